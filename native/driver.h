@@ -1,0 +1,124 @@
+// Driver: the only thing that knows the machine. About twenty calls, each with its pre- and post-conditions; what a driver
+// can and cannot do is data (DriverInfo), not a subclass to test for.
+//
+// Threads: every method may be called from any thread at any time; calls on overlapping ranges must be ordered by the
+// caller. Calls that touch the device are made inside a DriverScope (which makes the CUDA context current).
+// Ranges: addresses and sizes given to Reserve/Map/SetAccess/Unmap are multiples of the page size, non-empty, and inside
+// one reservation. Failure: a call that fails changed nothing.
+#ifndef VKV_DRIVER_H_
+#define VKV_DRIVER_H_
+
+#include <cstdint>
+#include <string>
+
+#include "status.h"
+
+namespace vkv {
+
+using PageHandle = uint64_t;  // one physical page; 0 is never valid
+using Stream = uint64_t;      // the driver's own stream handle (a CUstream); 0 is its default stream
+using Event = uint64_t;       // 0 is never valid
+
+// Why a driver is unavailable (Status.what of kDriverUnavailable).
+enum class Unavailable : int64_t {
+  kNoLibrary = 1,      // libcuda.so.1 was not found
+  kNoDevice = 2,       // the library is there, no device is
+  kStubLibrary = 3,    // libcuda.so.1 is the toolkit's stub
+  kInitFailed = 4,     // cuInit refused for another reason (see result)
+  kNoSuchDevice = 5,   // the ordinal is out of range
+  kMemoryRefused = 6,  // host: memfd_create or mmap refused
+  kForked = 7,         // this process is a fork of the one that opened the driver
+};
+
+struct DriverInfo {
+  std::string kind;          // "cuda", "host", "mock"
+  std::string device_name;   // "NVIDIA H200", "host memory"
+  int32_t device = 0;        // ordinal
+  int32_t driver_version = 0;           // CUDA: 13000 for 13.0; host: 0
+  int32_t compute_capability = 0;       // CUDA: 90 for 9.0; host: 0
+  uint64_t granularity_bytes = 0;       // every page size is a multiple of it
+  uint64_t default_page_bytes = 0;      // the page size to use when nobody asks for another
+  uint64_t mapping_limit = 0;           // mappings this driver allows itself; 0: no limit
+  bool has_streams = false;             // streams and events mean something (host: all work is done when a call returns)
+  bool has_host_access = false;         // the CPU may dereference mapped addresses
+  bool has_zeroed_pages = false;        // a page's first content is zeros (elsewhere: whatever was there)
+  bool has_readable_holes = false;      // reading an unmapped address of a reservation gives zeros instead of a fault
+  bool has_memory = true;               // false: pages are only accounted (mock, backing 'none'); Write/Read/Copy/Fill refuse
+};
+
+struct MemoryInfo {
+  uint64_t total_bytes = 0;
+  uint64_t free_bytes = 0;      // for new pages; stale as soon as it is returned
+  uint64_t resident_bytes = 0;  // physical memory that pages of this driver really hold now (host, mock); else created
+  uint64_t live_pages = 0;      // created and not released
+  uint64_t live_reservations = 0;
+  uint64_t mappings = 0;        // kernel mappings in use (host), mapped pages elsewhere
+};
+
+class Driver {
+ public:
+  virtual ~Driver() = default;  // releases what is left; never terminates
+
+  virtual const DriverInfo& info() const = 0;
+  virtual Status QueryMemory(MemoryInfo& memory) = 0;
+  // True after a sticky failure: every later call returns kDriverLost and touches nothing.
+  virtual bool is_lost() const = 0;
+
+  // Makes the device current on this thread, and back. Nests. Use DriverScope.
+  virtual Status Enter() = 0;
+  virtual void Leave() = 0;
+
+  // Reserves addresses with nothing behind them, aligned to `page_bytes` (the page size that will be mapped there).
+  virtual Status Reserve(uint64_t bytes, uint64_t page_bytes, uint64_t& address) = 0;
+  // Pre: exactly a reservation; everything in it unmapped (else kDriverMisuse).
+  virtual Status FreeReservation(uint64_t address, uint64_t bytes) = 0;
+
+  // Creates one physical page, mapped nowhere. `near` is where it will be mapped first (0: unknown), a hint that lets the
+  // host driver place neighbours so that the kernel merges them. kOutOfDeviceMemory when there is no room.
+  virtual Status CreatePage(uint64_t page_bytes, uint64_t near, PageHandle& page) = 0;
+  // Pre: mapped nowhere. Post: its memory is given back to the system.
+  virtual Status ReleasePage(PageHandle page, uint64_t page_bytes) = 0;
+
+  // Maps a whole page at `address`. Pre: the range is unmapped. Post: inaccessible until SetAccess. A page may be mapped
+  // at several addresses. kOutOfMappings (host) when the kernel's mapping limit is near.
+  virtual Status Map(uint64_t address, uint64_t page_bytes, PageHandle page) = 0;
+  // Gives read and write access. Pre: the whole range is mapped; may span many pages.
+  virtual Status SetAccess(uint64_t address, uint64_t bytes) = 0;
+  // Pre: whole mappings, no hole; may span many pages. Post: unmapped, access gone, the pages live on.
+  virtual Status Unmap(uint64_t address, uint64_t bytes) = 0;
+
+  // Copies between plain memory and mapped addresses; done when the call returns. kCopyOutOfRange outside mapped memory.
+  virtual Status Write(uint64_t to, const void* from, uint64_t bytes) = 0;
+  virtual Status Read(void* to, uint64_t from, uint64_t bytes) = 0;
+  // Queued on `stream`; done when the call returns if !has_streams. The ranges do not overlap.
+  virtual Status Copy(uint64_t to, uint64_t from, uint64_t bytes, Stream stream) = 0;
+  virtual Status Fill(uint64_t to, uint8_t value, uint64_t bytes, Stream stream) = 0;
+
+  // Without streams (host) these succeed and mean: everything is done already.
+  virtual Status CreateStream(Stream& stream) = 0;
+  virtual Status DestroyStream(Stream stream) = 0;
+  virtual Status SynchronizeStream(Stream stream) = 0;  // waits until all work queued on it is done
+  virtual Status RecordEvent(Stream stream, Event& event) = 0;  // a new event, done when the work queued so far is done
+  virtual Status QueryEvent(Event event, bool& is_done) = 0;    // never waits
+  virtual Status DestroyEvent(Event event) = 0;
+};
+
+// Makes the driver's device current for one batch of calls on this thread.
+class DriverScope {
+ public:
+  explicit DriverScope(Driver& driver) : driver_(driver), status_(driver.Enter()) {}
+  ~DriverScope() {
+    if (status_.ok()) driver_.Leave();
+  }
+  DriverScope(const DriverScope&) = delete;
+  DriverScope& operator=(const DriverScope&) = delete;
+  const Status& status() const { return status_; }
+
+ private:
+  Driver& driver_;
+  Status status_;
+};
+
+}  // namespace vkv
+
+#endif  // VKV_DRIVER_H_
