@@ -1,0 +1,58 @@
+// Parsers of flag values for commander: counts, sizes, dtypes. Each returns a value or throws commander's
+// InvalidArgumentError, so that the message names the flag. They know no command.
+
+import { InvalidArgumentError } from 'commander';
+
+import { formatList, formatNumber, parseBytes } from '../format.js';
+import { dtypes, type Dtype } from '../memory/model-shape.js';
+
+/** A parser of integers, at least `min`. `8_192` and `8,192` are 8192. */
+export function countFrom(min: number): (text: string) => number {
+  return (text) => {
+    const value = /^\d[\d,_]*$/.test(text) ? Number(text.replace(/[,_]/g, '')) : Number.NaN;
+    if (!Number.isSafeInteger(value) || value < min) {
+      throw new InvalidArgumentError(`It must be an integer, at least ${formatNumber(min)}.`);
+    }
+    return value;
+  };
+}
+
+/** A size in bytes, at least 1: `2MiB`, `64KiB`, `8GiB`, `80GB`, `2097152`. */
+export function sizeFlag(text: string): number {
+  const bytes = parseBytes(text);
+  if (bytes === undefined || bytes < 1) {
+    throw new InvalidArgumentError('It must be a size, such as 2MiB, 64KiB, 8GiB or 2097152.');
+  }
+  return bytes;
+}
+
+/** Bytes of a page: a size that is a multiple of 4 KiB, the smallest page of any machine. */
+export function pageSizeFlag(text: string): number {
+  const bytes = sizeFlag(text);
+  if (bytes % 4096 !== 0) throw new InvalidArgumentError('It must be a multiple of 4 KiB.');
+  return bytes;
+}
+
+const dtypeAliases = new Map<string, Dtype>(Object.entries({
+  fp32: 'float32', f32: 'float32', float: 'float32',
+  fp16: 'float16', f16: 'float16', half: 'float16',
+  bf16: 'bfloat16',
+  fp8: 'float8', f8: 'float8', fp8_e4m3: 'float8', fp8_e5m2: 'float8',
+  float8_e4m3fn: 'float8', float8_e4m3: 'float8', float8_e5m2: 'float8',
+  i8: 'int8',
+} as const));
+
+/**
+ * The dtype of a name as flags, model files and other tools write it (`fp16`, `torch.bfloat16`); undefined if
+ * unknown.
+ */
+export function dtypeNamed(name: string): Dtype | undefined {
+  const plain = name.toLowerCase().replace(/^torch\./, '');
+  return dtypes.find((dtype) => dtype === plain) ?? dtypeAliases.get(plain);
+}
+
+export function dtypeFlag(text: string): Dtype {
+  const dtype = dtypeNamed(text);
+  if (dtype === undefined) throw new InvalidArgumentError(`It must be ${formatList(dtypes)}.`);
+  return dtype;
+}

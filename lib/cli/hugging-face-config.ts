@@ -1,0 +1,177 @@
+// Reads the attention shape of a model from a Hugging Face `config.json`: which layers keep K and V, how many heads of
+// which size, or MLA's latent. It knows the names that model families use for these numbers; it reads nothing else of
+// the model, and asks for flags when the file does not say.
+
+import { readFileSync, statSync } from 'node:fs';
+import * as path from 'node:path';
+
+import { createError } from '../errors/index.js';
+import type { LayerShape, ModelShape } from '../memory/model-shape.js';
+import { dtypeNamed } from './flag-values.js';
+
+type Json = Readonly<Record<string, unknown>>;
+
+/** What a config file says, or flags in its place. */
+export interface ConfigModel {
+  /** For people: the model's own name, else its folder's or its type's. */
+  readonly name: string;
+  readonly model: ModelShape;
+  /** Longest sequence the model was made for; undefined when the file does not say. */
+  readonly maxTokens: number | undefined;
+}
+
+/** Numbers that the caller knows better: they replace those of the file, which may then lack them. */
+export type ConfigOverrides = Partial<Pick<ModelShape, 'layers' | 'kvHeads' | 'headDim' | 'latentDim' | 'dtype'>>;
+
+/** The same number under the names that model families give it, most common first. */
+const names = {
+  layers: ['num_hidden_layers', 'n_layer', 'n_layers', 'num_layers', 'num_transformer_layers'],
+  queryHeads: ['num_attention_heads', 'n_head', 'n_heads', 'num_heads', 'num_query_heads'],
+  kvHeads: [
+    'num_key_value_heads', 'num_kv_heads', 'n_head_kv', 'multi_query_group_num', 'num_key_value_heads_per_layer',
+  ],
+  headDim: ['head_dim', 'kv_channels', 'attention_head_dim'],
+  hidden: ['hidden_size', 'n_embd', 'd_model', 'model_dim'],
+  maxTokens: ['max_position_embeddings', 'n_positions', 'max_seq_len', 'seq_length', 'max_context_length'],
+} as const;
+
+/** Where a multimodal model keeps the config of its language model. */
+const languageParts = ['text_config', 'llm_config', 'language_config'];
+
+/** What the library fills in for a model type when the file leaves it out. */
+const familyDefaults: Readonly<Record<string, Json>> = {
+  gemma3_text: { num_attention_heads: 8, num_key_value_heads: 4, head_dim: 256, max_position_embeddings: 131_072 },
+};
+
+const giveConfig = "Give a model's `config.json`, or the folder it is in.";
+
+/**
+ * The model of a config file, or of the `config.json` in a folder. Throws KV_CONFIG_INVALID when it cannot be read, or
+ * does not say what is needed and `overrides` do not either.
+ */
+export function readHuggingFaceConfig(fileOrFolder: string, overrides: ConfigOverrides = {}): ConfigModel {
+  const { file, json } = readJson(fileOrFolder);
+  const config = languageConfig(json);
+  if (json['is_encoder_decoder'] === true) {
+    throw invalid(file, 'it is an encoder-decoder model', 'Give `--layers`, `--kv-heads` and `--head-dim` instead.');
+  }
+  const dtype = overrides.dtype ?? dtypeOf(config) ?? dtypeOf(json) ?? 'float16';
+  const layers = overrides.layers ?? cachingLayers(config) ?? missing(file, 'number of layers', '--layers');
+  return {
+    name: nameOf(json, file),
+    model: { ...attentionOf(config, file, layers, overrides), layers, dtype },
+    maxTokens: numberIn(config, names.maxTokens) ?? numberIn(json, names.maxTokens),
+  };
+}
+
+function attentionOf(
+  config: Json, file: string, layers: number, overrides: ConfigOverrides,
+): Omit<ModelShape, 'layers' | 'dtype'> {
+  const latentDim = overrides.latentDim ?? latentDimOf(config);
+  const asksForHeads = overrides.kvHeads !== undefined || overrides.headDim !== undefined;
+  if (latentDim !== undefined && !asksForHeads) return { attention: 'latent', latentDim };
+
+  const kvHeads = overrides.kvHeads ?? kvHeadsOf(config) ?? missing(file, 'number of KV heads', '--kv-heads');
+  const headDim = overrides.headDim ?? headDimOf(config) ?? missing(file, 'head dimension', '--head-dim');
+  if (typeof kvHeads === 'number') return { kvHeads, headDim };
+  if (kvHeads.length !== layers) {
+    const problem = `it gives KV heads for ${kvHeads.length} layers but has ${layers}`;
+    throw invalid(file, problem, 'Give `--kv-heads` and `--layers`.');
+  }
+  return { headDim, layerShapes: kvHeads.map((count): LayerShape => ({ kvHeads: count })) };
+}
+
+/** DeepSeek V2 and V3 and their kin: the latent and the rotary part of K, kept side by side. */
+function latentDimOf(config: Json): number | undefined {
+  const latent = numberIn(config, ['kv_lora_rank']);
+  const rotary = numberIn(config, ['qk_rope_head_dim']);
+  return latent === undefined || rotary === undefined ? undefined : latent + rotary;
+}
+
+/** One number, or one per layer. */
+function kvHeadsOf(config: Json): number | readonly number[] | undefined {
+  // Falcon writes `num_kv_heads` also where `multi_query` makes it one head; only its newer decoder uses that number.
+  const isMultiQuery = config['multi_query'] === true && config['new_decoder_architecture'] !== true;
+  if (isMultiQuery) return 1;
+  for (const name of names.kvHeads) {
+    const value = config[name];
+    if (Array.isArray(value) && value.length > 0 && value.every(isCount)) return value;
+  }
+  const attention = config['attn_config']; // MPT
+  const nested = isObject(attention) ? numberIn(attention, ['kv_n_heads']) : undefined;
+  return numberIn(config, names.kvHeads) ?? nested ?? numberIn(config, names.queryHeads);
+}
+
+function headDimOf(config: Json): number | undefined {
+  const given = numberIn(config, names.headDim);
+  if (given !== undefined) return given;
+  const hidden = numberIn(config, names.hidden);
+  const heads = numberIn(config, names.queryHeads);
+  const headDim = hidden === undefined || heads === undefined ? undefined : hidden / heads;
+  return isCount(headDim) ? headDim : undefined;
+}
+
+/** Layers that keep K and V of their own: not the linear-attention ones, not those that read another layer's. */
+function cachingLayers(config: Json): number | undefined {
+  const types = config['layer_types'];
+  const layers = Array.isArray(types) && types.length > 0
+    ? types.filter((type) => /attention/.test(String(type)) && !/linear/.test(String(type))).length
+    : numberIn(config, names.layers);
+  if (layers === undefined) return undefined;
+  return layers - (numberIn(config, ['num_kv_shared_layers']) ?? 0);
+}
+
+function dtypeOf(config: Json): ModelShape['dtype'] | undefined {
+  const name = config['torch_dtype'] ?? config['dtype'];
+  return typeof name === 'string' ? dtypeNamed(name) : undefined;
+}
+
+function languageConfig(json: Json): Json {
+  const part = languageParts.map((name) => json[name]).find(isObject);
+  const config = part ?? json;
+  const defaults = familyDefaults[String(config['model_type'])];
+  return defaults === undefined ? config : { ...defaults, ...config };
+}
+
+function nameOf(json: Json, file: string): string {
+  const given = json['_name_or_path'];
+  if (typeof given === 'string' && given !== '') return given;
+  const folder = path.basename(path.dirname(path.resolve(file)));
+  return path.basename(file) === 'config.json' ? folder : path.basename(file, '.json');
+}
+
+function readJson(fileOrFolder: string): { file: string; json: Json } {
+  let file = fileOrFolder;
+  let json: unknown;
+  try {
+    if (statSync(file).isDirectory()) file = path.join(file, 'config.json');
+    json = JSON.parse(readFileSync(file, 'utf8'));
+  } catch (cause) {
+    const { code, message } = cause as NodeJS.ErrnoException;
+    const isSyntax = cause instanceof SyntaxError;
+    throw invalid(file, isSyntax ? `it is not JSON (${message})` : `it cannot be read (${code ?? message})`, giveConfig, cause);
+  }
+  if (!isObject(json)) throw invalid(file, 'it is not a JSON object', giveConfig);
+  return { file, json };
+}
+
+function missing(file: string, what: string, flag: string): never {
+  throw invalid(file, `it does not say the ${what}`, `Give \`${flag}\` as well.`);
+}
+
+function invalid(source: string, problem: string, hint: string, cause?: unknown): Error {
+  return createError('KV_CONFIG_INVALID', { source, problem, hint }, { cause });
+}
+
+/** The first of these names that holds a count; null and 0 count as not given, as they do in these files. */
+function numberIn(config: Json, keys: readonly string[]): number | undefined {
+  return keys.map((key) => config[key]).find(isCount);
+}
+
+function isCount(value: unknown): value is number {
+  return Number.isSafeInteger(value) && (value as number) > 0;
+}
+
+function isObject(value: unknown): value is Json {
+  return typeof value === 'object' && value !== null && !Array.isArray(value);
+}

@@ -1,0 +1,118 @@
+// What this machine and this build can do: versions, drivers and why one is missing, memory, mapping limit, pages and
+// addresses. Opens each driver for a moment and closes it; a failure is part of the answer, not an error.
+
+import { readFileSync } from 'node:fs';
+import * as os from 'node:os';
+
+import { isKvError, type ErrorCode } from '../errors/index.js';
+import { Driver, type DriverInfo, type DriverMemory } from '../memory/driver.js';
+import { native } from '../memory/native.js';
+import { packageVersion } from '../version.js';
+
+/** Why something is not there: an error's code and message. */
+export interface Absence {
+  readonly isAvailable: false;
+  readonly code: ErrorCode;
+  readonly reason: string;
+}
+
+export type AddonInfo = Absence | { readonly isAvailable: true; readonly version: string; readonly buildTool: string };
+
+export type DriverReport = { readonly kind: 'cuda' | 'host'; readonly device: number } & (
+  | Absence
+  | (DriverInfo & {
+    readonly isAvailable: true;
+    readonly memory: DriverMemory;
+    /** The largest power of two of addresses that one reservation could have just now; 0 when there was none. */
+    readonly reservableBytes: number;
+  })
+);
+
+export interface MachineInfo {
+  readonly package: string;
+  readonly node: string;
+  readonly platform: string;
+  readonly addon: AddonInfo;
+  /** Every CUDA device, or the one line why there is none; then the host. */
+  readonly drivers: readonly DriverReport[];
+  readonly host: {
+    readonly memoryBytes: number;
+    readonly freeBytes: number;
+    /** `vm.max_map_count`: kernel mappings of one process. Undefined where the system does not say. */
+    readonly maxMapCount?: number | undefined;
+  };
+}
+
+/** More devices than one machine has; ends the search if a driver never says "no such device". */
+const mostDevices = 64;
+
+export function inspectMachine(): MachineInfo {
+  const addon = inspectAddon();
+  return {
+    package: packageVersion,
+    node: process.version,
+    platform: `${process.platform}-${process.arch}`,
+    addon,
+    drivers: addon.isAvailable ? [...inspectCuda(), inspectDriver('host')] : [],
+    host: { memoryBytes: os.totalmem(), freeBytes: os.freemem(), maxMapCount: readMaxMapCount() },
+  };
+}
+
+function inspectAddon(): AddonInfo {
+  try {
+    const { version, buildTool } = native();
+    return { isAvailable: true, version, buildTool };
+  } catch (error) {
+    return absence(error);
+  }
+}
+
+function inspectCuda(): DriverReport[] {
+  const reports: DriverReport[] = [];
+  for (let device = 0; device < mostDevices; device += 1) {
+    const report = inspectDriver('cuda', device);
+    // Past the last device the driver is unavailable; at device 0 that line is the answer.
+    const isPastTheLast = !report.isAvailable && report.code === 'KV_DRIVER_UNAVAILABLE';
+    if (device === 0 || !isPastTheLast) reports.push(report);
+    if (isPastTheLast) break;
+  }
+  return reports;
+}
+
+function inspectDriver(kind: 'cuda' | 'host', device = 0): DriverReport {
+  try {
+    using driver = Driver.open(kind, { device });
+    return {
+      ...driver.info, kind, device, isAvailable: true, memory: driver.memory(), reservableBytes: reservableBytes(driver),
+    };
+  } catch (error) {
+    return { kind, device, ...absence(error) };
+  }
+}
+
+/** Reserves and frees, halving from the 128 TiB of a 47-bit address space. Reserving costs nothing but addresses. */
+function reservableBytes(driver: Driver): number {
+  const { defaultPageBytes } = driver.info;
+  for (let bytes = 2 ** 47; bytes >= defaultPageBytes; bytes /= 2) {
+    try {
+      driver.native.freeReservation(driver.native.reserve(bytes, defaultPageBytes), bytes);
+      return bytes;
+    } catch (error) {
+      if (!isKvError(error)) throw error;
+    }
+  }
+  return 0;
+}
+
+function absence(error: unknown): Absence {
+  if (!isKvError(error)) throw error;
+  return { isAvailable: false, code: error.code, reason: error.message };
+}
+
+function readMaxMapCount(): number | undefined {
+  try {
+    return Number(readFileSync('/proc/sys/vm/max_map_count', 'utf8'));
+  } catch {
+    return undefined;
+  }
+}

@@ -1,0 +1,157 @@
+// The flags that say which model and which memory layout, shared by the commands, and the model they amount to: a
+// Hugging Face config, the three numbers of a shape, or the default model. Flags replace what a config says. Reads one
+// file at most; opens no driver.
+
+import { Option, type Command } from 'commander';
+
+import { createError } from '../errors/index.js';
+import { formatCount, formatList, formatNumber } from '../format.js';
+import { layoutKinds, type LayoutKind } from '../memory/layout.js';
+import { dtypes, type Dtype, type ModelShape } from '../memory/model-shape.js';
+import { countFrom, dtypeFlag, pageSizeFlag } from './flag-values.js';
+import { readHuggingFaceConfig } from './hugging-face-config.js';
+
+/** As commander parses them; a flag that was not given is undefined. */
+export interface ModelFlags {
+  readonly config?: string;
+  readonly layers?: number;
+  readonly kvHeads?: number;
+  readonly headDim?: number;
+  readonly latentDim?: number;
+  readonly dtype?: Dtype;
+  readonly tensorParallel?: number;
+  readonly pipelineParallel?: number;
+}
+
+export interface LayoutFlags {
+  readonly layout: LayoutKind;
+  readonly pageBytes?: number;
+  readonly maxTokens?: number;
+}
+
+/** A model under the name people know it by. */
+export interface NamedModel {
+  readonly name: string;
+  readonly model: ModelShape;
+  /** The longest sequence it was made for. */
+  readonly maxTokens: number;
+}
+
+/** Where the numbers came from. */
+export type ModelSource = 'config' | 'flags' | 'default';
+
+/** The model of a command line; `model.parallel` is this worker's share of it. */
+export interface SelectedModel extends NamedModel {
+  readonly source: ModelSource;
+}
+
+/** What a command works on when no flag names a model. */
+export const llama3: NamedModel = {
+  name: 'Llama-3-8B',
+  model: { layers: 32, kvHeads: 8, headDim: 128, dtype: 'float16' },
+  maxTokens: 8192,
+};
+
+/** Adds the flags that describe a model and this worker's share of it. */
+export function addModelOptions(command: Command): Command {
+  const count = countFrom(1);
+  return command
+    .option('--config <path>', "the model's Hugging Face config.json, or the folder it is in")
+    .option('--layers <count>', 'layers that keep K and V', count)
+    .option('--kv-heads <count>', 'KV heads of a layer', count)
+    .option('--head-dim <count>', 'elements of a head', count)
+    .option('--latent-dim <count>', 'MLA: elements kept per token and layer, in place of heads', count)
+    .option('--dtype <name>', `${formatList(dtypes)} (default: the config's, else float16)`, dtypeFlag)
+    .option('--tensor-parallel <count>', 'workers that share the KV heads (default: 1)', count)
+    .option('--pipeline-parallel <count>', 'workers that share the layers (default: 1)', count);
+}
+
+/**
+ * Adds the flags that say how the tensors lie in memory. The defaults of the last two differ by command: it names
+ * them.
+ */
+export function addLayoutOptions(
+  command: Command, defaults: { readonly pageBytes: string; readonly maxTokens: string },
+): Command {
+  return command
+    .addOption(
+      new Option('--layout <kind>', 'how tensors share address ranges').choices(layoutKinds).default('per-layer'),
+    )
+    .option('--page-bytes <size>', `bytes of a physical page (default: ${defaults.pageBytes})`, pageSizeFlag)
+    .option('--max-tokens <count>', `tokens a slot has addresses for (default: ${defaults.maxTokens})`, countFrom(1));
+}
+
+/**
+ * The model that the flags describe, `fallback` when they describe none. `maxTokens` is the flag's, else the config's,
+ * else the fallback's. Throws KV_INVALID_OPTION when a shape is given by flags but not wholly, and what
+ * `readHuggingFaceConfig` throws. That the model can be divided as asked is checked by `tensorsOf`.
+ */
+export function selectModel(
+  flags: ModelFlags & Pick<LayoutFlags, 'maxTokens'>, fallback: NamedModel = llama3,
+): SelectedModel {
+  const { config, layers, kvHeads, headDim, latentDim, dtype } = flags;
+  const shape = given({ layers, kvHeads, headDim, latentDim });
+  const isDefault = config === undefined && Object.keys(shape).length === 0;
+  const base = config !== undefined
+    ? { source: 'config' as const, ...readHuggingFaceConfig(config, { ...shape, ...given({ dtype }) }) }
+    : isDefault
+      ? { source: 'default' as const, ...fallback, model: { ...fallback.model, ...given({ dtype }) } }
+      : { source: 'flags' as const, name: 'model given by flags', model: modelOfFlags(flags), maxTokens: undefined };
+  const parallel = { tensor: flags.tensorParallel, pipeline: flags.pipelineParallel };
+  return {
+    ...base,
+    model: { ...base.model, parallel },
+    maxTokens: flags.maxTokens ?? base.maxTokens ?? fallback.maxTokens,
+  };
+}
+
+function modelOfFlags({ layers, kvHeads, headDim, latentDim, dtype = 'float16' }: ModelFlags): ModelShape {
+  if (latentDim === undefined) {
+    return {
+      layers: required('--layers', layers), kvHeads: required('--kv-heads', kvHeads),
+      headDim: required('--head-dim', headDim), dtype,
+    };
+  }
+  rejectWith('--latent-dim', { '--kv-heads': kvHeads, '--head-dim': headDim });
+  return { layers: required('--layers', layers), attention: 'latent', latentDim, dtype };
+}
+
+/** One line for people: `32 layers, 8 KV heads × 128, float16, tensor-parallel 2`. */
+export function describeModel(model: ModelShape): string {
+  const { layers, kvHeads, headDim, latentDim, attention, dtype, layerShapes, parallel } = model;
+  const heads = kvHeads === undefined && layerShapes !== undefined
+    ? 'KV heads that differ by layer'
+    : formatCount('KV head', kvHeads ?? 0);
+  const perToken = attention === 'latent'
+    ? `latent of ${formatNumber(latentDim ?? 0)}`
+    : `${heads} × ${formatNumber(headDim ?? 0)}`;
+  const share = [
+    (parallel?.tensor ?? 1) > 1 ? `, tensor-parallel ${parallel!.tensor}` : '',
+    (parallel?.pipeline ?? 1) > 1 ? `, pipeline-parallel ${parallel!.pipeline}` : '',
+  ];
+  return `${formatCount('layer', layers)}, ${perToken}, ${dtype}${share.join('')}`;
+}
+
+function required(flag: string, value: number | undefined): number {
+  if (value !== undefined) return value;
+  throw createError('KV_INVALID_OPTION', {
+    reason: 'type', owner: 'vkv', option: flag, received: undefined,
+    expected: 'given with the other numbers of the shape',
+    hint: 'Give `--layers`, `--kv-heads` and `--head-dim` (or `--latent-dim`), or a `--config`, or none of them.',
+  });
+}
+
+function rejectWith(flag: string, others: Readonly<Record<string, number | undefined>>): void {
+  for (const [option, received] of Object.entries(others)) {
+    if (received === undefined) continue;
+    throw createError('KV_INVALID_OPTION', {
+      reason: 'range', owner: 'vkv', option, expected: `left out with \`${flag}\``, received,
+    });
+  }
+}
+
+/** Only what is there: an explicit undefined must not replace a value when spread. */
+function given<T extends object>(values: T): { [K in keyof T]?: Exclude<T[K], undefined> } {
+  const entries = Object.entries(values).filter(([, value]) => value !== undefined);
+  return Object.fromEntries(entries) as { [K in keyof T]?: Exclude<T[K], undefined> };
+}

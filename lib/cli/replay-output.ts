@@ -1,0 +1,76 @@
+// What `vkv replay` shows a person: a progress bar on stderr while it runs (on a terminal only), and at the end a table of
+// facts, memory as bars, and one sentence that says whether all was well. It computes nothing.
+
+import * as path from 'node:path';
+
+import { Presets, SingleBar } from 'cli-progress';
+import colours from 'picocolors';
+
+import { formatBytes, formatCount, formatNumber } from '../format.js';
+import type { ReplayProgress } from '../replay/replay-loop.js';
+import { isSound, type ReplayResult } from '../replay/result.js';
+import { factsOf, memoryBarsOf, verdictOf } from '../replay/summary.js';
+import { describeModel } from './model-options.js';
+import { factsTable } from './table.js';
+
+/** Resolution of the bar. */
+const WHOLE = 1000;
+const BAR_WIDTH = 40;
+
+/** The bar, or nothing where stderr is no terminal. */
+export class ReplayBar {
+  readonly #bar: SingleBar | undefined;
+
+  constructor(stream: NodeJS.WriteStream = process.stderr) {
+    if (!stream.isTTY) return;
+    this.#bar = new SingleBar({
+      stream, hideCursor: true, clearOnComplete: true, stopOnComplete: false, barsize: 28, etaBuffer: 40, gracefulExit: false,
+      format: `${colours.cyan('{bar}')} {share} · {requests} · {memory}`,
+    }, Presets.shades_classic);
+    this.#bar.start(WHOLE, 0, { share: '', requests: 'starting', memory: '' });
+  }
+
+  update({ fraction, completedRequests, runningRequests, memory }: ReplayProgress): void {
+    this.#bar?.update(Math.round((fraction ?? 0) * WHOLE), {
+      share: fraction === undefined ? '' : `${formatNumber(100 * fraction)} %`,
+      requests: `${formatCount('request', completedRequests)} done, ${formatNumber(runningRequests)} running`,
+      memory: `${formatBytes(memory.usedBytes)} used of ${formatBytes(memory.physicalBytes)} mapped`,
+    });
+  }
+
+  stop(): void {
+    this.#bar?.stop();
+  }
+}
+
+/** The summary, as lines for stdout. */
+export function summaryText(result: ReplayResult): string {
+  const { trace, model, driver } = result;
+  const name = trace.format === 'none' ? `${trace.name} workload` : path.basename(trace.name);
+  const title = `${colours.bold(`Replay of ${name} on ${driver.kind}`)}  ${colours.dim(describeModel(model))}`;
+  const paint = isSound(result) ? (result.interrupted ? colours.yellow : colours.green) : colours.red;
+  return [
+    title, '',
+    factsTable(factsOf(result).map(({ name: fact, value }) => [fact, value] as const)), '',
+    colours.bold('Memory at the peak'), ...barLines(result), '',
+    paint(verdictOf(result)),
+  ].join('\n');
+}
+
+function barLines(result: ReplayResult): string[] {
+  const bars = memoryBarsOf(result);
+  const most = Math.max(...bars.map(({ bytes }) => bytes), 1);
+  const nameWidth = Math.max(...bars.map(({ name }) => name.length));
+  const sizeWidth = Math.max(...bars.map(({ bytes }) => formatBytes(bytes).length));
+  const tints = [colours.yellow, colours.cyan, colours.dim, colours.blue];
+  return bars.map(({ name, bytes, note }, index) => {
+    const size = formatBytes(bytes).padStart(sizeWidth);
+    return `${colours.dim(name.padEnd(nameWidth))}  ${size}  ${tints[index]!(barOf(bytes / most))}  ${colours.dim(note)}`;
+  });
+}
+
+/** A bar of BAR_WIDTH characters at most, exact to an eighth; never empty. */
+function barOf(share: number): string {
+  const eighths = Math.max(1, Math.round(share * BAR_WIDTH * 8));
+  return '█'.repeat(Math.floor(eighths / 8)) + (['', '▏', '▎', '▍', '▌', '▋', '▊', '▉'][eighths % 8] ?? '');
+}

@@ -1,0 +1,119 @@
+// `vkv replay`: a serving trace through real virtual memory. It reads flags, and shows what replay() of lib/replay says: a
+// progress bar, a table or JSON, a report. Exit code 1 when memory was not as it should be, 130 when stopped by Ctrl-C.
+
+import { Command, InvalidArgumentError, Option } from 'commander';
+
+import { createError } from '../errors/index.js';
+import { MockDevice } from '../memory/mock-device.js';
+import { arrivalModes, type ArrivalMode } from '../replay/replay-loop.js';
+import { DEFAULT_MAX_TOKENS, DEFAULT_MODEL, replay } from '../replay/replay.js';
+import { Reporter, reportFormatOf } from '../replay/report.js';
+import type { ReplayTrace } from '../replay/request-feed.js';
+import { isSound } from '../replay/result.js';
+import { TraceReader } from '../replay/trace-reader.js';
+import type { TraceFormat } from '../replay/trace-request.js';
+import { verifyModes, type VerifyMode } from '../replay/verification.js';
+import { Workload } from '../replay/workload.js';
+import { countFrom, sizeFlag } from './flag-values.js';
+import { addLayoutOptions, addModelOptions, selectModel, type LayoutFlags, type ModelFlags } from './model-options.js';
+import { ReplayBar, summaryText } from './replay-output.js';
+
+interface ReplayFlags extends ModelFlags, LayoutFlags {
+  readonly generate?: number | true;
+  readonly format: TraceFormat | 'auto';
+  readonly skipInvalid?: true;
+  readonly limit?: number;
+  readonly maxBatch: number;
+  readonly prefillTokensPerStep: number;
+  readonly memoryBytes?: number;
+  readonly driver: 'auto' | 'cuda' | 'host' | 'mock';
+  readonly arrivals: ArrivalMode;
+  readonly stepMs: number;
+  readonly verify: VerifyMode;
+  readonly seed: number;
+  readonly report?: string;
+  readonly json?: true;
+}
+
+const GENERATED_REQUESTS = 1_000;
+const FALLBACK = { name: 'Llama-3.2-1B', model: DEFAULT_MODEL, maxTokens: DEFAULT_MAX_TOKENS };
+
+export function replayCommand(): Command {
+  const count = countFrom(1);
+  const command = new Command('replay')
+    .description('run a serving trace through real virtual memory and check every byte')
+    .argument('[file]', 'Azure CSV or Mooncake JSONL, also gzipped; - for stdin')
+    .option('--generate [requests]', `make a workload instead of reading one (default: ${GENERATED_REQUESTS} requests)`, count)
+    .addOption(new Option('--format <name>', 'format of the file').choices(['auto', 'azure', 'mooncake']).default('auto'))
+    .option('--skip-invalid', 'skip broken lines and count them; otherwise one ends the replay')
+    .option('--limit <requests>', 'stop after so many requests', count);
+  return addLayoutOptions(addModelOptions(command), {
+    pageBytes: "the driver's", maxTokens: "the config's own limit, else 196,608",
+  })
+    .option('--max-batch <sequences>', 'most sequences at once: slots', count, 64)
+    .option('--prefill-tokens-per-step <tokens>', 'most prompt tokens in one forward pass', count, 2_048)
+    .addOption(new Option('--driver <kind>', 'memory to use; auto is cuda if there is a GPU, else host').choices(['auto', 'cuda', 'host', 'mock']).default('auto'))
+    .option('--memory-bytes <size>', 'physical memory for pages (default: 8 GiB, or 80 % of what is free)', sizeFlag)
+    .addOption(new Option('--arrivals <mode>', 'saturate: as soon as there is room; trace: at their times').choices(arrivalModes).default('saturate'))
+    .option('--step-ms <ms>', 'length of a forward pass on the clock of --arrivals trace', milliseconds, 25)
+    .addOption(new Option('--verify <mode>', 'tokens to write and read back').choices(verifyModes).default('sampled'))
+    .option('--seed <number>', 'chooses the generated workload, patterns and samples', countFrom(0), 1)
+    .option('--report <file>', 'draw memory over time to an .html or .svg file', reportFile)
+    .option('--json', 'print JSON, sizes in bytes')
+    .action(runReplay);
+}
+
+async function runReplay(file: string | undefined, flags: ReplayFlags): Promise<void> {
+  const reporter = flags.report === undefined ? undefined : await Reporter.load(); // before the work, not after it
+  const trace = openTrace(file, flags);
+  const { model, maxTokens } = selectModel(flags, FALLBACK);
+  const stop = new AbortController();
+  const interrupt = (): void => stop.abort();
+  process.once('SIGINT', interrupt); // a second Ctrl-C ends at once
+  const bar = new ReplayBar();
+  const device = flags.driver === 'mock' ? new MockDevice() : undefined;
+  try {
+    const outcome = await replay({
+      trace, model, maxTokens, driver: flags.driver === 'mock' ? device!.driver : flags.driver,
+      layout: flags.layout, pageBytes: flags.pageBytes, maxBatch: flags.maxBatch, memoryBytes: flags.memoryBytes,
+      prefillTokensPerStep: flags.prefillTokensPerStep, arrivals: flags.arrivals, stepMs: flags.stepMs,
+      verify: flags.verify, limit: flags.limit, seed: flags.seed,
+      signal: stop.signal, onProgress: (progress) => bar.update(progress),
+    });
+    bar.stop();
+    const { result } = outcome;
+    process.stdout.write(`${flags.json ? JSON.stringify(result, undefined, 2) : summaryText(result)}\n`);
+    if (reporter !== undefined) {
+      await reporter.write(outcome, flags.report!);
+      process.stderr.write(`Report: ${flags.report!}\n`);
+    }
+    if (result.interrupted) process.exitCode = 130;
+    if (!isSound(result)) process.exitCode = 1;
+  } finally {
+    bar.stop();
+    device?.close();
+    process.off('SIGINT', interrupt);
+  }
+}
+
+function openTrace(file: string | undefined, { generate, format, skipInvalid, seed }: ReplayFlags): ReplayTrace {
+  if ((file === undefined) === (generate === undefined)) {
+    throw createError('KV_INVALID_OPTION', {
+      reason: 'type', owner: 'vkv replay', option: 'file', expected: 'given, or `--generate` in its place, and not both',
+      received: file, hint: 'Run `vkv replay --generate` for a workload that needs no file.',
+    });
+  }
+  if (file !== undefined) return new TraceReader({ source: file, format, skipInvalid: skipInvalid === true });
+  return new Workload({ requests: generate === true ? GENERATED_REQUESTS : generate!, seed });
+}
+
+function milliseconds(text: string): number {
+  const value = Number(text);
+  if (!(value > 0) || !Number.isFinite(value)) throw new InvalidArgumentError('It must be a number above 0.');
+  return value;
+}
+
+function reportFile(text: string): string {
+  if (reportFormatOf(text) === undefined) throw new InvalidArgumentError('It must end in .html or .svg.');
+  return text;
+}

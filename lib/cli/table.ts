@@ -1,0 +1,43 @@
+// Tables for people: names beside values, and columns under headings. Thin over cli-table3, with the borders and
+// colours of this program; it formats no numbers. Colours go away where output is no terminal (picocolors decides).
+
+import Table from 'cli-table3';
+import colours from 'picocolors';
+
+/** A name and what stands beside it; a title alone starts a section. */
+export type TableRow = readonly [name: string, ...values: string[]] | { readonly title: string };
+
+/** No borders, two spaces between columns, and no colours of its own: they would stay where output is no terminal. */
+const bare = {
+  style: { 'padding-left': 0, 'padding-right': 0, head: [], border: [] },
+  chars: {
+    top: '', 'top-mid': '', 'top-left': '', 'top-right': '',
+    bottom: '', 'bottom-mid': '', 'bottom-left': '', 'bottom-right': '',
+    left: '', 'left-mid': '', mid: '', 'mid-mid': '', right: '', 'right-mid': '', middle: '  ',
+  },
+};
+
+/** Names on the left, dimmed; one or more values beside each. */
+export function factsTable(rows: readonly TableRow[]): string {
+  const table = new Table(bare);
+  for (const row of rows) {
+    if ('title' in row) table.push([{ content: colours.bold(row.title), colSpan: 2 }]);
+    else table.push([colours.dim(row[0]), ...row.slice(1)]);
+  }
+  return trimLines(table.toString());
+}
+
+/** Columns under headings; all but the first are set to the right. */
+export function columnsTable(headings: readonly string[], rows: readonly (readonly string[])[]): string {
+  const table = new Table({
+    ...bare,
+    head: headings.map((heading) => colours.dim(heading)),
+    colAligns: headings.map((_, index) => (index === 0 ? 'left' : 'right')),
+  });
+  table.push(...rows.map((row) => [...row]));
+  return trimLines(table.toString());
+}
+
+function trimLines(text: string): string {
+  return text.split('\n').map((line) => line.trimEnd()).join('\n');
+}

@@ -1,0 +1,36 @@
+#!/usr/bin/env node
+// The `vkv` command: one file per subcommand, and here only what they share: version, help, errors and exit codes. A
+// reader that goes away (`vkv plan | head -1`) ends it quietly.
+
+import { Command } from 'commander';
+
+import { packageVersion } from '../version.js';
+import { infoCommand } from './info.js';
+import { planCommand } from './plan.js';
+import { reportError } from './report-error.js';
+
+const commands = [planCommand(), infoCommand()];
+
+async function main(): Promise<void> {
+  for (const stream of [process.stdout, process.stderr]) stream.on('error', endOnClosedPipe);
+  const program = new Command('vkv')
+    .description('A KV cache that is contiguous in virtual memory and paged in physical memory.')
+    .version(packageVersion, '-V, --version', 'print the version');
+  for (const command of commands) program.addCommand(command);
+  for (const command of [program, ...commands]) {
+    // Errors are thrown to the one place below that prints them; help still goes to stdout.
+    command.exitOverride().configureOutput({ outputError: () => {} }).showSuggestionAfterError();
+  }
+  try {
+    await program.parseAsync();
+  } catch (error) {
+    process.exitCode = reportError(error, { json: process.argv.includes('--json') });
+  }
+}
+
+function endOnClosedPipe(error: NodeJS.ErrnoException): void {
+  if (error.code !== 'EPIPE') throw error;
+  process.exit();
+}
+
+void main();

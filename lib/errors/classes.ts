@@ -1,0 +1,97 @@
+// The error classes. They follow what the catcher does; `code` says what happened. Programming mistakes are no class of
+// ours but TypeError and RangeError with the same four fields. Instances are made by `createError` only.
+
+import type { DriverCall, ErrorCode, ErrorDetails } from './details.js';
+
+/**
+ * What helps: `fix` the call · `free` (release or evict) and retry · `retry` the same call later · `restart` (close
+ * this cache or the process) · `report` a bug of ours · `none` (an abort: nothing is wrong).
+ */
+export type Recovery = 'fix' | 'free' | 'retry' | 'restart' | 'report' | 'none';
+
+/** The fields that every error of this package has, whatever its class. */
+export interface CodedError<C extends ErrorCode = ErrorCode> extends Error {
+  readonly code: C;
+  readonly recovery: Recovery;
+  readonly details: ErrorDetails[C];
+}
+
+export interface KvErrorFields<C extends ErrorCode = ErrorCode> {
+  readonly code: C;
+  readonly recovery: Recovery;
+  readonly details: ErrorDetails[C];
+  /** The error of the layer below, or an abort signal's reason. */
+  readonly cause?: unknown;
+}
+
+/** Base of every operational failure and of wrong use over time. */
+export class KvError<C extends ErrorCode = ErrorCode> extends Error implements CodedError<C> {
+  readonly code: C;
+  readonly recovery: Recovery;
+  readonly details: ErrorDetails[C];
+
+  /** @internal */
+  constructor(message: string, fields: KvErrorFields<C>) {
+    super(message, fields.cause === undefined ? undefined : { cause: fields.cause });
+    this.code = fields.code;
+    this.recovery = fields.recovery;
+    this.details = fields.details;
+  }
+
+  static {
+    setName(this, 'KvError');
+  }
+}
+
+/** Something was used after its end, or for two things at once. */
+export class KvStateError<C extends ErrorCode = ErrorCode> extends KvError<C> {
+  static {
+    setName(this, 'KvStateError');
+  }
+}
+
+/** There is not enough of something now: free or wait, then retry. */
+export class KvCapacityError<C extends ErrorCode = ErrorCode> extends KvError<C> {
+  static {
+    setName(this, 'KvCapacityError');
+  }
+}
+
+/** The machine refused: use another driver or machine. */
+export class KvDriverError<C extends ErrorCode = ErrorCode> extends KvError<C> implements DriverCall {
+  readonly call: string;
+  readonly status: number;
+  readonly statusName: string;
+
+  /** @internal */
+  constructor(message: string, fields: KvErrorFields<C>) {
+    super(message, fields);
+    const { call, status, statusName } = fields.details as DriverCall;
+    this.call = call;
+    this.status = status;
+    this.statusName = statusName;
+  }
+
+  static {
+    setName(this, 'KvDriverError');
+  }
+}
+
+/** Cached bytes are lost or out of reach: treat it as a miss and recompute. */
+export class KvTierError<C extends ErrorCode = ErrorCode> extends KvError<C> {
+  static {
+    setName(this, 'KvTierError');
+  }
+}
+
+/** The caller's own signal stopped it: stop quietly. Its `name` is `AbortError`, as everywhere in Node. */
+export class KvAbortError<C extends ErrorCode = ErrorCode> extends KvError<C> {
+  static {
+    setName(this, 'AbortError');
+  }
+}
+
+/** On the prototype and not enumerable, like the built-in errors: stack traces start with it, inspection skips it. */
+function setName(errorClass: { readonly prototype: Error }, name: string): void {
+  Object.defineProperty(errorClass.prototype, 'name', { value: name, configurable: true, writable: true });
+}

@@ -1,0 +1,147 @@
+// What each error code carries: plain numbers and names, used in its message and read by tests, metrics and schedulers.
+// Types only. A field is added freely and removed or renamed only with a major version. Sizes are in bytes unless the
+// name says otherwise; an optional field is absent when nobody knew it.
+
+/** The layer below: which call of the driver or system refused, and what it returned. */
+export interface DriverCall {
+  /** The call's own name: `cuMemMap`, `mmap`. */
+  readonly call: string;
+  /** What it returned: a CUresult, an errno. 0 when the driver refused before calling. */
+  readonly status: number;
+  /** That status by name: `CUDA_ERROR_OUT_OF_MEMORY`, `ENOMEM`; empty when there is none. */
+  readonly statusName: string;
+}
+
+/** Why there is no such driver on this machine; native/driver.h has the same list as `Unavailable`. */
+export type UnavailableReason =
+  | 'no-library' | 'no-device' | 'stub-library' | 'init-failed' | 'no-such-device' | 'memory-refused' | 'forked';
+
+export interface ErrorDetails {
+  // Mistakes in the call
+  KV_UNKNOWN_OPTION: { readonly owner: string; readonly option: string; readonly suggestion?: string | undefined };
+  KV_INVALID_OPTION: {
+    /**
+     * `type`: another kind of value was needed (TypeError). `range`: the kind is right, the value is not
+     * (RangeError).
+     */
+    readonly reason: 'type' | 'range';
+    readonly owner: string;
+    readonly option: string;
+    /** Ends the sentence "`option` must be …". */
+    readonly expected: string;
+    readonly received: unknown;
+    /** One whole sentence: what to do instead. */
+    readonly hint?: string | undefined;
+  };
+  KV_INVALID_SHAPE: {
+    readonly option: string;
+    readonly value: number;
+    /** Ends the sentence "`option` is value and …". */
+    readonly problem: string;
+    /** One whole sentence: what to do instead. */
+    readonly hint: string;
+  };
+  KV_LENGTH_OUT_OF_RANGE: { readonly slot?: number | undefined; readonly tokens: number; readonly maxTokens: number };
+  KV_COPY_OUT_OF_RANGE: { readonly call: string; readonly address: number; readonly bytes: number };
+
+  // State
+  KV_CLOSED: {
+    /** Ends the sentence "Cannot …". */
+    readonly operation: string;
+    readonly owner: 'KvCache' | 'PagePool' | 'Driver' | 'Mapper';
+  };
+  KV_SLOT_RELEASED: { readonly slot: number; readonly generation: number; readonly currentGeneration: number };
+  KV_SLOT_BUSY: {
+    readonly slot: number;
+    readonly operation: string;
+    /** Starts the sentence "… still uses it": `the mapper`, `a prepared batch`. */
+    readonly holder: string;
+  };
+  KV_BATCH_STATE: {
+    /** `commit`, `prepare`. */
+    readonly operation: string;
+    /** Ends the sentence "it …": `was not prepared`. */
+    readonly problem: string;
+  };
+  KV_DRIVER_IN_USE: { readonly owner: 'Driver' | 'PagePool'; readonly users: number };
+
+  // Capacity
+  KV_NO_FREE_SLOT: { readonly slots: number; readonly retiringSlots: number };
+  KV_OUT_OF_PAGES: {
+    readonly needRows: number;
+    readonly haveRows: number;
+    readonly needPages: number;
+    readonly havePages: number;
+    readonly budgetBytes: number;
+    readonly pageBytes: number;
+    /** The slots that could not grow; empty when a new sequence asked. */
+    readonly slots: readonly number[];
+    readonly pagesPerRow: number;
+  };
+  KV_OUT_OF_DEVICE_MEMORY: {
+    readonly pageBytes: number;
+    readonly createdPages: number;
+    readonly budgetPages: number;
+    readonly freeBytes?: number | undefined;
+  };
+  KV_OUT_OF_ADDRESS_SPACE: {
+    readonly bytes: number;
+    readonly reservations?: number | undefined;
+    readonly slots?: number | undefined;
+    readonly maxTokens?: number | undefined;
+    readonly limitBytes?: number | undefined;
+  };
+  KV_OUT_OF_MAPPINGS: { readonly neededMappings: number; readonly limitMappings: number };
+  KV_TIMEOUT: { readonly timeoutMs: number; readonly waitedFor: string; readonly pendingRows?: number | undefined };
+
+  // Driver
+  KV_DRIVER_UNAVAILABLE: DriverCall & {
+    readonly driver: string;
+    readonly reason: UnavailableReason;
+    readonly device?: number | undefined;
+  };
+  KV_DRIVER_UNSUPPORTED: DriverCall & {
+    readonly device: number;
+    readonly deviceName?: string | undefined;
+    readonly feature: string;
+  };
+  KV_DRIVER_TOO_OLD: DriverCall & {
+    /** The entry point that is missing. */
+    readonly missing: string;
+    /** As the driver gives it: 10010 for 10.1. 0 when it would not say. */
+    readonly driverVersion: number;
+  };
+  KV_DRIVER_CALL_FAILED: DriverCall & {
+    readonly address?: number | undefined;
+    readonly bytes?: number | undefined;
+    readonly slot?: number | undefined;
+  };
+  KV_DRIVER_LOST: DriverCall & { readonly driver: string };
+  KV_DRIVER_MISUSE: DriverCall & { readonly address: number; readonly bytes: number };
+
+  // Addon
+  KV_ADDON_NOT_FOUND: {
+    readonly platform: string;
+    readonly nodeVersion: string;
+    readonly tried: readonly { readonly path: string; readonly reason: string }[];
+  };
+  KV_ADDON_MISMATCH: { readonly addonVersion: string; readonly packageVersion: string };
+
+  // Files and packages that the commands use
+  KV_TRACE_INVALID: { readonly source: string; readonly line: number; readonly problem: string };
+  KV_CONFIG_INVALID: { readonly source: string; readonly problem: string; readonly hint: string };
+  KV_DEPENDENCY_MISSING: { readonly dependency: string; readonly purpose: string };
+
+  // Stopping and bugs
+  KV_ABORTED: { /** Starts the sentence "… was aborted". */ readonly operation: string };
+  KV_INTERNAL: {
+    /** One sentence without its full stop: what does not hold. */
+    readonly problem: string;
+    readonly call?: string | undefined;
+    readonly what?: number | undefined;
+    readonly howMany?: number | undefined;
+  };
+}
+
+/** Every code of this package; stable within a major version. */
+export type ErrorCode = keyof ErrorDetails;

@@ -1,0 +1,24 @@
+// virtual-kv: the public API. The simulated device for tests is in virtual-kv/testing.
+
+export { Batch } from './memory/batch.js';
+export { Driver, type DriverInfo, type DriverKind, type DriverMemory, type DriverOptions } from './memory/driver.js';
+export { KvCache, type Tensor } from './memory/kv-cache.js';
+export type { CacheCounts, CacheMetrics } from './memory/accounts.js';
+export type { AcquireOptions, KvCacheOptions } from './memory/kv-cache-options.js';
+export {
+  byteOffset, computeLayout, layoutKinds,
+  type Layout, type LayoutKind, type LayoutOptions, type ReservationSpec, type TensorPlacement, type TensorStrides,
+} from './memory/layout.js';
+export {
+  dtypeBytes, dtypes, tensorsOf, type Dtype, type LayerShape, type ModelShape, type ParallelShape, type TensorSpec,
+} from './memory/model-shape.js';
+export { PagePool, type PagePoolOptions, type PoolCounts } from './memory/page-pool.js';
+export type { Fence } from './memory/retirement.js';
+export { Sequence, type ReleaseOptions } from './memory/sequence.js';
+export type { TensorView } from './memory/views.js';
+export type { WaitOptions } from './memory/wait.js';
+export { ahead, onDemand, type GrowthPolicy } from './policy/growth.js';
+export type { IdleSlots } from './policy/idle-slots.js';
+export { bestFit, type PlacementPolicy } from './policy/placement.js';
+export { leastRecentlyUsed, type ReclaimPolicy } from './policy/reclaim.js';
+export * from './errors/index.js';

@@ -1,0 +1,111 @@
+// Accounts: what a cache says about itself. Counts of the moment, sums since it was opened, the check that all of them add
+// up, and everything together for a bug report. Changes nothing.
+
+import { createError } from '../errors/index.js';
+import type { Layout } from './layout.js';
+import type { NativeCache, NativeCacheCounters } from './native.js';
+import type { PagePool } from './page-pool.js';
+import type { RowSupply } from './row-supply.js';
+import type { SlotLeases } from './slot-leases.js';
+import { slotStates, type SlotTable } from './slot-table.js';
+
+/** The moment's counts. */
+export interface CacheCounts {
+  readonly idleSlots: number;
+  readonly activeSlots: number;
+  /** Released, their fence not passed yet. */
+  readonly retiringSlots: number;
+  /** Out of service because the driver refused to undo a failed change there. */
+  readonly quarantinedSlots: number;
+  readonly mappedRows: number;
+  /** Each mapping counted. */
+  readonly mappedPages: number;
+  /** Rows of idle slots. */
+  readonly idleRows: number;
+  /** Pages that a growing sequence could be given: those of idle rows and of unused tails of active slots. */
+  readonly reclaimablePages: number;
+  /** Valid tokens of active sequences. */
+  readonly usedTokens: number;
+}
+
+/** Sums since the cache was opened. Maps and unmaps count pages; `foreground` is what some `prepare` waited for. */
+export interface CacheMetrics extends NativeCacheCounters {
+  readonly acquired: number;
+  readonly released: number;
+  /** Failures of the mapper that no call could report; each is also published on the channel `virtual-kv:late-error`. */
+  readonly lateErrors: number;
+  /** Wishes that the mapper dropped because no page was free. */
+  readonly starved: number;
+}
+
+export interface AccountParts {
+  readonly native: NativeCache;
+  readonly pool: PagePool;
+  readonly layout: Layout;
+  readonly table: SlotTable;
+  readonly supply: RowSupply;
+  readonly leases: SlotLeases;
+  /** Whether no other cache uses the pool. */
+  readonly ownsPool: boolean;
+}
+
+const stateNames = Object.keys(slotStates);
+
+export class Accounts {
+  readonly #parts: AccountParts;
+
+  constructor(parts: AccountParts) {
+    this.#parts = parts;
+  }
+
+  counts(): CacheCounts {
+    const { native, table, supply } = this.#parts;
+    native.publish();
+    const slots = [0, 0, 0, 0];
+    let idleRows = 0;
+    let usedTokens = 0;
+    for (let slot = 0; slot < table.count; slot += 1) {
+      const state = table.state[slot]!;
+      slots[state]! += 1;
+      if (state === slotStates.idle) idleRows += table.rows[slot]!;
+      if (state === slotStates.active) usedTokens += table.length[slot]!;
+    }
+    const { mappedRows, mappedPages } = native.counters();
+    return {
+      idleSlots: slots[slotStates.idle]!, activeSlots: slots[slotStates.active]!,
+      retiringSlots: slots[slotStates.retiring]!, quarantinedSlots: slots[slotStates.quarantined]!,
+      mappedRows, mappedPages, idleRows, reclaimablePages: supply.reclaimablePages(), usedTokens,
+    };
+  }
+
+  metrics(): CacheMetrics {
+    const { native, leases } = this.#parts;
+    const { lateErrors, starved } = native.mapperState();
+    return { ...native.counters(), acquired: leases.acquired, released: leases.released, lateErrors, starved };
+  }
+
+  /** Throws KV_INTERNAL unless free + mapped + quarantined = created and the cache's own records agree with it. */
+  verify(): void {
+    const { native, pool, ownsPool } = this.#parts;
+    native.verify();
+    const { freePages, mappedPages, quarantinedPages, createdPages } = pool.counts();
+    const own = native.counters().mappedPages;
+    // While the mapper maps, pages are taken before they are counted as mapped here.
+    const isOwnRight = ownsPool && native.mapperState().isIdle ? own === mappedPages : own <= mappedPages;
+    if (freePages + mappedPages + quarantinedPages === createdPages && isOwnRight) return;
+    throw createError('KV_INTERNAL', { problem: 'pages are not conserved', what: own, howMany: mappedPages });
+  }
+
+  inspect(): Readonly<Record<string, unknown>> {
+    const { pool, table, layout } = this.#parts;
+    const { kind, pageBytes, slots, maxTokens, reservations } = layout;
+    const used = Array.from({ length: table.count }, (_, slot) => ({
+      slot, state: stateNames[table.state[slot]!], generation: table.generation[slot], length: table.length[slot],
+      prepared: table.prepared[slot], rows: table.rows[slot], promisedTokens: table.promisedTokens[slot],
+    })).filter(({ generation, state }) => generation !== 0 || state !== 'idle');
+    return {
+      driver: pool.driver.info, layout: { kind, pageBytes, slots, maxTokens, reservations: reservations.length },
+      pool: pool.counts(), counts: this.counts(), metrics: this.metrics(), slots: used,
+    };
+  }
+}

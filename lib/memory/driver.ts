@@ -1,0 +1,121 @@
+// Driver: the only thing that knows the machine. `cuda` is a GPU, `host` this machine's own memory; `mock` is a simulated
+// device and comes from MockDevice (virtual-kv/testing). One driver serves any number of page pools of its environment.
+
+import { createError, isKvError } from '../errors/index.js';
+import { boolean, integer, oneOf, optional, readOptions, string, withDefault } from '../options.js';
+import { native, type NativeDriver, type NativeDriverInfo, type NativeMemoryInfo } from './native.js';
+
+export type DriverKind = 'cuda' | 'host' | 'mock';
+
+/** What a driver is and can do; the same numbers for its whole life. */
+export type DriverInfo = NativeDriverInfo;
+
+/** Memory of the device, stale as soon as it is returned. */
+export type DriverMemory = NativeMemoryInfo;
+
+export interface DriverOptions {
+  /** `cuda`: ordinal of the device. Default 0. */
+  readonly device?: number | undefined;
+  /** `cuda`: the driver library to open instead of the system's libcuda.so.1. */
+  readonly libraryPath?: string | undefined;
+  /** `host`: bytes that pages may have together; default: what this machine, or its memory cgroup, has. */
+  readonly memoryBytes?: number | undefined;
+  /** `host`: allocate a page's memory when it is mapped instead of when it is first touched. Default false. */
+  readonly populate?: boolean | undefined;
+  /** `host`: kernel mappings this driver keeps to; default: half of `vm.max_map_count`. */
+  readonly mappingLimit?: number | undefined;
+}
+
+const driverChoices = ['auto', 'cuda', 'host'] as const;
+
+const spec = {
+  device: withDefault(integer(), 0),
+  libraryPath: optional(string),
+  memoryBytes: withDefault(integer({ min: 1 }), 0),
+  populate: withDefault(boolean, false),
+  mappingLimit: withDefault(integer({ min: 1 }), 0),
+};
+
+export class Driver {
+  readonly info: DriverInfo;
+  readonly #native: NativeDriver;
+  #users = 0;
+  #isClosed = false;
+
+  /** @internal Use `Driver.open`. */
+  constructor(nativeDriver: NativeDriver) {
+    this.#native = nativeDriver;
+    this.info = Object.freeze(nativeDriver.info());
+  }
+
+  /**
+   * Opens a driver. `auto` takes cuda where there is one and host otherwise. Throws KV_DRIVER_UNAVAILABLE (why, in one
+   * line), KV_DRIVER_UNSUPPORTED or KV_DRIVER_TOO_OLD.
+   */
+  static open(kind: 'auto' | 'cuda' | 'host', options: DriverOptions = {}): Driver {
+    oneOf(driverChoices)(kind, { owner: 'Driver.open', option: 'kind' });
+    const { device, libraryPath, memoryBytes, populate, mappingLimit } = readOptions('Driver.open', options, spec);
+    const openHost = (): Driver => new Driver(native().openHostDriver({ memoryBytes, populate, mappingLimit }));
+    const openCuda = (): Driver => new Driver(native().openCudaDriver(device, libraryPath));
+    if (kind === 'host') return openHost();
+    if (kind === 'cuda') return openCuda();
+    try {
+      return openCuda();
+    } catch (error) {
+      if (isKvError(error) && error.code.startsWith('KV_DRIVER_')) return openHost();
+      throw error;
+    }
+  }
+
+  get kind(): DriverKind {
+    return this.info.kind;
+  }
+
+  /** True after a sticky failure of the device: every further call fails; only a new process helps. */
+  get isLost(): boolean {
+    return this.#native.isLost();
+  }
+
+  get isClosed(): boolean {
+    return this.#isClosed;
+  }
+
+  /** Asks the device. Throws KV_CLOSED, KV_DRIVER_LOST. */
+  memory(): DriverMemory {
+    this.#checkOpen('query its memory');
+    return this.#native.queryMemory();
+  }
+
+  /** Throws KV_DRIVER_IN_USE while page pools use it. Idempotent. */
+  close(): void {
+    if (this.#isClosed) return;
+    if (this.#users > 0) throw createError('KV_DRIVER_IN_USE', { owner: 'Driver', users: this.#users });
+    this.#native.close();
+    this.#isClosed = true;
+  }
+
+  [Symbol.dispose](): void {
+    this.close();
+  }
+
+  /** @internal The raw calls, for the classes of lib/memory and the contract suite. */
+  get native(): NativeDriver {
+    this.#checkOpen('use it');
+    return this.#native;
+  }
+
+  /** @internal */
+  addUser(): void {
+    this.#checkOpen('use it');
+    this.#users += 1;
+  }
+
+  /** @internal */
+  removeUser(): void {
+    this.#users -= 1;
+  }
+
+  #checkOpen(operation: string): void {
+    if (this.#isClosed) throw createError('KV_CLOSED', { operation, owner: 'Driver' });
+  }
+}

@@ -1,0 +1,119 @@
+// The options of a KvCache: meaning, unit, range and default of each, and how they are read.
+
+import { callable, integer, oneOf, optional, readOptions, withDefault, type Field } from '../options.js';
+import { ahead, type GrowthPolicy } from '../policy/growth.js';
+import { bestFit, type PlacementPolicy } from '../policy/placement.js';
+import { leastRecentlyUsed, type ReclaimPolicy } from '../policy/reclaim.js';
+import type { Driver } from './driver.js';
+import { layoutKinds, type LayoutKind } from './layout.js';
+import type { ModelShape } from './model-shape.js';
+import { driverField, PagePool } from './page-pool.js';
+import { createError } from '../errors/index.js';
+
+export interface KvCacheOptions {
+  /** What the model keeps per token. */
+  readonly model: ModelShape;
+  /** Sequences that can be alive at once: the batch dimension of the tensors. 1 … 1,048,576. */
+  readonly slots: number;
+  /** Tokens a sequence can have; address space is cheap, pages are not used until needed. 1 … 2³¹ − 1. */
+  readonly maxTokens: number;
+  /** Bytes of physical memory the cache may use. Required unless `pool` is given. */
+  readonly memoryBudgetBytes?: number | undefined;
+  /** A driver, or the kind to open. Default `auto`: cuda where there is a GPU, else host. Not together with `pool`. */
+  readonly driver?: Driver | 'auto' | 'cuda' | 'host' | undefined;
+  /** Pages shared with other caches; its driver and page size count. */
+  readonly pool?: PagePool | undefined;
+  /** Bytes of a page, a multiple of the driver's granularity. Default: the driver's, 2 MiB. Not together with `pool`. */
+  readonly pageBytes?: number | undefined;
+  /** How tensors lie in address ranges. Default `per-layer`. */
+  readonly layout?: LayoutKind | undefined;
+  /** How far to map ahead. Default `ahead(16)`. */
+  readonly growth?: GrowthPolicy | undefined;
+  /** Which idle slot a new sequence gets. Default `bestFit()`. */
+  readonly placement?: PlacementPolicy | undefined;
+  /** Where rows are taken from when pages are short. Default `leastRecentlyUsed()`. */
+  readonly reclaim?: ReclaimPolicy | undefined;
+  /** Rows that the mapper keeps mapped in one idle slot, so that a new prompt starts at once. Default 0. */
+  readonly eagerRows?: number | undefined;
+  /** Rows that retired slots may keep together; above it the least recently used are taken back at release. Default: no bound. */
+  readonly idleRowsLimit?: number | undefined;
+  /** `between-tenants`: a page is zeroed before a sequence of another tenant gets it. Default `off`. */
+  readonly scrub?: 'off' | 'between-tenants' | undefined;
+  /** `background`: a thread maps ahead of need. `off`: everything is mapped in `prepare`. Default `background`. */
+  readonly mapper?: 'background' | 'off' | undefined;
+}
+
+const asIs: Field<ModelShape> = (value) => value as ModelShape; // computeLayout checks it
+
+const spec = {
+  model: asIs,
+  slots: integer({ min: 1, max: 2 ** 20 }),
+  maxTokens: integer({ min: 1, max: 2 ** 31 - 1 }),
+  memoryBudgetBytes: optional(integer({ min: 1 })),
+  driver: optional(driverField),
+  pool: optional<PagePool>((value, place) => {
+    if (value instanceof PagePool) return value;
+    throw createError('KV_INVALID_OPTION', { reason: 'type', ...place, expected: 'a PagePool', received: value });
+  }),
+  pageBytes: optional(integer({ min: 1 })),
+  layout: withDefault(oneOf(layoutKinds), 'per-layer'),
+  growth: withDefault(callable<GrowthPolicy>(), ahead()),
+  placement: withDefault(callable<PlacementPolicy>(), bestFit()),
+  reclaim: withDefault(callable<ReclaimPolicy>(), leastRecentlyUsed()),
+  eagerRows: withDefault(integer(), 0),
+  idleRowsLimit: withDefault(integer(), Number.MAX_SAFE_INTEGER),
+  scrub: withDefault(oneOf(['off', 'between-tenants']), 'off'),
+  mapper: withDefault(oneOf(['background', 'off']), 'background'),
+};
+
+/** Checked options with defaults. Throws KV_UNKNOWN_OPTION and KV_INVALID_OPTION. */
+export function readKvCacheOptions(options: KvCacheOptions) {
+  const read = readOptions('KvCache', options, spec);
+  for (const option of ['memoryBudgetBytes', 'driver', 'pageBytes'] as const) {
+    if (read.pool === undefined || read[option] === undefined) continue;
+    throw createError('KV_INVALID_OPTION', {
+      reason: 'range', owner: 'KvCache', option, expected: 'left out when `pool` is given', received: read[option],
+      hint: 'The pool has its own.',
+    });
+  }
+  return read;
+}
+
+/** The pool that was given, or a new one of the cache's own. */
+export function openPool(
+  { pool, memoryBudgetBytes, driver, pageBytes }: ReturnType<typeof readKvCacheOptions>,
+): { pool: PagePool; isOwn: boolean } {
+  if (pool !== undefined) return { pool, isOwn: false };
+  if (memoryBudgetBytes === undefined) {
+    throw createError('KV_INVALID_OPTION', {
+      reason: 'type', owner: 'KvCache', option: 'memoryBudgetBytes', expected: 'an integer, at least 1',
+      received: undefined, hint: 'Give the cache a budget of its own, or a `pool`.',
+    });
+  }
+  return { pool: new PagePool({ memoryBudgetBytes, driver, pageBytes }), isOwn: true };
+}
+
+export interface AcquireOptions {
+  /** Tokens of the prompt, when known: chooses the best-fitting slot, and what `reserve` sets aside. Default 0. */
+  readonly promptTokens?: number | undefined;
+  /**
+   * `prompt`: pages for the whole prompt are set aside now, so that computing it in chunks can never run out, nor two
+   * prompts block each other half-way. `none`: every growth takes its chance. Default `prompt`.
+   */
+  readonly reserve?: 'prompt' | 'none' | undefined;
+  /** Whose data the sequence holds, for `scrub: 'between-tenants'`. Default: everybody who gives none is one tenant. */
+  readonly tenant?: string | undefined;
+}
+
+const acquireSpec = {
+  promptTokens: withDefault(integer(), 0),
+  reserve: withDefault(oneOf(['prompt', 'none']), 'prompt'),
+  tenant: withDefault<string>((value, place) => {
+    if (typeof value === 'string') return value;
+    throw createError('KV_INVALID_OPTION', { reason: 'type', ...place, expected: 'a string', received: value });
+  }, ''),
+};
+
+export function readAcquireOptions(options: AcquireOptions) {
+  return readOptions('KvCache.acquire', options, acquireSpec);
+}

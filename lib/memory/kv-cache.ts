@@ -1,0 +1,305 @@
+// KvCache: one long stretch of addresses per tensor, and memory under it only where sequences are. The house's front door:
+// it checks calls and joins the rooms behind it: leases (who has which slot), steps (the hot path), supply (rows), accounts.
+// For one Node thread; workers open their own.
+//
+// Invariants: the `length + prepared` tokens of a sequence always have memory; a slot changes hands only when idle, that is
+// released and past its fence; no public method leaves half a change behind.
+
+import * as diagnostics from 'node:diagnostics_channel';
+
+import { createError } from '../errors/index.js';
+import { checkInteger } from '../options.js';
+import { Accounts, type CacheCounts, type CacheMetrics } from './accounts.js';
+import { Batch } from './batch.js';
+import type { Driver } from './driver.js';
+import {
+  openPool, readAcquireOptions, readKvCacheOptions, type AcquireOptions, type KvCacheOptions,
+} from './kv-cache-options.js';
+import { computeLayout, type Layout, type TensorPlacement } from './layout.js';
+import type { NativeCache } from './native.js';
+import { openNativeCache } from './open-native-cache.js';
+import type { PagePool } from './page-pool.js';
+import { Retirement } from './retirement.js';
+import { RowSupply } from './row-supply.js';
+import { Sequence, type SequenceOwner } from './sequence.js';
+import { SlotLeases } from './slot-leases.js';
+import { slotStates, SlotTable } from './slot-table.js';
+import { Steps } from './steps.js';
+import { checkHostAccess, SlotViews } from './views.js';
+import { readWaitOptions, waitUntil, type WaitOptions } from './wait.js';
+
+/** A tensor of the cache as a kernel needs it: address of element [0, 0, 0, 0], shape, strides, dtype. */
+export interface Tensor extends TensorPlacement {
+  readonly address: bigint;
+}
+
+const lateErrorChannel = diagnostics.channel('virtual-kv:late-error');
+
+const unclosed = new FinalizationRegistry<string>((what) => {
+  process.emitWarning(`${what} was garbage-collected without close().`, { code: 'KV_NOT_CLOSED' });
+});
+
+export class KvCache {
+  readonly layout: Layout;
+  readonly pool: PagePool;
+  /** Every tensor on this worker, in layer order, K before V. */
+  readonly tensors: readonly Tensor[];
+  readonly #ownsPool: boolean;
+  readonly #native: NativeCache;
+  readonly #table: SlotTable;
+  readonly #views: SlotViews;
+  readonly #supply: RowSupply;
+  readonly #retirement: Retirement;
+  readonly #leases: SlotLeases;
+  readonly #steps: Steps;
+  readonly #accounts: Accounts;
+  readonly #owner: SequenceOwner;
+  #reportedErrors = 0;
+  #state: 'open' | 'closing' | 'closed' = 'open';
+
+  /** Reserves the addresses; maps nothing yet. Throws on bad options, KV_OUT_OF_ADDRESS_SPACE, and what the driver throws. */
+  constructor(options: KvCacheOptions) {
+    const read = readKvCacheOptions(options);
+    const { pool, isOwn } = openPool(read);
+    try {
+      const { model, layout, slots, maxTokens, scrub, mapper } = read;
+      this.layout = computeLayout({ model, layout, slots, maxTokens, pageBytes: pool.pageBytes });
+      this.#table = new SlotTable(this.layout);
+      this.#native = openNativeCache(pool, this.layout, this.#table.rows, {
+        scrub: scrub !== 'off', mapper: mapper === 'background',
+      });
+    } catch (error) {
+      if (isOwn) pool.close();
+      throw error;
+    }
+    this.pool = pool;
+    this.#ownsPool = isOwn;
+    this.tensors = this.layout.tensors.map((tensor) => Object.freeze({
+      ...tensor, address: this.#native.address(tensor.reservation) + BigInt(tensor.offsetBytes),
+    }));
+    this.#views = new SlotViews(this.#native, this);
+    this.#retirement = new Retirement(() => pool.driver.native);
+    this.#supply = new RowSupply(this.#native, pool, this.layout, this.#table, this.#views, read.reclaim);
+    const parts = {
+      native: this.#native, pool, layout: this.layout, table: this.#table, views: this.#views, supply: this.#supply,
+      retirement: this.#retirement,
+    };
+    const eagerRows = Math.min(read.eagerRows, this.layout.maxRows);
+    this.#leases = new SlotLeases(parts, { placement: read.placement, eagerRows, idleRowsLimit: read.idleRowsLimit });
+    this.#steps = new Steps(this.#native, this.layout, this.#table, this.#supply, read.growth);
+    this.#accounts = new Accounts({ ...parts, leases: this.#leases, ownsPool: isOwn });
+    this.#owner = this.#sequenceOwner();
+    pool.addUser(this.#supply);
+    unclosed.register(this, 'A KvCache', this);
+    this.#leases.keepEagerRows();
+  }
+
+  get driver(): Driver {
+    return this.pool.driver;
+  }
+
+  get isClosed(): boolean {
+    return this.#state === 'closed';
+  }
+
+  /**
+   * Leases a slot to a sequence. Throws KV_NO_FREE_SLOT, KV_OUT_OF_PAGES (the prompt's pages cannot be set aside) or
+   * KV_LENGTH_OUT_OF_RANGE; then nothing has changed.
+   */
+  acquire(options: AcquireOptions = {}): Sequence {
+    const { promptTokens, reserve, tenant } = readAcquireOptions(options);
+    this.#checkOpen('acquire a slot');
+    this.#hearNews();
+    const slot = this.#leases.acquire(promptTokens, reserve === 'prompt' && promptTokens > 0, tenant);
+    this.#steps.wishFor(slot);
+    this.#leases.keepEagerRows();
+    return new Sequence(this.#owner, slot, 0);
+  }
+
+  /** A batch with room for `capacity` sequences (default: all slots); it grows by itself. Reuse it: clear, add, prepare, commit. */
+  createBatch(capacity = this.layout.slots): Batch {
+    checkInteger('KvCache.createBatch', 'capacity', capacity);
+    this.#checkOpen('create a batch');
+    return new Batch(this.#table, this.layout.maxTokens, Math.min(capacity, this.layout.slots));
+  }
+
+  /**
+   * Before a forward pass: gives every sequence of the batch memory for its tokens, or changes nothing. Throws
+   * KV_OUT_OF_PAGES with the rows needed and had (release or preempt somebody, try again), KV_SLOT_BUSY when a sequence is
+   * in another prepared batch, KV_SLOT_RELEASED, KV_BATCH_STATE, or the driver's error. In steady decode it maps nothing.
+   */
+  prepare(batch: Batch): void {
+    this.#checkOpen('prepare a batch');
+    this.#steps.prepare(batch);
+  }
+
+  /**
+   * After the pass: the batch's tokens are valid. Rows that will be needed soon go to the mapper. A sequence released since
+   * `prepare` is passed over. Throws KV_BATCH_STATE.
+   */
+  commit(batch: Batch): void {
+    this.#checkOpen('commit a batch');
+    this.#steps.commit(batch);
+    this.#leases.pollRetirement();
+  }
+
+  /** The pass failed or was not run: its tokens do not count, their memory stays mapped. Throws KV_BATCH_STATE. */
+  discard(batch: Batch): void {
+    this.#checkOpen('discard a batch');
+    this.#steps.discard(batch);
+    this.#leases.pollRetirement();
+  }
+
+  /** The engine's work up to and including its step `step` is over: slots released behind such a fence become idle. */
+  completeStep(step: number): void {
+    checkInteger('KvCache.completeStep', 'step', step);
+    this.#checkOpen('complete a step');
+    this.#retirement.completeStep(step);
+    this.#leases.pollRetirement();
+  }
+
+  /** Resolves when a slot is idle. Rejects with KV_TIMEOUT, KV_ABORTED or KV_CLOSED; state is as before. */
+  async slotFree(options: WaitOptions = {}): Promise<void> {
+    await waitUntil('a free slot', readWaitOptions('KvCache.slotFree', options), () => {
+      this.#checkOpen('wait for a slot');
+      this.#leases.pollRetirement();
+      return this.#table.state.includes(slotStates.idle);
+    });
+  }
+
+  /** Resolves when the mapper has nothing left to do. Rejects with KV_TIMEOUT, KV_ABORTED or KV_CLOSED; state is as before. */
+  async settled(options: WaitOptions = {}): Promise<void> {
+    await waitUntil('the mapper', readWaitOptions('KvCache.settled', options), () => {
+      this.#checkOpen('wait for the mapper');
+      return this.#native.mapperState().isIdle;
+    });
+    this.#hearNews();
+  }
+
+  /** The moment's counts. */
+  counts(): CacheCounts {
+    this.#checkOpen('count its slots');
+    this.#hearNews();
+    return this.#accounts.counts();
+  }
+
+  /** Sums since the cache was opened. */
+  get metrics(): CacheMetrics {
+    this.#checkOpen('read its metrics');
+    return this.#accounts.metrics();
+  }
+
+  /** Checks that pages and rows add up everywhere. Throws KV_INTERNAL. */
+  verify(): void {
+    this.#checkOpen('verify it');
+    this.#accounts.verify();
+  }
+
+  /** All there is to know, as plain objects, for a bug report. */
+  inspect(): Readonly<Record<string, unknown>> {
+    this.#checkOpen('inspect it');
+    return this.#accounts.inspect();
+  }
+
+  /**
+   * Writes a pattern made of `key`, tensor and token into tokens [fromToken, fromToken + tokens) of every tensor, so that a
+   * test can prove whose bytes are where. The tokens must have memory. Returns the bytes written.
+   */
+  stamp(sequence: Sequence, fromToken: number, tokens: number, key: number | bigint): number {
+    const slot = this.#checkRange(sequence, fromToken, tokens, 'stamp');
+    this.#native.stamp(slot, fromToken, tokens, BigInt(key));
+    return this.layout.usedBytes(tokens);
+  }
+
+  /** Counts the tokens of which any tensor differs from what `stamp` wrote under `key`. */
+  verifyStamp(sequence: Sequence, fromToken: number, tokens: number, key: number | bigint): number {
+    const slot = this.#checkRange(sequence, fromToken, tokens, 'verify');
+    return this.#native.check(slot, fromToken, tokens, BigInt(key));
+  }
+
+  /**
+   * Detaches views, stops the mapper, unmaps everything, frees the addresses, and closes the pool if it is the cache's own.
+   * It is the caller's word that no more work on this memory will be launched; streams named in fences are waited for.
+   * Sequences are stale from here on. Idempotent; after a failure of the driver call it again, it goes on where it was.
+   */
+  close(): void {
+    if (this.#state === 'closed') return;
+    if (this.#state === 'open') {
+      this.#state = 'closing';
+      for (let slot = 0; slot < this.#table.count; slot += 1) this.#table.generation[slot]! += 1;
+      this.#views.revokeAll();
+    }
+    if (!this.driver.isLost) this.#retirement.finish();
+    this.#native.close();
+    this.pool.removeUser(this.#supply);
+    if (this.#ownsPool) this.pool.close();
+    this.#state = 'closed';
+    unclosed.unregister(this);
+  }
+
+  [Symbol.dispose](): void {
+    this.close();
+  }
+
+  #sequenceOwner(): SequenceOwner {
+    return {
+      table: this.#table,
+      release: (slot, fence) => {
+        this.#hearNews();
+        this.#leases.release(slot, fence, this.#steps.batchOf(slot));
+        this.#leases.keepEagerRows();
+      },
+      truncate: (slot, tokens) => {
+        checkInteger('Sequence.truncate', 'tokens', tokens, 0, this.#table.length[slot]!);
+        if (this.#steps.batchOf(slot) !== undefined) {
+          throw createError('KV_SLOT_BUSY', { slot, operation: 'truncate', holder: 'a prepared batch' });
+        }
+        this.#table.length[slot] = tokens;
+      },
+      address: (tensor, slot) => {
+        const { address, strides } = this.#tensor(tensor, 'Sequence.address');
+        return address + BigInt(slot * strides.slotBytes);
+      },
+      view: (tensor, slot) => {
+        const placement = this.#tensor(tensor, 'Sequence.view');
+        checkHostAccess(this.driver.kind, this.driver.info.hasHostAccess);
+        this.#native.publish();
+        const pages = this.layout.pagesIn(placement.reservation, this.#table.rows[slot]!);
+        return this.#views.open(slot, placement, pages * this.layout.pageBytes);
+      },
+    };
+  }
+
+  #tensor(index: number, owner: string): Tensor {
+    checkInteger(owner, 'tensor', index, 0, this.tensors.length - 1);
+    return this.tensors[index]!;
+  }
+
+  #checkRange(sequence: Sequence, fromToken: number, tokens: number, call: string): number {
+    this.#checkOpen(call);
+    checkInteger('KvCache', 'fromToken', fromToken, 0, this.layout.maxTokens);
+    checkInteger('KvCache', 'tokens', tokens, 0, this.layout.maxTokens - fromToken);
+    const slot = sequence.slotIn(this.#table);
+    this.#native.publish();
+    if (this.#table.hasRoom(slot, fromToken + tokens)) return slot;
+    const { address, strides } = this.tensors[0]!;
+    throw createError('KV_COPY_OUT_OF_RANGE', {
+      call, address: Number(address) + slot * strides.slotBytes + fromToken * strides.tokenBytes,
+      bytes: this.layout.usedBytes(tokens),
+    });
+  }
+
+  /** What happened behind JavaScript's back: rows the mapper mapped, fences passed, failures nobody waited for. */
+  #hearNews(): void {
+    this.#native.publish();
+    this.#leases.pollRetirement();
+    const { lateErrors, lastError } = this.#native.mapperState();
+    if (lateErrors === this.#reportedErrors) return;
+    this.#reportedErrors = lateErrors;
+    if (lateErrorChannel.hasSubscribers) lateErrorChannel.publish({ cache: this, error: lastError, lateErrors });
+  }
+
+  #checkOpen(operation: string): void {
+    if (this.#state !== 'open') throw createError('KV_CLOSED', { operation, owner: 'KvCache' });
+  }
+}

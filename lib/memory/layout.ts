@@ -1,0 +1,240 @@
+// Layout: where each tensor of each token lies, and how many pages a length of tokens needs. Pure arithmetic from a
+// model's shape; it reserves and maps nothing. All counting is by bytes, never by whole tokens per page, so a slot
+// smaller than a page, a slot that is no multiple of it, and a page that ends inside a token are all ordinary.
+//
+// A row is the pages behind the same stretch of tokens in every reservation. Where reservations have tokens of
+// different sizes, the largest (S) sets the pace: after r rows it has r pages, and one of s bytes has ⌈r · s / S⌉.
+
+import { createError } from '../errors/index.js';
+import { checkInteger, integer, oneOf, readOptions, type Field } from '../options.js';
+import { dtypeBytes, tensorsOf, type ModelShape, type TensorSpec } from './model-shape.js';
+
+/**
+ * `per-layer`: a reservation per tensor, `[slot, token, head, dim]`. `sliced`: one for all K and one for all V,
+ * `[slot, token, layer, head, dim]`. `fused`: one for everything, `[slot, token, layer, kv, head, dim]`.
+ */
+export type LayoutKind = 'per-layer' | 'sliced' | 'fused';
+
+export const layoutKinds: readonly LayoutKind[] = ['per-layer', 'sliced', 'fused'];
+
+export interface LayoutOptions {
+  /** The whole model; `model.parallel` says which part of it this worker holds. */
+  readonly model: ModelShape;
+  readonly layout: LayoutKind;
+  /** Rows of the batch, at least 1. */
+  readonly slots: number;
+  /** Tokens that a slot has addresses for, at least 1. */
+  readonly maxTokens: number;
+  /** Bytes of a physical page, at least 1; what a driver can do is the driver's to check. */
+  readonly pageBytes: number;
+}
+
+/** One range of addresses, `[slot, token]`. */
+export interface ReservationSpec {
+  /** One token of every tensor in it. */
+  readonly tokenBytes: number;
+  /** maxTokens · tokenBytes. */
+  readonly slotBytes: number;
+  /** slotBytes rounded up to a whole page: from one slot to the next. */
+  readonly slotStrideBytes: number;
+  /** slots · slotStrideBytes. */
+  readonly bytes: number;
+}
+
+/** Distances in bytes between neighbours along each axis of a tensor. */
+export interface TensorStrides {
+  readonly slotBytes: number;
+  readonly tokenBytes: number;
+  readonly headBytes: number;
+  readonly elementBytes: number;
+}
+
+/**
+ * A tensor and where it lies: element [slot, token, head, i] is at offsetBytes + the four strides times those
+ * indices.
+ */
+export interface TensorPlacement extends TensorSpec {
+  /** Position in `Layout.tensors`. */
+  readonly index: number;
+  /** Position in `Layout.reservations`. */
+  readonly reservation: number;
+  /** From the start of the reservation to [0, 0, 0, 0]. */
+  readonly offsetBytes: number;
+  readonly strides: TensorStrides;
+  readonly shape: readonly [slots: number, maxTokens: number, heads: number, dim: number];
+}
+
+export interface Layout {
+  readonly kind: LayoutKind;
+  readonly pageBytes: number;
+  readonly slots: number;
+  readonly maxTokens: number;
+  readonly tensors: readonly TensorPlacement[];
+  readonly reservations: readonly ReservationSpec[];
+  /** Largest `tokenBytes` of a reservation: the one that sets the pace. */
+  readonly maxTokenBytes: number;
+  /** Pages of a row at most: one per reservation. Exact when all reservations are alike. */
+  readonly pagesPerRow: number;
+  /** pagesPerRow · pageBytes. */
+  readonly rowBytes: number;
+  /** pageBytes / maxTokenBytes: an exact ratio, possibly a fraction, also below 1. For people; count with `rowsFor`. */
+  readonly tokensPerRow: number;
+  /** Rows of a slot that is full: `rowsFor(maxTokens)`. */
+  readonly maxRows: number;
+  /** Addresses of all reservations. */
+  readonly virtualBytes: number;
+  /** Rows that `tokens` tokens of one slot need. Throws KV_LENGTH_OUT_OF_RANGE above `maxTokens`. */
+  rowsFor(tokens: number): number;
+  /** Whole tokens that `rows` rows hold, at most `maxTokens`. */
+  tokensIn(rows: number): number;
+  /** Pages that `rows` rows of one slot have, over all reservations. `rows` is 0 … maxRows. */
+  pagesFor(rows: number): number;
+  /**
+   * Pages that `rows` rows of one slot have in one reservation: ⌈rows · its tokenBytes / maxTokenBytes⌉ within the
+   * slot.
+   */
+  pagesIn(reservation: number, rows: number): number;
+  /** Bytes of K and V that `tokens` tokens of one slot really have, over all reservations. */
+  usedBytes(tokens: number): number;
+}
+
+const positive = integer({ min: 1 });
+const unchecked: Field<ModelShape> = (value) => value as ModelShape; // tensorsOf checks it
+
+const spec = {
+  model: unchecked,
+  layout: oneOf(layoutKinds),
+  slots: positive,
+  maxTokens: positive,
+  pageBytes: positive,
+};
+
+/** Throws KV_INVALID_OPTION, KV_INVALID_SHAPE, and KV_OUT_OF_ADDRESS_SPACE where sizes are no longer exact integers. */
+export function computeLayout(options: LayoutOptions): Layout {
+  const { model, layout: kind, slots, maxTokens, pageBytes } = readOptions('computeLayout', options, spec);
+  const specs = tensorsOf(model);
+  const groups = groupByReservation(kind, specs);
+  const reservations = groups.map((group): ReservationSpec => {
+    const tokenBytes = sum(group.map((index) => specs[index]!.tokenBytes));
+    const slotBytes = maxTokens * tokenBytes;
+    const slotStrideBytes = Math.ceil(slotBytes / pageBytes) * pageBytes;
+    return { tokenBytes, slotBytes, slotStrideBytes, bytes: slots * slotStrideBytes };
+  });
+  const virtualBytes = sum(reservations.map(({ bytes }) => bytes));
+  if (!Number.isSafeInteger(virtualBytes)) {
+    throw createError('KV_OUT_OF_ADDRESS_SPACE', {
+      bytes: virtualBytes, reservations: reservations.length, slots, maxTokens, limitBytes: Number.MAX_SAFE_INTEGER,
+    });
+  }
+  const maxTokenBytes = Math.max(...reservations.map(({ tokenBytes }) => tokenBytes));
+  const totalTokenBytes = sum(reservations.map(({ tokenBytes }) => tokenBytes));
+  const maxRows = Math.ceil((maxTokens * maxTokenBytes) / pageBytes);
+  const kinds = countAlike(reservations);
+
+  // A slot of smaller tokens may be full before the rows are: its pages end with its own stride.
+  const pagesOf = ({ tokenBytes, slotStrideBytes }: ReservationSpec, rows: number): number =>
+    Math.min(Math.ceil((rows * tokenBytes) / maxTokenBytes), slotStrideBytes / pageBytes);
+
+  return {
+    kind, pageBytes, slots, maxTokens,
+    tensors: placeTensors(specs, groups, reservations, slots, maxTokens),
+    reservations,
+    maxTokenBytes,
+    pagesPerRow: reservations.length,
+    rowBytes: reservations.length * pageBytes,
+    tokensPerRow: pageBytes / maxTokenBytes,
+    maxRows,
+    virtualBytes,
+    rowsFor(tokens) {
+      checkTokens(tokens, maxTokens);
+      return Math.ceil((tokens * maxTokenBytes) / pageBytes);
+    },
+    tokensIn(rows) {
+      checkInteger('Layout', 'rows', rows);
+      return Math.min(Math.floor((rows * pageBytes) / maxTokenBytes), maxTokens);
+    },
+    pagesFor(rows) {
+      checkInteger('Layout', 'rows', rows, 0, maxRows);
+      let pages = 0;
+      for (const { reservation, count } of kinds) pages += count * pagesOf(reservation, rows);
+      return pages;
+    },
+    pagesIn(reservation, rows) {
+      checkInteger('Layout', 'reservation', reservation, 0, reservations.length - 1);
+      checkInteger('Layout', 'rows', rows, 0, maxRows);
+      return pagesOf(reservations[reservation]!, rows);
+    },
+    usedBytes(tokens) {
+      checkTokens(tokens, maxTokens);
+      return tokens * totalTokenBytes;
+    },
+  };
+}
+
+/** Bytes from the start of its reservation to a token of a tensor. Indices are not checked. */
+export function byteOffset(tensor: TensorPlacement, slot: number, token: number): number {
+  return tensor.offsetBytes + slot * tensor.strides.slotBytes + token * tensor.strides.tokenBytes;
+}
+
+/** Which tensors (by index) share a reservation, in the order they lie in one token. */
+function groupByReservation(kind: LayoutKind, specs: readonly TensorSpec[]): readonly (readonly number[])[] {
+  const indices = specs.map((_, index) => index);
+  switch (kind) {
+    case 'per-layer':
+      return indices.map((index) => [index]);
+    case 'sliced': {
+      const values = indices.filter((index) => specs[index]!.role === 'value');
+      const others = indices.filter((index) => specs[index]!.role !== 'value');
+      return values.length === 0 ? [others] : [others, values];
+    }
+    case 'fused':
+      return [indices];
+  }
+}
+
+function placeTensors(
+  specs: readonly TensorSpec[], groups: readonly (readonly number[])[], reservations: readonly ReservationSpec[],
+  slots: number, maxTokens: number,
+): readonly TensorPlacement[] {
+  const placed = new Array<TensorPlacement>(specs.length);
+  groups.forEach((group, reservation) => {
+    const { tokenBytes, slotStrideBytes } = reservations[reservation]!;
+    let offsetBytes = 0;
+    for (const index of group) {
+      const tensor = specs[index]!;
+      const elementBytes = dtypeBytes(tensor.dtype);
+      placed[index] = {
+        ...tensor, index, reservation, offsetBytes,
+        strides: { slotBytes: slotStrideBytes, tokenBytes, headBytes: tensor.dim * elementBytes, elementBytes },
+        shape: [slots, maxTokens, tensor.heads, tensor.dim],
+      };
+      offsetBytes += tensor.tokenBytes;
+    }
+  });
+  return placed;
+}
+
+interface AlikeReservations {
+  readonly reservation: ReservationSpec;
+  count: number;
+}
+
+/** Reservations with equal tokens, counted: most models have one kind, so counting pages does not loop over layers. */
+function countAlike(reservations: readonly ReservationSpec[]): readonly AlikeReservations[] {
+  const byTokenBytes = new Map<number, AlikeReservations>();
+  for (const reservation of reservations) {
+    const alike = byTokenBytes.get(reservation.tokenBytes);
+    if (alike === undefined) byTokenBytes.set(reservation.tokenBytes, { reservation, count: 1 });
+    else alike.count += 1;
+  }
+  return [...byTokenBytes.values()];
+}
+
+function checkTokens(tokens: number, maxTokens: number): void {
+  checkInteger('Layout', 'tokens', tokens);
+  if (tokens > maxTokens) throw createError('KV_LENGTH_OUT_OF_RANGE', { tokens, maxTokens });
+}
+
+function sum(values: readonly number[]): number {
+  return values.reduce((total, value) => total + value, 0);
+}

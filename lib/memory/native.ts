@@ -1,0 +1,240 @@
+// The addon as TypeScript sees it: its classes, how it is found and loaded, and how its Status becomes an error. Everything
+// here trusts its arguments; the classes of lib/memory validate before they call. Each Node environment has its own.
+
+import * as path from 'node:path';
+
+import bindings = require('bindings');
+
+import {
+  codeOfNative, createError, isKvError, reasonOfNative, type CodedError, type ErrorCode, type ErrorDetails,
+} from '../errors/index.js';
+
+export interface NativeDriverInfo {
+  readonly kind: 'cuda' | 'host' | 'mock';
+  readonly deviceName: string;
+  readonly device: number;
+  readonly driverVersion: number;
+  readonly computeCapability: number;
+  readonly granularityBytes: number;
+  readonly defaultPageBytes: number;
+  readonly mappingLimit: number;
+  readonly hasStreams: boolean;
+  readonly hasHostAccess: boolean;
+  readonly hasZeroedPages: boolean;
+  readonly hasReadableHoles: boolean;
+  readonly hasMemory: boolean;
+}
+
+export interface NativeMemoryInfo {
+  readonly totalBytes: number;
+  readonly freeBytes: number;
+  readonly residentBytes: number;
+  readonly livePages: number;
+  readonly liveReservations: number;
+  readonly mappings: number;
+}
+
+/** One driver, call by call (native/driver.h says what each does). Addresses and handles are bigints. */
+export interface NativeDriver {
+  info(): NativeDriverInfo;
+  queryMemory(): NativeMemoryInfo;
+  isLost(): boolean;
+  close(): void;
+  reserve(bytes: number, pageBytes: number): bigint;
+  freeReservation(address: bigint, bytes: number): void;
+  createPage(pageBytes: number, near: bigint): bigint;
+  releasePage(page: bigint, pageBytes: number): void;
+  map(address: bigint, pageBytes: number, page: bigint): void;
+  setAccess(address: bigint, bytes: number): void;
+  unmap(address: bigint, bytes: number): void;
+  write(to: bigint, bytes: Uint8Array): void;
+  read(into: Uint8Array, from: bigint): void;
+  copy(to: bigint, from: bigint, bytes: number, stream: bigint): void;
+  fill(to: bigint, value: number, bytes: number, stream: bigint): void;
+  createStream(): bigint;
+  destroyStream(stream: bigint): void;
+  synchronizeStream(stream: bigint): void;
+  recordEvent(stream: bigint): bigint;
+  queryEvent(event: bigint): boolean;
+  destroyEvent(event: bigint): void;
+  /** Host only, for tests: the nth next system call of a kind fails with an errno. */
+  failCall(kind: string, nth: number, errno: number): void;
+}
+
+export interface NativePoolCounts {
+  readonly budgetPages: number;
+  readonly createdPages: number;
+  readonly freePages: number;
+  readonly mappedPages: number;
+  readonly promisedPages: number;
+  readonly quarantinedPages: number;
+}
+
+export interface NativePool {
+  counts(): NativePoolCounts;
+  available(): number;
+  setBudget(bytes: number): void;
+  trim(keepPages: number): void;
+  close(): void;
+}
+
+export interface NativeCacheOptions {
+  readonly pageBytes: number;
+  readonly slots: number;
+  readonly maxTokens: number;
+  /** Bytes of one token in each reservation. */
+  readonly tokenBytes: Float64Array;
+  /** Per tensor: reservation, offset in that reservation's token, bytes. */
+  readonly tensors: Float64Array;
+  readonly scrub: boolean;
+  readonly mapper: boolean;
+}
+
+export interface NativeCacheCounters {
+  readonly foregroundRows: number;
+  readonly foregroundMaps: number;
+  readonly backgroundRows: number;
+  readonly backgroundMaps: number;
+  readonly unmappedRows: number;
+  readonly unmaps: number;
+  readonly scrubbedPages: number;
+  readonly mappedRows: number;
+  readonly mappedPages: number;
+  readonly quarantinedSlots: number;
+}
+
+export interface NativeMapperState {
+  readonly isIdle: boolean;
+  readonly lateErrors: number;
+  readonly starved: number;
+  readonly lastError: Error | undefined;
+}
+
+/** Slots and rows. `pairs` is [slot, rows] × count. */
+export interface NativeCache {
+  grow(pairs: Int32Array, count: number): void;
+  request(pairs: Int32Array, count: number): void;
+  cancel(slot: number): void;
+  shrink(slot: number, rows: number): void;
+  promise(slot: number, rows: number): void;
+  assign(slot: number, tenant: number): void;
+  /** Writes the rows of slots that changed into the bound array; returns how many did. */
+  publish(): number;
+  isQuarantined(slot: number): boolean;
+  mapperState(): NativeMapperState;
+  counters(): NativeCacheCounters;
+  address(reservation: number): bigint;
+  window(reservation: number, offset: number, bytes: number): ArrayBuffer;
+  stamp(slot: number, from: number, tokens: number, key: bigint): void;
+  check(slot: number, from: number, tokens: number, key: bigint): number;
+  verify(): void;
+  close(): void;
+}
+
+/** What a test scripts and asks of the simulated device; see mock-device.ts. */
+export interface NativeMockDevice {
+  openDriver(): NativeDriver;
+  failCall(kind: string, nth: number, result: number, times: number): void;
+  setLatencyNs(kind: string, ns: number): void;
+  loseDevice(): void;
+  completeStream(stream: bigint): void;
+  completeAll(): void;
+  journal(): readonly Readonly<Record<string, unknown>>[];
+  clearJournal(): void;
+  callCounts(): Readonly<Record<string, number>>;
+  resetCallCounts(): void;
+  leaks(): Readonly<Record<string, number>>;
+  misuses(): readonly { readonly step: number; readonly call: string; readonly what: string }[];
+}
+
+type MakeError = (
+  code: number, call: string, status: number, statusName: string, what: number, howMany: number,
+) => Error;
+
+export interface Native {
+  readonly buildTool: string;
+  readonly version: string;
+  setMakeError(makeError: MakeError): void;
+  /** Revokes an ArrayBuffer: its views have length 0 from here on. */
+  detach(buffer: ArrayBuffer): void;
+  openHostDriver(options: { memoryBytes: number; populate: boolean; mappingLimit: number }): NativeDriver;
+  openCudaDriver(device: number, libraryPath: string | undefined): NativeDriver;
+  readonly NativePool: new (driver: NativeDriver, pageBytes: number, budgetBytes: number) => NativePool;
+  readonly NativeCache: new (pool: NativePool, options: NativeCacheOptions, rows: Int32Array) => NativeCache;
+  readonly NativeMockDevice: new (options: Readonly<Record<string, unknown>>) => NativeMockDevice;
+}
+
+const packageRoot = path.resolve(__dirname, '..', '..');
+let loaded: Native | undefined;
+
+/**
+ * The addon, loaded at the first call. `VKV_ADDON` names another file (a build with sanitizers). Throws KV_ADDON_NOT_FOUND
+ * with every place that was tried, KV_ADDON_MISMATCH when it was built for another version.
+ */
+export function native(): Native {
+  if (loaded !== undefined) return loaded;
+  const addon = load();
+  const packageVersion = (require(path.join(packageRoot, 'package.json')) as { version: string }).version;
+  if (addon.version !== packageVersion) {
+    throw createError('KV_ADDON_MISMATCH', { addonVersion: String(addon.version), packageVersion });
+  }
+  addon.setMakeError(makeError);
+  loaded = addon;
+  return addon;
+}
+
+function load(): Native {
+  const override = process.env['VKV_ADDON'];
+  try {
+    if (override !== undefined) return require(override) as Native;
+    return bindings({ bindings: 'virtual_kv', module_root: packageRoot }) as Native;
+  } catch (cause) {
+    const tried = (cause as { tries?: readonly string[] }).tries ?? [override ?? packageRoot];
+    const reason = cause instanceof Error ? (cause.message.split('\n')[0] ?? '') : String(cause);
+    throw createError('KV_ADDON_NOT_FOUND', {
+      platform: `${process.platform}-${process.arch}`,
+      nodeVersion: process.version,
+      tried: tried.map((file, index) => ({ path: file, reason: index === 0 ? reason : 'not found' })),
+    }, { cause });
+  }
+}
+
+/** Turns the numbers of a native Status into an error of the catalogue. */
+function makeError(
+  number: number, call: string, status: number, statusName: string, what: number, howMany: number,
+): Error {
+  const code = codeOfNative(number);
+  const driverCall = { call, status, statusName };
+  const driver = /^(cu|dl)/.test(call) ? 'cuda' : 'host';
+  const make: { readonly [C in typeof code]: () => CodedError } = {
+    KV_OUT_OF_PAGES: () => createError('KV_OUT_OF_PAGES', {
+      needRows: 0, haveRows: 0, needPages: what, havePages: howMany, budgetBytes: 0, pageBytes: 0, slots: [], pagesPerRow: 0,
+    }),
+    KV_OUT_OF_DEVICE_MEMORY: () => createError('KV_OUT_OF_DEVICE_MEMORY', {
+      pageBytes: what, createdPages: howMany, budgetPages: howMany,
+    }),
+    KV_OUT_OF_ADDRESS_SPACE: () => createError('KV_OUT_OF_ADDRESS_SPACE', { bytes: what }),
+    KV_OUT_OF_MAPPINGS: () => createError('KV_OUT_OF_MAPPINGS', { neededMappings: what, limitMappings: howMany }),
+    KV_DRIVER_UNAVAILABLE: () => createError('KV_DRIVER_UNAVAILABLE', {
+      ...driverCall, driver, reason: reasonOfNative(what), device: howMany,
+    }),
+    KV_DRIVER_UNSUPPORTED: () => createError('KV_DRIVER_UNSUPPORTED', {
+      ...driverCall, device: what, feature: 'virtual memory management',
+    }),
+    KV_DRIVER_TOO_OLD: () => createError('KV_DRIVER_TOO_OLD', { ...driverCall, missing: call, driverVersion: what }),
+    KV_DRIVER_CALL_FAILED: () => createError('KV_DRIVER_CALL_FAILED', { ...driverCall, address: what, bytes: howMany }),
+    KV_DRIVER_LOST: () => createError('KV_DRIVER_LOST', { ...driverCall, driver }),
+    KV_DRIVER_MISUSE: () => createError('KV_DRIVER_MISUSE', { ...driverCall, address: what, bytes: howMany }),
+    KV_SLOT_BUSY: () => createError('KV_SLOT_BUSY', { slot: what, operation: 'change', holder: `the ${call}` }),
+    KV_CLOSED: () => createError('KV_CLOSED', { operation: 'use it', owner: call === 'driver' ? 'Driver' : 'KvCache' }),
+    KV_INTERNAL: () => createError('KV_INTERNAL', { problem: 'the native records do not add up', call, what, howMany }),
+    KV_COPY_OUT_OF_RANGE: () => createError('KV_COPY_OUT_OF_RANGE', { call, address: what, bytes: howMany }),
+  };
+  return make[code]();
+}
+
+/** `error` when it is of that code, so that a caller can say more about it; anything else is thrown on. */
+export function expectError<C extends ErrorCode>(error: unknown, code: C): { readonly details: ErrorDetails[C] } {
+  if (!isKvError(error, code)) throw error;
+  return error as { readonly details: ErrorDetails[C] };
+}

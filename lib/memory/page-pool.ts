@@ -1,0 +1,182 @@
+// PagePool: physical pages under one budget. A cache makes its own unless it is given one; several caches (several models)
+// may share one, and then take idle rows from each other when pages are short. It owns its driver if it opened it.
+
+import { createError } from '../errors/index.js';
+import { integer, readOptions, type Field } from '../options.js';
+import { Driver, type DriverOptions } from './driver.js';
+import { native, type NativePool, type NativePoolCounts } from './native.js';
+
+export interface PagePoolOptions {
+  /** Bytes that mapped and free pages may have together; whole pages count. May be changed later with `setBudget`. */
+  readonly memoryBudgetBytes: number;
+  /** A driver, or the kind to open. Default `auto`. The pool closes a driver that it opened. */
+  readonly driver?: Driver | 'auto' | 'cuda' | 'host' | undefined;
+  /** Bytes of a page, a multiple of the driver's granularity. Default: the driver's (2 MiB). */
+  readonly pageBytes?: number | undefined;
+}
+
+/** freePages + mappedPages + quarantinedPages = createdPages, always. A page counts once, however often it is mapped. */
+export type PoolCounts = NativePoolCounts;
+
+/** A cache that can give pages back. @internal */
+export interface PageUser {
+  /** Pages that `reclaim` could free now. */
+  reclaimablePages(): number;
+  /** Frees at least `pages` pages if it has so many to give; returns how many it freed. */
+  reclaim(pages: number): number;
+}
+
+export class PagePool {
+  readonly driver: Driver;
+  readonly pageBytes: number;
+  readonly #native: NativePool;
+  readonly #ownsDriver: boolean;
+  readonly #users = new Set<PageUser>();
+  #budgetBytes: number;
+  #isClosed = false;
+
+  /** Throws KV_INVALID_OPTION, and what `Driver.open` throws. Creates no page yet. */
+  constructor(options: PagePoolOptions) {
+    const given = readOptions('PagePool', options, {
+      memoryBudgetBytes: integer({ min: 1 }), driver: driverField, pageBytes: pageBytesField,
+    });
+    const { driver, isOwn } = openDriver(given.driver);
+    this.driver = driver;
+    this.#ownsDriver = isOwn;
+    try {
+      const { granularityBytes, defaultPageBytes } = driver.info;
+      const pageBytes = given.pageBytes ?? defaultPageBytes;
+      integer({
+        min: granularityBytes, multipleOf: granularityBytes,
+        hint: `The ${driver.kind} driver's granularity is ${granularityBytes.toLocaleString('en')} bytes; leave ` +
+          '`pageBytes` out to use the page this driver is best with.',
+      })(pageBytes, { owner: 'PagePool', option: 'pageBytes' });
+      this.pageBytes = pageBytes;
+      this.#budgetBytes = given.memoryBudgetBytes;
+      this.#native = new (native().NativePool)(driver.native, pageBytes, given.memoryBudgetBytes);
+    } catch (error) {
+      if (isOwn) driver.close();
+      throw error;
+    }
+    driver.addUser();
+  }
+
+  /** Bytes the pool may hold, as last set. */
+  get memoryBudgetBytes(): number {
+    return this.#budgetBytes;
+  }
+
+  get isClosed(): boolean {
+    return this.#isClosed;
+  }
+
+  counts(): PoolCounts {
+    this.#checkOpen('count its pages');
+    return this.#native.counts();
+  }
+
+  /**
+   * Raises or lowers the budget while everything runs. Lowering takes idle rows and free pages back at once; what sequences
+   * use stays until they release it, and until then nothing can grow.
+   */
+  setBudget(memoryBudgetBytes: number): void {
+    integer({ min: 1 })(memoryBudgetBytes, { owner: 'PagePool', option: 'memoryBudgetBytes' });
+    this.#checkOpen('set its budget');
+    const surplus = this.counts().mappedPages - Math.floor(memoryBudgetBytes / this.pageBytes);
+    if (surplus > 0) this.#reclaim(surplus);
+    this.#native.setBudget(memoryBudgetBytes);
+    this.#budgetBytes = memoryBudgetBytes;
+  }
+
+  /** Gives free pages back to the system. */
+  trim(): void {
+    this.#checkOpen('trim it');
+    this.#native.trim(0);
+  }
+
+  /** Releases every page, and the driver if the pool opened it. Throws KV_DRIVER_IN_USE while caches use it. Idempotent. */
+  close(): void {
+    if (this.#isClosed) return;
+    if (this.#users.size > 0) throw createError('KV_DRIVER_IN_USE', { owner: 'PagePool', users: this.#users.size });
+    this.#native.close();
+    this.#isClosed = true;
+    this.driver.removeUser();
+    if (this.#ownsDriver) this.driver.close();
+  }
+
+  [Symbol.dispose](): void {
+    this.close();
+  }
+
+  /** @internal */
+  get native(): NativePool {
+    this.#checkOpen('use it');
+    return this.#native;
+  }
+
+  /** @internal */
+  addUser(user: PageUser): void {
+    this.#checkOpen('use it');
+    this.#users.add(user);
+  }
+
+  /** @internal */
+  removeUser(user: PageUser): void {
+    this.#users.delete(user);
+  }
+
+  /** Pages that can be taken: free, not created yet, or reclaimable from idle rows of any cache. @internal */
+  obtainablePages(): number {
+    let pages = this.#native.available();
+    for (const user of this.#users) pages += user.reclaimablePages();
+    return pages;
+  }
+
+  /** Makes `pages` pages available, reclaiming idle rows, `first`'s before other caches'. False: that many cannot be had. @internal */
+  makeRoom(pages: number, first: PageUser): boolean {
+    const missing = pages - this.#native.available();
+    if (missing <= 0) return true;
+    if (this.obtainablePages() < pages) return false;
+    const freed = first.reclaim(missing);
+    if (freed < missing) this.#reclaim(missing - freed, first);
+    return true;
+  }
+
+  /** Gives back to the system what a lowered budget no longer allows. @internal */
+  keepToBudget(): void {
+    const { createdPages, budgetPages, freePages } = this.#native.counts();
+    if (createdPages > budgetPages) this.#native.trim(Math.max(0, freePages - (createdPages - budgetPages)));
+  }
+
+  #reclaim(pages: number, except?: PageUser): void {
+    let missing = pages;
+    for (const user of this.#users) {
+      if (missing <= 0) return;
+      if (user !== except) missing -= user.reclaim(missing);
+    }
+  }
+
+  #checkOpen(operation: string): void {
+    if (this.#isClosed) throw createError('KV_CLOSED', { operation, owner: 'PagePool' });
+  }
+}
+
+const pageBytesField: Field<number | undefined> = (value, place) =>
+  value === undefined ? undefined : integer({ min: 1 })(value, place);
+
+/** A Driver, or the name of one. @internal */
+export const driverField: Field<Driver | 'auto' | 'cuda' | 'host'> = (value, place) => {
+  if (value === undefined) return 'auto';
+  if (value instanceof Driver || value === 'auto' || value === 'cuda' || value === 'host') return value;
+  throw createError('KV_INVALID_OPTION', {
+    reason: typeof value === 'string' ? 'range' : 'type', ...place, expected: "a Driver, 'auto', 'cuda' or 'host'",
+    received: value, hint: value === 'mock' ? 'Make a MockDevice (virtual-kv/testing) and pass its `driver`.' : undefined,
+  });
+};
+
+/** @internal */
+export function openDriver(
+  driver: Driver | 'auto' | 'cuda' | 'host', options?: DriverOptions,
+): { driver: Driver; isOwn: boolean } {
+  return driver instanceof Driver ? { driver, isOwn: false } : { driver: Driver.open(driver, options), isOwn: true };
+}

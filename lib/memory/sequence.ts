@@ -1,0 +1,112 @@
+// Sequence: one request's lease of a slot. A handle: it carries the slot's generation, so that using it after release is an
+// error and never touches another request's memory. All state is the cache's.
+
+import { createError } from '../errors/index.js';
+import type { Fence } from './retirement.js';
+import type { SlotTable } from './slot-table.js';
+import type { TensorView } from './views.js';
+
+/** What a sequence asks its cache to do. @internal */
+export interface SequenceOwner {
+  readonly table: SlotTable;
+  release(slot: number, fence: Fence | undefined): void;
+  truncate(slot: number, tokens: number): void;
+  address(tensor: number, slot: number): bigint;
+  view(tensor: number, slot: number): TensorView;
+}
+
+export interface ReleaseOptions {
+  /** What must be over before the slot's memory changes hands. Default: nothing is running on it any more. */
+  readonly fence?: Fence | undefined;
+}
+
+export class Sequence {
+  /** Row of the batch dimension in every tensor. */
+  readonly slot: number;
+  /** Tokens that came from the prefix cache; they need not be computed. */
+  readonly cachedTokens: number;
+  readonly #owner: SequenceOwner;
+  readonly #generation: number;
+
+  /** @internal Use `cache.acquire`. */
+  constructor(owner: SequenceOwner, slot: number, cachedTokens: number) {
+    this.slot = slot;
+    this.cachedTokens = cachedTokens;
+    this.#owner = owner;
+    this.#generation = owner.table.generation[slot]!;
+  }
+
+  /** True once it was released (by this handle or `cache.close`); everything below throws KV_SLOT_RELEASED from then on. */
+  get isReleased(): boolean {
+    return this.#owner.table.generation[this.slot] !== this.#generation;
+  }
+
+  /** Tokens whose K and V are valid. */
+  get length(): number {
+    return this.#owner.table.length[this.#check()]!;
+  }
+
+  /** Rows mapped for it, as far as this thread has heard from the mapper. */
+  get mappedRows(): number {
+    return this.#owner.table.rows[this.#check()]!;
+  }
+
+  /** Address of its first token in a tensor (index into `cache.tensors`), for kernels: [token, head, dim] by the strides. */
+  address(tensor: number): bigint {
+    return this.#owner.address(tensor, this.#check());
+  }
+
+  /**
+   * Its mapped tokens of a tensor as a typed array over the memory itself (host only; 16-bit floats as Uint16Array). Element
+   * [token, head, i] is at (token · tokenBytes + head · headBytes) / elementBytes + i by the tensor's strides. After growth
+   * ask again; after release, or before any of it is unmapped, the array is detached and has length 0.
+   */
+  view(tensor: number): TensorView {
+    return this.#owner.view(tensor, this.#check());
+  }
+
+  /** Drops the last tokens (a rejected speculation): `length` becomes `tokens`, which must not be larger. */
+  truncate(tokens: number): void {
+    this.#owner.truncate(this.#check(), tokens);
+  }
+
+  /** Gives the slot back. Its pages stay mapped until somebody needs them. Throws KV_SLOT_RELEASED the second time. */
+  release(options: ReleaseOptions = {}): void {
+    this.#owner.release(this.#check(), readFence(options));
+  }
+
+  [Symbol.dispose](): void {
+    if (!this.isReleased) this.release();
+  }
+
+  /** Its slot, if it is alive and of this cache. @internal */
+  slotIn(table: SlotTable): number {
+    if (table !== this.#owner.table) {
+      throw createError('KV_BATCH_STATE', { operation: 'add to', problem: 'belongs to another cache than the sequence' });
+    }
+    return this.#check();
+  }
+
+  #check(): number {
+    const current = this.#owner.table.generation[this.slot]!;
+    if (current !== this.#generation) {
+      throw createError('KV_SLOT_RELEASED', { slot: this.slot, generation: this.#generation, currentGeneration: current });
+    }
+    return this.slot;
+  }
+}
+
+function readFence(options: ReleaseOptions): Fence | undefined {
+  const { fence, ...rest } = options;
+  const unknown = Object.keys(rest)[0];
+  if (unknown !== undefined) throw createError('KV_UNKNOWN_OPTION', { owner: 'Sequence.release', option: unknown });
+  if (fence === undefined) return undefined;
+  if (typeof fence === 'object' && fence !== null) {
+    if ('stream' in fence && typeof fence.stream === 'bigint' && fence.stream >= 0n) return fence;
+    if ('step' in fence && Number.isSafeInteger(fence.step) && fence.step >= 0) return fence;
+  }
+  throw createError('KV_INVALID_OPTION', {
+    reason: 'type', owner: 'Sequence.release', option: 'fence',
+    expected: '{ stream: bigint } or { step: integer }', received: fence,
+  });
+}

@@ -1,0 +1,65 @@
+// SlotTable: the cache's numbers per slot, in typed arrays made once. Index everywhere: the slot. It keeps no rule; the rules
+// are in kv-cache.ts and its neighbours. `rows` is written by the addon (NativeCache.publish), everything else here.
+
+import type { Layout } from './layout.js';
+
+/** Where a slot is in its life. */
+export const slotStates = { idle: 0, active: 1, retiring: 2, quarantined: 3 } as const;
+
+export class SlotTable {
+  readonly count: number;
+  readonly state: Uint8Array;
+  /** Raised at every release: a handle with an older one is stale. */
+  readonly generation: Uint32Array;
+  /** Valid tokens. */
+  readonly length: Int32Array;
+  /** Tokens that a prepared batch is computing now. */
+  readonly prepared: Int32Array;
+  /** Serial of the batch that the slot was added to last. */
+  readonly batch: Float64Array;
+  /** Mapped rows, as of the last publish. */
+  readonly rows: Int32Array;
+  /** Tokens that memory was promised for. */
+  readonly promisedTokens: Int32Array;
+  /** Ticks: when the slot was acquired or released last. */
+  readonly lastUsed: Float64Array;
+  readonly #layout: Layout;
+
+  constructor(layout: Layout) {
+    const { slots } = layout;
+    this.count = slots;
+    this.#layout = layout;
+    this.state = new Uint8Array(slots);
+    this.generation = new Uint32Array(slots);
+    this.length = new Int32Array(slots);
+    this.prepared = new Int32Array(slots);
+    this.batch = new Float64Array(slots);
+    this.rows = new Int32Array(slots);
+    this.promisedTokens = new Int32Array(slots);
+    this.lastUsed = new Float64Array(slots);
+  }
+
+  /** Whether the slot has memory for `tokens` tokens. */
+  hasRoom(slot: number, tokens: number): boolean {
+    return tokens * this.#layout.maxTokenBytes <= this.rows[slot]! * this.#layout.pageBytes;
+  }
+
+  /** Rows of an active slot that must stay: its tokens, those being computed, and those promised. */
+  neededRows(slot: number): number {
+    const tokens = Math.max(this.length[slot]! + this.prepared[slot]!, this.promisedTokens[slot]!);
+    return this.#layout.rowsFor(tokens);
+  }
+
+  /** Pages of the promise that are not mapped yet, among the rows up to `rows`. */
+  promisedPages(slot: number, rows: number): number {
+    const promisedRows = Math.min(rows, this.#layout.rowsFor(this.promisedTokens[slot]!));
+    const mapped = this.rows[slot]!;
+    return promisedRows > mapped ? this.#layout.pagesFor(promisedRows) - this.#layout.pagesFor(mapped) : 0;
+  }
+
+  /** Pages between the mapped rows and `rows`. */
+  missingPages(slot: number, rows: number): number {
+    const mapped = this.rows[slot]!;
+    return rows > mapped ? this.#layout.pagesFor(rows) - this.#layout.pagesFor(mapped) : 0;
+  }
+}

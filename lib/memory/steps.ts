@@ -1,0 +1,150 @@
+// Steps: the hot path. Before a forward pass every sequence of the batch gets memory for its tokens, after it their lengths
+// advance and the mapper hears what will be needed soon. Loops over typed arrays; in steady decode it neither allocates nor
+// crosses into the addon.
+
+import { createError } from '../errors/index.js';
+import type { GrowthPolicy } from '../policy/growth.js';
+import type { Batch } from './batch.js';
+import type { Layout } from './layout.js';
+import type { NativeCache } from './native.js';
+import type { RowSupply } from './row-supply.js';
+import type { SlotTable } from './slot-table.js';
+
+export class Steps {
+  readonly #native: NativeCache;
+  readonly #layout: Layout;
+  readonly #table: SlotTable;
+  readonly #supply: RowSupply;
+  readonly #growth: GrowthPolicy;
+  readonly #pairs: Int32Array;
+  readonly #open = new Set<Batch>();
+  #hasWishes = false;
+
+  constructor(native: NativeCache, layout: Layout, table: SlotTable, supply: RowSupply, growth: GrowthPolicy) {
+    this.#native = native;
+    this.#layout = layout;
+    this.#table = table;
+    this.#supply = supply;
+    this.#growth = growth;
+    this.#pairs = new Int32Array(2 * table.count);
+  }
+
+  prepare(batch: Batch): void {
+    this.#check(batch, 'prepare', false);
+    const { slots, tokens, generations, length } = batch;
+    const table = this.#table;
+    let lacking = 0;
+    for (let index = 0; index < length; index += 1) {
+      const slot = slots[index]!;
+      if (table.generation[slot] !== generations[index]) throw this.#stale(slot, generations[index]!);
+      if (table.prepared[slot] !== 0) {
+        throw createError('KV_SLOT_BUSY', { slot, operation: 'prepare', holder: 'another prepared batch' });
+      }
+      // Its length may have changed since `add`, by a truncate or by another batch.
+      const lengthTokens = table.length[slot]! + tokens[index]!;
+      if (lengthTokens > this.#layout.maxTokens) {
+        throw createError('KV_LENGTH_OUT_OF_RANGE', { slot, tokens: lengthTokens, maxTokens: this.#layout.maxTokens });
+      }
+      if (!table.hasRoom(slot, lengthTokens)) lacking += 1;
+    }
+    for (let index = 0; index < length; index += 1) table.prepared[slots[index]!] = tokens[index]!;
+    if (lacking > 0) {
+      try {
+        this.#grow(batch);
+      } catch (error) {
+        for (let index = 0; index < length; index += 1) table.prepared[slots[index]!] = 0;
+        throw error;
+      }
+    }
+    batch.setPrepared(true);
+    this.#open.add(batch);
+  }
+
+  commit(batch: Batch): void {
+    this.#check(batch, 'commit', true);
+    if (this.#hasWishes) this.#native.publish();
+    const { slots, tokens, generations, length } = batch;
+    const table = this.#table;
+    let wishes = 0;
+    for (let index = 0; index < length; index += 1) {
+      const slot = slots[index]!;
+      if (table.generation[slot] !== generations[index]) continue; // released since prepare
+      table.prepared[slot] = 0;
+      const lengthTokens = table.length[slot]! += tokens[index]!;
+      if (this.#wishAhead(slot, lengthTokens, wishes)) wishes += 1;
+    }
+    this.#request(wishes);
+    this.#finish(batch);
+  }
+
+  discard(batch: Batch): void {
+    this.#check(batch, 'discard', true);
+    for (let index = 0; index < batch.length; index += 1) {
+      const slot = batch.slots[index]!;
+      if (this.#table.generation[slot] === batch.generations[index]) this.#table.prepared[slot] = 0;
+    }
+    this.#finish(batch);
+  }
+
+  /** Wishes what the growth policy wants for one slot. */
+  wishFor(slot: number): void {
+    this.#request(this.#wishAhead(slot, this.#table.length[slot]!, 0) ? 1 : 0);
+  }
+
+  /** The prepared batch that is computing on a slot, if any. */
+  batchOf(slot: number): Batch | undefined {
+    if (this.#table.prepared[slot] === 0) return undefined;
+    for (const batch of this.#open) if (batch.slots.subarray(0, batch.length).includes(slot)) return batch;
+    return undefined;
+  }
+
+  /** Puts a wish for the slot into the pairs at `index` if its policy wants more than is mapped. */
+  #wishAhead(slot: number, lengthTokens: number, index: number): boolean {
+    const table = this.#table;
+    const wanted = Math.min(this.#growth(lengthTokens, table.promisedTokens[slot]!), this.#layout.maxTokens);
+    if (table.hasRoom(slot, wanted)) return false;
+    this.#pairs[2 * index] = slot;
+    this.#pairs[2 * index + 1] = this.#layout.rowsFor(wanted);
+    return true;
+  }
+
+  #request(wishes: number): void {
+    this.#hasWishes = wishes > 0;
+    if (wishes > 0) this.#native.request(this.#pairs, wishes);
+  }
+
+  /** Maps what the batch lacks in the foreground, once the mapper's news are in. */
+  #grow(batch: Batch): void {
+    this.#native.publish();
+    const { slots, tokens, length } = batch;
+    const table = this.#table;
+    let count = 0;
+    for (let index = 0; index < length; index += 1) {
+      const slot = slots[index]!;
+      const lengthTokens = table.length[slot]! + tokens[index]!;
+      if (table.hasRoom(slot, lengthTokens)) continue;
+      this.#pairs[2 * count] = slot;
+      this.#pairs[2 * count + 1] = this.#layout.rowsFor(lengthTokens);
+      count += 1;
+    }
+    if (count > 0) this.#supply.grow(this.#pairs, count);
+  }
+
+  #finish(batch: Batch): void {
+    batch.setPrepared(false);
+    this.#open.delete(batch);
+  }
+
+  #check(batch: Batch, operation: 'prepare' | 'commit' | 'discard', isPrepared: boolean): void {
+    if (!batch.belongsTo(this.#table)) {
+      throw createError('KV_BATCH_STATE', { operation, problem: 'belongs to another cache' });
+    }
+    if (batch.isPrepared !== isPrepared) {
+      throw createError('KV_BATCH_STATE', { operation, problem: isPrepared ? 'is not prepared' : 'is prepared already' });
+    }
+  }
+
+  #stale(slot: number, generation: number): Error {
+    return createError('KV_SLOT_RELEASED', { slot, generation, currentGeneration: this.#table.generation[slot]! });
+  }
+}

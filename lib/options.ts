@@ -1,0 +1,189 @@
+// Reads options objects: every name is known, every value is checked, defaults are filled in, before anything happens.
+// A spec lists one `Field` per option; fields are plain functions, so a module may write its own. Throws
+// KV_UNKNOWN_OPTION (with a suggestion) and KV_INVALID_OPTION. Copies nothing deep and keeps no reference to what it
+// was given.
+
+import { distance } from 'fastest-levenshtein';
+
+import { createError } from './errors/index.js';
+import { formatList, formatNumber } from './format.js';
+
+/** Where a value stands, for the error: `owner` is the class or command, `option` the dotted path (`model.kvHeads`). */
+export interface FieldPlace {
+  readonly owner: string;
+  readonly option: string;
+}
+
+/** Checks one value (undefined when the option is absent) and returns it, or throws. */
+export type Field<T> = (value: unknown, place: FieldPlace) => T;
+
+export type FieldSpec = Readonly<Record<string, Field<unknown>>>;
+
+/** What `readOptions` returns for a spec. */
+export type OptionsOf<S extends FieldSpec> = { readonly [K in keyof S]: S[K] extends Field<infer T> ? T : never };
+
+export interface IntegerRange {
+  /** Default 0. */
+  readonly min?: number;
+  /** Default 2⁵³ − 1. */
+  readonly max?: number;
+  /** The value must be a multiple of this; default 1. */
+  readonly multipleOf?: number;
+  /** One sentence that ends the message: what to do instead. */
+  readonly hint?: string;
+}
+
+/** Checks `options` (undefined counts as `{}`) against `spec`; `path` is the option they came from, when nested. */
+export function readOptions<S extends FieldSpec>(
+  owner: string, options: unknown, spec: S, path = '',
+): OptionsOf<S> {
+  if (options !== undefined && (typeof options !== 'object' || options === null || Array.isArray(options))) {
+    throw invalid('type', { owner, option: path || 'options' }, 'an object', options);
+  }
+  const given = (options ?? {}) as Readonly<Record<string, unknown>>;
+  const prefix = path === '' ? '' : `${path}.`;
+  for (const name of Object.keys(given)) {
+    if (!Object.hasOwn(spec, name)) throw unknownOption(owner, name, Object.keys(spec), prefix);
+  }
+  const entries = Object.entries(spec).map(([name, field]) => {
+    const value = Object.hasOwn(given, name) ? given[name] : undefined;
+    return [name, field(value, { owner, option: prefix + name })] as const;
+  });
+  return Object.fromEntries(entries) as OptionsOf<S>;
+}
+
+/**
+ * Checks one integer argument, without making an object when it is right: for calls made once per token or step. The
+ * range is inclusive.
+ */
+export function checkInteger(
+  owner: string, option: string, value: unknown, min = 0, max = Number.MAX_SAFE_INTEGER, hint?: string,
+): asserts value is number {
+  if (Number.isSafeInteger(value) && (value as number) >= min && (value as number) <= max) return;
+  const reason = typeof value === 'number' ? 'range' : 'type';
+  throw invalid(reason, { owner, option }, integerRange(min, max), value, hint);
+}
+
+/** A safe integer in a range. */
+export function integer(range: IntegerRange = {}): Field<number> {
+  const { min = 0, max = Number.MAX_SAFE_INTEGER, multipleOf = 1, hint } = range;
+  return (value, place) => {
+    checkInteger(place.owner, place.option, value, min, max, hint);
+    if (value % multipleOf !== 0) {
+      throw invalid('range', place, `a multiple of ${formatNumber(multipleOf)}`, value, hint);
+    }
+    return value;
+  };
+}
+
+/** A finite number in an inclusive range. */
+export function number(min = -Infinity, max = Infinity): Field<number> {
+  const expected = min === -Infinity && max === Infinity
+    ? 'a finite number'
+    : max === Infinity ? `a number, at least ${formatNumber(min, 6)}`
+      : `a number from ${formatNumber(min, 6)} to ${formatNumber(max, 6)}`;
+  return (value, place) => {
+    if (typeof value !== 'number') throw invalid('type', place, expected, value);
+    if (!Number.isFinite(value) || value < min || value > max) throw invalid('range', place, expected, value);
+    return value;
+  };
+}
+
+/** One of a few strings. */
+export function oneOf<const T extends string>(choices: readonly T[]): Field<T> {
+  return (value, place) => {
+    if ((choices as readonly unknown[]).includes(value)) return value as T;
+    const hint = typeof value === 'string' ? didYouMean(value, choices) : undefined;
+    const expected = formatList(choices.map((choice) => `'${choice}'`));
+    throw invalid(typeof value === 'string' ? 'range' : 'type', place, expected, value, hint);
+  };
+}
+
+/** true or false, nothing that only behaves like it. */
+export const boolean: Field<boolean> = (value, place) => {
+  if (typeof value !== 'boolean') throw invalid('type', place, 'true or false', value);
+  return value;
+};
+
+/** A string that is not empty. */
+export const string: Field<string> = (value, place) => {
+  if (typeof value !== 'string') throw invalid('type', place, 'a string', value);
+  if (value === '') throw invalid('range', place, 'a string that is not empty', value);
+  return value;
+};
+
+/** A function; its parameters cannot be checked. */
+export function callable<F extends (...parameters: never[]) => unknown>(): Field<F> {
+  return (value, place) => {
+    if (typeof value !== 'function') throw invalid('type', place, 'a function', value);
+    return value as F;
+  };
+}
+
+/** An instance of a class; `expected` ends "must be …", by default "a Name". */
+export function instanceOf<T>(
+  constructor: abstract new (...parameters: never[]) => T, expected = `a ${constructor.name}`,
+): Field<T> {
+  return (value, place) => {
+    if (!(value instanceof constructor)) throw invalid('type', place, expected, value);
+    return value;
+  };
+}
+
+/** An AbortSignal. */
+export const abortSignal: Field<AbortSignal> = instanceOf(AbortSignal, 'an AbortSignal');
+
+/** An options object of its own; absent counts as `{}`, so that its own required fields are named. */
+export function nested<S extends FieldSpec>(spec: S): Field<OptionsOf<S>> {
+  return (value, place) => readOptions(place.owner, value, spec, place.option);
+}
+
+/** An array, each element checked by `field`. */
+export function arrayOf<T>(field: Field<T>): Field<readonly T[]> {
+  return (value, place) => {
+    if (!Array.isArray(value)) throw invalid('type', place, 'an array', value);
+    return value.map((element, index) => field(element, { ...place, option: `${place.option}[${index}]` }));
+  };
+}
+
+/** Absent stays undefined. */
+export function optional<T>(field: Field<T>): Field<T | undefined> {
+  return (value, place) => (value === undefined ? undefined : field(value, place));
+}
+
+/** Absent becomes `fallback`, which is not checked. */
+export function withDefault<T>(field: Field<T>, fallback: T): Field<T> {
+  return (value, place) => (value === undefined ? fallback : field(value, place));
+}
+
+/** The one of `names` that was probably meant, when one is close enough. */
+export function closest(name: string, names: readonly string[]): string | undefined {
+  const limit = Math.max(1, Math.floor(name.length / 3));
+  let best: { name: string; edits: number } | undefined;
+  for (const candidate of names) {
+    const edits = distance(name.toLowerCase(), candidate.toLowerCase());
+    if (edits <= limit && (best === undefined || edits < best.edits)) best = { name: candidate, edits };
+  }
+  return best?.name;
+}
+
+function unknownOption(owner: string, name: string, names: readonly string[], prefix: string): Error {
+  const found = closest(name, names);
+  const suggestion = found === undefined ? undefined : prefix + found;
+  return createError('KV_UNKNOWN_OPTION', { owner, option: prefix + name, suggestion });
+}
+
+function didYouMean(text: string, choices: readonly string[]): string | undefined {
+  const found = closest(text, choices);
+  return found === undefined ? undefined : `Did you mean '${found}'?`;
+}
+
+function integerRange(min: number, max: number): string {
+  if (max === Number.MAX_SAFE_INTEGER) return `an integer, at least ${formatNumber(min)}`;
+  if (min === max) return formatNumber(min);
+  return `an integer from ${formatNumber(min)} to ${formatNumber(max)}`;
+}
+
+function invalid(reason: 'type' | 'range', place: FieldPlace, expected: string, received: unknown, hint?: string): Error {
+  return createError('KV_INVALID_OPTION', { reason, ...place, expected, received, hint });
+}

@@ -1,0 +1,254 @@
+// Batching: iteration-level continuous batching with chunked prefill over a KvCache, the way serving engines do it. One step
+// is one forward pass: first a token for every decoding sequence, then prefill chunks in order of admission, then new
+// admissions, up to a number of prefill tokens. A prompt's memory is promised whole at admission, so only decoding can run
+// out: then the latest admitted gives way, and computes prompt and answer so far again when somebody has finished.
+// The loop allocates per request, never per token.
+
+import { isKvError } from '../errors/index.js';
+import { PAGED_BLOCK_TOKENS } from './memory-timeline.js';
+import type { ReplayBatch, ReplayCache, ReplaySequence } from './replay-cache.js';
+import { RequestState } from './request-state.js';
+import { RingQueue } from './ring-queue.js';
+import { StepTimes } from './step-times.js';
+import type { TraceRequest } from './trace-request.js';
+import type { Verification } from './verification.js';
+
+export interface BatchingOptions {
+  readonly cache: ReplayCache;
+  readonly verification: Verification;
+  /** Most sequences in a step: slots of the cache, 1 or more. */
+  readonly maxBatch: number;
+  /** Most prompt tokens in a step, over all sequences, 1 or more. */
+  readonly prefillTokensPerStep: number;
+}
+
+/** What happened until now; plain numbers, read by anybody, written by Batching. */
+export interface BatchingTotals {
+  steps: number;
+  completedRequests: number;
+  /** Prompt tokens of requests whose prefill is done; counted once, also after a preemption. */
+  promptTokens: number;
+  /** Tokens that `acquire` found in the cache. */
+  cachedTokens: number;
+  generatedTokens: number;
+  preemptions: number;
+  /** Tokens computed again because of preemptions. */
+  recomputedTokens: number;
+}
+
+/** How often a step asks again when the driver says that trying again may help. */
+const RETRIES = 2;
+
+export class Batching {
+  readonly totals: BatchingTotals = {
+    steps: 0, completedRequests: 0, promptTokens: 0, cachedTokens: 0, generatedTokens: 0, preemptions: 0, recomputedTokens: 0,
+  };
+
+  readonly maxBatch: number;
+  /** Time in `prepare` and `commit` of each step. */
+  readonly stepTimes = new StepTimes();
+  readonly #cache: ReplayCache;
+  readonly #verification: Verification;
+  readonly #prefillTokensPerStep: number;
+  readonly #batch: ReplayBatch;
+  readonly #waiting = new RingQueue<RequestState>();
+  /** In order of admission. */
+  readonly #running: RequestState[] = [];
+  #admissions = 0;
+  /** Nobody is admitted until a sequence has finished: an admission was refused, or somebody had to give way. */
+  #isFull = false;
+  #usedTokens = 0;
+  #pagedBlocks = 0;
+
+  constructor({ cache, verification, maxBatch, prefillTokensPerStep }: BatchingOptions) {
+    this.#cache = cache;
+    this.#verification = verification;
+    this.maxBatch = maxBatch;
+    this.#prefillTokensPerStep = prefillTokensPerStep;
+    this.#batch = cache.createBatch(maxBatch);
+  }
+
+  get waitingRequests(): number {
+    return this.#waiting.length;
+  }
+
+  get runningRequests(): number {
+    return this.#running.length;
+  }
+
+  get isIdle(): boolean {
+    return this.#running.length === 0 && this.#waiting.length === 0;
+  }
+
+  /** Valid tokens of the running sequences. */
+  get usedTokens(): number {
+    return this.#usedTokens;
+  }
+
+  /** Tokens that a paged cache would hold for them: each sequence rounded up to whole blocks. */
+  get pagedTokens(): number {
+    return this.#pagedBlocks * PAGED_BLOCK_TOKENS;
+  }
+
+  /** Rows mapped in the slots of the running sequences. */
+  get mappedRows(): number {
+    let rows = 0;
+    for (const { sequence } of this.#running) rows += sequence!.mappedRows;
+    return rows;
+  }
+
+  /** Queues a request behind all others. It must fit an empty cache, to its last token. */
+  enqueue(request: TraceRequest): void {
+    this.#waiting.push(new RequestState(request));
+  }
+
+  /** Runs one step; nothing when idle. Throws what is no matter of capacity, and what no preemption can help. */
+  step(): void {
+    let prefillTokens = this.#fillBatch();
+    while (prefillTokens < this.#prefillTokensPerStep && this.#admit()) {
+      const state = this.#running.at(-1)!;
+      this.#addChunk(state, this.#prefillTokensPerStep - prefillTokens);
+      prefillTokens += state.passTokens;
+    }
+    if (this.#running.length === 0) return;
+    let overheadMs = this.#prepare();
+    for (const state of this.#running) {
+      const { sequence, stampedRuns, key, length, passTokens } = state;
+      if (passTokens > 0) this.#verification.stamp(sequence!, stampedRuns, key, length, passTokens);
+    }
+    const start = performance.now();
+    this.#cache.commit(this.#batch);
+    overheadMs += performance.now() - start;
+    this.stepTimes.record(overheadMs);
+    this.totals.steps += 1;
+    for (const state of this.#running) this.#advance(state);
+    this.#releaseDone();
+  }
+
+  /** Verifies and releases all that run, as at an interrupt; what waits is forgotten. */
+  stop(): void {
+    while (this.#running.length > 0) this.#release(this.#running.pop()!);
+    while (this.#waiting.length > 0) this.#waiting.shift();
+  }
+
+  /** Puts the running sequences into the batch; returns the prefill tokens among them. */
+  #fillBatch(): number {
+    this.#batch.clear();
+    for (const state of this.#running) {
+      state.passTokens = state.isPrefilling ? 0 : 1;
+      if (state.passTokens > 0) this.#batch.add(state.sequence!, 1);
+    }
+    let prefillTokens = 0;
+    for (const state of this.#running) {
+      if (prefillTokens === this.#prefillTokensPerStep) break;
+      if (!state.isPrefilling) continue;
+      this.#addChunk(state, this.#prefillTokensPerStep - prefillTokens);
+      prefillTokens += state.passTokens;
+    }
+    return prefillTokens;
+  }
+
+  #addChunk(state: RequestState, most: number): void {
+    state.passTokens = Math.min(most, state.prefillTokens - state.length);
+    this.#batch.add(state.sequence!, state.passTokens);
+  }
+
+  /** Starts the first waiting request; false when there is none, or no slot or no memory for it. */
+  #admit(): boolean {
+    const state = this.#waiting.peek();
+    if (state === undefined || this.#isFull || this.#running.length === this.maxBatch) return false;
+    const prefillTokens = state.request.promptTokens + state.generatedTokens;
+    const sequence = this.#acquire(prefillTokens);
+    if (sequence === undefined) return false;
+    this.#waiting.shift();
+    state.sequence = sequence;
+    state.key = this.#verification.keyOf(++this.#admissions);
+    state.prefillTokens = prefillTokens;
+    state.length = sequence.length;
+    this.totals.cachedTokens += sequence.cachedTokens;
+    this.#count(0, state.length);
+    this.#running.push(state);
+    return true;
+  }
+
+  #acquire(promptTokens: number): ReplaySequence | undefined {
+    try {
+      return this.#cache.acquire({ promptTokens, reserve: 'prompt' });
+    } catch (error) {
+      // With nothing running there is nobody to wait for: then the refusal is the caller's to see.
+      if (!isKvError(error) || error.recovery !== 'free' || this.#running.length === 0) throw error;
+      this.#isFull = true;
+      return undefined;
+    }
+  }
+
+  /** Makes room for the batch, preempting as long as there is none; returns the time it took, in ms. */
+  #prepare(): number {
+    let ms = 0;
+    for (let tries = 0; ; ) {
+      const start = performance.now();
+      try {
+        this.#cache.prepare(this.#batch);
+        return ms + performance.now() - start;
+      } catch (error) {
+        ms += performance.now() - start;
+        if (!isKvError(error)) throw error;
+        if (error.recovery === 'free' && this.#running.length > 1) this.#preempt();
+        else if (error.recovery !== 'retry' || ++tries > RETRIES) throw error;
+      }
+    }
+  }
+
+  /** The latest admitted gives its memory back, waits before all others, and the batch is made again without it. */
+  #preempt(): void {
+    const state = this.#running.pop()!;
+    this.totals.preemptions += 1;
+    this.totals.recomputedTokens += state.length;
+    this.#release(state);
+    this.#waiting.pushFront(state);
+    this.#isFull = true;
+    this.#fillBatch();
+  }
+
+  /** Counts the pass that was committed. The pass of the last prompt token gives the first token of the answer. */
+  #advance(state: RequestState): void {
+    const { passTokens, request } = state;
+    if (passTokens === 0) return;
+    this.#count(state.length, state.length + passTokens);
+    state.length += passTokens;
+    if (state.isPrefilling) return;
+    if (state.generatedTokens === 0) this.totals.promptTokens += request.promptTokens;
+    if (state.generatedTokens < request.outputTokens) {
+      state.generatedTokens += 1;
+      this.totals.generatedTokens += 1;
+    }
+  }
+
+  #releaseDone(): void {
+    let kept = 0;
+    for (const state of this.#running) {
+      if (!state.isDone) {
+        this.#running[kept++] = state;
+        continue;
+      }
+      this.#release(state);
+      this.totals.completedRequests += 1;
+      this.#isFull = false;
+    }
+    this.#running.length = kept;
+  }
+
+  #release(state: RequestState): void {
+    const { sequence, stampedRuns, key, length } = state;
+    this.#verification.verify(sequence!, stampedRuns, key);
+    sequence!.release();
+    this.#count(length, 0);
+    state.sequence = undefined;
+    state.length = 0;
+  }
+
+  #count(tokensBefore: number, tokensNow: number): void {
+    this.#usedTokens += tokensNow - tokensBefore;
+    this.#pagedBlocks += Math.ceil(tokensNow / PAGED_BLOCK_TOKENS) - Math.ceil(tokensBefore / PAGED_BLOCK_TOKENS);
+  }
+}

@@ -1,0 +1,108 @@
+// ReplayLoop: takes requests from a trace as they arrive, steps the batching until all are done, and records the memory of
+// every step. It keeps the replay's clock, and gives the event loop a turn every few milliseconds, so that a signal, a
+// progress bar and the trace's own reading go on. It owns nothing that must be closed.
+
+import { setImmediate } from 'node:timers/promises';
+
+import type { Batching } from './batching.js';
+import { MemoryTimeline, type MemorySample } from './memory-timeline.js';
+import type { RequestFeed } from './request-feed.js';
+import type { TraceRequest } from './trace-request.js';
+
+export const arrivalModes = ['saturate', 'trace'] as const;
+/** `saturate`: a request arrives as soon as there is room for it. `trace`: at its time, on a clock of `stepMs` a step. */
+export type ArrivalMode = (typeof arrivalModes)[number];
+
+export interface ReplayProgress {
+  /** How much of the trace is done, 0 to 1; undefined where its end is not known. */
+  readonly fraction: number | undefined;
+  readonly completedRequests: number;
+  readonly runningRequests: number;
+  readonly steps: number;
+  /** The last step's memory. */
+  readonly memory: MemorySample;
+}
+
+export interface ReplayLoopOptions {
+  readonly feed: RequestFeed;
+  readonly batching: Batching;
+  readonly arrivals: ArrivalMode;
+  /** What a step takes on the replay's clock, in ms. */
+  readonly stepMs: number;
+  /** Whether a request can ever be served; one that cannot is counted and left out. */
+  readonly canServe: (request: TraceRequest) => boolean;
+  /** The memory held right now. */
+  readonly measure: () => MemorySample;
+  readonly signal?: AbortSignal | undefined;
+  readonly onProgress?: ((progress: ReplayProgress) => void) | undefined;
+}
+
+const TURN_MS = 20;
+const PROGRESS_MS = 100;
+
+export class ReplayLoop {
+  readonly timeline = new MemoryTimeline();
+  readonly #options: ReplayLoopOptions;
+  #memory: MemorySample = { physicalBytes: 0, activeBytes: 0, usedBytes: 0, pagedBytes: 0 };
+  #clockMs = 0;
+  #refusedRequests = 0;
+
+  constructor(options: ReplayLoopOptions) {
+    this.#options = options;
+  }
+
+  get refusedRequests(): number {
+    return this.#refusedRequests;
+  }
+
+  /** Runs to the end of the trace, or to the signal. Returns whether it was interrupted; then sequences are left running. */
+  async run(): Promise<boolean> {
+    const { feed, batching, stepMs, measure, signal, onProgress } = this.#options;
+    let turnMs = performance.now();
+    let progressMs = turnMs;
+    while (!signal?.aborted) {
+      if (feed.isLow) await feed.fill();
+      this.#enqueueArrived();
+      if (batching.isIdle) {
+        const next = feed.peek();
+        if (next === undefined && !feed.isLow) break;
+        if (next !== undefined) this.#clockMs = Math.max(this.#clockMs, next.arrivalMs); // nothing to do until then
+        continue;
+      }
+      batching.step();
+      this.#clockMs += stepMs;
+      this.#memory = measure();
+      this.timeline.record(batching.totals.steps, this.#clockMs, this.#memory);
+      const nowMs = performance.now();
+      if (nowMs - turnMs < TURN_MS) continue;
+      if (onProgress !== undefined && nowMs - progressMs >= PROGRESS_MS) {
+        onProgress(this.#progress());
+        progressMs = nowMs;
+      }
+      await setImmediate();
+      turnMs = performance.now();
+    }
+    onProgress?.(this.#progress());
+    return signal?.aborted ?? false;
+  }
+
+  /** Moves what has arrived into the queue; no more than can start in one step, since the feed keeps the rest just as well. */
+  #enqueueArrived(): void {
+    const { feed, batching, arrivals, canServe } = this.#options;
+    while (batching.waitingRequests < batching.maxBatch) {
+      const next = feed.peek();
+      if (next === undefined || (arrivals === 'trace' && next.arrivalMs > this.#clockMs)) return;
+      feed.take();
+      if (canServe(next)) batching.enqueue(next);
+      else this.#refusedRequests += 1;
+    }
+  }
+
+  #progress(): ReplayProgress {
+    const { feed, batching } = this.#options;
+    return {
+      fraction: feed.fraction, completedRequests: batching.totals.completedRequests,
+      runningRequests: batching.runningRequests, steps: batching.totals.steps, memory: this.#memory,
+    };
+  }
+}

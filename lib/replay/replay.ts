@@ -1,0 +1,179 @@
+// replay(): runs a trace through a KvCache on real mapped memory, and says what that took and whether every byte was right.
+// It opens a driver, a pool and a cache of its own, closes them whatever happens, and counts what did not come back.
+
+import type { Driver } from '../memory/driver.js';
+import { KvCache } from '../memory/kv-cache.js';
+import { layoutKinds, type LayoutKind } from '../memory/layout.js';
+import type { ModelShape } from '../memory/model-shape.js';
+import { driverField, openDriver, PagePool } from '../memory/page-pool.js';
+import { abortSignal, callable, integer, number, oneOf, optional, readOptions, withDefault, type Field } from '../options.js';
+import { Batching } from './batching.js';
+import type { MemorySample } from './memory-timeline.js';
+import { arrivalModes, ReplayLoop, type ArrivalMode, type ReplayProgress } from './replay-loop.js';
+import { RequestFeed, type ReplayTrace } from './request-feed.js';
+import { peakTokensOf } from './request-state.js';
+import type { Replay, ReplayResult } from './result.js';
+import { Verification, verifyModes, type VerifyMode } from './verification.js';
+
+export interface ReplayOptions {
+  /** A TraceReader, a Workload, or any list or stream of requests in order of arrival. It is closed at the end. */
+  readonly trace: ReplayTrace;
+  /** Default: the shape of Llama 3.2 1B (16 layers, 8 KV heads of 64, float16: 32 KiB a token). */
+  readonly model?: ModelShape | undefined;
+  /** A kind, or an open driver, which stays open. Default `auto`: cuda where there is a GPU, else host. */
+  readonly driver?: 'auto' | 'cuda' | 'host' | Driver | undefined;
+  /** Default `per-layer`. */
+  readonly layout?: LayoutKind | undefined;
+  /** Bytes of a page, a multiple of the driver's granularity. Default: the driver's. */
+  readonly pageBytes?: number | undefined;
+  /** Longest sequence in tokens, 1 or more; longer requests are refused. Default 196,608. */
+  readonly maxTokens?: number | undefined;
+  /** Most sequences at once: slots, 1 or more. Default 64. */
+  readonly maxBatch?: number | undefined;
+  /** Most prompt tokens in one forward pass, 1 or more. Default 2,048. */
+  readonly prefillTokensPerStep?: number | undefined;
+  /** Physical memory for pages, in bytes. Default 8 GiB, or 80 % of what the driver has free where that is less. */
+  readonly memoryBytes?: number | undefined;
+  /** Which tokens are written and read back. Default `sampled`. */
+  readonly verify?: VerifyMode | undefined;
+  /** When requests arrive. Default `saturate`. */
+  readonly arrivals?: ArrivalMode | undefined;
+  /** What a step takes on the clock of `arrivals: 'trace'`, in ms, above 0. Default 25. */
+  readonly stepMs?: number | undefined;
+  /** Requests to replay at most, 1 or more. Default: all. */
+  readonly limit?: number | undefined;
+  /** Chooses the test pattern and the sample. Default 1. */
+  readonly seed?: number | undefined;
+  /** Ends the replay early and cleanly, with the numbers so far. */
+  readonly signal?: AbortSignal | undefined;
+  /** Called at most ten times a second, and at the end. */
+  readonly onProgress?: ((progress: ReplayProgress) => void) | undefined;
+}
+
+export const DEFAULT_MODEL: ModelShape = { layers: 16, kvHeads: 8, headDim: 64, dtype: 'float16' };
+
+/** Holds the longest request of the public Mooncake traces (191,378 + 8 tokens); addresses cost nothing. */
+export const DEFAULT_MAX_TOKENS = 192 * 1024;
+
+/** Holds one such request of the default model (6 GiB) with room for others. */
+const DEFAULT_MEMORY_BYTES = 8 * 2 ** 30;
+const DEFAULT_SHARE_OF_FREE = 0.8;
+
+const unchecked = <T>(): Field<T> => (value) => value as T; // checked by whoever takes it
+const count = integer({ min: 1 });
+
+const spec = {
+  trace: unchecked<ReplayTrace>(),
+  model: withDefault(unchecked<ModelShape>(), DEFAULT_MODEL),
+  driver: driverField,
+  layout: withDefault(oneOf(layoutKinds), 'per-layer'),
+  pageBytes: optional(count),
+  maxTokens: withDefault(count, DEFAULT_MAX_TOKENS),
+  maxBatch: withDefault(count, 64),
+  prefillTokensPerStep: withDefault(count, 2_048),
+  memoryBytes: optional(count),
+  verify: withDefault(oneOf(verifyModes), 'sampled'),
+  arrivals: withDefault(oneOf(arrivalModes), 'saturate'),
+  stepMs: withDefault(number(1e-3), 25),
+  limit: optional(count),
+  seed: withDefault(integer(), 1),
+  signal: optional(abortSignal),
+  onProgress: optional(callable<(progress: ReplayProgress) => void>()),
+};
+
+type Settings = ReturnType<typeof readOptions<typeof spec>>;
+
+/**
+ * Replays a trace. Resolves also when it was stopped by its signal (`interrupted`), and when memory was not as it should be
+ * (`mismatches`, `leakedPages`: see `isSound`). Rejects with the error of a broken trace, of options, or of the driver.
+ */
+export async function replay(options: ReplayOptions): Promise<Replay> {
+  const settings = readOptions('replay', options, spec);
+  const { driver, isOwn } = openDriver(settings.driver);
+  try {
+    const { pageBytes } = settings;
+    const memoryBudgetBytes = settings.memoryBytes
+      ?? Math.min(DEFAULT_MEMORY_BYTES, Math.floor(driver.memory().freeBytes * DEFAULT_SHARE_OF_FREE));
+    const pool = new PagePool({ driver, memoryBudgetBytes, ...(pageBytes === undefined ? {} : { pageBytes }) });
+    try {
+      return await replayOn(driver, pool, settings);
+    } finally {
+      pool.close();
+    }
+  } finally {
+    settings.trace.close?.();
+    if (isOwn) driver.close();
+  }
+}
+
+async function replayOn(driver: Driver, pool: PagePool, settings: Settings): Promise<Replay> {
+  const { trace, model, maxTokens, maxBatch, prefillTokensPerStep, verify, arrivals, stepMs, limit, seed, signal } = settings;
+  const startMs = performance.now();
+  const cache = new KvCache({ model, slots: maxBatch, maxTokens, pool, layout: settings.layout });
+  try {
+    const { layout } = cache;
+    const { budgetPages } = pool.counts();
+    const tokenBytes = layout.usedBytes(1);
+    const verification = new Verification({ cache, mode: verify, layout, seed });
+    const batching = new Batching({ cache, verification, maxBatch, prefillTokensPerStep });
+    const feed = new RequestFeed({ trace, ahead: maxBatch, limit, signal });
+    const measure = (): MemorySample => ({
+      physicalBytes: pool.counts().createdPages * layout.pageBytes,
+      activeBytes: batching.mappedRows * layout.rowBytes,
+      usedBytes: batching.usedTokens * tokenBytes,
+      pagedBytes: batching.pagedTokens * tokenBytes,
+    });
+    const loop = new ReplayLoop({
+      feed, batching, arrivals, stepMs, measure, signal, onProgress: settings.onProgress,
+      canServe(request) {
+        const tokens = peakTokensOf(request);
+        return tokens <= maxTokens && layout.pagesFor(layout.rowsFor(tokens)) <= budgetPages;
+      },
+    });
+    const interrupted = await loop.run();
+    batching.stop();
+    const { foregroundMaps, backgroundMaps, unmaps } = cache.metrics;
+    const wallSeconds = (performance.now() - startMs) / 1e3;
+    cache.close();
+    const { createdPages, freePages } = pool.counts();
+    const { peak } = loop.timeline;
+    const { stepTimes, totals } = batching;
+    const result: ReplayResult = {
+      requests: feed.takenRequests,
+      completedRequests: totals.completedRequests,
+      refusedRequests: loop.refusedRequests,
+      skippedLines: trace.skippedLines ?? 0,
+      promptTokens: totals.promptTokens,
+      cachedTokens: totals.cachedTokens,
+      generatedTokens: totals.generatedTokens,
+      recomputedTokens: totals.recomputedTokens,
+      steps: totals.steps,
+      preemptions: totals.preemptions,
+      foregroundMaps, backgroundMaps, unmaps,
+      peakPhysicalBytes: peak.physicalBytes,
+      usedBytesAtPeak: peak.usedBytes,
+      pagedBytesAtPeak: peak.pagedBytes,
+      staticBytes: maxBatch * maxTokens * tokenBytes,
+      verify,
+      verifiedTokens: verification.verifiedTokens,
+      mismatches: verification.mismatches,
+      leakedPages: createdPages - freePages,
+      stepOverheadUs: {
+        p50: stepTimes.percentileUs(0.5), p99: stepTimes.percentileUs(0.99), max: stepTimes.maxUs,
+      },
+      wallSeconds,
+      interrupted,
+      seed,
+      trace: { name: trace.name ?? 'requests', format: trace.format ?? 'none' },
+      model,
+      cache: {
+        layout: layout.kind, pageBytes: layout.pageBytes, rowBytes: layout.rowBytes, tokensPerRow: layout.tokensPerRow,
+        tokenBytes, maxBatch, maxTokens, memoryBytes: budgetPages * layout.pageBytes, prefillTokensPerStep,
+      },
+      driver: { kind: driver.info.kind, deviceName: driver.info.deviceName },
+    };
+    return { result, timeline: loop.timeline.points(), arrivals };
+  } finally {
+    cache.close();
+  }
+}

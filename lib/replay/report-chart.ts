@@ -1,0 +1,141 @@
+// The chart of a report: memory over time as a Vega-Lite specification. A static reservation is tens of times what is mapped,
+// so the memory axis is broken: linear from zero to above the peak, then a gap, then one line for the reservation, at its
+// own tick. Data in, a plain object out; the report draws it.
+
+import { formatBytes, formatNumber } from '../format.js';
+import type { Replay, ReplayResult } from './result.js';
+
+/** Colours of the light theme, each used for one thing only: the report's stylesheet swaps them in the dark. */
+export const chartColours = {
+  ink: '#1f2329',
+  faint: '#656d77',
+  grid: '#e4e6ea',
+  fixed: '#b35901',
+  mapped: '#4a8fe1',
+  used: '#1c4f94',
+} as const;
+
+export const CHART_FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif';
+
+const WIDTH = 840;
+const HEIGHT = 340;
+/** Where the reservation's line, the gap below it, and the end of the plot lie, as shares of the linear part. */
+const BREAK = { from: 1.05, to: 1.1, line: 1.16, end: 1.2 };
+
+type Spec = Readonly<Record<string, unknown>>;
+
+/** The linear part of an axis. */
+interface Axis {
+  /** How many of the data's own unit (bytes, steps, ms) are 1 on the axis. */
+  readonly unit: number;
+  /** What 1 is called. */
+  readonly name: string;
+  readonly ticks: readonly number[];
+  readonly end: number;
+}
+
+export function chartOf({ result, timeline, arrivals }: Replay): Spec {
+  const memory = memoryAxis(Math.max(result.peakPhysicalBytes, 1));
+  const last = timeline.at(-1);
+  const time = arrivals === 'trace' ? clockAxis(last?.clockMs ?? 1) : stepAxis(result.steps);
+  const values = timeline.map(({ clockMs, step, physicalBytes, usedBytes }) => ({
+    time: (arrivals === 'trace' ? clockMs : step) / time.unit,
+    mapped: physicalBytes / memory.unit, used: usedBytes / memory.unit,
+  }));
+  const names = seriesNames(result);
+  const series = (field: 'mapped' | 'used', fillOpacity: number): Spec => ({
+    mark: { type: 'area', fillOpacity, line: { strokeWidth: 1.2 } },
+    encoding: { y: { field, type: 'quantitative' }, color: { datum: names[field] } },
+  });
+  return {
+    $schema: 'https://vega.github.io/schema/vega-lite/v6.json',
+    width: WIDTH, height: HEIGHT, padding: 10, background: 'transparent', config: chartConfig,
+    data: { values },
+    encoding: {
+      x: {
+        field: 'time', type: 'quantitative', scale: { domain: [0, time.end], nice: false },
+        axis: { title: time.name, values: time.ticks, grid: false },
+      },
+      y: {
+        type: 'quantitative', scale: { domain: [0, memory.end * BREAK.end], nice: false },
+        axis: {
+          title: null, values: [...memory.ticks, memory.end * BREAK.line], domain: false,
+          labelExpr: `datum.value > ${memory.end} ? '${formatBytes(result.staticBytes)}' : datum.label + ' ${memory.name}'`,
+        },
+      },
+      color: {
+        type: 'nominal',
+        scale: { domain: Object.values(names), range: [chartColours.fixed, chartColours.mapped, chartColours.used] },
+        legend: { orient: 'top', title: null, symbolType: 'square', symbolOpacity: 1, symbolStrokeWidth: 0, offset: 14, labelLimit: 0, columnPadding: 28 },
+      },
+    },
+    layer: [
+      series('mapped', 0.35),
+      series('used', 0.8),
+      {
+        data: { values: [{}] }, mark: { type: 'rule', strokeWidth: 2 },
+        encoding: { x: { value: 0 }, x2: { value: WIDTH }, y: { datum: memory.end * BREAK.line }, color: { datum: names.fixed } },
+      },
+      ...[BREAK.from, BREAK.to].map((share) => breakMark(memory.end * share, memory.end * 0.01)),
+    ],
+  };
+}
+
+/** The entries of the legend, which also give the numbers. */
+function seriesNames(result: ReplayResult): Readonly<Record<'fixed' | 'mapped' | 'used', string>> {
+  const times = result.staticBytes / Math.max(result.peakPhysicalBytes, 1);
+  return {
+    fixed: `static reservation, ${formatNumber(times, times < 10 ? 1 : 0)} × as much`,
+    mapped: `mapped, at most ${formatBytes(result.peakPhysicalBytes)}`,
+    used: `used, ${formatBytes(result.usedBytesAtPeak)} at that moment`,
+  };
+}
+
+/** One of the two slanted strokes across the axis that say "the scale is interrupted here". */
+function breakMark(at: number, slant: number): Spec {
+  return {
+    data: { values: [{}] }, mark: { type: 'rule', strokeWidth: 1.5 },
+    encoding: {
+      x: { value: -6 }, x2: { value: 6 }, y: { datum: at - slant }, y2: { datum: at + slant },
+      color: { value: chartColours.faint },
+    },
+  };
+}
+
+function memoryAxis(peakBytes: number): Axis {
+  const power = Math.min(4, Math.max(0, Math.floor(Math.log2(peakBytes) / 10)));
+  const unit = 1024 ** power;
+  return { unit, name: ['B', 'KiB', 'MiB', 'GiB', 'TiB'][power]!, ...ticksTo(peakBytes / unit, 4) };
+}
+
+function stepAxis(steps: number): Axis {
+  return { unit: 1, name: 'forward passes', ...ticksTo(steps, 8), end: Math.max(1, steps) };
+}
+
+function clockAxis(endMs: number): Axis {
+  const { unit, name } = endMs < 180_000
+    ? { unit: 1_000, name: 'seconds of the trace' }
+    : endMs < 10_800_000
+      ? { unit: 60_000, name: 'minutes of the trace' }
+      : { unit: 3_600_000, name: 'hours of the trace' };
+  return { unit, name, ...ticksTo(endMs / unit, 8), end: endMs / unit };
+}
+
+/** About `wanted` round steps from zero that reach past `value`. */
+function ticksTo(value: number, wanted: number): Pick<Axis, 'ticks' | 'end'> {
+  const rough = value / wanted;
+  const power = 10 ** Math.floor(Math.log10(rough));
+  const step = [1, 2, 2.5, 5, 10].map((round) => round * power).find((round) => round >= rough) ?? 10 * power;
+  const ticks = Array.from({ length: Math.floor(value / step + 1e-9) + 1 }, (_, tick) => tick * step);
+  return { ticks, end: Math.max(value, ticks.at(-1)!) };
+}
+
+const chartConfig: Spec = {
+  font: CHART_FONT,
+  view: { stroke: null },
+  axis: {
+    labelColor: chartColours.faint, titleColor: chartColours.faint, gridColor: chartColours.grid, domainColor: chartColours.grid,
+    ticks: false, labelFontSize: 12, titleFontSize: 12, titleFontWeight: 'normal', labelPadding: 8, titlePadding: 12,
+  },
+  legend: { labelColor: chartColours.ink, labelFontSize: 12 },
+};

@@ -1,0 +1,87 @@
+// The report of a replay: the chart of memory over time as an SVG, or as an HTML page with the summary beside it, complete in
+// one file, readable in the light and in the dark. Vega and Vega-Lite draw it; they are optional dependencies, loaded when a
+// report is asked for.
+
+import { writeFile } from 'node:fs/promises';
+
+import { createError } from '../errors/index.js';
+import { formatBytes } from '../format.js';
+import { chartColours, chartOf } from './report-chart.js';
+import { reportPage } from './report-page.js';
+import type { Replay } from './result.js';
+
+/** What is used of Vega, whose own types need a browser's. */
+interface Vega {
+  parse(spec: unknown): unknown;
+  View: new (runtime: unknown, options: { readonly renderer: 'none' }) => { toSVG(): Promise<string>; finalize(): void };
+}
+
+interface VegaLite {
+  compile(spec: unknown): { readonly spec: unknown };
+}
+
+export type ReportFormat = 'html' | 'svg';
+
+/** The format that a file name asks for; undefined when it asks for neither. */
+export function reportFormatOf(file: string): ReportFormat | undefined {
+  const match = /\.(html?|svg)$/i.exec(file);
+  return match === null ? undefined : match[1]!.toLowerCase() === 'svg' ? 'svg' : 'html';
+}
+
+export class Reporter {
+  readonly #vega: Vega;
+  readonly #vegaLite: VegaLite;
+
+  /** @internal Use `Reporter.load`. */
+  constructor(vega: Vega, vegaLite: VegaLite) {
+    this.#vega = vega;
+    this.#vegaLite = vegaLite;
+  }
+
+  /** Loads the plot library; do it before a long replay. Throws KV_DEPENDENCY_MISSING, which names the command to run. */
+  static async load(): Promise<Reporter> {
+    const vegaLite = await optional<VegaLite>('vega-lite'); // first: installing it brings vega
+    return new Reporter(await optional<Vega>('vega'), vegaLite);
+  }
+
+  async render(replay: Replay, format: ReportFormat): Promise<string> {
+    const view = new this.#vega.View(this.#vega.parse(this.#vegaLite.compile(chartOf(replay)).spec), { renderer: 'none' });
+    try {
+      const svg = themed(await view.toSVG(), replay, format);
+      return format === 'svg' ? svg : reportPage(replay.result, svg);
+    } finally {
+      view.finalize();
+    }
+  }
+
+  /** Renders in the format that the name of `file` asks for (HTML unless it ends in .svg), and writes it. */
+  async write(replay: Replay, file: string): Promise<void> {
+    await writeFile(file, await this.render(replay, reportFormatOf(file) ?? 'html'));
+  }
+}
+
+async function optional<T>(dependency: 'vega' | 'vega-lite'): Promise<T> {
+  try {
+    return (await import(dependency)) as T;
+  } catch (cause) {
+    if ((cause as NodeJS.ErrnoException).code !== 'ERR_MODULE_NOT_FOUND') throw cause;
+    throw createError('KV_DEPENDENCY_MISSING', { dependency, purpose: 'drawing a report' }, { cause });
+  }
+}
+
+/** Dark counterparts, by the name in `chartColours`. */
+const darkColours: Readonly<Record<keyof typeof chartColours, string>> = {
+  ink: '#e6edf3', faint: '#9aa4af', grid: '#2d333b', fixed: '#e0904a', mapped: '#5b9cf0', used: '#8fbdf7',
+};
+
+/** Adds a description for readers who cannot see it, and a stylesheet that recolours it in the dark. */
+function themed(svg: string, { result }: Replay, format: ReportFormat): string {
+  const dark = (Object.keys(chartColours) as (keyof typeof chartColours)[]).flatMap((name) =>
+    ['fill', 'stroke'].map((attribute) => `[${attribute}="${chartColours[name]}"]{${attribute}:${darkColours[name]}}`));
+  const paper = format === 'svg' ? 'svg{background:#fff}' : '';
+  const darkPaper = format === 'svg' ? 'svg{background:#0d1117}' : '';
+  const style = `<style>${paper}@media (prefers-color-scheme: dark){${darkPaper}${dark.join('')}}</style>`;
+  const title = `Memory over time: ${formatBytes(result.peakPhysicalBytes)} mapped at most, ` +
+    `${formatBytes(result.staticBytes)} in a static reservation`;
+  return svg.replace(/<svg[^>]*>/, (tag) => `${tag.replace('<svg', '<svg role="img"')}<title>${title}</title>${style}`);
+}

@@ -1,0 +1,40 @@
+// RequestState: where one request of a replay stands: waiting, in prefill, decoding or done. Batching alone changes it. It
+// outlives a preemption: the tokens generated until then are kept and become part of what is computed again.
+
+import type { ReplaySequence } from './replay-cache.js';
+import { StampRuns } from './stamp-runs.js';
+import type { TraceRequest } from './trace-request.js';
+
+export class RequestState {
+  readonly request: TraceRequest;
+  /** Tokens generated so far. */
+  generatedTokens = 0;
+  /** The lease of a slot; undefined while waiting. */
+  sequence: ReplaySequence | undefined;
+  /** Key of the test pattern; another one at each admission, so that what an earlier run left is never taken for right. */
+  key = 0;
+  /** Tokens to compute before decoding begins: the prompt, and after a preemption what had been generated. */
+  prefillTokens = 0;
+  /** Tokens whose K and V are valid: the sequence's length, kept here so that the loop asks nobody. */
+  length = 0;
+  /** Tokens in the current batch that are its own. */
+  passTokens = 0;
+  readonly stampedRuns = new StampRuns();
+
+  constructor(request: TraceRequest) {
+    this.request = request;
+  }
+
+  get isPrefilling(): boolean {
+    return this.length < this.prefillTokens;
+  }
+
+  get isDone(): boolean {
+    return !this.isPrefilling && this.generatedTokens >= this.request.outputTokens;
+  }
+}
+
+/** Tokens that a request holds at its end: the last token it generates is never fed back, so it has no K and V. */
+export function peakTokensOf({ promptTokens, outputTokens }: TraceRequest): number {
+  return promptTokens + Math.max(0, outputTokens - 1);
+}

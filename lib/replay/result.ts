@@ -1,0 +1,81 @@
+// ReplayResult: the numbers of one replay, as `vkv replay --json` prints them. Names are stable within a major version. The
+// timeline, which only the report draws, is apart.
+
+import type { ModelShape } from '../memory/model-shape.js';
+import type { MemoryPoint } from './memory-timeline.js';
+import type { VerifyMode } from './verification.js';
+
+export interface ReplayResult {
+  /** Requests taken from the trace. */
+  readonly requests: number;
+  readonly completedRequests: number;
+  /** Requests that could never fit: longer than `maxTokens`, or larger than the whole memory budget. */
+  readonly refusedRequests: number;
+  /** Broken lines of the trace that were skipped. */
+  readonly skippedLines: number;
+  /** Prompt tokens of requests whose prefill was done, each once. */
+  readonly promptTokens: number;
+  /** Prompt tokens that need not be computed, since the cache had them. */
+  readonly cachedTokens: number;
+  readonly generatedTokens: number;
+  /** Tokens computed again because of preemptions. */
+  readonly recomputedTokens: number;
+  /** Forward passes. */
+  readonly steps: number;
+  readonly preemptions: number;
+  /** Pages mapped while a step waited for them. */
+  readonly foregroundMaps: number;
+  /** Pages mapped ahead of need by the mapper. */
+  readonly backgroundMaps: number;
+  /** Pages unmapped, until the last request was done. */
+  readonly unmaps: number;
+  /** Most physical memory that the cache held. */
+  readonly peakPhysicalBytes: number;
+  /** At that moment: memory of valid tokens. */
+  readonly usedBytesAtPeak: number;
+  /** At that moment: what a paged cache with 16-token blocks would have held for the same sequences. */
+  readonly pagedBytesAtPeak: number;
+  /** What one contiguous allocation per slot, for `maxTokens` each, would hold all the time. */
+  readonly staticBytes: number;
+  readonly verify: VerifyMode;
+  /** Tokens whose test pattern was read back, in all tensors. */
+  readonly verifiedTokens: number;
+  /** Those of them that were wrong in some tensor. */
+  readonly mismatches: number;
+  /** Pages that were not back in the pool when the cache was closed. */
+  readonly leakedPages: number;
+  /** Time in `prepare` and `commit`, a step. */
+  readonly stepOverheadUs: { readonly p50: number; readonly p99: number; readonly max: number };
+  readonly wallSeconds: number;
+  /** Whether it was stopped before the end of the trace; the numbers are those until then. */
+  readonly interrupted: boolean;
+  readonly seed: number;
+  readonly trace: { readonly name: string; readonly format: string };
+  readonly model: ModelShape;
+  readonly cache: {
+    readonly layout: string;
+    readonly pageBytes: number;
+    /** Bytes of one page in every reservation: what a slot grows by. */
+    readonly rowBytes: number;
+    readonly tokensPerRow: number;
+    /** Bytes of one token in all tensors. */
+    readonly tokenBytes: number;
+    readonly maxBatch: number;
+    readonly maxTokens: number;
+    readonly memoryBytes: number;
+    readonly prefillTokensPerStep: number;
+  };
+  readonly driver: { readonly kind: string; readonly deviceName: string };
+}
+
+export interface Replay {
+  readonly result: ReplayResult;
+  readonly timeline: readonly MemoryPoint[];
+  /** What the timeline's clock means: steps, or the trace's own time. */
+  readonly arrivals: 'saturate' | 'trace';
+}
+
+/** Whether memory was as it must be: every pattern read back right, and every page returned. */
+export function isSound({ mismatches, leakedPages }: ReplayResult): boolean {
+  return mismatches === 0 && leakedPages === 0;
+}

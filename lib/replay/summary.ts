@@ -1,0 +1,114 @@
+// The summary of a replay for people: what was served, what it cost, and what memory it took beside what other ways of
+// keeping the cache would have taken. Plain facts; the terminal and the report draw them each in their own way.
+
+import { formatBytes, formatCount, formatNumber } from '../format.js';
+import { PAGED_BLOCK_TOKENS } from './memory-timeline.js';
+import { isSound, type ReplayResult } from './result.js';
+
+/** One line of the summary. */
+export interface Fact {
+  readonly name: string;
+  readonly value: string;
+}
+
+/** A way to keep the cache, and the memory it takes at the peak. */
+export interface MemoryBar {
+  readonly name: string;
+  readonly bytes: number;
+  /** What the name means, in a few words. */
+  readonly note: string;
+}
+
+/** One sentence: whether all went well. */
+export function verdictOf(result: ReplayResult): string {
+  const { mismatches, leakedPages, verifiedTokens, verify, interrupted } = result;
+  if (!isSound(result)) {
+    const faults = [
+      mismatches > 0 ? `${formatCount('token', mismatches)} read back wrong` : '',
+      leakedPages > 0 ? `${formatCount('page', leakedPages)} leaked` : '',
+    ];
+    return `Memory is not sound: ${faults.filter((fault) => fault !== '').join(', ')}.`;
+  }
+  const checked = verify === 'off'
+    ? 'nothing was read back, no page leaked'
+    : `${formatCount('token', verifiedTokens)} read back, all right, no page leaked`;
+  return `${interrupted ? 'Interrupted; until then' : 'Done'}: ${checked}.`;
+}
+
+export function factsOf(result: ReplayResult): Fact[] {
+  const { completedRequests, refusedRequests, requests, skippedLines, preemptions, stepOverheadUs, cache, driver } = result;
+  const unfinished = requests - completedRequests - refusedRequests;
+  const maps = result.foregroundMaps + result.backgroundMaps;
+  const join = (...parts: readonly string[]): string => parts.filter((part) => part !== '').join(' · ');
+  const some = (count: number, text: string): string => (count > 0 ? `${formatNumber(count)} ${text}` : '');
+  return [
+    {
+      name: 'Requests',
+      value: join(
+        `${formatNumber(completedRequests)} completed`, some(refusedRequests, 'refused: too long'),
+        some(unfinished, 'unfinished'), some(skippedLines, 'broken lines skipped'),
+      ),
+    },
+    {
+      name: 'Tokens',
+      value: join(
+        `${formatNumber(result.promptTokens)} prompt`, some(result.cachedTokens, 'from the cache'),
+        `${formatNumber(result.generatedTokens)} generated`,
+      ),
+    },
+    {
+      name: 'Preemptions',
+      value: preemptions === 0 ? 'none' : `${formatNumber(preemptions)} · ${formatNumber(result.recomputedTokens)} tokens computed again`,
+    },
+    {
+      name: 'Steps',
+      value: join(formatNumber(result.steps), `${formatNumber(result.steps / result.wallSeconds)} a second`),
+    },
+    {
+      name: 'Overhead of a step',
+      value: join(
+        `p50 ${formatMicroseconds(stepOverheadUs.p50)}`, `p99 ${formatMicroseconds(stepOverheadUs.p99)}`,
+        `max ${formatMicroseconds(stepOverheadUs.max)}`,
+      ),
+    },
+    {
+      name: 'Pages mapped',
+      value: maps === 0 ? 'none' : join(
+        formatNumber(maps), `${formatNumber((100 * result.backgroundMaps) / maps)} % ahead of need`,
+        `${formatNumber(result.unmaps)} unmapped`,
+      ),
+    },
+    {
+      name: 'Page',
+      value: `${formatBytes(cache.pageBytes)}, ${cache.layout}: a row is ${formatBytes(cache.rowBytes)} ` +
+        `for ${formatNumber(cache.tokensPerRow, 2)} tokens`,
+    },
+    { name: 'Memory budget', value: `${formatBytes(cache.memoryBytes)} on ${driver.deviceName}` },
+    { name: 'Time', value: formatSeconds(result.wallSeconds) },
+  ];
+}
+
+/** From the most memory to the least. */
+export function memoryBarsOf(result: ReplayResult): MemoryBar[] {
+  const { maxBatch, maxTokens } = result.cache;
+  return [
+    {
+      name: 'Static reservation', bytes: result.staticBytes,
+      note: `${formatNumber(maxBatch)} slots × ${formatNumber(maxTokens)} tokens, always`,
+    },
+    { name: 'virtual-kv', bytes: result.peakPhysicalBytes, note: 'physical pages, at the peak' },
+    { name: 'Paged cache', bytes: result.pagedBytesAtPeak, note: `blocks of ${PAGED_BLOCK_TOKENS} tokens, needs paged kernels` },
+    { name: 'Valid tokens', bytes: result.usedBytesAtPeak, note: 'nothing can take less' },
+  ];
+}
+
+/** `3.4 µs`, `1.2 ms`. */
+export function formatMicroseconds(us: number): string {
+  return us < 1000 ? `${formatNumber(us, us < 100 ? 1 : 0)} µs` : `${formatNumber(us / 1e3, 1)} ms`;
+}
+
+/** `8.3 s`, `2 min 5 s`. */
+export function formatSeconds(seconds: number): string {
+  if (seconds < 60) return `${formatNumber(seconds, 1)} s`;
+  return `${formatNumber(Math.floor(seconds / 60))} min ${formatNumber(Math.floor(seconds % 60))} s`;
+}

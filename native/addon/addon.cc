@@ -1,0 +1,46 @@
+// The module: one context per Node environment, the classes, and the hook that joins mappers before the environment goes.
+#include <napi.h>
+
+#include "addon/cache_binding.h"
+#include "addon/context.h"
+#include "addon/driver_binding.h"
+#include "addon/mock_binding.h"
+#include "addon/pool_binding.h"
+
+namespace {
+
+using vkv::addon::ContextOf;
+using vkv::addon::EnvContext;
+
+// lib/memory/native.ts hands over the function that makes errors: (code, call, result, resultName, what, howMany) => Error.
+Napi::Value SetMakeError(const Napi::CallbackInfo& info) {
+  ContextOf(info.Env()).make_error = Napi::Persistent(info[0].As<Napi::Function>());
+  return info.Env().Undefined();
+}
+
+// Revokes a window: its views have length 0 afterwards.
+Napi::Value Detach(const Napi::CallbackInfo& info) {
+  if (info[0].IsArrayBuffer()) info[0].As<Napi::ArrayBuffer>().Detach();
+  return info.Env().Undefined();
+}
+
+Napi::Object Init(Napi::Env env, Napi::Object exports) {
+  auto* context = new EnvContext();
+  env.SetInstanceData(context);
+  env.AddCleanupHook([context] {
+    for (vkv::addon::Stoppable* stoppable : context->stoppables) stoppable->StopForTeardown();
+  });
+  exports.Set("setMakeError", Napi::Function::New<SetMakeError>(env, "setMakeError"));
+  exports.Set("detach", Napi::Function::New<Detach>(env, "detach"));
+  exports.Set("buildTool", VKV_BUILD_TOOL);
+  exports.Set("version", VKV_VERSION);
+  vkv::addon::NativeDriver::Define(env, exports);
+  vkv::addon::NativePool::Define(env, exports);
+  vkv::addon::NativeCache::Define(env, exports);
+  vkv::addon::NativeMockDevice::Define(env, exports);
+  return exports;
+}
+
+}  // namespace
+
+NODE_API_MODULE(virtual_kv, Init)

@@ -1,0 +1,169 @@
+#include "addon/cache_binding.h"
+
+#include <algorithm>
+
+#include "addon/pool_binding.h"
+
+namespace vkv::addon {
+
+void NativeCache::Define(Napi::Env env, Napi::Object exports) {
+  const Napi::Function cache_class = DefineClass(
+      env, "NativeCache",
+      {InstanceMethod<&NativeCache::Grow>("grow"), InstanceMethod<&NativeCache::Request>("request"),
+       InstanceMethod<&NativeCache::Cancel>("cancel"), InstanceMethod<&NativeCache::Shrink>("shrink"),
+       InstanceMethod<&NativeCache::Promise>("promise"), InstanceMethod<&NativeCache::Assign>("assign"),
+       InstanceMethod<&NativeCache::Publish>("publish"),
+       InstanceMethod<&NativeCache::IsQuarantined>("isQuarantined"),
+       InstanceMethod<&NativeCache::MapperState>("mapperState"),
+       InstanceMethod<&NativeCache::Counters>("counters"), InstanceMethod<&NativeCache::Address>("address"),
+       InstanceMethod<&NativeCache::Window>("window"), InstanceMethod<&NativeCache::Stamp>("stamp"),
+       InstanceMethod<&NativeCache::Check>("check"), InstanceMethod<&NativeCache::Verify>("verify"),
+       InstanceMethod<&NativeCache::Close>("close")});
+  ContextOf(env).cache_class = Napi::Persistent(cache_class);
+  exports.Set("NativeCache", cache_class);
+}
+
+NativeCache::NativeCache(const Napi::CallbackInfo& info) : Napi::ObjectWrap<NativeCache>(info) {
+  const Napi::Env env = info.Env();
+  const Napi::Object options = info[1].As<Napi::Object>();
+  const std::span<double> token_bytes = ToFloat64Span(options.Get("tokenBytes"));
+  const std::span<double> triplets = ToFloat64Span(options.Get("tensors"));
+
+  Layout layout(ToUint64(options.Get("pageBytes")), ToUint64(options.Get("slots")),
+                ToUint64(options.Get("maxTokens")), {token_bytes.begin(), token_bytes.end()});
+  const bool scrub = options.Get("scrub").ToBoolean();
+  if (ThrowIfFailed(env, KvCache::Open(NativePool::Of(info[0]), std::move(layout), scrub, cache_))) return;
+
+  std::vector<TensorSpan> tensors;
+  for (size_t k = 0; k + 2 < triplets.size(); k += 3)
+    tensors.push_back({static_cast<uint32_t>(triplets[k]), static_cast<uint64_t>(triplets[k + 1]),
+                       static_cast<uint64_t>(triplets[k + 2])});
+  pattern_ = std::make_unique<Pattern>(*cache_, std::move(tensors));
+  rows_ = Napi::Persistent(info[2].As<Napi::Int32Array>());
+  if (!options.Get("mapper").ToBoolean()) return;
+  mapper_ = std::make_unique<Mapper>(*cache_);
+  if (ThrowIfFailed(env, mapper_->Start())) return;
+  context_ = &ContextOf(env);
+  context_->stoppables.insert(this);
+}
+
+NativeCache::~NativeCache() {
+  if (context_ != nullptr) context_->stoppables.erase(this);
+  StopMapper();
+}
+
+void NativeCache::StopForTeardown() {
+  context_ = nullptr;
+  StopMapper();
+}
+
+void NativeCache::StopMapper() {
+  if (mapper_) mapper_->Stop();
+}
+
+std::span<const GrowCommand> NativeCache::Commands(const Napi::CallbackInfo& info) const {
+  static_assert(sizeof(GrowCommand) == 2 * sizeof(int32_t));
+  const std::span<int32_t> pairs = ToInt32Span(info[0]);
+  const size_t count = std::min<size_t>(ToUint64(info[1]), pairs.size() / 2);
+  return {reinterpret_cast<const GrowCommand*>(pairs.data()), count};
+}
+
+Napi::Value NativeCache::Finish(Napi::Env env, const Status& status) {
+  ThrowIfFailed(env, status);
+  return env.Undefined();
+}
+
+Napi::Value NativeCache::Grow(const Napi::CallbackInfo& info) {
+  return Finish(info.Env(), cache_->Grow(Commands(info)));
+}
+
+Napi::Value NativeCache::Request(const Napi::CallbackInfo& info) {
+  if (mapper_) mapper_->Request(Commands(info));
+  return info.Env().Undefined();
+}
+
+Napi::Value NativeCache::Cancel(const Napi::CallbackInfo& info) {
+  if (mapper_) mapper_->Cancel(ToInt32(info[0]));
+  return info.Env().Undefined();
+}
+
+Napi::Value NativeCache::Shrink(const Napi::CallbackInfo& info) {
+  return Finish(info.Env(), cache_->Shrink(ToInt32(info[0]), ToInt32(info[1])));
+}
+
+Napi::Value NativeCache::Promise(const Napi::CallbackInfo& info) {
+  return Finish(info.Env(), cache_->Promise(ToInt32(info[0]), ToInt32(info[1])));
+}
+
+Napi::Value NativeCache::Assign(const Napi::CallbackInfo& info) {
+  return Finish(info.Env(), cache_->Assign(ToInt32(info[0]), static_cast<Tenant>(ToUint64(info[1]))));
+}
+
+Napi::Value NativeCache::Publish(const Napi::CallbackInfo& info) {
+  Napi::Int32Array rows = rows_.Value();
+  return Napi::Number::New(info.Env(), cache_->Publish({rows.Data(), rows.ElementLength()}));
+}
+
+Napi::Value NativeCache::IsQuarantined(const Napi::CallbackInfo& info) {
+  return Napi::Boolean::New(info.Env(), cache_->is_quarantined(ToInt32(info[0])));
+}
+
+Napi::Value NativeCache::MapperState(const Napi::CallbackInfo& info) {
+  const Napi::Env env = info.Env();
+  Status last;
+  const uint64_t late_errors = mapper_ ? mapper_->late_errors(last) : 0;
+  Napi::Object state = Napi::Object::New(env);
+  state.Set("isIdle", !mapper_ || mapper_->is_idle());
+  state.Set("lateErrors", FromCount(env, late_errors));
+  state.Set("starved", FromCount(env, mapper_ ? mapper_->starved() : 0));
+  state.Set("lastError", MakeError(env, last));
+  return state;
+}
+
+Napi::Value NativeCache::Counters(const Napi::CallbackInfo& info) {
+  const Napi::Env env = info.Env();
+  const CacheCounters from = cache_->counters();
+  Napi::Object to = Napi::Object::New(env);
+  to.Set("foregroundRows", FromCount(env, from.foreground_rows));
+  to.Set("foregroundMaps", FromCount(env, from.foreground_maps));
+  to.Set("backgroundRows", FromCount(env, from.background_rows));
+  to.Set("backgroundMaps", FromCount(env, from.background_maps));
+  to.Set("unmappedRows", FromCount(env, from.unmapped_rows));
+  to.Set("unmaps", FromCount(env, from.unmaps));
+  to.Set("scrubbedPages", FromCount(env, from.scrubbed_pages));
+  to.Set("mappedRows", FromCount(env, from.mapped_rows));
+  to.Set("mappedPages", FromCount(env, from.mapped_pages));
+  to.Set("quarantinedSlots", FromCount(env, from.quarantined_slots));
+  return to;
+}
+
+Napi::Value NativeCache::Address(const Napi::CallbackInfo& info) {
+  return FromUint64(info.Env(), cache_->address(ToUint64(info[0])));
+}
+
+Napi::Value NativeCache::Window(const Napi::CallbackInfo& info) {
+  // Pre (lib/memory/views.ts): the bytes are mapped, and the window is detached before they are unmapped.
+  auto* start = reinterpret_cast<void*>(cache_->address(ToUint64(info[0])) + ToUint64(info[1]));
+  return Napi::ArrayBuffer::New(info.Env(), start, ToUint64(info[2]));
+}
+
+Napi::Value NativeCache::Stamp(const Napi::CallbackInfo& info) {
+  return Finish(info.Env(), pattern_->Stamp(ToInt32(info[0]), ToUint64(info[1]), ToUint64(info[2]), ToUint64(info[3])));
+}
+
+Napi::Value NativeCache::Check(const Napi::CallbackInfo& info) {
+  uint64_t wrong = 0;
+  const Status status =
+      pattern_->Check(ToInt32(info[0]), ToUint64(info[1]), ToUint64(info[2]), ToUint64(info[3]), wrong);
+  if (ThrowIfFailed(info.Env(), status)) return info.Env().Undefined();
+  return FromCount(info.Env(), wrong);
+}
+
+Napi::Value NativeCache::Verify(const Napi::CallbackInfo& info) { return Finish(info.Env(), cache_->Verify()); }
+
+Napi::Value NativeCache::Close(const Napi::CallbackInfo& info) {
+  StopMapper();
+  return Finish(info.Env(), cache_->Close());
+}
+
+}  // namespace vkv::addon

@@ -1,0 +1,59 @@
+// NativeCache: a KvCache, its mapper and its test pattern, seen from JavaScript. Converts and forwards.
+//
+// The rows of each slot stand in an Int32Array bound at construction; only publish(), on the JavaScript thread, writes it.
+// Lists of slots and rows pass as an Int32Array of pairs with a count: one crossing per step, nothing allocated.
+#ifndef VKV_ADDON_CACHE_BINDING_H_
+#define VKV_ADDON_CACHE_BINDING_H_
+
+#include <napi.h>
+
+#include <memory>
+
+#include "addon/context.h"
+#include "kv_cache.h"
+#include "mapper.h"
+#include "pattern.h"
+
+namespace vkv::addon {
+
+class NativeCache : public Napi::ObjectWrap<NativeCache>, private Stoppable {
+ public:
+  static void Define(Napi::Env env, Napi::Object exports);
+
+  // (pool, {pageBytes, slots, maxTokens, tokenBytes: Float64Array, tensors: Float64Array of triplets, scrub, mapper}, rows)
+  explicit NativeCache(const Napi::CallbackInfo& info);
+  ~NativeCache() override;
+
+ private:
+  Napi::Value Grow(const Napi::CallbackInfo& info);           // (pairs, count)
+  Napi::Value Request(const Napi::CallbackInfo& info);        // (pairs, count)
+  Napi::Value Cancel(const Napi::CallbackInfo& info);         // (slot)
+  Napi::Value Shrink(const Napi::CallbackInfo& info);         // (slot, rows)
+  Napi::Value Promise(const Napi::CallbackInfo& info);        // (slot, rows)
+  Napi::Value Assign(const Napi::CallbackInfo& info);         // (slot, tenant)
+  Napi::Value Publish(const Napi::CallbackInfo& info);        // () => changed slots
+  Napi::Value IsQuarantined(const Napi::CallbackInfo& info);  // (slot)
+  Napi::Value MapperState(const Napi::CallbackInfo& info);    // () => {isIdle, lateErrors, starved, lastError}
+  Napi::Value Counters(const Napi::CallbackInfo& info);
+  Napi::Value Address(const Napi::CallbackInfo& info);        // (reservation) => BigInt
+  Napi::Value Window(const Napi::CallbackInfo& info);         // (reservation, offset, bytes) => ArrayBuffer
+  Napi::Value Stamp(const Napi::CallbackInfo& info);          // (slot, from, tokens, key)
+  Napi::Value Check(const Napi::CallbackInfo& info);          // (slot, from, tokens, key) => wrong tokens
+  Napi::Value Verify(const Napi::CallbackInfo& info);
+  Napi::Value Close(const Napi::CallbackInfo& info);
+
+  void StopForTeardown() override;
+  void StopMapper();
+  std::span<const GrowCommand> Commands(const Napi::CallbackInfo& info) const;
+  Napi::Value Finish(Napi::Env env, const Status& status);
+
+  EnvContext* context_ = nullptr;   // while registered there
+  std::unique_ptr<KvCache> cache_;  // null when the constructor threw
+  std::unique_ptr<Mapper> mapper_;  // null without a background thread
+  std::unique_ptr<Pattern> pattern_;
+  Napi::Reference<Napi::Int32Array> rows_;
+};
+
+}  // namespace vkv::addon
+
+#endif  // VKV_ADDON_CACHE_BINDING_H_

@@ -1,0 +1,57 @@
+// NativeDriver: a Driver seen from JavaScript, call by call. Converts and forwards; lib/memory/driver.ts validates.
+// The raw calls serve the contract suite and gpu-check; the cache never goes through them.
+#ifndef VKV_ADDON_DRIVER_BINDING_H_
+#define VKV_ADDON_DRIVER_BINDING_H_
+
+#include <napi.h>
+
+#include <memory>
+
+#include "driver.h"
+
+namespace vkv::addon {
+
+class NativeDriver : public Napi::ObjectWrap<NativeDriver> {
+ public:
+  static void Define(Napi::Env env, Napi::Object exports);
+  // The JavaScript object of an opened driver.
+  static Napi::Value Wrap(Napi::Env env, std::shared_ptr<Driver> driver);
+  // The driver behind an object made by Wrap; null when it was closed.
+  static std::shared_ptr<Driver> Of(const Napi::Value& value);
+
+  explicit NativeDriver(const Napi::CallbackInfo& info);
+
+ private:
+  Napi::Value Info(const Napi::CallbackInfo& info);
+  Napi::Value QueryMemory(const Napi::CallbackInfo& info);
+  Napi::Value IsLost(const Napi::CallbackInfo& info);
+  Napi::Value Close(const Napi::CallbackInfo& info);
+  Napi::Value Reserve(const Napi::CallbackInfo& info);
+  Napi::Value FreeReservation(const Napi::CallbackInfo& info);
+  Napi::Value CreatePage(const Napi::CallbackInfo& info);
+  Napi::Value ReleasePage(const Napi::CallbackInfo& info);
+  Napi::Value Map(const Napi::CallbackInfo& info);
+  Napi::Value SetAccess(const Napi::CallbackInfo& info);
+  Napi::Value Unmap(const Napi::CallbackInfo& info);
+  Napi::Value Write(const Napi::CallbackInfo& info);
+  Napi::Value Read(const Napi::CallbackInfo& info);
+  Napi::Value Copy(const Napi::CallbackInfo& info);
+  Napi::Value Fill(const Napi::CallbackInfo& info);
+  Napi::Value CreateStream(const Napi::CallbackInfo& info);
+  Napi::Value DestroyStream(const Napi::CallbackInfo& info);
+  Napi::Value SynchronizeStream(const Napi::CallbackInfo& info);
+  Napi::Value RecordEvent(const Napi::CallbackInfo& info);
+  Napi::Value QueryEvent(const Napi::CallbackInfo& info);
+  Napi::Value DestroyEvent(const Napi::CallbackInfo& info);
+  Napi::Value FailCall(const Napi::CallbackInfo& info);
+
+  // Runs `call(driver)` with the device current; throws what fails, kClosed included. Undefined on success.
+  template <typename Call>
+  Napi::Value Run(Napi::Env env, Call call);
+
+  std::shared_ptr<Driver> driver_;
+};
+
+}  // namespace vkv::addon
+
+#endif  // VKV_ADDON_DRIVER_BINDING_H_

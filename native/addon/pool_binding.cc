@@ -1,0 +1,60 @@
+#include "addon/pool_binding.h"
+
+#include "addon/context.h"
+#include "addon/driver_binding.h"
+
+namespace vkv::addon {
+
+void NativePool::Define(Napi::Env env, Napi::Object exports) {
+  const Napi::Function pool_class =
+      DefineClass(env, "NativePool",
+                  {InstanceMethod<&NativePool::Counts>("counts"), InstanceMethod<&NativePool::Available>("available"),
+                   InstanceMethod<&NativePool::SetBudget>("setBudget"), InstanceMethod<&NativePool::Trim>("trim"),
+                   InstanceMethod<&NativePool::Close>("close")});
+  ContextOf(env).pool_class = Napi::Persistent(pool_class);
+  exports.Set("NativePool", pool_class);
+}
+
+std::shared_ptr<PagePool> NativePool::Of(const Napi::Value& value) {
+  return Napi::ObjectWrap<NativePool>::Unwrap(value.As<Napi::Object>())->pool_;
+}
+
+NativePool::NativePool(const Napi::CallbackInfo& info) : Napi::ObjectWrap<NativePool>(info) {
+  std::shared_ptr<Driver> driver = NativeDriver::Of(info[0]);
+  ThrowIfFailed(info.Env(), driver ? PagePool::Open(std::move(driver), ToUint64(info[1]), ToUint64(info[2]), pool_)
+                                   : Fail(Code::kClosed, "driver"));
+}
+
+Napi::Value NativePool::Counts(const Napi::CallbackInfo& info) {
+  const Napi::Env env = info.Env();
+  const PoolCounts from = pool_->counts();
+  Napi::Object to = Napi::Object::New(env);
+  to.Set("budgetPages", FromCount(env, from.budget));
+  to.Set("createdPages", FromCount(env, from.created));
+  to.Set("freePages", FromCount(env, from.free));
+  to.Set("mappedPages", FromCount(env, from.in_use));
+  to.Set("promisedPages", FromCount(env, from.promised));
+  to.Set("quarantinedPages", FromCount(env, from.quarantined));
+  return to;
+}
+
+Napi::Value NativePool::Available(const Napi::CallbackInfo& info) {
+  return FromCount(info.Env(), pool_->available());
+}
+
+Napi::Value NativePool::SetBudget(const Napi::CallbackInfo& info) {
+  ThrowIfFailed(info.Env(), pool_->SetBudget(ToUint64(info[0])));
+  return info.Env().Undefined();
+}
+
+Napi::Value NativePool::Trim(const Napi::CallbackInfo& info) {
+  ThrowIfFailed(info.Env(), pool_->Trim(ToUint64(info[0])));
+  return info.Env().Undefined();
+}
+
+Napi::Value NativePool::Close(const Napi::CallbackInfo& info) {
+  ThrowIfFailed(info.Env(), pool_->Close());
+  return info.Env().Undefined();
+}
+
+}  // namespace vkv::addon

@@ -1,0 +1,32 @@
+// NativePool: a PagePool seen from JavaScript. Converts and forwards; lib/memory/page-pool.ts validates.
+#ifndef VKV_ADDON_POOL_BINDING_H_
+#define VKV_ADDON_POOL_BINDING_H_
+
+#include <napi.h>
+
+#include <memory>
+
+#include "page_pool.h"
+
+namespace vkv::addon {
+
+class NativePool : public Napi::ObjectWrap<NativePool> {
+ public:
+  static void Define(Napi::Env env, Napi::Object exports);
+  static std::shared_ptr<PagePool> Of(const Napi::Value& value);
+
+  explicit NativePool(const Napi::CallbackInfo& info);  // (driver, pageBytes, budgetBytes)
+
+ private:
+  Napi::Value Counts(const Napi::CallbackInfo& info);
+  Napi::Value Available(const Napi::CallbackInfo& info);
+  Napi::Value SetBudget(const Napi::CallbackInfo& info);
+  Napi::Value Trim(const Napi::CallbackInfo& info);
+  Napi::Value Close(const Napi::CallbackInfo& info);
+
+  std::shared_ptr<PagePool> pool_;
+};
+
+}  // namespace vkv::addon
+
+#endif  // VKV_ADDON_POOL_BINDING_H_

@@ -1,0 +1,90 @@
+// DriverCuda: a Driver over a table of CUDA entry points, be it the real library or the mock.
+//
+// It keeps the device's primary context (never one of its own, so that it shares addresses and streams with
+// the engine) from Open until it is destroyed, and translates: calls into entry points, their answers into
+// Status. It keeps no account of its own of what is allowed; a broken precondition is what CUDA says it is,
+// and becomes kDriverMisuse. Threads: any, inside a DriverScope. After a sticky failure, and in a forked
+// child, no call reaches CUDA any more.
+#ifndef VKV_CUDA_DRIVER_CUDA_H_
+#define VKV_CUDA_DRIVER_CUDA_H_
+
+#include <sys/types.h>
+
+#include <atomic>
+#include <memory>
+
+#include "cuda/answers.h"
+#include "cuda/cuda_api.h"
+#include "cuda/ledger.h"
+#include "driver.h"
+
+namespace vkv::cuda {
+
+class DriverCuda final : public Driver {
+ public:
+  // `kind` is for DriverInfo. Fails with kDriverUnavailable (stub library, no device, no such device, cuInit
+  // refused), kDriverUnsupported (no virtual memory management), or what a failed call gives.
+  static Status Open(std::shared_ptr<CudaApi> api, int device, const char* kind,
+                     std::unique_ptr<Driver>& driver);
+  // Waits for the device and gives back what is left, after telling the table how much that is
+  // (NoteLeftovers).
+  ~DriverCuda() override;
+  DriverCuda(const DriverCuda&) = delete;
+  DriverCuda& operator=(const DriverCuda&) = delete;
+
+  const DriverInfo& info() const override { return info_; }
+  Status QueryMemory(MemoryInfo& memory) override;
+  bool is_lost() const override { return lost_result_.load(std::memory_order_acquire) != CUDA_SUCCESS; }
+
+  // Also relaxes the thread's stream capture mode, so that mapping is legal while some stream is being
+  // captured.
+  Status Enter() override;
+  void Leave() override;
+
+  // The alignment is the largest power of two that divides `page_bytes`, which is all that mapping needs.
+  Status Reserve(uint64_t bytes, uint64_t page_bytes, uint64_t& address) override;
+  Status FreeReservation(uint64_t address, uint64_t bytes) override;
+  Status CreatePage(uint64_t page_bytes, uint64_t near, PageHandle& page) override;
+  Status ReleasePage(PageHandle page, uint64_t page_bytes) override;
+  Status Map(uint64_t address, uint64_t page_bytes, PageHandle page) override;
+  Status SetAccess(uint64_t address, uint64_t bytes) override;
+  Status Unmap(uint64_t address, uint64_t bytes) override;
+
+  Status Write(uint64_t to, const void* from, uint64_t bytes) override;
+  Status Read(void* to, uint64_t from, uint64_t bytes) override;
+  Status Copy(uint64_t to, uint64_t from, uint64_t bytes, Stream stream) override;
+  Status Fill(uint64_t to, uint8_t value, uint64_t bytes, Stream stream) override;
+
+  Status CreateStream(Stream& stream) override;
+  Status DestroyStream(Stream stream) override;
+  Status SynchronizeStream(Stream stream) override;
+  Status RecordEvent(Stream stream, Event& event) override;
+  Status QueryEvent(Event event, bool& is_done) override;
+  Status DestroyEvent(Event event) override;
+
+ private:
+  DriverCuda(std::shared_ptr<CudaApi> api, DriverInfo info, CUdevice device, CUcontext context);
+
+  bool is_forked() const;
+  // Ok when a call may reach CUDA.
+  Status Ready() const;
+  // The Status of a call's answer; a sticky one makes the driver lost.
+  Status Check(const char* call, CUresult result, const Subject& subject = {});
+  // The same for a call that gives something back: with the context gone there is nothing left to give.
+  Status CheckGivenBack(const char* call, CUresult result, const Subject& subject);
+  void Lose(const char* call, CUresult result);
+  void GiveBackLeftovers();
+
+  const std::shared_ptr<CudaApi> api_;
+  DriverInfo info_;  // immutable after Open
+  const CUdevice device_;
+  const CUcontext context_;  // the primary context, retained once
+  const pid_t owner_;        // the process that opened it
+  Ledger ledger_;
+  std::atomic<CUresult> lost_result_{CUDA_SUCCESS};  // the first sticky failure
+  std::atomic<const char*> lost_call_{""};
+};
+
+}  // namespace vkv::cuda
+
+#endif  // VKV_CUDA_DRIVER_CUDA_H_

@@ -1,0 +1,76 @@
+// AddressSpace: the reservations of a driver by address, and the number of kernel mappings they all make.
+//
+// Owns the book-keeping, not the addresses. Ends each range with an inaccessible guard, so that two
+// reservations that the kernel puts side by side never share a mapping (the count stays exact) and a write
+// past the end of one tensor never reaches the next. Threads: the caller locks.
+#ifndef VKV_HOST_ADDRESS_SPACE_H_
+#define VKV_HOST_ADDRESS_SPACE_H_
+
+#include <cstdint>
+#include <map>
+
+#include "host/mapping_table.h"
+#include "status.h"
+
+namespace vkv::host {
+
+struct AddressRange {
+  AddressRange(uint64_t address, uint64_t bytes, uint64_t guard_bytes, uint64_t page_bytes,
+               uint64_t file_offset)
+      : address(address),
+        bytes(bytes),
+        guard_bytes(guard_bytes),
+        page_bytes(page_bytes),
+        file_offset(file_offset),
+        table(bytes / page_bytes, page_bytes) {}
+
+  const uint64_t address;
+  const uint64_t bytes;
+  const uint64_t guard_bytes;  // follow the range
+  const uint64_t page_bytes;
+  const uint64_t file_offset;  // of the page whose home is the range's first address
+  MappingTable table;
+};
+
+// Some whole pages of one range.
+struct PageRun {
+  AddressRange* range = nullptr;
+  uint64_t first = 0;
+  uint64_t pages = 0;
+
+  uint64_t end() const { return first + pages; }
+};
+
+class AddressSpace {
+ public:
+  static constexpr uint64_t kMappingsOfRange = 2;  // an empty range and its guard
+
+  uint64_t ranges() const { return ranges_.size(); }
+  uint64_t mappings() const { return mappings_; }
+
+  void Add(uint64_t address, uint64_t bytes, uint64_t guard_bytes, uint64_t page_bytes, uint64_t file_offset);
+  // Pre: nothing is mapped in it.
+  void Remove(const AddressRange& range);
+
+  // The range that holds all these bytes, or null. Valid until it is removed.
+  AddressRange* Find(uint64_t address, uint64_t bytes);
+  // The run these bytes are; false unless they are whole pages of one range.
+  bool FindRun(uint64_t address, uint64_t bytes, PageRun& run);
+  // The range's first address, for one after another: `previous` 0 starts, null ends.
+  const AddressRange* Next(uint64_t previous) const;
+
+  // mappings() if the page at `offset` were mapped at an unmapped index.
+  uint64_t MappingsWith(const AddressRange& range, uint64_t index, uint64_t offset) const {
+    return mappings_ - range.table.mappings() + range.table.MappingsWith(index, offset);
+  }
+  void Map(AddressRange& range, uint64_t index, uint64_t offset, PageIndex page);
+  void Unmap(AddressRange& range, uint64_t index);
+
+ private:
+  std::map<uint64_t, AddressRange> ranges_;  // by address
+  uint64_t mappings_ = 0;
+};
+
+}  // namespace vkv::host
+
+#endif  // VKV_HOST_ADDRESS_SPACE_H_

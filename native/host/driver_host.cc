@@ -1,0 +1,210 @@
+#include "host/driver_host.h"
+
+#include <algorithm>
+
+#include "host/machine.h"
+
+namespace vkv {
+namespace {
+
+using host::AddressRange;
+using host::AddressSpace;
+using host::Page;
+using host::SystemError;
+
+constexpr uint64_t kGranularityBytes = uint64_t{64} << 10;
+constexpr uint64_t kDefaultPageBytes = uint64_t{2} << 20;
+constexpr uint64_t kLargestRangeBytes =
+    uint64_t{1} << 56;  // more than any machine addresses; keeps sums from overflowing
+
+bool IsPageSize(uint64_t bytes) { return bytes != 0 && bytes % kGranularityBytes == 0; }
+
+}  // namespace
+
+Status OpenHostDriver(const HostOptions& options, std::unique_ptr<Driver>& driver) {
+  std::unique_ptr<DriverHost> opened;
+  VKV_RETURN_IF_ERROR(DriverHost::Open(options, opened));
+  driver = std::move(opened);
+  return Ok();
+}
+
+Status DriverHost::Open(const HostOptions& options, std::unique_ptr<DriverHost>& driver) {
+  std::unique_ptr<DriverHost> opened(new DriverHost);
+  VKV_RETURN_IF_ERROR(host::ForkGuard::Open(opened->guard_));
+  VKV_RETURN_IF_ERROR(opened->file_.Open());
+  opened->memory_bytes_ = options.memory_bytes != 0 ? options.memory_bytes : host::MachineMemoryBytes();
+  opened->populate_ = options.populate;
+
+  DriverInfo& info = opened->info_;
+  info.kind = "host";
+  info.device_name = "host memory";
+  info.granularity_bytes = kGranularityBytes;
+  info.default_page_bytes = kDefaultPageBytes;
+  info.mapping_limit = options.mapping_limit != 0 ? options.mapping_limit : host::KernelMappingLimit() / 2;
+  info.has_host_access = true;
+  info.has_zeroed_pages = true;
+  info.has_readable_holes = true;
+  driver = std::move(opened);
+  return Ok();
+}
+
+DriverHost::~DriverHost() {
+  if (guard_ == nullptr || guard_->is_forked()) return;  // in a fork nothing here is ours
+  for (const AddressRange* range = space_.Next(0); range != nullptr; range = space_.Next(range->address))
+    (void)guard_->Free(calls_, range->address, range->bytes + range->guard_bytes);
+  file_.Close();
+}
+
+Status DriverHost::FailCall(std::string_view kind, uint64_t nth, int error) {
+  host::SystemCall call;
+  if (!host::SystemCallFromName(kind, call)) return Misuse("FailCall", 0, nth);
+  calls_.FailNext(call, nth, error);
+  return Ok();
+}
+
+Status DriverHost::QueryMemory(MemoryInfo& memory) {
+  VKV_RETURN_IF_ERROR(CheckProcess());
+  MemoryInfo answer;
+  VKV_RETURN_IF_ERROR(file_.ResidentBytes(answer.resident_bytes));
+  std::lock_guard lock(mutex_);
+  answer.total_bytes = memory_bytes_;
+  answer.free_bytes = memory_bytes_ - pages_.live_bytes();
+  answer.live_pages = pages_.live_pages();
+  answer.live_reservations = space_.ranges();
+  answer.mappings = space_.mappings();
+  memory = answer;
+  return Ok();
+}
+
+Status DriverHost::OutOfMappings(uint64_t needed) const {
+  return Fail(Code::kOutOfMappings, "mmap", static_cast<int64_t>(needed),
+              static_cast<int64_t>(info_.mapping_limit));
+}
+
+Status DriverHost::Reserve(uint64_t bytes, uint64_t page_bytes, uint64_t& address) {
+  VKV_RETURN_IF_ERROR(CheckProcess());
+  if (bytes == 0 || !IsPageSize(page_bytes) || bytes % page_bytes != 0)
+    return Misuse("Reserve", bytes, page_bytes);
+  if (bytes > kLargestRangeBytes) return Fail(Code::kOutOfAddressSpace, "mmap", static_cast<int64_t>(bytes));
+  std::lock_guard lock(mutex_);
+  const uint64_t mappings = space_.mappings() + AddressSpace::kMappingsOfRange;
+  if (mappings > info_.mapping_limit) return OutOfMappings(mappings);
+  return MakeRange(bytes, page_bytes, address);
+}
+
+// The kernel aligns to its own page only, so a page more is asked for: what lies before the first aligned
+// address goes back, what is left behind the range becomes its guard.
+Status DriverHost::MakeRange(uint64_t bytes, uint64_t page_bytes, uint64_t& address) {
+  uint64_t start = 0;
+  const uint64_t asked = bytes + page_bytes;
+  int error = calls_.Reserve(asked, start);
+  if (error != 0) return SystemError(Code::kOutOfAddressSpace, "mmap", error, bytes);
+  const uint64_t end = start + asked;
+  const uint64_t aligned = (start + page_bytes - 1) / page_bytes * page_bytes;
+
+  const char* call = "mmap";
+  error = calls_.Unmap(aligned, bytes);
+  if (error == 0 && aligned > start) {
+    call = "munmap";
+    error = calls_.Free(start, aligned - start);
+    if (error == 0) start = aligned;
+  }
+  Status status = error == 0 ? Ok() : SystemError(Code::kOutOfAddressSpace, call, error, bytes);
+  uint64_t offset = 0;
+  if (status.ok()) status = file_.TakeRange(bytes, offset);
+  if (!status.ok()) {
+    (void)calls_.Free(start, end - start);
+    return status;
+  }
+  const uint64_t guard_bytes = end - aligned - bytes;
+  guard_->Add(aligned, bytes + guard_bytes);
+  space_.Add(aligned, bytes, guard_bytes, page_bytes, offset);
+  address = aligned;
+  return Ok();
+}
+
+Status DriverHost::FreeReservation(uint64_t address, uint64_t bytes) {
+  VKV_RETURN_IF_ERROR(CheckProcess());
+  std::lock_guard lock(mutex_);
+  const AddressRange* const range = space_.Find(address, bytes);
+  if (range == nullptr || range->address != address || range->bytes != bytes ||
+      range->table.mapped_pages() != 0)
+    return Misuse("FreeReservation", address, bytes);
+  if (const int error = guard_->Free(calls_, address, bytes + range->guard_bytes))
+    return SystemError(Code::kDriverCallFailed, "munmap", error, address, bytes);
+  space_.Remove(*range);
+  return Ok();
+}
+
+Status DriverHost::TakeOffset(uint64_t page_bytes, uint64_t near, uint64_t& offset, uint64_t& home) {
+  host::PageRun run;
+  const bool is_page = near != 0 && space_.FindRun(near, page_bytes, run) && run.pages == 1;
+  if (!is_page || run.range->table.At(run.first).has_home) {
+    Status status = file_.TakeOffset(page_bytes, offset);
+    status.how_many = status.ok() ? 0 : static_cast<int64_t>(pages_.live_pages());
+    return status;
+  }
+  run.range->table.set_home(run.first, true);
+  offset = run.range->file_offset + (near - run.range->address);
+  home = near;
+  return Ok();
+}
+
+void DriverHost::GiveOffset(const Page& page) {
+  if (page.home == 0) return file_.GiveOffset(page.bytes, page.offset);
+  // The reservation may be gone, and another may have its addresses; the place in the file then belongs to
+  // neither.
+  host::PageRun run;
+  if (!space_.FindRun(page.home, page.bytes, run)) return;
+  if (run.range->file_offset + (page.home - run.range->address) != page.offset) return;
+  run.range->table.set_home(run.first, false);
+}
+
+Status DriverHost::CreatePage(uint64_t page_bytes, uint64_t near, PageHandle& page) {
+  VKV_RETURN_IF_ERROR(CheckProcess());
+  if (!IsPageSize(page_bytes)) return Misuse("CreatePage", page_bytes, page_bytes);
+  uint64_t offset = 0;
+  PageHandle created = 0;
+  {
+    std::lock_guard lock(mutex_);
+    if (page_bytes > memory_bytes_ - pages_.live_bytes())
+      return Fail(Code::kOutOfDeviceMemory, "CreatePage", static_cast<int64_t>(page_bytes),
+                  static_cast<int64_t>(pages_.live_pages()));
+    uint64_t home = 0;
+    VKV_RETURN_IF_ERROR(TakeOffset(page_bytes, near, offset, home));
+    created = pages_.Add(offset, page_bytes, home);
+  }
+  const int error = populate_ ? file_.Commit(offset, page_bytes) : 0;
+  if (error == 0) {
+    page = created;
+    return Ok();
+  }
+  std::lock_guard lock(mutex_);
+  GiveOffset(*pages_.Find(created));
+  pages_.Remove(host::PageTable::IndexOf(created));
+  return SystemError(Code::kOutOfDeviceMemory, "fallocate", error, page_bytes, pages_.live_pages());
+}
+
+Status DriverHost::ReleasePage(PageHandle handle, uint64_t page_bytes) {
+  VKV_RETURN_IF_ERROR(CheckProcess());
+  uint64_t offset = 0;
+  {
+    std::lock_guard lock(mutex_);
+    Page* const page = pages_.Find(handle);
+    if (page == nullptr || page->bytes != page_bytes || page->maps != 0)
+      return Misuse("ReleasePage", handle, page_bytes);
+    page->is_releasing = true;
+    offset = page->offset;
+  }
+  const int error = file_.Punch(offset, page_bytes);
+  std::lock_guard lock(mutex_);
+  const host::PageIndex index = host::PageTable::IndexOf(handle);
+  Page& page = pages_.At(index);
+  page.is_releasing = false;
+  if (error != 0) return SystemError(Code::kDriverCallFailed, "fallocate", error, handle, page_bytes);
+  GiveOffset(page);
+  pages_.Remove(index);
+  return Ok();
+}
+
+}  // namespace vkv

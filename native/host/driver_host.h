@@ -1,0 +1,122 @@
+// DriverHost: the driver on this machine's own memory, for CPU inference. Reservations are read-only zeros,
+// pages are parts of one memory file, and mapping is real: a page written at one address is read at all
+// others it is mapped at.
+//
+// Owns the file and every reservation. A call of Map only books the page; SetAccess is what maps, with one
+// system call for each run of pages whose places in the file follow each other (one mmap for a whole prompt's
+// row of a slot, not one per page). All work is done when a call returns, so streams and events are only
+// counted. Threads: any; one mutex guards all book-keeping and is not held while pages are mapped, unmapped,
+// released or copied. A reservation takes pages of one size only. In a fork of this process every call
+// returns kDriverUnavailable (kForked).
+//
+// Not done: mapped pages are part of a core dump (excluding them costs a third system call for each mapping),
+// and drivers of one process do not know of each other's mappings: give each its share of `mapping_limit`.
+#ifndef VKV_HOST_DRIVER_HOST_H_
+#define VKV_HOST_DRIVER_HOST_H_
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string_view>
+#include <unordered_set>
+
+#include "driver.h"
+#include "host/address_space.h"
+#include "host/fork_guard.h"
+#include "host/page_file.h"
+#include "host/page_table.h"
+#include "host/system_calls.h"
+
+namespace vkv {
+
+struct HostOptions {
+  // The most bytes of pages that exist at a time; CreatePage refuses beyond it. 0: what this machine, or the
+  // memory cgroup this process is in, has.
+  uint64_t memory_bytes = 0;
+  // Memory is taken from the system when a page is created, and page tables are filled when it is mapped: a
+  // lack of memory is then kOutOfDeviceMemory instead of a dead process later, and first touches take no
+  // faults. False: memory is taken at the first touch.
+  bool populate = false;
+  // The most kernel mappings for reservations and their pages, beyond which Reserve and Map refuse. 0: half
+  // of vm.max_map_count. At the kernel's own limit even malloc fails.
+  uint64_t mapping_limit = 0;
+};
+
+class DriverHost final : public Driver {
+ public:
+  static Status Open(const HostOptions& options, std::unique_ptr<DriverHost>& driver);
+  ~DriverHost() override;
+  DriverHost(const DriverHost&) = delete;
+  DriverHost& operator=(const DriverHost&) = delete;
+
+  // For tests: the nth system call of this kind from now on (1: the next) fails once with the errno; 0
+  // withdraws that. Kinds: "ftruncate", "mmap-reserve", "mmap-map", "mmap-unmap", "munmap", "fallocate";
+  // kDriverMisuse for any other.
+  Status FailCall(std::string_view kind, uint64_t nth, int error);
+
+  const DriverInfo& info() const override { return info_; }
+  Status QueryMemory(MemoryInfo& memory) override;
+  bool is_lost() const override { return false; }
+  Status Enter() override { return CheckProcess(); }
+  void Leave() override {}
+
+  Status Reserve(uint64_t bytes, uint64_t page_bytes, uint64_t& address) override;
+  Status FreeReservation(uint64_t address, uint64_t bytes) override;
+  Status CreatePage(uint64_t page_bytes, uint64_t near, PageHandle& page) override;
+  Status ReleasePage(PageHandle page, uint64_t page_bytes) override;
+  Status Map(uint64_t address, uint64_t page_bytes, PageHandle page) override;
+  Status SetAccess(uint64_t address, uint64_t bytes) override;
+  Status Unmap(uint64_t address, uint64_t bytes) override;
+
+  Status Write(uint64_t to, const void* from, uint64_t bytes) override;
+  Status Read(void* to, uint64_t from, uint64_t bytes) override;
+  Status Copy(uint64_t to, uint64_t from, uint64_t bytes, Stream stream) override;
+  Status Fill(uint64_t to, uint8_t value, uint64_t bytes, Stream stream) override;
+
+  Status CreateStream(Stream& stream) override;
+  Status DestroyStream(Stream stream) override;
+  Status SynchronizeStream(Stream stream) override;
+  Status RecordEvent(Stream stream, Event& event) override;
+  Status QueryEvent(Event event, bool& is_done) override;
+  Status DestroyEvent(Event event) override;
+
+ private:
+  DriverHost() = default;
+
+  Status CheckProcess() const {
+    if (!guard_->is_forked()) return Ok();
+    return Fail(Code::kDriverUnavailable, "fork", static_cast<int64_t>(Unavailable::kForked));
+  }
+  static Status Misuse(const char* call, uint64_t what, uint64_t how_many) {
+    return Fail(Code::kDriverMisuse, call, static_cast<int64_t>(what), static_cast<int64_t>(how_many));
+  }
+  Status OutOfMappings(uint64_t needed) const;
+  Status MakeRange(uint64_t bytes, uint64_t page_bytes, uint64_t& address);
+
+  // All of these: the caller holds mutex_.
+  Status TakeOffset(uint64_t page_bytes, uint64_t near, uint64_t& offset, uint64_t& home);
+  void GiveOffset(const host::Page& page);
+  Status CheckAccess(const char* call, uint64_t address, uint64_t bytes);
+  Status CheckStream(const char* call, Stream stream) const;
+
+  DriverInfo info_;
+  uint64_t memory_bytes_ = 0;
+  bool populate_ = false;
+
+  host::SystemCalls calls_;
+  std::unique_ptr<host::ForkGuard> guard_;
+
+  std::mutex mutex_;  // guards all below
+  host::PageFile file_{calls_};
+  host::PageTable pages_;
+  host::AddressSpace space_;
+  std::unordered_set<Stream> streams_;
+  std::unordered_set<Event> events_;
+  uint64_t last_handle_ = 0;  // of streams and events
+};
+
+Status OpenHostDriver(const HostOptions& options, std::unique_ptr<Driver>& driver);
+
+}  // namespace vkv
+
+#endif  // VKV_HOST_DRIVER_HOST_H_

@@ -1,0 +1,137 @@
+// DriverHost's calls that map: Map books, SetAccess and Unmap tell the kernel. A page is busy from the moment
+// the lock is given up for a system call on it until the outcome is booked; any other call on it in between
+// is misuse.
+#include <cerrno>
+#include <vector>
+
+#include "host/driver_host.h"
+
+namespace vkv {
+namespace {
+
+using host::MappingTable;
+using host::PageRun;
+using host::SystemError;
+
+// Pages side by side in the address space and in the file: one system call.
+struct Piece {
+  uint64_t first;
+  uint64_t pages;
+  uint64_t offset;
+  bool is_accessible;
+};
+
+void SetBusy(const PageRun& run, bool value) {
+  for (uint64_t index = run.first; index < run.end(); ++index) run.range->table.set_busy(index, value);
+}
+
+bool IsMappedAndIdle(const PageRun& run) {
+  for (uint64_t index = run.first; index < run.end(); ++index) {
+    const MappingTable::Entry& entry = run.range->table.At(index);
+    if (!entry.is_mapped || entry.is_busy) return false;
+  }
+  return true;
+}
+
+// The parts of a mapped run that have no access yet.
+std::vector<Piece> PiecesWithoutAccess(const PageRun& run) {
+  const uint64_t page_bytes = run.range->page_bytes;
+  std::vector<Piece> pieces;
+  for (uint64_t index = run.first; index < run.end(); ++index) {
+    const MappingTable::Entry& entry = run.range->table.At(index);
+    if (entry.is_accessible) continue;
+    if (!pieces.empty()) {
+      Piece& last = pieces.back();
+      if (last.first + last.pages == index && last.offset + last.pages * page_bytes == entry.offset) {
+        ++last.pages;
+        continue;
+      }
+    }
+    pieces.push_back({index, 1, entry.offset, false});
+  }
+  return pieces;
+}
+
+}  // namespace
+
+Status DriverHost::Map(uint64_t address, uint64_t page_bytes, PageHandle handle) {
+  VKV_RETURN_IF_ERROR(CheckProcess());
+  std::lock_guard lock(mutex_);
+  PageRun run;
+  host::Page* const page = pages_.Find(handle);
+  const bool has_page = page != nullptr && page->bytes == page_bytes;
+  const bool has_place = space_.FindRun(address, page_bytes, run) && run.pages == 1;
+  if (!has_page || !has_place || run.range->table.At(run.first).is_mapped)
+    return Misuse("Map", address, page_bytes);
+  const uint64_t mappings = space_.MappingsWith(*run.range, run.first, page->offset);
+  if (mappings > info_.mapping_limit && mappings > space_.mappings()) return OutOfMappings(mappings);
+  space_.Map(*run.range, run.first, page->offset, host::PageTable::IndexOf(handle));
+  ++page->maps;
+  return Ok();
+}
+
+Status DriverHost::SetAccess(uint64_t address, uint64_t bytes) {
+  VKV_RETURN_IF_ERROR(CheckProcess());
+  PageRun run;
+  std::vector<Piece> pieces;
+  {
+    std::lock_guard lock(mutex_);
+    if (!space_.FindRun(address, bytes, run) || !IsMappedAndIdle(run))
+      return Misuse("SetAccess", address, bytes);
+    pieces = PiecesWithoutAccess(run);
+    if (pieces.empty()) return Ok();
+    SetBusy(run, true);
+  }
+
+  const uint64_t page_bytes = run.range->page_bytes;
+  const auto address_of = [&](const Piece& piece) { return run.range->address + piece.first * page_bytes; };
+  int error = 0;
+  for (Piece& piece : pieces) {
+    error = file_.Map(address_of(piece), piece.pages * page_bytes, piece.offset, populate_);
+    if (error != 0) break;
+    piece.is_accessible = true;
+  }
+  for (Piece& piece : pieces) {
+    if (error == 0 || !piece.is_accessible) continue;
+    // What cannot be undone stays accessible, and is booked so.
+    piece.is_accessible = calls_.Unmap(address_of(piece), piece.pages * page_bytes) != 0;
+  }
+
+  std::lock_guard lock(mutex_);
+  SetBusy(run, false);
+  for (const Piece& piece : pieces) {
+    if (!piece.is_accessible) continue;
+    for (uint64_t page = 0; page < piece.pages; ++page)
+      run.range->table.set_accessible(piece.first + page, true);
+  }
+  if (error == 0) return Ok();
+  // The one thing that a shared mapping over reserved addresses can lack is a mapping: others in this process
+  // have them.
+  if (error == ENOMEM)
+    return SystemError(Code::kOutOfMappings, "mmap", error, space_.mappings(), info_.mapping_limit);
+  return SystemError(Code::kDriverCallFailed, "mmap", error, address, bytes);
+}
+
+Status DriverHost::Unmap(uint64_t address, uint64_t bytes) {
+  VKV_RETURN_IF_ERROR(CheckProcess());
+  PageRun run;
+  bool has_access = false;
+  {
+    std::lock_guard lock(mutex_);
+    if (!space_.FindRun(address, bytes, run) || !IsMappedAndIdle(run)) return Misuse("Unmap", address, bytes);
+    for (uint64_t index = run.first; index < run.end(); ++index)
+      has_access |= run.range->table.At(index).is_accessible;
+    SetBusy(run, true);
+  }
+  const int error = has_access ? calls_.Unmap(address, bytes) : 0;
+  std::lock_guard lock(mutex_);
+  SetBusy(run, false);
+  if (error != 0) return SystemError(Code::kDriverCallFailed, "mmap", error, address, bytes);
+  for (uint64_t index = run.first; index < run.end(); ++index) {
+    --pages_.At(run.range->table.At(index).page).maps;
+    space_.Unmap(*run.range, index);
+  }
+  return Ok();
+}
+
+}  // namespace vkv

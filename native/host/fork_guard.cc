@@ -1,0 +1,103 @@
+#include "host/fork_guard.h"
+
+#include <pthread.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <mutex>
+
+#include "driver.h"
+
+namespace vkv::host {
+namespace {
+
+// The only mutable global of the driver: fork() is an event of the whole process and its handlers get no
+// argument. Constant-initialised and trivially destroyed, so neither loading order nor process exit matters
+// to it.
+struct GuardList {
+  std::mutex mutex;  // held across fork(), so that the child finds the list whole
+  ForkGuard* first = nullptr;
+  bool has_handlers = false;
+};
+constinit GuardList guard_list;
+
+uint64_t StampBytes() { return static_cast<uint64_t>(sysconf(_SC_PAGESIZE)); }
+
+Status Refused(const char* call, int error) {
+  return SystemError(Code::kDriverUnavailable, call, error,
+                     static_cast<uint64_t>(Unavailable::kMemoryRefused));
+}
+
+}  // namespace
+
+Status ForkGuard::Open(std::unique_ptr<ForkGuard>& guard) {
+  void* const stamp = mmap(nullptr, StampBytes(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (stamp == MAP_FAILED) return Refused("mmap", errno);
+  // Where the kernel does not know this advice (before 4.14) the handler below still covers fork().
+  (void)madvise(stamp, StampBytes(), MADV_WIPEONFORK);
+
+  std::unique_ptr<ForkGuard> opened(new ForkGuard);
+  opened->stamp_ = static_cast<volatile uint32_t*>(stamp);
+  *opened->stamp_ = 1;
+
+  std::lock_guard lock(guard_list.mutex);
+  if (!guard_list.has_handlers) {
+    // Undone by the C library when this code is unloaded.
+    const int error = pthread_atfork(BeforeFork, AfterForkInParent, AfterForkInChild);
+    if (error != 0) {
+      munmap(stamp, StampBytes());
+      opened->stamp_ = nullptr;
+      return Refused("pthread_atfork", error);
+    }
+    guard_list.has_handlers = true;
+  }
+  opened->next_ = guard_list.first;
+  if (opened->next_ != nullptr) opened->next_->previous_ = opened.get();
+  guard_list.first = opened.get();
+  guard = std::move(opened);
+  return Ok();
+}
+
+ForkGuard::~ForkGuard() {
+  if (stamp_ == nullptr || is_forked()) return;
+  std::lock_guard lock(guard_list.mutex);
+  if (next_ != nullptr) next_->previous_ = previous_;
+  (previous_ != nullptr ? previous_->next_ : guard_list.first) = next_;
+  munmap(const_cast<uint32_t*>(stamp_), StampBytes());
+}
+
+void ForkGuard::Add(uint64_t address, uint64_t bytes) {
+  std::lock_guard lock(guard_list.mutex);
+  ranges_.push_back({address, bytes});
+}
+
+int ForkGuard::Free(SystemCalls& calls, uint64_t address, uint64_t bytes) {
+  std::lock_guard lock(guard_list.mutex);
+  if (const int error = calls.Free(address, bytes)) return error;
+  std::erase_if(ranges_, [address](const Range& range) { return range.address == address; });
+  return 0;
+}
+
+void ForkGuard::BeforeFork() { guard_list.mutex.lock(); }
+
+void ForkGuard::AfterForkInParent() { guard_list.mutex.unlock(); }
+
+// Runs in the child's only thread, before fork() returns there: nothing but system calls and memory that is
+// ours.
+void ForkGuard::AfterForkInChild() {
+  for (ForkGuard* guard = guard_list.first; guard != nullptr; guard = guard->next_) {
+    for (const Range& range : guard->ranges_) {
+      void* const start = reinterpret_cast<void*>(range.address);
+      constexpr int kFlags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
+      // If the kernel refuses, the range must still go.
+      if (mmap(start, range.bytes, PROT_NONE, kFlags, -1, 0) == MAP_FAILED) (void)munmap(start, range.bytes);
+    }
+    *guard->stamp_ = 0;
+  }
+  guard_list.first = nullptr;  // these guards are the parent's; the child may open its own
+  guard_list.mutex.unlock();
+}
+
+}  // namespace vkv::host

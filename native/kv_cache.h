@@ -1,0 +1,114 @@
+// KvCache: slots and their rows. Grows and shrinks slots as transactions; knows nothing of sequences, lengths or policy.
+//
+// Invariants: a slot with r rows has exactly the pages Layout says, mapped and accessible in every reservation; each of
+// them is referred to once per slot that maps it. A slot that someone works on is busy; only its holder touches its pages.
+// A slot in which the driver refused an undo is quarantined: what it left mapped is kept aside, and it is not used again.
+// Threads: any. The mutex guards the slots' records; it is not held across driver calls (Close alone excepted: nobody else is
+// left). Waiting happens only in Hold, for a slot the other thread works on: at most one row's mapping.
+#ifndef VKV_KV_CACHE_H_
+#define VKV_KV_CACHE_H_
+
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "layout.h"
+#include "page_pool.h"
+#include "row_ranges.h"
+#include "status.h"
+
+namespace vkv {
+
+struct GrowCommand {
+  int32_t slot;
+  int32_t rows;  // the rows it shall have; no effect if it has as many
+};
+
+struct CacheCounters {
+  uint64_t foreground_rows = 0, foreground_maps = 0;  // maps and unmaps count pages
+  uint64_t background_rows = 0, background_maps = 0;
+  uint64_t unmapped_rows = 0, unmaps = 0;
+  uint64_t scrubbed_pages = 0;
+  uint64_t mapped_rows = 0;        // now
+  uint64_t mapped_pages = 0;       // now, each mapping counted
+  uint64_t quarantined_slots = 0;  // now
+};
+
+class KvCache {
+ public:
+  // Reserves all address ranges; on failure none stay. `scrub`: zero a page before another tenant gets it.
+  static Status Open(std::shared_ptr<PagePool> pool, Layout layout, bool scrub, std::unique_ptr<KvCache>& cache);
+  ~KvCache();  // closes; what the driver refuses to take back is left to the process's end
+  KvCache(const KvCache&) = delete;
+  KvCache& operator=(const KvCache&) = delete;
+
+  const Layout& layout() const { return ranges_.layout(); }
+  PagePool& pool() { return *pool_; }
+  uint64_t address(size_t reservation) const { return ranges_.address(reservation); }
+  CacheCounters counters() const;
+
+  // Maps what every named slot lacks, all or nothing for the whole list. On failure rows, pages and promises are as before.
+  Status Grow(std::span<const GrowCommand> commands);
+  // The mapper's way: one more row for `slot` unless it has `rows` already. `is_done` says nothing is left to do.
+  Status GrowAhead(int32_t slot, int32_t rows, bool& is_done);
+  // Unmaps from the end until `rows` are left, gives the pages back and drops the promise. On failure all is as before.
+  Status Shrink(int32_t slot, int32_t rows);
+  // Sets pages aside until the slot has `rows` rows (fewer than now: drops the promise). kOutOfPages changes nothing.
+  Status Promise(int32_t slot, int32_t rows);
+  // The slot's next content belongs to `tenant`; scrubs mapped rows of another one if the cache scrubs.
+  Status Assign(int32_t slot, Tenant tenant);
+
+  int32_t rows(int32_t slot) const;
+  bool is_quarantined(int32_t slot) const;
+  // Writes the rows of every slot that changed since the last call; returns how many.
+  int32_t Publish(std::span<int32_t> rows);
+  // kInternal when the records contradict each other.
+  Status Verify() const;
+  // Unmaps everything and frees the addresses. Pre: the mapper has stopped. Retryable after a failure.
+  Status Close();
+
+ private:
+  struct Slot {
+    std::vector<PageId> pages;  // [row, reservation], kNoPage where a row adds none
+    int32_t rows = 0;
+    int32_t promised_rows = 0;  // promised up to this row
+    Tenant tenant = kUnknownTenant;
+    bool is_busy = false;
+    bool is_quarantined = false;
+    bool has_changed = false;
+  };
+
+  KvCache(std::shared_ptr<PagePool> pool, Layout layout, bool scrub);
+
+  using Lock = std::unique_lock<std::mutex>;
+  Status Hold(Lock& lock, int32_t slot);  // waits until the slot is free, then marks it busy
+  void LetGo(int32_t slot);               // pre: locked
+  void MarkChanged(int32_t slot);         // pre: locked
+  uint64_t PromisedPages(const Slot& slot, int32_t from, int32_t to) const;
+
+  Status GrowHeld(std::span<RowRun> runs, bool is_background);
+  Status TakePages(std::span<RowRun> runs, uint64_t promised);
+  void GiveBack(std::span<const RowRun> runs, uint64_t promised, std::vector<StrandedRun> stranded);
+  void Strand(std::vector<StrandedRun> stranded);
+  Status Scrub(const RowRun& run, Tenant tenant);
+  Status UnmapHeld(int32_t slot, int32_t rows);
+  Status UnmapStranded();
+
+  const std::shared_ptr<PagePool> pool_;
+  const bool scrub_;
+  RowRanges ranges_;
+
+  mutable std::mutex mutex_;  // guards all below
+  std::condition_variable let_go_;
+  std::vector<Slot> slots_;
+  std::vector<int32_t> changed_;       // slots whose rows JavaScript has not seen
+  std::vector<StrandedRun> stranded_;  // their pages are quarantined in the pool
+  CacheCounters counters_;
+};
+
+}  // namespace vkv
+
+#endif  // VKV_KV_CACHE_H_

@@ -1,0 +1,116 @@
+#include "mapper.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <string.h>
+
+namespace vkv {
+namespace {
+
+// Signals belong to Node's own threads.
+class SignalsBlocked {
+ public:
+  SignalsBlocked() {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before_);
+  }
+  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+
+ private:
+  sigset_t before_;
+};
+
+}  // namespace
+
+Mapper::Mapper(KvCache& cache) : cache_(cache), wanted_rows_(cache.layout().slots(), 0) {}
+
+Status Mapper::Start() {
+  SignalsBlocked blocked;
+  const int error = pthread_create(
+      &thread_, nullptr,
+      [](void* mapper) -> void* {
+        static_cast<Mapper*>(mapper)->Run();
+        return nullptr;
+      },
+      this);
+  if (error != 0) return {Code::kDriverCallFailed, "pthread_create", error, strerrorname_np(error), 0, 0};
+  is_started_ = true;
+  return Ok();
+}
+
+void Mapper::Request(std::span<const GrowCommand> commands) {
+  {
+    std::lock_guard lock(mutex_);
+    for (const GrowCommand& command : commands) {
+      if (wanted_rows_[command.slot] == 0) queue_.push_back(command.slot);
+      wanted_rows_[command.slot] = command.rows;
+    }
+  }
+  wake_.notify_one();
+}
+
+void Mapper::Cancel(int32_t slot) {
+  std::lock_guard lock(mutex_);
+  if (working_slot_ == slot) is_working_cancelled_ = true;
+  if (wanted_rows_[slot] == 0) return;
+  wanted_rows_[slot] = 0;
+  std::erase(queue_, slot);
+}
+
+bool Mapper::is_idle() const {
+  std::lock_guard lock(mutex_);
+  return queue_.empty() && working_slot_ == kNobody;
+}
+
+uint64_t Mapper::late_errors(Status& last) const {
+  std::lock_guard lock(mutex_);
+  last = last_error_;
+  return late_errors_;
+}
+
+uint64_t Mapper::starved() const {
+  std::lock_guard lock(mutex_);
+  return starved_;
+}
+
+void Mapper::Stop() {
+  if (!is_started_) return;
+  {
+    std::lock_guard lock(mutex_);
+    is_stopping_ = true;
+  }
+  wake_.notify_one();
+  pthread_join(thread_, nullptr);
+  is_started_ = false;
+}
+
+void Mapper::Run() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    wake_.wait(lock, [this] { return is_stopping_ || !queue_.empty(); });
+    if (is_stopping_) return;
+    const int32_t slot = queue_.front();
+    const int32_t rows = wanted_rows_[slot];
+    queue_.pop_front();
+    wanted_rows_[slot] = 0;
+    working_slot_ = slot;
+    is_working_cancelled_ = false;
+    lock.unlock();
+    bool is_done = false;
+    const Status status = cache_.GrowAhead(slot, rows, is_done);
+    lock.lock();
+    working_slot_ = kNobody;
+    if (status.code == Code::kOutOfPages || status.code == Code::kSlotBusy) {
+      ++starved_;
+    } else if (!status.ok()) {
+      ++late_errors_;
+      last_error_ = status;
+    } else if (!is_done && !is_working_cancelled_ && wanted_rows_[slot] == 0) {
+      wanted_rows_[slot] = rows;
+      queue_.push_back(slot);
+    }
+  }
+}
+
+}  // namespace vkv

@@ -1,0 +1,69 @@
+// Mapper: the one background thread of a cache that maps rows ahead of need.
+//
+// It is told how many rows each slot should have and maps them one at a time, slots in turn. It uses free pages and never
+// takes one from anybody: when there are none, the wish is dropped, and the growth happens in the foreground if it must.
+// It calls no JavaScript and holds no lock across a driver call. A failure nobody waits for is kept as a late error.
+// Threads: all methods from the owner's thread; the worker is private.
+#ifndef VKV_MAPPER_H_
+#define VKV_MAPPER_H_
+
+#include <pthread.h>
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "kv_cache.h"
+#include "status.h"
+
+namespace vkv {
+
+class Mapper {
+ public:
+  explicit Mapper(KvCache& cache);
+  ~Mapper() { Stop(); }
+  Mapper(const Mapper&) = delete;
+  Mapper& operator=(const Mapper&) = delete;
+
+  // Starts the thread. kDriverCallFailed with errno when the system refuses one.
+  Status Start();
+  // Sets the rows each named slot should have; a later wish for the same slot replaces an earlier one.
+  void Request(std::span<const GrowCommand> commands);
+  // Drops the wish for a slot. A row being mapped right now is still finished.
+  void Cancel(int32_t slot);
+  // True when it has nothing left to do.
+  bool is_idle() const;
+  // Failures of the driver so far, and the last of them.
+  uint64_t late_errors(Status& last) const;
+  // Wishes dropped for want of pages.
+  uint64_t starved() const;
+  // Finishes the row at hand and joins. Idempotent.
+  void Stop();
+
+ private:
+  static constexpr int32_t kNobody = -1;
+
+  void Run();
+
+  KvCache& cache_;
+  pthread_t thread_{};
+  bool is_started_ = false;
+
+  mutable std::mutex mutex_;  // guards all below
+  std::condition_variable wake_;
+  std::vector<int32_t> wanted_rows_;  // by slot; 0: nothing
+  std::deque<int32_t> queue_;         // slots with a wish, each once
+  int32_t working_slot_ = kNobody;
+  bool is_working_cancelled_ = false;
+  bool is_stopping_ = false;
+  uint64_t late_errors_ = 0;
+  uint64_t starved_ = 0;
+  Status last_error_;
+};
+
+}  // namespace vkv
+
+#endif  // VKV_MAPPER_H_

@@ -1,0 +1,156 @@
+// MockDevice's entry points about bytes, streams and events, and the doing of queued work.
+#include <utility>
+
+#include "mock/mock_call.h"
+
+namespace vkv::mock {
+namespace {
+
+uint64_t ToHandle(CUstream stream) { return reinterpret_cast<uint64_t>(stream); }
+uint64_t ToHandle(CUevent event) { return reinterpret_cast<uint64_t>(event); }
+
+}  // namespace
+
+CUresult MockDevice::cuMemcpyHtoD(CUdeviceptr to, const void* from, size_t bytes) {
+  Call call(*this, CallKind::cuMemcpyHtoD, {.address = to, .bytes = bytes});
+  if (call.is_refused()) return call.result();
+  if (from == nullptr && bytes != 0) return call.Break(rules::kHostPointer);
+  if (!addresses_.CanAccess(to, bytes, /*is_write=*/true)) return call.Break(rules::kWritable);
+  if (!backing_->has_memory()) return call.Answer(CUDA_ERROR_NOT_SUPPORTED);
+  if (!DoAll(streams_.TakeStream(/*stream=*/0)))
+    return call.Answer(lost_);  // in order with the default stream
+  backing_->Copy(to, reinterpret_cast<uint64_t>(from), bytes);
+  return call.result();
+}
+
+CUresult MockDevice::cuMemcpyDtoH(void* to, CUdeviceptr from, size_t bytes) {
+  Call call(*this, CallKind::cuMemcpyDtoH, {.from = from, .bytes = bytes});
+  if (call.is_refused()) return call.result();
+  if (to == nullptr && bytes != 0) return call.Break(rules::kHostPointer);
+  if (!addresses_.CanAccess(from, bytes, /*is_write=*/false)) return call.Break(rules::kReadable);
+  if (!backing_->has_memory()) return call.Answer(CUDA_ERROR_NOT_SUPPORTED);
+  if (!DoAll(streams_.TakeStream(/*stream=*/0))) return call.Answer(lost_);
+  backing_->Copy(reinterpret_cast<uint64_t>(to), from, bytes);
+  return call.result();
+}
+
+CUresult MockDevice::cuMemcpyDtoDAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream) {
+  Call call(*this, CallKind::cuMemcpyDtoDAsync,
+            {.address = to, .from = from, .bytes = bytes, .stream = ToHandle(stream)});
+  if (call.is_refused()) return call.result();
+  if (!addresses_.CanAccess(from, bytes, /*is_write=*/false)) return call.Break(rules::kReadable);
+  if (!addresses_.CanAccess(to, bytes, /*is_write=*/true)) return call.Break(rules::kWritable);
+  if (ShareMemory(addresses_.ExtentsOf(to, bytes), addresses_.ExtentsOf(from, bytes))) {
+    return call.Break(rules::kOverlap);
+  }
+  return Queue(call, ToHandle(stream), {WorkKind::kCopy, {{to, bytes, true}, {from, bytes, false}}});
+}
+
+CUresult MockDevice::cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t bytes, CUstream stream) {
+  Call call(*this, CallKind::cuMemsetD8Async, {.address = to, .bytes = bytes, .stream = ToHandle(stream)});
+  if (call.is_refused()) return call.result();
+  if (!addresses_.CanAccess(to, bytes, /*is_write=*/true)) return call.Break(rules::kWritable);
+  return Queue(call, ToHandle(stream), {WorkKind::kFill, {{to, bytes, true}}, value});
+}
+
+CUresult MockDevice::Queue(Call& call, uint64_t stream, Work work) {
+  if (!streams_.IsLiveStream(stream)) return call.Break(rules::kLiveStream, CUDA_ERROR_INVALID_HANDLE);
+  streams_.Enqueue(stream, std::move(work));
+  if (options_.streams == StreamMode::kManual) return call.result();
+  return DoAll(streams_.TakeStream(stream)) ? call.result() : call.Answer(lost_);
+}
+
+bool MockDevice::DoAll(const std::vector<Work>& works) {
+  for (const Work& work : works) {
+    if (lost_ != CUDA_SUCCESS || !Do(work)) return false;
+  }
+  return true;
+}
+
+bool MockDevice::Do(const Work& work) {
+  const std::vector<Touch>& touches = work.touches;
+  if (work.kind == WorkKind::kCopy) {
+    backing_->Copy(touches[0].address, touches[1].address, touches[0].bytes);
+  } else if (work.kind == WorkKind::kFill) {
+    backing_->Fill(touches[0].address, work.value, touches[0].bytes);
+  } else {
+    return DoKernel(work);
+  }
+  return true;
+}
+
+CUresult MockDevice::cuStreamCreate(CUstream* stream, unsigned /*flags*/) {
+  Call call(*this, CallKind::cuStreamCreate);
+  if (call.is_refused()) return call.result();
+  if (stream == nullptr) return call.Break(rules::kOutput);
+  call.arguments().handle = streams_.CreateStream();
+  *stream = reinterpret_cast<CUstream>(call.arguments().handle);
+  return call.result();
+}
+
+CUresult MockDevice::cuStreamDestroy(CUstream stream) {
+  Call call(*this, CallKind::cuStreamDestroy, {.handle = ToHandle(stream)});
+  if (call.is_refused()) return call.result();
+  if (!streams_.DestroyStream(ToHandle(stream)))
+    return call.Break(rules::kLiveStream, CUDA_ERROR_INVALID_HANDLE);
+  return call.result();
+}
+
+CUresult MockDevice::cuStreamSynchronize(CUstream stream) {
+  Call call(*this, CallKind::cuStreamSynchronize, {.handle = ToHandle(stream)});
+  if (call.is_refused()) return call.result();
+  if (!streams_.IsLiveStream(ToHandle(stream)))
+    return call.Break(rules::kLiveStream, CUDA_ERROR_INVALID_HANDLE);
+  return DoAll(streams_.TakeStream(ToHandle(stream))) ? call.result() : call.Answer(lost_);
+}
+
+CUresult MockDevice::cuStreamQuery(CUstream stream) {
+  Call call(*this, CallKind::cuStreamQuery, {.handle = ToHandle(stream)});
+  if (call.is_refused()) return call.result();
+  if (!streams_.IsLiveStream(ToHandle(stream)))
+    return call.Break(rules::kLiveStream, CUDA_ERROR_INVALID_HANDLE);
+  return streams_.IsIdle(ToHandle(stream)) ? call.result() : call.Answer(CUDA_ERROR_NOT_READY);
+}
+
+CUresult MockDevice::cuEventCreate(CUevent* event, unsigned /*flags*/) {
+  Call call(*this, CallKind::cuEventCreate);
+  if (call.is_refused()) return call.result();
+  if (event == nullptr) return call.Break(rules::kOutput);
+  call.arguments().handle = streams_.CreateEvent();
+  *event = reinterpret_cast<CUevent>(call.arguments().handle);
+  return call.result();
+}
+
+CUresult MockDevice::cuEventRecord(CUevent event, CUstream stream) {
+  Call call(*this, CallKind::cuEventRecord, {.handle = ToHandle(event), .stream = ToHandle(stream)});
+  if (call.is_refused()) return call.result();
+  if (!streams_.IsLiveEvent(ToHandle(event))) return call.Break(rules::kLiveEvent, CUDA_ERROR_INVALID_HANDLE);
+  if (!streams_.IsLiveStream(ToHandle(stream)))
+    return call.Break(rules::kLiveStream, CUDA_ERROR_INVALID_HANDLE);
+  streams_.Record(ToHandle(event), ToHandle(stream));
+  return call.result();
+}
+
+CUresult MockDevice::cuEventQuery(CUevent event) {
+  Call call(*this, CallKind::cuEventQuery, {.handle = ToHandle(event)});
+  if (call.is_refused()) return call.result();
+  if (!streams_.IsLiveEvent(ToHandle(event))) return call.Break(rules::kLiveEvent, CUDA_ERROR_INVALID_HANDLE);
+  return streams_.IsDone(ToHandle(event)) ? call.result() : call.Answer(CUDA_ERROR_NOT_READY);
+}
+
+CUresult MockDevice::cuEventSynchronize(CUevent event) {
+  Call call(*this, CallKind::cuEventSynchronize, {.handle = ToHandle(event)});
+  if (call.is_refused()) return call.result();
+  if (!streams_.IsLiveEvent(ToHandle(event))) return call.Break(rules::kLiveEvent, CUDA_ERROR_INVALID_HANDLE);
+  return DoAll(streams_.TakeUpTo(ToHandle(event))) ? call.result() : call.Answer(lost_);
+}
+
+CUresult MockDevice::cuEventDestroy(CUevent event) {
+  Call call(*this, CallKind::cuEventDestroy, {.handle = ToHandle(event)});
+  if (call.is_refused()) return call.result();
+  if (!streams_.DestroyEvent(ToHandle(event)))
+    return call.Break(rules::kLiveEvent, CUDA_ERROR_INVALID_HANDLE);
+  return call.result();
+}
+
+}  // namespace vkv::mock

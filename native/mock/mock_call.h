@@ -1,0 +1,46 @@
+// MockDevice::Call: one call of an entry point, from its first line to its last.
+//
+// It takes the call's time, holds the device's lock, counts and steps, refuses what must be refused before
+// anything else (a lost device, no cuInit, no current context, a scripted failure), and writes the journal
+// when it ends.
+#ifndef VKV_MOCK_MOCK_CALL_H_
+#define VKV_MOCK_MOCK_CALL_H_
+
+#include <mutex>
+
+#include "mock/mock_device.h"
+
+namespace vkv::mock {
+
+class MockDevice::Call {
+ public:
+  Call(MockDevice& device, CallKind kind, const CallArguments& arguments = {});
+  ~Call();
+  Call(const Call&) = delete;
+  Call& operator=(const Call&) = delete;
+
+  // True when the call must do nothing but return result().
+  bool is_refused() const { return entry_.result != CUDA_SUCCESS; }
+  CUresult result() const { return entry_.result; }
+  // For the journal: what the call gave.
+  CallArguments& arguments() { return entry_.arguments; }
+
+  // Ends the call with an answer that nobody is to blame for.
+  CUresult Answer(CUresult result) { return entry_.result = result; }
+  // Ends the call because it broke a rule.
+  CUresult Break(Rule rule, CUresult result = CUDA_ERROR_INVALID_VALUE);
+  // Ends the call because it broke a rule that costs a real device its life.
+  CUresult BreakDevice(Rule rule);
+
+ private:
+  void Spend(uint64_t ns);
+  void Admit();
+
+  MockDevice& device_;
+  std::unique_lock<std::mutex> lock_;
+  JournalEntry entry_;
+};
+
+}  // namespace vkv::mock
+
+#endif  // VKV_MOCK_MOCK_CALL_H_

@@ -1,0 +1,111 @@
+// MockDevice: a CUDA device that is not there. It is a table of entry points like the real library's, strict
+// and scriptable.
+//
+// Strict: a call that breaks one of the rules (rules.h) changes nothing, answers as CUDA would, and is
+// remembered as a misuse. Scripted: calls fail and take time as told; streams do their work when told; the
+// device can be lost. Everything it was asked is in the journal, and Leaks() says what was not given back.
+// Threads: any; one mutex guards all state. It simulates no kernels: QueueWork stands for one, and modules
+// are refused.
+#ifndef VKV_MOCK_MOCK_DEVICE_H_
+#define VKV_MOCK_MOCK_DEVICE_H_
+
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "cuda/cuda_api.h"
+#include "mock/address_book.h"
+#include "mock/backing.h"
+#include "mock/call_kind.h"
+#include "mock/contexts.h"
+#include "mock/cuda_names.h"
+#include "mock/journal.h"
+#include "mock/options.h"
+#include "mock/page_store.h"
+#include "mock/script.h"
+#include "mock/stream_model.h"
+#include "status.h"
+
+namespace vkv::mock {
+
+// What is still there, and what drivers that were closed had not given back. All zero when everybody cleaned
+// up.
+struct LeakReport {
+  cuda::Leftovers live;
+  cuda::Leftovers left_by_drivers;
+  uint64_t retained_contexts = 0;
+  uint64_t pushed_contexts = 0;
+  uint64_t page_bytes = 0;  // of memory in use, also by pages that are only mapped
+  bool is_lost = false;     // then nothing can be given back, and the rest counts for nothing
+};
+
+class MockDevice final : public cuda::CudaApi {
+ public:
+  // kDriverUnavailable (kMemoryRefused) when the system has no memory file for real backing.
+  static Status Open(const MockOptions& options, std::shared_ptr<MockDevice>& device);
+
+  const MockOptions& options() const { return options_; }
+
+  // Script. A sticky `result` also makes the device lost when its turn comes.
+  void FailCall(CallKind kind, uint64_t nth, CUresult result, uint64_t times);
+  void ClearFailures();
+  void SetLatency(CallKind kind, uint64_t ns);
+  void Lose(CUresult result);
+
+  // Streams. QueueWork queues what an engine's kernel would do: use these ranges. It is journaled as
+  // cuLaunchKernel. False when the stream is not live.
+  bool QueueWork(uint64_t stream, std::vector<Touch> touches);
+  bool CompleteStream(uint64_t stream);
+  void CompleteAll();
+  uint64_t PendingWork();
+
+  // Records, as copies.
+  std::vector<JournalEntry> JournalEntries();
+  void ClearJournal();
+  std::vector<uint64_t> CallCounts();  // by CallKind
+  void ResetCallCounts();
+  std::vector<Misuse> Misuses();
+  void ClearMisuses();
+  LeakReport Leaks();
+
+  cuda::CudaTraits traits() const override;
+  uint64_t ResidentBytes(uint64_t created_bytes) override;
+  void NoteLeftovers(const cuda::Leftovers& leftovers) override;
+
+#define VKV_DECLARE(name, version, symbol, need, parameters, arguments) CUresult name parameters override;
+  VKV_CUDA_ENTRY_POINTS(VKV_DECLARE)
+#undef VKV_DECLARE
+
+ private:
+  class Call;  // mock_call.h
+
+  MockDevice(const MockOptions& options, std::unique_ptr<Backing> backing);
+
+  // All below: under mutex_.
+  void LoseLocked(CUresult result);
+  bool IsGranular(uint64_t address, uint64_t bytes) const;
+  bool Show(const std::vector<Mapping>& mappings, CUmemAccess_flags access);
+  CUresult Queue(Call& call, uint64_t stream, Work work);
+  // False when the work used memory that it must not use; then the device is lost.
+  bool Do(const Work& work);
+  bool DoKernel(const Work& work);
+  bool DoAll(const std::vector<Work>& works);
+
+  const MockOptions options_;
+  Script script_;
+  std::mutex serialized_;  // held while a mapping call takes its time: a driver makes these one after another
+  std::mutex mutex_;       // guards all below and script_, but not its latencies
+  const std::unique_ptr<Backing> backing_;
+  Journal journal_;
+  Contexts contexts_;
+  AddressBook addresses_;
+  PageStore pages_;
+  StreamModel streams_;
+  cuda::Leftovers left_by_drivers_;
+  bool is_initialized_ = false;
+  CUresult lost_ = CUDA_SUCCESS;  // the sticky answer of a lost device
+};
+
+}  // namespace vkv::mock
+
+#endif  // VKV_MOCK_MOCK_DEVICE_H_

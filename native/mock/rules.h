@@ -1,0 +1,56 @@
+// Rules: what a caller of the simulated device may not do, in words. A misuse names the rule that was broken.
+//
+// Those about ranges and handles are CUDA's (some of them CUDA leaves undefined or tolerates; here they are
+// all errors).
+#ifndef VKV_MOCK_RULES_H_
+#define VKV_MOCK_RULES_H_
+
+namespace vkv::mock {
+
+using Rule = const char*;  // a static string; nullptr: no rule is broken
+
+namespace rules {
+
+inline constexpr char kInitialized[] = "cuInit must be called first";
+inline constexpr char kCurrentContext[] = "a context must be current on this thread";
+inline constexpr char kLiveContext[] = "the context must be retained by somebody";
+inline constexpr char kNoContextToPop[] = "only a pushed context can be popped";
+inline constexpr char kRetainedContext[] = "the primary context can be released as often as it was retained";
+inline constexpr char kKnownDevice[] = "the device must exist";
+inline constexpr char kFlags[] = "flags must be zero";
+inline constexpr char kOffset[] = "the offset into a page must be zero";
+inline constexpr char kOutput[] = "the place for the result must not be null";
+
+inline constexpr char kAlignment[] = "the alignment must be zero or a power of two";
+inline constexpr char kGranularity[] =
+    "address and bytes must be multiples of the granularity, and not empty";
+inline constexpr char kProperties[] = "a page must be pinned memory of this device, with no handle type";
+inline constexpr char kAccess[] = "access must be none, read or read-write, for this device";
+
+inline constexpr char kOneReservation[] = "the range must lie in one live reservation";
+inline constexpr char kExactReservation[] = "address and bytes must be those of a live reservation";
+inline constexpr char kEmptyReservation[] = "everything in the reservation must be unmapped first";
+inline constexpr char kUnmapped[] = "nothing in the range may be mapped already";
+inline constexpr char kNoHole[] = "every part of the range must be mapped";
+inline constexpr char kWholeMappings[] = "the range must cover mappings as a whole";
+inline constexpr char kMapped[] = "the address must be mapped";
+
+inline constexpr char kLivePage[] = "the handle must be that of a live page";
+inline constexpr char kWholePage[] = "a page must be mapped as a whole";
+
+inline constexpr char kReadable[] = "every byte that is read must be mapped and readable";
+inline constexpr char kWritable[] = "every byte that is written must be mapped and writable";
+inline constexpr char kHostPointer[] = "the host pointer must not be null";
+inline constexpr char kOverlap[] =
+    "the two ranges of a copy must not share memory, at the same or at another address";
+inline constexpr char kAlias[] = "one kernel must not write a page at one address and use it at another";
+inline constexpr char kBusy[] = "memory that queued work uses must not be unmapped";
+inline constexpr char kKernelAccess[] = "a kernel may use only memory that is mapped and accessible";
+
+inline constexpr char kLiveStream[] = "the stream must be live";
+inline constexpr char kLiveEvent[] = "the event must be live";
+
+}  // namespace rules
+}  // namespace vkv::mock
+
+#endif  // VKV_MOCK_RULES_H_

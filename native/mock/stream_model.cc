@@ -1,0 +1,123 @@
+#include "mock/stream_model.h"
+
+#include <utility>
+
+namespace vkv::mock {
+namespace {
+
+// CUDA's names for streams that are always there: 0 and 1 are the default stream, 2 is the default stream of
+// the thread.
+constexpr uint64_t kDefaultStream = 0;
+constexpr uint64_t kLegacyStream = 1;
+constexpr uint64_t kPerThreadStream = 2;
+
+bool Overlaps(const Touch& touch, uint64_t address, uint64_t bytes) {
+  return touch.address < address + bytes && address < touch.address + touch.bytes;
+}
+
+}  // namespace
+
+StreamModel::StreamModel() {
+  streams_[kDefaultStream];
+  streams_[kPerThreadStream];
+}
+
+uint64_t StreamModel::CreateStream() {
+  const uint64_t stream = ++last_handle_;
+  streams_[stream];
+  ++live_streams_;
+  return stream;
+}
+
+bool StreamModel::DestroyStream(uint64_t stream) {
+  if (!IsLiveStream(stream) || stream <= kPerThreadStream) return false;
+  StreamState& state = streams_.at(stream);
+  state.is_destroyed = true;
+  --live_streams_;
+  if (state.pending.empty()) streams_.erase(stream);
+  return true;
+}
+
+bool StreamModel::IsLiveStream(uint64_t stream) const {
+  const auto found = streams_.find(Normalize(stream));
+  return found != streams_.end() && !found->second.is_destroyed;
+}
+
+void StreamModel::Enqueue(uint64_t stream, Work work) {
+  streams_.at(Normalize(stream)).pending.push_back(std::move(work));
+}
+
+bool StreamModel::IsIdle(uint64_t stream) const { return streams_.at(Normalize(stream)).pending.empty(); }
+
+uint64_t StreamModel::CreateEvent() {
+  const uint64_t event = ++last_handle_;
+  events_[event];  // never recorded: done
+  return event;
+}
+
+bool StreamModel::DestroyEvent(uint64_t event) { return events_.erase(event) != 0; }
+
+void StreamModel::Record(uint64_t event, uint64_t stream) {
+  const StreamState& state = streams_.at(Normalize(stream));
+  events_.at(event) = {Normalize(stream), state.done + state.pending.size()};
+}
+
+bool StreamModel::IsDone(uint64_t event) const {
+  const EventState& state = events_.at(event);
+  const auto stream = streams_.find(state.stream);
+  return stream == streams_.end() || stream->second.done >= state.target;
+}
+
+std::vector<Work> StreamModel::TakeStream(uint64_t stream) {
+  std::vector<Work> taken;
+  Take(Normalize(stream), UINT64_MAX, taken);
+  return taken;
+}
+
+std::vector<Work> StreamModel::TakeUpTo(uint64_t event) {
+  std::vector<Work> taken;
+  const EventState& state = events_.at(event);
+  Take(state.stream, state.target, taken);
+  return taken;
+}
+
+std::vector<Work> StreamModel::TakeAll() {
+  std::vector<Work> taken;
+  for (auto stream = streams_.begin(); stream != streams_.end();) {
+    Take((stream++)->first, UINT64_MAX, taken);  // a destroyed stream goes with its last work
+  }
+  return taken;
+}
+
+bool StreamModel::IsBusy(uint64_t address, uint64_t bytes) const {
+  for (const auto& [handle, stream] : streams_) {
+    for (const Work& work : stream.pending) {
+      for (const Touch& touch : work.touches) {
+        if (Overlaps(touch, address, bytes)) return true;
+      }
+    }
+  }
+  return false;
+}
+
+uint64_t StreamModel::pending() const {
+  uint64_t count = 0;
+  for (const auto& [handle, stream] : streams_) count += stream.pending.size();
+  return count;
+}
+
+uint64_t StreamModel::Normalize(uint64_t stream) { return stream == kLegacyStream ? kDefaultStream : stream; }
+
+void StreamModel::Take(uint64_t stream, uint64_t target, std::vector<Work>& taken) {
+  const auto found = streams_.find(stream);
+  if (found == streams_.end()) return;
+  StreamState& state = found->second;
+  while (!state.pending.empty() && state.done < target) {
+    taken.push_back(std::move(state.pending.front()));
+    state.pending.pop_front();
+    ++state.done;
+  }
+  if (state.is_destroyed && state.pending.empty()) streams_.erase(found);
+}
+
+}  // namespace vkv::mock

@@ -1,0 +1,83 @@
+// StreamModel: the simulated device's streams and events, and the work queued on them.
+//
+// Work of one stream is done in order; streams do not wait for each other, the default stream included. The
+// model only says what is pending and hands work out when it is to be done; its owner does it. An event is
+// done when the work that its stream held at the time of the record is done. Handles are never used again.
+// Threads: guarded by its owner's lock.
+#ifndef VKV_MOCK_STREAM_MODEL_H_
+#define VKV_MOCK_STREAM_MODEL_H_
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <vector>
+
+namespace vkv::mock {
+
+// A range that work uses.
+struct Touch {
+  uint64_t address = 0;
+  uint64_t bytes = 0;
+  bool is_write = false;
+};
+
+enum class WorkKind { kCopy, kFill, kKernel };
+
+struct Work {
+  WorkKind kind = WorkKind::kKernel;
+  std::vector<Touch> touches;  // a copy: destination, source; a fill: destination
+  uint8_t value = 0;           // a fill's
+  uint64_t step = 0;           // a kernel's, in the journal
+};
+
+class StreamModel {
+ public:
+  StreamModel();
+
+  uint64_t CreateStream();
+  bool DestroyStream(uint64_t stream);  // false: not live. What is pending on it will still be done.
+  bool IsLiveStream(uint64_t stream) const;
+  void Enqueue(uint64_t stream, Work work);
+  bool IsIdle(uint64_t stream) const;
+
+  uint64_t CreateEvent();
+  bool DestroyEvent(uint64_t event);  // false: not live
+  bool IsLiveEvent(uint64_t event) const { return events_.contains(event); }
+  void Record(uint64_t event, uint64_t stream);
+  bool IsDone(uint64_t event) const;
+
+  // Takes out what is pending, in order, for its owner to do now.
+  std::vector<Work> TakeStream(uint64_t stream);
+  std::vector<Work> TakeUpTo(uint64_t event);
+  std::vector<Work> TakeAll();
+
+  // Whether pending work uses memory in the range.
+  bool IsBusy(uint64_t address, uint64_t bytes) const;
+  uint64_t pending() const;
+
+  uint64_t streams() const { return live_streams_; }
+  uint64_t events() const { return events_.size(); }
+
+ private:
+  struct StreamState {
+    std::deque<Work> pending;
+    uint64_t done = 0;  // how many were taken out
+    bool is_destroyed = false;
+  };
+  struct EventState {
+    uint64_t stream = 0;
+    uint64_t target = 0;  // done when the stream's `done` has reached it
+  };
+
+  static uint64_t Normalize(uint64_t stream);
+  void Take(uint64_t stream, uint64_t target, std::vector<Work>& taken);
+
+  std::map<uint64_t, StreamState> streams_;
+  std::map<uint64_t, EventState> events_;
+  uint64_t live_streams_ = 0;  // created and not destroyed; not the default streams
+  uint64_t last_handle_ = uint64_t{0x57} << 32;
+};
+
+}  // namespace vkv::mock
+
+#endif  // VKV_MOCK_STREAM_MODEL_H_

@@ -1,0 +1,223 @@
+#include "page_pool.h"
+
+#include <algorithm>
+
+namespace vkv {
+
+Status PagePool::Open(std::shared_ptr<Driver> driver, uint64_t page_bytes, uint64_t budget_bytes,
+                      std::shared_ptr<PagePool>& pool) {
+  if (page_bytes == 0 || page_bytes % driver->info().granularity_bytes != 0)
+    return Fail(Code::kInternal, "PagePool::Open", static_cast<int64_t>(page_bytes));
+  pool.reset(new PagePool(std::move(driver), page_bytes, budget_bytes / page_bytes));
+  return Ok();
+}
+
+PagePool::~PagePool() { (void)Close(); }
+
+PoolCounts PagePool::counts() const {
+  std::lock_guard lock(mutex_);
+  PoolCounts counts;
+  counts.budget = budget_;
+  counts.created = created_;
+  counts.free = free_.size();
+  counts.promised = promised_;
+  counts.quarantined = quarantined_;
+  counts.in_use = created_ - free_.size() - quarantined_;
+  return counts;
+}
+
+uint64_t PagePool::AvailableLocked() const {
+  const uint64_t in_use = created_ - free_.size();
+  const uint64_t taken = in_use + promised_;
+  return budget_ > taken ? budget_ - taken : 0;
+}
+
+uint64_t PagePool::available() const {
+  std::lock_guard lock(mutex_);
+  return AvailableLocked();
+}
+
+Status PagePool::Promise(uint64_t pages) {
+  std::lock_guard lock(mutex_);
+  const uint64_t available = AvailableLocked();
+  if (pages > available)
+    return Fail(Code::kOutOfPages, "Promise", static_cast<int64_t>(pages), static_cast<int64_t>(available));
+  promised_ += pages;
+  return Ok();
+}
+
+void PagePool::Unpromise(uint64_t pages) {
+  std::lock_guard lock(mutex_);
+  promised_ -= std::min(pages, promised_);
+}
+
+Status PagePool::Take(uint64_t promised, std::span<const uint64_t> near, std::span<PageId> pages) {
+  const uint64_t wanted = near.size();
+  uint64_t taken = 0;
+  {
+    std::lock_guard lock(mutex_);
+    const uint64_t available = AvailableLocked();
+    if (wanted - promised > available)
+      return Fail(Code::kOutOfPages, "Take", static_cast<int64_t>(wanted - promised),
+                  static_cast<int64_t>(available));
+    promised_ -= promised;
+    for (; taken < wanted && !free_.empty(); ++taken) {
+      pages[taken] = free_.back();
+      free_.pop_back();
+      pages_[pages[taken]].references = 1;
+    }
+    created_ += wanted - taken;  // keeps the places until the driver has answered
+  }
+  const uint64_t reused = taken;
+  Status status;
+  if (taken < wanted) {
+    DriverScope scope(*driver_);
+    status = scope.status();
+    for (; status.ok() && taken < wanted; ++taken) {
+      PageHandle handle = 0;
+      status = driver_->CreatePage(page_bytes_, near[taken], handle);
+      if (!status.ok()) break;
+      std::lock_guard lock(mutex_);
+      pages[taken] = AddLocked(handle);
+    }
+  }
+  if (status.ok()) return Ok();
+
+  // Undo: pages just created go back to the driver (or, if it refuses even that, to the free list), reused ones to the list.
+  {
+    DriverScope scope(*driver_);
+    for (uint64_t k = reused; k < taken; ++k) {
+      PageHandle handle = 0;
+      Handles(std::span(&pages[k], 1), std::span(&handle, 1));
+      const bool released = scope.status().ok() && driver_->ReleasePage(handle, page_bytes_).ok();
+      std::lock_guard lock(mutex_);
+      pages_[pages[k]].references = 0;
+      if (released) {
+        unused_ids_.push_back(pages[k]);
+        --created_;
+      } else {
+        free_.push_back(pages[k]);
+      }
+    }
+  }
+  std::lock_guard lock(mutex_);
+  created_ -= wanted - taken;
+  for (uint64_t k = reused; k-- > 0;) {
+    pages_[pages[k]].references = 0;
+    free_.push_back(pages[k]);
+  }
+  promised_ += promised;
+  if (status.code == Code::kOutOfDeviceMemory) {
+    status.what = static_cast<int64_t>(page_bytes_);
+    status.how_many = static_cast<int64_t>(created_);
+  }
+  return status;
+}
+
+PageId PagePool::AddLocked(PageHandle handle) {
+  PageId id;
+  if (unused_ids_.empty()) {
+    id = static_cast<PageId>(pages_.size());
+    pages_.emplace_back();
+  } else {
+    id = unused_ids_.back();
+    unused_ids_.pop_back();
+  }
+  pages_[id] = {handle, 1, driver_->info().has_zeroed_pages ? kCleanTenant : kUnknownTenant, false};
+  return id;
+}
+
+void PagePool::Share(PageId page) {
+  std::lock_guard lock(mutex_);
+  ++pages_[page].references;
+}
+
+void PagePool::Give(std::span<const PageId> pages) {
+  std::lock_guard lock(mutex_);
+  for (PageId page : pages) {
+    if (page == kNoPage) continue;
+    if (--pages_[page].references == 0) free_.push_back(page);
+  }
+}
+
+void PagePool::Quarantine(PageId page) {
+  std::lock_guard lock(mutex_);
+  pages_[page].is_quarantined = true;
+  ++quarantined_;
+}
+
+void PagePool::Handles(std::span<const PageId> pages, std::span<PageHandle> handles) const {
+  std::lock_guard lock(mutex_);
+  for (size_t k = 0; k < pages.size(); ++k) handles[k] = pages_[pages[k]].handle;
+}
+
+Tenant PagePool::tenant(PageId page) const {
+  std::lock_guard lock(mutex_);
+  return pages_[page].tenant;
+}
+
+void PagePool::set_tenant(PageId page, Tenant tenant) {
+  std::lock_guard lock(mutex_);
+  pages_[page].tenant = tenant;
+}
+
+void PagePool::Restore(PageId page) {
+  {
+    std::lock_guard lock(mutex_);
+    pages_[page].is_quarantined = false;
+    --quarantined_;
+  }
+  Give(std::span(&page, 1));
+}
+
+Status PagePool::SetBudget(uint64_t budget_bytes) {
+  uint64_t surplus;
+  {
+    std::lock_guard lock(mutex_);
+    budget_ = budget_bytes / page_bytes_;
+    surplus = created_ > budget_ ? created_ - budget_ : 0;
+    surplus = surplus < free_.size() ? free_.size() - surplus : 0;  // free pages that may stay
+    if (created_ <= budget_) return Ok();
+  }
+  return Trim(surplus);
+}
+
+Status PagePool::ReleaseOneFree(bool& released, uint64_t keep) {
+  PageId page;
+  PageHandle handle;
+  {
+    std::lock_guard lock(mutex_);
+    released = free_.size() > keep;
+    if (!released) return Ok();
+    page = free_.back();
+    free_.pop_back();
+    handle = pages_[page].handle;
+  }
+  const Status status = driver_->ReleasePage(handle, page_bytes_);
+  std::lock_guard lock(mutex_);
+  if (status.ok() || status.code == Code::kDriverLost) {
+    pages_[page].handle = 0;
+    unused_ids_.push_back(page);
+    --created_;
+    return Ok();
+  }
+  free_.push_back(page);
+  return status;
+}
+
+Status PagePool::Trim(uint64_t keep) {
+  DriverScope scope(*driver_);
+  if (!scope.status().ok() && scope.status().code != Code::kDriverLost) return scope.status();
+  for (bool released = true; released;) VKV_RETURN_IF_ERROR(ReleaseOneFree(released, keep));
+  return Ok();
+}
+
+Status PagePool::Close() {
+  VKV_RETURN_IF_ERROR(Trim(0));
+  std::lock_guard lock(mutex_);
+  if (created_ > quarantined_)
+    return Fail(Code::kInternal, "PagePool::Close", static_cast<int64_t>(created_ - quarantined_));
+  return Ok();
+}
+
+}  // namespace vkv

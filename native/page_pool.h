@@ -1,0 +1,112 @@
+// PagePool: the physical pages, their budget, and who refers to them. Several caches may share one.
+//
+// Every created page is exactly one of free (in the free list, kept for reuse), in use (referred to by one or more slots)
+// or quarantined (a failed undo left it mapped somewhere unknown; never used again): free + in use + quarantined = created.
+// Part of what is available can be promised to a slot, so that a prompt admitted in chunks always finds its pages.
+// Threads: any; the mutex guards the page table and is not held across driver calls.
+#ifndef VKV_PAGE_POOL_H_
+#define VKV_PAGE_POOL_H_
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "driver.h"
+#include "status.h"
+
+namespace vkv {
+
+using PageId = uint32_t;
+inline constexpr PageId kNoPage = UINT32_MAX;
+
+using Tenant = uint32_t;
+inline constexpr Tenant kCleanTenant = 0;             // the page holds zeros
+inline constexpr Tenant kUnknownTenant = UINT32_MAX;  // the page holds what some other process left
+
+struct PoolCounts {
+  uint64_t budget = 0;
+  uint64_t created = 0;
+  uint64_t free = 0;
+  uint64_t in_use = 0;
+  uint64_t promised = 0;
+  uint64_t quarantined = 0;
+};
+
+class PagePool {
+ public:
+  static Status Open(std::shared_ptr<Driver> driver, uint64_t page_bytes, uint64_t budget_bytes,
+                     std::shared_ptr<PagePool>& pool);
+  ~PagePool();  // releases what is left
+  PagePool(const PagePool&) = delete;
+  PagePool& operator=(const PagePool&) = delete;
+
+  Driver& driver() { return *driver_; }
+  const std::shared_ptr<Driver>& shared_driver() const { return driver_; }
+  uint64_t page_bytes() const { return page_bytes_; }
+  PoolCounts counts() const;
+
+  // Pages that can still be taken without breaking a promise.
+  uint64_t available() const;
+  // Sets pages aside: kOutOfPages {pages, available} when there are not so many.
+  Status Promise(uint64_t pages);
+  void Unpromise(uint64_t pages);
+
+  // Takes near.size() pages, each with one reference, free ones first; creates the rest, page k close to near[k]. The first
+  // `promised` of them are drawn from the promise. All or nothing: kOutOfPages, or the driver's refusal to create, leaves
+  // every count as it was.
+  Status Take(uint64_t promised, std::span<const uint64_t> near, std::span<PageId> pages);
+  // One more slot refers to the page.
+  void Share(PageId page);
+  // Drops one reference each; a page without any is free.
+  void Give(std::span<const PageId> pages);
+  // Takes a page in use out of service: it stays where it is until Restore gives it back.
+  void Quarantine(PageId page);
+  void Restore(PageId page);
+  // Driver handles of pages in use, in the same order.
+  void Handles(std::span<const PageId> pages, std::span<PageHandle> handles) const;
+
+  Tenant tenant(PageId page) const;
+  void set_tenant(PageId page, Tenant tenant);
+
+  // Lowering it below what is created releases free pages; what is in use stays, and nothing is created until enough is
+  // given back.
+  Status SetBudget(uint64_t budget_bytes);
+  // Releases free pages to the system until at most `keep` are left.
+  Status Trim(uint64_t keep);
+  // Releases all. kInternal when pages are still in use. Retryable.
+  Status Close();
+
+ private:
+  struct Page {
+    PageHandle handle = 0;
+    uint32_t references = 0;
+    Tenant tenant = kUnknownTenant;
+    bool is_quarantined = false;
+  };
+
+  PagePool(std::shared_ptr<Driver> driver, uint64_t page_bytes, uint64_t budget_pages)
+      : driver_(std::move(driver)), page_bytes_(page_bytes), budget_(budget_pages) {}
+
+  uint64_t AvailableLocked() const;
+  PageId AddLocked(PageHandle handle);
+  Status ReleaseOneFree(bool& released, uint64_t keep);
+
+  const std::shared_ptr<Driver> driver_;
+  const uint64_t page_bytes_;
+
+  mutable std::mutex mutex_;  // guards all below
+  uint64_t budget_;
+  uint64_t promised_ = 0;
+  uint64_t quarantined_ = 0;
+  uint64_t created_ = 0;            // includes pages being created
+  std::deque<Page> pages_;          // by PageId
+  std::vector<PageId> free_;        // last given, first taken
+  std::vector<PageId> unused_ids_;  // entries of pages_ whose page was released
+};
+
+}  // namespace vkv
+
+#endif  // VKV_PAGE_POOL_H_

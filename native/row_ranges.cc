@@ -1,0 +1,97 @@
+#include "row_ranges.h"
+
+namespace vkv {
+
+Status RowRanges::Open() {
+  reservations_.reserve(layout_.reservations());
+  for (size_t i = 0; i < layout_.reservations(); ++i) {
+    Reservation reservation;
+    const Status status =
+        Reservation::Open(pool_.driver(), layout_.ReservationBytes(i), layout_.page_bytes(), reservation);
+    if (!status.ok()) {
+      reservations_.clear();
+      return status;
+    }
+    reservations_.push_back(std::move(reservation));
+  }
+  return Ok();
+}
+
+Status RowRanges::Close() {
+  Status first;
+  for (Reservation& reservation : reservations_) {
+    const Status status = reservation.Close();
+    if (!status.ok() && first.ok()) first = status;
+  }
+  return first;
+}
+
+std::vector<PageId> RowRanges::ColumnPages(const RowRun& run, size_t reservation) const {
+  std::vector<PageId> pages;
+  for (size_t k = reservation; k < run.pages.size(); k += layout_.reservations())
+    if (run.pages[k] != kNoPage) pages.push_back(run.pages[k]);
+  return pages;
+}
+
+Status RowRanges::MapColumn(const RowRun& run, size_t reservation, std::vector<StrandedRun>& stranded) {
+  std::vector<PageId> pages = ColumnPages(run, reservation);
+  if (pages.empty()) return Ok();
+  std::vector<PageHandle> handles(pages.size());
+  pool_.Handles(pages, handles);
+  const uint64_t offset = layout_.RowOffset(run.slot, run.from, reservation);
+  uint64_t left_mapped = 0;
+  const Status status = reservations_[reservation].MapRun(offset, handles, left_mapped);
+  if (left_mapped > 0) {
+    pages.resize(left_mapped);
+    stranded.push_back({run.slot, reservation, offset, std::move(pages)});
+  }
+  return status;
+}
+
+Status RowRanges::UnmapColumn(const RowRun& run, size_t reservation) {
+  const uint64_t pages = layout_.PagesAfter(run.to, reservation) - layout_.PagesAfter(run.from, reservation);
+  if (pages == 0) return Ok();
+  return reservations_[reservation].UnmapRun(layout_.RowOffset(run.slot, run.from, reservation), pages);
+}
+
+Status RowRanges::Map(const RowRun& run, std::vector<StrandedRun>& stranded) {
+  for (size_t i = 0; i < layout_.reservations(); ++i) {
+    const Status status = MapColumn(run, i, stranded);
+    if (status.ok()) continue;
+    Unwind(run, i, stranded);
+    return status;
+  }
+  return Ok();
+}
+
+void RowRanges::Unwind(const RowRun& run, size_t reservations, std::vector<StrandedRun>& stranded) {
+  for (size_t i = 0; i < reservations; ++i)
+    if (!UnmapColumn(run, i).ok())
+      stranded.push_back({run.slot, i, layout_.RowOffset(run.slot, run.from, i), ColumnPages(run, i)});
+}
+
+Status RowRanges::Unmap(const RowRun& run, std::vector<StrandedRun>& stranded) {
+  for (size_t i = 0; i < layout_.reservations(); ++i) {
+    const Status status = UnmapColumn(run, i);
+    if (status.ok()) continue;
+    for (size_t k = 0; k < i; ++k) {
+      if (MapColumn(run, k, stranded).ok()) continue;
+      // Reservations below k are mapped again, those from k to i-1 are not, those from i on never left: go forward.
+      Unwind(run, k, stranded);
+      for (size_t rest = i; rest < layout_.reservations(); ++rest)
+        if (!UnmapColumn(run, rest).ok())
+          stranded.push_back(
+              {run.slot, rest, layout_.RowOffset(run.slot, run.from, rest), ColumnPages(run, rest)});
+      if (stranded.empty()) return Ok();  // all of it is unmapped after all
+      return status;
+    }
+    return status;
+  }
+  return Ok();
+}
+
+Status RowRanges::UnmapStranded(const StrandedRun& stranded) {
+  return reservations_[stranded.reservation].UnmapRun(stranded.offset, stranded.pages.size());
+}
+
+}  // namespace vkv

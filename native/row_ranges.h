@@ -1,0 +1,72 @@
+// RowRanges: the address ranges of one cache, in which it maps and unmaps whole rows of a slot, all reservations or none.
+//
+// It owns the reservations and knows the layout; it does not know which rows are mapped (kv_cache does) and takes no page
+// from the pool. When the driver refuses an undo as well, what it left mapped is handed out as stranded runs.
+// Threads: any, on different slots; calls are made inside a DriverScope.
+#ifndef VKV_ROW_RANGES_H_
+#define VKV_ROW_RANGES_H_
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "layout.h"
+#include "page_pool.h"
+#include "reservation.h"
+#include "status.h"
+
+namespace vkv {
+
+// Rows [from, to) of a slot and their pages, [row, reservation], kNoPage where a row adds none.
+struct RowRun {
+  int32_t slot = 0;
+  int32_t from = 0;
+  int32_t to = 0;
+  std::vector<PageId> pages;
+};
+
+// Pages that are still mapped although nobody wants them there.
+struct StrandedRun {
+  int32_t slot;
+  size_t reservation;
+  uint64_t offset;
+  std::vector<PageId> pages;
+};
+
+class RowRanges {
+ public:
+  RowRanges(PagePool& pool, Layout layout) : pool_(pool), layout_(std::move(layout)) {}
+
+  Status Open();   // on failure nothing stays reserved
+  Status Close();  // pre: nothing mapped; idempotent, retryable
+
+  const Layout& layout() const { return layout_; }
+  uint64_t address(size_t reservation) const { return reservations_[reservation].address(); }
+  // Address of the page that `row` adds in a reservation.
+  uint64_t RowAddress(int32_t slot, int32_t row, size_t reservation) const {
+    return address(reservation) + layout_.RowOffset(slot, row, reservation);
+  }
+
+  // Maps the run with access. On failure nothing of it is mapped except what `stranded` says.
+  Status Map(const RowRun& run, std::vector<StrandedRun>& stranded);
+  // Unmaps the run. On failure all of it is mapped as before; only if that could not be done, `stranded` is not empty and
+  // names what is still mapped, the rest being unmapped.
+  Status Unmap(const RowRun& run, std::vector<StrandedRun>& stranded);
+  // Unmaps what it can of reservations [0, reservations) and hands out the rest.
+  void Unwind(const RowRun& run, size_t reservations, std::vector<StrandedRun>& stranded);
+  // Tries once more.
+  Status UnmapStranded(const StrandedRun& stranded);
+
+ private:
+  Status MapColumn(const RowRun& run, size_t reservation, std::vector<StrandedRun>& stranded);
+  Status UnmapColumn(const RowRun& run, size_t reservation);
+  std::vector<PageId> ColumnPages(const RowRun& run, size_t reservation) const;
+
+  PagePool& pool_;
+  const Layout layout_;
+  std::vector<Reservation> reservations_;
+};
+
+}  // namespace vkv
+
+#endif  // VKV_ROW_RANGES_H_

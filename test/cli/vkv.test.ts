@@ -1,0 +1,43 @@
+import { spawnSync } from 'node:child_process';
+import { readFileSync } from 'node:fs';
+import * as path from 'node:path';
+
+import test from 'ava';
+
+import { runVkv, vkvInShell } from './run-vkv.js';
+
+const manifest = path.resolve(__dirname, '..', '..', 'package.json');
+const { version } = JSON.parse(readFileSync(manifest, 'utf8')) as { version: string };
+
+test('--version prints the version of the package', (t) => {
+  t.deepEqual(runVkv(['--version']), { exitCode: 0, stdout: `${version}\n`, stderr: '' });
+});
+
+test('--help names the commands, and each of them helps', (t) => {
+  const { exitCode, stdout } = runVkv(['--help']);
+  t.is(exitCode, 0);
+  for (const command of ['plan', 'info']) {
+    t.regex(stdout, new RegExp(`^  ${command} `, 'm'));
+    t.regex(runVkv([command, '--help']).stdout, new RegExp(`^Usage: vkv ${command} `));
+  }
+});
+
+test('no command, or an unknown one, ends with 2', (t) => {
+  t.is(runVkv([]).exitCode, 2);
+  const { exitCode, stderr } = runVkv(['plam']);
+  t.is(exitCode, 2);
+  t.is(stderr, "vkv: KV_INVALID_OPTION: Unknown command 'plam'. Did you mean plan?\n");
+});
+
+test('a reader that goes away ends the command quietly', (t) => {
+  const pipeline = `for i in 1 2 3; do ${vkvInShell} plan --compare --json | head -c 1; done; ${vkvInShell} plan | true`;
+  const { status, stdout, stderr } = spawnSync('sh', ['-c', pipeline], { encoding: 'utf8' });
+  t.is(status, 0);
+  t.is(stdout, '{{{');
+  t.is(stderr, '');
+});
+
+test('VKV_DEBUG adds the stack to an error', (t) => {
+  const { stderr } = runVkv(['plan', '--config', '/nowhere'], { VKV_DEBUG: '1' });
+  t.regex(stderr, /^vkv: KV_CONFIG_INVALID: .*\n.*\n    at /);
+});

@@ -1,0 +1,4 @@
+import { hostDriver } from '../helpers/drivers.js';
+import { driverContract } from './driver-contract.js';
+
+driverContract(hostDriver);

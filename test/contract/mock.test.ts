@@ -1,0 +1,4 @@
+import { mockDriver } from '../helpers/drivers.js';
+import { driverContract } from './driver-contract.js';
+
+driverContract(mockDriver);

@@ -1,0 +1,69 @@
+// The contract of streams and events. That an event waits for work that is still queued can be tested only where a test
+// can hold the work back: with the mock, in its own tests.
+
+import type { ContractTest } from './driver-contract.js';
+
+export function streamContract(contractTest: ContractTest): void {
+  contractTest('work on a stream is done when the stream was synchronized', ['memory'], (t, bench) => {
+    const address = bench.reserve(2);
+    bench.fillRun(address, 2);
+    const stream = bench.native.createStream();
+    t.not(stream, 0n);
+    bench.native.fill(address, 6, 100, stream);
+    bench.native.copy(bench.at(address, 1), address, 100, stream);
+    bench.native.synchronizeStream(stream);
+    t.deepEqual(bench.read(bench.at(address, 1) + 99n, 1), [6]);
+    bench.native.destroyStream(stream);
+  });
+
+  contractTest('an event is done when the work before it is', [], (t, bench) => {
+    const stream = bench.native.createStream();
+    for (const on of [stream, 0n]) {
+      const event = bench.native.recordEvent(on);
+      t.not(event, 0n);
+      bench.native.synchronizeStream(on);
+      t.true(bench.native.queryEvent(event));
+      t.true(bench.native.queryEvent(event), 'asking changes nothing');
+      bench.native.destroyEvent(event);
+    }
+    bench.native.destroyStream(stream);
+  });
+
+  contractTest('without streams an event is done at once', [], (t, bench) => {
+    if (bench.info.hasStreams) return t.pass();
+    const event = bench.native.recordEvent(0n);
+    t.true(bench.native.queryEvent(event));
+    bench.native.destroyEvent(event);
+  });
+
+  contractTest('an event outlives its stream', [], (t, bench) => {
+    const stream = bench.native.createStream();
+    const event = bench.native.recordEvent(stream);
+    bench.native.synchronizeStream(stream);
+    bench.native.destroyStream(stream);
+    t.true(bench.native.queryEvent(event));
+    bench.native.destroyEvent(event);
+  });
+
+  contractTest('a stream that does not exist is refused', ['work handle check'], (_t, bench) => {
+    const address = bench.reserve(1);
+    bench.fillRun(address, 1);
+    const destroyed = bench.native.createStream();
+    bench.native.destroyStream(destroyed);
+    const { native } = bench;
+    for (const stream of [destroyed, 987_654n]) {
+      bench.refuses('KV_DRIVER_MISUSE', () => native.synchronizeStream(stream));
+      bench.refuses('KV_DRIVER_MISUSE', () => native.destroyStream(stream));
+      bench.refuses('KV_DRIVER_MISUSE', () => native.recordEvent(stream));
+    }
+  });
+
+  contractTest('an event that does not exist is refused', ['work handle check'], (_t, bench) => {
+    const destroyed = bench.native.recordEvent(0n);
+    bench.native.destroyEvent(destroyed);
+    for (const event of [destroyed, 987_654n]) {
+      bench.refuses('KV_DRIVER_MISUSE', () => bench.native.queryEvent(event));
+      bench.refuses('KV_DRIVER_MISUSE', () => bench.native.destroyEvent(event));
+    }
+  });
+}

@@ -1,0 +1,135 @@
+// Does to the host driver what Node cannot: forks the process, and lowers its limits. Prints one fact a line,
+// "name value"; test/host/process.test.ts compiles it with native/host and reads them. It judges nothing.
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+
+#include "host/driver_host.h"
+
+namespace {
+
+using vkv::Code;
+using vkv::DriverHost;
+using vkv::PageHandle;
+using vkv::Status;
+
+constexpr uint64_t kPageBytes = uint64_t{64} << 10;
+
+void Fact(const char* name, int64_t value) { std::printf("%s %lld\n", name, static_cast<long long>(value)); }
+
+// The probe cannot go on without this.
+void Need(const Status& status) {
+  if (status.ok()) return;
+  std::fprintf(stderr, "%s failed: code %d, %s\n", status.call, static_cast<int>(status.code),
+               status.result_name);
+  std::_Exit(2);
+}
+
+std::unique_ptr<DriverHost> OpenDriver() {
+  std::unique_ptr<DriverHost> driver;
+  Need(DriverHost::Open({}, driver));
+  return driver;
+}
+
+// One page of a new reservation, mapped, with 42 in its first byte.
+volatile uint8_t* MapPage(DriverHost& driver) {
+  uint64_t address = 0;
+  PageHandle page = 0;
+  Need(driver.Reserve(4 * kPageBytes, kPageBytes, address));
+  Need(driver.CreatePage(kPageBytes, address, page));
+  Need(driver.Map(address, kPageBytes, page));
+  Need(driver.SetAccess(address, kPageBytes));
+  Need(driver.Fill(address, 42, 1, 0));
+  return reinterpret_cast<volatile uint8_t*>(address);
+}
+
+// Runs `body` in a child made by `fork_call`; its exit status, or the signal that ended it, negated.
+template <typename Fork, typename Body>
+int64_t InChild(Fork fork_call, Body body) {
+  std::fflush(stdout);
+  const auto child = static_cast<pid_t>(fork_call());
+  if (child == 0) {
+    const int result = body();
+    _exit(result);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  return WIFSIGNALED(status) ? -WTERMSIG(status) : WEXITSTATUS(status);
+}
+
+// 0 when the call was refused because this is a fork.
+int IsNotRefused(const Status& status) {
+  const bool is_forked = status.code == Code::kDriverUnavailable &&
+                         status.what == static_cast<int64_t>(vkv::Unavailable::kForked);
+  return is_forked ? 0 : 1;
+}
+
+void ProbeFork() {
+  std::unique_ptr<DriverHost> driver = OpenDriver();
+  volatile uint8_t* const byte = MapPage(*driver);
+  const auto address = reinterpret_cast<uint64_t>(byte);
+
+  Fact("child-write", InChild(fork, [&] { return *byte = 7, 0; }));
+  Fact("child-read", InChild(fork, [&] { return *byte; }));
+  Fact("child-read-of-hole", InChild(fork, [&] { return byte[kPageBytes]; }));
+  Fact("child-call", InChild(fork, [&] { return IsNotRefused(driver->Unmap(address, kPageBytes)); }));
+  Fact("child-close", InChild(fork, [&] { return driver.reset(), 0; }));
+  Fact("child-own-driver", InChild(fork, [&] {
+         const std::unique_ptr<DriverHost> own = OpenDriver();
+         return static_cast<int>(*MapPage(*own));
+       }));
+  // Without fork() no handler runs; the kernel alone tells the copy that it is one.
+  Fact("copied-child-call",
+       InChild([] { return syscall(SYS_clone, SIGCHLD, nullptr, nullptr, nullptr, nullptr); },
+               [&] { return IsNotRefused(driver->Enter()); }));
+  Fact("vfork-child", InChild(vfork, [] { return execl("/bin/true", "true", nullptr); }));
+  Fact("parent-byte", *byte);
+  *byte = 43;
+  Fact("parent-byte-written", *byte);
+  Fact("parent-call", static_cast<int64_t>(driver->Unmap(address, kPageBytes).code));
+}
+
+void Report(const char* name, const Status& status) {
+  std::printf("%s-code %d\n%s-call %s\n%s-errno %s\n", name, static_cast<int>(status.code), name, status.call,
+              name, status.result_name);
+}
+
+// With SIGXFSZ at its default action, which is to end the process.
+void ProbeFileSize() {
+  std::unique_ptr<DriverHost> driver = OpenDriver();
+  const rlimit limit = {.rlim_cur = 16 * kPageBytes, .rlim_max = RLIM_INFINITY};
+  setrlimit(RLIMIT_FSIZE, &limit);
+  uint64_t address = 0;
+  PageHandle page = 0;
+  Report("reserve", driver->Reserve(1024 * kPageBytes, kPageBytes, address));
+  Report("create", driver->CreatePage(kPageBytes, 0, page));
+  vkv::MemoryInfo memory;
+  Need(driver->QueryMemory(memory));
+  Fact("live-pages", static_cast<int64_t>(memory.live_pages));
+  Fact("live-reservations", static_cast<int64_t>(memory.live_reservations));
+  Fact("mappings", static_cast<int64_t>(memory.mappings));
+}
+
+void ProbeOpenFiles() {
+  const rlimit limit = {.rlim_cur = 3, .rlim_max = 3};
+  setrlimit(RLIMIT_NOFILE, &limit);
+  std::unique_ptr<DriverHost> driver;
+  Report("open", DriverHost::Open({}, driver));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const char* const what = argc > 1 ? argv[1] : "";
+  if (std::strcmp(what, "fork") == 0) return ProbeFork(), 0;
+  if (std::strcmp(what, "file-size") == 0) return ProbeFileSize(), 0;
+  if (std::strcmp(what, "open-files") == 0) return ProbeOpenFiles(), 0;
+  return 64;
+}
