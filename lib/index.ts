@@ -13,12 +13,15 @@ export {
   dtypeBytes, dtypes, tensorsOf, type Dtype, type LayerShape, type ModelShape, type ParallelShape, type TensorSpec,
 } from './memory/model-shape.js';
 export { PagePool, type PagePoolOptions, type PoolCounts } from './memory/page-pool.js';
-export type { Fence } from './memory/retirement.js';
-export { Sequence, type ReleaseOptions } from './memory/sequence.js';
+export type { Fence, ReleaseOptions } from './memory/fence.js';
+export { Sequence } from './memory/sequence.js';
 export type { TensorView } from './memory/views.js';
 export type { WaitOptions } from './memory/wait.js';
 export { ahead, onDemand, type GrowthPolicy } from './policy/growth.js';
 export type { IdleSlots } from './policy/idle-slots.js';
 export { bestFit, type PlacementPolicy } from './policy/placement.js';
 export { leastRecentlyUsed, type ReclaimPolicy } from './policy/reclaim.js';
-export * from './errors/index.js';
+export {
+  isKvError, KvAbortError, KvCapacityError, KvDriverError, KvError, KvStateError,
+  type CodedError, type DriverCall, type ErrorCode, type ErrorDetails, type Recovery, type UnavailableReason,
+} from './errors/index.js';

@@ -26,16 +26,6 @@ CacheCounters KvCache::counters() const {
   return counters_;
 }
 
-int32_t KvCache::rows(int32_t slot) const {
-  std::lock_guard lock(mutex_);
-  return slots_[slot].rows;
-}
-
-bool KvCache::is_quarantined(int32_t slot) const {
-  std::lock_guard lock(mutex_);
-  return slots_[slot].is_quarantined;
-}
-
 Status KvCache::Hold(Lock& lock, int32_t slot) {
   let_go_.wait(lock, [&] { return !slots_[slot].is_busy; });
   if (slots_[slot].is_quarantined) return Fail(Code::kSlotBusy, "quarantine", slot);
@@ -111,7 +101,9 @@ Status KvCache::GrowHeld(std::span<RowRun> runs, bool is_background) {
     for (; status.ok() && mapped < runs.size(); ++mapped) {
       status = ranges_.Map(runs[mapped], stranded);
       if (!status.ok()) break;
-      if (scrub_) {
+      if (!scrub_) {
+        pool_->set_tenant(runs[mapped].pages, kUnknownTenant);  // for a cache of this pool that does scrub
+      } else {
         Tenant tenant;
         {
           std::lock_guard lock(mutex_);
@@ -125,6 +117,7 @@ Status KvCache::GrowHeld(std::span<RowRun> runs, bool is_background) {
     }
   }
   if (!status.ok()) {
+    if (status.code == Code::kDriverLost) stranded.clear();  // a lost device holds no mapping any more
     GiveBack(runs, promised, std::move(stranded));
     return status;
   }
@@ -166,16 +159,8 @@ Status KvCache::TakePages(std::span<RowRun> runs, uint64_t promised) {
 
 void KvCache::GiveBack(std::span<const RowRun> runs, uint64_t promised, std::vector<StrandedRun> stranded) {
   Strand(std::move(stranded));
+  pool_->Repromise(promised);  // first, so that nobody takes these pages in between
   for (const RowRun& run : runs) pool_->Give(run.pages);
-  // Another cache of this pool may have taken the pages in between; then the promise is void, and the sequence learns it
-  // at its next growth, by an error and unharmed.
-  if (promised == 0 || pool_->Promise(promised).ok()) return;
-  std::lock_guard lock(mutex_);
-  for (const RowRun& run : runs) {
-    Slot& slot = slots_[run.slot];
-    pool_->Unpromise(PromisedPages(slot, run.to, slot.promised_rows));
-    slot.promised_rows = std::min(slot.promised_rows, run.from);
-  }
 }
 
 // Keeps aside what the driver left mapped. One reference of each page stays with the stranded run.
@@ -189,6 +174,7 @@ void KvCache::Strand(std::vector<StrandedRun> stranded) {
     Slot& slot = slots_[run.slot];
     if (!slot.is_quarantined) ++counters_.quarantined_slots;
     slot.is_quarantined = true;
+    MarkChanged(run.slot);
     stranded_.push_back(std::move(run));
   }
 }
@@ -207,8 +193,7 @@ Status KvCache::Scrub(const RowRun& run, Tenant tenant) {
     ++scrubbed;
   }
   if (scrubbed > 0) VKV_RETURN_IF_ERROR(driver.SynchronizeStream(0));
-  for (PageId page : run.pages)
-    if (page != kNoPage) pool_->set_tenant(page, tenant);
+  pool_->set_tenant(run.pages, tenant);
   std::lock_guard lock(mutex_);
   counters_.scrubbed_pages += scrubbed;
   return Ok();
@@ -237,15 +222,17 @@ Status KvCache::Assign(int32_t slot_index, Tenant tenant) {
 
 Status KvCache::Promise(int32_t slot_index, int32_t rows) {
   Lock lock(mutex_);
-  VKV_RETURN_IF_ERROR(Hold(lock, slot_index));
   Slot& slot = slots_[slot_index];
+  let_go_.wait(lock, [&] { return !slot.is_busy; });
   const uint64_t before = PromisedPages(slot, slot.rows, slot.promised_rows);
   const uint64_t after = rows > slot.rows ? layout().PagesBetween(slot.rows, rows) : 0;
-  const Status status = after > before ? pool_->Promise(after - before) : Ok();
+  if (after > before) {
+    if (slot.is_quarantined) return Fail(Code::kSlotBusy, "quarantine", slot_index);
+    VKV_RETURN_IF_ERROR(pool_->Promise(after - before));
+  }
   if (after < before) pool_->Unpromise(before - after);
-  if (status.ok()) slot.promised_rows = rows;
-  LetGo(slot_index);
-  return status;
+  slot.promised_rows = rows;
+  return Ok();
 }
 
 Status KvCache::Shrink(int32_t slot, int32_t rows) {
@@ -300,10 +287,11 @@ Status KvCache::UnmapHeld(int32_t slot_index, int32_t rows) {
   return status;
 }
 
-int32_t KvCache::Publish(std::span<int32_t> rows) {
+int32_t KvCache::Publish(std::span<int32_t> rows, std::span<uint8_t> quarantined) {
   std::lock_guard lock(mutex_);
   for (int32_t slot : changed_) {
     rows[slot] = slots_[slot].rows;
+    quarantined[slot] = slots_[slot].is_quarantined ? 1 : 0;
     slots_[slot].has_changed = false;
   }
   const int32_t count = static_cast<int32_t>(changed_.size());
@@ -343,10 +331,13 @@ Status KvCache::UnmapStranded() {
 }
 
 Status KvCache::Close() {
+  if (is_closed_) return Ok();
   VKV_RETURN_IF_ERROR(UnmapStranded());
   for (size_t slot = 0; slot < slots_.size(); ++slot) VKV_RETURN_IF_ERROR(Shrink(static_cast<int32_t>(slot), 0));
   DriverScope scope(pool_->driver());
-  return ranges_.Close();
+  VKV_RETURN_IF_ERROR(ranges_.Close());
+  is_closed_ = true;
+  return Ok();
 }
 
 }  // namespace vkv

@@ -56,18 +56,17 @@ class KvCache {
   Status GrowAhead(int32_t slot, int32_t rows, bool& is_done);
   // Unmaps from the end until `rows` are left, gives the pages back and drops the promise. On failure all is as before.
   Status Shrink(int32_t slot, int32_t rows);
-  // Sets pages aside until the slot has `rows` rows (fewer than now: drops the promise). kOutOfPages changes nothing.
+  // Sets pages aside until the slot has `rows` rows (fewer than now: drops the promise, which always succeeds).
+  // kOutOfPages changes nothing.
   Status Promise(int32_t slot, int32_t rows);
   // The slot's next content belongs to `tenant`; scrubs mapped rows of another one if the cache scrubs.
   Status Assign(int32_t slot, Tenant tenant);
 
-  int32_t rows(int32_t slot) const;
-  bool is_quarantined(int32_t slot) const;
-  // Writes the rows of every slot that changed since the last call; returns how many.
-  int32_t Publish(std::span<int32_t> rows);
+  // Writes rows and quarantine (0 or 1) of every slot that changed since the last call; returns how many.
+  int32_t Publish(std::span<int32_t> rows, std::span<uint8_t> quarantined);
   // kInternal when the records contradict each other.
   Status Verify() const;
-  // Unmaps everything and frees the addresses. Pre: the mapper has stopped. Retryable after a failure.
+  // Unmaps everything and frees the addresses. Pre: the mapper has stopped. Idempotent; retryable after a failure.
   Status Close();
 
  private:
@@ -107,6 +106,7 @@ class KvCache {
   std::vector<int32_t> changed_;       // slots whose rows JavaScript has not seen
   std::vector<StrandedRun> stranded_;  // their pages are quarantined in the pool
   CacheCounters counters_;
+  bool is_closed_ = false;
 };
 
 }  // namespace vkv

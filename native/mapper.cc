@@ -21,6 +21,12 @@ class SignalsBlocked {
   sigset_t before_;
 };
 
+// Expected while others hold what there is; the growth happens in the foreground if it must.
+bool IsWantOfRoom(Code code) {
+  return code == Code::kOutOfPages || code == Code::kOutOfDeviceMemory || code == Code::kOutOfMappings ||
+         code == Code::kSlotBusy;
+}
+
 }  // namespace
 
 Mapper::Mapper(KvCache& cache) : cache_(cache), wanted_rows_(cache.layout().slots(), 0) {}
@@ -101,7 +107,7 @@ void Mapper::Run() {
     const Status status = cache_.GrowAhead(slot, rows, is_done);
     lock.lock();
     working_slot_ = kNobody;
-    if (status.code == Code::kOutOfPages || status.code == Code::kSlotBusy) {
+    if (IsWantOfRoom(status.code)) {
       ++starved_;
     } else if (!status.ok()) {
       ++late_errors_;

@@ -38,7 +38,7 @@ class Mapper {
   bool is_idle() const;
   // Failures of the driver so far, and the last of them.
   uint64_t late_errors(Status& last) const;
-  // Wishes dropped for want of pages.
+  // Wishes dropped for want of room: pages, device memory, kernel mappings.
   uint64_t starved() const;
   // Finishes the row at hand and joins. Idempotent.
   void Stop();

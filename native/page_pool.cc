@@ -26,22 +26,21 @@ PoolCounts PagePool::counts() const {
   return counts;
 }
 
-uint64_t PagePool::AvailableLocked() const {
+int64_t PagePool::AvailableLocked() const {
   const uint64_t in_use = created_ - free_.size();
-  const uint64_t taken = in_use + promised_;
-  return budget_ > taken ? budget_ - taken : 0;
+  return static_cast<int64_t>(budget_) - static_cast<int64_t>(in_use + promised_);
 }
 
-uint64_t PagePool::available() const {
+int64_t PagePool::available() const {
   std::lock_guard lock(mutex_);
   return AvailableLocked();
 }
 
 Status PagePool::Promise(uint64_t pages) {
   std::lock_guard lock(mutex_);
-  const uint64_t available = AvailableLocked();
-  if (pages > available)
-    return Fail(Code::kOutOfPages, "Promise", static_cast<int64_t>(pages), static_cast<int64_t>(available));
+  const int64_t available = std::max<int64_t>(0, AvailableLocked());
+  const int64_t wanted = static_cast<int64_t>(pages);
+  if (wanted > available) return Fail(Code::kOutOfPages, "Promise", wanted, available);
   promised_ += pages;
   return Ok();
 }
@@ -51,15 +50,19 @@ void PagePool::Unpromise(uint64_t pages) {
   promised_ -= std::min(pages, promised_);
 }
 
+void PagePool::Repromise(uint64_t pages) {
+  std::lock_guard lock(mutex_);
+  promised_ += pages;
+}
+
 Status PagePool::Take(uint64_t promised, std::span<const uint64_t> near, std::span<PageId> pages) {
   const uint64_t wanted = near.size();
   uint64_t taken = 0;
   {
     std::lock_guard lock(mutex_);
-    const uint64_t available = AvailableLocked();
-    if (wanted - promised > available)
-      return Fail(Code::kOutOfPages, "Take", static_cast<int64_t>(wanted - promised),
-                  static_cast<int64_t>(available));
+    const int64_t available = std::max<int64_t>(0, AvailableLocked());
+    const int64_t unpromised = static_cast<int64_t>(wanted - promised);
+    if (unpromised > available) return Fail(Code::kOutOfPages, "Take", unpromised, available);
     promised_ -= promised;
     for (; taken < wanted && !free_.empty(); ++taken) {
       pages[taken] = free_.back();
@@ -156,9 +159,10 @@ Tenant PagePool::tenant(PageId page) const {
   return pages_[page].tenant;
 }
 
-void PagePool::set_tenant(PageId page, Tenant tenant) {
+void PagePool::set_tenant(std::span<const PageId> pages, Tenant tenant) {
   std::lock_guard lock(mutex_);
-  pages_[page].tenant = tenant;
+  for (PageId page : pages)
+    if (page != kNoPage) pages_[page].tenant = tenant;
 }
 
 void PagePool::Restore(PageId page) {
@@ -171,15 +175,21 @@ void PagePool::Restore(PageId page) {
 }
 
 Status PagePool::SetBudget(uint64_t budget_bytes) {
-  uint64_t surplus;
+  uint64_t before;
+  uint64_t keep;  // free pages that may stay
   {
     std::lock_guard lock(mutex_);
+    before = budget_;
     budget_ = budget_bytes / page_bytes_;
-    surplus = created_ > budget_ ? created_ - budget_ : 0;
-    surplus = surplus < free_.size() ? free_.size() - surplus : 0;  // free pages that may stay
     if (created_ <= budget_) return Ok();
+    const uint64_t surplus = created_ - budget_;
+    keep = surplus < free_.size() ? free_.size() - surplus : 0;
   }
-  return Trim(surplus);
+  const Status status = Trim(keep);
+  if (status.ok()) return status;
+  std::lock_guard lock(mutex_);
+  budget_ = before;
+  return status;
 }
 
 Status PagePool::ReleaseOneFree(bool& released, uint64_t keep) {
@@ -213,10 +223,12 @@ Status PagePool::Trim(uint64_t keep) {
 }
 
 Status PagePool::Close() {
+  if (!driver_) return Ok();
   VKV_RETURN_IF_ERROR(Trim(0));
   std::lock_guard lock(mutex_);
   if (created_ > quarantined_)
     return Fail(Code::kInternal, "PagePool::Close", static_cast<int64_t>(created_ - quarantined_));
+  driver_.reset();
   return Ok();
 }
 

@@ -44,19 +44,21 @@ class PagePool {
   PagePool& operator=(const PagePool&) = delete;
 
   Driver& driver() { return *driver_; }
-  const std::shared_ptr<Driver>& shared_driver() const { return driver_; }
   uint64_t page_bytes() const { return page_bytes_; }
   PoolCounts counts() const;
 
-  // Pages that can still be taken without breaking a promise.
-  uint64_t available() const;
+  // Pages that can still be taken without breaking a promise. Below zero when a lowered budget is exceeded: so many must
+  // come back before one can be taken.
+  int64_t available() const;
   // Sets pages aside: kOutOfPages {pages, available} when there are not so many.
   Status Promise(uint64_t pages);
   void Unpromise(uint64_t pages);
+  // Puts back a promise that Take has drawn from, before its pages are given back: it cannot be refused.
+  void Repromise(uint64_t pages);
 
   // Takes near.size() pages, each with one reference, free ones first; creates the rest, page k close to near[k]. The first
-  // `promised` of them are drawn from the promise. All or nothing: kOutOfPages, or the driver's refusal to create, leaves
-  // every count as it was.
+  // `promised` of them are drawn from the promise, and are there even if the budget was lowered since. All or nothing:
+  // kOutOfPages, or the driver's refusal to create, leaves every count as it was.
   Status Take(uint64_t promised, std::span<const uint64_t> near, std::span<PageId> pages);
   // One more slot refers to the page.
   void Share(PageId page);
@@ -69,14 +71,14 @@ class PagePool {
   void Handles(std::span<const PageId> pages, std::span<PageHandle> handles) const;
 
   Tenant tenant(PageId page) const;
-  void set_tenant(PageId page, Tenant tenant);
+  void set_tenant(std::span<const PageId> pages, Tenant tenant);  // passes over kNoPage
 
-  // Lowering it below what is created releases free pages; what is in use stays, and nothing is created until enough is
-  // given back.
+  // Lowering it below what is created releases free pages; what is in use stays, and only promised pages are created until
+  // enough is given back. When the driver refuses to release a page the budget is as before.
   Status SetBudget(uint64_t budget_bytes);
   // Releases free pages to the system until at most `keep` are left.
   Status Trim(uint64_t keep);
-  // Releases all. kInternal when pages are still in use. Retryable.
+  // Releases all, and lets go of the driver. kInternal when pages are still in use. Retryable; idempotent.
   Status Close();
 
  private:
@@ -90,11 +92,11 @@ class PagePool {
   PagePool(std::shared_ptr<Driver> driver, uint64_t page_bytes, uint64_t budget_pages)
       : driver_(std::move(driver)), page_bytes_(page_bytes), budget_(budget_pages) {}
 
-  uint64_t AvailableLocked() const;
+  int64_t AvailableLocked() const;
   PageId AddLocked(PageHandle handle);
   Status ReleaseOneFree(bool& released, uint64_t keep);
 
-  const std::shared_ptr<Driver> driver_;
+  std::shared_ptr<Driver> driver_;  // null once closed
   const uint64_t page_bytes_;
 
   mutable std::mutex mutex_;  // guards all below

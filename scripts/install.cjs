@@ -1,44 +1,91 @@
 'use strict';
-// Builds the addon when the package is installed: cmake-js where CMake is there, npm's own node-gyp otherwise.
-// VKV_BUILD = auto (default) | cmake | gyp | skip chooses by hand.
+// Builds the addon into build/Release: with cmake-js where CMake is there, with npm's own node-gyp otherwise. It runs when
+// the package is installed, and as `npm run build:native`; it is shipped with the package, so it uses nothing else of
+// scripts/. VKV_BUILD = auto (default) | cmake | gyp | skip chooses by hand; CMAKE and CXX name other tools.
+// Exit code 0: the addon is there and newer than its sources.
 const { spawnSync } = require('node:child_process');
+const fs = require('node:fs');
+const os = require('node:os');
 const path = require('node:path');
 
 const root = path.resolve(__dirname, '..');
-const wanted = process.env.VKV_BUILD || 'auto';
+const buildFolder = path.join(root, 'build');
+const cmake = process.env.CMAKE || 'cmake';
+const OLDEST_CMAKE = [3, 18];
+const jobs = String(os.availableParallelism());
+const APT_LINE = 'apt-get install build-essential cmake';
 
 const isOnPath = (command) => spawnSync(command, ['--version'], { stdio: 'ignore' }).status === 0;
-const runNode = (script, args) =>
-  spawnSync(process.execPath, [script, ...args], { cwd: root, stdio: 'inherit' }).status === 0;
+
+function hasCmake() {
+  const { status, stdout } = spawnSync(cmake, ['--version'], { encoding: 'utf8' });
+  if (status !== 0) return false;
+  const [major, minor] = (/(\d+)\.(\d+)/.exec(stdout) ?? [0, 0, 0]).slice(1).map(Number);
+  return major > OLDEST_CMAKE[0] || (major === OLDEST_CMAKE[0] && minor >= OLDEST_CMAKE[1]);
+}
+
+function fail(problem, advice) {
+  console.error(`virtual-kv: ${problem} ${advice}`);
+  process.exit(1);
+}
+
+/** Both tools keep their files in build/ and neither can use the other's. */
+function removeForeignBuild(ownFile) {
+  if (fs.existsSync(buildFolder) && !fs.existsSync(path.join(buildFolder, ownFile))) {
+    fs.rmSync(buildFolder, { recursive: true });
+  }
+}
+
+function run(command, args) {
+  return spawnSync(command, args, { cwd: root, stdio: 'inherit' }).status === 0;
+}
 
 function buildWithCmake() {
-  let cmakeJs;
-  try { cmakeJs = require.resolve('cmake-js/bin/cmake-js'); } catch { return false; }
-  const cmake = process.env.CMAKE || 'cmake';
-  if (!isOnPath(cmake)) return false;
-  return runNode(cmakeJs, ['compile', ...(process.env.CMAKE ? ['-c', cmake] : [])]);
+  removeForeignBuild('CMakeCache.txt');
+  const script = require.resolve('cmake-js/bin/cmake-js');
+  return run(process.execPath, [script, 'compile', '-p', jobs, ...(process.env.CMAKE ? ['-c', cmake] : [])]);
 }
 
 function buildWithGyp() {
-  const nodeGyp = process.env.npm_config_node_gyp; // npm sets it for lifecycle scripts
-  if (nodeGyp) return runNode(nodeGyp, ['rebuild']);
-  return spawnSync('node-gyp', ['rebuild'], { cwd: root, stdio: 'inherit' }).status === 0;
+  removeForeignBuild('config.gypi');
+  // Headers that came with Node spare node-gyp a download.
+  const prefix = path.resolve(process.execPath, '..', '..');
+  const hasHeaders = fs.existsSync(path.join(prefix, 'include', 'node', 'node_api.h'));
+  const args = ['configure', 'build', `--jobs=${jobs}`, ...(hasHeaders ? [`--nodedir=${prefix}`] : [])];
+  const bundled = path.join(prefix, 'lib', 'node_modules', 'npm', 'node_modules', 'node-gyp', 'bin', 'node-gyp.js');
+  const script = process.env.npm_config_node_gyp || (fs.existsSync(bundled) ? bundled : undefined);
+  return script === undefined ? run('node-gyp', args) : run(process.execPath, [script, ...args]);
 }
 
-const builders = {
-  skip: () => true,
-  cmake: buildWithCmake,
-  gyp: buildWithGyp,
-  auto: () => buildWithCmake() || buildWithGyp(),
-};
-const build = builders[wanted];
-if (!build) {
-  console.error(`virtual-kv: VKV_BUILD is ${JSON.stringify(wanted)}; use one of ${Object.keys(builders).join(', ')}.`);
-  process.exit(1);
+function chooseTool(wanted) {
+  if (wanted === 'cmake' && !hasCmake()) fail(`VKV_BUILD is cmake, and there is no CMake 3.18 or later.`, APT_LINE);
+  if (wanted !== 'auto') return wanted;
+  return hasCmake() ? 'cmake' : 'gyp';
 }
-if (!build()) {
-  console.error(
-    'virtual-kv: the native addon could not be built. It needs a C++20 compiler, and CMake 3.18 or later or python3 ' +
-    'with make (for node-gyp). On Debian or Ubuntu: apt-get install build-essential cmake');
-  process.exit(1);
+
+function checkTools(tool) {
+  const missing = [];
+  const compilers = process.env.CXX ? [process.env.CXX.split(' ')[0]] : ['c++', 'g++', 'clang++'];
+  if (!compilers.some(isOnPath)) missing.push('a C++20 compiler');
+  if (!isOnPath('make') && !isOnPath('ninja')) missing.push('make');
+  if (tool === 'gyp' && !isOnPath('python3')) missing.push('CMake 3.18 or later (or python3, for node-gyp)');
+  if (missing.length === 0) return;
+  fail(`the native addon cannot be built here: ${missing.join(' and ')} is missing.`, `On Debian or Ubuntu: ${APT_LINE}`);
 }
+
+const wanted = process.env.VKV_BUILD || 'auto';
+if (!['auto', 'cmake', 'gyp', 'skip'].includes(wanted)) {
+  fail(`VKV_BUILD is ${JSON.stringify(wanted)}.`, 'Use one of auto, cmake, gyp, skip.');
+}
+if (wanted === 'skip') process.exit(0);
+const tool = chooseTool(wanted);
+checkTools(tool);
+const begin = new Date();
+if (!(tool === 'cmake' ? buildWithCmake() : buildWithGyp())) {
+  fail(
+    `the native addon could not be built with ${tool === 'cmake' ? 'cmake-js' : 'node-gyp'}; its output is above.`,
+    `It needs a C++20 compiler (GCC 10 or Clang 12). On Debian or Ubuntu: ${APT_LINE}`);
+}
+// A build that had nothing to do leaves the file's time, and everybody would think it stale; and what was changed while the
+// compiler ran is not in it.
+fs.utimesSync(path.join(buildFolder, 'Release', 'virtual_kv.node'), begin, begin);

@@ -48,13 +48,14 @@ test('an unknown name is rejected with the nearest known one', (t) => {
 
 test('names of Object.prototype are not options', (t) => {
   t.is(failure(() => readOptions('Thing', { slots: 1, constructor: 1 }, spec)).code, 'KV_UNKNOWN_OPTION');
-  t.regex(failure(() => readOptions('Thing', Object.create({ slots: 1 }), spec)).message, /^`slots` is missing/);
+  const inherited = Object.create({ slots: 1 }) as object;
+  t.regex(failure(() => readOptions('Thing', inherited, spec)).message, /^`slots` must be .*; it is missing/);
 });
 
 test('options must be an object', (t) => {
   for (const wrong of [null, 3, 'slots', [1]]) t.is(failure(() => readOptions('Thing', wrong, spec)).name, 'TypeError');
   const { message } = failure(() => readOptions('Thing', undefined, spec));
-  t.is(message, '`slots` is missing: it must be an integer from 1 to 100.');
+  t.is(message, '`slots` must be an integer from 1 to 100; it is missing.');
 });
 
 test('integers are safe, in range and a multiple', (t) => {

@@ -148,8 +148,9 @@ function readJson(fileOrFolder: string): { file: string; json: Json } {
     json = JSON.parse(readFileSync(file, 'utf8'));
   } catch (cause) {
     const { code, message } = cause as NodeJS.ErrnoException;
-    const isSyntax = cause instanceof SyntaxError;
-    throw invalid(file, isSyntax ? `it is not JSON (${message})` : `it cannot be read (${code ?? message})`, giveConfig, cause);
+    const isJson = !(cause instanceof SyntaxError);
+    const problem = isJson ? `it cannot be read (${code ?? message})` : `it is not JSON (${message})`;
+    throw invalid(file, problem, giveConfig, cause);
   }
   if (!isObject(json)) throw invalid(file, 'it is not a JSON object', giveConfig);
   return { file, json };

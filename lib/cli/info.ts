@@ -33,12 +33,12 @@ function facts({ package: version, node, platform, addon, drivers, host }: Machi
 function driverFacts(driver: DriverReport): TableRow[] {
   const title = driver.kind === 'cuda' && driver.isAvailable ? `cuda device ${driver.device}` : driver.kind;
   if (!driver.isAvailable) return [[title, driver.reason]];
-  const { memory, mappingLimit } = driver;
+  const { memory, mappingLimit, reservableBytes: reservable } = driver;
   return [
     [title, deviceName(driver)],
     ['  memory', `${formatBytes(memory.freeBytes)} free of ${formatBytes(memory.totalBytes)}`],
     ['  pages', `${formatBytes(driver.defaultPageBytes)}, or any multiple of ${formatBytes(driver.granularityBytes)}`],
-    ['  addresses', `${formatBytes(driver.reservableBytes)} in one reservation, as far as was tried`],
+    ['  addresses', `${reservable === 0 ? 'less than 1 TiB' : formatBytes(reservable)} in one reservation`],
     ...(mappingLimit === 0 ? [] : [['  mappings', `${formatNumber(mappingLimit)} at most`] as const]),
   ];
 }

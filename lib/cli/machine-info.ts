@@ -23,7 +23,7 @@ export type DriverReport = { readonly kind: 'cuda' | 'host'; readonly device: nu
   | (DriverInfo & {
     readonly isAvailable: true;
     readonly memory: DriverMemory;
-    /** The largest power of two of addresses that one reservation could have just now; 0 when there was none. */
+    /** Whole TiB of addresses that one reservation could have just now; 0 when not even one. */
     readonly reservableBytes: number;
   })
 );
@@ -45,6 +45,8 @@ export interface MachineInfo {
 
 /** More devices than one machine has; ends the search if a driver never says "no such device". */
 const mostDevices = 64;
+
+const TiB = 2 ** 40;
 
 export function inspectMachine(): MachineInfo {
   const addon = inspectAddon();
@@ -90,18 +92,26 @@ function inspectDriver(kind: 'cuda' | 'host', device = 0): DriverReport {
   }
 }
 
-/** Reserves and frees, halving from the 128 TiB of a 47-bit address space. Reserving costs nothing but addresses. */
+/** Bisects, reserving and freeing at once, up to the 128 TiB of a 47-bit address space. It costs nothing but addresses. */
 function reservableBytes(driver: Driver): number {
-  const { defaultPageBytes } = driver.info;
-  for (let bytes = 2 ** 47; bytes >= defaultPageBytes; bytes /= 2) {
-    try {
-      driver.native.freeReservation(driver.native.reserve(bytes, defaultPageBytes), bytes);
-      return bytes;
-    } catch (error) {
-      if (!isKvError(error)) throw error;
-    }
+  let possible = 0;
+  let refused = 129;
+  while (refused - possible > 1) {
+    const middle = Math.floor((possible + refused) / 2);
+    if (canReserve(driver, middle * TiB)) possible = middle;
+    else refused = middle;
   }
-  return 0;
+  return possible * TiB;
+}
+
+function canReserve(driver: Driver, bytes: number): boolean {
+  try {
+    driver.native.freeReservation(driver.native.reserve(bytes, driver.info.defaultPageBytes), bytes);
+    return true;
+  } catch (error) {
+    if (!isKvError(error)) throw error;
+    return false;
+  }
 }
 
 function absence(error: unknown): Absence {

@@ -63,13 +63,10 @@ export function addModelOptions(command: Command): Command {
     .option('--latent-dim <count>', 'MLA: elements kept per token and layer, in place of heads', count)
     .option('--dtype <name>', `${formatList(dtypes)} (default: the config's, else float16)`, dtypeFlag)
     .option('--tensor-parallel <count>', 'workers that share the KV heads (default: 1)', count)
-    .option('--pipeline-parallel <count>', 'workers that share the layers (default: 1)', count);
+    .option('--pipeline-parallel <count>', 'workers that share the layers; this is the first (default: 1)', count);
 }
 
-/**
- * Adds the flags that say how the tensors lie in memory. The defaults of the last two differ by command: it names
- * them.
- */
+/** Adds the flags that say how the tensors lie in memory. A command names its own defaults for two of them. */
 export function addLayoutOptions(
   command: Command, defaults: { readonly pageBytes: string; readonly maxTokens: string },
 ): Command {

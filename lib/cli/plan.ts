@@ -71,8 +71,8 @@ function facts(answer: MemoryPlan): TableRow[] {
   const rows: TableRow[] = [
     ['layout', `${answer.layout}, pages of ${formatBytes(pageBytes)}`],
     ['slots', `${formatNumber(slots)} of ${formatCount('token', maxTokens)}`],
-    ['one token', `${formatBytes(answer.tokenBytes)} in one tensor, ` +
-      `${formatBytes(answer.totalTokenBytes)} in all ${tensors}`],
+    ['one token', `${formatBytes(answer.tokenBytes, 2)} in one tensor, ` +
+      `${formatBytes(answer.totalTokenBytes, 2)} in all ${tensors}`],
     ['one row', `${formatCount('page', answer.pagesPerRow)} = ${formatBytes(answer.rowBytes)} for ` +
       `${formatNumber(answer.tokensPerRow, 2)} tokens; a slot has up to ${formatNumber(answer.rowsPerSlot)}`],
     ['one slot', `${formatBytes(answer.slotBytes)} in one reservation, ${formatBytes(answer.slotStrideBytes)} apart ` +

@@ -7,9 +7,10 @@ import { Command } from 'commander';
 import { packageVersion } from '../version.js';
 import { infoCommand } from './info.js';
 import { planCommand } from './plan.js';
+import { replayCommand } from './replay.js';
 import { reportError } from './report-error.js';
 
-const commands = [planCommand(), infoCommand()];
+const commands = [planCommand(), replayCommand(), infoCommand()];
 
 async function main(): Promise<void> {
   for (const stream of [process.stdout, process.stderr]) stream.on('error', endOnClosedPipe);

@@ -8,7 +8,7 @@ import type { DriverCall, ErrorCode, ErrorDetails, UnavailableReason } from './d
 
 export type ErrorClass =
   | 'TypeError' | 'RangeError'
-  | 'KvError' | 'KvStateError' | 'KvCapacityError' | 'KvDriverError' | 'KvTierError' | 'KvAbortError';
+  | 'KvError' | 'KvStateError' | 'KvCapacityError' | 'KvDriverError' | 'KvAbortError';
 
 export interface CatalogueEntry<C extends ErrorCode = ErrorCode> {
   /** By name; a function when the details decide. */
@@ -32,7 +32,7 @@ export const catalogue: { readonly [C in ErrorCode]: CatalogueEntry<C> } = {
     recovery: 'fix',
     template: ({ option, expected, received, hint }) =>
       received === undefined
-        ? joined(`\`${option}\` is missing: it must be ${expected}.`, hint)
+        ? joined(`\`${option}\` must be ${expected}; it is missing.`, hint)
         : joined(`\`${option}\` must be ${expected}, got ${describe(received)}.`, hint),
   },
   KV_INVALID_SHAPE: {
@@ -256,7 +256,9 @@ export const catalogue: { readonly [C in ErrorCode]: CatalogueEntry<C> } = {
   },
 };
 
-const ownerNouns = { KvCache: 'cache', PagePool: 'page pool', Driver: 'driver', Mapper: 'mapper' } as const;
+const ownerNouns = {
+  KvCache: 'cache', PagePool: 'page pool', Driver: 'driver', Mapper: 'mapper', MockDevice: 'mock device',
+} as const;
 
 const unavailable: Readonly<Record<UnavailableReason, (details: ErrorDetails['KV_DRIVER_UNAVAILABLE']) => string>> = {
   'no-library': () => "libcuda.so.1 was not found. Install the NVIDIA driver, or use `driver: 'host'`.",

@@ -77,13 +77,6 @@ export class KvDriverError<C extends ErrorCode = ErrorCode> extends KvError<C> i
   }
 }
 
-/** Cached bytes are lost or out of reach: treat it as a miss and recompute. */
-export class KvTierError<C extends ErrorCode = ErrorCode> extends KvError<C> {
-  static {
-    setName(this, 'KvTierError');
-  }
-}
-
 /** The caller's own signal stopped it: stop quietly. Its `name` is `AbortError`, as everywhere in Node. */
 export class KvAbortError<C extends ErrorCode = ErrorCode> extends KvError<C> {
   static {

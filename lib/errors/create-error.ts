@@ -3,13 +3,13 @@
 
 import { catalogue, type CatalogueEntry, type ErrorClass } from './catalogue.js';
 import {
-  KvAbortError, KvCapacityError, KvDriverError, KvError, KvStateError, KvTierError,
+  KvAbortError, KvCapacityError, KvDriverError, KvError, KvStateError,
   type CodedError, type KvErrorFields,
 } from './classes.js';
 import type { ErrorCode, ErrorDetails } from './details.js';
 
 const constructors = {
-  KvError, KvStateError, KvCapacityError, KvDriverError, KvTierError, KvAbortError,
+  KvError, KvStateError, KvCapacityError, KvDriverError, KvAbortError,
 } as const;
 
 /** The error of `code`, ready to be thrown; its stack starts at the caller. `details` is kept, not copied. */

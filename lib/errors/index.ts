@@ -2,7 +2,7 @@
 
 export { catalogue, type CatalogueEntry, type ErrorClass } from './catalogue.js';
 export {
-  KvAbortError, KvCapacityError, KvDriverError, KvError, KvStateError, KvTierError,
+  KvAbortError, KvCapacityError, KvDriverError, KvError, KvStateError,
   type CodedError, type Recovery,
 } from './classes.js';
 export { createError, isKvError } from './create-error.js';

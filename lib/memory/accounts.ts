@@ -34,7 +34,7 @@ export interface CacheMetrics extends NativeCacheCounters {
   readonly released: number;
   /** Failures of the mapper that no call could report; each is also published on the channel `virtual-kv:late-error`. */
   readonly lateErrors: number;
-  /** Wishes that the mapper dropped because no page was free. */
+  /** Wishes that the mapper dropped for want of room; the growth then happens in `prepare` if it must. */
   readonly starved: number;
 }
 

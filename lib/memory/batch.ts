@@ -6,16 +6,16 @@ import { checkInteger } from '../options.js';
 import type { Sequence } from './sequence.js';
 import type { SlotTable } from './slot-table.js';
 
-let serials = 0;
-
 export class Batch {
   readonly #table: SlotTable;
   readonly #maxTokens: number;
   #slots: Int32Array;
   #generations: Uint32Array;
   #tokens: Int32Array;
+  /** By slot: the filling in which it was added last. */
+  readonly #filling: Float64Array;
+  #fillings = 1;
   #length = 0;
-  #serial = (serials += 1);
   #isPrepared = false;
 
   /** @internal Use `cache.createBatch`. */
@@ -25,6 +25,7 @@ export class Batch {
     this.#slots = new Int32Array(capacity);
     this.#generations = new Uint32Array(capacity);
     this.#tokens = new Int32Array(capacity);
+    this.#filling = new Float64Array(table.count);
   }
 
   /** Sequences in it. */
@@ -53,7 +54,7 @@ export class Batch {
   clear(): void {
     this.#checkOpen('clear');
     this.#length = 0;
-    this.#serial = serials += 1;
+    this.#fillings += 1;
   }
 
   /**
@@ -70,11 +71,11 @@ export class Batch {
         slot, tokens: table.length[slot]! + tokens, maxTokens: this.#maxTokens,
       });
     }
-    if (table.batch[slot] === this.#serial) {
+    if (this.#filling[slot] === this.#fillings) {
       throw createError('KV_BATCH_STATE', { operation: 'add to', problem: `has the sequence in slot ${slot} already` });
     }
     if (this.#length === this.#slots.length) this.#extend();
-    table.batch[slot] = this.#serial;
+    this.#filling[slot] = this.#fillings;
     this.#slots[this.#length] = slot;
     this.#generations[this.#length] = table.generation[slot]!;
     this.#tokens[this.#length] = tokens;

@@ -8,6 +8,7 @@ import bindings = require('bindings');
 import {
   codeOfNative, createError, isKvError, reasonOfNative, type CodedError, type ErrorCode, type ErrorDetails,
 } from '../errors/index.js';
+import type { MockCall, MockJournalEntry, MockLeaks, MockMisuse } from './mock-records.js';
 
 export interface NativeDriverInfo {
   readonly kind: 'cuda' | 'host' | 'mock';
@@ -72,6 +73,7 @@ export interface NativePoolCounts {
 
 export interface NativePool {
   counts(): NativePoolCounts;
+  /** Below zero when a lowered budget is exceeded. */
   available(): number;
   setBudget(bytes: number): void;
   trim(keepPages: number): void;
@@ -118,9 +120,8 @@ export interface NativeCache {
   shrink(slot: number, rows: number): void;
   promise(slot: number, rows: number): void;
   assign(slot: number, tenant: number): void;
-  /** Writes the rows of slots that changed into the bound array; returns how many did. */
+  /** Writes rows and quarantine (0 or 1) of slots that changed into the bound arrays; returns how many did. */
   publish(): number;
-  isQuarantined(slot: number): boolean;
   mapperState(): NativeMapperState;
   counters(): NativeCacheCounters;
   address(reservation: number): bigint;
@@ -131,20 +132,26 @@ export interface NativeCache {
   close(): void;
 }
 
-/** What a test scripts and asks of the simulated device; see mock-device.ts. */
+/** What a test scripts and asks of the simulated device; mock-device.ts says what each means. */
 export interface NativeMockDevice {
   openDriver(): NativeDriver;
-  failCall(kind: string, nth: number, result: number, times: number): void;
-  setLatencyNs(kind: string, ns: number): void;
-  loseDevice(): void;
-  completeStream(stream: bigint): void;
+  close(): void;
+  failCall(call: string, nth: number, result: number, times: number): void;
+  clearFailures(): void;
+  setLatencyNs(call: string, ns: number): void;
+  loseDevice(result: number): void;
+  /** `uses` is [address, bytes, isWrite] × count; false when the stream is not live. */
+  queueWork(stream: bigint, uses: readonly (bigint | number | boolean)[]): boolean;
+  completeStream(stream: bigint): boolean;
   completeAll(): void;
-  journal(): readonly Readonly<Record<string, unknown>>[];
+  pendingWork(): number;
+  journal(): MockJournalEntry[];
   clearJournal(): void;
-  callCounts(): Readonly<Record<string, number>>;
+  callCounts(): Record<MockCall, number>;
   resetCallCounts(): void;
-  leaks(): Readonly<Record<string, number>>;
-  misuses(): readonly { readonly step: number; readonly call: string; readonly what: string }[];
+  leaks(): MockLeaks;
+  misuses(): MockMisuse[];
+  clearMisuses(): void;
 }
 
 type MakeError = (
@@ -160,7 +167,11 @@ export interface Native {
   openHostDriver(options: { memoryBytes: number; populate: boolean; mappingLimit: number }): NativeDriver;
   openCudaDriver(device: number, libraryPath: string | undefined): NativeDriver;
   readonly NativePool: new (driver: NativeDriver, pageBytes: number, budgetBytes: number) => NativePool;
-  readonly NativeCache: new (pool: NativePool, options: NativeCacheOptions, rows: Int32Array) => NativeCache;
+  readonly NativeCache: new (
+    pool: NativePool, options: NativeCacheOptions, rows: Int32Array, isQuarantined: Uint8Array,
+  ) => NativeCache;
+  /** The CUDA driver's results by name. */
+  readonly cudaResults: Readonly<Record<string, number>>;
   readonly NativeMockDevice: new (options: Readonly<Record<string, unknown>>) => NativeMockDevice;
 }
 

@@ -4,10 +4,11 @@ import { createError, isKvError } from '../errors/index.js';
 import type { Layout } from './layout.js';
 import { native, type NativeCache } from './native.js';
 import type { PagePool } from './page-pool.js';
+import type { SlotTable } from './slot-table.js';
 
-/** `rows` becomes the array that `publish` writes: one entry per slot. On failure nothing stays reserved. */
+/** `publish` will write rows and quarantine into the table. On failure nothing stays reserved. */
 export function openNativeCache(
-  pool: PagePool, layout: Layout, rows: Int32Array, { scrub, mapper }: { scrub: boolean; mapper: boolean },
+  pool: PagePool, layout: Layout, { rows, isQuarantined }: SlotTable, { scrub, mapper }: { scrub: boolean; mapper: boolean },
 ): NativeCache {
   const { pageBytes, slots, maxTokens, reservations, tensors } = layout;
   const options = {
@@ -16,7 +17,7 @@ export function openNativeCache(
     tensors: Float64Array.from(tensors.flatMap(({ reservation, offsetBytes, tokenBytes }) => [reservation, offsetBytes, tokenBytes])),
   };
   try {
-    return new (native().NativeCache)(pool.native, options, rows);
+    return new (native().NativeCache)(pool.native, options, rows, isQuarantined);
   } catch (error) {
     if (!isKvError(error, 'KV_OUT_OF_ADDRESS_SPACE')) throw error;
     throw createError('KV_OUT_OF_ADDRESS_SPACE', {

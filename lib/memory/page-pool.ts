@@ -18,7 +18,7 @@ export interface PagePoolOptions {
 /** freePages + mappedPages + quarantinedPages = createdPages, always. A page counts once, however often it is mapped. */
 export type PoolCounts = NativePoolCounts;
 
-/** A cache that can give pages back. @internal */
+/** A cache that can give pages back. */
 export interface PageUser {
   /** Pages that `reclaim` could free now. */
   reclaimablePages(): number;

@@ -2,19 +2,18 @@
 // behind a fence is neither given to anybody nor reclaimed. A device-wide synchronise would not do: work may be built but
 // not launched yet, which only the engine's own step number or an event on its stream can tell.
 
-import type { Batch } from './batch.js';
+import type { Fence } from './fence.js';
 import type { NativeDriver } from './native.js';
 
-/**
- * What must be over before a released slot's memory may change hands. `stream`: all work queued on it so far (a CUstream as
- * a bigint). `step`: the engine's own step number, closed by `cache.completeStep(step)`.
- */
-export type Fence = { readonly stream: bigint } | { readonly step: number };
+/** A batch that computes on the slot. */
+export interface RunningBatch {
+  readonly isPrepared: boolean;
+}
 
 type Wait =
   | { readonly kind: 'event'; readonly event: bigint; readonly stream: bigint }
   | { readonly kind: 'step'; readonly step: number }
-  | { readonly kind: 'batch'; readonly batch: Batch };
+  | { readonly kind: 'batch'; readonly batch: RunningBatch };
 
 export class Retirement {
   readonly #driver: () => NativeDriver;
@@ -31,7 +30,7 @@ export class Retirement {
   }
 
   /** Puts a slot behind its fence; true when it must wait. Throws what recording an event throws; then nothing has changed. */
-  enter(slot: number, fence: Fence | undefined, batch: Batch | undefined): boolean {
+  enter(slot: number, fence: Fence | undefined, batch: RunningBatch | undefined): boolean {
     const waits: Wait[] = [];
     if (batch !== undefined) waits.push({ kind: 'batch', batch });
     if (fence !== undefined && 'step' in fence && fence.step > this.#completedStep) {

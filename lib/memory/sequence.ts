@@ -2,7 +2,7 @@
 // error and never touches another request's memory. All state is the cache's.
 
 import { createError } from '../errors/index.js';
-import type { Fence } from './retirement.js';
+import { readFence, type Fence, type ReleaseOptions } from './fence.js';
 import type { SlotTable } from './slot-table.js';
 import type { TensorView } from './views.js';
 
@@ -13,11 +13,6 @@ export interface SequenceOwner {
   truncate(slot: number, tokens: number): void;
   address(tensor: number, slot: number): bigint;
   view(tensor: number, slot: number): TensorView;
-}
-
-export interface ReleaseOptions {
-  /** What must be over before the slot's memory changes hands. Default: nothing is running on it any more. */
-  readonly fence?: Fence | undefined;
 }
 
 export class Sequence {
@@ -82,7 +77,9 @@ export class Sequence {
   /** Its slot, if it is alive and of this cache. @internal */
   slotIn(table: SlotTable): number {
     if (table !== this.#owner.table) {
-      throw createError('KV_BATCH_STATE', { operation: 'add to', problem: 'belongs to another cache than the sequence' });
+      throw createError('KV_INVALID_OPTION', {
+        reason: 'range', owner: 'KvCache', option: 'sequence', expected: 'a sequence of this cache', received: this,
+      });
     }
     return this.#check();
   }
@@ -94,19 +91,4 @@ export class Sequence {
     }
     return this.slot;
   }
-}
-
-function readFence(options: ReleaseOptions): Fence | undefined {
-  const { fence, ...rest } = options;
-  const unknown = Object.keys(rest)[0];
-  if (unknown !== undefined) throw createError('KV_UNKNOWN_OPTION', { owner: 'Sequence.release', option: unknown });
-  if (fence === undefined) return undefined;
-  if (typeof fence === 'object' && fence !== null) {
-    if ('stream' in fence && typeof fence.stream === 'bigint' && fence.stream >= 0n) return fence;
-    if ('step' in fence && Number.isSafeInteger(fence.step) && fence.step >= 0) return fence;
-  }
-  throw createError('KV_INVALID_OPTION', {
-    reason: 'type', owner: 'Sequence.release', option: 'fence',
-    expected: '{ stream: bigint } or { step: integer }', received: fence,
-  });
 }

@@ -3,11 +3,11 @@
 
 import { createError } from '../errors/index.js';
 import type { PlacementPolicy } from '../policy/placement.js';
-import type { Batch } from './batch.js';
+import type { Fence } from './fence.js';
 import type { Layout } from './layout.js';
 import type { NativeCache } from './native.js';
 import type { PagePool } from './page-pool.js';
-import type { Fence, Retirement } from './retirement.js';
+import type { Retirement, RunningBatch } from './retirement.js';
 import type { RowSupply } from './row-supply.js';
 import { slotStates, type SlotTable } from './slot-table.js';
 import type { SlotViews } from './views.js';
@@ -77,7 +77,7 @@ export class SlotLeases {
   }
 
   /** Retires a slot. When recording the fence fails, nothing has changed. */
-  release(slot: number, fence: Fence | undefined, batch: Batch | undefined): void {
+  release(slot: number, fence: Fence | undefined, batch: RunningBatch | undefined): void {
     const { native, pool, table, views, retirement } = this.#parts;
     const isWaiting = retirement.enter(slot, fence, batch);
     views.revoke(slot);

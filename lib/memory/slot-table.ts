@@ -1,10 +1,11 @@
 // SlotTable: the cache's numbers per slot, in typed arrays made once. Index everywhere: the slot. It keeps no rule; the rules
-// are in kv-cache.ts and its neighbours. `rows` is written by the addon (NativeCache.publish), everything else here.
+// are in kv-cache.ts and its neighbours. `rows` and `isQuarantined` are written by the addon (NativeCache.publish), everything
+// else here.
 
 import type { Layout } from './layout.js';
 
-/** Where a slot is in its life. */
-export const slotStates = { idle: 0, active: 1, retiring: 2, quarantined: 3 } as const;
+/** Where a slot is in its life. An idle slot in quarantine is out of service. */
+export const slotStates = { idle: 0, active: 1, retiring: 2 } as const;
 
 export class SlotTable {
   readonly count: number;
@@ -15,10 +16,10 @@ export class SlotTable {
   readonly length: Int32Array;
   /** Tokens that a prepared batch is computing now. */
   readonly prepared: Int32Array;
-  /** Serial of the batch that the slot was added to last. */
-  readonly batch: Float64Array;
   /** Mapped rows, as of the last publish. */
   readonly rows: Int32Array;
+  /** 1: the driver refused to undo a failed change there; its rows stay as they are until the cache closes. */
+  readonly isQuarantined: Uint8Array;
   /** Tokens that memory was promised for. */
   readonly promisedTokens: Int32Array;
   /** Ticks: when the slot was acquired or released last. */
@@ -33,10 +34,15 @@ export class SlotTable {
     this.generation = new Uint32Array(slots);
     this.length = new Int32Array(slots);
     this.prepared = new Int32Array(slots);
-    this.batch = new Float64Array(slots);
     this.rows = new Int32Array(slots);
+    this.isQuarantined = new Uint8Array(slots);
     this.promisedTokens = new Int32Array(slots);
     this.lastUsed = new Float64Array(slots);
+  }
+
+  /** Whether a new sequence may have the slot. */
+  isFree(slot: number): boolean {
+    return this.state[slot] === slotStates.idle && this.isQuarantined[slot] === 0;
   }
 
   /** Whether the slot has memory for `tokens` tokens. */

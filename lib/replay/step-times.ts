@@ -24,7 +24,7 @@ export class StepTimes {
   percentileUs(share: number): number {
     let left = Math.max(1, Math.ceil(share * this.#steps));
     if (this.#steps === 0) return 0;
-    for (let bucket = 0; bucket < this.#buckets.length; ++bucket) {
+    for (let bucket = 0; bucket < this.#buckets.length - 1; ++bucket) { // the last one has no upper end
       left -= this.#buckets[bucket]!;
       if (left <= 0) return Math.min(this.maxUs, 2 ** ((bucket + 0.5) / BUCKETS_PER_OCTAVE) / 1e3);
     }

@@ -13,7 +13,6 @@ void NativeCache::Define(Napi::Env env, Napi::Object exports) {
        InstanceMethod<&NativeCache::Cancel>("cancel"), InstanceMethod<&NativeCache::Shrink>("shrink"),
        InstanceMethod<&NativeCache::Promise>("promise"), InstanceMethod<&NativeCache::Assign>("assign"),
        InstanceMethod<&NativeCache::Publish>("publish"),
-       InstanceMethod<&NativeCache::IsQuarantined>("isQuarantined"),
        InstanceMethod<&NativeCache::MapperState>("mapperState"),
        InstanceMethod<&NativeCache::Counters>("counters"), InstanceMethod<&NativeCache::Address>("address"),
        InstanceMethod<&NativeCache::Window>("window"), InstanceMethod<&NativeCache::Stamp>("stamp"),
@@ -40,6 +39,7 @@ NativeCache::NativeCache(const Napi::CallbackInfo& info) : Napi::ObjectWrap<Nati
                        static_cast<uint64_t>(triplets[k + 2])});
   pattern_ = std::make_unique<Pattern>(*cache_, std::move(tensors));
   rows_ = Napi::Persistent(info[2].As<Napi::Int32Array>());
+  quarantined_ = Napi::Persistent(info[3].As<Napi::Uint8Array>());
   if (!options.Get("mapper").ToBoolean()) return;
   mapper_ = std::make_unique<Mapper>(*cache_);
   if (ThrowIfFailed(env, mapper_->Start())) return;
@@ -101,11 +101,10 @@ Napi::Value NativeCache::Assign(const Napi::CallbackInfo& info) {
 
 Napi::Value NativeCache::Publish(const Napi::CallbackInfo& info) {
   Napi::Int32Array rows = rows_.Value();
-  return Napi::Number::New(info.Env(), cache_->Publish({rows.Data(), rows.ElementLength()}));
-}
-
-Napi::Value NativeCache::IsQuarantined(const Napi::CallbackInfo& info) {
-  return Napi::Boolean::New(info.Env(), cache_->is_quarantined(ToInt32(info[0])));
+  Napi::Uint8Array quarantined = quarantined_.Value();
+  const int32_t changed =
+      cache_->Publish({rows.Data(), rows.ElementLength()}, {quarantined.Data(), quarantined.ElementLength()});
+  return Napi::Number::New(info.Env(), changed);
 }
 
 Napi::Value NativeCache::MapperState(const Napi::CallbackInfo& info) {

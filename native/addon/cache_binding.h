@@ -1,6 +1,7 @@
 // NativeCache: a KvCache, its mapper and its test pattern, seen from JavaScript. Converts and forwards.
 //
-// The rows of each slot stand in an Int32Array bound at construction; only publish(), on the JavaScript thread, writes it.
+// The rows of each slot stand in an Int32Array bound at construction, and whether it is in quarantine in a Uint8Array; only
+// publish(), on the JavaScript thread, writes them.
 // Lists of slots and rows pass as an Int32Array of pairs with a count: one crossing per step, nothing allocated.
 #ifndef VKV_ADDON_CACHE_BINDING_H_
 #define VKV_ADDON_CACHE_BINDING_H_
@@ -20,7 +21,8 @@ class NativeCache : public Napi::ObjectWrap<NativeCache>, private Stoppable {
  public:
   static void Define(Napi::Env env, Napi::Object exports);
 
-  // (pool, {pageBytes, slots, maxTokens, tokenBytes: Float64Array, tensors: Float64Array of triplets, scrub, mapper}, rows)
+  // (pool, {pageBytes, slots, maxTokens, tokenBytes: Float64Array, tensors: Float64Array of triplets, scrub, mapper}, rows,
+  // quarantined)
   explicit NativeCache(const Napi::CallbackInfo& info);
   ~NativeCache() override;
 
@@ -32,7 +34,6 @@ class NativeCache : public Napi::ObjectWrap<NativeCache>, private Stoppable {
   Napi::Value Promise(const Napi::CallbackInfo& info);        // (slot, rows)
   Napi::Value Assign(const Napi::CallbackInfo& info);         // (slot, tenant)
   Napi::Value Publish(const Napi::CallbackInfo& info);        // () => changed slots
-  Napi::Value IsQuarantined(const Napi::CallbackInfo& info);  // (slot)
   Napi::Value MapperState(const Napi::CallbackInfo& info);    // () => {isIdle, lateErrors, starved, lastError}
   Napi::Value Counters(const Napi::CallbackInfo& info);
   Napi::Value Address(const Napi::CallbackInfo& info);        // (reservation) => BigInt
@@ -52,6 +53,7 @@ class NativeCache : public Napi::ObjectWrap<NativeCache>, private Stoppable {
   std::unique_ptr<Mapper> mapper_;  // null without a background thread
   std::unique_ptr<Pattern> pattern_;
   Napi::Reference<Napi::Int32Array> rows_;
+  Napi::Reference<Napi::Uint8Array> quarantined_;
 };
 
 }  // namespace vkv::addon

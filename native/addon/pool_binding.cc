@@ -39,7 +39,7 @@ Napi::Value NativePool::Counts(const Napi::CallbackInfo& info) {
 }
 
 Napi::Value NativePool::Available(const Napi::CallbackInfo& info) {
-  return FromCount(info.Env(), pool_->available());
+  return Napi::Number::New(info.Env(), static_cast<double>(pool_->available()));
 }
 
 Napi::Value NativePool::SetBudget(const Napi::CallbackInfo& info) {

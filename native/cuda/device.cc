@@ -10,11 +10,12 @@ namespace {
 
 constexpr int kNameBytes = 256;
 
-Status NotAvailable(CudaApi& api, Unavailable reason, const char* call, CUresult result = CUDA_SUCCESS) {
+Status NotAvailable(CudaApi& api, Unavailable reason, int ordinal, const char* call, CUresult result) {
   Status status = ToStatus(api, call, result);
   status.code = Code::kDriverUnavailable;
   status.call = call;
   status.what = static_cast<int64_t>(reason);
+  status.how_many = ordinal;
   return status;
 }
 
@@ -33,13 +34,16 @@ Status QueryAttribute(CudaApi& api, CUdevice device, CUdevice_attribute attribut
 
 Status FindDevice(CudaApi& api, int ordinal, CUdevice& device, DriverInfo& info) {
   if (const CUresult result = api.cuInit(/*flags=*/0); result != CUDA_SUCCESS) {
-    return NotAvailable(api, ReasonOf(result), "cuInit", result);
+    return NotAvailable(api, ReasonOf(result), ordinal, "cuInit", result);
   }
   int devices = 0;
   VKV_CALL(cuDeviceGetCount, &devices);
-  if (devices == 0) return NotAvailable(api, Unavailable::kNoDevice, "cuDeviceGetCount");
-  if (ordinal < 0 || ordinal >= devices)
-    return NotAvailable(api, Unavailable::kNoSuchDevice, "cuDeviceGetCount");
+  if (devices == 0) {
+    return NotAvailable(api, Unavailable::kNoDevice, ordinal, "cuDeviceGetCount", CUDA_SUCCESS);
+  }
+  if (ordinal < 0 || ordinal >= devices) {
+    return NotAvailable(api, Unavailable::kNoSuchDevice, ordinal, "cuDeviceGetCount", CUDA_SUCCESS);
+  }
   VKV_CALL(cuDeviceGet, &device, ordinal);
 
   // A driver that does not know the attribute refuses the question: it has no virtual memory management
@@ -49,12 +53,10 @@ Status FindDevice(CudaApi& api, int ordinal, CUdevice& device, DriverInfo& info)
       api, device, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, has_virtual_memory);
   if (attribute.code == Code::kDriverLost) return attribute;
   if (!attribute.ok() || has_virtual_memory == 0) {
-    return {Code::kDriverUnsupported,
-            "cuDeviceGetAttribute",
-            attribute.result,
-            attribute.result_name,
-            ordinal,
-            0};
+    Status unsupported = Fail(Code::kDriverUnsupported, "cuDeviceGetAttribute", ordinal);
+    unsupported.result = attribute.result;
+    unsupported.result_name = attribute.result_name;
+    return unsupported;
   }
 
   char name[kNameBytes] = {};

@@ -47,6 +47,7 @@ Status DriverCuda::Open(std::shared_ptr<CudaApi> api, int device, const char* ki
   if (!retained.ok()) {  // e.g. another process holds the device exclusively
     retained.code = Code::kDriverUnavailable;
     retained.what = static_cast<int64_t>(Unavailable::kInitFailed);
+    retained.how_many = device;
     return retained;
   }
   std::unique_ptr<DriverCuda> opened(new DriverCuda(std::move(api), std::move(info), handle, context));
@@ -85,7 +86,7 @@ void DriverCuda::GiveBackLeftovers() {
 bool DriverCuda::is_forked() const { return getpid() != owner_; }
 
 Status DriverCuda::Ready() const {
-  if (is_forked()) return Fail(Code::kDriverUnavailable, "fork", static_cast<int64_t>(Unavailable::kForked));
+  if (is_forked()) return Fail(Code::kDriverUnavailable, "cuCtxPushCurrent", static_cast<int64_t>(Unavailable::kForked));
   if (!is_lost()) return Ok();
   const CUresult result = lost_result_.load(std::memory_order_acquire);
   const char* name = ResultName(result);

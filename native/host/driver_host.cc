@@ -34,6 +34,7 @@ Status DriverHost::Open(const HostOptions& options, std::unique_ptr<DriverHost>&
   VKV_RETURN_IF_ERROR(opened->file_.Open());
   opened->memory_bytes_ = options.memory_bytes != 0 ? options.memory_bytes : host::MachineMemoryBytes();
   opened->populate_ = options.populate;
+  opened->huge_pages_ = options.huge_pages;
 
   DriverInfo& info = opened->info_;
   info.kind = "host";
@@ -174,6 +175,7 @@ Status DriverHost::CreatePage(uint64_t page_bytes, uint64_t near, PageHandle& pa
     VKV_RETURN_IF_ERROR(TakeOffset(page_bytes, near, offset, home));
     created = pages_.Add(offset, page_bytes, home);
   }
+  if (huge_pages_) file_.AddHugePages(offset, page_bytes);
   const int error = populate_ ? file_.Commit(offset, page_bytes) : 0;
   if (error == 0) {
     page = created;

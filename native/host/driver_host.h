@@ -37,6 +37,10 @@ struct HostOptions {
   // lack of memory is then kOutOfDeviceMemory instead of a dead process later, and first touches take no
   // faults. False: memory is taken at the first touch.
   bool populate = false;
+  // Pages that are a multiple of 2 MiB come in the machine's huge pages where the kernel can, and have their
+  // memory from the start. Saves nine tenths of what filling, mapping, unmapping and releasing such a page
+  // costs (huge_pages.h).
+  bool huge_pages = false;
   // The most kernel mappings for reservations and their pages, beyond which Reserve and Map refuse. 0: half
   // of vm.max_map_count. At the kernel's own limit even malloc fails.
   uint64_t mapping_limit = 0;
@@ -102,6 +106,7 @@ class DriverHost final : public Driver {
   DriverInfo info_;
   uint64_t memory_bytes_ = 0;
   bool populate_ = false;
+  bool huge_pages_ = false;
 
   host::SystemCalls calls_;
   std::unique_ptr<host::ForkGuard> guard_;

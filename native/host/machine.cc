@@ -44,8 +44,14 @@ bool SplitLine(std::string_view line, std::string_view& controllers, std::string
   return path.starts_with('/');
 }
 
+// Whether "memory" is one of the names between the commas.
 bool HasMemory(std::string_view controllers) {
-  return ("," + std::string(controllers) + ",").find(",memory,") != std::string::npos;
+  for (;;) {
+    const size_t comma = controllers.find(',');
+    if (controllers.substr(0, comma) == "memory") return true;
+    if (comma == controllers.npos) return false;
+    controllers.remove_prefix(comma + 1);
+  }
 }
 
 }  // namespace

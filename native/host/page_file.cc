@@ -10,12 +10,14 @@
 #include <limits>
 
 #include "driver.h"
+#include "host/huge_pages.h"
 
 namespace vkv::host {
 namespace {
 
-// Ranges start at multiples of this, so that offsets and addresses agree modulo a huge page.
-constexpr uint64_t kAlignmentBytes = uint64_t{2} << 20;
+// Ranges start at multiples of this: a page that can be made of huge pages is then aligned to them in the
+// file too.
+constexpr uint64_t kAlignmentBytes = kHugePageBytes;
 constexpr uint64_t kExtentBytes = uint64_t{64} << 20;
 constexpr uint64_t kLargestFileBytes = std::numeric_limits<int64_t>::max();
 // A signal interrupts fallocate half-way and undoes it; a profiler's timer can do so many times in a row.
@@ -91,6 +93,12 @@ int PageFile::Commit(uint64_t offset, uint64_t bytes) {
   for (int attempt = 0; error == EINTR && attempt < kCommitAttempts; ++attempt)
     error = calls_.Commit(file_, offset, bytes);
   return error;
+}
+
+void PageFile::AddHugePages(uint64_t offset, uint64_t bytes) {
+  if (bytes % kHugePageBytes != 0 || !can_add_huge_pages_.load(std::memory_order_relaxed)) return;
+  if (host::AddHugePages(file_, offset, bytes) == EINVAL)
+    can_add_huge_pages_.store(false, std::memory_order_relaxed);
 }
 
 Status PageFile::ResidentBytes(uint64_t& bytes) const {

@@ -9,6 +9,7 @@
 #ifndef VKV_HOST_PAGE_FILE_H_
 #define VKV_HOST_PAGE_FILE_H_
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <vector>
@@ -42,6 +43,9 @@ class PageFile {
   }
   // Memory for a page, now instead of at its first touch; returns an errno.
   int Commit(uint64_t offset, uint64_t bytes);
+  // Memory for a page in huge pages, now, if its size allows and the kernel can; otherwise it comes in
+  // ordinary ones.
+  void AddHugePages(uint64_t offset, uint64_t bytes);
   // Gives a page's memory back; returns an errno.
   int Punch(uint64_t offset, uint64_t bytes) { return calls_.Punch(file_, offset, bytes); }
   // The memory the file holds now: the truth, where a process's resident size counts a page once for every
@@ -60,7 +64,8 @@ class PageFile {
   SystemCalls& calls_;
   int file_ = -1;
   uint64_t end_bytes_ = 0;
-  std::map<uint64_t, Extent> extents_;  // by page size
+  std::atomic<bool> can_add_huge_pages_{true};  // until the kernel says otherwise
+  std::map<uint64_t, Extent> extents_;          // by page size
 };
 
 }  // namespace vkv::host

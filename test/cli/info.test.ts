@@ -28,6 +28,7 @@ test('a machine without a GPU says why in one line', (t) => {
   if (cuda === undefined || cuda.isAvailable) return t.pass('this machine has one');
   t.true(cuda.code.startsWith('KV_DRIVER_'));
   t.regex(cuda.reason, /^[^\n]+\.$/);
+  if (cuda.code === 'KV_DRIVER_UNAVAILABLE') t.regex(cuda.reason, /^No cuda driver here: /);
 });
 
 test('for people it is a table with a line for every driver', (t) => {

@@ -103,7 +103,7 @@ test('a command line that cannot be meant ends with 2, one line and no stack', (
   wrong(['--page-bytes', '5000'], /--page-bytes.* a multiple of 4 KiB/);
   wrong(['--dtype', 'float12'], /--dtype.* It must be float32, float16, bfloat16, float8 or int8\./);
   wrong(['--layout', 'sliced-up'], /--layout.*per-layer, sliced, fused/);
-  wrong(['--layers', '3'], /^vkv: KV_INVALID_OPTION: `--kv-heads` is missing: /);
+  wrong(['--layers', '3'], /^vkv: KV_INVALID_OPTION: `--kv-heads` must be given with .*; it is missing\. /);
   wrong(['--layers', '3', '--latent-dim', '4', '--head-dim', '5'], /`--head-dim` must be left out with `--latent-dim`/);
   wrong(['--tensor-parallel', '3'], /^vkv: KV_INVALID_SHAPE: `kvHeads` is 8 and cannot be divided over 3/);
   wrong(['--tokens', '8193'], /^vkv: KV_LENGTH_OUT_OF_RANGE: A slot cannot hold 8,193 tokens: its limit is 8,192/);

@@ -9,6 +9,7 @@ import { bytesContract } from './bytes-contract.js';
 import { failureContract } from './failure-contract.js';
 import { mappingContract } from './mapping-contract.js';
 import { pageContract } from './page-contract.js';
+import { processorContract } from './processor-contract.js';
 import { randomContract } from './random-contract.js';
 import { reservationContract } from './reservation-contract.js';
 import { streamContract } from './stream-contract.js';
@@ -38,13 +39,14 @@ export function driverContract(driver: DriverDescription): void {
   mappingContract(contractTest);
   bytesContract(contractTest);
   streamContract(contractTest);
+  processorContract(contractTest);
   failureContract(driver, contractTest);
   randomContract(contractTest);
 }
 
 function infoContract(driver: DriverDescription, contractTest: ContractTest): void {
   contractTest('what it says about itself is what its tests assume', [], (t, { info }) => {
-    t.is(info.kind, driver.name);
+    t.is(info.kind, driver.kind);
     t.not(info.deviceName, '');
     t.is(info.defaultPageBytes % info.granularityBytes, 0);
     t.is(info.hasHostAccess, driver.lacks['host access'] === undefined);

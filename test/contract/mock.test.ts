@@ -1,4 +1,5 @@
-import { mockDriver } from '../helpers/drivers.js';
+import { countingMockDriver, mockDriver } from '../helpers/drivers.js';
 import { driverContract } from './driver-contract.js';
 
 driverContract(mockDriver);
+driverContract(countingMockDriver);

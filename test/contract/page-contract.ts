@@ -14,14 +14,14 @@ export function pageContract(driver: DriverDescription, contractTest: ContractTe
     t.is(bench.counts().livePages, 5);
   });
 
-  contractTest('a page is of any multiple of the granularity', ['memory'], (t, bench) => {
+  contractTest('a page is of any multiple of the granularity', [], (_t, bench) => {
     for (const factor of [1, 3, 4]) {
       const pageBytes = factor * bench.info.granularityBytes;
       const address = bench.reserve(2, pageBytes);
       const last = address + BigInt(2 * pageBytes - 1);
       bench.place(address + BigInt(pageBytes), bench.create(0n, pageBytes));
-      bench.write(last, factor);
-      t.deepEqual(bench.read(last, 1), [factor]);
+      bench.mark(last, factor);
+      bench.isMarked(last, factor);
     }
   });
 
@@ -30,15 +30,15 @@ export function pageContract(driver: DriverDescription, contractTest: ContractTe
     bench.refuses('KV_DRIVER_MISUSE', () => bench.native.createPage(bench.pageBytes + 4096, 0n));
   });
 
-  contractTest('the hint where a page will be mapped is only a hint', ['memory'], (t, bench) => {
+  contractTest('the hint where a page will be mapped is only a hint', [], (_t, bench) => {
     const address = bench.reserve(4);
     const hints = [address, address, bench.at(address, 3), address + 1n, 4096n];
     const pages = hints.map((near) => bench.create(near));
     pages.slice(0, 4).reverse().forEach((page, index) => {
       bench.place(bench.at(address, index), page);
-      bench.write(bench.at(address, index), index + 1);
+      bench.mark(bench.at(address, index), index + 1);
     });
-    t.deepEqual([0, 1, 2, 3].map((index) => bench.read(bench.at(address, index), 1)[0]), [1, 2, 3, 4]);
+    [1, 2, 3, 4].forEach((value, index) => bench.isMarked(bench.at(address, index), value));
   });
 
   contractTest('a released page gives its memory back', ['memory'], (t, bench) => {

@@ -93,6 +93,16 @@ export class DriverBench {
     return [...into];
   }
 
+  /** Writes one byte to know the page by; nothing where pages hold no bytes. */
+  mark(address: bigint, value: number): void {
+    if (this.info.hasMemory) this.write(address, value);
+  }
+
+  /** The page marked with `value` is at the address, with access. */
+  isMarked(address: bigint, value: number): void {
+    if (this.info.hasMemory) this.#t.deepEqual(this.read(address, 1), [value]);
+  }
+
   /** Makes the next call of the layer below fail once. */
   failNext(systemCall: string): void {
     this.#open.failNext(systemCall);

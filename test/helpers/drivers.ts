@@ -1,10 +1,13 @@
 // The drivers there are, as the contract suite and the memory tests see them: how each is opened, and what it lacks, with
 // the reason that a skipped test shows. Opens nothing by itself.
 
+import { constants } from 'node:os';
+
 import { isKvError } from '../../dist/errors/index.js';
-import { Driver, type DriverOptions } from '../../dist/memory/driver.js';
+import type { Driver } from '../../dist/memory/driver.js';
 import { MockDevice } from '../../dist/memory/mock-device.js';
-import type { NativeDriver } from '../../dist/memory/native.js';
+import type { MockCall } from '../../dist/memory/mock-records.js';
+import { native, type Native, type NativeDriver } from '../../dist/memory/native.js';
 
 /** What a driver may lack, and what having it means. */
 export const capabilities = {
@@ -36,7 +39,8 @@ export interface OpenDriver {
 }
 
 export interface DriverDescription {
-  readonly name: 'host' | 'mock' | 'cuda';
+  readonly name: string;
+  readonly kind: 'host' | 'mock' | 'cuda';
   /** Why this machine cannot run it. */
   readonly absent?: string | undefined;
   readonly lacks: Readonly<Partial<Record<Capability, string>>>;
@@ -46,11 +50,11 @@ export interface DriverDescription {
   open(options?: { readonly memoryBytes?: number }): OpenDriver;
 }
 
-const errno = { ENOMEM: 12 } as const;
-const cudaResult = { OUT_OF_MEMORY: 2 } as const;
+const CUDA_ERROR_OUT_OF_MEMORY = 2;
 
 export const hostDriver: DriverDescription = {
   name: 'host',
+  kind: 'host',
   lacks: {},
   failures: {
     reserve: {
@@ -66,35 +70,43 @@ export const hostDriver: DriverDescription = {
   open: (options = {}) => openHost(options),
 };
 
+const mockFailures: DriverDescription['failures'] = {
+  reserve: { cuMemAddressReserve: 'KV_OUT_OF_ADDRESS_SPACE' },
+  freeReservation: { cuMemAddressFree: 'KV_DRIVER_CALL_FAILED' },
+  createPage: { cuMemCreate: 'KV_OUT_OF_DEVICE_MEMORY' },
+  releasePage: { cuMemRelease: 'KV_DRIVER_CALL_FAILED' },
+  map: { cuMemMap: 'KV_DRIVER_CALL_FAILED' },
+  setAccess: { cuMemSetAccess: 'KV_DRIVER_CALL_FAILED' },
+  unmap: { cuMemUnmap: 'KV_DRIVER_CALL_FAILED' },
+};
+
+const lackedByMock: DriverDescription['lacks'] = {
+  'readable holes': 'a GPU faults on an unmapped address, and so does the mock',
+  'zeroed pages': 'CUDA promises nothing about new memory',
+  'mapped page check': 'CUDA keeps a released page until it is unmapped everywhere',
+};
+
+/** The simulated device with real memory behind its pages. */
 export const mockDriver: DriverDescription = {
   name: 'mock',
-  lacks: {
-    'readable holes': 'a GPU faults on an unmapped address, and so does the mock',
-    'zeroed pages': 'CUDA promises nothing about new memory',
-    'mapped page check': 'CUDA keeps a released page until it is unmapped everywhere',
-  },
-  failures: {
-    reserve: { cuMemAddressReserve: 'KV_OUT_OF_ADDRESS_SPACE' },
-    freeReservation: { cuMemAddressFree: 'KV_DRIVER_CALL_FAILED' },
-    createPage: { cuMemCreate: 'KV_OUT_OF_DEVICE_MEMORY' },
-    releasePage: { cuMemRelease: 'KV_DRIVER_CALL_FAILED' },
-    map: { cuMemMap: 'KV_DRIVER_CALL_FAILED' },
-    setAccess: { cuMemSetAccess: 'KV_DRIVER_CALL_FAILED' },
-    unmap: { cuMemUnmap: 'KV_DRIVER_CALL_FAILED' },
-  },
-  open({ memoryBytes = 64 * 2 ** 20 } = {}) {
-    const device = new MockDevice({ memoryBytes });
-    const driver = device.openDriver();
-    return {
-      native: driver.native,
-      failNext: (systemCall) => device.failCall(systemCall, { nth: 1, result: cudaResult.OUT_OF_MEMORY }),
-      close: () => driver.close(),
-    };
-  },
+  kind: 'mock',
+  lacks: lackedByMock,
+  failures: mockFailures,
+  open: ({ memoryBytes = 256 * 2 ** 20 } = {}) => openMock(new MockDevice({ memoryBytes })),
+};
+
+/** The simulated device that only counts its pages. */
+export const countingMockDriver: DriverDescription = {
+  name: 'mock without memory',
+  kind: 'mock',
+  lacks: { ...lackedByMock, 'memory': 'its pages are only counted', 'host access': 'its pages are only counted' },
+  failures: mockFailures,
+  open: ({ memoryBytes = 256 * 2 ** 20 } = {}) => openMock(new MockDevice({ memoryBytes, backing: 'none' })),
 };
 
 export const cudaDriver: DriverDescription = {
   name: 'cuda',
+  kind: 'cuda',
   absent: whyNoCuda(),
   lacks: {
     'host access': 'device memory is not mapped for the CPU',
@@ -109,35 +121,51 @@ export const cudaDriver: DriverDescription = {
     'failure script': 'the driver library cannot be scripted',
   },
   failures: {},
-  open: () => {
-    const driver = Driver.open('cuda');
-    return { native: driver.native, failNext: notScripted, close: () => driver.close() };
-  },
+  open: openCuda,
 };
 
-export const drivers: readonly DriverDescription[] = [hostDriver, mockDriver, cudaDriver];
+export const drivers: readonly DriverDescription[] = [hostDriver, mockDriver, countingMockDriver, cudaDriver];
 
 /** The host driver with options of its own. */
-export function openHost(options: DriverOptions = {}): OpenDriver {
-  const driver = Driver.open('host', options);
+export function openHost(
+  { memoryBytes = 0, populate = false, mappingLimit = 0 }: Partial<Parameters<Native['openHostDriver']>[0]> = {},
+): OpenDriver {
+  const driver = native().openHostDriver({ memoryBytes, populate, mappingLimit });
   return {
-    native: driver.native,
-    failNext: (systemCall) => driver.native.failCall(systemCall, 1, errno.ENOMEM),
+    native: driver,
+    failNext: (systemCall) => driver.failCall(systemCall, 1, constants.errno.ENOMEM),
     close: () => driver.close(),
   };
 }
 
-function notScripted(): never {
-  throw new Error('this driver has no failure script');
+function openMock(device: MockDevice): OpenDriver {
+  return {
+    native: nativeOf(device.driver),
+    failNext: (systemCall) => device.failCall(systemCall as MockCall, { result: CUDA_ERROR_OUT_OF_MEMORY }),
+    close: () => device.close(),
+  };
+}
+
+function openCuda(): OpenDriver {
+  const driver = native().openCudaDriver(0, undefined);
+  const failNext = (): never => {
+    throw new Error('the cuda driver has no failure script');
+  };
+  return { native: driver, failNext, close: () => driver.close() };
 }
 
 /** In words, or undefined where a CUDA device can be opened. */
 function whyNoCuda(): string | undefined {
   try {
-    Driver.open('cuda').close();
+    openCuda().close();
     return undefined;
   } catch (error) {
     if (isKvError(error)) return error.message;
     throw error;
   }
+}
+
+/** The raw calls of a driver, which its declaration keeps to the package. */
+function nativeOf(driver: Driver): NativeDriver {
+  return (driver as unknown as { readonly native: NativeDriver }).native;
 }

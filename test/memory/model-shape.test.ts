@@ -82,9 +82,9 @@ test('a model that is incomplete or misspelt is refused', (t) => {
   const invalid = (model: unknown, message: RegExp): void => {
     t.throws(() => wrong(model), { code: 'KV_INVALID_OPTION', message });
   };
-  invalid({ layers: 2, headDim: 128, dtype: 'float16' }, /^`kvHeads` is missing/);
-  invalid({ layers: 2, kvHeads: 1, dtype: 'float16' }, /^`headDim` is missing/);
-  invalid({ ...llama, attention: 'latent' }, /^`latentDim` is missing/);
+  invalid({ layers: 2, headDim: 128, dtype: 'float16' }, /^`kvHeads` must be .*; it is missing/);
+  invalid({ layers: 2, kvHeads: 1, dtype: 'float16' }, /^`headDim` must be .*; it is missing/);
+  invalid({ ...llama, attention: 'latent' }, /^`latentDim` must be .*; it is missing/);
   invalid({ ...llama, dtype: 'float-16' }, /Did you mean 'float16'/);
   invalid({ ...llama, layers: 0 }, /^`layers` must be/);
   t.throws(() => wrong({ ...llama, kvHead: 8 }), { code: 'KV_UNKNOWN_OPTION', message: /Did you mean `kvHeads`/ });

@@ -1,5 +1,6 @@
-// Does to the host driver what Node cannot: forks the process, and lowers its limits. Prints one fact a line,
-// "name value"; test/host/process.test.ts compiles it with native/host and reads them. It judges nothing.
+// Does to the host driver what Node cannot: forks the process, lowers its limits, looks at its huge pages.
+// Prints one fact a line, "name value"; test/host/process.test.ts compiles it with native/host and reads
+// them. It judges nothing.
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
@@ -9,7 +10,10 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <memory>
+#include <numeric>
+#include <string>
 
 #include "host/driver_host.h"
 
@@ -124,6 +128,54 @@ void ProbeOpenFiles() {
   Report("open", DriverHost::Open({}, driver));
 }
 
+// KiB of huge pages mapped at the address, as the kernel says; -1 when it does not.
+int64_t HugeKibibytesAt(uint64_t address) {
+  std::ifstream smaps("/proc/self/smaps");
+  bool is_here = false;
+  for (std::string line; std::getline(smaps, line);) {
+    unsigned long long from = 0;
+    unsigned long long to = 0;
+    long long kibibytes = 0;
+    if (std::sscanf(line.c_str(), "%llx-%llx ", &from, &to) == 2) is_here = from <= address && address < to;
+    if (is_here && std::sscanf(line.c_str(), "ShmemPmdMapped: %lld", &kibibytes) == 1) return kibibytes;
+  }
+  return -1;
+}
+
+void ProbeHugePages() {
+  constexpr uint64_t kLargeBytes = uint64_t{4} << 20;
+  vkv::HostOptions options;
+  options.huge_pages = true;
+  std::unique_ptr<DriverHost> driver;
+  Need(DriverHost::Open(options, driver));
+  uint64_t address = 0;
+  Need(driver->Reserve(4 * kLargeBytes, kLargeBytes, address));
+  PageHandle pages[2];
+  vkv::MemoryInfo memory;
+  for (PageHandle& page : pages) Need(driver->CreatePage(kLargeBytes, 0, page));
+  Need(driver->QueryMemory(memory));
+  Fact("created-bytes", static_cast<int64_t>(memory.resident_bytes));
+  Need(driver->Map(address, kLargeBytes, pages[1]));
+  Need(driver->Map(address + kLargeBytes, kLargeBytes, pages[0]));
+  Need(driver->SetAccess(address, 2 * kLargeBytes));
+  const auto* const bytes = reinterpret_cast<const uint8_t*>(address);
+  Fact("first-sum", std::accumulate(bytes, bytes + 2 * kLargeBytes, int64_t{0}));
+  Need(driver->Fill(address, 1, kLargeBytes, 0));
+  Fact("huge-kibibytes", HugeKibibytesAt(address));
+  Need(driver->Unmap(address, 2 * kLargeBytes));
+  Need(driver->ReleasePage(pages[1], kLargeBytes));
+  Need(driver->QueryMemory(memory));
+  Fact("kept-bytes", static_cast<int64_t>(memory.resident_bytes));
+  Need(driver->Map(address, kLargeBytes, pages[0]));
+  Need(driver->SetAccess(address, kLargeBytes));
+  Fact("kept-sum", std::accumulate(bytes, bytes + kLargeBytes, int64_t{0}));
+
+  PageHandle small = 0;
+  Need(driver->CreatePage(kPageBytes, 0, small));
+  Need(driver->QueryMemory(memory));
+  Fact("small-bytes", static_cast<int64_t>(memory.resident_bytes) - static_cast<int64_t>(kLargeBytes));
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -131,5 +183,6 @@ int main(int argc, char** argv) {
   if (std::strcmp(what, "fork") == 0) return ProbeFork(), 0;
   if (std::strcmp(what, "file-size") == 0) return ProbeFileSize(), 0;
   if (std::strcmp(what, "open-files") == 0) return ProbeOpenFiles(), 0;
+  if (std::strcmp(what, "huge-pages") == 0) return ProbeHugePages(), 0;
   return 64;
 }

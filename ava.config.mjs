@@ -1,0 +1,13 @@
+// Which test files AVA runs, and how. `npm test` leaves the package tests out, because they install from the registry:
+// VKV_TEST_PACKAGE=1 (`npm run test:package`) runs those and nothing else.
+// VKV_TEST_PRELOAD is a library that only the test processes load first: a sanitizer's runtime (scripts/sanitize.sh).
+const { VKV_TEST_PACKAGE, VKV_TEST_PRELOAD, VKV_TEST_TIMEOUT } = process.env;
+
+export default {
+  files: VKV_TEST_PACKAGE
+    ? ['build-test/package/**/*.test.js']
+    : ['build-test/**/*.test.js', '!build-test/package/**'],
+  workerThreads: false,
+  timeout: VKV_TEST_TIMEOUT ?? '120s',
+  environmentVariables: VKV_TEST_PRELOAD ? { LD_PRELOAD: VKV_TEST_PRELOAD } : {},
+};

@@ -1,0 +1,230 @@
+#include "addon/mock_binding.h"
+
+#include <utility>
+#include <vector>
+
+#include "addon/context.h"
+#include "addon/driver_binding.h"
+#include "cuda/driver_cuda.h"
+
+namespace vkv::addon {
+namespace {
+
+constexpr int kDevice = 0;  // a mock device is the only one of its driver
+
+bool IsString(const Napi::Value& value, const char* text) {
+  return value.As<Napi::String>().Utf8Value() == text;
+}
+
+mock::MockOptions ToOptions(const Napi::Object& from) {
+  mock::MockOptions to;
+  to.name = from.Get("name").As<Napi::String>().Utf8Value();
+  to.memory_bytes = ToUint64(from.Get("memoryBytes"));
+  to.address_space_bytes = ToUint64(from.Get("addressSpaceBytes"));
+  to.granularity_bytes = ToUint64(from.Get("granularityBytes"));
+  to.backing = IsString(from.Get("backing"), "none") ? mock::BackingMode::kNone : mock::BackingMode::kReal;
+  to.streams =
+      IsString(from.Get("streams"), "manual") ? mock::StreamMode::kManual : mock::StreamMode::kImmediate;
+  to.has_garbage = from.Get("hasGarbage").ToBoolean();
+  to.has_virtual_memory = from.Get("hasVirtualMemory").ToBoolean();
+  to.driver_version = ToInt32(from.Get("driverVersion"));
+  to.compute_capability = ToInt32(from.Get("computeCapability"));
+  to.journal_entries = ToUint64(from.Get("journalEntries"));
+  return to;
+}
+
+void SetArguments(Napi::Env env, const mock::CallArguments& from, Napi::Object& to) {
+  to.Set("address", FromUint64(env, from.address));
+  to.Set("from", FromUint64(env, from.from));
+  to.Set("bytes", FromCount(env, from.bytes));
+  to.Set("handle", FromUint64(env, from.handle));
+  to.Set("stream", FromUint64(env, from.stream));
+}
+
+void SetLeftovers(Napi::Env env, const cuda::Leftovers& from, Napi::Object& to) {
+  to.Set("reservations", FromCount(env, from.reservations));
+  to.Set("mappings", FromCount(env, from.mappings));
+  to.Set("pages", FromCount(env, from.pages));
+  to.Set("streams", FromCount(env, from.streams));
+  to.Set("events", FromCount(env, from.events));
+}
+
+// The CUDA driver's results by name, for scripts that fail a call.
+Napi::Object CudaResults(Napi::Env env) {
+  Napi::Object results = Napi::Object::New(env);
+#define VKV_SET(name, value) results.Set(#name, value);
+  VKV_CUDA_RESULTS(VKV_SET)
+#undef VKV_SET
+  return results;
+}
+
+}  // namespace
+
+void NativeMockDevice::Define(Napi::Env env, Napi::Object exports) {
+  const Napi::Function mock_class =
+      DefineClass(env, "NativeMockDevice",
+                  {InstanceMethod<&NativeMockDevice::OpenDriver>("openDriver"),
+                   InstanceMethod<&NativeMockDevice::Close>("close"),
+                   InstanceMethod<&NativeMockDevice::FailCall>("failCall"),
+                   InstanceMethod<&NativeMockDevice::ClearFailures>("clearFailures"),
+                   InstanceMethod<&NativeMockDevice::SetLatencyNs>("setLatencyNs"),
+                   InstanceMethod<&NativeMockDevice::LoseDevice>("loseDevice"),
+                   InstanceMethod<&NativeMockDevice::QueueWork>("queueWork"),
+                   InstanceMethod<&NativeMockDevice::CompleteStream>("completeStream"),
+                   InstanceMethod<&NativeMockDevice::CompleteAll>("completeAll"),
+                   InstanceMethod<&NativeMockDevice::PendingWork>("pendingWork"),
+                   InstanceMethod<&NativeMockDevice::Journal>("journal"),
+                   InstanceMethod<&NativeMockDevice::ClearJournal>("clearJournal"),
+                   InstanceMethod<&NativeMockDevice::CallCounts>("callCounts"),
+                   InstanceMethod<&NativeMockDevice::ResetCallCounts>("resetCallCounts"),
+                   InstanceMethod<&NativeMockDevice::Leaks>("leaks"),
+                   InstanceMethod<&NativeMockDevice::Misuses>("misuses"),
+                   InstanceMethod<&NativeMockDevice::ClearMisuses>("clearMisuses")});
+  ContextOf(env).mock_class = Napi::Persistent(mock_class);
+  exports.Set("NativeMockDevice", mock_class);
+  exports.Set("cudaResults", CudaResults(env));
+}
+
+NativeMockDevice::NativeMockDevice(const Napi::CallbackInfo& info)
+    : Napi::ObjectWrap<NativeMockDevice>(info) {
+  ThrowIfFailed(info.Env(), mock::MockDevice::Open(ToOptions(info[0].As<Napi::Object>()), device_));
+}
+
+mock::CallKind NativeMockDevice::ToKind(const Napi::Value& value) {
+  mock::CallKind kind = mock::CallKind::cuInit;
+  (void)mock::FindCallKind(value.As<Napi::String>().Utf8Value(), kind);
+  return kind;
+}
+
+Napi::Value NativeMockDevice::OpenDriver(const Napi::CallbackInfo& info) {
+  std::unique_ptr<Driver> driver;
+  const Status status = cuda::DriverCuda::Open(device_, kDevice, "mock", driver);
+  if (ThrowIfFailed(info.Env(), status)) return info.Env().Undefined();
+  return NativeDriver::Wrap(info.Env(), std::move(driver));
+}
+
+Napi::Value NativeMockDevice::Close(const Napi::CallbackInfo& info) {
+  device_.reset();
+  return info.Env().Undefined();
+}
+
+Napi::Value NativeMockDevice::FailCall(const Napi::CallbackInfo& info) {
+  device_->FailCall(ToKind(info[0]), ToUint64(info[1]), static_cast<cuda::CUresult>(ToInt32(info[2])),
+                    ToUint64(info[3]));
+  return info.Env().Undefined();
+}
+
+Napi::Value NativeMockDevice::ClearFailures(const Napi::CallbackInfo& info) {
+  device_->ClearFailures();
+  return info.Env().Undefined();
+}
+
+Napi::Value NativeMockDevice::SetLatencyNs(const Napi::CallbackInfo& info) {
+  device_->SetLatency(ToKind(info[0]), ToUint64(info[1]));
+  return info.Env().Undefined();
+}
+
+Napi::Value NativeMockDevice::LoseDevice(const Napi::CallbackInfo& info) {
+  device_->Lose(static_cast<cuda::CUresult>(ToInt32(info[0])));
+  return info.Env().Undefined();
+}
+
+// (stream, [address, bytes, isWrite, …]); false when the stream is not live.
+Napi::Value NativeMockDevice::QueueWork(const Napi::CallbackInfo& info) {
+  const Napi::Array from = info[1].As<Napi::Array>();
+  std::vector<mock::Touch> touches;
+  for (uint32_t index = 0; index + 2 < from.Length(); index += 3) {
+    const bool is_write = from.Get(index + 2).ToBoolean();
+    touches.push_back({ToUint64(from.Get(index)), ToUint64(from.Get(index + 1)), is_write});
+  }
+  return Napi::Boolean::New(info.Env(), device_->QueueWork(ToUint64(info[0]), std::move(touches)));
+}
+
+Napi::Value NativeMockDevice::CompleteStream(const Napi::CallbackInfo& info) {
+  return Napi::Boolean::New(info.Env(), device_->CompleteStream(ToUint64(info[0])));
+}
+
+Napi::Value NativeMockDevice::CompleteAll(const Napi::CallbackInfo& info) {
+  device_->CompleteAll();
+  return info.Env().Undefined();
+}
+
+Napi::Value NativeMockDevice::PendingWork(const Napi::CallbackInfo& info) {
+  return FromCount(info.Env(), device_->PendingWork());
+}
+
+Napi::Value NativeMockDevice::Journal(const Napi::CallbackInfo& info) {
+  const Napi::Env env = info.Env();
+  const std::vector<mock::JournalEntry> entries = device_->JournalEntries();
+  Napi::Array all = Napi::Array::New(env, entries.size());
+  for (uint32_t index = 0; index < entries.size(); ++index) {
+    const mock::JournalEntry& from = entries[index];
+    const char* result_name = cuda::ResultName(from.result);
+    Napi::Object to = Napi::Object::New(env);
+    to.Set("step", FromCount(env, from.step));
+    to.Set("call", mock::CallName(from.kind));
+    to.Set("result", static_cast<int32_t>(from.result));
+    to.Set("resultName", result_name != nullptr ? result_name : "");
+    SetArguments(env, from.arguments, to);
+    all.Set(index, to);
+  }
+  return all;
+}
+
+Napi::Value NativeMockDevice::ClearJournal(const Napi::CallbackInfo& info) {
+  device_->ClearJournal();
+  return info.Env().Undefined();
+}
+
+Napi::Value NativeMockDevice::CallCounts(const Napi::CallbackInfo& info) {
+  const std::vector<uint64_t> counts = device_->CallCounts();
+  Napi::Object to = Napi::Object::New(info.Env());
+  for (size_t kind = 0; kind < counts.size(); ++kind) {
+    to.Set(mock::kCallNames[kind], FromCount(info.Env(), counts[kind]));
+  }
+  return to;
+}
+
+Napi::Value NativeMockDevice::ResetCallCounts(const Napi::CallbackInfo& info) {
+  device_->ResetCallCounts();
+  return info.Env().Undefined();
+}
+
+Napi::Value NativeMockDevice::Leaks(const Napi::CallbackInfo& info) {
+  const Napi::Env env = info.Env();
+  const mock::LeakReport from = device_->Leaks();
+  Napi::Object to = Napi::Object::New(env);
+  SetLeftovers(env, from.live, to);
+  to.Set("pageBytes", FromCount(env, from.page_bytes));
+  to.Set("retainedContexts", FromCount(env, from.retained_contexts));
+  to.Set("pushedContexts", FromCount(env, from.pushed_contexts));
+  Napi::Object left_by_drivers = Napi::Object::New(env);
+  SetLeftovers(env, from.left_by_drivers, left_by_drivers);
+  to.Set("leftByDrivers", left_by_drivers);
+  to.Set("isLost", from.is_lost);
+  return to;
+}
+
+Napi::Value NativeMockDevice::Misuses(const Napi::CallbackInfo& info) {
+  const Napi::Env env = info.Env();
+  const std::vector<mock::Misuse> misuses = device_->Misuses();
+  Napi::Array all = Napi::Array::New(env, misuses.size());
+  for (uint32_t index = 0; index < misuses.size(); ++index) {
+    const mock::Misuse& from = misuses[index];
+    Napi::Object to = Napi::Object::New(env);
+    to.Set("step", FromCount(env, from.step));
+    to.Set("call", mock::CallName(from.kind));
+    to.Set("rule", from.rule);
+    to.Set("earlierStep", FromCount(env, from.earlier_step));
+    SetArguments(env, from.arguments, to);
+    all.Set(index, to);
+  }
+  return all;
+}
+
+Napi::Value NativeMockDevice::ClearMisuses(const Napi::CallbackInfo& info) {
+  device_->ClearMisuses();
+  return info.Env().Undefined();
+}
+
+}  // namespace vkv::addon

@@ -1,0 +1,53 @@
+#include "host/huge_pages.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+
+#include <cerrno>
+
+namespace vkv::host {
+namespace {
+
+#ifndef MADV_COLLAPSE
+#define MADV_COLLAPSE 25
+#endif
+
+// Inaccessible addresses with an aligned range in them, for as long as it lives.
+class ScratchRange {
+ public:
+  explicit ScratchRange(uint64_t bytes) : bytes_(bytes + kHugePageBytes) {
+    start_ = mmap(nullptr, bytes_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  }
+  ~ScratchRange() {
+    if (start_ != MAP_FAILED) munmap(start_, bytes_);
+  }
+  ScratchRange(const ScratchRange&) = delete;
+  ScratchRange& operator=(const ScratchRange&) = delete;
+
+  void* aligned() const {
+    if (start_ == MAP_FAILED) return nullptr;
+    const auto start = reinterpret_cast<uint64_t>(start_);
+    return reinterpret_cast<void*>((start + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes);
+  }
+
+ private:
+  const uint64_t bytes_;
+  void* start_;
+};
+
+}  // namespace
+
+int AddHugePages(int file, uint64_t offset, uint64_t bytes) {
+  // The kernel collapses what is there into one huge page and refuses to where nothing is, so one byte of
+  // each must be.
+  for (uint64_t huge = 0; huge < bytes; huge += kHugePageBytes)
+    if (fallocate(file, 0, static_cast<off_t>(offset + huge), 1) != 0) return errno;
+  const ScratchRange scratch(bytes);
+  void* const at = scratch.aligned();
+  if (at == nullptr) return errno;
+  if (mmap(at, bytes, PROT_READ, MAP_SHARED | MAP_FIXED, file, static_cast<off_t>(offset)) == MAP_FAILED)
+    return errno;
+  return madvise(at, bytes, MADV_COLLAPSE) == 0 ? 0 : errno;
+}
+
+}  // namespace vkv::host

@@ -1,0 +1,22 @@
+// Huge pages for the page file: one entry of the page tables for 2 MiB instead of 512.
+//
+// Measured on Linux 6.18 for a page of 2 MiB, ordinary -> huge: create and fill it for the first time 1,300
+// -> 210 us, unmap 105 -> 4.5, touch all of it after mapping it again 600 -> 7.5, release 300 -> 7. Works
+// whatever the setting of /sys/kernel/mm/transparent_hugepage/shmem_enabled. Keeps nothing. Threads: any.
+#ifndef VKV_HOST_HUGE_PAGES_H_
+#define VKV_HOST_HUGE_PAGES_H_
+
+#include <cstdint>
+
+namespace vkv::host {
+
+inline constexpr uint64_t kHugePageBytes = uint64_t{2} << 20;
+
+// Backs this part of the file, which holds nothing yet, with huge pages now. Pre: multiples of
+// kHugePageBytes. Returns an errno: what is not there yet then comes in ordinary pages, and nothing else is
+// different. EINVAL: this kernel cannot (before 6.1, or with huge pages of another size).
+int AddHugePages(int file, uint64_t offset, uint64_t bytes);
+
+}  // namespace vkv::host
+
+#endif  // VKV_HOST_HUGE_PAGES_H_

@@ -1,0 +1,51 @@
+'use strict';
+// Builds the fake CUDA driver libraries that the loader's tests open: test/native/fake_libcuda.cc over the simulated device,
+// once for each age of driver. Writes build-test/fake-libcuda/<version>/libcuda.so.1; CXX names the C++ compiler.
+const { spawnSync } = require('node:child_process');
+const fs = require('node:fs');
+const path = require('node:path');
+
+const root = path.resolve(__dirname, '..');
+const output = path.join(root, 'build-test', 'fake-libcuda');
+const compiler = process.env.CXX || 'c++';
+const flags = ['-std=c++20', '-O1', '-fPIC', '-fvisibility=hidden', '-fno-exceptions', '-fno-rtti', '-Wall', '-Wextra', '-Inative'];
+
+// A CUDA version, and the symbols that came later.
+const since12 = ['cuGetProcAddress_v2'];
+const since11 = [...since12, 'cuGetProcAddress', 'cuMemRetainAllocationHandle', 'cuDevicePrimaryCtxRelease_v2'];
+const since10point2 = [
+  ...since11, 'cuMemGetAllocationGranularity', 'cuMemAddressReserve', 'cuMemAddressFree', 'cuMemCreate', 'cuMemRelease',
+  'cuMemMap', 'cuMemUnmap', 'cuMemSetAccess', 'cuMemGetAccess',
+];
+const ages = [
+  { version: 13000, hidden: [] },
+  { version: 11040, hidden: since12 },
+  { version: 10020, hidden: since11 },
+  { version: 10010, hidden: since10point2 },
+];
+
+function run(args) {
+  const { status, stderr, error } = spawnSync(compiler, args, { cwd: root, encoding: 'utf8' });
+  if (status === 0) return;
+  console.error(`${compiler} ${args.join(' ')}\n${stderr ?? ''}${error ? error.message : ''}`);
+  process.exit(status || 1);
+}
+
+fs.mkdirSync(output, { recursive: true });
+const sources = fs.readFileSync(path.join(root, 'native', 'sources.txt'), 'utf8').split(/\r?\n/)
+  .filter((source) => source.startsWith('native/mock/') || source === 'native/cuda/results.cc');
+const objects = sources.map((source) => {
+  const object = path.join(output, `${path.basename(source, '.cc')}.o`);
+  run([...flags, '-c', source, '-o', object]);
+  return object;
+});
+for (const { version, hidden } of ages) {
+  const folder = path.join(output, String(version));
+  fs.mkdirSync(folder, { recursive: true });
+  const exported = path.join(folder, 'exported.map');
+  fs.writeFileSync(exported, `{ global: cu*; local: ${[...hidden, '*'].join('; ')}; };\n`);
+  run([
+    ...flags, `-DFAKE_CUDA_VERSION=${version}`, '-shared', 'test/native/fake_libcuda.cc', ...objects,
+    `-Wl,--version-script=${exported}`, '-o', path.join(folder, 'libcuda.so.1'),
+  ]);
+}

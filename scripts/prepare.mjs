@@ -1,0 +1,114 @@
+// Brings a clone from nothing to where it can run: npm packages, the addon, TypeScript, and what else is asked for. Each
+// step is done only when something it reads is newer than what it made, says so in one line, and shows its output only
+// when it fails; then the process ends with that step's exit code. Used by start, test, bench and the examples.
+
+import { spawnSync } from 'node:child_process';
+import { existsSync, mkdirSync, readdirSync, readFileSync, rmSync, statSync, utimesSync, writeFileSync } from 'node:fs';
+import path from 'node:path';
+import { fileURLToPath } from 'node:url';
+
+export const root = path.resolve(path.dirname(fileURLToPath(import.meta.url)), '..');
+const stamps = path.join(root, 'node_modules', '.cache', 'virtual-kv');
+
+/** Packages, addon and dist/: all that the command needs. */
+export function prepare() {
+  if (!hasPackages()) step('installing npm packages', 'npm', ['ci', '--no-progress'], { VKV_BUILD: 'skip' });
+  if (process.env.VKV_ADDON === undefined && isAddonStale()) step('building the addon', 'npm', ['run', 'build:native']);
+  compile({ name: 'dist', title: 'compiling TypeScript', sources: 'lib', output: 'dist', script: 'build:ts' });
+}
+
+/** The same and the compiled tests. */
+export function prepareTests() {
+  prepare();
+  compile({ name: 'test', title: 'compiling the tests', sources: 'test', output: 'build-test', needs: ['dist'] });
+}
+
+/** The same as `prepare`, and a folder with a tsconfig.json of its own (examples, bench) compiled to build-<name>. */
+export function prepareFolder(name) {
+  prepare();
+  compile({ name, title: `compiling ${name}/`, sources: name, output: `build-${name}`, needs: ['dist'] });
+}
+
+/** Runs a Node program of this package with our standard streams; resolves to its exit code. */
+export function runNode(script, args, environment = {}) {
+  const { status, signal } = spawnSync(process.execPath, [path.join(root, script), ...args], {
+    stdio: 'inherit', env: { ...process.env, ...environment },
+  });
+  return status ?? (signal === 'SIGINT' ? 130 : 1);
+}
+
+/** Whether node_modules has exactly the packages of the lock file, whoever put them there. */
+function hasPackages() {
+  const installed = readJson(path.join(root, 'node_modules', '.package-lock.json'))?.packages;
+  if (installed === undefined) return false;
+  const wanted = readJson(path.join(root, 'package-lock.json')).packages;
+  return Object.entries(wanted).every(([place, { version, optional, peer }]) =>
+    place === '' || optional || peer || installed[place]?.version === version);
+}
+
+function isAddonStale() {
+  const addon = path.join(root, 'build', 'Release', 'virtual_kv.node');
+  return !existsSync(addon) || timeOf('native', 'CMakeLists.txt', 'binding.gyp', 'package.json') > timeOf(addon);
+}
+
+function compile({ name, title, sources, output, script, needs = [] }) {
+  const stamp = path.join(stamps, name);
+  const inputs = [sources, 'tsconfig.json', ...needs.map((other) => path.join(stamps, other))];
+  if (existsSync(path.join(root, output)) && existsSync(stamp) && timeOf(...inputs) <= timeOf(stamp)) return;
+  const begin = new Date();
+  if (script === undefined) step(title, process.execPath, [tsc(), '-p', sources, '--noEmitOnError']);
+  else step(title, 'npm', ['run', script]);
+  removeOrphans(path.join(root, sources), path.join(root, output));
+  mkdirSync(stamps, { recursive: true });
+  writeFileSync(stamp, '');
+  utimesSync(stamp, begin, begin); // what changed while we compiled is not in it
+}
+
+function tsc() {
+  return path.join(root, 'node_modules', 'typescript', 'bin', 'tsc');
+}
+
+/** Compiled files whose source is gone would still run, or ship. */
+function removeOrphans(sources, output) {
+  for (const entry of readdirSync(output, { recursive: true })) {
+    const compiled = /^(.*?)(\.d\.ts|\.js)(\.map)?$/.exec(entry);
+    if (compiled === null || existsSync(path.join(sources, `${compiled[1]}.ts`))) continue;
+    rmSync(path.join(output, entry), { force: true });
+  }
+}
+
+/** The latest change in files and folders, in ms; 0 for what is not there. */
+function timeOf(...places) {
+  let latest = 0;
+  for (const place of places) {
+    const full = path.resolve(root, place);
+    if (!existsSync(full)) continue;
+    const stats = statSync(full);
+    const entries = stats.isDirectory() ? readdirSync(full, { recursive: true }) : [];
+    latest = Math.max(latest, stats.isDirectory() ? 0 : stats.mtimeMs);
+    for (const entry of entries) {
+      const found = statSync(path.join(full, entry), { throwIfNoEntry: false });
+      if (found?.isFile()) latest = Math.max(latest, found.mtimeMs);
+    }
+  }
+  return latest;
+}
+
+function step(title, command, args, environment = {}) {
+  process.stderr.write(`virtual-kv: ${title} … `);
+  const startMs = performance.now();
+  const { status, error, stdout, stderr } = spawnSync(command, args, {
+    cwd: root, encoding: 'utf8', maxBuffer: 2 ** 28, stdio: ['ignore', 'pipe', 'pipe'],
+    env: { ...process.env, ...environment },
+  });
+  if (status === 0) {
+    process.stderr.write(`${((performance.now() - startMs) / 1e3).toFixed(1)} s\n`);
+    return;
+  }
+  process.stderr.write(`failed\n${stdout ?? ''}${stderr ?? ''}${error ? `${error.message}\n` : ''}`);
+  process.exit(status || 1);
+}
+
+function readJson(file) {
+  return existsSync(file) ? JSON.parse(readFileSync(file, 'utf8')) : undefined;
+}

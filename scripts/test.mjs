@@ -1,0 +1,44 @@
+// `npm test`: installs and builds what is missing, runs AVA, and ends with a line `N passed, N failed` for machines to read.
+// Arguments go to AVA: `npm test -- build-test/memory`. The exit code is AVA's. VKV_TEST_PACKAGE=1: only the tests of the
+// packed package (ava.config.mjs).
+
+import { spawn } from 'node:child_process';
+import path from 'node:path';
+
+import { prepareTests, root } from './prepare.mjs';
+
+prepareTests();
+
+const child = spawn(process.execPath, [path.join(root, 'node_modules', 'ava', 'entrypoints', 'cli.mjs'), ...process.argv.slice(2)], {
+  cwd: root,
+  stdio: ['inherit', 'pipe', 'inherit'],
+  env: { ...(process.stdout.isTTY ? { FORCE_COLOR: '1' } : {}), ...process.env },
+});
+
+let output = '';
+child.stdout.setEncoding('utf8').on('data', (text) => {
+  process.stdout.write(text);
+  output += text;
+});
+child.on('close', (code) => {
+  const { passed, failed, skipped } = readSummary(output);
+  const exitCode = code ?? 1;
+  // A crash, a timeout or no test at all is in no count of AVA's.
+  const atLeast = exitCode === 0 ? failed : Math.max(failed, 1);
+  console.log(`${passed} passed, ${atLeast} failed${skipped > 0 ? `, ${skipped} skipped` : ''}`);
+  process.exitCode = exitCode;
+});
+
+/** AVA leaves the passed tests out of its closing lines when one failed: those are counted where they are listed. */
+function readSummary(text) {
+  // eslint-disable-next-line no-control-regex -- colours
+  const plain = text.replace(/\u001B\[[0-9;]*m/g, '');
+  const end = plain.slice(Math.max(0, plain.lastIndexOf('\n  ─')));
+  const sum = (pattern) => [...end.matchAll(pattern)].reduce((total, [, count]) => total + Number(count), 0);
+  return {
+    passed: plain.match(/^ *[✔√] /gm)?.length ?? 0,
+    failed: sum(/^ *(\d+) (?:tests?|hooks?) (?:failed|remained pending)/gm)
+      + sum(/^ *(\d+) (?:uncaught exception|unhandled rejection)/gm),
+    skipped: sum(/^ *(\d+) tests? skipped/gm),
+  };
+}

@@ -1,0 +1,141 @@
+import { execSync, spawn } from 'node:child_process';
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import * as path from 'node:path';
+
+import test, { type ExecutionContext } from 'ava';
+
+import { runVkv, runVkvJson, vkvInShell } from './run-vkv.js';
+
+const MOONCAKE = Array.from({ length: 20 }, (_, at) =>
+  JSON.stringify({ timestamp: at * 10, input_length: 100 + 300 * (at % 5), output_length: 1 + (at % 7) })).join('\n');
+
+/** Small pages and little memory, so that a test is fast and still preempts nobody. */
+const SMALL = ['--layers', '2', '--kv-heads', '2', '--head-dim', '32', '--page-bytes', '64KiB', '--memory-bytes', '256MiB'];
+
+function folderFor(t: ExecutionContext): string {
+  const folder = mkdtempSync(path.join(tmpdir(), 'vkv-replay-'));
+  t.teardown(() => rmSync(folder, { recursive: true }));
+  return folder;
+}
+
+function traceIn(t: ExecutionContext, text = MOONCAKE): string {
+  const file = path.join(folderFor(t), 'trace.jsonl');
+  writeFileSync(file, text);
+  return file;
+}
+
+test('--json: every number of the contract', (t) => {
+  const result = runVkvJson(['replay', traceIn(t), ...SMALL, '--driver', 'host', '--verify', 'full']);
+  t.like(result, {
+    requests: 20, completedRequests: 20, refusedRequests: 0, skippedLines: 0, promptTokens: 14_000, cachedTokens: 0,
+    generatedTokens: 77, preemptions: 0, mismatches: 0, leakedPages: 0, interrupted: false, seed: 1,
+    staticBytes: 64 * 196_608 * 512, driver: { kind: 'host' }, trace: { format: 'mooncake' },
+  });
+  for (const name of ['steps', 'foregroundMaps', 'backgroundMaps', 'unmaps', 'peakPhysicalBytes', 'usedBytesAtPeak', 'wallSeconds']) {
+    t.is(typeof result[name], 'number', name);
+  }
+  t.is(result['verifiedTokens'], 14_000 + 77 - 20, 'the last token of an answer is never fed back');
+  t.deepEqual(Object.keys(result['stepOverheadUs'] as object), ['p50', 'p99', 'max']);
+});
+
+test('a table for people, on stdout and without a progress bar where there is no terminal', (t) => {
+  const { exitCode, stdout, stderr } = runVkv(['replay', '--generate', '30', ...SMALL, '--driver', 'host']);
+  t.is(exitCode, 0, stderr);
+  t.is(stderr, '');
+  t.regex(stdout, /^Replay of generated workload on host/);
+  t.regex(stdout, /Requests +30 completed/);
+  t.regex(stdout, /Static reservation .*█/);
+  t.regex(stdout, /Done: [\d,]+ tokens read back, all right, no page leaked\.\n$/);
+});
+
+test('the same seed gives the same work', (t) => {
+  const run = (seed: string): Record<string, unknown> => runVkvJson(['replay', '--generate', '50', '--seed', seed, ...SMALL, '--driver', 'host']);
+  const [first, again, other] = [run('3'), run('3'), run('4')];
+  const work = ({ promptTokens, generatedTokens, steps, verifiedTokens }: Record<string, unknown>): unknown =>
+    [promptTokens, generatedTokens, steps, verifiedTokens];
+  t.deepEqual(work(first), work(again));
+  t.notDeepEqual(work(first), work(other));
+});
+
+test('the trace comes from stdin with -', (t) => {
+  const stdout = execSync(`${vkvInShell} replay - --json --driver host ${SMALL.join(' ')}`, { input: MOONCAKE, encoding: 'utf8' });
+  t.like(JSON.parse(stdout), { completedRequests: 20, trace: { name: 'stdin' } });
+});
+
+test('a broken line is an error with its number; --skip-invalid counts it', (t) => {
+  const file = traceIn(t, `${MOONCAKE}\n{oops\n`);
+  const broken = runVkv(['replay', file, '--driver', 'host', ...SMALL]);
+  t.is(broken.exitCode, 1);
+  t.regex(broken.stderr, /^vkv: KV_TRACE_INVALID: .*trace\.jsonl, line 21: it is no JSON: '\{oops'\./);
+  t.like(runVkvJson(['replay', file, '--driver', 'host', '--skip-invalid', ...SMALL]), { completedRequests: 20, skippedLines: 1 });
+});
+
+test('a request that cannot fit is refused and counted', (t) => {
+  t.like(runVkvJson(['replay', traceIn(t), '--driver', 'host', ...SMALL, '--max-tokens', '1000']), {
+    completedRequests: 16, refusedRequests: 4,
+  });
+});
+
+test('--limit, --arrivals trace', (t) => {
+  const result = runVkvJson(['replay', traceIn(t), '--limit', '7', '--arrivals', 'trace', '--step-ms', '1', '--driver', 'host', ...SMALL]);
+  t.like(result, { requests: 7, completedRequests: 7 });
+});
+
+test('a mistake in the flags is said before anything runs, with exit code 2', (t) => {
+  const message = (...flags: string[]): string => {
+    const { exitCode, stderr } = runVkv(['replay', ...flags]);
+    t.is(exitCode, 2, flags.join(' '));
+    return stderr;
+  };
+  t.regex(message(), /`file` must be given, or `--generate` in its place/);
+  t.regex(message('a.csv', '--generate'), /and not both/);
+  t.regex(message('--generate', '--verify', 'some'), /full, sampled, off/);
+  t.regex(message('--generate', '--report', 'out.png'), /must end in \.html or \.svg/);
+  t.regex(message('--generate', '--step-ms', '0'), /above 0/);
+  t.regex(message('--generate', '--page-bytes', '5000'), /multiple of 4 KiB/);
+});
+
+test('--report writes one self-contained file', (t) => {
+  const folder = folderFor(t);
+  for (const name of ['report.html', 'report.svg']) {
+    const file = path.join(folder, name);
+    const { exitCode, stderr } = runVkv(['replay', '--generate', '30', ...SMALL, '--driver', 'host', '--report', file]);
+    t.is(exitCode, 0, stderr);
+    const text = readFileSync(file, 'utf8');
+    t.regex(text, /<svg[^>]*role="img"/);
+    t.regex(text, /static reservation/);
+    t.notRegex(text, /(?:src|href)="http/, 'nothing is fetched');
+  }
+});
+
+/** Feeds the command through its stdin until it has taken `bytes`, presses Ctrl-C, and leaves stdin open. */
+async function interruptAfter(bytes: number): Promise<{ exitCode: number | null; stdout: string }> {
+  const child = spawn('sh', ['-c', `exec ${vkvInShell} replay - --json --driver host ${SMALL.join(' ')}`], {
+    stdio: ['pipe', 'pipe', 'inherit'],
+  });
+  child.stdin.on('error', () => undefined); // it may close its end first
+  let stdout = '';
+  child.stdout.on('data', (chunk: Buffer) => { stdout += chunk; });
+  const ended = new Promise<number | null>((resolve) => child.on('close', resolve));
+  const lines = Buffer.from(`${MOONCAKE}\n`.repeat(100)); // more than a pipe holds: written means somebody reads
+  for (let written = 0; written < bytes; written += lines.length) {
+    await new Promise<void>((resolve) => child.stdin.write(lines, () => resolve()));
+  }
+  child.kill('SIGINT');
+  return { exitCode: await ended, stdout };
+}
+
+test('Ctrl-C ends it cleanly with the numbers so far, and exit code 130', async (t) => {
+  const { exitCode, stdout } = await interruptAfter(1_000_000);
+  t.is(exitCode, 130);
+  const result = JSON.parse(stdout) as Record<string, number>;
+  t.like(result, { interrupted: true, mismatches: 0, leakedPages: 0 } as object);
+  t.true(result['completedRequests']! > 1_000);
+});
+
+test('Ctrl-C while stdin is silent ends it too', async (t) => {
+  const { exitCode, stdout } = await interruptAfter(1);
+  t.is(exitCode, 130);
+  t.like(JSON.parse(stdout), { interrupted: true, leakedPages: 0 });
+});

@@ -1,0 +1,105 @@
+// A library that exports the CUDA driver's entry points over a simulated device, for the tests of the loader.
+//
+// scripts/build-fake-libcuda.cjs builds it in several ages (FAKE_CUDA_VERSION, and symbols that it hides).
+// What it does wrong at run time is in the environment variable FAKE_LIBCUDA, read at every call: "stub",
+// "no-device", "not-ready", "no-attribute" or "without:<entry point>".
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+
+#include "mock/mock_device.h"
+
+#define FAKE_EXPORT extern "C" __attribute__((visibility("default")))
+
+namespace {
+
+using namespace vkv::cuda;  // CUDA's own names, as its library has them
+using vkv::mock::MockDevice;
+using vkv::mock::MockOptions;
+
+// Lives as long as the process: a driver library is never unloaded.
+MockDevice& Device() {
+  static std::shared_ptr<MockDevice>* const device = [] {
+    MockOptions options;
+    options.name = "fake device";
+    options.driver_version = FAKE_CUDA_VERSION;
+    auto* opened = new std::shared_ptr<MockDevice>();
+    if (!MockDevice::Open(options, *opened).ok()) std::abort();
+    return opened;
+  }();
+  return **device;
+}
+
+const char* Fault() {
+  const char* fault = std::getenv("FAKE_LIBCUDA");
+  return fault != nullptr ? fault : "";
+}
+
+bool IsFault(const char* fault) { return std::strcmp(Fault(), fault) == 0; }
+
+bool IsWithout(const char* name) {
+  constexpr char kPrefix[] = "without:";
+  constexpr size_t kPrefixBytes = sizeof(kPrefix) - 1;
+  return std::strncmp(Fault(), kPrefix, kPrefixBytes) == 0 && std::strcmp(Fault() + kPrefixBytes, name) == 0;
+}
+
+// What the entry point answers instead of doing its work.
+CUresult Refusal(const char* name) {
+  if (std::strcmp(name, "cuInit") == 0) {
+    if (IsFault("stub")) return CUDA_ERROR_STUB_LIBRARY;
+    if (IsFault("no-device")) return CUDA_ERROR_NO_DEVICE;
+    if (IsFault("not-ready")) return CUDA_ERROR_SYSTEM_NOT_READY;
+  }
+  if (std::strcmp(name, "cuDeviceGetAttribute") == 0 && IsFault("no-attribute"))
+    return CUDA_ERROR_INVALID_VALUE;
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+#define FAKE_DEFINE(name, version, symbol, need, parameters, arguments) \
+  FAKE_EXPORT CUresult symbol parameters {                              \
+    const CUresult refusal = Refusal(#name);                            \
+    return refusal != CUDA_SUCCESS ? refusal : Device().name arguments; \
+  }
+VKV_CUDA_ENTRY_POINTS(FAKE_DEFINE)
+#undef FAKE_DEFINE
+
+namespace {
+
+struct EntryPoint {
+  const char* name;
+  int version;
+  void* function;
+};
+
+const EntryPoint kEntryPoints[] = {
+#define FAKE_ENTRY(name, version, symbol, need, parameters, arguments) \
+  {#name, version, reinterpret_cast<void*>(&symbol)},
+    VKV_CUDA_ENTRY_POINTS(FAKE_ENTRY)
+#undef FAKE_ENTRY
+};
+
+}  // namespace
+
+// As the real one: to ask for a later version than the driver's is an error, and a symbol that is not there
+// is none.
+FAKE_EXPORT CUresult cuGetProcAddress_v2(const char* name, void** function, int version, uint64_t /*flags*/,
+                                         CUdriverProcAddressQueryResult* query) {
+  if (version > FAKE_CUDA_VERSION) return CUDA_ERROR_INVALID_VALUE;
+  *function = nullptr;
+  *query = CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
+  for (const EntryPoint& entry : kEntryPoints) {
+    if (std::strcmp(entry.name, name) != 0 || IsWithout(name)) continue;
+    const bool is_enough = version >= entry.version;
+    *query = is_enough ? CU_GET_PROC_ADDRESS_SUCCESS : CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT;
+    *function = is_enough ? entry.function : nullptr;
+  }
+  return CUDA_SUCCESS;
+}
+
+FAKE_EXPORT CUresult cuGetProcAddress(const char* name, void** function, int version, uint64_t flags) {
+  CUdriverProcAddressQueryResult query = CU_GET_PROC_ADDRESS_SUCCESS;
+  const CUresult result = cuGetProcAddress_v2(name, function, version, flags, &query);
+  return result == CUDA_SUCCESS && *function == nullptr ? CUDA_ERROR_NOT_FOUND : result;
+}

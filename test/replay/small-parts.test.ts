@@ -1,0 +1,109 @@
+import test from 'ava';
+
+import { MemoryTimeline } from '../../dist/replay/memory-timeline.js';
+import { RequestFeed } from '../../dist/replay/request-feed.js';
+import { RingQueue } from '../../dist/replay/ring-queue.js';
+import { StampRuns } from '../../dist/replay/stamp-runs.js';
+import { StepTimes } from '../../dist/replay/step-times.js';
+import type { TraceRequest } from '../../dist/replay/trace-request.js';
+
+test('RingQueue: first in, first out, and back at the front', (t) => {
+  const queue = new RingQueue<number>();
+  const model: number[] = [];
+  for (let turn = 0; turn < 5_000; ++turn) {
+    if (turn % 7 === 3) {
+      queue.pushFront(turn);
+      model.unshift(turn);
+    } else if (turn % 3 === 0) {
+      t.is(queue.shift(), model.shift());
+    } else {
+      queue.push(turn);
+      model.push(turn);
+    }
+    if (queue.length !== model.length || queue.peek() !== model[0]) t.fail(`turn ${turn}`);
+  }
+  while (model.length > 0) t.is(queue.shift(), model.shift());
+  t.deepEqual([queue.shift(), queue.peek(), queue.length], [undefined, undefined, 0]);
+});
+
+test('StampRuns joins neighbours, grows, and is emptied', (t) => {
+  const runs = new StampRuns();
+  runs.push(0, 10);
+  runs.push(10, 5);
+  runs.push(20, 1);
+  t.deepEqual([runs.length, runs.tokensOf(0), runs.fromOf(1)], [2, 15, 20]);
+  for (let from = 100; from < 10_000; from += 10) runs.push(from, 1);
+  t.is(runs.length, 2 + 990);
+  t.is(runs.fromOf(991), 9_990);
+  runs.clear();
+  t.is(runs.length, 0);
+});
+
+test('StepTimes: percentiles within 3.2 %, the maximum exact', (t) => {
+  const times = new StepTimes();
+  t.deepEqual([times.percentileUs(0.5), times.maxUs], [0, 0]);
+  for (let us = 1; us <= 1_000; ++us) times.record(us / 1e3);
+  t.true(Math.abs(times.percentileUs(0.5) / 500 - 1) < 0.032, `${times.percentileUs(0.5)}`);
+  t.true(Math.abs(times.percentileUs(0.99) / 990 - 1) < 0.032, `${times.percentileUs(0.99)}`);
+  t.deepEqual([times.maxUs, times.steps], [1_000, 1_000]);
+  times.record(0);
+  times.record(1e12);
+  t.is(times.percentileUs(1), times.maxUs, 'beyond its range it stays in it');
+});
+
+test('MemoryTimeline keeps the peak, and never more than 1,024 points', (t) => {
+  const timeline = new MemoryTimeline();
+  const sample = (physicalBytes: number, usedBytes: number) => ({ physicalBytes, activeBytes: physicalBytes, usedBytes, pagedBytes: usedBytes });
+  for (let step = 1; step <= 100_000; ++step) timeline.record(step, step * 25, sample(step === 77_777 ? 5_000 : 100, step % 10));
+  const points = timeline.points();
+  t.true(points.length > 512 && points.length <= 1_024, `${points.length} points`);
+  t.is(Math.max(...points.map(({ physicalBytes }) => physicalBytes)), 5_000, 'a single high step is in some point');
+  t.is(timeline.peak.physicalBytes, 5_000);
+  t.is(points[0]!.step, 1);
+  const gaps = new Set(points.slice(1).map(({ step }, at) => step - points[at]!.step));
+  t.is(gaps.size, 1, 'points are evenly spaced');
+  t.true(points.every(({ step, clockMs }) => clockMs === step * 25));
+});
+
+test('MemoryTimeline: among equal peaks the most used counts', (t) => {
+  const timeline = new MemoryTimeline();
+  for (const usedBytes of [5, 9, 7]) timeline.record(1, 0, { physicalBytes: 10, activeBytes: 10, usedBytes, pagedBytes: usedBytes + 1 });
+  t.deepEqual(timeline.peak, { physicalBytes: 10, activeBytes: 10, usedBytes: 9, pagedBytes: 10 });
+});
+
+const request = (line: number): TraceRequest => ({ line, arrivalMs: line, promptTokens: 1, outputTokens: 1 });
+
+test('RequestFeed reads ahead, a bounded number, and closes what it read from', async (t) => {
+  let made = 0;
+  let isClosed = false;
+  const trace = {
+    *[Symbol.iterator]() { for (;;) yield request(++made); },
+    close() { isClosed = true; },
+  };
+  const feed = new RequestFeed({ trace, ahead: 10, limit: 100 });
+  t.true(feed.isLow);
+  await feed.fill();
+  t.deepEqual([made, feed.isLow, feed.peek()?.line, feed.fraction], [40, false, 1, 0]);
+  for (let line = 1; line <= 100; ++line) {
+    if (feed.isLow) await feed.fill();
+    t.is(feed.take()?.line, line);
+  }
+  t.deepEqual([feed.take(), feed.isLow, feed.fraction, made, isClosed, feed.takenRequests], [undefined, false, 1, 100, true, 100]);
+});
+
+test('RequestFeed: a signal ends a trace that is being waited for; another error is thrown', async (t) => {
+  const stop = new AbortController();
+  let reject = (_: Error): void => undefined;
+  const trace = {
+    [Symbol.asyncIterator]: () => ({ next: () => new Promise<IteratorResult<TraceRequest>>((_, fail) => { reject = fail; }) }),
+    close: () => reject(new Error('closed')),
+  };
+  const feed = new RequestFeed({ trace, ahead: 1, signal: stop.signal });
+  const filled = feed.fill();
+  stop.abort();
+  await filled;
+  t.deepEqual([feed.isLow, feed.peek()], [false, undefined]);
+
+  const broken = { async *[Symbol.asyncIterator]() { yield request(1); throw new Error('line 2'); } };
+  await t.throwsAsync(new RequestFeed({ trace: broken, ahead: 1 }).fill(), { message: 'line 2' });
+});

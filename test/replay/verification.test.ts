@@ -1,0 +1,89 @@
+import test from 'ava';
+
+import { StampRuns } from '../../dist/replay/stamp-runs.js';
+import { Verification, type VerifyMode } from '../../dist/replay/verification.js';
+import { FakeCache, type FakeSequence } from './fake-cache.js';
+
+function setUp(mode: VerifyMode, pageBytes = 64, maxTokenBytes = 1): {
+  verification: Verification; sequence: FakeSequence; runs: StampRuns; stamped: () => number[];
+} {
+  const cache = new FakeCache({ budgetTokens: 1e6 });
+  const sequence = cache.acquire({ promptTokens: 1 });
+  const verification = new Verification({ cache, mode, seed: 1, layout: { pageBytes, maxTokenBytes } });
+  const stamped = (): number[] => [...sequence.stamps.keys()].sort((a, b) => a - b);
+  return { verification, sequence, runs: new StampRuns(), stamped };
+}
+
+test('full stamps every token and reads every token, as one run', (t) => {
+  const { verification, sequence, runs, stamped } = setUp('full');
+  verification.stamp(sequence, runs, 5, 0, 300);
+  verification.stamp(sequence, runs, 5, 300, 1);
+  t.is(stamped().length, 301);
+  t.is(runs.length, 1);
+  verification.verify(sequence, runs, 5);
+  t.deepEqual([verification.verifiedTokens, verification.mismatches, runs.length], [301, 0, 0]);
+});
+
+test('off does nothing', (t) => {
+  const { verification, sequence, runs, stamped } = setUp('off');
+  verification.stamp(sequence, runs, 5, 0, 300);
+  verification.verify(sequence, runs, 5);
+  t.deepEqual([stamped().length, verification.verifiedTokens], [0, 0]);
+});
+
+test('sampled takes the ends of a chunk and both sides of every row border', (t) => {
+  const { verification, sequence, runs, stamped } = setUp('sampled');
+  verification.stamp(sequence, runs, 5, 0, 200);
+  t.deepEqual(stamped(), [0, 63, 64, 127, 128, 191, 192, 199]);
+  verification.stamp(sequence, runs, 5, 200, 56); // ends right before a border
+  t.deepEqual(stamped().slice(8), [200, 255]);
+  verification.stamp(sequence, runs, 5, 256, 2); // begins right at it
+  t.deepEqual(stamped().slice(10), [256, 257]);
+  verification.verify(sequence, runs, 5);
+  t.deepEqual([verification.verifiedTokens, verification.mismatches], [12, 0]);
+});
+
+test('a border inside a token has that token and the one before it', (t) => {
+  const { verification, sequence, runs, stamped } = setUp('sampled', 100, 30); // borders at 3.33, 6.67, 10, 13.3
+  verification.stamp(sequence, runs, 5, 0, 20);
+  t.deepEqual(stamped(), [0, 2, 3, 5, 6, 9, 10, 12, 13, 15, 16, 19]);
+});
+
+test('tokens larger than a page are all at a border', (t) => {
+  const { verification, sequence, runs, stamped } = setUp('sampled', 64, 120);
+  verification.stamp(sequence, runs, 5, 0, 12);
+  t.is(stamped().length, 12);
+});
+
+test('decoded tokens: one in sixty-four, and those at a border', (t) => {
+  const { verification, sequence, runs, stamped } = setUp('sampled', 1_000, 1);
+  for (let token = 1; token < 10_000; ++token) verification.stamp(sequence, runs, 5, token, 1);
+  const borders = stamped().filter((token) => token % 1_000 === 0 || token % 1_000 === 999);
+  t.is(borders.length, 19);
+  t.true(stamped().length > 100 && stamped().length < 250, `${stamped().length} tokens`);
+});
+
+test('the sample does not depend on how a prompt was cut, but for the cuts themselves', (t) => {
+  const whole = setUp('sampled');
+  whole.verification.stamp(whole.sequence, whole.runs, 5, 0, 1_000);
+  const cut = setUp('sampled');
+  for (let from = 0; from < 1_000; from += 100) cut.verification.stamp(cut.sequence, cut.runs, 5, from, 100);
+  t.deepEqual(whole.stamped().filter((token) => !cut.stamped().includes(token)), []);
+});
+
+test('a wrong token is a mismatch; another key is another pattern', (t) => {
+  const { verification, sequence, runs } = setUp('sampled');
+  verification.stamp(sequence, runs, 5, 0, 200);
+  sequence.stamps.set(128, 6);
+  verification.verify(sequence, runs, 5);
+  t.is(verification.mismatches, 1);
+  verification.stamp(sequence, runs, 5, 200, 2);
+  verification.verify(sequence, runs, 6);
+  t.is(verification.mismatches, 3);
+});
+
+test('no two admissions have one key, and another seed has others', (t) => {
+  const { verification } = setUp('full');
+  const keys = new Set(Array.from({ length: 10_000 }, (_, admission) => verification.keyOf(admission)));
+  t.is(keys.size, 10_000);
+});
