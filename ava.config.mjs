@@ -8,6 +8,6 @@ export default {
     ? ['build-test/package/**/*.test.js']
     : ['build-test/**/*.test.js', '!build-test/package/**'],
   workerThreads: false,
-  timeout: VKV_TEST_TIMEOUT ?? '120s',
+  timeout: VKV_TEST_TIMEOUT ?? (VKV_TEST_PACKAGE ? '15m' : '120s'),
   environmentVariables: VKV_TEST_PRELOAD ? { LD_PRELOAD: VKV_TEST_PRELOAD } : {},
 };

@@ -1,6 +1,6 @@
 'use strict';
-// Builds the fake CUDA driver libraries that the loader's tests open: test/native/fake_libcuda.cc over the simulated device,
-// once for each age of driver. Writes build-test/fake-libcuda/<version>/libcuda.so.1; CXX names the C++ compiler.
+// Builds the fake CUDA driver libraries that the loader's tests open: test/native/fake_libcuda.cc over the simulated
+// device, once for each age of driver. Writes build-test/fake-libcuda/<version>/libcuda.so.1; CXX names the C++ compiler.
 const { spawnSync } = require('node:child_process');
 const fs = require('node:fs');
 const path = require('node:path');
@@ -8,7 +8,9 @@ const path = require('node:path');
 const root = path.resolve(__dirname, '..');
 const output = path.join(root, 'build-test', 'fake-libcuda');
 const compiler = process.env.CXX || 'c++';
-const flags = ['-std=c++20', '-O1', '-fPIC', '-fvisibility=hidden', '-fno-exceptions', '-fno-rtti', '-Wall', '-Wextra', '-Inative'];
+const flags = [
+  '-std=c++20', '-O1', '-fPIC', '-fvisibility=hidden', '-fno-exceptions', '-fno-rtti', '-Wall', '-Wextra', '-Inative',
+];
 
 // A CUDA version, and the symbols that came later.
 const since12 = ['cuGetProcAddress_v2'];

@@ -25,17 +25,18 @@ export class ReplayBar {
     if (!stream.isTTY) return;
     this.#bar = new SingleBar({
       stream, hideCursor: true, clearOnComplete: true, stopOnComplete: false, barsize: 28, etaBuffer: 40, gracefulExit: false,
-      format: `${colours.cyan('{bar}')} {share} · {requests} · {memory}`,
+      format: `${colours.cyan('{bar}')} {status}`,
     }, Presets.shades_classic);
-    this.#bar.start(WHOLE, 0, { share: '', requests: 'starting', memory: '' });
+    this.#bar.start(WHOLE, 0, { status: 'starting' });
   }
 
   update({ fraction, completedRequests, runningRequests, memory }: ReplayProgress): void {
-    this.#bar?.update(Math.round((fraction ?? 0) * WHOLE), {
-      share: fraction === undefined ? '' : `${formatNumber(100 * fraction)} %`,
-      requests: `${formatCount('request', completedRequests)} done, ${formatNumber(runningRequests)} running`,
-      memory: `${formatBytes(memory.usedBytes)} used of ${formatBytes(memory.physicalBytes)} mapped`,
-    });
+    const status = [
+      ...(fraction === undefined ? [] : [`${formatNumber(100 * fraction)} %`]),
+      `${formatCount('request', completedRequests)} done, ${formatNumber(runningRequests)} running`,
+      `${formatBytes(memory.usedBytes)} used of ${formatBytes(memory.mappedBytes)} mapped`,
+    ];
+    this.#bar?.update(Math.round((fraction ?? 0) * WHOLE), { status: status.join(' · ') });
   }
 
   stop(): void {

@@ -35,8 +35,10 @@ interface ReplayFlags extends ModelFlags, LayoutFlags {
   readonly json?: true;
 }
 
-const GENERATED_REQUESTS = 1_000;
-const FALLBACK = { name: 'Llama-3.2-1B', model: DEFAULT_MODEL, maxTokens: DEFAULT_MAX_TOKENS };
+const GENERATED_REQUESTS = 5_000;
+const MOCK_MEMORY_BYTES = 10 * 2 ** 30;
+/** Room for the longest request that is generated (16,384 + 2,048 tokens), as a server with a 32K context would have. */
+const GENERATED_MAX_TOKENS = 32_768;
 
 export function replayCommand(): Command {
   const count = countFrom(1);
@@ -48,7 +50,7 @@ export function replayCommand(): Command {
     .option('--skip-invalid', 'skip broken lines and count them; otherwise one ends the replay')
     .option('--limit <requests>', 'stop after so many requests', count);
   return addLayoutOptions(addModelOptions(command), {
-    pageBytes: "the driver's", maxTokens: "the config's own limit, else 196,608",
+    pageBytes: "the driver's", maxTokens: "the config's own limit, else 196,608, or 32,768 with --generate",
   })
     .option('--max-batch <sequences>', 'most sequences at once: slots', count, 64)
     .option('--prefill-tokens-per-step <tokens>', 'most prompt tokens in one forward pass', count, 2_048)
@@ -66,21 +68,24 @@ export function replayCommand(): Command {
 async function runReplay(file: string | undefined, flags: ReplayFlags): Promise<void> {
   const reporter = flags.report === undefined ? undefined : await Reporter.load(); // before the work, not after it
   const trace = openTrace(file, flags);
-  const { model, maxTokens } = selectModel(flags, FALLBACK);
+  const { model, maxTokens } = selectModel(flags, {
+    name: 'Llama-3.2-1B', model: DEFAULT_MODEL, maxTokens: file === undefined ? GENERATED_MAX_TOKENS : DEFAULT_MAX_TOKENS,
+  });
   const stop = new AbortController();
   const interrupt = (): void => stop.abort();
   process.once('SIGINT', interrupt); // a second Ctrl-C ends at once
   const bar = new ReplayBar();
-  const device = flags.driver === 'mock' ? new MockDevice() : undefined;
+  const device = flags.driver === 'mock' ? openMock(flags) : undefined;
   try {
     const outcome = await replay({
-      trace, model, maxTokens, driver: flags.driver === 'mock' ? device!.driver : flags.driver,
+      trace, model, maxTokens, driver: flags.driver === 'mock' ? device?.driver : flags.driver,
       layout: flags.layout, pageBytes: flags.pageBytes, maxBatch: flags.maxBatch, memoryBytes: flags.memoryBytes,
       prefillTokensPerStep: flags.prefillTokensPerStep, arrivals: flags.arrivals, stepMs: flags.stepMs,
       verify: flags.verify, limit: flags.limit, seed: flags.seed,
       signal: stop.signal, onProgress: (progress) => bar.update(progress),
     });
     bar.stop();
+    device?.assertNoLeaks();
     const { result } = outcome;
     process.stdout.write(`${flags.json ? JSON.stringify(result, undefined, 2) : summaryText(result)}\n`);
     if (reporter !== undefined) {
@@ -105,6 +110,11 @@ function openTrace(file: string | undefined, { generate, format, skipInvalid, se
   }
   if (file !== undefined) return new TraceReader({ source: file, format, skipInvalid: skipInvalid === true });
   return new Workload({ requests: generate === true ? GENERATED_REQUESTS : generate!, seed });
+}
+
+/** A simulated device with memory to spare; its bytes are only counted when nobody reads them. */
+function openMock({ memoryBytes = MOCK_MEMORY_BYTES, pageBytes = 2 ** 21, verify }: ReplayFlags): MockDevice {
+  return new MockDevice({ memoryBytes, granularityBytes: pageBytes, backing: verify === 'off' ? 'none' : 'real' });
 }
 
 function milliseconds(text: string): number {

@@ -2,6 +2,7 @@
 // up, and everything together for a bug report. Changes nothing.
 
 import { createError } from '../errors/index.js';
+import type { LateErrors } from './late-errors.js';
 import type { Layout } from './layout.js';
 import type { NativeCache, NativeCacheCounters } from './native.js';
 import type { PagePool } from './page-pool.js';
@@ -32,7 +33,10 @@ export interface CacheCounts {
 export interface CacheMetrics extends NativeCacheCounters {
   readonly acquired: number;
   readonly released: number;
-  /** Failures of the mapper that no call could report; each is also published on the channel `virtual-kv:late-error`. */
+  /**
+   * Failures that no call could report: the mapper's, and those of what follows a call that is done already. Each is also
+   * published on the channel `virtual-kv:late-error`.
+   */
   readonly lateErrors: number;
   /** Wishes that the mapper dropped for want of room; the growth then happens in `prepare` if it must. */
   readonly starved: number;
@@ -45,6 +49,7 @@ export interface AccountParts {
   readonly table: SlotTable;
   readonly supply: RowSupply;
   readonly leases: SlotLeases;
+  readonly late: LateErrors;
   /** Whether no other cache uses the pool. */
   readonly ownsPool: boolean;
 }
@@ -61,11 +66,16 @@ export class Accounts {
   counts(): CacheCounts {
     const { native, table, supply } = this.#parts;
     native.publish();
-    const slots = [0, 0, 0, 0];
+    const slots = [0, 0, 0];
+    let quarantinedSlots = 0;
     let idleRows = 0;
     let usedTokens = 0;
     for (let slot = 0; slot < table.count; slot += 1) {
       const state = table.state[slot]!;
+      if (state === slotStates.idle && !table.isFree(slot)) {
+        quarantinedSlots += 1;
+        continue;
+      }
       slots[state]! += 1;
       if (state === slotStates.idle) idleRows += table.rows[slot]!;
       if (state === slotStates.active) usedTokens += table.length[slot]!;
@@ -73,25 +83,30 @@ export class Accounts {
     const { mappedRows, mappedPages } = native.counters();
     return {
       idleSlots: slots[slotStates.idle]!, activeSlots: slots[slotStates.active]!,
-      retiringSlots: slots[slotStates.retiring]!, quarantinedSlots: slots[slotStates.quarantined]!,
+      retiringSlots: slots[slotStates.retiring]!, quarantinedSlots,
       mappedRows, mappedPages, idleRows, reclaimablePages: supply.reclaimablePages(), usedTokens,
     };
   }
 
   metrics(): CacheMetrics {
-    const { native, leases } = this.#parts;
-    const { lateErrors, starved } = native.mapperState();
-    return { ...native.counters(), acquired: leases.acquired, released: leases.released, lateErrors, starved };
+    const { native, leases, late } = this.#parts;
+    const state = native.mapperState();
+    late.hear(state);
+    return {
+      ...native.counters(), acquired: leases.acquired, released: leases.released, lateErrors: late.count,
+      starved: state.starved,
+    };
   }
 
   /** Throws KV_INTERNAL unless free + mapped + quarantined = created and the cache's own records agree with it. */
   verify(): void {
     const { native, pool, ownsPool } = this.#parts;
     native.verify();
-    const { freePages, mappedPages, quarantinedPages, createdPages } = pool.counts();
+    // While the mapper maps, pages are taken before they are counted as mapped here. Once idle it stays so during this call.
+    const isStill = ownsPool && native.mapperState().isIdle;
     const own = native.counters().mappedPages;
-    // While the mapper maps, pages are taken before they are counted as mapped here.
-    const isOwnRight = ownsPool && native.mapperState().isIdle ? own === mappedPages : own <= mappedPages;
+    const { freePages, mappedPages, quarantinedPages, createdPages } = pool.counts();
+    const isOwnRight = isStill ? own === mappedPages : own <= mappedPages;
     if (freePages + mappedPages + quarantinedPages === createdPages && isOwnRight) return;
     throw createError('KV_INTERNAL', { problem: 'pages are not conserved', what: own, howMany: mappedPages });
   }
@@ -100,9 +115,9 @@ export class Accounts {
     const { pool, table, layout } = this.#parts;
     const { kind, pageBytes, slots, maxTokens, reservations } = layout;
     const used = Array.from({ length: table.count }, (_, slot) => ({
-      slot, state: stateNames[table.state[slot]!], generation: table.generation[slot], length: table.length[slot],
+      slot, state: stateNames[table.state[slot]!], isQuarantined: table.isQuarantined[slot] === 1, generation: table.generation[slot], length: table.length[slot],
       prepared: table.prepared[slot], rows: table.rows[slot], promisedTokens: table.promisedTokens[slot],
-    })).filter(({ generation, state }) => generation !== 0 || state !== 'idle');
+    })).filter(({ generation, state, rows }) => generation !== 0 || state !== 'idle' || rows !== 0);
     return {
       driver: pool.driver.info, layout: { kind, pageBytes, slots, maxTokens, reservations: reservations.length },
       pool: pool.counts(), counts: this.counts(), metrics: this.metrics(), slots: used,

@@ -20,8 +20,16 @@ export interface DriverOptions {
   readonly libraryPath?: string | undefined;
   /** `host`: bytes that pages may have together; default: what this machine, or its memory cgroup, has. */
   readonly memoryBytes?: number | undefined;
-  /** `host`: allocate a page's memory when it is mapped instead of when it is first touched. Default false. */
+  /**
+   * `host`: take a page's memory from the system when it is created instead of when it is first touched: a lack of memory is
+   * then an error and not a dead process, and first touches take no faults. Default false.
+   */
   readonly populate?: boolean | undefined;
+  /**
+   * `host`: ask the kernel to make pages of 2 MiB and multiples huge ones, which makes mapping, touching and unmapping them
+   * many times cheaper. Takes memory when a page is created; no effect where the kernel cannot. Default false.
+   */
+  readonly hugePages?: boolean | undefined;
   /** `host`: kernel mappings this driver keeps to; default: half of `vm.max_map_count`. */
   readonly mappingLimit?: number | undefined;
 }
@@ -33,6 +41,7 @@ const spec = {
   libraryPath: optional(string),
   memoryBytes: withDefault(integer({ min: 1 }), 0),
   populate: withDefault(boolean, false),
+  hugePages: withDefault(boolean, false),
   mappingLimit: withDefault(integer({ min: 1 }), 0),
 };
 
@@ -54,8 +63,8 @@ export class Driver {
    */
   static open(kind: 'auto' | 'cuda' | 'host', options: DriverOptions = {}): Driver {
     oneOf(driverChoices)(kind, { owner: 'Driver.open', option: 'kind' });
-    const { device, libraryPath, memoryBytes, populate, mappingLimit } = readOptions('Driver.open', options, spec);
-    const openHost = (): Driver => new Driver(native().openHostDriver({ memoryBytes, populate, mappingLimit }));
+    const { device, libraryPath, ...host } = readOptions('Driver.open', options, spec);
+    const openHost = (): Driver => new Driver(native().openHostDriver(host));
     const openCuda = (): Driver => new Driver(native().openCudaDriver(device, libraryPath));
     if (kind === 'host') return openHost();
     if (kind === 'cuda') return openCuda();

@@ -5,8 +5,6 @@
 // Invariants: the `length + prepared` tokens of a sequence always have memory; a slot changes hands only when idle, that is
 // released and past its fence; no public method leaves half a change behind.
 
-import * as diagnostics from 'node:diagnostics_channel';
-
 import { createError } from '../errors/index.js';
 import { checkInteger } from '../options.js';
 import { Accounts, type CacheCounts, type CacheMetrics } from './accounts.js';
@@ -15,6 +13,7 @@ import type { Driver } from './driver.js';
 import {
   openPool, readAcquireOptions, readKvCacheOptions, type AcquireOptions, type KvCacheOptions,
 } from './kv-cache-options.js';
+import { LateErrors } from './late-errors.js';
 import { computeLayout, type Layout, type TensorPlacement } from './layout.js';
 import type { NativeCache } from './native.js';
 import { openNativeCache } from './open-native-cache.js';
@@ -23,7 +22,7 @@ import { Retirement } from './retirement.js';
 import { RowSupply } from './row-supply.js';
 import { Sequence, type SequenceOwner } from './sequence.js';
 import { SlotLeases } from './slot-leases.js';
-import { slotStates, SlotTable } from './slot-table.js';
+import { SlotTable } from './slot-table.js';
 import { Steps } from './steps.js';
 import { checkHostAccess, SlotViews } from './views.js';
 import { readWaitOptions, waitUntil, type WaitOptions } from './wait.js';
@@ -32,8 +31,6 @@ import { readWaitOptions, waitUntil, type WaitOptions } from './wait.js';
 export interface Tensor extends TensorPlacement {
   readonly address: bigint;
 }
-
-const lateErrorChannel = diagnostics.channel('virtual-kv:late-error');
 
 const unclosed = new FinalizationRegistry<string>((what) => {
   process.emitWarning(`${what} was garbage-collected without close().`, { code: 'KV_NOT_CLOSED' });
@@ -54,7 +51,7 @@ export class KvCache {
   readonly #steps: Steps;
   readonly #accounts: Accounts;
   readonly #owner: SequenceOwner;
-  #reportedErrors = 0;
+  readonly #late: LateErrors;
   #state: 'open' | 'closing' | 'closed' = 'open';
 
   /** Reserves the addresses; maps nothing yet. Throws on bad options, KV_OUT_OF_ADDRESS_SPACE, and what the driver throws. */
@@ -65,7 +62,7 @@ export class KvCache {
       const { model, layout, slots, maxTokens, scrub, mapper } = read;
       this.layout = computeLayout({ model, layout, slots, maxTokens, pageBytes: pool.pageBytes });
       this.#table = new SlotTable(this.layout);
-      this.#native = openNativeCache(pool, this.layout, this.#table.rows, {
+      this.#native = openNativeCache(pool, this.layout, this.#table, {
         scrub: scrub !== 'off', mapper: mapper === 'background',
       });
     } catch (error) {
@@ -77,12 +74,13 @@ export class KvCache {
     this.tensors = this.layout.tensors.map((tensor) => Object.freeze({
       ...tensor, address: this.#native.address(tensor.reservation) + BigInt(tensor.offsetBytes),
     }));
+    this.#late = new LateErrors(this);
     this.#views = new SlotViews(this.#native, this);
     this.#retirement = new Retirement(() => pool.driver.native);
     this.#supply = new RowSupply(this.#native, pool, this.layout, this.#table, this.#views, read.reclaim);
     const parts = {
       native: this.#native, pool, layout: this.layout, table: this.#table, views: this.#views, supply: this.#supply,
-      retirement: this.#retirement,
+      retirement: this.#retirement, late: this.#late,
     };
     const eagerRows = Math.min(read.eagerRows, this.layout.maxRows);
     this.#leases = new SlotLeases(parts, { placement: read.placement, eagerRows, idleRowsLimit: read.idleRowsLimit });
@@ -103,15 +101,21 @@ export class KvCache {
   }
 
   /**
-   * Leases a slot to a sequence. Throws KV_NO_FREE_SLOT, KV_OUT_OF_PAGES (the prompt's pages cannot be set aside) or
-   * KV_LENGTH_OUT_OF_RANGE; then nothing has changed.
+   * Leases a slot to a sequence. Throws KV_NO_FREE_SLOT, KV_OUT_OF_PAGES (the prompt's pages cannot be set aside),
+   * KV_LENGTH_OUT_OF_RANGE or KV_DRIVER_LOST; then nothing has changed.
    */
   acquire(options: AcquireOptions = {}): Sequence {
     const { promptTokens, reserve, tenant } = readAcquireOptions(options);
     this.#checkOpen('acquire a slot');
+    if (this.driver.isLost) this.driver.memory(); // throws why
     this.#hearNews();
     const slot = this.#leases.acquire(promptTokens, reserve === 'prompt' && promptTokens > 0, tenant);
-    this.#steps.wishFor(slot);
+    try {
+      this.#steps.wishFor(slot);
+    } catch (error) { // a growth policy's
+      this.#leases.release(slot, undefined, undefined);
+      throw error;
+    }
     this.#leases.keepEagerRows();
     return new Sequence(this.#owner, slot, 0);
   }
@@ -140,14 +144,14 @@ export class KvCache {
   commit(batch: Batch): void {
     this.#checkOpen('commit a batch');
     this.#steps.commit(batch);
-    this.#leases.pollRetirement();
+    this.#hearFences();
   }
 
   /** The pass failed or was not run: its tokens do not count, their memory stays mapped. Throws KV_BATCH_STATE. */
   discard(batch: Batch): void {
     this.#checkOpen('discard a batch');
     this.#steps.discard(batch);
-    this.#leases.pollRetirement();
+    this.#hearFences();
   }
 
   /** The engine's work up to and including its step `step` is over: slots released behind such a fence become idle. */
@@ -155,15 +159,15 @@ export class KvCache {
     checkInteger('KvCache.completeStep', 'step', step);
     this.#checkOpen('complete a step');
     this.#retirement.completeStep(step);
-    this.#leases.pollRetirement();
+    this.#hearFences();
   }
 
-  /** Resolves when a slot is idle. Rejects with KV_TIMEOUT, KV_ABORTED or KV_CLOSED; state is as before. */
+  /** Resolves when a slot is free. Rejects with KV_TIMEOUT, KV_ABORTED, KV_CLOSED or the driver's error; state is as before. */
   async slotFree(options: WaitOptions = {}): Promise<void> {
     await waitUntil('a free slot', readWaitOptions('KvCache.slotFree', options), () => {
       this.#checkOpen('wait for a slot');
       this.#leases.pollRetirement();
-      return this.#table.state.includes(slotStates.idle);
+      return this.#table.hasFree();
     });
   }
 
@@ -171,9 +175,10 @@ export class KvCache {
   async settled(options: WaitOptions = {}): Promise<void> {
     await waitUntil('the mapper', readWaitOptions('KvCache.settled', options), () => {
       this.#checkOpen('wait for the mapper');
-      return this.#native.mapperState().isIdle;
+      const { isIdle } = this.#native.mapperState();
+      this.#hearNews();
+      return isIdle;
     });
-    this.#hearNews();
   }
 
   /** The moment's counts. */
@@ -207,14 +212,14 @@ export class KvCache {
    */
   stamp(sequence: Sequence, fromToken: number, tokens: number, key: number | bigint): number {
     const slot = this.#checkRange(sequence, fromToken, tokens, 'stamp');
-    this.#native.stamp(slot, fromToken, tokens, BigInt(key));
+    this.#native.stamp(slot, fromToken, tokens, readKey(key));
     return this.layout.usedBytes(tokens);
   }
 
   /** Counts the tokens of which any tensor differs from what `stamp` wrote under `key`. */
   verifyStamp(sequence: Sequence, fromToken: number, tokens: number, key: number | bigint): number {
     const slot = this.#checkRange(sequence, fromToken, tokens, 'verify');
-    return this.#native.check(slot, fromToken, tokens, BigInt(key));
+    return this.#native.check(slot, fromToken, tokens, readKey(key));
   }
 
   /**
@@ -229,10 +234,11 @@ export class KvCache {
       for (let slot = 0; slot < this.#table.count; slot += 1) this.#table.generation[slot]! += 1;
       this.#views.revokeAll();
     }
-    if (!this.driver.isLost) this.#retirement.finish();
+    this.#retirement.finish();
     this.#native.close();
     this.pool.removeUser(this.#supply);
     if (this.#ownsPool) this.pool.close();
+    else this.#late.attempt(() => this.pool.keepToBudget());
     this.#state = 'closed';
     unclosed.unregister(this);
   }
@@ -292,14 +298,20 @@ export class KvCache {
   /** What happened behind JavaScript's back: rows the mapper mapped, fences passed, failures nobody waited for. */
   #hearNews(): void {
     this.#native.publish();
-    this.#leases.pollRetirement();
-    const { lateErrors, lastError } = this.#native.mapperState();
-    if (lateErrors === this.#reportedErrors) return;
-    this.#reportedErrors = lateErrors;
-    if (lateErrorChannel.hasSubscribers) lateErrorChannel.publish({ cache: this, error: lastError, lateErrors });
+    this.#hearFences();
+    this.#late.hear(this.#native.mapperState());
+  }
+
+  #hearFences(): void {
+    this.#late.attempt(() => this.#leases.pollRetirement());
   }
 
   #checkOpen(operation: string): void {
     if (this.#state !== 'open') throw createError('KV_CLOSED', { operation, owner: 'KvCache' });
   }
+}
+
+function readKey(key: number | bigint): bigint {
+  if (typeof key !== 'bigint') checkInteger('KvCache', 'key', key, Number.MIN_SAFE_INTEGER);
+  return BigInt(key);
 }

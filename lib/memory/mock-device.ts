@@ -1,6 +1,6 @@
-// MockDevice: a CUDA device that isn't there, for tests. It stands where the CUDA driver library would, so that a cache over
-// it runs the code that is shipped; it is strict about every rule of CUDA's virtual memory calls; and it does what a test
-// needs of a device: fail on demand, be slow, be lost, finish its work when told. Threads: the environment's own.
+// MockDevice: a CUDA device that isn't there, for tests. It stands where the CUDA driver library would, so that a cache
+// over it runs the code that is shipped; it is strict about every rule of CUDA's virtual memory calls; and it does what a
+// test needs of a device: fail on demand, be slow, be lost, finish its work when told. Threads: the environment's own.
 
 import { createError } from '../errors/index.js';
 import {
@@ -45,8 +45,8 @@ export interface FailCallOptions {
   /** Which call of this kind from now on; 1 is the next. Default 1. */
   readonly nth?: number | undefined;
   /**
-   * The CUresult it answers, by name or number. One that ends a real device (CUDA_ERROR_ILLEGAL_ADDRESS, …) also loses this
-   * one. Default CUDA_ERROR_UNKNOWN.
+   * The CUresult it answers, by name or number. One that ends a real device (CUDA_ERROR_ILLEGAL_ADDRESS, …) also loses
+   * this one. Default CUDA_ERROR_UNKNOWN (999).
    */
   readonly result?: string | number | undefined;
   /** How many calls in a row. Default 1. */
@@ -98,7 +98,7 @@ export class MockDevice {
     this.#native = new (native().NativeMockDevice)(readOptions('MockDevice', options, deviceSpec));
   }
 
-  /** The driver to give to caches and pools: opened when first asked for, closed with the device. Throws as `openDriver()`. */
+  /** The driver for caches and pools: opened when first asked for, closed with the device. Throws as `openDriver()`. */
   get driver(): Driver {
     this.#driver ??= this.openDriver();
     return this.#driver;
@@ -130,10 +130,10 @@ export class MockDevice {
     this.#open().setLatencyNs(call, ns);
   }
 
-  /** Ends the device: every call answers this CUresult for good. Default CUDA_ERROR_ILLEGAL_ADDRESS, as after a bad kernel. */
+  /** Ends the device: every call answers this CUresult for good. Default CUDA_ERROR_ILLEGAL_ADDRESS (700). */
   loseDevice(result?: string | number): void {
-    const checked = cudaResult('CUDA_ERROR_ILLEGAL_ADDRESS')(result, { owner: 'MockDevice.loseDevice', option: 'result' });
-    this.#open().loseDevice(checked);
+    const place = { owner: 'MockDevice.loseDevice', option: 'result' };
+    this.#open().loseDevice(cudaResult('CUDA_ERROR_ILLEGAL_ADDRESS')(result, place));
   }
 
   // Streams
@@ -201,7 +201,7 @@ export class MockDevice {
     return this.#open().leaks();
   }
 
-  /** Throws an Error that lists what was not given back and every misuse. Call it last, when caches and pools are closed. */
+  /** Throws an Error that lists what was not given back and every misuse. Call it last, with caches and pools closed. */
   assertNoLeaks(): void {
     const device = this.#open();
     const leaks = device.leaks();
@@ -250,6 +250,6 @@ function checkCall(owner: string, call: MockCall): void {
 
 function unknownStream(owner: string, stream: bigint): Error {
   return createError('KV_INVALID_OPTION', {
-    reason: 'range', owner, option: 'stream', expected: 'a stream that a driver of this device created, or 0n', received: stream,
+    reason: 'range', owner, option: 'stream', expected: 'a stream of a driver over this device, or 0n', received: stream,
   });
 }

@@ -164,7 +164,9 @@ export interface Native {
   setMakeError(makeError: MakeError): void;
   /** Revokes an ArrayBuffer: its views have length 0 from here on. */
   detach(buffer: ArrayBuffer): void;
-  openHostDriver(options: { memoryBytes: number; populate: boolean; mappingLimit: number }): NativeDriver;
+  openHostDriver(options: {
+    memoryBytes: number; populate: boolean; hugePages: boolean; mappingLimit: number;
+  }): NativeDriver;
   openCudaDriver(device: number, libraryPath: string | undefined): NativeDriver;
   readonly NativePool: new (driver: NativeDriver, pageBytes: number, budgetBytes: number) => NativePool;
   readonly NativeCache: new (

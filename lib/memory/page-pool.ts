@@ -32,6 +32,7 @@ export class PagePool {
   readonly #native: NativePool;
   readonly #ownsDriver: boolean;
   readonly #users = new Set<PageUser>();
+  readonly #tenants = new Map<string, number>();
   #budgetBytes: number;
   #isClosed = false;
 
@@ -77,13 +78,15 @@ export class PagePool {
 
   /**
    * Raises or lowers the budget while everything runs. Lowering takes idle rows and free pages back at once; what sequences
-   * use stays until they release it, and until then nothing can grow.
+   * use or were promised stays theirs until they release it, and until then nothing else can grow. When the driver refuses,
+   * the budget is as before.
    */
   setBudget(memoryBudgetBytes: number): void {
     integer({ min: 1 })(memoryBudgetBytes, { owner: 'PagePool', option: 'memoryBudgetBytes' });
     this.#checkOpen('set its budget');
-    const surplus = this.counts().mappedPages - Math.floor(memoryBudgetBytes / this.pageBytes);
-    if (surplus > 0) this.#reclaim(surplus);
+    const { budgetPages } = this.#native.counts();
+    const missing = budgetPages - Math.floor(memoryBudgetBytes / this.pageBytes) - this.#native.available();
+    if (missing > 0) this.#reclaim(missing);
     this.#native.setBudget(memoryBudgetBytes);
     this.#budgetBytes = memoryBudgetBytes;
   }
@@ -127,33 +130,58 @@ export class PagePool {
 
   /** Pages that can be taken: free, not created yet, or reclaimable from idle rows of any cache. @internal */
   obtainablePages(): number {
-    let pages = this.#native.available();
-    for (const user of this.#users) pages += user.reclaimablePages();
-    return pages;
+    return Math.max(0, this.#native.available() + this.#reclaimablePages());
   }
 
   /** Makes `pages` pages available, reclaiming idle rows, `first`'s before other caches'. False: that many cannot be had. @internal */
   makeRoom(pages: number, first: PageUser): boolean {
     const missing = pages - this.#native.available();
-    if (missing <= 0) return true;
-    if (this.obtainablePages() < pages) return false;
-    const freed = first.reclaim(missing);
-    if (freed < missing) this.#reclaim(missing - freed, first);
+    if (pages === 0 || missing <= 0) return true;
+    if (this.#reclaimablePages() < missing) return false;
+    this.#reclaim(missing, first);
     return true;
   }
 
-  /** Gives back to the system what a lowered budget no longer allows. @internal */
+  /** The same for pages that exist already: the device has no memory for new ones. @internal */
+  makeRoomInFreePages(pages: number, first: PageUser): boolean {
+    const missing = pages - this.#native.counts().freePages;
+    if (missing <= 0 || this.#reclaimablePages() < missing) return false;
+    return this.#reclaim(missing, first) >= missing;
+  }
+
+  /** Unmaps about `pages` pages of idle rows: the system has no room for more mappings. False: there are none. @internal */
+  makeRoomForMappings(pages: number, first: PageUser): boolean {
+    return this.#reclaim(pages, first) > 0;
+  }
+
+  /** Takes back, from idle rows and free pages, what a lowered budget no longer allows. @internal */
   keepToBudget(): void {
+    const excess = -this.#native.available();
+    if (excess > 0) this.#reclaim(excess);
     const { createdPages, budgetPages, freePages } = this.#native.counts();
     if (createdPages > budgetPages) this.#native.trim(Math.max(0, freePages - (createdPages - budgetPages)));
   }
 
-  #reclaim(pages: number, except?: PageUser): void {
-    let missing = pages;
+  /** Tenants by number for the addon, the same ones in all caches of the pool; 0 means clean there. @internal */
+  tenantNumber(tenant: string): number {
+    let number = this.#tenants.get(tenant);
+    if (number === undefined) this.#tenants.set(tenant, number = this.#tenants.size + 1);
+    return number;
+  }
+
+  #reclaimablePages(): number {
+    let pages = 0;
+    for (const user of this.#users) pages += user.reclaimablePages();
+    return pages;
+  }
+
+  #reclaim(pages: number, first?: PageUser): number {
+    let freed = first?.reclaim(pages) ?? 0;
     for (const user of this.#users) {
-      if (missing <= 0) return;
-      if (user !== except) missing -= user.reclaim(missing);
+      if (freed >= pages) break;
+      if (user !== first) freed += user.reclaim(pages - freed);
     }
+    return freed;
   }
 
   #checkOpen(operation: string): void {

@@ -2,6 +2,7 @@
 // behind a fence is neither given to anybody nor reclaimed. A device-wide synchronise would not do: work may be built but
 // not launched yet, which only the engine's own step number or an event on its stream can tell.
 
+import { isKvError } from '../errors/index.js';
 import type { Fence } from './fence.js';
 import type { NativeDriver } from './native.js';
 
@@ -48,28 +49,45 @@ export class Retirement {
     this.#completedStep = Math.max(this.#completedStep, step);
   }
 
-  /** Calls `onIdle` for every slot whose fence has passed since the last call. */
+  /**
+   * Calls `onIdle`, which must not throw, for every slot whose fence has passed since the last call. Throws what asking for an
+   * event throws, after all others were asked; the slot then stays behind its fence.
+   */
   poll(onIdle: (slot: number) => void): void {
+    let failure: { readonly error: unknown } | undefined;
     for (const [slot, waits] of this.#waits) {
-      const left = waits.filter((wait) => !this.#isOver(wait));
-      if (left.length > 0) {
-        this.#waits.set(slot, left);
-      } else {
-        this.#waits.delete(slot);
-        onIdle(slot);
+      try {
+        const left = waits.filter((wait) => !this.#isOver(wait));
+        if (left.length > 0) {
+          this.#waits.set(slot, left);
+        } else {
+          this.#waits.delete(slot);
+          onIdle(slot);
+        }
+      } catch (error) {
+        failure ??= { error };
       }
     }
+    if (failure !== undefined) throw failure.error;
   }
 
-  /** Waits for the streams of all fences and forgets them: the cache closes. Retryable. */
+  /** Waits for the streams of all fences and forgets them: the cache closes. Nothing runs on a lost device. Retryable. */
   finish(): void {
     for (const [slot, waits] of this.#waits) {
       for (const wait of waits) {
-        if (wait.kind !== 'event') continue;
-        this.#driver().synchronizeStream(wait.stream);
-        this.#driver().destroyEvent(wait.event);
+        if (wait.kind === 'event') this.#finishEvent(wait.event, wait.stream);
       }
       this.#waits.delete(slot);
+    }
+  }
+
+  #finishEvent(event: bigint, stream: bigint): void {
+    try {
+      // The engine may have destroyed a stream whose work is done.
+      if (!this.#driver().queryEvent(event)) this.#driver().synchronizeStream(stream);
+      this.#driver().destroyEvent(event);
+    } catch (error) {
+      if (!isKvError(error, 'KV_DRIVER_LOST')) throw error;
     }
   }
 

@@ -42,20 +42,25 @@ export class RowSupply implements PageUser {
   /** Maps what the `count` pairs [slot, rows] lack, all or nothing. */
   grow(pairs: Int32Array, count: number): void {
     for (let attempt = 1; ; attempt += 1) {
-      const { rows, pages } = this.#missing(pairs, count);
-      if (!this.#pool.makeRoom(pages, this)) throw this.#outOfPages(pairs, count, rows, pages);
+      const { rows, pages, promisedPages } = this.#missing(pairs, count);
+      if (!this.#pool.makeRoom(pages - promisedPages, this)) {
+        throw this.#outOfPages(pairs, count, rows, pages - promisedPages);
+      }
       try {
         this.#native.grow(pairs, count);
         this.#native.publish();
         return;
       } catch (error) {
-        if (isKvError(error, 'KV_OUT_OF_DEVICE_MEMORY')) {
-          if (attempt === 1 && this.#makeRoomInFreePages(pages)) continue;
-          throw this.#outOfDeviceMemory(error);
-        }
-        expectError(error, 'KV_OUT_OF_PAGES');
-        if (attempt === maxAttempts) throw this.#outOfPages(pairs, count, rows, pages);
         this.#native.publish();
+        const isLast = attempt === maxAttempts;
+        if (isKvError(error, 'KV_OUT_OF_DEVICE_MEMORY')) {
+          if (isLast || !this.#pool.makeRoomInFreePages(pages, this)) throw this.#outOfDeviceMemory(error);
+        } else if (isKvError(error, 'KV_OUT_OF_MAPPINGS')) {
+          if (isLast || !this.#pool.makeRoomForMappings(pages, this)) throw error;
+        } else {
+          expectError(error, 'KV_OUT_OF_PAGES');
+          if (isLast) throw this.#outOfPages(pairs, count, rows, pages - promisedPages);
+        }
       }
     }
   }
@@ -112,21 +117,21 @@ export class RowSupply implements PageUser {
 
   /** Candidates for placement: idle slots, mapped or not. */
   collectFree(): IdleSlots {
-    const { state, rows, count } = this.#table;
+    const { rows, count } = this.#table;
     this.#idle.count = 0;
     for (let slot = 0; slot < count; slot += 1) {
-      if (state[slot] === slotStates.idle) this.#add(slot, rows[slot]!, 0);
+      if (this.#table.isFree(slot)) this.#add(slot, rows[slot]!, 0);
     }
     return this.#idle;
   }
 
   /** Candidates for reclaim: slots with rows that nobody needs. */
   #collect(withActive: boolean): void {
-    const { state, rows, count } = this.#table;
+    const { state, rows, isQuarantined, count } = this.#table;
     this.#native.publish();
     this.#idle.count = 0;
     for (let slot = 0; slot < count; slot += 1) {
-      if (rows[slot] === 0 || slot === this.#heldSlot) continue;
+      if (rows[slot] === 0 || isQuarantined[slot] === 1 || slot === this.#heldSlot) continue;
       if (state[slot] === slotStates.idle) {
         this.#add(slot, rows[slot]!, 0);
       } else if (withActive && state[slot] === slotStates.active) {
@@ -182,24 +187,19 @@ export class RowSupply implements PageUser {
     return this.#layout.pagesFor(rows) - this.#layout.pagesFor(rows - this.#idle.surplusRows[slot]!);
   }
 
-  /** Rows the pairs lack, and pages that have to be found for them: without those promised. */
-  #missing(pairs: Int32Array, count: number): { rows: number; pages: number } {
+  /** Rows and pages the pairs lack, and how many of the pages were promised. */
+  #missing(pairs: Int32Array, count: number): { rows: number; pages: number; promisedPages: number } {
     let rows = 0;
     let pages = 0;
+    let promisedPages = 0;
     for (let index = 0; index < count; index += 1) {
       const slot = pairs[2 * index]!;
       const target = pairs[2 * index + 1]!;
       rows += Math.max(0, target - this.#table.rows[slot]!);
-      pages += this.#table.missingPages(slot, target) - this.#table.promisedPages(slot, target);
+      pages += this.#table.missingPages(slot, target);
+      promisedPages += this.#table.promisedPages(slot, target);
     }
-    return { rows, pages };
-  }
-
-  /** The device has no memory for new pages: finds the pages among free ones, reclaiming idle rows. */
-  #makeRoomInFreePages(pages: number): boolean {
-    const missing = pages - this.#pool.counts().freePages;
-    if (missing <= 0 || this.reclaimablePages() < missing) return false;
-    return this.reclaim(missing) >= missing;
+    return { rows, pages, promisedPages };
   }
 
   #outOfPages(pairs: ArrayLike<number>, count: number, needRows: number, needPages: number): Error {

@@ -4,6 +4,7 @@
 import { createError } from '../errors/index.js';
 import type { PlacementPolicy } from '../policy/placement.js';
 import type { Fence } from './fence.js';
+import type { LateErrors } from './late-errors.js';
 import type { Layout } from './layout.js';
 import type { NativeCache } from './native.js';
 import type { PagePool } from './page-pool.js';
@@ -26,12 +27,12 @@ export interface LeaseParts {
   readonly views: SlotViews;
   readonly supply: RowSupply;
   readonly retirement: Retirement;
+  readonly late: LateErrors;
 }
 
 export class SlotLeases {
   readonly #parts: LeaseParts;
   readonly #rules: LeaseRules;
-  readonly #tenants = new Map<string, number>();
   readonly #pair = new Int32Array(2);
   #tick = 0;
   #acquired = 0;
@@ -52,17 +53,17 @@ export class SlotLeases {
 
   /** Leases a slot with `promptTokens` expected, and promised if `isPromised`. On failure nothing has changed. */
   acquire(promptTokens: number, isPromised: boolean, tenant: string): number {
-    const { native, layout, table, supply, retirement } = this.#parts;
+    const { native, pool, layout, table, supply, retirement } = this.#parts;
     const neededRows = layout.rowsFor(promptTokens);
     const idle = supply.collectFree();
     if (idle.count === 0) throw createError('KV_NO_FREE_SLOT', { slots: table.count, retiringSlots: retirement.size });
     const slot = this.#rules.placement(idle, neededRows);
-    if (table.state[slot] !== slotStates.idle) throw wrongChoice(slot);
+    if (!table.isFree(slot)) throw wrongChoice(slot);
 
     native.cancel(slot);
     if (isPromised) supply.promise(slot, neededRows);
     try {
-      native.assign(slot, this.#tenantNumber(tenant));
+      native.assign(slot, pool.tenantNumber(tenant));
     } catch (error) {
       native.promise(slot, 0);
       throw error;
@@ -78,7 +79,7 @@ export class SlotLeases {
 
   /** Retires a slot. When recording the fence fails, nothing has changed. */
   release(slot: number, fence: Fence | undefined, batch: RunningBatch | undefined): void {
-    const { native, pool, table, views, retirement } = this.#parts;
+    const { native, table, views, retirement } = this.#parts;
     const isWaiting = retirement.enter(slot, fence, batch);
     views.revoke(slot);
     native.cancel(slot);
@@ -89,10 +90,9 @@ export class SlotLeases {
     table.state[slot] = slotStates.retiring;
     this.#released += 1;
     if (!isWaiting) this.#becomeIdle(slot);
-    pool.keepToBudget();
   }
 
-  /** Slots whose fence has passed become idle. */
+  /** Slots whose fence has passed become idle. Throws what asking for an event throws. */
   pollRetirement(): void {
     if (this.#parts.retirement.size > 0) this.#parts.retirement.poll((slot) => this.#becomeIdle(slot));
   }
@@ -117,22 +117,15 @@ export class SlotLeases {
   }
 
   #becomeIdle(slot: number): void {
-    const { native, table, supply } = this.#parts;
+    const { native, pool, table, supply, late } = this.#parts;
+    const { idleRowsLimit } = this.#rules;
     native.publish();
     table.lastUsed[slot] = this.#tick += 1;
-    if (native.isQuarantined(slot)) {
-      table.state[slot] = slotStates.quarantined;
-      return;
-    }
     table.state[slot] = slotStates.idle;
-    if (this.#rules.idleRowsLimit < Number.MAX_SAFE_INTEGER) supply.limitIdleRows(this.#rules.idleRowsLimit);
-  }
-
-  /** Tenants by number for the addon; 0 means clean there. */
-  #tenantNumber(tenant: string): number {
-    let number = this.#tenants.get(tenant);
-    if (number === undefined) this.#tenants.set(tenant, number = this.#tenants.size + 1);
-    return number;
+    late.attempt(() => {
+      if (idleRowsLimit < Number.MAX_SAFE_INTEGER) supply.limitIdleRows(idleRowsLimit);
+      pool.keepToBudget();
+    });
   }
 }
 

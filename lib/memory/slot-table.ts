@@ -45,6 +45,12 @@ export class SlotTable {
     return this.state[slot] === slotStates.idle && this.isQuarantined[slot] === 0;
   }
 
+  /** Whether a new sequence may have some slot. */
+  hasFree(): boolean {
+    for (let slot = 0; slot < this.count; slot += 1) if (this.isFree(slot)) return true;
+    return false;
+  }
+
   /** Whether the slot has memory for `tokens` tokens. */
   hasRoom(slot: number, tokens: number): boolean {
     return tokens * this.#layout.maxTokenBytes <= this.rows[slot]! * this.#layout.pageBytes;

@@ -65,16 +65,20 @@ export class Steps {
     if (this.#hasWishes) this.#native.publish();
     const { slots, tokens, generations, length } = batch;
     const table = this.#table;
-    let wishes = 0;
     for (let index = 0; index < length; index += 1) {
       const slot = slots[index]!;
       if (table.generation[slot] !== generations[index]) continue; // released since prepare
       table.prepared[slot] = 0;
-      const lengthTokens = table.length[slot]! += tokens[index]!;
-      if (this.#wishAhead(slot, lengthTokens, wishes)) wishes += 1;
+      table.length[slot]! += tokens[index]!;
+    }
+    this.#finish(batch);
+    // From here on the commit is done, whatever the growth policy does.
+    let wishes = 0;
+    for (let index = 0; index < length; index += 1) {
+      const slot = slots[index]!;
+      if (table.generation[slot] === generations[index] && this.#wishAhead(slot, wishes)) wishes += 1;
     }
     this.#request(wishes);
-    this.#finish(batch);
   }
 
   discard(batch: Batch): void {
@@ -88,7 +92,7 @@ export class Steps {
 
   /** Wishes what the growth policy wants for one slot. */
   wishFor(slot: number): void {
-    this.#request(this.#wishAhead(slot, this.#table.length[slot]!, 0) ? 1 : 0);
+    this.#request(this.#wishAhead(slot, 0) ? 1 : 0);
   }
 
   /** The prepared batch that is computing on a slot, if any. */
@@ -99,10 +103,11 @@ export class Steps {
   }
 
   /** Puts a wish for the slot into the pairs at `index` if its policy wants more than is mapped. */
-  #wishAhead(slot: number, lengthTokens: number, index: number): boolean {
+  #wishAhead(slot: number, index: number): boolean {
     const table = this.#table;
-    const wanted = Math.min(this.#growth(lengthTokens, table.promisedTokens[slot]!), this.#layout.maxTokens);
-    if (table.hasRoom(slot, wanted)) return false;
+    const lengthTokens = table.length[slot]!;
+    const wanted = Math.min(Math.ceil(this.#growth(lengthTokens, table.promisedTokens[slot]!)), this.#layout.maxTokens);
+    if (!(wanted > lengthTokens) || table.hasRoom(slot, wanted)) return false; // also when a policy returns NaN
     this.#pairs[2 * index] = slot;
     this.#pairs[2 * index + 1] = this.#layout.rowsFor(wanted);
     return true;

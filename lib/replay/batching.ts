@@ -90,19 +90,12 @@ export class Batching {
     return this.#pagedBlocks * PAGED_BLOCK_TOKENS;
   }
 
-  /** Rows mapped in the slots of the running sequences. */
-  get mappedRows(): number {
-    let rows = 0;
-    for (const { sequence } of this.#running) rows += sequence!.mappedRows;
-    return rows;
-  }
-
   /** Queues a request behind all others. It must fit an empty cache, to its last token. */
   enqueue(request: TraceRequest): void {
     this.#waiting.push(new RequestState(request));
   }
 
-  /** Runs one step; nothing when idle. Throws what is no matter of capacity, and what no preemption can help. */
+  /** Runs one step, after which `releaseDone` is due; nothing when idle. Throws what is no matter of capacity, and what no preemption can help. */
   step(): void {
     let prefillTokens = this.#fillBatch();
     while (prefillTokens < this.#prefillTokensPerStep && this.#admit()) {
@@ -122,7 +115,21 @@ export class Batching {
     this.stepTimes.record(overheadMs);
     this.totals.steps += 1;
     for (const state of this.#running) this.#advance(state);
-    this.#releaseDone();
+  }
+
+  /** Verifies and releases the sequences that the step completed. Until then their memory is as the pass left it. */
+  releaseDone(): void {
+    let kept = 0;
+    for (const state of this.#running) {
+      if (!state.isDone) {
+        this.#running[kept++] = state;
+        continue;
+      }
+      this.#release(state);
+      this.totals.completedRequests += 1;
+      this.#isFull = false;
+    }
+    this.#running.length = kept;
   }
 
   /** Verifies and releases all that run, as at an interrupt; what waits is forgotten. */
@@ -222,20 +229,6 @@ export class Batching {
       state.generatedTokens += 1;
       this.totals.generatedTokens += 1;
     }
-  }
-
-  #releaseDone(): void {
-    let kept = 0;
-    for (const state of this.#running) {
-      if (!state.isDone) {
-        this.#running[kept++] = state;
-        continue;
-      }
-      this.#release(state);
-      this.totals.completedRequests += 1;
-      this.#isFull = false;
-    }
-    this.#running.length = kept;
   }
 
   #release(state: RequestState): void {

@@ -3,10 +3,10 @@
 // between half of and all POINTS points, and no peak is lost.
 
 export interface MemorySample {
-  /** Physical memory that the pool's pages hold. */
-  readonly physicalBytes: number;
-  /** Physical memory mapped in the slots of running sequences; the rest of it waits for the next ones. */
-  readonly activeBytes: number;
+  /** Physical memory that the pool holds: the next field, and what is kept mapped or free for the next requests. */
+  readonly poolBytes: number;
+  /** Physical memory mapped for running sequences, which nobody else could have. */
+  readonly mappedBytes: number;
   /** Memory of valid tokens, in all tensors. */
   readonly usedBytes: number;
   /** What a paged cache with blocks of PAGED_BLOCK_TOKENS tokens would hold for the same sequences. */
@@ -23,6 +23,9 @@ export interface MemoryPoint extends MemorySample {
 /** Tokens in a block of the paged cache that is compared with. */
 export const PAGED_BLOCK_TOKENS = 16;
 
+/** Before the first step. */
+export const NOTHING: MemorySample = { poolBytes: 0, mappedBytes: 0, usedBytes: 0, pagedBytes: 0 };
+
 const POINTS = 1024;
 const FIELDS = 6;
 
@@ -32,33 +35,40 @@ export class MemoryTimeline {
   #points = 0;
   #stepsPerPoint = 1;
   #stepsInLast = 0;
-  #peak: MemorySample = { physicalBytes: 0, activeBytes: 0, usedBytes: 0, pagedBytes: 0 };
+  #peak = NOTHING;
+  #peakPoolBytes = 0;
 
-  /** The moment of the largest physical memory; among equals, of the most used memory. */
+  /** The moment when running sequences had the most memory mapped; among equals, when the most of it was used. */
   get peak(): MemorySample {
     return this.#peak;
   }
 
+  /** Most that the pool held. */
+  get peakPoolBytes(): number {
+    return this.#peakPoolBytes;
+  }
+
   record(step: number, clockMs: number, sample: MemorySample): void {
-    const { physicalBytes, usedBytes } = sample;
-    const isHigher = physicalBytes > this.#peak.physicalBytes;
-    if (isHigher || (physicalBytes === this.#peak.physicalBytes && usedBytes > this.#peak.usedBytes)) this.#peak = sample;
+    const { poolBytes, mappedBytes, usedBytes, pagedBytes } = sample;
+    const { mappedBytes: peakBytes, usedBytes: usedAtPeakBytes } = this.#peak;
+    if (mappedBytes > peakBytes || (mappedBytes === peakBytes && usedBytes > usedAtPeakBytes)) this.#peak = sample;
+    if (poolBytes > this.#peakPoolBytes) this.#peakPoolBytes = poolBytes;
     if (this.#points === 0 || this.#stepsInLast === this.#stepsPerPoint) this.#startPoint(step, clockMs);
     const at = (this.#points - 1) * FIELDS;
-    this.#raise(at + 2, physicalBytes);
-    this.#raise(at + 3, sample.activeBytes);
+    this.#raise(at + 2, poolBytes);
+    this.#raise(at + 3, mappedBytes);
     this.#raise(at + 4, usedBytes);
-    this.#raise(at + 5, sample.pagedBytes);
+    this.#raise(at + 5, pagedBytes);
     this.#stepsInLast += 1;
   }
 
   points(): MemoryPoint[] {
     return Array.from({ length: this.#points }, (_, point) => {
-      const [step, clockMs, physicalBytes, activeBytes, usedBytes, pagedBytes] =
+      const [step, clockMs, poolBytes, mappedBytes, usedBytes, pagedBytes] =
         this.#values.subarray(point * FIELDS, (point + 1) * FIELDS) as unknown as [
           number, number, number, number, number, number,
         ];
-      return { step, clockMs, physicalBytes, activeBytes, usedBytes, pagedBytes };
+      return { step, clockMs, poolBytes, mappedBytes, usedBytes, pagedBytes };
     });
   }
 

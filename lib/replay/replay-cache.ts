@@ -7,8 +7,6 @@ export interface ReplaySequence {
   readonly length: number;
   /** How many of them came from the cache at `acquire`. */
   readonly cachedTokens: number;
-  /** Rows its slot has mapped. */
-  readonly mappedRows: number;
   release(): void;
 }
 

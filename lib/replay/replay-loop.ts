@@ -5,7 +5,7 @@
 import { setImmediate } from 'node:timers/promises';
 
 import type { Batching } from './batching.js';
-import { MemoryTimeline, type MemorySample } from './memory-timeline.js';
+import { MemoryTimeline, NOTHING, type MemorySample } from './memory-timeline.js';
 import type { RequestFeed } from './request-feed.js';
 import type { TraceRequest } from './trace-request.js';
 
@@ -43,7 +43,7 @@ const PROGRESS_MS = 100;
 export class ReplayLoop {
   readonly timeline = new MemoryTimeline();
   readonly #options: ReplayLoopOptions;
-  #memory: MemorySample = { physicalBytes: 0, activeBytes: 0, usedBytes: 0, pagedBytes: 0 };
+  #memory = NOTHING;
   #clockMs = 0;
   #refusedRequests = 0;
 
@@ -73,6 +73,7 @@ export class ReplayLoop {
       this.#clockMs += stepMs;
       this.#memory = measure();
       this.timeline.record(batching.totals.steps, this.#clockMs, this.#memory);
+      batching.releaseDone();
       const nowMs = performance.now();
       if (nowMs - turnMs < TURN_MS) continue;
       if (onProgress !== undefined && nowMs - progressMs >= PROGRESS_MS) {
@@ -100,9 +101,9 @@ export class ReplayLoop {
 
   #progress(): ReplayProgress {
     const { feed, batching } = this.#options;
-    return {
-      fraction: feed.fraction, completedRequests: batching.totals.completedRequests,
-      runningRequests: batching.runningRequests, steps: batching.totals.steps, memory: this.#memory,
-    };
+    const { completedRequests, steps } = batching.totals;
+    const doneRequests = completedRequests + this.#refusedRequests;
+    const fraction = feed.fraction === undefined ? undefined : feed.fraction * (doneRequests / Math.max(1, feed.takenRequests));
+    return { fraction, completedRequests, runningRequests: batching.runningRequests, steps, memory: this.#memory };
   }
 }

@@ -117,12 +117,15 @@ async function replayOn(driver: Driver, pool: PagePool, settings: Settings): Pro
     const verification = new Verification({ cache, mode: verify, layout, seed });
     const batching = new Batching({ cache, verification, maxBatch, prefillTokensPerStep });
     const feed = new RequestFeed({ trace, ahead: maxBatch, limit, signal });
-    const measure = (): MemorySample => ({
-      physicalBytes: pool.counts().createdPages * layout.pageBytes,
-      activeBytes: batching.mappedRows * layout.rowBytes,
-      usedBytes: batching.usedTokens * tokenBytes,
-      pagedBytes: batching.pagedTokens * tokenBytes,
-    });
+    const measure = (): MemorySample => {
+      const { mappedPages, reclaimablePages } = cache.counts();
+      return {
+        poolBytes: pool.counts().createdPages * layout.pageBytes,
+        mappedBytes: (mappedPages - reclaimablePages) * layout.pageBytes,
+        usedBytes: batching.usedTokens * tokenBytes,
+        pagedBytes: batching.pagedTokens * tokenBytes,
+      };
+    };
     const loop = new ReplayLoop({
       feed, batching, arrivals, stepMs, measure, signal, onProgress: settings.onProgress,
       canServe(request) {
@@ -136,7 +139,7 @@ async function replayOn(driver: Driver, pool: PagePool, settings: Settings): Pro
     const wallSeconds = (performance.now() - startMs) / 1e3;
     cache.close();
     const { createdPages, freePages } = pool.counts();
-    const { peak } = loop.timeline;
+    const { peak, peakPoolBytes } = loop.timeline;
     const { stepTimes, totals } = batching;
     const result: ReplayResult = {
       requests: feed.takenRequests,
@@ -150,7 +153,8 @@ async function replayOn(driver: Driver, pool: PagePool, settings: Settings): Pro
       steps: totals.steps,
       preemptions: totals.preemptions,
       foregroundMaps, backgroundMaps, unmaps,
-      peakPhysicalBytes: peak.physicalBytes,
+      peakPhysicalBytes: peak.mappedBytes,
+      peakPoolBytes,
       usedBytesAtPeak: peak.usedBytes,
       pagedBytesAtPeak: peak.pagedBytes,
       staticBytes: maxBatch * maxTokens * tokenBytes,

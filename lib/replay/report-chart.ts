@@ -12,6 +12,7 @@ export const chartColours = {
   grid: '#e4e6ea',
   fixed: '#b35901',
   mapped: '#4a8fe1',
+  pool: '#a9b1bb',
   used: '#1c4f94',
 } as const;
 
@@ -35,15 +36,15 @@ interface Axis {
 }
 
 export function chartOf({ result, timeline, arrivals }: Replay): Spec {
-  const memory = memoryAxis(Math.max(result.peakPhysicalBytes, 1));
+  const memory = memoryAxis(Math.max(result.peakPoolBytes, 1));
   const last = timeline.at(-1);
   const time = arrivals === 'trace' ? clockAxis(last?.clockMs ?? 1) : stepAxis(result.steps);
-  const values = timeline.map(({ clockMs, step, physicalBytes, usedBytes }) => ({
+  const values = timeline.map(({ clockMs, step, poolBytes, mappedBytes, usedBytes }) => ({
     time: (arrivals === 'trace' ? clockMs : step) / time.unit,
-    mapped: physicalBytes / memory.unit, used: usedBytes / memory.unit,
+    pool: poolBytes / memory.unit, mapped: mappedBytes / memory.unit, used: usedBytes / memory.unit,
   }));
   const names = seriesNames(result);
-  const series = (field: 'mapped' | 'used', fillOpacity: number): Spec => ({
+  const series = (field: 'pool' | 'mapped' | 'used', fillOpacity: number): Spec => ({
     mark: { type: 'area', fillOpacity, line: { strokeWidth: 1.2 } },
     encoding: { y: { field, type: 'quantitative' }, color: { datum: names[field] } },
   });
@@ -65,11 +66,12 @@ export function chartOf({ result, timeline, arrivals }: Replay): Spec {
       },
       color: {
         type: 'nominal',
-        scale: { domain: Object.values(names), range: [chartColours.fixed, chartColours.mapped, chartColours.used] },
-        legend: { orient: 'top', title: null, symbolType: 'square', symbolOpacity: 1, symbolStrokeWidth: 0, offset: 14, labelLimit: 0, columnPadding: 28 },
+        scale: { domain: Object.values(names), range: Object.keys(names).map((name) => chartColours[name as keyof typeof names]) },
+        legend: { orient: 'top', title: null, symbolType: 'square', symbolOpacity: 1, symbolStrokeWidth: 0, offset: 14, labelLimit: 0, columnPadding: 18 },
       },
     },
     layer: [
+      series('pool', 0.2),
       series('mapped', 0.35),
       series('used', 0.8),
       {
@@ -82,12 +84,13 @@ export function chartOf({ result, timeline, arrivals }: Replay): Spec {
 }
 
 /** The entries of the legend, which also give the numbers. */
-function seriesNames(result: ReplayResult): Readonly<Record<'fixed' | 'mapped' | 'used', string>> {
+function seriesNames(result: ReplayResult): Readonly<Record<'fixed' | 'pool' | 'mapped' | 'used', string>> {
   const times = result.staticBytes / Math.max(result.peakPhysicalBytes, 1);
   return {
     fixed: `static reservation, ${formatNumber(times, times < 10 ? 1 : 0)} × as much`,
+    pool: 'kept for the next requests',
     mapped: `mapped, at most ${formatBytes(result.peakPhysicalBytes)}`,
-    used: `used, ${formatBytes(result.usedBytesAtPeak)} at that moment`,
+    used: `used, ${formatBytes(result.usedBytesAtPeak)} of it`,
   };
 }
 

@@ -71,7 +71,7 @@ async function optional<T>(dependency: 'vega' | 'vega-lite'): Promise<T> {
 
 /** Dark counterparts, by the name in `chartColours`. */
 const darkColours: Readonly<Record<keyof typeof chartColours, string>> = {
-  ink: '#e6edf3', faint: '#9aa4af', grid: '#2d333b', fixed: '#e0904a', mapped: '#5b9cf0', used: '#8fbdf7',
+  ink: '#e6edf3', faint: '#9aa4af', grid: '#2d333b', fixed: '#e0904a', mapped: '#4f8fe6', pool: '#59626d', used: '#9cc4fa',
 };
 
 /** Adds a description for readers who cannot see it, and a stylesheet that recolours it in the dark. */

@@ -29,9 +29,11 @@ export interface ReplayResult {
   readonly backgroundMaps: number;
   /** Pages unmapped, until the last request was done. */
   readonly unmaps: number;
-  /** Most physical memory that the cache held. */
+  /** Most physical memory mapped for running sequences, which nobody else could have. */
   readonly peakPhysicalBytes: number;
-  /** At that moment: memory of valid tokens. */
+  /** Most physical memory that the pool held: also rows kept for the next requests, which it gives up when they are needed. */
+  readonly peakPoolBytes: number;
+  /** When `peakPhysicalBytes` was reached: memory of valid tokens. */
   readonly usedBytesAtPeak: number;
   /** At that moment: what a paged cache with 16-token blocks would have held for the same sequences. */
   readonly pagedBytesAtPeak: number;

@@ -83,7 +83,10 @@ export function factsOf(result: ReplayResult): Fact[] {
       value: `${formatBytes(cache.pageBytes)}, ${cache.layout}: a row is ${formatBytes(cache.rowBytes)} ` +
         `for ${formatNumber(cache.tokensPerRow, 2)} tokens`,
     },
-    { name: 'Memory budget', value: `${formatBytes(cache.memoryBytes)} on ${driver.deviceName}` },
+    {
+      name: 'Memory budget',
+      value: `${formatBytes(cache.memoryBytes)} of ${driver.deviceName} · ${formatBytes(result.peakPoolBytes)} held at most`,
+    },
     { name: 'Time', value: formatSeconds(result.wallSeconds) },
   ];
 }
@@ -96,7 +99,7 @@ export function memoryBarsOf(result: ReplayResult): MemoryBar[] {
       name: 'Static reservation', bytes: result.staticBytes,
       note: `${formatNumber(maxBatch)} slots × ${formatNumber(maxTokens)} tokens, always`,
     },
-    { name: 'virtual-kv', bytes: result.peakPhysicalBytes, note: 'physical pages, at the peak' },
+    { name: 'virtual-kv', bytes: result.peakPhysicalBytes, note: 'pages mapped under running sequences' },
     { name: 'Paged cache', bytes: result.pagedBytesAtPeak, note: `blocks of ${PAGED_BLOCK_TOKENS} tokens, needs paged kernels` },
     { name: 'Valid tokens', bytes: result.usedBytesAtPeak, note: 'nothing can take less' },
   ];

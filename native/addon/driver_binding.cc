@@ -14,6 +14,7 @@ Napi::Value OpenHost(const Napi::CallbackInfo& info) {
   HostOptions options;
   options.memory_bytes = ToUint64(given.Get("memoryBytes"));
   options.populate = given.Get("populate").ToBoolean();
+  options.huge_pages = given.Get("hugePages").ToBoolean();
   options.mapping_limit = ToUint64(given.Get("mappingLimit"));
   std::unique_ptr<Driver> driver;
   if (ThrowIfFailed(info.Env(), OpenHostDriver(options, driver))) return info.Env().Undefined();

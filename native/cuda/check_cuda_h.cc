@@ -1,13 +1,15 @@
-// Compares our declarations with the real cuda.h, at compile time, where there is one; elsewhere it compiles
-// to nothing.
+// Compares our declarations with the real cuda.h, at compile time, where there is one of CUDA 13; elsewhere
+// it compiles to nothing, so that no toolkit, however old or new, can be in the way of an installation.
 //
 // Checked: the size and every offset of each struct, the value of each enumerator, and for each entry point
 // that the prototype of the version we ask for (PFN_<name>_v<version> of cudaTypedefs.h) takes what we pass:
 // as many parameters, each of the same kind, size and constness.
 #if __has_include(<cuda.h>) && __has_include(<cudaTypedefs.h>)
-
 #include <cuda.h>
 #include <cudaTypedefs.h>
+#endif
+
+#if defined(CUDA_VERSION) && CUDA_VERSION / 1000 == 13
 
 #include <type_traits>
 
@@ -57,11 +59,9 @@ VKV_CUDA_ENTRY_POINTS(VKV_CHECK)
 #undef VKV_CHECK
 
 #define VKV_CHECK_VALUE(name) static_assert(static_cast<int>(name) == static_cast<int>(::name), #name)
-#if CUDA_VERSION >= 13000  // earlier headers do not have every result
 #define VKV_CHECK_RESULT(name, value) VKV_CHECK_VALUE(name);
 VKV_CUDA_RESULTS(VKV_CHECK_RESULT)
 #undef VKV_CHECK_RESULT
-#endif
 VKV_CHECK_VALUE(CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING);
 VKV_CHECK_VALUE(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR);
 VKV_CHECK_VALUE(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);

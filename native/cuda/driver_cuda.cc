@@ -86,7 +86,8 @@ void DriverCuda::GiveBackLeftovers() {
 bool DriverCuda::is_forked() const { return getpid() != owner_; }
 
 Status DriverCuda::Ready() const {
-  if (is_forked()) return Fail(Code::kDriverUnavailable, "cuCtxPushCurrent", static_cast<int64_t>(Unavailable::kForked));
+  if (is_forked())
+    return Fail(Code::kDriverUnavailable, "cuCtxPushCurrent", static_cast<int64_t>(Unavailable::kForked));
   if (!is_lost()) return Ok();
   const CUresult result = lost_result_.load(std::memory_order_acquire);
   const char* name = ResultName(result);

@@ -1,10 +1,10 @@
-// DriverCuda: a Driver over a table of CUDA entry points, be it the real library or the mock.
+// DriverCuda: a Driver over a table of CUDA entry points, be it the real library or the mock. It translates:
+// calls into entry points, their answers into Status. What is allowed is for CUDA to say; it checks nothing
+// itself.
 //
-// It keeps the device's primary context (never one of its own, so that it shares addresses and streams with
-// the engine) from Open until it is destroyed, and translates: calls into entry points, their answers into
-// Status. It keeps no account of its own of what is allowed; a broken precondition is what CUDA says it is,
-// and becomes kDriverMisuse. Threads: any, inside a DriverScope. After a sticky failure, and in a forked
-// child, no call reaches CUDA any more.
+// It keeps the device's primary context (never one of its own, so that it shares addresses with the engine)
+// from Open until it is destroyed. Threads: any, inside a DriverScope. After a sticky failure, and in a
+// forked child, no call reaches CUDA any more.
 #ifndef VKV_CUDA_DRIVER_CUDA_H_
 #define VKV_CUDA_DRIVER_CUDA_H_
 

@@ -1,16 +1,17 @@
-// The CUDA driver's entry points that we use: the one list.
-//
-// From it are made CudaApi (one virtual method each), the loader's table, the mock's call kinds, the fake
-// library of the loader's tests, and the check against cuda.h. Each line is
-//   X(name, version, symbol, need, parameters, arguments)
-// with `version` the CUDA version in which this very prototype appeared: it is what cuGetProcAddress is asked
-// for, never the version of the driver, because a later one may give the same name another signature
-// (cuCtxSynchronize at 13.0). `symbol` is what dlsym is asked for where there is no cuGetProcAddress. A
-// missing kRequired entry point fails the load; a missing kOptional one answers CUDA_ERROR_NOT_FOUND when
-// called.
+// The CUDA driver's entry points that we use: the one list. From it are made CudaApi (one virtual method
+// each), the loader's table, the mock's call kinds, the fake library of the loader's tests, and the check
+// against cuda.h.
 #ifndef VKV_CUDA_ENTRY_POINTS_H_
 #define VKV_CUDA_ENTRY_POINTS_H_
 
+// Each line is X(name, version, symbol, need, parameters, arguments).
+//
+// version: the CUDA version in which this very prototype appeared. It is what cuGetProcAddress is asked for,
+// never the version of the driver, because a later one may give the same name another signature
+// (cuCtxSynchronize at 13.0). symbol: what dlsym is asked for where there is no cuGetProcAddress. need: a
+// missing kRequired entry point fails the load; a missing kOptional one answers CUDA_ERROR_NOT_FOUND when
+// called.
+//
 // clang-format off
 #define VKV_CUDA_ENTRY_POINTS(X) \
   /* the driver and its devices */ \

@@ -32,8 +32,8 @@ bool AddressSpace::FindRun(uint64_t address, uint64_t bytes, PageRun& run) {
   return true;
 }
 
-const AddressRange* AddressSpace::Next(uint64_t previous) const {
-  const auto next = ranges_.upper_bound(previous);
+const AddressRange* AddressSpace::After(uint64_t address) const {
+  const auto next = ranges_.upper_bound(address);
   return next == ranges_.end() ? nullptr : &next->second;
 }
 

@@ -1,8 +1,7 @@
 // AddressSpace: the reservations of a driver by address, and the number of kernel mappings they all make.
-//
-// Owns the book-keeping, not the addresses. Ends each range with an inaccessible guard, so that two
-// reservations that the kernel puts side by side never share a mapping (the count stays exact) and a write
-// past the end of one tensor never reaches the next. Threads: the caller locks.
+// Owns the book-keeping, not the addresses. Behind each range it counts an inaccessible guard: two
+// reservations side by side then never share a mapping (the count stays exact), and a write past the end of
+// one tensor never reaches the next. Threads: the caller locks.
 #ifndef VKV_HOST_ADDRESS_SPACE_H_
 #define VKV_HOST_ADDRESS_SPACE_H_
 
@@ -56,8 +55,8 @@ class AddressSpace {
   AddressRange* Find(uint64_t address, uint64_t bytes);
   // The run these bytes are; false unless they are whole pages of one range.
   bool FindRun(uint64_t address, uint64_t bytes, PageRun& run);
-  // The range's first address, for one after another: `previous` 0 starts, null ends.
-  const AddressRange* Next(uint64_t previous) const;
+  // The first range above this address, or null: one after another.
+  const AddressRange* After(uint64_t address) const;
 
   // mappings() if the page at `offset` were mapped at an unmapped index.
   uint64_t MappingsWith(const AddressRange& range, uint64_t index, uint64_t offset) const {

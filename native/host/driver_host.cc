@@ -1,7 +1,5 @@
 #include "host/driver_host.h"
 
-#include <algorithm>
-
 #include "host/machine.h"
 
 namespace vkv {
@@ -14,8 +12,7 @@ using host::SystemError;
 
 constexpr uint64_t kGranularityBytes = uint64_t{64} << 10;
 constexpr uint64_t kDefaultPageBytes = uint64_t{2} << 20;
-constexpr uint64_t kLargestRangeBytes =
-    uint64_t{1} << 56;  // more than any machine addresses; keeps sums from overflowing
+constexpr uint64_t kLargestRangeBytes = uint64_t{1} << 56;  // beyond any machine; sums do not overflow
 
 bool IsPageSize(uint64_t bytes) { return bytes != 0 && bytes % kGranularityBytes == 0; }
 
@@ -51,7 +48,7 @@ Status DriverHost::Open(const HostOptions& options, std::unique_ptr<DriverHost>&
 
 DriverHost::~DriverHost() {
   if (guard_ == nullptr || guard_->is_forked()) return;  // in a fork nothing here is ours
-  for (const AddressRange* range = space_.Next(0); range != nullptr; range = space_.Next(range->address))
+  for (const AddressRange* range = space_.After(0); range != nullptr; range = space_.After(range->address))
     (void)guard_->Free(calls_, range->address, range->bytes + range->guard_bytes);
   file_.Close();
 }

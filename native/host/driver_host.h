@@ -1,16 +1,10 @@
 // DriverHost: the driver on this machine's own memory, for CPU inference. Reservations are read-only zeros,
-// pages are parts of one memory file, and mapping is real: a page written at one address is read at all
-// others it is mapped at.
+// pages are parts of one memory file, and a page is the same memory wherever it is mapped. Owns all of them.
 //
-// Owns the file and every reservation. A call of Map only books the page; SetAccess is what maps, with one
-// system call for each run of pages whose places in the file follow each other (one mmap for a whole prompt's
-// row of a slot, not one per page). All work is done when a call returns, so streams and events are only
-// counted. Threads: any; one mutex guards all book-keeping and is not held while pages are mapped, unmapped,
-// released or copied. A reservation takes pages of one size only. In a fork of this process every call
-// returns kDriverUnavailable (kForked).
-//
-// Not done: mapped pages are part of a core dump (excluding them costs a third system call for each mapping),
-// and drivers of one process do not know of each other's mappings: give each its share of `mapping_limit`.
+// Map books a page; SetAccess tells the kernel, with one call for each run of pages that follow each other in
+// the file. Threads: any; one mutex guards the book-keeping and is not held while pages are mapped, unmapped,
+// released or copied. It does not keep pages out of core dumps, and drivers of one process do not know of
+// each other's mappings: give each its share of `mapping_limit`.
 #ifndef VKV_HOST_DRIVER_HOST_H_
 #define VKV_HOST_DRIVER_HOST_H_
 
@@ -46,6 +40,8 @@ struct HostOptions {
   uint64_t mapping_limit = 0;
 };
 
+// A reservation takes pages of one size only. All work is done when a call returns, so streams and events are
+// only counted. In a fork of the process that opened it every call returns kDriverUnavailable (kForked).
 class DriverHost final : public Driver {
  public:
   static Status Open(const HostOptions& options, std::unique_ptr<DriverHost>& driver);

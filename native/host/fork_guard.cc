@@ -4,9 +4,9 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <mutex>
+#include <new>
 
 #include "driver.h"
 
@@ -39,8 +39,7 @@ Status ForkGuard::Open(std::unique_ptr<ForkGuard>& guard) {
   (void)madvise(stamp, StampBytes(), MADV_WIPEONFORK);
 
   std::unique_ptr<ForkGuard> opened(new ForkGuard);
-  opened->stamp_ = static_cast<volatile uint32_t*>(stamp);
-  *opened->stamp_ = 1;
+  opened->stamp_ = new (stamp) std::atomic<uint32_t>(1);
 
   std::lock_guard lock(guard_list.mutex);
   if (!guard_list.has_handlers) {
@@ -65,7 +64,7 @@ ForkGuard::~ForkGuard() {
   std::lock_guard lock(guard_list.mutex);
   if (next_ != nullptr) next_->previous_ = previous_;
   (previous_ != nullptr ? previous_->next_ : guard_list.first) = next_;
-  munmap(const_cast<uint32_t*>(stamp_), StampBytes());
+  munmap(stamp_, StampBytes());
 }
 
 void ForkGuard::Add(uint64_t address, uint64_t bytes) {
@@ -94,7 +93,7 @@ void ForkGuard::AfterForkInChild() {
       // If the kernel refuses, the range must still go.
       if (mmap(start, range.bytes, PROT_NONE, kFlags, -1, 0) == MAP_FAILED) (void)munmap(start, range.bytes);
     }
-    *guard->stamp_ = 0;
+    guard->stamp_->store(0, std::memory_order_relaxed);
   }
   guard_list.first = nullptr;  // these guards are the parent's; the child may open its own
   guard_list.mutex.unlock();

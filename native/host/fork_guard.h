@@ -1,13 +1,12 @@
-// ForkGuard: keeps a forked child away from its parent's pages.
-//
-// Pages are shared mappings, so a child's write would land in the parent's cache. fork() therefore replaces
-// every guarded range in the child by inaccessible memory, and is_forked() is true there for good. vfork and
-// clone(CLONE_VM) share the parent's addresses and are not touched. MADV_DONTFORK would do the same at 1.4 us
-// for every page mapped. Owns its entry in a list of this process's guards and one page of memory. Threads:
-// any.
+// ForkGuard: keeps a forked child away from its parent's pages, which are shared mappings: its writes would
+// land in them. fork() replaces every guarded range in the child by inaccessible memory, and is_forked() is
+// true there for good. vfork and clone(CLONE_VM) share the parent's addresses and are left alone.
+// (MADV_DONTFORK would do it too, at 1.4 us a page.) Owns its entry in a list of this process's guards, and
+// one page of memory. Threads: any.
 #ifndef VKV_HOST_FORK_GUARD_H_
 #define VKV_HOST_FORK_GUARD_H_
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -26,7 +25,7 @@ class ForkGuard {
   ForkGuard& operator=(const ForkGuard&) = delete;
 
   // True in a fork of the process that opened this guard.
-  bool is_forked() const { return *stamp_ == 0; }
+  bool is_forked() const { return stamp_->load(std::memory_order_relaxed) == 0; }
 
   // Guards a range that has no pages yet.
   void Add(uint64_t address, uint64_t bytes);
@@ -48,7 +47,7 @@ class ForkGuard {
 
   // Not 0 in the process that opened it. The page it is alone on is emptied by the kernel in every copy of
   // this process, also in one made without fork(), where no handler runs.
-  volatile uint32_t* stamp_ = nullptr;
+  std::atomic<uint32_t>* stamp_ = nullptr;
   std::vector<Range> ranges_;  // guarded by the list's mutex, as are the links
   ForkGuard* next_ = nullptr;
   ForkGuard* previous_ = nullptr;

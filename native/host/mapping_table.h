@@ -1,10 +1,8 @@
 // MappingTable: what is mapped in one reservation, page by page, and how many kernel mappings that makes.
-//
 // The kernel keeps one mapping for neighbours that are both unmapped, or whose offsets in the page file
-// follow each other; mappings() counts the same way, so it equals what /proc/self/maps shows. Each entry is
-// unmapped, mapped, or mapped and accessible; only the last is known to the kernel as a page of the file, but
-// mapped pages are counted as if they were, so that giving access never needs more mappings than Map allowed.
-// Threads: the caller locks.
+// follow each other; mappings() counts the same way, so it equals what /proc/self/maps shows. A page that has
+// no access yet is not known to the kernel but counts as if it were: giving access never needs more mappings
+// than Map allowed. Threads: the caller locks.
 #ifndef VKV_HOST_MAPPING_TABLE_H_
 #define VKV_HOST_MAPPING_TABLE_H_
 

@@ -19,7 +19,7 @@ namespace {
 // file too.
 constexpr uint64_t kAlignmentBytes = kHugePageBytes;
 constexpr uint64_t kExtentBytes = uint64_t{64} << 20;
-constexpr uint64_t kLargestFileBytes = std::numeric_limits<int64_t>::max();
+constexpr uint64_t kLargestFileBytes = std::numeric_limits<int64_t>::max();  // 131,072 ranges of 64 TiB
 // A signal interrupts fallocate half-way and undoes it; a profiler's timer can do so many times in a row.
 constexpr int kCommitAttempts = 100;
 

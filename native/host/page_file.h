@@ -1,11 +1,9 @@
 // PageFile: the one sparse memory file that holds every page of a driver, and which part of it is whose.
 //
-// Each reservation owns a range as long as itself, so that a page can lie at the offset that corresponds to
-// the address it is first mapped at: neighbours in address are then neighbours in the file, and the kernel
-// keeps one mapping for both. Pages without such an offset go to extents of their own. Ranges are never used
-// again (pages may outlive the reservation); a file of 8 EiB is enough for 131,072 reservations of 64 TiB.
-// Threads: the caller locks around TakeRange, TakeOffset and GiveOffset; the rest may be called from any
-// thread.
+// Each reservation has a range as long as itself, so that a page can lie at the offset of the address it is
+// first mapped at: neighbours in memory are then neighbours in the file, and the kernel keeps one mapping for
+// both. Other pages go to extents of their own. A range is never used again: pages outlive reservations.
+// Threads: the caller locks around Take and Give calls; the rest may be called from any thread.
 #ifndef VKV_HOST_PAGE_FILE_H_
 #define VKV_HOST_PAGE_FILE_H_
 

@@ -1,11 +1,9 @@
-// MockDevice: a CUDA device that is not there. It is a table of entry points like the real library's, strict
-// and scriptable.
+// MockDevice: a CUDA device that is not there: a table of entry points, strict and scriptable.
 //
-// Strict: a call that breaks one of the rules (rules.h) changes nothing, answers as CUDA would, and is
-// remembered as a misuse. Scripted: calls fail and take time as told; streams do their work when told; the
-// device can be lost. Everything it was asked is in the journal, and Leaks() says what was not given back.
-// Threads: any; one mutex guards all state. It simulates no kernels: QueueWork stands for one, and modules
-// are refused.
+// Strict: a call that breaks a rule (rules.h) changes nothing, answers as CUDA would, and is remembered as a
+// misuse. Scripted: calls fail and take time, streams do their work, and the device is lost, as told.
+// Everything is in the journal. It runs no kernels: QueueWork stands for one. Threads: any; one mutex guards
+// all state.
 #ifndef VKV_MOCK_MOCK_DEVICE_H_
 #define VKV_MOCK_MOCK_DEVICE_H_
 

@@ -1,4 +1,4 @@
-// The contract of failure: a call that fails because the layer below refused has changed nothing, and works the next time.
+// The contract of failure: a call that fails because the layer below refused has changed nothing and works the next time.
 
 import type { DriverBench } from '../helpers/driver-bench.js';
 import type { DriverDescription, FallibleCall } from '../helpers/drivers.js';

@@ -13,7 +13,7 @@ export function mappingContract(contractTest: ContractTest): void {
     bench.isMarked(bench.at(address, 2), 12);
   });
 
-  contractTest('a page mapped at several addresses is the same memory, and stays where it is not unmapped', [], (_t, bench) => {
+  contractTest('a page mapped at several addresses is the same memory at all of them', [], (_t, bench) => {
     const address = bench.reserve(4);
     const other = bench.reserve(2);
     const page = bench.create(address);

@@ -72,7 +72,7 @@ export function pageContract(driver: DriverDescription, contractTest: ContractTe
     bench.refuses('KV_DRIVER_MISUSE', () => bench.native.releasePage(page, bench.pageBytes));
     bench.refuses('KV_DRIVER_MISUSE', () => bench.native.map(address, bench.pageBytes, page));
     bench.create(address);
-    bench.refuses('KV_DRIVER_MISUSE', () => bench.native.map(address, bench.pageBytes, page), 'a new page took its place');
+    bench.refuses('KV_DRIVER_MISUSE', () => bench.native.map(address, bench.pageBytes, page), 'its place is taken');
   });
 
   contractTest('a handle that never was a page is refused', ['page handle check'], (_t, bench) => {

@@ -8,10 +8,9 @@ import test from 'ava';
 import { Driver } from 'virtual-kv';
 
 import { nativeOf } from '../helpers/native-of.js';
+import { hasCompiler } from '../helpers/native-probe.js';
 
 const root = path.resolve(__dirname, '..', '..');
-const compiler = process.env['CXX'] ?? 'c++';
-const hasCompiler = spawnSync(compiler, ['--version']).status === 0;
 const loaderTest = hasCompiler ? test.serial : test.serial.skip; // serial: a fault is in the environment
 
 test.before(() => {

@@ -4,10 +4,10 @@
 import { constants } from 'node:os';
 
 import { isKvError } from '../../dist/errors/index.js';
-import type { Driver } from '../../dist/memory/driver.js';
 import { MockDevice } from '../../dist/memory/mock-device.js';
 import type { MockCall } from '../../dist/memory/mock-records.js';
 import { native, type Native, type NativeDriver } from '../../dist/memory/native.js';
+import { nativeOf } from './native-of.js';
 
 /** What a driver may lack, and what having it means. */
 export const capabilities = {
@@ -41,8 +41,8 @@ export interface OpenDriver {
 export interface DriverDescription {
   readonly name: string;
   readonly kind: 'host' | 'mock' | 'cuda';
-  /** Why this machine cannot run it. */
-  readonly absent?: string | undefined;
+  /** Why this machine cannot run it, in words; undefined where it can. */
+  whyAbsent?(): string | undefined;
   readonly lacks: Readonly<Partial<Record<Capability, string>>>;
   /** For each call, the calls of the layer below that can be made to fail under it, and the code that becomes. */
   readonly failures: Readonly<Partial<Record<FallibleCall, Readonly<Record<string, string>>>>>;
@@ -107,7 +107,7 @@ export const countingMockDriver: DriverDescription = {
 export const cudaDriver: DriverDescription = {
   name: 'cuda',
   kind: 'cuda',
-  absent: whyNoCuda(),
+  whyAbsent: whyNoCuda,
   lacks: {
     'host access': 'device memory is not mapped for the CPU',
     'zeroed pages': 'CUDA promises nothing about new memory',
@@ -154,7 +154,6 @@ function openCuda(): OpenDriver {
   return { native: driver, failNext, close: () => driver.close() };
 }
 
-/** In words, or undefined where a CUDA device can be opened. */
 function whyNoCuda(): string | undefined {
   try {
     openCuda().close();
@@ -163,9 +162,4 @@ function whyNoCuda(): string | undefined {
     if (isKvError(error)) return error.message;
     throw error;
   }
-}
-
-/** The raw calls of a driver, which its declaration keeps to the package. */
-function nativeOf(driver: Driver): NativeDriver {
-  return (driver as unknown as { readonly native: NativeDriver }).native;
 }

@@ -1,5 +1,5 @@
-// Compiles test/native/host_probe.cc with the host driver's own sources, and runs it. Needs a C++ compiler, as building the
-// package does; CXX names another than c++.
+// Compiles test/native/host_probe.cc with the host driver's own sources, and runs it. Needs a C++ compiler, as building
+// the package does; CXX names another than c++.
 
 import { spawnSync } from 'node:child_process';
 import { mkdirSync, readFileSync } from 'node:fs';

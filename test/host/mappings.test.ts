@@ -13,7 +13,9 @@ import { kernelMappings } from '../helpers/process-memory.js';
 const EMPTY = 2;
 
 /** Compares the count with the kernel's. The guards are seen as one mapping each. */
-function compareWithKernel(t: ExecutionContext, bench: DriverBench, reservations: readonly (readonly [bigint, number])[]): void {
+function compareWithKernel(
+  t: ExecutionContext, bench: DriverBench, reservations: readonly (readonly [bigint, number])[],
+): void {
   const seen = reservations.map(([address, pages]) => kernelMappings(address, pages * bench.pageBytes).length);
   t.is(bench.counts().mappings, seen.reduce((sum, count) => sum + count + 1, 0));
 }
@@ -30,7 +32,9 @@ test('an empty reservation is one mapping with a guard behind it', (t) => {
 test('pages made for the addresses they are mapped at are one mapping, in whatever order they come', (t) => {
   withBench(t, hostDriver, (bench) => {
     const address = bench.reserve(64);
-    for (const index of [5, 3, 4, 0, 1, 2, 7, 6]) bench.place(bench.at(address, index), bench.create(bench.at(address, index)));
+    for (const index of [5, 3, 4, 0, 1, 2, 7, 6]) {
+      bench.place(bench.at(address, index), bench.create(bench.at(address, index)));
+    }
     t.is(bench.counts().mappings, EMPTY + 1);
     compareWithKernel(t, bench, [[address, 64]]);
   });

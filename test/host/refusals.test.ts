@@ -56,7 +56,9 @@ test('any other refusal of the kernel carries its call, its errno and the addres
     bench.map(address, bench.create());
     bench.native.failCall('mmap-map', 1, EIO);
     const error = t.throws(() => bench.native.setAccess(address, bench.pageBytes), { code: 'KV_DRIVER_CALL_FAILED' });
-    t.like(error, { details: { call: 'mmap', status: EIO, statusName: 'EIO', address: Number(address), bytes: bench.pageBytes } });
+    const { pageBytes } = bench;
+    const refused = { address: Number(address), bytes: pageBytes };
+    t.like(error, { details: { call: 'mmap', status: EIO, statusName: 'EIO', ...refused } });
   });
 });
 

@@ -19,10 +19,15 @@ function setUp({ slots = 4, budgetTokens = 1_000, prefillTokensPerStep = 100 } =
 }
 
 function runToEnd(batching: Batching, atMost = 1_000): void {
-  for (let step = 0; !batching.isIdle; ++step) {
-    if (step === atMost) throw new Error('it does not end');
-    batching.step();
+  for (let steps = 0; !batching.isIdle; ++steps) {
+    if (steps === atMost) throw new Error('it does not end');
+    step(batching);
   }
+}
+
+function step(batching: Batching): void {
+  batching.step();
+  batching.releaseDone();
 }
 
 test("the pass of the last prompt token gives the answer's first token", (t) => {
@@ -136,6 +141,8 @@ test('tokens are counted while they are valid, and in blocks as a paged cache wo
   batching.step();
   t.deepEqual([batching.usedTokens, batching.pagedTokens], [64, 32 + 48]);
   batching.step();
+  t.deepEqual([batching.usedTokens, batching.pagedTokens], [21 + 70, 32 + 80], 'those that are done count until they are released');
+  batching.releaseDone();
   t.deepEqual([batching.usedTokens, batching.pagedTokens], [0, 0]);
   t.true(batching.isIdle);
 });

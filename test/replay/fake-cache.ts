@@ -25,10 +25,6 @@ export class FakeSequence implements ReplaySequence {
     this.length = cachedTokens;
   }
 
-  get mappedRows(): number {
-    return this.reservedTokens;
-  }
-
   release(): void {
     if (this.isReleased) throw new Error(`slot ${this.slot} is released twice`);
     this.isReleased = true;

@@ -1,6 +1,6 @@
 import test from 'ava';
 
-import { MemoryTimeline } from '../../dist/replay/memory-timeline.js';
+import { MemoryTimeline, type MemorySample } from '../../dist/replay/memory-timeline.js';
 import { RequestFeed } from '../../dist/replay/request-feed.js';
 import { RingQueue } from '../../dist/replay/ring-queue.js';
 import { StampRuns } from '../../dist/replay/stamp-runs.js';
@@ -53,12 +53,13 @@ test('StepTimes: percentiles within 3.2 %, the maximum exact', (t) => {
 
 test('MemoryTimeline keeps the peak, and never more than 1,024 points', (t) => {
   const timeline = new MemoryTimeline();
-  const sample = (physicalBytes: number, usedBytes: number) => ({ physicalBytes, activeBytes: physicalBytes, usedBytes, pagedBytes: usedBytes });
+  const sample = (mappedBytes: number, usedBytes: number): MemorySample => ({ poolBytes: 6_000, mappedBytes, usedBytes, pagedBytes: usedBytes });
   for (let step = 1; step <= 100_000; ++step) timeline.record(step, step * 25, sample(step === 77_777 ? 5_000 : 100, step % 10));
   const points = timeline.points();
   t.true(points.length > 512 && points.length <= 1_024, `${points.length} points`);
-  t.is(Math.max(...points.map(({ physicalBytes }) => physicalBytes)), 5_000, 'a single high step is in some point');
-  t.is(timeline.peak.physicalBytes, 5_000);
+  t.is(Math.max(...points.map(({ mappedBytes }) => mappedBytes)), 5_000, 'a single high step is in some point');
+  t.is(timeline.peak.mappedBytes, 5_000);
+  t.is(timeline.peakPoolBytes, 6_000);
   t.is(points[0]!.step, 1);
   const gaps = new Set(points.slice(1).map(({ step }, at) => step - points[at]!.step));
   t.is(gaps.size, 1, 'points are evenly spaced');
@@ -67,8 +68,8 @@ test('MemoryTimeline keeps the peak, and never more than 1,024 points', (t) => {
 
 test('MemoryTimeline: among equal peaks the most used counts', (t) => {
   const timeline = new MemoryTimeline();
-  for (const usedBytes of [5, 9, 7]) timeline.record(1, 0, { physicalBytes: 10, activeBytes: 10, usedBytes, pagedBytes: usedBytes + 1 });
-  t.deepEqual(timeline.peak, { physicalBytes: 10, activeBytes: 10, usedBytes: 9, pagedBytes: 10 });
+  for (const usedBytes of [5, 9, 7]) timeline.record(1, 0, { poolBytes: 10, mappedBytes: 10, usedBytes, pagedBytes: usedBytes + 1 });
+  t.deepEqual(timeline.peak, { poolBytes: 10, mappedBytes: 10, usedBytes: 9, pagedBytes: 10 });
 });
 
 const request = (line: number): TraceRequest => ({ line, arrivalMs: line, promptTokens: 1, outputTokens: 1 });

@@ -1,0 +1,56 @@
+// What `npm run lint` checks: typescript-eslint's strict rules, those type-aware ones that find real mistakes, and this
+// project's own style as far as a machine can tell (no enums, namespaces, parameter properties or default exports; no file
+// over 350 lines; the library never prints).
+
+import eslint from '@eslint/js';
+import tseslint from 'typescript-eslint';
+
+const style = [
+  ['TSEnumDeclaration', 'Use a string union or an `as const` object.'],
+  ['TSModuleDeclaration', 'Use a module.'],
+  ['TSParameterProperty', 'Declare the field.'],
+  ['ExportDefaultDeclaration', 'Export by name.'],
+].map(([selector, message]) => ({ selector, message }));
+
+const nodeGlobals = Object.fromEntries(
+  ['console', 'process', 'performance', 'require', 'module', '__dirname', 'Buffer', 'URL', 'setTimeout']
+    .map((name) => [name, 'readonly']));
+
+export default tseslint.config(
+  { ignores: ['dist/', 'build*/', 'coverage/', '.gpu-check/', 'node_modules/'] },
+  eslint.configs.recommended,
+  tseslint.configs.strict,
+  {
+    files: ['**/*.ts'],
+    languageOptions: {
+      parserOptions: { project: ['tsconfig.json', 'test/tsconfig.json', 'examples/tsconfig.json'] },
+    },
+    rules: {
+      '@typescript-eslint/await-thenable': 'error',
+      '@typescript-eslint/no-floating-promises': 'error',
+      '@typescript-eslint/no-misused-promises': 'error',
+      '@typescript-eslint/only-throw-error': ['error', { allowThrowingUnknown: true }],
+      '@typescript-eslint/switch-exhaustiveness-check': ['error', { considerDefaultExhaustiveForUnions: true }],
+      'no-restricted-syntax': ['error', ...style],
+    },
+  },
+  {
+    files: ['**/*.ts', '**/*.mjs', '**/*.cjs'],
+    languageOptions: { globals: nodeGlobals },
+    rules: {
+      // Typed arrays are indexed everywhere, and an element that is there needs its `!`.
+      '@typescript-eslint/no-non-null-assertion': 'off',
+      '@typescript-eslint/no-require-imports': ['error', { allowAsImport: true }],
+      '@typescript-eslint/no-unused-vars': ['error', { argsIgnorePattern: '^_' }],
+      '@typescript-eslint/no-dynamic-delete': 'off',
+      '@typescript-eslint/no-empty-function': 'off',
+      'eqeqeq': 'error',
+      'max-lines': ['error', 350],
+      'no-regex-spaces': 'off',
+      'prefer-const': 'error',
+    },
+  },
+  { files: ['lib/**/*.ts'], ignores: ['lib/cli/**'], rules: { 'no-console': 'error' } },
+  // The addon and package.json are found at run time, so an import cannot name them.
+  { files: ['**/*.cjs', 'lib/memory/native.ts'], rules: { '@typescript-eslint/no-require-imports': 'off' } },
+);

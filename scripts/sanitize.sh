@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+# Builds the addon with sanitizers and runs the suites that use it, every test process with the sanitizer's runtime:
+#   scripts/sanitize.sh address    memory errors, undefined behaviour, leaks (ASan, UBSan, LSan)
+#   scripts/sanitize.sh thread     data races (TSan)
+# More arguments replace the list of test files. Needs GCC's or Clang's sanitizer libraries, which come with the compiler.
+# VKV_TEST_SCALE (0 … 1) makes the long random tests shorter where they know it.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+kind=${1:-}
+case $kind in
+  address) flags=address,undefined ;;
+  thread) flags=thread ;;
+  *) echo "Usage: scripts/sanitize.sh address|thread [TEST FILE …]" >&2; exit 2 ;;
+esac
+shift
+suites=("$@")
+if [ ${#suites[@]} -eq 0 ]; then
+  suites=(build-test/contract build-test/memory build-test/host build-test/mock build-test/cuda)
+fi
+
+node --input-type=module -e 'import { prepareTests } from "./scripts/prepare.mjs"; prepareTests();'
+out=$PWD/build-$kind
+node_modules/.bin/cmake-js compile -p "$(nproc)" -O "$out" --CDVKV_SANITIZE="$flags" >"$out.log" 2>&1 || {
+  cat "$out.log" >&2
+  exit 1
+}
+
+# The compiler of the addon knows its runtime.
+compiler=${CXX:-c++}
+library=$("$compiler" -print-file-name="$([ "$kind" = address ] && echo libasan.so || echo libtsan.so)")
+export VKV_ADDON=$out/Release/virtual_kv.node VKV_TEST_PRELOAD=$library VKV_SANITIZER=$kind
+if [ "$kind" = address ]; then
+  # Tests compile small programs of their own, and the compiler would be stopped for what it leaks.
+  printf '#!/bin/sh\nunset LD_PRELOAD\nexec %s "$@"\n' "$compiler" >"$out/c++"
+  chmod +x "$out/c++"
+  export CXX=$out/c++
+fi
+export VKV_TEST_SCALE=${VKV_TEST_SCALE:-0.1} VKV_TEST_TIMEOUT=${VKV_TEST_TIMEOUT:-10m}
+# Some tests want their SIGSEGV; and one takes every file descriptor away, which the leak check at exit needs.
+export ASAN_OPTIONS=detect_leaks=1:handle_segv=0:exitcode=99
+export UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1:exitcode=99
+export TSAN_OPTIONS=handle_segv=0:exitcode=99:second_deadlock_stack=1:suppressions=$PWD/scripts/tsan.supp
+skipped=(--match='!*file descriptor*')
+# TSan's own tables take memory with every address that is touched, and leave no room for reservations of many TiB.
+[ "$kind" = thread ] && skipped+=(--match='!*takes no memory*' --match='!*12.6 TB*')
+node scripts/test.mjs "${skipped[@]}" "${suites[@]}"

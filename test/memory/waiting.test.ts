@@ -1,0 +1,89 @@
+// `slotFree` and `settled`: what they wait for, and how a wait is given up.
+
+import { getEventListeners } from 'node:events';
+
+import { ahead } from 'virtual-kv';
+
+import { cacheTest, cacheTests } from '../helpers/cache.js';
+
+cacheTests('`slotFree` resolves at once where a slot is free', {}, async (t, { cache }) => {
+  await cache.slotFree();
+  await cache.slotFree({ timeoutMs: 0 });
+  t.pass();
+});
+
+cacheTests('`slotFree` resolves when a sequence is released', { slots: 1 }, async (t, { cache }) => {
+  const sequence = cache.acquire();
+  const waiting = cache.slotFree();
+  setImmediate(() => sequence.release());
+  await waiting;
+  t.is(cache.acquire().slot, 0);
+});
+
+cacheTest('`slotFree` resolves when the fence of a released slot has passed', { slots: 1, device: { streams: 'manual' } }, async (t, bench) => {
+  const { cache, mock } = bench;
+  const sequence = bench.sequenceOf(1);
+  mock.queueWork(0n, [{ address: sequence.address(0), bytes: 1, access: 'read' }]);
+  sequence.release({ fence: { stream: 0n } });
+  t.throws(() => cache.acquire(), { code: 'KV_NO_FREE_SLOT' });
+  const waiting = cache.slotFree();
+  setImmediate(() => mock.completeAll());
+  await waiting;
+  cache.acquire();
+});
+
+cacheTest('`slotFree` rejects with the driver\'s error, and can be called again', { slots: 1 }, async (t, bench) => {
+  bench.sequenceOf(1).release({ fence: { step: 1 } });
+  const { cache } = bench;
+  const waiting = cache.slotFree();
+  cache.completeStep(1);
+  await waiting;
+  bench.sequenceOf(1).release({ fence: { stream: 0n } });
+  bench.fail('cuEventQuery', 1);
+  await t.throwsAsync(cache.slotFree(), { code: 'KV_DRIVER_CALL_FAILED' });
+  await cache.slotFree();
+});
+
+cacheTest('`settled` resolves when the mapper is done, and its rows are known then', { growth: ahead(500) }, async (t, { cache, mock }) => {
+  mock.setLatencyNs('cuMemMap', 300_000);
+  const sequence = cache.acquire();
+  t.true(sequence.mappedRows < 8);
+  await cache.settled();
+  t.is(sequence.mappedRows, 8);
+});
+
+const waits = {
+  slotFree: 'a free slot',
+  settled: 'the mapper',
+} as const;
+
+for (const [wait, waitedFor] of Object.entries(waits) as [keyof typeof waits, string][]) {
+  const options = { slots: 1, growth: ahead(1024) };
+
+  cacheTest(`\`${wait}\` gives up after \`timeoutMs\``, options, async (t, { cache, mock }) => {
+    mock.setLatencyNs('cuMemMap', 1_000_000);
+    cache.acquire();
+    const error = await t.throwsAsync(cache[wait]({ timeoutMs: 3 }), { code: 'KV_TIMEOUT' });
+    t.like(error, { recovery: 'retry', details: { timeoutMs: 3, waitedFor } });
+    await t.throwsAsync(cache[wait]({ timeoutMs: 0 }), { code: 'KV_TIMEOUT' });
+    t.is(cache.counts().activeSlots, 1);
+  });
+
+  cacheTest(`\`${wait}\` gives up when its signal says so, and leaves no listener`, options, async (t, { cache, mock }) => {
+    mock.setLatencyNs('cuMemMap', 1_000_000);
+    cache.acquire();
+    const controller = new AbortController();
+    const waiting = cache[wait]({ signal: controller.signal });
+    setImmediate(() => controller.abort(new Error('enough')));
+    const error = await t.throwsAsync(waiting, { code: 'KV_ABORTED' });
+    t.like(error, { name: 'AbortError', recovery: 'none', details: { operation: `waiting for ${waitedFor}` }, cause: { message: 'enough' } });
+    t.deepEqual(getEventListeners(controller.signal, 'abort'), []);
+    await t.throwsAsync(cache[wait]({ signal: controller.signal }), { code: 'KV_ABORTED' });
+  });
+
+  cacheTest(`\`${wait}\` refuses wrong options`, {}, async (t, { cache }) => {
+    await t.throwsAsync(cache[wait]({ timeoutMs: -1 }), { code: 'KV_INVALID_OPTION' });
+    await t.throwsAsync(cache[wait]({ signal: {} as never }), { code: 'KV_INVALID_OPTION' });
+    await t.throwsAsync(cache[wait]({ timeout: 1 } as never), { code: 'KV_UNKNOWN_OPTION' });
+  });
+}

@@ -1,0 +1,116 @@
+// Every rule of the simulated device, broken at least once through its entry points (test/native/mock_probe.cc): it is
+// noticed, once, under its name; the call answers what CUDA would; and nothing has changed.
+
+import { readFileSync } from 'node:fs';
+import * as path from 'node:path';
+
+import test from 'ava';
+
+import { hasCompiler, runProbe } from '../helpers/native-probe.js';
+
+const rulesHeader = path.resolve(__dirname, '..', '..', 'native', 'mock', 'rules.h');
+const probeTest = hasCompiler ? test : test.skip;
+
+/** What breaks a rule: the rule's name in native/mock/rules.h, and the CUresult that answers it. */
+const breaches: Readonly<Record<string, readonly [rule: string, result: number]>> = {
+  'init with flags': ['kFlags', 1],
+  'a version to nowhere': ['kOutput', 1],
+  'an error name to nowhere': ['kOutput', 1],
+  'a device that is not there': ['kKnownDevice', 101],
+  'the memory of a device that is not there': ['kKnownDevice', 101],
+  'the context of a device that is not there': ['kKnownDevice', 101],
+  'push of no context': ['kLiveContext', 201],
+  'pop of nothing': ['kNoContextToPop', 201],
+  'a call without a context': ['kCurrentContext', 201],
+  'a call with a destroyed context': ['kLiveContext', 709],
+  'release of a context too often': ['kRetainedContext', 201],
+  'reserve with flags': ['kFlags', 1],
+  'reserve nothing': ['kGranularity', 1],
+  'reserve half a granule': ['kGranularity', 1],
+  'reserve with an odd alignment': ['kAlignment', 1],
+  'free half a reservation': ['kExactReservation', 1],
+  'free inside a reservation': ['kExactReservation', 1],
+  'free with pages mapped': ['kEmptyReservation', 1],
+  'create with flags': ['kFlags', 1],
+  'create half a granule': ['kGranularity', 1],
+  'create on another device': ['kProperties', 1],
+  'create without properties': ['kProperties', 1],
+  'granularity of no kind of memory': ['kProperties', 1],
+  'release what never was': ['kLivePage', 1],
+  'release twice': ['kLivePage', 1],
+  'retain where nothing is mapped': ['kMapped', 1],
+  'map with flags': ['kFlags', 1],
+  'map from an offset': ['kOffset', 1],
+  'map at half a granule': ['kGranularity', 1],
+  'map what never was': ['kLivePage', 1],
+  'map more than the page': ['kWholePage', 1],
+  'map over a page': ['kUnmapped', 1],
+  'map behind the reservation': ['kOneReservation', 1],
+  'access to a hole': ['kNoHole', 1],
+  'access to nothing at all': ['kNoHole', 1],
+  'access of no kind': ['kAccess', 1],
+  'access for nobody': ['kAccess', 1],
+  'the access of a hole': ['kMapped', 1],
+  'unmap a hole': ['kNoHole', 1],
+  'unmap across a hole': ['kNoHole', 1],
+  'unmap behind the reservation': ['kOneReservation', 1],
+  'unmap part of a page': ['kWholeMappings', 1],
+  'unmap under queued work': ['kBusy', 700],
+  'unmap under a queued kernel': ['kBusy', 700],
+  'write to a hole': ['kWritable', 1],
+  'write to read-only memory': ['kWritable', 1],
+  'write from nowhere': ['kHostPointer', 1],
+  'read a hole': ['kReadable', 1],
+  'read memory without access': ['kReadable', 1],
+  'read past the end of all addresses': ['kReadable', 1],
+  'copy from a hole': ['kReadable', 1],
+  'copy onto itself': ['kOverlap', 1],
+  'copy onto its alias': ['kOverlap', 1],
+  'fill a hole': ['kWritable', 1],
+  'a kernel in a hole': ['kKernelAccess', 700],
+  'a kernel through two addresses': ['kAlias', 0],
+  'a stream that never was': ['kLiveStream', 400],
+  'a fill on a destroyed stream': ['kLiveStream', 400],
+  'the end of the default stream': ['kLiveStream', 400],
+  'an event that never was': ['kLiveEvent', 400],
+  'a call before init': ['kInitialized', 3],
+};
+
+interface Outcome {
+  readonly result: number;
+  readonly misuses: number;
+  readonly hasChanged: boolean;
+  readonly rule: string;
+}
+
+let outcomes: ReadonlyMap<string, Outcome> = new Map();
+
+test.before(() => {
+  if (hasCompiler) outcomes = readOutcomes();
+});
+
+for (const [title, [rule, result]] of Object.entries(breaches)) {
+  probeTest(`noticed: ${title}`, (t) => {
+    t.deepEqual(outcomes.get(title), { result, misuses: 1, hasChanged: false, rule: rules().get(rule)! });
+  });
+}
+
+probeTest('every breach of the probe is expected', (t) => {
+  t.deepEqual([...outcomes.keys()].sort(), Object.keys(breaches).sort());
+});
+
+test('every rule is broken by one of these tests', (t) => {
+  t.deepEqual([...new Set(Object.values(breaches).map(([rule]) => rule))].sort(), [...rules().keys()].sort());
+});
+
+/** The text of each rule by its name. */
+function rules(): ReadonlyMap<string, string> {
+  const source = readFileSync(rulesHeader, 'utf8');
+  return new Map([...source.matchAll(/(k\w+)\[\] =\s*"([^"]+)"/g)].map(([, name, text]) => [name!, text!]));
+}
+
+function readOutcomes(): ReadonlyMap<string, Outcome> {
+  const lines = runProbe('mock_probe', ['native/mock/', 'native/cuda/results.cc']).map((line) => line.split('|'));
+  return new Map(lines.map(([title, result, misuses, hasChanged, rule]) =>
+    [title!, { result: Number(result), misuses: Number(misuses), hasChanged: hasChanged !== '0', rule: rule! }]));
+}

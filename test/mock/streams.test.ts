@@ -1,0 +1,187 @@
+// Streams whose work is done when the test says so: what is visible before, what events say, and what must not happen to
+// memory that queued work uses.
+
+import test from 'ava';
+
+import { MockBench, pageBytes } from '../helpers/mock-bench.js';
+
+const manual = { streams: 'manual' } as const;
+
+test('queued work is done when its stream is completed, in order', (t) => {
+  const bench = new MockBench(manual);
+  bench.map(0);
+  bench.map(1);
+  const stream = bench.native.createStream();
+  bench.native.fill(bench.at(0), 1, 8, stream);
+  bench.native.copy(bench.at(1), bench.at(0), 8, stream);
+  bench.native.fill(bench.at(0), 2, 8, stream);
+  t.is(bench.device.pendingWork, 3);
+  t.deepEqual(bench.read(bench.at(1), 1), [0]);
+  bench.device.completeStream(stream);
+  t.is(bench.device.pendingWork, 0);
+  t.deepEqual([...bench.read(bench.at(0), 1), ...bench.read(bench.at(1), 1)], [2, 1]);
+  bench.native.destroyStream(stream);
+  bench.end();
+});
+
+test('an event is done with the work before it, whatever comes after', (t) => {
+  const bench = new MockBench(manual);
+  bench.map(0);
+  const { native, device } = bench;
+  const stream = native.createStream();
+  const before = native.recordEvent(stream);
+  native.fill(bench.at(0), 1, 8, stream);
+  const between = native.recordEvent(stream);
+  t.true(native.queryEvent(before), 'nothing was queued yet');
+  t.false(native.queryEvent(between));
+  device.completeStream(stream);
+  t.true(native.queryEvent(between));
+  native.fill(bench.at(0), 2, 8, stream);
+  t.true(native.queryEvent(between));
+  device.completeAll();
+  [before, between].forEach((event) => native.destroyEvent(event));
+  native.destroyStream(stream);
+  bench.end();
+});
+
+test('streams do not wait for each other', (t) => {
+  const bench = new MockBench(manual);
+  bench.map(0);
+  const { native, device } = bench;
+  const streams = [native.createStream(), native.createStream(), 0n];
+  const events = streams.map((stream, index) => {
+    native.fill(bench.at(0) + BigInt(index), index + 1, 1, stream);
+    return native.recordEvent(stream);
+  });
+  device.completeStream(streams[1]!);
+  t.deepEqual(events.map((event) => native.queryEvent(event)), [false, true, false]);
+  device.completeAll();
+  t.deepEqual(bench.read(bench.at(0), 3), [1, 2, 3]);
+  events.forEach((event) => native.destroyEvent(event));
+  streams.slice(0, 2).forEach((stream) => native.destroyStream(stream));
+  bench.end();
+});
+
+test('waiting for a stream does its work', (t) => {
+  const bench = new MockBench(manual);
+  bench.map(0);
+  const stream = bench.native.createStream();
+  bench.native.fill(bench.at(0), 3, 1, stream);
+  const event = bench.native.recordEvent(stream);
+  bench.native.synchronizeStream(stream);
+  t.true(bench.native.queryEvent(event));
+  t.deepEqual(bench.read(bench.at(0), 1), [3]);
+  bench.native.destroyEvent(event);
+  bench.native.destroyStream(stream);
+  bench.end();
+});
+
+test('a destroyed stream still does its work', (t) => {
+  const bench = new MockBench(manual);
+  bench.map(0);
+  const stream = bench.native.createStream();
+  bench.native.fill(bench.at(0), 3, 1, stream);
+  const event = bench.native.recordEvent(stream);
+  bench.native.destroyStream(stream);
+  t.false(bench.native.queryEvent(event));
+  t.throws(() => bench.device.completeStream(stream), { code: 'KV_INVALID_OPTION' });
+  bench.device.completeAll();
+  t.true(bench.native.queryEvent(event));
+  t.deepEqual(bench.read(bench.at(0), 1), [3]);
+  bench.native.destroyEvent(event);
+  bench.end();
+});
+
+test('reads and writes are in order with the default stream', (t) => {
+  const bench = new MockBench(manual);
+  bench.map(0);
+  bench.native.fill(bench.at(0), 3, 4, 0n);
+  t.deepEqual(bench.read(bench.at(0), 1), [3]);
+  bench.native.fill(bench.at(0), 4, 4, 0n);
+  bench.native.write(bench.at(0), Uint8Array.of(5));
+  t.deepEqual(bench.read(bench.at(0), 2), [5, 4]);
+  bench.end();
+});
+
+test('work is done at once in immediate mode', (t) => {
+  const bench = new MockBench();
+  bench.map(0);
+  const stream = bench.native.createStream();
+  bench.native.fill(bench.at(0), 3, 1, stream);
+  t.is(bench.device.pendingWork, 0);
+  t.deepEqual(bench.read(bench.at(0), 1), [3]);
+  bench.native.destroyStream(stream);
+  bench.end();
+});
+
+test('memory that queued work uses must not be unmapped: the device is lost', (t) => {
+  for (const queue of [
+    (bench: MockBench) => bench.native.fill(bench.at(1), 1, 8, 0n),
+    (bench: MockBench) => bench.native.copy(bench.at(0), bench.at(1), 8, 0n),
+    (bench: MockBench) => bench.device.queueWork(0n, [{ address: bench.at(1), bytes: 1, access: 'read' }]),
+  ]) {
+    const bench = new MockBench(manual);
+    bench.map(0);
+    bench.map(1);
+    queue(bench);
+    const error = t.throws(() => bench.native.unmap(bench.at(0), 2 * pageBytes), { code: 'KV_DRIVER_LOST' });
+    t.like(error, { details: { call: 'cuMemUnmap', statusName: 'CUDA_ERROR_ILLEGAL_ADDRESS' } });
+    t.regex(bench.device.misuses()[0]!.rule, /queued work/);
+    t.throws(() => bench.device[Symbol.dispose](), { message: /queued work/ });
+  }
+});
+
+test('memory can be unmapped when the work is done, and its neighbours at any time', (t) => {
+  const bench = new MockBench(manual);
+  [0, 1, 2].forEach((page) => bench.map(page));
+  bench.device.queueWork(0n, [{ address: bench.at(1), bytes: pageBytes, access: 'write' }]);
+  t.notThrows(() => bench.unmap(0));
+  t.notThrows(() => bench.unmap(2));
+  bench.device.completeAll();
+  t.notThrows(() => bench.unmap(1));
+  bench.end();
+});
+
+test('a kernel that uses unmapped memory loses the device when it runs', (t) => {
+  const bench = new MockBench(manual);
+  bench.device.queueWork(0n, [{ address: bench.at(0), bytes: 8, access: 'read' }]);
+  t.notThrows(() => bench.create(), 'it has not run yet');
+  t.throws(() => bench.native.synchronizeStream(0n), { code: 'KV_DRIVER_LOST' });
+  t.like(bench.device.misuses()[0], { call: 'cuLaunchKernel', address: bench.at(0), bytes: 8 });
+  bench.device.close();
+});
+
+test('a kernel may use memory that is mapped before it runs', (t) => {
+  const bench = new MockBench(manual);
+  bench.device.queueWork(0n, [{ address: bench.at(0), bytes: 8, access: 'write' }]);
+  bench.map(0);
+  bench.device.completeAll();
+  t.deepEqual(bench.device.misuses(), []);
+  bench.end();
+});
+
+test('a kernel must not write a page at one address and use it at another', (t) => {
+  const bench = new MockBench();
+  bench.map(1, bench.map(0));
+  const use = (page: number, access: 'read' | 'write', offset = 0) =>
+    ({ address: bench.at(page) + BigInt(offset), bytes: 8, access });
+  bench.device.queueWork(0n, [use(0, 'read'), use(1, 'read')]);
+  bench.device.queueWork(0n, [use(0, 'write'), use(1, 'read', 8)]);
+  bench.device.queueWork(0n, [use(0, 'write'), use(0, 'read', 4)]);
+  t.deepEqual(bench.device.misuses(), []);
+  bench.device.queueWork(0n, [use(1, 'read', 4), use(0, 'write')]);
+  t.is(bench.device.misuses().length, 1);
+  t.false(bench.device.leaks().isLost, 'a real device would compute nonsense, not fail');
+  bench.device.clearMisuses();
+  bench.end();
+});
+
+test('closing a driver waits for the work it left', (t) => {
+  const bench = new MockBench(manual);
+  bench.map(0);
+  bench.native.fill(bench.at(0), 1, 8, 0n);
+  bench.device.driver.close();
+  t.deepEqual(bench.device.misuses(), []);
+  t.is(bench.device.pendingWork, 0);
+  bench.device.close();
+});

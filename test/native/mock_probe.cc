@@ -1,0 +1,256 @@
+// Breaks every rule of the simulated device once, each on a fresh one, through its entry points: most of them
+// no driver of ours can break. Prints a line for each, "title|result|misuses|changed|rule";
+// test/mock/rules.test.ts compiles it with native/mock and judges.
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <vector>
+
+#include "mock/mock_device.h"
+
+namespace {
+
+using namespace vkv::mock;
+
+constexpr uint64_t kPage = uint64_t{64} << 10;
+constexpr uint64_t kReserved = 16 * kPage;
+
+// A device with a current context and a reservation; page 0 and 1 are mapped at its begin, readable and
+// writable, and page 0 again at page 4. Page 2 is mapped nowhere.
+struct Scene {
+  std::shared_ptr<MockDevice> device;
+  CUcontext context = nullptr;
+  CUdeviceptr base = 0;
+  CUmemGenericAllocationHandle pages[3] = {};
+  CUmemAllocationProp prop = {};
+  CUmemAccessDesc access = {};
+  CUstream stream = nullptr;
+  char bytes[256] = {};
+
+  CUdeviceptr At(uint64_t page) const { return base + page * kPage; }
+};
+
+void Must(CUresult result) {
+  if (result != CUDA_SUCCESS) std::abort();
+}
+
+Scene NewScene() {
+  Scene scene;
+  MockOptions options;
+  options.granularity_bytes = kPage;
+  options.streams = StreamMode::kManual;
+  if (!MockDevice::Open(options, scene.device).ok()) std::abort();
+  MockDevice& device = *scene.device;
+  scene.prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  scene.prop.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+  scene.access = {scene.prop.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+  Must(device.cuInit(0));
+  Must(device.cuDevicePrimaryCtxRetain(&scene.context, 0));
+  Must(device.cuCtxPushCurrent(scene.context));
+  Must(device.cuMemAddressReserve(&scene.base, kReserved, 0, 0, 0));
+  for (auto& page : scene.pages) Must(device.cuMemCreate(&page, kPage, &scene.prop, 0));
+  Must(device.cuMemMap(scene.At(0), kPage, 0, scene.pages[0], 0));
+  Must(device.cuMemMap(scene.At(1), kPage, 0, scene.pages[1], 0));
+  Must(device.cuMemMap(scene.At(4), kPage, 0, scene.pages[0], 0));
+  Must(device.cuMemSetAccess(scene.At(0), 2 * kPage, &scene.access, 1));
+  Must(device.cuMemSetAccess(scene.At(4), kPage, &scene.access, 1));
+  return scene;
+}
+
+struct Breach {
+  const char* title;
+  CUresult (*commit)(Scene& scene, MockDevice& device);
+  void (*prepare)(Scene& scene, MockDevice& device) = nullptr;  // what is not yet a breach
+};
+
+// What a misuse must not change.
+bool IsSame(const LeakReport& a, const LeakReport& b) {
+  return a.live == b.live && a.page_bytes == b.page_bytes && a.retained_contexts == b.retained_contexts &&
+         a.pushed_contexts == b.pushed_contexts;
+}
+
+CUresult QueueKernel(MockDevice& device, std::vector<Touch> touches) {
+  return device.QueueWork(0, std::move(touches)) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
+const Breach kBreaches[] = {
+    {"init with flags", [](Scene&, MockDevice& d) { return d.cuInit(1); }},
+    {"a version to nowhere", [](Scene&, MockDevice& d) { return d.cuDriverGetVersion(nullptr); }},
+    {"an error name to nowhere",
+     [](Scene&, MockDevice& d) { return d.cuGetErrorName(CUDA_ERROR_UNKNOWN, nullptr); }},
+    {"a device that is not there",
+     [](Scene&, MockDevice& d) {
+       CUdevice device = 0;
+       return d.cuDeviceGet(&device, 1);
+     }},
+    {"the memory of a device that is not there",
+     [](Scene&, MockDevice& d) {
+       size_t bytes = 0;
+       return d.cuDeviceTotalMem(&bytes, 1);
+     }},
+    {"the context of a device that is not there",
+     [](Scene& s, MockDevice& d) { return d.cuDevicePrimaryCtxRetain(&s.context, 1); }},
+    {"push of no context", [](Scene&, MockDevice& d) { return d.cuCtxPushCurrent(nullptr); }},
+    {"pop of nothing", [](Scene&, MockDevice& d) { return d.cuCtxPopCurrent(nullptr); },
+     [](Scene&, MockDevice& d) { Must(d.cuCtxPopCurrent(nullptr)); }},
+    {"a call without a context", [](Scene& s, MockDevice& d) { return d.cuMemUnmap(s.At(0), kPage); },
+     [](Scene&, MockDevice& d) { Must(d.cuCtxPopCurrent(nullptr)); }},
+    {"a call with a destroyed context", [](Scene& s, MockDevice& d) { return d.cuMemUnmap(s.At(0), kPage); },
+     [](Scene&, MockDevice& d) { Must(d.cuDevicePrimaryCtxRelease(0)); }},
+    {"release of a context too often", [](Scene&, MockDevice& d) { return d.cuDevicePrimaryCtxRelease(0); },
+     [](Scene&, MockDevice& d) { Must(d.cuDevicePrimaryCtxRelease(0)); }},
+
+    {"reserve with flags",
+     [](Scene& s, MockDevice& d) { return d.cuMemAddressReserve(&s.base, kPage, 0, 0, 1); }},
+    {"reserve nothing", [](Scene& s, MockDevice& d) { return d.cuMemAddressReserve(&s.base, 0, 0, 0, 0); }},
+    {"reserve half a granule",
+     [](Scene& s, MockDevice& d) { return d.cuMemAddressReserve(&s.base, kPage / 2, 0, 0, 0); }},
+    {"reserve with an odd alignment",
+     [](Scene& s, MockDevice& d) { return d.cuMemAddressReserve(&s.base, kPage, 3 * kPage, 0, 0); }},
+    {"free half a reservation",
+     [](Scene& s, MockDevice& d) { return d.cuMemAddressFree(s.base, kReserved / 2); }},
+    {"free inside a reservation",
+     [](Scene& s, MockDevice& d) { return d.cuMemAddressFree(s.At(8), 8 * kPage); }},
+    {"free with pages mapped", [](Scene& s, MockDevice& d) { return d.cuMemAddressFree(s.base, kReserved); }},
+
+    {"create with flags",
+     [](Scene& s, MockDevice& d) { return d.cuMemCreate(&s.pages[0], kPage, &s.prop, 1); }},
+    {"create half a granule",
+     [](Scene& s, MockDevice& d) { return d.cuMemCreate(&s.pages[0], kPage / 2, &s.prop, 0); }},
+    {"create on another device",
+     [](Scene& s, MockDevice& d) {
+       s.prop.location.id = 1;
+       return d.cuMemCreate(&s.pages[0], kPage, &s.prop, 0);
+     }},
+    {"create without properties",
+     [](Scene& s, MockDevice& d) { return d.cuMemCreate(&s.pages[0], kPage, nullptr, 0); }},
+    {"granularity of no kind of memory",
+     [](Scene&, MockDevice& d) {
+       size_t bytes = 0;
+       return d.cuMemGetAllocationGranularity(&bytes, nullptr, {});
+     }},
+    {"release what never was", [](Scene&, MockDevice& d) { return d.cuMemRelease(12345); }},
+    {"release twice", [](Scene& s, MockDevice& d) { return d.cuMemRelease(s.pages[2]); },
+     [](Scene& s, MockDevice& d) { Must(d.cuMemRelease(s.pages[2])); }},
+    {"retain where nothing is mapped",
+     [](Scene& s, MockDevice& d) {
+       return d.cuMemRetainAllocationHandle(&s.pages[0], reinterpret_cast<void*>(s.At(3)));
+     }},
+
+    {"map with flags", [](Scene& s, MockDevice& d) { return d.cuMemMap(s.At(3), kPage, 0, s.pages[2], 1); }},
+    {"map from an offset",
+     [](Scene& s, MockDevice& d) { return d.cuMemMap(s.At(3), kPage, kPage, s.pages[2], 0); }},
+    {"map at half a granule",
+     [](Scene& s, MockDevice& d) { return d.cuMemMap(s.At(3) + kPage / 2, kPage, 0, s.pages[2], 0); }},
+    {"map what never was", [](Scene& s, MockDevice& d) { return d.cuMemMap(s.At(3), kPage, 0, 12345, 0); }},
+    {"map more than the page",
+     [](Scene& s, MockDevice& d) { return d.cuMemMap(s.At(6), 2 * kPage, 0, s.pages[2], 0); }},
+    {"map over a page", [](Scene& s, MockDevice& d) { return d.cuMemMap(s.At(1), kPage, 0, s.pages[2], 0); }},
+    {"map behind the reservation",
+     [](Scene& s, MockDevice& d) { return d.cuMemMap(s.At(16), kPage, 0, s.pages[2], 0); }},
+
+    {"access to a hole",
+     [](Scene& s, MockDevice& d) { return d.cuMemSetAccess(s.At(0), 5 * kPage, &s.access, 1); }},
+    {"access to nothing at all",
+     [](Scene& s, MockDevice& d) { return d.cuMemSetAccess(s.At(8), kPage, &s.access, 1); }},
+    {"access of no kind",
+     [](Scene& s, MockDevice& d) {
+       s.access.flags = static_cast<CUmemAccess_flags>(2);
+       return d.cuMemSetAccess(s.At(0), kPage, &s.access, 1);
+     }},
+    {"access for nobody",
+     [](Scene& s, MockDevice& d) { return d.cuMemSetAccess(s.At(0), kPage, nullptr, 0); }},
+    {"the access of a hole",
+     [](Scene& s, MockDevice& d) {
+       unsigned long long flags = 0;
+       return d.cuMemGetAccess(&flags, &s.prop.location, s.At(3));
+     }},
+
+    {"unmap a hole", [](Scene& s, MockDevice& d) { return d.cuMemUnmap(s.At(2), kPage); }},
+    {"unmap across a hole", [](Scene& s, MockDevice& d) { return d.cuMemUnmap(s.At(0), 3 * kPage); }},
+    {"unmap behind the reservation",
+     [](Scene& s, MockDevice& d) { return d.cuMemUnmap(s.At(15), 2 * kPage); }},
+    {"unmap part of a page", [](Scene& s, MockDevice& d) { return d.cuMemUnmap(s.At(6), kPage); },
+     [](Scene& s, MockDevice& d) {
+       CUmemGenericAllocationHandle large = 0;
+       Must(d.cuMemCreate(&large, 2 * kPage, &s.prop, 0));
+       Must(d.cuMemMap(s.At(6), 2 * kPage, 0, large, 0));
+     }},
+    {"unmap under queued work", [](Scene& s, MockDevice& d) { return d.cuMemUnmap(s.At(0), 2 * kPage); },
+     [](Scene& s, MockDevice& d) { Must(d.cuMemsetD8Async(s.At(0), 1, 8, nullptr)); }},
+    {"unmap under a queued kernel", [](Scene& s, MockDevice& d) { return d.cuMemUnmap(s.At(1), kPage); },
+     [](Scene& s, MockDevice& d) {
+       Must(QueueKernel(d, {{s.At(1), 8, false}}));
+     }},
+
+    {"write to a hole", [](Scene& s, MockDevice& d) { return d.cuMemcpyHtoD(s.At(2) - 8, s.bytes, 16); }},
+    {"write to read-only memory",
+     [](Scene& s, MockDevice& d) { return d.cuMemcpyHtoD(s.At(0), s.bytes, 16); },
+     [](Scene& s, MockDevice& d) {
+       s.access.flags = CU_MEM_ACCESS_FLAGS_PROT_READ;
+       Must(d.cuMemSetAccess(s.At(0), kPage, &s.access, 1));
+     }},
+    {"write from nowhere", [](Scene& s, MockDevice& d) { return d.cuMemcpyHtoD(s.At(0), nullptr, 16); }},
+    {"read a hole", [](Scene& s, MockDevice& d) { return d.cuMemcpyDtoH(s.bytes, s.At(2) - 8, 16); }},
+    {"read memory without access",
+     [](Scene& s, MockDevice& d) { return d.cuMemcpyDtoH(s.bytes, s.At(8), 16); },
+     [](Scene& s, MockDevice& d) { Must(d.cuMemMap(s.At(8), kPage, 0, s.pages[2], 0)); }},
+    {"read past the end of all addresses",
+     [](Scene& s, MockDevice& d) { return d.cuMemcpyDtoH(s.bytes, ~0ull, 16); }},
+    {"copy from a hole",
+     [](Scene& s, MockDevice& d) { return d.cuMemcpyDtoDAsync(s.At(0), s.At(2), 16, nullptr); }},
+    {"copy onto itself",
+     [](Scene& s, MockDevice& d) { return d.cuMemcpyDtoDAsync(s.At(0), s.At(0) + 8, 16, nullptr); }},
+    {"copy onto its alias",
+     [](Scene& s, MockDevice& d) { return d.cuMemcpyDtoDAsync(s.At(0), s.At(4), 16, nullptr); }},
+    {"fill a hole", [](Scene& s, MockDevice& d) { return d.cuMemsetD8Async(s.At(3), 0, 16, nullptr); }},
+    {"a kernel in a hole", [](Scene&, MockDevice& d) { return d.cuCtxSynchronize(); },
+     [](Scene& s, MockDevice& d) {
+       Must(QueueKernel(d, {{s.At(3), 8, false}}));
+     }},
+    {"a kernel through two addresses", [](Scene&, MockDevice& d) { return d.cuCtxSynchronize(); },
+     [](Scene& s, MockDevice& d) {
+       Must(QueueKernel(d, {{s.At(0), 8, true}, {s.At(4), 8, false}}));
+     }},
+
+    {"a stream that never was",
+     [](Scene&, MockDevice& d) { return d.cuStreamSynchronize(reinterpret_cast<CUstream>(12345)); }},
+    {"a fill on a destroyed stream",
+     [](Scene& s, MockDevice& d) { return d.cuMemsetD8Async(s.At(0), 0, 16, s.stream); },
+     [](Scene& s, MockDevice& d) {
+       Must(d.cuStreamCreate(&s.stream, 0));
+       Must(d.cuStreamDestroy(s.stream));
+     }},
+    {"the end of the default stream", [](Scene&, MockDevice& d) { return d.cuStreamDestroy(nullptr); }},
+    {"an event that never was",
+     [](Scene&, MockDevice& d) { return d.cuEventQuery(reinterpret_cast<CUevent>(12345)); }},
+};
+
+void Report(const char* title, MockDevice& device, CUresult result, const LeakReport& before) {
+  const std::vector<Misuse> misuses = device.Misuses();
+  const char* rule = misuses.empty() ? "" : misuses.back().rule;
+  std::printf("%s|%d|%zu|%d|%s\n", title, result, misuses.size(), IsSame(before, device.Leaks()) ? 0 : 1,
+              rule);
+}
+
+// The one that needs a device nobody has started.
+void ReportCallBeforeInit() {
+  std::shared_ptr<MockDevice> device;
+  if (!MockDevice::Open({}, device).ok()) std::abort();
+  const LeakReport before = device->Leaks();
+  int count = 0;
+  Report("a call before init", *device, device->cuDeviceGetCount(&count), before);
+}
+
+}  // namespace
+
+int main() {
+  for (const Breach& breach : kBreaches) {
+    Scene scene = NewScene();
+    if (breach.prepare != nullptr) breach.prepare(scene, *scene.device);
+    const LeakReport before = scene.device->Leaks();
+    const CUresult result = breach.commit(scene, *scene.device);
+    Report(breach.title, *scene.device, result, before);
+  }
+  ReportCallBeforeInit();
+}
