@@ -43,7 +43,8 @@ struct DriverInfo {
   bool has_host_access = false;         // the CPU may dereference mapped addresses
   bool has_zeroed_pages = false;        // a page's first content is zeros (elsewhere: whatever was there)
   bool has_readable_holes = false;      // reading an unmapped address of a reservation gives zeros instead of a fault
-  bool has_memory = true;               // false: pages are only accounted (mock, backing 'none'); Write/Read/Copy/Fill refuse
+  bool has_memory = true;               // false: pages are only counted (mock, backing 'none'): Write and Read are
+                                        // refused, Copy and Fill are checked and move nothing
 };
 
 struct MemoryInfo {
@@ -68,7 +69,8 @@ class Driver {
   virtual Status Enter() = 0;
   virtual void Leave() = 0;
 
-  // Reserves addresses with nothing behind them, aligned to `page_bytes` (the page size that will be mapped there).
+  // Reserves addresses with nothing behind them, aligned to the largest power of two in `page_bytes` (the page size
+  // that will be mapped there).
   virtual Status Reserve(uint64_t bytes, uint64_t page_bytes, uint64_t& address) = 0;
   // Pre: exactly a reservation; everything in it unmapped (else kDriverMisuse).
   virtual Status FreeReservation(uint64_t address, uint64_t bytes) = 0;
@@ -80,7 +82,7 @@ class Driver {
   virtual Status ReleasePage(PageHandle page, uint64_t page_bytes) = 0;
 
   // Maps a whole page at `address`. Pre: the range is unmapped. Post: inaccessible until SetAccess. A page may be mapped
-  // at several addresses. kOutOfMappings (host) when the kernel's mapping limit is near.
+  // at several addresses. kOutOfMappings (host) when the kernel's mapping limit is near, here or in SetAccess.
   virtual Status Map(uint64_t address, uint64_t page_bytes, PageHandle page) = 0;
   // Gives read and write access. Pre: the whole range is mapped; may span many pages.
   virtual Status SetAccess(uint64_t address, uint64_t bytes) = 0;

@@ -319,6 +319,7 @@ Status KvCache::Verify() const {
 Status KvCache::UnmapStranded() {
   std::lock_guard lock(mutex_);
   DriverScope scope(pool_->driver());
+  if (!scope.status().ok() && scope.status().code != Code::kDriverLost) return scope.status();
   while (!stranded_.empty()) {
     const Status status = ranges_.UnmapStranded(stranded_.back());
     if (!status.ok() && status.code != Code::kDriverLost) return status;
@@ -335,6 +336,7 @@ Status KvCache::Close() {
   VKV_RETURN_IF_ERROR(UnmapStranded());
   for (size_t slot = 0; slot < slots_.size(); ++slot) VKV_RETURN_IF_ERROR(Shrink(static_cast<int32_t>(slot), 0));
   DriverScope scope(pool_->driver());
+  if (!scope.status().ok() && scope.status().code != Code::kDriverLost) return scope.status();
   VKV_RETURN_IF_ERROR(ranges_.Close());
   is_closed_ = true;
   return Ok();

@@ -16,7 +16,7 @@ enum class Code : int32_t {
   kOutOfDeviceMemory = 2,    // the driver refused a page in budget     what: bytes asked     how_many: pages created so far
   kOutOfAddressSpace = 3,    // a reservation was refused               what: bytes asked
   kOutOfMappings = 4,        // host: too many kernel mappings          what: mappings needed how_many: the limit kept
-  kDriverUnavailable = 5,    // no such driver on this machine          what: a Reason (driver.h)
+  kDriverUnavailable = 5,    // no such driver on this machine          what: an Unavailable (driver.h)  how_many: device
   kDriverUnsupported = 6,    // the device cannot do it                 what: device ordinal
   kDriverTooOld = 7,         // an entry point is missing               what: driver version
   kDriverCallFailed = 8,     // any other refusal of the driver         what: address or handle  how_many: bytes

@@ -3,7 +3,7 @@
 // when it fails; then the process ends with that step's exit code. Used by start, test, bench and the examples.
 
 import { spawnSync } from 'node:child_process';
-import { existsSync, mkdirSync, readdirSync, readFileSync, rmSync, statSync, utimesSync, writeFileSync } from 'node:fs';
+import { chmodSync, existsSync, mkdirSync, readdirSync, readFileSync, rmSync, statSync, utimesSync, writeFileSync } from 'node:fs';
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';
 
@@ -13,8 +13,9 @@ const stamps = path.join(root, 'node_modules', '.cache', 'virtual-kv');
 /** Packages, addon and dist/: all that the command needs. */
 export function prepare() {
   if (!hasPackages()) step('installing npm packages', 'npm', ['ci', '--no-progress'], { VKV_BUILD: 'skip' });
-  if (process.env.VKV_ADDON === undefined && isAddonStale()) step('building the addon', 'npm', ['run', 'build:native']);
-  compile({ name: 'dist', title: 'compiling TypeScript', sources: 'lib', output: 'dist', script: 'build:ts' });
+  if (process.env.VKV_ADDON === undefined && isAddonStale()) step('building the addon', process.execPath, ['scripts/install.cjs']);
+  compile({ name: 'dist', title: 'compiling TypeScript', sources: 'lib', project: '.', output: 'dist' });
+  chmodSync(path.join(root, 'dist', 'cli', 'vkv.js'), 0o755); // tsc does not keep the bit
 }
 
 /** The same and the compiled tests. */
@@ -51,21 +52,17 @@ function isAddonStale() {
   return !existsSync(addon) || timeOf('native', 'CMakeLists.txt', 'binding.gyp', 'package.json') > timeOf(addon);
 }
 
-function compile({ name, title, sources, output, script, needs = [] }) {
+function compile({ name, title, sources, output, project = sources, needs = [] }) {
   const stamp = path.join(stamps, name);
   const inputs = [sources, 'tsconfig.json', ...needs.map((other) => path.join(stamps, other))];
   if (existsSync(path.join(root, output)) && existsSync(stamp) && timeOf(...inputs) <= timeOf(stamp)) return;
   const begin = new Date();
-  if (script === undefined) step(title, process.execPath, [tsc(), '-p', sources, '--noEmitOnError']);
-  else step(title, 'npm', ['run', script]);
+  const tsc = path.join('node_modules', 'typescript', 'bin', 'tsc');
+  step(title, process.execPath, [tsc, '-p', project, '--noEmitOnError']);
   removeOrphans(path.join(root, sources), path.join(root, output));
   mkdirSync(stamps, { recursive: true });
   writeFileSync(stamp, '');
   utimesSync(stamp, begin, begin); // what changed while we compiled is not in it
-}
-
-function tsc() {
-  return path.join(root, 'node_modules', 'typescript', 'bin', 'tsc');
 }
 
 /** Compiled files whose source is gone would still run, or ship. */

@@ -47,11 +47,10 @@ export class ReplayBar {
 /** The summary, as lines for stdout. */
 export function summaryText(result: ReplayResult): string {
   const { trace, model, driver } = result;
-  const name = trace.format === 'none' ? `${trace.name} workload` : path.basename(trace.name);
-  const title = `${colours.bold(`Replay of ${name} on ${driver.kind}`)}  ${colours.dim(describeModel(model))}`;
+  const title = colours.bold(`Replay of ${path.basename(trace.name)} on ${driver.kind}`);
   const paint = isSound(result) ? (result.interrupted ? colours.yellow : colours.green) : colours.red;
   return [
-    title, '',
+    `${title}  ${colours.dim(describeModel(model))}`, '',
     factsTable(factsOf(result).map(({ name: fact, value }) => [fact, value] as const)), '',
     colours.bold('Memory at the peak'), ...barLines(result), '',
     paint(verdictOf(result)),

@@ -1,6 +1,9 @@
 // `vkv replay`: a serving trace through real virtual memory. It reads flags, and shows what replay() of lib/replay says: a
 // progress bar, a table or JSON, a report. Exit code 1 when memory was not as it should be, 130 when stopped by Ctrl-C.
 
+import { existsSync } from 'node:fs';
+import * as path from 'node:path';
+
 import { Command, InvalidArgumentError, Option } from 'commander';
 
 import { createError } from '../errors/index.js';
@@ -18,6 +21,8 @@ import { countFrom, sizeFlag } from './flag-values.js';
 import { addLayoutOptions, addModelOptions, selectModel, type LayoutFlags, type ModelFlags } from './model-options.js';
 import { ReplayBar, summaryText } from './replay-output.js';
 
+const driverKinds = ['auto', 'cuda', 'host', 'mock'] as const;
+
 interface ReplayFlags extends ModelFlags, LayoutFlags {
   readonly generate?: number | true;
   readonly format: TraceFormat | 'auto';
@@ -26,7 +31,7 @@ interface ReplayFlags extends ModelFlags, LayoutFlags {
   readonly maxBatch: number;
   readonly prefillTokensPerStep: number;
   readonly memoryBytes?: number;
-  readonly driver: 'auto' | 'cuda' | 'host' | 'mock';
+  readonly driver: (typeof driverKinds)[number];
   readonly arrivals: ArrivalMode;
   readonly stepMs: number;
   readonly verify: VerifyMode;
@@ -45,8 +50,8 @@ export function replayCommand(): Command {
   const command = new Command('replay')
     .description('run a serving trace through real virtual memory and check every byte')
     .argument('[file]', 'Azure CSV or Mooncake JSONL, also gzipped; - for stdin')
-    .option('--generate [requests]', `make a workload instead of reading one (default: ${GENERATED_REQUESTS} requests)`, count)
-    .addOption(new Option('--format <name>', 'format of the file').choices(['auto', 'azure', 'mooncake']).default('auto'))
+    .option('--generate [requests]', 'make a workload instead of reading one (default: 5,000 requests)', count)
+    .addOption(choice('--format <name>', 'format of the file', ['auto', 'azure', 'mooncake']))
     .option('--skip-invalid', 'skip broken lines and count them; otherwise one ends the replay')
     .option('--limit <requests>', 'stop after so many requests', count);
   return addLayoutOptions(addModelOptions(command), {
@@ -54,15 +59,20 @@ export function replayCommand(): Command {
   })
     .option('--max-batch <sequences>', 'most sequences at once: slots', count, 64)
     .option('--prefill-tokens-per-step <tokens>', 'most prompt tokens in one forward pass', count, 2_048)
-    .addOption(new Option('--driver <kind>', 'memory to use; auto is cuda if there is a GPU, else host').choices(['auto', 'cuda', 'host', 'mock']).default('auto'))
+    .addOption(choice('--driver <kind>', 'memory to use; auto is cuda if there is a GPU, else host', driverKinds))
     .option('--memory-bytes <size>', 'physical memory for pages (default: 8 GiB, or 80 % of what is free)', sizeFlag)
-    .addOption(new Option('--arrivals <mode>', 'saturate: as soon as there is room; trace: at their times').choices(arrivalModes).default('saturate'))
+    .addOption(choice('--arrivals <mode>', 'saturate: as soon as there is room; trace: at their times', arrivalModes))
     .option('--step-ms <ms>', 'length of a forward pass on the clock of --arrivals trace', milliseconds, 25)
-    .addOption(new Option('--verify <mode>', 'tokens to write and read back').choices(verifyModes).default('sampled'))
+    .addOption(choice('--verify <mode>', 'tokens to write and read back', verifyModes, 'sampled'))
     .option('--seed <number>', 'chooses the generated workload, patterns and samples', countFrom(0), 1)
     .option('--report <file>', 'draw memory over time to an .html or .svg file', reportFile)
     .option('--json', 'print JSON, sizes in bytes')
     .action(runReplay);
+}
+
+/** An option with a few values; the first is the default unless another is named. */
+function choice(flags: string, description: string, values: readonly string[], byDefault = values[0]): Option {
+  return new Option(flags, description).choices(values).default(byDefault);
 }
 
 async function runReplay(file: string | undefined, flags: ReplayFlags): Promise<void> {
@@ -125,5 +135,6 @@ function milliseconds(text: string): number {
 
 function reportFile(text: string): string {
   if (reportFormatOf(text) === undefined) throw new InvalidArgumentError('It must end in .html or .svg.');
+  if (!existsSync(path.dirname(path.resolve(text)))) throw new InvalidArgumentError('Its folder does not exist.');
   return text;
 }

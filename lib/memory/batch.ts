@@ -3,7 +3,7 @@
 
 import { createError } from '../errors/index.js';
 import { checkInteger } from '../options.js';
-import type { Sequence } from './sequence.js';
+import { checkSequence, type Sequence } from './sequence.js';
 import type { SlotTable } from './slot-table.js';
 
 export class Batch {
@@ -63,6 +63,7 @@ export class Batch {
    */
   add(sequence: Sequence, tokens: number): void {
     this.#checkOpen('add to');
+    checkSequence(sequence, 'Batch.add');
     const table = this.#table;
     const slot = sequence.slotIn(table);
     if (!Number.isSafeInteger(tokens) || tokens < 1) checkInteger('Batch', 'tokens', tokens, 1, this.#maxTokens);

@@ -107,6 +107,11 @@ export class Driver {
     this.close();
   }
 
+  /** Throws KV_DRIVER_LOST, with what the device said, when it is lost. @internal */
+  checkAlive(): void {
+    if (this.isLost) this.memory();
+  }
+
   /** @internal The raw calls, for the classes of lib/memory and the contract suite. */
   get native(): NativeDriver {
     this.#checkOpen('use it');

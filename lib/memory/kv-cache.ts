@@ -20,7 +20,7 @@ import { openNativeCache } from './open-native-cache.js';
 import type { PagePool } from './page-pool.js';
 import { Retirement } from './retirement.js';
 import { RowSupply } from './row-supply.js';
-import { Sequence, type SequenceOwner } from './sequence.js';
+import { checkSequence, Sequence, type SequenceOwner } from './sequence.js';
 import { SlotLeases } from './slot-leases.js';
 import { SlotTable } from './slot-table.js';
 import { Steps } from './steps.js';
@@ -32,7 +32,10 @@ export interface Tensor extends TensorPlacement {
   readonly address: bigint;
 }
 
+let hasWarned = false;
 const unclosed = new FinalizationRegistry<string>((what) => {
+  if (hasWarned) return;
+  hasWarned = true;
   process.emitWarning(`${what} was garbage-collected without close().`, { code: 'KV_NOT_CLOSED' });
 });
 
@@ -107,7 +110,7 @@ export class KvCache {
   acquire(options: AcquireOptions = {}): Sequence {
     const { promptTokens, reserve, tenant } = readAcquireOptions(options);
     this.#checkOpen('acquire a slot');
-    if (this.driver.isLost) this.driver.memory(); // throws why
+    this.driver.checkAlive();
     this.#hearNews();
     const slot = this.#leases.acquire(promptTokens, reserve === 'prompt' && promptTokens > 0, tenant);
     try {
@@ -285,6 +288,7 @@ export class KvCache {
     this.#checkOpen(call);
     checkInteger('KvCache', 'fromToken', fromToken, 0, this.layout.maxTokens);
     checkInteger('KvCache', 'tokens', tokens, 0, this.layout.maxTokens - fromToken);
+    checkSequence(sequence, `KvCache.${call}`);
     const slot = sequence.slotIn(this.#table);
     this.#native.publish();
     if (this.#table.hasRoom(slot, fromToken + tokens)) return slot;

@@ -84,17 +84,20 @@ export class PagePool {
   setBudget(memoryBudgetBytes: number): void {
     integer({ min: 1 })(memoryBudgetBytes, { owner: 'PagePool', option: 'memoryBudgetBytes' });
     this.#checkOpen('set its budget');
+    this.driver.checkAlive();
     const { budgetPages } = this.#native.counts();
     const missing = budgetPages - Math.floor(memoryBudgetBytes / this.pageBytes) - this.#native.available();
     if (missing > 0) this.#reclaim(missing);
     this.#native.setBudget(memoryBudgetBytes);
     this.#budgetBytes = memoryBudgetBytes;
+    this.driver.checkAlive();
   }
 
   /** Gives free pages back to the system. */
   trim(): void {
     this.#checkOpen('trim it');
     this.#native.trim(0);
+    this.driver.checkAlive();
   }
 
   /** Releases every page, and the driver if the pool opened it. Throws KV_DRIVER_IN_USE while caches use it. Idempotent. */

@@ -41,6 +41,7 @@ export class RowSupply implements PageUser {
 
   /** Maps what the `count` pairs [slot, rows] lack, all or nothing. */
   grow(pairs: Int32Array, count: number): void {
+    this.#pool.driver.checkAlive();
     for (let attempt = 1; ; attempt += 1) {
       const { rows, pages, promisedPages } = this.#missing(pairs, count);
       if (!this.#pool.makeRoom(pages - promisedPages, this)) {

@@ -92,3 +92,11 @@ export class Sequence {
     return this.slot;
   }
 }
+
+/** Throws KV_INVALID_OPTION unless it is a Sequence at all. */
+export function checkSequence(sequence: Sequence, owner: string): void {
+  if (sequence instanceof Sequence) return;
+  throw createError('KV_INVALID_OPTION', {
+    reason: 'type', owner, option: 'sequence', expected: 'a Sequence', received: sequence,
+  });
+}

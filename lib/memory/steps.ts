@@ -4,7 +4,7 @@
 
 import { createError } from '../errors/index.js';
 import type { GrowthPolicy } from '../policy/growth.js';
-import type { Batch } from './batch.js';
+import { Batch } from './batch.js';
 import type { Layout } from './layout.js';
 import type { NativeCache } from './native.js';
 import type { RowSupply } from './row-supply.js';
@@ -141,6 +141,11 @@ export class Steps {
   }
 
   #check(batch: Batch, operation: 'prepare' | 'commit' | 'discard', isPrepared: boolean): void {
+    if (!(batch instanceof Batch)) {
+      throw createError('KV_INVALID_OPTION', {
+        reason: 'type', owner: `KvCache.${operation}`, option: 'batch', expected: 'a Batch', received: batch,
+      });
+    }
     if (!batch.belongsTo(this.#table)) {
       throw createError('KV_BATCH_STATE', { operation, problem: 'belongs to another cache' });
     }

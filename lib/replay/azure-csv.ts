@@ -3,9 +3,11 @@
 // with a line, and decides nothing about it.
 
 import { Readable, pipeline } from 'node:stream';
+
 import { CsvError, parse, type Info } from 'csv-parse';
-import { LineProblem, timestampField, tokensField } from './trace-fields.js';
+
 import type { ParsedLine } from './parsed-line.js';
+import { LineProblem, timestampField, tokensField } from './trace-fields.js';
 
 const MAX_LINE_BYTES = 64 * 1024;
 

@@ -24,16 +24,16 @@ export interface BatchingOptions {
 
 /** What happened until now; plain numbers, read by anybody, written by Batching. */
 export interface BatchingTotals {
-  steps: number;
   completedRequests: number;
   /** Prompt tokens of requests whose prefill is done; counted once, also after a preemption. */
   promptTokens: number;
   /** Tokens that `acquire` found in the cache. */
   cachedTokens: number;
   generatedTokens: number;
-  preemptions: number;
   /** Tokens computed again because of preemptions. */
   recomputedTokens: number;
+  steps: number;
+  preemptions: number;
 }
 
 /** How often a step asks again when the driver says that trying again may help. */
@@ -41,7 +41,8 @@ const RETRIES = 2;
 
 export class Batching {
   readonly totals: BatchingTotals = {
-    steps: 0, completedRequests: 0, promptTokens: 0, cachedTokens: 0, generatedTokens: 0, preemptions: 0, recomputedTokens: 0,
+    completedRequests: 0, promptTokens: 0, cachedTokens: 0, generatedTokens: 0, recomputedTokens: 0, steps: 0,
+    preemptions: 0,
   };
 
   readonly maxBatch: number;
@@ -95,7 +96,10 @@ export class Batching {
     this.#waiting.push(new RequestState(request));
   }
 
-  /** Runs one step, after which `releaseDone` is due; nothing when idle. Throws what is no matter of capacity, and what no preemption can help. */
+  /**
+   * Runs one step, after which `releaseDone` is due; does nothing when idle. Throws what is no matter of capacity, and what
+   * no preemption can help.
+   */
   step(): void {
     let prefillTokens = this.#fillBatch();
     while (prefillTokens < this.#prefillTokensPerStep && this.#admit()) {

@@ -1,6 +1,6 @@
-// MemoryTimeline: how much memory a run held at each step, and its peak. Bounded: when its points are full, neighbours are
-// joined (keeping the larger of each) and every point stands for twice as many steps, so that a run of any length gives
-// between half of and all POINTS points, and no peak is lost.
+// MemoryTimeline: how much memory a run held as it went on, and its peak. Bounded: time is cut into POINTS equal buckets at
+// most, each of which keeps the largest of its samples; when the run outgrows them, neighbours are joined and every bucket
+// stands for twice as long. So a run of any length gives a good number of points, and no peak is lost.
 
 export interface MemorySample {
   /** Physical memory that the pool holds: the next field, and what is kept mapped or free for the next requests. */
@@ -14,29 +14,31 @@ export interface MemorySample {
 }
 
 export interface MemoryPoint extends MemorySample {
-  /** The first step that this point stands for, from 1. */
-  readonly step: number;
-  /** The clock of the replay at that step, in ms. */
-  readonly clockMs: number;
+  /** Where its bucket begins, in the unit of `record`. */
+  readonly at: number;
 }
 
 /** Tokens in a block of the paged cache that is compared with. */
 export const PAGED_BLOCK_TOKENS = 16;
 
-/** Before the first step. */
-export const NOTHING: MemorySample = { poolBytes: 0, mappedBytes: 0, usedBytes: 0, pagedBytes: 0 };
+/** Nothing runs, nothing is held. */
+export const NO_MEMORY: MemorySample = { poolBytes: 0, mappedBytes: 0, usedBytes: 0, pagedBytes: 0 };
 
 const POINTS = 1024;
-const FIELDS = 6;
+const FIELDS = ['poolBytes', 'mappedBytes', 'usedBytes', 'pagedBytes'] as const satisfies readonly (keyof MemorySample)[];
 
 export class MemoryTimeline {
-  /** [point, field]: step, clockMs, then the sample in the order of MemorySample. */
-  readonly #values = new Float64Array(POINTS * FIELDS);
-  #points = 0;
-  #stepsPerPoint = 1;
-  #stepsInLast = 0;
-  #peak = NOTHING;
+  /** By field, one value per bucket. */
+  readonly #values = FIELDS.map(() => new Float64Array(POINTS));
+  #buckets = 0;
+  #bucketLength: number;
+  #peak = NO_MEMORY;
   #peakPoolBytes = 0;
+
+  /** @param bucketLength How much of the run one bucket stands for at first: a step, in the unit of `record`. */
+  constructor(bucketLength: number) {
+    this.#bucketLength = bucketLength;
+  }
 
   /** The moment when running sequences had the most memory mapped; among equals, when the most of it was used. */
   get peak(): MemorySample {
@@ -48,53 +50,40 @@ export class MemoryTimeline {
     return this.#peakPoolBytes;
   }
 
-  record(step: number, clockMs: number, sample: MemorySample): void {
-    const { poolBytes, mappedBytes, usedBytes, pagedBytes } = sample;
+  /** Adds what was held at `at` (a step, or a time), which never goes back. */
+  record(at: number, sample: MemorySample): void {
+    const { poolBytes, mappedBytes, usedBytes } = sample;
     const { mappedBytes: peakBytes, usedBytes: usedAtPeakBytes } = this.#peak;
     if (mappedBytes > peakBytes || (mappedBytes === peakBytes && usedBytes > usedAtPeakBytes)) this.#peak = sample;
     if (poolBytes > this.#peakPoolBytes) this.#peakPoolBytes = poolBytes;
-    if (this.#points === 0 || this.#stepsInLast === this.#stepsPerPoint) this.#startPoint(step, clockMs);
-    const at = (this.#points - 1) * FIELDS;
-    this.#raise(at + 2, poolBytes);
-    this.#raise(at + 3, mappedBytes);
-    this.#raise(at + 4, usedBytes);
-    this.#raise(at + 5, pagedBytes);
-    this.#stepsInLast += 1;
+    while (at >= POINTS * this.#bucketLength) this.#halve();
+    const bucket = Math.floor(at / this.#bucketLength);
+    for (let field = 0; field < FIELDS.length; ++field) {
+      const values = this.#values[field]!;
+      values[bucket] = Math.max(values[bucket]!, sample[FIELDS[field]!]);
+    }
+    this.#buckets = bucket + 1;
   }
 
+  /** The buckets, from the start. One without a sample held what the pool held before, and ran nothing. */
   points(): MemoryPoint[] {
-    return Array.from({ length: this.#points }, (_, point) => {
-      const [step, clockMs, poolBytes, mappedBytes, usedBytes, pagedBytes] =
-        this.#values.subarray(point * FIELDS, (point + 1) * FIELDS) as unknown as [
-          number, number, number, number, number, number,
-        ];
-      return { step, clockMs, poolBytes, mappedBytes, usedBytes, pagedBytes };
+    let lastPoolBytes = 0;
+    return Array.from({ length: this.#buckets }, (_, bucket) => {
+      const [poolBytes, mappedBytes, usedBytes, pagedBytes] = this.#values.map((values) => values[bucket]!) as [
+        number, number, number, number,
+      ];
+      lastPoolBytes = poolBytes || lastPoolBytes;
+      return { at: bucket * this.#bucketLength, poolBytes: lastPoolBytes, mappedBytes, usedBytes, pagedBytes };
     });
   }
 
-  #startPoint(step: number, clockMs: number): void {
-    if (this.#points === POINTS) this.#halve();
-    const at = this.#points * FIELDS;
-    this.#values.fill(0, at, at + FIELDS);
-    this.#values[at] = step;
-    this.#values[at + 1] = clockMs;
-    this.#points += 1;
-    this.#stepsInLast = 0;
-  }
-
   #halve(): void {
-    for (let point = 0; point < POINTS / 2; ++point) {
-      this.#values.copyWithin(point * FIELDS, 2 * point * FIELDS, (2 * point + 1) * FIELDS);
-      for (let field = 2; field < FIELDS; ++field) {
-        this.#raise(point * FIELDS + field, this.#values[(2 * point + 1) * FIELDS + field]!);
+    for (const values of this.#values) {
+      for (let bucket = 0; bucket < POINTS / 2; ++bucket) {
+        values[bucket] = Math.max(values[2 * bucket]!, values[2 * bucket + 1]!);
       }
+      values.fill(0, POINTS / 2);
     }
-    this.#points = POINTS / 2;
-    this.#stepsPerPoint *= 2;
-    this.#stepsInLast = this.#stepsPerPoint; // both halves of the last point were full
-  }
-
-  #raise(at: number, value: number): void {
-    if (value > this.#values[at]!) this.#values[at] = value;
+    this.#bucketLength *= 2;
   }
 }

@@ -3,8 +3,10 @@
 // nothing about it.
 
 import { StringDecoder } from 'node:string_decoder';
-import { LineProblem, quoted, tokensField } from './trace-fields.js';
+
+import { formatCount } from '../format.js';
 import type { ParsedLine } from './parsed-line.js';
+import { LineProblem, quoted, tokensField } from './trace-fields.js';
 import { HASH_BLOCK_TOKENS, type TraceRequest } from './trace-request.js';
 
 const MAX_LINE_CHARACTERS = 16 * 2 ** 20;
@@ -59,10 +61,13 @@ function parseObject(text: string): Readonly<Record<string, unknown>> {
 
 function hashIdsField(value: unknown, promptTokens: number): Int32Array {
   const isId = (id: unknown): boolean => typeof id === 'number' && Number.isInteger(id) && id >= 0 && id < 2 ** 31;
-  if (!Array.isArray(value) || !value.every(isId)) throw new LineProblem('hash_ids must be a list of whole numbers below 2^31');
+  if (!Array.isArray(value) || !value.every(isId)) {
+    throw new LineProblem('hash_ids must be a list of whole numbers below 2^31');
+  }
   const blocks = Math.ceil(promptTokens / HASH_BLOCK_TOKENS);
   if (value.length > blocks) {
-    throw new LineProblem(`hash_ids has ${value.length} ids, ${promptTokens} tokens have ${blocks} blocks of ${HASH_BLOCK_TOKENS}`);
+    const wanted = `${formatCount('block', blocks)} of ${HASH_BLOCK_TOKENS} tokens`;
+    throw new LineProblem(`hash_ids has ${value.length} ids for ${wanted}`);
   }
   return Int32Array.from(value as number[]);
 }

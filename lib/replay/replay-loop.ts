@@ -5,7 +5,7 @@
 import { setImmediate } from 'node:timers/promises';
 
 import type { Batching } from './batching.js';
-import { MemoryTimeline, NOTHING, type MemorySample } from './memory-timeline.js';
+import { MemoryTimeline, NO_MEMORY, type MemorySample } from './memory-timeline.js';
 import type { RequestFeed } from './request-feed.js';
 import type { TraceRequest } from './trace-request.js';
 
@@ -41,14 +41,16 @@ const TURN_MS = 20;
 const PROGRESS_MS = 100;
 
 export class ReplayLoop {
-  readonly timeline = new MemoryTimeline();
+  /** By step, or by ms of the replay's clock with `arrivals: 'trace'`. */
+  readonly timeline: MemoryTimeline;
   readonly #options: ReplayLoopOptions;
-  #memory = NOTHING;
+  #memory = NO_MEMORY;
   #clockMs = 0;
   #refusedRequests = 0;
 
   constructor(options: ReplayLoopOptions) {
     this.#options = options;
+    this.timeline = new MemoryTimeline(options.arrivals === 'trace' ? options.stepMs : 1);
   }
 
   get refusedRequests(): number {
@@ -57,7 +59,7 @@ export class ReplayLoop {
 
   /** Runs to the end of the trace, or to the signal. Returns whether it was interrupted; then sequences are left running. */
   async run(): Promise<boolean> {
-    const { feed, batching, stepMs, measure, signal, onProgress } = this.#options;
+    const { feed, batching, arrivals, stepMs, measure, signal, onProgress } = this.#options;
     let turnMs = performance.now();
     let progressMs = turnMs;
     while (!signal?.aborted) {
@@ -72,7 +74,7 @@ export class ReplayLoop {
       batching.step();
       this.#clockMs += stepMs;
       this.#memory = measure();
-      this.timeline.record(batching.totals.steps, this.#clockMs, this.#memory);
+      this.timeline.record(arrivals === 'trace' ? this.#clockMs : batching.totals.steps, this.#memory);
       batching.releaseDone();
       const nowMs = performance.now();
       if (nowMs - turnMs < TURN_MS) continue;
@@ -87,7 +89,7 @@ export class ReplayLoop {
     return signal?.aborted ?? false;
   }
 
-  /** Moves what has arrived into the queue; no more than can start in one step, since the feed keeps the rest just as well. */
+  /** Moves what has arrived into the queue; no more than can start in one step, since the feed keeps the rest as well. */
   #enqueueArrived(): void {
     const { feed, batching, arrivals, canServe } = this.#options;
     while (batching.waitingRequests < batching.maxBatch) {
@@ -103,7 +105,8 @@ export class ReplayLoop {
     const { feed, batching } = this.#options;
     const { completedRequests, steps } = batching.totals;
     const doneRequests = completedRequests + this.#refusedRequests;
-    const fraction = feed.fraction === undefined ? undefined : feed.fraction * (doneRequests / Math.max(1, feed.takenRequests));
+    const doneShare = doneRequests / Math.max(1, feed.takenRequests);
+    const fraction = feed.fraction === undefined ? undefined : feed.fraction * doneShare;
     return { fraction, completedRequests, runningRequests: batching.runningRequests, steps, memory: this.#memory };
   }
 }

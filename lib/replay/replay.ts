@@ -3,7 +3,7 @@
 
 import type { Driver } from '../memory/driver.js';
 import { KvCache } from '../memory/kv-cache.js';
-import { layoutKinds, type LayoutKind } from '../memory/layout.js';
+import { layoutKinds, type Layout, type LayoutKind } from '../memory/layout.js';
 import type { ModelShape } from '../memory/model-shape.js';
 import { driverField, openDriver, PagePool } from '../memory/page-pool.js';
 import { abortSignal, callable, integer, number, oneOf, optional, readOptions, withDefault, type Field } from '../options.js';
@@ -13,6 +13,7 @@ import { arrivalModes, ReplayLoop, type ArrivalMode, type ReplayProgress } from 
 import { RequestFeed, type ReplayTrace } from './request-feed.js';
 import { peakTokensOf } from './request-state.js';
 import type { Replay, ReplayResult } from './result.js';
+import type { TraceRequest } from './trace-request.js';
 import { Verification, verifyModes, type VerifyMode } from './verification.js';
 
 export interface ReplayOptions {
@@ -112,46 +113,28 @@ async function replayOn(driver: Driver, pool: PagePool, settings: Settings): Pro
   const cache = new KvCache({ model, slots: maxBatch, maxTokens, pool, layout: settings.layout });
   try {
     const { layout } = cache;
-    const { budgetPages } = pool.counts();
-    const tokenBytes = layout.usedBytes(1);
     const verification = new Verification({ cache, mode: verify, layout, seed });
     const batching = new Batching({ cache, verification, maxBatch, prefillTokensPerStep });
     const feed = new RequestFeed({ trace, ahead: maxBatch, limit, signal });
-    const measure = (): MemorySample => {
-      const { mappedPages, reclaimablePages } = cache.counts();
-      return {
-        poolBytes: pool.counts().createdPages * layout.pageBytes,
-        mappedBytes: (mappedPages - reclaimablePages) * layout.pageBytes,
-        usedBytes: batching.usedTokens * tokenBytes,
-        pagedBytes: batching.pagedTokens * tokenBytes,
-      };
-    };
     const loop = new ReplayLoop({
-      feed, batching, arrivals, stepMs, measure, signal, onProgress: settings.onProgress,
-      canServe(request) {
-        const tokens = peakTokensOf(request);
-        return tokens <= maxTokens && layout.pagesFor(layout.rowsFor(tokens)) <= budgetPages;
-      },
+      feed, batching, arrivals, stepMs, signal, onProgress: settings.onProgress,
+      canServe: (request) => canServe(request, layout, pool), measure: () => measure(cache, batching),
     });
     const interrupted = await loop.run();
     batching.stop();
     const { foregroundMaps, backgroundMaps, unmaps } = cache.metrics;
-    const wallSeconds = (performance.now() - startMs) / 1e3;
+    const wallSeconds = rounded((performance.now() - startMs) / 1e3);
     cache.close();
-    const { createdPages, freePages } = pool.counts();
+    const { createdPages, freePages, budgetPages } = pool.counts();
+    const { pageBytes, rowBytes, tokensPerRow } = layout;
     const { peak, peakPoolBytes } = loop.timeline;
     const { stepTimes, totals } = batching;
+    const tokenBytes = layout.usedBytes(1);
     const result: ReplayResult = {
       requests: feed.takenRequests,
-      completedRequests: totals.completedRequests,
+      ...totals,
       refusedRequests: loop.refusedRequests,
       skippedLines: trace.skippedLines ?? 0,
-      promptTokens: totals.promptTokens,
-      cachedTokens: totals.cachedTokens,
-      generatedTokens: totals.generatedTokens,
-      recomputedTokens: totals.recomputedTokens,
-      steps: totals.steps,
-      preemptions: totals.preemptions,
       foregroundMaps, backgroundMaps, unmaps,
       peakPhysicalBytes: peak.mappedBytes,
       peakPoolBytes,
@@ -163,16 +146,15 @@ async function replayOn(driver: Driver, pool: PagePool, settings: Settings): Pro
       mismatches: verification.mismatches,
       leakedPages: createdPages - freePages,
       stepOverheadUs: {
-        p50: stepTimes.percentileUs(0.5), p99: stepTimes.percentileUs(0.99), max: stepTimes.maxUs,
+        p50: rounded(stepTimes.percentileUs(0.5)),
+        p99: rounded(stepTimes.percentileUs(0.99)),
+        max: rounded(stepTimes.maxUs),
       },
-      wallSeconds,
-      interrupted,
-      seed,
-      trace: { name: trace.name ?? 'requests', format: trace.format ?? 'none' },
-      model,
+      wallSeconds, interrupted, seed, model,
+      trace: { name: trace.name ?? 'requests', format: trace.format ?? 'unknown' },
       cache: {
-        layout: layout.kind, pageBytes: layout.pageBytes, rowBytes: layout.rowBytes, tokensPerRow: layout.tokensPerRow,
-        tokenBytes, maxBatch, maxTokens, memoryBytes: budgetPages * layout.pageBytes, prefillTokensPerStep,
+        layout: layout.kind, pageBytes, rowBytes, tokensPerRow, tokenBytes, maxBatch, maxTokens,
+        memoryBytes: budgetPages * pageBytes, prefillTokensPerStep,
       },
       driver: { kind: driver.info.kind, deviceName: driver.info.deviceName },
     };
@@ -180,4 +162,27 @@ async function replayOn(driver: Driver, pool: PagePool, settings: Settings): Pro
   } finally {
     cache.close();
   }
+}
+
+/** Whether a request fits an empty cache, to its last token. */
+function canServe(request: TraceRequest, layout: Layout, pool: PagePool): boolean {
+  const tokens = peakTokensOf(request);
+  return tokens <= layout.maxTokens && layout.pagesFor(layout.rowsFor(tokens)) <= pool.counts().budgetPages;
+}
+
+function measure(cache: KvCache, batching: Batching): MemorySample {
+  const { layout, pool } = cache;
+  const { mappedPages, reclaimablePages } = cache.counts();
+  const tokenBytes = layout.usedBytes(1);
+  return {
+    poolBytes: pool.counts().createdPages * layout.pageBytes,
+    mappedBytes: (mappedPages - reclaimablePages) * layout.pageBytes,
+    usedBytes: batching.usedTokens * tokenBytes,
+    pagedBytes: batching.pagedTokens * tokenBytes,
+  };
+}
+
+/** Three decimals: ns of µs, ms of seconds. */
+function rounded(value: number): number {
+  return Math.round(value * 1e3) / 1e3;
 }

@@ -24,6 +24,7 @@ const HEIGHT = 340;
 const BREAK = { from: 1.05, to: 1.1, line: 1.16, end: 1.2 };
 
 type Spec = Readonly<Record<string, unknown>>;
+type Series = 'fixed' | 'pool' | 'mapped' | 'used';
 
 /** The linear part of an axis. */
 interface Axis {
@@ -37,15 +38,14 @@ interface Axis {
 
 export function chartOf({ result, timeline, arrivals }: Replay): Spec {
   const memory = memoryAxis(Math.max(result.peakPoolBytes, 1));
-  const last = timeline.at(-1);
-  const time = arrivals === 'trace' ? clockAxis(last?.clockMs ?? 1) : stepAxis(result.steps);
-  const values = timeline.map(({ clockMs, step, poolBytes, mappedBytes, usedBytes }) => ({
-    time: (arrivals === 'trace' ? clockMs : step) / time.unit,
-    pool: poolBytes / memory.unit, mapped: mappedBytes / memory.unit, used: usedBytes / memory.unit,
+  const end = Math.max(1, timeline.at(-1)?.at ?? 1);
+  const time = arrivals === 'trace' ? clockAxis(end) : stepAxis(end);
+  const values = timeline.map(({ at, poolBytes, mappedBytes, usedBytes }) => ({
+    time: at / time.unit, pool: poolBytes / memory.unit, mapped: mappedBytes / memory.unit, used: usedBytes / memory.unit,
   }));
   const names = seriesNames(result);
-  const series = (field: 'pool' | 'mapped' | 'used', fillOpacity: number): Spec => ({
-    mark: { type: 'area', fillOpacity, line: { strokeWidth: 1.2 } },
+  const area = (field: Exclude<Series, 'fixed'>, fillOpacity: number): Spec => ({
+    mark: { type: 'area', interpolate: 'step-after', fillOpacity, line: { strokeWidth: 1.2 } },
     encoding: { y: { field, type: 'quantitative' }, color: { datum: names[field] } },
   });
   return {
@@ -66,17 +66,22 @@ export function chartOf({ result, timeline, arrivals }: Replay): Spec {
       },
       color: {
         type: 'nominal',
-        scale: { domain: Object.values(names), range: Object.keys(names).map((name) => chartColours[name as keyof typeof names]) },
-        legend: { orient: 'top', title: null, symbolType: 'square', symbolOpacity: 1, symbolStrokeWidth: 0, offset: 14, labelLimit: 0, columnPadding: 18 },
+        scale: { domain: Object.values(names), range: Object.keys(names).map((name) => chartColours[name as Series]) },
+        legend: {
+          orient: 'top', title: null, offset: 14, columnPadding: 4, labelLimit: 0,
+          symbolType: 'square', symbolOpacity: 1, symbolStrokeWidth: 0,
+        },
       },
     },
     layer: [
-      series('pool', 0.2),
-      series('mapped', 0.35),
-      series('used', 0.8),
+      area('pool', 0.2),
+      area('mapped', 0.35),
+      area('used', 0.8),
       {
         data: { values: [{}] }, mark: { type: 'rule', strokeWidth: 2 },
-        encoding: { x: { value: 0 }, x2: { value: WIDTH }, y: { datum: memory.end * BREAK.line }, color: { datum: names.fixed } },
+        encoding: {
+          x: { value: 0 }, x2: { value: WIDTH }, y: { datum: memory.end * BREAK.line }, color: { datum: names.fixed },
+        },
       },
       ...[BREAK.from, BREAK.to].map((share) => breakMark(memory.end * share, memory.end * 0.01)),
     ],
@@ -84,11 +89,11 @@ export function chartOf({ result, timeline, arrivals }: Replay): Spec {
 }
 
 /** The entries of the legend, which also give the numbers. */
-function seriesNames(result: ReplayResult): Readonly<Record<'fixed' | 'pool' | 'mapped' | 'used', string>> {
+function seriesNames(result: ReplayResult): Readonly<Record<Series, string>> {
   const times = result.staticBytes / Math.max(result.peakPhysicalBytes, 1);
   return {
     fixed: `static reservation, ${formatNumber(times, times < 10 ? 1 : 0)} × as much`,
-    pool: 'kept for the next requests',
+    pool: 'kept for later',
     mapped: `mapped, at most ${formatBytes(result.peakPhysicalBytes)}`,
     used: `used, ${formatBytes(result.usedBytesAtPeak)} of it`,
   };
@@ -112,7 +117,7 @@ function memoryAxis(peakBytes: number): Axis {
 }
 
 function stepAxis(steps: number): Axis {
-  return { unit: 1, name: 'forward passes', ...ticksTo(steps, 8), end: Math.max(1, steps) };
+  return { unit: 1, name: 'forward passes', ...ticksTo(steps, 8), end: steps };
 }
 
 function clockAxis(endMs: number): Axis {
@@ -137,8 +142,9 @@ const chartConfig: Spec = {
   font: CHART_FONT,
   view: { stroke: null },
   axis: {
-    labelColor: chartColours.faint, titleColor: chartColours.faint, gridColor: chartColours.grid, domainColor: chartColours.grid,
-    ticks: false, labelFontSize: 12, titleFontSize: 12, titleFontWeight: 'normal', labelPadding: 8, titlePadding: 12,
+    labelColor: chartColours.faint, labelFontSize: 12, labelPadding: 8,
+    titleColor: chartColours.faint, titleFontSize: 12, titleFontWeight: 'normal', titlePadding: 12,
+    gridColor: chartColours.grid, domainColor: chartColours.grid, ticks: false,
   },
   legend: { labelColor: chartColours.ink, labelFontSize: 12 },
 };

@@ -3,13 +3,15 @@
 
 import { formatBytes, formatNumber } from '../format.js';
 import { isSound, type ReplayResult } from './result.js';
-import { factsOf, memoryBarsOf, verdictOf } from './summary.js';
+import { factsOf, memoryBarsOf, verdictOf, type Fact, type MemoryBar } from './summary.js';
 
 /** `chart` is trusted SVG; everything else is escaped. */
 export function reportPage(result: ReplayResult, chart: string): string {
   const bars = memoryBarsOf(result);
   const most = Math.max(...bars.map(({ bytes }) => bytes), 1);
+  const tokens = result.promptTokens + result.generatedTokens;
   const times = result.staticBytes / Math.max(result.peakPhysicalBytes, 1);
+  const less = formatNumber(times, times < 10 ? 1 : 0);
   return `<!doctype html>
 <html lang="en">
 <head>
@@ -22,14 +24,13 @@ export function reportPage(result: ReplayResult, chart: string): string {
 <main>
 <p class="kicker">virtual-kv replay · ${escaped(result.trace.name)}</p>
 <h1>${formatBytes(result.peakPhysicalBytes)} of memory did the work of ${formatBytes(result.staticBytes)}</h1>
-<p class="lead">${formatNumber(result.completedRequests)} requests, ${formatNumber(result.promptTokens + result.generatedTokens)} tokens,
-a KV cache that is contiguous to the kernels and grows page by page: ${formatNumber(times, times < 10 ? 1 : 0)} × less than a reservation for the longest request.</p>
+<p class="lead">${formatNumber(result.completedRequests)} requests, ${formatNumber(tokens)} tokens, a KV cache that is
+contiguous to the kernels and grows page by page: ${less} × less than a static reservation.</p>
 <p class="verdict ${isSound(result) ? 'good' : 'bad'}">${escaped(verdictOf(result))}</p>
 <section aria-label="Memory at the peak">
 <h2>Memory at the peak</h2>
 <dl class="bars">
-${bars.map(({ name, bytes, note }, index) => `<dt>${escaped(name)}<small>${escaped(note)}</small></dt>
-<dd><span class="bar bar-${index}" style="width:${Math.max(0.2, (100 * bytes) / most).toFixed(2)}%"></span><b>${formatBytes(bytes)}</b></dd>`).join('\n')}
+${bars.map((bar, index) => barOf(bar, index, most)).join('\n')}
 </dl>
 </section>
 <section aria-label="Memory over time">
@@ -39,13 +40,23 @@ ${bars.map(({ name, bytes, note }, index) => `<dt>${escaped(name)}<small>${escap
 <section aria-label="Numbers">
 <h2>Numbers</h2>
 <table>
-${factsOf(result).map(({ name, value }) => `<tr><th scope="row">${escaped(name)}</th><td>${escaped(value)}</td></tr>`).join('\n')}
+${factsOf(result).map(rowOf).join('\n')}
 </table>
 </section>
 </main>
 </body>
 </html>
 `;
+}
+
+function barOf({ name, bytes, note }: MemoryBar, index: number, most: number): string {
+  const width = Math.max(0.2, (100 * bytes) / most).toFixed(2);
+  return `<dt>${escaped(name)}<small>${escaped(note)}</small></dt>
+<dd><span class="bar bar-${index}" style="width:${width}%"></span><b>${formatBytes(bytes)}</b></dd>`;
+}
+
+function rowOf({ name, value }: Fact): string {
+  return `<tr><th scope="row">${escaped(name)}</th><td>${escaped(value)}</td></tr>`;
 }
 
 function escaped(text: string): string {
@@ -63,7 +74,8 @@ body { margin: 0; background: var(--paper); color: var(--ink);
   font: 16px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif; }
 main { max-width: 960px; margin: 0 auto; padding: 48px 24px 72px; }
 .kicker { margin: 0; color: var(--faint); font-size: 14px; }
-h1 { margin: 6px 0 10px; font-size: clamp(26px, 4.4vw, 38px); line-height: 1.15; letter-spacing: -0.02em; text-wrap: balance; }
+h1 { margin: 6px 0 10px; font-size: clamp(26px, 4.4vw, 38px); line-height: 1.15; letter-spacing: -0.02em;
+  text-wrap: balance; }
 h2 { margin: 44px 0 12px; font-size: 17px; }
 .lead { margin: 0; max-width: 68ch; color: var(--faint); }
 .verdict { margin: 16px 0 0; font-weight: 600; }
@@ -73,8 +85,10 @@ dt small { display: block; color: var(--faint); font-size: 13px; }
 dd { margin: 0; display: flex; align-items: center; gap: 10px; padding-right: 84px; }
 dd b { margin-right: -84px; white-space: nowrap; font-variant-numeric: tabular-nums; }
 .bar { height: 22px; min-width: 2px; border-radius: 3px; flex: none; }
-.bar-0 { background: var(--fixed); } .bar-1 { background: var(--mapped); } .bar-2 { background: var(--paged); } .bar-3 { background: var(--used); }
-figure { margin: 0; overflow-x: auto; } figure svg { display: block; max-width: 100%; height: auto; }
+.bar-0 { background: var(--fixed); } .bar-1 { background: var(--mapped); }
+.bar-2 { background: var(--paged); } .bar-3 { background: var(--used); }
+figure { margin: 0; overflow-x: auto; }
+figure svg { display: block; width: 100%; min-width: 640px; height: auto; }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
 th, td { padding: 8px 0; border-top: 1px solid var(--line); text-align: left; vertical-align: top; }
 th { width: 200px; font-weight: normal; color: var(--faint); }

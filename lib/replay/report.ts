@@ -38,10 +38,21 @@ export class Reporter {
     this.#vegaLite = vegaLite;
   }
 
-  /** Loads the plot library; do it before a long replay. Throws KV_DEPENDENCY_MISSING, which names the command to run. */
-  static async load(): Promise<Reporter> {
-    const vegaLite = await optional<VegaLite>('vega-lite'); // first: installing it brings vega
-    return new Reporter(await optional<Vega>('vega'), vegaLite);
+  /**
+   * Loads the plot library; do it before a long replay. Throws KV_DEPENDENCY_MISSING, which names the command to run.
+   * @param importModule How modules are found; for tests.
+   */
+  static async load(importModule = (name: string): Promise<unknown> => import(name)): Promise<Reporter> {
+    const load = async (dependency: 'vega' | 'vega-lite'): Promise<unknown> => {
+      try {
+        return await importModule(dependency);
+      } catch (cause) {
+        if ((cause as NodeJS.ErrnoException).code !== 'ERR_MODULE_NOT_FOUND') throw cause;
+        throw createError('KV_DEPENDENCY_MISSING', { dependency, purpose: 'drawing a report' }, { cause });
+      }
+    };
+    const vegaLite = await load('vega-lite'); // first: installing it brings vega
+    return new Reporter((await load('vega')) as Vega, vegaLite as VegaLite);
   }
 
   async render(replay: Replay, format: ReportFormat): Promise<string> {
@@ -57,15 +68,6 @@ export class Reporter {
   /** Renders in the format that the name of `file` asks for (HTML unless it ends in .svg), and writes it. */
   async write(replay: Replay, file: string): Promise<void> {
     await writeFile(file, await this.render(replay, reportFormatOf(file) ?? 'html'));
-  }
-}
-
-async function optional<T>(dependency: 'vega' | 'vega-lite'): Promise<T> {
-  try {
-    return (await import(dependency)) as T;
-  } catch (cause) {
-    if ((cause as NodeJS.ErrnoException).code !== 'ERR_MODULE_NOT_FOUND') throw cause;
-    throw createError('KV_DEPENDENCY_MISSING', { dependency, purpose: 'drawing a report' }, { cause });
   }
 }
 

@@ -58,7 +58,8 @@ export class RequestFeed {
     const total = Math.min(totalRequests ?? Infinity, this.#limit);
     if (Number.isFinite(total)) return total === 0 ? 1 : this.#takenRequests / total;
     const readRequests = this.#takenRequests + this.#requests.length;
-    return readFraction === undefined || readRequests === 0 ? readFraction : (readFraction * this.#takenRequests) / readRequests;
+    if (readFraction === undefined || readRequests === 0) return readFraction;
+    return (readFraction * this.#takenRequests) / readRequests;
   }
 
   /** Whether fewer than `ahead` requests are at hand although more may come: time to `fill`. */

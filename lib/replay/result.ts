@@ -31,7 +31,7 @@ export interface ReplayResult {
   readonly unmaps: number;
   /** Most physical memory mapped for running sequences, which nobody else could have. */
   readonly peakPhysicalBytes: number;
-  /** Most physical memory that the pool held: also rows kept for the next requests, which it gives up when they are needed. */
+  /** Most physical memory that the pool held: also rows kept for the next requests, given up when somebody needs them. */
   readonly peakPoolBytes: number;
   /** When `peakPhysicalBytes` was reached: memory of valid tokens. */
   readonly usedBytesAtPeak: number;
@@ -52,6 +52,7 @@ export interface ReplayResult {
   /** Whether it was stopped before the end of the trace; the numbers are those until then. */
   readonly interrupted: boolean;
   readonly seed: number;
+  /** `format`: `azure`, `mooncake`, `generated` or `unknown`. */
   readonly trace: { readonly name: string; readonly format: string };
   readonly model: ModelShape;
   readonly cache: {
@@ -73,7 +74,7 @@ export interface ReplayResult {
 export interface Replay {
   readonly result: ReplayResult;
   readonly timeline: readonly MemoryPoint[];
-  /** What the timeline's clock means: steps, or the trace's own time. */
+  /** What `at` in the timeline is: a step with `saturate`, ms of the trace's time with `trace`. */
   readonly arrivals: 'saturate' | 'trace';
 }
 

@@ -58,7 +58,9 @@ export function factsOf(result: ReplayResult): Fact[] {
     },
     {
       name: 'Preemptions',
-      value: preemptions === 0 ? 'none' : `${formatNumber(preemptions)} · ${formatNumber(result.recomputedTokens)} tokens computed again`,
+      value: preemptions === 0
+        ? 'none'
+        : join(formatNumber(preemptions), `${formatNumber(result.recomputedTokens)} tokens computed again`),
     },
     {
       name: 'Steps',
@@ -81,7 +83,7 @@ export function factsOf(result: ReplayResult): Fact[] {
     {
       name: 'Page',
       value: `${formatBytes(cache.pageBytes)}, ${cache.layout}: a row is ${formatBytes(cache.rowBytes)} ` +
-        `for ${formatNumber(cache.tokensPerRow, 2)} tokens`,
+        `for ${formatNumber(cache.tokensPerRow, 2)} tokens of ${formatBytes(cache.tokenBytes)}`,
     },
     {
       name: 'Memory budget',
@@ -100,7 +102,10 @@ export function memoryBarsOf(result: ReplayResult): MemoryBar[] {
       note: `${formatNumber(maxBatch)} slots × ${formatNumber(maxTokens)} tokens, always`,
     },
     { name: 'virtual-kv', bytes: result.peakPhysicalBytes, note: 'pages mapped under running sequences' },
-    { name: 'Paged cache', bytes: result.pagedBytesAtPeak, note: `blocks of ${PAGED_BLOCK_TOKENS} tokens, needs paged kernels` },
+    {
+      name: 'Paged cache', bytes: result.pagedBytesAtPeak,
+      note: `blocks of ${PAGED_BLOCK_TOKENS} tokens, needs paged kernels`,
+    },
     { name: 'Valid tokens', bytes: result.usedBytesAtPeak, note: 'nothing can take less' },
   ];
 }

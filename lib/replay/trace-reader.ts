@@ -3,6 +3,7 @@
 // reader is read once.
 
 import type { Readable } from 'node:stream';
+
 import { createError, isKvError } from '../errors/index.js';
 import { readAzureCsv } from './azure-csv.js';
 import { readMooncakeJsonl } from './mooncake-jsonl.js';
@@ -19,7 +20,9 @@ export interface TraceReaderOptions {
   readonly skipInvalid?: boolean;
 }
 
-const readers: Readonly<Record<TraceFormat, (chunks: AsyncIterable<Buffer>) => AsyncGenerator<ParsedLine, void, undefined>>> = {
+type FormatReader = (chunks: AsyncIterable<Buffer>) => AsyncGenerator<ParsedLine, void, undefined>;
+
+const readers: Readonly<Record<TraceFormat, FormatReader>> = {
   azure: readAzureCsv,
   mooncake: readMooncakeJsonl,
 };
@@ -95,7 +98,9 @@ export class TraceReader implements AsyncIterable<TraceRequest> {
   #unreadable(cause: Error): Error {
     const { code = '' } = cause as NodeJS.ErrnoException;
     const isGzip = code.startsWith('Z_');
-    const problem = isGzip ? `its gzip data is damaged or ends early (${code})` : `it cannot be read (${code || cause.message})`;
+    const problem = isGzip
+      ? `its gzip data is damaged or ends early (${code})`
+      : `it cannot be read (${code || cause.message})`;
     const hint = isGzip ? 'Fetch or compress it again.' : 'Check the path, and whether you may read it.';
     return createError('KV_CONFIG_INVALID', { source: this.name, problem, hint }, { cause });
   }

@@ -42,7 +42,8 @@ interface Conversation {
 }
 
 export class Workload implements Iterable<TraceRequest> {
-  readonly name = 'generated';
+  readonly name = 'generated workload';
+  readonly format = 'generated';
   readonly totalRequests: number;
   readonly seed: number;
   readonly #maxPromptTokens: number;

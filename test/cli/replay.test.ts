@@ -92,6 +92,7 @@ test('a mistake in the flags is said before anything runs, with exit code 2', (t
   t.regex(message('a.csv', '--generate'), /and not both/);
   t.regex(message('--generate', '--verify', 'some'), /full, sampled, off/);
   t.regex(message('--generate', '--report', 'out.png'), /must end in \.html or \.svg/);
+  t.regex(message('--generate', '--report', 'no/such/folder/out.svg'), /folder does not exist/);
   t.regex(message('--generate', '--step-ms', '0'), /above 0/);
   t.regex(message('--generate', '--page-bytes', '5000'), /multiple of 4 KiB/);
 });

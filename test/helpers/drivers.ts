@@ -128,9 +128,9 @@ export const drivers: readonly DriverDescription[] = [hostDriver, mockDriver, co
 
 /** The host driver with options of its own. */
 export function openHost(
-  { memoryBytes = 0, populate = false, mappingLimit = 0 }: Partial<Parameters<Native['openHostDriver']>[0]> = {},
+  { memoryBytes = 0, populate = false, hugePages = false, mappingLimit = 0 }: Partial<Parameters<Native['openHostDriver']>[0]> = {},
 ): OpenDriver {
-  const driver = native().openHostDriver({ memoryBytes, populate, mappingLimit });
+  const driver = native().openHostDriver({ memoryBytes, populate, hugePages, mappingLimit });
   return {
     native: driver,
     failNext: (systemCall) => driver.failCall(systemCall, 1, constants.errno.ENOMEM),

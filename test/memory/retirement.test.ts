@@ -204,7 +204,9 @@ cacheTest('a fence that cannot be asked for is a late error; the calls around it
   const [first, second] = [bench.sequenceOf(10), bench.sequenceOf(10)];
   first.release({ fence: { stream: 0n } });
   const published: unknown[] = [];
-  const listen = (message: unknown) => published.push(message);
+  const listen = (message: unknown) => {
+    if ((message as { cache: unknown }).cache === cache) published.push(message); // the channel is the whole process's
+  };
   subscribe('virtual-kv:late-error', listen);
   for (const [index, call] of ['cuEventQuery', 'cuEventDestroy'].entries()) {
     bench.fail(call, 1);

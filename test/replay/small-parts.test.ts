@@ -51,25 +51,31 @@ test('StepTimes: percentiles within 3.2 %, the maximum exact', (t) => {
   t.is(times.percentileUs(1), times.maxUs, 'beyond its range it stays in it');
 });
 
-test('MemoryTimeline keeps the peak, and never more than 1,024 points', (t) => {
-  const timeline = new MemoryTimeline();
-  const sample = (mappedBytes: number, usedBytes: number): MemorySample => ({ poolBytes: 6_000, mappedBytes, usedBytes, pagedBytes: usedBytes });
-  for (let step = 1; step <= 100_000; ++step) timeline.record(step, step * 25, sample(step === 77_777 ? 5_000 : 100, step % 10));
+const sample = (mappedBytes: number, usedBytes: number, poolBytes = 6_000): MemorySample =>
+  ({ poolBytes, mappedBytes, usedBytes, pagedBytes: usedBytes + 1 });
+
+test('MemoryTimeline keeps every peak, and never more than 1,024 points', (t) => {
+  const timeline = new MemoryTimeline(1);
+  for (let step = 1; step <= 100_000; ++step) timeline.record(step, sample(step === 77_777 ? 5_000 : 100, step % 10));
   const points = timeline.points();
   t.true(points.length > 512 && points.length <= 1_024, `${points.length} points`);
-  t.is(Math.max(...points.map(({ mappedBytes }) => mappedBytes)), 5_000, 'a single high step is in some point');
-  t.is(timeline.peak.mappedBytes, 5_000);
-  t.is(timeline.peakPoolBytes, 6_000);
-  t.is(points[0]!.step, 1);
-  const gaps = new Set(points.slice(1).map(({ step }, at) => step - points[at]!.step));
-  t.is(gaps.size, 1, 'points are evenly spaced');
-  t.true(points.every(({ step, clockMs }) => clockMs === step * 25));
+  t.deepEqual(points.filter(({ mappedBytes }) => mappedBytes === 5_000).map(({ at }) => at), [77_777 - (77_777 % 128)]);
+  t.deepEqual([timeline.peak.mappedBytes, timeline.peakPoolBytes], [5_000, 6_000]);
+  t.true(points.every(({ at }, index) => at === index * 128), 'points are evenly spaced');
+});
+
+test('MemoryTimeline: nothing runs in a pause, and the pool keeps what it has', (t) => {
+  const timeline = new MemoryTimeline(25);
+  for (const at of [0, 25, 50_000]) timeline.record(at, sample(10, 5));
+  const points = timeline.points();
+  t.deepEqual([points[0]!.mappedBytes, points[1]!.mappedBytes, points.at(-1)!.mappedBytes], [10, 0, 10]);
+  t.true(points.every(({ poolBytes }) => poolBytes === 6_000));
 });
 
 test('MemoryTimeline: among equal peaks the most used counts', (t) => {
-  const timeline = new MemoryTimeline();
-  for (const usedBytes of [5, 9, 7]) timeline.record(1, 0, { poolBytes: 10, mappedBytes: 10, usedBytes, pagedBytes: usedBytes + 1 });
-  t.deepEqual(timeline.peak, { poolBytes: 10, mappedBytes: 10, usedBytes: 9, pagedBytes: 10 });
+  const timeline = new MemoryTimeline(1);
+  for (const usedBytes of [5, 9, 7]) timeline.record(usedBytes, sample(10, usedBytes));
+  t.deepEqual(timeline.peak, sample(10, 9));
 });
 
 const request = (line: number): TraceRequest => ({ line, arrivalMs: line, promptTokens: 1, outputTokens: 1 });

@@ -118,7 +118,7 @@ test('a broken line is an error that names it, in both formats', async (t) => {
   t.regex(await mooncake('{"timestamp": "1", "input_length": 1, "output_length": 1}'), /line 4: timestamp must be a number/);
   t.regex(await mooncake('{"timestamp": 1, "input_length": 1e99, "output_length": 1}'), /line 4: input_length must be/);
   t.regex(await mooncake('{"timestamp": 1, "input_length": 5, "output_length": 1, "hash_ids": [1.5]}'), /line 4: hash_ids must be/);
-  t.regex(await mooncake('{"timestamp": 1, "input_length": 512, "output_length": 1, "hash_ids": [1, 2]}'), /line 4: hash_ids has 2 ids, 512 tokens have 1 blocks/);
+  t.regex(await mooncake('{"timestamp": 1, "input_length": 512, "output_length": 1, "hash_ids": [1, 2]}'), /line 4: hash_ids has 2 ids for 1 block of 512 tokens/);
 
   t.deepEqual(await failure(`${MOONCAKE}oops`), {
     code: 'KV_TRACE_INVALID', message: "stream, line 4: it is no JSON: 'oops'. Correct the line, or pass `--skip-invalid`.",

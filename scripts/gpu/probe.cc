@@ -1,0 +1,31 @@
+// probe: asks an NVIDIA driver what its documentation leaves open, one question per process.
+//
+//   probe --list                                 the questions, one name per line
+//   probe QUESTION [LIBRARY]                     one JSON object per line; LIBRARY replaces the system's libcuda.so.1
+//
+// It makes the raw calls, also those that the Driver interface refuses. Exit code 1: a call failed that must succeed, and the
+// last line says which. Against the simulated device (test/native/fake_libcuda.cc) it proves only that the questions run:
+// its times mean nothing, and its answers are our own rules.
+#include <cstdio>
+#include <cstring>
+
+#include "gpu.h"
+
+int main(int argc, char** argv) {
+  using namespace vkv::probe;
+  std::vector<NamedQuestion> questions = kMappingQuestions;
+  questions.insert(questions.end(), kRunningQuestions.begin(), kRunningQuestions.end());
+  if (argc == 2 && std::strcmp(argv[1], "--list") == 0) {
+    for (const NamedQuestion& question : questions) std::puts(question.name);
+    return 0;
+  }
+  for (const NamedQuestion& question : questions) {
+    if (argc < 2 || std::strcmp(argv[1], question.name) != 0) continue;
+    Gpu gpu(argc > 2 ? argv[2] : nullptr);
+    if (question.needs_context) gpu.MakeCurrent();
+    question.ask(gpu, question.name);
+    return 0;
+  }
+  std::fprintf(stderr, "Usage: probe --list | QUESTION [LIBRARY]\n");
+  return 2;
+}

@@ -1,0 +1,146 @@
+// Fail the n-th driver call of every kind, for every n until a scenario no longer makes so many: rows, slots, promises and
+// bytes are as before, every page is counted, the same call succeeds when it is tried again, and nothing leaks.
+
+import { constants } from 'node:os';
+
+import test, { type ExecutionContext } from 'ava';
+
+import { isKvError } from 'virtual-kv';
+import type { MockCall } from 'virtual-kv/testing';
+
+import { CacheBench, hostCalls, type DriverName } from '../helpers/cache.js';
+import { scenarios, type FaultScenario, type Prepared } from './fault-scenarios.js';
+
+/** What the memory layer calls. cuCtxPopCurrent is left out: a device whose contexts cannot be popped is beyond help. */
+const mockKinds: readonly MockCall[] = [
+  'cuCtxPushCurrent', 'cuThreadExchangeStreamCaptureMode', 'cuMemGetInfo', 'cuMemAddressReserve', 'cuMemAddressFree', 'cuMemCreate',
+  'cuMemRelease', 'cuMemMap', 'cuMemUnmap', 'cuMemSetAccess', 'cuMemsetD8Async', 'cuStreamSynchronize', 'cuEventCreate',
+  'cuEventRecord', 'cuEventQuery', 'cuEventDestroy',
+];
+const hostKinds = hostCalls.filter((call) => call !== 'ftruncate'); // made when a driver is opened
+
+const faults = {
+  mock: { kinds: mockKinds, results: { UNKNOWN: 999, OUT_OF_MEMORY: 2, NOT_PERMITTED: 800 } },
+  host: { kinds: hostKinds, results: { ENOMEM: constants.errno.ENOMEM, EPERM: constants.errno.EPERM } },
+} as const satisfies Readonly<Record<DriverName, { readonly kinds: readonly string[]; readonly results: Readonly<Record<string, number>> }>>;
+
+const expectedCodes = ['KV_DRIVER_CALL_FAILED', 'KV_OUT_OF_DEVICE_MEMORY', 'KV_OUT_OF_ADDRESS_SPACE', 'KV_OUT_OF_MAPPINGS'];
+
+for (const [on, { kinds, results }] of Object.entries(faults) as [DriverName, (typeof faults)[DriverName]][]) {
+  for (const scenario of scenarios) {
+    if (scenario.on !== undefined && scenario.on !== on) continue;
+    for (const [name, result] of Object.entries(results)) {
+      test(`${scenario.title}: any call that answers ${name} is undone (${on})`, (t) => {
+        const reached = kinds.map((kind) => [kind, failEach(t, scenario, on, kind, result)] as const).filter(([, times]) => times > 0);
+        t.log(reached.map(([kind, times]) => `${kind} ${times}`).join(', '));
+        t.true(reached.length > 0, 'the scenario made some call');
+      });
+    }
+  }
+}
+
+/**
+ * Runs the scenario with call 1, 2, 3 … of a kind failing; returns how many did. The mock tells when there was no such call;
+ * on host some failures are got over unseen, so it goes on for a while.
+ */
+function failEach(t: ExecutionContext, scenario: FaultScenario, on: DriverName, kind: string, result: number): number {
+  let reached = 0;
+  for (let nth = 1; nth < 200; nth += 1) {
+    const bench = new CacheBench(t, { ...scenario.options, on });
+    try {
+      if (failOne(bench, scenario, kind, nth, result)) reached = nth;
+      else if (on === 'mock' || nth > reached + 3) return reached;
+    } catch (error) {
+      t.log(`${scenario.title}: ${kind} number ${nth} answered ${result}`);
+      bench.abandon();
+      throw error;
+    }
+  }
+  throw new Error(`${scenario.title} makes too many calls of ${kind}`);
+}
+
+/** False when the scenario did not come so far. */
+function failOne(bench: CacheBench, scenario: FaultScenario, kind: string, nth: number, result: number): boolean {
+  const { t, cache } = bench;
+  const what = `${kind} number ${nth}`;
+  const prepared = scenario.prepare(bench);
+  const before = snapshot(bench);
+  bench.fail(kind, nth, result);
+  const error = attempt(prepared);
+  const isReached = bench.device === undefined ? error !== undefined || isLate(bench, before) : bench.device.callCounts()[kind as MockCall] >= nth;
+  bench.forgiveAll();
+  if (!isReached) {
+    prepared.clean?.();
+    bench.close();
+    return false;
+  }
+  if (error !== undefined) t.true(isKvError(error) && expectedCodes.includes(error.code), `${what}: ${String(error)}`);
+  if (scenario.mayChange !== 'close') {
+    if (error === undefined) assertConserved(bench, what);
+    else assertAsBefore(bench, scenario, before, what);
+    for (const { sequence, key } of prepared.kept) t.true(bench.isIntact(sequence, key), what);
+  }
+  if (error !== undefined) prepared.act();
+  if (scenario.mayChange !== 'close') {
+    for (const { sequence, key } of prepared.kept) t.true(bench.isIntact(sequence, key), what);
+    cache.verify();
+    cache.close();
+  }
+  prepared.clean?.();
+  bench.close();
+  return true;
+}
+
+function attempt({ act }: Prepared): unknown {
+  try {
+    act();
+    return undefined;
+  } catch (error) {
+    return error;
+  }
+}
+
+type SlotRecord = Readonly<Record<string, unknown>> & { readonly state: string; readonly rows: number };
+
+/** Everything of a cache and its pool that a failed call must not change. */
+function snapshot({ cache, device }: CacheBench) {
+  const { slots } = cache.inspect() as { slots: readonly SlotRecord[] };
+  const { mappedPages, promisedPages, quarantinedPages, budgetPages } = cache.pool.counts();
+  const { lateErrors } = cache.metrics;
+  device?.resetCallCounts();
+  return {
+    active: slots.filter(({ state }) => state !== 'idle'), idle: slots.filter(({ state }) => state === 'idle'),
+    pool: { mappedPages, promisedPages, quarantinedPages, budgetPages }, budgetBytes: cache.pool.memoryBudgetBytes, lateErrors,
+  };
+}
+
+type Snapshot = ReturnType<typeof snapshot>;
+
+function isLate({ cache }: CacheBench, { lateErrors }: Snapshot): boolean {
+  return !cache.isClosed && cache.metrics.lateErrors > lateErrors;
+}
+
+function assertAsBefore(bench: CacheBench, { mayChange }: FaultScenario, before: Snapshot, what: string): void {
+  const { t } = bench;
+  assertConserved(bench, what);
+  const after = snapshot(bench);
+  t.is(after.budgetBytes, before.budgetBytes, what);
+  if (mayChange === undefined) {
+    t.deepEqual(after, before, what);
+    return;
+  }
+  t.is(after.pool.promisedPages, before.pool.promisedPages, what);
+  t.is(after.pool.quarantinedPages, 0, what);
+  t.is(after.pool.budgetPages, before.pool.budgetPages, what);
+  const withoutRows = ({ active }: Snapshot) => active.map(({ rows: _rows, ...rest }) => rest);
+  if (mayChange === 'idle rows') t.deepEqual(withoutRows(after), withoutRows(before), what);
+  const rowsOf = ({ active, idle }: Snapshot) => [...active, ...idle].reduce((sum, { rows }) => sum + rows, 0);
+  t.true(rowsOf(after) <= rowsOf(before), what);
+}
+
+function assertConserved({ t, cache, driver }: CacheBench, what: string): void {
+  t.notThrows(() => cache.verify(), what);
+  const { createdPages, freePages, mappedPages, quarantinedPages } = cache.pool.counts();
+  t.is(freePages + mappedPages + quarantinedPages, createdPages, what);
+  t.is(driver.memory().livePages, createdPages, what);
+}

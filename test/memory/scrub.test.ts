@@ -1,0 +1,179 @@
+// Scrubbing: with `scrub: 'between-tenants'` no byte of one tenant is ever seen by another, nor what a device leaves in new
+// memory; and nothing is zeroed without need.
+
+import test from 'ava';
+
+import { ahead, KvCache, PagePool, type Sequence } from 'virtual-kv';
+
+import {
+  assertNothingLeft, cacheTest, cacheTests, drivers, openDriver, pageBytes, rowTokens, tinyModel, type BenchOptions, type CacheBench,
+} from '../helpers/cache.js';
+import { nativeOf } from '../helpers/native-of.js';
+
+/** New pages of the simulated device hold garbage, those of host are zeros. */
+const scrubbing: BenchOptions = { scrub: 'between-tenants', rows: 4, slots: 3, device: { hasGarbage: true } };
+
+type Bench = Pick<CacheBench, 'driver' | 'cache'>;
+
+/** Bytes that are not zero in the rows that a sequence has mapped. */
+function dirtyBytes({ driver, cache }: Bench, sequence: Sequence): number {
+  let dirty = 0;
+  for (const { index, reservation } of cache.tensors) {
+    const bytes = new Uint8Array(cache.layout.pagesIn(reservation, sequence.mappedRows) * cache.layout.pageBytes);
+    nativeOf(driver).read(bytes, sequence.address(index));
+    dirty += bytes.reduce((count, byte) => count + (byte === 0 ? 0 : 1), 0);
+  }
+  return dirty;
+}
+
+/** A sequence of a tenant that has written all its rows. */
+function dirtySequence(bench: CacheBench, rows: number, tenant: string): Sequence {
+  const sequence = bench.sequenceOf(rows * rowTokens, tenant);
+  bench.cache.stamp(sequence, 0, rows * rowTokens, 77);
+  return sequence;
+}
+
+cacheTests('without scrubbing a tenant can see what another one left', { ...scrubbing, scrub: 'off' }, (t, bench) => {
+  dirtySequence(bench, 2, 'a').release();
+  t.true(dirtyBytes(bench, bench.sequenceOf(1, 'b')) > 0);
+  t.is(bench.cache.metrics.scrubbedPages, 0);
+});
+
+cacheTests('new memory is zeros, whatever the device left there', scrubbing, (t, bench) => {
+  t.is(dirtyBytes(bench, bench.sequenceOf(3 * rowTokens, 'a')), 0);
+  t.is(bench.cache.metrics.scrubbedPages, bench.driver.info.hasZeroedPages ? 0 : 12, 'zeros are not zeroed again');
+});
+
+cacheTests('a slot that changes tenants is zeroed at once, with all the rows it kept', scrubbing, (t, bench) => {
+  const first = dirtySequence(bench, 3, 'a');
+  const before = bench.cache.metrics.scrubbedPages;
+  first.release();
+  const second = bench.cache.acquire({ promptTokens: 3 * rowTokens, tenant: 'b' });
+  t.is(second.slot, first.slot);
+  t.is(second.mappedRows, 3);
+  t.is(dirtyBytes(bench, second), 0);
+  t.is(bench.cache.metrics.scrubbedPages - before, 12);
+});
+
+cacheTests('a slot that stays with its tenant is not zeroed', scrubbing, (t, bench) => {
+  const first = dirtySequence(bench, 2, 'a');
+  const before = bench.cache.metrics.scrubbedPages;
+  first.release();
+  const second = bench.cache.acquire({ promptTokens: rowTokens, tenant: 'a' });
+  t.is(second.slot, first.slot);
+  t.is(bench.cache.verifyStamp(second, 0, 2 * rowTokens, 77), 0);
+  t.is(bench.cache.metrics.scrubbedPages, before);
+});
+
+cacheTests('those who name no tenant are one tenant', scrubbing, (t, bench) => {
+  const first = dirtySequence(bench, 2, '');
+  const before = bench.cache.metrics.scrubbedPages;
+  first.release();
+  bench.cache.acquire({ promptTokens: rowTokens });
+  t.is(bench.cache.metrics.scrubbedPages, before);
+});
+
+cacheTests('rows taken back from one tenant are zeroed when another one grows into their pages', scrubbing, (t, bench) => {
+  const { cache } = bench;
+  const [left, growing] = [dirtySequence(bench, 3, 'a'), dirtySequence(bench, 1, 'b')];
+  left.release();
+  bench.compute(growing, 3 * rowTokens);
+  t.is(growing.mappedRows, 4);
+  t.is(cache.verifyStamp(growing, 0, rowTokens, 77), 0, 'its own bytes stay');
+  growing.truncate(0);
+  const rest = dirtyBytes(bench, growing);
+  t.true(rest > 0 && rest <= rowTokens * 4096, 'only its first row is dirty');
+});
+
+cacheTests('pages that come back to their tenant are not zeroed', scrubbing, (t, bench) => {
+  const [left, growing] = [dirtySequence(bench, 2, 'a'), dirtySequence(bench, 2, 'a')];
+  const before = bench.cache.metrics.scrubbedPages;
+  left.release();
+  bench.compute(growing, 2 * rowTokens);
+  t.is(bench.cache.metrics.scrubbedPages, before);
+});
+
+cacheTests('what the mapper maps ahead is zeroed for the tenant it is for', { ...scrubbing, growth: ahead(rowTokens) }, async (t, bench) => {
+  const { cache } = bench;
+  const [left, growing] = [dirtySequence(bench, 2, 'a'), bench.sequenceOf(1, 'b')];
+  await cache.settled();
+  left.release();
+  cache.pool.setBudget(2 * 4 * pageBytes);
+  cache.pool.setBudget(4 * 4 * pageBytes);
+  bench.compute(growing, 2 * rowTokens);
+  await cache.settled();
+  t.true(growing.mappedRows >= 3);
+  t.is(dirtyBytes(bench, growing), 0);
+});
+
+cacheTests('eager rows are zeroed for whoever gets them', { ...scrubbing, eagerRows: 2 }, async (t, bench) => {
+  const { cache } = bench;
+  await cache.settled();
+  const first = cache.acquire({ promptTokens: 2 * rowTokens, tenant: 'a' });
+  t.is(first.mappedRows, 2);
+  t.is(dirtyBytes(bench, first), 0);
+  bench.compute(first, 2 * rowTokens);
+  cache.stamp(first, 0, 2 * rowTokens, 77);
+  first.release();
+  await cache.settled();
+  const second = cache.acquire({ promptTokens: 2 * rowTokens, tenant: 'b' });
+  t.is(second.mappedRows, 2);
+  t.is(dirtyBytes(bench, second), 0);
+});
+
+// Several caches with one pool
+
+for (const on of drivers) {
+  for (const [title, otherScrub, otherTenant] of [
+    ['tenants of another cache of the pool are other tenants', 'between-tenants', 'y'],
+    ['a page that a cache without scrubbing has used is zeroed for one with it', 'off', 'x'],
+  ] as const) {
+    test(`${title} (${on})`, (t) => {
+      const { driver, device } = openDriver({ ...scrubbing, on });
+      const pool = new PagePool({ driver, pageBytes, memoryBudgetBytes: 4 * pageBytes });
+      const options = { model: tinyModel, slots: 1, maxTokens: 64, pool };
+      const other = new KvCache({ ...options, scrub: otherScrub });
+      const cache = new KvCache({ ...options, scrub: 'between-tenants' });
+      const fill = (of: KvCache, tenant: string) => {
+        const sequence = of.acquire({ tenant });
+        const batch = of.createBatch();
+        batch.add(sequence, rowTokens);
+        of.prepare(batch);
+        of.commit(batch);
+        return sequence;
+      };
+      const first = fill(other, otherTenant);
+      other.stamp(first, 0, rowTokens, 77);
+      first.release();
+      const second = fill(cache, 'x');
+      t.is(other.counts().mappedRows, 0, 'its idle row was taken');
+      t.is(dirtyBytes({ driver, cache }, second), 0);
+      for (const each of [cache, other]) each.close();
+      pool.close();
+      assertNothingLeft(t, driver, device);
+    });
+  }
+}
+
+// A device that refuses to zero
+
+cacheTest('when zeroing fails the growth fails, with nothing mapped; so does the `acquire`, with nothing leased', scrubbing, (t, bench) => {
+  const { cache } = bench;
+  const sequence = cache.acquire({ tenant: 'a' });
+  for (const call of ['cuMemsetD8Async', 'cuStreamSynchronize']) {
+    bench.fail(call, 1);
+    t.throws(() => bench.prepare(sequence, 1), { code: 'KV_DRIVER_CALL_FAILED' });
+    t.is(sequence.mappedRows, 0);
+  }
+  bench.compute(sequence, rowTokens);
+  cache.stamp(sequence, 0, rowTokens, 77);
+  sequence.release();
+  for (const call of ['cuMemsetD8Async', 'cuStreamSynchronize']) {
+    bench.fail(call, 1);
+    t.throws(() => cache.acquire({ promptTokens: 2 * rowTokens, tenant: 'b' }), { code: 'KV_DRIVER_CALL_FAILED' });
+    t.like(cache.counts(), { activeSlots: 0, idleSlots: 3 });
+    t.is(cache.pool.counts().promisedPages, 0);
+  }
+  const next = cache.acquire({ promptTokens: rowTokens, tenant: 'b' });
+  t.is(dirtyBytes(bench, next), 0);
+});

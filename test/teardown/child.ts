@@ -1,0 +1,231 @@
+// What the teardown tests run in processes and threads of their own: `node child.js <scenario> <driver>`, or a worker of this
+// file with workerData { scenario, on }. Each scenario leaves its process in some untidy state; none closes more than it says.
+
+import { once } from 'node:events';
+import { isMainThread, parentPort, Worker, workerData } from 'node:worker_threads';
+
+import { ahead, Driver, KvCache, PagePool, type Sequence } from 'virtual-kv';
+import { MockDevice } from 'virtual-kv/testing';
+
+type DriverName = 'mock' | 'host';
+
+const pageBytes = 65_536;
+const model = { layers: 2, kvHeads: 4, headDim: 128, dtype: 'float16' } as const;
+/** What a scenario wants alive at the end of its process. */
+const kept: unknown[] = [];
+
+function openDriver(on: DriverName): Driver {
+  if (on === 'host') return Driver.open('host');
+  const device = new MockDevice({ granularityBytes: pageBytes });
+  kept.push(device);
+  return device.driver;
+}
+
+/** On the mock every map takes a millisecond, so that the mapper is always in the middle of one. */
+function slowDriver(on: DriverName): Driver {
+  if (on === 'host') return Driver.open('host');
+  const device = new MockDevice({ granularityBytes: pageBytes });
+  device.setLatencyNs('cuMemMap', 1_000_000);
+  kept.push(device);
+  return device.driver;
+}
+
+function openCache(driver: Driver, pool?: PagePool): KvCache {
+  const place = pool === undefined ? { driver, pageBytes, memoryBudgetBytes: 400 * pageBytes } : { pool };
+  return new KvCache({ model, slots: 8, maxTokens: 4096, growth: ahead(2000), eagerRows: 4, ...place });
+}
+
+/** A sequence with tokens; the mapper has work for a while. */
+function start(cache: KvCache, tokens = 100): Sequence {
+  const sequence = cache.acquire();
+  const batch = cache.createBatch();
+  batch.add(sequence, tokens);
+  cache.prepare(batch);
+  cache.stamp(sequence, 0, tokens, 1);
+  cache.commit(batch);
+  return sequence;
+}
+
+async function collectGarbage(): Promise<void> {
+  for (let round = 0; round < 6; round += 1) {
+    globalThis.gc!();
+    await new Promise((resolve) => setImmediate(resolve));
+  }
+}
+
+/** Workers that run a scenario; resolves when each has said that it is in the middle of it. */
+async function startWorkers(count: number, scenario: string, on: DriverName): Promise<Worker[]> {
+  const workers = Array.from({ length: count }, () => new Worker(__filename, { workerData: { scenario, on } }));
+  await Promise.all(workers.map((worker) => once(worker, 'message')));
+  return workers;
+}
+
+const scenarios: Readonly<Record<string, (on: DriverName) => void | Promise<void>>> = {
+  'open': (on) => {
+    const cache = openCache(openDriver(on));
+    const sequence = start(cache);
+    kept.push(cache, sequence, sequence.view(0), cache.tensors);
+    start(cache).release({ fence: { step: 9 } });
+    start(cache).release({ fence: { stream: 0n } });
+    const batch = cache.createBatch();
+    batch.add(sequence, 1);
+    cache.prepare(batch);
+  },
+  'mapping': (on) => {
+    const cache = openCache(slowDriver(on));
+    for (let slot = 0; slot < 8; slot += 1) start(cache);
+    kept.push(cache);
+    parentPort?.postMessage('mapping');
+  },
+  'mapping and busy': async (on) => {
+    scenarios['mapping']!(on);
+    for (;;) await new Promise((resolve) => setImmediate(resolve));
+  },
+  'exit while mapping': (on) => {
+    scenarios['mapping']!(on);
+    process.exit(0);
+  },
+  'exit inside a promise': async (on) => {
+    const cache = openCache(slowDriver(on));
+    start(cache);
+    void cache.settled().then(() => process.exit(1));
+    await Promise.resolve();
+    process.exit(0);
+  },
+  'throw while mapping': (on) => {
+    scenarios['mapping']!(on);
+    throw new Error('on purpose');
+  },
+  'lost device': () => {
+    const device = new MockDevice({ granularityBytes: pageBytes });
+    const cache = openCache(device.driver);
+    start(cache);
+    device.loseDevice();
+    kept.push(cache, device);
+  },
+  'half closed': () => {
+    const device = new MockDevice({ granularityBytes: pageBytes });
+    const cache = openCache(device.driver);
+    start(cache);
+    device.failCall('cuMemUnmap', { times: 1000 });
+    try {
+      cache.close();
+    } catch {
+      kept.push(cache);
+    }
+  },
+  'views of everything': (on) => {
+    const driver = openDriver(on);
+    for (let index = 0; index < 3; index += 1) {
+      const cache = openCache(driver);
+      for (let slot = 0; slot < 8; slot += 1) {
+        const sequence = start(cache);
+        kept.push(...cache.tensors.map((tensor) => sequence.view(tensor.index)));
+      }
+    }
+  },
+  'collected': async (on) => {
+    const driver = openDriver(on);
+    const warnings = warningsOfThisProcess();
+    for (let index = 0; index < 3; index += 1) start(openCache(driver));
+    await collectGarbage();
+    expect(warnings.filter((code) => code === 'KV_NOT_CLOSED').length === 3, `warned ${warnings.length} times`);
+    const { livePages, liveReservations } = driver.memory();
+    expect(livePages === 0 && liveReservations === 0, `${livePages} pages and ${liveReservations} reservations are left`);
+  },
+  'collected while mapping': async (on) => {
+    const driver = slowDriver(on);
+    for (let index = 0; index < 3; index += 1) start(openCache(driver));
+    await collectGarbage();
+    expect(driver.memory().livePages === 0, 'pages are left');
+  },
+  'collected with a shared pool': async (on) => {
+    const driver = openDriver(on);
+    (() => {
+      const pool = new PagePool({ driver, pageBytes, memoryBudgetBytes: 400 * pageBytes });
+      for (let index = 0; index < 3; index += 1) start(openCache(driver, pool));
+    })();
+    await collectGarbage();
+    expect(driver.memory().livePages === 0, 'pages are left');
+  },
+  'closed caches are collected quietly': async (on) => {
+    const driver = openDriver(on);
+    const warnings = warningsOfThisProcess();
+    for (let index = 0; index < 3; index += 1) {
+      const cache = openCache(driver);
+      start(cache).view(0);
+      cache.close();
+    }
+    await collectGarbage();
+    expect(warnings.length === 0, warnings.join());
+    driver.close();
+  },
+  'a view keeps its memory': async (on) => {
+    const driver = openDriver(on);
+    const warnings = warningsOfThisProcess();
+    let view: ReturnType<Sequence['view']> | undefined = start(openCache(driver)).view(0);
+    const first = view[0];
+    await collectGarbage();
+    expect(warnings.length === 0 && view.length > 0 && view[0] === first, 'the memory went');
+    view[0] = 7;
+    view = undefined;
+    await collectGarbage();
+    expect(warnings.length === 1 && driver.memory().livePages === 0, 'the memory stays');
+  },
+  'a sequence keeps its cache': async (on) => {
+    const driver = openDriver(on);
+    const sequence = start(openCache(driver));
+    await collectGarbage();
+    expect(sequence.length === 100 && driver.memory().livePages > 0, 'the cache went');
+    sequence.release();
+  },
+  'workers are terminated while mapping': async (on) => {
+    for (let round = 0; round < 3; round += 1) {
+      const workers = await startWorkers(3, 'mapping and busy', on);
+      await Promise.all(workers.map((worker) => worker.terminate()));
+    }
+  },
+  'workers end with open caches': async (on) => {
+    const workers = Array.from({ length: 3 }, () => new Worker(__filename, { workerData: { scenario: 'open', on } }));
+    for (const [code] of await Promise.all(workers.map((worker) => once(worker, 'exit')))) expect(code === 0, `a worker exited with ${code}`);
+  },
+  'the process exits with workers mapping': async (on) => {
+    await startWorkers(3, 'mapping and busy', on);
+    process.exit(0);
+  },
+  'environments at once': async (on) => {
+    const workers = Array.from({ length: 4 }, () => new Worker(__filename, { workerData: { scenario: 'tidy', on } }));
+    const exits = workers.map((worker) => once(worker, 'exit'));
+    await scenarios['tidy']!(on);
+    for (const [code] of await Promise.all(exits)) expect(code === 0, `a worker exited with ${code}`);
+  },
+  'tidy': async (on) => {
+    const driver = openDriver(on);
+    for (let round = 0; round < 5; round += 1) {
+      const cache = openCache(driver);
+      const sequences = Array.from({ length: 8 }, () => start(cache));
+      await cache.settled();
+      for (const sequence of sequences) expect(cache.verifyStamp(sequence, 0, 100, 1) === 0, 'somebody else wrote here');
+      cache.verify();
+      cache.close();
+    }
+    const { livePages, liveReservations } = driver.memory();
+    expect(livePages === 0 && liveReservations === 0, 'something is left');
+    driver.close();
+  },
+};
+
+function warningsOfThisProcess(): string[] {
+  const codes: string[] = [];
+  process.on('warning', (warning) => codes.push((warning as { code?: string }).code ?? warning.message));
+  return codes;
+}
+
+function expect(holds: boolean, otherwise: string): void {
+  if (!holds) throw new Error(otherwise);
+}
+
+const { scenario, on } = isMainThread
+  ? { scenario: process.argv[2] ?? '', on: process.argv[3] as DriverName }
+  : workerData as { scenario: string; on: DriverName };
+void scenarios[scenario]!(on);

@@ -1,0 +1,78 @@
+// However a process, a thread or an object ends, it ends without a crash: each scenario of child.ts in a process of its own.
+
+import { spawn } from 'node:child_process';
+import * as path from 'node:path';
+
+import test from 'ava';
+
+const child = path.join(__dirname, 'child.js');
+const drivers = ['mock', 'host'] as const;
+
+interface End {
+  readonly code: number | null;
+  readonly signal: NodeJS.Signals | null;
+  readonly errors: string;
+}
+
+function run(scenario: string, on: string, ...flags: readonly string[]): Promise<End> {
+  return new Promise((resolve, reject) => {
+    const process = spawn('node', [...flags, child, scenario, on], { stdio: ['ignore', 'ignore', 'pipe'] });
+    let errors = '';
+    process.stderr.setEncoding('utf8').on('data', (text: string) => { errors += text; });
+    process.on('error', reject);
+    process.on('close', (code, signal) => resolve({ code, signal, errors }));
+  });
+}
+
+const quiet = { code: 0, signal: null, errors: '' };
+
+for (const [title, scenario, on = drivers] of [
+  ['a process that ends with open caches, sequences, fences and a prepared batch', 'open'],
+  ['a process that ends while the mapper works', 'mapping'],
+  ['`process.exit` in the middle of the mapper\'s work', 'exit while mapping'],
+  ['`process.exit` while somebody waits for the mapper', 'exit inside a promise'],
+  ['a process that ends with views of all its memory', 'views of everything'],
+  ['a process whose device was lost', 'lost device', ['mock']],
+  ['a process with a cache that could not be closed', 'half closed', ['mock']],
+  ['a process whose caches were closed', 'tidy'],
+  ['workers that are terminated while their mappers work', 'workers are terminated while mapping'],
+  ['workers that end with open caches', 'workers end with open caches'],
+  ['a process that exits while the mappers of its workers work', 'the process exits with workers mapping'],
+  ['several environments at once, each with caches of its own', 'environments at once'],
+] as const satisfies readonly (readonly [string, string, (readonly string[])?])[]) {
+  for (const name of on) {
+    test(`${title} exits with 0, silently (${name})`, async (t) => {
+      t.deepEqual(await run(scenario, name), quiet);
+    });
+  }
+}
+
+for (const on of drivers) {
+  test(`an uncaught error while the mapper works ends the process with 1 and its message (${on})`, async (t) => {
+    const { code, signal, errors } = await run('throw while mapping', on);
+    t.deepEqual({ code, signal }, { code: 1, signal: null });
+    t.regex(errors, /on purpose/);
+  });
+
+  for (const [title, scenario] of [
+    ['a closed cache is collected silently', 'closed caches are collected quietly'],
+    ['a sequence keeps its cache alive', 'a sequence keeps its cache'],
+  ] as const) {
+    test(`${title} (${on})`, async (t) => {
+      t.deepEqual(await run(scenario, on, '--expose-gc'), quiet);
+    });
+  }
+
+  for (const [title, scenario, warnings] of [
+    ['a cache that was never closed is given back when it is collected, with one warning', 'collected', 3],
+    ['so is one whose mapper works', 'collected while mapping', 3],
+    ['so are those of a shared pool', 'collected with a shared pool', 3],
+    ['a view keeps the memory that it shows', 'a view keeps its memory', 1],
+  ] as const) {
+    test(`${title} (${on})`, async (t) => {
+      const { code, signal, errors } = await run(scenario, on, '--expose-gc');
+      t.deepEqual({ code, signal }, { code: 0, signal: null }, errors);
+      t.is(errors.match(/\[KV_NOT_CLOSED\] Warning: A KvCache was garbage-collected/g)?.length, warnings, errors);
+    });
+  }
+}
