@@ -9,9 +9,13 @@ const unitBytes: Readonly<Record<string, number>> = {
   kb: 1e3, mb: 1e6, gb: 1e9, tb: 1e12, pb: 1e15,
 };
 
+/** One formatter per number of decimals: making one costs more than all its uses in a message. */
+const formatters: Intl.NumberFormat[] = [];
+
 /** `1234567` → `1,234,567`; at most `decimals` digits after the point, zeros at the end dropped. */
 export function formatNumber(value: number, decimals = 0): string {
-  return value.toLocaleString('en-US', { maximumFractionDigits: decimals });
+  formatters[decimals] ??= new Intl.NumberFormat('en-US', { maximumFractionDigits: decimals });
+  return formatters[decimals].format(value);
 }
 
 /** `2097152` → `2 MiB`: the largest unit of which there is at least one, at most `decimals` digits after the point. */

@@ -2,6 +2,7 @@
 // may share one, and then take idle rows from each other when pages are short. It owns its driver if it opened it.
 
 import { createError } from '../errors/index.js';
+import { formatNumber } from '../format.js';
 import { integer, readOptions, type Field } from '../options.js';
 import { Driver, type DriverOptions } from './driver.js';
 import { native, type NativePool, type NativePoolCounts } from './native.js';
@@ -49,7 +50,7 @@ export class PagePool {
       const pageBytes = given.pageBytes ?? defaultPageBytes;
       integer({
         min: granularityBytes, multipleOf: granularityBytes,
-        hint: `The ${driver.kind} driver's granularity is ${granularityBytes.toLocaleString('en')} bytes; leave ` +
+        hint: `The ${driver.kind} driver's granularity is ${formatNumber(granularityBytes)} bytes; leave ` +
           '`pageBytes` out to use the page this driver is best with.',
       })(pageBytes, { owner: 'PagePool', option: 'pageBytes' });
       this.pageBytes = pageBytes;

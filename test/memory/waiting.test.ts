@@ -57,11 +57,14 @@ const waits = {
   settled: 'the mapper',
 } as const;
 
+/** The mapper is busy for seconds, and a row is soon finished all the same. */
+const slowNs = 40_000_000;
+
 for (const [wait, waitedFor] of Object.entries(waits) as [keyof typeof waits, string][]) {
   const options = { slots: 1, growth: ahead(1024) };
 
   cacheTest(`\`${wait}\` gives up after \`timeoutMs\``, options, async (t, { cache, mock }) => {
-    mock.setLatencyNs('cuMemMap', 1_000_000);
+    mock.setLatencyNs('cuMemMap', slowNs);
     cache.acquire();
     const error = await t.throwsAsync(cache[wait]({ timeoutMs: 3 }), { code: 'KV_TIMEOUT' });
     t.like(error, { recovery: 'retry', details: { timeoutMs: 3, waitedFor } });
@@ -70,7 +73,7 @@ for (const [wait, waitedFor] of Object.entries(waits) as [keyof typeof waits, st
   });
 
   cacheTest(`\`${wait}\` gives up when its signal says so, and leaves no listener`, options, async (t, { cache, mock }) => {
-    mock.setLatencyNs('cuMemMap', 1_000_000);
+    mock.setLatencyNs('cuMemMap', slowNs);
     cache.acquire();
     const controller = new AbortController();
     const waiting = cache[wait]({ signal: controller.signal });

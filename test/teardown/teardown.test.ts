@@ -63,16 +63,16 @@ for (const on of drivers) {
     });
   }
 
-  for (const [title, scenario, warnings] of [
-    ['a cache that was never closed is given back when it is collected, with one warning', 'collected', 3],
-    ['so is one whose mapper works', 'collected while mapping', 3],
-    ['so are those of a shared pool', 'collected with a shared pool', 3],
-    ['a view keeps the memory that it shows', 'a view keeps its memory', 1],
+  for (const [title, scenario] of [
+    ['caches that were never closed are given back when they are collected, with one warning', 'collected'],
+    ['so are those whose mapper works', 'collected while mapping'],
+    ['so are those of a shared pool', 'collected with a shared pool'],
+    ['a view keeps the memory that it shows', 'a view keeps its memory'],
   ] as const) {
     test(`${title} (${on})`, async (t) => {
       const { code, signal, errors } = await run(scenario, on, '--expose-gc');
       t.deepEqual({ code, signal }, { code: 0, signal: null }, errors);
-      t.is(errors.match(/\[KV_NOT_CLOSED\] Warning: A KvCache was garbage-collected/g)?.length, warnings, errors);
+      t.is(errors.match(/\[KV_NOT_CLOSED\] Warning: A KvCache was garbage-collected/g)?.length, 1, errors);
     });
   }
 }
