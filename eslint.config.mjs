@@ -41,7 +41,7 @@ export default tseslint.config(
       // Typed arrays are indexed everywhere, and an element that is there needs its `!`.
       '@typescript-eslint/no-non-null-assertion': 'off',
       '@typescript-eslint/no-require-imports': ['error', { allowAsImport: true }],
-      '@typescript-eslint/no-unused-vars': ['error', { argsIgnorePattern: '^_' }],
+      '@typescript-eslint/no-unused-vars': ['error', { argsIgnorePattern: '^_', varsIgnorePattern: '^_', destructuredArrayIgnorePattern: '^_' }],
       '@typescript-eslint/no-dynamic-delete': 'off',
       '@typescript-eslint/no-empty-function': 'off',
       'eqeqeq': 'error',
@@ -49,6 +49,11 @@ export default tseslint.config(
       'no-regex-spaces': 'off',
       'prefer-const': 'error',
     },
+  },
+  {
+    // Programs that leave things undone on purpose.
+    files: ['test/teardown/**/*.ts'],
+    rules: { '@typescript-eslint/no-floating-promises': 'off', 'no-useless-assignment': 'off' },
   },
   { files: ['lib/**/*.ts'], ignores: ['lib/cli/**'], rules: { 'no-console': 'error' } },
   // The addon and package.json are found at run time, so an import cannot name them.

@@ -64,6 +64,14 @@ void Mapper::Cancel(int32_t slot) {
   std::erase(queue_, slot);
 }
 
+void Mapper::Quiesce() {
+  std::unique_lock lock(mutex_);
+  for (int32_t slot : queue_) wanted_rows_[slot] = 0;
+  queue_.clear();
+  is_working_cancelled_ = true;
+  row_finished_.wait(lock, [this] { return working_slot_ == kNobody; });
+}
+
 bool Mapper::is_idle() const {
   std::lock_guard lock(mutex_);
   return queue_.empty() && working_slot_ == kNobody;
@@ -107,6 +115,7 @@ void Mapper::Run() {
     const Status status = cache_.GrowAhead(slot, rows, is_done);
     lock.lock();
     working_slot_ = kNobody;
+    row_finished_.notify_all();
     if (IsWantOfRoom(status.code)) {
       ++starved_;
     } else if (!status.ok()) {

@@ -34,6 +34,9 @@ class Mapper {
   void Request(std::span<const GrowCommand> commands);
   // Drops the wish for a slot. A row being mapped right now is still finished.
   void Cancel(int32_t slot);
+  // Drops all wishes and waits until the row at hand, if any, is finished: from here on until the next Request it takes no
+  // page.
+  void Quiesce();
   // True when it has nothing left to do.
   bool is_idle() const;
   // Failures of the driver so far, and the last of them.
@@ -54,6 +57,7 @@ class Mapper {
 
   mutable std::mutex mutex_;  // guards all below
   std::condition_variable wake_;
+  std::condition_variable row_finished_;
   std::vector<int32_t> wanted_rows_;  // by slot; 0: nothing
   std::deque<int32_t> queue_;         // slots with a wish, each once
   int32_t working_slot_ = kNobody;

@@ -3,7 +3,7 @@
 #   scripts/sanitize.sh address    memory errors, undefined behaviour, leaks (ASan, UBSan, LSan)
 #   scripts/sanitize.sh thread     data races (TSan)
 # More arguments replace the list of test files. Needs GCC's or Clang's sanitizer libraries, which come with the compiler.
-# VKV_TEST_SCALE (0 … 1) makes the long random tests shorter where they know it.
+# VKV_OPERATIONS is the length of the long random test: 10,000 here unless it is given.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -16,7 +16,7 @@ esac
 shift
 suites=("$@")
 if [ ${#suites[@]} -eq 0 ]; then
-  suites=(build-test/contract build-test/memory build-test/host build-test/mock build-test/cuda)
+  suites=(build-test/contract build-test/memory build-test/host build-test/mock build-test/cuda build-test/teardown)
 fi
 
 node --input-type=module -e 'import { prepareTests } from "./scripts/prepare.mjs"; prepareTests();'
@@ -36,9 +36,10 @@ if [ "$kind" = address ]; then
   chmod +x "$out/c++"
   export CXX=$out/c++
 fi
-export VKV_TEST_SCALE=${VKV_TEST_SCALE:-0.1} VKV_TEST_TIMEOUT=${VKV_TEST_TIMEOUT:-10m}
+export VKV_OPERATIONS=${VKV_OPERATIONS:-10000} VKV_TEST_TIMEOUT=${VKV_TEST_TIMEOUT:-10m}
 # Some tests want their SIGSEGV; and one takes every file descriptor away, which the leak check at exit needs.
 export ASAN_OPTIONS=detect_leaks=1:handle_segv=0:exitcode=99
+export LSAN_OPTIONS=suppressions=$PWD/scripts/lsan.supp:print_suppressions=0
 export UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1:exitcode=99
 export TSAN_OPTIONS=handle_segv=0:exitcode=99:second_deadlock_stack=1:suppressions=$PWD/scripts/tsan.supp
 skipped=(--match='!*file descriptor*')

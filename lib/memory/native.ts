@@ -6,7 +6,7 @@ import * as path from 'node:path';
 import bindings = require('bindings');
 
 import {
-  codeOfNative, createError, isKvError, reasonOfNative, type CodedError, type ErrorCode, type ErrorDetails,
+  codeOfNative, createError, reasonOfNative, type CodedError,
 } from '../errors/index.js';
 import type { MockCall, MockJournalEntry, MockLeaks, MockMisuse } from './mock-records.js';
 
@@ -117,6 +117,8 @@ export interface NativeCache {
   grow(pairs: Int32Array, count: number): void;
   request(pairs: Int32Array, count: number): void;
   cancel(slot: number): void;
+  /** Drops all wishes and waits for the row at hand. */
+  quiesce(): void;
   shrink(slot: number, rows: number): void;
   promise(slot: number, rows: number): void;
   assign(slot: number, tenant: number): void;
@@ -244,10 +246,4 @@ function makeError(
     KV_COPY_OUT_OF_RANGE: () => createError('KV_COPY_OUT_OF_RANGE', { call, address: what, bytes: howMany }),
   };
   return make[code]();
-}
-
-/** `error` when it is of that code, so that a caller can say more about it; anything else is thrown on. */
-export function expectError<C extends ErrorCode>(error: unknown, code: C): { readonly details: ErrorDetails[C] } {
-  if (!isKvError(error, code)) throw error;
-  return error as { readonly details: ErrorDetails[C] };
 }

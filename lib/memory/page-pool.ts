@@ -25,6 +25,8 @@ export interface PageUser {
   reclaimablePages(): number;
   /** Frees at least `pages` pages if it has so many to give; returns how many it freed. */
   reclaim(pages: number): number;
+  /** Stops taking pages in the background until it is asked to again. */
+  quiesce(): void;
 }
 
 export class PagePool {
@@ -149,13 +151,18 @@ export class PagePool {
   /** The same for pages that exist already: the device has no memory for new ones. @internal */
   makeRoomInFreePages(pages: number, first: PageUser): boolean {
     const missing = pages - this.#native.counts().freePages;
-    if (missing <= 0 || this.#reclaimablePages() < missing) return false;
-    return this.#reclaim(missing, first) >= missing;
+    if (missing <= 0) return true;
+    return this.#reclaimablePages() >= missing && this.#reclaim(missing, first) >= missing;
   }
 
   /** Unmaps about `pages` pages of idle rows: the system has no room for more mappings. False: there are none. @internal */
   makeRoomForMappings(pages: number, first: PageUser): boolean {
     return this.#reclaim(pages, first) > 0;
+  }
+
+  /** Stops every mapper until the next wish, so that pages on their way are where they can be counted. @internal */
+  quiesce(): void {
+    for (const user of this.#users) user.quiesce();
   }
 
   /** Takes back, from idle rows and free pages, what a lowered budget no longer allows. @internal */

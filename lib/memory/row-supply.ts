@@ -6,13 +6,10 @@ import { createError, isKvError } from '../errors/index.js';
 import type { IdleSlots } from '../policy/idle-slots.js';
 import type { ReclaimPolicy } from '../policy/reclaim.js';
 import type { Layout } from './layout.js';
-import { expectError, type NativeCache } from './native.js';
+import type { NativeCache } from './native.js';
 import type { PagePool, PageUser } from './page-pool.js';
 import { slotStates, type SlotTable } from './slot-table.js';
 import type { SlotViews } from './views.js';
-
-/** Pages can vanish between counting and taking (the mapper, another thread's cache); then it counts again, so often. */
-const maxAttempts = 8;
 
 export class RowSupply implements PageUser {
   readonly #native: NativeCache;
@@ -44,47 +41,42 @@ export class RowSupply implements PageUser {
     this.#pool.driver.checkAlive();
     for (let attempt = 1; ; attempt += 1) {
       const { rows, pages, promisedPages } = this.#missing(pairs, count);
-      if (!this.#pool.makeRoom(pages - promisedPages, this)) {
-        throw this.#outOfPages(pairs, count, rows, pages - promisedPages);
-      }
       try {
+        if (!this.#pool.makeRoom(pages - promisedPages, this)) throw this.#outOfPages(pairs, count, rows, pages - promisedPages);
         this.#native.grow(pairs, count);
         this.#native.publish();
         return;
       } catch (error) {
-        this.#native.publish();
-        const isLast = attempt === maxAttempts;
-        if (isKvError(error, 'KV_OUT_OF_DEVICE_MEMORY')) {
-          if (isLast || !this.#pool.makeRoomInFreePages(pages, this)) throw this.#outOfDeviceMemory(error);
-        } else if (isKvError(error, 'KV_OUT_OF_MAPPINGS')) {
-          if (isLast || !this.#pool.makeRoomForMappings(pages, this)) throw error;
-        } else {
-          expectError(error, 'KV_OUT_OF_PAGES');
-          if (isLast) throw this.#outOfPages(pairs, count, rows, pages - promisedPages);
-        }
+        this.#quiesce();
+        if (this.#isWorthAnother(attempt, error, pages)) continue;
+        if (isKvError(error, 'KV_OUT_OF_DEVICE_MEMORY')) throw this.#outOfDeviceMemory(error);
+        throw error;
       }
     }
   }
 
   /** Sets pages aside until the slot has `rows` rows; the slot's own rows are not reclaimed for it. */
   promise(slot: number, rows: number): void {
-    const pages = this.#table.missingPages(slot, rows);
     this.#heldSlot = slot;
     try {
       for (let attempt = 1; ; attempt += 1) {
-        const error = () => this.#outOfPages([], 0, rows - this.#table.rows[slot]!, pages);
-        if (!this.#pool.makeRoom(pages, this)) throw error();
+        const pages = this.#table.missingPages(slot, rows);
         try {
+          if (!this.#pool.makeRoom(pages, this)) throw this.#outOfPages([], 0, rows - this.#table.rows[slot]!, pages);
           this.#native.promise(slot, rows);
           return;
-        } catch (cause) {
-          expectError(cause, 'KV_OUT_OF_PAGES');
-          if (attempt === maxAttempts) throw error();
+        } catch (error) {
+          this.#quiesce();
+          if (!this.#isWorthAnother(attempt, error, pages)) throw error;
         }
       }
     } finally {
       this.#heldSlot = -1;
     }
+  }
+
+  quiesce(): void {
+    this.#native.quiesce();
   }
 
   reclaimablePages(): number {
@@ -201,6 +193,22 @@ export class RowSupply implements PageUser {
       promisedPages += this.#table.promisedPages(slot, target);
     }
     return { rows, pages, promisedPages };
+  }
+
+  /**
+   * A mapper may have taken the room in between, or have in its hands what is missing here: stops all of them until the next
+   * wish, so that from here on only this thread takes pages.
+   */
+  #quiesce(): void {
+    this.#pool.quiesce();
+    this.#native.publish();
+  }
+
+  /** Makes room for another attempt, of the kind that `error` says was missing. */
+  #isWorthAnother(attempt: number, error: unknown, pages: number): boolean {
+    if (isKvError(error, 'KV_OUT_OF_PAGES')) return attempt === 1;
+    if (isKvError(error, 'KV_OUT_OF_DEVICE_MEMORY')) return attempt <= 2 && this.#pool.makeRoomInFreePages(pages, this);
+    return isKvError(error, 'KV_OUT_OF_MAPPINGS') && this.#pool.makeRoomForMappings(pages, this);
   }
 
   #outOfPages(pairs: ArrayLike<number>, count: number, needRows: number, needPages: number): Error {

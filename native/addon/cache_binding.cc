@@ -10,7 +10,8 @@ void NativeCache::Define(Napi::Env env, Napi::Object exports) {
   const Napi::Function cache_class = DefineClass(
       env, "NativeCache",
       {InstanceMethod<&NativeCache::Grow>("grow"), InstanceMethod<&NativeCache::Request>("request"),
-       InstanceMethod<&NativeCache::Cancel>("cancel"), InstanceMethod<&NativeCache::Shrink>("shrink"),
+       InstanceMethod<&NativeCache::Cancel>("cancel"), InstanceMethod<&NativeCache::Quiesce>("quiesce"),
+       InstanceMethod<&NativeCache::Shrink>("shrink"),
        InstanceMethod<&NativeCache::Promise>("promise"), InstanceMethod<&NativeCache::Assign>("assign"),
        InstanceMethod<&NativeCache::Publish>("publish"),
        InstanceMethod<&NativeCache::MapperState>("mapperState"),
@@ -84,6 +85,11 @@ Napi::Value NativeCache::Request(const Napi::CallbackInfo& info) {
 
 Napi::Value NativeCache::Cancel(const Napi::CallbackInfo& info) {
   if (mapper_) mapper_->Cancel(ToInt32(info[0]));
+  return info.Env().Undefined();
+}
+
+Napi::Value NativeCache::Quiesce(const Napi::CallbackInfo& info) {
+  if (mapper_) mapper_->Quiesce();
   return info.Env().Undefined();
 }
 

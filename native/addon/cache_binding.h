@@ -30,6 +30,7 @@ class NativeCache : public Napi::ObjectWrap<NativeCache>, private Stoppable {
   Napi::Value Grow(const Napi::CallbackInfo& info);           // (pairs, count)
   Napi::Value Request(const Napi::CallbackInfo& info);        // (pairs, count)
   Napi::Value Cancel(const Napi::CallbackInfo& info);         // (slot)
+  Napi::Value Quiesce(const Napi::CallbackInfo& info);
   Napi::Value Shrink(const Napi::CallbackInfo& info);         // (slot, rows)
   Napi::Value Promise(const Napi::CallbackInfo& info);        // (slot, rows)
   Napi::Value Assign(const Napi::CallbackInfo& info);         // (slot, tenant)

@@ -1,7 +1,9 @@
-// What the probe's questions share: the device, ranges of pages, work that keeps it busy, times, and the lines of output.
+// What the probe's questions share: the device, ranges of pages, work that keeps it busy, times, and the
+// lines of output.
 //
-// Each question runs in a process of its own, because some of them may end the device for the process; so nothing here is
-// given back, and a call that must succeed ends the process with a line that says which one did not.
+// Each question runs in a process of its own, because some of them may end the device for the process; so
+// nothing here is given back, and a call that must succeed ends the process with a line that says which one
+// did not.
 #ifndef VKV_SCRIPTS_GPU_GPU_H_
 #define VKV_SCRIPTS_GPU_GPU_H_
 
@@ -80,7 +82,8 @@ class Gpu {
   size_t page_bytes_ = 0;
 };
 
-// Kernels, compiled by the driver. Without them (the simulated device has none) the questions that need one are skipped.
+// Kernels, compiled by the driver. Without them (the simulated device has none) the questions that need one
+// are skipped.
 class Kernels {
  public:
   explicit Kernels(const Gpu& gpu);
@@ -89,9 +92,12 @@ class Kernels {
 
   // Runs for `ms`.
   void Spin(CUstream stream, double ms) const;
-  // Reads `bytes` at `address` over and over for `ms`; adds to the 8 bytes at `wrong` whenever eight bytes are not `expected`.
-  void Watch(CUstream stream, CUdeviceptr address, size_t bytes, double ms, uint64_t expected, CUdeviceptr wrong) const;
-  // Waits until the 8 bytes at `flag` are not zero (or `ms` pass: then it writes 0), then copies those at `data` to `out`.
+  // Reads `bytes` at `address` over and over for `ms`; adds to the 8 bytes at `wrong` whenever eight bytes
+  // are not `expected`.
+  void Watch(CUstream stream, CUdeviceptr address, size_t bytes, double ms, uint64_t expected,
+             CUdeviceptr wrong) const;
+  // Waits until the 8 bytes at `flag` are not zero (or `ms` pass: then it writes 0), then copies those at
+  // `data` to `out`.
   void Await(CUstream stream, CUdeviceptr flag, CUdeviceptr data, double ms, CUdeviceptr out) const;
 
  private:

@@ -1,4 +1,5 @@
-// The probe's kernels, as PTX that any GPU since Volta compiles when it is loaded, and work for those that cannot.
+// The probe's kernels, as PTX that any GPU since Volta compiles when it is loaded, and work for those that
+// cannot.
 #include <algorithm>
 
 #include "gpu.h"

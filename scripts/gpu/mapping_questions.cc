@@ -36,7 +36,8 @@ void PartOfAPage(Gpu& gpu, const char* name) {
   line.Result("mapTheSecondHalf", gpu.api().cuMemMap(address + bytes, bytes, bytes, page, 0));
   const CUresult whole = gpu.api().cuMemMap(address + 2 * bytes, 2 * bytes, 0, page, 0);
   line.Result("mapTheWhole", whole);
-  if (whole == CUDA_SUCCESS) line.Result("unmapHalfOfTheWhole", gpu.api().cuMemUnmap(address + 2 * bytes, bytes));
+  if (whole == CUDA_SUCCESS)
+    line.Result("unmapHalfOfTheWhole", gpu.api().cuMemUnmap(address + 2 * bytes, bytes));
 }
 
 // Every way of touching a page that may only be read, on the device.
@@ -130,17 +131,22 @@ void RunLength(Gpu& gpu, const char* name) {
       unmap_once.push_back(TimeUs([&] { Must(gpu.api().cuMemUnmap(address, pages * bytes), "cuMemUnmap"); }));
       map_all();
       access_each.push_back(TimeUs([&] {
-        for (int page = 0; page < pages; ++page) Must(gpu.SetAccess(address + page * bytes, bytes), "cuMemSetAccess");
+        for (int page = 0; page < pages; ++page)
+          Must(gpu.SetAccess(address + page * bytes, bytes), "cuMemSetAccess");
       }));
       unmap_each.push_back(TimeUs([&] {
-        for (int page = 0; page < pages; ++page) Must(gpu.api().cuMemUnmap(address + page * bytes, bytes), "cuMemUnmap");
+        for (int page = 0; page < pages; ++page)
+          Must(gpu.api().cuMemUnmap(address + page * bytes, bytes), "cuMemUnmap");
       }));
     }
     for (const auto handle : handles) Must(gpu.api().cuMemRelease(handle), "cuMemRelease");
     Must(gpu.api().cuMemAddressFree(address, pages * bytes), "cuMemAddressFree");
-    Line(name).Number("pages", pages)
-        .Times("accessOneCall", access_once).Times("accessCallEach", access_each)
-        .Times("unmapOneCall", unmap_once).Times("unmapCallEach", unmap_each);
+    Line(name)
+        .Number("pages", pages)
+        .Times("accessOneCall", access_once)
+        .Times("accessCallEach", access_each)
+        .Times("unmapOneCall", unmap_once)
+        .Times("unmapCallEach", unmap_each);
   }
 }
 
@@ -149,7 +155,8 @@ void UnmapAcrossAHole(Gpu& gpu, const char* name) {
   const CUdeviceptr address = gpu.Reserve(3 * bytes);
   gpu.MapPages(address, 1);
   gpu.MapPages(address + 2 * bytes, 1);
-  Line(name).Result("unmap", gpu.api().cuMemUnmap(address, 3 * bytes))
+  Line(name)
+      .Result("unmap", gpu.api().cuMemUnmap(address, 3 * bytes))
       .Result("setAccess", gpu.SetAccess(address, 3 * bytes));
 }
 
@@ -168,8 +175,13 @@ void PageSizes(Gpu& gpu, const char* name) {
       release.push_back(TimeUs([&] { Must(gpu.api().cuMemRelease(page), "cuMemRelease"); }));
     }
     Must(gpu.api().cuMemAddressFree(address, bytes), "cuMemAddressFree");
-    Line(name).Number("pageBytes", static_cast<double>(bytes)).Times("create", create).Times("map", map)
-        .Times("setAccess", access).Times("unmap", unmap).Times("release", release);
+    Line(name)
+        .Number("pageBytes", static_cast<double>(bytes))
+        .Times("create", create)
+        .Times("map", map)
+        .Times("setAccess", access)
+        .Times("unmap", unmap)
+        .Times("release", release);
   }
 }
 

@@ -1,11 +1,12 @@
 // probe: asks an NVIDIA driver what its documentation leaves open, one question per process.
 //
 //   probe --list                                 the questions, one name per line
-//   probe QUESTION [LIBRARY]                     one JSON object per line; LIBRARY replaces the system's libcuda.so.1
+//   probe QUESTION [LIBRARY]                     one JSON object per line; LIBRARY replaces the system's
+//   libcuda.so.1
 //
-// It makes the raw calls, also those that the Driver interface refuses. Exit code 1: a call failed that must succeed, and the
-// last line says which. Against the simulated device (test/native/fake_libcuda.cc) it proves only that the questions run:
-// its times mean nothing, and its answers are our own rules.
+// It makes the raw calls, also those that the Driver interface refuses. Exit code 1: a call failed that must
+// succeed, and the last line says which. Against the simulated device (test/native/fake_libcuda.cc) it proves
+// only that the questions run: its times mean nothing, and its answers are our own rules.
 #include <cstdio>
 #include <cstring>
 

@@ -1,4 +1,5 @@
-// Questions about mapping while the device works: does a call wait for it, does it disturb it, can two threads map at once.
+// Questions about mapping while the device works: does a call wait for it, does it disturb it, can two
+// threads map at once.
 #include <functional>
 #include <thread>
 
@@ -10,8 +11,8 @@ namespace {
 constexpr double kWorkMs = 200;
 constexpr int kRepeats = 3;
 
-// Each call beside work that is queued on another stream, and alone. `Waited` counts the calls that came back only after the
-// work was over.
+// Each call beside work that is queued on another stream, and alone. `Waited` counts the calls that came back
+// only after the work was over.
 void CallsBesideWork(Gpu& gpu, const char* name) {
   const size_t bytes = gpu.page_bytes();
   CudaApi& api = gpu.api();
@@ -48,13 +49,18 @@ void CallsBesideWork(Gpu& gpu, const char* name) {
     }
   }
   for (size_t index = 0; index < calls.size(); ++index) {
-    Line(name).Text("call", calls[index].name).Text("work", work.kind()).Times("alone", alone[index])
-        .Times("beside", beside[index]).Number("calls", kRepeats).Number("waited", waited[index]);
+    Line(name)
+        .Text("call", calls[index].name)
+        .Text("work", work.kind())
+        .Times("alone", alone[index])
+        .Times("beside", beside[index])
+        .Number("calls", kRepeats)
+        .Number("waited", waited[index]);
   }
 }
 
-// Pages are mapped (and others remapped) in a reservation of which a running kernel reads other pages: what it reads stays
-// right, and nothing faults.
+// Pages are mapped (and others remapped) in a reservation of which a running kernel reads other pages: what
+// it reads stays right, and nothing faults.
 void GrowthBesideAKernel(Gpu& gpu, const char* name) {
   constexpr int kRead = 32;
   constexpr int kGrown = 256;
@@ -100,7 +106,9 @@ void GrowthBesideAKernel(Gpu& gpu, const char* name) {
   line.Result("kernelEnded", api.cuStreamSynchronize(stream));
   uint64_t count = 0;
   line.Result("readBack", api.cuMemcpyDtoH(&count, wrong, sizeof count));
-  line.Number("wrongReads", static_cast<double>(count)).Times("growOnePage", grow).Times("swapTwoPages", remap);
+  line.Number("wrongReads", static_cast<double>(count))
+      .Times("growOnePage", grow)
+      .Times("swapTwoPages", remap);
 }
 
 // A page is mapped after a kernel was launched, and the kernel then reads it.
@@ -126,7 +134,8 @@ void SeenByARunningKernel(Gpu& gpu, const char* name) {
   line.Result("writeTheFlag", api.cuMemcpyHtoD(address, &flag, sizeof flag));
   line.Result("kernelEnded", api.cuStreamSynchronize(stream));
   uint64_t seen = 0;
-  line.Result("readBack", api.cuMemcpyDtoH(&seen, address + 8, sizeof seen)).Bool("kernelSawThePage", seen == kValue);
+  line.Result("readBack", api.cuMemcpyDtoH(&seen, address + 8, sizeof seen))
+      .Bool("kernelSawThePage", seen == kValue);
 }
 
 // Threads that map into reservations of their own: pages per second, all together.

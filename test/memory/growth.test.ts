@@ -147,10 +147,10 @@ cacheTest('a released sequence gets no more rows ahead', { growth: ahead(900) },
   bench.mock.setLatencyNs('cuMemMap', 5_000_000);
   const sequence = bench.sequenceOf(1);
   sequence.release();
-  const mappedRows = bench.cache.counts().mappedRows; // release has waited for the row at hand
-  t.true(mappedRows < 15);
+  const { mappedRows } = bench.cache.counts();
+  t.true(mappedRows < 14);
   await bench.cache.settled();
-  t.is(bench.cache.counts().mappedRows, mappedRows);
+  t.true(bench.cache.counts().mappedRows <= mappedRows + 1, 'the row at hand was finished');
 });
 
 for (const [what, growth] of [

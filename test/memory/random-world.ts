@@ -89,6 +89,7 @@ export class RandomWorld {
       const tokens = Math.min(1 + this.#random.integer(2 ** this.#random.integer(9)), this.#cache.layout.maxTokens - model.length);
       return tokens > 0 ? [{ model, tokens }] : [];
     });
+    if (entries.length === 0) return;
     this.#batch.clear();
     for (const { model, tokens } of entries) this.#batch.add(model.sequence, tokens);
     const outcome = this.#try(() => this.#cache.prepare(this.#batch));
