@@ -1,6 +1,6 @@
 // 100,000 random operations on one cache, against a model, with the mapper running: acquire with and without a reservation,
-// steps of random chunks, releases behind fences, truncation, changing budgets. VKV_SEED repeats a run, VKV_OPERATIONS makes
-// it shorter or longer.
+// steps of random chunks, releases behind fences, truncation, changing budgets. VKV_TEST_SEED repeats a
+// run, VKV_TEST_SCALE (0 … 1) makes it shorter.
 
 import test from 'ava';
 
@@ -11,7 +11,7 @@ import { CacheBench, type BenchOptions } from '../helpers/cache.js';
 import { seedOf } from '../helpers/seed.js';
 import { RandomWorld } from './random-world.js';
 
-const operations = Number(process.env['VKV_OPERATIONS'] ?? 100_000);
+const operations = Math.ceil(100_000 * Number(process.env['VKV_TEST_SCALE'] ?? 1));
 
 const common = {
   slots: 12, maxTokens: 2000, growth: ahead(64), eagerRows: 1, scrub: 'between-tenants', memoryBudgetBytes: 0,
@@ -38,7 +38,7 @@ for (const [name, options] of Object.entries(worlds)) {
   const seed = seedOf(name);
   test.serial(`${operations} operations agree with the model, seed ${seed} (${name})`, async (t) => {
     t.timeout(300_000);
-    t.log(`VKV_SEED=${seed}`);
+    t.log(`VKV_TEST_SEED=${seed}`);
     const bench = new CacheBench(t, options);
     const world = new RandomWorld(bench, new Random(seed));
     let operation = 0;

@@ -83,7 +83,7 @@ cacheTests('where layers differ a row is a page of the largest tensor, and of a 
 for (const on of drivers) {
   const seed = seedOf('shapes');
   test(`shapes drawn at random, seed ${seed} (${on})`, async (t) => {
-    t.log(`VKV_SEED=${seed}`);
+    t.log(`VKV_TEST_SEED=${seed}`);
     const random = new Random(seed);
     for (let round = 0; round < 12; round += 1) {
       const options = shape({ ...randomShape(random), on });
