@@ -48,3 +48,8 @@ test('no document names a file that is not there', (t) => {
     }
   }
 });
+
+test('the code in the README is the example that runs', (t) => {
+  const code = read('examples/quick-start.mjs').split('\n').filter((line) => !/^\/\/ /.test(line)).join('\n').trim();
+  t.true(read('README.md').includes(code));
+});

@@ -284,6 +284,17 @@ cacheTests('idle rows of other slots are taken back to keep a promise', { rows: 
   bench.compute(sequence, 9 * rowTokens);
 });
 
+cacheTests('the rows of the slot that gets the promise are not taken for it, though they were used longest ago', { rows: 6 }, (t, bench) => {
+  const [large, small] = [bench.sequenceOf(3 * rowTokens), bench.sequenceOf(2 * rowTokens)];
+  large.release();
+  small.release();
+  const sequence = bench.cache.acquire({ promptTokens: 5 * rowTokens });
+  t.is(sequence.slot, large.slot);
+  t.is(sequence.mappedRows, 3);
+  t.is(bench.cache.counts().idleRows, 1);
+  bench.compute(sequence, 5 * rowTokens);
+});
+
 cacheTests('the mapper maps a promised prompt from the promise', { rows: 10, growth: ahead(1) }, async (t, bench) => {
   const sequence = bench.cache.acquire({ promptTokens: 5 * rowTokens });
   await bench.cache.settled();

@@ -119,6 +119,14 @@ for (const on of drivers) {
     t.is(pool.counts().promisedPages, 0);
   });
 
+  poolTest('a promise ends when its cache is closed', 12, (t, { large, pool }) => {
+    const reserved = large.acquire({ promptTokens: 3 * 64 });
+    grow(large, reserved, 64);
+    t.is(pool.counts().promisedPages, 8);
+    large.close();
+    t.is(pool.counts().promisedPages, 0);
+  });
+
   poolTest('what a promise lacks is taken from idle rows of other caches', 12, (t, { large, wide, pool }) => {
     sequenceOf(wide, 2).release();
     const reserved = large.acquire({ promptTokens: 2 * 64 });
