@@ -88,9 +88,11 @@ export class PagePool {
     integer({ min: 1 })(memoryBudgetBytes, { owner: 'PagePool', option: 'memoryBudgetBytes' });
     this.#checkOpen('set its budget');
     this.driver.checkAlive();
-    const { budgetPages } = this.#native.counts();
-    const missing = budgetPages - Math.floor(memoryBudgetBytes / this.pageBytes) - this.#native.available();
-    if (missing > 0) this.#reclaim(missing);
+    const fewerPages = this.#native.counts().budgetPages - Math.floor(memoryBudgetBytes / this.pageBytes);
+    if (fewerPages > 0) {
+      this.quiesce();
+      this.#reclaim(fewerPages - this.#native.available());
+    }
     this.#native.setBudget(memoryBudgetBytes);
     this.#budgetBytes = memoryBudgetBytes;
     this.driver.checkAlive();

@@ -59,3 +59,17 @@ cacheTest('what cannot be had is refused all the same, and the mapper goes on af
   await cache.settled();
   t.is(one.mappedRows, 2);
 });
+
+cacheTest('lowering the budget takes back what the mapper is just mapping', { rows: 16, growth: ahead(1000) }, (t, bench) => {
+  const { cache, driver } = bench;
+  bench.mock.setLatencyNs('cuMemMap', mapNs);
+  const sequence = bench.sequenceOf(1);
+  for (const rows of [6, 3, 1]) {
+    cache.pool.setBudget(rows * cache.layout.rowBytes);
+    t.true(driver.memory().livePages <= 4 * rows);
+    t.true(sequence.mappedRows <= rows);
+    cache.pool.setBudget(16 * cache.layout.rowBytes);
+    bench.compute(sequence, 1);
+    sequence.truncate(1);
+  }
+});
