@@ -115,8 +115,9 @@ export class Accounts {
     const { pool, table, layout } = this.#parts;
     const { kind, pageBytes, slots, maxTokens, reservations } = layout;
     const used = Array.from({ length: table.count }, (_, slot) => ({
-      slot, state: stateNames[table.state[slot]!], isQuarantined: table.isQuarantined[slot] === 1, generation: table.generation[slot], length: table.length[slot],
-      prepared: table.prepared[slot], rows: table.rows[slot], promisedTokens: table.promisedTokens[slot],
+      slot, state: stateNames[table.state[slot]!], isQuarantined: table.isQuarantined[slot] === 1,
+      generation: table.generation[slot], length: table.length[slot], prepared: table.prepared[slot],
+      rows: table.rows[slot], promisedTokens: table.promisedTokens[slot],
     })).filter(({ generation, state, rows }) => generation !== 0 || state !== 'idle' || rows !== 0);
     return {
       driver: pool.driver.info, layout: { kind, pageBytes, slots, maxTokens, reservations: reservations.length },

@@ -2,7 +2,7 @@
 
 import test from 'ava';
 
-import { ahead, Driver, KvCache, PagePool, type Sequence } from 'virtual-kv';
+import { ahead, Driver, KvCache, PagePool, type Batch, type Sequence } from 'virtual-kv';
 import { MockDevice } from 'virtual-kv/testing';
 
 import {
@@ -44,7 +44,7 @@ const members: Readonly<Record<string, {
 };
 
 /** Batches of the cache of a test, made while it was open. */
-const batches = new WeakMap<KvCache, { readonly filled: ReturnType<KvCache['createBatch']>; readonly prepared: ReturnType<KvCache['createBatch']> }>();
+const batches = new WeakMap<KvCache, { readonly filled: Batch; readonly prepared: Batch }>();
 
 for (const [member, { call, isAlwaysAllowed = false }] of Object.entries(members)) {
   for (const [state, enter] of Object.entries(states)) {
@@ -67,7 +67,8 @@ for (const [member, { call, isAlwaysAllowed = false }] of Object.entries(members
 }
 
 for (const wait of ['slotFree', 'settled'] as const) {
-  cacheTest(`\`${wait}\` of a cache that is closed meanwhile is KV_CLOSED`, { slots: 1, growth: ahead(500) }, async (t, { cache, mock }) => {
+  cacheTest(`\`${wait}\` of a cache that is closed meanwhile is KV_CLOSED`, { slots: 1, growth: ahead(500) }, async (t, bench) => {
+    const { cache, mock } = bench;
     mock.setLatencyNs('cuMemMap', 2_000_000);
     cache.acquire();
     const waiting = cache[wait]();
@@ -191,7 +192,8 @@ test('a pool brings its own budget, driver and page size', (t) => {
   const { driver, device } = openDriver();
   const pool = new PagePool({ driver, pageBytes, memoryBudgetBytes: 2 ** 20 });
   for (const [option, value] of Object.entries({ memoryBudgetBytes: 1, driver, pageBytes })) {
-    const error = t.throws(() => new KvCache({ model: tinyModel, slots: 1, maxTokens: 1, pool, [option]: value }), { code: 'KV_INVALID_OPTION' });
+    const options = { model: tinyModel, slots: 1, maxTokens: 1, pool, [option]: value };
+    const error = t.throws(() => new KvCache(options), { code: 'KV_INVALID_OPTION' });
     t.like(error, { details: { option } });
   }
   pool.close();

@@ -46,7 +46,9 @@ cacheTest('a promise takes the rows that the mapper is mapping ahead for others'
   }
 });
 
-cacheTest('what cannot be had is refused all the same, and the mapper goes on afterwards', { rows: 4, growth: ahead(rowTokens) }, async (t, bench) => {
+cacheTest('what cannot be had is refused all the same, and the mapper goes on afterwards', {
+  rows: 4, growth: ahead(rowTokens),
+}, async (t, bench) => {
   const { cache } = bench;
   bench.mock.setLatencyNs('cuMemMap', mapNs);
   const [one, other] = [cache.acquire(), cache.acquire()];

@@ -22,7 +22,10 @@ const hostKinds = hostCalls.filter((call) => call !== 'ftruncate'); // made when
 const faults = {
   mock: { kinds: mockKinds, results: { UNKNOWN: 999, OUT_OF_MEMORY: 2, NOT_PERMITTED: 800 } },
   host: { kinds: hostKinds, results: { ENOMEM: constants.errno.ENOMEM, EPERM: constants.errno.EPERM } },
-} as const satisfies Readonly<Record<DriverName, { readonly kinds: readonly string[]; readonly results: Readonly<Record<string, number>> }>>;
+} as const satisfies Readonly<Record<DriverName, {
+  readonly kinds: readonly string[];
+  readonly results: Readonly<Record<string, number>>;
+}>>;
 
 const expectedCodes = ['KV_DRIVER_CALL_FAILED', 'KV_OUT_OF_DEVICE_MEMORY', 'KV_OUT_OF_ADDRESS_SPACE', 'KV_OUT_OF_MAPPINGS'];
 
@@ -67,7 +70,9 @@ function failOne(bench: CacheBench, scenario: FaultScenario, kind: string, nth: 
   const before = snapshot(bench);
   bench.fail(kind, nth, result);
   const error = attempt(prepared);
-  const isReached = bench.device === undefined ? error !== undefined || isLate(bench, before) : bench.device.callCounts()[kind as MockCall] >= nth;
+  const isReached = bench.device === undefined
+    ? error !== undefined || isLate(bench, before)
+    : bench.device.callCounts()[kind as MockCall] >= nth;
   bench.forgiveAll();
   if (!isReached) {
     prepared.clean?.();

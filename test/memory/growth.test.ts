@@ -284,7 +284,9 @@ cacheTests('idle rows of other slots are taken back to keep a promise', { rows: 
   bench.compute(sequence, 9 * rowTokens);
 });
 
-cacheTests('the rows of the slot that gets the promise are not taken for it, though they were used longest ago', { rows: 6 }, (t, bench) => {
+cacheTests('the rows of the slot that gets the promise are not taken for it, though they were used longest ago', {
+  rows: 6,
+}, (t, bench) => {
   const [large, small] = [bench.sequenceOf(3 * rowTokens), bench.sequenceOf(2 * rowTokens)];
   large.release();
   small.release();

@@ -113,7 +113,9 @@ cacheTest('a device that is full starves the mapper; that is no error', {
   t.true(bench.cache.metrics.starved > 0);
 });
 
-cacheTest('a row that the mapper cannot undo puts the idle slot out of service, and another is kept warm', { eagerRows: 2, slots: 3 }, async (t, bench) => {
+cacheTest('a row that the mapper cannot undo puts the idle slot out of service, and another is kept warm', {
+  eagerRows: 2, slots: 3,
+}, async (t, bench) => {
   const { cache, mock } = bench;
   await cache.settled();
   mock.failCall('cuMemMap', { nth: 7 }); // the third tensor of the second row: two are mapped already

@@ -111,7 +111,9 @@ cacheTests('`idleRowsLimit: 0` keeps nothing mapped in retired slots', { idleRow
 // Placement
 
 for (const [neededRows, chosenRows] of [[0, 2], [1, 2], [2, 2], [3, 5], [5, 5], [6, 8], [8, 8], [9, 8]] as const) {
-  cacheTest(`of idle slots with 2, 5 and 8 rows a prompt of ${neededRows} gets that with ${chosenRows}`, { rows: 30, slots: 3 }, (t, bench) => {
+  cacheTest(`of idle slots with 2, 5 and 8 rows a prompt of ${neededRows} gets that with ${chosenRows}`, {
+    rows: 30, slots: 3,
+  }, (t, bench) => {
     const slots = new Map([8, 2, 5].map((rows) => [rows, bench.sequenceOf(rows * rowTokens)]));
     for (const sequence of slots.values()) sequence.release();
     const sequence = bench.cache.acquire({ promptTokens: neededRows * rowTokens });

@@ -7,7 +7,9 @@ import {
 } from 'virtual-kv';
 import { MockDevice } from 'virtual-kv/testing';
 
-import { assertNothingLeft, cacheOptions, CacheBench, pageBytes, rowTokens, tinyModel, withCache, type BenchOptions } from '../helpers/cache.js';
+import {
+  assertNothingLeft, cacheOptions, CacheBench, pageBytes, rowTokens, tinyModel, withCache, type BenchOptions,
+} from '../helpers/cache.js';
 
 interface Refusal {
   readonly options?: BenchOptions;
@@ -123,7 +125,8 @@ const refusals: Readonly<Partial<Record<ErrorCode, Refusal>>> = {
       bench.fail('cuMemSetAccess', 1);
       return bench.sequenceOf(1);
     },
-    class: KvDriverError, recovery: 'retry', details: { call: 'cuMemSetAccess', status: 999, statusName: 'CUDA_ERROR_UNKNOWN', bytes: pageBytes },
+    class: KvDriverError, recovery: 'retry',
+    details: { call: 'cuMemSetAccess', status: 999, statusName: 'CUDA_ERROR_UNKNOWN', bytes: pageBytes },
   },
   KV_DRIVER_LOST: {
     provoke: (bench) => {

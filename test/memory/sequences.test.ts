@@ -73,7 +73,10 @@ const members: Readonly<Record<string, {
   view: { call: (sequence) => sequence.view(3), except: stale },
   truncate: { call: (sequence) => sequence.truncate(0), except: { ...stale, 'prepared': 'KV_SLOT_BUSY' } },
   release: { call: (sequence) => sequence.release(), except: stale },
-  'batch.add': { call: (sequence, { cache }) => cache.createBatch().add(sequence, 1), except: { ...stale, 'of a closed cache': 'KV_CLOSED' } },
+  'batch.add': {
+    call: (sequence, { cache }) => cache.createBatch().add(sequence, 1),
+    except: { ...stale, 'of a closed cache': 'KV_CLOSED' },
+  },
   'cache.stamp': {
     call: (sequence, { cache }) => cache.stamp(sequence, 0, 10, 1),
     except: { ...stale, 'acquired': 'KV_COPY_OUT_OF_RANGE', 'of a closed cache': 'KV_CLOSED' },
@@ -87,7 +90,8 @@ const members: Readonly<Record<string, {
 for (const [member, { call, except = {} }] of Object.entries(members)) {
   for (const [state, enter] of Object.entries(states)) {
     const code = except[state as State];
-    cacheTest(`\`${member}\` of a sequence that is ${state} ${code === undefined ? 'is allowed' : `is ${code}`}`, { on: 'host' }, (t, bench) => {
+    const outcome = code === undefined ? 'is allowed' : `is ${code}`;
+    cacheTest(`\`${member}\` of a sequence that is ${state} ${outcome}`, { on: 'host' }, (t, bench) => {
       const sequence = enter(bench);
       if (code === undefined) t.notThrows(() => call(sequence, bench));
       else assertRefused(t, bench, code, () => call(sequence, bench));

@@ -20,7 +20,9 @@ cacheTests('`slotFree` resolves when a sequence is released', { slots: 1 }, asyn
   t.is(cache.acquire().slot, 0);
 });
 
-cacheTest('`slotFree` resolves when the fence of a released slot has passed', { slots: 1, device: { streams: 'manual' } }, async (t, bench) => {
+cacheTest('`slotFree` resolves when the fence of a released slot has passed', {
+  slots: 1, device: { streams: 'manual' },
+}, async (t, bench) => {
   const { cache, mock } = bench;
   const sequence = bench.sequenceOf(1);
   mock.queueWork(0n, [{ address: sequence.address(0), bytes: 1, access: 'read' }]);
@@ -79,7 +81,9 @@ for (const [wait, waitedFor] of Object.entries(waits) as [keyof typeof waits, st
     const waiting = cache[wait]({ signal: controller.signal });
     setImmediate(() => controller.abort(new Error('enough')));
     const error = await t.throwsAsync(waiting, { code: 'KV_ABORTED' });
-    t.like(error, { name: 'AbortError', recovery: 'none', details: { operation: `waiting for ${waitedFor}` }, cause: { message: 'enough' } });
+    t.like(error, {
+      name: 'AbortError', recovery: 'none', details: { operation: `waiting for ${waitedFor}` }, cause: { message: 'enough' },
+    });
     t.deepEqual(getEventListeners(controller.signal, 'abort'), []);
     await t.throwsAsync(cache[wait]({ signal: controller.signal }), { code: 'KV_ABORTED' });
   });

@@ -187,7 +187,8 @@ const scenarios: Readonly<Record<string, (on: DriverName) => void | Promise<void
   },
   'workers end with open caches': async (on) => {
     const workers = Array.from({ length: 3 }, () => new Worker(__filename, { workerData: { scenario: 'open', on } }));
-    for (const [code] of await Promise.all(workers.map((worker) => once(worker, 'exit')))) expect(code === 0, `a worker exited with ${code}`);
+    const exits = await Promise.all(workers.map((worker) => once(worker, 'exit')));
+    for (const [code] of exits) expect(code === 0, `a worker exited with ${code}`);
   },
   'the process exits with workers mapping': async (on) => {
     await startWorkers(3, 'mapping and busy', on);

@@ -1,0 +1,54 @@
+// DroppedRows: the rows that the index stopped holding, or would not take, since the caller last looked, each with its reason.
+// A row that no sequence maps any more is free from then on. Filled by every call of the index that can drop rows; the
+// caller reads and clears it.
+
+import { enlarged } from './enlarged.js';
+
+/**
+ * `evicted`: room was asked for · `bound`: the pool had more than `poolRows` · `quota`: the tenant had more than its share ·
+ * `surplus`: a released sequence's own copy of what is cached already, or is not to be cached · `replaced`: a fuller row of
+ * the same tokens took its place · `truncated`: its sequence took the tokens back · `cleared`: by `clear`.
+ */
+export type DropReason = 'evicted' | 'bound' | 'quota' | 'surplus' | 'replaced' | 'truncated' | 'cleared';
+
+export const dropReasons: readonly DropReason[] = [
+  'evicted', 'bound', 'quota', 'surplus', 'replaced', 'truncated', 'cleared',
+];
+
+export class DroppedRows {
+  #rows = new Int32Array(64);
+  #reasons = new Uint8Array(64);
+  #count = 0;
+
+  get count(): number {
+    return this.#count;
+  }
+
+  row(index: number): number {
+    return this.#rows[index]!;
+  }
+
+  reason(index: number): DropReason {
+    return dropReasons[this.#reasons[index]!]!;
+  }
+
+  clear(): void {
+    this.#count = 0;
+  }
+
+  /** @internal */
+  add(row: number, reason: number): void {
+    if (this.#count === this.#rows.length) {
+      this.#rows = enlarged(this.#rows, 2 * this.#count);
+      this.#reasons = enlarged(this.#reasons, 2 * this.#count);
+    }
+    this.#rows[this.#count] = row;
+    this.#reasons[this.#count] = reason;
+    this.#count += 1;
+  }
+}
+
+/** Number of a reason, for the hot path. @internal */
+export function reasonNumber(reason: DropReason): number {
+  return dropReasons.indexOf(reason);
+}

@@ -1,0 +1,37 @@
+// EvictionPolicy: which cached text goes first when rows are needed. A policy orders the nodes that no sequence uses; the pool
+// tells it which those are and asks for victims. Ours are no different from yours. Pure: no clock but the one it is given.
+
+import type { NodeView } from './node-table.js';
+
+/**
+ * The pool adds the nodes of a path from the leaf up, so that a node is always more recent than those below it. A policy
+ * must never prefer a parent to its child: `victim` is a leaf. All calls take the same time whatever the pool's size, or
+ * nearly so.
+ */
+export interface EvictionPolicy {
+  /** The node was used, and nobody uses it now: it is the most recent. It is in no list of the policy. */
+  add(node: number): void;
+  /** The node is in use, evicted, or part of another node now. */
+  remove(node: number): void;
+  /** `upper` was cut off the front of `lower`, which is in the pool: it ranks as `lower` does, and above it. */
+  split(upper: number, lower: number): void;
+  /** A leaf of the pool whose last rows are to go, or -1 when the policy lets none go. */
+  victim(): number;
+  /** Tokens of that victim, from the start of the text, after which others may be better victims; 0: take all of it. */
+  floorTokens?(victim: number): number;
+  /** A sequence was released whose text ends in `node` and has `tokens` tokens; its nodes have been added where nobody else uses them. */
+  observe?(node: number, tokens: number): void;
+}
+
+/** What a policy is made for. */
+export interface EvictionContext {
+  readonly nodes: NodeView;
+  /** Copies the tokens [from, to) of the text that ends in `node` into `target` at `start`. Walks up from the node. */
+  readonly copyText: (node: number, from: number, to: number, target: Int32Array, start: number) => void;
+  /** Rows that hang on a node. */
+  readonly rowsOf: (node: number) => number;
+  /** Tokens that the pool can hold; Infinity when it has no bound. */
+  readonly poolTokens: number;
+}
+
+export type EvictionPolicyFactory = (context: EvictionContext) => EvictionPolicy;

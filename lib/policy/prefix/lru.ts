@@ -1,0 +1,29 @@
+// lru: what was used longest ago goes first, and of one text the end first. One list of nodes; since a path is added from its
+// leaf up, the oldest node is always a leaf.
+
+import type { EvictionPolicy, EvictionPolicyFactory } from './eviction-policy.js';
+import { NodeLists } from './node-lists.js';
+
+export function lru(): EvictionPolicyFactory {
+  return () => new LeastRecentlyUsed();
+}
+
+class LeastRecentlyUsed implements EvictionPolicy {
+  readonly #list = new NodeLists(1);
+
+  add(node: number): void {
+    this.#list.add(node, 0);
+  }
+
+  remove(node: number): void {
+    this.#list.remove(node);
+  }
+
+  split(upper: number, lower: number): void {
+    this.#list.addAfter(upper, lower);
+  }
+
+  victim(): number {
+    return this.#list.oldest(0);
+  }
+}

@@ -1,0 +1,193 @@
+// RowLedger: which rows the index holds, and which tokens are in them. The whole rows of a path are a chain from its deepest
+// row upwards, so that a node needs to know only its last one; a row that is not full hangs on a leaf, as its tail. It
+// reports what it lets go of to DroppedRows and decides nothing.
+//
+// Invariants: row r of a path is chained at the node that contains its last token; a row that straddles a branching point
+// exists once below each branch; only leaves have a tail; the tokens of a leaf that nobody uses lie in its rows completely.
+
+import { createError } from '../../errors/index.js';
+import { reasonNumber, type DroppedRows } from './dropped-rows.js';
+import { enlarged } from './enlarged.js';
+import type { NodeTable } from './node-table.js';
+import type { RowArithmetic } from './row-arithmetic.js';
+
+const replaced = reasonNumber('replaced');
+
+export class RowLedger {
+  readonly arithmetic: RowArithmetic;
+  readonly #nodes: NodeTable;
+  readonly #dropped: DroppedRows;
+  // By row.
+  /** The row before it on its path, or -1. */
+  #above = new Int32Array(0);
+  #isHeld = new Uint8Array(0);
+  #heldRows = 0;
+
+  constructor(nodes: NodeTable, arithmetic: RowArithmetic, dropped: DroppedRows) {
+    this.#nodes = nodes;
+    this.arithmetic = arithmetic;
+    this.#dropped = dropped;
+  }
+
+  get heldRows(): number {
+    return this.#heldRows;
+  }
+
+  isHolding(row: number): boolean {
+    return row >= 0 && row < this.#isHeld.length && this.#isHeld[row] === 1;
+  }
+
+  /** Rows that hang on the node itself. */
+  ownRows(node: number): number {
+    const { from, to, tailRow } = this.#nodes;
+    const whole = this.arithmetic.wholeRows(to[node]!) - this.arithmetic.wholeRows(from[node]!);
+    return tailRow[node]! >= 0 ? whole + 1 : whole;
+  }
+
+  /** The deepest whole row of the path's first `tokens` tokens, which end in `node`; -1: none. */
+  lastRowAt(node: number, tokens: number): number {
+    let hops = this.arithmetic.wholeRows(this.#nodes.to[node]!) - this.arithmetic.wholeRows(tokens);
+    let row = this.#nodes.lastRow[node]!;
+    for (; hops > 0; hops -= 1) row = this.#above[row]!;
+    return row;
+  }
+
+  /** Writes the whole rows of the path's first `tokens` tokens, which end in `node`, into `table` by their number on the path. */
+  fill(node: number, tokens: number, table: Int32Array): void {
+    let row = this.lastRowAt(node, tokens);
+    for (let index = this.arithmetic.wholeRows(tokens) - 1; index >= 0; index -= 1) {
+      table[index] = row;
+      row = this.#above[row]!;
+    }
+  }
+
+  /**
+   * A row with the last of the path's first `tokens` tokens, which end in `node` and fill their last row only partly: of any
+   * path that goes on from there. -1: those tokens lie in no row the index holds.
+   */
+  partialRow(node: number, tokens: number): number {
+    const { firstChild, tailRow, to, lastRow } = this.#nodes;
+    const wanted = this.arithmetic.wholeRows(tokens);
+    for (let below = node; below >= 0; below = firstChild[below]!) {
+      let hops = this.arithmetic.wholeRows(to[below]!) - 1 - wanted;
+      if (hops >= 0) {
+        let row = lastRow[below]!;
+        for (; hops > 0; hops -= 1) row = this.#above[row]!;
+        return row;
+      }
+      if (tailRow[below]! >= 0) return tailRow[below]!;
+    }
+    return -1;
+  }
+
+  /** Throws KV_INTERNAL unless `table` has rows that can be attached for the tokens [from, to): known numbers, none held but `tail`. */
+  check(from: number, to: number, table: Int32Array, tail: number): void {
+    const end = this.arithmetic.rowsFor(to);
+    for (let index = this.arithmetic.wholeRows(from); index < end; index += 1) {
+      const row = table[index];
+      if (row === undefined || row < 0) {
+        throw createError('KV_INTERNAL', { problem: 'a sequence commits tokens without a row for them', what: row, howMany: end });
+      }
+      if (row !== tail && this.isHolding(row)) {
+        throw createError('KV_INTERNAL', { problem: 'a sequence commits tokens in a row that the prefix index holds', what: row });
+      }
+    }
+  }
+
+  /**
+   * Attaches the rows of `table` for the node's tokens from `from` on, which it has just got; `tail` is the row that held
+   * the last of those before until now (its own, or its parent's), or -1.
+   */
+  attach(node: number, from: number, table: Int32Array, tail: number): void {
+    const { to, lastRow, tailRow } = this.#nodes;
+    const first = this.arithmetic.wholeRows(from);
+    const end = this.arithmetic.wholeRows(to[node]!);
+    const last = this.arithmetic.rowsFor(to[node]!);
+    if (tail >= 0) {
+      this.#release(tail);
+      if (table[first] !== tail) this.#dropped.add(tail, replaced);
+    }
+    let above = lastRow[node]!;
+    for (let index = first; index < end; index += 1) {
+      const row = table[index]!;
+      this.#hold(row);
+      this.#above[row] = above;
+      above = row;
+    }
+    lastRow[node] = above;
+    tailRow[node] = -1;
+    if (last > end) this.attachTail(node, table[end]!);
+  }
+
+  /** Hangs a row that is not full on a leaf. */
+  attachTail(node: number, row: number): void {
+    this.#hold(row);
+    this.#nodes.tailRow[node] = row;
+  }
+
+  /** Tokens of the leaf that lie in rows of the index; all of them when it has its tail. */
+  backedTokens(leaf: number): number {
+    const to = this.#nodes.to[leaf]!;
+    return this.#nodes.tailRow[leaf]! >= 0 ? to : Math.min(to, this.arithmetic.tokensIn(this.arithmetic.wholeRows(to)));
+  }
+
+  /**
+   * Drops the leaf's last rows until its path has `rows` left, and answers how many of its tokens are still there, counted
+   * from the start of the text: `from` of the leaf when none is. The caller then shortens the node, or removes it.
+   */
+  cut(leaf: number, rows: number, reason: number): number {
+    const { from, to, lastRow, tailRow } = this.#nodes;
+    const tokens = Math.min(to[leaf]!, this.arithmetic.tokensIn(rows));
+    const isGone = tokens <= from[leaf]!;
+    const kept = isGone ? this.arithmetic.wholeRows(from[leaf]!) : rows;
+    let whole = this.arithmetic.wholeRows(to[leaf]!);
+    if (tailRow[leaf]! >= 0 && whole + 1 > kept) {
+      this.#drop(tailRow[leaf]!, reason);
+      tailRow[leaf] = -1;
+    }
+    let row = lastRow[leaf]!;
+    for (; whole > kept; whole -= 1) {
+      const above = this.#above[row]!;
+      this.#drop(row, reason);
+      row = above;
+    }
+    if (!isGone && this.arithmetic.wholeRows(tokens) < whole) { // its last row ended inside a token that is lost
+      tailRow[leaf] = row;
+      row = this.#above[row]!;
+    }
+    lastRow[leaf] = row;
+    return isGone ? from[leaf]! : tokens;
+  }
+
+  /** Calls `visit` for the node's own rows, the last first. For checks. */
+  forOwnRows(node: number, visit: (row: number, index: number) => void): void {
+    const { from, to, lastRow, tailRow } = this.#nodes;
+    let index = this.arithmetic.wholeRows(to[node]!);
+    if (tailRow[node]! >= 0) visit(tailRow[node]!, index);
+    let row = lastRow[node]!;
+    for (index -= 1; index >= this.arithmetic.wholeRows(from[node]!); index -= 1) {
+      visit(row, index);
+      row = this.#above[row]!;
+    }
+  }
+
+  #hold(row: number): void {
+    if (row >= this.#isHeld.length) {
+      const length = Math.max(64, row + 1, 2 * this.#isHeld.length);
+      this.#above = enlarged(this.#above, length);
+      this.#isHeld = enlarged(this.#isHeld, length);
+    }
+    this.#isHeld[row] = 1;
+    this.#heldRows += 1;
+  }
+
+  #release(row: number): void {
+    this.#isHeld[row] = 0;
+    this.#heldRows -= 1;
+  }
+
+  #drop(row: number, reason: number): void {
+    this.#release(row);
+    this.#dropped.add(row, reason);
+  }
+}
