@@ -61,7 +61,7 @@ export class PathWriter {
       if (!tree.isLeaf(node)) continue;
       const kept = isAtEnd ? this.#keptTokens(path, node, Math.max(length, from)) : to;
       if (kept < to) pool.cut(node, kept, truncated);
-      if (nodes.isUsed(node) && tree.isLeaf(node)) pool.settle(node, truncated);
+      if (tree.isUsedLeaf(node)) pool.settle(node, truncated);
     }
     pool.keepWithinBounds(nodes.tenant[path.node]!);
   }

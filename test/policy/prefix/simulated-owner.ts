@@ -95,7 +95,7 @@ export class SimulatedOwner {
     const from = sequence.computed;
     for (let index = this.arithmetic.wholeRows(from); index < this.arithmetic.rowsFor(length); index += 1) {
       const row = rows[index]!;
-      if (row >= 0 && this.index.isWritable(path, index)) continue;
+      if (row >= 0 && this.#mapped[row] === 1 && this.index.isWritable(path, index)) continue;
       rows[index] = this.#take();
       if (row < 0) continue;
       this.#content[rows[index]!]!.set(this.#content[row]!);
