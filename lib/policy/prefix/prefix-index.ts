@@ -128,7 +128,7 @@ export class PrefixIndex {
     const path = new PrefixPath(rows, options);
     this.#roots.open(domain);
     const { node, tokens } = this.#matcher.find(domain, text, limit);
-    this.#open(path, node, tokens);
+    this.#open(path, this.#writer.narrow(node, tokens), tokens);
     return path;
   }
 
