@@ -165,8 +165,8 @@ export class CachePool implements PinListener {
     const { nodes } = tree;
     const lower = nodes.firstChild[upper]!;
     if (lower < 0 || nodes.pins[upper] !== 0 || tree.isRoot(upper) || !nodes.isOnlyChild(lower)) return false;
-    const isAlike = nodes.uses[upper] === nodes.uses[lower] && nodes.lastUse[upper] === nodes.lastUse[lower];
-    if (!isAlike && ledger.ownRows(upper) > 0) return false;
+    // What used the child used its parent too: as many uses are the same uses.
+    if (nodes.uses[upper] !== nodes.uses[lower] && ledger.ownRows(upper) > 0) return false;
     this.#beforeJoin(upper, ledger.ownRows(upper));
     tree.join(lower);
     for (const listener of listeners) listener.joined(upper, lower);
