@@ -110,8 +110,8 @@ export class CachePool implements PinListener {
   }
 
   /**
-   * Takes the leaf's tokens from `tokens` on, counted from the start of the text, and the rows that only they need; then what
-   * above it is no longer backed. Also for leaves in use, of which some token must stay.
+   * Takes the leaf's tokens from `tokens` on, counted from the start of the text, and the rows that only they need; then
+   * what above it is no longer backed. Also for leaves in use, of which some token must stay.
    */
   cut(leaf: number, tokens: number, reason: number): void {
     const { tree, ledger, roots, listeners } = this.#parts;
@@ -136,7 +136,8 @@ export class CachePool implements PinListener {
 
   /**
    * Sees that the last tokens of a leaf lie in a row: in that of a sequence that ends there, or else by cutting those off
-   * that no sequence has. (The row of a sequence that is not stored will do: only tokens that were cached before are found in it.)
+   * that no sequence has. (The row of a sequence that is not stored will do: only tokens that were cached before are found
+   * in it.)
    */
   settle(leaf: number, reason: number): void {
     const { tree, ledger } = this.#parts;

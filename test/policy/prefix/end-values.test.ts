@@ -3,11 +3,8 @@
 import test from 'ava';
 
 import { prefixDomain, sharedDomain } from '../../../dist/policy/prefix/index.js';
-import { SimulatedOwner, type OwnerOptions, type SimulatedSequence } from './simulated-owner.js';
-
-const owned = (options: Partial<OwnerOptions> = {}): SimulatedOwner => new SimulatedOwner({ tokenUnits: 1, rowUnits: 4, ...options });
-const run = (first: number, tokens: number): Int32Array => Int32Array.from({ length: tokens }, (_, at) => first + at);
-const join = (...parts: Int32Array[]): Int32Array => Int32Array.from(parts.flatMap((part) => [...part]));
+import type { SimulatedOwner, SimulatedSequence } from './simulated-owner.js';
+import { join, owned, run } from './texts.js';
 
 function computed(owner: SimulatedOwner, text: Int32Array): SimulatedSequence {
   const sequence = owner.acquire(text);

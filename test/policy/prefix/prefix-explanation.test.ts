@@ -4,19 +4,11 @@ import test from 'ava';
 
 import { prefixDomain, sharedDomain } from '../../../dist/policy/prefix/index.js';
 import { SimulatedOwner, type OwnerOptions } from './simulated-owner.js';
-
-const run = (first: number, tokens: number): Int32Array => Int32Array.from({ length: tokens }, (_, at) => first + at);
-const join = (...parts: Int32Array[]): Int32Array => Int32Array.from(parts.flatMap((part) => [...part]));
+import { cache, join, run } from './texts.js';
 
 function owned(options: Partial<OwnerOptions> = {}): { owner: SimulatedOwner; clock: { ms: number } } {
   const clock = { ms: 0 };
   return { clock, owner: new SimulatedOwner({ tokenUnits: 1, rowUnits: 4, now: () => clock.ms, ...options }) };
-}
-
-function cache(owner: SimulatedOwner, text: Int32Array, domain = sharedDomain): void {
-  const sequence = owner.acquire(text, { domain });
-  if (sequence.computed < text.length) owner.commit(sequence, text.length);
-  owner.release(sequence);
 }
 
 test('a text that is cached as a whole is complete', (t) => {
@@ -102,9 +94,10 @@ test('a longer match in another domain of the same tenant is named with the part
   const { owner } = owned();
   const domain = prefixDomain({ tenant: 'a', adapter: 'x' });
   cache(owner, run(0, 8), prefixDomain({ tenant: 'a', adapter: 'y', salt: 's' }));
-  t.deepEqual(owner.index.explain(domain, run(0, 12)), { tokens: 0, end: 'other-domain', otherTokens: 8, parts: ['salt', 'adapter'] });
+  const explain = (): object => owner.index.explain(domain, run(0, 12));
+  t.deepEqual(explain(), { tokens: 0, end: 'other-domain', otherTokens: 8, parts: ['salt', 'adapter'] });
   cache(owner, run(0, 10), prefixDomain({ tenant: 'a' }));
-  t.deepEqual(owner.index.explain(domain, run(0, 12)), { tokens: 0, end: 'other-domain', otherTokens: 10, parts: ['adapter'] });
+  t.deepEqual(explain(), { tokens: 0, end: 'other-domain', otherTokens: 10, parts: ['adapter'] });
   cache(owner, run(0, 12), domain);
   t.is(owner.index.explain(domain, run(0, 12)).end, 'complete');
 });
