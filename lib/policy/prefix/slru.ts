@@ -11,7 +11,10 @@ import { enlarged } from './enlarged.js';
 import { NodeLists } from './node-lists.js';
 
 export interface SegmentedLruOptions {
-  /** Share of the pool's tokens that may be protected, 0 … 1; 0 is LRU. Default 0.5: with more, texts on their way to a second use have too little room (docs/eviction-policies.md). */
+  /**
+   * Share of the pool's tokens that may be protected, 0 … 1; 0 is LRU. Default 0.5: with more, texts on their way to their
+   * second use have too little room (docs/eviction-policies.md).
+   */
   readonly protectedShare?: number;
 }
 
