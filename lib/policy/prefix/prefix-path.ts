@@ -20,6 +20,8 @@ export class PrefixPath {
   #length = 0;
   #isOpen = true;
 
+  /** Tokens that it found cached when it was opened: not its own to take back. @internal */
+  sharedTokens = 0;
   /** Deepest node of the text. @internal */
   node = -1;
   /** Others that end in the same node. @internal */

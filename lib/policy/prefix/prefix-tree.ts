@@ -83,6 +83,15 @@ export class PrefixTree {
     this.#texts.copy(node, from - first, to - first, target, start);
   }
 
+  /** Copies tokens [from, to) of the text that ends in `node`, from any of the nodes above it too. */
+  copyPath(node: number, from: number, to: number, target: Int32Array, start: number): void {
+    for (let above = node; above >= 0 && this.nodes.to[above]! > from; above = this.nodes.parent[above]!) {
+      const first = Math.max(from, this.nodes.from[above]!);
+      const last = Math.min(to, this.nodes.to[above]!);
+      if (first < last) this.copy(above, first, last, target, start + first - from);
+    }
+  }
+
   /** A new child with these tokens; there is none yet that starts with the first. It has no row of its own. */
   addChild(parent: number, source: Int32Array, start: number, count: number): number {
     const { nodes } = this;

@@ -1,0 +1,255 @@
+// PrefixIndex: which cached text lies in which rows, for whom, and for how long. The facade of this folder. Pure: rows are
+// numbers that the owner of the memory gives, and it has no clock of its own. Not for several threads.
+//
+// Who owns a row: the owner counts the sequences that map it; the index says whether it holds it. The index takes rows in
+// `commit` (those of `path.rows` whose tokens it did not have), and lets go of each exactly once per hold, which `dropped`
+// reports. A row is free when no sequence maps it and `isHolding` denies it, and the owner asks both when a sequence unmaps the
+// row and when it reads the row from `dropped`. Rows of duplicate text, which the index never took, are not in `dropped`.
+//
+// What the owner can rely on: a row that the index holds does not lose or change a cached token unless the owner writes one
+// where `isWritable` denies it; no row that holds text of an open path is evicted; texts lose their ends first.
+
+import { createError } from '../../errors/index.js';
+import { CachePool } from './cache-pool.js';
+import { DomainRoots } from './domain-roots.js';
+import type { PrefixDomain } from './domain.js';
+import { DroppedRows, reasonNumber } from './dropped-rows.js';
+import type { EvictionPolicy, EvictionPolicyFactory } from './eviction-policy.js';
+import { checkIndex } from './index-check.js';
+import { lru } from './lru.js';
+import { NodeTable } from './node-table.js';
+import { OpenPaths } from './open-paths.js';
+import { PathWriter } from './path-writer.js';
+import { Matcher, type PrefixMatch } from './prefix-match.js';
+import { PrefixPath, type PathOptions } from './prefix-path.js';
+import { PrefixTree } from './prefix-tree.js';
+import type { RowArithmetic } from './row-arithmetic.js';
+import { RowLedger } from './row-ledger.js';
+import { TenantQuota } from './tenant-quota.js';
+import type { TextListener } from './text-listener.js';
+
+export interface PrefixIndexOptions {
+  readonly arithmetic: RowArithmetic;
+  /** Rows of the pool at most. Default: no bound; 0: nothing is kept after release. */
+  readonly poolRows?: number | undefined;
+  /** Rows of the pool that one tenant has at most. Default: no bound. */
+  readonly tenantRows?: number | undefined;
+  /** Default: `lru()`. */
+  readonly policy?: EvictionPolicyFactory | undefined;
+  /** Bits of hashes that count, 1 … 32 (the default): tests truncate them to force collisions. */
+  readonly hashBits?: number | undefined;
+  /** Tokens that the pool can hold, for policies that size themselves. Default: what `poolRows` hold. */
+  readonly poolTokens?: number | undefined;
+  /** Hear what text comes and goes. */
+  readonly listeners?: readonly TextListener[] | undefined;
+}
+
+const cleared = reasonNumber('cleared');
+const bound = reasonNumber('bound');
+
+export class PrefixIndex {
+  /** Rows that it stopped holding since the caller last cleared this. */
+  readonly dropped = new DroppedRows();
+  readonly #nodes = new NodeTable();
+  readonly #tree: PrefixTree;
+  readonly #ledger: RowLedger;
+  readonly #roots: DomainRoots;
+  readonly #pool: CachePool;
+  readonly #paths: OpenPaths;
+  readonly #writer: PathWriter;
+  readonly #matcher: Matcher;
+  readonly #policy: EvictionPolicy;
+  #releases = 0;
+
+  constructor(options: PrefixIndexOptions) {
+    const { arithmetic, poolRows = Infinity, tenantRows = Infinity, policy = lru(), hashBits, listeners = [] } = options;
+    const nodes = this.#nodes;
+    const tree = new PrefixTree(nodes, hashBits);
+    const ledger = new RowLedger(nodes, arithmetic, this.dropped);
+    const roots = new DomainRoots(tree);
+    this.#policy = policy({
+      nodes,
+      copyText: (node, from, to, target, start) => { tree.copyPath(node, from, to, target, start); },
+      rowsOf: (node) => ledger.ownRows(node),
+      poolTokens: options.poolTokens ?? (poolRows === Infinity ? Infinity : arithmetic.tokensIn(poolRows)),
+    });
+    const quota = tenantRows === Infinity ? undefined : new TenantQuota(nodes, tenantRows);
+    const pool = new CachePool({
+      tree, ledger, roots, dropped: this.dropped, policy: this.#policy, quota, listeners, limitRows: poolRows,
+    });
+    const paths = new OpenPaths(nodes, pool);
+    pool.connect(paths);
+    this.#tree = tree;
+    this.#ledger = ledger;
+    this.#roots = roots;
+    this.#pool = pool;
+    this.#paths = paths;
+    this.#writer = new PathWriter({ tree, ledger, pool, paths, listeners });
+    this.#matcher = new Matcher({ tree, ledger, paths, roots });
+  }
+
+  /** Rows that it holds: those of open paths, and the pool. */
+  get heldRows(): number {
+    return this.#ledger.heldRows;
+  }
+
+  /** Rows that `evict` could free. */
+  get pooledRows(): number {
+    return this.#pool.rows;
+  }
+
+  get openPaths(): number {
+    return this.#paths.count;
+  }
+
+  get nodes(): number {
+    return this.#nodes.count;
+  }
+
+  isHolding(row: number): boolean {
+    return this.#ledger.isHolding(row);
+  }
+
+  /** How much of `text` is cached, `limit` tokens at most. Changes nothing. The result is valid until the next call. */
+  match(domain: PrefixDomain, text: Int32Array, limit = text.length): PrefixMatch {
+    return this.#matcher.match(domain, text, limit);
+  }
+
+  /** After `match`, and before anything else: writes the ids of its whole rows into `table`. */
+  fill(table: Int32Array): void {
+    const { tokens } = this.#matcher.result;
+    if (tokens > 0) this.#ledger.fill(this.#matcher.node, tokens, table);
+  }
+
+  /**
+   * Opens a path along the cached part of `text`, `limit` tokens at most: `path.length` tokens. The rows they fill are
+   * written into `rows`, which is `path.rows` from now on; the owner gives the others, and copies into the first of them
+   * what `match(…).tailRow` holds. From here on until release none of this text is evicted.
+   */
+  acquire(domain: PrefixDomain, text: Int32Array, limit: number, rows: Int32Array, options: PathOptions): PrefixPath {
+    const path = new PrefixPath(rows, options);
+    this.#roots.open(domain);
+    const { node, tokens } = this.#matcher.find(domain, text, limit);
+    this.#open(path, node, tokens);
+    return path;
+  }
+
+  /** The path will commit `tokens` tokens of `text`; the array is kept and must not change until then. */
+  announce(path: PrefixPath, text: Int32Array, tokens: number): void {
+    assertOpen(path);
+    if (path.isStored) this.#paths.announce(path, text, Math.min(tokens, text.length));
+  }
+
+  /**
+   * The K and V of text[0, length) are valid and lie in `path.rows`. Tokens before `path.length` are not looked at. Rows of
+   * tokens that were not cached yet are held from now on. Nothing happens when the path is not stored.
+   */
+  commit(path: PrefixPath, text: Int32Array, length: number): void {
+    assertOpen(path);
+    if (!path.isStored) return;
+    if (length > text.length) throw createError('KV_INTERNAL', { problem: 'a sequence commits more tokens than its text has', what: length });
+    this.#writer.commit(path, text, length);
+  }
+
+  /**
+   * The path takes back its tokens from `length` on. What no other sequence uses of them is not cached any more, except what
+   * was cached before the path came. Ask `isWritable` before tokens are written behind `length` in the same rows.
+   */
+  truncate(path: PrefixPath, length: number): void {
+    assertOpen(path);
+    this.#writer.truncate(path, length);
+  }
+
+  /**
+   * Whether tokens from `path.length` on can be written into path.rows[index]. False: it holds cached tokens there; the path
+   * needs another row in its place, with a copy of its tokens before `path.length`.
+   */
+  isWritable(path: PrefixPath, index: number): boolean {
+    const row = path.rows[index];
+    if (row === undefined || !this.#ledger.isHolding(row)) return true;
+    return row === this.#nodes.tailRow[path.node] && path.length === this.#nodes.to[path.node];
+  }
+
+  /** Another open path at the same place. The rows it can share are written into `rows`; the last, partial one it cannot. */
+  fork(path: PrefixPath, rows: Int32Array): PrefixPath {
+    assertOpen(path);
+    const fork = new PrefixPath(rows, path);
+    this.#open(fork, path.node, path.length);
+    return fork;
+  }
+
+  /** Ends the path. Its text stays cached as the pool's bounds allow. */
+  release(path: PrefixPath): void {
+    assertOpen(path);
+    const { uses, lastUse, level, parent, tenant } = this.#nodes;
+    const { node } = path;
+    const owner = tenant[node]!;
+    this.#releases += 1;
+    for (let above = node; above >= 0; above = parent[above]!) {
+      uses[above]! += 1;
+      lastUse[above] = this.#releases;
+      level[above] = Math.max(level[above]!, path.level);
+    }
+    this.#paths.close(path);
+    for (let above = node; above >= 0; above = parent[above]!) this.#paths.unpin(above);
+    this.#policy.observe?.(node, path.length);
+    this.#tidy(node);
+    this.#pool.keepWithinBounds(owner);
+  }
+
+  /** Frees up to `rows` rows of the pool as the policy chooses; answers how many. They are in `dropped`. */
+  evict(rows: number): number {
+    return this.#pool.evict(rows);
+  }
+
+  /** Drops all that no sequence uses, of one domain or of all; answers how many rows. */
+  clear(domain?: PrefixDomain): number {
+    const before = this.dropped.count;
+    const roots = domain === undefined ? [...this.#roots.entries()].map(([root]) => root) : [this.#roots.find(domain)];
+    for (const root of roots) if (root >= 0) this.#clearBelow(root);
+    return this.dropped.count - before;
+  }
+
+  /** Throws KV_INTERNAL when something inside does not hold. For tests: looks at everything. */
+  verify(): void {
+    checkIndex({ tree: this.#tree, ledger: this.#ledger, pool: this.#pool, paths: this.#paths });
+  }
+
+  #open(path: PrefixPath, node: number, tokens: number): void {
+    path.sharedTokens = tokens;
+    this.#paths.open(path, node, tokens);
+    if (tokens > 0) this.#ledger.fill(node, tokens, path.rows);
+  }
+
+  /** Once nobody ends in `node` any more: cuts off what lies in no row, joins what is one text again. */
+  #tidy(node: number): void {
+    const { parent } = this.#nodes;
+    if (this.#tree.isRoot(node)) {
+      this.#roots.closeIfEmpty(node);
+      return;
+    }
+    if (this.#tree.isLeaf(node)) this.#pool.settle(node, bound);
+    if (!this.#nodes.isUsed(node)) return;
+    const child = this.#nodes.firstChild[node]!;
+    let below = this.#pool.joinChild(node) ? child : node;
+    while (!this.#tree.isRoot(below)) {
+      if (!this.#pool.joinChild(parent[below]!)) below = parent[below]!;
+    }
+  }
+
+  #clearBelow(root: number): void {
+    const { firstChild, nextSibling, pins } = this.#nodes;
+    const below: number[] = [root];
+    for (let index = 0; index < below.length; index += 1) {
+      for (let child = firstChild[below[index]!]!; child >= 0; child = nextSibling[child]!) below.push(child);
+    }
+    for (let index = below.length - 1; index > 0; index -= 1) { // children before their parents
+      const node = below[index]!;
+      if (pins[node] === 0 && this.#nodes.isUsed(node) && this.#tree.isLeaf(node)) this.#pool.cut(node, 0, cleared);
+    }
+  }
+}
+
+function assertOpen(path: PrefixPath): void {
+  if (!path.isOpen) throw createError('KV_INTERNAL', { problem: 'a path of the prefix index is used after its release' });
+}

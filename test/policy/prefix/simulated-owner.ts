@@ -1,0 +1,258 @@
+// SimulatedOwner: stands in for the memory layer under a PrefixIndex. Rows are arrays of units, each of which remembers which token
+// after which prefix was written there, so that a row that is shared, copied or kept wrongly shows. It follows the contract at the
+// top of prefix-index.ts and checks it with every call.
+
+import {
+  prefixDomain, PrefixIndex, rowArithmetic,
+  type PrefixDomain, type PrefixIndexOptions, type PrefixPath, type RowArithmetic,
+} from '../../../dist/policy/prefix/index.js';
+
+export interface SimulatedSequence {
+  readonly domain: PrefixDomain;
+  readonly path: PrefixPath;
+  readonly rows: Int32Array;
+  /** Its whole text; the tokens before `computed` have been written into rows. */
+  text: Int32Array;
+  computed: number;
+}
+
+export interface OwnerOptions extends Omit<PrefixIndexOptions, 'arithmetic'> {
+  readonly tokenUnits: number;
+  readonly rowUnits: number;
+}
+
+export class SimulatedOwner {
+  readonly index: PrefixIndex;
+  readonly arithmetic: RowArithmetic;
+  readonly sequences: SimulatedSequence[] = [];
+  readonly #tokenUnits: number;
+  readonly #rowUnits: number;
+  readonly #content: Float64Array[] = [];
+  readonly #mapped: number[] = [];
+  readonly #free: number[] = [];
+  /** Numbers of the prefixes that were ever asked about, by the number of the shorter prefix and the token. */
+  readonly #prefixes = new Map<string, number>();
+  /** Prefixes that a stored path has committed. */
+  readonly #committed = new Set<number>();
+  readonly #drops: { row: number; reason: string }[] = [];
+
+  constructor({ tokenUnits, rowUnits, ...options }: OwnerOptions) {
+    this.#tokenUnits = tokenUnits;
+    this.#rowUnits = rowUnits;
+    this.arithmetic = rowArithmetic({ tokenBytes: tokenUnits, pageBytes: rowUnits });
+    this.index = new PrefixIndex({ ...options, arithmetic: this.arithmetic });
+  }
+
+  /** Reasons of the drops since the last call, one per row. */
+  takeDrops(): { row: number; reason: string }[] {
+    return this.#drops.splice(0);
+  }
+
+  /** Rows that exist and are neither mapped nor held. */
+  get freeRows(): number {
+    return this.#free.length;
+  }
+
+  get rows(): number {
+    return this.#content.length;
+  }
+
+  acquire(text: Int32Array, { domain = prefixDomain(), limit = text.length, isStored = true, level = 0 } = {}): SimulatedSequence {
+    const match = { ...this.index.match(domain, text, limit) };
+    const table = new Int32Array(this.arithmetic.rowsFor(4 * text.length + 256)).fill(-1);
+    this.index.fill(table);
+    this.#checkMatch(domain, text, match, table);
+    const rows = new Int32Array(table.length).fill(-1);
+    const path = this.index.acquire(domain, text, limit, rows, { isStored, level });
+    equal(path.length, match.tokens, 'acquire finds what match found');
+    for (let index = 0; index < match.wholeRows; index += 1) {
+      equal(rows[index]!, table[index]!, 'acquire fills in what fill did');
+      this.#map(rows[index]!);
+    }
+    const sequence = { domain, path, rows, text, computed: match.tokens };
+    if (match.tailRow >= 0) this.#copyTail(sequence, match.tailRow, match.tokens);
+    this.sequences.push(sequence);
+    this.#settle();
+    return sequence;
+  }
+
+  fork(parent: SimulatedSequence): SimulatedSequence {
+    const rows = new Int32Array(parent.rows.length).fill(-1);
+    const path = this.index.fork(parent.path, rows);
+    const sequence = { domain: parent.domain, path, rows, text: parent.text, computed: path.length };
+    const whole = this.arithmetic.wholeRows(path.length);
+    for (let index = 0; index < whole; index += 1) this.#map(rows[index]!);
+    if (this.arithmetic.rowsFor(path.length) > whole) this.#copyTail(sequence, parent.rows[whole]!, path.length);
+    this.#checkRows(sequence.domain, sequence.text, path.length, rows);
+    this.sequences.push(sequence);
+    this.#settle();
+    return sequence;
+  }
+
+  /** Computes and commits the text up to `length`. */
+  commit(sequence: SimulatedSequence, length: number): void {
+    const { path, rows } = sequence;
+    const from = sequence.computed;
+    for (let index = this.arithmetic.wholeRows(from); index < this.arithmetic.rowsFor(length); index += 1) {
+      const row = rows[index]!;
+      if (row >= 0 && this.index.isWritable(path, index)) continue;
+      rows[index] = this.#take();
+      if (row < 0) continue;
+      this.#content[rows[index]!]!.set(this.#content[row]!);
+      this.#unmap(row);
+    }
+    const prefixes = this.#prefixesOf(sequence.domain, sequence.text, length);
+    for (let unit = from * this.#tokenUnits; unit < length * this.#tokenUnits; unit += 1) {
+      const row = rows[Math.floor(unit / this.#rowUnits)]!;
+      this.#content[row]![unit % this.#rowUnits] = prefixes[Math.floor(unit / this.#tokenUnits)]!;
+    }
+    sequence.computed = length;
+    this.index.commit(path, sequence.text, length);
+    if (path.isStored) for (const prefix of prefixes) this.#committed.add(prefix);
+    this.#settle();
+  }
+
+  truncate(sequence: SimulatedSequence, length: number): void {
+    this.index.truncate(sequence.path, Math.min(length, sequence.path.length));
+    sequence.computed = length;
+    this.#settle();
+  }
+
+  release(sequence: SimulatedSequence): void {
+    this.index.release(sequence.path);
+    this.sequences.splice(this.sequences.indexOf(sequence), 1);
+    for (const row of sequence.rows) if (row >= 0) this.#unmap(row);
+    this.#settle();
+  }
+
+  evict(rows: number): number {
+    const freed = this.index.evict(rows);
+    this.#settle();
+    return freed;
+  }
+
+  clear(domain?: PrefixDomain): number {
+    const freed = this.index.clear(domain);
+    this.#settle();
+    return freed;
+  }
+
+  /** Tokens of the text that are cached, their rows verified. */
+  cached(text: Int32Array, domain = prefixDomain()): number {
+    const match = { ...this.index.match(domain, text) };
+    const table = new Int32Array(match.wholeRows);
+    this.index.fill(table);
+    this.#checkMatch(domain, text, match, table);
+    return match.tokens;
+  }
+
+  /** Tokens of the text that were ever committed. */
+  everCommitted(text: Int32Array, domain = prefixDomain()): number {
+    const prefixes = this.#prefixesOf(domain, text, text.length);
+    const missing = prefixes.findIndex((prefix) => !this.#committed.has(prefix));
+    return missing < 0 ? text.length : missing;
+  }
+
+  /** Everything that must hold whatever has happened. */
+  verify(): void {
+    this.index.verify();
+    let held = 0;
+    for (let row = 0; row < this.#content.length; row += 1) if (this.index.isHolding(row)) held += 1;
+    equal(held, this.index.heldRows, 'held rows are rows of this owner');
+    for (const { domain, path, rows, text, computed } of this.sequences) {
+      this.#checkRows(domain, text, computed, rows);
+      if (!path.isStored) continue;
+      const cached = this.cached(text.subarray(0, path.length), domain);
+      if (cached !== path.length) throw new Error(`of ${path.length} tokens of a running sequence ${cached} are cached`);
+    }
+  }
+
+  #checkMatch(domain: PrefixDomain, text: Int32Array, match: { tokens: number; wholeRows: number; tailRow: number }, table: Int32Array): void {
+    const { tokens, wholeRows, tailRow } = match;
+    equal(wholeRows, this.arithmetic.wholeRows(tokens), 'whole rows of a match');
+    equal(tailRow >= 0 ? 1 : 0, this.arithmetic.rowsFor(tokens) - wholeRows, 'a tail row exactly when tokens remain');
+    if (tokens > this.everCommitted(text, domain)) throw new Error(`${tokens} tokens match that were never committed`);
+    const rows = Int32Array.from({ length: wholeRows + 1 }, (_, index) => (index < wholeRows ? table[index]! : tailRow));
+    for (let index = 0; index < wholeRows; index += 1) equal(this.index.isHolding(rows[index]!) ? 1 : 0, 1, 'a matched row is held');
+    this.#checkRows(domain, text, tokens, rows);
+  }
+
+  #checkRows(domain: PrefixDomain, text: Int32Array, tokens: number, rows: Int32Array): void {
+    const prefixes = this.#prefixesOf(domain, text, tokens);
+    for (let unit = 0; unit < tokens * this.#tokenUnits; unit += 1) {
+      const row = rows[Math.floor(unit / this.#rowUnits)]!;
+      const expected = prefixes[Math.floor(unit / this.#tokenUnits)]!;
+      if (this.#content[row]![unit % this.#rowUnits] !== expected) {
+        throw new Error(`token ${Math.floor(unit / this.#tokenUnits)} of ${tokens} is not what row ${row} holds`);
+      }
+    }
+  }
+
+  /** Of each token, the number of the prefix that ends with it. */
+  #prefixesOf(domain: PrefixDomain, text: Int32Array, length: number): number[] {
+    const prefixes: number[] = [];
+    let shorter: string | number = domain.key;
+    for (let at = 0; at < length; at += 1) {
+      const key: string = `${shorter}/${text[at]}`;
+      let prefix = this.#prefixes.get(key);
+      if (prefix === undefined) {
+        prefix = this.#prefixes.size + 1;
+        this.#prefixes.set(key, prefix);
+      }
+      prefixes.push(prefix);
+      shorter = prefix;
+    }
+    return prefixes;
+  }
+
+  #copyTail(sequence: SimulatedSequence, from: number, tokens: number): void {
+    const index = this.arithmetic.wholeRows(tokens);
+    const row = this.#take();
+    const units = tokens * this.#tokenUnits - index * this.#rowUnits;
+    this.#content[row]!.set(this.#content[from]!.subarray(0, units));
+    sequence.rows[index] = row;
+  }
+
+  #take(): number {
+    let row = this.#free.pop();
+    if (row === undefined) {
+      row = this.#content.length;
+      this.#content.push(new Float64Array(this.#rowUnits));
+      this.#mapped.push(0);
+    }
+    this.#content[row]!.fill(-1);
+    this.#mapped[row] = 1;
+    return row;
+  }
+
+  #map(row: number): void {
+    if (this.#mapped[row] === 0 && !this.index.isHolding(row)) throw new Error(`row ${row} is shared and free`);
+    this.#mapped[row]! += 1;
+  }
+
+  #unmap(row: number): void {
+    this.#mapped[row]! -= 1;
+    this.#freeIfUnused(row);
+  }
+
+  /** Reads what was dropped. */
+  #settle(): void {
+    const { dropped } = this.index;
+    const rows = new Set<number>();
+    for (let index = 0; index < dropped.count; index += 1) {
+      this.#drops.push({ row: dropped.row(index), reason: dropped.reason(index) });
+      rows.add(dropped.row(index));
+    }
+    dropped.clear();
+    for (const row of rows) this.#freeIfUnused(row);
+  }
+
+  #freeIfUnused(row: number): void {
+    if (this.#mapped[row] !== 0 || this.index.isHolding(row)) return;
+    if (!this.#free.includes(row)) this.#free.push(row);
+  }
+}
+
+function equal(actual: number, expected: number, what: string): void {
+  if (actual !== expected) throw new Error(`${what}: ${actual} instead of ${expected}`);
+}
