@@ -1,5 +1,5 @@
-// PrefixMatch: how much of a text is cached, and where. The matcher looks and changes nothing, not even the order of eviction;
-// its one result object is reused.
+// PrefixMatch: how much of a text is cached, and where. The matcher looks and changes nothing, not even the order of
+// eviction; its one result object is reused.
 
 import type { DomainRoots } from './domain-roots.js';
 import type { PrefixDomain } from './domain.js';
@@ -18,7 +18,10 @@ export interface PrefixMatch {
   readonly pooledRows: number;
   /** Whether the tail row is in the pool. */
   readonly isTailPooled: boolean;
-  /** Tokens that will be cached once a running sequence has computed what it announced, at most the limit; 0: no more than now. */
+  /**
+   * Tokens that will be cached once a running sequence has computed what it announced, at most the limit; 0: no more than
+   * now.
+   */
   readonly pendingTokens: number;
 }
 
@@ -61,7 +64,8 @@ export class Matcher {
     const holder = isPartial ? ledger.partialNode(node, tokens) : -1;
     result.tailRow = holder < 0 ? -1 : ledger.partialRow(holder, tokens);
     result.isTailPooled = holder >= 0 && this.#parts.tree.nodes.pins[holder] === 0;
-    result.pendingTokens = node < 0 || paths.announcing === 0 ? 0 : this.#pendingTokens(node, text, Math.min(limit, text.length));
+    const canWait = node >= 0 && paths.announcing > 0;
+    result.pendingTokens = canWait ? this.#pendingTokens(node, text, Math.min(limit, text.length)) : 0;
     return result;
   }
 
