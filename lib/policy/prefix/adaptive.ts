@@ -19,8 +19,8 @@ class Adaptive implements EvictionPolicy {
   readonly #context: EvictionContext;
   readonly #rates = new ReuseRates();
   readonly #history = new ReuseHistory(this.#rates);
-  /** By class; then by class those that were passed by, which come to their list later than their age says. */
-  readonly #lists = new NodeLists(2 * textClasses);
+  /** One for each class. */
+  readonly #lists = new NodeLists(textClasses);
   // By node.
   /** Uses of its text before the node was made, as far as the history remembers: it was evicted, and came back. */
   #earlierUses = new Float64Array(0);
@@ -43,14 +43,11 @@ class Adaptive implements EvictionPolicy {
       this.#earlierUses[node] = 0;
       this.#tokens[node] = to[node]!;
     }
-    // A sequence shared only the front of the text, which was cut off as `above` and is still in use.
-    const isPassedBy = lastUse[node]! < this.#now;
-    if (isPassedBy && lastUse[above] === lastUse[node]) this.#inherit(above, node);
     this.#now = Math.max(this.#now, lastUse[node]!);
     const isFirst = parent[above]! < 0; // above is a root
     const usesBefore = isFirst ? 0 : Math.max(0, uses[above]! - 1 + this.#earlierUses[above]!);
     const ofClass = textClass({ uses: uses[node]! + this.#earlierUses[node]!, usesBefore, tokens: this.#tokens[node]! });
-    this.#lists.add(node, isPassedBy ? textClasses + ofClass : ofClass);
+    this.#lists.add(node, ofClass);
   }
 
   remove(node: number): void {
@@ -67,8 +64,10 @@ class Adaptive implements EvictionPolicy {
   observe(node: number, tokens: number): void {
     if (this.#text.length < tokens) this.#text = new Int32Array(2 * tokens);
     this.#context.copyText(node, 0, tokens, this.#text, 0);
-    const end = this.#history.note(this.#text, tokens);
-    const { from, uses } = this.#context.nodes;
+    const { from, uses, parent } = this.#context.nodes;
+    let root = node;
+    while (parent[root]! >= 0) root = parent[root]!;
+    const end = this.#history.note(root, this.#text, tokens);
     if (end.tokens <= from[node]! || this.#lists.remove(node) < 0) return;
     this.#earlierUses[node] = Math.max(0, end.uses - uses[node]!);
     this.#lists.add(node, end.ofClass);
@@ -96,7 +95,7 @@ class Adaptive implements EvictionPolicy {
   }
 
   #value(list: number, node: number): number {
-    return this.#rates.value(list % textClasses, this.#now + 1 - this.#context.nodes.lastUse[node]!);
+    return this.#rates.value(list, this.#now + 1 - this.#context.nodes.lastUse[node]!);
   }
 
   #inherit(upper: number, lower: number): void {

@@ -6,9 +6,10 @@
 // A place is a length of one or one and a half times a power of two: two texts that agree to some length share the places
 // up to it, without anybody having to know where a text was cut. Of each text the places in its last 31/32 count, about ten.
 
+import { mix32 } from '../../random.js';
 import { ageBuckets, textClass, type ReuseRates } from './reuse-rates.js';
 
-/** Pieces remembered: at some ten for each text the last 6,000 releases, in about 4 MB. */
+/** Pieces remembered: at some ten for each text the last 6,000 releases, in about 7 MB. */
 const capacity = 2 ** 16;
 const gone = 255;
 
@@ -46,20 +47,18 @@ export class ReuseHistory {
     this.#rates = rates;
   }
 
-  /** Releases so far. */
-  get now(): number {
-    return this.#now;
-  }
-
-  /** A sequence was released that had text[0, tokens). The result is valid until the next call. */
-  note(text: Int32Array, tokens: number): KnownEnd {
+  /**
+   * A sequence was released that had text[0, tokens). Texts of different roots are different texts: tenants do not share.
+   * The result is valid until the next call.
+   */
+  note(root: number, text: Int32Array, tokens: number): KnownEnd {
     this.#now += 1;
     this.#rates.moveTo(this.#now);
     this.#growOlder();
     const end = this.#end;
     end.tokens = 0;
-    let low = 0x2545f491;
-    let high = 0x1b873593;
+    let low = mix32(root, 1);
+    let high = mix32(root, 2);
     let before = 0;
     let usesBefore = 0;
     for (let at = 0, place = 1; place <= tokens; place = placeAfter(place)) {
@@ -70,7 +69,7 @@ export class ReuseHistory {
         high ^= high >>> 13;
       }
       if (32 * place <= tokens) continue;
-      // 53 bits: two of 65,536 pieces are taken for one once in a million million requests
+      // 53 bits: in some ten thousand million requests one piece is taken for another, which costs a bad guess
       const piece = this.#use((low >>> 0) * 2 ** 21 + (high >>> 11), usesBefore, (place - before) / tokens, tokens);
       if (this.#uses[piece]! > 1) usesBefore = this.#uses[piece]! - 1;
       before = place;

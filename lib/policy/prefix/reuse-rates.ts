@@ -42,7 +42,7 @@ function kindOf(uses: number, usesBefore: number): number {
 const trust = 4;
 /** Releases after which a count weighs half: enough for some hundred reuses, few enough to follow the hours of a day. */
 const halfLife = 512;
-/** Releases between two looks at the counts, a small part of the half-life. */
+/** Releases between two looks at the counts of a kind, a small part of the half-life; the kinds take turns. */
 const fitEvery = 32;
 
 export class ReuseRates {
@@ -65,7 +65,8 @@ export class ReuseRates {
   /** Time goes on to `now`. */
   moveTo(now: number): void {
     this.#now = now;
-    if (now % fitEvery === 0) this.#fit();
+    const turn = (now % fitEvery) / (fitEvery / kinds);
+    if (Number.isInteger(turn)) this.#fit(turn);
   }
 
   /** Text of a class comes to an age; `weight` is what share of a prompt it is. */
@@ -97,23 +98,23 @@ export class ReuseRates {
     this.#countedTo[at] = this.#now;
   }
 
-  #fit(): void {
+  #fit(kind: number): void {
+    const start = kind * lengthBuckets * ageBuckets;
+    const end = start + lengthBuckets * ageBuckets;
     const fading = 2 ** (-fitEvery / halfLife);
-    for (let at = 0; at < this.#exposure.length; at += 1) {
+    for (let at = start; at < end; at += 1) {
       this.#settle(at);
       this.#exposure[at]! *= fading;
       this.#reuses[at]! *= fading;
     }
     const ofAll = fitted(this.#reuses, this.#exposure, this.#unknown);
-    for (let kind = 0; kind < kinds; kind += 1) {
-      const start = kind * lengthBuckets * ageBuckets;
-      const end = start + lengthBuckets * ageBuckets;
-      const ofKind = fitted(this.#reuses.subarray(start, end), this.#exposure.subarray(start, end), ofAll);
-      for (let at = start; at < end; at += ageBuckets) {
-        const reuses = this.#reuses.subarray(at, at + ageBuckets);
-        const exposure = this.#exposure.subarray(at, at + ageBuckets);
-        writeValues(this.#values.subarray(at, at + ageBuckets), shrunk(reuses, exposure, fitted(reuses, exposure, ofKind)));
-      }
+    const ofKind = fitted(this.#reuses.subarray(start, end), this.#exposure.subarray(start, end), ofAll);
+    for (let at = start; at < end; at += ageBuckets) {
+      const reuses = this.#reuses.subarray(at, at + ageBuckets);
+      const exposure = this.#exposure.subarray(at, at + ageBuckets);
+      const values = this.#values.subarray(at, at + ageBuckets);
+      if (exposure.some((time) => time > 0)) writeValues(values, shrunk(reuses, exposure, fitted(reuses, exposure, ofKind)));
+      else values.set(ofKind);
     }
   }
 }
@@ -165,13 +166,14 @@ function notRising(events: Float64Array, times: Float64Array): Float64Array {
  * with age it is the rate itself; text that returns after a fixed time is worth more the nearer that time comes.
  */
 function writeValues(values: Float64Array, rates: Float64Array): void {
+  const chances = rates.map((rate, age) => 1 - Math.exp(-rate * 2 ** Math.max(1, age)));
   for (let age = 0; age < ageBuckets; age += 1) {
     let best = 0;
     let left = 1;
     let hits = 0;
     let time = 0;
     for (let later = age; later < ageBuckets; later += 1) {
-      const chance = 1 - Math.exp(-rates[later]! * 2 ** Math.max(1, later));
+      const chance = chances[later]!;
       hits += left * chance;
       time += (left * chance) / rates[later]!;
       left *= 1 - chance;
