@@ -4,7 +4,12 @@ export { Batch } from './memory/batch.js';
 export { Driver, type DriverInfo, type DriverKind, type DriverMemory, type DriverOptions } from './memory/driver.js';
 export { KvCache, type Tensor } from './memory/kv-cache.js';
 export type { CacheCounts, CacheMetrics } from './memory/accounts.js';
-export type { AcquireOptions, KvCacheOptions } from './memory/kv-cache-options.js';
+export type { AcquireOptions, PromptOptions, Tokens } from './memory/acquire-options.js';
+export type { CachedBy } from './memory/admission.js';
+export type { KvCacheOptions } from './memory/kv-cache-options.js';
+export type { PrefixCacheOptions } from './memory/prefix-options.js';
+export type { PrefixMetrics } from './memory/prefix-statistics.js';
+export { Prefixes, type PrefixLookup, type PrefixResetOptions } from './memory/prefixes.js';
 export {
   byteOffset, computeLayout, layoutKinds,
   type Layout, type LayoutKind, type LayoutOptions, type ReservationSpec, type TensorPlacement, type TensorStrides,

@@ -16,6 +16,11 @@ export interface PrefixMatch {
   readonly tailRow: number;
   /** Of the whole rows, how many are in the pool: they can be evicted until the text is acquired. */
   readonly pooledRows: number;
+  /**
+   * Whether the tail row holds nothing behind the match: its text ends there, and a sequence that has it may write on in
+   * it.
+   */
+  readonly isTailWhole: boolean;
   /** Whether the tail row is in the pool. */
   readonly isTailPooled: boolean;
   /**
@@ -35,7 +40,9 @@ export interface MatcherParts {
 export class Matcher {
   readonly #parts: MatcherParts;
   readonly #place = { node: -1, tokens: 0 };
-  readonly #result = { tokens: 0, wholeRows: 0, tailRow: -1, pooledRows: 0, isTailPooled: false, pendingTokens: 0 };
+  readonly #result = {
+    tokens: 0, wholeRows: 0, tailRow: -1, pooledRows: 0, isTailWhole: false, isTailPooled: false, pendingTokens: 0,
+  };
 
   constructor(parts: MatcherParts) {
     this.#parts = parts;
@@ -63,6 +70,7 @@ export class Matcher {
     const isPartial = arithmetic.rowsFor(tokens) > result.wholeRows;
     const holder = isPartial ? ledger.partialNode(node, tokens) : -1;
     result.tailRow = holder < 0 ? -1 : ledger.partialRow(holder, tokens);
+    result.isTailWhole = holder === node && holder >= 0 && this.#parts.tree.nodes.to[node] === tokens;
     result.isTailPooled = holder >= 0 && this.#parts.tree.nodes.pins[holder] === 0;
     const canWait = node >= 0 && paths.announcing > 0;
     result.pendingTokens = canWait ? this.#pendingTokens(node, text, Math.min(limit, text.length)) : 0;
