@@ -1,12 +1,15 @@
 // The prefix index: text that is cached, found by its tokens.
 
+export { blockKey, blockKeys, domainKey, formatBlockKey, type BlockKey } from './chain-key.js';
 export { domainParts, prefixDomain, sharedDomain, type PrefixDomain, type PrefixDomainPart, type PrefixDomainParts } from './domain.js';
 export { dropReasons, type DropReason, type DroppedRows } from './dropped-rows.js';
 export type { EvictionContext, EvictionPolicy, EvictionPolicyFactory } from './eviction-policy.js';
+export type { ItemNames } from './key-words.js';
 export { lru } from './lru.js';
 export type { NodeView } from './node-table.js';
 export { PrefixIndex, type PrefixIndexOptions } from './prefix-index.js';
 export type { PrefixMatch } from './prefix-match.js';
 export type { PathOptions, PrefixPath } from './prefix-path.js';
 export { rowArithmetic, type RowArithmetic, type RowShape } from './row-arithmetic.js';
+export type { BlockChanges, RemovedBlocks, StoredBlocks, StoredBlocksOptions, StoredRun } from './stored-blocks.js';
 export type { TextListener } from './text-listener.js';

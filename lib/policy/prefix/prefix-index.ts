@@ -25,6 +25,7 @@ import { PrefixPath, type PathOptions } from './prefix-path.js';
 import { PrefixTree } from './prefix-tree.js';
 import type { RowArithmetic } from './row-arithmetic.js';
 import { RowLedger } from './row-ledger.js';
+import { StoredBlocks, type StoredBlocksOptions } from './stored-blocks.js';
 import { TenantQuota } from './tenant-quota.js';
 import type { TextListener } from './text-listener.js';
 
@@ -42,6 +43,8 @@ export interface PrefixIndexOptions {
   readonly poolTokens?: number | undefined;
   /** Hear what text comes and goes. */
   readonly listeners?: readonly TextListener[] | undefined;
+  /** Keep account of blocks by their keys (`index.blocks`). Default: not. */
+  readonly blocks?: StoredBlocksOptions | undefined;
 }
 
 const cleared = reasonNumber('cleared');
@@ -50,6 +53,8 @@ const bound = reasonNumber('bound');
 export class PrefixIndex {
   /** Rows that it stopped holding since the caller last cleared this. */
   readonly dropped = new DroppedRows();
+  /** What is stored, in blocks; undefined unless asked for. */
+  readonly blocks: StoredBlocks | undefined;
   readonly #nodes = new NodeTable();
   readonly #tree: PrefixTree;
   readonly #ledger: RowLedger;
@@ -62,11 +67,13 @@ export class PrefixIndex {
   #releases = 0;
 
   constructor(options: PrefixIndexOptions) {
-    const { arithmetic, poolRows = Infinity, tenantRows = Infinity, policy = lru(), hashBits, listeners = [] } = options;
+    const { arithmetic, poolRows = Infinity, tenantRows = Infinity, policy = lru(), hashBits } = options;
     const nodes = this.#nodes;
     const tree = new PrefixTree(nodes, hashBits);
     const ledger = new RowLedger(nodes, arithmetic, this.dropped);
     const roots = new DomainRoots(tree);
+    this.blocks = options.blocks === undefined ? undefined : new StoredBlocks({ tree, ledger, roots }, options.blocks);
+    const listeners = [...options.listeners ?? [], ...this.blocks === undefined ? [] : [this.blocks]];
     this.#policy = policy({
       nodes,
       copyText: (node, from, to, target, start) => { tree.copyPath(node, from, to, target, start); },
