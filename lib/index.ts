@@ -7,8 +7,10 @@ export type { CacheCounts, CacheMetrics } from './memory/accounts.js';
 export type { AcquireOptions, PromptOptions, Tokens } from './memory/acquire-options.js';
 export type { CachedBy } from './memory/admission.js';
 export type { KvCacheOptions } from './memory/kv-cache-options.js';
-export type { PrefixCacheOptions } from './memory/prefix-options.js';
+export type { PrefixCacheOptions, PrefixEventsOptions } from './memory/prefix-options.js';
 export type { PrefixMetrics } from './memory/prefix-statistics.js';
+export type { PrefixClearedEvent, PrefixEvent, PrefixRemovedEvent, PrefixStoredEvent } from './memory/prefix-events.js';
+export { prefixBlockKeys, type PrefixBlockKeysOptions } from './memory/prefix-block-keys.js';
 export { Prefixes, type PrefixLookup, type PrefixResetOptions } from './memory/prefixes.js';
 export {
   byteOffset, computeLayout, layoutKinds,

@@ -8,7 +8,10 @@ import { PrefixIndex } from '../policy/prefix/prefix-index.js';
 import { rowArithmetic, type RowArithmetic } from '../policy/prefix/row-arithmetic.js';
 import { readPromptOptions, type PromptOptions, type ReadAcquireOptions } from './acquire-options.js';
 import type { Admitted, Prompt } from './admission.js';
+import { externalKeys } from './external-key.js';
 import type { Layout } from './layout.js';
+import { blockTokensField } from './prefix-block-keys.js';
+import { PrefixEvents } from './prefix-events.js';
 import type { ReadPrefixCacheOptions } from './prefix-options.js';
 import { PrefixSharing, type SharingParts } from './prefix-sharing.js';
 import { PrefixStatistics, type PrefixMetrics } from './prefix-statistics.js';
@@ -31,6 +34,8 @@ export interface PrefixResetOptions {
 }
 
 export interface PrefixesParts extends Omit<SharingParts, 'index' | 'shared' | 'texts' | 'groups' | 'onDropped'> {
+  /** The cache, for events. */
+  readonly cache: object;
   readonly options: ReadPrefixCacheOptions | 'off';
   readonly checkOpen: (operation: string) => void;
   /** Releases the sequence in a slot. */
@@ -50,6 +55,7 @@ export class Prefixes {
   readonly sharing: PrefixSharing;
   readonly #parts: PrefixesParts;
   readonly #statistics: PrefixStatistics;
+  readonly #events: PrefixEvents | undefined;
   #namespace = '';
 
   /** @internal Use `cache.prefixes`. */
@@ -58,7 +64,11 @@ export class Prefixes {
     const { groupRows } = layout;
     this.#parts = parts;
     this.groups = rowArithmetic({ tokenBytes: layout.maxTokenBytes, pageBytes: layout.pageBytes * groupRows });
-    this.index = new PrefixIndex({ arithmetic: this.groups, ...indexOptions(options, layout) });
+    const events = options === 'off' || options.events === 'off' ? undefined : options.events;
+    this.#events = events === undefined ? undefined : new PrefixEvents(parts.cache, events.label);
+    const blocks = events === undefined ? undefined : { ...events, onChange: this.#events!.schedule };
+    this.index = new PrefixIndex({ arithmetic: this.groups, ...indexOptions(options, layout), blocks });
+    if (this.index.blocks !== undefined) this.#events!.connect(this.index.blocks);
     this.shared = new SharedRows({ native: parts.native, layout, table, isHeld: (id) => this.index.isHolding(id) });
     this.texts = new SequenceTexts(table.count);
     this.#statistics = new PrefixStatistics({ recentRequests: options === 'off' ? 1 : options.recentRequests, groupRows });
@@ -79,6 +89,23 @@ export class Prefixes {
     this.sharing.tell();
     const { tokens, pendingTokens } = this.index.match(domain, text, Math.max(0, text.length - 1));
     return { cachedTokens: tokens, pendingTokens: Math.max(tokens, pendingTokens) };
+  }
+
+  /**
+   * Keys for stores outside this process: one per whole block of the prompt, 64 hexadecimal digits, collision-resistant over the
+   * model's shape, the domain and all tokens up to the block's end. Nothing is looked up and nothing kept.
+   */
+  externalKeys(options: PromptOptions, blockTokens: number): string[] {
+    const { text, domain } = this.#prompt('Prefixes.externalKeys', options);
+    blockTokensField(blockTokens, { owner: 'Prefixes.externalKeys', option: 'blockTokens' });
+    return externalKeys({ tensors: this.#parts.layout.tensors, domain, text, blockTokens });
+  }
+
+  /** For routers that come late: publishes `virtual-kv:prefix-cleared`, then all blocks that are cached. Nothing without `events`. */
+  publishAll(): void {
+    this.#parts.checkOpen('publish its prefixes');
+    this.sharing.tell();
+    this.#events?.publishAll();
   }
 
   /** Sums and hit rates since the cache was opened. */
@@ -120,6 +147,16 @@ export class Prefixes {
     return rows;
   }
 
+  /** Tokens have been committed: tells routers now rather than when somebody next looks. @internal */
+  tellRouters(): void {
+    if (this.#events !== undefined) this.sharing.tell();
+  }
+
+  /** @internal */
+  close(): void {
+    this.#events?.close();
+  }
+
   /** A request's prompt, if its prefix can be cached. @internal */
   promptOf({ tokens, tenant, salt, adapter, caching, priority, stream }: ReadAcquireOptions): Prompt | undefined {
     if (tokens === undefined || tokens.length === 0 || caching === 'off' || !this.isOn) return undefined;
@@ -135,7 +172,7 @@ export class Prefixes {
   }
 
   #prompt(owner: string, options: PromptOptions): { text: Int32Array; domain: PrefixDomain } {
-    const { tokens, tenant, salt, adapter } = readPromptOptions(owner, options);
+    const { tokens, tenant, salt, adapter } = readPromptOptions(owner, options, {});
     this.#parts.checkOpen('look up a prompt');
     if (tokens === undefined) {
       throw createError('KV_INVALID_OPTION', {

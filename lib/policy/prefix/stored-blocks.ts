@@ -45,6 +45,8 @@ export interface StoredBlocksOptions {
   readonly includesTokens?: boolean | undefined;
   /** Names of the items in texts. */
   readonly names?: ItemNames | undefined;
+  /** Called in the middle of a change, once until `takeChanges`: there may be something to report. */
+  readonly onChange?: (() => void) | undefined;
 }
 
 export interface StoredBlocksParts {
@@ -66,6 +68,7 @@ export class StoredBlocks implements TextListener {
   /** Nodes to look at, with the reason should they have lost something. */
   readonly #changed = new Map<number, DropReason>();
   readonly #removed = new Map<DropReason, BlockKey[]>();
+  #hasTold = false;
   #count = 0;
 
   constructor(parts: StoredBlocksParts, options: StoredBlocksOptions) {
@@ -82,14 +85,10 @@ export class StoredBlocks implements TextListener {
     return this.#count;
   }
 
-  /** Whether `takeChanges` may have something to report. */
-  get hasChanges(): boolean {
-    return this.#changed.size > 0 || this.#removed.size > 0;
-  }
-
   /** What has changed since the last call. */
   takeChanges(): BlockChanges {
     const { nodes } = this.#parts.tree;
+    this.#hasTold = false;
     for (const [node, reason] of [...this.#changed]) this.#changeAbove(node, reason);
     const order = [...this.#changed].sort(([a], [b]) => nodes.from[a]! - nodes.from[b]!); // parents first
     const stored: StoredRun[] = [];
@@ -98,6 +97,17 @@ export class StoredBlocks implements TextListener {
     this.#changed.clear();
     this.#removed.clear();
     return { removed, stored };
+  }
+
+  /** Forgets what has been reported, so that all that is stored is reported next. */
+  startOver(): void {
+    this.#count = 0;
+    this.#removed.clear();
+    this.#blocks.forEach((blocks, node) => {
+      if (blocks === undefined) return;
+      blocks.stored = 0;
+      this.#change(node);
+    });
   }
 
   added(node: number, from: number): void {
@@ -155,8 +165,11 @@ export class StoredBlocks implements TextListener {
   }
 
   #change(node: number, reason?: DropReason): void {
-    if (this.#parts.tree.isRoot(node)) return;
-    if (reason !== undefined || !this.#changed.has(node)) this.#changed.set(node, reason ?? 'evicted');
+    const isRoot = this.#parts.tree.isRoot(node);
+    if (!isRoot && (reason !== undefined || !this.#changed.has(node))) this.#changed.set(node, reason ?? 'evicted');
+    if (this.#hasTold) return;
+    this.#hasTold = true;
+    this.#options.onChange?.();
   }
 
   #forget(node: number): void {

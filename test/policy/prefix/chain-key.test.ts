@@ -2,6 +2,7 @@ import test from 'ava';
 
 import { hashWords } from '../../../dist/policy/prefix/chain-key.js';
 import { blockKey, blockKeys, domainKey, formatBlockKey, prefixDomain, type ItemNames } from '../../../dist/policy/prefix/index.js';
+import { PrefixTexts } from '../../../dist/policy/prefix/prefix-text.js';
 import { Random } from '../../../dist/random.js';
 import { seedOf } from '../../helpers/seed.js';
 
@@ -67,6 +68,16 @@ test('an item counts by its name and its place, whatever number it has', (t) => 
   ];
   t.is(new Set([one, ...others].map((keys) => keys[0])).size, 7, 'first blocks differ');
   t.is(new Set([one, ...others].map((keys) => keys[1])).size, 7, 'and all that follow');
+});
+
+test('texts of two processes with the same items have the same keys', (t) => {
+  const items = [{ at: 2, length: 3, kind: 'item', hash: 'cat' }, { at: 6, length: 1, kind: 'embedding', hash: 'cat' }] as const;
+  const keys = [[], [{ at: 0, length: 1, kind: 'item', hash: 'dog' }] as const].map((before) => {
+    const texts = new PrefixTexts({ index: { forTexts: () => { /* none yet */ } } });
+    texts.textOf([0, 0], before);
+    return keysOf([...texts.textOf([1, 2, 0, 0, 0, 3, 0, 4], items)], 4, {}, texts);
+  });
+  t.deepEqual(keys[0], keys[1]);
 });
 
 const seed = seedOf('a change of one bit changes half of the key');
