@@ -11,6 +11,8 @@ export type { PrefixCacheOptions, PrefixEventsOptions } from './memory/prefix-op
 export type { PrefixMetrics } from './memory/prefix-statistics.js';
 export type { PrefixClearedEvent, PrefixEvent, PrefixRemovedEvent, PrefixStoredEvent } from './memory/prefix-events.js';
 export { prefixBlockKeys, type PrefixBlockKeysOptions } from './memory/prefix-block-keys.js';
+export type { PrefixExplanation } from './policy/prefix/prefix-explanation.js';
+export type { PromptItem, PromptItemKind } from './policy/prefix/prefix-text.js';
 export { Prefixes, type PrefixLookup, type PrefixResetOptions } from './memory/prefixes.js';
 export {
   byteOffset, computeLayout, layoutKinds,

@@ -5,6 +5,7 @@ import { createError } from '../errors/index.js';
 import { integer, withDefault } from '../options.js';
 import { blockKeys, formatBlockKey } from '../policy/prefix/chain-key.js';
 import { prefixDomain } from '../policy/prefix/domain.js';
+import { PrefixTexts } from '../policy/prefix/prefix-text.js';
 import { readPromptOptions, text, type PromptOptions } from './acquire-options.js';
 
 export interface PrefixBlockKeysOptions extends PromptOptions {
@@ -21,7 +22,7 @@ export const blockTokensField = integer({ min: 1, max: 2 ** 20 });
 
 /** One key per whole block, 16 hexadecimal digits each. Throws KV_UNKNOWN_OPTION and KV_INVALID_OPTION. */
 export function prefixBlockKeys(options: PrefixBlockKeysOptions): string[] {
-  const { tokens, tenant, salt, adapter, namespace, blockTokens } = readPromptOptions('prefixBlockKeys', options, {
+  const { tokens, items, tenant, salt, adapter, namespace, blockTokens } = readPromptOptions('prefixBlockKeys', options, {
     namespace: withDefault(text, ''), blockTokens: withDefault(blockTokensField, defaultBlockTokens),
   });
   if (tokens === undefined) {
@@ -29,5 +30,7 @@ export function prefixBlockKeys(options: PrefixBlockKeysOptions): string[] {
       reason: 'type', owner: 'prefixBlockKeys', option: 'tokens', expected: 'the tokens of the prompt', received: undefined,
     });
   }
-  return blockKeys(prefixDomain({ namespace, tenant, salt, adapter }), tokens, blockTokens).map(formatBlockKey);
+  const names = new PrefixTexts({ index: { forTexts: () => { /* these names serve one call */ } } });
+  const written = items.length === 0 ? tokens : names.textOf(tokens, items);
+  return blockKeys(prefixDomain({ namespace, tenant, salt, adapter }), written, blockTokens, names).map(formatBlockKey);
 }

@@ -152,6 +152,24 @@ cacheTest('events tell tokens only when asked to', { prefixCache: { events: { bl
     t.deepEqual(stored.map((event) => [...event.tokens!]), [tokens(16), tokens(8, 16)]);
   }));
 
+cacheTest('an image counts by its hash, not by its place in the cache', { prefixCache: { events: { blockTokens: 8, includesTokens: true } } },
+  async (t, bench) => withRouter(t, bench, async (router) => {
+    const { cache } = bench;
+    const image = (hash: string) => [{ at: 4, length: 6, kind: 'item', hash }] as const;
+    cache.prefixes.lookup({ tokens: tokens(30), items: image('seen before') });
+    const sequence = cache.acquire({ tokens: tokens(30), items: image('cat') });
+    bench.compute(sequence, 30);
+    await published();
+    t.is(router.cachedTokens({ tokens: tokens(30), items: image('cat') }, 8), 24);
+    t.is(router.cachedTokens({ tokens: tokens(30).fill(7, 4, 10), items: image('cat') }, 8), 24, 'placeholders do not count');
+    t.is(router.cachedTokens({ tokens: tokens(30), items: image('dog') }, 8), 0);
+    t.is(router.cachedTokens({ tokens: tokens(30) }, 8), 0);
+    const told = (router.events[0]!.event as PrefixStoredEvent).tokens!;
+    t.deepEqual([...told], [...tokens(4), -1, -1, -1, -1, -1, -1, ...tokens(14, 10)]);
+    const keys = cache.prefixes.externalKeys({ tokens: tokens(30), items: image('cat') }, 8);
+    t.notDeepEqual(cache.prefixes.externalKeys({ tokens: tokens(30), items: image('dog') }, 8), keys);
+  }));
+
 cacheTest('a subscriber may use the cache', { prefixCache: { events: {} } }, async (t, bench) => {
   const { cache } = bench;
   const found: number[] = [];

@@ -1,7 +1,9 @@
 // The prefix index: text that is cached, found by its tokens.
 
 export { blockKey, blockKeys, domainKey, formatBlockKey, type BlockKey } from './chain-key.js';
-export { domainParts, prefixDomain, sharedDomain, type PrefixDomain, type PrefixDomainPart, type PrefixDomainParts } from './domain.js';
+export {
+  domainParts, prefixDomain, sharedDomain, type PrefixDomain, type PrefixDomainPart, type PrefixDomainParts,
+} from './domain.js';
 export { dropReasons, type DropReason, type DroppedRows } from './dropped-rows.js';
 export type { EvictionContext, EvictionPolicy, EvictionPolicyFactory } from './eviction-policy.js';
 export type { ItemNames } from './key-words.js';
@@ -12,7 +14,9 @@ export { PrefixIndex } from './prefix-index.js';
 export type { PrefixIndexOptions } from './prefix-index-options.js';
 export type { PrefixMatch } from './prefix-match.js';
 export type { PathOptions, PrefixPath } from './prefix-path.js';
-export { PrefixTexts, type PrefixTextsOptions, type PromptItem, type PromptItemKind, type TextSource } from './prefix-text.js';
+export {
+  PrefixTexts, type PrefixTextsOptions, type PromptItem, type PromptItemKind, type TextSource,
+} from './prefix-text.js';
 export { rowArithmetic, type RowArithmetic, type RowShape } from './row-arithmetic.js';
 export type { BlockChanges, RemovedBlocks, StoredBlocks, StoredBlocksOptions, StoredRun } from './stored-blocks.js';
 export type { TextListener } from './text-listener.js';
