@@ -29,9 +29,10 @@ export type { WaitOptions } from './memory/wait.js';
 export { ahead, onDemand, type GrowthPolicy } from './policy/growth.js';
 export type { IdleSlots } from './policy/idle-slots.js';
 export { bestFit, type PlacementPolicy } from './policy/placement.js';
-export type { EvictionContext, EvictionPolicy, EvictionPolicyFactory } from './policy/prefix/eviction-policy.js';
-export { lru } from './policy/prefix/lru.js';
-export type { NodeView } from './policy/prefix/node-table.js';
+export {
+  adaptive, lfu, lru, priority, slru, type DropReason, type EvictionContext, type EvictionPolicy, type EvictionPolicyFactory,
+  type LeastFrequentlyUsedOptions, type NodeView, type PriorityOptions, type SegmentedLruOptions,
+} from './policy/prefix/index.js';
 export { leastRecentlyUsed, type ReclaimPolicy } from './policy/reclaim.js';
 export {
   isKvError, KvAbortError, KvCapacityError, KvDriverError, KvError, KvStateError,
