@@ -278,7 +278,7 @@ export class KvCache {
         checkInteger('Sequence.truncate', 'tokens', tokens, 0, this.#table.length[slot]!);
         this.#checkIdle(slot, 'truncate');
         this.#table.length[slot] = tokens;
-        this.#late.attempt(() => this.prefixes.sharing.truncate(slot, tokens));
+        this.#late.attempt(() => this.prefixes.sharing.truncate(slot));
       },
       fork: (slot) => {
         this.#checkOpen('fork a sequence');
@@ -324,10 +324,11 @@ export class KvCache {
     return this.tensors[index]!;
   }
 
-  /** What happened behind JavaScript's back: rows the mapper mapped, fences passed, failures nobody waited for. */
+  /** What happened meanwhile: rows the mapper mapped, fences passed, texts that went on, failures nobody waited for. */
   #hearNews(): void {
     this.#native.publish();
     this.#hearFences();
+    this.#late.attempt(() => this.prefixes.sharing.tell());
     this.#late.hear(this.#native.mapperState());
   }
 

@@ -57,10 +57,12 @@ export class PrefixSharing {
     return this.#parts.shared.namedRows(slot);
   }
 
-  /** Pages that evicting the whole pool would free. */
+  /** Pages that evicting the whole pool would free. What a sequence took back may still be mapped in its slot. */
   evictablePages(): number {
-    const { index, shared } = this.#parts;
-    return Math.max(0, index.pooledRows * this.#pagesPerGroup - shared.missingPages);
+    const { index, table, shared } = this.#parts;
+    let groups = index.pooledRows;
+    for (let slot = 0; groups > 0 && slot < table.count; slot += 1) if (table.sharedTail[slot] === sharedTails.truncated) groups -= 1;
+    return Math.max(0, groups * this.#pagesPerGroup - shared.missingPages);
   }
 
   /** Pages of so many groups of the pool. */
@@ -138,14 +140,9 @@ export class PrefixSharing {
 
   /** Gives the slot rows of its own from its length on: what it shares there is copied or unmapped. */
   makeWritable(slot: number): void {
-    const { native, layout, table, views, shared, groups } = this.#parts;
+    const { native, table, views, shared } = this.#parts;
     const tail = this.#sharedTail(slot);
-    const first = groups.rowsFor(table.length[slot]!);
-    if (!shared.isAlone(slot, first)) {
-      unmapRows(this.#parts, slot, first * layout.groupRows);
-      table.promisedTokens[slot] = 0;
-    }
-    shared.leave(slot, first);
+    this.#leaveBehind(slot);
     if (tail >= 0) {
       native.cancel(slot);
       views.revoke(slot);
@@ -155,16 +152,21 @@ export class PrefixSharing {
     table.sharedTail[slot] = sharedTails.none;
   }
 
-  /** The slot's text ends after `tokens` tokens again; rows behind them are dealt with when it is next written to. */
-  truncate(slot: number, tokens: number): void {
+  /** The slot's text ends with its length again, which has become shorter. */
+  truncate(slot: number): void {
     const { index, table, shared, texts, groups } = this.#parts;
+    const tokens = table.length[slot]!;
     const text = texts.of(slot);
     if (text !== undefined) {
       text.tokens = Math.min(text.tokens, tokens);
       if (text.path.length > tokens) index.truncate(text.path, tokens);
     }
     if (shared.namedGroups(slot) > groups.wholeRows(tokens)) table.sharedTail[slot] = sharedTails.truncated;
-    this.settle();
+    try {
+      this.#leaveBehind(slot);
+    } finally {
+      this.settle();
+    }
   }
 
   /** `slot`, which is empty, gets all that `from` has computed: rows are shared, also the last one until either writes. */
@@ -252,6 +254,17 @@ export class PrefixSharing {
       if (!this.#shortened.includes(slot)) this.#shortened.push(slot);
       this.#contentGroups[slot] = groups;
     }
+  }
+
+  /** The slot shares nothing behind its length any more; what it was promised is gone where that had to be unmapped. */
+  #leaveBehind(slot: number): void {
+    const { layout, table, shared, groups } = this.#parts;
+    const first = groups.rowsFor(table.length[slot]!);
+    if (!shared.isAlone(slot, first)) {
+      unmapRows(this.#parts, slot, first * layout.groupRows);
+      table.promisedTokens[slot] = 0;
+    }
+    shared.leave(slot, first);
   }
 
   #tellOf(slot: number, { path, buffer, tokens }: SequenceText): void {

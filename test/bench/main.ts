@@ -9,6 +9,7 @@ import Table from 'cli-table3';
 import { decode } from './decode.js';
 import { growth } from './growth.js';
 import type { BenchResult } from './measure.js';
+import { prefixIndex } from './prefix-index.js';
 import { replayMemory } from './replay-memory.js';
 import { reserve } from './reserve.js';
 import { step } from './step.js';
@@ -17,7 +18,7 @@ const machine = `${cpus()[0]?.model ?? 'unknown CPU'}, ${availableParallelism()}
   `${Math.round(totalmem() / 2 ** 30)} GiB, Linux ${release()}, Node ${process.version}`;
 
 const benchmarks: readonly (() => BenchResult | BenchResult[])[] = [
-  step, () => growth(2 * 2 ** 20), () => growth(64 * 1024), decode, reserve, replayMemory,
+  step, () => growth(2 * 2 ** 20), () => growth(64 * 1024), decode, reserve, replayMemory, prefixIndex,
 ];
 
 const results: BenchResult[] = [];

@@ -1,21 +1,26 @@
-// The prefix index against a model: seeded random operations of many sequences, after which every cached token must lie in the row that
-// the index names, and nothing may be lost, counted twice or evicted while it is in use.
+// The prefix index against a model: seeded random operations of many sequences, after which every cached token must lie in
+// the row that the index names, and nothing may be lost, counted twice or evicted while it is in use.
 
 import test from 'ava';
 
 import { Random } from '../../../dist/random.js';
 import { prefixDomain } from '../../../dist/policy/prefix/index.js';
 import { seedOf } from '../../helpers/seed.js';
-import { SimulatedOwner, type OwnerOptions } from './simulated-owner.js';
+import { SimulatedOwner, type OwnerOptions, type SimulatedSequence } from './simulated-owner.js';
 
 const scale = Number(process.env['VKV_TEST_SCALE'] ?? 1);
-const domains = [prefixDomain(), prefixDomain({ tenant: 'a' }), prefixDomain({ tenant: 'a', adapter: 'x' }), prefixDomain({ tenant: 'b' })];
+const domains = [{}, { tenant: 'a' }, { tenant: 'a', adapter: 'x' }, { tenant: 'b' }].map((parts) => prefixDomain(parts));
 
 /** A text that often starts like an earlier one. */
 function textLike(random: Random, texts: readonly Int32Array[], tokens: number): Int32Array {
   const model = texts.length > 0 && random.chance(0.9) ? texts[random.integer(texts.length)]! : new Int32Array(0);
   const shared = random.integer(Math.min(model.length, tokens) + 1);
   return Int32Array.from({ length: tokens }, (_, at) => (at < shared ? model[at]! : random.integer(3)));
+}
+
+/** What the sequence has computed, and other tokens behind it. */
+function continued(random: Random, { text, computed }: SimulatedSequence, tokens: number): Int32Array {
+  return textLike(random, [text], tokens).map((token, at) => (at < computed ? text[at]! : token));
 }
 
 function play(random: Random, owner: SimulatedOwner, operations: number, maxTokens: number): void {
@@ -30,12 +35,14 @@ function play(random: Random, owner: SimulatedOwner, operations: number, maxToke
       const limit = random.chance(0.5) ? text.length - 1 : random.integer(text.length + 1);
       const domain = domains[random.chance(0.6) ? 0 : random.integer(domains.length)]!;
       const opened = owner.acquire(text, { domain, limit, isStored: random.chance(0.9), level: random.integer(3) });
-      if (random.chance(0.3)) owner.index.announce(opened.path, text, text.length);
+      if (random.chance(0.3)) owner.announce(opened);
     } else if (choice < 55) {
       const left = sequence.text.length - sequence.computed;
       if (left > 0) owner.commit(sequence, sequence.computed + 1 + random.integer(random.chance(0.5) ? left : 1));
-      else sequence.text = textLike(random, [sequence.text], Math.min(2 * maxTokens, sequence.text.length + 1 + random.integer(8)))
-        .map((token, at) => (at < sequence.computed ? sequence.text[at]! : token));
+      else {
+        const tokens = Math.min(2 * maxTokens, sequence.text.length + 1 + random.integer(8));
+        sequence.text = continued(random, sequence, tokens);
+      }
     } else if (choice < 62) {
       const length = Math.max(0, sequence.computed - random.integer(random.chance(0.7) ? 10 : sequence.computed + 1));
       owner.truncate(sequence, length);
@@ -43,13 +50,42 @@ function play(random: Random, owner: SimulatedOwner, operations: number, maxToke
     } else if (choice < 67) {
       if (sequences.length < 12) {
         const fork = owner.fork(sequence);
-        fork.text = sequence.text.map((token, at) => (at < fork.computed ? token : random.integer(3)));
+        fork.text = continued(random, fork, fork.text.length);
       }
     } else if (choice < 85) owner.release(sequence);
     else if (choice < 94) owner.evict(1 + random.integer(4));
     else if (choice < 95) owner.clear(random.chance(0.5) ? undefined : domains[random.integer(domains.length)]);
-    else owner.cached(textLike(random, texts, 1 + random.integer(maxTokens)), domains[random.integer(domains.length)]);
+    else if (choice < 97) {
+      if (owner.keepValue(sequence)) owner.examine(sequence.text.slice(0, sequence.path.length), sequence.domain);
+    } else owner.examine(textLike(random, texts, 1 + random.integer(maxTokens)), domains[random.integer(domains.length)]);
     if (operation % 23 === 0) owner.verify();
+  }
+  owner.verify();
+}
+
+/** Only what adds text: nothing may ever be lost, so each match is known to the token. */
+function playWithoutLoss(
+  random: Random, owner: SimulatedOwner, operations: number, maxTokens: number,
+  found: (cached: number, committed: number) => void,
+): void {
+  const texts: Int32Array[] = [];
+  for (let operation = 0; operation < operations; operation += 1) {
+    const { sequences } = owner;
+    const sequence = sequences[random.integer(sequences.length)];
+    const choice = random.integer(100);
+    if (sequence === undefined || (choice < 25 && sequences.length < 8)) {
+      const text = textLike(random, texts, 1 + random.integer(maxTokens));
+      texts[random.integer(Math.min(texts.length + 1, 30))] = text;
+      owner.acquire(text);
+    } else if (choice < 70) {
+      const left = sequence.text.length - sequence.computed;
+      if (left > 0) owner.commit(sequence, sequence.computed + 1 + random.integer(left));
+    } else if (choice < 75 && sequences.length < 8) {
+      const fork = owner.fork(sequence);
+      fork.text = continued(random, fork, fork.text.length);
+    } else owner.release(sequence);
+    const text = textLike(random, texts, 1 + random.integer(maxTokens));
+    found(owner.cached(text), owner.everCommitted(text));
   }
   owner.verify();
 }
@@ -83,4 +119,13 @@ for (const { name, tokenUnits, rowUnits, maxTokens } of shapes) {
       t.is(owner.freeRows, owner.rows, 'every row is free again');
     });
   }
+}
+
+for (const { name, tokenUnits, rowUnits, maxTokens } of shapes) {
+  const seed = seedOf(`${name} without loss`);
+  test(`rows of ${name}, nothing evicted: exactly what was committed is found (seed ${seed})`, (t) => {
+    const owner = new SimulatedOwner({ tokenUnits, rowUnits });
+    const operations = Math.ceil(1500 * scale);
+    playWithoutLoss(new Random(seed), owner, operations, maxTokens, (cached, committed) => { t.is(cached, committed); });
+  });
 }
