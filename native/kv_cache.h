@@ -135,6 +135,7 @@ class KvCache {
   Status UnmapHeld(int32_t slot, int32_t rows);
   Status UnmapStranded();
   Status CopyTokens(int32_t to_slot, int32_t from_slot, int32_t group, uint64_t tokens, Stream stream);
+  Status ClearScratch();
   template <typename Work>
   Status InScratch(const RowRun& run, Work work);
   RowRun RunOf(int32_t slot, int32_t from, int32_t to) const;
@@ -144,8 +145,7 @@ class KvCache {
   const bool scrub_;
   RowRanges ranges_;
   const int32_t group_rows_;
-  KeptRows kept_;                        // the owner's thread only, like the next one
-  bool is_scratch_quarantined_ = false;  // the driver would not unmap what was there
+  KeptRows kept_;  // the owner's thread only
 
   mutable std::mutex mutex_;  // guards all below
   std::condition_variable let_go_;

@@ -108,13 +108,26 @@ Status KvCache::CopyTokens(int32_t to_slot, int32_t from_slot, int32_t group, ui
   return Ok();
 }
 
-// Calls `work` while the run is mapped in the scratch slot. On success nothing is left there.
+// Unmaps what was left in the scratch slot.
+Status KvCache::ClearScratch() {
+  std::lock_guard lock(mutex_);
+  for (size_t k = stranded_.size(); k-- > 0;) {
+    if (stranded_[k].slot != kScratchSlot) continue;
+    VKV_RETURN_IF_ERROR(ranges_.UnmapStranded(stranded_[k]));
+    for (const PageId page : stranded_[k].pages) pool_->Restore(page);
+    stranded_.erase(stranded_.begin() + static_cast<ptrdiff_t>(k));
+  }
+  return Ok();
+}
+
+// Calls `work` while the run is mapped in the scratch slot. What the driver then refuses to unmap waits there for the next
+// time: the work is done.
 template <typename Work>
 Status KvCache::InScratch(const RowRun& run, Work work) {
-  if (is_scratch_quarantined_) return Fail(Code::kSlotBusy, "quarantine", kScratchSlot);
   DriverScope scope(pool_->driver());
   VKV_RETURN_IF_ERROR(scope.status());
   VKV_RETURN_IF_ERROR(ranges_.OpenScratch());
+  VKV_RETURN_IF_ERROR(ClearScratch());
   std::vector<StrandedRun> stranded;
   Status status = ranges_.Map(run, stranded);
   if (status.ok()) {
@@ -122,7 +135,6 @@ Status KvCache::InScratch(const RowRun& run, Work work) {
     ranges_.Unwind(run, layout().reservations(), stranded);
   }
   if (status.code == Code::kDriverLost) stranded.clear();
-  if (!stranded.empty() && status.ok()) status = Fail(Code::kSlotBusy, "quarantine", kScratchSlot);
   Strand(std::move(stranded));
   return status;
 }

@@ -288,7 +288,12 @@ export class KvCache {
         const fork = this.#leases.fork(slot);
         const cachedTokens = this.#table.length[fork]!;
         const cachedBy = { adoptedTokens: 0, aliasedTokens: cachedTokens, copiedTokens: 0 };
-        return { slot: fork, cachedTokens, cachedBy, pendingTokens: 0 };
+        return { slot: fork, cachedTokens, cachedBy, pendingTokens: 0, keptValue: undefined };
+      },
+      keepValue: (slot, value) => {
+        this.#hearNews();
+        const path = this.prefixes.texts.of(slot)?.path;
+        return path?.length === this.#table.length[slot] && path !== undefined && this.prefixes.index.keepValue(path, value);
       },
       append: (slot, tokens) => {
         const text = this.prefixes.texts.of(slot);

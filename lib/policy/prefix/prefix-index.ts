@@ -228,6 +228,11 @@ export class PrefixIndex {
     return this.#values.keep(path.node, path.length, value);
   }
 
+  /** How many tokens of `text` a request may take from the cache: all but one, and all where their value is kept. */
+  matchLimit(domain: PrefixDomain, text: Int32Array): number {
+    return this.#values.count > 0 && this.valueAt(domain, text) !== undefined ? text.length : Math.max(0, text.length - 1);
+  }
+
   /**
    * The value at the end of `text`, undefined when there is none or not all of the text is cached. Counts as a use of the
    * value.

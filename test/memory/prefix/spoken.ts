@@ -30,8 +30,13 @@ export class Speaker {
   /** A sequence whose prompt is computed as far as it was not cached. */
   say(tokens: readonly number[], options: AcquireOptions = {}): Sequence {
     const sequence = this.cache.acquire({ tokens, ...options });
-    if (sequence.length < tokens.length) this.compute(sequence, tokens, tokens.length - sequence.length, domainOf(options));
-    return sequence;
+    try {
+      if (sequence.length < tokens.length) this.compute(sequence, tokens, tokens.length - sequence.length, domainOf(options));
+      return sequence;
+    } catch (error) {
+      sequence.release();
+      throw error;
+    }
   }
 
   /** Lets the sequence compute its next tokens, of a text of which it knows them. */
@@ -41,7 +46,12 @@ export class Speaker {
     this.#batch.add(sequence, tokens);
     this.cache.prepare(this.#batch);
     const keys = keysOf(text, domain);
-    for (let index = from; index < from + tokens; index += 1) this.cache.stamp(sequence, index, 1, keys[index]!);
+    try {
+      for (let index = from; index < from + tokens; index += 1) this.cache.stamp(sequence, index, 1, keys[index]!);
+    } catch (error) {
+      this.cache.discard(this.#batch);
+      throw error;
+    }
     this.cache.commit(this.#batch);
   }
 
