@@ -16,7 +16,10 @@ export interface PrefixMatch {
   readonly tailRow: number;
   /** Of the whole rows, how many are in the pool: they can be evicted until the text is acquired. */
   readonly pooledRows: number;
-  /** Whether the tail row holds nothing behind the match: its text ends there, and a sequence that has it may write on in it. */
+  /**
+   * Whether the tail row holds nothing behind the match: its text ends there, and a sequence that has it may write on in
+   * it.
+   */
   readonly isTailWhole: boolean;
   /** Whether the tail row is in the pool. */
   readonly isTailPooled: boolean;
@@ -37,7 +40,9 @@ export interface MatcherParts {
 export class Matcher {
   readonly #parts: MatcherParts;
   readonly #place = { node: -1, tokens: 0 };
-  readonly #result = { tokens: 0, wholeRows: 0, tailRow: -1, pooledRows: 0, isTailWhole: false, isTailPooled: false, pendingTokens: 0 };
+  readonly #result = {
+    tokens: 0, wholeRows: 0, tailRow: -1, pooledRows: 0, isTailWhole: false, isTailPooled: false, pendingTokens: 0,
+  };
 
   constructor(parts: MatcherParts) {
     this.#parts = parts;
