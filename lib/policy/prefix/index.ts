@@ -1,10 +1,12 @@
 // The prefix index: text that is cached, found by its tokens.
 
+export { adaptive } from './adaptive.js';
 export {
   domainParts, prefixDomain, sharedDomain, type PrefixDomain, type PrefixDomainPart, type PrefixDomainParts,
 } from './domain.js';
 export { dropReasons, type DropReason, type DroppedRows } from './dropped-rows.js';
 export type { EvictionContext, EvictionPolicy, EvictionPolicyFactory } from './eviction-policy.js';
+export { lfu, type LeastFrequentlyUsedOptions } from './lfu.js';
 export { lru } from './lru.js';
 export type { NodeView } from './node-table.js';
 export type { PrefixExplanation } from './prefix-explanation.js';
@@ -15,5 +17,7 @@ export type { PathOptions, PrefixPath } from './prefix-path.js';
 export {
   PrefixTexts, type PrefixTextsOptions, type PromptItem, type PromptItemKind, type TextSource,
 } from './prefix-text.js';
+export { priority, type PriorityOptions } from './priority.js';
 export { rowArithmetic, type RowArithmetic, type RowShape } from './row-arithmetic.js';
+export { slru, type SegmentedLruOptions } from './slru.js';
 export type { TextListener } from './text-listener.js';

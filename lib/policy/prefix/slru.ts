@@ -1,6 +1,7 @@
 // slru: segmented LRU (Karedla, Love and Wherry 1994). What has been used once waits on probation, what has been used again is
 // protected; probation goes first. A flood of texts that never return then passes through probation and costs the others
-// nothing. When the protected have more than their share of the pool, their oldest go back on probation as its newest.
+// nothing. When something has to go and the protected have more than their share of the pool, their oldest go back
+// on probation as its newest.
 //
 // Why a leaf comes first: a parent has at least the uses of its child and is added after it, so it is in the same list and
 // newer, or protected while the child is not; and of the protected the child is sent back before its parent.
@@ -12,8 +13,8 @@ import { NodeLists } from './node-lists.js';
 
 export interface SegmentedLruOptions {
   /**
-   * Share of the pool's tokens that may be protected, 0 … 1; 0 is LRU. Default 0.5: with more, texts on their way to their
-   * second use have too little room (docs/eviction-policies.md).
+   * Share of the pool's tokens that may be protected, 0 … 1. Default 0.5: with more, texts on their way to their second
+   * use have too little room (docs/eviction-policies.md).
    */
   readonly protectedShare?: number;
 }
@@ -45,7 +46,6 @@ class SegmentedLru implements EvictionPolicy {
     const list = this.#nodes.uses[node]! > 1 ? secured : probation;
     this.#lists.add(node, list);
     this.#count(node, list);
-    this.#sendBack();
   }
 
   remove(node: number): void {
@@ -61,7 +61,9 @@ class SegmentedLru implements EvictionPolicy {
     this.#count(upper, list);
   }
 
+  /** Sends back before it looks: while nothing has to go, nobody has too much. */
   victim(): number {
+    this.#sendBack();
     const first = this.#lists.oldest(probation);
     return first >= 0 ? first : this.#lists.oldest(secured);
   }
