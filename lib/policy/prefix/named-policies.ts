@@ -1,15 +1,16 @@
 // The eviction policies that come with the package, by the names that commands and results use. Each with its defaults.
 
+import { adaptive } from './adaptive.js';
 import type { EvictionPolicyFactory } from './eviction-policy.js';
 import { lfu } from './lfu.js';
 import { lru } from './lru.js';
 import { priority } from './priority.js';
 import { slru } from './slru.js';
 
-export const evictionPolicyNames = ['lru', 'lfu', 'slru', 'priority'] as const;
+export const evictionPolicyNames = ['lru', 'lfu', 'slru', 'priority', 'adaptive'] as const;
 export type EvictionPolicyName = (typeof evictionPolicyNames)[number];
 
-const factories: Readonly<Record<EvictionPolicyName, () => EvictionPolicyFactory>> = { lru, lfu, slru, priority };
+const factories: Readonly<Record<EvictionPolicyName, () => EvictionPolicyFactory>> = { lru, lfu, slru, priority, adaptive };
 
 export function evictionPolicyNamed(name: EvictionPolicyName): EvictionPolicyFactory {
   return factories[name]();
