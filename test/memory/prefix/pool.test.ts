@@ -90,6 +90,16 @@ cacheTests('an admission that does not fit leaves counts, order and contents; wh
   other.release();
 });
 
+cacheTests('a prompt that fits an empty cache fits a full one, whatever of it is cached', { rows: 6, slots: 1 }, (t, bench) => {
+  const speaker = new Speaker(bench.cache);
+  speaker.say(textOf(1, 6)).release();
+  const alike = [...textOf(1, 6).slice(0, 100), ...tokensOf(2, 6 * rowTokens - 100)]; // ends inside the second row
+  const sequence = speaker.say(alike);
+  t.is(sequence.cachedTokens, rowTokens, 'there is no room to copy from the second row');
+  t.is(speaker.wrongTokens(sequence, alike), 0);
+  sequence.release();
+});
+
 cacheTests('a tenant has no more than its quota, and takes nothing from others', { prefixCache: { tenantRows: 2 } }, (t, bench) => {
   const speaker = new Speaker(bench.cache);
   speaker.say(textOf(1, 2), { tenant: 'a' }).release();
