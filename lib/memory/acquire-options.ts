@@ -2,7 +2,7 @@
 // read. A prompt's tokens are copied into an array of our own, so the caller may use theirs again.
 
 import { createError } from '../errors/index.js';
-import { checkInteger, integer, oneOf, optional, readOptions, string, withDefault, type Field } from '../options.js';
+import { checkInteger, integer, oneOf, optional, readOptions, string, withDefault, type Field, type FieldSpec } from '../options.js';
 import type { PromptItem } from '../policy/prefix/prefix-text.js';
 
 /** Token ids, each 0 … 2³¹ − 1. */
@@ -40,7 +40,7 @@ export interface AcquireOptions extends PromptOptions {
   readonly stream?: bigint | undefined;
 }
 
-const text: Field<string> = (value, place) => {
+export const text: Field<string> = (value, place) => {
   if (typeof value === 'string') return value;
   throw createError('KV_INVALID_OPTION', { reason: 'type', ...place, expected: 'a string', received: value });
 };
@@ -101,7 +101,7 @@ export function readAcquireOptions(options: AcquireOptions) {
 
 export type ReadAcquireOptions = ReturnType<typeof readAcquireOptions>;
 
-/** Throws KV_UNKNOWN_OPTION and KV_INVALID_OPTION. */
-export function readPromptOptions(owner: string, options: PromptOptions) {
-  return readOptions(owner, options, promptSpec);
+/** With the options of `more` besides. Throws KV_UNKNOWN_OPTION and KV_INVALID_OPTION. */
+export function readPromptOptions<S extends FieldSpec>(owner: string, options: PromptOptions, more: S) {
+  return readOptions(owner, options, { ...promptSpec, ...more });
 }
