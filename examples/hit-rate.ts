@@ -9,7 +9,7 @@
 import { writeFileSync } from 'node:fs';
 import { parseArgs } from 'node:util';
 
-import { KvCache, type Sequence } from 'virtual-kv';
+import { KvCache, lru, type Sequence } from 'virtual-kv';
 
 const PROMPT_TOKENS = 15;
 const FREQUENT_PROMPTS = 32;
@@ -54,7 +54,7 @@ function serve(requests: readonly Request[], pool: Pool): Served {
   const cache = new KvCache({
     model: { layers: 4, kvHeads: 8, headDim: 128, dtype: 'float16' }, layout: 'fused', // 16 KiB a token: a row is 4 tokens
     slots: 4, maxTokens: 128, pageBytes: 65_536, memoryBudgetBytes: 2 ** 30, driver: 'host', mapper: 'off',
-    prefixCache: pool === 'off' ? 'off' : { poolRows: pool },
+    prefixCache: pool === 'off' ? 'off' : { poolRows: pool, policy: lru() }, // the report's policy
   });
   const random = randomFrom(2);
   const batch = cache.createBatch(1);

@@ -40,7 +40,7 @@ export interface ReplayOptions {
   readonly memoryBytes?: number | undefined;
   /** `on`: the cache is told what requests say, and what they have in common is computed and kept once. Default `off`. */
   readonly prefixCache?: 'on' | 'off' | undefined;
-  /** What the prefix cache lets go of first. Default `lru`. */
+  /** What the prefix cache lets go of first. Default `adaptive`. */
   readonly policy?: EvictionPolicyName | undefined;
   /** Rows of finished requests that may stay for their prefixes. Default: no bound but the memory. */
   readonly poolRows?: number | undefined;
@@ -85,7 +85,7 @@ const spec = {
   prefillTokensPerStep: withDefault(count, 2_048),
   memoryBytes: optional(count),
   prefixCache: withDefault(oneOf(['on', 'off']), 'off'),
-  policy: withDefault(oneOf(evictionPolicyNames), 'lru'),
+  policy: withDefault(oneOf(evictionPolicyNames), evictionPolicyNames[0]),
   poolRows: optional(integer()),
   promptOnly: withDefault(boolean, false),
   verify: withDefault(oneOf(verifyModes), 'sampled'),

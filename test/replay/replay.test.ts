@@ -66,7 +66,7 @@ for (const layout of ['per-layer', 'sliced', 'fused'] as const) {
     test(`prefixes are shared, every token verified under the key of its text: ${layout}, ${driver}`, async (t) => {
       const options = { layout, trace: workload(300), maxTokens: 8_192, maxBatch: 16, prefixCache: 'on', verify: 'full' } as const;
       const { result } = driver === 'host' ? await replay({ ...smallHost, ...options }) : await onMock(options);
-      t.like(result, { completedRequests: 300, mismatches: 0, leakedPages: 0, cache: { prefixCache: { policy: 'lru', poolRows: null } } });
+      t.like(result, { completedRequests: 300, mismatches: 0, leakedPages: 0, cache: { prefixCache: { policy: 'adaptive', poolRows: null } } });
       const { cachedTokens, adoptedTokens, aliasedTokens, copiedTokens, promptTokens, hitRate } = result;
       t.is(adoptedTokens + aliasedTokens + copiedTokens, cachedTokens);
       t.true(aliasedTokens > 0 && hitRate > 0.1, `hit rate ${hitRate}`);
@@ -94,7 +94,7 @@ test('poolRows 0 keeps nothing after release; a pool of a few rows keeps little;
   const [none, few, all] = [await run(0), await run(20), await run()];
   t.deepEqual([none.cachedTokens, none.generatedTokens], [0, 0]);
   t.true(few.cachedTokens > 0 && few.cachedTokens < all.cachedTokens);
-  t.deepEqual(few.cache.prefixCache, { policy: 'lru', poolRows: 20 });
+  t.deepEqual(few.cache.prefixCache, { policy: 'adaptive', poolRows: 20 });
   t.true(none.cache.promptOnly && none.completedRequests === 200);
 });
 
