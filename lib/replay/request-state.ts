@@ -1,11 +1,12 @@
 // RequestState: where one request of a replay stands: waiting, in prefill, decoding or done. Batching alone changes it. It
 // outlives a preemption: the tokens generated until then are kept and become part of what is computed again.
 
+import type { StepMember } from '../policy/step-plan.js';
 import type { ReplaySequence } from './replay-cache.js';
 import { StampRuns } from './stamp-runs.js';
 import type { TraceRequest } from './trace-request.js';
 
-export class RequestState {
+export class RequestState implements StepMember {
   readonly request: TraceRequest;
   /** Tokens generated so far. */
   generatedTokens = 0;
@@ -27,6 +28,10 @@ export class RequestState {
 
   get isPrefilling(): boolean {
     return this.length < this.prefillTokens;
+  }
+
+  get remainingPrefillTokens(): number {
+    return Math.max(0, this.prefillTokens - this.length);
   }
 
   get isDone(): boolean {
