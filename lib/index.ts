@@ -30,6 +30,8 @@ export { ahead, onDemand, type GrowthPolicy } from './policy/growth.js';
 export type { IdleSlots } from './policy/idle-slots.js';
 export { bestFit, type PlacementPolicy } from './policy/placement.js';
 export { leastRecentlyUsed, type ReclaimPolicy } from './policy/reclaim.js';
+export { byArrival, byTenantShare, type OrderedRequest, type RequestOrder } from './policy/request-order.js';
+export * from './serving/index.js';
 export {
   isKvError, KvAbortError, KvCapacityError, KvDriverError, KvError, KvStateError,
   type CodedError, type DriverCall, type ErrorCode, type ErrorDetails, type Recovery, type UnavailableReason,
