@@ -108,14 +108,15 @@ export class ContinuousBatching {
   #admit(): void {
     const { order, maxBatch, prefillTokensPerStep } = this.#options;
     const isReady = (generation: Generation): boolean => this.#admission.isReady(generation, this.#running);
-    while (this.#waiting.length > 0 && (this.#running.length < maxBatch || this.#hasLessUrgent())) {
+    while (this.#waiting.length > 0) {
+      const hasRoom = this.#running.length === 0 || (!this.#isFull && this.#running.length < maxBatch);
+      if (!hasRoom && !this.#hasLessUrgent()) return;
       const next = this.#waiting.first(order, isReady);
       if (next === undefined) return;
       let prefillTokens = 0;
       for (const other of this.#running) if (order(other, next) < 0) prefillTokens += other.remainingPrefillTokens;
       if (prefillTokens >= prefillTokensPerStep) return;
-      const isFull = this.#isFull && this.#running.length > 0;
-      if (!isFull && this.#running.length < maxBatch && this.#start(next)) continue;
+      if (hasRoom && this.#start(next)) continue;
       const last = this.#running.at(-1);
       if (last === undefined || last.urgency >= next.urgency) return;
       this.#preempt(last);

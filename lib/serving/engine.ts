@@ -41,9 +41,10 @@ export interface EnginePass {
 export type EngineOutput = { readonly logits: Float32Array } | { readonly tokens: Int32Array };
 
 /**
- * Both functions answer at once or by a promise, which the scheduler waits for before it touches the cache again; by then
- * K and V are in memory, or at least queued before whatever the engine does next. Where they throw, the pass does not
- * count: its requests end with KV_ENGINE_FAILED and this error as its cause; the others go on.
+ * Both functions answer at once or by a promise, which the scheduler waits for before it touches the cache again. The answer
+ * says that the pass is over: nothing reads or writes this memory any more, since rows may change hands right after it.
+ * Where they throw, that holds too, and the pass does not count: its requests end with KV_ENGINE_FAILED and this error as its
+ * cause; the others go on.
  */
 export interface Engine {
   /** Tokens of the vocabulary: the length of a row of logits. */
