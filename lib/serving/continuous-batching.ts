@@ -211,7 +211,7 @@ export class ContinuousBatching {
     }
   }
 
-  /** Has a pass computed and its next tokens chosen. False: its requests have ended with the engine's error. */
+  /** Has a pass computed and its next tokens chosen. False: it failed, and does not count. */
   async #call(call: EngineCall, pass: Pass): Promise<boolean> {
     if (pass.length === 0) return true;
     try {
@@ -219,7 +219,10 @@ export class ContinuousBatching {
       return true;
     } catch (error) {
       this.#options.cache.discard(this.#batch); // first: a prepared sequence would retire only with its batch
-      for (const generation of pass.generations) this.#fail(generation, error as Error);
+      // An engine that met a slot which was taken away meanwhile is not to blame: the pass is run again without it.
+      if (!pass.sequences.some((sequence) => sequence.isReleased)) {
+        for (const generation of pass.generations) this.#fail(generation, error as Error);
+      }
       return false;
     }
   }

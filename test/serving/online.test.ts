@@ -3,7 +3,7 @@
 
 import { byTenantShare, OnlineScheduler, type GenerationRequest, type TokenStream } from 'virtual-kv';
 
-import { expectedTokens, hashOf, turn, vocabularyTokens } from './pattern-engine.js';
+import { expectedTokens, hashOf, PatternEngine, turn, vocabularyTokens } from './pattern-engine.js';
 import { assertAnswer, promptOf, servingTests, type ServingBench } from './serving-bench.js';
 
 interface Submitted {
@@ -205,6 +205,21 @@ servingTests('a reset of the prefix cache while answers run costs time, not trut
   cache.prefixes.reset({ preempt: true });
   await assertAnswers(serving, submitted);
   t.true(scheduler.totals.preemptions >= 3);
+});
+
+servingTests('a reset in the middle of a pass has the pass run again', {}, async (serving) => {
+  const { t, cache } = serving;
+  let passes = 0;
+  const pause = async (): Promise<void> => {
+    await turn();
+    passes += 1;
+    if (passes === 1 || passes === 4) cache.prefixes.reset({ preempt: true });
+  };
+  const engine = new PatternEngine({ cache, pause });
+  const scheduler = new OnlineScheduler({ cache, engine });
+  await assertAnswers(serving, [0, 1, 2].map((key) => submit(scheduler, { tokens: promptOf(70, key), maxNewTokens: 12 })));
+  t.is(engine.wrongTokens, 0);
+  t.is(scheduler.totals.preemptions, 6);
 });
 
 servingTests('a stop token ends an answer and is no part of it', {}, async ({ t, cache, engine }) => {
