@@ -29,6 +29,10 @@ export type { WaitOptions } from './memory/wait.js';
 export { ahead, onDemand, type GrowthPolicy } from './policy/growth.js';
 export type { IdleSlots } from './policy/idle-slots.js';
 export { bestFit, type PlacementPolicy } from './policy/placement.js';
+export {
+  adaptive, lfu, lru, priority, slru, type DropReason, type EvictionContext, type EvictionPolicy, type EvictionPolicyFactory,
+  type LeastFrequentlyUsedOptions, type NodeView, type PriorityOptions, type SegmentedLruOptions,
+} from './policy/prefix/index.js';
 export { leastRecentlyUsed, type ReclaimPolicy } from './policy/reclaim.js';
 export { byArrival, byTenantShare, type OrderedRequest, type RequestOrder } from './policy/request-order.js';
 export * from './serving/index.js';

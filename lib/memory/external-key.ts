@@ -35,18 +35,18 @@ export interface ExternalKeyParts {
 export function externalKeys({ tensors, domain, text, blockTokens, names }: ExternalKeyParts): string[] {
   const words = new KeyWords().addString(magic).add(version).add(tensors.length);
   for (const { layer, role, heads, dim, dtype } of tensors) words.add(layer).addString(role).add(heads).add(dim).addString(dtype);
-  let parent = createHash('sha256').update(bytesOf(words.addDomain(domain).add(blockTokens).words)).digest();
+  let parent = createHash('sha256').update(bytesOf(words.addDomain(domain).add(blockTokens))).digest();
   const keys: string[] = [];
   for (let start = 0; start + blockTokens <= text.length; start += blockTokens) {
-    const block = bytesOf(words.clear().addBlock(text, start, blockTokens, names).words);
+    const block = bytesOf(words.clear().addBlock(text, start, blockTokens, names));
     parent = createHash('sha256').update(parent).update(block).digest();
     keys.push(parent.toString('hex'));
   }
   return keys;
 }
 
-function bytesOf(words: Int32Array): Uint8Array {
-  const bytes = new DataView(new ArrayBuffer(4 * words.length));
-  for (let at = 0; at < words.length; at += 1) bytes.setInt32(4 * at, words[at]!, true);
+function bytesOf({ words, count }: KeyWords): Uint8Array {
+  const bytes = new DataView(new ArrayBuffer(4 * count));
+  for (let at = 0; at < count; at += 1) bytes.setInt32(4 * at, words[at]!, true);
   return new Uint8Array(bytes.buffer);
 }

@@ -4,8 +4,8 @@ import { createError } from '../errors/index.js';
 import {
   boolean, callable, integer, optional, readOptions, string, withDefault, type Field, type FieldSpec, type OptionsOf,
 } from '../options.js';
+import { adaptive } from '../policy/prefix/adaptive.js';
 import type { EvictionPolicyFactory } from '../policy/prefix/eviction-policy.js';
-import { lru } from '../policy/prefix/lru.js';
 import { blockTokensField, defaultBlockTokens } from './prefix-block-keys.js';
 
 export interface PrefixCacheOptions {
@@ -18,7 +18,7 @@ export interface PrefixCacheOptions {
   readonly poolBytes?: number | undefined;
   /** Rows of one tenant among them, at most. Default: no bound. */
   readonly tenantRows?: number | undefined;
-  /** What goes first. Default `lru()`. */
+  /** What goes first. Default `adaptive()`; docs/eviction-policies.md compares them. */
   readonly policy?: EvictionPolicyFactory | undefined;
   /** Values that `Sequence.keepValue` keeps at most; the one used longest ago goes first. Default 64. */
   readonly endValues?: number | undefined;
@@ -43,7 +43,7 @@ const spec = {
   poolRows: optional(integer()),
   poolBytes: optional(integer()),
   tenantRows: optional(integer()),
-  policy: withDefault(callable<EvictionPolicyFactory>(), lru()),
+  policy: withDefault(callable<EvictionPolicyFactory>(), adaptive()),
   endValues: withDefault(integer(), 64),
   now: withDefault(callable<() => number>(), () => Date.now()),
   recentRequests: withDefault(integer({ min: 1, max: 2 ** 20 }), 1_000),

@@ -23,12 +23,14 @@ const scratch = new KeyWords();
 
 /** The parent of a domain's first blocks. */
 export function domainKey(domain: PrefixDomainParts): BlockKey {
-  return hashWords(scratch.clear().addDomain(domain).words, domainSeed);
+  const { words, count } = scratch.clear().addDomain(domain);
+  return hashWords(words, count, domainSeed);
 }
 
 /** The key of text[start, start + count), a block behind that of `parent`. */
 export function blockKey(parent: BlockKey, text: Int32Array, start: number, count: number, names?: ItemNames): BlockKey {
-  return hashWords(scratch.clear().add(parent.low).add(parent.high).addBlock(text, start, count, names).words, blockSeed);
+  scratch.clear().add(parent.low).add(parent.high).addBlock(text, start, count, names);
+  return hashWords(scratch.words, scratch.count, blockSeed);
 }
 
 /** The keys of all whole blocks of a text. */
@@ -56,13 +58,13 @@ const c2 = 0xab0e9789;
 const c3 = 0x38b34ae5;
 const c4 = 0xa1e38b93;
 
-/** The first 64 bits of the hash of the words' bytes, least significant first: `low` is its first word. */
-export function hashWords(words: Int32Array, seed: number): BlockKey {
+/** The first 64 bits of the hash of the first `count` words' bytes, least significant first: `low` is its first word. */
+export function hashWords(words: Int32Array, count: number, seed: number): BlockKey {
   let h1 = seed;
   let h2 = seed;
   let h3 = seed;
   let h4 = seed;
-  const whole = words.length & ~3;
+  const whole = count & ~3;
   for (let at = 0; at < whole; at += 4) {
     h1 ^= Math.imul(rotate(Math.imul(words[at]!, c1), 15), c2);
     h1 = (Math.imul(rotate(h1, 19) + h2, 5) + 0x561ccd1b) | 0;
@@ -73,11 +75,11 @@ export function hashWords(words: Int32Array, seed: number): BlockKey {
     h4 ^= Math.imul(rotate(Math.imul(words[at + 3]!, c4), 18), c1);
     h4 = (Math.imul(rotate(h4, 13) + h1, 5) + 0x32ac3b17) | 0;
   }
-  const rest = words.length - whole;
+  const rest = count - whole;
   if (rest > 2) h3 ^= Math.imul(rotate(Math.imul(words[whole + 2]!, c3), 17), c4);
   if (rest > 1) h2 ^= Math.imul(rotate(Math.imul(words[whole + 1]!, c2), 16), c3);
   if (rest > 0) h1 ^= Math.imul(rotate(Math.imul(words[whole]!, c1), 15), c2);
-  const bytes = 4 * words.length;
+  const bytes = 4 * count;
   h1 ^= bytes;
   h2 ^= bytes;
   h3 ^= bytes;

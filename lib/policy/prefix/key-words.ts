@@ -24,9 +24,13 @@ export class KeyWords {
   #words = new Int32Array(64);
   #count = 0;
 
-  /** What was added since `clear`; valid until the next call. */
+  /** The first `count` of these were added since `clear`; valid until the next call. */
   get words(): Int32Array {
-    return this.#words.subarray(0, this.#count);
+    return this.#words;
+  }
+
+  get count(): number {
+    return this.#count;
   }
 
   clear(): this {
@@ -64,13 +68,21 @@ export class KeyWords {
     this.add(count);
     const end = start + count;
     for (let at = start; at < end;) {
-      const token = text[at]!;
-      if (token >= 0) {
-        this.add(token);
-        at += 1;
-      } else at = this.#addItem(text, at, end, names);
+      at = this.#addTokens(text, at, end);
+      if (at < end) at = this.#addItem(text, at, end, names);
     }
     return this;
+  }
+
+  /** Adds tokens from `at` on; answers where an item begins, or `end`. */
+  #addTokens(text: Int32Array, at: number, end: number): number {
+    const before = this.#count - at;
+    if (end + before > this.#words.length) this.#words = enlarged(this.#words, 2 * (end + before));
+    const words = this.#words;
+    let place = at;
+    for (; place < end && text[place]! >= 0; place += 1) words[before + place] = text[place]!;
+    this.#count = before + place;
+    return place;
   }
 
   /** Adds the run of one item's positions from `at` on; answers where it ends. */
