@@ -34,6 +34,8 @@ export {
   type LeastFrequentlyUsedOptions, type NodeView, type PriorityOptions, type SegmentedLruOptions,
 } from './policy/prefix/index.js';
 export { leastRecentlyUsed, type ReclaimPolicy } from './policy/reclaim.js';
+export { byArrival, byTenantShare, type OrderedRequest, type RequestOrder } from './policy/request-order.js';
+export * from './serving/index.js';
 export {
   isKvError, KvAbortError, KvCapacityError, KvDriverError, KvError, KvStateError,
   type CodedError, type DriverCall, type ErrorCode, type ErrorDetails, type Recovery, type UnavailableReason,

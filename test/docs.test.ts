@@ -26,6 +26,12 @@ const documented = {
   DriverOptions: 'lib/memory/driver.ts',
   LayoutOptions: 'lib/memory/layout.ts',
   ModelShape: 'lib/memory/model-shape.ts',
+  SchedulerOptions: 'lib/serving/scheduler-options.ts',
+  OfflineSchedulerOptions: 'lib/serving/offline.ts',
+  OnlineSchedulerOptions: 'lib/serving/online.ts',
+  GenerationRequest: 'lib/serving/request.ts',
+  GenerationResult: 'lib/serving/generation.ts',
+  SamplerOptions: 'lib/serving/sampling.ts',
   MockDeviceOptions: 'lib/memory/mock-device.ts',
   FailCallOptions: 'lib/memory/mock-device.ts',
 } as const;
@@ -71,4 +77,9 @@ test('no document names a file that is not there', (t) => {
 test('the code in the README is the example that runs', (t) => {
   const code = read('examples/quick-start.mjs').split('\n').filter((line) => !/^\/\/ /.test(line)).join('\n').trim();
   t.true(read('README.md').includes(code));
+});
+
+test('the engine in docs/engines.md is the one of the example that runs', (t) => {
+  const engine = /class CopyingEngine.*?\n}\n/s.exec(read('examples/serving.ts'))![0];
+  t.true(read('docs/engines.md').includes(engine));
 });

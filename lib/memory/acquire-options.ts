@@ -71,6 +71,8 @@ const items: Field<readonly PromptItem[]> = (value, place) => {
   throw createError('KV_INVALID_OPTION', { reason: 'type', ...place, expected: 'an array of items', received: value });
 };
 
+const caching = withDefault(oneOf(['read-write', 'read', 'write', 'off']), 'read-write');
+
 const promptSpec = {
   tokens: optional(tokens), items, tenant: withDefault(text, ''), salt: optional(text), adapter: optional(text),
 };
@@ -79,7 +81,7 @@ const acquireSpec = {
   ...promptSpec,
   promptTokens: optional(integer()),
   reserve: withDefault(oneOf(['prompt', 'none']), 'prompt'),
-  caching: withDefault(oneOf(['read-write', 'read', 'write', 'off']), 'read-write'),
+  caching,
   priority: withDefault(integer({ max: 255 }), 0),
   stream: withDefault<bigint>((value, place) => {
     if (typeof value === 'bigint' && value >= 0n) return value;
@@ -105,3 +107,5 @@ export type ReadAcquireOptions = ReturnType<typeof readAcquireOptions>;
 export function readPromptOptions<S extends FieldSpec>(owner: string, options: PromptOptions, more: S) {
   return readOptions(owner, options, { ...promptSpec, ...more });
 }
+
+export { caching as cachingField, items as itemsField, text as textField, tokens as tokensField };

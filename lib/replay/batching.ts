@@ -5,6 +5,7 @@
 // what the prefix cache still has of them. The loop allocates per request, never per token.
 
 import { isKvError } from '../errors/index.js';
+import { planStep } from '../policy/step-plan.js';
 import { PAGED_BLOCK_TOKENS } from './memory-timeline.js';
 import type { ReplayBatch, ReplayCache, ReplaySequence } from './replay-cache.js';
 import { RequestState } from './request-state.js';
@@ -164,22 +165,13 @@ export class Batching {
   /** Puts the running sequences into the batch; returns the prefill tokens among them. */
   #fillBatch(): number {
     this.#batch.clear();
-    for (const state of this.#running) {
-      state.passTokens = state.isPrefilling ? 0 : 1;
-      if (state.passTokens > 0) this.#batch.add(state.sequence!, 1);
-    }
-    let prefillTokens = 0;
-    for (const state of this.#running) {
-      if (prefillTokens === this.#prefillTokensPerStep) break;
-      if (!state.isPrefilling) continue;
-      this.#addChunk(state, this.#prefillTokensPerStep - prefillTokens);
-      prefillTokens += state.passTokens;
-    }
+    const prefillTokens = planStep(this.#running, this.#prefillTokensPerStep);
+    for (const { passTokens, sequence } of this.#running) if (passTokens > 0) this.#batch.add(sequence!, passTokens);
     return prefillTokens;
   }
 
   #addChunk(state: RequestState, most: number): void {
-    state.passTokens = Math.min(most, state.prefillTokens - state.length);
+    state.passTokens = Math.min(most, state.remainingPrefillTokens);
     this.#batch.add(state.sequence!, state.passTokens);
   }
 

@@ -1,13 +1,14 @@
 // RequestState: where one request of a replay stands: waiting, in prefill, decoding or done. Batching alone changes it. It
 // outlives a preemption: the tokens generated until then are kept and become part of what is computed again.
 
+import type { StepMember } from '../policy/step-plan.js';
 import type { ReplaySequence } from './replay-cache.js';
 import type { RequestText } from './request-text.js';
 import type { StampKeys } from './stamp-keys.js';
 import { StampRuns } from './stamp-runs.js';
 import type { TraceRequest } from './trace-request.js';
 
-export class RequestState {
+export class RequestState implements StepMember {
   readonly request: TraceRequest;
   /** What it says, where the cache is told. */
   readonly text: RequestText | undefined;
@@ -36,6 +37,10 @@ export class RequestState {
 
   get isPrefilling(): boolean {
     return this.length < this.prefillTokens;
+  }
+
+  get remainingPrefillTokens(): number {
+    return Math.max(0, this.prefillTokens - this.length);
   }
 
   get isDone(): boolean {
