@@ -250,6 +250,23 @@ export class KvCache {
     this.close();
   }
 
+  /** @internal */
+  owns(batch: Batch): boolean {
+    return batch.belongsTo(this.#table);
+  }
+
+  /** Throws KV_COPY_OUT_OF_RANGE unless the slot has memory for so many tokens. @internal */
+  checkRoom(call: string, slot: number, tokens: number): void {
+    this.#checkOpen(call);
+    if (this.#table.hasRoom(slot, tokens)) return;
+    this.#native.publish();
+    if (this.#table.hasRoom(slot, tokens)) return;
+    const { address, strides } = this.tensors[0]!;
+    throw createError('KV_COPY_OUT_OF_RANGE', {
+      call, address: Number(address) + slot * strides.slotBytes, bytes: this.layout.usedBytes(tokens),
+    });
+  }
+
   #sequenceOwner(): SequenceOwner {
     return {
       table: this.#table,
@@ -290,13 +307,8 @@ export class KvCache {
     checkInteger('KvCache', 'tokens', tokens, 0, this.layout.maxTokens - fromToken);
     checkSequence(sequence, `KvCache.${call}`);
     const slot = sequence.slotIn(this.#table);
-    this.#native.publish();
-    if (this.#table.hasRoom(slot, fromToken + tokens)) return slot;
-    const { address, strides } = this.tensors[0]!;
-    throw createError('KV_COPY_OUT_OF_RANGE', {
-      call, address: Number(address) + slot * strides.slotBytes + fromToken * strides.tokenBytes,
-      bytes: this.layout.usedBytes(tokens),
-    });
+    this.checkRoom(call, slot, fromToken + tokens);
+    return slot;
   }
 
   /** What happened behind JavaScript's back: rows the mapper mapped, fences passed, failures nobody waited for. */
