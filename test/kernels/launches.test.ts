@@ -113,6 +113,14 @@ test('rows that are not mapped end the device, as they would a GPU\'s context', 
   device.close();
 });
 
+test('a device does not take head dims beyond its kernels', (t) => {
+  const bench = new CacheBench(t, {
+    device: { granularityBytes: pageBytes }, model: { layers: 1, kvHeads: 1, headDim: 257, dtype: 'float16' },
+  });
+  t.throws(() => new Kernels({ cache: bench.cache }), { message: /head dims up to 256 on a GPU, got 257/ });
+  bench.close();
+});
+
 test('on a device only addresses are taken for rows', (t) => {
   const device = openDevice();
   const world = new KernelWorld(t, device.driver, new Random(1), { kvHeads: 1, group: 1, dim: 8 });
