@@ -5,7 +5,12 @@
 namespace vkv {
 
 KvCache::KvCache(std::shared_ptr<PagePool> pool, Layout layout, bool scrub)
-    : pool_(std::move(pool)), scrub_(scrub), ranges_(*pool_, std::move(layout)), slots_(ranges_.layout().slots()) {
+    : pool_(std::move(pool)),
+      scrub_(scrub),
+      ranges_(*pool_, std::move(layout)),
+      group_rows_(static_cast<int32_t>(std::min(ranges_.layout().GroupRows(), ranges_.layout().MaxRows()))),
+      kept_(*pool_),
+      slots_(ranges_.layout().slots()) {
   changed_.reserve(slots_.size());
 }
 
@@ -23,7 +28,9 @@ KvCache::~KvCache() { (void)Close(); }
 
 CacheCounters KvCache::counters() const {
   std::lock_guard lock(mutex_);
-  return counters_;
+  CacheCounters counters = counters_;
+  counters.kept_groups = kept_.count();
+  return counters;
 }
 
 Status KvCache::Hold(Lock& lock, int32_t slot) {
@@ -168,13 +175,15 @@ void KvCache::Strand(std::vector<StrandedRun> stranded) {
   std::lock_guard lock(mutex_);
   for (StrandedRun& run : stranded) {
     for (PageId page : run.pages) {
-      pool_->Share(page);
+      pool_->Share(std::span(&page, 1));
       pool_->Quarantine(page);
     }
-    Slot& slot = slots_[run.slot];
-    if (!slot.is_quarantined) ++counters_.quarantined_slots;
-    slot.is_quarantined = true;
-    MarkChanged(run.slot);
+    if (run.slot != kScratchSlot) {
+      Slot& slot = slots_[run.slot];
+      if (!slot.is_quarantined) ++counters_.quarantined_slots;
+      slot.is_quarantined = true;
+      MarkChanged(run.slot);
+    }
     stranded_.push_back(std::move(run));
   }
 }
@@ -188,6 +197,7 @@ Status KvCache::Scrub(const RowRun& run, Tenant tenant) {
     if (run.pages[k] == kNoPage) continue;
     const Tenant previous = pool_->tenant(run.pages[k]);
     if (previous == kCleanTenant || previous == tenant) continue;
+    if (pool_->references(run.pages[k]) > 1) return Fail(Code::kInternal, "Scrub", run.slot, run.pages[k]);
     const uint64_t address = ranges_.RowAddress(run.slot, run.from + static_cast<int32_t>(k / width), k % width);
     VKV_RETURN_IF_ERROR(driver.Fill(address, 0, layout().page_bytes(), 0));
     ++scrubbed;
@@ -299,12 +309,18 @@ int32_t KvCache::Publish(std::span<int32_t> rows, std::span<uint8_t> quarantined
   return count;
 }
 
-Status KvCache::Verify() const {
+Status KvCache::Verify(uint64_t& pages_in_use) const {
   std::lock_guard lock(mutex_);
   uint64_t mapped_rows = 0, mapped_pages = 0;
+  std::vector<PageId> uses;  // each page as often as it is referred to
+  kept_.Collect(uses);
+  for (const StrandedRun& run : stranded_) uses.insert(uses.end(), run.pages.begin(), run.pages.end());
   for (size_t k = 0; k < slots_.size(); ++k) {
     const Slot& slot = slots_[k];
-    const uint64_t pages = std::count_if(slot.pages.begin(), slot.pages.end(), [](PageId p) { return p != kNoPage; });
+    const size_t before = uses.size();
+    for (const PageId page : slot.pages)
+      if (page != kNoPage) uses.push_back(page);
+    const uint64_t pages = uses.size() - before;
     if (slot.pages.size() != slot.rows * layout().reservations() || pages != layout().PagesBetween(0, slot.rows))
       return Fail(Code::kInternal, "pages of a slot", static_cast<int64_t>(k), static_cast<int64_t>(pages));
     mapped_rows += slot.rows;
@@ -313,6 +329,14 @@ Status KvCache::Verify() const {
   if (mapped_rows != counters_.mapped_rows || mapped_pages != counters_.mapped_pages)
     return Fail(Code::kInternal, "mapped pages", static_cast<int64_t>(mapped_pages),
                 static_cast<int64_t>(counters_.mapped_pages));
+  std::sort(uses.begin(), uses.end());
+  pages_in_use = 0;
+  for (size_t k = 0, next = 0; k < uses.size(); k = next) {
+    while (next < uses.size() && uses[next] == uses[k]) ++next;
+    if (!pool_->is_quarantined(uses[k])) ++pages_in_use;
+    if (pool_->references(uses[k]) != next - k)
+      return Fail(Code::kInternal, "references of a page", uses[k], static_cast<int64_t>(next - k));
+  }
   return Ok();
 }
 
@@ -337,6 +361,7 @@ Status KvCache::Close() {
   for (size_t slot = 0; slot < slots_.size(); ++slot) VKV_RETURN_IF_ERROR(Shrink(static_cast<int32_t>(slot), 0));
   DriverScope scope(pool_->driver());
   if (!scope.status().ok() && scope.status().code != Code::kDriverLost) return scope.status();
+  kept_.DropAll();
   VKV_RETURN_IF_ERROR(ranges_.Close());
   is_closed_ = true;
   return Ok();

@@ -1,7 +1,7 @@
-// KvCache: slots and their rows. Grows and shrinks slots as transactions; knows nothing of sequences, lengths or policy.
+// KvCache: slots and their rows. Grows, shrinks and shares them as transactions; knows nothing of sequences, lengths or policy.
 //
 // Invariants: a slot with r rows has exactly the pages Layout says, mapped and accessible in every reservation; each of
-// them is referred to once per slot that maps it. A slot that someone works on is busy; only its holder touches its pages.
+// them is referred to once per slot that maps it, and once more while its group is kept. A slot that someone works on is busy; only its holder touches its pages.
 // A slot in which the driver refused an undo is quarantined: what it left mapped is kept aside, and it is not used again.
 // Threads: any. The mutex guards the slots' records; it is not held across driver calls (Close alone excepted: nobody else is
 // left). Waiting happens only in Hold, for a slot the other thread works on: at most one row's mapping.
@@ -15,6 +15,7 @@
 #include <span>
 #include <vector>
 
+#include "kept_rows.h"
 #include "layout.h"
 #include "page_pool.h"
 #include "row_ranges.h"
@@ -27,14 +28,34 @@ struct GrowCommand {
   int32_t rows;  // the rows it shall have; no effect if it has as many
 };
 
+// The group of rows of a slot that is kept as `id`.
+struct KeepCommand {
+  int32_t slot;
+  int32_t group;
+  RowId id;
+};
+
+struct CopyCommand {
+  int32_t slot;
+  int32_t group;
+  int32_t from_slot;  // one that maps the group at the same place, or -1: it is kept as `id`
+  RowId id;
+  uint64_t tokens;  // of the slot, from its start: those of them that are in the group are copied
+  Stream stream;
+};
+
 struct CacheCounters {
   uint64_t foreground_rows = 0, foreground_maps = 0;  // maps and unmaps count pages
   uint64_t background_rows = 0, background_maps = 0;
+  uint64_t aliased_rows = 0, alias_maps = 0;
+  uint64_t detached_rows = 0;
+  uint64_t copied_bytes = 0;
   uint64_t unmapped_rows = 0, unmaps = 0;
   uint64_t scrubbed_pages = 0;
   uint64_t mapped_rows = 0;        // now
   uint64_t mapped_pages = 0;       // now, each mapping counted
   uint64_t quarantined_slots = 0;  // now
+  uint64_t kept_groups = 0;        // now
 };
 
 class KvCache {
@@ -62,10 +83,28 @@ class KvCache {
   // The slot's next content belongs to `tenant`; scrubs mapped rows of another one if the cache scrubs.
   Status Assign(int32_t slot, Tenant tenant);
 
+  // Sharing works on groups of rows (Layout::GroupRows; one row in most models). All from the owner's thread.
+
+  // Keeps groups of mapped rows under their numbers, whatever the slots do later; again with more rows when a group has
+  // grown. kInternal when a group is not mapped.
+  Status Keep(std::span<const KeepCommand> commands);
+  // Ends it: pages that no slot maps are free.
+  void Drop(std::span<const int32_t> ids);
+  // Maps kept groups behind the slot's rows, which end at a group. Pages of a promise that this saves are free again. On
+  // failure nothing has changed.
+  Status Alias(int32_t slot, std::span<const int32_t> ids);
+  // Copies a group's first tokens into rows that the slot has and nobody else. Done when it returns; on failure those rows
+  // hold anything.
+  Status CopyGroup(const CopyCommand& command);
+  // Gives the slot pages of its own for a group, with its tokens before `tokens` (from the slot's start) copied. On failure
+  // all is as before; only when the driver refuses the undo, the rows from there on are gone and the slot is in quarantine.
+  Status Detach(int32_t slot, int32_t group, uint64_t tokens, Stream stream);
+
   // Writes rows and quarantine (0 or 1) of every slot that changed since the last call; returns how many.
   int32_t Publish(std::span<int32_t> rows, std::span<uint8_t> quarantined);
-  // kInternal when the records contradict each other.
-  Status Verify() const;
+  // kInternal when the records contradict each other or the pool's references; counts the pages in use here, each once, those in
+  // quarantine not.
+  Status Verify(uint64_t& pages) const;
   // Unmaps everything and frees the addresses. Pre: the mapper has stopped. Idempotent; retryable after a failure.
   Status Close();
 
@@ -95,10 +134,18 @@ class KvCache {
   Status Scrub(const RowRun& run, Tenant tenant);
   Status UnmapHeld(int32_t slot, int32_t rows);
   Status UnmapStranded();
+  Status CopyTokens(int32_t to_slot, int32_t from_slot, int32_t group, uint64_t tokens, Stream stream);
+  Status ClearScratch();
+  template <typename Work>
+  Status InScratch(const RowRun& run, Work work);
+  RowRun RunOf(int32_t slot, int32_t from, int32_t to) const;
+  Status Swap(const RowRun& shared, const RowRun& fresh, bool& is_swapped);
 
   const std::shared_ptr<PagePool> pool_;
   const bool scrub_;
   RowRanges ranges_;
+  const int32_t group_rows_;
+  KeptRows kept_;  // the owner's thread only
 
   mutable std::mutex mutex_;  // guards all below
   std::condition_variable let_go_;

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <numeric>
 #include <vector>
 
 namespace vkv {
@@ -40,6 +41,13 @@ class Layout {
   // Pages of one slot in reservation i once it has `rows` rows.
   uint64_t PagesAfter(uint64_t rows, size_t i) const {
     return std::min(CeilDiv(rows * token_bytes_[i], max_token_bytes_), StripePages(i));
+  }
+  // Rows of a group, the unit of sharing: the fewest that end at the same token in every reservation, so that no page of a
+  // group holds anything of the next one. One where all tokens have the same size.
+  uint64_t GroupRows() const {
+    uint64_t divisor = max_token_bytes_;
+    for (const uint64_t bytes : token_bytes_) divisor = std::gcd(divisor, bytes);
+    return max_token_bytes_ / divisor;
   }
   bool HasPage(uint64_t row, size_t i) const { return PagesAfter(row + 1, i) > PagesAfter(row, i); }
   uint64_t PagesBetween(uint64_t from_rows, uint64_t to_rows) const {

@@ -139,9 +139,20 @@ PageId PagePool::AddLocked(PageHandle handle) {
   return id;
 }
 
-void PagePool::Share(PageId page) {
+void PagePool::Share(std::span<const PageId> pages) {
   std::lock_guard lock(mutex_);
-  ++pages_[page].references;
+  for (PageId page : pages)
+    if (page != kNoPage) ++pages_[page].references;
+}
+
+uint32_t PagePool::references(PageId page) const {
+  std::lock_guard lock(mutex_);
+  return pages_[page].references;
+}
+
+bool PagePool::is_quarantined(PageId page) const {
+  std::lock_guard lock(mutex_);
+  return pages_[page].is_quarantined;
 }
 
 void PagePool::Give(std::span<const PageId> pages) {

@@ -60,8 +60,10 @@ class PagePool {
   // `promised` of them are drawn from the promise, and are there even if the budget was lowered since. All or nothing:
   // kOutOfPages, or the driver's refusal to create, leaves every count as it was.
   Status Take(uint64_t promised, std::span<const uint64_t> near, std::span<PageId> pages);
-  // One more slot refers to the page.
-  void Share(PageId page);
+  // One more reference each, to pages in use; passes over kNoPage.
+  void Share(std::span<const PageId> pages);
+  uint32_t references(PageId page) const;
+  bool is_quarantined(PageId page) const;
   // Drops one reference each; a page without any is free.
   void Give(std::span<const PageId> pages);
   // Takes a page in use out of service: it stays where it is until Restore gives it back.

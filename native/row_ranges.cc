@@ -1,5 +1,7 @@
 #include "row_ranges.h"
 
+#include <algorithm>
+
 namespace vkv {
 
 Status RowRanges::Open() {
@@ -17,11 +19,24 @@ Status RowRanges::Open() {
   return Ok();
 }
 
+Status RowRanges::OpenScratch() {
+  if (!scratch_.empty()) return Ok();
+  std::vector<Reservation> scratch(layout_.reservations());
+  const uint64_t rows = std::min(layout_.GroupRows(), layout_.MaxRows());
+  for (size_t i = 0; i < scratch.size(); ++i)
+    VKV_RETURN_IF_ERROR(Reservation::Open(pool_.driver(), layout_.PagesAfter(rows, i) * layout_.page_bytes(),
+                                          layout_.page_bytes(), scratch[i]));
+  scratch_ = std::move(scratch);
+  return Ok();
+}
+
 Status RowRanges::Close() {
   Status first;
-  for (Reservation& reservation : reservations_) {
-    const Status status = reservation.Close();
-    if (!status.ok() && first.ok()) first = status;
+  for (std::vector<Reservation>* reservations : {&reservations_, &scratch_}) {
+    for (Reservation& reservation : *reservations) {
+      const Status status = reservation.Close();
+      if (!status.ok() && first.ok()) first = status;
+    }
   }
   return first;
 }
@@ -38,9 +53,9 @@ Status RowRanges::MapColumn(const RowRun& run, size_t reservation, std::vector<S
   if (pages.empty()) return Ok();
   std::vector<PageHandle> handles(pages.size());
   pool_.Handles(pages, handles);
-  const uint64_t offset = layout_.RowOffset(run.slot, run.from, reservation);
+  const uint64_t offset = Offset(run.slot, run.from, reservation);
   uint64_t left_mapped = 0;
-  const Status status = reservations_[reservation].MapRun(offset, handles, left_mapped);
+  const Status status = At(run.slot, reservation).MapRun(offset, handles, left_mapped);
   if (left_mapped > 0) {
     pages.resize(left_mapped);
     stranded.push_back({run.slot, reservation, offset, std::move(pages)});
@@ -49,9 +64,9 @@ Status RowRanges::MapColumn(const RowRun& run, size_t reservation, std::vector<S
 }
 
 Status RowRanges::UnmapColumn(const RowRun& run, size_t reservation) {
-  const uint64_t pages = layout_.PagesAfter(run.to, reservation) - layout_.PagesAfter(run.from, reservation);
+  const uint64_t pages = ColumnPages(run, reservation).size();
   if (pages == 0) return Ok();
-  return reservations_[reservation].UnmapRun(layout_.RowOffset(run.slot, run.from, reservation), pages);
+  return At(run.slot, reservation).UnmapRun(Offset(run.slot, run.from, reservation), pages);
 }
 
 Status RowRanges::Map(const RowRun& run, std::vector<StrandedRun>& stranded) {
@@ -67,7 +82,7 @@ Status RowRanges::Map(const RowRun& run, std::vector<StrandedRun>& stranded) {
 void RowRanges::Unwind(const RowRun& run, size_t reservations, std::vector<StrandedRun>& stranded) {
   for (size_t i = 0; i < reservations; ++i)
     if (!UnmapColumn(run, i).ok())
-      stranded.push_back({run.slot, i, layout_.RowOffset(run.slot, run.from, i), ColumnPages(run, i)});
+      stranded.push_back({run.slot, i, Offset(run.slot, run.from, i), ColumnPages(run, i)});
 }
 
 Status RowRanges::Unmap(const RowRun& run, std::vector<StrandedRun>& stranded) {
@@ -81,7 +96,7 @@ Status RowRanges::Unmap(const RowRun& run, std::vector<StrandedRun>& stranded) {
       for (size_t rest = i; rest < layout_.reservations(); ++rest)
         if (!UnmapColumn(run, rest).ok())
           stranded.push_back(
-              {run.slot, rest, layout_.RowOffset(run.slot, run.from, rest), ColumnPages(run, rest)});
+              {run.slot, rest, Offset(run.slot, run.from, rest), ColumnPages(run, rest)});
       if (stranded.empty()) return Ok();  // all of it is unmapped after all
       return status;
     }
@@ -91,7 +106,7 @@ Status RowRanges::Unmap(const RowRun& run, std::vector<StrandedRun>& stranded) {
 }
 
 Status RowRanges::UnmapStranded(const StrandedRun& stranded) {
-  return reservations_[stranded.reservation].UnmapRun(stranded.offset, stranded.pages.size());
+  return At(stranded.slot, stranded.reservation).UnmapRun(stranded.offset, stranded.pages.size());
 }
 
 }  // namespace vkv

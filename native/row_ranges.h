@@ -1,7 +1,8 @@
 // RowRanges: the address ranges of one cache, in which it maps and unmaps whole rows of a slot, all reservations or none.
 //
 // It owns the reservations and knows the layout; it does not know which rows are mapped (kv_cache does) and takes no page
-// from the pool. When the driver refuses an undo as well, what it left mapped is handed out as stranded runs.
+// from the pool. Beside the slots there is a scratch slot of one group of rows, reserved when first needed, where pages are
+// mapped that must be read or filled while they are in no slot. When the driver refuses an undo as well, what it left mapped is handed out as stranded runs.
 // Threads: any, on different slots; calls are made inside a DriverScope.
 #ifndef VKV_ROW_RANGES_H_
 #define VKV_ROW_RANGES_H_
@@ -16,6 +17,9 @@
 #include "status.h"
 
 namespace vkv {
+
+// The slot number of the scratch.
+inline constexpr int32_t kScratchSlot = -1;
 
 // Rows [from, to) of a slot and their pages, [row, reservation], kNoPage where a row adds none.
 struct RowRun {
@@ -38,13 +42,14 @@ class RowRanges {
   RowRanges(PagePool& pool, Layout layout) : pool_(pool), layout_(std::move(layout)) {}
 
   Status Open();   // on failure nothing stays reserved
+  Status OpenScratch();  // idempotent; on failure nothing of it stays reserved
   Status Close();  // pre: nothing mapped; idempotent, retryable
 
   const Layout& layout() const { return layout_; }
   uint64_t address(size_t reservation) const { return reservations_[reservation].address(); }
   // Address of the page that `row` adds in a reservation.
   uint64_t RowAddress(int32_t slot, int32_t row, size_t reservation) const {
-    return address(reservation) + layout_.RowOffset(slot, row, reservation);
+    return At(slot, reservation).address() + Offset(slot, row, reservation);
   }
 
   // Maps the run with access. On failure nothing of it is mapped except what `stranded` says.
@@ -58,6 +63,15 @@ class RowRanges {
   Status UnmapStranded(const StrandedRun& stranded);
 
  private:
+  const Reservation& At(int32_t slot, size_t reservation) const {
+    return slot == kScratchSlot ? scratch_[reservation] : reservations_[reservation];
+  }
+  Reservation& At(int32_t slot, size_t reservation) {
+    return slot == kScratchSlot ? scratch_[reservation] : reservations_[reservation];
+  }
+  uint64_t Offset(int32_t slot, int32_t row, size_t reservation) const {
+    return layout_.RowOffset(slot == kScratchSlot ? 0 : slot, row, reservation);
+  }
   Status MapColumn(const RowRun& run, size_t reservation, std::vector<StrandedRun>& stranded);
   Status UnmapColumn(const RowRun& run, size_t reservation);
   std::vector<PageId> ColumnPages(const RowRun& run, size_t reservation) const;
@@ -65,6 +79,7 @@ class RowRanges {
   PagePool& pool_;
   const Layout layout_;
   std::vector<Reservation> reservations_;
+  std::vector<Reservation> scratch_;
 };
 
 }  // namespace vkv

@@ -3,13 +3,23 @@ import * as path from 'node:path';
 
 import test from 'ava';
 
+import { cacheMetrics } from '../dist/memory/metric-definitions.js';
+
 const root = path.resolve(__dirname, '..');
 const read = (file: string): string => readFileSync(path.join(root, file), 'utf8');
 
 /** Public options interfaces and where they are; their fields must each stand once in the table of that name. */
 const documented = {
   KvCacheOptions: 'lib/memory/kv-cache-options.ts',
-  AcquireOptions: 'lib/memory/kv-cache-options.ts',
+  AcquireOptions: 'lib/memory/acquire-options.ts',
+  PrefixCacheOptions: 'lib/memory/prefix-options.ts',
+  PrefixEventsOptions: 'lib/memory/prefix-options.ts',
+  PrefixResetOptions: 'lib/memory/prefixes.ts',
+  PrefixBlockKeysOptions: 'lib/memory/prefix-block-keys.ts',
+  SegmentedLruOptions: 'lib/policy/prefix/slru.ts',
+  LeastFrequentlyUsedOptions: 'lib/policy/prefix/lfu.ts',
+  PriorityOptions: 'lib/policy/prefix/priority.ts',
+  MetricsOptions: 'lib/prometheus.ts',
   WaitOptions: 'lib/memory/wait.ts',
   ReleaseOptions: 'lib/memory/fence.ts',
   PagePoolOptions: 'lib/memory/page-pool.ts',
@@ -23,11 +33,14 @@ const documented = {
   FailCallOptions: 'lib/memory/mock-device.ts',
 } as const;
 
+/** Fields of an interface, and of the one it extends when that is in the same file. */
 function fieldsOf(name: string, file: string): string[] {
   const source = read(file);
-  const start = source.indexOf(`export interface ${name} {`);
-  const body = source.slice(start, source.indexOf('\n}', start));
-  return [...body.matchAll(/^ {2}readonly (\w+)\??:/gm)].map((match) => match[1]!);
+  const declared = new RegExp(`^export interface ${name}(?: extends (\\w+))? {\\n(.*?)^}`, 'ms').exec(source);
+  if (declared === null) return [];
+  const [, base, body] = declared;
+  const own = [...body!.matchAll(/^ {2}readonly (\w+)\??:/gm)].map((match) => match[1]!);
+  return base === undefined ? own : [...fieldsOf(base, file), ...own];
 }
 
 function rowsOf(name: string): string[] {
@@ -42,6 +55,12 @@ for (const [name, file] of Object.entries(documented)) {
     t.deepEqual(rowsOf(name).toSorted(), fields.toSorted());
   });
 }
+
+test('docs/api.md has every metric once, with its kind and its label', (t) => {
+  const section = read('docs/api.md').split(/^#+ /m).find((part) => part.startsWith('Metrics\n')) ?? '';
+  const rows = [...section.matchAll(/^\| `(\w+)` \| (gauge|counter) \| (?:`(\w+)`: [^|]+)? ?\|/gm)];
+  t.deepEqual(rows.map(([, ...columns]) => columns), cacheMetrics.map(({ name, kind, label }) => [name, kind, label]));
+});
 
 test('no document names a file that is not there', (t) => {
   const documents = ['README.md', 'CHANGELOG.md', ...readdirSync(path.join(root, 'docs')).map((name) => `docs/${name}`)];

@@ -85,6 +85,13 @@ export const catalogue: { readonly [C in ErrorCode]: CatalogueEntry<C> } = {
       `Cannot ${operation} this batch: it ${problem}. Use a batch in the order \`add\`, \`prepare\`, then \`commit\` or ` +
       '`discard`.',
   },
+  KV_PREFIX_IN_USE: {
+    class: 'KvStateError',
+    recovery: 'fix',
+    template: ({ sequences }) =>
+      `Cannot reset the prefix cache: ${formatCount('sequence', sequences)} ${sequences === 1 ? 'uses' : 'use'} it. ` +
+      'Release them first, or pass `preempt: true` to have them released.',
+  },
   KV_DRIVER_IN_USE: {
     class: 'KvStateError',
     recovery: 'fix',

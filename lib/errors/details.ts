@@ -63,6 +63,7 @@ export interface ErrorDetails {
     /** Ends the sentence "it …": `was not prepared`. */
     readonly problem: string;
   };
+  KV_PREFIX_IN_USE: { readonly sequences: number };
   KV_DRIVER_IN_USE: { readonly owner: 'Driver' | 'PagePool'; readonly users: number };
 
   // Capacity

@@ -2,10 +2,12 @@
 // up, and everything together for a bug report. Changes nothing.
 
 import { createError } from '../errors/index.js';
+import type { PrefixIndex } from '../policy/prefix/prefix-index.js';
 import type { LateErrors } from './late-errors.js';
 import type { Layout } from './layout.js';
 import type { NativeCache, NativeCacheCounters } from './native.js';
 import type { PagePool } from './page-pool.js';
+import type { PrefixSharing } from './prefix-sharing.js';
 import type { RowSupply } from './row-supply.js';
 import type { SlotLeases } from './slot-leases.js';
 import { slotStates, type SlotTable } from './slot-table.js';
@@ -21,9 +23,13 @@ export interface CacheCounts {
   readonly mappedRows: number;
   /** Each mapping counted. */
   readonly mappedPages: number;
-  /** Rows of idle slots. */
+  /** Rows of idle slots that hold no prefix. */
   readonly idleRows: number;
-  /** Pages that a growing sequence could be given: those of idle rows and of unused tails of active slots. */
+  /** Rows that the prefix cache holds: of running sequences, and of the cache pool. */
+  readonly cachedRows: number;
+  /** The cache pool: those of them that no sequence uses, mapped or not. They can be evicted. */
+  readonly pooledRows: number;
+  /** Pages that a growing sequence could be given: of idle rows, of unused tails of active slots, and of the cache pool. */
   readonly reclaimablePages: number;
   /** Valid tokens of active sequences. */
   readonly usedTokens: number;
@@ -49,6 +55,8 @@ export interface AccountParts {
   readonly table: SlotTable;
   readonly supply: RowSupply;
   readonly leases: SlotLeases;
+  readonly sharing: PrefixSharing;
+  readonly index: PrefixIndex;
   readonly late: LateErrors;
   /** Whether no other cache uses the pool. */
   readonly ownsPool: boolean;
@@ -64,7 +72,7 @@ export class Accounts {
   }
 
   counts(): CacheCounts {
-    const { native, table, supply } = this.#parts;
+    const { native, table, supply, sharing, index, layout } = this.#parts;
     native.publish();
     const slots = [0, 0, 0];
     let quarantinedSlots = 0;
@@ -77,14 +85,15 @@ export class Accounts {
         continue;
       }
       slots[state]! += 1;
-      if (state === slotStates.idle) idleRows += table.rows[slot]!;
+      if (state === slotStates.idle) idleRows += table.rows[slot]! - sharing.contentRows(slot);
       if (state === slotStates.active) usedTokens += table.length[slot]!;
     }
     const { mappedRows, mappedPages } = native.counters();
     return {
       idleSlots: slots[slotStates.idle]!, activeSlots: slots[slotStates.active]!,
       retiringSlots: slots[slotStates.retiring]!, quarantinedSlots,
-      mappedRows, mappedPages, idleRows, reclaimablePages: supply.reclaimablePages(), usedTokens,
+      mappedRows, mappedPages, idleRows, cachedRows: index.heldRows * layout.groupRows,
+      pooledRows: index.pooledRows * layout.groupRows, reclaimablePages: supply.reclaimablePages(), usedTokens,
     };
   }
 
@@ -98,13 +107,13 @@ export class Accounts {
     };
   }
 
-  /** Throws KV_INTERNAL unless free + mapped + quarantined = created and the cache's own records agree with it. */
+  /** Throws KV_INTERNAL unless free + in use + quarantined = created and the cache's own records agree with it. */
   verify(): void {
-    const { native, pool, ownsPool } = this.#parts;
-    native.verify();
+    const { native, pool, ownsPool, sharing } = this.#parts;
+    sharing.verify();
     // While the mapper maps, pages are taken before they are counted as mapped here. Once idle it stays so during this call.
     const isStill = ownsPool && native.mapperState().isIdle;
-    const own = native.counters().mappedPages;
+    const own = native.verify();
     const { freePages, mappedPages, quarantinedPages, createdPages } = pool.counts();
     const isOwnRight = isStill ? own === mappedPages : own <= mappedPages;
     if (freePages + mappedPages + quarantinedPages === createdPages && isOwnRight) return;

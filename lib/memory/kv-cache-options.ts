@@ -8,6 +8,7 @@ import type { Driver } from './driver.js';
 import { layoutKinds, type LayoutKind } from './layout.js';
 import type { ModelShape } from './model-shape.js';
 import { driverField, PagePool } from './page-pool.js';
+import { prefixCacheField, readPrefixCacheOptions, type PrefixCacheOptions } from './prefix-options.js';
 import { createError } from '../errors/index.js';
 
 export interface KvCacheOptions {
@@ -37,6 +38,8 @@ export interface KvCacheOptions {
   readonly eagerRows?: number | undefined;
   /** Rows that retired slots may keep together; above it the least recently used are taken back at release. Default: no bound. */
   readonly idleRowsLimit?: number | undefined;
+  /** Cached prefixes: how many, whose first to go. `off`: nothing is kept and nothing is shared but by `fork`. Default: on. */
+  readonly prefixCache?: PrefixCacheOptions | 'off' | undefined;
   /** `between-tenants`: a page is zeroed before a sequence of another tenant gets it. Default `off`. */
   readonly scrub?: 'off' | 'between-tenants' | undefined;
   /** `background`: a thread maps ahead of need. `off`: everything is mapped in `prepare`. Default `background`. */
@@ -62,6 +65,7 @@ const spec = {
   reclaim: withDefault(callable<ReclaimPolicy>(), leastRecentlyUsed()),
   eagerRows: withDefault(integer(), 0),
   idleRowsLimit: withDefault(integer(), Number.MAX_SAFE_INTEGER),
+  prefixCache: withDefault(prefixCacheField, readPrefixCacheOptions({})),
   scrub: withDefault(oneOf(['off', 'between-tenants']), 'off'),
   mapper: withDefault(oneOf(['background', 'off']), 'background'),
 };
@@ -91,29 +95,4 @@ export function openPool(
     });
   }
   return { pool: new PagePool({ memoryBudgetBytes, driver, pageBytes }), isOwn: true };
-}
-
-export interface AcquireOptions {
-  /** Tokens of the prompt, when known: chooses the best-fitting slot, and what `reserve` sets aside. Default 0. */
-  readonly promptTokens?: number | undefined;
-  /**
-   * `prompt`: pages for the whole prompt are set aside now, so that computing it in chunks can never run out, nor two
-   * prompts block each other half-way. `none`: every growth takes its chance. Default `prompt`.
-   */
-  readonly reserve?: 'prompt' | 'none' | undefined;
-  /** Whose data the sequence holds, for `scrub: 'between-tenants'`. Default: everybody who gives none is one tenant. */
-  readonly tenant?: string | undefined;
-}
-
-const acquireSpec = {
-  promptTokens: withDefault(integer(), 0),
-  reserve: withDefault(oneOf(['prompt', 'none']), 'prompt'),
-  tenant: withDefault<string>((value, place) => {
-    if (typeof value === 'string') return value;
-    throw createError('KV_INVALID_OPTION', { reason: 'type', ...place, expected: 'a string', received: value });
-  }, ''),
-};
-
-export function readAcquireOptions(options: AcquireOptions) {
-  return readOptions('KvCache.acquire', options, acquireSpec);
 }

@@ -8,22 +8,27 @@
 import { createError } from '../errors/index.js';
 import { checkInteger } from '../options.js';
 import { Accounts, type CacheCounts, type CacheMetrics } from './accounts.js';
+import { readAcquireOptions, type AcquireOptions } from './acquire-options.js';
+import { Admission } from './admission.js';
 import { Batch } from './batch.js';
 import type { Driver } from './driver.js';
-import {
-  openPool, readAcquireOptions, readKvCacheOptions, type AcquireOptions, type KvCacheOptions,
-} from './kv-cache-options.js';
+import type { Fence } from './fence.js';
+import { openPool, readKvCacheOptions, type KvCacheOptions } from './kv-cache-options.js';
 import { LateErrors } from './late-errors.js';
 import { computeLayout, type Layout, type TensorPlacement } from './layout.js';
 import type { NativeCache } from './native.js';
 import { openNativeCache } from './open-native-cache.js';
 import type { PagePool } from './page-pool.js';
+import { Prefixes } from './prefixes.js';
 import { Retirement } from './retirement.js';
+import { Room } from './room.js';
 import { RowSupply } from './row-supply.js';
-import { checkSequence, Sequence, type SequenceOwner } from './sequence.js';
+import { Sequence, type SequenceOwner } from './sequence.js';
 import { SlotLeases } from './slot-leases.js';
 import { SlotTable } from './slot-table.js';
+import { Stamps } from './stamps.js';
 import { Steps } from './steps.js';
+import { unclosed } from './unclosed.js';
 import { checkHostAccess, SlotViews } from './views.js';
 import { readWaitOptions, waitUntil, type WaitOptions } from './wait.js';
 
@@ -32,16 +37,11 @@ export interface Tensor extends TensorPlacement {
   readonly address: bigint;
 }
 
-let hasWarned = false;
-const unclosed = new FinalizationRegistry<string>((what) => {
-  if (hasWarned) return;
-  hasWarned = true;
-  process.emitWarning(`${what} was garbage-collected without close().`, { code: 'KV_NOT_CLOSED' });
-});
-
 export class KvCache {
   readonly layout: Layout;
   readonly pool: PagePool;
+  /** What is cached of prompts, and what it was worth. */
+  readonly prefixes: Prefixes;
   /** Every tensor on this worker, in layer order, K before V. */
   readonly tensors: readonly Tensor[];
   readonly #ownsPool: boolean;
@@ -53,6 +53,9 @@ export class KvCache {
   readonly #leases: SlotLeases;
   readonly #steps: Steps;
   readonly #accounts: Accounts;
+  /** @internal */
+  readonly room: Room;
+  readonly #stamps: Stamps;
   readonly #owner: SequenceOwner;
   readonly #late: LateErrors;
   #state: 'open' | 'closing' | 'closed' = 'open';
@@ -80,15 +83,23 @@ export class KvCache {
     this.#late = new LateErrors(this);
     this.#views = new SlotViews(this.#native, this);
     this.#retirement = new Retirement(() => pool.driver.native);
-    this.#supply = new RowSupply(this.#native, pool, this.layout, this.#table, this.#views, read.reclaim);
+    const memory = { native: this.#native, pool, layout: this.layout, table: this.#table, views: this.#views };
+    this.prefixes = new Prefixes({
+      ...memory, cache: this, options: read.prefixCache, checkOpen: (operation) => this.#checkOpen(operation),
+      release: (slot) => this.#release(slot, undefined),
+    });
+    const { index, shared, texts, groups, sharing } = this.prefixes;
+    this.#supply = new RowSupply({ ...memory, cached: sharing, policy: read.reclaim });
     const parts = {
-      native: this.#native, pool, layout: this.layout, table: this.#table, views: this.#views, supply: this.#supply,
-      retirement: this.#retirement, late: this.#late,
+      ...memory, index, shared, texts, groups, sharing, supply: this.#supply, retirement: this.#retirement, late: this.#late,
     };
+    const admission = new Admission({ ...parts, placement: read.placement });
     const eagerRows = Math.min(read.eagerRows, this.layout.maxRows);
-    this.#leases = new SlotLeases(parts, { placement: read.placement, eagerRows, idleRowsLimit: read.idleRowsLimit });
-    this.#steps = new Steps(this.#native, this.layout, this.#table, this.#supply, read.growth);
+    this.#leases = new SlotLeases({ ...parts, admission }, { eagerRows, idleRowsLimit: read.idleRowsLimit });
+    this.#steps = new Steps({ ...parts, growth: read.growth });
     this.#accounts = new Accounts({ ...parts, leases: this.#leases, ownsPool: isOwn });
+    this.room = new Room(this.#native, this.layout, this.#table, this.tensors[0]!.address);
+    this.#stamps = new Stamps(this.#native, this.layout, this.#table, this.room);
     this.#owner = this.#sequenceOwner();
     pool.addUser(this.#supply);
     unclosed.register(this, 'A KvCache', this);
@@ -108,19 +119,25 @@ export class KvCache {
    * KV_LENGTH_OUT_OF_RANGE or KV_DRIVER_LOST; then nothing has changed.
    */
   acquire(options: AcquireOptions = {}): Sequence {
-    const { promptTokens, reserve, tenant } = readAcquireOptions(options);
+    const read = readAcquireOptions(options);
     this.#checkOpen('acquire a slot');
     this.driver.checkAlive();
     this.#hearNews();
-    const slot = this.#leases.acquire(promptTokens, reserve === 'prompt' && promptTokens > 0, tenant);
+    const { promptTokens, reserve, tenant } = read;
+    const prompt = this.prefixes.promptOf(read);
+    const admitted = this.#leases.acquire({
+      promptTokens, isPromised: reserve === 'prompt' && promptTokens > 0, tenant: this.pool.tenantNumber(tenant), prompt,
+    });
+    const { slot } = admitted;
     try {
       this.#steps.wishFor(slot);
     } catch (error) { // a growth policy's
       this.#leases.release(slot, undefined, undefined);
       throw error;
     }
+    this.prefixes.admitted(prompt, admitted);
     this.#leases.keepEagerRows();
-    return new Sequence(this.#owner, slot, 0);
+    return new Sequence(this.#owner, admitted);
   }
 
   /** A batch with room for `capacity` sequences (default: all slots); it grows by itself. Reuse it: clear, add, prepare, commit. */
@@ -148,6 +165,7 @@ export class KvCache {
     this.#checkOpen('commit a batch');
     this.#steps.commit(batch);
     this.#hearFences();
+    this.#late.attempt(() => this.prefixes.tellRouters());
   }
 
   /** The pass failed or was not run: its tokens do not count, their memory stays mapped. Throws KV_BATCH_STATE. */
@@ -214,15 +232,14 @@ export class KvCache {
    * test can prove whose bytes are where. The tokens must have memory. Returns the bytes written.
    */
   stamp(sequence: Sequence, fromToken: number, tokens: number, key: number | bigint): number {
-    const slot = this.#checkRange(sequence, fromToken, tokens, 'stamp');
-    this.#native.stamp(slot, fromToken, tokens, readKey(key));
-    return this.layout.usedBytes(tokens);
+    this.#checkOpen('stamp');
+    return this.#stamps.write(sequence, fromToken, tokens, key);
   }
 
   /** Counts the tokens of which any tensor differs from what `stamp` wrote under `key`. */
   verifyStamp(sequence: Sequence, fromToken: number, tokens: number, key: number | bigint): number {
-    const slot = this.#checkRange(sequence, fromToken, tokens, 'verify');
-    return this.#native.check(slot, fromToken, tokens, readKey(key));
+    this.#checkOpen('verify');
+    return this.#stamps.countWrong(sequence, fromToken, tokens, key);
   }
 
   /**
@@ -236,6 +253,7 @@ export class KvCache {
       this.#state = 'closing';
       for (let slot = 0; slot < this.#table.count; slot += 1) this.#table.generation[slot]! += 1;
       this.#views.revokeAll();
+      this.prefixes.close();
     }
     this.#retirement.finish();
     this.#native.close();
@@ -250,37 +268,36 @@ export class KvCache {
     this.close();
   }
 
-  /** @internal */
-  owns(batch: Batch): boolean {
-    return batch.belongsTo(this.#table);
-  }
-
-  /** Throws KV_COPY_OUT_OF_RANGE unless the slot has memory for so many tokens. @internal */
-  checkRoom(call: string, slot: number, tokens: number): void {
-    this.#checkOpen(call);
-    if (this.#table.hasRoom(slot, tokens)) return;
-    this.#native.publish();
-    if (this.#table.hasRoom(slot, tokens)) return;
-    const { address, strides } = this.tensors[0]!;
-    throw createError('KV_COPY_OUT_OF_RANGE', {
-      call, address: Number(address) + slot * strides.slotBytes, bytes: this.layout.usedBytes(tokens),
-    });
-  }
-
   #sequenceOwner(): SequenceOwner {
     return {
       table: this.#table,
       release: (slot, fence) => {
-        this.#hearNews();
-        this.#leases.release(slot, fence, this.#steps.batchOf(slot));
-        this.#leases.keepEagerRows();
+        this.#release(slot, fence);
       },
       truncate: (slot, tokens) => {
         checkInteger('Sequence.truncate', 'tokens', tokens, 0, this.#table.length[slot]!);
-        if (this.#steps.batchOf(slot) !== undefined) {
-          throw createError('KV_SLOT_BUSY', { slot, operation: 'truncate', holder: 'a prepared batch' });
-        }
+        this.#checkIdle(slot, 'truncate');
         this.#table.length[slot] = tokens;
+        this.#late.attempt(() => this.prefixes.sharing.truncate(slot));
+      },
+      fork: (slot) => {
+        this.#checkOpen('fork a sequence');
+        this.#checkIdle(slot, 'fork');
+        this.driver.checkAlive();
+        this.#hearNews();
+        const fork = this.#leases.fork(slot);
+        const cachedTokens = this.#table.length[fork]!;
+        const cachedBy = { adoptedTokens: 0, aliasedTokens: cachedTokens, copiedTokens: 0 };
+        return { slot: fork, cachedTokens, cachedBy, pendingTokens: 0, keptValue: undefined };
+      },
+      keepValue: (slot, value) => {
+        this.#hearNews();
+        const path = this.prefixes.texts.of(slot)?.path;
+        return path?.length === this.#table.length[slot] && path !== undefined && this.prefixes.index.keepValue(path, value);
+      },
+      append: (slot, tokens) => {
+        const text = this.prefixes.texts.of(slot);
+        if (text !== undefined) this.prefixes.texts.append(text, tokens, this.#table.length[slot]!);
       },
       address: (tensor, slot) => {
         const { address, strides } = this.#tensor(tensor, 'Sequence.address');
@@ -296,25 +313,27 @@ export class KvCache {
     };
   }
 
+  #release(slot: number, fence: Fence | undefined): void {
+    this.#hearNews();
+    this.#leases.release(slot, fence, this.#steps.batchOf(slot));
+    this.#leases.keepEagerRows();
+  }
+
+  #checkIdle(slot: number, operation: string): void {
+    if (this.#steps.batchOf(slot) === undefined) return;
+    throw createError('KV_SLOT_BUSY', { slot, operation, holder: 'a prepared batch' });
+  }
+
   #tensor(index: number, owner: string): Tensor {
     checkInteger(owner, 'tensor', index, 0, this.tensors.length - 1);
     return this.tensors[index]!;
   }
 
-  #checkRange(sequence: Sequence, fromToken: number, tokens: number, call: string): number {
-    this.#checkOpen(call);
-    checkInteger('KvCache', 'fromToken', fromToken, 0, this.layout.maxTokens);
-    checkInteger('KvCache', 'tokens', tokens, 0, this.layout.maxTokens - fromToken);
-    checkSequence(sequence, `KvCache.${call}`);
-    const slot = sequence.slotIn(this.#table);
-    this.checkRoom(call, slot, fromToken + tokens);
-    return slot;
-  }
-
-  /** What happened behind JavaScript's back: rows the mapper mapped, fences passed, failures nobody waited for. */
+  /** What happened meanwhile: rows the mapper mapped, fences passed, texts that went on, failures nobody waited for. */
   #hearNews(): void {
     this.#native.publish();
     this.#hearFences();
+    this.#late.attempt(() => this.prefixes.sharing.tell());
     this.#late.hear(this.#native.mapperState());
   }
 
@@ -325,9 +344,4 @@ export class KvCache {
   #checkOpen(operation: string): void {
     if (this.#state !== 'open') throw createError('KV_CLOSED', { operation, owner: 'KvCache' });
   }
-}
-
-function readKey(key: number | bigint): bigint {
-  if (typeof key !== 'bigint') checkInteger('KvCache', 'key', key, Number.MIN_SAFE_INTEGER);
-  return BigInt(key);
 }

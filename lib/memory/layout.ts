@@ -81,6 +81,11 @@ export interface Layout {
   readonly tokensPerRow: number;
   /** Rows of a slot that is full: `rowsFor(maxTokens)`. */
   readonly maxRows: number;
+  /**
+   * Rows of a group, the unit of sharing: the fewest that end at the same token in every reservation. 1 where tokens have the
+   * same size everywhere, as in most models.
+   */
+  readonly groupRows: number;
   /** Addresses of all reservations. */
   readonly virtualBytes: number;
   /** Rows that `tokens` tokens of one slot need. Throws KV_LENGTH_OUT_OF_RANGE above `maxTokens`. */
@@ -130,6 +135,7 @@ export function computeLayout(options: LayoutOptions): Layout {
   const totalTokenBytes = sum(reservations.map(({ tokenBytes }) => tokenBytes));
   const maxRows = Math.ceil((maxTokens * maxTokenBytes) / pageBytes);
   const kinds = countAlike(reservations);
+  const commonBytes = reservations.reduce((divisor, { tokenBytes }) => greatestCommonDivisor(divisor, tokenBytes), 0);
 
   // A slot of smaller tokens may be full before the rows are: its pages end with its own stride.
   const pagesOf = ({ tokenBytes, slotStrideBytes }: ReservationSpec, rows: number): number =>
@@ -144,6 +150,7 @@ export function computeLayout(options: LayoutOptions): Layout {
     rowBytes: reservations.length * pageBytes,
     tokensPerRow: pageBytes / maxTokenBytes,
     maxRows,
+    groupRows: Math.min(maxTokenBytes / commonBytes, maxRows),
     virtualBytes,
     rowsFor(tokens) {
       checkTokens(tokens, maxTokens);
@@ -233,6 +240,10 @@ function countAlike(reservations: readonly ReservationSpec[]): readonly AlikeRes
 function checkTokens(tokens: number, maxTokens: number): void {
   checkInteger('Layout', 'tokens', tokens);
   if (tokens > maxTokens) throw createError('KV_LENGTH_OUT_OF_RANGE', { tokens, maxTokens });
+}
+
+function greatestCommonDivisor(a: number, b: number): number {
+  return b === 0 ? a : greatestCommonDivisor(b, a % b);
 }
 
 function sum(values: readonly number[]): number {

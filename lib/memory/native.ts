@@ -97,11 +97,20 @@ export interface NativeCacheCounters {
   readonly foregroundMaps: number;
   readonly backgroundRows: number;
   readonly backgroundMaps: number;
+  /** Rows mapped from what other slots or the prefix cache have; their pages in `aliasMaps`. */
+  readonly aliasedRows: number;
+  readonly aliasMaps: number;
+  /** Shared rows that a slot got pages of its own for, because it was going to write there. */
+  readonly detachedRows: number;
+  /** Bytes of K and V copied within the cache. */
+  readonly copiedBytes: number;
   readonly unmappedRows: number;
   readonly unmaps: number;
   readonly scrubbedPages: number;
   readonly mappedRows: number;
   readonly mappedPages: number;
+  /** Groups of rows kept for their content, mapped or not. */
+  readonly keptGroups: number;
   readonly quarantinedSlots: number;
 }
 
@@ -122,6 +131,15 @@ export interface NativeCache {
   shrink(slot: number, rows: number): void;
   promise(slot: number, rows: number): void;
   assign(slot: number, tenant: number): void;
+  /** Keeps groups of rows as `id`: `triples` is [slot, group, id] × count. */
+  keep(triples: Int32Array, count: number): void;
+  drop(ids: Int32Array, count: number): void;
+  /** Maps the kept groups ids[from … to) behind the slot's rows. */
+  alias(slot: number, ids: Int32Array, from: number, to: number): void;
+  /** Copies the slot's tokens before `tokens` that lie in the group, from `fromSlot`, or where it is -1 from what is kept as `id`. */
+  copyGroup(slot: number, group: number, fromSlot: number, id: number, tokens: number, stream: bigint): void;
+  /** Gives the slot pages of its own for a group, its tokens before `tokens` copied. */
+  detach(slot: number, group: number, tokens: number, stream: bigint): void;
   /** Writes rows and quarantine (0 or 1) of slots that changed into the bound arrays; returns how many did. */
   publish(): number;
   mapperState(): NativeMapperState;
@@ -130,7 +148,8 @@ export interface NativeCache {
   window(reservation: number, offset: number, bytes: number): ArrayBuffer;
   stamp(slot: number, from: number, tokens: number, key: bigint): void;
   check(slot: number, from: number, tokens: number, key: bigint): number;
-  verify(): void;
+  /** Throws KV_INTERNAL; returns the pages in use here, each counted once. */
+  verify(): number;
   close(): void;
 }
 

@@ -25,6 +25,8 @@ export interface PageUser {
   reclaimablePages(): number;
   /** Frees at least `pages` pages if it has so many to give; returns how many it freed. */
   reclaim(pages: number): number;
+  /** Unmaps at least `pages` pages of idle slots if it can, freeing them or not; returns how many. */
+  unmapIdle(pages: number): number;
   /** Stops taking pages in the background until it is asked to again. */
   quiesce(): void;
 }
@@ -159,7 +161,12 @@ export class PagePool {
 
   /** Unmaps about `pages` pages of idle rows: the system has no room for more mappings. False: there are none. @internal */
   makeRoomForMappings(pages: number, first: PageUser): boolean {
-    return this.#reclaim(pages, first) > 0;
+    let unmapped = first.unmapIdle(pages);
+    for (const user of this.#users) {
+      if (unmapped >= pages) break;
+      if (user !== first) unmapped += user.unmapIdle(pages - unmapped);
+    }
+    return unmapped > 0;
   }
 
   /** Stops every mapper until the next wish, so that pages on their way are where they can be counted. @internal */

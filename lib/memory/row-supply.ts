@@ -9,27 +9,58 @@ import type { Layout } from './layout.js';
 import type { NativeCache } from './native.js';
 import type { PagePool, PageUser } from './page-pool.js';
 import { slotStates, type SlotTable } from './slot-table.js';
-import type { SlotViews } from './views.js';
+import { unmapRows, type SlotMemory } from './unmap-rows.js';
+
+/** What is mapped, or kept, for the prefixes of idle slots and none. */
+export interface CachedRows {
+  /** Rows of an idle slot that are not its alone. */
+  contentRows(slot: number): number;
+  /** Pages that `evict` could free. */
+  evictablePages(): number;
+  /** Frees so many pages, or all it can; returns how many. */
+  evict(pages: number): number;
+  /** Unmaps so many pages, or all it can, of prefixes that stay cached; returns how many. */
+  unmapContents(pages: number): number;
+}
+
+export interface SupplyParts extends SlotMemory {
+  readonly pool: PagePool;
+  readonly layout: Layout;
+  readonly cached: CachedRows;
+  readonly policy: ReclaimPolicy;
+}
+
+/** What a request takes out of the pages that could be had, before it asks for more. */
+export interface Claim {
+  /** Pages of the cache pool that are part of its prefix. */
+  readonly pinnedPages: number;
+  /** Slot whose rows it keeps, or -1. */
+  readonly heldSlot: number;
+  /** For the error: rows that the pages are for. */
+  readonly rows: number;
+}
 
 export class RowSupply implements PageUser {
   readonly #native: NativeCache;
   readonly #pool: PagePool;
   readonly #layout: Layout;
   readonly #table: SlotTable;
-  readonly #views: SlotViews;
+  readonly #cached: CachedRows;
   readonly #policy: ReclaimPolicy;
+  readonly #memory: SlotMemory;
   readonly #idle: IdleSlots;
+  readonly #pair = new Int32Array(2);
   #heldSlot = -1;
 
-  constructor(
-    native: NativeCache, pool: PagePool, layout: Layout, table: SlotTable, views: SlotViews, policy: ReclaimPolicy,
-  ) {
+  constructor(parts: SupplyParts) {
+    const { native, pool, layout, table, cached, policy } = parts;
     this.#native = native;
     this.#pool = pool;
     this.#layout = layout;
     this.#table = table;
-    this.#views = views;
+    this.#cached = cached;
     this.#policy = policy;
+    this.#memory = parts;
     this.#idle = {
       count: 0, slots: new Int32Array(table.count), rows: table.rows, surplusRows: new Int32Array(table.count),
       isActive: new Uint8Array(table.count), lastUsed: table.lastUsed,
@@ -39,40 +70,75 @@ export class RowSupply implements PageUser {
   /** Maps what the `count` pairs [slot, rows] lack, all or nothing. */
   grow(pairs: Int32Array, count: number): void {
     this.#pool.driver.checkAlive();
-    for (let attempt = 1; ; attempt += 1) {
+    this.#attempt(pairs, count, () => {
       const { rows, pages, promisedPages } = this.#missing(pairs, count);
-      try {
-        if (!this.#pool.makeRoom(pages - promisedPages, this)) throw this.#outOfPages(pairs, count, rows, pages - promisedPages);
-        this.#native.grow(pairs, count);
-        this.#native.publish();
-        return;
-      } catch (error) {
-        this.#quiesce();
-        if (this.#isWorthAnother(attempt, error, pages)) continue;
-        if (isKvError(error, 'KV_OUT_OF_DEVICE_MEMORY')) throw this.#outOfDeviceMemory(error);
-        throw error;
-      }
-    }
+      return { rows, pages, unpromisedPages: pages - promisedPages };
+    }, () => {
+      this.#native.grow(pairs, count);
+    });
+  }
+
+  /** The same for one slot, which is held: its own rows are not reclaimed for it. */
+  growOne(slot: number, rows: number): void {
+    this.#pair[0] = slot;
+    this.#pair[1] = rows;
+    this.#hold(slot, () => {
+      this.#attempt(this.#pair, 1, () => {
+        const pages = this.#table.missingPages(slot, rows);
+        return { rows: rows - this.#table.rows[slot]!, pages, unpromisedPages: 0 };
+      }, () => {
+        this.#native.grow(this.#pair, 1);
+      });
+    });
+  }
+
+  /** Maps the groups ids[from … to) behind the slot's rows. They take no pages, but mappings. */
+  alias(slot: number, ids: Int32Array, from: number, to: number): void {
+    const pages = this.#layout.pagesFor(to * this.#layout.groupRows) - this.#layout.pagesFor(from * this.#layout.groupRows);
+    this.#hold(slot, () => {
+      this.#attempt([slot], 1, () => ({ rows: 0, pages, unpromisedPages: 0 }), () => {
+        this.#native.alias(slot, ids, from, to);
+      });
+    });
+  }
+
+  /** Calls `work`, which needs `pages` pages that nobody promised, with room for them. */
+  withRoom(slot: number, pages: number, work: () => void): void {
+    this.#hold(slot, () => {
+      this.#attempt([slot], 1, () => ({ rows: 1, pages, unpromisedPages: pages }), work);
+    });
   }
 
   /** Sets pages aside until the slot has `rows` rows; the slot's own rows are not reclaimed for it. */
   promise(slot: number, rows: number): void {
-    this.#heldSlot = slot;
-    try {
-      for (let attempt = 1; ; attempt += 1) {
+    this.#hold(slot, () => {
+      this.#attempt([], 0, () => {
         const pages = this.#table.missingPages(slot, rows);
-        try {
-          if (!this.#pool.makeRoom(pages, this)) throw this.#outOfPages([], 0, rows - this.#table.rows[slot]!, pages);
-          this.#native.promise(slot, rows);
-          return;
-        } catch (error) {
-          this.#quiesce();
-          if (!this.#isWorthAnother(attempt, error, pages)) throw error;
-        }
-      }
-    } finally {
-      this.#heldSlot = -1;
-    }
+        return { rows: rows - this.#table.rows[slot]!, pages, unpromisedPages: pages };
+      }, () => {
+        this.#native.promise(slot, rows);
+      });
+    });
+  }
+
+  /**
+   * Throws KV_OUT_OF_PAGES unless `pages` more can be had beside what is claimed. Takes nothing. Unless there are plenty, the
+   * mappers stop until the next wish: what is there now will be there in a moment.
+   */
+  checkObtainable(pages: number, { pinnedPages, heldSlot, rows }: Claim): void {
+    if (pages === 0 || this.#pool.native.available() >= 2 * pages + pinnedPages) return;
+    this.#hold(heldSlot, () => {
+      this.#quiesce();
+      if (this.#pool.obtainablePages() - pinnedPages < pages) throw this.#outOfPages([], 0, rows, pages, pinnedPages);
+    });
+  }
+
+  /** Evicts prefixes so that the mapper finds so many free pages, as far as that goes: it takes none from anybody itself. */
+  evictFor(pages: number): void {
+    const evictable = this.#cached.evictablePages();
+    if (evictable === 0) return;
+    const missing = pages - this.#pool.native.available();
+    if (missing > 0) this.#cached.evict(Math.min(missing, evictable));
   }
 
   quiesce(): void {
@@ -81,7 +147,7 @@ export class RowSupply implements PageUser {
 
   reclaimablePages(): number {
     this.#collect(true);
-    let pages = 0;
+    let pages = this.#cached.evictablePages();
     for (let index = 0; index < this.#idle.count; index += 1) pages += this.#pagesOfSurplus(this.#idle.slots[index]!);
     return pages;
   }
@@ -92,18 +158,23 @@ export class RowSupply implements PageUser {
     while (freed < pages && this.#idle.count > 0) {
       freed += this.#takeFromOne(Math.ceil((pages - freed) / this.#layout.pagesPerRow));
     }
-    return freed;
+    return freed < pages ? freed + this.#cached.evict(pages - freed) : freed;
   }
 
-  /** Takes rows of retired slots back until they have at most `limit` together. */
+  unmapIdle(pages: number): number {
+    const unmapped = this.#cached.unmapContents(pages);
+    return unmapped < pages ? unmapped + this.reclaim(pages - unmapped) : unmapped;
+  }
+
+  /** Takes rows of retired slots that hold no prefix back until they have at most `limit` together. */
   limitIdleRows(limit: number): void {
     this.#collect(false);
     let rows = 0;
-    for (let index = 0; index < this.#idle.count; index += 1) rows += this.#table.rows[this.#idle.slots[index]!]!;
+    for (let index = 0; index < this.#idle.count; index += 1) rows += this.#idle.surplusRows[this.#idle.slots[index]!]!;
     while (rows > limit && this.#idle.count > 0) {
       const before = rows;
       const slot = this.#choose(rows - limit);
-      rows -= this.#shrink(slot, Math.min(rows - limit, this.#table.rows[slot]!));
+      rows -= this.#shrink(slot, Math.min(rows - limit, this.#idle.surplusRows[slot]!));
       if (rows === before) return;
     }
   }
@@ -125,12 +196,11 @@ export class RowSupply implements PageUser {
     this.#idle.count = 0;
     for (let slot = 0; slot < count; slot += 1) {
       if (rows[slot] === 0 || isQuarantined[slot] === 1 || slot === this.#heldSlot) continue;
-      if (state[slot] === slotStates.idle) {
-        this.#add(slot, rows[slot]!, 0);
-      } else if (withActive && state[slot] === slotStates.active) {
-        const surplus = rows[slot]! - this.#table.neededRows(slot);
-        if (surplus > 0) this.#add(slot, surplus, 1);
-      }
+      const isActive = state[slot] === slotStates.active;
+      if (isActive ? !withActive : state[slot] !== slotStates.idle) continue;
+      const needed = isActive ? this.#table.neededRows(slot) : 0;
+      const surplus = rows[slot]! - Math.max(needed, this.#cached.contentRows(slot));
+      if (surplus > 0) this.#add(slot, surplus, isActive ? 1 : 0);
     }
   }
 
@@ -160,12 +230,7 @@ export class RowSupply implements PageUser {
 
   /** Unmaps `rows` rows from the slot's end and drops it from the candidates when it has no surplus left. */
   #shrink(slot: number, rows: number): number {
-    this.#native.cancel(slot);
-    this.#views.revoke(slot);
-    const before = this.#table.rows[slot]!;
-    this.#native.shrink(slot, before - rows);
-    this.#native.publish();
-    const taken = before - this.#table.rows[slot]!;
+    const taken = unmapRows(this.#memory, slot, this.#table.rows[slot]! - rows);
     const left = this.#idle.surplusRows[slot]! -= taken;
     if (left <= 0) {
       const index = this.#idle.slots.indexOf(slot);
@@ -173,6 +238,37 @@ export class RowSupply implements PageUser {
       this.#idle.slots[index] = this.#idle.slots[this.#idle.count]!;
     }
     return taken;
+  }
+
+  /** Work for a slot whose own rows are not to be reclaimed meanwhile. */
+  #hold(slot: number, work: () => void): void {
+    this.#heldSlot = slot;
+    try {
+      work();
+    } finally {
+      this.#heldSlot = -1;
+    }
+  }
+
+  /** Calls `work` with room for what is missing, and again after making more of what the driver says is short. */
+  #attempt(
+    pairs: ArrayLike<number>, count: number,
+    missing: () => { readonly rows: number; readonly pages: number; readonly unpromisedPages: number }, work: () => void,
+  ): void {
+    for (let attempt = 1; ; attempt += 1) {
+      const { rows, pages, unpromisedPages } = missing();
+      try {
+        if (!this.#pool.makeRoom(unpromisedPages, this)) throw this.#outOfPages(pairs, count, rows, unpromisedPages);
+        work();
+        this.#native.publish();
+        return;
+      } catch (error) {
+        this.#quiesce();
+        if (this.#isWorthAnother(attempt, error, pages)) continue;
+        if (isKvError(error, 'KV_OUT_OF_DEVICE_MEMORY')) throw this.#outOfDeviceMemory(error);
+        throw error;
+      }
+    }
   }
 
   #pagesOfSurplus(slot: number): number {
@@ -211,9 +307,9 @@ export class RowSupply implements PageUser {
     return isKvError(error, 'KV_OUT_OF_MAPPINGS') && this.#pool.makeRoomForMappings(pages, this);
   }
 
-  #outOfPages(pairs: ArrayLike<number>, count: number, needRows: number, needPages: number): Error {
+  #outOfPages(pairs: ArrayLike<number>, count: number, needRows: number, needPages: number, pinnedPages = 0): Error {
     const { pagesPerRow } = this.#layout;
-    const havePages = this.#pool.obtainablePages();
+    const havePages = Math.max(0, this.#pool.obtainablePages() - pinnedPages);
     return createError('KV_OUT_OF_PAGES', {
       needRows, haveRows: Math.floor(havePages / pagesPerRow), needPages, havePages, pagesPerRow,
       budgetBytes: this.#pool.memoryBudgetBytes, pageBytes: this.#layout.pageBytes,

@@ -2,6 +2,7 @@
 // error and never touches another request's memory. All state is the cache's.
 
 import { createError } from '../errors/index.js';
+import type { Admitted, CachedBy } from './admission.js';
 import { readFence, type Fence, type ReleaseOptions } from './fence.js';
 import type { SlotTable } from './slot-table.js';
 import type { TensorView } from './views.js';
@@ -11,6 +12,9 @@ export interface SequenceOwner {
   readonly table: SlotTable;
   release(slot: number, fence: Fence | undefined): void;
   truncate(slot: number, tokens: number): void;
+  fork(slot: number): Admitted;
+  keepValue(slot: number, value: unknown): boolean;
+  append(slot: number, tokens: number | ArrayLike<number>): void;
   address(tensor: number, slot: number): bigint;
   view(tensor: number, slot: number): TensorView;
 }
@@ -20,13 +24,25 @@ export class Sequence {
   readonly slot: number;
   /** Tokens that came from the prefix cache; they need not be computed. */
   readonly cachedTokens: number;
+  /** How they came: their sum is `cachedTokens`. */
+  readonly cachedBy: CachedBy;
+  /**
+   * Tokens of its prompt that others are computing at this moment, counted from the start; 0 when that is no more than
+   * `cachedTokens`. Who releases, waits for them and acquires again need not compute them.
+   */
+  readonly pendingTokens: number;
+  /** What `keepValue` kept at the end of the same prompt: its last logits, say. Then all of it is cached and nothing is left to compute. */
+  readonly keptValue: unknown;
   readonly #owner: SequenceOwner;
   readonly #generation: number;
 
   /** @internal Use `cache.acquire`. */
-  constructor(owner: SequenceOwner, slot: number, cachedTokens: number) {
+  constructor(owner: SequenceOwner, { slot, cachedTokens, cachedBy, pendingTokens, keptValue }: Admitted) {
     this.slot = slot;
     this.cachedTokens = cachedTokens;
+    this.cachedBy = cachedBy;
+    this.pendingTokens = pendingTokens;
+    this.keptValue = keptValue;
     this.#owner = owner;
     this.#generation = owner.table.generation[slot]!;
   }
@@ -63,6 +79,32 @@ export class Sequence {
   /** Drops the last tokens (a rejected speculation): `length` becomes `tokens`, which must not be larger. */
   truncate(tokens: number): void {
     this.#owner.truncate(this.#check(), tokens);
+  }
+
+  /**
+   * Says which tokens come next, before they are computed: those sampled, one or several, so that they are cached too. Without
+   * it, or after a token computed unannounced, only the text known until then is. Nothing happens for a sequence whose
+   * prompt's tokens were not given. Throws KV_INVALID_OPTION.
+   */
+  append(tokens: number | ArrayLike<number>): void {
+    this.#owner.append(this.#check(), tokens);
+  }
+
+  /**
+   * Keeps a value at the end of what it has computed, for a request whose prompt is exactly that. False: it is not kept, since
+   * the text is not cached. It goes with the text's last row, or when there are more than `endValues`.
+   */
+  keepValue(value: unknown): boolean {
+    return this.#owner.keepValue(this.#check(), value);
+  }
+
+  /**
+   * Another sequence with the same tokens (beam search, several answers), in a slot of its own. Rows are shared; the one that
+   * is written to next is copied when either writes first. Throws KV_NO_FREE_SLOT, KV_SLOT_BUSY while a prepared batch
+   * computes on it, and the driver's errors; then nothing has changed.
+   */
+  fork(): Sequence {
+    return new Sequence(this.#owner, this.#owner.fork(this.#check()));
   }
 
   /** Gives the slot back. Its pages stay mapped until somebody needs them. Throws KV_SLOT_RELEASED the second time. */

@@ -2,19 +2,19 @@
 // idle slot warm and the idle rows within their bound. A slot changes hands only when it is idle.
 
 import { createError } from '../errors/index.js';
-import type { PlacementPolicy } from '../policy/placement.js';
+import type { IdleSlots } from '../policy/idle-slots.js';
+import type { Admission, AdmissionRequest, Admitted } from './admission.js';
 import type { Fence } from './fence.js';
 import type { LateErrors } from './late-errors.js';
-import type { Layout } from './layout.js';
 import type { NativeCache } from './native.js';
 import type { PagePool } from './page-pool.js';
+import type { PrefixSharing } from './prefix-sharing.js';
 import type { Retirement, RunningBatch } from './retirement.js';
 import type { RowSupply } from './row-supply.js';
 import { slotStates, type SlotTable } from './slot-table.js';
 import type { SlotViews } from './views.js';
 
 export interface LeaseRules {
-  readonly placement: PlacementPolicy;
   readonly eagerRows: number;
   readonly idleRowsLimit: number;
 }
@@ -22,18 +22,21 @@ export interface LeaseRules {
 export interface LeaseParts {
   readonly native: NativeCache;
   readonly pool: PagePool;
-  readonly layout: Layout;
   readonly table: SlotTable;
   readonly views: SlotViews;
   readonly supply: RowSupply;
   readonly retirement: Retirement;
   readonly late: LateErrors;
+  readonly sharing: PrefixSharing;
+  readonly admission: Admission;
 }
 
 export class SlotLeases {
   readonly #parts: LeaseParts;
   readonly #rules: LeaseRules;
   readonly #pair = new Int32Array(2);
+  /** By slot: number of its sequence's tenant. */
+  readonly #tenants: Float64Array;
   #tick = 0;
   #acquired = 0;
   #released = 0;
@@ -41,6 +44,7 @@ export class SlotLeases {
   constructor(parts: LeaseParts, rules: LeaseRules) {
     this.#parts = parts;
     this.#rules = rules;
+    this.#tenants = new Float64Array(parts.table.count);
   }
 
   get acquired(): number {
@@ -51,42 +55,44 @@ export class SlotLeases {
     return this.#released;
   }
 
-  /** Leases a slot with `promptTokens` expected, and promised if `isPromised`. On failure nothing has changed. */
-  acquire(promptTokens: number, isPromised: boolean, tenant: string): number {
-    const { native, pool, layout, table, supply, retirement } = this.#parts;
-    const neededRows = layout.rowsFor(promptTokens);
-    const idle = supply.collectFree();
-    if (idle.count === 0) throw createError('KV_NO_FREE_SLOT', { slots: table.count, retiringSlots: retirement.size });
-    const slot = this.#rules.placement(idle, neededRows);
-    if (!table.isFree(slot)) throw wrongChoice(slot);
+  /** Leases a slot. On failure nothing has changed. */
+  acquire(request: AdmissionRequest): Admitted {
+    const { retirement, admission } = this.#parts;
+    const admitted = admission.admit(request, retirement.size);
+    this.#start(admitted.slot, request.tenant);
+    return admitted;
+  }
 
-    native.cancel(slot);
-    if (isPromised) supply.promise(slot, neededRows);
+  /** Leases a slot to a copy of the sequence in `from`. On failure nothing has changed. */
+  fork(from: number): number {
+    const { native, table, sharing, supply, retirement, late } = this.#parts;
+    const slot = this.#emptiest(supply.collectFree());
+    if (slot < 0) throw createError('KV_NO_FREE_SLOT', { slots: table.count, retiringSlots: retirement.size });
+    sharing.vacate(slot, 0);
+    native.assign(slot, this.#tenants[from]!);
     try {
-      native.assign(slot, pool.tenantNumber(tenant));
+      sharing.fork(from, slot);
     } catch (error) {
-      native.promise(slot, 0);
+      late.attempt(() => sharing.vacate(slot, 0));
       throw error;
     }
-    native.publish();
-    table.state[slot] = slotStates.active;
-    table.length[slot] = 0;
-    table.promisedTokens[slot] = isPromised ? promptTokens : 0;
-    table.lastUsed[slot] = this.#tick += 1;
-    this.#acquired += 1;
+    table.promisedTokens[slot] = 0;
+    this.#start(slot, this.#tenants[from]!);
     return slot;
   }
 
   /** Retires a slot. When recording the fence fails, nothing has changed. */
   release(slot: number, fence: Fence | undefined, batch: RunningBatch | undefined): void {
-    const { native, table, views, retirement } = this.#parts;
+    const { native, table, views, retirement, sharing, late } = this.#parts;
     const isWaiting = retirement.enter(slot, fence, batch);
+    late.attempt(() => sharing.tell());
     views.revoke(slot);
     native.cancel(slot);
     native.promise(slot, 0);
     table.generation[slot]! += 1;
     table.prepared[slot] = 0;
     table.promisedTokens[slot] = 0;
+    table.sharedTail[slot] = 0;
     table.state[slot] = slotStates.retiring;
     this.#released += 1;
     if (!isWaiting) this.#becomeIdle(slot);
@@ -101,37 +107,51 @@ export class SlotLeases {
   keepEagerRows(): void {
     const { eagerRows } = this.#rules;
     if (eagerRows === 0) return;
-    const { native, supply, table } = this.#parts;
+    const { native, supply, sharing, table } = this.#parts;
     native.publish();
     const idle = supply.collectFree();
-    if (idle.count === 0) return;
-    let best = idle.slots[0]!;
-    for (let index = 1; index < idle.count; index += 1) {
+    let best = -1;
+    for (let index = 0; index < idle.count; index += 1) {
       const slot = idle.slots[index]!;
-      if (table.rows[slot]! > table.rows[best]!) best = slot;
+      if (sharing.contentRows(slot) === 0 && (best < 0 || table.rows[slot]! > table.rows[best]!)) best = slot;
     }
-    if (table.rows[best]! >= eagerRows) return;
+    if (best < 0 || table.rows[best]! >= eagerRows) return;
     this.#pair[0] = best;
     this.#pair[1] = eagerRows;
     native.request(this.#pair, 1);
   }
 
+  #start(slot: number, tenant: number): void {
+    const { native, table } = this.#parts;
+    native.publish();
+    table.state[slot] = slotStates.active;
+    table.lastUsed[slot] = this.#tick += 1;
+    this.#tenants[slot] = tenant;
+    this.#acquired += 1;
+  }
+
+  /** The idle slot with the fewest rows, one without content if there is one; or -1. */
+  #emptiest(idle: IdleSlots): number {
+    const { sharing } = this.#parts;
+    let best = -1;
+    for (let index = 0; index < idle.count; index += 1) {
+      const slot = idle.slots[index]!;
+      const order = best < 0 ? -1 : sharing.contentRows(slot) - sharing.contentRows(best) || idle.rows[slot]! - idle.rows[best]!;
+      if (order < 0) best = slot;
+    }
+    return best;
+  }
+
   #becomeIdle(slot: number): void {
-    const { native, pool, table, supply, late } = this.#parts;
+    const { native, pool, table, supply, sharing, late } = this.#parts;
     const { idleRowsLimit } = this.#rules;
     native.publish();
     table.lastUsed[slot] = this.#tick += 1;
     table.state[slot] = slotStates.idle;
+    late.attempt(() => sharing.retire(slot));
     late.attempt(() => {
       if (idleRowsLimit < Number.MAX_SAFE_INTEGER) supply.limitIdleRows(idleRowsLimit);
       pool.keepToBudget();
     });
   }
-}
-
-function wrongChoice(slot: number): Error {
-  return createError('KV_INVALID_OPTION', {
-    reason: 'range', owner: 'KvCache', option: 'placement', expected: 'a function that returns one of the candidates',
-    received: slot,
-  });
 }

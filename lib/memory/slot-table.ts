@@ -24,6 +24,8 @@ export class SlotTable {
   readonly promisedTokens: Int32Array;
   /** Ticks: when the slot was acquired or released last. */
   readonly lastUsed: Float64Array;
+  /** Not 0: the row that the slot writes to next may have other users (prefix-sharing.ts). */
+  readonly sharedTail: Uint8Array;
   readonly #layout: Layout;
 
   constructor(layout: Layout) {
@@ -38,6 +40,7 @@ export class SlotTable {
     this.isQuarantined = new Uint8Array(slots);
     this.promisedTokens = new Int32Array(slots);
     this.lastUsed = new Float64Array(slots);
+    this.sharedTail = new Uint8Array(slots);
   }
 
   /** Whether a new sequence may have the slot. */

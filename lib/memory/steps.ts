@@ -5,26 +5,46 @@
 import { createError } from '../errors/index.js';
 import type { GrowthPolicy } from '../policy/growth.js';
 import { Batch } from './batch.js';
+import type { LateErrors } from './late-errors.js';
 import type { Layout } from './layout.js';
 import type { NativeCache } from './native.js';
+import type { PrefixSharing } from './prefix-sharing.js';
 import type { RowSupply } from './row-supply.js';
+import type { SequenceTexts } from './sequence-texts.js';
 import type { SlotTable } from './slot-table.js';
+
+export interface StepParts {
+  readonly native: NativeCache;
+  readonly layout: Layout;
+  readonly table: SlotTable;
+  readonly supply: RowSupply;
+  readonly sharing: PrefixSharing;
+  readonly texts: SequenceTexts;
+  readonly late: LateErrors;
+  readonly growth: GrowthPolicy;
+}
 
 export class Steps {
   readonly #native: NativeCache;
   readonly #layout: Layout;
   readonly #table: SlotTable;
   readonly #supply: RowSupply;
+  readonly #sharing: PrefixSharing;
+  readonly #texts: SequenceTexts;
+  readonly #late: LateErrors;
   readonly #growth: GrowthPolicy;
   readonly #pairs: Int32Array;
   readonly #open = new Set<Batch>();
   #hasWishes = false;
 
-  constructor(native: NativeCache, layout: Layout, table: SlotTable, supply: RowSupply, growth: GrowthPolicy) {
+  constructor({ native, layout, table, supply, sharing, texts, late, growth }: StepParts) {
     this.#native = native;
     this.#layout = layout;
     this.#table = table;
     this.#supply = supply;
+    this.#sharing = sharing;
+    this.#texts = texts;
+    this.#late = late;
     this.#growth = growth;
     this.#pairs = new Int32Array(2 * table.count);
   }
@@ -34,6 +54,7 @@ export class Steps {
     const { slots, tokens, generations, length } = batch;
     const table = this.#table;
     let lacking = 0;
+    let sharing = 0;
     for (let index = 0; index < length; index += 1) {
       const slot = slots[index]!;
       if (table.generation[slot] !== generations[index]) throw this.#stale(slot, generations[index]!);
@@ -46,6 +67,11 @@ export class Steps {
         throw createError('KV_LENGTH_OUT_OF_RANGE', { slot, tokens: lengthTokens, maxTokens: this.#layout.maxTokens });
       }
       if (!table.hasRoom(slot, lengthTokens)) lacking += 1;
+      if (table.sharedTail[slot] !== 0) sharing += 1;
+    }
+    if (sharing > 0) {
+      this.#makeWritable(batch);
+      lacking += sharing; // it may have unmapped rows
     }
     for (let index = 0; index < length; index += 1) table.prepared[slots[index]!] = tokens[index]!;
     if (lacking > 0) {
@@ -70,6 +96,7 @@ export class Steps {
       if (table.generation[slot] !== generations[index]) continue; // released since prepare
       table.prepared[slot] = 0;
       table.length[slot]! += tokens[index]!;
+      this.#texts.hasCommitted(slot);
     }
     this.#finish(batch);
     // From here on the commit is done, whatever the growth policy does.
@@ -115,7 +142,24 @@ export class Steps {
 
   #request(wishes: number): void {
     this.#hasWishes = wishes > 0;
-    if (wishes > 0) this.#native.request(this.#pairs, wishes);
+    if (wishes === 0) return;
+    let pages = 0;
+    for (let index = 0; index < wishes; index += 1) {
+      const slot = this.#pairs[2 * index]!;
+      const rows = this.#pairs[2 * index + 1]!;
+      pages += this.#table.missingPages(slot, rows) - this.#table.promisedPages(slot, rows); // those are set aside
+    }
+    this.#late.attempt(() => this.#supply.evictFor(pages));
+    this.#native.request(this.#pairs, wishes);
+  }
+
+  /** Gives every sequence of the batch rows of its own where it is going to write. */
+  #makeWritable({ slots, length }: Batch): void {
+    for (let index = 0; index < length; index += 1) {
+      const slot = slots[index]!;
+      if (this.#table.sharedTail[slot] === 0) continue;
+      this.#supply.withRoom(slot, this.#sharing.detachPages(slot), () => this.#sharing.makeWritable(slot));
+    }
   }
 
   /** Maps what the batch lacks in the foreground, once the mapper's news are in. */

@@ -2,17 +2,25 @@
 // outlives a preemption: the tokens generated until then are kept and become part of what is computed again.
 
 import type { ReplaySequence } from './replay-cache.js';
+import type { RequestText } from './request-text.js';
+import type { StampKeys } from './stamp-keys.js';
 import { StampRuns } from './stamp-runs.js';
 import type { TraceRequest } from './trace-request.js';
 
 export class RequestState {
   readonly request: TraceRequest;
+  /** What it says, where the cache is told. */
+  readonly text: RequestText | undefined;
   /** Tokens generated so far. */
   generatedTokens = 0;
   /** The lease of a slot; undefined while waiting. */
   sequence: ReplaySequence | undefined;
-  /** Key of the test pattern; another one at each admission, so that what an earlier run left is never taken for right. */
-  key = 0;
+  /** Tokens of the prompt that the first admission found in the cache, by how they came; undefined until then. */
+  cachedBy: ReplaySequence['cachedBy'] | undefined;
+  /** Tokens whose K and V a preemption took, until it is admitted again. */
+  lostTokens = 0;
+  /** Keys of the test pattern. */
+  keys: StampKeys | undefined;
   /** Tokens to compute before decoding begins: the prompt, and after a preemption what had been generated. */
   prefillTokens = 0;
   /** Tokens whose K and V are valid: the sequence's length, kept here so that the loop asks nobody. */
@@ -21,8 +29,9 @@ export class RequestState {
   passTokens = 0;
   readonly stampedRuns = new StampRuns();
 
-  constructor(request: TraceRequest) {
+  constructor(request: TraceRequest, text: RequestText | undefined) {
     this.request = request;
+    this.text = text;
   }
 
   get isPrefilling(): boolean {

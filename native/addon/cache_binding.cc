@@ -13,7 +13,9 @@ void NativeCache::Define(Napi::Env env, Napi::Object exports) {
        InstanceMethod<&NativeCache::Cancel>("cancel"), InstanceMethod<&NativeCache::Quiesce>("quiesce"),
        InstanceMethod<&NativeCache::Shrink>("shrink"),
        InstanceMethod<&NativeCache::Promise>("promise"), InstanceMethod<&NativeCache::Assign>("assign"),
-       InstanceMethod<&NativeCache::Publish>("publish"),
+       InstanceMethod<&NativeCache::Keep>("keep"), InstanceMethod<&NativeCache::Drop>("drop"),
+       InstanceMethod<&NativeCache::Alias>("alias"), InstanceMethod<&NativeCache::CopyGroup>("copyGroup"),
+       InstanceMethod<&NativeCache::Detach>("detach"), InstanceMethod<&NativeCache::Publish>("publish"),
        InstanceMethod<&NativeCache::MapperState>("mapperState"),
        InstanceMethod<&NativeCache::Counters>("counters"), InstanceMethod<&NativeCache::Address>("address"),
        InstanceMethod<&NativeCache::Window>("window"), InstanceMethod<&NativeCache::Stamp>("stamp"),
@@ -105,6 +107,36 @@ Napi::Value NativeCache::Assign(const Napi::CallbackInfo& info) {
   return Finish(info.Env(), cache_->Assign(ToInt32(info[0]), static_cast<Tenant>(ToUint64(info[1]))));
 }
 
+Napi::Value NativeCache::Keep(const Napi::CallbackInfo& info) {
+  static_assert(sizeof(KeepCommand) == 3 * sizeof(int32_t));
+  const std::span<int32_t> triples = ToInt32Span(info[0]);
+  const size_t count = std::min<size_t>(ToUint64(info[1]), triples.size() / 3);
+  return Finish(info.Env(), cache_->Keep({reinterpret_cast<const KeepCommand*>(triples.data()), count}));
+}
+
+Napi::Value NativeCache::Drop(const Napi::CallbackInfo& info) {
+  const std::span<int32_t> ids = ToInt32Span(info[0]);
+  cache_->Drop(ids.first(std::min<size_t>(ToUint64(info[1]), ids.size())));
+  return info.Env().Undefined();
+}
+
+Napi::Value NativeCache::Alias(const Napi::CallbackInfo& info) {
+  const std::span<int32_t> ids = ToInt32Span(info[1]);
+  const size_t to = std::min<size_t>(ToUint64(info[3]), ids.size());
+  const size_t from = std::min<size_t>(ToUint64(info[2]), to);
+  return Finish(info.Env(), cache_->Alias(ToInt32(info[0]), ids.subspan(from, to - from)));
+}
+
+Napi::Value NativeCache::CopyGroup(const Napi::CallbackInfo& info) {
+  return Finish(info.Env(), cache_->CopyGroup({ToInt32(info[0]), ToInt32(info[1]), ToInt32(info[2]),
+                                               static_cast<RowId>(ToUint64(info[3])), ToUint64(info[4]),
+                                               ToUint64(info[5])}));
+}
+
+Napi::Value NativeCache::Detach(const Napi::CallbackInfo& info) {
+  return Finish(info.Env(), cache_->Detach(ToInt32(info[0]), ToInt32(info[1]), ToUint64(info[2]), ToUint64(info[3])));
+}
+
 Napi::Value NativeCache::Publish(const Napi::CallbackInfo& info) {
   Napi::Int32Array rows = rows_.Value();
   Napi::Uint8Array quarantined = quarantined_.Value();
@@ -133,11 +165,16 @@ Napi::Value NativeCache::Counters(const Napi::CallbackInfo& info) {
   to.Set("foregroundMaps", FromCount(env, from.foreground_maps));
   to.Set("backgroundRows", FromCount(env, from.background_rows));
   to.Set("backgroundMaps", FromCount(env, from.background_maps));
+  to.Set("aliasedRows", FromCount(env, from.aliased_rows));
+  to.Set("aliasMaps", FromCount(env, from.alias_maps));
+  to.Set("detachedRows", FromCount(env, from.detached_rows));
+  to.Set("copiedBytes", FromCount(env, from.copied_bytes));
   to.Set("unmappedRows", FromCount(env, from.unmapped_rows));
   to.Set("unmaps", FromCount(env, from.unmaps));
   to.Set("scrubbedPages", FromCount(env, from.scrubbed_pages));
   to.Set("mappedRows", FromCount(env, from.mapped_rows));
   to.Set("mappedPages", FromCount(env, from.mapped_pages));
+  to.Set("keptGroups", FromCount(env, from.kept_groups));
   to.Set("quarantinedSlots", FromCount(env, from.quarantined_slots));
   return to;
 }
@@ -164,7 +201,11 @@ Napi::Value NativeCache::Check(const Napi::CallbackInfo& info) {
   return FromCount(info.Env(), wrong);
 }
 
-Napi::Value NativeCache::Verify(const Napi::CallbackInfo& info) { return Finish(info.Env(), cache_->Verify()); }
+Napi::Value NativeCache::Verify(const Napi::CallbackInfo& info) {
+  uint64_t pages = 0;
+  if (ThrowIfFailed(info.Env(), cache_->Verify(pages))) return info.Env().Undefined();
+  return FromCount(info.Env(), pages);
+}
 
 Napi::Value NativeCache::Close(const Napi::CallbackInfo& info) {
   StopMapper();

@@ -34,6 +34,11 @@ class NativeCache : public Napi::ObjectWrap<NativeCache>, private Stoppable {
   Napi::Value Shrink(const Napi::CallbackInfo& info);         // (slot, rows)
   Napi::Value Promise(const Napi::CallbackInfo& info);        // (slot, rows)
   Napi::Value Assign(const Napi::CallbackInfo& info);         // (slot, tenant)
+  Napi::Value Keep(const Napi::CallbackInfo& info);           // ([slot, group, id] * count, count)
+  Napi::Value Drop(const Napi::CallbackInfo& info);           // (ids, count)
+  Napi::Value Alias(const Napi::CallbackInfo& info);          // (slot, ids, from, to)
+  Napi::Value CopyGroup(const Napi::CallbackInfo& info);      // (slot, group, from slot, id, tokens, stream)
+  Napi::Value Detach(const Napi::CallbackInfo& info);         // (slot, group, tokens, stream)
   Napi::Value Publish(const Napi::CallbackInfo& info);        // () => changed slots
   Napi::Value MapperState(const Napi::CallbackInfo& info);    // () => {isIdle, lateErrors, starved, lastError}
   Napi::Value Counters(const Napi::CallbackInfo& info);
@@ -41,7 +46,7 @@ class NativeCache : public Napi::ObjectWrap<NativeCache>, private Stoppable {
   Napi::Value Window(const Napi::CallbackInfo& info);         // (reservation, offset, bytes) => ArrayBuffer
   Napi::Value Stamp(const Napi::CallbackInfo& info);          // (slot, from, tokens, key)
   Napi::Value Check(const Napi::CallbackInfo& info);          // (slot, from, tokens, key) => wrong tokens
-  Napi::Value Verify(const Napi::CallbackInfo& info);
+  Napi::Value Verify(const Napi::CallbackInfo& info);         // () => pages in use
   Napi::Value Close(const Napi::CallbackInfo& info);
 
   void StopForTeardown() override;

@@ -8,7 +8,7 @@ export class DomainRoots {
   readonly #tree: PrefixTree;
   readonly #roots = new Map<string, number>();
   readonly #domains = new Map<number, PrefixDomain>();
-  readonly #tenants = new Map<string, { readonly number: number; domains: number }>();
+  readonly #tenants = new Map<string | undefined, { readonly number: number; domains: number }>();
   readonly #freeTenants: number[] = [];
 
   constructor(tree: PrefixTree) {
@@ -24,7 +24,7 @@ export class DomainRoots {
   open(domain: PrefixDomain): number {
     const found = this.#roots.get(domain.key);
     if (found !== undefined) return found;
-    const root = this.#tree.makeRoot(this.#joinTenant(domain.tenant ?? ''));
+    const root = this.#tree.makeRoot(this.#joinTenant(domain.tenant));
     this.#roots.set(domain.key, root);
     this.#domains.set(root, domain);
     return root;
@@ -37,7 +37,12 @@ export class DomainRoots {
     this.#roots.delete(domain.key);
     this.#domains.delete(root);
     this.#tree.remove(root);
-    this.#leaveTenant(domain.tenant ?? '');
+    this.#leaveTenant(domain.tenant);
+  }
+
+  /** The domain of a root. */
+  domainOf(root: number): PrefixDomain {
+    return this.#domains.get(root)!;
   }
 
   /** All domains that have text, with their roots. */
@@ -45,7 +50,7 @@ export class DomainRoots {
     return this.#domains.entries();
   }
 
-  #joinTenant(name: string): number {
+  #joinTenant(name: string | undefined): number {
     let tenant = this.#tenants.get(name);
     if (tenant === undefined) {
       tenant = { number: this.#freeTenants.pop() ?? this.#tenants.size, domains: 0 };
@@ -55,7 +60,7 @@ export class DomainRoots {
     return tenant.number;
   }
 
-  #leaveTenant(name: string): void {
+  #leaveTenant(name: string | undefined): void {
     const tenant = this.#tenants.get(name)!;
     tenant.domains -= 1;
     if (tenant.domains > 0) return;

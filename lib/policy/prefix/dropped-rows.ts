@@ -1,18 +1,18 @@
-// DroppedRows: the rows that the index stopped holding, or would not take, since the caller last looked, each with its reason.
-// A row that no sequence maps any more is free from then on. Filled by every call of the index that can drop rows; the
-// caller reads and clears it.
+// DroppedRows: the rows that the index stopped holding since the caller last looked, once per hold, each with its reason.
+// Filled by every call of the index that can drop rows; the caller reads and clears it. A row may have been taken again
+// since it was dropped: it is free when no sequence maps it and `isHolding` denies it.
 
 import { enlarged } from './enlarged.js';
 
 /**
- * `evicted`: room was asked for · `bound`: the pool had more than `poolRows` · `quota`: the tenant had more than its share ·
- * `surplus`: a released sequence's own copy of what is cached already, or is not to be cached · `replaced`: a fuller row of
- * the same tokens took its place · `truncated`: its sequence took the tokens back · `cleared`: by `clear`.
+ * `evicted`: room was asked for · `bound`: the pool had more than `poolRows` · `quota`: the tenant had more than its share
+ * · `replaced`: a fuller row of the same tokens took its place · `truncated`: its sequence took the tokens back ·
+ * `cleared`: by `clear`.
  */
-export type DropReason = 'evicted' | 'bound' | 'quota' | 'surplus' | 'replaced' | 'truncated' | 'cleared';
+export type DropReason = 'evicted' | 'bound' | 'quota' | 'replaced' | 'truncated' | 'cleared';
 
 export const dropReasons: readonly DropReason[] = [
-  'evicted', 'bound', 'quota', 'surplus', 'replaced', 'truncated', 'cleared',
+  'evicted', 'bound', 'quota', 'replaced', 'truncated', 'cleared',
 ];
 
 export class DroppedRows {

@@ -58,13 +58,21 @@ export class OpenPaths {
     this.#attach(path, child);
   }
 
-  /** The path ends in the parent of its end now. The node that it leaves must have a pin left, or be removed by the caller. */
-  ascend(path: PrefixPath, length: number): void {
+  /** The same, into a child that has just been made and is not in the pool. */
+  start(path: PrefixPath, child: number, length: number): void {
+    this.#detach(path);
+    this.#nodes.pins[child] = 1;
+    path.moveTo(length);
+    this.#attach(path, child);
+  }
+
+  /** The path ends at the end of its node's parent now. */
+  ascend(path: PrefixPath): void {
     const node = path.node;
     this.#detach(path);
-    this.#nodes.pins[node]! -= 1;
-    path.moveTo(length);
+    path.moveTo(this.#nodes.from[node]!);
     this.#attach(path, this.#nodes.parent[node]!);
+    this.unpin(node);
   }
 
   /** The path's length changes within its node. */
@@ -81,7 +89,7 @@ export class OpenPaths {
     path.close();
   }
 
-  /** Takes one pin from a node of a closed path. */
+  /** Takes one pin from a node that its path has left. */
   unpin(node: number): void {
     this.#nodes.pins[node]! -= 1;
     if (this.#nodes.pins[node] === 0) this.#pool.enter(node);
@@ -118,6 +126,16 @@ export class OpenPaths {
     if (path.announced === undefined) return;
     path.announced = undefined;
     this.#announcing -= 1;
+  }
+
+  /** Calls `visit` with every announced text and the part [from, to) that is to come. */
+  forAnnounced(visit: (tokens: Int32Array, from: number, to: number) => void): void {
+    if (this.#announcing === 0) return;
+    for (const first of this.#ending) {
+      for (let path = first; path !== undefined; path = path.next) {
+        if (path.announced !== undefined) visit(path.announced, path.length, path.announcedTokens);
+      }
+    }
   }
 
   #pin(node: number): void {

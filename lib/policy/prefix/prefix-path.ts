@@ -20,6 +20,8 @@ export class PrefixPath {
   #length = 0;
   #isOpen = true;
 
+  /** Tokens that it found cached when it was opened: not its own to take back. @internal */
+  sharedTokens = 0;
   /** Deepest node of the text. @internal */
   node = -1;
   /** Others that end in the same node. @internal */
@@ -46,6 +48,11 @@ export class PrefixPath {
   /** False after release. */
   get isOpen(): boolean {
     return this.#isOpen;
+  }
+
+  /** Whether no other path ends in the same node. @internal */
+  get isAlone(): boolean {
+    return this.next === undefined && this.previous === undefined;
   }
 
   /** @internal */

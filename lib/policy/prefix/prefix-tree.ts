@@ -1,6 +1,6 @@
-// PrefixTree: the texts of the index as a path-compressed tree of tokens. A node is a run of tokens; children of a node differ
-// in their first token; every text starts at a root. It keeps text, links and the rows' places right together when nodes are
-// added, cut in two, joined and shortened, and knows nothing of sequences, pools or time.
+// PrefixTree: the texts of the index as a path-compressed tree of tokens. A node is a run of tokens; children of a node
+// differ in their first token; every text starts at a root. It keeps text, links and the rows' places right together when
+// nodes are added, cut in two, joined and shortened, and knows nothing of sequences, pools or time.
 
 import { ChildTable } from './child-table.js';
 import { NodeTable } from './node-table.js';
@@ -18,13 +18,19 @@ export class PrefixTree {
   readonly nodes: NodeTable;
   readonly #texts = new TokenStore();
   readonly #children: ChildTable;
+  #tokens = 0;
 
   constructor(nodes: NodeTable, hashBits?: number) {
     this.nodes = nodes;
     this.#children = new ChildTable(nodes, hashBits);
   }
 
-  /** Pages of text in use: 0 when there is no node but roots. */
+  /** Tokens of all nodes. */
+  get textTokens(): number {
+    return this.#tokens;
+  }
+
+  /** Pages that these take. */
   get textPages(): number {
     return this.#texts.usedPages;
   }
@@ -44,6 +50,11 @@ export class PrefixTree {
 
   isLeaf(node: number): boolean {
     return this.nodes.firstChild[node] === -1;
+  }
+
+  /** Whether the number is that of a node, and of one without children. */
+  isUsedLeaf(node: number): boolean {
+    return this.nodes.isUsed(node) && this.isLeaf(node);
   }
 
   /** Follows `text` down from `root` as far as the tree has it, at most `limit` tokens. */
@@ -83,6 +94,20 @@ export class PrefixTree {
     this.#texts.copy(node, from - first, to - first, target, start);
   }
 
+  /** Copies tokens [from, to) of the text that ends in `node`, from any of the nodes above it too. */
+  copyPath(node: number, from: number, to: number, target: Int32Array, start: number): void {
+    for (let above = node; above >= 0 && this.nodes.to[above]! > from; above = this.nodes.parent[above]!) {
+      const first = Math.max(from, this.nodes.from[above]!);
+      const last = Math.min(to, this.nodes.to[above]!);
+      if (first < last) this.copy(above, first, last, target, start + first - from);
+    }
+  }
+
+  /** Calls `visit` with every piece of text: an array that must not be kept, and the places [from, to) in it. */
+  forPieces(visit: (tokens: Int32Array, from: number, to: number) => void): void {
+    for (let node = 0; node < this.nodes.end; node += 1) if (this.nodes.isUsed(node)) this.#texts.forPieces(node, visit);
+  }
+
   /** A new child with these tokens; there is none yet that starts with the first. It has no row of its own. */
   addChild(parent: number, source: Int32Array, start: number, count: number): number {
     const { nodes } = this;
@@ -96,12 +121,14 @@ export class PrefixTree {
     this.#children.add(node);
     this.#texts.open(node);
     this.#texts.append(node, source, start, count);
+    this.#tokens += count;
     return node;
   }
 
   /** Lengthens a leaf. */
   grow(leaf: number, source: Int32Array, start: number, count: number): void {
     this.nodes.to[leaf]! += count;
+    this.#tokens += count;
     this.#texts.append(leaf, source, start, count);
   }
 
@@ -150,6 +177,7 @@ export class PrefixTree {
 
   /** Shortens a leaf to its tokens before `to`; at least one stays. */
   trim(leaf: number, to: number): void {
+    this.#tokens -= this.nodes.to[leaf]! - to;
     this.nodes.to[leaf] = to;
     this.#texts.trim(leaf, to - this.nodes.from[leaf]!);
   }
@@ -160,6 +188,7 @@ export class PrefixTree {
       this.#children.remove(leaf);
       this.nodes.unlink(leaf);
     }
+    this.#tokens -= this.nodes.to[leaf]! - this.nodes.from[leaf]!;
     this.#texts.close(leaf);
     this.nodes.drop(leaf);
   }

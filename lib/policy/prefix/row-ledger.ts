@@ -52,7 +52,10 @@ export class RowLedger {
     return row;
   }
 
-  /** Writes the whole rows of the path's first `tokens` tokens, which end in `node`, into `table` by their number on the path. */
+  /**
+   * Writes the whole rows of the path's first `tokens` tokens, which end in `node`, into `table` by their number on the
+   * path.
+   */
   fill(node: number, tokens: number, table: Int32Array): void {
     let row = this.lastRowAt(node, tokens);
     for (let index = this.arithmetic.wholeRows(tokens) - 1; index >= 0; index -= 1) {
@@ -62,34 +65,59 @@ export class RowLedger {
   }
 
   /**
-   * A row with the last of the path's first `tokens` tokens, which end in `node` and fill their last row only partly: of any
-   * path that goes on from there. -1: those tokens lie in no row the index holds.
+   * A node at or below `node` whose rows have the last of the path's first `tokens` tokens, which end in `node` and fill
+   * their last row only partly: of any text that goes on from there. -1: those tokens lie in no row the index holds.
    */
-  partialRow(node: number, tokens: number): number {
-    const { firstChild, tailRow, to, lastRow } = this.#nodes;
+  partialNode(node: number, tokens: number): number {
+    const { parent, firstChild, nextSibling, tailRow, to } = this.#nodes;
     const wanted = this.arithmetic.wholeRows(tokens);
-    for (let below = node; below >= 0; below = firstChild[below]!) {
-      let hops = this.arithmetic.wholeRows(to[below]!) - 1 - wanted;
-      if (hops >= 0) {
-        let row = lastRow[below]!;
-        for (; hops > 0; hops -= 1) row = this.#above[row]!;
-        return row;
+    for (let below = node; ;) { // nearly always the node itself or its first child has it
+      if (tailRow[below]! >= 0 || this.arithmetic.wholeRows(to[below]!) > wanted) return below;
+      if (firstChild[below]! >= 0) {
+        below = firstChild[below]!;
+        continue;
       }
-      if (tailRow[below]! >= 0) return tailRow[below]!;
+      while (below !== node && nextSibling[below]! < 0) below = parent[below]!;
+      if (below === node) return -1;
+      below = nextSibling[below]!;
     }
-    return -1;
   }
 
-  /** Throws KV_INTERNAL unless `table` has rows that can be attached for the tokens [from, to): known numbers, none held but `tail`. */
+  /** The row with the last of `tokens` tokens, of a node that `partialNode` answered. */
+  partialRow(node: number, tokens: number): number {
+    const wanted = this.arithmetic.wholeRows(tokens);
+    let hops = this.arithmetic.wholeRows(this.#nodes.to[node]!) - 1 - wanted;
+    if (hops < 0) return this.#nodes.tailRow[node]!;
+    let row = this.#nodes.lastRow[node]!;
+    for (; hops > 0; hops -= 1) row = this.#above[row]!;
+    return row;
+  }
+
+  /** The leaf's last row, or -1. */
+  deepestRow(leaf: number): number {
+    return this.#nodes.tailRow[leaf]! >= 0 ? this.#nodes.tailRow[leaf]! : this.#nodes.lastRow[leaf]!;
+  }
+
+  /** The row before a whole or tail row of `node`'s path, given that row and whether it is the tail. */
+  rowAbove(node: number, row: number): number {
+    return row === this.#nodes.tailRow[node] ? this.#nodes.lastRow[node]! : this.#above[row]!;
+  }
+
+  /**
+   * Throws KV_INTERNAL unless `table` has rows that can be attached for the tokens [from, to): known numbers, none held but
+   * `tail`.
+   */
   check(from: number, to: number, table: Int32Array, tail: number): void {
     const end = this.arithmetic.rowsFor(to);
     for (let index = this.arithmetic.wholeRows(from); index < end; index += 1) {
       const row = table[index];
       if (row === undefined || row < 0) {
-        throw createError('KV_INTERNAL', { problem: 'a sequence commits tokens without a row for them', what: row, howMany: end });
+        const problem = 'a sequence commits tokens without a row for them';
+        throw createError('KV_INTERNAL', { problem, what: row, howMany: end });
       }
       if (row !== tail && this.isHolding(row)) {
-        throw createError('KV_INTERNAL', { problem: 'a sequence commits tokens in a row that the prefix index holds', what: row });
+        const problem = 'a sequence commits tokens in a row that the prefix index holds';
+        throw createError('KV_INTERNAL', { problem, what: row });
       }
     }
   }
@@ -132,31 +160,32 @@ export class RowLedger {
   }
 
   /**
-   * Drops the leaf's last rows until its path has `rows` left, and answers how many of its tokens are still there, counted
-   * from the start of the text: `from` of the leaf when none is. The caller then shortens the node, or removes it.
+   * Keeps the leaf's tokens before `tokens`, counted from the start of the text, with the rows they lie in, and drops its
+   * other rows. Answers where the leaf ends then; `from` of the leaf when nothing of it is left. The caller then shortens
+   * the node, or removes it.
    */
-  cut(leaf: number, rows: number, reason: number): number {
+  cut(leaf: number, tokens: number, reason: number): number {
     const { from, to, lastRow, tailRow } = this.#nodes;
-    const tokens = Math.min(to[leaf]!, this.arithmetic.tokensIn(rows));
-    const isGone = tokens <= from[leaf]!;
-    const kept = isGone ? this.arithmetic.wholeRows(from[leaf]!) : rows;
+    const kept = Math.max(from[leaf]!, Math.min(to[leaf]!, tokens));
+    const wholeKept = this.arithmetic.wholeRows(kept);
+    const hasTail = kept > from[leaf]! && this.arithmetic.rowsFor(kept) > wholeKept;
     let whole = this.arithmetic.wholeRows(to[leaf]!);
-    if (tailRow[leaf]! >= 0 && whole + 1 > kept) {
+    if (tailRow[leaf]! >= 0 && !(hasTail && whole === wholeKept)) {
       this.#drop(tailRow[leaf]!, reason);
       tailRow[leaf] = -1;
     }
     let row = lastRow[leaf]!;
-    for (; whole > kept; whole -= 1) {
+    for (; whole > (hasTail ? wholeKept + 1 : wholeKept); whole -= 1) {
       const above = this.#above[row]!;
       this.#drop(row, reason);
       row = above;
     }
-    if (!isGone && this.arithmetic.wholeRows(tokens) < whole) { // its last row ended inside a token that is lost
+    if (whole > wholeKept) { // a row that was whole and has lost its last tokens
       tailRow[leaf] = row;
       row = this.#above[row]!;
     }
     lastRow[leaf] = row;
-    return isGone ? from[leaf]! : tokens;
+    return kept;
   }
 
   /** Calls `visit` for the node's own rows, the last first. For checks. */

@@ -8,6 +8,8 @@ export interface TextListener {
   cut(node: number, from: number, to: number, reason: number): void;
   /** `upper` was cut off the front of `lower`. */
   split(upper: number, lower: number): void;
-  /** `lower` has become one with its parent. */
-  joined(lower: number): void;
+  /** `lower` now has the tokens of `upper`, its parent until now, in front of its own; `upper` is gone. */
+  joined(upper: number, lower: number): void;
+  /** The last tokens of the leaf lie in a row again, after they lay in none: a match finds them. */
+  backed?(leaf: number): void;
 }

@@ -62,7 +62,9 @@ export class TokenStore {
     this.#length[run]! += count;
   }
 
-  /** How many of the tokens of `source` in [start, start + count) equal the run's from `at`, until the first that does not. */
+  /**
+   * How many of the tokens of `source` in [start, start + count) equal the run's from `at`, until the first that does not.
+   */
   agree(run: number, at: number, source: Int32Array, start: number, count: number): number {
     const tokens = this.#tokens;
     const limit = Math.min(count, this.#length[run]! - at);
@@ -96,6 +98,18 @@ export class TokenStore {
     }
   }
 
+  /** Calls `visit` with each piece of the run: an array that must not be kept, and the places [from, to) in it. */
+  forPieces(run: number, visit: (tokens: Int32Array, from: number, to: number) => void): void {
+    let place = this.#offset[run]!;
+    const end = place + this.#length[run]!;
+    for (let page = this.#firstPage[run]!; place < end; page = this.#next[page]!) {
+      const piece = Math.min(end - place, pageTokens - (place & pageMask));
+      const from = (page << pageShift) + (place & pageMask);
+      visit(this.#tokens, from, from + piece);
+      place += piece;
+    }
+  }
+
   /** Cuts the first `tokens` off `lower` into `upper`, a new run; 0 < tokens < its length. */
   split(upper: number, lower: number, tokens: number): void {
     this.open(upper);
@@ -112,7 +126,10 @@ export class TokenStore {
     if (isInside) this.#users[last]! += 1;
   }
 
-  /** Puts all of `upper` in front of `lower` and closes `upper`. Nothing else may lie behind `upper`. Copies only when they do not touch. */
+  /**
+   * Puts all of `upper` in front of `lower` and closes `upper`. Nothing else may lie behind `upper`. Copies only when they
+   * do not touch.
+   */
   join(upper: number, lower: number): void {
     const end = this.#offset[upper]! + this.#length[upper]!;
     const last = this.#lastPage[upper]!;

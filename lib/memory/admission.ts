@@ -1,0 +1,266 @@
+// Admission: how a request gets a slot, and in it as much of its prompt as is cached. Cheapest first: an idle slot that holds
+// the start of the prompt already is adopted; else whole groups of rows are aliased; the tokens of the last, partly matching
+// group are copied. What cannot be had is found out before anything changes.
+//
+// Owns no state. On failure nothing has changed but, where the driver refused, which idle slot has what mapped.
+
+import { createError, isKvError } from '../errors/index.js';
+import type { PlacementPolicy } from '../policy/placement.js';
+import type { PrefixDomain } from '../policy/prefix/domain.js';
+import type { PrefixIndex } from '../policy/prefix/prefix-index.js';
+import type { PrefixPath } from '../policy/prefix/prefix-path.js';
+import type { RowArithmetic } from '../policy/prefix/row-arithmetic.js';
+import type { IdleSlots } from '../policy/idle-slots.js';
+import type { Layout } from './layout.js';
+import type { LateErrors } from './late-errors.js';
+import type { NativeCache } from './native.js';
+import type { PrefixSharing } from './prefix-sharing.js';
+import type { RowSupply } from './row-supply.js';
+import type { SequenceTexts } from './sequence-texts.js';
+import type { SharedRows } from './shared-rows.js';
+import type { SlotTable } from './slot-table.js';
+
+export interface AdmissionParts {
+  readonly native: NativeCache;
+  readonly layout: Layout;
+  readonly table: SlotTable;
+  readonly supply: RowSupply;
+  readonly index: PrefixIndex;
+  readonly sharing: PrefixSharing;
+  readonly shared: SharedRows;
+  readonly texts: SequenceTexts;
+  readonly groups: RowArithmetic;
+  readonly late: LateErrors;
+  readonly placement: PlacementPolicy;
+}
+
+/** A prompt whose prefix may be cached. */
+export interface Prompt {
+  readonly domain: PrefixDomain;
+  readonly text: Int32Array;
+  readonly canRead: boolean;
+  readonly canWrite: boolean;
+  readonly priority: number;
+  readonly stream: bigint;
+}
+
+export interface AdmissionRequest {
+  readonly promptTokens: number;
+  /** Whether pages for all of them are set aside. */
+  readonly isPromised: boolean;
+  /** Number of the tenant, for scrubbing. */
+  readonly tenant: number;
+  readonly prompt: Prompt | undefined;
+}
+
+/** Tokens that came from the cache, by how: `adopted` cost nothing, `aliased` a mapping per row, `copied` their bytes. */
+export interface CachedBy {
+  readonly adoptedTokens: number;
+  readonly aliasedTokens: number;
+  readonly copiedTokens: number;
+}
+
+export interface Admitted {
+  readonly slot: number;
+  readonly cachedTokens: number;
+  readonly cachedBy: CachedBy;
+  /** Tokens of the prompt, from its start, that running sequences have computed or are computing; 0 if no more than cached ones. */
+  readonly pendingTokens: number;
+  /** What was kept at the end of the prompt; only when all of it is cached. */
+  readonly keptValue: unknown;
+}
+
+/** What is cached of a prompt, and the cheapest way to it. */
+interface Plan {
+  readonly tokens: number;
+  readonly pendingTokens: number;
+  /** Groups to have from others: whole ones, and one more when the adopted slot ends inside one. */
+  readonly groups: number;
+  /** Slot to adopt, or -1, and how many of the groups it has. */
+  readonly adoptedSlot: number;
+  readonly adoptedGroups: number;
+  /** Group from which the tokens behind the others are copied, or -1. */
+  readonly copiedId: number;
+  /** Pages of the pool that the match takes out of it, or needs while it copies. */
+  readonly pinnedPages: number;
+}
+
+const nothing: Plan = {
+  tokens: 0, pendingTokens: 0, groups: 0, adoptedSlot: -1, adoptedGroups: 0, copiedId: -1, pinnedPages: 0,
+};
+
+export class Admission {
+  readonly #parts: AdmissionParts;
+  #ids = new Int32Array(64);
+
+  constructor(parts: AdmissionParts) {
+    this.#parts = parts;
+  }
+
+  /** Throws KV_NO_FREE_SLOT, KV_OUT_OF_PAGES, KV_LENGTH_OUT_OF_RANGE or what the driver throws. */
+  admit(request: AdmissionRequest, retiringSlots: number): Admitted {
+    const { sharing, groups } = this.#parts;
+    const { prompt } = request;
+    sharing.tell();
+    for (let mostTokens = Infinity; ; ) {
+      const plan = prompt?.canRead === true ? this.#plan(prompt, mostTokens) : nothing;
+      try {
+        return this.#admitAs(plan, request, retiringSlots);
+      } catch (error) {
+        // The row that is copied from cannot make room meanwhile: a prompt that fits an empty cache does without it.
+        if (plan.copiedId < 0 || !isKvError(error, 'KV_OUT_OF_PAGES')) throw error;
+        mostTokens = mostTokens === Infinity ? groups.tokensIn(plan.groups) : 0;
+      }
+    }
+  }
+
+  #admitAs(plan: Plan, request: AdmissionRequest, retiringSlots: number): Admitted {
+    const { layout, table, supply, sharing } = this.#parts;
+    const { promptTokens, isPromised, prompt } = request;
+    const promptRows = layout.rowsFor(promptTokens);
+    const slot = plan.adoptedSlot >= 0 ? plan.adoptedSlot : this.#choose(plan, promptRows, retiringSlots);
+
+    // Rows that stay mapped, those that are there after aliasing, and those that must be there or set aside in the end.
+    const isReady = plan.adoptedGroups === plan.groups && (plan.groups > 0 || sharing.contentRows(slot) === 0);
+    const keptRows = isReady ? table.rows[slot]! : this.#rowsOf(plan.adoptedGroups);
+    const aliasedRows = Math.max(keptRows, this.#rowsOf(plan.groups));
+    const copiedRows = plan.copiedId >= 0 ? layout.rowsFor(plan.tokens) : 0;
+    const rows = Math.max(aliasedRows, copiedRows, isPromised ? promptRows : 0);
+    const pages = layout.pagesFor(rows) - layout.pagesFor(aliasedRows);
+    supply.checkObtainable(pages, { pinnedPages: plan.pinnedPages, heldSlot: isReady ? slot : -1, rows: rows - aliasedRows });
+
+    this.#parts.native.cancel(slot);
+    if (!isReady) sharing.vacate(slot, plan.adoptedGroups);
+    else sharing.contents.remove(slot);
+    this.#attach(slot, plan, request, rows > aliasedRows ? rows : 0);
+    const isWhole = prompt !== undefined && plan.tokens === prompt.text.length;
+    return {
+      slot, cachedTokens: plan.tokens, cachedBy: this.#cachedBy(plan), pendingTokens: plan.pendingTokens,
+      keptValue: isWhole ? this.#parts.index.valueAt(prompt.domain, prompt.text) : undefined,
+    };
+  }
+
+  #plan({ domain, text }: Prompt, mostTokens: number): Plan {
+    const { index, sharing, shared } = this.#parts;
+    const match = index.match(domain, text, Math.min(mostTokens, index.matchLimit(domain, text)));
+    const { tokens, wholeRows, tailRow, isTailWhole, pooledRows, isTailPooled, pendingTokens } = match;
+    if (tokens === 0) return { ...nothing, pendingTokens };
+    if (this.#ids.length < wholeRows) this.#ids = new Int32Array(2 * wholeRows);
+    index.fill(this.#ids);
+    const pinnedPages = sharing.pagesOfGroups(pooledRows + (isTailPooled ? 1 : 0));
+    const plan = { tokens, pendingTokens, groups: wholeRows, copiedId: tailRow, pinnedPages };
+    // Whoever adopts a row that is not full writes on in it, so nothing may lie behind the match there.
+    if (tailRow >= 0 && isTailWhole && shared.mappersOf(tailRow) === 1) {
+      const slot = this.#freeSlotEndingIn(tailRow);
+      const groups = wholeRows + 1;
+      if (slot >= 0) return { ...plan, groups, adoptedSlot: slot, adoptedGroups: groups, copiedId: -1 };
+    }
+    for (let group = wholeRows - 1; group >= 0; group -= 1) {
+      const slot = this.#freeSlotEndingIn(this.#ids[group]!);
+      if (slot >= 0) return { ...plan, adoptedSlot: slot, adoptedGroups: group + 1 };
+    }
+    return { ...plan, adoptedSlot: -1, adoptedGroups: 0 };
+  }
+
+  #freeSlotEndingIn(id: number): number {
+    const slot = this.#parts.sharing.contents.endingIn(id);
+    return slot >= 0 && this.#parts.table.isFree(slot) ? slot : -1;
+  }
+
+  /** A slot that nobody will adopt if there is one: for a new text as the placement policy says, for aliases the emptiest. */
+  #choose({ groups }: Plan, promptRows: number, retiringSlots: number): number {
+    const { table, supply, sharing } = this.#parts;
+    const idle = supply.collectFree();
+    if (idle.count === 0) throw createError('KV_NO_FREE_SLOT', { slots: table.count, retiringSlots });
+    const { slots, rows, lastUsed } = idle;
+    let blanks = 0;
+    let oldest = slots[0]!;
+    for (let at = 0; at < idle.count; at += 1) {
+      const slot = slots[at]!;
+      if (lastUsed[slot]! < lastUsed[oldest]!) oldest = slot;
+      if (sharing.contentRows(slot) > 0) continue;
+      slots[at] = slots[blanks]!;
+      slots[blanks] = slot;
+      blanks += 1;
+    }
+    if (blanks === 0) return oldest;
+    idle.count = blanks;
+    if (groups === 0) return this.#place(idle, promptRows);
+    let emptiest = slots[0]!;
+    for (let at = 1; at < blanks; at += 1) if (rows[slots[at]!]! < rows[emptiest]!) emptiest = slots[at]!;
+    return emptiest;
+  }
+
+  #place(idle: IdleSlots, promptRows: number): number {
+    const slot = this.#parts.placement(idle, promptRows);
+    if (idle.slots.subarray(0, idle.count).includes(slot)) return slot;
+    throw createError('KV_INVALID_OPTION', {
+      reason: 'range', owner: 'KvCache', option: 'placement', expected: 'a function that returns one of the candidates',
+      received: slot,
+    });
+  }
+
+  /** Gives the slot what the plan says, and sets pages aside up to `promisedRows` rows. Undoes what it did when it fails. */
+  #attach(slot: number, plan: Plan, { promptTokens, isPromised, tenant, prompt }: AdmissionRequest, rows: number): void {
+    const { native, table, supply, sharing, shared, texts, late } = this.#parts;
+    const path = this.#open(slot, plan, prompt);
+    if (plan.copiedId >= 0) shared.borrow(plan.copiedId);
+    try {
+      native.assign(slot, tenant);
+      if (path !== undefined && plan.groups > plan.adoptedGroups) {
+        supply.alias(slot, shared.idsOf(slot), plan.adoptedGroups, plan.groups);
+        shared.join(slot, plan.groups);
+      }
+      if (rows > 0) supply.promise(slot, rows);
+      if (plan.copiedId >= 0) this.#copy(slot, plan, prompt!.stream);
+      if (!isPromised) native.promise(slot, 0);
+    } catch (error) {
+      this.#undo(slot, plan, path);
+      throw error;
+    } finally {
+      if (plan.copiedId >= 0) shared.giveBack(plan.copiedId);
+    }
+    table.length[slot] = plan.tokens;
+    table.promisedTokens[slot] = isPromised ? promptTokens : 0;
+    table.sharedTail[slot] = 0;
+    if (path === undefined || prompt === undefined) return;
+    texts.open(slot, { domain: prompt.domain, path, buffer: prompt.text, tokens: prompt.text.length });
+    if (prompt.canWrite) this.#parts.index.announce(path, prompt.text, prompt.text.length);
+    late.attempt(() => sharing.settle());
+  }
+
+  #open(slot: number, plan: Plan, prompt: Prompt | undefined): PrefixPath | undefined {
+    if (prompt === undefined) return undefined;
+    const { domain, text, canWrite, priority } = prompt;
+    return this.#parts.index.acquire(domain, text, plan.tokens, this.#parts.shared.idsOf(slot), { isStored: canWrite, level: priority });
+  }
+
+  /** Copies the matching tokens of a group that goes on differently. */
+  #copy(slot: number, { tokens, groups, copiedId }: Plan, stream: bigint): void {
+    const { native, layout, supply, shared } = this.#parts;
+    supply.growOne(slot, layout.rowsFor(tokens));
+    native.copyGroup(slot, groups, shared.slotOf(copiedId), copiedId, tokens, stream);
+  }
+
+  /** The slot is idle again and holds what it held when it was chosen. */
+  #undo(slot: number, { groups, adoptedGroups, copiedId }: Plan, path: PrefixPath | undefined): void {
+    const { native, index, sharing, late } = this.#parts;
+    native.promise(slot, 0);
+    late.attempt(() => {
+      if (groups > adoptedGroups || copiedId >= 0) sharing.vacate(slot, adoptedGroups);
+      sharing.contents.add(slot, adoptedGroups);
+    });
+    if (path !== undefined) index.release(path);
+    late.attempt(() => sharing.settle());
+  }
+
+  #cachedBy({ tokens, groups, adoptedGroups }: Plan): CachedBy {
+    const adoptedTokens = Math.min(tokens, this.#parts.groups.tokensIn(adoptedGroups));
+    const aliasedTokens = Math.min(tokens, this.#parts.groups.tokensIn(groups)) - adoptedTokens;
+    return { adoptedTokens, aliasedTokens, copiedTokens: tokens - adoptedTokens - aliasedTokens };
+  }
+
+  #rowsOf(groups: number): number {
+    return Math.min(groups * this.#parts.layout.groupRows, this.#parts.layout.maxRows);
+  }
+}

@@ -1,0 +1,45 @@
+// KeptRows: groups of rows that are kept under a number because their content may be used again, whether or not a slot maps
+// them. It holds one reference to each of their pages and decides nothing: TypeScript gives the numbers out, and says what
+// is kept and dropped.
+//
+// A group that is not full may be kept with the rows it has, and with more of them later.
+// Threads: the owner's thread only. Makes no driver call and cannot fail.
+#ifndef VKV_KEPT_ROWS_H_
+#define VKV_KEPT_ROWS_H_
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "page_pool.h"
+
+namespace vkv {
+
+using RowId = uint32_t;  // small numbers, used again
+
+class KeptRows {
+ public:
+  explicit KeptRows(PagePool& pool) : pool_(pool) {}
+
+  // `pages` are all pages of the group up to now, [row, reservation]: those beyond what is kept already get a reference.
+  void Keep(RowId id, std::span<const PageId> pages);
+  // Drops the references; nothing if there are none.
+  void Drop(RowId id);
+  // Pages of a group, [row, reservation]; empty when it is not kept.
+  std::span<const PageId> pages(RowId id) const;
+
+  // Groups kept now.
+  uint64_t count() const { return count_; }
+  // Appends every page, once per group that has it.
+  void Collect(std::vector<PageId>& pages) const;
+  void DropAll();
+
+ private:
+  PagePool& pool_;
+  std::vector<std::vector<PageId>> by_id_;
+  uint64_t count_ = 0;
+};
+
+}  // namespace vkv
+
+#endif  // VKV_KEPT_ROWS_H_

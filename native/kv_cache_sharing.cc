@@ -1,0 +1,222 @@
+// The part of KvCache that shares rows between slots: keep, drop, alias, copy, detach.
+
+#include <algorithm>
+
+#include "kv_cache.h"
+
+namespace vkv {
+
+Status KvCache::Keep(std::span<const KeepCommand> commands) {
+  const size_t width = layout().reservations();
+  std::lock_guard lock(mutex_);
+  for (const KeepCommand& command : commands) {
+    const Slot& slot = slots_[command.slot];
+    const int32_t from = command.group * group_rows_;
+    const int32_t to = std::min(from + group_rows_, slot.rows);
+    if (to <= from) return Fail(Code::kInternal, "Keep", command.slot, command.group);
+    kept_.Keep(command.id, std::span(slot.pages).subspan(from * width, (to - from) * width));
+  }
+  return Ok();
+}
+
+void KvCache::Drop(std::span<const int32_t> ids) {
+  for (const int32_t id : ids) kept_.Drop(static_cast<RowId>(id));
+}
+
+Status KvCache::Alias(int32_t slot_index, std::span<const int32_t> ids) {
+  const size_t width = layout().reservations();
+  RowRun run;
+  {
+    Lock lock(mutex_);
+    VKV_RETURN_IF_ERROR(Hold(lock, slot_index));
+    run = {slot_index, slots_[slot_index].rows, slots_[slot_index].rows, {}};
+  }
+  Status status;
+  for (const int32_t id : ids) {
+    const std::span<const PageId> pages = kept_.pages(static_cast<RowId>(id));
+    // Only the last group may lack rows, and each must be there.
+    if (pages.empty() || run.to % group_rows_ != 0) status = Fail(Code::kInternal, "Alias", slot_index, id);
+    if (!status.ok()) break;
+    run.pages.insert(run.pages.end(), pages.begin(), pages.end());
+    run.to += static_cast<int32_t>(pages.size() / width);
+  }
+  if (status.ok() && run.to > run.from) {
+    pool_->Share(run.pages);
+    std::vector<StrandedRun> stranded;
+    {
+      DriverScope scope(pool_->driver());
+      status = scope.status();
+      if (status.ok()) status = ranges_.Map(run, stranded);
+    }
+    if (!status.ok()) {
+      if (status.code == Code::kDriverLost) stranded.clear();
+      Strand(std::move(stranded));
+      pool_->Give(run.pages);
+    }
+  }
+  std::lock_guard lock(mutex_);
+  if (status.ok() && run.to > run.from) {
+    Slot& slot = slots_[slot_index];
+    pool_->Unpromise(PromisedPages(slot, run.from, run.to));
+    const uint64_t pages = layout().PagesBetween(run.from, run.to);
+    slot.pages.insert(slot.pages.end(), run.pages.begin(), run.pages.end());
+    slot.rows = run.to;
+    MarkChanged(slot_index);
+    counters_.aliased_rows += run.to - run.from;
+    counters_.alias_maps += pages;
+    counters_.mapped_rows += run.to - run.from;
+    counters_.mapped_pages += pages;
+  }
+  LetGo(slot_index);
+  return status;
+}
+
+Status KvCache::CopyGroup(const CopyCommand& command) {
+  if (command.from_slot >= 0) {
+    DriverScope scope(pool_->driver());
+    VKV_RETURN_IF_ERROR(scope.status());
+    return CopyTokens(command.slot, command.from_slot, command.group, command.tokens, command.stream);
+  }
+  const std::span<const PageId> pages = kept_.pages(static_cast<RowId>(command.id));
+  if (pages.empty()) return Fail(Code::kInternal, "CopyGroup", command.slot, command.id);
+  const RowRun run{kScratchSlot, 0, static_cast<int32_t>(pages.size() / layout().reservations()),
+                   {pages.begin(), pages.end()}};
+  return InScratch(run, [&] {
+    return CopyTokens(command.slot, kScratchSlot, command.group, command.tokens, command.stream);
+  });
+}
+
+// Copies the group's tokens before `tokens`, counted from the start of a slot, and waits until they are there. One call per
+// reservation. A token that the group shares with the one before has its first bytes there. The scratch slot has one group.
+Status KvCache::CopyTokens(int32_t to_slot, int32_t from_slot, int32_t group, uint64_t tokens, Stream stream) {
+  Driver& driver = pool_->driver();
+  const int32_t row = group * group_rows_;
+  const int32_t to_row = to_slot == kScratchSlot ? 0 : row;
+  const int32_t from_row = from_slot == kScratchSlot ? 0 : row;
+  uint64_t copied = 0;
+  for (size_t i = 0; i < layout().reservations(); ++i) {
+    const uint64_t start = layout().PagesAfter(row, i) * layout().page_bytes();
+    const uint64_t end = tokens * layout().token_bytes(i);
+    if (end <= start) continue;
+    VKV_RETURN_IF_ERROR(driver.Copy(ranges_.RowAddress(to_slot, to_row, i), ranges_.RowAddress(from_slot, from_row, i),
+                                    end - start, stream));
+    copied += end - start;
+  }
+  VKV_RETURN_IF_ERROR(driver.SynchronizeStream(stream));
+  std::lock_guard lock(mutex_);
+  counters_.copied_bytes += copied;
+  return Ok();
+}
+
+// Unmaps what was left in the scratch slot.
+Status KvCache::ClearScratch() {
+  std::lock_guard lock(mutex_);
+  for (size_t k = stranded_.size(); k-- > 0;) {
+    if (stranded_[k].slot != kScratchSlot) continue;
+    VKV_RETURN_IF_ERROR(ranges_.UnmapStranded(stranded_[k]));
+    for (const PageId page : stranded_[k].pages) pool_->Restore(page);
+    stranded_.erase(stranded_.begin() + static_cast<ptrdiff_t>(k));
+  }
+  return Ok();
+}
+
+// Calls `work` while the run is mapped in the scratch slot. What the driver then refuses to unmap waits there for the next
+// time: the work is done.
+template <typename Work>
+Status KvCache::InScratch(const RowRun& run, Work work) {
+  DriverScope scope(pool_->driver());
+  VKV_RETURN_IF_ERROR(scope.status());
+  VKV_RETURN_IF_ERROR(ranges_.OpenScratch());
+  VKV_RETURN_IF_ERROR(ClearScratch());
+  std::vector<StrandedRun> stranded;
+  Status status = ranges_.Map(run, stranded);
+  if (status.ok()) {
+    status = work();
+    ranges_.Unwind(run, layout().reservations(), stranded);
+  }
+  if (status.code == Code::kDriverLost) stranded.clear();
+  Strand(std::move(stranded));
+  return status;
+}
+
+// Pre: locked.
+RowRun KvCache::RunOf(int32_t slot, int32_t from, int32_t to) const {
+  if (to <= from) return {slot, from, from, {}};
+  const size_t width = layout().reservations();
+  const std::vector<PageId>& pages = slots_[slot].pages;
+  return {slot, from, to, {pages.begin() + from * width, pages.begin() + to * width}};
+}
+
+Status KvCache::Detach(int32_t slot_index, int32_t group, uint64_t tokens, Stream stream) {
+  const size_t width = layout().reservations();
+  RowRun shared;
+  Tenant tenant;
+  {
+    Lock lock(mutex_);
+    VKV_RETURN_IF_ERROR(Hold(lock, slot_index));
+    const Slot& slot = slots_[slot_index];
+    shared = RunOf(slot_index, group * group_rows_, std::min((group + 1) * group_rows_, slot.rows));
+    tenant = slot.tenant;
+  }
+  Status status;
+  if (shared.to <= shared.from) status = Fail(Code::kInternal, "Detach", slot_index, group);
+  RowRun fresh{slot_index, shared.from, shared.to, {}};
+  if (status.ok()) status = TakePages(std::span(&fresh, 1), 0);
+  bool is_swapped = false;
+  if (status.ok()) {
+    RowRun scratch{kScratchSlot, 0, fresh.to - fresh.from, fresh.pages};
+    status = InScratch(scratch, [&] {
+      if (scrub_) VKV_RETURN_IF_ERROR(Scrub(scratch, tenant));
+      else pool_->set_tenant(scratch.pages, kUnknownTenant);
+      return CopyTokens(kScratchSlot, slot_index, group, tokens, stream);
+    });
+    if (status.ok()) status = Swap(shared, fresh, is_swapped);
+    pool_->Give(is_swapped ? shared.pages : fresh.pages);
+  }
+  std::lock_guard lock(mutex_);
+  if (is_swapped) {
+    std::copy(fresh.pages.begin(), fresh.pages.end(), slots_[slot_index].pages.begin() + fresh.from * width);
+    counters_.detached_rows += fresh.to - fresh.from;
+  }
+  LetGo(slot_index);
+  return status;
+}
+
+// Maps `fresh` where `shared` is. When that fails `shared` is mapped again; if even that fails the slot is out of service,
+// and its rows from there on are gone.
+Status KvCache::Swap(const RowRun& shared, const RowRun& fresh, bool& is_swapped) {
+  DriverScope scope(pool_->driver());
+  VKV_RETURN_IF_ERROR(scope.status());
+  std::vector<StrandedRun> stranded;
+  Status status = ranges_.Unmap(shared, stranded);
+  bool is_lost = !stranded.empty();
+  if (status.ok()) {
+    status = ranges_.Map(fresh, stranded);
+    is_swapped = status.ok();
+    if (!status.ok()) is_lost = !stranded.empty() || !ranges_.Map(shared, stranded).ok();
+  }
+  if (!is_lost) return status;
+
+  RowRun behind;
+  {
+    std::lock_guard lock(mutex_);
+    behind = RunOf(shared.slot, shared.to, slots_[shared.slot].rows);
+  }
+  ranges_.Unwind(behind, layout().reservations(), stranded);
+  if (status.code == Code::kDriverLost) stranded.clear();
+  Strand(std::move(stranded));
+  pool_->Give(shared.pages);  // the slot's references
+  pool_->Give(behind.pages);
+  std::lock_guard lock(mutex_);
+  Slot& slot = slots_[shared.slot];
+  if (!slot.is_quarantined) ++counters_.quarantined_slots;
+  slot.is_quarantined = true;
+  counters_.mapped_rows -= slot.rows - shared.from;
+  counters_.mapped_pages -= layout().PagesBetween(shared.from, slot.rows);
+  slot.pages.resize(shared.from * layout().reservations());
+  slot.rows = shared.from;
+  MarkChanged(shared.slot);
+  return status;
+}
+
+}  // namespace vkv
