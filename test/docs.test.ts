@@ -33,6 +33,9 @@ const documented = {
   GenerationResult: 'lib/serving/generation.ts',
   SamplerOptions: 'lib/serving/sampling.ts',
   MockDeviceOptions: 'lib/memory/mock-device.ts',
+  KernelsOptions: 'lib/kernels/kernels-options.ts',
+  SequenceSpans: 'lib/kernels/step-spans.ts',
+  TokenCopy: 'lib/kernels/token-copies.ts',
   FailCallOptions: 'lib/memory/mock-device.ts',
 } as const;
 
