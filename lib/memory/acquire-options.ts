@@ -53,10 +53,11 @@ const tokens: Field<Int32Array> = (value, place) => {
       reason: 'type', ...place, expected: 'an Int32Array, a Uint32Array or an array of token ids', received: value,
     });
   }
-  const copy = Int32Array.from(value as ArrayLike<number>);
+  const copy = new Int32Array(value as ArrayLike<number>); // also from a plain array: much faster than Int32Array.from
+  const isPlain = Array.isArray(value);
   for (let index = 0; index < copy.length; index += 1) {
-    const token = (value as ArrayLike<unknown>)[index];
-    if (copy[index] !== token || copy[index]! < 0) checkInteger(place.owner, `${place.option}[${index}]`, token, 0, maxToken);
+    if (copy[index]! >= 0 && (!isPlain || copy[index] === value[index])) continue;
+    checkInteger(place.owner, `${place.option}[${index}]`, (value as ArrayLike<unknown>)[index], 0, maxToken);
   }
   return copy;
 };
