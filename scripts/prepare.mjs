@@ -49,7 +49,7 @@ function hasPackages() {
 
 function isAddonStale() {
   const addon = path.join(root, 'build', 'Release', 'virtual_kv.node');
-  return !existsSync(addon) || timeOf('native', 'CMakeLists.txt', 'binding.gyp', 'package.json') > timeOf(addon);
+  return !existsSync(addon) || timeOf('native', 'kernels', 'CMakeLists.txt', 'binding.gyp', 'package.json') > timeOf(addon);
 }
 
 function compile({ name, title, sources, output, project = sources, needs = [] }) {

@@ -17,6 +17,9 @@ const documented = {
   LayoutOptions: 'lib/memory/layout.ts',
   ModelShape: 'lib/memory/model-shape.ts',
   MockDeviceOptions: 'lib/memory/mock-device.ts',
+  KernelsOptions: 'lib/kernels/kernels-options.ts',
+  SequenceSpans: 'lib/kernels/step-spans.ts',
+  TokenCopy: 'lib/kernels/token-copies.ts',
   FailCallOptions: 'lib/memory/mock-device.ts',
 } as const;
 

@@ -264,7 +264,7 @@ export const catalogue: { readonly [C in ErrorCode]: CatalogueEntry<C> } = {
 };
 
 const ownerNouns = {
-  KvCache: 'cache', PagePool: 'page pool', Driver: 'driver', Mapper: 'mapper', MockDevice: 'mock device',
+  KvCache: 'cache', PagePool: 'page pool', Driver: 'driver', Mapper: 'mapper', MockDevice: 'mock device', Kernels: 'kernel set',
 } as const;
 
 const unavailable: Readonly<Record<UnavailableReason, (details: ErrorDetails['KV_DRIVER_UNAVAILABLE']) => string>> = {

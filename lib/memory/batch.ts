@@ -93,6 +93,11 @@ export class Batch {
     return this.#slots;
   }
 
+  /** @internal Valid tokens by slot: the cache's own array. */
+  get lengths(): Int32Array {
+    return this.#table.length;
+  }
+
   /** @internal */
   get generations(): Uint32Array {
     return this.#generations;

@@ -268,6 +268,23 @@ export class KvCache {
     this.close();
   }
 
+  /** @internal */
+  owns(batch: Batch): boolean {
+    return batch.belongsTo(this.#table);
+  }
+
+  /** Throws KV_COPY_OUT_OF_RANGE unless the slot has memory for so many tokens. @internal */
+  checkRoom(call: string, slot: number, tokens: number): void {
+    this.#checkOpen(call);
+    if (this.#table.hasRoom(slot, tokens)) return;
+    this.#native.publish();
+    if (this.#table.hasRoom(slot, tokens)) return;
+    const { address, strides } = this.tensors[0]!;
+    throw createError('KV_COPY_OUT_OF_RANGE', {
+      call, address: Number(address) + slot * strides.slotBytes, bytes: this.layout.usedBytes(tokens),
+    });
+  }
+
   #sequenceOwner(): SequenceOwner {
     return {
       table: this.#table,

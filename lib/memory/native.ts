@@ -153,6 +153,31 @@ export interface NativeCache {
   close(): void;
 }
 
+/** The addon's view of an engine's rows: a typed array's memory, or an address. */
+export type NativeRows = Float32Array | Uint16Array | bigint;
+
+export interface NativeKernelsOptions {
+  /** Per layer: address, slot, token and head bytes, heads, dim of K, then of V; query heads; scale. */
+  readonly layers: Float64Array;
+  /** Per reservation: address, slot bytes, token bytes. */
+  readonly regions: Float64Array;
+  readonly cacheDtype: number;
+  readonly rowDtype: number;
+  readonly threads: number;
+  readonly instructions: string;
+}
+
+/** The kernels over one cache. `spans` is [slot, length, tokens, first row] × count. */
+export interface NativeKernels {
+  target(): string;
+  append(layer: number, spans: Int32Array, count: number, keys: NativeRows, values: NativeRows): void;
+  /** `copies` is [from slot, from token, to slot, to token, tokens] × count. */
+  copyTokens(copies: Int32Array, count: number): void;
+  decodeAttention(layer: number, spans: Int32Array, count: number, queries: NativeRows, output: NativeRows): void;
+  prefillAttention(layer: number, spans: Int32Array, count: number, queries: NativeRows, output: NativeRows): void;
+  close(): void;
+}
+
 /** What a test scripts and asks of the simulated device; mock-device.ts says what each means. */
 export interface NativeMockDevice {
   openDriver(): NativeDriver;
@@ -193,6 +218,9 @@ export interface Native {
   readonly NativeCache: new (
     pool: NativePool, options: NativeCacheOptions, rows: Int32Array, isQuarantined: Uint8Array,
   ) => NativeCache;
+  readonly NativeKernels: new (driver: NativeDriver, options: NativeKernelsOptions) => NativeKernels;
+  /** Vectors that this machine's CPU has, widest first. */
+  readonly cpuInstructions: readonly string[];
   /** The CUDA driver's results by name. */
   readonly cudaResults: Readonly<Record<string, number>>;
   readonly NativeMockDevice: new (options: Readonly<Record<string, unknown>>) => NativeMockDevice;
@@ -233,6 +261,8 @@ function load(): Native {
   }
 }
 
+const closedOwners: Readonly<Record<string, 'Driver' | 'Kernels'>> = { driver: 'Driver', kernels: 'Kernels' };
+
 /** Turns the numbers of a native Status into an error of the catalogue. */
 function makeError(
   number: number, call: string, status: number, statusName: string, what: number, howMany: number,
@@ -260,7 +290,7 @@ function makeError(
     KV_DRIVER_LOST: () => createError('KV_DRIVER_LOST', { ...driverCall, driver }),
     KV_DRIVER_MISUSE: () => createError('KV_DRIVER_MISUSE', { ...driverCall, address: what, bytes: howMany }),
     KV_SLOT_BUSY: () => createError('KV_SLOT_BUSY', { slot: what, operation: 'change', holder: `the ${call}` }),
-    KV_CLOSED: () => createError('KV_CLOSED', { operation: 'use it', owner: call === 'driver' ? 'Driver' : 'KvCache' }),
+    KV_CLOSED: () => createError('KV_CLOSED', { operation: 'use it', owner: closedOwners[call] ?? 'KvCache' }),
     KV_INTERNAL: () => createError('KV_INTERNAL', { problem: 'the native records do not add up', call, what, howMany }),
     KV_COPY_OUT_OF_RANGE: () => createError('KV_COPY_OUT_OF_RANGE', { call, address: what, bytes: howMany }),
   };

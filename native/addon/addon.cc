@@ -1,9 +1,10 @@
-// The module: one context per Node environment, the classes, and the hook that joins mappers before the environment goes.
+// The module: one context per Node environment, the classes, and the hook that joins threads before the environment goes.
 #include <napi.h>
 
 #include "addon/cache_binding.h"
 #include "addon/context.h"
 #include "addon/driver_binding.h"
+#include "addon/kernels_binding.h"
 #include "addon/mock_binding.h"
 #include "addon/pool_binding.h"
 
@@ -29,6 +30,7 @@ Napi::Object Init(Napi::Env env, Napi::Object exports) {
   env.SetInstanceData(context);
   env.AddCleanupHook([context] {
     for (vkv::addon::Stoppable* stoppable : context->stoppables) stoppable->StopForTeardown();
+    context->workers->Stop();
   });
   exports.Set("setMakeError", Napi::Function::New<SetMakeError>(env, "setMakeError"));
   exports.Set("detach", Napi::Function::New<Detach>(env, "detach"));
@@ -37,6 +39,7 @@ Napi::Object Init(Napi::Env env, Napi::Object exports) {
   vkv::addon::NativeDriver::Define(env, exports);
   vkv::addon::NativePool::Define(env, exports);
   vkv::addon::NativeCache::Define(env, exports);
+  vkv::addon::NativeKernels::Define(env, exports);
   vkv::addon::NativeMockDevice::Define(env, exports);
   return exports;
 }

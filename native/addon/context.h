@@ -1,13 +1,15 @@
 // EnvContext: what the addon keeps per Node environment (main thread or worker): the function that makes errors, the classes,
-// and the caches whose mapper must be joined before the environment goes. No globals. Threads: the environment's own.
+// the caches whose mapper must be joined before the environment goes, and the threads of the CPU kernels. No globals. Threads: the environment's own.
 #ifndef VKV_ADDON_CONTEXT_H_
 #define VKV_ADDON_CONTEXT_H_
 
 #include <napi.h>
 
+#include <memory>
 #include <span>
 #include <unordered_set>
 
+#include "kernels/cpu/worker_pool.h"
 #include "status.h"
 
 namespace vkv::addon {
@@ -29,6 +31,8 @@ struct EnvContext {
   Napi::FunctionReference cache_class;
   Napi::FunctionReference mock_class;
   std::unordered_set<Stoppable*> stoppables;
+  // Threads start when a kernel first wants them.
+  std::shared_ptr<kernels::WorkerPool> workers = std::make_shared<kernels::WorkerPool>();
 };
 
 inline EnvContext& ContextOf(Napi::Env env) { return *env.GetInstanceData<EnvContext>(); }

@@ -8,6 +8,7 @@ import Table from 'cli-table3';
 
 import { decode } from './decode.js';
 import { growth } from './growth.js';
+import { kernels } from './kernels.js';
 import type { BenchResult } from './measure.js';
 import { replayMemory } from './replay-memory.js';
 import { reserve } from './reserve.js';
@@ -17,7 +18,7 @@ const machine = `${cpus()[0]?.model ?? 'unknown CPU'}, ${availableParallelism()}
   `${Math.round(totalmem() / 2 ** 30)} GiB, Linux ${release()}, Node ${process.version}`;
 
 const benchmarks: readonly (() => BenchResult | BenchResult[])[] = [
-  step, () => growth(2 * 2 ** 20), () => growth(64 * 1024), decode, reserve, replayMemory,
+  step, () => growth(2 * 2 ** 20), () => growth(64 * 1024), decode, reserve, kernels, replayMemory,
 ];
 
 const results: BenchResult[] = [];

@@ -7,7 +7,7 @@ import * as path from 'node:path';
 
 const root = path.resolve(__dirname, '..', '..');
 const compiler = process.env['CXX'] ?? 'c++';
-const flags = ['-std=c++20', '-O1', '-fno-exceptions', '-fno-rtti', '-Wall', '-Wextra', '-Inative', '-pthread'];
+const flags = ['-std=c++20', '-O1', '-fno-exceptions', '-fno-rtti', '-Wall', '-Wextra', '-Inative', '-I.', '-pthread'];
 
 export const hasCompiler = spawnSync(compiler, ['--version']).status === 0;
 

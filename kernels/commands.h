@@ -1,0 +1,84 @@
+// Commands: what the kernels are told, as plain data with no pointers to follow but those to the tensors themselves.
+//
+// One list of types for the CPU kernels, the CUDA kernels (which get a command by value, as a launch parameter) and the
+// simulated device. Rows of new tokens ("row") are numbered through the sequences of a step, in their order. Shapes:
+// keys [slot, token, head, dim] and values [slot, token, head, value dim] by the tensor's strides; new keys, new values,
+// queries and outputs contiguous, [row, head, dim]. This header includes nothing of ours, and compiles as CUDA C++ too.
+#ifndef VKV_KERNELS_COMMANDS_H_
+#define VKV_KERNELS_COMMANDS_H_
+
+#include <cstddef>
+#include <cstdint>
+
+namespace vkv::kernels {
+
+// The numbers are lib/kernels/kernels.ts's too.
+enum class Dtype : int32_t { kFloat32 = 0, kFloat16 = 1, kBfloat16 = 2 };
+
+constexpr int64_t ElementBytes(Dtype dtype) { return dtype == Dtype::kFloat32 ? 4 : 2; }
+
+// A tensor of the cache: element [slot, token, head, i] is at address + slot · slot_bytes + token · token_bytes +
+// head · head_bytes + i · (bytes of an element). Everything is a multiple of the element's bytes.
+struct Tensor {
+  uint64_t address = 0;
+  int64_t slot_bytes = 0;
+  int64_t token_bytes = 0;
+  int64_t head_bytes = 0;
+  int32_t heads = 0;
+  int32_t dim = 0;
+};
+
+// One sequence of a step: its slot holds `length` tokens, and the step adds `tokens` more, whose rows start at first_row.
+// The binding passes an Int32Array of these four.
+struct Span {
+  int32_t slot = 0;
+  int32_t length = 0;
+  int32_t tokens = 0;
+  int32_t first_row = 0;
+};
+
+// Writes the new tokens' K and V behind what each slot holds.
+struct AppendCommand {
+  Tensor keys;
+  Tensor values;
+  uint64_t new_keys = 0;    // [row, key heads, dim]
+  uint64_t new_values = 0;  // [row, value heads, value dim]
+  Dtype cache_dtype = Dtype::kFloat32;
+  Dtype row_dtype = Dtype::kFloat32;
+};
+
+// softmax(scale · q · Kᵀ) · V. New token j of a sequence sees `length + j + 1` tokens. Query heads h · group …
+// (h + 1) · group − 1 read KV head h, group = query_heads / keys.heads.
+struct AttentionCommand {
+  Tensor keys;
+  Tensor values;
+  uint64_t queries = 0;  // [row, query head, dim]
+  uint64_t output = 0;   // [row, query head, value dim]
+  Dtype cache_dtype = Dtype::kFloat32;
+  Dtype row_dtype = Dtype::kFloat32;
+  int32_t query_heads = 0;
+  float scale = 1;
+};
+
+// One reservation as a copy sees it: [slot, token] of token_bytes each, every tensor in it together.
+struct Region {
+  uint64_t address = 0;
+  int64_t slot_bytes = 0;
+  int64_t token_bytes = 0;
+};
+
+// Copies tokens of one slot to another (or the same) slot, in every region. The two stretches do not overlap.
+struct TokenCopy {
+  int32_t from_slot = 0;
+  int32_t from_token = 0;
+  int32_t to_slot = 0;
+  int32_t to_token = 0;
+  int32_t tokens = 0;
+};
+
+static_assert(sizeof(Tensor) == 40 && sizeof(Span) == 16 && sizeof(TokenCopy) == 20 && sizeof(Region) == 24);
+static_assert(sizeof(AppendCommand) == 104 && sizeof(AttentionCommand) == 112);
+
+}  // namespace vkv::kernels
+
+#endif  // VKV_KERNELS_COMMANDS_H_

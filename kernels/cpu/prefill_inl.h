@@ -1,0 +1,145 @@
+// Prefill attention of one block of queries against all keys they may see, in blocks of keys (the algorithm of
+// FlashAttention: no score leaves the cache). Both products, keys · queriesᵀ and weights · values, are one small matrix
+// product; scores are kept transposed, [token, row], so that maximum and total of a row are those of a vector's lane.
+// Included after common_inl.h.
+
+// c[r, ·] += Σ_k a[r · row_step + k · step] · b[k, ·] for `Rows` rows and `Vectors` vectors, accumulated in registers.
+template <int Rows, int Vectors>
+inline void MultiplyTile(const float* a, int row_step, int step, const float* b, int b_stride, float* c, int c_stride,
+                         int count) {
+  Vector sums[Rows][Vectors];
+  for (int r = 0; r < Rows; ++r) {
+    for (int v = 0; v < Vectors; ++v) sums[r][v] = Load(c + r * c_stride + v * kWidth);
+  }
+  for (int k = 0; k < count; ++k) {
+    Vector right[Vectors];
+    for (int v = 0; v < Vectors; ++v) right[v] = Load(b + k * b_stride + v * kWidth);
+    for (int r = 0; r < Rows; ++r) {
+      const Vector left = Set(a[r * row_step + k * step]);
+      for (int v = 0; v < Vectors; ++v) sums[r][v] = MultiplyAdd(left, right[v], sums[r][v]);
+    }
+  }
+  for (int r = 0; r < Rows; ++r) {
+    for (int v = 0; v < Vectors; ++v) Store(c + r * c_stride + v * kWidth, sums[r][v]);
+  }
+}
+
+// `rows` is a multiple of kTileRows, `columns` of kWidth; what pads them is scratch.
+inline void MultiplyMatrices(const float* a, int row_step, int step, const float* b, int b_stride, float* c,
+                             int c_stride, int rows, int columns, int count) {
+  for (int r = 0; r < rows; r += kTileRows) {
+    int j = 0;
+    for (; j + kTileVectors * kWidth <= columns; j += kTileVectors * kWidth) {
+      MultiplyTile<kTileRows, kTileVectors>(a + r * row_step, row_step, step, b + j, b_stride, c + r * c_stride + j,
+                                            c_stride, count);
+    }
+    for (; j < columns; j += kWidth) {
+      MultiplyTile<kTileRows, 1>(a + r * row_step, row_step, step, b + j, b_stride, c + r * c_stride + j, c_stride,
+                                 count);
+    }
+  }
+}
+
+constexpr int RoundUp(int value, int step) { return (value + step - 1) / step * step; }
+
+// One head of tokens [from, from + count) of a slot as floats, [token, padded dim]; zeros up to `padded_count`.
+inline void LoadTokens(float* to, const Tensor& tensor, Dtype dtype, int32_t slot, int32_t from, int count,
+                       int padded_count, int32_t head) {
+  const int padded = Padded(tensor.dim);
+  for (int token = 0; token < count; ++token) {
+    const auto at = reinterpret_cast<uint64_t>(TokenAt(tensor, slot, from + token) + head * tensor.head_bytes);
+    LoadRow(to + token * padded, at, dtype, 0, tensor.dim, padded, 1);
+  }
+  for (int i = count * padded; i < padded_count * padded; ++i) to[i] = 0;
+}
+
+inline void Prefill(const PrefillPart& part, float* scratch) {
+  const AttentionCommand& command = *part.command;
+  const Span& span = part.span;
+  const int dim = command.keys.dim;
+  const int padded = Padded(dim);
+  const int value_dim = command.values.dim;
+  const int value_padded = Padded(value_dim);
+  const int heads = part.to_head - part.from_head;
+  const int rows = (part.to_token - part.from_token) * heads;
+  const int vector_rows = RoundUp(rows, kWidth > kTileRows ? kWidth : kTileRows);
+
+  float* const queries = scratch;                                            // [dim, row]
+  float* const sums = queries + kPrefillRows * padded;                       // [row, padded value dim]
+  float* const block = sums + kPrefillRows * value_padded;                   // [token, padded (value) dim]
+  float* const scores = block + kPrefillTokens * (padded > value_padded ? padded : value_padded);  // [token, row]
+  float* const largest = scores + kPrefillTokens * kPrefillRows;             // these: [row]
+  float* const total = largest + kPrefillRows;
+  float* const correction = total + kPrefillRows;
+  float* const limit = correction + kPrefillRows;  // how many tokens the row sees
+
+  const auto row_of = [&](int row) {  // in units of [row, query head]
+    return int64_t{span.first_row + part.from_token + row / heads} * command.query_heads + part.from_head +
+           row % heads;
+  };
+  for (int row = 0; row < vector_rows; ++row) {
+    const int real = row < rows ? row : rows - 1;  // what pads does the last row's work once more
+    LoadRow(block, command.queries, command.row_dtype, row_of(real) * dim, dim, padded, command.scale);
+    for (int i = 0; i < padded; ++i) queries[i * kPrefillRows + row] = block[i];
+    largest[row] = -__builtin_inff();
+    total[row] = 0;
+    limit[row] = static_cast<float>(span.length + part.from_token + real / heads + 1);
+  }
+  for (int i = 0; i < vector_rows * value_padded; ++i) sums[i] = 0;
+
+  const int32_t end = span.length + part.to_token;             // the last row sees so many
+  const int32_t all_see = span.length + part.from_token + 1;   // and the first
+  for (int32_t from = 0; from < end; from += kPrefillTokens) {
+    const int tokens = end - from < kPrefillTokens ? end - from : kPrefillTokens;
+    const int tile_tokens = RoundUp(tokens, kTileRows);
+    LoadTokens(block, command.keys, command.cache_dtype, span.slot, from, tokens, tile_tokens, part.kv_head);
+    for (int token = 0; token < tile_tokens; ++token) {
+      for (int row = 0; row < vector_rows; row += kWidth) Store(scores + token * kPrefillRows + row, Zero());
+    }
+    MultiplyMatrices(block, padded, 1, queries, kPrefillRows, scores, kPrefillRows, tile_tokens, vector_rows, dim);
+
+    const bool is_masked = from + tokens > all_see;
+    for (int row = 0; row < vector_rows; row += kWidth) {
+      const Vector before = Load(largest + row);
+      const Vector sees = Load(limit + row);
+      Vector most = before;
+      for (int token = 0; token < tokens; ++token) {
+        float* const own = scores + token * kPrefillRows + row;
+        // A row sees the token when limit − token ≥ 1. Hidden scores count with a weight of zero below.
+        const Vector score = Load(own);
+        if (!is_masked) {
+          most = Larger(most, score);
+          continue;
+        }
+        const Vector hidden = Subtract(Set(1), ZeroBelow(sees, Set(static_cast<float>(from + token + 1)), Set(1)));
+        const Vector masked = MultiplyAdd(hidden, Set(-3e38f), score);
+        Store(own, masked);
+        most = Larger(most, masked);
+      }
+      Vector sum = Zero();
+      for (int token = 0; token < tokens; ++token) {
+        float* const own = scores + token * kPrefillRows + row;
+        const Vector weight = Exp(Subtract(Load(own), most));
+        Store(own, weight);
+        sum = Add(sum, weight);
+      }
+      const Vector factor = Exp(Subtract(before, most));
+      Store(correction + row, factor);
+      Store(largest + row, most);
+      Store(total + row, MultiplyAdd(Load(total + row), factor, sum));
+    }
+    for (int row = 0; row < vector_rows; ++row) {
+      if (correction[row] == 1) continue;
+      const Vector factor = Set(correction[row]);
+      float* const own = sums + row * value_padded;
+      for (int i = 0; i < value_padded; i += kWidth) Store(own + i, Multiply(Load(own + i), factor));
+    }
+    LoadTokens(block, command.values, command.cache_dtype, span.slot, from, tokens, tokens, part.kv_head);
+    MultiplyMatrices(scores, 1, kPrefillRows, block, value_padded, sums, value_padded, vector_rows, value_padded,
+                     tokens);
+  }
+  for (int row = 0; row < rows; ++row) {
+    StoreRow(command.output, command.row_dtype, row_of(row) * value_dim, sums + row * value_padded, value_dim,
+             1 / total[row]);
+  }
+}

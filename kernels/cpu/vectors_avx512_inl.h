@@ -1,0 +1,65 @@
+// Vectors of AVX-512: 16 floats. Included by simd_avx512.cc only, inside its namespace and target.
+
+constexpr int kWidth = 16;
+constexpr int kTileRows = 4;     // of the matrix product's tile in registers
+constexpr int kTileVectors = 4;
+
+using Vector = __m512;
+
+inline Vector Zero() { return _mm512_setzero_ps(); }
+inline Vector Set(float value) { return _mm512_set1_ps(value); }
+inline Vector Load(const float* from) { return _mm512_loadu_ps(from); }
+inline Vector Load(const Half* from) {
+  return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+}
+inline Vector Load(const Bfloat* from) {
+  const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
+}
+inline void Store(float* to, Vector value) { _mm512_storeu_ps(to, value); }
+inline void Store(Half* to, Vector value) {
+  const __m256i bits = _mm512_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), bits);
+}
+inline void Store(Bfloat* to, Vector value) {
+  const __m512i bits = _mm512_castps_si512(value);
+  const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+  const __m512i rounded = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd);
+  const __m512i quiet = _mm512_or_si512(bits, _mm512_set1_epi32(0x400000));
+  const __mmask16 is_nan = _mm512_cmp_ps_mask(value, value, _CMP_UNORD_Q);
+  const __m512i result = _mm512_srli_epi32(_mm512_mask_mov_epi32(rounded, is_nan, quiet), 16);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtepi32_epi16(result));
+}
+inline Vector Add(Vector a, Vector b) { return _mm512_add_ps(a, b); }
+inline Vector Subtract(Vector a, Vector b) { return _mm512_sub_ps(a, b); }
+inline Vector Multiply(Vector a, Vector b) { return _mm512_mul_ps(a, b); }
+inline Vector MultiplyAdd(Vector a, Vector b, Vector sum) { return _mm512_fmadd_ps(a, b, sum); }
+inline Vector Larger(Vector a, Vector b) { return _mm512_max_ps(a, b); }
+inline float SumOf(Vector value) { return _mm512_reduce_add_ps(value); }
+// Quarters 0 + 1 and 2 + 3 of a, then those of b.
+inline Vector AddQuarters(Vector a, Vector b) {
+  return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
+}
+// The sums of 16 vectors, in one: halves are added while they are brought together, which is a third of the work of 16 sums.
+inline Vector SumsOf(const Vector* from) {
+  Vector four[4];
+  for (int i = 0; i < 4; ++i) {
+    const Vector* const v = from + 4 * i;
+    const Vector a = _mm512_add_ps(_mm512_unpacklo_ps(v[0], v[1]), _mm512_unpackhi_ps(v[0], v[1]));
+    const Vector b = _mm512_add_ps(_mm512_unpacklo_ps(v[2], v[3]), _mm512_unpackhi_ps(v[2], v[3]));
+    const __m512d c = _mm512_castps_pd(a);
+    const __m512d d = _mm512_castps_pd(b);
+    four[i] = _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(c, d)), _mm512_castpd_ps(_mm512_unpackhi_pd(c, d)));
+  }
+  return AddQuarters(AddQuarters(four[0], four[1]), AddQuarters(four[2], four[3]));
+}
+inline float LargestOf(Vector value) { return _mm512_reduce_max_ps(value); }
+inline Vector Round(Vector value) {
+  return _mm512_roundscale_ps(value, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+// value · 2ⁿ, n whole.
+inline Vector ScaleByPower(Vector value, Vector n) { return _mm512_scalef_ps(value, n); }
+// value where x ≥ least, else zero.
+inline Vector ZeroBelow(Vector x, Vector least, Vector value) {
+  return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, least, _CMP_GE_OQ), value);
+}

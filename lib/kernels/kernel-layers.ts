@@ -1,0 +1,98 @@
+// KernelLayers: a cache's tensors as the kernels know them, by layer, and its reservations as a copy knows them. Numbers for
+// the addon, made once; no memory of its own.
+
+import { createError } from '../errors/index.js';
+import { formatList } from '../format.js';
+import type { KvCache, Tensor } from '../memory/kv-cache.js';
+import type { Dtype } from '../memory/model-shape.js';
+
+export interface LayerShape {
+  readonly queryHeads: number;
+  readonly kvHeads: number;
+  readonly dim: number;
+  readonly valueDim: number;
+}
+
+interface KernelLayer extends LayerShape {
+  readonly keys: Tensor;
+  readonly values: Tensor;
+  readonly scale: number;
+}
+
+const attendable: readonly Dtype[] = ['float32', 'float16', 'bfloat16'];
+
+export class KernelLayers {
+  readonly cacheDtype: Dtype;
+  readonly #cache: KvCache;
+  readonly #layers: readonly KernelLayer[];
+  /** Number of the first layer in the whole model. */
+  readonly #first: number;
+
+  /** Throws KV_INVALID_OPTION unless every layer's query heads are a multiple of its KV heads. */
+  constructor(cache: KvCache, queryHeads: number | readonly number[] | undefined, scale: number | undefined) {
+    this.#cache = cache;
+    this.cacheDtype = cache.tensors[0]!.dtype;
+    this.#first = cache.tensors[0]!.layer;
+    const keys = cache.tensors.filter(({ role }) => role === 'key');
+    const values = cache.tensors.filter(({ role }) => role === 'value');
+    if (Array.isArray(queryHeads) && queryHeads.length !== keys.length) {
+      throw createError('KV_INVALID_OPTION', {
+        reason: 'range', owner: 'Kernels', option: 'queryHeads', expected: `one number per layer (${keys.length})`,
+        received: queryHeads.length,
+      });
+    }
+    this.#layers = keys.map((key, index) => {
+      const heads = typeof queryHeads === 'object' ? queryHeads[index]! : queryHeads ?? key.heads;
+      if (heads % key.heads !== 0) {
+        throw createError('KV_INVALID_OPTION', {
+          reason: 'range', owner: 'Kernels', option: typeof queryHeads === 'object' ? `queryHeads[${index}]` : 'queryHeads',
+          expected: `a multiple of the layer's ${key.heads} KV heads`, received: heads,
+        });
+      }
+      return {
+        keys: key, values: values[index]!, queryHeads: heads, kvHeads: key.heads, dim: key.dim,
+        valueDim: values[index]!.dim, scale: scale ?? 1 / Math.sqrt(key.dim),
+      };
+    });
+  }
+
+  /**
+   * Position of a layer, given its number in the whole model. Throws KV_INVALID_OPTION when it is not on this worker, or
+   * when this cache is of a kind that kernels cannot attend to.
+   */
+  indexOf(layer: number, owner: string): number {
+    if (this.#layers.length === 0 || !attendable.includes(this.cacheDtype)) {
+      const kind = this.#layers.length === 0 ? 'latent attention' : this.cacheDtype;
+      throw createError('KV_INVALID_OPTION', {
+        reason: 'range', owner, option: 'cache', expected: `one of K and V in ${formatList(attendable)}`, received: kind,
+        hint: 'Of other caches kernels only copy tokens.',
+      });
+    }
+    const index = layer - this.#first;
+    if (Number.isSafeInteger(layer) && index >= 0 && index < this.#layers.length) return index;
+    throw createError('KV_INVALID_OPTION', {
+      reason: typeof layer === 'number' ? 'range' : 'type', owner, option: 'layer', received: layer,
+      expected: `an integer from ${this.#first} to ${this.#first + this.#layers.length - 1}`,
+    });
+  }
+
+  at(index: number): LayerShape {
+    return this.#layers[index]!;
+  }
+
+  /** For the addon: 14 numbers per layer, three per reservation (native/addon/kernels_binding.cc reads them). */
+  numbers(): { readonly layers: Float64Array; readonly regions: Float64Array } {
+    const { layout, tensors } = this.#cache;
+    const layers = this.#layers.flatMap(({ keys, values, queryHeads, scale }) =>
+      [...tensorNumbers(keys), ...tensorNumbers(values), queryHeads, scale]);
+    const regions = layout.reservations.flatMap(({ tokenBytes, slotStrideBytes }, reservation) => {
+      const first = tensors.find((tensor) => tensor.reservation === reservation)!;
+      return [Number(first.address) - first.offsetBytes, slotStrideBytes, tokenBytes];
+    });
+    return { layers: Float64Array.from(layers), regions: Float64Array.from(regions) };
+  }
+}
+
+function tensorNumbers({ address, strides, heads, dim }: Tensor): number[] {
+  return [Number(address), strides.slotBytes, strides.tokenBytes, strides.headBytes, heads, dim];
+}

@@ -1,0 +1,60 @@
+// The options of Kernels: what each means, and their checks. No state.
+
+import { availableParallelism } from 'node:os';
+
+import { createError } from '../errors/index.js';
+import { KvCache } from '../memory/kv-cache.js';
+import { native } from '../memory/native.js';
+import { instanceOf, integer, number, oneOf, optional, readOptions, withDefault, type Field } from '../options.js';
+
+/** Types that rows can have, and the cache when it is attended to. */
+export type RowDtype = 'float32' | 'float16' | 'bfloat16';
+
+/** Vectors of the CPU. */
+export type Instructions = 'auto' | 'avx512' | 'avx2' | 'portable';
+
+export interface KernelsOptions {
+  /** The cache whose tensors are read and written. */
+  readonly cache: KvCache;
+  /** Query heads of every layer, or of each layer in turn; a multiple of the layer's KV heads. Default: as many as KV heads. */
+  readonly queryHeads?: number | readonly number[] | undefined;
+  /** What the products of queries and keys are multiplied with. Default 1 / √headDim. */
+  readonly scale?: number | undefined;
+  /** Type of the rows an engine passes: new K and V, queries, outputs. Default float32. */
+  readonly rowDtype?: RowDtype | undefined;
+  /** host: threads, the caller's included. Default: one per processor. */
+  readonly threads?: number | undefined;
+  /** host: vectors to use; one that this machine lacks is refused. Default: the widest. */
+  readonly instructions?: Instructions | undefined;
+}
+
+const positive = integer({ min: 1 });
+
+const headsField: Field<number | readonly number[]> = (value, place) => {
+  if (!Array.isArray(value)) return positive(value, place);
+  return value.map((heads, layer) => positive(heads, { ...place, option: `${place.option}[${layer}]` }));
+};
+
+const instructionsField: Field<Instructions> = (value, place) => {
+  const wanted = oneOf(['auto', 'avx512', 'avx2', 'portable'])(value, place);
+  const { cpuInstructions } = native();
+  if (wanted === 'auto' || cpuInstructions.includes(wanted)) return wanted;
+  throw createError('KV_INVALID_OPTION', {
+    reason: 'range', ...place, expected: `one that this machine has (${cpuInstructions.join(', ')})`, received: wanted,
+  });
+};
+
+const spec = {
+  cache: instanceOf(KvCache),
+  queryHeads: optional(headsField),
+  scale: optional(number()),
+  rowDtype: withDefault(oneOf(['float32', 'float16', 'bfloat16']), 'float32'),
+  threads: withDefault(integer({ min: 1, max: 1024 }), 0),
+  instructions: withDefault(instructionsField, 'auto'),
+};
+
+/** Throws KV_UNKNOWN_OPTION and KV_INVALID_OPTION. */
+export function readKernelsOptions(options: KernelsOptions) {
+  const read = readOptions('Kernels', options, spec);
+  return { ...read, threads: read.threads || availableParallelism() };
+}

@@ -1,0 +1,159 @@
+// Kernels: what an engine does with a cache's memory, ready made: append new K and V, attend, copy tokens. They read the
+// tensors as what they are, contiguous tokens at a stride, on the CPU (host) or on the cache's GPU.
+//
+// Per step and layer: `append`, then `decodeAttention` or `prefillAttention`; the same `sequences` in all calls of a step. A
+// call is one crossing and allocates nothing. On host all work is done when a call returns; on a GPU it is queued on the
+// stream. For one Node thread. It decides nothing about memory: what a kernel touches must be mapped already.
+
+import { createError } from '../errors/index.js';
+import { Batch } from '../memory/batch.js';
+import type { KvCache } from '../memory/kv-cache.js';
+import { native, type NativeKernels } from '../memory/native.js';
+import { checkInteger } from '../options.js';
+import { KernelLayers } from './kernel-layers.js';
+import { readKernelsOptions, type KernelsOptions, type RowDtype } from './kernels-options.js';
+import { StepSpans, type SequenceSpans } from './step-spans.js';
+import { TokenCopies, type TokenCopy } from './token-copies.js';
+
+/**
+ * Rows of a step, contiguous: a typed array on host (`Float32Array`, or the bits of 16-bit floats in a `Uint16Array`), or the
+ * address of memory that the driver's device can use, which nobody can check.
+ */
+export type RowBuffer = Float32Array | Uint16Array | bigint;
+
+/** Which sequences a step computes: a prepared batch, or the same in typed arrays of the engine's own. */
+export type StepSequences = Batch | SequenceSpans;
+
+export class Kernels {
+  readonly cache: KvCache;
+  /** Type of the rows: new K and V, queries, outputs. */
+  readonly rowDtype: RowDtype;
+  /** What runs: `avx512`, `avx2` or `portable` on host. */
+  readonly target: string;
+  readonly #native: NativeKernels;
+  readonly #layers: KernelLayers;
+  readonly #spans: StepSpans;
+  readonly #copies: TokenCopies;
+  #isClosed = false;
+
+  /** Throws on bad options. Close it before its cache. */
+  constructor(options: KernelsOptions) {
+    const { cache, queryHeads, scale, rowDtype, ...rest } = readKernelsOptions(options);
+    this.cache = cache;
+    this.rowDtype = rowDtype;
+    this.#layers = new KernelLayers(cache, queryHeads, scale);
+    this.#spans = new StepSpans(cache);
+    this.#copies = new TokenCopies(cache);
+    this.#native = new (native().NativeKernels)(cache.driver.native, {
+      ...rest, ...this.#layers.numbers(), rowDtype: dtypeNumbers[rowDtype],
+      cacheDtype: dtypeNumbers[this.#layers.cacheDtype as RowDtype] ?? 0,
+    });
+    this.target = this.#native.target();
+  }
+
+  get isClosed(): boolean {
+    return this.#isClosed;
+  }
+
+  /**
+   * Writes new tokens' K and V of one layer behind what each sequence holds, converted to the cache's type: `keys` is
+   * `[row, kvHead, dim]`, `values` `[row, kvHead, valueDim]`, rows being the new tokens of all sequences in their order.
+   * Throws KV_BATCH_STATE (the batch is not prepared), KV_COPY_OUT_OF_RANGE (a sequence has no memory for its tokens),
+   * KV_INVALID_OPTION, KV_LENGTH_OUT_OF_RANGE, or the driver's error; nothing was written then, except when the driver failed.
+   */
+  append(layer: number, sequences: StepSequences, keys: RowBuffer, values: RowBuffer): void {
+    const owner = 'Kernels.append';
+    this.#checkOpen('append');
+    const index = this.#layers.indexOf(layer, owner);
+    const { rows } = this.#spans.read(sequences, owner);
+    const { kvHeads, dim, valueDim } = this.#layers.at(index);
+    this.#checkRows(owner, 'keys', keys, rows * kvHeads * dim);
+    this.#checkRows(owner, 'values', values, rows * kvHeads * valueDim);
+    this.#native.append(index, this.#spans.entries, this.#spans.count, keys, values);
+  }
+
+  /**
+   * Attention of one new token per sequence (0: it sits this step out) over everything its slot holds, that token included:
+   * call it after `append`. `queries` is `[row, queryHead, dim]`, `output` `[row, queryHead, valueDim]`; query heads
+   * h · group … share KV head h. Bound by memory: K and V of each sequence are read once, by all threads together even when
+   * there is one sequence. Throws as `append`, and KV_INVALID_OPTION when a sequence has more than one new token.
+   */
+  decodeAttention(layer: number, sequences: StepSequences, queries: RowBuffer, output: RowBuffer): void {
+    const owner = 'Kernels.decodeAttention';
+    const index = this.#checkAttention(owner, layer, sequences, queries, output);
+    if (this.#spans.mostTokens > 1) {
+      throw createError('KV_INVALID_OPTION', {
+        reason: 'range', owner, option: 'sequences', expected: 'one new token per sequence at most',
+        received: this.#spans.mostTokens, hint: 'Use `prefillAttention` for more.',
+      });
+    }
+    this.#native.decodeAttention(index, this.#spans.entries, this.#spans.count, queries, output);
+  }
+
+  /**
+   * Causal attention of any number of new tokens per sequence: new token j sees what the slot held before the step and the
+   * new tokens up to j, so that a prompt can come in chunks, and behind a cached prefix. Shapes and errors as
+   * `decodeAttention`. Bound by arithmetic: K and V are read once for 64 queries.
+   */
+  prefillAttention(layer: number, sequences: StepSequences, queries: RowBuffer, output: RowBuffer): void {
+    const index = this.#checkAttention('Kernels.prefillAttention', layer, sequences, queries, output);
+    this.#native.prefillAttention(index, this.#spans.entries, this.#spans.count, queries, output);
+  }
+
+  /**
+   * Copies stretches of tokens between slots in every tensor of the cache, whatever its type: all of them in one call. The
+   * stretches of one call must not overlap what another of them writes. Throws KV_COPY_OUT_OF_RANGE when a stretch has no
+   * memory, KV_INVALID_OPTION, KV_LENGTH_OUT_OF_RANGE, or the driver's error.
+   */
+  copyTokens(copies: readonly TokenCopy[]): void {
+    this.#checkOpen('copy tokens');
+    this.#copies.read(copies);
+    this.#native.copyTokens(this.#copies.entries, this.#copies.count);
+  }
+
+  /** Gives back what it holds on the device; queued work must be over. Idempotent. */
+  close(): void {
+    if (this.#isClosed) return;
+    this.#native.close();
+    this.#isClosed = true;
+  }
+
+  [Symbol.dispose](): void {
+    this.close();
+  }
+
+  /** The position of the layer, once everything about the call is right. */
+  #checkAttention(
+    owner: string, layer: number, sequences: StepSequences, queries: RowBuffer, output: RowBuffer,
+  ): number {
+    this.#checkOpen('attend');
+    const index = this.#layers.indexOf(layer, owner);
+    const { rows } = this.#spans.read(sequences, owner);
+    const { queryHeads, dim, valueDim } = this.#layers.at(index);
+    this.#checkRows(owner, 'queries', queries, rows * queryHeads * dim);
+    this.#checkRows(owner, 'output', output, rows * queryHeads * valueDim);
+    return index;
+  }
+
+  #checkRows(owner: string, option: string, buffer: RowBuffer, elements: number): void {
+    if (typeof buffer === 'bigint' && buffer > 0n) return;
+    const wanted = this.rowDtype === 'float32' ? Float32Array : Uint16Array;
+    const isHost = this.cache.driver.kind === 'host';
+    if (isHost && buffer instanceof wanted) {
+      if (buffer.length >= elements) return;
+      checkInteger(owner, `${option}.length`, buffer.length, elements);
+    }
+    throw createError('KV_INVALID_OPTION', {
+      reason: 'type', owner, option, received: buffer,
+      expected: isHost ? `a ${wanted.name} or an address` : 'the address of device memory, a bigint',
+    });
+  }
+
+  #checkOpen(operation: string): void {
+    if (this.#isClosed) throw createError('KV_CLOSED', { operation, owner: 'Kernels' });
+    if (this.cache.isClosed) throw createError('KV_CLOSED', { operation, owner: 'KvCache' });
+  }
+}
+
+/** As native: `enum class Dtype` of kernels/commands.h. */
+const dtypeNumbers: Readonly<Record<RowDtype, number>> = { float32: 0, float16: 1, bfloat16: 2 };

@@ -1,0 +1,129 @@
+// StepSpans: the sequences of one step as the addon takes them: [slot, length, tokens, first row] of each, in one array that
+// is made once and only grows. It checks what the kernels trust: slots exist and come once, tokens have memory.
+
+import { createError } from '../errors/index.js';
+import { Batch } from '../memory/batch.js';
+import type { KvCache } from '../memory/kv-cache.js';
+import { checkInteger } from '../options.js';
+
+/** Sequences of a step in an engine's own arrays; index: the sequence. Read during the call only. */
+export interface SequenceSpans {
+  /** Row of the tensors; no slot comes twice. */
+  readonly slots: Int32Array;
+  /** Tokens that the slot held before this step. */
+  readonly lengths: Int32Array;
+  /** New tokens in this step; 0 leaves the sequence out. */
+  readonly tokens: Int32Array;
+  /** How many entries count. Default: all. */
+  readonly count?: number | undefined;
+}
+
+const span = 4;
+
+export class StepSpans {
+  readonly #cache: KvCache;
+  /** By slot: the reading it was seen in. */
+  readonly #seen: Float64Array;
+  #entries = new Int32Array(span * 16);
+  #reading = 0;
+  #rows = 0;
+  #count = 0;
+  #mostTokens = 0;
+
+  constructor(cache: KvCache) {
+    this.#cache = cache;
+    this.#seen = new Float64Array(cache.layout.slots);
+  }
+
+  /** The first `count` entries of four count. */
+  get entries(): Int32Array {
+    return this.#entries;
+  }
+
+  get count(): number {
+    return this.#count;
+  }
+
+  /** New tokens of all sequences. */
+  get rows(): number {
+    return this.#rows;
+  }
+
+  /** Of one sequence. */
+  get mostTokens(): number {
+    return this.#mostTokens;
+  }
+
+  /** Takes the sequences of a call. Throws KV_BATCH_STATE, KV_INVALID_OPTION, KV_LENGTH_OUT_OF_RANGE, KV_COPY_OUT_OF_RANGE. */
+  read(sequences: Batch | SequenceSpans, owner: string): this {
+    if (sequences instanceof Batch) this.#readBatch(sequences, owner);
+    else this.#readArrays(sequences, owner);
+    return this;
+  }
+
+  #readBatch(batch: Batch, owner: string): void {
+    if (!this.#cache.owns(batch)) {
+      throw createError('KV_INVALID_OPTION', {
+        reason: 'range', owner, option: 'sequences', expected: 'a batch of the same cache', received: batch,
+      });
+    }
+    if (!batch.isPrepared) throw createError('KV_BATCH_STATE', { operation: 'run kernels on', problem: 'is not prepared' });
+    const { slots, lengths, tokens } = batch;
+    this.#start(batch.length);
+    for (let index = 0; index < batch.length; index += 1) {
+      const slot = slots[index]!;
+      this.#add(index, slot, lengths[slot]!, tokens[index]!);
+    }
+  }
+
+  #readArrays(sequences: SequenceSpans, owner: string): void {
+    const { slots, lengths, tokens } = sequences;
+    if (!(slots instanceof Int32Array && lengths instanceof Int32Array && tokens instanceof Int32Array)) {
+      throw createError('KV_INVALID_OPTION', {
+        reason: 'type', owner, option: 'sequences', expected: 'a Batch, or slots, lengths and tokens, each an Int32Array',
+        received: sequences,
+      });
+    }
+    const most = Math.min(slots.length, lengths.length, tokens.length);
+    const { count = Math.max(slots.length, lengths.length, tokens.length) } = sequences;
+    checkInteger(owner, 'sequences.count', count, 0, most);
+    const { maxTokens } = this.#cache.layout;
+    this.#start(count);
+    for (let index = 0; index < count; index += 1) {
+      const [slot, length, added] = [slots[index]!, lengths[index]!, tokens[index]!];
+      checkInteger(owner, 'sequences.slots', slot, 0, this.#seen.length - 1);
+      checkInteger(owner, 'sequences.lengths', length, 0, maxTokens);
+      checkInteger(owner, 'sequences.tokens', added, 0, maxTokens);
+      if (length + added > maxTokens) {
+        throw createError('KV_LENGTH_OUT_OF_RANGE', { slot, tokens: length + added, maxTokens });
+      }
+      if (this.#seen[slot] === this.#reading) {
+        throw createError('KV_INVALID_OPTION', {
+          reason: 'range', owner, option: 'sequences.slots', expected: 'different slots', received: slot,
+        });
+      }
+      this.#seen[slot] = this.#reading;
+      if (added > 0) this.#cache.checkRoom('run kernels over', slot, length + added);
+      this.#add(index, slot, length, added);
+    }
+  }
+
+  #start(count: number): void {
+    if (span * count > this.#entries.length) this.#entries = new Int32Array(2 * span * count);
+    this.#count = count;
+    this.#reading += 1;
+    this.#rows = 0;
+    this.#mostTokens = 0;
+  }
+
+  #add(index: number, slot: number, length: number, tokens: number): void {
+    const entries = this.#entries;
+    const at = span * index;
+    entries[at] = slot;
+    entries[at + 1] = length;
+    entries[at + 2] = tokens;
+    entries[at + 3] = this.#rows;
+    this.#rows += tokens;
+    if (tokens > this.#mostTokens) this.#mostTokens = tokens;
+  }
+}

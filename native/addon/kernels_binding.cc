@@ -1,0 +1,138 @@
+#include "addon/kernels_binding.h"
+
+#include <algorithm>
+#include <string>
+
+#include "addon/context.h"
+#include "addon/driver_binding.h"
+#include "kernels/cpu/kernel_set_cpu.h"
+
+namespace vkv::addon {
+namespace {
+
+// Numbers per entry of the Float64Arrays; lib/kernels/kernel-layers.ts writes them.
+constexpr size_t kTensorNumbers = 6;
+constexpr size_t kLayerNumbers = 2 * kTensorNumbers + 2;
+constexpr size_t kRegionNumbers = 3;
+
+kernels::Tensor ToTensor(const double* from) {
+  return {static_cast<uint64_t>(from[0]), static_cast<int64_t>(from[1]), static_cast<int64_t>(from[2]),
+          static_cast<int64_t>(from[3]),  static_cast<int32_t>(from[4]), static_cast<int32_t>(from[5])};
+}
+
+// The address of a typed array's first element, or a BigInt's value.
+uint64_t ToAddress(const Napi::Value& value) {
+  if (!value.IsTypedArray()) return ToUint64(value);
+  void* data = nullptr;
+  napi_get_typedarray_info(value.Env(), value, nullptr, nullptr, &data, nullptr, nullptr);
+  return reinterpret_cast<uint64_t>(data);
+}
+
+// An Int32Array as entries of a command, of which the first `count` count.
+template <typename Entry>
+std::span<const Entry> ToEntries(const Napi::Value& array, const Napi::Value& count) {
+  const std::span<int32_t> numbers = ToInt32Span(array);
+  const size_t size = std::min<size_t>(ToUint64(count), numbers.size_bytes() / sizeof(Entry));
+  return {reinterpret_cast<const Entry*>(numbers.data()), size};
+}
+
+Napi::Value CpuInstructions(Napi::Env env) {
+  Napi::Array names = Napi::Array::New(env);
+  for (const kernels::SimdKernels* simd :
+       {kernels::Avx512Kernels(), kernels::Avx2Kernels(), kernels::PortableKernels()}) {
+    if (simd != nullptr) names.Set(names.Length(), simd->name);
+  }
+  return names;
+}
+
+}  // namespace
+
+void NativeKernels::Define(Napi::Env env, Napi::Object exports) {
+  const Napi::Function kernels_class =
+      DefineClass(env, "NativeKernels",
+                  {InstanceMethod<&NativeKernels::Target>("target"), InstanceMethod<&NativeKernels::Append>("append"),
+                   InstanceMethod<&NativeKernels::CopyTokens>("copyTokens"),
+                   InstanceMethod<&NativeKernels::DecodeAttention>("decodeAttention"),
+                   InstanceMethod<&NativeKernels::PrefillAttention>("prefillAttention"),
+                   InstanceMethod<&NativeKernels::Close>("close")});
+  exports.Set("NativeKernels", kernels_class);
+  exports.Set("cpuInstructions", CpuInstructions(env));
+}
+
+NativeKernels::NativeKernels(const Napi::CallbackInfo& info) : Napi::ObjectWrap<NativeKernels>(info) {
+  const Napi::Env env = info.Env();
+  const Napi::Object options = info[1].As<Napi::Object>();
+  driver_ = NativeDriver::Of(info[0]);
+  cache_dtype_ = static_cast<kernels::Dtype>(ToInt32(options.Get("cacheDtype")));
+  row_dtype_ = static_cast<kernels::Dtype>(ToInt32(options.Get("rowDtype")));
+  const std::span<double> layers = ToFloat64Span(options.Get("layers"));
+  for (size_t at = 0; at + kLayerNumbers <= layers.size(); at += kLayerNumbers) {
+    const double* const from = layers.data() + at;
+    layers_.push_back({ToTensor(from), ToTensor(from + kTensorNumbers), static_cast<int32_t>(from[12]),
+                       static_cast<float>(from[13])});
+  }
+  const std::span<double> regions = ToFloat64Span(options.Get("regions"));
+  for (size_t at = 0; at + kRegionNumbers <= regions.size(); at += kRegionNumbers) {
+    regions_.push_back({static_cast<uint64_t>(regions[at]), static_cast<int64_t>(regions[at + 1]),
+                        static_cast<int64_t>(regions[at + 2])});
+  }
+  const std::string instructions = options.Get("instructions").As<Napi::String>().Utf8Value();
+  set_ = std::make_unique<kernels::CpuKernels>(ContextOf(env).workers, ToInt32(options.Get("threads")),
+                                               kernels::ChooseSimd(instructions.c_str()));
+}
+
+template <typename Call>
+Napi::Value NativeKernels::Run(Napi::Env env, Call call) {
+  if (!set_) {
+    ThrowIfFailed(env, Fail(Code::kClosed, "kernels"));
+    return env.Undefined();
+  }
+  DriverScope scope(*driver_);
+  ThrowIfFailed(env, scope.status().ok() ? call(*set_) : scope.status());
+  return env.Undefined();
+}
+
+Napi::Value NativeKernels::Target(const Napi::CallbackInfo& info) {
+  return Napi::String::New(info.Env(), set_ ? set_->name() : "");
+}
+
+Napi::Value NativeKernels::Append(const Napi::CallbackInfo& info) {
+  const Layer& layer = layers_[ToUint64(info[0])];
+  const kernels::AppendCommand command = {layer.keys,         layer.values, ToAddress(info[3]),
+                                          ToAddress(info[4]), cache_dtype_, row_dtype_};
+  return Run(info.Env(), [&](kernels::KernelSet& set) {
+    return set.Append(command, ToEntries<kernels::Span>(info[1], info[2]));
+  });
+}
+
+Napi::Value NativeKernels::CopyTokens(const Napi::CallbackInfo& info) {
+  return Run(info.Env(), [&](kernels::KernelSet& set) {
+    return set.CopyTokens(regions_, ToEntries<kernels::TokenCopy>(info[0], info[1]));
+  });
+}
+
+kernels::AttentionCommand NativeKernels::AttentionOf(const Napi::CallbackInfo& info) const {
+  const Layer& layer = layers_[ToUint64(info[0])];
+  return {layer.keys,   layer.values, ToAddress(info[3]),   ToAddress(info[4]),
+          cache_dtype_, row_dtype_,   layer.query_heads, layer.scale};
+}
+
+Napi::Value NativeKernels::DecodeAttention(const Napi::CallbackInfo& info) {
+  return Run(info.Env(), [&](kernels::KernelSet& set) {
+    return set.DecodeAttention(AttentionOf(info), ToEntries<kernels::Span>(info[1], info[2]));
+  });
+}
+
+Napi::Value NativeKernels::PrefillAttention(const Napi::CallbackInfo& info) {
+  return Run(info.Env(), [&](kernels::KernelSet& set) {
+    return set.PrefillAttention(AttentionOf(info), ToEntries<kernels::Span>(info[1], info[2]));
+  });
+}
+
+Napi::Value NativeKernels::Close(const Napi::CallbackInfo& info) {
+  set_.reset();
+  driver_.reset();
+  return info.Env().Undefined();
+}
+
+}  // namespace vkv::addon

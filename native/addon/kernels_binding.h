@@ -1,0 +1,56 @@
+// NativeKernels: the kernels over one cache's tensors, seen from JavaScript. Converts and forwards; lib/kernels validates.
+//
+// The tensors are bound at construction, so that a call is a layer's number, an Int32Array and two buffers: one crossing,
+// nothing allocated. A buffer is a typed array or, as a BigInt, an address.
+#ifndef VKV_ADDON_KERNELS_BINDING_H_
+#define VKV_ADDON_KERNELS_BINDING_H_
+
+#include <napi.h>
+
+#include <memory>
+#include <vector>
+
+#include "driver.h"
+#include "kernels/kernel_set.h"
+
+namespace vkv::addon {
+
+class NativeKernels : public Napi::ObjectWrap<NativeKernels> {
+ public:
+  static void Define(Napi::Env env, Napi::Object exports);
+
+  // (driver, {layers: Float64Array, regions: Float64Array, cacheDtype, rowDtype, threads, instructions, stream,
+  // workspaceBytes, image})
+  explicit NativeKernels(const Napi::CallbackInfo& info);
+
+ private:
+  struct Layer {
+    kernels::Tensor keys;
+    kernels::Tensor values;
+    int32_t query_heads = 0;
+    float scale = 1;
+  };
+
+  Napi::Value Target(const Napi::CallbackInfo& info);
+  Napi::Value Append(const Napi::CallbackInfo& info);            // (layer, spans, count, keys, values)
+  Napi::Value CopyTokens(const Napi::CallbackInfo& info);        // (copies, count)
+  Napi::Value DecodeAttention(const Napi::CallbackInfo& info);   // (layer, spans, count, queries, output)
+  Napi::Value PrefillAttention(const Napi::CallbackInfo& info);  // (layer, spans, count, queries, output)
+  Napi::Value Close(const Napi::CallbackInfo& info);
+
+  kernels::AttentionCommand AttentionOf(const Napi::CallbackInfo& info) const;
+  // Runs `call(set)` with the device current; throws what fails, kClosed included.
+  template <typename Call>
+  Napi::Value Run(Napi::Env env, Call call);
+
+  std::shared_ptr<Driver> driver_;
+  std::unique_ptr<kernels::KernelSet> set_;  // null once closed
+  std::vector<Layer> layers_;
+  std::vector<kernels::Region> regions_;
+  kernels::Dtype cache_dtype_ = kernels::Dtype::kFloat32;
+  kernels::Dtype row_dtype_ = kernels::Dtype::kFloat32;
+};
+
+}  // namespace vkv::addon
+
+#endif  // VKV_ADDON_KERNELS_BINDING_H_

@@ -1,0 +1,99 @@
+// The kernels on host against plain attention in double precision: random shapes, layouts, types, lengths and threads.
+
+import test from 'ava';
+
+import { Driver, layoutKinds, type Instructions, type RowDtype } from 'virtual-kv';
+
+import { native } from '../../dist/memory/native.js';
+import { Random } from '../../dist/random.js';
+import { KernelWorld, type WorldOptions } from '../helpers/kernel-world.js';
+import { seedOf } from '../helpers/seed.js';
+
+const scale = Number(process.env['VKV_TEST_SCALE'] ?? 1);
+const dtypes: readonly RowDtype[] = ['float32', 'float16', 'bfloat16'];
+const instructions = native().cpuInstructions as readonly Instructions[];
+
+for (const vectors of instructions) {
+  const seed = seedOf(`attention ${vectors}`);
+  test(`random steps of random shapes match plain attention, with ${vectors} (seed ${seed})`, (t) => {
+    const random = new Random(seed);
+    const pick = <T>(choices: readonly T[]): T => choices[random.integer(choices.length)]!;
+    for (let round = 0; round < 25 * scale; round += 1) {
+      const dim = pick([1, 3, 8, 13, 16, 32, 40, 64, 80, 128]);
+      const options: WorldOptions = {
+        kvHeads: pick([1, 2, 3, 5]), group: pick([1, 1, 2, 3, 4, 5, 8]), dim, valueDim: pick([dim, dim, 24]),
+        cacheDtype: pick(dtypes), rowDtype: pick(dtypes), layout: pick(layoutKinds),
+        kernels: { threads: pick([1, 2, 3, 5]), instructions: vectors },
+      };
+      const driver = Driver.open('host');
+      const world = new KernelWorld(t, driver, random, options);
+      const about = `round ${round}, ${JSON.stringify(options)}`;
+      const members = pick([1, 2, 4]);
+      for (let index = 0; index < members; index += 1) world.acquire();
+      t.notThrows(() => {
+        world.step(Array.from({ length: members }, () => pick([0, 1, 2, 17, 65, 130])), { as: pick(['fastest', 'prefill']) });
+        world.step(Array.from({ length: members }, () => pick([0, 1, 1, 1])), { through: pick(['batch', 'arrays']) });
+        world.step(Array.from({ length: members }, () => pick([0, 1, 3, 64])), { through: pick(['batch', 'arrays']) });
+        world.step(Array.from({ length: members }, () => 1));
+      }, about);
+      world.close();
+      driver.close();
+    }
+  });
+}
+
+for (const length of [0, 1, 2, 15, 16, 17, 63, 64, 65, 127, 255, 511]) {
+  test(`the first token after ${length} is right, decoded and prefilled`, (t) => {
+    const driver = Driver.open('host');
+    for (const as of ['fastest', 'prefill'] as const) {
+      const world = new KernelWorld(t, driver, new Random(length), { kvHeads: 2, group: 2, dim: 64, cacheDtype: 'bfloat16' });
+      world.acquire();
+      if (length > 0) world.step([length]);
+      world.step([1], { as });
+      t.deepEqual(world.lengths, [length + 1]);
+      world.close();
+    }
+    driver.close();
+  });
+}
+
+for (const threads of [1, 2, 3, 4, 8]) {
+  test(`one long sequence is split over ${threads} threads and merged to the same answer`, (t) => {
+    const driver = Driver.open('host');
+    const world = new KernelWorld(t, driver, new Random(threads), {
+      layers: 1, kvHeads: 2, group: 4, dim: 32, maxTokens: 4096, kernels: { threads },
+    });
+    world.acquire();
+    world.acquire();
+    world.step([2500, 40]);
+    world.step([1, 1]);
+    world.step([1]);
+    world.close();
+    driver.close();
+    t.pass();
+  });
+}
+
+test('scores that would overflow without the running maximum do not', (t) => {
+  const driver = Driver.open('host');
+  const world = new KernelWorld(t, driver, new Random(7), {
+    kvHeads: 1, group: 2, dim: 16, spread: 30, kernels: { scale: 2 },
+  });
+  world.acquire();
+  world.step([100]);
+  for (let token = 0; token < 20; token += 1) world.step([1]);
+  world.close();
+  driver.close();
+  t.pass();
+});
+
+test('more query heads share a KV head than a block of queries has rows', (t) => {
+  const driver = Driver.open('host');
+  const world = new KernelWorld(t, driver, new Random(71), { kvHeads: 1, group: 71, dim: 64, cacheDtype: 'float16' });
+  world.acquire();
+  world.step([33]);
+  world.step([1]);
+  world.close();
+  driver.close();
+  t.pass();
+});
