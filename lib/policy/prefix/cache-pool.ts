@@ -25,6 +25,7 @@ export interface PoolParts {
 
 const evicted = reasonNumber('evicted');
 const bound = reasonNumber('bound');
+const cleared = reasonNumber('cleared');
 const overQuota = reasonNumber('quota');
 
 export class CachePool implements PinListener {
@@ -93,6 +94,19 @@ export class CachePool implements PinListener {
       }
     }
     if (this.#rows > limitRows) this.evict(this.#rows - limitRows, bound);
+  }
+
+  /** Drops all text below a root that no sequence uses. */
+  clear(root: number): void {
+    const { firstChild, nextSibling, pins } = this.#parts.tree.nodes;
+    const below = [root];
+    for (let index = 0; index < below.length; index += 1) {
+      for (let child = firstChild[below[index]!]!; child >= 0; child = nextSibling[child]!) below.push(child);
+    }
+    for (let index = below.length - 1; index > 0; index -= 1) { // children before their parents
+      const node = below[index]!;
+      if (pins[node] === 0 && this.#parts.tree.isUsedLeaf(node)) this.cut(node, 0, cleared);
+    }
   }
 
   /**

@@ -40,6 +40,11 @@ export class DomainRoots {
     this.#leaveTenant(domain.tenant);
   }
 
+  /** The domain of a root. */
+  domainOf(root: number): PrefixDomain {
+    return this.#domains.get(root)!;
+  }
+
   /** All domains that have text, with their roots. */
   entries(): IterableIterator<[number, PrefixDomain]> {
     return this.#domains.entries();

@@ -41,6 +41,8 @@ export class NodeTable implements NodeView {
   level = new Uint8Array(0);
   /** Number of the tenant whose text it is. */
   tenant = new Int32Array(0);
+  /** How often the number has been given back: tells a node from a later one of the same number. */
+  generation = new Int32Array(0);
   #free: number[] = [];
   #made = 0;
 
@@ -65,6 +67,7 @@ export class NodeTable implements NodeView {
 
   drop(node: number): void {
     this.parent[node] = -2;
+    this.generation[node]! += 1;
     this.#free.push(node);
   }
 
@@ -125,5 +128,6 @@ export class NodeTable implements NodeView {
     this.lastUse = enlarged(this.lastUse, length);
     this.level = enlarged(this.level, length);
     this.tenant = enlarged(this.tenant, length);
+    this.generation = enlarged(this.generation, length);
   }
 }

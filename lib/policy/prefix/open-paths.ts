@@ -128,6 +128,16 @@ export class OpenPaths {
     this.#announcing -= 1;
   }
 
+  /** Calls `visit` with every announced text and the part [from, to) that is to come. */
+  forAnnounced(visit: (tokens: Int32Array, from: number, to: number) => void): void {
+    if (this.#announcing === 0) return;
+    for (const first of this.#ending) {
+      for (let path = first; path !== undefined; path = path.next) {
+        if (path.announced !== undefined) visit(path.announced, path.length, path.announcedTokens);
+      }
+    }
+  }
+
   #pin(node: number): void {
     if (this.#nodes.pins[node] === 0) this.#pool.leave(node);
     this.#nodes.pins[node]! += 1;

@@ -61,8 +61,9 @@ export class PathWriter {
       if (!tree.isLeaf(node)) continue;
       const kept = isAtEnd ? this.#keptTokens(path, node, Math.max(length, from)) : to;
       if (kept < to) pool.cut(node, kept, truncated);
-      if (nodes.isUsed(node) && tree.isLeaf(node)) pool.settle(node, truncated);
+      if (tree.isUsedLeaf(node)) pool.settle(node, truncated);
     }
+    this.narrow(path.node, path.length);
     pool.keepWithinBounds(nodes.tenant[path.node]!);
   }
 
@@ -80,14 +81,34 @@ export class PathWriter {
     return Math.max(kept, Math.min(tree.nodes.to[leaf]!, arithmetic.tokensIn(rows)));
   }
 
-  #split(lower: number, at: number): void {
+  /**
+   * Cuts off the rows of the node that lie behind `length` completely, so that a path that ends there does not pin them.
+   * Answers the node in which the first `length` tokens end then.
+   */
+  narrow(node: number, length: number): number {
+    const { tree, ledger } = this.#parts;
+    const { arithmetic } = ledger;
+    const to = tree.nodes.to[node]!;
+    const rows = arithmetic.rowsFor(length);
+    if (arithmetic.rowsFor(to) <= rows) return node;
+    let at = arithmetic.tokensIn(rows);
+    if (arithmetic.wholeRows(at) < rows) at += 1; // the row's last token, which ends in the next one
+    return at < to ? this.#split(node, at) : node;
+  }
+
+  /** Answers the new node, which has the tokens before `at`. */
+  #split(lower: number, at: number): number {
     const { tree, ledger, pool, paths, listeners } = this.#parts;
+    const isPooled = tree.nodes.pins[lower] === 0;
     const upper = tree.split(lower, at, ledger);
     for (const listener of listeners) listener.split(upper, lower);
-    paths.split(upper, lower);
-    if (tree.nodes.pins[lower] !== 0) return;
+    if (isPooled) pool.split(upper, lower);
+    else paths.split(upper, lower);
+    if (isPooled || tree.nodes.pins[lower] !== 0) return upper;
     if (tree.isLeaf(lower)) pool.settle(lower, truncated);
+    else pool.joinChild(lower);
     pool.keepWithinBounds(tree.nodes.tenant[upper]!);
+    return upper;
   }
 
   /** Adds text[path.length, length) behind the path's node, at whose end the path is. */
@@ -99,7 +120,8 @@ export class PathWriter {
     const isLeaf = tree.isLeaf(node) && !tree.isRoot(node);
     const tail = isLeaf ? nodes.tailRow[node]! : -1;
     ledger.check(at, length, path.rows, tail);
-    if (isLeaf && nodes.uses[node] === 0) { // text of running sequences only: what was released keeps its own count of uses
+    // Not what was released, which keeps its own count of uses, nor what others end in, who would pin what they do not have.
+    if (isLeaf && nodes.uses[node] === 0 && path.isAlone) {
       tree.grow(node, text, at, length - at);
       ledger.attach(node, at, path.rows, tail);
       paths.move(path, length);

@@ -14,37 +14,22 @@ import { CachePool } from './cache-pool.js';
 import { DomainRoots } from './domain-roots.js';
 import type { PrefixDomain } from './domain.js';
 import { DroppedRows, reasonNumber } from './dropped-rows.js';
-import type { EvictionPolicy, EvictionPolicyFactory } from './eviction-policy.js';
+import { EndValues } from './end-values.js';
+import { EvictionMemory } from './eviction-memory.js';
+import type { EvictionPolicy } from './eviction-policy.js';
 import { checkIndex } from './index-check.js';
 import { lru } from './lru.js';
 import { NodeTable } from './node-table.js';
 import { OpenPaths } from './open-paths.js';
 import { PathWriter } from './path-writer.js';
+import { Explainer, type PrefixExplanation } from './prefix-explanation.js';
+import type { PrefixIndexOptions } from './prefix-index-options.js';
 import { Matcher, type PrefixMatch } from './prefix-match.js';
 import { PrefixPath, type PathOptions } from './prefix-path.js';
 import { PrefixTree } from './prefix-tree.js';
-import type { RowArithmetic } from './row-arithmetic.js';
 import { RowLedger } from './row-ledger.js';
 import { TenantQuota } from './tenant-quota.js';
-import type { TextListener } from './text-listener.js';
 
-export interface PrefixIndexOptions {
-  readonly arithmetic: RowArithmetic;
-  /** Rows of the pool at most. Default: no bound; 0: nothing is kept after release. */
-  readonly poolRows?: number | undefined;
-  /** Rows of the pool that one tenant has at most. Default: no bound. */
-  readonly tenantRows?: number | undefined;
-  /** Default: `lru()`. */
-  readonly policy?: EvictionPolicyFactory | undefined;
-  /** Bits of hashes that count, 1 … 32 (the default): tests truncate them to force collisions. */
-  readonly hashBits?: number | undefined;
-  /** Tokens that the pool can hold, for policies that size themselves. Default: what `poolRows` hold. */
-  readonly poolTokens?: number | undefined;
-  /** Hear what text comes and goes. */
-  readonly listeners?: readonly TextListener[] | undefined;
-}
-
-const cleared = reasonNumber('cleared');
 const bound = reasonNumber('bound');
 
 export class PrefixIndex {
@@ -59,14 +44,20 @@ export class PrefixIndex {
   readonly #writer: PathWriter;
   readonly #matcher: Matcher;
   readonly #policy: EvictionPolicy;
+  readonly #values: EndValues;
+  readonly #explainer: Explainer;
   #releases = 0;
 
   constructor(options: PrefixIndexOptions) {
-    const { arithmetic, poolRows = Infinity, tenantRows = Infinity, policy = lru(), hashBits, listeners = [] } = options;
+    const { arithmetic, poolRows = Infinity, tenantRows = Infinity, policy = lru(), hashBits } = options;
+    const { now = () => 0, endValues = 64, rememberedCuts = 4096 } = options;
     const nodes = this.#nodes;
     const tree = new PrefixTree(nodes, hashBits);
     const ledger = new RowLedger(nodes, arithmetic, this.dropped);
     const roots = new DomainRoots(tree);
+    const values = new EndValues(tree, endValues);
+    const memory = new EvictionMemory({ tree, roots, now, places: rememberedCuts });
+    const listeners = [memory, values, ...options.listeners ?? []];
     this.#policy = policy({
       nodes,
       copyText: (node, from, to, target, start) => { tree.copyPath(node, from, to, target, start); },
@@ -86,6 +77,8 @@ export class PrefixIndex {
     this.#paths = paths;
     this.#writer = new PathWriter({ tree, ledger, pool, paths, listeners });
     this.#matcher = new Matcher({ tree, ledger, paths, roots });
+    this.#values = values;
+    this.#explainer = new Explainer({ tree, roots, matcher: this.#matcher, memory });
   }
 
   /** Rows that it holds: those of open paths, and the pool. */
@@ -100,6 +93,11 @@ export class PrefixIndex {
 
   get openPaths(): number {
     return this.#paths.count;
+  }
+
+  /** Tokens that are cached, each once for all texts that share it. */
+  get textTokens(): number {
+    return this.#tree.textTokens;
   }
 
   get nodes(): number {
@@ -130,7 +128,7 @@ export class PrefixIndex {
     const path = new PrefixPath(rows, options);
     this.#roots.open(domain);
     const { node, tokens } = this.#matcher.find(domain, text, limit);
-    this.#open(path, node, tokens);
+    this.#open(path, this.#writer.narrow(node, tokens), tokens);
     return path;
   }
 
@@ -161,8 +159,9 @@ export class PrefixIndex {
   }
 
   /**
-   * Whether tokens from `path.length` on can be written into path.rows[index]. False: it holds cached tokens there; the path
-   * needs another row in its place, with a copy of its tokens before `path.length`.
+   * Whether, for all that is cached, tokens from `path.length` on can be written into path.rows[index]. False: cached tokens lie
+   * there, and the path needs another row in its place, with a copy of its tokens before `path.length`. The owner must also
+   * see that no other sequence maps the row.
    */
   isWritable(path: PrefixPath, index: number): boolean {
     const row = path.rows[index];
@@ -206,8 +205,35 @@ export class PrefixIndex {
   clear(domain?: PrefixDomain): number {
     const before = this.dropped.count;
     const roots = domain === undefined ? [...this.#roots.entries()].map(([root]) => root) : [this.#roots.find(domain)];
-    for (const root of roots) if (root >= 0) this.#clearBelow(root);
+    for (const root of roots) if (root >= 0) this.#pool.clear(root);
     return this.dropped.count - before;
+  }
+
+  /** Says why no more of `text` is cached than is. Changes nothing. */
+  explain(domain: PrefixDomain, text: Int32Array): PrefixExplanation {
+    return this.#explainer.explain(domain, text);
+  }
+
+  /**
+   * Keeps a value (last logits, say) at the end of what the path has committed, in place of the one there. It goes with any token
+   * of the text, or when there are too many. Answers whether it was kept: not when the path is not stored, or has no token.
+   */
+  keepValue(path: PrefixPath, value: unknown): boolean {
+    assertOpen(path);
+    if (!path.isStored || path.length === 0) return false;
+    return this.#values.keep(path.node, path.length, value);
+  }
+
+  /** The value at the end of `text`, undefined when there is none or not all of the text is cached. Counts as a use of the value. */
+  valueAt(domain: PrefixDomain, text: Int32Array): unknown {
+    const { node, tokens } = this.#matcher.find(domain, text, text.length);
+    return tokens === text.length ? this.#values.use(node, tokens) : undefined;
+  }
+
+  /** Calls `visit` with every piece of cached or announced text: an array that must not be kept, and the places [from, to) in it. */
+  forTexts(visit: (tokens: Int32Array, from: number, to: number) => void): void {
+    this.#tree.forPieces(visit);
+    this.#paths.forAnnounced(visit);
   }
 
   /** Throws KV_INTERNAL when something inside does not hold. For tests: looks at everything. */
@@ -234,18 +260,6 @@ export class PrefixIndex {
     let below = this.#pool.joinChild(node) ? child : node;
     while (!this.#tree.isRoot(below)) {
       if (!this.#pool.joinChild(parent[below]!)) below = parent[below]!;
-    }
-  }
-
-  #clearBelow(root: number): void {
-    const { firstChild, nextSibling, pins } = this.#nodes;
-    const below: number[] = [root];
-    for (let index = 0; index < below.length; index += 1) {
-      for (let child = firstChild[below[index]!]!; child >= 0; child = nextSibling[child]!) below.push(child);
-    }
-    for (let index = below.length - 1; index > 0; index -= 1) { // children before their parents
-      const node = below[index]!;
-      if (pins[node] === 0 && this.#nodes.isUsed(node) && this.#tree.isLeaf(node)) this.#pool.cut(node, 0, cleared);
     }
   }
 }

@@ -50,6 +50,11 @@ export class PrefixPath {
     return this.#isOpen;
   }
 
+  /** Whether no other path ends in the same node. @internal */
+  get isAlone(): boolean {
+    return this.next === undefined && this.previous === undefined;
+  }
+
   /** @internal */
   moveTo(length: number): void {
     this.#length = length;

@@ -18,13 +18,19 @@ export class PrefixTree {
   readonly nodes: NodeTable;
   readonly #texts = new TokenStore();
   readonly #children: ChildTable;
+  #tokens = 0;
 
   constructor(nodes: NodeTable, hashBits?: number) {
     this.nodes = nodes;
     this.#children = new ChildTable(nodes, hashBits);
   }
 
-  /** Pages of text in use: 0 when there is no node but roots. */
+  /** Tokens of all nodes. */
+  get textTokens(): number {
+    return this.#tokens;
+  }
+
+  /** Pages that these take. */
   get textPages(): number {
     return this.#texts.usedPages;
   }
@@ -44,6 +50,11 @@ export class PrefixTree {
 
   isLeaf(node: number): boolean {
     return this.nodes.firstChild[node] === -1;
+  }
+
+  /** Whether the number is that of a node, and of one without children. */
+  isUsedLeaf(node: number): boolean {
+    return this.nodes.isUsed(node) && this.isLeaf(node);
   }
 
   /** Follows `text` down from `root` as far as the tree has it, at most `limit` tokens. */
@@ -92,6 +103,11 @@ export class PrefixTree {
     }
   }
 
+  /** Calls `visit` with every piece of text: an array that must not be kept, and the places [from, to) in it. */
+  forPieces(visit: (tokens: Int32Array, from: number, to: number) => void): void {
+    for (let node = 0; node < this.nodes.end; node += 1) if (this.nodes.isUsed(node)) this.#texts.forPieces(node, visit);
+  }
+
   /** A new child with these tokens; there is none yet that starts with the first. It has no row of its own. */
   addChild(parent: number, source: Int32Array, start: number, count: number): number {
     const { nodes } = this;
@@ -105,12 +121,14 @@ export class PrefixTree {
     this.#children.add(node);
     this.#texts.open(node);
     this.#texts.append(node, source, start, count);
+    this.#tokens += count;
     return node;
   }
 
   /** Lengthens a leaf. */
   grow(leaf: number, source: Int32Array, start: number, count: number): void {
     this.nodes.to[leaf]! += count;
+    this.#tokens += count;
     this.#texts.append(leaf, source, start, count);
   }
 
@@ -159,6 +177,7 @@ export class PrefixTree {
 
   /** Shortens a leaf to its tokens before `to`; at least one stays. */
   trim(leaf: number, to: number): void {
+    this.#tokens -= this.nodes.to[leaf]! - to;
     this.nodes.to[leaf] = to;
     this.#texts.trim(leaf, to - this.nodes.from[leaf]!);
   }
@@ -169,6 +188,7 @@ export class PrefixTree {
       this.#children.remove(leaf);
       this.nodes.unlink(leaf);
     }
+    this.#tokens -= this.nodes.to[leaf]! - this.nodes.from[leaf]!;
     this.#texts.close(leaf);
     this.nodes.drop(leaf);
   }

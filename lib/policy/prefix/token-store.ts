@@ -96,6 +96,18 @@ export class TokenStore {
     }
   }
 
+  /** Calls `visit` with each piece of the run: an array that must not be kept, and the places [from, to) in it. */
+  forPieces(run: number, visit: (tokens: Int32Array, from: number, to: number) => void): void {
+    let place = this.#offset[run]!;
+    const end = place + this.#length[run]!;
+    for (let page = this.#firstPage[run]!; place < end; page = this.#next[page]!) {
+      const piece = Math.min(end - place, pageTokens - (place & pageMask));
+      const from = (page << pageShift) + (place & pageMask);
+      visit(this.#tokens, from, from + piece);
+      place += piece;
+    }
+  }
+
   /** Cuts the first `tokens` off `lower` into `upper`, a new run; 0 < tokens < its length. */
   split(upper: number, lower: number, tokens: number): void {
     this.open(upper);

@@ -30,7 +30,7 @@ function play(random: Random, owner: SimulatedOwner, operations: number, maxToke
       const limit = random.chance(0.5) ? text.length - 1 : random.integer(text.length + 1);
       const domain = domains[random.chance(0.6) ? 0 : random.integer(domains.length)]!;
       const opened = owner.acquire(text, { domain, limit, isStored: random.chance(0.9), level: random.integer(3) });
-      if (random.chance(0.3)) owner.index.announce(opened.path, text, text.length);
+      if (random.chance(0.3)) owner.announce(opened);
     } else if (choice < 55) {
       const left = sequence.text.length - sequence.computed;
       if (left > 0) owner.commit(sequence, sequence.computed + 1 + random.integer(random.chance(0.5) ? left : 1));
@@ -48,8 +48,33 @@ function play(random: Random, owner: SimulatedOwner, operations: number, maxToke
     } else if (choice < 85) owner.release(sequence);
     else if (choice < 94) owner.evict(1 + random.integer(4));
     else if (choice < 95) owner.clear(random.chance(0.5) ? undefined : domains[random.integer(domains.length)]);
-    else owner.cached(textLike(random, texts, 1 + random.integer(maxTokens)), domains[random.integer(domains.length)]);
+    else if (choice < 97) {
+      if (owner.keepValue(sequence)) owner.examine(sequence.text.slice(0, sequence.path.length), sequence.domain);
+    } else owner.examine(textLike(random, texts, 1 + random.integer(maxTokens)), domains[random.integer(domains.length)]);
     if (operation % 23 === 0) owner.verify();
+  }
+  owner.verify();
+}
+
+/** Only what adds text: nothing may ever be lost, so each match is known to the token. */
+function playWithoutLoss(random: Random, owner: SimulatedOwner, operations: number, maxTokens: number, found: (a: number, b: number) => void): void {
+  const texts: Int32Array[] = [];
+  for (let operation = 0; operation < operations; operation += 1) {
+    const { sequences } = owner;
+    const sequence = sequences[random.integer(sequences.length)];
+    const choice = random.integer(100);
+    if (sequence === undefined || (choice < 25 && sequences.length < 8)) {
+      const text = textLike(random, texts, 1 + random.integer(maxTokens));
+      texts[random.integer(Math.min(texts.length + 1, 30))] = text;
+      owner.acquire(text);
+    } else if (choice < 70) {
+      const left = sequence.text.length - sequence.computed;
+      if (left > 0) owner.commit(sequence, sequence.computed + 1 + random.integer(left));
+    } else if (choice < 75 && sequences.length < 8) owner.fork(sequence).text = textLike(random, [sequence.text], sequence.text.length)
+      .map((token, at) => (at < sequence.computed ? sequence.text[at]! : token));
+    else owner.release(sequence);
+    const text = textLike(random, texts, 1 + random.integer(maxTokens));
+    found(owner.cached(text), owner.everCommitted(text));
   }
   owner.verify();
 }
@@ -83,4 +108,12 @@ for (const { name, tokenUnits, rowUnits, maxTokens } of shapes) {
       t.is(owner.freeRows, owner.rows, 'every row is free again');
     });
   }
+}
+
+for (const { name, tokenUnits, rowUnits, maxTokens } of shapes) {
+  const seed = seedOf(`${name} without loss`);
+  test(`rows of ${name}, nothing evicted: exactly what was committed is found (seed ${seed})`, (t) => {
+    const owner = new SimulatedOwner({ tokenUnits, rowUnits });
+    playWithoutLoss(new Random(seed), owner, Math.ceil(1500 * scale), maxTokens, (cached, committed) => { t.is(cached, committed); });
+  });
 }

@@ -4,7 +4,7 @@
 
 import {
   prefixDomain, PrefixIndex, rowArithmetic,
-  type PrefixDomain, type PrefixIndexOptions, type PrefixPath, type RowArithmetic,
+  type PrefixDomain, type PrefixIndexOptions, type PrefixMatch, type PrefixPath, type RowArithmetic,
 } from '../../../dist/policy/prefix/index.js';
 
 export interface SimulatedSequence {
@@ -14,6 +14,8 @@ export interface SimulatedSequence {
   /** Its whole text; the tokens before `computed` have been written into rows. */
   text: Int32Array;
   computed: number;
+  /** What it announced, until all of it is committed. */
+  announced?: Int32Array | undefined;
 }
 
 export interface OwnerOptions extends Omit<PrefixIndexOptions, 'arithmetic'> {
@@ -61,7 +63,7 @@ export class SimulatedOwner {
     const match = { ...this.index.match(domain, text, limit) };
     const table = new Int32Array(this.arithmetic.rowsFor(4 * text.length + 256)).fill(-1);
     this.index.fill(table);
-    this.#checkMatch(domain, text, match, table);
+    this.#checkMatch(domain, text, match, table, limit);
     const rows = new Int32Array(table.length).fill(-1);
     const path = this.index.acquire(domain, text, limit, rows, { isStored, level });
     equal(path.length, match.tokens, 'acquire finds what match found');
@@ -95,7 +97,7 @@ export class SimulatedOwner {
     const from = sequence.computed;
     for (let index = this.arithmetic.wholeRows(from); index < this.arithmetic.rowsFor(length); index += 1) {
       const row = rows[index]!;
-      if (row >= 0 && this.index.isWritable(path, index)) continue;
+      if (row >= 0 && this.#mapped[row] === 1 && this.index.isWritable(path, index)) continue;
       rows[index] = this.#take();
       if (row < 0) continue;
       this.#content[rows[index]!]!.set(this.#content[row]!);
@@ -108,8 +110,20 @@ export class SimulatedOwner {
     }
     sequence.computed = length;
     this.index.commit(path, sequence.text, length);
+    if (sequence.announced !== undefined && path.length >= sequence.announced.length) sequence.announced = undefined;
     if (path.isStored) for (const prefix of prefixes) this.#committed.add(prefix);
     this.#settle();
+  }
+
+  /** The sequence will commit the rest of its text. */
+  announce(sequence: SimulatedSequence): void {
+    this.index.announce(sequence.path, sequence.text, sequence.text.length);
+    if (sequence.path.length < sequence.text.length) sequence.announced = sequence.text.slice();
+  }
+
+  /** Keeps a value that says which text it belongs to at the end of what the sequence has committed. */
+  keepValue({ domain, path, text }: SimulatedSequence): boolean {
+    return this.index.keepValue(path, this.#prefixesOf(domain, text, path.length).at(-1));
   }
 
   truncate(sequence: SimulatedSequence, length: number): void {
@@ -146,6 +160,26 @@ export class SimulatedOwner {
     return match.tokens;
   }
 
+  /** Asks all there is to ask about a text, and checks the answers against each other and the past. */
+  examine(text: Int32Array, domain = prefixDomain()): void {
+    const tokens = this.cached(text, domain);
+    const { match, ...explanation } = { match: tokens, ...this.index.explain(domain, text) };
+    equal(explanation.tokens, match, 'an explanation is about the match');
+    equal(explanation.end === 'complete' ? 1 : 0, tokens === text.length ? 1 : 0, 'complete exactly when all is cached');
+    if (explanation.end === 'evicted' && this.everCommitted(text, domain) <= tokens) throw new Error('evicted and never there');
+    if (explanation.end === 'differs') {
+      equal(explanation.askedToken, text[tokens]!, 'the token asked for');
+      const cached = text.slice(0, tokens + 1).fill(explanation.cachedToken, tokens);
+      equal(this.everCommitted(cached, domain), tokens + 1, 'tokens of a text that went on otherwise');
+    }
+    if (explanation.end === 'other-domain' && explanation.otherTokens <= tokens) throw new Error('another domain has no more');
+    const value = this.index.valueAt(domain, text);
+    if (value !== undefined) {
+      equal(tokens, text.length, 'a value only where all is cached');
+      equal(value as number, this.#prefixesOf(domain, text, tokens).at(-1)!, 'the value of this text');
+    }
+  }
+
   /** Tokens of the text that were ever committed. */
   everCommitted(text: Int32Array, domain = prefixDomain()): number {
     const prefixes = this.#prefixesOf(domain, text, text.length);
@@ -167,8 +201,9 @@ export class SimulatedOwner {
     }
   }
 
-  #checkMatch(domain: PrefixDomain, text: Int32Array, match: { tokens: number; wholeRows: number; tailRow: number }, table: Int32Array): void {
-    const { tokens, wholeRows, tailRow } = match;
+  #checkMatch(domain: PrefixDomain, text: Int32Array, match: PrefixMatch, table: Int32Array, limit = text.length): void {
+    const { tokens, wholeRows, tailRow, pendingTokens } = match;
+    equal(pendingTokens, this.#pendingTokens(domain, text.subarray(0, limit), tokens), 'tokens that are announced');
     equal(wholeRows, this.arithmetic.wholeRows(tokens), 'whole rows of a match');
     equal(tailRow >= 0 ? 1 : 0, this.arithmetic.rowsFor(tokens) - wholeRows, 'a tail row exactly when tokens remain');
     if (tokens > this.everCommitted(text, domain)) throw new Error(`${tokens} tokens match that were never committed`);
@@ -186,6 +221,18 @@ export class SimulatedOwner {
         throw new Error(`token ${Math.floor(unit / this.#tokenUnits)} of ${tokens} is not what row ${row} holds`);
       }
     }
+  }
+
+  #pendingTokens(domain: PrefixDomain, text: Int32Array, tokens: number): number {
+    let most = tokens;
+    for (const { path, announced, domain: itsDomain, text: itsText } of this.sequences) {
+      if (announced === undefined || !path.isStored || path.length >= announced.length || itsDomain.key !== domain.key) continue;
+      const whole = itsText.map((token, at) => (at < path.length ? token : announced[at] ?? -1)).subarray(0, announced.length);
+      const agreed = whole.findIndex((token, at) => token !== text[at]);
+      const length = agreed < 0 ? whole.length : agreed;
+      if (path.length <= tokens && length >= path.length) most = Math.max(most, length);
+    }
+    return most > tokens ? most : 0;
   }
 
   /** Of each token, the number of the prefix that ends with it. */

@@ -1,0 +1,94 @@
+// EndValues: what callers keep at the exact end of a cached text, last logits for example, so that a prompt that is cached as a
+// whole needs no forward pass. A value goes with any token of its text, and the one used longest ago when there are too
+// many. It never looks into a value and never copies one.
+
+import type { PrefixTree } from './prefix-tree.js';
+import type { TextListener } from './text-listener.js';
+
+interface Entry {
+  node: number;
+  /** Tokens of the text; the end lies in the node. */
+  readonly at: number;
+  readonly value: unknown;
+}
+
+export class EndValues implements TextListener {
+  readonly #tree: PrefixTree;
+  readonly #limit: number;
+  /** The one used longest ago is first. */
+  readonly #entries = new Set<Entry>();
+  /** Those whose end lies in a node; most nodes have none. */
+  readonly #byNode = new Map<number, Entry[]>();
+
+  /** @param limit Values at most; 0: none is kept. */
+  constructor(tree: PrefixTree, limit: number) {
+    this.#tree = tree;
+    this.#limit = limit;
+  }
+
+  get count(): number {
+    return this.#entries.size;
+  }
+
+  /** Keeps a value at the end of the text of `at` tokens that ends in `node`, in place of the one there. False: none is kept. */
+  keep(node: number, at: number, value: unknown): boolean {
+    if (this.#limit === 0) return false;
+    const before = this.#find(node, at);
+    if (before !== undefined) this.#drop(before);
+    const entry = { node, at, value };
+    this.#entries.add(entry);
+    this.#place(entry);
+    const [oldest] = this.#entries;
+    if (this.#entries.size > this.#limit) this.#drop(oldest!);
+    return true;
+  }
+
+  /** The value there, which is the most recently used then; undefined: none. */
+  use(node: number, at: number): unknown {
+    const entry = this.#find(node, at);
+    if (entry === undefined) return undefined;
+    this.#entries.delete(entry);
+    this.#entries.add(entry);
+    return entry.value;
+  }
+
+  cut(node: number, from: number): void {
+    for (const entry of this.#byNode.get(node) ?? []) if (entry.at > from) this.#drop(entry);
+  }
+
+  split(upper: number, lower: number): void {
+    const at = this.#tree.nodes.to[upper]!;
+    for (const entry of this.#byNode.get(lower) ?? []) if (entry.at <= at) this.#move(entry, upper);
+  }
+
+  joined(upper: number, lower: number): void {
+    for (const entry of this.#byNode.get(upper) ?? []) this.#move(entry, lower);
+  }
+
+  added(): void { /* new text has no value yet */ }
+
+  #find(node: number, at: number): Entry | undefined {
+    return this.#byNode.get(node)?.find((entry) => entry.at === at);
+  }
+
+  #place(entry: Entry): void {
+    this.#byNode.set(entry.node, [...this.#byNode.get(entry.node) ?? [], entry]);
+  }
+
+  #remove(entry: Entry): void {
+    const others = this.#byNode.get(entry.node)!.filter((other) => other !== entry);
+    if (others.length > 0) this.#byNode.set(entry.node, others);
+    else this.#byNode.delete(entry.node);
+  }
+
+  #move(entry: Entry, node: number): void {
+    this.#remove(entry);
+    entry.node = node;
+    this.#place(entry);
+  }
+
+  #drop(entry: Entry): void {
+    this.#remove(entry);
+    this.#entries.delete(entry);
+  }
+}
