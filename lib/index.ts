@@ -15,6 +15,8 @@ export type { CachedBy } from './memory/admission.js';
 export type { KvCacheOptions } from './memory/kv-cache-options.js';
 export type { PrefixCacheOptions } from './memory/prefix-options.js';
 export type { PrefixMetrics } from './memory/prefix-statistics.js';
+export type { PrefixExplanation } from './policy/prefix/prefix-explanation.js';
+export type { PromptItem, PromptItemKind } from './policy/prefix/prefix-text.js';
 export { Prefixes, type PrefixLookup, type PrefixResetOptions } from './memory/prefixes.js';
 export {
   byteOffset, computeLayout, layoutKinds,

@@ -178,9 +178,7 @@ void KvCache::Strand(std::vector<StrandedRun> stranded) {
       pool_->Share(std::span(&page, 1));
       pool_->Quarantine(page);
     }
-    if (run.slot == kScratchSlot) {
-      is_scratch_quarantined_ = true;
-    } else {
+    if (run.slot != kScratchSlot) {
       Slot& slot = slots_[run.slot];
       if (!slot.is_quarantined) ++counters_.quarantined_slots;
       slot.is_quarantined = true;
@@ -352,7 +350,6 @@ Status KvCache::UnmapStranded() {
     for (PageId page : stranded_.back().pages) pool_->Restore(page);
     stranded_.pop_back();
   }
-  is_scratch_quarantined_ = false;
   for (Slot& slot : slots_) slot.is_quarantined = false;
   counters_.quarantined_slots = 0;
   return Ok();

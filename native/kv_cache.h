@@ -96,8 +96,8 @@ class KvCache {
   // Copies a group's first tokens into rows that the slot has and nobody else. Done when it returns; on failure those rows
   // hold anything.
   Status CopyGroup(const CopyCommand& command);
-  // Gives the slot pages of its own for its last group, with its tokens before `tokens` (from the slot's start) copied.
-  // On failure all is as before; only when the driver refuses the undo is the group gone and the slot in quarantine.
+  // Gives the slot pages of its own for a group, with its tokens before `tokens` (from the slot's start) copied. On failure
+  // all is as before; only when the driver refuses the undo, the rows from there on are gone and the slot is in quarantine.
   Status Detach(int32_t slot, int32_t group, uint64_t tokens, Stream stream);
 
   // Writes rows and quarantine (0 or 1) of every slot that changed since the last call; returns how many.
@@ -134,17 +134,18 @@ class KvCache {
   Status Scrub(const RowRun& run, Tenant tenant);
   Status UnmapHeld(int32_t slot, int32_t rows);
   Status UnmapStranded();
-  Status CopyTokens(int32_t slot, int32_t group, int32_t from_slot, int32_t from_group, uint64_t tokens, Stream stream);
+  Status CopyTokens(int32_t to_slot, int32_t from_slot, int32_t group, uint64_t tokens, Stream stream);
+  Status ClearScratch();
   template <typename Work>
   Status InScratch(const RowRun& run, Work work);
+  RowRun RunOf(int32_t slot, int32_t from, int32_t to) const;
   Status Swap(const RowRun& shared, const RowRun& fresh, bool& is_swapped);
 
   const std::shared_ptr<PagePool> pool_;
   const bool scrub_;
   RowRanges ranges_;
   const int32_t group_rows_;
-  KeptRows kept_;                        // the owner's thread only, like the next one
-  bool is_scratch_quarantined_ = false;  // the driver would not unmap what was there
+  KeptRows kept_;  // the owner's thread only
 
   mutable std::mutex mutex_;  // guards all below
   std::condition_variable let_go_;

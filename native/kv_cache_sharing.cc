@@ -75,29 +75,31 @@ Status KvCache::CopyGroup(const CopyCommand& command) {
   if (command.from_slot >= 0) {
     DriverScope scope(pool_->driver());
     VKV_RETURN_IF_ERROR(scope.status());
-    return CopyTokens(command.slot, command.group, command.from_slot, command.group, command.tokens, command.stream);
+    return CopyTokens(command.slot, command.from_slot, command.group, command.tokens, command.stream);
   }
   const std::span<const PageId> pages = kept_.pages(static_cast<RowId>(command.id));
   if (pages.empty()) return Fail(Code::kInternal, "CopyGroup", command.slot, command.id);
   const RowRun run{kScratchSlot, 0, static_cast<int32_t>(pages.size() / layout().reservations()),
                    {pages.begin(), pages.end()}};
   return InScratch(run, [&] {
-    return CopyTokens(command.slot, command.group, kScratchSlot, 0, command.tokens, command.stream);
+    return CopyTokens(command.slot, kScratchSlot, command.group, command.tokens, command.stream);
   });
 }
 
-// Copies the group's tokens before `tokens`, counted from the start of the slot, and waits until they are there. One call
-// per reservation. A token that the group shares with the one before has its first bytes there.
-Status KvCache::CopyTokens(int32_t slot, int32_t group, int32_t from_slot, int32_t from_group, uint64_t tokens,
-                           Stream stream) {
+// Copies the group's tokens before `tokens`, counted from the start of a slot, and waits until they are there. One call per
+// reservation. A token that the group shares with the one before has its first bytes there. The scratch slot has one group.
+Status KvCache::CopyTokens(int32_t to_slot, int32_t from_slot, int32_t group, uint64_t tokens, Stream stream) {
   Driver& driver = pool_->driver();
+  const int32_t row = group * group_rows_;
+  const int32_t to_row = to_slot == kScratchSlot ? 0 : row;
+  const int32_t from_row = from_slot == kScratchSlot ? 0 : row;
   uint64_t copied = 0;
   for (size_t i = 0; i < layout().reservations(); ++i) {
-    const uint64_t start = layout().PagesAfter(group * group_rows_, i) * layout().page_bytes();
+    const uint64_t start = layout().PagesAfter(row, i) * layout().page_bytes();
     const uint64_t end = tokens * layout().token_bytes(i);
     if (end <= start) continue;
-    VKV_RETURN_IF_ERROR(driver.Copy(ranges_.RowAddress(slot, group * group_rows_, i),
-                                    ranges_.RowAddress(from_slot, from_group * group_rows_, i), end - start, stream));
+    VKV_RETURN_IF_ERROR(driver.Copy(ranges_.RowAddress(to_slot, to_row, i), ranges_.RowAddress(from_slot, from_row, i),
+                                    end - start, stream));
     copied += end - start;
   }
   VKV_RETURN_IF_ERROR(driver.SynchronizeStream(stream));
@@ -106,13 +108,26 @@ Status KvCache::CopyTokens(int32_t slot, int32_t group, int32_t from_slot, int32
   return Ok();
 }
 
-// Calls `work` while the run is mapped in the scratch slot. On success nothing is left there.
+// Unmaps what was left in the scratch slot.
+Status KvCache::ClearScratch() {
+  std::lock_guard lock(mutex_);
+  for (size_t k = stranded_.size(); k-- > 0;) {
+    if (stranded_[k].slot != kScratchSlot) continue;
+    VKV_RETURN_IF_ERROR(ranges_.UnmapStranded(stranded_[k]));
+    for (const PageId page : stranded_[k].pages) pool_->Restore(page);
+    stranded_.erase(stranded_.begin() + static_cast<ptrdiff_t>(k));
+  }
+  return Ok();
+}
+
+// Calls `work` while the run is mapped in the scratch slot. What the driver then refuses to unmap waits there for the next
+// time: the work is done.
 template <typename Work>
 Status KvCache::InScratch(const RowRun& run, Work work) {
-  if (is_scratch_quarantined_) return Fail(Code::kSlotBusy, "quarantine", kScratchSlot);
   DriverScope scope(pool_->driver());
   VKV_RETURN_IF_ERROR(scope.status());
   VKV_RETURN_IF_ERROR(ranges_.OpenScratch());
+  VKV_RETURN_IF_ERROR(ClearScratch());
   std::vector<StrandedRun> stranded;
   Status status = ranges_.Map(run, stranded);
   if (status.ok()) {
@@ -120,9 +135,16 @@ Status KvCache::InScratch(const RowRun& run, Work work) {
     ranges_.Unwind(run, layout().reservations(), stranded);
   }
   if (status.code == Code::kDriverLost) stranded.clear();
-  if (!stranded.empty() && status.ok()) status = Fail(Code::kSlotBusy, "quarantine", kScratchSlot);
   Strand(std::move(stranded));
   return status;
+}
+
+// Pre: locked.
+RowRun KvCache::RunOf(int32_t slot, int32_t from, int32_t to) const {
+  if (to <= from) return {slot, from, from, {}};
+  const size_t width = layout().reservations();
+  const std::vector<PageId>& pages = slots_[slot].pages;
+  return {slot, from, to, {pages.begin() + from * width, pages.begin() + to * width}};
 }
 
 Status KvCache::Detach(int32_t slot_index, int32_t group, uint64_t tokens, Stream stream) {
@@ -133,13 +155,11 @@ Status KvCache::Detach(int32_t slot_index, int32_t group, uint64_t tokens, Strea
     Lock lock(mutex_);
     VKV_RETURN_IF_ERROR(Hold(lock, slot_index));
     const Slot& slot = slots_[slot_index];
-    const int32_t from = group * group_rows_;
-    shared = {slot_index, from, slot.rows, {slot.pages.begin() + std::min<size_t>(from * width, slot.pages.size()), slot.pages.end()}};
+    shared = RunOf(slot_index, group * group_rows_, std::min((group + 1) * group_rows_, slot.rows));
     tenant = slot.tenant;
   }
   Status status;
-  if (shared.to <= shared.from || shared.to - shared.from > group_rows_)
-    status = Fail(Code::kInternal, "Detach", slot_index, group);
+  if (shared.to <= shared.from) status = Fail(Code::kInternal, "Detach", slot_index, group);
   RowRun fresh{slot_index, shared.from, shared.to, {}};
   if (status.ok()) status = TakePages(std::span(&fresh, 1), 0);
   bool is_swapped = false;
@@ -148,7 +168,7 @@ Status KvCache::Detach(int32_t slot_index, int32_t group, uint64_t tokens, Strea
     status = InScratch(scratch, [&] {
       if (scrub_) VKV_RETURN_IF_ERROR(Scrub(scratch, tenant));
       else pool_->set_tenant(scratch.pages, kUnknownTenant);
-      return CopyTokens(kScratchSlot, group, slot_index, group, tokens, stream);
+      return CopyTokens(kScratchSlot, slot_index, group, tokens, stream);
     });
     if (status.ok()) status = Swap(shared, fresh, is_swapped);
     pool_->Give(is_swapped ? shared.pages : fresh.pages);
@@ -176,19 +196,26 @@ Status KvCache::Swap(const RowRun& shared, const RowRun& fresh, bool& is_swapped
     if (!status.ok()) is_lost = !stranded.empty() || !ranges_.Map(shared, stranded).ok();
   }
   if (!is_lost) return status;
+
+  RowRun behind;
+  {
+    std::lock_guard lock(mutex_);
+    behind = RunOf(shared.slot, shared.to, slots_[shared.slot].rows);
+  }
+  ranges_.Unwind(behind, layout().reservations(), stranded);
   if (status.code == Code::kDriverLost) stranded.clear();
   Strand(std::move(stranded));
   pool_->Give(shared.pages);  // the slot's references
+  pool_->Give(behind.pages);
   std::lock_guard lock(mutex_);
   Slot& slot = slots_[shared.slot];
   if (!slot.is_quarantined) ++counters_.quarantined_slots;
   slot.is_quarantined = true;
-  const uint64_t lost = layout().PagesBetween(shared.from, shared.to);
+  counters_.mapped_rows -= slot.rows - shared.from;
+  counters_.mapped_pages -= layout().PagesBetween(shared.from, slot.rows);
   slot.pages.resize(shared.from * layout().reservations());
   slot.rows = shared.from;
   MarkChanged(shared.slot);
-  counters_.mapped_rows -= shared.to - shared.from;
-  counters_.mapped_pages -= lost;
   return status;
 }
 

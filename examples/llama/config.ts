@@ -60,9 +60,9 @@ export function parseLlamaConfig(json: Json, file: string, moreEndTokens: readon
   if (type !== 'llama' && type !== 'mistral' && type !== 'qwen2') refuse(`model_type ${JSON.stringify(type)}`);
   const activation = json['hidden_act'] ?? 'silu';
   if (activation !== 'silu') refuse(`hidden_act ${JSON.stringify(activation)}`, 'Only silu is.');
-  if (json['quantization_config'] != null) refuse('quantization_config', 'Give float32, float16 or bfloat16 weights.');
+  if (isGiven(json['quantization_config'])) refuse('quantization_config', 'Give float32, float16 or bfloat16 weights.');
   if ((json['partial_rotary_factor'] ?? 1) !== 1) refuse('partial_rotary_factor');
-  const slides = type === 'qwen2' ? json['use_sliding_window'] === true : json['sliding_window'] != null;
+  const slides = type === 'qwen2' ? json['use_sliding_window'] === true : isGiven(json['sliding_window']);
   if (slides) refuse(`sliding_window ${JSON.stringify(json['sliding_window'])}`, 'Attention here sees all tokens.');
 
   const [hidden, queryHeads] = [count('hidden_size'), count('num_attention_heads')];
@@ -76,7 +76,7 @@ export function parseLlamaConfig(json: Json, file: string, moreEndTokens: readon
     vocabularyTokens: count('vocab_size'), maxTokens: count('max_position_embeddings', 2048),
     normEpsilon: numberOr(json['rms_norm_eps'], 1e-6),
     ropeTheta: numberOr(rope['rope_theta'] ?? json['rope_theta'], 10_000),
-    ropeScaling: readScaling((json['rope_scaling'] ?? (rope['rope_type'] === undefined ? undefined : rope)) as Json | undefined, refuse),
+    ropeScaling: readScaling((json['rope_scaling'] ?? rope) as Json, refuse),
     tiesHead: json['tie_word_embeddings'] === true,
     biases: {
       qkv: type === 'qwen2' || json['attention_bias'] === true,
@@ -87,8 +87,7 @@ export function parseLlamaConfig(json: Json, file: string, moreEndTokens: readon
   };
 }
 
-function readScaling(json: Json | undefined, refuse: (what: string) => never): RopeScaling {
-  if (json === undefined) return { kind: 'none' };
+function readScaling(json: Json, refuse: (what: string) => never): RopeScaling {
   const kind = json['rope_type'] ?? json['type'] ?? 'default';
   const number = (name: string): number => {
     const value = json[name];
@@ -111,6 +110,11 @@ function readEndTokens(folder: string): number[] {
 /** One token or several. */
 function tokensIn(value: unknown): number[] {
   return [value].flat().filter((token): token is number => Number.isSafeInteger(token));
+}
+
+/** null is what these files write for nothing. */
+function isGiven(value: unknown): boolean {
+  return value !== undefined && value !== null;
 }
 
 function numberOr(value: unknown, fallback: number): number {

@@ -2,7 +2,8 @@
 // read. A prompt's tokens are copied into an array of our own, so the caller may use theirs again.
 
 import { createError } from '../errors/index.js';
-import { checkInteger, integer, oneOf, optional, readOptions, withDefault, type Field } from '../options.js';
+import { checkInteger, integer, oneOf, optional, readOptions, string, withDefault, type Field } from '../options.js';
+import type { PromptItem } from '../policy/prefix/prefix-text.js';
 
 /** Token ids, each 0 … 2³¹ − 1. */
 export type Tokens = Int32Array | Uint32Array | readonly number[];
@@ -11,6 +12,8 @@ export type Tokens = Int32Array | Uint32Array | readonly number[];
 export interface PromptOptions {
   /** The prompt, if its prefix may be cached. */
   readonly tokens?: Tokens | undefined;
+  /** What is not text in it: images and the like, and embeddings. What `tokens` has at their places does not count. */
+  readonly items?: readonly PromptItem[] | undefined;
   /** Whose data the sequence holds: prefixes of tenants are apart, and so is memory with `scrub: 'between-tenants'`. */
   readonly tenant?: string | undefined;
   /** A secret, or a group's name: only requests with the same one share. */
@@ -58,7 +61,19 @@ const tokens: Field<Int32Array> = (value, place) => {
   return copy;
 };
 
-const promptSpec = { tokens: optional(tokens), tenant: withDefault(text, ''), salt: optional(text), adapter: optional(text) };
+const itemSpec = {
+  at: integer(), length: integer({ min: 1 }), kind: oneOf(['item', 'embedding']), hash: string,
+};
+
+const items: Field<readonly PromptItem[]> = (value, place) => {
+  if (value === undefined) return [];
+  if (Array.isArray(value)) return value.map((item, index) => readOptions(place.owner, item, itemSpec, `${place.option}[${index}]`));
+  throw createError('KV_INVALID_OPTION', { reason: 'type', ...place, expected: 'an array of items', received: value });
+};
+
+const promptSpec = {
+  tokens: optional(tokens), items, tenant: withDefault(text, ''), salt: optional(text), adapter: optional(text),
+};
 
 const acquireSpec = {
   ...promptSpec,

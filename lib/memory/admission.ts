@@ -64,8 +64,10 @@ export interface Admitted {
   readonly slot: number;
   readonly cachedTokens: number;
   readonly cachedBy: CachedBy;
-  /** Tokens of the prompt behind the cached ones that running sequences are computing. */
+  /** Tokens of the prompt, from its start, that running sequences have computed or are computing; 0 if no more than cached ones. */
   readonly pendingTokens: number;
+  /** What was kept at the end of the prompt; only when all of it is cached. */
+  readonly keptValue: unknown;
 }
 
 /** What is cached of a prompt, and the cheapest way to it. */
@@ -117,12 +119,16 @@ export class Admission {
     if (!isReady) sharing.vacate(slot, plan.adoptedGroups);
     else sharing.contents.remove(slot);
     this.#attach(slot, plan, request, rows > aliasedRows ? rows : 0);
-    return { slot, cachedTokens: plan.tokens, cachedBy: this.#cachedBy(plan), pendingTokens: plan.pendingTokens };
+    const isWhole = prompt !== undefined && plan.tokens === prompt.text.length;
+    return {
+      slot, cachedTokens: plan.tokens, cachedBy: this.#cachedBy(plan), pendingTokens: plan.pendingTokens,
+      keptValue: isWhole ? this.#parts.index.valueAt(prompt.domain, prompt.text) : undefined,
+    };
   }
 
   #plan({ domain, text }: Prompt): Plan {
     const { index, sharing, shared } = this.#parts;
-    const match = index.match(domain, text, text.length - 1);
+    const match = index.match(domain, text, index.matchLimit(domain, text));
     const { tokens, wholeRows, tailRow, isTailWhole, pooledRows, isTailPooled, pendingTokens } = match;
     if (tokens === 0) return { ...nothing, pendingTokens };
     if (this.#ids.length < wholeRows) this.#ids = new Int32Array(2 * wholeRows);

@@ -295,7 +295,7 @@ export class KvCache {
         checkInteger('Sequence.truncate', 'tokens', tokens, 0, this.#table.length[slot]!);
         this.#checkIdle(slot, 'truncate');
         this.#table.length[slot] = tokens;
-        this.#late.attempt(() => this.prefixes.sharing.truncate(slot, tokens));
+        this.#late.attempt(() => this.prefixes.sharing.truncate(slot));
       },
       fork: (slot) => {
         this.#checkOpen('fork a sequence');
@@ -305,7 +305,12 @@ export class KvCache {
         const fork = this.#leases.fork(slot);
         const cachedTokens = this.#table.length[fork]!;
         const cachedBy = { adoptedTokens: 0, aliasedTokens: cachedTokens, copiedTokens: 0 };
-        return { slot: fork, cachedTokens, cachedBy, pendingTokens: 0 };
+        return { slot: fork, cachedTokens, cachedBy, pendingTokens: 0, keptValue: undefined };
+      },
+      keepValue: (slot, value) => {
+        this.#hearNews();
+        const path = this.prefixes.texts.of(slot)?.path;
+        return path?.length === this.#table.length[slot] && path !== undefined && this.prefixes.index.keepValue(path, value);
       },
       append: (slot, tokens) => {
         const text = this.prefixes.texts.of(slot);
@@ -341,10 +346,11 @@ export class KvCache {
     return this.tensors[index]!;
   }
 
-  /** What happened behind JavaScript's back: rows the mapper mapped, fences passed, failures nobody waited for. */
+  /** What happened meanwhile: rows the mapper mapped, fences passed, texts that went on, failures nobody waited for. */
   #hearNews(): void {
     this.#native.publish();
     this.#hearFences();
+    this.#late.attempt(() => this.prefixes.sharing.tell());
     this.#late.hear(this.#native.mapperState());
   }
 

@@ -138,7 +138,7 @@ export interface NativeCache {
   alias(slot: number, ids: Int32Array, from: number, to: number): void;
   /** Copies the slot's tokens before `tokens` that lie in the group, from `fromSlot`, or where it is -1 from what is kept as `id`. */
   copyGroup(slot: number, group: number, fromSlot: number, id: number, tokens: number, stream: bigint): void;
-  /** Gives the slot pages of its own for its last group, its tokens before `tokens` copied. */
+  /** Gives the slot pages of its own for a group, its tokens before `tokens` copied. */
   detach(slot: number, group: number, tokens: number, stream: bigint): void;
   /** Writes rows and quarantine (0 or 1) of slots that changed into the bound arrays; returns how many did. */
   publish(): number;

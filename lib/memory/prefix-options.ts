@@ -17,6 +17,10 @@ export interface PrefixCacheOptions {
   readonly tenantRows?: number | undefined;
   /** What goes first. Default `lru()`. */
   readonly policy?: EvictionPolicyFactory | undefined;
+  /** Values that `Sequence.keepValue` keeps at most; the one used longest ago goes first. Default 64. */
+  readonly endValues?: number | undefined;
+  /** A clock in milliseconds, for `explain` and for policies that let prefixes expire. Default `Date.now`. */
+  readonly now?: (() => number) | undefined;
   /** Requests over which the recent hit rate is taken, 1 or more. Default 1,000. */
   readonly recentRequests?: number | undefined;
 }
@@ -26,6 +30,8 @@ const spec = {
   poolBytes: optional(integer()),
   tenantRows: optional(integer()),
   policy: withDefault(callable<EvictionPolicyFactory>(), lru()),
+  endValues: withDefault(integer(), 64),
+  now: withDefault(callable<() => number>(), () => Date.now()),
   recentRequests: withDefault(integer({ min: 1, max: 2 ** 20 }), 1_000),
 };
 

@@ -41,15 +41,13 @@ export class PrefixSharing {
   readonly contents: IdleContents;
   readonly #parts: SharingParts;
   readonly #pagesPerGroup: number;
-  /** Slots whose content has become shorter, in `settle`. */
-  readonly #shortened: number[] = [];
-  readonly #contentGroups: Int32Array;
+  /** Idle slots that map more than their content, and how many groups that is at most; they are in no list until that is mended. */
+  readonly #overfull = new Map<number, number>();
 
   constructor(parts: SharingParts) {
     this.#parts = parts;
     this.contents = new IdleContents(parts.shared, parts.table.count);
     this.#pagesPerGroup = parts.layout.pagesFor(parts.layout.groupRows);
-    this.#contentGroups = new Int32Array(parts.table.count);
   }
 
   /** Rows of an idle slot that are not its alone. */
@@ -57,10 +55,16 @@ export class PrefixSharing {
     return this.#parts.shared.namedRows(slot);
   }
 
-  /** Pages that evicting the whole pool would free. */
+  /** Pages that evicting the whole pool would free. What a sequence took back may still be mapped in its slot. */
   evictablePages(): number {
-    const { index, shared } = this.#parts;
-    return Math.max(0, index.pooledRows * this.#pagesPerGroup - shared.missingPages);
+    const { index, table, layout, shared } = this.#parts;
+    let groups = index.pooledRows;
+    let overfullPages = 0;
+    for (const [slot, content] of this.#overfull) {
+      overfullPages += Math.max(0, layout.pagesFor(table.rows[slot]!) - this.pagesOfGroups(content));
+    }
+    for (let slot = 0; groups > 0 && slot < table.count; slot += 1) if (table.sharedTail[slot] === sharedTails.truncated) groups -= 1;
+    return Math.max(0, overfullPages + groups * this.#pagesPerGroup - shared.missingPages);
   }
 
   /** Pages of so many groups of the pool. */
@@ -72,7 +76,8 @@ export class PrefixSharing {
   evict(pages: number): number {
     const { index, pool } = this.#parts;
     const before = pool.native.available();
-    let freed = 0;
+    this.settle();
+    let freed = pool.native.available() - before;
     while (freed < pages && index.evict(Math.ceil((pages - freed) / this.#pagesPerGroup)) > 0) {
       this.settle();
       freed = pool.native.available() - before;
@@ -107,13 +112,15 @@ export class PrefixSharing {
   vacate(slot: number, groups: number): void {
     const { layout, shared } = this.#parts;
     this.contents.remove(slot);
+    this.#overfull.set(slot, groups);
     unmapRows(this.#parts, slot, groups * layout.groupRows);
     shared.leave(slot, groups);
+    this.#overfull.delete(slot);
   }
 
   /** A slot without running work becomes idle: its text stays cached, and what it maps of it stays mapped. */
   retire(slot: number): void {
-    const { index, layout, shared, texts, groups } = this.#parts;
+    const { index, shared, texts, groups } = this.#parts;
     const text = texts.of(slot);
     let whole = 0;
     if (text !== undefined) {
@@ -122,13 +129,13 @@ export class PrefixSharing {
       texts.close(slot);
     }
     const content = this.#reusableGroups(slot, whole);
-    try {
-      if (!shared.isAlone(slot, content)) unmapRows(this.#parts, slot, content * layout.groupRows);
+    if (shared.isAlone(slot, content)) {
       shared.leave(slot, content);
       this.contents.add(slot, content);
-    } finally {
-      this.settle();
+    } else {
+      this.#overfull.set(slot, content);
     }
+    this.settle();
   }
 
   /** Before a slot is written to from its length on: whether a row of its own must be made, by `makeWritable`. */
@@ -138,14 +145,9 @@ export class PrefixSharing {
 
   /** Gives the slot rows of its own from its length on: what it shares there is copied or unmapped. */
   makeWritable(slot: number): void {
-    const { native, layout, table, views, shared, groups } = this.#parts;
+    const { native, table, views, shared } = this.#parts;
     const tail = this.#sharedTail(slot);
-    const first = groups.rowsFor(table.length[slot]!);
-    if (!shared.isAlone(slot, first)) {
-      unmapRows(this.#parts, slot, first * layout.groupRows);
-      table.promisedTokens[slot] = 0;
-    }
-    shared.leave(slot, first);
+    this.#leaveBehind(slot);
     if (tail >= 0) {
       native.cancel(slot);
       views.revoke(slot);
@@ -155,16 +157,21 @@ export class PrefixSharing {
     table.sharedTail[slot] = sharedTails.none;
   }
 
-  /** The slot's text ends after `tokens` tokens again; rows behind them are dealt with when it is next written to. */
-  truncate(slot: number, tokens: number): void {
+  /** The slot's text ends with its length again, which has become shorter. */
+  truncate(slot: number): void {
     const { index, table, shared, texts, groups } = this.#parts;
+    const tokens = table.length[slot]!;
     const text = texts.of(slot);
     if (text !== undefined) {
       text.tokens = Math.min(text.tokens, tokens);
       if (text.path.length > tokens) index.truncate(text.path, tokens);
     }
     if (shared.namedGroups(slot) > groups.wholeRows(tokens)) table.sharedTail[slot] = sharedTails.truncated;
-    this.settle();
+    try {
+      this.#leaveBehind(slot);
+    } finally {
+      this.settle();
+    }
   }
 
   /** `slot`, which is empty, gets all that `from` has computed: rows are shared, also the last one until either writes. */
@@ -198,24 +205,30 @@ export class PrefixSharing {
     return copy;
   }
 
-  /** Takes what the index has dropped out of memory, as far as nobody else uses it. Throws the driver's first refusal, at the end. */
+  /**
+   * Takes what the index has dropped out of memory, as far as nobody else uses it. Throws the driver's first refusal, at the
+   * end; what could not be unmapped is tried again next time.
+   */
   settle(): void {
-    const { index, layout, shared, onDropped } = this.#parts;
+    const { index, table, shared, onDropped } = this.#parts;
     const { dropped } = index;
-    if (dropped.count === 0) return;
-    onDropped(dropped);
+    if (dropped.count === 0 && this.#overfull.size === 0) return;
+    if (dropped.count > 0) onDropped(dropped);
     for (let at = 0; at < dropped.count; at += 1) this.#shortenContents(dropped.row(at));
     let failure: { readonly error: unknown } | undefined;
-    for (const slot of this.#shortened) {
+    for (const [slot, content] of this.#overfull) {
+      if (table.isQuarantined[slot] === 1) { // nobody gets it, and `close` unmaps it
+        this.#overfull.delete(slot);
+        continue;
+      }
       try {
-        unmapRows(this.#parts, slot, this.#contentGroups[slot]! * layout.groupRows);
-        shared.leave(slot, this.#contentGroups[slot]!);
-      } catch (error) { // it keeps its rows, and is emptied before anybody gets it
-        this.contents.remove(slot);
+        const groups = Math.min(content, this.#heldGroups(slot));
+        this.vacate(slot, groups);
+        this.contents.add(slot, groups);
+      } catch (error) {
         failure ??= { error };
       }
     }
-    this.#shortened.length = 0;
     for (let at = 0; at < dropped.count; at += 1) shared.dropIfUnused(dropped.row(at));
     shared.flush();
     dropped.clear();
@@ -240,18 +253,23 @@ export class PrefixSharing {
     throw createError('KV_INTERNAL', { problem: 'the kept rows are miscounted', what: keptGroups, howMany: shared.count });
   }
 
-  /** Idle slots that end with a group that was dropped end where the index still holds what they have. */
+  /** Idle slots that end with a group that was dropped have too much. */
   #shortenContents(id: number): void {
-    const { index, shared } = this.#parts;
     for (let slot = this.contents.endingIn(id); slot >= 0; slot = this.contents.endingIn(id)) {
-      const ids = shared.idsOf(slot);
-      let groups = shared.groupOf(id);
-      while (groups > 0 && !index.isHolding(ids[groups - 1]!)) groups -= 1;
       this.contents.remove(slot);
-      this.contents.add(slot, groups);
-      if (!this.#shortened.includes(slot)) this.#shortened.push(slot);
-      this.#contentGroups[slot] = groups;
+      this.#overfull.set(slot, this.#parts.shared.groupOf(id));
     }
+  }
+
+  /** The slot shares nothing behind its length any more; what it was promised is gone where that had to be unmapped. */
+  #leaveBehind(slot: number): void {
+    const { layout, table, shared, groups } = this.#parts;
+    const first = groups.rowsFor(table.length[slot]!);
+    if (!shared.isAlone(slot, first)) {
+      unmapRows(this.#parts, slot, first * layout.groupRows);
+      table.promisedTokens[slot] = 0;
+    }
+    shared.leave(slot, first);
   }
 
   #tellOf(slot: number, { path, buffer, tokens }: SequenceText): void {
@@ -262,25 +280,33 @@ export class PrefixSharing {
     index.commit(path, buffer, valid);
   }
 
-  /** The first groups of a slot that the index holds. A row that is not full, and that another slot maps too, is not among them. */
-  #reusableGroups(slot: number, wholeGroups: number): number {
+  /** The slot's first groups that the index holds. */
+  #heldGroups(slot: number): number {
     const { index, shared } = this.#parts;
-    const named = shared.namedGroups(slot);
-    if (named === 0) return 0;
     const ids = shared.idsOf(slot);
-    let content = 0;
-    while (content < named && index.isHolding(ids[content]!)) content += 1;
-    if (content > wholeGroups && shared.mappersOf(ids[content - 1]!) > 1) content = wholeGroups;
-    return content;
+    let groups = 0;
+    while (groups < shared.namedGroups(slot) && index.isHolding(ids[groups]!)) groups += 1;
+    return groups;
+  }
+
+  /** Those of them that a sequence may adopt: not a row that is not full and that another slot maps too. */
+  #reusableGroups(slot: number, wholeGroups: number): number {
+    const { shared } = this.#parts;
+    const held = this.#heldGroups(slot);
+    const isTailShared = held > wholeGroups && shared.mappersOf(shared.idsOf(slot)[held - 1]!) > 1;
+    return isTailShared ? wholeGroups : held;
   }
 
   /** The group that holds the slot's last tokens and room for the next, if others need it as it is; or -1. */
   #sharedTail(slot: number): number {
-    const { index, table, shared, groups } = this.#parts;
+    const { index, table, shared, texts, groups } = this.#parts;
     const tail = groups.wholeRows(table.length[slot]!);
     if (tail === groups.rowsFor(table.length[slot]!) || tail >= shared.namedGroups(slot)) return -1;
     const id = shared.idsOf(slot)[tail]!;
-    const isShared = shared.mappersOf(id) > 1 || (table.sharedTail[slot] === sharedTails.truncated && index.isHolding(id));
-    return isShared ? tail : -1;
+    if (shared.mappersOf(id) > 1) return tail;
+    if (table.sharedTail[slot] !== sharedTails.truncated) return -1;
+    const path = texts.of(slot)?.path;
+    const isWritable = path === undefined ? !index.isHolding(id) : index.isWritable(path, tail);
+    return isWritable ? -1 : tail;
   }
 }

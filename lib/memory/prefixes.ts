@@ -5,6 +5,8 @@ import { createError } from '../errors/index.js';
 import { boolean, readOptions, withDefault } from '../options.js';
 import { prefixDomain, type PrefixDomain } from '../policy/prefix/domain.js';
 import { PrefixIndex } from '../policy/prefix/prefix-index.js';
+import type { PrefixExplanation } from '../policy/prefix/prefix-explanation.js';
+import { PrefixTexts, type PromptItem } from '../policy/prefix/prefix-text.js';
 import { rowArithmetic, type RowArithmetic } from '../policy/prefix/row-arithmetic.js';
 import { readPromptOptions, type PromptOptions, type ReadAcquireOptions } from './acquire-options.js';
 import type { Admitted, Prompt } from './admission.js';
@@ -50,6 +52,7 @@ export class Prefixes {
   readonly sharing: PrefixSharing;
   readonly #parts: PrefixesParts;
   readonly #statistics: PrefixStatistics;
+  readonly #names: PrefixTexts;
   #namespace = '';
 
   /** @internal Use `cache.prefixes`. */
@@ -59,6 +62,7 @@ export class Prefixes {
     this.#parts = parts;
     this.groups = rowArithmetic({ tokenBytes: layout.maxTokenBytes, pageBytes: layout.pageBytes * groupRows });
     this.index = new PrefixIndex({ arithmetic: this.groups, ...indexOptions(options, layout) });
+    this.#names = new PrefixTexts({ index: this.index });
     this.shared = new SharedRows({ native: parts.native, layout, table, isHeld: (id) => this.index.isHolding(id) });
     this.texts = new SequenceTexts(table.count);
     this.#statistics = new PrefixStatistics({ recentRequests: options === 'off' ? 1 : options.recentRequests, groupRows });
@@ -77,8 +81,15 @@ export class Prefixes {
   lookup(options: PromptOptions): PrefixLookup {
     const { text, domain } = this.#prompt('Prefixes.lookup', options);
     this.sharing.tell();
-    const { tokens, pendingTokens } = this.index.match(domain, text, Math.max(0, text.length - 1));
+    const { tokens, pendingTokens } = this.index.match(domain, text, this.index.matchLimit(domain, text));
     return { cachedTokens: tokens, pendingTokens: Math.max(tokens, pendingTokens) };
+  }
+
+  /** Why no more of a prompt is cached than is: for logs and an operator's questions. */
+  explain(options: PromptOptions): PrefixExplanation {
+    const { text, domain } = this.#prompt('Prefixes.explain', options);
+    this.sharing.tell();
+    return this.index.explain(domain, text);
   }
 
   /** Sums and hit rates since the cache was opened. */
@@ -121,10 +132,10 @@ export class Prefixes {
   }
 
   /** A request's prompt, if its prefix can be cached. @internal */
-  promptOf({ tokens, tenant, salt, adapter, caching, priority, stream }: ReadAcquireOptions): Prompt | undefined {
+  promptOf({ tokens, items, tenant, salt, adapter, caching, priority, stream }: ReadAcquireOptions): Prompt | undefined {
     if (tokens === undefined || tokens.length === 0 || caching === 'off' || !this.isOn) return undefined;
     return {
-      domain: this.#domainOf(tenant, salt, adapter), text: tokens, priority, stream,
+      domain: this.#domainOf(tenant, salt, adapter), text: this.#textOf(tokens, items), priority, stream,
       canRead: caching !== 'write', canWrite: caching !== 'read',
     };
   }
@@ -135,26 +146,29 @@ export class Prefixes {
   }
 
   #prompt(owner: string, options: PromptOptions): { text: Int32Array; domain: PrefixDomain } {
-    const { tokens, tenant, salt, adapter } = readPromptOptions(owner, options);
+    const { tokens, items, tenant, salt, adapter } = readPromptOptions(owner, options);
     this.#parts.checkOpen('look up a prompt');
     if (tokens === undefined) {
       throw createError('KV_INVALID_OPTION', {
         reason: 'type', owner, option: 'tokens', expected: 'the tokens of the prompt', received: undefined,
       });
     }
-    return { text: tokens, domain: this.#domainOf(tenant, salt, adapter) };
+    return { text: this.#textOf(tokens, items), domain: this.#domainOf(tenant, salt, adapter) };
+  }
+
+  #textOf(tokens: Int32Array, items: readonly PromptItem[]): Int32Array {
+    return items.length === 0 ? tokens : this.#names.textOf(tokens, items);
   }
 
   #domainOf(tenant: string, salt: string | undefined, adapter: string | undefined): PrefixDomain {
-    const parts = { namespace: this.#namespace, tenant, salt, adapter };
-    return prefixDomain(parts);
+    return prefixDomain({ namespace: this.#namespace, tenant, salt, adapter });
   }
 }
 
 function indexOptions(options: ReadPrefixCacheOptions | 'off', layout: Layout) {
   if (options === 'off') return { poolRows: 0 };
-  const { poolRows = Infinity, poolBytes = Infinity, tenantRows = Infinity, policy } = options;
+  const { poolRows = Infinity, poolBytes = Infinity, tenantRows = Infinity, policy, endValues, now } = options;
   const rows = Math.min(poolRows, Math.floor(poolBytes / layout.rowBytes));
   const toGroups = (count: number): number => (count === Infinity ? count : Math.floor(count / layout.groupRows));
-  return { poolRows: toGroups(rows), tenantRows: toGroups(tenantRows), policy };
+  return { poolRows: toGroups(rows), tenantRows: toGroups(tenantRows), policy, endValues, now };
 }

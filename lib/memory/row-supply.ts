@@ -121,12 +121,14 @@ export class RowSupply implements PageUser {
     });
   }
 
-  /** Throws KV_OUT_OF_PAGES unless `pages` more can be had beside what is claimed. Takes nothing. */
+  /**
+   * Throws KV_OUT_OF_PAGES unless `pages` more can be had beside what is claimed. Takes nothing. Unless there are plenty, the
+   * mappers stop until the next wish: what is there now will be there in a moment.
+   */
   checkObtainable(pages: number, { pinnedPages, heldSlot, rows }: Claim): void {
-    if (pages === 0) return;
+    if (pages === 0 || this.#pool.native.available() >= 2 * pages + pinnedPages) return;
     this.#hold(heldSlot, () => {
-      if (this.#pool.obtainablePages() - pinnedPages >= pages) return;
-      this.#quiesce(); // the mapper may have in its hands what is missing
+      this.#quiesce();
       if (this.#pool.obtainablePages() - pinnedPages < pages) throw this.#outOfPages([], 0, rows, pages, pinnedPages);
     });
   }

@@ -13,6 +13,7 @@ export interface SequenceOwner {
   release(slot: number, fence: Fence | undefined): void;
   truncate(slot: number, tokens: number): void;
   fork(slot: number): Admitted;
+  keepValue(slot: number, value: unknown): boolean;
   append(slot: number, tokens: number | ArrayLike<number>): void;
   address(tensor: number, slot: number): bigint;
   view(tensor: number, slot: number): TensorView;
@@ -30,15 +31,18 @@ export class Sequence {
    * `cachedTokens`. Who releases, waits for them and acquires again need not compute them.
    */
   readonly pendingTokens: number;
+  /** What `keepValue` kept at the end of the same prompt: its last logits, say. Then all of it is cached and nothing is left to compute. */
+  readonly keptValue: unknown;
   readonly #owner: SequenceOwner;
   readonly #generation: number;
 
   /** @internal Use `cache.acquire`. */
-  constructor(owner: SequenceOwner, { slot, cachedTokens, cachedBy, pendingTokens }: Admitted) {
+  constructor(owner: SequenceOwner, { slot, cachedTokens, cachedBy, pendingTokens, keptValue }: Admitted) {
     this.slot = slot;
     this.cachedTokens = cachedTokens;
     this.cachedBy = cachedBy;
     this.pendingTokens = pendingTokens;
+    this.keptValue = keptValue;
     this.#owner = owner;
     this.#generation = owner.table.generation[slot]!;
   }
@@ -84,6 +88,14 @@ export class Sequence {
    */
   append(tokens: number | ArrayLike<number>): void {
     this.#owner.append(this.#check(), tokens);
+  }
+
+  /**
+   * Keeps a value at the end of what it has computed, for a request whose prompt is exactly that. False: it is not kept, since
+   * the text is not cached. It goes with the text's last row, or when there are more than `endValues`.
+   */
+  keepValue(value: unknown): boolean {
+    return this.#owner.keepValue(this.#check(), value);
   }
 
   /**

@@ -11,6 +11,7 @@ import { growth } from './growth.js';
 import { kernels } from './kernels.js';
 import type { BenchResult } from './measure.js';
 import { prefixIndex } from './prefix-index.js';
+import { prefixReuse } from './prefix-reuse.js';
 import { replayMemory } from './replay-memory.js';
 import { reserve } from './reserve.js';
 import { step } from './step.js';
@@ -19,7 +20,7 @@ const machine = `${cpus()[0]?.model ?? 'unknown CPU'}, ${availableParallelism()}
   `${Math.round(totalmem() / 2 ** 30)} GiB, Linux ${release()}, Node ${process.version}`;
 
 const benchmarks: readonly (() => BenchResult | BenchResult[])[] = [
-  step, () => growth(2 * 2 ** 20), () => growth(64 * 1024), decode, reserve, kernels, replayMemory, prefixIndex,
+  step, () => growth(2 * 2 ** 20), () => growth(64 * 1024), decode, reserve, kernels, replayMemory, prefixIndex, prefixReuse,
 ];
 
 const results: BenchResult[] = [];

@@ -110,8 +110,8 @@ export class CachePool implements PinListener {
   }
 
   /**
-   * Takes the leaf's tokens from `tokens` on, counted from the start of the text, and the rows that only they need; then what
-   * above it is no longer backed. Also for leaves in use, of which some token must stay.
+   * Takes the leaf's tokens from `tokens` on, counted from the start of the text, and the rows that only they need; then
+   * what above it is no longer backed. Also for leaves in use, of which some token must stay.
    */
   cut(leaf: number, tokens: number, reason: number): void {
     const { tree, ledger, roots, listeners } = this.#parts;
@@ -136,7 +136,8 @@ export class CachePool implements PinListener {
 
   /**
    * Sees that the last tokens of a leaf lie in a row: in that of a sequence that ends there, or else by cutting those off
-   * that no sequence has. (The row of a sequence that is not stored will do: only tokens that were cached before are found in it.)
+   * that no sequence has. (The row of a sequence that is not stored will do: only tokens that were cached before are found
+   * in it.)
    */
   settle(leaf: number, reason: number): void {
     const { tree, ledger } = this.#parts;
@@ -165,8 +166,8 @@ export class CachePool implements PinListener {
     const { nodes } = tree;
     const lower = nodes.firstChild[upper]!;
     if (lower < 0 || nodes.pins[upper] !== 0 || tree.isRoot(upper) || !nodes.isOnlyChild(lower)) return false;
-    const isAlike = nodes.uses[upper] === nodes.uses[lower] && nodes.lastUse[upper] === nodes.lastUse[lower];
-    if (!isAlike && ledger.ownRows(upper) > 0) return false;
+    // What used the child used its parent too: as many uses are the same uses.
+    if (nodes.uses[upper] !== nodes.uses[lower] && ledger.ownRows(upper) > 0) return false;
     this.#beforeJoin(upper, ledger.ownRows(upper));
     tree.join(lower);
     for (const listener of listeners) listener.joined(upper, lower);

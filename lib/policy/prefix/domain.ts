@@ -1,5 +1,5 @@
-// PrefixDomain: within which requests may share. Texts of different domains never meet, however alike they are. Each part has
-// a place of its own in the key, so an adapter named "a" is not a salt named "a", and none is not the empty string.
+// PrefixDomain: within which requests may share. Texts of different domains never meet, however alike they are. Each part
+// has a place of its own in the key, so an adapter named "a" is not a salt named "a", and none is not the empty string.
 
 export interface PrefixDomainParts {
   /** Whose text it is: tenants are apart, and a tenant has a quota. */
@@ -24,7 +24,8 @@ export interface PrefixDomain extends PrefixDomainParts {
 /** A domain to match and acquire in; make it once per tenant or adapter, not per request. */
 export function prefixDomain(parts: PrefixDomainParts = {}): PrefixDomain {
   const { namespace, tenant, salt, adapter } = parts;
-  return { namespace, tenant, salt, adapter, key: JSON.stringify([namespace ?? null, tenant ?? null, salt ?? null, adapter ?? null]) };
+  const key = JSON.stringify([namespace ?? null, tenant ?? null, salt ?? null, adapter ?? null]);
+  return { namespace, tenant, salt, adapter, key };
 }
 
 /** The domain of requests that name none. */

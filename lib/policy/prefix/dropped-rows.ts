@@ -5,9 +5,9 @@
 import { enlarged } from './enlarged.js';
 
 /**
- * `evicted`: room was asked for · `bound`: the pool had more than `poolRows` · `quota`: the tenant had more than its share ·
- * `replaced`: a fuller row of the same tokens took its place · `truncated`: its sequence took the tokens back · `cleared`: by
- * `clear`.
+ * `evicted`: room was asked for · `bound`: the pool had more than `poolRows` · `quota`: the tenant had more than its share
+ * · `replaced`: a fuller row of the same tokens took its place · `truncated`: its sequence took the tokens back ·
+ * `cleared`: by `clear`.
  */
 export type DropReason = 'evicted' | 'bound' | 'quota' | 'replaced' | 'truncated' | 'cleared';
 

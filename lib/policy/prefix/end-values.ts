@@ -1,6 +1,6 @@
-// EndValues: what callers keep at the exact end of a cached text, last logits for example, so that a prompt that is cached as a
-// whole needs no forward pass. A value goes with any token of its text, and the one used longest ago when there are too
-// many. It never looks into a value and never copies one.
+// EndValues: what callers keep at the exact end of a cached text, last logits for example, so that a prompt that is cached
+// as a whole needs no forward pass. A value goes with any token of its text, and the one used longest ago when there are
+// too many. It never looks into a value and never copies one.
 
 import type { PrefixTree } from './prefix-tree.js';
 import type { TextListener } from './text-listener.js';
@@ -30,7 +30,10 @@ export class EndValues implements TextListener {
     return this.#entries.size;
   }
 
-  /** Keeps a value at the end of the text of `at` tokens that ends in `node`, in place of the one there. False: none is kept. */
+  /**
+   * Keeps a value at the end of the text of `at` tokens that ends in `node`, in place of the one there. False: none is
+   * kept.
+   */
   keep(node: number, at: number, value: unknown): boolean {
     if (this.#limit === 0) return false;
     const before = this.#find(node, at);

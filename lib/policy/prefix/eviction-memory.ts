@@ -1,6 +1,6 @@
-// EvictionMemory: where text was cut off lately, when and why, so that a miss can be explained. A place is the end of a node and
-// the token that came next; what is known of it goes with the node, and the oldest entries go when there are too many.
-// It keeps one token of each text that it remembers, and no more.
+// EvictionMemory: where text was cut off lately, when and why, so that a miss can be explained. A place is the end of a
+// node and the token that came next; what is known of it goes with the node, and the oldest entries go when there are too
+// many. It keeps one token of each text that it remembers, and no more.
 
 import type { DomainRoots } from './domain-roots.js';
 import { dropReasons, type DropReason } from './dropped-rows.js';
@@ -38,7 +38,9 @@ export class EvictionMemory implements TextListener {
     this.#options = options;
   }
 
-  /** What was cut off behind the first `at` tokens, which end in `node` (-1: the domain has no text), starting with `token`. */
+  /**
+   * What was cut off behind the first `at` tokens, which end in `node` (-1: the domain has no text), starting with `token`.
+   */
   find(domain: PrefixDomain, node: number, at: number, token: number): RememberedCut | undefined {
     if (at === 0) return this.#entries.get(rootKey(domain, token));
     const entry = this.#entries.get(nodeKey(node, token));

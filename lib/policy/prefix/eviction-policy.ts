@@ -1,5 +1,6 @@
-// EvictionPolicy: which cached text goes first when rows are needed. A policy orders the nodes that no sequence uses; the pool
-// tells it which those are and asks for victims. Ours are no different from yours. Pure: no clock but the one it is given.
+// EvictionPolicy: which cached text goes first when rows are needed. A policy orders the nodes that no sequence uses; the
+// pool tells it which those are and asks for victims. Ours are no different from yours. Pure: no clock but the one it is
+// given.
 
 import type { NodeView } from './node-table.js';
 
@@ -19,7 +20,10 @@ export interface EvictionPolicy {
   victim(): number;
   /** Tokens of that victim, from the start of the text, after which others may be better victims; 0: take all of it. */
   floorTokens?(victim: number): number;
-  /** A sequence was released whose text ends in `node` and has `tokens` tokens; its nodes have been added where nobody else uses them. */
+  /**
+   * A sequence was released whose text ends in `node` and has `tokens` tokens; its nodes have been added where nobody else
+   * uses them.
+   */
   observe?(node: number, tokens: number): void;
 }
 

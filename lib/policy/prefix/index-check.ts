@@ -3,6 +3,7 @@
 
 import { createError } from '../../errors/index.js';
 import type { CachePool } from './cache-pool.js';
+import type { NodeTable } from './node-table.js';
 import type { OpenPaths } from './open-paths.js';
 import type { PrefixTree } from './prefix-tree.js';
 import type { RowLedger } from './row-ledger.js';
@@ -69,11 +70,19 @@ function checkText({ tree, ledger }: CheckedParts, node: number): void {
     expect(above === nodes.lastRow[parent], 'the rows of a node do not go on where its parent\'s end', node, above);
   } else expect(nodes.lastRow[node] === nodes.lastRow[parent], 'a node without whole rows has some', node);
   if (!tree.isLeaf(node)) expect(nodes.tailRow[node] === -1, 'a node has a tail and children', node);
-  else if (nodes.pins[node] === 0) {
-    expect(ledger.backedTokens(node) === to && rows > 0, 'tokens of a leaf that nobody uses lie in no row', node, to);
-  }
+  if (nodes.pins[node] === 0) checkPooled(ledger, nodes, node, rows);
   if (nodes.tailRow[node]! >= 0) {
     expect(arithmetic.rowsFor(to) === arithmetic.wholeRows(to) + 1, 'a leaf has a tail and no token in it', node, to);
+  }
+}
+
+function checkPooled(ledger: RowLedger, nodes: NodeTable, node: number, rows: number): void {
+  const child = nodes.firstChild[node]!;
+  if (child < 0) {
+    const isBacked = ledger.backedTokens(node) === nodes.to[node];
+    expect(isBacked && rows > 0, 'tokens of a leaf that nobody uses lie in no row', node, nodes.to[node]);
+  } else if (nodes.isOnlyChild(child)) {
+    expect(nodes.uses[node] !== nodes.uses[child] && rows > 0, 'a node and its only child could be one', node, child);
   }
 }
 

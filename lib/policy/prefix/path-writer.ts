@@ -58,7 +58,10 @@ export class PathWriter {
       const isAtEnd = path.length === to;
       if (length <= from) paths.ascend(path);
       else paths.move(path, length);
-      if (!tree.isLeaf(node)) continue;
+      if (!tree.isLeaf(node)) {
+        pool.joinChild(node);
+        continue;
+      }
       const kept = isAtEnd ? this.#keptTokens(path, node, Math.max(length, from)) : to;
       if (kept < to) pool.cut(node, kept, truncated);
       if (tree.isUsedLeaf(node)) pool.settle(node, truncated);
@@ -104,10 +107,10 @@ export class PathWriter {
     for (const listener of listeners) listener.split(upper, lower);
     if (isPooled) pool.split(upper, lower);
     else paths.split(upper, lower);
-    if (isPooled || tree.nodes.pins[lower] !== 0) return upper;
+    if (tree.nodes.pins[lower] !== 0) return upper;
     if (tree.isLeaf(lower)) pool.settle(lower, truncated);
     else pool.joinChild(lower);
-    pool.keepWithinBounds(tree.nodes.tenant[upper]!);
+    if (!isPooled) pool.keepWithinBounds(tree.nodes.tenant[upper]!);
     return upper;
   }
 

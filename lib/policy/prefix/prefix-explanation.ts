@@ -1,5 +1,5 @@
-// Explainer: says why a text is cached no further than it is. For an operator's questions and for logs, not for every request; and
-// not for strangers: within one tenant it tells of texts under other salts.
+// Explainer: says why a text is cached no further than it is. For an operator's questions and for logs, not for every
+// request; and not for strangers: within one tenant it tells of texts under other salts.
 
 import type { DomainRoots } from './domain-roots.js';
 import { domainParts, type PrefixDomain, type PrefixDomainPart } from './domain.js';
@@ -9,10 +9,10 @@ import type { Matcher } from './prefix-match.js';
 import type { PrefixTree, TreePlace } from './prefix-tree.js';
 
 /**
- * Where the cached part of a text ends, after `tokens` tokens, and why. `complete`: all of it is cached · `evicted`: it went on, and
- * lost this at `atMs` (of the `now` given to the index) for `reason` · `other-domain`: more of it, `otherTokens`, is cached in a
- * domain of the same tenant that differs in `parts` · `differs`: cached texts go on otherwise; one of them with `cachedToken`
- * · `ends`: nothing that was cached went on from there.
+ * Where the cached part of a text ends, after `tokens` tokens, and why. `complete`: all of it is cached · `evicted`: it
+ * went on, and lost this at `atMs` (of the `now` given to the index) for `reason` · `other-domain`: more of it,
+ * `otherTokens`, is cached in a domain of the same tenant that differs in `parts` · `differs`: cached texts go on
+ * otherwise; one of them with `cachedToken` · `ends`: nothing that was cached went on from there.
  */
 export type PrefixExplanation = { readonly tokens: number } & (
   | { readonly end: 'complete' }

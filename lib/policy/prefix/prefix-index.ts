@@ -3,8 +3,9 @@
 //
 // Who owns a row: the owner counts the sequences that map it; the index says whether it holds it. The index takes rows in
 // `commit` (those of `path.rows` whose tokens it did not have), and lets go of each exactly once per hold, which `dropped`
-// reports. A row is free when no sequence maps it and `isHolding` denies it, and the owner asks both when a sequence unmaps the
-// row and when it reads the row from `dropped`. Rows of duplicate text, which the index never took, are not in `dropped`.
+// reports. A row is free when no sequence maps it and `isHolding` denies it, and the owner asks both when a sequence unmaps
+// the row and when it reads the row from `dropped`. Rows of duplicate text, which the index never took, are not in
+// `dropped`.
 //
 // What the owner can rely on: a row that the index holds does not lose or change a cached token unless the owner writes one
 // where `isWritable` denies it; no row that holds text of an open path is evicted; texts lose their ends first.
@@ -145,7 +146,9 @@ export class PrefixIndex {
   commit(path: PrefixPath, text: Int32Array, length: number): void {
     assertOpen(path);
     if (!path.isStored) return;
-    if (length > text.length) throw createError('KV_INTERNAL', { problem: 'a sequence commits more tokens than its text has', what: length });
+    if (length > text.length) {
+      throw createError('KV_INTERNAL', { problem: 'a sequence commits more tokens than its text has', what: length });
+    }
     this.#writer.commit(path, text, length);
   }
 
@@ -159,9 +162,9 @@ export class PrefixIndex {
   }
 
   /**
-   * Whether, for all that is cached, tokens from `path.length` on can be written into path.rows[index]. False: cached tokens lie
-   * there, and the path needs another row in its place, with a copy of its tokens before `path.length`. The owner must also
-   * see that no other sequence maps the row.
+   * Whether, for all that is cached, tokens from `path.length` on can be written into path.rows[index]. False: cached
+   * tokens lie there, and the path needs another row in its place, with a copy of its tokens before `path.length`. The
+   * owner must also see that no other sequence maps the row.
    */
   isWritable(path: PrefixPath, index: number): boolean {
     const row = path.rows[index];
@@ -215,8 +218,9 @@ export class PrefixIndex {
   }
 
   /**
-   * Keeps a value (last logits, say) at the end of what the path has committed, in place of the one there. It goes with any token
-   * of the text, or when there are too many. Answers whether it was kept: not when the path is not stored, or has no token.
+   * Keeps a value (last logits, say) at the end of what the path has committed, in place of the one there. It goes with any
+   * token of the text, or when there are too many. Answers whether it was kept: not when the path is not stored, or has no
+   * token.
    */
   keepValue(path: PrefixPath, value: unknown): boolean {
     assertOpen(path);
@@ -224,13 +228,24 @@ export class PrefixIndex {
     return this.#values.keep(path.node, path.length, value);
   }
 
-  /** The value at the end of `text`, undefined when there is none or not all of the text is cached. Counts as a use of the value. */
+  /** How many tokens of `text` a request may take from the cache: all but one, and all where their value is kept. */
+  matchLimit(domain: PrefixDomain, text: Int32Array): number {
+    return this.#values.count > 0 && this.valueAt(domain, text) !== undefined ? text.length : Math.max(0, text.length - 1);
+  }
+
+  /**
+   * The value at the end of `text`, undefined when there is none or not all of the text is cached. Counts as a use of the
+   * value.
+   */
   valueAt(domain: PrefixDomain, text: Int32Array): unknown {
     const { node, tokens } = this.#matcher.find(domain, text, text.length);
     return tokens === text.length ? this.#values.use(node, tokens) : undefined;
   }
 
-  /** Calls `visit` with every piece of cached or announced text: an array that must not be kept, and the places [from, to) in it. */
+  /**
+   * Calls `visit` with every piece of cached or announced text: an array that must not be kept, and the places [from, to)
+   * in it.
+   */
   forTexts(visit: (tokens: Int32Array, from: number, to: number) => void): void {
     this.#tree.forPieces(visit);
     this.#paths.forAnnounced(visit);
@@ -254,13 +269,12 @@ export class PrefixIndex {
       this.#roots.closeIfEmpty(node);
       return;
     }
-    if (this.#tree.isLeaf(node)) this.#pool.settle(node, bound);
-    if (!this.#nodes.isUsed(node)) return;
     const child = this.#nodes.firstChild[node]!;
     let below = this.#pool.joinChild(node) ? child : node;
     while (!this.#tree.isRoot(below)) {
       if (!this.#pool.joinChild(parent[below]!)) below = parent[below]!;
     }
+    if (this.#tree.isUsedLeaf(node)) this.#pool.settle(node, bound);
   }
 }
 

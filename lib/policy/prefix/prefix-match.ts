@@ -1,5 +1,5 @@
-// PrefixMatch: how much of a text is cached, and where. The matcher looks and changes nothing, not even the order of eviction;
-// its one result object is reused.
+// PrefixMatch: how much of a text is cached, and where. The matcher looks and changes nothing, not even the order of
+// eviction; its one result object is reused.
 
 import type { DomainRoots } from './domain-roots.js';
 import type { PrefixDomain } from './domain.js';
@@ -16,11 +16,17 @@ export interface PrefixMatch {
   readonly tailRow: number;
   /** Of the whole rows, how many are in the pool: they can be evicted until the text is acquired. */
   readonly pooledRows: number;
-  /** Whether the tail row holds nothing behind the match: its text ends there, and a sequence that has it may write on in it. */
+  /**
+   * Whether the tail row holds nothing behind the match: its text ends there, and a sequence that has it may write on in
+   * it.
+   */
   readonly isTailWhole: boolean;
   /** Whether the tail row is in the pool. */
   readonly isTailPooled: boolean;
-  /** Tokens that will be cached once a running sequence has computed what it announced, at most the limit; 0: no more than now. */
+  /**
+   * Tokens that will be cached once a running sequence has computed what it announced, at most the limit; 0: no more than
+   * now.
+   */
   readonly pendingTokens: number;
 }
 
@@ -34,7 +40,9 @@ export interface MatcherParts {
 export class Matcher {
   readonly #parts: MatcherParts;
   readonly #place = { node: -1, tokens: 0 };
-  readonly #result = { tokens: 0, wholeRows: 0, tailRow: -1, pooledRows: 0, isTailWhole: false, isTailPooled: false, pendingTokens: 0 };
+  readonly #result = {
+    tokens: 0, wholeRows: 0, tailRow: -1, pooledRows: 0, isTailWhole: false, isTailPooled: false, pendingTokens: 0,
+  };
 
   constructor(parts: MatcherParts) {
     this.#parts = parts;
@@ -64,7 +72,8 @@ export class Matcher {
     result.tailRow = holder < 0 ? -1 : ledger.partialRow(holder, tokens);
     result.isTailWhole = holder === node && holder >= 0 && this.#parts.tree.nodes.to[node] === tokens;
     result.isTailPooled = holder >= 0 && this.#parts.tree.nodes.pins[holder] === 0;
-    result.pendingTokens = node < 0 || paths.announcing === 0 ? 0 : this.#pendingTokens(node, text, Math.min(limit, text.length));
+    const canWait = node >= 0 && paths.announcing > 0;
+    result.pendingTokens = canWait ? this.#pendingTokens(node, text, Math.min(limit, text.length)) : 0;
     return result;
   }
 

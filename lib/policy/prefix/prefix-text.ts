@@ -1,13 +1,15 @@
-// PrefixTexts: makes the text of a prompt as the prefix index compares it. A position that an image, another item or a prompt
-// embedding covers has no token that says what is there; it gets a negative number, which stands for the content. Equal
-// content gets equal numbers while the index has it. Numbers are names: no other content ever gets the same.
+// PrefixTexts: makes the text of a prompt as the prefix index compares it. A position that an image, another item or a
+// prompt embedding covers has no token that says what is there; it gets a negative number, which stands for the content.
+// Equal content gets equal numbers while the index has it. Numbers are names: no other content ever gets the same.
 
 import { createError } from '../../errors/index.js';
 import { checkInteger } from '../../options.js';
 
 const owner = 'PrefixTexts';
 
-/** `item`: an image, sound or other content that an encoder turns into embeddings · `embedding`: embeddings given as such. */
+/**
+ * `item`: an image, sound or other content that an encoder turns into embeddings · `embedding`: embeddings given as such.
+ */
 export type PromptItemKind = 'item' | 'embedding';
 
 export interface PromptItem {
@@ -57,8 +59,9 @@ export class PrefixTexts {
   }
 
   /**
-   * The text of these tokens, of which items cover some; there the token may be anything (a placeholder). A new array. Throws
-   * KV_INVALID_OPTION for a token below 0 that no item covers, an item that covers none or too many positions, or two that overlap.
+   * The text of these tokens, of which items cover some; there the token may be anything (a placeholder). A new array.
+   * Throws KV_INVALID_OPTION for a token below 0 that no item covers, an item that covers none or too many positions, or
+   * two that overlap.
    */
   textOf(tokens: ArrayLike<number>, items: readonly PromptItem[] = []): Int32Array {
     const sorted = [...items].sort((a, b) => a.at - b.at);
@@ -109,7 +112,10 @@ export class PrefixTexts {
     throw createError('KV_INTERNAL', { problem: 'all names of prompt items are in use', howMany: this.#names });
   }
 
-  /** Forgets the names that no text has. A text made before and committed later keeps its numbers, which then match no new one. */
+  /**
+   * Forgets the names that no text has. A text made before and committed later keeps its numbers, which then match no new
+   * one.
+   */
   #sweep(): void {
     const found = new Set<number>();
     this.#index.forTexts((tokens, from, to) => {

@@ -1,6 +1,6 @@
-// PrefixTree: the texts of the index as a path-compressed tree of tokens. A node is a run of tokens; children of a node differ
-// in their first token; every text starts at a root. It keeps text, links and the rows' places right together when nodes are
-// added, cut in two, joined and shortened, and knows nothing of sequences, pools or time.
+// PrefixTree: the texts of the index as a path-compressed tree of tokens. A node is a run of tokens; children of a node
+// differ in their first token; every text starts at a root. It keeps text, links and the rows' places right together when
+// nodes are added, cut in two, joined and shortened, and knows nothing of sequences, pools or time.
 
 import { ChildTable } from './child-table.js';
 import { NodeTable } from './node-table.js';

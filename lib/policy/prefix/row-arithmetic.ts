@@ -1,5 +1,5 @@
-// RowArithmetic: how tokens of a sequence fall into rows. The prefix index counts in tokens and owns rows, and this is all it
-// knows about memory. Pure; a row may hold a fraction of a token more than a whole number, or less than one token.
+// RowArithmetic: how tokens of a sequence fall into rows. The prefix index counts in tokens and owns rows, and this is all
+// it knows about memory. Pure; a row may hold a fraction of a token more than a whole number, or less than one token.
 
 /** `KvCache` makes one from its layout; any object that keeps these promises will do. */
 export interface RowArithmetic {

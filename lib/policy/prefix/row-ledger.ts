@@ -52,7 +52,10 @@ export class RowLedger {
     return row;
   }
 
-  /** Writes the whole rows of the path's first `tokens` tokens, which end in `node`, into `table` by their number on the path. */
+  /**
+   * Writes the whole rows of the path's first `tokens` tokens, which end in `node`, into `table` by their number on the
+   * path.
+   */
   fill(node: number, tokens: number, table: Int32Array): void {
     let row = this.lastRowAt(node, tokens);
     for (let index = this.arithmetic.wholeRows(tokens) - 1; index >= 0; index -= 1) {
@@ -94,16 +97,21 @@ export class RowLedger {
     return row === this.#nodes.tailRow[node] ? this.#nodes.lastRow[node]! : this.#above[row]!;
   }
 
-  /** Throws KV_INTERNAL unless `table` has rows that can be attached for the tokens [from, to): known numbers, none held but `tail`. */
+  /**
+   * Throws KV_INTERNAL unless `table` has rows that can be attached for the tokens [from, to): known numbers, none held but
+   * `tail`.
+   */
   check(from: number, to: number, table: Int32Array, tail: number): void {
     const end = this.arithmetic.rowsFor(to);
     for (let index = this.arithmetic.wholeRows(from); index < end; index += 1) {
       const row = table[index];
       if (row === undefined || row < 0) {
-        throw createError('KV_INTERNAL', { problem: 'a sequence commits tokens without a row for them', what: row, howMany: end });
+        const problem = 'a sequence commits tokens without a row for them';
+        throw createError('KV_INTERNAL', { problem, what: row, howMany: end });
       }
       if (row !== tail && this.isHolding(row)) {
-        throw createError('KV_INTERNAL', { problem: 'a sequence commits tokens in a row that the prefix index holds', what: row });
+        const problem = 'a sequence commits tokens in a row that the prefix index holds';
+        throw createError('KV_INTERNAL', { problem, what: row });
       }
     }
   }

@@ -62,7 +62,9 @@ export class TokenStore {
     this.#length[run]! += count;
   }
 
-  /** How many of the tokens of `source` in [start, start + count) equal the run's from `at`, until the first that does not. */
+  /**
+   * How many of the tokens of `source` in [start, start + count) equal the run's from `at`, until the first that does not.
+   */
   agree(run: number, at: number, source: Int32Array, start: number, count: number): number {
     const tokens = this.#tokens;
     const limit = Math.min(count, this.#length[run]! - at);
@@ -124,7 +126,10 @@ export class TokenStore {
     if (isInside) this.#users[last]! += 1;
   }
 
-  /** Puts all of `upper` in front of `lower` and closes `upper`. Nothing else may lie behind `upper`. Copies only when they do not touch. */
+  /**
+   * Puts all of `upper` in front of `lower` and closes `upper`. Nothing else may lie behind `upper`. Copies only when they
+   * do not touch.
+   */
   join(upper: number, lower: number): void {
     const end = this.#offset[upper]! + this.#length[upper]!;
     const last = this.#lastPage[upper]!;

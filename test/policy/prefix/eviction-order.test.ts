@@ -2,18 +2,8 @@
 
 import test from 'ava';
 
-import { lru, prefixDomain, sharedDomain, type EvictionPolicyFactory } from '../../../dist/policy/prefix/index.js';
-import { SimulatedOwner, type OwnerOptions } from './simulated-owner.js';
-
-const owned = (options: Partial<OwnerOptions> = {}): SimulatedOwner => new SimulatedOwner({ tokenUnits: 1, rowUnits: 4, ...options });
-const run = (first: number, tokens: number): Int32Array => Int32Array.from({ length: tokens }, (_, at) => first + at);
-const join = (...parts: Int32Array[]): Int32Array => Int32Array.from(parts.flatMap((part) => [...part]));
-
-function cache(owner: SimulatedOwner, text: Int32Array, domain = sharedDomain): void {
-  const sequence = owner.acquire(text, { domain });
-  if (sequence.computed < text.length) owner.commit(sequence, text.length);
-  owner.release(sequence);
-}
+import { lru, prefixDomain, type EvictionPolicyFactory } from '../../../dist/policy/prefix/index.js';
+import { cache, join, owned, run } from './texts.js';
 
 test('a text loses its end first, row by row', (t) => {
   const owner = owned();

@@ -1,21 +1,26 @@
-// The prefix index against a model: seeded random operations of many sequences, after which every cached token must lie in the row that
-// the index names, and nothing may be lost, counted twice or evicted while it is in use.
+// The prefix index against a model: seeded random operations of many sequences, after which every cached token must lie in
+// the row that the index names, and nothing may be lost, counted twice or evicted while it is in use.
 
 import test from 'ava';
 
 import { Random } from '../../../dist/random.js';
 import { prefixDomain } from '../../../dist/policy/prefix/index.js';
 import { seedOf } from '../../helpers/seed.js';
-import { SimulatedOwner, type OwnerOptions } from './simulated-owner.js';
+import { SimulatedOwner, type OwnerOptions, type SimulatedSequence } from './simulated-owner.js';
 
 const scale = Number(process.env['VKV_TEST_SCALE'] ?? 1);
-const domains = [prefixDomain(), prefixDomain({ tenant: 'a' }), prefixDomain({ tenant: 'a', adapter: 'x' }), prefixDomain({ tenant: 'b' })];
+const domains = [{}, { tenant: 'a' }, { tenant: 'a', adapter: 'x' }, { tenant: 'b' }].map((parts) => prefixDomain(parts));
 
 /** A text that often starts like an earlier one. */
 function textLike(random: Random, texts: readonly Int32Array[], tokens: number): Int32Array {
   const model = texts.length > 0 && random.chance(0.9) ? texts[random.integer(texts.length)]! : new Int32Array(0);
   const shared = random.integer(Math.min(model.length, tokens) + 1);
   return Int32Array.from({ length: tokens }, (_, at) => (at < shared ? model[at]! : random.integer(3)));
+}
+
+/** What the sequence has computed, and other tokens behind it. */
+function continued(random: Random, { text, computed }: SimulatedSequence, tokens: number): Int32Array {
+  return textLike(random, [text], tokens).map((token, at) => (at < computed ? text[at]! : token));
 }
 
 function play(random: Random, owner: SimulatedOwner, operations: number, maxTokens: number): void {
@@ -34,8 +39,10 @@ function play(random: Random, owner: SimulatedOwner, operations: number, maxToke
     } else if (choice < 55) {
       const left = sequence.text.length - sequence.computed;
       if (left > 0) owner.commit(sequence, sequence.computed + 1 + random.integer(random.chance(0.5) ? left : 1));
-      else sequence.text = textLike(random, [sequence.text], Math.min(2 * maxTokens, sequence.text.length + 1 + random.integer(8)))
-        .map((token, at) => (at < sequence.computed ? sequence.text[at]! : token));
+      else {
+        const tokens = Math.min(2 * maxTokens, sequence.text.length + 1 + random.integer(8));
+        sequence.text = continued(random, sequence, tokens);
+      }
     } else if (choice < 62) {
       const length = Math.max(0, sequence.computed - random.integer(random.chance(0.7) ? 10 : sequence.computed + 1));
       owner.truncate(sequence, length);
@@ -43,7 +50,7 @@ function play(random: Random, owner: SimulatedOwner, operations: number, maxToke
     } else if (choice < 67) {
       if (sequences.length < 12) {
         const fork = owner.fork(sequence);
-        fork.text = sequence.text.map((token, at) => (at < fork.computed ? token : random.integer(3)));
+        fork.text = continued(random, fork, fork.text.length);
       }
     } else if (choice < 85) owner.release(sequence);
     else if (choice < 94) owner.evict(1 + random.integer(4));
@@ -57,7 +64,10 @@ function play(random: Random, owner: SimulatedOwner, operations: number, maxToke
 }
 
 /** Only what adds text: nothing may ever be lost, so each match is known to the token. */
-function playWithoutLoss(random: Random, owner: SimulatedOwner, operations: number, maxTokens: number, found: (a: number, b: number) => void): void {
+function playWithoutLoss(
+  random: Random, owner: SimulatedOwner, operations: number, maxTokens: number,
+  found: (cached: number, committed: number) => void,
+): void {
   const texts: Int32Array[] = [];
   for (let operation = 0; operation < operations; operation += 1) {
     const { sequences } = owner;
@@ -70,9 +80,10 @@ function playWithoutLoss(random: Random, owner: SimulatedOwner, operations: numb
     } else if (choice < 70) {
       const left = sequence.text.length - sequence.computed;
       if (left > 0) owner.commit(sequence, sequence.computed + 1 + random.integer(left));
-    } else if (choice < 75 && sequences.length < 8) owner.fork(sequence).text = textLike(random, [sequence.text], sequence.text.length)
-      .map((token, at) => (at < sequence.computed ? sequence.text[at]! : token));
-    else owner.release(sequence);
+    } else if (choice < 75 && sequences.length < 8) {
+      const fork = owner.fork(sequence);
+      fork.text = continued(random, fork, fork.text.length);
+    } else owner.release(sequence);
     const text = textLike(random, texts, 1 + random.integer(maxTokens));
     found(owner.cached(text), owner.everCommitted(text));
   }
@@ -114,6 +125,7 @@ for (const { name, tokenUnits, rowUnits, maxTokens } of shapes) {
   const seed = seedOf(`${name} without loss`);
   test(`rows of ${name}, nothing evicted: exactly what was committed is found (seed ${seed})`, (t) => {
     const owner = new SimulatedOwner({ tokenUnits, rowUnits });
-    playWithoutLoss(new Random(seed), owner, Math.ceil(1500 * scale), maxTokens, (cached, committed) => { t.is(cached, committed); });
+    const operations = Math.ceil(1500 * scale);
+    playWithoutLoss(new Random(seed), owner, operations, maxTokens, (cached, committed) => { t.is(cached, committed); });
   });
 }

@@ -1,22 +1,10 @@
-// What the prefix index promises those who use it, one behaviour at a time, with rows of 4 tokens where nothing else is said.
+// What the prefix index promises those who use it, one behaviour at a time, with rows of 4 tokens where nothing else is
+// said.
 
 import test from 'ava';
 
-import { prefixDomain, PrefixIndex, rowArithmetic, sharedDomain, type PrefixIndexOptions } from '../../../dist/policy/prefix/index.js';
-import { SimulatedOwner, type OwnerOptions } from './simulated-owner.js';
-
-const owned = (options: Partial<OwnerOptions> = {}): SimulatedOwner => new SimulatedOwner({ tokenUnits: 1, rowUnits: 4, ...options });
-
-/** Tokens `first`, `first + 1`, … */
-const run = (first: number, tokens: number): Int32Array => Int32Array.from({ length: tokens }, (_, at) => first + at);
-const join = (...parts: Int32Array[]): Int32Array => Int32Array.from(parts.flatMap((part) => [...part]));
-
-/** Computes a text as one sequence and releases it. */
-function cache(owner: SimulatedOwner, text: Int32Array, domain = sharedDomain): void {
-  const sequence = owner.acquire(text, { domain });
-  if (sequence.computed < text.length) owner.commit(sequence, text.length);
-  owner.release(sequence);
-}
+import { prefixDomain, PrefixIndex, rowArithmetic, sharedDomain } from '../../../dist/policy/prefix/index.js';
+import { cache, join, owned, run } from './texts.js';
 
 test('what a released sequence committed is found again, to the token', (t) => {
   const owner = owned();
@@ -162,6 +150,39 @@ test('tokens that a sequence takes back are not found any more, and can be writt
   owner.verify();
 });
 
+test('a sequence that takes back tokens within its last row keeps the row', (t) => {
+  const owner = owned();
+  const sequence = owner.acquire(run(0, 12));
+  owner.commit(sequence, 11);
+  owner.truncate(sequence, 9);
+  t.deepEqual(owner.takeDrops(), []);
+  owner.truncate(sequence, 7);
+  t.deepEqual(owner.takeDrops(), [{ row: sequence.rows[2], reason: 'truncated' }], 'the row that had been whole stays');
+  owner.release(sequence);
+  t.is(owner.cached(run(0, 12)), 7);
+});
+
+test('branches that are gone leave no trace', (t) => {
+  const owner = owned();
+  const long = run(0, 40);
+  const sequence = owner.acquire(long);
+  owner.commit(sequence, 40);
+  for (let at = 1; at < 40; at += 1) cache(owner, join(long.subarray(0, at), run(100 * at, 8)));
+  owner.release(sequence);
+  const withBranches = owner.index.nodes;
+  owner.clear();
+  t.is(owner.index.nodes, 0);
+  cache(owner, long);
+  for (let at = 1; at < 40; at += 1) {
+    const branch = owner.acquire(join(long.subarray(0, at), run(100 * at, 8)));
+    owner.commit(branch, at + 8);
+    owner.truncate(branch, at);
+    owner.release(branch);
+  }
+  t.true(owner.index.nodes <= 1 + 2 * owner.index.heldRows, `${owner.index.nodes} of ${withBranches} nodes, ${owner.index.heldRows} rows`);
+  owner.verify();
+});
+
 test('tokens that another sequence uses stay when one takes them back, and their row cannot be written', (t) => {
   const owner = owned();
   const first = owner.acquire(run(0, 12));
@@ -247,7 +268,7 @@ test('a match changes nothing: neither what is cached nor what is evicted next',
 });
 
 test('a row that the index holds for other tokens is not taken again', (t) => {
-  const index = new PrefixIndex({ arithmetic: rowArithmetic({ tokenBytes: 1, pageBytes: 4 }) } satisfies PrefixIndexOptions);
+  const index = new PrefixIndex({ arithmetic: rowArithmetic({ tokenBytes: 1, pageBytes: 4 }) });
   const options = { isStored: true, level: 0 };
   const first = index.acquire(sharedDomain, run(0, 4), 4, Int32Array.of(7), options);
   index.commit(first, run(0, 4), 4);

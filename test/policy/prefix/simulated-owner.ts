@@ -1,6 +1,6 @@
-// SimulatedOwner: stands in for the memory layer under a PrefixIndex. Rows are arrays of units, each of which remembers which token
-// after which prefix was written there, so that a row that is shared, copied or kept wrongly shows. It follows the contract at the
-// top of prefix-index.ts and checks it with every call.
+// SimulatedOwner: stands in for the memory layer under a PrefixIndex. Rows are arrays of units, each of which remembers
+// which token after which prefix was written there, so that a row that is shared, copied or kept wrongly shows. It follows
+// the contract at the top of prefix-index.ts and checks it with every call.
 
 import {
   prefixDomain, PrefixIndex, rowArithmetic,
@@ -59,7 +59,9 @@ export class SimulatedOwner {
     return this.#content.length;
   }
 
-  acquire(text: Int32Array, { domain = prefixDomain(), limit = text.length, isStored = true, level = 0 } = {}): SimulatedSequence {
+  acquire(
+    text: Int32Array, { domain = prefixDomain(), limit = text.length, isStored = true, level = 0 } = {},
+  ): SimulatedSequence {
     const match = { ...this.index.match(domain, text, limit) };
     const table = new Int32Array(this.arithmetic.rowsFor(4 * text.length + 256)).fill(-1);
     this.index.fill(table);
@@ -208,7 +210,7 @@ export class SimulatedOwner {
     equal(tailRow >= 0 ? 1 : 0, this.arithmetic.rowsFor(tokens) - wholeRows, 'a tail row exactly when tokens remain');
     if (tokens > this.everCommitted(text, domain)) throw new Error(`${tokens} tokens match that were never committed`);
     const rows = Int32Array.from({ length: wholeRows + 1 }, (_, index) => (index < wholeRows ? table[index]! : tailRow));
-    for (let index = 0; index < wholeRows; index += 1) equal(this.index.isHolding(rows[index]!) ? 1 : 0, 1, 'a matched row is held');
+    for (const row of rows.subarray(0, wholeRows)) equal(Number(this.index.isHolding(row)), 1, 'a matched row is held');
     this.#checkRows(domain, text, tokens, rows);
   }
 
@@ -225,9 +227,9 @@ export class SimulatedOwner {
 
   #pendingTokens(domain: PrefixDomain, text: Int32Array, tokens: number): number {
     let most = tokens;
-    for (const { path, announced, domain: itsDomain, text: itsText } of this.sequences) {
-      if (announced === undefined || !path.isStored || path.length >= announced.length || itsDomain.key !== domain.key) continue;
-      const whole = itsText.map((token, at) => (at < path.length ? token : announced[at] ?? -1)).subarray(0, announced.length);
+    for (const { path, announced, ...sequence } of this.sequences) {
+      if (announced === undefined || !path.isStored || sequence.domain.key !== domain.key) continue;
+      const whole = announced.map((token, at) => (at < path.length ? sequence.text[at]! : token));
       const agreed = whole.findIndex((token, at) => token !== text[at]);
       const length = agreed < 0 ? whole.length : agreed;
       if (path.length <= tokens && length >= path.length) most = Math.max(most, length);

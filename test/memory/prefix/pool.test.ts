@@ -1,0 +1,194 @@
+// The cache pool: what stays of released sequences, for how long, and who goes first; and what else is known of prompts.
+
+import { ahead, type KvCache } from 'virtual-kv';
+
+import { cacheTests, rowTokens } from '../../helpers/cache.js';
+import { Speaker, tokensOf } from './spoken.js';
+
+/** A text of so many whole rows. */
+const textOf = (name: number, rows: number): number[] => tokensOf(name, rows * rowTokens);
+
+/** Rows of a text that are cached. */
+function cachedRowsOf(cache: KvCache, text: readonly number[]): number {
+  return Math.floor(cache.prefixes.lookup({ tokens: [...text, 1] }).cachedTokens / rowTokens);
+}
+
+cacheTests('a pool of 0 rows keeps nothing, but running sequences share', { prefixCache: { poolRows: 0 } }, (t, bench) => {
+  const speaker = new Speaker(bench.cache);
+  const first = speaker.say(textOf(1, 2));
+  t.is(speaker.say([...textOf(1, 2), 5]).cachedTokens, 2 * rowTokens);
+  first.release();
+  t.is(cachedRowsOf(bench.cache, textOf(1, 2)), 2);
+  const other = speaker.say(textOf(2, 2));
+  other.release();
+  t.is(cachedRowsOf(bench.cache, textOf(2, 2)), 0);
+  t.is(bench.cache.counts().pooledRows, 0);
+});
+
+for (const [title, prefixCache] of [
+  ['rows', { poolRows: 4 }], ['bytes', { poolBytes: 4 * 4 * 65_536 + 1 }],
+] as const) {
+  cacheTests(`a pool bounded by ${title} drops what was used longest ago, its end first`, { prefixCache }, (t, bench) => {
+    const speaker = new Speaker(bench.cache);
+    speaker.say(textOf(1, 3)).release();
+    speaker.say(textOf(2, 2)).release();
+    t.is(bench.cache.counts().pooledRows, 4);
+    t.is(cachedRowsOf(bench.cache, textOf(1, 3)), 2);
+    t.is(cachedRowsOf(bench.cache, textOf(2, 2)), 2);
+    speaker.say([...textOf(1, 2), 3]).release(); // used again, it is the younger one, and has a row more
+    t.is(cachedRowsOf(bench.cache, textOf(1, 2)), 2);
+    t.is(cachedRowsOf(bench.cache, textOf(2, 2)), 1);
+    t.true(bench.cache.prefixes.metrics.droppedRows.bound >= 2);
+  });
+}
+
+cacheTests('a growing sequence takes rows of the pool, and only what it needs', { rows: 6 }, (t, bench) => {
+  const speaker = new Speaker(bench.cache);
+  speaker.say(textOf(1, 2)).release();
+  speaker.say(textOf(2, 2)).release();
+  t.is(bench.cache.counts().reclaimablePages, 4 * 4);
+  const sequence = speaker.say(textOf(3, 3));
+  t.is(cachedRowsOf(bench.cache, textOf(1, 2)), 1);
+  t.is(cachedRowsOf(bench.cache, textOf(2, 2)), 2);
+  t.is(speaker.wrongTokens(sequence, textOf(3, 3)), 0);
+  t.is(bench.cache.prefixes.metrics.droppedRows.evicted, 1);
+});
+
+cacheTests('rows in use are never evicted: the growth is refused instead', { rows: 5 }, (t, bench) => {
+  const speaker = new Speaker(bench.cache);
+  speaker.say(textOf(1, 2)).release();
+  const user = speaker.say([...textOf(1, 2), 1]);
+  const other = bench.cache.acquire();
+  t.throws(() => bench.prepare(other, 3 * rowTokens), { code: 'KV_OUT_OF_PAGES' });
+  t.is(speaker.wrongTokens(user, [...textOf(1, 2), 1]), 0);
+  bench.prepare(other, 2 * rowTokens);
+  bench.discard();
+});
+
+cacheTests('an admission that does not fit leaves counts, order and contents; what it would use of the pool counts', { rows: 6 }, (t, bench) => {
+  const speaker = new Speaker(bench.cache);
+  speaker.say(textOf(1, 3)).release();
+  speaker.say(textOf(2, 2)).release();
+  const before = bench.cache.counts();
+  // 3 rows are cached and must stay for it: 3 more can be had, 4 are needed.
+  t.throws(() => bench.cache.acquire({ tokens: [...textOf(1, 3), ...textOf(5, 4)] }), { code: 'KV_OUT_OF_PAGES' });
+  t.deepEqual(bench.cache.counts(), before);
+  t.is(cachedRowsOf(bench.cache, textOf(1, 3)), 3);
+  t.is(cachedRowsOf(bench.cache, textOf(2, 2)), 2);
+  const other = speaker.say(textOf(6, 2)); // the order is as it was: the first text is the older one
+  t.is(cachedRowsOf(bench.cache, textOf(1, 3)), 2);
+  t.is(cachedRowsOf(bench.cache, textOf(2, 2)), 2);
+  other.release();
+});
+
+cacheTests('a tenant has no more than its quota, and takes nothing from others', { prefixCache: { tenantRows: 2 } }, (t, bench) => {
+  const speaker = new Speaker(bench.cache);
+  speaker.say(textOf(1, 2), { tenant: 'a' }).release();
+  for (let name = 2; name < 6; name += 1) speaker.say(textOf(name, 2), { tenant: 'b' }).release();
+  t.is(bench.cache.prefixes.lookup({ tokens: textOf(1, 2), tenant: 'a' }).cachedTokens, 2 * rowTokens - 1);
+  t.is(bench.cache.counts().pooledRows, 4);
+  t.true(bench.cache.prefixes.metrics.droppedRows.quota >= 6);
+});
+
+cacheTests('the mapper finds free pages although the pool has taken all', { rows: 6, growth: ahead(rowTokens) }, async (t, bench) => {
+  const speaker = new Speaker(bench.cache);
+  speaker.say(textOf(1, 5)).release();
+  await bench.cache.settled();
+  const sequence = speaker.say(textOf(2, 1));
+  await bench.cache.settled();
+  t.is(bench.cache.counts().reclaimablePages > 0, true);
+  const { foregroundRows } = bench.cache.metrics;
+  speaker.goOn(sequence, textOf(2, 1), [1]);
+  t.is(bench.cache.metrics.foregroundRows, foregroundRows);
+});
+
+cacheTests('a lowered budget evicts', { rows: 8 }, (t, bench) => {
+  const speaker = new Speaker(bench.cache);
+  speaker.say(textOf(1, 4)).release();
+  speaker.say(textOf(2, 3)).release();
+  bench.cache.pool.setBudget(4 * bench.cache.layout.rowBytes);
+  t.is(bench.cache.counts().pooledRows, 4);
+  t.is(bench.pool().createdPages, 16);
+  t.is(cachedRowsOf(bench.cache, textOf(2, 3)), 3);
+});
+
+cacheTests('what was said last is known of by its tokens: hit rates and how', {}, (t, bench) => {
+  const speaker = new Speaker(bench.cache);
+  const text = textOf(1, 2);
+  speaker.say(text).release();
+  speaker.say([...text, 1, 2]).release();
+  const { requests, promptTokens, cachedTokens, adoptedTokens, hitRate, recentHitRate } = bench.cache.prefixes.metrics;
+  t.deepEqual({ requests, promptTokens, cachedTokens, adoptedTokens }, {
+    requests: 2, promptTokens: 4 * rowTokens + 2, cachedTokens: 2 * rowTokens, adoptedTokens: 2 * rowTokens,
+  });
+  t.is(hitRate, (2 * rowTokens) / (4 * rowTokens + 2));
+  t.is(recentHitRate, hitRate);
+});
+
+cacheTests('the recent hit rate is that of the last requests', { prefixCache: { recentRequests: 2 }, rows: 30 }, (t, bench) => {
+  const speaker = new Speaker(bench.cache);
+  for (const name of [1, 2, 3]) speaker.say(textOf(name, 1)).release();
+  t.is(bench.cache.prefixes.metrics.recentHitRate, 0);
+  for (const name of [1, 2]) speaker.say([...textOf(name, 1), 5]).release();
+  t.is(bench.cache.prefixes.metrics.recentHitRate, rowTokens / (rowTokens + 1));
+});
+
+cacheTests('a value kept at the end of a prompt makes a hit of all of it', {}, (t, bench) => {
+  const speaker = new Speaker(bench.cache);
+  const text = [...textOf(1, 2), 4, 5];
+  const logits = new Float32Array([1, 2]);
+  const first = speaker.say(text);
+  t.is(first.keptValue, undefined);
+  t.true(first.keepValue(logits));
+  first.release();
+  const again = bench.cache.acquire({ tokens: text });
+  t.is(again.cachedTokens, text.length);
+  t.is(again.keptValue, logits);
+  const whole = speaker.goOn(again, text, [9]);
+  t.is(speaker.wrongTokens(again, whole), 0);
+  const second = bench.cache.acquire({ tokens: text });
+  t.is(second.cachedTokens, text.length);
+  t.deepEqual(second.cachedBy, { adoptedTokens: 0, aliasedTokens: 2 * rowTokens, copiedTokens: 2 });
+  t.is(bench.cache.acquire({ tokens: text.slice(0, -1) }).keptValue, undefined);
+  t.false(bench.cache.acquire({ promptTokens: 4 }).keepValue(logits));
+});
+
+cacheTests('images and embeddings in a prompt are told apart by their hashes', {}, (t, bench) => {
+  const speaker = new Speaker(bench.cache);
+  const text = textOf(1, 2);
+  const item = (hash: string, kind: 'item' | 'embedding' = 'item') => [{ at: 10, length: 20, kind, hash }] as const;
+  speaker.say(text, { items: item('cat') }).release();
+  t.is(bench.cache.prefixes.lookup({ tokens: text, items: item('cat') }).cachedTokens, text.length - 1);
+  for (const items of [item('dog'), item('cat', 'embedding'), []]) {
+    t.is(bench.cache.prefixes.lookup({ tokens: text, items }).cachedTokens, 10);
+  }
+  for (const items of [[{ at: 0, length: 0, kind: 'item', hash: 'x' }], [{ at: 0, length: 1, kind: 'picture', hash: 'x' }], 'cat']) {
+    t.throws(() => bench.cache.acquire({ tokens: text, items: items as never }), { code: 'KV_INVALID_OPTION' });
+  }
+});
+
+cacheTests('a miss is explained', { prefixCache: { poolRows: 2, now: () => 42 } }, (t, bench) => {
+  const speaker = new Speaker(bench.cache);
+  const { prefixes } = bench.cache;
+  speaker.say(textOf(1, 3)).release();
+  t.like(prefixes.explain({ tokens: textOf(1, 3) }), { tokens: 2 * rowTokens, end: 'evicted', atMs: 42, reason: 'bound' });
+  t.like(prefixes.explain({ tokens: textOf(1, 2) }), { end: 'complete' });
+  const other = [...textOf(1, 1), 7, 7];
+  t.like(prefixes.explain({ tokens: other }), { tokens: rowTokens, end: 'differs', askedToken: 7 });
+  t.like(prefixes.explain({ tokens: textOf(1, 1), salt: 'x' }), { tokens: 0, end: 'other-domain', parts: ['salt'] });
+});
+
+cacheTests('bad prompts are refused', {}, (t, bench) => {
+  const { cache } = bench;
+  for (const tokens of ['abc', [1.5], [-1], [2 ** 31], [Number.NaN], ['1'], {}]) {
+    t.throws(() => cache.acquire({ tokens: tokens as never }), { code: 'KV_INVALID_OPTION' });
+  }
+  t.throws(() => cache.acquire({ tokens: [1], promptTokens: 2 }), { code: 'KV_INVALID_OPTION' });
+  t.throws(() => cache.acquire({ tokens: tokensOf(1, 2_000) }), { code: 'KV_LENGTH_OUT_OF_RANGE' });
+  t.throws(() => cache.prefixes.lookup({}), { code: 'KV_INVALID_OPTION' });
+  t.throws(() => cache.prefixes.setNamespace(4 as never), { code: 'KV_INVALID_OPTION' });
+  const sequence = cache.acquire({ tokens: [1, 2] });
+  for (const token of [-1, 1.5, 2 ** 31, '1']) t.throws(() => sequence.append(token as never), { code: 'KV_INVALID_OPTION' });
+  t.throws(() => sequence.append([1, -1]), { code: 'KV_INVALID_OPTION' });
+  t.is(cache.acquire({ tokens: [] }).cachedTokens, 0);
+});

@@ -1,0 +1,194 @@
+// Fail the n-th driver call of every kind, for every n until a scenario no longer makes so many, in everything that shares
+// rows: no sequence reads a wrong byte, no half-shared row is left, all counts agree, and the same call succeeds afterwards.
+
+import { constants } from 'node:os';
+
+import test, { type ExecutionContext } from 'ava';
+
+import { isKvError, type Sequence } from 'virtual-kv';
+import type { MockCall } from 'virtual-kv/testing';
+
+import { CacheBench, drivers, hostCalls, type BenchOptions, type DriverName } from '../../helpers/cache.js';
+import { Speaker, tokensOf } from './spoken.js';
+
+interface Said {
+  readonly sequence: Sequence;
+  readonly text: readonly number[];
+}
+
+interface Scenario {
+  readonly title: string;
+  readonly options?: BenchOptions;
+  /** Gets ready and returns who is alive, and what is then done. */
+  prepare(bench: CacheBench, speaker: Speaker): { readonly alive: Said[]; act(): void };
+}
+
+/** Rows of 8 tokens: few, since every token is written and read back one by one. */
+const rowTokens = 8;
+const shapes: Readonly<Record<DriverName, BenchOptions>> = {
+  mock: { pageBytes: 4096, model: { layers: 2, kvHeads: 1, headDim: 256, dtype: 'float16' }, device: { granularityBytes: 4096 } },
+  host: { pageBytes: 65_536, model: { layers: 2, kvHeads: 1, headDim: 4096, dtype: 'float16' } },
+};
+
+const prompt = tokensOf(1, 2 * rowTokens + 3);
+const turn = [...prompt, ...tokensOf(2, 5)];
+const branch = [...prompt.slice(0, rowTokens + 4), ...tokensOf(3, 9)];
+
+const scenarios: readonly Scenario[] = [
+  {
+    title: 'aliasing and copying from a running sequence',
+    prepare: (bench, speaker) => ({
+      alive: [{ sequence: speaker.say(prompt), text: prompt }],
+      act: () => speaker.say(branch).release(),
+    }),
+  },
+  {
+    title: 'aliasing and copying what no slot maps',
+    options: { slots: 2 },
+    prepare: (bench, speaker) => {
+      speaker.say(prompt).release();
+      const alive = [1, 2].map((name) => ({ sequence: speaker.say(tokensOf(10 + name, 6)), text: tokensOf(10 + name, 6) }));
+      alive[1]!.sequence.release();
+      return { alive: alive.slice(0, 1), act: () => speaker.say(branch).release() };
+    },
+  },
+  {
+    title: 'adopting a part of a slot',
+    prepare: (bench, speaker) => {
+      speaker.say(prompt).release();
+      return { alive: [], act: () => speaker.say(branch).release() };
+    },
+  },
+  {
+    title: 'adopting a slot and going on',
+    prepare: (bench, speaker) => {
+      speaker.say(prompt).release();
+      return { alive: [], act: () => speaker.say([...turn, ...tokensOf(7, 20)]).release() };
+    },
+  },
+  {
+    title: 'forking, and writing on both sides',
+    prepare: (bench, speaker) => {
+      const sequence = speaker.say(prompt);
+      const alive = [{ sequence, text: prompt }];
+      const act = () => {
+        const text = alive[0]!.text;
+        const fork = sequence.fork();
+        try {
+          speaker.goOn(fork, text, [5, 6]);
+          alive[0]!.text = speaker.goOn(sequence, text, [7]);
+        } finally {
+          fork.release();
+        }
+      };
+      return { alive, act };
+    },
+  },
+  {
+    title: 'taking shared tokens back and writing others',
+    prepare: (bench, speaker) => {
+      const alive = [{ sequence: speaker.say(prompt), text: prompt }, { sequence: speaker.say(turn), text: turn }];
+      const act = () => {
+        const last = alive[1]!;
+        last.sequence.truncate(rowTokens + 5);
+        last.text = turn.slice(0, rowTokens + 5);
+        last.text = speaker.goOn(last.sequence, last.text, [1, 2, 3]);
+      };
+      return { alive, act };
+    },
+  },
+  {
+    title: 'evicting to grow',
+    options: { rows: 7 },
+    prepare: (bench, speaker) => {
+      speaker.say(prompt).release();
+      speaker.say(tokensOf(4, 3 * rowTokens)).release();
+      const text = tokensOf(5, 6);
+      const alive = [{ sequence: speaker.say(text), text }];
+      const act = () => { alive[0]!.text = speaker.goOn(alive[0]!.sequence, alive[0]!.text, tokensOf(6, 5 * rowTokens)); };
+      return { alive, act };
+    },
+  },
+  {
+    title: 'a full slot table: what idle slots hold makes way',
+    options: { slots: 2 },
+    prepare: (bench, speaker) => {
+      const text = tokensOf(5, 6);
+      const alive = [{ sequence: speaker.say(text), text }];
+      speaker.say(prompt).release();
+      return { alive, act: () => speaker.say(tokensOf(6, 20)).release() };
+    },
+  },
+];
+
+const results = { mock: [999, 2], host: [constants.errno.ENOMEM] } as const;
+const mockKinds: readonly MockCall[] = [
+  'cuCtxPushCurrent', 'cuMemAddressReserve', 'cuMemCreate', 'cuMemRelease', 'cuMemMap', 'cuMemUnmap', 'cuMemSetAccess',
+  'cuMemcpyDtoDAsync', 'cuStreamSynchronize',
+];
+
+for (const on of drivers) {
+  for (const scenario of scenarios) {
+    test(`${scenario.title}: any call that fails leaves no wrong byte (${on})`, (t) => {
+      const kinds = on === 'mock' ? mockKinds : hostCalls.filter((call) => call !== 'ftruncate');
+      const reached: Record<string, number> = {};
+      for (const kind of kinds) for (const result of results[on]) reached[kind] = failEach(t, scenario, on, kind, result);
+      t.log(JSON.stringify(reached));
+      // On host a mapping that is refused for want of room is made once idle slots have given theirs: not every fault is seen.
+      t.true(on === 'host' || Object.values(reached).some((times) => times > 0));
+    });
+  }
+}
+
+function failEach(t: ExecutionContext, scenario: Scenario, on: DriverName, kind: string, result: number): number {
+  let reached = 0;
+  for (let nth = 1; nth < 300; nth += 1) {
+    const bench = new CacheBench(t, { ...shapes[on], ...scenario.options, on });
+    try {
+      if (failOne(bench, scenario, kind, nth, result)) reached = nth;
+      else if (on === 'mock' || nth > reached + 3) return reached;
+    } catch (error) {
+      t.log(`${scenario.title}: ${kind} number ${nth} answered ${result}`);
+      bench.abandon();
+      throw error;
+    }
+  }
+  throw new Error(`${scenario.title} makes too many calls of ${kind}`);
+}
+
+function failOne(bench: CacheBench, scenario: Scenario, kind: string, nth: number, result: number): boolean {
+  const { t, cache } = bench;
+  const speaker = new Speaker(cache);
+  const { alive, act } = scenario.prepare(bench, speaker);
+  const { lateErrors } = cache.metrics;
+  bench.device?.resetCallCounts();
+  bench.fail(kind, nth, result);
+  let error: unknown;
+  try {
+    act();
+  } catch (thrown) {
+    error = thrown;
+  }
+  const isLate = cache.metrics.lateErrors > lateErrors;
+  const isReached = bench.device === undefined ? error !== undefined || isLate : bench.device.callCounts()[kind as MockCall] >= nth;
+  bench.forgiveAll();
+  const what = `${kind} number ${nth}: ${String(error)}`;
+  if (error !== undefined) t.true(isKvError(error) && /^KV_(DRIVER_CALL_FAILED|OUT_OF_|SLOT_BUSY)/.test(error.code), what);
+  const check = () => {
+    cache.verify();
+    for (const { sequence, text } of alive) if (!sequence.isReleased) t.is(speaker.wrongTokens(sequence, text), 0, what);
+    for (const tokens of [turn, branch, [...prompt, 1]]) {
+      const again = cache.acquire({ tokens, reserve: 'none' });
+      t.is(speaker.wrongTokens(again, tokens), 0, what);
+      again.release();
+    }
+  };
+  check();
+  if (error !== undefined && cache.counts().quarantinedSlots === 0) {
+    act();
+    check();
+  }
+  for (const { sequence } of alive) sequence.release();
+  bench.close();
+  return isReached;
+}
