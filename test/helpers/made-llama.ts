@@ -66,12 +66,15 @@ export function makeLlama(sizes: LlamaSizes, more: Json, fill: (name: string, in
   return { config, tensors };
 }
 
-/** Random numbers of a type, of a size that keeps attention and logits lively. */
+/**
+ * Random numbers of a type, of the size they have in trained models: scores spread by about 1, so that attention looks at some
+ * tokens more than at others, and float32 is not asked for more than it has.
+ */
 export function randomLlama(random: Random, sizes: LlamaSizes, more: Json = {}, dtype: RowDtype = 'float32'): MadeLlama {
   return makeLlama(sizes, more, (name) => {
     if (name.includes('norm')) return roundTo(dtype, 0.5 + random.next());
     const inputs = name.includes('down_proj') ? sizes.intermediate : sizes.hidden;
-    return roundTo(dtype, (name.includes('embed') ? 1 : 2 / Math.sqrt(inputs)) * random.normal());
+    return roundTo(dtype, (name.includes('embed') ? 1 : 1 / Math.sqrt(inputs)) * random.normal());
   });
 }
 

@@ -5,13 +5,12 @@ import test from 'ava';
 import { KvCache, type RowDtype } from 'virtual-kv';
 
 import { Random } from '../../dist/random.js';
-import { randomLlama, type Json, type LlamaSizes } from '../helpers/made-llama.js';
-import { LlamaWorld } from '../helpers/llama-world.js';
-import { seedOf } from '../helpers/seed.js';
 import { LlamaEngine } from '../../build-examples/llama/engine.js';
 import { LlamaModel } from '../../build-examples/llama/model.js';
-import { removeFolder, writeLlama } from '../helpers/made-llama.js';
+import { LlamaWorld } from '../helpers/llama-world.js';
+import { randomLlama, removeFolder, writeLlama, type Json, type LlamaSizes } from '../helpers/made-llama.js';
 import { PlainLlama } from '../helpers/plain-llama.js';
+import { seedOf } from '../helpers/seed.js';
 
 const sizes: LlamaSizes = {
   layers: 2, hidden: 40, intermediate: 72, queryHeads: 4, kvHeads: 2, headDim: 16, vocabularyTokens: 61,
