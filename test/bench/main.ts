@@ -7,6 +7,7 @@ import { availableParallelism, cpus, release, totalmem } from 'node:os';
 import Table from 'cli-table3';
 
 import { decode } from './decode.js';
+import { dense } from './dense.js';
 import { growth } from './growth.js';
 import { kernels } from './kernels.js';
 import type { BenchResult } from './measure.js';
@@ -20,7 +21,7 @@ const machine = `${cpus()[0]?.model ?? 'unknown CPU'}, ${availableParallelism()}
   `${Math.round(totalmem() / 2 ** 30)} GiB, Linux ${release()}, Node ${process.version}`;
 
 const benchmarks: readonly (() => BenchResult | BenchResult[])[] = [
-  step, () => growth(2 * 2 ** 20), () => growth(64 * 1024), decode, reserve, kernels, replayMemory, prefixIndex, prefixReuse,
+  step, () => growth(2 * 2 ** 20), () => growth(64 * 1024), decode, reserve, kernels, dense, replayMemory, prefixIndex, prefixReuse,
 ];
 
 const results: BenchResult[] = [];
