@@ -13,8 +13,10 @@ export type { CacheCounts, CacheMetrics } from './memory/accounts.js';
 export type { AcquireOptions, PromptOptions, Tokens } from './memory/acquire-options.js';
 export type { CachedBy } from './memory/admission.js';
 export type { KvCacheOptions } from './memory/kv-cache-options.js';
-export type { PrefixCacheOptions } from './memory/prefix-options.js';
+export type { PrefixCacheOptions, PrefixEventsOptions } from './memory/prefix-options.js';
 export type { PrefixMetrics } from './memory/prefix-statistics.js';
+export type { PrefixClearedEvent, PrefixEvent, PrefixRemovedEvent, PrefixStoredEvent } from './memory/prefix-events.js';
+export { prefixBlockKeys, type PrefixBlockKeysOptions } from './memory/prefix-block-keys.js';
 export type { PrefixExplanation } from './policy/prefix/prefix-explanation.js';
 export type { PromptItem, PromptItemKind } from './policy/prefix/prefix-text.js';
 export { Prefixes, type PrefixLookup, type PrefixResetOptions } from './memory/prefixes.js';
@@ -33,7 +35,13 @@ export type { WaitOptions } from './memory/wait.js';
 export { ahead, onDemand, type GrowthPolicy } from './policy/growth.js';
 export type { IdleSlots } from './policy/idle-slots.js';
 export { bestFit, type PlacementPolicy } from './policy/placement.js';
+export {
+  adaptive, lfu, lru, priority, slru, type DropReason, type EvictionContext, type EvictionPolicy, type EvictionPolicyFactory,
+  type LeastFrequentlyUsedOptions, type NodeView, type PriorityOptions, type SegmentedLruOptions,
+} from './policy/prefix/index.js';
 export { leastRecentlyUsed, type ReclaimPolicy } from './policy/reclaim.js';
+export { byArrival, byTenantShare, type OrderedRequest, type RequestOrder } from './policy/request-order.js';
+export * from './serving/index.js';
 export {
   isKvError, KvAbortError, KvCapacityError, KvDriverError, KvError, KvStateError,
   type CodedError, type DriverCall, type ErrorCode, type ErrorDetails, type Recovery, type UnavailableReason,

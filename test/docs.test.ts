@@ -3,19 +3,35 @@ import * as path from 'node:path';
 
 import test from 'ava';
 
+import { cacheMetrics } from '../dist/memory/metric-definitions.js';
+
 const root = path.resolve(__dirname, '..');
 const read = (file: string): string => readFileSync(path.join(root, file), 'utf8');
 
 /** Public options interfaces and where they are; their fields must each stand once in the table of that name. */
 const documented = {
   KvCacheOptions: 'lib/memory/kv-cache-options.ts',
-  AcquireOptions: 'lib/memory/kv-cache-options.ts',
+  AcquireOptions: 'lib/memory/acquire-options.ts',
+  PrefixCacheOptions: 'lib/memory/prefix-options.ts',
+  PrefixEventsOptions: 'lib/memory/prefix-options.ts',
+  PrefixResetOptions: 'lib/memory/prefixes.ts',
+  PrefixBlockKeysOptions: 'lib/memory/prefix-block-keys.ts',
+  SegmentedLruOptions: 'lib/policy/prefix/slru.ts',
+  LeastFrequentlyUsedOptions: 'lib/policy/prefix/lfu.ts',
+  PriorityOptions: 'lib/policy/prefix/priority.ts',
+  MetricsOptions: 'lib/prometheus.ts',
   WaitOptions: 'lib/memory/wait.ts',
   ReleaseOptions: 'lib/memory/fence.ts',
   PagePoolOptions: 'lib/memory/page-pool.ts',
   DriverOptions: 'lib/memory/driver.ts',
   LayoutOptions: 'lib/memory/layout.ts',
   ModelShape: 'lib/memory/model-shape.ts',
+  SchedulerOptions: 'lib/serving/scheduler-options.ts',
+  OfflineSchedulerOptions: 'lib/serving/offline.ts',
+  OnlineSchedulerOptions: 'lib/serving/online.ts',
+  GenerationRequest: 'lib/serving/request.ts',
+  GenerationResult: 'lib/serving/generation.ts',
+  SamplerOptions: 'lib/serving/sampling.ts',
   MockDeviceOptions: 'lib/memory/mock-device.ts',
   KernelsOptions: 'lib/kernels/kernels-options.ts',
   SequenceSpans: 'lib/kernels/step-spans.ts',
@@ -25,11 +41,14 @@ const documented = {
   FailCallOptions: 'lib/memory/mock-device.ts',
 } as const;
 
+/** Fields of an interface, and of the one it extends when that is in the same file. */
 function fieldsOf(name: string, file: string): string[] {
   const source = read(file);
-  const start = source.indexOf(`export interface ${name} {`);
-  const body = source.slice(start, source.indexOf('\n}', start));
-  return [...body.matchAll(/^ {2}readonly (\w+)\??:/gm)].map((match) => match[1]!);
+  const declared = new RegExp(`^export interface ${name}(?: extends (\\w+))? {\\n(.*?)^}`, 'ms').exec(source);
+  if (declared === null) return [];
+  const [, base, body] = declared;
+  const own = [...body!.matchAll(/^ {2}readonly (\w+)\??:/gm)].map((match) => match[1]!);
+  return base === undefined ? own : [...fieldsOf(base, file), ...own];
 }
 
 function rowsOf(name: string): string[] {
@@ -45,6 +64,12 @@ for (const [name, file] of Object.entries(documented)) {
   });
 }
 
+test('docs/api.md has every metric once, with its kind and its label', (t) => {
+  const section = read('docs/api.md').split(/^#+ /m).find((part) => part.startsWith('Metrics\n')) ?? '';
+  const rows = [...section.matchAll(/^\| `(\w+)` \| (gauge|counter) \| (?:`(\w+)`: [^|]+)? ?\|/gm)];
+  t.deepEqual(rows.map(([, ...columns]) => columns), cacheMetrics.map(({ name, kind, label }) => [name, kind, label]));
+});
+
 test('no document names a file that is not there', (t) => {
   const documents = ['README.md', 'CHANGELOG.md', ...readdirSync(path.join(root, 'docs')).map((name) => `docs/${name}`)];
   for (const document of documents.filter((name) => name.endsWith('.md'))) {
@@ -57,4 +82,9 @@ test('no document names a file that is not there', (t) => {
 test('the code in the README is the example that runs', (t) => {
   const code = read('examples/quick-start.mjs').split('\n').filter((line) => !/^\/\/ /.test(line)).join('\n').trim();
   t.true(read('README.md').includes(code));
+});
+
+test('the engine in docs/engines.md is the one of the example that runs', (t) => {
+  const engine = /class CopyingEngine.*?\n}\n/s.exec(read('examples/serving.ts'))![0];
+  t.true(read('docs/engines.md').includes(engine));
 });

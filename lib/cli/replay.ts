@@ -8,6 +8,7 @@ import { Command, InvalidArgumentError, Option } from 'commander';
 
 import { createError } from '../errors/index.js';
 import { MockDevice } from '../memory/mock-device.js';
+import { evictionPolicyNames, type EvictionPolicyName } from '../policy/prefix/named-policies.js';
 import { arrivalModes, type ArrivalMode } from '../replay/replay-loop.js';
 import { DEFAULT_MAX_TOKENS, DEFAULT_MODEL, replay } from '../replay/replay.js';
 import { Reporter, reportFormatOf } from '../replay/report.js';
@@ -32,6 +33,10 @@ interface ReplayFlags extends ModelFlags, LayoutFlags {
   readonly prefillTokensPerStep: number;
   readonly memoryBytes?: number;
   readonly driver: (typeof driverKinds)[number];
+  readonly prefixCache?: true;
+  readonly policy: EvictionPolicyName;
+  readonly poolRows?: number;
+  readonly promptOnly?: true;
   readonly arrivals: ArrivalMode;
   readonly stepMs: number;
   readonly verify: VerifyMode;
@@ -39,6 +44,9 @@ interface ReplayFlags extends ModelFlags, LayoutFlags {
   readonly report?: string;
   readonly json?: true;
 }
+
+/** What flags that only it understands stand for. */
+const withPrefixCache = { prefixCache: true };
 
 const GENERATED_REQUESTS = 5_000;
 const MOCK_MEMORY_BYTES = 10 * 2 ** 30;
@@ -61,6 +69,12 @@ export function replayCommand(): Command {
     .option('--prefill-tokens-per-step <tokens>', 'most prompt tokens in one forward pass', count, 2_048)
     .addOption(choice('--driver <kind>', 'memory to use; auto is cuda if there is a GPU, else host', driverKinds))
     .option('--memory-bytes <size>', 'physical memory for pages (default: 8 GiB, or 80 % of what is free)', sizeFlag)
+    .option('--prefix-cache', 'keep what requests say, and compute what they have in common once')
+    .addOption(choice('--policy <name>', 'what the prefix cache lets go of first', evictionPolicyNames)
+      .implies(withPrefixCache))
+    .addOption(new Option('--pool-rows <rows>', 'rows of finished requests that may stay for their prefixes (default: all)')
+      .argParser(countFrom(0)).implies(withPrefixCache))
+    .option('--prompt-only', 'release every request after its prefill, without an answer')
     .addOption(choice('--arrivals <mode>', 'saturate: as soon as there is room; trace: at their times', arrivalModes))
     .option('--step-ms <ms>', 'length of a forward pass on the clock of --arrivals trace', milliseconds, 25)
     .addOption(choice('--verify <mode>', 'tokens to write and read back', verifyModes, 'sampled'))
@@ -90,7 +104,8 @@ async function runReplay(file: string | undefined, flags: ReplayFlags): Promise<
     const outcome = await replay({
       trace, model, maxTokens, driver: flags.driver === 'mock' ? device?.driver : flags.driver,
       layout: flags.layout, pageBytes: flags.pageBytes, maxBatch: flags.maxBatch, memoryBytes: flags.memoryBytes,
-      prefillTokensPerStep: flags.prefillTokensPerStep, arrivals: flags.arrivals, stepMs: flags.stepMs,
+      prefillTokensPerStep: flags.prefillTokensPerStep, prefixCache: flags.prefixCache ? 'on' : 'off', policy: flags.policy,
+      poolRows: flags.poolRows, promptOnly: flags.promptOnly === true, arrivals: flags.arrivals, stepMs: flags.stepMs,
       verify: flags.verify, limit: flags.limit, seed: flags.seed,
       signal: stop.signal, onProgress: (progress) => bar.update(progress),
     });

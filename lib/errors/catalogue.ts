@@ -2,9 +2,13 @@
 // do.", at most three sentences, sizes with units, option names in backticks. Nothing parses a message; `details` has
 // the numbers. docs/errors.md has a section per code. Codes of the addon are mapped in native-codes.ts.
 
-import { formatAddress, formatBytes, formatCount, formatList, formatNumber } from '../format.js';
+import { formatAddress, formatBytes, formatCount, formatNumber } from '../format.js';
 import type { Recovery } from './classes.js';
-import type { DriverCall, ErrorCode, ErrorDetails, UnavailableReason } from './details.js';
+import type { ErrorCode, ErrorDetails } from './details.js';
+import {
+  apiVersion, callResult, capitalize, describe, joined, nextPowerOfTwo, ownerNouns, placesTried, statusText, unavailable,
+  whoCannotGrow,
+} from './phrases.js';
 
 export type ErrorClass =
   | 'TypeError' | 'RangeError'
@@ -161,6 +165,30 @@ export const catalogue: { readonly [C in ErrorCode]: CatalogueEntry<C> } = {
       '. Raise `timeoutMs`, or map earlier with `growth: ahead(…)`.',
   },
 
+  // Serving: how a request ends that was not answered.
+
+  KV_QUEUE_FULL: {
+    class: 'KvCapacityError',
+    recovery: 'retry',
+    template: ({ waitingRequests, maxWaiting }) =>
+      `The queue is full: ${formatCount('request', waitingRequests)} ${waitingRequests === 1 ? 'waits' : 'wait'}, and ` +
+      `\`maxWaiting\` is ${formatNumber(maxWaiting)}. Await \`scheduler.queueFree()\`, or turn the client away.`,
+  },
+  KV_DEADLINE_EXCEEDED: {
+    class: 'KvCapacityError',
+    recovery: 'retry',
+    template: ({ deadlineMs, generatedTokens, maxNewTokens }) =>
+      `The request was not done in ${formatNumber(deadlineMs, 1)} ms: ${formatNumber(generatedTokens)} of at most ` +
+      `${formatCount('token', maxNewTokens)} were generated. Raise \`deadlineMs\`, or send fewer requests at once.`,
+  },
+  KV_ENGINE_FAILED: {
+    class: 'KvError',
+    recovery: 'retry',
+    template: ({ call, sequences, problem }) =>
+      `The engine's \`${call}\` of ${formatCount('sequence', sequences)} failed: ${problem}. See \`cause\`, where there is one; ` +
+      'the tokens of this pass do not count.',
+  },
+
   // Driver: the machine refused.
 
   KV_DRIVER_UNAVAILABLE: {
@@ -262,69 +290,3 @@ export const catalogue: { readonly [C in ErrorCode]: CatalogueEntry<C> } = {
     },
   },
 };
-
-const ownerNouns = {
-  KvCache: 'cache', PagePool: 'page pool', Driver: 'driver', Mapper: 'mapper', MockDevice: 'mock device', Kernels: 'kernel set',
-} as const;
-
-const unavailable: Readonly<Record<UnavailableReason, (details: ErrorDetails['KV_DRIVER_UNAVAILABLE']) => string>> = {
-  'no-library': () => "libcuda.so.1 was not found. Install the NVIDIA driver, or use `driver: 'host'`.",
-  'no-device': () => "the NVIDIA driver found no GPU. Check `nvidia-smi`, or use `driver: 'host'`.",
-  'stub-library': () => "libcuda.so.1 is the CUDA toolkit's stub. Put the NVIDIA driver's own library before it.",
-  'init-failed': (details) => `it did not start${callResult(details)}. Check \`nvidia-smi\`, or use \`driver: 'host'\`.`,
-  'no-such-device': ({ device }) => `there is no device ${device ?? ''}`.trimEnd() + '. Choose another with `device`.',
-  'memory-refused': (details) => `the system refused memory${callResult(details)}. Check the limits of this process.`,
-  forked: () => 'this process is a fork of the one that opened it. Open the driver after the fork.',
-};
-
-/** The parts that are there, with spaces between them. */
-function joined(...parts: readonly (string | undefined)[]): string {
-  return parts.filter((part) => part).join(' ');
-}
-
-function whoCannotGrow(slots: readonly number[]): string {
-  if (slots.length === 0) return 'A new sequence cannot start';
-  if (slots.length === 1) return `Slot ${slots[0]} cannot grow`;
-  if (slots.length > 4) return `${formatNumber(slots.length)} slots of the batch cannot grow together`;
-  return `Slots ${formatList(slots, 'and')} cannot grow together`;
-}
-
-/** `: cuInit said CUDA_ERROR_UNKNOWN (999)`, or nothing when no call was made. */
-function callResult(call: DriverCall): string {
-  return call.statusName || call.status ? `: ${call.call} said ${statusText(call)}` : '';
-}
-
-function statusText({ status, statusName }: DriverCall): string {
-  return statusName === '' ? formatNumber(status) : `${statusName} (${status})`;
-}
-
-function apiVersion(version: number): string {
-  return version === 0 ? 'unknown' : `${Math.floor(version / 1000)}.${Math.floor((version % 1000) / 10)}`;
-}
-
-/** The first places with their reasons; a loader may try a dozen, and `details` has them all. */
-function placesTried(tried: ErrorDetails['KV_ADDON_NOT_FOUND']['tried']): string {
-  const shown = tried.slice(0, 2).map(({ path, reason }) => `${path} (${reason})`);
-  const others = tried.length - shown.length;
-  return [...shown, ...(others > 0 ? [`${formatCount('other place', others)}`] : [])].join('; ') || 'no place was tried';
-}
-
-/** A received value in a message: short, and safe whatever it is. */
-function describe(value: unknown): string {
-  switch (typeof value) {
-    case 'number': return Number.isFinite(value) ? formatNumber(value, 6) : String(value);
-    case 'string': return value.length > 60 ? `a string of ${formatNumber(value.length)} characters` : `'${value}'`;
-    case 'bigint': return `${value}n`;
-    case 'function': return 'a function';
-    case 'object': return value === null ? 'null' : Array.isArray(value) ? 'an array' : 'an object';
-    default: return String(value);
-  }
-}
-
-function capitalize(text: string): string {
-  return text.charAt(0).toUpperCase() + text.slice(1);
-}
-
-function nextPowerOfTwo(value: number): number {
-  return 2 ** Math.ceil(Math.log2(Math.max(1, value)));
-}

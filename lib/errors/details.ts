@@ -48,7 +48,7 @@ export interface ErrorDetails {
   KV_CLOSED: {
     /** Ends the sentence "Cannot …". */
     readonly operation: string;
-    readonly owner: 'KvCache' | 'PagePool' | 'Driver' | 'Mapper' | 'MockDevice' | 'Kernels';
+    readonly owner: 'KvCache' | 'PagePool' | 'Driver' | 'Mapper' | 'MockDevice' | 'Kernels' | 'OnlineScheduler';
   };
   KV_SLOT_RELEASED: { readonly slot: number; readonly generation: number; readonly currentGeneration: number };
   KV_SLOT_BUSY: {
@@ -94,6 +94,18 @@ export interface ErrorDetails {
   };
   KV_OUT_OF_MAPPINGS: { readonly neededMappings: number; readonly limitMappings: number };
   KV_TIMEOUT: { readonly timeoutMs: number; readonly waitedFor: string; readonly pendingRows?: number | undefined };
+
+  // Serving
+  KV_QUEUE_FULL: { readonly waitingRequests: number; readonly maxWaiting: number };
+  KV_DEADLINE_EXCEEDED: { readonly deadlineMs: number; readonly generatedTokens: number; readonly maxNewTokens: number };
+  KV_ENGINE_FAILED: {
+    /** Which of the engine's functions. */
+    readonly call: 'prefill' | 'decode';
+    /** In the pass. */
+    readonly sequences: number;
+    /** Ends the sentence "The engine's … failed: …". */
+    readonly problem: string;
+  };
 
   // Driver
   KV_DRIVER_UNAVAILABLE: DriverCall & {

@@ -2,7 +2,7 @@
 // read. A prompt's tokens are copied into an array of our own, so the caller may use theirs again.
 
 import { createError } from '../errors/index.js';
-import { checkInteger, integer, oneOf, optional, readOptions, string, withDefault, type Field } from '../options.js';
+import { checkInteger, integer, oneOf, optional, readOptions, string, withDefault, type Field, type FieldSpec } from '../options.js';
 import type { PromptItem } from '../policy/prefix/prefix-text.js';
 
 /** Token ids, each 0 … 2³¹ − 1. */
@@ -40,7 +40,7 @@ export interface AcquireOptions extends PromptOptions {
   readonly stream?: bigint | undefined;
 }
 
-const text: Field<string> = (value, place) => {
+export const text: Field<string> = (value, place) => {
   if (typeof value === 'string') return value;
   throw createError('KV_INVALID_OPTION', { reason: 'type', ...place, expected: 'a string', received: value });
 };
@@ -71,6 +71,8 @@ const items: Field<readonly PromptItem[]> = (value, place) => {
   throw createError('KV_INVALID_OPTION', { reason: 'type', ...place, expected: 'an array of items', received: value });
 };
 
+const caching = withDefault(oneOf(['read-write', 'read', 'write', 'off']), 'read-write');
+
 const promptSpec = {
   tokens: optional(tokens), items, tenant: withDefault(text, ''), salt: optional(text), adapter: optional(text),
 };
@@ -79,7 +81,7 @@ const acquireSpec = {
   ...promptSpec,
   promptTokens: optional(integer()),
   reserve: withDefault(oneOf(['prompt', 'none']), 'prompt'),
-  caching: withDefault(oneOf(['read-write', 'read', 'write', 'off']), 'read-write'),
+  caching,
   priority: withDefault(integer({ max: 255 }), 0),
   stream: withDefault<bigint>((value, place) => {
     if (typeof value === 'bigint' && value >= 0n) return value;
@@ -101,7 +103,9 @@ export function readAcquireOptions(options: AcquireOptions) {
 
 export type ReadAcquireOptions = ReturnType<typeof readAcquireOptions>;
 
-/** Throws KV_UNKNOWN_OPTION and KV_INVALID_OPTION. */
-export function readPromptOptions(owner: string, options: PromptOptions) {
-  return readOptions(owner, options, promptSpec);
+/** With the options of `more` besides. Throws KV_UNKNOWN_OPTION and KV_INVALID_OPTION. */
+export function readPromptOptions<S extends FieldSpec>(owner: string, options: PromptOptions, more: S) {
+  return readOptions(owner, options, { ...promptSpec, ...more });
 }
+
+export { caching as cachingField, items as itemsField, text as textField, tokens as tokensField };

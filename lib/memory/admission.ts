@@ -4,7 +4,7 @@
 //
 // Owns no state. On failure nothing has changed but, where the driver refused, which idle slot has what mapped.
 
-import { createError } from '../errors/index.js';
+import { createError, isKvError } from '../errors/index.js';
 import type { PlacementPolicy } from '../policy/placement.js';
 import type { PrefixDomain } from '../policy/prefix/domain.js';
 import type { PrefixIndex } from '../policy/prefix/prefix-index.js';
@@ -99,11 +99,25 @@ export class Admission {
 
   /** Throws KV_NO_FREE_SLOT, KV_OUT_OF_PAGES, KV_LENGTH_OUT_OF_RANGE or what the driver throws. */
   admit(request: AdmissionRequest, retiringSlots: number): Admitted {
+    const { sharing, groups } = this.#parts;
+    const { prompt } = request;
+    sharing.tell();
+    for (let mostTokens = Infinity; ; ) {
+      const plan = prompt?.canRead === true ? this.#plan(prompt, mostTokens) : nothing;
+      try {
+        return this.#admitAs(plan, request, retiringSlots);
+      } catch (error) {
+        // The row that is copied from cannot make room meanwhile: a prompt that fits an empty cache does without it.
+        if (plan.copiedId < 0 || !isKvError(error, 'KV_OUT_OF_PAGES')) throw error;
+        mostTokens = mostTokens === Infinity ? groups.tokensIn(plan.groups) : 0;
+      }
+    }
+  }
+
+  #admitAs(plan: Plan, request: AdmissionRequest, retiringSlots: number): Admitted {
     const { layout, table, supply, sharing } = this.#parts;
     const { promptTokens, isPromised, prompt } = request;
     const promptRows = layout.rowsFor(promptTokens);
-    sharing.tell();
-    const plan = prompt?.canRead === true ? this.#plan(prompt) : nothing;
     const slot = plan.adoptedSlot >= 0 ? plan.adoptedSlot : this.#choose(plan, promptRows, retiringSlots);
 
     // Rows that stay mapped, those that are there after aliasing, and those that must be there or set aside in the end.
@@ -126,9 +140,9 @@ export class Admission {
     };
   }
 
-  #plan({ domain, text }: Prompt): Plan {
+  #plan({ domain, text }: Prompt, mostTokens: number): Plan {
     const { index, sharing, shared } = this.#parts;
-    const match = index.match(domain, text, index.matchLimit(domain, text));
+    const match = index.match(domain, text, Math.min(mostTokens, index.matchLimit(domain, text)));
     const { tokens, wholeRows, tailRow, isTailWhole, pooledRows, isTailPooled, pendingTokens } = match;
     if (tokens === 0) return { ...nothing, pendingTokens };
     if (this.#ids.length < wholeRows) this.#ids = new Int32Array(2 * wholeRows);

@@ -88,7 +88,7 @@ export class KvCache {
     this.#retirement = new Retirement(() => pool.driver.native);
     const memory = { native: this.#native, pool, layout: this.layout, table: this.#table, views: this.#views };
     this.prefixes = new Prefixes({
-      ...memory, options: read.prefixCache, checkOpen: (operation) => this.#checkOpen(operation),
+      ...memory, cache: this, options: read.prefixCache, checkOpen: (operation) => this.#checkOpen(operation),
       release: (slot) => this.#release(slot, undefined),
     });
     const { index, shared, texts, groups, sharing } = this.prefixes;
@@ -167,6 +167,7 @@ export class KvCache {
     this.#checkOpen('commit a batch');
     this.#steps.commit(batch);
     this.#hearFences();
+    this.#late.attempt(() => this.prefixes.tellRouters());
   }
 
   /** The pass failed or was not run: its tokens do not count, their memory stays mapped. Throws KV_BATCH_STATE. */
@@ -254,6 +255,7 @@ export class KvCache {
       this.#state = 'closing';
       for (let slot = 0; slot < this.#table.count; slot += 1) this.#table.generation[slot]! += 1;
       this.#views.revokeAll();
+      this.prefixes.close();
     }
     this.#retirement.finish();
     this.#native.close();

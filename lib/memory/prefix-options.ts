@@ -1,9 +1,12 @@
 // The options of prefix caching in a KvCache: meaning, unit, range and default of each, and how they are read.
 
 import { createError } from '../errors/index.js';
-import { callable, integer, optional, readOptions, withDefault, type Field } from '../options.js';
+import {
+  boolean, callable, integer, optional, readOptions, string, withDefault, type Field, type FieldSpec, type OptionsOf,
+} from '../options.js';
+import { adaptive } from '../policy/prefix/adaptive.js';
 import type { EvictionPolicyFactory } from '../policy/prefix/eviction-policy.js';
-import { lru } from '../policy/prefix/lru.js';
+import { blockTokensField, defaultBlockTokens } from './prefix-block-keys.js';
 
 export interface PrefixCacheOptions {
   /**
@@ -15,7 +18,7 @@ export interface PrefixCacheOptions {
   readonly poolBytes?: number | undefined;
   /** Rows of one tenant among them, at most. Default: no bound. */
   readonly tenantRows?: number | undefined;
-  /** What goes first. Default `lru()`. */
+  /** What goes first. Default `adaptive()`; docs/eviction-policies.md compares them. */
   readonly policy?: EvictionPolicyFactory | undefined;
   /** Values that `Sequence.keepValue` keeps at most; the one used longest ago goes first. Default 64. */
   readonly endValues?: number | undefined;
@@ -23,17 +26,42 @@ export interface PrefixCacheOptions {
   readonly now?: (() => number) | undefined;
   /** Requests over which the recent hit rate is taken, 1 or more. Default 1,000. */
   readonly recentRequests?: number | undefined;
+  /** Tell routers which blocks are cached, on the channels `virtual-kv:prefix-stored`, `-removed` and `-cleared`. Default `off`. */
+  readonly events?: PrefixEventsOptions | 'off' | undefined;
+}
+
+export interface PrefixEventsOptions {
+  /** Tokens of a block, 1 … 1,048,576; it need not have to do with rows. Default 16. */
+  readonly blockTokens?: number | undefined;
+  /** Says in every event which cache it is. Default: none. */
+  readonly label?: string | undefined;
+  /** Whether events tell the tokens of what is stored. Default false: only their keys. */
+  readonly includesTokens?: boolean | undefined;
 }
 
 const spec = {
   poolRows: optional(integer()),
   poolBytes: optional(integer()),
   tenantRows: optional(integer()),
-  policy: withDefault(callable<EvictionPolicyFactory>(), lru()),
+  policy: withDefault(callable<EvictionPolicyFactory>(), adaptive()),
   endValues: withDefault(integer(), 64),
   now: withDefault(callable<() => number>(), () => Date.now()),
   recentRequests: withDefault(integer({ min: 1, max: 2 ** 20 }), 1_000),
+  events: withDefault(orOff({
+    blockTokens: withDefault(blockTokensField, defaultBlockTokens),
+    label: optional(string),
+    includesTokens: withDefault(boolean, false),
+  }), 'off'),
 };
+
+/** An object of options, or 'off'. */
+function orOff<S extends FieldSpec>(fields: S): Field<OptionsOf<S> | 'off'> {
+  return (value, place) => {
+    if (value === 'off') return value;
+    if (typeof value === 'object' && value !== null) return readOptions(place.owner, value, fields, place.option);
+    throw createError('KV_INVALID_OPTION', { reason: 'type', ...place, expected: "an object of options, or 'off'", received: value });
+  };
+}
 
 export type ReadPrefixCacheOptions = ReturnType<typeof readPrefixCacheOptions>;
 
@@ -42,8 +70,4 @@ export function readPrefixCacheOptions(options: PrefixCacheOptions) {
   return readOptions('KvCache', options, spec, 'prefixCache');
 }
 
-export const prefixCacheField: Field<ReadPrefixCacheOptions | 'off'> = (value, place) => {
-  if (value === 'off') return value;
-  if (typeof value === 'object' && value !== null) return readPrefixCacheOptions(value);
-  throw createError('KV_INVALID_OPTION', { reason: 'type', ...place, expected: "an object of options, or 'off'", received: value });
-};
+export const prefixCacheField: Field<ReadPrefixCacheOptions | 'off'> = orOff(spec);

@@ -10,7 +10,10 @@ import { PrefixTexts, type PromptItem } from '../policy/prefix/prefix-text.js';
 import { rowArithmetic, type RowArithmetic } from '../policy/prefix/row-arithmetic.js';
 import { readPromptOptions, type PromptOptions, type ReadAcquireOptions } from './acquire-options.js';
 import type { Admitted, Prompt } from './admission.js';
+import { externalKeys } from './external-key.js';
 import type { Layout } from './layout.js';
+import { blockTokensField } from './prefix-block-keys.js';
+import { PrefixEvents } from './prefix-events.js';
 import type { ReadPrefixCacheOptions } from './prefix-options.js';
 import { PrefixSharing, type SharingParts } from './prefix-sharing.js';
 import { PrefixStatistics, type PrefixMetrics } from './prefix-statistics.js';
@@ -33,6 +36,8 @@ export interface PrefixResetOptions {
 }
 
 export interface PrefixesParts extends Omit<SharingParts, 'index' | 'shared' | 'texts' | 'groups' | 'onDropped'> {
+  /** The cache, for events. */
+  readonly cache: object;
   readonly options: ReadPrefixCacheOptions | 'off';
   readonly checkOpen: (operation: string) => void;
   /** Releases the sequence in a slot. */
@@ -52,6 +57,7 @@ export class Prefixes {
   readonly sharing: PrefixSharing;
   readonly #parts: PrefixesParts;
   readonly #statistics: PrefixStatistics;
+  readonly #events: PrefixEvents | undefined;
   readonly #names: PrefixTexts;
   #namespace = '';
 
@@ -61,8 +67,13 @@ export class Prefixes {
     const { groupRows } = layout;
     this.#parts = parts;
     this.groups = rowArithmetic({ tokenBytes: layout.maxTokenBytes, pageBytes: layout.pageBytes * groupRows });
-    this.index = new PrefixIndex({ arithmetic: this.groups, ...indexOptions(options, layout) });
+    const events = options === 'off' || options.events === 'off' ? undefined : options.events;
+    this.#events = events === undefined ? undefined : new PrefixEvents(parts.cache, events.label);
+    const blocks = events === undefined ? undefined
+      : { ...events, names: { nameOf: (item: number) => this.#names.nameOf(item) }, onChange: this.#events!.schedule };
+    this.index = new PrefixIndex({ arithmetic: this.groups, ...indexOptions(options, layout), blocks });
     this.#names = new PrefixTexts({ index: this.index });
+    if (this.index.blocks !== undefined) this.#events!.connect(this.index.blocks);
     this.shared = new SharedRows({ native: parts.native, layout, table, isHeld: (id) => this.index.isHolding(id) });
     this.texts = new SequenceTexts(table.count);
     this.#statistics = new PrefixStatistics({ recentRequests: options === 'off' ? 1 : options.recentRequests, groupRows });
@@ -90,6 +101,23 @@ export class Prefixes {
     const { text, domain } = this.#prompt('Prefixes.explain', options);
     this.sharing.tell();
     return this.index.explain(domain, text);
+  }
+
+  /**
+   * Keys for stores outside this process: one per whole block of the prompt, 64 hexadecimal digits, collision-resistant over the
+   * model's shape, the domain and all tokens up to the block's end. Nothing is looked up and nothing kept.
+   */
+  externalKeys(options: PromptOptions, blockTokens: number): string[] {
+    blockTokensField(blockTokens, { owner: 'Prefixes.externalKeys', option: 'blockTokens' });
+    const { text, domain } = this.#prompt('Prefixes.externalKeys', options);
+    return externalKeys({ tensors: this.#parts.layout.tensors, domain, text, blockTokens, names: this.#names });
+  }
+
+  /** For routers that come late: publishes `virtual-kv:prefix-cleared`, then all blocks that are cached. Nothing without `events`. */
+  publishAll(): void {
+    this.#parts.checkOpen('publish its prefixes');
+    this.sharing.tell();
+    this.#events?.publishAll();
   }
 
   /** Sums and hit rates since the cache was opened. */
@@ -131,6 +159,16 @@ export class Prefixes {
     return rows;
   }
 
+  /** Tokens have been committed: tells routers now rather than when somebody next looks. @internal */
+  tellRouters(): void {
+    if (this.#events !== undefined) this.sharing.tell();
+  }
+
+  /** @internal */
+  close(): void {
+    this.#events?.close();
+  }
+
   /** A request's prompt, if its prefix can be cached. @internal */
   promptOf({ tokens, items, tenant, salt, adapter, caching, priority, stream }: ReadAcquireOptions): Prompt | undefined {
     if (tokens === undefined || tokens.length === 0 || caching === 'off' || !this.isOn) return undefined;
@@ -146,7 +184,7 @@ export class Prefixes {
   }
 
   #prompt(owner: string, options: PromptOptions): { text: Int32Array; domain: PrefixDomain } {
-    const { tokens, items, tenant, salt, adapter } = readPromptOptions(owner, options);
+    const { tokens, items, tenant, salt, adapter } = readPromptOptions(owner, options, {});
     this.#parts.checkOpen('look up a prompt');
     if (tokens === undefined) {
       throw createError('KV_INVALID_OPTION', {

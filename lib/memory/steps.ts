@@ -145,7 +145,9 @@ export class Steps {
     if (wishes === 0) return;
     let pages = 0;
     for (let index = 0; index < wishes; index += 1) {
-      pages += this.#table.missingPages(this.#pairs[2 * index]!, this.#pairs[2 * index + 1]!);
+      const slot = this.#pairs[2 * index]!;
+      const rows = this.#pairs[2 * index + 1]!;
+      pages += this.#table.missingPages(slot, rows) - this.#table.promisedPages(slot, rows); // those are set aside
     }
     this.#late.attempt(() => this.#supply.evictFor(pages));
     this.#native.request(this.#pairs, wishes);

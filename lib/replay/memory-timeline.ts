@@ -7,9 +7,9 @@ export interface MemorySample {
   readonly poolBytes: number;
   /** Physical memory mapped for running sequences, which nobody else could have. */
   readonly mappedBytes: number;
-  /** Memory of valid tokens, in all tensors. */
+  /** Memory of valid tokens, in all tensors; of those that sequences share, once for each: it may be more than is mapped. */
   readonly usedBytes: number;
-  /** What a paged cache with blocks of PAGED_BLOCK_TOKENS tokens would hold for the same sequences. */
+  /** What a paged cache with blocks of PAGED_BLOCK_TOKENS tokens, sharing nothing, would hold for the same sequences. */
   readonly pagedBytes: number;
 }
 

@@ -7,6 +7,10 @@ export interface ReplaySequence {
   readonly length: number;
   /** How many of them came from the cache at `acquire`. */
   readonly cachedTokens: number;
+  /** How they came; their sum. */
+  readonly cachedBy: { readonly adoptedTokens: number; readonly aliasedTokens: number; readonly copiedTokens: number };
+  /** The token that is computed next. */
+  append(token: number): void;
   release(): void;
 }
 
@@ -16,8 +20,13 @@ export interface ReplayBatch {
   add(sequence: ReplaySequence, tokens: number): void;
 }
 
+/** A prompt: its tokens, or where none are to be shared their number. */
+export type ReplayPrompt =
+  & { readonly reserve: 'prompt' }
+  & ({ readonly tokens: Int32Array } | { readonly promptTokens: number });
+
 export interface ReplayCache {
-  acquire(request: { readonly promptTokens: number; readonly reserve: 'prompt' }): ReplaySequence;
+  acquire(prompt: ReplayPrompt): ReplaySequence;
   createBatch(capacity?: number): ReplayBatch;
   prepare(batch: ReplayBatch): void;
   commit(batch: ReplayBatch): void;

@@ -6,7 +6,10 @@ import { KvCache } from '../memory/kv-cache.js';
 import { layoutKinds, type Layout, type LayoutKind } from '../memory/layout.js';
 import type { ModelShape } from '../memory/model-shape.js';
 import { driverField, openDriver, PagePool } from '../memory/page-pool.js';
-import { abortSignal, callable, integer, number, oneOf, optional, readOptions, withDefault, type Field } from '../options.js';
+import { evictionPolicyNamed, evictionPolicyNames, type EvictionPolicyName } from '../policy/prefix/named-policies.js';
+import {
+  abortSignal, boolean, callable, integer, number, oneOf, optional, readOptions, withDefault, type Field,
+} from '../options.js';
 import { Batching } from './batching.js';
 import type { MemorySample } from './memory-timeline.js';
 import { arrivalModes, ReplayLoop, type ArrivalMode, type ReplayProgress } from './replay-loop.js';
@@ -35,6 +38,14 @@ export interface ReplayOptions {
   readonly prefillTokensPerStep?: number | undefined;
   /** Physical memory for pages, in bytes. Default 8 GiB, or 80 % of what the driver has free where that is less. */
   readonly memoryBytes?: number | undefined;
+  /** `on`: the cache is told what requests say, and what they have in common is computed and kept once. Default `off`. */
+  readonly prefixCache?: 'on' | 'off' | undefined;
+  /** What the prefix cache lets go of first. Default `adaptive`. */
+  readonly policy?: EvictionPolicyName | undefined;
+  /** Rows of finished requests that may stay for their prefixes. Default: no bound but the memory. */
+  readonly poolRows?: number | undefined;
+  /** Whether requests are released after their prefill, without an answer. Default false. */
+  readonly promptOnly?: boolean | undefined;
   /** Which tokens are written and read back. Default `sampled`. */
   readonly verify?: VerifyMode | undefined;
   /** When requests arrive. Default `saturate`. */
@@ -73,6 +84,10 @@ const spec = {
   maxBatch: withDefault(count, 64),
   prefillTokensPerStep: withDefault(count, 2_048),
   memoryBytes: optional(count),
+  prefixCache: withDefault(oneOf(['on', 'off']), 'off'),
+  policy: withDefault(oneOf(evictionPolicyNames), evictionPolicyNames[0]),
+  poolRows: optional(integer()),
+  promptOnly: withDefault(boolean, false),
   verify: withDefault(oneOf(verifyModes), 'sampled'),
   arrivals: withDefault(oneOf(arrivalModes), 'saturate'),
   stepMs: withDefault(number(1e-3), 25),
@@ -109,13 +124,16 @@ export async function replay(options: ReplayOptions): Promise<Replay> {
 
 async function replayOn(driver: Driver, pool: PagePool, settings: Settings): Promise<Replay> {
   const { trace, model, maxTokens, maxBatch, prefillTokensPerStep, verify, arrivals, stepMs, limit, seed, signal } = settings;
+  const { policy, poolRows, promptOnly } = settings;
+  const sharesPrefixes = settings.prefixCache === 'on';
+  const prefixCache = sharesPrefixes ? { policy: evictionPolicyNamed(policy), poolRows } : 'off';
   const startMs = performance.now();
-  const cache = new KvCache({ model, slots: maxBatch, maxTokens, pool, layout: settings.layout });
+  const cache = new KvCache({ model, slots: maxBatch, maxTokens, pool, layout: settings.layout, prefixCache });
   try {
     const { layout } = cache;
     const verification = new Verification({ cache, mode: verify, layout, seed });
-    const batching = new Batching({ cache, verification, maxBatch, prefillTokensPerStep });
-    const feed = new RequestFeed({ trace, ahead: maxBatch, limit, signal });
+    const batching = new Batching({ cache, verification, maxBatch, prefillTokensPerStep, sharesPrefixes, seed });
+    const feed = new RequestFeed({ trace, ahead: maxBatch, limit, promptOnly, signal });
     const loop = new ReplayLoop({
       feed, batching, arrivals, stepMs, signal, onProgress: settings.onProgress,
       canServe: (request) => canServe(request, layout, pool), measure: () => measure(cache, batching),
@@ -133,6 +151,7 @@ async function replayOn(driver: Driver, pool: PagePool, settings: Settings): Pro
     const result: ReplayResult = {
       requests: feed.takenRequests,
       ...totals,
+      hitRate: Math.round((1e6 * totals.cachedTokens) / Math.max(1, totals.promptTokens)) / 1e6,
       refusedRequests: loop.refusedRequests,
       skippedLines: trace.skippedLines ?? 0,
       foregroundMaps, backgroundMaps, unmaps,
@@ -154,7 +173,8 @@ async function replayOn(driver: Driver, pool: PagePool, settings: Settings): Pro
       trace: { name: trace.name ?? 'requests', format: trace.format ?? 'unknown' },
       cache: {
         layout: layout.kind, pageBytes, rowBytes, tokensPerRow, tokenBytes, maxBatch, maxTokens,
-        memoryBytes: budgetPages * pageBytes, prefillTokensPerStep,
+        memoryBytes: budgetPages * pageBytes, prefillTokensPerStep, promptOnly,
+        prefixCache: sharesPrefixes ? { policy, poolRows: poolRows ?? null } : 'off',
       },
       driver: { kind: driver.info.kind, deviceName: driver.info.deviceName },
     };
@@ -172,10 +192,11 @@ function canServe(request: TraceRequest, layout: Layout, pool: PagePool): boolea
 
 function measure(cache: KvCache, batching: Batching): MemorySample {
   const { layout, pool } = cache;
-  const { mappedPages, reclaimablePages } = cache.counts();
+  const { createdPages, mappedPages } = pool.counts();
+  const { reclaimablePages } = cache.counts();
   const tokenBytes = layout.usedBytes(1);
   return {
-    poolBytes: pool.counts().createdPages * layout.pageBytes,
+    poolBytes: createdPages * layout.pageBytes,
     mappedBytes: (mappedPages - reclaimablePages) * layout.pageBytes,
     usedBytes: batching.usedTokens * tokenBytes,
     pagedBytes: batching.pagedTokens * tokenBytes,

@@ -41,7 +41,8 @@ export function chartOf({ result, timeline, arrivals }: Replay): Spec {
   const end = Math.max(1, timeline.at(-1)?.at ?? 1);
   const time = arrivals === 'trace' ? clockAxis(end) : stepAxis(end);
   const values = timeline.map(({ at, poolBytes, mappedBytes, usedBytes }) => ({
-    time: at / time.unit, pool: poolBytes / memory.unit, mapped: mappedBytes / memory.unit, used: usedBytes / memory.unit,
+    time: at / time.unit, pool: poolBytes / memory.unit, mapped: mappedBytes / memory.unit,
+    used: Math.min(usedBytes, mappedBytes) / memory.unit, // shared tokens count several times
   }));
   const names = seriesNames(result);
   const area = (field: Exclude<Series, 'fixed'>, fillOpacity: number): Spec => ({
@@ -95,7 +96,9 @@ function seriesNames(result: ReplayResult): Readonly<Record<Series, string>> {
     fixed: `static reservation, ${formatNumber(times, times < 10 ? 1 : 0)} × as much`,
     pool: 'kept for later',
     mapped: `mapped, at most ${formatBytes(result.peakPhysicalBytes)}`,
-    used: `used, ${formatBytes(result.usedBytesAtPeak)} of it`,
+    used: result.usedBytesAtPeak > result.peakPhysicalBytes
+      ? `used, as ${formatBytes(result.usedBytesAtPeak)} of tokens`
+      : `used, ${formatBytes(result.usedBytesAtPeak)} of it`,
   };
 }
 

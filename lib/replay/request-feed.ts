@@ -23,6 +23,8 @@ export interface RequestFeedOptions {
   readonly ahead: number;
   /** Requests to take in all; the rest of the trace is not read. Default: all. */
   readonly limit?: number | undefined;
+  /** Whether requests ask for no answer, whatever the trace says. Default false. */
+  readonly promptOnly?: boolean;
   readonly signal?: AbortSignal | undefined;
 }
 
@@ -31,17 +33,19 @@ export class RequestFeed {
   readonly #iterator: AsyncIterator<TraceRequest> | Iterator<TraceRequest>;
   readonly #ahead: number;
   readonly #limit: number;
+  readonly #promptOnly: boolean;
   readonly #signal: AbortSignal | undefined;
   readonly #requests = new RingQueue<TraceRequest>();
   #takenRequests = 0;
   #isEnded = false;
   readonly #stop = (): void => this.close();
 
-  constructor({ trace, ahead, limit = Infinity, signal }: RequestFeedOptions) {
+  constructor({ trace, ahead, limit = Infinity, promptOnly = false, signal }: RequestFeedOptions) {
     this.#trace = trace;
     this.#iterator = Symbol.asyncIterator in trace ? trace[Symbol.asyncIterator]() : trace[Symbol.iterator]();
     this.#ahead = ahead;
     this.#limit = limit;
+    this.#promptOnly = promptOnly;
     this.#signal = signal;
     signal?.addEventListener('abort', this.#stop, { once: true });
     if (signal?.aborted) this.close();
@@ -85,7 +89,7 @@ export class RequestFeed {
       try {
         const { done, value } = await this.#iterator.next();
         if (done) return this.close();
-        this.#requests.push(value);
+        this.#requests.push(this.#promptOnly ? { ...value, outputTokens: 0 } : value);
       } catch (error) {
         this.close();
         if (!this.#signal?.aborted) throw error;

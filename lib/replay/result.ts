@@ -2,6 +2,7 @@
 // timeline, which only the report draws, is apart.
 
 import type { ModelShape } from '../memory/model-shape.js';
+import type { EvictionPolicyName } from '../policy/prefix/named-policies.js';
 import type { MemoryPoint } from './memory-timeline.js';
 import type { VerifyMode } from './verification.js';
 
@@ -15,11 +16,19 @@ export interface ReplayResult {
   readonly skippedLines: number;
   /** Prompt tokens of requests whose prefill was done, each once. */
   readonly promptTokens: number;
-  /** Prompt tokens that need not be computed, since the cache had them. */
+  /** Those of them that need not be computed, since the cache had them when the request was first admitted. */
   readonly cachedTokens: number;
+  /** How they came: in a slot that had them already, by mapping the rows of others, by copying from a row. Their sum. */
+  readonly adoptedTokens: number;
+  readonly aliasedTokens: number;
+  readonly copiedTokens: number;
+  /** cachedTokens / promptTokens. */
+  readonly hitRate: number;
   readonly generatedTokens: number;
   /** Tokens computed again because of preemptions. */
   readonly recomputedTokens: number;
+  /** Tokens that preempted requests found in the cache when they came back, and need not compute again. */
+  readonly recoveredTokens: number;
   /** Forward passes. */
   readonly steps: number;
   readonly preemptions: number;
@@ -33,9 +42,9 @@ export interface ReplayResult {
   readonly peakPhysicalBytes: number;
   /** Most physical memory that the pool held: also rows kept for the next requests, given up when somebody needs them. */
   readonly peakPoolBytes: number;
-  /** When `peakPhysicalBytes` was reached: memory of valid tokens. */
+  /** When `peakPhysicalBytes` was reached: memory of valid tokens. Those that sequences share count for each of them. */
   readonly usedBytesAtPeak: number;
-  /** At that moment: what a paged cache with 16-token blocks would have held for the same sequences. */
+  /** At that moment: what a paged cache with 16-token blocks, sharing nothing, would have held for the same sequences. */
   readonly pagedBytesAtPeak: number;
   /** What one contiguous allocation per slot, for `maxTokens` each, would hold all the time. */
   readonly staticBytes: number;
@@ -67,6 +76,10 @@ export interface ReplayResult {
     readonly maxTokens: number;
     readonly memoryBytes: number;
     readonly prefillTokensPerStep: number;
+    /** Whether requests were released after their prefill. */
+    readonly promptOnly: boolean;
+    /** `poolRows`: null without a bound. */
+    readonly prefixCache: 'off' | { readonly policy: EvictionPolicyName; readonly poolRows: number | null };
   };
   readonly driver: { readonly kind: string; readonly deviceName: string };
 }

@@ -56,11 +56,21 @@ export function factsOf(result: ReplayResult): Fact[] {
         `${formatNumber(result.generatedTokens)} generated`,
       ),
     },
+    ...(cache.prefixCache === 'off' ? [] : [{
+      name: 'Prefix cache',
+      value: join(
+        `${formatNumber(100 * result.hitRate, 1)} % of the prompt tokens`, some(result.adoptedTokens, 'adopted'),
+        some(result.aliasedTokens, 'aliased'), some(result.copiedTokens, 'copied'), poolText(cache.prefixCache),
+      ),
+    }]),
     {
       name: 'Preemptions',
       value: preemptions === 0
         ? 'none'
-        : join(formatNumber(preemptions), `${formatNumber(result.recomputedTokens)} tokens computed again`),
+        : join(
+            formatNumber(preemptions), `${formatNumber(result.recomputedTokens)} tokens computed again`,
+            some(result.recoveredTokens, 'found again'),
+          ),
     },
     {
       name: 'Steps',
@@ -93,7 +103,11 @@ export function factsOf(result: ReplayResult): Fact[] {
   ];
 }
 
-/** From the most memory to the least. */
+function poolText({ policy, poolRows }: Exclude<ReplayResult['cache']['prefixCache'], 'off'>): string {
+  return `${policy}, ${poolRows === null ? 'as many rows as memory has' : formatCount('row', poolRows)}`;
+}
+
+/** From the most memory to the least, unless prefixes are shared. */
 export function memoryBarsOf(result: ReplayResult): MemoryBar[] {
   const { maxBatch, maxTokens } = result.cache;
   return [
@@ -106,7 +120,10 @@ export function memoryBarsOf(result: ReplayResult): MemoryBar[] {
       name: 'Paged cache', bytes: result.pagedBytesAtPeak,
       note: `blocks of ${PAGED_BLOCK_TOKENS} tokens, needs paged kernels`,
     },
-    { name: 'Valid tokens', bytes: result.usedBytesAtPeak, note: 'nothing can take less' },
+    {
+      name: 'Valid tokens', bytes: result.usedBytesAtPeak,
+      note: result.cache.prefixCache === 'off' ? 'nothing can take less' : 'without sharing nothing can take less',
+    },
   ];
 }
 

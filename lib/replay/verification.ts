@@ -1,13 +1,16 @@
 // Verification: stands in for the attention kernels, and proves that memory holds what was put there. It writes a pattern
-// made of a key, the tensor and the token when tokens are computed, and reads it back before the sequence is released.
+// made of a key, the tensor and the token when tokens are computed, and reads it back before the sequence is released. What
+// came from the cache was stamped by whoever computed it, and is never written again, only read.
 //
 //   full      every token
-//   sampled   the first and last token of every chunk, the tokens on both sides of every row border (where one page ends and
-//             the next begins, in every tensor), and one decoded token in DECODE_SAMPLE, chosen by a hash
+//   sampled   the marks: the tokens on both sides of every row border (where one page ends and the next begins, in every
+//             tensor) and of every border between runs of text; the first and last token of every chunk; and one decoded
+//             token in DECODE_SAMPLE, chosen by a hash. Of cached tokens the marks, which do not depend on who computed them
 //   off       none
 
 import { mix32 } from '../random.js';
 import type { ReplayCache, ReplaySequence } from './replay-cache.js';
+import type { StampKeys } from './stamp-keys.js';
 import { StampRuns } from './stamp-runs.js';
 
 export const verifyModes = ['full', 'sampled', 'off'] as const;
@@ -57,43 +60,59 @@ export class Verification {
   }
 
   /** Writes the pattern of a pass that computes `tokens` tokens from `from` on, and notes in `runs` where. */
-  stamp(sequence: ReplaySequence, runs: StampRuns, key: number, from: number, tokens: number): void {
+  stamp(sequence: ReplaySequence, runs: StampRuns, keys: StampKeys, from: number, tokens: number): void {
     if (this.#mode === 'off') return;
     if (this.#mode === 'full') {
-      this.#write(sequence, runs, key, from, tokens);
+      this.#write(sequence, runs, keys, from, from + tokens);
       return;
     }
     const end = from + tokens;
     const isDecode = tokens === 1 && from > 0;
-    if (isDecode && mix32(key, from) % DECODE_SAMPLE !== 0 && !this.#isAtBorder(from)) return;
-    this.#write(sequence, runs, key, from, 1);
-    let written = from + 1;
-    // Row `row` begins inside, or right before, token `border`: it and its left neighbour are the two sides.
-    for (let row = this.#rowAfter(from); ; ++row) {
-      const border = this.#firstTokenOf(row);
-      if (border - 1 >= end) break;
-      const start = Math.max(written, border - 1);
-      const stop = Math.min(end, border + 1);
-      if (stop <= start) continue;
-      this.#write(sequence, runs, key, start, stop - start);
-      written = stop;
+    if (isDecode && mix32(keys.keyAt(from), from) % DECODE_SAMPLE !== 0 && this.#nextMark(keys, from) !== from) return;
+    let mark = from;
+    while (mark < end) {
+      let behind = mark + 1;
+      let next = this.#nextMark(keys, behind);
+      for (; next === behind && behind < end; next = this.#nextMark(keys, behind)) behind += 1;
+      this.#write(sequence, runs, keys, mark, behind);
+      mark = next < end || behind === end ? next : end - 1;
     }
-    if (written < end) this.#write(sequence, runs, key, end - 1, 1);
+  }
+
+  /** Notes in `runs` what is to be found in the first `tokens` tokens of a sequence, which came from the cache. */
+  recall(runs: StampRuns, keys: StampKeys, tokens: number): void {
+    if (this.#mode === 'off' || tokens === 0) return;
+    if (this.#mode === 'full') {
+      runs.push(0, tokens);
+      return;
+    }
+    for (let mark = this.#nextMark(keys, 0); mark < tokens; mark = this.#nextMark(keys, mark + 1)) runs.push(mark, 1);
   }
 
   /** Reads back what was stamped, and empties `runs`. Call it before the sequence is released. */
-  verify(sequence: ReplaySequence, runs: StampRuns, key: number): void {
+  verify(sequence: ReplaySequence, runs: StampRuns, keys: StampKeys): void {
     for (let run = 0; run < runs.length; ++run) {
       const tokens = runs.tokensOf(run);
-      this.#mismatches += this.#cache.verifyStamp(sequence, runs.fromOf(run), tokens, key);
+      const from = runs.fromOf(run);
+      forEachKey(keys, from, from + tokens, (start, end, key) => {
+        this.#mismatches += this.#cache.verifyStamp(sequence, start, end - start, key);
+      });
       this.#verifiedTokens += tokens;
     }
     runs.clear();
   }
 
-  #write(sequence: ReplaySequence, runs: StampRuns, key: number, from: number, tokens: number): void {
-    this.#cache.stamp(sequence, from, tokens, key);
-    runs.push(from, tokens);
+  #write(sequence: ReplaySequence, runs: StampRuns, keys: StampKeys, from: number, end: number): void {
+    forEachKey(keys, from, end, (start, stop, key) => {
+      this.#cache.stamp(sequence, start, stop - start, key);
+    });
+    runs.push(from, end - from);
+  }
+
+  /** The first mark from `token` on: a token whose stamp everybody who says the same writes, however the work was cut. */
+  #nextMark(keys: StampKeys, token: number): number {
+    const border = this.#firstTokenOf(this.#rowAfter(token)); // that row begins inside it, or right before it
+    return Math.min(border - 1 < token ? border : border - 1, keys.nextEdge(token));
   }
 
   /** The first token that has bytes in this row of the largest tensor. */
@@ -105,9 +124,15 @@ export class Verification {
   #rowAfter(token: number): number {
     return Math.max(1, Math.ceil((token * this.#tokenBytes) / this.#pageBytes));
   }
+}
 
-  #isAtBorder(token: number): boolean {
-    const border = this.#firstTokenOf(this.#rowAfter(token));
-    return token === border || token === border - 1;
+/** Calls `visit` for each stretch of [from, end) that has one key. */
+function forEachKey(
+  keys: StampKeys, from: number, end: number, visit: (start: number, stop: number, key: number) => void,
+): void {
+  for (let start = from; start < end; ) {
+    const stop = Math.min(end, keys.runEnd(start));
+    visit(start, stop, keys.keyAt(start));
+    start = stop;
   }
 }

@@ -14,6 +14,7 @@ import type { BenchResult } from './measure.js';
 import { prefixIndex } from './prefix-index.js';
 import { prefixReuse } from './prefix-reuse.js';
 import { replayMemory } from './replay-memory.js';
+import { replayPrefixes } from './replay-prefixes.js';
 import { reserve } from './reserve.js';
 import { step } from './step.js';
 
@@ -22,6 +23,7 @@ const machine = `${cpus()[0]?.model ?? 'unknown CPU'}, ${availableParallelism()}
 
 const benchmarks: readonly (() => BenchResult | BenchResult[])[] = [
   step, () => growth(2 * 2 ** 20), () => growth(64 * 1024), decode, reserve, kernels, dense, replayMemory, prefixIndex, prefixReuse,
+  replayPrefixes,
 ];
 
 const results: BenchResult[] = [];

@@ -82,6 +82,36 @@ test('--limit, --arrivals trace', (t) => {
   t.like(result, { requests: 7, completedRequests: 7 });
 });
 
+/** Prompts of 1,000 tokens, of which every second begins like the others. */
+const ALIKE = Array.from({ length: 12 }, (_, at) =>
+  JSON.stringify({ timestamp: at, input_length: 1000, output_length: 3, hash_ids: [at % 2 === 0 ? 0 : 100 + at, 200 + at] })).join('\n');
+
+test('--prefix-cache computes once what prompts have in common; --prompt-only leaves their answers out', (t) => {
+  const file = traceIn(t, ALIKE);
+  const flags = [file, ...SMALL, '--driver', 'host', '--verify', 'full', '--max-batch', '1'];
+  t.like(runVkvJson(['replay', ...flags]), { cachedTokens: 0, hitRate: 0, cache: { prefixCache: 'off', promptOnly: false } });
+  const result = runVkvJson(['replay', ...flags, '--prefix-cache']);
+  t.like(result, {
+    promptTokens: 12_000, cachedTokens: 5 * 512, generatedTokens: 36, mismatches: 0, leakedPages: 0,
+    hitRate: 0.213333, cache: { prefixCache: { policy: 'adaptive', poolRows: null } },
+  });
+  t.is((['adoptedTokens', 'aliasedTokens', 'copiedTokens'] as const).reduce((sum, name) => sum + Number(result[name]), 0), 5 * 512);
+  t.like(runVkvJson(['replay', ...flags, '--prefix-cache', '--prompt-only']), {
+    cachedTokens: 5 * 512, generatedTokens: 0, verifiedTokens: 12_000, cache: { promptOnly: true },
+  });
+  const { stdout } = runVkv(['replay', ...flags, '--prefix-cache']);
+  t.regex(stdout, /12,000 prompt · 2,560 from the cache · 36 generated/);
+  t.regex(stdout, /Prefix cache +21\.3 % of the prompt tokens · .*adaptive, as many rows as memory has/);
+});
+
+test('--policy and --pool-rows stand for --prefix-cache', (t) => {
+  const flags = ['replay', traceIn(t, ALIKE), ...SMALL, '--driver', 'host', '--max-batch', '1'];
+  for (const policy of ['lru', 'slru', 'lfu', 'priority']) {
+    t.like(runVkvJson([...flags, '--policy', policy]), { cachedTokens: 5 * 512, cache: { prefixCache: { policy, poolRows: null } } });
+  }
+  t.like(runVkvJson([...flags, '--pool-rows', '0']), { cachedTokens: 0, cache: { prefixCache: { policy: 'adaptive', poolRows: 0 } } });
+});
+
 test('a mistake in the flags is said before anything runs, with exit code 2', (t) => {
   const message = (...flags: string[]): string => {
     const { exitCode, stderr } = runVkv(['replay', ...flags]);
@@ -94,6 +124,8 @@ test('a mistake in the flags is said before anything runs, with exit code 2', (t
   t.regex(message('--generate', '--report', 'out.png'), /must end in \.html or \.svg/);
   t.regex(message('--generate', '--report', 'no/such/folder/out.svg'), /folder does not exist/);
   t.regex(message('--generate', '--step-ms', '0'), /above 0/);
+  t.regex(message('--generate', '--policy', 'fifo'), /adaptive, lru, slru, lfu, priority/);
+  t.regex(message('--generate', '--pool-rows', '-1'), /at least 0/);
   t.regex(message('--generate', '--page-bytes', '5000'), /multiple of 4 KiB/);
 });
 

@@ -2,15 +2,17 @@ import test from 'ava';
 
 import { createError } from '../../dist/errors/index.js';
 import { Batching } from '../../dist/replay/batching.js';
+import type { TraceRequest } from '../../dist/replay/trace-request.js';
 import { Verification } from '../../dist/replay/verification.js';
-import { FakeCache } from './fake-cache.js';
+import { Random } from '../../dist/random.js';
+import { FakeCache, type Sharing } from './fake-cache.js';
 
-function setUp({ slots = 4, budgetTokens = 1_000, prefillTokensPerStep = 100 } = {}): {
+function setUp({ slots = 4, budgetTokens = 1_000, prefillTokensPerStep = 100, sharing = 'off' as Sharing } = {}): {
   cache: FakeCache; batching: Batching; verification: Verification; enqueue: (...lengths: [number, number][]) => void;
 } {
-  const cache = new FakeCache({ slots, budgetTokens });
+  const cache = new FakeCache({ slots, budgetTokens, sharing });
   const verification = new Verification({ cache, mode: 'full', seed: 1, layout: { pageBytes: 64, maxTokenBytes: 1 } });
-  const batching = new Batching({ cache, verification, maxBatch: slots, prefillTokensPerStep });
+  const batching = new Batching({ cache, verification, maxBatch: slots, prefillTokensPerStep, sharesPrefixes: sharing !== 'off' });
   let line = 0;
   const enqueue = (...lengths: [number, number][]): void => {
     for (const [promptTokens, outputTokens] of lengths) batching.enqueue({ line: ++line, arrivalMs: 0, promptTokens, outputTokens });
@@ -168,4 +170,60 @@ test('a random load ends with every request served once and every token right', 
   t.like(batching.totals, { completedRequests: 400, promptTokens: sum(0), generatedTokens: sum(1) });
   t.true(batching.totals.preemptions > 0, 'the load is meant to preempt');
   t.deepEqual([verification.mismatches, cache.running.size, cache.freeTokens, batching.usedTokens], [0, 0, 300, 0]);
+});
+
+const saying = (promptTokens: number, outputTokens: number, ...ids: number[]): TraceRequest =>
+  ({ line: 1, arrivalMs: 0, promptTokens, outputTokens, hashIds: Int32Array.from(ids) });
+
+test('a cache that is told what requests say shares what they have in common, and every token is verified', (t) => {
+  const { cache, batching, verification } = setUp({ slots: 1, budgetTokens: 4_000, prefillTokensPerStep: 2_000, sharing: 'right' });
+  for (const request of [saying(1_024, 3, 1, 2), saying(1_500, 1, 1, 2, 3), saying(1_500, 1, 1, 4, 3), saying(1_500, 0, 1, 2, 3)]) {
+    batching.enqueue(request);
+  }
+  runToEnd(batching);
+  const passes = cache.log.filter((line) => line.startsWith('pass'));
+  t.deepEqual(passes, ['pass 0+1024', 'pass 0+1', 'pass 0+1', 'pass 0+476', 'pass 0+988', 'pass 0+1']);
+  t.like(batching.totals, { promptTokens: 5_524, cachedTokens: 1_024 + 512 + 1_499, aliasedTokens: 3_035, adoptedTokens: 0, copiedTokens: 0 });
+  t.deepEqual([verification.mismatches, verification.verifiedTokens], [0, 1_026 + 3 * 1_500]);
+});
+
+test('answers, and prompts without ids, are like no other', (t) => {
+  const { batching } = setUp({ slots: 1, budgetTokens: 4_000, prefillTokensPerStep: 2_000, sharing: 'right' });
+  const alike = [saying(700, 1, 1), saying(700, 1, 1), saying(700, 1), saying(700, 1)];
+  for (const request of [saying(700, 400, 1, 2), saying(1_024, 1, 1, 2), ...alike]) batching.enqueue(request);
+  runToEnd(batching);
+  t.is(batching.totals.cachedTokens, 700 + 512 + 512, 'the second finds the prompt of the first, and nothing of its answer');
+});
+
+test('rows of another text are noticed', (t) => {
+  const { batching, verification } = setUp({ slots: 1, budgetTokens: 4_000, prefillTokensPerStep: 2_000, sharing: 'wrong' });
+  for (const request of [saying(1_024, 1, 1, 2), saying(1_024, 1, 1, 3)]) batching.enqueue(request);
+  runToEnd(batching);
+  t.is(verification.mismatches, 1_023 - 512);
+});
+
+test('who gave way finds its own tokens again, prompt and answer', (t) => {
+  const { cache, batching, verification } = setUp({ budgetTokens: 26, sharing: 'right' });
+  for (const id of [1, 2]) batching.enqueue(saying(10, 8, id));
+  runToEnd(batching);
+  t.is(cache.log.filter((line) => line.startsWith('pass')).at(-4), 'pass 0+1', 'the one token that was not computed');
+  t.like(batching.totals, {
+    completedRequests: 2, promptTokens: 20, generatedTokens: 16, preemptions: 1, recomputedTokens: 0, recoveredTokens: 13,
+    cachedTokens: 0, steps: 12,
+  });
+  t.is(verification.mismatches, 0);
+});
+
+test('a random load with shared prefixes ends with every token right', (t) => {
+  const { cache, batching, verification } = setUp({ slots: 5, budgetTokens: 4_000, prefillTokensPerStep: 700, sharing: 'right' });
+  const random = new Random(7);
+  for (let line = 0; line < 200; ++line) {
+    const promptTokens = 1 + random.integer(2_000);
+    const ids = Array.from({ length: Math.ceil(promptTokens / 512) }, (_, block) => 10 * block + random.integer(2));
+    batching.enqueue(saying(promptTokens, random.integer(600), ...ids));
+  }
+  runToEnd(batching, 100_000);
+  const { completedRequests, preemptions, cachedTokens, recoveredTokens, promptTokens } = batching.totals;
+  t.true(preemptions > 0 && recoveredTokens > 0 && cachedTokens > 0.2 * promptTokens, 'the load is meant to do all that');
+  t.deepEqual([completedRequests, verification.mismatches, cache.running.size, batching.usedTokens], [200, 0, 0, 0]);
 });

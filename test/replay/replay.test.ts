@@ -3,6 +3,7 @@ import test from 'ava';
 import { isKvError } from '../../dist/errors/index.js';
 import { Driver } from '../../dist/memory/driver.js';
 import { MockDevice } from '../../dist/memory/mock-device.js';
+import { evictionPolicyNames } from '../../dist/policy/prefix/named-policies.js';
 import { replay, type ReplayOptions } from '../../dist/replay/replay.js';
 import { isSound, type Replay } from '../../dist/replay/result.js';
 import { TraceReader } from '../../dist/replay/trace-reader.js';
@@ -58,6 +59,43 @@ test('with little memory sequences give way to each other, and every token is st
   t.true(result.preemptions > 0 && result.recomputedTokens > 0, 'it is meant to preempt');
   t.true(result.peakPoolBytes <= 4 * 2 ** 20 && result.peakPhysicalBytes <= result.peakPoolBytes);
   t.true(result.usedBytesAtPeak <= result.pagedBytesAtPeak && result.usedBytesAtPeak <= result.peakPhysicalBytes);
+});
+
+for (const layout of ['per-layer', 'sliced', 'fused'] as const) {
+  for (const driver of ['host', 'mock'] as const) {
+    test(`prefixes are shared, every token verified under the key of its text: ${layout}, ${driver}`, async (t) => {
+      const options = { layout, trace: workload(300), maxTokens: 8_192, maxBatch: 16, prefixCache: 'on', verify: 'full' } as const;
+      const { result } = driver === 'host' ? await replay({ ...smallHost, ...options }) : await onMock(options);
+      t.like(result, { completedRequests: 300, mismatches: 0, leakedPages: 0, cache: { prefixCache: { policy: 'adaptive', poolRows: null } } });
+      const { cachedTokens, adoptedTokens, aliasedTokens, copiedTokens, promptTokens, hitRate } = result;
+      t.is(adoptedTokens + aliasedTokens + copiedTokens, cachedTokens);
+      t.true(aliasedTokens > 0 && hitRate > 0.1, `hit rate ${hitRate}`);
+      t.true(Math.abs(hitRate - cachedTokens / promptTokens) < 1e-6);
+      t.true(result.verifiedTokens >= promptTokens, 'those from the cache too');
+    });
+  }
+}
+
+for (const policy of evictionPolicyNames) {
+  test(`with little memory and shared prefixes the preempted find their own rows again: ${policy}`, async (t) => {
+    const { result } = await replay({
+      ...smallHost, trace: new Workload({ requests: 300, seed: 2, maxPromptTokens: 2_048 }), memoryBytes: 4 * 2 ** 20,
+      maxTokens: 8_192, maxBatch: 32, prefixCache: 'on', policy, verify: 'full',
+    });
+    t.like(result, { completedRequests: 300, refusedRequests: 0, mismatches: 0, leakedPages: 0 });
+    t.true(result.preemptions > 0 && result.recoveredTokens > 0, 'it is meant to preempt');
+    t.true(result.peakPoolBytes <= 4 * 2 ** 20 && result.peakPhysicalBytes <= result.peakPoolBytes);
+  });
+}
+
+test('poolRows 0 keeps nothing after release; a pool of a few rows keeps little; promptOnly asks for no answer', async (t) => {
+  const run = async (poolRows?: number): Promise<Replay['result']> =>
+    (await onMock({ trace: workload(200), maxBatch: 1, prefixCache: 'on', promptOnly: true, poolRows })).result;
+  const [none, few, all] = [await run(0), await run(20), await run()];
+  t.deepEqual([none.cachedTokens, none.generatedTokens], [0, 0]);
+  t.true(few.cachedTokens > 0 && few.cachedTokens < all.cachedTokens);
+  t.deepEqual(few.cache.prefixCache, { policy: 'adaptive', poolRows: 20 });
+  t.true(none.cache.promptOnly && none.completedRequests === 200);
 });
 
 test('a request larger than the whole budget, or longer than maxTokens, is refused and the others are served', async (t) => {

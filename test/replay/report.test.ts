@@ -10,7 +10,8 @@ const GIB = 2 ** 30;
 function resultWith(changes: Partial<ReplayResult> = {}): ReplayResult {
   return {
     requests: 12, completedRequests: 10, refusedRequests: 1, skippedLines: 2, promptTokens: 1_000, cachedTokens: 0,
-    generatedTokens: 100, recomputedTokens: 50, steps: 40, preemptions: 3, foregroundMaps: 20, backgroundMaps: 60, unmaps: 5,
+    adoptedTokens: 0, aliasedTokens: 0, copiedTokens: 0, hitRate: 0, generatedTokens: 100, recomputedTokens: 50, recoveredTokens: 0,
+    steps: 40, preemptions: 3, foregroundMaps: 20, backgroundMaps: 60, unmaps: 5,
     peakPhysicalBytes: 4 * GIB, peakPoolBytes: 8 * GIB, usedBytesAtPeak: 3 * GIB, pagedBytesAtPeak: 3.2 * GIB,
     staticBytes: 384 * GIB, verify: 'sampled', verifiedTokens: 500, mismatches: 0, leakedPages: 0,
     stepOverheadUs: { p50: 0.8, p99: 120, max: 4_321 }, wallSeconds: 2, interrupted: false, seed: 1,
@@ -18,6 +19,7 @@ function resultWith(changes: Partial<ReplayResult> = {}): ReplayResult {
     cache: {
       layout: 'per-layer', pageBytes: 2 ** 21, rowBytes: 2 ** 26, tokensPerRow: 2_048, tokenBytes: 32_768, maxBatch: 64,
       maxTokens: 196_608, memoryBytes: 8 * GIB, prefillTokensPerStep: 2_048,
+      promptOnly: false, prefixCache: 'off',
     },
     driver: { kind: 'host', deviceName: 'host memory' },
     ...changes,

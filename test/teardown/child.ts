@@ -35,13 +35,14 @@ function openCache(driver: Driver, pool?: PagePool): KvCache {
   return new KvCache({ model, slots: 8, maxTokens: 4096, growth: ahead(2000), eagerRows: 4, ...place });
 }
 
-/** A sequence with tokens; the mapper has work for a while. */
+/** A sequence with tokens, the same for all, so that they share rows; the mapper has work for a while. */
 function start(cache: KvCache, tokens = 100): Sequence {
-  const sequence = cache.acquire();
+  const sequence = cache.acquire({ tokens: Int32Array.from({ length: tokens }, (_, index) => index) });
+  const { length } = sequence;
   const batch = cache.createBatch();
-  batch.add(sequence, tokens);
+  batch.add(sequence, tokens - length);
   cache.prepare(batch);
-  cache.stamp(sequence, 0, tokens, 1);
+  cache.stamp(sequence, length, tokens - length, 1);
   cache.commit(batch);
   return sequence;
 }
@@ -64,7 +65,8 @@ const scenarios: Readonly<Record<string, (on: DriverName) => void | Promise<void
   'open': (on) => {
     const cache = openCache(openDriver(on));
     const sequence = start(cache);
-    kept.push(cache, sequence, sequence.view(0), cache.tensors);
+    kept.push(cache, sequence, sequence.view(0), cache.tensors, sequence.fork());
+    start(cache).release();
     start(cache).release({ fence: { step: 9 } });
     start(cache).release({ fence: { stream: 0n } });
     const batch = cache.createBatch();

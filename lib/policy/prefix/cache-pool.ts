@@ -140,7 +140,7 @@ export class CachePool implements PinListener {
    * in it.)
    */
   settle(leaf: number, reason: number): void {
-    const { tree, ledger } = this.#parts;
+    const { tree, ledger, listeners } = this.#parts;
     const to = tree.nodes.to[leaf]!;
     const backed = ledger.backedTokens(leaf);
     if (backed === to) return;
@@ -153,6 +153,7 @@ export class CachePool implements PinListener {
       const row = path.rows[index];
       if (path.length !== kept || row === undefined || row < 0 || ledger.isHolding(row)) continue;
       ledger.attachTail(leaf, row);
+      for (const listener of listeners) listener.backed?.(leaf);
       return;
     }
   }

@@ -1,10 +1,14 @@
 // The prefix index: text that is cached, found by its tokens.
 
+export { adaptive } from './adaptive.js';
+export { blockKey, blockKeys, domainKey, formatBlockKey, type BlockKey } from './chain-key.js';
 export {
   domainParts, prefixDomain, sharedDomain, type PrefixDomain, type PrefixDomainPart, type PrefixDomainParts,
 } from './domain.js';
 export { dropReasons, type DropReason, type DroppedRows } from './dropped-rows.js';
 export type { EvictionContext, EvictionPolicy, EvictionPolicyFactory } from './eviction-policy.js';
+export { lfu, type LeastFrequentlyUsedOptions } from './lfu.js';
+export type { ItemNames } from './key-words.js';
 export { lru } from './lru.js';
 export type { NodeView } from './node-table.js';
 export type { PrefixExplanation } from './prefix-explanation.js';
@@ -15,5 +19,8 @@ export type { PathOptions, PrefixPath } from './prefix-path.js';
 export {
   PrefixTexts, type PrefixTextsOptions, type PromptItem, type PromptItemKind, type TextSource,
 } from './prefix-text.js';
+export { priority, type PriorityOptions } from './priority.js';
 export { rowArithmetic, type RowArithmetic, type RowShape } from './row-arithmetic.js';
+export { slru, type SegmentedLruOptions } from './slru.js';
+export type { BlockChanges, RemovedBlocks, StoredBlocks, StoredBlocksOptions, StoredRun } from './stored-blocks.js';
 export type { TextListener } from './text-listener.js';

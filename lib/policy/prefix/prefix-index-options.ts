@@ -2,6 +2,7 @@
 
 import type { EvictionPolicyFactory } from './eviction-policy.js';
 import type { RowArithmetic } from './row-arithmetic.js';
+import type { StoredBlocksOptions } from './stored-blocks.js';
 import type { TextListener } from './text-listener.js';
 
 export interface PrefixIndexOptions {
@@ -22,6 +23,8 @@ export interface PrefixIndexOptions {
   readonly rememberedCuts?: number | undefined;
   /** A clock in milliseconds, for `explain`. Default: always 0. */
   readonly now?: (() => number) | undefined;
+  /** Keep account of blocks by their keys (`index.blocks`). Default: not. */
+  readonly blocks?: StoredBlocksOptions | undefined;
   /** Hear what text comes and goes. */
   readonly listeners?: readonly TextListener[] | undefined;
 }

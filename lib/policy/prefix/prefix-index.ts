@@ -29,6 +29,7 @@ import { Matcher, type PrefixMatch } from './prefix-match.js';
 import { PrefixPath, type PathOptions } from './prefix-path.js';
 import { PrefixTree } from './prefix-tree.js';
 import { RowLedger } from './row-ledger.js';
+import { StoredBlocks } from './stored-blocks.js';
 import { TenantQuota } from './tenant-quota.js';
 
 const bound = reasonNumber('bound');
@@ -36,6 +37,8 @@ const bound = reasonNumber('bound');
 export class PrefixIndex {
   /** Rows that it stopped holding since the caller last cleared this. */
   readonly dropped = new DroppedRows();
+  /** What is stored, in blocks; undefined unless asked for. */
+  readonly blocks: StoredBlocks | undefined;
   readonly #nodes = new NodeTable();
   readonly #tree: PrefixTree;
   readonly #ledger: RowLedger;
@@ -56,9 +59,10 @@ export class PrefixIndex {
     const tree = new PrefixTree(nodes, hashBits);
     const ledger = new RowLedger(nodes, arithmetic, this.dropped);
     const roots = new DomainRoots(tree);
+    this.blocks = options.blocks === undefined ? undefined : new StoredBlocks({ tree, ledger, roots }, options.blocks);
     const values = new EndValues(tree, endValues);
     const memory = new EvictionMemory({ tree, roots, now, places: rememberedCuts });
-    const listeners = [memory, values, ...options.listeners ?? []];
+    const listeners = [memory, values, ...this.blocks === undefined ? [] : [this.blocks], ...options.listeners ?? []];
     this.#policy = policy({
       nodes,
       copyText: (node, from, to, target, start) => { tree.copyPath(node, from, to, target, start); },

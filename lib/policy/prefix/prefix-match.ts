@@ -91,7 +91,8 @@ export class Matcher {
     // The last tokens of a running sequence's text may lie in no row the index holds.
     for (let whole = arithmetic.wholeRows(place.tokens); arithmetic.rowsFor(place.tokens) > whole;) {
       if (ledger.partialNode(place.node, place.tokens) >= 0) break;
-      place.tokens = arithmetic.tokensIn(whole);
+      // Others may go on from where this node starts, in rows that the index holds.
+      place.tokens = Math.max(arithmetic.tokensIn(whole), from[place.node]!);
       while (place.tokens <= from[place.node]! && place.node !== root) place.node = parent[place.node]!;
       whole = arithmetic.wholeRows(place.tokens);
     }

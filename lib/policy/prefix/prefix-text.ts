@@ -4,6 +4,7 @@
 
 import { createError } from '../../errors/index.js';
 import { checkInteger } from '../../options.js';
+import type { ItemNames } from './key-words.js';
 
 const owner = 'PrefixTexts';
 
@@ -36,9 +37,11 @@ export interface PrefixTextsOptions {
   readonly names?: number | undefined;
 }
 
-export class PrefixTexts {
+export class PrefixTexts implements ItemNames {
   readonly #index: TextSource;
   readonly #numbers = new Map<string, number>();
+  /** By number. */
+  readonly #contents = new Map<number, string>();
   readonly #firstSweepNames: number;
   readonly #names: number;
   /** Numbers that texts of the index had at the last sweep, also of contents that were forgotten before. */
@@ -56,6 +59,11 @@ export class PrefixTexts {
   /** Contents that have a number now. */
   get count(): number {
     return this.#numbers.size;
+  }
+
+  /** What a number stands for, for keys: the same for the same content in every process. */
+  nameOf(number: number): string | undefined {
+    return this.#contents.get(number);
   }
 
   /**
@@ -96,6 +104,7 @@ export class PrefixTexts {
     if (known !== undefined) return known;
     const number = this.#unusedNumber();
     this.#numbers.set(key, number);
+    this.#contents.set(number, key);
     return number;
   }
 
@@ -121,7 +130,11 @@ export class PrefixTexts {
     this.#index.forTexts((tokens, from, to) => {
       for (let at = from; at < to; at += 1) if (tokens[at]! < 0) found.add((-1 - tokens[at]!) >> 1);
     });
-    for (const [key, number] of this.#numbers) if (!found.has(number)) this.#numbers.delete(key);
+    for (const [key, number] of this.#numbers) {
+      if (found.has(number)) continue;
+      this.#numbers.delete(key);
+      this.#contents.delete(number);
+    }
     this.#inUse = found;
     this.#sweepAt = Math.max(this.#firstSweepNames, 2 * this.#numbers.size);
   }

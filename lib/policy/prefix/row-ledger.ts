@@ -69,12 +69,18 @@ export class RowLedger {
    * their last row only partly: of any text that goes on from there. -1: those tokens lie in no row the index holds.
    */
   partialNode(node: number, tokens: number): number {
-    const { firstChild, tailRow, to } = this.#nodes;
+    const { parent, firstChild, nextSibling, tailRow, to } = this.#nodes;
     const wanted = this.arithmetic.wholeRows(tokens);
-    for (let below = node; below >= 0; below = firstChild[below]!) {
+    for (let below = node; ;) { // nearly always the node itself or its first child has it
       if (tailRow[below]! >= 0 || this.arithmetic.wholeRows(to[below]!) > wanted) return below;
+      if (firstChild[below]! >= 0) {
+        below = firstChild[below]!;
+        continue;
+      }
+      while (below !== node && nextSibling[below]! < 0) below = parent[below]!;
+      if (below === node) return -1;
+      below = nextSibling[below]!;
     }
-    return -1;
   }
 
   /** The row with the last of `tokens` tokens, of a node that `partialNode` answered. */

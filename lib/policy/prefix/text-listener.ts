@@ -10,4 +10,6 @@ export interface TextListener {
   split(upper: number, lower: number): void;
   /** `lower` now has the tokens of `upper`, its parent until now, in front of its own; `upper` is gone. */
   joined(upper: number, lower: number): void;
+  /** The last tokens of the leaf lie in a row again, after they lay in none: a match finds them. */
+  backed?(leaf: number): void;
 }

@@ -54,6 +54,15 @@ cacheTests('a growing sequence takes rows of the pool, and only what it needs', 
   t.is(bench.cache.prefixes.metrics.droppedRows.evicted, 1);
 });
 
+cacheTests('pages set aside for a prompt are not evicted for a second time', { rows: 6, growth: ahead() }, (t, bench) => {
+  const speaker = new Speaker(bench.cache);
+  speaker.say(textOf(1, 2)).release();
+  speaker.say(textOf(2, 2)).release();
+  speaker.say(textOf(3, 3)).release();
+  t.is(cachedRowsOf(bench.cache, textOf(2, 2)), 2);
+  t.is(cachedRowsOf(bench.cache, textOf(1, 2)), 0, 'one row for the prompt, and one to go on');
+});
+
 cacheTests('rows in use are never evicted: the growth is refused instead', { rows: 5 }, (t, bench) => {
   const speaker = new Speaker(bench.cache);
   speaker.say(textOf(1, 2)).release();
@@ -79,6 +88,16 @@ cacheTests('an admission that does not fit leaves counts, order and contents; wh
   t.is(cachedRowsOf(bench.cache, textOf(1, 3)), 2);
   t.is(cachedRowsOf(bench.cache, textOf(2, 2)), 2);
   other.release();
+});
+
+cacheTests('a prompt that fits an empty cache fits a full one, whatever of it is cached', { rows: 6, slots: 1 }, (t, bench) => {
+  const speaker = new Speaker(bench.cache);
+  speaker.say(textOf(1, 6)).release();
+  const alike = [...textOf(1, 6).slice(0, 100), ...tokensOf(2, 6 * rowTokens - 100)]; // ends inside the second row
+  const sequence = speaker.say(alike);
+  t.is(sequence.cachedTokens, rowTokens, 'there is no room to copy from the second row');
+  t.is(speaker.wrongTokens(sequence, alike), 0);
+  sequence.release();
 });
 
 cacheTests('a tenant has no more than its quota, and takes nothing from others', { prefixCache: { tenantRows: 2 } }, (t, bench) => {

@@ -35,6 +35,7 @@ test('a value stays when its text goes on, branches or is joined again', (t) => 
   owner.release(sequence);
   owner.release(computed(owner, join(run(0, 14), run(70, 6))));
   owner.release(computed(owner, join(run(0, 3), run(80, 6))));
+  owner.release(computed(owner, join(run(0, 10), run(90, 6))));
   t.is(owner.index.valueAt(sharedDomain, run(0, 10)), 'ten');
   t.is(owner.index.valueAt(sharedDomain, run(0, 20)), 'twenty');
   owner.evict(2);

@@ -2,7 +2,7 @@
 
 import test from 'ava';
 
-import { lru, prefixDomain, type EvictionPolicyFactory } from '../../../dist/policy/prefix/index.js';
+import { lru, prefixDomain, sharedDomain, type EvictionPolicyFactory } from '../../../dist/policy/prefix/index.js';
 import { cache, join, owned, run } from './texts.js';
 
 test('a text loses its end first, row by row', (t) => {
@@ -90,6 +90,28 @@ test('a sequence keeps no rows from eviction that it did not find', (t) => {
     owner.verify();
     owner.release(sequence);
   }
+});
+
+test('where a row ends inside a token, the row that a sequence has copied from stays with it as well', (t) => {
+  const owner = owned({ tokenUnits: 3, rowUnits: 8 }); // 2⅔ tokens a row
+  cache(owner, run(0, 16));
+  owner.acquire(run(0, 16), { limit: 4 });
+  t.false(owner.index.match(sharedDomain, run(0, 16), 4).isTailPooled);
+  t.is(owner.evict(9), 4);
+  t.is(owner.cached(run(0, 16)), 5);
+});
+
+test('text that goes on from a released one has its own count of uses', (t) => {
+  const uses: number[] = [];
+  const owner = owned({
+    policy: (context) => {
+      const policy = lru()(context);
+      return { ...bound(policy), add: (node) => { uses.push(context.nodes.uses[node]!); policy.add(node); } };
+    },
+  });
+  for (let time = 1; time <= 3; time += 1) cache(owner, run(0, 4));
+  cache(owner, run(0, 12));
+  t.deepEqual(uses, [1, 2, 3, 1, 4]);
 });
 
 test('a pool never has more rows than its bound after a release', (t) => {

@@ -102,6 +102,7 @@ const bounds: { name: string; options: Partial<OwnerOptions> }[] = [
   { name: 'a pool without bound', options: {} },
   { name: 'a pool of 12 rows', options: { poolRows: 12 } },
   { name: 'quotas of 6 rows', options: { poolRows: 20, tenantRows: 6 } },
+  { name: 'rows named late', options: { poolRows: 12, namesLate: true } },
   { name: 'hashes of 2 bits', options: { poolRows: 40, hashBits: 2 } },
 ];
 

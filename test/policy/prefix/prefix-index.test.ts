@@ -209,6 +209,30 @@ test('what was cached before a sequence came stays when it takes tokens back', (
   t.is(owner.cached(run(0, 20)), 12);
 });
 
+test('what another sequence computed first stays when a duplicate takes tokens back', (t) => {
+  const owner = owned();
+  const [first, second] = [owner.acquire(run(0, 8)), owner.acquire(run(0, 8))];
+  owner.commit(first, 8);
+  owner.release(first);
+  owner.commit(second, 8);
+  owner.truncate(second, 3);
+  t.is(owner.cached(run(0, 8)), 8);
+});
+
+test('tokens whose row is gone are not found until a sequence has one for them', (t) => {
+  const owner = owned();
+  for (const first of [100, 200]) cache(owner, join(run(0, 6), run(first, 4)));
+  const withoutRow = owner.index.acquire(sharedDomain, run(0, 6), 6, new Int32Array(2).fill(-1), { isStored: true, level: 0 });
+  t.is(withoutRow.length, 6);
+  const second = owner.acquire(run(0, 6), { limit: 0 });
+  owner.evict(9);
+  t.is(owner.cached(run(0, 6)), 4);
+  owner.commit(second, 6);
+  t.is(owner.cached(run(0, 6)), 6);
+  owner.index.release(withoutRow);
+  owner.verify();
+});
+
 test('clear drops what no sequence uses and leaves the rest', (t) => {
   const owner = owned();
   cache(owner, join(run(0, 8), run(20, 8)));

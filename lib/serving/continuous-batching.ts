@@ -1,0 +1,294 @@
+// ContinuousBatching: many requests through one engine, a step at a time. A step is one forward pass: it admits who may
+// start, plans a token for every sequence that decodes and chunks for prompts, makes room, calls the engine, and hands out
+// tokens. The schedulers feed it and decide when to step. For one thread; nothing may be called while a step runs but
+// `enqueue`.
+//
+// Invariants: who runs has a slot, and the running are in order; whoever gives way waits under his old number; every request
+// that was enqueued ends exactly once, with a result or an error.
+
+import { isKvError } from '../errors/index.js';
+import type { Batch } from '../memory/batch.js';
+import { planStep } from '../policy/step-plan.js';
+import { AdmissionControl, DRIVER_RETRIES } from './admission-control.js';
+import { EngineCalls, type EngineCall } from './engine-calls.js';
+import type { Generation, GenerationResult } from './generation.js';
+import { Pass } from './pass.js';
+import type { ReadSchedulerOptions } from './scheduler-options.js';
+import { TenantShares } from './tenant-shares.js';
+import { noTotals } from './totals.js';
+import { WaitingList } from './waiting-list.js';
+
+export class ContinuousBatching {
+  readonly totals = noTotals();
+  readonly #options: ReadSchedulerOptions;
+  readonly #admission: AdmissionControl;
+  readonly #engine: EngineCalls;
+  readonly #batch: Batch;
+  readonly #prefill: Pass;
+  readonly #decode: Pass;
+  readonly #waiting = new WaitingList();
+  readonly #running: Generation[] = [];
+  readonly #shares = new TenantShares();
+  /** Nobody is admitted until somebody has ended: an admission was refused, or somebody had to give way. */
+  #isFull = false;
+
+  constructor(options: ReadSchedulerOptions) {
+    const { cache, engine, maxBatch, now } = options;
+    this.#options = options;
+    this.#admission = new AdmissionControl(options);
+    this.#engine = new EngineCalls({ engine, totals: this.totals, now });
+    this.#batch = cache.createBatch(maxBatch);
+    this.#prefill = new Pass(maxBatch);
+    this.#decode = new Pass(maxBatch);
+  }
+
+  get waitingRequests(): number {
+    return this.#waiting.length;
+  }
+
+  get runningRequests(): number {
+    return this.#running.length;
+  }
+
+  get isIdle(): boolean {
+    return this.#running.length === 0 && this.#waiting.length === 0;
+  }
+
+  enqueue(generation: Generation): void {
+    generation.share = this.#shares.enter(generation.tenant);
+    this.#waiting.add(generation);
+  }
+
+  /**
+   * Runs one step. Rejects with what no request can be blamed for: a lost driver, a closed cache, an option's function that
+   * throws; then call `failAll`.
+   */
+  async step(): Promise<void> {
+    this.#dropEnded();
+    this.#admit();
+    if (!this.#prepare()) return;
+    try {
+      if (!await this.#call('decode', this.#decode) || !await this.#call('prefill', this.#prefill)) return;
+      this.#options.cache.commit(this.#batch);
+      this.totals.steps += 1;
+      this.#advance(this.#decode);
+      this.#advance(this.#prefill);
+    } finally {
+      if (this.#batch.isPrepared && !this.#options.cache.isClosed) this.#options.cache.discard(this.#batch);
+      this.#removeEnded();
+    }
+  }
+
+  /** Ends all requests with an error. */
+  failAll(error: Error): void {
+    this.#waiting.removeIf((generation) => {
+      this.#fail(generation, error);
+      return true;
+    });
+    for (const generation of this.#running.splice(0)) this.#fail(generation, error);
+    this.#isFull = false;
+  }
+
+  /** Ends whoever was aborted or is too late, and puts back whoever lost his slot (`prefixes.reset` with `preempt`). */
+  #dropEnded(): void {
+    const nowMs = this.#options.now();
+    const isOver = (generation: Generation): boolean => {
+      const error = generation.refusalAt(nowMs);
+      if (error !== undefined) this.#fail(generation, error);
+      return error !== undefined;
+    };
+    this.#waiting.removeIf(isOver);
+    for (const generation of this.#running) {
+      if (!isOver(generation) && generation.sequence!.isReleased) this.#giveUp(generation);
+    }
+    this.#removeEnded();
+  }
+
+  /** Starts waiting requests while there are slots, memory, and prefill tokens in this step that no earlier prompt takes. */
+  #admit(): void {
+    const { order, maxBatch, prefillTokensPerStep } = this.#options;
+    const isReady = (generation: Generation): boolean => this.#admission.isReady(generation, this.#running);
+    while (this.#waiting.length > 0) {
+      const hasRoom = this.#running.length === 0 || (!this.#isFull && this.#running.length < maxBatch);
+      if (!hasRoom && !this.#hasLessUrgent()) return;
+      const next = this.#waiting.first(order, isReady);
+      if (next === undefined) return;
+      let prefillTokens = 0;
+      for (const other of this.#running) if (order(other, next) < 0) prefillTokens += other.remainingPrefillTokens;
+      if (prefillTokens >= prefillTokensPerStep) return;
+      if (hasRoom && this.#start(next)) continue;
+      const last = this.#running.at(-1);
+      if (last === undefined || last.urgency >= next.urgency) return;
+      this.#preempt(last);
+      this.#isFull = false;
+    }
+  }
+
+  /** Whether some waiting request is more urgent than the last running one. */
+  #hasLessUrgent(): boolean {
+    const { urgency } = this.#running.at(-1)!;
+    return urgency < 255 && this.#waiting.first((a, b) => b.urgency - a.urgency, () => true)!.urgency > urgency;
+  }
+
+  /** Leases a slot, or ends the request when nothing can make room for it. False: it has to wait. */
+  #start(generation: Generation): boolean {
+    const isAlone = this.#running.length === 0;
+    if (!isAlone && !this.#admission.hasRoom(generation)) {
+      this.#isFull = true;
+      return false;
+    }
+    try {
+      generation.start(isAlone ? this.#admission.leaseAlone(generation) : this.#admission.lease(generation));
+    } catch (error) {
+      if (!isKvError(error) || error.recovery === 'restart' || error.code === 'KV_CLOSED') throw error;
+      if (error.recovery === 'free' && !isAlone) {
+        this.#isFull = true;
+        return false;
+      }
+      this.#waiting.remove(generation);
+      this.#fail(generation, error);
+      return true;
+    }
+    this.#waiting.remove(generation);
+    this.#count(generation);
+    if (!this.#skipPrefill(generation)) return true;
+    this.#running.push(generation);
+    this.#running.sort(this.#options.order);
+    return true;
+  }
+
+  /**
+   * Where the whole prompt is cached with its last logits, the first token is there at once. False: the request has ended
+   * with it.
+   */
+  #skipPrefill(generation: Generation): boolean {
+    try {
+      const token = this.#engine.nextOfCached(generation);
+      if (token === undefined) return true;
+      this.totals.skippedPrefills += 1;
+      this.#accept(generation, token, this.#options.now());
+    } catch (error) { // its sampler's
+      this.#fail(generation, error as Error);
+    }
+    return generation.sequence !== undefined;
+  }
+
+  #count({ preemptions, promptTokens, cachedTokens, lostTokens, length }: Generation): void {
+    this.totals.recomputedTokens += Math.max(0, lostTokens - length);
+    if (preemptions > 0) return;
+    this.totals.promptTokens += promptTokens;
+    this.totals.cachedTokens += cachedTokens;
+  }
+
+  /** Memory for the step, from those last in order if there is none other. False: there is nothing to run. */
+  #prepare(): boolean {
+    for (let tries = 0; this.#running.length > 0;) {
+      this.#fillBatch();
+      try {
+        this.#options.cache.prepare(this.#batch);
+        return true;
+      } catch (error) {
+        if (!isKvError(error) || error.recovery === 'restart' || error.code === 'KV_CLOSED') throw error;
+        if (error.recovery === 'free' && this.#running.length > 1) this.#preempt(this.#running.at(-1)!);
+        else if (error.recovery !== 'retry' || ++tries > DRIVER_RETRIES) {
+          for (const generation of this.#running.splice(0)) this.#fail(generation, error);
+        }
+      }
+    }
+    return false;
+  }
+
+  #fillBatch(): void {
+    planStep(this.#running, this.#options.prefillTokensPerStep);
+    this.#batch.clear();
+    this.#prefill.clear();
+    this.#decode.clear();
+    for (const generation of this.#running) {
+      const { passTokens, remainingPrefillTokens, sequence } = generation;
+      if (passTokens === 0) continue;
+      this.#batch.add(sequence!, passTokens);
+      (remainingPrefillTokens === 0 ? this.#decode : this.#prefill).add(generation);
+    }
+  }
+
+  /** Has a pass computed and its next tokens chosen. False: it failed, and does not count. */
+  async #call(call: EngineCall, pass: Pass): Promise<boolean> {
+    if (pass.length === 0) return true;
+    try {
+      await this.#engine.run(call, pass);
+      return true;
+    } catch (error) {
+      this.#options.cache.discard(this.#batch); // first: a prepared sequence would retire only with its batch
+      // An engine that met a slot which was taken away meanwhile is not to blame: the pass is run again without it.
+      if (!pass.sequences.some((sequence) => sequence.isReleased)) {
+        for (const generation of pass.generations) this.#fail(generation, error as Error);
+      }
+      return false;
+    }
+  }
+
+  /** What was computed is valid: lengths, shares, and the next token of whoever has all his text. */
+  #advance(pass: Pass): void {
+    const nowMs = this.#options.now();
+    for (let index = 0; index < pass.length; index += 1) {
+      const generation = pass.generations[index]!;
+      if (generation.sequence!.isReleased) continue; // it lost its slot meanwhile; `#dropEnded` puts it back
+      generation.advance(pass.keptLogits[index]);
+      generation.share!.tokens += generation.passTokens;
+      if (pass.wantsLogits[index] === 0) continue;
+      const error = pass.errors[index];
+      if (error === undefined) this.#accept(generation, pass.nextTokens[index]!, nowMs);
+      else {
+        generation.takeBack();
+        this.#fail(generation, error);
+      }
+    }
+  }
+
+  #accept(generation: Generation, token: number, nowMs: number): void {
+    const before = generation.generatedTokens;
+    const result = generation.accept(token, nowMs);
+    this.totals.generatedTokens += generation.generatedTokens - before;
+    if (result !== undefined) this.#finish(generation, result);
+  }
+
+  /** Gives his memory back, and waits under his old number, until somebody has ended. */
+  #preempt(generation: Generation): void {
+    this.#running.splice(this.#running.indexOf(generation), 1);
+    this.#giveUp(generation);
+    this.#isFull = true;
+  }
+
+  #giveUp(generation: Generation): void {
+    generation.lostTokens = generation.length;
+    generation.release();
+    generation.preemptions += 1;
+    this.totals.preemptions += 1;
+    this.#waiting.add(generation);
+  }
+
+  #finish(generation: Generation, result: GenerationResult): void {
+    this.#end(generation);
+    this.totals.completedRequests += 1;
+    generation.listener.done(result);
+  }
+
+  #fail(generation: Generation, error: Error): void {
+    this.#end(generation);
+    this.totals.failedRequests += 1;
+    generation.listener.failed(error);
+  }
+
+  #end(generation: Generation): void {
+    generation.release();
+    this.#shares.leave(generation.tenant, generation.share!);
+    this.#isFull = false;
+  }
+
+  /** Those without a sequence run no more: they have ended, or wait again. */
+  #removeEnded(): void {
+    let kept = 0;
+    for (const generation of this.#running) if (generation.sequence !== undefined) this.#running[kept++] = generation;
+    this.#running.length = kept;
+  }
+}

@@ -1,0 +1,13 @@
+// What of lib/serving is public.
+
+export type { Engine, EngineOutput, EnginePass } from './engine.js';
+export type { FinishReason, GenerationResult } from './generation.js';
+export { NaiveScheduler } from './naive.js';
+export { OfflineScheduler, type OfflineSchedulerOptions } from './offline.js';
+export { OnlineScheduler, type OnlineSchedulerOptions } from './online.js';
+export type { GenerationOutcome } from './outcome.js';
+export type { GenerationRequest } from './request.js';
+export { greedy, randomSampler, type Sampler, type SamplerOptions } from './sampling.js';
+export type { SchedulerOptions } from './scheduler-options.js';
+export { TokenStream } from './token-stream.js';
+export type { ServingTotals } from './totals.js';

@@ -1,0 +1,87 @@
+// OfflineScheduler: all requests are known, and the whole counts, not each answer's speed: continuous batching in an order
+// in which prompts that begin alike follow each other, so that the later find the earlier's rows while they are there. For
+// the cache's thread; the caller's loop drives it.
+
+import { createError } from '../errors/index.js';
+import { oneOf, readOptions, withDefault } from '../options.js';
+import { ContinuousBatching } from './continuous-batching.js';
+import { Generation } from './generation.js';
+import { OutcomeCollector, type GenerationOutcome } from './outcome.js';
+import { checkFits, readRequest, type GenerationRequest, type ReadRequest } from './request.js';
+import { completeOptions, schedulerSpec, type ReadSchedulerOptions, type SchedulerOptions } from './scheduler-options.js';
+import { noTotals, type ServingTotals } from './totals.js';
+
+export interface OfflineSchedulerOptions extends SchedulerOptions {
+  /**
+   * `prefix`: requests whose prompts begin alike follow each other. `given`: as they stand in the list. `order` decides
+   * among those that are next. Default `prefix`.
+   */
+  readonly arrangement?: 'prefix' | 'given' | undefined;
+}
+
+const spec = { ...schedulerSpec, arrangement: withDefault(oneOf(['prefix', 'given']), 'prefix') };
+
+interface Entry {
+  readonly index: number;
+  readonly request: ReadRequest;
+}
+
+export class OfflineScheduler {
+  readonly #options: ReadSchedulerOptions;
+  readonly #arrangement: 'prefix' | 'given';
+  #totals: ServingTotals = noTotals();
+
+  /** Throws KV_UNKNOWN_OPTION and KV_INVALID_OPTION. */
+  constructor(options: OfflineSchedulerOptions) {
+    const { arrangement, ...read } = readOptions('OfflineScheduler', options, spec);
+    this.#options = completeOptions(read);
+    this.#arrangement = arrangement;
+  }
+
+  /** Of the last run. */
+  get totals(): Readonly<ServingTotals> {
+    return this.#totals;
+  }
+
+  /**
+   * Runs all requests; yields how each ended, as they end. Rejects at once for wrong options of any request; later only when
+   * the cache cannot go on (lost driver, closed). Leaving the loop early ends what is not done.
+   */
+  async *run(requests: Iterable<GenerationRequest>): AsyncGenerator<GenerationOutcome, void, undefined> {
+    const { cache, now, maxBatch } = this.#options;
+    const entries = [...requests].map((request, index) => ({ index, request: readRequest('OfflineScheduler.run', request) }));
+    if (this.#arrangement === 'prefix') entries.sort(byText);
+    const batching = new ContinuousBatching(this.#options);
+    this.#totals = batching.totals;
+    const outcomes = new OutcomeCollector();
+    const startMs = now();
+    let fed = 0;
+    const feed = ({ index, request }: Entry): void => {
+      const listener = outcomes.listener(index);
+      try {
+        checkFits(request, cache.layout, cache.pool);
+        batching.enqueue(new Generation({ request, arrival: fed, nowMs: startMs, listener }));
+      } catch (error) {
+        batching.totals.failedRequests += 1;
+        listener.failed(error as Error);
+      }
+      fed += 1;
+    };
+    try {
+      while (fed < entries.length || !batching.isIdle) {
+        // More than a batch waits, so that who waits for another's prompt is passed by others.
+        while (fed < entries.length && batching.waitingRequests < 2 * maxBatch) feed(entries[fed]!);
+        await batching.step();
+        yield* outcomes.take();
+      }
+    } finally {
+      batching.failAll(createError('KV_ABORTED', { operation: 'generating' }));
+    }
+  }
+}
+
+function byText({ request: a }: Entry, { request: b }: Entry): number {
+  const length = Math.min(a.tokens.length, b.tokens.length);
+  for (let at = 0; at < length; at += 1) if (a.tokens[at] !== b.tokens[at]) return a.tokens[at]! - b.tokens[at]!;
+  return a.tokens.length - b.tokens.length;
+}

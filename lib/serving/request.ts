@@ -1,0 +1,79 @@
+// GenerationRequest: what somebody wants generated: meaning, unit, range and default of each option, and how they are read.
+// The prompt's tokens are copied, so the caller may use theirs again.
+
+import { createError } from '../errors/index.js';
+import { cachingField, itemsField, textField, tokensField, type AcquireOptions } from '../memory/acquire-options.js';
+import type { Layout } from '../memory/layout.js';
+import type { PagePool } from '../memory/page-pool.js';
+import { abortSignal, callable, integer, number, optional, readOptions, withDefault, type Field } from '../options.js';
+import { greedy, type Sampler } from './sampling.js';
+
+type Prompt = Pick<AcquireOptions, 'items' | 'tenant' | 'salt' | 'adapter' | 'caching' | 'priority'>;
+
+export interface GenerationRequest extends Prompt {
+  /** The prompt, 1 token or more. */
+  readonly tokens: NonNullable<AcquireOptions['tokens']>;
+  /** Tokens to generate at most, 1 or more. */
+  readonly maxNewTokens: number;
+  /** Tokens that end the answer; they are no part of it. Default: none. */
+  readonly stopTokens?: Iterable<number> | undefined;
+  /** How the next token is chosen. Default `greedy`. An engine that answers with tokens has chosen itself. */
+  readonly sampler?: Sampler | undefined;
+  /** Who goes first, 0 … 255: the more urgent is admitted before others, and others give way to it. Default 0. */
+  readonly urgency?: number | undefined;
+  /** Ms from submission after which it fails with KV_DEADLINE_EXCEEDED, waiting or running. Default: none. */
+  readonly deadlineMs?: number | undefined;
+  /** Fails it with KV_ABORTED after the running step. */
+  readonly signal?: AbortSignal | undefined;
+}
+
+const stopField: Field<ReadonlySet<number>> = (value, place) => {
+  if (typeof value !== 'object' || value === null || !(Symbol.iterator in value)) {
+    throw createError('KV_INVALID_OPTION', { reason: 'type', ...place, expected: 'an iterable of token ids', received: value });
+  }
+  return new Set(value as Iterable<number>);
+};
+
+const noTokens: ReadonlySet<number> = new Set();
+
+const spec = {
+  tokens: tokensField,
+  items: itemsField,
+  maxNewTokens: integer({ min: 1, max: 2 ** 31 - 1 }),
+  stopTokens: withDefault(stopField, noTokens),
+  sampler: withDefault(callable<Sampler>(), greedy),
+  tenant: withDefault(textField, ''),
+  salt: optional(textField),
+  adapter: optional(textField),
+  caching: cachingField,
+  priority: withDefault(integer({ max: 255 }), 0),
+  urgency: withDefault(integer({ max: 255 }), 0),
+  deadlineMs: optional(number(0)),
+  signal: optional(abortSignal),
+};
+
+export type ReadRequest = ReturnType<typeof readRequest>;
+
+/** Checked options with defaults. Throws KV_UNKNOWN_OPTION and KV_INVALID_OPTION. */
+export function readRequest(owner: string, options: GenerationRequest) {
+  const read = readOptions(owner, options, spec);
+  if (read.tokens.length > 0) return read;
+  throw createError('KV_INVALID_OPTION', {
+    reason: 'range', owner, option: 'tokens', expected: 'a prompt of at least 1 token', received: options.tokens,
+  });
+}
+
+/** Throws KV_LENGTH_OUT_OF_RANGE or KV_OUT_OF_PAGES when the request would not fit an empty cache to its last token. */
+export function checkFits({ tokens, maxNewTokens }: ReadRequest, layout: Layout, pool: PagePool): void {
+  const peakTokens = tokens.length + maxNewTokens - 1; // the last token is never fed back, so it has no K and V
+  const { maxTokens, pagesPerRow, pageBytes } = layout;
+  if (peakTokens > maxTokens) throw createError('KV_LENGTH_OUT_OF_RANGE', { tokens: peakTokens, maxTokens });
+  const needRows = layout.rowsFor(peakTokens);
+  const needPages = layout.pagesFor(needRows);
+  const { budgetPages } = pool.counts();
+  if (needPages <= budgetPages) return;
+  throw createError('KV_OUT_OF_PAGES', {
+    needRows, haveRows: Math.floor(budgetPages / pagesPerRow), needPages, havePages: budgetPages,
+    budgetBytes: budgetPages * pageBytes, pageBytes, slots: [], pagesPerRow,
+  });
+}

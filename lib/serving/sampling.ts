@@ -1,0 +1,113 @@
+// Sampling: how the next token is chosen from logits. Samplers are pure functions: what they choose depends on the logits,
+// their options and the index of the token in the answer, never on an earlier call. So an answer is the same whatever the
+// schedule, also when a preempted request goes on.
+
+import { integer, number, optional, readOptions, withDefault } from '../options.js';
+import { mix32 } from '../random.js';
+
+/**
+ * Chooses a token: an index into `logits`, which must not be changed or kept. `index` counts the tokens of the answer from
+ * 0.
+ */
+export type Sampler = (logits: Float32Array, index: number) => number;
+
+export interface SamplerOptions {
+  /** Divides the logits: below 1 surer, above 1 more varied. More than 0; default 1. */
+  readonly temperature?: number | undefined;
+  /** Only the so many most likely tokens can be chosen, 1 or more. Default: all. */
+  readonly topK?: number | undefined;
+  /** Only the most likely tokens of `topK` that have this share of the probability together. 0 … 1, default 1. */
+  readonly topP?: number | undefined;
+  /** Another seed, another answer. Default 0. */
+  readonly seed?: number | undefined;
+}
+
+const spec = {
+  temperature: withDefault(number(1e-6), 1), topK: optional(integer({ min: 1 })), topP: withDefault(number(0, 1), 1),
+  seed: withDefault(integer(), 0),
+};
+
+/** The most likely token; of equals the first. */
+export const greedy: Sampler = (logits) => {
+  let best = 0;
+  for (let token = 1; token < logits.length; token += 1) if (logits[token]! > logits[best]!) best = token;
+  return best;
+};
+
+/** A sampler that draws a token by its probability. Throws KV_UNKNOWN_OPTION and KV_INVALID_OPTION. */
+export function randomSampler(options: SamplerOptions = {}): Sampler {
+  const { temperature, topK = Infinity, topP, seed } = readOptions('randomSampler', options, spec);
+  const high = Math.floor(seed / 2 ** 32);
+  return (logits, index) => {
+    const uniform = mix32(mix32(seed, high), index) / 2 ** 32;
+    const isCut = topK < logits.length || topP < 1;
+    return isCut ? drawAmongBest(logits, temperature, topK, topP, uniform) : draw(logits, temperature, uniform);
+  };
+}
+
+/** The token in whose part of [0, 1) `uniform` lies, tokens in their own order. */
+function draw(logits: Float32Array, temperature: number, uniform: number): number {
+  const largest = logits[greedy(logits, 0)]!;
+  let total = 0;
+  for (const logit of logits) total += Math.exp((logit - largest) / temperature);
+  let left = uniform * total;
+  for (let token = 0; token < logits.length; token += 1) {
+    left -= Math.exp((logits[token]! - largest) / temperature);
+    if (left < 0) return token;
+  }
+  return greedy(logits, 0); // rounding only
+}
+
+function drawAmongBest(logits: Float32Array, temperature: number, topK: number, topP: number, uniform: number): number {
+  const largest = logits[greedy(logits, 0)]!;
+  const weightOf = (token: number): number => Math.exp((logits[token]! - largest) / temperature);
+  const best = bestTokens(logits, temperature, topK, topP, largest);
+  let total = 0;
+  for (const token of best) total += weightOf(token);
+  let nucleus = 0;
+  let count = 0;
+  while (count < best.length && (count === 0 || nucleus < topP * total)) nucleus += weightOf(best[count++]!);
+  let left = uniform * nucleus;
+  for (let at = 0; at < count; at += 1) {
+    left -= weightOf(best[at]!);
+    if (left < 0) return best[at]!;
+  }
+  return best[0]!; // rounding only
+}
+
+/** The `topK` best tokens, the best first; without the many that cannot be among those of `topP`. */
+function bestTokens(logits: Float32Array, temperature: number, topK: number, topP: number, largest: number): number[] {
+  let least = topK < logits.length ? kthLargest(logits, topK) : -Infinity;
+  if (topK >= logits.length) {
+    let total = 0;
+    for (const logit of logits) total += Math.exp((logit - largest) / temperature);
+    // All tokens below this probability have less than 1 - topP together: leaving them out leaves the nucleus whole.
+    const probability = (1 - topP) / logits.length;
+    least = largest + temperature * Math.log(probability * total);
+  }
+  const tokens: number[] = [];
+  for (let token = 0; token < logits.length; token += 1) if (logits[token]! >= least) tokens.push(token);
+  tokens.sort((a, b) => logits[b]! - logits[a]! || a - b);
+  if (tokens.length > topK) tokens.length = topK;
+  return tokens;
+}
+
+/** By a heap of the `k` largest, the least of them on top. */
+function kthLargest(logits: Float32Array, k: number): number {
+  const heap = logits.slice(0, k).sort(); // ascending is a heap
+  for (let token = k; token < logits.length; token += 1) {
+    const logit = logits[token]!;
+    if (!(logit > heap[0]!)) continue;
+    let at = 0;
+    for (;;) {
+      let child = 2 * at + 1;
+      if (child >= k) break;
+      if (child + 1 < k && heap[child + 1]! < heap[child]!) child += 1;
+      if (heap[child]! >= logit) break;
+      heap[at] = heap[child]!;
+      at = child;
+    }
+    heap[at] = logit;
+  }
+  return heap[0]!;
+}

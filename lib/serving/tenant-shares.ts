@@ -1,0 +1,31 @@
+// TenantShares: what was computed for each tenant that has requests in a scheduler, in tokens, for orders that are fair
+// between tenants. A tenant without requests is forgotten; one that comes (back) starts at the least of those that are
+// there, so that nobody saves up a claim by being idle.
+
+export interface TenantShare {
+  /** Tokens computed for it. */
+  tokens: number;
+  /** Its requests, waiting or running. */
+  requests: number;
+}
+
+export class TenantShares {
+  readonly #byTenant = new Map<string, TenantShare>();
+
+  /** One more request of a tenant. */
+  enter(tenant: string): TenantShare {
+    let share = this.#byTenant.get(tenant);
+    if (share === undefined) {
+      const tokens = this.#byTenant.size === 0 ? 0 : Math.min(...[...this.#byTenant.values()].map((other) => other.tokens));
+      this.#byTenant.set(tenant, share = { tokens, requests: 0 });
+    }
+    share.requests += 1;
+    return share;
+  }
+
+  /** One request of a tenant has ended. */
+  leave(tenant: string, share: TenantShare): void {
+    share.requests -= 1;
+    if (share.requests === 0) this.#byTenant.delete(tenant);
+  }
+}

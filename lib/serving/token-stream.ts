@@ -1,0 +1,82 @@
+// TokenStream: one answer as it comes: an async iterator of tokens, for one reader, and a promise of the whole. It holds at
+// most the answer's tokens, so a slow reader delays nobody. Leaving the loop early (`return`) cancels the request.
+
+import type { GenerationListener, GenerationResult } from './generation.js';
+
+export class TokenStream implements AsyncIterableIterator<number> {
+  readonly #cancel: () => void;
+  readonly #tokens: number[] = [];
+  #readTokens = 0;
+  #state: 'open' | 'ended' | 'left' = 'open';
+  /** Until the reader has heard of it. */
+  #error: Error | undefined;
+  #wake: (() => void) | undefined;
+  readonly #result: Promise<GenerationResult>;
+  #settle!: (end: GenerationResult | Promise<never>) => void;
+
+  /** @internal Use `scheduler.submit`. */
+  constructor(cancel: () => void) {
+    this.#cancel = cancel;
+    this.#result = new Promise((resolve) => { this.#settle = resolve; });
+    this.#result.catch(() => {}); // whoever only reads tokens hears of the error there
+  }
+
+  /** The whole answer. Rejects with the error that ended it: KV_ABORTED, KV_DEADLINE_EXCEEDED, KV_ENGINE_FAILED, … */
+  get result(): Promise<GenerationResult> {
+    return this.#result;
+  }
+
+  [Symbol.asyncIterator](): this {
+    return this;
+  }
+
+  /** The next token as soon as it is there; done behind the last. Rejects with the error that ended it, once. */
+  async next(): Promise<IteratorResult<number, undefined>> {
+    for (;;) {
+      if (this.#state !== 'left' && this.#readTokens < this.#tokens.length) {
+        this.#readTokens += 1;
+        return { done: false, value: this.#tokens[this.#readTokens - 1]! };
+      }
+      if (this.#state !== 'open') break;
+      await new Promise<void>((resolve) => { this.#wake = resolve; });
+    }
+    const error = this.#error;
+    this.#error = undefined;
+    if (error !== undefined) throw error;
+    return { done: true, value: undefined };
+  }
+
+  /** Nobody reads on: cancels the request. */
+  return(): Promise<IteratorResult<number, undefined>> {
+    this.cancel();
+    this.#state = 'left';
+    this.#error = undefined;
+    return Promise.resolve({ done: true, value: undefined });
+  }
+
+  /** The request ends with KV_ABORTED after the running step, unless it has ended before. */
+  cancel(): void {
+    if (this.#state === 'open') this.#cancel();
+  }
+
+  /** Tells the stream what the scheduler says. @internal */
+  listener(): GenerationListener {
+    return {
+      token: (token) => {
+        this.#tokens.push(token);
+        this.#wake?.();
+      },
+      done: (result) => this.#ended(result, undefined),
+      failed: (error) => this.#ended(Promise.reject(error), error),
+    };
+  }
+
+  #ended(end: GenerationResult | Promise<never>, error: Error | undefined): void {
+    this.#settle(end);
+    if (this.#state === 'open') {
+      this.#state = 'ended';
+      this.#error = error;
+    }
+    this.#wake?.();
+  }
+}

@@ -1,0 +1,29 @@
+// ServingTotals: what a scheduler has done until now; plain numbers, read by anybody, written by the scheduler alone.
+
+export interface ServingTotals {
+  completedRequests: number;
+  /** Requests that ended with an error: aborted, too late, too large, or their engine's failure. */
+  failedRequests: number;
+  /** Prompt tokens of requests that were admitted; counted once, also after a preemption. */
+  promptTokens: number;
+  /** Of these, those that came from the prefix cache. */
+  cachedTokens: number;
+  /** Tokens of answers. */
+  generatedTokens: number;
+  /** Tokens computed again after preemptions; those found in the cache again are not among them. */
+  recomputedTokens: number;
+  /** Prompts that were cached whole with their last logits, and computed nothing before their first token. */
+  skippedPrefills: number;
+  steps: number;
+  preemptions: number;
+  /** Time in the engine's two functions. */
+  prefillMs: number;
+  decodeMs: number;
+}
+
+export function noTotals(): ServingTotals {
+  return {
+    completedRequests: 0, failedRequests: 0, promptTokens: 0, cachedTokens: 0, generatedTokens: 0, recomputedTokens: 0,
+    skippedPrefills: 0, steps: 0, preemptions: 0, prefillMs: 0, decodeMs: 0,
+  };
+}

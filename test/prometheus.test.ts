@@ -1,0 +1,104 @@
+import test from 'ava';
+import { Counter, Gauge, register as defaultRegister, Registry } from 'prom-client';
+
+import { registerMetrics } from 'virtual-kv/prometheus';
+
+import { cacheTest, withCache } from './helpers/cache.js';
+
+const tokens = (length: number): number[] => Array.from({ length }, (_, at) => at);
+
+/** Values by name and labels, as in the text that is scraped. */
+async function scrape(register: Registry): Promise<Record<string, number>> {
+  const lines = (await register.metrics()).split('\n').filter((line) => line !== '' && !line.startsWith('#'));
+  return Object.fromEntries(lines.map((line) => [line.slice(0, line.lastIndexOf(' ')), Number(line.slice(line.lastIndexOf(' ')))]));
+}
+
+cacheTest('a scrape shows what the cache says at that moment', {}, async (t, bench) => {
+  const { cache } = bench;
+  const register = new Registry();
+  registerMetrics(cache, { register, labels: { worker: '3' } });
+  t.is((await scrape(register))['virtual_kv_slots{worker="3",state="idle"}'], 8);
+
+  const one = cache.acquire({ tokens: tokens(200) });
+  bench.compute(one, 200);
+  const two = cache.acquire({ tokens: tokens(160) });
+  bench.compute(two, 1);
+  one.release();
+  const { counts, metrics, prefixes, pool } = {
+    counts: cache.counts(), metrics: cache.metrics, prefixes: cache.prefixes.metrics, pool: cache.pool.counts(),
+  };
+  t.like(two.cachedBy, { aliasedTokens: 128, copiedTokens: 31 });
+  const seen = await scrape(register);
+  const expected = {
+    'virtual_kv_slots{worker="3",state="active"}': 1,
+    'virtual_kv_slots{worker="3",state="idle"}': 7,
+    'virtual_kv_used_tokens{worker="3"}': 160,
+    'virtual_kv_rows{worker="3",use="mapped"}': counts.mappedRows,
+    'virtual_kv_rows{worker="3",use="cached"}': counts.cachedRows,
+    'virtual_kv_pool_pages{worker="3",state="free"}': pool.freePages,
+    'virtual_kv_pool_pages{worker="3",state="mapped"}': pool.mappedPages,
+    'virtual_kv_pool_budget_bytes{worker="3"}': cache.pool.memoryBudgetBytes,
+    'virtual_kv_sequences_acquired_total{worker="3"}': 2,
+    'virtual_kv_mapped_pages_total{worker="3",by="foreground"}': metrics.foregroundMaps,
+    'virtual_kv_mapped_pages_total{worker="3",by="alias"}': 8,
+    'virtual_kv_copied_bytes_total{worker="3"}': metrics.copiedBytes,
+    'virtual_kv_prefix_requests_total{worker="3"}': 2,
+    'virtual_kv_prefix_prompt_tokens_total{worker="3"}': 360,
+    'virtual_kv_prefix_cached_tokens_total{worker="3",by="aliased"}': 128,
+    'virtual_kv_prefix_cached_tokens_total{worker="3",by="copied"}': 31,
+    'virtual_kv_recent_hit_ratio{worker="3"}': prefixes.recentHitRate,
+  };
+  for (const [name, value] of Object.entries(expected)) t.is(seen[name], value, name);
+  t.deepEqual(await scrape(register), seen, 'a second scrape counts nothing twice');
+});
+
+test('several caches of one register are told apart by their labels', async (t) => {
+  const register = new Registry();
+  await withCache(t, {}, async (one) => {
+    await withCache(t, { slots: 3 }, async (two) => {
+      const leave = registerMetrics(one.cache, { register, labels: { worker: '1' } });
+      registerMetrics(two.cache, { register, labels: { worker: '2' } });
+      const idle = async (): Promise<(number | undefined)[]> => {
+        const seen = await scrape(register);
+        return ['1', '2'].map((worker) => seen[`virtual_kv_slots{worker="${worker}",state="idle"}`]);
+      };
+      t.deepEqual(await idle(), [8, 3]);
+      t.throws(() => registerMetrics(one.cache, { register, labels: { worker: '2' } }), { code: 'KV_INVALID_OPTION' });
+      t.throws(() => registerMetrics(one.cache, { register, labels: { model: 'a' } }), { code: 'KV_INVALID_OPTION' });
+      t.throws(() => registerMetrics(one.cache, { register }), { code: 'KV_INVALID_OPTION' });
+      leave();
+      leave();
+      t.deepEqual(await idle(), [undefined, 3]);
+      two.cache.close();
+      t.deepEqual(await idle(), [undefined, undefined], 'a closed cache goes by itself');
+      registerMetrics(one.cache, { register });
+      t.is((await scrape(register))['virtual_kv_slots{state="idle"}'], 8, 'and with the last one the names of labels');
+    });
+  });
+});
+
+cacheTest('metrics go to the default register, under a prefix of their own', {}, async (t, { cache }) => {
+  const other = new Gauge({ name: 'other', help: 'of somebody else' });
+  const leave = registerMetrics(cache, { prefix: 'engine_kv_' });
+  t.true(defaultRegister.getSingleMetric('engine_kv_slots') instanceof Gauge);
+  t.true(defaultRegister.getSingleMetric('engine_kv_prefix_requests_total') instanceof Counter);
+  leave();
+  t.deepEqual(defaultRegister.getMetricsAsArray().map(({ name }) => name), ['other']);
+  defaultRegister.removeSingleMetric('other');
+  t.truthy(other);
+});
+
+cacheTest('what is wrong is refused, and a missing prom-client named', {}, (t, { cache }) => {
+  const missing = (): never => { throw Object.assign(new Error('Cannot find module'), { code: 'MODULE_NOT_FOUND' }); };
+  t.like(t.throws(() => registerMetrics(cache, {}, missing)), {
+    code: 'KV_DEPENDENCY_MISSING', details: { dependency: 'prom-client' },
+    message: 'Registering metrics needs the package `prom-client`, which is not installed. Run `npm install prom-client`.',
+  });
+  const broken = (): never => { throw new Error('broken'); };
+  t.throws(() => registerMetrics(cache, {}, broken), { message: 'broken' });
+  for (const options of [{ prefix: '1' }, { labels: { worker: 1 } }, { labels: { state: 'a' } }, { register: {} }] as const) {
+    t.throws(() => registerMetrics(cache, options as object), { code: 'KV_INVALID_OPTION' });
+  }
+  t.throws(() => registerMetrics(cache, { registr: 1 } as object), { code: 'KV_UNKNOWN_OPTION' });
+  t.throws(() => registerMetrics({} as never), { code: 'KV_INVALID_OPTION' });
+});
