@@ -5,7 +5,8 @@ weights on endless stories of the grammar in stories.py. Writes a Hugging Face f
     apt-get install python3-torch
     python3 examples/llama/train/train.py --minutes 45 --out examples/llama/storyteller
 
-One thread is enough. The learning rate follows the clock, so any time gives a finished model; more time gives a better one.
+One thread is enough. The learning rate follows the clock, so any time gives a finished model; more time gives a better one, also
+later, with --from.
 """
 
 import argparse
@@ -144,6 +145,17 @@ def save_safetensors(tensors, file):
         out.write(struct.pack("<Q", len(text)) + text + b"".join(parts))
 
 
+def load(model, file):
+    with open(file, "rb") as given:
+        header = json.loads(given.read(struct.unpack("<Q", given.read(8))[0]))
+        data = given.read()
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            entry = header[f"model.{name}"]
+            stored = torch.frombuffer(bytearray(data[slice(*entry["data_offsets"])]), dtype=torch.float16)
+            weight.copy_(stored.view(entry["shape"]))
+
+
 def save(model, bpe, config, folder):
     os.makedirs(folder, exist_ok=True)
     save_safetensors({f"model.{name}": weight for name, weight in model.named_parameters()},
@@ -163,6 +175,7 @@ def main():
     arguments.add_argument("--out", required=True)
     arguments.add_argument("--seed", type=int, default=1)
     arguments.add_argument("--threads", type=int, default=1)
+    arguments.add_argument("--from", dest="origin", help="a folder this script wrote, to go on from")
     options = arguments.parse_args()
     torch.set_num_threads(options.threads)
     torch.manual_seed(options.seed)
@@ -172,19 +185,23 @@ def main():
     bpe = Bpe.learn(text, 768, SPECIAL)
     config = {**CONFIG, "vocab_size": len(bpe.ids)}
     model = Llama(config)
+    if options.origin:
+        load(model, os.path.join(options.origin, "model.safetensors"))
+    peak = 1.5e-3 if options.origin else 3e-3
     print(f"{sum(weight.numel() for weight in model.parameters()):,} weights, {len(bpe.ids)} tokens", flush=True)
 
     decayed = [weight for weight in model.parameters() if weight.dim() > 1]
     others = [weight for weight in model.parameters() if weight.dim() == 1]
     optimizer = torch.optim.AdamW([{"params": decayed, "weight_decay": 0.05}, {"params": others, "weight_decay": 0}],
                                   lr=0, betas=(0.9, 0.98))
-    rng = random.Random(options.seed + 1)
+    # Going on takes another seed, or it would see the same stories again.
+    rng = random.Random(options.seed + (2 if options.origin else 1))
     short, long = batches(bpe, rng, 4, 256), batches(bpe, rng, 1, 1024)
     begin, step, trained, mean, saved = time.time(), 0, 0, None, 0.0
     while (done := (time.time() - begin) / (60 * options.minutes)) < 1:
         # Long contexts cost more: they come last, when what there is to learn of them is to look further back.
         batch = next(short if done < 0.6 else long)
-        rate = 3e-3 * min(1, (step + 1) / 100) * (0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * done)))
+        rate = peak * min(1, (step + 1) / 100) * (0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * done)))
         for group in optimizer.param_groups:
             group["lr"] = rate
         loss = functional.cross_entropy(model(batch[:, :-1]).flatten(0, 1), batch[:, 1:].flatten())
