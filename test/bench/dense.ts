@@ -26,7 +26,7 @@ function openWeights(dtype: RowDtype): Weight[] {
 }
 
 /** A copy on all threads whose bytes, read and written, are the measure. */
-class CopyMeter {
+export class CopyMeter {
   readonly #cache: KvCache;
   readonly #kernels: Kernels;
   #from = 0;

@@ -10,6 +10,7 @@ import { decode } from './decode.js';
 import { dense } from './dense.js';
 import { growth } from './growth.js';
 import { kernels } from './kernels.js';
+import { llama } from './llama.js';
 import type { BenchResult } from './measure.js';
 import { prefixIndex } from './prefix-index.js';
 import { prefixReuse } from './prefix-reuse.js';
@@ -22,7 +23,7 @@ const machine = `${cpus()[0]?.model ?? 'unknown CPU'}, ${availableParallelism()}
   `${Math.round(totalmem() / 2 ** 30)} GiB, Linux ${release()}, Node ${process.version}`;
 
 const benchmarks: readonly (() => BenchResult | BenchResult[])[] = [
-  step, () => growth(2 * 2 ** 20), () => growth(64 * 1024), decode, reserve, kernels, dense, replayMemory, prefixIndex, prefixReuse,
+  step, () => growth(2 * 2 ** 20), () => growth(64 * 1024), decode, reserve, kernels, dense, llama, replayMemory, prefixIndex, prefixReuse,
   replayPrefixes,
 ];
 
