@@ -52,37 +52,50 @@ void AppendTo(const Tensor& tensor, uint64_t rows, const AppendCommand& command,
   }
 }
 
-// One query of one head over the first `length` tokens of a slot.
-void Attend(const AttentionCommand& command, int64_t slot, int64_t length, int64_t row, int64_t query_head) {
+// Weights relative to the largest score, of tokens [from, to) of a slot for one query.
+struct Weights {
+  double largest = -INFINITY;
+  double total = 0;
+  std::vector<double> of;
+};
+
+Weights Weigh(const AttentionCommand& command, int64_t slot, int64_t from, int64_t to, int64_t row, int64_t query_head) {
   const Tensor& keys = command.keys;
-  const Tensor& values = command.values;
   const int64_t head = query_head / (command.query_heads / keys.heads);
   const uint64_t query =
       RowAt(command.queries, command.row_dtype, row * command.query_heads + query_head, keys.dim);
-  std::vector<double> weights(static_cast<size_t>(length));
-  double largest = -INFINITY;
-  for (int64_t token = 0; token < length; ++token) {
+  Weights weights;
+  for (int64_t token = from; token < to; ++token) {
     const uint64_t key = HeadAt(keys, slot, token, head);
     double score = 0;
     for (int64_t i = 0; i < keys.dim; ++i) {
       score += double{Load(query, command.row_dtype, i)} * Load(key, command.cache_dtype, i);
     }
-    weights[static_cast<size_t>(token)] = score * command.scale;
-    largest = std::max(largest, score * command.scale);
+    weights.of.push_back(score * command.scale);
+    weights.largest = std::max(weights.largest, score * command.scale);
   }
-  double total = 0;
-  for (double& weight : weights) total += weight = std::exp(weight - largest);
-  const uint64_t output =
-      RowAt(command.output, command.row_dtype, row * command.query_heads + query_head, values.dim);
-  for (int64_t i = 0; i < values.dim; ++i) {
-    double sum = 0;
-    for (int64_t token = 0; token < length; ++token) {
-      sum += weights[static_cast<size_t>(token)] *
-             Load(HeadAt(values, slot, token, head), command.cache_dtype, i);
-    }
-    Store(output, command.row_dtype, i, static_cast<float>(sum / total));
-  }
+  for (double& weight : weights.of) weights.total += weight = std::exp(weight - weights.largest);
+  return weights;
 }
+
+// Σ weight · value of element i over the tokens from `from` on.
+double WeighValues(const AttentionCommand& command, const Weights& weights, int64_t slot, int64_t from, int64_t query_head,
+                   int64_t i) {
+  const int64_t head = query_head / (command.query_heads / command.keys.heads);
+  double sum = 0;
+  for (size_t index = 0; index < weights.of.size(); ++index) {
+    const uint64_t value = HeadAt(command.values, slot, from + static_cast<int64_t>(index), head);
+    sum += weights.of[index] * Load(value, command.cache_dtype, i);
+  }
+  return sum;
+}
+
+uint64_t OutputAt(const AttentionCommand& command, int64_t row, int64_t query_head) {
+  return RowAt(command.output, command.row_dtype, row * command.query_heads + query_head, command.values.dim);
+}
+
+constexpr int64_t kPartialHeader = 2;
+constexpr double kLog2E = 1.44269504088896340736;
 
 }  // namespace
 
@@ -107,7 +120,55 @@ void Attention(const AttentionCommand& command, std::span<const Span> spans) {
   for (const Span& span : spans) {
     for (int64_t token = 0; token < span.tokens; ++token) {
       for (int64_t head = 0; head < command.query_heads; ++head) {
-        Attend(command, span.slot, span.length + token + 1, span.first_row + token, head);
+        const int64_t row = span.first_row + token;
+        const Weights weights = Weigh(command, span.slot, 0, span.length + token + 1, row, head);
+        for (int64_t i = 0; i < command.values.dim; ++i) {
+          const double sum = WeighValues(command, weights, span.slot, 0, head, i);
+          Store(OutputAt(command, row, head), command.row_dtype, i, static_cast<float>(sum / weights.total));
+        }
+      }
+    }
+  }
+}
+
+void AttentionParts(const AttentionCommand& command, std::span<const Span> spans, int32_t parts, int32_t part_tokens,
+                    float* partials) {
+  for (const Span& span : spans) {
+    for (int64_t head = 0; head < command.query_heads; ++head) {
+      for (int64_t part = 0; part < parts; ++part, partials += kPartialHeader + command.values.dim) {
+        const int64_t from = part * part_tokens;
+        const int64_t to = std::min<int64_t>(from + part_tokens, span.length + 1);
+        if (span.tokens == 0 || from >= to) continue;
+        const Weights weights = Weigh(command, span.slot, from, to, span.first_row, head);
+        partials[0] = static_cast<float>(weights.largest * kLog2E);
+        partials[1] = static_cast<float>(weights.total);
+        for (int64_t i = 0; i < command.values.dim; ++i) {
+          partials[kPartialHeader + i] =
+              static_cast<float>(WeighValues(command, weights, span.slot, from, head, i));
+        }
+      }
+    }
+  }
+}
+
+void MergeParts(const AttentionCommand& command, std::span<const Span> spans, int32_t parts, int32_t part_tokens,
+                const float* partials) {
+  const int64_t stride = kPartialHeader + command.values.dim;
+  for (const Span& span : spans) {
+    const int64_t used = (int64_t{span.length} + part_tokens) / part_tokens;  // of length + 1 tokens
+    for (int64_t head = 0; head < command.query_heads; ++head, partials += parts * stride) {
+      if (span.tokens == 0) continue;
+      double largest = -INFINITY;
+      for (int64_t part = 0; part < used; ++part) largest = std::max<double>(largest, partials[part * stride]);
+      for (int64_t i = 0; i < command.values.dim; ++i) {
+        double sum = 0;
+        double total = 0;
+        for (int64_t part = 0; part < used; ++part) {
+          const double factor = std::exp2(partials[part * stride] - largest);
+          total += factor * partials[part * stride + 1];
+          sum += factor * partials[part * stride + kPartialHeader + i];
+        }
+        Store(OutputAt(command, span.first_row, head), command.row_dtype, i, static_cast<float>(sum / total));
       }
     }
   }

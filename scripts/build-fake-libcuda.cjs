@@ -9,7 +9,7 @@ const root = path.resolve(__dirname, '..');
 const output = path.join(root, 'build-test', 'fake-libcuda');
 const compiler = process.env.CXX || 'c++';
 const flags = [
-  '-std=c++20', '-O1', '-fPIC', '-fvisibility=hidden', '-fno-exceptions', '-fno-rtti', '-Wall', '-Wextra', '-Inative',
+  '-std=c++20', '-O1', '-fPIC', '-fvisibility=hidden', '-fno-exceptions', '-fno-rtti', '-Wall', '-Wextra', '-Inative', '-I.',
 ];
 
 // A CUDA version, and the symbols that came later.
@@ -26,6 +26,9 @@ const ages = [
   { version: 10010, hidden: since10point2 },
 ];
 
+// What the simulated device needs besides itself.
+const needed = ['native/cuda/results.cc', 'kernels/reference.cc', 'kernels/cuda/launches.cc', 'kernels/cuda/simulated.cc'];
+
 function run(args) {
   const { status, stderr, error } = spawnSync(compiler, args, { cwd: root, encoding: 'utf8' });
   if (status === 0) return;
@@ -35,7 +38,7 @@ function run(args) {
 
 fs.mkdirSync(output, { recursive: true });
 const sources = fs.readFileSync(path.join(root, 'native', 'sources.txt'), 'utf8').split(/\r?\n/)
-  .filter((source) => source.startsWith('native/mock/') || source === 'native/cuda/results.cc');
+  .filter((source) => source.startsWith('native/mock/') || needed.includes(source));
 const objects = sources.map((source) => {
   const object = path.join(output, `${path.basename(source, '.cc')}.o`);
   run([...flags, '-c', source, '-o', object]);

@@ -1,7 +1,9 @@
 'use strict';
 // Builds the addon into build/Release: with cmake-js where CMake is there, with npm's own node-gyp otherwise. It runs when
 // the package is installed, and as `npm run build:native`; it is shipped with the package, so it uses nothing else of
-// scripts/. VKV_BUILD = auto (default) | cmake | gyp | skip chooses by hand; CMAKE and CXX name other tools.
+// scripts/ but build-kernels.cjs. VKV_BUILD = auto (default) | cmake | gyp | skip chooses by hand; CMAKE and CXX name other
+// tools. Where nvcc is there it compiles the CUDA kernels too, which takes a minute and is not needed: without, the GPU's
+// driver compiles the PTX that comes with the package. VKV_FATBIN = auto (default) | skip.
 // Exit code 0: the addon is there and newer than its sources.
 const { spawnSync } = require('node:child_process');
 const fs = require('node:fs');
@@ -89,3 +91,8 @@ if (!(tool === 'cmake' ? buildWithCmake() : buildWithGyp())) {
 // A build that had nothing to do leaves the file's time, and everybody would think it stale; and what was changed while the
 // compiler ran is not in it.
 fs.utimesSync(path.join(buildFolder, 'Release', 'virtual_kv.node'), begin, begin);
+if (process.env.VKV_FATBIN !== 'skip' && isOnPath(process.env.NVCC || 'nvcc')) {
+  if (!run(process.execPath, [path.join(__dirname, 'build-kernels.cjs')])) {
+    console.error('virtual-kv: nvcc could not compile the CUDA kernels; the PTX that comes with the package is used instead.');
+  }
+}

@@ -13,7 +13,7 @@ const stamps = path.join(root, 'node_modules', '.cache', 'virtual-kv');
 /** Packages, addon and dist/: all that the command needs. */
 export function prepare() {
   if (!hasPackages()) step('installing npm packages', 'npm', ['ci', '--no-progress'], { VKV_BUILD: 'skip' });
-  if (process.env.VKV_ADDON === undefined && isAddonStale()) step('building the addon', process.execPath, ['scripts/install.cjs']);
+  if (process.env.VKV_ADDON === undefined && isAddonStale()) step('building the addon', process.execPath, ['scripts/install.cjs'], { VKV_FATBIN: 'skip' });
   compile({ name: 'dist', title: 'compiling TypeScript', sources: 'lib', project: '.', output: 'dist' });
   chmodSync(path.join(root, 'dist', 'cli', 'vkv.js'), 0o755); // tsc does not keep the bit
 }

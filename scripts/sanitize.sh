@@ -16,7 +16,7 @@ esac
 shift
 suites=("$@")
 if [ ${#suites[@]} -eq 0 ]; then
-  suites=(build-test/contract build-test/memory build-test/host build-test/mock build-test/cuda)
+  suites=(build-test/contract build-test/memory build-test/host build-test/mock build-test/cuda build-test/kernels)
 fi
 
 node --input-type=module -e 'import { prepareTests } from "./scripts/prepare.mjs"; prepareTests();'

@@ -48,7 +48,7 @@ export interface ErrorDetails {
   KV_CLOSED: {
     /** Ends the sentence "Cannot …". */
     readonly operation: string;
-    readonly owner: 'KvCache' | 'PagePool' | 'Driver' | 'Mapper' | 'MockDevice' | 'Kernels' | 'OnlineScheduler';
+    readonly owner: 'KvCache' | 'PagePool' | 'Driver' | 'Mapper' | 'MockDevice' | 'OnlineScheduler' | 'Kernels';
   };
   KV_SLOT_RELEASED: { readonly slot: number; readonly generation: number; readonly currentGeneration: number };
   KV_SLOT_BUSY: {

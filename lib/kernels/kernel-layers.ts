@@ -19,6 +19,9 @@ interface KernelLayer extends LayerShape {
   readonly scale: number;
 }
 
+/** As native: `kMostDim` of kernels/cuda/parameters.h. */
+const mostDeviceDim = 256;
+
 const attendable: readonly Dtype[] = ['float32', 'float16', 'bfloat16'];
 
 export class KernelLayers {
@@ -47,6 +50,12 @@ export class KernelLayers {
         throw createError('KV_INVALID_OPTION', {
           reason: 'range', owner: 'Kernels', option: typeof queryHeads === 'object' ? `queryHeads[${index}]` : 'queryHeads',
           expected: `a multiple of the layer's ${key.heads} KV heads`, received: heads,
+        });
+      }
+      if (cache.driver.kind !== 'host' && Math.max(key.dim, values[index]!.dim) > mostDeviceDim) {
+        throw createError('KV_INVALID_OPTION', {
+          reason: 'range', owner: 'Kernels', option: 'cache', expected: `one of head dims up to ${mostDeviceDim} on a GPU`,
+          received: Math.max(key.dim, values[index]!.dim),
         });
       }
       return {

@@ -26,6 +26,13 @@ export interface KernelsOptions {
   readonly threads?: number | undefined;
   /** host: vectors to use; one that this machine lacks is refused. Default: the widest. */
   readonly instructions?: Instructions | undefined;
+  /** cuda: the stream that everything is queued on, a CUstream. Default 0n, the default stream. */
+  readonly stream?: bigint | undefined;
+  /**
+   * cuda: device memory for the parts of sequences that decoding splits, taken beside the cache's budget; rounded up to
+   * pages. 0: a sequence is never split. Default 32 MiB.
+   */
+  readonly workspaceBytes?: number | undefined;
 }
 
 const positive = integer({ min: 1 });
@@ -45,6 +52,11 @@ export const instructionsField: Field<Instructions> = (value, place) => {
   });
 };
 
+const streamField: Field<bigint> = (value, place) => {
+  if (typeof value === 'bigint' && value >= 0n) return value;
+  throw createError('KV_INVALID_OPTION', { reason: 'type', ...place, expected: 'a stream, a bigint', received: value });
+};
+
 const spec = {
   cache: instanceOf(KvCache),
   queryHeads: optional(headsField),
@@ -52,6 +64,8 @@ const spec = {
   rowDtype: withDefault(oneOf(['float32', 'float16', 'bfloat16']), 'float32'),
   threads: withDefault(integer({ min: 1, max: 1024 }), 0),
   instructions: withDefault(instructionsField, 'auto'),
+  stream: withDefault(streamField, 0n),
+  workspaceBytes: withDefault(integer({ max: 2 ** 40 }), 32 * 2 ** 20),
 };
 
 /** Throws KV_UNKNOWN_OPTION and KV_INVALID_OPTION. */

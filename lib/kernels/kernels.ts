@@ -10,6 +10,7 @@ import { Batch } from '../memory/batch.js';
 import type { KvCache } from '../memory/kv-cache.js';
 import { native, type NativeKernels } from '../memory/native.js';
 import { checkInteger } from '../options.js';
+import { kernelImage } from './kernel-image.js';
 import { KernelLayers } from './kernel-layers.js';
 import { readKernelsOptions, type KernelsOptions, type RowDtype } from './kernels-options.js';
 import { StepSpans, type SequenceSpans } from './step-spans.js';
@@ -28,7 +29,7 @@ export class Kernels {
   readonly cache: KvCache;
   /** Type of the rows: new K and V, queries, outputs. */
   readonly rowDtype: RowDtype;
-  /** What runs: `avx512`, `avx2` or `portable` on host. */
+  /** What runs: `avx512`, `avx2` or `portable` on host, `sm_90` and the like on a GPU. */
   readonly target: string;
   readonly #native: NativeKernels;
   readonly #layers: KernelLayers;
@@ -45,7 +46,7 @@ export class Kernels {
     this.#spans = new StepSpans(cache);
     this.#copies = new TokenCopies(cache);
     this.#native = new (native().NativeKernels)(cache.driver.native, {
-      ...rest, ...this.#layers.numbers(), rowDtype: dtypeNumbers[rowDtype],
+      ...rest, ...this.#layers.numbers(), image: cache.driver.kind === 'host' ? undefined : kernelImage(), rowDtype: dtypeNumbers[rowDtype],
       cacheDtype: dtypeNumbers[this.#layers.cacheDtype as RowDtype] ?? 0,
     });
     this.target = this.#native.target();

@@ -62,7 +62,7 @@ export class StepSpans {
   }
 
   #readBatch(batch: Batch, owner: string): void {
-    if (!this.#cache.owns(batch)) {
+    if (!this.#cache.room.owns(batch)) {
       throw createError('KV_INVALID_OPTION', {
         reason: 'range', owner, option: 'sequences', expected: 'a batch of the same cache', received: batch,
       });
@@ -87,7 +87,7 @@ export class StepSpans {
     const most = Math.min(slots.length, lengths.length, tokens.length);
     const { count = Math.max(slots.length, lengths.length, tokens.length) } = sequences;
     checkInteger(owner, 'sequences.count', count, 0, most);
-    const { maxTokens } = this.#cache.layout;
+    const { room, layout: { maxTokens } } = this.#cache;
     this.#start(count);
     for (let index = 0; index < count; index += 1) {
       const [slot, length, added] = [slots[index]!, lengths[index]!, tokens[index]!];
@@ -103,7 +103,7 @@ export class StepSpans {
         });
       }
       this.#seen[slot] = this.#reading;
-      if (added > 0) this.#cache.checkRoom('run kernels over', slot, length + added);
+      if (added > 0) room.check('run kernels over', slot, length + added);
       this.#add(index, slot, length, added);
     }
   }

@@ -55,7 +55,7 @@ export class TokenCopies {
     if (tokens === 0) return;
     for (const [slot, end] of [[fromSlot, fromToken + tokens], [toSlot, toToken + tokens]] as const) {
       if (end > maxTokens) throw createError('KV_LENGTH_OUT_OF_RANGE', { slot, tokens: end, maxTokens });
-      this.#cache.checkRoom('copy', slot, end);
+      this.#cache.room.check('copy', slot, end);
     }
     if (fromSlot === toSlot && Math.abs(fromToken - toToken) < tokens) {
       throw createError('KV_INVALID_OPTION', {

@@ -118,6 +118,7 @@ export class Admission {
     const { layout, table, supply, sharing } = this.#parts;
     const { promptTokens, isPromised, prompt } = request;
     const promptRows = layout.rowsFor(promptTokens);
+    if (isPromised && plan.tokens === 0) this.#evictFor(promptRows);
     const slot = plan.adoptedSlot >= 0 ? plan.adoptedSlot : this.#choose(plan, promptRows, retiringSlots);
 
     // Rows that stay mapped, those that are there after aliasing, and those that must be there or set aside in the end.
@@ -138,6 +139,21 @@ export class Admission {
       slot, cachedTokens: plan.tokens, cachedBy: this.#cachedBy(plan), pendingTokens: plan.pendingTokens,
       keptValue: isWhole ? this.#parts.index.valueAt(prompt.domain, prompt.text) : undefined,
     };
+  }
+
+  /** Where a text of its own must displace cached ones, those go first that idle slots hold: it then gets one with their rows. */
+  #evictFor(promptRows: number): void {
+    const { layout, table, supply, sharing } = this.#parts;
+    const { slots, count } = supply.collectFree();
+    let largest = -1;
+    for (let at = 0; at < count; at += 1) {
+      const slot = slots[at]!;
+      if (sharing.contentRows(slot) === 0 && (largest < 0 || table.rows[slot]! > table.rows[largest]!)) largest = slot;
+    }
+    const rows = largest < 0 ? 0 : Math.min(table.rows[largest]!, promptRows);
+    const pages = layout.pagesFor(promptRows) - layout.pagesFor(rows);
+    const missing = count === 0 ? 0 : supply.missingWithoutEviction(pages, largest);
+    if (missing > 0) sharing.evictInPlace(missing);
   }
 
   #plan({ domain, text }: Prompt, mostTokens: number): Plan {

@@ -21,12 +21,14 @@ import { openNativeCache } from './open-native-cache.js';
 import type { PagePool } from './page-pool.js';
 import { Prefixes } from './prefixes.js';
 import { Retirement } from './retirement.js';
+import { Room } from './room.js';
 import { RowSupply } from './row-supply.js';
 import { Sequence, type SequenceOwner } from './sequence.js';
 import { SlotLeases } from './slot-leases.js';
 import { SlotTable } from './slot-table.js';
 import { Stamps } from './stamps.js';
 import { Steps } from './steps.js';
+import { unclosed } from './unclosed.js';
 import { checkHostAccess, SlotViews } from './views.js';
 import { readWaitOptions, waitUntil, type WaitOptions } from './wait.js';
 
@@ -34,13 +36,6 @@ import { readWaitOptions, waitUntil, type WaitOptions } from './wait.js';
 export interface Tensor extends TensorPlacement {
   readonly address: bigint;
 }
-
-let hasWarned = false;
-const unclosed = new FinalizationRegistry<string>((what) => {
-  if (hasWarned) return;
-  hasWarned = true;
-  process.emitWarning(`${what} was garbage-collected without close().`, { code: 'KV_NOT_CLOSED' });
-});
 
 export class KvCache {
   readonly layout: Layout;
@@ -58,6 +53,8 @@ export class KvCache {
   readonly #leases: SlotLeases;
   readonly #steps: Steps;
   readonly #accounts: Accounts;
+  /** @internal */
+  readonly room: Room;
   readonly #stamps: Stamps;
   readonly #owner: SequenceOwner;
   readonly #late: LateErrors;
@@ -101,7 +98,8 @@ export class KvCache {
     this.#leases = new SlotLeases({ ...parts, admission }, { eagerRows, idleRowsLimit: read.idleRowsLimit });
     this.#steps = new Steps({ ...parts, growth: read.growth });
     this.#accounts = new Accounts({ ...parts, leases: this.#leases, ownsPool: isOwn });
-    this.#stamps = new Stamps(this.#native, this.layout, this.#table, this.tensors[0]!.address);
+    this.room = new Room(this.#native, this.layout, this.#table, this.tensors[0]!.address);
+    this.#stamps = new Stamps(this.#native, this.layout, this.#table, this.room);
     this.#owner = this.#sequenceOwner();
     pool.addUser(this.#supply);
     unclosed.register(this, 'A KvCache', this);
@@ -268,23 +266,6 @@ export class KvCache {
 
   [Symbol.dispose](): void {
     this.close();
-  }
-
-  /** @internal */
-  owns(batch: Batch): boolean {
-    return batch.belongsTo(this.#table);
-  }
-
-  /** Throws KV_COPY_OUT_OF_RANGE unless the slot has memory for so many tokens. @internal */
-  checkRoom(call: string, slot: number, tokens: number): void {
-    this.#checkOpen(call);
-    if (this.#table.hasRoom(slot, tokens)) return;
-    this.#native.publish();
-    if (this.#table.hasRoom(slot, tokens)) return;
-    const { address, strides } = this.tensors[0]!;
-    throw createError('KV_COPY_OUT_OF_RANGE', {
-      call, address: Number(address) + slot * strides.slotBytes, bytes: this.layout.usedBytes(tokens),
-    });
   }
 
   #sequenceOwner(): SequenceOwner {

@@ -61,6 +61,8 @@ export interface MockLeftovers {
 export interface MockLeaks extends MockLeftovers {
   /** Bytes of pages that are live, or dead but still mapped. */
   readonly pageBytes: number;
+  /** Modules of kernels that were not unloaded. */
+  readonly modules: number;
   /** Of the primary context: one for each open driver. */
   readonly retainedContexts: number;
   /** Contexts made current on some thread and not taken back. */
@@ -78,6 +80,7 @@ export function describeLeaks(leaks: MockLeaks, misuses: readonly MockMisuse[]):
   const left = [
     ...describeLeftovers(leaks),
     ...(leaks.pageBytes > 0 ? [`${formatBytes(leaks.pageBytes)} of memory`] : []),
+    ...count('module', leaks.modules),
     ...count('retained context', leaks.retainedContexts),
     ...count('pushed context', leaks.pushedContexts),
   ];

@@ -165,6 +165,10 @@ export interface NativeKernelsOptions {
   readonly rowDtype: number;
   readonly threads: number;
   readonly instructions: string;
+  readonly stream: bigint;
+  readonly workspaceBytes: number;
+  /** PTX, ended by a zero, or a fatbin; undefined on host. */
+  readonly image: Uint8Array | undefined;
 }
 
 /** The kernels over one cache. `spans` is [slot, length, tokens, first row] × count. */

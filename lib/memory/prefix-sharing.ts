@@ -76,13 +76,19 @@ export class PrefixSharing {
   evict(pages: number): number {
     const { index, pool } = this.#parts;
     const before = pool.native.available();
-    this.settle();
+    this.#settle(true);
     let freed = pool.native.available() - before;
     while (freed < pages && index.evict(Math.ceil((pages - freed) / this.#pagesPerGroup)) > 0) {
-      this.settle();
+      this.#settle(true);
       freed = pool.native.available() - before;
     }
     return freed;
+  }
+
+  /** Evicts about `pages` pages, which stay where they are mapped: they are rows of idle slots, for whoever gets those. */
+  evictInPlace(pages: number): void {
+    this.#parts.index.evict(Math.ceil(pages / this.#pagesPerGroup));
+    this.#settle(false);
   }
 
   /** Unmaps what idle slots share, longest idle first, until `pages` mappings are gone. The prefixes stay cached. */
@@ -206,10 +212,15 @@ export class PrefixSharing {
   }
 
   /**
-   * Takes what the index has dropped out of memory, as far as nobody else uses it. Throws the driver's first refusal, at the
-   * end; what could not be unmapped is tried again next time.
+   * Forgets what the index has dropped, as far as nobody else uses it. Where idle slots alone map it, it is theirs, for whoever
+   * gets them; other rows are unmapped or free. Throws the driver's first refusal, at the end; what could not be unmapped is
+   * tried again next time.
    */
   settle(): void {
+    this.#settle(false);
+  }
+
+  #settle(mustUnmap: boolean): void {
     const { index, table, shared, onDropped } = this.#parts;
     const { dropped } = index;
     if (dropped.count === 0 && this.#overfull.size === 0) return;
@@ -223,7 +234,9 @@ export class PrefixSharing {
       }
       try {
         const groups = Math.min(content, this.#heldGroups(slot));
-        this.vacate(slot, groups);
+        if (mustUnmap || !shared.isAlone(slot, groups)) this.vacate(slot, groups);
+        else shared.leave(slot, groups);
+        this.#overfull.delete(slot);
         this.contents.add(slot, groups);
       } catch (error) {
         failure ??= { error };

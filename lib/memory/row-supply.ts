@@ -133,6 +133,18 @@ export class RowSupply implements PageUser {
     });
   }
 
+  /** How many of `pages` pages could be had only by evicting prefixes; 0 as well when not even so. Takes nothing. */
+  missingWithoutEviction(pages: number, heldSlot: number): number {
+    if (pages <= this.#pool.native.available()) return 0;
+    let missing = 0;
+    this.#hold(heldSlot, () => {
+      this.#quiesce();
+      const obtainable = this.#pool.obtainablePages();
+      if (obtainable >= pages) missing = pages - (obtainable - this.#cached.evictablePages());
+    });
+    return missing;
+  }
+
   /** Evicts prefixes so that the mapper finds so many free pages, as far as that goes: it takes none from anybody itself. */
   evictFor(pages: number): void {
     const evictable = this.#cached.evictablePages();

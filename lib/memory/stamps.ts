@@ -1,10 +1,10 @@
 // Stamps: writes a pattern into a sequence's tokens and reads it back, so that a test or a replay can prove whose bytes are
 // where. Checks what it is asked; the addon makes the bytes.
 
-import { createError } from '../errors/index.js';
 import { checkInteger } from '../options.js';
 import type { Layout } from './layout.js';
 import type { NativeCache } from './native.js';
+import type { Room } from './room.js';
 import { checkSequence, type Sequence } from './sequence.js';
 import type { SlotTable } from './slot-table.js';
 
@@ -12,14 +12,13 @@ export class Stamps {
   readonly #native: NativeCache;
   readonly #layout: Layout;
   readonly #table: SlotTable;
-  /** Of the first tensor, for the error. */
-  readonly #address: bigint;
+  readonly #room: Room;
 
-  constructor(native: NativeCache, layout: Layout, table: SlotTable, address: bigint) {
+  constructor(native: NativeCache, layout: Layout, table: SlotTable, room: Room) {
     this.#native = native;
     this.#layout = layout;
     this.#table = table;
-    this.#address = address;
+    this.#room = room;
   }
 
   /** Writes tokens [fromToken, fromToken + tokens); returns the bytes written. */
@@ -40,13 +39,8 @@ export class Stamps {
     checkInteger('KvCache', 'tokens', tokens, 0, this.#layout.maxTokens - fromToken);
     checkSequence(sequence, `KvCache.${call}`);
     const slot = sequence.slotIn(this.#table);
-    this.#native.publish();
-    if (this.#table.hasRoom(slot, fromToken + tokens)) return slot;
-    const { slotStrideBytes, tokenBytes } = this.#layout.reservations[0]!;
-    throw createError('KV_COPY_OUT_OF_RANGE', {
-      call, address: Number(this.#address) + slot * slotStrideBytes + fromToken * tokenBytes,
-      bytes: this.#layout.usedBytes(tokens),
-    });
+    this.#room.check(call, slot, fromToken + tokens);
+    return slot;
   }
 }
 

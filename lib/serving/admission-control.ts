@@ -5,7 +5,6 @@ import { isKvError } from '../errors/index.js';
 import type { KvCache } from '../memory/kv-cache.js';
 import type { Sequence } from '../memory/sequence.js';
 import type { Generation } from './generation.js';
-import type { ReadRequest } from './request.js';
 
 export interface AdmissionControlOptions {
   readonly cache: KvCache;
@@ -58,25 +57,8 @@ export class AdmissionControl {
 
   /** A slot with its text's cached start in it. Throws what `acquire` throws. */
   lease(generation: Generation): Sequence {
-    return this.#acquire(generation, generation.request.caching);
-  }
-
-  /**
-   * The same where nobody runs who could make room: when rows that it shares or copies from leave too little, it is given a
-   * slot without them.
-   */
-  leaseAlone(generation: Generation): Sequence {
-    const { caching } = generation.request;
-    try {
-      return this.#acquire(generation, caching);
-    } catch (error) {
-      if (!isKvError(error, 'KV_OUT_OF_PAGES')) throw error;
-      return this.#acquire(generation, caching === 'read-write' || caching === 'write' ? 'write' : 'off');
-    }
-  }
-
-  #acquire(generation: Generation, caching: ReadRequest['caching']): Sequence {
-    const options = { ...this.#prompt(generation), caching, priority: generation.request.priority, stream: this.#stream };
+    const { caching, priority } = generation.request;
+    const options = { ...this.#prompt(generation), caching, priority, stream: this.#stream };
     for (let tries = 0; ; tries += 1) {
       try {
         return this.#cache.acquire(options);

@@ -138,7 +138,7 @@ export class ContinuousBatching {
       return false;
     }
     try {
-      generation.start(isAlone ? this.#admission.leaseAlone(generation) : this.#admission.lease(generation));
+      generation.start(this.#admission.lease(generation));
     } catch (error) {
       if (!isKvError(error) || error.recovery === 'restart' || error.code === 'KV_CLOSED') throw error;
       if (error.recovery === 'free' && !isAlone) {

@@ -67,7 +67,7 @@ export class NaiveScheduler {
   async #generate(generation: Generation): Promise<GenerationResult> {
     const { now, prefillTokensPerStep } = this.#options;
     const totals = this.#totals;
-    generation.start(this.#admission.leaseAlone(generation));
+    generation.start(this.#admission.lease(generation));
     totals.promptTokens += generation.promptTokens;
     totals.cachedTokens += generation.cachedTokens;
     let token = this.#engine.nextOfCached(generation);

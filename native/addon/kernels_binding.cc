@@ -5,7 +5,9 @@
 
 #include "addon/context.h"
 #include "addon/driver_binding.h"
+#include "cuda/driver_cuda.h"
 #include "kernels/cpu/kernel_set_cpu.h"
+#include "kernels/cuda/kernel_set_cuda.h"
 
 namespace vkv::addon {
 namespace {
@@ -76,9 +78,28 @@ NativeKernels::NativeKernels(const Napi::CallbackInfo& info) : Napi::ObjectWrap<
     regions_.push_back({static_cast<uint64_t>(regions[at]), static_cast<int64_t>(regions[at + 1]),
                         static_cast<int64_t>(regions[at + 2])});
   }
-  const std::string instructions = options.Get("instructions").As<Napi::String>().Utf8Value();
-  set_ = std::make_unique<kernels::CpuKernels>(ContextOf(env).workers, ToInt32(options.Get("threads")),
-                                               kernels::ChooseSimd(instructions.c_str()));
+  ThrowIfFailed(env, OpenSet(env, options));
+}
+
+NativeKernels::~NativeKernels() { CloseSet(); }
+
+Status NativeKernels::OpenSet(Napi::Env env, const Napi::Object& options) {
+  if (driver_->info().kind == "host") {
+    const std::string instructions = options.Get("instructions").As<Napi::String>().Utf8Value();
+    set_ = std::make_unique<kernels::CpuKernels>(ContextOf(env).workers, ToInt32(options.Get("threads")),
+                                                 kernels::ChooseSimd(instructions.c_str()));
+    return Ok();
+  }
+  DriverScope scope(*driver_);
+  VKV_RETURN_IF_ERROR(scope.status());
+  return kernels::CudaKernels::Open(static_cast<cuda::DriverCuda&>(*driver_), ToBytes(options.Get("image")).data(),
+                                    ToUint64(options.Get("stream")), ToUint64(options.Get("workspaceBytes")), set_);
+}
+
+void NativeKernels::CloseSet() {
+  if (!set_) return;
+  DriverScope scope(*driver_);  // where it fails there is nothing to give back any more
+  set_.reset();
 }
 
 template <typename Call>
@@ -130,7 +151,7 @@ Napi::Value NativeKernels::PrefillAttention(const Napi::CallbackInfo& info) {
 }
 
 Napi::Value NativeKernels::Close(const Napi::CallbackInfo& info) {
-  set_.reset();
+  CloseSet();
   driver_.reset();
   return info.Env().Undefined();
 }

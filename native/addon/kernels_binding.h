@@ -22,6 +22,7 @@ class NativeKernels : public Napi::ObjectWrap<NativeKernels> {
   // (driver, {layers: Float64Array, regions: Float64Array, cacheDtype, rowDtype, threads, instructions, stream,
   // workspaceBytes, image})
   explicit NativeKernels(const Napi::CallbackInfo& info);
+  ~NativeKernels() override;
 
  private:
   struct Layer {
@@ -38,6 +39,8 @@ class NativeKernels : public Napi::ObjectWrap<NativeKernels> {
   Napi::Value PrefillAttention(const Napi::CallbackInfo& info);  // (layer, spans, count, queries, output)
   Napi::Value Close(const Napi::CallbackInfo& info);
 
+  Status OpenSet(Napi::Env env, const Napi::Object& options);
+  void CloseSet();
   kernels::AttentionCommand AttentionOf(const Napi::CallbackInfo& info) const;
   // Runs `call(set)` with the device current; throws what fails, kClosed included.
   template <typename Call>

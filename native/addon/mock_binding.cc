@@ -6,6 +6,7 @@
 #include "addon/context.h"
 #include "addon/driver_binding.h"
 #include "cuda/driver_cuda.h"
+#include "kernels/cuda/simulated.h"
 
 namespace vkv::addon {
 namespace {
@@ -29,6 +30,7 @@ mock::MockOptions ToOptions(const Napi::Object& from) {
   to.has_virtual_memory = from.Get("hasVirtualMemory").ToBoolean();
   to.driver_version = ToInt32(from.Get("driverVersion"));
   to.compute_capability = ToInt32(from.Get("computeCapability"));
+  to.find_kernel = kernels::cuda::FindSimulated;
   to.journal_entries = ToUint64(from.Get("journalEntries"));
   return to;
 }
@@ -196,6 +198,7 @@ Napi::Value NativeMockDevice::Leaks(const Napi::CallbackInfo& info) {
   Napi::Object to = Napi::Object::New(env);
   SetLeftovers(env, from.live, to);
   to.Set("pageBytes", FromCount(env, from.page_bytes));
+  to.Set("modules", FromCount(env, from.modules));
   to.Set("retainedContexts", FromCount(env, from.retained_contexts));
   to.Set("pushedContexts", FromCount(env, from.pushed_contexts));
   Napi::Object left_by_drivers = Napi::Object::New(env);

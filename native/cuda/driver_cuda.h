@@ -20,6 +20,12 @@
 
 namespace vkv::cuda {
 
+struct LaunchSize {
+  uint32_t grid[3] = {1, 1, 1};
+  uint32_t block_threads = 1;
+  uint32_t shared_bytes = 0;
+};
+
 class DriverCuda final : public Driver {
  public:
   // `kind` is for DriverInfo. Fails with kDriverUnavailable (stub library, no device, no such device, cuInit
@@ -61,6 +67,14 @@ class DriverCuda final : public Driver {
   Status RecordEvent(Stream stream, Event& event) override;
   Status QueryEvent(Event event, bool& is_done) override;
   Status DestroyEvent(Event event) override;
+
+  // Kernels (driver_cuda_kernels.cc), inside a DriverScope too. `image` is PTX, ended by a zero, or a fatbin, and is not
+  // needed afterwards. A kernel lives as long as its module; the caller unloads that. A launch copies its one parameter.
+  Status LoadModule(const void* image, CUmodule& module);
+  Status UnloadModule(CUmodule module);
+  Status FindKernel(CUmodule module, const char* name, CUfunction& kernel);
+  Status LaunchKernel(CUfunction kernel, const LaunchSize& size, Stream stream, const void* parameter);
+  Status CountMultiprocessors(int& count);
 
  private:
   DriverCuda(std::shared_ptr<CudaApi> api, DriverInfo info, CUdevice device, CUcontext context);

@@ -1,4 +1,4 @@
-// MockDevice's entry points about the driver, its one device, contexts and kernels (which it does not have).
+// MockDevice's entry points about the driver, its one device and contexts.
 #include <cstdio>
 
 #include "mock/mock_call.h"
@@ -7,6 +7,7 @@ namespace vkv::mock {
 namespace {
 
 constexpr CUdevice kDevice = 0;
+constexpr int kMultiprocessors = 16;
 
 }  // namespace
 
@@ -68,6 +69,9 @@ CUresult MockDevice::cuDeviceGetAttribute(int* value, CUdevice_attribute attribu
   switch (attribute) {
     case CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING:
       *value = 1;
+      return call.result();
+    case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT:
+      *value = kMultiprocessors;
       return call.result();
     case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR:
       *value = options_.compute_capability / 10;
@@ -148,29 +152,6 @@ CUresult MockDevice::cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode
   if (mode == nullptr) return call.Break(rules::kOutput);
   *mode = contexts_.ExchangeCaptureMode(*mode);
   return call.result();
-}
-
-// Kernels. An engine's tests stand in for them with QueueWork.
-
-CUresult MockDevice::cuModuleLoadData(CUmodule*, const void*) {
-  Call call(*this, CallKind::cuModuleLoadData);
-  return call.is_refused() ? call.result() : call.Answer(CUDA_ERROR_NOT_SUPPORTED);
-}
-
-CUresult MockDevice::cuModuleUnload(CUmodule) {
-  Call call(*this, CallKind::cuModuleUnload);
-  return call.is_refused() ? call.result() : call.Answer(CUDA_ERROR_NOT_SUPPORTED);
-}
-
-CUresult MockDevice::cuModuleGetFunction(CUfunction*, CUmodule, const char*) {
-  Call call(*this, CallKind::cuModuleGetFunction);
-  return call.is_refused() ? call.result() : call.Answer(CUDA_ERROR_NOT_SUPPORTED);
-}
-
-CUresult MockDevice::cuLaunchKernel(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
-                                    unsigned, CUstream stream, void**, void**) {
-  Call call(*this, CallKind::cuLaunchKernel, {.stream = reinterpret_cast<uint64_t>(stream)});
-  return call.is_refused() ? call.result() : call.Answer(CUDA_ERROR_NOT_SUPPORTED);
 }
 
 }  // namespace vkv::mock

@@ -22,6 +22,7 @@ class MockDevice::Call {
   // True when the call must do nothing but return result().
   bool is_refused() const { return entry_.result != CUDA_SUCCESS; }
   CUresult result() const { return entry_.result; }
+  uint64_t step() const { return entry_.step; }
   // For the journal: what the call gave.
   CallArguments& arguments() { return entry_.arguments; }
 

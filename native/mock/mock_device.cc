@@ -93,6 +93,7 @@ LeakReport MockDevice::Leaks() {
   report.live = {addresses_.reservations(), addresses_.mappings(), pages_.live_pages(), streams_.streams(),
                  streams_.events()};
   report.left_by_drivers = left_by_drivers_;
+  report.modules = modules_.modules();
   report.retained_contexts = contexts_.retains();
   report.pushed_contexts = contexts_.pushed();
   report.page_bytes = pages_.used_bytes();

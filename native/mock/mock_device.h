@@ -2,7 +2,7 @@
 //
 // Strict: a call that breaks a rule (rules.h) changes nothing, answers as CUDA would, and is remembered as a
 // misuse. Scripted: calls fail and take time, streams do their work, and the device is lost, as told.
-// Everything is in the journal. It runs no kernels: QueueWork stands for one. Threads: any; one mutex guards
+// Everything is in the journal. It runs the kernels it was given simulations of; QueueWork stands for any other. Threads: any; one mutex guards
 // all state.
 #ifndef VKV_MOCK_MOCK_DEVICE_H_
 #define VKV_MOCK_MOCK_DEVICE_H_
@@ -18,6 +18,7 @@
 #include "mock/contexts.h"
 #include "mock/cuda_names.h"
 #include "mock/journal.h"
+#include "mock/module_store.h"
 #include "mock/options.h"
 #include "mock/page_store.h"
 #include "mock/script.h"
@@ -31,6 +32,7 @@ namespace vkv::mock {
 struct LeakReport {
   cuda::Leftovers live;
   cuda::Leftovers left_by_drivers;
+  uint64_t modules = 0;
   uint64_t retained_contexts = 0;
   uint64_t pushed_contexts = 0;
   uint64_t page_bytes = 0;  // of memory in use, also by pages that are only mapped
@@ -99,6 +101,7 @@ class MockDevice final : public cuda::CudaApi {
   AddressBook addresses_;
   PageStore pages_;
   StreamModel streams_;
+  ModuleStore modules_;
   cuda::Leftovers left_by_drivers_;
   bool is_initialized_ = false;
   CUresult lost_ = CUDA_SUCCESS;  // the sticky answer of a lost device

@@ -1,4 +1,5 @@
-// MockDevice's stand-in for kernels: work that only uses ranges, for tests of what must not happen meanwhile.
+// The doing of kernels on MockDevice: the ranges they use are checked, then a simulated one does its work. QueueWork stands
+// for a kernel of which only the ranges are known, for tests of what must not happen meanwhile.
 #include <utility>
 
 #include "mock/mock_device.h"
@@ -43,6 +44,7 @@ bool MockDevice::DoKernel(const Work& work) {
       return true;
     }
   }
+  if (work.kernel != nullptr && backing_->has_memory()) work.kernel->Run(work.parameter.data());
   return true;
 }
 

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <string>
 
+#include "mock/simulated_kernel.h"
+
 namespace vkv::mock {
 
 enum class BackingMode { kReal, kNone };
@@ -26,6 +28,7 @@ struct MockOptions {
   bool has_virtual_memory = true;
   int32_t driver_version = 13000;
   int32_t compute_capability = 90;
+  FindSimulatedKernel find_kernel = nullptr;  // null: a device without kernels
   uint64_t journal_entries = 4096;  // how many of the latest calls the journal keeps
 };
 

@@ -47,6 +47,12 @@ inline constexpr char kAlias[] = "one kernel must not write a page at one addres
 inline constexpr char kBusy[] = "memory that queued work uses must not be unmapped";
 inline constexpr char kKernelAccess[] = "a kernel may use only memory that is mapped and accessible";
 
+inline constexpr char kImage[] = "a module must be PTX or a fatbin";
+inline constexpr char kLiveModule[] = "the module must be loaded";
+inline constexpr char kLiveKernel[] = "the kernel must be one of a loaded module";
+inline constexpr char kKernelParameters[] = "a kernel must get its parameters, and no others";
+inline constexpr char kLaunchSize[] = "grid, block and shared memory must be possible, and what the kernel's parameters need";
+
 inline constexpr char kLiveStream[] = "the stream must be live";
 inline constexpr char kLiveEvent[] = "the event must be live";
 

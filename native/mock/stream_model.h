@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <memory>
 #include <vector>
 
 namespace vkv::mock {
@@ -23,11 +24,16 @@ struct Touch {
 
 enum class WorkKind { kCopy, kFill, kKernel };
 
+class SimulatedKernel;
+
 struct Work {
   WorkKind kind = WorkKind::kKernel;
   std::vector<Touch> touches;  // a copy: destination, source; a fill: destination
   uint8_t value = 0;           // a fill's
   uint64_t step = 0;           // a kernel's, in the journal
+  // A kernel's that is simulated, with its parameter; null for one that only stands for its touches.
+  std::shared_ptr<const SimulatedKernel> kernel = nullptr;
+  std::vector<uint8_t> parameter = {};
 };
 
 class StreamModel {

@@ -11,6 +11,7 @@ import { parseArgs } from 'node:util';
 
 import { measureCalls, measureReservations } from './call-costs.mjs';
 import { measureGrowth } from './growth.mjs';
+import { measureKernels } from './kernel-times.mjs';
 
 const require = createRequire(import.meta.url);
 const api = require('../../dist/index.js');
@@ -74,6 +75,8 @@ const reservations = measureReservations(driver);
 print('Reservations', reservations.map(({ bytes: _, ...row }) => row));
 const growth = await measureGrowth(driver, api);
 print('Growth beside passes of 10 ms: p50 / p99 / max in µs', growth);
+const kernels = measureKernels(driver, api);
+print('Kernels, against the device\'s own copy', kernels);
 driver.close();
 
 const probe = flags.probe === undefined ? [] : ask(flags.probe);
@@ -82,6 +85,6 @@ for (const question of new Set(probe.map((line) => line.question))) {
 }
 
 if (flags.json !== undefined) {
-  writeFileSync(flags.json, `${JSON.stringify({ machine, calls, reservations, growth, probe }, undefined, 2)}\n`);
+  writeFileSync(flags.json, `${JSON.stringify({ machine, calls, reservations, growth, kernels, probe }, undefined, 2)}\n`);
   console.log(`\nWritten: ${path.resolve(flags.json)}`);
 }

@@ -23,8 +23,8 @@ const machine = `${cpus()[0]?.model ?? 'unknown CPU'}, ${availableParallelism()}
   `${Math.round(totalmem() / 2 ** 30)} GiB, Linux ${release()}, Node ${process.version}`;
 
 const benchmarks: readonly (() => BenchResult | BenchResult[])[] = [
-  step, () => growth(2 * 2 ** 20), () => growth(64 * 1024), decode, reserve, kernels, dense, llama, replayMemory, prefixIndex, prefixReuse,
-  replayPrefixes,
+  step, () => growth(2 * 2 ** 20), () => growth(64 * 1024), decode, reserve, kernels, dense, llama, replayMemory,
+  prefixIndex, prefixReuse, replayPrefixes,
 ];
 
 const results: BenchResult[] = [];

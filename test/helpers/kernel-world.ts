@@ -25,6 +25,7 @@ export interface WorldOptions {
   readonly layout?: LayoutKind;
   readonly slots?: number;
   readonly maxTokens?: number;
+  readonly pageBytes?: number;
   readonly kernels?: Partial<KernelsOptions>;
   /** Numbers from −spread to spread. Default 1. */
   readonly spread?: number;
@@ -59,16 +60,17 @@ export class KernelWorld {
   constructor(t: ExecutionContext, driver: Driver, random: Random, options: WorldOptions) {
     const { layers = 2, kvHeads, group, dim, valueDim = dim, cacheDtype = 'float32', rowDtype = 'float32' } = options;
     const { layout = 'per-layer', slots = 4, maxTokens = 600, kernels = {}, spread = 1 } = options;
+    const { pageBytes: ownPageBytes = pageBytes } = options;
     this.#t = t;
     this.#random = random;
     [this.#cacheDtype, this.#rowDtype, this.#layers, this.#spread] = [cacheDtype, rowDtype, layers, spread];
     this.shape = { queryHeads: kvHeads * group, kvHeads, dim, valueDim, scale: kernels.scale ?? 1 / Math.sqrt(dim) };
     const model: ModelShape = { layers, kvHeads, headDim: dim, valueHeadDim: valueDim, dtype: cacheDtype };
     this.cache = new KvCache({
-      model, layout, slots, maxTokens, driver, pageBytes, memoryBudgetBytes: 256 * 2 ** 20, growth: onDemand(), mapper: 'off',
+      model, layout, slots, maxTokens, driver, pageBytes: ownPageBytes, memoryBudgetBytes: 256 * 2 ** 20, growth: onDemand(), mapper: 'off',
     });
     this.kernels = new Kernels({ cache: this.cache, queryHeads: kvHeads * group, rowDtype, ...kernels });
-    this.#device = driver.kind === 'host' ? undefined : new DeviceRows(driver, pageBytes);
+    this.#device = driver.kind === 'host' ? undefined : new DeviceRows(driver, ownPageBytes);
   }
 
   /** Sequences that live, in the order of `acquire`. */

@@ -12,14 +12,16 @@ const flags = ['-std=c++20', '-O1', '-fno-exceptions', '-fno-rtti', '-Wall', '-W
 export const hasCompiler = spawnSync(compiler, ['--version']).status === 0;
 
 /** The lines that test/native/`name`.cc prints, with native sources whose paths start with one of `prefixes`. */
-export function runProbe(name: string, prefixes: readonly string[]): readonly string[] {
+export function runProbe(
+  name: string, prefixes: readonly string[], args: readonly string[] = [],
+): readonly string[] {
   const folder = path.join(root, 'build-test', 'native');
   const probe = path.join(folder, name);
   const sources = readFileSync(path.join(root, 'native', 'sources.txt'), 'utf8').split(/\r?\n/)
     .filter((source) => prefixes.some((prefix) => source.startsWith(prefix)));
   mkdirSync(folder, { recursive: true });
   run(compiler, [...flags, `test/native/${name}.cc`, ...sources, '-o', probe, '-ldl']);
-  return run(probe, []).trimEnd().split('\n');
+  return run(probe, args).trimEnd().split('\n');
 }
 
 function run(command: string, args: readonly string[]): string {

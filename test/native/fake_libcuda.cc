@@ -7,6 +7,7 @@
 #include <cstring>
 #include <memory>
 
+#include "kernels/cuda/simulated.h"
 #include "mock/mock_device.h"
 
 #define FAKE_EXPORT extern "C" __attribute__((visibility("default")))
@@ -22,6 +23,7 @@ MockDevice& Device() {
   static std::shared_ptr<MockDevice>* const device = [] {
     MockOptions options;
     options.name = "fake device";
+    options.find_kernel = vkv::kernels::cuda::FindSimulated;
     options.driver_version = FAKE_CUDA_VERSION;
     auto* opened = new std::shared_ptr<MockDevice>();
     if (!MockDevice::Open(options, *opened).ok()) std::abort();

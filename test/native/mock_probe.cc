@@ -25,6 +25,8 @@ struct Scene {
   CUmemAllocationProp prop = {};
   CUmemAccessDesc access = {};
   CUstream stream = nullptr;
+  CUmodule module = nullptr;  // loaded by those that need kernels
+  CUfunction kernel = nullptr;
   char bytes[256] = {};
 
   CUdeviceptr At(uint64_t page) const { return base + page * kPage; }
@@ -34,11 +36,34 @@ void Must(CUresult result) {
   if (result != CUDA_SUCCESS) std::abort();
 }
 
+// A kernel of one block that reads the 8 bytes at its parameter.
+class ReadKernel final : public SimulatedKernel {
+ public:
+  size_t parameter_bytes() const override { return sizeof(uint64_t); }
+  bool IsLaunchable(const LaunchArguments& launch) const override { return launch.grid[0] == 1; }
+  std::vector<Touch> TouchesOf(const void* parameter) const override {
+    return {{*static_cast<const uint64_t*>(parameter), 8, false}};
+  }
+  void Run(const void*) const override {}
+};
+
+std::shared_ptr<const SimulatedKernel> FindKernel(const char*) { return std::make_shared<ReadKernel>(); }
+
+void LoadKernel(Scene& scene, MockDevice& device) {
+  Must(device.cuModuleLoadData(&scene.module, ".version 7.0"));
+  Must(device.cuModuleGetFunction(&scene.kernel, scene.module, "read"));
+}
+
+CUresult LaunchKernel(Scene& scene, unsigned blocks, unsigned threads, void** parameters) {
+  return scene.device->cuLaunchKernel(scene.kernel, blocks, 1, 1, threads, 1, 1, 0, nullptr, parameters, nullptr);
+}
+
 Scene NewScene() {
   Scene scene;
   MockOptions options;
   options.granularity_bytes = kPage;
   options.streams = StreamMode::kManual;
+  options.find_kernel = FindKernel;
   if (!MockDevice::Open(options, scene.device).ok()) std::abort();
   MockDevice& device = *scene.device;
   scene.prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
@@ -213,6 +238,32 @@ const Breach kBreaches[] = {
        Must(QueueKernel(d, {{s.At(0), 8, true}, {s.At(4), 8, false}}));
      }},
 
+    {"a module that is no image",
+     [](Scene& s, MockDevice& d) { return d.cuModuleLoadData(&s.module, "not an image"); }},
+    {"the end of a module that never was",
+     [](Scene&, MockDevice& d) { return d.cuModuleUnload(reinterpret_cast<CUmodule>(12345)); }},
+    {"a kernel of a module that was unloaded",
+     [](Scene& s, MockDevice&) {
+       void* parameters[] = {&s.base};
+       return LaunchKernel(s, 1, 1, parameters);
+     },
+     [](Scene& s, MockDevice& d) {
+       LoadKernel(s, d);
+       Must(d.cuModuleUnload(s.module));
+     }},
+    {"a kernel without parameters", [](Scene& s, MockDevice&) { return LaunchKernel(s, 1, 1, nullptr); }, LoadKernel},
+    {"a kernel with another grid than it needs",
+     [](Scene& s, MockDevice&) {
+       void* parameters[] = {&s.base};
+       return LaunchKernel(s, 2, 1, parameters);
+     },
+     LoadKernel},
+    {"a kernel with more threads than a block can have",
+     [](Scene& s, MockDevice&) {
+       void* parameters[] = {&s.base};
+       return LaunchKernel(s, 1, 1025, parameters);
+     },
+     LoadKernel},
     {"a stream that never was",
      [](Scene&, MockDevice& d) { return d.cuStreamSynchronize(reinterpret_cast<CUstream>(12345)); }},
     {"a fill on a destroyed stream",

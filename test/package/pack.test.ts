@@ -56,12 +56,12 @@ test.after.always(() => packFolder.remove());
 
 test('the tarball has what is built and what builds the addon, and nothing else', (t) => {
   const files = packed.files.map((file) => file.path);
-  const allowed = /^(dist\/.*\.(js|d\.ts)|native\/.*\.(cc|h|txt)|kernels\/.*|scripts\/install\.cjs|[^/]+)$/;
+  const allowed = /^(dist\/.*\.(js|d\.ts)|native\/.*\.(cc|h|txt)|kernels\/.*|scripts\/(install|build-kernels)\.cjs|[^/]+)$/;
   t.deepEqual(files.filter((file) => !allowed.test(file)), []);
   const top = files.filter((file) => !file.includes('/')).sort();
   t.deepEqual(top.filter((file) => !/^(CHANGELOG|README)\.md$/.test(file)), ['CMakeLists.txt', 'LICENSE', 'binding.gyp', 'package.json']);
   const sources = readFileSync(path.join(root, 'native', 'sources.txt'), 'utf8').split('\n').filter((line) => /^[^#]/.test(line));
-  for (const file of [...sources, 'native/sources.txt', 'native/status.h', 'dist/index.js', 'dist/index.d.ts', 'dist/testing.js']) {
+  for (const file of [...sources, 'native/sources.txt', 'native/status.h', 'kernels/cuda/kernels.ptx.br', 'dist/index.js', 'dist/index.d.ts', 'dist/testing.js']) {
     t.true(files.includes(file), file);
   }
   t.is(packed.files.find((file) => file.path === 'dist/cli/vkv.js')!.mode & 0o111, 0o111, 'the command is executable');
@@ -73,7 +73,8 @@ for (const { wanted, buildTool } of builds) {
     const consumer = new Consumer();
     try {
       const tarball = path.join(packFolder.folder, packed.filename);
-      consumer.run('npm', ['install', '--no-audit', '--no-fund', '--omit=dev', tarball], { VKV_BUILD: wanted });
+      consumer.run(
+        'npm', ['install', '--no-audit', '--no-fund', '--omit=dev', tarball], { VKV_BUILD: wanted, VKV_FATBIN: 'skip' });
 
       consumer.write('require.cjs', `
         const { KvCache } = require('virtual-kv');

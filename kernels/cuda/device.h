@@ -1,0 +1,107 @@
+// Device: what the CUDA kernels share: elements of 16 and 32 bits as floats, wide loads, addresses. Device code only.
+//
+// It needs no header of a toolkit but what nvcc includes by itself. A test compiles the same sources as plain C++, with an
+// emulation of threads in place of those built-ins (test/native/cuda_emulation.h): there __CUDA_ARCH__ is not defined.
+#ifndef VKV_KERNELS_CUDA_DEVICE_H_
+#define VKV_KERNELS_CUDA_DEVICE_H_
+
+#include "kernels/cuda/parameters.h"
+
+#if !defined(__CUDACC__)
+#include "kernels/float16.h"
+#endif
+
+// For the compiler. VKV_UNROLL: for loops over what must be in registers, which only an unrolled loop can index. VKV_KEEP_LOOP: for loops whose
+// body is long enough.
+#if defined(__CUDACC__)
+#define VKV_UNROLL _Pragma("unroll")
+#define VKV_KEEP_LOOP _Pragma("unroll 1")
+// The floats of shared memory that a launch asks for.
+#define VKV_LAUNCH_SHARED(name) extern __shared__ float name[]
+#else
+#define VKV_UNROLL
+#define VKV_KEEP_LOOP
+#endif
+
+#define VKV_KERNEL extern "C" __global__ void
+
+namespace vkv::kernels::cuda {
+
+struct HalfBits {
+  unsigned short bits;
+};
+struct BfloatBits {
+  unsigned short bits;
+};
+
+__device__ inline float AsFloat(float value) { return value; }
+__device__ inline float AsFloat(BfloatBits value) {
+  return __uint_as_float(static_cast<unsigned>(value.bits) << 16);
+}
+__device__ inline float AsFloat(HalfBits value) {
+#if defined(__CUDACC__)
+  float result;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(result) : "h"(value.bits));
+  return result;
+#else
+  return ToFloat(Half{value.bits});
+#endif
+}
+
+// Rounded to nearest, ties to even.
+__device__ inline void Put(float* to, float value) { *to = value; }
+__device__ inline void Put(HalfBits* to, float value) {
+#if defined(__CUDACC__)
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(to->bits) : "f"(value));
+#else
+  to->bits = ToHalf(value).bits;
+#endif
+}
+__device__ inline void Put(BfloatBits* to, float value) {
+  const unsigned bits = __float_as_uint(value);
+  const bool is_nan = (bits & 0x7fffffffu) > 0x7f800000u;
+  to->bits = static_cast<unsigned short>((is_nan ? bits | 0x400000u : bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
+}
+
+__device__ inline float LoadElement(uint64_t address, Dtype dtype, int64_t index) {
+  switch (dtype) {
+    case Dtype::kFloat32: return reinterpret_cast<const float*>(address)[index];
+    case Dtype::kFloat16: return AsFloat(reinterpret_cast<const HalfBits*>(address)[index]);
+    case Dtype::kBfloat16: return AsFloat(reinterpret_cast<const BfloatBits*>(address)[index]);
+  }
+  return 0;
+}
+
+__device__ inline void StoreElement(uint64_t address, Dtype dtype, int64_t index, float value) {
+  switch (dtype) {
+    case Dtype::kFloat32: return Put(reinterpret_cast<float*>(address) + index, value);
+    case Dtype::kFloat16: return Put(reinterpret_cast<HalfBits*>(address) + index, value);
+    case Dtype::kBfloat16: return Put(reinterpret_cast<BfloatBits*>(address) + index, value);
+  }
+}
+
+// `Elements` neighbours at once: 16 bytes in one load, or one element.
+template <typename T, int Elements>
+struct alignas(Elements * sizeof(T)) Pack {
+  T element[Elements];
+};
+template <typename T, int Elements>
+__device__ inline Pack<T, Elements> LoadPack(uint64_t address) {
+#if defined(__CUDACC__)
+  if constexpr (Elements * sizeof(T) == 16) {
+    const uint4 bits = __ldg(reinterpret_cast<const uint4*>(address));
+    return *reinterpret_cast<const Pack<T, Elements>*>(&bits);
+  }
+#endif
+  return *reinterpret_cast<const Pack<T, Elements>*>(address);
+}
+
+__device__ inline uint64_t HeadAt(const Tensor& tensor, int64_t slot, int64_t token, int64_t head) {
+  return tensor.address + slot * tensor.slot_bytes + token * tensor.token_bytes + head * tensor.head_bytes;
+}
+
+constexpr float kMinusInfinity = -__builtin_huge_valf();
+
+}  // namespace vkv::kernels::cuda
+
+#endif  // VKV_KERNELS_CUDA_DEVICE_H_

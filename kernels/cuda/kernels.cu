@@ -1,0 +1,5 @@
+// All CUDA kernels as one module: what is compiled, loaded and launched.
+#include "kernels/cuda/append.cu"
+#include "kernels/cuda/copy.cu"
+#include "kernels/cuda/decode.cu"
+#include "kernels/cuda/prefill.cu"

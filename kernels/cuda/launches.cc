@@ -1,0 +1,143 @@
+#include "kernels/cuda/launches.h"
+
+#include <algorithm>
+#include <bit>
+
+namespace vkv::kernels::cuda {
+namespace {
+
+// Blocks for every multiprocessor, so that memory is kept busy by several at a time.
+constexpr int64_t kBlocksPerMultiprocessor = 4;
+constexpr int32_t kLeastSplitTokens = 256;  // below, merging costs more than it spreads
+constexpr int32_t kSplitStep = 64;
+constexpr int64_t kMostSplits = 1024;
+
+int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+const char* NameOf(Dtype dtype) {
+  return dtype == Dtype::kFloat32 ? "f32" : dtype == Dtype::kFloat16 ? "f16" : "bf16";
+}
+
+// The next spans of a list, as many as a launch takes.
+std::span<const Span> TakeSpans(std::span<const Span>& left, Spans& spans) {
+  const std::span<const Span> taken = left.first(std::min<size_t>(left.size(), kSpansPerLaunch));
+  left = left.subspan(taken.size());
+  spans.count = static_cast<int64_t>(taken.size());
+  std::copy(taken.begin(), taken.end(), spans.entries);
+  return taken;
+}
+
+template <typename Parameters>
+Status SubmitOne(const Submit& submit, const char* name, const Grid& grid, int threads, int shared_bytes,
+                 const Parameters& parameters) {
+  if (grid.x == 0 || grid.y == 0 || grid.z == 0) return Ok();
+  return submit({name, grid, static_cast<uint32_t>(threads), static_cast<uint32_t>(shared_bytes), &parameters,
+                 sizeof(parameters)});
+}
+
+uint32_t ToGrid(int64_t count) { return static_cast<uint32_t>(count); }
+
+// Every row of every head starts at a multiple of 16 bytes, and is whole 16-byte loads.
+bool IsAligned(const Tensor& tensor, Dtype dtype) {
+  const int64_t bytes = tensor.dim * ElementBytes(dtype);
+  const auto alike = static_cast<int64_t>(tensor.address) | tensor.slot_bytes | tensor.token_bytes | tensor.head_bytes;
+  return (alike | bytes) % 16 == 0;
+}
+
+}  // namespace
+
+Status LaunchAppend(const AppendCommand& command, std::span<const Span> spans, const Submit& submit) {
+  AppendParameters parameters;
+  parameters.command = command;
+  while (!spans.empty()) {
+    const std::span<const Span> taken = TakeSpans(spans, parameters.spans);
+    const int64_t rows = taken.back().first_row + taken.back().tokens - taken.front().first_row;
+    VKV_RETURN_IF_ERROR(SubmitOne(submit, "vkv_append", {ToGrid(rows), 1, 1}, kAppendThreads, 0, parameters));
+  }
+  return Ok();
+}
+
+Status LaunchCopy(std::span<const Region> regions, std::span<const TokenCopy> copies, const Submit& submit) {
+  CopyParameters parameters;
+  for (size_t c = 0; c < copies.size(); c += kCopiesPerLaunch) {
+    const auto some_copies = copies.subspan(c, std::min<size_t>(copies.size() - c, kCopiesPerLaunch));
+    for (size_t r = 0; r < regions.size(); r += kRegionsPerLaunch) {
+      const auto some_regions = regions.subspan(r, std::min<size_t>(regions.size() - r, kRegionsPerLaunch));
+      parameters.copy_count = static_cast<int32_t>(some_copies.size());
+      parameters.region_count = static_cast<int32_t>(some_regions.size());
+      std::copy(some_copies.begin(), some_copies.end(), parameters.copies);
+      std::copy(some_regions.begin(), some_regions.end(), parameters.regions);
+      int64_t most_tokens = 0;
+      int64_t most_bytes = 0;
+      for (const TokenCopy& copy : some_copies) most_tokens = std::max<int64_t>(most_tokens, copy.tokens);
+      for (const Region& region : some_regions) most_bytes = std::max(most_bytes, most_tokens * region.token_bytes);
+      const Grid grid = {ToGrid(CeilDiv(most_bytes, kCopyPieceBytes)), ToGrid(parameters.region_count),
+                         ToGrid(parameters.copy_count)};
+      VKV_RETURN_IF_ERROR(SubmitOne(submit, "vkv_copy", grid, kCopyThreads, 0, parameters));
+    }
+  }
+  return Ok();
+}
+
+std::string DecodeKernel(const AttentionCommand& command, int& heads) {
+  const std::string start = std::string("vkv_decode_") + NameOf(command.cache_dtype);
+  const int widest = std::max(command.keys.dim, command.values.dim);
+  if (!IsAligned(command.keys, command.cache_dtype) || !IsAligned(command.values, command.cache_dtype)) {
+    heads = 1;
+    return start + "_any";
+  }
+  const int dim = *std::lower_bound(std::begin(kDecodeDims), std::end(kDecodeDims), widest);
+  const int group = command.query_heads / command.keys.heads;
+  heads = group == 1 ? 1 : group <= 4 || dim == kMostDim ? 4 : 8;
+  return start + "_d" + std::to_string(dim) + "_h" + std::to_string(heads);
+}
+
+Status LaunchDecode(const AttentionCommand& command, std::span<const Span> spans, int multiprocessors,
+                    const Workspace& workspace, const Submit& submit) {
+  int heads = 1;
+  const std::string kernel = DecodeKernel(command, heads);
+  const int64_t head_blocks = command.keys.heads * CeilDiv(command.query_heads / command.keys.heads, heads);
+  DecodeParameters parameters;
+  parameters.command = command;
+  parameters.partials = workspace.address;
+  while (!spans.empty()) {
+    const std::span<const Span> taken = TakeSpans(spans, parameters.spans);
+    int32_t longest = 0;
+    for (const Span& span : taken) longest = std::max(longest, span.tokens == 0 ? 0 : span.length + 1);
+    if (longest == 0) continue;
+    const auto count = static_cast<int64_t>(taken.size());
+    const int64_t partial_bytes =
+        count * command.query_heads * (kPartialHeader + command.values.dim) * static_cast<int64_t>(sizeof(float));
+    const int64_t wanted = CeilDiv(kBlocksPerMultiprocessor * multiprocessors, count * head_blocks);
+    const int64_t most = std::min({CeilDiv(longest, kLeastSplitTokens), kMostSplits,
+                                   static_cast<int64_t>(workspace.bytes) / partial_bytes});
+    const int64_t splits = std::max<int64_t>(1, std::min(wanted, most));
+    parameters.split_tokens = static_cast<int32_t>(CeilDiv(CeilDiv(longest, splits), kSplitStep) * kSplitStep);
+    parameters.splits = static_cast<int32_t>(CeilDiv(longest, parameters.split_tokens));
+    VKV_RETURN_IF_ERROR(SubmitOne(submit, kernel.c_str(), {ToGrid(parameters.splits), ToGrid(head_blocks), ToGrid(count)},
+                                  kDecodeThreads, 0, parameters));
+    if (parameters.splits == 1) continue;
+    VKV_RETURN_IF_ERROR(SubmitOne(submit, "vkv_merge", {ToGrid(command.query_heads), ToGrid(count), 1}, kDecodeThreads,
+                                  0, parameters));
+  }
+  return Ok();
+}
+
+Status LaunchPrefill(const AttentionCommand& command, std::span<const Span> spans, const Submit& submit) {
+  const int rows = PrefillRows(command.keys.dim, command.values.dim);
+  const std::string kernel =
+      std::string("vkv_prefill_") + NameOf(command.cache_dtype) + "_r" + std::to_string(rows);
+  PrefillParameters parameters;
+  parameters.command = command;
+  while (!spans.empty()) {
+    const std::span<const Span> taken = TakeSpans(spans, parameters.spans);
+    int32_t longest = 0;
+    for (const Span& span : taken) longest = std::max(longest, span.tokens);
+    const Grid grid = {ToGrid(CeilDiv(longest, rows)), ToGrid(command.query_heads), ToGrid(static_cast<int64_t>(taken.size()))};
+    VKV_RETURN_IF_ERROR(SubmitOne(submit, kernel.c_str(), grid, 4 * rows,
+                                  PrefillSharedBytes(command.keys.dim, command.values.dim), parameters));
+  }
+  return Ok();
+}
+
+}  // namespace vkv::kernels::cuda

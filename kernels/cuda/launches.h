@@ -1,0 +1,52 @@
+// Launches: which kernels a command takes, with which grid, block, shared memory and parameters. Pure arithmetic; knows no
+// driver, so that the launcher, the simulated device and a test of the sources all use the same.
+//
+// A launch is handed to `submit(name, grid, threads, shared_bytes, parameters)`, whose Status ends the command when it fails.
+#ifndef VKV_KERNELS_CUDA_LAUNCHES_H_
+#define VKV_KERNELS_CUDA_LAUNCHES_H_
+
+#include <functional>
+#include <span>
+#include <string>
+
+#include "kernels/cuda/parameters.h"
+#include "status.h"
+
+namespace vkv::kernels::cuda {
+
+struct Grid {
+  uint32_t x = 1;
+  uint32_t y = 1;
+  uint32_t z = 1;
+};
+
+struct Launch {
+  const char* name;  // valid during the call
+  Grid grid;
+  uint32_t threads;
+  uint32_t shared_bytes;
+  const void* parameters;  // of parameter_bytes
+  size_t parameter_bytes;
+};
+
+using Submit = std::function<Status(const Launch&)>;
+
+// Room for partial results of decoding: [span, query head, split]. Null: nothing is split.
+struct Workspace {
+  uint64_t address = 0;
+  uint64_t bytes = 0;
+};
+
+Status LaunchAppend(const AppendCommand& command, std::span<const Span> spans, const Submit& submit);
+Status LaunchCopy(std::span<const Region> regions, std::span<const TokenCopy> copies, const Submit& submit);
+// `multiprocessors`: how many blocks to aim at, times a few.
+Status LaunchDecode(const AttentionCommand& command, std::span<const Span> spans, int multiprocessors,
+                    const Workspace& workspace, const Submit& submit);
+Status LaunchPrefill(const AttentionCommand& command, std::span<const Span> spans, const Submit& submit);
+
+// The decode kernel for a command: its name, and how many query heads of a KV head one block takes.
+std::string DecodeKernel(const AttentionCommand& command, int& heads);
+
+}  // namespace vkv::kernels::cuda
+
+#endif  // VKV_KERNELS_CUDA_LAUNCHES_H_

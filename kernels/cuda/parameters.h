@@ -1,0 +1,77 @@
+// Parameters: what each CUDA kernel is launched with, by value, and its name, grid and block.
+//
+// A launch carries its sequences with it (4,096 bytes are what every driver takes), so nothing has to be uploaded, no buffer
+// has to outlive the launch, and a captured graph repeats exactly what was launched. More sequences than fit take more
+// launches. Compiled as C++ and as CUDA C++; the simulated device checks launches against it.
+#ifndef VKV_KERNELS_CUDA_PARAMETERS_H_
+#define VKV_KERNELS_CUDA_PARAMETERS_H_
+
+#include "kernels/commands.h"
+
+namespace vkv::kernels::cuda {
+
+inline constexpr int kSpansPerLaunch = 224;
+inline constexpr int kRegionsPerLaunch = 64;
+inline constexpr int kCopiesPerLaunch = 96;
+inline constexpr int kMostDim = 256;  // of a head that attention kernels can take
+
+struct Spans {
+  int64_t count = 0;
+  Span entries[kSpansPerLaunch];
+};
+
+// vkv_append: grid (rows, 1, 1): a block per new token.
+inline constexpr int kAppendThreads = 128;
+struct AppendParameters {
+  AppendCommand command;
+  Spans spans;
+};
+
+// vkv_copy: grid (pieces of the longest stretch, regions, copies).
+inline constexpr int kCopyThreads = 256;
+inline constexpr int64_t kCopyPieceBytes = 64 << 10;
+struct CopyParameters {
+  int32_t region_count = 0;
+  int32_t copy_count = 0;
+  Region regions[kRegionsPerLaunch];
+  TokenCopy copies[kCopiesPerLaunch];
+};
+
+// vkv_decode_TYPE_dDIM_hHEADS: grid (splits, KV heads · blocks of HEADS query heads, spans). TYPE is the cache's, DIM at least
+// the larger of dim and value dim, HEADS how many query heads of one KV head a block takes. The plain one, vkv_decode_TYPE_any,
+// takes one query head and any dim up to kMostDim at any alignment. With one split the output is written; with more,
+// `partials` is [span, query head, split] of kPartialHeader + value dim floats: largest score (in powers of two), total, sums.
+// vkv_merge: grid (query heads, spans, 1), with the same parameters.
+inline constexpr int kDecodeThreads = 128;
+inline constexpr int kDecodeHeads[] = {1, 4, 8};
+inline constexpr int kDecodeDims[] = {64, 128, 256};
+inline constexpr int kPartialHeader = 2;
+struct DecodeParameters {
+  AttentionCommand command;
+  uint64_t partials = 0;
+  int32_t splits = 1;
+  int32_t split_tokens = 0;  // tokens of a split
+  Spans spans;
+};
+
+// vkv_prefill_TYPE_rROWS: grid (blocks of ROWS tokens of the longest span, query heads, spans), block 4 · ROWS, shared bytes
+// PrefillSharedBytes. ROWS is 32 for dims up to 128 and 16 beyond.
+constexpr int PrefillRows(int dim, int value_dim) { return (dim > value_dim ? dim : value_dim) <= 128 ? 32 : 16; }
+constexpr int PrefillSharedBytes(int dim, int value_dim) {
+  const int rows = PrefillRows(dim, value_dim);
+  const int widest = dim > value_dim ? dim : value_dim;
+  // Queries [row, dim], a tile of as many keys or values [token, widest], scores [row, token + 1 against bank conflicts].
+  return static_cast<int>(sizeof(float)) * (rows * dim + rows * widest + rows * (rows + 1));
+}
+struct PrefillParameters {
+  AttentionCommand command;
+  Spans spans;
+};
+
+inline constexpr size_t kMostParameterBytes = 4096;
+static_assert(sizeof(AppendParameters) <= kMostParameterBytes && sizeof(CopyParameters) <= kMostParameterBytes);
+static_assert(sizeof(DecodeParameters) <= kMostParameterBytes && sizeof(PrefillParameters) <= kMostParameterBytes);
+
+}  // namespace vkv::kernels::cuda
+
+#endif  // VKV_KERNELS_CUDA_PARAMETERS_H_

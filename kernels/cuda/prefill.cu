@@ -1,0 +1,121 @@
+// Prefill attention: causal, for chunks of new tokens that start at the cached length.
+//
+// Grid (blocks of Rows new tokens, query heads, spans), 4 threads to a row. Keys come through shared memory in tiles of Rows
+// tokens, then the values of the same tokens; each thread scores a quarter of the tile and sums a quarter of the dims. This is
+// the obvious version: float arithmetic, no tensor cores, and query heads that share a KV head each read it.
+#include "kernels/cuda/device.h"
+
+namespace vkv::kernels::cuda {
+
+constexpr int kQuarters = 4;
+
+template <typename T, int Rows>
+__device__ inline void LoadTile(float* tile, const Tensor& tensor, int slot, int kv_head, int from, int tokens) {
+  for (int at = threadIdx.x; at < Rows * tensor.dim; at += kQuarters * Rows) {
+    const int token = at / tensor.dim;
+    const int element = at % tensor.dim;
+    // What is not there must not be a NaN that a weight of zero does not take away.
+    tile[at] = token < tokens ? AsFloat(reinterpret_cast<const T*>(
+                                    HeadAt(tensor, slot, from + token, kv_head))[element])
+                              : 0.0f;
+  }
+}
+
+template <typename T, int Rows>
+__device__ inline void Prefill(const PrefillParameters& parameters, float* shared) {
+  constexpr int kSums = (Rows == 32 ? 128 : kMostDim) / kQuarters;
+  const AttentionCommand& command = parameters.command;
+  const Span& span = parameters.spans.entries[blockIdx.z];
+  const int first = static_cast<int>(blockIdx.x) * Rows;
+  if (first >= span.tokens) return;
+  const int dim = command.keys.dim;
+  const int value_dim = command.values.dim;
+  const int widest = dim > value_dim ? dim : value_dim;
+  const int head = static_cast<int>(blockIdx.y);
+  const int kv_head = head / (command.query_heads / command.keys.heads);
+  float* const queries = shared;                 // [row, dim]
+  float* const tile = queries + Rows * dim;      // [token, dim or value dim]
+  float* const scores = tile + Rows * widest;    // [row, Rows + 1]
+
+  const int row = static_cast<int>(threadIdx.x) / kQuarters;
+  const int quarter = static_cast<int>(threadIdx.x) % kQuarters;
+  const int new_token = first + row;
+  const bool is_there = new_token < span.tokens;
+  const int64_t out = (static_cast<int64_t>(span.first_row) + new_token) * command.query_heads + head;
+  for (int i = quarter; i < dim; i += kQuarters) {
+    queries[row * dim + i] =
+        is_there ? command.scale * LoadElement(command.queries, command.row_dtype, out * dim + i) : 0.0f;
+  }
+  const int sees = span.length + new_token + 1;  // this row
+  const int rows = span.tokens - first < Rows ? span.tokens - first : Rows;
+  const int end = span.length + first + rows;    // the last row
+
+  float sums[kSums];
+  VKV_UNROLL
+  for (int i = 0; i < kSums; ++i) sums[i] = 0;
+  float largest = kMinusInfinity;
+  float total = 0;
+  for (int from = 0; from < end; from += Rows) {
+    const int tokens = end - from < Rows ? end - from : Rows;
+    __syncthreads();  // the queries are there, and nobody needs the last tile any more
+    LoadTile<T, Rows>(tile, command.keys, span.slot, kv_head, from, tokens);
+    __syncthreads();
+    float most = largest;
+    VKV_KEEP_LOOP
+    for (int token = quarter; token < Rows; token += kQuarters) {
+      float score = 0;
+      for (int i = 0; i < dim; ++i) score += queries[row * dim + i] * tile[token * dim + i];
+      if (from + token >= sees) score = kMinusInfinity;
+      scores[row * (Rows + 1) + token] = score;
+      most = fmaxf(most, score);
+    }
+    most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 1));
+    most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));
+    // The first tile has a token that every row sees, so `most` is finite from then on.
+    const float correction = largest == kMinusInfinity ? 0.0f : expf(largest - most);
+    largest = most;
+    float sum = 0;
+    for (int token = quarter; token < Rows; token += kQuarters) {
+      float& score = scores[row * (Rows + 1) + token];
+      score = expf(score - most);
+      sum += score;
+    }
+    sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+    sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+    total = total * correction + sum;
+    __syncthreads();  // the keys are done with
+    LoadTile<T, Rows>(tile, command.values, span.slot, kv_head, from, tokens);
+    __syncthreads();
+    VKV_UNROLL
+    for (int i = 0; i < kSums; ++i) sums[i] *= correction;
+    VKV_KEEP_LOOP
+    for (int token = 0; token < Rows; ++token) {
+      const float weight = scores[row * (Rows + 1) + token];
+      VKV_UNROLL
+      for (int i = 0; i < kSums; ++i) {
+        const int element = quarter + i * kQuarters;
+        if (element < value_dim) sums[i] += weight * tile[token * value_dim + element];
+      }
+    }
+  }
+  if (!is_there) return;
+  VKV_UNROLL
+  for (int i = 0; i < kSums; ++i) {
+    const int element = quarter + i * kQuarters;
+    if (element < value_dim) {
+      StoreElement(command.output, command.row_dtype, out * value_dim + element, sums[i] / total);
+    }
+  }
+}
+
+#define VKV_PREFILL(name, type, rows)                                                              \
+  VKV_KERNEL vkv_prefill_##name##_r##rows(const __grid_constant__ PrefillParameters parameters) {    \
+    VKV_LAUNCH_SHARED(shared);                                                                     \
+    Prefill<type, rows>(parameters, shared);                                                       \
+  }
+#define VKV_PREFILL_ROWS(name, type) VKV_PREFILL(name, type, 32) VKV_PREFILL(name, type, 16)
+VKV_PREFILL_ROWS(f32, float)
+VKV_PREFILL_ROWS(f16, HalfBits)
+VKV_PREFILL_ROWS(bf16, BfloatBits)
+
+}  // namespace vkv::kernels::cuda

@@ -1,0 +1,256 @@
+#include "kernels/cuda/simulated.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "kernels/cuda/launches.h"
+#include "kernels/reference.h"
+
+namespace vkv::kernels::cuda {
+namespace {
+
+using mock::LaunchArguments;
+using mock::SimulatedKernel;
+using mock::Touch;
+
+std::span<const Span> SpansOf(const Spans& spans) { return {spans.entries, static_cast<size_t>(spans.count)}; }
+
+bool AreSpansPossible(const Spans& spans) { return spans.count >= 1 && spans.count <= kSpansPerLaunch; }
+
+bool IsSize(const LaunchArguments& launch, int64_t x, int64_t y, int64_t z, int threads, int shared_bytes = 0) {
+  return launch.grid[0] == x && launch.grid[1] == y && launch.grid[2] == z &&
+         launch.block[0] == static_cast<uint32_t>(threads) && launch.block[1] == 1 && launch.block[2] == 1 &&
+         launch.shared_bytes == static_cast<uint32_t>(shared_bytes);
+}
+
+// From the first byte of token `from` to the last of token `to - 1`, of one slot and tensor.
+void TouchTokens(std::vector<Touch>& touches, const Tensor& tensor, Dtype dtype, int32_t slot, int64_t from, int64_t to,
+                 bool is_write) {
+  if (to <= from) return;
+  const int64_t last_bytes = (tensor.heads - 1) * tensor.head_bytes + tensor.dim * ElementBytes(dtype);
+  touches.push_back({tensor.address + static_cast<uint64_t>(slot * tensor.slot_bytes + from * tensor.token_bytes),
+                     static_cast<uint64_t>((to - 1 - from) * tensor.token_bytes + last_bytes), is_write});
+}
+
+void TouchRows(std::vector<Touch>& touches, uint64_t address, Dtype dtype, const Spans& spans, int64_t elements,
+               bool is_write) {
+  const Span& last = spans.entries[spans.count - 1];
+  const int64_t first_row = spans.entries[0].first_row;
+  const int64_t rows = last.first_row + last.tokens - first_row;
+  const int64_t bytes = elements * ElementBytes(dtype);
+  if (rows > 0) {
+    touches.push_back({address + static_cast<uint64_t>(first_row * bytes), static_cast<uint64_t>(rows * bytes), is_write});
+  }
+}
+
+// What an attention kernel reads: queries, and all keys and values of its spans.
+std::vector<Touch> TouchesOfAttention(const AttentionCommand& command, const Spans& spans) {
+  std::vector<Touch> touches;
+  for (const Span& span : SpansOf(spans)) {
+    if (span.tokens == 0) continue;
+    const int64_t length = int64_t{span.length} + span.tokens;
+    TouchTokens(touches, command.keys, command.cache_dtype, span.slot, 0, length, /*is_write=*/false);
+    TouchTokens(touches, command.values, command.cache_dtype, span.slot, 0, length, /*is_write=*/false);
+  }
+  TouchRows(touches, command.queries, command.row_dtype, spans, int64_t{command.query_heads} * command.keys.dim,
+            /*is_write=*/false);
+  return touches;
+}
+
+void TouchOutput(std::vector<Touch>& touches, const AttentionCommand& command, const Spans& spans) {
+  TouchRows(touches, command.output, command.row_dtype, spans, int64_t{command.query_heads} * command.values.dim,
+            /*is_write=*/true);
+}
+
+Touch PartialsOf(const DecodeParameters& parameters, bool is_write) {
+  const int64_t floats = parameters.spans.count * parameters.command.query_heads * parameters.splits *
+                         (kPartialHeader + parameters.command.values.dim);
+  return {parameters.partials, static_cast<uint64_t>(floats) * sizeof(float), is_write};
+}
+
+template <typename Parameters>
+class Simulated : public SimulatedKernel {
+ public:
+  size_t parameter_bytes() const final { return sizeof(Parameters); }
+  bool IsLaunchable(const LaunchArguments& launch) const final {
+    const auto& parameters = Of(launch.parameter);
+    return IsPossible(parameters) && HasSize(launch, parameters);
+  }
+  std::vector<Touch> TouchesOf(const void* parameter) const final { return Touches(Of(parameter)); }
+  void Run(const void* parameter) const final { RunIt(Of(parameter)); }
+
+ protected:
+  virtual bool IsPossible(const Parameters& parameters) const {
+    if constexpr (requires { parameters.spans; }) return AreSpansPossible(parameters.spans);
+    return false;
+  }
+  virtual bool HasSize(const LaunchArguments& launch, const Parameters& parameters) const = 0;
+  virtual std::vector<Touch> Touches(const Parameters& parameters) const = 0;
+  virtual void RunIt(const Parameters& parameters) const = 0;
+
+ private:
+  static const Parameters& Of(const void* parameter) { return *static_cast<const Parameters*>(parameter); }
+};
+
+class SimulatedAppend final : public Simulated<AppendParameters> {
+  bool HasSize(const LaunchArguments& launch, const AppendParameters& parameters) const override {
+    const Span& last = parameters.spans.entries[parameters.spans.count - 1];
+    const int64_t rows = last.first_row + last.tokens - parameters.spans.entries[0].first_row;
+    return IsSize(launch, rows, 1, 1, kAppendThreads);
+  }
+  std::vector<Touch> Touches(const AppendParameters& parameters) const override {
+    const AppendCommand& command = parameters.command;
+    std::vector<Touch> touches;
+    for (const auto& [tensor, rows] : {std::pair{&command.keys, command.new_keys}, {&command.values, command.new_values}}) {
+      for (const Span& span : SpansOf(parameters.spans)) {
+        TouchTokens(touches, *tensor, command.cache_dtype, span.slot, span.length, int64_t{span.length} + span.tokens,
+                    /*is_write=*/true);
+      }
+      TouchRows(touches, rows, command.row_dtype, parameters.spans, int64_t{tensor->heads} * tensor->dim,
+                /*is_write=*/false);
+    }
+    return touches;
+  }
+  void RunIt(const AppendParameters& parameters) const override {
+    reference::Append(parameters.command, SpansOf(parameters.spans));
+  }
+};
+
+class SimulatedCopy final : public Simulated<CopyParameters> {
+  bool IsPossible(const CopyParameters& parameters) const override {
+    return parameters.region_count >= 1 && parameters.region_count <= kRegionsPerLaunch &&
+           parameters.copy_count >= 1 && parameters.copy_count <= kCopiesPerLaunch;
+  }
+  static std::span<const Region> RegionsOf(const CopyParameters& parameters) {
+    return {parameters.regions, static_cast<size_t>(parameters.region_count)};
+  }
+  static std::span<const TokenCopy> CopiesOf(const CopyParameters& parameters) {
+    return {parameters.copies, static_cast<size_t>(parameters.copy_count)};
+  }
+  bool HasSize(const LaunchArguments& launch, const CopyParameters& parameters) const override {
+    int64_t most_bytes = 0;
+    for (const Region& region : RegionsOf(parameters)) {
+      for (const TokenCopy& copy : CopiesOf(parameters)) most_bytes = std::max(most_bytes, copy.tokens * region.token_bytes);
+    }
+    return IsSize(launch, (most_bytes + kCopyPieceBytes - 1) / kCopyPieceBytes, parameters.region_count,
+                  parameters.copy_count, kCopyThreads);
+  }
+  std::vector<Touch> Touches(const CopyParameters& parameters) const override {
+    std::vector<Touch> touches;
+    for (const Region& region : RegionsOf(parameters)) {
+      for (const TokenCopy& copy : CopiesOf(parameters)) {
+        const auto bytes = static_cast<uint64_t>(copy.tokens * region.token_bytes);
+        const auto at = [&](int64_t slot, int64_t token) {
+          return region.address + static_cast<uint64_t>(slot * region.slot_bytes + token * region.token_bytes);
+        };
+        if (bytes == 0) continue;
+        touches.push_back({at(copy.to_slot, copy.to_token), bytes, /*is_write=*/true});
+        touches.push_back({at(copy.from_slot, copy.from_token), bytes, /*is_write=*/false});
+      }
+    }
+    return touches;
+  }
+  void RunIt(const CopyParameters& parameters) const override {
+    reference::CopyTokens(RegionsOf(parameters), CopiesOf(parameters));
+  }
+};
+
+// vkv_decode_*: the splits' partial results, or with one split the output.
+class SimulatedDecode final : public Simulated<DecodeParameters> {
+ public:
+  explicit SimulatedDecode(std::string name) : name_(std::move(name)) {}
+
+ private:
+  bool HasSize(const LaunchArguments& launch, const DecodeParameters& parameters) const override {
+    const AttentionCommand& command = parameters.command;
+    int heads = 1;
+    int32_t longest = 0;
+    for (const Span& span : SpansOf(parameters.spans)) {
+      if (span.tokens > 1) return false;
+      longest = std::max(longest, span.tokens * (span.length + 1));
+    }
+    const int64_t group = command.query_heads / command.keys.heads;
+    return DecodeKernel(command, heads) == name_ && longest <= int64_t{parameters.splits} * parameters.split_tokens &&
+           IsSize(launch, parameters.splits, command.keys.heads * ((group + heads - 1) / heads), parameters.spans.count,
+                  kDecodeThreads);
+  }
+  std::vector<Touch> Touches(const DecodeParameters& parameters) const override {
+    std::vector<Touch> touches = TouchesOfAttention(parameters.command, parameters.spans);
+    if (parameters.splits == 1) TouchOutput(touches, parameters.command, parameters.spans);
+    else touches.push_back(PartialsOf(parameters, /*is_write=*/true));
+    return touches;
+  }
+  void RunIt(const DecodeParameters& parameters) const override {
+    if (parameters.splits == 1) {
+      reference::Attention(parameters.command, SpansOf(parameters.spans));
+    } else {
+      reference::AttentionParts(parameters.command, SpansOf(parameters.spans), parameters.splits,
+                                parameters.split_tokens, reinterpret_cast<float*>(parameters.partials));
+    }
+  }
+
+  const std::string name_;
+};
+
+class SimulatedMerge final : public Simulated<DecodeParameters> {
+  bool HasSize(const LaunchArguments& launch, const DecodeParameters& parameters) const override {
+    return parameters.splits > 1 &&
+           IsSize(launch, parameters.command.query_heads, parameters.spans.count, 1, kDecodeThreads);
+  }
+  std::vector<Touch> Touches(const DecodeParameters& parameters) const override {
+    std::vector<Touch> touches = {PartialsOf(parameters, /*is_write=*/false)};
+    TouchOutput(touches, parameters.command, parameters.spans);
+    return touches;
+  }
+  void RunIt(const DecodeParameters& parameters) const override {
+    reference::MergeParts(parameters.command, SpansOf(parameters.spans), parameters.splits, parameters.split_tokens,
+                          reinterpret_cast<const float*>(parameters.partials));
+  }
+};
+
+class SimulatedPrefill final : public Simulated<PrefillParameters> {
+ public:
+  explicit SimulatedPrefill(int rows) : rows_(rows) {}
+
+ private:
+  bool HasSize(const LaunchArguments& launch, const PrefillParameters& parameters) const override {
+    const AttentionCommand& command = parameters.command;
+    int32_t longest = 0;
+    for (const Span& span : SpansOf(parameters.spans)) longest = std::max(longest, span.tokens);
+    return PrefillRows(command.keys.dim, command.values.dim) == rows_ &&
+           std::max(command.keys.dim, command.values.dim) <= kMostDim &&
+           IsSize(launch, (longest + rows_ - 1) / rows_, command.query_heads, parameters.spans.count, 4 * rows_,
+                  PrefillSharedBytes(command.keys.dim, command.values.dim));
+  }
+  std::vector<Touch> Touches(const PrefillParameters& parameters) const override {
+    std::vector<Touch> touches = TouchesOfAttention(parameters.command, parameters.spans);
+    TouchOutput(touches, parameters.command, parameters.spans);
+    return touches;
+  }
+  void RunIt(const PrefillParameters& parameters) const override {
+    reference::Attention(parameters.command, SpansOf(parameters.spans));
+  }
+
+  const int rows_;
+};
+
+}  // namespace
+
+std::shared_ptr<const SimulatedKernel> FindSimulated(const char* name) {
+  const std::string kernel = name;
+  if (kernel == "vkv_append") return std::make_shared<SimulatedAppend>();
+  if (kernel == "vkv_copy") return std::make_shared<SimulatedCopy>();
+  if (kernel == "vkv_merge") return std::make_shared<SimulatedMerge>();
+  for (const std::string type : {"f32", "f16", "bf16"}) {
+    for (const int rows : {16, 32}) {
+      if (kernel == "vkv_prefill_" + type + "_r" + std::to_string(rows)) return std::make_shared<SimulatedPrefill>(rows);
+    }
+  }
+  // The launch is held against the name that the command asks for, so any decode kernel's stand-in is the same.
+  if (kernel.starts_with("vkv_decode_")) return std::make_shared<SimulatedDecode>(kernel);
+  return nullptr;
+}
+
+}  // namespace vkv::kernels::cuda

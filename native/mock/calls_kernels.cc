@@ -1,0 +1,93 @@
+// MockDevice's entry points about kernels. It runs those it was given a simulation of, on the CPU, when their turn on the
+// stream comes; a device without any answers that kernels are not supported, and tests stand in for them with QueueWork.
+#include <cstring>
+#include <utility>
+
+#include "mock/mock_call.h"
+
+namespace vkv::mock {
+namespace {
+
+constexpr uint32_t kMostGridX = 0x7fffffff;
+constexpr uint32_t kMostGridYz = 65'535;
+constexpr uint32_t kMostThreads = 1024;
+constexpr uint32_t kMostSharedBytes = 48 << 10;  // without asking for more
+
+constexpr char kPtxStart[] = ".version";
+constexpr uint32_t kFatbinMagic = 0xba55ed50;
+
+// PTX text or a fatbin, by how they begin.
+bool IsImage(const void* image) {
+  uint32_t magic = 0;
+  std::memcpy(&magic, image, sizeof(magic));
+  return magic == kFatbinMagic || std::strncmp(static_cast<const char*>(image), kPtxStart, sizeof(kPtxStart) - 1) == 0;
+}
+
+bool IsPossible(const LaunchArguments& launch) {
+  const auto [x, y, z] = launch.grid;
+  const uint64_t threads = uint64_t{launch.block[0]} * launch.block[1] * launch.block[2];
+  return x >= 1 && x <= kMostGridX && y >= 1 && y <= kMostGridYz && z >= 1 && z <= kMostGridYz && threads >= 1 &&
+         threads <= kMostThreads && launch.shared_bytes <= kMostSharedBytes;
+}
+
+}  // namespace
+
+CUresult MockDevice::cuModuleLoadData(CUmodule* module, const void* image) {
+  Call call(*this, CallKind::cuModuleLoadData);
+  if (call.is_refused()) return call.result();
+  if (module == nullptr) return call.Break(rules::kOutput);
+  if (options_.find_kernel == nullptr) return call.Answer(CUDA_ERROR_NOT_SUPPORTED);
+  if (image == nullptr || !IsImage(image)) return call.Break(rules::kImage, CUDA_ERROR_INVALID_IMAGE);
+  call.arguments().handle = modules_.Load();
+  *module = reinterpret_cast<CUmodule>(call.arguments().handle);
+  return call.result();
+}
+
+CUresult MockDevice::cuModuleUnload(CUmodule module) {
+  Call call(*this, CallKind::cuModuleUnload, {.handle = reinterpret_cast<uint64_t>(module)});
+  if (call.is_refused()) return call.result();
+  if (options_.find_kernel == nullptr) return call.Answer(CUDA_ERROR_NOT_SUPPORTED);
+  if (!modules_.Unload(reinterpret_cast<uint64_t>(module))) {
+    return call.Break(rules::kLiveModule, CUDA_ERROR_INVALID_HANDLE);
+  }
+  return call.result();
+}
+
+CUresult MockDevice::cuModuleGetFunction(CUfunction* function, CUmodule module, const char* name) {
+  Call call(*this, CallKind::cuModuleGetFunction, {.handle = reinterpret_cast<uint64_t>(module)});
+  if (call.is_refused()) return call.result();
+  if (options_.find_kernel == nullptr) return call.Answer(CUDA_ERROR_NOT_SUPPORTED);
+  if (function == nullptr || name == nullptr) return call.Break(rules::kOutput);
+  if (!modules_.IsLive(reinterpret_cast<uint64_t>(module))) {
+    return call.Break(rules::kLiveModule, CUDA_ERROR_INVALID_HANDLE);
+  }
+  std::shared_ptr<const SimulatedKernel> kernel = options_.find_kernel(name);
+  if (kernel == nullptr) return call.Answer(CUDA_ERROR_NOT_FOUND);
+  const uint64_t handle = modules_.AddFunction(reinterpret_cast<uint64_t>(module), std::move(kernel));
+  *function = reinterpret_cast<CUfunction>(handle);
+  return call.result();
+}
+
+CUresult MockDevice::cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
+                                    unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,
+                                    CUstream stream, void** parameters, void** extra) {
+  Call call(*this, CallKind::cuLaunchKernel,
+            {.handle = reinterpret_cast<uint64_t>(function), .stream = reinterpret_cast<uint64_t>(stream)});
+  if (call.is_refused()) return call.result();
+  if (options_.find_kernel == nullptr) return call.Answer(CUDA_ERROR_NOT_SUPPORTED);
+  const std::shared_ptr<const SimulatedKernel> kernel = modules_.Find(reinterpret_cast<uint64_t>(function));
+  if (kernel == nullptr) return call.Break(rules::kLiveKernel, CUDA_ERROR_INVALID_HANDLE);
+  if (parameters == nullptr || parameters[0] == nullptr || extra != nullptr) {
+    return call.Break(rules::kKernelParameters);
+  }
+  const LaunchArguments launch = {
+      {grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes, parameters[0]};
+  if (!IsPossible(launch) || !kernel->IsLaunchable(launch)) return call.Break(rules::kLaunchSize);
+  const auto* bytes = static_cast<const uint8_t*>(parameters[0]);
+  Work work = {.kind = WorkKind::kKernel, .touches = kernel->TouchesOf(bytes), .step = call.step()};
+  work.kernel = kernel;
+  work.parameter.assign(bytes, bytes + kernel->parameter_bytes());
+  return Queue(call, reinterpret_cast<uint64_t>(stream), std::move(work));
+}
+
+}  // namespace vkv::mock

@@ -1,0 +1,74 @@
+'use strict';
+// Compiles the CUDA kernels with nvcc:
+//   node scripts/build-kernels.cjs          build/Release/kernels.fatbin, for the GPUs named below and PTX for later ones
+//   node scripts/build-kernels.cjs --ptx    kernels/cuda/kernels.ptx.br, the PTX that comes with the package
+// The PTX needs no toolkit where it is used: the driver compiles it. It is written for GPUs since Turing and drivers since
+// CUDA 11.0; its last line has a hash of the sources, and a test fails when they have changed since. NVCC names another nvcc.
+// Exit code 0: it was written.
+const { spawnSync } = require('node:child_process');
+const { createHash } = require('node:crypto');
+const fs = require('node:fs');
+const os = require('node:os');
+const path = require('node:path');
+const zlib = require('node:zlib');
+
+const root = path.resolve(__dirname, '..');
+const nvcc = process.env.NVCC || 'nvcc';
+const source = 'kernels/cuda/kernels.cu';
+const flags = ['-std=c++17', '-O3', '-I.'];
+const ARCHITECTURES = [80, 86, 89, 90];
+const PTX_ARCHITECTURE = 75;
+const PTX_VERSION = '7.0';
+
+/** What the PTX is made from. */
+function sources() {
+  const folder = path.join(root, 'kernels', 'cuda');
+  const names = fs.readdirSync(folder).filter((name) => name.endsWith('.cu')).map((name) => `kernels/cuda/${name}`);
+  return [...names.sort(), 'kernels/cuda/device.h', 'kernels/cuda/parameters.h', 'kernels/commands.h'];
+}
+
+function sourceHash() {
+  const hash = createHash('sha256');
+  for (const file of sources()) hash.update(fs.readFileSync(path.join(root, file)));
+  return hash.digest('hex').slice(0, 16);
+}
+
+function compile(args) {
+  const { status, stdout, stderr, error } = spawnSync(nvcc, [...flags, ...args, source], { cwd: root, encoding: 'utf8' });
+  if (status === 0) return;
+  console.error(`${nvcc} ${args.join(' ')}\n${stdout ?? ''}${stderr ?? ''}${error ? error.message : ''}`);
+  process.exit(status || 1);
+}
+
+function buildFatbin() {
+  const output = path.join(root, 'build', 'Release', 'kernels.fatbin');
+  fs.mkdirSync(path.dirname(output), { recursive: true });
+  const codes = ARCHITECTURES.map((number) => `-gencode=arch=compute_${number},code=sm_${number}`);
+  const last = ARCHITECTURES.at(-1);
+  compile(['-fatbin', '--threads=0', ...codes, `-gencode=arch=compute_${last},code=compute_${last}`, '-o', output]);
+}
+
+/** Without comments, indentation, and a hint that only newer versions of PTX have. */
+function shortened(ptx) {
+  return ptx.replace(/\/\/.*$/gm, '').replace(/^\s*\.pragma "used_bytes_mask[^\n]*$/gm, '').replace(/^[ \t]+|[ \t]+$/gm, '')
+    .replace(/\n+/g, '\n').trim().replace(/^\.version .*$/m, `.version ${PTX_VERSION}`);
+}
+
+function buildPtx() {
+  const folder = fs.mkdtempSync(path.join(os.tmpdir(), 'virtual-kv-'));
+  const output = path.join(folder, 'kernels.ptx');
+  compile(['-ptx', `-arch=compute_${PTX_ARCHITECTURE}`, '-o', output]);
+  const text = Buffer.from(`${shortened(fs.readFileSync(output, 'utf8'))}\n// sources ${sourceHash()}\n`);
+  fs.rmSync(folder, { recursive: true });
+  const { constants } = zlib;
+  const compressed = zlib.brotliCompressSync(text, { params: {
+    [constants.BROTLI_PARAM_QUALITY]: 11, [constants.BROTLI_PARAM_LGWIN]: 24, [constants.BROTLI_PARAM_SIZE_HINT]: text.length,
+  } });
+  fs.writeFileSync(path.join(root, 'kernels', 'cuda', 'kernels.ptx.br'), compressed);
+}
+
+if (require.main === module) {
+  if (process.argv.includes('--ptx')) buildPtx();
+  else buildFatbin();
+}
+module.exports = { sourceHash };

@@ -1,0 +1,46 @@
+// The CUDA kernels on a real GPU against plain attention in double precision: every kernel there is, by the shapes that
+// choose it. Skipped, with the reason, where there is no GPU; scripts/gpu-check runs it where there is one.
+
+import test from 'ava';
+
+import { Driver, layoutKinds, type RowDtype } from 'virtual-kv';
+
+import { Random } from '../../dist/random.js';
+import { cudaDriver } from '../helpers/drivers.js';
+import { KernelWorld } from '../helpers/kernel-world.js';
+
+const why = cudaDriver.whyAbsent?.();
+const dtypes: readonly RowDtype[] = ['float32', 'float16', 'bfloat16'];
+const scale = Number(process.env['VKV_TEST_SCALE'] || 1);
+const devicePageBytes = 2 * 2 ** 20;
+const shapes = [
+  ...[64, 128, 256].flatMap((dim) => [1, 4, 8].map((group) => ({ dim, group }))),
+  { dim: 13, group: 3 }, { dim: 80, group: 5 }, { dim: 250, group: 1 }, { dim: 128, group: 11 },
+].filter((_, index) => index % Math.max(1, Math.round(0.4 / scale)) === 0); // fewer where it is simulated, which is slow
+
+for (const cacheDtype of dtypes) {
+  for (const { dim, group } of shapes) {
+    const title = `${cacheDtype}, head dim ${dim}, ${group} query heads to a KV head`;
+    const declare = why === undefined ? test.serial : test.skip;
+    declare(why === undefined ? title : `${title}: ${why}`, (t) => {
+      const random = new Random(dim * group);
+      const driver = Driver.open('cuda');
+      for (const layout of layoutKinds) {
+        const rowDtype = dtypes[random.integer(3)]!;
+        const world = new KernelWorld(t, driver, random, {
+          kvHeads: 2, group, dim, cacheDtype, rowDtype, layout, maxTokens: 2000, pageBytes: devicePageBytes,
+        });
+        world.acquire();
+        world.acquire();
+        world.acquire();
+        world.step([Math.ceil(600 * scale), 0, 33]);
+        world.step([1, 1, 0], { through: 'arrays' });
+        world.step([1, 17, 40]);
+        world.step([1, 1, 1]);
+        world.close();
+      }
+      driver.close();
+      t.pass();
+    });
+  }
+}

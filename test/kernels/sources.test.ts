@@ -1,0 +1,18 @@
+// The CUDA kernels' own sources, run on emulated threads (test/native/cuda_emulation.h) against their references.
+
+import test from 'ava';
+
+import { seedOf } from '../helpers/seed.js';
+import { hasCompiler, runProbe } from '../helpers/native-probe.js';
+
+const scale = Number(process.env['VKV_TEST_SCALE'] ?? 1);
+const run = hasCompiler ? test : test.skip;
+const seed = seedOf('kernel sources');
+
+run(`every CUDA kernel does what its reference does, thread by thread (seed ${seed})`, (t) => {
+  t.timeout(300_000);
+  const rounds = Math.max(2, Math.round(15 * scale));
+  const lines = runProbe('kernels_probe', ['kernels/cuda/launches.cc', 'kernels/reference.cc'], [String(seed), String(rounds)]);
+  t.true(lines.length > 3);
+  for (const line of lines) t.regex(line, /^vkv_\w+ \d+ ok$/);
+});

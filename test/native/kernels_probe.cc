@@ -1,0 +1,256 @@
+// Runs the CUDA kernels' own sources on emulated threads and compares each with its reference: random shapes, types, layouts
+// and lengths. Usage: kernels_probe SEED ROUNDS. One line per kernel that ran: its name, runs, and "ok" or what was wrong.
+#include "cuda_emulation.h"
+//
+#include <cstring>
+#include <map>
+#include <string>
+
+#include "kernels/cuda/kernels.cu"
+#include "kernels/cuda/launches.h"
+#include "kernels/reference.h"
+
+namespace {
+
+using namespace vkv;
+using namespace vkv::kernels;
+
+uint64_t random_state = 1;
+uint32_t Next() {
+  random_state = random_state * 6364136223846793005u + 1442695040888963407u;
+  return static_cast<uint32_t>(random_state >> 33);
+}
+int Pick(std::initializer_list<int> choices) { return choices.begin()[Next() % choices.size()]; }
+float NextFloat() { return static_cast<float>(Next()) / (1u << 30) - 1; }
+
+struct Outcome {
+  int runs = 0;
+  std::string problem;
+};
+std::map<std::string, Outcome> outcomes;
+
+template <typename Parameters>
+void Emulate(void (*kernel)(Parameters), const cuda::Launch& launch) {
+  Parameters parameters;
+  std::memcpy(static_cast<void*>(&parameters), launch.parameters, sizeof(parameters));
+  emulation::Launch(kernel, {launch.grid.x, launch.grid.y, launch.grid.z}, launch.threads, launch.shared_bytes,
+                    parameters);
+}
+
+std::string last_kernel;
+
+Status Run(const cuda::Launch& launch) {
+  using namespace cuda;
+  const std::string name = launch.name;
+  last_kernel = name == "vkv_merge" ? last_kernel : name;
+  ++outcomes[name].runs;
+#define VKV_TRY(kernel) \
+  if (name == #kernel) return Emulate(kernel, launch), Ok();
+#define VKV_TRY_DECODE(type)                                                                            \
+  VKV_TRY(vkv_decode_##type##_d64_h1) VKV_TRY(vkv_decode_##type##_d64_h4) VKV_TRY(vkv_decode_##type##_d64_h8)    \
+  VKV_TRY(vkv_decode_##type##_d128_h1) VKV_TRY(vkv_decode_##type##_d128_h4) VKV_TRY(vkv_decode_##type##_d128_h8) \
+  VKV_TRY(vkv_decode_##type##_d256_h1) VKV_TRY(vkv_decode_##type##_d256_h4) VKV_TRY(vkv_decode_##type##_any)     \
+  VKV_TRY(vkv_prefill_##type##_r32) VKV_TRY(vkv_prefill_##type##_r16)
+  VKV_TRY(vkv_append)
+  VKV_TRY(vkv_copy)
+  VKV_TRY(vkv_merge)
+  VKV_TRY_DECODE(f32)
+  VKV_TRY_DECODE(f16)
+  VKV_TRY_DECODE(bf16)
+  outcomes[name].problem = "no such kernel";
+  return Ok();
+}
+
+// Memory of a cache with one layer, and rows; twice, for the kernel and for the reference.
+struct World {
+  std::vector<uint8_t> bytes;
+
+  uint64_t at(size_t offset) { return reinterpret_cast<uint64_t>(bytes.data()) + offset; }
+};
+
+size_t RoundUp(size_t value, size_t step) { return (value + step - 1) / step * step; }
+
+void FillFloats(World& world, size_t offset, Dtype dtype, size_t count) {
+  for (size_t i = 0; i < count; ++i) {
+    const float value = NextFloat();
+    if (dtype == Dtype::kFloat32) reinterpret_cast<float*>(world.at(offset))[i] = value;
+    if (dtype == Dtype::kFloat16) reinterpret_cast<Half*>(world.at(offset))[i] = ToHalf(value);
+    if (dtype == Dtype::kBfloat16) reinterpret_cast<Bfloat*>(world.at(offset))[i] = ToBfloat(value);
+  }
+}
+
+float FloatAt(World& world, size_t offset, Dtype dtype, size_t i) {
+  if (dtype == Dtype::kFloat32) return reinterpret_cast<float*>(world.at(offset))[i];
+  if (dtype == Dtype::kFloat16) return ToFloat(reinterpret_cast<Half*>(world.at(offset))[i]);
+  return ToFloat(reinterpret_cast<Bfloat*>(world.at(offset))[i]);
+}
+
+void Note(const std::string& problem) {
+  if (outcomes[last_kernel].problem.empty()) outcomes[last_kernel].problem = problem;
+}
+
+void AttendOnce(bool is_decoding) {
+  const auto cache_dtype = static_cast<Dtype>(Next() % 3);
+  const auto row_dtype = static_cast<Dtype>(Next() % 3);
+  const int dim = Pick({8, 13, 40, 64, 64, 80, 128, 128, 160, 256});
+  const int value_dim = Pick({dim, dim, dim, 24});
+  const int kv_heads = Pick({1, 2, 3});
+  const int group = Pick({1, 1, 2, 4, 5, 8, 11});
+  const int slots = 3;
+  const bool is_long = is_decoding && Next() % 4 == 0;
+  const int most_tokens = is_long ? 700 : 90;
+  const auto element = static_cast<size_t>(ElementBytes(cache_dtype));
+  const size_t layers = Next() % 2 == 0 ? 1 : 2;  // two: the tensors of a token lie side by side, K and V together
+  const size_t key_bytes = kv_heads * dim * element;
+  const size_t value_bytes = kv_heads * value_dim * element;
+  const bool is_fused = Next() % 2 == 0;
+  const size_t key_token = is_fused ? layers * (key_bytes + value_bytes) : layers * key_bytes;
+  const size_t value_token = is_fused ? key_token : layers * value_bytes;
+  const size_t key_slot = RoundUp(most_tokens * key_token, 4096);
+  const size_t value_slot = is_fused ? key_slot : RoundUp(most_tokens * value_token, 4096);
+  const size_t values_at = is_fused ? key_bytes : slots * key_slot;
+
+  std::vector<Span> spans;
+  int rows = 0;
+  for (int slot = 0; slot < slots; ++slot) {
+    const int tokens = is_decoding ? Pick({0, 1, 1, 1}) : Pick({0, 1, 2, 17, 33, 50});
+    const int length = is_long && slot == 0 ? most_tokens - 1 : Pick({0, 1, 2, 15, 31, 39});
+    spans.push_back({2 - slot, length, tokens, rows});
+    rows += tokens;
+  }
+  const size_t cache_bytes = is_fused ? slots * key_slot : slots * (key_slot + value_slot);
+  const size_t queries_at = RoundUp(cache_bytes, 256);
+  const size_t row_bytes = static_cast<size_t>(ElementBytes(row_dtype));
+  const size_t output_at = RoundUp(queries_at + rows * kv_heads * group * dim * row_bytes, 256);
+  const size_t output_count = static_cast<size_t>(rows) * kv_heads * group * value_dim;
+  World ours;
+  ours.bytes.resize(output_at + output_count * row_bytes + 256);
+  FillFloats(ours, 0, cache_dtype, cache_bytes / element);
+  FillFloats(ours, queries_at, row_dtype, static_cast<size_t>(rows) * kv_heads * group * dim);
+  // Beyond what a slot holds there may be anything.
+  for (const Span& span : spans) {
+    const size_t end = span.length + span.tokens;
+    std::memset(ours.bytes.data() + span.slot * key_slot + end * key_token, 0xff, key_slot - end * key_token);
+    if (!is_fused) {
+      std::memset(ours.bytes.data() + values_at + span.slot * value_slot + end * value_token, 0xff,
+                  value_slot - end * value_token);
+    }
+  }
+  World theirs = ours;
+  const auto command_of = [&](World& world) {
+    AttentionCommand command;
+    command.keys = {world.at(0), static_cast<int64_t>(key_slot), static_cast<int64_t>(key_token),
+                    static_cast<int64_t>(dim * element), kv_heads, dim};
+    command.values = {world.at(values_at), static_cast<int64_t>(value_slot), static_cast<int64_t>(value_token),
+                      static_cast<int64_t>(value_dim * element), kv_heads, value_dim};
+    command.queries = world.at(queries_at);
+    command.output = world.at(output_at);
+    command.cache_dtype = cache_dtype;
+    command.row_dtype = row_dtype;
+    command.query_heads = kv_heads * group;
+    command.scale = 0.4f;
+    return command;
+  };
+  std::vector<uint8_t> workspace(1 << 20, 0xff);
+  if (is_decoding) {
+    const cuda::Workspace place = {reinterpret_cast<uint64_t>(workspace.data()), workspace.size()};
+    (void)cuda::LaunchDecode(command_of(ours), spans, /*multiprocessors=*/16, place, Run);
+  } else {
+    (void)cuda::LaunchPrefill(command_of(ours), spans, Run);
+  }
+  reference::Attention(command_of(theirs), spans);
+  const float allowed = row_dtype == Dtype::kFloat32 ? 4e-6f : row_dtype == Dtype::kFloat16 ? 1e-3f : 8e-3f;
+  for (size_t i = 0; i < output_count; ++i) {
+    const float difference = std::fabs(FloatAt(ours, output_at, row_dtype, i) - FloatAt(theirs, output_at, row_dtype, i));
+    if (difference <= allowed) continue;
+    Note("dim " + std::to_string(dim) + ", group " + std::to_string(group) + ", output " + std::to_string(i) +
+         " is off by " + std::to_string(difference));
+    return;
+  }
+}
+
+void AppendOnce() {
+  const auto cache_dtype = static_cast<Dtype>(Next() % 3);
+  const auto row_dtype = static_cast<Dtype>(Next() % 3);
+  const int heads = Pick({1, 2, 5});
+  const int dim = Pick({1, 7, 64, 130});
+  const auto head_bytes = static_cast<int64_t>(dim * ElementBytes(cache_dtype));
+  const int64_t token_bytes = 2 * heads * head_bytes;  // K and V of a token side by side
+  const int64_t slot_bytes = 64 * token_bytes;
+  std::vector<Span> spans;
+  int rows = 0;
+  for (int slot = 0; slot < 4; ++slot) {
+    spans.push_back({3 - slot, Pick({0, 1, 30}), Pick({0, 1, 5, 20}), rows});
+    rows += spans.back().tokens;
+  }
+  const size_t rows_at = RoundUp(4 * slot_bytes, 256);
+  const size_t count = static_cast<size_t>(rows) * heads * dim;
+  World ours;
+  ours.bytes.resize(rows_at + 2 * count * 4 + 256, 0x5a);
+  FillFloats(ours, rows_at, row_dtype, 2 * count);
+  World theirs = ours;
+  const auto command_of = [&](World& world) {
+    AppendCommand command;
+    command.keys = {world.at(0), slot_bytes, token_bytes, head_bytes, heads, dim};
+    command.values = command.keys;
+    command.values.address += heads * head_bytes;
+    command.new_keys = world.at(rows_at);
+    command.new_values = command.new_keys + count * ElementBytes(row_dtype);
+    command.cache_dtype = cache_dtype;
+    command.row_dtype = row_dtype;
+    return command;
+  };
+  last_kernel = "vkv_append";
+  (void)cuda::LaunchAppend(command_of(ours), spans, Run);
+  reference::Append(command_of(theirs), spans);
+  if (ours.bytes != theirs.bytes) Note("other bytes than the reference");
+}
+
+void CopyOnce() {
+  const int64_t slot_tokens = 400;
+  std::vector<Region> regions;
+  int64_t bytes = 0;
+  for (int r = Pick({1, 2, 70}); r > 0; --r) {
+    const int64_t token_bytes = Pick({1, 6, 20, 32, 256});
+    const auto slot_bytes = static_cast<int64_t>(RoundUp(slot_tokens * token_bytes, 16));
+    regions.push_back({static_cast<uint64_t>(bytes), slot_bytes, token_bytes});
+    bytes += 4 * slot_bytes;
+  }
+  World ours;
+  ours.bytes.resize(bytes);
+  for (uint8_t& byte : ours.bytes) byte = static_cast<uint8_t>(Next());
+  World theirs = ours;
+  std::vector<TokenCopy> copies;
+  for (int c = Pick({1, 3, 100}); c > 0; --c) {  // from slots 0 and 1 to places of their own in slots 2 and 3
+    const int tokens = Pick({0, 1, 3});
+    copies.push_back({Pick({0, 1}), static_cast<int32_t>(Next() % 396), 2 + c % 2, c / 2 * 4, tokens});
+  }
+  if (copies.size() == 1) copies[0].tokens = 300;
+  if (copies.size() == 1) copies[0].from_token = copies[0].to_token = 0;
+  const auto at = [&](World& world) {
+    std::vector<Region> placed = regions;
+    for (Region& region : placed) region.address += world.at(0);
+    return placed;
+  };
+  last_kernel = "vkv_copy";
+  (void)cuda::LaunchCopy(at(ours), copies, Run);
+  reference::CopyTokens(at(theirs), copies);
+  if (ours.bytes != theirs.bytes) Note("other bytes than the reference");
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 3) return 2;
+  random_state = std::strtoull(argv[1], nullptr, 10) * 2 + 1;
+  for (int round = std::atoi(argv[2]); round > 0; --round) {
+    AppendOnce();
+    CopyOnce();
+    AttendOnce(/*is_decoding=*/true);
+    AttendOnce(/*is_decoding=*/true);
+    AttendOnce(/*is_decoding=*/false);
+  }
+  for (const auto& [name, outcome] : outcomes) {
+    std::printf("%s %d %s\n", name.c_str(), outcome.runs, outcome.problem.empty() ? "ok" : outcome.problem.c_str());
+  }
+}
