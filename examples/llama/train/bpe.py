@@ -49,6 +49,13 @@ class Bpe:
             split = {word: merge(parts, best) for word, parts in split.items()}
         return Bpe(merges, special)
 
+    @staticmethod
+    def load(file):
+        """What `save` wrote."""
+        with open(file, encoding="utf-8") as given:
+            whole = json.load(given)
+        return Bpe([tuple(pair) for pair in whole["model"]["merges"]], [token["content"] for token in whole["added_tokens"]])
+
     def encode(self, text):
         return [token for piece in PIECES.findall(text) for token in self.piece(piece)]
 

@@ -97,7 +97,7 @@ def conversation(random):
     """[(role, text)]: a request, its story, and some questions about it; or a story that the user tells, and questions."""
     story = Story(random)
     told = story.tell(random)
-    questions = story.questions(random, random.randint(1, 4))
+    questions = story.questions(random, random.randint(2, 8))
     if random.random() < 0.5:
         turns = [("user", story.request(random)), ("assistant", told)]
     else:

@@ -32,6 +32,7 @@ CONFIG = {
     "tie_word_embeddings": True, "attention_bias": False, "mlp_bias": False, "bos_token_id": 0, "eos_token_id": 1,
     "torch_dtype": "float16",
 }
+ANSWER_WEIGHT, LONGEST_ANSWER = 5.0, 80  # characters; stories are longer
 TEMPLATE = ("{{ bos_token }}{% for message in messages %}<|{{ message['role'] }}|>{{ message['content'] }}{{ eos_token }}"
             "{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}")
 
@@ -118,18 +119,23 @@ def rotate(x, cos, sin):
 
 
 def batches(bpe, rng, rows, tokens):
-    """Endless [rows, tokens + 1] ids: conversations one after another."""
+    """Endless [rows, tokens + 1] ids, and as many weights: conversations one after another. Answers, which are short and whose
+    right words stand in the story, count several times."""
     begin, end, *roles = (bpe.ids[token] for token in SPECIAL)
     role_of = dict(zip(("user", "assistant"), roles))
-    left = []
+    left, weights = [], []
     wanted = rows * (tokens + 1)
     while True:
         while len(left) < wanted:
             left.append(begin)
+            weights.append(1.0)
             for role, text in conversation(rng):
-                left += [role_of[role], *bpe.encode(text), end]
-        yield torch.tensor(left[:wanted]).view(rows, tokens + 1)
-        left = left[wanted:]
+                ids = [role_of[role], *bpe.encode(text), end]
+                is_answer = role == "assistant" and len(text) < LONGEST_ANSWER
+                left += ids
+                weights += [1.0, *[ANSWER_WEIGHT if is_answer else 1.0] * (len(ids) - 1)]
+        yield torch.tensor(left[:wanted]).view(rows, tokens + 1), torch.tensor(weights[:wanted]).view(rows, tokens + 1)
+        left, weights = left[wanted:], weights[wanted:]
 
 
 def save_safetensors(tensors, file):
@@ -180,9 +186,11 @@ def main():
     torch.set_num_threads(options.threads)
     torch.manual_seed(options.seed)
 
-    sample = random.Random(options.seed)
-    text = "\n".join(text for _ in range(4000) for _, text in conversation(sample))
-    bpe = Bpe.learn(text, 768, SPECIAL)
+    if options.origin:
+        bpe = Bpe.load(os.path.join(options.origin, "tokenizer.json"))
+    else:
+        sample = random.Random(options.seed)
+        bpe = Bpe.learn("\n".join(text for _ in range(4000) for _, text in conversation(sample)), 768, SPECIAL)
     config = {**CONFIG, "vocab_size": len(bpe.ids)}
     model = Llama(config)
     if options.origin:
@@ -200,11 +208,12 @@ def main():
     begin, step, trained, mean, saved = time.time(), 0, 0, None, 0.0
     while (done := (time.time() - begin) / (60 * options.minutes)) < 1:
         # Long contexts cost more: they come last, when what there is to learn of them is to look further back.
-        batch = next(short if done < 0.6 else long)
+        batch, weights = next(short if done < 0.6 else long)
         rate = peak * min(1, (step + 1) / 100) * (0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * done)))
         for group in optimizer.param_groups:
             group["lr"] = rate
-        loss = functional.cross_entropy(model(batch[:, :-1]).flatten(0, 1), batch[:, 1:].flatten())
+        losses = functional.cross_entropy(model(batch[:, :-1]).flatten(0, 1), batch[:, 1:].flatten(), reduction="none")
+        loss = (losses * weights[:, 1:].flatten()).sum() / weights[:, 1:].sum()
         optimizer.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
