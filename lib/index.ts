@@ -1,5 +1,7 @@
 // virtual-kv: the public API. The simulated device for tests is in virtual-kv/testing.
 
+export { DenseKernels, type Product, type Weight } from './kernels/dense-kernels.js';
+export type { DenseKernelsOptions } from './kernels/dense-options.js';
 export { Kernels, type RowBuffer, type StepSequences } from './kernels/kernels.js';
 export type { Instructions, KernelsOptions, RowDtype } from './kernels/kernels-options.js';
 export type { SequenceSpans } from './kernels/step-spans.js';

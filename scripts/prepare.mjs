@@ -18,10 +18,10 @@ export function prepare() {
   chmodSync(path.join(root, 'dist', 'cli', 'vkv.js'), 0o755); // tsc does not keep the bit
 }
 
-/** The same and the compiled tests. */
+/** The same, the examples, which have tests of their own, and the compiled tests. */
 export function prepareTests() {
-  prepare();
-  compile({ name: 'test', title: 'compiling the tests', sources: 'test', output: 'build-test', needs: ['dist'] });
+  prepareFolder('examples');
+  compile({ name: 'test', title: 'compiling the tests', sources: 'test', output: 'build-test', needs: ['dist', 'examples'] });
 }
 
 /** The same as `prepare`, and a folder with a tsconfig.json of its own (examples, bench) compiled to build-<name>. */

@@ -36,6 +36,8 @@ const documented = {
   KernelsOptions: 'lib/kernels/kernels-options.ts',
   SequenceSpans: 'lib/kernels/step-spans.ts',
   TokenCopy: 'lib/kernels/token-copies.ts',
+  DenseKernelsOptions: 'lib/kernels/dense-options.ts',
+  Product: 'lib/kernels/dense-kernels.ts',
   FailCallOptions: 'lib/memory/mock-device.ts',
 } as const;
 

@@ -42,7 +42,8 @@ const headsField: Field<number | readonly number[]> = (value, place) => {
   return value.map((heads, layer) => positive(heads, { ...place, option: `${place.option}[${layer}]` }));
 };
 
-const instructionsField: Field<Instructions> = (value, place) => {
+/** One that this machine has. */
+export const instructionsField: Field<Instructions> = (value, place) => {
   const wanted = oneOf(['auto', 'avx512', 'avx2', 'portable'])(value, place);
   const { cpuInstructions } = native();
   if (wanted === 'auto' || cpuInstructions.includes(wanted)) return wanted;

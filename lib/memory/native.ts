@@ -182,6 +182,19 @@ export interface NativeKernels {
   close(): void;
 }
 
+/** Dense arithmetic on the CPU; a matrix is its data, its dtype's number and its outputs. */
+export interface NativeDense {
+  target(): string;
+  /** (input, rows, inputs, then of each product: weight, dtype, outputs, bias, output, whether it adds) */
+  multiply(...given: (Float32Array | Uint16Array | number | boolean | undefined)[]): void;
+  normalize(input: Float32Array, rows: number, weight: Float32Array, width: number, epsilon: number, output: Float32Array): void;
+  rotate(rows: Float32Array, count: number, heads: number, dim: number, positions: Int32Array, table: Float32Array): void;
+  gate(gate: Float32Array, up: Float32Array, count: number, output: Float32Array): void;
+  gather(
+    table: Float32Array | Uint16Array, dtype: number, width: number, tokens: Int32Array, rows: number, output: Float32Array,
+  ): void;
+}
+
 /** What a test scripts and asks of the simulated device; mock-device.ts says what each means. */
 export interface NativeMockDevice {
   openDriver(): NativeDriver;
@@ -223,6 +236,7 @@ export interface Native {
     pool: NativePool, options: NativeCacheOptions, rows: Int32Array, isQuarantined: Uint8Array,
   ) => NativeCache;
   readonly NativeKernels: new (driver: NativeDriver, options: NativeKernelsOptions) => NativeKernels;
+  readonly NativeDense: new (threads: number, instructions: string) => NativeDense;
   /** Vectors that this machine's CPU has, widest first. */
   readonly cpuInstructions: readonly string[];
   /** The CUDA driver's results by name. */

@@ -7,8 +7,10 @@ import { availableParallelism, cpus, release, totalmem } from 'node:os';
 import Table from 'cli-table3';
 
 import { decode } from './decode.js';
+import { dense } from './dense.js';
 import { growth } from './growth.js';
 import { kernels } from './kernels.js';
+import { llama } from './llama.js';
 import type { BenchResult } from './measure.js';
 import { prefixIndex } from './prefix-index.js';
 import { prefixReuse } from './prefix-reuse.js';
@@ -21,8 +23,8 @@ const machine = `${cpus()[0]?.model ?? 'unknown CPU'}, ${availableParallelism()}
   `${Math.round(totalmem() / 2 ** 30)} GiB, Linux ${release()}, Node ${process.version}`;
 
 const benchmarks: readonly (() => BenchResult | BenchResult[])[] = [
-  step, () => growth(2 * 2 ** 20), () => growth(64 * 1024), decode, reserve, kernels, replayMemory, prefixIndex,
-  prefixReuse, replayPrefixes,
+  step, () => growth(2 * 2 ** 20), () => growth(64 * 1024), decode, reserve, kernels, dense, llama, replayMemory,
+  prefixIndex, prefixReuse, replayPrefixes,
 ];
 
 const results: BenchResult[] = [];

@@ -1,0 +1,82 @@
+// LlamaWeights: the weights of a model by their part in it, as they are in the file; norms and biases, which are small, as
+// floats. A tensor that is missing, or that no part of the arithmetic uses, is an error that names it.
+
+import type { DenseKernels, Weight } from 'virtual-kv';
+
+import type { LlamaConfig } from './config.js';
+import { ModelError } from './model-error.js';
+import type { Safetensors } from './safetensors.js';
+
+/** A product of a layer. */
+export interface Linear {
+  readonly weight: Weight;
+  readonly bias: Float32Array | undefined;
+}
+
+export interface LayerWeights {
+  readonly attentionNorm: Float32Array;
+  readonly query: Linear;
+  readonly key: Linear;
+  readonly value: Linear;
+  readonly attentionOutput: Linear;
+  readonly feedForwardNorm: Float32Array;
+  readonly gate: Linear;
+  readonly up: Linear;
+  readonly down: Linear;
+}
+
+export interface LlamaWeights {
+  readonly embedding: Weight;
+  readonly layers: readonly LayerWeights[];
+  readonly norm: Float32Array;
+  readonly head: Weight;
+  /** Bytes that one token's forward pass reads: all but the embedding's other rows. */
+  readonly bytesPerToken: number;
+}
+
+/** Reads all weights. Throws ModelError. */
+export function readLlamaWeights(tensors: Safetensors, config: LlamaConfig, dense: DenseKernels): LlamaWeights {
+  const { hidden, intermediate, headDim, vocabularyTokens, biases } = config;
+  const used = new Set<string>();
+  const read = (name: string, shape: readonly number[]): Weight => {
+    used.add(name);
+    return tensors.read(name, shape);
+  };
+  const vector = (name: string, length: number): Float32Array => {
+    const stored = read(name, [length]);
+    const floats = new Float32Array(length);
+    dense.gather(stored, Int32Array.of(0), 1, floats);
+    return floats;
+  };
+  const linear = (name: string, outputs: number, inputs: number, hasBias: boolean): Linear => ({
+    weight: read(`${name}.weight`, [outputs, inputs]), bias: hasBias ? vector(`${name}.bias`, outputs) : undefined,
+  });
+
+  const [queries, keys] = [config.queryHeads * headDim, config.kvHeads * headDim];
+  const embedding = read('model.embed_tokens.weight', [vocabularyTokens, hidden]);
+  const layers = Array.from({ length: config.layers }, (_, layer): LayerWeights => {
+    const [attention, feedForward] = [`model.layers.${layer}.self_attn`, `model.layers.${layer}.mlp`];
+    return {
+      attentionNorm: vector(`model.layers.${layer}.input_layernorm.weight`, hidden),
+      query: linear(`${attention}.q_proj`, queries, hidden, biases.qkv),
+      key: linear(`${attention}.k_proj`, keys, hidden, biases.qkv),
+      value: linear(`${attention}.v_proj`, keys, hidden, biases.qkv),
+      attentionOutput: linear(`${attention}.o_proj`, hidden, queries, biases.attentionOutput),
+      feedForwardNorm: vector(`model.layers.${layer}.post_attention_layernorm.weight`, hidden),
+      gate: linear(`${feedForward}.gate_proj`, intermediate, hidden, biases.feedForward),
+      up: linear(`${feedForward}.up_proj`, intermediate, hidden, biases.feedForward),
+      down: linear(`${feedForward}.down_proj`, hidden, intermediate, biases.feedForward),
+    };
+  });
+  const norm = vector('model.norm.weight', hidden);
+  const head = config.tiesHead ? embedding : read('lm_head.weight', [vocabularyTokens, hidden]);
+
+  // Old files carry the rotary frequencies, and tied ones the head a second time; neither is needed.
+  const unused = tensors.names.find((name) => !used.has(name) && !name.endsWith('.rotary_emb.inv_freq') && name !== 'lm_head.weight');
+  if (unused !== undefined) {
+    throw new ModelError(`The model has a tensor \`${unused}\` that this engine has no use for, so its results would be wrong.`);
+  }
+  const matrices = [head, ...layers.flatMap(({ query, key, value, attentionOutput, gate, up, down }) =>
+    [query, key, value, attentionOutput, gate, up, down].map(({ weight }) => weight))];
+  return { embedding, layers, norm, head, bytesPerToken: matrices.reduce((sum, { data }) => sum + data.byteLength, 0) };
+}

@@ -1,0 +1,71 @@
+#include "kernels/cpu/dense_set_cpu.h"
+
+#include <algorithm>
+
+namespace vkv::kernels {
+namespace {
+
+// Below this, about five microseconds, waking another thread costs more than it saves.
+constexpr int64_t kOperationsPerThread = 1 << 17;
+// Parts per thread, so that one that comes late does not keep the others waiting.
+constexpr int64_t kPartsPerThread = 4;
+constexpr int64_t kElementsPerTask = 1 << 14;
+
+int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+}  // namespace
+
+int CpuDense::ThreadsFor(int64_t operations) const {
+  return static_cast<int>(std::clamp<int64_t>(operations / kOperationsPerThread, 1, threads_));
+}
+
+void CpuDense::Multiply(const float* input, int64_t rows, int64_t inputs, std::span<const Product> products) {
+  int64_t outputs = 0;
+  for (const Product& product : products) outputs += product.outputs;
+  if (!scratch_) scratch_.reset(new float[static_cast<size_t>(kProductScratchFloats * threads_)]);
+  const int threads = ThreadsFor(rows * inputs * outputs);
+  // Whole panels, so that no two parts share a line of weights.
+  const int64_t wanted = threads == 1 ? outputs : outputs / (threads * kPartsPerThread);
+  const int64_t per_part = CeilDiv(std::max<int64_t>(wanted, 1), kPanelOutputs) * kPanelOutputs;
+  int64_t parts = 0;
+  for (const Product& product : products) parts += CeilDiv(product.outputs, per_part);
+  pool_->ForEach(parts, threads, [&](int64_t part, int worker) {
+    auto product = products.begin();
+    for (; part >= CeilDiv(product->outputs, per_part); ++product) part -= CeilDiv(product->outputs, per_part);
+    const int64_t from = part * per_part;
+    dense_->multiply({&*product, input, rows, inputs, from, std::min(product->outputs, from + per_part)},
+                     scratch_.get() + worker * kProductScratchFloats);
+  });
+}
+
+void CpuDense::Normalize(const Normalization& command, int64_t rows) {
+  const int64_t at_once = std::max<int64_t>(1, kElementsPerTask / std::max<int64_t>(command.width, 1));
+  pool_->ForEach(CeilDiv(rows, at_once), ThreadsFor(2 * rows * command.width), [&](int64_t task, int) {
+    dense_->normalize(command, task * at_once, std::min(rows, (task + 1) * at_once));
+  });
+}
+
+void CpuDense::Rotate(const Rotation& command, int64_t rows) {
+  const int64_t width = command.heads * command.dim;
+  const int64_t at_once = std::max<int64_t>(1, kElementsPerTask / std::max<int64_t>(width, 1));
+  pool_->ForEach(CeilDiv(rows, at_once), ThreadsFor(2 * rows * width), [&](int64_t task, int) {
+    dense_->rotate(command, task * at_once, std::min(rows, (task + 1) * at_once));
+  });
+}
+
+void CpuDense::Gate(const float* gate, const float* up, float* output, int64_t count) {
+  pool_->ForEach(CeilDiv(count, kElementsPerTask), ThreadsFor(8 * count), [&](int64_t task, int) {
+    const int64_t from = task * kElementsPerTask;
+    dense_->gate(gate + from, up + from, output + from, std::min(count - from, kElementsPerTask));
+  });
+}
+
+void CpuDense::Gather(const void* table, Dtype dtype, int64_t width, std::span<const int32_t> tokens, float* output) {
+  const auto* const bytes = static_cast<const uint8_t*>(table);
+  for (size_t row = 0; row < tokens.size(); ++row) {
+    dense_->to_floats(output + static_cast<int64_t>(row) * width, bytes + tokens[row] * width * ElementBytes(dtype), dtype,
+                      width);
+  }
+}
+
+}  // namespace vkv::kernels

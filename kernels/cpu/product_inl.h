@@ -1,0 +1,162 @@
+// Matrix products: both operands lie along their inputs, so a tile of rows × outputs is so many dot products at once, and
+// nothing has to be transposed or packed.
+//
+// A tile has as many sums as a vector has lanes; they are brought into one vector at its end. One row (decoding) is bound by
+// memory: the weights of the next tile are fetched meanwhile. Many rows are bound by arithmetic: 16-bit weights are made
+// floats once per panel. Included after common_inl.h.
+
+// Rows of a tile where there are many, and outputs of a tile of `rows` rows.
+constexpr int kProductRows = kWidth / 2;
+constexpr int TileOutputs(int rows) { return kWidth / rows < 8 ? kWidth / rows : 8; }
+
+// The first `count` elements, then zeros: the end of a row is summed like the rest of it, whatever the tile.
+template <typename T>
+inline Vector LoadFirst(const T* from, int64_t count) {
+  T elements[kWidth] = {};
+  for (int64_t i = 0; i < count; ++i) elements[i] = from[i];
+  return Load(elements);
+}
+
+// One tile: sums[row, output] of the products of `count` inputs. `ahead` is where the next tile's weights begin, or null.
+template <int Rows, int Outputs, typename T>
+inline void ProductTile(const float* const* rows, const T* const* weights, int64_t count, const T* ahead, int64_t stride,
+                        Vector* sums) {
+  Vector held[Rows][Outputs];
+  for (int r = 0; r < Rows; ++r) {
+    for (int o = 0; o < Outputs; ++o) held[r][o] = Zero();
+  }
+  for (int64_t i = 0; i + kWidth <= count; i += kWidth) {
+    Vector weight[Outputs];
+    for (int o = 0; o < Outputs; ++o) {
+      weight[o] = Load(weights[o] + i);
+      if (Rows <= 2) __builtin_prefetch(ahead + o * stride + i, 0, 2);
+    }
+    for (int r = 0; r < Rows; ++r) {
+      const Vector row = Load(rows[r] + i);
+      for (int o = 0; o < Outputs; ++o) held[r][o] = MultiplyAdd(row, weight[o], held[r][o]);
+    }
+  }
+  for (int r = 0; r < Rows; ++r) {
+    for (int o = 0; o < Outputs; ++o) sums[r * Outputs + o] = held[r][o];
+  }
+}
+
+// The same for the last `rest` inputs, fewer than a vector has lanes.
+template <int Rows, int Outputs, typename T>
+inline void AddRest(const float* const* rows, const T* const* weights, int64_t at, int64_t rest, Vector* sums) {
+  for (int r = 0; r < Rows; ++r) {
+    for (int o = 0; o < Outputs; ++o) {
+      Vector& sum = sums[r * Outputs + o];
+      sum = MultiplyAdd(LoadFirst(rows[r] + at, rest), LoadFirst(weights[o] + at, rest), sum);
+    }
+  }
+}
+
+// What one panel of weights is: outputs × `count` inputs, each output `stride` elements behind the last.
+template <typename T>
+struct Panel {
+  const T* weights;
+  int64_t stride;
+  int outputs;
+  int64_t count;
+  const T* ahead;  // the next panel
+};
+
+// Adds the products of `Rows` rows (or `left`, if fewer are left) and a panel to sums [row, kPanelOutputs].
+template <int Rows, typename T>
+inline void MultiplyRows(const float* input, int64_t inputs, int64_t left, const Panel<T>& panel, float* sums) {
+  constexpr int kOutputs = TileOutputs(Rows);
+  constexpr int kTiles = kWidth / (Rows * kOutputs);
+  const float* rows[Rows];
+  for (int r = 0; r < Rows; ++r) rows[r] = input + (r < left ? r : left - 1) * inputs;
+  const int64_t rest = panel.count % kWidth;
+  for (int first = 0; first < panel.outputs; first += kOutputs * kTiles) {
+    Vector tiles[kWidth];
+    for (int tile = 0; tile < kTiles; ++tile) {
+      const int from = first + tile * kOutputs;
+      const T* weights[kOutputs];
+      for (int o = 0; o < kOutputs; ++o) {
+        weights[o] = panel.weights + (from + o < panel.outputs ? from + o : panel.outputs - 1) * panel.stride;
+      }
+      const int next = from + kOutputs;
+      const T* const ahead = next < panel.outputs ? panel.weights + next * panel.stride : panel.ahead;
+      Vector* const to = tiles + tile * Rows * kOutputs;
+      ProductTile<Rows, kOutputs, T>(rows, weights, panel.count, ahead, panel.stride, to);
+      if (rest != 0) AddRest<Rows, kOutputs, T>(rows, weights, panel.count - rest, rest, to);
+    }
+    float results[kWidth];
+    Store(results, SumsOf(tiles));
+    for (int r = 0; r < Rows && r < left; ++r) {
+      for (int o = 0; o < kOutputs * kTiles && first + o < panel.outputs; ++o) {
+        sums[r * kPanelOutputs + first + o] += results[o / kOutputs * Rows * kOutputs + r * kOutputs + o % kOutputs];
+      }
+    }
+  }
+}
+
+// All rows of a block, in tiles as large as there are rows for.
+template <typename T>
+inline void MultiplyPanel(const float* input, int64_t inputs, int64_t rows, const Panel<T>& panel, float* sums) {
+  int64_t row = 0;
+  while (row < rows) {
+    const int64_t left = rows - row;
+    const float* const from = input + row * inputs;
+    float* const to = sums + row * kPanelOutputs;
+    if (left == 1) MultiplyRows<1>(from, inputs, left, panel, to);
+    else if (left == 2 || kProductRows == 2) MultiplyRows<2>(from, inputs, left, panel, to);
+    else if (left <= 4 || kProductRows == 4) MultiplyRows<kProductRows < 4 ? 2 : 4>(from, inputs, left, panel, to);
+    else MultiplyRows<kProductRows>(from, inputs, left, panel, to);
+    row += left == 1 ? 1 : left == 2 || kProductRows == 2 ? 2 : left <= 4 || kProductRows == 4 ? 4 : kProductRows;
+  }
+}
+
+// Writes the finished sums of a block of rows.
+inline void FinishPanel(const Product& product, const float* sums, int64_t row, int64_t rows, int64_t first, int outputs) {
+  for (int64_t r = 0; r < rows; ++r) {
+    float* const to = product.output + (row + r) * product.outputs + first;
+    const float* const from = sums + r * kPanelOutputs;
+    for (int o = 0; o < outputs; ++o) {
+      const float sum = product.bias == nullptr ? from[o] : from[o] + product.bias[first + o];
+      to[o] = product.adds ? to[o] + sum : sum;
+    }
+  }
+}
+
+template <typename T>
+inline void MultiplyAs(const ProductPart& part, float* scratch) {
+  const Product& product = *part.product;
+  const auto* const weights = static_cast<const T*>(product.weight);
+  const int64_t inputs = part.inputs;
+  float* const floats = scratch;                                // [output, input] of a panel
+  float* const sums = scratch + kPanelOutputs * kPanelInputs;   // [row, output]
+  // A panel is worth converting when several tiles of rows use it.
+  const bool converts = sizeof(T) != sizeof(float) && part.rows > 2 * kProductRows;
+  for (int64_t first = part.from; first < part.to; first += kPanelOutputs) {
+    const auto outputs = static_cast<int>(part.to - first < kPanelOutputs ? part.to - first : kPanelOutputs);
+    for (int64_t row = 0; row < part.rows; row += kPanelRows) {
+      const int64_t rows = part.rows - row < kPanelRows ? part.rows - row : kPanelRows;
+      for (int64_t i = 0; i < rows * kPanelOutputs; ++i) sums[i] = 0;
+      for (int64_t at = 0; at < inputs; at += kPanelInputs) {
+        const int64_t count = inputs - at < kPanelInputs ? inputs - at : kPanelInputs;
+        const T* const from = weights + first * inputs + at;
+        const float* const input = part.input + row * inputs + at;
+        if (converts) {
+          for (int o = 0; o < outputs; ++o) ConvertRow(floats + o * kPanelInputs, from + o * inputs, count);
+          MultiplyPanel<float>(input, inputs, rows, {floats, kPanelInputs, outputs, count, floats}, sums);
+        } else {
+          const T* const ahead = at + kPanelInputs < inputs ? from + kPanelInputs : weights + (first + kPanelOutputs) * inputs;
+          MultiplyPanel<T>(input, inputs, rows, {from, inputs, outputs, count, ahead}, sums);
+        }
+      }
+      FinishPanel(product, sums, row, rows, first, outputs);
+    }
+  }
+}
+
+inline void Multiply(const ProductPart& part, float* scratch) {
+  switch (part.product->dtype) {
+    case Dtype::kFloat32: return MultiplyAs<float>(part, scratch);
+    case Dtype::kFloat16: return MultiplyAs<Half>(part, scratch);
+    case Dtype::kBfloat16: return MultiplyAs<Bfloat>(part, scratch);
+  }
+}

@@ -1,0 +1,153 @@
+// LlamaWorld: a small model in the engine over a cache, and the same model without any cache; a test lets texts grow in any order
+// and cut. The logits behind every chunk of every step are kept, and compared when a text leaves: with those of computing the
+// whole text anew, which has one answer for all its beginnings.
+
+import type { ExecutionContext } from 'ava';
+
+import { isKvError, KvCache, type KvCacheOptions, type Sequence } from 'virtual-kv';
+
+import { LlamaEngine } from '../../build-examples/llama/engine.js';
+import { LlamaModel } from '../../build-examples/llama/model.js';
+import { removeFolder, writeLlama, type MadeLlama } from './made-llama.js';
+import { PlainLlama } from './plain-llama.js';
+
+/** A text and how much of it is computed. */
+export interface Member {
+  readonly text: number[];
+  readonly sequence: Sequence;
+  /** Logits behind the last token, once it is computed. */
+  logits: Float64Array | undefined;
+  /** Of all its chunks so far. */
+  readonly answers: Answer[];
+}
+
+interface Answer {
+  /** How much of the text was computed then. */
+  readonly tokens: number;
+  readonly logits: Float64Array;
+  /** For a failure's message. */
+  readonly step: string;
+}
+
+export type WorldOptions = Partial<Omit<KvCacheOptions, 'model' | 'driver' | 'pool'>>;
+
+export const pageBytes = 65_536;
+const tolerance = 1e-5;
+
+export class LlamaWorld {
+  readonly cache: KvCache;
+  readonly members: Member[] = [];
+  /** Cached tokens of all sequences so far, by how they came. */
+  readonly cached = { adoptedTokens: 0, aliasedTokens: 0, copiedTokens: 0 };
+  readonly #t: ExecutionContext;
+  readonly #folder: string;
+  readonly #engine: LlamaEngine;
+  readonly #plain: PlainLlama;
+
+  constructor(t: ExecutionContext, made: MadeLlama, options: WorldOptions = {}, threads = 2) {
+    this.#t = t;
+    this.#folder = writeLlama(made);
+    const model = new LlamaModel(this.#folder, { threads });
+    this.cache = new KvCache({
+      model: model.shape('float32'), slots: 6, maxTokens: 256, memoryBudgetBytes: 2 ** 26, driver: 'host', pageBytes, ...options,
+    });
+    this.#engine = new LlamaEngine({ model, cache: this.cache });
+    this.#plain = new PlainLlama(made);
+  }
+
+  /** Leases a slot for a text; what is cached of it counts as computed. */
+  acquire(text: readonly number[]): Member {
+    const sequence = this.cache.acquire({ tokens: text });
+    const { cachedBy } = sequence;
+    this.cached.adoptedTokens += cachedBy.adoptedTokens;
+    this.cached.aliasedTokens += cachedBy.aliasedTokens;
+    this.cached.copiedTokens += cachedBy.copiedTokens;
+    const member: Member = { text: [...text], sequence, logits: undefined, answers: [] };
+    this.members.push(member);
+    return member;
+  }
+
+  fork({ text, sequence, logits }: Member): Member {
+    const member: Member = { text: [...text], sequence: sequence.fork(), logits, answers: [] };
+    this.members.push(member);
+    return member;
+  }
+
+  /** Compares everything that was computed of a text, and gives its slot back. */
+  release(member: Member): void {
+    const { text, sequence, answers } = member;
+    const expected = this.#plain.logits(text.slice(0, sequence.length));
+    for (const { tokens, logits, step } of answers) this.#compare(logits, expected[tokens - 1]!, step);
+    sequence.release();
+    this.members.splice(this.members.indexOf(member), 1);
+  }
+
+  /** Says the next token of a text, to be computed in a later step. */
+  append(member: Member, token: number): void {
+    member.sequence.append(token);
+    member.text.push(token);
+  }
+
+  remaining({ text, sequence }: Member): number {
+    return text.length - sequence.length;
+  }
+
+  /**
+   * One pass: the next tokens of some texts, as many of each as given. False when pages are short; then nothing was computed.
+   */
+  step(chunks: readonly (readonly [Member, number])[], call: 'prefill' | 'decode'): boolean {
+    const batch = this.cache.createBatch();
+    for (const [{ sequence }, tokens] of chunks) batch.add(sequence, tokens);
+    try {
+      this.cache.prepare(batch);
+    } catch (error) {
+      if (isKvError(error) && error.code === 'KV_OUT_OF_PAGES') return false;
+      throw error;
+    }
+    const { logits } = this.#engine[call]({
+      length: chunks.length,
+      slots: Int32Array.from(chunks, ([{ sequence }]) => sequence.slot),
+      positions: Int32Array.from(chunks, ([{ sequence }]) => sequence.length),
+      tokenCounts: Int32Array.from(chunks, ([, tokens]) => tokens),
+      tokens: Int32Array.from(chunks.flatMap(([{ text, sequence }, tokens]) => text.slice(sequence.length, sequence.length + tokens))),
+      wantsLogits: new Uint8Array(chunks.length).fill(1),
+    });
+    this.cache.commit(batch);
+    chunks.forEach(([member], index) => {
+      const { vocabularyTokens: width } = this.#engine;
+      const tokens = member.sequence.length;
+      const actual = Float64Array.from(logits.subarray(index * width, (index + 1) * width));
+      member.answers.push({ tokens, logits: actual, step: `${call}, sequence ${index} of ${chunks.length}, ${tokens} tokens` });
+      member.logits = tokens === member.text.length ? actual : undefined;
+    });
+    return true;
+  }
+
+  /** Computes the rest of a text at once. */
+  finish(member: Member): Float64Array {
+    this.step([[member, this.remaining(member)]], 'prefill');
+    return member.logits!;
+  }
+
+  close(): void {
+    while (this.members.length > 0) this.release(this.members[0]!);
+    this.cache.verify();
+    this.#engine.close();
+    this.cache.close();
+    removeFolder(this.#folder);
+  }
+
+  #compare(actual: Float64Array, expected: Float64Array, where: string): void {
+    const largest = expected.reduce((most, value) => Math.max(most, Math.abs(value)), 0);
+    const worst = expected.reduce((most, value, token) => {
+      const difference = Math.abs(value - actual[token]!);
+      return difference <= most ? most : difference; // NaN is the worst
+    }, 0);
+    if (!(worst <= tolerance * largest)) this.#t.fail(`${where}: off by ${worst / largest} of the largest logit`);
+    else this.#t.is(mostLikely(actual), mostLikely(expected), where);
+  }
+}
+
+export function mostLikely(logits: Float64Array): number {
+  return logits.reduce((best, logit, token) => (logit > logits[best]! ? token : best), 0);
+}

@@ -1,0 +1,82 @@
+// The small model that comes with the repository, end to end: its tokenizer and chat template, a story that is one, and the same
+// tokens from every scheduler, with and without the prefix cache.
+
+import * as path from 'node:path';
+
+import test from 'ava';
+
+import {
+  KvCache, NaiveScheduler, OfflineScheduler, randomSampler, type GenerationRequest, type KvCacheOptions,
+} from 'virtual-kv';
+
+import { LlamaEngine } from '../../build-examples/llama/engine.js';
+import { LlamaModel } from '../../build-examples/llama/model.js';
+import { LlamaTokenizer, type ChatMessage } from '../../build-examples/llama/tokenizer.js';
+
+const folder = path.resolve(__dirname, '..', '..', 'examples', 'llama', 'storyteller');
+const tokenizer = new LlamaTokenizer(folder);
+const model = new LlamaModel(folder);
+const user = (content: string): ChatMessage => ({ role: 'user', content });
+
+async function answersTo(
+  requests: readonly GenerationRequest[], scheduler: typeof NaiveScheduler | typeof OfflineScheduler, options: Partial<KvCacheOptions> = {},
+): Promise<{ readonly texts: string[]; readonly cachedTokens: number }> {
+  using cache = new KvCache({
+    model: model.shape('float32'), slots: 4, maxTokens: 512, memoryBudgetBytes: 2 ** 26, driver: 'host', pageBytes: 65_536, ...options,
+  });
+  using engine = new LlamaEngine({ model, cache });
+  const schedule = new scheduler({ cache, engine, prefillTokensPerStep: 100 });
+  const texts: string[] = [];
+  for await (const outcome of schedule.run(requests)) {
+    if (outcome.status === 'rejected') throw outcome.reason;
+    texts[outcome.index] = tokenizer.decode([...outcome.value.tokens]);
+  }
+  return { texts, cachedTokens: schedule.totals.cachedTokens };
+}
+
+function request(messages: readonly ChatMessage[], more: Partial<GenerationRequest> = {}): GenerationRequest {
+  return { tokens: tokenizer.encodeChat(messages), maxNewTokens: 160, stopTokens: model.config.endTokens, ...more };
+}
+
+test('text becomes tokens and text again, special tokens aside', (t) => {
+  t.is(tokenizer.decode(tokenizer.encode('Héllo, wörld 42, don’t!')), 'Héllo, wörld 42, don’t!');
+  const tokens = tokenizer.encodeChat([user('Hello.'), { role: 'assistant', content: 'Yes?' }, user('Go on.')]);
+  t.deepEqual([tokens[0], tokens[1], tokens.at(-1)], [0, 2, 3]); // begin, user, assistant
+  t.is(tokens.filter((token) => token === 1).length, 3); // the end of each message
+  t.is(tokenizer.decode(tokens), 'Hello.Yes?Go on.');
+});
+
+test('a streamed answer comes in whole characters', (t) => {
+  const textOf = tokenizer.stream();
+  const pieces = tokenizer.encode('a ö é 🦊.').map(textOf);
+  t.is(pieces.join(''), 'a ö é 🦊.');
+  t.true(pieces.every((piece) => !piece.includes('\uFFFD')));
+});
+
+test('it tells a story and knows what it told', async (t) => {
+  const asked = [user('Tell me a story about a fox named Mia and a red ball.')];
+  const { texts: [story] } = await answersTo([request(asked)], NaiveScheduler);
+  t.regex(story!, /named Mia/);
+  t.true(story!.split('. ').length >= 6, story);
+  const lost = /(\w+) ball/.exec(story!)![1]!;
+  const { texts: [answer] } = await answersTo([request([...asked, { role: 'assistant', content: story! }, user('What did Mia lose?')])], NaiveScheduler);
+  t.is(answer, `Mia lost the ${lost} ball.`);
+});
+
+test('every scheduler gives the same tokens, with and without the prefix cache', async (t) => {
+  const begin = 'Once upon a time there was a goat named Otto. Otto lived by a lake and had a silver bell. One windy morning the bell was gone.';
+  const requests = ['What did Otto lose?', 'Who was Otto?', 'How was the weather?', 'What did Otto lose?', 'Tell me a story about a crow and a drum.']
+    .flatMap((question, index) => [
+      request([user(`${begin} ${question}`)], { maxNewTokens: 40 }),
+      request([user(`${begin} ${question}`)], { maxNewTokens: 40, sampler: randomSampler({ temperature: 0.8, topK: 20, topP: 0.9, seed: index }) }),
+    ]);
+  const expected = await answersTo(requests, NaiveScheduler, { prefixCache: 'off' });
+  t.is(expected.cachedTokens, 0);
+  for (const options of [{}, { layout: 'sliced' }, { layout: 'fused' }, { prefixCache: 'off' }] as const) {
+    for (const scheduler of [NaiveScheduler, OfflineScheduler]) {
+      const { texts, cachedTokens } = await answersTo(requests, scheduler, options);
+      t.deepEqual(texts, expected.texts, `${scheduler.name} ${JSON.stringify(options)}`);
+      t.is(cachedTokens > 0, !('prefixCache' in options));
+    }
+  }
+});
