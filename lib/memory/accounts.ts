@@ -123,6 +123,7 @@ export class Accounts {
   inspect(): Readonly<Record<string, unknown>> {
     const { pool, table, layout } = this.#parts;
     const { kind, pageBytes, slots, maxTokens, reservations } = layout;
+    const counts = this.counts(); // first: it hears of the mapper
     const used = Array.from({ length: table.count }, (_, slot) => ({
       slot, state: stateNames[table.state[slot]!], isQuarantined: table.isQuarantined[slot] === 1,
       generation: table.generation[slot], length: table.length[slot], prepared: table.prepared[slot],
@@ -130,7 +131,7 @@ export class Accounts {
     })).filter(({ generation, state, rows }) => generation !== 0 || state !== 'idle' || rows !== 0);
     return {
       driver: pool.driver.info, layout: { kind, pageBytes, slots, maxTokens, reservations: reservations.length },
-      pool: pool.counts(), counts: this.counts(), metrics: this.metrics(), slots: used,
+      pool: pool.counts(), counts, metrics: this.metrics(), slots: used,
     };
   }
 }
