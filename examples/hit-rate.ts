@@ -11,6 +11,8 @@ import { parseArgs } from 'node:util';
 
 import { KvCache, lru, type Sequence } from 'virtual-kv';
 
+import { drawCharts } from './charts/vega.js';
+
 const PROMPT_TOKENS = 15;
 const FREQUENT_PROMPTS = 32;
 /** Answers have 1 … 2 · 25 − 1 tokens. */
@@ -95,12 +97,6 @@ function table(title: string, rows: readonly Measured[], format: (measured: Meas
 
 /** Two charts side by side, hit rate and items per second over p; drawn by Vega, as the reports of `vkv replay` are. */
 async function svgOf(rows: readonly Measured[]): Promise<string> {
-  const load = async (name: string): Promise<unknown> => import(name); // their types need a browser's
-  const vegaLite = (await load('vega-lite')) as { compile(spec: unknown): { readonly spec: unknown } };
-  const vega = (await load('vega')) as {
-    parse(spec: unknown): unknown;
-    View: new (runtime: unknown, options: object) => { toSVG(): Promise<string> };
-  };
   const names = POOLS.map((pool) => (pool === 'off' ? 'no prefix cache' : `K = ${pool} rows`));
   const chart = (field: string, title: string, format: string): object => ({
     width: 340, height: 260, mark: { type: 'line', strokeWidth: 2, point: { size: 30 } },
@@ -113,13 +109,9 @@ async function svgOf(rows: readonly Measured[]): Promise<string> {
       },
     },
   });
-  const spec = {
-    $schema: 'https://vega.github.io/schema/vega-lite/v6.json', background: 'white', padding: 12, spacing: 36,
-    config: { font: 'system-ui, sans-serif', view: { stroke: null }, axis: { gridColor: '#e4e6ea', titleFontWeight: 'normal' } },
-    data: { values: rows.map((row) => ({ ...row, name: names[POOLS.indexOf(row.pool)] })) },
-    hconcat: [chart('hitRate', 'prompt tokens from the cache', '.0%'), chart('itemsPerSecond', 'items per second', 'd')],
-  };
-  return new vega.View(vega.parse(vegaLite.compile(spec).spec), { renderer: 'none' }).toSVG();
+  return drawCharts(rows.map((row) => ({ ...row, name: names[POOLS.indexOf(row.pool)] })), [
+    chart('hitRate', 'prompt tokens from the cache', '.0%'), chart('itemsPerSecond', 'items per second', 'd'),
+  ]);
 }
 
 const differences = `Against the report:

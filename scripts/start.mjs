@@ -1,8 +1,13 @@
-// `npm start`: the main job, from a clean clone. Installs and builds what is missing, then replays a generated serving trace
-// through real virtual memory on this machine. Arguments go to the command: `npm start -- --limit 100`.
+// `npm start`: the main job, from a clean clone. Installs and builds what is missing, loads the small Llama of this repository,
+// and serves requests that share prefixes through three schedulers, without and with the prefix cache; writes the report's
+// plot to serving-report.svg. `npm start -- --prompt "…"` streams a completion instead. Other arguments go to the benchmark.
 
-import { prepare, runNode } from './prepare.mjs';
+import { prepare, prepareFolder, runNode } from './prepare.mjs';
 
+const given = process.argv.slice(2);
+const isPrompt = given.some((argument) => argument === '--prompt' || argument.startsWith('--prompt='));
 prepare();
-process.on('SIGINT', () => {}); // Ctrl-C is for the replay: it ends with the numbers so far
-process.exitCode = runNode('dist/cli/vkv.js', ['replay', '--generate', ...process.argv.slice(2)]);
+prepareFolder('examples');
+process.exitCode = isPrompt
+  ? runNode('build-examples/llama.js', given)
+  : runNode('build-examples/serving-benchmark.js', ['--report', 'serving-report.svg', ...given]);

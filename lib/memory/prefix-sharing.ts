@@ -43,6 +43,8 @@ export class PrefixSharing {
   readonly #pagesPerGroup: number;
   /** Idle slots that map more than their content, and how many groups that is at most; they are in no list until that is mended. */
   readonly #overfull = new Map<number, number>();
+  /** Released slots whose prefixes were reset while work was running on them. */
+  readonly #forgotten = new Set<number>();
 
   constructor(parts: SharingParts) {
     this.#parts = parts;
@@ -141,7 +143,18 @@ export class PrefixSharing {
     } else {
       this.#overfull.set(slot, content);
     }
+    if (this.#forgotten.delete(slot) && this.#forgotten.size === 0) index.clear();
     this.settle();
+  }
+
+  /** Whether prefixes that were reset are still used by running work. */
+  get isForgetting(): boolean {
+    return this.#forgotten.size > 0;
+  }
+
+  /** A released slot's prefix goes when the work that uses it is over, and all others with it. */
+  forgetLater(slot: number): void {
+    this.#forgotten.add(slot);
   }
 
   /** Before a slot is written to from its length on: whether a row of its own must be made, by `makeWritable`. */

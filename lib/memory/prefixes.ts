@@ -19,6 +19,7 @@ import { PrefixSharing, type SharingParts } from './prefix-sharing.js';
 import { PrefixStatistics, type PrefixMetrics } from './prefix-statistics.js';
 import { SequenceTexts } from './sequence-texts.js';
 import { SharedRows } from './shared-rows.js';
+import { slotStates } from './slot-table.js';
 
 export interface PrefixLookup {
   /** Tokens of the prompt that `acquire` would find now. One is left to compute, unless a value is kept for the whole prompt. */
@@ -92,6 +93,7 @@ export class Prefixes {
   lookup(options: PromptOptions): PrefixLookup {
     const { text, domain } = this.#prompt('Prefixes.lookup', options);
     this.sharing.tell();
+    if (this.sharing.isForgetting) return { cachedTokens: 0, pendingTokens: 0 };
     const { tokens, pendingTokens } = this.index.match(domain, text, this.index.matchLimit(domain, text));
     return { cachedTokens: tokens, pendingTokens: Math.max(tokens, pendingTokens) };
   }
@@ -144,7 +146,8 @@ export class Prefixes {
 
   /**
    * Drops every cached prefix; returns the rows. Throws KV_PREFIX_IN_USE while sequences use some, and then drops nothing; with
-   * `preempt` those sequences are released, and their prefixes go once their fences have passed.
+   * `preempt` those sequences are released, and what they use goes once their fences have passed. Until then nothing is found
+   * and nothing is stored.
    */
   reset(options: PrefixResetOptions = {}): number {
     const { preempt } = readOptions('Prefixes.reset', options, { preempt: withDefault(boolean, false) });
@@ -153,7 +156,8 @@ export class Prefixes {
     this.sharing.tell();
     const users = Array.from({ length: table.count }, (_, slot) => slot).filter((slot) => this.texts.of(slot) !== undefined);
     if (users.length > 0 && !preempt) throw createError('KV_PREFIX_IN_USE', { sequences: users.length });
-    for (const slot of users) this.#parts.release(slot);
+    for (const slot of users) if (table.state[slot] === slotStates.active) this.#parts.release(slot);
+    for (const slot of users) if (this.texts.of(slot) !== undefined) this.sharing.forgetLater(slot);
     const rows = this.index.clear() * this.#parts.layout.groupRows;
     this.sharing.settle();
     return rows;
@@ -171,7 +175,7 @@ export class Prefixes {
 
   /** A request's prompt, if its prefix can be cached. @internal */
   promptOf({ tokens, items, tenant, salt, adapter, caching, priority, stream }: ReadAcquireOptions): Prompt | undefined {
-    if (tokens === undefined || tokens.length === 0 || caching === 'off' || !this.isOn) return undefined;
+    if (tokens === undefined || tokens.length === 0 || caching === 'off' || !this.isOn || this.sharing.isForgetting) return undefined;
     return {
       domain: this.#domainOf(tenant, salt, adapter), text: this.#textOf(tokens, items), priority, stream,
       canRead: caching !== 'write', canWrite: caching !== 'read',

@@ -13,7 +13,9 @@ const names = readdirSync(path.join(root, 'examples'))
   .map((file) => path.parse(file).name);
 
 /** Those whose usual size is too large for a test. */
-const smallerSize: Readonly<Record<string, readonly string[]>> = { 'hit-rate': ['--requests', '100'] };
+const smallerSize: Readonly<Record<string, readonly string[]>> = {
+  'hit-rate': ['--requests', '100'], 'serving-benchmark': ['--requests', '8'],
+};
 
 function run(name: string, args = smallerSize[name] ?? []): { status: number | null; stdout: string; stderr: string } {
   const script = path.join(root, 'scripts', 'run-example.mjs');

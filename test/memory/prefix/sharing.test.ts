@@ -191,6 +191,28 @@ cacheTests('reset drops everything, but not under running sequences unless it ma
   t.is(bench.pool().mappedPages, bench.cache.counts().reclaimablePages);
 });
 
+cacheTests('a reset under running work: nothing is found or stored until it is over, and then nothing is left', {}, (t, bench) => {
+  const speaker = new Speaker(bench.cache);
+  const { prefixes } = bench.cache;
+  speaker.say(tokensOf(6, 100)).release({ fence: { step: 1 } });
+  const running = speaker.say(prompt);
+  bench.prepare(running, 1);
+  t.throws(() => prefixes.reset(), { code: 'KV_PREFIX_IN_USE' });
+  prefixes.reset({ preempt: true });
+  t.true(running.isReleased);
+  t.is(prefixes.lookup({ tokens: prompt }).cachedTokens, 0);
+  const blind = speaker.say(prompt);
+  t.is(blind.cachedTokens, 0);
+  blind.release();
+  bench.commit();
+  t.is(prefixes.lookup({ tokens: prompt }).cachedTokens, 0);
+  bench.cache.completeStep(1);
+  t.like(bench.cache.counts(), { cachedRows: 0, pooledRows: 0, retiringSlots: 0 });
+  speaker.say(prompt).release();
+  t.is(prefixes.lookup({ tokens: prompt }).cachedTokens, length - 1);
+  bench.cache.verify();
+});
+
 const yi = { layers: 60, kvHeads: 4, headDim: 128, dtype: 'float16' } as const;
 const shared = tokensOf(1, 5_000);
 
