@@ -91,7 +91,8 @@ export class TokenStore {
     for (let copied = 0; copied < to - from;) {
       const piece = Math.min(to - from - copied, pageTokens - (place & pageMask));
       const at = (page << pageShift) + (place & pageMask);
-      for (let index = 0; index < piece; index += 1) target[start + copied + index] = this.#tokens[at + index]!;
+      if (piece > 16) target.set(this.#tokens.subarray(at, at + piece), start + copied);
+      else for (let index = 0; index < piece; index += 1) target[start + copied + index] = this.#tokens[at + index]!;
       copied += piece;
       place += piece;
       page = this.#next[page]!;
