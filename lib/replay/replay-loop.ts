@@ -47,6 +47,8 @@ export class ReplayLoop {
   #memory = NO_MEMORY;
   #clockMs = 0;
   #refusedRequests = 0;
+  /** As told last. */
+  #fraction: number | undefined;
 
   constructor(options: ReplayLoopOptions) {
     this.#options = options;
@@ -106,7 +108,8 @@ export class ReplayLoop {
     const { completedRequests, steps } = batching.totals;
     const doneRequests = completedRequests + this.#refusedRequests;
     const doneShare = doneRequests / Math.max(1, feed.takenRequests);
-    const fraction = feed.fraction === undefined ? undefined : feed.fraction * doneShare;
-    return { fraction, completedRequests, runningRequests: batching.runningRequests, steps, memory: this.#memory };
+    // Never backwards: the trace's length may be an estimate, and products of shares round either way.
+    if (feed.fraction !== undefined) this.#fraction = Math.max(this.#fraction ?? 0, feed.fraction * doneShare);
+    return { fraction: this.#fraction, completedRequests, runningRequests: batching.runningRequests, steps, memory: this.#memory };
   }
 }
