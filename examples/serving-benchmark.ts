@@ -6,7 +6,8 @@
 
 import { writeFileSync } from 'node:fs';
 import * as path from 'node:path';
-import { parseArgs } from 'node:util';
+
+import { Command, InvalidArgumentError } from 'commander';
 
 import {
   KvCache, NaiveScheduler, OfflineScheduler, OnlineScheduler, type GenerationRequest, type ServingTotals,
@@ -16,15 +17,21 @@ import { drawCharts } from './charts/vega.js';
 import { LlamaEngine } from './llama/engine.js';
 import { LlamaModel } from './llama/model.js';
 
-const { values: flags } = parseArgs({
-  options: {
-    requests: { type: 'string', default: '64' },
-    shared: { type: 'string', default: '768' }, // tokens at the start of each prompt that its group has in common
-    groups: { type: 'string', default: '4' },
-    report: { type: 'string' },
-  },
-});
 const promptTokens = 856;
+
+function count(text: string): number {
+  const value = Number(text);
+  if (!Number.isSafeInteger(value) || value < 1 || value > 10_000) throw new InvalidArgumentError('It must be an integer from 1 to 10,000.');
+  return value;
+}
+
+const flags = new Command('serving-benchmark')
+  .option('--requests <count>', 'requests', count, 64)
+  .option('--shared <tokens>', `tokens at the start of each prompt of ${promptTokens} that its group has in common`, count, 768)
+  .option('--groups <count>', 'groups of prompts that begin alike', count, 4)
+  .option('--report <file>', 'draw the times to an .svg file')
+  .parse().opts<{ requests: number; shared: number; groups: number; report?: string }>();
+const sharedTokens = Math.min(flags.shared, promptTokens - 1);
 const completionTokens = 16;
 const slots = 16;
 const maxTokens = 1_024;
@@ -36,9 +43,9 @@ function textOf(name: number, tokens: number): number[] {
   return Array.from({ length: tokens }, (_, at) => 2 + ((name * 7_919 + (at + 1) * step) % (model.config.vocabularyTokens - 2)));
 }
 
-const groups = Array.from({ length: Number(flags.groups) }, (_, group) => textOf(group, Number(flags.shared)));
-const requests: GenerationRequest[] = Array.from({ length: Number(flags.requests) }, (_, request) => ({
-  tokens: [...groups[request % groups.length]!, ...textOf(1_000 + request, promptTokens - Number(flags.shared))],
+const groups = Array.from({ length: flags.groups }, (_, group) => textOf(group, sharedTokens));
+const requests: GenerationRequest[] = Array.from({ length: flags.requests }, (_, request) => ({
+  tokens: [...groups[request % groups.length]!, ...textOf(1_000 + request, promptTokens - sharedTokens)],
   maxNewTokens: completionTokens,
 }));
 
