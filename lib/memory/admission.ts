@@ -240,7 +240,7 @@ export class Admission {
     table.promisedTokens[slot] = isPromised ? promptTokens : 0;
     table.sharedTail[slot] = 0;
     if (path === undefined || prompt === undefined) return;
-    texts.open(slot, { domain: prompt.domain, path, buffer: prompt.text, tokens: prompt.text.length });
+    texts.open(slot, { path, buffer: prompt.text, tokens: prompt.text.length });
     if (prompt.canWrite) this.#parts.index.announce(path, prompt.text, prompt.text.length);
     late.attempt(() => sharing.settle());
   }

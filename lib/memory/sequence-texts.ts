@@ -3,13 +3,11 @@
 // hears of them when somebody next looks, so a decode step costs it nothing.
 
 import { checkInteger } from '../options.js';
-import type { PrefixDomain } from '../policy/prefix/domain.js';
 import type { PrefixPath } from '../policy/prefix/prefix-path.js';
 
 const maxToken = 2 ** 31 - 1;
 
 export interface SequenceText {
-  readonly domain: PrefixDomain;
   readonly path: PrefixPath;
   /** The first `tokens` entries count. */
   buffer: Int32Array;

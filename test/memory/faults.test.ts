@@ -3,12 +3,13 @@
 
 import { constants } from 'node:os';
 
-import test, { type ExecutionContext } from 'ava';
+import test from 'ava';
 
 import { isKvError } from 'virtual-kv';
 import type { MockCall } from 'virtual-kv/testing';
 
-import { CacheBench, hostCalls, type DriverName } from '../helpers/cache.js';
+import { hostCalls, type CacheBench, type DriverName } from '../helpers/cache.js';
+import { failEach } from '../helpers/fail-each.js';
 import { scenarios, type FaultScenario, type Prepared } from './fault-scenarios.js';
 
 /** What the memory layer calls. cuCtxPopCurrent is left out: a device whose contexts cannot be popped is beyond help. */
@@ -34,32 +35,15 @@ for (const [on, { kinds, results }] of Object.entries(faults) as [DriverName, (t
     if (scenario.on !== undefined && scenario.on !== on) continue;
     for (const [name, result] of Object.entries(results)) {
       test(`${scenario.title}: any call that answers ${name} is undone (${on})`, (t) => {
-        const reached = kinds.map((kind) => [kind, failEach(t, scenario, on, kind, result)] as const).filter(([, times]) => times > 0);
+        const { title, options = {} } = scenario;
+        const timesOf = (kind: string): number =>
+          failEach(t, { title, on, options, kind, result }, (bench, nth) => failOne(bench, scenario, kind, nth, result));
+        const reached = kinds.map((kind) => [kind, timesOf(kind)] as const).filter(([, times]) => times > 0);
         t.log(reached.map(([kind, times]) => `${kind} ${times}`).join(', '));
         t.true(reached.length > 0, 'the scenario made some call');
       });
     }
   }
-}
-
-/**
- * Runs the scenario with call 1, 2, 3 … of a kind failing; returns how many did. The mock tells when there was no such call;
- * on host some failures are got over unseen, so it goes on for a while.
- */
-function failEach(t: ExecutionContext, scenario: FaultScenario, on: DriverName, kind: string, result: number): number {
-  let reached = 0;
-  for (let nth = 1; nth < 200; nth += 1) {
-    const bench = new CacheBench(t, { ...scenario.options, on });
-    try {
-      if (failOne(bench, scenario, kind, nth, result)) reached = nth;
-      else if (on === 'mock' || nth > reached + 3) return reached;
-    } catch (error) {
-      t.log(`${scenario.title}: ${kind} number ${nth} answered ${result}`);
-      bench.abandon();
-      throw error;
-    }
-  }
-  throw new Error(`${scenario.title} makes too many calls of ${kind}`);
 }
 
 /** False when the scenario did not come so far. */

@@ -30,11 +30,6 @@ export class PrefixTree {
     return this.#tokens;
   }
 
-  /** Pages that these take. */
-  get textPages(): number {
-    return this.#texts.usedPages;
-  }
-
   makeRoot(tenant: number): number {
     const root = this.nodes.make();
     this.nodes.from[root] = 0;

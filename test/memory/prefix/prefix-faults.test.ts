@@ -3,12 +3,13 @@
 
 import { constants } from 'node:os';
 
-import test, { type ExecutionContext } from 'ava';
+import test from 'ava';
 
 import { isKvError, type Sequence } from 'virtual-kv';
 import type { MockCall } from 'virtual-kv/testing';
 
-import { CacheBench, drivers, hostCalls, type BenchOptions, type DriverName } from '../../helpers/cache.js';
+import { drivers, hostCalls, type BenchOptions, type CacheBench, type DriverName } from '../../helpers/cache.js';
+import { failEach } from '../../helpers/fail-each.js';
 import { Speaker, tokensOf } from './spoken.js';
 
 interface Said {
@@ -132,28 +133,18 @@ for (const on of drivers) {
     test(`${scenario.title}: any call that fails leaves no wrong byte (${on})`, (t) => {
       const kinds = on === 'mock' ? mockKinds : hostCalls.filter((call) => call !== 'ftruncate');
       const reached: Record<string, number> = {};
-      for (const kind of kinds) for (const result of results[on]) reached[kind] = failEach(t, scenario, on, kind, result);
+      const sweep = { title: scenario.title, on, options: { ...shapes[on], ...scenario.options } };
+      for (const kind of kinds) {
+        for (const result of results[on]) {
+          const times = failEach(t, { ...sweep, kind, result }, (bench, nth) => failOne(bench, scenario, kind, nth, result));
+          reached[kind] = Math.max(reached[kind] ?? 0, times);
+        }
+      }
       t.log(JSON.stringify(reached));
       // On host a mapping that is refused for want of room is made once idle slots have given theirs: not every fault is seen.
       t.true(on === 'host' || Object.values(reached).some((times) => times > 0));
     });
   }
-}
-
-function failEach(t: ExecutionContext, scenario: Scenario, on: DriverName, kind: string, result: number): number {
-  let reached = 0;
-  for (let nth = 1; nth < 300; nth += 1) {
-    const bench = new CacheBench(t, { ...shapes[on], ...scenario.options, on });
-    try {
-      if (failOne(bench, scenario, kind, nth, result)) reached = nth;
-      else if (on === 'mock' || nth > reached + 3) return reached;
-    } catch (error) {
-      t.log(`${scenario.title}: ${kind} number ${nth} answered ${result}`);
-      bench.abandon();
-      throw error;
-    }
-  }
-  throw new Error(`${scenario.title} makes too many calls of ${kind}`);
 }
 
 function failOne(bench: CacheBench, scenario: Scenario, kind: string, nth: number, result: number): boolean {

@@ -1,0 +1,35 @@
+// Fails the n-th call of one kind for every n, each in a cache of its own, until a scenario no longer makes so many.
+
+import type { ExecutionContext } from 'ava';
+
+import { CacheBench, type BenchOptions, type DriverName } from './cache.js';
+
+export interface FaultSweep {
+  readonly title: string;
+  readonly on: DriverName;
+  readonly options: BenchOptions;
+  readonly kind: string;
+  readonly result: number;
+}
+
+/**
+ * Calls `failOne` with n = 1, 2, 3 …, which says whether the scenario came to that call; returns how many calls failed. The
+ * mock tells when there was no such call; on host some failures are got over unseen, so it goes on for a while.
+ */
+export function failEach(
+  t: ExecutionContext, { title, on, options, kind, result }: FaultSweep, failOne: (bench: CacheBench, nth: number) => boolean,
+): number {
+  let reached = 0;
+  for (let nth = 1; nth < 300; nth += 1) {
+    const bench = new CacheBench(t, { ...options, on });
+    try {
+      if (failOne(bench, nth)) reached = nth;
+      else if (on === 'mock' || nth > reached + 3) return reached;
+    } catch (error) {
+      t.log(`${title}: ${kind} number ${nth} answered ${result}`);
+      bench.abandon();
+      throw error;
+    }
+  }
+  throw new Error(`${title} makes too many calls of ${kind}`);
+}
