@@ -96,11 +96,11 @@ void HostBacking::Hide(uint64_t address, uint64_t bytes) {
 }
 
 void HostBacking::Copy(uint64_t to, uint64_t from, uint64_t bytes) {
-  std::memmove(ToPointer(to), ToPointer(from), bytes);
+  if (bytes != 0) std::memmove(ToPointer(to), ToPointer(from), bytes);  // no bytes may have no address
 }
 
 void HostBacking::Fill(uint64_t to, uint8_t value, uint64_t bytes) {
-  std::memset(ToPointer(to), value, bytes);
+  if (bytes != 0) std::memset(ToPointer(to), value, bytes);
 }
 
 uint64_t HostBacking::ResidentBytes(uint64_t /*created_bytes*/) const {

@@ -14,6 +14,18 @@ export function bytesContract(contractTest: ContractTest): void {
     t.is(Buffer.compare(into, bytes), 0);
   });
 
+  contractTest('no bytes are a range like any other', ['memory'], (t, bench) => {
+    const address = bench.reserve(1);
+    bench.fillRun(address, 1);
+    bench.write(address, 5);
+    bench.native.write(address, new Uint8Array(0));
+    bench.native.read(new Uint8Array(0), address);
+    bench.native.fill(address, 9, 0, 0n);
+    bench.native.copy(address, address + 8n, 0, 0n);
+    bench.native.synchronizeStream(0n);
+    t.deepEqual(bench.read(address, 1), [5]);
+  });
+
   contractTest('bytes outside mapped memory are refused', ['memory', 'access check'], (t, bench) => {
     const address = bench.reserve(3);
     bench.fillRun(address, 2);
