@@ -1,12 +1,13 @@
 // virtual-kv: the public API. The simulated device for tests is in virtual-kv/testing.
 
-export { DenseKernels, type Product, type Weight } from './kernels/dense-kernels.js';
+export { DenseKernels, type FloatBuffer, type Norm, type Product, type Weight } from './kernels/dense-kernels.js';
 export type { DenseKernelsOptions } from './kernels/dense-options.js';
 export { Kernels, type RowBuffer, type StepSequences } from './kernels/kernels.js';
 export type { Instructions, KernelsOptions, RowDtype } from './kernels/kernels-options.js';
 export type { SequenceSpans } from './kernels/step-spans.js';
 export type { TokenCopy } from './kernels/token-copies.js';
 export { Batch } from './memory/batch.js';
+export { DeviceMemory, type DeviceMemoryOptions } from './memory/device-memory.js';
 export { Driver, type DriverInfo, type DriverKind, type DriverMemory, type DriverOptions } from './memory/driver.js';
 export { KvCache, type Tensor } from './memory/kv-cache.js';
 export type { CacheCounts, CacheMetrics } from './memory/accounts.js';

@@ -27,7 +27,10 @@ const ages = [
 ];
 
 // What the simulated device needs besides itself.
-const needed = ['native/cuda/results.cc', 'kernels/reference.cc', 'kernels/cuda/launches.cc', 'kernels/cuda/simulated.cc'];
+const needed = [
+  'native/cuda/results.cc', 'kernels/reference.cc', 'kernels/dense_reference.cc', 'kernels/cuda/launches.cc', 'kernels/cuda/simulated.cc',
+  'kernels/cuda/dense_launches.cc', 'kernels/cuda/simulated_dense.cc',
+];
 
 function run(args) {
   const { status, stderr, error } = spawnSync(compiler, args, { cwd: root, encoding: 'utf8' });

@@ -24,7 +24,8 @@ const PTX_VERSION = '7.0';
 function sources() {
   const folder = path.join(root, 'kernels', 'cuda');
   const names = fs.readdirSync(folder).filter((name) => name.endsWith('.cu')).map((name) => `kernels/cuda/${name}`);
-  return [...names.sort(), 'kernels/cuda/device.h', 'kernels/cuda/parameters.h', 'kernels/commands.h'];
+  const headers = ['cuda/device.h', 'cuda/parameters.h', 'cuda/dense_parameters.h', 'commands.h', 'dense_commands.h'];
+  return [...names.sort(), ...headers.map((name) => `kernels/${name}`)];
 }
 
 function sourceHash() {

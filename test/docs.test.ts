@@ -38,6 +38,8 @@ const documented = {
   TokenCopy: 'lib/kernels/token-copies.ts',
   DenseKernelsOptions: 'lib/kernels/dense-options.ts',
   Product: 'lib/kernels/dense-kernels.ts',
+  Norm: 'lib/kernels/dense-kernels.ts',
+  DeviceMemoryOptions: 'lib/memory/device-memory.ts',
   FailCallOptions: 'lib/memory/mock-device.ts',
 } as const;
 

@@ -1,6 +1,5 @@
 // Dense: what a transformer computes besides attention, on the CPU: matrix products, RMSNorm, rotary positions, SwiGLU.
 //
-// Activations are float, [row, width], contiguous; weights are as they lie in a model's file, [output, input], in any Dtype.
 // Sums are taken in one order whatever the number of rows, so that a token's result does not depend, not by a bit, on who
 // else is in the batch or how a prompt was cut. A DenseKernels works on one part of a command in one thread;
 // dense_set_cpu.cc divides commands into parts. Nothing here allocates: scratch is given. Pure functions; any thread.
@@ -9,7 +8,7 @@
 
 #include <cstdint>
 
-#include "kernels/commands.h"
+#include "kernels/dense_commands.h"
 
 namespace vkv::kernels {
 
@@ -22,43 +21,12 @@ inline constexpr int kPanelRows = 128;
 // In floats: a panel of weights, and sums.
 inline constexpr int64_t kProductScratchFloats = kPanelOutputs * kPanelInputs + kPanelRows * kPanelOutputs;
 
-// output[row, o] = Σ input[row, i] · weight[o, i], + bias[o] if there is one, + what output held if it `adds`.
-struct Product {
-  const void* weight = nullptr;  // [output, input]
-  const float* bias = nullptr;   // [output], or null
-  float* output = nullptr;       // [row, output]
-  int64_t outputs = 0;
-  Dtype dtype = Dtype::kFloat32;
-  bool adds = false;
-};
-
 // Outputs [from, to) of one product, all rows.
 struct ProductPart {
   const Product* product = nullptr;
-  const float* input = nullptr;  // [row, input]
-  int64_t rows = 0;
-  int64_t inputs = 0;
+  ProductInput input;
   int64_t from = 0;
   int64_t to = 0;
-};
-
-// Rotates heads [row, head, dim] to their positions: the pair (i, i + dim / 2) by an angle whose cosine and sine are
-// table[position, 0, i] and table[position, 1, i], i < dim / 2.
-struct Rotation {
-  float* heads_of_rows = nullptr;
-  const int32_t* positions = nullptr;  // [row]
-  const float* table = nullptr;        // [position, 2, dim / 2]
-  int64_t heads = 0;
-  int64_t dim = 0;
-};
-
-// output[row] = input[row] / √(mean of its squares + epsilon) · weight
-struct Normalization {
-  const float* input = nullptr;
-  const float* weight = nullptr;  // [width]
-  float* output = nullptr;        // may be input
-  int64_t width = 0;
-  float epsilon = 0;
 };
 
 struct DenseKernels {

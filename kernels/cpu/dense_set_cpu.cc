@@ -19,11 +19,11 @@ int CpuDense::ThreadsFor(int64_t operations) const {
   return static_cast<int>(std::clamp<int64_t>(operations / kOperationsPerThread, 1, threads_));
 }
 
-void CpuDense::Multiply(const float* input, int64_t rows, int64_t inputs, std::span<const Product> products) {
+Status CpuDense::Multiply(const ProductInput& input, std::span<const Product> products) {
   int64_t outputs = 0;
   for (const Product& product : products) outputs += product.outputs;
   if (!scratch_) scratch_.reset(new float[static_cast<size_t>(kProductScratchFloats * threads_)]);
-  const int threads = ThreadsFor(rows * inputs * outputs);
+  const int threads = ThreadsFor(input.rows * input.inputs * outputs);
   // Whole panels, so that no two parts share a line of weights.
   const int64_t wanted = threads == 1 ? outputs : outputs / (threads * kPartsPerThread);
   const int64_t per_part = CeilDiv(std::max<int64_t>(wanted, 1), kPanelOutputs) * kPanelOutputs;
@@ -33,39 +33,47 @@ void CpuDense::Multiply(const float* input, int64_t rows, int64_t inputs, std::s
     auto product = products.begin();
     for (; part >= CeilDiv(product->outputs, per_part); ++product) part -= CeilDiv(product->outputs, per_part);
     const int64_t from = part * per_part;
-    dense_->multiply({&*product, input, rows, inputs, from, std::min(product->outputs, from + per_part)},
+    dense_->multiply({&*product, input, from, std::min(product->outputs, from + per_part)},
                      scratch_.get() + worker * kProductScratchFloats);
   });
+  return Ok();
 }
 
-void CpuDense::Normalize(const Normalization& command, int64_t rows) {
+Status CpuDense::Normalize(const Normalization& command, int64_t rows) {
   const int64_t at_once = std::max<int64_t>(1, kElementsPerTask / std::max<int64_t>(command.width, 1));
   pool_->ForEach(CeilDiv(rows, at_once), ThreadsFor(2 * rows * command.width), [&](int64_t task, int) {
     dense_->normalize(command, task * at_once, std::min(rows, (task + 1) * at_once));
   });
+  return Ok();
 }
 
-void CpuDense::Rotate(const Rotation& command, int64_t rows) {
+Status CpuDense::Rotate(const Rotation& command, int64_t rows) {
   const int64_t width = command.heads * command.dim;
   const int64_t at_once = std::max<int64_t>(1, kElementsPerTask / std::max<int64_t>(width, 1));
   pool_->ForEach(CeilDiv(rows, at_once), ThreadsFor(2 * rows * width), [&](int64_t task, int) {
     dense_->rotate(command, task * at_once, std::min(rows, (task + 1) * at_once));
   });
+  return Ok();
 }
 
-void CpuDense::Gate(const float* gate, const float* up, float* output, int64_t count) {
+Status CpuDense::Gate(const Gating& command) {
+  const int64_t count = command.count;
   pool_->ForEach(CeilDiv(count, kElementsPerTask), ThreadsFor(8 * count), [&](int64_t task, int) {
     const int64_t from = task * kElementsPerTask;
-    dense_->gate(gate + from, up + from, output + from, std::min(count - from, kElementsPerTask));
+    dense_->gate(command.gate + from, command.up + from, command.output + from, std::min(count - from, kElementsPerTask));
   });
+  return Ok();
 }
 
-void CpuDense::Gather(const void* table, Dtype dtype, int64_t width, std::span<const int32_t> tokens, float* output) {
-  const auto* const bytes = static_cast<const uint8_t*>(table);
-  for (size_t row = 0; row < tokens.size(); ++row) {
-    dense_->to_floats(output + static_cast<int64_t>(row) * width, bytes + tokens[row] * width * ElementBytes(dtype), dtype,
-                      width);
+Status CpuDense::Gather(const Gathering& command, std::span<const int32_t> tokens) {
+  const auto* const bytes = static_cast<const uint8_t*>(command.table);
+  const int64_t row_bytes = command.width * ElementBytes(command.dtype);
+  float* output = command.output;
+  for (const int32_t token : tokens) {
+    dense_->to_floats(output, bytes + token * row_bytes, command.dtype, command.width);
+    output += command.width;
   }
+  return Ok();
 }
 
 }  // namespace vkv::kernels

@@ -11,24 +11,22 @@
 
 #include "kernels/cpu/dense.h"
 #include "kernels/cpu/worker_pool.h"
+#include "kernels/dense_set.h"
 
 namespace vkv::kernels {
 
-class CpuDense {
+class CpuDense final : public DenseSet {
  public:
   // `threads` counts the caller's. `dense` is one of the kernels of dense.h.
   CpuDense(std::shared_ptr<WorkerPool> pool, int threads, const DenseKernels* dense)
       : pool_(std::move(pool)), threads_(threads), dense_(dense) {}
 
-  const char* name() const { return dense_->name; }
-
-  // Several products of the same input [row, input], as one piece of work. Outputs do not overlap each other or the input.
-  void Multiply(const float* input, int64_t rows, int64_t inputs, std::span<const Product> products);
-  void Normalize(const Normalization& command, int64_t rows);
-  void Rotate(const Rotation& command, int64_t rows);
-  void Gate(const float* gate, const float* up, float* output, int64_t count);
-  // output[row] = table[tokens[row]], as floats: the embedding. Tokens are in the table.
-  void Gather(const void* table, Dtype dtype, int64_t width, std::span<const int32_t> tokens, float* output);
+  const char* name() const override { return dense_->name; }
+  Status Multiply(const ProductInput& input, std::span<const Product> products) override;
+  Status Normalize(const Normalization& command, int64_t rows) override;
+  Status Rotate(const Rotation& command, int64_t rows) override;
+  Status Gate(const Gating& command) override;
+  Status Gather(const Gathering& command, std::span<const int32_t> tokens) override;
 
  private:
   int ThreadsFor(int64_t operations) const;

@@ -126,20 +126,20 @@ template <typename T>
 inline void MultiplyAs(const ProductPart& part, float* scratch) {
   const Product& product = *part.product;
   const auto* const weights = static_cast<const T*>(product.weight);
-  const int64_t inputs = part.inputs;
+  const int64_t inputs = part.input.inputs;
   float* const floats = scratch;                                // [output, input] of a panel
   float* const sums = scratch + kPanelOutputs * kPanelInputs;   // [row, output]
   // A panel is worth converting when several tiles of rows use it.
-  const bool converts = sizeof(T) != sizeof(float) && part.rows > 2 * kProductRows;
+  const bool converts = sizeof(T) != sizeof(float) && part.input.rows > 2 * kProductRows;
   for (int64_t first = part.from; first < part.to; first += kPanelOutputs) {
     const auto outputs = static_cast<int>(part.to - first < kPanelOutputs ? part.to - first : kPanelOutputs);
-    for (int64_t row = 0; row < part.rows; row += kPanelRows) {
-      const int64_t rows = part.rows - row < kPanelRows ? part.rows - row : kPanelRows;
+    for (int64_t row = 0; row < part.input.rows; row += kPanelRows) {
+      const int64_t rows = part.input.rows - row < kPanelRows ? part.input.rows - row : kPanelRows;
       for (int64_t i = 0; i < rows * kPanelOutputs; ++i) sums[i] = 0;
       for (int64_t at = 0; at < inputs; at += kPanelInputs) {
         const int64_t count = inputs - at < kPanelInputs ? inputs - at : kPanelInputs;
         const T* const from = weights + first * inputs + at;
-        const float* const input = part.input + row * inputs + at;
+        const float* const input = part.input.input + row * inputs + at;
         if (converts) {
           for (int o = 0; o < outputs; ++o) ConvertRow(floats + o * kPanelInputs, from + o * inputs, count);
           MultiplyPanel<float>(input, inputs, rows, {floats, kPanelInputs, outputs, count, floats}, sums);

@@ -14,10 +14,6 @@ constexpr int64_t kMostSplits = 1024;
 
 int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-const char* NameOf(Dtype dtype) {
-  return dtype == Dtype::kFloat32 ? "f32" : dtype == Dtype::kFloat16 ? "f16" : "bf16";
-}
-
 // The next spans of a list, as many as a launch takes.
 std::span<const Span> TakeSpans(std::span<const Span>& left, Spans& spans) {
   const std::span<const Span> taken = left.first(std::min<size_t>(left.size(), kSpansPerLaunch));
@@ -26,16 +22,6 @@ std::span<const Span> TakeSpans(std::span<const Span>& left, Spans& spans) {
   std::copy(taken.begin(), taken.end(), spans.entries);
   return taken;
 }
-
-template <typename Parameters>
-Status SubmitOne(const Submit& submit, const char* name, const Grid& grid, int threads, int shared_bytes,
-                 const Parameters& parameters) {
-  if (grid.x == 0 || grid.y == 0 || grid.z == 0) return Ok();
-  return submit({name, grid, static_cast<uint32_t>(threads), static_cast<uint32_t>(shared_bytes), &parameters,
-                 sizeof(parameters)});
-}
-
-uint32_t ToGrid(int64_t count) { return static_cast<uint32_t>(count); }
 
 // Every row of every head starts at a multiple of 16 bytes, and is whole 16-byte loads.
 bool IsAligned(const Tensor& tensor, Dtype dtype) {

@@ -31,6 +31,21 @@ struct Launch {
 
 using Submit = std::function<Status(const Launch&)>;
 
+// Nothing is launched for an empty grid.
+template <typename Parameters>
+Status SubmitOne(const Submit& submit, const char* name, const Grid& grid, int threads, int shared_bytes,
+                 const Parameters& parameters) {
+  if (grid.x == 0 || grid.y == 0 || grid.z == 0) return Ok();
+  return submit({name, grid, static_cast<uint32_t>(threads), static_cast<uint32_t>(shared_bytes), &parameters,
+                 sizeof(parameters)});
+}
+
+inline uint32_t ToGrid(int64_t count) { return static_cast<uint32_t>(count); }
+
+inline const char* NameOf(Dtype dtype) {
+  return dtype == Dtype::kFloat32 ? "f32" : dtype == Dtype::kFloat16 ? "f16" : "bf16";
+}
+
 // Room for partial results of decoding: [span, query head, split]. Null: nothing is split.
 struct Workspace {
   uint64_t address = 0;

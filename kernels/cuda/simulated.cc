@@ -6,6 +6,8 @@
 #include <vector>
 
 #include "kernels/cuda/launches.h"
+#include "kernels/cuda/simulated_dense.h"
+#include "kernels/cuda/simulated_inl.h"
 #include "kernels/reference.h"
 
 namespace vkv::kernels::cuda {
@@ -18,12 +20,6 @@ using mock::Touch;
 std::span<const Span> SpansOf(const Spans& spans) { return {spans.entries, static_cast<size_t>(spans.count)}; }
 
 bool AreSpansPossible(const Spans& spans) { return spans.count >= 1 && spans.count <= kSpansPerLaunch; }
-
-bool IsSize(const LaunchArguments& launch, int64_t x, int64_t y, int64_t z, int threads, int shared_bytes = 0) {
-  return launch.grid[0] == x && launch.grid[1] == y && launch.grid[2] == z &&
-         launch.block[0] == static_cast<uint32_t>(threads) && launch.block[1] == 1 && launch.block[2] == 1 &&
-         launch.shared_bytes == static_cast<uint32_t>(shared_bytes);
-}
 
 // From the first byte of token `from` to the last of token `to - 1`, of one slot and tensor.
 void TouchTokens(std::vector<Touch>& touches, const Tensor& tensor, Dtype dtype, int32_t slot, int64_t from, int64_t to,
@@ -70,31 +66,13 @@ Touch PartialsOf(const DecodeParameters& parameters, bool is_write) {
   return {parameters.partials, static_cast<uint64_t>(floats) * sizeof(float), is_write};
 }
 
+// Of a kernel over the spans of a step.
 template <typename Parameters>
-class Simulated : public SimulatedKernel {
- public:
-  size_t parameter_bytes() const final { return sizeof(Parameters); }
-  bool IsLaunchable(const LaunchArguments& launch) const final {
-    const auto& parameters = Of(launch.parameter);
-    return IsPossible(parameters) && HasSize(launch, parameters);
-  }
-  std::vector<Touch> TouchesOf(const void* parameter) const final { return Touches(Of(parameter)); }
-  void Run(const void* parameter) const final { RunIt(Of(parameter)); }
-
- protected:
-  virtual bool IsPossible(const Parameters& parameters) const {
-    if constexpr (requires { parameters.spans; }) return AreSpansPossible(parameters.spans);
-    return false;
-  }
-  virtual bool HasSize(const LaunchArguments& launch, const Parameters& parameters) const = 0;
-  virtual std::vector<Touch> Touches(const Parameters& parameters) const = 0;
-  virtual void RunIt(const Parameters& parameters) const = 0;
-
- private:
-  static const Parameters& Of(const void* parameter) { return *static_cast<const Parameters*>(parameter); }
+class SimulatedOverSpans : public Simulated<Parameters> {
+  bool IsPossible(const Parameters& parameters) const final { return AreSpansPossible(parameters.spans); }
 };
 
-class SimulatedAppend final : public Simulated<AppendParameters> {
+class SimulatedAppend final : public SimulatedOverSpans<AppendParameters> {
   bool HasSize(const LaunchArguments& launch, const AppendParameters& parameters) const override {
     const Span& last = parameters.spans.entries[parameters.spans.count - 1];
     const int64_t rows = last.first_row + last.tokens - parameters.spans.entries[0].first_row;
@@ -158,7 +136,7 @@ class SimulatedCopy final : public Simulated<CopyParameters> {
 };
 
 // vkv_decode_*: the splits' partial results, or with one split the output.
-class SimulatedDecode final : public Simulated<DecodeParameters> {
+class SimulatedDecode final : public SimulatedOverSpans<DecodeParameters> {
  public:
   explicit SimulatedDecode(std::string name) : name_(std::move(name)) {}
 
@@ -194,7 +172,7 @@ class SimulatedDecode final : public Simulated<DecodeParameters> {
   const std::string name_;
 };
 
-class SimulatedMerge final : public Simulated<DecodeParameters> {
+class SimulatedMerge final : public SimulatedOverSpans<DecodeParameters> {
   bool HasSize(const LaunchArguments& launch, const DecodeParameters& parameters) const override {
     return parameters.splits > 1 &&
            IsSize(launch, parameters.command.query_heads, parameters.spans.count, 1, kDecodeThreads);
@@ -210,7 +188,7 @@ class SimulatedMerge final : public Simulated<DecodeParameters> {
   }
 };
 
-class SimulatedPrefill final : public Simulated<PrefillParameters> {
+class SimulatedPrefill final : public SimulatedOverSpans<PrefillParameters> {
  public:
   explicit SimulatedPrefill(int rows) : rows_(rows) {}
 
@@ -250,7 +228,7 @@ std::shared_ptr<const SimulatedKernel> FindSimulated(const char* name) {
   }
   // The launch is held against the name that the command asks for, so any decode kernel's stand-in is the same.
   if (kernel.starts_with("vkv_decode_")) return std::make_shared<SimulatedDecode>(kernel);
-  return nullptr;
+  return FindSimulatedDense(kernel);
 }
 
 }  // namespace vkv::kernels::cuda

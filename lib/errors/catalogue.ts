@@ -99,9 +99,13 @@ export const catalogue: { readonly [C in ErrorCode]: CatalogueEntry<C> } = {
   KV_DRIVER_IN_USE: {
     class: 'KvStateError',
     recovery: 'fix',
-    template: ({ owner, users }) =>
-      `Cannot close the ${ownerNouns[owner]}: ${formatCount(owner === 'Driver' ? 'page pool' : 'cache', users)} still ` +
-      `${users === 1 ? 'uses' : 'use'} it. Close ${users === 1 ? 'it' : 'them'} first.`,
+    template: ({ owner, users }) => {
+      const who = owner === 'PagePool'
+        ? formatCount('cache', users)
+        : `${formatCount('user', users)} (page pools, kernel sets, device memory)`;
+      return `Cannot close the ${ownerNouns[owner]}: ${who} still ${users === 1 ? 'uses' : 'use'} it. ` +
+        `Close ${users === 1 ? 'it' : 'them'} first.`;
+    },
   },
 
   // Capacity: expected at run time; nothing has changed.
@@ -125,14 +129,19 @@ export const catalogue: { readonly [C in ErrorCode]: CatalogueEntry<C> } = {
   KV_OUT_OF_DEVICE_MEMORY: {
     class: 'KvCapacityError',
     recovery: 'free',
-    template: ({ pageBytes, createdPages, budgetPages, freeBytes }) =>
-      `The device refused page ${formatNumber(createdPages + 1)} of ${formatNumber(budgetPages)} ` +
-      `(${formatBytes(pageBytes)})${freeBytes === undefined ? '' : `: ${formatBytes(freeBytes)} is free`}, although the ` +
-      `budget allows ${formatCount('more page', Math.max(0, budgetPages - createdPages))}. Another process or the model ` +
-      'uses this memory; ' +
-      (createdPages > 0
-        ? `lower \`memoryBudgetBytes\` to about ${formatBytes(createdPages * pageBytes)}.`
-        : 'free some of it.'),
+    template: ({ pageBytes, createdPages, budgetPages, freeBytes, memoryBytes }) => {
+      const refused = `The device refused page ${formatNumber(createdPages + 1)} of ${formatNumber(budgetPages)} ` +
+        `(${formatBytes(pageBytes)})${freeBytes === undefined ? '' : `: ${formatBytes(freeBytes)} is free`}`;
+      if (memoryBytes !== undefined) {
+        return `${refused}, for ${formatBytes(memoryBytes)} of plain memory. Free some, or lower a cache's \`memoryBudgetBytes\`.`;
+      }
+      return `${refused}, although the ` +
+        `budget allows ${formatCount('more page', Math.max(0, budgetPages - createdPages))}. Another process or the model ` +
+        'uses this memory; ' +
+        (createdPages > 0
+          ? `lower \`memoryBudgetBytes\` to about ${formatBytes(createdPages * pageBytes)}.`
+          : 'free some of it.');
+    },
   },
   KV_OUT_OF_ADDRESS_SPACE: {
     class: 'KvCapacityError',

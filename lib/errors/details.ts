@@ -48,7 +48,8 @@ export interface ErrorDetails {
   KV_CLOSED: {
     /** Ends the sentence "Cannot …". */
     readonly operation: string;
-    readonly owner: 'KvCache' | 'PagePool' | 'Driver' | 'Mapper' | 'MockDevice' | 'OnlineScheduler' | 'Kernels';
+    readonly owner: 'KvCache' | 'PagePool' | 'Driver' | 'Mapper' | 'MockDevice' | 'OnlineScheduler' | 'Kernels' | 'DenseKernels' |
+      'DeviceMemory';
   };
   KV_SLOT_RELEASED: { readonly slot: number; readonly generation: number; readonly currentGeneration: number };
   KV_SLOT_BUSY: {
@@ -80,6 +81,8 @@ export interface ErrorDetails {
     readonly pagesPerRow: number;
   };
   KV_OUT_OF_DEVICE_MEMORY: {
+    /** Bytes of device memory that were asked for beside every budget; absent where a cache asked, in its budget. */
+    readonly memoryBytes?: number | undefined;
     readonly pageBytes: number;
     readonly createdPages: number;
     readonly budgetPages: number;

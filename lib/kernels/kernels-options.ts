@@ -5,7 +5,7 @@ import { availableParallelism } from 'node:os';
 import { createError } from '../errors/index.js';
 import { KvCache } from '../memory/kv-cache.js';
 import { native } from '../memory/native.js';
-import { instanceOf, integer, number, oneOf, optional, readOptions, withDefault, type Field } from '../options.js';
+import { instanceOf, integer, number, oneOf, optional, readOptions, streamField, withDefault, type Field } from '../options.js';
 
 /** Types that rows can have, and the cache when it is attended to. */
 export type RowDtype = 'float32' | 'float16' | 'bfloat16';
@@ -50,11 +50,6 @@ export const instructionsField: Field<Instructions> = (value, place) => {
   throw createError('KV_INVALID_OPTION', {
     reason: 'range', ...place, expected: `one that this machine has (${cpuInstructions.join(', ')})`, received: wanted,
   });
-};
-
-const streamField: Field<bigint> = (value, place) => {
-  if (typeof value === 'bigint' && value >= 0n) return value;
-  throw createError('KV_INVALID_OPTION', { reason: 'type', ...place, expected: 'a stream, a bigint', received: value });
 };
 
 const spec = {

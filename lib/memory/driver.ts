@@ -1,5 +1,6 @@
 // Driver: the only thing that knows the machine. `cuda` is a GPU, `host` this machine's own memory; `mock` is a simulated
-// device and comes from MockDevice (virtual-kv/testing). One driver serves any number of page pools of its environment.
+// device and comes from MockDevice (virtual-kv/testing). One driver serves any number of page pools, kernel sets and device
+// memories of its environment.
 
 import { createError, isKvError } from '../errors/index.js';
 import { boolean, integer, oneOf, optional, readOptions, string, withDefault } from '../options.js';
@@ -95,7 +96,7 @@ export class Driver {
     return this.#native.queryMemory();
   }
 
-  /** Throws KV_DRIVER_IN_USE while page pools use it. Idempotent. */
+  /** Throws KV_DRIVER_IN_USE while page pools, device memory or dense kernels use it. Idempotent. */
   close(): void {
     if (this.#isClosed) return;
     if (this.#users > 0) throw createError('KV_DRIVER_IN_USE', { owner: 'Driver', users: this.#users });

@@ -210,7 +210,7 @@ export class MockDevice {
     if (lines.length > 0) throw new Error(`The mock device was not left clean:\n- ${lines.join('\n- ')}`);
   }
 
-  /** Closes `driver` (KV_DRIVER_IN_USE while page pools use it) and lets go of the device. Idempotent. */
+  /** Closes `driver` (KV_DRIVER_IN_USE while something uses it) and lets go of the device. Idempotent. */
   close(): void {
     this.#driver?.close();
     this.#native?.close();

@@ -182,17 +182,32 @@ export interface NativeKernels {
   close(): void;
 }
 
-/** Dense arithmetic on the CPU; a matrix is its data, its dtype's number and its outputs. */
+export interface NativeDenseOptions {
+  readonly threads: number;
+  readonly instructions: string;
+  readonly stream: bigint;
+  /** As NativeKernelsOptions'; undefined on the CPU. */
+  readonly image: Uint8Array | undefined;
+}
+
+/** The dense arithmetic; a matrix is its data, its dtype's number and its outputs. */
 export interface NativeDense {
   target(): string;
   /** (input, rows, inputs, then of each product: weight, dtype, outputs, bias, output, whether it adds) */
-  multiply(...given: (Float32Array | Uint16Array | number | boolean | undefined)[]): void;
-  normalize(input: Float32Array, rows: number, weight: Float32Array, width: number, epsilon: number, output: Float32Array): void;
-  rotate(rows: Float32Array, count: number, heads: number, dim: number, positions: Int32Array, table: Float32Array): void;
-  gate(gate: Float32Array, up: Float32Array, count: number, output: Float32Array): void;
-  gather(
-    table: Float32Array | Uint16Array, dtype: number, width: number, tokens: Int32Array, rows: number, output: Float32Array,
-  ): void;
+  multiply(...given: (NativeRows | number | boolean | undefined)[]): void;
+  normalize(input: NativeRows, rows: number, weight: NativeRows, width: number, epsilon: number, output: NativeRows): void;
+  rotate(rows: NativeRows, count: number, heads: number, dim: number, positions: Int32Array, table: NativeRows): void;
+  gate(gate: NativeRows, up: NativeRows, count: number, output: NativeRows): void;
+  gather(table: NativeRows, dtype: number, width: number, tokens: Int32Array, rows: number, output: NativeRows): void;
+  close(): void;
+}
+
+/** Plain memory of a driver. Both copies wait for the stream first. */
+export interface NativeMemory {
+  address(): bigint;
+  write(toByte: number, bytes: Uint8Array, stream: bigint): void;
+  read(into: Uint8Array, fromByte: number, stream: bigint): void;
+  close(): void;
 }
 
 /** What a test scripts and asks of the simulated device; mock-device.ts says what each means. */
@@ -236,7 +251,8 @@ export interface Native {
     pool: NativePool, options: NativeCacheOptions, rows: Int32Array, isQuarantined: Uint8Array,
   ) => NativeCache;
   readonly NativeKernels: new (driver: NativeDriver, options: NativeKernelsOptions) => NativeKernels;
-  readonly NativeDense: new (threads: number, instructions: string) => NativeDense;
+  readonly NativeDense: new (driver: NativeDriver | undefined, options: NativeDenseOptions) => NativeDense;
+  readonly NativeMemory: new (driver: NativeDriver, bytes: number) => NativeMemory;
   /** Vectors that this machine's CPU has, widest first. */
   readonly cpuInstructions: readonly string[];
   /** The CUDA driver's results by name. */
@@ -279,7 +295,9 @@ function load(): Native {
   }
 }
 
-const closedOwners: Readonly<Record<string, 'Driver' | 'Kernels'>> = { driver: 'Driver', kernels: 'Kernels' };
+const closedOwners: Readonly<Record<string, 'Driver' | 'Kernels' | 'DenseKernels' | 'DeviceMemory'>> = {
+  'driver': 'Driver', 'kernels': 'Kernels', 'dense kernels': 'DenseKernels', 'device memory': 'DeviceMemory',
+};
 
 /** Turns the numbers of a native Status into an error of the catalogue. */
 function makeError(

@@ -6,6 +6,7 @@
 #include "addon/dense_binding.h"
 #include "addon/driver_binding.h"
 #include "addon/kernels_binding.h"
+#include "addon/memory_binding.h"
 #include "addon/mock_binding.h"
 #include "addon/pool_binding.h"
 
@@ -40,6 +41,7 @@ Napi::Object Init(Napi::Env env, Napi::Object exports) {
   vkv::addon::NativeDriver::Define(env, exports);
   vkv::addon::NativePool::Define(env, exports);
   vkv::addon::NativeCache::Define(env, exports);
+  vkv::addon::NativeMemory::Define(env, exports);
   vkv::addon::NativeKernels::Define(env, exports);
   vkv::addon::NativeDense::Define(env, exports);
   vkv::addon::NativeMockDevice::Define(env, exports);

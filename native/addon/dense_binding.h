@@ -1,5 +1,5 @@
 // NativeDense: the dense arithmetic of a transformer, seen from JavaScript. Converts and forwards; lib/kernels validates
-// shapes. Buffers are typed arrays, used during the call only.
+// shapes. A buffer is a typed array, used during the call only, or, as a BigInt, an address.
 #ifndef VKV_ADDON_DENSE_BINDING_H_
 #define VKV_ADDON_DENSE_BINDING_H_
 
@@ -8,7 +8,8 @@
 #include <memory>
 #include <vector>
 
-#include "kernels/cpu/dense_set_cpu.h"
+#include "driver.h"
+#include "kernels/dense_set.h"
 
 namespace vkv::addon {
 
@@ -16,7 +17,9 @@ class NativeDense : public Napi::ObjectWrap<NativeDense> {
  public:
   static void Define(Napi::Env env, Napi::Object exports);
 
-  explicit NativeDense(const Napi::CallbackInfo& info);  // (threads, instructions)
+  // (driver, or undefined for the CPU; {threads, instructions, stream, image})
+  explicit NativeDense(const Napi::CallbackInfo& info);
+  ~NativeDense() override;
 
  private:
   Napi::Value Target(const Napi::CallbackInfo& info);
@@ -26,8 +29,16 @@ class NativeDense : public Napi::ObjectWrap<NativeDense> {
   Napi::Value Rotate(const Napi::CallbackInfo& info);     // (heads of rows, rows, heads, dim, positions, table)
   Napi::Value Gate(const Napi::CallbackInfo& info);       // (gate, up, count, output)
   Napi::Value Gather(const Napi::CallbackInfo& info);     // (table, dtype, width, tokens, rows, output)
+  Napi::Value Close(const Napi::CallbackInfo& info);
 
-  std::unique_ptr<kernels::CpuDense> dense_;
+  Status OpenSet(Napi::Env env, const Napi::Object& options);
+  void CloseSet();
+  // Runs `call(set)`, with the device current where there is one; throws what fails, kClosed included.
+  template <typename Call>
+  Napi::Value Run(Napi::Env env, Call call);
+
+  std::shared_ptr<Driver> driver_;  // null: the CPU
+  std::unique_ptr<kernels::DenseSet> dense_;  // null once closed
   std::vector<kernels::Product> products_;
 };
 

@@ -2,7 +2,7 @@
 // given against the traffic (read and written) of memcpy on all threads, measured in the same run. 512 rows, as in prefilling,
 // are to be bound by arithmetic: the weights' traffic is then far below memory's.
 
-import { DenseKernels, Kernels, KvCache, onDemand, type Product, type RowDtype, type Weight } from 'virtual-kv';
+import { DenseKernels, dtypeBytes, Kernels, KvCache, onDemand, type Product, type RowDtype, type Weight } from 'virtual-kv';
 
 import { format, median, microseconds, type BenchResult } from './measure.js';
 
@@ -68,7 +68,7 @@ function passOf(dense: DenseKernels, weights: readonly Weight[], rows: number): 
 function measure(dtype: RowDtype, meter: CopyMeter): BenchResult[] {
   const dense = new DenseKernels();
   const weights = openWeights(dtype);
-  const bytes = weights.reduce((sum, { data }) => sum + data.byteLength, 0);
+  const bytes = weights.reduce((sum, { outputs, inputs }) => sum + dtypeBytes(dtype) * outputs * inputs, 0);
   const operations = 2 * weights.reduce((sum, { outputs, inputs }) => sum + outputs * inputs, 0);
   const rows = 512;
   const [decode, prefill] = [passOf(dense, weights, 1), passOf(dense, weights, rows)];

@@ -76,7 +76,7 @@ for (const instructions of native().cpuInstructions as readonly Instructions[]) 
       const weight = Float32Array.from(randomValues(random, 'float32', width));
 
       const normalized = new Float32Array(rows * width);
-      dense.normalize(Float32Array.from(values), rows, weight, 1e-5, normalized);
+      dense.normalize(Float32Array.from(values), rows, { weight, width, epsilon: 1e-5 }, normalized);
       const expectedNorms = values.map((value, at) => {
         const row = values.slice(at - (at % width), at - (at % width) + width);
         const mean = row.reduce((sum, x) => sum + x * x, 0) / width;

@@ -198,7 +198,8 @@ test('the PTX that comes with the package is made from these sources, and has ev
   const wanted = ['f32', 'f16', 'bf16'].flatMap((type) => [
     ...[64, 128].flatMap((dim) => [1, 4, 8].map((heads) => `vkv_decode_${type}_d${dim}_h${heads}`)),
     `vkv_decode_${type}_d256_h1`, `vkv_decode_${type}_d256_h4`, `vkv_decode_${type}_any`,
-    `vkv_prefill_${type}_r16`, `vkv_prefill_${type}_r32`,
+    `vkv_prefill_${type}_r16`, `vkv_prefill_${type}_r32`, ...[1, 2, 4, 8].map((rows) => `vkv_multiply_${type}_r${rows}`),
   ]);
-  t.deepEqual(entries, [...wanted, 'vkv_append', 'vkv_copy', 'vkv_merge'].sort());
+  const others = ['append', 'copy', 'merge', 'normalize', 'rotate', 'gate', 'gather', 'narrow', 'bias'].map((name) => `vkv_${name}`);
+  t.deepEqual(entries, [...wanted, ...others].sort());
 });

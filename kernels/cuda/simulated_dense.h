@@ -1,0 +1,17 @@
+// Simulated dense: the stand-ins of the dense kernels on the simulated device; as simulated.h, which asks here.
+#ifndef VKV_KERNELS_CUDA_SIMULATED_DENSE_H_
+#define VKV_KERNELS_CUDA_SIMULATED_DENSE_H_
+
+#include <memory>
+#include <string>
+
+#include "mock/simulated_kernel.h"
+
+namespace vkv::kernels::cuda {
+
+// Null for a name that no dense kernel has.
+std::shared_ptr<const mock::SimulatedKernel> FindSimulatedDense(const std::string& name);
+
+}  // namespace vkv::kernels::cuda
+
+#endif  // VKV_KERNELS_CUDA_SIMULATED_DENSE_H_

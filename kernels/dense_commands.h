@@ -1,0 +1,67 @@
+// Dense commands: what the dense kernels are told, as plain data: matrix products, RMSNorm, rotary positions, SwiGLU, embedding.
+//
+// Activations are float, [row, width], contiguous; weights are as they lie in a model's file, [output, input], in any Dtype.
+// Pointers are addresses on the machine that computes, but for tokens and positions, which are plain memory, read during the
+// call. Nothing overlaps unless it says so. This header compiles as CUDA C++ too.
+#ifndef VKV_KERNELS_DENSE_COMMANDS_H_
+#define VKV_KERNELS_DENSE_COMMANDS_H_
+
+#include "kernels/commands.h"
+
+namespace vkv::kernels {
+
+// output[row, o] = Σ input[row, i] · weight[o, i], + bias[o] if there is one, + what output held if it `adds`.
+struct Product {
+  const void* weight = nullptr;  // [output, input]
+  const float* bias = nullptr;   // [output], or null
+  float* output = nullptr;       // [row, output]
+  int64_t outputs = 0;
+  Dtype dtype = Dtype::kFloat32;
+  bool adds = false;
+};
+
+// What products are computed of.
+struct ProductInput {
+  const float* input = nullptr;  // [row, input]
+  int64_t rows = 0;
+  int64_t inputs = 0;
+};
+
+// output[row] = input[row] / √(mean of its squares + epsilon) · weight
+struct Normalization {
+  const float* input = nullptr;
+  const float* weight = nullptr;  // [width]
+  float* output = nullptr;        // may be input
+  int64_t width = 0;
+  float epsilon = 0;
+};
+
+// Rotates heads [row, head, dim] to their positions: the pair (i, i + dim / 2) by an angle whose cosine and sine are
+// table[position, 0, i] and table[position, 1, i], i < dim / 2.
+struct Rotation {
+  float* heads_of_rows = nullptr;
+  const int32_t* positions = nullptr;  // [row], plain memory
+  const float* table = nullptr;        // [position, 2, dim / 2]
+  int64_t heads = 0;
+  int64_t dim = 0;
+};
+
+// output[i] = gate[i] · sigmoid(gate[i]) · up[i]
+struct Gating {
+  const float* gate = nullptr;
+  const float* up = nullptr;
+  float* output = nullptr;  // may be either
+  int64_t count = 0;
+};
+
+// output[row] = table[tokens[row]], as floats.
+struct Gathering {
+  const void* table = nullptr;  // [token, width]
+  float* output = nullptr;      // [row, width]
+  int64_t width = 0;
+  Dtype dtype = Dtype::kFloat32;
+};
+
+}  // namespace vkv::kernels
+
+#endif  // VKV_KERNELS_DENSE_COMMANDS_H_

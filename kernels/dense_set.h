@@ -1,0 +1,33 @@
+// DenseSet: what a transformer computes besides attention, on whatever machine its activations and weights are.
+//
+// Work is queued in the order of the calls; on the CPU it is done when a call returns. Pre, for every call: buffers are as
+// large as the shapes say, tokens and positions are in their tables; the binding's caller has checked what can be. One
+// thread at a time.
+#ifndef VKV_KERNELS_DENSE_SET_H_
+#define VKV_KERNELS_DENSE_SET_H_
+
+#include <span>
+
+#include "kernels/dense_commands.h"
+#include "status.h"
+
+namespace vkv::kernels {
+
+class DenseSet {
+ public:
+  virtual ~DenseSet() = default;
+
+  // What multiplies: "avx512", "sm_90".
+  virtual const char* name() const = 0;
+
+  // Several products of the same input, as one piece of work.
+  virtual Status Multiply(const ProductInput& input, std::span<const Product> products) = 0;
+  virtual Status Normalize(const Normalization& command, int64_t rows) = 0;
+  virtual Status Rotate(const Rotation& command, int64_t rows) = 0;
+  virtual Status Gate(const Gating& command) = 0;
+  virtual Status Gather(const Gathering& command, std::span<const int32_t> tokens) = 0;
+};
+
+}  // namespace vkv::kernels
+
+#endif  // VKV_KERNELS_DENSE_SET_H_

@@ -1,0 +1,103 @@
+// DeviceMemory: plain memory of a driver outside any cache: an engine's weights and activations. On a GPU its address goes to
+// kernels, which nobody can check; bytes come and go through `write` and `read`. Whole from the start, beside every budget.
+
+import { createError, isKvError } from '../errors/index.js';
+import { checkInteger, instanceOf, integer, readOptions, streamField } from '../options.js';
+import { Driver } from './driver.js';
+import { native, type NativeMemory } from './native.js';
+
+export interface DeviceMemoryOptions {
+  /** Whose memory; it cannot be closed before this. */
+  readonly driver: Driver;
+  /** At least 1. The driver gives whole pages. */
+  readonly bytes: number;
+}
+
+const spec = { driver: instanceOf(Driver), bytes: integer({ min: 1 }) };
+
+export class DeviceMemory {
+  readonly driver: Driver;
+  /** As asked for. */
+  readonly bytes: number;
+  /** Of the first byte; aligned to a page. */
+  readonly address: bigint;
+  readonly #native: NativeMemory;
+  #isClosed = false;
+
+  /**
+   * Its first content is anything. Throws on bad options, KV_OUT_OF_DEVICE_MEMORY, KV_OUT_OF_ADDRESS_SPACE, or the driver's
+   * error; nothing stays then.
+   */
+  constructor(options: DeviceMemoryOptions) {
+    const { driver, bytes } = readOptions('DeviceMemory', options, spec);
+    this.driver = driver;
+    this.bytes = bytes;
+    try {
+      this.#native = new (native().NativeMemory)(driver.native, bytes);
+    } catch (error) {
+      throw explained(error, driver, bytes);
+    }
+    this.address = this.#native.address();
+    driver.addUser();
+  }
+
+  get isClosed(): boolean {
+    return this.#isClosed;
+  }
+
+  /**
+   * Copies bytes here, behind what is queued on `stream`; done when it returns. Throws KV_INVALID_OPTION when they do not fit,
+   * KV_CLOSED, or the driver's error.
+   */
+  write(from: ArrayBufferView, atByte = 0, stream = 0n): void {
+    this.#check('write to', 'DeviceMemory.write', from, atByte, stream);
+    this.#native.write(atByte, bytesOf(from), stream);
+  }
+
+  /** Waits until what is queued on `stream` is done, then copies bytes from here. Throws as `write`. */
+  read(into: ArrayBufferView, atByte = 0, stream = 0n): void {
+    this.#check('read', 'DeviceMemory.read', into, atByte, stream);
+    this.#native.read(bytesOf(into), atByte, stream);
+  }
+
+  /** Gives it back; nothing that is queued may use it any more. Idempotent. */
+  close(): void {
+    if (this.#isClosed) return;
+    this.#native.close();
+    this.#isClosed = true;
+    this.driver.removeUser();
+  }
+
+  [Symbol.dispose](): void {
+    this.close();
+  }
+
+  #check(operation: string, owner: string, bytes: ArrayBufferView, atByte: number, stream: bigint): void {
+    if (!ArrayBuffer.isView(bytes)) {
+      const option = operation === 'read' ? 'into' : 'from';
+      throw createError('KV_INVALID_OPTION', {
+        reason: 'type', owner, option, expected: 'a typed array or a DataView', received: bytes,
+      });
+    }
+    checkInteger(owner, 'atByte', atByte);
+    const end = atByte + bytes.byteLength;
+    if (end > this.bytes) checkInteger(owner, 'atByte + byteLength', end, 0, this.bytes);
+    streamField(stream, { owner, option: 'stream' });
+    if (this.#isClosed) throw createError('KV_CLOSED', { operation, owner: 'DeviceMemory' });
+  }
+}
+
+function bytesOf({ buffer, byteOffset, byteLength }: ArrayBufferView): Uint8Array {
+  return new Uint8Array(buffer, byteOffset, byteLength);
+}
+
+/** Out of memory, with how much was asked for and what there is. */
+function explained(error: unknown, driver: Driver, bytes: number): unknown {
+  if (!isKvError(error, 'KV_OUT_OF_DEVICE_MEMORY')) return error;
+  const { livePages, freeBytes } = driver.memory(); // everything was given back
+  const pageBytes = driver.info.defaultPageBytes;
+  return createError('KV_OUT_OF_DEVICE_MEMORY', {
+    pageBytes, createdPages: error.details.createdPages - livePages, budgetPages: Math.ceil(bytes / pageBytes), freeBytes,
+    memoryBytes: bytes,
+  }, { cause: error });
+}

@@ -1,0 +1,35 @@
+#include "device_memory.h"
+
+namespace vkv {
+
+Status DeviceMemory::Open(Driver& driver, uint64_t bytes, std::unique_ptr<DeviceMemory>& memory) {
+  std::unique_ptr<DeviceMemory> opened(new DeviceMemory(driver));
+  VKV_RETURN_IF_ERROR(opened->Map(bytes));
+  memory = std::move(opened);
+  return Ok();
+}
+
+Status DeviceMemory::Map(uint64_t bytes) {
+  const uint64_t pages = (bytes + page_bytes_ - 1) / page_bytes_;
+  VKV_RETURN_IF_ERROR(driver_.Reserve(pages * page_bytes_, page_bytes_, address_));
+  bytes_ = pages * page_bytes_;
+  pages_.reserve(pages);
+  while (mapped_bytes_ < bytes_) {
+    const uint64_t address = address_ + mapped_bytes_;
+    PageHandle page = 0;
+    VKV_RETURN_IF_ERROR(driver_.CreatePage(page_bytes_, address, page));
+    pages_.push_back(page);
+    VKV_RETURN_IF_ERROR(driver_.Map(address, page_bytes_, page));
+    mapped_bytes_ += page_bytes_;
+  }
+  return driver_.SetAccess(address_, bytes_);
+}
+
+// Nobody is left to be told of a failure; the driver's own end takes care of what stays.
+DeviceMemory::~DeviceMemory() {
+  if (mapped_bytes_ != 0) (void)driver_.Unmap(address_, mapped_bytes_);
+  for (const PageHandle page : pages_) (void)driver_.ReleasePage(page, page_bytes_);
+  if (bytes_ != 0) (void)driver_.FreeReservation(address_, bytes_);
+}
+
+}  // namespace vkv

@@ -1,0 +1,43 @@
+// DeviceMemory: a stretch of a driver's memory that is all there from the start: a workspace, weights, activations.
+//
+// Reserved and mapped whole by Open, in pages of the driver's default size, which nobody shares; given back by the
+// destructor. Beside any page pool and its budget. The driver outlives it. Threads: one at a time, inside a DriverScope,
+// its destruction included.
+#ifndef VKV_DEVICE_MEMORY_H_
+#define VKV_DEVICE_MEMORY_H_
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "driver.h"
+
+namespace vkv {
+
+class DeviceMemory {
+ public:
+  // At least `bytes`, rounded up to whole pages; more than 0. What fails leaves nothing behind.
+  static Status Open(Driver& driver, uint64_t bytes, std::unique_ptr<DeviceMemory>& memory);
+  ~DeviceMemory();
+  DeviceMemory(const DeviceMemory&) = delete;
+  DeviceMemory& operator=(const DeviceMemory&) = delete;
+
+  uint64_t address() const { return address_; }
+  uint64_t bytes() const { return bytes_; }
+
+ private:
+  explicit DeviceMemory(Driver& driver) : driver_(driver), page_bytes_(driver.info().default_page_bytes) {}
+
+  Status Map(uint64_t bytes);
+
+  Driver& driver_;
+  const uint64_t page_bytes_;
+  uint64_t address_ = 0;
+  uint64_t bytes_ = 0;         // reserved
+  uint64_t mapped_bytes_ = 0;  // from the start
+  std::vector<PageHandle> pages_;
+};
+
+}  // namespace vkv
+
+#endif  // VKV_DEVICE_MEMORY_H_

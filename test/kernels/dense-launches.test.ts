@@ -1,0 +1,211 @@
+// The dense CUDA kernels' launches, on the simulated device, which holds each against the kernel's own rules and checks that all
+// memory is mapped: results are those of the CPU's kernels.
+
+import test from 'ava';
+
+import { DenseKernels, type FloatBuffer, type RowDtype, type Weight } from 'virtual-kv';
+import { MockDevice, type MockCall, type MockDeviceOptions } from 'virtual-kv/testing';
+
+import { Random } from '../../dist/random.js';
+import { DeviceFloats } from '../helpers/device-floats.js';
+import { roundTo, toRows } from '../helpers/floats.js';
+import { nativeOf } from '../helpers/native-of.js';
+import { seedOf } from '../helpers/seed.js';
+
+const scale = Number(process.env['VKV_TEST_SCALE'] ?? 1);
+const dtypes: readonly RowDtype[] = ['float32', 'float16', 'bfloat16'];
+const tolerance = 1e-5;
+
+const openDevice = (options: MockDeviceOptions = {}): MockDevice =>
+  new MockDevice({ granularityBytes: 65_536, memoryBytes: 2 ** 28, hasGarbage: true, ...options });
+
+function randomFloats(random: Random, length: number, dtype: RowDtype = 'float32'): number[] {
+  return Array.from({ length }, () => roundTo(dtype, 2 * random.next() - 1));
+}
+
+/** The larger of 1 and the largest expected value is what errors are held against. */
+function worstOf(actual: Float32Array, expected: Float32Array): number {
+  const largest = expected.reduce((most, value) => Math.max(most, Math.abs(value)), 1);
+  return expected.reduce((worst, value, index) => {
+    const difference = Math.abs(value - actual[index]!) / largest;
+    return difference <= worst ? worst : difference; // NaN is the worst
+  }, 0);
+}
+
+for (const streams of ['immediate', 'manual'] as const) {
+  const seed = seedOf(`dense launches ${streams}`);
+
+  test(`products, norms, rotations, gates and embeddings are the CPU's (${streams} streams, seed ${seed})`, (t) => {
+    const random = new Random(seed);
+    const pick = <T>(choices: readonly T[]): T => choices[random.integer(choices.length)]!;
+    const device = openDevice({ streams });
+    const cpu = new DenseKernels();
+    const gpu = new DenseKernels({ driver: device.driver });
+    t.is(gpu.target, 'sm_90');
+    for (let round = 0; round < 25 * scale; round += 1) {
+      const memory = new DeviceFloats(device.driver);
+      const put = (values: Float32Array | Uint16Array): bigint => memory.put(values, pick([0, 0, 4]));
+      const same = (actual: FloatBuffer, expected: Float32Array, about: string): void => {
+        t.true(worstOf(memory.read(actual as bigint, expected.length), expected) < tolerance, `round ${round}: ${about}`);
+      };
+      const [rows, heads, dim] = [pick([1, 2, 3, 4, 7, 8, 20, 70]), pick([1, 2, 3]), 2 * pick([1, 3, 8, 32])];
+      const width = heads * dim;
+      const values = Float32Array.from(randomFloats(random, rows * width));
+      const input = put(values);
+
+      const products = Array.from({ length: pick([1, 3]) }, () => {
+        const [outputs, dtype, mode] = [pick([1, 15, 16, 50]), pick(dtypes), pick(['add', 'replace'] as const)];
+        const data = toRows(dtype, randomFloats(random, outputs * width, dtype));
+        const bias = pick([undefined, Float32Array.from(randomFloats(random, outputs))]);
+        const weight: Weight = { data, dtype, outputs, inputs: width };
+        return { weight, bias, output: Float32Array.from(randomFloats(random, rows * outputs)), mode };
+      });
+      const onDevice = products.map(({ weight, bias, output, mode }) => ({
+        weight: { ...weight, data: put(weight.data as Float32Array) }, bias: bias && put(bias), output: put(output), mode,
+      }));
+      cpu.multiply(values, rows, ...products);
+      gpu.multiply(input, rows, ...onDevice);
+      onDevice.forEach(({ output }, index) => same(output, products[index]!.output, `${rows} × ${width}, product ${index}`));
+
+      const norm = { weight: Float32Array.from(randomFloats(random, width)), width, epsilon: 1e-5 };
+      const normalized = new Float32Array(rows * width);
+      const output = pick([input, put(normalized)]);
+      cpu.normalize(values, rows, norm, normalized);
+      gpu.normalize(input, rows, { ...norm, weight: put(norm.weight) }, output);
+      same(output, normalized, 'normalize');
+
+      const positions = Int32Array.from({ length: rows }, () => random.integer(9));
+      const table = Float32Array.from(randomFloats(random, 9 * dim));
+      cpu.rotate(normalized, rows, { heads, dim }, positions, table);
+      gpu.rotate(output, rows, { heads, dim }, positions, put(table));
+      same(output, normalized, 'rotate');
+
+      const up = Float32Array.from(randomFloats(random, rows * width));
+      cpu.gate(normalized, up, rows * width, normalized);
+      gpu.gate(output, put(up), rows * width, output);
+      same(output, normalized, 'gate');
+
+      const dtype = pick(dtypes);
+      const data = toRows(dtype, randomFloats(random, 11 * width, dtype));
+      const tokens = Int32Array.from({ length: rows }, () => random.integer(11));
+      const embedded = new Float32Array(rows * width);
+      const gathered = put(embedded);
+      cpu.gather({ data, dtype, outputs: 11, inputs: width }, tokens, rows, embedded);
+      gpu.gather({ data: put(data), dtype, outputs: 11, inputs: width }, tokens, rows, gathered);
+      t.deepEqual(memory.read(gathered, rows * width), embedded, `round ${round}: gather`);
+      memory.close();
+    }
+    gpu.close();
+    device.assertNoLeaks();
+    device.close();
+  });
+}
+
+test('rows beyond one launch take more, with their tokens and positions', (t) => {
+  const device = openDevice();
+  const [cpu, gpu] = [new DenseKernels(), new DenseKernels({ driver: device.driver })];
+  const memory = new DeviceFloats(device.driver);
+  const launches = (call: () => void): number => {
+    const before = device.callCounts().cuLaunchKernel;
+    call();
+    return device.callCounts().cuLaunchKernel - before;
+  };
+  const rows = 4100;
+  const random = new Random(1);
+  const weight: Weight = { data: Float32Array.from(randomFloats(random, 6)), dtype: 'float32', outputs: 3, inputs: 2 };
+  const table = Float32Array.from(randomFloats(random, 5 * 2));
+  const indices = Int32Array.from({ length: rows }, () => random.integer(5));
+  const [embedded, product] = [new Float32Array(2 * rows), new Float32Array(3 * rows)];
+  const [input, output] = [memory.put(embedded), memory.put(product)];
+  const tableThere = memory.put(table);
+  const tableWeight: Weight = { data: table, dtype: 'float32', outputs: 5, inputs: 2 };
+  t.is(launches(() => gpu.gather({ ...tableWeight, data: tableThere }, indices, rows, input)), 5);
+  t.is(launches(() => gpu.rotate(input, rows, { heads: 1, dim: 2 }, indices, tableThere)), 5);
+  t.is(launches(() => gpu.multiply(input, rows, { weight: { ...weight, data: memory.put(weight.data as Float32Array) }, output })), 2);
+  t.is(launches(() => gpu.gate(input, input, 2 * rows, input)), 1);
+  t.is(launches(() => gpu.gather({ ...tableWeight, data: tableThere }, indices, 0, input)), 0);
+  cpu.gather(tableWeight, indices, rows, embedded);
+  cpu.rotate(embedded, rows, { heads: 1, dim: 2 }, indices, table);
+  cpu.multiply(embedded, rows, { weight, output: product });
+  cpu.gate(embedded, embedded, 2 * rows, embedded);
+  t.true(worstOf(memory.read(input, 2 * rows), embedded) < tolerance);
+  t.true(worstOf(memory.read(output, 3 * rows), product) < tolerance);
+  memory.close();
+  gpu.close();
+  device.assertNoLeaks();
+  device.close();
+});
+
+test('work is queued on the stream that the kernels were opened for, and read behind it', (t) => {
+  const device = openDevice({ streams: 'manual' });
+  const native = nativeOf(device.driver);
+  const stream = native.createStream();
+  const gpu = new DenseKernels({ driver: device.driver, stream });
+  const memory = new DeviceFloats(device.driver);
+  const input = memory.put(Float32Array.of(1, 2));
+  gpu.gate(input, input, 2, input);
+  t.is(device.pendingWork, 1);
+  t.deepEqual([...memory.read(input, 2)], [1, 2], 'the default stream does not wait for others here');
+  device.completeStream(stream);
+  t.true(memory.read(input, 2)[0]! < 1);
+  memory.close();
+  gpu.close();
+  native.destroyStream(stream);
+  device.assertNoLeaks();
+  device.close();
+});
+
+test('on a device only addresses are taken, and shapes are checked all the same', (t) => {
+  const device = openDevice();
+  const gpu = new DenseKernels({ driver: device.driver });
+  const floats = new Float32Array(8);
+  const refused = { code: 'KV_INVALID_OPTION', message: /must be the address of device memory/ };
+  t.throws(() => gpu.gate(floats, floats, 8, floats), refused);
+  t.throws(() => gpu.normalize(8n, 1, { weight: floats, width: 8, epsilon: 0 }, 8n), refused);
+  t.throws(() => gpu.multiply(8n, 1, { weight: { data: floats, dtype: 'float32', outputs: 1, inputs: 8 }, output: 8n }), refused);
+  t.throws(() => gpu.rotate(8n, 1, { heads: 1, dim: 2 }, Int32Array.of(0), floats), refused);
+  t.throws(() => gpu.rotate(8n, 1, { heads: 1, dim: 2 }, Int32Array.of(-1), 8n), { code: 'KV_INVALID_OPTION' });
+  const table: Weight = { data: 8n, dtype: 'float32', outputs: 2, inputs: 2 };
+  t.throws(() => gpu.gather(table, Int32Array.of(2), 1, 8n), { code: 'KV_INVALID_OPTION', message: /tokens\[0\]/ });
+  t.throws(() => gpu.gather({ ...table, data: 0n }, Int32Array.of(0), 1, 8n), { code: 'KV_INVALID_OPTION' });
+  t.is(device.callCounts().cuLaunchKernel, 0);
+  gpu.close();
+  device.close();
+});
+
+test('memory that is not mapped ends the device, as it would a GPU\'s context', (t) => {
+  const device = openDevice();
+  const gpu = new DenseKernels({ driver: device.driver });
+  t.throws(() => gpu.gate(4096n, 4096n, 8, 4096n), { code: 'KV_DRIVER_LOST' });
+  t.regex(device.misuses()[0]!.rule, /a kernel may use only memory that is mapped/);
+  gpu.close();
+  device.clearMisuses();
+  device.close();
+});
+
+test('a kernel that cannot be loaded, found or launched is the driver\'s error, and nothing stays', (t) => {
+  const device = openDevice();
+  device.failCall('cuModuleLoadData');
+  t.throws(() => new DenseKernels({ driver: device.driver }), { code: 'KV_DRIVER_CALL_FAILED', message: /cuModuleLoadData/ });
+  const gpu = new DenseKernels({ driver: device.driver });
+  const memory = new DeviceFloats(device.driver);
+  const input = memory.put(new Float32Array(4));
+  for (const call of ['cuModuleGetFunction', 'cuLaunchKernel'] as const satisfies readonly MockCall[]) {
+    device.failCall(call);
+    t.throws(() => gpu.gate(input, input, 4, input), { code: 'KV_DRIVER_CALL_FAILED', message: new RegExp(call) });
+  }
+  t.throws(() => device.driver.close(), { code: 'KV_DRIVER_IN_USE', message: /2 users/ });
+  gpu.close();
+  gpu.close();
+  t.throws(() => gpu.gate(input, input, 4, input), { code: 'KV_CLOSED' });
+  memory.close();
+  device.assertNoLeaks();
+  device.close();
+});
+
+test('on a host driver they are the CPU\'s', (t) => {
+  const cpu = new DenseKernels();
+  cpu.gate(Float32Array.of(0), Float32Array.of(1), 1, new Float32Array(1));
+  cpu.close();
+  t.throws(() => cpu.gate(Float32Array.of(0), Float32Array.of(1), 1, new Float32Array(1)), { code: 'KV_CLOSED' });
+});

@@ -1,0 +1,104 @@
+// DeviceMemory on the simulated device and on host: bytes come back, ranges are checked, and what fails leaves nothing behind.
+
+import test from 'ava';
+
+import { DeviceMemory, Driver } from 'virtual-kv';
+import { MockDevice, type MockCall } from 'virtual-kv/testing';
+
+const MiB = 2 ** 20;
+
+function pattern(length: number): Uint8Array {
+  return Uint8Array.from({ length }, (_, index) => (index * 31 + (index >> 8)) % 251);
+}
+
+for (const kind of ['host', 'mock'] as const) {
+  test(`bytes written are read again, anywhere in it (${kind})`, (t) => {
+    const device = kind === 'mock' ? new MockDevice({ memoryBytes: 64 * MiB }) : undefined;
+    const driver = device?.driver ?? Driver.open('host');
+    const before = driver.memory().livePages;
+    const memory = new DeviceMemory({ driver, bytes: 5 * MiB + 3 });
+    t.is(driver.memory().livePages - before, 3, 'whole pages of 2 MiB');
+    t.true(memory.address > 0n && memory.address % BigInt(2 * MiB) === 0n);
+    const all = pattern(memory.bytes);
+    memory.write(all);
+    const whole = new Uint8Array(memory.bytes);
+    memory.read(whole);
+    t.true(Buffer.compare(all, whole) === 0);
+    memory.write(Float32Array.of(1.5, -2).subarray(1), 2 * MiB - 2); // over the end of a page
+    const float = new Float32Array(1);
+    memory.read(float, 2 * MiB - 2);
+    t.is(float[0], -2);
+    memory.write(new Uint8Array(0), memory.bytes);
+    memory.read(new Uint8Array(0), memory.bytes);
+    memory.close();
+    memory.close();
+    t.is(driver.memory().livePages, before);
+    device?.assertNoLeaks();
+    driver.close();
+    device?.close();
+  });
+}
+
+test('what does not fit, a closed one, and wrong options are refused', (t) => {
+  const driver = Driver.open('host');
+  const memory = new DeviceMemory({ driver, bytes: 8 });
+  const refused = { code: 'KV_INVALID_OPTION' };
+  t.throws(() => memory.write(new Uint8Array(9)), refused);
+  t.throws(() => memory.read(new Uint8Array(2), 7), { ...refused, message: /atByte \+ byteLength/ });
+  t.throws(() => memory.read(new Uint8Array(1), -1), refused);
+  t.throws(() => memory.write([1] as never), { ...refused, message: /`from` must be a typed array/ });
+  t.throws(() => memory.read(new Uint8Array(1), 0, 1 as never), { ...refused, message: /stream/ });
+  t.throws(() => driver.close(), { code: 'KV_DRIVER_IN_USE' });
+  memory.close();
+  t.true(memory.isClosed);
+  t.throws(() => memory.write(new Uint8Array(1)), { code: 'KV_CLOSED' });
+  t.throws(() => new DeviceMemory({ driver, bytes: 0 }), refused);
+  t.throws(() => new DeviceMemory({ driver: 'host' as never, bytes: 1 }), refused);
+  t.throws(() => new DeviceMemory({ driver, byte: 1 } as never), { code: 'KV_UNKNOWN_OPTION' });
+  driver.close();
+});
+
+for (const call of ['cuMemAddressReserve', 'cuMemCreate', 'cuMemMap', 'cuMemSetAccess'] as const satisfies readonly MockCall[]) {
+  test(`nothing stays when any ${call} fails`, (t) => {
+    const device = new MockDevice({ memoryBytes: 64 * MiB });
+    const { driver } = device;
+    const before = device.leaks();
+    let failures = 0;
+    for (let nth = 1; nth <= 4; nth += 1) {
+      device.failCall(call, { nth });
+      try {
+        new DeviceMemory({ driver, bytes: 6 * MiB }).close();
+      } catch (error) {
+        t.regex((error as { code: string }).code, /^KV_(DRIVER_CALL_FAILED|OUT_OF_)/);
+        failures += 1;
+      }
+      device.clearFailures();
+      t.deepEqual(device.leaks(), before, `call ${nth}`);
+    }
+    t.is(failures, call === 'cuMemCreate' || call === 'cuMemMap' ? 3 : 1);
+    device.close();
+  });
+}
+
+test('a device without so much memory says how much there is', (t) => {
+  const device = new MockDevice({ memoryBytes: 4 * MiB });
+  const error = t.throws(() => new DeviceMemory({ driver: device.driver, bytes: 6 * MiB }), { code: 'KV_OUT_OF_DEVICE_MEMORY' });
+  t.is(error.message, 'The device refused page 3 of 3 (2 MiB): 4 MiB is free, for 6 MiB of plain memory. Free some, or lower a ' +
+    'cache\'s `memoryBudgetBytes`.');
+  device.assertNoLeaks();
+  device.close();
+});
+
+test('what a failing copy says is the driver\'s error', (t) => {
+  const device = new MockDevice({ memoryBytes: 4 * MiB });
+  const memory = new DeviceMemory({ driver: device.driver, bytes: 1 });
+  for (const call of ['cuMemcpyHtoD', 'cuStreamSynchronize'] as const) {
+    device.failCall(call);
+    t.throws(() => memory.write(new Uint8Array(1)), { code: 'KV_DRIVER_CALL_FAILED', message: new RegExp(call) });
+  }
+  device.failCall('cuMemcpyDtoH');
+  t.throws(() => memory.read(new Uint8Array(1)), { code: 'KV_DRIVER_CALL_FAILED', message: /cuMemcpyDtoH/ });
+  memory.close();
+  device.assertNoLeaks();
+  device.close();
+});
