@@ -3,11 +3,12 @@
 // the slot of the one before, so that only the new tokens are computed.
 // Run it: npm run example -- llama
 //         npm run example -- llama --model ./Llama-3.2-1B-Instruct --prompt "Why is the sky blue?" --temperature 0.7 --top-p 0.9
+//         npm run example -- llama --driver host (default: the GPU where there is one)
 
 import * as path from 'node:path';
 import { parseArgs } from 'node:util';
 
-import { greedy, KvCache, OnlineScheduler, randomSampler, type Sampler } from 'virtual-kv';
+import { greedy, KvCache, OnlineScheduler, randomSampler, type KvCacheOptions, type Sampler } from 'virtual-kv';
 
 import { LlamaEngine } from './llama/engine.js';
 import { LlamaModel } from './llama/model.js';
@@ -27,6 +28,7 @@ const { values: flags } = parseArgs({
     'top-p': { type: 'string' },
     'seed': { type: 'string' },
     'threads': { type: 'string' },
+    'driver': { type: 'string', default: 'auto' }, // auto, cuda or host
   },
 });
 
@@ -46,11 +48,13 @@ async function main(): Promise<void> {
   const tokenizer = new LlamaTokenizer(flags.model);
   const { endTokens, maxTokens } = model.config;
   using cache = new KvCache({
-    model: model.shape(), slots: 4, maxTokens: Math.min(maxTokens, 32_768), memoryBudgetBytes: 2 ** 30, driver: 'host',
+    model: model.shape(), slots: 4, maxTokens: Math.min(maxTokens, 32_768), memoryBudgetBytes: 2 ** 30,
+    driver: flags.driver as KvCacheOptions['driver'], // checked there
   });
   using engine = new LlamaEngine({ model, cache });
   await using scheduler = new OnlineScheduler({ cache, engine });
 
+  console.log(`on ${engine.target}\n`);
   const isChat = tokenizer.hasChatTemplate && !flags.plain;
   const messages: ChatMessage[] = [];
   for (const prompt of flags.prompt ?? (flags.model === storyteller ? story : ['Once upon a time'])) {

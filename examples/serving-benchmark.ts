@@ -3,14 +3,15 @@
 // prefixes and 1,024 completion tokens; the prompts are made of random token ids, and nothing of the answers is shown.
 // There the cache took prefill from 1.087 s to 0.251 s offline (4.3 times faster), and the whole to 1.26 times the speed.
 // Run it: npm start, or npm run example -- serving-benchmark [--requests 64] [--shared 768] [--groups 4] [--report FILE.svg]
+//         [--driver host] (default: the GPU where there is one)
 
 import { writeFileSync } from 'node:fs';
 import * as path from 'node:path';
 
-import { Command, InvalidArgumentError } from 'commander';
+import { Command, InvalidArgumentError, Option } from 'commander';
 
 import {
-  KvCache, NaiveScheduler, OfflineScheduler, OnlineScheduler, type GenerationRequest, type ServingTotals,
+  Driver, KvCache, NaiveScheduler, OfflineScheduler, OnlineScheduler, type GenerationRequest, type ServingTotals,
 } from 'virtual-kv';
 
 import { drawCharts } from './charts/vega.js';
@@ -30,11 +31,13 @@ const flags = new Command('serving-benchmark')
   .option('--shared <tokens>', `tokens at the start of each prompt of ${promptTokens} that its group has in common`, count, 768)
   .option('--groups <count>', 'groups of prompts that begin alike', count, 4)
   .option('--report <file>', 'draw the times to an .svg file')
-  .parse().opts<{ requests: number; shared: number; groups: number; report?: string }>();
+  .addOption(new Option('--driver <kind>', 'where to compute').choices(['auto', 'cuda', 'host'] as const).default('auto'))
+  .parse().opts<{ requests: number; shared: number; groups: number; report?: string; driver: 'auto' | 'cuda' | 'host' }>();
 const sharedTokens = Math.min(flags.shared, promptTokens - 1);
 const completionTokens = 16;
 const slots = 16;
 const maxTokens = 1_024;
+const driver = Driver.open(flags.driver);
 const model = new LlamaModel(path.join(__dirname, '..', 'examples', 'llama', 'storyteller'));
 
 /** Tokens of a text that nobody else says: a Weyl sequence over the vocabulary. */
@@ -60,8 +63,8 @@ interface Run {
 
 async function run(scheduler: string, prefixCache: 'off' | 'on'): Promise<Run> {
   using cache = new KvCache({
-    model: model.shape(), slots, maxTokens, memoryBudgetBytes: 2 ** 28, driver: 'host', pageBytes: 65_536,
-    layout: 'fused', prefixCache: prefixCache === 'on' ? {} : 'off',
+    model: model.shape(), slots, maxTokens, memoryBudgetBytes: 2 ** 28, driver,
+    pageBytes: Math.max(65_536, driver.info.granularityBytes), layout: 'fused', prefixCache: prefixCache === 'on' ? {} : 'off',
   });
   using engine = new LlamaEngine({ model, cache });
   const answers: (readonly number[])[] = [];
@@ -120,6 +123,8 @@ async function draw(file: string, runs: readonly { readonly name: string; readon
 
 async function main(): Promise<void> {
   const { length } = requests;
+  const place = model.acquirePlace(driver); // the weights stay there from run to run
+  console.log(`on ${driver.info.deviceName}, ${place.dense.target}`);
   console.log(`${length} requests, ${length * promptTokens} prompt tokens, ${length * completionTokens} completion tokens\n`);
   console.log('scheduler cache     prefill     decode      total   tokens/s   hit rate     memory');
   await run('naive', 'off'); // the compiler's turn
@@ -142,6 +147,8 @@ async function main(): Promise<void> {
     await draw(flags.report, runs);
     console.log(`Report: ${flags.report}`);
   }
+  model.releasePlace(driver);
+  driver.close();
   if (seen.size !== 1) throw new Error('the answers differ');
   console.log('All six runs gave the same tokens.');
 }

@@ -1,13 +1,14 @@
-// LlamaEngine: the forward pass of a Llama over one cache on the host driver. It knows slots, positions and tokens, and nothing
-// of requests or sharing: K and V of a token are where the cache says, whoever computed them.
+// LlamaEngine: the forward pass of a Llama over one cache, on whatever driver that has. It knows slots, positions and tokens, and
+// nothing of requests or sharing: K and V of a token are where the cache says, whoever computed them.
 //
-// A pass is all layers for some new tokens of some sequences: rows [row, width], one sequence after the other. Buffers are
-// made for the largest pass so far and reused; `logits` are valid until the next pass.
+// A pass is all layers for some new tokens of some sequences: rows [row, width], one sequence after the other. On a GPU all of it
+// is queued on the default stream, and waited for at the end, where the logits are read back. `logits` are valid until the next pass.
 
-import { Kernels, type KvCache } from 'virtual-kv';
+import { Kernels, type FloatBuffer, type KvCache, type Norm, type Weight } from 'virtual-kv';
 
 import type { LlamaModel } from './model.js';
-import { ModelError } from './model-error.js';
+import { PassBuffers } from './pass-buffers.js';
+import type { LlamaPlace } from './place.js';
 import type { LayerWeights } from './weights.js';
 
 /** What a pass computes; index: the sequence. The first `length` entries count. As the package's EnginePass. */
@@ -34,7 +35,7 @@ interface Spans {
 
 export interface LlamaEngineOptions {
   readonly model: LlamaModel;
-  /** A cache of `model.shape()` on the host driver. */
+  /** A cache of `model.shape()`. */
   readonly cache: KvCache;
 }
 
@@ -42,18 +43,34 @@ export class LlamaEngine {
   readonly vocabularyTokens: number;
   readonly #model: LlamaModel;
   readonly #kernels: Kernels;
-  readonly #buffers = new Map<string, Float32Array>();
+  readonly #place: LlamaPlace;
+  readonly #buffers: PassBuffers;
+  #isClosed = false;
   /** [row]: the token's place in its text. */
   #positions = new Int32Array(0);
+  /** [sequence]: the row of its last new token. */
+  #lastRows = new Int32Array(0);
   /** Above all positions of the pass. */
   #reach = 0;
 
-  /** Throws ModelError when the cache is not on the host driver. */
+  /** On a device this copies the model's weights there, unless another engine has done it. Throws what the driver throws. */
   constructor({ model, cache }: LlamaEngineOptions) {
-    if (cache.driver.kind !== 'host') throw new ModelError(`The engine computes on the CPU, but the cache is on ${cache.driver.kind}.`);
     this.#model = model;
-    this.#kernels = new Kernels({ cache, queryHeads: model.config.queryHeads });
+    this.#place = model.acquirePlace(cache.driver);
+    try {
+      this.#kernels = new Kernels({ cache, queryHeads: model.config.queryHeads });
+    } catch (error) {
+      model.releasePlace(cache.driver);
+      throw error;
+    }
+    this.#buffers = new PassBuffers(cache.driver);
     this.vocabularyTokens = model.config.vocabularyTokens;
+  }
+
+  /** The machine, what attends and what multiplies: `host memory, avx512`, `NVIDIA H200, sm_90`. */
+  get target(): string {
+    const { deviceName } = this.#kernels.cache.driver.info;
+    return [...new Set([deviceName, this.#kernels.target, this.#place.dense.target])].join(', ');
   }
 
   /** Computes chunks of prompts. `logits` is [sequence, token of the vocabulary]. */
@@ -68,7 +85,11 @@ export class LlamaEngine {
 
   /** Before its cache is closed. Idempotent. */
   close(): void {
+    if (this.#isClosed) return;
+    this.#isClosed = true;
     this.#kernels.close();
+    this.#buffers.close();
+    this.#model.releasePlace(this.#kernels.cache.driver);
   }
 
   [Symbol.dispose](): void {
@@ -76,33 +97,36 @@ export class LlamaEngine {
   }
 
   #run(pass: LlamaPass, attention: 'prefillAttention' | 'decodeAttention'): Float32Array {
-    const { config, weights, dense } = this.#model;
+    const { config } = this.#model;
+    const { weights, dense } = this.#place;
     const rows = this.#placeRows(pass);
     const { positions: lengths, tokenCounts: tokens, slots, length: count } = pass;
     const spans = { slots, lengths, tokens, count };
-    const hidden = this.#buffer('hidden', rows * config.hidden);
+    const hidden = this.#buffers.floats('hidden', rows * config.hidden);
     dense.gather(weights.embedding, pass.tokens, rows, hidden);
     weights.layers.forEach((layer, index) => {
       this.#attend(index, layer, hidden, rows, spans, attention);
       this.#feedForward(layer, hidden, rows);
     });
-    return this.#logits(pass, hidden);
+    return this.#logits(pass, hidden, rows);
   }
 
   /** hidden += attention(norm(hidden)); writes the new K and V. */
   #attend(
-    index: number, layer: LayerWeights, hidden: Float32Array, rows: number, spans: Spans,
+    index: number, layer: LayerWeights, hidden: FloatBuffer, rows: number, spans: Spans,
     attention: 'prefillAttention' | 'decodeAttention',
   ): void {
-    const { config, dense, rotary } = this.#model;
+    const { config, rotary } = this.#model;
+    const { dense } = this.#place;
     const { queryHeads, kvHeads, headDim: dim } = config;
-    const normalized = this.#buffer('normalized', rows * config.hidden);
-    const queries = this.#buffer('queries', rows * queryHeads * dim);
-    const [keys, values] = [this.#buffer('keys', rows * kvHeads * dim), this.#buffer('values', rows * kvHeads * dim)];
-    const attended = this.#buffer('attended', rows * queryHeads * dim);
-    dense.normalize(hidden, rows, layer.attentionNorm, config.normEpsilon, normalized);
+    const buffers = this.#buffers;
+    const normalized = buffers.floats('normalized', rows * config.hidden);
+    const queries = buffers.floats('queries', rows * queryHeads * dim);
+    const [keys, values] = [buffers.floats('keys', rows * kvHeads * dim), buffers.floats('values', rows * kvHeads * dim)];
+    const attended = buffers.floats('attended', rows * queryHeads * dim);
+    dense.normalize(hidden, rows, this.#norm(layer.attentionNorm), normalized);
     dense.multiply(normalized, rows, { ...layer.query, output: queries }, { ...layer.key, output: keys }, { ...layer.value, output: values });
-    const table = rotary.upTo(this.#reach);
+    const table = buffers.table('rotary', rotary.upTo(this.#reach));
     dense.rotate(queries, rows, { heads: queryHeads, dim }, this.#positions, table);
     dense.rotate(keys, rows, { heads: kvHeads, dim }, this.#positions, table);
     this.#kernels.append(index, spans, keys, values);
@@ -111,31 +135,37 @@ export class LlamaEngine {
   }
 
   /** hidden += down(silu(gate(x)) · up(x)), x = norm(hidden) */
-  #feedForward(layer: LayerWeights, hidden: Float32Array, rows: number): void {
-    const { config, dense } = this.#model;
-    const normalized = this.#buffer('normalized', rows * config.hidden);
-    const gate = this.#buffer('gate', rows * config.intermediate);
-    const up = this.#buffer('up', rows * config.intermediate);
-    dense.normalize(hidden, rows, layer.feedForwardNorm, config.normEpsilon, normalized);
+  #feedForward(layer: LayerWeights, hidden: FloatBuffer, rows: number): void {
+    const { config } = this.#model;
+    const { dense } = this.#place;
+    const normalized = this.#buffers.floats('normalized', rows * config.hidden);
+    const gate = this.#buffers.floats('gate', rows * config.intermediate);
+    const up = this.#buffers.floats('up', rows * config.intermediate);
+    dense.normalize(hidden, rows, this.#norm(layer.feedForwardNorm), normalized);
     dense.multiply(normalized, rows, { ...layer.gate, output: gate }, { ...layer.up, output: up });
     dense.gate(gate, up, rows * config.intermediate, gate);
     dense.multiply(gate, rows, { ...layer.down, output: hidden, mode: 'add' });
   }
 
-  /** Of the last new token of each sequence; not computed when nobody reads any. */
-  #logits(pass: LlamaPass, hidden: Float32Array): Float32Array {
-    const { config, weights, dense } = this.#model;
-    const logits = this.#buffer('logits', pass.length * config.vocabularyTokens);
-    if (!pass.wantsLogits.subarray(0, pass.length).includes(1)) return logits;
-    const last = this.#buffer('last', pass.length * config.hidden);
-    let row = -1;
-    for (let index = 0; index < pass.length; index += 1) {
-      row += pass.tokenCounts[index]!;
-      last.set(hidden.subarray(row * config.hidden, (row + 1) * config.hidden), index * config.hidden);
-    }
-    dense.normalize(last, pass.length, weights.norm, config.normEpsilon, last);
+  /** Of the last new token of each sequence; not computed when nobody reads any. The pass is over when this returns. */
+  #logits(pass: LlamaPass, hidden: FloatBuffer, rows: number): Float32Array {
+    const { config } = this.#model;
+    const { weights, dense } = this.#place;
+    const buffers = this.#buffers;
+    const count = pass.length * config.vocabularyTokens;
+    const logits = buffers.floats('logits', count);
+    if (!pass.wantsLogits.subarray(0, pass.length).includes(1)) return buffers.read('logits', count); // for the wait
+    const last = buffers.floats('last', pass.length * config.hidden);
+    const all: Weight = { data: hidden, dtype: 'float32', outputs: rows, inputs: config.hidden };
+    dense.gather(all, this.#lastRows, pass.length, last);
+    dense.normalize(last, pass.length, this.#norm(weights.norm), last);
     dense.multiply(last, pass.length, { weight: weights.head, output: logits });
-    return logits;
+    return buffers.read('logits', count);
+  }
+
+  #norm(weight: FloatBuffer): Norm {
+    const { hidden: width, normEpsilon: epsilon } = this.#model.config;
+    return { weight, width, epsilon };
   }
 
   /** Says where each row stands in its text; returns how many rows there are. */
@@ -144,19 +174,13 @@ export class LlamaEngine {
     this.#reach = 0;
     for (let index = 0; index < length; index += 1) rows += tokenCounts[index]!;
     if (rows > this.#positions.length) this.#positions = new Int32Array(2 * rows);
+    if (length > this.#lastRows.length) this.#lastRows = new Int32Array(2 * length);
     let row = 0;
     for (let index = 0; index < length; index += 1) {
       for (let token = 0; token < tokenCounts[index]!; token += 1) this.#positions[row++] = positions[index]! + token;
+      this.#lastRows[index] = row - 1;
       this.#reach = Math.max(this.#reach, positions[index]! + tokenCounts[index]!);
     }
     return rows;
-  }
-
-  #buffer(name: string, elements: number): Float32Array {
-    const held = this.#buffers.get(name);
-    if (held !== undefined && held.length >= elements) return held;
-    const buffer = new Float32Array(elements);
-    this.#buffers.set(name, buffer);
-    return buffer;
   }
 }

@@ -1,7 +1,8 @@
 // LlamaWeights: the weights of a model by their part in it, as they are in the file; norms and biases, which are small, as
-// floats. A tensor that is missing, or that no part of the arithmetic uses, is an error that names it.
+// floats. On a device, addresses are in the arrays' place. A tensor that is missing, or that no part of the arithmetic uses, is an
+// error that names it.
 
-import type { DenseKernels, Weight } from 'virtual-kv';
+import { dtypeBytes, type DenseKernels, type FloatBuffer, type Weight } from 'virtual-kv';
 
 import type { LlamaConfig } from './config.js';
 import { ModelError } from './model-error.js';
@@ -10,16 +11,16 @@ import type { Safetensors } from './safetensors.js';
 /** A product of a layer. */
 export interface Linear {
   readonly weight: Weight;
-  readonly bias: Float32Array | undefined;
+  readonly bias: FloatBuffer | undefined;
 }
 
 export interface LayerWeights {
-  readonly attentionNorm: Float32Array;
+  readonly attentionNorm: FloatBuffer;
   readonly query: Linear;
   readonly key: Linear;
   readonly value: Linear;
   readonly attentionOutput: Linear;
-  readonly feedForwardNorm: Float32Array;
+  readonly feedForwardNorm: FloatBuffer;
   readonly gate: Linear;
   readonly up: Linear;
   readonly down: Linear;
@@ -28,7 +29,7 @@ export interface LayerWeights {
 export interface LlamaWeights {
   readonly embedding: Weight;
   readonly layers: readonly LayerWeights[];
-  readonly norm: Float32Array;
+  readonly norm: FloatBuffer;
   readonly head: Weight;
   /** Bytes that one token's forward pass reads: all but the embedding's other rows. */
   readonly bytesPerToken: number;
@@ -78,5 +79,21 @@ export function readLlamaWeights(tensors: Safetensors, config: LlamaConfig, dens
   }
   const matrices = [head, ...layers.flatMap(({ query, key, value, attentionOutput, gate, up, down }) =>
     [query, key, value, attentionOutput, gate, up, down].map(({ weight }) => weight))];
-  return { embedding, layers, norm, head, bytesPerToken: matrices.reduce((sum, { data }) => sum + data.byteLength, 0) };
+  const bytesPerToken = matrices.reduce((sum, { dtype, outputs, inputs }) => sum + dtypeBytes(dtype) * outputs * inputs, 0);
+  return { embedding, layers, norm, head, bytesPerToken };
+}
+
+/** The same weights with every array replaced, by what `map` makes of it: those on a device by their addresses. */
+export function mapWeights(weights: LlamaWeights, map: (array: Float32Array | Uint16Array) => Weight['data']): LlamaWeights {
+  const matrix = (weight: Weight): Weight => typeof weight.data === 'bigint' ? weight : { ...weight, data: map(weight.data) };
+  const floats = (buffer: FloatBuffer): FloatBuffer => typeof buffer === 'bigint' ? buffer : map(buffer) as FloatBuffer;
+  const linear = ({ weight, bias }: Linear): Linear => ({ weight: matrix(weight), bias: bias && floats(bias) });
+  return {
+    embedding: matrix(weights.embedding), norm: floats(weights.norm), head: matrix(weights.head), bytesPerToken: weights.bytesPerToken,
+    layers: weights.layers.map((layer) => ({
+      attentionNorm: floats(layer.attentionNorm), query: linear(layer.query), key: linear(layer.key), value: linear(layer.value),
+      attentionOutput: linear(layer.attentionOutput), feedForwardNorm: floats(layer.feedForwardNorm), gate: linear(layer.gate),
+      up: linear(layer.up), down: linear(layer.down),
+    })),
+  };
 }

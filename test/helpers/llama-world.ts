@@ -4,7 +4,7 @@
 
 import type { ExecutionContext } from 'ava';
 
-import { isKvError, KvCache, type KvCacheOptions, type Sequence } from 'virtual-kv';
+import { isKvError, KvCache, type DenseKernelsOptions, type KvCacheOptions, type Sequence } from 'virtual-kv';
 
 import { LlamaEngine } from '../../build-examples/llama/engine.js';
 import { LlamaModel } from '../../build-examples/llama/model.js';
@@ -29,7 +29,7 @@ interface Answer {
   readonly step: string;
 }
 
-export type WorldOptions = Partial<Omit<KvCacheOptions, 'model' | 'driver' | 'pool'>>;
+export type WorldOptions = Partial<Omit<KvCacheOptions, 'model' | 'pool'>>;
 
 export const pageBytes = 65_536;
 const tolerance = 1e-5;
@@ -44,10 +44,11 @@ export class LlamaWorld {
   readonly #engine: LlamaEngine;
   readonly #plain: PlainLlama;
 
-  constructor(t: ExecutionContext, made: MadeLlama, options: WorldOptions = {}, threads = 2) {
+  /** `dense` is for the engine's arithmetic. */
+  constructor(t: ExecutionContext, made: MadeLlama, options: WorldOptions = {}, dense: DenseKernelsOptions = { threads: 2 }) {
     this.#t = t;
     this.#folder = writeLlama(made);
-    const model = new LlamaModel(this.#folder, { threads });
+    const model = new LlamaModel(this.#folder, dense);
     this.cache = new KvCache({
       model: model.shape('float32'), slots: 6, maxTokens: 256, memoryBudgetBytes: 2 ** 26, driver: 'host', pageBytes, ...options,
     });

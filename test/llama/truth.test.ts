@@ -2,12 +2,13 @@
 // again after a preemption), logits are those of computing the whole text without a cache, and so are the tokens chosen.
 // The comparison itself is LlamaWorld's, behind every chunk of every step. Models are shaped so that a row has about 32 tokens.
 
-import test from 'ava';
+import test, { type ExecutionContext } from 'ava';
 
 import { layoutKinds, type LayoutKind } from 'virtual-kv';
+import { MockDevice } from 'virtual-kv/testing';
 
 import { Random } from '../../dist/random.js';
-import { LlamaWorld, mostLikely, pageBytes, type Member } from '../helpers/llama-world.js';
+import { LlamaWorld, mostLikely, pageBytes, type Member, type WorldOptions } from '../helpers/llama-world.js';
 import { randomLlama, type LlamaSizes } from '../helpers/made-llama.js';
 import { seedOf } from '../helpers/seed.js';
 
@@ -29,32 +30,46 @@ for (const layout of layoutKinds) {
   const seed = seedOf(`ways ${layout}`);
 
   test(`a prefix is right however it came, ${layout} (seed ${seed})`, (t) => {
-    const random = new Random(seed);
-    const world = new LlamaWorld(t, randomLlama(random, shapeOf(layout, 2, 2, 2)), { layout });
-    const text = randomText(random, 100);
-    const first = world.acquire(text);
-    world.finish(first);
-
-    const second = world.acquire([...text.slice(0, 91), ...randomText(random, 20)]); // while the first lives: rows are shared
-    t.true(world.cached.aliasedTokens + world.cached.copiedTokens >= 64, JSON.stringify(world.cached));
-    world.finish(second);
-
-    const fork = world.fork(first); // both go on, differently
-    world.append(first, mostLikely(first.logits!));
-    world.append(fork, 7);
-    world.step([[first, 1], [fork, 1]], 'decode');
-    world.append(first, 11);
-    world.append(fork, 12);
-    world.step([[fork, 1], [first, 1]], 'decode');
-
-    const { text: whole } = first;
-    world.release(first);
-    const again = world.acquire([...whole, ...randomText(random, 9)]); // the next turn of a conversation
-    t.true(world.cached.adoptedTokens >= 64, JSON.stringify(world.cached));
-    world.finish(again);
-    world.finish(world.acquire(whole)); // the same prompt again, to its last token
-    world.close();
+    comeInAllWays(t, seed, layout);
   });
+
+  for (const streams of ['immediate', 'manual'] as const) {
+    test(`so it is on a device, ${layout}, ${streams} streams (seed ${seed})`, (t) => {
+      const device = new MockDevice({ granularityBytes: pageBytes, memoryBytes: 2 ** 28, hasGarbage: true, streams });
+      comeInAllWays(t, seed, layout, { driver: device.driver });
+      device.assertNoLeaks();
+      device.close();
+    });
+  }
+}
+
+/** One text is computed, others begin like it: beside it, in its slot after it, and forked from it. */
+function comeInAllWays(t: ExecutionContext, seed: number, layout: LayoutKind, options: WorldOptions = {}): void {
+  const random = new Random(seed);
+  const world = new LlamaWorld(t, randomLlama(random, shapeOf(layout, 2, 4, 2)), { layout, ...options });
+  const text = randomText(random, 100);
+  const first = world.acquire(text);
+  world.finish(first);
+
+  const second = world.acquire([...text.slice(0, 91), ...randomText(random, 20)]); // while the first lives: rows are shared
+  t.true(world.cached.aliasedTokens + world.cached.copiedTokens >= 64, JSON.stringify(world.cached));
+  world.finish(second);
+
+  const fork = world.fork(first); // both go on, differently
+  world.append(first, mostLikely(first.logits!));
+  world.append(fork, 7);
+  world.step([[first, 1], [fork, 1]], 'decode');
+  world.append(first, 11);
+  world.append(fork, 12);
+  world.step([[fork, 1], [first, 1]], 'decode');
+
+  const { text: whole } = first;
+  world.release(first);
+  const again = world.acquire([...whole, ...randomText(random, 9)]); // the next turn of a conversation
+  t.true(world.cached.adoptedTokens >= 64, JSON.stringify(world.cached));
+  world.finish(again);
+  world.finish(world.acquire(whole)); // the same prompt again, to its last token
+  world.close();
 }
 
 for (let round = 0; round < 4 * scale; round += 1) {
@@ -68,7 +83,7 @@ for (let round = 0; round < 4 * scale; round += 1) {
     const rowPages = { 'per-layer': 2 * shape.layers, 'sliced': 2, 'fused': 1 }[layout];
     const world = new LlamaWorld(t, randomLlama(random, shape), {
       layout, slots: pick([3, 6]), memoryBudgetBytes: pick([9, 14, 60]) * rowPages * pageBytes, mapper: pick(['background', 'off']),
-    }, pick([1, 2, 3]));
+    }, { threads: pick([1, 2, 3]) });
     const schedule = new Schedule(world, random);
     t.notThrows(() => {
       for (let step = 0; step < 60; step += 1) schedule.turn();

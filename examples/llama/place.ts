@@ -1,0 +1,49 @@
+// LlamaPlace: a model on one machine: its weights, and the arithmetic that reads them. On host those are the model's own; on a
+// device the weights are a copy, in one stretch of the device's memory, and the arithmetic is on its default stream.
+
+import { DenseKernels, DeviceMemory, type DenseKernelsOptions, type Driver } from 'virtual-kv';
+
+import { mapWeights, type LlamaWeights } from './weights.js';
+
+export interface LlamaPlace {
+  readonly weights: LlamaWeights;
+  readonly dense: DenseKernels;
+}
+
+/** Arrays start where lines of memory do. */
+const alignmentBytes = 256;
+
+export class DevicePlace implements LlamaPlace {
+  readonly weights: LlamaWeights;
+  readonly dense: DenseKernels;
+  readonly #memory: DeviceMemory;
+
+  /** Copies the weights. Throws what the driver throws, KV_OUT_OF_DEVICE_MEMORY among it; nothing stays then. */
+  constructor(weights: LlamaWeights, driver: Driver, options: DenseKernelsOptions) {
+    const places = new Map<ArrayBufferView, number>(); // a tied head is the embedding's array
+    let bytes = 0;
+    mapWeights(weights, (array) => {
+      if (!places.has(array)) {
+        places.set(array, bytes);
+        bytes += Math.ceil(array.byteLength / alignmentBytes) * alignmentBytes;
+      }
+      return array;
+    });
+    this.#memory = new DeviceMemory({ driver, bytes });
+    try {
+      for (const [array, at] of places) this.#memory.write(array, at);
+      this.dense = new DenseKernels({ ...options, driver });
+    } catch (error) {
+      this.#memory.close();
+      throw error;
+    }
+    const { address } = this.#memory;
+    this.weights = mapWeights(weights, (array) => address + BigInt(places.get(array)!));
+  }
+
+  /** When no pass is under way. */
+  close(): void {
+    this.dense.close();
+    this.#memory.close();
+  }
+}
