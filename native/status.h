@@ -26,6 +26,7 @@ enum class Code : int32_t {
   kClosed = 12,              // used after close
   kInternal = 13,            // an invariant does not hold: our bug     what, how_many: see call
   kCopyOutOfRange = 14,      // bytes outside mapped memory             what: address         how_many: bytes
+  kLibraryUnavailable = 15,  // cuBLAS; call: dlopen, or the entry point that it lacks
 };
 
 struct [[nodiscard]] Status {

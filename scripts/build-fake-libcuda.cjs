@@ -1,6 +1,8 @@
 'use strict';
 // Builds the fake CUDA driver libraries that the loader's tests open: test/native/fake_libcuda.cc over the simulated
-// device, once for each age of driver. Writes build-test/fake-libcuda/<version>/libcuda.so.1; CXX names the C++ compiler.
+// device, once for each age of driver. Writes build-test/fake-libcuda/<version>/libcuda.so.1, and beside those folders
+// libcublas.so, a fake cuBLAS, and libcublas-without-gemm.so, one that is not whole. `--cublas`: only those two. CXX names the C++
+// compiler.
 const { spawnSync } = require('node:child_process');
 const fs = require('node:fs');
 const path = require('node:path');
@@ -39,21 +41,36 @@ function run(args) {
   process.exit(status || 1);
 }
 
-fs.mkdirSync(output, { recursive: true });
-const sources = fs.readFileSync(path.join(root, 'native', 'sources.txt'), 'utf8').split(/\r?\n/)
-  .filter((source) => source.startsWith('native/mock/') || needed.includes(source));
-const objects = sources.map((source) => {
-  const object = path.join(output, `${path.basename(source, '.cc')}.o`);
-  run([...flags, '-c', source, '-o', object]);
-  return object;
-});
-for (const { version, hidden } of ages) {
-  const folder = path.join(output, String(version));
-  fs.mkdirSync(folder, { recursive: true });
-  const exported = path.join(folder, 'exported.map');
-  fs.writeFileSync(exported, `{ global: cu*; local: ${[...hidden, '*'].join('; ')}; };\n`);
-  run([
-    ...flags, `-DFAKE_CUDA_VERSION=${version}`, '-shared', 'test/native/fake_libcuda.cc', ...objects,
-    `-Wl,--version-script=${exported}`, '-o', path.join(folder, 'libcuda.so.1'),
-  ]);
+// Several test processes may do this at once: a library is whole when it has its name.
+function buildCublas() {
+  for (const [name, ...more] of [['libcublas.so'], ['libcublas-without-gemm.so', '-DFAKE_WITHOUT_GEMM']]) {
+    const library = path.join(output, name);
+    const unnamed = `${library}.${process.pid}`;
+    run([...flags, ...more, '-shared', 'test/native/fake_libcublas.cc', '-o', unnamed]);
+    fs.renameSync(unnamed, library);
+  }
 }
+
+function buildLibcuda() {
+  const sources = fs.readFileSync(path.join(root, 'native', 'sources.txt'), 'utf8').split(/\r?\n/)
+    .filter((source) => source.startsWith('native/mock/') || needed.includes(source));
+  const objects = sources.map((source) => {
+    const object = path.join(output, `${path.basename(source, '.cc')}.o`);
+    run([...flags, '-c', source, '-o', object]);
+    return object;
+  });
+  for (const { version, hidden } of ages) {
+    const folder = path.join(output, String(version));
+    fs.mkdirSync(folder, { recursive: true });
+    const exported = path.join(folder, 'exported.map');
+    fs.writeFileSync(exported, `{ global: cu*; local: ${[...hidden, '*'].join('; ')}; };\n`);
+    run([
+      ...flags, `-DFAKE_CUDA_VERSION=${version}`, '-shared', 'test/native/fake_libcuda.cc', ...objects,
+      `-Wl,--version-script=${exported}`, '-o', path.join(folder, 'libcuda.so.1'),
+    ]);
+  }
+}
+
+fs.mkdirSync(output, { recursive: true });
+buildCublas();
+if (!process.argv.includes('--cublas')) buildLibcuda();

@@ -1,19 +1,90 @@
 #include "kernels/cuda/dense_set_cuda.h"
 
+#include <algorithm>
+#include <limits>
+
 #include "kernels/cuda/dense_launches.h"
 
 namespace vkv::kernels {
+namespace {
 
-Status CudaDense::Open(vkv::cuda::DriverCuda& driver, const void* image, Stream stream, std::unique_ptr<DenseSet>& set) {
+constexpr int64_t kMostInt = std::numeric_limits<int>::max();
+constexpr int kBfloat16Capability = 80;  // from here on cuBLAS multiplies it
+
+vkv::cuda::cudaDataType_t TypeOf(Dtype dtype) {
+  return dtype == Dtype::kFloat32   ? vkv::cuda::CUDA_R_32F
+         : dtype == Dtype::kFloat16 ? vkv::cuda::CUDA_R_16F
+                                    : vkv::cuda::CUDA_R_16BF;
+}
+
+}  // namespace
+
+Status CudaDense::Open(vkv::cuda::DriverCuda& driver, const void* image, Stream stream, const CublasChoice& choice,
+                       std::unique_ptr<DenseSet>& set) {
   std::unique_ptr<CudaDense> opened(new CudaDense());
   VKV_RETURN_IF_ERROR(cuda::KernelModule::Open(driver, image, stream, opened->module_));
+  VKV_RETURN_IF_ERROR(opened->OpenCublas(choice));
+  opened->name_ = opened->cublas_ ? "cublas " + opened->cublas_->version() : opened->module_->architecture();
   set = std::move(opened);
   return Ok();
 }
 
+Status CudaDense::OpenCublas(const CublasChoice& choice) {
+  if (choice.kind == CublasChoice::Kind::kNone) return Ok();
+  const bool is_usual = choice.kind == CublasChoice::Kind::kUsual;
+  const Status status = vkv::cuda::Cublas::Open(is_usual ? nullptr : choice.path.c_str(), module_->stream(), cublas_);
+  if (!status.ok()) return is_usual ? Ok() : status;  // where it is absent, or does not work here, our own kernels do
+  return DeviceMemory::Open(module_->driver(), choice.workspace_bytes, workspace_);
+}
+
+CudaDense::~CudaDense() {
+  // After a loss, and in a fork, no call may reach the device, through cuBLAS neither.
+  if (!cublas_) return;
+  DriverScope scope(module_->driver());
+  if (!scope.status().ok()) cublas_->Forget();
+  cublas_.reset();
+}
+
 Status CudaDense::Multiply(const ProductInput& input, std::span<const Product> products) {
-  for (const Product& product : products) VKV_RETURN_IF_ERROR(cuda::LaunchMultiply(input, product, module_->submit()));
+  const int64_t at_once = cublas_ ? static_cast<int64_t>(workspace_->bytes()) / (2 * std::max<int64_t>(input.inputs, 1)) : 0;
+  for (int64_t row = 0; row < input.rows;) {
+    const int64_t rows = at_once == 0 ? input.rows : std::min(input.rows - row, at_once);
+    const ProductInput part = {input.input + row * input.inputs, rows, input.inputs};
+    Dtype narrowed = Dtype::kFloat32;
+    for (Product product : products) {
+      product.output += row * product.outputs;
+      VKV_RETURN_IF_ERROR(at_once != 0 && CanUseCublas(part, product)
+                              ? MultiplyByCublas(part, product, narrowed)
+                              : cuda::LaunchMultiply(part, product, module_->submit()));
+    }
+    row += rows;
+  }
   return Ok();
+}
+
+bool CudaDense::CanUseCublas(const ProductInput& input, const Product& product) const {
+  if (product.dtype == Dtype::kBfloat16 && module_->driver().info().compute_capability < kBfloat16Capability) return false;
+  return std::max({input.rows, input.inputs, product.outputs}) <= kMostInt && input.inputs >= 1 && product.outputs >= 1;
+}
+
+Status CudaDense::MultiplyByCublas(const ProductInput& input, const Product& product, Dtype& narrowed) {
+  const void* rows = input.input;
+  if (product.dtype != Dtype::kFloat32) {
+    void* const workspace = reinterpret_cast<void*>(workspace_->address());
+    if (narrowed != product.dtype) {
+      VKV_RETURN_IF_ERROR(cuda::LaunchNarrow({input.input, workspace, input.rows * input.inputs, product.dtype},
+                                             module_->submit()));
+      narrowed = product.dtype;
+    }
+    rows = workspace;
+  }
+  if (product.bias != nullptr) {
+    VKV_RETURN_IF_ERROR(
+        cuda::LaunchBias({product.bias, product.output, input.rows, product.outputs, product.adds}, module_->submit()));
+  }
+  return cublas_->Multiply({product.weight, rows, product.output, static_cast<int>(input.rows),
+                            static_cast<int>(input.inputs), static_cast<int>(product.outputs), TypeOf(product.dtype),
+                            product.adds || product.bias != nullptr});
 }
 
 Status CudaDense::Normalize(const Normalization& command, int64_t rows) {

@@ -1,26 +1,38 @@
-// CudaDense: the dense arithmetic on a CUDA device, launched on one stream.
+// CudaDense: the dense arithmetic on a CUDA device, queued on one stream: by the package's kernels, matrix products by cuBLAS
+// where it is used.
 //
-// Owns a module; everything it launches goes to the one stream it was opened for, in order. Nothing is allocated, uploaded
-// or waited for after Open. Threads: one at a time, inside a DriverScope; also for its destruction, before which the stream
-// must have finished.
+// Owns a module, cuBLAS's handle, and a workspace for activations in the type of 16-bit weights, as cuBLAS multiplies numbers of
+// one type only; so everything goes to the one stream it was opened for, in order. Nothing is allocated, uploaded or waited for
+// after Open. Threads: one at a time, inside a DriverScope; also for its destruction, before which the stream must have finished.
 #ifndef VKV_KERNELS_CUDA_DENSE_SET_CUDA_H_
 #define VKV_KERNELS_CUDA_DENSE_SET_CUDA_H_
 
 #include <memory>
 #include <string>
 
+#include "cuda/cublas.h"
 #include "cuda/driver_cuda.h"
+#include "device_memory.h"
 #include "kernels/cuda/kernel_module.h"
 #include "kernels/dense_set.h"
 
 namespace vkv::kernels {
 
+// Which cuBLAS: none, the one that is usually found and works, or none, or the library at `path`, or the failure.
+struct CublasChoice {
+  enum class Kind { kNone, kUsual, kPath } kind = Kind::kNone;
+  std::string path;
+  uint64_t workspace_bytes = 0;  // rounded up to pages; more than 0 with cuBLAS
+};
+
 class CudaDense final : public DenseSet {
  public:
   // `image` is PTX ended by a zero, or a fatbin. What fails leaves nothing behind. `driver` outlives the set.
-  static Status Open(vkv::cuda::DriverCuda& driver, const void* image, Stream stream, std::unique_ptr<DenseSet>& set);
+  static Status Open(vkv::cuda::DriverCuda& driver, const void* image, Stream stream, const CublasChoice& choice,
+                     std::unique_ptr<DenseSet>& set);
+  ~CudaDense() override;
 
-  const char* name() const override { return module_->architecture().c_str(); }
+  const char* name() const override { return name_.c_str(); }  // "cublas 12.8", "sm_90"
   Status Multiply(const ProductInput& input, std::span<const Product> products) override;
   Status Normalize(const Normalization& command, int64_t rows) override;
   Status Rotate(const Rotation& command, int64_t rows) override;
@@ -30,7 +42,15 @@ class CudaDense final : public DenseSet {
  private:
   CudaDense() = default;
 
+  Status OpenCublas(const CublasChoice& choice);
+  bool CanUseCublas(const ProductInput& input, const Product& product) const;
+  // `narrowed` is the type in which the workspace holds the input's rows; float32: it does not.
+  Status MultiplyByCublas(const ProductInput& input, const Product& product, Dtype& narrowed);
+
   std::unique_ptr<cuda::KernelModule> module_;
+  std::unique_ptr<vkv::cuda::Cublas> cublas_;  // null: our own kernels multiply
+  std::unique_ptr<DeviceMemory> workspace_;    // with cuBLAS
+  std::string name_;
 };
 
 }  // namespace vkv::kernels

@@ -219,6 +219,13 @@ export const catalogue: { readonly [C in ErrorCode]: CatalogueEntry<C> } = {
       `libcuda.so.1 lacks \`${missing}\` (driver API ${apiVersion(driverVersion)}; 10.2 or later is needed). ` +
       'Update the NVIDIA driver.',
   },
+  KV_CUBLAS_UNAVAILABLE: {
+    class: 'KvDriverError',
+    recovery: 'fix',
+    template: ({ missing }) =>
+      `cuBLAS ${missing === undefined ? 'could not be opened' : `lacks \`${missing}\``}. Give \`cublas\` the path of a ` +
+      "libcublas.so since CUDA 11 whose own libraries are found, or 'auto' or 'off' to do without.",
+  },
   KV_DRIVER_CALL_FAILED: {
     class: 'KvDriverError',
     recovery: 'retry',

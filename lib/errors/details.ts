@@ -127,6 +127,10 @@ export interface ErrorDetails {
     /** As the driver gives it: 10010 for 10.1. 0 when it would not say. */
     readonly driverVersion: number;
   };
+  KV_CUBLAS_UNAVAILABLE: {
+    /** The entry point that the library lacks; absent when it could not be opened. */
+    readonly missing?: string | undefined;
+  };
   KV_DRIVER_CALL_FAILED: DriverCall & {
     readonly address?: number | undefined;
     readonly bytes?: number | undefined;

@@ -3,7 +3,7 @@
 import { availableParallelism } from 'node:os';
 
 import { Driver } from '../memory/driver.js';
-import { instanceOf, integer, optional, readOptions, streamField, withDefault } from '../options.js';
+import { instanceOf, integer, optional, readOptions, streamField, string, withDefault } from '../options.js';
 import { instructionsField, type Instructions } from './kernels-options.js';
 
 export interface DenseKernelsOptions {
@@ -15,6 +15,17 @@ export interface DenseKernelsOptions {
   readonly instructions?: Instructions | undefined;
   /** cuda: the stream that everything is queued on, a CUstream. Default 0n, the default stream. */
   readonly stream?: bigint | undefined;
+  /**
+   * cuda: what multiplies matrices. `auto`: cuBLAS where one is found that works here; or the path of a libcublas.so, which has to;
+   * `off`: our own kernel, slower with many rows, whose results do not depend on the batch. Default: VKV_CUBLAS, or else `auto`;
+   * on a simulated device `off`.
+   */
+  readonly cublas?: string | undefined;
+  /**
+   * cuda, with cuBLAS: device memory for activations in the type of 16-bit weights; rounded up to pages. Rows that do not fit are
+   * multiplied in several calls. Default 32 MiB.
+   */
+  readonly workspaceBytes?: number | undefined;
 }
 
 const spec = {
@@ -22,11 +33,14 @@ const spec = {
   threads: withDefault(integer({ min: 1, max: 1024 }), 0),
   instructions: withDefault(instructionsField, 'auto'),
   stream: withDefault(streamField, 0n),
+  cublas: optional(string),
+  workspaceBytes: withDefault(integer({ min: 1, max: 2 ** 40 }), 32 * 2 ** 20),
 };
 
 /** `driver` is a device's, or undefined. Throws KV_UNKNOWN_OPTION and KV_INVALID_OPTION. */
 export function readDenseKernelsOptions(options: DenseKernelsOptions) {
   const read = readOptions('DenseKernels', options, spec);
   const driver = read.driver?.kind === 'host' ? undefined : read.driver;
-  return { ...read, driver, threads: read.threads || availableParallelism() };
+  const cublas = read.cublas ?? (driver?.kind === 'cuda' ? process.env['VKV_CUBLAS'] ?? 'auto' : 'off');
+  return { ...read, driver, threads: read.threads || availableParallelism(), cublas };
 }

@@ -188,6 +188,9 @@ export interface NativeDenseOptions {
   readonly stream: bigint;
   /** As NativeKernelsOptions'; undefined on the CPU. */
   readonly image: Uint8Array | undefined;
+  /** `off`, `auto`, or a path. */
+  readonly cublas: string;
+  readonly workspaceBytes: number;
 }
 
 /** The dense arithmetic; a matrix is its data, its dtype's number and its outputs. */
@@ -329,6 +332,7 @@ function makeError(
     KV_CLOSED: () => createError('KV_CLOSED', { operation: 'use it', owner: closedOwners[call] ?? 'KvCache' }),
     KV_INTERNAL: () => createError('KV_INTERNAL', { problem: 'the native records do not add up', call, what, howMany }),
     KV_COPY_OUT_OF_RANGE: () => createError('KV_COPY_OUT_OF_RANGE', { call, address: what, bytes: howMany }),
+    KV_CUBLAS_UNAVAILABLE: () => createError('KV_CUBLAS_UNAVAILABLE', { missing: call === 'dlopen' ? undefined : call }),
   };
   return make[code]();
 }

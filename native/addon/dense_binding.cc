@@ -26,6 +26,14 @@ T* ToData(const Napi::Value& value) {
   return static_cast<T*>(data);
 }
 
+// `off`, `auto`, or a path.
+kernels::CublasChoice ToChoice(const Napi::Object& options) {
+  using Kind = kernels::CublasChoice::Kind;
+  const std::string given = options.Get("cublas").As<Napi::String>().Utf8Value();
+  return {given == "off" ? Kind::kNone : given == "auto" ? Kind::kUsual : Kind::kPath, given,
+          ToUint64(options.Get("workspaceBytes"))};
+}
+
 kernels::Dtype ToDtype(const Napi::Value& value) { return static_cast<kernels::Dtype>(ToInt32(value)); }
 
 }  // namespace
@@ -58,7 +66,7 @@ Status NativeDense::OpenSet(Napi::Env env, const Napi::Object& options) {
   DriverScope scope(*driver_);
   VKV_RETURN_IF_ERROR(scope.status());
   return kernels::CudaDense::Open(static_cast<cuda::DriverCuda&>(*driver_), ToBytes(options.Get("image")).data(),
-                                  ToUint64(options.Get("stream")), dense_);
+                                  ToUint64(options.Get("stream")), ToChoice(options), dense_);
 }
 
 void NativeDense::CloseSet() {

@@ -17,7 +17,8 @@ class NativeDense : public Napi::ObjectWrap<NativeDense> {
  public:
   static void Define(Napi::Env env, Napi::Object exports);
 
-  // (driver, or undefined for the CPU; {threads, instructions, stream, image})
+  // (driver, or undefined for the CPU; {threads, instructions, stream, image, cublas,
+  // workspaceBytes})
   explicit NativeDense(const Napi::CallbackInfo& info);
   ~NativeDense() override;
 
