@@ -1,14 +1,17 @@
 // The engine's forward pass against the plain model: every kind of config it reads, every way weights are stored.
 
-import test from 'ava';
+import test, { type ExecutionContext } from 'ava';
 
-import { KvCache, type RowDtype } from 'virtual-kv';
+import { KvCache, type DenseKernelsOptions, type KvCacheOptions, type RowDtype } from 'virtual-kv';
+import { MockDevice } from 'virtual-kv/testing';
 
 import { Random } from '../../dist/random.js';
 import { LlamaEngine } from '../../build-examples/llama/engine.js';
 import { LlamaModel } from '../../build-examples/llama/model.js';
-import { LlamaWorld } from '../helpers/llama-world.js';
+import { fakeCublas } from '../helpers/fake-cublas.js';
+import { LlamaWorld, pageBytes } from '../helpers/llama-world.js';
 import { randomLlama, removeFolder, writeLlama, type Json, type LlamaSizes } from '../helpers/made-llama.js';
+import { hasCompiler } from '../helpers/native-probe.js';
 import { PlainLlama } from '../helpers/plain-llama.js';
 import { seedOf } from '../helpers/seed.js';
 
@@ -42,13 +45,33 @@ for (const [name, { more, sizes: others }] of Object.entries(families)) {
   });
 }
 
+for (const [name, cublas] of [['our own kernels', undefined], ['cuBLAS', fakeCublas]] as const) {
+  const seed = seedOf(`device ${name}`);
+  (cublas === undefined || hasCompiler ? test : test.skip)(`so are those on a device, by ${name} (seed ${seed})`, (t) => {
+    const random = new Random(seed);
+    for (const { more, sizes: others } of Object.values(families)) {
+      const device = new MockDevice({ granularityBytes: pageBytes, memoryBytes: 2 ** 28, hasGarbage: true });
+      const made = randomLlama(random, { ...sizes, ...others }, more);
+      const world = new LlamaWorld(t, made, { driver: device.driver }, { cublas: cublas?.() ?? 'off' });
+      const member = world.acquire(Array.from({ length: 20 }, () => random.integer(sizes.vocabularyTokens)));
+      world.step([[member, 17]], 'prefill');
+      while (world.remaining(member) > 0) world.step([[member, 1]], 'decode');
+      world.close();
+      device.assertNoLeaks();
+      device.close();
+    }
+  });
+}
+
 /** Logits of a text by an engine over weights of a type, in a number of files, and K and V of a type. */
-function logitsOf(seed: number, weights: RowDtype, files: number, keys: RowDtype): { actual: Float32Array; expected: Float64Array } {
+function logitsOf(
+  seed: number, weights: RowDtype, files: number, keys: RowDtype, driver: KvCacheOptions['driver'] = 'host', dense: DenseKernelsOptions = {},
+): { actual: Float32Array; expected: Float64Array } {
   const made = randomLlama(new Random(seed), sizes, {}, weights);
   const folder = writeLlama(made, weights, files);
   const text = Array.from({ length: 40 }, (_, index) => (index * 7) % sizes.vocabularyTokens);
-  const model = new LlamaModel(folder);
-  using cache = new KvCache({ model: model.shape(keys), slots: 1, maxTokens: 64, memoryBudgetBytes: 2 ** 26, driver: 'host' });
+  const model = new LlamaModel(folder, dense);
+  using cache = new KvCache({ model: model.shape(keys), slots: 1, maxTokens: 64, memoryBudgetBytes: 2 ** 26, driver });
   using engine = new LlamaEngine({ model, cache });
   const batch = cache.createBatch();
   batch.add(cache.acquire({ tokens: text }), text.length);
@@ -62,6 +85,15 @@ function logitsOf(seed: number, weights: RowDtype, files: number, keys: RowDtype
   return { actual: logits.slice(0, sizes.vocabularyTokens), expected: new PlainLlama(made).logits(text).at(-1)! };
 }
 
+/** `tolerance`: of the largest logit. */
+function compare(t: ExecutionContext, actual: Float32Array, expected: Float64Array, tolerance: number): void {
+  const largest = Math.max(...expected.map(Math.abs));
+  expected.forEach((logit, token) => {
+    if (!(Math.abs(logit - actual[token]!) <= tolerance * largest)) t.fail(`token ${token}: ${actual[token]} is not ${logit}`);
+  });
+  t.pass();
+}
+
 const kinds: readonly (readonly [RowDtype, number, RowDtype, number])[] = [
   ['float32', 3, 'float32', 1e-5], ['float16', 1, 'float32', 1e-5], ['bfloat16', 2, 'float32', 1e-5],
   ['float16', 1, 'float16', 5e-3], ['bfloat16', 1, 'bfloat16', 4e-2],
@@ -70,10 +102,23 @@ for (const [weights, files, keys, tolerance] of kinds) {
   const seed = seedOf(`${weights} ${files} ${keys}`);
   test(`weights of ${weights} in ${files} files with a cache of ${keys} (seed ${seed})`, (t) => {
     const { actual, expected } = logitsOf(seed, weights, files, keys);
-    const largest = Math.max(...expected.map(Math.abs));
-    expected.forEach((logit, token) => {
-      if (!(Math.abs(logit - actual[token]!) <= tolerance * largest)) t.fail(`token ${token}: ${actual[token]} is not ${logit}`);
-    });
-    t.pass();
+    compare(t, actual, expected, tolerance);
+  });
+}
+
+// cuBLAS multiplies activations in the weights' type: what that rounds away is of the size of what such a model rounds everywhere.
+const narrow: readonly (readonly [RowDtype, typeof fakeCublas | undefined, number])[] = [
+  ['float16', undefined, 1e-5], ['bfloat16', undefined, 1e-5], ['float32', fakeCublas, 1e-5], ['float16', fakeCublas, 5e-3],
+  ['bfloat16', fakeCublas, 4e-2],
+];
+for (const [weights, cublas, tolerance] of narrow) {
+  const seed = seedOf(`${weights} on a device`);
+  const by = cublas === undefined ? 'our own kernels' : 'cuBLAS';
+  (cublas === undefined || hasCompiler ? test : test.skip)(`weights of ${weights} on a device, by ${by} (seed ${seed})`, (t) => {
+    const device = new MockDevice({ memoryBytes: 2 ** 28, hasGarbage: true });
+    const { actual, expected } = logitsOf(seed, weights, 1, 'float32', device.driver, { cublas: cublas?.() ?? 'off' });
+    compare(t, actual, expected, tolerance);
+    device.assertNoLeaks();
+    device.close();
   });
 }

@@ -8,6 +8,7 @@ import test from 'ava';
 import {
   KvCache, NaiveScheduler, OfflineScheduler, randomSampler, type GenerationRequest, type KvCacheOptions,
 } from 'virtual-kv';
+import { MockDevice } from 'virtual-kv/testing';
 
 import { LlamaEngine } from '../../build-examples/llama/engine.js';
 import { LlamaModel } from '../../build-examples/llama/model.js';
@@ -61,6 +62,23 @@ test('it tells a story and knows what it told', async (t) => {
   const lost = /(\w+) ball/.exec(story!)![1]!;
   const { texts: [answer] } = await answersTo([request([...asked, { role: 'assistant', content: story! }, user('What did Mia lose?')])], NaiveScheduler);
   t.is(answer, `Mia lost the ${lost} ball.`);
+});
+
+test('on a device it tells the same, and engines on one device share its weights', async (t) => {
+  const asked = [request([user('Tell me a story about a fox named Mia and a red ball.')], { maxNewTokens: 50 })];
+  const { texts: expected } = await answersTo(asked, NaiveScheduler);
+  const device = new MockDevice({ memoryBytes: 2 ** 28, granularityBytes: 65_536 });
+  const first = model.acquirePlace(device.driver);
+  t.is(model.acquirePlace(device.driver), first);
+  model.releasePlace(device.driver);
+  const { livePages } = device.driver.memory();
+  const { texts } = await answersTo(asked, OfflineScheduler, { driver: device.driver });
+  t.deepEqual(texts, expected);
+  t.is(device.driver.memory().livePages, livePages);
+  model.releasePlace(device.driver);
+  t.is(device.driver.memory().livePages, 0);
+  device.assertNoLeaks();
+  device.close();
 });
 
 test('every scheduler gives the same tokens, with and without the prefix cache', async (t) => {

@@ -4,12 +4,14 @@
 
 import test, { type ExecutionContext } from 'ava';
 
-import { layoutKinds, type LayoutKind } from 'virtual-kv';
+import { layoutKinds, type DenseKernelsOptions, type LayoutKind } from 'virtual-kv';
 import { MockDevice } from 'virtual-kv/testing';
 
 import { Random } from '../../dist/random.js';
+import { fakeCublas } from '../helpers/fake-cublas.js';
 import { LlamaWorld, mostLikely, pageBytes, type Member, type WorldOptions } from '../helpers/llama-world.js';
 import { randomLlama, type LlamaSizes } from '../helpers/made-llama.js';
+import { hasCompiler } from '../helpers/native-probe.js';
 import { seedOf } from '../helpers/seed.js';
 
 const scale = Number(process.env['VKV_TEST_SCALE'] ?? 1);
@@ -33,10 +35,12 @@ for (const layout of layoutKinds) {
     comeInAllWays(t, seed, layout);
   });
 
-  for (const streams of ['immediate', 'manual'] as const) {
-    test(`so it is on a device, ${layout}, ${streams} streams (seed ${seed})`, (t) => {
+  for (const [streams, products] of [['immediate', 'our own'], ['manual', 'our own'], ['immediate', "cuBLAS's"]] as const) {
+    const declare = products === 'our own' || hasCompiler ? test : test.skip;
+    declare(`so it is on a device, ${layout}, ${streams} streams, products ${products} (seed ${seed})`, (t) => {
       const device = new MockDevice({ granularityBytes: pageBytes, memoryBytes: 2 ** 28, hasGarbage: true, streams });
-      comeInAllWays(t, seed, layout, { driver: device.driver });
+      const cublas = products === 'our own' ? 'off' : fakeCublas();
+      comeInAllWays(t, seed, layout, { driver: device.driver }, { cublas, workspaceBytes: pageBytes });
       device.assertNoLeaks();
       device.close();
     });
@@ -44,9 +48,11 @@ for (const layout of layoutKinds) {
 }
 
 /** One text is computed, others begin like it: beside it, in its slot after it, and forked from it. */
-function comeInAllWays(t: ExecutionContext, seed: number, layout: LayoutKind, options: WorldOptions = {}): void {
+function comeInAllWays(
+  t: ExecutionContext, seed: number, layout: LayoutKind, options: WorldOptions = {}, dense: DenseKernelsOptions = {},
+): void {
   const random = new Random(seed);
-  const world = new LlamaWorld(t, randomLlama(random, shapeOf(layout, 2, 4, 2)), { layout, ...options });
+  const world = new LlamaWorld(t, randomLlama(random, shapeOf(layout, 2, 4, 2)), { layout, ...options }, dense);
   const text = randomText(random, 100);
   const first = world.acquire(text);
   world.finish(first);
