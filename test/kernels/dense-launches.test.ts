@@ -3,24 +3,23 @@
 
 import test from 'ava';
 
-import { DenseKernels, type FloatBuffer, type RowDtype, type Weight } from 'virtual-kv';
+import { DenseKernels, type Weight } from 'virtual-kv';
 import { MockDevice, type MockCall, type MockDeviceOptions } from 'virtual-kv/testing';
 
 import { Random } from '../../dist/random.js';
+import { DenseWorld } from '../helpers/dense-world.js';
 import { DeviceFloats } from '../helpers/device-floats.js';
-import { roundTo, toRows } from '../helpers/floats.js';
 import { nativeOf } from '../helpers/native-of.js';
 import { seedOf } from '../helpers/seed.js';
 
 const scale = Number(process.env['VKV_TEST_SCALE'] ?? 1);
-const dtypes: readonly RowDtype[] = ['float32', 'float16', 'bfloat16'];
 const tolerance = 1e-5;
 
 const openDevice = (options: MockDeviceOptions = {}): MockDevice =>
   new MockDevice({ granularityBytes: 65_536, memoryBytes: 2 ** 28, hasGarbage: true, ...options });
 
-function randomFloats(random: Random, length: number, dtype: RowDtype = 'float32'): number[] {
-  return Array.from({ length }, () => roundTo(dtype, 2 * random.next() - 1));
+function randomFloats(random: Random, length: number): Float32Array {
+  return Float32Array.from({ length }, () => 2 * random.next() - 1);
 }
 
 /** The larger of 1 and the largest expected value is what errors are held against. */
@@ -39,63 +38,14 @@ for (const streams of ['immediate', 'manual'] as const) {
     const random = new Random(seed);
     const pick = <T>(choices: readonly T[]): T => choices[random.integer(choices.length)]!;
     const device = openDevice({ streams });
-    const cpu = new DenseKernels();
-    const gpu = new DenseKernels({ driver: device.driver });
-    t.is(gpu.target, 'sm_90');
+    const world = new DenseWorld(t, device.driver, random);
+    t.is(world.dense.target, 'sm_90');
     for (let round = 0; round < 25 * scale; round += 1) {
-      const memory = new DeviceFloats(device.driver);
-      const put = (values: Float32Array | Uint16Array): bigint => memory.put(values, pick([0, 0, 4]));
-      const same = (actual: FloatBuffer, expected: Float32Array, about: string): void => {
-        t.true(worstOf(memory.read(actual as bigint, expected.length), expected) < tolerance, `round ${round}: ${about}`);
-      };
-      const [rows, heads, dim] = [pick([1, 2, 3, 4, 7, 8, 20, 70]), pick([1, 2, 3]), 2 * pick([1, 3, 8, 32])];
-      const width = heads * dim;
-      const values = Float32Array.from(randomFloats(random, rows * width));
-      const input = put(values);
-
-      const products = Array.from({ length: pick([1, 3]) }, () => {
-        const [outputs, dtype, mode] = [pick([1, 15, 16, 50]), pick(dtypes), pick(['add', 'replace'] as const)];
-        const data = toRows(dtype, randomFloats(random, outputs * width, dtype));
-        const bias = pick([undefined, Float32Array.from(randomFloats(random, outputs))]);
-        const weight: Weight = { data, dtype, outputs, inputs: width };
-        return { weight, bias, output: Float32Array.from(randomFloats(random, rows * outputs)), mode };
-      });
-      const onDevice = products.map(({ weight, bias, output, mode }) => ({
-        weight: { ...weight, data: put(weight.data as Float32Array) }, bias: bias && put(bias), output: put(output), mode,
-      }));
-      cpu.multiply(values, rows, ...products);
-      gpu.multiply(input, rows, ...onDevice);
-      onDevice.forEach(({ output }, index) => same(output, products[index]!.output, `${rows} × ${width}, product ${index}`));
-
-      const norm = { weight: Float32Array.from(randomFloats(random, width)), width, epsilon: 1e-5 };
-      const normalized = new Float32Array(rows * width);
-      const output = pick([input, put(normalized)]);
-      cpu.normalize(values, rows, norm, normalized);
-      gpu.normalize(input, rows, { ...norm, weight: put(norm.weight) }, output);
-      same(output, normalized, 'normalize');
-
-      const positions = Int32Array.from({ length: rows }, () => random.integer(9));
-      const table = Float32Array.from(randomFloats(random, 9 * dim));
-      cpu.rotate(normalized, rows, { heads, dim }, positions, table);
-      gpu.rotate(output, rows, { heads, dim }, positions, put(table));
-      same(output, normalized, 'rotate');
-
-      const up = Float32Array.from(randomFloats(random, rows * width));
-      cpu.gate(normalized, up, rows * width, normalized);
-      gpu.gate(output, put(up), rows * width, output);
-      same(output, normalized, 'gate');
-
-      const dtype = pick(dtypes);
-      const data = toRows(dtype, randomFloats(random, 11 * width, dtype));
-      const tokens = Int32Array.from({ length: rows }, () => random.integer(11));
-      const embedded = new Float32Array(rows * width);
-      const gathered = put(embedded);
-      cpu.gather({ data, dtype, outputs: 11, inputs: width }, tokens, rows, embedded);
-      gpu.gather({ data: put(data), dtype, outputs: 11, inputs: width }, tokens, rows, gathered);
-      t.deepEqual(memory.read(gathered, rows * width), embedded, `round ${round}: gather`);
-      memory.close();
+      const rows = pick([1, 2, 3, 4, 7, 8, 20, 70]);
+      world.multiply(rows, pick([1, 2, 8, 48, 100, 264]), Array.from({ length: pick([1, 3]) }, () => pick([1, 15, 16, 50])));
+      world.transform(rows, pick([1, 2, 3]), 2 * pick([1, 3, 8, 32]));
     }
-    gpu.close();
+    world.close();
     device.assertNoLeaks();
     device.close();
   });
@@ -112,8 +62,8 @@ test('rows beyond one launch take more, with their tokens and positions', (t) =>
   };
   const rows = 4100;
   const random = new Random(1);
-  const weight: Weight = { data: Float32Array.from(randomFloats(random, 6)), dtype: 'float32', outputs: 3, inputs: 2 };
-  const table = Float32Array.from(randomFloats(random, 5 * 2));
+  const weight: Weight = { data: randomFloats(random, 6), dtype: 'float32', outputs: 3, inputs: 2 };
+  const table = randomFloats(random, 5 * 2);
   const indices = Int32Array.from({ length: rows }, () => random.integer(5));
   const [embedded, product] = [new Float32Array(2 * rows), new Float32Array(3 * rows)];
   const [input, output] = [memory.put(embedded), memory.put(product)];

@@ -1,0 +1,81 @@
+// The reference engine with the model of this repository on the device and on the CPU: the likeliest tokens of some texts have to be
+// the same, by our own kernels; how fast, by those and by cuBLAS. It writes tokens, not text: no tokenizer is needed.
+
+import { createRequire } from 'node:module';
+import path from 'node:path';
+import { fileURLToPath } from 'node:url';
+
+const root = path.resolve(path.dirname(fileURLToPath(import.meta.url)), '..', '..');
+const require = createRequire(import.meta.url);
+const promptTokens = 64;
+
+/** Texts that begin at different places of the vocabulary; the first token begins a text. */
+function texts(vocabularyTokens, count) {
+  return Array.from({ length: count }, (_, text) =>
+    Array.from({ length: promptTokens }, (_, at) => at === 0 ? 0 : 5 + ((text * 131 + at * (17 + text)) % (vocabularyTokens - 5))));
+}
+
+/** The tokens that follow each text, and the milliseconds of prefilling and decoding. */
+function generate(driver, { KvCache }, { model, engineOf, newTokens }) {
+  const prompts = texts(model.config.vocabularyTokens, 4);
+  const cache = new KvCache({
+    model: model.shape('float32'), slots: prompts.length, maxTokens: promptTokens + newTokens, memoryBudgetBytes: 2 ** 28, driver, prefixCache: 'off',
+  });
+  const engine = engineOf(cache);
+  const sequences = prompts.map(() => cache.acquire());
+  const batch = cache.createBatch();
+  const answers = prompts.map(() => []);
+  const step = (tokens) => {
+    batch.clear();
+    sequences.forEach((sequence, index) => batch.add(sequence, tokens[index].length));
+    cache.prepare(batch);
+    const begin = performance.now();
+    const { logits } = engine[tokens[0].length === 1 ? 'decode' : 'prefill']({
+      length: prompts.length, slots: Int32Array.from(sequences, ({ slot }) => slot), positions: Int32Array.from(sequences, ({ length }) => length),
+      tokenCounts: Int32Array.from(tokens, ({ length }) => length), tokens: Int32Array.from(tokens.flat()),
+      wantsLogits: new Uint8Array(prompts.length).fill(1),
+    });
+    const ms = performance.now() - begin;
+    cache.commit(batch);
+    const width = engine.vocabularyTokens;
+    answers.forEach((answer, index) => {
+      const row = logits.subarray(index * width, (index + 1) * width);
+      answer.push(row.reduce((best, logit, token) => logit > row[best] ? token : best, 0));
+    });
+    return ms;
+  };
+  const prefillMs = step(prompts);
+  let decodeMs = 0;
+  for (let at = 1; at < newTokens; at += 1) decodeMs += step(answers.map((answer) => [answer.at(-1)]));
+  const { target } = engine;
+  for (const sequence of sequences) sequence.release();
+  engine.close();
+  cache.close();
+  return { target, answers, prefillMs, decodeMs };
+}
+
+/** Rows for a table, and whether the device's tokens were the CPU's. */
+export function runEngine(driver, api) {
+  const { LlamaEngine } = require(path.join(root, 'build-examples', 'llama', 'engine.js'));
+  const { LlamaModel } = require(path.join(root, 'build-examples', 'llama', 'model.js'));
+  const folder = path.join(root, 'examples', 'llama', 'storyteller');
+  const newTokens = driver.memory().totalBytes < 8 * 2 ** 30 ? 8 : 64;
+  const run = (on, cublas) => {
+    const model = new LlamaModel(folder, { cublas });
+    const use = { model, engineOf: (cache) => new LlamaEngine({ model, cache }), newTokens };
+    generate(on, api, { ...use, newTokens: 2 }); // the compiler's turn
+    return generate(on, api, use);
+  };
+  const host = api.Driver.open('host');
+  const expected = run(host, 'off');
+  host.close();
+  const [own, cublas] = [run(driver, 'off'), run(driver, process.env.VKV_CUBLAS ?? 'auto')];
+  const sequences = expected.answers.length;
+  const table = [expected, own, cublas].map(({ target, answers, prefillMs, decodeMs }) => ({
+    'on': target, 'prefill tokens/s': (sequences * promptTokens) / prefillMs * 1e3,
+    'decode tokens/s': (sequences * (newTokens - 1)) / decodeMs * 1e3,
+    'tokens as the CPU\'s': answers.flat().filter((token, at) => token === expected.answers.flat()[at]).length,
+    'of': sequences * newTokens,
+  }));
+  return { table, isSame: table[1]['tokens as the CPU\'s'] === table[1].of };
+}
