@@ -15,7 +15,7 @@ import type { Generation, GenerationResult } from './generation.js';
 import { Pass } from './pass.js';
 import type { ReadSchedulerOptions } from './scheduler-options.js';
 import { TenantShares } from './tenant-shares.js';
-import { noTotals } from './totals.js';
+import { countStart, noTotals } from './totals.js';
 import { WaitingList } from './waiting-list.js';
 
 export class ContinuousBatching {
@@ -65,6 +65,7 @@ export class ContinuousBatching {
    */
   async step(): Promise<void> {
     this.#dropEnded();
+    this.#keepOrder();
     this.#admit();
     if (!this.#prepare()) return;
     try {
@@ -104,6 +105,16 @@ export class ContinuousBatching {
     this.#removeEnded();
   }
 
+  /** Tenants' shares grow with every step, and with them the order may change. */
+  #keepOrder(): void {
+    const { order } = this.#options;
+    for (let at = 1; at < this.#running.length; at += 1) {
+      if (order(this.#running[at - 1]!, this.#running[at]!) < 0) continue;
+      this.#running.sort(order);
+      return;
+    }
+  }
+
   /** Starts waiting requests while there are slots, memory, and prefill tokens in this step that no earlier prompt takes. */
   #admit(): void {
     const { order, maxBatch, prefillTokensPerStep } = this.#options;
@@ -118,7 +129,8 @@ export class ContinuousBatching {
       if (prefillTokens >= prefillTokensPerStep) return;
       if (hasRoom && this.#start(next)) continue;
       const last = this.#running.at(-1);
-      if (last === undefined || last.urgency >= next.urgency) return;
+      // An order of one's own need not look at urgency: nobody gives way to whom it puts behind him.
+      if (last === undefined || last.urgency >= next.urgency || order(last, next) < 0) return;
       this.#preempt(last);
       this.#isFull = false;
     }
@@ -150,7 +162,7 @@ export class ContinuousBatching {
       return true;
     }
     this.#waiting.remove(generation);
-    this.#count(generation);
+    countStart(this.totals, generation);
     if (!this.#skipPrefill(generation)) return true;
     this.#running.push(generation);
     this.#running.sort(this.#options.order);
@@ -171,13 +183,6 @@ export class ContinuousBatching {
       this.#fail(generation, error as Error);
     }
     return generation.sequence !== undefined;
-  }
-
-  #count({ preemptions, promptTokens, cachedTokens, lostTokens, length }: Generation): void {
-    this.totals.recomputedTokens += Math.max(0, lostTokens - length);
-    if (preemptions > 0) return;
-    this.totals.promptTokens += promptTokens;
-    this.totals.cachedTokens += cachedTokens;
   }
 
   /** Memory for the step, from those last in order if there is none other. False: there is nothing to run. */
@@ -260,9 +265,7 @@ export class ContinuousBatching {
   }
 
   #giveUp(generation: Generation): void {
-    generation.lostTokens = generation.length;
-    generation.release();
-    generation.preemptions += 1;
+    generation.giveUp();
     this.totals.preemptions += 1;
     this.#waiting.add(generation);
   }

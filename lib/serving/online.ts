@@ -61,9 +61,9 @@ export class OnlineScheduler {
    * options; then nothing has changed. Whatever happens later ends the stream.
    */
   submit(request: GenerationRequest): TokenStream {
-    const read = readRequest('OnlineScheduler.submit', request);
+    const { cache, engine, now } = this.#options;
+    const read = readRequest('OnlineScheduler.submit', request, engine.vocabularyTokens);
     this.#checkOpen('submit a request');
-    const { cache, now } = this.#options;
     checkFits(read, cache.layout, cache.pool);
     const { waitingRequests } = this.#batching;
     if (waitingRequests >= this.#maxWaiting) {
