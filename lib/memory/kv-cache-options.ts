@@ -83,9 +83,11 @@ export function readKvCacheOptions(options: KvCacheOptions) {
   return read;
 }
 
+export type ReadKvCacheOptions = ReturnType<typeof readKvCacheOptions>;
+
 /** The pool that was given, or a new one of the cache's own. */
 export function openPool(
-  { pool, memoryBudgetBytes, driver, pageBytes }: ReturnType<typeof readKvCacheOptions>,
+  { pool, memoryBudgetBytes, driver, pageBytes }: ReadKvCacheOptions,
 ): { pool: PagePool; isOwn: boolean } {
   if (pool !== undefined) return { pool, isOwn: false };
   if (memoryBudgetBytes === undefined) {
