@@ -88,10 +88,10 @@ export class KvCache {
       ...memory, cache: this, options: read.prefixCache, checkOpen: (operation) => this.#checkOpen(operation),
       release: (slot) => this.#release(slot, undefined),
     });
-    const { index, shared, texts, groups, sharing } = this.prefixes;
-    this.#supply = new RowSupply({ ...memory, cached: sharing, policy: read.reclaim });
+    const { index, shared, texts, groups, idlePrefixes, sharing } = this.prefixes;
+    this.#supply = new RowSupply({ ...memory, cached: idlePrefixes, policy: read.reclaim });
     const parts = {
-      ...memory, index, shared, texts, groups, sharing, supply: this.#supply, retirement: this.#retirement, late: this.#late,
+      ...memory, index, shared, texts, groups, idlePrefixes, sharing, supply: this.#supply, retirement: this.#retirement, late: this.#late,
     };
     const admission = new Admission({ ...parts, placement: read.placement });
     const eagerRows = Math.min(read.eagerRows, this.layout.maxRows);
