@@ -59,11 +59,11 @@ function compute(cache: KvCache, tokens: readonly number[]): Sequence {
 const memoryOf = (sequence: Sequence, tensor = 0): Float32Array =>
   sequence.view(tensor).subarray(0, sequence.length * WIDTH) as Float32Array;
 
-/** One token of an input, as onnxruntime reads it. */
+/** The different elements of one token of an input, as onnxruntime reads it. */
 async function readToken(input: OnnxTensor, token: number): Promise<readonly number[]> {
   const index = new onnxruntime.Tensor('int64', BigInt64Array.of(BigInt(token)), []);
   const { output } = await session.run({ data: input, token: index });
-  return [...output!.data as Float32Array];
+  return [...new Set(output!.data as Float32Array)];
 }
 
 const tensorOf = (data: Float32Array): OnnxTensor =>
@@ -85,7 +85,7 @@ run(`onnxruntime reads what the cache holds when it runs, in whichever sequence 
   const input = tensorOf(memoryOf(second));
   for (const value of [1, 2]) {
     memoryOf(first).fill(value, 95 * WIDTH, 96 * WIDTH);
-    t.deepEqual(await readToken(input, 95), new Array(WIDTH).fill(value));
+    t.deepEqual(await readToken(input, 95), [value]);
   }
 });
 
@@ -101,7 +101,7 @@ run(`onnxruntime copies no input, and a copy would be noticed${suffix}`, async (
     memory.fill(3 + tensor, memory.length - WIDTH);
     let read: readonly number[] = [];
     const bytes = await growth(async () => { read = await readToken(tensorOf(memory), LARGE_TOKENS - 1); });
-    t.deepEqual(read, new Array(WIDTH).fill(3 + tensor));
+    t.deepEqual(read, [3 + tensor]);
     t.true(bytes < LARGE_BYTES / 2, `an input of ${LARGE_BYTES / MiB} MiB took ${bytes / MiB} MiB: it was copied`);
     t.log(`tensor ${tensor}: ${(bytes / MiB).toFixed(1)} MiB for an input of ${LARGE_BYTES / MiB} MiB`);
   }
