@@ -3,12 +3,12 @@
 
 import { createError } from '../errors/index.js';
 import type { PrefixIndex } from '../policy/prefix/prefix-index.js';
-import type { IdlePrefixes } from './idle-prefixes.js';
+import type { IdlePrefixes } from './prefix/idle-prefixes.js';
 import type { LateErrors } from './late-errors.js';
 import type { Layout } from './layout.js';
 import type { NativeCache, NativeCacheCounters } from './native.js';
 import type { PagePool } from './page-pool.js';
-import type { PrefixSharing } from './prefix-sharing.js';
+import type { PrefixSharing } from './prefix/prefix-sharing.js';
 import type { RowSupply } from './row-supply.js';
 import type { SlotLeases } from './slot-leases.js';
 import { slotStates, type SlotTable } from './slot-table.js';

@@ -11,14 +11,14 @@ import type { PrefixIndex } from '../policy/prefix/prefix-index.js';
 import type { PrefixPath } from '../policy/prefix/prefix-path.js';
 import type { RowArithmetic } from '../policy/prefix/row-arithmetic.js';
 import type { IdleSlots } from '../policy/idle-slots.js';
-import type { IdlePrefixes } from './idle-prefixes.js';
+import type { IdlePrefixes } from './prefix/idle-prefixes.js';
 import type { Layout } from './layout.js';
 import type { LateErrors } from './late-errors.js';
 import type { NativeCache } from './native.js';
-import type { PrefixSharing } from './prefix-sharing.js';
+import type { PrefixSharing } from './prefix/prefix-sharing.js';
 import type { RowSupply } from './row-supply.js';
-import type { SequenceTexts } from './sequence-texts.js';
-import type { SharedRows } from './shared-rows.js';
+import type { SequenceTexts } from './prefix/sequence-texts.js';
+import type { SharedRows } from './prefix/shared-rows.js';
 import type { SlotTable } from './slot-table.js';
 
 export interface AdmissionParts {

@@ -8,7 +8,7 @@ import type { Driver } from './driver.js';
 import { layoutKinds, type LayoutKind } from './layout.js';
 import type { ModelShape } from './model-shape.js';
 import { driverField, PagePool } from './page-pool.js';
-import { prefixCacheField, readPrefixCacheOptions, type PrefixCacheOptions } from './prefix-options.js';
+import { prefixCacheField, readPrefixCacheOptions, type PrefixCacheOptions } from './prefix/prefix-options.js';
 import { createError } from '../errors/index.js';
 
 export interface KvCacheOptions {

@@ -19,7 +19,7 @@ import { computeLayout, type Layout, type TensorPlacement } from './layout.js';
 import type { NativeCache } from './native.js';
 import { openNativeCache } from './open-native-cache.js';
 import type { PagePool } from './page-pool.js';
-import { Prefixes } from './prefixes.js';
+import { Prefixes } from './prefix/prefixes.js';
 import { Retirement } from './retirement.js';
 import { Room } from './room.js';
 import { RowSupply } from './row-supply.js';

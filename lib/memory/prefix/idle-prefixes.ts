@@ -5,16 +5,16 @@
 // Invariants: what an idle slot maps is either listed content or its alone, except while it is `overfull`; a row that the
 // index holds is kept by the addon.
 
-import type { DroppedRows } from '../policy/prefix/dropped-rows.js';
-import type { PrefixIndex } from '../policy/prefix/prefix-index.js';
+import type { DroppedRows } from '../../policy/prefix/dropped-rows.js';
+import type { PrefixIndex } from '../../policy/prefix/prefix-index.js';
 import { IdleContents } from './idle-contents.js';
-import type { Layout } from './layout.js';
-import type { NativeCache } from './native.js';
-import type { PagePool } from './page-pool.js';
+import type { Layout } from '../layout.js';
+import type { NativeCache } from '../native.js';
+import type { PagePool } from '../page-pool.js';
 import type { SharedRows } from './shared-rows.js';
-import { sharedTails, type SlotTable } from './slot-table.js';
-import { unmapRows } from './unmap-rows.js';
-import type { SlotViews } from './views.js';
+import { sharedTails, type SlotTable } from '../slot-table.js';
+import { unmapRows } from '../unmap-rows.js';
+import type { SlotViews } from '../views.js';
 
 export interface IdlePrefixesParts {
   readonly native: NativeCache;

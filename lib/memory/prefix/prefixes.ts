@@ -1,18 +1,18 @@
 // Prefixes: the prefix cache of a KvCache, as its users see it: what is cached of a prompt and why not more, hit rates, reset,
 // and the namespace that a change of weights changes. `KvCache.acquire` uses it by itself; nothing here needs to be called.
 
-import { createError } from '../errors/index.js';
-import { boolean, readOptions, withDefault } from '../options.js';
-import { prefixDomain, type PrefixDomain } from '../policy/prefix/domain.js';
-import { PrefixIndex } from '../policy/prefix/prefix-index.js';
-import type { PrefixExplanation } from '../policy/prefix/prefix-explanation.js';
-import { PrefixTexts, type PromptItem } from '../policy/prefix/prefix-text.js';
-import { rowArithmetic, type RowArithmetic } from '../policy/prefix/row-arithmetic.js';
-import { readPromptOptions, type PromptOptions, type ReadAcquireOptions } from './acquire-options.js';
-import type { Admitted, Prompt } from './admission.js';
+import { createError } from '../../errors/index.js';
+import { boolean, readOptions, withDefault } from '../../options.js';
+import { prefixDomain, type PrefixDomain } from '../../policy/prefix/domain.js';
+import { PrefixIndex } from '../../policy/prefix/prefix-index.js';
+import type { PrefixExplanation } from '../../policy/prefix/prefix-explanation.js';
+import { PrefixTexts, type PromptItem } from '../../policy/prefix/prefix-text.js';
+import { rowArithmetic, type RowArithmetic } from '../../policy/prefix/row-arithmetic.js';
+import { readPromptOptions, type PromptOptions, type ReadAcquireOptions } from '../acquire-options.js';
+import type { Admitted, Prompt } from '../admission.js';
 import { externalKeys } from './external-key.js';
 import { IdlePrefixes, type IdlePrefixesParts } from './idle-prefixes.js';
-import type { Layout } from './layout.js';
+import type { Layout } from '../layout.js';
 import { blockTokensField } from './prefix-block-keys.js';
 import { PrefixEvents } from './prefix-events.js';
 import type { ReadPrefixCacheOptions } from './prefix-options.js';
@@ -20,7 +20,7 @@ import { PrefixSharing } from './prefix-sharing.js';
 import { PrefixStatistics, type PrefixMetrics } from './prefix-statistics.js';
 import { SequenceTexts } from './sequence-texts.js';
 import { SharedRows } from './shared-rows.js';
-import { slotStates } from './slot-table.js';
+import { slotStates } from '../slot-table.js';
 
 export interface PrefixLookup {
   /** Tokens of the prompt that `acquire` would find now. One is left to compute, unless a value is kept for the whole prompt. */

@@ -4,17 +4,17 @@
 //
 // Invariant: no slot writes to a row that another slot maps, or behind whose written tokens another text goes on.
 
-import { createError } from '../errors/index.js';
-import type { PrefixIndex } from '../policy/prefix/prefix-index.js';
-import type { RowArithmetic } from '../policy/prefix/row-arithmetic.js';
+import { createError } from '../../errors/index.js';
+import type { PrefixIndex } from '../../policy/prefix/prefix-index.js';
+import type { RowArithmetic } from '../../policy/prefix/row-arithmetic.js';
 import type { IdlePrefixes } from './idle-prefixes.js';
-import type { Layout } from './layout.js';
-import type { NativeCache } from './native.js';
+import type { Layout } from '../layout.js';
+import type { NativeCache } from '../native.js';
 import type { SequenceText, SequenceTexts } from './sequence-texts.js';
 import type { SharedRows } from './shared-rows.js';
-import { sharedTails, slotStates, type SlotTable } from './slot-table.js';
-import { unmapRows } from './unmap-rows.js';
-import type { SlotViews } from './views.js';
+import { sharedTails, slotStates, type SlotTable } from '../slot-table.js';
+import { unmapRows } from '../unmap-rows.js';
+import type { SlotViews } from '../views.js';
 
 export interface SharingParts {
   readonly native: NativeCache;

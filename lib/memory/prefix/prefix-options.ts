@@ -1,11 +1,11 @@
 // The options of prefix caching in a KvCache: meaning, unit, range and default of each, and how they are read.
 
-import { createError } from '../errors/index.js';
+import { createError } from '../../errors/index.js';
 import {
   boolean, callable, integer, optional, readOptions, string, withDefault, type Field, type FieldSpec, type OptionsOf,
-} from '../options.js';
-import { adaptive } from '../policy/prefix/adaptive.js';
-import type { EvictionPolicyFactory } from '../policy/prefix/eviction-policy.js';
+} from '../../options.js';
+import { adaptive } from '../../policy/prefix/adaptive.js';
+import type { EvictionPolicyFactory } from '../../policy/prefix/eviction-policy.js';
 import { blockTokensField, defaultBlockTokens } from './prefix-block-keys.js';
 
 export interface PrefixCacheOptions {
