@@ -1,7 +1,7 @@
 // ContinuousBatching: many requests through one engine, a step at a time. A step is one forward pass: it admits who may
 // start, plans a token for every sequence that decodes and chunks for prompts, makes room, calls the engine, and hands out
 // tokens. The schedulers feed it and decide when to step. For one thread; nothing may be called while a step runs but
-// `enqueue`.
+// `enqueue` and `dropWaiting`.
 //
 // Invariants: who runs has a slot, and the running are in order; whoever gives way waits under his old number; every request
 // that was enqueued ends exactly once, with a result or an error.
@@ -90,19 +90,27 @@ export class ContinuousBatching {
     this.#isFull = false;
   }
 
+  /** Ends whoever waits and was aborted or is too late: he holds nothing that a running step needs. */
+  dropWaiting(): void {
+    const nowMs = this.#options.now();
+    this.#waiting.removeIf((generation) => this.#isOver(generation, nowMs));
+  }
+
   /** Ends whoever was aborted or is too late, and puts back whoever lost his slot (`prefixes.reset` with `preempt`). */
   #dropEnded(): void {
+    this.dropWaiting();
     const nowMs = this.#options.now();
-    const isOver = (generation: Generation): boolean => {
-      const error = generation.refusalAt(nowMs);
-      if (error !== undefined) this.#fail(generation, error);
-      return error !== undefined;
-    };
-    this.#waiting.removeIf(isOver);
     for (const generation of this.#running) {
-      if (!isOver(generation) && generation.sequence!.isReleased) this.#giveUp(generation);
+      if (!this.#isOver(generation, nowMs) && generation.sequence!.isReleased) this.#giveUp(generation);
     }
     this.#removeEnded();
+  }
+
+  /** Whether a request was aborted or is too late; then it has ended with that. */
+  #isOver(generation: Generation, nowMs: number): boolean {
+    const error = generation.refusalAt(nowMs);
+    if (error !== undefined) this.#fail(generation, error);
+    return error !== undefined;
   }
 
   /** Tenants' shares grow with every step, and with them the order may change. */
@@ -119,6 +127,7 @@ export class ContinuousBatching {
   #admit(): void {
     const { order, maxBatch, prefillTokensPerStep } = this.#options;
     const isReady = (generation: Generation): boolean => this.#admission.isReady(generation, this.#running);
+    if (this.#running.length === 0) this.#isFull = false;
     while (this.#waiting.length > 0) {
       const hasRoom = this.#running.length === 0 || (!this.#isFull && this.#running.length < maxBatch);
       if (!hasRoom && !this.#hasLessUrgent()) return;
@@ -283,9 +292,9 @@ export class ContinuousBatching {
   }
 
   #end(generation: Generation): void {
+    if (generation.sequence !== undefined) this.#isFull = false;
     generation.release();
     this.#shares.leave(generation.tenant, generation.share!);
-    this.#isFull = false;
   }
 
   /** Those without a sequence run no more: they have ended, or wait again. */

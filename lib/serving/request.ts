@@ -24,7 +24,7 @@ export interface GenerationRequest extends Prompt {
   readonly urgency?: number | undefined;
   /** Ms from submission after which it fails with KV_DEADLINE_EXCEEDED, waiting or running. Default: none. */
   readonly deadlineMs?: number | undefined;
-  /** Fails it with KV_ABORTED after the running step. */
+  /** Fails it with KV_ABORTED after the running step; it leaves a full queue at once. */
   readonly signal?: AbortSignal | undefined;
 }
 

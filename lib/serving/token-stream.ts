@@ -55,7 +55,7 @@ export class TokenStream implements AsyncIterableIterator<number> {
     return Promise.resolve({ done: true, value: undefined });
   }
 
-  /** The request ends with KV_ABORTED after the running step, unless it has ended before. */
+  /** The request ends with KV_ABORTED: at once while it waits, else after the running step. Nothing happens once it has ended. */
   cancel(): void {
     if (this.#state === 'open') this.#cancel();
   }

@@ -20,7 +20,7 @@ const scale = Number(process.env['VKV_TEST_SCALE'] ?? 1);
 const seed = seedOf('llama soak');
 
 test(`300 requests end with the right tokens or a typed error, and leave nothing (seed ${seed})`, async (t) => {
-  t.timeout(120_000);
+  t.timeout(120_000 * Math.max(1, scale));
   const random = new Random(seed);
   const load = new LlamaLoad({ random, layers: [1, 2] });
   const { model, layout, plain } = load;

@@ -82,7 +82,7 @@ async function serve({ t, random, watched }: Run, scheduler: OnlineScheduler, re
 
 const seed = seedOf('serving truth');
 test(`what any scheduler reads and answers is what no cache computes (seed ${seed})`, async (t) => {
-  t.timeout(120_000);
+  t.timeout(120_000 * Math.max(1, scale));
   const random = new Random(seed);
   const sums: Record<string, number> = { ties: 0 };
   for (let round = 0; round < Math.ceil(5 * scale); round += 1) {

@@ -11,6 +11,17 @@ import { assertAnswer, collect, promptOf, resultOf, servingTests } from './servi
 
 const knownLists = [NaiveScheduler, OfflineScheduler] as const;
 
+function asEngine(engine: PatternEngine): Engine {
+  return { vocabularyTokens, prefill: (pass) => engine.prefill(pass), decode: (pass) => engine.decode(pass) };
+}
+
+/** An engine whose prefill answers when it is told to. */
+function heldEngine(engine: PatternEngine): { readonly held: Engine; readonly answer: () => void } {
+  let answer = (): void => {};
+  const answered = new Promise<void>((resolve) => { answer = resolve; });
+  return { held: { ...asEngine(engine), prefill: (pass) => answered.then(() => engine.prefill(pass)) }, answer };
+}
+
 servingTests('items that cannot be are refused by submit, and harm nobody', {}, async ({ t, cache, engine }) => {
   const scheduler = new OnlineScheduler({ cache, engine, minPendingTokens: 1 });
   const request = { tokens: promptOf(60), maxNewTokens: 20 };
@@ -53,10 +64,8 @@ servingTests('two reads of a stream at once get a token each', {}, async ({ t, c
 });
 
 servingTests('a read that waits is over when its reader leaves, whatever the engine does', {}, async ({ t, cache, engine }) => {
-  let answer = (): void => {};
-  const answered = new Promise<void>((resolve) => { answer = resolve; });
-  const slow: Engine = { ...asEngine(engine), prefill: (pass) => answered.then(() => engine.prefill(pass)) };
-  const scheduler = new OnlineScheduler({ cache, engine: slow });
+  const { held, answer } = heldEngine(engine);
+  const scheduler = new OnlineScheduler({ cache, engine: held });
   const stream = scheduler.submit({ tokens: promptOf(30), maxNewTokens: 3 });
   const read = stream.next();
   await turn();
@@ -129,10 +138,6 @@ for (const scheduler of knownLists) {
       await t.throwsAsync(collect(new scheduler({ cache, engine }).run(requests as never)), { code: 'KV_INVALID_OPTION' });
     }
   });
-}
-
-function asEngine(engine: PatternEngine): Engine {
-  return { vocabularyTokens, prefill: (pass) => engine.prefill(pass), decode: (pass) => engine.decode(pass) };
 }
 
 servingTests('whatever an engine throws or answers, its requests end with KV_ENGINE_FAILED', {}, async ({ t, cache, engine }) => {
@@ -238,4 +243,39 @@ servingTests('close waits for the pass that runs, and its cache can be closed ri
   t.is(passes, 0);
   for (const { result } of streams) await t.throwsAsync(result, { code: 'KV_CLOSED' });
   t.is(cache.counts().activeSlots, 0);
+});
+
+servingTests('who waits and is cancelled ends at once, however long a pass takes', { slots: 1 }, async ({ t, cache, engine }) => {
+  const { held, answer } = heldEngine(engine);
+  const scheduler = new OnlineScheduler({ cache, engine: held });
+  const streams = [0, 1, 2].map((key) => scheduler.submit({ tokens: promptOf(30, key), maxNewTokens: 3 }));
+  while (scheduler.runningRequests === 0) await turn();
+  streams[1]!.cancel();
+  await t.throwsAsync(streams[1]!.result, { code: 'KV_ABORTED' });
+  t.deepEqual([scheduler.runningRequests, scheduler.waitingRequests], [1, 1]);
+  answer();
+  for (const stream of [streams[0]!, streams[2]!]) t.is((await stream.result).tokens.length, 3);
+});
+
+servingTests('who was aborted or is too late takes no place in the queue, however long a pass takes', { slots: 1 }, async (serving) => {
+  const { t, cache, engine } = serving;
+  const { held, answer } = heldEngine(engine);
+  let clockMs = 0;
+  const scheduler = new OnlineScheduler({ cache, engine: held, maxWaiting: 2, now: () => clockMs });
+  const controller = new AbortController();
+  const request = (key: number): GenerationRequest => ({ tokens: promptOf(30, key), maxNewTokens: 3 });
+  const first = scheduler.submit(request(0));
+  while (scheduler.runningRequests === 0) await turn();
+  const aborted = scheduler.submit({ ...request(1), signal: controller.signal });
+  const late = scheduler.submit({ ...request(2), deadlineMs: 10 });
+  t.throws(() => scheduler.submit(request(3)), { code: 'KV_QUEUE_FULL' });
+  controller.abort();
+  const third = scheduler.submit(request(3));
+  await t.throwsAsync(aborted.result, { code: 'KV_ABORTED' });
+  await t.throwsAsync(scheduler.queueFree({ timeoutMs: 0 }), { code: 'KV_TIMEOUT' });
+  clockMs = 10;
+  await scheduler.queueFree();
+  await t.throwsAsync(late.result, { code: 'KV_DEADLINE_EXCEEDED' });
+  answer();
+  for (const stream of [first, third]) t.is((await stream.result).tokens.length, 3);
 });
