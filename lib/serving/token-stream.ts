@@ -48,10 +48,11 @@ export class TokenStream implements AsyncIterableIterator<number> {
 
   /** Nobody reads on: cancels the request. */
   return(): Promise<IteratorResult<number, undefined>> {
-    this.cancel();
+    const isOpen = this.#state === 'open';
     this.#state = 'left';
     this.#error = undefined;
     this.#answerReads();
+    if (isOpen) this.#cancel();
     return Promise.resolve({ done: true, value: undefined });
   }
 

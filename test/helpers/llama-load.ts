@@ -1,7 +1,7 @@
 // LlamaLoad: a random small model, and random requests to it whose prompts share their beginnings in every way there is: the whole
 // prompt, cut in the middle of a row, cut and gone on with differently, or not at all.
 
-import { layoutKinds, type LayoutKind } from 'virtual-kv';
+import { layoutKinds, type LayoutKind, type PromptItem } from 'virtual-kv';
 
 import { LlamaModel } from '../../build-examples/llama/model.js';
 import type { Random } from '../../dist/random.js';
@@ -21,6 +21,7 @@ export interface LlamaLoadOptions {
 /** A request as data: schedulers are given watched copies of it. */
 export interface LoadedRequest {
   readonly tokens: readonly number[];
+  readonly items: readonly PromptItem[];
   readonly maxNewTokens: number;
   readonly choice: Choice;
   readonly urgency: number;
@@ -66,16 +67,24 @@ export class LlamaLoad {
     this.#prompts.push(tokens);
     const choice = random.chance(0.5) ? 'greedy' : { temperature: 0.6 + random.next(), seed: random.integer(2 ** 31) };
     return {
-      tokens, choice, maxNewTokens: 1 + random.integer(longestAnswer), urgency: random.chance(0.2) ? random.integer(3) : 0,
+      tokens, choice, items: itemsOf(tokens), maxNewTokens: 1 + random.integer(longestAnswer), urgency: random.chance(0.2) ? random.integer(3) : 0,
       tenant: random.chance(0.1) ? 'other' : '', caching: random.chance(0.8) ? 'read-write' : this.pick(['read', 'write', 'off']),
     };
   }
 
+  /** Known by its beginning or not. */
   #prompt(): number[] {
     const random = this.#random;
     const known = this.#prompts.length > 0 && random.chance(0.8) ? this.#prompts.at(-1 - random.integer(Math.min(12, this.#prompts.length)))! : [];
-    if (known.length > 0 && random.chance(0.25)) return [...known];
+    if (known.length > 0 && random.chance(0.35)) return [...known];
     const kept = known.slice(0, 1 + random.integer(known.length)).slice(0, 70);
     return [...kept, ...randomText(random, (kept.length === 0 ? 20 : 1) + random.integer(30))];
   }
+}
+
+/** In some texts the content of a few tokens in the middle of a row goes by a name. */
+function itemsOf(tokens: readonly number[]): PromptItem[] {
+  const [at, length] = [11, 6];
+  if (tokens.length < at + length || tokens[0]! % 4 > 0) return [];
+  return [{ at, length, kind: 'item', hash: tokens.slice(at, at + length).join() }];
 }
