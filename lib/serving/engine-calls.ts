@@ -41,7 +41,12 @@ export class EngineCalls {
    */
   async run(call: EngineCall, pass: Pass): Promise<void> {
     const engine = this.#engine;
-    if (busy.has(engine)) await this.#turn(call, pass);
+    if (busy.has(engine)) {
+      for (let other = busy.get(engine); other !== undefined; other = busy.get(engine)) await other;
+      if (pass.sequences.some((sequence) => sequence.isReleased)) { // its memory may be gone
+        throw createError('KV_ENGINE_FAILED', { call, sequences: pass.length, problem: 'a slot was taken away before its turn' });
+      }
+    }
     let setFree = (): void => {};
     busy.set(engine, new Promise((resolve) => { setFree = resolve; }));
     try {
@@ -50,13 +55,6 @@ export class EngineCalls {
       busy.delete(engine);
       setFree();
     }
-  }
-
-  /** Waits until nobody else's pass runs. Rejects when the pass has lost a slot meanwhile: its memory may be gone. */
-  async #turn(call: EngineCall, { length, sequences }: Pass): Promise<void> {
-    for (let other = busy.get(this.#engine); other !== undefined; other = busy.get(this.#engine)) await other;
-    if (!sequences.some((sequence) => sequence.isReleased)) return;
-    throw createError('KV_ENGINE_FAILED', { call, sequences: length, problem: 'a slot was taken away before its turn' });
   }
 
   async #run(call: EngineCall, pass: Pass): Promise<void> {
