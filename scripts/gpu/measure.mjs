@@ -1,6 +1,7 @@
 // Everything that gpu-check measures, as tables for people and, with --json FILE, as numbers:
 //   node scripts/gpu/measure.mjs [--json FILE] [--probe PROGRAM] [--library libcuda.so.1]
-// Against the simulated device it shows only that the program runs: its times mean nothing.
+// Against the simulated device it shows only that the program runs: its times mean nothing. Exit code 1: a kernel that was to be
+// timed gave something wrong.
 
 import { spawnSync } from 'node:child_process';
 import { writeFileSync } from 'node:fs';
@@ -20,7 +21,7 @@ const Table = require('cli-table3');
 const { values: flags } = parseArgs({
   options: { json: { type: 'string' }, probe: { type: 'string' }, library: { type: 'string' } },
 });
-const QUESTION_TIMEOUT_MS = 120_000;
+const QUESTION_TIMEOUT_MS = 300_000;
 
 function print(title, rows) {
   if (rows.length === 0) return;
@@ -82,6 +83,12 @@ driver.close();
 const probe = flags.probe === undefined ? [] : ask(flags.probe);
 for (const question of new Set(probe.map((line) => line.question))) {
   print(question, probe.filter((line) => line.question === question).map(fold));
+}
+
+const wrong = probe.filter((line) => line.matches === false);
+if (wrong.length > 0) {
+  console.error(`\nWrong, and not timed: ${wrong.map(({ question, what }) => `${question}, ${what}`).join('; ')}`);
+  process.exitCode = 1;
 }
 
 if (flags.json !== undefined) {

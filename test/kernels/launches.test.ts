@@ -5,7 +5,7 @@ import { readFileSync } from 'node:fs';
 import * as path from 'node:path';
 import { brotliDecompressSync } from 'node:zlib';
 
-import test from 'ava';
+import test, { type ExecutionContext } from 'ava';
 
 import { Kernels, layoutKinds, type RowDtype } from 'virtual-kv';
 import { MockDevice, type MockCall, type MockDeviceOptions } from 'virtual-kv/testing';
@@ -45,6 +45,7 @@ for (const streams of ['immediate', 'manual'] as const) {
         world.step(Array.from({ length: members }, () => pick([1, 2, 17, 65])), { as: pick(['fastest', 'prefill']) });
         world.step(Array.from({ length: members }, () => pick([0, 1])), { through: pick(['batch', 'arrays']) });
         world.step(Array.from({ length: members }, () => pick([0, 1, 3, 40])), { through: pick(['batch', 'arrays']) });
+        if (members > 1) world.copyTokens(0, 1, Math.min(world.lengths[0]!, world.lengths[1]!));
         world.step(Array.from({ length: members }, () => 1));
       }, `round ${round}, ${JSON.stringify(options)}`);
       world.close();
@@ -189,16 +190,26 @@ test('with manual streams a kernel runs when its stream is completed', (t) => {
   device.close();
 });
 
-test('the PTX that comes with the package is made from these sources, and has every kernel', (t) => {
-  const ptx = brotliDecompressSync(readFileSync(path.join(root, 'kernels', 'cuda', 'kernels.ptx.br'))).toString();
+/** PTX as it is kept, which says by its last line that it was made from the sources as they are. */
+function freshPtx(t: ExecutionContext, image: string): readonly string[] {
+  const ptx = brotliDecompressSync(readFileSync(path.join(root, `${image}.ptx.br`))).toString();
   // eslint-disable-next-line @typescript-eslint/no-require-imports
-  const { sourceHash } = require(path.join(root, 'scripts', 'build-kernels.cjs')) as { sourceHash(): string };
-  t.true(ptx.endsWith(`// sources ${sourceHash()}\n`), 'run `npm run build:kernels -- --ptx` after changing a kernel');
-  const entries = [...ptx.matchAll(/\.entry (\w+)/g)].map((match) => match[1]!).sort();
+  const { sourceHash } = require(path.join(root, 'scripts', 'build-kernels.cjs')) as { sourceHash(image: string): string };
+  t.true(ptx.endsWith(`// sources ${sourceHash(image)}\n`), 'run `npm run build:kernels -- --ptx` after changing a kernel');
+  return [...ptx.matchAll(/\.entry (\w+)/g)].map((match) => match[1]!).sort();
+}
+
+test('the PTX that comes with the package is made from these sources, and has every kernel', (t) => {
+  const entries = freshPtx(t, 'kernels/cuda/kernels');
   const wanted = ['f32', 'f16', 'bf16'].flatMap((type) => [
     ...[64, 128].flatMap((dim) => [1, 4, 8].map((heads) => `vkv_decode_${type}_d${dim}_h${heads}`)),
     `vkv_decode_${type}_d256_h1`, `vkv_decode_${type}_d256_h4`, `vkv_decode_${type}_any`,
     `vkv_prefill_${type}_r16`, `vkv_prefill_${type}_r32`,
   ]);
   t.deepEqual(entries, [...wanted, 'vkv_append', 'vkv_copy', 'vkv_merge'].sort());
+});
+
+test('the PTX of gpu-check\'s block-table kernels is made from these sources; the package has none of them', (t) => {
+  t.deepEqual(freshPtx(t, 'scripts/gpu/block-table'), [1, 4, 8].map((heads) => `vkv_block_table_f16_d128_h${heads}`));
+  t.deepEqual(freshPtx(t, 'kernels/cuda/kernels').filter((kernel) => kernel.includes('table')), []);
 });
