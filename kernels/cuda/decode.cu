@@ -3,8 +3,24 @@
 
 namespace vkv::kernels::cuda {
 
-// Sums up the splits of one query head.
+// What all threads of a block agree on: the largest, or the sum, of a number of each.
+struct MergeShared {
+  float factors[kMostSplits];
+  float warps[2][kDecodeThreads / 32];
+};
+template <typename Join>
+__device__ inline float JoinThreads(float value, float (&warps)[kDecodeThreads / 32], const Join& join) {
+  for (int other = 16; other > 0; other /= 2) value = join(value, __shfl_xor_sync(0xffffffffu, value, other));
+  if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = value;
+  __syncthreads();
+  value = warps[0];
+  for (int warp = 1; warp < kDecodeThreads / 32; ++warp) value = join(value, warps[warp]);
+  return value;
+}
+
+// Sums up the splits of one query head. The threads share the splits first, and then the elements.
 VKV_KERNEL vkv_merge(const __grid_constant__ DecodeParameters parameters) {
+  __shared__ MergeShared shared;
   const AttentionCommand& command = parameters.command;
   const Span& span = parameters.spans.entries[blockIdx.y];
   if (span.tokens == 0) return;
@@ -14,17 +30,20 @@ VKV_KERNEL vkv_merge(const __grid_constant__ DecodeParameters parameters) {
   const float* const partials =
       reinterpret_cast<const float*>(parameters.partials) +
       (static_cast<int64_t>(blockIdx.y) * command.query_heads + blockIdx.x) * parameters.splits * (kPartialHeader + dim);
-  float most = kMinusInfinity;
-  for (int s = 0; s < splits; ++s) most = fmaxf(most, partials[s * (kPartialHeader + dim)]);
+  float most = kLeastScore;
+  for (int s = threadIdx.x; s < splits; s += kDecodeThreads) most = fmaxf(most, partials[s * (kPartialHeader + dim)]);
+  most = JoinThreads(most, shared.warps[0], [](float a, float b) { return fmaxf(a, b); });
+  float whole = 0;
+  for (int s = threadIdx.x; s < splits; s += kDecodeThreads) {
+    const float* const partial = partials + s * (kPartialHeader + dim);
+    shared.factors[s] = PowerOf(partial[0], most);
+    whole += shared.factors[s] * partial[1];
+  }
+  whole = JoinThreads(whole, shared.warps[1], [](float a, float b) { return a + b; });
   for (int element = threadIdx.x; element < dim; element += blockDim.x) {
     float sum = 0;
-    float whole = 0;
-    for (int s = 0; s < splits; ++s) {
-      const float* const partial = partials + s * (kPartialHeader + dim);
-      const float factor = PowerOf(partial[0], most);
-      sum += factor * partial[kPartialHeader + element];
-      whole += factor * partial[1];
-    }
+    VKV_UNROLL_BY(16)
+    for (int s = 0; s < splits; ++s) sum += shared.factors[s] * partials[s * (kPartialHeader + dim) + kPartialHeader + element];
     StoreElement(command.output, command.row_dtype, out * dim + element, sum / whole);
   }
 }

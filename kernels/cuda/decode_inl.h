@@ -4,36 +4,18 @@
 // The lanes of a group hold one token's key side by side, 16 bytes each, so a group reads a whole key with one load; groups
 // take tokens in turn, kAtOnce of them with loads under way together. Each group keeps its own running maximum, total and
 // sums; the block's groups are merged through shared memory, the splits by vkv_merge. Scores are in powers of two: log2 e
-// is part of the scale.
+// is part of the scale. Several query heads over 16-bit K and V take more arithmetic than that leaves time for:
+// decode_tiles_inl.h has them on tensor cores.
 //
 // Where a token lies is asked of `Place`: in the cache's slots it is arithmetic.
 #ifndef VKV_KERNELS_CUDA_DECODE_INL_H_
 #define VKV_KERNELS_CUDA_DECODE_INL_H_
 
-#include "kernels/cuda/device.h"
+#include "kernels/cuda/decode_tiles_inl.h"
 
 namespace vkv::kernels::cuda {
 
-constexpr float kLog2E = 1.44269504088896341f;
 constexpr int kAtOnce = 4;
-
-// With nothing to subtract yet: zero, and no NaN of infinity minus infinity.
-__device__ inline float PowerOf(float score, float largest) {
-  return score == kMinusInfinity ? 0.0f : exp2f(score - largest);
-}
-
-// The place of one token of a slot, of which every tensor can be asked.
-class PlaceInSlot {
- public:
-  using Parameters = DecodeParameters;
-  __device__ PlaceInSlot(const DecodeParameters& /*parameters*/, int slot, int token, bool /*is_there*/)
-      : slot_(slot), token_(token) {}
-  __device__ uint64_t HeadOf(const Tensor& tensor, int head) const { return HeadAt(tensor, slot_, token_, head); }
-
- private:
-  const int slot_;
-  const int token_;
-};
 
 template <typename Place, typename T, int Elements, int Dim, int Heads>
 struct DecodeBlock {
@@ -42,12 +24,7 @@ struct DecodeBlock {
   static constexpr int kGroups = kDecodeThreads / kLanes;
   static constexpr int kHeld = kPacks * Elements;  // elements of a lane
 
-  // Shared: of every group and head, largest, total, and the sums.
-  struct Shared {
-    float largest[kGroups][Heads];
-    float total[kGroups][Heads];
-    float sums[kGroups][Heads][Dim];
-  };
+  using Shared = DecodeResults<kGroups, Heads, Dim>;
 
   float query[Heads][kHeld];
   float sums[Heads][kHeld];
@@ -75,14 +52,13 @@ struct DecodeBlock {
     const float scale = command.scale * kLog2E;
     VKV_UNROLL
     for (int h = 0; h < Heads; ++h) {
-      largest[h] = kMinusInfinity;
+      largest[h] = kLeastScore;
       total[h] = 0;
+      const int64_t first = (row * command.query_heads + head + h) * command.keys.dim;
+      LoadElements(query[h], command.queries, command.row_dtype, first, h < heads ? command.keys.dim : 0, ElementOf);
       VKV_UNROLL
       for (int i = 0; i < kHeld; ++i) {
-        const int element = ElementOf(i);
-        const bool is_there = h < heads && element < command.keys.dim;
-        const int64_t at = (row * command.query_heads + head + h) * command.keys.dim + element;
-        query[h][i] = is_there ? scale * LoadElement(command.queries, command.row_dtype, at) : 0.0f;
+        query[h][i] *= scale;
         sums[h][i] = 0;
       }
     }
@@ -153,7 +129,6 @@ struct DecodeBlock {
 
   // Merges the groups, and writes the block's result.
   __device__ void Finish(const DecodeParameters& parameters, Shared& shared, int span, int64_t row, int head, int heads) {
-    const AttentionCommand& command = parameters.command;
     const int group = threadIdx.x / kLanes;
     VKV_UNROLL
     for (int h = 0; h < Heads; ++h) {
@@ -165,40 +140,22 @@ struct DecodeBlock {
       for (int i = 0; i < kHeld; ++i) shared.sums[group][h][ElementOf(i)] = sums[h][i];
     }
     __syncthreads();
-    const int dim = command.values.dim;
-    for (int at = threadIdx.x; at < heads * dim; at += kDecodeThreads) {
-      const int h = at / dim;
-      const int element = at % dim;
-      float most = kMinusInfinity;
-      for (int g = 0; g < kGroups; ++g) most = fmaxf(most, shared.largest[g][h]);
-      float sum = 0;
-      float whole = 0;
-      for (int g = 0; g < kGroups; ++g) {
-        const float factor = PowerOf(shared.largest[g][h], most);
-        sum += factor * shared.sums[g][h][element];
-        whole += factor * shared.total[g][h];
-      }
-      const int64_t out = row * command.query_heads + head + h;
-      if (parameters.splits == 1) {
-        StoreElement(command.output, command.row_dtype, out * dim + element, sum / whole);
-        continue;
-      }
-      float* const partial =
-          reinterpret_cast<float*>(parameters.partials) +
-          ((static_cast<int64_t>(span) * command.query_heads + head + h) * parameters.splits + blockIdx.x) *
-              (kPartialHeader + dim);
-      if (element == 0) {
-        partial[0] = most;
-        partial[1] = whole;
-      }
-      partial[kPartialHeader + element] = sum;
-    }
+    shared.Write(parameters, span, row, head, heads);
   }
+};
+
+template <typename Place, typename T, int Elements, int Dim, int Heads, bool ForTiles>
+struct ChooseDecodeBlock {
+  using Block = DecodeBlock<Place, T, Elements, Dim, Heads>;
+};
+template <typename Place, typename T, int Elements, int Dim, int Heads>
+struct ChooseDecodeBlock<Place, T, Elements, Dim, Heads, true> {
+  using Block = DecodeTiles<Place, T, Dim>;
 };
 
 template <typename Place, typename T, int Elements, int Dim, int Heads>
 __device__ inline void Decode(const typename Place::Parameters& parameters) {
-  using Block = DecodeBlock<Place, T, Elements, Dim, Heads>;
+  using Block = typename ChooseDecodeBlock<Place, T, Elements, Dim, Heads, kIsForTiles<T, Elements, Dim, Heads>>::Block;
   __shared__ typename Block::Shared shared;
   const AttentionCommand& command = parameters.command;
   const Span& span = parameters.spans.entries[blockIdx.z];

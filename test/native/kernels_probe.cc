@@ -71,9 +71,9 @@ struct World {
 
 size_t RoundUp(size_t value, size_t step) { return (value + step - 1) / step * step; }
 
-void FillFloats(World& world, size_t offset, Dtype dtype, size_t count) {
+void FillFloats(World& world, size_t offset, Dtype dtype, size_t count, float spread = 1) {
   for (size_t i = 0; i < count; ++i) {
-    const float value = NextFloat();
+    const float value = spread * NextFloat();
     if (dtype == Dtype::kFloat32) reinterpret_cast<float*>(world.at(offset))[i] = value;
     if (dtype == Dtype::kFloat16) reinterpret_cast<Half*>(world.at(offset))[i] = ToHalf(value);
     if (dtype == Dtype::kBfloat16) reinterpret_cast<Bfloat*>(world.at(offset))[i] = ToBfloat(value);
@@ -127,7 +127,9 @@ void AttendOnce(bool is_decoding) {
   World ours;
   ours.bytes.resize(output_at + output_count * row_bytes + 256);
   FillFloats(ours, 0, cache_dtype, cache_bytes / element);
-  FillFloats(ours, queries_at, row_dtype, static_cast<size_t>(rows) * kv_heads * group * dim);
+  // Queries of any magnitude, also where 16-bit floats have none or are coarse.
+  const float spread = row_dtype == Dtype::kFloat16 ? 1.0f / Pick({1, 1, 1000}) : std::ldexp(1.0f, Pick({0, 0, 40, -40}));
+  FillFloats(ours, queries_at, row_dtype, static_cast<size_t>(rows) * kv_heads * group * dim, spread);
   // Beyond what a slot holds there may be anything.
   for (const Span& span : spans) {
     const size_t end = span.length + span.tokens;
@@ -149,7 +151,7 @@ void AttendOnce(bool is_decoding) {
     command.cache_dtype = cache_dtype;
     command.row_dtype = row_dtype;
     command.query_heads = kv_heads * group;
-    command.scale = 0.4f;
+    command.scale = 0.4f / spread;
     return command;
   };
   std::vector<uint8_t> workspace(1 << 20, 0xff);
