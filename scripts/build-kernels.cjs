@@ -1,10 +1,10 @@
 'use strict';
 // Compiles the CUDA kernels with nvcc:
 //   node scripts/build-kernels.cjs          build/Release/kernels.fatbin, for the GPUs named below and PTX for later ones
-//   node scripts/build-kernels.cjs --ptx    kernels/cuda/kernels.ptx.br, the PTX that comes with the package, and in a
-//                                           checkout scripts/gpu/block-table.ptx.br, which gpu-check compares with it
-// The PTX needs no toolkit where it is used: the driver compiles it. It is written for GPUs since Turing and drivers since
-// CUDA 11.0; its last line has a hash of the sources, and a test fails when they have changed since. NVCC names another nvcc.
+//   node scripts/build-kernels.cjs --ptx    kernels/cuda/*.ptx.br, the PTX that comes with the package, and in a checkout
+//                                           scripts/gpu/block-table.ptx.br, which gpu-check compares with it
+// PTX needs no toolkit where it is used: the driver compiles it. There is one for GPUs since Turing, and one for those since
+// Ampere, which have tensor cores for bfloat16; both are for drivers since CUDA 11.0. The last line has a hash of the sources, and a test fails when they have changed since. NVCC names another nvcc.
 // Exit code 0: it was written.
 const { spawnSync } = require('node:child_process');
 const { createHash } = require('node:crypto');
@@ -17,19 +17,19 @@ const root = path.resolve(__dirname, '..');
 const nvcc = process.env.NVCC || 'nvcc';
 const flags = ['-std=c++17', '-O3', '-I.'];
 const ARCHITECTURES = [80, 86, 89, 90];
-const PTX_ARCHITECTURE = 75;
 const PTX_VERSION = '7.0';
 
-/** What PTX is made, from which sources. */
+/** What PTX is made, from which sources, and for which GPUs and later ones. */
 function images() {
   const folder = path.join(root, 'kernels', 'cuda');
-  const names = fs.readdirSync(folder).filter((name) => name.endsWith('.cu')).map((name) => `kernels/cuda/${name}`);
-  const shared = ['kernels/cuda/decode_inl.h', 'kernels/cuda/device.h', 'kernels/cuda/parameters.h', 'kernels/commands.h'];
+  const named = (end) => fs.readdirSync(folder).filter((name) => name.endsWith(end)).sort().map((name) => `kernels/cuda/${name}`);
+  const shared = [...named('_inl.h'), 'kernels/cuda/device.h', 'kernels/cuda/parameters.h', 'kernels/commands.h'];
+  const all = { source: 'kernels/cuda/kernels.cu', sources: [...named('.cu'), ...shared] };
+  const blockTable = ['scripts/gpu/block_table.cu', 'scripts/gpu/block_table.h'];
   return {
-    'kernels/cuda/kernels': { source: 'kernels/cuda/kernels.cu', sources: [...names.sort(), ...shared] },
-    'scripts/gpu/block-table': {
-      source: 'scripts/gpu/block_table.cu', sources: ['scripts/gpu/block_table.cu', 'scripts/gpu/block_table.h', ...shared],
-    },
+    'kernels/cuda/kernels': { ...all, architecture: 75 },
+    'kernels/cuda/kernels-sm80': { ...all, architecture: 80 },
+    'scripts/gpu/block-table': { source: blockTable[0], sources: [...blockTable, ...shared], architecture: 80 },
   };
 }
 
@@ -63,7 +63,8 @@ function shortened(ptx) {
 function buildPtx(image) {
   const folder = fs.mkdtempSync(path.join(os.tmpdir(), 'virtual-kv-'));
   const output = path.join(folder, 'kernels.ptx');
-  compile(images()[image].source, ['-ptx', `-arch=compute_${PTX_ARCHITECTURE}`, '-o', output]);
+  const { source, architecture } = images()[image];
+  compile(source, ['-ptx', `-arch=compute_${architecture}`, '-o', output]);
   const text = Buffer.from(`${shortened(fs.readFileSync(output, 'utf8'))}\n// sources ${sourceHash(image)}\n`);
   fs.rmSync(folder, { recursive: true });
   const { constants } = zlib;

@@ -66,7 +66,8 @@ CUdeviceptr PagedWorld::Map(size_t bytes) const {
 }
 
 void PagedWorld::LoadModules() {
-  Must(gpu_.api().cuModuleLoadData(&package_, ReadBeside("kernels.ptx").c_str()), "cuModuleLoadData of kernels.ptx");
+  Must(gpu_.api().cuModuleLoadData(&package_, ReadBeside("kernels-sm80.ptx").c_str()),
+       "cuModuleLoadData of kernels-sm80.ptx");
   Must(gpu_.api().cuModuleLoadData(&variant_, ReadBeside("block-table.ptx").c_str()),
        "cuModuleLoadData of block-table.ptx");
 }
