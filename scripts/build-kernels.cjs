@@ -4,8 +4,8 @@
 //   node scripts/build-kernels.cjs --ptx    kernels/cuda/*.ptx.br, the PTX that comes with the package, and in a checkout
 //                                           scripts/gpu/block-table.ptx.br, which gpu-check compares with it
 // PTX needs no toolkit where it is used: the driver compiles it. There is one for GPUs since Turing, and one for those since
-// Ampere, which have tensor cores for bfloat16; both are for drivers since CUDA 11.0. The last line has a hash of the sources, and a test fails when they have changed since. NVCC names another nvcc.
-// Exit code 0: it was written.
+// Ampere, which have tensor cores for bfloat16; both are for drivers since CUDA 11.0. The last line has a hash of the sources,
+// and a test fails when they have changed since. NVCC names another nvcc. Exit code 0: it was written.
 const { spawnSync } = require('node:child_process');
 const { createHash } = require('node:crypto');
 const fs = require('node:fs');
@@ -51,7 +51,8 @@ function buildFatbin() {
   fs.mkdirSync(path.dirname(output), { recursive: true });
   const codes = ARCHITECTURES.map((number) => `-gencode=arch=compute_${number},code=sm_${number}`);
   const last = ARCHITECTURES.at(-1);
-  compile('kernels/cuda/kernels.cu', ['-fatbin', '--threads=0', ...codes, `-gencode=arch=compute_${last},code=compute_${last}`, '-o', output]);
+  const ptx = `-gencode=arch=compute_${last},code=compute_${last}`;
+  compile('kernels/cuda/kernels.cu', ['-fatbin', '--threads=0', ...codes, ptx, '-o', output]);
 }
 
 /** Without comments, indentation, and a hint that only newer versions of PTX have. */

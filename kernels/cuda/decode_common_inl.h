@@ -1,4 +1,5 @@
-// What both kinds of decode blocks share: where a token lies, powers of two, queries, and how a block's parts become its result.
+// What both kinds of decode blocks share: where a token lies, powers of two, queries, and how a block's parts become its
+// result. Device code only.
 #ifndef VKV_KERNELS_CUDA_DECODE_COMMON_INL_H_
 #define VKV_KERNELS_CUDA_DECODE_COMMON_INL_H_
 
@@ -41,7 +42,8 @@ __device__ inline void LoadElements(float (&to)[Count], const R* row, int limit,
   for (int i = 0; i < Count; ++i) to[i] = place(i) < limit ? AsFloat(row[place(i)]) : 0.0f;
 }
 template <int Count, typename Place>
-__device__ inline void LoadElements(float (&to)[Count], uint64_t rows, Dtype dtype, int64_t first, int limit, const Place& place) {
+__device__ inline void LoadElements(float (&to)[Count], uint64_t rows, Dtype dtype, int64_t first, int limit,
+                                    const Place& place) {
   switch (dtype) {
     case Dtype::kFloat32: return LoadElements(to, reinterpret_cast<const float*>(rows) + first, limit, place);
     case Dtype::kFloat16: return LoadElements(to, reinterpret_cast<const HalfBits*>(rows) + first, limit, place);

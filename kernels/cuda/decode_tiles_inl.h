@@ -1,10 +1,10 @@
 // Decode attention on tensor cores: up to 8 query heads of one KV head over 16-bit K and V, exact to float32 but for rounding.
 //
-// A warp takes 16 tokens at a time: scores [token, head] = K · Qᵀ, then sums [element, head] += Vᵀ · weights, both as products of
-// tiles [16, 8] · [8, 8]. K and V go from memory to registers in 16-byte loads and are used as they are: which element or token
-// is which row of a tile is chosen so that a lane's own loads are its part of the tile. A query, and a weight, is the sum of
-// Parts numbers of 16 bits, so nothing is lost. With one multiply-add per element and head instead, an H200 would be kept
-// from its memory's speed by arithmetic: 969 instructions of a warp for 4 KiB at 4 heads of dim 128, and here 240.
+// A warp takes 16 tokens at a time: scores [token, head] = K · Qᵀ, then sums [element, head] += Vᵀ · weights, both as
+// products of tiles [16, 8] · [8, 8]. K and V go from memory to registers in 16-byte loads and are used as they are: which
+// element or token is which row of a tile is chosen so that a lane's own loads are its part of the tile. A query, and a
+// weight, is the sum of kParts numbers of 16 bits, so nothing is lost. With one multiply-add per element and head, arithmetic
+// would keep an H200 from its memory's speed: 969 instructions of a warp for 4 KiB at 4 heads of dim 128, and here 240.
 #ifndef VKV_KERNELS_CUDA_DECODE_TILES_INL_H_
 #define VKV_KERNELS_CUDA_DECODE_TILES_INL_H_
 
@@ -20,12 +20,14 @@ struct Tiles {
 template <>
 struct Tiles<HalfBits> {
   static constexpr bool kAreThere = true;
+  static constexpr bool kAreBfloat = false;
   static constexpr int kParts = 2;
 };
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
 template <>
 struct Tiles<BfloatBits> {
   static constexpr bool kAreThere = true;
+  static constexpr bool kAreBfloat = true;
   static constexpr int kParts = 3;
 };
 #endif
@@ -40,7 +42,7 @@ __device__ inline void MultiplyTile(float (&sums)[4], unsigned a0, unsigned a1, 
 #if !defined(__CUDACC__)
   emulation::MultiplyTile<T>(sums, a0, a1, b);
 #elif !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
-  if constexpr (sizeof(T) == sizeof(BfloatBits) && Tiles<T>::kParts == 3) {
+  if constexpr (Tiles<T>::kAreBfloat) {
     asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
         : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3]) : "r"(a0), "r"(a1), "r"(b));
     return;

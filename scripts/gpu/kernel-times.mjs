@@ -75,7 +75,8 @@ export function measureKernels(driver, { Kernels, KvCache, onDemand }) {
     }
     const newTokens = tokens / 16;
     const prompt = spansOf(1, 0, 0, newTokens);
-    const prefillUs = timeUs(driver, () => kernels.prefillAttention(0, prompt, scratch, scratch + BigInt(newTokens * kvHeads * group * dim * 2)));
+    const promptBytes = newTokens * kvHeads * group * dim * 2;
+    const prefillUs = timeUs(driver, () => kernels.prefillAttention(0, prompt, scratch, scratch + BigInt(promptBytes)));
     rows.push({ what: `prefill, ${dtype}, ${heads}, ${newTokens} tokens`, us: prefillUs });
     const step = spansOf(sequences, 0, tokens - 1, 1);
     const appendUs = timeUs(driver, () => kernels.append(0, step, scratch, scratch));

@@ -4,7 +4,9 @@
 //   probe QUESTION [LIBRARY]                     one JSON object per line; LIBRARY replaces the system's
 //   libcuda.so.1
 //
-// Beside it lie kernels-sm80.ptx and block-table.ptx, for the one about block tables. It makes the raw calls, also those that the Driver interface refuses. Exit code 1: a call failed that must
+// Beside it lie kernels-sm80.ptx and block-table.ptx, for the one about block tables.
+//
+// It makes the raw calls, also those that the Driver interface refuses. Exit code 1: a call failed that must
 // succeed, and the last line says which. Against the simulated device (test/native/fake_libcuda.cc) it proves
 // only that the questions run: its times mean nothing, and its answers are our own rules.
 #include <cstdio>

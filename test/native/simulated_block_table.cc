@@ -84,7 +84,8 @@ class SimulatedBlockTable final : public mock::SimulatedKernel {
     if (parameters.splits == 1) {
       touches.push_back({command.output, static_cast<uint64_t>(heads * command.values.dim * element), /*is_write=*/true});
     } else {
-      const int64_t floats = parameters.spans.count * command.query_heads * parameters.splits * (kPartialHeader + command.values.dim);
+      const int64_t floats =
+          parameters.spans.count * command.query_heads * parameters.splits * (kPartialHeader + command.values.dim);
       touches.push_back({parameters.partials, floats * sizeof(float), /*is_write=*/true});
     }
     return touches;
