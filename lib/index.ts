@@ -9,18 +9,19 @@ export type { TokenCopy } from './kernels/token-copies.js';
 export { Batch } from './memory/batch.js';
 export { DeviceMemory, type DeviceMemoryOptions } from './memory/device-memory.js';
 export { Driver, type DriverInfo, type DriverKind, type DriverMemory, type DriverOptions } from './memory/driver.js';
-export { KvCache, type Tensor } from './memory/kv-cache.js';
+export type { Tensor } from './memory/cache-rooms.js';
+export { KvCache } from './memory/kv-cache.js';
 export type { CacheCounts, CacheMetrics } from './memory/accounts.js';
 export type { AcquireOptions, PromptOptions, Tokens } from './memory/acquire-options.js';
 export type { CachedBy } from './memory/admission.js';
 export type { KvCacheOptions } from './memory/kv-cache-options.js';
-export type { PrefixCacheOptions, PrefixEventsOptions } from './memory/prefix-options.js';
-export type { PrefixMetrics } from './memory/prefix-statistics.js';
-export type { PrefixClearedEvent, PrefixEvent, PrefixRemovedEvent, PrefixStoredEvent } from './memory/prefix-events.js';
-export { prefixBlockKeys, type PrefixBlockKeysOptions } from './memory/prefix-block-keys.js';
+export type { PrefixCacheOptions, PrefixEventsOptions } from './memory/prefix/prefix-options.js';
+export type { PrefixMetrics } from './memory/prefix/prefix-statistics.js';
+export type { PrefixClearedEvent, PrefixEvent, PrefixRemovedEvent, PrefixStoredEvent } from './memory/prefix/prefix-events.js';
+export { prefixBlockKeys, type PrefixBlockKeysOptions } from './memory/prefix/prefix-block-keys.js';
 export type { PrefixExplanation } from './policy/prefix/prefix-explanation.js';
 export type { PromptItem, PromptItemKind } from './policy/prefix/prefix-text.js';
-export { Prefixes, type PrefixLookup, type PrefixResetOptions } from './memory/prefixes.js';
+export { Prefixes, type PrefixLookup, type PrefixResetOptions } from './memory/prefix/prefixes.js';
 export {
   byteOffset, computeLayout, layoutKinds,
   type Layout, type LayoutKind, type LayoutOptions, type ReservationSpec, type TensorPlacement, type TensorStrides,

@@ -53,7 +53,8 @@ function buildCublas() {
 
 function buildLibcuda() {
   const sources = fs.readFileSync(path.join(root, 'native', 'sources.txt'), 'utf8').split(/\r?\n/)
-    .filter((source) => source.startsWith('native/mock/') || needed.includes(source));
+    .filter((source) => source.startsWith('native/mock/') || needed.includes(source))
+    .concat('test/native/simulated_block_table.cc');
   const objects = sources.map((source) => {
     const object = path.join(output, `${path.basename(source, '.cc')}.o`);
     run([...flags, '-c', source, '-o', object]);

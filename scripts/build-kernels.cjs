@@ -1,10 +1,11 @@
 'use strict';
 // Compiles the CUDA kernels with nvcc:
 //   node scripts/build-kernels.cjs          build/Release/kernels.fatbin, for the GPUs named below and PTX for later ones
-//   node scripts/build-kernels.cjs --ptx    kernels/cuda/kernels.ptx.br, the PTX that comes with the package
-// The PTX needs no toolkit where it is used: the driver compiles it. It is written for GPUs since Turing and drivers since
-// CUDA 11.0; its last line has a hash of the sources, and a test fails when they have changed since. NVCC names another nvcc.
-// Exit code 0: it was written.
+//   node scripts/build-kernels.cjs --ptx    kernels/cuda/*.ptx.br, the PTX that comes with the package, and in a checkout
+//                                           scripts/gpu/block-table.ptx.br, which gpu-check compares with it
+// PTX needs no toolkit where it is used: the driver compiles it. There is one for GPUs since Turing, and one for those since
+// Ampere, which have tensor cores for bfloat16; both are for drivers since CUDA 11.0. The last line has a hash of the sources,
+// and a test fails when they have changed since. NVCC names another nvcc. Exit code 0: it was written.
 const { spawnSync } = require('node:child_process');
 const { createHash } = require('node:crypto');
 const fs = require('node:fs');
@@ -14,27 +15,32 @@ const zlib = require('node:zlib');
 
 const root = path.resolve(__dirname, '..');
 const nvcc = process.env.NVCC || 'nvcc';
-const source = 'kernels/cuda/kernels.cu';
 const flags = ['-std=c++17', '-O3', '-I.'];
 const ARCHITECTURES = [80, 86, 89, 90];
-const PTX_ARCHITECTURE = 75;
 const PTX_VERSION = '7.0';
 
-/** What the PTX is made from. */
-function sources() {
+/** What PTX is made, from which sources, and for which GPUs and later ones. */
+function images() {
   const folder = path.join(root, 'kernels', 'cuda');
-  const names = fs.readdirSync(folder).filter((name) => name.endsWith('.cu')).map((name) => `kernels/cuda/${name}`);
-  const headers = ['cuda/device.h', 'cuda/parameters.h', 'cuda/dense_parameters.h', 'commands.h', 'dense_commands.h'];
-  return [...names.sort(), ...headers.map((name) => `kernels/${name}`)];
+  const named = (end) => fs.readdirSync(folder).filter((name) => name.endsWith(end)).sort().map((name) => `kernels/cuda/${name}`);
+  const shared = [...named('_inl.h'), 'kernels/cuda/device.h', 'kernels/cuda/parameters.h', 'kernels/commands.h'];
+  const dense = ['kernels/cuda/dense_parameters.h', 'kernels/dense_commands.h'];
+  const all = { source: 'kernels/cuda/kernels.cu', sources: [...named('.cu'), ...shared, ...dense] };
+  const blockTable = ['scripts/gpu/block_table.cu', 'scripts/gpu/block_table.h'];
+  return {
+    'kernels/cuda/kernels': { ...all, architecture: 75 },
+    'kernels/cuda/kernels-sm80': { ...all, architecture: 80 },
+    'scripts/gpu/block-table': { source: blockTable[0], sources: [...blockTable, ...shared], architecture: 80 },
+  };
 }
 
-function sourceHash() {
+function sourceHash(image = 'kernels/cuda/kernels') {
   const hash = createHash('sha256');
-  for (const file of sources()) hash.update(fs.readFileSync(path.join(root, file)));
+  for (const file of images()[image].sources) hash.update(fs.readFileSync(path.join(root, file)));
   return hash.digest('hex').slice(0, 16);
 }
 
-function compile(args) {
+function compile(source, args) {
   const { status, stdout, stderr, error } = spawnSync(nvcc, [...flags, ...args, source], { cwd: root, encoding: 'utf8' });
   if (status === 0) return;
   console.error(`${nvcc} ${args.join(' ')}\n${stdout ?? ''}${stderr ?? ''}${error ? error.message : ''}`);
@@ -46,7 +52,8 @@ function buildFatbin() {
   fs.mkdirSync(path.dirname(output), { recursive: true });
   const codes = ARCHITECTURES.map((number) => `-gencode=arch=compute_${number},code=sm_${number}`);
   const last = ARCHITECTURES.at(-1);
-  compile(['-fatbin', '--threads=0', ...codes, `-gencode=arch=compute_${last},code=compute_${last}`, '-o', output]);
+  const ptx = `-gencode=arch=compute_${last},code=compute_${last}`;
+  compile('kernels/cuda/kernels.cu', ['-fatbin', '--threads=0', ...codes, ptx, '-o', output]);
 }
 
 /** Without comments, indentation, and a hint that only newer versions of PTX have. */
@@ -55,21 +62,22 @@ function shortened(ptx) {
     .replace(/\n+/g, '\n').trim().replace(/^\.version .*$/m, `.version ${PTX_VERSION}`);
 }
 
-function buildPtx() {
+function buildPtx(image) {
   const folder = fs.mkdtempSync(path.join(os.tmpdir(), 'virtual-kv-'));
   const output = path.join(folder, 'kernels.ptx');
-  compile(['-ptx', `-arch=compute_${PTX_ARCHITECTURE}`, '-o', output]);
-  const text = Buffer.from(`${shortened(fs.readFileSync(output, 'utf8'))}\n// sources ${sourceHash()}\n`);
+  const { source, architecture } = images()[image];
+  compile(source, ['-ptx', `-arch=compute_${architecture}`, '-o', output]);
+  const text = Buffer.from(`${shortened(fs.readFileSync(output, 'utf8'))}\n// sources ${sourceHash(image)}\n`);
   fs.rmSync(folder, { recursive: true });
   const { constants } = zlib;
   const compressed = zlib.brotliCompressSync(text, { params: {
     [constants.BROTLI_PARAM_QUALITY]: 11, [constants.BROTLI_PARAM_LGWIN]: 24, [constants.BROTLI_PARAM_SIZE_HINT]: text.length,
   } });
-  fs.writeFileSync(path.join(root, 'kernels', 'cuda', 'kernels.ptx.br'), compressed);
+  fs.writeFileSync(path.join(root, `${image}.ptx.br`), compressed);
 }
 
 if (require.main === module) {
-  if (process.argv.includes('--ptx')) buildPtx();
-  else buildFatbin();
+  if (!process.argv.includes('--ptx')) buildFatbin();
+  else for (const image of Object.keys(images())) if (fs.existsSync(path.join(root, images()[image].source))) buildPtx(image);
 }
 module.exports = { sourceHash };

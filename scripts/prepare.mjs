@@ -12,7 +12,7 @@ const stamps = path.join(root, 'node_modules', '.cache', 'virtual-kv');
 
 /** Packages, addon and dist/: all that the command needs. */
 export function prepare() {
-  if (!hasPackages()) step('installing npm packages', 'npm', ['ci', '--no-progress'], { VKV_BUILD: 'skip' });
+  if (!hasPackages('.')) step('installing npm packages', 'npm', ['ci', '--no-progress'], { VKV_BUILD: 'skip' });
   if (process.env.VKV_ADDON === undefined && isAddonStale()) step('building the addon', process.execPath, ['scripts/install.cjs'], { VKV_FATBIN: 'skip' });
   compile({ name: 'dist', title: 'compiling TypeScript', sources: 'lib', project: '.', output: 'dist' });
   chmodSync(path.join(root, 'dist', 'cli', 'vkv.js'), 0o755); // tsc does not keep the bit
@@ -30,6 +30,13 @@ export function prepareFolder(name) {
   compile({ name, title: `compiling ${name}/`, sources: name, output: `build-${name}`, needs: ['dist'] });
 }
 
+/** The npm packages that only the example of this name needs, if it has any: examples/<name>/package.json. */
+export function prepareExamplePackages(name) {
+  const folder = path.join('examples', name);
+  if (!existsSync(path.join(root, folder, 'package.json')) || hasPackages(folder)) return;
+  step(`installing npm packages of the example ${name}`, 'npm', ['ci', '--no-progress'], {}, folder);
+}
+
 /** Runs a Node program of this package with our standard streams; resolves to its exit code. */
 export function runNode(script, args, environment = {}) {
   const { status, signal } = spawnSync(process.execPath, [path.join(root, script), ...args], {
@@ -38,11 +45,11 @@ export function runNode(script, args, environment = {}) {
   return status ?? (signal === 'SIGINT' ? 130 : 1);
 }
 
-/** Whether node_modules has exactly the packages of the lock file, whoever put them there. */
-function hasPackages() {
-  const installed = readJson(path.join(root, 'node_modules', '.package-lock.json'))?.packages;
+/** Whether a folder's node_modules has exactly the packages of its lock file, whoever put them there. */
+function hasPackages(folder) {
+  const installed = readJson(path.join(root, folder, 'node_modules', '.package-lock.json'))?.packages;
   if (installed === undefined) return false;
-  const wanted = readJson(path.join(root, 'package-lock.json')).packages;
+  const wanted = readJson(path.join(root, folder, 'package-lock.json')).packages;
   return Object.entries(wanted).every(([place, { version, optional, peer }]) =>
     place === '' || optional || peer || installed[place]?.version === version);
 }
@@ -74,7 +81,7 @@ function removeOrphans(sources, output) {
   }
 }
 
-/** The latest change in files and folders, in ms; 0 for what is not there. */
+/** The latest change in files and folders, npm packages left out, in ms; 0 for what is not there. */
 function timeOf(...places) {
   let latest = 0;
   for (const place of places) {
@@ -84,6 +91,7 @@ function timeOf(...places) {
     const entries = stats.isDirectory() ? readdirSync(full, { recursive: true }) : [];
     latest = Math.max(latest, stats.isDirectory() ? 0 : stats.mtimeMs);
     for (const entry of entries) {
+      if (entry.split(path.sep).includes('node_modules')) continue;
       const found = statSync(path.join(full, entry), { throwIfNoEntry: false });
       if (found?.isFile()) latest = Math.max(latest, found.mtimeMs);
     }
@@ -91,11 +99,11 @@ function timeOf(...places) {
   return latest;
 }
 
-function step(title, command, args, environment = {}) {
+function step(title, command, args, environment = {}, folder = '.') {
   process.stderr.write(`virtual-kv: ${title} … `);
   const startMs = performance.now();
   const { status, error, stdout, stderr } = spawnSync(command, args, {
-    cwd: root, encoding: 'utf8', maxBuffer: 2 ** 28, stdio: ['ignore', 'pipe', 'pipe'],
+    cwd: path.join(root, folder), encoding: 'utf8', maxBuffer: 2 ** 28, stdio: ['ignore', 'pipe', 'pipe'],
     env: { ...process.env, ...environment },
   });
   if (status === 0) {

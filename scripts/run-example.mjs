@@ -4,7 +4,7 @@
 import { existsSync, readdirSync } from 'node:fs';
 import path from 'node:path';
 
-import { prepareFolder, root, runNode } from './prepare.mjs';
+import { prepareExamplePackages, prepareFolder, root, runNode } from './prepare.mjs';
 
 const [name, ...args] = process.argv.slice(2);
 const examples = readdirSync(path.join(root, 'examples'))
@@ -15,5 +15,6 @@ if (name === undefined || !examples.includes(name)) {
   process.exit(name === undefined ? 0 : 2);
 }
 prepareFolder('examples');
+prepareExamplePackages(name);
 const plain = `examples/${name}.mjs`;
 process.exitCode = runNode(existsSync(path.join(root, plain)) ? plain : `build-examples/${name}.js`, args);

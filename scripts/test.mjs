@@ -5,11 +5,14 @@
 import { spawn } from 'node:child_process';
 import path from 'node:path';
 
-import { prepareTests, root } from './prepare.mjs';
+import { prepareExamplePackages, prepareTests, root } from './prepare.mjs';
 
+const given = process.argv.slice(2);
 prepareTests();
+// 113 MB to download, so only for who names them; otherwise its tests are skipped, by name, where it is not there.
+if (given.some((argument) => argument.includes('onnxruntime'))) prepareExamplePackages('onnxruntime');
 
-const child = spawn(process.execPath, [path.join(root, 'node_modules', 'ava', 'entrypoints', 'cli.mjs'), ...process.argv.slice(2)], {
+const child = spawn(process.execPath, [path.join(root, 'node_modules', 'ava', 'entrypoints', 'cli.mjs'), ...given], {
   cwd: root,
   stdio: ['inherit', 'pipe', 'inherit'],
   env: { ...(process.stdout.isTTY ? { FORCE_COLOR: '1' } : {}), ...process.env },

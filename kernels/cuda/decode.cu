@@ -1,205 +1,26 @@
-// Decode attention: one query token per sequence over contiguous K and V, split over the length.
-//
-// Grid (splits, KV heads · blocks of query heads, spans). A block takes a stretch of one KV head for up to `Heads` query heads.
-// The lanes of a group hold one token's key side by side, 16 bytes each, so a group reads a whole key with one load; groups
-// take tokens in turn, kAtOnce of them with loads under way together. Each group keeps its own running maximum, total and
-// sums; the block's groups are merged through shared memory, the splits by vkv_merge. Scores are in powers of two: log2 e
-// is part of the scale.
-#include "kernels/cuda/device.h"
+// The kernels of decode attention: decode_inl.h for each type, head dim and number of query heads, and the sum of the splits.
+#include "kernels/cuda/decode_inl.h"
 
 namespace vkv::kernels::cuda {
 
-constexpr float kLog2E = 1.44269504088896341f;
-constexpr int kAtOnce = 4;
-
-// With nothing to subtract yet: zero, and no NaN of infinity minus infinity.
-__device__ inline float PowerOf(float score, float largest) {
-  return score == kMinusInfinity ? 0.0f : exp2f(score - largest);
-}
-
-template <typename T, int Elements, int Dim, int Heads>
-struct DecodeBlock {
-  static constexpr int kLanes = Dim / Elements < 32 ? Dim / Elements : 32;  // of a group
-  static constexpr int kPacks = Dim / (kLanes * Elements);                  // of a lane
-  static constexpr int kGroups = kDecodeThreads / kLanes;
-  static constexpr int kHeld = kPacks * Elements;  // elements of a lane
-
-  // Shared: of every group and head, largest, total, and the sums.
-  struct Shared {
-    float largest[kGroups][Heads];
-    float total[kGroups][Heads];
-    float sums[kGroups][Heads][Dim];
-  };
-
-  float query[Heads][kHeld];
-  float sums[Heads][kHeld];
-  float largest[Heads];
-  float total[Heads];
-
-  // Element of the head that held element i of this thread is.
-  __device__ static int ElementOf(int i) {
-    const int lane = threadIdx.x % kLanes;
-    return (i / Elements * kLanes + lane) * Elements + i % Elements;
-  }
-
-  // A lane's part of one head's row; zeros beyond `dim`.
-  __device__ static void LoadRow(Pack<T, Elements> (&packs)[kPacks], uint64_t address, int dim, bool is_there) {
-    const int lane = threadIdx.x % kLanes;
-    VKV_UNROLL
-    for (int p = 0; p < kPacks; ++p) {
-      const int element = (p * kLanes + lane) * Elements;
-      if (is_there && element < dim) packs[p] = LoadPack<T, Elements>(address + element * sizeof(T));
-      else packs[p] = {};
-    }
-  }
-
-  __device__ void Start(const AttentionCommand& command, int64_t row, int head, int heads) {
-    const float scale = command.scale * kLog2E;
-    VKV_UNROLL
-    for (int h = 0; h < Heads; ++h) {
-      largest[h] = kMinusInfinity;
-      total[h] = 0;
-      VKV_UNROLL
-      for (int i = 0; i < kHeld; ++i) {
-        const int element = ElementOf(i);
-        const bool is_there = h < heads && element < command.keys.dim;
-        const int64_t at = (row * command.query_heads + head + h) * command.keys.dim + element;
-        query[h][i] = is_there ? scale * LoadElement(command.queries, command.row_dtype, at) : 0.0f;
-        sums[h][i] = 0;
-      }
-    }
-  }
-
-  // Tokens [from, to) of one KV head. Every thread takes part in every shuffle.
-  __device__ void Read(const AttentionCommand& command, int slot, int kv_head, int from, int to) {
-    const int group = threadIdx.x / kLanes;
-    for (int first = from; first < to; first += kAtOnce * kGroups) {
-      Pack<T, Elements> key[kAtOnce][kPacks];
-      Pack<T, Elements> value[kAtOnce][kPacks];
-      VKV_UNROLL
-      for (int u = 0; u < kAtOnce; ++u) {
-        const int token = first + u * kGroups + group;
-        LoadRow(key[u], HeadAt(command.keys, slot, token, kv_head), command.keys.dim, token < to);
-        LoadRow(value[u], HeadAt(command.values, slot, token, kv_head), command.values.dim, token < to);
-      }
-      float score[kAtOnce][Heads];
-      VKV_UNROLL
-      for (int u = 0; u < kAtOnce; ++u) {
-        VKV_UNROLL
-        for (int h = 0; h < Heads; ++h) score[u][h] = 0;
-        VKV_UNROLL
-        for (int i = 0; i < kHeld; ++i) {
-          const float k = AsFloat(key[u][i / Elements].element[i % Elements]);
-          VKV_UNROLL
-          for (int h = 0; h < Heads; ++h) score[u][h] += k * query[h][i];
-        }
-        const bool is_there = first + u * kGroups + group < to;
-        VKV_UNROLL
-        for (int h = 0; h < Heads; ++h) {
-          VKV_UNROLL
-          for (int other = kLanes / 2; other > 0; other /= 2) {
-            score[u][h] += __shfl_xor_sync(0xffffffffu, score[u][h], other);
-          }
-          if (!is_there) score[u][h] = kMinusInfinity;
-        }
-      }
-      VKV_UNROLL
-      for (int h = 0; h < Heads; ++h) {
-        float most = largest[h];
-        VKV_UNROLL
-        for (int u = 0; u < kAtOnce; ++u) most = fmaxf(most, score[u][h]);
-        const float correction = PowerOf(largest[h], most);
-        largest[h] = most;
-        total[h] *= correction;
-        VKV_UNROLL
-        for (int i = 0; i < kHeld; ++i) sums[h][i] *= correction;
-        VKV_UNROLL
-        for (int u = 0; u < kAtOnce; ++u) {
-          score[u][h] = PowerOf(score[u][h], most);  // now its weight
-          total[h] += score[u][h];
-        }
-      }
-      VKV_UNROLL
-      for (int u = 0; u < kAtOnce; ++u) {
-        VKV_UNROLL
-        for (int i = 0; i < kHeld; ++i) {
-          const float v = AsFloat(value[u][i / Elements].element[i % Elements]);
-          VKV_UNROLL
-          for (int h = 0; h < Heads; ++h) sums[h][i] += score[u][h] * v;
-        }
-      }
-    }
-  }
-
-  // Merges the groups, and writes the block's result.
-  __device__ void Finish(const DecodeParameters& parameters, Shared& shared, int span, int64_t row, int head, int heads) {
-    const AttentionCommand& command = parameters.command;
-    const int group = threadIdx.x / kLanes;
-    VKV_UNROLL
-    for (int h = 0; h < Heads; ++h) {
-      if (threadIdx.x % kLanes == 0) {
-        shared.largest[group][h] = largest[h];
-        shared.total[group][h] = total[h];
-      }
-      VKV_UNROLL
-      for (int i = 0; i < kHeld; ++i) shared.sums[group][h][ElementOf(i)] = sums[h][i];
-    }
-    __syncthreads();
-    const int dim = command.values.dim;
-    for (int at = threadIdx.x; at < heads * dim; at += kDecodeThreads) {
-      const int h = at / dim;
-      const int element = at % dim;
-      float most = kMinusInfinity;
-      for (int g = 0; g < kGroups; ++g) most = fmaxf(most, shared.largest[g][h]);
-      float sum = 0;
-      float whole = 0;
-      for (int g = 0; g < kGroups; ++g) {
-        const float factor = PowerOf(shared.largest[g][h], most);
-        sum += factor * shared.sums[g][h][element];
-        whole += factor * shared.total[g][h];
-      }
-      const int64_t out = row * command.query_heads + head + h;
-      if (parameters.splits == 1) {
-        StoreElement(command.output, command.row_dtype, out * dim + element, sum / whole);
-        continue;
-      }
-      float* const partial =
-          reinterpret_cast<float*>(parameters.partials) +
-          ((static_cast<int64_t>(span) * command.query_heads + head + h) * parameters.splits + blockIdx.x) *
-              (kPartialHeader + dim);
-      if (element == 0) {
-        partial[0] = most;
-        partial[1] = whole;
-      }
-      partial[kPartialHeader + element] = sum;
-    }
-  }
+// What all threads of a block agree on: the largest, or the sum, of a number of each.
+struct MergeShared {
+  float factors[kMostSplits];
+  float warps[2][kDecodeThreads / 32];
 };
-
-template <typename T, int Elements, int Dim, int Heads>
-__device__ inline void Decode(const DecodeParameters& parameters) {
-  using Block = DecodeBlock<T, Elements, Dim, Heads>;
-  __shared__ typename Block::Shared shared;
-  const AttentionCommand& command = parameters.command;
-  const Span& span = parameters.spans.entries[blockIdx.z];
-  const int length = span.length + 1;
-  const int from = static_cast<int>(blockIdx.x) * parameters.split_tokens;
-  if (span.tokens == 0 || from >= length) return;
-  const int to = length - from < parameters.split_tokens ? length : from + parameters.split_tokens;
-  const int group = command.query_heads / command.keys.heads;
-  const int blocks = (group + Heads - 1) / Heads;
-  const int kv_head = static_cast<int>(blockIdx.y) / blocks;
-  const int first = static_cast<int>(blockIdx.y) % blocks * Heads;  // in the group
-  const int heads = group - first < Heads ? group - first : Heads;
-  const int head = kv_head * group + first;
-  Block block;
-  block.Start(command, span.first_row, head, heads);
-  block.Read(command, span.slot, kv_head, from, to);
-  block.Finish(parameters, shared, static_cast<int>(blockIdx.z), span.first_row, head, heads);
+template <typename Join>
+__device__ inline float JoinThreads(float value, float (&warps)[kDecodeThreads / 32], const Join& join) {
+  for (int other = 16; other > 0; other /= 2) value = join(value, __shfl_xor_sync(0xffffffffu, value, other));
+  if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = value;
+  __syncthreads();
+  value = warps[0];
+  for (int warp = 1; warp < kDecodeThreads / 32; ++warp) value = join(value, warps[warp]);
+  return value;
 }
 
-// Sums up the splits of one query head.
+// Sums up the splits of one query head. The threads share the splits first, and then the elements.
 VKV_KERNEL vkv_merge(const __grid_constant__ DecodeParameters parameters) {
+  __shared__ MergeShared shared;
   const AttentionCommand& command = parameters.command;
   const Span& span = parameters.spans.entries[blockIdx.y];
   if (span.tokens == 0) return;
@@ -209,24 +30,27 @@ VKV_KERNEL vkv_merge(const __grid_constant__ DecodeParameters parameters) {
   const float* const partials =
       reinterpret_cast<const float*>(parameters.partials) +
       (static_cast<int64_t>(blockIdx.y) * command.query_heads + blockIdx.x) * parameters.splits * (kPartialHeader + dim);
-  float most = kMinusInfinity;
-  for (int s = 0; s < splits; ++s) most = fmaxf(most, partials[s * (kPartialHeader + dim)]);
+  float most = kLeastScore;
+  for (int s = threadIdx.x; s < splits; s += kDecodeThreads) most = fmaxf(most, partials[s * (kPartialHeader + dim)]);
+  most = JoinThreads(most, shared.warps[0], [](float a, float b) { return fmaxf(a, b); });
+  float whole = 0;
+  for (int s = threadIdx.x; s < splits; s += kDecodeThreads) {
+    const float* const partial = partials + s * (kPartialHeader + dim);
+    shared.factors[s] = PowerOf(partial[0], most);
+    whole += shared.factors[s] * partial[1];
+  }
+  whole = JoinThreads(whole, shared.warps[1], [](float a, float b) { return a + b; });
   for (int element = threadIdx.x; element < dim; element += blockDim.x) {
     float sum = 0;
-    float whole = 0;
-    for (int s = 0; s < splits; ++s) {
-      const float* const partial = partials + s * (kPartialHeader + dim);
-      const float factor = PowerOf(partial[0], most);
-      sum += factor * partial[kPartialHeader + element];
-      whole += factor * partial[1];
-    }
+    VKV_UNROLL_BY(16)
+    for (int s = 0; s < splits; ++s) sum += shared.factors[s] * partials[s * (kPartialHeader + dim) + kPartialHeader + element];
     StoreElement(command.output, command.row_dtype, out * dim + element, sum / whole);
   }
 }
 
 #define VKV_DECODE(name, type, elements, dim, heads)                                                    \
   VKV_KERNEL vkv_decode_##name##_d##dim##_h##heads(const __grid_constant__ DecodeParameters parameters) { \
-    Decode<type, elements, dim, heads>(parameters);                                                     \
+    Decode<PlaceInSlot, type, elements, dim, heads>(parameters);                                                     \
   }
 #define VKV_DECODE_HEADS(name, type, elements, dim) \
   VKV_DECODE(name, type, elements, dim, 1)          \
@@ -238,7 +62,7 @@ VKV_KERNEL vkv_merge(const __grid_constant__ DecodeParameters parameters) {
   VKV_DECODE(name, type, elements, 256, 1)                                                     \
   VKV_DECODE(name, type, elements, 256, 4)                                                     \
   VKV_KERNEL vkv_decode_##name##_any(const __grid_constant__ DecodeParameters parameters) {      \
-    Decode<type, 1, kMostDim, 1>(parameters);                                                  \
+    Decode<PlaceInSlot, type, 1, kMostDim, 1>(parameters);                                                  \
   }
 VKV_DECODE_DIMS(f32, float, 4)
 VKV_DECODE_DIMS(f16, HalfBits, 8)

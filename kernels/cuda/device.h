@@ -12,14 +12,17 @@
 #endif
 
 // For the compiler. VKV_UNROLL: for loops over what must be in registers, which only an unrolled loop can index. VKV_KEEP_LOOP: for loops whose
-// body is long enough.
+// body is long enough. VKV_UNROLL_BY: for loops over memory, so that many loads are under way together.
 #if defined(__CUDACC__)
 #define VKV_UNROLL _Pragma("unroll")
+#define VKV_UNROLL_BY(times) VKV_PRAGMA(unroll times)
+#define VKV_PRAGMA(text) _Pragma(#text)
 #define VKV_KEEP_LOOP _Pragma("unroll 1")
 // The floats of shared memory that a launch asks for.
 #define VKV_LAUNCH_SHARED(name) extern __shared__ float name[]
 #else
 #define VKV_UNROLL
+#define VKV_UNROLL_BY(times)
 #define VKV_KEEP_LOOP
 #endif
 

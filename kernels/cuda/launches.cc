@@ -2,15 +2,17 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstdint>
 
 namespace vkv::kernels::cuda {
 namespace {
 
-// Blocks for every multiprocessor, so that memory is kept busy by several at a time.
-constexpr int64_t kBlocksPerMultiprocessor = 4;
-constexpr int32_t kLeastSplitTokens = 256;  // below, merging costs more than it spreads
-constexpr int32_t kSplitStep = 64;
-constexpr int64_t kMostSplits = 1024;
+// Decode blocks that run on a multiprocessor at a time, by the registers they take.
+constexpr int64_t BlocksPerMultiprocessor(int heads) { return heads == 1 ? 6 : 3; }
+constexpr int64_t kLeastSplitTokens = 128;  // below, merging costs more than it spreads
+constexpr int64_t kSplitStep = 64;
+constexpr int64_t kBlockCostTokens = 128;  // a block's start and its part of merging, in tokens that it could have read
+constexpr int64_t kMostWaves = 16;
 
 int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -21,6 +23,27 @@ std::span<const Span> TakeSpans(std::span<const Span>& left, Spans& spans) {
   spans.count = static_cast<int64_t>(taken.size());
   std::copy(taken.begin(), taken.end(), spans.entries);
   return taken;
+}
+
+int64_t SplitTokens(int64_t longest, int64_t splits) { return CeilDiv(CeilDiv(longest, splits), kSplitStep) * kSplitStep; }
+
+// Into how many parts to split the longest sequence, and others at the same lengths. There are `total` tokens, for each of
+// `head_blocks`; `slots` blocks run at a time, so they come in waves, and the last one should be full too.
+int64_t ChooseSplits(int64_t longest, int64_t total, int64_t head_blocks, int64_t slots, int64_t most) {
+  most = std::max<int64_t>(1, std::min(most, CeilDiv(longest, kLeastSplitTokens)));
+  int64_t best = 1;
+  int64_t least_cost = INT64_MAX;
+  for (int64_t waves = 1; waves <= kMostWaves; ++waves) {
+    const int64_t splits = std::clamp<int64_t>(waves * slots * longest / (head_blocks * total), 1, most);
+    const int64_t tokens = SplitTokens(longest, splits);
+    const int64_t cost = CeilDiv(head_blocks * CeilDiv(total, tokens), slots) * (tokens + kBlockCostTokens);
+    if (cost < least_cost) {
+      best = splits;
+      least_cost = cost;
+    }
+    if (splits == most) break;
+  }
+  return best;
 }
 
 // Every row of every head starts at a multiple of 16 bytes, and is whole 16-byte loads.
@@ -89,16 +112,20 @@ Status LaunchDecode(const AttentionCommand& command, std::span<const Span> spans
   while (!spans.empty()) {
     const std::span<const Span> taken = TakeSpans(spans, parameters.spans);
     int32_t longest = 0;
-    for (const Span& span : taken) longest = std::max(longest, span.tokens == 0 ? 0 : span.length + 1);
+    int64_t total = 0;
+    for (const Span& span : taken) {
+      const int32_t tokens = span.tokens == 0 ? 0 : span.length + 1;
+      longest = std::max(longest, tokens);
+      total += tokens;
+    }
     if (longest == 0) continue;
     const auto count = static_cast<int64_t>(taken.size());
     const int64_t partial_bytes =
         count * command.query_heads * (kPartialHeader + command.values.dim) * static_cast<int64_t>(sizeof(float));
-    const int64_t wanted = CeilDiv(kBlocksPerMultiprocessor * multiprocessors, count * head_blocks);
-    const int64_t most = std::min({CeilDiv(longest, kLeastSplitTokens), kMostSplits,
-                                   static_cast<int64_t>(workspace.bytes) / partial_bytes});
-    const int64_t splits = std::max<int64_t>(1, std::min(wanted, most));
-    parameters.split_tokens = static_cast<int32_t>(CeilDiv(CeilDiv(longest, splits), kSplitStep) * kSplitStep);
+    const int64_t most = std::min<int64_t>(kMostSplits, static_cast<int64_t>(workspace.bytes) / partial_bytes);
+    const int64_t slots = BlocksPerMultiprocessor(heads) * multiprocessors;
+    const int64_t splits = ChooseSplits(longest, total, head_blocks, slots, most);
+    parameters.split_tokens = static_cast<int32_t>(SplitTokens(longest, splits));
     parameters.splits = static_cast<int32_t>(CeilDiv(longest, parameters.split_tokens));
     VKV_RETURN_IF_ERROR(SubmitOne(submit, kernel.c_str(), {ToGrid(parameters.splits), ToGrid(head_blocks), ToGrid(count)},
                                   kDecodeThreads, 0, parameters));

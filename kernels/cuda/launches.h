@@ -54,7 +54,7 @@ struct Workspace {
 
 Status LaunchAppend(const AppendCommand& command, std::span<const Span> spans, const Submit& submit);
 Status LaunchCopy(std::span<const Region> regions, std::span<const TokenCopy> copies, const Submit& submit);
-// `multiprocessors`: how many blocks to aim at, times a few.
+// `multiprocessors`: whose room for blocks the splits are to fill.
 Status LaunchDecode(const AttentionCommand& command, std::span<const Span> spans, int multiprocessors,
                     const Workspace& workspace, const Submit& submit);
 Status LaunchPrefill(const AttentionCommand& command, std::span<const Span> spans, const Submit& submit);

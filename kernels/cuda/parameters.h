@@ -46,6 +46,7 @@ inline constexpr int kDecodeThreads = 128;
 inline constexpr int kDecodeHeads[] = {1, 4, 8};
 inline constexpr int kDecodeDims[] = {64, 128, 256};
 inline constexpr int kPartialHeader = 2;
+inline constexpr int kMostSplits = 1024;
 struct DecodeParameters {
   AttentionCommand command;
   uint64_t partials = 0;

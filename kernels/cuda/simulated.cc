@@ -7,7 +7,7 @@
 
 #include "kernels/cuda/launches.h"
 #include "kernels/cuda/simulated_dense.h"
-#include "kernels/cuda/simulated_inl.h"
+#include "kernels/cuda/simulated_base.h"
 #include "kernels/reference.h"
 
 namespace vkv::kernels::cuda {

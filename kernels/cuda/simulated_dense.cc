@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "kernels/cuda/dense_launches.h"
-#include "kernels/cuda/simulated_inl.h"
+#include "kernels/cuda/simulated_base.h"
 #include "kernels/dense_reference.h"
 
 namespace vkv::kernels::cuda {

@@ -64,7 +64,7 @@ export class DenseKernels {
   constructor(options: DenseKernelsOptions = {}) {
     const { driver, ...rest } = readDenseKernelsOptions(options);
     this.#driver = driver;
-    this.#native = new (native().NativeDense)(driver?.native, { ...rest, image: driver && kernelImage() });
+    this.#native = new (native().NativeDense)(driver?.native, { ...rest, image: driver && kernelImage(driver.info.computeCapability) });
     this.target = this.#native.target();
     driver?.addUser();
   }

@@ -3,7 +3,8 @@
 
 import { createError } from '../errors/index.js';
 import { formatList } from '../format.js';
-import type { KvCache, Tensor } from '../memory/kv-cache.js';
+import type { Tensor } from '../memory/cache-rooms.js';
+import type { KvCache } from '../memory/kv-cache.js';
 import type { Dtype } from '../memory/model-shape.js';
 
 export interface LayerShape {

@@ -45,8 +45,9 @@ export class Kernels {
     this.#layers = new KernelLayers(cache, queryHeads, scale);
     this.#spans = new StepSpans(cache);
     this.#copies = new TokenCopies(cache);
+    const image = cache.driver.kind === 'host' ? undefined : kernelImage(cache.driver.info.computeCapability);
     this.#native = new (native().NativeKernels)(cache.driver.native, {
-      ...rest, ...this.#layers.numbers(), image: cache.driver.kind === 'host' ? undefined : kernelImage(), rowDtype: dtypeNumbers[rowDtype],
+      ...rest, ...this.#layers.numbers(), image, rowDtype: dtypeNumbers[rowDtype],
       cacheDtype: dtypeNumbers[this.#layers.cacheDtype as RowDtype] ?? 0,
     });
     this.target = this.#native.target();

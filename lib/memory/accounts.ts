@@ -3,11 +3,12 @@
 
 import { createError } from '../errors/index.js';
 import type { PrefixIndex } from '../policy/prefix/prefix-index.js';
+import type { IdlePrefixes } from './prefix/idle-prefixes.js';
 import type { LateErrors } from './late-errors.js';
 import type { Layout } from './layout.js';
 import type { NativeCache, NativeCacheCounters } from './native.js';
 import type { PagePool } from './page-pool.js';
-import type { PrefixSharing } from './prefix-sharing.js';
+import type { PrefixSharing } from './prefix/prefix-sharing.js';
 import type { RowSupply } from './row-supply.js';
 import type { SlotLeases } from './slot-leases.js';
 import { slotStates, type SlotTable } from './slot-table.js';
@@ -56,6 +57,7 @@ export interface AccountParts {
   readonly supply: RowSupply;
   readonly leases: SlotLeases;
   readonly sharing: PrefixSharing;
+  readonly idlePrefixes: IdlePrefixes;
   readonly index: PrefixIndex;
   readonly late: LateErrors;
   /** Whether no other cache uses the pool. */
@@ -72,7 +74,7 @@ export class Accounts {
   }
 
   counts(): CacheCounts {
-    const { native, table, supply, sharing, index, layout } = this.#parts;
+    const { native, table, supply, idlePrefixes, index, layout } = this.#parts;
     native.publish();
     const slots = [0, 0, 0];
     let quarantinedSlots = 0;
@@ -85,7 +87,7 @@ export class Accounts {
         continue;
       }
       slots[state]! += 1;
-      if (state === slotStates.idle) idleRows += table.rows[slot]! - sharing.contentRows(slot);
+      if (state === slotStates.idle) idleRows += table.rows[slot]! - idlePrefixes.contentRows(slot);
       if (state === slotStates.active) usedTokens += table.length[slot]!;
     }
     const { mappedRows, mappedPages } = native.counters();

@@ -11,13 +11,14 @@ import type { PrefixIndex } from '../policy/prefix/prefix-index.js';
 import type { PrefixPath } from '../policy/prefix/prefix-path.js';
 import type { RowArithmetic } from '../policy/prefix/row-arithmetic.js';
 import type { IdleSlots } from '../policy/idle-slots.js';
+import type { IdlePrefixes } from './prefix/idle-prefixes.js';
 import type { Layout } from './layout.js';
 import type { LateErrors } from './late-errors.js';
 import type { NativeCache } from './native.js';
-import type { PrefixSharing } from './prefix-sharing.js';
+import type { PrefixSharing } from './prefix/prefix-sharing.js';
 import type { RowSupply } from './row-supply.js';
-import type { SequenceTexts } from './sequence-texts.js';
-import type { SharedRows } from './shared-rows.js';
+import type { SequenceTexts } from './prefix/sequence-texts.js';
+import type { SharedRows } from './prefix/shared-rows.js';
 import type { SlotTable } from './slot-table.js';
 
 export interface AdmissionParts {
@@ -27,6 +28,7 @@ export interface AdmissionParts {
   readonly supply: RowSupply;
   readonly index: PrefixIndex;
   readonly sharing: PrefixSharing;
+  readonly idlePrefixes: IdlePrefixes;
   readonly shared: SharedRows;
   readonly texts: SequenceTexts;
   readonly groups: RowArithmetic;
@@ -115,14 +117,14 @@ export class Admission {
   }
 
   #admitAs(plan: Plan, request: AdmissionRequest, retiringSlots: number): Admitted {
-    const { layout, table, supply, sharing } = this.#parts;
+    const { layout, table, supply, idlePrefixes } = this.#parts;
     const { promptTokens, isPromised, prompt } = request;
     const promptRows = layout.rowsFor(promptTokens);
     if (isPromised && plan.tokens === 0) this.#evictFor(promptRows);
     const slot = plan.adoptedSlot >= 0 ? plan.adoptedSlot : this.#choose(plan, promptRows, retiringSlots);
 
     // Rows that stay mapped, those that are there after aliasing, and those that must be there or set aside in the end.
-    const isReady = plan.adoptedGroups === plan.groups && (plan.groups > 0 || sharing.contentRows(slot) === 0);
+    const isReady = plan.adoptedGroups === plan.groups && (plan.groups > 0 || idlePrefixes.contentRows(slot) === 0);
     const keptRows = isReady ? table.rows[slot]! : this.#rowsOf(plan.adoptedGroups);
     const aliasedRows = Math.max(keptRows, this.#rowsOf(plan.groups));
     const copiedRows = plan.copiedId >= 0 ? layout.rowsFor(plan.tokens) : 0;
@@ -131,8 +133,8 @@ export class Admission {
     supply.checkObtainable(pages, { pinnedPages: plan.pinnedPages, heldSlot: isReady ? slot : -1, rows: rows - aliasedRows });
 
     this.#parts.native.cancel(slot);
-    if (!isReady) sharing.vacate(slot, plan.adoptedGroups);
-    else sharing.contents.remove(slot);
+    if (!isReady) idlePrefixes.vacate(slot, plan.adoptedGroups);
+    else idlePrefixes.take(slot);
     this.#attach(slot, plan, request, rows > aliasedRows ? rows : 0);
     const isWhole = prompt !== undefined && plan.tokens === prompt.text.length;
     return {
@@ -143,27 +145,27 @@ export class Admission {
 
   /** Where a text of its own must displace cached ones, those go first that idle slots hold: it then gets one with their rows. */
   #evictFor(promptRows: number): void {
-    const { layout, table, supply, sharing } = this.#parts;
+    const { layout, table, supply, idlePrefixes } = this.#parts;
     const { slots, count } = supply.collectFree();
     let largest = -1;
     for (let at = 0; at < count; at += 1) {
       const slot = slots[at]!;
-      if (sharing.contentRows(slot) === 0 && (largest < 0 || table.rows[slot]! > table.rows[largest]!)) largest = slot;
+      if (idlePrefixes.contentRows(slot) === 0 && (largest < 0 || table.rows[slot]! > table.rows[largest]!)) largest = slot;
     }
     const rows = largest < 0 ? 0 : Math.min(table.rows[largest]!, promptRows);
     const pages = layout.pagesFor(promptRows) - layout.pagesFor(rows);
     const missing = count === 0 ? 0 : supply.missingWithoutEviction(pages, largest);
-    if (missing > 0) sharing.evictInPlace(missing);
+    if (missing > 0) idlePrefixes.evictInPlace(missing);
   }
 
   #plan({ domain, text }: Prompt, mostTokens: number): Plan {
-    const { index, sharing, shared } = this.#parts;
+    const { index, idlePrefixes, shared } = this.#parts;
     const match = index.match(domain, text, Math.min(mostTokens, index.matchLimit(domain, text)));
     const { tokens, wholeRows, tailRow, isTailWhole, pooledRows, isTailPooled, pendingTokens } = match;
     if (tokens === 0) return { ...nothing, pendingTokens };
     if (this.#ids.length < wholeRows) this.#ids = new Int32Array(2 * wholeRows);
     index.fill(this.#ids);
-    const pinnedPages = sharing.pagesOfGroups(pooledRows + (isTailPooled ? 1 : 0));
+    const pinnedPages = idlePrefixes.pagesOfGroups(pooledRows + (isTailPooled ? 1 : 0));
     const plan = { tokens, pendingTokens, groups: wholeRows, copiedId: tailRow, pinnedPages };
     // Whoever adopts a row that is not full writes on in it, so nothing may lie behind the match there.
     if (tailRow >= 0 && isTailWhole && shared.mappersOf(tailRow) === 1) {
@@ -179,13 +181,13 @@ export class Admission {
   }
 
   #freeSlotEndingIn(id: number): number {
-    const slot = this.#parts.sharing.contents.endingIn(id);
+    const slot = this.#parts.idlePrefixes.endingIn(id);
     return slot >= 0 && this.#parts.table.isFree(slot) ? slot : -1;
   }
 
   /** A slot that nobody will adopt if there is one: for a new text as the placement policy says, for aliases the emptiest. */
   #choose({ groups }: Plan, promptRows: number, retiringSlots: number): number {
-    const { table, supply, sharing } = this.#parts;
+    const { table, supply, idlePrefixes } = this.#parts;
     const idle = supply.collectFree();
     if (idle.count === 0) throw createError('KV_NO_FREE_SLOT', { slots: table.count, retiringSlots });
     const { slots, rows, lastUsed } = idle;
@@ -194,7 +196,7 @@ export class Admission {
     for (let at = 0; at < idle.count; at += 1) {
       const slot = slots[at]!;
       if (lastUsed[slot]! < lastUsed[oldest]!) oldest = slot;
-      if (sharing.contentRows(slot) > 0) continue;
+      if (idlePrefixes.contentRows(slot) > 0) continue;
       slots[at] = slots[blanks]!;
       slots[blanks] = slot;
       blanks += 1;
@@ -218,7 +220,7 @@ export class Admission {
 
   /** Gives the slot what the plan says, and sets pages aside up to `promisedRows` rows. Undoes what it did when it fails. */
   #attach(slot: number, plan: Plan, { promptTokens, isPromised, tenant, prompt }: AdmissionRequest, rows: number): void {
-    const { native, table, supply, sharing, shared, texts, late } = this.#parts;
+    const { native, table, supply, idlePrefixes, shared, texts, late } = this.#parts;
     const path = this.#open(slot, plan, prompt);
     if (plan.copiedId >= 0) shared.borrow(plan.copiedId);
     try {
@@ -242,7 +244,7 @@ export class Admission {
     if (path === undefined || prompt === undefined) return;
     texts.open(slot, { path, buffer: prompt.text, tokens: prompt.text.length });
     if (prompt.canWrite) this.#parts.index.announce(path, prompt.text, prompt.text.length);
-    late.attempt(() => sharing.settle());
+    late.attempt(() => idlePrefixes.settle());
   }
 
   #open(slot: number, plan: Plan, prompt: Prompt | undefined): PrefixPath | undefined {
@@ -260,14 +262,14 @@ export class Admission {
 
   /** The slot is idle again and holds what it held when it was chosen. */
   #undo(slot: number, { groups, adoptedGroups, copiedId }: Plan, path: PrefixPath | undefined): void {
-    const { native, index, sharing, late } = this.#parts;
+    const { native, index, idlePrefixes, late } = this.#parts;
     native.promise(slot, 0);
     late.attempt(() => {
-      if (groups > adoptedGroups || copiedId >= 0) sharing.vacate(slot, adoptedGroups);
-      sharing.contents.add(slot, adoptedGroups);
+      if (groups > adoptedGroups || copiedId >= 0) idlePrefixes.vacate(slot, adoptedGroups);
+      idlePrefixes.putBack(slot, adoptedGroups);
     });
     if (path !== undefined) index.release(path);
-    late.attempt(() => sharing.settle());
+    late.attempt(() => idlePrefixes.settle());
   }
 
   #cachedBy({ tokens, groups, adoptedGroups }: Plan): CachedBy {

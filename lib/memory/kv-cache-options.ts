@@ -8,7 +8,7 @@ import type { Driver } from './driver.js';
 import { layoutKinds, type LayoutKind } from './layout.js';
 import type { ModelShape } from './model-shape.js';
 import { driverField, PagePool } from './page-pool.js';
-import { prefixCacheField, readPrefixCacheOptions, type PrefixCacheOptions } from './prefix-options.js';
+import { prefixCacheField, readPrefixCacheOptions, type PrefixCacheOptions } from './prefix/prefix-options.js';
 import { createError } from '../errors/index.js';
 
 export interface KvCacheOptions {
@@ -83,9 +83,11 @@ export function readKvCacheOptions(options: KvCacheOptions) {
   return read;
 }
 
+export type ReadKvCacheOptions = ReturnType<typeof readKvCacheOptions>;
+
 /** The pool that was given, or a new one of the cache's own. */
 export function openPool(
-  { pool, memoryBudgetBytes, driver, pageBytes }: ReturnType<typeof readKvCacheOptions>,
+  { pool, memoryBudgetBytes, driver, pageBytes }: ReadKvCacheOptions,
 ): { pool: PagePool; isOwn: boolean } {
   if (pool !== undefined) return { pool, isOwn: false };
   if (memoryBudgetBytes === undefined) {

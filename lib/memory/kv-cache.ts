@@ -7,35 +7,21 @@
 
 import { createError } from '../errors/index.js';
 import { checkInteger } from '../options.js';
-import { Accounts, type CacheCounts, type CacheMetrics } from './accounts.js';
+import type { CacheCounts, CacheMetrics } from './accounts.js';
 import { readAcquireOptions, type AcquireOptions } from './acquire-options.js';
-import { Admission } from './admission.js';
 import { Batch } from './batch.js';
+import { openRooms, type CacheRooms, type Tensor } from './cache-rooms.js';
 import type { Driver } from './driver.js';
 import type { Fence } from './fence.js';
-import { openPool, readKvCacheOptions, type KvCacheOptions } from './kv-cache-options.js';
-import { LateErrors } from './late-errors.js';
-import { computeLayout, type Layout, type TensorPlacement } from './layout.js';
-import type { NativeCache } from './native.js';
-import { openNativeCache } from './open-native-cache.js';
+import { readKvCacheOptions, type KvCacheOptions } from './kv-cache-options.js';
+import type { Layout } from './layout.js';
 import type { PagePool } from './page-pool.js';
-import { Prefixes } from './prefixes.js';
-import { Retirement } from './retirement.js';
-import { Room } from './room.js';
-import { RowSupply } from './row-supply.js';
+import type { Prefixes } from './prefix/prefixes.js';
+import type { Room } from './room.js';
 import { Sequence, type SequenceOwner } from './sequence.js';
-import { SlotLeases } from './slot-leases.js';
-import { SlotTable } from './slot-table.js';
-import { Stamps } from './stamps.js';
-import { Steps } from './steps.js';
 import { unclosed } from './unclosed.js';
-import { checkHostAccess, SlotViews } from './views.js';
+import { checkHostAccess } from './views.js';
 import { readWaitOptions, waitUntil, type WaitOptions } from './wait.js';
-
-/** A tensor of the cache as a kernel needs it: address of element [0, 0, 0, 0], shape, strides, dtype. */
-export interface Tensor extends TensorPlacement {
-  readonly address: bigint;
-}
 
 export class KvCache {
   readonly layout: Layout;
@@ -44,66 +30,29 @@ export class KvCache {
   readonly prefixes: Prefixes;
   /** Every tensor on this worker, in layer order, K before V. */
   readonly tensors: readonly Tensor[];
-  readonly #ownsPool: boolean;
-  readonly #native: NativeCache;
-  readonly #table: SlotTable;
-  readonly #views: SlotViews;
-  readonly #supply: RowSupply;
-  readonly #retirement: Retirement;
-  readonly #leases: SlotLeases;
-  readonly #steps: Steps;
-  readonly #accounts: Accounts;
   /** @internal */
   readonly room: Room;
-  readonly #stamps: Stamps;
+  readonly #rooms: CacheRooms;
   readonly #owner: SequenceOwner;
-  readonly #late: LateErrors;
   #state: 'open' | 'closing' | 'closed' = 'open';
 
   /** Reserves the addresses; maps nothing yet. Throws on bad options, KV_OUT_OF_ADDRESS_SPACE, and what the driver throws. */
   constructor(options: KvCacheOptions) {
-    const read = readKvCacheOptions(options);
-    const { pool, isOwn } = openPool(read);
-    try {
-      const { model, layout, slots, maxTokens, scrub, mapper } = read;
-      this.layout = computeLayout({ model, layout, slots, maxTokens, pageBytes: pool.pageBytes });
-      this.#table = new SlotTable(this.layout);
-      this.#native = openNativeCache(pool, this.layout, this.#table, {
-        scrub: scrub !== 'off', mapper: mapper === 'background',
-      });
-    } catch (error) {
-      if (isOwn) pool.close();
-      throw error;
-    }
-    this.pool = pool;
-    this.#ownsPool = isOwn;
-    this.tensors = this.layout.tensors.map((tensor) => Object.freeze({
-      ...tensor, address: this.#native.address(tensor.reservation) + BigInt(tensor.offsetBytes),
-    }));
-    this.#late = new LateErrors(this);
-    this.#views = new SlotViews(this.#native, this);
-    this.#retirement = new Retirement(() => pool.driver.native);
-    const memory = { native: this.#native, pool, layout: this.layout, table: this.#table, views: this.#views };
-    this.prefixes = new Prefixes({
-      ...memory, cache: this, options: read.prefixCache, checkOpen: (operation) => this.#checkOpen(operation),
+    const rooms = openRooms(readKvCacheOptions(options), {
+      cache: this,
+      checkOpen: (operation) => this.#checkOpen(operation),
       release: (slot) => this.#release(slot, undefined),
     });
-    const { index, shared, texts, groups, sharing } = this.prefixes;
-    this.#supply = new RowSupply({ ...memory, cached: sharing, policy: read.reclaim });
-    const parts = {
-      ...memory, index, shared, texts, groups, sharing, supply: this.#supply, retirement: this.#retirement, late: this.#late,
-    };
-    const admission = new Admission({ ...parts, placement: read.placement });
-    const eagerRows = Math.min(read.eagerRows, this.layout.maxRows);
-    this.#leases = new SlotLeases({ ...parts, admission }, { eagerRows, idleRowsLimit: read.idleRowsLimit });
-    this.#steps = new Steps({ ...parts, growth: read.growth });
-    this.#accounts = new Accounts({ ...parts, leases: this.#leases, ownsPool: isOwn });
-    this.room = new Room(this.#native, this.layout, this.#table, this.tensors[0]!.address);
-    this.#stamps = new Stamps(this.#native, this.layout, this.#table, this.room);
+    this.pool = rooms.pool;
+    this.layout = rooms.layout;
+    this.prefixes = rooms.prefixes;
+    this.tensors = rooms.tensors;
+    this.room = rooms.room;
+    this.#rooms = rooms;
     this.#owner = this.#sequenceOwner();
-    pool.addUser(this.#supply);
+    this.pool.addUser(rooms.supply);
     unclosed.register(this, 'A KvCache', this);
-    this.#leases.keepEagerRows();
+    rooms.leases.keepEagerRows();
   }
 
   get driver(): Driver {
@@ -125,18 +74,18 @@ export class KvCache {
     this.#hearNews();
     const { promptTokens, reserve, tenant } = read;
     const prompt = this.prefixes.promptOf(read);
-    const admitted = this.#leases.acquire({
+    const admitted = this.#rooms.leases.acquire({
       promptTokens, isPromised: reserve === 'prompt' && promptTokens > 0, tenant: this.pool.tenantNumber(tenant), prompt,
     });
     const { slot } = admitted;
     try {
-      this.#steps.wishFor(slot);
+      this.#rooms.steps.wishFor(slot);
     } catch (error) { // a growth policy's
-      this.#leases.release(slot, undefined, undefined);
+      this.#rooms.leases.release(slot, undefined, undefined);
       throw error;
     }
     this.prefixes.admitted(prompt, admitted);
-    this.#leases.keepEagerRows();
+    this.#rooms.leases.keepEagerRows();
     return new Sequence(this.#owner, admitted);
   }
 
@@ -144,7 +93,7 @@ export class KvCache {
   createBatch(capacity = this.layout.slots): Batch {
     checkInteger('KvCache.createBatch', 'capacity', capacity);
     this.#checkOpen('create a batch');
-    return new Batch(this.#table, this.layout.maxTokens, Math.min(capacity, this.layout.slots));
+    return new Batch(this.#rooms.table, this.layout.maxTokens, Math.min(capacity, this.layout.slots));
   }
 
   /**
@@ -154,7 +103,7 @@ export class KvCache {
    */
   prepare(batch: Batch): void {
     this.#checkOpen('prepare a batch');
-    this.#steps.prepare(batch);
+    this.#rooms.steps.prepare(batch);
   }
 
   /**
@@ -163,15 +112,15 @@ export class KvCache {
    */
   commit(batch: Batch): void {
     this.#checkOpen('commit a batch');
-    this.#steps.commit(batch);
+    this.#rooms.steps.commit(batch);
     this.#hearFences();
-    this.#late.attempt(() => this.prefixes.tellRouters());
+    this.#rooms.late.attempt(() => this.prefixes.tellRouters());
   }
 
   /** The pass failed or was not run: its tokens do not count, their memory stays mapped. Throws KV_BATCH_STATE. */
   discard(batch: Batch): void {
     this.#checkOpen('discard a batch');
-    this.#steps.discard(batch);
+    this.#rooms.steps.discard(batch);
     this.#hearFences();
   }
 
@@ -179,7 +128,7 @@ export class KvCache {
   completeStep(step: number): void {
     checkInteger('KvCache.completeStep', 'step', step);
     this.#checkOpen('complete a step');
-    this.#retirement.completeStep(step);
+    this.#rooms.retirement.completeStep(step);
     this.#hearFences();
   }
 
@@ -187,8 +136,8 @@ export class KvCache {
   async slotFree(options: WaitOptions = {}): Promise<void> {
     await waitUntil('a free slot', readWaitOptions('KvCache.slotFree', options), () => {
       this.#checkOpen('wait for a slot');
-      this.#leases.pollRetirement();
-      return this.#table.hasFree();
+      this.#rooms.leases.pollRetirement();
+      return this.#rooms.table.hasFree();
     });
   }
 
@@ -196,7 +145,7 @@ export class KvCache {
   async settled(options: WaitOptions = {}): Promise<void> {
     await waitUntil('the mapper', readWaitOptions('KvCache.settled', options), () => {
       this.#checkOpen('wait for the mapper');
-      const { isIdle } = this.#native.mapperState();
+      const { isIdle } = this.#rooms.native.mapperState();
       this.#hearNews();
       return isIdle;
     });
@@ -206,25 +155,25 @@ export class KvCache {
   counts(): CacheCounts {
     this.#checkOpen('count its slots');
     this.#hearNews();
-    return this.#accounts.counts();
+    return this.#rooms.accounts.counts();
   }
 
   /** Sums since the cache was opened. */
   get metrics(): CacheMetrics {
     this.#checkOpen('read its metrics');
-    return this.#accounts.metrics();
+    return this.#rooms.accounts.metrics();
   }
 
   /** Checks that pages and rows add up everywhere. Throws KV_INTERNAL. */
   verify(): void {
     this.#checkOpen('verify it');
-    this.#accounts.verify();
+    this.#rooms.accounts.verify();
   }
 
   /** All there is to know, as plain objects, for a bug report. */
   inspect(): Readonly<Record<string, unknown>> {
     this.#checkOpen('inspect it');
-    return this.#accounts.inspect();
+    return this.#rooms.accounts.inspect();
   }
 
   /**
@@ -233,13 +182,13 @@ export class KvCache {
    */
   stamp(sequence: Sequence, fromToken: number, tokens: number, key: number | bigint): number {
     this.#checkOpen('stamp');
-    return this.#stamps.write(sequence, fromToken, tokens, key);
+    return this.#rooms.stamps.write(sequence, fromToken, tokens, key);
   }
 
   /** Counts the tokens of which any tensor differs from what `stamp` wrote under `key`. */
   verifyStamp(sequence: Sequence, fromToken: number, tokens: number, key: number | bigint): number {
     this.#checkOpen('verify');
-    return this.#stamps.countWrong(sequence, fromToken, tokens, key);
+    return this.#rooms.stamps.countWrong(sequence, fromToken, tokens, key);
   }
 
   /**
@@ -251,15 +200,15 @@ export class KvCache {
     if (this.#state === 'closed') return;
     if (this.#state === 'open') {
       this.#state = 'closing';
-      for (let slot = 0; slot < this.#table.count; slot += 1) this.#table.generation[slot]! += 1;
-      this.#views.revokeAll();
+      for (let slot = 0; slot < this.#rooms.table.count; slot += 1) this.#rooms.table.generation[slot]! += 1;
+      this.#rooms.views.revokeAll();
       this.prefixes.close();
     }
-    this.#retirement.finish();
-    this.#native.close();
-    this.pool.removeUser(this.#supply);
-    if (this.#ownsPool) this.pool.close();
-    else this.#late.attempt(() => this.pool.keepToBudget());
+    this.#rooms.retirement.finish();
+    this.#rooms.native.close();
+    this.pool.removeUser(this.#rooms.supply);
+    if (this.#rooms.ownsPool) this.pool.close();
+    else this.#rooms.late.attempt(() => this.pool.keepToBudget());
     this.#state = 'closed';
     unclosed.unregister(this);
   }
@@ -270,34 +219,34 @@ export class KvCache {
 
   #sequenceOwner(): SequenceOwner {
     return {
-      table: this.#table,
+      table: this.#rooms.table,
       release: (slot, fence) => {
         this.#release(slot, fence);
       },
       truncate: (slot, tokens) => {
-        checkInteger('Sequence.truncate', 'tokens', tokens, 0, this.#table.length[slot]!);
+        checkInteger('Sequence.truncate', 'tokens', tokens, 0, this.#rooms.table.length[slot]!);
         this.#checkIdle(slot, 'truncate');
-        this.#table.length[slot] = tokens;
-        this.#late.attempt(() => this.prefixes.sharing.truncate(slot));
+        this.#rooms.table.length[slot] = tokens;
+        this.#rooms.late.attempt(() => this.prefixes.sharing.truncate(slot));
       },
       fork: (slot) => {
         this.#checkOpen('fork a sequence');
         this.#checkIdle(slot, 'fork');
         this.driver.checkAlive();
         this.#hearNews();
-        const fork = this.#leases.fork(slot);
-        const cachedTokens = this.#table.length[fork]!;
+        const fork = this.#rooms.leases.fork(slot);
+        const cachedTokens = this.#rooms.table.length[fork]!;
         const cachedBy = { adoptedTokens: 0, aliasedTokens: cachedTokens, copiedTokens: 0 };
         return { slot: fork, cachedTokens, cachedBy, pendingTokens: 0, keptValue: undefined };
       },
       keepValue: (slot, value) => {
         this.#hearNews();
         const path = this.prefixes.texts.of(slot)?.path;
-        return path?.length === this.#table.length[slot] && path !== undefined && this.prefixes.index.keepValue(path, value);
+        return path?.length === this.#rooms.table.length[slot] && path !== undefined && this.prefixes.index.keepValue(path, value);
       },
       append: (slot, tokens) => {
         const text = this.prefixes.texts.of(slot);
-        if (text !== undefined) this.prefixes.texts.append(text, tokens, this.#table.length[slot]!);
+        if (text !== undefined) this.prefixes.texts.append(text, tokens, this.#rooms.table.length[slot]!);
       },
       address: (tensor, slot) => {
         const { address, strides } = this.#tensor(tensor, 'Sequence.address');
@@ -306,21 +255,21 @@ export class KvCache {
       view: (tensor, slot) => {
         const placement = this.#tensor(tensor, 'Sequence.view');
         checkHostAccess(this.driver.kind, this.driver.info.hasHostAccess);
-        this.#native.publish();
-        const pages = this.layout.pagesIn(placement.reservation, this.#table.rows[slot]!);
-        return this.#views.open(slot, placement, pages * this.layout.pageBytes);
+        this.#rooms.native.publish();
+        const pages = this.layout.pagesIn(placement.reservation, this.#rooms.table.rows[slot]!);
+        return this.#rooms.views.open(slot, placement, pages * this.layout.pageBytes);
       },
     };
   }
 
   #release(slot: number, fence: Fence | undefined): void {
     this.#hearNews();
-    this.#leases.release(slot, fence, this.#steps.batchOf(slot));
-    this.#leases.keepEagerRows();
+    this.#rooms.leases.release(slot, fence, this.#rooms.steps.batchOf(slot));
+    this.#rooms.leases.keepEagerRows();
   }
 
   #checkIdle(slot: number, operation: string): void {
-    if (this.#steps.batchOf(slot) === undefined) return;
+    if (this.#rooms.steps.batchOf(slot) === undefined) return;
     throw createError('KV_SLOT_BUSY', { slot, operation, holder: 'a prepared batch' });
   }
 
@@ -331,14 +280,14 @@ export class KvCache {
 
   /** What happened meanwhile: rows the mapper mapped, fences passed, texts that went on, failures nobody waited for. */
   #hearNews(): void {
-    this.#native.publish();
+    this.#rooms.native.publish();
     this.#hearFences();
-    this.#late.attempt(() => this.prefixes.sharing.tell());
-    this.#late.hear(this.#native.mapperState());
+    this.#rooms.late.attempt(() => this.prefixes.sharing.tell());
+    this.#rooms.late.hear(this.#rooms.native.mapperState());
   }
 
   #hearFences(): void {
-    this.#late.attempt(() => this.#leases.pollRetirement());
+    this.#rooms.late.attempt(() => this.#rooms.leases.pollRetirement());
   }
 
   #checkOpen(operation: string): void {

@@ -3,7 +3,7 @@
 
 import type { CacheCounts, CacheMetrics } from './accounts.js';
 import type { PoolCounts } from './page-pool.js';
-import type { PrefixMetrics } from './prefix-statistics.js';
+import type { PrefixMetrics } from './prefix/prefix-statistics.js';
 
 /** What a cache said at one moment. */
 export interface MetricSample {

@@ -5,10 +5,11 @@ import { createError } from '../errors/index.js';
 import type { IdleSlots } from '../policy/idle-slots.js';
 import type { Admission, AdmissionRequest, Admitted } from './admission.js';
 import type { Fence } from './fence.js';
+import type { IdlePrefixes } from './prefix/idle-prefixes.js';
 import type { LateErrors } from './late-errors.js';
 import type { NativeCache } from './native.js';
 import type { PagePool } from './page-pool.js';
-import type { PrefixSharing } from './prefix-sharing.js';
+import type { PrefixSharing } from './prefix/prefix-sharing.js';
 import type { Retirement, RunningBatch } from './retirement.js';
 import type { RowSupply } from './row-supply.js';
 import { slotStates, type SlotTable } from './slot-table.js';
@@ -28,6 +29,7 @@ export interface LeaseParts {
   readonly retirement: Retirement;
   readonly late: LateErrors;
   readonly sharing: PrefixSharing;
+  readonly idlePrefixes: IdlePrefixes;
   readonly admission: Admission;
 }
 
@@ -65,15 +67,15 @@ export class SlotLeases {
 
   /** Leases a slot to a copy of the sequence in `from`. On failure nothing has changed. */
   fork(from: number): number {
-    const { native, table, sharing, supply, retirement, late } = this.#parts;
+    const { native, table, sharing, idlePrefixes, supply, retirement, late } = this.#parts;
     const slot = this.#emptiest(supply.collectFree());
     if (slot < 0) throw createError('KV_NO_FREE_SLOT', { slots: table.count, retiringSlots: retirement.size });
-    sharing.vacate(slot, 0);
+    idlePrefixes.vacate(slot, 0);
     native.assign(slot, this.#tenants[from]!);
     try {
       sharing.fork(from, slot);
     } catch (error) {
-      late.attempt(() => sharing.vacate(slot, 0));
+      late.attempt(() => idlePrefixes.vacate(slot, 0));
       throw error;
     }
     table.promisedTokens[slot] = 0;
@@ -107,13 +109,13 @@ export class SlotLeases {
   keepEagerRows(): void {
     const { eagerRows } = this.#rules;
     if (eagerRows === 0) return;
-    const { native, supply, sharing, table } = this.#parts;
+    const { native, supply, idlePrefixes, table } = this.#parts;
     native.publish();
     const idle = supply.collectFree();
     let best = -1;
     for (let index = 0; index < idle.count; index += 1) {
       const slot = idle.slots[index]!;
-      if (sharing.contentRows(slot) === 0 && (best < 0 || table.rows[slot]! > table.rows[best]!)) best = slot;
+      if (idlePrefixes.contentRows(slot) === 0 && (best < 0 || table.rows[slot]! > table.rows[best]!)) best = slot;
     }
     if (best < 0 || table.rows[best]! >= eagerRows) return;
     this.#pair[0] = best;
@@ -132,11 +134,11 @@ export class SlotLeases {
 
   /** The idle slot with the fewest rows, one without content if there is one; or -1. */
   #emptiest(idle: IdleSlots): number {
-    const { sharing } = this.#parts;
+    const { idlePrefixes } = this.#parts;
     let best = -1;
     for (let index = 0; index < idle.count; index += 1) {
       const slot = idle.slots[index]!;
-      const order = best < 0 ? -1 : sharing.contentRows(slot) - sharing.contentRows(best) || idle.rows[slot]! - idle.rows[best]!;
+      const order = best < 0 ? -1 : idlePrefixes.contentRows(slot) - idlePrefixes.contentRows(best) || idle.rows[slot]! - idle.rows[best]!;
       if (order < 0) best = slot;
     }
     return best;

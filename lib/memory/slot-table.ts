@@ -7,6 +7,9 @@ import type { Layout } from './layout.js';
 /** Where a slot is in its life. An idle slot in quarantine is out of service. */
 export const slotStates = { idle: 0, active: 1, retiring: 2 } as const;
 
+/** How a slot came to share the row that it writes to next. */
+export const sharedTails = { none: 0, forked: 1, truncated: 2 } as const;
+
 export class SlotTable {
   readonly count: number;
   readonly state: Uint8Array;
@@ -24,7 +27,7 @@ export class SlotTable {
   readonly promisedTokens: Int32Array;
   /** Ticks: when the slot was acquired or released last. */
   readonly lastUsed: Float64Array;
-  /** Not 0: the row that the slot writes to next may have other users (prefix-sharing.ts). */
+  /** One of `sharedTails`: not 0 when the row that the slot writes to next may have other users. */
   readonly sharedTail: Uint8Array;
   readonly #layout: Layout;
 

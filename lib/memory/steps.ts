@@ -8,9 +8,9 @@ import { Batch } from './batch.js';
 import type { LateErrors } from './late-errors.js';
 import type { Layout } from './layout.js';
 import type { NativeCache } from './native.js';
-import type { PrefixSharing } from './prefix-sharing.js';
+import type { PrefixSharing } from './prefix/prefix-sharing.js';
 import type { RowSupply } from './row-supply.js';
-import type { SequenceTexts } from './sequence-texts.js';
+import type { SequenceTexts } from './prefix/sequence-texts.js';
 import type { SlotTable } from './slot-table.js';
 
 export interface StepParts {

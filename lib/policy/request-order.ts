@@ -14,7 +14,10 @@ export interface OrderedRequest {
   readonly generatedTokens: number;
 }
 
-/** Negative when `a` goes before `b`. Must end with `arrival`, so that no two are equal. */
+/**
+ * Negative when `a` goes before `b`. Must end with `arrival`, so that no two are equal. Who waits takes a running one's place only
+ * where he is more urgent and the order puts him first.
+ */
 export type RequestOrder = (a: OrderedRequest, b: OrderedRequest) => number;
 
 /** The more urgent, then the earlier. Nobody is passed by a later request of the same urgency. */

@@ -1,7 +1,7 @@
 // ContinuousBatching: many requests through one engine, a step at a time. A step is one forward pass: it admits who may
 // start, plans a token for every sequence that decodes and chunks for prompts, makes room, calls the engine, and hands out
 // tokens. The schedulers feed it and decide when to step. For one thread; nothing may be called while a step runs but
-// `enqueue`.
+// `enqueue` and `dropWaiting`.
 //
 // Invariants: who runs has a slot, and the running are in order; whoever gives way waits under his old number; every request
 // that was enqueued ends exactly once, with a result or an error.
@@ -15,7 +15,7 @@ import type { Generation, GenerationResult } from './generation.js';
 import { Pass } from './pass.js';
 import type { ReadSchedulerOptions } from './scheduler-options.js';
 import { TenantShares } from './tenant-shares.js';
-import { noTotals } from './totals.js';
+import { countStart, noTotals } from './totals.js';
 import { WaitingList } from './waiting-list.js';
 
 export class ContinuousBatching {
@@ -65,6 +65,7 @@ export class ContinuousBatching {
    */
   async step(): Promise<void> {
     this.#dropEnded();
+    this.#keepOrder();
     this.#admit();
     if (!this.#prepare()) return;
     try {
@@ -89,25 +90,44 @@ export class ContinuousBatching {
     this.#isFull = false;
   }
 
+  /** Ends whoever waits and was aborted or is too late: he holds nothing that a running step needs. */
+  dropWaiting(): void {
+    const nowMs = this.#options.now();
+    this.#waiting.removeIf((generation) => this.#isOver(generation, nowMs));
+  }
+
   /** Ends whoever was aborted or is too late, and puts back whoever lost his slot (`prefixes.reset` with `preempt`). */
   #dropEnded(): void {
+    this.dropWaiting();
     const nowMs = this.#options.now();
-    const isOver = (generation: Generation): boolean => {
-      const error = generation.refusalAt(nowMs);
-      if (error !== undefined) this.#fail(generation, error);
-      return error !== undefined;
-    };
-    this.#waiting.removeIf(isOver);
     for (const generation of this.#running) {
-      if (!isOver(generation) && generation.sequence!.isReleased) this.#giveUp(generation);
+      if (!this.#isOver(generation, nowMs) && generation.sequence!.isReleased) this.#giveUp(generation);
     }
     this.#removeEnded();
+  }
+
+  /** Whether a request was aborted or is too late; then it has ended with that. */
+  #isOver(generation: Generation, nowMs: number): boolean {
+    const error = generation.refusalAt(nowMs);
+    if (error !== undefined) this.#fail(generation, error);
+    return error !== undefined;
+  }
+
+  /** Tenants' shares grow with every step, and with them the order may change. */
+  #keepOrder(): void {
+    const { order } = this.#options;
+    for (let at = 1; at < this.#running.length; at += 1) {
+      if (order(this.#running[at - 1]!, this.#running[at]!) < 0) continue;
+      this.#running.sort(order);
+      return;
+    }
   }
 
   /** Starts waiting requests while there are slots, memory, and prefill tokens in this step that no earlier prompt takes. */
   #admit(): void {
     const { order, maxBatch, prefillTokensPerStep } = this.#options;
     const isReady = (generation: Generation): boolean => this.#admission.isReady(generation, this.#running);
+    if (this.#running.length === 0) this.#isFull = false;
     while (this.#waiting.length > 0) {
       const hasRoom = this.#running.length === 0 || (!this.#isFull && this.#running.length < maxBatch);
       if (!hasRoom && !this.#hasLessUrgent()) return;
@@ -118,7 +138,8 @@ export class ContinuousBatching {
       if (prefillTokens >= prefillTokensPerStep) return;
       if (hasRoom && this.#start(next)) continue;
       const last = this.#running.at(-1);
-      if (last === undefined || last.urgency >= next.urgency) return;
+      // An order of one's own need not look at urgency: nobody gives way to whom it puts behind him.
+      if (last === undefined || last.urgency >= next.urgency || order(last, next) < 0) return;
       this.#preempt(last);
       this.#isFull = false;
     }
@@ -150,7 +171,7 @@ export class ContinuousBatching {
       return true;
     }
     this.#waiting.remove(generation);
-    this.#count(generation);
+    countStart(this.totals, generation);
     if (!this.#skipPrefill(generation)) return true;
     this.#running.push(generation);
     this.#running.sort(this.#options.order);
@@ -171,13 +192,6 @@ export class ContinuousBatching {
       this.#fail(generation, error as Error);
     }
     return generation.sequence !== undefined;
-  }
-
-  #count({ preemptions, promptTokens, cachedTokens, lostTokens, length }: Generation): void {
-    this.totals.recomputedTokens += Math.max(0, lostTokens - length);
-    if (preemptions > 0) return;
-    this.totals.promptTokens += promptTokens;
-    this.totals.cachedTokens += cachedTokens;
   }
 
   /** Memory for the step, from those last in order if there is none other. False: there is nothing to run. */
@@ -260,9 +274,7 @@ export class ContinuousBatching {
   }
 
   #giveUp(generation: Generation): void {
-    generation.lostTokens = generation.length;
-    generation.release();
-    generation.preemptions += 1;
+    generation.giveUp();
     this.totals.preemptions += 1;
     this.#waiting.add(generation);
   }
@@ -280,9 +292,9 @@ export class ContinuousBatching {
   }
 
   #end(generation: Generation): void {
+    if (generation.sequence !== undefined) this.#isFull = false;
     generation.release();
     this.#shares.leave(generation.tenant, generation.share!);
-    this.#isFull = false;
   }
 
   /** Those without a sequence run no more: they have ended, or wait again. */

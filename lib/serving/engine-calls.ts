@@ -1,7 +1,9 @@
-// EngineCalls: how a scheduler calls its engine: waits for the answer, takes the time, checks what came, chooses the next
-// token of every sequence, and says whatever went wrong as an error of the catalogue.
+// EngineCalls: how a scheduler calls its engine: one pass at a time, whoever else has the same engine; waits for the answer,
+// takes the time, checks what came, chooses the next token of every sequence, and says whatever went wrong as an error of the
+// catalogue.
 
 import { createError } from '../errors/index.js';
+import { formatCount, formatNumber } from '../format.js';
 import type { Engine, EngineOutput } from './engine.js';
 import type { Generation } from './generation.js';
 import { LogitRows } from './logit-rows.js';
@@ -15,6 +17,9 @@ export interface EngineCallsOptions {
   readonly totals: ServingTotals;
   readonly now: () => number;
 }
+
+/** Engines that compute at this moment, and when they will have: several schedulers, or runs, may share one. */
+const busy = new WeakMap<Engine, Promise<void>>();
 
 export class EngineCalls {
   readonly #engine: Engine;
@@ -35,6 +40,24 @@ export class EngineCalls {
    * `pass.errors`.
    */
   async run(call: EngineCall, pass: Pass): Promise<void> {
+    const engine = this.#engine;
+    if (busy.has(engine)) {
+      for (let other = busy.get(engine); other !== undefined; other = busy.get(engine)) await other;
+      if (pass.sequences.some((sequence) => sequence.isReleased)) { // its memory may be gone
+        throw createError('KV_ENGINE_FAILED', { call, sequences: pass.length, problem: 'a slot was taken away before its turn' });
+      }
+    }
+    let setFree = (): void => {};
+    busy.set(engine, new Promise((resolve) => { setFree = resolve; }));
+    try {
+      await this.#run(call, pass);
+    } finally {
+      busy.delete(engine);
+      setFree();
+    }
+  }
+
+  async #run(call: EngineCall, pass: Pass): Promise<void> {
     const startMs = this.#now();
     let output: EngineOutput;
     try {
@@ -44,7 +67,7 @@ export class EngineCalls {
     } finally {
       this.#totals[`${call}Ms`] += this.#now() - startMs;
     }
-    this.#check(call, pass.length, output);
+    this.#check(call, pass, output);
     for (let index = 0; index < pass.length; index += 1) {
       if (pass.wantsLogits[index] === 0) continue;
       try {
@@ -64,7 +87,7 @@ export class EngineCalls {
     if (generation.length < textTokens) return undefined;
     const logits = sequence!.keptValue;
     if (logits instanceof Float32Array && logits.length === this.#engine.vocabularyTokens) {
-      return this.#sample(logits, generation, 'prefill');
+      return this.#sample(logits.slice(), generation, 'prefill'); // a sampler that changes them would change others' answers
     }
     sequence!.truncate(textTokens - 1); // somebody else keeps values of his own in this cache
     generation.length = textTokens - 1;
@@ -73,31 +96,43 @@ export class EngineCalls {
 
   #next(call: EngineCall, output: EngineOutput, index: number, pass: Pass): number {
     const generation = pass.generations[index]!;
-    if ('tokens' in output) return this.#checkToken(output.tokens[index]!, call);
+    if ('tokens' in output) {
+      const token = output.tokens[index]!;
+      if (this.#isToken(token)) return token;
+      throw createError('KV_ENGINE_FAILED', { call, sequences: 1, problem: `token ${token} is not in its vocabulary` });
+    }
     const logits = this.#rows.row(output.logits, index);
-    if (generation.keepsLogits) pass.keptLogits[index] = logits.slice();
-    return this.#sample(logits, generation, call);
+    const kept = generation.keepsLogits ? logits.slice() : undefined;
+    const token = this.#sample(logits, generation, call);
+    pass.keptLogits[index] = kept; // only now: what gave no token is worth nothing to others
+    return token;
   }
 
   #sample(logits: Float32Array, { request, generatedTokens }: Generation, call: EngineCall): number {
     const token = request.sampler(logits, generatedTokens);
-    return this.#checkToken(Number.isNaN(logits[token]) ? Number.NaN : token, call);
+    if (Number.isNaN(logits[token])) throw createError('KV_ENGINE_FAILED', { call, sequences: 1, problem: 'its logits are not numbers' });
+    if (this.#isToken(token)) return token;
+    throw createError('KV_INVALID_OPTION', {
+      reason: typeof token === 'number' ? 'range' : 'type', owner: 'GenerationRequest', option: 'sampler',
+      expected: `a function that returns a token from 0 to ${this.#engine.vocabularyTokens - 1}`, received: token,
+    });
   }
 
-  #checkToken(token: number, call: EngineCall): number {
-    if (Number.isInteger(token) && token >= 0 && token < this.#engine.vocabularyTokens) return token;
-    const problem = Number.isNaN(token) ? 'its logits are not numbers' : `token ${token} is not in its vocabulary`;
-    throw createError('KV_ENGINE_FAILED', { call, sequences: 1, problem });
+  #isToken(token: number): boolean {
+    return Number.isInteger(token) && token >= 0 && token < this.#engine.vocabularyTokens;
   }
 
-  /** Throws KV_ENGINE_FAILED unless `output` has an answer for each sequence of the pass. */
-  #check(call: EngineCall, sequences: number, output: EngineOutput | null | undefined): void {
+  /** Throws KV_ENGINE_FAILED unless `output` has an answer for each sequence of the pass up to the last whose answer is read. */
+  #check(call: EngineCall, { length, wantsLogits }: Pass, output: EngineOutput | null | undefined): void {
     const { vocabularyTokens } = this.#engine;
+    const sequences = 1 + wantsLogits.subarray(0, length).lastIndexOf(1);
     const hasTokens = typeof output === 'object' && output !== null && 'tokens' in output;
-    const given = hasTokens ? output.tokens : output?.logits;
+    const given: ArrayLike<number> | null | undefined = hasTokens ? output.tokens : output?.logits;
     const needed = hasTokens ? sequences : sequences * vocabularyTokens;
-    if (given !== undefined && given.length >= needed) return;
-    const problem = `it answered with ${given?.length ?? 'no'} numbers instead of ${needed}`;
-    throw createError('KV_ENGINE_FAILED', { call, sequences, problem });
+    const isRightKind = hasTokens || given instanceof Float32Array;
+    if (given !== undefined && given !== null && isRightKind && given.length >= needed) return;
+    const found = given === undefined || given === null ? 'nothing' : `${isRightKind ? '' : 'what is no Float32Array, '}${given.length} numbers`;
+    const wanted = `${hasTokens ? 'tokens' : 'logits'} for ${formatCount('sequence', sequences)}, ${formatNumber(needed)} numbers`;
+    throw createError('KV_ENGINE_FAILED', { call, sequences: length, problem: `it answered with ${found} instead of ${wanted}` });
   }
 }

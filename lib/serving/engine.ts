@@ -1,6 +1,6 @@
 // Engine: what the schedulers need of an inference engine, as types. An engine is two functions over the cache's addresses;
 // it owns weights and kernels, and knows nothing of requests, admission or sharing. The schedulers call it from the cache's
-// thread, one pass at a time. docs/engines.md shows how to write one.
+// thread, one pass at a time, also where several have the same engine. docs/engines.md shows how to write one.
 
 import type { Sequence } from '../memory/sequence.js';
 
@@ -36,7 +36,7 @@ export interface EnginePass {
 
 /**
  * `logits`: [sequence, token of the vocabulary], the engine's own array, which may be the same every time; rows where
- * `wantsLogits` is 0 are not read. `tokens`: [sequence], the next token of each, where the engine samples by itself.
+ * `wantsLogits` is 0 are not read, and may be missing at the end. `tokens`: [sequence], the next token of each, where the engine samples by itself.
  */
 export type EngineOutput = { readonly logits: Float32Array } | { readonly tokens: Int32Array };
 
@@ -51,6 +51,6 @@ export interface Engine {
   readonly vocabularyTokens: number;
   /** Computes chunks of prompts, of one sequence or several. */
   prefill(pass: EnginePass): EngineOutput | Promise<EngineOutput>;
-  /** Computes one token of each sequence. Also the last token of a prompt whose others came from the cache. */
+  /** Computes one token of each sequence. Also the last token of a prompt whose others are valid, or that has no others. */
   decode(pass: EnginePass): EngineOutput | Promise<EngineOutput>;
 }

@@ -151,6 +151,13 @@ export class Generation implements OrderedRequest, StepMember {
     if (sequence !== undefined && !sequence.isReleased) sequence.release();
   }
 
+  /** It has to start again later: what it has generated stays, and its rows may still be cached then. */
+  giveUp(): void {
+    this.lostTokens = this.length;
+    this.release();
+    this.preemptions += 1;
+  }
+
   /** Its next tokens are computed and valid; `keptLogits` are those behind a prompt, if they are worth keeping. */
   advance(keptLogits: Float32Array | undefined): void {
     this.length += this.passTokens;

@@ -2,6 +2,8 @@
 // that is right: what the others are compared with, and enough for a command line. The prefix cache helps it as it helps
 // them.
 
+import { setImmediate } from 'node:timers/promises';
+
 import { isKvError } from '../errors/index.js';
 import type { Batch } from '../memory/batch.js';
 import { AdmissionControl } from './admission-control.js';
@@ -9,25 +11,28 @@ import { EngineCalls } from './engine-calls.js';
 import { Generation, type GenerationResult } from './generation.js';
 import { OutcomeCollector, type GenerationOutcome } from './outcome.js';
 import { Pass } from './pass.js';
-import { checkFits, readRequest, type GenerationRequest } from './request.js';
+import { checkFits, checkRequests, readRequest, type GenerationRequest } from './request.js';
 import { readSchedulerOptions, type ReadSchedulerOptions, type SchedulerOptions } from './scheduler-options.js';
-import { noTotals, type ServingTotals } from './totals.js';
+import { countStart, noTotals, type ServingTotals } from './totals.js';
+
+/** What a run computes with. */
+interface Lane {
+  readonly batch: Batch;
+  readonly pass: Pass;
+}
 
 export class NaiveScheduler {
   readonly #options: ReadSchedulerOptions;
   readonly #admission: AdmissionControl;
   readonly #totals = noTotals();
   readonly #engine: EngineCalls;
-  readonly #batch: Batch;
-  readonly #pass = new Pass(1);
 
   /** Throws KV_UNKNOWN_OPTION and KV_INVALID_OPTION. */
   constructor(options: SchedulerOptions) {
     this.#options = readSchedulerOptions('NaiveScheduler', options);
-    const { cache, engine, now } = this.#options;
+    const { engine, now } = this.#options;
     this.#admission = new AdmissionControl(this.#options);
     this.#engine = new EngineCalls({ engine, totals: this.#totals, now });
-    this.#batch = cache.createBatch(1);
   }
 
   /** Sums since it was made. */
@@ -40,16 +45,19 @@ export class NaiveScheduler {
    * and for wrong options of a request when its turn comes. Leaving the loop early leaves the others undone.
    */
   async *run(requests: Iterable<GenerationRequest>): AsyncGenerator<GenerationOutcome, void, undefined> {
-    const { cache, now } = this.#options;
+    const { cache, engine, now } = this.#options;
+    const owner = 'NaiveScheduler.run';
+    checkRequests(owner, requests);
+    const lane = { batch: cache.createBatch(1), pass: new Pass(1) };
     const outcomes = new OutcomeCollector();
     let index = 0;
     for (const options of requests) {
-      const request = readRequest('NaiveScheduler.run', options);
+      const request = readRequest(owner, options, engine.vocabularyTokens);
       const listener = outcomes.listener(index);
       const generation = new Generation({ request, arrival: index, nowMs: now(), listener });
       try {
         checkFits(request, cache.layout, cache.pool);
-        const result = await this.#generate(generation);
+        const result = await this.#generate(generation, lane);
         this.#totals.completedRequests += 1;
         listener.done(result);
       } catch (error) {
@@ -64,48 +72,63 @@ export class NaiveScheduler {
     }
   }
 
-  async #generate(generation: Generation): Promise<GenerationResult> {
-    const { now, prefillTokensPerStep } = this.#options;
-    const totals = this.#totals;
-    generation.start(this.#admission.lease(generation));
-    totals.promptTokens += generation.promptTokens;
-    totals.cachedTokens += generation.cachedTokens;
-    let token = this.#engine.nextOfCached(generation);
-    if (token !== undefined) totals.skippedPrefills += 1;
+  async #generate(generation: Generation, lane: Lane): Promise<GenerationResult> {
+    const { now } = this.#options;
     for (;;) {
-      const before = generation.generatedTokens;
-      const result = token === undefined ? undefined : generation.accept(token, now());
-      totals.generatedTokens += generation.generatedTokens - before;
-      if (result !== undefined) return result;
       const error = generation.refusalAt(now());
       if (error !== undefined) throw error;
-      generation.passTokens = Math.min(generation.remainingTokens, prefillTokensPerStep);
-      token = await this.#step(generation);
+      const token = generation.sequence === undefined ? this.#start(generation) : await this.#step(generation, lane);
+      const before = generation.generatedTokens;
+      const result = token === undefined ? undefined : generation.accept(token, now());
+      this.#totals.generatedTokens += generation.generatedTokens - before;
+      if (result !== undefined) return result;
     }
   }
 
+  /** Leases a slot; returns the first token where the whole text was cached with its last logits. */
+  #start(generation: Generation): number | undefined {
+    generation.start(this.#admission.lease(generation));
+    countStart(this.#totals, generation);
+    const token = this.#engine.nextOfCached(generation);
+    if (token !== undefined) this.#totals.skippedPrefills += 1;
+    return token;
+  }
+
   /** Computes the generation's next tokens; returns the token behind them once its text is computed. */
-  async #step(generation: Generation): Promise<number | undefined> {
-    const { cache } = this.#options;
+  async #step(generation: Generation, { batch, pass }: Lane): Promise<number | undefined> {
+    const { cache, prefillTokensPerStep } = this.#options;
+    const sequence = generation.sequence!;
+    if (sequence.isReleased) return this.#giveUp(generation);
     const call = generation.remainingPrefillTokens === 0 ? 'decode' : 'prefill';
-    this.#batch.clear();
-    this.#batch.add(generation.sequence!, generation.passTokens);
-    this.#pass.clear();
-    this.#pass.add(generation);
-    cache.prepare(this.#batch);
+    generation.passTokens = Math.min(generation.remainingTokens, prefillTokensPerStep);
+    batch.clear();
+    batch.add(sequence, generation.passTokens);
+    pass.clear();
+    pass.add(generation);
+    cache.prepare(batch);
     try {
-      await this.#engine.run(call, this.#pass);
-      cache.commit(this.#batch);
-      this.#totals.steps += 1;
-      generation.advance(this.#pass.keptLogits[0]);
-      const error = this.#pass.errors[0];
-      if (error !== undefined) {
-        generation.takeBack();
-        throw error;
-      }
-      return generation.remainingTokens === 0 ? this.#pass.nextTokens[0] : undefined;
+      await this.#engine.run(call, pass);
+      cache.commit(batch);
+    } catch (error) {
+      if (!sequence.isReleased || cache.isClosed) throw error; // else it met a slot that was taken away meanwhile
     } finally {
-      if (this.#batch.isPrepared && !cache.isClosed) cache.discard(this.#batch);
+      if (batch.isPrepared && !cache.isClosed) cache.discard(batch);
+      await setImmediate(); // for signals and timers, where the engine answers at once
     }
+    if (sequence.isReleased) return this.#giveUp(generation);
+    this.#totals.steps += 1;
+    generation.advance(pass.keptLogits[0]);
+    const error = pass.errors[0];
+    if (error !== undefined) {
+      generation.takeBack();
+      throw error;
+    }
+    return generation.remainingTokens === 0 ? pass.nextTokens[0] : undefined;
+  }
+
+  /** It lost its slot (`prefixes.reset` with `preempt`): it starts again, with what it has generated. */
+  #giveUp(generation: Generation): undefined {
+    generation.giveUp();
+    this.#totals.preemptions += 1;
   }
 }

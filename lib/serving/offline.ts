@@ -2,12 +2,14 @@
 // in which prompts that begin alike follow each other, so that the later find the earlier's rows while they are there. For
 // the cache's thread; the caller's loop drives it.
 
+import { setImmediate } from 'node:timers/promises';
+
 import { createError } from '../errors/index.js';
 import { oneOf, readOptions, withDefault } from '../options.js';
 import { ContinuousBatching } from './continuous-batching.js';
 import { Generation } from './generation.js';
 import { OutcomeCollector, type GenerationOutcome } from './outcome.js';
-import { checkFits, readRequest, type GenerationRequest, type ReadRequest } from './request.js';
+import { checkFits, checkRequests, readRequest, type GenerationRequest, type ReadRequest } from './request.js';
 import { completeOptions, schedulerSpec, type ReadSchedulerOptions, type SchedulerOptions } from './scheduler-options.js';
 import { noTotals, type ServingTotals } from './totals.js';
 
@@ -48,8 +50,10 @@ export class OfflineScheduler {
    * the cache cannot go on (lost driver, closed). Leaving the loop early ends what is not done.
    */
   async *run(requests: Iterable<GenerationRequest>): AsyncGenerator<GenerationOutcome, void, undefined> {
-    const { cache, now, maxBatch } = this.#options;
-    const entries = [...requests].map((request, index) => ({ index, request: readRequest('OfflineScheduler.run', request) }));
+    const { cache, engine, now, maxBatch } = this.#options;
+    const owner = 'OfflineScheduler.run';
+    checkRequests(owner, requests);
+    const entries = [...requests].map((request, index) => ({ index, request: readRequest(owner, request, engine.vocabularyTokens) }));
     if (this.#arrangement === 'prefix') entries.sort(byText);
     const batching = new ContinuousBatching(this.#options);
     this.#totals = batching.totals;
@@ -73,6 +77,7 @@ export class OfflineScheduler {
         while (fed < entries.length && batching.waitingRequests < 2 * maxBatch) feed(entries[fed]!);
         await batching.step();
         yield* outcomes.take();
+        await setImmediate(); // for signals and timers, where the engine answers at once
       }
     } finally {
       batching.failAll(createError('KV_ABORTED', { operation: 'generating' }));

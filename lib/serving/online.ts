@@ -61,15 +61,17 @@ export class OnlineScheduler {
    * options; then nothing has changed. Whatever happens later ends the stream.
    */
   submit(request: GenerationRequest): TokenStream {
-    const read = readRequest('OnlineScheduler.submit', request);
+    const { cache, engine, now } = this.#options;
+    const read = readRequest('OnlineScheduler.submit', request, engine.vocabularyTokens);
     this.#checkOpen('submit a request');
-    const { cache, now } = this.#options;
     checkFits(read, cache.layout, cache.pool);
-    const { waitingRequests } = this.#batching;
-    if (waitingRequests >= this.#maxWaiting) {
-      throw createError('KV_QUEUE_FULL', { waitingRequests, maxWaiting: this.#maxWaiting });
+    if (!this.#hasRoom()) {
+      throw createError('KV_QUEUE_FULL', { waitingRequests: this.waitingRequests, maxWaiting: this.#maxWaiting });
     }
-    const stream: TokenStream = new TokenStream(() => { generation.isCancelled = true; });
+    const stream: TokenStream = new TokenStream(() => {
+      generation.isCancelled = true;
+      this.#batching.dropWaiting();
+    });
     this.#arrivals += 1;
     const generation = new Generation({ request: read, arrival: this.#arrivals, nowMs: now(), listener: stream.listener() });
     this.#batching.enqueue(generation);
@@ -77,11 +79,11 @@ export class OnlineScheduler {
     return stream;
   }
 
-  /** Resolves when the queue has room for one more. Rejects with KV_TIMEOUT, KV_ABORTED or KV_CLOSED. */
+  /** Resolves when the queue has room for one more, for everybody who waits: the first to submit has it. Rejects with KV_TIMEOUT, KV_ABORTED or KV_CLOSED. */
   async queueFree(options: WaitOptions = {}): Promise<void> {
     await waitUntil('room in the queue', readWaitOptions('OnlineScheduler.queueFree', options), () => {
       this.#checkOpen('wait for room in its queue');
-      return this.#batching.waitingRequests < this.#maxWaiting;
+      return this.#hasRoom();
     });
   }
 
@@ -118,6 +120,12 @@ export class OnlineScheduler {
       await setImmediate();
     }
     this.#loop = undefined;
+  }
+
+  /** Whether the queue has room, once those have left it who were aborted or are too late. */
+  #hasRoom(): boolean {
+    if (this.waitingRequests >= this.#maxWaiting) this.#batching.dropWaiting();
+    return this.waitingRequests < this.#maxWaiting;
   }
 
   #checkOpen(operation: string): void {

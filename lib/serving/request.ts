@@ -5,13 +5,14 @@ import { createError } from '../errors/index.js';
 import { cachingField, itemsField, textField, tokensField, type AcquireOptions } from '../memory/acquire-options.js';
 import type { Layout } from '../memory/layout.js';
 import type { PagePool } from '../memory/page-pool.js';
-import { abortSignal, callable, integer, number, optional, readOptions, withDefault, type Field } from '../options.js';
+import { abortSignal, callable, checkInteger, integer, number, optional, readOptions, withDefault, type Field } from '../options.js';
+import { sortItems, type PromptItem } from '../policy/prefix/prefix-text.js';
 import { greedy, type Sampler } from './sampling.js';
 
 type Prompt = Pick<AcquireOptions, 'items' | 'tenant' | 'salt' | 'adapter' | 'caching' | 'priority'>;
 
 export interface GenerationRequest extends Prompt {
-  /** The prompt, 1 token or more. */
+  /** The prompt, 1 token or more, each of the engine's vocabulary where no item covers it. */
   readonly tokens: NonNullable<AcquireOptions['tokens']>;
   /** Tokens to generate at most, 1 or more. */
   readonly maxNewTokens: number;
@@ -23,15 +24,19 @@ export interface GenerationRequest extends Prompt {
   readonly urgency?: number | undefined;
   /** Ms from submission after which it fails with KV_DEADLINE_EXCEEDED, waiting or running. Default: none. */
   readonly deadlineMs?: number | undefined;
-  /** Fails it with KV_ABORTED after the running step. */
+  /** Fails it with KV_ABORTED after the running step; it leaves a full queue at once. */
   readonly signal?: AbortSignal | undefined;
 }
+
+const maxToken = 2 ** 31 - 1;
 
 const stopField: Field<ReadonlySet<number>> = (value, place) => {
   if (typeof value !== 'object' || value === null || !(Symbol.iterator in value)) {
     throw createError('KV_INVALID_OPTION', { reason: 'type', ...place, expected: 'an iterable of token ids', received: value });
   }
-  return new Set(value as Iterable<number>);
+  const stops = new Set(value as Iterable<number>);
+  for (const token of stops) checkInteger(place.owner, `each of ${place.option}`, token, 0, maxToken);
+  return stops;
 };
 
 const noTokens: ReadonlySet<number> = new Set();
@@ -39,7 +44,7 @@ const noTokens: ReadonlySet<number> = new Set();
 const spec = {
   tokens: tokensField,
   items: itemsField,
-  maxNewTokens: integer({ min: 1, max: 2 ** 31 - 1 }),
+  maxNewTokens: integer({ min: 1, max: maxToken }),
   stopTokens: withDefault(stopField, noTokens),
   sampler: withDefault(callable<Sampler>(), greedy),
   tenant: withDefault(textField, ''),
@@ -54,13 +59,42 @@ const spec = {
 
 export type ReadRequest = ReturnType<typeof readRequest>;
 
-/** Checked options with defaults. Throws KV_UNKNOWN_OPTION and KV_INVALID_OPTION. */
-export function readRequest(owner: string, options: GenerationRequest) {
+/**
+ * Checked options with defaults, for an engine with so many tokens: what only its pass would find wrong would fail everybody in
+ * the pass. Throws KV_UNKNOWN_OPTION and KV_INVALID_OPTION.
+ */
+export function readRequest(owner: string, options: GenerationRequest, vocabularyTokens: number) {
   const read = readOptions(owner, options, spec);
-  if (read.tokens.length > 0) return read;
+  const { tokens, items } = read;
+  if (tokens.length === 0) {
+    throw createError('KV_INVALID_OPTION', {
+      reason: 'range', owner, option: 'tokens', expected: 'a prompt of at least 1 token', received: options.tokens,
+    });
+  }
+  checkVocabulary(owner, tokens, items.length === 0 ? items : sortItems(owner, items, tokens.length), vocabularyTokens);
+  return read;
+}
+
+/** Throws KV_INVALID_OPTION unless `requests` can be gone through. */
+export function checkRequests(owner: string, requests: Iterable<GenerationRequest>): void {
+  if (typeof requests === 'object' && requests !== null && Symbol.iterator in requests) return;
   throw createError('KV_INVALID_OPTION', {
-    reason: 'range', owner, option: 'tokens', expected: 'a prompt of at least 1 token', received: options.tokens,
+    reason: 'type', owner, option: 'requests', expected: 'an array or another iterable of requests', received: requests,
   });
+}
+
+/** Every token that no item covers is one of the engine's. */
+function checkVocabulary(owner: string, tokens: Int32Array, items: readonly PromptItem[], vocabularyTokens: number): void {
+  let from = 0;
+  for (let next = 0; next <= items.length; next += 1) {
+    const to = items[next]?.at ?? tokens.length;
+    for (let at = from; at < to; at += 1) {
+      if (tokens[at]! >= vocabularyTokens) {
+        checkInteger(owner, `tokens[${at}]`, tokens[at], 0, vocabularyTokens - 1, "It is not in the engine's vocabulary.");
+      }
+    }
+    from = to + (items[next]?.length ?? 0);
+  }
 }
 
 /** Throws KV_LENGTH_OUT_OF_RANGE or KV_OUT_OF_PAGES when the request would not fit an empty cache to its last token. */

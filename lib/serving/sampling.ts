@@ -27,10 +27,17 @@ const spec = {
   seed: withDefault(integer(), 0),
 };
 
-/** The most likely token; of equals the first. */
+/** The most likely token; of equals the first. Where one is not a number, that one, so that the scheduler sees it. */
 export const greedy: Sampler = (logits) => {
   let best = 0;
-  for (let token = 1; token < logits.length; token += 1) if (logits[token]! > logits[best]!) best = token;
+  let largest = -Infinity;
+  for (let token = 0; token < logits.length; token += 1) {
+    const logit = logits[token]!;
+    if (logit <= largest) continue;
+    best = token;
+    largest = logit;
+    if (Number.isNaN(logit)) break;
+  }
   return best;
 };
 
@@ -39,15 +46,17 @@ export function randomSampler(options: SamplerOptions = {}): Sampler {
   const { temperature, topK = Infinity, topP, seed } = readOptions('randomSampler', options, spec);
   const high = Math.floor(seed / 2 ** 32);
   return (logits, index) => {
+    const likeliest = greedy(logits, index);
+    const largest = logits[likeliest]!;
+    if (!Number.isFinite(largest)) return likeliest; // no probabilities follow from it
     const uniform = mix32(mix32(seed, high), index) / 2 ** 32;
     const isCut = topK < logits.length || topP < 1;
-    return isCut ? drawAmongBest(logits, temperature, topK, topP, uniform) : draw(logits, temperature, uniform);
+    return isCut ? drawAmongBest(logits, { temperature, topK, topP, largest }, uniform) : draw(logits, temperature, largest, uniform);
   };
 }
 
 /** The token in whose part of [0, 1) `uniform` lies, tokens in their own order. */
-function draw(logits: Float32Array, temperature: number, uniform: number): number {
-  const largest = logits[greedy(logits, 0)]!;
+function draw(logits: Float32Array, temperature: number, largest: number, uniform: number): number {
   let total = 0;
   for (const logit of logits) total += Math.exp((logit - largest) / temperature);
   let left = uniform * total;
@@ -58,10 +67,17 @@ function draw(logits: Float32Array, temperature: number, uniform: number): numbe
   return greedy(logits, 0); // rounding only
 }
 
-function drawAmongBest(logits: Float32Array, temperature: number, topK: number, topP: number, uniform: number): number {
-  const largest = logits[greedy(logits, 0)]!;
+interface Cut {
+  readonly temperature: number;
+  readonly topK: number;
+  readonly topP: number;
+  /** The largest logit, a finite number. */
+  readonly largest: number;
+}
+
+function drawAmongBest(logits: Float32Array, { temperature, topK, topP, largest }: Cut, uniform: number): number {
   const weightOf = (token: number): number => Math.exp((logits[token]! - largest) / temperature);
-  const best = bestTokens(logits, temperature, topK, topP, largest);
+  const best = bestTokens(logits, { temperature, topK, topP, largest });
   let total = 0;
   for (const token of best) total += weightOf(token);
   let nucleus = 0;
@@ -76,7 +92,7 @@ function drawAmongBest(logits: Float32Array, temperature: number, topK: number, 
 }
 
 /** The `topK` best tokens, the best first; without the many that cannot be among those of `topP`. */
-function bestTokens(logits: Float32Array, temperature: number, topK: number, topP: number, largest: number): number[] {
+function bestTokens(logits: Float32Array, { temperature, topK, topP, largest }: Cut): number[] {
   let least = topK < logits.length ? kthLargest(logits, topK) : -Infinity;
   if (topK >= logits.length) {
     let total = 0;

@@ -34,7 +34,7 @@ export interface SchedulerOptions {
 const engineField: Field<Engine> = (value, place) => {
   const { prefill, decode, vocabularyTokens } = (value ?? {}) as Partial<Engine>;
   const hasBoth = typeof prefill === 'function' && typeof decode === 'function';
-  if (hasBoth && Number.isSafeInteger(vocabularyTokens)) return value as Engine;
+  if (hasBoth && Number.isSafeInteger(vocabularyTokens) && vocabularyTokens! > 0) return value as Engine;
   throw createError('KV_INVALID_OPTION', {
     reason: 'type', ...place, expected: 'an engine: `vocabularyTokens`, `prefill` and `decode`', received: value,
   });

@@ -1,7 +1,14 @@
 // TokenStream: one answer as it comes: an async iterator of tokens, for one reader, and a promise of the whole. It holds at
 // most the answer's tokens, so a slow reader delays nobody. Leaving the loop early (`return`) cancels the request.
+//
+// Invariant: reads wait only while every token that came was read; they are answered in the order in which they were made.
 
 import type { GenerationListener, GenerationResult } from './generation.js';
+
+interface Read {
+  readonly resolve: (result: IteratorResult<number, undefined>) => void;
+  readonly reject: (error: Error) => void;
+}
 
 export class TokenStream implements AsyncIterableIterator<number> {
   readonly #cancel: () => void;
@@ -10,7 +17,8 @@ export class TokenStream implements AsyncIterableIterator<number> {
   #state: 'open' | 'ended' | 'left' = 'open';
   /** Until the reader has heard of it. */
   #error: Error | undefined;
-  #wake: (() => void) | undefined;
+  /** Reads that wait, the first first. */
+  readonly #reads: Read[] = [];
   readonly #result: Promise<GenerationResult>;
   #settle!: (end: GenerationResult | Promise<never>) => void;
 
@@ -31,30 +39,24 @@ export class TokenStream implements AsyncIterableIterator<number> {
   }
 
   /** The next token as soon as it is there; done behind the last. Rejects with the error that ended it, once. */
-  async next(): Promise<IteratorResult<number, undefined>> {
-    for (;;) {
-      if (this.#state !== 'left' && this.#readTokens < this.#tokens.length) {
-        this.#readTokens += 1;
-        return { done: false, value: this.#tokens[this.#readTokens - 1]! };
-      }
-      if (this.#state !== 'open') break;
-      await new Promise<void>((resolve) => { this.#wake = resolve; });
-    }
-    const error = this.#error;
-    this.#error = undefined;
-    if (error !== undefined) throw error;
-    return { done: true, value: undefined };
+  next(): Promise<IteratorResult<number, undefined>> {
+    return new Promise((resolve, reject) => {
+      this.#reads.push({ resolve, reject });
+      this.#answerReads();
+    });
   }
 
   /** Nobody reads on: cancels the request. */
   return(): Promise<IteratorResult<number, undefined>> {
-    this.cancel();
+    const isOpen = this.#state === 'open';
     this.#state = 'left';
     this.#error = undefined;
+    this.#answerReads();
+    if (isOpen) this.#cancel();
     return Promise.resolve({ done: true, value: undefined });
   }
 
-  /** The request ends with KV_ABORTED after the running step, unless it has ended before. */
+  /** The request ends with KV_ABORTED: at once while it waits, else after the running step. Nothing happens once it has ended. */
   cancel(): void {
     if (this.#state === 'open') this.#cancel();
   }
@@ -64,7 +66,7 @@ export class TokenStream implements AsyncIterableIterator<number> {
     return {
       token: (token) => {
         this.#tokens.push(token);
-        this.#wake?.();
+        this.#answerReads();
       },
       done: (result) => this.#ended(result, undefined),
       failed: (error) => this.#ended(Promise.reject(error), error),
@@ -77,6 +79,23 @@ export class TokenStream implements AsyncIterableIterator<number> {
       this.#state = 'ended';
       this.#error = error;
     }
-    this.#wake?.();
+    this.#answerReads();
+  }
+
+  #answerReads(): void {
+    while (this.#reads.length > 0) {
+      const hasToken = this.#state !== 'left' && this.#readTokens < this.#tokens.length;
+      if (!hasToken && this.#state === 'open') return;
+      const { resolve, reject } = this.#reads.shift()!;
+      const error = this.#error;
+      if (hasToken) {
+        this.#readTokens += 1;
+        resolve({ done: false, value: this.#tokens[this.#readTokens - 1]! });
+      } else if (error === undefined) resolve({ done: true, value: undefined });
+      else {
+        this.#error = undefined;
+        reject(error);
+      }
+    }
   }
 }

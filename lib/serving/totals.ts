@@ -1,5 +1,7 @@
 // ServingTotals: what a scheduler has done until now; plain numbers, read by anybody, written by the scheduler alone.
 
+import type { Generation } from './generation.js';
+
 export interface ServingTotals {
   completedRequests: number;
   /** Requests that ended with an error: aborted, too late, too large, or their engine's failure. */
@@ -19,6 +21,14 @@ export interface ServingTotals {
   /** Time in the engine's two functions. */
   prefillMs: number;
   decodeMs: number;
+}
+
+/** A generation has a slot, for the first time or again. */
+export function countStart(totals: ServingTotals, { preemptions, promptTokens, cachedTokens, lostTokens, length }: Generation): void {
+  totals.recomputedTokens += Math.max(0, lostTokens - length);
+  if (preemptions > 0) return;
+  totals.promptTokens += promptTokens;
+  totals.cachedTokens += cachedTokens;
 }
 
 export function noTotals(): ServingTotals {

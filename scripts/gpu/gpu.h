@@ -130,6 +130,7 @@ struct NamedQuestion {
 };
 extern const std::vector<NamedQuestion> kMappingQuestions;  // mapping_questions.cc
 extern const std::vector<NamedQuestion> kRunningQuestions;  // running_questions.cc
+extern const std::vector<NamedQuestion> kBlockTableQuestions;  // block_table_question.cc
 
 }  // namespace vkv::probe
 

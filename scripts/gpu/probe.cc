@@ -4,6 +4,8 @@
 //   probe QUESTION [LIBRARY]                     one JSON object per line; LIBRARY replaces the system's
 //   libcuda.so.1
 //
+// Beside it lie kernels-sm80.ptx and block-table.ptx, for the one about block tables.
+//
 // It makes the raw calls, also those that the Driver interface refuses. Exit code 1: a call failed that must
 // succeed, and the last line says which. Against the simulated device (test/native/fake_libcuda.cc) it proves
 // only that the questions run: its times mean nothing, and its answers are our own rules.
@@ -15,7 +17,7 @@
 int main(int argc, char** argv) {
   using namespace vkv::probe;
   std::vector<NamedQuestion> questions = kMappingQuestions;
-  questions.insert(questions.end(), kRunningQuestions.begin(), kRunningQuestions.end());
+  for (const auto& more : {kRunningQuestions, kBlockTableQuestions}) questions.insert(questions.end(), more.begin(), more.end());
   if (argc == 2 && std::strcmp(argv[1], "--list") == 0) {
     for (const NamedQuestion& question : questions) std::puts(question.name);
     return 0;

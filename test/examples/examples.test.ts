@@ -1,4 +1,5 @@
-// Every example runs, ends with 0 and prints something. They are compiled first, as `npm run example` does it.
+// Every example runs, ends with 0 and prints something. They are compiled first, as `npm run example` does it. One that needs
+// npm packages of its own runs where those are installed.
 
 import { spawnSync } from 'node:child_process';
 import { mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs';
@@ -6,6 +7,8 @@ import { tmpdir } from 'node:os';
 import * as path from 'node:path';
 
 import test from 'ava';
+
+import { whyNoOnnxRuntime } from '../../build-examples/onnxruntime/runtime.js';
 
 const root = path.resolve(__dirname, '..', '..');
 const names = readdirSync(path.join(root, 'examples'))
@@ -17,13 +20,17 @@ const smallerSize: Readonly<Record<string, readonly string[]>> = {
   'hit-rate': ['--requests', '100'], 'serving-benchmark': ['--requests', '8'],
 };
 
+/** What is missing to run them. */
+const missing: Readonly<Record<string, string | undefined>> = { onnxruntime: whyNoOnnxRuntime() };
+
 function run(name: string, args = smallerSize[name] ?? []): { status: number | null; stdout: string; stderr: string } {
   const script = path.join(root, 'scripts', 'run-example.mjs');
   return spawnSync(process.execPath, [script, name, ...args], { cwd: root, encoding: 'utf8' });
 }
 
 for (const name of names) {
-  test.serial(`the example ${name} runs`, (t) => {
+  const declare = missing[name] === undefined ? test.serial : test.serial.skip;
+  declare(`the example ${name} runs${missing[name] === undefined ? '' : ` [${missing[name]}]`}`, (t) => {
     const { status, stdout, stderr } = run(name);
     t.is(status, 0, stderr);
     t.not(stdout, '');

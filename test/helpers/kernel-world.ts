@@ -134,6 +134,17 @@ export class KernelWorld {
     this.cache.commit(batch);
   }
 
+  /** Copies the first tokens of a sequence over those of another, so that later steps attend to the copy. */
+  copyTokens(from: number, to: number, tokens: number): void {
+    const [source, target] = [this.#members[from]!, this.#members[to]!];
+    this.kernels.copyTokens([
+      { fromSlot: source.sequence.slot, fromToken: 0, toSlot: target.sequence.slot, toToken: 0, tokens }]);
+    target.plain.forEach((plain, layer) => {
+      plain.keys.splice(0, tokens, ...source.plain[layer]!.keys.slice(0, tokens));
+      plain.values.splice(0, tokens, ...source.plain[layer]!.values.slice(0, tokens));
+    });
+  }
+
   close(): void {
     this.#device?.close();
     this.kernels.close();

@@ -8,6 +8,8 @@ import { isKvError, KvCache, type DenseKernelsOptions, type KvCacheOptions, type
 
 import { LlamaEngine } from '../../build-examples/llama/engine.js';
 import { LlamaModel } from '../../build-examples/llama/model.js';
+import { pageBytes } from './llama-shapes.js';
+import { difference, isLikeliest, mostLikely, tolerance } from './logits.js';
 import { removeFolder, writeLlama, type MadeLlama } from './made-llama.js';
 import { PlainLlama } from './plain-llama.js';
 
@@ -31,8 +33,6 @@ interface Answer {
 
 export type WorldOptions = Partial<Omit<KvCacheOptions, 'model' | 'pool'>>;
 
-export const pageBytes = 65_536;
-const tolerance = 1e-5;
 
 export class LlamaWorld {
   readonly cache: KvCache;
@@ -139,16 +139,8 @@ export class LlamaWorld {
   }
 
   #compare(actual: Float64Array, expected: Float64Array, where: string): void {
-    const largest = expected.reduce((most, value) => Math.max(most, Math.abs(value)), 0);
-    const worst = expected.reduce((most, value, token) => {
-      const difference = Math.abs(value - actual[token]!);
-      return difference <= most ? most : difference; // NaN is the worst
-    }, 0);
-    if (!(worst <= tolerance * largest)) this.#t.fail(`${where}: off by ${worst / largest} of the largest logit`);
-    else this.#t.is(mostLikely(actual), mostLikely(expected), where);
+    const worst = difference(actual, expected);
+    if (!(worst <= tolerance)) this.#t.fail(`${where}: off by ${worst} of the largest logit`);
+    else this.#t.true(isLikeliest(mostLikely(actual), expected), where);
   }
-}
-
-export function mostLikely(logits: Float64Array): number {
-  return logits.reduce((best, logit, token) => (logit > logits[best]! ? token : best), 0);
 }

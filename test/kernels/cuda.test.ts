@@ -36,6 +36,7 @@ for (const cacheDtype of dtypes) {
         world.step([Math.ceil(600 * scale), 0, 33]);
         world.step([1, 1, 0], { through: 'arrays' });
         world.step([1, 17, 40]);
+        world.copyTokens(2, 0, 20);
         world.step([1, 1, 1]);
         world.close();
       }

@@ -1,15 +1,16 @@
 // The CUDA kernels' launches, on the simulated device: it holds every launch against the kernel's own rules of grid, block
 // and shared memory, checks that all memory is mapped, and does what the kernel would do. Rows are memory of the device.
 
-import { readFileSync } from 'node:fs';
+import { existsSync, readFileSync } from 'node:fs';
 import * as path from 'node:path';
 import { brotliDecompressSync } from 'node:zlib';
 
-import test from 'ava';
+import test, { type ExecutionContext } from 'ava';
 
 import { Kernels, layoutKinds, type RowDtype } from 'virtual-kv';
 import { MockDevice, type MockCall, type MockDeviceOptions } from 'virtual-kv/testing';
 
+import { kernelImage } from '../../dist/kernels/kernel-image.js';
 import { Random } from '../../dist/random.js';
 import { CacheBench } from '../helpers/cache.js';
 import { KernelWorld, pageBytes, type WorldOptions } from '../helpers/kernel-world.js';
@@ -45,6 +46,7 @@ for (const streams of ['immediate', 'manual'] as const) {
         world.step(Array.from({ length: members }, () => pick([1, 2, 17, 65])), { as: pick(['fastest', 'prefill']) });
         world.step(Array.from({ length: members }, () => pick([0, 1])), { through: pick(['batch', 'arrays']) });
         world.step(Array.from({ length: members }, () => pick([0, 1, 3, 40])), { through: pick(['batch', 'arrays']) });
+        if (members > 1) world.copyTokens(0, 1, Math.min(world.lengths[0]!, world.lengths[1]!));
         world.step(Array.from({ length: members }, () => 1));
       }, `round ${round}, ${JSON.stringify(options)}`);
       world.close();
@@ -189,17 +191,37 @@ test('with manual streams a kernel runs when its stream is completed', (t) => {
   device.close();
 });
 
-test('the PTX that comes with the package is made from these sources, and has every kernel', (t) => {
-  const ptx = brotliDecompressSync(readFileSync(path.join(root, 'kernels', 'cuda', 'kernels.ptx.br'))).toString();
+/** PTX as it is kept, which says by its last line that it was made from the sources as they are. */
+function freshPtx(t: ExecutionContext, image: string, architecture: number): readonly string[] {
+  const ptx = brotliDecompressSync(readFileSync(path.join(root, `${image}.ptx.br`))).toString();
   // eslint-disable-next-line @typescript-eslint/no-require-imports
-  const { sourceHash } = require(path.join(root, 'scripts', 'build-kernels.cjs')) as { sourceHash(): string };
-  t.true(ptx.endsWith(`// sources ${sourceHash()}\n`), 'run `npm run build:kernels -- --ptx` after changing a kernel');
-  const entries = [...ptx.matchAll(/\.entry (\w+)/g)].map((match) => match[1]!).sort();
-  const wanted = ['f32', 'f16', 'bf16'].flatMap((type) => [
-    ...[64, 128].flatMap((dim) => [1, 4, 8].map((heads) => `vkv_decode_${type}_d${dim}_h${heads}`)),
-    `vkv_decode_${type}_d256_h1`, `vkv_decode_${type}_d256_h4`, `vkv_decode_${type}_any`,
-    `vkv_prefill_${type}_r16`, `vkv_prefill_${type}_r32`, ...[1, 2, 4, 8].map((rows) => `vkv_multiply_${type}_r${rows}`),
-  ]);
-  const others = ['append', 'copy', 'merge', 'normalize', 'rotate', 'gate', 'gather', 'narrow', 'bias'].map((name) => `vkv_${name}`);
-  t.deepEqual(entries, [...wanted, ...others].sort());
+  const { sourceHash } = require(path.join(root, 'scripts', 'build-kernels.cjs')) as { sourceHash(image: string): string };
+  t.true(ptx.endsWith(`// sources ${sourceHash(image)}\n`), 'run `npm run build:kernels -- --ptx` after changing a kernel');
+  t.regex(ptx, new RegExp(`^\\.version 7\\.0\n\\.target sm_${architecture}\n`));
+  return [...ptx.matchAll(/\.entry (\w+)/g)].map((match) => match[1]!).sort();
+}
+
+for (const [image, architecture] of [['kernels', 75], ['kernels-sm80', 80]] as const) {
+  test(`the PTX that comes with the package for sm_${architecture} is made from these sources, and has every kernel`, (t) => {
+    const entries = freshPtx(t, `kernels/cuda/${image}`, architecture);
+    const wanted = ['f32', 'f16', 'bf16'].flatMap((type) => [
+      ...[64, 128].flatMap((dim) => [1, 4, 8].map((heads) => `vkv_decode_${type}_d${dim}_h${heads}`)),
+      `vkv_decode_${type}_d256_h1`, `vkv_decode_${type}_d256_h4`, `vkv_decode_${type}_any`,
+      `vkv_prefill_${type}_r16`, `vkv_prefill_${type}_r32`, ...[1, 2, 4, 8].map((rows) => `vkv_multiply_${type}_r${rows}`),
+    ]);
+    const others = ['append', 'copy', 'merge', 'normalize', 'rotate', 'gate', 'gather', 'narrow', 'bias'].map((name) => `vkv_${name}`);
+    t.deepEqual(entries, [...wanted, ...others].sort());
+  });
+}
+
+const isPtx = process.env['VKV_KERNELS'] === undefined && !existsSync(path.join(root, 'build', 'Release', 'kernels.fatbin'));
+const withPtx = isPtx ? test : test.skip;
+withPtx(`a GPU gets the newest PTX that it takes${isPtx ? '' : ': there is another image'}`, (t) => {
+  const targetFor = (computeCapability: number): string | undefined =>
+    /\.target (\w+)/.exec(Buffer.from(kernelImage(computeCapability)).toString('latin1', 0, 1000))?.[1];
+  t.deepEqual([75, 80, 86, 90, 100].map(targetFor), ['sm_75', 'sm_80', 'sm_80', 'sm_80', 'sm_80']);
+});
+
+test('the PTX of gpu-check\'s block-table kernels is made from these sources', (t) => {
+  t.deepEqual(freshPtx(t, 'scripts/gpu/block-table', 80), [1, 4, 8].map((heads) => `vkv_block_table_f16_d128_h${heads}`));
 });

@@ -7,7 +7,8 @@ import { layoutKinds } from 'virtual-kv';
 
 import { Random } from '../../dist/random.js';
 import { copyingLlama, startToken, vocabularyTokens } from '../helpers/copying-llama.js';
-import { LlamaWorld, mostLikely, type Member } from '../helpers/llama-world.js';
+import { LlamaWorld, type Member } from '../helpers/llama-world.js';
+import { mostLikely } from '../helpers/logits.js';
 import { seedOf } from '../helpers/seed.js';
 
 /** `count` different tokens in random order. */

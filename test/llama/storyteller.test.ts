@@ -6,7 +6,7 @@ import * as path from 'node:path';
 import test from 'ava';
 
 import {
-  KvCache, NaiveScheduler, OfflineScheduler, randomSampler, type GenerationRequest, type KvCacheOptions,
+  KvCache, NaiveScheduler, OfflineScheduler, OnlineScheduler, randomSampler, type GenerationRequest, type KvCacheOptions,
 } from 'virtual-kv';
 import { MockDevice } from 'virtual-kv/testing';
 
@@ -17,16 +17,21 @@ import { LlamaTokenizer, type ChatMessage } from '../../build-examples/llama/tok
 const folder = path.resolve(__dirname, '..', '..', 'examples', 'llama', 'storyteller');
 const tokenizer = new LlamaTokenizer(folder);
 const model = new LlamaModel(folder);
+const schedulers = [NaiveScheduler, OfflineScheduler, OnlineScheduler] as const;
 const user = (content: string): ChatMessage => ({ role: 'user', content });
 
 async function answersTo(
-  requests: readonly GenerationRequest[], scheduler: typeof NaiveScheduler | typeof OfflineScheduler, options: Partial<KvCacheOptions> = {},
+  requests: readonly GenerationRequest[], scheduler: (typeof schedulers)[number], options: Partial<KvCacheOptions> = {},
 ): Promise<{ readonly texts: string[]; readonly cachedTokens: number }> {
   using cache = new KvCache({
     model: model.shape('float32'), slots: 4, maxTokens: 512, memoryBudgetBytes: 2 ** 26, driver: 'host', pageBytes: 65_536, ...options,
   });
   using engine = new LlamaEngine({ model, cache });
   const schedule = new scheduler({ cache, engine, prefillTokensPerStep: 100 });
+  if (schedule instanceof OnlineScheduler) {
+    const results = await Promise.all(requests.map((each) => schedule.submit(each).result));
+    return { texts: results.map(({ tokens }) => tokenizer.decode([...tokens])), cachedTokens: schedule.totals.cachedTokens };
+  }
   const texts: string[] = [];
   for await (const outcome of schedule.run(requests)) {
     if (outcome.status === 'rejected') throw outcome.reason;
@@ -91,7 +96,7 @@ test('every scheduler gives the same tokens, with and without the prefix cache',
   const expected = await answersTo(requests, NaiveScheduler, { prefixCache: 'off' });
   t.is(expected.cachedTokens, 0);
   for (const options of [{}, { layout: 'sliced' }, { layout: 'fused' }, { prefixCache: 'off' }] as const) {
-    for (const scheduler of [NaiveScheduler, OfflineScheduler]) {
+    for (const scheduler of schedulers) {
       const { texts, cachedTokens } = await answersTo(requests, scheduler, options);
       t.deepEqual(texts, expected.texts, `${scheduler.name} ${JSON.stringify(options)}`);
       t.is(cachedTokens > 0, !('prefixCache' in options));

@@ -9,24 +9,14 @@ import { MockDevice } from 'virtual-kv/testing';
 
 import { Random } from '../../dist/random.js';
 import { fakeCublas } from '../helpers/fake-cublas.js';
-import { LlamaWorld, mostLikely, pageBytes, type Member, type WorldOptions } from '../helpers/llama-world.js';
-import { randomLlama, type LlamaSizes } from '../helpers/made-llama.js';
+import { pageBytes, randomText, rowPagesOf, shapeOf, vocabularyTokens } from '../helpers/llama-shapes.js';
+import { LlamaWorld, type Member, type WorldOptions } from '../helpers/llama-world.js';
+import { mostLikely } from '../helpers/logits.js';
+import { randomLlama } from '../helpers/made-llama.js';
 import { hasCompiler } from '../helpers/native-probe.js';
 import { seedOf } from '../helpers/seed.js';
 
 const scale = Number(process.env['VKV_TEST_SCALE'] ?? 1);
-const vocabularyTokens = 50;
-
-/** A shape of which a row of 64 KiB pages holds about 32 tokens, whatever the layout. */
-function shapeOf(layout: LayoutKind, layers: number, kvHeads: number, group: number): LlamaSizes {
-  const tensorsInOne = { 'per-layer': 1, 'sliced': layers, 'fused': 2 * layers }[layout];
-  const headDim = 2 * Math.round(512 / tensorsInOne / kvHeads / 2 + 0.6); // odd strides too
-  return { layers, hidden: 24, intermediate: 40, queryHeads: kvHeads * group, kvHeads, headDim, vocabularyTokens };
-}
-
-function randomText(random: Random, length: number): number[] {
-  return Array.from({ length }, () => random.integer(vocabularyTokens));
-}
 
 for (const layout of layoutKinds) {
   const seed = seedOf(`ways ${layout}`);
@@ -86,9 +76,8 @@ for (let round = 0; round < 4 * scale; round += 1) {
     const pick = <T>(choices: readonly T[]): T => choices[random.integer(choices.length)]!;
     const layout = pick(layoutKinds);
     const shape = shapeOf(layout, pick([1, 2, 3]), pick([1, 2, 4]), pick([1, 2, 3]));
-    const rowPages = { 'per-layer': 2 * shape.layers, 'sliced': 2, 'fused': 1 }[layout];
     const world = new LlamaWorld(t, randomLlama(random, shape), {
-      layout, slots: pick([3, 6]), memoryBudgetBytes: pick([9, 14, 60]) * rowPages * pageBytes, mapper: pick(['background', 'off']),
+      layout, slots: pick([3, 6]), memoryBudgetBytes: pick([9, 14, 60]) * rowPagesOf(layout, shape) * pageBytes, mapper: pick(['background', 'off']),
     }, { threads: pick([1, 2, 3]) });
     const schedule = new Schedule(world, random);
     t.notThrows(() => {

@@ -2,8 +2,11 @@
 
 import { getEventListeners } from 'node:events';
 
+import test from 'ava';
+
 import { ahead } from 'virtual-kv';
 
+import { waitUntil } from '../../dist/memory/wait.js';
 import { cacheTest, cacheTests } from '../helpers/cache.js';
 
 cacheTests('`slotFree` resolves at once where a slot is free', {}, async (t, { cache }) => {
@@ -94,3 +97,12 @@ for (const [wait, waitedFor] of Object.entries(waits) as [keyof typeof waits, st
     await t.throwsAsync(cache[wait]({ timeout: 1 } as never), { code: 'KV_UNKNOWN_OPTION' });
   });
 }
+
+test.serial('a long wait leaves the processor to others', async (t) => {
+  let asked = 0;
+  await t.throwsAsync(waitUntil('nothing', { timeoutMs: 100 }, () => {
+    asked += 1;
+    return false;
+  }), { code: 'KV_TIMEOUT' });
+  t.true(asked < 300, `asked ${asked} times in 100 ms`);
+});

@@ -42,8 +42,8 @@ struct Fiber {
   ucontext_t context;
   std::unique_ptr<char[]> stack;
   Wait wait = Wait::kNothing;
-  float shuffled[2] = {};  // by parity, so that a lane may be one shuffle ahead
-  unsigned shuffles = 0;
+  unsigned shared[2][3] = {};  // what other lanes may read, by parity, so that a lane may be one exchange ahead
+  unsigned exchanges = 0;
 };
 
 struct State {
@@ -93,7 +93,7 @@ inline bool Release() {
 inline void RunBlock() {
   for (Fiber& fiber : state.fibers) {
     fiber.wait = Wait::kNothing;
-    fiber.shuffles = 0;
+    fiber.exchanges = 0;
     getcontext(&fiber.context);
     fiber.context.uc_stack.ss_sp = fiber.stack.get();
     fiber.context.uc_stack.ss_size = kStackBytes;
@@ -111,6 +111,35 @@ inline void RunBlock() {
   } while (Release());
   std::fprintf(stderr, "threads of a block wait for each other for ever\n");
   std::exit(1);
+}
+
+// Shows words to the lanes of the warp, and waits until all have. Where theirs are: Shared of a thread, with the same parity.
+inline unsigned Exchange(unsigned first, unsigned second = 0, unsigned third = 0) {
+  Fiber& fiber = state.fibers[state.thread];
+  const unsigned parity = fiber.exchanges++ % 2;
+  fiber.shared[parity][0] = first;
+  fiber.shared[parity][1] = second;
+  fiber.shared[parity][2] = third;
+  WaitFor(Wait::kWarp);
+  return parity;
+}
+
+// A warp's sums [16, 8] += a [16, 8] · b [8, 8] of 16-bit numbers, laid out over the lanes as mma.m16n8k8 has them.
+template <typename T>
+void MultiplyTile(float (&sums)[4], unsigned a0, unsigned a1, unsigned b) {
+  const unsigned thread = state.thread;
+  const unsigned parity = Exchange(a0, a1, b);
+  const auto element = [&](unsigned lane, int word, unsigned half) {
+    const unsigned bits = state.fibers[thread / kWarp * kWarp + lane].shared[parity][word] >> (16 * half);
+    return AsFloat(T{static_cast<unsigned short>(bits)});
+  };
+  for (unsigned c = 0; c < 4; ++c) {
+    const unsigned row = thread % kWarp / 4;  // of its half of the rows
+    const unsigned column = thread % 4 * 2 + c % 2;
+    for (unsigned k = 0; k < 8; ++k) {
+      sums[c] += element(row * 4 + k / 2, c / 2, k % 2) * element(column * 4 + k / 2, 2, k % 2);
+    }
+  }
 }
 
 // Runs kernel(parameters) for every block of the grid, one after another.
@@ -142,17 +171,29 @@ void Launch(void (*kernel)(Parameters), uint3 grid, unsigned threads, size_t sha
 
 inline void __syncthreads() { emulation::WaitFor(emulation::Wait::kBlock); }
 
-inline float __shfl_xor_sync(unsigned /*mask*/, float value, int lanes) {
-  emulation::State& state = emulation::state;
-  const unsigned thread = state.thread;
-  emulation::Fiber& fiber = state.fibers[thread];
-  const unsigned parity = fiber.shuffles++ % 2;
-  fiber.shuffled[parity] = value;
-  emulation::WaitFor(emulation::Wait::kWarp);
-  return state.fibers[thread ^ static_cast<unsigned>(lanes)].shuffled[parity];
-}
-
 inline float __uint_as_float(unsigned bits) { return std::bit_cast<float>(bits); }
 inline unsigned __float_as_uint(float value) { return std::bit_cast<unsigned>(value); }
+
+inline float __shfl_xor_sync(unsigned /*mask*/, float value, int lanes) {
+  const unsigned thread = emulation::state.thread;
+  const unsigned parity = emulation::Exchange(__float_as_uint(value));
+  return __uint_as_float(emulation::state.fibers[thread ^ static_cast<unsigned>(lanes)].shared[parity][0]);
+}
+
+inline unsigned __shfl_sync(unsigned /*mask*/, unsigned value, int lane) {
+  const unsigned warp = emulation::state.thread / emulation::kWarp * emulation::kWarp;
+  const unsigned parity = emulation::Exchange(value);
+  return emulation::state.fibers[warp + static_cast<unsigned>(lane) % emulation::kWarp].shared[parity][0];
+}
+
+// Four of the eight bytes of low and high, by the digits of `selector`.
+inline unsigned __byte_perm(unsigned low, unsigned high, unsigned selector) {
+  const uint64_t bytes = uint64_t{high} << 32 | low;
+  unsigned picked = 0;
+  for (int byte = 0; byte < 4; ++byte) {
+    picked |= static_cast<unsigned>(bytes >> (8 * (selector >> (4 * byte) & 7)) & 0xff) << (8 * byte);
+  }
+  return picked;
+}
 
 #endif  // VKV_TEST_NATIVE_CUDA_EMULATION_H_

@@ -9,6 +9,7 @@
 
 #include "kernels/cuda/simulated.h"
 #include "mock/mock_device.h"
+#include "simulated_block_table.h"
 
 #define FAKE_EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -18,12 +19,18 @@ using namespace vkv::cuda;  // CUDA's own names, as its library has them
 using vkv::mock::MockDevice;
 using vkv::mock::MockOptions;
 
+// The package's kernels, and gpu-check's.
+std::shared_ptr<const vkv::mock::SimulatedKernel> FindKernel(const char* name) {
+  const auto kernel = vkv::kernels::cuda::FindSimulatedBlockTable(name);
+  return kernel != nullptr ? kernel : vkv::kernels::cuda::FindSimulated(name);
+}
+
 // Lives as long as the process: a driver library is never unloaded.
 MockDevice& Device() {
   static std::shared_ptr<MockDevice>* const device = [] {
     MockOptions options;
     options.name = "fake device";
-    options.find_kernel = vkv::kernels::cuda::FindSimulated;
+    options.find_kernel = FindKernel;
     options.driver_version = FAKE_CUDA_VERSION;
     auto* opened = new std::shared_ptr<MockDevice>();
     if (!MockDevice::Open(options, *opened).ok()) std::abort();

@@ -9,6 +9,7 @@
 #include "kernels/cuda/kernels.cu"
 #include "kernels/cuda/launches.h"
 #include "kernels/reference.h"
+#include "scripts/gpu/block_table.cu"
 
 namespace {
 
@@ -70,9 +71,9 @@ struct World {
 
 size_t RoundUp(size_t value, size_t step) { return (value + step - 1) / step * step; }
 
-void FillFloats(World& world, size_t offset, Dtype dtype, size_t count) {
+void FillFloats(World& world, size_t offset, Dtype dtype, size_t count, float spread = 1) {
   for (size_t i = 0; i < count; ++i) {
-    const float value = NextFloat();
+    const float value = spread * NextFloat();
     if (dtype == Dtype::kFloat32) reinterpret_cast<float*>(world.at(offset))[i] = value;
     if (dtype == Dtype::kFloat16) reinterpret_cast<Half*>(world.at(offset))[i] = ToHalf(value);
     if (dtype == Dtype::kBfloat16) reinterpret_cast<Bfloat*>(world.at(offset))[i] = ToBfloat(value);
@@ -126,7 +127,9 @@ void AttendOnce(bool is_decoding) {
   World ours;
   ours.bytes.resize(output_at + output_count * row_bytes + 256);
   FillFloats(ours, 0, cache_dtype, cache_bytes / element);
-  FillFloats(ours, queries_at, row_dtype, static_cast<size_t>(rows) * kv_heads * group * dim);
+  // Queries of any magnitude, also where 16-bit floats have none or are coarse.
+  const float spread = row_dtype == Dtype::kFloat16 ? 1.0f / Pick({1, 1, 1000}) : std::ldexp(1.0f, Pick({0, 0, 40, -40}));
+  FillFloats(ours, queries_at, row_dtype, static_cast<size_t>(rows) * kv_heads * group * dim, spread);
   // Beyond what a slot holds there may be anything.
   for (const Span& span : spans) {
     const size_t end = span.length + span.tokens;
@@ -148,7 +151,7 @@ void AttendOnce(bool is_decoding) {
     command.cache_dtype = cache_dtype;
     command.row_dtype = row_dtype;
     command.query_heads = kv_heads * group;
-    command.scale = 0.4f;
+    command.scale = 0.4f / spread;
     return command;
   };
   std::vector<uint8_t> workspace(1 << 20, 0xff);
@@ -166,6 +169,78 @@ void AttendOnce(bool is_decoding) {
     Note("dim " + std::to_string(dim) + ", group " + std::to_string(group) + ", output " + std::to_string(i) +
          " is off by " + std::to_string(difference));
     return;
+  }
+}
+
+// gpu-check's decode kernels: blocks of a pool, found through a table, against the reference over the same tokens in slots.
+void AttendThroughATable() {
+  constexpr int kDim = 128;
+  constexpr int kSlots = 3;
+  constexpr int kBlocksPerSlot = 20;
+  constexpr size_t kBlocks = kSlots * kBlocksPerSlot;
+  const int kv_heads = Pick({1, 2});
+  const int query_heads = kv_heads * Pick({1, 4, 5, 8});
+  const int64_t token_bytes = kv_heads * kDim * 2;
+  const int64_t block_bytes = cuda::kBlockTokens * token_bytes;
+  const size_t half = kBlocks * block_bytes;  // K, then V
+  World slots;
+  World pool;
+  slots.bytes.resize(2 * half);
+  pool.bytes.resize(2 * half);
+  FillFloats(slots, 0, Dtype::kFloat16, half);
+  std::vector<int32_t> table(kBlocks);
+  for (size_t block = 0; block < kBlocks; ++block) {
+    const size_t other = Next() % (block + 1);
+    table[block] = table[other];
+    table[other] = static_cast<int32_t>(block);
+  }
+  for (size_t block = 0; block < kBlocks; ++block) {
+    for (const size_t tensor : {size_t{0}, half}) {
+      std::memcpy(pool.bytes.data() + tensor + table[block] * block_bytes,
+                  slots.bytes.data() + tensor + block * block_bytes, block_bytes);
+    }
+  }
+  std::vector<Span> spans;
+  for (int slot = 0; slot < kSlots; ++slot) spans.push_back({2 - slot, Pick({0, 14, 15, 16, 97, 318, 319}), 1, slot});
+  std::vector<float> queries(kSlots * query_heads * kDim);
+  for (float& element : queries) element = NextFloat();
+  std::vector<float> outputs[2];
+  for (std::vector<float>& output : outputs) output.resize(queries.size(), NAN);
+  const auto command_of = [&](World& world, int64_t slot_bytes, std::vector<float>& output) {
+    AttentionCommand command;
+    command.keys = {world.at(0), slot_bytes, token_bytes, kDim * 2, kv_heads, kDim};
+    command.values = command.keys;
+    command.values.address = world.at(half);
+    command.queries = reinterpret_cast<uint64_t>(queries.data());
+    command.output = reinterpret_cast<uint64_t>(output.data());
+    command.cache_dtype = Dtype::kFloat16;
+    command.query_heads = query_heads;
+    command.scale = 0.4f;
+    return command;
+  };
+  std::vector<uint8_t> workspace(1 << 20, 0xff);
+  const cuda::Workspace place = {reinterpret_cast<uint64_t>(workspace.data()), Next() % 2 * workspace.size()};
+  const auto run = [&](const cuda::Launch& launch) {
+    std::string name = launch.name;
+    if (!name.starts_with(cuda::kDecodePrefix)) return Run(launch);
+    last_kernel = name.replace(0, sizeof(cuda::kDecodePrefix) - 1, cuda::kBlockTablePrefix);
+    ++outcomes[name].runs;
+    cuda::BlockTableParameters parameters;
+    static_cast<cuda::DecodeParameters&>(parameters) = *static_cast<const cuda::DecodeParameters*>(launch.parameters);
+    parameters.table = reinterpret_cast<uint64_t>(table.data());
+    parameters.blocks_per_slot = kBlocksPerSlot;
+    cuda::Launch with_table = launch;
+    with_table.parameters = &parameters;
+    if (name.ends_with("_h1")) Emulate(cuda::vkv_block_table_f16_d128_h1, with_table);
+    else if (name.ends_with("_h4")) Emulate(cuda::vkv_block_table_f16_d128_h4, with_table);
+    else Emulate(cuda::vkv_block_table_f16_d128_h8, with_table);
+    return Ok();
+  };
+  (void)cuda::LaunchDecode(command_of(pool, block_bytes, outputs[0]), spans, /*multiprocessors=*/16, place, run);
+  reference::Attention(command_of(slots, kBlocksPerSlot * block_bytes, outputs[1]), spans);
+  for (size_t i = 0; i < outputs[0].size(); ++i) {
+    if (std::fabs(outputs[0][i] - outputs[1][i]) <= 4e-6f) continue;
+    return Note("group " + std::to_string(query_heads / kv_heads) + ", output " + std::to_string(i) + " is wrong");
   }
 }
 
@@ -249,6 +324,7 @@ int main(int argc, char** argv) {
     AttendOnce(/*is_decoding=*/true);
     AttendOnce(/*is_decoding=*/true);
     AttendOnce(/*is_decoding=*/false);
+    AttendThroughATable();
   }
   for (const auto& [name, outcome] : outcomes) {
     std::printf("%s %d %s\n", name.c_str(), outcome.runs, outcome.problem.empty() ? "ok" : outcome.problem.c_str());

@@ -149,6 +149,16 @@ servingTests("by tenant share, one tenant's flood does not delay another", { slo
   await assertAnswers(serving, [...flood, other]);
 });
 
+servingTests('by tenant share, whoever had most computed gives way, not whoever came last', { rows: 9 }, async (serving) => {
+  const { t, cache, engine } = serving;
+  const scheduler = new OnlineScheduler({ cache, engine, order: byTenantShare(), watermarkRows: 0 });
+  const first = submit(scheduler, { tokens: promptOf(200), maxNewTokens: 100, tenant: 'a' });
+  const second = submit(scheduler, { tokens: promptOf(100, 1), maxNewTokens: 120, tenant: 'b' });
+  await assertAnswers(serving, [first, second]);
+  const preemptions = await Promise.all([first, second].map(async ({ stream }) => (await stream.result).preemptions));
+  t.deepEqual(preemptions, [1, 0]);
+});
+
 servingTests('tenants, salts and adapters do not share, nor does who opts out', {}, async (serving) => {
   const { t, cache, engine } = serving;
   const scheduler = new OnlineScheduler({ cache, engine });

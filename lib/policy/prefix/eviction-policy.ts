@@ -2,6 +2,7 @@
 // pool tells it which those are and asks for victims. Ours are no different from yours. Pure: no clock but the one it is
 // given.
 
+import { createError } from '../../errors/index.js';
 import type { NodeView } from './node-table.js';
 
 /**
@@ -39,3 +40,15 @@ export interface EvictionContext {
 }
 
 export type EvictionPolicyFactory = (context: EvictionContext) => EvictionPolicy;
+
+/** What the factory makes. Throws KV_INVALID_OPTION when that is no policy. */
+export function makePolicy(factory: EvictionPolicyFactory, context: EvictionContext): EvictionPolicy {
+  const policy: unknown = factory(context);
+  const isPolicy = typeof policy === 'object' && policy !== null
+    && (['add', 'remove', 'split', 'victim'] as const).every((method) => typeof (policy as EvictionPolicy)[method] === 'function');
+  if (isPolicy) return policy as EvictionPolicy;
+  throw createError('KV_INVALID_OPTION', {
+    reason: 'type', owner: 'PrefixIndex', option: 'policy', received: policy,
+    expected: 'a function that returns an object with the methods `add`, `remove`, `split` and `victim`',
+  });
+}

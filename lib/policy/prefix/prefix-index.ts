@@ -17,7 +17,7 @@ import type { PrefixDomain } from './domain.js';
 import { DroppedRows, reasonNumber } from './dropped-rows.js';
 import { EndValues } from './end-values.js';
 import { EvictionMemory } from './eviction-memory.js';
-import type { EvictionPolicy } from './eviction-policy.js';
+import { makePolicy, type EvictionPolicy } from './eviction-policy.js';
 import { checkIndex } from './index-check.js';
 import { lru } from './lru.js';
 import { NodeTable } from './node-table.js';
@@ -63,7 +63,7 @@ export class PrefixIndex {
     const values = new EndValues(tree, endValues);
     const memory = new EvictionMemory({ tree, roots, now, places: rememberedCuts });
     const listeners = [memory, values, ...this.blocks === undefined ? [] : [this.blocks], ...options.listeners ?? []];
-    this.#policy = policy({
+    this.#policy = makePolicy(policy, {
       nodes,
       copyText: (node, from, to, target, start) => { tree.copyPath(node, from, to, target, start); },
       rowsOf: (node) => ledger.ownRows(node),

@@ -72,16 +72,7 @@ export class PrefixTexts implements ItemNames {
    * two that overlap.
    */
   textOf(tokens: ArrayLike<number>, items: readonly PromptItem[] = []): Int32Array {
-    const sorted = [...items].sort((a, b) => a.at - b.at);
-    let end = 0;
-    for (const item of sorted) {
-      const option = `items[${items.indexOf(item)}]`;
-      checkInteger(owner, `${option}.at`, item.at, 0, tokens.length - 1);
-      if (item.at < end) throw invalid(`${option}.at`, `at least ${end}, where the item before it ends`, item.at);
-      checkInteger(owner, `${option}.length`, item.length, 1, tokens.length - item.at);
-      if (item.hash === '') throw invalid(`${option}.hash`, 'a string that is not empty', item.hash);
-      end = item.at + item.length;
-    }
+    const sorted = sortItems(owner, items, tokens.length);
     const text = Int32Array.from(tokens);
     let plain = 0;
     for (const item of sorted) {
@@ -140,6 +131,24 @@ export class PrefixTexts implements ItemNames {
   }
 }
 
+/**
+ * The items of a prompt as they stand in it. Throws KV_INVALID_OPTION for one that covers none or too many positions, and for two
+ * that overlap.
+ */
+export function sortItems(owner: string, items: readonly PromptItem[], promptTokens: number): readonly PromptItem[] {
+  const sorted = [...items].sort((a, b) => a.at - b.at);
+  let end = 0;
+  for (const item of sorted) {
+    const option = `items[${items.indexOf(item)}]`;
+    checkInteger(owner, `${option}.at`, item.at, 0, promptTokens - 1);
+    if (item.at < end) throw invalid(owner, `${option}.at`, `at least ${end}, where the item before it ends`, item.at);
+    checkInteger(owner, `${option}.length`, item.length, 1, promptTokens - item.at);
+    if (item.hash === '') throw invalid(owner, `${option}.hash`, 'a string that is not empty', item.hash);
+    end = item.at + item.length;
+  }
+  return sorted;
+}
+
 function checkTokens(tokens: ArrayLike<number>, from: number, to: number): void {
   for (let at = from; at < to; at += 1) {
     const token = tokens[at]!;
@@ -147,6 +156,6 @@ function checkTokens(tokens: ArrayLike<number>, from: number, to: number): void 
   }
 }
 
-function invalid(option: string, expected: string, received: unknown): Error {
+function invalid(owner: string, option: string, expected: string, received: unknown): Error {
   return createError('KV_INVALID_OPTION', { reason: 'range', owner, option, expected, received });
 }

@@ -6,9 +6,9 @@
 
 import * as diagnostics from 'node:diagnostics_channel';
 
-import { formatBlockKey } from '../policy/prefix/chain-key.js';
-import type { DropReason } from '../policy/prefix/dropped-rows.js';
-import type { RemovedBlocks, StoredBlocks, StoredRun } from '../policy/prefix/stored-blocks.js';
+import { formatBlockKey } from '../../policy/prefix/chain-key.js';
+import type { DropReason } from '../../policy/prefix/dropped-rows.js';
+import type { RemovedBlocks, StoredBlocks, StoredRun } from '../../policy/prefix/stored-blocks.js';
 
 /** In every event. */
 export interface PrefixEvent {

@@ -4,9 +4,9 @@
 // Invariants: the named groups of a slot are its first ones; a group that only its slot has, and has no number, is that
 // slot's to write; a number is in use while a slot maps it or the prefix index holds it.
 
-import type { Layout } from './layout.js';
-import type { NativeCache } from './native.js';
-import type { SlotTable } from './slot-table.js';
+import type { Layout } from '../layout.js';
+import type { NativeCache } from '../native.js';
+import type { SlotTable } from '../slot-table.js';
 
 export interface SharedRowsParts {
   readonly native: NativeCache;

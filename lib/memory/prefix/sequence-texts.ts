@@ -2,8 +2,8 @@
 // the prefix index of those that are. Only slots whose request gave its tokens have one. Commits are collected: the index
 // hears of them when somebody next looks, so a decode step costs it nothing.
 
-import { checkInteger } from '../options.js';
-import type { PrefixPath } from '../policy/prefix/prefix-path.js';
+import { checkInteger } from '../../options.js';
+import type { PrefixPath } from '../../policy/prefix/prefix-path.js';
 
 const maxToken = 2 ** 31 - 1;
 

@@ -1,11 +1,10 @@
 // The options of prefix caching in a KvCache: meaning, unit, range and default of each, and how they are read.
 
-import { createError } from '../errors/index.js';
+import { createError } from '../../errors/index.js';
 import {
   boolean, callable, integer, optional, readOptions, string, withDefault, type Field, type FieldSpec, type OptionsOf,
-} from '../options.js';
-import { adaptive } from '../policy/prefix/adaptive.js';
-import type { EvictionPolicyFactory } from '../policy/prefix/eviction-policy.js';
+} from '../../options.js';
+import { adaptive, lfu, lru, priority, slru, type EvictionPolicyFactory } from '../../policy/prefix/index.js';
 import { blockTokensField, defaultBlockTokens } from './prefix-block-keys.js';
 
 export interface PrefixCacheOptions {
@@ -39,11 +38,21 @@ export interface PrefixEventsOptions {
   readonly includesTokens?: boolean | undefined;
 }
 
+const shipped = { adaptive, lfu, lru, priority, slru };
+
+const policyField: Field<EvictionPolicyFactory> = (value, place) => {
+  const meant = Object.entries(shipped).find(([name, make]) => value === name || value === make)?.[0];
+  if (meant === undefined) return callable<EvictionPolicyFactory>()(value, place);
+  throw createError('KV_INVALID_OPTION', {
+    reason: 'type', ...place, expected: 'a policy that was made', received: value, hint: `Call it: \`policy: ${meant}()\`.`,
+  });
+};
+
 const spec = {
   poolRows: optional(integer()),
   poolBytes: optional(integer()),
   tenantRows: optional(integer()),
-  policy: withDefault(callable<EvictionPolicyFactory>(), adaptive()),
+  policy: withDefault(policyField, adaptive()),
   endValues: withDefault(integer(), 64),
   now: withDefault(callable<() => number>(), () => Date.now()),
   recentRequests: withDefault(integer({ min: 1, max: 2 ** 20 }), 1_000),

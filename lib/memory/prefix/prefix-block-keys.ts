@@ -1,12 +1,12 @@
 // prefixBlockKeys: the keys under which the events of a cache name the blocks of a prompt. For routers: needs no cache, no driver
 // and no memory, and gives the same in every process.
 
-import { createError } from '../errors/index.js';
-import { integer, withDefault } from '../options.js';
-import { blockKeys, formatBlockKey } from '../policy/prefix/chain-key.js';
-import { prefixDomain } from '../policy/prefix/domain.js';
-import { PrefixTexts } from '../policy/prefix/prefix-text.js';
-import { readPromptOptions, text, type PromptOptions } from './acquire-options.js';
+import { createError } from '../../errors/index.js';
+import { integer, withDefault } from '../../options.js';
+import { blockKeys, formatBlockKey } from '../../policy/prefix/chain-key.js';
+import { prefixDomain } from '../../policy/prefix/domain.js';
+import { PrefixTexts } from '../../policy/prefix/prefix-text.js';
+import { readPromptOptions, text, type PromptOptions } from '../acquire-options.js';
 
 export interface PrefixBlockKeysOptions extends PromptOptions {
   /** What `cache.prefixes.setNamespace` was given. Default: what a cache begins with, the empty string. */

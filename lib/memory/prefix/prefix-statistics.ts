@@ -1,8 +1,8 @@
 // PrefixStatistics: what the prefix cache was worth, in tokens: sums since the cache was opened, and the hit rate of the last
 // requests. Counts only; made once, allocates nothing per request.
 
-import { dropReasons, type DroppedRows, type DropReason } from '../policy/prefix/dropped-rows.js';
-import type { CachedBy } from './admission.js';
+import { dropReasons, type DroppedRows, type DropReason } from '../../policy/prefix/dropped-rows.js';
+import type { CachedBy } from '../admission.js';
 
 export interface PrefixMetrics {
   /** Requests that gave their tokens and read the cache. */

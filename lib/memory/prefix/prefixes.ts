@@ -1,25 +1,26 @@
 // Prefixes: the prefix cache of a KvCache, as its users see it: what is cached of a prompt and why not more, hit rates, reset,
 // and the namespace that a change of weights changes. `KvCache.acquire` uses it by itself; nothing here needs to be called.
 
-import { createError } from '../errors/index.js';
-import { boolean, readOptions, withDefault } from '../options.js';
-import { prefixDomain, type PrefixDomain } from '../policy/prefix/domain.js';
-import { PrefixIndex } from '../policy/prefix/prefix-index.js';
-import type { PrefixExplanation } from '../policy/prefix/prefix-explanation.js';
-import { PrefixTexts, type PromptItem } from '../policy/prefix/prefix-text.js';
-import { rowArithmetic, type RowArithmetic } from '../policy/prefix/row-arithmetic.js';
-import { readPromptOptions, type PromptOptions, type ReadAcquireOptions } from './acquire-options.js';
-import type { Admitted, Prompt } from './admission.js';
+import { createError } from '../../errors/index.js';
+import { boolean, readOptions, withDefault } from '../../options.js';
+import { prefixDomain, type PrefixDomain } from '../../policy/prefix/domain.js';
+import { PrefixIndex } from '../../policy/prefix/prefix-index.js';
+import type { PrefixExplanation } from '../../policy/prefix/prefix-explanation.js';
+import { PrefixTexts, type PromptItem } from '../../policy/prefix/prefix-text.js';
+import { rowArithmetic, type RowArithmetic } from '../../policy/prefix/row-arithmetic.js';
+import { readPromptOptions, type PromptOptions, type ReadAcquireOptions } from '../acquire-options.js';
+import type { Admitted, Prompt } from '../admission.js';
 import { externalKeys } from './external-key.js';
-import type { Layout } from './layout.js';
+import { IdlePrefixes, type IdlePrefixesParts } from './idle-prefixes.js';
+import type { Layout } from '../layout.js';
 import { blockTokensField } from './prefix-block-keys.js';
 import { PrefixEvents } from './prefix-events.js';
 import type { ReadPrefixCacheOptions } from './prefix-options.js';
-import { PrefixSharing, type SharingParts } from './prefix-sharing.js';
+import { PrefixSharing } from './prefix-sharing.js';
 import { PrefixStatistics, type PrefixMetrics } from './prefix-statistics.js';
 import { SequenceTexts } from './sequence-texts.js';
 import { SharedRows } from './shared-rows.js';
-import { slotStates } from './slot-table.js';
+import { slotStates } from '../slot-table.js';
 
 export interface PrefixLookup {
   /** Tokens of the prompt that `acquire` would find now. One is left to compute, unless a value is kept for the whole prompt. */
@@ -36,7 +37,7 @@ export interface PrefixResetOptions {
   readonly preempt?: boolean | undefined;
 }
 
-export interface PrefixesParts extends Omit<SharingParts, 'index' | 'shared' | 'texts' | 'groups' | 'onDropped'> {
+export interface PrefixesParts extends Omit<IdlePrefixesParts, 'index' | 'shared' | 'onDropped'> {
   /** The cache, for events. */
   readonly cache: object;
   readonly options: ReadPrefixCacheOptions | 'off';
@@ -54,6 +55,8 @@ export class Prefixes {
   readonly texts: SequenceTexts;
   /** @internal */
   readonly groups: RowArithmetic;
+  /** @internal */
+  readonly idlePrefixes: IdlePrefixes;
   /** @internal */
   readonly sharing: PrefixSharing;
   readonly #parts: PrefixesParts;
@@ -78,9 +81,11 @@ export class Prefixes {
     this.shared = new SharedRows({ native: parts.native, layout, table, isHeld: (id) => this.index.isHolding(id) });
     this.texts = new SequenceTexts(table.count);
     this.#statistics = new PrefixStatistics({ recentRequests: options === 'off' ? 1 : options.recentRequests, groupRows });
+    this.idlePrefixes = new IdlePrefixes({
+      ...parts, index: this.index, shared: this.shared, onDropped: (dropped) => this.#statistics.dropped(dropped),
+    });
     this.sharing = new PrefixSharing({
-      ...parts, index: this.index, shared: this.shared, texts: this.texts, groups: this.groups,
-      onDropped: (dropped) => this.#statistics.dropped(dropped),
+      ...parts, index: this.index, shared: this.shared, texts: this.texts, groups: this.groups, idlePrefixes: this.idlePrefixes,
     });
   }
 
@@ -159,7 +164,7 @@ export class Prefixes {
     for (const slot of users) if (table.state[slot] === slotStates.active) this.#parts.release(slot);
     for (const slot of users) if (this.texts.of(slot) !== undefined) this.sharing.forgetLater(slot);
     const rows = this.index.clear() * this.#parts.layout.groupRows;
-    this.sharing.settle();
+    this.idlePrefixes.settle();
     return rows;
   }
 

@@ -1,6 +1,6 @@
 // Simulated: what the kernels' stand-ins on the simulated device have in common: their parameter by its type.
-#ifndef VKV_KERNELS_CUDA_SIMULATED_INL_H_
-#define VKV_KERNELS_CUDA_SIMULATED_INL_H_
+#ifndef VKV_KERNELS_CUDA_SIMULATED_BASE_H_
+#define VKV_KERNELS_CUDA_SIMULATED_BASE_H_
 
 #include <cstdint>
 #include <vector>
@@ -39,4 +39,4 @@ class Simulated : public mock::SimulatedKernel {
 
 }  // namespace vkv::kernels::cuda
 
-#endif  // VKV_KERNELS_CUDA_SIMULATED_INL_H_
+#endif  // VKV_KERNELS_CUDA_SIMULATED_BASE_H_

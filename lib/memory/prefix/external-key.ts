@@ -14,9 +14,9 @@
 
 import { createHash } from 'node:crypto';
 
-import type { PrefixDomainParts } from '../policy/prefix/domain.js';
-import { KeyWords, type ItemNames } from '../policy/prefix/key-words.js';
-import type { TensorSpec } from './model-shape.js';
+import type { PrefixDomainParts } from '../../policy/prefix/domain.js';
+import { KeyWords, type ItemNames } from '../../policy/prefix/key-words.js';
+import type { TensorSpec } from '../model-shape.js';
 
 const magic = 'virtual-kv external key';
 const version = 1;

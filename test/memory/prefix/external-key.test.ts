@@ -2,8 +2,8 @@ import test from 'ava';
 
 import { tensorsOf, type ModelShape, type PromptOptions } from 'virtual-kv';
 
-import { externalKeys } from '../../dist/memory/external-key.js';
-import { cacheTest, cacheTests, tinyModel, withCache } from '../helpers/cache.js';
+import { externalKeys } from '../../../dist/memory/prefix/external-key.js';
+import { cacheTest, cacheTests, tinyModel, withCache } from '../../helpers/cache.js';
 
 const model: ModelShape = { layers: 2, kvHeads: 8, headDim: 64, dtype: 'float16' };
 const text = Int32Array.from({ length: 10 }, (_, at) => at + 1);

@@ -9,9 +9,9 @@ import {
   type PromptOptions, type Sequence,
 } from 'virtual-kv';
 
-import { Random } from '../../dist/random.js';
-import { cacheTest, cacheTests, withCache, type CacheBench } from '../helpers/cache.js';
-import { seedOf } from '../helpers/seed.js';
+import { Random } from '../../../dist/random.js';
+import { cacheTest, cacheTests, withCache, type CacheBench } from '../../helpers/cache.js';
+import { seedOf } from '../../helpers/seed.js';
 
 const scale = Number(process.env['VKV_TEST_SCALE'] ?? 1);
 const names = ['prefix-stored', 'prefix-removed', 'prefix-cleared'] as const;

@@ -1,0 +1,258 @@
+// Decode attention on tensor cores: up to 8 query heads of one KV head over 16-bit K and V, exact to float32 but for rounding.
+//
+// A warp takes 16 tokens at a time: scores [token, head] = K · Qᵀ, then sums [element, head] += Vᵀ · weights, both as
+// products of tiles [16, 8] · [8, 8]. K and V go from memory to registers in 16-byte loads and are used as they are: which
+// element or token is which row of a tile is chosen so that a lane's own loads are its part of the tile. A query, and a
+// weight, is the sum of kParts numbers of 16 bits, so nothing is lost. With one multiply-add per element and head, arithmetic
+// would keep an H200 from its memory's speed: 969 instructions of a warp for 4 KiB at 4 heads of dim 128, and here 240.
+#ifndef VKV_KERNELS_CUDA_DECODE_TILES_INL_H_
+#define VKV_KERNELS_CUDA_DECODE_TILES_INL_H_
+
+#include "kernels/cuda/decode_common_inl.h"
+
+namespace vkv::kernels::cuda {
+
+// For which types there are products of tiles, and as how many numbers of 16 bits a float is written there.
+template <typename T>
+struct Tiles {
+  static constexpr bool kAreThere = false;
+};
+template <>
+struct Tiles<HalfBits> {
+  static constexpr bool kAreThere = true;
+  static constexpr bool kAreBfloat = false;
+  static constexpr int kParts = 2;
+};
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
+template <>
+struct Tiles<BfloatBits> {
+  static constexpr bool kAreThere = true;
+  static constexpr bool kAreBfloat = true;
+  static constexpr int kParts = 3;
+};
+#endif
+
+template <typename T, int Elements, int Dim, int Heads>
+constexpr bool kIsForTiles = Tiles<T>::kAreThere && Elements == 8 && (Dim == 64 || Dim == 128) && Heads > 1;
+
+// sums [16, 8] += a [16, 8] · b [8, 8]. Of a lane, g = lane / 4 and t = lane % 4: a0 is row g and a1 row g + 8 of columns
+// 2t, 2t + 1; b is rows 2t, 2t + 1 of column g; sums are row g of columns 2t, 2t + 1, then row g + 8.
+template <typename T>
+__device__ inline void MultiplyTile(float (&sums)[4], unsigned a0, unsigned a1, unsigned b) {
+#if !defined(__CUDACC__)
+  emulation::MultiplyTile<T>(sums, a0, a1, b);
+#elif !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
+  if constexpr (Tiles<T>::kAreBfloat) {
+    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3]) : "r"(a0), "r"(a1), "r"(b));
+    return;
+  }
+#endif
+#if defined(__CUDACC__)
+  asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+      : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3]) : "r"(a0), "r"(a1), "r"(b));
+#endif
+}
+
+// Two floats as pairs of T that add up to them: parts[0] + parts[1] + …, the first in the low half.
+template <typename T, int Parts>
+__device__ inline void SplitPair(unsigned (&parts)[Parts], float low, float high) {
+  VKV_UNROLL
+  for (int p = 0; p < Parts; ++p) {
+    T low_part;
+    T high_part;
+    Put(&low_part, low);
+    Put(&high_part, high);
+    parts[p] = low_part.bits | static_cast<unsigned>(high_part.bits) << 16;
+    low -= AsFloat(low_part);
+    high -= AsFloat(high_part);
+  }
+}
+
+template <typename Place, typename T, int Dim>
+struct DecodeTiles {
+  static constexpr int kHeads = 8;
+  static constexpr int kTileTokens = 16;
+  static constexpr int kWarps = kDecodeThreads / 32;
+  static constexpr int kParts = Tiles<T>::kParts;
+  static constexpr int kKeyPacks = Dim / 32;    // 16-byte loads of a token's key by its 4 lanes
+  static constexpr int kValuePacks = Dim / 64;  // of its value by its 8 lanes
+  static constexpr float kWeightScale = 1 << 14;  // weights are at most this, far from where 16-bit floats become coarse
+  static constexpr unsigned kAllLanes = 0xffffffffu;
+
+  using Shared = DecodeResults<kWarps, kHeads, Dim>;
+
+  unsigned query[kKeyPacks * 4][kParts];  // of head g, elements 32c + 8t + 2j and the next at [4c + j]
+  float factor[2];                        // of heads 2t, 2t + 1: what makes scores of products
+  float largest[2];
+  float total[2];               // of this lane's tokens
+  float sums[kValuePacks * 4][4];  // [4d + j]: elements 64d + 8g + 2j, then the next, of heads 2t, 2t + 1
+
+  __device__ static int RowOfLane() { return threadIdx.x % 32 / 4; }     // g
+  __device__ static int ColumnOfLane() { return threadIdx.x % 4; }       // t
+  __device__ static int ElementOf(int i) { return i / 8 * 32 + ColumnOfLane() * 8 + i % 8; }
+
+  __device__ static uint4 LoadWords(uint64_t address, int element, int dim, bool is_there) {
+    if (!is_there || element >= dim) return uint4{0, 0, 0, 0};
+    const Pack<T, 8> pack = LoadPack<T, 8>(address + element * sizeof(T));
+    return *reinterpret_cast<const uint4*>(&pack);
+  }
+  __device__ static unsigned WordOf(const uint4& words, int j) {
+    return j == 0 ? words.x : j == 1 ? words.y : j == 2 ? words.z : words.w;
+  }
+
+  // Queries are divided by a power of two near their largest element, so that every magnitude is exact in 16-bit floats.
+  __device__ void Start(const AttentionCommand& command, int64_t row, int head, int heads) {
+    float elements[kKeyPacks * 8];
+    const int64_t first = (row * command.query_heads + head + RowOfLane()) * command.keys.dim;
+    LoadElements(elements, command.queries, command.row_dtype, first, RowOfLane() < heads ? command.keys.dim : 0, ElementOf);
+    float most = 0;
+    VKV_UNROLL
+    for (int i = 0; i < kKeyPacks * 8; ++i) most = fmaxf(most, fabsf(elements[i]));
+    most = fmaxf(most, __shfl_xor_sync(kAllLanes, most, 1));
+    most = fmaxf(most, __shfl_xor_sync(kAllLanes, most, 2));
+    unsigned exponent = __float_as_uint(most) >> 23;
+    exponent = exponent < 1 ? 1 : exponent > 253 ? 253 : exponent;
+    const float divided = __uint_as_float((254 - exponent) << 23);
+    VKV_UNROLL
+    for (int pair = 0; pair < kKeyPacks * 4; ++pair) {
+      SplitPair<T>(query[pair], elements[2 * pair] * divided, elements[2 * pair + 1] * divided);
+    }
+    const float scale = command.scale * kLog2E * __uint_as_float(exponent << 23);
+    VKV_UNROLL
+    for (int h = 0; h < 2; ++h) {
+      const unsigned of_head = __shfl_sync(kAllLanes, __float_as_uint(scale), (2 * ColumnOfLane() + h) * 4);
+      factor[h] = __uint_as_float(of_head);
+      largest[h] = kLeastScore;
+      total[h] = 0;
+    }
+    VKV_UNROLL
+    for (int i = 0; i < kValuePacks * 4; ++i) {
+      VKV_UNROLL
+      for (int c = 0; c < 4; ++c) sums[i][c] = 0;
+    }
+  }
+
+  // Tokens [from, to) of one KV head. Every lane takes part in every product.
+  __device__ void Read(const typename Place::Parameters& parameters, int slot, int kv_head, int from, int to) {
+    const AttentionCommand& command = parameters.command;
+    const int g = RowOfLane();
+    const int t = ColumnOfLane();
+    const int warp = threadIdx.x / 32;
+    for (int first = from + warp * kTileTokens; first < to; first += kWarps * kTileTokens) {
+      uint4 key[2][kKeyPacks];  // of tokens g, g + 8
+      VKV_UNROLL
+      for (int half = 0; half < 2; ++half) {
+        const int token = first + half * 8 + g;
+        const Place place(parameters, slot, token, token < to);
+        const uint64_t address = place.HeadOf(command.keys, kv_head);
+        VKV_UNROLL
+        for (int c = 0; c < kKeyPacks; ++c) key[half][c] = LoadWords(address, 32 * c + 8 * t, command.keys.dim, token < to);
+      }
+      uint4 value[2][2][kValuePacks];  // of tokens 2t, 2t + 1, then 8 more
+      VKV_UNROLL
+      for (int half = 0; half < 2; ++half) {
+        VKV_UNROLL
+        for (int next = 0; next < 2; ++next) {
+          const int token = first + half * 8 + 2 * t + next;
+          const Place place(parameters, slot, token, token < to);
+          const uint64_t address = place.HeadOf(command.values, kv_head);
+          VKV_UNROLL
+          for (int d = 0; d < kValuePacks; ++d) {
+            value[half][next][d] = LoadWords(address, 64 * d + 8 * g, command.values.dim, token < to);
+          }
+        }
+      }
+      float scores[kParts][4] = {};  // token g of heads 2t, 2t + 1, then token g + 8; apart, as each product waits for the last
+      VKV_UNROLL
+      for (int i = 0; i < kKeyPacks * 4; ++i) {
+        VKV_UNROLL
+        for (int p = 0; p < kParts; ++p) {
+          MultiplyTile<T>(scores[p], WordOf(key[0][i / 4], i % 4), WordOf(key[1][i / 4], i % 4), query[i][p]);
+        }
+      }
+      float score[4] = {};
+      VKV_UNROLL
+      for (int p = kParts - 1; p >= 0; --p) {  // small ones first
+        VKV_UNROLL
+        for (int c = 0; c < 4; ++c) score[c] += scores[p][c];
+      }
+      Weigh(score, first + g < to, first + g + 8 < to);
+      VKV_UNROLL
+      for (int half = 0; half < 2; ++half) AddValues(value[half], score[2 * half], score[2 * half + 1]);
+    }
+  }
+
+  // Scores become weights, relative to the largest score of the warp so far.
+  __device__ void Weigh(float (&score)[4], bool is_first_there, bool is_second_there) {
+    VKV_UNROLL
+    for (int h = 0; h < 2; ++h) {
+      score[h] = is_first_there ? score[h] * factor[h] : kMinusInfinity;
+      score[2 + h] = is_second_there ? score[2 + h] * factor[h] : kMinusInfinity;
+      float most = fmaxf(largest[h], fmaxf(score[h], score[2 + h]));
+      VKV_UNROLL
+      for (int other = 4; other < 32; other *= 2) most = fmaxf(most, __shfl_xor_sync(kAllLanes, most, other));
+      const float correction = PowerOf(largest[h], most);
+      largest[h] = most;
+      score[h] = PowerOf(score[h], most);
+      score[2 + h] = PowerOf(score[2 + h], most);
+      total[h] = total[h] * correction + score[h] + score[2 + h];
+      VKV_UNROLL
+      for (int i = 0; i < kValuePacks * 4; ++i) {
+        sums[i][h] *= correction;
+        sums[i][2 + h] *= correction;
+      }
+    }
+  }
+
+  // The values of 8 tokens with their weights: this lane has those of token g, for heads 2t and 2t + 1.
+  __device__ void AddValues(const uint4 (&value)[2][kValuePacks], float weight, float next_weight) {
+    const int g = RowOfLane();
+    const int t = ColumnOfLane();
+    unsigned weights[kParts];
+    SplitPair<T>(weights, weight * kWeightScale, next_weight * kWeightScale);
+    VKV_UNROLL
+    for (int p = 0; p < kParts; ++p) {  // turned round: tokens 2t and 2t + 1 of head g
+      const unsigned even = __shfl_sync(kAllLanes, weights[p], 2 * t * 4 + g / 2);
+      const unsigned odd = __shfl_sync(kAllLanes, weights[p], (2 * t + 1) * 4 + g / 2);
+      weights[p] = __byte_perm(even, odd, g % 2 == 0 ? 0x5410 : 0x7632);
+    }
+    VKV_UNROLL
+    for (int i = 0; i < kValuePacks * 4; ++i) {
+      const unsigned even = WordOf(value[0][i / 4], i % 4);
+      const unsigned odd = WordOf(value[1][i / 4], i % 4);
+      const unsigned low = __byte_perm(even, odd, 0x5410);
+      const unsigned high = __byte_perm(even, odd, 0x7632);
+      VKV_UNROLL
+      for (int p = kParts - 1; p >= 0; --p) MultiplyTile<T>(sums[i], low, high, weights[p]);
+    }
+  }
+
+  // Merges the warps, and writes the block's result.
+  __device__ void Finish(const DecodeParameters& parameters, Shared& shared, int span, int64_t row, int head, int heads) {
+    const int g = RowOfLane();
+    const int t = ColumnOfLane();
+    const int warp = threadIdx.x / 32;
+    VKV_UNROLL
+    for (int h = 0; h < 2; ++h) {
+      VKV_UNROLL
+      for (int other = 4; other < 32; other *= 2) total[h] += __shfl_xor_sync(kAllLanes, total[h], other);
+      if (g == 0) {
+        shared.largest[warp][2 * t + h] = largest[h];
+        shared.total[warp][2 * t + h] = total[h];
+      }
+      VKV_UNROLL
+      for (int i = 0; i < kValuePacks * 4; ++i) {
+        const int element = i / 4 * 64 + g * 8 + i % 4 * 2;
+        shared.sums[warp][2 * t + h][element] = sums[i][h] / kWeightScale;
+        shared.sums[warp][2 * t + h][element + 1] = sums[i][2 + h] / kWeightScale;
+      }
+    }
+    __syncthreads();
+    shared.Write(parameters, span, row, head, heads);
+  }
+};
+
+}  // namespace vkv::kernels::cuda
+
+#endif  // VKV_KERNELS_CUDA_DECODE_TILES_INL_H_

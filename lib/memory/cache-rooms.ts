@@ -1,0 +1,97 @@
+// CacheRooms: what stands behind a KvCache's front door, opened and joined: addresses, slots, rows, leases, steps, prefixes. Each
+// room knows only those that are handed to it here. When one cannot be opened, nothing stays reserved. Decides nothing.
+
+import { Accounts } from './accounts.js';
+import { Admission } from './admission.js';
+import { openPool, type ReadKvCacheOptions } from './kv-cache-options.js';
+import { LateErrors } from './late-errors.js';
+import { computeLayout, type Layout, type TensorPlacement } from './layout.js';
+import type { NativeCache } from './native.js';
+import { openNativeCache } from './open-native-cache.js';
+import type { PagePool } from './page-pool.js';
+import { Prefixes } from './prefix/prefixes.js';
+import { Retirement } from './retirement.js';
+import { Room } from './room.js';
+import { RowSupply } from './row-supply.js';
+import { SlotLeases } from './slot-leases.js';
+import { SlotTable } from './slot-table.js';
+import { Stamps } from './stamps.js';
+import { Steps } from './steps.js';
+import { SlotViews } from './views.js';
+
+/** A tensor of the cache as a kernel needs it: address of element [0, 0, 0, 0], shape, strides, dtype. */
+export interface Tensor extends TensorPlacement {
+  readonly address: bigint;
+}
+
+export interface CacheRooms {
+  readonly pool: PagePool;
+  /** Whether no other cache uses the pool, which closes with this one. */
+  readonly ownsPool: boolean;
+  readonly layout: Layout;
+  readonly tensors: readonly Tensor[];
+  readonly native: NativeCache;
+  readonly table: SlotTable;
+  readonly views: SlotViews;
+  readonly late: LateErrors;
+  readonly retirement: Retirement;
+  readonly prefixes: Prefixes;
+  readonly supply: RowSupply;
+  readonly leases: SlotLeases;
+  readonly steps: Steps;
+  readonly accounts: Accounts;
+  readonly room: Room;
+  readonly stamps: Stamps;
+}
+
+/** What the rooms need of the front door. */
+export interface FrontDoor {
+  /** The cache itself, for events and warnings. */
+  readonly cache: object;
+  /** Throws KV_CLOSED, naming the operation, unless the cache is open. */
+  readonly checkOpen: (operation: string) => void;
+  /** Releases the sequence in a slot. */
+  readonly release: (slot: number) => void;
+}
+
+/** Throws KV_OUT_OF_ADDRESS_SPACE, KV_INVALID_OPTION and what the driver throws. */
+export function openRooms(read: ReadKvCacheOptions, door: FrontDoor): CacheRooms {
+  const { pool, isOwn } = openPool(read);
+  let native: NativeCache | undefined;
+  try {
+    const { model, slots, maxTokens, scrub, mapper } = read;
+    const layout = computeLayout({ model, layout: read.layout, slots, maxTokens, pageBytes: pool.pageBytes });
+    const table = new SlotTable(layout);
+    native = openNativeCache(pool, layout, table, { scrub: scrub !== 'off', mapper: mapper === 'background' });
+    return { ownsPool: isOwn, ...furnish(read, door, { native, pool, layout, table }, isOwn) };
+  } catch (error) {
+    native?.close();
+    if (isOwn) pool.close();
+    throw error;
+  }
+}
+
+type Memory = Pick<CacheRooms, 'native' | 'pool' | 'layout' | 'table'>;
+
+function furnish(read: ReadKvCacheOptions, door: FrontDoor, { native, pool, layout, table }: Memory, ownsPool: boolean) {
+  const tensors = layout.tensors.map((tensor) => Object.freeze({
+    ...tensor, address: native.address(tensor.reservation) + BigInt(tensor.offsetBytes),
+  }));
+  const late = new LateErrors(door.cache);
+  const retirement = new Retirement(() => pool.driver.native);
+  const memory = { native, pool, layout, table, views: new SlotViews(native, door.cache) };
+  const prefixes = new Prefixes({ ...memory, ...door, options: read.prefixCache });
+  const { index, shared, texts, groups, idlePrefixes, sharing } = prefixes;
+  const supply = new RowSupply({ ...memory, cached: idlePrefixes, policy: read.reclaim });
+  const parts = { ...memory, index, shared, texts, groups, idlePrefixes, sharing, supply, retirement, late };
+  const admission = new Admission({ ...parts, placement: read.placement });
+  const eagerRows = Math.min(read.eagerRows, layout.maxRows);
+  const leases = new SlotLeases({ ...parts, admission }, { eagerRows, idleRowsLimit: read.idleRowsLimit });
+  const room = new Room(native, layout, table, tensors[0]!.address);
+  return {
+    ...memory, tensors, late, retirement, prefixes, supply, leases, room,
+    steps: new Steps({ ...parts, growth: read.growth }),
+    accounts: new Accounts({ ...parts, leases, ownsPool }),
+    stamps: new Stamps(native, layout, table, room),
+  };
+}

@@ -1,0 +1,189 @@
+// PrefixSharing: what joins the prefix index (tokens and numbers of rows) with the memory (slots and pages). It tells the
+// index what sequences commit, forks them, and gives a sequence a row of its own before it writes to one that others need.
+// What idle slots hold, and how rows end, is IdlePrefixes' part; it decides nothing, as the index finds and evicts.
+//
+// Invariant: no slot writes to a row that another slot maps, or behind whose written tokens another text goes on.
+
+import { createError } from '../../errors/index.js';
+import type { PrefixIndex } from '../../policy/prefix/prefix-index.js';
+import type { RowArithmetic } from '../../policy/prefix/row-arithmetic.js';
+import type { IdlePrefixes } from './idle-prefixes.js';
+import type { Layout } from '../layout.js';
+import type { NativeCache } from '../native.js';
+import type { SequenceText, SequenceTexts } from './sequence-texts.js';
+import type { SharedRows } from './shared-rows.js';
+import { sharedTails, slotStates, type SlotTable } from '../slot-table.js';
+import { unmapRows } from '../unmap-rows.js';
+import type { SlotViews } from '../views.js';
+
+export interface SharingParts {
+  readonly native: NativeCache;
+  readonly layout: Layout;
+  readonly table: SlotTable;
+  readonly views: SlotViews;
+  readonly index: PrefixIndex;
+  readonly shared: SharedRows;
+  readonly texts: SequenceTexts;
+  readonly idlePrefixes: IdlePrefixes;
+  /** How tokens fall into groups of rows, the rows of the index. */
+  readonly groups: RowArithmetic;
+}
+
+export class PrefixSharing {
+  readonly #parts: SharingParts;
+  /** Released slots whose prefixes were reset while work was running on them. */
+  readonly #forgotten = new Set<number>();
+
+  constructor(parts: SharingParts) {
+    this.#parts = parts;
+  }
+
+  /** Tells the index what all sequences have committed since it last heard. */
+  tell(): void {
+    this.#parts.texts.forWaiting((slot, text) => this.#tellOf(slot, text));
+    this.#parts.idlePrefixes.settle();
+  }
+
+  /** A slot without running work becomes idle: its text stays cached, and what it maps of it stays mapped. */
+  retire(slot: number): void {
+    const { index, texts, groups, idlePrefixes } = this.#parts;
+    const text = texts.of(slot);
+    let whole = 0;
+    if (text !== undefined) {
+      whole = groups.wholeRows(text.path.length);
+      index.release(text.path);
+      texts.close(slot);
+    }
+    idlePrefixes.add(slot, whole);
+    if (this.#forgotten.delete(slot) && this.#forgotten.size === 0) index.clear();
+    idlePrefixes.settle();
+  }
+
+  /** Whether prefixes that were reset are still used by running work. */
+  get isForgetting(): boolean {
+    return this.#forgotten.size > 0;
+  }
+
+  /** A released slot's prefix goes when the work that uses it is over, and all others with it. */
+  forgetLater(slot: number): void {
+    this.#forgotten.add(slot);
+  }
+
+  /** Before a slot is written to from its length on: whether a row of its own must be made, by `makeWritable`. */
+  detachPages(slot: number): number {
+    const { layout } = this.#parts;
+    return this.#sharedTail(slot) < 0 ? 0 : layout.pagesFor(layout.groupRows);
+  }
+
+  /** Gives the slot rows of its own from its length on: what it shares there is copied or unmapped. */
+  makeWritable(slot: number): void {
+    const { native, table, views, shared } = this.#parts;
+    const tail = this.#sharedTail(slot);
+    this.#leaveBehind(slot);
+    if (tail >= 0) {
+      native.cancel(slot);
+      views.revoke(slot);
+      native.detach(slot, tail, table.length[slot]!, 0n);
+      shared.leave(slot, tail);
+    }
+    table.sharedTail[slot] = sharedTails.none;
+  }
+
+  /** The slot's text ends with its length again, which has become shorter. */
+  truncate(slot: number): void {
+    const { index, table, shared, texts, groups } = this.#parts;
+    const tokens = table.length[slot]!;
+    const text = texts.of(slot);
+    if (text !== undefined) {
+      text.tokens = Math.min(text.tokens, tokens);
+      if (text.path.length > tokens) index.truncate(text.path, tokens);
+    }
+    if (shared.namedGroups(slot) > groups.wholeRows(tokens)) table.sharedTail[slot] = sharedTails.truncated;
+    try {
+      this.#leaveBehind(slot);
+    } finally {
+      this.#parts.idlePrefixes.settle();
+    }
+  }
+
+  /** `slot`, which is empty, gets all that `from` has computed: rows are shared, also the last one until either writes. */
+  fork(from: number, slot: number): SequenceText | undefined {
+    const { native, index, table, shared, texts, groups } = this.#parts;
+    this.tell();
+    const length = table.length[from]!;
+    const count = groups.rowsFor(length);
+    const ids = shared.idsOf(slot);
+    shared.name(from, count);
+    ids.set(shared.idsOf(from).subarray(0, count));
+    const text = texts.of(from);
+    const path = text === undefined ? undefined : index.fork(text.path, ids);
+    try {
+      native.alias(slot, ids, 0, count);
+    } catch (error) {
+      if (path !== undefined) index.release(path);
+      this.#parts.idlePrefixes.settle();
+      throw error;
+    }
+    native.publish();
+    shared.join(slot, count);
+    table.length[slot] = length;
+    if (groups.wholeRows(length) < count) {
+      table.sharedTail[from] = Math.max(table.sharedTail[from]!, sharedTails.forked);
+      table.sharedTail[slot] = table.sharedTail[from]!;
+    }
+    if (text === undefined || path === undefined) return undefined;
+    const copy = { ...text, path, buffer: text.buffer.slice(0, text.tokens) };
+    texts.open(slot, copy);
+    return copy;
+  }
+
+  /** Throws KV_INTERNAL unless the index, the numbers of rows and what slots map agree. */
+  verify(): void {
+    const { native, index, table, shared } = this.#parts;
+    index.verify();
+    const mappers = new Map<number, number>();
+    for (let slot = 0; slot < table.count; slot += 1) {
+      const ids = shared.idsOf(slot);
+      for (let group = 0; group < shared.namedGroups(slot); group += 1) mappers.set(ids[group]!, (mappers.get(ids[group]!) ?? 0) + 1);
+    }
+    for (const [id, count] of mappers) {
+      if (shared.mappersOf(id) === count) continue;
+      throw createError('KV_INTERNAL', { problem: 'the slots that map a shared row are miscounted', what: id, howMany: count });
+    }
+    const { keptGroups } = native.counters();
+    if (keptGroups === shared.count) return;
+    throw createError('KV_INTERNAL', { problem: 'the kept rows are miscounted', what: keptGroups, howMany: shared.count });
+  }
+
+  /** The slot shares nothing behind its length any more; what it was promised is gone where that had to be unmapped. */
+  #leaveBehind(slot: number): void {
+    const { layout, table, shared, groups } = this.#parts;
+    const first = groups.rowsFor(table.length[slot]!);
+    if (!shared.isAlone(slot, first)) {
+      unmapRows(this.#parts, slot, first * layout.groupRows);
+      table.promisedTokens[slot] = 0;
+    }
+    shared.leave(slot, first);
+  }
+
+  #tellOf(slot: number, { path, buffer, tokens }: SequenceText): void {
+    const { index, table, shared, groups } = this.#parts;
+    const valid = Math.min(table.length[slot]!, tokens);
+    if (table.state[slot] !== slotStates.active || !path.isStored || valid <= path.length) return;
+    shared.name(slot, groups.rowsFor(valid));
+    index.commit(path, buffer, valid);
+  }
+
+  /** The group that holds the slot's last tokens and room for the next, if others need it as it is; or -1. */
+  #sharedTail(slot: number): number {
+    const { index, table, shared, texts, groups } = this.#parts;
+    const tail = groups.wholeRows(table.length[slot]!);
+    if (tail === groups.rowsFor(table.length[slot]!) || tail >= shared.namedGroups(slot)) return -1;
+    const id = shared.idsOf(slot)[tail]!;
+    if (shared.mappersOf(id) > 1) return tail;
+    if (table.sharedTail[slot] !== sharedTails.truncated) return -1;
+    const path = texts.of(slot)?.path;
+    const isWritable = path === undefined ? !index.isHolding(id) : index.isWritable(path, tail);
+    return isWritable ? -1 : tail;
+  }
+}

@@ -1,0 +1,65 @@
+// ServedLlama: the reference engine behind a scheduler, with rules that only a test needs: it counts what the passes were like,
+// makes rows that nobody may read unreadable, answers now or later, and fails when told to.
+
+import type { Engine, EngineOutput, EnginePass, KvCache } from 'virtual-kv';
+
+import { LlamaEngine } from '../../build-examples/llama/engine.js';
+import type { LlamaModel } from '../../build-examples/llama/model.js';
+
+export interface ServedLlamaOptions {
+  readonly model: LlamaModel;
+  readonly cache: KvCache;
+  /** Before each answer; undefined: it answers at once. */
+  readonly pause?: (() => Promise<unknown> | undefined) | undefined;
+  /** Throws when a pass is to fail; called before and after it is computed. */
+  readonly fault?: (() => void) | undefined;
+}
+
+export class ServedLlama implements Engine {
+  readonly vocabularyTokens: number;
+  /** Sequences in passes in the middle of their prompt. */
+  chunks = 0;
+  /** Most sequences in a pass. */
+  largestPass = 0;
+  readonly #engine: LlamaEngine;
+  readonly #pause: (() => Promise<unknown> | undefined) | undefined;
+  readonly #fault: () => void;
+
+  constructor({ model, cache, pause, fault }: ServedLlamaOptions) {
+    this.#engine = new LlamaEngine({ model, cache });
+    this.vocabularyTokens = this.#engine.vocabularyTokens;
+    this.#pause = pause;
+    this.#fault = fault ?? (() => {});
+  }
+
+  prefill(pass: EnginePass): EngineOutput | Promise<EngineOutput> {
+    return this.#answer('prefill', pass);
+  }
+
+  decode(pass: EnginePass): EngineOutput | Promise<EngineOutput> {
+    return this.#answer('decode', pass);
+  }
+
+  /** Before its cache is closed. */
+  [Symbol.dispose](): void {
+    this.#engine.close();
+  }
+
+  #answer(call: 'prefill' | 'decode', pass: EnginePass): EngineOutput | Promise<EngineOutput> {
+    const paused = this.#pause?.();
+    return paused === undefined ? this.#compute(call, pass) : paused.then(() => this.#compute(call, pass));
+  }
+
+  #compute(call: 'prefill' | 'decode', pass: EnginePass): EngineOutput {
+    this.#fault();
+    const { logits } = this.#engine[call](pass);
+    this.largestPass = Math.max(this.largestPass, pass.length);
+    for (let index = 0; index < pass.length; index += 1) {
+      if (pass.wantsLogits[index] === 1) continue;
+      this.chunks += 1;
+      logits.fill(Number.NaN, index * this.vocabularyTokens, (index + 1) * this.vocabularyTokens);
+    }
+    this.#fault();
+    return { logits };
+  }
+}
