@@ -181,6 +181,7 @@ Status DriverCuda::CreatePage(uint64_t page_bytes, uint64_t /*near*/, PageHandle
   CUmemGenericAllocationHandle handle = 0;
   const CUresult result = api_->cuMemCreate(&handle, page_bytes, &properties, /*flags=*/0);
   if (result != CUDA_SUCCESS) {
+    if (result != CUDA_ERROR_OUT_OF_MEMORY) return Check("cuMemCreate", result, About(/*address=*/0, page_bytes));
     Subject subject = About(page_bytes, ledger_.Count().pages);
     subject.out_of_memory = Code::kOutOfDeviceMemory;
     return Check("cuMemCreate", result, subject);

@@ -160,7 +160,7 @@ void DriverHost::GiveOffset(const Page& page) {
 
 Status DriverHost::CreatePage(uint64_t page_bytes, uint64_t near, PageHandle& page) {
   VKV_RETURN_IF_ERROR(CheckProcess());
-  if (!IsPageSize(page_bytes)) return Misuse("CreatePage", page_bytes, page_bytes);
+  if (!IsPageSize(page_bytes)) return Misuse("CreatePage", /*address=*/0, page_bytes);
   uint64_t offset = 0;
   PageHandle created = 0;
   {

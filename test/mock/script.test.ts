@@ -18,6 +18,15 @@ test('the nth call from now on fails, and only that', (t) => {
   bench.end();
 });
 
+test('a page that cannot be created, though there is memory, is told by its bytes and no address', (t) => {
+  const bench = new MockBench();
+  bench.device.failCall('cuMemCreate', { result: 'CUDA_ERROR_NOT_PERMITTED' });
+  const error = t.throws(() => bench.create(), { code: 'KV_DRIVER_CALL_FAILED' });
+  t.like(error, { details: { address: 0, bytes: pageBytes } });
+  t.notRegex(error!.message, /0x/);
+  bench.end();
+});
+
 test('several calls in a row can fail, and scripts add up', (t) => {
   const bench = new MockBench();
   bench.device.failCall('cuMemCreate', { nth: 2, times: 2 });
