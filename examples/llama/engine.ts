@@ -125,7 +125,8 @@ export class LlamaEngine {
     const [keys, values] = [buffers.floats('keys', rows * kvHeads * dim), buffers.floats('values', rows * kvHeads * dim)];
     const attended = buffers.floats('attended', rows * queryHeads * dim);
     dense.normalize(hidden, rows, this.#norm(layer.attentionNorm), normalized);
-    dense.multiply(normalized, rows, { ...layer.query, output: queries }, { ...layer.key, output: keys }, { ...layer.value, output: values });
+    dense.multiply(normalized, rows,
+      { ...layer.query, output: queries }, { ...layer.key, output: keys }, { ...layer.value, output: values });
     const table = buffers.table('rotary', rotary.upTo(this.#reach));
     dense.rotate(queries, rows, { heads: queryHeads, dim }, this.#positions, table);
     dense.rotate(keys, rows, { heads: kvHeads, dim }, this.#positions, table);

@@ -26,6 +26,7 @@ export function measureProducts(driver, { DenseKernels, DeviceMemory, dtypeBytes
   const bytes = Math.floor(weights.bytes / 2);
   const copyUs = timeUs(driver, () => driver.native.copy(weights.address + BigInt(bytes), weights.address, bytes, 0n));
   const copyGBPerS = (2 * bytes) / copyUs / 1e3;
+  const output = rows.address + BigInt(4 * most * inputs);
   const table = [];
   for (const cublas of ['off', process.env.VKV_CUBLAS ?? 'auto']) {
     const dense = new DenseKernels({ driver, cublas });
@@ -35,12 +36,12 @@ export function measureProducts(driver, { DenseKernels, DeviceMemory, dtypeBytes
         let turn = 0;
         const us = timeUs(driver, () => {
           const data = weights.address + size * BigInt(turn++ % copies);
-          dense.multiply(rows.address, count, { weight: { data, dtype, outputs, inputs }, output: rows.address + BigInt(4 * most * inputs) });
+          dense.multiply(rows.address, count, { weight: { data, dtype, outputs, inputs }, output });
         });
         const weightsGBPerS = Number(size) / us / 1e3;
         table.push({
-          'by': dense.target, dtype, 'rows': count, us, 'weights GB/s': weightsGBPerS, 'of the copy\'s traffic': weightsGBPerS / copyGBPerS,
-          'TFLOP/s': (2 * count * outputs * inputs) / us / 1e6,
+          'by': dense.target, dtype, 'rows': count, us, 'weights GB/s': weightsGBPerS,
+          'of the copy\'s traffic': weightsGBPerS / copyGBPerS, 'TFLOP/s': (2 * count * outputs * inputs) / us / 1e6,
         });
       }
     }

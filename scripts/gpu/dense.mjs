@@ -30,13 +30,15 @@ function cell(value) {
 
 const driver = api.Driver.open('cuda', { libraryPath: flags.library });
 const products = measureProducts(driver, api);
-print(`Products of ${products.outputs} × ${products.inputs} weights; copies move ${products.copyGBPerS.toFixed(1)} GB/s, read and written`, products.table);
+const { outputs, inputs, copyGBPerS } = products;
+print(`Products of ${outputs} × ${inputs} weights; copies move ${copyGBPerS.toFixed(1)} GB/s, read and written`, products.table);
 const engine = runEngine(driver, api);
 print('The reference engine, 4 texts at once', engine.table);
 const { info } = driver;
 driver.close();
 if (flags.json !== undefined) {
-  writeFileSync(flags.json, `${JSON.stringify({ date: new Date().toISOString(), device: info, products, engine: engine.table }, undefined, 2)}\n`);
+  const numbers = { date: new Date().toISOString(), device: info, products, engine: engine.table };
+  writeFileSync(flags.json, `${JSON.stringify(numbers, undefined, 2)}\n`);
   console.log(`\nWritten: ${path.resolve(flags.json)}`);
 }
 if (!engine.isSame) {

@@ -19,7 +19,8 @@ function texts(vocabularyTokens, count) {
 function generate(driver, { KvCache }, { model, engineOf, newTokens }) {
   const prompts = texts(model.config.vocabularyTokens, 4);
   const cache = new KvCache({
-    model: model.shape('float32'), slots: prompts.length, maxTokens: promptTokens + newTokens, memoryBudgetBytes: 2 ** 28, driver, prefixCache: 'off',
+    model: model.shape('float32'), slots: prompts.length, maxTokens: promptTokens + newTokens, memoryBudgetBytes: 2 ** 28, driver,
+    prefixCache: 'off',
   });
   const engine = engineOf(cache);
   const sequences = prompts.map(() => cache.acquire());
@@ -31,7 +32,8 @@ function generate(driver, { KvCache }, { model, engineOf, newTokens }) {
     cache.prepare(batch);
     const begin = performance.now();
     const { logits } = engine[tokens[0].length === 1 ? 'decode' : 'prefill']({
-      length: prompts.length, slots: Int32Array.from(sequences, ({ slot }) => slot), positions: Int32Array.from(sequences, ({ length }) => length),
+      length: prompts.length, slots: Int32Array.from(sequences, ({ slot }) => slot),
+      positions: Int32Array.from(sequences, ({ length }) => length),
       tokenCounts: Int32Array.from(tokens, ({ length }) => length), tokens: Int32Array.from(tokens.flat()),
       wantsLogits: new Uint8Array(prompts.length).fill(1),
     });

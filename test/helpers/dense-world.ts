@@ -27,7 +27,8 @@ export class DenseWorld {
 
   /** Products of one input with some weights; the input is exact in every type, so that nothing is lost where it is narrowed. */
   multiply(rows: number, inputs: number, outputs: readonly number[]): void {
-    const memory = new DeviceFloats(this.#driver, 4 * rows * inputs + 8 * outputs.reduce((sum, count) => sum + count * (inputs + rows), 0) + 2 ** 16);
+    const elements = rows * inputs + 2 * outputs.reduce((sum, count) => sum + count * (inputs + rows), 0);
+    const memory = new DeviceFloats(this.#driver, 4 * elements + 2 ** 16);
     const input = Float32Array.from({ length: rows * inputs }, () => (this.#random.integer(257) - 128) / 128);
     const products = outputs.map((count) => {
       const [dtype, mode] = [this.#pick(dtypes), this.#pick(['add', 'replace'] as const)];

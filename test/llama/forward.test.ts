@@ -66,7 +66,8 @@ for (const [name, cublas] of [['our own kernels', undefined], ['cuBLAS', fakeCub
 
 /** Logits of a text by an engine over weights of a type, in a number of files, and K and V of a type. */
 function logitsOf(
-  seed: number, weights: RowDtype, files: number, keys: RowDtype, driver: KvCacheOptions['driver'] = 'host', dense: DenseKernelsOptions = {},
+  seed: number, weights: RowDtype, files: number, keys: RowDtype, driver: KvCacheOptions['driver'] = 'host',
+  dense: DenseKernelsOptions = {},
 ): { actual: Float32Array; expected: Float64Array } {
   const made = randomLlama(new Random(seed), sizes, {}, weights);
   const folder = writeLlama(made, weights, files);
