@@ -75,12 +75,12 @@ export class LlamaEngine {
 
   /** Computes chunks of prompts. `logits` is [sequence, token of the vocabulary]. */
   prefill(pass: LlamaPass): { readonly logits: Float32Array } {
-    return { logits: this.#run(pass, 'prefillAttention') };
+    return this.#compute(pass, 'prefillAttention');
   }
 
   /** Computes one token of each sequence. */
   decode(pass: LlamaPass): { readonly logits: Float32Array } {
-    return { logits: this.#run(pass, 'decodeAttention') };
+    return this.#compute(pass, 'decodeAttention');
   }
 
   /** Before its cache is closed. Idempotent. */
@@ -94,6 +94,16 @@ export class LlamaEngine {
 
   [Symbol.dispose](): void {
     this.close();
+  }
+
+  /** The pass is over when this returns, and also when it throws: nothing that was queued still runs. */
+  #compute(pass: LlamaPass, attention: 'prefillAttention' | 'decodeAttention'): { readonly logits: Float32Array } {
+    try {
+      return { logits: this.#run(pass, attention) };
+    } catch (error) {
+      if (!this.#kernels.cache.driver.isLost) this.#buffers.finish();
+      throw error;
+    }
   }
 
   #run(pass: LlamaPass, attention: 'prefillAttention' | 'decodeAttention'): Float32Array {
@@ -148,7 +158,7 @@ export class LlamaEngine {
     dense.multiply(gate, rows, { ...layer.down, output: hidden, mode: 'add' });
   }
 
-  /** Of the last new token of each sequence; not computed when nobody reads any. The pass is over when this returns. */
+  /** Of the last new token of each sequence; not computed when nobody reads any. Waits for the pass. */
   #logits(pass: LlamaPass, hidden: FloatBuffer, rows: number): Float32Array {
     const { config } = this.#model;
     const { weights, dense } = this.#place;

@@ -35,6 +35,11 @@ export class PassBuffers {
     return array;
   }
 
+  /** Waits until all that was queued is done. */
+  finish(): void {
+    for (const memory of this.#memories.values()) return memory.read(new Uint8Array(0));
+  }
+
   close(): void {
     for (const memory of this.#memories.values()) memory.close();
     this.#memories.clear();
