@@ -3,8 +3,8 @@
 //
 // Activations are floats [row, width], contiguous; only their first `rows` rows count. On the CPU every call does its work
 // before it returns, on all threads where that pays; on a GPU it is queued on the stream. It allocates nothing. A row's result
-// does not depend, not by a bit, on the other rows of the call: batches and chunks may be cut in any way. For one Node thread.
-// It knows nothing of caches.
+// does not depend, not by a bit, on the other rows of the call, unless cuBLAS multiplies: batches and chunks may be cut in any way.
+// For one Node thread. It knows nothing of caches.
 
 import { createError } from '../errors/index.js';
 import type { Driver } from '../memory/driver.js';
@@ -50,7 +50,7 @@ export interface Norm {
 const dtypeNumbers: Readonly<Record<RowDtype, number>> = { float32: 0, float16: 1, bfloat16: 2 };
 
 export class DenseKernels {
-  /** What runs: `avx512`, `avx2` or `portable` on the CPU, `sm_90` and the like on a GPU. */
+  /** What multiplies: `avx512`, `avx2` or `portable` on the CPU, on a GPU `cublas 12.8` or our own kernel, `sm_90`. */
   readonly target: string;
   /** The device's; undefined on the CPU. */
   readonly #driver: Driver | undefined;

@@ -5,7 +5,7 @@ import * as path from 'node:path';
 
 import test from 'ava';
 
-import { Driver } from 'virtual-kv';
+import { DenseKernels, Driver } from 'virtual-kv';
 
 import { nativeOf } from '../helpers/native-of.js';
 import { hasCompiler } from '../helpers/native-probe.js';
@@ -128,4 +128,19 @@ loaderTest('a library that is not CUDA is too old for anything', (t) => {
   const addon = process.env['VKV_ADDON'] ?? path.join(root, 'build', 'Release', 'virtual_kv.node');
   const error = t.throws(() => Driver.open('cuda', { libraryPath: addon }));
   t.like(error, { code: 'KV_DRIVER_TOO_OLD', details: { missing: 'cuInit', driverVersion: 0 } });
+});
+
+loaderTest('on a device of CUDA cuBLAS is looked for, where VKV_CUBLAS says', (t) => {
+  const driver = open(13_000);
+  const targetOf = (where: string | undefined, cublas?: string): string => {
+    if (where !== undefined) process.env['VKV_CUBLAS'] = where;
+    using dense = new DenseKernels({ driver, cublas });
+    delete process.env['VKV_CUBLAS'];
+    return dense.target;
+  };
+  const library = path.join(root, 'build-test', 'fake-libcuda', 'libcublas.so');
+  t.is(targetOf(library), 'cublas 12.8');
+  t.is(targetOf('off'), 'sm_90');
+  t.is(targetOf(library, 'off'), 'sm_90', 'the option goes first');
+  driver.close();
 });
