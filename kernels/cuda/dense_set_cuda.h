@@ -18,7 +18,8 @@
 
 namespace vkv::kernels {
 
-// Which cuBLAS: none, the one that is usually found and works, or none, or the library at `path`, or the failure.
+// Which cuBLAS. kNone: our own kernels multiply. kUsual: the one in the usual places, or none where none works. kPath: the library
+// at `path`; when it does not work, opening fails.
 struct CublasChoice {
   enum class Kind { kNone, kUsual, kPath } kind = Kind::kNone;
   std::string path;

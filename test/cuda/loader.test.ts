@@ -144,3 +144,20 @@ loaderTest('on a device of CUDA cuBLAS is looked for, where VKV_CUBLAS says', (t
   t.is(targetOf(library, 'off'), 'sm_90', 'the option goes first');
   driver.close();
 });
+
+loaderTest('the llama example computes on the GPU where there is one, and tells the same there', (t) => {
+  const tell = (driver: string): string => {
+    const program = path.join(root, 'build-examples', 'llama.js');
+    const flags = ['--driver', driver, '--prompt', 'Tell me a story.', '--max-new-tokens', '8'];
+    const { status, stdout, stderr } = spawnSync(process.execPath, [program, ...flags], {
+      encoding: 'utf8', env: { ...process.env, LD_LIBRARY_PATH: path.dirname(libraryPath(13_000)), VKV_CUBLAS: 'off' },
+    });
+    t.is(status, 0, stderr);
+    return stdout;
+  };
+  const [best, host] = [tell('auto'), tell('host')];
+  t.regex(best, /^on fake device, sm_90\n/);
+  const storyOf = (output: string): string | undefined => /^> .*\n(.*)\n/m.exec(output)?.[1];
+  t.truthy(storyOf(host));
+  t.is(storyOf(best), storyOf(host));
+});
