@@ -13,7 +13,6 @@ export type { Tensor } from './memory/cache-rooms.js';
 export { KvCache } from './memory/kv-cache.js';
 export type { CacheCounts, CacheMetrics } from './memory/accounts.js';
 export type { AcquireOptions, PromptOptions, Tokens } from './memory/acquire-options.js';
-export type { CachedBy } from './memory/admission.js';
 export type { KvCacheOptions } from './memory/kv-cache-options.js';
 export type { PrefixCacheOptions, PrefixEventsOptions } from './memory/prefix/prefix-options.js';
 export type { PrefixMetrics } from './memory/prefix/prefix-statistics.js';
@@ -22,6 +21,7 @@ export { prefixBlockKeys, type PrefixBlockKeysOptions } from './memory/prefix/pr
 export type { PrefixExplanation } from './policy/prefix/prefix-explanation.js';
 export type { PromptItem, PromptItemKind } from './policy/prefix/prefix-text.js';
 export { Prefixes, type PrefixLookup, type PrefixResetOptions } from './memory/prefix/prefixes.js';
+export type { CachedBy } from './memory/prefix/prompt.js';
 export {
   byteOffset, computeLayout, layoutKinds,
   type Layout, type LayoutKind, type LayoutOptions, type ReservationSpec, type TensorPlacement, type TensorStrides,

@@ -6,7 +6,6 @@
 
 import { createError, isKvError } from '../errors/index.js';
 import type { PlacementPolicy } from '../policy/placement.js';
-import type { PrefixDomain } from '../policy/prefix/domain.js';
 import type { PrefixIndex } from '../policy/prefix/prefix-index.js';
 import type { PrefixPath } from '../policy/prefix/prefix-path.js';
 import type { RowArithmetic } from '../policy/prefix/row-arithmetic.js';
@@ -16,6 +15,7 @@ import type { Layout } from './layout.js';
 import type { LateErrors } from './late-errors.js';
 import type { NativeCache } from './native.js';
 import type { PrefixSharing } from './prefix/prefix-sharing.js';
+import type { CachedBy, Prompt } from './prefix/prompt.js';
 import type { RowSupply } from './row-supply.js';
 import type { SequenceTexts } from './prefix/sequence-texts.js';
 import type { SharedRows } from './prefix/shared-rows.js';
@@ -36,16 +36,6 @@ export interface AdmissionParts {
   readonly placement: PlacementPolicy;
 }
 
-/** A prompt whose prefix may be cached. */
-export interface Prompt {
-  readonly domain: PrefixDomain;
-  readonly text: Int32Array;
-  readonly canRead: boolean;
-  readonly canWrite: boolean;
-  readonly priority: number;
-  readonly stream: bigint;
-}
-
 export interface AdmissionRequest {
   readonly promptTokens: number;
   /** Whether pages for all of them are set aside. */
@@ -53,13 +43,6 @@ export interface AdmissionRequest {
   /** Number of the tenant, for scrubbing. */
   readonly tenant: number;
   readonly prompt: Prompt | undefined;
-}
-
-/** Tokens that came from the cache, by how: `adopted` cost nothing, `aliased` a mapping per row, `copied` their bytes. */
-export interface CachedBy {
-  readonly adoptedTokens: number;
-  readonly aliasedTokens: number;
-  readonly copiedTokens: number;
 }
 
 export interface Admitted {

@@ -84,7 +84,7 @@ export class KvCache {
       this.#rooms.leases.release(slot, undefined, undefined);
       throw error;
     }
-    this.prefixes.admitted(prompt, admitted);
+    this.prefixes.admitted(prompt, admitted.cachedBy);
     this.#rooms.leases.keepEagerRows();
     return new Sequence(this.#owner, admitted);
   }

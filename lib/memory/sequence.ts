@@ -2,8 +2,9 @@
 // error and never touches another request's memory. All state is the cache's.
 
 import { createError } from '../errors/index.js';
-import type { Admitted, CachedBy } from './admission.js';
+import type { Admitted } from './admission.js';
 import { readFence, type Fence, type ReleaseOptions } from './fence.js';
+import type { CachedBy } from './prefix/prompt.js';
 import type { SlotTable } from './slot-table.js';
 import type { TensorView } from './views.js';
 

@@ -2,7 +2,7 @@
 // requests. Counts only; made once, allocates nothing per request.
 
 import { dropReasons, type DroppedRows, type DropReason } from '../../policy/prefix/dropped-rows.js';
-import type { CachedBy } from '../admission.js';
+import type { CachedBy } from './prompt.js';
 
 export interface PrefixMetrics {
   /** Requests that gave their tokens and read the cache. */

@@ -9,7 +9,6 @@ import type { PrefixExplanation } from '../../policy/prefix/prefix-explanation.j
 import { PrefixTexts, type PromptItem } from '../../policy/prefix/prefix-text.js';
 import { rowArithmetic, type RowArithmetic } from '../../policy/prefix/row-arithmetic.js';
 import { readPromptOptions, type PromptOptions, type ReadAcquireOptions } from '../acquire-options.js';
-import type { Admitted, Prompt } from '../admission.js';
 import { externalKeys } from './external-key.js';
 import { IdlePrefixes, type IdlePrefixesParts } from './idle-prefixes.js';
 import type { Layout } from '../layout.js';
@@ -18,6 +17,7 @@ import { PrefixEvents } from './prefix-events.js';
 import type { ReadPrefixCacheOptions } from './prefix-options.js';
 import { PrefixSharing } from './prefix-sharing.js';
 import { PrefixStatistics, type PrefixMetrics } from './prefix-statistics.js';
+import type { CachedBy, Prompt } from './prompt.js';
 import { SequenceTexts } from './sequence-texts.js';
 import { SharedRows } from './shared-rows.js';
 import { slotStates } from '../slot-table.js';
@@ -188,7 +188,7 @@ export class Prefixes {
   }
 
   /** A request was admitted. @internal */
-  admitted(prompt: Prompt | undefined, { cachedBy }: Admitted): void {
+  admitted(prompt: Prompt | undefined, cachedBy: CachedBy): void {
     if (prompt?.canRead === true) this.#statistics.request(prompt.text.length, cachedBy);
   }
 

@@ -1,0 +1,21 @@
+// Prompt: what a request says that may be found in the prefix cache, once its options have been read; and CachedBy: how much of
+// it was. Types only: who reads a prompt (Prefixes) and who finds a place for it (Admission) agree here.
+
+import type { PrefixDomain } from '../../policy/prefix/domain.js';
+
+/** A prompt whose prefix may be cached. */
+export interface Prompt {
+  readonly domain: PrefixDomain;
+  readonly text: Int32Array;
+  readonly canRead: boolean;
+  readonly canWrite: boolean;
+  readonly priority: number;
+  readonly stream: bigint;
+}
+
+/** Tokens that came from the cache, by how: `adopted` cost nothing, `aliased` a mapping per row, `copied` their bytes. */
+export interface CachedBy {
+  readonly adoptedTokens: number;
+  readonly aliasedTokens: number;
+  readonly copiedTokens: number;
+}
