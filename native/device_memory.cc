@@ -25,6 +25,16 @@ Status DeviceMemory::Map(uint64_t bytes) {
   return driver_.SetAccess(address_, bytes_);
 }
 
+Status DeviceMemory::Write(uint64_t at, const void* from, uint64_t bytes, Stream stream) {
+  VKV_RETURN_IF_ERROR(driver_.SynchronizeStream(stream));
+  return bytes == 0 ? Ok() : driver_.Write(address_ + at, from, bytes);
+}
+
+Status DeviceMemory::Read(void* to, uint64_t at, uint64_t bytes, Stream stream) {
+  VKV_RETURN_IF_ERROR(driver_.SynchronizeStream(stream));
+  return bytes == 0 ? Ok() : driver_.Read(to, address_ + at, bytes);
+}
+
 // Nobody is left to be told of a failure; the driver's own end takes care of what stays.
 DeviceMemory::~DeviceMemory() {
   if (mapped_bytes_ != 0) (void)driver_.Unmap(address_, mapped_bytes_);

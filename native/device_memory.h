@@ -25,6 +25,11 @@ class DeviceMemory {
   uint64_t address() const { return address_; }
   uint64_t bytes() const { return bytes_; }
 
+  // Copies between plain memory and the bytes from `at` on, which are inside; behind what is queued on `stream`, and done when
+  // the call returns.
+  Status Write(uint64_t at, const void* from, uint64_t bytes, Stream stream);
+  Status Read(void* to, uint64_t at, uint64_t bytes, Stream stream);
+
  private:
   explicit DeviceMemory(Driver& driver) : driver_(driver), page_bytes_(driver.info().default_page_bytes) {}
 

@@ -41,6 +41,6 @@ const spec = {
 export function readDenseKernelsOptions(options: DenseKernelsOptions) {
   const read = readOptions('DenseKernels', options, spec);
   const driver = read.driver?.kind === 'host' ? undefined : read.driver;
-  const cublas = read.cublas ?? (driver?.kind === 'cuda' ? process.env['VKV_CUBLAS'] ?? 'auto' : 'off');
+  const cublas = read.cublas ?? (driver?.kind === 'cuda' ? process.env['VKV_CUBLAS'] || 'auto' : 'off');
   return { ...read, driver, threads: read.threads || availableParallelism(), cublas };
 }

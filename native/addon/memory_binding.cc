@@ -33,15 +33,13 @@ void NativeMemory::CloseMemory() {
 }
 
 template <typename Call>
-Napi::Value NativeMemory::Run(Napi::Env env, Stream stream, Call call) {
-  const auto run = [&]() -> Status {
-    if (!memory_) return Fail(Code::kClosed, "device memory");
-    DriverScope scope(*driver_);
-    VKV_RETURN_IF_ERROR(scope.status());
-    VKV_RETURN_IF_ERROR(driver_->SynchronizeStream(stream));
-    return call();
-  };
-  ThrowIfFailed(env, run());
+Napi::Value NativeMemory::Run(Napi::Env env, Call call) {
+  if (!memory_) {
+    ThrowIfFailed(env, Fail(Code::kClosed, "device memory"));
+    return env.Undefined();
+  }
+  DriverScope scope(*driver_);
+  ThrowIfFailed(env, scope.status().ok() ? call(*memory_) : scope.status());
   return env.Undefined();
 }
 
@@ -51,17 +49,15 @@ Napi::Value NativeMemory::Address(const Napi::CallbackInfo& info) {
 
 Napi::Value NativeMemory::Write(const Napi::CallbackInfo& info) {
   const std::span<uint8_t> bytes = ToBytes(info[1]);
-  return Run(info.Env(), ToUint64(info[2]), [&] {
-    const uint64_t to = memory_->address() + ToUint64(info[0]);
-    return bytes.empty() ? Ok() : driver_->Write(to, bytes.data(), bytes.size());
+  return Run(info.Env(), [&](DeviceMemory& memory) {
+    return memory.Write(ToUint64(info[0]), bytes.data(), bytes.size(), ToUint64(info[2]));
   });
 }
 
 Napi::Value NativeMemory::Read(const Napi::CallbackInfo& info) {
   const std::span<uint8_t> bytes = ToBytes(info[0]);
-  return Run(info.Env(), ToUint64(info[2]), [&] {
-    const uint64_t from = memory_->address() + ToUint64(info[1]);
-    return bytes.empty() ? Ok() : driver_->Read(bytes.data(), from, bytes.size());
+  return Run(info.Env(), [&](DeviceMemory& memory) {
+    return memory.Read(bytes.data(), ToUint64(info[1]), bytes.size(), ToUint64(info[2]));
   });
 }
 

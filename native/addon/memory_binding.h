@@ -19,16 +19,15 @@ class NativeMemory : public Napi::ObjectWrap<NativeMemory> {
 
  private:
   Napi::Value Address(const Napi::CallbackInfo& info);
-  // Both wait for the stream first.
   Napi::Value Write(const Napi::CallbackInfo& info);  // (to byte, bytes, stream)
   Napi::Value Read(const Napi::CallbackInfo& info);   // (into bytes, from byte, stream)
   Napi::Value Close(const Napi::CallbackInfo& info);
 
   Status Open(uint64_t bytes);
   void CloseMemory();
-  // Runs `call()` with the device current, and the stream's work done; throws what fails, kClosed included.
+  // Runs `call(memory)` with the device current; throws what fails, kClosed included.
   template <typename Call>
-  Napi::Value Run(Napi::Env env, Stream stream, Call call);
+  Napi::Value Run(Napi::Env env, Call call);
 
   std::shared_ptr<Driver> driver_;
   std::unique_ptr<DeviceMemory> memory_;  // null once closed

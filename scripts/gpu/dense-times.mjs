@@ -28,7 +28,7 @@ export function measureProducts(driver, { DenseKernels, DeviceMemory, dtypeBytes
   const copyGBPerS = (2 * bytes) / copyUs / 1e3;
   const output = rows.address + BigInt(4 * most * inputs);
   const table = [];
-  for (const cublas of ['off', process.env.VKV_CUBLAS ?? 'auto']) {
+  for (const cublas of ['off', process.env.VKV_CUBLAS || 'auto']) {
     const dense = new DenseKernels({ driver, cublas });
     for (const dtype of dense.target.startsWith('cublas') || cublas === 'off' ? ['bfloat16', 'float16', 'float32'] : []) {
       const size = BigInt(dtypeBytes(dtype) * outputs * inputs);

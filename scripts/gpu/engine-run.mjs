@@ -71,7 +71,7 @@ export function runEngine(driver, api) {
   const host = api.Driver.open('host');
   const expected = run(host, 'off');
   host.close();
-  const [own, cublas] = [run(driver, 'off'), run(driver, process.env.VKV_CUBLAS ?? 'auto')];
+  const [own, cublas] = [run(driver, 'off'), run(driver, process.env.VKV_CUBLAS || 'auto')];
   const sequences = expected.answers.length;
   const table = [expected, own, cublas].map(({ target, answers, prefillMs, decodeMs }) => ({
     'on': target, 'prefill tokens/s': (sequences * promptTokens) / prefillMs * 1e3,
