@@ -92,7 +92,7 @@ class KvCache {
   void Drop(std::span<const int32_t> ids);
   // Maps kept groups behind the slot's rows, which end at a group. Pages of a promise that this saves are free again. On
   // failure nothing has changed.
-  Status Alias(int32_t slot, std::span<const int32_t> ids);
+  Status Alias(int32_t slot, int32_t from_group, std::span<const int32_t> ids);
   // Copies a group's first tokens into rows that the slot has and nobody else. Done when it returns; on failure those rows
   // hold anything.
   Status CopyGroup(const CopyCommand& command);

@@ -23,7 +23,7 @@ void KvCache::Drop(std::span<const int32_t> ids) {
   for (const int32_t id : ids) kept_.Drop(static_cast<RowId>(id));
 }
 
-Status KvCache::Alias(int32_t slot_index, std::span<const int32_t> ids) {
+Status KvCache::Alias(int32_t slot_index, int32_t from_group, std::span<const int32_t> ids) {
   const size_t width = layout().reservations();
   RowRun run;
   {
@@ -32,7 +32,9 @@ Status KvCache::Alias(int32_t slot_index, std::span<const int32_t> ids) {
     run = {slot_index, slots_[slot_index].rows, slots_[slot_index].rows, {}};
   }
   Status status;
+  if (run.from != from_group * group_rows_) status = Fail(Code::kInternal, "Alias", slot_index, run.from);
   for (const int32_t id : ids) {
+    if (!status.ok()) break;
     const std::span<const PageId> pages = kept_.pages(static_cast<RowId>(id));
     // Only the last group may lack rows, and each must be there.
     if (pages.empty() || run.to % group_rows_ != 0) status = Fail(Code::kInternal, "Alias", slot_index, id);

@@ -57,11 +57,14 @@ void Mapper::Request(std::span<const GrowCommand> commands) {
 }
 
 void Mapper::Cancel(int32_t slot) {
-  std::lock_guard lock(mutex_);
-  if (working_slot_ == slot) is_working_cancelled_ = true;
-  if (wanted_rows_[slot] == 0) return;
-  wanted_rows_[slot] = 0;
-  std::erase(queue_, slot);
+  std::unique_lock lock(mutex_);
+  if (wanted_rows_[slot] != 0) {
+    wanted_rows_[slot] = 0;
+    std::erase(queue_, slot);
+  }
+  if (working_slot_ != slot) return;
+  is_working_cancelled_ = true;
+  row_finished_.wait(lock, [&] { return working_slot_ != slot; });
 }
 
 void Mapper::Quiesce() {

@@ -32,7 +32,8 @@ class Mapper {
   Status Start();
   // Sets the rows each named slot should have; a later wish for the same slot replaces an earlier one.
   void Request(std::span<const GrowCommand> commands);
-  // Drops the wish for a slot. A row being mapped right now is still finished.
+  // Drops the wish for a slot and waits until the row at hand, if it is the slot's, is finished: from here on until the next
+  // Request the slot's rows are the caller's to change.
   void Cancel(int32_t slot);
   // Drops all wishes and waits until the row at hand, if any, is finished: from here on until the next Request it takes no
   // page.

@@ -124,7 +124,7 @@ Napi::Value NativeCache::Alias(const Napi::CallbackInfo& info) {
   const std::span<int32_t> ids = ToInt32Span(info[1]);
   const size_t to = std::min<size_t>(ToUint64(info[3]), ids.size());
   const size_t from = std::min<size_t>(ToUint64(info[2]), to);
-  return Finish(info.Env(), cache_->Alias(ToInt32(info[0]), ids.subspan(from, to - from)));
+  return Finish(info.Env(), cache_->Alias(ToInt32(info[0]), static_cast<int32_t>(from), ids.subspan(from, to - from)));
 }
 
 Napi::Value NativeCache::CopyGroup(const Napi::CallbackInfo& info) {
