@@ -5,7 +5,7 @@
 // Invariants: the `length + prepared` tokens of a sequence always have memory; a slot changes hands only when idle, that is
 // released and past its fence; no public method leaves half a change behind.
 
-import { createError } from '../errors/index.js';
+import { createError, isKvError } from '../errors/index.js';
 import { checkInteger } from '../options.js';
 import type { CacheCounts, CacheMetrics } from './accounts.js';
 import { readAcquireOptions, type AcquireOptions } from './acquire-options.js';
@@ -103,7 +103,15 @@ export class KvCache {
    */
   prepare(batch: Batch): void {
     this.#checkOpen('prepare a batch');
-    this.#rooms.steps.prepare(batch);
+    try {
+      this.#rooms.steps.prepare(batch);
+    } catch (error) {
+      // Before the refusal stands, cached texts that running sequences have left meanwhile are made evictable.
+      let hasMore = false;
+      if (isKvError(error, 'KV_OUT_OF_PAGES')) this.#rooms.late.attempt(() => hasMore = this.prefixes.makeEvictable());
+      if (!hasMore) throw error;
+      this.#rooms.steps.prepare(batch);
+    }
   }
 
   /**

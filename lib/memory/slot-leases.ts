@@ -94,7 +94,6 @@ export class SlotLeases {
     table.generation[slot]! += 1;
     table.prepared[slot] = 0;
     table.promisedTokens[slot] = 0;
-    table.sharedTail[slot] = 0;
     table.state[slot] = slotStates.retiring;
     this.#released += 1;
     if (!isWaiting) this.#becomeIdle(slot);
@@ -150,6 +149,7 @@ export class SlotLeases {
     native.publish();
     table.lastUsed[slot] = this.#tick += 1;
     table.state[slot] = slotStates.idle;
+    table.sharedTail[slot] = 0; // until now it may have mapped a row that it took back
     late.attempt(() => sharing.retire(slot));
     late.attempt(() => {
       if (idleRowsLimit < Number.MAX_SAFE_INTEGER) supply.limitIdleRows(idleRowsLimit);

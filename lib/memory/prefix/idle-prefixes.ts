@@ -7,10 +7,12 @@
 
 import type { DroppedRows } from '../../policy/prefix/dropped-rows.js';
 import type { PrefixIndex } from '../../policy/prefix/prefix-index.js';
+import type { RowArithmetic } from '../../policy/prefix/row-arithmetic.js';
 import { IdleContents } from './idle-contents.js';
 import type { Layout } from '../layout.js';
 import type { NativeCache } from '../native.js';
 import type { PagePool } from '../page-pool.js';
+import type { SequenceTexts } from './sequence-texts.js';
 import type { SharedRows } from './shared-rows.js';
 import { sharedTails, type SlotTable } from '../slot-table.js';
 import { unmapRows } from '../unmap-rows.js';
@@ -24,6 +26,9 @@ export interface IdlePrefixesParts {
   readonly views: SlotViews;
   readonly index: PrefixIndex;
   readonly shared: SharedRows;
+  readonly texts: SequenceTexts;
+  /** How tokens fall into groups of rows, the rows of the index. */
+  readonly groups: RowArithmetic;
   /** Hears of the rows that the index has dropped, before they are forgotten. */
   readonly onDropped: (dropped: DroppedRows) => void;
 }
@@ -59,7 +64,7 @@ export class IdlePrefixes {
     for (const [slot, content] of this.#overfull) {
       overfullPages += Math.max(0, layout.pagesFor(table.rows[slot]!) - this.pagesOfGroups(content));
     }
-    for (let slot = 0; groups > 0 && slot < table.count; slot += 1) if (table.sharedTail[slot] === sharedTails.truncated) groups -= 1;
+    for (let slot = 0; slot < table.count; slot += 1) if (this.#isTailPooled(slot)) groups -= 1;
     return Math.max(0, overfullPages + groups * this.#pagesPerGroup - shared.missingPages);
   }
 
@@ -176,6 +181,16 @@ export class IdlePrefixes {
     shared.flush();
     dropped.clear();
     if (failure !== undefined) throw failure.error;
+  }
+
+  /** Whether a sequence has taken back tokens of a row that it still maps, and that others' text keeps in the pool. */
+  #isTailPooled(slot: number): boolean {
+    const { index, table, shared, texts, groups } = this.#parts;
+    if (table.sharedTail[slot] !== sharedTails.truncated) return false;
+    const tail = groups.wholeRows(table.length[slot]!);
+    if (tail >= shared.namedGroups(slot) || !index.isHolding(shared.idsOf(slot)[tail]!)) return false;
+    const path = texts.of(slot)?.path;
+    return path === undefined || !index.isWritable(path, tail);
   }
 
   /** Idle slots that end with a group that was dropped have too much. */

@@ -37,7 +37,7 @@ export interface PrefixResetOptions {
   readonly preempt?: boolean | undefined;
 }
 
-export interface PrefixesParts extends Omit<IdlePrefixesParts, 'index' | 'shared' | 'onDropped'> {
+export interface PrefixesParts extends Omit<IdlePrefixesParts, 'index' | 'shared' | 'texts' | 'groups' | 'onDropped'> {
   /** The cache, for events. */
   readonly cache: object;
   readonly options: ReadPrefixCacheOptions | 'off';
@@ -82,7 +82,8 @@ export class Prefixes {
     this.texts = new SequenceTexts(table.count);
     this.#statistics = new PrefixStatistics({ recentRequests: options === 'off' ? 1 : options.recentRequests, groupRows });
     this.idlePrefixes = new IdlePrefixes({
-      ...parts, index: this.index, shared: this.shared, onDropped: (dropped) => this.#statistics.dropped(dropped),
+      ...parts, index: this.index, shared: this.shared, texts: this.texts, groups: this.groups,
+      onDropped: (dropped) => this.#statistics.dropped(dropped),
     });
     this.sharing = new PrefixSharing({
       ...parts, index: this.index, shared: this.shared, texts: this.texts, groups: this.groups, idlePrefixes: this.idlePrefixes,
@@ -185,6 +186,13 @@ export class Prefixes {
       domain: this.#domainOf(tenant, salt, adapter), text: this.#textOf(tokens, items), priority, stream,
       canRead: caching !== 'write', canWrite: caching !== 'read',
     };
+  }
+
+  /** For want of pages: hears what sequences have committed, who may have left cached texts. Answers whether they did. @internal */
+  makeEvictable(): boolean {
+    const { pooledRows } = this.index;
+    this.sharing.tell();
+    return this.index.pooledRows > pooledRows;
   }
 
   /** A request was admitted. @internal */

@@ -100,6 +100,18 @@ cacheTests('a prompt that fits an empty cache fits a full one, whatever of it is
   sequence.release();
 });
 
+cacheTests('a cached text that a sequence has just left makes room for it', { rows: 5, slots: 2 }, (t, bench) => {
+  const speaker = new Speaker(bench.cache);
+  const text = textOf(1, 4);
+  speaker.say(text).release();
+  const start = text.slice(0, rowTokens + 5);
+  const other = speaker.say(start); // its second row is a copy; what lies behind is the cached text's
+  const whole = speaker.goOn(other, start, tokensOf(2, 3 * rowTokens));
+  t.is(speaker.wrongTokens(other, whole), 0);
+  t.is(cachedRowsOf(bench.cache, text), 1);
+  other.release();
+});
+
 cacheTests('a tenant has no more than its quota, and takes nothing from others', { prefixCache: { tenantRows: 2 } }, (t, bench) => {
   const speaker = new Speaker(bench.cache);
   speaker.say(textOf(1, 2), { tenant: 'a' }).release();
