@@ -15,7 +15,7 @@ const isFull = (process.env['VKV_TEST_SCALE'] || '1') === '1'; // small where it
 const seed = seedOf('dense cuda');
 const widths = isFull ? [1, 100, 264, 4096] : [1, 100, 264];
 
-for (const cublas of ['off', process.env['VKV_CUBLAS'] || 'auto']) {
+for (const cublas of new Set(['off', process.env['VKV_CUBLAS'] || 'auto'])) {
   const title = `products, norms, rotations, gates and embeddings are the CPU's, cublas ${cublas} (seed ${seed})`;
   const declare = why === undefined ? test.serial : test.serial.skip;
   declare(why === undefined ? title : `${title}: ${why}`, (t) => {
