@@ -3,10 +3,10 @@
 // kernel that ran: its name, runs, and "ok" or what was wrong.
 #include "cuda_emulation.h"
 //
+#include "kernel_probe.h"
+//
 #include <algorithm>
 #include <cstring>
-#include <map>
-#include <string>
 
 #include "kernels/cuda/dense_launches.h"
 #include "kernels/cuda/kernels.cu"
@@ -16,33 +16,7 @@ namespace {
 
 using namespace vkv;
 using namespace vkv::kernels;
-
-uint64_t random_state = 1;
-uint32_t Next() {
-  random_state = random_state * 6364136223846793005u + 1442695040888963407u;
-  return static_cast<uint32_t>(random_state >> 33);
-}
-int Pick(std::initializer_list<int> choices) { return choices.begin()[Next() % choices.size()]; }
-float NextFloat() { return static_cast<float>(Next()) / (1u << 30) - 1; }
-
-struct Outcome {
-  int runs = 0;
-  std::string problem;
-};
-std::map<std::string, Outcome> outcomes;
-std::string last_kernel;
-
-void Note(const std::string& problem) {
-  if (outcomes[last_kernel].problem.empty()) outcomes[last_kernel].problem = problem;
-}
-
-template <typename Parameters>
-void Emulate(void (*kernel)(Parameters), const cuda::Launch& launch) {
-  Parameters parameters;
-  std::memcpy(static_cast<void*>(&parameters), launch.parameters, sizeof(parameters));
-  emulation::Launch(kernel, {launch.grid.x, launch.grid.y, launch.grid.z}, launch.threads, launch.shared_bytes,
-                    parameters);
-}
+using namespace vkv::probe;
 
 Status Run(const cuda::Launch& launch) {
   using namespace cuda;
@@ -197,9 +171,7 @@ void PrepareOnce() {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 3) return 2;
-  random_state = std::strtoull(argv[1], nullptr, 10) * 2 + 1;
-  for (int round = std::atoi(argv[2]); round > 0; --round) {
+  return RunRounds(argc, argv, [] {
     MultiplyOnce();
     MultiplyOnce();
     NormalizeOnce();
@@ -207,8 +179,5 @@ int main(int argc, char** argv) {
     GateOnce();
     GatherOnce();
     PrepareOnce();
-  }
-  for (const auto& [name, outcome] : outcomes) {
-    std::printf("%s %d %s\n", name.c_str(), outcome.runs, outcome.problem.empty() ? "ok" : outcome.problem.c_str());
-  }
+  });
 }
