@@ -2,8 +2,9 @@
 //
 // One list of types for the CPU kernels, the CUDA kernels (which get a command by value, as a launch parameter) and the
 // simulated device. Rows of new tokens ("row") are numbered through the sequences of a step, in their order. Shapes:
-// keys [slot, token, head, dim] and values [slot, token, head, value dim] by the tensor's strides; new keys, new values,
-// queries and outputs contiguous, [row, head, dim]. This header includes nothing of ours, and compiles as CUDA C++ too.
+// keys [slot, token, head, dim] and values [slot, token, head, value dim] by the tensor's strides; new keys, new
+// values, queries and outputs contiguous, [row, head, dim]. This header includes nothing of ours, and compiles as CUDA
+// C++ too.
 #ifndef VKV_KERNELS_COMMANDS_H_
 #define VKV_KERNELS_COMMANDS_H_
 
@@ -28,8 +29,8 @@ struct Tensor {
   int32_t dim = 0;
 };
 
-// One sequence of a step: its slot holds `length` tokens, and the step adds `tokens` more, whose rows start at first_row.
-// The binding passes an Int32Array of these four.
+// One sequence of a step: its slot holds `length` tokens, and the step adds `tokens` more, whose rows start at
+// first_row. The binding passes an Int32Array of these four.
 struct Span {
   int32_t slot = 0;
   int32_t length = 0;

@@ -1,8 +1,9 @@
-// Dense commands: what the dense kernels are told, as plain data: matrix products, RMSNorm, rotary positions, SwiGLU, embedding.
+// Dense commands: what the dense kernels are told, as plain data: matrix products, RMSNorm, rotary positions, SwiGLU,
+// embedding.
 //
-// Activations are float, [row, width], contiguous; weights are as they lie in a model's file, [output, input], in any Dtype.
-// Pointers are addresses on the machine that computes, but for tokens and positions, which are plain memory, read during the
-// call. Nothing overlaps unless it says so. This header compiles as CUDA C++ too.
+// Activations are float, [row, width], contiguous; weights are as they lie in a model's file, [output, input], in any
+// Dtype. Pointers are addresses on the machine that computes, but for tokens and positions, which are plain memory,
+// read during the call. Nothing overlaps unless it says so. This header compiles as CUDA C++ too.
 #ifndef VKV_KERNELS_DENSE_COMMANDS_H_
 #define VKV_KERNELS_DENSE_COMMANDS_H_
 

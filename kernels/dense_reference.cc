@@ -23,7 +23,8 @@ void Multiply(const ProductInput& input, const Product& product) {
     for (int64_t o = 0; o < product.outputs; ++o) {
       double sum = product.bias == nullptr ? 0 : product.bias[o];
       for (int64_t i = 0; i < input.inputs; ++i) {
-        sum += double{input.input[row * input.inputs + i]} * ElementAt(product.weight, product.dtype, o * input.inputs + i);
+        sum += double{input.input[row * input.inputs + i]} *
+               ElementAt(product.weight, product.dtype, o * input.inputs + i);
       }
       float& output = product.output[row * product.outputs + o];
       output = static_cast<float>(product.adds ? output + sum : sum);
@@ -70,7 +71,8 @@ void Gate(const Gating& command) {
 void Gather(const Gathering& command, std::span<const int32_t> tokens) {
   float* output = command.output;
   for (const int32_t token : tokens) {
-    for (int64_t i = 0; i < command.width; ++i) *output++ = ElementAt(command.table, command.dtype, token * command.width + i);
+    for (int64_t i = 0; i < command.width; ++i)
+      *output++ = ElementAt(command.table, command.dtype, token * command.width + i);
   }
 }
 
@@ -82,8 +84,10 @@ void SpreadBias(const float* bias, float* output, int64_t rows, int64_t outputs,
 
 void Narrow(const float* from, void* to, Dtype dtype, int64_t count) {
   for (int64_t i = 0; i < count; ++i) {
-    if (dtype == Dtype::kFloat16) static_cast<Half*>(to)[i] = ToHalf(from[i]);
-    else static_cast<Bfloat*>(to)[i] = ToBfloat(from[i]);
+    if (dtype == Dtype::kFloat16)
+      static_cast<Half*>(to)[i] = ToHalf(from[i]);
+    else
+      static_cast<Bfloat*>(to)[i] = ToBfloat(from[i]);
   }
 }
 

@@ -1,7 +1,7 @@
 // Dense reference: the dense kernels in the most obvious way, sums in double.
 //
-// What the CUDA kernels are compared with, and what the simulated device runs in their place. Slow; touches only the memory
-// that the command names. Any thread; no state.
+// What the CUDA kernels are compared with, and what the simulated device runs in their place. Slow; touches only the
+// memory that the command names. Any thread; no state.
 #ifndef VKV_KERNELS_DENSE_REFERENCE_H_
 #define VKV_KERNELS_DENSE_REFERENCE_H_
 

@@ -1,8 +1,8 @@
 // DenseSet: what a transformer computes besides attention, on whatever machine its activations and weights are.
 //
-// Work is queued in the order of the calls; on the CPU it is done when a call returns. Pre, for every call: buffers are as
-// large as the shapes say, tokens and positions are in their tables; the binding's caller has checked what can be. One
-// thread at a time.
+// Work is queued in the order of the calls; on the CPU it is done when a call returns. Pre, for every call: buffers are
+// as large as the shapes say, tokens and positions are in their tables; the binding's caller has checked what can be.
+// One thread at a time.
 #ifndef VKV_KERNELS_DENSE_SET_H_
 #define VKV_KERNELS_DENSE_SET_H_
 

@@ -1,7 +1,7 @@
 // Float16: IEEE half precision and bfloat16 to and from float, in integer arithmetic, one number at a time.
 //
-// Exact for every value, NaN and subnormal numbers included; to 16 bits it rounds to nearest, ties to even, as the machines
-// do. The vectors of cpu/ do the same many at a time. Pure functions.
+// Exact for every value, NaN and subnormal numbers included; to 16 bits it rounds to nearest, ties to even, as the
+// machines do. The vectors of cpu/ do the same many at a time. Pure functions.
 #ifndef VKV_KERNELS_FLOAT16_H_
 #define VKV_KERNELS_FLOAT16_H_
 
@@ -54,11 +54,17 @@ inline Half ToHalf(float value) {
 template <typename T>
 T FromFloat(float value);
 template <>
-inline float FromFloat<float>(float value) { return value; }
+inline float FromFloat<float>(float value) {
+  return value;
+}
 template <>
-inline Half FromFloat<Half>(float value) { return ToHalf(value); }
+inline Half FromFloat<Half>(float value) {
+  return ToHalf(value);
+}
 template <>
-inline Bfloat FromFloat<Bfloat>(float value) { return ToBfloat(value); }
+inline Bfloat FromFloat<Bfloat>(float value) {
+  return ToBfloat(value);
+}
 
 }  // namespace vkv::kernels
 

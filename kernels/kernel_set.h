@@ -1,8 +1,8 @@
 // KernelSet: the four kernels over a cache's memory, on whatever machine that memory is.
 //
-// Work is queued in the order of the calls; on the CPU it is done when a call returns. Pre, for every call: each token that
-// a command touches is mapped, the rows are as large as the spans say, and no two spans name the same slot; the binding's
-// caller has checked that. One thread at a time.
+// Work is queued in the order of the calls; on the CPU it is done when a call returns. Pre, for every call: each token
+// that a command touches is mapped, the rows are as large as the spans say, and no two spans name the same slot; the
+// binding's caller has checked that. One thread at a time.
 #ifndef VKV_KERNELS_KERNEL_SET_H_
 #define VKV_KERNELS_KERNEL_SET_H_
 

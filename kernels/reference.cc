@@ -11,8 +11,8 @@ namespace vkv::kernels::reference {
 namespace {
 
 uint64_t HeadAt(const Tensor& tensor, int64_t slot, int64_t token, int64_t head) {
-  return tensor.address + static_cast<uint64_t>(slot * tensor.slot_bytes + token * tensor.token_bytes +
-                                                head * tensor.head_bytes);
+  return tensor.address +
+         static_cast<uint64_t>(slot * tensor.slot_bytes + token * tensor.token_bytes + head * tensor.head_bytes);
 }
 
 uint64_t RowAt(uint64_t address, Dtype dtype, int64_t row, int64_t elements) {
@@ -59,11 +59,11 @@ struct Weights {
   std::vector<double> of;
 };
 
-Weights Weigh(const AttentionCommand& command, int64_t slot, int64_t from, int64_t to, int64_t row, int64_t query_head) {
+Weights Weigh(const AttentionCommand& command, int64_t slot, int64_t from, int64_t to, int64_t row,
+              int64_t query_head) {
   const Tensor& keys = command.keys;
   const int64_t head = query_head / (command.query_heads / keys.heads);
-  const uint64_t query =
-      RowAt(command.queries, command.row_dtype, row * command.query_heads + query_head, keys.dim);
+  const uint64_t query = RowAt(command.queries, command.row_dtype, row * command.query_heads + query_head, keys.dim);
   Weights weights;
   for (int64_t token = from; token < to; ++token) {
     const uint64_t key = HeadAt(keys, slot, token, head);
@@ -79,8 +79,8 @@ Weights Weigh(const AttentionCommand& command, int64_t slot, int64_t from, int64
 }
 
 // Σ weight · value of element i over the tokens from `from` on.
-double WeighValues(const AttentionCommand& command, const Weights& weights, int64_t slot, int64_t from, int64_t query_head,
-                   int64_t i) {
+double WeighValues(const AttentionCommand& command, const Weights& weights, int64_t slot, int64_t from,
+                   int64_t query_head, int64_t i) {
   const int64_t head = query_head / (command.query_heads / command.keys.heads);
   double sum = 0;
   for (size_t index = 0; index < weights.of.size(); ++index) {
@@ -143,8 +143,7 @@ void AttentionParts(const AttentionCommand& command, std::span<const Span> spans
         partials[0] = static_cast<float>(weights.largest * kLog2E);
         partials[1] = static_cast<float>(weights.total);
         for (int64_t i = 0; i < command.values.dim; ++i) {
-          partials[kPartialHeader + i] =
-              static_cast<float>(WeighValues(command, weights, span.slot, from, head, i));
+          partials[kPartialHeader + i] = static_cast<float>(WeighValues(command, weights, span.slot, from, head, i));
         }
       }
     }

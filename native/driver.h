@@ -1,10 +1,10 @@
-// Driver: the only thing that knows the machine. About twenty calls, each with its pre- and post-conditions; what a driver
-// can and cannot do is data (DriverInfo), not a subclass to test for.
+// Driver: the only thing that knows the machine. About twenty calls, each with its pre- and post-conditions; what a
+// driver can and cannot do is data (DriverInfo), not a subclass to test for.
 //
 // Threads: every method may be called from any thread at any time; calls on overlapping ranges must be ordered by the
 // caller. Calls that touch the device are made inside a DriverScope (which makes the CUDA context current).
-// Ranges: addresses and sizes given to Reserve/Map/SetAccess/Unmap are multiples of the page size, non-empty, and inside
-// one reservation. Failure: a call that fails changed nothing.
+// Ranges: addresses and sizes given to Reserve/Map/SetAccess/Unmap are multiples of the page size, non-empty, and
+// inside one reservation. Failure: a call that fails changed nothing.
 #ifndef VKV_DRIVER_H_
 #define VKV_DRIVER_H_
 
@@ -31,20 +31,20 @@ enum class Unavailable : int64_t {
 };
 
 struct DriverInfo {
-  std::string kind;          // "cuda", "host", "mock"
-  std::string device_name;   // "NVIDIA H200", "host memory"
-  int32_t device = 0;        // ordinal
-  int32_t driver_version = 0;           // CUDA: 13000 for 13.0; host: 0
-  int32_t compute_capability = 0;       // CUDA: 90 for 9.0; host: 0
-  uint64_t granularity_bytes = 0;       // every page size is a multiple of it
-  uint64_t default_page_bytes = 0;      // the page size to use when nobody asks for another
-  uint64_t mapping_limit = 0;           // mappings this driver allows itself; 0: no limit
-  bool has_streams = false;             // streams and events mean something (host: all work is done when a call returns)
-  bool has_host_access = false;         // the CPU may dereference mapped addresses
-  bool has_zeroed_pages = false;        // a page's first content is zeros (elsewhere: whatever was there)
-  bool has_readable_holes = false;      // reading an unmapped address of a reservation gives zeros instead of a fault
-  bool has_memory = true;               // false: pages are only counted (mock, backing 'none'): Write and Read are
-                                        // refused, Copy and Fill are checked and move nothing
+  std::string kind;                 // "cuda", "host", "mock"
+  std::string device_name;          // "NVIDIA H200", "host memory"
+  int32_t device = 0;               // ordinal
+  int32_t driver_version = 0;       // CUDA: 13000 for 13.0; host: 0
+  int32_t compute_capability = 0;   // CUDA: 90 for 9.0; host: 0
+  uint64_t granularity_bytes = 0;   // every page size is a multiple of it
+  uint64_t default_page_bytes = 0;  // the page size to use when nobody asks for another
+  uint64_t mapping_limit = 0;       // mappings this driver allows itself; 0: no limit
+  bool has_streams = false;         // streams and events mean something (host: all work is done when a call returns)
+  bool has_host_access = false;     // the CPU may dereference mapped addresses
+  bool has_zeroed_pages = false;    // a page's first content is zeros (elsewhere: whatever was there)
+  bool has_readable_holes = false;  // reading an unmapped address of a reservation gives zeros instead of a fault
+  bool has_memory = true;           // false: pages are only counted (mock, backing 'none'): Write and Read are
+                                    // refused, Copy and Fill are checked and move nothing
 };
 
 struct MemoryInfo {
@@ -53,7 +53,7 @@ struct MemoryInfo {
   uint64_t resident_bytes = 0;  // physical memory that pages of this driver really hold now (host, mock); else created
   uint64_t live_pages = 0;      // created and not released
   uint64_t live_reservations = 0;
-  uint64_t mappings = 0;        // kernel mappings in use (host), mapped pages elsewhere
+  uint64_t mappings = 0;  // kernel mappings in use (host), mapped pages elsewhere
 };
 
 class Driver {
@@ -75,21 +75,22 @@ class Driver {
   // Pre: exactly a reservation; everything in it unmapped (else kDriverMisuse).
   virtual Status FreeReservation(uint64_t address, uint64_t bytes) = 0;
 
-  // Creates one physical page, mapped nowhere. `near` is where it will be mapped first (0: unknown), a hint that lets the
-  // host driver place neighbours so that the kernel merges them. kOutOfDeviceMemory when there is no room.
+  // Creates one physical page, mapped nowhere. `near` is where it will be mapped first (0: unknown), a hint that lets
+  // the host driver place neighbours so that the kernel merges them. kOutOfDeviceMemory when there is no room.
   virtual Status CreatePage(uint64_t page_bytes, uint64_t near, PageHandle& page) = 0;
   // Pre: mapped nowhere. Post: its memory is given back to the system.
   virtual Status ReleasePage(PageHandle page, uint64_t page_bytes) = 0;
 
-  // Maps a whole page at `address`. Pre: the range is unmapped. Post: inaccessible until SetAccess. A page may be mapped
-  // at several addresses. kOutOfMappings (host) when the kernel's mapping limit is near, here or in SetAccess.
+  // Maps a whole page at `address`. Pre: the range is unmapped. Post: inaccessible until SetAccess. A page may be
+  // mapped at several addresses. kOutOfMappings (host) when the kernel's mapping limit is near, here or in SetAccess.
   virtual Status Map(uint64_t address, uint64_t page_bytes, PageHandle page) = 0;
   // Gives read and write access. Pre: the whole range is mapped; may span many pages.
   virtual Status SetAccess(uint64_t address, uint64_t bytes) = 0;
   // Pre: whole mappings, no hole; may span many pages. Post: unmapped, access gone, the pages live on.
   virtual Status Unmap(uint64_t address, uint64_t bytes) = 0;
 
-  // Copies between plain memory and mapped addresses; done when the call returns. kCopyOutOfRange outside mapped memory.
+  // Copies between plain memory and mapped addresses; done when the call returns. kCopyOutOfRange outside mapped
+  // memory.
   virtual Status Write(uint64_t to, const void* from, uint64_t bytes) = 0;
   virtual Status Read(void* to, uint64_t from, uint64_t bytes) = 0;
   // Queued on `stream`; done when the call returns if !has_streams. The ranges do not overlap.
@@ -99,7 +100,7 @@ class Driver {
   // Without streams (host) these succeed and mean: everything is done already.
   virtual Status CreateStream(Stream& stream) = 0;
   virtual Status DestroyStream(Stream stream) = 0;
-  virtual Status SynchronizeStream(Stream stream) = 0;  // waits until all work queued on it is done
+  virtual Status SynchronizeStream(Stream stream) = 0;          // waits until all work queued on it is done
   virtual Status RecordEvent(Stream stream, Event& event) = 0;  // a new event, done when the work queued so far is done
   virtual Status QueryEvent(Event event, bool& is_done) = 0;    // never waits
   virtual Status DestroyEvent(Event event) = 0;

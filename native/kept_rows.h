@@ -1,6 +1,6 @@
-// KeptRows: groups of rows that are kept under a number because their content may be used again, whether or not a slot maps
-// them. It holds one reference to each of their pages and decides nothing: TypeScript gives the numbers out, and says what
-// is kept and dropped.
+// KeptRows: groups of rows that are kept under a number because their content may be used again, whether or not a slot
+// maps them. It holds one reference to each of their pages and decides nothing: TypeScript gives the numbers out, and
+// says what is kept and dropped.
 //
 // A group that is not full may be kept with the rows it has, and with more of them later.
 // Threads: the owner's thread only. Makes no driver call and cannot fail.
@@ -21,7 +21,8 @@ class KeptRows {
  public:
   explicit KeptRows(PagePool& pool) : pool_(pool) {}
 
-  // `pages` are all pages of the group up to now, [row, reservation]: those beyond what is kept already get a reference.
+  // `pages` are all pages of the group up to now, [row, reservation]: those beyond what is kept already get a
+  // reference.
   void Keep(RowId id, std::span<const PageId> pages);
   // Drops the references; nothing if there are none.
   void Drop(RowId id);

@@ -1,3 +1,5 @@
+// Slots of a KvCache: opened, handed to tenants, shrunk, published, closed.
+
 #include "kv_cache.h"
 
 #include <algorithm>
@@ -14,8 +16,7 @@ KvCache::KvCache(std::shared_ptr<PagePool> pool, Layout layout, bool scrub)
   changed_.reserve(slots_.size());
 }
 
-Status KvCache::Open(std::shared_ptr<PagePool> pool, Layout layout, bool scrub,
-                     std::unique_ptr<KvCache>& cache) {
+Status KvCache::Open(std::shared_ptr<PagePool> pool, Layout layout, bool scrub, std::unique_ptr<KvCache>& cache) {
   std::unique_ptr<KvCache> opened(new KvCache(std::move(pool), std::move(layout), scrub));
   DriverScope scope(opened->pool_->driver());
   VKV_RETURN_IF_ERROR(scope.status());
@@ -51,164 +52,6 @@ void KvCache::MarkChanged(int32_t slot) {
   changed_.push_back(slot);
 }
 
-uint64_t KvCache::PromisedPages(const Slot& slot, int32_t from, int32_t to) const {
-  const int32_t end = std::min(to, slot.promised_rows);
-  return end > from ? layout().PagesBetween(from, end) : 0;
-}
-
-Status KvCache::Grow(std::span<const GrowCommand> commands) {
-  std::vector<RowRun> runs;
-  runs.reserve(commands.size());
-  Status status;
-  {
-    Lock lock(mutex_);
-    for (const GrowCommand& command : commands) {
-      status = Hold(lock, command.slot);
-      if (!status.ok()) break;
-      const int32_t rows = slots_[command.slot].rows;
-      runs.push_back({command.slot, rows, std::max(rows, command.rows), {}});
-    }
-  }
-  if (status.ok()) status = GrowHeld(runs, /*is_background=*/false);
-  std::lock_guard lock(mutex_);
-  for (const RowRun& run : runs) LetGo(run.slot);
-  return status;
-}
-
-Status KvCache::GrowAhead(int32_t slot, int32_t rows, bool& is_done) {
-  is_done = true;
-  RowRun run;
-  {
-    Lock lock(mutex_);
-    VKV_RETURN_IF_ERROR(Hold(lock, slot));
-    run = {slot, slots_[slot].rows, std::min(slots_[slot].rows + 1, rows), {}};
-  }
-  const Status status = run.to > run.from ? GrowHeld(std::span(&run, 1), /*is_background=*/true) : Ok();
-  std::lock_guard lock(mutex_);
-  is_done = slots_[slot].rows >= rows;
-  LetGo(slot);
-  return status;
-}
-
-// Pre: every slot of `runs` is held by this thread. First all pages (no address touched), then the mappings.
-Status KvCache::GrowHeld(std::span<RowRun> runs, bool is_background) {
-  uint64_t promised = 0;
-  {
-    std::lock_guard lock(mutex_);
-    for (const RowRun& run : runs) promised += PromisedPages(slots_[run.slot], run.from, run.to);
-  }
-  VKV_RETURN_IF_ERROR(TakePages(runs, promised));
-
-  std::vector<StrandedRun> stranded;
-  Status status;
-  {
-    DriverScope scope(pool_->driver());
-    status = scope.status();
-    size_t mapped = 0;
-    for (; status.ok() && mapped < runs.size(); ++mapped) {
-      status = ranges_.Map(runs[mapped], stranded);
-      if (!status.ok()) break;
-      if (!scrub_) {
-        pool_->set_tenant(runs[mapped].pages, kUnknownTenant);  // for a cache of this pool that does scrub
-      } else {
-        Tenant tenant;
-        {
-          std::lock_guard lock(mutex_);
-          tenant = slots_[runs[mapped].slot].tenant;
-        }
-        status = Scrub(runs[mapped], tenant);
-      }
-    }
-    if (!status.ok()) {
-      for (size_t k = 0; k < mapped; ++k) ranges_.Unwind(runs[k], layout().reservations(), stranded);
-    }
-  }
-  if (!status.ok()) {
-    if (status.code == Code::kDriverLost) stranded.clear();  // a lost device holds no mapping any more
-    GiveBack(runs, promised, std::move(stranded));
-    return status;
-  }
-
-  std::lock_guard lock(mutex_);
-  for (const RowRun& run : runs) {
-    if (run.to == run.from) continue;
-    Slot& slot = slots_[run.slot];
-    slot.pages.insert(slot.pages.end(), run.pages.begin(), run.pages.end());
-    slot.rows = run.to;
-    MarkChanged(run.slot);
-    const uint64_t rows = run.to - run.from;
-    const uint64_t pages = layout().PagesBetween(run.from, run.to);
-    (is_background ? counters_.background_rows : counters_.foreground_rows) += rows;
-    (is_background ? counters_.background_maps : counters_.foreground_maps) += pages;
-    counters_.mapped_rows += rows;
-    counters_.mapped_pages += pages;
-  }
-  return Ok();
-}
-
-Status KvCache::TakePages(std::span<RowRun> runs, uint64_t promised) {
-  const size_t width = layout().reservations();
-  std::vector<uint64_t> near;
-  for (RowRun& run : runs) {
-    run.pages.assign((run.to - run.from) * width, kNoPage);
-    for (int32_t row = run.from; row < run.to; ++row)
-      for (size_t i = 0; i < width; ++i)
-        if (layout().HasPage(row, i)) near.push_back(ranges_.RowAddress(run.slot, row, i));
-  }
-  std::vector<PageId> taken(near.size());
-  VKV_RETURN_IF_ERROR(pool_->Take(promised, near, taken));
-  size_t next = 0;
-  for (RowRun& run : runs)
-    for (size_t k = 0; k < run.pages.size(); ++k)
-      if (layout().HasPage(run.from + k / width, k % width)) run.pages[k] = taken[next++];
-  return Ok();
-}
-
-void KvCache::GiveBack(std::span<const RowRun> runs, uint64_t promised, std::vector<StrandedRun> stranded) {
-  Strand(std::move(stranded));
-  pool_->Repromise(promised);  // first, so that nobody takes these pages in between
-  for (const RowRun& run : runs) pool_->Give(run.pages);
-}
-
-// Keeps aside what the driver left mapped. One reference of each page stays with the stranded run.
-void KvCache::Strand(std::vector<StrandedRun> stranded) {
-  std::lock_guard lock(mutex_);
-  for (StrandedRun& run : stranded) {
-    for (PageId page : run.pages) {
-      pool_->Share(std::span(&page, 1));
-      pool_->Quarantine(page);
-    }
-    if (run.slot != kScratchSlot) {
-      Slot& slot = slots_[run.slot];
-      if (!slot.is_quarantined) ++counters_.quarantined_slots;
-      slot.is_quarantined = true;
-      MarkChanged(run.slot);
-    }
-    stranded_.push_back(std::move(run));
-  }
-}
-
-// Zeroes those pages of the run that held another tenant's content, and marks them as this one's.
-Status KvCache::Scrub(const RowRun& run, Tenant tenant) {
-  const size_t width = layout().reservations();
-  Driver& driver = pool_->driver();
-  uint64_t scrubbed = 0;
-  for (size_t k = 0; k < run.pages.size(); ++k) {
-    if (run.pages[k] == kNoPage) continue;
-    const Tenant previous = pool_->tenant(run.pages[k]);
-    if (previous == kCleanTenant || previous == tenant) continue;
-    if (pool_->references(run.pages[k]) > 1) return Fail(Code::kInternal, "Scrub", run.slot, run.pages[k]);
-    const uint64_t address = ranges_.RowAddress(run.slot, run.from + static_cast<int32_t>(k / width), k % width);
-    VKV_RETURN_IF_ERROR(driver.Fill(address, 0, layout().page_bytes(), 0));
-    ++scrubbed;
-  }
-  if (scrubbed > 0) VKV_RETURN_IF_ERROR(driver.SynchronizeStream(0));
-  pool_->set_tenant(run.pages, tenant);
-  std::lock_guard lock(mutex_);
-  counters_.scrubbed_pages += scrubbed;
-  return Ok();
-}
-
 Status KvCache::Assign(int32_t slot_index, Tenant tenant) {
   RowRun mapped;
   {
@@ -230,21 +73,6 @@ Status KvCache::Assign(int32_t slot_index, Tenant tenant) {
   return status;
 }
 
-Status KvCache::Promise(int32_t slot_index, int32_t rows) {
-  Lock lock(mutex_);
-  Slot& slot = slots_[slot_index];
-  let_go_.wait(lock, [&] { return !slot.is_busy; });
-  const uint64_t before = PromisedPages(slot, slot.rows, slot.promised_rows);
-  const uint64_t after = rows > slot.rows ? layout().PagesBetween(slot.rows, rows) : 0;
-  if (after > before) {
-    if (slot.is_quarantined) return Fail(Code::kSlotBusy, "quarantine", slot_index);
-    VKV_RETURN_IF_ERROR(pool_->Promise(after - before));
-  }
-  if (after < before) pool_->Unpromise(before - after);
-  slot.promised_rows = rows;
-  return Ok();
-}
-
 Status KvCache::Shrink(int32_t slot, int32_t rows) {
   {
     Lock lock(mutex_);
@@ -256,7 +84,8 @@ Status KvCache::Shrink(int32_t slot, int32_t rows) {
   return status;
 }
 
-// Pre: the slot is held. After a failure that could not be undone the rows are gone from the slot, part of them stranded.
+// Pre: the slot is held. After a failure that could not be undone the rows are gone from the slot, part of them
+// stranded.
 Status KvCache::UnmapHeld(int32_t slot_index, int32_t rows) {
   RowRun run;
   {

@@ -1,10 +1,12 @@
-// KvCache: slots and their rows. Grows, shrinks and shares them as transactions; knows nothing of sequences, lengths or policy.
+// KvCache: slots and their rows. Grows, shrinks and shares them as transactions; knows nothing of sequences, lengths or
+// policy.
 //
 // Invariants: a slot with r rows has exactly the pages Layout says, mapped and accessible in every reservation; each of
-// them is referred to once per slot that maps it, and once more while its group is kept. A slot that someone works on is busy; only its holder touches its pages.
-// A slot in which the driver refused an undo is quarantined: what it left mapped is kept aside, and it is not used again.
-// Threads: any. The mutex guards the slots' records; it is not held across driver calls (Close alone excepted: nobody else is
-// left). Waiting happens only in Hold, for a slot the other thread works on: at most one row's mapping.
+// them is referred to once per slot that maps it, and once more while its group is kept. A slot that someone works on
+// is busy; only its holder touches its pages. A slot in which the driver refused an undo is quarantined: what it left
+// mapped is kept aside, and it is not used again. Threads: any. The mutex guards the slots' records; it is not held
+// across driver calls (Close alone excepted: nobody else is left). Waiting happens only in Hold, for a slot the other
+// thread works on: at most one row's mapping.
 #ifndef VKV_KV_CACHE_H_
 #define VKV_KV_CACHE_H_
 
@@ -71,7 +73,8 @@ class KvCache {
   uint64_t address(size_t reservation) const { return ranges_.address(reservation); }
   CacheCounters counters() const;
 
-  // Maps what every named slot lacks, all or nothing for the whole list. On failure rows, pages and promises are as before.
+  // Maps what every named slot lacks, all or nothing for the whole list. On failure rows, pages and promises are as
+  // before.
   Status Grow(std::span<const GrowCommand> commands);
   // The mapper's way: one more row for `slot` unless it has `rows` already. `is_done` says nothing is left to do.
   Status GrowAhead(int32_t slot, int32_t rows, bool& is_done);
@@ -90,20 +93,21 @@ class KvCache {
   Status Keep(std::span<const KeepCommand> commands);
   // Ends it: pages that no slot maps are free.
   void Drop(std::span<const int32_t> ids);
-  // Maps kept groups behind the slot's rows, which end at a group. Pages of a promise that this saves are free again. On
-  // failure nothing has changed.
+  // Maps kept groups behind the slot's rows, which end at a group. Pages of a promise that this saves are free again.
+  // On failure nothing has changed.
   Status Alias(int32_t slot, int32_t from_group, std::span<const int32_t> ids);
-  // Copies a group's first tokens into rows that the slot has and nobody else. Done when it returns; on failure those rows
-  // hold anything.
+  // Copies a group's first tokens into rows that the slot has and nobody else. Done when it returns; on failure those
+  // rows hold anything.
   Status CopyGroup(const CopyCommand& command);
-  // Gives the slot pages of its own for a group, with its tokens before `tokens` (from the slot's start) copied. On failure
-  // all is as before; only when the driver refuses the undo, the rows from there on are gone and the slot is in quarantine.
+  // Gives the slot pages of its own for a group, with its tokens before `tokens` (from the slot's start) copied. On
+  // failure all is as before; only when the driver refuses the undo, the rows from there on are gone and the slot is in
+  // quarantine.
   Status Detach(int32_t slot, int32_t group, uint64_t tokens, Stream stream);
 
   // Writes rows and quarantine (0 or 1) of every slot that changed since the last call; returns how many.
   int32_t Publish(std::span<int32_t> rows, std::span<uint8_t> quarantined);
-  // kInternal when the records contradict each other or the pool's references; counts the pages in use here, each once, those in
-  // quarantine not.
+  // kInternal when the records contradict each other or the pool's references; counts the pages in use here, each once,
+  // those in quarantine not.
   Status Verify(uint64_t& pages) const;
   // Unmaps everything and frees the addresses. Pre: the mapper has stopped. Idempotent; retryable after a failure.
   Status Close();

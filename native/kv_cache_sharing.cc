@@ -81,15 +81,15 @@ Status KvCache::CopyGroup(const CopyCommand& command) {
   }
   const std::span<const PageId> pages = kept_.pages(static_cast<RowId>(command.id));
   if (pages.empty()) return Fail(Code::kInternal, "CopyGroup", command.slot, command.id);
-  const RowRun run{kScratchSlot, 0, static_cast<int32_t>(pages.size() / layout().reservations()),
-                   {pages.begin(), pages.end()}};
-  return InScratch(run, [&] {
-    return CopyTokens(command.slot, kScratchSlot, command.group, command.tokens, command.stream);
-  });
+  const RowRun run{
+      kScratchSlot, 0, static_cast<int32_t>(pages.size() / layout().reservations()), {pages.begin(), pages.end()}};
+  return InScratch(
+      run, [&] { return CopyTokens(command.slot, kScratchSlot, command.group, command.tokens, command.stream); });
 }
 
-// Copies the group's tokens before `tokens`, counted from the start of a slot, and waits until they are there. One call per
-// reservation. A token that the group shares with the one before has its first bytes there. The scratch slot has one group.
+// Copies the group's tokens before `tokens`, counted from the start of a slot, and waits until they are there. One call
+// per reservation. A token that the group shares with the one before has its first bytes there. The scratch slot has
+// one group.
 Status KvCache::CopyTokens(int32_t to_slot, int32_t from_slot, int32_t group, uint64_t tokens, Stream stream) {
   Driver& driver = pool_->driver();
   const int32_t row = group * group_rows_;
@@ -122,8 +122,8 @@ Status KvCache::ClearScratch() {
   return Ok();
 }
 
-// Calls `work` while the run is mapped in the scratch slot. What the driver then refuses to unmap waits there for the next
-// time: the work is done.
+// Calls `work` while the run is mapped in the scratch slot. What the driver then refuses to unmap waits there for the
+// next time: the work is done.
 template <typename Work>
 Status KvCache::InScratch(const RowRun& run, Work work) {
   DriverScope scope(pool_->driver());
@@ -168,8 +168,10 @@ Status KvCache::Detach(int32_t slot_index, int32_t group, uint64_t tokens, Strea
   if (status.ok()) {
     RowRun scratch{kScratchSlot, 0, fresh.to - fresh.from, fresh.pages};
     status = InScratch(scratch, [&] {
-      if (scrub_) VKV_RETURN_IF_ERROR(Scrub(scratch, tenant));
-      else pool_->set_tenant(scratch.pages, kUnknownTenant);
+      if (scrub_)
+        VKV_RETURN_IF_ERROR(Scrub(scratch, tenant));
+      else
+        pool_->set_tenant(scratch.pages, kUnknownTenant);
       return CopyTokens(kScratchSlot, slot_index, group, tokens, stream);
     });
     if (status.ok()) status = Swap(shared, fresh, is_swapped);
@@ -184,8 +186,8 @@ Status KvCache::Detach(int32_t slot_index, int32_t group, uint64_t tokens, Strea
   return status;
 }
 
-// Maps `fresh` where `shared` is. When that fails `shared` is mapped again; if even that fails the slot is out of service,
-// and its rows from there on are gone.
+// Maps `fresh` where `shared` is. When that fails `shared` is mapped again; if even that fails the slot is out of
+// service, and its rows from there on are gone.
 Status KvCache::Swap(const RowRun& shared, const RowRun& fresh, bool& is_swapped) {
   DriverScope scope(pool_->driver());
   VKV_RETURN_IF_ERROR(scope.status());

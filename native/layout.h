@@ -1,9 +1,9 @@
 // Layout: where the pages of a slot lie, by bytes.
 //
-// A reservation holds `slots` stripes; a stripe holds max_tokens tokens of token_bytes[i] each. The unit of growth is the
-// row: after r rows, reservation i has ceil(r * s_i / s_max) pages of a slot, so that every row covers the same stretch of
-// tokens everywhere; with equal tensors that is one page per reservation and row. Counting is by bytes, never by whole
-// tokens per page. Pure arithmetic, the same as lib/memory/layout.ts (a test compares them).
+// A reservation holds `slots` stripes; a stripe holds max_tokens tokens of token_bytes[i] each. The unit of growth is
+// the row: after r rows, reservation i has ceil(r * s_i / s_max) pages of a slot, so that every row covers the same
+// stretch of tokens everywhere; with equal tensors that is one page per reservation and row. Counting is by bytes,
+// never by whole tokens per page. Pure arithmetic, the same as lib/memory/layout.ts (a test compares them).
 #ifndef VKV_LAYOUT_H_
 #define VKV_LAYOUT_H_
 
@@ -42,8 +42,8 @@ class Layout {
   uint64_t PagesAfter(uint64_t rows, size_t i) const {
     return std::min(CeilDiv(rows * token_bytes_[i], max_token_bytes_), StripePages(i));
   }
-  // Rows of a group, the unit of sharing: the fewest that end at the same token in every reservation, so that no page of a
-  // group holds anything of the next one. One where all tokens have the same size.
+  // Rows of a group, the unit of sharing: the fewest that end at the same token in every reservation, so that no page
+  // of a group holds anything of the next one. One where all tokens have the same size.
   uint64_t GroupRows() const {
     uint64_t divisor = max_token_bytes_;
     for (const uint64_t bytes : token_bytes_) divisor = std::gcd(divisor, bytes);

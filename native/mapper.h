@@ -1,9 +1,9 @@
 // Mapper: the one background thread of a cache that maps rows ahead of need.
 //
-// It is told how many rows each slot should have and maps them one at a time, slots in turn. It uses free pages and never
-// takes one from anybody: when there are none, the wish is dropped, and the growth happens in the foreground if it must.
-// It calls no JavaScript and holds no lock across a driver call. A failure nobody waits for is kept as a late error.
-// Threads: all methods from the owner's thread; the worker is private.
+// It is told how many rows each slot should have and maps them one at a time, slots in turn. It uses free pages and
+// never takes one from anybody: when there are none, the wish is dropped, and the growth happens in the foreground if
+// it must. It calls no JavaScript and holds no lock across a driver call. A failure nobody waits for is kept as a late
+// error. Threads: all methods from the owner's thread; the worker is private.
 #ifndef VKV_MAPPER_H_
 #define VKV_MAPPER_H_
 
@@ -32,11 +32,11 @@ class Mapper {
   Status Start();
   // Sets the rows each named slot should have; a later wish for the same slot replaces an earlier one.
   void Request(std::span<const GrowCommand> commands);
-  // Drops the wish for a slot and waits until the row at hand, if it is the slot's, is finished: from here on until the next
-  // Request the slot's rows are the caller's to change.
+  // Drops the wish for a slot and waits until the row at hand, if it is the slot's, is finished: from here on until the
+  // next Request the slot's rows are the caller's to change.
   void Cancel(int32_t slot);
-  // Drops all wishes and waits until the row at hand, if any, is finished: from here on until the next Request it takes no
-  // page.
+  // Drops all wishes and waits until the row at hand, if any, is finished: from here on until the next Request it takes
+  // no page.
   void Quiesce();
   // True when it has nothing left to do.
   bool is_idle() const;

@@ -95,7 +95,8 @@ Status PagePool::Take(uint64_t promised, std::span<const uint64_t> near, std::sp
   }
   if (status.ok()) return Ok();
 
-  // Undo: pages just created go back to the driver (or, if it refuses even that, to the free list), reused ones to the list.
+  // Undo: pages just created go back to the driver (or, if it refuses even that, to the free list), reused ones to the
+  // list.
   {
     DriverScope scope(*driver_);
     for (uint64_t k = reused; k < taken; ++k) {

@@ -1,9 +1,9 @@
 // PagePool: the physical pages, their budget, and who refers to them. Several caches may share one.
 //
-// Every created page is exactly one of free (in the free list, kept for reuse), in use (referred to by one or more slots)
-// or quarantined (a failed undo left it mapped somewhere unknown; never used again): free + in use + quarantined = created.
-// Part of what is available can be promised to a slot, so that a prompt admitted in chunks always finds its pages.
-// Threads: any; the mutex guards the page table and is not held across driver calls.
+// Every created page is exactly one of free (in the free list, kept for reuse), in use (referred to by one or more
+// slots) or quarantined (a failed undo left it mapped somewhere unknown; never used again): free + in use + quarantined
+// = created. Part of what is available can be promised to a slot, so that a prompt admitted in chunks always finds its
+// pages. Threads: any; the mutex guards the page table and is not held across driver calls.
 #ifndef VKV_PAGE_POOL_H_
 #define VKV_PAGE_POOL_H_
 
@@ -47,8 +47,8 @@ class PagePool {
   uint64_t page_bytes() const { return page_bytes_; }
   PoolCounts counts() const;
 
-  // Pages that can still be taken without breaking a promise. Below zero when a lowered budget is exceeded: so many must
-  // come back before one can be taken.
+  // Pages that can still be taken without breaking a promise. Below zero when a lowered budget is exceeded: so many
+  // must come back before one can be taken.
   int64_t available() const;
   // Sets pages aside: kOutOfPages {pages, available} when there are not so many.
   Status Promise(uint64_t pages);
@@ -56,9 +56,9 @@ class PagePool {
   // Puts back a promise that Take has drawn from, before its pages are given back: it cannot be refused.
   void Repromise(uint64_t pages);
 
-  // Takes near.size() pages, each with one reference, free ones first; creates the rest, page k close to near[k]. The first
-  // `promised` of them are drawn from the promise, and are there even if the budget was lowered since. All or nothing:
-  // kOutOfPages, or the driver's refusal to create, leaves every count as it was.
+  // Takes near.size() pages, each with one reference, free ones first; creates the rest, page k close to near[k]. The
+  // first `promised` of them are drawn from the promise, and are there even if the budget was lowered since. All or
+  // nothing: kOutOfPages, or the driver's refusal to create, leaves every count as it was.
   Status Take(uint64_t promised, std::span<const uint64_t> near, std::span<PageId> pages);
   // One more reference each, to pages in use; passes over kNoPage.
   void Share(std::span<const PageId> pages);
@@ -75,8 +75,8 @@ class PagePool {
   Tenant tenant(PageId page) const;
   void set_tenant(std::span<const PageId> pages, Tenant tenant);  // passes over kNoPage
 
-  // Lowering it below what is created releases free pages; what is in use stays, and only promised pages are created until
-  // enough is given back. When the driver refuses to release a page the budget is as before.
+  // Lowering it below what is created releases free pages; what is in use stays, and only promised pages are created
+  // until enough is given back. When the driver refuses to release a page the budget is as before.
   Status SetBudget(uint64_t budget_bytes);
   // Releases free pages to the system until at most `keep` are left.
   Status Trim(uint64_t keep);

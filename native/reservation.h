@@ -32,8 +32,8 @@ class Reservation {
   uint64_t address() const { return address_; }
   uint64_t bytes() const { return bytes_; }
 
-  // Maps the pages side by side from `offset` on and gives access with one call. On failure nothing is mapped; only when
-  // the undo fails as well, the first `left_mapped` pages still are.
+  // Maps the pages side by side from `offset` on and gives access with one call. On failure nothing is mapped; only
+  // when the undo fails as well, the first `left_mapped` pages still are.
   Status MapRun(uint64_t offset, std::span<const PageHandle> pages, uint64_t& left_mapped);
   // Unmaps `pages` pages from `offset` on with one call.
   Status UnmapRun(uint64_t offset, uint64_t pages);

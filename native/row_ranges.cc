@@ -95,8 +95,7 @@ Status RowRanges::Unmap(const RowRun& run, std::vector<StrandedRun>& stranded) {
       Unwind(run, k, stranded);
       for (size_t rest = i; rest < layout_.reservations(); ++rest)
         if (!UnmapColumn(run, rest).ok())
-          stranded.push_back(
-              {run.slot, rest, Offset(run.slot, run.from, rest), ColumnPages(run, rest)});
+          stranded.push_back({run.slot, rest, Offset(run.slot, run.from, rest), ColumnPages(run, rest)});
       if (stranded.empty()) return Ok();  // all of it is unmapped after all
       return status;
     }

@@ -1,9 +1,10 @@
-// RowRanges: the address ranges of one cache, in which it maps and unmaps whole rows of a slot, all reservations or none.
+// RowRanges: the address ranges of one cache, in which it maps and unmaps whole rows of a slot, all reservations or
+// none.
 //
-// It owns the reservations and knows the layout; it does not know which rows are mapped (kv_cache does) and takes no page
-// from the pool. Beside the slots there is a scratch slot of one group of rows, reserved when first needed, where pages are
-// mapped that must be read or filled while they are in no slot. When the driver refuses an undo as well, what it left mapped is handed out as stranded runs.
-// Threads: any, on different slots; calls are made inside a DriverScope.
+// It owns the reservations and knows the layout; it does not know which rows are mapped (kv_cache does) and takes no
+// page from the pool. Beside the slots there is a scratch slot of one group of rows, reserved when first needed, where
+// pages are mapped that must be read or filled while they are in no slot. When the driver refuses an undo as well, what
+// it left mapped is handed out as stranded runs. Threads: any, on different slots; calls are made inside a DriverScope.
 #ifndef VKV_ROW_RANGES_H_
 #define VKV_ROW_RANGES_H_
 
@@ -41,9 +42,9 @@ class RowRanges {
  public:
   RowRanges(PagePool& pool, Layout layout) : pool_(pool), layout_(std::move(layout)) {}
 
-  Status Open();   // on failure nothing stays reserved
+  Status Open();         // on failure nothing stays reserved
   Status OpenScratch();  // idempotent; on failure nothing of it stays reserved
-  Status Close();  // pre: nothing mapped; idempotent, retryable
+  Status Close();        // pre: nothing mapped; idempotent, retryable
 
   const Layout& layout() const { return layout_; }
   uint64_t address(size_t reservation) const { return reservations_[reservation].address(); }
@@ -54,8 +55,8 @@ class RowRanges {
 
   // Maps the run with access. On failure nothing of it is mapped except what `stranded` says.
   Status Map(const RowRun& run, std::vector<StrandedRun>& stranded);
-  // Unmaps the run. On failure all of it is mapped as before; only if that could not be done, `stranded` is not empty and
-  // names what is still mapped, the rest being unmapped.
+  // Unmaps the run. On failure all of it is mapped as before; only if that could not be done, `stranded` is not empty
+  // and names what is still mapped, the rest being unmapped.
   Status Unmap(const RowRun& run, std::vector<StrandedRun>& stranded);
   // Unmaps what it can of reservations [0, reservations) and hands out the rest.
   void Unwind(const RowRun& run, size_t reservations, std::vector<StrandedRun>& stranded);

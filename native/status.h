@@ -1,8 +1,9 @@
 // Status: the result of every native call that can fail.
 //
-// It carries what happened (code), which driver call said so and what it returned, and two numbers. It owns no memory and
-// holds no text: TypeScript renders the message from the catalogue in lib/errors, so that wording lives in one place.
-// The numbers of each code are fixed (lib/memory/native.ts hands them to the catalogue); add at the end, never renumber.
+// It carries what happened (code), which driver call said so and what it returned, and two numbers. It owns no memory
+// and holds no text: TypeScript renders the message from the catalogue in lib/errors, so that wording lives in one
+// place. The numbers of each code are fixed (lib/memory/native.ts hands them to the catalogue); add at the end, never
+// renumber.
 #ifndef VKV_STATUS_H_
 #define VKV_STATUS_H_
 
@@ -12,20 +13,21 @@ namespace vkv {
 
 enum class Code : int32_t {
   kOk = 0,
-  kOutOfPages = 1,           // the pool's budget is used up            what: pages needed    how_many: pages available
-  kOutOfDeviceMemory = 2,    // the driver refused a page in budget     what: bytes asked     how_many: pages created so far
-  kOutOfAddressSpace = 3,    // a reservation was refused               what: bytes asked
-  kOutOfMappings = 4,        // host: too many kernel mappings          what: mappings needed how_many: the limit kept
-  kDriverUnavailable = 5,    // no such driver on this machine          what: an Unavailable (driver.h)  how_many: device
-  kDriverUnsupported = 6,    // the device cannot do it                 what: device ordinal
-  kDriverTooOld = 7,         // an entry point is missing               what: driver version
-  kDriverCallFailed = 8,     // any other refusal of the driver         what: address or handle  how_many: bytes
-  kDriverLost = 9,           // sticky failure: nothing works any more
-  kDriverMisuse = 10,        // the call broke a precondition           what: address or handle  how_many: bytes
-  kSlotBusy = 11,            // the mapper or a quarantine holds it     what: slot
-  kClosed = 12,              // used after close
-  kInternal = 13,            // an invariant does not hold: our bug     what, how_many: see call
-  kCopyOutOfRange = 14,      // bytes outside mapped memory             what: address         how_many: bytes
+  kOutOfPages = 1,  // the pool's budget is used up            what: pages needed    how_many: pages available
+  kOutOfDeviceMemory =
+      2,  // the driver refused a page in budget     what: bytes asked     how_many: pages created so far
+  kOutOfAddressSpace = 3,  // a reservation was refused               what: bytes asked
+  kOutOfMappings = 4,      // host: too many kernel mappings          what: mappings needed how_many: the limit kept
+  kDriverUnavailable = 5,  // no such driver on this machine          what: an Unavailable (driver.h)  how_many: device
+  kDriverUnsupported = 6,  // the device cannot do it                 what: device ordinal
+  kDriverTooOld = 7,       // an entry point is missing               what: driver version
+  kDriverCallFailed = 8,   // any other refusal of the driver         what: address or handle  how_many: bytes
+  kDriverLost = 9,         // sticky failure: nothing works any more
+  kDriverMisuse = 10,      // the call broke a precondition           what: address or handle  how_many: bytes
+  kSlotBusy = 11,          // the mapper or a quarantine holds it     what: slot
+  kClosed = 12,            // used after close
+  kInternal = 13,          // an invariant does not hold: our bug     what, how_many: see call
+  kCopyOutOfRange = 14,    // bytes outside mapped memory             what: address         how_many: bytes
   kLibraryUnavailable = 15,  // cuBLAS; call: dlopen, or the entry point that it lacks
 };
 
@@ -49,8 +51,8 @@ inline Status Fail(Code code, const char* call, int64_t what = 0, int64_t how_ma
 }  // namespace vkv
 
 // Returns from the enclosing function when `expression` failed.
-#define VKV_RETURN_IF_ERROR(expression)             \
-  do {                                              \
+#define VKV_RETURN_IF_ERROR(expression)                                               \
+  do {                                                                                \
     if (::vkv::Status vkv_status = (expression); !vkv_status.ok()) return vkv_status; \
   } while (false)
 

@@ -1,6 +1,6 @@
-// What the inner loops share, over any of the vectors: conversions of whole rows, and the exponential function. Included
-// after a vectors_*_inl.h, inside its namespace and target. It calls nothing that the linker could merge with a copy from
-// another file (std:: templates, say): that copy might need instructions which this machine does not have.
+// What the inner loops share, over any of the vectors: conversions of whole rows, and the exponential function.
+// Included after a vectors_*_inl.h, inside its namespace and target. It calls nothing that the linker could merge with
+// a copy from another file (std:: templates, say): that copy might need instructions which this machine does not have.
 
 // Elements [0, count) as floats, then zeros up to `padded`, each times `factor`.
 template <typename T>

@@ -1,9 +1,10 @@
 // Decode attention of one part of one sequence: all heads side by side, so that memory is read in the order it lies in.
 //
-// Tokens are taken in blocks: scores of a block for all query heads, then the running maximum and total, then its values.
-// Query heads that share a KV head share its loads. While keys are read the same tokens' values are fetched, and while those
-// are read the next block's keys: memory and arithmetic then take their time together and not one after the other (on an
-// EPYC 9005, four float16 query heads to a KV head, 21.5 instead of 10.3 GB/s per core). Included after common_inl.h.
+// Tokens are taken in blocks: scores of a block for all query heads, then the running maximum and total, then its
+// values. Query heads that share a KV head share its loads. While keys are read the same tokens' values are fetched,
+// and while those are read the next block's keys: memory and arithmetic then take their time together and not one after
+// the other (on an EPYC 9005, four float16 query heads to a KV head, 21.5 instead of 10.3 GB/s per core). Included
+// after common_inl.h.
 
 constexpr int kMostHeads = kWidth < 8 ? kWidth : 8;
 constexpr int kSums = kTileRows * kTileVectors;  // vectors of sums that the registers hold
@@ -21,9 +22,9 @@ struct HeadBlock {
   int tokens;
   int dim;
   int value_dim;
-  const float* queries;      // [query head, padded dim]
-  float* scores;             // [query head, kDecodeTokens]
-  float* sums;               // [query head, padded value dim]
+  const float* queries;  // [query head, padded dim]
+  float* scores;         // [query head, kDecodeTokens]
+  float* sums;           // [query head, padded value dim]
 };
 
 // Scores of kWidth / Heads tokens from `first` on (the last again where there are no more) against `Heads` queries.
@@ -102,7 +103,8 @@ inline void AddTile(const HeadBlock& block, int head, const float* corrections, 
   for (int token = 0; token < block.tokens; ++token) {
     const T* const value = reinterpret_cast<const T*>(block.values + token * block.value_bytes) + i;
     if (is_fetching) {
-      Prefetch(block.next_keys + token * block.key_bytes + i * int64_t{sizeof(T)}, Vectors * kWidth * int64_t{sizeof(T)});
+      Prefetch(block.next_keys + token * block.key_bytes + i * int64_t{sizeof(T)},
+               Vectors * kWidth * int64_t{sizeof(T)});
     }
     Vector loaded[Vectors];
     for (int v = 0; v < Vectors; ++v) loaded[v] = Load(value + v * kWidth);

@@ -1,7 +1,7 @@
 // Dense: what a transformer computes besides attention, on the CPU: matrix products, RMSNorm, rotary positions, SwiGLU.
 //
-// Sums are taken in one order whatever the number of rows, so that a token's result does not depend, not by a bit, on who
-// else is in the batch or how a prompt was cut. A DenseKernels works on one part of a command in one thread;
+// Sums are taken in one order whatever the number of rows, so that a token's result does not depend, not by a bit, on
+// who else is in the batch or how a prompt was cut. A DenseKernels works on one part of a command in one thread;
 // dense_set_cpu.cc divides commands into parts. Nothing here allocates: scratch is given. Pure functions; any thread.
 #ifndef VKV_KERNELS_CPU_DENSE_H_
 #define VKV_KERNELS_CPU_DENSE_H_

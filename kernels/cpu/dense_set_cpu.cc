@@ -60,7 +60,8 @@ Status CpuDense::Gate(const Gating& command) {
   const int64_t count = command.count;
   pool_->ForEach(CeilDiv(count, kElementsPerTask), ThreadsFor(8 * count), [&](int64_t task, int) {
     const int64_t from = task * kElementsPerTask;
-    dense_->gate(command.gate + from, command.up + from, command.output + from, std::min(count - from, kElementsPerTask));
+    dense_->gate(command.gate + from, command.up + from, command.output + from,
+                 std::min(count - from, kElementsPerTask));
   });
   return Ok();
 }

@@ -1,8 +1,9 @@
-// CpuDense: the dense arithmetic on this machine's own memory: divides commands into parts, and lets a few threads do them
-// with the widest vectors the machine has.
+// CpuDense: the dense arithmetic on this machine's own memory: divides commands into parts, and lets a few threads do
+// them with the widest vectors the machine has.
 //
-// Products are divided by outputs, everything else by rows; work too small to be worth waking a thread stays in the caller.
-// Scratch is a few hundred kilobytes per thread, made at the first product and kept. Calls from one thread at a time.
+// Products are divided by outputs, everything else by rows; work too small to be worth waking a thread stays in the
+// caller. Scratch is a few hundred kilobytes per thread, made at the first product and kept. Calls from one thread at a
+// time.
 #ifndef VKV_KERNELS_CPU_DENSE_SET_CPU_H_
 #define VKV_KERNELS_CPU_DENSE_SET_CPU_H_
 

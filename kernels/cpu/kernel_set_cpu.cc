@@ -39,8 +39,8 @@ Status CpuKernels::Append(const AppendCommand& command, std::span<const Span> sp
   const int64_t rows = RowsOf(spans);
   const auto append = [&](const Tensor& tensor, uint64_t from, const Span& span, int64_t token) {
     const int64_t elements = int64_t{tensor.heads} * tensor.dim;
-    const auto* row = reinterpret_cast<const uint8_t*>(from) +
-                      (span.first_row + token) * elements * ElementBytes(command.row_dtype);
+    const auto* row =
+        reinterpret_cast<const uint8_t*>(from) + (span.first_row + token) * elements * ElementBytes(command.row_dtype);
     uint8_t* const to = At(tensor, span.slot, span.length + token);
     if (tensor.head_bytes == tensor.dim * ElementBytes(command.cache_dtype)) {
       simd_->convert(to, command.cache_dtype, row, command.row_dtype, elements);
@@ -57,7 +57,8 @@ Status CpuKernels::Append(const AppendCommand& command, std::span<const Span> sp
     const int64_t first = task * kRowsPerTask;
     const int64_t end = std::min(rows, first + kRowsPerTask);
     auto span = std::upper_bound(spans.begin(), spans.end(), first,
-                                 [](int64_t row, const Span& other) { return row < other.first_row; }) - 1;
+                                 [](int64_t row, const Span& other) { return row < other.first_row; }) -
+                1;
     for (int64_t row = first; row < end; ++row) {
       while (row >= int64_t{span->first_row} + span->tokens) ++span;
       append(command.keys, command.new_keys, *span, row - span->first_row);
@@ -96,8 +97,8 @@ Status CpuKernels::CopyTokens(std::span<const Region> regions, std::span<const T
 Status CpuKernels::DecodeAttention(const AttentionCommand& command, std::span<const Span> spans) {
   int64_t all_tokens = 0;
   for (const Span& span : spans) all_tokens += span.tokens == 0 ? 0 : span.length + 1;
-  const int64_t bytes = all_tokens * (command.keys.heads * command.keys.head_bytes +
-                                      command.values.heads * command.values.head_bytes);
+  const int64_t bytes =
+      all_tokens * (command.keys.heads * command.keys.head_bytes + command.values.heads * command.values.head_bytes);
   const int threads = static_cast<int>(std::clamp<int64_t>(bytes / kBytesPerThread, 1, threads_));
   const int64_t wanted = CeilDiv(CeilDiv(all_tokens, threads * kPartsPerThread), kDecodeTokens) * kDecodeTokens;
   const auto part_tokens = static_cast<int32_t>(threads == 1 ? INT32_MAX : std::max<int64_t>(wanted, kLeastPartTokens));

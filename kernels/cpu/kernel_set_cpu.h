@@ -1,9 +1,9 @@
-// CpuKernels: the kernels on this machine's own memory: divides commands into parts, and lets a few threads do them with the
-// widest vectors the machine has.
+// CpuKernels: the kernels on this machine's own memory: divides commands into parts, and lets a few threads do them
+// with the widest vectors the machine has.
 //
-// Decoding splits each sequence's length so that every thread has work even for one sequence, all heads together, since the
-// heads of a token lie side by side. Prefilling splits queries and KV heads. Scratch grows with the largest command so far
-// and is kept. Threads: those of the pool; calls from one thread at a time.
+// Decoding splits each sequence's length so that every thread has work even for one sequence, all heads together, since
+// the heads of a token lie side by side. Prefilling splits queries and KV heads. Scratch grows with the largest command
+// so far and is kept. Threads: those of the pool; calls from one thread at a time.
 #ifndef VKV_KERNELS_CPU_KERNEL_SET_CPU_H_
 #define VKV_KERNELS_CPU_KERNEL_SET_CPU_H_
 

@@ -64,18 +64,17 @@ inline void Prefill(const PrefillPart& part, float* scratch) {
   const int rows = (part.to_token - part.from_token) * heads;
   const int vector_rows = RoundUp(rows, kWidth > kTileRows ? kWidth : kTileRows);
 
-  float* const queries = scratch;                                            // [dim, row]
-  float* const sums = queries + kPrefillRows * padded;                       // [row, padded value dim]
-  float* const block = sums + kPrefillRows * value_padded;                   // [token, padded (value) dim]
+  float* const queries = scratch;                           // [dim, row]
+  float* const sums = queries + kPrefillRows * padded;      // [row, padded value dim]
+  float* const block = sums + kPrefillRows * value_padded;  // [token, padded (value) dim]
   float* const scores = block + kPrefillTokens * (padded > value_padded ? padded : value_padded);  // [token, row]
-  float* const largest = scores + kPrefillTokens * kPrefillRows;             // these: [row]
+  float* const largest = scores + kPrefillTokens * kPrefillRows;                                   // these: [row]
   float* const total = largest + kPrefillRows;
   float* const correction = total + kPrefillRows;
   float* const limit = correction + kPrefillRows;  // how many tokens the row sees
 
   const auto row_of = [&](int row) {  // in units of [row, query head]
-    return int64_t{span.first_row + part.from_token + row / heads} * command.query_heads + part.from_head +
-           row % heads;
+    return int64_t{span.first_row + part.from_token + row / heads} * command.query_heads + part.from_head + row % heads;
   };
   for (int row = 0; row < vector_rows; ++row) {
     const int real = row < rows ? row : rows - 1;  // what pads does the last row's work once more
@@ -87,8 +86,8 @@ inline void Prefill(const PrefillPart& part, float* scratch) {
   }
   for (int i = 0; i < vector_rows * value_padded; ++i) sums[i] = 0;
 
-  const int32_t end = span.length + part.to_token;             // the last row sees so many
-  const int32_t all_see = span.length + part.from_token + 1;   // and the first
+  const int32_t end = span.length + part.to_token;            // the last row sees so many
+  const int32_t all_see = span.length + part.from_token + 1;  // and the first
   for (int32_t from = 0; from < end; from += kPrefillTokens) {
     const int tokens = end - from < kPrefillTokens ? end - from : kPrefillTokens;
     const int tile_tokens = RoundUp(tokens, kTileRows);

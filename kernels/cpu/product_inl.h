@@ -1,9 +1,9 @@
-// Matrix products: both operands lie along their inputs, so a tile of rows × outputs is so many dot products at once, and
-// nothing has to be transposed or packed.
+// Matrix products: both operands lie along their inputs, so a tile of rows × outputs is so many dot products at once,
+// and nothing has to be transposed or packed.
 //
-// A tile has as many sums as a vector has lanes; they are brought into one vector at its end. One row (decoding) is bound by
-// memory: the weights of the next tile are fetched meanwhile. Many rows are bound by arithmetic: 16-bit weights are made
-// floats once per panel. Included after common_inl.h.
+// A tile has as many sums as a vector has lanes; they are brought into one vector at its end. One row (decoding) is
+// bound by memory: the weights of the next tile are fetched meanwhile. Many rows are bound by arithmetic: 16-bit
+// weights are made floats once per panel. Included after common_inl.h.
 
 // Rows of a tile where there are many, and outputs of a tile of `rows` rows.
 constexpr int kProductRows = kWidth / 2;
@@ -17,10 +17,11 @@ inline Vector LoadFirst(const T* from, int64_t count) {
   return Load(elements);
 }
 
-// One tile: sums[row, output] of the products of `count` inputs. `ahead` is where the next tile's weights begin, or null.
+// One tile: sums[row, output] of the products of `count` inputs. `ahead` is where the next tile's weights begin, or
+// null.
 template <int Rows, int Outputs, typename T>
-inline void ProductTile(const float* const* rows, const T* const* weights, int64_t count, const T* ahead, int64_t stride,
-                        Vector* sums) {
+inline void ProductTile(const float* const* rows, const T* const* weights, int64_t count, const T* ahead,
+                        int64_t stride, Vector* sums) {
   Vector held[Rows][Outputs];
   for (int r = 0; r < Rows; ++r) {
     for (int o = 0; o < Outputs; ++o) held[r][o] = Zero();
@@ -102,16 +103,21 @@ inline void MultiplyPanel(const float* input, int64_t inputs, int64_t rows, cons
     const int64_t left = rows - row;
     const float* const from = input + row * inputs;
     float* const to = sums + row * kPanelOutputs;
-    if (left == 1) MultiplyRows<1>(from, inputs, left, panel, to);
-    else if (left == 2 || kProductRows == 2) MultiplyRows<2>(from, inputs, left, panel, to);
-    else if (left <= 4 || kProductRows == 4) MultiplyRows<kProductRows < 4 ? 2 : 4>(from, inputs, left, panel, to);
-    else MultiplyRows<kProductRows>(from, inputs, left, panel, to);
+    if (left == 1)
+      MultiplyRows<1>(from, inputs, left, panel, to);
+    else if (left == 2 || kProductRows == 2)
+      MultiplyRows<2>(from, inputs, left, panel, to);
+    else if (left <= 4 || kProductRows == 4)
+      MultiplyRows < kProductRows<4 ? 2 : 4>(from, inputs, left, panel, to);
+    else
+      MultiplyRows<kProductRows>(from, inputs, left, panel, to);
     row += left == 1 ? 1 : left == 2 || kProductRows == 2 ? 2 : left <= 4 || kProductRows == 4 ? 4 : kProductRows;
   }
 }
 
 // Writes the finished sums of a block of rows.
-inline void FinishPanel(const Product& product, const float* sums, int64_t row, int64_t rows, int64_t first, int outputs) {
+inline void FinishPanel(const Product& product, const float* sums, int64_t row, int64_t rows, int64_t first,
+                        int outputs) {
   for (int64_t r = 0; r < rows; ++r) {
     float* const to = product.output + (row + r) * product.outputs + first;
     const float* const from = sums + r * kPanelOutputs;
@@ -127,8 +133,8 @@ inline void MultiplyAs(const ProductPart& part, float* scratch) {
   const Product& product = *part.product;
   const auto* const weights = static_cast<const T*>(product.weight);
   const int64_t inputs = part.input.inputs;
-  float* const floats = scratch;                                // [output, input] of a panel
-  float* const sums = scratch + kPanelOutputs * kPanelInputs;   // [row, output]
+  float* const floats = scratch;                               // [output, input] of a panel
+  float* const sums = scratch + kPanelOutputs * kPanelInputs;  // [row, output]
   // A panel is worth converting when several tiles of rows use it.
   const bool converts = sizeof(T) != sizeof(float) && part.input.rows > 2 * kProductRows;
   for (int64_t first = part.from; first < part.to; first += kPanelOutputs) {
@@ -144,7 +150,8 @@ inline void MultiplyAs(const ProductPart& part, float* scratch) {
           for (int o = 0; o < outputs; ++o) ConvertRow(floats + o * kPanelInputs, from + o * inputs, count);
           MultiplyPanel<float>(input, inputs, rows, {floats, kPanelInputs, outputs, count, floats}, sums);
         } else {
-          const T* const ahead = at + kPanelInputs < inputs ? from + kPanelInputs : weights + (first + kPanelOutputs) * inputs;
+          const T* const ahead =
+              at + kPanelInputs < inputs ? from + kPanelInputs : weights + (first + kPanelOutputs) * inputs;
           MultiplyPanel<T>(input, inputs, rows, {from, inputs, outputs, count, ahead}, sums);
         }
       }

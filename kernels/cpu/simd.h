@@ -1,7 +1,7 @@
 // Simd: the inner loops of the CPU kernels, compiled once for each instruction set, and the choice of one at run time.
 //
-// A SimdKernels works on one part of a command in one thread; kernel_set_cpu.cc divides commands into parts. Nothing here
-// allocates: scratch is given, and its sizes are in floats. Pure functions; any thread.
+// A SimdKernels works on one part of a command in one thread; kernel_set_cpu.cc divides commands into parts. Nothing
+// here allocates: scratch is given, and its sizes are in floats. Pure functions; any thread.
 #ifndef VKV_KERNELS_CPU_SIMD_H_
 #define VKV_KERNELS_CPU_SIMD_H_
 
@@ -22,8 +22,8 @@ inline constexpr int kDecodeTokens = 32;
 inline constexpr int kPrefillRows = 64;
 inline constexpr int kPrefillTokens = 64;
 
-// Tokens [from, to) of one decoding sequence, all heads. The result is not divided by its total yet: the partial results
-// of one sequence are merged by MergeParts.
+// Tokens [from, to) of one decoding sequence, all heads. The result is not divided by its total yet: the partial
+// results of one sequence are merged by MergeParts.
 struct DecodePart {
   const AttentionCommand* command = nullptr;
   int32_t slot = 0;
@@ -49,8 +49,8 @@ struct DecodeParts {
   float* sums = nullptr;
 };
 
-// New tokens [from_token, to_token) of one sequence × query heads [from_head, to_head) of one KV head: at most kPrefillRows
-// rows together, row = (token − from_token) · heads + head − from_head.
+// New tokens [from_token, to_token) of one sequence × query heads [from_head, to_head) of one KV head: at most
+// kPrefillRows rows together, row = (token − from_token) · heads + head − from_head.
 struct PrefillPart {
   const AttentionCommand* command = nullptr;
   Span span;

@@ -1,7 +1,7 @@
 // Vectors of AVX2 with FMA and F16C: 8 floats. Included by simd_avx2.cc only, inside its namespace and target.
 
 constexpr int kWidth = 8;
-constexpr int kTileRows = 4;     // of the matrix product's tile in registers
+constexpr int kTileRows = 4;  // of the matrix product's tile in registers
 constexpr int kTileVectors = 2;
 
 using Vector = __m256;
@@ -53,9 +53,7 @@ inline float LargestOf(Vector value) {
   const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
   return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
 }
-inline Vector Round(Vector value) {
-  return _mm256_round_ps(value, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-}
+inline Vector Round(Vector value) { return _mm256_round_ps(value, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 // value · 2ⁿ, n whole and −126 … 127.
 inline Vector ScaleByPower(Vector value, Vector n) {
   const __m256i power = _mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23);

@@ -1,7 +1,7 @@
 // Vectors of AVX-512: 16 floats. Included by simd_avx512.cc only, inside its namespace and target.
 
 constexpr int kWidth = 16;
-constexpr int kTileRows = 4;     // of the matrix product's tile in registers
+constexpr int kTileRows = 4;  // of the matrix product's tile in registers
 constexpr int kTileVectors = 4;
 
 using Vector = __m512;
@@ -40,7 +40,8 @@ inline float SumOf(Vector value) { return _mm512_reduce_add_ps(value); }
 inline Vector AddQuarters(Vector a, Vector b) {
   return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
 }
-// The sums of 16 vectors, in one: halves are added while they are brought together, which is a third of the work of 16 sums.
+// The sums of 16 vectors, in one: halves are added while they are brought together, which is a third of the work of 16
+// sums.
 inline Vector SumsOf(const Vector* from) {
   Vector four[4];
   for (int i = 0; i < 4; ++i) {
@@ -54,9 +55,7 @@ inline Vector SumsOf(const Vector* from) {
   return AddQuarters(AddQuarters(four[0], four[1]), AddQuarters(four[2], four[3]));
 }
 inline float LargestOf(Vector value) { return _mm512_reduce_max_ps(value); }
-inline Vector Round(Vector value) {
-  return _mm512_roundscale_ps(value, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-}
+inline Vector Round(Vector value) { return _mm512_roundscale_ps(value, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 // value · 2ⁿ, n whole.
 inline Vector ScaleByPower(Vector value, Vector n) { return _mm512_scalef_ps(value, n); }
 // value where x ≥ least, else zero.

@@ -2,7 +2,7 @@
 // simd_portable.cc only, inside its namespace.
 
 constexpr int kWidth = 4;
-constexpr int kTileRows = 4;     // of the matrix product's tile in registers
+constexpr int kTileRows = 4;  // of the matrix product's tile in registers
 constexpr int kTileVectors = 2;
 
 struct Vector {
@@ -16,15 +16,21 @@ inline Vector Each(Function function) {
   return result;
 }
 
-inline Vector Set(float value) { return Each([=](int) { return value; }); }
+inline Vector Set(float value) {
+  return Each([=](int) { return value; });
+}
 inline Vector Zero() { return Set(0); }
 template <typename T>
-inline Vector Load(const T* from) { return Each([=](int i) { return ToFloat(from[i]); }); }
+inline Vector Load(const T* from) {
+  return Each([=](int i) { return ToFloat(from[i]); });
+}
 template <typename T>
 inline void Store(T* to, const Vector& value) {
   for (int i = 0; i < kWidth; ++i) to[i] = FromFloat<T>(value.lane[i]);
 }
-inline Vector Add(const Vector& a, const Vector& b) { return Each([&](int i) { return a.lane[i] + b.lane[i]; }); }
+inline Vector Add(const Vector& a, const Vector& b) {
+  return Each([&](int i) { return a.lane[i] + b.lane[i]; });
+}
 inline Vector Subtract(const Vector& a, const Vector& b) {
   return Each([&](int i) { return a.lane[i] - b.lane[i]; });
 }
@@ -37,11 +43,11 @@ inline Vector MultiplyAdd(const Vector& a, const Vector& b, const Vector& sum) {
 inline Vector Larger(const Vector& a, const Vector& b) {
   return Each([&](int i) { return a.lane[i] > b.lane[i] ? a.lane[i] : b.lane[i]; });
 }
-inline float SumOf(const Vector& value) {
-  return (value.lane[0] + value.lane[1]) + (value.lane[2] + value.lane[3]);
-}
+inline float SumOf(const Vector& value) { return (value.lane[0] + value.lane[1]) + (value.lane[2] + value.lane[3]); }
 // The sums of 4 vectors, in one.
-inline Vector SumsOf(const Vector* from) { return Each([&](int i) { return SumOf(from[i]); }); }
+inline Vector SumsOf(const Vector* from) {
+  return Each([&](int i) { return SumOf(from[i]); });
+}
 inline float LargestOf(const Vector& value) {
   float largest = value.lane[0];
   for (const float lane : value.lane) largest = lane > largest ? lane : largest;
@@ -54,9 +60,8 @@ inline Vector Round(const Vector& value) {
 }
 // value · 2ⁿ, n whole and −126 … 127.
 inline Vector ScaleByPower(const Vector& value, const Vector& n) {
-  return Each([&](int i) {
-    return value.lane[i] * std::bit_cast<float>((static_cast<int32_t>(n.lane[i]) + 127) << 23);
-  });
+  return Each(
+      [&](int i) { return value.lane[i] * std::bit_cast<float>((static_cast<int32_t>(n.lane[i]) + 127) << 23); });
 }
 // value where x ≥ least, else zero.
 inline Vector ZeroBelow(const Vector& x, const Vector& least, const Vector& value) {

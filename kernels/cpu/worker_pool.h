@@ -1,8 +1,9 @@
 // WorkerPool: a few threads that share the tasks of one loop at a time with the thread that asks for it.
 //
 // One pool per Node environment, started when first used and joined before the environment ends. Workers spin for some
-// microseconds after a loop, because a decoding step is many short loops, and sleep after that. Threads: Run and Stop from
-// the owner's thread only. A pool whose threads the system refused, or that was stopped, does everything in the caller.
+// microseconds after a loop, because a decoding step is many short loops, and sleep after that. Threads: Run and Stop
+// from the owner's thread only. A pool whose threads the system refused, or that was stopped, does everything in the
+// caller.
 #ifndef VKV_KERNELS_CPU_WORKER_POOL_H_
 #define VKV_KERNELS_CPU_WORKER_POOL_H_
 
@@ -32,7 +33,8 @@ class WorkerPool {
 
   template <typename Body>  // body(task, worker)
   void ForEach(int64_t tasks, int threads, Body&& body) {
-    Run(tasks, threads,
+    Run(
+        tasks, threads,
         [](void* context, int64_t task, int worker) {
           (*static_cast<std::remove_reference_t<Body>*>(context))(task, worker);
         },
@@ -64,7 +66,7 @@ class WorkerPool {
   int64_t tasks_ = 0;
   int threads_ = 0;
   std::atomic<int64_t> next_{0};
-  std::atomic<int> busy_{0};         // workers that have not finished the round
+  std::atomic<int> busy_{0};  // workers that have not finished the round
   std::atomic<uint64_t> round_{0};
   std::atomic<bool> is_stopping_{false};
 

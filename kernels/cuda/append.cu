@@ -1,19 +1,22 @@
 // Append: new K and V [row, head, dim] behind what each slot holds, converted to the cache's type.
 //
-// Grid (rows): a block per new token, whose threads take its elements in turn, keys first. The sequence of a row is found by
-// bisection. Bound by launch and memory; a step's rows are few.
+// Grid (rows): a block per new token, whose threads take its elements in turn, keys first. The sequence of a row is
+// found by bisection. Bound by launch and memory; a step's rows are few.
 #include "kernels/cuda/device.h"
 
 namespace vkv::kernels::cuda {
 
-// The last span that starts at or before the row: the one that has it, as spans without rows start where the next one does.
+// The last span that starts at or before the row: the one that has it, as spans without rows start where the next one
+// does.
 __device__ inline const Span& SpanOf(const Spans& spans, int64_t row) {
   int64_t low = 0;
   int64_t high = spans.count;
   while (high - low > 1) {
     const int64_t middle = (low + high) / 2;
-    if (spans.entries[middle].first_row <= row) low = middle;
-    else high = middle;
+    if (spans.entries[middle].first_row <= row)
+      low = middle;
+    else
+      high = middle;
   }
   return spans.entries[low];
 }

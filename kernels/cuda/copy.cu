@@ -1,7 +1,7 @@
 // Copy: stretches of tokens between slots, in all regions: one launch for all tensors of many sequences.
 //
-// Grid (pieces of 64 KiB, regions, copies): a block copies one piece, 16 bytes per thread and load, four loads under way,
-// where addresses and length allow it; narrower where not. Pieces past the end of a shorter stretch do nothing.
+// Grid (pieces of 64 KiB, regions, copies): a block copies one piece, 16 bytes per thread and load, four loads under
+// way, where addresses and length allow it; narrower where not. Pieces past the end of a shorter stretch do nothing.
 #include "kernels/cuda/device.h"
 
 namespace vkv::kernels::cuda {
@@ -37,10 +37,14 @@ VKV_KERNEL vkv_copy(const __grid_constant__ CopyParameters parameters) {
       region.address + copy.from_slot * region.slot_bytes + copy.from_token * region.token_bytes + begin;
   const uint64_t to = region.address + copy.to_slot * region.slot_bytes + copy.to_token * region.token_bytes + begin;
   const uint64_t alike = from | to | static_cast<uint64_t>(bytes);
-  if (alike % 16 == 0) CopyWords<uint4>(to, from, bytes);
-  else if (alike % 4 == 0) CopyWords<unsigned>(to, from, bytes);
-  else if (alike % 2 == 0) CopyWords<unsigned short>(to, from, bytes);
-  else CopyWords<unsigned char>(to, from, bytes);
+  if (alike % 16 == 0)
+    CopyWords<uint4>(to, from, bytes);
+  else if (alike % 4 == 0)
+    CopyWords<unsigned>(to, from, bytes);
+  else if (alike % 2 == 0)
+    CopyWords<unsigned short>(to, from, bytes);
+  else
+    CopyWords<unsigned char>(to, from, bytes);
 }
 
 }  // namespace vkv::kernels::cuda

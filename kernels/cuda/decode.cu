@@ -1,4 +1,5 @@
-// The kernels of decode attention: decode_inl.h for each type, head dim and number of query heads, and the sum of the splits.
+// The kernels of decode attention: decode_inl.h for each type, head dim and number of query heads, and the sum of the
+// splits.
 #include "kernels/cuda/decode_inl.h"
 
 namespace vkv::kernels::cuda {
@@ -27,9 +28,9 @@ VKV_KERNEL vkv_merge(const __grid_constant__ DecodeParameters parameters) {
   const int dim = command.values.dim;
   const int splits = (span.length + parameters.split_tokens) / parameters.split_tokens;  // of length + 1 tokens
   const int64_t out = static_cast<int64_t>(span.first_row) * command.query_heads + blockIdx.x;
-  const float* const partials =
-      reinterpret_cast<const float*>(parameters.partials) +
-      (static_cast<int64_t>(blockIdx.y) * command.query_heads + blockIdx.x) * parameters.splits * (kPartialHeader + dim);
+  const float* const partials = reinterpret_cast<const float*>(parameters.partials) +
+                                (static_cast<int64_t>(blockIdx.y) * command.query_heads + blockIdx.x) *
+                                    parameters.splits * (kPartialHeader + dim);
   float most = kLeastScore;
   for (int s = threadIdx.x; s < splits; s += kDecodeThreads) most = fmaxf(most, partials[s * (kPartialHeader + dim)]);
   most = JoinThreads(most, shared.warps[0], [](float a, float b) { return fmaxf(a, b); });
@@ -43,26 +44,27 @@ VKV_KERNEL vkv_merge(const __grid_constant__ DecodeParameters parameters) {
   for (int element = threadIdx.x; element < dim; element += blockDim.x) {
     float sum = 0;
     VKV_UNROLL_BY(16)
-    for (int s = 0; s < splits; ++s) sum += shared.factors[s] * partials[s * (kPartialHeader + dim) + kPartialHeader + element];
+    for (int s = 0; s < splits; ++s)
+      sum += shared.factors[s] * partials[s * (kPartialHeader + dim) + kPartialHeader + element];
     StoreElement(command.output, command.row_dtype, out * dim + element, sum / whole);
   }
 }
 
-#define VKV_DECODE(name, type, elements, dim, heads)                                                    \
+#define VKV_DECODE(name, type, elements, dim, heads)                                                      \
   VKV_KERNEL vkv_decode_##name##_d##dim##_h##heads(const __grid_constant__ DecodeParameters parameters) { \
-    Decode<PlaceInSlot, type, elements, dim, heads>(parameters);                                                     \
+    Decode<PlaceInSlot, type, elements, dim, heads>(parameters);                                          \
   }
 #define VKV_DECODE_HEADS(name, type, elements, dim) \
   VKV_DECODE(name, type, elements, dim, 1)          \
   VKV_DECODE(name, type, elements, dim, 4)          \
   VKV_DECODE(name, type, elements, dim, 8)
-#define VKV_DECODE_DIMS(name, type, elements)                                                  \
-  VKV_DECODE_HEADS(name, type, elements, 64)                                                   \
-  VKV_DECODE_HEADS(name, type, elements, 128)                                                  \
-  VKV_DECODE(name, type, elements, 256, 1)                                                     \
-  VKV_DECODE(name, type, elements, 256, 4)                                                     \
-  VKV_KERNEL vkv_decode_##name##_any(const __grid_constant__ DecodeParameters parameters) {      \
-    Decode<PlaceInSlot, type, 1, kMostDim, 1>(parameters);                                                  \
+#define VKV_DECODE_DIMS(name, type, elements)                                               \
+  VKV_DECODE_HEADS(name, type, elements, 64)                                                \
+  VKV_DECODE_HEADS(name, type, elements, 128)                                               \
+  VKV_DECODE(name, type, elements, 256, 1)                                                  \
+  VKV_DECODE(name, type, elements, 256, 4)                                                  \
+  VKV_KERNEL vkv_decode_##name##_any(const __grid_constant__ DecodeParameters parameters) { \
+    Decode<PlaceInSlot, type, 1, kMostDim, 1>(parameters);                                  \
   }
 VKV_DECODE_DIMS(f32, float, 4)
 VKV_DECODE_DIMS(f16, HalfBits, 8)

@@ -1,5 +1,5 @@
-// What both kinds of decode blocks share: where a token lies, powers of two, queries, and how a block's parts become its
-// result. Device code only.
+// What both kinds of decode blocks share: where a token lies, powers of two, queries, and how a block's parts become
+// its result. Device code only.
 #ifndef VKV_KERNELS_CUDA_DECODE_COMMON_INL_H_
 #define VKV_KERNELS_CUDA_DECODE_COMMON_INL_H_
 
@@ -34,8 +34,8 @@ class PlaceInSlot {
   const int token_;
 };
 
-// Elements place(0) … place(Count - 1) of a row, as floats; zeros where they are not below `limit`. The type is asked for once,
-// so that all loads are under way together.
+// Elements place(0) … place(Count - 1) of a row, as floats; zeros where they are not below `limit`. The type is asked
+// for once, so that all loads are under way together.
 template <typename R, int Count, typename Place>
 __device__ inline void LoadElements(float (&to)[Count], const R* row, int limit, const Place& place) {
   VKV_UNROLL

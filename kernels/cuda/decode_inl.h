@@ -1,11 +1,11 @@
 // Decode attention: one query token per sequence over contiguous K and V, split over the length.
 //
-// Grid (splits, KV heads · blocks of query heads, spans). A block takes a stretch of one KV head for up to `Heads` query heads.
-// The lanes of a group hold one token's key side by side, 16 bytes each, so a group reads a whole key with one load; groups
-// take tokens in turn, kAtOnce of them with loads under way together. Each group keeps its own running maximum, total and
-// sums; the block's groups are merged through shared memory, the splits by vkv_merge. Scores are in powers of two: log2 e
-// is part of the scale. Several query heads over 16-bit K and V take more arithmetic than that leaves time for:
-// decode_tiles_inl.h has them on tensor cores.
+// Grid (splits, KV heads · blocks of query heads, spans). A block takes a stretch of one KV head for up to `Heads`
+// query heads. The lanes of a group hold one token's key side by side, 16 bytes each, so a group reads a whole key with
+// one load; groups take tokens in turn, kAtOnce of them with loads under way together. Each group keeps its own running
+// maximum, total and sums; the block's groups are merged through shared memory, the splits by vkv_merge. Scores are in
+// powers of two: log2 e is part of the scale. Several query heads over 16-bit K and V take more arithmetic than that
+// leaves time for: decode_tiles_inl.h has them on tensor cores.
 //
 // Where a token lies is asked of `Place`: in the cache's slots it is arithmetic.
 #ifndef VKV_KERNELS_CUDA_DECODE_INL_H_
@@ -43,8 +43,10 @@ struct DecodeBlock {
     VKV_UNROLL
     for (int p = 0; p < kPacks; ++p) {
       const int element = (p * kLanes + lane) * Elements;
-      if (is_there && element < dim) packs[p] = LoadPack<T, Elements>(address + element * sizeof(T));
-      else packs[p] = {};
+      if (is_there && element < dim)
+        packs[p] = LoadPack<T, Elements>(address + element * sizeof(T));
+      else
+        packs[p] = {};
     }
   }
 
@@ -128,7 +130,8 @@ struct DecodeBlock {
   }
 
   // Merges the groups, and writes the block's result.
-  __device__ void Finish(const DecodeParameters& parameters, Shared& shared, int span, int64_t row, int head, int heads) {
+  __device__ void Finish(const DecodeParameters& parameters, Shared& shared, int span, int64_t row, int head,
+                         int heads) {
     const int group = threadIdx.x / kLanes;
     VKV_UNROLL
     for (int h = 0; h < Heads; ++h) {

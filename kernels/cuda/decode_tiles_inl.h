@@ -1,10 +1,12 @@
-// Decode attention on tensor cores: up to 8 query heads of one KV head over 16-bit K and V, exact to float32 but for rounding.
+// Decode attention on tensor cores: up to 8 query heads of one KV head over 16-bit K and V, exact to float32 but for
+// rounding.
 //
 // A warp takes 16 tokens at a time: scores [token, head] = K · Qᵀ, then sums [element, head] += Vᵀ · weights, both as
-// products of tiles [16, 8] · [8, 8]. K and V go from memory to registers in 16-byte loads and are used as they are: which
-// element or token is which row of a tile is chosen so that a lane's own loads are its part of the tile. A query, and a
-// weight, is the sum of kParts numbers of 16 bits, so nothing is lost. With one multiply-add per element and head, arithmetic
-// would keep an H200 from its memory's speed: 969 instructions of a warp for 4 KiB at 4 heads of dim 128, and here 240.
+// products of tiles [16, 8] · [8, 8]. K and V go from memory to registers in 16-byte loads and are used as they are:
+// which element or token is which row of a tile is chosen so that a lane's own loads are its part of the tile. A query,
+// and a weight, is the sum of kParts numbers of 16 bits, so nothing is lost. With one multiply-add per element and
+// head, arithmetic would keep an H200 from its memory's speed: 969 instructions of a warp for 4 KiB at 4 heads of dim
+// 128, and here 240.
 #ifndef VKV_KERNELS_CUDA_DECODE_TILES_INL_H_
 #define VKV_KERNELS_CUDA_DECODE_TILES_INL_H_
 
@@ -33,24 +35,27 @@ struct Tiles<BfloatBits> {
 #endif
 
 template <typename T, int Elements, int Dim, int Heads>
-constexpr bool kIsForTiles = Tiles<T>::kAreThere && Elements == 8 && (Dim == 64 || Dim == 128) && Heads > 1;
+constexpr bool kIsForTiles = Tiles<T>::kAreThere&& Elements == 8 && (Dim == 64 || Dim == 128) && Heads > 1;
 
-// sums [16, 8] += a [16, 8] · b [8, 8]. Of a lane, g = lane / 4 and t = lane % 4: a0 is row g and a1 row g + 8 of columns
-// 2t, 2t + 1; b is rows 2t, 2t + 1 of column g; sums are row g of columns 2t, 2t + 1, then row g + 8.
+// sums [16, 8] += a [16, 8] · b [8, 8]. Of a lane, g = lane / 4 and t = lane % 4: a0 is row g and a1 row g + 8 of
+// columns 2t, 2t + 1; b is rows 2t, 2t + 1 of column g; sums are row g of columns 2t, 2t + 1, then row g + 8.
 template <typename T>
 __device__ inline void MultiplyTile(float (&sums)[4], unsigned a0, unsigned a1, unsigned b) {
 #if !defined(__CUDACC__)
   emulation::MultiplyTile<T>(sums, a0, a1, b);
 #elif !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
   if constexpr (Tiles<T>::kAreBfloat) {
-    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
-        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3]) : "r"(a0), "r"(a1), "r"(b));
+    asm volatile(
+        "mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+        : "r"(a0), "r"(a1), "r"(b));
     return;
   }
 #endif
 #if defined(__CUDACC__)
   asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
-      : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3]) : "r"(a0), "r"(a1), "r"(b));
+               : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+               : "r"(a0), "r"(a1), "r"(b));
 #endif
 }
 
@@ -77,7 +82,8 @@ struct DecodeTiles {
   static constexpr int kParts = Tiles<T>::kParts;
   static constexpr int kKeyPacks = Dim / 32;    // 16-byte loads of a token's key by its 4 lanes
   static constexpr int kValuePacks = Dim / 64;  // of its value by its 8 lanes
-  static constexpr float kWeightScale = 1 << 14;  // weights are at most this, far from where 16-bit floats become coarse
+  static constexpr float kWeightScale = 1
+                                        << 14;  // weights are at most this, far from where 16-bit floats become coarse
   static constexpr unsigned kAllLanes = 0xffffffffu;
 
   using Shared = DecodeResults<kWarps, kHeads, Dim>;
@@ -85,11 +91,11 @@ struct DecodeTiles {
   unsigned query[kKeyPacks * 4][kParts];  // of head g, elements 32c + 8t + 2j and the next at [4c + j]
   float factor[2];                        // of heads 2t, 2t + 1: what makes scores of products
   float largest[2];
-  float total[2];               // of this lane's tokens
+  float total[2];                  // of this lane's tokens
   float sums[kValuePacks * 4][4];  // [4d + j]: elements 64d + 8g + 2j, then the next, of heads 2t, 2t + 1
 
-  __device__ static int RowOfLane() { return threadIdx.x % 32 / 4; }     // g
-  __device__ static int ColumnOfLane() { return threadIdx.x % 4; }       // t
+  __device__ static int RowOfLane() { return threadIdx.x % 32 / 4; }  // g
+  __device__ static int ColumnOfLane() { return threadIdx.x % 4; }    // t
   __device__ static int ElementOf(int i) { return i / 8 * 32 + ColumnOfLane() * 8 + i % 8; }
 
   __device__ static uint4 LoadWords(uint64_t address, int element, int dim, bool is_there) {
@@ -101,11 +107,13 @@ struct DecodeTiles {
     return j == 0 ? words.x : j == 1 ? words.y : j == 2 ? words.z : words.w;
   }
 
-  // Queries are divided by a power of two near their largest element, so that every magnitude is exact in 16-bit floats.
+  // Queries are divided by a power of two near their largest element, so that every magnitude is exact in 16-bit
+  // floats.
   __device__ void Start(const AttentionCommand& command, int64_t row, int head, int heads) {
     float elements[kKeyPacks * 8];
     const int64_t first = (row * command.query_heads + head + RowOfLane()) * command.keys.dim;
-    LoadElements(elements, command.queries, command.row_dtype, first, RowOfLane() < heads ? command.keys.dim : 0, ElementOf);
+    LoadElements(elements, command.queries, command.row_dtype, first, RowOfLane() < heads ? command.keys.dim : 0,
+                 ElementOf);
     float most = 0;
     VKV_UNROLL
     for (int i = 0; i < kKeyPacks * 8; ++i) most = fmaxf(most, fabsf(elements[i]));
@@ -147,7 +155,8 @@ struct DecodeTiles {
         const Place place(parameters, slot, token, token < to);
         const uint64_t address = place.HeadOf(command.keys, kv_head);
         VKV_UNROLL
-        for (int c = 0; c < kKeyPacks; ++c) key[half][c] = LoadWords(address, 32 * c + 8 * t, command.keys.dim, token < to);
+        for (int c = 0; c < kKeyPacks; ++c)
+          key[half][c] = LoadWords(address, 32 * c + 8 * t, command.keys.dim, token < to);
       }
       uint4 value[2][2][kValuePacks];  // of tokens 2t, 2t + 1, then 8 more
       VKV_UNROLL
@@ -163,7 +172,8 @@ struct DecodeTiles {
           }
         }
       }
-      float scores[kParts][4] = {};  // token g of heads 2t, 2t + 1, then token g + 8; apart, as each product waits for the last
+      float scores[kParts][4] =
+          {};  // token g of heads 2t, 2t + 1, then token g + 8; apart, as each product waits for the last
       VKV_UNROLL
       for (int i = 0; i < kKeyPacks * 4; ++i) {
         VKV_UNROLL
@@ -229,7 +239,8 @@ struct DecodeTiles {
   }
 
   // Merges the warps, and writes the block's result.
-  __device__ void Finish(const DecodeParameters& parameters, Shared& shared, int span, int64_t row, int head, int heads) {
+  __device__ void Finish(const DecodeParameters& parameters, Shared& shared, int span, int64_t row, int head,
+                         int heads) {
     const int g = RowOfLane();
     const int t = ColumnOfLane();
     const int warp = threadIdx.x / 32;

@@ -15,7 +15,8 @@ MultiplyKernel ChooseMultiply(Dtype dtype, int64_t rows) {
     if (at_once < rows) at_once = choice;
   }
   const int outputs = at_once == 1 ? kMultiplyOutputs<1> : kMultiplyOutputs<2>;
-  return {std::string("vkv_multiply_") + NameOf(dtype) + "_r" + std::to_string(at_once), at_once, kMultiplyWarps * outputs};
+  return {std::string("vkv_multiply_") + NameOf(dtype) + "_r" + std::to_string(at_once), at_once,
+          kMultiplyWarps * outputs};
 }
 
 bool IsAligned(const ProductInput& input, const Product& product) {
@@ -33,7 +34,8 @@ Status LaunchMultiply(const ProductInput& input, const Product& product, const S
     parameters.product.output += row * product.outputs;
     parameters.is_aligned = IsAligned(input, product);
     const MultiplyKernel kernel = ChooseMultiply(product.dtype, parameters.input.rows);
-    const Grid grid = {ToGrid(CeilDiv(parameters.input.rows, kernel.rows) * CeilDiv(product.outputs, kernel.outputs)), 1, 1};
+    const Grid grid = {ToGrid(CeilDiv(parameters.input.rows, kernel.rows) * CeilDiv(product.outputs, kernel.outputs)),
+                       1, 1};
     VKV_RETURN_IF_ERROR(SubmitOne(submit, kernel.name.c_str(), grid, 32 * kMultiplyWarps, 0, parameters));
   }
   return Ok();

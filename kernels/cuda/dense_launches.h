@@ -1,4 +1,5 @@
-// Dense launches: which kernels a command of the dense arithmetic takes. As launches.h: pure arithmetic; knows no driver.
+// Dense launches: which kernels a command of the dense arithmetic takes. As launches.h: pure arithmetic; knows no
+// driver.
 #ifndef VKV_KERNELS_CUDA_DENSE_LAUNCHES_H_
 #define VKV_KERNELS_CUDA_DENSE_LAUNCHES_H_
 

@@ -1,4 +1,5 @@
-// Dense parameters: what each CUDA kernel of the dense arithmetic is launched with, by value, and its name, grid and block.
+// Dense parameters: what each CUDA kernel of the dense arithmetic is launched with, by value, and its name, grid and
+// block.
 //
 // As parameters.h for those over a cache: tokens and positions travel with the launch, more of them take more launches.
 // Compiled as C++ and as CUDA C++; the simulated device checks launches against it.
@@ -13,9 +14,10 @@ namespace vkv::kernels::cuda {
 // Tokens or positions of a launch.
 inline constexpr int kIndicesPerLaunch = 960;
 
-// vkv_multiply_TYPE_rROWS: a warp has ROWS rows × kMultiplyOutputs<ROWS> outputs, a block kMultiplyWarps warps beside each other
-// in the outputs. Grid (blocks of rows · blocks of outputs, 1, 1), those of rows first, so that the blocks that run together
-// read the same weights. TYPE is the weight's. `is_aligned`: rows and weights can be read 16 bytes at a time.
+// vkv_multiply_TYPE_rROWS: a warp has ROWS rows × kMultiplyOutputs<ROWS> outputs, a block kMultiplyWarps warps beside
+// each other in the outputs. Grid (blocks of rows · blocks of outputs, 1, 1), those of rows first, so that the blocks
+// that run together read the same weights. TYPE is the weight's. `is_aligned`: rows and weights can be read 16 bytes at
+// a time.
 inline constexpr int kMultiplyRows[] = {1, 2, 4, 8};
 inline constexpr int kMultiplyWarps = 4;
 inline constexpr int kMultiplyRowsPerLaunch = 4096;  // keeps the grid in its limits

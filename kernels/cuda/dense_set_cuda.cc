@@ -46,7 +46,8 @@ CudaDense::~CudaDense() {
 }
 
 Status CudaDense::Multiply(const ProductInput& input, std::span<const Product> products) {
-  const int64_t at_once = cublas_ ? static_cast<int64_t>(workspace_->bytes()) / (2 * std::max<int64_t>(input.inputs, 1)) : 0;
+  const int64_t at_once =
+      cublas_ ? static_cast<int64_t>(workspace_->bytes()) / (2 * std::max<int64_t>(input.inputs, 1)) : 0;
   for (int64_t row = 0; row < input.rows;) {
     const int64_t rows = at_once == 0 ? input.rows : std::min(input.rows - row, at_once);
     const ProductInput part = {input.input + row * input.inputs, rows, input.inputs};
@@ -63,7 +64,8 @@ Status CudaDense::Multiply(const ProductInput& input, std::span<const Product> p
 }
 
 bool CudaDense::CanUseCublas(const ProductInput& input, const Product& product) const {
-  if (product.dtype == Dtype::kBfloat16 && module_->driver().info().compute_capability < kBfloat16Capability) return false;
+  if (product.dtype == Dtype::kBfloat16 && module_->driver().info().compute_capability < kBfloat16Capability)
+    return false;
   return std::max({input.rows, input.inputs, product.outputs}) <= kMostInt && input.inputs >= 1 && product.outputs >= 1;
 }
 
@@ -72,8 +74,8 @@ Status CudaDense::MultiplyByCublas(const ProductInput& input, const Product& pro
   if (product.dtype != Dtype::kFloat32) {
     void* const workspace = reinterpret_cast<void*>(workspace_->address());
     if (narrowed != product.dtype) {
-      VKV_RETURN_IF_ERROR(cuda::LaunchNarrow({input.input, workspace, input.rows * input.inputs, product.dtype},
-                                             module_->submit()));
+      VKV_RETURN_IF_ERROR(
+          cuda::LaunchNarrow({input.input, workspace, input.rows * input.inputs, product.dtype}, module_->submit()));
       narrowed = product.dtype;
     }
     rows = workspace;

@@ -1,9 +1,10 @@
-// CudaDense: the dense arithmetic on a CUDA device, queued on one stream: by the package's kernels, matrix products by cuBLAS
-// where it is used.
+// CudaDense: the dense arithmetic on a CUDA device, queued on one stream: by the package's kernels, matrix products by
+// cuBLAS where it is used.
 //
-// Owns a module, cuBLAS's handle, and a workspace for activations in the type of 16-bit weights, as cuBLAS multiplies numbers of
-// one type only; so everything goes to the one stream it was opened for, in order. Nothing is allocated, uploaded or waited for
-// after Open. Threads: one at a time, inside a DriverScope; also for its destruction, before which the stream must have finished.
+// Owns a module, cuBLAS's handle, and a workspace for activations in the type of 16-bit weights, as cuBLAS multiplies
+// numbers of one type only; so everything goes to the one stream it was opened for, in order. Nothing is allocated,
+// uploaded or waited for after Open. Threads: one at a time, inside a DriverScope; also for its destruction, before
+// which the stream must have finished.
 #ifndef VKV_KERNELS_CUDA_DENSE_SET_CUDA_H_
 #define VKV_KERNELS_CUDA_DENSE_SET_CUDA_H_
 
@@ -18,8 +19,8 @@
 
 namespace vkv::kernels {
 
-// Which cuBLAS. kNone: our own kernels multiply. kUsual: the one in the usual places, or none where none works. kPath: the library
-// at `path`; when it does not work, opening fails.
+// Which cuBLAS. kNone: our own kernels multiply. kUsual: the one in the usual places, or none where none works. kPath:
+// the library at `path`; when it does not work, opening fails.
 struct CublasChoice {
   enum class Kind { kNone, kUsual, kPath } kind = Kind::kNone;
   std::string path;

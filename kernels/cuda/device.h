@@ -1,7 +1,8 @@
 // Device: what the CUDA kernels share: elements of 16 and 32 bits as floats, wide loads, addresses. Device code only.
 //
-// It needs no header of a toolkit but what nvcc includes by itself. A test compiles the same sources as plain C++, with an
-// emulation of threads in place of those built-ins (test/native/cuda_emulation.h): there __CUDA_ARCH__ is not defined.
+// It needs no header of a toolkit but what nvcc includes by itself. A test compiles the same sources as plain C++, with
+// an emulation of threads in place of those built-ins (test/native/cuda_emulation.h): there __CUDA_ARCH__ is not
+// defined.
 #ifndef VKV_KERNELS_CUDA_DEVICE_H_
 #define VKV_KERNELS_CUDA_DEVICE_H_
 
@@ -11,8 +12,9 @@
 #include "kernels/float16.h"
 #endif
 
-// For the compiler. VKV_UNROLL: for loops over what must be in registers, which only an unrolled loop can index. VKV_KEEP_LOOP: for loops whose
-// body is long enough. VKV_UNROLL_BY: for loops over memory, so that many loads are under way together.
+// For the compiler. VKV_UNROLL: for loops over what must be in registers, which only an unrolled loop can index.
+// VKV_KEEP_LOOP: for loops whose body is long enough. VKV_UNROLL_BY: for loops over memory, so that many loads are
+// under way together.
 #if defined(__CUDACC__)
 #define VKV_UNROLL _Pragma("unroll")
 #define VKV_UNROLL_BY(times) VKV_PRAGMA(unroll times)
@@ -38,9 +40,7 @@ struct BfloatBits {
 };
 
 __device__ inline float AsFloat(float value) { return value; }
-__device__ inline float AsFloat(BfloatBits value) {
-  return __uint_as_float(static_cast<unsigned>(value.bits) << 16);
-}
+__device__ inline float AsFloat(BfloatBits value) { return __uint_as_float(static_cast<unsigned>(value.bits) << 16); }
 __device__ inline float AsFloat(HalfBits value) {
 #if defined(__CUDACC__)
   float result;

@@ -1,8 +1,8 @@
 // KernelModule: the package's CUDA kernels, loaded through a driver, launched on one stream.
 //
-// Owns the module. A kernel is looked up at its first launch and kept; nothing is allocated or waited for after Open. The
-// driver outlives it. Threads: one at a time, inside a DriverScope; also for its destruction, before which the stream must
-// have finished.
+// Owns the module. A kernel is looked up at its first launch and kept; nothing is allocated or waited for after Open.
+// The driver outlives it. Threads: one at a time, inside a DriverScope; also for its destruction, before which the
+// stream must have finished.
 #ifndef VKV_KERNELS_CUDA_KERNEL_MODULE_H_
 #define VKV_KERNELS_CUDA_KERNEL_MODULE_H_
 

@@ -1,8 +1,8 @@
 // CudaKernels: the kernels over a cache's memory on a CUDA device, launched on one stream.
 //
-// Owns a module and a workspace for the partial results of split decoding, one of each; so everything it launches goes to
-// the one stream it was opened for, in order. Nothing is allocated, uploaded or waited for after Open. Threads: one at a time,
-// inside a DriverScope; also for its destruction, before which the stream must have finished.
+// Owns a module and a workspace for the partial results of split decoding, one of each; so everything it launches goes
+// to the one stream it was opened for, in order. Nothing is allocated, uploaded or waited for after Open. Threads: one
+// at a time, inside a DriverScope; also for its destruction, before which the stream must have finished.
 #ifndef VKV_KERNELS_CUDA_KERNEL_SET_CUDA_H_
 #define VKV_KERNELS_CUDA_KERNEL_SET_CUDA_H_
 
@@ -17,8 +17,8 @@ namespace vkv::kernels {
 
 class CudaKernels final : public KernelSet {
  public:
-  // `image` is PTX ended by a zero, or a fatbin. `workspace_bytes` is rounded up to pages; 0: no sequence is ever split.
-  // What fails leaves nothing behind. `driver` outlives the set.
+  // `image` is PTX ended by a zero, or a fatbin. `workspace_bytes` is rounded up to pages; 0: no sequence is ever
+  // split. What fails leaves nothing behind. `driver` outlives the set.
   static Status Open(vkv::cuda::DriverCuda& driver, const void* image, Stream stream, uint64_t workspace_bytes,
                      std::unique_ptr<KernelSet>& set);
 

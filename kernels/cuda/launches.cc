@@ -25,10 +25,12 @@ std::span<const Span> TakeSpans(std::span<const Span>& left, Spans& spans) {
   return taken;
 }
 
-int64_t SplitTokens(int64_t longest, int64_t splits) { return CeilDiv(CeilDiv(longest, splits), kSplitStep) * kSplitStep; }
+int64_t SplitTokens(int64_t longest, int64_t splits) {
+  return CeilDiv(CeilDiv(longest, splits), kSplitStep) * kSplitStep;
+}
 
-// Into how many parts to split the longest sequence, and others at the same lengths. There are `total` tokens, for each of
-// `head_blocks`; `slots` blocks run at a time, so they come in waves, and the last one should be full too.
+// Into how many parts to split the longest sequence, and others at the same lengths. There are `total` tokens, for each
+// of `head_blocks`; `slots` blocks run at a time, so they come in waves, and the last one should be full too.
 int64_t ChooseSplits(int64_t longest, int64_t total, int64_t head_blocks, int64_t slots, int64_t most) {
   most = std::max<int64_t>(1, std::min(most, CeilDiv(longest, kLeastSplitTokens)));
   int64_t best = 1;
@@ -127,26 +129,27 @@ Status LaunchDecode(const AttentionCommand& command, std::span<const Span> spans
     const int64_t splits = ChooseSplits(longest, total, head_blocks, slots, most);
     parameters.split_tokens = static_cast<int32_t>(SplitTokens(longest, splits));
     parameters.splits = static_cast<int32_t>(CeilDiv(longest, parameters.split_tokens));
-    VKV_RETURN_IF_ERROR(SubmitOne(submit, kernel.c_str(), {ToGrid(parameters.splits), ToGrid(head_blocks), ToGrid(count)},
-                                  kDecodeThreads, 0, parameters));
+    VKV_RETURN_IF_ERROR(SubmitOne(submit, kernel.c_str(),
+                                  {ToGrid(parameters.splits), ToGrid(head_blocks), ToGrid(count)}, kDecodeThreads, 0,
+                                  parameters));
     if (parameters.splits == 1) continue;
-    VKV_RETURN_IF_ERROR(SubmitOne(submit, "vkv_merge", {ToGrid(command.query_heads), ToGrid(count), 1}, kDecodeThreads,
-                                  0, parameters));
+    VKV_RETURN_IF_ERROR(
+        SubmitOne(submit, "vkv_merge", {ToGrid(command.query_heads), ToGrid(count), 1}, kDecodeThreads, 0, parameters));
   }
   return Ok();
 }
 
 Status LaunchPrefill(const AttentionCommand& command, std::span<const Span> spans, const Submit& submit) {
   const int rows = PrefillRows(command.keys.dim, command.values.dim);
-  const std::string kernel =
-      std::string("vkv_prefill_") + NameOf(command.cache_dtype) + "_r" + std::to_string(rows);
+  const std::string kernel = std::string("vkv_prefill_") + NameOf(command.cache_dtype) + "_r" + std::to_string(rows);
   PrefillParameters parameters;
   parameters.command = command;
   while (!spans.empty()) {
     const std::span<const Span> taken = TakeSpans(spans, parameters.spans);
     int32_t longest = 0;
     for (const Span& span : taken) longest = std::max(longest, span.tokens);
-    const Grid grid = {ToGrid(CeilDiv(longest, rows)), ToGrid(command.query_heads), ToGrid(static_cast<int64_t>(taken.size()))};
+    const Grid grid = {ToGrid(CeilDiv(longest, rows)), ToGrid(command.query_heads),
+                       ToGrid(static_cast<int64_t>(taken.size()))};
     VKV_RETURN_IF_ERROR(SubmitOne(submit, kernel.c_str(), grid, 4 * rows,
                                   PrefillSharedBytes(command.keys.dim, command.values.dim), parameters));
   }

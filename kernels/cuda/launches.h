@@ -1,7 +1,8 @@
-// Launches: which kernels a command takes, with which grid, block, shared memory and parameters. Pure arithmetic; knows no
-// driver, so that the launcher, the simulated device and a test of the sources all use the same.
+// Launches: which kernels a command takes, with which grid, block, shared memory and parameters. Pure arithmetic; knows
+// no driver, so that the launcher, the simulated device and a test of the sources all use the same.
 //
-// A launch is handed to `submit(name, grid, threads, shared_bytes, parameters)`, whose Status ends the command when it fails.
+// A launch is handed to `submit(name, grid, threads, shared_bytes, parameters)`, whose Status ends the command when it
+// fails.
 #ifndef VKV_KERNELS_CUDA_LAUNCHES_H_
 #define VKV_KERNELS_CUDA_LAUNCHES_H_
 

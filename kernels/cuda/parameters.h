@@ -1,8 +1,8 @@
 // Parameters: what each CUDA kernel is launched with, by value, and its name, grid and block.
 //
-// A launch carries its sequences with it (4,096 bytes are what every driver takes), so nothing has to be uploaded, no buffer
-// has to outlive the launch, and a captured graph repeats exactly what was launched. More sequences than fit take more
-// launches. Compiled as C++ and as CUDA C++; the simulated device checks launches against it.
+// A launch carries its sequences with it (4,096 bytes are what every driver takes), so nothing has to be uploaded, no
+// buffer has to outlive the launch, and a captured graph repeats exactly what was launched. More sequences than fit
+// take more launches. Compiled as C++ and as CUDA C++; the simulated device checks launches against it.
 #ifndef VKV_KERNELS_CUDA_PARAMETERS_H_
 #define VKV_KERNELS_CUDA_PARAMETERS_H_
 
@@ -37,11 +37,11 @@ struct CopyParameters {
   TokenCopy copies[kCopiesPerLaunch];
 };
 
-// vkv_decode_TYPE_dDIM_hHEADS: grid (splits, KV heads · blocks of HEADS query heads, spans). TYPE is the cache's, DIM at least
-// the larger of dim and value dim, HEADS how many query heads of one KV head a block takes. The plain one, vkv_decode_TYPE_any,
-// takes one query head and any dim up to kMostDim at any alignment. With one split the output is written; with more,
-// `partials` is [span, query head, split] of kPartialHeader + value dim floats: largest score (in powers of two), total, sums.
-// vkv_merge: grid (query heads, spans, 1), with the same parameters.
+// vkv_decode_TYPE_dDIM_hHEADS: grid (splits, KV heads · blocks of HEADS query heads, spans). TYPE is the cache's, DIM
+// at least the larger of dim and value dim, HEADS how many query heads of one KV head a block takes. The plain one,
+// vkv_decode_TYPE_any, takes one query head and any dim up to kMostDim at any alignment. With one split the output is
+// written; with more, `partials` is [span, query head, split] of kPartialHeader + value dim floats: largest score (in
+// powers of two), total, sums. vkv_merge: grid (query heads, spans, 1), with the same parameters.
 inline constexpr int kDecodeThreads = 128;
 inline constexpr int kDecodeHeads[] = {1, 4, 8};
 inline constexpr int kDecodeDims[] = {64, 128, 256};
@@ -55,13 +55,14 @@ struct DecodeParameters {
   Spans spans;
 };
 
-// vkv_prefill_TYPE_rROWS: grid (blocks of ROWS tokens of the longest span, query heads, spans), block 4 · ROWS, shared bytes
-// PrefillSharedBytes. ROWS is 32 for dims up to 128 and 16 beyond.
+// vkv_prefill_TYPE_rROWS: grid (blocks of ROWS tokens of the longest span, query heads, spans), block 4 · ROWS, shared
+// bytes PrefillSharedBytes. ROWS is 32 for dims up to 128 and 16 beyond.
 constexpr int PrefillRows(int dim, int value_dim) { return (dim > value_dim ? dim : value_dim) <= 128 ? 32 : 16; }
 constexpr int PrefillSharedBytes(int dim, int value_dim) {
   const int rows = PrefillRows(dim, value_dim);
   const int widest = dim > value_dim ? dim : value_dim;
-  // Queries [row, dim], a tile of as many keys or values [token, widest], scores [row, token + 1 against bank conflicts].
+  // Queries [row, dim], a tile of as many keys or values [token, widest], scores [row, token + 1 against bank
+  // conflicts].
   return static_cast<int>(sizeof(float)) * (rows * dim + rows * widest + rows * (rows + 1));
 }
 struct PrefillParameters {

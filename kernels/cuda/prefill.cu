@@ -1,8 +1,9 @@
 // Prefill attention: causal, for chunks of new tokens that start at the cached length.
 //
-// Grid (blocks of Rows new tokens, query heads, spans), 4 threads to a row. Keys come through shared memory in tiles of Rows
-// tokens, then the values of the same tokens; each thread scores a quarter of the tile and sums a quarter of the dims. This is
-// the obvious version: float arithmetic, no tensor cores, and query heads that share a KV head each read it.
+// Grid (blocks of Rows new tokens, query heads, spans), 4 threads to a row. Keys come through shared memory in tiles of
+// Rows tokens, then the values of the same tokens; each thread scores a quarter of the tile and sums a quarter of the
+// dims. This is the obvious version: float arithmetic, no tensor cores, and query heads that share a KV head each read
+// it.
 #include "kernels/cuda/device.h"
 
 namespace vkv::kernels::cuda {
@@ -15,9 +16,9 @@ __device__ inline void LoadTile(float* tile, const Tensor& tensor, int slot, int
     const int token = at / tensor.dim;
     const int element = at % tensor.dim;
     // What is not there must not be a NaN that a weight of zero does not take away.
-    tile[at] = token < tokens ? AsFloat(reinterpret_cast<const T*>(
-                                    HeadAt(tensor, slot, from + token, kv_head))[element])
-                              : 0.0f;
+    tile[at] = token < tokens
+                   ? AsFloat(reinterpret_cast<const T*>(HeadAt(tensor, slot, from + token, kv_head))[element])
+                   : 0.0f;
   }
 }
 
@@ -33,9 +34,9 @@ __device__ inline void Prefill(const PrefillParameters& parameters, float* share
   const int widest = dim > value_dim ? dim : value_dim;
   const int head = static_cast<int>(blockIdx.y);
   const int kv_head = head / (command.query_heads / command.keys.heads);
-  float* const queries = shared;                 // [row, dim]
-  float* const tile = queries + Rows * dim;      // [token, dim or value dim]
-  float* const scores = tile + Rows * widest;    // [row, Rows + 1]
+  float* const queries = shared;               // [row, dim]
+  float* const tile = queries + Rows * dim;    // [token, dim or value dim]
+  float* const scores = tile + Rows * widest;  // [row, Rows + 1]
 
   const int row = static_cast<int>(threadIdx.x) / kQuarters;
   const int quarter = static_cast<int>(threadIdx.x) % kQuarters;
@@ -48,7 +49,7 @@ __device__ inline void Prefill(const PrefillParameters& parameters, float* share
   }
   const int sees = span.length + new_token + 1;  // this row
   const int rows = span.tokens - first < Rows ? span.tokens - first : Rows;
-  const int end = span.length + first + rows;    // the last row
+  const int end = span.length + first + rows;  // the last row
 
   float sums[kSums];
   VKV_UNROLL
@@ -108,10 +109,10 @@ __device__ inline void Prefill(const PrefillParameters& parameters, float* share
   }
 }
 
-#define VKV_PREFILL(name, type, rows)                                                              \
-  VKV_KERNEL vkv_prefill_##name##_r##rows(const __grid_constant__ PrefillParameters parameters) {    \
-    VKV_LAUNCH_SHARED(shared);                                                                     \
-    Prefill<type, rows>(parameters, shared);                                                       \
+#define VKV_PREFILL(name, type, rows)                                                             \
+  VKV_KERNEL vkv_prefill_##name##_r##rows(const __grid_constant__ PrefillParameters parameters) { \
+    VKV_LAUNCH_SHARED(shared);                                                                    \
+    Prefill<type, rows>(parameters, shared);                                                      \
   }
 #define VKV_PREFILL_ROWS(name, type) VKV_PREFILL(name, type, 32) VKV_PREFILL(name, type, 16)
 VKV_PREFILL_ROWS(f32, float)

@@ -1,9 +1,11 @@
-// Product: output[row, o] = Σ input[row, i] · weight[o, i], as so many dot products: both operands lie along their inputs.
+// Product: output[row, o] = Σ input[row, i] · weight[o, i], as so many dot products: both operands lie along their
+// inputs.
 //
-// Grid: see dense_parameters.h. A warp has a tile of Rows × Outputs sums in registers. Its lanes take kLaneElements neighbours of
-// the inputs in turn, so that a warp reads whole lines, and their sums are added up at the end. That order is the same for
-// every tile and alignment: a row's result does not depend, not by a bit, on the other rows. One row is bound by memory; many
-// are bound by what the first-level cache delivers: the plain version, without tensor cores.
+// Grid: see dense_parameters.h. A warp has a tile of Rows × Outputs sums in registers. Its lanes take kLaneElements
+// neighbours of the inputs in turn, so that a warp reads whole lines, and their sums are added up at the end. That
+// order is the same for every tile and alignment: a row's result does not depend, not by a bit, on the other rows. One
+// row is bound by memory; many are bound by what the first-level cache delivers: the plain version, without tensor
+// cores.
 #include "kernels/cuda/dense_parameters.h"
 #include "kernels/cuda/device.h"
 
@@ -115,9 +117,9 @@ __device__ inline void Multiply(const MultiplyParameters& parameters) {
   }
 }
 
-#define VKV_MULTIPLY(name, type, rows)                                                                      \
+#define VKV_MULTIPLY(name, type, rows)                                                              \
   VKV_KERNEL vkv_multiply_##name##_r##rows(const __grid_constant__ MultiplyParameters parameters) { \
-    Multiply<type, rows>(parameters);                                                                       \
+    Multiply<type, rows>(parameters);                                                               \
   }
 #define VKV_MULTIPLY_ROWS(name, type) \
   VKV_MULTIPLY(name, type, 1)         \

@@ -1,13 +1,15 @@
-// Rows: what is done to each row of activations by itself: RMSNorm, rotary positions, SwiGLU, embedding; and what cuBLAS needs
-// around its products: biases, 16-bit floats.
+// Rows: what is done to each row of activations by itself: RMSNorm, rotary positions, SwiGLU, embedding; and what
+// cuBLAS needs around its products: biases, 16-bit floats.
 //
-// Grid: a block per row, or per piece of kPieceElements, whose threads take its elements in turn. All bound by launch and memory.
+// Grid: a block per row, or per piece of kPieceElements, whose threads take its elements in turn. All bound by launch
+// and memory.
 #include "kernels/cuda/dense_parameters.h"
 #include "kernels/cuda/device.h"
 
 namespace vkv::kernels::cuda {
 
-// The sum over a block of kRowThreads threads, in all of them, in one order. Once per kernel: the shared memory is not freed.
+// The sum over a block of kRowThreads threads, in all of them, in one order. Once per kernel: the shared memory is not
+// freed.
 __device__ inline float BlockSum(float value) {
   constexpr int kWarps = kRowThreads / 32;
   __shared__ float sums[kWarps];

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "kernels/cuda/launches.h"
-#include "kernels/cuda/simulated_dense.h"
 #include "kernels/cuda/simulated_base.h"
+#include "kernels/cuda/simulated_dense.h"
 #include "kernels/reference.h"
 
 namespace vkv::kernels::cuda {
@@ -37,7 +37,8 @@ void TouchRows(std::vector<Touch>& touches, uint64_t address, Dtype dtype, const
   const int64_t rows = last.first_row + last.tokens - first_row;
   const int64_t bytes = elements * ElementBytes(dtype);
   if (rows > 0) {
-    touches.push_back({address + static_cast<uint64_t>(first_row * bytes), static_cast<uint64_t>(rows * bytes), is_write});
+    touches.push_back(
+        {address + static_cast<uint64_t>(first_row * bytes), static_cast<uint64_t>(rows * bytes), is_write});
   }
 }
 
@@ -81,7 +82,8 @@ class SimulatedAppend final : public SimulatedOverSpans<AppendParameters> {
   std::vector<Touch> Touches(const AppendParameters& parameters) const override {
     const AppendCommand& command = parameters.command;
     std::vector<Touch> touches;
-    for (const auto& [tensor, rows] : {std::pair{&command.keys, command.new_keys}, {&command.values, command.new_values}}) {
+    for (const auto& [tensor, rows] :
+         {std::pair{&command.keys, command.new_keys}, {&command.values, command.new_values}}) {
       for (const Span& span : SpansOf(parameters.spans)) {
         TouchTokens(touches, *tensor, command.cache_dtype, span.slot, span.length, int64_t{span.length} + span.tokens,
                     /*is_write=*/true);
@@ -98,8 +100,8 @@ class SimulatedAppend final : public SimulatedOverSpans<AppendParameters> {
 
 class SimulatedCopy final : public Simulated<CopyParameters> {
   bool IsPossible(const CopyParameters& parameters) const override {
-    return parameters.region_count >= 1 && parameters.region_count <= kRegionsPerLaunch &&
-           parameters.copy_count >= 1 && parameters.copy_count <= kCopiesPerLaunch;
+    return parameters.region_count >= 1 && parameters.region_count <= kRegionsPerLaunch && parameters.copy_count >= 1 &&
+           parameters.copy_count <= kCopiesPerLaunch;
   }
   static std::span<const Region> RegionsOf(const CopyParameters& parameters) {
     return {parameters.regions, static_cast<size_t>(parameters.region_count)};
@@ -110,7 +112,8 @@ class SimulatedCopy final : public Simulated<CopyParameters> {
   bool HasSize(const LaunchArguments& launch, const CopyParameters& parameters) const override {
     int64_t most_bytes = 0;
     for (const Region& region : RegionsOf(parameters)) {
-      for (const TokenCopy& copy : CopiesOf(parameters)) most_bytes = std::max(most_bytes, copy.tokens * region.token_bytes);
+      for (const TokenCopy& copy : CopiesOf(parameters))
+        most_bytes = std::max(most_bytes, copy.tokens * region.token_bytes);
     }
     return IsSize(launch, (most_bytes + kCopyPieceBytes - 1) / kCopyPieceBytes, parameters.region_count,
                   parameters.copy_count, kCopyThreads);
@@ -156,8 +159,10 @@ class SimulatedDecode final : public SimulatedOverSpans<DecodeParameters> {
   }
   std::vector<Touch> Touches(const DecodeParameters& parameters) const override {
     std::vector<Touch> touches = TouchesOfAttention(parameters.command, parameters.spans);
-    if (parameters.splits == 1) TouchOutput(touches, parameters.command, parameters.spans);
-    else touches.push_back(PartialsOf(parameters, /*is_write=*/true));
+    if (parameters.splits == 1)
+      TouchOutput(touches, parameters.command, parameters.spans);
+    else
+      touches.push_back(PartialsOf(parameters, /*is_write=*/true));
     return touches;
   }
   void RunIt(const DecodeParameters& parameters) const override {
@@ -223,7 +228,8 @@ std::shared_ptr<const SimulatedKernel> FindSimulated(const char* name) {
   if (kernel == "vkv_merge") return std::make_shared<SimulatedMerge>();
   for (const std::string type : {"f32", "f16", "bf16"}) {
     for (const int rows : {16, 32}) {
-      if (kernel == "vkv_prefill_" + type + "_r" + std::to_string(rows)) return std::make_shared<SimulatedPrefill>(rows);
+      if (kernel == "vkv_prefill_" + type + "_r" + std::to_string(rows))
+        return std::make_shared<SimulatedPrefill>(rows);
     }
   }
   // The launch is held against the name that the command asks for, so any decode kernel's stand-in is the same.

@@ -1,5 +1,6 @@
-// Simulated: every CUDA kernel's stand-in on the simulated device: does what the kernel does, in the obvious way, on the CPU;
-// says what memory that touches; and holds each launch against launches.h's own rules of grid, block and shared memory.
+// Simulated: every CUDA kernel's stand-in on the simulated device: does what the kernel does, in the obvious way, on
+// the CPU; says what memory that touches; and holds each launch against launches.h's own rules of grid, block and
+// shared memory.
 #ifndef VKV_KERNELS_CUDA_SIMULATED_H_
 #define VKV_KERNELS_CUDA_SIMULATED_H_
 

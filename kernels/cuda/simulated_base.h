@@ -9,13 +9,15 @@
 
 namespace vkv::kernels::cuda {
 
-inline bool IsSize(const mock::LaunchArguments& launch, int64_t x, int64_t y, int64_t z, int threads, int shared_bytes = 0) {
+inline bool IsSize(const mock::LaunchArguments& launch, int64_t x, int64_t y, int64_t z, int threads,
+                   int shared_bytes = 0) {
   return launch.grid[0] == x && launch.grid[1] == y && launch.grid[2] == z &&
          launch.block[0] == static_cast<uint32_t>(threads) && launch.block[1] == 1 && launch.block[2] == 1 &&
          launch.shared_bytes == static_cast<uint32_t>(shared_bytes);
 }
 
-// A kernel whose one parameter is of this type. IsPossible: the counts in it are within bounds, asked before anything else.
+// A kernel whose one parameter is of this type. IsPossible: the counts in it are within bounds, asked before anything
+// else.
 template <typename Parameters>
 class Simulated : public mock::SimulatedKernel {
  public:

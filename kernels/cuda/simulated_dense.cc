@@ -45,8 +45,9 @@ class SimulatedMultiply final : public Simulated<MultiplyParameters> {
   bool HasSize(const LaunchArguments& launch, const MultiplyParameters& parameters) const override {
     const auto& [input, product, is_aligned] = parameters;
     const MultiplyKernel kernel = ChooseMultiply(product.dtype, input.rows);
-    return kernel.name == name_ && IsSize(launch, CeilDiv(input.rows, kernel.rows) * CeilDiv(product.outputs, kernel.outputs),
-                                          1, 1, 32 * kMultiplyWarps);
+    return kernel.name == name_ &&
+           IsSize(launch, CeilDiv(input.rows, kernel.rows) * CeilDiv(product.outputs, kernel.outputs), 1, 1,
+                  32 * kMultiplyWarps);
   }
   std::vector<Touch> Touches(const MultiplyParameters& parameters) const override {
     const auto& [input, product, is_aligned] = parameters;
@@ -104,7 +105,8 @@ class SimulatedGate final : public Simulated<GateParameters> {
   }
   std::vector<Touch> Touches(const GateParameters& parameters) const override {
     const Gating& command = parameters.command;
-    return {ReadOf(command.gate, command.count), ReadOf(command.up, command.count), WriteOf(command.output, command.count)};
+    return {ReadOf(command.gate, command.count), ReadOf(command.up, command.count),
+            WriteOf(command.output, command.count)};
   }
   void RunIt(const GateParameters& parameters) const override { reference::Gate(parameters.command); }
 };
@@ -135,7 +137,8 @@ class SimulatedBias final : public Simulated<BiasParameters> {
     return IsSize(launch, parameters.rows, 1, 1, kRowThreads);
   }
   std::vector<Touch> Touches(const BiasParameters& parameters) const override {
-    return {ReadOf(parameters.bias, parameters.outputs), WriteOf(parameters.output, parameters.rows * parameters.outputs)};
+    return {ReadOf(parameters.bias, parameters.outputs),
+            WriteOf(parameters.output, parameters.rows * parameters.outputs)};
   }
   void RunIt(const BiasParameters& parameters) const override {
     const auto& [bias, output, rows, outputs, adds] = parameters;

@@ -1,4 +1,5 @@
-// The module: one context per Node environment, the classes, and the hook that joins threads before the environment goes.
+// The module: one context per Node environment, the classes, and the hook that joins threads before the environment
+// goes.
 #include <napi.h>
 
 #include "addon/cache_binding.h"
@@ -15,7 +16,8 @@ namespace {
 using vkv::addon::ContextOf;
 using vkv::addon::EnvContext;
 
-// lib/memory/native.ts hands over the function that makes errors: (code, call, result, resultName, what, howMany) => Error.
+// lib/memory/native.ts hands over the function that makes errors: (code, call, result, resultName, what, howMany) =>
+// Error.
 Napi::Value SetMakeError(const Napi::CallbackInfo& info) {
   ContextOf(info.Env()).make_error = Napi::Persistent(info[0].As<Napi::Function>());
   return info.Env().Undefined();

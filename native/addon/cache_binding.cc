@@ -9,17 +9,16 @@ namespace vkv::addon {
 void NativeCache::Define(Napi::Env env, Napi::Object exports) {
   const Napi::Function cache_class = DefineClass(
       env, "NativeCache",
-      {InstanceMethod<&NativeCache::Grow>("grow"), InstanceMethod<&NativeCache::Request>("request"),
-       InstanceMethod<&NativeCache::Cancel>("cancel"), InstanceMethod<&NativeCache::Quiesce>("quiesce"),
-       InstanceMethod<&NativeCache::Shrink>("shrink"),
-       InstanceMethod<&NativeCache::Promise>("promise"), InstanceMethod<&NativeCache::Assign>("assign"),
-       InstanceMethod<&NativeCache::Keep>("keep"), InstanceMethod<&NativeCache::Drop>("drop"),
-       InstanceMethod<&NativeCache::Alias>("alias"), InstanceMethod<&NativeCache::CopyGroup>("copyGroup"),
-       InstanceMethod<&NativeCache::Detach>("detach"), InstanceMethod<&NativeCache::Publish>("publish"),
-       InstanceMethod<&NativeCache::MapperState>("mapperState"),
-       InstanceMethod<&NativeCache::Counters>("counters"), InstanceMethod<&NativeCache::Address>("address"),
-       InstanceMethod<&NativeCache::Window>("window"), InstanceMethod<&NativeCache::Stamp>("stamp"),
-       InstanceMethod<&NativeCache::Check>("check"), InstanceMethod<&NativeCache::Verify>("verify"),
+      {InstanceMethod<&NativeCache::Grow>("grow"),           InstanceMethod<&NativeCache::Request>("request"),
+       InstanceMethod<&NativeCache::Cancel>("cancel"),       InstanceMethod<&NativeCache::Quiesce>("quiesce"),
+       InstanceMethod<&NativeCache::Shrink>("shrink"),       InstanceMethod<&NativeCache::Promise>("promise"),
+       InstanceMethod<&NativeCache::Assign>("assign"),       InstanceMethod<&NativeCache::Keep>("keep"),
+       InstanceMethod<&NativeCache::Drop>("drop"),           InstanceMethod<&NativeCache::Alias>("alias"),
+       InstanceMethod<&NativeCache::CopyGroup>("copyGroup"), InstanceMethod<&NativeCache::Detach>("detach"),
+       InstanceMethod<&NativeCache::Publish>("publish"),     InstanceMethod<&NativeCache::MapperState>("mapperState"),
+       InstanceMethod<&NativeCache::Counters>("counters"),   InstanceMethod<&NativeCache::Address>("address"),
+       InstanceMethod<&NativeCache::Window>("window"),       InstanceMethod<&NativeCache::Stamp>("stamp"),
+       InstanceMethod<&NativeCache::Check>("check"),         InstanceMethod<&NativeCache::Verify>("verify"),
        InstanceMethod<&NativeCache::Close>("close")});
   ContextOf(env).cache_class = Napi::Persistent(cache_class);
   exports.Set("NativeCache", cache_class);
@@ -31,8 +30,8 @@ NativeCache::NativeCache(const Napi::CallbackInfo& info) : Napi::ObjectWrap<Nati
   const std::span<double> token_bytes = ToFloat64Span(options.Get("tokenBytes"));
   const std::span<double> triplets = ToFloat64Span(options.Get("tensors"));
 
-  Layout layout(ToUint64(options.Get("pageBytes")), ToUint64(options.Get("slots")),
-                ToUint64(options.Get("maxTokens")), {token_bytes.begin(), token_bytes.end()});
+  Layout layout(ToUint64(options.Get("pageBytes")), ToUint64(options.Get("slots")), ToUint64(options.Get("maxTokens")),
+                {token_bytes.begin(), token_bytes.end()});
   const bool scrub = options.Get("scrub").ToBoolean();
   if (ThrowIfFailed(env, KvCache::Open(NativePool::Of(info[0]), std::move(layout), scrub, cache_))) return;
 
@@ -128,9 +127,9 @@ Napi::Value NativeCache::Alias(const Napi::CallbackInfo& info) {
 }
 
 Napi::Value NativeCache::CopyGroup(const Napi::CallbackInfo& info) {
-  return Finish(info.Env(), cache_->CopyGroup({ToInt32(info[0]), ToInt32(info[1]), ToInt32(info[2]),
-                                               static_cast<RowId>(ToUint64(info[3])), ToUint64(info[4]),
-                                               ToUint64(info[5])}));
+  return Finish(info.Env(),
+                cache_->CopyGroup({ToInt32(info[0]), ToInt32(info[1]), ToInt32(info[2]),
+                                   static_cast<RowId>(ToUint64(info[3])), ToUint64(info[4]), ToUint64(info[5])}));
 }
 
 Napi::Value NativeCache::Detach(const Napi::CallbackInfo& info) {

@@ -1,8 +1,8 @@
 // NativeCache: a KvCache, its mapper and its test pattern, seen from JavaScript. Converts and forwards.
 //
-// The rows of each slot stand in an Int32Array bound at construction, and whether it is in quarantine in a Uint8Array; only
-// publish(), on the JavaScript thread, writes them.
-// Lists of slots and rows pass as an Int32Array of pairs with a count: one crossing per step, nothing allocated.
+// The rows of each slot stand in an Int32Array bound at construction, and whether it is in quarantine in a Uint8Array;
+// only publish(), on the JavaScript thread, writes them. Lists of slots and rows pass as an Int32Array of pairs with a
+// count: one crossing per step, nothing allocated.
 #ifndef VKV_ADDON_CACHE_BINDING_H_
 #define VKV_ADDON_CACHE_BINDING_H_
 
@@ -21,32 +21,32 @@ class NativeCache : public Napi::ObjectWrap<NativeCache>, private Stoppable {
  public:
   static void Define(Napi::Env env, Napi::Object exports);
 
-  // (pool, {pageBytes, slots, maxTokens, tokenBytes: Float64Array, tensors: Float64Array of triplets, scrub, mapper}, rows,
-  // quarantined)
+  // (pool, {pageBytes, slots, maxTokens, tokenBytes: Float64Array, tensors: Float64Array of triplets, scrub, mapper},
+  // rows, quarantined)
   explicit NativeCache(const Napi::CallbackInfo& info);
   ~NativeCache() override;
 
  private:
-  Napi::Value Grow(const Napi::CallbackInfo& info);           // (pairs, count)
-  Napi::Value Request(const Napi::CallbackInfo& info);        // (pairs, count)
-  Napi::Value Cancel(const Napi::CallbackInfo& info);         // (slot)
+  Napi::Value Grow(const Napi::CallbackInfo& info);     // (pairs, count)
+  Napi::Value Request(const Napi::CallbackInfo& info);  // (pairs, count)
+  Napi::Value Cancel(const Napi::CallbackInfo& info);   // (slot)
   Napi::Value Quiesce(const Napi::CallbackInfo& info);
-  Napi::Value Shrink(const Napi::CallbackInfo& info);         // (slot, rows)
-  Napi::Value Promise(const Napi::CallbackInfo& info);        // (slot, rows)
-  Napi::Value Assign(const Napi::CallbackInfo& info);         // (slot, tenant)
-  Napi::Value Keep(const Napi::CallbackInfo& info);           // ([slot, group, id] * count, count)
-  Napi::Value Drop(const Napi::CallbackInfo& info);           // (ids, count)
-  Napi::Value Alias(const Napi::CallbackInfo& info);          // (slot, ids, from, to)
-  Napi::Value CopyGroup(const Napi::CallbackInfo& info);      // (slot, group, from slot, id, tokens, stream)
-  Napi::Value Detach(const Napi::CallbackInfo& info);         // (slot, group, tokens, stream)
-  Napi::Value Publish(const Napi::CallbackInfo& info);        // () => changed slots
-  Napi::Value MapperState(const Napi::CallbackInfo& info);    // () => {isIdle, lateErrors, starved, lastError}
+  Napi::Value Shrink(const Napi::CallbackInfo& info);       // (slot, rows)
+  Napi::Value Promise(const Napi::CallbackInfo& info);      // (slot, rows)
+  Napi::Value Assign(const Napi::CallbackInfo& info);       // (slot, tenant)
+  Napi::Value Keep(const Napi::CallbackInfo& info);         // ([slot, group, id] * count, count)
+  Napi::Value Drop(const Napi::CallbackInfo& info);         // (ids, count)
+  Napi::Value Alias(const Napi::CallbackInfo& info);        // (slot, ids, from, to)
+  Napi::Value CopyGroup(const Napi::CallbackInfo& info);    // (slot, group, from slot, id, tokens, stream)
+  Napi::Value Detach(const Napi::CallbackInfo& info);       // (slot, group, tokens, stream)
+  Napi::Value Publish(const Napi::CallbackInfo& info);      // () => changed slots
+  Napi::Value MapperState(const Napi::CallbackInfo& info);  // () => {isIdle, lateErrors, starved, lastError}
   Napi::Value Counters(const Napi::CallbackInfo& info);
-  Napi::Value Address(const Napi::CallbackInfo& info);        // (reservation) => BigInt
-  Napi::Value Window(const Napi::CallbackInfo& info);         // (reservation, offset, bytes) => ArrayBuffer
-  Napi::Value Stamp(const Napi::CallbackInfo& info);          // (slot, from, tokens, key)
-  Napi::Value Check(const Napi::CallbackInfo& info);          // (slot, from, tokens, key) => wrong tokens
-  Napi::Value Verify(const Napi::CallbackInfo& info);         // () => pages in use
+  Napi::Value Address(const Napi::CallbackInfo& info);  // (reservation) => BigInt
+  Napi::Value Window(const Napi::CallbackInfo& info);   // (reservation, offset, bytes) => ArrayBuffer
+  Napi::Value Stamp(const Napi::CallbackInfo& info);    // (slot, from, tokens, key)
+  Napi::Value Check(const Napi::CallbackInfo& info);    // (slot, from, tokens, key) => wrong tokens
+  Napi::Value Verify(const Napi::CallbackInfo& info);   // () => pages in use
   Napi::Value Close(const Napi::CallbackInfo& info);
 
   void StopForTeardown() override;

@@ -15,11 +15,11 @@ Napi::Value MakeError(Napi::Env env, const Status& status) {
   if (status.ok()) return env.Undefined();
   EnvContext& context = ContextOf(env);
   if (context.make_error.IsEmpty()) return Napi::Error::New(env, status.call).Value();
-  return context.make_error.Value().Call(
-      {Napi::Number::New(env, static_cast<double>(status.code)), Napi::String::New(env, status.call),
-       Napi::Number::New(env, status.result), Napi::String::New(env, status.result_name),
-       Napi::Number::New(env, static_cast<double>(status.what)),
-       Napi::Number::New(env, static_cast<double>(status.how_many))});
+  return context.make_error.Value().Call({Napi::Number::New(env, static_cast<double>(status.code)),
+                                          Napi::String::New(env, status.call), Napi::Number::New(env, status.result),
+                                          Napi::String::New(env, status.result_name),
+                                          Napi::Number::New(env, static_cast<double>(status.what)),
+                                          Napi::Number::New(env, static_cast<double>(status.how_many))});
 }
 
 bool ThrowIfFailed(Napi::Env env, const Status& status) {

@@ -1,5 +1,6 @@
-// EnvContext: what the addon keeps per Node environment (main thread or worker): the function that makes errors, the classes,
-// the caches whose mapper must be joined before the environment goes, and the threads of the CPU kernels. No globals. Threads: the environment's own.
+// EnvContext: what the addon keeps per Node environment (main thread or worker): the function that makes errors, the
+// classes, the caches whose mapper must be joined before the environment goes, and the threads of the CPU kernels. No
+// globals. Threads: the environment's own.
 #ifndef VKV_ADDON_CONTEXT_H_
 #define VKV_ADDON_CONTEXT_H_
 
@@ -42,14 +43,15 @@ bool ThrowIfFailed(Napi::Env env, const Status& status);
 // The error object itself, or undefined for an ok status.
 Napi::Value MakeError(Napi::Env env, const Status& status);
 
-// Conversions; TypeScript has validated the arguments, so a wrong type here is our own bug and throws a plain TypeError.
+// Conversions; TypeScript has validated the arguments, so a wrong type here is our own bug and throws a plain
+// TypeError.
 uint64_t ToUint64(const Napi::Value& value);  // a Number or a BigInt
 int64_t ToInt64(const Napi::Value& value);
 int32_t ToInt32(const Napi::Value& value);
-std::span<int32_t> ToInt32Span(const Napi::Value& value);    // an Int32Array; empty for anything else
-std::span<double> ToFloat64Span(const Napi::Value& value);   // a Float64Array; empty for anything else
-std::span<uint8_t> ToBytes(const Napi::Value& value);        // a Uint8Array; empty for anything else
-Napi::BigInt FromUint64(Napi::Env env, uint64_t value);      // addresses and handles
+std::span<int32_t> ToInt32Span(const Napi::Value& value);       // an Int32Array; empty for anything else
+std::span<double> ToFloat64Span(const Napi::Value& value);      // a Float64Array; empty for anything else
+std::span<uint8_t> ToBytes(const Napi::Value& value);           // a Uint8Array; empty for anything else
+Napi::BigInt FromUint64(Napi::Env env, uint64_t value);         // addresses and handles
 inline Napi::Number FromCount(Napi::Env env, uint64_t value) {  // counts and sizes
   return Napi::Number::New(env, static_cast<double>(value));
 }

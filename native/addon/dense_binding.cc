@@ -30,8 +30,10 @@ T* ToData(const Napi::Value& value) {
 kernels::CublasChoice ToChoice(const Napi::Object& options) {
   using Kind = kernels::CublasChoice::Kind;
   const std::string given = options.Get("cublas").As<Napi::String>().Utf8Value();
-  return {given == "off" ? Kind::kNone : given == "auto" ? Kind::kUsual : Kind::kPath, given,
-          ToUint64(options.Get("workspaceBytes"))};
+  return {given == "off"    ? Kind::kNone
+          : given == "auto" ? Kind::kUsual
+                            : Kind::kPath,
+          given, ToUint64(options.Get("workspaceBytes"))};
 }
 
 kernels::Dtype ToDtype(const Napi::Value& value) { return static_cast<kernels::Dtype>(ToInt32(value)); }
@@ -39,14 +41,13 @@ kernels::Dtype ToDtype(const Napi::Value& value) { return static_cast<kernels::D
 }  // namespace
 
 void NativeDense::Define(Napi::Env env, Napi::Object exports) {
-  exports.Set("NativeDense",
-              DefineClass(env, "NativeDense",
-                          {InstanceMethod<&NativeDense::Target>("target"),
-                           InstanceMethod<&NativeDense::Multiply>("multiply"),
-                           InstanceMethod<&NativeDense::Normalize>("normalize"),
-                           InstanceMethod<&NativeDense::Rotate>("rotate"), InstanceMethod<&NativeDense::Gate>("gate"),
-                           InstanceMethod<&NativeDense::Gather>("gather"),
-                           InstanceMethod<&NativeDense::Close>("close")}));
+  exports.Set(
+      "NativeDense",
+      DefineClass(env, "NativeDense",
+                  {InstanceMethod<&NativeDense::Target>("target"), InstanceMethod<&NativeDense::Multiply>("multiply"),
+                   InstanceMethod<&NativeDense::Normalize>("normalize"), InstanceMethod<&NativeDense::Rotate>("rotate"),
+                   InstanceMethod<&NativeDense::Gate>("gate"), InstanceMethod<&NativeDense::Gather>("gather"),
+                   InstanceMethod<&NativeDense::Close>("close")}));
 }
 
 NativeDense::NativeDense(const Napi::CallbackInfo& info) : Napi::ObjectWrap<NativeDense>(info) {
@@ -110,8 +111,8 @@ Napi::Value NativeDense::Normalize(const Napi::CallbackInfo& info) {
 }
 
 Napi::Value NativeDense::Rotate(const Napi::CallbackInfo& info) {
-  const kernels::Rotation command = {ToData<float>(info[0]), ToData<const int32_t>(info[4]), ToData<const float>(info[5]),
-                                     ToInt64(info[2]), ToInt64(info[3])};
+  const kernels::Rotation command = {ToData<float>(info[0]), ToData<const int32_t>(info[4]),
+                                     ToData<const float>(info[5]), ToInt64(info[2]), ToInt64(info[3])};
   return Run(info.Env(), [&](kernels::DenseSet& dense) { return dense.Rotate(command, ToInt64(info[1])); });
 }
 

@@ -1,5 +1,5 @@
-// NativeDense: the dense arithmetic of a transformer, seen from JavaScript. Converts and forwards; lib/kernels validates
-// shapes. A buffer is a typed array, used during the call only, or, as a BigInt, an address.
+// NativeDense: the dense arithmetic of a transformer, seen from JavaScript. Converts and forwards; lib/kernels
+// validates shapes. A buffer is a typed array, used during the call only, or, as a BigInt, an address.
 #ifndef VKV_ADDON_DENSE_BINDING_H_
 #define VKV_ADDON_DENSE_BINDING_H_
 
@@ -38,7 +38,7 @@ class NativeDense : public Napi::ObjectWrap<NativeDense> {
   template <typename Call>
   Napi::Value Run(Napi::Env env, Call call);
 
-  std::shared_ptr<Driver> driver_;  // null: the CPU
+  std::shared_ptr<Driver> driver_;            // null: the CPU
   std::unique_ptr<kernels::DenseSet> dense_;  // null once closed
   std::vector<kernels::Product> products_;
 };

@@ -33,24 +33,30 @@ Napi::Value OpenCuda(const Napi::CallbackInfo& info) {
 }  // namespace
 
 void NativeDriver::Define(Napi::Env env, Napi::Object exports) {
-  const Napi::Function driver_class = DefineClass(
-      env, "NativeDriver",
-      {InstanceMethod<&NativeDriver::Info>("info"), InstanceMethod<&NativeDriver::QueryMemory>("queryMemory"),
-       InstanceMethod<&NativeDriver::IsLost>("isLost"), InstanceMethod<&NativeDriver::Close>("close"),
-       InstanceMethod<&NativeDriver::Reserve>("reserve"),
-       InstanceMethod<&NativeDriver::FreeReservation>("freeReservation"),
-       InstanceMethod<&NativeDriver::CreatePage>("createPage"),
-       InstanceMethod<&NativeDriver::ReleasePage>("releasePage"), InstanceMethod<&NativeDriver::Map>("map"),
-       InstanceMethod<&NativeDriver::SetAccess>("setAccess"), InstanceMethod<&NativeDriver::Unmap>("unmap"),
-       InstanceMethod<&NativeDriver::Write>("write"), InstanceMethod<&NativeDriver::Read>("read"),
-       InstanceMethod<&NativeDriver::Copy>("copy"), InstanceMethod<&NativeDriver::Fill>("fill"),
-       InstanceMethod<&NativeDriver::CreateStream>("createStream"),
-       InstanceMethod<&NativeDriver::DestroyStream>("destroyStream"),
-       InstanceMethod<&NativeDriver::SynchronizeStream>("synchronizeStream"),
-       InstanceMethod<&NativeDriver::RecordEvent>("recordEvent"),
-       InstanceMethod<&NativeDriver::QueryEvent>("queryEvent"),
-       InstanceMethod<&NativeDriver::DestroyEvent>("destroyEvent"),
-       InstanceMethod<&NativeDriver::FailCall>("failCall")});
+  const Napi::Function driver_class =
+      DefineClass(env, "NativeDriver",
+                  {InstanceMethod<&NativeDriver::Info>("info"),
+                   InstanceMethod<&NativeDriver::QueryMemory>("queryMemory"),
+                   InstanceMethod<&NativeDriver::IsLost>("isLost"),
+                   InstanceMethod<&NativeDriver::Close>("close"),
+                   InstanceMethod<&NativeDriver::Reserve>("reserve"),
+                   InstanceMethod<&NativeDriver::FreeReservation>("freeReservation"),
+                   InstanceMethod<&NativeDriver::CreatePage>("createPage"),
+                   InstanceMethod<&NativeDriver::ReleasePage>("releasePage"),
+                   InstanceMethod<&NativeDriver::Map>("map"),
+                   InstanceMethod<&NativeDriver::SetAccess>("setAccess"),
+                   InstanceMethod<&NativeDriver::Unmap>("unmap"),
+                   InstanceMethod<&NativeDriver::Write>("write"),
+                   InstanceMethod<&NativeDriver::Read>("read"),
+                   InstanceMethod<&NativeDriver::Copy>("copy"),
+                   InstanceMethod<&NativeDriver::Fill>("fill"),
+                   InstanceMethod<&NativeDriver::CreateStream>("createStream"),
+                   InstanceMethod<&NativeDriver::DestroyStream>("destroyStream"),
+                   InstanceMethod<&NativeDriver::SynchronizeStream>("synchronizeStream"),
+                   InstanceMethod<&NativeDriver::RecordEvent>("recordEvent"),
+                   InstanceMethod<&NativeDriver::QueryEvent>("queryEvent"),
+                   InstanceMethod<&NativeDriver::DestroyEvent>("destroyEvent"),
+                   InstanceMethod<&NativeDriver::FailCall>("failCall")});
   ContextOf(env).driver_class = Napi::Persistent(driver_class);
   exports.Set("openHostDriver", Napi::Function::New<OpenHost>(env, "openHostDriver"));
   exports.Set("openCudaDriver", Napi::Function::New<OpenCuda>(env, "openCudaDriver"));
@@ -133,8 +139,7 @@ Napi::Value NativeDriver::Reserve(const Napi::CallbackInfo& info) {
 }
 
 Napi::Value NativeDriver::FreeReservation(const Napi::CallbackInfo& info) {
-  return Run(info.Env(),
-             [&](Driver& driver) { return driver.FreeReservation(ToUint64(info[0]), ToUint64(info[1])); });
+  return Run(info.Env(), [&](Driver& driver) { return driver.FreeReservation(ToUint64(info[0]), ToUint64(info[1])); });
 }
 
 Napi::Value NativeDriver::CreatePage(const Napi::CallbackInfo& info) {
@@ -148,9 +153,8 @@ Napi::Value NativeDriver::ReleasePage(const Napi::CallbackInfo& info) {
 }
 
 Napi::Value NativeDriver::Map(const Napi::CallbackInfo& info) {
-  return Run(info.Env(), [&](Driver& driver) {
-    return driver.Map(ToUint64(info[0]), ToUint64(info[1]), ToUint64(info[2]));
-  });
+  return Run(info.Env(),
+             [&](Driver& driver) { return driver.Map(ToUint64(info[0]), ToUint64(info[1]), ToUint64(info[2])); });
 }
 
 Napi::Value NativeDriver::SetAccess(const Napi::CallbackInfo& info) {
@@ -163,14 +167,12 @@ Napi::Value NativeDriver::Unmap(const Napi::CallbackInfo& info) {
 
 Napi::Value NativeDriver::Write(const Napi::CallbackInfo& info) {
   const std::span<uint8_t> bytes = ToBytes(info[1]);
-  return Run(info.Env(),
-             [&](Driver& driver) { return driver.Write(ToUint64(info[0]), bytes.data(), bytes.size()); });
+  return Run(info.Env(), [&](Driver& driver) { return driver.Write(ToUint64(info[0]), bytes.data(), bytes.size()); });
 }
 
 Napi::Value NativeDriver::Read(const Napi::CallbackInfo& info) {
   const std::span<uint8_t> bytes = ToBytes(info[0]);
-  return Run(info.Env(),
-             [&](Driver& driver) { return driver.Read(bytes.data(), ToUint64(info[1]), bytes.size()); });
+  return Run(info.Env(), [&](Driver& driver) { return driver.Read(bytes.data(), ToUint64(info[1]), bytes.size()); });
 }
 
 Napi::Value NativeDriver::Copy(const Napi::CallbackInfo& info) {

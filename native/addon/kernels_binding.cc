@@ -121,9 +121,8 @@ Napi::Value NativeKernels::Append(const Napi::CallbackInfo& info) {
   const Layer& layer = layers_[ToUint64(info[0])];
   const kernels::AppendCommand command = {layer.keys,         layer.values, ToAddress(info[3]),
                                           ToAddress(info[4]), cache_dtype_, row_dtype_};
-  return Run(info.Env(), [&](kernels::KernelSet& set) {
-    return set.Append(command, ToEntries<kernels::Span>(info[1], info[2]));
-  });
+  return Run(info.Env(),
+             [&](kernels::KernelSet& set) { return set.Append(command, ToEntries<kernels::Span>(info[1], info[2])); });
 }
 
 Napi::Value NativeKernels::CopyTokens(const Napi::CallbackInfo& info) {
@@ -134,8 +133,8 @@ Napi::Value NativeKernels::CopyTokens(const Napi::CallbackInfo& info) {
 
 kernels::AttentionCommand NativeKernels::AttentionOf(const Napi::CallbackInfo& info) const {
   const Layer& layer = layers_[ToUint64(info[0])];
-  return {layer.keys,   layer.values, ToAddress(info[3]),   ToAddress(info[4]),
-          cache_dtype_, row_dtype_,   layer.query_heads, layer.scale};
+  return {layer.keys,   layer.values, ToAddress(info[3]), ToAddress(info[4]),
+          cache_dtype_, row_dtype_,   layer.query_heads,  layer.scale};
 }
 
 Napi::Value NativeKernels::DecodeAttention(const Napi::CallbackInfo& info) {

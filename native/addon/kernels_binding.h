@@ -1,7 +1,8 @@
-// NativeKernels: the kernels over one cache's tensors, seen from JavaScript. Converts and forwards; lib/kernels validates.
+// NativeKernels: the kernels over one cache's tensors, seen from JavaScript. Converts and forwards; lib/kernels
+// validates.
 //
-// The tensors are bound at construction, so that a call is a layer's number, an Int32Array and two buffers: one crossing,
-// nothing allocated. A buffer is a typed array or, as a BigInt, an address.
+// The tensors are bound at construction, so that a call is a layer's number, an Int32Array and two buffers: one
+// crossing, nothing allocated. A buffer is a typed array or, as a BigInt, an address.
 #ifndef VKV_ADDON_KERNELS_BINDING_H_
 #define VKV_ADDON_KERNELS_BINDING_H_
 

@@ -6,10 +6,11 @@
 namespace vkv::addon {
 
 void NativeMemory::Define(Napi::Env env, Napi::Object exports) {
-  exports.Set("NativeMemory",
-              DefineClass(env, "NativeMemory",
-                          {InstanceMethod<&NativeMemory::Address>("address"), InstanceMethod<&NativeMemory::Write>("write"),
-                           InstanceMethod<&NativeMemory::Read>("read"), InstanceMethod<&NativeMemory::Close>("close")}));
+  exports.Set(
+      "NativeMemory",
+      DefineClass(env, "NativeMemory",
+                  {InstanceMethod<&NativeMemory::Address>("address"), InstanceMethod<&NativeMemory::Write>("write"),
+                   InstanceMethod<&NativeMemory::Read>("read"), InstanceMethod<&NativeMemory::Close>("close")}));
 }
 
 NativeMemory::NativeMemory(const Napi::CallbackInfo& info) : Napi::ObjectWrap<NativeMemory>(info) {

@@ -13,9 +13,7 @@ namespace {
 
 constexpr int kDevice = 0;  // a mock device is the only one of its driver
 
-bool IsString(const Napi::Value& value, const char* text) {
-  return value.As<Napi::String>().Utf8Value() == text;
-}
+bool IsString(const Napi::Value& value, const char* text) { return value.As<Napi::String>().Utf8Value() == text; }
 
 mock::MockOptions ToOptions(const Napi::Object& from) {
   mock::MockOptions to;
@@ -24,8 +22,7 @@ mock::MockOptions ToOptions(const Napi::Object& from) {
   to.address_space_bytes = ToUint64(from.Get("addressSpaceBytes"));
   to.granularity_bytes = ToUint64(from.Get("granularityBytes"));
   to.backing = IsString(from.Get("backing"), "none") ? mock::BackingMode::kNone : mock::BackingMode::kReal;
-  to.streams =
-      IsString(from.Get("streams"), "manual") ? mock::StreamMode::kManual : mock::StreamMode::kImmediate;
+  to.streams = IsString(from.Get("streams"), "manual") ? mock::StreamMode::kManual : mock::StreamMode::kImmediate;
   to.has_garbage = from.Get("hasGarbage").ToBoolean();
   to.has_virtual_memory = from.Get("hasVirtualMemory").ToBoolean();
   to.driver_version = ToInt32(from.Get("driverVersion"));
@@ -63,32 +60,29 @@ Napi::Object CudaResults(Napi::Env env) {
 }  // namespace
 
 void NativeMockDevice::Define(Napi::Env env, Napi::Object exports) {
-  const Napi::Function mock_class =
-      DefineClass(env, "NativeMockDevice",
-                  {InstanceMethod<&NativeMockDevice::OpenDriver>("openDriver"),
-                   InstanceMethod<&NativeMockDevice::Close>("close"),
-                   InstanceMethod<&NativeMockDevice::FailCall>("failCall"),
-                   InstanceMethod<&NativeMockDevice::ClearFailures>("clearFailures"),
-                   InstanceMethod<&NativeMockDevice::SetLatencyNs>("setLatencyNs"),
-                   InstanceMethod<&NativeMockDevice::LoseDevice>("loseDevice"),
-                   InstanceMethod<&NativeMockDevice::QueueWork>("queueWork"),
-                   InstanceMethod<&NativeMockDevice::CompleteStream>("completeStream"),
-                   InstanceMethod<&NativeMockDevice::CompleteAll>("completeAll"),
-                   InstanceMethod<&NativeMockDevice::PendingWork>("pendingWork"),
-                   InstanceMethod<&NativeMockDevice::Journal>("journal"),
-                   InstanceMethod<&NativeMockDevice::ClearJournal>("clearJournal"),
-                   InstanceMethod<&NativeMockDevice::CallCounts>("callCounts"),
-                   InstanceMethod<&NativeMockDevice::ResetCallCounts>("resetCallCounts"),
-                   InstanceMethod<&NativeMockDevice::Leaks>("leaks"),
-                   InstanceMethod<&NativeMockDevice::Misuses>("misuses"),
-                   InstanceMethod<&NativeMockDevice::ClearMisuses>("clearMisuses")});
+  const Napi::Function mock_class = DefineClass(
+      env, "NativeMockDevice",
+      {InstanceMethod<&NativeMockDevice::OpenDriver>("openDriver"), InstanceMethod<&NativeMockDevice::Close>("close"),
+       InstanceMethod<&NativeMockDevice::FailCall>("failCall"),
+       InstanceMethod<&NativeMockDevice::ClearFailures>("clearFailures"),
+       InstanceMethod<&NativeMockDevice::SetLatencyNs>("setLatencyNs"),
+       InstanceMethod<&NativeMockDevice::LoseDevice>("loseDevice"),
+       InstanceMethod<&NativeMockDevice::QueueWork>("queueWork"),
+       InstanceMethod<&NativeMockDevice::CompleteStream>("completeStream"),
+       InstanceMethod<&NativeMockDevice::CompleteAll>("completeAll"),
+       InstanceMethod<&NativeMockDevice::PendingWork>("pendingWork"),
+       InstanceMethod<&NativeMockDevice::Journal>("journal"),
+       InstanceMethod<&NativeMockDevice::ClearJournal>("clearJournal"),
+       InstanceMethod<&NativeMockDevice::CallCounts>("callCounts"),
+       InstanceMethod<&NativeMockDevice::ResetCallCounts>("resetCallCounts"),
+       InstanceMethod<&NativeMockDevice::Leaks>("leaks"), InstanceMethod<&NativeMockDevice::Misuses>("misuses"),
+       InstanceMethod<&NativeMockDevice::ClearMisuses>("clearMisuses")});
   ContextOf(env).mock_class = Napi::Persistent(mock_class);
   exports.Set("NativeMockDevice", mock_class);
   exports.Set("cudaResults", CudaResults(env));
 }
 
-NativeMockDevice::NativeMockDevice(const Napi::CallbackInfo& info)
-    : Napi::ObjectWrap<NativeMockDevice>(info) {
+NativeMockDevice::NativeMockDevice(const Napi::CallbackInfo& info) : Napi::ObjectWrap<NativeMockDevice>(info) {
   ThrowIfFailed(info.Env(), mock::MockDevice::Open(ToOptions(info[0].As<Napi::Object>()), device_));
 }
 

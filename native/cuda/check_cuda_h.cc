@@ -38,8 +38,8 @@ constexpr bool IsSame() {
   } else {
     constexpr bool are_scalars = std::is_scalar_v<Ours> && std::is_scalar_v<Theirs>;
     constexpr bool are_classes = std::is_class_v<Ours> && std::is_class_v<Theirs>;
-    return sizeof(Ours) == sizeof(Theirs) && alignof(Ours) == alignof(Theirs) &&
-           (are_scalars || are_classes) && std::is_pointer_v<Ours> == std::is_pointer_v<Theirs>;
+    return sizeof(Ours) == sizeof(Theirs) && alignof(Ours) == alignof(Theirs) && (are_scalars || are_classes) &&
+           std::is_pointer_v<Ours> == std::is_pointer_v<Theirs>;
   }
 }
 
@@ -87,12 +87,10 @@ VKV_CHECK_VALUE(CU_EVENT_DEFAULT);
 VKV_CHECK_VALUE(CU_EVENT_DISABLE_TIMING);
 #undef VKV_CHECK_VALUE
 
-#define VKV_CHECK_FIELD(type, field) \
-  static_assert(offsetof(type, field) == offsetof(::type, field), #type "." #field)
+#define VKV_CHECK_FIELD(type, field) static_assert(offsetof(type, field) == offsetof(::type, field), #type "." #field)
 static_assert(IsSame<CUdevice, ::CUdevice>() && IsSame<CUdeviceptr, ::CUdeviceptr>());
 static_assert(IsSame<CUmemGenericAllocationHandle, ::CUmemGenericAllocationHandle>());
-static_assert(IsSame<CUmemLocation, ::CUmemLocation>() &&
-              IsSame<CUmemAllocationProp, ::CUmemAllocationProp>());
+static_assert(IsSame<CUmemLocation, ::CUmemLocation>() && IsSame<CUmemAllocationProp, ::CUmemAllocationProp>());
 static_assert(IsSame<CUmemAccessDesc, ::CUmemAccessDesc>());
 VKV_CHECK_FIELD(CUmemLocation, type);
 VKV_CHECK_FIELD(CUmemLocation, id);

@@ -47,7 +47,7 @@ Status Cublas::OpenLibrary(const char* library_path, Stream stream, std::unique_
   void* const library = dlopen(library_path, RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) return Fail(Code::kLibraryUnavailable, "dlopen");
   std::unique_ptr<Cublas> opened(new Cublas());
-#define VKV_FIND(name, parameters)                                                          \
+#define VKV_FIND(name, parameters)                                              \
   opened->name##_ = reinterpret_cast<int(*) parameters>(dlsym(library, #name)); \
   if (opened->name##_ == nullptr) return Fail(Code::kLibraryUnavailable, #name);
   VKV_CUBLAS_ENTRY_POINTS(VKV_FIND)
@@ -67,8 +67,8 @@ Cublas::~Cublas() {
   if (handle_ != nullptr) (void)cublasDestroy_v2_(handle_);
 }
 
-// cuBLAS stores columns one after another, so that our [output, input] is its matrix of `inputs` rows and `outputs` columns, and
-// our [row, output] its one of `outputs` rows and `rows` columns: output = weightᵀ · input.
+// cuBLAS stores columns one after another, so that our [output, input] is its matrix of `inputs` rows and `outputs`
+// columns, and our [row, output] its one of `outputs` rows and `rows` columns: output = weightᵀ · input.
 Status Cublas::Multiply(const CublasProduct& product) {
   const float alpha = 1;
   const float beta = product.adds ? 1 : 0;

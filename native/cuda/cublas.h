@@ -1,9 +1,9 @@
-// Cublas: NVIDIA's matrix products, from the library that is installed beside the CUDA toolkit; opened at run time, typed here by
-// hand, so that the package builds and runs without it.
+// Cublas: NVIDIA's matrix products, from the library that is installed beside the CUDA toolkit; opened at run time,
+// typed here by hand, so that the package builds and runs without it.
 //
-// Owns one handle, bound to one stream of the context that is current when it is opened, and queues there. The library is never
-// closed, because it does not survive being unloaded after use. Threads: one at a time, inside a DriverScope of that context; also
-// for its destruction, before which the stream must have finished.
+// Owns one handle, bound to one stream of the context that is current when it is opened, and queues there. The library
+// is never closed, because it does not survive being unloaded after use. Threads: one at a time, inside a DriverScope
+// of that context; also for its destruction, before which the stream must have finished.
 #ifndef VKV_CUDA_CUBLAS_H_
 #define VKV_CUDA_CUBLAS_H_
 
@@ -15,8 +15,8 @@
 
 namespace vkv::cuda {
 
-// The parts of cuBLAS's interface that are used; numbers and prototypes are those of cublas_api.h since CUDA 11, when the type of
-// `compute` became one of its own.
+// The parts of cuBLAS's interface that are used; numbers and prototypes are those of cublas_api.h since CUDA 11, when
+// the type of `compute` became one of its own.
 using cublasHandle_t = struct cublasContext*;
 enum cublasOperation_t : int { CUBLAS_OP_N = 0, CUBLAS_OP_T = 1 };
 enum cudaDataType_t : int { CUDA_R_32F = 0, CUDA_R_16F = 2, CUDA_R_16BF = 14 };
@@ -36,8 +36,8 @@ enum cublasGemmAlgo_t : int { CUBLAS_GEMM_DEFAULT = -1 };
      const void* beta, void* c, cudaDataType_t type_c, int ldc, cublasComputeType_t compute, cublasGemmAlgo_t algorithm))
 // clang-format on
 
-// output[row, o] = Σ input[row, i] · weight[o, i], + what output held if it `adds`; all row after row. Sums and output are
-// float; input and weight are of one type.
+// output[row, o] = Σ input[row, i] · weight[o, i], + what output held if it `adds`; all row after row. Sums and output
+// are float; input and weight are of one type.
 struct CublasProduct {
   const void* weight = nullptr;  // [output, input]
   const void* input = nullptr;   // [row, input]
@@ -51,9 +51,9 @@ struct CublasProduct {
 
 class Cublas {
  public:
-  // `library_path`: the library to open, or null for the places where it is usually found, newest first, of which the first
-  // is taken that serves this context. Fails with kLibraryUnavailable (call: "dlopen" or the entry point that is missing), or
-  // kDriverCallFailed with cuBLAS's own status; nothing stays then.
+  // `library_path`: the library to open, or null for the places where it is usually found, newest first, of which the
+  // first is taken that serves this context. Fails with kLibraryUnavailable (call: "dlopen" or the entry point that is
+  // missing), or kDriverCallFailed with cuBLAS's own status; nothing stays then.
   static Status Open(const char* library_path, Stream stream, std::unique_ptr<Cublas>& cublas);
   ~Cublas();
   Cublas(const Cublas&) = delete;

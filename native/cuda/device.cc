@@ -49,8 +49,8 @@ Status FindDevice(CudaApi& api, int ordinal, CUdevice& device, DriverInfo& info)
   // A driver that does not know the attribute refuses the question: it has no virtual memory management
   // either.
   int has_virtual_memory = 0;
-  const Status attribute = QueryAttribute(
-      api, device, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, has_virtual_memory);
+  const Status attribute =
+      QueryAttribute(api, device, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, has_virtual_memory);
   if (attribute.code == Code::kDriverLost) return attribute;
   if (!attribute.ok() || has_virtual_memory == 0) {
     Status unsupported = Fail(Code::kDriverUnsupported, "cuDeviceGetAttribute", ordinal);
@@ -80,8 +80,7 @@ Status FindPageSizes(CudaApi& api, DriverInfo& info) {
   size_t minimum_bytes = 0;
   size_t recommended_bytes = 0;
   VKV_CALL(cuMemGetAllocationGranularity, &minimum_bytes, &properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
-  VKV_CALL(cuMemGetAllocationGranularity, &recommended_bytes, &properties,
-           CU_MEM_ALLOC_GRANULARITY_RECOMMENDED);
+  VKV_CALL(cuMemGetAllocationGranularity, &recommended_bytes, &properties, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED);
   info.granularity_bytes = minimum_bytes;
   info.default_page_bytes = recommended_bytes;
   return Ok();

@@ -35,15 +35,13 @@ Subject AboutCopy(uint64_t address, uint64_t bytes) {
 
 }  // namespace
 
-Status DriverCuda::Open(std::shared_ptr<CudaApi> api, int device, const char* kind,
-                        std::unique_ptr<Driver>& driver) {
+Status DriverCuda::Open(std::shared_ptr<CudaApi> api, int device, const char* kind, std::unique_ptr<Driver>& driver) {
   DriverInfo info;
   info.kind = kind;
   CUdevice handle = 0;
   CUcontext context = nullptr;
   VKV_RETURN_IF_ERROR(FindDevice(*api, device, handle, info));
-  Status retained =
-      ToStatus(*api, "cuDevicePrimaryCtxRetain", api->cuDevicePrimaryCtxRetain(&context, handle));
+  Status retained = ToStatus(*api, "cuDevicePrimaryCtxRetain", api->cuDevicePrimaryCtxRetain(&context, handle));
   if (!retained.ok()) {  // e.g. another process holds the device exclusively
     retained.code = Code::kDriverUnavailable;
     retained.what = static_cast<int64_t>(Unavailable::kInitFailed);
@@ -91,12 +89,7 @@ Status DriverCuda::Ready() const {
   if (!is_lost()) return Ok();
   const CUresult result = lost_result_.load(std::memory_order_acquire);
   const char* name = ResultName(result);
-  return {Code::kDriverLost,
-          lost_call_.load(std::memory_order_acquire),
-          result,
-          name != nullptr ? name : "",
-          0,
-          0};
+  return {Code::kDriverLost, lost_call_.load(std::memory_order_acquire), result, name != nullptr ? name : "", 0, 0};
 }
 
 Status DriverCuda::Check(const char* call, CUresult result, const Subject& subject) {
@@ -158,8 +151,7 @@ Status DriverCuda::Reserve(uint64_t bytes, uint64_t page_bytes, uint64_t& addres
   CUdeviceptr reserved = 0;
   VKV_RETURN_IF_ERROR(Check(
       "cuMemAddressReserve",
-      api_->cuMemAddressReserve(&reserved, bytes, LargestPowerOfTwoIn(page_bytes), /*hint=*/0, /*flags=*/0),
-      subject));
+      api_->cuMemAddressReserve(&reserved, bytes, LargestPowerOfTwoIn(page_bytes), /*hint=*/0, /*flags=*/0), subject));
   ledger_.AddReservation(reserved, bytes);
   address = reserved;
   return Ok();
@@ -202,8 +194,7 @@ Status DriverCuda::ReleasePage(PageHandle page, uint64_t page_bytes) {
 
 Status DriverCuda::Map(uint64_t address, uint64_t page_bytes, PageHandle page) {
   VKV_RETURN_IF_ERROR(Ready());
-  VKV_RETURN_IF_ERROR(Check("cuMemMap",
-                            api_->cuMemMap(address, page_bytes, /*offset_bytes=*/0, page, /*flags=*/0),
+  VKV_RETURN_IF_ERROR(Check("cuMemMap", api_->cuMemMap(address, page_bytes, /*offset_bytes=*/0, page, /*flags=*/0),
                             About(address, page_bytes)));
   ledger_.AddMapping(address, page_bytes);
   return Ok();
@@ -244,14 +235,12 @@ Status DriverCuda::Read(void* to, uint64_t from, uint64_t bytes) {
 
 Status DriverCuda::Copy(uint64_t to, uint64_t from, uint64_t bytes, Stream stream) {
   VKV_RETURN_IF_ERROR(Ready());
-  return Check("cuMemcpyDtoDAsync", api_->cuMemcpyDtoDAsync(to, from, bytes, ToStream(stream)),
-               AboutCopy(to, bytes));
+  return Check("cuMemcpyDtoDAsync", api_->cuMemcpyDtoDAsync(to, from, bytes, ToStream(stream)), AboutCopy(to, bytes));
 }
 
 Status DriverCuda::Fill(uint64_t to, uint8_t value, uint64_t bytes, Stream stream) {
   VKV_RETURN_IF_ERROR(Ready());
-  return Check("cuMemsetD8Async", api_->cuMemsetD8Async(to, value, bytes, ToStream(stream)),
-               AboutCopy(to, bytes));
+  return Check("cuMemsetD8Async", api_->cuMemsetD8Async(to, value, bytes, ToStream(stream)), AboutCopy(to, bytes));
 }
 
 Status DriverCuda::CreateStream(Stream& stream) {
@@ -267,8 +256,7 @@ Status DriverCuda::CreateStream(Stream& stream) {
 Status DriverCuda::DestroyStream(Stream stream) {
   VKV_RETURN_IF_ERROR(Ready());
   const bool was_live = ledger_.RemoveStream(stream);
-  const Status status =
-      CheckGivenBack("cuStreamDestroy", api_->cuStreamDestroy(ToStream(stream)), About(stream));
+  const Status status = CheckGivenBack("cuStreamDestroy", api_->cuStreamDestroy(ToStream(stream)), About(stream));
   if (!status.ok() && was_live) ledger_.AddStream(stream);
   return status;
 }
@@ -282,8 +270,7 @@ Status DriverCuda::RecordEvent(Stream stream, Event& event) {
   VKV_RETURN_IF_ERROR(Ready());
   CUevent created = nullptr;
   VKV_RETURN_IF_ERROR(Check("cuEventCreate", api_->cuEventCreate(&created, CU_EVENT_DISABLE_TIMING)));
-  const Status recorded =
-      Check("cuEventRecord", api_->cuEventRecord(created, ToStream(stream)), About(stream));
+  const Status recorded = Check("cuEventRecord", api_->cuEventRecord(created, ToStream(stream)), About(stream));
   if (!recorded.ok()) {
     if (!is_lost()) (void)api_->cuEventDestroy(created);
     return recorded;

@@ -30,8 +30,7 @@ class DriverCuda final : public Driver {
  public:
   // `kind` is for DriverInfo. Fails with kDriverUnavailable (stub library, no device, no such device, cuInit
   // refused), kDriverUnsupported (no virtual memory management), or what a failed call gives.
-  static Status Open(std::shared_ptr<CudaApi> api, int device, const char* kind,
-                     std::unique_ptr<Driver>& driver);
+  static Status Open(std::shared_ptr<CudaApi> api, int device, const char* kind, std::unique_ptr<Driver>& driver);
   // Waits for the device and gives back what is left, after telling the table how much that is
   // (NoteLeftovers).
   ~DriverCuda() override;
@@ -68,8 +67,9 @@ class DriverCuda final : public Driver {
   Status QueryEvent(Event event, bool& is_done) override;
   Status DestroyEvent(Event event) override;
 
-  // Kernels (driver_cuda_kernels.cc), inside a DriverScope too. `image` is PTX, ended by a zero, or a fatbin, and is not
-  // needed afterwards. A kernel lives as long as its module; the caller unloads that. A launch copies its one parameter.
+  // Kernels (driver_cuda_kernels.cc), inside a DriverScope too. `image` is PTX, ended by a zero, or a fatbin, and is
+  // not needed afterwards. A kernel lives as long as its module; the caller unloads that. A launch copies its one
+  // parameter.
   Status LoadModule(const void* image, CUmodule& module);
   Status UnloadModule(CUmodule module);
   Status FindKernel(CUmodule module, const char* name, CUfunction& kernel);

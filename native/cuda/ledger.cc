@@ -73,8 +73,8 @@ bool Ledger::RemoveEvent(Event event) {
 
 Leftovers Ledger::Count() const {
   const std::lock_guard lock(mutex_);
-  return {contents_.reservations.size(), contents_.mappings.size(), contents_.pages.size(),
-          contents_.streams.size(), contents_.events.size()};
+  return {contents_.reservations.size(), contents_.mappings.size(), contents_.pages.size(), contents_.streams.size(),
+          contents_.events.size()};
 }
 
 uint64_t Ledger::page_bytes() const {

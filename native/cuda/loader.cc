@@ -48,10 +48,8 @@ void* OpenLibrary(const char* path) { return dlopen(path, RTLD_NOW | RTLD_LOCAL)
 
 }  // namespace
 
-#define VKV_DEFINE(name, version, symbol, need, parameters, arguments)    \
-  CUresult LoadedCuda::name parameters {                                  \
-    return name##_ == nullptr ? CUDA_ERROR_NOT_FOUND : name##_ arguments; \
-  }
+#define VKV_DEFINE(name, version, symbol, need, parameters, arguments) \
+  CUresult LoadedCuda::name parameters { return name##_ == nullptr ? CUDA_ERROR_NOT_FOUND : name##_ arguments; }
 VKV_CUDA_ENTRY_POINTS(VKV_DEFINE)
 #undef VKV_DEFINE
 

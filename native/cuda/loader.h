@@ -29,8 +29,7 @@ class LoadedCuda final : public CudaApi {
   LoadedCuda() = default;
   Status Resolve(void* library);
 
-#define VKV_POINTER(name, version, symbol, need, parameters, arguments) \
-  CUresult(*name##_) parameters = nullptr;
+#define VKV_POINTER(name, version, symbol, need, parameters, arguments) CUresult(*name##_) parameters = nullptr;
   VKV_CUDA_ENTRY_POINTS(VKV_POINTER)
 #undef VKV_POINTER
 };

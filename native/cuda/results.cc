@@ -5,8 +5,7 @@ namespace vkv::cuda {
 const char* ResultName(CUresult result) {
   switch (result) {
 #define VKV_NAME(name, value) \
-  case name:                  \
-    return #name;
+  case name: return #name;
     VKV_CUDA_RESULTS(VKV_NAME)
 #undef VKV_NAME
   }
@@ -30,10 +29,8 @@ bool IsSticky(CUresult result) {
     case CUDA_ERROR_DEVICE_UNAVAILABLE:
     case CUDA_ERROR_ECC_UNCORRECTABLE:
     case CUDA_ERROR_NVLINK_UNCORRECTABLE:
-    case CUDA_ERROR_ASSERT:
-      return true;
-    default:
-      return false;
+    case CUDA_ERROR_ASSERT: return true;
+    default: return false;
   }
 }
 

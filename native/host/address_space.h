@@ -14,8 +14,7 @@
 namespace vkv::host {
 
 struct AddressRange {
-  AddressRange(uint64_t address, uint64_t bytes, uint64_t guard_bytes, uint64_t page_bytes,
-               uint64_t file_offset)
+  AddressRange(uint64_t address, uint64_t bytes, uint64_t guard_bytes, uint64_t page_bytes, uint64_t file_offset)
       : address(address),
         bytes(bytes),
         guard_bytes(guard_bytes),

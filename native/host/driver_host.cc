@@ -75,14 +75,12 @@ Status DriverHost::QueryMemory(MemoryInfo& memory) {
 }
 
 Status DriverHost::OutOfMappings(uint64_t needed) const {
-  return Fail(Code::kOutOfMappings, "mmap", static_cast<int64_t>(needed),
-              static_cast<int64_t>(info_.mapping_limit));
+  return Fail(Code::kOutOfMappings, "mmap", static_cast<int64_t>(needed), static_cast<int64_t>(info_.mapping_limit));
 }
 
 Status DriverHost::Reserve(uint64_t bytes, uint64_t page_bytes, uint64_t& address) {
   VKV_RETURN_IF_ERROR(CheckProcess());
-  if (bytes == 0 || !IsPageSize(page_bytes) || bytes % page_bytes != 0)
-    return Misuse("Reserve", bytes, page_bytes);
+  if (bytes == 0 || !IsPageSize(page_bytes) || bytes % page_bytes != 0) return Misuse("Reserve", bytes, page_bytes);
   if (bytes > kLargestRangeBytes) return Fail(Code::kOutOfAddressSpace, "mmap", static_cast<int64_t>(bytes));
   std::lock_guard lock(mutex_);
   const uint64_t mappings = space_.mappings() + AddressSpace::kMappingsOfRange;
@@ -125,8 +123,7 @@ Status DriverHost::FreeReservation(uint64_t address, uint64_t bytes) {
   VKV_RETURN_IF_ERROR(CheckProcess());
   std::lock_guard lock(mutex_);
   const AddressRange* const range = space_.Find(address, bytes);
-  if (range == nullptr || range->address != address || range->bytes != bytes ||
-      range->table.mapped_pages() != 0)
+  if (range == nullptr || range->address != address || range->bytes != bytes || range->table.mapped_pages() != 0)
     return Misuse("FreeReservation", address, bytes);
   if (const int error = guard_->Free(calls_, address, bytes + range->guard_bytes))
     return SystemError(Code::kDriverCallFailed, "munmap", error, address, bytes);

@@ -15,8 +15,7 @@ void* At(uint64_t address) { return reinterpret_cast<void*>(address); }
 Status DriverHost::CheckAccess(const char* call, uint64_t address, uint64_t bytes) {
   if (bytes == 0) return Ok();
   const AddressRange* const range = space_.Find(address, bytes);
-  const Status refused =
-      Fail(Code::kCopyOutOfRange, call, static_cast<int64_t>(address), static_cast<int64_t>(bytes));
+  const Status refused = Fail(Code::kCopyOutOfRange, call, static_cast<int64_t>(address), static_cast<int64_t>(bytes));
   if (range == nullptr) return refused;
   const uint64_t first = (address - range->address) / range->page_bytes;
   const uint64_t last = (address - range->address + bytes - 1) / range->page_bytes;

@@ -61,8 +61,7 @@ Status DriverHost::Map(uint64_t address, uint64_t page_bytes, PageHandle handle)
   host::Page* const page = pages_.Find(handle);
   const bool has_page = page != nullptr && page->bytes == page_bytes;
   const bool has_place = space_.FindRun(address, page_bytes, run) && run.pages == 1;
-  if (!has_page || !has_place || run.range->table.At(run.first).is_mapped)
-    return Misuse("Map", address, page_bytes);
+  if (!has_page || !has_place || run.range->table.At(run.first).is_mapped) return Misuse("Map", address, page_bytes);
   const uint64_t mappings = space_.MappingsWith(*run.range, run.first, page->offset);
   if (mappings > info_.mapping_limit && mappings > space_.mappings()) return OutOfMappings(mappings);
   space_.Map(*run.range, run.first, page->offset, host::PageTable::IndexOf(handle));
@@ -76,8 +75,7 @@ Status DriverHost::SetAccess(uint64_t address, uint64_t bytes) {
   std::vector<Piece> pieces;
   {
     std::lock_guard lock(mutex_);
-    if (!space_.FindRun(address, bytes, run) || !IsMappedAndIdle(run))
-      return Misuse("SetAccess", address, bytes);
+    if (!space_.FindRun(address, bytes, run) || !IsMappedAndIdle(run)) return Misuse("SetAccess", address, bytes);
     pieces = PiecesWithoutAccess(run);
     if (pieces.empty()) return Ok();
     SetBusy(run, true);
@@ -101,14 +99,12 @@ Status DriverHost::SetAccess(uint64_t address, uint64_t bytes) {
   SetBusy(run, false);
   for (const Piece& piece : pieces) {
     if (!piece.is_accessible) continue;
-    for (uint64_t page = 0; page < piece.pages; ++page)
-      run.range->table.set_accessible(piece.first + page, true);
+    for (uint64_t page = 0; page < piece.pages; ++page) run.range->table.set_accessible(piece.first + page, true);
   }
   if (error == 0) return Ok();
   // The one thing that a shared mapping over reserved addresses can lack is a mapping: others in this process
   // have them.
-  if (error == ENOMEM)
-    return SystemError(Code::kOutOfMappings, "mmap", error, space_.mappings(), info_.mapping_limit);
+  if (error == ENOMEM) return SystemError(Code::kOutOfMappings, "mmap", error, space_.mappings(), info_.mapping_limit);
   return SystemError(Code::kDriverCallFailed, "mmap", error, address, bytes);
 }
 
@@ -119,8 +115,7 @@ Status DriverHost::Unmap(uint64_t address, uint64_t bytes) {
   {
     std::lock_guard lock(mutex_);
     if (!space_.FindRun(address, bytes, run) || !IsMappedAndIdle(run)) return Misuse("Unmap", address, bytes);
-    for (uint64_t index = run.first; index < run.end(); ++index)
-      has_access |= run.range->table.At(index).is_accessible;
+    for (uint64_t index = run.first; index < run.end(); ++index) has_access |= run.range->table.At(index).is_accessible;
     SetBusy(run, true);
   }
   const int error = has_access ? calls_.Unmap(address, bytes) : 0;

@@ -26,8 +26,7 @@ constinit GuardList guard_list;
 uint64_t StampBytes() { return static_cast<uint64_t>(sysconf(_SC_PAGESIZE)); }
 
 Status Refused(const char* call, int error) {
-  return SystemError(Code::kDriverUnavailable, call, error,
-                     static_cast<uint64_t>(Unavailable::kMemoryRefused));
+  return SystemError(Code::kDriverUnavailable, call, error, static_cast<uint64_t>(Unavailable::kMemoryRefused));
 }
 
 }  // namespace

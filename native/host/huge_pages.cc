@@ -45,8 +45,7 @@ int AddHugePages(int file, uint64_t offset, uint64_t bytes) {
   const ScratchRange scratch(bytes);
   void* const at = scratch.aligned();
   if (at == nullptr) return errno;
-  if (mmap(at, bytes, PROT_READ, MAP_SHARED | MAP_FIXED, file, static_cast<off_t>(offset)) == MAP_FAILED)
-    return errno;
+  if (mmap(at, bytes, PROT_READ, MAP_SHARED | MAP_FIXED, file, static_cast<off_t>(offset)) == MAP_FAILED) return errno;
   return madvise(at, bytes, MADV_COLLAPSE) == 0 ? 0 : errno;
 }
 

@@ -57,8 +57,7 @@ bool HasMemory(std::string_view controllers) {
 }  // namespace
 
 uint64_t MachineMemoryBytes(const std::string& root) {
-  uint64_t bytes =
-      static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  uint64_t bytes = static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
   const std::string top = root + "/sys/fs/cgroup";
   std::ifstream groups(root + "/proc/self/cgroup");
   for (std::string line; std::getline(groups, line);) {

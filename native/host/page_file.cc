@@ -97,8 +97,7 @@ int PageFile::Commit(uint64_t offset, uint64_t bytes) {
 
 void PageFile::AddHugePages(uint64_t offset, uint64_t bytes) {
   if (bytes % kHugePageBytes != 0 || !can_add_huge_pages_.load(std::memory_order_relaxed)) return;
-  if (host::AddHugePages(file_, offset, bytes) == EINVAL)
-    can_add_huge_pages_.store(false, std::memory_order_relaxed);
+  if (host::AddHugePages(file_, offset, bytes) == EINVAL) can_add_huge_pages_.store(false, std::memory_order_relaxed);
 }
 
 Status PageFile::ResidentBytes(uint64_t& bytes) const {

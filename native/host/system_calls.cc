@@ -20,30 +20,18 @@ const char* ErrorName(int error) {
   return name != nullptr ? name : "";
 #else
   switch (error) {
-    case EAGAIN:
-      return "EAGAIN";
-    case EBADF:
-      return "EBADF";
-    case EFBIG:
-      return "EFBIG";
-    case EINTR:
-      return "EINTR";
-    case EINVAL:
-      return "EINVAL";
-    case EMFILE:
-      return "EMFILE";
-    case ENFILE:
-      return "ENFILE";
-    case ENOMEM:
-      return "ENOMEM";
-    case ENOSPC:
-      return "ENOSPC";
-    case ENOSYS:
-      return "ENOSYS";
-    case EPERM:
-      return "EPERM";
-    default:
-      return "";
+    case EAGAIN: return "EAGAIN";
+    case EBADF: return "EBADF";
+    case EFBIG: return "EFBIG";
+    case EINTR: return "EINTR";
+    case EINVAL: return "EINVAL";
+    case EMFILE: return "EMFILE";
+    case ENFILE: return "ENFILE";
+    case ENOMEM: return "ENOMEM";
+    case ENOSPC: return "ENOSPC";
+    case ENOSYS: return "ENOSYS";
+    case EPERM: return "EPERM";
+    default: return "";
   }
 #endif
 }
@@ -125,8 +113,7 @@ int SystemCalls::Reserve(uint64_t bytes, uint64_t& address) {
 int SystemCalls::Map(uint64_t address, uint64_t bytes, int file, uint64_t offset, bool populate) {
   if (const int error = Scripted(SystemCall::kMmapMap)) return error;
   const int flags = MAP_SHARED | MAP_FIXED | (populate ? MAP_POPULATE : 0);
-  const void* const start =
-      mmap(At(address), bytes, PROT_READ | PROT_WRITE, flags, file, static_cast<off_t>(offset));
+  const void* const start = mmap(At(address), bytes, PROT_READ | PROT_WRITE, flags, file, static_cast<off_t>(offset));
   return start == MAP_FAILED ? errno : 0;
 }
 

@@ -16,8 +16,7 @@ auto FindAtOrBelow(Map& map, uint64_t address) {
 
 // Whether both are seen through the same bytes of a page.
 bool Meet(const Extent& one, const Extent& other) {
-  return one.page == other.page && one.offset < other.offset + other.bytes &&
-         other.offset < one.offset + one.bytes;
+  return one.page == other.page && one.offset < other.offset + other.bytes && other.offset < one.offset + one.bytes;
 }
 
 template <typename Predicate>
@@ -71,8 +70,8 @@ Rule AddressBook::CheckWholeMappings(uint64_t address, uint64_t bytes) const {
 }
 
 void AddressBook::SetAccess(uint64_t address, uint64_t bytes, CUmemAccess_flags access) {
-  for (auto mapping = mappings_.lower_bound(address);
-       mapping != mappings_.end() && mapping->first - address < bytes; ++mapping) {
+  for (auto mapping = mappings_.lower_bound(address); mapping != mappings_.end() && mapping->first - address < bytes;
+       ++mapping) {
     mapping->second.access = access;
   }
 }
@@ -102,8 +101,7 @@ const Mapping* AddressBook::Find(uint64_t address) const {
 std::vector<Mapping> AddressBook::MappingsIn(uint64_t address, uint64_t bytes) const {
   std::vector<Mapping> mappings;
   auto mapping = FindAtOrBelow(mappings_, address);
-  if (mapping == mappings_.end() || EndOf(mapping->second) <= address)
-    mapping = mappings_.upper_bound(address);
+  if (mapping == mappings_.end() || EndOf(mapping->second) <= address) mapping = mappings_.upper_bound(address);
   for (; mapping != mappings_.end() && mapping->first < address + bytes; ++mapping) {
     mappings.push_back(mapping->second);
   }

@@ -44,8 +44,7 @@ constexpr Needs NeedsOf(CallKind kind) {
   switch (kind) {
     case CallKind::cuInit:
     case CallKind::cuDriverGetVersion:
-    case CallKind::cuGetErrorName:
-      return Needs::kNothing;
+    case CallKind::cuGetErrorName: return Needs::kNothing;
     case CallKind::cuDeviceGetCount:
     case CallKind::cuDeviceGet:
     case CallKind::cuDeviceGetName:
@@ -56,18 +55,15 @@ constexpr Needs NeedsOf(CallKind kind) {
     case CallKind::cuCtxPushCurrent:
     case CallKind::cuCtxPopCurrent:
     case CallKind::cuCtxGetCurrent:
-    case CallKind::cuThreadExchangeStreamCaptureMode:
-      return Needs::kDriver;
-    default:
-      return Needs::kContext;
+    case CallKind::cuThreadExchangeStreamCaptureMode: return Needs::kDriver;
+    default: return Needs::kContext;
   }
 }
 
 // Calls about the calling thread or the driver alone; they still work when the device is lost.
 constexpr bool SurvivesLoss(CallKind kind) {
-  return NeedsOf(kind) == Needs::kNothing || kind == CallKind::cuCtxPushCurrent ||
-         kind == CallKind::cuCtxPopCurrent || kind == CallKind::cuCtxGetCurrent ||
-         kind == CallKind::cuThreadExchangeStreamCaptureMode;
+  return NeedsOf(kind) == Needs::kNothing || kind == CallKind::cuCtxPushCurrent || kind == CallKind::cuCtxPopCurrent ||
+         kind == CallKind::cuCtxGetCurrent || kind == CallKind::cuThreadExchangeStreamCaptureMode;
 }
 
 // Calls that a real driver makes one after another, whichever threads they come from.

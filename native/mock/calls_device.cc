@@ -67,18 +67,10 @@ CUresult MockDevice::cuDeviceGetAttribute(int* value, CUdevice_attribute attribu
   if (value == nullptr) return call.Break(rules::kOutput);
   if (device != kDevice) return call.Break(rules::kKnownDevice, CUDA_ERROR_INVALID_DEVICE);
   switch (attribute) {
-    case CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING:
-      *value = 1;
-      return call.result();
-    case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT:
-      *value = kMultiprocessors;
-      return call.result();
-    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR:
-      *value = options_.compute_capability / 10;
-      return call.result();
-    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR:
-      *value = options_.compute_capability % 10;
-      return call.result();
+    case CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING: *value = 1; return call.result();
+    case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT: *value = kMultiprocessors; return call.result();
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: *value = options_.compute_capability / 10; return call.result();
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR: *value = options_.compute_capability % 10; return call.result();
     case CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:
       *value = options_.has_virtual_memory ? 1 : 0;
       return call.result();

@@ -1,5 +1,6 @@
-// MockDevice's entry points about kernels. It runs those it was given a simulation of, on the CPU, when their turn on the
-// stream comes; a device without any answers that kernels are not supported, and tests stand in for them with QueueWork.
+// MockDevice's entry points about kernels. It runs those it was given a simulation of, on the CPU, when their turn on
+// the stream comes; a device without any answers that kernels are not supported, and tests stand in for them with
+// QueueWork.
 #include <cstring>
 #include <utility>
 
@@ -80,8 +81,7 @@ CUresult MockDevice::cuLaunchKernel(CUfunction function, unsigned grid_x, unsign
   if (parameters == nullptr || parameters[0] == nullptr || extra != nullptr) {
     return call.Break(rules::kKernelParameters);
   }
-  const LaunchArguments launch = {
-      {grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes, parameters[0]};
+  const LaunchArguments launch = {{grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes, parameters[0]};
   if (!IsPossible(launch) || !kernel->IsLaunchable(launch)) return call.Break(rules::kLaunchSize);
   const auto* bytes = static_cast<const uint8_t*>(parameters[0]);
   Work work = {.kind = WorkKind::kKernel, .touches = kernel->TouchesOf(bytes), .step = call.step()};

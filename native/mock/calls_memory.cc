@@ -22,8 +22,7 @@ bool IsPageOfDevice(const CUmemAllocationProp* prop) {
 }
 
 bool IsAccess(const CUmemAccessDesc& desc) {
-  const bool is_known = desc.flags == CU_MEM_ACCESS_FLAGS_PROT_NONE ||
-                        desc.flags == CU_MEM_ACCESS_FLAGS_PROT_READ ||
+  const bool is_known = desc.flags == CU_MEM_ACCESS_FLAGS_PROT_NONE || desc.flags == CU_MEM_ACCESS_FLAGS_PROT_READ ||
                         desc.flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
   return is_known && IsOnDevice(desc.location);
 }
@@ -57,8 +56,8 @@ CUresult MockDevice::cuMemGetAllocationGranularity(size_t* granularity_bytes, co
   return call.result();
 }
 
-CUresult MockDevice::cuMemAddressReserve(CUdeviceptr* address, size_t bytes, size_t alignment_bytes,
-                                         CUdeviceptr hint, unsigned long long flags) {
+CUresult MockDevice::cuMemAddressReserve(CUdeviceptr* address, size_t bytes, size_t alignment_bytes, CUdeviceptr hint,
+                                         unsigned long long flags) {
   Call call(*this, CallKind::cuMemAddressReserve, {.bytes = bytes});
   if (call.is_refused()) return call.result();
   if (address == nullptr) return call.Break(rules::kOutput);
@@ -84,8 +83,8 @@ CUresult MockDevice::cuMemAddressFree(CUdeviceptr address, size_t bytes) {
   return call.result();
 }
 
-CUresult MockDevice::cuMemCreate(CUmemGenericAllocationHandle* handle, size_t bytes,
-                                 const CUmemAllocationProp* prop, unsigned long long flags) {
+CUresult MockDevice::cuMemCreate(CUmemGenericAllocationHandle* handle, size_t bytes, const CUmemAllocationProp* prop,
+                                 unsigned long long flags) {
   Call call(*this, CallKind::cuMemCreate, {.bytes = bytes});
   if (call.is_refused()) return call.result();
   if (handle == nullptr) return call.Break(rules::kOutput);
@@ -165,8 +164,7 @@ CUresult MockDevice::cuMemSetAccess(CUdeviceptr address, size_t bytes, const CUm
   return call.result();
 }
 
-CUresult MockDevice::cuMemGetAccess(unsigned long long* flags, const CUmemLocation* location,
-                                    CUdeviceptr address) {
+CUresult MockDevice::cuMemGetAccess(unsigned long long* flags, const CUmemLocation* location, CUdeviceptr address) {
   Call call(*this, CallKind::cuMemGetAccess, {.address = address});
   if (call.is_refused()) return call.result();
   if (flags == nullptr) return call.Break(rules::kOutput);

@@ -17,8 +17,7 @@ CUresult MockDevice::cuMemcpyHtoD(CUdeviceptr to, const void* from, size_t bytes
   if (from == nullptr && bytes != 0) return call.Break(rules::kHostPointer);
   if (!addresses_.CanAccess(to, bytes, /*is_write=*/true)) return call.Break(rules::kWritable);
   if (!backing_->has_memory()) return call.Answer(CUDA_ERROR_NOT_SUPPORTED);
-  if (!DoAll(streams_.TakeStream(/*stream=*/0)))
-    return call.Answer(lost_);  // in order with the default stream
+  if (!DoAll(streams_.TakeStream(/*stream=*/0))) return call.Answer(lost_);  // in order with the default stream
   backing_->Copy(to, reinterpret_cast<uint64_t>(from), bytes);
   return call.result();
 }
@@ -91,24 +90,21 @@ CUresult MockDevice::cuStreamCreate(CUstream* stream, unsigned /*flags*/) {
 CUresult MockDevice::cuStreamDestroy(CUstream stream) {
   Call call(*this, CallKind::cuStreamDestroy, {.handle = ToHandle(stream)});
   if (call.is_refused()) return call.result();
-  if (!streams_.DestroyStream(ToHandle(stream)))
-    return call.Break(rules::kLiveStream, CUDA_ERROR_INVALID_HANDLE);
+  if (!streams_.DestroyStream(ToHandle(stream))) return call.Break(rules::kLiveStream, CUDA_ERROR_INVALID_HANDLE);
   return call.result();
 }
 
 CUresult MockDevice::cuStreamSynchronize(CUstream stream) {
   Call call(*this, CallKind::cuStreamSynchronize, {.handle = ToHandle(stream)});
   if (call.is_refused()) return call.result();
-  if (!streams_.IsLiveStream(ToHandle(stream)))
-    return call.Break(rules::kLiveStream, CUDA_ERROR_INVALID_HANDLE);
+  if (!streams_.IsLiveStream(ToHandle(stream))) return call.Break(rules::kLiveStream, CUDA_ERROR_INVALID_HANDLE);
   return DoAll(streams_.TakeStream(ToHandle(stream))) ? call.result() : call.Answer(lost_);
 }
 
 CUresult MockDevice::cuStreamQuery(CUstream stream) {
   Call call(*this, CallKind::cuStreamQuery, {.handle = ToHandle(stream)});
   if (call.is_refused()) return call.result();
-  if (!streams_.IsLiveStream(ToHandle(stream)))
-    return call.Break(rules::kLiveStream, CUDA_ERROR_INVALID_HANDLE);
+  if (!streams_.IsLiveStream(ToHandle(stream))) return call.Break(rules::kLiveStream, CUDA_ERROR_INVALID_HANDLE);
   return streams_.IsIdle(ToHandle(stream)) ? call.result() : call.Answer(CUDA_ERROR_NOT_READY);
 }
 
@@ -125,8 +121,7 @@ CUresult MockDevice::cuEventRecord(CUevent event, CUstream stream) {
   Call call(*this, CallKind::cuEventRecord, {.handle = ToHandle(event), .stream = ToHandle(stream)});
   if (call.is_refused()) return call.result();
   if (!streams_.IsLiveEvent(ToHandle(event))) return call.Break(rules::kLiveEvent, CUDA_ERROR_INVALID_HANDLE);
-  if (!streams_.IsLiveStream(ToHandle(stream)))
-    return call.Break(rules::kLiveStream, CUDA_ERROR_INVALID_HANDLE);
+  if (!streams_.IsLiveStream(ToHandle(stream))) return call.Break(rules::kLiveStream, CUDA_ERROR_INVALID_HANDLE);
   streams_.Record(ToHandle(event), ToHandle(stream));
   return call.result();
 }
@@ -148,8 +143,7 @@ CUresult MockDevice::cuEventSynchronize(CUevent event) {
 CUresult MockDevice::cuEventDestroy(CUevent event) {
   Call call(*this, CallKind::cuEventDestroy, {.handle = ToHandle(event)});
   if (call.is_refused()) return call.result();
-  if (!streams_.DestroyEvent(ToHandle(event)))
-    return call.Break(rules::kLiveEvent, CUDA_ERROR_INVALID_HANDLE);
+  if (!streams_.DestroyEvent(ToHandle(event))) return call.Break(rules::kLiveEvent, CUDA_ERROR_INVALID_HANDLE);
   return call.result();
 }
 

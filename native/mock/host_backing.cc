@@ -47,8 +47,7 @@ HostBacking::~HostBacking() {
 bool HostBacking::Reserve(uint64_t bytes, uint64_t alignment_bytes, uint64_t& address) {
   // The system aligns to its own pages only: take more and give back what is left at both ends.
   const uint64_t slack_bytes = alignment_bytes;
-  void* taken =
-      mmap(nullptr, bytes + slack_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* taken = mmap(nullptr, bytes + slack_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (taken == MAP_FAILED) return false;
   const uint64_t begin = reinterpret_cast<uint64_t>(taken);
   address = (begin + alignment_bytes - 1) / alignment_bytes * alignment_bytes;

@@ -19,8 +19,7 @@ bool Ended(const JournalEntry& entry, const CallArguments& arguments) {
       const uint64_t handle = entry.arguments.handle;
       return handle != 0 && (handle == arguments.handle || handle == arguments.stream);
     }
-    default:
-      return false;
+    default: return false;
   }
 }
 

@@ -35,8 +35,7 @@ struct Misuse {
   CallKind kind = CallKind::cuInit;
   Rule rule = nullptr;
   CallArguments arguments;
-  uint64_t earlier_step =
-      0;  // the call that last unmapped, freed or released the same thing; 0: none in the journal
+  uint64_t earlier_step = 0;  // the call that last unmapped, freed or released the same thing; 0: none in the journal
 };
 
 class Journal {

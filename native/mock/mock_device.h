@@ -2,8 +2,8 @@
 //
 // Strict: a call that breaks a rule (rules.h) changes nothing, answers as CUDA would, and is remembered as a
 // misuse. Scripted: calls fail and take time, streams do their work, and the device is lost, as told.
-// Everything is in the journal. It runs the kernels it was given simulations of; QueueWork stands for any other. Threads: any; one mutex guards
-// all state.
+// Everything is in the journal. It runs the kernels it was given simulations of; QueueWork stands for any other.
+// Threads: any; one mutex guards all state.
 #ifndef VKV_MOCK_MOCK_DEVICE_H_
 #define VKV_MOCK_MOCK_DEVICE_H_
 

@@ -1,5 +1,5 @@
-// The doing of kernels on MockDevice: the ranges they use are checked, then a simulated one does its work. QueueWork stands
-// for a kernel of which only the ranges are known, for tests of what must not happen meanwhile.
+// The doing of kernels on MockDevice: the ranges they use are checked, then a simulated one does its work. QueueWork
+// stands for a kernel of which only the ranges are known, for tests of what must not happen meanwhile.
 #include <utility>
 
 #include "mock/mock_device.h"

@@ -1,5 +1,5 @@
-// ModuleStore: the modules loaded on the simulated device, and the kernels asked for in them. Handles are never used again.
-// Threads: guarded by its owner's lock.
+// ModuleStore: the modules loaded on the simulated device, and the kernels asked for in them. Handles are never used
+// again. Threads: guarded by its owner's lock.
 #ifndef VKV_MOCK_MODULE_STORE_H_
 #define VKV_MOCK_MODULE_STORE_H_
 

@@ -29,7 +29,7 @@ struct MockOptions {
   int32_t driver_version = 13000;
   int32_t compute_capability = 90;
   FindSimulatedKernel find_kernel = nullptr;  // null: a device without kernels
-  uint64_t journal_entries = 4096;  // how many of the latest calls the journal keeps
+  uint64_t journal_entries = 4096;            // how many of the latest calls the journal keeps
 };
 
 }  // namespace vkv::mock

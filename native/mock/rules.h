@@ -22,8 +22,7 @@ inline constexpr char kOffset[] = "the offset into a page must be zero";
 inline constexpr char kOutput[] = "the place for the result must not be null";
 
 inline constexpr char kAlignment[] = "the alignment must be zero or a power of two";
-inline constexpr char kGranularity[] =
-    "address and bytes must be multiples of the granularity, and not empty";
+inline constexpr char kGranularity[] = "address and bytes must be multiples of the granularity, and not empty";
 inline constexpr char kProperties[] = "a page must be pinned memory of this device, with no handle type";
 inline constexpr char kAccess[] = "access must be none, read or read-write, for this device";
 
@@ -41,8 +40,7 @@ inline constexpr char kWholePage[] = "a page must be mapped as a whole";
 inline constexpr char kReadable[] = "every byte that is read must be mapped and readable";
 inline constexpr char kWritable[] = "every byte that is written must be mapped and writable";
 inline constexpr char kHostPointer[] = "the host pointer must not be null";
-inline constexpr char kOverlap[] =
-    "the two ranges of a copy must not share memory, at the same or at another address";
+inline constexpr char kOverlap[] = "the two ranges of a copy must not share memory, at the same or at another address";
 inline constexpr char kAlias[] = "one kernel must not write a page at one address and use it at another";
 inline constexpr char kBusy[] = "memory that queued work uses must not be unmapped";
 inline constexpr char kKernelAccess[] = "a kernel may use only memory that is mapped and accessible";
@@ -51,7 +49,8 @@ inline constexpr char kImage[] = "a module must be PTX or a fatbin";
 inline constexpr char kLiveModule[] = "the module must be loaded";
 inline constexpr char kLiveKernel[] = "the kernel must be one of a loaded module";
 inline constexpr char kKernelParameters[] = "a kernel must get its parameters, and no others";
-inline constexpr char kLaunchSize[] = "grid, block and shared memory must be possible, and what the kernel's parameters need";
+inline constexpr char kLaunchSize[] =
+    "grid, block and shared memory must be possible, and what the kernel's parameters need";
 
 inline constexpr char kLiveStream[] = "the stream must be live";
 inline constexpr char kLiveEvent[] = "the event must be live";

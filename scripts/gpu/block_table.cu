@@ -1,4 +1,5 @@
-// The decode kernels' own source over a block table: another Place, and nothing else. For the comparison in gpu-check only.
+// The decode kernels' own source over a block table: another Place, and nothing else. For the comparison in gpu-check
+// only.
 #include "kernels/cuda/decode_inl.h"
 #include "scripts/gpu/block_table.h"
 
@@ -15,17 +16,19 @@ class PlaceInBlock {
  private:
   __device__ static int BlockOf(const BlockTableParameters& parameters, int slot, int token) {
     const int32_t* const table = reinterpret_cast<const int32_t*>(parameters.table);
-    return LoadPack<int32_t, 1>(reinterpret_cast<uint64_t>(
-        table + static_cast<int64_t>(slot) * parameters.blocks_per_slot + token / kBlockTokens)).element[0];
+    return LoadPack<int32_t, 1>(reinterpret_cast<uint64_t>(table +
+                                                           static_cast<int64_t>(slot) * parameters.blocks_per_slot +
+                                                           token / kBlockTokens))
+        .element[0];
   }
 
   const int block_;
   const int token_;
 };
 
-#define VKV_BLOCK_TABLE(name, type, elements, dim, heads)                                                        \
+#define VKV_BLOCK_TABLE(name, type, elements, dim, heads)                                                          \
   VKV_KERNEL vkv_block_table_##name##_d##dim##_h##heads(const __grid_constant__ BlockTableParameters parameters) { \
-    Decode<PlaceInBlock, type, elements, dim, heads>(parameters);                                                \
+    Decode<PlaceInBlock, type, elements, dim, heads>(parameters);                                                  \
   }
 VKV_BLOCK_TABLE(f16, HalfBits, 8, 128, 1)
 VKV_BLOCK_TABLE(f16, HalfBits, 8, 128, 4)

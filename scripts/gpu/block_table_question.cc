@@ -1,5 +1,5 @@
-// What a block table costs: decode attention over contiguous slots, and over 16-token blocks scattered in a pool as large, by
-// the same kernel. Both are held against each other and against the CPU before they are timed.
+// What a block table costs: decode attention over contiguous slots, and over 16-token blocks scattered in a pool as
+// large, by the same kernel. Both are held against each other and against the CPU before they are timed.
 //
 // Launches take turns over all slots, so that the device's cache serves neither.
 #include <algorithm>
@@ -22,10 +22,10 @@ struct Shape {
   int sequences;
   int tokens;
 };
-const std::vector<Shape> kShapes = {
-    {32, 1, 2048},  {32, 16, 2048},  {32, 64, 2048},  {32, 1, 16'384}, {32, 16, 16'384}, {32, 64, 16'384}, {32, 1, 65'536},
-    {32, 16, 65'536}, {32, 64, 65'536}, {8, 16, 2048}, {8, 16, 16'384}, {8, 64, 16'384},  {64, 16, 2048},   {64, 16, 16'384},
-    {64, 64, 16'384}};
+const std::vector<Shape> kShapes = {{32, 1, 2048},    {32, 16, 2048},   {32, 64, 2048},  {32, 1, 16'384},
+                                    {32, 16, 16'384}, {32, 64, 16'384}, {32, 1, 65'536}, {32, 16, 65'536},
+                                    {32, 64, 65'536}, {8, 16, 2048},    {8, 16, 16'384}, {8, 64, 16'384},
+                                    {64, 16, 2048},   {64, 16, 16'384}, {64, 64, 16'384}};
 const std::vector<Shape> kSmallShapes = {{32, 1, 16}, {32, 3, 320}, {32, 1, 1024}, {8, 2, 320}, {64, 2, 320}};
 constexpr int64_t kSmallTokens = 2048;
 
@@ -51,8 +51,8 @@ float LargestDifference(const float* a, const float* b, size_t count) {
 }
 
 struct Differences {
-  float between = 0;    // with a block table and without
-  float from_cpu = 0;   // of one row and KV head, both ways
+  float between = 0;   // with a block table and without
+  float from_cpu = 0;  // of one row and KV head, both ways
 };
 
 Differences Compare(PagedWorld& world, const Shape& shape, int64_t slots) {
@@ -80,11 +80,12 @@ Differences Compare(PagedWorld& world, const Shape& shape, int64_t slots) {
 double StepUs(PagedWorld& world, Placing placing, const Shape& shape, int64_t slots) {
   const auto run = [&](int64_t launches) {
     return TimeUs([&] {
-      for (int64_t turn = 0; turn < launches; ++turn) {
-        world.Attend(placing, shape.query_heads, shape.tokens, SpansOf(shape, turn, slots, /*is_uneven=*/false));
-      }
-      world.Synchronize();
-    }) / static_cast<double>(launches);
+             for (int64_t turn = 0; turn < launches; ++turn) {
+               world.Attend(placing, shape.query_heads, shape.tokens, SpansOf(shape, turn, slots, /*is_uneven=*/false));
+             }
+             world.Synchronize();
+           }) /
+           static_cast<double>(launches);
   };
   run(1);
   const double first_us = run(3);
@@ -100,8 +101,9 @@ void ContiguousAgainstABlockTable(Gpu& gpu, const char* name) {
   const double copy = world.copy_bytes_per_second();
   Line(name).Text("what", "the device's own copy").Number("GB/s", copy / 1e9);
   for (const Shape& shape : is_small ? kSmallShapes : kShapes) {
-    const std::string what = std::to_string(shape.query_heads) + " over " + std::to_string(PagedWorld::kKvHeads) + " heads, " +
-                             std::to_string(shape.sequences) + " × " + std::to_string(shape.tokens) + " tokens";
+    const std::string what = std::to_string(shape.query_heads) + " over " + std::to_string(PagedWorld::kKvHeads) +
+                             " heads, " + std::to_string(shape.sequences) + " × " + std::to_string(shape.tokens) +
+                             " tokens";
     const int64_t slots = world.tokens() / shape.tokens;
     Line line(name);
     line.Text("what", what);
@@ -110,7 +112,8 @@ void ContiguousAgainstABlockTable(Gpu& gpu, const char* name) {
       continue;
     }
     const Differences differences = Compare(world, shape, slots);
-    line.Text("difference", std::to_string(differences.between)).Text("from the CPU's", std::to_string(differences.from_cpu));
+    line.Text("difference", std::to_string(differences.between))
+        .Text("from the CPU's", std::to_string(differences.from_cpu));
     if (!(std::max(differences.between, differences.from_cpu) <= kAllowed)) {
       line.Bool("matches", false);
       continue;

@@ -97,9 +97,7 @@ CUmemAllocationProp Gpu::PageProperties() const {
   return properties;
 }
 
-CUmemAccessDesc Gpu::Access(CUmemAccess_flags flags) const {
-  return {{CU_MEM_LOCATION_TYPE_DEVICE, device_}, flags};
-}
+CUmemAccessDesc Gpu::Access(CUmemAccess_flags flags) const { return {{CU_MEM_LOCATION_TYPE_DEVICE, device_}, flags}; }
 
 CUdeviceptr Gpu::Reserve(size_t bytes) const {
   CUdeviceptr address = 0;

@@ -94,8 +94,7 @@ class Kernels {
   void Spin(CUstream stream, double ms) const;
   // Reads `bytes` at `address` over and over for `ms`; adds to the 8 bytes at `wrong` whenever eight bytes
   // are not `expected`.
-  void Watch(CUstream stream, CUdeviceptr address, size_t bytes, double ms, uint64_t expected,
-             CUdeviceptr wrong) const;
+  void Watch(CUstream stream, CUdeviceptr address, size_t bytes, double ms, uint64_t expected, CUdeviceptr wrong) const;
   // Waits until the 8 bytes at `flag` are not zero (or `ms` pass: then it writes 0), then copies those at
   // `data` to `out`.
   void Await(CUstream stream, CUdeviceptr flag, CUdeviceptr data, double ms, CUdeviceptr out) const;
@@ -128,8 +127,8 @@ struct NamedQuestion {
   bool needs_context;
   Question ask;
 };
-extern const std::vector<NamedQuestion> kMappingQuestions;  // mapping_questions.cc
-extern const std::vector<NamedQuestion> kRunningQuestions;  // running_questions.cc
+extern const std::vector<NamedQuestion> kMappingQuestions;     // mapping_questions.cc
+extern const std::vector<NamedQuestion> kRunningQuestions;     // running_questions.cc
 extern const std::vector<NamedQuestion> kBlockTableQuestions;  // block_table_question.cc
 
 }  // namespace vkv::probe

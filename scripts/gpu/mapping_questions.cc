@@ -36,8 +36,7 @@ void PartOfAPage(Gpu& gpu, const char* name) {
   line.Result("mapTheSecondHalf", gpu.api().cuMemMap(address + bytes, bytes, bytes, page, 0));
   const CUresult whole = gpu.api().cuMemMap(address + 2 * bytes, 2 * bytes, 0, page, 0);
   line.Result("mapTheWhole", whole);
-  if (whole == CUDA_SUCCESS)
-    line.Result("unmapHalfOfTheWhole", gpu.api().cuMemUnmap(address + 2 * bytes, bytes));
+  if (whole == CUDA_SUCCESS) line.Result("unmapHalfOfTheWhole", gpu.api().cuMemUnmap(address + 2 * bytes, bytes));
 }
 
 // Every way of touching a page that may only be read, on the device.
@@ -131,8 +130,7 @@ void RunLength(Gpu& gpu, const char* name) {
       unmap_once.push_back(TimeUs([&] { Must(gpu.api().cuMemUnmap(address, pages * bytes), "cuMemUnmap"); }));
       map_all();
       access_each.push_back(TimeUs([&] {
-        for (int page = 0; page < pages; ++page)
-          Must(gpu.SetAccess(address + page * bytes, bytes), "cuMemSetAccess");
+        for (int page = 0; page < pages; ++page) Must(gpu.SetAccess(address + page * bytes, bytes), "cuMemSetAccess");
       }));
       unmap_each.push_back(TimeUs([&] {
         for (int page = 0; page < pages; ++page)

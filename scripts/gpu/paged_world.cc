@@ -29,7 +29,9 @@ std::string ReadBeside(const char* name) {
   std::ifstream file(path, std::ios::binary);
   std::string text{std::istreambuf_iterator<char>(file), {}};
   if (text.empty()) {
-    Line("failed").Text("call", "read").Text("result", path.string() + " is not there: scripts/gpu-bundle puts it there");
+    Line("failed")
+        .Text("call", "read")
+        .Text("result", path.string() + " is not there: scripts/gpu-bundle puts it there");
     std::_Exit(1);
   }
   return text;
@@ -113,7 +115,8 @@ void PagedWorld::Scatter() {
   constexpr int64_t kBlockBytes = kBlockTokens * kTokenBytes;
   for (size_t block = 0; block < table.size(); ++block) {
     for (const auto& [pool, tensor] : {std::pair{pool_keys_, keys_}, {pool_values_, values_}}) {
-      Must(gpu_.api().cuMemcpyDtoDAsync(pool + table[block] * kBlockBytes, tensor + block * kBlockBytes, kBlockBytes, stream_),
+      Must(gpu_.api().cuMemcpyDtoDAsync(pool + table[block] * kBlockBytes, tensor + block * kBlockBytes, kBlockBytes,
+                                        stream_),
            "cuMemcpyDtoDAsync");
     }
   }
@@ -162,7 +165,8 @@ Status PagedWorld::Launch(const kernels::cuda::Launch& launch, Placing placing, 
   }
   CUfunction& function = functions_[name];
   if (function == nullptr) {
-    Must(gpu_.api().cuModuleGetFunction(&function, is_variant ? variant_ : package_, name.c_str()), "cuModuleGetFunction");
+    Must(gpu_.api().cuModuleGetFunction(&function, is_variant ? variant_ : package_, name.c_str()),
+         "cuModuleGetFunction");
   }
   Must(gpu_.api().cuLaunchKernel(function, launch.grid.x, launch.grid.y, launch.grid.z, launch.threads, 1, 1,
                                  launch.shared_bytes, stream_, &parameters, nullptr),

@@ -1,8 +1,8 @@
-// PagedWorld: the same K and V twice in device memory, in contiguous slots and in blocks scattered at random over a pool as
-// large, and decode attention over either, by the package's own launches and PTX.
+// PagedWorld: the same K and V twice in device memory, in contiguous slots and in blocks scattered at random over a
+// pool as large, and decode attention over either, by the package's own launches and PTX.
 //
-// Slots of every length are cut from one stretch of tokens, so one table serves all shapes. A thread of its own process; nothing
-// is given back.
+// Slots of every length are cut from one stretch of tokens, so one table serves all shapes. A thread of its own
+// process; nothing is given back.
 #ifndef VKV_SCRIPTS_GPU_PAGED_WORLD_H_
 #define VKV_SCRIPTS_GPU_PAGED_WORLD_H_
 

@@ -17,7 +17,8 @@
 int main(int argc, char** argv) {
   using namespace vkv::probe;
   std::vector<NamedQuestion> questions = kMappingQuestions;
-  for (const auto& more : {kRunningQuestions, kBlockTableQuestions}) questions.insert(questions.end(), more.begin(), more.end());
+  for (const auto& more : {kRunningQuestions, kBlockTableQuestions})
+    questions.insert(questions.end(), more.begin(), more.end());
   if (argc == 2 && std::strcmp(argv[1], "--list") == 0) {
     for (const NamedQuestion& question : questions) std::puts(question.name);
     return 0;

@@ -106,9 +106,7 @@ void GrowthBesideAKernel(Gpu& gpu, const char* name) {
   line.Result("kernelEnded", api.cuStreamSynchronize(stream));
   uint64_t count = 0;
   line.Result("readBack", api.cuMemcpyDtoH(&count, wrong, sizeof count));
-  line.Number("wrongReads", static_cast<double>(count))
-      .Times("growOnePage", grow)
-      .Times("swapTwoPages", remap);
+  line.Number("wrongReads", static_cast<double>(count)).Times("growOnePage", grow).Times("swapTwoPages", remap);
 }
 
 // A page is mapped after a kernel was launched, and the kernel then reads it.
@@ -134,8 +132,7 @@ void SeenByARunningKernel(Gpu& gpu, const char* name) {
   line.Result("writeTheFlag", api.cuMemcpyHtoD(address, &flag, sizeof flag));
   line.Result("kernelEnded", api.cuStreamSynchronize(stream));
   uint64_t seen = 0;
-  line.Result("readBack", api.cuMemcpyDtoH(&seen, address + 8, sizeof seen))
-      .Bool("kernelSawThePage", seen == kValue);
+  line.Result("readBack", api.cuMemcpyDtoH(&seen, address + 8, sizeof seen)).Bool("kernelSawThePage", seen == kValue);
 }
 
 // Threads that map into reservations of their own: pages per second, all together.

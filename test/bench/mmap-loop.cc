@@ -1,5 +1,6 @@
-// The bare system calls of growth, as a C loop would make them: for each row one mmap of a page into every tensor's stripe.
-// Usage: mmap-loop TENSORS ROWS PAGE_BYTES. Prints the nanoseconds of each row. Nothing is touched, as in growth.
+// The bare system calls of growth, as a C loop would make them: for each row one mmap of a page into every tensor's
+// stripe. Usage: mmap-loop TENSORS ROWS PAGE_BYTES. Prints the nanoseconds of each row. Nothing is touched, as in
+// growth.
 #include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>

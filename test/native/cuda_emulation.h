@@ -1,9 +1,10 @@
 // CUDA's threads on a CPU, well enough to run the kernels of this package as they are written: a block's threads are
-// fibers of one thread, switched at __syncthreads and at shuffles, with CUDA's rules: a barrier waits for every thread that
-// has not returned, a shuffle for every lane of the warp. A thread that waits for ever ends the program with a message.
+// fibers of one thread, switched at __syncthreads and at shuffles, with CUDA's rules: a barrier waits for every thread
+// that has not returned, a shuffle for every lane of the warp. A thread that waits for ever ends the program with a
+// message.
 //
-// For tests: it shows that indices, barriers and arithmetic are right, and says nothing of speed. Shared memory is one static
-// object for each __shared__ variable, filled with NaN between blocks only where a launch asks for it.
+// For tests: it shows that indices, barriers and arithmetic are right, and says nothing of speed. Shared memory is one
+// static object for each __shared__ variable, filled with NaN between blocks only where a launch asks for it.
 #ifndef VKV_TEST_NATIVE_CUDA_EMULATION_H_
 #define VKV_TEST_NATIVE_CUDA_EMULATION_H_
 
@@ -75,8 +76,10 @@ inline bool Release() {
   const auto all = [&](size_t begin, size_t end, Wait wait) {
     size_t waiting = 0;
     for (size_t i = begin; i < end; ++i) {
-      if (state.fibers[i].wait == wait) ++waiting;
-      else if (wait == Wait::kWarp || state.fibers[i].wait != Wait::kDone) return;
+      if (state.fibers[i].wait == wait)
+        ++waiting;
+      else if (wait == Wait::kWarp || state.fibers[i].wait != Wait::kDone)
+        return;
     }
     if (waiting == 0) return;
     is_released = true;
@@ -113,7 +116,8 @@ inline void RunBlock() {
   std::exit(1);
 }
 
-// Shows words to the lanes of the warp, and waits until all have. Where theirs are: Shared of a thread, with the same parity.
+// Shows words to the lanes of the warp, and waits until all have. Where theirs are: Shared of a thread, with the same
+// parity.
 inline unsigned Exchange(unsigned first, unsigned second = 0, unsigned third = 0) {
   Fiber& fiber = state.fibers[state.thread];
   const unsigned parity = fiber.exchanges++ % 2;
@@ -144,7 +148,8 @@ void MultiplyTile(float (&sums)[4], unsigned a0, unsigned a1, unsigned b) {
 
 // Runs kernel(parameters) for every block of the grid, one after another.
 template <typename Parameters>
-void Launch(void (*kernel)(Parameters), uint3 grid, unsigned threads, size_t shared_bytes, const Parameters& parameters) {
+void Launch(void (*kernel)(Parameters), uint3 grid, unsigned threads, size_t shared_bytes,
+            const Parameters& parameters) {
   state.grid_dim = grid;
   state.block_dim = {threads, 1, 1};
   state.launch_shared.assign(shared_bytes / sizeof(float), NAN);

@@ -1,6 +1,6 @@
-// Runs the CUDA kernels of the dense arithmetic on emulated threads and compares each with its reference: random shapes, types
-// and alignments; products also with the same rows by themselves, bit by bit. Usage: dense_probe SEED ROUNDS. One line per
-// kernel that ran: its name, runs, and "ok" or what was wrong.
+// Runs the CUDA kernels of the dense arithmetic on emulated threads and compares each with its reference: random
+// shapes, types and alignments; products also with the same rows by themselves, bit by bit. Usage: dense_probe SEED
+// ROUNDS. One line per kernel that ran: its name, runs, and "ok" or what was wrong.
 #include "cuda_emulation.h"
 //
 #include "kernel_probe.h"
@@ -24,24 +24,27 @@ Status Run(const cuda::Launch& launch) {
   last_kernel = name;
   ++outcomes[name].runs;
 #define VKV_TRY(kernel) \
-  if (name == #kernel) return Emulate(kernel, launch), Ok();
-#define VKV_TRY_MULTIPLY(type)                                                    \
-  VKV_TRY(vkv_multiply_##type##_r1) VKV_TRY(vkv_multiply_##type##_r2) \
-  VKV_TRY(vkv_multiply_##type##_r4) VKV_TRY(vkv_multiply_##type##_r8)
-  VKV_TRY_MULTIPLY(f32)
-  VKV_TRY_MULTIPLY(f16)
-  VKV_TRY_MULTIPLY(bf16)
-  VKV_TRY(vkv_normalize)
-  VKV_TRY(vkv_rotate)
-  VKV_TRY(vkv_gate)
-  VKV_TRY(vkv_gather)
-  VKV_TRY(vkv_bias)
-  VKV_TRY(vkv_narrow)
+  if (name == #kernel) return Emulate(kernel, launch), Ok()
+#define VKV_TRY_MULTIPLY(type)       \
+  VKV_TRY(vkv_multiply_##type##_r1); \
+  VKV_TRY(vkv_multiply_##type##_r2); \
+  VKV_TRY(vkv_multiply_##type##_r4); \
+  VKV_TRY(vkv_multiply_##type##_r8)
+  VKV_TRY_MULTIPLY(f32);
+  VKV_TRY_MULTIPLY(f16);
+  VKV_TRY_MULTIPLY(bf16);
+  VKV_TRY(vkv_normalize);
+  VKV_TRY(vkv_rotate);
+  VKV_TRY(vkv_gate);
+  VKV_TRY(vkv_gather);
+  VKV_TRY(vkv_bias);
+  VKV_TRY(vkv_narrow);
   Note("no such kernel");
   return Ok();
 }
 
-// Random elements, which start `shift` elements behind a line of memory, with room behind them that nobody may write to.
+// Random elements, which start `shift` elements behind a line of memory, with room behind them that nobody may write
+// to.
 class Buffer {
  public:
   Buffer(size_t count, Dtype dtype, size_t shift = 0)
@@ -65,7 +68,8 @@ class Buffer {
 void Compare(float* actual, float* expected, size_t count, float allowed, const std::string& about) {
   for (size_t i = 0; i < count; ++i) {
     const float difference = std::fabs(actual[i] - expected[i]);
-    if (!(difference <= allowed)) return Note(about + ", element " + std::to_string(i) + " is off by " + std::to_string(difference));
+    if (!(difference <= allowed))
+      return Note(about + ", element " + std::to_string(i) + " is off by " + std::to_string(difference));
   }
 }
 
@@ -79,7 +83,8 @@ void MultiplyOnce() {
   Buffer weight(outputs * inputs, dtype, Pick({0, 0, 1}));
   Buffer bias(outputs, Dtype::kFloat32);
   Buffer before(rows * outputs, Dtype::kFloat32);
-  Product product = {weight.data(), Next() % 2 == 0 ? bias.floats() : nullptr, nullptr, outputs, dtype, Next() % 2 == 0};
+  Product product = {weight.data(),  Next() % 2 == 0 ? bias.floats() : nullptr, nullptr, outputs, dtype,
+                     Next() % 2 == 0};
   std::vector<float> ours(before.floats(), before.floats() + rows * outputs);
   std::vector<float> theirs = ours;
   product.output = theirs.data();
@@ -95,7 +100,8 @@ void MultiplyOnce() {
   std::vector<float> own(before.floats() + row * outputs, before.floats() + (row + 1) * outputs);
   product.output = own.data();
   (void)cuda::LaunchMultiply({alone.floats(), 1, inputs}, product, Run);
-  if (std::memcmp(own.data(), ours.data() + row * outputs, outputs * sizeof(float)) != 0) Note(about + ": a row alone differs");
+  if (std::memcmp(own.data(), ours.data() + row * outputs, outputs * sizeof(float)) != 0)
+    Note(about + ": a row alone differs");
 }
 
 void NormalizeOnce() {

@@ -1,9 +1,10 @@
-// A library that exports the cuBLAS entry points in use, and multiplies with plain loops, at once, wherever its pointers point:
-// for tests on a simulated device with immediate streams, whose memory is this process's own. scripts/build-fake-libcuda.cjs
-// builds it.
+// A library that exports the cuBLAS entry points in use, and multiplies with plain loops, at once, wherever its
+// pointers point: for tests on a simulated device with immediate streams, whose memory is this process's own.
+// scripts/build-fake-libcuda.cjs builds it.
 //
-// It takes every transposition and leading dimension, checks what cuBLAS checks, and has room for few handles, so that one that
-// is not given back is noticed. What it does wrong is in the environment variable FAKE_LIBCUBLAS, read at every call:
+// It takes every transposition and leading dimension, checks what cuBLAS checks, and has room for few handles, so that
+// one that is not given back is noticed. What it does wrong is in the environment variable FAKE_LIBCUBLAS, read at
+// every call:
 // "<entry point>:<status>".
 #include <algorithm>
 #include <cstdlib>

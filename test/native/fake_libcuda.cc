@@ -59,8 +59,7 @@ CUresult Refusal(const char* name) {
     if (IsFault("no-device")) return CUDA_ERROR_NO_DEVICE;
     if (IsFault("not-ready")) return CUDA_ERROR_SYSTEM_NOT_READY;
   }
-  if (std::strcmp(name, "cuDeviceGetAttribute") == 0 && IsFault("no-attribute"))
-    return CUDA_ERROR_INVALID_VALUE;
+  if (std::strcmp(name, "cuDeviceGetAttribute") == 0 && IsFault("no-attribute")) return CUDA_ERROR_INVALID_VALUE;
   return CUDA_SUCCESS;
 }
 

@@ -31,8 +31,7 @@ void Fact(const char* name, int64_t value) { std::printf("%s %lld\n", name, stat
 // The probe cannot go on without this.
 void Need(const Status& status) {
   if (status.ok()) return;
-  std::fprintf(stderr, "%s failed: code %d, %s\n", status.call, static_cast<int>(status.code),
-               status.result_name);
+  std::fprintf(stderr, "%s failed: code %d, %s\n", status.call, static_cast<int>(status.code), status.result_name);
   std::_Exit(2);
 }
 
@@ -70,8 +69,8 @@ int64_t InChild(Fork fork_call, Body body) {
 
 // 0 when the call was refused because this is a fork.
 int IsNotRefused(const Status& status) {
-  const bool is_forked = status.code == Code::kDriverUnavailable &&
-                         status.what == static_cast<int64_t>(vkv::Unavailable::kForked);
+  const bool is_forked =
+      status.code == Code::kDriverUnavailable && status.what == static_cast<int64_t>(vkv::Unavailable::kForked);
   return is_forked ? 0 : 1;
 }
 
@@ -90,9 +89,8 @@ void ProbeFork() {
          return static_cast<int>(*MapPage(*own));
        }));
   // Without fork() no handler runs; the kernel alone tells the copy that it is one.
-  Fact("copied-child-call",
-       InChild([] { return syscall(SYS_clone, SIGCHLD, nullptr, nullptr, nullptr, nullptr); },
-               [&] { return IsNotRefused(driver->Enter()); }));
+  Fact("copied-child-call", InChild([] { return syscall(SYS_clone, SIGCHLD, nullptr, nullptr, nullptr, nullptr); },
+                                    [&] { return IsNotRefused(driver->Enter()); }));
   Fact("vfork-child", InChild(vfork, [] { return execl("/bin/true", "true", nullptr); }));
   Fact("parent-byte", *byte);
   *byte = 43;
@@ -101,8 +99,8 @@ void ProbeFork() {
 }
 
 void Report(const char* name, const Status& status) {
-  std::printf("%s-code %d\n%s-call %s\n%s-errno %s\n", name, static_cast<int>(status.code), name, status.call,
-              name, status.result_name);
+  std::printf("%s-code %d\n%s-call %s\n%s-errno %s\n", name, static_cast<int>(status.code), name, status.call, name,
+              status.result_name);
 }
 
 // With SIGXFSZ at its default action, which is to end the process.

@@ -1,6 +1,6 @@
-// What the programs have in common that run CUDA kernels on emulated threads and compare them with their references: random
-// numbers from a seed, what became of each kernel, and the report. A program: `PROGRAM SEED ROUNDS` prints one line per kernel
-// that ran: its name, runs, and "ok" or what was wrong. Include it behind cuda_emulation.h; one thread.
+// What the programs have in common that run CUDA kernels on emulated threads and compare them with their references:
+// random numbers from a seed, what became of each kernel, and the report. A program: `PROGRAM SEED ROUNDS` prints one
+// line per kernel that ran: its name, runs, and "ok" or what was wrong. Include it behind cuda_emulation.h; one thread.
 #ifndef VKV_TEST_KERNEL_PROBE_H_
 #define VKV_TEST_KERNEL_PROBE_H_
 

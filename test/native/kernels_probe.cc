@@ -1,5 +1,6 @@
-// Runs the CUDA kernels' own sources on emulated threads and compares each with its reference: random shapes, types, layouts
-// and lengths. Usage: kernels_probe SEED ROUNDS. One line per kernel that ran: its name, runs, and "ok" or what was wrong.
+// Runs the CUDA kernels' own sources on emulated threads and compares each with its reference: random shapes, types,
+// layouts and lengths. Usage: kernels_probe SEED ROUNDS. One line per kernel that ran: its name, runs, and "ok" or what
+// was wrong.
 #include "cuda_emulation.h"
 //
 #include "kernel_probe.h"
@@ -23,18 +24,25 @@ Status Run(const cuda::Launch& launch) {
   last_kernel = name == "vkv_merge" ? last_kernel : name;
   ++outcomes[name].runs;
 #define VKV_TRY(kernel) \
-  if (name == #kernel) return Emulate(kernel, launch), Ok();
-#define VKV_TRY_DECODE(type)                                                                            \
-  VKV_TRY(vkv_decode_##type##_d64_h1) VKV_TRY(vkv_decode_##type##_d64_h4) VKV_TRY(vkv_decode_##type##_d64_h8)    \
-  VKV_TRY(vkv_decode_##type##_d128_h1) VKV_TRY(vkv_decode_##type##_d128_h4) VKV_TRY(vkv_decode_##type##_d128_h8) \
-  VKV_TRY(vkv_decode_##type##_d256_h1) VKV_TRY(vkv_decode_##type##_d256_h4) VKV_TRY(vkv_decode_##type##_any)     \
-  VKV_TRY(vkv_prefill_##type##_r32) VKV_TRY(vkv_prefill_##type##_r16)
-  VKV_TRY(vkv_append)
-  VKV_TRY(vkv_copy)
-  VKV_TRY(vkv_merge)
-  VKV_TRY_DECODE(f32)
-  VKV_TRY_DECODE(f16)
-  VKV_TRY_DECODE(bf16)
+  if (name == #kernel) return Emulate(kernel, launch), Ok()
+#define VKV_TRY_ALL(type)               \
+  VKV_TRY(vkv_decode_##type##_d64_h1);  \
+  VKV_TRY(vkv_decode_##type##_d64_h4);  \
+  VKV_TRY(vkv_decode_##type##_d64_h8);  \
+  VKV_TRY(vkv_decode_##type##_d128_h1); \
+  VKV_TRY(vkv_decode_##type##_d128_h4); \
+  VKV_TRY(vkv_decode_##type##_d128_h8); \
+  VKV_TRY(vkv_decode_##type##_d256_h1); \
+  VKV_TRY(vkv_decode_##type##_d256_h4); \
+  VKV_TRY(vkv_decode_##type##_any);     \
+  VKV_TRY(vkv_prefill_##type##_r32);    \
+  VKV_TRY(vkv_prefill_##type##_r16)
+  VKV_TRY(vkv_append);
+  VKV_TRY(vkv_copy);
+  VKV_TRY(vkv_merge);
+  VKV_TRY_ALL(f32);
+  VKV_TRY_ALL(f16);
+  VKV_TRY_ALL(bf16);
   outcomes[name].problem = "no such kernel";
   return Ok();
 }
@@ -101,7 +109,8 @@ void AttendOnce(bool is_decoding) {
   ours.bytes.resize(output_at + output_count * row_bytes + 256);
   FillFloats(ours, 0, cache_dtype, cache_bytes / element);
   // Queries of any magnitude, also where 16-bit floats have none or are coarse.
-  const float spread = row_dtype == Dtype::kFloat16 ? 1.0f / Pick({1, 1, 1000}) : std::ldexp(1.0f, Pick({0, 0, 40, -40}));
+  const float spread =
+      row_dtype == Dtype::kFloat16 ? 1.0f / Pick({1, 1, 1000}) : std::ldexp(1.0f, Pick({0, 0, 40, -40}));
   FillFloats(ours, queries_at, row_dtype, static_cast<size_t>(rows) * kv_heads * group * dim, spread);
   // Beyond what a slot holds there may be anything.
   for (const Span& span : spans) {
@@ -115,10 +124,18 @@ void AttendOnce(bool is_decoding) {
   World theirs = ours;
   const auto command_of = [&](World& world) {
     AttentionCommand command;
-    command.keys = {world.at(0), static_cast<int64_t>(key_slot), static_cast<int64_t>(key_token),
-                    static_cast<int64_t>(dim * element), kv_heads, dim};
-    command.values = {world.at(values_at), static_cast<int64_t>(value_slot), static_cast<int64_t>(value_token),
-                      static_cast<int64_t>(value_dim * element), kv_heads, value_dim};
+    command.keys = {world.at(0),
+                    static_cast<int64_t>(key_slot),
+                    static_cast<int64_t>(key_token),
+                    static_cast<int64_t>(dim * element),
+                    kv_heads,
+                    dim};
+    command.values = {world.at(values_at),
+                      static_cast<int64_t>(value_slot),
+                      static_cast<int64_t>(value_token),
+                      static_cast<int64_t>(value_dim * element),
+                      kv_heads,
+                      value_dim};
     command.queries = world.at(queries_at);
     command.output = world.at(output_at);
     command.cache_dtype = cache_dtype;
@@ -137,7 +154,8 @@ void AttendOnce(bool is_decoding) {
   reference::Attention(command_of(theirs), spans);
   const float allowed = row_dtype == Dtype::kFloat32 ? 4e-6f : row_dtype == Dtype::kFloat16 ? 1e-3f : 8e-3f;
   for (size_t i = 0; i < output_count; ++i) {
-    const float difference = std::fabs(FloatAt(ours, output_at, row_dtype, i) - FloatAt(theirs, output_at, row_dtype, i));
+    const float difference =
+        std::fabs(FloatAt(ours, output_at, row_dtype, i) - FloatAt(theirs, output_at, row_dtype, i));
     if (difference <= allowed) continue;
     Note("dim " + std::to_string(dim) + ", group " + std::to_string(group) + ", output " + std::to_string(i) +
          " is off by " + std::to_string(difference));
@@ -145,7 +163,8 @@ void AttendOnce(bool is_decoding) {
   }
 }
 
-// gpu-check's decode kernels: blocks of a pool, found through a table, against the reference over the same tokens in slots.
+// gpu-check's decode kernels: blocks of a pool, found through a table, against the reference over the same tokens in
+// slots.
 void AttendThroughATable() {
   constexpr int kDim = 128;
   constexpr int kSlots = 3;
@@ -204,9 +223,12 @@ void AttendThroughATable() {
     parameters.blocks_per_slot = kBlocksPerSlot;
     cuda::Launch with_table = launch;
     with_table.parameters = &parameters;
-    if (name.ends_with("_h1")) Emulate(cuda::vkv_block_table_f16_d128_h1, with_table);
-    else if (name.ends_with("_h4")) Emulate(cuda::vkv_block_table_f16_d128_h4, with_table);
-    else Emulate(cuda::vkv_block_table_f16_d128_h8, with_table);
+    if (name.ends_with("_h1"))
+      Emulate(cuda::vkv_block_table_f16_d128_h1, with_table);
+    else if (name.ends_with("_h4"))
+      Emulate(cuda::vkv_block_table_f16_d128_h4, with_table);
+    else
+      Emulate(cuda::vkv_block_table_f16_d128_h8, with_table);
     return Ok();
   };
   (void)cuda::LaunchDecode(command_of(pool, block_bytes, outputs[0]), spans, /*multiprocessors=*/16, place, run);

@@ -280,8 +280,7 @@ const Breach kBreaches[] = {
 void Report(const char* title, MockDevice& device, CUresult result, const LeakReport& before) {
   const std::vector<Misuse> misuses = device.Misuses();
   const char* rule = misuses.empty() ? "" : misuses.back().rule;
-  std::printf("%s|%d|%zu|%d|%s\n", title, result, misuses.size(), IsSame(before, device.Leaks()) ? 0 : 1,
-              rule);
+  std::printf("%s|%d|%zu|%d|%s\n", title, result, misuses.size(), IsSame(before, device.Leaks()) ? 0 : 1, rule);
 }
 
 // The one that needs a device nobody has started.

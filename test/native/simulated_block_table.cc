@@ -63,9 +63,8 @@ class SimulatedBlockTable final : public mock::SimulatedKernel {
         values.slot_bytes < kBlockTokens * values.token_bytes) {
       return false;
     }
-    return std::all_of(parameters.spans.entries, parameters.spans.entries + parameters.spans.count, [&](const Span& span) {
-      return span.length < parameters.blocks_per_slot * kBlockTokens;
-    });
+    return std::all_of(parameters.spans.entries, parameters.spans.entries + parameters.spans.count,
+                       [&](const Span& span) { return span.length < parameters.blocks_per_slot * kBlockTokens; });
   }
   // Of the pools everything: which blocks are read is in the table, which earlier work may still write.
   std::vector<Touch> TouchesOf(const void* parameter) const override {
@@ -74,7 +73,8 @@ class SimulatedBlockTable final : public mock::SimulatedKernel {
     std::vector<Touch> touches = {
         {parameters.table, SlotsOf(parameters) * parameters.blocks_per_slot * sizeof(int32_t), /*is_write=*/false}};
     for (const Tensor& pool : {command.keys, command.values}) {
-      touches.push_back({pool.address, static_cast<uint64_t>(parameters.pool_blocks * pool.slot_bytes), /*is_write=*/false});
+      touches.push_back(
+          {pool.address, static_cast<uint64_t>(parameters.pool_blocks * pool.slot_bytes), /*is_write=*/false});
     }
     const Span& last = parameters.spans.entries[parameters.spans.count - 1];
     const int64_t rows = last.first_row + last.tokens;
@@ -82,7 +82,8 @@ class SimulatedBlockTable final : public mock::SimulatedKernel {
     const int64_t element = ElementBytes(command.row_dtype);
     touches.push_back({command.queries, static_cast<uint64_t>(heads * command.keys.dim * element), /*is_write=*/false});
     if (parameters.splits == 1) {
-      touches.push_back({command.output, static_cast<uint64_t>(heads * command.values.dim * element), /*is_write=*/true});
+      touches.push_back(
+          {command.output, static_cast<uint64_t>(heads * command.values.dim * element), /*is_write=*/true});
     } else {
       const int64_t floats =
           parameters.spans.count * command.query_heads * parameters.splits * (kPartialHeader + command.values.dim);
