@@ -106,12 +106,11 @@ Status KvCache::UnmapHeld(int32_t slot_index, int32_t rows) {
       status = Ok();
     }
   }
-  const bool is_gone = status.ok() || !stranded.empty();
-  Strand(std::move(stranded));
-  if (!is_gone) return status;
+  if (!status.ok() && stranded.empty()) return status;  // all is as before
 
-  pool_->Give(run.pages);
   std::lock_guard lock(mutex_);
+  Strand(std::move(stranded));
+  pool_->Give(run.pages);
   Slot& slot = slots_[slot_index];
   pool_->Unpromise(PromisedPages(slot, slot.rows, slot.promised_rows));
   slot.promised_rows = 0;

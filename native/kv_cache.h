@@ -134,8 +134,9 @@ class KvCache {
   Status GrowHeld(std::span<RowRun> runs, bool is_background);
   Status TakePages(std::span<RowRun> runs, uint64_t promised);
   void GiveBack(std::span<const RowRun> runs, uint64_t promised, std::vector<StrandedRun> stranded);
-  void Strand(std::vector<StrandedRun> stranded);
+  void Strand(std::vector<StrandedRun> stranded);  // pre: locked
   Status Scrub(const RowRun& run, Tenant tenant);
+  Status WaitFor(Stream stream, const Status& status);
   Status UnmapHeld(int32_t slot, int32_t rows);
   Status UnmapStranded();
   Status CopyTokens(int32_t to_slot, int32_t from_slot, int32_t group, uint64_t tokens, Stream stream);

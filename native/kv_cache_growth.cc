@@ -135,19 +135,16 @@ Status KvCache::TakePages(std::span<RowRun> runs, uint64_t promised) {
 }
 
 void KvCache::GiveBack(std::span<const RowRun> runs, uint64_t promised, std::vector<StrandedRun> stranded) {
+  std::lock_guard lock(mutex_);
   Strand(std::move(stranded));
   pool_->Repromise(promised);  // first, so that nobody takes these pages in between
   for (const RowRun& run : runs) pool_->Give(run.pages);
 }
 
-// Keeps aside what the driver left mapped. One reference of each page stays with the stranded run.
+// Pre: locked. Keeps aside what the driver left mapped. One reference of each page stays with the stranded run.
 void KvCache::Strand(std::vector<StrandedRun> stranded) {
-  std::lock_guard lock(mutex_);
   for (StrandedRun& run : stranded) {
-    for (PageId page : run.pages) {
-      pool_->Share(std::span(&page, 1));
-      pool_->Quarantine(page);
-    }
+    for (const PageId page : run.pages) pool_->Quarantine(page);
     if (run.slot != kScratchSlot) {
       Slot& slot = slots_[run.slot];
       if (!slot.is_quarantined) ++counters_.quarantined_slots;
@@ -163,20 +160,32 @@ Status KvCache::Scrub(const RowRun& run, Tenant tenant) {
   const size_t width = layout().reservations();
   Driver& driver = pool_->driver();
   uint64_t scrubbed = 0;
+  Status status;
   for (size_t k = 0; k < run.pages.size(); ++k) {
     if (run.pages[k] == kNoPage) continue;
     const Tenant previous = pool_->tenant(run.pages[k]);
     if (previous == kCleanTenant || previous == tenant) continue;
-    if (pool_->references(run.pages[k]) > 1) return Fail(Code::kInternal, "Scrub", run.slot, run.pages[k]);
+    if (pool_->references(run.pages[k]) > 1) status = Fail(Code::kInternal, "Scrub", run.slot, run.pages[k]);
+    if (!status.ok()) break;
     const uint64_t address = ranges_.RowAddress(run.slot, run.from + static_cast<int32_t>(k / width), k % width);
-    VKV_RETURN_IF_ERROR(driver.Fill(address, 0, layout().page_bytes(), 0));
+    status = driver.Fill(address, 0, layout().page_bytes(), 0);
+    if (!status.ok()) break;
     ++scrubbed;
   }
-  if (scrubbed > 0) VKV_RETURN_IF_ERROR(driver.SynchronizeStream(0));
+  if (scrubbed > 0) status = WaitFor(0, status);
+  if (!status.ok()) return status;
   pool_->set_tenant(run.pages, tenant);
   std::lock_guard lock(mutex_);
   counters_.scrubbed_pages += scrubbed;
   return Ok();
+}
+
+// Waits for what is queued on `stream`; returns `status`, or what the wait said. After a failure it waits as well, and
+// is not put off by one refusal: what was queued before may be unmapped next, and the device would not survive that.
+Status KvCache::WaitFor(Stream stream, const Status& status) {
+  const Status waited = pool_->driver().SynchronizeStream(stream);
+  if (!waited.ok()) (void)pool_->driver().SynchronizeStream(stream);
+  return status.ok() ? waited : status;
 }
 
 }  // namespace vkv

@@ -52,6 +52,7 @@ Status KvCache::Alias(int32_t slot_index, int32_t from_group, std::span<const in
     }
     if (!status.ok()) {
       if (status.code == Code::kDriverLost) stranded.clear();
+      std::lock_guard lock(mutex_);
       Strand(std::move(stranded));
       pool_->Give(run.pages);
     }
@@ -96,15 +97,17 @@ Status KvCache::CopyTokens(int32_t to_slot, int32_t from_slot, int32_t group, ui
   const int32_t to_row = to_slot == kScratchSlot ? 0 : row;
   const int32_t from_row = from_slot == kScratchSlot ? 0 : row;
   uint64_t copied = 0;
+  Status status;
   for (size_t i = 0; i < layout().reservations(); ++i) {
     const uint64_t start = layout().PagesAfter(row, i) * layout().page_bytes();
     const uint64_t end = tokens * layout().token_bytes(i);
     if (end <= start) continue;
-    VKV_RETURN_IF_ERROR(driver.Copy(ranges_.RowAddress(to_slot, to_row, i), ranges_.RowAddress(from_slot, from_row, i),
-                                    end - start, stream));
+    status = driver.Copy(ranges_.RowAddress(to_slot, to_row, i), ranges_.RowAddress(from_slot, from_row, i),
+                         end - start, stream);
+    if (!status.ok()) break;
     copied += end - start;
   }
-  VKV_RETURN_IF_ERROR(driver.SynchronizeStream(stream));
+  VKV_RETURN_IF_ERROR(WaitFor(stream, status));
   std::lock_guard lock(mutex_);
   counters_.copied_bytes += copied;
   return Ok();
@@ -112,14 +115,19 @@ Status KvCache::CopyTokens(int32_t to_slot, int32_t from_slot, int32_t group, ui
 
 // Unmaps what was left in the scratch slot.
 Status KvCache::ClearScratch() {
-  std::lock_guard lock(mutex_);
-  for (size_t k = stranded_.size(); k-- > 0;) {
-    if (stranded_[k].slot != kScratchSlot) continue;
-    VKV_RETURN_IF_ERROR(ranges_.UnmapStranded(stranded_[k]));
-    for (const PageId page : stranded_[k].pages) pool_->Restore(page);
-    stranded_.erase(stranded_.begin() + static_cast<ptrdiff_t>(k));
+  for (;;) {
+    StrandedRun run;
+    {
+      std::lock_guard lock(mutex_);
+      const auto found = std::ranges::find(stranded_, kScratchSlot, &StrandedRun::slot);
+      if (found == stranded_.end()) return Ok();
+      run = *found;
+    }
+    VKV_RETURN_IF_ERROR(ranges_.UnmapStranded(run));
+    std::lock_guard lock(mutex_);
+    stranded_.erase(std::ranges::find(stranded_, kScratchSlot, &StrandedRun::slot));
+    for (const PageId page : run.pages) pool_->Restore(page);
   }
-  return Ok();
 }
 
 // Calls `work` while the run is mapped in the scratch slot. What the driver then refuses to unmap waits there for the
@@ -137,6 +145,7 @@ Status KvCache::InScratch(const RowRun& run, Work work) {
     ranges_.Unwind(run, layout().reservations(), stranded);
   }
   if (status.code == Code::kDriverLost) stranded.clear();
+  std::lock_guard lock(mutex_);
   Strand(std::move(stranded));
   return status;
 }
@@ -208,11 +217,13 @@ Status KvCache::Swap(const RowRun& shared, const RowRun& fresh, bool& is_swapped
   }
   ranges_.Unwind(behind, layout().reservations(), stranded);
   if (status.code == Code::kDriverLost) stranded.clear();
+  std::lock_guard lock(mutex_);
   Strand(std::move(stranded));
   pool_->Give(shared.pages);  // the slot's references
   pool_->Give(behind.pages);
-  std::lock_guard lock(mutex_);
   Slot& slot = slots_[shared.slot];
+  pool_->Unpromise(PromisedPages(slot, slot.rows, slot.promised_rows));
+  slot.promised_rows = 0;
   if (!slot.is_quarantined) ++counters_.quarantined_slots;
   slot.is_quarantined = true;
   counters_.mapped_rows -= slot.rows - shared.from;

@@ -2,7 +2,6 @@
 
 #include <errno.h>
 #include <signal.h>
-#include <string.h>
 
 namespace vkv {
 namespace {
@@ -40,7 +39,7 @@ Status Mapper::Start() {
         return nullptr;
       },
       this);
-  if (error != 0) return {Code::kDriverCallFailed, "pthread_create", error, strerrorname_np(error), 0, 0};
+  if (error != 0) return {Code::kDriverCallFailed, "pthread_create", error, error == EAGAIN ? "EAGAIN" : "", 0, 0};
   is_started_ = true;
   return Ok();
 }

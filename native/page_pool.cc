@@ -96,7 +96,8 @@ Status PagePool::Take(uint64_t promised, std::span<const uint64_t> near, std::sp
   if (status.ok()) return Ok();
 
   // Undo: pages just created go back to the driver (or, if it refuses even that, to the free list), reused ones to the
-  // list.
+  // list. The promise comes first, so that nobody takes its pages in between.
+  Repromise(promised);
   {
     DriverScope scope(*driver_);
     for (uint64_t k = reused; k < taken; ++k) {
@@ -119,7 +120,6 @@ Status PagePool::Take(uint64_t promised, std::span<const uint64_t> near, std::sp
     pages_[pages[k]].references = 0;
     free_.push_back(pages[k]);
   }
-  promised_ += promised;
   if (status.code == Code::kOutOfDeviceMemory) {
     status.what = static_cast<int64_t>(page_bytes_);
     status.how_many = static_cast<int64_t>(created_);
@@ -136,7 +136,7 @@ PageId PagePool::AddLocked(PageHandle handle) {
     id = unused_ids_.back();
     unused_ids_.pop_back();
   }
-  pages_[id] = {handle, 1, driver_->info().has_zeroed_pages ? kCleanTenant : kUnknownTenant, false};
+  pages_[id] = {handle, 1, driver_->info().has_zeroed_pages ? kCleanTenant : kUnknownTenant, 0};
   return id;
 }
 
@@ -153,7 +153,7 @@ uint32_t PagePool::references(PageId page) const {
 
 bool PagePool::is_quarantined(PageId page) const {
   std::lock_guard lock(mutex_);
-  return pages_[page].is_quarantined;
+  return pages_[page].quarantines > 0;
 }
 
 void PagePool::Give(std::span<const PageId> pages) {
@@ -166,8 +166,8 @@ void PagePool::Give(std::span<const PageId> pages) {
 
 void PagePool::Quarantine(PageId page) {
   std::lock_guard lock(mutex_);
-  pages_[page].is_quarantined = true;
-  ++quarantined_;
+  ++pages_[page].references;
+  if (pages_[page].quarantines++ == 0) ++quarantined_;
 }
 
 void PagePool::Handles(std::span<const PageId> pages, std::span<PageHandle> handles) const {
@@ -189,8 +189,7 @@ void PagePool::set_tenant(std::span<const PageId> pages, Tenant tenant) {
 void PagePool::Restore(PageId page) {
   {
     std::lock_guard lock(mutex_);
-    pages_[page].is_quarantined = false;
-    --quarantined_;
+    if (--pages_[page].quarantines == 0) --quarantined_;
   }
   Give(std::span(&page, 1));
 }

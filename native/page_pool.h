@@ -66,7 +66,8 @@ class PagePool {
   bool is_quarantined(PageId page) const;
   // Drops one reference each; a page without any is free.
   void Give(std::span<const PageId> pages);
-  // Takes a page in use out of service: it stays where it is until Restore gives it back.
+  // Takes a page in use out of service with one more reference: it stays where it is until Restore has ended that, as
+  // often as it was put there.
   void Quarantine(PageId page);
   void Restore(PageId page);
   // Driver handles of pages in use, in the same order.
@@ -88,7 +89,7 @@ class PagePool {
     PageHandle handle = 0;
     uint32_t references = 0;
     Tenant tenant = kUnknownTenant;
-    bool is_quarantined = false;
+    uint32_t quarantines = 0;  // places it is stranded at
   };
 
   PagePool(std::shared_ptr<Driver> driver, uint64_t page_bytes, uint64_t budget_pages)

@@ -238,6 +238,38 @@ cacheTest('a promise to a slot in quarantine ends with its release', { rows: 6 }
   t.throws(() => bench.sequenceOf(rowTokens), { code: 'KV_OUT_OF_PAGES' });
 });
 
+cacheTest('a promise to a slot whose row is lost ends with its release, and nobody else\'s with it', {}, (t, bench) => {
+  const { cache, mock } = bench;
+  const sequence = cache.acquire({ promptTokens: 5 * rowTokens });
+  bench.compute(sequence, rowTokens + 1);
+  const other = cache.acquire({ promptTokens: 4 * rowTokens });
+  t.is(bench.pool().promisedPages, 12 + 16);
+  sequence.fork();
+  mock.failCall('cuMemMap', { nth: 5, times: always }); // behind the copy: neither the copy nor what was there can be mapped
+  t.throws(() => bench.prepare(sequence, 1), { code: 'KV_DRIVER_CALL_FAILED' });
+  bench.forgiveAll();
+  t.is(cache.metrics.quarantinedSlots, 1);
+  sequence.release();
+  t.is(bench.pool().promisedPages, 16, 'what the other was promised');
+  bench.compute(other, 4 * rowTokens);
+  t.is(bench.pool().promisedPages, 0);
+});
+
+cacheTest('pages that are stuck in two slots are counted once', {}, (t, bench) => {
+  const { cache, mock } = bench;
+  const sequence = bench.sequenceOf(2 * rowTokens);
+  const sequences = [sequence, sequence.fork()];
+  for (const shared of sequences) {
+    mock.failCall('cuMemUnmap', { nth: 2, times: always }); // the first tensor is unmapped already, and stays so
+    failFrom(bench, 'cuMemMap');
+    shared.release();
+    bench.forgiveAll();
+    assertConserved(bench);
+    t.like(bench.pool(), { createdPages: 8, quarantinedPages: 6 });
+  }
+  t.is(cache.metrics.quarantinedSlots, 2);
+});
+
 cacheTest('of a batch only the slot that could not be undone suffers', {}, (t, bench: CacheBench) => {
   const { cache } = bench;
   const [first, second] = [keptSequence(bench, 1), keptSequence(bench, 1)];

@@ -78,12 +78,16 @@ export class SharedRows {
     return this.#mappers[id]!;
   }
 
-  /** A slot that maps the group, or -1. Looks at one slot after the other: for copies, which cost more. */
+  /**
+   * A slot that maps the group, or -1; none in quarantine, which may have lost it. Looks at one slot after the other: for copies,
+   * which cost more.
+   */
   slotOf(id: number): number {
     if (this.#mappers[id] === 0) return -1;
+    const { count, isQuarantined } = this.#parts.table;
     const group = this.#group[id]!;
-    for (let slot = 0; slot < this.#parts.table.count; slot += 1) {
-      if (this.#named[slot]! > group && this.#ids[slot]![group] === id) return slot;
+    for (let slot = 0; slot < count; slot += 1) {
+      if (isQuarantined[slot] === 0 && this.#named[slot]! > group && this.#ids[slot]![group] === id) return slot;
     }
     return -1;
   }
