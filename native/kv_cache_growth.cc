@@ -165,7 +165,7 @@ Status KvCache::Scrub(const RowRun& run, Tenant tenant) {
     if (run.pages[k] == kNoPage) continue;
     const Tenant previous = pool_->tenant(run.pages[k]);
     if (previous == kCleanTenant || previous == tenant) continue;
-    if (pool_->references(run.pages[k]) > 1) status = Fail(Code::kInternal, "Scrub", run.slot, run.pages[k]);
+    if (pool_->is_shared(run.pages[k])) status = Fail(Code::kInternal, "Scrub", run.slot, run.pages[k]);
     if (!status.ok()) break;
     const uint64_t address = ranges_.RowAddress(run.slot, run.from + static_cast<int32_t>(k / width), k % width);
     status = driver.Fill(address, 0, layout().page_bytes(), 0);

@@ -156,6 +156,11 @@ bool PagePool::is_quarantined(PageId page) const {
   return pages_[page].quarantines > 0;
 }
 
+bool PagePool::is_shared(PageId page) const {
+  std::lock_guard lock(mutex_);
+  return pages_[page].references - pages_[page].quarantines > 1;
+}
+
 void PagePool::Give(std::span<const PageId> pages) {
   std::lock_guard lock(mutex_);
   for (PageId page : pages) {

@@ -64,6 +64,8 @@ class PagePool {
   void Share(std::span<const PageId> pages);
   uint32_t references(PageId page) const;
   bool is_quarantined(PageId page) const;
+  // Whether it has more references than one, places it is stranded at not counted: nobody reads those.
+  bool is_shared(PageId page) const;
   // Drops one reference each; a page without any is free.
   void Give(std::span<const PageId> pages);
   // Takes a page in use out of service with one more reference: it stays where it is until Restore has ended that, as

@@ -255,6 +255,20 @@ cacheTest('a promise to a slot whose row is lost ends with its release, and nobo
   t.is(bench.pool().promisedPages, 0);
 });
 
+cacheTest('a page that is stuck where it was copied can be scrubbed for another tenant', {
+  scrub: 'between-tenants', prefixCache: 'off', slots: 2,
+}, (t, bench) => {
+  const { cache, mock } = bench;
+  const sequence = bench.sequenceOf(10, 'a');
+  const fork = sequence.fork();
+  mock.failCall('cuMemUnmap'); // of the copy, before it is mapped in its slot
+  bench.compute(fork, 1);
+  t.is(bench.pool().quarantinedPages, 1);
+  for (const used of [sequence, fork]) used.release();
+  for (const other of [bench.sequenceOf(5, 'b'), bench.sequenceOf(5, 'b')]) other.release();
+  t.is(cache.metrics.quarantinedSlots, 0);
+});
+
 cacheTest('pages that are stuck in two slots are counted once', {}, (t, bench) => {
   const { cache, mock } = bench;
   const sequence = bench.sequenceOf(2 * rowTokens);
