@@ -22,9 +22,9 @@ namespace vkv {
 using PageId = uint32_t;
 inline constexpr PageId kNoPage = UINT32_MAX;
 
-using Tenant = uint32_t;
+using Tenant = uint64_t;
 inline constexpr Tenant kCleanTenant = 0;             // the page holds zeros
-inline constexpr Tenant kUnknownTenant = UINT32_MAX;  // the page holds what some other process left
+inline constexpr Tenant kUnknownTenant = UINT64_MAX;  // the page holds what some other process left
 
 struct PoolCounts {
   uint64_t budget = 0;

@@ -6,7 +6,7 @@ import { formatAddress, formatBytes, formatCount, formatNumber } from '../format
 import type { Recovery } from './classes.js';
 import type { ErrorCode, ErrorDetails } from './details.js';
 import {
-  apiVersion, callResult, capitalize, describe, joined, nextPowerOfTwo, ownerNouns, placesTried, statusText, unavailable,
+  aftermath, apiVersion, callResult, capitalize, describe, joined, nextPowerOfTwo, ownerNouns, placesTried, statusText, unavailable,
   whoCannotGrow,
 } from './phrases.js';
 
@@ -79,8 +79,10 @@ export const catalogue: { readonly [C in ErrorCode]: CatalogueEntry<C> } = {
   KV_SLOT_BUSY: {
     class: 'KvStateError',
     recovery: 'fix',
-    template: ({ slot, operation, holder }) =>
-      `Cannot ${operation} slot ${slot}: ${holder} still uses it. Await \`cache.settled()\` first.`,
+    template: ({ slot, operation, holder }) => holder === 'the quarantine'
+      ? `Cannot ${operation} slot ${slot}: the driver refused to undo a failed change there, and it is out of service until the ` +
+        'cache closes. Release its sequence, and compute it again in another slot.'
+      : `Cannot ${operation} slot ${slot}: ${holder} still uses it. Commit or discard that batch first.`,
   },
   KV_BATCH_STATE: {
     class: 'KvStateError',
@@ -88,6 +90,13 @@ export const catalogue: { readonly [C in ErrorCode]: CatalogueEntry<C> } = {
     template: ({ operation, problem }) =>
       `Cannot ${operation} this batch: it ${problem}. Use a batch in the order \`add\`, \`prepare\`, then \`commit\` or ` +
       '`discard`.',
+  },
+  KV_POLICY_REENTRY: {
+    class: 'KvStateError',
+    recovery: 'fix',
+    template: ({ operation, policy }) =>
+      `Cannot ${operation} while the policy \`${policy}\` decides. Decide by what the policy is given, and do this after the call ` +
+      'that asked it.',
   },
   KV_PREFIX_IN_USE: {
     class: 'KvStateError',
@@ -233,7 +242,7 @@ export const catalogue: { readonly [C in ErrorCode]: CatalogueEntry<C> } = {
       const range = joined(bytes ? formatBytes(bytes) : '', address ? `at ${formatAddress(address)}` : '');
       const where = (slot === undefined ? '' : ` for slot ${slot}`) + (range && ` (${range})`);
       const result = call.statusName || call.status ? `: ${statusText(call)}` : '';
-      return `\`${call.call}\` failed${where}${result}. What it was part of was undone. Retry once; if it repeats, run ` +
+      return `\`${call.call}\` failed${where}${result}. ${aftermath(call.call)} Retry once; if it repeats, run ` +
         'with the mock driver to check the call order.';
     },
   },

@@ -55,14 +55,20 @@ export interface ErrorDetails {
   KV_SLOT_BUSY: {
     readonly slot: number;
     readonly operation: string;
-    /** Starts the sentence "… still uses it": `the mapper`, `a prepared batch`. */
-    readonly holder: string;
+    /** A batch that computes on it; or the quarantine, where a slot is kept in which the driver refused to undo a failed change. */
+    readonly holder: 'a prepared batch' | 'another prepared batch' | 'the quarantine';
   };
   KV_BATCH_STATE: {
     /** `commit`, `prepare`. */
     readonly operation: string;
     /** Ends the sentence "it …": `was not prepared`. */
     readonly problem: string;
+  };
+  KV_POLICY_REENTRY: {
+    /** Ends the sentence "Cannot …". */
+    readonly operation: string;
+    /** The option that the policy was given as. */
+    readonly policy: string;
   };
   KV_PREFIX_IN_USE: { readonly sequences: number };
   KV_DRIVER_IN_USE: { readonly owner: 'Driver' | 'PagePool'; readonly users: number };

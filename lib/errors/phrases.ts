@@ -40,6 +40,15 @@ export function statusText({ status, statusName }: DriverCall): string {
   return statusName === '' ? formatNumber(status) : `${statusName} (${status})`;
 }
 
+/** What has become of the work that a refused call was part of. */
+export function aftermath(call: string): string {
+  if (/^(cuLaunchKernel|cublas)/.test(call)) {
+    return 'What was launched before it may still run, and its results do not count: discard the batch, and compute its tokens again.';
+  }
+  if (/^cuMemcpy(HtoD|DtoH)/.test(call)) return 'Some of the bytes may have been copied.';
+  return 'What it was part of was undone, or its slot is out of service until the cache closes (`counts().quarantinedSlots`).';
+}
+
 export function apiVersion(version: number): string {
   return version === 0 ? 'unknown' : `${Math.floor(version / 1000)}.${Math.floor((version % 1000) / 10)}`;
 }

@@ -62,6 +62,14 @@ const tokens: Field<Int32Array> = (value, place) => {
   return copy;
 };
 
+/** A token, or a list of them; what is in the list is checked where it is read. Throws KV_INVALID_OPTION. */
+export function checkAppended(tokens: number | ArrayLike<number>): void {
+  if (typeof tokens === 'number' || Array.isArray(tokens) || (ArrayBuffer.isView(tokens) && !(tokens instanceof DataView))) return;
+  throw createError('KV_INVALID_OPTION', {
+    reason: 'type', owner: 'Sequence.append', option: 'tokens', expected: 'a token id, a typed array or an array of them', received: tokens,
+  });
+}
+
 const itemSpec = {
   at: integer(), length: integer({ min: 1 }), kind: oneOf(['item', 'embedding']), hash: string,
 };

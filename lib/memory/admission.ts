@@ -41,7 +41,7 @@ export interface AdmissionRequest {
   /** Whether pages for all of them are set aside. */
   readonly isPromised: boolean;
   /** Number of the tenant, for scrubbing. */
-  readonly tenant: number;
+  readonly tenant: bigint;
   readonly prompt: Prompt | undefined;
 }
 

@@ -9,6 +9,8 @@ import { computeLayout, type Layout, type TensorPlacement } from './layout.js';
 import type { NativeCache } from './native.js';
 import { openNativeCache } from './open-native-cache.js';
 import type { PagePool } from './page-pool.js';
+import type { PolicyGuard } from './policy-guard.js';
+import type { ReadPrefixCacheOptions } from './prefix/prefix-options.js';
 import { Prefixes } from './prefix/prefixes.js';
 import { Retirement } from './retirement.js';
 import { Room } from './room.js';
@@ -29,6 +31,8 @@ export interface CacheRooms {
   /** Whether no other cache uses the pool, which closes with this one. */
   readonly ownsPool: boolean;
   readonly layout: Layout;
+  /** Number of a tenant for the addon; one for all where nothing is scrubbed. */
+  readonly tenantNumber: (tenant: string) => bigint;
   readonly tensors: readonly Tensor[];
   readonly native: NativeCache;
   readonly table: SlotTable;
@@ -63,12 +67,25 @@ export function openRooms(read: ReadKvCacheOptions, door: FrontDoor): CacheRooms
     const layout = computeLayout({ model, layout: read.layout, slots, maxTokens, pageBytes: pool.pageBytes });
     const table = new SlotTable(layout);
     native = openNativeCache(pool, layout, table, { scrub: scrub !== 'off', mapper: mapper === 'background' });
-    return { ownsPool: isOwn, ...furnish(read, door, { native, pool, layout, table }, isOwn) };
+    const tenantNumber = scrub === 'off' ? () => 1n : (tenant: string) => pool.tenantNumber(tenant);
+    return { ownsPool: isOwn, tenantNumber, ...furnish(read, door, { native, pool, layout, table }, isOwn) };
   } catch (error) {
     native?.close();
     if (isOwn) pool.close();
     throw error;
   }
+}
+
+/** With a policy and a clock that cannot call the cache; a clock that throws stands still, and that is a late error. */
+function guarded(options: ReadPrefixCacheOptions | 'off', guard: PolicyGuard, late: LateErrors): ReadPrefixCacheOptions | 'off' {
+  if (options === 'off') return options;
+  const clock = guard.wrap('prefixCache.now', options.now);
+  let time = 0;
+  const now = (): number => {
+    late.attempt(() => time = clock());
+    return time;
+  };
+  return { ...options, policy: guard.wrapEviction(options.policy), now };
 }
 
 type Memory = Pick<CacheRooms, 'native' | 'pool' | 'layout' | 'table'>;
@@ -80,17 +97,18 @@ function furnish(read: ReadKvCacheOptions, door: FrontDoor, { native, pool, layo
   const late = new LateErrors(door.cache);
   const retirement = new Retirement(() => pool.driver.native);
   const memory = { native, pool, layout, table, views: new SlotViews(native, door.cache) };
-  const prefixes = new Prefixes({ ...memory, ...door, options: read.prefixCache });
+  const prefixes = new Prefixes({ ...memory, ...door, options: guarded(read.prefixCache, pool.guard, late) });
   const { index, shared, texts, groups, idlePrefixes, sharing } = prefixes;
-  const supply = new RowSupply({ ...memory, cached: idlePrefixes, policy: read.reclaim });
+  const { guard } = pool;
+  const supply = new RowSupply({ ...memory, cached: idlePrefixes, policy: guard.wrap('reclaim', read.reclaim) });
   const parts = { ...memory, index, shared, texts, groups, idlePrefixes, sharing, supply, retirement, late };
-  const admission = new Admission({ ...parts, placement: read.placement });
+  const admission = new Admission({ ...parts, placement: guard.wrap('placement', read.placement) });
   const eagerRows = Math.min(read.eagerRows, layout.maxRows);
   const leases = new SlotLeases({ ...parts, admission }, { eagerRows, idleRowsLimit: read.idleRowsLimit });
   const room = new Room(native, layout, table, tensors[0]!.address);
   return {
     ...memory, tensors, late, retirement, prefixes, supply, leases, room,
-    steps: new Steps({ ...parts, growth: read.growth }),
+    steps: new Steps({ ...parts, growth: read.growth, guard }),
     accounts: new Accounts({ ...parts, leases, ownsPool }),
     stamps: new Stamps(native, layout, table, room),
   };

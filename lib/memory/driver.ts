@@ -130,6 +130,11 @@ export class Driver {
     this.#users -= 1;
   }
 
+  /** @internal */
+  get users(): number {
+    return this.#users;
+  }
+
   #checkOpen(operation: string): void {
     if (this.#isClosed) throw createError('KV_CLOSED', { operation, owner: 'Driver' });
   }

@@ -34,9 +34,9 @@ export interface KvCacheOptions {
   readonly placement?: PlacementPolicy | undefined;
   /** Where rows are taken from when pages are short. Default `leastRecentlyUsed()`. */
   readonly reclaim?: ReclaimPolicy | undefined;
-  /** Rows that the mapper keeps mapped in one idle slot, so that a new prompt starts at once. Default 0. */
+  /** Rows that the mapper keeps mapped in one idle slot, so that a new prompt starts at once; within `idleRowsLimit`. Default 0. */
   readonly eagerRows?: number | undefined;
-  /** Rows that retired slots may keep together; above it the least recently used are taken back at release. Default: no bound. */
+  /** Rows that idle slots may keep together beside cached prefixes; above it `reclaim` takes some back at release. Default: no bound. */
   readonly idleRowsLimit?: number | undefined;
   /** Cached prefixes: how many, whose first to go. `off`: nothing is kept and nothing is shared but by `fork`. Default: on. */
   readonly prefixCache?: PrefixCacheOptions | 'off' | undefined;

@@ -8,7 +8,7 @@
 import { createError, isKvError } from '../errors/index.js';
 import { checkInteger } from '../options.js';
 import type { CacheCounts, CacheMetrics } from './accounts.js';
-import { readAcquireOptions, type AcquireOptions } from './acquire-options.js';
+import { checkAppended, readAcquireOptions, type AcquireOptions } from './acquire-options.js';
 import type { AdmissionRequest, Admitted } from './admission.js';
 import { Batch } from './batch.js';
 import { openRooms, type CacheRooms, type Tensor } from './cache-rooms.js';
@@ -16,11 +16,12 @@ import type { Driver } from './driver.js';
 import type { Fence } from './fence.js';
 import { readKvCacheOptions, type KvCacheOptions } from './kv-cache-options.js';
 import type { Layout } from './layout.js';
+import type { NativeCache } from './native.js';
 import type { PagePool } from './page-pool.js';
 import type { Prefixes } from './prefix/prefixes.js';
 import type { Room } from './room.js';
 import { Sequence, type SequenceOwner } from './sequence.js';
-import { unclosed } from './unclosed.js';
+import { unclosed, type Unclosed } from './unclosed.js';
 import { checkHostAccess } from './views.js';
 import { readWaitOptions, waitUntil, type WaitOptions } from './wait.js';
 
@@ -51,8 +52,8 @@ export class KvCache {
     this.room = rooms.room;
     this.#rooms = rooms;
     this.#owner = this.#sequenceOwner();
-    this.pool.addUser(rooms.supply);
-    unclosed.register(this, 'A KvCache', this);
+    this.pool.addUser(rooms.supply, rooms.native);
+    unclosed.register(this, unclosedCache(rooms.native, rooms.pool), this);
     rooms.leases.keepEagerRows();
   }
 
@@ -76,7 +77,7 @@ export class KvCache {
     const { promptTokens, reserve, tenant } = read;
     const prompt = this.prefixes.promptOf(read);
     const isPromised = reserve === 'prompt' && promptTokens > 0;
-    const admitted = this.#lease({ promptTokens, isPromised, tenant: this.pool.tenantNumber(tenant), prompt });
+    const admitted = this.#lease({ promptTokens, isPromised, tenant: this.#rooms.tenantNumber(tenant), prompt });
     const { slot } = admitted;
     try {
       this.#rooms.steps.wishFor(slot);
@@ -203,6 +204,7 @@ export class KvCache {
    */
   close(): void {
     if (this.#state === 'closed') return;
+    this.pool.guard.check('close the cache');
     if (this.#state === 'open') {
       this.#state = 'closing';
       for (let slot = 0; slot < this.#rooms.table.count; slot += 1) this.#rooms.table.generation[slot]! += 1;
@@ -211,7 +213,7 @@ export class KvCache {
     }
     this.#rooms.retirement.finish();
     this.#rooms.native.close();
-    this.pool.removeUser(this.#rooms.supply);
+    this.pool.removeUser(this.#rooms.native);
     if (this.#rooms.ownsPool) this.pool.close();
     else this.#rooms.late.attempt(() => this.pool.keepToBudget());
     this.#state = 'closed';
@@ -235,21 +237,26 @@ export class KvCache {
         this.#rooms.late.attempt(() => this.prefixes.sharing.truncate(slot));
       },
       fork: (slot) => {
-        this.#checkOpen('fork a sequence');
         this.#checkIdle(slot, 'fork');
         this.driver.checkAlive();
         this.#hearNews();
+        if (!this.#rooms.table.hasRoom(slot, this.#rooms.table.length[slot]!)) { // it has lost rows
+          throw createError('KV_SLOT_BUSY', { slot, operation: 'fork', holder: 'the quarantine' });
+        }
         const fork = this.#rooms.leases.fork(slot);
         const cachedTokens = this.#rooms.table.length[fork]!;
         const cachedBy = { adoptedTokens: 0, aliasedTokens: cachedTokens, copiedTokens: 0 };
         return { slot: fork, cachedTokens, cachedBy, pendingTokens: 0, keptValue: undefined };
       },
       keepValue: (slot, value) => {
+        this.#checkOpen('keep a value');
         this.#hearNews();
         const path = this.prefixes.texts.of(slot)?.path;
         return path?.length === this.#rooms.table.length[slot] && path !== undefined && this.prefixes.index.keepValue(path, value);
       },
       append: (slot, tokens) => {
+        this.#checkOpen('append tokens');
+        checkAppended(tokens);
         const text = this.prefixes.texts.of(slot);
         if (text !== undefined) this.prefixes.texts.append(text, tokens, this.#rooms.table.length[slot]!);
       },
@@ -268,12 +275,14 @@ export class KvCache {
   }
 
   #release(slot: number, fence: Fence | undefined): void {
+    this.#checkOpen('release a sequence');
     this.#hearNews();
     this.#rooms.leases.release(slot, fence, this.#rooms.steps.batchOf(slot));
     this.#rooms.leases.keepEagerRows();
   }
 
   #checkIdle(slot: number, operation: string): void {
+    this.#checkOpen(`${operation} a sequence`);
     if (this.#rooms.steps.batchOf(slot) === undefined) return;
     throw createError('KV_SLOT_BUSY', { slot, operation, holder: 'a prepared batch' });
   }
@@ -313,5 +322,17 @@ export class KvCache {
 
   #checkOpen(operation: string): void {
     if (this.#state !== 'open') throw createError('KV_CLOSED', { operation, owner: 'KvCache' });
+    this.pool.guard.check(operation);
   }
+}
+
+/** Must not refer to the cache: the addon's part of it, and the pool that knows it. */
+function unclosedCache(memory: NativeCache, pool: PagePool): Unclosed {
+  return {
+    what: 'A KvCache',
+    giveBack: () => {
+      memory.close();
+      pool.removeUser(memory);
+    },
+  };
 }

@@ -1,6 +1,7 @@
 // LateErrors: failures that no call could report, because the call they belong to was over (a fence asked for after a commit,
 // rows taken back after a release) or there was none (the mapper). Each is counted and published on the diagnostics channel
-// `virtual-kv:late-error` as { cache, error, lateErrors }; what failed is tried again when there is reason to.
+// `virtual-kv:late-error` as { cache, error, lateErrors }, once the running JavaScript has finished (in a microtask), so that a
+// subscriber may use the cache; what failed is tried again when there is reason to.
 
 import * as diagnostics from 'node:diagnostics_channel';
 
@@ -40,6 +41,10 @@ export class LateErrors {
   }
 
   #publish(error: unknown): void {
-    if (channel.hasSubscribers) channel.publish({ cache: this.#cache, error, lateErrors: this.count });
+    if (!channel.hasSubscribers) return;
+    const message = { cache: this.#cache, error, lateErrors: this.count };
+    queueMicrotask(() => {
+      channel.publish(message);
+    });
   }
 }

@@ -130,7 +130,7 @@ export interface NativeCache {
   quiesce(): void;
   shrink(slot: number, rows: number): void;
   promise(slot: number, rows: number): void;
-  assign(slot: number, tenant: number): void;
+  assign(slot: number, tenant: bigint): void;
   /** Keeps groups of rows as `id`: `triples` is [slot, group, id] × count. */
   keep(triples: Int32Array, count: number): void;
   drop(ids: Int32Array, count: number): void;
@@ -236,7 +236,7 @@ export interface NativeMockDevice {
 }
 
 type MakeError = (
-  code: number, call: string, status: number, statusName: string, what: number, howMany: number,
+  code: number, call: string, status: number, statusName: string, what: number, howMany: number, driver: string,
 ) => Error;
 
 export interface Native {
@@ -302,13 +302,12 @@ const closedOwners: Readonly<Record<string, 'Driver' | 'Kernels' | 'DenseKernels
   'driver': 'Driver', 'kernels': 'Kernels', 'dense kernels': 'DenseKernels', 'device memory': 'DeviceMemory',
 };
 
-/** Turns the numbers of a native Status into an error of the catalogue. */
+/** Turns the numbers of a native Status into an error of the catalogue. `driver` is the kind of the one in use. */
 function makeError(
-  number: number, call: string, status: number, statusName: string, what: number, howMany: number,
+  number: number, call: string, status: number, statusName: string, what: number, howMany: number, driver: string,
 ): Error {
   const code = codeOfNative(number);
   const driverCall = { call, status, statusName };
-  const driver = /^(cu|dl)/.test(call) ? 'cuda' : 'host';
   const make: { readonly [C in typeof code]: () => CodedError } = {
     KV_OUT_OF_PAGES: () => createError('KV_OUT_OF_PAGES', {
       needRows: 0, haveRows: 0, needPages: what, havePages: howMany, budgetBytes: 0, pageBytes: 0, slots: [], pagesPerRow: 0,
@@ -328,7 +327,7 @@ function makeError(
     KV_DRIVER_CALL_FAILED: () => createError('KV_DRIVER_CALL_FAILED', { ...driverCall, address: what, bytes: howMany }),
     KV_DRIVER_LOST: () => createError('KV_DRIVER_LOST', { ...driverCall, driver }),
     KV_DRIVER_MISUSE: () => createError('KV_DRIVER_MISUSE', { ...driverCall, address: what, bytes: howMany }),
-    KV_SLOT_BUSY: () => createError('KV_SLOT_BUSY', { slot: what, operation: 'change', holder: `the ${call}` }),
+    KV_SLOT_BUSY: () => createError('KV_SLOT_BUSY', { slot: what, operation: 'change', holder: 'the quarantine' }),
     KV_CLOSED: () => createError('KV_CLOSED', { operation: 'use it', owner: closedOwners[call] ?? 'KvCache' }),
     KV_INTERNAL: () => createError('KV_INTERNAL', { problem: 'the native records do not add up', call, what, howMany }),
     KV_COPY_OUT_OF_RANGE: () => createError('KV_COPY_OUT_OF_RANGE', { call, address: what, bytes: howMany }),

@@ -1,11 +1,15 @@
 // PagePool: physical pages under one budget. A cache makes its own unless it is given one; several caches (several models)
 // may share one, and then take idle rows from each other when pages are short. It owns its driver if it opened it.
 
+import { createHmac, randomBytes } from 'node:crypto';
+
 import { createError } from '../errors/index.js';
 import { formatNumber } from '../format.js';
 import { integer, readOptions, type Field } from '../options.js';
 import { Driver, type DriverOptions } from './driver.js';
 import { native, type NativePool, type NativePoolCounts } from './native.js';
+import { PolicyGuard } from './policy-guard.js';
+import { PoolUsers, type PageUser, type UserMemory } from './pool-users.js';
 
 export interface PagePoolOptions {
   /** Bytes that mapped and free pages may have together; whole pages count. May be changed later with `setBudget`. */
@@ -19,25 +23,15 @@ export interface PagePoolOptions {
 /** freePages + mappedPages + quarantinedPages = createdPages, always. A page counts once, however often it is mapped. */
 export type PoolCounts = NativePoolCounts;
 
-/** A cache that can give pages back. */
-export interface PageUser {
-  /** Pages that `reclaim` could free now. */
-  reclaimablePages(): number;
-  /** Frees at least `pages` pages if it has so many to give; returns how many it freed. */
-  reclaim(pages: number): number;
-  /** Unmaps at least `pages` pages of idle slots if it can, freeing them or not; returns how many. */
-  unmapIdle(pages: number): number;
-  /** Stops taking pages in the background until it is asked to again. */
-  quiesce(): void;
-}
-
 export class PagePool {
   readonly driver: Driver;
   readonly pageBytes: number;
   readonly #native: NativePool;
   readonly #ownsDriver: boolean;
-  readonly #users = new Set<PageUser>();
-  readonly #tenants = new Map<string, number>();
+  readonly #users = new PoolUsers();
+  /** @internal */
+  readonly guard = new PolicyGuard();
+  readonly #tenantKey = randomBytes(32);
   #budgetBytes: number;
   #isClosed = false;
 
@@ -89,6 +83,7 @@ export class PagePool {
   setBudget(memoryBudgetBytes: number): void {
     integer({ min: 1 })(memoryBudgetBytes, { owner: 'PagePool', option: 'memoryBudgetBytes' });
     this.#checkOpen('set its budget');
+    this.guard.check('set the budget');
     this.driver.checkAlive();
     const fewerPages = this.#native.counts().budgetPages - Math.floor(memoryBudgetBytes / this.pageBytes);
     if (fewerPages > 0) {
@@ -103,14 +98,22 @@ export class PagePool {
   /** Gives free pages back to the system. */
   trim(): void {
     this.#checkOpen('trim it');
+    this.guard.check('trim the page pool');
     this.#native.trim(0);
     this.driver.checkAlive();
   }
 
-  /** Releases every page, and the driver if the pool opened it. Throws KV_DRIVER_IN_USE while caches use it. Idempotent. */
+  /**
+   * Releases every page, and the driver if the pool opened it. Throws KV_DRIVER_IN_USE while caches use the pool, or others a
+   * driver that it opened; nothing has changed then. Idempotent.
+   */
   close(): void {
     if (this.#isClosed) return;
-    if (this.#users.size > 0) throw createError('KV_DRIVER_IN_USE', { owner: 'PagePool', users: this.#users.size });
+    this.guard.check('close the page pool');
+    const users = this.#users.count;
+    if (users > 0) throw createError('KV_DRIVER_IN_USE', { owner: 'PagePool', users });
+    const driverUsers = this.driver.users - 1;
+    if (this.#ownsDriver && driverUsers > 0) throw createError('KV_DRIVER_IN_USE', { owner: 'Driver', users: driverUsers });
     this.#native.close();
     this.#isClosed = true;
     this.driver.removeUser();
@@ -127,15 +130,15 @@ export class PagePool {
     return this.#native;
   }
 
-  /** @internal */
-  addUser(user: PageUser): void {
+  /** Held weakly; `memory` is closed for it when it is collected. @internal */
+  addUser(user: PageUser, memory: UserMemory): void {
     this.#checkOpen('use it');
-    this.#users.add(user);
+    this.#users.add(user, memory);
   }
 
   /** @internal */
-  removeUser(user: PageUser): void {
-    this.#users.delete(user);
+  removeUser(memory: UserMemory): void {
+    this.#users.remove(memory);
   }
 
   /** Pages that can be taken: free, not created yet, or reclaimable from idle rows of any cache. @internal */
@@ -161,17 +164,16 @@ export class PagePool {
 
   /** Unmaps about `pages` pages of idle rows: the system has no room for more mappings. False: there are none. @internal */
   makeRoomForMappings(pages: number, first: PageUser): boolean {
-    let unmapped = first.unmapIdle(pages);
-    for (const user of this.#users) {
-      if (unmapped >= pages) break;
-      if (user !== first) unmapped += user.unmapIdle(pages - unmapped);
+    let unmapped = 0;
+    for (const user of this.#users.inOrder(first)) {
+      if (unmapped < pages) unmapped += user.unmapIdle(pages - unmapped);
     }
     return unmapped > 0;
   }
 
   /** Stops every mapper until the next wish, so that pages on their way are where they can be counted. @internal */
   quiesce(): void {
-    for (const user of this.#users) user.quiesce();
+    for (const user of this.#users.inOrder()) user.quiesce();
   }
 
   /** Takes back, from idle rows and free pages, what a lowered budget no longer allows. @internal */
@@ -182,24 +184,25 @@ export class PagePool {
     if (createdPages > budgetPages) this.#native.trim(Math.max(0, freePages - (createdPages - budgetPages)));
   }
 
-  /** Tenants by number for the addon, the same ones in all caches of the pool; 0 means clean there. @internal */
-  tenantNumber(tenant: string): number {
-    let number = this.#tenants.get(tenant);
-    if (number === undefined) this.#tenants.set(tenant, number = this.#tenants.size + 1);
-    return number;
+  /**
+   * A tenant's number for the addon, the same in all caches of the pool: 64 bits of a hash under a key of the pool's own, so that no
+   * name is remembered and no other name can be made to have it. Never 0 or the largest, which say something else there. @internal
+   */
+  tenantNumber(tenant: string): bigint {
+    const number = createHmac('sha256', this.#tenantKey).update(tenant, 'utf16le').digest().readBigUInt64LE();
+    return number === 0n || number === 2n ** 64n - 1n ? 1n : number;
   }
 
   #reclaimablePages(): number {
     let pages = 0;
-    for (const user of this.#users) pages += user.reclaimablePages();
+    for (const user of this.#users.inOrder()) pages += user.reclaimablePages();
     return pages;
   }
 
   #reclaim(pages: number, first?: PageUser): number {
-    let freed = first?.reclaim(pages) ?? 0;
-    for (const user of this.#users) {
-      if (freed >= pages) break;
-      if (user !== first) freed += user.reclaim(pages - freed);
+    let freed = 0;
+    for (const user of this.#users.inOrder(first)) {
+      if (freed < pages) freed += user.reclaim(pages - freed);
     }
     return freed;
   }

@@ -102,7 +102,7 @@ export class Sequence {
   /**
    * Another sequence with the same tokens (beam search, several answers), in a slot of its own. Rows are shared; the one that
    * is written to next is copied when either writes first. Throws KV_NO_FREE_SLOT, KV_SLOT_BUSY while a prepared batch
-   * computes on it, and the driver's errors; then nothing has changed.
+   * computes on it or where the driver has ruined it, and the driver's errors; then nothing has changed.
    */
   fork(): Sequence {
     return new Sequence(this.#owner, this.#owner.fork(this.#check()));

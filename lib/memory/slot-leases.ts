@@ -38,7 +38,9 @@ export class SlotLeases {
   readonly #rules: LeaseRules;
   readonly #pair = new Int32Array(2);
   /** By slot: number of its sequence's tenant. */
-  readonly #tenants: Float64Array;
+  readonly #tenants: BigUint64Array;
+  /** The idle slot that rows were wished for last, or -1. */
+  #eagerSlot = -1;
   #tick = 0;
   #acquired = 0;
   #released = 0;
@@ -46,7 +48,7 @@ export class SlotLeases {
   constructor(parts: LeaseParts, rules: LeaseRules) {
     this.#parts = parts;
     this.#rules = rules;
-    this.#tenants = new Float64Array(parts.table.count);
+    this.#tenants = new BigUint64Array(parts.table.count);
   }
 
   get acquired(): number {
@@ -104,25 +106,31 @@ export class SlotLeases {
     if (this.#parts.retirement.size > 0) this.#parts.retirement.poll((slot) => this.#becomeIdle(slot));
   }
 
-  /** Wishes rows for the idle slot that has most, if none has enough for the next prompt. */
+  /** Wishes rows for the idle slot that has most, if none has enough for the next prompt; no more than idle slots may have together. */
   keepEagerRows(): void {
-    const { eagerRows } = this.#rules;
+    const { eagerRows, idleRowsLimit } = this.#rules;
     if (eagerRows === 0) return;
     const { native, supply, idlePrefixes, table } = this.#parts;
     native.publish();
     const idle = supply.collectFree();
     let best = -1;
+    let idleRows = 0;
     for (let index = 0; index < idle.count; index += 1) {
       const slot = idle.slots[index]!;
-      if (idlePrefixes.contentRows(slot) === 0 && (best < 0 || table.rows[slot]! > table.rows[best]!)) best = slot;
+      const contentRows = idlePrefixes.contentRows(slot);
+      idleRows += table.rows[slot]! - contentRows;
+      if (contentRows === 0 && (best < 0 || table.rows[slot]! > table.rows[best]!)) best = slot;
     }
-    if (best < 0 || table.rows[best]! >= eagerRows) return;
+    if (best < 0) return;
+    const rows = Math.min(eagerRows, table.rows[best]! + idleRowsLimit - idleRows);
+    if (table.rows[best]! >= rows) return;
+    this.#eagerSlot = best;
     this.#pair[0] = best;
-    this.#pair[1] = eagerRows;
+    this.#pair[1] = rows;
     native.request(this.#pair, 1);
   }
 
-  #start(slot: number, tenant: number): void {
+  #start(slot: number, tenant: bigint): void {
     const { native, table } = this.#parts;
     native.publish();
     table.state[slot] = slotStates.active;
@@ -152,7 +160,10 @@ export class SlotLeases {
     table.sharedTail[slot] = 0; // until now it may have mapped a row that it took back
     late.attempt(() => sharing.retire(slot));
     late.attempt(() => {
-      if (idleRowsLimit < Number.MAX_SAFE_INTEGER) supply.limitIdleRows(idleRowsLimit);
+      if (idleRowsLimit < Number.MAX_SAFE_INTEGER) {
+        if (this.#eagerSlot >= 0 && table.isFree(this.#eagerSlot)) native.cancel(this.#eagerSlot); // until `keepEagerRows`
+        supply.limitIdleRows(idleRowsLimit);
+      }
       pool.keepToBudget();
     });
   }

@@ -8,6 +8,7 @@ import { Batch } from './batch.js';
 import type { LateErrors } from './late-errors.js';
 import type { Layout } from './layout.js';
 import type { NativeCache } from './native.js';
+import type { PolicyGuard } from './policy-guard.js';
 import type { PrefixSharing } from './prefix/prefix-sharing.js';
 import type { RowSupply } from './row-supply.js';
 import type { SequenceTexts } from './prefix/sequence-texts.js';
@@ -22,6 +23,7 @@ export interface StepParts {
   readonly texts: SequenceTexts;
   readonly late: LateErrors;
   readonly growth: GrowthPolicy;
+  readonly guard: PolicyGuard;
 }
 
 export class Steps {
@@ -33,11 +35,12 @@ export class Steps {
   readonly #texts: SequenceTexts;
   readonly #late: LateErrors;
   readonly #growth: GrowthPolicy;
+  readonly #guard: PolicyGuard;
   readonly #pairs: Int32Array;
   readonly #open = new Set<Batch>();
   #hasWishes = false;
 
-  constructor({ native, layout, table, supply, sharing, texts, late, growth }: StepParts) {
+  constructor({ native, layout, table, supply, sharing, texts, late, growth, guard }: StepParts) {
     this.#native = native;
     this.#layout = layout;
     this.#table = table;
@@ -46,6 +49,7 @@ export class Steps {
     this.#texts = texts;
     this.#late = late;
     this.#growth = growth;
+    this.#guard = guard;
     this.#pairs = new Int32Array(2 * table.count);
   }
 
@@ -69,20 +73,19 @@ export class Steps {
       if (!table.hasRoom(slot, lengthTokens)) lacking += 1;
       if (table.sharedTail[slot] !== 0) sharing += 1;
     }
-    if (sharing > 0) {
-      this.#makeWritable(batch);
-      lacking += sharing; // it may have unmapped rows
-    }
-    for (let index = 0; index < length; index += 1) table.prepared[slots[index]!] = tokens[index]!;
-    if (lacking > 0) {
-      try {
-        this.#grow(batch);
-      } catch (error) {
-        for (let index = 0; index < length; index += 1) table.prepared[slots[index]!] = 0;
-        throw error;
+    batch.setPrepared(true); // from here on nobody changes it, a policy included
+    try {
+      if (sharing > 0) {
+        this.#makeWritable(batch);
+        lacking += sharing; // it may have unmapped rows
       }
+      for (let index = 0; index < length; index += 1) table.prepared[slots[index]!] = tokens[index]!;
+      if (lacking > 0) this.#grow(batch);
+    } catch (error) {
+      for (let index = 0; index < length; index += 1) table.prepared[slots[index]!] = 0;
+      batch.setPrepared(false);
+      throw error;
     }
-    batch.setPrepared(true);
     this.#open.add(batch);
   }
 
@@ -101,9 +104,14 @@ export class Steps {
     this.#finish(batch);
     // From here on the commit is done, whatever the growth policy does.
     let wishes = 0;
-    for (let index = 0; index < length; index += 1) {
-      const slot = slots[index]!;
-      if (table.generation[slot] === generations[index] && this.#wishAhead(slot, wishes)) wishes += 1;
+    const outer = this.#guard.enter('growth');
+    try {
+      for (let index = 0; index < length; index += 1) {
+        const slot = slots[index]!;
+        if (table.generation[slot] === generations[index] && this.#wishAhead(slot, wishes)) wishes += 1;
+      }
+    } finally {
+      this.#guard.leave(outer);
     }
     this.#request(wishes);
   }
@@ -119,7 +127,7 @@ export class Steps {
 
   /** Wishes what the growth policy wants for one slot. */
   wishFor(slot: number): void {
-    this.#request(this.#wishAhead(slot, 0) ? 1 : 0);
+    this.#request(this.#guard.during('growth', () => this.#wishAhead(slot, 0)) ? 1 : 0);
   }
 
   /** The prepared batch that is computing on a slot, if any. */

@@ -16,8 +16,8 @@ namespace {
 using vkv::addon::ContextOf;
 using vkv::addon::EnvContext;
 
-// lib/memory/native.ts hands over the function that makes errors: (code, call, result, resultName, what, howMany) =>
-// Error.
+// lib/memory/native.ts hands over the function that makes errors: (code, call, result, resultName, what, howMany,
+// driver) => Error.
 Napi::Value SetMakeError(const Napi::CallbackInfo& info) {
   ContextOf(info.Env()).make_error = Napi::Persistent(info[0].As<Napi::Function>());
   return info.Env().Undefined();

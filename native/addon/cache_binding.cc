@@ -33,7 +33,9 @@ NativeCache::NativeCache(const Napi::CallbackInfo& info) : Napi::ObjectWrap<Nati
   Layout layout(ToUint64(options.Get("pageBytes")), ToUint64(options.Get("slots")), ToUint64(options.Get("maxTokens")),
                 {token_bytes.begin(), token_bytes.end()});
   const bool scrub = options.Get("scrub").ToBoolean();
-  if (ThrowIfFailed(env, KvCache::Open(NativePool::Of(info[0]), std::move(layout), scrub, cache_))) return;
+  std::shared_ptr<PagePool> pool = NativePool::Of(info[0]);
+  driver_kind_ = pool->driver().info().kind;
+  if (ThrowIfFailed(env, KvCache::Open(std::move(pool), std::move(layout), scrub, cache_), driver_kind_)) return;
 
   std::vector<TensorSpan> tensors;
   for (size_t k = 0; k + 2 < triplets.size(); k += 3)
@@ -44,7 +46,7 @@ NativeCache::NativeCache(const Napi::CallbackInfo& info) : Napi::ObjectWrap<Nati
   quarantined_ = Napi::Persistent(info[3].As<Napi::Uint8Array>());
   if (!options.Get("mapper").ToBoolean()) return;
   mapper_ = std::make_unique<Mapper>(*cache_);
-  if (ThrowIfFailed(env, mapper_->Start())) return;
+  if (ThrowIfFailed(env, mapper_->Start(), driver_kind_)) return;
   context_ = &ContextOf(env);
   context_->stoppables.insert(this);
 }
@@ -71,7 +73,7 @@ std::span<const GrowCommand> NativeCache::Commands(const Napi::CallbackInfo& inf
 }
 
 Napi::Value NativeCache::Finish(Napi::Env env, const Status& status) {
-  ThrowIfFailed(env, status);
+  ThrowIfFailed(env, status, driver_kind_);
   return env.Undefined();
 }
 
@@ -103,7 +105,7 @@ Napi::Value NativeCache::Promise(const Napi::CallbackInfo& info) {
 }
 
 Napi::Value NativeCache::Assign(const Napi::CallbackInfo& info) {
-  return Finish(info.Env(), cache_->Assign(ToInt32(info[0]), static_cast<Tenant>(ToUint64(info[1]))));
+  return Finish(info.Env(), cache_->Assign(ToInt32(info[0]), ToUint64(info[1])));
 }
 
 Napi::Value NativeCache::Keep(const Napi::CallbackInfo& info) {
@@ -152,7 +154,7 @@ Napi::Value NativeCache::MapperState(const Napi::CallbackInfo& info) {
   state.Set("isIdle", !mapper_ || mapper_->is_idle());
   state.Set("lateErrors", FromCount(env, late_errors));
   state.Set("starved", FromCount(env, mapper_ ? mapper_->starved() : 0));
-  state.Set("lastError", MakeError(env, last));
+  state.Set("lastError", MakeError(env, last, driver_kind_));
   return state;
 }
 
@@ -196,13 +198,13 @@ Napi::Value NativeCache::Check(const Napi::CallbackInfo& info) {
   uint64_t wrong = 0;
   const Status status =
       pattern_->Check(ToInt32(info[0]), ToUint64(info[1]), ToUint64(info[2]), ToUint64(info[3]), wrong);
-  if (ThrowIfFailed(info.Env(), status)) return info.Env().Undefined();
+  if (ThrowIfFailed(info.Env(), status, driver_kind_)) return info.Env().Undefined();
   return FromCount(info.Env(), wrong);
 }
 
 Napi::Value NativeCache::Verify(const Napi::CallbackInfo& info) {
   uint64_t pages = 0;
-  if (ThrowIfFailed(info.Env(), cache_->Verify(pages))) return info.Env().Undefined();
+  if (ThrowIfFailed(info.Env(), cache_->Verify(pages), driver_kind_)) return info.Env().Undefined();
   return FromCount(info.Env(), pages);
 }
 

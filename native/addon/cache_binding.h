@@ -9,6 +9,7 @@
 #include <napi.h>
 
 #include <memory>
+#include <string>
 
 #include "addon/context.h"
 #include "kv_cache.h"
@@ -54,6 +55,7 @@ class NativeCache : public Napi::ObjectWrap<NativeCache>, private Stoppable {
   std::span<const GrowCommand> Commands(const Napi::CallbackInfo& info) const;
   Napi::Value Finish(Napi::Env env, const Status& status);
 
+  std::string driver_kind_;         // for errors
   EnvContext* context_ = nullptr;   // while registered there
   std::unique_ptr<KvCache> cache_;  // null when the constructor threw
   std::unique_ptr<Mapper> mapper_;  // null without a background thread

@@ -8,6 +8,7 @@
 
 #include <memory>
 #include <span>
+#include <string>
 #include <unordered_set>
 
 #include "kernels/cpu/worker_pool.h"
@@ -38,10 +39,11 @@ struct EnvContext {
 
 inline EnvContext& ContextOf(Napi::Env env) { return *env.GetInstanceData<EnvContext>(); }
 
-// Throws the JavaScript error of a failed status; true when it did.
-bool ThrowIfFailed(Napi::Env env, const Status& status);
+// Throws the JavaScript error of a failed status; true when it did. `driver` is the kind of the driver in use, for the
+// error.
+bool ThrowIfFailed(Napi::Env env, const Status& status, const std::string& driver = {});
 // The error object itself, or undefined for an ok status.
-Napi::Value MakeError(Napi::Env env, const Status& status);
+Napi::Value MakeError(Napi::Env env, const Status& status, const std::string& driver);
 
 // Conversions; TypeScript has validated the arguments, so a wrong type here is our own bug and throws a plain
 // TypeError.

@@ -52,7 +52,7 @@ void NativeDense::Define(Napi::Env env, Napi::Object exports) {
 
 NativeDense::NativeDense(const Napi::CallbackInfo& info) : Napi::ObjectWrap<NativeDense>(info) {
   if (info[0].IsObject()) driver_ = NativeDriver::Of(info[0]);
-  ThrowIfFailed(info.Env(), OpenSet(info.Env(), info[1].As<Napi::Object>()));
+  ThrowIfFailed(info.Env(), OpenSet(info.Env(), info[1].As<Napi::Object>()), KindOf(driver_));
 }
 
 NativeDense::~NativeDense() { CloseSet(); }
@@ -84,7 +84,7 @@ Napi::Value NativeDense::Run(Napi::Env env, Call call) {
     ThrowIfFailed(env, call(*dense_));
   } else {
     DriverScope scope(*driver_);
-    ThrowIfFailed(env, scope.status().ok() ? call(*dense_) : scope.status());
+    ThrowIfFailed(env, scope.status().ok() ? call(*dense_) : scope.status(), KindOf(driver_));
   }
   return env.Undefined();
 }

@@ -17,7 +17,7 @@ Napi::Value OpenHost(const Napi::CallbackInfo& info) {
   options.huge_pages = given.Get("hugePages").ToBoolean();
   options.mapping_limit = ToUint64(given.Get("mappingLimit"));
   std::unique_ptr<Driver> driver;
-  if (ThrowIfFailed(info.Env(), OpenHostDriver(options, driver))) return info.Env().Undefined();
+  if (ThrowIfFailed(info.Env(), OpenHostDriver(options, driver), "host")) return info.Env().Undefined();
   return NativeDriver::Wrap(info.Env(), std::move(driver));
 }
 
@@ -26,7 +26,7 @@ Napi::Value OpenCuda(const Napi::CallbackInfo& info) {
   const std::string path = has_path ? info[1].As<Napi::String>().Utf8Value() : std::string();
   std::unique_ptr<Driver> driver;
   const Status status = OpenCudaDriver(ToInt32(info[0]), has_path ? path.c_str() : nullptr, driver);
-  if (ThrowIfFailed(info.Env(), status)) return info.Env().Undefined();
+  if (ThrowIfFailed(info.Env(), status, "cuda")) return info.Env().Undefined();
   return NativeDriver::Wrap(info.Env(), std::move(driver));
 }
 
@@ -83,7 +83,7 @@ Napi::Value NativeDriver::Run(Napi::Env env, Call call) {
     return env.Undefined();
   }
   DriverScope scope(*driver_);
-  ThrowIfFailed(env, scope.status().ok() ? call(*driver_) : scope.status());
+  ThrowIfFailed(env, scope.status().ok() ? call(*driver_) : scope.status(), KindOf(driver_));
   return env.Undefined();
 }
 

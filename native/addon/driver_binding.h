@@ -6,6 +6,7 @@
 #include <napi.h>
 
 #include <memory>
+#include <string>
 
 #include "driver.h"
 
@@ -51,6 +52,9 @@ class NativeDriver : public Napi::ObjectWrap<NativeDriver> {
 
   std::shared_ptr<Driver> driver_;
 };
+
+// The kind of a driver, for errors; empty without one.
+inline std::string KindOf(const std::shared_ptr<Driver>& driver) { return driver ? driver->info().kind : ""; }
 
 }  // namespace vkv::addon
 

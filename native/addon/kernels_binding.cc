@@ -78,7 +78,7 @@ NativeKernels::NativeKernels(const Napi::CallbackInfo& info) : Napi::ObjectWrap<
     regions_.push_back({static_cast<uint64_t>(regions[at]), static_cast<int64_t>(regions[at + 1]),
                         static_cast<int64_t>(regions[at + 2])});
   }
-  ThrowIfFailed(env, OpenSet(env, options));
+  ThrowIfFailed(env, OpenSet(env, options), KindOf(driver_));
 }
 
 NativeKernels::~NativeKernels() { CloseSet(); }
@@ -109,7 +109,7 @@ Napi::Value NativeKernels::Run(Napi::Env env, Call call) {
     return env.Undefined();
   }
   DriverScope scope(*driver_);
-  ThrowIfFailed(env, scope.status().ok() ? call(*set_) : scope.status());
+  ThrowIfFailed(env, scope.status().ok() ? call(*set_) : scope.status(), KindOf(driver_));
   return env.Undefined();
 }
 

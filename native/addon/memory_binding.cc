@@ -15,7 +15,7 @@ void NativeMemory::Define(Napi::Env env, Napi::Object exports) {
 
 NativeMemory::NativeMemory(const Napi::CallbackInfo& info) : Napi::ObjectWrap<NativeMemory>(info) {
   driver_ = NativeDriver::Of(info[0]);
-  ThrowIfFailed(info.Env(), Open(ToUint64(info[1])));
+  ThrowIfFailed(info.Env(), Open(ToUint64(info[1])), KindOf(driver_));
 }
 
 NativeMemory::~NativeMemory() { CloseMemory(); }
@@ -40,7 +40,7 @@ Napi::Value NativeMemory::Run(Napi::Env env, Call call) {
     return env.Undefined();
   }
   DriverScope scope(*driver_);
-  ThrowIfFailed(env, scope.status().ok() ? call(*memory_) : scope.status());
+  ThrowIfFailed(env, scope.status().ok() ? call(*memory_) : scope.status(), KindOf(driver_));
   return env.Undefined();
 }
 

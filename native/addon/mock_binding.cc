@@ -11,6 +11,7 @@
 namespace vkv::addon {
 namespace {
 
+constexpr char kKind[] = "mock";
 constexpr int kDevice = 0;  // a mock device is the only one of its driver
 
 bool IsString(const Napi::Value& value, const char* text) { return value.As<Napi::String>().Utf8Value() == text; }
@@ -83,7 +84,7 @@ void NativeMockDevice::Define(Napi::Env env, Napi::Object exports) {
 }
 
 NativeMockDevice::NativeMockDevice(const Napi::CallbackInfo& info) : Napi::ObjectWrap<NativeMockDevice>(info) {
-  ThrowIfFailed(info.Env(), mock::MockDevice::Open(ToOptions(info[0].As<Napi::Object>()), device_));
+  ThrowIfFailed(info.Env(), mock::MockDevice::Open(ToOptions(info[0].As<Napi::Object>()), device_), kKind);
 }
 
 mock::CallKind NativeMockDevice::ToKind(const Napi::Value& value) {
@@ -94,8 +95,8 @@ mock::CallKind NativeMockDevice::ToKind(const Napi::Value& value) {
 
 Napi::Value NativeMockDevice::OpenDriver(const Napi::CallbackInfo& info) {
   std::unique_ptr<Driver> driver;
-  const Status status = cuda::DriverCuda::Open(device_, kDevice, "mock", driver);
-  if (ThrowIfFailed(info.Env(), status)) return info.Env().Undefined();
+  const Status status = cuda::DriverCuda::Open(device_, kDevice, kKind, driver);
+  if (ThrowIfFailed(info.Env(), status, kKind)) return info.Env().Undefined();
   return NativeDriver::Wrap(info.Env(), std::move(driver));
 }
 

@@ -21,8 +21,11 @@ std::shared_ptr<PagePool> NativePool::Of(const Napi::Value& value) {
 
 NativePool::NativePool(const Napi::CallbackInfo& info) : Napi::ObjectWrap<NativePool>(info) {
   std::shared_ptr<Driver> driver = NativeDriver::Of(info[0]);
-  ThrowIfFailed(info.Env(), driver ? PagePool::Open(std::move(driver), ToUint64(info[1]), ToUint64(info[2]), pool_)
-                                   : Fail(Code::kClosed, "driver"));
+  driver_kind_ = KindOf(driver);
+  ThrowIfFailed(info.Env(),
+                driver ? PagePool::Open(std::move(driver), ToUint64(info[1]), ToUint64(info[2]), pool_)
+                       : Fail(Code::kClosed, "driver"),
+                driver_kind_);
 }
 
 Napi::Value NativePool::Counts(const Napi::CallbackInfo& info) {
@@ -43,17 +46,17 @@ Napi::Value NativePool::Available(const Napi::CallbackInfo& info) {
 }
 
 Napi::Value NativePool::SetBudget(const Napi::CallbackInfo& info) {
-  ThrowIfFailed(info.Env(), pool_->SetBudget(ToUint64(info[0])));
+  ThrowIfFailed(info.Env(), pool_->SetBudget(ToUint64(info[0])), driver_kind_);
   return info.Env().Undefined();
 }
 
 Napi::Value NativePool::Trim(const Napi::CallbackInfo& info) {
-  ThrowIfFailed(info.Env(), pool_->Trim(ToUint64(info[0])));
+  ThrowIfFailed(info.Env(), pool_->Trim(ToUint64(info[0])), driver_kind_);
   return info.Env().Undefined();
 }
 
 Napi::Value NativePool::Close(const Napi::CallbackInfo& info) {
-  ThrowIfFailed(info.Env(), pool_->Close());
+  ThrowIfFailed(info.Env(), pool_->Close(), driver_kind_);
   return info.Env().Undefined();
 }
 

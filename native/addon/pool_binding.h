@@ -5,6 +5,7 @@
 #include <napi.h>
 
 #include <memory>
+#include <string>
 
 #include "page_pool.h"
 
@@ -25,6 +26,7 @@ class NativePool : public Napi::ObjectWrap<NativePool> {
   Napi::Value Close(const Napi::CallbackInfo& info);
 
   std::shared_ptr<PagePool> pool_;
+  std::string driver_kind_;  // for errors
 };
 
 }  // namespace vkv::addon

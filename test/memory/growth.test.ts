@@ -223,6 +223,21 @@ cacheTests('eager rows are given up to whoever needs them', { eagerRows: 3, rows
   t.is(bench.cache.counts().idleRows, 0);
 });
 
+cacheTests('no more rows are eager than idle slots may have', { eagerRows: 4, idleRowsLimit: 2 }, async (t, bench) => {
+  const { cache } = bench;
+  await cache.settled();
+  t.like(cache.counts(), { idleRows: 2 });
+  const sequences = [1, 2, 3, 4].map(() => bench.sequenceOf(2 * rowTokens));
+  await cache.settled();
+  const { backgroundMaps, unmaps } = cache.metrics;
+  for (const [round, sequence] of sequences.entries()) {
+    sequence.release();
+    await cache.settled();
+    t.like(cache.counts(), { idleRows: 2 });
+    t.like(cache.metrics, { backgroundMaps, unmaps: unmaps + 8 * (round + 1) }, 'two rows too many, and nothing is mapped for them');
+  }
+});
+
 // A whole prompt
 
 cacheTests('two prompts that each fit, and not together, block each other without a reservation', { rows: 10 }, (t, bench) => {

@@ -12,6 +12,15 @@ import { scenarios, type FaultScenario } from './fault-scenarios.js';
 const illegalAddress = 700;
 const contextIsDestroyed = 709;
 
+cacheTest('the error of a lost device names the driver in use', {}, (t, bench) => {
+  const sequence = bench.cache.acquire();
+  bench.fail('cuInit', 1);
+  t.like(t.throws(() => bench.mock.openDriver(), { code: 'KV_DRIVER_UNAVAILABLE' }), { details: { driver: 'mock' } });
+  bench.mock.loseDevice();
+  t.like(t.throws(() => bench.prepare(sequence, 1), { code: 'KV_DRIVER_LOST' }), { details: { driver: 'mock' } });
+  t.like(t.throws(() => bench.driver.memory(), { code: 'KV_DRIVER_LOST' }), { details: { driver: 'mock' } });
+});
+
 for (const scenario of scenarios) {
   for (const [name, result] of Object.entries({ ILLEGAL_ADDRESS: illegalAddress, CONTEXT_IS_DESTROYED: contextIsDestroyed })) {
     test(`${scenario.title}: the device is lost at any call (${name})`, (t) => {

@@ -2,7 +2,7 @@
 
 import test, { type ExecutionContext } from 'ava';
 
-import { ahead, KvCache, onDemand, PagePool, type KvCacheOptions, type Sequence } from 'virtual-kv';
+import { ahead, DeviceMemory, KvCache, onDemand, PagePool, type KvCacheOptions, type Sequence } from 'virtual-kv';
 
 import { assertNothingLeft, drivers, openDriver, pageBytes, tinyModel, type DriverName } from '../helpers/cache.js';
 
@@ -185,3 +185,22 @@ for (const on of drivers) {
     t.deepEqual(bench.caches.map((cache) => cache.metrics.lateErrors), [0, 0, 0]);
   }, { growth: ahead(512) });
 }
+
+test('a pool whose own driver has other users stays open until they are closed, and so does the cache of its own pool', (t) => {
+  const options = { model: tinyModel, slots: 1, maxTokens: 64, driver: 'host', memoryBudgetBytes: 4 * pageBytes, pageBytes } as const;
+  const pool = new PagePool({ driver: 'host', memoryBudgetBytes: pageBytes, pageBytes });
+  const first = new DeviceMemory({ driver: pool.driver, bytes: 1 });
+  t.like(t.throws(() => { pool.close(); }, { code: 'KV_DRIVER_IN_USE' }), { details: { owner: 'Driver', users: 1 } });
+  t.is(pool.counts().createdPages, 0, 'it is open');
+  first.close();
+  pool.close();
+  t.true(pool.driver.isClosed);
+
+  const cache = new KvCache(options);
+  const second = new DeviceMemory({ driver: cache.driver, bytes: 1 });
+  t.throws(() => { cache.close(); }, { code: 'KV_DRIVER_IN_USE' });
+  t.throws(() => cache.acquire(), { code: 'KV_CLOSED' });
+  second.close();
+  cache.close();
+  t.true(cache.isClosed && cache.driver.isClosed);
+});

@@ -199,7 +199,7 @@ cacheTest('a fence that cannot be recorded leaves the sequence as it was', manua
   sequence.release({ fence: { stream: 0n } });
 });
 
-cacheTest('a fence that cannot be asked for is a late error; the calls around it succeed, and it is asked again', manual, (t, bench) => {
+cacheTest('a fence that cannot be asked for is a late error; the calls around it succeed, and it is asked again', manual, async (t, bench) => {
   const { cache } = bench;
   const [first, second] = [bench.sequenceOf(10), bench.sequenceOf(10)];
   first.release({ fence: { stream: 0n } });
@@ -216,10 +216,31 @@ cacheTest('a fence that cannot be asked for is a late error; the calls around it
     t.is(second.length, 11 + index);
     t.is(cache.metrics.lateErrors, index + 1);
   }
+  t.deepEqual(published, [], 'not in the middle of a call');
+  await Promise.resolve();
   unsubscribe('virtual-kv:late-error', listen);
   t.like(published[0], { cache, lateErrors: 1, error: { code: 'KV_DRIVER_CALL_FAILED', call: 'cuEventQuery' } });
   t.like(published[1], { cache, lateErrors: 2, error: { code: 'KV_DRIVER_CALL_FAILED', call: 'cuEventDestroy' } });
   t.is(cache.counts().retiringSlots, 0);
+});
+
+cacheTest('a subscriber to late errors may use the cache, and close it', manual, async (t, bench) => {
+  const { cache } = bench;
+  const [first, second] = [bench.sequenceOf(10), bench.sequenceOf(10)];
+  first.release({ fence: { stream: 0n } });
+  const listen = (message: unknown) => {
+    if ((message as { cache: unknown }).cache !== cache) return;
+    second.release();
+    cache.acquire();
+    cache.close();
+  };
+  subscribe('virtual-kv:late-error', listen);
+  bench.fail('cuEventQuery', 1);
+  bench.compute(second, 1);
+  t.is(second.length, 11);
+  await Promise.resolve();
+  unsubscribe('virtual-kv:late-error', listen);
+  t.true(cache.isClosed);
 });
 
 cacheTest('one fence that cannot be asked for does not hold up the others', manual, (t, bench) => {

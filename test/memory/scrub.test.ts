@@ -121,6 +121,21 @@ cacheTests('eager rows are zeroed for whoever gets them', { ...scrubbing, eagerR
   t.is(dirtyBytes(bench, second), 0);
 });
 
+cacheTests('a tenant is known again after any number of others, and no two names are the same tenant', scrubbing, (t, bench) => {
+  const { cache } = bench;
+  const scrubbed = (tenant: string): number => {
+    const before = cache.metrics.scrubbedPages;
+    bench.sequenceOf(1, tenant).release();
+    return cache.metrics.scrubbedPages - before;
+  };
+  scrubbed('a');
+  t.is(scrubbed('a'), 0);
+  for (let other = 0; other < 1_000; other += 1) cache.acquire({ tenant: `tenant ${other}`, reserve: 'none' }).release();
+  scrubbed('a');
+  t.is(scrubbed('a'), 0);
+  for (const name of ['\ud800', '\ud801', '\ufffd', '', '\0']) t.true(scrubbed(name) > 0, 'not the one before');
+});
+
 // Several caches with one pool
 
 for (const on of drivers) {

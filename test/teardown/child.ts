@@ -150,6 +150,16 @@ const scenarios: Readonly<Record<string, (on: DriverName) => void | Promise<void
     await collectGarbage();
     expect(driver.memory().livePages === 0, 'pages are left');
   },
+  'collected while their pool lives on': async (on) => {
+    const driver = openDriver(on);
+    const pool = new PagePool({ driver, pageBytes, memoryBudgetBytes: 400 * pageBytes });
+    for (let index = 0; index < 3; index += 1) start(openCache(driver, pool));
+    await collectGarbage();
+    expect(pool.counts().mappedPages === 0, 'pages are mapped');
+    expect(driver.memory().liveReservations === 0, 'addresses are reserved');
+    pool.close();
+    driver.close();
+  },
   'closed caches are collected quietly': async (on) => {
     const driver = openDriver(on);
     const warnings = warningsOfThisProcess();

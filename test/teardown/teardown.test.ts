@@ -69,6 +69,7 @@ for (const on of drivers) {
     ['caches that were never closed are given back when they are collected, with one warning', 'collected'],
     ['so are those whose mapper works', 'collected while mapping'],
     ['so are those of a shared pool', 'collected with a shared pool'],
+    ['so are those of a shared pool that lives on', 'collected while their pool lives on'],
     ['a view keeps the memory that it shows', 'a view keeps its memory'],
   ] as const) {
     test(`${title} (${on})`, async (t) => {

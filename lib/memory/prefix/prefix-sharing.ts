@@ -170,6 +170,7 @@ export class PrefixSharing {
     const { index, table, shared, groups } = this.#parts;
     const valid = Math.min(table.length[slot]!, tokens);
     if (table.state[slot] !== slotStates.active || !path.isStored || valid <= path.length) return;
+    if (!table.hasRoom(slot, valid)) return; // in quarantine: rows of it are lost
     shared.name(slot, groups.rowsFor(valid));
     index.commit(path, buffer, valid);
   }

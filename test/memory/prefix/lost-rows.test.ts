@@ -1,7 +1,7 @@
 // A slot in quarantine may have lost rows of a cached text. The text stays cached where its pages are kept, and nobody reads it
 // through the slot that lost it.
 
-import { cacheTest, rowTokens } from '../../helpers/cache.js';
+import { cacheTest, rowTokens, type BenchOptions } from '../../helpers/cache.js';
 import { Speaker, tokensOf } from './spoken.js';
 
 cacheTest('a cached row is not copied from a slot that the driver has ruined', { slots: 2 }, (t, bench) => {
@@ -24,3 +24,28 @@ cacheTest('a cached row is not copied from a slot that the driver has ruined', {
   t.is(speaker.wrongTokens(sequence, branch), 0);
   t.deepEqual(mock.misuses(), []);
 });
+
+/** 3 and 2 pages of K to one of V: rows of different tensors end at the same token only every three rows. */
+const uneven: BenchOptions = { model: { layers: 1, kvHeads: 1, headDim: 1536, valueHeadDim: 1024, dtype: 'float16' } };
+
+for (const [title, options] of [['every row is a group', {}], ['rows are shared in groups', uneven]] as const) {
+  cacheTest(`a sequence that has lost its last row cannot be forked, and says so; others go on (${title})`, options, (t, bench) => {
+    const { cache, mock } = bench;
+    const speaker = new Speaker(cache);
+    const prompt = tokensOf(1, 10);
+    const ruined = speaker.say(prompt);
+    const fork = ruined.fork();
+    const { pagesPerRow } = cache.layout;
+    mock.failCall('cuMemMap', { nth: pagesPerRow + 1, times: 1_000 }); // behind the copy: neither it nor what was there is mapped
+    t.throws(() => speaker.goOn(ruined, prompt, [1]), { code: 'KV_DRIVER_CALL_FAILED' });
+    mock.clearFailures();
+    t.is(cache.metrics.quarantinedSlots, 1);
+    for (const call of [() => ruined.fork(), () => bench.prepare(ruined, 1)]) {
+      t.like(t.throws(call, { code: 'KV_SLOT_BUSY' }), { details: { slot: ruined.slot, holder: 'the quarantine' } });
+    }
+    const text = speaker.goOn(fork, prompt, [2]);
+    ruined.release();
+    t.is(speaker.wrongTokens(fork, text), 0);
+    t.is(cache.metrics.lateErrors, 0);
+  });
+}
