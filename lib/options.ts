@@ -130,13 +130,13 @@ export function instanceOf<T>(
   };
 }
 
-/** An AbortSignal. */
 /** A CUstream. */
 export const streamField: Field<bigint> = (value, place) => {
   if (typeof value === 'bigint' && value >= 0n) return value;
   throw invalid('type', place, 'a stream, a bigint', value);
 };
 
+/** An AbortSignal. */
 export const abortSignal: Field<AbortSignal> = instanceOf(AbortSignal, 'an AbortSignal');
 
 /** An options object of its own; absent counts as `{}`, so that its own required fields are named. */

@@ -48,12 +48,12 @@ export const text: Field<string> = (value, place) => {
 const maxToken = 2 ** 31 - 1;
 
 const tokens: Field<Int32Array> = (value, place) => {
-  if (!Array.isArray(value) && !(value instanceof Int32Array) && !(value instanceof Uint32Array)) {
+  const copy = copyOf(value);
+  if (copy === undefined) {
     throw createError('KV_INVALID_OPTION', {
       reason: 'type', ...place, expected: 'an Int32Array, a Uint32Array or an array of token ids', received: value,
     });
   }
-  const copy = new Int32Array(value as ArrayLike<number>); // also from a plain array: much faster than Int32Array.from
   const isPlain = Array.isArray(value);
   for (let index = 0; index < copy.length; index += 1) {
     if (copy[index]! >= 0 && (!isPlain || copy[index] === value[index])) continue;
@@ -68,6 +68,16 @@ export function checkAppended(tokens: number | ArrayLike<number>): void {
   throw createError('KV_INVALID_OPTION', {
     reason: 'type', owner: 'Sequence.append', option: 'tokens', expected: 'a token id, a typed array or an array of them', received: tokens,
   });
+}
+
+/** Undefined for what is no list of tokens: also for a detached one, or one that does not fit this process's memory. */
+function copyOf(value: unknown): Int32Array | undefined {
+  if (!Array.isArray(value) && !(value instanceof Int32Array) && !(value instanceof Uint32Array)) return undefined;
+  try {
+    return new Int32Array(value as ArrayLike<number>); // also from a plain array: much faster than Int32Array.from
+  } catch {
+    return undefined;
+  }
 }
 
 const itemSpec = {

@@ -1,6 +1,8 @@
 // CacheRooms: what stands behind a KvCache's front door, opened and joined: addresses, slots, rows, leases, steps, prefixes. Each
 // room knows only those that are handed to it here. When one cannot be opened, nothing stays reserved. Decides nothing.
 
+import { createError } from '../errors/index.js';
+import { formatNumber } from '../format.js';
 import { Accounts } from './accounts.js';
 import { Admission } from './admission.js';
 import { openPool, type ReadKvCacheOptions } from './kv-cache-options.js';
@@ -65,6 +67,7 @@ export function openRooms(read: ReadKvCacheOptions, door: FrontDoor): CacheRooms
   try {
     const { model, slots, maxTokens, scrub, mapper } = read;
     const layout = computeLayout({ model, layout: read.layout, slots, maxTokens, pageBytes: pool.pageBytes });
+    checkRows(layout);
     const table = new SlotTable(layout);
     native = openNativeCache(pool, layout, table, { scrub: scrub !== 'off', mapper: mapper === 'background' });
     const tenantNumber = scrub === 'off' ? () => 1n : (tenant: string) => pool.tenantNumber(tenant);
@@ -86,6 +89,17 @@ function guarded(options: ReadPrefixCacheOptions | 'off', guard: PolicyGuard, la
     return time;
   };
   return { ...options, policy: guard.wrapEviction(options.policy), now };
+}
+
+/** What is kept per row of a slot fits one typed array, and its number a 32-bit integer. */
+const mostRows = 2 ** 28;
+
+function checkRows({ maxTokens, maxRows }: Layout): void {
+  if (maxRows <= mostRows) return;
+  throw createError('KV_INVALID_SHAPE', {
+    option: 'maxTokens', value: maxTokens, problem: `makes ${formatNumber(maxRows)} rows of a slot; there can be ${formatNumber(mostRows)}`,
+    hint: 'Lower it, or use larger `pageBytes`.',
+  });
 }
 
 type Memory = Pick<CacheRooms, 'native' | 'pool' | 'layout' | 'table'>;

@@ -50,14 +50,14 @@ export class DeviceMemory {
    * KV_CLOSED, or the driver's error.
    */
   write(from: ArrayBufferView, atByte = 0, stream = 0n): void {
-    this.#check('write to', 'DeviceMemory.write', from, atByte, stream);
-    this.#native.write(atByte, bytesOf(from), stream);
+    const bytes = this.#check('write to', 'DeviceMemory.write', from, atByte, stream);
+    this.#native.write(atByte, bytes, stream);
   }
 
   /** Waits until what is queued on `stream` is done, then copies bytes from here. Throws as `write`. */
   read(into: ArrayBufferView, atByte = 0, stream = 0n): void {
-    this.#check('read', 'DeviceMemory.read', into, atByte, stream);
-    this.#native.read(bytesOf(into), atByte, stream);
+    const bytes = this.#check('read', 'DeviceMemory.read', into, atByte, stream);
+    this.#native.read(bytes, atByte, stream);
   }
 
   /** Gives it back; nothing that is queued may use it any more. Idempotent. */
@@ -72,11 +72,12 @@ export class DeviceMemory {
     this.close();
   }
 
-  #check(operation: string, owner: string, bytes: ArrayBufferView, atByte: number, stream: bigint): void {
-    if (!ArrayBuffer.isView(bytes)) {
+  #check(operation: string, owner: string, view: ArrayBufferView, atByte: number, stream: bigint): Uint8Array {
+    const bytes = bytesOf(view);
+    if (bytes === undefined) {
       const option = operation === 'read' ? 'into' : 'from';
       throw createError('KV_INVALID_OPTION', {
-        reason: 'type', owner, option, expected: 'a typed array or a DataView', received: bytes,
+        reason: 'type', owner, option, expected: 'a typed array or a DataView that is not detached', received: view,
       });
     }
     checkInteger(owner, 'atByte', atByte);
@@ -84,11 +85,18 @@ export class DeviceMemory {
     if (end > this.bytes) checkInteger(owner, 'atByte + byteLength', end, 0, this.bytes);
     streamField(stream, { owner, option: 'stream' });
     if (this.#isClosed) throw createError('KV_CLOSED', { operation, owner: 'DeviceMemory' });
+    return bytes;
   }
 }
 
-function bytesOf({ buffer, byteOffset, byteLength }: ArrayBufferView): Uint8Array {
-  return new Uint8Array(buffer, byteOffset, byteLength);
+/** Undefined for anything else, and for a view that is detached or has been cut off by its buffer. */
+function bytesOf(view: ArrayBufferView): Uint8Array | undefined {
+  if (!ArrayBuffer.isView(view)) return undefined;
+  try {
+    return new Uint8Array(view.buffer, view.byteOffset, view.byteLength);
+  } catch {
+    return undefined;
+  }
 }
 
 /** Out of memory, with how much was asked for and what there is. */

@@ -131,7 +131,7 @@ export function computeLayout(options: LayoutOptions): Layout {
       bytes: virtualBytes, reservations: reservations.length, slots, maxTokens, limitBytes: Number.MAX_SAFE_INTEGER,
     });
   }
-  const maxTokenBytes = Math.max(...reservations.map(({ tokenBytes }) => tokenBytes));
+  const maxTokenBytes = reservations.reduce((largest, { tokenBytes }) => Math.max(largest, tokenBytes), 0);
   const totalTokenBytes = sum(reservations.map(({ tokenBytes }) => tokenBytes));
   const maxRows = Math.ceil((maxTokens * maxTokenBytes) / pageBytes);
   const kinds = countAlike(reservations);

@@ -35,9 +35,9 @@ export interface ParallelShape {
   readonly pipelineRank?: number | undefined;
 }
 
-/** The whole model, before it is divided over workers. */
+/** The whole model, before it is divided over workers. Heads and dims are 1 … 1,048,576. */
 export interface ModelShape {
-  /** Layers that keep K and V, at least 1. */
+  /** Layers that keep K and V, 1 … 65,536. */
   readonly layers: number;
   /** KV heads of a layer: 1 is MQA, fewer than the query heads GQA, as many MHA. Not used by `latent` attention. */
   readonly kvHeads?: number | undefined;
@@ -73,10 +73,14 @@ export interface TensorSpec {
   readonly tokenBytes: number;
 }
 
-const size = integer({ min: 1 });
+// Far beyond any model; what is larger is a mistake, and would fill this process's memory with names of tensors.
+const maxLayers = 2 ** 16;
+const maxSize = 2 ** 20;
+
+const size = integer({ min: 1, max: maxSize });
 
 const spec = {
-  layers: size,
+  layers: integer({ min: 1, max: maxLayers }),
   kvHeads: optional(size),
   headDim: optional(size),
   dtype: oneOf(dtypes),

@@ -2,6 +2,8 @@
 // bytes of one slot in one reservation and is detached before any of them is unmapped: a touch of unmapped memory would end
 // the process, a touch of a detached view reads nothing. Each window keeps its cache alive.
 
+import { markAsUntransferable } from 'node:worker_threads';
+
 import { createError } from '../errors/index.js';
 import type { Dtype } from './model-shape.js';
 import type { TensorPlacement } from './layout.js';
@@ -61,6 +63,7 @@ export class SlotViews {
     const known = windows.find((window) => window.reservation === reservation && window.buffer.byteLength === bytes);
     if (known !== undefined) return known.buffer;
     const buffer = this.#cache.window(reservation, slot * tensor.strides.slotBytes, bytes);
+    markAsUntransferable(buffer); // who had it then could not be made to let go
     keepAlive.set(buffer, this.#owner);
     windows.push({ reservation, buffer });
     return buffer;

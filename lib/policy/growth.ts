@@ -2,6 +2,8 @@
 // and commit with plain numbers, so that a step allocates nothing. The mapper maps what is wished in the background, as far
 // as free pages reach; it takes none from anybody.
 
+import { checkInteger } from '../options.js';
+
 /**
  * `lengthTokens`: tokens of the sequence that are valid. `promisedTokens`: tokens it was promised memory for at `acquire`
  * (its whole prompt; 0 without). Returns the tokens that should be mapped soon; less than `lengthTokens` means nothing.
@@ -18,6 +20,6 @@ export function onDemand(): GrowthPolicy {
  * the next `tokens` tokens will touch. Default 16: enough steps for the mapper to be done before the row is needed.
  */
 export function ahead(tokens = 16): GrowthPolicy {
-  if (!Number.isSafeInteger(tokens) || tokens < 1) throw new RangeError(`ahead(tokens) needs an integer from 1, got ${tokens}.`);
+  checkInteger('ahead', 'tokens', tokens, 1);
   return (lengthTokens, promisedTokens) => Math.max(lengthTokens + tokens, promisedTokens);
 }

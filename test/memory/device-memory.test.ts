@@ -43,6 +43,9 @@ test('what does not fit, a closed one, and wrong options are refused', (t) => {
   const driver = Driver.open('host');
   const memory = new DeviceMemory({ driver, bytes: 8 });
   const refused = { code: 'KV_INVALID_OPTION' };
+  const detached = new Uint8Array(4);
+  structuredClone(detached, { transfer: [detached.buffer] });
+  for (const view of [detached, [1], 'text', undefined]) t.throws(() => { memory.write(view as never); }, refused);
   t.throws(() => memory.write(new Uint8Array(9)), refused);
   t.throws(() => memory.read(new Uint8Array(2), 7), { ...refused, message: /atByte \+ byteLength/ });
   t.throws(() => memory.read(new Uint8Array(1), -1), refused);

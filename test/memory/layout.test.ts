@@ -147,6 +147,10 @@ test('sizes beyond exact integers are refused, with the numbers', (t) => {
   t.throws(() => layoutOf(yi34b, { slots: 1_000_000, maxTokens: 100_000_000 }), { code: 'KV_OUT_OF_ADDRESS_SPACE' });
 });
 
+test('a model of very many layers has a layout', (t) => {
+  t.is(layoutOf({ layers: 2 ** 16, kvHeads: 1, headDim: 1, dtype: 'int8' }, { slots: 1, maxTokens: 1 }).reservations.length, 2 ** 17);
+});
+
 test('wrong options and arguments are refused', (t) => {
   t.throws(() => layoutOf(yi34b, { slots: 0 }), { code: 'KV_INVALID_OPTION' });
   t.throws(() => layoutOf(yi34b, { pageByte: 1 } as Partial<LayoutOptions>), { code: 'KV_UNKNOWN_OPTION' });

@@ -92,3 +92,10 @@ test('a model that is incomplete or misspelt is refused', (t) => {
     code: 'KV_INVALID_SHAPE', message: /^`layers` is 2 and `layerShapes` has 1 entry/,
   });
 });
+
+test('numbers that no model has are refused before they fill the memory', (t) => {
+  for (const wrong of [{ layers: 2 ** 31 }, { kvHeads: 2 ** 31 }, { headDim: 2 ** 40 }, { parallel: { tensor: 2 ** 53 } }]) {
+    t.throws(() => tensorsOf({ ...llama, ...wrong }), { code: 'KV_INVALID_OPTION' });
+  }
+  t.is(tensorsOf({ ...llama, layers: 2 ** 16 }).length, 2 ** 17);
+});

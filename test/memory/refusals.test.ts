@@ -8,7 +8,7 @@ import {
 import { MockDevice } from 'virtual-kv/testing';
 
 import {
-  assertNothingLeft, cacheOptions, CacheBench, pageBytes, rowTokens, tinyModel, withCache, type BenchOptions,
+  assertNothingLeft, cacheOptions, CacheBench, openDriver, pageBytes, rowTokens, tinyModel, withCache, type BenchOptions,
 } from '../helpers/cache.js';
 
 interface Refusal {
@@ -188,3 +188,11 @@ function assertThrowsAndCleans(t: ExecutionContext, device: MockDevice, call: ()
   t.throws(call, { code: 'KV_DRIVER_CALL_FAILED' });
   t.like(device.leaks(), { reservations: 0, pages: 0, mappings: 0 });
 }
+
+test('more rows of a slot than can be numbered are refused, with what to do', (t) => {
+  const { driver, device } = openDriver({ device: { granularityBytes: 4096, addressSpaceBytes: 2 ** 52 } });
+  t.throws(() => new KvCache({ ...cacheOptions({ pageBytes: 4096 }, driver), slots: 1, maxTokens: 2 ** 31 - 1 }), {
+    code: 'KV_INVALID_SHAPE', message: /536,870,912 rows of a slot.*larger `pageBytes`/,
+  });
+  assertNothingLeft(t, driver, device);
+});

@@ -54,6 +54,22 @@ cacheTests('what is written through a view is what the driver reads', {}, (t, be
   t.deepEqual([...read(bench, sequence, 2, 2 * pageBytes).slice(-2)], [0xef, 0xbe]);
 });
 
+cacheTests('a view is copied for another thread, or refused, but never handed over', {}, (t, bench) => {
+  const sequence = bench.sequenceOf(100);
+  bench.cache.stamp(sequence, 0, 100, 7);
+  const view = sequence.view(0);
+  let copy: TensorView | undefined;
+  try {
+    copy = structuredClone(view, { transfer: [view.buffer as ArrayBuffer] });
+  } catch (error) {
+    t.is((error as Error).name, 'DataCloneError'); // Node 20 copies, later ones refuse
+  }
+  t.is(view.byteLength, 2 * pageBytes);
+  sequence.release();
+  assertDetached(bench, view);
+  t.true(copy === undefined || copy.byteLength === 2 * pageBytes);
+});
+
 for (const [dtype, array] of [
   ['float32', Float32Array], ['float16', Uint16Array], ['bfloat16', Uint16Array], ['float8', Uint8Array], ['int8', Int8Array],
 ] as const satisfies readonly (readonly [Dtype, unknown])[]) {

@@ -235,7 +235,9 @@ cacheTests('a miss is explained', { prefixCache: { poolRows: 2, now: () => 42 } 
 
 cacheTests('bad prompts are refused', {}, (t, bench) => {
   const { cache } = bench;
-  for (const tokens of ['abc', [1.5], [-1], [2 ** 31], [Number.NaN], ['1'], {}]) {
+  const detached = new Int32Array(4);
+  structuredClone(detached, { transfer: [detached.buffer] });
+  for (const tokens of ['abc', [1.5], [-1], [2 ** 31], [Number.NaN], ['1'], {}, detached]) {
     t.throws(() => cache.acquire({ tokens: tokens as never }), { code: 'KV_INVALID_OPTION' });
   }
   t.throws(() => cache.acquire({ tokens: [1], promptTokens: 2 }), { code: 'KV_INVALID_OPTION' });
@@ -243,7 +245,8 @@ cacheTests('bad prompts are refused', {}, (t, bench) => {
   t.throws(() => cache.prefixes.lookup({}), { code: 'KV_INVALID_OPTION' });
   t.throws(() => cache.prefixes.setNamespace(4 as never), { code: 'KV_INVALID_OPTION' });
   const sequence = cache.acquire({ tokens: [1, 2] });
-  for (const token of [-1, 1.5, 2 ** 31, '1']) t.throws(() => sequence.append(token as never), { code: 'KV_INVALID_OPTION' });
+  const lists = [undefined, null, 'ab', {}, { length: Number.NaN }, { length: -2 }, { length: 1.5, 0: 1, 1: 1 }, new DataView(new ArrayBuffer(8))];
+  for (const token of [-1, 1.5, 2 ** 31, '1', ...lists]) t.throws(() => { sequence.append(token as never); }, { code: 'KV_INVALID_OPTION' });
   t.throws(() => sequence.append([1, -1]), { code: 'KV_INVALID_OPTION' });
   t.is(cache.acquire({ tokens: [] }).cachedTokens, 0);
 });
