@@ -34,6 +34,10 @@ NativeCache::NativeCache(const Napi::CallbackInfo& info) : Napi::ObjectWrap<Nati
                 {token_bytes.begin(), token_bytes.end()});
   const bool scrub = options.Get("scrub").ToBoolean();
   std::shared_ptr<PagePool> pool = NativePool::Of(info[0]);
+  if (!pool) {
+    ThrowIfFailed(env, Fail(Code::kClosed, "driver"));
+    return;
+  }
   driver_kind_ = pool->driver().info().kind;
   if (ThrowIfFailed(env, KvCache::Open(std::move(pool), std::move(layout), scrub, cache_), driver_kind_)) return;
 
@@ -139,11 +143,12 @@ Napi::Value NativeCache::Detach(const Napi::CallbackInfo& info) {
 }
 
 Napi::Value NativeCache::Publish(const Napi::CallbackInfo& info) {
-  Napi::Int32Array rows = rows_.Value();
-  Napi::Uint8Array quarantined = quarantined_.Value();
-  const int32_t changed =
-      cache_->Publish({rows.Data(), rows.ElementLength()}, {quarantined.Data(), quarantined.ElementLength()});
-  return Napi::Number::New(info.Env(), changed);
+  const std::span<int32_t> rows = ToInt32Span(rows_.Value());
+  const std::span<uint8_t> quarantined = ToBytes(quarantined_.Value());
+  // A policy that was shown them may have given their memory away.
+  if (std::min(rows.size(), quarantined.size()) < cache_->layout().slots())
+    return Finish(info.Env(), Fail(Code::kInternal, "arrays of a cache", static_cast<int64_t>(rows.size())));
+  return Napi::Number::New(info.Env(), cache_->Publish(rows, quarantined));
 }
 
 Napi::Value NativeCache::MapperState(const Napi::CallbackInfo& info) {

@@ -68,7 +68,8 @@ Napi::Value NativeDriver::Wrap(Napi::Env env, std::shared_ptr<Driver> driver) {
 }
 
 std::shared_ptr<Driver> NativeDriver::Of(const Napi::Value& value) {
-  return Napi::ObjectWrap<NativeDriver>::Unwrap(value.As<Napi::Object>())->driver_;
+  NativeDriver* const driver = Napi::ObjectWrap<NativeDriver>::Unwrap(value.As<Napi::Object>());
+  return driver != nullptr ? driver->driver_ : nullptr;
 }
 
 NativeDriver::NativeDriver(const Napi::CallbackInfo& info) : Napi::ObjectWrap<NativeDriver>(info) {

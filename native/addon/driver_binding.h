@@ -17,7 +17,7 @@ class NativeDriver : public Napi::ObjectWrap<NativeDriver> {
   static void Define(Napi::Env env, Napi::Object exports);
   // The JavaScript object of an opened driver.
   static Napi::Value Wrap(Napi::Env env, std::shared_ptr<Driver> driver);
-  // The driver behind an object made by Wrap; null when it was closed.
+  // The driver behind an object made by Wrap; null when it was closed, or the environment is being terminated.
   static std::shared_ptr<Driver> Of(const Napi::Value& value);
 
   explicit NativeDriver(const Napi::CallbackInfo& info);

@@ -84,6 +84,7 @@ NativeKernels::NativeKernels(const Napi::CallbackInfo& info) : Napi::ObjectWrap<
 NativeKernels::~NativeKernels() { CloseSet(); }
 
 Status NativeKernels::OpenSet(Napi::Env env, const Napi::Object& options) {
+  if (!driver_) return Fail(Code::kClosed, "driver");
   if (driver_->info().kind == "host") {
     const std::string instructions = options.Get("instructions").As<Napi::String>().Utf8Value();
     set_ = std::make_unique<kernels::CpuKernels>(ContextOf(env).workers, ToInt32(options.Get("threads")),

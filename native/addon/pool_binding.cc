@@ -16,7 +16,8 @@ void NativePool::Define(Napi::Env env, Napi::Object exports) {
 }
 
 std::shared_ptr<PagePool> NativePool::Of(const Napi::Value& value) {
-  return Napi::ObjectWrap<NativePool>::Unwrap(value.As<Napi::Object>())->pool_;
+  NativePool* const pool = Napi::ObjectWrap<NativePool>::Unwrap(value.As<Napi::Object>());
+  return pool != nullptr ? pool->pool_ : nullptr;
 }
 
 NativePool::NativePool(const Napi::CallbackInfo& info) : Napi::ObjectWrap<NativePool>(info) {

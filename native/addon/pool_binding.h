@@ -14,6 +14,7 @@ namespace vkv::addon {
 class NativePool : public Napi::ObjectWrap<NativePool> {
  public:
   static void Define(Napi::Env env, Napi::Object exports);
+  // Null when the environment is being terminated.
   static std::shared_ptr<PagePool> Of(const Napi::Value& value);
 
   explicit NativePool(const Napi::CallbackInfo& info);  // (driver, pageBytes, budgetBytes)

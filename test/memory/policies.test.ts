@@ -142,6 +142,19 @@ for (const [policy, optionsOf] of Object.entries(askedFor)) {
   });
 }
 
+test('a policy that gives the cache\'s own arrays away gets an error, not the end of the process', (t) => {
+  const reclaim: KvCacheOptions['reclaim'] = (idle) => {
+    structuredClone(idle.rows, { transfer: [idle.rows.buffer as ArrayBuffer] });
+    return idle.slots[0]!;
+  };
+  const bench = new CacheBench(t, { rows: 2, slots: 2, reclaim });
+  bench.idleSlotOf(2);
+  const sequence = bench.cache.acquire();
+  t.throws(() => { bench.prepare(sequence, rowTokens); }, { code: 'KV_INTERNAL' });
+  bench.cache.close();
+  bench.close();
+});
+
 test('a reclaim policy cannot change the batch that is being prepared', async (t) => {
   let batch: Batch | undefined;
   let refused = 0;

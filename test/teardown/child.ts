@@ -83,6 +83,15 @@ const scenarios: Readonly<Record<string, (on: DriverName) => void | Promise<void
     scenarios['mapping']!(on);
     for (;;) await new Promise((resolve) => setImmediate(resolve));
   },
+  'calling and busy': (on) => {
+    const cache = openCache(openDriver(on));
+    const sequence = start(cache);
+    parentPort?.postMessage('calling');
+    for (;;) {
+      expect(cache.metrics.acquired === 1 && cache.pool.counts().createdPages > 0, 'no counts');
+      expect(cache.verifyStamp(sequence, 0, 1, 1) === 0 && cache.driver.memory().livePages > 0, 'no bytes');
+    }
+  },
   'exit while mapping': (on) => {
     scenarios['mapping']!(on);
     process.exit(0);
@@ -194,6 +203,12 @@ const scenarios: Readonly<Record<string, (on: DriverName) => void | Promise<void
   'workers are terminated while mapping': async (on) => {
     for (let round = 0; round < 3; round += 1) {
       const workers = await startWorkers(3, 'mapping and busy', on);
+      await Promise.all(workers.map((worker) => worker.terminate()));
+    }
+  },
+  'workers are terminated in the middle of calls': async (on) => {
+    for (let round = 0; round < 4; round += 1) {
+      const workers = await startWorkers(3, 'calling and busy', on);
       await Promise.all(workers.map((worker) => worker.terminate()));
     }
   },
