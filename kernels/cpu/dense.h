@@ -18,12 +18,11 @@ inline constexpr int kPanelOutputs = 64;
 // cache.
 inline constexpr int kPanelInputs = 512;
 // Rows that a panel of weights is multiplied with before the next inputs: whole tiles.
-inline constexpr int kPanelRows = 120;
-// From one row or output of a panel to the next, in floats: whole lines, and not what caches are divided by.
+inline constexpr int kPanelRows = 240;
+// From one output of a panel to the next, in floats: whole lines, and not what caches are divided by.
 inline constexpr int kPanelStride = kPanelInputs + 16;
-// In floats: panels of weights and of rows, and sums.
-inline constexpr int64_t kProductScratchFloats =
-    (kPanelOutputs + kPanelRows) * kPanelStride + kPanelRows * kPanelOutputs;
+// In floats: a panel of weights, and sums.
+inline constexpr int64_t kProductScratchFloats = kPanelOutputs * kPanelStride + kPanelRows * kPanelOutputs;
 
 // Outputs [from, to) of one product, all rows.
 struct ProductPart {

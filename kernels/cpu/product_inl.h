@@ -3,9 +3,9 @@
 //
 // A tile's sums are vectors, which are brought into one lane each at its end, a vector's width of them at a time. One
 // row (decoding) is bound by memory: the weights of the next tile are fetched meanwhile. Many rows are bound by
-// arithmetic: weights and rows are laid into panels of floats whose vectors begin on cache lines (on an EPYC 9005 with
-// 512 rows that, and tiles of 6 × 4 instead of 8 × 2, give 150 instead of 80 GFLOP/s per core; multiplying and adding
-// alone does 226). Included after common_inl.h.
+// arithmetic, and weights are laid into panels of floats whose vectors begin on cache lines (on an EPYC 9005 with 512
+// rows that, and tiles of 6 × 4 instead of 8 × 2, give 130 to 160 GFLOP/s per core instead of 50 to 85; multiplying and
+// adding alone does 226). Included after common_inl.h.
 
 // Outputs of a tile of `rows` rows, and tiles whose sums fill whole vectors.
 constexpr int TileOutputs(int rows) {
@@ -147,10 +147,10 @@ inline void MultiplyAs(const ProductPart& part, float* scratch) {
   const Product& product = *part.product;
   const auto* const weights = static_cast<const T*>(product.weight);
   const int64_t inputs = part.input.inputs;
-  float* const floats = scratch;                               // [output, input] of a panel
-  float* const block = floats + kPanelOutputs * kPanelStride;  // [row, input] of a panel
-  float* const sums = block + kPanelRows * kPanelStride;       // [row, output]
-  const bool packs = part.input.rows > 2 * kDotRows;  // which is worth it when several tiles of rows use a panel
+  float* const floats = scratch;                              // [output, input] of a panel
+  float* const sums = floats + kPanelOutputs * kPanelStride;  // [row, output]
+  // A panel is worth making when many tiles of rows use it; fewer hide the conversion behind their own arithmetic.
+  const bool packs = part.input.rows > 8 * kDotRows;
   for (int64_t first = part.from; first < part.to; first += kPanelOutputs) {
     const auto outputs = static_cast<int>(part.to - first < kPanelOutputs ? part.to - first : kPanelOutputs);
     for (int64_t row = 0; row < part.input.rows; row += kPanelRows) {
@@ -162,8 +162,7 @@ inline void MultiplyAs(const ProductPart& part, float* scratch) {
         const float* const input = part.input.input + row * inputs + at;
         if (packs) {
           for (int o = 0; o < outputs; ++o) ConvertRow(floats + o * kPanelStride, from + o * inputs, count);
-          for (int r = 0; r < rows; ++r) ConvertRow(block + r * kPanelStride, input + r * inputs, count);
-          MultiplyPanel<float>(block, kPanelStride, rows, {floats, kPanelStride, outputs, count, floats}, sums);
+          MultiplyPanel<float>(input, inputs, rows, {floats, kPanelStride, outputs, count, floats}, sums);
         } else {
           const T* const ahead =
               at + kPanelInputs < inputs ? from + kPanelInputs : weights + (first + kPanelOutputs) * inputs;
