@@ -48,7 +48,7 @@ async function main() {
   });
   await sections.run({ title: 'calls of the driver, growth beside work', seconds: 90, command: measure('calls', 'growth') });
   await sections.run({ title: 'contract suite on cuda', seconds: 120, command: ava('build-test/contract/cuda.test.js') });
-  await sections.run({ title: 'replay on cuda, every byte checked', seconds: 60, command: [
+  await sections.run({ title: 'replay on cuda, every byte checked', seconds: 100, command: [
     node, 'dist/cli/vkv.js', 'replay', '--generate', '200', '--driver', 'cuda', '--verify', 'full',
     ...(simulated ? ['--memory-bytes', '512MiB', '--limit', '8'] : []),
   ] });
