@@ -2,11 +2,11 @@
 // rounding.
 //
 // A warp takes 16 tokens at a time: scores [token, head] = K · Qᵀ, then sums [element, head] += Vᵀ · weights, both as
-// products of tiles [16, 8] · [8, 8]. K and V come in 16-byte copies (decode_ring_inl.h) and are used as they are:
+// products of tiles [16, 16] · [16, 8]. K and V come in 16-byte copies (decode_ring_inl.h) and are used as they are:
 // which element or token is which row of a tile is chosen so that a lane's own copies are its part of the tile. A
 // query, and a weight, is the sum of kParts numbers of 16 bits, so nothing is lost. With one multiply-add per element
 // and head, arithmetic would keep an H200 from its memory's speed: 969 instructions of a warp for 4 KiB at 4 heads of
-// dim 128, and here 230.
+// dim 128, and here 220.
 #ifndef VKV_KERNELS_CUDA_DECODE_TILES_INL_H_
 #define VKV_KERNELS_CUDA_DECODE_TILES_INL_H_
 
@@ -37,25 +37,33 @@ struct Tiles<BfloatBits> {
 template <typename T, int Elements, int Dim, int Heads>
 constexpr bool kIsForTiles = Tiles<T>::kAreThere&& Elements == 8 && (Dim == 64 || Dim == 128) && Heads > 1;
 
-// sums [16, 8] += a [16, 8] · b [8, 8]. Of a lane, g = lane / 4 and t = lane % 4: a0 is row g and a1 row g + 8 of
-// columns 2t, 2t + 1; b is rows 2t, 2t + 1 of column g; sums are row g of columns 2t, 2t + 1, then row g + 8.
+// sums [16, 8] += a [16, 16] · b [16, 8]. Of a lane, g = lane / 4 and t = lane % 4: a[0] is row g and a[1] row g + 8 of
+// columns 2t, 2t + 1, a[2] and a[3] the same of columns 8 on; b[0] is rows 2t, 2t + 1 of column g, b[1] those 8 on;
+// sums are row g of columns 2t, 2t + 1, then row g + 8.
 template <typename T>
-__device__ inline void MultiplyTile(float (&sums)[4], unsigned a0, unsigned a1, unsigned b) {
+__device__ inline void MultiplyTile(float (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
 #if !defined(__CUDACC__)
-  emulation::MultiplyTile<T>(sums, a0, a1, b);
+  emulation::MultiplyTile<T>(sums, a, b);
 #elif !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
   if constexpr (Tiles<T>::kAreBfloat) {
     asm volatile(
-        "mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
         : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
-        : "r"(a0), "r"(a1), "r"(b));
-    return;
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+  } else {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
   }
-#endif
-#if defined(__CUDACC__)
-  asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
-               : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
-               : "r"(a0), "r"(a1), "r"(b));
+#else  // Turing has tiles of half the columns, and of halves only
+  for (int half = 0; half < 2; ++half) {
+    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+                 : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+                 : "r"(a[2 * half]), "r"(a[2 * half + 1]), "r"(b[half]));
+  }
 #endif
 }
 
@@ -185,10 +193,12 @@ struct DecodeTiles {
       const uint4 key = slots[c * kDecodeThreads];
       const uint4 other = slots[(kKeyPacks + c) * kDecodeThreads];  // of the token 8 on
       VKV_UNROLL
-      for (int j = 0; j < 4; ++j) {
+      for (int j = 0; j < 4; j += 2) {
+        const unsigned words[4] = {WordOf(key, j), WordOf(other, j), WordOf(key, j + 1), WordOf(other, j + 1)};
         VKV_UNROLL
-        for (int p = 0; p < kParts; ++p)
-          MultiplyTile<T>(scores[p], WordOf(key, j), WordOf(other, j), query[4 * c + j][p]);
+        for (int p = 0; p < kParts; ++p) {
+          MultiplyTile<T>(scores[p], words, {query[4 * c + j][p], query[4 * c + j + 1][p]});
+        }
       }
     }
     VKV_UNROLL
@@ -236,7 +246,7 @@ struct DecodeTiles {
   // A tile's sums are added to the others by themselves: tensor cores cut off what they add, which would show over many
   // tiles.
   __device__ void UseValues(const uint4* slots) {
-    unsigned weights[2][kParts];
+    unsigned weights[2][kParts];  // of tokens 2t, 2t + 1, then 8 more
     VKV_UNROLL
     for (int half = 0; half < 2; ++half) TurnWeights(weights[half], score[2 * half], score[2 * half + 1]);
     VKV_UNROLL
@@ -246,16 +256,17 @@ struct DecodeTiles {
       for (int pair = 0; pair < 4; ++pair) value[pair] = slots[(pair * kValuePacks + d) * kDecodeThreads];
       VKV_UNROLL
       for (int j = 0; j < 4; ++j) {
-        float tile[4] = {};
+        unsigned words[4];  // elements 2j of the tokens, then the next, of the first 8 and the other tokens
         VKV_UNROLL
         for (int half = 0; half < 2; ++half) {
           const unsigned even = WordOf(value[2 * half], j);
           const unsigned odd = WordOf(value[2 * half + 1], j);
-          const unsigned low = __byte_perm(even, odd, 0x5410);
-          const unsigned high = __byte_perm(even, odd, 0x7632);
-          VKV_UNROLL
-          for (int p = kParts - 1; p >= 0; --p) MultiplyTile<T>(tile, low, high, weights[half][p]);
+          words[2 * half] = __byte_perm(even, odd, 0x5410);
+          words[2 * half + 1] = __byte_perm(even, odd, 0x7632);
         }
+        float tile[4] = {};
+        VKV_UNROLL
+        for (int p = kParts - 1; p >= 0; --p) MultiplyTile<T>(tile, words, {weights[0][p], weights[1][p]});
         VKV_UNROLL
         for (int c = 0; c < 4; ++c) sums[4 * d + j][c] = sums[4 * d + j][c] * correction[c % 2] + tile[c];
       }

@@ -18,6 +18,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <initializer_list>
 #include <memory>
 #include <vector>
 
@@ -55,7 +56,7 @@ struct Fiber {
   ucontext_t context;
   std::unique_ptr<char[]> stack;
   Wait wait = Wait::kNothing;
-  unsigned shared[2][3] = {};  // what other lanes may read, by parity, so that a lane may be one exchange ahead
+  unsigned shared[2][6] = {};  // what other lanes may read, by parity, so that a lane may be one exchange ahead
   unsigned exchanges = 0;
   std::vector<Copy> copies;
   unsigned copy_groups = 0;  // that were ended
@@ -160,12 +161,10 @@ inline void RunBlock() {
 
 // Shows words to the lanes of the warp, and waits until all have. Where theirs are: Shared of a thread, with the same
 // parity.
-inline unsigned Exchange(unsigned first, unsigned second = 0, unsigned third = 0) {
+inline unsigned Exchange(std::initializer_list<unsigned> words) {
   Fiber& fiber = state.fibers[state.thread];
   const unsigned parity = fiber.exchanges++ % 2;
-  fiber.shared[parity][0] = first;
-  fiber.shared[parity][1] = second;
-  fiber.shared[parity][2] = third;
+  std::copy(words.begin(), words.end(), fiber.shared[parity]);
   WaitFor(Wait::kWarp);
   return parity;
 }
@@ -173,7 +172,7 @@ inline unsigned Exchange(unsigned first, unsigned second = 0, unsigned third = 0
 // Adds as tensor cores do, that is worse than floats: the sum and the products are cut off, towards zero, below the
 // 24th bit of the largest of them (Fasi et al., Numerical behavior of NVIDIA tensor cores, 2021; the newer have a bit
 // or two more).
-inline float AddCut(float sum, const float (&products)[8]) {
+inline float AddCut(float sum, const float (&products)[16]) {
   int exponent = -126;
   const auto see = [&](float value) {
     if (value != 0 && std::isfinite(value)) exponent = std::max(exponent, std::ilogb(value));
@@ -189,21 +188,23 @@ inline float AddCut(float sum, const float (&products)[8]) {
   return static_cast<float>(std::ldexp(std::trunc(std::ldexp(total, -beyond)), beyond + exponent - 23));
 }
 
-// A warp's sums [16, 8] += a [16, 8] · b [8, 8] of 16-bit numbers, laid out over the lanes as mma.m16n8k8 has them.
+// A warp's sums [16, 8] += a [16, 16] · b [16, 8] of 16-bit numbers, laid out over the lanes as mma.m16n8k16 has them:
+// of the PTX manual's fragments, elements 2i and 2i + 1 are word i.
 template <typename T>
-void MultiplyTile(float (&sums)[4], unsigned a0, unsigned a1, unsigned b) {
+void MultiplyTile(float (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
   const unsigned thread = state.thread;
-  const unsigned parity = Exchange(a0, a1, b);
-  const auto element = [&](unsigned lane, int word, unsigned half) {
+  const unsigned parity = Exchange({a[0], a[1], a[2], a[3], b[0], b[1]});
+  const auto element = [&](unsigned lane, unsigned word, unsigned half) {
     const unsigned bits = state.fibers[thread / kWarp * kWarp + lane].shared[parity][word] >> (16 * half);
     return AsFloat(T{static_cast<unsigned short>(bits)});
   };
   for (unsigned c = 0; c < 4; ++c) {
-    const unsigned row = thread % kWarp / 4;  // of its half of the rows
+    const unsigned group = thread % kWarp / 4;  // the row, of its half of the rows
     const unsigned column = thread % 4 * 2 + c % 2;
-    float products[8];
-    for (unsigned k = 0; k < 8; ++k) {
-      products[k] = element(row * 4 + k / 2, c / 2, k % 2) * element(column * 4 + k / 2, 2, k % 2);
+    float products[16];
+    for (unsigned k = 0; k < 16; ++k) {
+      products[k] =
+          element(group * 4 + k % 8 / 2, k / 8 * 2 + c / 2, k % 2) * element(column * 4 + k % 8 / 2, 4 + k / 8, k % 2);
     }
     sums[c] = AddCut(sums[c], products);
   }
@@ -244,13 +245,13 @@ inline unsigned __float_as_uint(float value) { return std::bit_cast<unsigned>(va
 
 inline float __shfl_xor_sync(unsigned /*mask*/, float value, int lanes) {
   const unsigned thread = emulation::state.thread;
-  const unsigned parity = emulation::Exchange(__float_as_uint(value));
+  const unsigned parity = emulation::Exchange({__float_as_uint(value)});
   return __uint_as_float(emulation::state.fibers[thread ^ static_cast<unsigned>(lanes)].shared[parity][0]);
 }
 
 inline unsigned __shfl_sync(unsigned /*mask*/, unsigned value, int lane) {
   const unsigned warp = emulation::state.thread / emulation::kWarp * emulation::kWarp;
-  const unsigned parity = emulation::Exchange(value);
+  const unsigned parity = emulation::Exchange({value});
   return emulation::state.fibers[warp + static_cast<unsigned>(lane) % emulation::kWarp].shared[parity][0];
 }
 
