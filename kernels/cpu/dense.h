@@ -14,9 +14,11 @@ namespace vkv::kernels {
 
 // Outputs that are computed together, so that their weights, as floats, stay in a second-level cache.
 inline constexpr int kPanelOutputs = 64;
+// The same for few rows, which use the weights as they lie.
+inline constexpr int kFewOutputs = 16;
 // Inputs whose products are summed in registers before they are added up: a tile's rows of them are in a first-level
 // cache.
-inline constexpr int kPanelInputs = 512;
+inline constexpr int kPanelInputs = 1024;
 // Rows that a panel of weights is multiplied with before the next inputs: whole tiles.
 inline constexpr int kPanelRows = 240;
 // From one output of a panel to the next, in floats: whole lines, and not what caches are divided by.

@@ -8,7 +8,7 @@ namespace {
 // Below this, about five microseconds, waking another thread costs more than it saves.
 constexpr int64_t kOperationsPerThread = 1 << 17;
 // Parts per thread, so that one that comes late does not keep the others waiting.
-constexpr int64_t kPartsPerThread = 4;
+constexpr int64_t kPartsPerThread = 16;
 constexpr int64_t kElementsPerTask = 1 << 14;
 
 int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }

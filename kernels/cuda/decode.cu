@@ -50,21 +50,23 @@ VKV_KERNEL vkv_merge(const __grid_constant__ DecodeParameters parameters) {
   }
 }
 
-#define VKV_DECODE(name, type, elements, dim, heads)                                                      \
-  VKV_KERNEL vkv_decode_##name##_d##dim##_h##heads(const __grid_constant__ DecodeParameters parameters) { \
-    Decode<PlaceInSlot, type, elements, dim, heads>(parameters);                                          \
+#define VKV_DECODE(name, type, elements, dim, heads)                                           \
+  VKV_KERNEL_FOR(kDecodeThreads, DecodeBlocks(sizeof(type), dim, heads))                       \
+  vkv_decode_##name##_d##dim##_h##heads(const __grid_constant__ DecodeParameters parameters) { \
+    Decode<PlaceInSlot, type, elements, dim, heads>(parameters);                               \
   }
 #define VKV_DECODE_HEADS(name, type, elements, dim) \
   VKV_DECODE(name, type, elements, dim, 1)          \
   VKV_DECODE(name, type, elements, dim, 4)          \
   VKV_DECODE(name, type, elements, dim, 8)
-#define VKV_DECODE_DIMS(name, type, elements)                                               \
-  VKV_DECODE_HEADS(name, type, elements, 64)                                                \
-  VKV_DECODE_HEADS(name, type, elements, 128)                                               \
-  VKV_DECODE(name, type, elements, 256, 1)                                                  \
-  VKV_DECODE(name, type, elements, 256, 4)                                                  \
-  VKV_KERNEL vkv_decode_##name##_any(const __grid_constant__ DecodeParameters parameters) { \
-    Decode<PlaceInSlot, type, 1, kMostDim, 1>(parameters);                                  \
+#define VKV_DECODE_DIMS(name, type, elements)                                    \
+  VKV_DECODE_HEADS(name, type, elements, 64)                                     \
+  VKV_DECODE_HEADS(name, type, elements, 128)                                    \
+  VKV_DECODE(name, type, elements, 256, 1)                                       \
+  VKV_DECODE(name, type, elements, 256, 4)                                       \
+  VKV_KERNEL_FOR(kDecodeThreads, kPlainDecodeBlocks)                             \
+  vkv_decode_##name##_any(const __grid_constant__ DecodeParameters parameters) { \
+    Decode<PlaceInSlot, type, 1, kMostDim, 1>(parameters);                       \
   }
 VKV_DECODE_DIMS(f32, float, 4)
 VKV_DECODE_DIMS(f16, HalfBits, 8)

@@ -3,7 +3,7 @@
 #ifndef VKV_KERNELS_CUDA_DECODE_COMMON_INL_H_
 #define VKV_KERNELS_CUDA_DECODE_COMMON_INL_H_
 
-#include "kernels/cuda/device.h"
+#include "kernels/cuda/decode_ring_inl.h"
 
 namespace vkv::kernels::cuda {
 
@@ -25,13 +25,14 @@ __device__ inline float PowerOf(float score, float largest) {
 class PlaceInSlot {
  public:
   using Parameters = DecodeParameters;
+  PlaceInSlot() = default;
   __device__ PlaceInSlot(const DecodeParameters& /*parameters*/, int slot, int token, bool /*is_there*/)
       : slot_(slot), token_(token) {}
   __device__ uint64_t HeadOf(const Tensor& tensor, int head) const { return HeadAt(tensor, slot_, token_, head); }
 
  private:
-  const int slot_;
-  const int token_;
+  int slot_ = 0;
+  int token_ = 0;
 };
 
 // Elements place(0) … place(Count - 1) of a row, as floats; zeros where they are not below `limit`. The type is asked
@@ -81,7 +82,7 @@ struct DecodeResults {
       }
       float* const partial =
           reinterpret_cast<float*>(parameters.partials) +
-          ((static_cast<int64_t>(span) * command.query_heads + head + h) * parameters.splits + blockIdx.x) *
+          ((static_cast<int64_t>(span) * command.query_heads + head + h) * parameters.splits + blockIdx.y) *
               (kPartialHeader + dim);
       if (element == 0) {
         partial[0] = most;
@@ -90,6 +91,13 @@ struct DecodeResults {
       partial[kPartialHeader + element] = sum;
     }
   }
+};
+
+// What a block keeps in shared memory: what comes, and when all of it has been looked at, what it found.
+template <typename Ring, typename Results>
+union DecodeShared {
+  Ring ring;
+  Results results;
 };
 
 }  // namespace vkv::kernels::cuda

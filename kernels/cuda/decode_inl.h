@@ -1,11 +1,11 @@
 // Decode attention: one query token per sequence over contiguous K and V, split over the length.
 //
-// Grid (splits, KV heads · blocks of query heads, spans). A block takes a stretch of one KV head for up to `Heads`
-// query heads. The lanes of a group hold one token's key side by side, 16 bytes each, so a group reads a whole key with
-// one load; groups take tokens in turn, kAtOnce of them with loads under way together. Each group keeps its own running
-// maximum, total and sums; the block's groups are merged through shared memory, the splits by vkv_merge. Scores are in
-// powers of two: log2 e is part of the scale. Several query heads over 16-bit K and V take more arithmetic than that
-// leaves time for: decode_tiles_inl.h has them on tensor cores.
+// Grid (KV heads · blocks of query heads, splits, spans). A block takes a stretch of one KV head for up to `Heads`
+// query heads. The lanes of a group hold one token's key side by side, 16 bytes each; groups take tokens in turn,
+// kAtOnce of them to a tile, which come through decode_ring_inl.h. Each group keeps its own running maximum, total and
+// sums; the block's groups are merged through shared memory, the splits by vkv_merge. Scores are in powers of two: log2
+// e is part of the scale. Several query heads over 16-bit K and V take more arithmetic than that leaves time for:
+// decode_tiles_inl.h has them on tensor cores.
 //
 // Where a token lies is asked of `Place`: in the cache's slots it is arithmetic.
 #ifndef VKV_KERNELS_CUDA_DECODE_INL_H_
@@ -15,7 +15,7 @@
 
 namespace vkv::kernels::cuda {
 
-constexpr int kAtOnce = 4;
+constexpr int kAtOnce = 4;  // tokens of a group in a tile
 
 template <typename Place, typename T, int Elements, int Dim, int Heads>
 struct DecodeBlock {
@@ -24,8 +24,15 @@ struct DecodeBlock {
   static constexpr int kGroups = kDecodeThreads / kLanes;
   static constexpr int kHeld = kPacks * Elements;  // elements of a lane
 
-  using Shared = DecodeResults<kGroups, Heads, Dim>;
+  static constexpr int kTileTokens = kAtOnce * kGroups;
 
+  using Slot = Pack<T, Elements>;
+  using Shared = DecodeShared<DecodeRing<Slot, kAtOnce * kPacks>, DecodeResults<kGroups, Heads, Dim>>;
+
+  const typename Place::Parameters& parameters;
+  const Stretch stretch;
+  Place places[kAtOnce];        // of the tile whose keys were copied last
+  float score[kAtOnce][Heads];  // of the tile whose keys were looked at last, and then their weights
   float query[Heads][kHeld];
   float sums[Heads][kHeld];
   float largest[Heads];
@@ -37,16 +44,21 @@ struct DecodeBlock {
     return (i / Elements * kLanes + lane) * Elements + i % Elements;
   }
 
-  // A lane's part of one head's row; zeros beyond `dim`.
-  __device__ static void LoadRow(Pack<T, Elements> (&packs)[kPacks], uint64_t address, int dim, bool is_there) {
+  __device__ DecodeBlock(const typename Place::Parameters& given, const Stretch& to_read)
+      : parameters(given), stretch(to_read) {}
+
+  __device__ int CountTiles() const { return (stretch.to - stretch.from + kTileTokens - 1) / kTileTokens; }
+  __device__ int TokenOf(int tile, int u) const {
+    return stretch.from + tile * kTileTokens + u * kGroups + static_cast<int>(threadIdx.x) / kLanes;
+  }
+
+  // A lane's part of one token's row; zeros beyond `dim`.
+  __device__ static void CopyRow(Slot* slots, uint64_t address, int dim, bool is_there) {
     const int lane = threadIdx.x % kLanes;
     VKV_UNROLL
     for (int p = 0; p < kPacks; ++p) {
       const int element = (p * kLanes + lane) * Elements;
-      if (is_there && element < dim)
-        packs[p] = LoadPack<T, Elements>(address + element * sizeof(T));
-      else
-        packs[p] = {};
+      CopyAhead(&slots[p * kDecodeThreads], address + element * sizeof(T), is_there && element < dim);
     }
   }
 
@@ -66,84 +78,98 @@ struct DecodeBlock {
     }
   }
 
-  // Tokens [from, to) of one KV head. Every thread takes part in every shuffle.
-  __device__ void Read(const typename Place::Parameters& parameters, int slot, int kv_head, int from, int to) {
-    const AttentionCommand& command = parameters.command;
-    const int group = threadIdx.x / kLanes;
-    for (int first = from; first < to; first += kAtOnce * kGroups) {
-      Pack<T, Elements> key[kAtOnce][kPacks];
-      Pack<T, Elements> value[kAtOnce][kPacks];
+  __device__ void CopyKeys(int tile, Slot* slots) {
+    const Tensor& keys = parameters.command.keys;
+    VKV_UNROLL
+    for (int u = 0; u < kAtOnce; ++u) {
+      const bool is_there = TokenOf(tile, u) < stretch.to;
+      places[u] = Place(parameters, stretch.slot, TokenOf(tile, u), is_there);
+      CopyRow(&slots[u * kPacks * kDecodeThreads], places[u].HeadOf(keys, stretch.kv_head), keys.dim, is_there);
+    }
+  }
+  __device__ void CopyValues(int tile, Slot* slots) {
+    const Tensor& values = parameters.command.values;
+    VKV_UNROLL
+    for (int u = 0; u < kAtOnce; ++u) {
+      CopyRow(&slots[u * kPacks * kDecodeThreads], places[u].HeadOf(values, stretch.kv_head), values.dim,
+              TokenOf(tile, u) < stretch.to);
+    }
+  }
+
+  // Scores, and weights relative to the largest score so far. Every thread takes part in every shuffle.
+  __device__ void UseKeys(int tile, const Slot* slots) {
+    VKV_UNROLL
+    for (int u = 0; u < kAtOnce; ++u) {
       VKV_UNROLL
-      for (int u = 0; u < kAtOnce; ++u) {
-        const int token = first + u * kGroups + group;
-        const Place place(parameters, slot, token, token < to);
-        LoadRow(key[u], place.HeadOf(command.keys, kv_head), command.keys.dim, token < to);
-        LoadRow(value[u], place.HeadOf(command.values, kv_head), command.values.dim, token < to);
-      }
-      float score[kAtOnce][Heads];
+      for (int h = 0; h < Heads; ++h) score[u][h] = 0;
       VKV_UNROLL
-      for (int u = 0; u < kAtOnce; ++u) {
+      for (int p = 0; p < kPacks; ++p) {
+        const Slot key = slots[(u * kPacks + p) * kDecodeThreads];
         VKV_UNROLL
-        for (int h = 0; h < Heads; ++h) score[u][h] = 0;
-        VKV_UNROLL
-        for (int i = 0; i < kHeld; ++i) {
-          const float k = AsFloat(key[u][i / Elements].element[i % Elements]);
+        for (int i = 0; i < Elements; ++i) {
+          const float k = AsFloat(key.element[i]);
           VKV_UNROLL
-          for (int h = 0; h < Heads; ++h) score[u][h] += k * query[h][i];
-        }
-        const bool is_there = first + u * kGroups + group < to;
-        VKV_UNROLL
-        for (int h = 0; h < Heads; ++h) {
-          VKV_UNROLL
-          for (int other = kLanes / 2; other > 0; other /= 2) {
-            score[u][h] += __shfl_xor_sync(0xffffffffu, score[u][h], other);
-          }
-          if (!is_there) score[u][h] = kMinusInfinity;
+          for (int h = 0; h < Heads; ++h) score[u][h] += k * query[h][p * Elements + i];
         }
       }
+      const bool is_there = TokenOf(tile, u) < stretch.to;
       VKV_UNROLL
       for (int h = 0; h < Heads; ++h) {
-        float most = largest[h];
         VKV_UNROLL
-        for (int u = 0; u < kAtOnce; ++u) most = fmaxf(most, score[u][h]);
-        const float correction = PowerOf(largest[h], most);
-        largest[h] = most;
-        total[h] *= correction;
-        VKV_UNROLL
-        for (int i = 0; i < kHeld; ++i) sums[h][i] *= correction;
-        VKV_UNROLL
-        for (int u = 0; u < kAtOnce; ++u) {
-          score[u][h] = PowerOf(score[u][h], most);  // now its weight
-          total[h] += score[u][h];
+        for (int other = kLanes / 2; other > 0; other /= 2) {
+          score[u][h] += __shfl_xor_sync(0xffffffffu, score[u][h], other);
         }
+        if (!is_there) score[u][h] = kMinusInfinity;
       }
+    }
+    VKV_UNROLL
+    for (int h = 0; h < Heads; ++h) {
+      float most = largest[h];
+      VKV_UNROLL
+      for (int u = 0; u < kAtOnce; ++u) most = fmaxf(most, score[u][h]);
+      const float correction = PowerOf(largest[h], most);
+      largest[h] = most;
+      total[h] *= correction;
+      VKV_UNROLL
+      for (int i = 0; i < kHeld; ++i) sums[h][i] *= correction;
       VKV_UNROLL
       for (int u = 0; u < kAtOnce; ++u) {
+        score[u][h] = PowerOf(score[u][h], most);
+        total[h] += score[u][h];
+      }
+    }
+  }
+  __device__ void UseValues(const Slot* slots) {
+    VKV_UNROLL
+    for (int u = 0; u < kAtOnce; ++u) {
+      VKV_UNROLL
+      for (int p = 0; p < kPacks; ++p) {
+        const Slot value = slots[(u * kPacks + p) * kDecodeThreads];
         VKV_UNROLL
-        for (int i = 0; i < kHeld; ++i) {
-          const float v = AsFloat(value[u][i / Elements].element[i % Elements]);
+        for (int i = 0; i < Elements; ++i) {
+          const float v = AsFloat(value.element[i]);
           VKV_UNROLL
-          for (int h = 0; h < Heads; ++h) sums[h][i] += score[u][h] * v;
+          for (int h = 0; h < Heads; ++h) sums[h][p * Elements + i] += score[u][h] * v;
         }
       }
     }
   }
 
   // Merges the groups, and writes the block's result.
-  __device__ void Finish(const DecodeParameters& parameters, Shared& shared, int span, int64_t row, int head,
-                         int heads) {
+  template <typename Results>
+  __device__ void Finish(Results& results, int span, int64_t row, int head, int heads) {
     const int group = threadIdx.x / kLanes;
     VKV_UNROLL
     for (int h = 0; h < Heads; ++h) {
       if (threadIdx.x % kLanes == 0) {
-        shared.largest[group][h] = largest[h];
-        shared.total[group][h] = total[h];
+        results.largest[group][h] = largest[h];
+        results.total[group][h] = total[h];
       }
       VKV_UNROLL
-      for (int i = 0; i < kHeld; ++i) shared.sums[group][h][ElementOf(i)] = sums[h][i];
+      for (int i = 0; i < kHeld; ++i) results.sums[group][h][ElementOf(i)] = sums[h][i];
     }
     __syncthreads();
-    shared.Write(parameters, span, row, head, heads);
+    results.Write(parameters, span, row, head, heads);
   }
 };
 
@@ -163,19 +189,18 @@ __device__ inline void Decode(const typename Place::Parameters& parameters) {
   const AttentionCommand& command = parameters.command;
   const Span& span = parameters.spans.entries[blockIdx.z];
   const int length = span.length + 1;
-  const int from = static_cast<int>(blockIdx.x) * parameters.split_tokens;
+  const int from = static_cast<int>(blockIdx.y) * parameters.split_tokens;
   if (span.tokens == 0 || from >= length) return;
   const int to = length - from < parameters.split_tokens ? length : from + parameters.split_tokens;
-  const int group = command.query_heads / command.keys.heads;
-  const int blocks = (group + Heads - 1) / Heads;
-  const int kv_head = static_cast<int>(blockIdx.y) / blocks;
-  const int first = static_cast<int>(blockIdx.y) % blocks * Heads;  // in the group
-  const int heads = group - first < Heads ? group - first : Heads;
-  const int head = kv_head * group + first;
-  Block block;
-  block.Start(command, span.first_row, head, heads);
-  block.Read(parameters, span.slot, kv_head, from, to);
-  block.Finish(parameters, shared, static_cast<int>(blockIdx.z), span.first_row, head, heads);
+  const int kv_head = static_cast<int>(blockIdx.x) / parameters.group_blocks;
+  const int first = (static_cast<int>(blockIdx.x) - kv_head * parameters.group_blocks) * Heads;  // in the group
+  const int head = kv_head * parameters.group + first;
+  Block block(parameters, {span.slot, kv_head, from, to});
+  ReadTiles(block, shared.ring, block.CountTiles(),
+            [&] { block.Start(command, span.first_row, head, parameters.group - first); });
+  __syncthreads();  // nobody needs the ring any more
+  const int heads = (kv_head + 1) * parameters.group - head;
+  block.Finish(shared.results, static_cast<int>(blockIdx.z), span.first_row, head, heads < Heads ? heads : Heads);
 }
 
 }  // namespace vkv::kernels::cuda

@@ -6,6 +6,8 @@
 #ifndef VKV_KERNELS_CUDA_DEVICE_H_
 #define VKV_KERNELS_CUDA_DEVICE_H_
 
+#include <type_traits>
+
 #include "kernels/cuda/parameters.h"
 
 #if !defined(__CUDACC__)
@@ -29,6 +31,13 @@
 #endif
 
 #define VKV_KERNEL extern "C" __global__ void
+// For registers that so many blocks of `threads` have room for on a multiprocessor; before Ampere its shared memory has
+// not.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+#define VKV_KERNEL_FOR(threads, blocks) extern "C" __global__ void __launch_bounds__(threads)
+#else
+#define VKV_KERNEL_FOR(threads, blocks) extern "C" __global__ void __launch_bounds__(threads, blocks)
+#endif
 
 namespace vkv::kernels::cuda {
 
@@ -97,6 +106,51 @@ __device__ inline Pack<T, Elements> LoadPack(uint64_t address) {
   }
 #endif
   return *reinterpret_cast<const Pack<T, Elements>*>(address);
+}
+
+// Copies to shared memory that go on by themselves, where the GPU has them (since Ampere) and a slot is 16 bytes;
+// others are done at once. A thread sees a copy of its own after AwaitCopies; zeros unless `is_there`, and `from` is
+// not read.
+template <typename Slot>
+__device__ inline void CopyAhead(Slot* to, uint64_t from, bool is_there) {
+#if !defined(__CUDACC__)
+  emulation::CopyAhead(to, reinterpret_cast<const void*>(from), sizeof(Slot), is_there);
+#else
+#if __CUDA_ARCH__ >= 800
+  if constexpr (sizeof(Slot) == 16) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+                 :
+                 : "r"(static_cast<unsigned>(__cvta_generic_to_shared(to))),
+                   "l"(__cvta_generic_to_global(reinterpret_cast<const void*>(from))), "r"(is_there ? 16 : 0)
+                 : "memory");
+    return;
+  }
+#endif
+  // As bits that nobody writes: then the loads need not wait for the stores.
+  using Bits =
+      std::conditional_t<sizeof(Slot) == 16, uint4, std::conditional_t<sizeof(Slot) == 4, unsigned, unsigned short> >;
+  static_assert(sizeof(Bits) == sizeof(Slot));
+  *reinterpret_cast<Bits*>(to) = is_there ? __ldg(reinterpret_cast<const Bits*>(from)) : Bits{};
+#endif
+}
+
+// Ends a group of copies, also an empty one.
+__device__ inline void CommitCopies() {
+#if !defined(__CUDACC__)
+  emulation::CommitCopies();
+#elif __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+
+// Waits for all groups but the last `Left`.
+template <int Left>
+__device__ inline void AwaitCopies() {
+#if !defined(__CUDACC__)
+  emulation::AwaitCopies(Left);
+#elif __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.wait_group %0;" ::"n"(Left) : "memory");
+#endif
 }
 
 __device__ inline uint64_t HeadAt(const Tensor& tensor, int64_t slot, int64_t token, int64_t head) {

@@ -7,8 +7,6 @@
 namespace vkv::kernels::cuda {
 namespace {
 
-// Decode blocks that run on a multiprocessor at a time, by the registers they take.
-constexpr int64_t BlocksPerMultiprocessor(int heads) { return heads == 1 ? 6 : 3; }
 constexpr int64_t kLeastSplitTokens = 128;  // below, merging costs more than it spreads
 constexpr int64_t kSplitStep = 64;
 constexpr int64_t kBlockCostTokens = 128;  // a block's start and its part of merging, in tokens that it could have read
@@ -90,26 +88,27 @@ Status LaunchCopy(std::span<const Region> regions, std::span<const TokenCopy> co
   return Ok();
 }
 
-std::string DecodeKernel(const AttentionCommand& command, int& heads) {
+DecodeKernel ChooseDecode(const AttentionCommand& command) {
   const std::string start = std::string("vkv_decode_") + NameOf(command.cache_dtype);
-  const int widest = std::max(command.keys.dim, command.values.dim);
   if (!IsAligned(command.keys, command.cache_dtype) || !IsAligned(command.values, command.cache_dtype)) {
-    heads = 1;
-    return start + "_any";
+    return {start + "_any", 1, kPlainDecodeBlocks};
   }
+  const int widest = std::max(command.keys.dim, command.values.dim);
   const int dim = *std::lower_bound(std::begin(kDecodeDims), std::end(kDecodeDims), widest);
   const int group = command.query_heads / command.keys.heads;
-  heads = group == 1 ? 1 : group <= 4 || dim == kMostDim ? 4 : 8;
-  return start + "_d" + std::to_string(dim) + "_h" + std::to_string(heads);
+  const int heads = group == 1 ? 1 : group <= 4 || dim == kMostDim ? 4 : 8;
+  return {start + "_d" + std::to_string(dim) + "_h" + std::to_string(heads), heads,
+          DecodeBlocks(ElementBytes(command.cache_dtype), dim, heads)};
 }
 
 Status LaunchDecode(const AttentionCommand& command, std::span<const Span> spans, int multiprocessors,
                     const Workspace& workspace, const Submit& submit) {
-  int heads = 1;
-  const std::string kernel = DecodeKernel(command, heads);
-  const int64_t head_blocks = command.keys.heads * CeilDiv(command.query_heads / command.keys.heads, heads);
+  const DecodeKernel kernel = ChooseDecode(command);
   DecodeParameters parameters;
   parameters.command = command;
+  parameters.group = command.query_heads / command.keys.heads;
+  parameters.group_blocks = static_cast<int32_t>(CeilDiv(parameters.group, kernel.heads));
+  const int64_t head_blocks = int64_t{command.keys.heads} * parameters.group_blocks;
   parameters.partials = workspace.address;
   while (!spans.empty()) {
     const std::span<const Span> taken = TakeSpans(spans, parameters.spans);
@@ -125,12 +124,12 @@ Status LaunchDecode(const AttentionCommand& command, std::span<const Span> spans
     const int64_t partial_bytes =
         count * command.query_heads * (kPartialHeader + command.values.dim) * static_cast<int64_t>(sizeof(float));
     const int64_t most = std::min<int64_t>(kMostSplits, static_cast<int64_t>(workspace.bytes) / partial_bytes);
-    const int64_t slots = BlocksPerMultiprocessor(heads) * multiprocessors;
+    const int64_t slots = int64_t{kernel.blocks} * multiprocessors;
     const int64_t splits = ChooseSplits(longest, total, head_blocks, slots, most);
     parameters.split_tokens = static_cast<int32_t>(SplitTokens(longest, splits));
     parameters.splits = static_cast<int32_t>(CeilDiv(longest, parameters.split_tokens));
-    VKV_RETURN_IF_ERROR(SubmitOne(submit, kernel.c_str(),
-                                  {ToGrid(parameters.splits), ToGrid(head_blocks), ToGrid(count)}, kDecodeThreads, 0,
+    VKV_RETURN_IF_ERROR(SubmitOne(submit, kernel.name.c_str(),
+                                  {ToGrid(head_blocks), ToGrid(parameters.splits), ToGrid(count)}, kDecodeThreads, 0,
                                   parameters));
     if (parameters.splits == 1) continue;
     VKV_RETURN_IF_ERROR(

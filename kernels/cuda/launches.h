@@ -60,8 +60,14 @@ Status LaunchDecode(const AttentionCommand& command, std::span<const Span> spans
                     const Workspace& workspace, const Submit& submit);
 Status LaunchPrefill(const AttentionCommand& command, std::span<const Span> spans, const Submit& submit);
 
-// The decode kernel for a command: its name, and how many query heads of a KV head one block takes.
-std::string DecodeKernel(const AttentionCommand& command, int& heads);
+// The decode kernel for a command: its name, how many query heads of a KV head one block takes, and how many blocks run
+// on a multiprocessor at a time.
+struct DecodeKernel {
+  std::string name;
+  int heads = 1;
+  int blocks = 1;
+};
+DecodeKernel ChooseDecode(const AttentionCommand& command);
 
 }  // namespace vkv::kernels::cuda
 

@@ -37,14 +37,24 @@ struct CopyParameters {
   TokenCopy copies[kCopiesPerLaunch];
 };
 
-// vkv_decode_TYPE_dDIM_hHEADS: grid (splits, KV heads · blocks of HEADS query heads, spans). TYPE is the cache's, DIM
-// at least the larger of dim and value dim, HEADS how many query heads of one KV head a block takes. The plain one,
+// vkv_decode_TYPE_dDIM_hHEADS: grid (KV heads · blocks of HEADS query heads, splits, spans): blocks that start together
+// read neighbouring heads of the same tokens. TYPE is the cache's, DIM at least the larger of dim and value dim, HEADS
+// how many query heads of one KV head a block takes. The plain one,
 // vkv_decode_TYPE_any, takes one query head and any dim up to kMostDim at any alignment. With one split the output is
 // written; with more, `partials` is [span, query head, split] of kPartialHeader + value dim floats: largest score (in
 // powers of two), total, sums. vkv_merge: grid (query heads, spans, 1), with the same parameters.
 inline constexpr int kDecodeThreads = 128;
 inline constexpr int kDecodeHeads[] = {1, 4, 8};
 inline constexpr int kDecodeDims[] = {64, 128, 256};
+// Blocks that run on a multiprocessor at a time, where it has the shared memory of an H200 (227 KiB): the registers of
+// each kernel are held to it. Of the plain kernel as many run as of the largest.
+constexpr int DecodeBlocks(int64_t element_bytes, int dim, int heads) {
+  const bool is_wide = element_bytes * dim == 4 * kMostDim;
+  if (heads == 1) return is_wide ? 4 : 7;
+  if (element_bytes == 4) return is_wide || heads == 8 ? 3 : 5;
+  return dim == 128 ? 3 : 4;
+}
+inline constexpr int kPlainDecodeBlocks = 4;
 inline constexpr int kPartialHeader = 2;
 inline constexpr int kMostSplits = 1024;
 struct DecodeParameters {
@@ -52,6 +62,8 @@ struct DecodeParameters {
   uint64_t partials = 0;
   int32_t splits = 1;
   int32_t split_tokens = 0;  // tokens of a split
+  int32_t group = 1;         // query heads of a KV head
+  int32_t group_blocks = 1;  // and blocks that take them
   Spans spans;
 };
 

@@ -146,16 +146,17 @@ class SimulatedDecode final : public SimulatedOverSpans<DecodeParameters> {
  private:
   bool HasSize(const LaunchArguments& launch, const DecodeParameters& parameters) const override {
     const AttentionCommand& command = parameters.command;
-    int heads = 1;
+    const DecodeKernel kernel = ChooseDecode(command);
     int32_t longest = 0;
     for (const Span& span : SpansOf(parameters.spans)) {
       if (span.tokens > 1) return false;
       longest = std::max(longest, span.tokens * (span.length + 1));
     }
-    const int64_t group = command.query_heads / command.keys.heads;
-    return DecodeKernel(command, heads) == name_ && longest <= int64_t{parameters.splits} * parameters.split_tokens &&
-           IsSize(launch, parameters.splits, command.keys.heads * ((group + heads - 1) / heads), parameters.spans.count,
-                  kDecodeThreads);
+    const int group = command.query_heads / command.keys.heads;
+    const int group_blocks = (group + kernel.heads - 1) / kernel.heads;
+    return kernel.name == name_ && parameters.group == group && parameters.group_blocks == group_blocks &&
+           longest <= int64_t{parameters.splits} * parameters.split_tokens &&
+           IsSize(launch, command.keys.heads * group_blocks, parameters.splits, parameters.spans.count, kDecodeThreads);
   }
   std::vector<Touch> Touches(const DecodeParameters& parameters) const override {
     std::vector<Touch> touches = TouchesOfAttention(parameters.command, parameters.spans);

@@ -9,6 +9,7 @@ namespace vkv::kernels::cuda {
 class PlaceInBlock {
  public:
   using Parameters = BlockTableParameters;
+  PlaceInBlock() = default;
   __device__ PlaceInBlock(const BlockTableParameters& parameters, int slot, int token, bool is_there)
       : block_(is_there ? BlockOf(parameters, slot, token) : 0), token_(token % kBlockTokens) {}
   __device__ uint64_t HeadOf(const Tensor& pool, int head) const { return HeadAt(pool, block_, token_, head); }
@@ -22,13 +23,14 @@ class PlaceInBlock {
         .element[0];
   }
 
-  const int block_;
-  const int token_;
+  int block_ = 0;
+  int token_ = 0;
 };
 
-#define VKV_BLOCK_TABLE(name, type, elements, dim, heads)                                                          \
-  VKV_KERNEL vkv_block_table_##name##_d##dim##_h##heads(const __grid_constant__ BlockTableParameters parameters) { \
-    Decode<PlaceInBlock, type, elements, dim, heads>(parameters);                                                  \
+#define VKV_BLOCK_TABLE(name, type, elements, dim, heads)                                               \
+  VKV_KERNEL_FOR(kDecodeThreads, DecodeBlocks(sizeof(type), dim, heads))                                \
+  vkv_block_table_##name##_d##dim##_h##heads(const __grid_constant__ BlockTableParameters parameters) { \
+    Decode<PlaceInBlock, type, elements, dim, heads>(parameters);                                       \
   }
 VKV_BLOCK_TABLE(f16, HalfBits, 8, 128, 1)
 VKV_BLOCK_TABLE(f16, HalfBits, 8, 128, 4)

@@ -1,43 +1,38 @@
-// Everything that gpu-check measures, as tables for people and, with --json FILE, as numbers:
-//   node scripts/gpu/measure.mjs [--json FILE] [--probe PROGRAM] [--library libcuda.so.1] [--no-kernels]
-// --no-kernels: for kernels that were found wrong, whose times mean nothing.
-// Against the simulated device it shows only that the program runs: its times mean nothing. Exit code 1: a kernel that was to be
-// timed gave something wrong.
+// Everything that gpu-check measures of the driver and of attention, as tables for people and, with --json FILE, as numbers:
+//   node scripts/gpu/measure.mjs [--json FILE] [--probe PROGRAM] [--library libcuda.so.1] [--without TYPE,…] [PART…]
+// PART: kernels, block-table, calls, growth, questions; all of them where none is named. What they find is added to what FILE has,
+// as soon as it is there. --without: types whose kernels were found wrong, whose times mean nothing. Against the simulated device it
+// shows only that the program runs: its times mean nothing. Exit code 1: a kernel that was to be timed gave something wrong, or
+// a question could not be asked.
 
 import { spawnSync } from 'node:child_process';
-import { writeFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { cpus } from 'node:os';
-import path from 'node:path';
 import { parseArgs } from 'node:util';
 
 import { measureCalls, measureReservations } from './call-costs.mjs';
 import { measureGrowth } from './growth.mjs';
 import { measureKernels } from './kernel-times.mjs';
+import { addResults } from './results.mjs';
+import { print } from './tables.mjs';
 
 const require = createRequire(import.meta.url);
 const api = require('../../dist/index.js');
-const Table = require('cli-table3');
 
-const { values: flags } = parseArgs({
-  options: { json: { type: 'string' }, probe: { type: 'string' }, library: { type: 'string' }, 'no-kernels': { type: 'boolean' } },
+const parts = ['kernels', 'block-table', 'calls', 'growth', 'questions'];
+const { values: flags, positionals } = parseArgs({
+  allowPositionals: true,
+  options: { json: { type: 'string' }, probe: { type: 'string' }, library: { type: 'string' }, without: { type: 'string' } },
 });
-const QUESTION_TIMEOUT_MS = 300_000;
+const unknown = positionals.find((part) => !parts.includes(part));
+if (unknown !== undefined) throw new Error(`There is no part ${unknown}: ${parts.join(', ')}`);
+const wants = (part) => positionals.length === 0 || positionals.includes(part);
 
-function print(title, rows) {
-  if (rows.length === 0) return;
-  const columns = [...new Set(rows.flatMap(Object.keys))];
-  const table = new Table({ head: columns, style: { head: [], border: [], compact: true } });
-  for (const row of rows) table.push(columns.map((column) => cell(row[column])));
-  console.log(`\n${title}\n${table.toString()}`);
-}
+const blockTable = 'contiguous slots against a block table';
+const blockTableTimeoutMs = 200_000;
+const questionTimeoutMs = 60_000;
 
-function cell(value) {
-  if (value === undefined) return '';
-  if (typeof value === 'number') return Number.isInteger(value) ? value.toLocaleString('en') : value.toFixed(1);
-  if (typeof value !== 'object') return String(value);
-  return value.samples === 0 ? '' : `${value.p50Us.toFixed(1)} / ${value.p99Us.toFixed(1)} / ${value.maxUs.toFixed(1)}`;
-}
+const keep = (results) => addResults(flags.json, results);
 
 /** Times of one kind in one column. */
 function fold({ question: _, ...row }) {
@@ -50,50 +45,73 @@ function fold({ question: _, ...row }) {
   return folded;
 }
 
-/** The lines of the probe, question by question; a question that ends the process still has its lines so far. */
-function ask(program) {
-  const run = (args) => spawnSync(program, args, { encoding: 'utf8', timeout: QUESTION_TIMEOUT_MS });
-  const questions = run(['--list']).stdout.trim().split('\n');
-  return questions.flatMap((question) => {
-    const { status, signal, stdout } = run([question, ...(flags.library ? [flags.library] : [])]);
-    const lines = stdout.trim().split('\n').filter(Boolean).map((line) => JSON.parse(line));
-    return status === 0 ? lines : [...lines, { question, ended: signal ?? `exit code ${status}` }];
+/** A line of the probe; the last one of a process that was ended may be half a line. */
+function parsed(question, line) {
+  try {
+    return JSON.parse(line);
+  } catch {
+    return { question, 'half a line': line };
+  }
+}
+
+/** Asks and prints each question by itself: one that ends its process still has its lines so far. */
+function ask(isWanted) {
+  const run = (args, timeout) => spawnSync(flags.probe, args, { encoding: 'utf8', timeout, killSignal: 'SIGKILL' });
+  return run(['--list'], questionTimeoutMs).stdout.trim().split('\n').filter(isWanted).flatMap((question) => {
+    const args = [question, ...(flags.library ? [flags.library] : [])];
+    const { status, signal, stdout, stderr } = run(args, question === blockTable ? blockTableTimeoutMs : questionTimeoutMs);
+    const lines = stdout.trim().split('\n').filter(Boolean).map((line) => parsed(question, line));
+    if (status !== 0) lines.push({ question, ended: signal ?? `exit code ${status}`, ...(stderr ? { stderr: stderr.slice(-500) } : {}) });
+    print(question, lines.map(fold));
+    return lines;
   });
 }
 
+/** A line for each that is not right, which makes the exit code 1. */
+function complain(lines) {
+  for (const { question, what, matches, ended } of lines) {
+    if (matches === false) console.error(`Wrong, and not timed: ${question}, ${what}`);
+    else if (ended !== undefined) console.error(`Not answered: ${question} (${ended})`);
+    else continue;
+    process.exitCode = 1;
+  }
+}
+
 const driver = api.Driver.open('cuda', { libraryPath: flags.library });
-const machine = {
-  date: new Date().toISOString(), device: driver.info, memory: driver.memory(), node: process.version,
-  cpu: `${cpus()[0]?.model ?? 'unknown'}, ${cpus().length} threads`,
-};
-console.log(`${driver.info.deviceName}, CUDA driver ${driver.info.driverVersion}, ${machine.cpu}, Node ${machine.node}`);
-if (/^(fake|mock) device$/.test(driver.info.deviceName)) {
+const { info } = driver;
+const cpu = `${cpus()[0]?.model ?? 'unknown'}, ${cpus().length} threads`;
+keep({ machine: { date: new Date().toISOString(), device: info, memory: driver.memory(), node: process.version, cpu } });
+console.log(`${info.deviceName}, CUDA driver ${info.driverVersion}, ${cpu}, Node ${process.version}`);
+if (/^(fake|mock) device$/.test(info.deviceName)) {
   console.log('This device is simulated: the run shows that the program works, and its numbers mean nothing.');
 }
 
-const calls = measureCalls(driver);
-print('Calls through the driver, µs', calls);
-const reservations = measureReservations(driver);
-print('Reservations', reservations.map(({ bytes: _, ...row }) => row));
-const growth = await measureGrowth(driver, api);
-print('Growth beside passes of 10 ms: p50 / p99 / max in µs', growth);
-const kernels = flags['no-kernels'] ? [] : measureKernels(driver, api);
-if (flags['no-kernels']) console.log('\nThe kernels are not timed, as they were found wrong.');
-print('Kernels, against the device\'s own copy', kernels);
+if (wants('kernels')) {
+  const without = flags.without?.split(',').filter(Boolean);
+  const kernels = measureKernels(driver, api, { without, report: (rows) => keep({ kernels: rows }) });
+  print('Kernels, against the device\'s own copy', kernels);
+}
+if (wants('calls')) {
+  const calls = measureCalls(driver);
+  print('Calls through the driver, µs: p50 / p99 / max', calls);
+  const reservations = measureReservations(driver);
+  print('Reservations', reservations.map(({ bytes: _, ...row }) => row));
+  keep({ calls, reservations });
+}
+if (wants('growth')) {
+  const growth = await measureGrowth(driver, api);
+  print('Growth beside passes of 10 ms: p50 / p99 / max in µs', growth);
+  keep({ growth });
+}
 driver.close();
 
-const probe = flags.probe === undefined ? [] : ask(flags.probe);
-for (const question of new Set(probe.map((line) => line.question))) {
-  print(question, probe.filter((line) => line.question === question).map(fold));
+if (flags.probe !== undefined && wants('block-table')) {
+  const lines = ask((question) => question === blockTable);
+  keep({ blockTable: lines });
+  complain(lines);
 }
-
-const wrong = probe.filter((line) => line.matches === false);
-if (wrong.length > 0) {
-  console.error(`\nWrong, and not timed: ${wrong.map(({ question, what }) => `${question}, ${what}`).join('; ')}`);
-  process.exitCode = 1;
-}
-
-if (flags.json !== undefined) {
-  writeFileSync(flags.json, `${JSON.stringify({ machine, calls, reservations, growth, kernels, probe }, undefined, 2)}\n`);
-  console.log(`\nWritten: ${path.resolve(flags.json)}`);
+if (flags.probe !== undefined && wants('questions')) {
+  const lines = ask((question) => question !== blockTable);
+  keep({ questions: lines });
+  complain(lines);
 }

@@ -127,7 +127,7 @@ export class KernelWorld {
           const query = queries.slice(row * queryHeads * dim, (row + 1) * queryHeads * dim);
           const expected = plain[layer]!.attend(query, sequence.length + token + 1);
           this.#compare(output!.slice(row * queryHeads * valueDim, (row + 1) * queryHeads * valueDim), expected,
-            `layer ${layer}, sequence ${index}, token ${sequence.length + token}`);
+            `${isDecoding ? 'decode' : 'prefill'}, layer ${layer}, sequence ${index}, token ${sequence.length + token}`);
         }
       });
     }
@@ -161,11 +161,18 @@ export class KernelWorld {
     const { dim, scale } = this.shape;
     const scoreError = scale * this.#spread ** 2 * dim * 2 ** -22; // of the largest score there can be
     const allowed = (tolerance[this.#rowDtype] + scoreError) * this.#spread;
+    const isOff = (value: number, i: number): boolean => !(Math.abs(value - actual[i]!) <= allowed); // NaN too
+    const first = expected.findIndex(isOff);
+    if (first === -1) return;
+    const { valueDim } = this.shape;
+    const off = expected.filter(isOff).length;
     const worst = expected.reduce((most, value, i) => {
       const difference = Math.abs(value - actual[i]!);
       return difference <= most ? most : difference; // NaN is the worst
     }, 0);
-    if (!(worst <= allowed)) this.#t.fail(`${where}: off by ${worst}, allowed ${allowed}`);
+    this.#t.fail(`${where}, ${this.#cacheDtype} cache, ${this.#rowDtype} rows, ${this.cache.layout.kind} layout, ${JSON.stringify(this.shape)}: `
+      + `${off} of ${expected.length} elements are off, by ${worst} at most, ${allowed} allowed; first head ${Math.floor(first / valueDim)} `
+      + `element ${first % valueDim}: ${actual[first]}, expected ${expected[first]}`);
   }
 
   /** Calls with the inputs where the kernels can read them; returns the outputs. */

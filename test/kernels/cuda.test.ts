@@ -7,16 +7,15 @@ import { Driver, layoutKinds, type RowDtype } from 'virtual-kv';
 
 import { Random } from '../../dist/random.js';
 import { cudaDriver } from '../helpers/drivers.js';
+import { kernelShapes } from '../helpers/kernel-shapes.js';
 import { KernelWorld } from '../helpers/kernel-world.js';
 
 const why = cudaDriver.whyAbsent?.();
 const dtypes: readonly RowDtype[] = ['float32', 'float16', 'bfloat16'];
 const scale = Number(process.env['VKV_TEST_SCALE'] || 1);
 const devicePageBytes = 2 * 2 ** 20;
-const shapes = [
-  ...[64, 128, 256].flatMap((dim) => [1, 4, 8].map((group) => ({ dim, group }))),
-  { dim: 13, group: 3 }, { dim: 80, group: 5 }, { dim: 250, group: 1 }, { dim: 128, group: 11 },
-].filter((_, index) => index % Math.max(1, Math.round(0.4 / scale)) === 0); // fewer where it is simulated, which is slow
+// Fewer where it is simulated, which is slow.
+const shapes = kernelShapes.filter((_, index) => index % Math.max(1, Math.round(0.4 / scale)) === 0);
 
 for (const cacheDtype of dtypes) {
   for (const { dim, group } of shapes) {

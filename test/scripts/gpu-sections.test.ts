@@ -1,0 +1,83 @@
+// The sections of gpu-check: what one does is of no consequence for the others, and its last word says how each ended.
+
+import { mkdtempSync, readFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import * as path from 'node:path';
+import { pathToFileURL } from 'node:url';
+
+import test from 'ava';
+
+interface Sections {
+  run(section: {
+    title: string; seconds: number; command: readonly string[]; beside?: boolean;
+  }): Promise<{ passed: boolean; output: string }>;
+  conclude(): boolean;
+}
+
+const sourceFolder = path.resolve(__dirname, '..', '..', 'scripts', 'gpu');
+const program = (text: string): readonly string[] => [process.execPath, '-e', text];
+const forEver = 'setInterval(() => {}, 1000)';
+
+async function open(seconds: number): Promise<{ sections: Sections; log: () => string; file: string }> {
+  const { Sections: Opened } = await import(pathToFileURL(path.join(sourceFolder, 'sections.mjs')).href) as {
+    Sections: new (options: { seconds: number; log: string; print: () => void }) => Sections;
+  };
+  const file = path.join(mkdtempSync(path.join(tmpdir(), 'virtual-kv-')), 'results.log');
+  return { sections: new Opened({ seconds, log: file, print: () => {} }), log: () => readFileSync(file, 'utf8'), file };
+}
+
+const isAlive = (pid: number): boolean => {
+  try {
+    process.kill(pid, 0);
+    return !readFileSync(`/proc/${pid}/stat`, 'utf8').includes(') Z '); // nobody may be there to bury it
+  } catch {
+    return false;
+  }
+};
+
+test('a section that hangs is ended after its seconds with all that it started, and the next one runs', async (t) => {
+  const { sections, log } = await open(60);
+  const child = `require('node:child_process').spawn(process.execPath, ['-e', ${JSON.stringify(forEver)}]).pid`;
+  const hung = await sections.run({ title: 'hangs', seconds: 1, command: program(`console.log('child', ${child}); ${forEver}`) });
+  t.false(hung.passed);
+  const pid = Number(/child (\d+)/.exec(hung.output)?.[1]);
+  t.true(pid > 0);
+  t.false(isAlive(pid));
+  t.true((await sections.run({ title: 'works', seconds: 30, command: program('console.log("done")') })).passed);
+  t.false(sections.conclude());
+  t.regex(log(), /FAILED \(it ran out of time\) {2}hangs[^]*done[^]*passed {2}works[^]*1 passed, 1 failed/);
+});
+
+test('sections beside each other are shown one after another, each with its exit code', async (t) => {
+  const { sections, log } = await open(60);
+  const [first, second] = await Promise.all([
+    sections.run({ title: 'fails', seconds: 30, command: program('console.log("a"); process.exit(3)'), beside: true }),
+    sections.run({ title: 'works', seconds: 30, command: program('console.log("b")'), beside: true }),
+  ]);
+  t.deepEqual([first.passed, second.passed], [false, true]);
+  t.regex(log(), /== fails\na\n {3}FAILED \(exit code 3\)/);
+  t.regex(log(), /== works\nb\n {3}passed/);
+});
+
+test('what there is no time left for is said to have failed', async (t) => {
+  const { sections, log } = await open(0);
+  t.false((await sections.run({ title: 'late', seconds: 30, command: program('') })).passed);
+  t.false(sections.conclude());
+  t.regex(log(), /FAILED \(there was no time left\) {2}late/);
+});
+
+test('a program that cannot be started is a failed section', async (t) => {
+  const { sections } = await open(60);
+  t.false((await sections.run({ title: 'absent', seconds: 30, command: [path.join(tmpdir(), 'no such program')] })).passed);
+});
+
+test('results are added to their file part by part', async (t) => {
+  const { file } = await open(1);
+  const results = await import(pathToFileURL(path.join(sourceFolder, 'results.mjs')).href) as {
+    addResults(file: string | undefined, parts: Readonly<Record<string, unknown>>): void; readResults(file: string): unknown;
+  };
+  results.addResults(`${file}.json`, { kernels: [1], calls: [2] });
+  results.addResults(`${file}.json`, { calls: [3] });
+  t.deepEqual(results.readResults(`${file}.json`), { kernels: [1], calls: [3] });
+  results.addResults(undefined, { calls: [4] });
+});
