@@ -61,6 +61,8 @@ export class Generation implements OrderedRequest, StepMember {
   preemptions = 0;
   /** Tokens that were computed when it last gave way. */
   lostTokens = 0;
+  /** It was refused when nobody else of its scheduler ran: others hold what it lacks, and nobody gives way to it. */
+  isHeldUp = false;
   /** Its tenant's account; undefined where nobody keeps one. */
   share: TenantShare | undefined;
   /** Somebody who is computing the start of its text: it waits until he has computed `awaitedTokens` of it. */
@@ -70,6 +72,8 @@ export class Generation implements OrderedRequest, StepMember {
   isCancelled = false;
   readonly #submittedMs: number;
   #firstTokenMs = -1;
+  /** Tokens of its text when it last gave way. */
+  #gaveWayAtTokens = -1;
 
   constructor({ request, arrival, nowMs, listener }: GenerationOptions) {
     this.request = request;
@@ -116,6 +120,11 @@ export class Generation implements OrderedRequest, StepMember {
     return this.generatedTokens === 0 && (caching === 'read-write' || caching === 'write');
   }
 
+  /** Whether it gave way and has not come further since: doing so again would help nobody. */
+  get isStuck(): boolean {
+    return this.#gaveWayAtTokens === this.textTokens;
+  }
+
   /** Whether `other` may find this one's text in the cache. */
   sharesWith(other: Generation): boolean {
     const { tenant, salt, adapter, caching } = this.request;
@@ -139,6 +148,7 @@ export class Generation implements OrderedRequest, StepMember {
     this.sequence = sequence;
     this.length = sequence.length;
     this.leader = undefined;
+    this.isHeldUp = false;
     if (this.preemptions === 0) this.cachedTokens = sequence.cachedTokens;
   }
 
@@ -154,6 +164,7 @@ export class Generation implements OrderedRequest, StepMember {
   /** It has to start again later: what it has generated stays, and its rows may still be cached then. */
   giveUp(): void {
     this.lostTokens = this.length;
+    this.#gaveWayAtTokens = this.textTokens;
     this.release();
     this.preemptions += 1;
   }

@@ -103,16 +103,6 @@ servingTests('what can never fit is refused at once', { rows: 4 }, async ({ t, c
   t.is(offline.totals.failedRequests, 1);
 });
 
-servingTests('memory that somebody else holds is an error, no endless wait', { rows: 6 }, async ({ t, cache, engine, bench }) => {
-  const scheduler = new OnlineScheduler({ cache, engine });
-  const held = bench.sequenceOf(200);
-  await t.throwsAsync(scheduler.submit({ tokens: promptOf(150), maxNewTokens: 1 }).result, { code: 'KV_OUT_OF_PAGES' });
-  await t.throwsAsync(scheduler.submit({ tokens: promptOf(90), maxNewTokens: 30 }).result, { code: 'KV_OUT_OF_PAGES' });
-  held.release();
-  const request = { tokens: promptOf(150), maxNewTokens: 30 };
-  assertAnswer(t, request, await scheduler.submit(request).result);
-});
-
 servingTests("an engine's failure ends the requests of its pass; the others go on", {}, async ({ t, cache, engine }) => {
   const broken = new Error('no more');
   let failures = 1;
