@@ -21,6 +21,9 @@ import { TenantShares } from './tenant-shares.js';
 import { countStart, noTotals } from './totals.js';
 import { WaitingList } from './waiting-list.js';
 
+/** Requests that are refused in a step, while nobody runs, before the event loop has a turn. */
+const mostPassed = 64;
+
 export class ContinuousBatching {
   readonly totals = noTotals();
   readonly #options: ReadSchedulerOptions;
@@ -146,11 +149,14 @@ export class ContinuousBatching {
   /** Starts waiting requests while there are slots, memory, and prefill tokens in this step that no earlier prompt takes. */
   #admit(): void {
     const { order, maxBatch, prefillTokensPerStep } = this.#options;
-    const passed = new Set<Generation>(); // who cannot start although nobody runs lets others pass
-    const isReady = (generation: Generation): boolean => !passed.has(generation) && this.#admission.isReady(generation, this.#running);
+    const hasRunning = this.#running.length > 0;
+    const hasMore = (this.#isFull || !hasRunning) && this.#others.haveReleased();
+    if (hasMore || !hasRunning) this.#isFull = false;
+    const passed = new Set<Generation>(); // who cannot start although nobody runs lets others pass, until more can be had
+    const isPassed = (generation: Generation): boolean => passed.has(generation) || (generation.isHeldUp && !hasRunning && !hasMore);
+    const isReady = (generation: Generation): boolean => !isPassed(generation) && this.#admission.isReady(generation, this.#running);
     let hasPlace = false; // somebody has just given way
     this.#isHeldUp = false;
-    if (this.#running.length === 0 || (this.#isFull && this.#others.haveReleased())) this.#isFull = false;
     while (this.#waiting.length > 0) {
       const isMine = hasPlace || !this.#others.areInLine;
       const hasRoom = this.#running.length === 0 || (!this.#isFull && isMine && this.#running.length < maxBatch);
@@ -168,7 +174,8 @@ export class ContinuousBatching {
       if (last === undefined) {
         if (this.#options.cache.counts().idleSlots === 0) return this.#holdUp();
         passed.add(next);
-        continue;
+        if (passed.size < mostPassed) continue;
+        return this.#others.refused();
       }
       // An order of one's own need not look at urgency: nobody gives way to whom it puts behind him.
       if (next.isHeldUp || last.urgency >= next.urgency || order(last, next) < 0) return;

@@ -1,12 +1,12 @@
 // How requests end that are not answered: every one with a typed error, what it held free again, and the others untouched.
 
 import {
-  isKvError, OfflineScheduler, OnlineScheduler, type Engine, type EngineOutput, type EnginePass, type GenerationRequest,
+  greedy, isKvError, NaiveScheduler, OfflineScheduler, OnlineScheduler, type Engine, type EngineOutput, type EnginePass, type GenerationRequest,
 } from 'virtual-kv';
 
 import { cacheTest } from '../helpers/cache.js';
 import { PatternEngine, turn } from './pattern-engine.js';
-import { assertAnswer, assertQuiet, collect, promptOf, servingTests, smallModel } from './serving-bench.js';
+import { assertAnswer, assertQuiet, collect, promptOf, resultOf, servingTests, smallModel } from './serving-bench.js';
 
 /** The engine of a bench whose next calls go wrong in a given way. */
 function faulty(
@@ -207,15 +207,21 @@ cacheTest('a cache that is closed under its scheduler ends all requests', small,
   for (const stream of streams) await t.throwsAsync(stream.result, { code: 'KV_CLOSED' });
 });
 
-cacheTest('a driver that fails now and then is asked again', { ...small, mapper: 'off' }, async (t, bench) => {
-  const { cache } = bench;
-  const engine = new PatternEngine({ cache });
-  const scheduler = new OnlineScheduler({ cache, engine });
-  const request = { tokens: promptOf(200), maxNewTokens: 100 };
-  const stream = scheduler.submit(request);
-  bench.fail('cuMemMap', 2);
-  await stream.next();
-  bench.fail('cuMemCreate', 1);
-  assertAnswer(t, request, await stream.result);
-  assertQuiet(t, cache, engine);
-});
+for (const kind of [NaiveScheduler, OfflineScheduler, OnlineScheduler]) {
+  cacheTest(`a driver that fails now and then is asked again: ${kind.name}`, { ...small, mapper: 'off' }, async (t, bench) => {
+    const { cache } = bench;
+    const engine = new PatternEngine({ cache });
+    const scheduler = new kind({ cache, engine });
+    const request: GenerationRequest = {
+      tokens: promptOf(200), maxNewTokens: 100,
+      sampler: (logits, index) => {
+        if (index === 0) bench.fail('cuMemCreate', 1);
+        return greedy(logits, index);
+      },
+    };
+    bench.fail('cuMemMap', 2);
+    if (scheduler instanceof OnlineScheduler) assertAnswer(t, request, await scheduler.submit(request).result);
+    else assertAnswer(t, request, resultOf((await collect(scheduler.run([request])))[0]));
+    assertQuiet(t, cache, engine);
+  });
+}

@@ -182,6 +182,29 @@ servingTests('who others leave no room for lets those pass who fit, and is the n
   await Promise.all([running.result, later.result]);
 });
 
+servingTests('of many who wait for others, none is tried again before something is released', { rows: 6 }, async (serving) => {
+  const { t, cache, engine, bench } = serving;
+  const held = bench.sequenceOf(150);
+  let tried = 0;
+  const acquire = cache.acquire.bind(cache);
+  cache.acquire = (options) => {
+    tried += 1;
+    return acquire(options);
+  };
+  const scheduler = new OnlineScheduler({ cache, engine, maxBatch: 2 });
+  const large = Array.from({ length: 150 }, (_, key) => scheduler.submit({ tokens: promptOf(200, key), maxNewTokens: 1 }).result);
+  const small = { tokens: promptOf(30), maxNewTokens: 3 };
+  assertAnswer(t, small, await scheduler.submit(small).result);
+  t.is(tried, 151);
+  await manyTurns();
+  for (let count = 0; count < 4; count += 1) assertAnswer(t, small, await scheduler.submit(small).result);
+  await manyTurns();
+  const news = 5; // after each answer there is more than while it ran: all look once
+  t.true(tried <= 151 + news * 155, `${tried} calls`);
+  held.release();
+  for (const result of await Promise.all(large)) t.is(result.tokens.length, 1);
+});
+
 servingTests('close ends those who wait for others', { slots: 1 }, async ({ t, cache, engine }) => {
   const held = cache.acquire();
   const scheduler = new OnlineScheduler({ cache, engine, maxWaiting: 1 });
