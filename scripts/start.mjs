@@ -17,7 +17,9 @@ if (has('--help', '-h')) process.stdout.write(help);
 else {
   prepare();
   prepareFolder('examples');
-  process.exitCode = has('--prompt', '--model')
+  const isPrompt = has('--prompt', '--model');
+  process.exitCode = isPrompt
     ? runNode('build-examples/llama.js', given)
     : runNode('build-examples/serving-benchmark.js', ['--report', 'serving-report.svg', ...given]);
+  if (!isPrompt && process.exitCode === 0) console.log('\nNext: npm start -- --prompt "Tell me a story."');
 }
