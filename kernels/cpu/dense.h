@@ -14,12 +14,15 @@ namespace vkv::kernels {
 
 // Outputs that are computed together, so that their weights, as floats, stay in a second-level cache.
 inline constexpr int kPanelOutputs = 64;
-// Inputs whose products are summed in registers before they are added up: 8 rows of them are in a first-level cache.
+// Inputs whose products are summed in registers before they are added up: a tile's rows of them are in a first-level
+// cache.
 inline constexpr int kPanelInputs = 512;
-// Rows that a panel of weights is multiplied with before the next inputs.
-inline constexpr int kPanelRows = 128;
+// Rows that a panel of weights is multiplied with before the next inputs: whole tiles.
+inline constexpr int kPanelRows = 240;
+// From one output of a panel to the next, in floats: whole lines, and not what caches are divided by.
+inline constexpr int kPanelStride = kPanelInputs + 16;
 // In floats: a panel of weights, and sums.
-inline constexpr int64_t kProductScratchFloats = kPanelOutputs * kPanelInputs + kPanelRows * kPanelOutputs;
+inline constexpr int64_t kProductScratchFloats = kPanelOutputs * kPanelStride + kPanelRows * kPanelOutputs;
 
 // Outputs [from, to) of one product, all rows.
 struct ProductPart {

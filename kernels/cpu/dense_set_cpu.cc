@@ -22,7 +22,7 @@ int CpuDense::ThreadsFor(int64_t operations) const {
 Status CpuDense::Multiply(const ProductInput& input, std::span<const Product> products) {
   int64_t outputs = 0;
   for (const Product& product : products) outputs += product.outputs;
-  if (!scratch_) scratch_.reset(new float[static_cast<size_t>(kProductScratchFloats * threads_)]);
+  scratch_.Reserve(kProductScratchFloats * threads_);
   const int threads = ThreadsFor(input.rows * input.inputs * outputs);
   // Whole panels, so that no two parts share a line of weights.
   const int64_t wanted = threads == 1 ? outputs : outputs / (threads * kPartsPerThread);
@@ -34,7 +34,7 @@ Status CpuDense::Multiply(const ProductInput& input, std::span<const Product> pr
     for (; part >= CeilDiv(product->outputs, per_part); ++product) part -= CeilDiv(product->outputs, per_part);
     const int64_t from = part * per_part;
     dense_->multiply({&*product, input, from, std::min(product->outputs, from + per_part)},
-                     scratch_.get() + worker * kProductScratchFloats);
+                     scratch_.data() + worker * kProductScratchFloats);
   });
   return Ok();
 }

@@ -11,6 +11,7 @@
 #include <span>
 
 #include "kernels/cpu/dense.h"
+#include "kernels/cpu/scratch.h"
 #include "kernels/cpu/worker_pool.h"
 #include "kernels/dense_set.h"
 
@@ -35,7 +36,7 @@ class CpuDense final : public DenseSet {
   const std::shared_ptr<WorkerPool> pool_;
   const int threads_;
   const DenseKernels* const dense_;
-  std::unique_ptr<float[]> scratch_;
+  Scratch scratch_;
 };
 
 }  // namespace vkv::kernels

@@ -27,12 +27,8 @@ uint8_t* At(const Tensor& tensor, int64_t slot, int64_t token) {
 }  // namespace
 
 void CpuKernels::MakeScratch(int64_t floats_per_thread, int64_t shared_floats) {
-  // Whole cache lines, so that threads do not share one.
-  floats_per_thread_ = CeilDiv(floats_per_thread, 32) * 32;
-  const int64_t floats = floats_per_thread_ * threads_ + shared_floats;
-  if (floats <= scratch_floats_) return;
-  scratch_.reset(new float[static_cast<size_t>(floats)]);
-  scratch_floats_ = floats;
+  floats_per_thread_ = WholeLines(floats_per_thread);  // threads do not share one
+  scratch_.Reserve(floats_per_thread_ * threads_ + shared_floats);
 }
 
 Status CpuKernels::Append(const AppendCommand& command, std::span<const Span> spans) {
@@ -120,21 +116,22 @@ Status CpuKernels::DecodeAttention(const AttentionCommand& command, std::span<co
     parts_left_[index].store(count, std::memory_order_relaxed);
   }
 
-  // Per part, in shared scratch: largest, total [query head], sums [query head, padded value dim].
+  // Per part, in shared scratch: sums [query head, padded value dim], largest, total [query head].
   const int64_t heads = command.query_heads;
-  const int64_t stride = heads * (2 + Padded(command.values.dim));
+  const int64_t sums = heads * Padded(command.values.dim);
+  const int64_t stride = WholeLines(sums + 2 * heads);
   MakeScratch(DecodeScratchFloats(command), stride * static_cast<int64_t>(parts_.size()));
   pool_->ForEach(static_cast<int64_t>(parts_.size()), threads, [&](int64_t task, int worker) {
     const Part& part = parts_[static_cast<size_t>(task)];
     const Span& span = spans[static_cast<size_t>(part.span)];
     const auto at = [&](int64_t index) { return shared_scratch() + index * stride; };
     float* const own = at(task);
-    simd_->decode({&command, span.slot, span.first_row, part.from, part.to, own, own + heads, own + 2 * heads},
+    simd_->decode({&command, span.slot, span.first_row, part.from, part.to, own + sums, own + sums + heads, own},
                   ScratchOf(worker));
     // Whoever does the last part of a sequence merges all of them.
     if (parts_left_[static_cast<size_t>(part.span)].fetch_sub(1, std::memory_order_acq_rel) != 1) return;
     float* const first = at(part.first_part);
-    simd_->merge({&command, span.first_row, part.parts, stride, first, first + heads, first + 2 * heads});
+    simd_->merge({&command, span.first_row, part.parts, stride, first + sums, first + sums + heads, first});
   });
   return Ok();
 }

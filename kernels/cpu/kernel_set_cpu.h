@@ -11,6 +11,7 @@
 #include <memory>
 #include <vector>
 
+#include "kernels/cpu/scratch.h"
 #include "kernels/cpu/simd.h"
 #include "kernels/cpu/worker_pool.h"
 #include "kernels/kernel_set.h"
@@ -32,7 +33,7 @@ class CpuKernels final : public KernelSet {
  private:
   // Room for every thread, and for `shared_floats` more at the end.
   void MakeScratch(int64_t floats_per_thread, int64_t shared_floats);
-  float* ScratchOf(int worker) { return scratch_.get() + worker * floats_per_thread_; }
+  float* ScratchOf(int worker) { return scratch_.data() + worker * floats_per_thread_; }
   float* shared_scratch() { return ScratchOf(threads_); }
 
   // A stretch of one decoding sequence, and how many parts that has.
@@ -53,8 +54,7 @@ class CpuKernels final : public KernelSet {
   const int threads_;
   const SimdKernels* const simd_;
 
-  std::unique_ptr<float[]> scratch_;
-  int64_t scratch_floats_ = 0;
+  Scratch scratch_;
   int64_t floats_per_thread_ = 0;
   std::vector<Part> parts_;
   std::vector<Block> blocks_;

@@ -3,6 +3,8 @@
 constexpr int kWidth = 8;
 constexpr int kTileRows = 4;  // of the matrix product's tile in registers
 constexpr int kTileVectors = 2;
+constexpr int kDotRows = 4;  // of its tile where both operands lie along their inputs
+constexpr int kDotOutputs = 3;
 
 using Vector = __m256;
 

@@ -3,6 +3,8 @@
 constexpr int kWidth = 16;
 constexpr int kTileRows = 4;  // of the matrix product's tile in registers
 constexpr int kTileVectors = 4;
+constexpr int kDotRows = 6;  // of its tile where both operands lie along their inputs
+constexpr int kDotOutputs = 4;
 
 using Vector = __m512;
 

@@ -4,6 +4,8 @@
 constexpr int kWidth = 4;
 constexpr int kTileRows = 4;  // of the matrix product's tile in registers
 constexpr int kTileVectors = 2;
+constexpr int kDotRows = 4;  // of its tile where both operands lie along their inputs
+constexpr int kDotOutputs = 2;
 
 struct Vector {
   float lane[kWidth];

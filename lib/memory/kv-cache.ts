@@ -9,6 +9,7 @@ import { createError, isKvError } from '../errors/index.js';
 import { checkInteger } from '../options.js';
 import type { CacheCounts, CacheMetrics } from './accounts.js';
 import { readAcquireOptions, type AcquireOptions } from './acquire-options.js';
+import type { AdmissionRequest, Admitted } from './admission.js';
 import { Batch } from './batch.js';
 import { openRooms, type CacheRooms, type Tensor } from './cache-rooms.js';
 import type { Driver } from './driver.js';
@@ -74,9 +75,8 @@ export class KvCache {
     this.#hearNews();
     const { promptTokens, reserve, tenant } = read;
     const prompt = this.prefixes.promptOf(read);
-    const admitted = this.#rooms.leases.acquire({
-      promptTokens, isPromised: reserve === 'prompt' && promptTokens > 0, tenant: this.pool.tenantNumber(tenant), prompt,
-    });
+    const isPromised = reserve === 'prompt' && promptTokens > 0;
+    const admitted = this.#lease({ promptTokens, isPromised, tenant: this.pool.tenantNumber(tenant), prompt });
     const { slot } = admitted;
     try {
       this.#rooms.steps.wishFor(slot);
@@ -106,10 +106,7 @@ export class KvCache {
     try {
       this.#rooms.steps.prepare(batch);
     } catch (error) {
-      // Before the refusal stands, cached texts that running sequences have left meanwhile are made evictable.
-      let hasMore = false;
-      if (isKvError(error, 'KV_OUT_OF_PAGES')) this.#rooms.late.attempt(() => hasMore = this.prefixes.makeEvictable());
-      if (!hasMore) throw error;
+      this.#makeRoomAfter(error);
       this.#rooms.steps.prepare(batch);
     }
   }
@@ -284,6 +281,22 @@ export class KvCache {
   #tensor(index: number, owner: string): Tensor {
     checkInteger(owner, 'tensor', index, 0, this.tensors.length - 1);
     return this.tensors[index]!;
+  }
+
+  #lease(request: AdmissionRequest): Admitted {
+    try {
+      return this.#rooms.leases.acquire(request);
+    } catch (error) {
+      this.#makeRoomAfter(error);
+      return this.#rooms.leases.acquire(request);
+    }
+  }
+
+  /** Before a refusal for want of pages stands, what running sequences keep cached without need goes. Throws it if that is nothing. */
+  #makeRoomAfter(error: unknown): void {
+    let hasMore = false;
+    if (isKvError(error, 'KV_OUT_OF_PAGES')) this.#rooms.late.attempt(() => hasMore = this.prefixes.makeEvictable());
+    if (!hasMore) throw error;
   }
 
   /** What happened meanwhile: rows the mapper mapped, fences passed, texts that went on, failures nobody waited for. */

@@ -36,7 +36,7 @@ for (const instructions of native().cpuInstructions as readonly Instructions[]) 
     const random = new Random(seed);
     const pick = <T>(choices: readonly T[]): T => choices[random.integer(choices.length)]!;
     for (let round = 0; round < 40 * scale; round += 1) {
-      const [rows, inputs] = [pick([0, 1, 1, 2, 3, 4, 5, 8, 9, 17, 40, 130]), pick([1, 7, 16, 33, 64, 511, 513, 1100])];
+      const [rows, inputs] = [pick([0, 1, 1, 2, 3, 4, 5, 6, 7, 9, 13, 17, 40, 121, 250]), pick([1, 7, 16, 33, 64, 511, 513, 1100])];
       const dense = new DenseKernels({ threads: pick([1, 2, 3]), instructions });
       const input = Float32Array.from(randomValues(random, 'float32', rows * inputs));
       const products = Array.from({ length: pick([1, 2, 3]) }, () => {

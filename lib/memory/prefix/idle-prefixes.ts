@@ -92,6 +92,23 @@ export class IdlePrefixes {
     this.#settle(false);
   }
 
+  /**
+   * Lets go of cached rows whose tokens running sequences have in rows of their own too: those are cached in their place. Answers
+   * whether pages have become free, or more can be evicted. Throws as `settle`.
+   */
+  replaceDuplicates(): boolean {
+    const { index, pool, table, shared } = this.#parts;
+    const { pooledRows } = index;
+    const available = pool.native.available();
+    this.settle();
+    index.replaceDuplicates((id) => shared.slotsOf(id).every((slot) => table.isFree(slot)));
+    for (let at = 0; at < index.dropped.count; at += 1) {
+      for (const slot of shared.slotsOf(index.dropped.row(at))) if (this.#contents.has(slot)) this.#exceed(slot, shared.namedGroups(slot));
+    }
+    this.#settle(true);
+    return pool.native.available() > available || index.pooledRows > pooledRows;
+  }
+
   /** Unmaps what idle slots share, longest idle first, until `pages` mappings are gone. The prefixes stay cached. */
   unmapContents(pages: number): number {
     const { table, layout } = this.#parts;
@@ -196,9 +213,14 @@ export class IdlePrefixes {
   /** Idle slots that end with a group that was dropped have too much. */
   #shortenContents(id: number): void {
     for (let slot = this.#contents.endingIn(id); slot >= 0; slot = this.#contents.endingIn(id)) {
-      this.#contents.remove(slot);
-      this.#overfull.set(slot, this.#parts.shared.groupOf(id));
+      this.#exceed(slot, this.#parts.shared.groupOf(id));
     }
+  }
+
+  /** The idle slot maps more than its content, which is its first `groups` groups at most. */
+  #exceed(slot: number, groups: number): void {
+    this.#contents.remove(slot);
+    this.#overfull.set(slot, groups);
   }
 
   /** The slot's first groups that the index holds. */

@@ -188,11 +188,14 @@ export class Prefixes {
     };
   }
 
-  /** For want of pages: hears what sequences have committed, who may have left cached texts. Answers whether they did. @internal */
+  /**
+   * For want of pages: hears what sequences have committed, which may have left cached texts, and lets go of what is cached of
+   * what they have themselves. Answers whether there is more to be had now. @internal
+   */
   makeEvictable(): boolean {
     const { pooledRows } = this.index;
     this.sharing.tell();
-    return this.index.pooledRows > pooledRows;
+    return this.idlePrefixes.replaceDuplicates() || this.index.pooledRows > pooledRows;
   }
 
   /** A request was admitted. @internal */

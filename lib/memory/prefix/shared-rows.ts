@@ -81,11 +81,14 @@ export class SharedRows {
   /** A slot that maps the group, or -1. Looks at one slot after the other: for copies, which cost more. */
   slotOf(id: number): number {
     if (this.#mappers[id] === 0) return -1;
-    const group = this.#group[id]!;
-    for (let slot = 0; slot < this.#parts.table.count; slot += 1) {
-      if (this.#named[slot]! > group && this.#ids[slot]![group] === id) return slot;
-    }
+    for (let slot = 0; slot < this.#parts.table.count; slot += 1) if (this.#isMapping(slot, id)) return slot;
     return -1;
+  }
+
+  /** All slots that map the group. */
+  slotsOf(id: number): number[] {
+    if (this.#mappers[id] === 0) return [];
+    return Array.from({ length: this.#parts.table.count }, (_, slot) => slot).filter((slot) => this.#isMapping(slot, id));
   }
 
   /** Gives numbers to the slot's groups up to `groups` and lets the addon keep them; their rows are mapped. */
@@ -165,6 +168,11 @@ export class SharedRows {
       if (this.#mappers[ids![group]!]! > 1 || this.#parts.isHeld(ids![group]!)) return false;
     }
     return true;
+  }
+
+  #isMapping(slot: number, id: number): boolean {
+    const group = this.#group[id]!;
+    return this.#named[slot]! > group && this.#ids[slot]![group] === id;
   }
 
   #countPages(id: number, slot: number, group: number): void {

@@ -6,8 +6,8 @@ import { enlarged } from './enlarged.js';
 
 /**
  * `evicted`: room was asked for · `bound`: the pool had more than `poolRows` · `quota`: the tenant had more than its share
- * · `replaced`: a fuller row of the same tokens took its place · `truncated`: its sequence took the tokens back ·
- * `cleared`: by `clear`.
+ * · `replaced`: a row of the same tokens, a fuller one or a running sequence's, took its place · `truncated`: its sequence
+ * took the tokens back · `cleared`: by `clear`.
  */
 export type DropReason = 'evicted' | 'bound' | 'quota' | 'replaced' | 'truncated' | 'cleared';
 

@@ -37,6 +37,15 @@ export class OpenPaths {
     return this.#announcing;
   }
 
+  /** Those that may have rows of their own for text that was cached already. */
+  doubled(): PrefixPath[] {
+    const paths: PrefixPath[] = [];
+    for (const first of this.#ending) {
+      for (let path = first; path !== undefined; path = path.next) if (path.isDoubled) paths.push(path);
+    }
+    return paths;
+  }
+
   /** First of the paths that end in the node; the others follow by `next`. */
   endingIn(node: number): PrefixPath | undefined {
     return this.#ending[node];

@@ -35,11 +35,13 @@ export class PathWriter {
       const at = path.length;
       if (at < nodes.to[node]!) {
         const agreed = tree.agree(node, at, text, at, length - at);
+        path.isDoubled ||= agreed > 0;
         if (agreed > 0) paths.move(path, at + agreed);
         else this.#split(node, at);
         continue;
       }
       const child = tree.child(node, text[at]!);
+      path.isDoubled ||= child >= 0;
       if (child >= 0) paths.descend(path, child, at + tree.agree(child, at, text, at, length - at));
       else this.#extend(path, text, length);
     }
@@ -97,6 +99,12 @@ export class PathWriter {
     let at = arithmetic.tokensIn(rows);
     if (arithmetic.wholeRows(at) < rows) at += 1; // the row's last token, which ends in the next one
     return at < to ? this.#split(node, at) : node;
+  }
+
+  /** The same for all tokens of the node behind `length`, whatever row they lie in. */
+  part(node: number, length: number): void {
+    const { from, to } = this.#parts.tree.nodes;
+    if (from[node]! < length && length < to[node]!) this.#split(node, length);
   }
 
   /** Answers the new node, which has the tokens before `at`. */

@@ -12,6 +12,7 @@
 
 import { createError } from '../../errors/index.js';
 import { CachePool } from './cache-pool.js';
+import { replaceDuplicates } from './duplicates.js';
 import { DomainRoots } from './domain-roots.js';
 import type { PrefixDomain } from './domain.js';
 import { DroppedRows, reasonNumber } from './dropped-rows.js';
@@ -206,6 +207,14 @@ export class PrefixIndex {
   /** Frees up to `rows` rows of the pool as the policy chooses; answers how many. They are in `dropped`. */
   evict(rows: number): number {
     return this.#pool.evict(rows);
+  }
+
+  /**
+   * For want of memory: where an open path has rows of its own with the same tokens as cached ones that `isSpare` says no
+   * running sequence uses, its own are cached in their place, and those dropped; and paths pin no more rows than they need.
+   */
+  replaceDuplicates(isSpare: (row: number) => boolean): void {
+    replaceDuplicates({ ledger: this.#ledger, paths: this.#paths, writer: this.#writer }, isSpare);
   }
 
   /** Drops all that no sequence uses, of one domain or of all; answers how many rows. */

@@ -153,6 +153,21 @@ export class RowLedger {
     this.#nodes.tailRow[node] = row;
   }
 
+  /** Holds other rows with the same tokens in the place of whole ones: `instead`, by row. Looks at everything. */
+  replace(instead: ReadonlyMap<number, number>): void {
+    const nodes = this.#nodes;
+    const nameOf = (row: number): number => instead.get(row) ?? row;
+    for (const [row, other] of instead) {
+      this.#hold(other);
+      this.#above[other] = this.#above[row]!;
+      this.#drop(row, replaced);
+    }
+    this.#isHeld.forEach((isHeld, row) => {
+      if (isHeld === 1) this.#above[row] = nameOf(this.#above[row]!);
+    });
+    for (let node = 0; node < nodes.end; node += 1) if (nodes.isUsed(node)) nodes.lastRow[node] = nameOf(nodes.lastRow[node]!);
+  }
+
   /** Tokens of the leaf that lie in rows of the index; all of them when it has its tail. */
   backedTokens(leaf: number): number {
     const to = this.#nodes.to[leaf]!;

@@ -100,6 +100,28 @@ cacheTests('a prompt that fits an empty cache fits a full one, whatever of it is
   sequence.release();
 });
 
+cacheTests('who computes again what is cached fits where he would fit an empty cache', { rows: 5, slots: 2 }, (t, bench) => {
+  const speaker = new Speaker(bench.cache);
+  const text = textOf(1, 5);
+  speaker.say(text).release();
+  const again = speaker.say(text.slice(0, rowTokens), { caching: 'write' });
+  for (let length = rowTokens; length < text.length; length += rowTokens) { // all of it in rows of its own
+    bench.cache.counts(); // the index hears of what was computed so far, and nobody else may have the cached rows now
+    speaker.goOn(again, text.slice(0, length), text.slice(length, length + rowTokens));
+  }
+  t.is(again.mappedRows, 5);
+  t.is(speaker.wrongTokens(again, text), 0);
+  t.is(cachedRowsOf(bench.cache, text), 5);
+  t.true(bench.cache.prefixes.metrics.droppedRows.replaced > 0);
+  bench.cache.verify();
+  again.release();
+  t.is(cachedRowsOf(bench.cache, text), 5);
+  const heir = speaker.say(text.slice(0, 200));
+  t.is(heir.cachedTokens, 199);
+  t.is(speaker.wrongTokens(heir, text), 0);
+  heir.release();
+});
+
 cacheTests('a cached text that a sequence has just left makes room for it', { rows: 4, slots: 2 }, (t, bench) => {
   const speaker = new Speaker(bench.cache);
   const text = textOf(1, 4);

@@ -111,6 +111,18 @@ const scenarios: readonly Scenario[] = [
     },
   },
   {
+    title: 'computing again what is cached, without room for both',
+    options: { rows: 5, slots: 2 },
+    prepare: (bench, speaker) => {
+      const text = tokensOf(4, 4 * rowTokens);
+      speaker.say(text).release();
+      const start = text.slice(0, 2 * rowTokens + 3);
+      const alive = [{ sequence: speaker.say(start, { caching: 'write' }), text: start }];
+      const act = () => { alive[0]!.text = speaker.goOn(alive[0]!.sequence, start, text.slice(start.length)); };
+      return { alive, act };
+    },
+  },
+  {
     title: 'a full slot table: what idle slots hold makes way',
     options: { slots: 2 },
     prepare: (bench, speaker) => {

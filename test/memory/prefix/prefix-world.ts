@@ -13,6 +13,8 @@ interface Live {
   readonly domain: string;
   readonly isStored: boolean;
   readonly isCached: boolean;
+  /** Tokens for which memory is promised, at most. */
+  readonly promisedTokens: number;
   text: number[];
 }
 
@@ -83,8 +85,13 @@ export class PrefixWorld {
     const outcome = this.#try(() => this.#cache.acquire({ tokens, caching, reserve, ...options }));
     if (typeof outcome === 'string') { // refused: nothing has changed
       const after = this.#cache.counts();
-      for (const count of ['cachedRows', 'pooledRows', 'activeSlots'] as const) {
+      for (const count of ['cachedRows', 'activeSlots'] as const) {
         this.#expect(before[count] === after[count], `${count} was ${before[count]} and is ${after[count]} after ${outcome}`);
+      }
+      this.#expect(before.pooledRows <= after.pooledRows, `${before.pooledRows} rows could be evicted, and now ${after.pooledRows}`);
+      if (outcome === 'KV_OUT_OF_PAGES') {
+        const rows = this.#mostRows() + this.#cache.layout.rowsFor(tokens.length) + this.#cache.layout.groupRows;
+        this.#expect(rows > this.#budgetRows(), `not admitted, although all sequences together need ${rows} rows at most`);
       }
       return;
     }
@@ -95,7 +102,10 @@ export class PrefixWorld {
     const { adoptedTokens, aliasedTokens, copiedTokens } = cachedBy;
     this.#expect(length === cachedTokens && adoptedTokens + aliasedTokens + copiedTokens === cachedTokens, 'a wrong sum');
     for (const how of ['adoptedTokens', 'aliasedTokens', 'copiedTokens'] as const) this.#count(how, cachedBy[how]);
-    const live = { sequence: outcome, domain, isStored: caching === 'read-write' || caching === 'write', isCached: caching !== 'off', text: tokens };
+    const live = {
+      sequence: outcome, domain, isStored: caching === 'read-write' || caching === 'write', isCached: caching !== 'off',
+      promisedTokens: reserve === 'prompt' ? tokens.length : 0, text: tokens,
+    };
     this.#live.push(live);
     this.#assertBytes(live);
   }
@@ -113,8 +123,32 @@ export class PrefixWorld {
     }
     const tokens = 1 + this.#random.integer(Math.min(20, live.text.length - sequence.length));
     const outcome = this.#try(() => this.#speaker.compute(sequence, live.text, tokens, domain));
-    if (outcome === 'KV_OUT_OF_PAGES') return;
+    if (outcome === 'KV_OUT_OF_PAGES') {
+      const rows = this.#mostRows(live, sequence.length + tokens);
+      this.#expect(rows > this.#budgetRows(), `refused, although all sequences together need ${rows} rows at most`);
+      return;
+    }
     if (isStored) this.#store(domain, live.text.slice(0, sequence.length));
+  }
+
+  /**
+   * Rows that what runs needs at most when `growing` has `tokens` tokens: each sequence's own, a prompt's promise, and for each
+   * a group that is being copied.
+   */
+  #mostRows(growing?: Live, tokens = 0): number {
+    const { layout } = this.#cache;
+    if (this.#cache.counts().retiringSlots > 0) return Infinity;
+    let rows = 0;
+    for (const live of this.#live) {
+      const most = Math.max(live.promisedTokens, live === growing ? tokens : live.sequence.length);
+      rows += Math.max(live.sequence.mappedRows, layout.rowsFor(most)) + layout.groupRows;
+    }
+    return rows;
+  }
+
+  #budgetRows(): number {
+    const { pool, layout } = this.#cache;
+    return Math.floor(pool.memoryBudgetBytes / layout.rowBytes);
   }
 
   #release(): void {

@@ -32,6 +32,9 @@ const worlds: Readonly<Record<string, World>> = {
     options: { ...common, memoryBudgetBytes: 90 * 4096, growth: ahead(8), eagerRows: 1, scrub: 'between-tenants' },
     isExact: false, alphabet: 3, operations: 40_000,
   },
+  'hardly room for one text': {
+    options: { ...common, slots: 3, maxTokens: 80, memoryBudgetBytes: 24 * 4096 }, isExact: false, alphabet: 1, operations: 20_000,
+  },
   'bounds on the pool': {
     options: { ...common, memoryBudgetBytes: 400 * 4096, prefixCache: { poolRows: 30, tenantRows: 12 } },
     isExact: false, alphabet: 3, operations: 15_000,

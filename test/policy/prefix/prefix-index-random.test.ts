@@ -53,7 +53,8 @@ function play(random: Random, owner: SimulatedOwner, operations: number, maxToke
         fork.text = continued(random, fork, fork.text.length);
       }
     } else if (choice < 85) owner.release(sequence);
-    else if (choice < 94) owner.evict(1 + random.integer(4));
+    else if (choice < 93) owner.evict(1 + random.integer(4));
+    else if (choice < 94) owner.replaceDuplicates();
     else if (choice < 95) owner.clear(random.chance(0.5) ? undefined : domains[random.integer(domains.length)]);
     else if (choice < 97) {
       if (owner.keepValue(sequence)) owner.examine(sequence.text.slice(0, sequence.path.length), sequence.domain);

@@ -157,6 +157,13 @@ export class SimulatedOwner {
     return freed;
   }
 
+  /** For want of memory: what running sequences have twice goes. */
+  replaceDuplicates(): void {
+    for (const sequence of this.sequences) this.#name(sequence);
+    this.index.replaceDuplicates((row) => this.#mapped[row] === 0);
+    this.#settle();
+  }
+
   clear(domain?: PrefixDomain): number {
     const freed = this.index.clear(domain);
     this.#settle();
