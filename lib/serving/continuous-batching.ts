@@ -22,7 +22,7 @@ import { countStart, noTotals } from './totals.js';
 import { WaitingList } from './waiting-list.js';
 
 /** Requests that are refused in a step, while nobody runs, before the event loop has a turn. */
-const mostPassed = 64;
+const mostRefusals = 64;
 
 export class ContinuousBatching {
   readonly totals = noTotals();
@@ -149,12 +149,14 @@ export class ContinuousBatching {
   /** Starts waiting requests while there are slots, memory, and prefill tokens in this step that no earlier prompt takes. */
   #admit(): void {
     const { order, maxBatch, prefillTokensPerStep } = this.#options;
-    const hasRunning = this.#running.length > 0;
-    const hasMore = (this.#isFull || !hasRunning) && this.#others.haveReleased();
-    if (hasMore || !hasRunning) this.#isFull = false;
-    const passed = new Set<Generation>(); // who cannot start although nobody runs lets others pass, until more can be had
-    const isPassed = (generation: Generation): boolean => passed.has(generation) || (generation.isHeldUp && !hasRunning && !hasMore);
-    const isReady = (generation: Generation): boolean => !isPassed(generation) && this.#admission.isReady(generation, this.#running);
+    const isAlone = this.#running.length === 0;
+    if (isAlone) this.#others.look();
+    if (isAlone || (this.#isFull && this.#others.haveReleased())) this.#isFull = false;
+    const isReady = (generation: Generation): boolean => {
+      const isPassed = (isAlone || this.#running.length === 0) && this.#others.areHoldingUp(generation);
+      return !isPassed && this.#admission.isReady(generation, this.#running);
+    };
+    let refusals = 0;
     let hasPlace = false; // somebody has just given way
     this.#isHeldUp = false;
     while (this.#waiting.length > 0) {
@@ -162,7 +164,7 @@ export class ContinuousBatching {
       const hasRoom = this.#running.length === 0 || (!this.#isFull && isMine && this.#running.length < maxBatch);
       if (!hasRoom && !this.#hasLessUrgent()) return;
       const next = this.#waiting.first(order, isReady);
-      if (next === undefined) return this.#holdUp();
+      if (next === undefined) break;
       let prefillTokens = 0;
       for (const other of this.#running) if (order(other, next) < 0) prefillTokens += other.remainingPrefillTokens;
       if (prefillTokens >= prefillTokensPerStep) return;
@@ -172,24 +174,17 @@ export class ContinuousBatching {
       }
       const last = this.#running.at(-1);
       if (last === undefined) {
-        if (this.#options.cache.counts().idleSlots === 0) return this.#holdUp();
-        passed.add(next);
-        if (passed.size < mostPassed) continue;
-        return this.#others.refused();
+        if (this.#options.cache.counts().idleSlots === 0) break;
+        if (++refusals < mostRefusals) continue; // those who fit pass him
+        return;
       }
       // An order of one's own need not look at urgency: nobody gives way to whom it puts behind him.
-      if (next.isHeldUp || last.urgency >= next.urgency || order(last, next) < 0) return;
+      if (this.#others.areHoldingUp(next) || last.urgency >= next.urgency || order(last, next) < 0) return;
       this.#preempt(last);
       this.#isFull = false;
       hasPlace = true;
     }
-  }
-
-  /** Nobody else can be admitted; where nobody runs either, others hold what is missing. */
-  #holdUp(): void {
-    if (this.#running.length > 0) return;
-    this.#others.refused();
-    this.#isHeldUp = true;
+    this.#isHeldUp = this.#running.length === 0 && this.#waiting.length > 0;
   }
 
   /** Whether some waiting request is more urgent than the last running one. */
@@ -209,7 +204,10 @@ export class ContinuousBatching {
       const isShort = error.recovery === 'free';
       if (isShort && !isAlone) return this.#refuse();
       const refusal = isShort ? this.#admission.refusalOf(generation, error, this.#others) : error;
-      if (refusal === undefined) return !(generation.isHeldUp = true);
+      if (refusal === undefined) {
+        this.#others.holdUp(generation);
+        return false;
+      }
       this.#waiting.remove(generation);
       this.#fail(generation, refusal);
       return true;
@@ -225,7 +223,7 @@ export class ContinuousBatching {
   /** No room beside those who run. */
   #refuse(): false {
     this.#isFull = true;
-    this.#others.refused();
+    this.#others.refuse();
     return false;
   }
 
@@ -309,7 +307,7 @@ export class ContinuousBatching {
     this.#running.splice(this.#running.indexOf(generation), 1);
     this.#giveUp(generation);
     this.#isFull = true;
-    this.#others.refused();
+    this.#others.refuse();
   }
 
   #giveUp(generation: Generation): void {

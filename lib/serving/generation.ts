@@ -61,8 +61,6 @@ export class Generation implements OrderedRequest, StepMember {
   preemptions = 0;
   /** Tokens that were computed when it last gave way. */
   lostTokens = 0;
-  /** It was refused when nobody else of its scheduler ran: others hold what it lacks, and nobody gives way to it. */
-  isHeldUp = false;
   /** Its tenant's account; undefined where nobody keeps one. */
   share: TenantShare | undefined;
   /** Somebody who is computing the start of its text: it waits until he has computed `awaitedTokens` of it. */
@@ -148,7 +146,6 @@ export class Generation implements OrderedRequest, StepMember {
     this.sequence = sequence;
     this.length = sequence.length;
     this.leader = undefined;
-    this.isHeldUp = false;
     if (this.preemptions === 0) this.cachedTokens = sequence.cachedTokens;
   }
 

@@ -102,7 +102,7 @@ export class NaiveScheduler {
       if (!isKvError(error) || error.recovery !== 'free') throw error;
       const refusal = this.#admission.refusalOf(generation, error, this.#others);
       if (refusal !== undefined) throw refusal;
-      this.#others.refused();
+      this.#others.holdUp(generation);
       await this.#others.released(() => generation.refusalAt(this.#options.now()) !== undefined);
       return undefined;
     }

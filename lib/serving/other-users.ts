@@ -4,6 +4,8 @@
 //
 // Schedulers wake those in line when they release something. What the application releases, and fences that pass, can only be
 // asked for: once per millisecond, and only while nothing of the scheduler runs.
+//
+// Invariant: who is held up was refused by a cache of which this scheduler held nothing, and no more could be had since.
 
 import type { KvCache } from '../memory/kv-cache.js';
 import type { PagePool } from '../memory/page-pool.js';
@@ -13,9 +15,12 @@ interface Room {
   readonly usedSlots: number;
   readonly obtainablePages: number;
   readonly budgetPages: number;
+  readonly atMs: number;
 }
 
 const askAgainMs = 1;
+/** Who was refused tries again after so long in any case: he may need less, when others have computed the start of his prompt. */
+const tryAgainMs = 1_000;
 
 /** By pool: schedulers that can start nobody, because others hold what they need. */
 const lines = new WeakMap<PagePool, Set<OtherUsers>>();
@@ -23,7 +28,9 @@ const lines = new WeakMap<PagePool, Set<OtherUsers>>();
 export class OtherUsers {
   readonly #cache: KvCache;
   readonly #line: Set<OtherUsers>;
-  #refusedWith: Room | undefined;
+  #heldUp = new WeakSet<object>();
+  #heldUpAt: Room | undefined;
+  #refusedAt: Room | undefined;
   #wake = (): void => {};
 
   constructor(cache: KvCache) {
@@ -43,25 +50,39 @@ export class OtherUsers {
     return usedSlots > 0 || obtainablePages + this.#cache.pool.counts().quarantinedPages < budgetPages;
   }
 
-  /** Remembers what can be had now, which was too little. */
-  refused(): void {
-    this.#refusedWith = this.#room();
+  /** A request was refused beside those that run. */
+  refuse(): void {
+    this.#refusedAt = this.#room();
   }
 
-  /** Whether more can be had than when it was refused, or the budget is another. Throws KV_CLOSED and KV_DRIVER_LOST. */
+  /** Whether more can be had than at the last `refuse`. Throws KV_CLOSED and KV_DRIVER_LOST. */
   haveReleased(): boolean {
-    const before = this.#refusedWith;
-    if (before === undefined) return false;
-    this.#cache.driver.checkAlive();
-    const { usedSlots, obtainablePages, budgetPages } = this.#room();
-    return usedSlots < before.usedSlots || obtainablePages > before.obtainablePages || budgetPages !== before.budgetPages;
+    return this.#hasMoreThan(this.#refusedAt);
   }
 
-  /** Resolves when they have released something since `refused`, or `isOver` says so. Rejects as `haveReleased` throws. */
+  /** A request was refused while nothing of this scheduler ran. */
+  holdUp(request: object): void {
+    this.#heldUp.add(request);
+    this.#heldUpAt = this.#room();
+  }
+
+  /** Whether it was, and has not been told to try again since. */
+  areHoldingUp(request: object): boolean {
+    return this.#heldUp.has(request);
+  }
+
+  /** While nothing of the scheduler runs: lets those who are held up try again, if more can be had. Throws as `haveReleased`. */
+  look(): void {
+    if (!this.#hasMoreThan(this.#heldUpAt)) return;
+    this.#heldUp = new WeakSet();
+    this.#heldUpAt = undefined;
+  }
+
+  /** Resolves when more can be had than at the last `holdUp`, or `isOver` says so. Rejects as `haveReleased` throws. */
   async released(isOver: () => boolean): Promise<void> {
     this.#line.add(this);
     try {
-      while (!isOver() && !this.haveReleased()) {
+      while (!isOver() && !this.#hasMoreThan(this.#heldUpAt)) {
         await new Promise<void>((resolve) => {
           this.#wake = resolve;
           setTimeout(resolve, askAgainMs);
@@ -77,11 +98,20 @@ export class OtherUsers {
     for (const other of this.#line) other.#wake();
   }
 
+  #hasMoreThan(before: Room | undefined): boolean {
+    if (before === undefined) return false;
+    this.#cache.driver.checkAlive();
+    const { usedSlots, obtainablePages, budgetPages, atMs } = this.#room();
+    const isMore = usedSlots < before.usedSlots || obtainablePages > before.obtainablePages;
+    return isMore || budgetPages !== before.budgetPages || atMs - before.atMs >= tryAgainMs;
+  }
+
   #room(): Room {
     const { activeSlots, retiringSlots } = this.#cache.counts(); // hears of fences that have passed
     const { pool } = this.#cache;
     return {
       usedSlots: activeSlots + retiringSlots, obtainablePages: pool.obtainablePages(), budgetPages: pool.counts().budgetPages,
+      atMs: performance.now(),
     };
   }
 }

@@ -5,12 +5,12 @@
 import test, { type ExecutionContext } from 'ava';
 
 import {
-  byArrival, byTenantShare, isKvError, NaiveScheduler, OfflineScheduler, OnlineScheduler, type Engine, type GenerationRequest,
-  type KvCache, type SchedulerOptions,
+  byArrival, byTenantShare, isKvError, KvCache, NaiveScheduler, OfflineScheduler, OnlineScheduler, PagePool, type Engine,
+  type GenerationRequest, type SchedulerOptions,
 } from 'virtual-kv';
 
 import { Random } from '../../dist/random.js';
-import { drivers, withCache, type DriverName } from '../helpers/cache.js';
+import { assertNothingLeft, cacheOptions, drivers, openDriver, pageBytes, withCache, type DriverName } from '../helpers/cache.js';
 import { allowedEnds, RandomEnds } from '../helpers/random-ends.js';
 import { seedOf } from '../helpers/seed.js';
 import { PatternEngine, turn } from './pattern-engine.js';
@@ -30,15 +30,51 @@ for (const on of drivers) {
   });
 }
 
+for (const on of drivers) {
+  const seed = seedOf(`two-caches-${on}`);
+  test(`schedulers on two caches of one pool give way to each other, and every request is answered (${on}, seed ${seed})`, async (t) => {
+    t.timeout(120_000 * Math.max(1, scale));
+    const random = new Random(seed);
+    const sums: Record<string, number> = {};
+    for (let round = 0; round < Math.ceil(25 * scale); round += 1) await runOnTwo(t, on, random, sums);
+    t.log(sums);
+    if (scale >= 1) t.true(sums['preemptions']! > 0);
+  });
+}
+
+/** Two caches whose requests fit the pool alone, and hardly together. */
+async function runOnTwo(t: ExecutionContext, on: DriverName, random: Random, sums: Record<string, number>): Promise<void> {
+  const count = (name: string, by = 1): void => { sums[name] = (sums[name] ?? 0) + by; };
+  const { driver, device } = openDriver({ on });
+  const { memoryBudgetBytes, pageBytes: _pageBytes, driver: _driver, ...options } =
+    cacheOptions({ model: smallModel, maxTokens: 200, rows: 4 + random.integer(8) }, driver);
+  const pool = new PagePool({ memoryBudgetBytes: memoryBudgetBytes!, driver, pageBytes });
+  const caches = [0, 1].map(() => new KvCache({ ...options, slots: 1 + random.integer(4), pool, mapper: random.chance(0.5) ? 'background' : 'off' }));
+  const patterns = caches.map((cache) => new PatternEngine({ cache, pause: () => (random.chance(0.3) ? turn() : Promise.resolve()) }));
+  const clients = caches.flatMap((cache, index) => Array.from({ length: 1 + random.integer(2) }, () => {
+    const given = { cache, engine: patterns[index]!, prefillTokensPerStep: 1 + random.integer(100), watermarkRows: random.integer(3) };
+    const requests = randomRequests(random, 10, 120, 60);
+    if (random.chance(0.5)) return runList(t, random.chance(0.5) ? new NaiveScheduler(given) : new OfflineScheduler(given), requests, random, count);
+    const scheduler = new OnlineScheduler(given);
+    const answers = requests.map(async (request) => { assertAnswer(t, request, await scheduler.submit(request).result); });
+    return Promise.all(answers).then(() => count('preemptions', scheduler.totals.preemptions));
+  }));
+  await Promise.all(clients);
+  caches.forEach((cache, index) => assertQuiet(t, cache, patterns[index]!));
+  for (const cache of caches) cache.close();
+  pool.close();
+  assertNothingLeft(t, driver, device);
+}
+
 async function runOnce(t: ExecutionContext, on: DriverName, random: Random, sums: Record<string, number>): Promise<void> {
   const count = (name: string, by = 1): void => { sums[name] = (sums[name] ?? 0) + by; };
   // The largest request needs 4 rows.
   const rows = 4 + random.integer(8);
-  const cacheOptions = {
+  const benchOptions = {
     on, model: smallModel, maxTokens: 200, rows, slots: 1 + random.integer(5), mapper: random.chance(0.5) ? 'background' : 'off',
     prefixCache: random.chance(0.2) ? 'off' : {},
   } as const;
-  await withCache(t, cacheOptions, async ({ cache }) => {
+  await withCache(t, benchOptions, async ({ cache }) => {
     const pattern = new PatternEngine({ cache, pause: () => (random.chance(0.3) ? turn() : Promise.resolve()) });
     const engine = failing(pattern, random, random.chance(0.5) ? 0.01 : 0);
     let clockMs = 0;
