@@ -7,11 +7,11 @@
 // Items per second are requests by the sum of both. Where this differs from the report, and why, is printed at the end.
 
 import { writeFileSync } from 'node:fs';
-import { parseArgs } from 'node:util';
 
 import { KvCache, lru, type Sequence } from 'virtual-kv';
 
 import { drawCharts } from './charts/vega.js';
+import { exampleCommand, runExample, wholeNumber } from './console/command.js';
 
 const PROMPT_TOKENS = 15;
 const FREQUENT_PROMPTS = 32;
@@ -28,7 +28,10 @@ interface Request { readonly tokens: readonly number[]; readonly answerTokens: n
 interface Served { readonly hitRate: number; readonly itemsPerSecond: number; readonly cacheUs: number }
 interface Measured extends Served { readonly share: number; readonly pool: Pool }
 
-const { values } = parseArgs({ options: { requests: { type: 'string', default: '1000' }, svg: { type: 'string' } } });
+const flags = exampleCommand('hit-rate', 'Hit rate and throughput of the prefix cache over the share of frequent prompts.')
+  .option('--requests <count>', 'requests of each run', wholeNumber(1, 1_000_000), 1_000)
+  .option('--svg <file>', 'draw both to an .svg file')
+  .parse().opts<{ requests: number; svg?: string }>();
 
 /** The same numbers in every run: mulberry32. */
 function randomFrom(seed: number): () => number {
@@ -127,7 +130,7 @@ const differences = `Against the report:
 - The report's throughput is noisy because its answers differ from run to run; here all pools serve the same requests.`;
 
 async function main(): Promise<void> {
-  const count = Number(values.requests);
+  const count = flags.requests;
   for (const pool of POOLS) serve(requestsFor(0.5, count), pool); // the first runs also compile the code
   const rows = SHARES.flatMap((share) => {
     const requests = requestsFor(share, count);
@@ -139,9 +142,9 @@ async function main(): Promise<void> {
   console.log(table(`Items per second: that time, and ${COMPUTE_MS * 1e3} µs for each token computed`, rows,
     ({ itemsPerSecond }) => itemsPerSecond.toFixed(0)));
   console.log(differences);
-  if (values.svg === undefined) return;
-  writeFileSync(values.svg, await svgOf(rows));
-  console.log(`\nPlot: ${values.svg}`);
+  if (flags.svg === undefined) return;
+  writeFileSync(flags.svg, await svgOf(rows));
+  console.log(`\nPlot: ${flags.svg}`);
 }
 
-void main();
+runExample(main);

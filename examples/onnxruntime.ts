@@ -5,8 +5,9 @@
 
 import { Kernels, KvCache, type Sequence } from 'virtual-kv';
 
+import { runExample } from './console/command.js';
 import { onnxModel } from './onnxruntime/onnx-model.js';
-import { loadOnnxRuntime, type OnnxTensor } from './onnxruntime/runtime.js';
+import { loadOnnxRuntime, whyNoOnnxRuntime, type OnnxTensor } from './onnxruntime/runtime.js';
 
 const HEADS = 8;
 const DIM = 64;
@@ -15,6 +16,11 @@ const PROMPT = 700;
 const CHUNK = 256;
 const LARGEST_ERROR = 1e-5;
 
+const missing = whyNoOnnxRuntime();
+if (missing !== undefined) {
+  console.error(`This example cannot run: ${missing}.`);
+  process.exit(1);
+}
 const onnxruntime = loadOnnxRuntime();
 const cache = new KvCache({
   model: { layers: 1, kvHeads: HEADS, headDim: DIM, dtype: 'float32' },
@@ -123,4 +129,4 @@ async function main(): Promise<void> {
   cache.close();
 }
 
-void main();
+runExample(main);

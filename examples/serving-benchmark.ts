@@ -5,63 +5,65 @@
 // Run it: npm start, or npm run example -- serving-benchmark [--requests 64] [--shared 768] [--groups 4] [--report FILE.svg]
 //         [--driver host] (default: the GPU where there is one)
 
-import { writeFileSync } from 'node:fs';
+import { accessSync, constants, writeFileSync } from 'node:fs';
 import * as path from 'node:path';
 
-import { Command, InvalidArgumentError, Option } from 'commander';
+import { Option } from 'commander';
 
 import {
   Driver, KvCache, NaiveScheduler, OfflineScheduler, OnlineScheduler, type GenerationRequest, type ServingTotals,
 } from 'virtual-kv';
 
 import { drawCharts } from './charts/vega.js';
+import { exampleCommand, runExample, wholeNumber } from './console/command.js';
 import { LlamaEngine } from './llama/engine.js';
 import { LlamaModel } from './llama/model.js';
 
 const promptTokens = 856;
 
-function count(text: string): number {
-  const value = Number(text);
-  if (!Number.isSafeInteger(value) || value < 1 || value > 10_000) throw new InvalidArgumentError('It must be an integer from 1 to 10,000.');
-  return value;
-}
-
-const flags = new Command('serving-benchmark')
-  .option('--requests <count>', 'requests', count, 64)
-  .option('--shared <tokens>', `tokens at the start of each prompt of ${promptTokens} that its group has in common`, count, 768)
-  .option('--groups <count>', 'groups of prompts that begin alike', count, 4)
-  .option('--report <file>', 'draw the times to an .svg file')
-  .addOption(new Option('--driver <kind>', 'where to compute').choices(['auto', 'cuda', 'host'] as const).default('auto'))
-  .parse().opts<{ requests: number; shared: number; groups: number; report?: string; driver: 'auto' | 'cuda' | 'host' }>();
-const sharedTokens = Math.min(flags.shared, promptTokens - 1);
 const completionTokens = 16;
 const slots = 16;
 const maxTokens = 1_024;
-const driver = Driver.open(flags.driver);
-const model = new LlamaModel(path.join(__dirname, '..', 'examples', 'llama', 'storyteller'), { cublas: 'off' }); // answers are compared
 
-/** Tokens of a text that nobody else says: a Weyl sequence over the vocabulary. */
-function textOf(name: number, tokens: number): number[] {
-  const step = ((name * 31) % 611) + 101;
-  return Array.from({ length: tokens }, (_, at) => 2 + ((name * 7_919 + (at + 1) * step) % (model.config.vocabularyTokens - 2)));
+const flags = exampleCommand('serving-benchmark', 'Serves requests that share prefixes by three schedulers, without and with the prefix cache.')
+  .option('--requests <count>', 'requests', wholeNumber(1, 10_000), 64)
+  .option('--shared <tokens>', `tokens at the start of each prompt of ${promptTokens} that its group has in common`, wholeNumber(1, promptTokens - 1), 768)
+  .option('--groups <count>', 'groups of prompts that begin alike', wholeNumber(1, 10_000), 4)
+  .option('--report <file>', 'draw the times to an .svg file')
+  .addOption(new Option('--driver <kind>', 'where to compute').choices(['auto', 'cuda', 'host'] as const).default('auto'))
+  .parse().opts<{ requests: number; shared: number; groups: number; report?: string; driver: 'auto' | 'cuda' | 'host' }>();
+
+interface Setting {
+  readonly driver: Driver;
+  readonly model: LlamaModel;
+  readonly requests: readonly GenerationRequest[];
 }
 
-const groups = Array.from({ length: flags.groups }, (_, group) => textOf(group, sharedTokens));
-const requests: GenerationRequest[] = Array.from({ length: flags.requests }, (_, request) => ({
-  tokens: [...groups[request % groups.length]!, ...textOf(1_000 + request, promptTokens - sharedTokens)],
-  maxNewTokens: completionTokens,
-}));
+/** Tokens of a text that nobody else says: a Weyl sequence over the vocabulary. */
+function textOf(name: number, tokens: number, vocabularyTokens: number): number[] {
+  const step = ((name * 31) % 611) + 101;
+  return Array.from({ length: tokens }, (_, at) => 2 + ((name * 7_919 + (at + 1) * step) % (vocabularyTokens - 2)));
+}
 
-let staticBytes = 0;
+function makeRequests(vocabularyTokens: number): GenerationRequest[] {
+  const groups = Array.from({ length: flags.groups }, (_, group) => textOf(group, flags.shared, vocabularyTokens));
+  return Array.from({ length: flags.requests }, (_, request) => ({
+    tokens: [...groups[request % groups.length]!, ...textOf(1_000 + request, promptTokens - flags.shared, vocabularyTokens)],
+    maxNewTokens: completionTokens,
+  }));
+}
 
 interface Run {
   readonly totals: Readonly<ServingTotals>;
   readonly seconds: number;
   readonly mebibytes: number;
+  /** What sequences of full length in all slots would take. */
+  readonly staticMebibytes: number;
   readonly answers: string;
 }
 
-async function run(scheduler: string, prefixCache: 'off' | 'on'): Promise<Run> {
+async function run(scheduler: string, prefixCache: 'off' | 'on', setting: Setting): Promise<Run> {
+  const { driver, model } = setting;
   using cache = new KvCache({
     model: model.shape(), slots, maxTokens, memoryBudgetBytes: 2 ** 28, driver,
     pageBytes: Math.max(65_536, driver.info.granularityBytes), layout: 'fused', prefixCache: prefixCache === 'on' ? {} : 'off',
@@ -69,16 +71,16 @@ async function run(scheduler: string, prefixCache: 'off' | 'on'): Promise<Run> {
   using engine = new LlamaEngine({ model, cache });
   const answers: (readonly number[])[] = [];
   const start = performance.now();
-  const totals = await generate(scheduler, cache, engine, answers);
+  const totals = await generate(scheduler, cache, engine, setting.requests, answers);
   const seconds = (performance.now() - start) / 1e3;
   const { createdPages } = cache.pool.counts();
   const { pageBytes } = cache.layout;
-  staticBytes = slots * cache.layout.usedBytes(maxTokens);
-  return { totals, seconds, mebibytes: (createdPages * pageBytes) / 2 ** 20, answers: answers.join(';') };
+  const staticMebibytes = (slots * cache.layout.usedBytes(maxTokens)) / 2 ** 20;
+  return { totals, seconds, mebibytes: (createdPages * pageBytes) / 2 ** 20, staticMebibytes, answers: answers.join(';') };
 }
 
 async function generate(
-  name: string, cache: KvCache, engine: LlamaEngine, answers: (readonly number[])[],
+  name: string, cache: KvCache, engine: LlamaEngine, requests: readonly GenerationRequest[], answers: (readonly number[])[],
 ): Promise<Readonly<ServingTotals>> {
   if (name === 'online') {
     await using scheduler = new OnlineScheduler({ cache, engine, maxWaiting: requests.length });
@@ -101,7 +103,7 @@ function line(name: string, prefixCache: string, { totals, seconds, mebibytes }:
     (generatedTokens / seconds).toFixed(1), `${((100 * cachedTokens) / totals.promptTokens).toFixed(1)} %`,
     `${mebibytes.toFixed(1)} MiB`,
   ];
-  return name.padEnd(9) + prefixCache.padEnd(7) + cells.map((cell) => cell.padStart(11)).join('');
+  return name.padEnd(10) + prefixCache.padEnd(5) + cells.map((cell) => cell.padStart(10)).join('');
 }
 
 /** Seconds of prefill and decode, and completion tokens per second, of each scheduler without and with the prefix cache. */
@@ -121,40 +123,54 @@ async function draw(file: string, runs: readonly { readonly name: string; readon
   writeFileSync(file, await drawCharts(values, [chart('prefill', 'seconds of prefill'), chart('speed', 'completion tokens per second')]));
 }
 
-async function main(): Promise<void> {
-  const { length } = requests;
-  const place = model.acquirePlace(driver); // the weights stay there from run to run
-  console.log(`on ${driver.info.deviceName}, ${place.dense.target}`);
-  console.log(`${length} requests, ${length * promptTokens} prompt tokens, ${length * completionTokens} completion tokens\n`);
-  console.log('scheduler cache     prefill     decode      total   tokens/s   hit rate     memory');
-  await run('naive', 'off'); // the compiler's turn
+/** Before minutes are spent: throws unless the report can be written. */
+function checkReport(file: string): void {
+  try {
+    accessSync(path.dirname(path.resolve(file)), constants.W_OK);
+  } catch (cause) {
+    throw new Error(`The report cannot be written to ${file}: ${(cause as Error).message}`, { cause });
+  }
+}
+
+/** All six runs, told as they end. Throws when answers differ where they may not. */
+async function compare(setting: Setting): Promise<void> {
+  console.log('scheduler cache   prefill    decode     total  tokens/s  hit rate    memory');
+  await run('naive', 'off', setting); // the compiler's turn
   const seen = new Set<string>();
   const gains: string[] = [];
   const runs: { name: string; prefixCache: string; run: Run }[] = [];
   for (const name of ['naive', 'offline', 'online']) {
-    const off = await run(name, 'off');
-    const on = await run(name, 'on');
+    const off = await run(name, 'off', setting);
     console.log(line(name, 'off', off));
+    const on = await run(name, 'on', setting);
     console.log(line(name, 'on', on));
     runs.push({ name, prefixCache: 'off', run: off }, { name, prefixCache: 'on', run: on });
     seen.add(off.answers).add(on.answers);
     const [prefill, whole] = [off.totals.prefillMs / on.totals.prefillMs, off.seconds / on.seconds];
-    gains.push(`${name}: prefill ${prefill.toFixed(1)} ×, end to end ${whole.toFixed(2)} ×`);
+    gains.push(`  ${name.padEnd(10)}prefill ${prefill.toFixed(1).padStart(4)} ×, end to end ${whole.toFixed(2)} ×`);
   }
-  console.log(`\nFaster with the prefix cache: ${gains.join('; ')}.`);
-  console.log(`A static reservation for ${slots} sequences would take ${(staticBytes / 2 ** 20).toFixed(1)} MiB.`);
+  console.log(`\nFaster with the prefix cache:\n${gains.join('\n')}`);
+  console.log(`A static reservation for ${slots} sequences would take ${runs[0]!.run.staticMebibytes.toFixed(1)} MiB.`);
   if (flags.report !== undefined) {
     await draw(flags.report, runs);
     console.log(`Report: ${flags.report}`);
   }
-  model.releasePlace(driver);
   if (seen.size === 1) console.log('All six runs gave the same tokens.');
-  else if (driver.kind === 'host') throw new Error('the answers differ');
+  else if (setting.driver.kind === 'host') throw new Error('The answers differ.');
   else console.log('Some answers differ: a GPU splits attention, and so sums, by the batch, which decides where two tokens are as likely.');
+}
+
+async function main(): Promise<void> {
+  if (flags.report !== undefined) checkReport(flags.report);
+  const driver = Driver.open(flags.driver);
+  const model = new LlamaModel(path.join(__dirname, '..', 'examples', 'llama', 'storyteller'), { cublas: 'off' }); // answers are compared
+  const requests = makeRequests(model.config.vocabularyTokens);
+  const place = model.acquirePlace(driver); // the weights stay there from run to run
+  console.log(`on ${driver.info.deviceName}, ${place.dense.target}`);
+  console.log(`${requests.length} requests, ${requests.length * promptTokens} prompt tokens, ${requests.length * completionTokens} completion tokens\n`);
+  await compare({ driver, model, requests });
+  model.releasePlace(driver);
   driver.close();
 }
 
-main().catch((error: unknown) => {
-  console.error(error instanceof Error ? error.message : error);
-  process.exitCode = 1;
-});
+runExample(main);

@@ -86,6 +86,11 @@ test('the code in the README is the example that runs', (t) => {
   t.true(read('README.md').includes(code));
 });
 
+test('the smallest engine in docs/engines.md is the example that runs', (t) => {
+  const code = read('examples/first-engine.ts').split('\n').filter((line) => !/^\/\/ /.test(line)).join('\n').trim();
+  t.true(read('docs/engines.md').includes(`\`\`\`ts\n${code}\n\`\`\``));
+});
+
 test('the engine in docs/engines.md is the one of the example that runs', (t) => {
   const engine = /class CopyingEngine.*?\n}\n/s.exec(read('examples/serving.ts'))![0];
   t.true(read('docs/engines.md').includes(engine));

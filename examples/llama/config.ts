@@ -1,12 +1,15 @@
-// LlamaConfig: what the engine needs of a Hugging Face `config.json`. Reads Llama, Mistral and Qwen2; an option that would
+// LlamaConfig: what the engine needs of a Hugging Face `config.json`. Reads Llama, Mistral, Qwen2 and Qwen3; an option that would
 // change the arithmetic and that this engine does not have is refused by name, never ignored.
 
 import { existsSync, readFileSync } from 'node:fs';
 import * as path from 'node:path';
 
+import { ConfigReader } from './config-reader.js';
 import { ModelError } from './model-error.js';
 
-type Json = Readonly<Record<string, unknown>>;
+export type Json = Readonly<Record<string, unknown>>;
+
+const types: readonly string[] = ['llama', 'mistral', 'qwen2', 'qwen3'];
 
 /** How positions beyond those trained on are brought within them. */
 export type RopeScaling =
@@ -35,6 +38,8 @@ export interface LlamaConfig {
   readonly tiesHead: boolean;
   /** Which products have a bias. */
   readonly biases: { readonly qkv: boolean; readonly attentionOutput: boolean; readonly feedForward: boolean };
+  /** Queries and keys are normalized head by head before they are rotated. */
+  readonly normalizesHeads: boolean;
   /** Tokens that end a text. */
   readonly endTokens: readonly number[];
 }
@@ -47,58 +52,65 @@ export function readLlamaConfig(folder: string): LlamaConfig {
 
 /** The same from a parsed file; `file` is for messages. Throws ModelError. */
 export function parseLlamaConfig(json: Json, file: string, moreEndTokens: readonly number[] = []): LlamaConfig {
-  const refuse = (what: string, hint = 'This engine runs Llama, Mistral and Qwen2.'): never => {
-    throw new ModelError(`${file}: ${what} is not supported. ${hint}`);
-  };
-  const count = (name: string, fallback?: number): number => {
-    const value = json[name] ?? fallback;
-    if (Number.isSafeInteger(value) && (value as number) > 0) return value as number;
-    throw new ModelError(`${file}: \`${name}\` is ${JSON.stringify(json[name])}, but must be a whole number above 0.`);
-  };
-
+  const reader = new ConfigReader(json, file);
   const type = json['model_type'];
-  if (type !== 'llama' && type !== 'mistral' && type !== 'qwen2') refuse(`model_type ${JSON.stringify(type)}`);
-  const activation = json['hidden_act'] ?? 'silu';
-  if (activation !== 'silu') refuse(`hidden_act ${JSON.stringify(activation)}`, 'Only silu is.');
-  if (isGiven(json['quantization_config'])) refuse('quantization_config', 'Give float32, float16 or bfloat16 weights.');
-  if ((json['partial_rotary_factor'] ?? 1) !== 1) refuse('partial_rotary_factor');
-  const slides = type === 'qwen2' ? json['use_sliding_window'] === true : isGiven(json['sliding_window']);
-  if (slides) refuse(`sliding_window ${JSON.stringify(json['sliding_window'])}`, 'Attention here sees all tokens.');
+  if (typeof type !== 'string' || !types.includes(type)) reader.refuse(`model_type ${JSON.stringify(type)}`, `This engine runs ${types.join(', ')}.`);
+  reader.refuseUnless('hidden_act', ['silu', 'swish'], 'Only silu is.');
+  for (const name of ['quantization_config', 'quantization', 'compression_config']) {
+    if (isGiven(json[name])) reader.refuse(name, 'Give float32, float16 or bfloat16 weights: the model before it was quantized.');
+  }
+  const layers = reader.count('num_hidden_layers');
+  checkWindow(reader, layers);
 
-  const [hidden, queryHeads] = [count('hidden_size'), count('num_attention_heads')];
-  const kvHeads = count('num_key_value_heads', queryHeads);
-  if (queryHeads % kvHeads !== 0) refuse(`${queryHeads} query heads over ${kvHeads} KV heads`, 'They must divide.');
-  const headDim = count('head_dim', hidden / queryHeads);
-  if (headDim % 2 !== 0) refuse(`head_dim ${headDim}`, 'Rotary positions need an even one.');
-  const rope = (json['rope_parameters'] ?? {}) as Json; // where newer files have theta and scaling
+  const [hidden, queryHeads] = [reader.count('hidden_size'), reader.count('num_attention_heads')];
+  const kvHeads = reader.count('num_key_value_heads', queryHeads);
+  if (queryHeads % kvHeads !== 0) reader.refuse(`${queryHeads} query heads over ${kvHeads} KV heads`, 'They must divide.');
+  const headDim = reader.count('head_dim', type === 'qwen3' ? 128 : hidden / queryHeads);
+  if (headDim % 2 !== 0) reader.refuse(`head_dim ${headDim}`, 'Rotary positions need an even one.');
+  const hasBias = reader.flag('attention_bias');
   return {
-    layers: count('num_hidden_layers'), hidden, intermediate: count('intermediate_size'), queryHeads, kvHeads, headDim,
-    vocabularyTokens: count('vocab_size'), maxTokens: count('max_position_embeddings', 2048),
-    normEpsilon: numberOr(json['rms_norm_eps'], 1e-6),
-    ropeTheta: numberOr(rope['rope_theta'] ?? json['rope_theta'], 10_000),
-    ropeScaling: readScaling((json['rope_scaling'] ?? rope) as Json, refuse),
-    tiesHead: json['tie_word_embeddings'] === true,
-    biases: {
-      qkv: type === 'qwen2' || json['attention_bias'] === true,
-      attentionOutput: type !== 'qwen2' && json['attention_bias'] === true,
-      feedForward: json['mlp_bias'] === true,
-    },
+    layers, hidden, intermediate: reader.count('intermediate_size'), queryHeads, kvHeads, headDim,
+    vocabularyTokens: reader.count('vocab_size'), maxTokens: reader.count('max_position_embeddings', 2048),
+    normEpsilon: reader.positive('rms_norm_eps', 1e-6), ...readRope(reader),
+    tiesHead: reader.flag('tie_word_embeddings'), // false where it is missing, in all of these
+    biases: { qkv: type === 'qwen2' || hasBias, attentionOutput: type !== 'qwen2' && hasBias, feedForward: reader.flag('mlp_bias') },
+    normalizesHeads: type === 'qwen3',
     endTokens: [...new Set([...tokensIn(json['eos_token_id']), ...moreEndTokens])],
   };
 }
 
-function readScaling(json: Json, refuse: (what: string) => never): RopeScaling {
-  const kind = json['rope_type'] ?? json['type'] ?? 'default';
-  const number = (name: string): number => {
-    const value = json[name];
-    return typeof value === 'number' && value > 0 ? value : refuse(`rope_scaling without \`${name}\``);
-  };
+/** Refuses a window that some layer has. */
+function checkWindow(reader: ConfigReader, layers: number): void {
+  const { model_type: type, sliding_window: window, use_sliding_window: uses, max_window_layers: fullLayers, layer_types: kinds } = reader.json;
+  const hint = 'Attention here sees all tokens.';
+  if (Array.isArray(kinds) && kinds.some((kind) => kind !== 'full_attention')) {
+    reader.refuse(`layer_types ${JSON.stringify(kinds.find((kind) => kind !== 'full_attention'))}`, hint);
+  }
+  if (!isGiven(window) || type === 'llama' || Array.isArray(kinds)) return;
+  // A Qwen has it only where it says so, and in the layers behind the first `max_window_layers`.
+  const hasWindow = type === 'mistral' || (uses === true && !(typeof fullLayers === 'number' && fullLayers >= layers));
+  if (hasWindow) reader.refuse(`sliding_window ${JSON.stringify(window)}`, hint);
+}
+
+/** Newer files have theta, scaling and all in `rope_parameters`. */
+function readRope(reader: ConfigReader): { readonly ropeTheta: number; readonly ropeScaling: RopeScaling } {
+  const parameters = reader.within('rope_parameters');
+  const scaling = isGiven(reader.json['rope_scaling']) ? reader.within('rope_scaling') : parameters;
+  for (const place of [reader, parameters, scaling]) place.refuseUnless('partial_rotary_factor', [1], 'All of a head is rotated.');
+  const nested = Object.entries(parameters.json).find(([, value]) => typeof value === 'object' && value !== null && !Array.isArray(value));
+  if (nested !== undefined) reader.refuse(`rope_parameters of their own for \`${nested[0]}\``, 'All layers have the same.');
+  const theta = [parameters, scaling, reader].find(({ json }) => isGiven(json['rope_theta'])) ?? reader;
+  return { ropeTheta: theta.positive('rope_theta', 10_000), ropeScaling: readScaling(scaling) };
+}
+
+function readScaling(reader: ConfigReader): RopeScaling {
+  const kind = reader.json['rope_type'] ?? reader.json['type'] ?? 'default';
   if (kind === 'default') return { kind: 'none' };
-  if (kind === 'linear') return { kind, factor: number('factor') };
-  if (kind !== 'llama3') return refuse(`rope_scaling of type ${JSON.stringify(kind)}`);
+  if (kind === 'linear') return { kind, factor: reader.positive('factor') };
+  if (kind !== 'llama3') return reader.refuse(`rope_scaling of type ${JSON.stringify(kind)}`, 'Only default, linear and llama3 are.');
   return {
-    kind, factor: number('factor'), lowFrequencyFactor: number('low_freq_factor'), highFrequencyFactor: number('high_freq_factor'),
-    originalMaxTokens: number('original_max_position_embeddings'),
+    kind, factor: reader.positive('factor'), lowFrequencyFactor: reader.positive('low_freq_factor'),
+    highFrequencyFactor: reader.positive('high_freq_factor'), originalMaxTokens: reader.positive('original_max_position_embeddings'),
   };
 }
 
@@ -117,16 +129,17 @@ function isGiven(value: unknown): boolean {
   return value !== undefined && value !== null;
 }
 
-function numberOr(value: unknown, fallback: number): number {
-  return typeof value === 'number' ? value : fallback;
-}
-
-/** Throws ModelError when it is not there or not JSON. */
+/** Throws ModelError when it is not there or no JSON object. */
 export function readJson(file: string): Json {
-  try {
-    return JSON.parse(readFileSync(file, 'utf8')) as Json;
-  } catch (cause) {
-    const what = cause instanceof SyntaxError ? `is not JSON (${cause.message})` : `cannot be read (${(cause as Error).message})`;
+  const wrong = (what: string, cause?: unknown): never => {
     throw new ModelError(`${file} ${what}. Give the folder of a Hugging Face model.`, { cause });
+  };
+  let json: unknown;
+  try {
+    json = JSON.parse(readFileSync(file, 'utf8'));
+  } catch (cause) {
+    const { message } = cause as Error;
+    wrong(cause instanceof SyntaxError ? `is not JSON (${message})` : `cannot be read (${message})`, cause);
   }
+  return typeof json === 'object' && json !== null && !Array.isArray(json) ? json as Json : wrong('is not a JSON object');
 }

@@ -137,12 +137,20 @@ export class LlamaEngine {
     dense.normalize(hidden, rows, this.#norm(layer.attentionNorm), normalized);
     dense.multiply(normalized, rows,
       { ...layer.query, output: queries }, { ...layer.key, output: keys }, { ...layer.value, output: values });
+    this.#normalizeHeads(queries, rows * queryHeads, layer.queryNorm);
+    this.#normalizeHeads(keys, rows * kvHeads, layer.keyNorm);
     const table = buffers.table('rotary', rotary.upTo(this.#reach));
     dense.rotate(queries, rows, { heads: queryHeads, dim }, this.#positions, table);
     dense.rotate(keys, rows, { heads: kvHeads, dim }, this.#positions, table);
     this.#kernels.append(index, spans, keys, values);
     this.#kernels[attention](index, spans, queries, attended);
     dense.multiply(attended, rows, { ...layer.attentionOutput, output: hidden, mode: 'add' });
+  }
+
+  /** Each head by itself, where the model does that. */
+  #normalizeHeads(heads: FloatBuffer, count: number, weight: FloatBuffer | undefined): void {
+    const { headDim: width, normEpsilon: epsilon } = this.#model.config;
+    if (weight !== undefined) this.#place.dense.normalize(heads, count, { weight, width, epsilon }, heads);
   }
 
   /** hidden += down(silu(gate(x)) · up(x)), x = norm(hidden) */

@@ -20,6 +20,7 @@ interface Entry {
 
 const dtypes: Readonly<Record<string, RowDtype>> = { F32: 'float32', F16: 'float16', BF16: 'bfloat16' };
 const bytesOf: Readonly<Record<RowDtype, number>> = { float32: 4, float16: 2, bfloat16: 2 };
+const mostHeaderBytes = 100e6; // as the format says
 const mostAtOnce = 2 ** 30; // a read cannot have more than 2³¹ − 1 bytes
 
 export class Safetensors {
@@ -29,17 +30,18 @@ export class Safetensors {
   /** Opens `model.safetensors`, or the files of `model.safetensors.index.json`. Throws ModelError. */
   constructor(folder: string) {
     this.#folder = folder;
+    const single = path.join(folder, 'model.safetensors');
     const index = path.join(folder, 'model.safetensors.index.json');
-    if (!existsSync(index)) {
-      this.#readHeader(path.join(folder, 'model.safetensors'), () => true);
+    if (existsSync(single) || !existsSync(index)) {
+      this.#readHeader(single, () => true);
       return;
     }
-    const places = Object.entries((readJson(index)['weight_map'] ?? {}) as Record<string, string>);
-    for (const file of new Set(places.map(([, name]) => name))) {
-      const wanted = new Set(places.filter(([, name]) => name === file).map(([tensor]) => tensor));
-      this.#readHeader(path.join(folder, file), (name) => wanted.delete(name));
+    for (const [name, wanted] of shardsOf(index)) {
+      const file = path.join(folder, name);
+      if (!existsSync(file)) throw new ModelError(`${file} is not there, but ${index} places tensors in it. Download it, too.`);
+      this.#readHeader(file, (tensor) => wanted.delete(tensor));
       const [missing] = wanted;
-      if (missing !== undefined) throw new ModelError(`${path.join(folder, file)} has no tensor \`${missing}\`, which ${index} places there.`);
+      if (missing !== undefined) throw new ModelError(`${file} has no tensor \`${missing}\`, which ${index} places there. Download both again.`);
     }
   }
 
@@ -50,9 +52,10 @@ export class Safetensors {
   /** A matrix `[outputs, inputs]`; a vector has one output. Throws ModelError when it is missing or has another shape. */
   read(name: string, shape: readonly number[]): Weight {
     const entry = this.#entries.get(name);
-    if (entry === undefined) throw new ModelError(`${this.#folder} has no tensor \`${name}\`: is this a Llama-like model?`);
+    if (entry === undefined) throw new ModelError(`${this.#folder} has no tensor \`${name}\`, which its config.json asks for. Give the whole folder of a Llama, Mistral, Qwen2 or Qwen3.`);
     if (entry.shape.join() !== shape.join()) {
-      throw new ModelError(`${entry.file}: tensor \`${name}\` is [${entry.shape.join(', ')}], but config.json makes it [${shape.join(', ')}].`);
+      throw new ModelError(`${entry.file}: tensor \`${name}\` is [${entry.shape.join(', ')}], but config.json makes it [${shape.join(', ')}]. ` +
+        'Are both of the same model?');
     }
     const bytes = new ArrayBuffer(entry.bytes);
     const handle = openSync(entry.file, 'r');
@@ -70,8 +73,8 @@ export class Safetensors {
   }
 
   #readHeader(file: string, isWanted: (name: string) => boolean): void {
-    const invalid = (what: string): never => {
-      throw new ModelError(`${file} is no safetensors file: ${what}.`);
+    const invalid: Invalid = (what) => {
+      throw new ModelError(`${file} is no safetensors file: ${what}. Is the download complete?`);
     };
     if (!existsSync(file)) throw new ModelError(`${file} is not there. Only safetensors are read; convert other weights first.`);
     const handle = openSync(file, 'r');
@@ -80,21 +83,23 @@ export class Safetensors {
       const prefix = new DataView(new ArrayBuffer(8));
       if (readSync(handle, prefix) < 8) invalid(`it has ${size} bytes`);
       const length = Number(prefix.getBigUint64(0, true));
-      if (length > size - 8) invalid(`its header has ${length} bytes, the file ${size}`);
+      if (length > size - 8 || length > mostHeaderBytes) invalid(`its header has ${length} bytes, the file ${size}`);
       const text = Buffer.alloc(length);
       readSync(handle, text, { position: 8 });
-      for (const [name, given] of Object.entries(parseHeader(text, invalid))) {
-        if (name === '__metadata__' || !isWanted(name)) continue;
-        const [begin, end] = given.data_offsets;
-        const dtype = dtypes[given.dtype];
-        if (dtype === undefined) {
-          throw new ModelError(`${file}: tensor \`${name}\` is ${given.dtype}. Float32, float16 and bfloat16 are supported.`);
+      const from = 8 + length;
+      let begin = 0; // tensors lie one behind the other
+      for (const { name, dtype, shape, offsets } of headerOf(text, invalid)) {
+        const [at, end] = offsets;
+        if (at < begin || end > size - from) invalid(`tensor \`${name}\` is at ${at} … ${end}; there is room at ${begin} … ${size - from}`);
+        begin = end;
+        if (!isWanted(name)) continue;
+        const type = dtypes[dtype];
+        if (type === undefined) {
+          throw new ModelError(`${file}: tensor \`${name}\` is ${dtype}. Give float32, float16 or bfloat16: the model before it was quantized.`);
         }
-        const bytes = given.shape.reduce((product, extent) => product * extent, bytesOf[dtype]);
-        if (bytes !== end - begin || begin < 0 || 8 + length + end > size) {
-          invalid(`tensor \`${name}\` should have ${bytes} bytes at ${begin} … ${end} of ${size - 8 - length}`);
-        }
-        this.#entries.set(name, { file, dtype, shape: given.shape, offset: 8 + length + begin, bytes });
+        const bytes = shape.reduce((product, extent) => product * extent, bytesOf[type]);
+        if (bytes !== end - at) invalid(`tensor \`${name}\`, ${dtype} [${shape.join(', ')}], has ${end - at} bytes instead of ${bytes}`);
+        this.#entries.set(name, { file, dtype: type, shape, offset: from + at, bytes });
       }
     } finally {
       closeSync(handle);
@@ -102,16 +107,49 @@ export class Safetensors {
   }
 }
 
+type Invalid = (what: string) => never;
+
 interface HeaderEntry {
+  readonly name: string;
   readonly dtype: string;
   readonly shape: readonly number[];
-  readonly data_offsets: readonly [number, number];
+  /** Of its first byte, and behind its last. */
+  readonly offsets: readonly [number, number];
 }
 
-function parseHeader(text: Buffer, invalid: (what: string) => never): Record<string, HeaderEntry> {
+/** The tensors of a header, in the order of their bytes. */
+function headerOf(text: Buffer, invalid: Invalid): HeaderEntry[] {
+  let header: unknown;
   try {
-    return JSON.parse(text.toString('utf8')) as Record<string, HeaderEntry>;
+    header = JSON.parse(text.toString('utf8'));
   } catch (error) {
-    return invalid(`its header is not JSON (${(error as Error).message})`);
+    invalid(`its header is not JSON (${(error as Error).message})`);
   }
+  if (typeof header !== 'object' || header === null) invalid('its header is not a JSON object');
+  const tensors = Object.entries(header as object).filter(([name]) => name !== '__metadata__');
+  return tensors.map(([name, entry]: [string, unknown]) => {
+    const { dtype, shape, data_offsets: offsets } = (entry ?? {}) as { dtype?: unknown; shape?: unknown; data_offsets?: unknown };
+    if (typeof dtype === 'string' && areCounts(shape) && areCounts(offsets) && offsets.length === 2 && offsets[0]! <= offsets[1]!) {
+      return { name, dtype, shape, offsets: [offsets[0]!, offsets[1]!] as const };
+    }
+    return invalid(`its header says ${JSON.stringify(entry)} of tensor \`${name}\``);
+  }).sort((a, b) => a.offsets[0] - b.offsets[0] || a.offsets[1] - b.offsets[1]);
+}
+
+function areCounts(value: unknown): value is readonly number[] {
+  return Array.isArray(value) && value.every((count) => Number.isSafeInteger(count) && count >= 0);
+}
+
+/** The files that an index names, and the tensors that it places in each. */
+function shardsOf(index: string): Map<string, Set<string>> {
+  const places = readJson(index)['weight_map'];
+  if (typeof places !== 'object' || places === null) throw new ModelError(`${index} has no \`weight_map\`. Download it again.`);
+  const shards = new Map<string, Set<string>>();
+  for (const [tensor, file] of Object.entries(places)) {
+    if (typeof file !== 'string' || path.basename(file) !== file) {
+      throw new ModelError(`${index} places \`${tensor}\` in ${JSON.stringify(file)}, which is no file of this folder. Download it again.`);
+    }
+    shards.set(file, (shards.get(file) ?? new Set()).add(tensor));
+  }
+  return shards;
 }

@@ -5,7 +5,7 @@ import { existsSync, readFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import * as path from 'node:path';
 
-import { readJson } from './config.js';
+import { readJson, type Json } from './config.js';
 import { ModelError } from './model-error.js';
 
 export interface ChatMessage {
@@ -17,8 +17,9 @@ export interface ChatMessage {
 interface TokenizerLibrary {
   readonly Tokenizer: new (tokenizer: object, config: object) => {
     encode(text: string, options: { readonly add_special_tokens: boolean }): { readonly ids: number[] };
-    decode(tokens: readonly number[], options: { readonly skip_special_tokens: boolean }): string;
+    decode(tokens: readonly number[], options: { readonly skip_special_tokens: boolean; readonly clean_up_tokenization_spaces: boolean }): string;
     token_to_id(token: string): number | undefined;
+    id_to_token(id: number): string | undefined;
   };
 }
 interface TemplateLibrary {
@@ -30,29 +31,35 @@ const load = createRequire(__filename);
 export class LlamaTokenizer {
   readonly #folder: string;
   readonly #tokenizer: InstanceType<TokenizerLibrary['Tokenizer']>;
-  readonly #config: Readonly<Record<string, unknown>>;
+  readonly #config: Json;
   readonly #template: InstanceType<TemplateLibrary['Template']> | undefined;
 
-  /** Reads `tokenizer.json`, and `tokenizer_config.json` if it is there. Throws ModelError. */
+  /** Reads `tokenizer.json`, and what is there of its config, special tokens and chat template. Throws ModelError. */
   constructor(folder: string) {
     this.#folder = folder;
     const { Tokenizer } = load('@huggingface/tokenizers') as TokenizerLibrary;
     const { Template } = load('@huggingface/jinja') as TemplateLibrary;
-    const configFile = path.join(folder, 'tokenizer_config.json');
     const file = path.join(folder, 'tokenizer.json');
-    this.#config = existsSync(configFile) ? readJson(configFile) : {};
-    try {
-      this.#tokenizer = new Tokenizer(readJson(file), this.#config);
-    } catch (cause) {
-      if (cause instanceof ModelError) throw cause;
-      throw new ModelError(`${file} cannot be used: ${(cause as Error).message}`, { cause });
+    if (!existsSync(file)) {
+      throw new ModelError(`${file} is not there. Only tokenizer.json is read; convert a tokenizer.model or a vocab.json first.`);
     }
+    // Older folders have the names of special tokens in a file of their own.
+    this.#config = { ...readIfThere(folder, 'special_tokens_map.json'), ...readIfThere(folder, 'tokenizer_config.json') };
+    const json = readJson(file);
+    this.#tokenizer = attempt(`${file} cannot be used`, () => new Tokenizer(json, this.#config));
     const template = readTemplate(folder, this.#config);
-    this.#template = template === undefined ? undefined : new Template(template);
+    this.#template = template === undefined ? undefined
+      : attempt(`${folder}: its chat template cannot be used`, () => new Template(template));
   }
 
   get hasChatTemplate(): boolean {
     return this.#template !== undefined;
+  }
+
+  /** The token that ends a text, as far as the tokenizer knows it. */
+  get endTokens(): readonly number[] {
+    const token = this.#tokenizer.token_to_id(this.#named('eos_token'));
+    return token === undefined ? [] : [token];
   }
 
   /** Tokens of a plain text, with whatever the tokenizer puts around one. */
@@ -60,33 +67,40 @@ export class LlamaTokenizer {
     return this.#tokenizer.encode(text, { add_special_tokens: true }).ids;
   }
 
-  /** Tokens of a conversation, up to where the model is to answer. Throws ModelError when there is no chat template. */
+  /**
+   * Tokens of a conversation, up to where the model is to answer; the template itself puts the first token there. Throws
+   * ModelError when there is no chat template, or it does not take these messages.
+   */
   encodeChat(messages: readonly ChatMessage[]): number[] {
-    if (this.#template === undefined) {
-      throw new ModelError(`${this.#folder} has no chat template: give a plain prompt.`);
-    }
-    const text = this.#template.render({
+    const template = this.#template;
+    if (template === undefined) throw new ModelError(`${this.#folder} has no chat template: give a plain prompt.`);
+    const text = attempt(`${this.#folder}: its chat template does not take these messages`, () => template.render({
       messages, add_generation_prompt: true, bos_token: this.#named('bos_token'), eos_token: this.#named('eos_token'),
-    });
+    }));
     return this.#tokenizer.encode(text, { add_special_tokens: false }).ids;
   }
 
-  /** Text of tokens, without the special ones. */
+  /** Text of tokens as it is, without the special ones and those that only fill the vocabulary up. */
   decode(tokens: readonly number[]): string {
-    return this.#tokenizer.decode(tokens, { skip_special_tokens: true });
+    const known = tokens.filter((token) => this.#tokenizer.id_to_token(token) !== undefined);
+    if (known.length === 0) return '';
+    return this.#tokenizer.decode(known, { skip_special_tokens: true, clean_up_tokenization_spaces: false });
   }
 
-  /** A function that takes an answer's tokens one by one and returns the text that is whole by then. */
+  /**
+   * A function that takes an answer's tokens one by one and returns the text that is whole by then. Only the last tokens are
+   * turned into text again, so that a long answer costs no more per token than a short one.
+   */
   stream(): (token: number) => string {
-    const tokens: number[] = [];
-    let printed = 0;
+    let printed: number[] = []; // the tokens before, for what a token's text owes to them
+    let news: number[] = [];
     return (token) => {
-      tokens.push(token);
-      const text = this.decode(tokens);
-      if (text.endsWith('\uFFFD')) return ''; // a character whose last bytes are still to come
-      const news = text.slice(printed);
-      printed = text.length;
-      return news;
+      news.push(token);
+      const before = this.decode(printed);
+      const text = this.decode([...printed, ...news]);
+      if (text.length <= before.length || text.endsWith('\uFFFD')) return ''; // a character whose last bytes are still to come
+      [printed, news] = [news, []];
+      return text.slice(before.length);
     };
   }
 
@@ -98,11 +112,27 @@ export class LlamaTokenizer {
   }
 }
 
-function readTemplate(folder: string, config: Readonly<Record<string, unknown>>): string | undefined {
+/** What `work` throws as a ModelError. */
+function attempt<T>(what: string, work: () => T): T {
+  try {
+    return work();
+  } catch (cause) {
+    throw new ModelError(`${what}: ${(cause as Error).message}`, { cause });
+  }
+}
+
+function readIfThere(folder: string, name: string): Json {
+  const file = path.join(folder, name);
+  return existsSync(file) ? readJson(file) : {};
+}
+
+function readTemplate(folder: string, config: Json): string | undefined {
   const file = path.join(folder, 'chat_template.jinja');
   if (existsSync(file)) return readFileSync(file, 'utf8');
   const template = config['chat_template'];
   if (typeof template === 'string') return template;
   if (!Array.isArray(template)) return undefined; // else several by name
-  return (template as { readonly name: string; readonly template: string }[]).find(({ name }) => name === 'default')?.template;
+  const named = template as ({ readonly name?: unknown; readonly template?: unknown } | null)[];
+  const { template: found } = named.find((each) => each?.name === 'default') ?? {};
+  return typeof found === 'string' ? found : undefined;
 }

@@ -19,6 +19,9 @@ export interface LayerWeights {
   readonly query: Linear;
   readonly key: Linear;
   readonly value: Linear;
+  /** Of each head of queries and of keys; undefined where they are not normalized. */
+  readonly queryNorm: FloatBuffer | undefined;
+  readonly keyNorm: FloatBuffer | undefined;
   readonly attentionOutput: Linear;
   readonly feedForwardNorm: FloatBuffer;
   readonly gate: Linear;
@@ -62,6 +65,8 @@ export function readLlamaWeights(tensors: Safetensors, config: LlamaConfig, dens
       query: linear(`${attention}.q_proj`, queries, hidden, biases.qkv),
       key: linear(`${attention}.k_proj`, keys, hidden, biases.qkv),
       value: linear(`${attention}.v_proj`, keys, hidden, biases.qkv),
+      queryNorm: config.normalizesHeads ? vector(`${attention}.q_norm.weight`, headDim) : undefined,
+      keyNorm: config.normalizesHeads ? vector(`${attention}.k_norm.weight`, headDim) : undefined,
       attentionOutput: linear(`${attention}.o_proj`, hidden, queries, biases.attentionOutput),
       feedForwardNorm: vector(`model.layers.${layer}.post_attention_layernorm.weight`, hidden),
       gate: linear(`${feedForward}.gate_proj`, intermediate, hidden, biases.feedForward),
@@ -70,12 +75,16 @@ export function readLlamaWeights(tensors: Safetensors, config: LlamaConfig, dens
     };
   });
   const norm = vector('model.norm.weight', hidden);
+  if (!config.tiesHead && !tensors.names.includes('lm_head.weight')) {
+    throw new ModelError('The model has no tensor `lm_head.weight`. If its head is the embedding, `tie_word_embeddings` in config.json must be true.');
+  }
   const head = config.tiesHead ? embedding : read('lm_head.weight', [vocabularyTokens, hidden]);
 
   // Old files carry the rotary frequencies, and tied ones the head a second time; neither is needed.
   const unused = tensors.names.find((name) => !used.has(name) && !name.endsWith('.rotary_emb.inv_freq') && name !== 'lm_head.weight');
   if (unused !== undefined) {
-    throw new ModelError(`The model has a tensor \`${unused}\` that this engine has no use for, so its results would be wrong.`);
+    throw new ModelError(`The model has a tensor \`${unused}\` that this engine has no use for, so its results would be wrong. ` +
+      'Give a plain Llama, Mistral, Qwen2 or Qwen3, adapters merged into its weights.');
   }
   const matrices = [head, ...layers.flatMap(({ query, key, value, attentionOutput, gate, up, down }) =>
     [query, key, value, attentionOutput, gate, up, down].map(({ weight }) => weight))];
@@ -92,6 +101,7 @@ export function mapWeights(weights: LlamaWeights, map: (array: Float32Array | Ui
     embedding: matrix(weights.embedding), norm: floats(weights.norm), head: matrix(weights.head), bytesPerToken: weights.bytesPerToken,
     layers: weights.layers.map((layer) => ({
       attentionNorm: floats(layer.attentionNorm), query: linear(layer.query), key: linear(layer.key), value: linear(layer.value),
+      queryNorm: layer.queryNorm && floats(layer.queryNorm), keyNorm: layer.keyNorm && floats(layer.keyNorm),
       attentionOutput: linear(layer.attentionOutput), feedForwardNorm: floats(layer.feedForwardNorm), gate: linear(layer.gate),
       up: linear(layer.up), down: linear(layer.down),
     })),

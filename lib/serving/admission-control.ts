@@ -1,10 +1,12 @@
 // AdmissionControl: whether a waiting request may start now. It keeps a watermark of rows free for those that decode, lets a
 // request wait for another that is computing the start of its prompt, and leases the slot. It owns no request and no order.
 
-import { isKvError } from '../errors/index.js';
 import type { KvCache } from '../memory/kv-cache.js';
 import type { Sequence } from '../memory/sequence.js';
+import { withRetries } from './driver-retries.js';
 import type { Generation } from './generation.js';
+import type { OtherUsers } from './other-users.js';
+import { checkFits } from './request.js';
 
 export interface AdmissionControlOptions {
   readonly cache: KvCache;
@@ -14,9 +16,6 @@ export interface AdmissionControlOptions {
   readonly minPendingTokens: number;
   readonly stream: bigint | undefined;
 }
-
-/** How often a call is tried again when the driver says that this may help. */
-export const DRIVER_RETRIES = 2;
 
 export class AdmissionControl {
   readonly #cache: KvCache;
@@ -59,13 +58,20 @@ export class AdmissionControl {
   lease(generation: Generation): Sequence {
     const { caching, priority } = generation.request;
     const options = { ...this.#prompt(generation), caching, priority, stream: this.#stream };
-    for (let tries = 0; ; tries += 1) {
-      try {
-        return this.#cache.acquire(options);
-      } catch (error) {
-        if (!isKvError(error) || error.recovery !== 'retry' || tries === DRIVER_RETRIES) throw error;
-      }
+    return withRetries(() => this.#cache.acquire(options));
+  }
+
+  /**
+   * Why a request that was refused with `error`, while its scheduler held nothing, can never start. Undefined: it fits, but for
+   * what others hold, and can wait for them.
+   */
+  refusalOf({ request }: Generation, error: Error, others: OtherUsers): Error | undefined {
+    try {
+      checkFits(request, this.#cache.layout, this.#cache.pool);
+    } catch (unfit) { // the budget is less than it was
+      return unfit as Error;
     }
+    return others.holdSomething() ? undefined : error;
   }
 
   #findLeader(generation: Generation, running: readonly Generation[]): void {

@@ -6,40 +6,46 @@
 // Invariants: who runs has a slot, and the running are in order; whoever gives way waits under his old number; every request
 // that was enqueued ends exactly once, with a result or an error.
 
+import { setImmediate } from 'node:timers/promises';
+
 import { isKvError } from '../errors/index.js';
-import type { Batch } from '../memory/batch.js';
-import { planStep } from '../policy/step-plan.js';
-import { AdmissionControl, DRIVER_RETRIES } from './admission-control.js';
+import { AdmissionControl } from './admission-control.js';
+import { withRetries } from './driver-retries.js';
 import { EngineCalls, type EngineCall } from './engine-calls.js';
 import type { Generation, GenerationResult } from './generation.js';
-import { Pass } from './pass.js';
+import { OtherUsers } from './other-users.js';
+import type { Pass } from './pass.js';
 import type { ReadSchedulerOptions } from './scheduler-options.js';
+import { StepPasses } from './step-passes.js';
 import { TenantShares } from './tenant-shares.js';
 import { countStart, noTotals } from './totals.js';
 import { WaitingList } from './waiting-list.js';
+
+/** Requests that are refused in a step, while nobody runs, before the event loop has a turn. */
+const mostRefusals = 64;
 
 export class ContinuousBatching {
   readonly totals = noTotals();
   readonly #options: ReadSchedulerOptions;
   readonly #admission: AdmissionControl;
   readonly #engine: EngineCalls;
-  readonly #batch: Batch;
-  readonly #prefill: Pass;
-  readonly #decode: Pass;
+  readonly #passes: StepPasses;
   readonly #waiting = new WaitingList();
   readonly #running: Generation[] = [];
   readonly #shares = new TenantShares();
-  /** Nobody is admitted until somebody has ended: an admission was refused, or somebody had to give way. */
+  readonly #others: OtherUsers;
+  /** Nobody is admitted until somebody has ended, or others have released something: one was refused, or had to give way. */
   #isFull = false;
+  /** Nobody runs, and others hold what those who wait need. */
+  #isHeldUp = false;
 
   constructor(options: ReadSchedulerOptions) {
     const { cache, engine, maxBatch, now } = options;
     this.#options = options;
     this.#admission = new AdmissionControl(options);
+    this.#others = new OtherUsers(cache);
     this.#engine = new EngineCalls({ engine, totals: this.totals, now });
-    this.#batch = cache.createBatch(maxBatch);
-    this.#prefill = new Pass(maxBatch);
-    this.#decode = new Pass(maxBatch);
+    this.#passes = new StepPasses(cache, maxBatch);
   }
 
   get waitingRequests(): number {
@@ -57,6 +63,7 @@ export class ContinuousBatching {
   enqueue(generation: Generation): void {
     generation.share = this.#shares.enter(generation.tenant);
     this.#waiting.add(generation);
+    this.#isHeldUp = false;
   }
 
   /**
@@ -68,16 +75,32 @@ export class ContinuousBatching {
     this.#keepOrder();
     this.#admit();
     if (!this.#prepare()) return;
+    const { batch, decode, prefill } = this.#passes;
+    const { cache } = this.#options;
     try {
-      if (!await this.#call('decode', this.#decode) || !await this.#call('prefill', this.#prefill)) return;
-      this.#options.cache.commit(this.#batch);
+      if (!await this.#call('decode', decode) || !await this.#call('prefill', prefill)) return;
+      cache.commit(batch);
       this.totals.steps += 1;
-      this.#advance(this.#decode);
-      this.#advance(this.#prefill);
+      this.#advance(decode);
+      this.#advance(prefill);
     } finally {
-      if (this.#batch.isPrepared && !this.#options.cache.isClosed) this.#options.cache.discard(this.#batch);
+      if (batch.isPrepared && !cache.isClosed) cache.discard(batch);
       this.#removeEnded();
     }
+  }
+
+  /**
+   * To be awaited after a step: gives the event loop a turn, for signals and timers, where the engine answers at once. While
+   * others hold what those who wait need, until there is reason for another step, or `isOver`. Rejects as `step` does.
+   */
+  async turn(isOver = (): boolean => false): Promise<void> {
+    await setImmediate();
+    if (!this.#isHeldUp) return;
+    const { failedRequests } = this.totals;
+    await this.#others.released(() => {
+      this.dropWaiting();
+      return !this.#isHeldUp || this.totals.failedRequests > failedRequests || isOver();
+    });
   }
 
   /** Ends all requests with an error. */
@@ -126,23 +149,42 @@ export class ContinuousBatching {
   /** Starts waiting requests while there are slots, memory, and prefill tokens in this step that no earlier prompt takes. */
   #admit(): void {
     const { order, maxBatch, prefillTokensPerStep } = this.#options;
-    const isReady = (generation: Generation): boolean => this.#admission.isReady(generation, this.#running);
-    if (this.#running.length === 0) this.#isFull = false;
+    const isAlone = this.#running.length === 0;
+    if (isAlone) this.#others.look();
+    if (isAlone || (this.#isFull && this.#others.haveReleased())) this.#isFull = false;
+    const isReady = (generation: Generation): boolean => {
+      const isPassed = (isAlone || this.#running.length === 0) && this.#others.areHoldingUp(generation);
+      return !isPassed && this.#admission.isReady(generation, this.#running);
+    };
+    let refusals = 0;
+    let hasPlace = false; // somebody has just given way
+    this.#isHeldUp = false;
     while (this.#waiting.length > 0) {
-      const hasRoom = this.#running.length === 0 || (!this.#isFull && this.#running.length < maxBatch);
+      const isMine = hasPlace || !this.#others.areInLine;
+      const hasRoom = this.#running.length === 0 || (!this.#isFull && isMine && this.#running.length < maxBatch);
       if (!hasRoom && !this.#hasLessUrgent()) return;
       const next = this.#waiting.first(order, isReady);
-      if (next === undefined) return;
+      if (next === undefined) break;
       let prefillTokens = 0;
       for (const other of this.#running) if (order(other, next) < 0) prefillTokens += other.remainingPrefillTokens;
       if (prefillTokens >= prefillTokensPerStep) return;
-      if (hasRoom && this.#start(next)) continue;
+      if (hasRoom && this.#start(next)) {
+        hasPlace = false;
+        continue;
+      }
       const last = this.#running.at(-1);
+      if (last === undefined) {
+        if (this.#options.cache.counts().idleSlots === 0) break;
+        if (++refusals < mostRefusals) continue; // those who fit pass him
+        return;
+      }
       // An order of one's own need not look at urgency: nobody gives way to whom it puts behind him.
-      if (last === undefined || last.urgency >= next.urgency || order(last, next) < 0) return;
+      if (this.#others.areHoldingUp(next) || last.urgency >= next.urgency || order(last, next) < 0) return;
       this.#preempt(last);
       this.#isFull = false;
+      hasPlace = true;
     }
+    this.#isHeldUp = this.#running.length === 0 && this.#waiting.length > 0;
   }
 
   /** Whether some waiting request is more urgent than the last running one. */
@@ -154,20 +196,20 @@ export class ContinuousBatching {
   /** Leases a slot, or ends the request when nothing can make room for it. False: it has to wait. */
   #start(generation: Generation): boolean {
     const isAlone = this.#running.length === 0;
-    if (!isAlone && !this.#admission.hasRoom(generation)) {
-      this.#isFull = true;
-      return false;
-    }
+    if (!isAlone && !this.#admission.hasRoom(generation)) return this.#refuse();
     try {
       generation.start(this.#admission.lease(generation));
     } catch (error) {
       if (!isKvError(error) || error.recovery === 'restart' || error.code === 'KV_CLOSED') throw error;
-      if (error.recovery === 'free' && !isAlone) {
-        this.#isFull = true;
+      const isShort = error.recovery === 'free';
+      if (isShort && !isAlone) return this.#refuse();
+      const refusal = isShort ? this.#admission.refusalOf(generation, error, this.#others) : error;
+      if (refusal === undefined) {
+        this.#others.holdUp(generation);
         return false;
       }
       this.#waiting.remove(generation);
-      this.#fail(generation, error);
+      this.#fail(generation, refusal);
       return true;
     }
     this.#waiting.remove(generation);
@@ -176,6 +218,13 @@ export class ContinuousBatching {
     this.#running.push(generation);
     this.#running.sort(this.#options.order);
     return true;
+  }
+
+  /** No room beside those who run. */
+  #refuse(): false {
+    this.#isFull = true;
+    this.#others.refuse();
+    return false;
   }
 
   /**
@@ -196,33 +245,20 @@ export class ContinuousBatching {
 
   /** Memory for the step, from those last in order if there is none other. False: there is nothing to run. */
   #prepare(): boolean {
-    for (let tries = 0; this.#running.length > 0;) {
-      this.#fillBatch();
+    const { cache, prefillTokensPerStep } = this.#options;
+    while (this.#running.length > 0) {
+      this.#passes.fill(this.#running, prefillTokensPerStep);
       try {
-        this.#options.cache.prepare(this.#batch);
+        withRetries(() => cache.prepare(this.#passes.batch));
         return true;
       } catch (error) {
         if (!isKvError(error) || error.recovery === 'restart' || error.code === 'KV_CLOSED') throw error;
-        if (error.recovery === 'free' && this.#running.length > 1) this.#preempt(this.#running.at(-1)!);
-        else if (error.recovery !== 'retry' || ++tries > DRIVER_RETRIES) {
-          for (const generation of this.#running.splice(0)) this.#fail(generation, error);
-        }
+        const last = this.#running.at(-1)!; // alone it waits for others
+        if (error.recovery === 'free' && (this.#running.length > 1 || !last.isStuck)) this.#preempt(last);
+        else for (const generation of this.#running.splice(0)) this.#fail(generation, error);
       }
     }
     return false;
-  }
-
-  #fillBatch(): void {
-    planStep(this.#running, this.#options.prefillTokensPerStep);
-    this.#batch.clear();
-    this.#prefill.clear();
-    this.#decode.clear();
-    for (const generation of this.#running) {
-      const { passTokens, remainingPrefillTokens, sequence } = generation;
-      if (passTokens === 0) continue;
-      this.#batch.add(sequence!, passTokens);
-      (remainingPrefillTokens === 0 ? this.#decode : this.#prefill).add(generation);
-    }
   }
 
   /** Has a pass computed and its next tokens chosen. False: it failed, and does not count. */
@@ -232,7 +268,7 @@ export class ContinuousBatching {
       await this.#engine.run(call, pass);
       return true;
     } catch (error) {
-      this.#options.cache.discard(this.#batch); // first: a prepared sequence would retire only with its batch
+      this.#options.cache.discard(this.#passes.batch); // first: a prepared sequence would retire only with its batch
       // An engine that met a slot which was taken away meanwhile is not to blame: the pass is run again without it.
       if (!pass.sequences.some((sequence) => sequence.isReleased)) {
         for (const generation of pass.generations) this.#fail(generation, error as Error);
@@ -271,12 +307,14 @@ export class ContinuousBatching {
     this.#running.splice(this.#running.indexOf(generation), 1);
     this.#giveUp(generation);
     this.#isFull = true;
+    this.#others.refuse();
   }
 
   #giveUp(generation: Generation): void {
     generation.giveUp();
     this.totals.preemptions += 1;
     this.#waiting.add(generation);
+    this.#others.wake();
   }
 
   #finish(generation: Generation, result: GenerationResult): void {
@@ -292,8 +330,12 @@ export class ContinuousBatching {
   }
 
   #end(generation: Generation): void {
-    if (generation.sequence !== undefined) this.#isFull = false;
+    const hasSlot = generation.sequence !== undefined;
     generation.release();
+    if (hasSlot) {
+      this.#isFull = false;
+      this.#others.wake();
+    }
     this.#shares.leave(generation.tenant, generation.share!);
   }
 

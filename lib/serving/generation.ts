@@ -70,6 +70,8 @@ export class Generation implements OrderedRequest, StepMember {
   isCancelled = false;
   readonly #submittedMs: number;
   #firstTokenMs = -1;
+  /** Tokens of its text when it last gave way. */
+  #gaveWayAtTokens = -1;
 
   constructor({ request, arrival, nowMs, listener }: GenerationOptions) {
     this.request = request;
@@ -116,6 +118,11 @@ export class Generation implements OrderedRequest, StepMember {
     return this.generatedTokens === 0 && (caching === 'read-write' || caching === 'write');
   }
 
+  /** Whether it gave way and has not come further since: doing so again would help nobody. */
+  get isStuck(): boolean {
+    return this.#gaveWayAtTokens === this.textTokens;
+  }
+
   /** Whether `other` may find this one's text in the cache. */
   sharesWith(other: Generation): boolean {
     const { tenant, salt, adapter, caching } = this.request;
@@ -154,6 +161,7 @@ export class Generation implements OrderedRequest, StepMember {
   /** It has to start again later: what it has generated stays, and its rows may still be cached then. */
   giveUp(): void {
     this.lostTokens = this.length;
+    this.#gaveWayAtTokens = this.textTokens;
     this.release();
     this.preemptions += 1;
   }

@@ -7,8 +7,10 @@ import { setImmediate } from 'node:timers/promises';
 import { isKvError } from '../errors/index.js';
 import type { Batch } from '../memory/batch.js';
 import { AdmissionControl } from './admission-control.js';
+import { withRetries } from './driver-retries.js';
 import { EngineCalls } from './engine-calls.js';
 import { Generation, type GenerationResult } from './generation.js';
+import { OtherUsers } from './other-users.js';
 import { OutcomeCollector, type GenerationOutcome } from './outcome.js';
 import { Pass } from './pass.js';
 import { checkFits, checkRequests, readRequest, type GenerationRequest } from './request.js';
@@ -24,14 +26,16 @@ interface Lane {
 export class NaiveScheduler {
   readonly #options: ReadSchedulerOptions;
   readonly #admission: AdmissionControl;
+  readonly #others: OtherUsers;
   readonly #totals = noTotals();
   readonly #engine: EngineCalls;
 
   /** Throws KV_UNKNOWN_OPTION and KV_INVALID_OPTION. */
   constructor(options: SchedulerOptions) {
     this.#options = readSchedulerOptions('NaiveScheduler', options);
-    const { engine, now } = this.#options;
+    const { cache, engine, now } = this.#options;
     this.#admission = new AdmissionControl(this.#options);
+    this.#others = new OtherUsers(cache);
     this.#engine = new EngineCalls({ engine, totals: this.#totals, now });
   }
 
@@ -66,6 +70,7 @@ export class NaiveScheduler {
         listener.failed(error as Error);
       } finally {
         generation.release();
+        this.#others.wake();
       }
       index += 1;
       yield* outcomes.take();
@@ -77,7 +82,7 @@ export class NaiveScheduler {
     for (;;) {
       const error = generation.refusalAt(now());
       if (error !== undefined) throw error;
-      const token = generation.sequence === undefined ? this.#start(generation) : await this.#step(generation, lane);
+      const token = generation.sequence === undefined ? await this.#start(generation) : await this.#step(generation, lane);
       const before = generation.generatedTokens;
       const result = token === undefined ? undefined : generation.accept(token, now());
       this.#totals.generatedTokens += generation.generatedTokens - before;
@@ -85,9 +90,22 @@ export class NaiveScheduler {
     }
   }
 
-  /** Leases a slot; returns the first token where the whole text was cached with its last logits. */
-  #start(generation: Generation): number | undefined {
-    generation.start(this.#admission.lease(generation));
+  /**
+   * Leases a slot; returns the first token where the whole text was cached with its last logits. While others hold what it
+   * needs, it waits instead.
+   */
+  async #start(generation: Generation): Promise<number | undefined> {
+    if (this.#others.areInLine) await setImmediate(); // they look first
+    try {
+      generation.start(this.#admission.lease(generation));
+    } catch (error) {
+      if (!isKvError(error) || error.recovery !== 'free') throw error;
+      const refusal = this.#admission.refusalOf(generation, error, this.#others);
+      if (refusal !== undefined) throw refusal;
+      this.#others.holdUp(generation);
+      await this.#others.released(() => generation.refusalAt(this.#options.now()) !== undefined);
+      return undefined;
+    }
     countStart(this.#totals, generation);
     const token = this.#engine.nextOfCached(generation);
     if (token !== undefined) this.#totals.skippedPrefills += 1;
@@ -105,7 +123,12 @@ export class NaiveScheduler {
     batch.add(sequence, generation.passTokens);
     pass.clear();
     pass.add(generation);
-    cache.prepare(batch);
+    try {
+      withRetries(() => cache.prepare(batch));
+    } catch (error) { // it waits for others, unless it has done so already
+      if (!isKvError(error) || error.recovery !== 'free' || generation.isStuck) throw error;
+      return this.#giveUp(generation);
+    }
     try {
       await this.#engine.run(call, pass);
       cache.commit(batch);
@@ -126,9 +149,10 @@ export class NaiveScheduler {
     return generation.remainingTokens === 0 ? pass.nextTokens[0] : undefined;
   }
 
-  /** It lost its slot (`prefixes.reset` with `preempt`): it starts again, with what it has generated. */
+  /** It lost its slot (`prefixes.reset` with `preempt`), or others have what it needs: it starts again, with what it has generated. */
   #giveUp(generation: Generation): undefined {
     generation.giveUp();
     this.#totals.preemptions += 1;
+    this.#others.wake();
   }
 }

@@ -2,8 +2,6 @@
 // in which prompts that begin alike follow each other, so that the later find the earlier's rows while they are there. For
 // the cache's thread; the caller's loop drives it.
 
-import { setImmediate } from 'node:timers/promises';
-
 import { createError } from '../errors/index.js';
 import { oneOf, readOptions, withDefault } from '../options.js';
 import { ContinuousBatching } from './continuous-batching.js';
@@ -77,8 +75,9 @@ export class OfflineScheduler {
         while (fed < entries.length && batching.waitingRequests < 2 * maxBatch) feed(entries[fed]!);
         await batching.step();
         yield* outcomes.take();
-        await setImmediate(); // for signals and timers, where the engine answers at once
+        await batching.turn();
       }
+      yield* outcomes.take(); // of those who ended while they waited for others
     } finally {
       batching.failAll(createError('KV_ABORTED', { operation: 'generating' }));
     }

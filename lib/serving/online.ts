@@ -110,14 +110,12 @@ export class OnlineScheduler {
     await setImmediate(); // requests submitted together start together
     while (!this.#batching.isIdle) {
       if (this.#isClosed) this.#batching.failAll(createError('KV_CLOSED', { operation: 'go on', owner: 'OnlineScheduler' }));
-      else {
-        try {
-          await this.#batching.step();
-        } catch (error) {
-          this.#batching.failAll(error as Error);
-        }
+      try {
+        await this.#batching.step();
+        await this.#batching.turn(() => this.#isClosed);
+      } catch (error) {
+        this.#batching.failAll(error as Error);
       }
-      await setImmediate();
     }
     this.#loop = undefined;
   }

@@ -7,7 +7,7 @@ import { byArrival, type RequestOrder } from '../policy/request-order.js';
 import type { Engine } from './engine.js';
 
 export interface SchedulerOptions {
-  /** Whose slots it leases. Others may use it too; what they hold counts as memory that is not there. */
+  /** Whose slots it leases. Others may use it too: who fits but for what they hold waits until they release it. */
   readonly cache: KvCache;
   readonly engine: Engine;
   /** Sequences in a step at most, 1 or more. Default: the slots of the cache. */

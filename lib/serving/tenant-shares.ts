@@ -16,8 +16,9 @@ export class TenantShares {
   enter(tenant: string): TenantShare {
     let share = this.#byTenant.get(tenant);
     if (share === undefined) {
-      const tokens = this.#byTenant.size === 0 ? 0 : Math.min(...[...this.#byTenant.values()].map((other) => other.tokens));
-      this.#byTenant.set(tenant, share = { tokens, requests: 0 });
+      let tokens = Infinity; // a loop, since they may be too many to be arguments
+      for (const other of this.#byTenant.values()) tokens = Math.min(tokens, other.tokens);
+      this.#byTenant.set(tenant, share = { tokens: tokens === Infinity ? 0 : tokens, requests: 0 });
     }
     share.requests += 1;
     return share;

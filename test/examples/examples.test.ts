@@ -37,6 +37,47 @@ for (const name of names) {
   });
 }
 
+const wrongLines: readonly (readonly [string, readonly string[], number, RegExp])[] = [
+  ['llama', ['--modle', 'x'], 2, /unknown option '--modle'\n\(Did you mean --model\?\)/],
+  ['llama', ['Hello'], 2, /too many arguments/],
+  ['llama', ['--max-new-tokens', '0'], 2, /It must be a whole number, at least 1/],
+  ['llama', ['--top-p', 'much'], 2, /It must be a number, from 0 to 1/],
+  ['llama', ['--driver', 'gpu'], 2, /Allowed choices are auto, cuda, host/],
+  ['llama', ['--model', '/nowhere'], 1, /\/nowhere\/config\.json cannot be read .* Give the folder of a Hugging Face model/],
+  ['llama', ['--prompt', 'word '.repeat(2_000)], 1, /The prompt has \d+ tokens; there is room for 1024\. Shorten it/],
+  ['llama', ['--plain', '--prompt', ''], 1, /The prompt has no tokens/],
+  ['serving-benchmark', ['--shared', '856'], 2, /It must be a whole number, from 1 to 855/],
+  ['serving-benchmark', ['--report', '/nowhere/x.svg'], 1, /The report cannot be written to \/nowhere\/x\.svg/],
+  ['hit-rate', ['--requests', 'all'], 2, /It must be a whole number/],
+];
+for (const [name, args, code, message] of wrongLines) {
+  test.serial(`what cannot be is said in a line: ${name} ${args.join(' ').slice(0, 40)}`, (t) => {
+    const { status, stderr } = run(name, args);
+    t.is(status, code);
+    t.regex(stderr, message);
+    t.notRegex(stderr, /^ +at /m, 'no stack');
+  });
+}
+
+test.serial('a reader that goes away ends an example quietly', (t) => {
+  const command = `"${process.execPath}" build-examples/llama.js | head -c 60`;
+  const { stdout, stderr } = spawnSync('sh', ['-c', command], { cwd: root, encoding: 'utf8' });
+  t.is(stdout.length, 60);
+  t.is(stderr, '');
+});
+
+test.serial('an answer of one token, and one that is cut where the context ends, say so', (t) => {
+  t.regex(run('llama', ['--prompt', 'Hello.', '--max-new-tokens', '1']).stdout, /first token after \d+ ms; cut by --max-new-tokens\)/);
+  const full = run('llama', ['--prompt', 'a '.repeat(1_023), '--max-new-tokens', '1000000', '--plain']); // 1,024 tokens
+  t.regex(full.stdout, /\(1024 prompt tokens.*; cut where the context ends\)/);
+});
+
+test.serial('npm start says what it takes without building anything', (t) => {
+  const { status, stdout } = spawnSync(process.execPath, [path.join(root, 'scripts', 'start.mjs'), '--help'], { encoding: 'utf8' });
+  t.is(status, 0);
+  for (const part of ['npm start ', '--prompt', '--model FOLDER']) t.true(stdout.includes(part), part);
+});
+
 test.serial('the hit rate rises with the share of frequent prompts and with the pool, and is drawn', (t) => {
   const folder = mkdtempSync(path.join(tmpdir(), 'vkv-hit-rate-'));
   t.teardown(() => rmSync(folder, { recursive: true }));

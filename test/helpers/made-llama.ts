@@ -56,6 +56,7 @@ export function makeLlama(sizes: LlamaSizes, more: Json, fill: (name: string, in
     add(`${at}.input_layernorm.weight`, hidden);
     linear(`${at}.self_attn.q_proj`, queryHeads * headDim, hidden, hasBias || isQwen);
     for (const part of ['k_proj', 'v_proj']) linear(`${at}.self_attn.${part}`, kvHeads * headDim, hidden, hasBias || isQwen);
+    if (config['model_type'] === 'qwen3') for (const part of ['q_norm', 'k_norm']) add(`${at}.self_attn.${part}.weight`, headDim);
     linear(`${at}.self_attn.o_proj`, hidden, queryHeads * headDim, hasBias);
     add(`${at}.post_attention_layernorm.weight`, hidden);
     for (const part of ['gate_proj', 'up_proj']) linear(`${at}.mlp.${part}`, intermediate, hidden, config['mlp_bias'] === true);

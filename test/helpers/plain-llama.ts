@@ -29,6 +29,10 @@ export class PlainLlama {
     const inputs = rows.map((row) => this.#norm(`${name}.input_layernorm`, row));
     const project = (part: string): Vector[] => inputs.map((row) => this.#linear(`${name}.self_attn.${part}`, row));
     const [queries, keys, values] = [project('q_proj'), project('k_proj'), project('v_proj')];
+    if (this.#config['model_type'] === 'qwen3') {
+      for (const row of queries) this.#normHeads(`${name}.self_attn.q_norm`, row, heads);
+      for (const row of keys) this.#normHeads(`${name}.self_attn.k_norm`, row, kvHeads);
+    }
     queries.forEach((row, position) => this.#rotate(row, heads, position));
     keys.forEach((row, position) => this.#rotate(row, kvHeads, position));
     rows.forEach((row, position) => {
@@ -61,6 +65,11 @@ export class PlainLlama {
     return row.map((value, i) => (value / size) * weight[i]!);
   }
 
+  #normHeads(name: string, row: Vector, heads: number): void {
+    const dim = row.length / heads;
+    for (let head = 0; head < heads; head += 1) row.set(this.#norm(name, row.slice(head * dim, (head + 1) * dim)), head * dim);
+  }
+
   #linear(name: string, input: Vector): Vector {
     const [weight, bias] = [this.#tensors.get(`${name}.weight`)!, this.#tensors.get(`${name}.bias`)];
     return Float64Array.from({ length: weight.length / input.length }, (_, output) =>
@@ -82,9 +91,10 @@ export class PlainLlama {
 
   /** Llama 3.1's scaling as its authors wrote it, by wavelengths. */
   #frequency(i: number, dim: number): number {
-    const frequency = 1 / this.#number('rope_theta') ** (2 * i / dim);
-    const scaling = this.#config['rope_scaling'] as Readonly<Record<string, number>> | undefined;
-    if (scaling === undefined) return frequency;
+    const newer = this.#config['rope_parameters'] as Readonly<Record<string, number>> | undefined;
+    const frequency = 1 / (newer?.['rope_theta'] ?? this.#number('rope_theta')) ** (2 * i / dim);
+    const scaling = (this.#config['rope_parameters'] ?? this.#config['rope_scaling']) as Readonly<Record<string, number>> | undefined;
+    if (scaling === undefined || (scaling['rope_type'] as unknown) === 'default') return frequency;
     if ((scaling['rope_type'] as unknown) === 'linear') return frequency / scaling['factor']!;
     const [old, low, high] = [scaling['original_max_position_embeddings']!, scaling['low_freq_factor']!, scaling['high_freq_factor']!];
     const wavelength = 2 * Math.PI / frequency;

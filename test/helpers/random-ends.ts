@@ -14,12 +14,14 @@ export class RandomEnds {
   readonly #scheduler: OnlineScheduler;
   readonly #random: Random;
   readonly #longestDeadlineMs: number;
+  readonly #allowed: readonly string[];
   readonly #open = new Set<Promise<void>>();
 
-  constructor(scheduler: OnlineScheduler, random: Random, longestDeadlineMs = 420) {
+  constructor(scheduler: OnlineScheduler, random: Random, longestDeadlineMs = 420, allowed: readonly string[] = allowedEnds) {
     this.#scheduler = scheduler;
     this.#random = random;
     this.#longestDeadlineMs = longestDeadlineMs;
+    this.#allowed = allowed;
   }
 
   get sum(): number {
@@ -50,7 +52,7 @@ export class RandomEnds {
       check(way === 2 ? await readSome(stream, random.integer(request.maxNewTokens)) : await stream.result);
       this.#count('done');
     } catch (error) {
-      if (!isKvError(error) || !(allowedEnds as readonly string[]).includes(error.code)) throw error;
+      if (!isKvError(error) || !this.#allowed.includes(error.code)) throw error;
       this.#count(error.code);
     }
   }

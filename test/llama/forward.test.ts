@@ -32,6 +32,15 @@ const families: Readonly<Record<string, { readonly more: Json; readonly sizes?: 
   'Llama with linearly scaled positions': { more: { rope_scaling: { rope_type: 'linear', factor: 4 } } },
   'Llama with biases everywhere': { more: { attention_bias: true, mlp_bias: true } },
   'Qwen2': { more: { model_type: 'qwen2', tie_word_embeddings: true, sliding_window: 4096, use_sliding_window: false } },
+  'Qwen2 with its window behind its last layer': {
+    more: { model_type: 'qwen2', sliding_window: 8, use_sliding_window: true, max_window_layers: 2 },
+  },
+  'Qwen3': { more: { model_type: 'qwen3', tie_word_embeddings: true, layer_types: ['full_attention', 'full_attention'] } },
+  'Qwen3 with biases, as newer files say it': {
+    more: { model_type: 'qwen3', attention_bias: true, rope_theta: undefined, rope_parameters: { rope_type: 'default', rope_theta: 1e6 } },
+  },
+  'Mistral without a window': { more: { model_type: 'mistral', sliding_window: null, attention_bias: null } },
+  'Llama 3.1 as newer files say it': { more: { rope_theta: undefined, rope_parameters: { rope_theta: 500_000, ...llama3 } } },
 };
 
 for (const [name, { more, sizes: others }] of Object.entries(families)) {

@@ -1,0 +1,238 @@
+// Others use the cache too: sequences that the application holds, a second scheduler, another cache on the pool. A request that
+// would fit but for them waits until they release something; only what can never fit is refused.
+
+import test from 'ava';
+
+import {
+  KvCache, NaiveScheduler, OfflineScheduler, OnlineScheduler, PagePool, type GenerationRequest, type GenerationResult, type SchedulerOptions,
+} from 'virtual-kv';
+
+import { assertNothingLeft, cacheOptions, cacheTest, openDriver, type CacheBench } from '../helpers/cache.js';
+import { PatternEngine, turn } from './pattern-engine.js';
+import { assertAnswer, assertQuiet, collect, promptOf, resultOf, servingTests, smallModel } from './serving-bench.js';
+
+/** Each scheduler with one request; `hasEnded` says so without waiting. */
+const schedulers = {
+  naive: (options: SchedulerOptions, request: GenerationRequest) =>
+    collect(new NaiveScheduler(options).run([request])).then(([outcome]) => resultOf(outcome)),
+  offline: (options: SchedulerOptions, request: GenerationRequest) =>
+    collect(new OfflineScheduler(options).run([request])).then(([outcome]) => resultOf(outcome)),
+  online: (options: SchedulerOptions, request: GenerationRequest) => new OnlineScheduler(options).submit(request).result,
+} as const;
+const names = Object.keys(schedulers) as (keyof typeof schedulers)[];
+
+/** Turns after which whoever could have started has: longer than the millisecond after which a scheduler looks again. */
+async function manyTurns(): Promise<void> {
+  const endMs = performance.now() + 4;
+  for (let turns = 0; turns < 20 || performance.now() < endMs; turns += 1) await turn();
+}
+
+function watch(result: Promise<GenerationResult>): { readonly result: Promise<GenerationResult>; readonly hasEnded: () => boolean } {
+  let isOver = false;
+  void result.catch(() => {}).then(() => { isOver = true; });
+  return { result, hasEnded: () => isOver };
+}
+
+/** Sequences of the application in all slots of the cache. */
+function holdSlots({ cache }: CacheBench): { release(): void } {
+  const held = Array.from({ length: cache.counts().idleSlots }, () => cache.acquire());
+  return { release: () => { held.forEach((sequence) => { sequence.release(); }); } };
+}
+
+const holders: Readonly<Record<string, (bench: CacheBench) => { release(): void }>> = {
+  slots: holdSlots,
+  memory: (bench) => bench.sequenceOf(200),
+  'a slot behind a fence, and no other': (bench) => {
+    const { cache } = bench;
+    const held = Array.from({ length: cache.layout.slots }, () => cache.acquire());
+    held.forEach((sequence) => { sequence.release({ fence: { step: 7 } }); });
+    return { release: () => { cache.completeStep(7); } };
+  },
+};
+
+for (const name of names) {
+  for (const [what, hold] of Object.entries(holders)) {
+    servingTests(`${name}: who lacks what others hold waits until it is released: ${what}`, { rows: 6, slots: 3 }, async (serving) => {
+      const { t, cache, engine, bench } = serving;
+      const held = hold(bench);
+      const request = { tokens: promptOf(150), maxNewTokens: 30 };
+      const { result, hasEnded } = watch(schedulers[name]({ cache, engine }, request));
+      await manyTurns();
+      t.false(hasEnded());
+      t.is(engine.passes, 0);
+      held.release();
+      assertAnswer(t, request, await result);
+    });
+  }
+
+  servingTests(`${name}: an answer that cannot grow for others' memory waits, and goes on where it was`, { rows: 6 }, async (serving) => {
+    const { t, cache, engine, bench } = serving;
+    const held = bench.sequenceOf(150);
+    const request = { tokens: promptOf(90), maxNewTokens: 100 };
+    const { result, hasEnded } = watch(schedulers[name]({ cache, engine }, request));
+    while (cache.counts().activeSlots < 2) await turn();
+    while (cache.counts().activeSlots > 1) await turn(); // it holds nothing while it waits
+    await manyTurns();
+    t.false(hasEnded());
+    t.true(engine.computedTokens > 90);
+    held.release();
+    const answer = await result;
+    assertAnswer(t, request, answer);
+    t.is(answer.preemptions, 1);
+  });
+
+  servingTests(`${name}: waiting for others ends by a signal and by a deadline`, { slots: 1 }, async ({ t, cache, engine }) => {
+    const held = cache.acquire();
+    let clockMs = 0;
+    const controller = new AbortController();
+    const options = { cache, engine, now: () => clockMs };
+    const request = { tokens: promptOf(60), maxNewTokens: 3 };
+    const aborted = watch(schedulers[name](options, { ...request, signal: controller.signal }));
+    const late = watch(schedulers[name](options, { ...request, deadlineMs: 50 }));
+    await manyTurns();
+    t.false(aborted.hasEnded() || late.hasEnded());
+    controller.abort();
+    await t.throwsAsync(aborted.result, { code: 'KV_ABORTED' });
+    t.false(late.hasEnded());
+    clockMs = 50;
+    await t.throwsAsync(late.result, { code: 'KV_DEADLINE_EXCEEDED' });
+    held.release();
+    assertAnswer(t, request, await schedulers[name](options, request));
+  });
+
+  servingTests(`${name}: who waits for others is refused when the budget is lowered below what it needs`, { rows: 6 }, async (serving) => {
+    const { t, cache, engine, bench } = serving;
+    const held = bench.sequenceOf(150);
+    const { result } = watch(schedulers[name]({ cache, engine }, { tokens: promptOf(200), maxNewTokens: 30 }));
+    await manyTurns();
+    cache.pool.setBudget(4 * cache.layout.rowBytes);
+    await t.throwsAsync(result, { code: 'KV_OUT_OF_PAGES' });
+    held.release();
+  });
+
+  cacheTest(`${name}: who waits for others hears that the cache is closed`, { model: smallModel, maxTokens: 400, slots: 1 }, async (t, bench) => {
+    const { cache } = bench;
+    cache.acquire();
+    const { result } = watch(schedulers[name]({ cache, engine: new PatternEngine({ cache }) }, { tokens: promptOf(60), maxNewTokens: 3 }));
+    await manyTurns();
+    cache.close();
+    await t.throwsAsync(result, { code: 'KV_CLOSED' });
+  });
+
+  cacheTest(`${name}: who waits for others hears that the device is lost`, { model: smallModel, maxTokens: 400, slots: 1 }, async (t, bench) => {
+    const { cache } = bench;
+    cache.acquire();
+    const { result } = watch(schedulers[name]({ cache, engine: new PatternEngine({ cache }) }, { tokens: promptOf(60), maxNewTokens: 3 }));
+    await manyTurns();
+    bench.mock.loseDevice();
+    t.throws(() => bench.driver.memory(), { code: 'KV_DRIVER_LOST' }); // somebody's call finds out
+    await t.throwsAsync(result, { code: 'KV_DRIVER_LOST' });
+  });
+
+  test(`${name}: who lacks pages that another cache of the pool holds waits for them`, async (t) => {
+    const { driver, device } = openDriver();
+    const { memoryBudgetBytes, pageBytes: _pageBytes, driver: _driver, ...options } = cacheOptions({ model: smallModel, maxTokens: 400, rows: 6 }, driver);
+    const pool = new PagePool({ memoryBudgetBytes: memoryBudgetBytes!, driver, pageBytes: 65_536 });
+    const [cache, other] = [new KvCache({ ...options, pool }), new KvCache({ ...options, pool })];
+    const held = other.acquire({ promptTokens: 200 });
+    const engine = new PatternEngine({ cache });
+    const request = { tokens: promptOf(150), maxNewTokens: 30 };
+    const { result, hasEnded } = watch(schedulers[name]({ cache, engine }, request));
+    await manyTurns();
+    t.false(hasEnded());
+    held.release();
+    assertAnswer(t, request, await result);
+    assertQuiet(t, cache, engine);
+    for (const one of [cache, other]) one.close();
+    pool.close();
+    assertNothingLeft(t, driver, device);
+  });
+}
+
+servingTests('what others release is noticed while answers run', { slots: 2 }, async ({ t, cache, engine }) => {
+  const held = cache.acquire();
+  const scheduler = new OnlineScheduler({ cache, engine });
+  const [long, short] = [{ tokens: promptOf(30), maxNewTokens: 300 }, { tokens: promptOf(30, 1), maxNewTokens: 3 }];
+  const [first, second] = [scheduler.submit(long), scheduler.submit(short)];
+  await first.next();
+  await turn();
+  t.is(scheduler.waitingRequests, 1);
+  held.release();
+  assertAnswer(t, short, await second.result);
+  t.is(scheduler.runningRequests, 1);
+  assertAnswer(t, long, await first.result);
+});
+
+servingTests('who others leave no room for lets those pass who fit, and is the next one otherwise', { rows: 6 }, async (serving) => {
+  const { t, cache, engine, bench } = serving;
+  const held = bench.sequenceOf(150);
+  const scheduler = new OnlineScheduler({ cache, engine });
+  const large = { tokens: promptOf(200), maxNewTokens: 3, urgency: 9 };
+  const small = { tokens: promptOf(30, 1), maxNewTokens: 30 };
+  const waiting = watch(scheduler.submit(large).result);
+  for (let count = 0; count < 3; count += 1) assertAnswer(t, small, await scheduler.submit(small).result);
+  t.false(waiting.hasEnded());
+  t.is(scheduler.totals.preemptions, 0); // nobody gives way where it would not help
+  const running = scheduler.submit(small);
+  await running.next();
+  held.release();
+  const later = watch(scheduler.submit({ ...large, urgency: 0, tokens: promptOf(200, 2) }).result);
+  assertAnswer(t, large, await waiting.result);
+  t.false(later.hasEnded());
+  await Promise.all([running.result, later.result]);
+});
+
+servingTests('of many who wait for others, none is tried again before something is released', { rows: 6 }, async (serving) => {
+  const { t, cache, engine, bench } = serving;
+  const held = bench.sequenceOf(150);
+  const startMs = performance.now();
+  let tried = 0;
+  const acquire = cache.acquire.bind(cache);
+  cache.acquire = (options) => {
+    tried += 1;
+    return acquire(options);
+  };
+  const scheduler = new OnlineScheduler({ cache, engine, maxBatch: 2 });
+  const large = Array.from({ length: 150 }, (_, key) => scheduler.submit({ tokens: promptOf(200, key), maxNewTokens: 1 }).result);
+  const small = { tokens: promptOf(30), maxNewTokens: 3 };
+  assertAnswer(t, small, await scheduler.submit(small).result);
+  t.is(tried, 151);
+  await manyTurns();
+  for (let count = 0; count < 4; count += 1) assertAnswer(t, small, await scheduler.submit(small).result);
+  await manyTurns();
+  const secondsMost = Math.ceil((performance.now() - startMs) / 1e3);
+  t.true(tried <= 155 + 150 * secondsMost, `${tried} calls in ${secondsMost} s`); // all again after a second in any case
+  held.release();
+  for (const result of await Promise.all(large)) t.is(result.tokens.length, 1);
+});
+
+servingTests('close ends those who wait for others', { slots: 1 }, async ({ t, cache, engine }) => {
+  const held = cache.acquire();
+  const scheduler = new OnlineScheduler({ cache, engine, maxWaiting: 1 });
+  const stream = scheduler.submit({ tokens: promptOf(30), maxNewTokens: 3 });
+  t.throws(() => scheduler.submit({ tokens: promptOf(30), maxNewTokens: 3 }), { code: 'KV_QUEUE_FULL' });
+  await manyTurns();
+  await scheduler.close();
+  await t.throwsAsync(stream.result, { code: 'KV_CLOSED' });
+  held.release();
+});
+
+servingTests('a scheduler with work without end lets others start: each gets slots, and memory for a long prompt', { slots: 2, rows: 6 }, async (serving) => {
+  const { t, cache, engine } = serving;
+  const busy = new OnlineScheduler({ cache, engine });
+  let isOver = false;
+  let submitted = 0;
+  const client = async (key: number): Promise<void> => {
+    while (!isOver) {
+      const request = { tokens: promptOf(60, key + (submitted += 2)), maxNewTokens: 7 };
+      assertAnswer(t, request, await busy.submit(request).result);
+    }
+  };
+  const clients = [0, 1, 0, 1].map(client);
+  while (busy.runningRequests < 2) await turn();
+  const request = { tokens: promptOf(200, 99), maxNewTokens: 30 };
+  for (const name of names) assertAnswer(t, request, await schedulers[name]({ cache, engine }, { ...request, caching: 'off' }));
+  isOver = true;
+  await Promise.all(clients);
+  t.true(submitted > 4);
+});
