@@ -106,10 +106,10 @@ export class Admission {
     if (isPromised && plan.tokens === 0) this.#evictFor(promptRows);
     const slot = plan.adoptedSlot >= 0 ? plan.adoptedSlot : this.#choose(plan, promptRows, retiringSlots);
 
-    // Rows that stay mapped, those that are there after aliasing, and those that must be there or set aside in the end.
+    // Rows that are there after aliasing, and those that must be there or set aside in the end. What is ready may lack rows of
+    // its last group.
     const isReady = plan.adoptedGroups === plan.groups && (plan.groups > 0 || idlePrefixes.contentRows(slot) === 0);
-    const keptRows = isReady ? table.rows[slot]! : this.#rowsOf(plan.adoptedGroups);
-    const aliasedRows = Math.max(keptRows, this.#rowsOf(plan.groups));
+    const aliasedRows = isReady ? table.rows[slot]! : this.#rowsOf(plan.groups);
     const copiedRows = plan.copiedId >= 0 ? layout.rowsFor(plan.tokens) : 0;
     const rows = Math.max(aliasedRows, copiedRows, isPromised ? promptRows : 0);
     const pages = layout.pagesFor(rows) - layout.pagesFor(aliasedRows);

@@ -100,6 +100,25 @@ cacheTests('a prompt that fits an empty cache fits a full one, whatever of it is
   sequence.release();
 });
 
+const unequal = {
+  pageBytes: 65_536, rows: 40,
+  model: { layers: 2, layerShapes: [{ kvHeads: 1, headDim: 4096 }, { kvHeads: 1, headDim: 2048 }], dtype: 'float16' },
+} as const;
+
+cacheTests('who adopts a slot that ends inside a group of rows has memory for the whole prompt', unequal, (t, bench) => {
+  const speaker = new Speaker(bench.cache);
+  const { layout } = bench.cache;
+  t.is(layout.groupRows, 2);
+  const text = tokensOf(1, 3 * layout.tokensPerRow - 2); // the second group has one of its two rows
+  speaker.say(text).release();
+  const whole = [...text, ...tokensOf(2, layout.tokensPerRow)];
+  const sequence = bench.cache.acquire({ tokens: whole, reserve: 'prompt' });
+  t.is(sequence.cachedBy.adoptedTokens, text.length);
+  t.is(sequence.mappedRows, 3);
+  t.is(bench.pool().promisedPages, 2); // a row of the larger layer; the smaller one's page is there
+  sequence.release();
+});
+
 cacheTests('who computes again what is cached fits where he would fit an empty cache', { rows: 5, slots: 2 }, (t, bench) => {
   const speaker = new Speaker(bench.cache);
   const text = textOf(1, 5);
