@@ -3,9 +3,9 @@
 //
 // A tile's sums are vectors, which are brought into one lane each at its end, a vector's width of them at a time. One
 // row (decoding) is bound by memory: the weights of the next tile are fetched meanwhile. Many rows are bound by
-// arithmetic, and weights are laid into panels of floats whose vectors begin on cache lines (on an EPYC 9005 with 512
-// rows that, and tiles of 6 × 4 instead of 8 × 2, give 150 to 175 GFLOP/s per core instead of 50 to 85; multiplying and
-// adding alone does 226). Included after common_inl.h.
+// arithmetic, and weights are laid into panels of floats whose vectors begin on cache lines (with that, and tiles of
+// 6 × 4 instead of 8 × 2, two cores of an EPYC 9005 do 333 GFLOP/s at 512 rows instead of 168, by `npm run bench`).
+// Included after common_inl.h.
 
 // Outputs of a tile of `rows` rows, and tiles whose sums fill whole vectors.
 constexpr int TileOutputs(int rows) {
