@@ -65,7 +65,9 @@ function compile({ name, title, sources, output, project = sources, needs = [] }
   if (existsSync(path.join(root, output)) && existsSync(stamp) && timeOf(...inputs) <= timeOf(stamp)) return;
   const begin = new Date();
   const tsc = path.join('node_modules', 'typescript', 'bin', 'tsc');
-  step(title, process.execPath, [tsc, '-p', project, '--noEmitOnError']);
+  const state = path.join(stamps, `${name}.tsbuildinfo`); // what tsc compiled last, so that it compiles only what changed
+  if (!existsSync(path.join(root, output))) rmSync(state, { force: true });
+  step(title, process.execPath, [tsc, '-p', project, '--noEmitOnError', '--incremental', '--tsBuildInfoFile', state]);
   removeOrphans(path.join(root, sources), path.join(root, output));
   mkdirSync(stamps, { recursive: true });
   writeFileSync(stamp, '');
