@@ -53,7 +53,8 @@ function buildFatbin() {
   const codes = ARCHITECTURES.map((number) => `-gencode=arch=compute_${number},code=sm_${number}`);
   const last = ARCHITECTURES.at(-1);
   const ptx = `-gencode=arch=compute_${last},code=compute_${last}`;
-  compile('kernels/cuda/kernels.cu', ['-fatbin', '--threads=0', ...codes, ptx, '-o', output]);
+  // Compressed code of this nvcc is refused by drivers before its own version.
+  compile('kernels/cuda/kernels.cu', ['-fatbin', '--no-compress', '--threads=0', ...codes, ptx, '-o', output]);
 }
 
 /** Without comments, indentation, and a hint that only newer versions of PTX have. */

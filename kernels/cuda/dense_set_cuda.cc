@@ -19,12 +19,12 @@ vkv::cuda::cudaDataType_t TypeOf(Dtype dtype) {
 
 }  // namespace
 
-Status CudaDense::Open(vkv::cuda::DriverCuda& driver, const void* image, Stream stream, const CublasChoice& choice,
-                       std::unique_ptr<DenseSet>& set) {
+Status CudaDense::Open(vkv::cuda::DriverCuda& driver, const std::string& module, Stream stream,
+                       const CublasChoice& choice, std::unique_ptr<DenseSet>& set) {
   std::unique_ptr<CudaDense> opened(new CudaDense());
-  VKV_RETURN_IF_ERROR(cuda::KernelModule::Open(driver, image, stream, opened->module_));
+  VKV_RETURN_IF_ERROR(cuda::KernelLauncher::Open(driver, module, stream, opened->launcher_));
   VKV_RETURN_IF_ERROR(opened->OpenCublas(choice));
-  opened->name_ = opened->cublas_ ? "cublas " + opened->cublas_->version() : opened->module_->architecture();
+  opened->name_ = opened->cublas_ ? "cublas " + opened->cublas_->version() : opened->launcher_->architecture();
   set = std::move(opened);
   return Ok();
 }
@@ -32,15 +32,15 @@ Status CudaDense::Open(vkv::cuda::DriverCuda& driver, const void* image, Stream 
 Status CudaDense::OpenCublas(const CublasChoice& choice) {
   if (choice.kind == CublasChoice::Kind::kNone) return Ok();
   const bool is_usual = choice.kind == CublasChoice::Kind::kUsual;
-  const Status status = vkv::cuda::Cublas::Open(is_usual ? nullptr : choice.path.c_str(), module_->stream(), cublas_);
+  const Status status = vkv::cuda::Cublas::Open(is_usual ? nullptr : choice.path.c_str(), launcher_->stream(), cublas_);
   if (!status.ok()) return is_usual ? Ok() : status;  // where it is absent, or does not work here, our own kernels do
-  return DeviceMemory::Open(module_->driver(), choice.workspace_bytes, workspace_);
+  return DeviceMemory::Open(launcher_->driver(), choice.workspace_bytes, workspace_);
 }
 
 CudaDense::~CudaDense() {
   // After a loss, and in a fork, no call may reach the device, through cuBLAS neither.
   if (!cublas_) return;
-  DriverScope scope(module_->driver());
+  DriverScope scope(launcher_->driver());
   if (!scope.status().ok()) cublas_->Forget();
   cublas_.reset();
 }
@@ -56,7 +56,7 @@ Status CudaDense::Multiply(const ProductInput& input, std::span<const Product> p
       product.output += row * product.outputs;
       VKV_RETURN_IF_ERROR(at_once != 0 && CanUseCublas(part, product)
                               ? MultiplyByCublas(part, product, narrowed)
-                              : cuda::LaunchMultiply(part, product, module_->submit()));
+                              : cuda::LaunchMultiply(part, product, launcher_->submit()));
     }
     row += rows;
   }
@@ -64,7 +64,7 @@ Status CudaDense::Multiply(const ProductInput& input, std::span<const Product> p
 }
 
 bool CudaDense::CanUseCublas(const ProductInput& input, const Product& product) const {
-  if (product.dtype == Dtype::kBfloat16 && module_->driver().info().compute_capability < kBfloat16Capability)
+  if (product.dtype == Dtype::kBfloat16 && launcher_->driver().info().compute_capability < kBfloat16Capability)
     return false;
   return std::max({input.rows, input.inputs, product.outputs}) <= kMostInt && input.inputs >= 1 && product.outputs >= 1;
 }
@@ -75,14 +75,14 @@ Status CudaDense::MultiplyByCublas(const ProductInput& input, const Product& pro
     void* const workspace = reinterpret_cast<void*>(workspace_->address());
     if (narrowed != product.dtype) {
       VKV_RETURN_IF_ERROR(
-          cuda::LaunchNarrow({input.input, workspace, input.rows * input.inputs, product.dtype}, module_->submit()));
+          cuda::LaunchNarrow({input.input, workspace, input.rows * input.inputs, product.dtype}, launcher_->submit()));
       narrowed = product.dtype;
     }
     rows = workspace;
   }
   if (product.bias != nullptr) {
-    VKV_RETURN_IF_ERROR(
-        cuda::LaunchBias({product.bias, product.output, input.rows, product.outputs, product.adds}, module_->submit()));
+    VKV_RETURN_IF_ERROR(cuda::LaunchBias({product.bias, product.output, input.rows, product.outputs, product.adds},
+                                         launcher_->submit()));
   }
   return cublas_->Multiply({product.weight, rows, product.output, static_cast<int>(input.rows),
                             static_cast<int>(input.inputs), static_cast<int>(product.outputs), TypeOf(product.dtype),
@@ -90,17 +90,17 @@ Status CudaDense::MultiplyByCublas(const ProductInput& input, const Product& pro
 }
 
 Status CudaDense::Normalize(const Normalization& command, int64_t rows) {
-  return cuda::LaunchNormalize(command, rows, module_->submit());
+  return cuda::LaunchNormalize(command, rows, launcher_->submit());
 }
 
 Status CudaDense::Rotate(const Rotation& command, int64_t rows) {
-  return cuda::LaunchRotate(command, rows, module_->submit());
+  return cuda::LaunchRotate(command, rows, launcher_->submit());
 }
 
-Status CudaDense::Gate(const Gating& command) { return cuda::LaunchGate(command, module_->submit()); }
+Status CudaDense::Gate(const Gating& command) { return cuda::LaunchGate(command, launcher_->submit()); }
 
 Status CudaDense::Gather(const Gathering& command, std::span<const int32_t> tokens) {
-  return cuda::LaunchGather(command, tokens, module_->submit());
+  return cuda::LaunchGather(command, tokens, launcher_->submit());
 }
 
 }  // namespace vkv::kernels

@@ -1,7 +1,7 @@
 // CudaDense: the dense arithmetic on a CUDA device, queued on one stream: by the package's kernels, matrix products by
 // cuBLAS where it is used.
 //
-// Owns a module, cuBLAS's handle, and a workspace for activations in the type of 16-bit weights, as cuBLAS multiplies
+// Owns cuBLAS's handle, and a workspace for activations in the type of 16-bit weights, as cuBLAS multiplies
 // numbers of one type only; so everything goes to the one stream it was opened for, in order. Nothing is allocated,
 // uploaded or waited for after Open. Threads: one at a time, inside a DriverScope; also for its destruction, before
 // which the stream must have finished.
@@ -14,7 +14,7 @@
 #include "cuda/cublas.h"
 #include "cuda/driver_cuda.h"
 #include "device_memory.h"
-#include "kernels/cuda/kernel_module.h"
+#include "kernels/cuda/kernel_launcher.h"
 #include "kernels/dense_set.h"
 
 namespace vkv::kernels {
@@ -29,9 +29,9 @@ struct CublasChoice {
 
 class CudaDense final : public DenseSet {
  public:
-  // `image` is PTX ended by a zero, or a fatbin. What fails leaves nothing behind. `driver` outlives the set.
-  static Status Open(vkv::cuda::DriverCuda& driver, const void* image, Stream stream, const CublasChoice& choice,
-                     std::unique_ptr<DenseSet>& set);
+  // `module` is one that the driver has loaded. What fails leaves nothing behind. `driver` outlives the set.
+  static Status Open(vkv::cuda::DriverCuda& driver, const std::string& module, Stream stream,
+                     const CublasChoice& choice, std::unique_ptr<DenseSet>& set);
   ~CudaDense() override;
 
   const char* name() const override { return name_.c_str(); }  // "cublas 12.8", "sm_90"
@@ -49,7 +49,7 @@ class CudaDense final : public DenseSet {
   // `narrowed` is the type in which the workspace holds the input's rows; float32: it does not.
   Status MultiplyByCublas(const ProductInput& input, const Product& product, Dtype& narrowed);
 
-  std::unique_ptr<cuda::KernelModule> module_;
+  std::unique_ptr<cuda::KernelLauncher> launcher_;
   std::unique_ptr<vkv::cuda::Cublas> cublas_;  // null: our own kernels multiply
   std::unique_ptr<DeviceMemory> workspace_;    // with cuBLAS
   std::string name_;

@@ -1,28 +1,29 @@
 // CudaKernels: the kernels over a cache's memory on a CUDA device, launched on one stream.
 //
-// Owns a module and a workspace for the partial results of split decoding, one of each; so everything it launches goes
+// Owns a workspace for the partial results of split decoding, one only; so everything it launches goes
 // to the one stream it was opened for, in order. Nothing is allocated, uploaded or waited for after Open. Threads: one
 // at a time, inside a DriverScope; also for its destruction, before which the stream must have finished.
 #ifndef VKV_KERNELS_CUDA_KERNEL_SET_CUDA_H_
 #define VKV_KERNELS_CUDA_KERNEL_SET_CUDA_H_
 
 #include <memory>
+#include <string>
 
 #include "cuda/driver_cuda.h"
 #include "device_memory.h"
-#include "kernels/cuda/kernel_module.h"
+#include "kernels/cuda/kernel_launcher.h"
 #include "kernels/kernel_set.h"
 
 namespace vkv::kernels {
 
 class CudaKernels final : public KernelSet {
  public:
-  // `image` is PTX ended by a zero, or a fatbin. `workspace_bytes` is rounded up to pages; 0: no sequence is ever
+  // `module` is one that the driver has loaded. `workspace_bytes` is rounded up to pages; 0: no sequence is ever
   // split. What fails leaves nothing behind. `driver` outlives the set.
-  static Status Open(vkv::cuda::DriverCuda& driver, const void* image, Stream stream, uint64_t workspace_bytes,
+  static Status Open(vkv::cuda::DriverCuda& driver, const std::string& module, Stream stream, uint64_t workspace_bytes,
                      std::unique_ptr<KernelSet>& set);
 
-  const char* name() const override { return module_->architecture().c_str(); }
+  const char* name() const override { return launcher_->architecture().c_str(); }
   Status Append(const AppendCommand& command, std::span<const Span> spans) override;
   Status CopyTokens(std::span<const Region> regions, std::span<const TokenCopy> copies) override;
   Status DecodeAttention(const AttentionCommand& command, std::span<const Span> spans) override;
@@ -31,7 +32,7 @@ class CudaKernels final : public KernelSet {
  private:
   CudaKernels() = default;
 
-  std::unique_ptr<cuda::KernelModule> module_;
+  std::unique_ptr<cuda::KernelLauncher> launcher_;
   std::unique_ptr<DeviceMemory> workspace_;  // null: no sequence is ever split
   int multiprocessors_ = 1;
 };

@@ -235,6 +235,15 @@ export const catalogue: { readonly [C in ErrorCode]: CatalogueEntry<C> } = {
       `cuBLAS ${missing === undefined ? 'could not be opened' : `lacks \`${missing}\``}. Give \`cublas\` the path of a ` +
       "libcublas.so since CUDA 11 whose own libraries are found, or 'auto' or 'off' to do without.",
   },
+  KV_KERNELS_REFUSED: {
+    class: 'KvDriverError',
+    recovery: 'fix',
+    template: ({ log, ...call }) =>
+      `The driver does not take the CUDA kernels: \`${call.call}\`: ${statusText(call)}` +
+      `${log === '' ? '' : `, "${log.trim().split('\n')[0]!.trim()}"`}. ` + (call.statusName === 'CUDA_ERROR_OUT_OF_MEMORY'
+        ? 'Load them before the cache fills the device (`loadKernels`), or raise `headroomBytes`.'
+        : 'Update the NVIDIA driver, or name kernels that were compiled for it with `VKV_KERNELS`.'),
+  },
   KV_DRIVER_CALL_FAILED: {
     class: 'KvDriverError',
     recovery: 'retry',

@@ -137,6 +137,10 @@ export interface ErrorDetails {
     /** The entry point that the library lacks; absent when it could not be opened. */
     readonly missing?: string | undefined;
   };
+  KV_KERNELS_REFUSED: DriverCall & {
+    /** What the driver's compiler said; empty when it said nothing. */
+    readonly log: string;
+  };
   KV_DRIVER_CALL_FAILED: DriverCall & {
     readonly address?: number | undefined;
     readonly bytes?: number | undefined;

@@ -11,8 +11,8 @@ import type { Driver } from '../memory/driver.js';
 import { native, type NativeDense } from '../memory/native.js';
 import { checkInteger } from '../options.js';
 import { readDenseKernelsOptions, type DenseKernelsOptions } from './dense-options.js';
-import { kernelImage } from './kernel-image.js';
 import type { RowDtype } from './kernels-options.js';
+import { kernelModule } from './load-kernels.js';
 
 /**
  * Floats: a Float32Array on the CPU, or the address of memory that the driver's device can use, which nobody can check. On a
@@ -60,11 +60,11 @@ export class DenseKernels {
 
   #isClosed = false;
 
-  /** Throws KV_UNKNOWN_OPTION and KV_INVALID_OPTION, and on a GPU the driver's error; nothing stays then. */
+  /** Throws KV_UNKNOWN_OPTION and KV_INVALID_OPTION, and on a GPU KV_KERNELS_REFUSED or the driver's error. */
   constructor(options: DenseKernelsOptions = {}) {
     const { driver, ...rest } = readDenseKernelsOptions(options);
     this.#driver = driver;
-    this.#native = new (native().NativeDense)(driver?.native, { ...rest, image: driver && kernelImage(driver.info.computeCapability) });
+    this.#native = new (native().NativeDense)(driver?.native, { ...rest, module: driver && kernelModule(driver) });
     this.target = this.#native.target();
     driver?.addUser();
   }

@@ -1,31 +1,50 @@
-// The CUDA kernels as the driver loads them: the fatbin that nvcc made when the package was installed, or else the PTX that
-// comes with the package, which the driver compiles itself: one for GPUs since Ampere, and one for Turing. Read once per process
-// and kept.
+// The images of the CUDA kernels, best first: the fatbin that nvcc made when the package was installed, and the PTX that comes
+// with the package, which the driver compiles itself: one for GPUs since Ampere, and one for those since Turing. A driver may
+// refuse one and take the next. Each is read when it is wanted, once per process, and kept.
 
 import { existsSync, readFileSync } from 'node:fs';
 import * as path from 'node:path';
 import { brotliDecompressSync } from 'node:zlib';
 
-const packageRoot = path.resolve(__dirname, '..', '..');
-const images = new Map<string, Uint8Array>();
-
-/**
- * PTX, ended by a zero, or a fatbin, for a GPU of a compute capability (75 is Turing; unsaid, for any GPU since).
- * `VKV_KERNELS` names another file: a fatbin, a cubin or PTX.
- */
-export function kernelImage(computeCapability = 75): Uint8Array {
-  const name = computeCapability >= 80 ? 'kernels-sm80' : 'kernels';
-  const image = images.get(name) ?? read(name);
-  images.set(name, image);
-  return image;
+export interface KernelImage {
+  /** Of the module that it becomes. */
+  readonly name: string;
+  /** PTX, ended by a zero, or a fatbin. */
+  read(): Uint8Array;
 }
 
-function read(name: string): Uint8Array {
+const packageRoot = path.resolve(__dirname, '..', '..');
+const contents = new Map<string, Uint8Array>();
+
+/**
+ * For a GPU of a compute capability (75 is Turing), the one to try first first. `VKV_KERNELS` names a file to use instead of
+ * all: a fatbin, a cubin or PTX.
+ */
+export function kernelImages(computeCapability: number): readonly KernelImage[] {
   const override = process.env['VKV_KERNELS'];
-  if (override !== undefined) return ended(readFileSync(override));
+  if (override !== undefined) return [image(override, () => ended(readFileSync(override)))];
   const fatbin = path.join(packageRoot, 'build', 'Release', 'kernels.fatbin');
-  if (existsSync(fatbin)) return readFileSync(fatbin);
-  return ended(brotliDecompressSync(readFileSync(path.join(packageRoot, 'kernels', 'cuda', `${name}.ptx.br`))));
+  return [
+    ...(existsSync(fatbin) ? [image('kernels.fatbin', () => readFileSync(fatbin))] : []),
+    ...(computeCapability >= 80 ? [ptx('kernels-sm80')] : []),
+    ptx('kernels'),
+  ];
+}
+
+function ptx(name: string): KernelImage {
+  const file = path.join(packageRoot, 'kernels', 'cuda', `${name}.ptx.br`);
+  return image(name, () => ended(brotliDecompressSync(readFileSync(file))));
+}
+
+function image(name: string, open: () => Uint8Array): KernelImage {
+  return {
+    name,
+    read: () => {
+      const bytes = contents.get(name) ?? open();
+      contents.set(name, bytes);
+      return bytes;
+    },
+  };
 }
 
 function ended(text: Uint8Array): Uint8Array {

@@ -10,9 +10,9 @@ import { Batch } from '../memory/batch.js';
 import type { KvCache } from '../memory/kv-cache.js';
 import { native, type NativeKernels } from '../memory/native.js';
 import { checkInteger } from '../options.js';
-import { kernelImage } from './kernel-image.js';
 import { KernelLayers } from './kernel-layers.js';
 import { readKernelsOptions, type KernelsOptions, type RowDtype } from './kernels-options.js';
+import { kernelModule } from './load-kernels.js';
 import { StepSpans, type SequenceSpans } from './step-spans.js';
 import { TokenCopies, type TokenCopy } from './token-copies.js';
 
@@ -37,7 +37,10 @@ export class Kernels {
   readonly #copies: TokenCopies;
   #isClosed = false;
 
-  /** Throws on bad options. Close it before its cache. */
+  /**
+   * Loads the kernels where they are not yet (`loadKernels` does so on another thread). Throws on bad options, KV_KERNELS_REFUSED,
+   * or the driver's error. Close it before its cache.
+   */
   constructor(options: KernelsOptions) {
     const { cache, queryHeads, scale, rowDtype, ...rest } = readKernelsOptions(options);
     this.cache = cache;
@@ -45,9 +48,8 @@ export class Kernels {
     this.#layers = new KernelLayers(cache, queryHeads, scale);
     this.#spans = new StepSpans(cache);
     this.#copies = new TokenCopies(cache);
-    const image = cache.driver.kind === 'host' ? undefined : kernelImage(cache.driver.info.computeCapability);
     this.#native = new (native().NativeKernels)(cache.driver.native, {
-      ...rest, ...this.#layers.numbers(), image, rowDtype: dtypeNumbers[rowDtype],
+      ...rest, ...this.#layers.numbers(), module: kernelModule(cache.driver), rowDtype: dtypeNumbers[rowDtype],
       cacheDtype: dtypeNumbers[this.#layers.cacheDtype as RowDtype] ?? 0,
     });
     this.target = this.#native.target();

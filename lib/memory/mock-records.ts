@@ -12,7 +12,7 @@ export const mockCalls = [
   'cuMemRetainAllocationHandle', 'cuMemMap', 'cuMemUnmap', 'cuMemSetAccess', 'cuMemGetAccess', 'cuMemcpyHtoD',
   'cuMemcpyDtoH', 'cuMemcpyDtoDAsync', 'cuMemsetD8Async', 'cuStreamCreate', 'cuStreamDestroy', 'cuStreamSynchronize',
   'cuStreamQuery', 'cuEventCreate', 'cuEventRecord', 'cuEventQuery', 'cuEventSynchronize', 'cuEventDestroy',
-  'cuModuleLoadData', 'cuModuleUnload', 'cuModuleGetFunction', 'cuLaunchKernel',
+  'cuModuleLoadDataEx', 'cuModuleUnload', 'cuModuleGetFunction', 'cuFuncSetAttribute', 'cuLaunchKernel',
 ] as const;
 
 export type MockCall = (typeof mockCalls)[number];
@@ -61,7 +61,7 @@ export interface MockLeftovers {
 export interface MockLeaks extends MockLeftovers {
   /** Bytes of pages that are live, or dead but still mapped. */
   readonly pageBytes: number;
-  /** Modules of kernels that were not unloaded. */
+  /** Modules of kernels: one for each open driver over which kernels were opened. */
   readonly modules: number;
   /** Of the primary context: one for each open driver. */
   readonly retainedContexts: number;

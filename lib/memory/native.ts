@@ -167,8 +167,8 @@ export interface NativeKernelsOptions {
   readonly instructions: string;
   readonly stream: bigint;
   readonly workspaceBytes: number;
-  /** PTX, ended by a zero, or a fatbin; undefined on host. */
-  readonly image: Uint8Array | undefined;
+  /** Name of the loaded module; undefined on host. */
+  readonly module: string | undefined;
 }
 
 /** The kernels over one cache. `spans` is [slot, length, tokens, first row] × count. */
@@ -187,7 +187,7 @@ export interface NativeDenseOptions {
   readonly instructions: string;
   readonly stream: bigint;
   /** As NativeKernelsOptions'; undefined on the CPU. */
-  readonly image: Uint8Array | undefined;
+  readonly module: string | undefined;
   /** `off`, `auto`, or a path. */
   readonly cublas: string;
   readonly workspaceBytes: number;
@@ -236,7 +236,7 @@ export interface NativeMockDevice {
 }
 
 type MakeError = (
-  code: number, call: string, status: number, statusName: string, what: number, howMany: number, driver: string,
+  code: number, call: string, status: number, statusName: string, what: number, howMany: number, driver: string, text: string,
 ) => Error;
 
 export interface Native {
@@ -256,6 +256,13 @@ export interface Native {
   readonly NativeKernels: new (driver: NativeDriver, options: NativeKernelsOptions) => NativeKernels;
   readonly NativeDense: new (driver: NativeDriver | undefined, options: NativeDenseOptions) => NativeDense;
   readonly NativeMemory: new (driver: NativeDriver, bytes: number) => NativeMemory;
+  /**
+   * Loads an image of the CUDA kernels (PTX ended by a zero, or a fatbin) as the driver's module of this name; at once where it is
+   * there already.
+   */
+  loadKernels(driver: NativeDriver, module: string, image: Uint8Array): void;
+  /** The same on another thread. */
+  loadKernelsAsync(driver: NativeDriver, module: string, image: Uint8Array): Promise<void>;
   /** Vectors that this machine's CPU has, widest first. */
   readonly cpuInstructions: readonly string[];
   /** The CUDA driver's results by name. */
@@ -302,9 +309,9 @@ const closedOwners: Readonly<Record<string, 'Driver' | 'Kernels' | 'DenseKernels
   'driver': 'Driver', 'kernels': 'Kernels', 'dense kernels': 'DenseKernels', 'device memory': 'DeviceMemory',
 };
 
-/** Turns the numbers of a native Status into an error of the catalogue. `driver` is the kind of the one in use. */
+/** Turns a native Status into an error of the catalogue. `driver` is the kind of the one in use, `text` what it wrote about it. */
 function makeError(
-  number: number, call: string, status: number, statusName: string, what: number, howMany: number, driver: string,
+  number: number, call: string, status: number, statusName: string, what: number, howMany: number, driver: string, text: string,
 ): Error {
   const code = codeOfNative(number);
   const driverCall = { call, status, statusName };
@@ -331,6 +338,7 @@ function makeError(
     KV_CLOSED: () => createError('KV_CLOSED', { operation: 'use it', owner: closedOwners[call] ?? 'KvCache' }),
     KV_INTERNAL: () => createError('KV_INTERNAL', { problem: 'the native records do not add up', call, what, howMany }),
     KV_COPY_OUT_OF_RANGE: () => createError('KV_COPY_OUT_OF_RANGE', { call, address: what, bytes: howMany }),
+    KV_KERNELS_REFUSED: () => createError('KV_KERNELS_REFUSED', { ...driverCall, log: text }),
     KV_CUBLAS_UNAVAILABLE: () => createError('KV_CUBLAS_UNAVAILABLE', { missing: call === 'dlopen' ? undefined : call }),
   };
   return make[code]();

@@ -9,6 +9,7 @@
 #include "addon/kernels_binding.h"
 #include "addon/memory_binding.h"
 #include "addon/mock_binding.h"
+#include "addon/module_binding.h"
 #include "addon/pool_binding.h"
 
 namespace {
@@ -17,7 +18,7 @@ using vkv::addon::ContextOf;
 using vkv::addon::EnvContext;
 
 // lib/memory/native.ts hands over the function that makes errors: (code, call, result, resultName, what, howMany,
-// driver) => Error.
+// driver, text) => Error.
 Napi::Value SetMakeError(const Napi::CallbackInfo& info) {
   ContextOf(info.Env()).make_error = Napi::Persistent(info[0].As<Napi::Function>());
   return info.Env().Undefined();
@@ -47,6 +48,7 @@ Napi::Object Init(Napi::Env env, Napi::Object exports) {
   vkv::addon::NativeKernels::Define(env, exports);
   vkv::addon::NativeDense::Define(env, exports);
   vkv::addon::NativeMockDevice::Define(env, exports);
+  vkv::addon::DefineModuleLoading(env, exports);
   return exports;
 }
 

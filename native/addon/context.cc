@@ -11,20 +11,21 @@ Array ToTypedArray(const Napi::Value& value, napi_typedarray_type type) {
 
 }  // namespace
 
-Napi::Value MakeError(Napi::Env env, const Status& status, const std::string& driver) {
+Napi::Value MakeError(Napi::Env env, const Status& status, const std::string& driver, const std::string& text) {
   if (status.ok()) return env.Undefined();
   EnvContext& context = ContextOf(env);
   if (context.make_error.IsEmpty()) return Napi::Error::New(env, status.call).Value();
-  return context.make_error.Value().Call(
-      {Napi::Number::New(env, static_cast<double>(status.code)), Napi::String::New(env, status.call),
-       Napi::Number::New(env, status.result), Napi::String::New(env, status.result_name),
-       Napi::Number::New(env, static_cast<double>(status.what)),
-       Napi::Number::New(env, static_cast<double>(status.how_many)), Napi::String::New(env, driver)});
+  return context.make_error.Value().Call({Napi::Number::New(env, static_cast<double>(status.code)),
+                                          Napi::String::New(env, status.call), Napi::Number::New(env, status.result),
+                                          Napi::String::New(env, status.result_name),
+                                          Napi::Number::New(env, static_cast<double>(status.what)),
+                                          Napi::Number::New(env, static_cast<double>(status.how_many)),
+                                          Napi::String::New(env, driver), Napi::String::New(env, text)});
 }
 
-bool ThrowIfFailed(Napi::Env env, const Status& status, const std::string& driver) {
+bool ThrowIfFailed(Napi::Env env, const Status& status, const std::string& driver, const std::string& text) {
   if (status.ok()) return false;
-  const Napi::Value error = MakeError(env, status, driver);
+  const Napi::Value error = MakeError(env, status, driver, text);
   if (!env.IsExceptionPending()) napi_throw(env, error);
   return true;
 }

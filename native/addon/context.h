@@ -39,11 +39,11 @@ struct EnvContext {
 
 inline EnvContext& ContextOf(Napi::Env env) { return *env.GetInstanceData<EnvContext>(); }
 
-// Throws the JavaScript error of a failed status; true when it did. `driver` is the kind of the driver in use, for the
-// error.
-bool ThrowIfFailed(Napi::Env env, const Status& status, const std::string& driver = {});
+// Throws the JavaScript error of a failed status; true when it did. `driver` is the kind of the driver in use and
+// `text` what it wrote about the failure, for the error.
+bool ThrowIfFailed(Napi::Env env, const Status& status, const std::string& driver = {}, const std::string& text = {});
 // The error object itself, or undefined for an ok status.
-Napi::Value MakeError(Napi::Env env, const Status& status, const std::string& driver);
+Napi::Value MakeError(Napi::Env env, const Status& status, const std::string& driver, const std::string& text = {});
 
 // Conversions; TypeScript has validated the arguments, so a wrong type here is our own bug and throws a plain
 // TypeError.

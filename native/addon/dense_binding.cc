@@ -66,8 +66,9 @@ Status NativeDense::OpenSet(Napi::Env env, const Napi::Object& options) {
   }
   DriverScope scope(*driver_);
   VKV_RETURN_IF_ERROR(scope.status());
-  return kernels::CudaDense::Open(static_cast<cuda::DriverCuda&>(*driver_), ToBytes(options.Get("image")).data(),
-                                  ToUint64(options.Get("stream")), ToChoice(options), dense_);
+  return kernels::CudaDense::Open(static_cast<cuda::DriverCuda&>(*driver_),
+                                  options.Get("module").As<Napi::String>().Utf8Value(), ToUint64(options.Get("stream")),
+                                  ToChoice(options), dense_);
 }
 
 void NativeDense::CloseSet() {

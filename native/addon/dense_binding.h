@@ -17,7 +17,7 @@ class NativeDense : public Napi::ObjectWrap<NativeDense> {
  public:
   static void Define(Napi::Env env, Napi::Object exports);
 
-  // (driver, or undefined for the CPU; {threads, instructions, stream, image, cublas,
+  // (driver, or undefined for the CPU; {threads, instructions, stream, module, cublas,
   // workspaceBytes})
   explicit NativeDense(const Napi::CallbackInfo& info);
   ~NativeDense() override;

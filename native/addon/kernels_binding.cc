@@ -93,7 +93,8 @@ Status NativeKernels::OpenSet(Napi::Env env, const Napi::Object& options) {
   }
   DriverScope scope(*driver_);
   VKV_RETURN_IF_ERROR(scope.status());
-  return kernels::CudaKernels::Open(static_cast<cuda::DriverCuda&>(*driver_), ToBytes(options.Get("image")).data(),
+  return kernels::CudaKernels::Open(static_cast<cuda::DriverCuda&>(*driver_),
+                                    options.Get("module").As<Napi::String>().Utf8Value(),
                                     ToUint64(options.Get("stream")), ToUint64(options.Get("workspaceBytes")), set_);
 }
 

@@ -21,7 +21,7 @@ class NativeKernels : public Napi::ObjectWrap<NativeKernels> {
   static void Define(Napi::Env env, Napi::Object exports);
 
   // (driver, {layers: Float64Array, regions: Float64Array, cacheDtype, rowDtype, threads, instructions, stream,
-  // workspaceBytes, image})
+  // workspaceBytes, module})
   explicit NativeKernels(const Napi::CallbackInfo& info);
   ~NativeKernels() override;
 

@@ -64,6 +64,7 @@ DriverCuda::DriverCuda(std::shared_ptr<CudaApi> api, DriverInfo info, CUdevice d
 DriverCuda::~DriverCuda() {
   if (!Enter().ok()) return;  // lost, forked, or the process is ending: nothing can be given back
   GiveBackLeftovers();
+  for (const CUmodule module : modules_.Take()) (void)api_->cuModuleUnload(module);
   Leave();
   if (!is_lost()) (void)api_->cuDevicePrimaryCtxRelease(device_);
 }

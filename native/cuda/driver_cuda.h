@@ -12,10 +12,13 @@
 
 #include <atomic>
 #include <memory>
+#include <span>
+#include <string>
 
 #include "cuda/answers.h"
 #include "cuda/cuda_api.h"
 #include "cuda/ledger.h"
+#include "cuda/modules.h"
 #include "driver.h"
 
 namespace vkv::cuda {
@@ -67,12 +70,13 @@ class DriverCuda final : public Driver {
   Status QueryEvent(Event event, bool& is_done) override;
   Status DestroyEvent(Event event) override;
 
-  // Kernels (driver_cuda_kernels.cc), inside a DriverScope too. `image` is PTX, ended by a zero, or a fatbin, and is
-  // not needed afterwards. A kernel lives as long as its module; the caller unloads that. A launch copies its one
-  // parameter.
-  Status LoadModule(const void* image, CUmodule& module);
-  Status UnloadModule(CUmodule module);
-  Status FindKernel(CUmodule module, const char* name, CUfunction& kernel);
+  // Kernels (driver_cuda_kernels.cc), inside a DriverScope too. LoadModule compiles and loads an image, PTX ended by a
+  // zero or a fatbin, as the module of that name, with all these kernels looked up, so that no launch loads any. A
+  // module that is there already, or that another thread is loading, is taken as it is. It lives as long as the driver.
+  // kKernelsRefused, with what the compiler said in `log`, leaves nothing behind. A launch copies its one parameter.
+  Status LoadModule(const std::string& name, const void* image, std::span<const ModuleKernel> kernels,
+                    std::string& log);
+  const Module* FindModule(const std::string& name) { return modules_.Find(name); }  // null: not loaded
   Status LaunchKernel(CUfunction kernel, const LaunchSize& size, Stream stream, const void* parameter);
   Status CountMultiprocessors(int& count);
 
@@ -88,6 +92,7 @@ class DriverCuda final : public Driver {
   Status CheckGivenBack(const char* call, CUresult result, const Subject& subject);
   void Lose(const char* call, CUresult result);
   void GiveBackLeftovers();
+  Status OpenModule(const void* image, std::span<const ModuleKernel> kernels, Module& module, std::string& log);
 
   const std::shared_ptr<CudaApi> api_;
   DriverInfo info_;  // immutable after Open
@@ -95,6 +100,7 @@ class DriverCuda final : public Driver {
   const CUcontext context_;  // the primary context, retained once
   const pid_t owner_;        // the process that opened it
   Ledger ledger_;
+  Modules modules_;
   std::atomic<CUresult> lost_result_{CUDA_SUCCESS};  // the first sticky failure
   std::atomic<const char*> lost_call_{""};
 };

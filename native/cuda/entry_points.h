@@ -80,10 +80,14 @@
   X(cuEventSynchronize, 2000, cuEventSynchronize, kRequired, (CUevent event), (event)) \
   X(cuEventDestroy, 4000, cuEventDestroy_v2, kRequired, (CUevent event), (event)) \
   /* kernels */ \
-  X(cuModuleLoadData, 2000, cuModuleLoadData, kOptional, (CUmodule* module, const void* image), (module, image)) \
+  X(cuModuleLoadDataEx, 2010, cuModuleLoadDataEx, kOptional, \
+    (CUmodule* module, const void* image, unsigned options_count, CUjit_option* options, void** values), \
+    (module, image, options_count, options, values)) \
   X(cuModuleUnload, 2000, cuModuleUnload, kOptional, (CUmodule module), (module)) \
   X(cuModuleGetFunction, 2000, cuModuleGetFunction, kOptional, \
     (CUfunction* function, CUmodule module, const char* name), (function, module, name)) \
+  X(cuFuncSetAttribute, 9000, cuFuncSetAttribute, kOptional, \
+    (CUfunction function, CUfunction_attribute attribute, int value), (function, attribute, value)) \
   X(cuLaunchKernel, 4000, cuLaunchKernel, kOptional, \
     (CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y, \
      unsigned block_z, unsigned shared_bytes, CUstream stream, void** parameters, void** extra), \

@@ -1,7 +1,9 @@
 // MockDevice's entry points about kernels. It runs those it was given a simulation of, on the CPU, when their turn on
 // the stream comes; a device without any answers that kernels are not supported, and tests stand in for them with
 // QueueWork.
+#include <algorithm>
 #include <cstring>
+#include <string>
 #include <utility>
 
 #include "mock/mock_call.h"
@@ -14,14 +16,16 @@ constexpr uint32_t kMostGridYz = 65'535;
 constexpr uint32_t kMostThreads = 1024;
 constexpr uint32_t kMostSharedBytes = 48 << 10;  // without asking for more
 
-constexpr char kPtxStart[] = ".version";
-constexpr uint32_t kFatbinMagic = 0xba55ed50;
-
-// PTX text or a fatbin, by how they begin.
-bool IsImage(const void* image) {
-  uint32_t magic = 0;
-  std::memcpy(&magic, image, sizeof(magic));
-  return magic == kFatbinMagic || std::strncmp(static_cast<const char*>(image), kPtxStart, sizeof(kPtxStart) - 1) == 0;
+// Fills a log's buffer, as far as it goes; in place of its size the caller gets how much was written.
+void WriteLog(const std::string& log, unsigned count, const CUjit_option* options, void** values) {
+  char* buffer = nullptr;
+  for (unsigned i = 0; i < count; ++i) {
+    if (options[i] == CU_JIT_ERROR_LOG_BUFFER) buffer = static_cast<char*>(values[i]);
+    if (options[i] != CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES || buffer == nullptr) continue;
+    const size_t bytes = std::min(log.size(), reinterpret_cast<size_t>(values[i]));
+    std::memcpy(buffer, log.data(), bytes);
+    values[i] = reinterpret_cast<void*>(bytes);
+  }
 }
 
 bool IsPossible(const LaunchArguments& launch) {
@@ -33,13 +37,20 @@ bool IsPossible(const LaunchArguments& launch) {
 
 }  // namespace
 
-CUresult MockDevice::cuModuleLoadData(CUmodule* module, const void* image) {
-  Call call(*this, CallKind::cuModuleLoadData);
+CUresult MockDevice::cuModuleLoadDataEx(CUmodule* module, const void* image, unsigned options_count,
+                                        CUjit_option* options, void** values) {
+  Call call(*this, CallKind::cuModuleLoadDataEx);
   if (call.is_refused()) return call.result();
   if (module == nullptr) return call.Break(rules::kOutput);
   if (options_.find_kernel == nullptr) return call.Answer(CUDA_ERROR_NOT_SUPPORTED);
-  if (image == nullptr || !IsImage(image)) return call.Break(rules::kImage, CUDA_ERROR_INVALID_IMAGE);
-  call.arguments().handle = modules_.Load();
+  if (image == nullptr) return call.Break(rules::kImage, CUDA_ERROR_INVALID_IMAGE);
+  ModuleImage read;
+  std::string log;
+  const CUresult result = ReadImage(image, options_.driver_version, options_.compute_capability, read, log);
+  WriteLog(log, options_count, options, values);
+  if (result == CUDA_ERROR_INVALID_IMAGE) return call.Break(rules::kImage, result);
+  if (result != CUDA_SUCCESS) return call.Answer(result);
+  call.arguments().handle = modules_.Load(std::move(read));
   *module = reinterpret_cast<CUmodule>(call.arguments().handle);
   return call.result();
 }
@@ -63,9 +74,23 @@ CUresult MockDevice::cuModuleGetFunction(CUfunction* function, CUmodule module, 
     return call.Break(rules::kLiveModule, CUDA_ERROR_INVALID_HANDLE);
   }
   std::shared_ptr<const SimulatedKernel> kernel = options_.find_kernel(name);
-  if (kernel == nullptr) return call.Answer(CUDA_ERROR_NOT_FOUND);
+  if (kernel == nullptr || !modules_.HasKernel(reinterpret_cast<uint64_t>(module), name))
+    return call.Answer(CUDA_ERROR_NOT_FOUND);
   const uint64_t handle = modules_.AddFunction(reinterpret_cast<uint64_t>(module), std::move(kernel));
   *function = reinterpret_cast<CUfunction>(handle);
+  return call.result();
+}
+
+CUresult MockDevice::cuFuncSetAttribute(CUfunction function, CUfunction_attribute attribute, int value) {
+  Call call(*this, CallKind::cuFuncSetAttribute, {.handle = reinterpret_cast<uint64_t>(function)});
+  if (call.is_refused()) return call.result();
+  if (options_.find_kernel == nullptr) return call.Answer(CUDA_ERROR_NOT_SUPPORTED);
+  if (modules_.Find(reinterpret_cast<uint64_t>(function)) == nullptr) {
+    return call.Break(rules::kLiveKernel, CUDA_ERROR_INVALID_HANDLE);
+  }
+  if (attribute != CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT || value < -1 || value > 100) {
+    return call.Answer(CUDA_ERROR_INVALID_VALUE);
+  }
   return call.result();
 }
 

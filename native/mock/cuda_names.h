@@ -12,6 +12,8 @@ using cuda::CUdevice_attribute;
 using cuda::CUdeviceptr;
 using cuda::CUevent;
 using cuda::CUfunction;
+using cuda::CUfunction_attribute;
+using cuda::CUjit_option;
 using cuda::CUmemAccess_flags;
 using cuda::CUmemAccessDesc;
 using cuda::CUmemAllocationGranularity_flags;
@@ -25,6 +27,8 @@ using cuda::CUstreamCaptureMode;
 
 using enum cuda::CUresult;
 using enum cuda::CUdevice_attribute;
+using enum cuda::CUfunction_attribute;
+using enum cuda::CUjit_option;
 using enum cuda::CUmemAccess_flags;
 using enum cuda::CUmemAllocationHandleType;
 using enum cuda::CUmemAllocationType;

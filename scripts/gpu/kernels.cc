@@ -99,7 +99,8 @@ constexpr double kNsPerMs = 1e6;
 
 }  // namespace
 
-Kernels::Kernels(const Gpu& gpu) : gpu_(gpu), result_(gpu.api().cuModuleLoadData(&module_, kPtx)) {}
+Kernels::Kernels(const Gpu& gpu)
+    : gpu_(gpu), result_(gpu.api().cuModuleLoadDataEx(&module_, kPtx, 0, nullptr, nullptr)) {}
 
 void Kernels::Launch(const char* name, CUstream stream, unsigned blocks, void** parameters) const {
   CUfunction function = nullptr;

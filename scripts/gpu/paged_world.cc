@@ -68,10 +68,10 @@ CUdeviceptr PagedWorld::Map(size_t bytes) const {
 }
 
 void PagedWorld::LoadModules() {
-  Must(gpu_.api().cuModuleLoadData(&package_, ReadBeside("kernels-sm80.ptx").c_str()),
-       "cuModuleLoadData of kernels-sm80.ptx");
-  Must(gpu_.api().cuModuleLoadData(&variant_, ReadBeside("block-table.ptx").c_str()),
-       "cuModuleLoadData of block-table.ptx");
+  Must(gpu_.api().cuModuleLoadDataEx(&package_, ReadBeside("kernels-sm80.ptx").c_str(), 0, nullptr, nullptr),
+       "cuModuleLoadDataEx of kernels-sm80.ptx");
+  Must(gpu_.api().cuModuleLoadDataEx(&variant_, ReadBeside("block-table.ptx").c_str(), 0, nullptr, nullptr),
+       "cuModuleLoadDataEx of block-table.ptx");
 }
 
 void PagedWorld::FillContiguous() {

@@ -49,8 +49,10 @@ class ReadKernel final : public SimulatedKernel {
 
 std::shared_ptr<const SimulatedKernel> FindKernel(const char*) { return std::make_shared<ReadKernel>(); }
 
+constexpr char kImage[] = ".version 7.0\n.target sm_75\n.visible .entry read(\n";
+
 void LoadKernel(Scene& scene, MockDevice& device) {
-  Must(device.cuModuleLoadData(&scene.module, ".version 7.0"));
+  Must(device.cuModuleLoadDataEx(&scene.module, kImage, 0, nullptr, nullptr));
   Must(device.cuModuleGetFunction(&scene.kernel, scene.module, "read"));
 }
 
@@ -239,7 +241,7 @@ const Breach kBreaches[] = {
      }},
 
     {"a module that is no image",
-     [](Scene& s, MockDevice& d) { return d.cuModuleLoadData(&s.module, "not an image"); }},
+     [](Scene& s, MockDevice& d) { return d.cuModuleLoadDataEx(&s.module, "not an image", 0, nullptr, nullptr); }},
     {"the end of a module that never was",
      [](Scene&, MockDevice& d) { return d.cuModuleUnload(reinterpret_cast<CUmodule>(12345)); }},
     {"a kernel of a module that was unloaded",

@@ -1,0 +1,160 @@
+// Loading the CUDA kernels on the simulated device, which takes an image by its version, its target and its entries.
+
+import { writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import * as path from 'node:path';
+
+import test, { type ExecutionContext } from 'ava';
+
+import { DenseKernels, Driver, Kernels, KvCache, loadKernels } from 'virtual-kv';
+import { MockDevice, type MockDeviceOptions } from 'virtual-kv/testing';
+
+import { kernelImages } from '../../dist/kernels/kernel-image.js';
+
+const pageBytes = 65_536;
+const openDevice = (options: MockDeviceOptions = {}): MockDevice => new MockDevice({ granularityBytes: pageBytes, ...options });
+const openCache = (driver: Driver): KvCache => new KvCache({
+  model: { layers: 1, kvHeads: 1, headDim: 64, dtype: 'float16' }, slots: 1, maxTokens: 64, memoryBudgetBytes: 2 ** 24, driver,
+  pageBytes, mapper: 'off',
+});
+
+const loads = (device: MockDevice): number => device.callCounts().cuModuleLoadDataEx;
+
+function close(t: ExecutionContext, device: MockDevice): void {
+  device.driver.close();
+  t.is(device.leaks().modules, 0);
+  device.assertNoLeaks();
+  device.close();
+}
+
+test('all kernel sets of a driver share one module, with every kernel looked up before the first launch', (t) => {
+  const device = openDevice();
+  const cache = openCache(device.driver);
+  const kernels = new Kernels({ cache });
+  const found = device.callCounts().cuModuleGetFunction;
+  t.true(found > 50);
+  new DenseKernels({ driver: device.driver }).close();
+  kernels.close();
+  new Kernels({ cache }).close();
+  t.is(loads(device), 1);
+  t.is(device.callCounts().cuModuleGetFunction, found);
+  cache.close();
+  close(t, device);
+});
+
+test('kernels are loaded on another thread, and a set that is opened meanwhile waits for them', async (t) => {
+  const device = openDevice();
+  device.setLatencyNs('cuModuleLoadDataEx', 50e6);
+  const { driver } = device;
+  const loading = loadKernels(driver);
+  t.throws(() => driver.close(), { code: 'KV_DRIVER_IN_USE' });
+  const cache = openCache(driver);
+  new Kernels({ cache }).close();
+  await loading;
+  await loadKernels(driver);
+  t.is(loads(device), 1);
+  cache.close();
+  close(t, device);
+});
+
+test('loading again and again at once compiles once', async (t) => {
+  const device = openDevice();
+  await Promise.all([loadKernels(device.driver), loadKernels(device.driver), loadKernels(device.driver)]);
+  t.is(loads(device), 1);
+  close(t, device);
+});
+
+test('the next image is taken when the driver refuses one', async (t) => {
+  const open = (driver: Driver): Promise<void> => Promise.resolve(new DenseKernels({ driver }).close());
+  for (const load of [loadKernels, open] as const) {
+    const device = openDevice();
+    device.failCall('cuModuleLoadDataEx', { result: 'CUDA_ERROR_INVALID_IMAGE' });
+    await load(device.driver);
+    t.is(loads(device), 2);
+    close(t, device);
+  }
+});
+
+test('a kernel that an image lacks is refused with its name, and the image does not stay', (t) => {
+  const device = openDevice();
+  device.failCall('cuModuleGetFunction', { nth: 7, result: 'CUDA_ERROR_NOT_FOUND' });
+  new DenseKernels({ driver: device.driver }).close();
+  t.is(loads(device), 2);
+  t.is(device.leaks().modules, 1);
+  close(t, device);
+});
+
+test('a driver that takes no image says why, and loading can be tried again', async (t) => {
+  const device = openDevice({ driverVersion: 10_020 });
+  const expected = {
+    code: 'KV_KERNELS_REFUSED', message: /CUDA_ERROR_UNSUPPORTED_PTX_VERSION \(222\), "ptxas .*Unsupported .version 7.0; current version/,
+  };
+  const error = await t.throwsAsync(loadKernels(device.driver), expected);
+  t.like(error, { details: { call: 'cuModuleLoadDataEx', statusName: 'CUDA_ERROR_UNSUPPORTED_PTX_VERSION' } });
+  t.like((error as Error).cause, { code: 'KV_KERNELS_REFUSED' }, 'the other image');
+  t.throws(() => new DenseKernels({ driver: device.driver }), expected);
+  t.is(loads(device), 2 * kernelImages(90).length);
+  close(t, device);
+});
+
+test('a lost device ends the loading at once', async (t) => {
+  const device = openDevice();
+  device.failCall('cuModuleLoadDataEx', { result: 'CUDA_ERROR_ILLEGAL_ADDRESS' });
+  await t.throwsAsync(loadKernels(device.driver), { code: 'KV_DRIVER_LOST' });
+  t.is(loads(device), 1);
+  device.close();
+});
+
+test('waiting for the kernels can be given up, and they are loaded nevertheless', async (t) => {
+  const device = openDevice();
+  await t.throwsAsync(loadKernels(device.driver, { signal: AbortSignal.abort() }), { code: 'KV_ABORTED' });
+  t.is(loads(device), 0);
+  const controller = new AbortController();
+  const loading = loadKernels(device.driver, { signal: controller.signal });
+  controller.abort();
+  await t.throwsAsync(loading, { code: 'KV_ABORTED', message: /loading the kernels was aborted/i });
+  await loadKernels(device.driver);
+  t.is(loads(device), 1);
+  close(t, device);
+});
+
+test('on host there is nothing to load', async (t) => {
+  const driver = Driver.open('host');
+  await loadKernels(driver);
+  driver.close();
+  await t.throwsAsync(loadKernels({} as Driver), { code: 'KV_INVALID_OPTION', message: /`driver`/ });
+});
+
+test.serial('the simulated device holds an image against its own age', (t) => {
+  const file = path.join(tmpdir(), `virtual-kv-image-${process.pid}`);
+  const refusalOf = (image: string | Uint8Array, options: MockDeviceOptions = {}): string | undefined => {
+    const device = openDevice(options);
+    writeFileSync(file, image);
+    process.env['VKV_KERNELS'] = `${path.dirname(file)}/${'./'.repeat((images += 1))}${path.basename(file)}`;
+    try {
+      new DenseKernels({ driver: device.driver }).close();
+      return undefined;
+    } catch (error) {
+      return (error as { details: { statusName: string; call: string } }).details.statusName;
+    } finally {
+      delete process.env['VKV_KERNELS'];
+      device.clearMisuses();
+      device.close();
+    }
+  };
+  let images = 0;
+  const ptx = Buffer.from(kernelImages(75)[0]!.read()).toString('latin1').replace(/\0$/, '');
+  t.is(refusalOf(ptx), undefined);
+  t.is(refusalOf(ptx.replace('.version 7.0', '.version 9.1')), 'CUDA_ERROR_UNSUPPORTED_PTX_VERSION');
+  t.is(refusalOf(ptx.replace('sm_75', 'sm_100')), 'CUDA_ERROR_NO_BINARY_FOR_GPU');
+  t.is(refusalOf(ptx.replace(/^\.target.*$/m, '')), 'CUDA_ERROR_INVALID_PTX');
+  t.is(refusalOf(ptx.replace('.entry vkv_merge(', '.entry vkv_other(')), 'CUDA_ERROR_NOT_FOUND');
+  t.is(refusalOf('no image'), 'CUDA_ERROR_INVALID_IMAGE');
+  const header = Buffer.alloc(64);
+  header.writeUInt32LE(0xba55ed50);
+  t.is(refusalOf(header), 'CUDA_ERROR_INVALID_IMAGE', 'a fatbin with nothing in it');
+  header.writeUInt16LE(1, 4);
+  header.writeUInt16LE(16, 6);
+  header.writeBigUInt64LE(48n, 8);
+  t.is(refusalOf(header), undefined);
+});
