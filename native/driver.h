@@ -90,7 +90,7 @@ class Driver {
   virtual Status Unmap(uint64_t address, uint64_t bytes) = 0;
 
   // Copies between plain memory and mapped addresses; done when the call returns. kCopyOutOfRange outside mapped
-  // memory.
+  // memory. Here and below no bytes are done at once.
   virtual Status Write(uint64_t to, const void* from, uint64_t bytes) = 0;
   virtual Status Read(void* to, uint64_t from, uint64_t bytes) = 0;
   // Queued on `stream`; done when the call returns if !has_streams. The ranges do not overlap.

@@ -149,6 +149,8 @@ Status DriverCuda::Reserve(uint64_t bytes, uint64_t page_bytes, uint64_t& addres
   VKV_RETURN_IF_ERROR(Ready());
   Subject subject = About(bytes);
   subject.out_of_memory = Code::kOutOfAddressSpace;
+  // A size beyond what there is may also be called an invalid value.
+  if (bytes != 0 && bytes % page_bytes == 0) subject.misuse = Code::kOutOfAddressSpace;
   CUdeviceptr reserved = 0;
   VKV_RETURN_IF_ERROR(Check(
       "cuMemAddressReserve",
@@ -223,6 +225,7 @@ Status DriverCuda::Unmap(uint64_t address, uint64_t bytes) {
 
 Status DriverCuda::Write(uint64_t to, const void* from, uint64_t bytes) {
   VKV_RETURN_IF_ERROR(Ready());
+  if (bytes == 0) return Ok();
   VKV_RETURN_IF_ERROR(Check("cuMemcpyHtoD", api_->cuMemcpyHtoD(to, from, bytes), AboutCopy(to, bytes)));
   // From pageable memory the call returns once the bytes are staged; other streams must see them at their
   // place.
@@ -231,16 +234,19 @@ Status DriverCuda::Write(uint64_t to, const void* from, uint64_t bytes) {
 
 Status DriverCuda::Read(void* to, uint64_t from, uint64_t bytes) {
   VKV_RETURN_IF_ERROR(Ready());
+  if (bytes == 0) return Ok();
   return Check("cuMemcpyDtoH", api_->cuMemcpyDtoH(to, from, bytes), AboutCopy(from, bytes));
 }
 
 Status DriverCuda::Copy(uint64_t to, uint64_t from, uint64_t bytes, Stream stream) {
   VKV_RETURN_IF_ERROR(Ready());
+  if (bytes == 0) return Ok();
   return Check("cuMemcpyDtoDAsync", api_->cuMemcpyDtoDAsync(to, from, bytes, ToStream(stream)), AboutCopy(to, bytes));
 }
 
 Status DriverCuda::Fill(uint64_t to, uint8_t value, uint64_t bytes, Stream stream) {
   VKV_RETURN_IF_ERROR(Ready());
+  if (bytes == 0) return Ok();
   return Check("cuMemsetD8Async", api_->cuMemsetD8Async(to, value, bytes, ToStream(stream)), AboutCopy(to, bytes));
 }
 

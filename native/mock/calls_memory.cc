@@ -10,6 +10,7 @@ namespace vkv::mock {
 namespace {
 
 constexpr CUdevice kDevice = 0;
+constexpr uint64_t kHostPageBytes = 4096;
 
 bool IsOnDevice(const CUmemLocation& location) {
   return location.type == CU_MEM_LOCATION_TYPE_DEVICE && location.id == kDevice;
@@ -62,7 +63,7 @@ CUresult MockDevice::cuMemAddressReserve(CUdeviceptr* address, size_t bytes, siz
   if (call.is_refused()) return call.result();
   if (address == nullptr) return call.Break(rules::kOutput);
   if (flags != 0) return call.Break(rules::kFlags);
-  if (!IsGranular(hint, bytes)) return call.Break(rules::kGranularity);
+  if (bytes == 0 || bytes % kHostPageBytes != 0 || hint % kHostPageBytes != 0) return call.Break(rules::kHostPages);
   if (alignment_bytes != 0 && !std::has_single_bit(alignment_bytes)) return call.Break(rules::kAlignment);
   const uint64_t aligned_to = std::lcm(std::max<uint64_t>(alignment_bytes, 1), options_.granularity_bytes);
   const uint64_t room_bytes = options_.address_space_bytes - addresses_.reserved_bytes();

@@ -22,6 +22,7 @@ inline constexpr char kOffset[] = "the offset into a page must be zero";
 inline constexpr char kOutput[] = "the place for the result must not be null";
 
 inline constexpr char kAlignment[] = "the alignment must be zero or a power of two";
+inline constexpr char kHostPages[] = "a reservation must be a multiple of the host's page, and not empty";
 inline constexpr char kGranularity[] = "address and bytes must be multiples of the granularity, and not empty";
 inline constexpr char kProperties[] = "a page must be pinned memory of this device, with no handle type";
 inline constexpr char kAccess[] = "access must be none, read or read-write, for this device";

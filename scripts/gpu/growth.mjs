@@ -11,7 +11,7 @@ const SEQUENCES = 4;
 const ROOMY_BYTES = 64 * 2 ** 30;
 
 /** Rows of { mapping, device, prepare…, growing steps…, pass…, foregroundMaps, backgroundMaps }. */
-export async function measureGrowth(driver, { KvCache, ahead, onDemand }) {
+export async function measureGrowth(driver, { KvCache, ahead, onDemand, report = () => {} }) {
   const rows = [];
   for (const device of ['idle', 'busy']) {
     for (const mapping of ['on demand', 'ahead']) {
@@ -20,6 +20,7 @@ export async function measureGrowth(driver, { KvCache, ahead, onDemand }) {
         : { growth: onDemand(), mapper: 'off' });
       try {
         rows.push({ mapping, device, ...await runSteps(scene, device === 'busy') });
+        report(rows);
       } finally {
         scene.close();
       }

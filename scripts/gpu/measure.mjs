@@ -29,8 +29,8 @@ if (unknown !== undefined) throw new Error(`There is no part ${unknown}: ${parts
 const wants = (part) => positionals.length === 0 || positionals.includes(part);
 
 const blockTable = 'contiguous slots against a block table';
-const blockTableTimeoutMs = 200_000;
-const questionTimeoutMs = 60_000;
+const blockTableTimeoutMs = 55_000;
+const questionTimeoutMs = 15_000;
 
 const keep = (results) => addResults(flags.json, results);
 
@@ -54,17 +54,20 @@ function parsed(question, line) {
   }
 }
 
-/** Asks and prints each question by itself: one that ends its process still has its lines so far. */
-function ask(isWanted) {
+/** Asks and prints each question by itself: one that ends its process still has its lines so far. `report` gets all so far. */
+function ask(isWanted, report) {
   const run = (args, timeout) => spawnSync(flags.probe, args, { encoding: 'utf8', timeout, killSignal: 'SIGKILL' });
-  return run(['--list'], questionTimeoutMs).stdout.trim().split('\n').filter(isWanted).flatMap((question) => {
+  const all = [];
+  for (const question of run(['--list'], questionTimeoutMs).stdout.trim().split('\n').filter(isWanted)) {
     const args = [question, ...(flags.library ? [flags.library] : [])];
     const { status, signal, stdout, stderr } = run(args, question === blockTable ? blockTableTimeoutMs : questionTimeoutMs);
     const lines = stdout.trim().split('\n').filter(Boolean).map((line) => parsed(question, line));
     if (status !== 0) lines.push({ question, ended: signal ?? `exit code ${status}`, ...(stderr ? { stderr: stderr.slice(-500) } : {}) });
     print(question, lines.map(fold));
-    return lines;
-  });
+    all.push(...lines);
+    report(all);
+  }
+  return all;
 }
 
 /** A line for each that is not right, which makes the exit code 1. */
@@ -99,19 +102,15 @@ if (wants('calls')) {
   keep({ calls, reservations });
 }
 if (wants('growth')) {
-  const growth = await measureGrowth(driver, api);
+  const growth = await measureGrowth(driver, { ...api, report: (rows) => keep({ growth: rows }) });
   print('Growth beside passes of 10 ms: p50 / p99 / max in µs', growth);
   keep({ growth });
 }
 driver.close();
 
 if (flags.probe !== undefined && wants('block-table')) {
-  const lines = ask((question) => question === blockTable);
-  keep({ blockTable: lines });
-  complain(lines);
+  complain(ask((question) => question === blockTable, (lines) => keep({ blockTable: lines })));
 }
 if (flags.probe !== undefined && wants('questions')) {
-  const lines = ask((question) => question !== blockTable);
-  keep({ questions: lines });
-  complain(lines);
+  complain(ask((question) => question !== blockTable, (lines) => keep({ questions: lines })));
 }

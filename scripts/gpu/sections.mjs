@@ -12,10 +12,15 @@ export class Sections {
   #endMs;
   #log;
   #print;
+  #onEnd;
   #ended = [];
 
-  /** All of them end `seconds` from now. The file `log` gets all that is printed. */
-  constructor({ seconds, log, print = (text) => process.stdout.write(text) }) {
+  /**
+   * All of them end `seconds` from now. The file `log` gets all that is printed; `onEnd` gets { title, verdict, seconds } of each
+   * section as it ends.
+   */
+  constructor({ seconds, log, print = (text) => process.stdout.write(text), onEnd = () => {} }) {
+    this.#onEnd = onEnd;
     this.#endMs = performance.now() + seconds * 1e3;
     this.#log = log;
     this.#print = print;
@@ -34,18 +39,30 @@ export class Sections {
     if (!beside) this.say(heading);
     const show = beside ? () => {} : (text) => this.say(text);
     const { verdict, output } = await runFor(Math.min(seconds * 1e3, this.#endMs - begin - termMs), command, env, show);
-    const line = `${verdict === undefined ? 'passed' : `FAILED (${verdict})`}  ${title}, ${((performance.now() - begin) / 1e3).toFixed(1)} s`;
     if (beside) this.say(heading + output);
-    this.say(`   ${line}\n`);
-    this.#ended.push({ line, passed: verdict === undefined });
+    this.#end(title, verdict === undefined ? 'passed' : `FAILED (${verdict})`, (performance.now() - begin) / 1e3);
     return { passed: verdict === undefined, output };
   }
 
-  /** Says how all of them ended; whether all passed. */
+  /** Notes a section that is not run. */
+  skip(title, why) {
+    this.#end(title, `skipped (${why})`, 0);
+  }
+
+  /** Says how all of them ended; whether none failed. */
   conclude() {
-    const failed = this.#ended.filter(({ passed }) => !passed).length;
-    this.say(`\n${this.#ended.map(({ line }) => line).join('\n')}\n\n${this.#ended.length - failed} passed, ${failed} failed\n`);
-    return failed === 0;
+    const count = (start) => this.#ended.filter(({ verdict }) => verdict.startsWith(start)).length;
+    const lines = this.#ended.map(({ line }) => line).join('\n');
+    const skipped = count('skipped');
+    this.say(`\n${lines}\n\n${count('passed')} passed, ${count('FAILED')} failed${skipped > 0 ? `, ${skipped} skipped` : ''}\n`);
+    return count('FAILED') === 0;
+  }
+
+  #end(title, verdict, seconds) {
+    const line = `${verdict}  ${title}, ${seconds.toFixed(1)} s`;
+    this.say(`   ${line}\n`);
+    this.#ended.push({ line, verdict });
+    this.#onEnd({ title, verdict, seconds: Math.round(seconds * 10) / 10 });
   }
 }
 

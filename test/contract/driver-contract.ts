@@ -6,6 +6,7 @@ import test, { type ExecutionContext } from 'ava';
 import { withBench, type DriverBench } from '../helpers/driver-bench.js';
 import type { Capability, DriverDescription } from '../helpers/drivers.js';
 import { bytesContract } from './bytes-contract.js';
+import { contractGroups, isChosen, type ContractGroup } from './contract-groups.js';
 import { failureContract } from './failure-contract.js';
 import { mappingContract } from './mapping-contract.js';
 import { pageContract } from './page-contract.js';
@@ -34,15 +35,18 @@ export function driverContract(driver: DriverDescription): void {
     test(`${driver.name}: ${title}`, (t) => withBench(t, driver, (bench) => body(t, bench)));
   };
 
-  infoContract(driver, contractTest);
-  reservationContract(contractTest);
-  pageContract(driver, contractTest);
-  mappingContract(contractTest);
-  bytesContract(contractTest);
-  streamContract(contractTest);
-  processorContract(contractTest);
-  failureContract(driver, contractTest);
-  randomContract(contractTest);
+  const groups: Readonly<Record<ContractGroup, () => void>> = {
+    info: () => infoContract(driver, contractTest),
+    reservations: () => reservationContract(contractTest),
+    pages: () => pageContract(driver, contractTest),
+    mappings: () => mappingContract(contractTest),
+    bytes: () => bytesContract(contractTest),
+    streams: () => streamContract(contractTest),
+    processor: () => processorContract(contractTest),
+    failures: () => failureContract(driver, contractTest),
+    random: () => randomContract(contractTest),
+  };
+  for (const group of contractGroups) if (isChosen(group)) groups[group]();
 }
 
 function infoContract(driver: DriverDescription, contractTest: ContractTest): void {

@@ -41,7 +41,7 @@ export function mappingContract(contractTest: ContractTest): void {
     t.is(bench.counts().mappings, empty);
   });
 
-  contractTest('mapping over a mapped page is refused, and the page stays', [], (_t, bench) => {
+  contractTest('mapping over a mapped page is refused, and the page stays', ['mapped address check'], (_t, bench) => {
     const address = bench.reserve(2);
     const [first, second] = [bench.create(), bench.create()];
     bench.place(address, first);

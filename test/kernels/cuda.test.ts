@@ -17,13 +17,17 @@ const devicePageBytes = 2 * 2 ** 20;
 // Fewer where it is simulated, which is slow.
 const shapes = kernelShapes.filter((_, index) => index % Math.max(1, Math.round(0.4 / scale)) === 0);
 
+/** One context and one module for the process. What a lost device fails here, gpu-check asks again, each shape by itself. */
+let opened: Driver | undefined;
+const openOnce = (): Driver => (opened ??= Driver.open('cuda'));
+
 for (const cacheDtype of dtypes) {
   for (const { dim, group } of shapes) {
     const title = `${cacheDtype}, head dim ${dim}, ${group} query heads to a KV head`;
     const declare = why === undefined ? test.serial : test.skip;
     declare(why === undefined ? title : `${title}: ${why}`, (t) => {
       const random = new Random(dim * group);
-      const driver = Driver.open('cuda');
+      const driver = openOnce();
       for (const layout of layoutKinds) {
         const rowDtype = dtypes[random.integer(3)]!;
         const world = new KernelWorld(t, driver, random, {
@@ -39,7 +43,6 @@ for (const cacheDtype of dtypes) {
         world.step([1, 1, 1]);
         world.close();
       }
-      driver.close();
       t.pass();
     });
   }

@@ -15,12 +15,16 @@ const isFull = (process.env['VKV_TEST_SCALE'] || '1') === '1'; // small where it
 const seed = seedOf('dense cuda');
 const widths = isFull ? [1, 100, 264, 4096] : [1, 100, 264];
 
+/** One context and one module for the process. */
+let opened: Driver | undefined;
+const openOnce = (): Driver => (opened ??= Driver.open('cuda'));
+
 for (const cublas of new Set(['off', process.env['VKV_CUBLAS'] || 'auto'])) {
   const title = `products, norms, rotations, gates and embeddings are the CPU's, cublas ${cublas} (seed ${seed})`;
   const declare = why === undefined ? test.serial : test.serial.skip;
   declare(why === undefined ? title : `${title}: ${why}`, (t) => {
     const random = new Random(seed);
-    const driver = Driver.open('cuda');
+    const driver = openOnce();
     const world = new DenseWorld(t, driver, random, { cublas });
     t.log(world.dense.target);
     for (const rows of [1, 2, 3, 8, 9, 33, ...(isFull ? [300, 5000] : [])]) {
@@ -29,6 +33,5 @@ for (const cublas of new Set(['off', process.env['VKV_CUBLAS'] || 'auto'])) {
       world.transform(rows, 1, 200);
     }
     world.close();
-    driver.close();
   });
 }

@@ -2,10 +2,16 @@
 //
 // scripts/build-fake-libcuda.cjs builds it in several ages (FAKE_CUDA_VERSION, and symbols that it hides).
 // What it does wrong at run time is in the environment variable FAKE_LIBCUDA, read at every call: "stub",
-// "no-device", "not-ready", "no-attribute" or "without:<entry point>".
+// "no-device", "not-ready", "no-attribute", "without:<entry point>", "no-module" (no image of kernels is taken), or, in
+// processes whose command line has a word in it, "abort:<entry point>:<word>" and "hang:<entry point>:<word>".
+#include <unistd.h>
+
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
+#include <iterator>
 #include <memory>
+#include <string>
 
 #include "kernels/cuda/simulated.h"
 #include "mock/mock_device.h"
@@ -52,8 +58,23 @@ bool IsWithout(const char* name) {
   return std::strncmp(Fault(), kPrefix, kPrefixBytes) == 0 && std::strcmp(Fault() + kPrefixBytes, name) == 0;
 }
 
+// Whether FAKE_LIBCUDA is "<kind>:<name>:<word>", and the word is in this process's command line.
+bool IsFaultHere(const char* kind, const char* name) {
+  const std::string start = std::string(kind) + ":" + name + ":";
+  const std::string fault = Fault();
+  if (fault.rfind(start, 0) != 0) return false;
+  std::ifstream file("/proc/self/cmdline", std::ios::binary);
+  const std::string line{std::istreambuf_iterator<char>(file), {}};
+  return line.find(fault.substr(start.size())) != std::string::npos;
+}
+
 // What the entry point answers instead of doing its work.
 CUresult Refusal(const char* name) {
+  if (IsFaultHere("abort", name)) std::abort();
+  if (IsFaultHere("hang", name)) {
+    for (;;) pause();
+  }
+  if (std::strcmp(name, "cuModuleLoadDataEx") == 0 && IsFault("no-module")) return CUDA_ERROR_UNSUPPORTED_PTX_VERSION;
   if (std::strcmp(name, "cuInit") == 0) {
     if (IsFault("stub")) return CUDA_ERROR_STUB_LIBRARY;
     if (IsFault("no-device")) return CUDA_ERROR_NO_DEVICE;

@@ -1,0 +1,47 @@
+// What gpu-check does, as data: stages in their order, each of sections that may run beside each other. First what tells most and
+// needs no kernel; last, with the seconds that are left, what went wrong again by itself. The limits of all stages together fit
+// into nine minutes, so that the last one has its turn even where each of them runs to its limit.
+//
+// A stage `needs` what an earlier one `gives`: without the GPU nothing is left to ask, without the kernels all else still is.
+
+export const planSeconds = 530;
+export const dtypes = ['float16', 'bfloat16', 'float32'];
+
+/** `programs` makes the command lines: vkv, script, measure, ava. `shapes` and `groups` are the test suite's own lists. */
+export function makePlan({ programs: { vkv, script, measure, ava }, results, page, simulated, shapes, groups }) {
+  const scaled = { VKV_TEST_SCALE: simulated ? '0.04' : '1' };
+  const kernelTest = (title, seconds, ...args) => ({ title, seconds, env: scaled, command: ava(...args) });
+  return [
+    { seconds: 10, sections: [{ title: 'vkv info', command: vkv('info') }] },
+    { seconds: 20, gives: 'gpu', sections: [{ title: 'the GPU is opened', command: script('load.mjs', 'gpu') }] },
+    { seconds: 50, needs: 'gpu', gives: 'kernels', sections: [{ title: 'the kernels are loaded', command: script('load.mjs', 'kernels') }] },
+    { seconds: 60, needs: 'gpu', sections: [{ title: 'calls of the driver, growth beside work', command: measure('calls', 'growth') }] },
+    { seconds: 70, needs: 'gpu', sections: [{ title: 'questions to the driver', command: measure('questions') }] },
+    { seconds: 40, needs: 'gpu', sections: groups.map((group) => ({
+      title: `contract on cuda: ${group}`, env: { VKV_CONTRACT_GROUP: group }, command: ava('build-test/contract/cuda.test.js'),
+    })) },
+    { seconds: 90, needs: 'kernels', gives: 'checked kernels', sections: [
+      ...dtypes.map((dtype) => ({
+        ...kernelTest(`${dtype} kernels on cuda`, 90, '--match', `${dtype}, *`, 'build-test/kernels/cuda.test.js'), dtype,
+        again: () => shapes.map(({ dim, group }) => {
+          const title = `${dtype}, head dim ${dim}, ${group} query heads to a KV head`;
+          return kernelTest(`by itself: ${title}`, 40, '--match', title, 'build-test/kernels/cuda.test.js');
+        }),
+      })),
+      kernelTest('dense kernels on cuda', 90, 'build-test/kernels/dense-cuda.test.js'),
+    ] },
+    { seconds: 50, needs: 'kernels', sections: [{ title: 'how fast the kernels are', command: (wrong) => measure(...without(wrong), 'kernels') }] },
+    { seconds: 60, needs: 'kernels', unlessWrong: 'float16', sections: [
+      { title: 'contiguous slots against a block table', command: measure('block-table') },
+    ] },
+    { seconds: 40, needs: 'kernels', sections: [
+      { title: 'reference engine and matrix products', command: script('dense.mjs', '--json', results) },
+    ] },
+    { seconds: 30, needs: 'gpu', sections: [{ title: 'replay on cuda, every byte checked', command: vkv(
+      'replay', '--generate', '200', '--driver', 'cuda', '--verify', 'full', ...(simulated ? ['--memory-bytes', '512MiB', '--limit', '8'] : []),
+    ) }] },
+    { seconds: 10, sections: [{ title: 'report', command: script('report.mjs', results, page) }] },
+  ];
+}
+
+const without = (wrong) => (wrong.length > 0 ? ['--without', wrong.join(',')] : []);

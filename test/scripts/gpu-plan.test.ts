@@ -1,0 +1,130 @@
+// The plan of gpu-check: what is run when something before it failed, crashed or hung, and that all of it fits into nine minutes.
+
+import { mkdtempSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import * as path from 'node:path';
+import { pathToFileURL } from 'node:url';
+
+import test from 'ava';
+
+import { contractGroups } from '../contract/contract-groups.js';
+import { kernelShapes } from '../helpers/kernel-shapes.js';
+
+type Command = readonly string[];
+interface Stage {
+  readonly seconds: number;
+  readonly needs?: string;
+  readonly gives?: string;
+  readonly sections: readonly { readonly title: string }[];
+}
+interface Ended { readonly title: string; readonly verdict: string }
+
+const folder = path.resolve(__dirname, '..', '..', 'scripts', 'gpu');
+const load = (name: string): Promise<unknown> => import(pathToFileURL(path.join(folder, name)).href);
+
+/** Runs the plan with programs that only print their command line, but for those that `faults` names by a word of it. */
+async function runPlan(
+  faults: Readonly<Record<string, string>> = {}, { canShare = true, seconds = 60, stageSeconds }: {
+    canShare?: boolean; seconds?: number; stageSeconds?: number;
+  } = {},
+): Promise<{ verdicts: Map<string, string>; passed: boolean; order: readonly string[]; saved: readonly Ended[] }> {
+  const { makePlan } = await load('plan.mjs') as { makePlan(what: object): readonly Stage[] };
+  const { runPlan: run } = await load('run-plan.mjs') as {
+    runPlan(plan: readonly Stage[], sections: object, options: object): Promise<boolean>;
+  };
+  const { Sections } = await load('sections.mjs') as { Sections: new (options: object) => object };
+  const { addResults, readResults } = await load('results.mjs') as {
+    addResults(file: string, parts: object): void; readResults(file: string): { sections: readonly Ended[] };
+  };
+  const place = mkdtempSync(path.join(tmpdir(), 'virtual-kv-'));
+  const program = (...args: readonly string[]): Command => {
+    const line = args.join(' ');
+    const fault = Object.entries(faults).find(([word]) => line.includes(word))?.[1] ?? '';
+    return ['/bin/sh', '-c', `echo '${line}'; ${fault}`];
+  };
+  const plan = makePlan({
+    programs: { vkv: program, script: program, measure: program, ava: program }, results: 'r.json', page: 'r.md', simulated: false,
+    shapes: kernelShapes, groups: contractGroups,
+  }).map((stage) => ({ ...stage, seconds: stageSeconds ?? stage.seconds }));
+  const ended: Ended[] = [];
+  const results = path.join(place, 'results.json');
+  const sections = new Sections({
+    seconds, log: path.join(place, 'log'), print: () => {}, onEnd: (section: Ended) => {
+      ended.push(section);
+      addResults(results, { sections: ended });
+    },
+  });
+  const passed = await run(plan, sections, { canShare });
+  const verdicts = new Map(ended.map(({ title, verdict }) => [title, verdict]));
+  const saved = readResults(results).sections;
+  return { verdicts, passed, order: ended.map(({ title }) => title), saved };
+}
+
+const notPassed = (verdicts: ReadonlyMap<string, string>): readonly string[] =>
+  [...verdicts].filter(([, verdict]) => verdict !== 'passed').map(([title]) => title);
+
+test('the limits of all stages fit into nine minutes together', async (t) => {
+  const { makePlan, planSeconds } = await load('plan.mjs') as { makePlan(what: object): readonly Stage[]; planSeconds: number };
+  const program = (...args: readonly string[]): Command => args;
+  const plan = makePlan({
+    programs: { vkv: program, script: program, measure: program, ava: program }, results: '', page: '', simulated: false,
+    shapes: kernelShapes, groups: contractGroups,
+  });
+  t.is(plan.reduce((sum, { seconds }) => sum + seconds, 0), planSeconds);
+  t.true(planSeconds <= 535);
+});
+
+test('what needs no kernel comes directly after the GPU was opened, and everything passes where nothing fails', async (t) => {
+  const { verdicts, passed, order, saved } = await runPlan();
+  t.true(passed);
+  t.deepEqual(notPassed(verdicts), []);
+  t.deepEqual(order.slice(0, 5), [
+    'vkv info', 'the GPU is opened', 'the kernels are loaded', 'calls of the driver, growth beside work', 'questions to the driver',
+  ]);
+  t.deepEqual(saved.map(({ title }) => title), order, 'the file of results has every section');
+});
+
+test('kernels that cannot be loaded cost the sections that need them, and no other', async (t) => {
+  const { verdicts, passed } = await runPlan({ 'load.mjs kernels': 'exit 1' });
+  t.false(passed);
+  t.is(verdicts.get('the kernels are loaded'), 'FAILED (exit code 1)');
+  const skipped = [...verdicts].filter(([, verdict]) => verdict.startsWith('skipped'));
+  t.deepEqual(skipped.map(([title]) => title), [
+    'float16 kernels on cuda', 'bfloat16 kernels on cuda', 'float32 kernels on cuda', 'dense kernels on cuda', 'how fast the kernels are',
+    'contiguous slots against a block table', 'reference engine and matrix products',
+  ]);
+  t.true(skipped.every(([, verdict]) => verdict === 'skipped (without kernels)'));
+  for (const title of [
+    'calls of the driver, growth beside work', 'questions to the driver', 'contract on cuda: mappings', 'replay on cuda, every byte checked', 'report',
+  ]) {
+    t.is(verdicts.get(title), 'passed', title);
+  }
+});
+
+test('without a GPU only the report is left', async (t) => {
+  const { verdicts } = await runPlan({ 'load.mjs gpu': 'exit 1' });
+  t.deepEqual([...verdicts].filter(([, verdict]) => verdict === 'passed').map(([title]) => title), ['vkv info', 'report']);
+});
+
+test('a section that crashes costs no other', async (t) => {
+  const { verdicts } = await runPlan({ 'calls growth': 'kill -SEGV $$' });
+  t.deepEqual(notPassed(verdicts), ['calls of the driver, growth beside work']);
+  t.is(verdicts.get('calls of the driver, growth beside work'), 'FAILED (SIGSEGV)');
+});
+
+for (const canShare of [true, false]) {
+  test(`a section that hangs costs its stage's seconds, ${canShare ? 'beside others' : 'one after another'}`, async (t) => {
+    const { verdicts } = await runPlan({ dense: 'sleep 600' }, { canShare, stageSeconds: 3 });
+    t.deepEqual(notPassed(verdicts), ['dense kernels on cuda', 'reference engine and matrix products']);
+    t.is(verdicts.get('dense kernels on cuda'), 'FAILED (it ran out of time)');
+  });
+}
+
+test('a type whose kernels are wrong is not timed, and at the end each of its shapes runs by itself', async (t) => {
+  const { verdicts, order } = await runPlan({ '--match float16,': 'exit 1' });
+  t.is(verdicts.get('contiguous slots against a block table'), 'skipped (float16 is wrong)');
+  t.is(verdicts.get('how fast the kernels are'), 'passed');
+  const last = order.slice(order.indexOf('report') + 1);
+  t.is(last.length, kernelShapes.length);
+  t.true(last.every((title) => title.startsWith('by itself: float16, ')));
+});
