@@ -1,6 +1,13 @@
 #include "device_memory.h"
 
+#include <algorithm>
+
 namespace vkv {
+namespace {
+
+uint64_t CeilDiv(uint64_t a, uint64_t b) { return (a + b - 1) / b; }
+
+}  // namespace
 
 Status DeviceMemory::Open(Driver& driver, uint64_t bytes, std::unique_ptr<DeviceMemory>& memory) {
   std::unique_ptr<DeviceMemory> opened(new DeviceMemory(driver));
@@ -10,7 +17,9 @@ Status DeviceMemory::Open(Driver& driver, uint64_t bytes, std::unique_ptr<Device
 }
 
 Status DeviceMemory::Map(uint64_t bytes) {
-  const uint64_t pages = (bytes + page_bytes_ - 1) / page_bytes_;
+  const uint64_t step_bytes = driver_.info().default_page_bytes;
+  const uint64_t pages = CeilDiv(bytes, std::max(kMostPageBytes / step_bytes, uint64_t{1}) * step_bytes);
+  page_bytes_ = CeilDiv(CeilDiv(bytes, pages), step_bytes) * step_bytes;
   VKV_RETURN_IF_ERROR(driver_.Reserve(pages * page_bytes_, page_bytes_, address_));
   bytes_ = pages * page_bytes_;
   pages_.reserve(pages);

@@ -1,8 +1,8 @@
 // DeviceMemory: a stretch of a driver's memory that is all there from the start: a workspace, weights, activations.
 //
-// Reserved and mapped whole by Open, in pages of the driver's default size, which nobody shares; given back by the
-// destructor. Beside any page pool and its budget. The driver outlives it. Threads: one at a time, inside a
-// DriverScope, its destruction included.
+// Reserved and mapped whole by Open, in few large pages of one size, which nobody shares; given back by the destructor.
+// Beside any page pool and its budget. The driver outlives it. Threads: one at a time, inside a DriverScope, its
+// destruction included.
 #ifndef VKV_DEVICE_MEMORY_H_
 #define VKV_DEVICE_MEMORY_H_
 
@@ -16,7 +16,8 @@ namespace vkv {
 
 class DeviceMemory {
  public:
-  // At least `bytes`, rounded up to whole pages; more than 0. What fails leaves nothing behind.
+  // At least `bytes`, more than 0, rounded up to pages of the driver's default size for each GiB. What fails leaves
+  // nothing behind.
   static Status Open(Driver& driver, uint64_t bytes, std::unique_ptr<DeviceMemory>& memory);
   ~DeviceMemory();
   DeviceMemory(const DeviceMemory&) = delete;
@@ -31,12 +32,16 @@ class DeviceMemory {
   Status Read(void* to, uint64_t at, uint64_t bytes, Stream stream);
 
  private:
-  explicit DeviceMemory(Driver& driver) : driver_(driver), page_bytes_(driver.info().default_page_bytes) {}
+  // What one page holds at most: a model's weights take tens of creates and not thousands, and no page is so large that
+  // a device could not find it.
+  static constexpr uint64_t kMostPageBytes = uint64_t{1} << 30;
+
+  explicit DeviceMemory(Driver& driver) : driver_(driver) {}
 
   Status Map(uint64_t bytes);
 
   Driver& driver_;
-  const uint64_t page_bytes_;
+  uint64_t page_bytes_ = 0;
   uint64_t address_ = 0;
   uint64_t bytes_ = 0;         // reserved
   uint64_t mapped_bytes_ = 0;  // from the start

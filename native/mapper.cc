@@ -28,7 +28,8 @@ bool IsWantOfRoom(Code code) {
 
 }  // namespace
 
-Mapper::Mapper(KvCache& cache) : cache_(cache), wanted_rows_(cache.layout().slots(), 0) {}
+Mapper::Mapper(KvCache& cache)
+    : cache_(cache), wanted_rows_(cache.layout().slots(), 0), wants_pages_(cache.pool().ready_pages() > 0) {}
 
 Status Mapper::Start() {
   SignalsBlocked blocked;
@@ -55,6 +56,15 @@ void Mapper::Request(std::span<const GrowCommand> commands) {
   wake_.notify_one();
 }
 
+void Mapper::Refill() {
+  if (cache_.pool().ready_pages() == 0) return;
+  {
+    std::lock_guard lock(mutex_);
+    wants_pages_ = true;
+  }
+  wake_.notify_one();
+}
+
 void Mapper::Cancel(int32_t slot) {
   std::unique_lock lock(mutex_);
   if (wanted_rows_[slot] != 0) {
@@ -71,12 +81,13 @@ void Mapper::Quiesce() {
   for (int32_t slot : queue_) wanted_rows_[slot] = 0;
   queue_.clear();
   is_working_cancelled_ = true;
-  row_finished_.wait(lock, [this] { return working_slot_ == kNobody; });
+  wants_pages_ = false;
+  row_finished_.wait(lock, [this] { return working_slot_ == kNobody && !is_creating_; });
 }
 
 bool Mapper::is_idle() const {
   std::lock_guard lock(mutex_);
-  return queue_.empty() && working_slot_ == kNobody;
+  return queue_.empty() && working_slot_ == kNobody && !wants_pages_ && !is_creating_;
 }
 
 uint64_t Mapper::late_errors(Status& last) const {
@@ -104,30 +115,56 @@ void Mapper::Stop() {
 void Mapper::Run() {
   std::unique_lock lock(mutex_);
   for (;;) {
-    wake_.wait(lock, [this] { return is_stopping_ || !queue_.empty(); });
+    wake_.wait(lock, [this] { return is_stopping_ || !queue_.empty() || wants_pages_; });
     if (is_stopping_) return;
-    const int32_t slot = queue_.front();
-    const int32_t rows = wanted_rows_[slot];
-    queue_.pop_front();
-    wanted_rows_[slot] = 0;
-    working_slot_ = slot;
-    is_working_cancelled_ = false;
-    lock.unlock();
-    bool is_done = false;
-    const Status status = cache_.GrowAhead(slot, rows, is_done);
-    lock.lock();
-    working_slot_ = kNobody;
-    row_finished_.notify_all();
-    if (IsWantOfRoom(status.code)) {
-      ++starved_;
-    } else if (!status.ok()) {
-      ++late_errors_;
-      last_error_ = status;
-    } else if (!is_done && !is_working_cancelled_ && wanted_rows_[slot] == 0) {
-      wanted_rows_[slot] = rows;
-      queue_.push_back(slot);
-    }
+    if (queue_.empty())
+      CreatePage(lock);
+    else
+      MapRow(lock);
   }
+}
+
+void Mapper::MapRow(std::unique_lock<std::mutex>& lock) {
+  const int32_t slot = queue_.front();
+  const int32_t rows = wanted_rows_[slot];
+  queue_.pop_front();
+  wanted_rows_[slot] = 0;
+  working_slot_ = slot;
+  is_working_cancelled_ = false;
+  lock.unlock();
+  bool is_done = false;
+  const Status status = cache_.GrowAhead(slot, rows, is_done);
+  lock.lock();
+  working_slot_ = kNobody;
+  row_finished_.notify_all();
+  if (IsWantOfRoom(status.code)) {
+    ++starved_;
+  } else if (!status.ok()) {
+    ++late_errors_;
+    last_error_ = status;
+  } else {
+    if (!is_working_cancelled_ && cache_.pool().ready_pages() > 0) wants_pages_ = true;
+    if (is_done || is_working_cancelled_ || wanted_rows_[slot] != 0) return;
+    wanted_rows_[slot] = rows;
+    queue_.push_back(slot);
+  }
+}
+
+void Mapper::CreatePage(std::unique_lock<std::mutex>& lock) {
+  wants_pages_ = false;
+  is_creating_ = true;
+  is_working_cancelled_ = false;
+  lock.unlock();
+  bool is_created = false;
+  const Status status = cache_.pool().CreateAhead(is_created);
+  lock.lock();
+  is_creating_ = false;
+  if (is_created && !is_working_cancelled_) wants_pages_ = true;
+  if (!status.ok() && !IsWantOfRoom(status.code)) {
+    ++late_errors_;
+    last_error_ = status;
+  }
+  row_finished_.notify_all();
 }
 
 }  // namespace vkv

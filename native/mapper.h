@@ -2,8 +2,9 @@
 //
 // It is told how many rows each slot should have and maps them one at a time, slots in turn. It uses free pages and
 // never takes one from anybody: when there are none, the wish is dropped, and the growth happens in the foreground if
-// it must. It calls no JavaScript and holds no lock across a driver call. A failure nobody waits for is kept as a late
-// error. Threads: all methods from the owner's thread; the worker is private.
+// it must. With no row to map it creates pages for the pool's free list, one at a time, up to the pool's ready_pages.
+// It calls no JavaScript and holds no lock across a driver call. A failure nobody waits for is kept as a late error.
+// Threads: all methods from the owner's thread; the worker is private.
 #ifndef VKV_MAPPER_H_
 #define VKV_MAPPER_H_
 
@@ -32,11 +33,13 @@ class Mapper {
   Status Start();
   // Sets the rows each named slot should have; a later wish for the same slot replaces an earlier one.
   void Request(std::span<const GrowCommand> commands);
+  // Looks whether the pool has as many free pages as it should. Costs nothing where it should have none.
+  void Refill();
   // Drops the wish for a slot and waits until the row at hand, if it is the slot's, is finished: from here on until the
   // next Request the slot's rows are the caller's to change.
   void Cancel(int32_t slot);
-  // Drops all wishes and waits until the row at hand, if any, is finished: from here on until the next Request it takes
-  // no page.
+  // Drops all wishes and waits until the row or page at hand, if any, is finished: from here on until the next Request
+  // or Refill it takes no page.
   void Quiesce();
   // True when it has nothing left to do.
   bool is_idle() const;
@@ -51,6 +54,9 @@ class Mapper {
   static constexpr int32_t kNobody = -1;
 
   void Run();
+  // One row of the next slot, and one page for the free list; the lock is let go of meanwhile.
+  void MapRow(std::unique_lock<std::mutex>& lock);
+  void CreatePage(std::unique_lock<std::mutex>& lock);
 
   KvCache& cache_;
   pthread_t thread_{};
@@ -63,6 +69,8 @@ class Mapper {
   std::deque<int32_t> queue_;         // slots with a wish, each once
   int32_t working_slot_ = kNobody;
   bool is_working_cancelled_ = false;
+  bool wants_pages_ = false;  // the free list may be short
+  bool is_creating_ = false;  // a page is being created for it
   bool is_stopping_ = false;
   uint64_t late_errors_ = 0;
   uint64_t starved_ = 0;

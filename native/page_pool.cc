@@ -4,11 +4,10 @@
 
 namespace vkv {
 
-Status PagePool::Open(std::shared_ptr<Driver> driver, uint64_t page_bytes, uint64_t budget_bytes,
-                      std::shared_ptr<PagePool>& pool) {
-  if (page_bytes == 0 || page_bytes % driver->info().granularity_bytes != 0)
-    return Fail(Code::kInternal, "PagePool::Open", static_cast<int64_t>(page_bytes));
-  pool.reset(new PagePool(std::move(driver), page_bytes, budget_bytes / page_bytes));
+Status PagePool::Open(std::shared_ptr<Driver> driver, const PoolOptions& options, std::shared_ptr<PagePool>& pool) {
+  if (options.page_bytes == 0 || options.page_bytes % driver->info().granularity_bytes != 0)
+    return Fail(Code::kInternal, "PagePool::Open", static_cast<int64_t>(options.page_bytes));
+  pool.reset(new PagePool(std::move(driver), options));
   return Ok();
 }
 
@@ -63,6 +62,43 @@ bool PagePool::IsShortOfMappings() {
   return limit > 0 && driver_->QueryMemory(memory).ok() && 2 * memory.mappings > limit;
 }
 
+// Code, cuBLAS and the engine take device memory too, and fail in worse ways than a pool that may use what it has.
+Status PagePool::CheckHeadroom(uint64_t pages) {
+  if (headroom_bytes_ == 0) return Ok();
+  MemoryInfo memory;
+  VKV_RETURN_IF_ERROR(driver_->QueryMemory(memory));
+  if (memory.free_bytes >= headroom_bytes_ && memory.free_bytes - headroom_bytes_ >= pages * page_bytes_) return Ok();
+  return Fail(Code::kOutOfDeviceMemory, "CheckHeadroom", static_cast<int64_t>(page_bytes_),
+              static_cast<int64_t>(memory.live_pages));
+}
+
+Status PagePool::CreateAhead(bool& is_created) {
+  is_created = false;
+  {
+    std::lock_guard lock(mutex_);
+    if (free_.size() >= ready_pages_ || created_ >= budget_) return Ok();
+    ++created_;  // keeps the place until the driver has answered
+  }
+  PageHandle handle = 0;
+  Status status;
+  {
+    DriverScope scope(*driver_);
+    status = scope.status();
+    if (status.ok()) status = CheckHeadroom(1);
+    if (status.ok()) status = driver_->CreatePage(page_bytes_, /*near=*/0, handle);
+  }
+  std::lock_guard lock(mutex_);
+  if (!status.ok()) {
+    --created_;
+    return status;
+  }
+  const PageId page = AddLocked(handle);
+  pages_[page].references = 0;
+  free_.push_back(page);
+  is_created = true;
+  return Ok();
+}
+
 Status PagePool::Take(uint64_t promised, std::span<const uint64_t> near, std::span<PageId> pages) {
   const uint64_t wanted = near.size();
   if (IsShortOfMappings()) (void)Trim(0);
@@ -85,6 +121,7 @@ Status PagePool::Take(uint64_t promised, std::span<const uint64_t> near, std::sp
   if (taken < wanted) {
     DriverScope scope(*driver_);
     status = scope.status();
+    if (status.ok()) status = CheckHeadroom(wanted - taken);
     for (; status.ok() && taken < wanted; ++taken) {
       PageHandle handle = 0;
       status = driver_->CreatePage(page_bytes_, near[taken], handle);

@@ -35,10 +35,16 @@ struct PoolCounts {
   uint64_t quarantined = 0;
 };
 
+struct PoolOptions {
+  uint64_t page_bytes = 0;
+  uint64_t budget_bytes = 0;
+  uint64_t headroom_bytes = 0;  // device memory that new pages leave free for others than the pool
+  uint64_t ready_pages = 0;     // free pages that CreateAhead aims for
+};
+
 class PagePool {
  public:
-  static Status Open(std::shared_ptr<Driver> driver, uint64_t page_bytes, uint64_t budget_bytes,
-                     std::shared_ptr<PagePool>& pool);
+  static Status Open(std::shared_ptr<Driver> driver, const PoolOptions& options, std::shared_ptr<PagePool>& pool);
   ~PagePool();  // releases what is left
   PagePool(const PagePool&) = delete;
   PagePool& operator=(const PagePool&) = delete;
@@ -58,8 +64,13 @@ class PagePool {
 
   // Takes near.size() pages, each with one reference, free ones first; creates the rest, page k close to near[k]. The
   // first `promised` of them are drawn from the promise, and are there even if the budget was lowered since. All or
-  // nothing: kOutOfPages, or the driver's refusal to create, leaves every count as it was.
+  // nothing: kOutOfPages, kOutOfDeviceMemory where it would cut into the headroom, or the driver's refusal to create,
+  // leaves every count as it was.
   Status Take(uint64_t promised, std::span<const uint64_t> near, std::span<PageId> pages);
+  // Creates one free page where fewer than ready_pages are free and the budget allows it, so that a later Take need
+  // not. False: nothing is left to do, or what there is does not allow more.
+  Status CreateAhead(bool& is_created);
+  uint64_t ready_pages() const { return ready_pages_; }
   // One more reference each, to pages in use; passes over kNoPage.
   void Share(std::span<const PageId> pages);
   uint32_t references(PageId page) const;
@@ -94,16 +105,24 @@ class PagePool {
     uint32_t quarantines = 0;  // places it is stranded at
   };
 
-  PagePool(std::shared_ptr<Driver> driver, uint64_t page_bytes, uint64_t budget_pages)
-      : driver_(std::move(driver)), page_bytes_(page_bytes), budget_(budget_pages) {}
+  PagePool(std::shared_ptr<Driver> driver, const PoolOptions& options)
+      : driver_(std::move(driver)),
+        page_bytes_(options.page_bytes),
+        headroom_bytes_(options.headroom_bytes),
+        ready_pages_(options.ready_pages),
+        budget_(options.budget_bytes / options.page_bytes) {}
 
   int64_t AvailableLocked() const;
   bool IsShortOfMappings();
+  // kOutOfDeviceMemory when so many new pages would leave less free than the headroom. Inside a DriverScope.
+  Status CheckHeadroom(uint64_t pages);
   PageId AddLocked(PageHandle handle);
   Status ReleaseOneFree(bool& released, uint64_t keep);
 
   std::shared_ptr<Driver> driver_;  // null once closed
   const uint64_t page_bytes_;
+  const uint64_t headroom_bytes_;
+  const uint64_t ready_pages_;
 
   mutable std::mutex mutex_;  // guards all below
   uint64_t budget_;

@@ -138,11 +138,13 @@ export const catalogue: { readonly [C in ErrorCode]: CatalogueEntry<C> } = {
   KV_OUT_OF_DEVICE_MEMORY: {
     class: 'KvCapacityError',
     recovery: 'free',
-    template: ({ pageBytes, createdPages, budgetPages, freeBytes, memoryBytes }) => {
+    template: ({ pageBytes, createdPages, budgetPages, freeBytes, headroomBytes, memoryBytes }) => {
       const refused = `The device refused page ${formatNumber(createdPages + 1)} of ${formatNumber(budgetPages)} ` +
-        `(${formatBytes(pageBytes)})${freeBytes === undefined ? '' : `: ${formatBytes(freeBytes)} is free`}`;
+        `(${formatBytes(pageBytes)})${freeBytes === undefined ? '' : `: ${formatBytes(freeBytes)} is free`}` +
+        (headroomBytes ? `, of which \`headroomBytes\` keeps ${formatBytes(headroomBytes)}` : '');
       if (memoryBytes !== undefined) {
-        return `${refused}, for ${formatBytes(memoryBytes)} of plain memory. Free some, or lower a cache's \`memoryBudgetBytes\`.`;
+        return `The device refused ${formatBytes(memoryBytes)} of plain memory${freeBytes === undefined ? '' : `: ${formatBytes(freeBytes)} is free`}. ` +
+          'Free some, or lower a cache\'s `memoryBudgetBytes`.';
       }
       return `${refused}, although the ` +
         `budget allows ${formatCount('more page', Math.max(0, budgetPages - createdPages))}. Another process or the model ` +

@@ -93,6 +93,8 @@ export interface ErrorDetails {
     readonly createdPages: number;
     readonly budgetPages: number;
     readonly freeBytes?: number | undefined;
+    /** Of the free bytes, those that `headroomBytes` leaves to others; absent where there is none. */
+    readonly headroomBytes?: number | undefined;
   };
   KV_OUT_OF_ADDRESS_SPACE: {
     readonly bytes: number;

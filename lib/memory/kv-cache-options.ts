@@ -26,6 +26,10 @@ export interface KvCacheOptions {
   readonly pool?: PagePool | undefined;
   /** Bytes of a page, a multiple of the driver's granularity. Default: the driver's, 2 MiB. Not together with `pool`. */
   readonly pageBytes?: number | undefined;
+  /** Device memory that new pages leave free: see PagePool. Not together with `pool`. */
+  readonly headroomBytes?: number | undefined;
+  /** Bytes of free pages that the mapper creates ahead: see PagePool. Not together with `pool`. */
+  readonly readyBytes?: number | undefined;
   /** How tensors lie in address ranges. Default `per-layer`. */
   readonly layout?: LayoutKind | undefined;
   /** How far to map ahead. Default `ahead(16)`. */
@@ -59,6 +63,8 @@ const spec = {
     throw createError('KV_INVALID_OPTION', { reason: 'type', ...place, expected: 'a PagePool', received: value });
   }),
   pageBytes: optional(integer({ min: 1 })),
+  headroomBytes: optional(integer()),
+  readyBytes: optional(integer()),
   layout: withDefault(oneOf(layoutKinds), 'per-layer'),
   growth: withDefault(callable<GrowthPolicy>(), ahead()),
   placement: withDefault(callable<PlacementPolicy>(), bestFit()),
@@ -73,7 +79,7 @@ const spec = {
 /** Checked options with defaults. Throws KV_UNKNOWN_OPTION and KV_INVALID_OPTION. */
 export function readKvCacheOptions(options: KvCacheOptions) {
   const read = readOptions('KvCache', options, spec);
-  for (const option of ['memoryBudgetBytes', 'driver', 'pageBytes'] as const) {
+  for (const option of ['memoryBudgetBytes', 'driver', 'pageBytes', 'headroomBytes', 'readyBytes'] as const) {
     if (read.pool === undefined || read[option] === undefined) continue;
     throw createError('KV_INVALID_OPTION', {
       reason: 'range', owner: 'KvCache', option, expected: 'left out when `pool` is given', received: read[option],
@@ -87,7 +93,7 @@ export type ReadKvCacheOptions = ReturnType<typeof readKvCacheOptions>;
 
 /** The pool that was given, or a new one of the cache's own. */
 export function openPool(
-  { pool, memoryBudgetBytes, driver, pageBytes }: ReadKvCacheOptions,
+  { pool, memoryBudgetBytes, driver, pageBytes, headroomBytes, readyBytes }: ReadKvCacheOptions,
 ): { pool: PagePool; isOwn: boolean } {
   if (pool !== undefined) return { pool, isOwn: false };
   if (memoryBudgetBytes === undefined) {
@@ -96,5 +102,5 @@ export function openPool(
       received: undefined, hint: 'Give the cache a budget of its own, or a `pool`.',
     });
   }
-  return { pool: new PagePool({ memoryBudgetBytes, driver, pageBytes }), isOwn: true };
+  return { pool: new PagePool({ memoryBudgetBytes, driver, pageBytes, headroomBytes, readyBytes }), isOwn: true };
 }

@@ -249,7 +249,9 @@ export interface Native {
     memoryBytes: number; populate: boolean; hugePages: boolean; mappingLimit: number;
   }): NativeDriver;
   openCudaDriver(device: number, libraryPath: string | undefined): NativeDriver;
-  readonly NativePool: new (driver: NativeDriver, pageBytes: number, budgetBytes: number) => NativePool;
+  readonly NativePool: new (
+    driver: NativeDriver, pageBytes: number, budgetBytes: number, headroomBytes: number, readyPages: number,
+  ) => NativePool;
   readonly NativeCache: new (
     pool: NativePool, options: NativeCacheOptions, rows: Int32Array, isQuarantined: Uint8Array,
   ) => NativeCache;

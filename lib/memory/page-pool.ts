@@ -5,7 +5,7 @@ import { createHmac, randomBytes } from 'node:crypto';
 
 import { createError } from '../errors/index.js';
 import { formatNumber } from '../format.js';
-import { integer, readOptions, type Field } from '../options.js';
+import { integer, optional, readOptions, type Field } from '../options.js';
 import { Driver, type DriverOptions } from './driver.js';
 import { native, type NativePool, type NativePoolCounts } from './native.js';
 import { PolicyGuard } from './policy-guard.js';
@@ -18,14 +18,30 @@ export interface PagePoolOptions {
   readonly driver?: Driver | 'auto' | 'cuda' | 'host' | undefined;
   /** Bytes of a page, a multiple of the driver's granularity. Default: the driver's (2 MiB). */
   readonly pageBytes?: number | undefined;
+  /**
+   * Device memory that new pages leave free, whatever the budget: for the code of kernels, for cuBLAS and for the engine, which fail
+   * in worse ways than a pool that has to make do. What cuts into it is refused as by the device. Default 512 MiB on cuda, else 0.
+   */
+  readonly headroomBytes?: number | undefined;
+  /**
+   * Bytes of free pages that the caches' mappers create ahead, within the budget, so that growth finds them created: a GPU needs 30
+   * to 200 µs for one. Default 1 GiB on cuda, else 0.
+   */
+  readonly readyBytes?: number | undefined;
 }
 
 /** freePages + mappedPages + quarantinedPages = createdPages, always. A page counts once, however often it is mapped. */
 export type PoolCounts = NativePoolCounts;
 
+/** cuBLAS takes 32 to 64 MiB, the code of all kernels a few, a context's growth with local memory some 100. */
+const cudaHeadroomBytes = 512 * 2 ** 20;
+const cudaReadyBytes = 2 ** 30;
+
 export class PagePool {
   readonly driver: Driver;
   readonly pageBytes: number;
+  /** Device memory that new pages leave free. */
+  readonly headroomBytes: number;
   readonly #native: NativePool;
   readonly #ownsDriver: boolean;
   readonly #users = new PoolUsers();
@@ -38,7 +54,8 @@ export class PagePool {
   /** Throws KV_INVALID_OPTION, and what `Driver.open` throws. Creates no page yet. */
   constructor(options: PagePoolOptions) {
     const given = readOptions('PagePool', options, {
-      memoryBudgetBytes: integer({ min: 1 }), driver: driverField, pageBytes: pageBytesField,
+      memoryBudgetBytes: integer({ min: 1 }), driver: driverField, pageBytes: pageBytesField, headroomBytes: optional(integer()),
+      readyBytes: optional(integer()),
     });
     const { driver, isOwn } = openDriver(given.driver);
     this.driver = driver;
@@ -53,7 +70,12 @@ export class PagePool {
       })(pageBytes, { owner: 'PagePool', option: 'pageBytes' });
       this.pageBytes = pageBytes;
       this.#budgetBytes = given.memoryBudgetBytes;
-      this.#native = new (native().NativePool)(driver.native, pageBytes, given.memoryBudgetBytes);
+      const isCuda = driver.kind === 'cuda';
+      const { headroomBytes = isCuda ? cudaHeadroomBytes : 0, readyBytes = isCuda ? cudaReadyBytes : 0 } = given;
+      this.headroomBytes = headroomBytes;
+      this.#native = new (native().NativePool)(
+        driver.native, pageBytes, given.memoryBudgetBytes, headroomBytes, Math.floor(readyBytes / pageBytes),
+      );
     } catch (error) {
       if (isOwn) driver.close();
       throw error;

@@ -334,6 +334,7 @@ export class RowSupply implements PageUser {
     return createError('KV_OUT_OF_DEVICE_MEMORY', {
       pageBytes: this.#layout.pageBytes, createdPages: error.details.createdPages,
       budgetPages: this.#pool.counts().budgetPages, freeBytes: this.#pool.driver.memory().freeBytes,
+      headroomBytes: this.#pool.headroomBytes || undefined,
     }, { cause: error });
   }
 }

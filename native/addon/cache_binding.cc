@@ -77,6 +77,7 @@ std::span<const GrowCommand> NativeCache::Commands(const Napi::CallbackInfo& inf
 }
 
 Napi::Value NativeCache::Finish(Napi::Env env, const Status& status) {
+  if (mapper_) mapper_->Refill();  // what a call took of the free list comes back before it is needed
   ThrowIfFailed(env, status, driver_kind_);
   return env.Undefined();
 }

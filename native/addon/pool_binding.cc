@@ -23,9 +23,8 @@ std::shared_ptr<PagePool> NativePool::Of(const Napi::Value& value) {
 NativePool::NativePool(const Napi::CallbackInfo& info) : Napi::ObjectWrap<NativePool>(info) {
   std::shared_ptr<Driver> driver = NativeDriver::Of(info[0]);
   driver_kind_ = KindOf(driver);
-  ThrowIfFailed(info.Env(),
-                driver ? PagePool::Open(std::move(driver), ToUint64(info[1]), ToUint64(info[2]), pool_)
-                       : Fail(Code::kClosed, "driver"),
+  const PoolOptions options = {ToUint64(info[1]), ToUint64(info[2]), ToUint64(info[3]), ToUint64(info[4])};
+  ThrowIfFailed(info.Env(), driver ? PagePool::Open(std::move(driver), options, pool_) : Fail(Code::kClosed, "driver"),
                 driver_kind_);
 }
 

@@ -173,3 +173,28 @@ cacheTest('idle rows make room for mappings, as they do for pages', { on: 'host'
   t.is(next.mappedRows, 1);
   t.true(cache.metrics.unmaps > 0);
 });
+
+// Memory that is not for pages
+
+cacheTest('new pages leave the headroom free, and what is mapped stays usable', {
+  rows: 10, headroomBytes: 2 * rowBytes, device: { memoryBytes: 5 * rowBytes + pageBytes },
+}, (t, bench) => {
+  const sequence = bench.sequenceOf(3 * rowTokens);
+  bench.cache.stamp(sequence, 0, 3 * rowTokens, 1);
+  const error = t.throws(() => bench.prepare(sequence, 1), {
+    code: 'KV_OUT_OF_DEVICE_MEMORY', message: /: 576 KiB is free, of which `headroomBytes` keeps 512 KiB, although the budget allows 28 more pages/,
+  });
+  t.like(error, { details: { createdPages: 12, headroomBytes: 2 * rowBytes } });
+  t.true(bench.isIntact(sequence, 1));
+});
+
+cacheTest('where the headroom leaves no new pages idle rows are reused', {
+  rows: 10, headroomBytes: rowBytes, device: { memoryBytes: 5 * rowBytes },
+}, (t, bench) => {
+  bench.idleSlotOf(2);
+  const [sequence, other] = [bench.sequenceOf(2 * rowTokens), bench.sequenceOf(2 * rowTokens)];
+  sequence.release();
+  bench.compute(other, 2 * rowTokens);
+  t.is(other.mappedRows, 4);
+  t.is(bench.driver.memory().livePages, 16);
+});
