@@ -41,10 +41,11 @@ struct Normalization {
 // table[position, 0, i] and table[position, 1, i], i < dim / 2.
 struct Rotation {
   float* heads_of_rows = nullptr;
-  const int32_t* positions = nullptr;  // [row], plain memory
+  const int32_t* positions = nullptr;  // [row], plain memory, or device memory that is read when the kernel runs
   const float* table = nullptr;        // [position, 2, dim / 2]
   int64_t heads = 0;
   int64_t dim = 0;
+  bool are_on_device = false;  // the positions
 };
 
 // output[i] = gate[i] · sigmoid(gate[i]) · up[i]
@@ -61,6 +62,7 @@ struct Gathering {
   float* output = nullptr;      // [row, width]
   int64_t width = 0;
   Dtype dtype = Dtype::kFloat32;
+  bool are_on_device = false;  // the tokens beside the command: device memory that is read when the kernel runs
 };
 
 }  // namespace vkv::kernels

@@ -4,6 +4,7 @@ export { DenseKernels, type FloatBuffer, type Norm, type Product, type Weight } 
 export type { DenseKernelsOptions } from './kernels/dense-options.js';
 export { Kernels, type RowBuffer, type StepSequences } from './kernels/kernels.js';
 export type { Instructions, KernelsOptions, RowDtype } from './kernels/kernels-options.js';
+export type { CapturedSteps, CaptureOptions, RecordedStep } from './kernels/captured-steps.js';
 export { loadKernels, type LoadKernelsOptions } from './kernels/load-kernels.js';
 export type { SequenceSpans } from './kernels/step-spans.js';
 export type { TokenCopy } from './kernels/token-copies.js';

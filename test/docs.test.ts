@@ -34,6 +34,7 @@ const documented = {
   SamplerOptions: 'lib/serving/sampling.ts',
   MockDeviceOptions: 'lib/memory/mock-device.ts',
   KernelsOptions: 'lib/kernels/kernels-options.ts',
+  CaptureOptions: 'lib/kernels/captured-steps.ts',
   SequenceSpans: 'lib/kernels/step-spans.ts',
   TokenCopy: 'lib/kernels/token-copies.ts',
   DenseKernelsOptions: 'lib/kernels/dense-options.ts',

@@ -8,17 +8,17 @@ namespace vkv::kernels::cuda {
 
 // The last span that starts at or before the row: the one that has it, as spans without rows start where the next one
 // does.
-__device__ inline const Span& SpanOf(const Spans& spans, int64_t row) {
+__device__ inline Span SpanOf(const Spans& spans, int64_t row) {
   int64_t low = 0;
   int64_t high = spans.count;
   while (high - low > 1) {
     const int64_t middle = (low + high) / 2;
-    if (spans.entries[middle].first_row <= row)
+    if (SpanAt(spans, middle).first_row <= row)
       low = middle;
     else
       high = middle;
   }
-  return spans.entries[low];
+  return SpanAt(spans, low);
 }
 
 __device__ inline void AppendRow(const Tensor& tensor, uint64_t rows, const AppendCommand& command, const Span& span,
@@ -33,8 +33,9 @@ __device__ inline void AppendRow(const Tensor& tensor, uint64_t rows, const Appe
 
 VKV_KERNEL vkv_append(const __grid_constant__ AppendParameters parameters) {
   const AppendCommand& command = parameters.command;
-  const int64_t row = parameters.spans.entries[0].first_row + static_cast<int64_t>(blockIdx.x);
-  const Span& span = SpanOf(parameters.spans, row);
+  const int64_t row = SpanAt(parameters.spans, 0).first_row + static_cast<int64_t>(blockIdx.x);
+  const Span span = SpanOf(parameters.spans, row);
+  if (row - span.first_row >= span.tokens) return;  // a captured step's row that this one has no sequence for
   AppendRow(command.keys, command.new_keys, command, span, row);
   AppendRow(command.values, command.new_values, command, span, row);
 }

@@ -23,10 +23,11 @@ __device__ inline float JoinThreads(float value, float (&warps)[kDecodeThreads /
 VKV_KERNEL vkv_merge(const __grid_constant__ DecodeParameters parameters) {
   __shared__ MergeShared shared;
   const AttentionCommand& command = parameters.command;
-  const Span& span = parameters.spans.entries[blockIdx.y];
+  const Span span = SpanAt(parameters.spans, blockIdx.y);
   if (span.tokens == 0) return;
   const int dim = command.values.dim;
-  const int splits = (span.length + parameters.split_tokens) / parameters.split_tokens;  // of length + 1 tokens
+  const int split_tokens = SplitTokensOf(parameters, span.length + 1);
+  const int splits = (span.length + split_tokens) / split_tokens;  // of length + 1 tokens
   const int64_t out = static_cast<int64_t>(span.first_row) * command.query_heads + blockIdx.x;
   const float* const partials = reinterpret_cast<const float*>(parameters.partials) +
                                 (static_cast<int64_t>(blockIdx.y) * command.query_heads + blockIdx.x) *

@@ -187,11 +187,12 @@ __device__ inline void Decode(const typename Place::Parameters& parameters) {
   using Block = typename ChooseDecodeBlock<Place, T, Elements, Dim, Heads, kIsForTiles<T, Elements, Dim, Heads>>::Block;
   __shared__ typename Block::Shared shared;
   const AttentionCommand& command = parameters.command;
-  const Span& span = parameters.spans.entries[blockIdx.z];
+  const Span span = SpanAt(parameters.spans, blockIdx.z);
   const int length = span.length + 1;
-  const int from = static_cast<int>(blockIdx.y) * parameters.split_tokens;
+  const int split_tokens = SplitTokensOf(parameters, length);
+  const int from = static_cast<int>(blockIdx.y) * split_tokens;
   if (span.tokens == 0 || from >= length) return;
-  const int to = length - from < parameters.split_tokens ? length : from + parameters.split_tokens;
+  const int to = length - from < split_tokens ? length : from + split_tokens;
   const int kv_head = static_cast<int>(blockIdx.x) / parameters.group_blocks;
   const int first = (static_cast<int>(blockIdx.x) - kv_head * parameters.group_blocks) * Heads;  // in the group
   const int head = kv_head * parameters.group + first;

@@ -52,7 +52,10 @@ Status LaunchRotate(const Rotation& command, int64_t rows, const Submit& submit)
     parameters.command = command;
     parameters.command.heads_of_rows += row * command.heads * command.dim;
     parameters.command.positions = nullptr;
-    std::copy_n(command.positions + row, parameters.rows, parameters.positions);
+    if (command.are_on_device)
+      parameters.list = command.positions + row;
+    else
+      std::copy_n(command.positions + row, parameters.rows, parameters.positions);
     VKV_RETURN_IF_ERROR(SubmitOne(submit, "vkv_rotate", {ToGrid(parameters.rows), 1, 1}, kRowThreads, 0, parameters));
   }
   return Ok();
@@ -70,7 +73,10 @@ Status LaunchGather(const Gathering& command, std::span<const int32_t> tokens, c
     const auto some = tokens.first(std::min<size_t>(tokens.size(), kIndicesPerLaunch));
     tokens = tokens.subspan(some.size());
     parameters.rows = static_cast<int64_t>(some.size());
-    std::copy(some.begin(), some.end(), parameters.tokens);
+    if (command.are_on_device)
+      parameters.list = some.data();
+    else
+      std::copy(some.begin(), some.end(), parameters.tokens);
     VKV_RETURN_IF_ERROR(SubmitOne(submit, "vkv_gather", {ToGrid(parameters.rows), 1, 1}, kRowThreads, 0, parameters));
     parameters.command.output += parameters.rows * command.width;
   }

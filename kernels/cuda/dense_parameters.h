@@ -38,10 +38,12 @@ struct NormalizeParameters {
   int64_t rows = 0;
 };
 
-// vkv_rotate: grid (rows, 1, 1). The command's positions are those below.
+// vkv_rotate: grid (rows, 1, 1). The positions are those at `list`, in device memory, or where that is null those
+// below.
 struct RotateParameters {
   Rotation command;
   int64_t rows = 0;
+  const int32_t* list = nullptr;
   int32_t positions[kIndicesPerLaunch];
 };
 
@@ -62,6 +64,7 @@ struct NarrowParameters {
 struct GatherParameters {
   Gathering command;
   int64_t rows = 0;
+  const int32_t* list = nullptr;  // as above, of tokens
   int32_t tokens[kIndicesPerLaunch];
 };
 

@@ -157,6 +157,11 @@ __device__ inline uint64_t HeadAt(const Tensor& tensor, int64_t slot, int64_t to
   return tensor.address + slot * tensor.slot_bytes + token * tensor.token_bytes + head * tensor.head_bytes;
 }
 
+// Span `index` of a launch, wherever it has them.
+__device__ inline Span SpanAt(const Spans& spans, int64_t index) {
+  return spans.list == 0 ? spans.entries[index] : reinterpret_cast<const Span*>(spans.list)[index];
+}
+
 constexpr float kMinusInfinity = -__builtin_huge_valf();
 
 }  // namespace vkv::kernels::cuda

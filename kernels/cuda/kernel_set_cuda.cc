@@ -21,9 +21,42 @@ Status CudaKernels::CopyTokens(std::span<const Region> regions, std::span<const 
 }
 
 Status CudaKernels::DecodeAttention(const AttentionCommand& command, std::span<const Span> spans) {
-  const cuda::Workspace workspace =
-      workspace_ ? cuda::Workspace{workspace_->address(), workspace_->bytes()} : cuda::Workspace{};
-  return cuda::LaunchDecode(command, spans, multiprocessors_, workspace, launcher_->submit());
+  return cuda::LaunchDecode(command, spans, multiprocessors_, workspace(), launcher_->submit());
+}
+
+Status CudaKernels::AppendStep(const AppendCommand& command, const cuda::StepList& list) {
+  return cuda::LaunchAppend(command, list, launcher_->submit());
+}
+
+Status CudaKernels::DecodeStep(const AttentionCommand& command, const cuda::StepList& list) {
+  return cuda::LaunchDecode(command, list, multiprocessors_, workspace(), launcher_->submit());
+}
+
+Status CudaKernels::BeginCapture() { return launcher_->driver().BeginCapture(launcher_->stream()); }
+
+Status CudaKernels::EndCapture(uint64_t& graph) {
+  vkv::cuda::CUgraphExec captured = nullptr;
+  VKV_RETURN_IF_ERROR(launcher_->driver().EndCapture(launcher_->stream(), captured));
+  graph = reinterpret_cast<uint64_t>(captured);
+  graphs_.insert(graph);
+  return Ok();
+}
+
+void CudaKernels::AbortCapture() { launcher_->driver().AbortCapture(launcher_->stream()); }
+
+Status CudaKernels::Replay(uint64_t graph, uint64_t to, const void* from, uint64_t bytes) {
+  if (!graphs_.contains(graph)) return Fail(Code::kInternal, "CudaKernels::Replay");
+  VKV_RETURN_IF_ERROR(launcher_->driver().Upload(to, from, bytes, launcher_->stream()));
+  return launcher_->driver().LaunchGraph(reinterpret_cast<vkv::cuda::CUgraphExec>(graph), launcher_->stream());
+}
+
+Status CudaKernels::DropGraph(uint64_t graph) {
+  if (graphs_.erase(graph) == 0) return Ok();
+  return launcher_->driver().DestroyGraph(reinterpret_cast<vkv::cuda::CUgraphExec>(graph));
+}
+
+CudaKernels::~CudaKernels() {
+  while (!graphs_.empty()) (void)DropGraph(*graphs_.begin());
 }
 
 Status CudaKernels::PrefillAttention(const AttentionCommand& command, std::span<const Span> spans) {

@@ -7,6 +7,7 @@
 #define VKV_KERNELS_CUDA_KERNEL_SET_CUDA_H_
 
 #include <memory>
+#include <set>
 #include <string>
 
 #include "cuda/driver_cuda.h"
@@ -29,11 +30,27 @@ class CudaKernels final : public KernelSet {
   Status DecodeAttention(const AttentionCommand& command, std::span<const Span> spans) override;
   Status PrefillAttention(const AttentionCommand& command, std::span<const Span> spans) override;
 
+  // A captured step: what is queued on the stream between BeginCapture and EndCapture, by these two and by others, is
+  // launched by Replay, behind a copy of the bytes that its lists are made of. Graphs live as long as the set.
+  Status AppendStep(const AppendCommand& command, const cuda::StepList& list);
+  Status DecodeStep(const AttentionCommand& command, const cuda::StepList& list);
+  Status BeginCapture();
+  Status EndCapture(uint64_t& graph);
+  void AbortCapture();
+  Status Replay(uint64_t graph, uint64_t to, const void* from, uint64_t bytes);
+  Status DropGraph(uint64_t graph);
+  ~CudaKernels() override;
+
  private:
   CudaKernels() = default;
 
+  cuda::Workspace workspace() const {
+    return workspace_ ? cuda::Workspace{workspace_->address(), workspace_->bytes()} : cuda::Workspace{};
+  }
+
   std::unique_ptr<cuda::KernelLauncher> launcher_;
   std::unique_ptr<DeviceMemory> workspace_;  // null: no sequence is ever split
+  std::set<uint64_t> graphs_;
   int multiprocessors_ = 1;
 };
 

@@ -7,10 +7,9 @@
 namespace vkv::kernels::cuda {
 namespace {
 
-constexpr int64_t kLeastSplitTokens = 128;  // below, merging costs more than it spreads
-constexpr int64_t kSplitStep = 64;
 constexpr int64_t kBlockCostTokens = 128;  // a block's start and its part of merging, in tokens that it could have read
 constexpr int64_t kMostWaves = 16;
+constexpr int64_t kStepWaves = 4;  // so that sequences of different lengths even out
 
 int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -88,6 +87,14 @@ Status LaunchCopy(std::span<const Region> regions, std::span<const TokenCopy> co
   return Ok();
 }
 
+Status LaunchAppend(const AppendCommand& command, const StepList& list, const Submit& submit) {
+  AppendParameters parameters;
+  parameters.command = command;
+  parameters.spans.count = list.count;
+  parameters.spans.list = list.address;
+  return SubmitOne(submit, "vkv_append", {ToGrid(list.count), 1, 1}, kAppendThreads, 0, parameters);
+}
+
 DecodeKernel ChooseDecode(const AttentionCommand& command) {
   const std::string start = std::string("vkv_decode_") + NameOf(command.cache_dtype);
   if (!IsAligned(command.keys, command.cache_dtype) || !IsAligned(command.values, command.cache_dtype)) {
@@ -136,6 +143,35 @@ Status LaunchDecode(const AttentionCommand& command, std::span<const Span> spans
         SubmitOne(submit, "vkv_merge", {ToGrid(command.query_heads), ToGrid(count), 1}, kDecodeThreads, 0, parameters));
   }
   return Ok();
+}
+
+// Lengths are not known: as many splits as give every multiprocessor kStepWaves times the blocks that it runs at a
+// time. A sequence that is too short for them leaves some of them idle, which end at once.
+Status LaunchDecode(const AttentionCommand& command, const StepList& list, int multiprocessors,
+                    const Workspace& workspace, const Submit& submit) {
+  if (list.count == 0) return Ok();
+  const DecodeKernel kernel = ChooseDecode(command);
+  DecodeParameters parameters;
+  parameters.command = command;
+  parameters.group = command.query_heads / command.keys.heads;
+  parameters.group_blocks = static_cast<int32_t>(CeilDiv(parameters.group, kernel.heads));
+  parameters.partials = workspace.address;
+  parameters.spans.count = list.count;
+  parameters.spans.list = list.address;
+  const int64_t head_blocks = int64_t{command.keys.heads} * parameters.group_blocks;
+  const int64_t partial_bytes =
+      list.count * command.query_heads * (kPartialHeader + command.values.dim) * static_cast<int64_t>(sizeof(float));
+  const int64_t most = std::min<int64_t>(kMostSplits, static_cast<int64_t>(workspace.bytes) / partial_bytes);
+  const int64_t wanted = CeilDiv(kStepWaves * kernel.blocks * multiprocessors, head_blocks * list.count);
+  parameters.splits = static_cast<int32_t>(std::max<int64_t>(1, std::min(most, wanted)));
+  // One split takes whatever there is.
+  parameters.split_tokens = parameters.splits == 1 ? INT32_MAX / 2 : 0;
+  VKV_RETURN_IF_ERROR(SubmitOne(submit, kernel.name.c_str(),
+                                {ToGrid(head_blocks), ToGrid(parameters.splits), ToGrid(list.count)}, kDecodeThreads, 0,
+                                parameters));
+  if (parameters.splits == 1) return Ok();
+  return SubmitOne(submit, "vkv_merge", {ToGrid(command.query_heads), ToGrid(list.count), 1}, kDecodeThreads, 0,
+                   parameters);
 }
 
 Status LaunchPrefill(const AttentionCommand& command, std::span<const Span> spans, const Submit& submit) {

@@ -53,10 +53,20 @@ struct Workspace {
   uint64_t bytes = 0;
 };
 
+// The sequences of a captured step, in device memory: row i is that of span i.
+struct StepList {
+  uint64_t address = 0;
+  int32_t count = 0;
+};
+
 Status LaunchAppend(const AppendCommand& command, std::span<const Span> spans, const Submit& submit);
 Status LaunchCopy(std::span<const Region> regions, std::span<const TokenCopy> copies, const Submit& submit);
 // `multiprocessors`: whose room for blocks the splits are to fill.
 Status LaunchDecode(const AttentionCommand& command, std::span<const Span> spans, int multiprocessors,
+                    const Workspace& workspace, const Submit& submit);
+// The same of a step whose sequences are read when the kernels run: the launches are the same whatever their lengths.
+Status LaunchAppend(const AppendCommand& command, const StepList& list, const Submit& submit);
+Status LaunchDecode(const AttentionCommand& command, const StepList& list, int multiprocessors,
                     const Workspace& workspace, const Submit& submit);
 Status LaunchPrefill(const AttentionCommand& command, std::span<const Span> spans, const Submit& submit);
 

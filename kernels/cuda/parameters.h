@@ -1,8 +1,9 @@
 // Parameters: what each CUDA kernel is launched with, by value, and its name, grid and block.
 //
-// A launch carries its sequences with it (4,096 bytes are what every driver takes), so nothing has to be uploaded, no
-// buffer has to outlive the launch, and a captured graph repeats exactly what was launched. More sequences than fit
-// take more launches. Compiled as C++ and as CUDA C++; the simulated device checks launches against it.
+// A launch carries its sequences with it (4,096 bytes are what every driver takes), so nothing has to be uploaded, and
+// no buffer has to outlive the launch. More sequences than fit take more launches. A step that is captured once and
+// replayed with other sequences has them in device memory instead: the launch carries only the address. Compiled as C++
+// and as CUDA C++; the simulated device checks launches against it.
 #ifndef VKV_KERNELS_CUDA_PARAMETERS_H_
 #define VKV_KERNELS_CUDA_PARAMETERS_H_
 
@@ -17,8 +18,15 @@ inline constexpr int kMostDim = 256;  // of a head that attention kernels can ta
 
 struct Spans {
   int64_t count = 0;
+  uint64_t list = 0;  // of a captured step: the address of `count` spans of one row each, read when the kernel runs
   Span entries[kSpansPerLaunch];
 };
+
+#if defined(__CUDACC__)
+#define VKV_BOTH __host__ __device__
+#else
+#define VKV_BOTH
+#endif
 
 // vkv_append: grid (rows, 1, 1): a block per new token.
 inline constexpr int kAppendThreads = 128;
@@ -61,11 +69,21 @@ struct DecodeParameters {
   AttentionCommand command;
   uint64_t partials = 0;
   int32_t splits = 1;
-  int32_t split_tokens = 0;  // tokens of a split
+  int32_t split_tokens = 0;  // tokens of a split; 0: of each sequence as many as spread it over the splits
   int32_t group = 1;         // query heads of a KV head
   int32_t group_blocks = 1;  // and blocks that take them
   Spans spans;
 };
+
+inline constexpr int kLeastSplitTokens = 128;  // below, merging costs more than it spreads
+inline constexpr int kSplitStep = 64;
+// Tokens of a split of a sequence with `length` tokens.
+VKV_BOTH inline int SplitTokensOf(const DecodeParameters& parameters, int length) {
+  if (parameters.split_tokens != 0) return parameters.split_tokens;
+  const int even = (length + parameters.splits - 1) / parameters.splits;
+  const int tokens = (even + kSplitStep - 1) / kSplitStep * kSplitStep;
+  return tokens < kLeastSplitTokens ? kLeastSplitTokens : tokens;
+}
 
 // vkv_prefill_TYPE_rROWS: grid (blocks of ROWS tokens of the longest span, query heads, spans), block 4 · ROWS, shared
 // bytes PrefillSharedBytes. ROWS is 32 for dims up to 128 and 16 beyond.

@@ -26,7 +26,7 @@ template <typename T, int Rows>
 __device__ inline void Prefill(const PrefillParameters& parameters, float* shared) {
   constexpr int kSums = (Rows == 32 ? 128 : kMostDim) / kQuarters;
   const AttentionCommand& command = parameters.command;
-  const Span& span = parameters.spans.entries[blockIdx.z];
+  const Span span = SpanAt(parameters.spans, blockIdx.z);
   const int first = static_cast<int>(blockIdx.x) * Rows;
   if (first >= span.tokens) return;
   const int dim = command.keys.dim;

@@ -23,6 +23,11 @@ __device__ inline float BlockSum(float value) {
   return sum;
 }
 
+// Of a list in device memory, or where there is none of those that came with the launch.
+__device__ inline int64_t IndexAt(const int32_t* list, const int32_t (&given)[kIndicesPerLaunch], int64_t row) {
+  return list != nullptr ? list[row] : given[row];
+}
+
 VKV_KERNEL vkv_normalize(const __grid_constant__ NormalizeParameters parameters) {
   const Normalization& command = parameters.command;
   const int64_t row = blockIdx.x;
@@ -40,7 +45,7 @@ VKV_KERNEL vkv_rotate(const __grid_constant__ RotateParameters parameters) {
   const int64_t row = blockIdx.x;
   const int half = static_cast<int>(command.dim / 2);
   const int pairs = static_cast<int>(command.heads) * half;
-  const float* const cosines = command.table + parameters.positions[row] * command.dim;
+  const float* const cosines = command.table + IndexAt(parameters.list, parameters.positions, row) * command.dim;
   const float* const sines = cosines + half;
   float* const heads = command.heads_of_rows + row * command.heads * command.dim;
   for (int pair = threadIdx.x; pair < pairs; pair += kRowThreads) {
@@ -81,7 +86,7 @@ VKV_KERNEL vkv_narrow(const __grid_constant__ NarrowParameters parameters) {
 VKV_KERNEL vkv_gather(const __grid_constant__ GatherParameters parameters) {
   const Gathering& command = parameters.command;
   const int64_t row = blockIdx.x;
-  const int64_t first = parameters.tokens[row] * command.width;
+  const int64_t first = IndexAt(parameters.list, parameters.tokens, row) * command.width;
   const auto table = reinterpret_cast<uint64_t>(command.table);
   for (int64_t i = threadIdx.x; i < command.width; i += kRowThreads) {
     command.output[row * command.width + i] = LoadElement(table, command.dtype, first + i);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -17,9 +18,16 @@ using mock::LaunchArguments;
 using mock::SimulatedKernel;
 using mock::Touch;
 
-std::span<const Span> SpansOf(const Spans& spans) { return {spans.entries, static_cast<size_t>(spans.count)}; }
+std::span<const Span> SpansOf(const Spans& spans) {
+  return {spans.list != 0 ? reinterpret_cast<const Span*>(spans.list) : spans.entries,
+          static_cast<size_t>(spans.count)};
+}
 
-bool AreSpansPossible(const Spans& spans) { return spans.count >= 1 && spans.count <= kSpansPerLaunch; }
+constexpr int64_t kMostListed = 65'535;  // a grid's third dimension
+
+bool AreSpansPossible(const Spans& spans) {
+  return spans.count >= 1 && spans.count <= (spans.list != 0 ? kMostListed : kSpansPerLaunch);
+}
 
 // From the first byte of token `from` to the last of token `to - 1`, of one slot and tensor.
 void TouchTokens(std::vector<Touch>& touches, const Tensor& tensor, Dtype dtype, int32_t slot, int64_t from, int64_t to,
@@ -32,8 +40,8 @@ void TouchTokens(std::vector<Touch>& touches, const Tensor& tensor, Dtype dtype,
 
 void TouchRows(std::vector<Touch>& touches, uint64_t address, Dtype dtype, const Spans& spans, int64_t elements,
                bool is_write) {
-  const Span& last = spans.entries[spans.count - 1];
-  const int64_t first_row = spans.entries[0].first_row;
+  const Span& last = SpansOf(spans).back();
+  const int64_t first_row = SpansOf(spans).front().first_row;
   const int64_t rows = last.first_row + last.tokens - first_row;
   const int64_t bytes = elements * ElementBytes(dtype);
   if (rows > 0) {
@@ -67,16 +75,34 @@ Touch PartialsOf(const DecodeParameters& parameters, bool is_write) {
   return {parameters.partials, static_cast<uint64_t>(floats) * sizeof(float), is_write};
 }
 
+// Calls `call(span, tokens of its splits, its partial results)` for each span, as each has splits of its own.
+template <typename Call>
+void ForEachSpan(const DecodeParameters& parameters, const Call& call) {
+  auto* partials = reinterpret_cast<float*>(parameters.partials);
+  const std::span<const Span> spans = SpansOf(parameters.spans);
+  for (size_t i = 0; i < spans.size(); ++i) {
+    call(spans.subspan(i, 1), SplitTokensOf(parameters, spans[i].length + 1), partials);
+    partials +=
+        int64_t{parameters.command.query_heads} * parameters.splits * (kPartialHeader + parameters.command.values.dim);
+  }
+}
+
 // Of a kernel over the spans of a step.
 template <typename Parameters>
 class SimulatedOverSpans : public Simulated<Parameters> {
   bool IsPossible(const Parameters& parameters) const final { return AreSpansPossible(parameters.spans); }
+  mock::ListUse List(const Parameters& parameters) const final {
+    const Spans& spans = parameters.spans;
+    return {offsetof(Parameters, spans) + offsetof(Spans, list), spans.list != 0 ? spans.count * sizeof(Span) : 0};
+  }
 };
 
 class SimulatedAppend final : public SimulatedOverSpans<AppendParameters> {
   bool HasSize(const LaunchArguments& launch, const AppendParameters& parameters) const override {
-    const Span& last = parameters.spans.entries[parameters.spans.count - 1];
-    const int64_t rows = last.first_row + last.tokens - parameters.spans.entries[0].first_row;
+    const Spans& spans = parameters.spans;
+    if (spans.list != 0) return IsSize(launch, spans.count, 1, 1, kAppendThreads);
+    const Span& last = spans.entries[spans.count - 1];
+    const int64_t rows = last.first_row + last.tokens - spans.entries[0].first_row;
     return IsSize(launch, rows, 1, 1, kAppendThreads);
   }
   std::vector<Touch> Touches(const AppendParameters& parameters) const override {
@@ -149,6 +175,7 @@ class SimulatedDecode final : public SimulatedOverSpans<DecodeParameters> {
     const DecodeKernel kernel = ChooseDecode(command);
     int32_t longest = 0;
     for (const Span& span : SpansOf(parameters.spans)) {
+      if (parameters.spans.list != 0) break;
       if (span.tokens > 1) return false;
       longest = std::max(longest, span.tokens * (span.length + 1));
     }
@@ -170,8 +197,9 @@ class SimulatedDecode final : public SimulatedOverSpans<DecodeParameters> {
     if (parameters.splits == 1) {
       reference::Attention(parameters.command, SpansOf(parameters.spans));
     } else {
-      reference::AttentionParts(parameters.command, SpansOf(parameters.spans), parameters.splits,
-                                parameters.split_tokens, reinterpret_cast<float*>(parameters.partials));
+      ForEachSpan(parameters, [&](const std::span<const Span>& span, int split_tokens, float* partials) {
+        reference::AttentionParts(parameters.command, span, parameters.splits, split_tokens, partials);
+      });
     }
   }
 
@@ -189,8 +217,9 @@ class SimulatedMerge final : public SimulatedOverSpans<DecodeParameters> {
     return touches;
   }
   void RunIt(const DecodeParameters& parameters) const override {
-    reference::MergeParts(parameters.command, SpansOf(parameters.spans), parameters.splits, parameters.split_tokens,
-                          reinterpret_cast<const float*>(parameters.partials));
+    ForEachSpan(parameters, [&](const std::span<const Span>& span, int split_tokens, const float* partials) {
+      reference::MergeParts(parameters.command, span, parameters.splits, split_tokens, partials);
+    });
   }
 };
 
@@ -202,6 +231,7 @@ class SimulatedPrefill final : public SimulatedOverSpans<PrefillParameters> {
   bool HasSize(const LaunchArguments& launch, const PrefillParameters& parameters) const override {
     const AttentionCommand& command = parameters.command;
     int32_t longest = 0;
+    if (parameters.spans.list != 0) return false;
     for (const Span& span : SpansOf(parameters.spans)) longest = std::max(longest, span.tokens);
     return PrefillRows(command.keys.dim, command.values.dim) == rows_ &&
            std::max(command.keys.dim, command.values.dim) <= kMostDim &&

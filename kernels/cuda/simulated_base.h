@@ -27,9 +27,11 @@ class Simulated : public mock::SimulatedKernel {
     return IsPossible(parameters) && HasSize(launch, parameters);
   }
   std::vector<mock::Touch> TouchesOf(const void* parameter) const final { return Touches(Of(parameter)); }
+  mock::ListUse ListOf(const void* parameter) const final { return List(Of(parameter)); }
   void Run(const void* parameter) const final { RunIt(Of(parameter)); }
 
  protected:
+  virtual mock::ListUse List(const Parameters& /*parameters*/) const { return {}; }
   virtual bool IsPossible(const Parameters& parameters) const = 0;
   virtual bool HasSize(const mock::LaunchArguments& launch, const Parameters& parameters) const = 0;
   virtual std::vector<mock::Touch> Touches(const Parameters& parameters) const = 0;

@@ -1,6 +1,7 @@
 #include "kernels/cuda/simulated_dense.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <vector>
 
 #include "kernels/cuda/dense_launches.h"
@@ -79,6 +80,17 @@ class SimulatedNormalize final : public Simulated<NormalizeParameters> {
   }
 };
 
+// The positions or tokens of a launch, wherever it has them.
+template <typename Parameters>
+std::span<const int32_t> IndicesOf(const Parameters& parameters, const int32_t* given) {
+  return {parameters.list != nullptr ? parameters.list : given, static_cast<size_t>(parameters.rows)};
+}
+
+template <typename Parameters>
+mock::ListUse ListOfIndices(const Parameters& parameters) {
+  return {offsetof(Parameters, list), parameters.list != nullptr ? parameters.rows * sizeof(int32_t) : 0};
+}
+
 class SimulatedRotate final : public Simulated<RotateParameters> {
   bool IsPossible(const RotateParameters& parameters) const override {
     return parameters.rows >= 1 && parameters.rows <= kIndicesPerLaunch && parameters.command.positions == nullptr;
@@ -86,14 +98,15 @@ class SimulatedRotate final : public Simulated<RotateParameters> {
   bool HasSize(const LaunchArguments& launch, const RotateParameters& parameters) const override {
     return IsSize(launch, parameters.rows, 1, 1, kRowThreads);
   }
+  mock::ListUse List(const RotateParameters& parameters) const override { return ListOfIndices(parameters); }
   std::vector<Touch> Touches(const RotateParameters& parameters) const override {
-    const auto& [command, rows, positions] = parameters;
-    return {WriteOf(command.heads_of_rows, rows * command.heads * command.dim),
-            ReadOfTable(command.table, {positions, static_cast<size_t>(rows)}, command.dim, Dtype::kFloat32)};
+    const Rotation& command = parameters.command;
+    return {WriteOf(command.heads_of_rows, parameters.rows * command.heads * command.dim),
+            ReadOfTable(command.table, IndicesOf(parameters, parameters.positions), command.dim, Dtype::kFloat32)};
   }
   void RunIt(const RotateParameters& parameters) const override {
     Rotation command = parameters.command;
-    command.positions = parameters.positions;
+    command.positions = IndicesOf(parameters, parameters.positions).data();
     reference::Rotate(command, parameters.rows);
   }
 };
@@ -113,8 +126,9 @@ class SimulatedGate final : public Simulated<GateParameters> {
 
 class SimulatedGather final : public Simulated<GatherParameters> {
   static std::span<const int32_t> TokensOf(const GatherParameters& parameters) {
-    return {parameters.tokens, static_cast<size_t>(parameters.rows)};
+    return IndicesOf(parameters, parameters.tokens);
   }
+  mock::ListUse List(const GatherParameters& parameters) const override { return ListOfIndices(parameters); }
   bool IsPossible(const GatherParameters& parameters) const override {
     return parameters.rows >= 1 && parameters.rows <= kIndicesPerLaunch && parameters.command.width >= 1;
   }

@@ -8,7 +8,8 @@
 
 import { createError } from '../errors/index.js';
 import type { Driver } from '../memory/driver.js';
-import { native, type NativeDense } from '../memory/native.js';
+import type { NativeDense } from '../memory/native-kernels.js';
+import { native } from '../memory/native.js';
 import { checkInteger } from '../options.js';
 import { readDenseKernelsOptions, type DenseKernelsOptions } from './dense-options.js';
 import type { RowDtype } from './kernels-options.js';
@@ -110,20 +111,22 @@ export class DenseKernels {
 
   /**
    * Turns `[row, head, dim]` to positions, in place: the pair (i, i + dim / 2) by the angle whose cosine and sine are
-   * `table[position, 0, i]` and `table[position, 1, i]`, i < dim / 2. Positions are read during the call. Throws KV_INVALID_OPTION
-   * when the table, where it is no address, is too short.
+   * `table[position, 0, i]` and `table[position, 1, i]`, i < dim / 2. Positions are read during the call; on a GPU they may be the
+   * address of int32 numbers, read when the kernel runs. Throws KV_INVALID_OPTION when the table, where it is no address, is too
+   * short.
    */
   rotate(rows: FloatBuffer, count: number, shape: { readonly heads: number; readonly dim: number },
-    positions: Int32Array, table: FloatBuffer): void {
+    positions: Int32Array | bigint, table: FloatBuffer): void {
     const owner = 'DenseKernels.rotate';
     const { heads, dim } = shape;
     this.#checkOpen();
     checkInteger(owner, 'dim', dim, 2);
     this.#checkFloats(owner, 'rows', rows, count, heads * dim);
     this.#checkFloats(owner, 'table', table, 0, dim);
-    checkInteger(owner, 'positions.length', positions.length, count);
     const mostPosition = typeof table === 'bigint' ? Number.MAX_SAFE_INTEGER : Math.floor(table.length / dim) - 1;
-    for (let row = 0; row < count; row += 1) {
+    if (typeof positions === 'bigint') this.#checkIndices(owner, 'positions', positions);
+    else checkInteger(owner, 'positions.length', positions.length, count);
+    for (let row = 0; typeof positions !== 'bigint' && row < count; row += 1) {
       const position = positions[row]!;
       if (position < 0 || position > mostPosition) checkInteger(owner, `positions[${row}]`, position, 0, mostPosition);
     }
@@ -142,15 +145,16 @@ export class DenseKernels {
 
   /**
    * `output[row] = table[tokens[row]]`, as floats: the embedding, or some rows of other activations. Tokens are read during the
-   * call. Throws KV_INVALID_OPTION when a token is not in the table.
+   * call; on a GPU they may be an address, as `rotate`'s positions. Throws KV_INVALID_OPTION when a token is not in the table.
    */
-  gather(table: Weight, tokens: Int32Array, rows: number, output: FloatBuffer): void {
+  gather(table: Weight, tokens: Int32Array | bigint, rows: number, output: FloatBuffer): void {
     const owner = 'DenseKernels.gather';
     this.#checkOpen();
     this.#checkWeight(owner, table);
-    checkInteger(owner, 'tokens.length', tokens.length, rows);
+    if (typeof tokens === 'bigint') this.#checkIndices(owner, 'tokens', tokens);
+    else checkInteger(owner, 'tokens.length', tokens.length, rows);
     this.#checkFloats(owner, 'output', output, rows, table.inputs);
-    for (let row = 0; row < rows; row += 1) {
+    for (let row = 0; typeof tokens !== 'bigint' && row < rows; row += 1) {
       const token = tokens[row]!;
       if (token < 0 || token >= table.outputs) checkInteger(owner, `tokens[${row}]`, token, 0, table.outputs - 1);
     }
@@ -176,6 +180,15 @@ export class DenseKernels {
 
   #checkWeight(owner: string, { data, dtype, outputs, inputs }: Weight): void {
     this.#checkBuffer(owner, 'weight.data', data, dtype === 'float32' ? Float32Array : Uint16Array, outputs, inputs);
+  }
+
+  /** An address of int32 numbers, which only a device can be given. */
+  #checkIndices(owner: string, option: string, address: bigint): void {
+    if (this.#driver !== undefined && address > 0n) return;
+    throw createError('KV_INVALID_OPTION', {
+      reason: 'type', owner, option, received: address,
+      expected: this.#driver === undefined ? 'an Int32Array' : 'an Int32Array, or the address of device memory',
+    });
   }
 
   #checkBuffer(

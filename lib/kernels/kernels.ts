@@ -8,8 +8,10 @@
 import { createError } from '../errors/index.js';
 import { Batch } from '../memory/batch.js';
 import type { KvCache } from '../memory/kv-cache.js';
-import { native, type NativeKernels } from '../memory/native.js';
+import type { NativeKernels } from '../memory/native-kernels.js';
+import { native } from '../memory/native.js';
 import { checkInteger } from '../options.js';
+import { CapturedSteps, StepPlace, type CaptureOptions, type RecordedStep } from './captured-steps.js';
 import { KernelLayers } from './kernel-layers.js';
 import { readKernelsOptions, type KernelsOptions, type RowDtype } from './kernels-options.js';
 import { kernelModule } from './load-kernels.js';
@@ -22,8 +24,8 @@ import { TokenCopies, type TokenCopy } from './token-copies.js';
  */
 export type RowBuffer = Float32Array | Uint16Array | bigint;
 
-/** Which sequences a step computes: a prepared batch, or the same in typed arrays of the engine's own. */
-export type StepSequences = Batch | SequenceSpans;
+/** Which sequences a step computes: a prepared batch, the same in typed arrays of the engine's own, or a step that is recorded. */
+export type StepSequences = Batch | SequenceSpans | RecordedStep;
 
 export class Kernels {
   readonly cache: KvCache;
@@ -35,6 +37,8 @@ export class Kernels {
   readonly #layers: KernelLayers;
   readonly #spans: StepSpans;
   readonly #copies: TokenCopies;
+  readonly #stream: bigint;
+  readonly #captured = new Set<CapturedSteps>();
   #isClosed = false;
 
   /**
@@ -44,6 +48,7 @@ export class Kernels {
   constructor(options: KernelsOptions) {
     const { cache, queryHeads, scale, rowDtype, ...rest } = readKernelsOptions(options);
     this.cache = cache;
+    this.#stream = rest.stream;
     this.rowDtype = rowDtype;
     this.#layers = new KernelLayers(cache, queryHeads, scale);
     this.#spans = new StepSpans(cache);
@@ -69,11 +74,13 @@ export class Kernels {
     const owner = 'Kernels.append';
     this.#checkOpen('append');
     const index = this.#layers.indexOf(layer, owner);
-    const { rows } = this.#spans.read(sequences, owner);
+    const rows = this.#rowsOf(sequences, owner);
     const { kvHeads, dim, valueDim } = this.#layers.at(index);
     this.#checkRows(owner, 'keys', keys, rows * kvHeads * dim);
     this.#checkRows(owner, 'values', values, rows * kvHeads * valueDim);
-    this.#native.append(index, this.#spans.entries, this.#spans.count, keys, values);
+    if (!(sequences instanceof StepPlace)) this.#native.append(index, this.#spans.entries, this.#spans.count, keys, values);
+    else if (typeof sequences.spans === 'bigint') this.#native.appendStep(index, sequences.spans, rows, keys, values);
+    else this.#native.append(index, sequences.spans, rows, keys, values);
   }
 
   /**
@@ -85,6 +92,12 @@ export class Kernels {
   decodeAttention(layer: number, sequences: StepSequences, queries: RowBuffer, output: RowBuffer): void {
     const owner = 'Kernels.decodeAttention';
     const index = this.#checkAttention(owner, layer, sequences, queries, output);
+    if (sequences instanceof StepPlace) {
+      const { spans, size } = sequences;
+      if (typeof spans === 'bigint') this.#native.decodeStep(index, spans, size, queries, output);
+      else this.#native.decodeAttention(index, spans, size, queries, output);
+      return;
+    }
     if (this.#spans.mostTokens > 1) {
       throw createError('KV_INVALID_OPTION', {
         reason: 'range', owner, option: 'sequences', expected: 'one new token per sequence at most',
@@ -100,7 +113,14 @@ export class Kernels {
    * `decodeAttention`. Bound by arithmetic: K and V are read once for 64 queries.
    */
   prefillAttention(layer: number, sequences: StepSequences, queries: RowBuffer, output: RowBuffer): void {
-    const index = this.#checkAttention('Kernels.prefillAttention', layer, sequences, queries, output);
+    const owner = 'Kernels.prefillAttention';
+    const index = this.#checkAttention(owner, layer, sequences, queries, output);
+    if (sequences instanceof StepPlace) {
+      throw createError('KV_INVALID_OPTION', {
+        reason: 'range', owner, option: 'sequences', expected: 'a batch or typed arrays', received: 'a recorded step',
+        hint: 'Only decoding is captured: use `decodeAttention`.',
+      });
+    }
     this.#native.prefillAttention(index, this.#spans.entries, this.#spans.count, queries, output);
   }
 
@@ -115,9 +135,40 @@ export class Kernels {
     this.#native.copyTokens(this.#copies.entries, this.#copies.count);
   }
 
+  /**
+   * Captures decoding steps, one for each of some sizes, to be repeated with `replay`. On a device the kernels must be open for a
+   * stream of the engine's own, which nothing else may use meanwhile, and the driver know CUDA 11.4; `record` may use whatever
+   * queues on that stream, cuBLAS included. On host a replay runs `record`. Throws what `record` throws, KV_INVALID_OPTION,
+   * KV_OUT_OF_DEVICE_MEMORY, or the driver's error; nothing stays then. Closed with the kernels.
+   */
+  captureSteps(options: CaptureOptions): CapturedSteps {
+    this.#checkOpen('capture steps');
+    const steps = new CapturedSteps(this.cache, this.#native, this.#stream, options, () => {
+      this.#checkOpen('replay');
+      return true;
+    });
+    this.#captured.add(steps);
+    return steps;
+  }
+
+  /**
+   * Calls `body` with the device made current once for all calls of the package in it, instead of by each of them: four calls of
+   * the driver less for each launch. `body` must be synchronous. Returns what it returns.
+   */
+  step<Result>(body: () => Result): Result {
+    this.#checkOpen('compute a step');
+    this.#native.enter();
+    try {
+      return body();
+    } finally {
+      this.#native.leave();
+    }
+  }
+
   /** Gives back what it holds on the device; queued work must be over. Idempotent. */
   close(): void {
     if (this.#isClosed) return;
+    for (const steps of this.#captured) steps.close();
     this.#native.close();
     this.#isClosed = true;
   }
@@ -132,11 +183,15 @@ export class Kernels {
   ): number {
     this.#checkOpen('attend');
     const index = this.#layers.indexOf(layer, owner);
-    const { rows } = this.#spans.read(sequences, owner);
+    const rows = this.#rowsOf(sequences, owner);
     const { queryHeads, dim, valueDim } = this.#layers.at(index);
     this.#checkRows(owner, 'queries', queries, rows * queryHeads * dim);
     this.#checkRows(owner, 'output', output, rows * queryHeads * valueDim);
     return index;
+  }
+
+  #rowsOf(sequences: StepSequences, owner: string): number {
+    return sequences instanceof StepPlace ? sequences.size : this.#spans.read(sequences as Batch | SequenceSpans, owner).rows;
   }
 
   #checkRows(owner: string, option: string, buffer: RowBuffer, elements: number): void {

@@ -10,8 +10,9 @@ export const mockCalls = [
   'cuCtxPopCurrent', 'cuCtxGetCurrent', 'cuCtxSynchronize', 'cuThreadExchangeStreamCaptureMode', 'cuMemGetInfo',
   'cuMemGetAllocationGranularity', 'cuMemAddressReserve', 'cuMemAddressFree', 'cuMemCreate', 'cuMemRelease',
   'cuMemRetainAllocationHandle', 'cuMemMap', 'cuMemUnmap', 'cuMemSetAccess', 'cuMemGetAccess', 'cuMemcpyHtoD',
-  'cuMemcpyDtoH', 'cuMemcpyDtoDAsync', 'cuMemsetD8Async', 'cuStreamCreate', 'cuStreamDestroy', 'cuStreamSynchronize',
+  'cuMemcpyHtoDAsync', 'cuMemcpyDtoH', 'cuMemcpyDtoDAsync', 'cuMemsetD8Async', 'cuStreamCreate', 'cuStreamDestroy', 'cuStreamSynchronize',
   'cuStreamQuery', 'cuEventCreate', 'cuEventRecord', 'cuEventQuery', 'cuEventSynchronize', 'cuEventDestroy',
+  'cuStreamBeginCapture', 'cuStreamEndCapture', 'cuGraphInstantiateWithFlags', 'cuGraphLaunch', 'cuGraphExecDestroy', 'cuGraphDestroy',
   'cuModuleLoadDataEx', 'cuModuleUnload', 'cuModuleGetFunction', 'cuFuncSetAttribute', 'cuLaunchKernel',
 ] as const;
 
@@ -63,6 +64,8 @@ export interface MockLeaks extends MockLeftovers {
   readonly pageBytes: number;
   /** Modules of kernels: one for each open driver over which kernels were opened. */
   readonly modules: number;
+  /** Graphs, captured or made ready to launch, that were not destroyed. */
+  readonly graphs: number;
   /** Of the primary context: one for each open driver. */
   readonly retainedContexts: number;
   /** Contexts made current on some thread and not taken back. */
@@ -81,6 +84,7 @@ export function describeLeaks(leaks: MockLeaks, misuses: readonly MockMisuse[]):
     ...describeLeftovers(leaks),
     ...(leaks.pageBytes > 0 ? [`${formatBytes(leaks.pageBytes)} of memory`] : []),
     ...count('module', leaks.modules),
+    ...count('graph', leaks.graphs),
     ...count('retained context', leaks.retainedContexts),
     ...count('pushed context', leaks.pushedContexts),
   ];

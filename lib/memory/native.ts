@@ -8,6 +8,7 @@ import bindings = require('bindings');
 import {
   codeOfNative, createError, reasonOfNative, type CodedError,
 } from '../errors/index.js';
+import type { NativeDense, NativeDenseOptions, NativeKernels, NativeKernelsOptions } from './native-kernels.js';
 import type { MockCall, MockJournalEntry, MockLeaks, MockMisuse } from './mock-records.js';
 
 export interface NativeDriverInfo {
@@ -150,58 +151,6 @@ export interface NativeCache {
   check(slot: number, from: number, tokens: number, key: bigint): number;
   /** Throws KV_INTERNAL; returns the pages in use here, each counted once. */
   verify(): number;
-  close(): void;
-}
-
-/** The addon's view of an engine's rows: a typed array's memory, or an address. */
-export type NativeRows = Float32Array | Uint16Array | bigint;
-
-export interface NativeKernelsOptions {
-  /** Per layer: address, slot, token and head bytes, heads, dim of K, then of V; query heads; scale. */
-  readonly layers: Float64Array;
-  /** Per reservation: address, slot bytes, token bytes. */
-  readonly regions: Float64Array;
-  readonly cacheDtype: number;
-  readonly rowDtype: number;
-  readonly threads: number;
-  readonly instructions: string;
-  readonly stream: bigint;
-  readonly workspaceBytes: number;
-  /** Name of the loaded module; undefined on host. */
-  readonly module: string | undefined;
-}
-
-/** The kernels over one cache. `spans` is [slot, length, tokens, first row] × count. */
-export interface NativeKernels {
-  target(): string;
-  append(layer: number, spans: Int32Array, count: number, keys: NativeRows, values: NativeRows): void;
-  /** `copies` is [from slot, from token, to slot, to token, tokens] × count. */
-  copyTokens(copies: Int32Array, count: number): void;
-  decodeAttention(layer: number, spans: Int32Array, count: number, queries: NativeRows, output: NativeRows): void;
-  prefillAttention(layer: number, spans: Int32Array, count: number, queries: NativeRows, output: NativeRows): void;
-  close(): void;
-}
-
-export interface NativeDenseOptions {
-  readonly threads: number;
-  readonly instructions: string;
-  readonly stream: bigint;
-  /** As NativeKernelsOptions'; undefined on the CPU. */
-  readonly module: string | undefined;
-  /** `off`, `auto`, or a path. */
-  readonly cublas: string;
-  readonly workspaceBytes: number;
-}
-
-/** The dense arithmetic; a matrix is its data, its dtype's number and its outputs. */
-export interface NativeDense {
-  target(): string;
-  /** (input, rows, inputs, then of each product: weight, dtype, outputs, bias, output, whether it adds) */
-  multiply(...given: (NativeRows | number | boolean | undefined)[]): void;
-  normalize(input: NativeRows, rows: number, weight: NativeRows, width: number, epsilon: number, output: NativeRows): void;
-  rotate(rows: NativeRows, count: number, heads: number, dim: number, positions: Int32Array, table: NativeRows): void;
-  gate(gate: NativeRows, up: NativeRows, count: number, output: NativeRows): void;
-  gather(table: NativeRows, dtype: number, width: number, tokens: Int32Array, rows: number, output: NativeRows): void;
   close(): void;
 }
 

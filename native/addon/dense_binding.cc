@@ -112,8 +112,12 @@ Napi::Value NativeDense::Normalize(const Napi::CallbackInfo& info) {
 }
 
 Napi::Value NativeDense::Rotate(const Napi::CallbackInfo& info) {
-  const kernels::Rotation command = {ToData<float>(info[0]), ToData<const int32_t>(info[4]),
-                                     ToData<const float>(info[5]), ToInt64(info[2]), ToInt64(info[3])};
+  const kernels::Rotation command = {ToData<float>(info[0]),
+                                     ToData<const int32_t>(info[4]),
+                                     ToData<const float>(info[5]),
+                                     ToInt64(info[2]),
+                                     ToInt64(info[3]),
+                                     info[4].IsBigInt()};
   return Run(info.Env(), [&](kernels::DenseSet& dense) { return dense.Rotate(command, ToInt64(info[1])); });
 }
 
@@ -124,11 +128,13 @@ Napi::Value NativeDense::Gate(const Napi::CallbackInfo& info) {
 }
 
 Napi::Value NativeDense::Gather(const Napi::CallbackInfo& info) {
-  const std::span<int32_t> tokens = ToInt32Span(info[3]);
-  const size_t rows = std::min<size_t>(ToUint64(info[4]), tokens.size());
+  const bool are_on_device = info[3].IsBigInt();
+  const size_t wanted = ToUint64(info[4]);
+  const size_t rows = are_on_device ? wanted : std::min(wanted, ToInt32Span(info[3]).size());
+  const std::span<const int32_t> tokens(ToData<const int32_t>(info[3]), rows);
   const kernels::Gathering command = {ToData<const void>(info[0]), ToData<float>(info[5]), ToInt64(info[2]),
-                                      ToDtype(info[1])};
-  return Run(info.Env(), [&](kernels::DenseSet& dense) { return dense.Gather(command, tokens.first(rows)); });
+                                      ToDtype(info[1]), are_on_device};
+  return Run(info.Env(), [&](kernels::DenseSet& dense) { return dense.Gather(command, tokens); });
 }
 
 Napi::Value NativeDense::Close(const Napi::CallbackInfo& info) {

@@ -50,13 +50,19 @@ Napi::Value CpuInstructions(Napi::Env env) {
 }  // namespace
 
 void NativeKernels::Define(Napi::Env env, Napi::Object exports) {
-  const Napi::Function kernels_class =
-      DefineClass(env, "NativeKernels",
-                  {InstanceMethod<&NativeKernels::Target>("target"), InstanceMethod<&NativeKernels::Append>("append"),
-                   InstanceMethod<&NativeKernels::CopyTokens>("copyTokens"),
-                   InstanceMethod<&NativeKernels::DecodeAttention>("decodeAttention"),
-                   InstanceMethod<&NativeKernels::PrefillAttention>("prefillAttention"),
-                   InstanceMethod<&NativeKernels::Close>("close")});
+  const Napi::Function kernels_class = DefineClass(
+      env, "NativeKernels",
+      {InstanceMethod<&NativeKernels::Target>("target"), InstanceMethod<&NativeKernels::Append>("append"),
+       InstanceMethod<&NativeKernels::CopyTokens>("copyTokens"),
+       InstanceMethod<&NativeKernels::DecodeAttention>("decodeAttention"),
+       InstanceMethod<&NativeKernels::PrefillAttention>("prefillAttention"),
+       InstanceMethod<&NativeKernels::AppendStep>("appendStep"),
+       InstanceMethod<&NativeKernels::DecodeStep>("decodeStep"),
+       InstanceMethod<&NativeKernels::BeginCapture>("beginCapture"),
+       InstanceMethod<&NativeKernels::EndCapture>("endCapture"),
+       InstanceMethod<&NativeKernels::AbortCapture>("abortCapture"), InstanceMethod<&NativeKernels::Replay>("replay"),
+       InstanceMethod<&NativeKernels::DropGraph>("dropGraph"), InstanceMethod<&NativeKernels::Enter>("enter"),
+       InstanceMethod<&NativeKernels::Leave>("leave"), InstanceMethod<&NativeKernels::Close>("close")});
   exports.Set("NativeKernels", kernels_class);
   exports.Set("cpuInstructions", CpuInstructions(env));
 }
@@ -81,7 +87,10 @@ NativeKernels::NativeKernels(const Napi::CallbackInfo& info) : Napi::ObjectWrap<
   ThrowIfFailed(env, OpenSet(env, options), KindOf(driver_));
 }
 
-NativeKernels::~NativeKernels() { CloseSet(); }
+NativeKernels::~NativeKernels() {
+  CloseSet();
+  scopes_.clear();
+}
 
 Status NativeKernels::OpenSet(Napi::Env env, const Napi::Object& options) {
   if (!driver_) return Fail(Code::kClosed, "driver");
@@ -151,8 +160,72 @@ Napi::Value NativeKernels::PrefillAttention(const Napi::CallbackInfo& info) {
   });
 }
 
+namespace {
+
+kernels::CudaKernels& OnDevice(kernels::KernelSet& set) { return static_cast<kernels::CudaKernels&>(set); }
+
+kernels::cuda::StepList ToList(const Napi::CallbackInfo& info) { return {ToUint64(info[1]), ToInt32(info[2])}; }
+
+}  // namespace
+
+Napi::Value NativeKernels::AppendStep(const Napi::CallbackInfo& info) {
+  const Layer& layer = layers_[ToUint64(info[0])];
+  const kernels::AppendCommand command = {layer.keys,         layer.values, ToAddress(info[3]),
+                                          ToAddress(info[4]), cache_dtype_, row_dtype_};
+  return Run(info.Env(), [&](kernels::KernelSet& set) { return OnDevice(set).AppendStep(command, ToList(info)); });
+}
+
+Napi::Value NativeKernels::DecodeStep(const Napi::CallbackInfo& info) {
+  return Run(info.Env(),
+             [&](kernels::KernelSet& set) { return OnDevice(set).DecodeStep(AttentionOf(info), ToList(info)); });
+}
+
+Napi::Value NativeKernels::BeginCapture(const Napi::CallbackInfo& info) {
+  return Run(info.Env(), [](kernels::KernelSet& set) { return OnDevice(set).BeginCapture(); });
+}
+
+Napi::Value NativeKernels::EndCapture(const Napi::CallbackInfo& info) {
+  uint64_t graph = 0;
+  Run(info.Env(), [&](kernels::KernelSet& set) { return OnDevice(set).EndCapture(graph); });
+  return FromUint64(info.Env(), graph);
+}
+
+Napi::Value NativeKernels::AbortCapture(const Napi::CallbackInfo& info) {
+  return Run(info.Env(), [](kernels::KernelSet& set) {
+    OnDevice(set).AbortCapture();
+    return Ok();
+  });
+}
+
+Napi::Value NativeKernels::Replay(const Napi::CallbackInfo& info) {
+  const std::span<uint8_t> bytes = ToBytes(info[2]);
+  return Run(info.Env(), [&](kernels::KernelSet& set) {
+    return OnDevice(set).Replay(ToUint64(info[0]), ToUint64(info[1]), bytes.data(), bytes.size());
+  });
+}
+
+Napi::Value NativeKernels::DropGraph(const Napi::CallbackInfo& info) {
+  return Run(info.Env(), [&](kernels::KernelSet& set) { return OnDevice(set).DropGraph(ToUint64(info[0])); });
+}
+
+Napi::Value NativeKernels::Enter(const Napi::CallbackInfo& info) {
+  if (!driver_) {
+    ThrowIfFailed(info.Env(), Fail(Code::kClosed, "kernels"));
+    return info.Env().Undefined();
+  }
+  auto scope = std::make_unique<DriverScope>(*driver_);
+  if (!ThrowIfFailed(info.Env(), scope->status(), KindOf(driver_))) scopes_.push_back(std::move(scope));
+  return info.Env().Undefined();
+}
+
+Napi::Value NativeKernels::Leave(const Napi::CallbackInfo& info) {
+  if (!scopes_.empty()) scopes_.pop_back();
+  return info.Env().Undefined();
+}
+
 Napi::Value NativeKernels::Close(const Napi::CallbackInfo& info) {
   CloseSet();
+  scopes_.clear();
   driver_.reset();
   return info.Env().Undefined();
 }

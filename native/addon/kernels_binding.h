@@ -38,6 +38,17 @@ class NativeKernels : public Napi::ObjectWrap<NativeKernels> {
   Napi::Value CopyTokens(const Napi::CallbackInfo& info);        // (copies, count)
   Napi::Value DecodeAttention(const Napi::CallbackInfo& info);   // (layer, spans, count, queries, output)
   Napi::Value PrefillAttention(const Napi::CallbackInfo& info);  // (layer, spans, count, queries, output)
+  // A captured step, on a device only.
+  Napi::Value AppendStep(const Napi::CallbackInfo& info);  // (layer, list, count, keys, values)
+  Napi::Value DecodeStep(const Napi::CallbackInfo& info);  // (layer, list, count, queries, output)
+  Napi::Value BeginCapture(const Napi::CallbackInfo& info);
+  Napi::Value EndCapture(const Napi::CallbackInfo& info);  // gives the graph
+  Napi::Value AbortCapture(const Napi::CallbackInfo& info);
+  Napi::Value Replay(const Napi::CallbackInfo& info);     // (graph, to, bytes)
+  Napi::Value DropGraph(const Napi::CallbackInfo& info);  // (graph)
+  // Makes the device current for all calls until Leave, on this thread. Nests.
+  Napi::Value Enter(const Napi::CallbackInfo& info);
+  Napi::Value Leave(const Napi::CallbackInfo& info);
   Napi::Value Close(const Napi::CallbackInfo& info);
 
   Status OpenSet(Napi::Env env, const Napi::Object& options);
@@ -48,7 +59,8 @@ class NativeKernels : public Napi::ObjectWrap<NativeKernels> {
   Napi::Value Run(Napi::Env env, Call call);
 
   std::shared_ptr<Driver> driver_;
-  std::unique_ptr<kernels::KernelSet> set_;  // null once closed
+  std::unique_ptr<kernels::KernelSet> set_;           // null once closed
+  std::vector<std::unique_ptr<DriverScope>> scopes_;  // of Enter, innermost last
   std::vector<Layer> layers_;
   std::vector<kernels::Region> regions_;
   kernels::Dtype cache_dtype_ = kernels::Dtype::kFloat32;

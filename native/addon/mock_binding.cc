@@ -194,6 +194,7 @@ Napi::Value NativeMockDevice::Leaks(const Napi::CallbackInfo& info) {
   SetLeftovers(env, from.live, to);
   to.Set("pageBytes", FromCount(env, from.page_bytes));
   to.Set("modules", FromCount(env, from.modules));
+  to.Set("graphs", FromCount(env, from.graphs));
   to.Set("retainedContexts", FromCount(env, from.retained_contexts));
   to.Set("pushedContexts", FromCount(env, from.pushed_contexts));
   Napi::Object left_by_drivers = Napi::Object::New(env);

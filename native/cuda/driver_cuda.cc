@@ -10,9 +10,14 @@
 namespace vkv::cuda {
 namespace {
 
-// The capture modes that the scopes open on this thread replaced, innermost last. Scopes nest, also those of
-// different drivers, so one stack for each thread is enough.
-thread_local std::vector<CUstreamCaptureMode> replaced_capture_modes;
+// The scopes open on this thread, innermost last: whose each is, and the capture mode that it replaced. Scopes nest,
+// also those of different drivers, so one stack for each thread is enough.
+struct OpenScope {
+  const DriverCuda* driver;
+  bool is_inner;  // within one of the same driver: it changed nothing
+  CUstreamCaptureMode replaced;
+};
+thread_local std::vector<OpenScope> open_scopes;
 
 // cuMemSetAccess may answer NOT_READY while streams are busy (seen under WSL2): wait for the device and ask
 // again.
@@ -113,17 +118,23 @@ void DriverCuda::Lose(const char* call, CUresult result) {
 
 Status DriverCuda::Enter() {
   VKV_RETURN_IF_ERROR(Ready());
-  VKV_RETURN_IF_ERROR(Check("cuCtxPushCurrent", api_->cuCtxPushCurrent(context_)));
   CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-  (void)api_->cuThreadExchangeStreamCaptureMode(&mode);  // where it is missing there are no modes to exchange
-  replaced_capture_modes.push_back(mode);
+  CUcontext current = nullptr;
+  // Between an outer scope and this one others may have made another context current.
+  const bool is_inner = !open_scopes.empty() && open_scopes.back().driver == this &&
+                        api_->cuCtxGetCurrent(&current) == CUDA_SUCCESS && current == context_;
+  if (!is_inner) {
+    VKV_RETURN_IF_ERROR(Check("cuCtxPushCurrent", api_->cuCtxPushCurrent(context_)));
+    (void)api_->cuThreadExchangeStreamCaptureMode(&mode);  // where it is missing there are no modes to exchange
+  }
+  open_scopes.push_back({this, is_inner, mode});
   return Ok();
 }
 
 void DriverCuda::Leave() {
-  CUstreamCaptureMode mode = replaced_capture_modes.back();
-  replaced_capture_modes.pop_back();
-  if (is_forked()) return;
+  auto [driver, is_inner, mode] = open_scopes.back();
+  open_scopes.pop_back();
+  if (is_inner || is_forked()) return;
   // Also after a loss: both calls touch this thread's state only, which others on the thread still use.
   (void)api_->cuThreadExchangeStreamCaptureMode(&mode);
   CUcontext popped = nullptr;

@@ -45,7 +45,7 @@ class DriverCuda final : public Driver {
   bool is_lost() const override { return lost_result_.load(std::memory_order_acquire) != CUDA_SUCCESS; }
 
   // Also relaxes the thread's stream capture mode, so that mapping is legal while some stream is being
-  // captured.
+  // captured. Within a scope of the same driver that is all done.
   Status Enter() override;
   void Leave() override;
 
@@ -79,6 +79,17 @@ class DriverCuda final : public Driver {
   const Module* FindModule(const std::string& name) { return modules_.Find(name); }  // null: not loaded
   Status LaunchKernel(CUfunction kernel, const LaunchSize& size, Stream stream, const void* parameter);
   Status CountMultiprocessors(int& count);
+
+  // Graphs (driver_cuda_graphs.cc), inside a DriverScope too. From BeginCapture on what is queued on the stream, which
+  // is none of the default streams, is recorded and not done, until EndCapture makes a graph of it or AbortCapture
+  // forgets it. The caller destroys the graph, once what it launched is over.
+  Status BeginCapture(Stream stream);
+  Status EndCapture(Stream stream, CUgraphExec& graph);
+  void AbortCapture(Stream stream);
+  Status LaunchGraph(CUgraphExec graph, Stream stream);
+  Status DestroyGraph(CUgraphExec graph);
+  // Queued; `from` may change as soon as it returns.
+  Status Upload(uint64_t to, const void* from, uint64_t bytes, Stream stream);
 
  private:
   DriverCuda(std::shared_ptr<CudaApi> api, DriverInfo info, CUdevice device, CUcontext context);

@@ -64,6 +64,8 @@
   /* bytes */ \
   X(cuMemcpyHtoD, 3020, cuMemcpyHtoD_v2, kRequired, (CUdeviceptr to, const void* from, size_t bytes), \
     (to, from, bytes)) \
+  X(cuMemcpyHtoDAsync, 3020, cuMemcpyHtoDAsync_v2, kRequired, \
+    (CUdeviceptr to, const void* from, size_t bytes, CUstream stream), (to, from, bytes, stream)) \
   X(cuMemcpyDtoH, 3020, cuMemcpyDtoH_v2, kRequired, (void* to, CUdeviceptr from, size_t bytes), (to, from, bytes)) \
   X(cuMemcpyDtoDAsync, 3020, cuMemcpyDtoDAsync_v2, kRequired, \
     (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream), (to, from, bytes, stream)) \
@@ -79,6 +81,15 @@
   X(cuEventQuery, 2000, cuEventQuery, kRequired, (CUevent event), (event)) \
   X(cuEventSynchronize, 2000, cuEventSynchronize, kRequired, (CUevent event), (event)) \
   X(cuEventDestroy, 4000, cuEventDestroy_v2, kRequired, (CUevent event), (event)) \
+  /* graphs */ \
+  X(cuStreamBeginCapture, 10010, cuStreamBeginCapture_v2, kOptional, (CUstream stream, CUstreamCaptureMode mode), \
+    (stream, mode)) \
+  X(cuStreamEndCapture, 10000, cuStreamEndCapture, kOptional, (CUstream stream, CUgraph* graph), (stream, graph)) \
+  X(cuGraphInstantiateWithFlags, 11040, cuGraphInstantiateWithFlags, kOptional, \
+    (CUgraphExec* exec, CUgraph graph, unsigned long long flags), (exec, graph, flags)) \
+  X(cuGraphLaunch, 10000, cuGraphLaunch, kOptional, (CUgraphExec exec, CUstream stream), (exec, stream)) \
+  X(cuGraphExecDestroy, 10000, cuGraphExecDestroy, kOptional, (CUgraphExec exec), (exec)) \
+  X(cuGraphDestroy, 10000, cuGraphDestroy, kOptional, (CUgraph graph), (graph)) \
   /* kernels */ \
   X(cuModuleLoadDataEx, 2010, cuModuleLoadDataEx, kOptional, \
     (CUmodule* module, const void* image, unsigned options_count, CUjit_option* options, void** values), \

@@ -109,10 +109,13 @@ CUresult MockDevice::cuLaunchKernel(CUfunction function, unsigned grid_x, unsign
   const LaunchArguments launch = {{grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes, parameters[0]};
   if (!IsPossible(launch) || !kernel->IsLaunchable(launch)) return call.Break(rules::kLaunchSize);
   const auto* bytes = static_cast<const uint8_t*>(parameters[0]);
-  Work work = {.kind = WorkKind::kKernel, .touches = kernel->TouchesOf(bytes), .step = call.step()};
+  const auto on = reinterpret_cast<uint64_t>(stream);
+  if (!streams_.IsLiveStream(on)) return call.Break(rules::kLiveStream, CUDA_ERROR_INVALID_HANDLE);
+  Work work = {.kind = WorkKind::kKernel, .touches = {}, .step = call.step()};
   work.kernel = kernel;
   work.parameter.assign(bytes, bytes + kernel->parameter_bytes());
-  return Queue(call, reinterpret_cast<uint64_t>(stream), std::move(work));
+  if (!streams_.IsCapturing(on)) work.touches = TouchesOf(work, &on);
+  return Queue(call, on, std::move(work));
 }
 
 }  // namespace vkv::mock

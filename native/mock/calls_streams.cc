@@ -22,6 +22,18 @@ CUresult MockDevice::cuMemcpyHtoD(CUdeviceptr to, const void* from, size_t bytes
   return call.result();
 }
 
+CUresult MockDevice::cuMemcpyHtoDAsync(CUdeviceptr to, const void* from, size_t bytes, CUstream stream) {
+  Call call(*this, CallKind::cuMemcpyHtoDAsync, {.address = to, .bytes = bytes, .stream = ToHandle(stream)});
+  if (call.is_refused()) return call.result();
+  if (from == nullptr && bytes != 0) return call.Break(rules::kHostPointer);
+  if (!addresses_.CanAccess(to, bytes, /*is_write=*/true)) return call.Break(rules::kWritable);
+  if (!backing_->has_memory()) return call.Answer(CUDA_ERROR_NOT_SUPPORTED);
+  const auto* const content = static_cast<const uint8_t*>(from);
+  Work work = {.kind = WorkKind::kUpload, .touches = {{to, bytes, true}}, .step = call.step()};
+  work.parameter.assign(content, content + bytes);
+  return Queue(call, ToHandle(stream), std::move(work));
+}
+
 CUresult MockDevice::cuMemcpyDtoH(void* to, CUdeviceptr from, size_t bytes) {
   Call call(*this, CallKind::cuMemcpyDtoH, {.from = from, .bytes = bytes});
   if (call.is_refused()) return call.result();
@@ -54,6 +66,14 @@ CUresult MockDevice::cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t
 
 CUresult MockDevice::Queue(Call& call, uint64_t stream, Work work) {
   if (!streams_.IsLiveStream(stream)) return call.Break(rules::kLiveStream, CUDA_ERROR_INVALID_HANDLE);
+  if (StreamModel::IsDefault(stream) && streams_.IsBlockingCaptured()) {
+    streams_.InvalidateCaptures();
+    return call.Break(rules::kDefaultStream, CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
+  }
+  if (streams_.IsCapturing(stream)) {
+    streams_.Record(stream, std::move(work));
+    return call.result();
+  }
   streams_.Enqueue(stream, std::move(work));
   if (options_.streams == StreamMode::kManual) return call.result();
   return DoAll(streams_.TakeStream(stream)) ? call.result() : call.Answer(lost_);
@@ -68,8 +88,11 @@ bool MockDevice::DoAll(const std::vector<Work>& works) {
 
 bool MockDevice::Do(const Work& work) {
   const std::vector<Touch>& touches = work.touches;
+  if (work.kind != WorkKind::kKernel && work.is_replayed && !CheckTouches(work, touches)) return false;
   if (work.kind == WorkKind::kCopy) {
     backing_->Copy(touches[0].address, touches[1].address, touches[0].bytes);
+  } else if (work.kind == WorkKind::kUpload) {
+    backing_->Copy(touches[0].address, reinterpret_cast<uint64_t>(work.parameter.data()), touches[0].bytes);
   } else if (work.kind == WorkKind::kFill) {
     backing_->Fill(touches[0].address, work.value, touches[0].bytes);
   } else {
@@ -78,11 +101,18 @@ bool MockDevice::Do(const Work& work) {
   return true;
 }
 
-CUresult MockDevice::cuStreamCreate(CUstream* stream, unsigned /*flags*/) {
+bool MockDevice::BreaksCapture(Call& call, const uint64_t* stream) {
+  if (stream != nullptr ? !streams_.IsCapturing(*stream) : !streams_.IsAnyCapturing()) return false;
+  streams_.InvalidateCaptures();
+  call.Break(rules::kNotWhileCapturing, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  return true;
+}
+
+CUresult MockDevice::cuStreamCreate(CUstream* stream, unsigned flags) {
   Call call(*this, CallKind::cuStreamCreate);
   if (call.is_refused()) return call.result();
   if (stream == nullptr) return call.Break(rules::kOutput);
-  call.arguments().handle = streams_.CreateStream();
+  call.arguments().handle = streams_.CreateStream((flags & CU_STREAM_NON_BLOCKING) == 0);
   *stream = reinterpret_cast<CUstream>(call.arguments().handle);
   return call.result();
 }
@@ -98,6 +128,7 @@ CUresult MockDevice::cuStreamSynchronize(CUstream stream) {
   Call call(*this, CallKind::cuStreamSynchronize, {.handle = ToHandle(stream)});
   if (call.is_refused()) return call.result();
   if (!streams_.IsLiveStream(ToHandle(stream))) return call.Break(rules::kLiveStream, CUDA_ERROR_INVALID_HANDLE);
+  if (const uint64_t on = ToHandle(stream); BreaksCapture(call, &on)) return call.result();
   return DoAll(streams_.TakeStream(ToHandle(stream))) ? call.result() : call.Answer(lost_);
 }
 
@@ -105,6 +136,7 @@ CUresult MockDevice::cuStreamQuery(CUstream stream) {
   Call call(*this, CallKind::cuStreamQuery, {.handle = ToHandle(stream)});
   if (call.is_refused()) return call.result();
   if (!streams_.IsLiveStream(ToHandle(stream))) return call.Break(rules::kLiveStream, CUDA_ERROR_INVALID_HANDLE);
+  if (const uint64_t on = ToHandle(stream); BreaksCapture(call, &on)) return call.result();
   return streams_.IsIdle(ToHandle(stream)) ? call.result() : call.Answer(CUDA_ERROR_NOT_READY);
 }
 
@@ -122,6 +154,7 @@ CUresult MockDevice::cuEventRecord(CUevent event, CUstream stream) {
   if (call.is_refused()) return call.result();
   if (!streams_.IsLiveEvent(ToHandle(event))) return call.Break(rules::kLiveEvent, CUDA_ERROR_INVALID_HANDLE);
   if (!streams_.IsLiveStream(ToHandle(stream))) return call.Break(rules::kLiveStream, CUDA_ERROR_INVALID_HANDLE);
+  if (const uint64_t on = ToHandle(stream); BreaksCapture(call, &on)) return call.result();
   streams_.Record(ToHandle(event), ToHandle(stream));
   return call.result();
 }

@@ -13,6 +13,8 @@ using cuda::CUdeviceptr;
 using cuda::CUevent;
 using cuda::CUfunction;
 using cuda::CUfunction_attribute;
+using cuda::CUgraph;
+using cuda::CUgraphExec;
 using cuda::CUjit_option;
 using cuda::CUmemAccess_flags;
 using cuda::CUmemAccessDesc;
@@ -33,6 +35,7 @@ using enum cuda::CUmemAccess_flags;
 using enum cuda::CUmemAllocationHandleType;
 using enum cuda::CUmemAllocationType;
 using enum cuda::CUmemLocationType;
+using enum cuda::CUstream_flags;
 using enum cuda::CUstreamCaptureMode;
 
 }  // namespace vkv::mock

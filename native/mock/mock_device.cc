@@ -94,6 +94,7 @@ LeakReport MockDevice::Leaks() {
                  streams_.events()};
   report.left_by_drivers = left_by_drivers_;
   report.modules = modules_.modules();
+  report.graphs = graphs_.count();
   report.retained_contexts = contexts_.retains();
   report.pushed_contexts = contexts_.pushed();
   report.page_bytes = pages_.used_bytes();

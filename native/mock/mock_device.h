@@ -17,6 +17,7 @@
 #include "mock/call_kind.h"
 #include "mock/contexts.h"
 #include "mock/cuda_names.h"
+#include "mock/graph_store.h"
 #include "mock/journal.h"
 #include "mock/module_store.h"
 #include "mock/options.h"
@@ -33,6 +34,7 @@ struct LeakReport {
   cuda::Leftovers live;
   cuda::Leftovers left_by_drivers;
   uint64_t modules = 0;
+  uint64_t graphs = 0;
   uint64_t retained_contexts = 0;
   uint64_t pushed_contexts = 0;
   uint64_t page_bytes = 0;  // of memory in use, also by pages that are only mapped
@@ -86,9 +88,16 @@ class MockDevice final : public cuda::CudaApi {
   bool IsGranular(uint64_t address, uint64_t bytes) const;
   bool Show(const std::vector<Mapping>& mappings, CUmemAccess_flags access);
   CUresult Queue(Call& call, uint64_t stream, Work work);
+  // The rules of a call that waits for a stream, or for all with no stream named, while one is captured.
+  bool BreaksCapture(Call& call, const uint64_t* stream);
+  // What a kernel uses when it runs: now, or after what is queued on a stream.
+  std::vector<Touch> TouchesOf(const Work& work, const uint64_t* behind_stream) const;
   // False when the work used memory that it must not use; then the device is lost.
   bool Do(const Work& work);
   bool DoKernel(const Work& work);
+  // Whether every range may be used; where one may not the device is lost.
+  void NoteMisuse(const Work& work, Rule rule, const Touch& touch);
+  bool CheckTouches(const Work& work, const std::vector<Touch>& touches);
   bool DoAll(const std::vector<Work>& works);
 
   const MockOptions options_;
@@ -102,6 +111,7 @@ class MockDevice final : public cuda::CudaApi {
   PageStore pages_;
   StreamModel streams_;
   ModuleStore modules_;
+  GraphStore graphs_;
   cuda::Leftovers left_by_drivers_;
   bool is_initialized_ = false;
   CUresult lost_ = CUDA_SUCCESS;  // the sticky answer of a lost device

@@ -22,25 +22,36 @@ bool MockDevice::QueueWork(uint64_t stream, std::vector<Touch> touches) {
   return true;
 }
 
-bool MockDevice::DoKernel(const Work& work) {
-  const auto misuse = [&](Rule rule, const Touch& touch) {
-    CallArguments arguments;
-    arguments.address = touch.address;
-    arguments.bytes = touch.bytes;
-    journal_.AddMisuse({work.step, CallKind::cuLaunchKernel, rule, arguments});
-  };
-  for (const Touch& touch : work.touches) {
+bool MockDevice::CheckTouches(const Work& work, const std::vector<Touch>& touches) {
+  for (const Touch& touch : touches) {
     if (addresses_.CanAccess(touch.address, touch.bytes, touch.is_write)) continue;
-    misuse(rules::kKernelAccess, touch);
+    NoteMisuse(work, rules::kKernelAccess, touch);
     LoseLocked(CUDA_ERROR_ILLEGAL_ADDRESS);
     return false;
   }
-  for (const Touch& written : work.touches) {
+  return true;
+}
+
+void MockDevice::NoteMisuse(const Work& work, Rule rule, const Touch& touch) {
+  CallArguments arguments;
+  arguments.address = touch.address;
+  arguments.bytes = touch.bytes;
+  journal_.AddMisuse(
+      {work.step, work.is_replayed ? CallKind::cuGraphLaunch : CallKind::cuLaunchKernel, rule, arguments});
+}
+
+bool MockDevice::DoKernel(const Work& work) {
+  // Lists in memory hold now what the kernel reads.
+  const bool has_list = work.kernel != nullptr && work.kernel->ListOf(work.parameter.data()).bytes != 0;
+  const std::vector<Touch> read = has_list ? TouchesOf(work, /*behind_stream=*/nullptr) : std::vector<Touch>();
+  const std::vector<Touch>& touches = has_list ? read : work.touches;
+  if (!CheckTouches(work, touches)) return false;
+  for (const Touch& written : touches) {
     if (!written.is_write) continue;
     const std::vector<Extent> extents = addresses_.ExtentsOf(written.address, written.bytes);
-    for (const Touch& other : work.touches) {
+    for (const Touch& other : touches) {
       if (!AreAliases(extents, addresses_.ExtentsOf(other.address, other.bytes))) continue;
-      misuse(rules::kAlias, written);  // wrong results on a real device, no failure
+      NoteMisuse(work, rules::kAlias, written);  // wrong results on a real device, no failure
       return true;
     }
   }

@@ -53,6 +53,13 @@ inline constexpr char kKernelParameters[] = "a kernel must get its parameters, a
 inline constexpr char kLaunchSize[] =
     "grid, block and shared memory must be possible, and what the kernel's parameters need";
 
+inline constexpr char kCapturable[] = "only a stream of its own that is not captured yet can be captured";
+inline constexpr char kCaptured[] = "the stream must be captured";
+inline constexpr char kNotWhileCapturing[] = "nothing may wait for a stream that is being captured";
+inline constexpr char kDefaultStream[] =
+    "the default stream must not be used while a stream that is ordered with it is captured";
+inline constexpr char kLiveGraph[] = "the graph must be live";
+
 inline constexpr char kLiveStream[] = "the stream must be live";
 inline constexpr char kLiveEvent[] = "the event must be live";
 

@@ -19,14 +19,22 @@ struct LaunchArguments {
   const void* parameter = nullptr;  // the kernel's one parameter, a struct
 };
 
+struct ListUse {
+  size_t offset = 0;
+  uint64_t bytes = 0;  // 0: there is none
+};
+
 class SimulatedKernel {
  public:
   virtual ~SimulatedKernel() = default;
   virtual size_t parameter_bytes() const = 0;
   // Whether grid, block and shared memory are those that the parameter needs.
   virtual bool IsLaunchable(const LaunchArguments& launch) const = 0;
-  // Every range the kernel uses.
+  // Every range the kernel uses, with what its lists hold now.
   virtual std::vector<Touch> TouchesOf(const void* parameter) const = 0;
+  // Where in the parameter there is the address of a list that the kernel reads when it runs, null for none, and the
+  // list's length.
+  virtual ListUse ListOf(const void* /*parameter*/) const { return {}; }
   // Does what the kernel does; all it touches is accessible.
   virtual void Run(const void* parameter) const = 0;
 };

@@ -1,5 +1,6 @@
 #include "mock/stream_model.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace vkv::mock {
@@ -22,9 +23,9 @@ StreamModel::StreamModel() {
   streams_[kPerThreadStream];
 }
 
-uint64_t StreamModel::CreateStream() {
+uint64_t StreamModel::CreateStream(bool is_blocking) {
   const uint64_t stream = ++last_handle_;
-  streams_[stream];
+  streams_[stream].is_blocking = is_blocking;
   ++live_streams_;
   return stream;
 }
@@ -48,6 +49,49 @@ void StreamModel::Enqueue(uint64_t stream, Work work) {
 }
 
 bool StreamModel::IsIdle(uint64_t stream) const { return streams_.at(Normalize(stream)).pending.empty(); }
+
+bool StreamModel::BeginCapture(uint64_t stream) {
+  if (stream <= kPerThreadStream || streams_.at(stream).is_capturing) return false;
+  streams_.at(stream).is_capturing = true;
+  return true;
+}
+
+bool StreamModel::IsCapturing(uint64_t stream) const { return streams_.at(Normalize(stream)).is_capturing; }
+
+bool StreamModel::IsDefault(uint64_t stream) { return Normalize(stream) == kDefaultStream; }
+
+bool StreamModel::IsAnyCapturing() const {
+  return std::any_of(streams_.begin(), streams_.end(), [](const auto& stream) { return stream.second.is_capturing; });
+}
+
+bool StreamModel::IsBlockingCaptured() const {
+  return std::any_of(streams_.begin(), streams_.end(),
+                     [](const auto& stream) { return stream.second.is_capturing && stream.second.is_blocking; });
+}
+
+void StreamModel::Record(uint64_t stream, Work work) { streams_.at(stream).captured.push_back(std::move(work)); }
+
+void StreamModel::InvalidateCaptures() {
+  for (auto& [handle, stream] : streams_) stream.is_invalid = stream.is_capturing;
+}
+
+bool StreamModel::EndCapture(uint64_t stream, std::vector<Work>& works) {
+  StreamState& state = streams_.at(stream);
+  const bool is_valid = !state.is_invalid;
+  works = std::exchange(state.captured, {});
+  state.is_capturing = state.is_invalid = false;
+  return is_valid;
+}
+
+void StreamModel::Preview(uint64_t stream, uint64_t address, std::vector<uint8_t>& content) const {
+  for (const Work& work : streams_.at(Normalize(stream)).pending) {
+    if (work.kind != WorkKind::kUpload || !Overlaps(work.touches[0], address, content.size())) continue;
+    const uint64_t from = std::max(address, work.touches[0].address);
+    const uint64_t to = std::min(address + content.size(), work.touches[0].address + work.touches[0].bytes);
+    std::copy_n(work.parameter.begin() + static_cast<int64_t>(from - work.touches[0].address), to - from,
+                content.begin() + static_cast<int64_t>(from - address));
+  }
+}
 
 uint64_t StreamModel::CreateEvent() {
   const uint64_t event = ++last_handle_;

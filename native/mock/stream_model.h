@@ -22,29 +22,46 @@ struct Touch {
   bool is_write = false;
 };
 
-enum class WorkKind { kCopy, kFill, kKernel };
+enum class WorkKind { kCopy, kFill, kUpload, kKernel };
 
 class SimulatedKernel;
 
 struct Work {
   WorkKind kind = WorkKind::kKernel;
-  std::vector<Touch> touches;  // a copy: destination, source; a fill: destination
+  std::vector<Touch> touches;  // a copy: destination, source; a fill, an upload: destination
   uint8_t value = 0;           // a fill's
   uint64_t step = 0;           // a kernel's, in the journal
   // A kernel's that is simulated, with its parameter; null for one that only stands for its touches.
   std::shared_ptr<const SimulatedKernel> kernel = nullptr;
-  std::vector<uint8_t> parameter = {};
+  std::vector<uint8_t> parameter = {};  // of an upload: its bytes
+  bool is_replayed = false;             // of a graph: its ranges may have changed since the capture
 };
 
 class StreamModel {
  public:
   StreamModel();
 
-  uint64_t CreateStream();
+  // A blocking stream is ordered with the default stream.
+  uint64_t CreateStream(bool is_blocking);
   bool DestroyStream(uint64_t stream);  // false: not live. What is pending on it will still be done.
   bool IsLiveStream(uint64_t stream) const;
   void Enqueue(uint64_t stream, Work work);
   bool IsIdle(uint64_t stream) const;
+
+  // From BeginCapture to EndCapture work is recorded and not pending. False: it is captured already, or a default
+  // stream.
+  bool BeginCapture(uint64_t stream);
+  bool IsCapturing(uint64_t stream) const;
+  static bool IsDefault(uint64_t stream);  // the one that blocking streams are ordered with
+  bool IsAnyCapturing() const;
+  bool IsBlockingCaptured() const;
+  void Record(uint64_t stream, Work work);
+  void InvalidateCaptures();
+  // False: the capture was invalidated; it has ended nevertheless.
+  bool EndCapture(uint64_t stream, std::vector<Work>& works);
+
+  // Lets `content`, bytes at an address, be what it will be when the pending uploads of the stream are done.
+  void Preview(uint64_t stream, uint64_t address, std::vector<uint8_t>& content) const;
 
   uint64_t CreateEvent();
   bool DestroyEvent(uint64_t event);  // false: not live
@@ -69,6 +86,10 @@ class StreamModel {
     std::deque<Work> pending;
     uint64_t done = 0;  // how many were taken out
     bool is_destroyed = false;
+    bool is_blocking = true;
+    bool is_capturing = false;
+    bool is_invalid = false;  // the capture
+    std::vector<Work> captured;
   };
   struct EventState {
     uint64_t stream = 0;

@@ -64,7 +64,7 @@ test('leaks are what is still there', (t) => {
   const event = bench.native.recordEvent(stream);
   t.deepEqual(bench.device.leaks(), {
     reservations: 1, mappings: 2, pages: 2, streams: 1, events: 1, pageBytes: 2 * pageBytes,
-    modules: 0, retainedContexts: 1, pushedContexts: 0, isLost: false,
+    modules: 0, graphs: 0, retainedContexts: 1, pushedContexts: 0, isLost: false,
     leftByDrivers: { reservations: 0, mappings: 0, pages: 0, streams: 0, events: 0 },
   });
   t.throws(() => bench.device.assertNoLeaks(), {

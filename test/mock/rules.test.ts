@@ -79,6 +79,12 @@ const breaches: Readonly<Record<string, readonly [rule: string, result: number]>
   'a fill on a destroyed stream': ['kLiveStream', 400],
   'the end of the default stream': ['kLiveStream', 400],
   'an event that never was': ['kLiveEvent', 400],
+  'a capture of the default stream': ['kCapturable', 900],
+  'the end of a capture that never began': ['kCaptured', 401],
+  'a wait for a stream that is captured': ['kNotWhileCapturing', 900],
+  'a wait for everything while a stream is captured': ['kNotWhileCapturing', 900],
+  'the default stream beside the capture of a blocking one': ['kDefaultStream', 906],
+  'the launch of a graph that never was': ['kLiveGraph', 400],
   'a call before init': ['kInitialized', 3],
 };
 

@@ -128,7 +128,7 @@ void RotateOnce() {
   Buffer input(rows * heads * dim, Dtype::kFloat32);
   std::vector<float> theirs(input.floats(), input.floats() + rows * heads * dim);
   reference::Rotate({theirs.data(), positions.data(), table.floats(), heads, dim}, rows);
-  (void)cuda::LaunchRotate({input.floats(), positions.data(), table.floats(), heads, dim}, rows, Run);
+  (void)cuda::LaunchRotate({input.floats(), positions.data(), table.floats(), heads, dim, Next() % 2 == 0}, rows, Run);
   Compare(input.floats(), theirs.data(), theirs.size(), 1e-6f, "dim " + std::to_string(dim));
 }
 
@@ -151,7 +151,7 @@ void GatherOnce() {
   Buffer table(7 * width, dtype);
   std::vector<float> ours(tokens.size() * width, NAN);
   std::vector<float> theirs = ours;
-  (void)cuda::LaunchGather({table.data(), ours.data(), width, dtype}, tokens, Run);
+  (void)cuda::LaunchGather({table.data(), ours.data(), width, dtype, Next() % 2 == 0}, tokens, Run);
   reference::Gather({table.data(), theirs.data(), width, dtype}, tokens);
   Compare(ours.data(), theirs.data(), theirs.size(), 0, "width " + std::to_string(width));
 }

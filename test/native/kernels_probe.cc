@@ -145,7 +145,15 @@ void AttendOnce(bool is_decoding) {
     return command;
   };
   std::vector<uint8_t> workspace(1 << 20, 0xff);
-  if (is_decoding) {
+  if (is_decoding && Next() % 3 == 0) {  // as a captured step: a row for each span, and spans beyond the step's own
+    std::erase_if(spans, [](const Span& span) { return span.tokens == 0; });
+    std::vector<Span> listed = spans;
+    for (int extra = Pick({0, 1, 3}); extra > 0; --extra)
+      listed.push_back({0, 0, 0, static_cast<int32_t>(listed.size())});
+    const cuda::Workspace place = {reinterpret_cast<uint64_t>(workspace.data()), Next() % 2 * workspace.size()};
+    const cuda::StepList list = {reinterpret_cast<uint64_t>(listed.data()), static_cast<int32_t>(listed.size())};
+    (void)cuda::LaunchDecode(command_of(ours), list, /*multiprocessors=*/16, place, Run);
+  } else if (is_decoding) {
     const cuda::Workspace place = {reinterpret_cast<uint64_t>(workspace.data()), workspace.size()};
     (void)cuda::LaunchDecode(command_of(ours), spans, /*multiprocessors=*/16, place, Run);
   } else {
@@ -254,7 +262,7 @@ void AppendOnce() {
     rows += spans.back().tokens;
   }
   const size_t rows_at = RoundUp(4 * slot_bytes, 256);
-  const size_t count = static_cast<size_t>(rows) * heads * dim;
+  const size_t count = static_cast<size_t>(std::max<int>(rows, spans.size())) * heads * dim;
   World ours;
   ours.bytes.resize(rows_at + 2 * count * 4 + 256, 0x5a);
   FillFloats(ours, rows_at, row_dtype, 2 * count);
@@ -271,7 +279,16 @@ void AppendOnce() {
     return command;
   };
   last_kernel = "vkv_append";
-  (void)cuda::LaunchAppend(command_of(ours), spans, Run);
+  if (Next() % 3 == 0) {  // as a captured step
+    for (Span& span : spans) {
+      span.tokens = std::min(span.tokens, 1);
+      span.first_row = static_cast<int32_t>(&span - spans.data());
+    }
+    const cuda::StepList list = {reinterpret_cast<uint64_t>(spans.data()), static_cast<int32_t>(spans.size())};
+    (void)cuda::LaunchAppend(command_of(ours), list, Run);
+  } else {
+    (void)cuda::LaunchAppend(command_of(ours), spans, Run);
+  }
   reference::Append(command_of(theirs), spans);
   if (ours.bytes != theirs.bytes) Note("other bytes than the reference");
 }

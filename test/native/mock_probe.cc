@@ -60,6 +60,11 @@ CUresult LaunchKernel(Scene& scene, unsigned blocks, unsigned threads, void** pa
   return scene.device->cuLaunchKernel(scene.kernel, blocks, 1, 1, threads, 1, 1, 0, nullptr, parameters, nullptr);
 }
 
+void Capture(Scene& scene, MockDevice& device, unsigned flags) {
+  Must(device.cuStreamCreate(&scene.stream, flags));
+  Must(device.cuStreamBeginCapture(scene.stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+}
+
 Scene NewScene() {
   Scene scene;
   MockOptions options;
@@ -277,6 +282,24 @@ const Breach kBreaches[] = {
     {"the end of the default stream", [](Scene&, MockDevice& d) { return d.cuStreamDestroy(nullptr); }},
     {"an event that never was",
      [](Scene&, MockDevice& d) { return d.cuEventQuery(reinterpret_cast<CUevent>(12345)); }},
+
+    {"a capture of the default stream",
+     [](Scene&, MockDevice& d) { return d.cuStreamBeginCapture(nullptr, CU_STREAM_CAPTURE_MODE_RELAXED); }},
+    {"the end of a capture that never began",
+     [](Scene& s, MockDevice& d) {
+       CUgraph graph = nullptr;
+       return d.cuStreamEndCapture(s.stream, &graph);
+     },
+     [](Scene& s, MockDevice& d) { Must(d.cuStreamCreate(&s.stream, CU_STREAM_NON_BLOCKING)); }},
+    {"a wait for a stream that is captured", [](Scene& s, MockDevice& d) { return d.cuStreamSynchronize(s.stream); },
+     [](Scene& s, MockDevice& d) { Capture(s, d, CU_STREAM_NON_BLOCKING); }},
+    {"a wait for everything while a stream is captured", [](Scene&, MockDevice& d) { return d.cuCtxSynchronize(); },
+     [](Scene& s, MockDevice& d) { Capture(s, d, CU_STREAM_NON_BLOCKING); }},
+    {"the default stream beside the capture of a blocking one",
+     [](Scene& s, MockDevice& d) { return d.cuMemsetD8Async(s.At(0), 0, 16, nullptr); },
+     [](Scene& s, MockDevice& d) { Capture(s, d, CU_STREAM_DEFAULT); }},
+    {"the launch of a graph that never was",
+     [](Scene&, MockDevice& d) { return d.cuGraphLaunch(reinterpret_cast<CUgraphExec>(12345), nullptr); }},
 };
 
 void Report(const char* title, MockDevice& device, CUresult result, const LeakReport& before) {

@@ -1,0 +1,58 @@
+// DriverCuda's calls about graphs: what a stream captures is launched again as a whole.
+#include "cuda/driver_cuda.h"
+
+namespace vkv::cuda {
+namespace {
+
+CUstream ToStream(Stream stream) { return reinterpret_cast<CUstream>(stream); }
+
+}  // namespace
+
+Status DriverCuda::BeginCapture(Stream stream) {
+  VKV_RETURN_IF_ERROR(Ready());
+  return Check("cuStreamBeginCapture",
+               api_->cuStreamBeginCapture(ToStream(stream), CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+}
+
+Status DriverCuda::EndCapture(Stream stream, CUgraphExec& graph) {
+  VKV_RETURN_IF_ERROR(Ready());
+  CUgraph captured = nullptr;
+  const CUresult ended = api_->cuStreamEndCapture(ToStream(stream), &captured);
+  if (ended != CUDA_SUCCESS) {
+    // A capture that something invalidated is over; after another refusal the stream may still record.
+    if (ended != CUDA_ERROR_STREAM_CAPTURE_INVALIDATED) AbortCapture(stream);
+    return Check("cuStreamEndCapture", ended);
+  }
+  const Status status =
+      Check("cuGraphInstantiateWithFlags", api_->cuGraphInstantiateWithFlags(&graph, captured, /*flags=*/0));
+  if (!is_lost()) (void)api_->cuGraphDestroy(captured);
+  return status;
+}
+
+void DriverCuda::AbortCapture(Stream stream) {
+  if (!Ready().ok()) return;
+  CUgraph captured = nullptr;
+  const CUresult result = api_->cuStreamEndCapture(ToStream(stream), &captured);  // fails where the capture had failed
+  if (result == CUDA_SUCCESS && captured != nullptr) (void)api_->cuGraphDestroy(captured);
+}
+
+Status DriverCuda::LaunchGraph(CUgraphExec graph, Stream stream) {
+  VKV_RETURN_IF_ERROR(Ready());
+  return Check("cuGraphLaunch", api_->cuGraphLaunch(graph, ToStream(stream)));
+}
+
+Status DriverCuda::DestroyGraph(CUgraphExec graph) {
+  VKV_RETURN_IF_ERROR(Ready());
+  return CheckGivenBack("cuGraphExecDestroy", api_->cuGraphExecDestroy(graph), {});
+}
+
+Status DriverCuda::Upload(uint64_t to, const void* from, uint64_t bytes, Stream stream) {
+  VKV_RETURN_IF_ERROR(Ready());
+  if (bytes == 0) return Ok();
+  Subject subject = {.what = static_cast<int64_t>(to), .how_many = static_cast<int64_t>(bytes)};
+  subject.misuse = Code::kCopyOutOfRange;
+  // From pageable memory the bytes are staged before the call returns.
+  return Check("cuMemcpyHtoDAsync", api_->cuMemcpyHtoDAsync(to, from, bytes, ToStream(stream)), subject);
+}
+
+}  // namespace vkv::cuda
