@@ -201,7 +201,9 @@ __device__ inline void Decode(const typename Place::Parameters& parameters) {
             [&] { block.Start(command, span.first_row, head, parameters.group - first); });
   __syncthreads();  // nobody needs the ring any more
   const int heads = (kv_head + 1) * parameters.group - head;
-  block.Finish(shared.results, static_cast<int>(blockIdx.z), span.first_row, head, heads < Heads ? heads : Heads);
+  // Asked for again, so that the loop over the tokens need not keep it in a register.
+  const int row = SpanAt(parameters.spans, blockIdx.z).first_row;
+  block.Finish(shared.results, static_cast<int>(blockIdx.z), row, head, heads < Heads ? heads : Heads);
 }
 
 }  // namespace vkv::kernels::cuda

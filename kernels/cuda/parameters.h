@@ -88,13 +88,16 @@ VKV_BOTH inline int SplitTokensOf(const DecodeParameters& parameters, int length
 // vkv_prefill_TYPE_rROWS: grid (blocks of ROWS tokens of the longest span, query heads, spans), block 4 · ROWS, shared
 // bytes PrefillSharedBytes. ROWS is 32 for dims up to 128 and 16 beyond.
 constexpr int PrefillRows(int dim, int value_dim) { return (dim > value_dim ? dim : value_dim) <= 128 ? 32 : 16; }
+// Floats from one row of a tile in shared memory to the next: odd, so that the same element of 8 rows, or of 4 tokens,
+// is in as many banks.
+VKV_BOTH constexpr int PrefillStride(int dim) { return dim | 1; }
 constexpr int PrefillSharedBytes(int dim, int value_dim) {
   const int rows = PrefillRows(dim, value_dim);
   const int widest = dim > value_dim ? dim : value_dim;
-  // Queries [row, dim], a tile of as many keys or values [token, widest], scores [row, token + 1 against bank
-  // conflicts].
-  return static_cast<int>(sizeof(float)) * (rows * dim + rows * widest + rows * (rows + 1));
+  // Queries [row, dim], a tile of as many keys or values [token, widest], scores [row, token].
+  return static_cast<int>(sizeof(float)) * rows * (PrefillStride(dim) + PrefillStride(widest) + PrefillStride(rows));
 }
+static_assert(PrefillStride(64) % 2 == 1 && PrefillStride(128) % 2 == 1 && PrefillStride(13) % 2 == 1);
 struct PrefillParameters {
   AttentionCommand command;
   Spans spans;
