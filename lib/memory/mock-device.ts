@@ -29,6 +29,15 @@ export interface MockDeviceOptions {
   readonly streams?: 'immediate' | 'manual' | undefined;
   /** Fill new pages with 0xff, which is NaN in every float format, instead of zeros. Real backing only. Default false. */
   readonly hasGarbage?: boolean | undefined;
+  /** Bytes of `memoryBytes` that a context takes while a driver is open. Default 0; a GPU's is some 500 MiB. */
+  readonly contextBytes?: number | undefined;
+  /** Bytes of `memoryBytes` that a module of kernels takes. Default 0. */
+  readonly moduleBytes?: number | undefined;
+  /**
+   * What unmapping does while work is queued. `checks` (default): memory that the work uses must not be unmapped, all else returns
+   * at once. `waits`: it lets all queued work end first, as a driver may.
+   */
+  readonly unmap?: 'checks' | 'waits' | undefined;
   /** False makes a device without virtual memory management, which no driver opens. Default true. */
   readonly hasVirtualMemory?: boolean | undefined;
   /** Name of the device. Default "mock device". */
@@ -68,6 +77,9 @@ const deviceSpec = {
   granularityBytes: withDefault(integer({ min: hostPageBytes, multipleOf: hostPageBytes }), 2 * 2 ** 20),
   backing: withDefault(oneOf(['real', 'none']), 'real'),
   streams: withDefault(oneOf(['immediate', 'manual']), 'immediate'),
+  contextBytes: withDefault(integer(), 0),
+  moduleBytes: withDefault(integer(), 0),
+  unmap: withDefault(oneOf(['checks', 'waits']), 'checks'),
   hasGarbage: withDefault(boolean, false),
   hasVirtualMemory: withDefault(boolean, true),
   name: withDefault(string, 'mock device'),

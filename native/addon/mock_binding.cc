@@ -24,6 +24,9 @@ mock::MockOptions ToOptions(const Napi::Object& from) {
   to.granularity_bytes = ToUint64(from.Get("granularityBytes"));
   to.backing = IsString(from.Get("backing"), "none") ? mock::BackingMode::kNone : mock::BackingMode::kReal;
   to.streams = IsString(from.Get("streams"), "manual") ? mock::StreamMode::kManual : mock::StreamMode::kImmediate;
+  to.context_bytes = ToUint64(from.Get("contextBytes"));
+  to.module_bytes = ToUint64(from.Get("moduleBytes"));
+  to.unmap_waits = IsString(from.Get("unmap"), "waits");
   to.has_garbage = from.Get("hasGarbage").ToBoolean();
   to.has_virtual_memory = from.Get("hasVirtualMemory").ToBoolean();
   to.driver_version = ToInt32(from.Get("driverVersion"));

@@ -92,6 +92,7 @@ CUresult MockDevice::cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice devic
   if (call.is_refused()) return call.result();
   if (context == nullptr) return call.Break(rules::kOutput);
   if (device != kDevice) return call.Break(rules::kKnownDevice, CUDA_ERROR_INVALID_DEVICE);
+  if (!contexts_.is_retained() && !pages_.Occupy(options_.context_bytes)) return call.Answer(CUDA_ERROR_OUT_OF_MEMORY);
   *context = contexts_.Retain();
   return call.result();
 }
@@ -101,6 +102,7 @@ CUresult MockDevice::cuDevicePrimaryCtxRelease(CUdevice device) {
   if (call.is_refused()) return call.result();
   if (device != kDevice) return call.Break(rules::kKnownDevice, CUDA_ERROR_INVALID_DEVICE);
   if (!contexts_.Release()) return call.Break(rules::kRetainedContext, CUDA_ERROR_INVALID_CONTEXT);
+  if (!contexts_.is_retained()) pages_.Vacate(options_.context_bytes);
   return call.result();
 }
 

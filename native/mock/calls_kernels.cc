@@ -50,6 +50,7 @@ CUresult MockDevice::cuModuleLoadDataEx(CUmodule* module, const void* image, uns
   WriteLog(log, options_count, options, values);
   if (result == CUDA_ERROR_INVALID_IMAGE) return call.Break(rules::kImage, result);
   if (result != CUDA_SUCCESS) return call.Answer(result);
+  if (!pages_.Occupy(options_.module_bytes)) return call.Answer(CUDA_ERROR_OUT_OF_MEMORY);
   call.arguments().handle = modules_.Load(std::move(read));
   *module = reinterpret_cast<CUmodule>(call.arguments().handle);
   return call.result();
@@ -62,6 +63,7 @@ CUresult MockDevice::cuModuleUnload(CUmodule module) {
   if (!modules_.Unload(reinterpret_cast<uint64_t>(module))) {
     return call.Break(rules::kLiveModule, CUDA_ERROR_INVALID_HANDLE);
   }
+  pages_.Vacate(options_.module_bytes);
   return call.result();
 }
 

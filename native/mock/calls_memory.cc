@@ -43,7 +43,7 @@ CUresult MockDevice::cuMemGetInfo(size_t* free_bytes, size_t* total_bytes) {
   if (call.is_refused()) return call.result();
   if (free_bytes == nullptr || total_bytes == nullptr) return call.Break(rules::kOutput);
   *total_bytes = pages_.memory_bytes();
-  *free_bytes = pages_.memory_bytes() - pages_.used_bytes();
+  *free_bytes = pages_.free_bytes();
   return call.result();
 }
 
@@ -140,6 +140,7 @@ CUresult MockDevice::cuMemUnmap(CUdeviceptr address, size_t bytes) {
   if (call.is_refused()) return call.result();
   if (!IsGranular(address, bytes)) return call.Break(rules::kGranularity);
   if (const Rule rule = addresses_.CheckWholeMappings(address, bytes)) return call.Break(rule);
+  if (options_.unmap_waits && !DoAll(streams_.TakeAll())) return call.Answer(lost_);
   // A real device faults later, when the work gets there; here the culprit is told at once.
   if (streams_.IsBusy(address, bytes)) return call.BreakDevice(rules::kBusy);
   const std::vector<Mapping> mappings = addresses_.MappingsIn(address, bytes);

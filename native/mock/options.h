@@ -24,7 +24,10 @@ struct MockOptions {
   // kImmediate: work is done when it is queued. kManual: when its stream is completed, or somebody waits for
   // it.
   StreamMode streams = StreamMode::kImmediate;
-  bool has_garbage = false;  // kReal: a new page's bytes are 0xff, which is NaN in every float format
+  bool has_garbage = false;    // kReal: a new page's bytes are 0xff, which is NaN in every float format
+  uint64_t context_bytes = 0;  // of memory_bytes: taken while the context is retained
+  uint64_t module_bytes = 0;   // and by each loaded module
+  bool unmap_waits = false;    // cuMemUnmap lets all queued work end first, as a driver may
   bool has_virtual_memory = true;
   int32_t driver_version = 13000;
   int32_t compute_capability = 90;

@@ -3,7 +3,7 @@
 namespace vkv::mock {
 
 bool PageStore::Create(uint64_t bytes, uint64_t& handle) {
-  if (bytes > memory_bytes_ - used_bytes_) return false;
+  if (bytes > free_bytes()) return false;
   Page page;
   page.bytes = bytes;
   page.references = 1;
@@ -12,6 +12,12 @@ bool PageStore::Create(uint64_t bytes, uint64_t& handle) {
   ++live_pages_;
   handle = ++last_handle_;
   pages_.emplace(handle, page);
+  return true;
+}
+
+bool PageStore::Occupy(uint64_t bytes) {
+  if (bytes > free_bytes()) return false;
+  occupied_bytes_ += bytes;
   return true;
 }
 

@@ -38,6 +38,11 @@ class PageStore {
   void AddMapping(uint64_t handle) { ++pages_.at(handle).mappings; }
   void DropMapping(uint64_t handle);
 
+  // Memory that is not for pages. False when there is no room.
+  bool Occupy(uint64_t bytes);
+  void Vacate(uint64_t bytes) { occupied_bytes_ -= bytes; }
+  uint64_t free_bytes() const { return memory_bytes_ - used_bytes_ - occupied_bytes_; }
+
   uint64_t live_pages() const { return live_pages_; }
   uint64_t used_bytes() const { return used_bytes_; }
   uint64_t memory_bytes() const { return memory_bytes_; }
@@ -49,6 +54,7 @@ class PageStore {
   const uint64_t memory_bytes_;
   std::unordered_map<uint64_t, Page> pages_;
   uint64_t used_bytes_ = 0;
+  uint64_t occupied_bytes_ = 0;
   uint64_t live_pages_ = 0;                     // with references
   uint64_t last_handle_ = uint64_t{0x5} << 32;  // unlike an address, a stream or an event
 };

@@ -70,7 +70,7 @@ void Must(CUresult result, const char* call) {
   std::_Exit(1);
 }
 
-Gpu::Gpu(const char* library) {
+Gpu::Gpu(const char* library) : library_(library != nullptr ? library : "libcuda.so.1") {
   const Status status = LoadedCuda::Load(library, api_);
   if (!status.ok()) {
     Line("failed").Text("call", status.call).Text("result", "no usable libcuda.so.1");

@@ -59,6 +59,7 @@ class Gpu {
   void MakeCurrent();
 
   CudaApi& api() const { return *api_; }
+  const char* library() const { return library_.c_str(); }  // its name or path
   CUdevice device() const { return device_; }
   size_t page_bytes() const { return page_bytes_; }
 
@@ -77,6 +78,7 @@ class Gpu {
   bool IsBusy(CUstream stream) const { return api_->cuStreamQuery(stream) == CUDA_ERROR_NOT_READY; }
 
  private:
+  std::string library_;
   std::shared_ptr<CudaApi> api_;
   CUdevice device_ = 0;
   size_t page_bytes_ = 0;
@@ -121,6 +123,8 @@ class Work {
   size_t scratch_bytes_ = 0;
 };
 
+int ImportPage(Gpu& gpu, int descriptor);  // transfer_questions.cc
+
 using Question = void (*)(Gpu& gpu, const char* name);
 struct NamedQuestion {
   const char* name;
@@ -129,6 +133,8 @@ struct NamedQuestion {
 };
 extern const std::vector<NamedQuestion> kMappingQuestions;     // mapping_questions.cc
 extern const std::vector<NamedQuestion> kRunningQuestions;     // running_questions.cc
+extern const std::vector<NamedQuestion> kContentionQuestions;  // contention_questions.cc
+extern const std::vector<NamedQuestion> kTransferQuestions;    // transfer_questions.cc
 extern const std::vector<NamedQuestion> kBlockTableQuestions;  // block_table_question.cc
 
 }  // namespace vkv::probe

@@ -8,22 +8,24 @@ const PASS_MS = 10;
 const STEPS = 200;
 const TOKENS_PER_STEP = 256;
 const SEQUENCES = 4;
+/** A row of a model with 32 layers is 64 maps and as many SetAccess per layer, and one of each fused. */
+const scenes = ['per-layer', 'fused'].flatMap((layout) => ['idle', 'busy'].flatMap((device) => ['on demand', 'ahead'].map(
+  (mapping) => [device, mapping, layout],
+)));
 const ROOMY_BYTES = 64 * 2 ** 30;
 
-/** Rows of { mapping, device, prepare…, growing steps…, pass…, foregroundMaps, backgroundMaps }. */
+/** Rows of { layout, mapping, device, prepare…, growing steps…, pass…, foregroundMaps, backgroundMaps }. */
 export async function measureGrowth(driver, { KvCache, ahead, onDemand, report = () => {} }) {
   const rows = [];
-  for (const device of ['idle', 'busy']) {
-    for (const mapping of ['on demand', 'ahead']) {
-      const scene = openScene(driver, KvCache, mapping === 'ahead'
-        ? { growth: ahead(2 * TOKENS_PER_STEP), mapper: 'background' }
-        : { growth: onDemand(), mapper: 'off' });
-      try {
-        rows.push({ mapping, device, ...await runSteps(scene, device === 'busy') });
-        report(rows);
-      } finally {
-        scene.close();
-      }
+  for (const [device, mapping, layout] of scenes) {
+    const scene = openScene(driver, KvCache, mapping === 'ahead'
+      ? { layout, growth: ahead(2 * TOKENS_PER_STEP), mapper: 'background' }
+      : { layout, growth: onDemand(), mapper: 'off' });
+    try {
+      rows.push({ layout, mapping, device, ...await runSteps(scene, device === 'busy') });
+      report(rows);
+    } finally {
+      scene.close();
     }
   }
   return rows;

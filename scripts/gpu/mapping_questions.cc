@@ -114,7 +114,11 @@ void NoContext(Gpu& gpu, const char* name) {
 // One call over a run of mappings, against one call for each.
 void RunLength(Gpu& gpu, const char* name) {
   const size_t bytes = gpu.page_bytes();
-  for (const int pages : {1, 2, 4, 8, 16, 32, 64, 128, 256}) {
+  size_t free_bytes = 0;
+  size_t total_bytes = 0;
+  Must(gpu.api().cuMemGetInfo(&free_bytes, &total_bytes), "cuMemGetInfo");
+  for (const int pages : {1, 2, 4, 8, 16, 32, 64, 256, 1024}) {
+    if (pages * bytes > free_bytes) break;
     const CUdeviceptr address = gpu.Reserve(pages * bytes);
     std::vector<CUmemGenericAllocationHandle> handles;
     for (int page = 0; page < pages; ++page) handles.push_back(gpu.Create(bytes));

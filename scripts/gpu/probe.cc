@@ -10,6 +10,7 @@
 // succeed, and the last line says which. Against the simulated device (test/native/fake_libcuda.cc) it proves
 // only that the questions run: its times mean nothing, and its answers are our own rules.
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 
 #include "gpu.h"
@@ -17,11 +18,16 @@
 int main(int argc, char** argv) {
   using namespace vkv::probe;
   std::vector<NamedQuestion> questions = kMappingQuestions;
-  for (const auto& more : {kRunningQuestions, kBlockTableQuestions})
+  for (const auto& more : {kRunningQuestions, kContentionQuestions, kTransferQuestions, kBlockTableQuestions})
     questions.insert(questions.end(), more.begin(), more.end());
   if (argc == 2 && std::strcmp(argv[1], "--list") == 0) {
     for (const NamedQuestion& question : questions) std::puts(question.name);
     return 0;
+  }
+  if (argc == 4 && std::strcmp(argv[1], "--import") == 0) {  // a question's other process
+    Gpu gpu(argv[3]);
+    gpu.MakeCurrent();
+    return ImportPage(gpu, std::atoi(argv[2]));
   }
   for (const NamedQuestion& question : questions) {
     if (argc < 2 || std::strcmp(argv[1], question.name) != 0) continue;

@@ -38,6 +38,8 @@ MockDevice& Device() {
     options.name = "fake device";
     options.find_kernel = FindKernel;
     options.driver_version = FAKE_CUDA_VERSION;
+    options.context_bytes = uint64_t{64} << 20;
+    options.module_bytes = uint64_t{4} << 20;
     auto* opened = new std::shared_ptr<MockDevice>();
     if (!MockDevice::Open(options, *opened).ok()) std::abort();
     return opened;
