@@ -75,6 +75,8 @@ function facts(answer: MemoryPlan): TableRow[] {
       `${formatBytes(answer.totalTokenBytes, 2)} in all ${tensors}`],
     ['one row', `${formatCount('page', answer.pagesPerRow)} = ${formatBytes(answer.rowBytes)} for ` +
       `${formatNumber(answer.tokensPerRow, 2)} tokens; a slot has up to ${formatNumber(answer.rowsPerSlot)}`],
+    ['a row on a GPU', `${formatNumber(answer.pagesPerRow)} cuMemMap and ${formatNumber(reservations)} cuMemSetAccess ` +
+      `every ${formatNumber(answer.tokensPerRow, 2)} tokens of a sequence`],
     ['one slot', `${formatBytes(answer.slotBytes)} in one reservation, ${formatBytes(answer.slotStrideBytes)} apart ` +
       `(${formatCount('page', slotPages)})`],
     ['addresses', `${formatCount('reservation', reservations)} of ${formatBytes(answer.reservationBytes)} = ` +
