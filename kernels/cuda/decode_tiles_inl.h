@@ -119,12 +119,9 @@ struct DecodeTiles {
   }
 
   // Queries are divided by a power of two near their largest element, so that every magnitude is exact in 16-bit
-  // floats.
-  __device__ void Start(const AttentionCommand& command, int64_t row, int head, int heads) {
-    float elements[kKeyPacks * 8];
-    const int64_t first = (row * command.query_heads + head + RowOfLane()) * command.keys.dim;
-    LoadElements(elements, command.queries, command.row_dtype, first, RowOfLane() < heads ? command.keys.dim : 0,
-                 ElementOf);
+  // floats. The exponent of that power, as a float has it.
+  __device__ static unsigned SplitQuery(unsigned (&parts)[kKeyPacks * 4][kParts],
+                                        const float (&elements)[kKeyPacks * 8]) {
     float most = 0;
     VKV_UNROLL
     for (int i = 0; i < kKeyPacks * 8; ++i) most = fmaxf(most, fabsf(elements[i]));
@@ -135,8 +132,17 @@ struct DecodeTiles {
     const float divided = __uint_as_float((254 - exponent) << 23);
     VKV_UNROLL
     for (int pair = 0; pair < kKeyPacks * 4; ++pair) {
-      SplitPair<T>(query[pair], elements[2 * pair] * divided, elements[2 * pair + 1] * divided);
+      SplitPair<T>(parts[pair], elements[2 * pair] * divided, elements[2 * pair + 1] * divided);
     }
+    return exponent;
+  }
+
+  __device__ void Start(const AttentionCommand& command, int64_t row, int head, int heads) {
+    float elements[kKeyPacks * 8];
+    const int64_t first = (row * command.query_heads + head + RowOfLane()) * command.keys.dim;
+    LoadElements(elements, command.queries, command.row_dtype, first, RowOfLane() < heads ? command.keys.dim : 0,
+                 ElementOf);
+    const unsigned exponent = SplitQuery(query, elements);
     const float scale = command.scale * kLog2E * __uint_as_float(exponent << 23);
     VKV_UNROLL
     for (int h = 0; h < 2; ++h) {
@@ -231,7 +237,7 @@ struct DecodeTiles {
 
   // The weights of 8 tokens as a product takes them: this lane has those of token g for heads 2t and 2t + 1, and gets
   // those of tokens 2t and 2t + 1 for head g.
-  __device__ void TurnWeights(unsigned (&weights)[kParts], float weight, float next_weight) const {
+  __device__ static void TurnWeights(unsigned (&weights)[kParts], float weight, float next_weight) {
     const int g = RowOfLane();
     const int t = ColumnOfLane();
     SplitPair<T>(weights, weight * kWeightScale, next_weight * kWeightScale);

@@ -23,7 +23,7 @@
 #define VKV_PRAGMA(text) _Pragma(#text)
 #define VKV_KEEP_LOOP _Pragma("unroll 1")
 // The floats of shared memory that a launch asks for.
-#define VKV_LAUNCH_SHARED(name) extern __shared__ float name[]
+#define VKV_LAUNCH_SHARED(name) extern __shared__ __align__(16) float name[]
 #else
 #define VKV_UNROLL
 #define VKV_UNROLL_BY(times)

@@ -26,6 +26,9 @@ std::vector<NamedKernel> NameKernels() {
       }
     }
     kernels.push_back({"vkv_decode_" + type + "_any", true});
+    for (const int dim : {64, 128}) {
+      if (dtype != Dtype::kFloat32) kernels.push_back({"vkv_prefill_" + type + "_d" + std::to_string(dim)});
+    }
     for (const int rows : {16, 32}) kernels.push_back({"vkv_prefill_" + type + "_r" + std::to_string(rows)});
     for (const int rows : {1, 2, 4, 8}) kernels.push_back({"vkv_multiply_" + type + "_r" + std::to_string(rows)});
   }

@@ -174,9 +174,22 @@ Status LaunchDecode(const AttentionCommand& command, const StepList& list, int m
                    parameters);
 }
 
+PrefillKernel ChoosePrefill(const AttentionCommand& command) {
+  const std::string start = std::string("vkv_prefill_") + NameOf(command.cache_dtype);
+  const int dim = command.keys.dim;
+  const int value_dim = command.values.dim;
+  const int rows = PrefillRows(dim, value_dim);
+  const int plain_bytes = PrefillSharedBytes(dim, value_dim);
+  const bool is_for_tiles = command.cache_dtype != Dtype::kFloat32 && rows == kPrefillTileRows &&
+                            IsAligned(command.keys, command.cache_dtype) &&
+                            IsAligned(command.values, command.cache_dtype);
+  if (!is_for_tiles) return {start + "_r" + std::to_string(rows), rows, plain_bytes};
+  const int tile_dim = std::max(dim, value_dim) <= 64 ? 64 : 128;
+  return {start + "_d" + std::to_string(tile_dim), rows, std::max(plain_bytes, PrefillTileBytes(tile_dim))};
+}
+
 Status LaunchPrefill(const AttentionCommand& command, std::span<const Span> spans, const Submit& submit) {
-  const int rows = PrefillRows(command.keys.dim, command.values.dim);
-  const std::string kernel = std::string("vkv_prefill_") + NameOf(command.cache_dtype) + "_r" + std::to_string(rows);
+  const auto [kernel, rows, shared_bytes] = ChoosePrefill(command);
   PrefillParameters parameters;
   parameters.command = command;
   while (!spans.empty()) {
@@ -185,8 +198,7 @@ Status LaunchPrefill(const AttentionCommand& command, std::span<const Span> span
     for (const Span& span : taken) longest = std::max(longest, span.tokens);
     const Grid grid = {ToGrid(CeilDiv(longest, rows)), ToGrid(command.query_heads),
                        ToGrid(static_cast<int64_t>(taken.size()))};
-    VKV_RETURN_IF_ERROR(SubmitOne(submit, kernel.c_str(), grid, 4 * rows,
-                                  PrefillSharedBytes(command.keys.dim, command.values.dim), parameters));
+    VKV_RETURN_IF_ERROR(SubmitOne(submit, kernel.c_str(), grid, 4 * rows, shared_bytes, parameters));
   }
   return Ok();
 }

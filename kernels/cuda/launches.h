@@ -79,6 +79,14 @@ struct DecodeKernel {
 };
 DecodeKernel ChooseDecode(const AttentionCommand& command);
 
+// The prefill kernel for a command: its name, new tokens of a block, and the shared memory of one.
+struct PrefillKernel {
+  std::string name;
+  int rows = 0;
+  int shared_bytes = 0;
+};
+PrefillKernel ChoosePrefill(const AttentionCommand& command);
+
 }  // namespace vkv::kernels::cuda
 
 #endif  // VKV_KERNELS_CUDA_LAUNCHES_H_

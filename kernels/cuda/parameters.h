@@ -88,6 +88,16 @@ VKV_BOTH inline int SplitTokensOf(const DecodeParameters& parameters, int length
 // vkv_prefill_TYPE_rROWS: grid (blocks of ROWS tokens of the longest span, query heads, spans), block 4 · ROWS, shared
 // bytes PrefillSharedBytes. ROWS is 32 for dims up to 128 and 16 beyond.
 constexpr int PrefillRows(int dim, int value_dim) { return (dim > value_dim ? dim : value_dim) <= 128 ? 32 : 16; }
+// vkv_prefill_TYPE_dDIM, on tensor cores, for 16-bit types and dims up to 128 that can be read 16 bytes at a time: as
+// those of 32 rows, with at least PrefillTileBytes.
+inline constexpr int kPrefillTileRows = 32;
+inline constexpr int kPrefillTileTokens = 32;
+// 16-byte slots from one token's key, or value, to the next.
+VKV_BOTH constexpr int PrefillKeySlots(int dim) { return dim / 8 + 4; }
+VKV_BOTH constexpr int PrefillValueSlots(int dim) { return dim / 8 + 1; }
+constexpr int PrefillTileBytes(int dim) {
+  return kPrefillTileTokens * 16 * (PrefillKeySlots(dim) + PrefillValueSlots(dim));
+}
 // Floats from one row of a tile in shared memory to the next: odd, so that the same element of 8 rows, or of 4 tokens,
 // is in as many banks.
 VKV_BOTH constexpr int PrefillStride(int dim) { return dim | 1; }

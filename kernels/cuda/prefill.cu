@@ -4,9 +4,9 @@
 // Rows tokens, then the values of the same tokens; each thread scores a quarter of the tile and sums a quarter of the
 // dims. Rows in shared memory lie PrefillStride apart, so that no access of a warp waits for a bank (at a stride of dim
 // the queries took 8 turns and the keys 4), and a thread has the scores of its quarter in registers: 9 loads for 8
-// multiply-adds. Otherwise this is the obvious version: float arithmetic, no tensor cores, and query heads that share a
-// KV head each read it.
-#include "kernels/cuda/device.h"
+// multiply-adds. Otherwise this is the obvious version: float arithmetic, no tensor cores (prefill_tiles_inl.h has
+// them), and query heads that share a KV head each read it.
+#include "kernels/cuda/prefill_tiles_inl.h"
 
 namespace vkv::kernels::cuda {
 
@@ -126,6 +126,25 @@ __device__ inline void Prefill(const PrefillParameters& parameters, float* share
     VKV_LAUNCH_SHARED(shared);                                                                    \
     Prefill<type, rows>(parameters, shared);                                                      \
   }
+// Where there are no products of tiles (bfloat16 on Turing) the plain one does it, with the same launch.
+template <typename T, int Dim>
+__device__ inline void PrefillByTiles(const PrefillParameters& parameters, float* shared) {
+  if constexpr (Tiles<T>::kAreThere)
+    PrefillTiles<T, Dim>(parameters, shared).Run();
+  else
+    Prefill<T, kPrefillTileRows>(parameters, shared);
+}
+
+#define VKV_PREFILL_TILES(name, type, dim)                                                       \
+  VKV_KERNEL vkv_prefill_##name##_d##dim(const __grid_constant__ PrefillParameters parameters) { \
+    VKV_LAUNCH_SHARED(shared);                                                                   \
+    PrefillByTiles<type, dim>(parameters, shared);                                               \
+  }
+VKV_PREFILL_TILES(f16, HalfBits, 64)
+VKV_PREFILL_TILES(f16, HalfBits, 128)
+VKV_PREFILL_TILES(bf16, BfloatBits, 64)
+VKV_PREFILL_TILES(bf16, BfloatBits, 128)
+
 #define VKV_PREFILL_ROWS(name, type) VKV_PREFILL(name, type, 32) VKV_PREFILL(name, type, 16)
 VKV_PREFILL_ROWS(f32, float)
 VKV_PREFILL_ROWS(f16, HalfBits)

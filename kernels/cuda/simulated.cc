@@ -225,18 +225,18 @@ class SimulatedMerge final : public SimulatedOverSpans<DecodeParameters> {
 
 class SimulatedPrefill final : public SimulatedOverSpans<PrefillParameters> {
  public:
-  explicit SimulatedPrefill(int rows) : rows_(rows) {}
+  explicit SimulatedPrefill(std::string name) : name_(std::move(name)) {}
 
  private:
   bool HasSize(const LaunchArguments& launch, const PrefillParameters& parameters) const override {
     const AttentionCommand& command = parameters.command;
-    int32_t longest = 0;
     if (parameters.spans.list != 0) return false;
+    int32_t longest = 0;
     for (const Span& span : SpansOf(parameters.spans)) longest = std::max(longest, span.tokens);
-    return PrefillRows(command.keys.dim, command.values.dim) == rows_ &&
-           std::max(command.keys.dim, command.values.dim) <= kMostDim &&
-           IsSize(launch, (longest + rows_ - 1) / rows_, command.query_heads, parameters.spans.count, 4 * rows_,
-                  PrefillSharedBytes(command.keys.dim, command.values.dim));
+    const auto [kernel, rows, shared_bytes] = ChoosePrefill(command);
+    return kernel == name_ && std::max(command.keys.dim, command.values.dim) <= kMostDim &&
+           IsSize(launch, (longest + rows - 1) / rows, command.query_heads, parameters.spans.count, 4 * rows,
+                  shared_bytes);
   }
   std::vector<Touch> Touches(const PrefillParameters& parameters) const override {
     std::vector<Touch> touches = TouchesOfAttention(parameters.command, parameters.spans);
@@ -247,7 +247,7 @@ class SimulatedPrefill final : public SimulatedOverSpans<PrefillParameters> {
     reference::Attention(parameters.command, SpansOf(parameters.spans));
   }
 
-  const int rows_;
+  const std::string name_;
 };
 
 }  // namespace
@@ -257,12 +257,7 @@ std::shared_ptr<const SimulatedKernel> FindSimulated(const char* name) {
   if (kernel == "vkv_append") return std::make_shared<SimulatedAppend>();
   if (kernel == "vkv_copy") return std::make_shared<SimulatedCopy>();
   if (kernel == "vkv_merge") return std::make_shared<SimulatedMerge>();
-  for (const std::string type : {"f32", "f16", "bf16"}) {
-    for (const int rows : {16, 32}) {
-      if (kernel == "vkv_prefill_" + type + "_r" + std::to_string(rows))
-        return std::make_shared<SimulatedPrefill>(rows);
-    }
-  }
+  if (kernel.starts_with("vkv_prefill_")) return std::make_shared<SimulatedPrefill>(kernel);
   // The launch is held against the name that the command asks for, so any decode kernel's stand-in is the same.
   if (kernel.starts_with("vkv_decode_")) return std::make_shared<SimulatedDecode>(kernel);
   return FindSimulatedDense(kernel);

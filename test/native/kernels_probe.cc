@@ -40,6 +40,10 @@ Status Run(const cuda::Launch& launch) {
   VKV_TRY(vkv_append);
   VKV_TRY(vkv_copy);
   VKV_TRY(vkv_merge);
+  VKV_TRY(vkv_prefill_f16_d64);
+  VKV_TRY(vkv_prefill_f16_d128);
+  VKV_TRY(vkv_prefill_bf16_d64);
+  VKV_TRY(vkv_prefill_bf16_d128);
   VKV_TRY_ALL(f32);
   VKV_TRY_ALL(f16);
   VKV_TRY_ALL(bf16);
