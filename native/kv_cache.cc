@@ -21,6 +21,8 @@ Status KvCache::Open(std::shared_ptr<PagePool> pool, Layout layout, bool scrub, 
   DriverScope scope(opened->pool_->driver());
   VKV_RETURN_IF_ERROR(scope.status());
   VKV_RETURN_IF_ERROR(opened->ranges_.Open());
+  if (scrub && opened->pool_->driver().info().has_streams)
+    VKV_RETURN_IF_ERROR(opened->pool_->driver().CreateStream(opened->scrub_stream_));
   cache = std::move(opened);
   return Ok();
 }
@@ -191,6 +193,11 @@ Status KvCache::Close() {
   if (!scope.status().ok() && scope.status().code != Code::kDriverLost) return scope.status();
   kept_.DropAll();
   VKV_RETURN_IF_ERROR(ranges_.Close());
+  if (scrub_stream_ != 0) {
+    const Status destroyed = pool_->driver().DestroyStream(scrub_stream_);
+    if (!destroyed.ok() && destroyed.code != Code::kDriverLost) return destroyed;
+    scrub_stream_ = 0;
+  }
   is_closed_ = true;
   return Ok();
 }

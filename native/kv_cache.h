@@ -148,6 +148,9 @@ class KvCache {
 
   const std::shared_ptr<PagePool> pool_;
   const bool scrub_;
+  // Of its own, as the default stream cannot be used while a blocking stream is captured, and waits for all of those; 0
+  // where nothing is scrubbed, or there are no streams.
+  Stream scrub_stream_ = 0;
   RowRanges ranges_;
   const int32_t group_rows_;
   KeptRows kept_;  // the owner's thread only

@@ -168,11 +168,11 @@ Status KvCache::Scrub(const RowRun& run, Tenant tenant) {
     if (pool_->is_shared(run.pages[k])) status = Fail(Code::kInternal, "Scrub", run.slot, run.pages[k]);
     if (!status.ok()) break;
     const uint64_t address = ranges_.RowAddress(run.slot, run.from + static_cast<int32_t>(k / width), k % width);
-    status = driver.Fill(address, 0, layout().page_bytes(), 0);
+    status = driver.Fill(address, 0, layout().page_bytes(), scrub_stream_);
     if (!status.ok()) break;
     ++scrubbed;
   }
-  if (scrubbed > 0) status = WaitFor(0, status);
+  if (scrubbed > 0) status = WaitFor(scrub_stream_, status);
   if (!status.ok()) return status;
   pool_->set_tenant(run.pages, tenant);
   std::lock_guard lock(mutex_);

@@ -192,3 +192,13 @@ cacheTest('when zeroing fails the growth fails, with nothing mapped; so does the
   const next = cache.acquire({ promptTokens: rowTokens, tenant: 'b' });
   t.is(dirtyBytes(bench, next), 0);
 });
+
+cacheTest('zeroing is done on a stream of its own, never on the default one', scrubbing, (t, bench) => {
+  dirtySequence(bench, 2, 'a').release();
+  bench.mock.clearJournal();
+  bench.sequenceOf(1, 'b');
+  const fills = bench.mock.journal().filter(({ call }) => call === 'cuMemsetD8Async');
+  t.true(fills.length > 0);
+  t.true(fills.every(({ stream }) => stream !== 0n));
+  t.is(bench.mock.leaks().streams, 1);
+});
