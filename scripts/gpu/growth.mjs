@@ -40,7 +40,8 @@ function openScene(driver, KvCache, options) {
   const cache = new KvCache({
     driver, pageBytes, slots: SEQUENCES, maxTokens: 131_072,
     model: { layers, kvHeads: 8, headDim: 128, dtype: 'float16' },
-    memoryBudgetBytes: Math.min(32 * 2 ** 30, Math.floor(freeBytes / 2)), ...options,
+    memoryBudgetBytes: Math.min(32 * 2 ** 30, Math.floor(freeBytes / 2)), headroomBytes: Math.min(2 ** 29, Math.floor(freeBytes / 8)),
+    ...options,
   });
   const stream = native.createStream();
   const scratch = native.reserve(scratchBytes, pageBytes);
