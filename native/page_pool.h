@@ -98,7 +98,6 @@ class PagePool {
       : driver_(std::move(driver)), page_bytes_(page_bytes), budget_(budget_pages) {}
 
   int64_t AvailableLocked() const;
-  bool IsShortOfMappings();
   PageId AddLocked(PageHandle handle);
   Status ReleaseOneFree(bool& released, uint64_t keep);
 
