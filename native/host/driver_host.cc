@@ -213,12 +213,14 @@ Status DriverHost::CreatePage(uint64_t page_bytes, uint64_t near, PageHandle& pa
     page = created;
     return Ok();
   }
+  // Huge pages may be there already. What the kernel keeps in spite of this the next page at the offset has.
+  (void)file_.Punch(offset, page_bytes);
   std::lock_guard lock(mutex_);
   GiveOffset(*pages_.Find(created));
   pages_.Remove(host::PageTable::IndexOf(created));
+  GiveMemory(page_bytes);
   return SystemError(Code::kOutOfDeviceMemory, "fallocate", error, page_bytes, pages_.live_pages());
 }
-  GiveMemory(page_bytes);
 
 Status DriverHost::ReleasePage(PageHandle handle, uint64_t page_bytes) {
   VKV_RETURN_IF_ERROR(CheckProcess());
@@ -239,8 +241,8 @@ Status DriverHost::ReleasePage(PageHandle handle, uint64_t page_bytes) {
   if (error != 0) return SystemError(Code::kDriverCallFailed, "fallocate", error, handle, page_bytes);
   GiveOffset(page);
   pages_.Remove(index);
+  GiveMemory(page_bytes);
   return Ok();
 }
-  GiveMemory(page_bytes);
 
 }  // namespace vkv

@@ -118,6 +118,22 @@ test.serial('with populate a lack of memory is an error and leaves no page', (t)
   });
 });
 
+for (const hugePages of [false, true]) {
+  test.serial(`with populate, a page that has no memory in the end holds none (huge pages: ${hugePages})`, (t) => {
+    withBench(t, openHost({ populate: true, hugePages }), (bench) => {
+      const pageBytes = 2 * 2 ** 21;
+      const address = bench.reserve(2, pageBytes);
+      for (const near of [address, 0n, address]) {
+        bench.native.failCall('fallocate', 1, ENOSPC);
+        bench.refuses('KV_OUT_OF_DEVICE_MEMORY', () => bench.native.createPage(pageBytes, near));
+        t.is(bench.counts().residentBytes, 0);
+      }
+      bench.release(bench.create(address, pageBytes));
+      t.is(bench.counts().residentBytes, 0);
+    });
+  });
+}
+
 test.serial('with populate a signal in between is no lack of memory', (t) => {
   withBench(t, openHost({ populate: true }), (bench) => {
     bench.native.failCall('fallocate', 1, EINTR);
