@@ -14,6 +14,7 @@ KvCache::KvCache(std::shared_ptr<PagePool> pool, Layout layout, bool scrub)
       kept_(*pool_),
       slots_(ranges_.layout().slots()) {
   changed_.reserve(slots_.size());
+  if (scrub_) pool_->BeginTenants();
 }
 
 Status KvCache::Open(std::shared_ptr<PagePool> pool, Layout layout, bool scrub, std::unique_ptr<KvCache>& cache) {

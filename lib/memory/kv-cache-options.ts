@@ -40,7 +40,10 @@ export interface KvCacheOptions {
   readonly idleRowsLimit?: number | undefined;
   /** Cached prefixes: how many, whose first to go. `off`: nothing is kept and nothing is shared but by `fork`. Default: on. */
   readonly prefixCache?: PrefixCacheOptions | 'off' | undefined;
-  /** `between-tenants`: a page is zeroed before a sequence of another tenant gets it. Default `off`. */
+  /**
+   * `between-tenants`: a page is zeroed before a sequence of another tenant gets it, and before another cache of the pool does whose
+   * sequences have no tenants because its own `scrub` is `off`. Default `off`.
+   */
   readonly scrub?: 'off' | 'between-tenants' | undefined;
   /** `background`: a thread maps ahead of need. `off`: everything is mapped in `prepare`. Default `background`. */
   readonly mapper?: 'background' | 'off' | undefined;
