@@ -192,6 +192,7 @@ Status KvCache::Close() {
   if (!scope.status().ok() && scope.status().code != Code::kDriverLost) return scope.status();
   kept_.DropAll();
   VKV_RETURN_IF_ERROR(ranges_.Close());
+  for (Slot& slot : slots_) slot.pages.shrink_to_fit();
   is_closed_ = true;
   return Ok();
 }

@@ -6,6 +6,7 @@ import { createError, isKvError } from '../errors/index.js';
 import { formatNumber } from '../format.js';
 import { boolean, integer, oneOf, optional, readOptions, string, withDefault } from '../options.js';
 import { native, type NativeDriver, type NativeDriverInfo, type NativeMemoryInfo } from './native.js';
+import { WeakUsers, type Membership, type UserMemory } from './weak-users.js';
 
 export type DriverKind = 'cuda' | 'host' | 'mock';
 
@@ -60,7 +61,7 @@ const spec = {
 export class Driver {
   readonly info: DriverInfo;
   readonly #native: NativeDriver;
-  #users = 0;
+  readonly #users = new WeakUsers<undefined>();
   #isClosed = false;
 
   /** @internal Use `Driver.open`. */
@@ -110,7 +111,8 @@ export class Driver {
   /** Throws KV_DRIVER_IN_USE while page pools, device memory or dense kernels use it. Idempotent. */
   close(): void {
     if (this.#isClosed) return;
-    if (this.#users > 0) throw createError('KV_DRIVER_IN_USE', { owner: 'Driver', users: this.#users });
+    const users = this.#users.count;
+    if (users > 0) throw createError('KV_DRIVER_IN_USE', { owner: 'Driver', users });
     this.#native.close();
     this.#isClosed = true;
   }
@@ -130,20 +132,20 @@ export class Driver {
     return this.#native;
   }
 
-  /** @internal */
-  addUser(): void {
+  /** Held weakly, by what is returned; `memory` is closed for it when it is collected. @internal */
+  addUser(memory: UserMemory): Membership<undefined> {
     this.#checkOpen('use it');
-    this.#users += 1;
+    return this.#users.add(undefined, memory);
   }
 
   /** @internal */
-  removeUser(): void {
-    this.#users -= 1;
+  removeUser(memory: UserMemory): void {
+    this.#users.remove(memory);
   }
 
   /** @internal */
   get users(): number {
-    return this.#users;
+    return this.#users.count;
   }
 
   #checkOpen(operation: string): void {

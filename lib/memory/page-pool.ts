@@ -9,7 +9,9 @@ import { integer, readOptions, type Field } from '../options.js';
 import { Driver, type DriverOptions } from './driver.js';
 import { native, type NativePool, type NativePoolCounts } from './native.js';
 import { PolicyGuard } from './policy-guard.js';
-import { PoolUsers, type PageUser, type UserMemory } from './pool-users.js';
+import type { PageUser } from './page-user.js';
+import { unclosed, type Unclosed } from './unclosed.js';
+import { WeakUsers, type Membership, type UserMemory } from './weak-users.js';
 
 export interface PagePoolOptions {
   /** Bytes that mapped and free pages may have together; whole pages count. May be changed later with `setBudget`. */
@@ -28,7 +30,8 @@ export class PagePool {
   readonly pageBytes: number;
   readonly #native: NativePool;
   readonly #ownsDriver: boolean;
-  readonly #users = new PoolUsers();
+  readonly #users = new WeakUsers<PageUser>();
+  readonly #membership: Membership<undefined>;
   /** @internal */
   readonly guard = new PolicyGuard();
   readonly #tenantKey = randomBytes(32);
@@ -58,7 +61,8 @@ export class PagePool {
       if (isOwn) driver.close();
       throw error;
     }
-    driver.addUser();
+    this.#membership = driver.addUser(this.#native);
+    unclosed.register(this, unclosedPool(this.#native, driver, isOwn), this);
   }
 
   /** Bytes the pool may hold, as last set. */
@@ -116,7 +120,8 @@ export class PagePool {
     if (this.#ownsDriver && driverUsers > 0) throw createError('KV_DRIVER_IN_USE', { owner: 'Driver', users: driverUsers });
     this.#native.close();
     this.#isClosed = true;
-    this.driver.removeUser();
+    this.driver.removeUser(this.#membership.memory);
+    unclosed.unregister(this);
     if (this.#ownsDriver) this.driver.close();
   }
 
@@ -130,10 +135,10 @@ export class PagePool {
     return this.#native;
   }
 
-  /** Held weakly; `memory` is closed for it when it is collected. @internal */
-  addUser(user: PageUser, memory: UserMemory): void {
+  /** Held weakly, by what is returned; `memory` is closed for it when it is collected. @internal */
+  addUser(user: PageUser, memory: UserMemory): Membership<PageUser> {
     this.#checkOpen('use it');
-    this.#users.add(user, memory);
+    return this.#users.add(user, memory);
   }
 
   /** @internal */
@@ -228,6 +233,18 @@ export const driverField: Field<Driver | 'auto' | 'cuda' | 'host'> = (value, pla
 /** @internal */
 export function openDriver(
   driver: Driver | 'auto' | 'cuda' | 'host', options?: DriverOptions,
+/** Must not refer to the pool. Its caches are gone: they hold it, and so does what gives them back. */
+function unclosedPool(memory: NativePool, driver: Driver, ownsDriver: boolean): Unclosed {
+  return {
+    what: 'A PagePool',
+    giveBack: () => {
+      memory.close();
+      driver.removeUser(memory);
+      if (ownsDriver) driver.close();
+    },
+  };
+}
+
 ): { driver: Driver; isOwn: boolean } {
   return driver instanceof Driver ? { driver, isOwn: false } : { driver: Driver.open(driver, options), isOwn: true };
 }

@@ -8,7 +8,7 @@ import type { ReclaimPolicy } from '../policy/reclaim.js';
 import type { Layout } from './layout.js';
 import type { NativeCache } from './native.js';
 import type { PagePool } from './page-pool.js';
-import type { PageUser } from './pool-users.js';
+import type { PageUser } from './page-user.js';
 import { slotStates, type SlotTable } from './slot-table.js';
 import { unmapRows, type SlotMemory } from './unmap-rows.js';
 
