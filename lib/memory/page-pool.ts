@@ -14,7 +14,10 @@ import { unclosed, type Unclosed } from './unclosed.js';
 import { WeakUsers, type Membership, type UserMemory } from './weak-users.js';
 
 export interface PagePoolOptions {
-  /** Bytes that mapped and free pages may have together; whole pages count. May be changed later with `setBudget`. */
+  /**
+   * Bytes that mapped and free pages may have together; whole pages count. At least one page, at most what the driver has (on mock:
+   * any number). May be changed later with `setBudget`.
+   */
   readonly memoryBudgetBytes: number;
   /** A driver, or the kind to open. Default `auto`. The pool closes a driver that it opened. */
   readonly driver?: Driver | 'auto' | 'cuda' | 'host' | undefined;
@@ -55,6 +58,7 @@ export class PagePool {
           '`pageBytes` out to use the page this driver is best with.',
       })(pageBytes, { owner: 'PagePool', option: 'pageBytes' });
       this.pageBytes = pageBytes;
+      this.#checkBudget(given.memoryBudgetBytes, pageBytes);
       this.#budgetBytes = given.memoryBudgetBytes;
       this.#native = new (native().NativePool)(driver.native, pageBytes, given.memoryBudgetBytes);
     } catch (error) {
@@ -81,14 +85,15 @@ export class PagePool {
 
   /**
    * Raises or lowers the budget while everything runs. Lowering takes idle rows and free pages back at once; what sequences
-   * use or were promised stays theirs until they release it, and until then nothing else can grow. When the driver refuses,
-   * the budget is as before.
+   * use or were promised stays theirs until they release it, and until then nothing else can grow. At least 1, at most what the
+   * driver has. When the driver refuses, the budget is as before.
    */
   setBudget(memoryBudgetBytes: number): void {
     integer({ min: 1 })(memoryBudgetBytes, { owner: 'PagePool', option: 'memoryBudgetBytes' });
     this.#checkOpen('set its budget');
     this.guard.check('set the budget');
     this.driver.checkAlive();
+    this.#checkBudget(memoryBudgetBytes, 1);
     const fewerPages = this.#native.counts().budgetPages - Math.floor(memoryBudgetBytes / this.pageBytes);
     if (fewerPages > 0) {
       this.quiesce();
@@ -198,6 +203,17 @@ export class PagePool {
     return number === 0n || number === 2n ** 64n - 1n ? 1n : number;
   }
 
+  /** Throws KV_INVALID_OPTION for a budget that can never be had. A simulated device may be smaller, so that a test can exhaust it. */
+  #checkBudget(memoryBudgetBytes: number, min: number): void {
+    const { kind } = this.driver;
+    const max = kind === 'mock' ? Number.MAX_SAFE_INTEGER : this.driver.memory().totalBytes;
+    const hint = memoryBudgetBytes < min
+      ? `A page has ${formatNumber(min)} bytes.`
+      : `That is all the ${kind} driver has.` +
+        (kind === 'host' ? ' For pages that are never touched, open one with a larger `memoryBytes`.' : '');
+    integer({ min, max, hint })(memoryBudgetBytes, { owner: 'PagePool', option: 'memoryBudgetBytes' });
+  }
+
   #reclaimablePages(): number {
     let pages = 0;
     for (const user of this.#users.inOrder()) pages += user.reclaimablePages();
@@ -217,6 +233,18 @@ export class PagePool {
   }
 }
 
+/** Must not refer to the pool. Its caches are gone: they hold it, and so does what gives them back. */
+function unclosedPool(memory: NativePool, driver: Driver, ownsDriver: boolean): Unclosed {
+  return {
+    what: 'A PagePool',
+    giveBack: () => {
+      memory.close();
+      driver.removeUser(memory);
+      if (ownsDriver) driver.close();
+    },
+  };
+}
+
 const pageBytesField: Field<number | undefined> = (value, place) =>
   value === undefined ? undefined : integer({ min: 1 })(value, place);
 
@@ -233,18 +261,6 @@ export const driverField: Field<Driver | 'auto' | 'cuda' | 'host'> = (value, pla
 /** @internal */
 export function openDriver(
   driver: Driver | 'auto' | 'cuda' | 'host', options?: DriverOptions,
-/** Must not refer to the pool. Its caches are gone: they hold it, and so does what gives them back. */
-function unclosedPool(memory: NativePool, driver: Driver, ownsDriver: boolean): Unclosed {
-  return {
-    what: 'A PagePool',
-    giveBack: () => {
-      memory.close();
-      driver.removeUser(memory);
-      if (ownsDriver) driver.close();
-    },
-  };
-}
-
 ): { driver: Driver; isOwn: boolean } {
   return driver instanceof Driver ? { driver, isOwn: false } : { driver: Driver.open(driver, options), isOwn: true };
 }
