@@ -177,10 +177,7 @@ Status KvCache::Detach(int32_t slot_index, int32_t group, uint64_t tokens, Strea
   if (status.ok()) {
     RowRun scratch{kScratchSlot, 0, fresh.to - fresh.from, fresh.pages};
     status = InScratch(scratch, [&] {
-      if (scrub_)
-        VKV_RETURN_IF_ERROR(Scrub(scratch, tenant));
-      else
-        pool_->set_tenant(scratch.pages, kUnknownTenant);
+      VKV_RETURN_IF_ERROR(Scrub(scratch, tenant));
       return CopyTokens(kScratchSlot, slot_index, group, tokens, stream);
     });
     if (status.ok()) status = Swap(shared, fresh, is_swapped);

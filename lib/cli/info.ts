@@ -39,7 +39,7 @@ function driverFacts(driver: DriverReport): TableRow[] {
     ['  memory', `${formatBytes(memory.freeBytes)} free of ${formatBytes(memory.totalBytes)}`],
     ['  pages', `${formatBytes(driver.defaultPageBytes)}, or any multiple of ${formatBytes(driver.granularityBytes)}`],
     ['  addresses', `${reservable === 0 ? 'less than 1 TiB' : formatBytes(reservable)} in one reservation`],
-    ...(mappingLimit === 0 ? [] : [['  mappings', `${formatNumber(mappingLimit)} at most`] as const]),
+    ...(mappingLimit === 0 ? [] : [['  mappings', `${formatNumber(mappingLimit)} at most, for all host drivers of a process`] as const]),
   ];
 }
 

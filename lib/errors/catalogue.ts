@@ -169,10 +169,23 @@ export const catalogue: { readonly [C in ErrorCode]: CatalogueEntry<C> } = {
   KV_OUT_OF_MAPPINGS: {
     class: 'KvCapacityError',
     recovery: 'free',
-    template: ({ neededMappings, limitMappings }) =>
-      `The host driver needs ${formatCount('kernel mapping', neededMappings)}; it keeps to ` +
-      `${formatNumber(limitMappings)}, half of what \`vm.max_map_count\` allows. Release sequences, use larger ` +
-      `\`pageBytes\`, or run \`sysctl -w vm.max_map_count=${nextPowerOfTwo(2 * neededMappings)}\`.`,
+    template: ({ neededMappings, limitMappings, otherMappings, isKernelLimit }) => {
+      const needed = formatCount('kernel mapping', neededMappings);
+      const limit = formatNumber(limitMappings);
+      if (otherMappings === undefined) {
+        return `The host driver needs ${needed}; its \`mappingLimit\` is ${limit}. Release sequences, use larger \`pageBytes\`, or ` +
+          'open the driver with a larger `mappingLimit`.';
+      }
+      const together = neededMappings + otherMappings;
+      const sum = otherMappings === 0 ? '' : ` beside ${formatNumber(otherMappings)} of this process's other host drivers, ` +
+        `${formatNumber(together)} together`;
+      const remedy = 'Release sequences, use larger `pageBytes`, or run ' +
+        `\`sysctl -w vm.max_map_count=${nextPowerOfTwo(2 * Math.max(together, isKernelLimit ? limitMappings : 0))}\` and open the driver again.`;
+      return isKernelLimit
+        ? `The kernel refused a mapping: the host driver has ${needed}${sum}, and the rest of the process has more than what is left ` +
+          `of ${limit} (\`vm.max_map_count\`). ${remedy}`
+        : `The host driver needs ${needed}${sum}; host drivers keep to ${limit} in one process. ${remedy}`;
+    },
   },
   KV_TIMEOUT: {
     class: 'KvCapacityError',

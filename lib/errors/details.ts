@@ -101,7 +101,16 @@ export interface ErrorDetails {
     readonly maxTokens?: number | undefined;
     readonly limitBytes?: number | undefined;
   };
-  KV_OUT_OF_MAPPINGS: { readonly neededMappings: number; readonly limitMappings: number };
+  KV_OUT_OF_MAPPINGS: {
+    /** Those of the driver that was asked; where the kernel refused, those it has. */
+    readonly neededMappings: number;
+    /** What the host drivers of the process keep to together. */
+    readonly limitMappings: number;
+    /** Of the process's other host drivers; absent where the limit is the driver's own `mappingLimit`. */
+    readonly otherMappings?: number | undefined;
+    /** The kernel itself refused: the limit is `vm.max_map_count`, and the rest of the process has what is missing. */
+    readonly isKernelLimit?: boolean | undefined;
+  };
   KV_TIMEOUT: { readonly timeoutMs: number; readonly waitedFor: string; readonly pendingRows?: number | undefined };
 
   // Serving

@@ -9,6 +9,8 @@
 import { createError } from '../errors/index.js';
 import type { Driver } from '../memory/driver.js';
 import { native, type NativeDense } from '../memory/native.js';
+import { giveBackTo, unclosed } from '../memory/unclosed.js';
+import type { Membership } from '../memory/weak-users.js';
 import { checkInteger } from '../options.js';
 import { readDenseKernelsOptions, type DenseKernelsOptions } from './dense-options.js';
 import { kernelImage } from './kernel-image.js';
@@ -58,6 +60,7 @@ export class DenseKernels {
   /** Arguments of one `multiply`, kept so that a step makes no new array. */
   readonly #arguments: (Parameters<NativeDense['multiply']>[number])[] = [];
 
+  readonly #membership: Membership<undefined> | undefined;
   #isClosed = false;
 
   /** Throws KV_UNKNOWN_OPTION and KV_INVALID_OPTION, and on a GPU the driver's error; nothing stays then. */
@@ -66,7 +69,8 @@ export class DenseKernels {
     this.#driver = driver;
     this.#native = new (native().NativeDense)(driver?.native, { ...rest, image: driver && kernelImage(driver.info.computeCapability) });
     this.target = this.#native.target();
-    driver?.addUser();
+    this.#membership = driver?.addUser(this.#native);
+    if (driver !== undefined) unclosed.register(this, giveBackTo(driver, 'A DenseKernels', this.#native), this);
   }
 
   get isClosed(): boolean {
@@ -162,7 +166,8 @@ export class DenseKernels {
     if (this.#isClosed) return;
     this.#native.close();
     this.#isClosed = true;
-    this.#driver?.removeUser();
+    if (this.#membership !== undefined) this.#driver?.removeUser(this.#membership.memory);
+    unclosed.unregister(this);
   }
 
   [Symbol.dispose](): void {

@@ -107,13 +107,16 @@ export class Admission {
     const slot = plan.adoptedSlot >= 0 ? plan.adoptedSlot : this.#choose(plan, promptRows, retiringSlots);
 
     // Rows that are there after aliasing, and those that must be there or set aside in the end. What is ready may lack rows of
-    // its last group.
+    // its last group. Counting may stop a mapper that has just finished a row of the slot, so it is counted again behind that.
     const isReady = plan.adoptedGroups === plan.groups && (plan.groups > 0 || idlePrefixes.contentRows(slot) === 0);
-    const aliasedRows = isReady ? table.rows[slot]! : this.#rowsOf(plan.groups);
     const copiedRows = plan.copiedId >= 0 ? layout.rowsFor(plan.tokens) : 0;
-    const rows = Math.max(aliasedRows, copiedRows, isPromised ? promptRows : 0);
-    const pages = layout.pagesFor(rows) - layout.pagesFor(aliasedRows);
-    supply.checkObtainable(pages, { pinnedPages: plan.pinnedPages, heldSlot: isReady ? slot : -1, rows: rows - aliasedRows });
+    let aliasedRows = 0;
+    let rows = 0;
+    supply.checkObtainable(() => {
+      aliasedRows = isReady ? table.rows[slot]! : this.#rowsOf(plan.groups);
+      rows = Math.max(aliasedRows, copiedRows, isPromised ? promptRows : 0);
+      return { rows: rows - aliasedRows, pages: layout.pagesFor(rows) - layout.pagesFor(aliasedRows) };
+    }, { pinnedPages: plan.pinnedPages, heldSlot: isReady ? slot : -1 });
 
     this.#parts.native.cancel(slot);
     if (!isReady) idlePrefixes.vacate(slot, plan.adoptedGroups);
@@ -135,9 +138,10 @@ export class Admission {
       const slot = slots[at]!;
       if (idlePrefixes.contentRows(slot) === 0 && (largest < 0 || table.rows[slot]! > table.rows[largest]!)) largest = slot;
     }
-    const rows = largest < 0 ? 0 : Math.min(table.rows[largest]!, promptRows);
-    const pages = layout.pagesFor(promptRows) - layout.pagesFor(rows);
-    const missing = count === 0 ? 0 : supply.missingWithoutEviction(pages, largest);
+    const missing = count === 0 ? 0 : supply.missingWithoutEviction(() => {
+      const rows = largest < 0 ? 0 : Math.min(table.rows[largest]!, promptRows);
+      return layout.pagesFor(promptRows) - layout.pagesFor(rows);
+    }, largest);
     if (missing > 0) idlePrefixes.evictInPlace(missing);
   }
 

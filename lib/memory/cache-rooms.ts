@@ -2,7 +2,7 @@
 // room knows only those that are handed to it here. When one cannot be opened, nothing stays reserved. Decides nothing.
 
 import { createError } from '../errors/index.js';
-import { formatNumber } from '../format.js';
+import { formatCount, formatNumber } from '../format.js';
 import { Accounts } from './accounts.js';
 import { Admission } from './admission.js';
 import { openPool, type ReadKvCacheOptions } from './kv-cache-options.js';
@@ -68,6 +68,7 @@ export function openRooms(read: ReadKvCacheOptions, door: FrontDoor): CacheRooms
     const { model, slots, maxTokens, scrub, mapper } = read;
     const layout = computeLayout({ model, layout: read.layout, slots, maxTokens, pageBytes: pool.pageBytes });
     checkRows(layout);
+    checkBudget(layout, pool, isOwn);
     const table = new SlotTable(layout);
     native = openNativeCache(pool, layout, table, { scrub: scrub !== 'off', mapper: mapper === 'background' });
     const tenantNumber = scrub === 'off' ? () => 1n : (tenant: string) => pool.tenantNumber(tenant);
@@ -99,6 +100,18 @@ function checkRows({ maxTokens, maxRows }: Layout): void {
   throw createError('KV_INVALID_SHAPE', {
     option: 'maxTokens', value: maxTokens, problem: `makes ${formatNumber(maxRows)} rows of a slot; there can be ${formatNumber(mostRows)}`,
     hint: 'Lower it, or use larger `pageBytes`.',
+  });
+}
+
+/** With less than a row no token could ever be computed. */
+function checkBudget(layout: Layout, pool: PagePool, isOwn: boolean): void {
+  const rowPages = layout.pagesFor(1);
+  if (pool.counts().budgetPages >= rowPages) return;
+  const rowBytes = formatNumber(rowPages * layout.pageBytes);
+  throw createError('KV_INVALID_OPTION', {
+    reason: 'range', owner: 'KvCache', option: isOwn ? 'memoryBudgetBytes' : 'pool',
+    expected: isOwn ? `at least ${rowBytes}` : `a PagePool with a budget of at least ${rowBytes} bytes`, received: pool.memoryBudgetBytes,
+    hint: `One row of this cache has ${formatCount('page', rowPages)} of ${formatNumber(layout.pageBytes)} bytes.`,
   });
 }
 

@@ -5,6 +5,8 @@ import { createError, isKvError } from '../errors/index.js';
 import { checkInteger, instanceOf, integer, readOptions, streamField } from '../options.js';
 import { Driver } from './driver.js';
 import { native, type NativeMemory } from './native.js';
+import { giveBackTo, unclosed } from './unclosed.js';
+import type { Membership } from './weak-users.js';
 
 export interface DeviceMemoryOptions {
   /** Whose memory; it cannot be closed before this. */
@@ -22,6 +24,7 @@ export class DeviceMemory {
   /** Of the first byte; aligned to a page. */
   readonly address: bigint;
   readonly #native: NativeMemory;
+  readonly #membership: Membership<undefined>;
   #isClosed = false;
 
   /**
@@ -38,7 +41,8 @@ export class DeviceMemory {
       throw explained(error, driver, bytes);
     }
     this.address = this.#native.address();
-    driver.addUser();
+    this.#membership = driver.addUser(this.#native);
+    unclosed.register(this, giveBackTo(driver, 'A DeviceMemory', this.#native), this);
   }
 
   get isClosed(): boolean {
@@ -65,7 +69,8 @@ export class DeviceMemory {
     if (this.#isClosed) return;
     this.#native.close();
     this.#isClosed = true;
-    this.driver.removeUser();
+    this.driver.removeUser(this.#membership.memory);
+    unclosed.unregister(this);
   }
 
   [Symbol.dispose](): void {

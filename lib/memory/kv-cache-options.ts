@@ -18,11 +18,14 @@ export interface KvCacheOptions {
   readonly slots: number;
   /** Tokens a sequence can have; address space is cheap, pages are not used until needed. 1 … 2³¹ − 1. */
   readonly maxTokens: number;
-  /** Bytes of physical memory the cache may use. Required unless `pool` is given. */
+  /**
+   * Bytes of physical memory the cache may use: at least one row, at most what the driver has (on mock: any number). Required unless
+   * `pool` is given.
+   */
   readonly memoryBudgetBytes?: number | undefined;
   /** A driver, or the kind to open. Default `auto`: cuda where there is a GPU, else host. Not together with `pool`. */
   readonly driver?: Driver | 'auto' | 'cuda' | 'host' | undefined;
-  /** Pages shared with other caches; its driver and page size count. */
+  /** Pages shared with other caches, with a budget of at least one row; its driver and page size count. */
   readonly pool?: PagePool | undefined;
   /** Bytes of a page, a multiple of the driver's granularity. Default: the driver's, 2 MiB. Not together with `pool`. */
   readonly pageBytes?: number | undefined;
@@ -40,7 +43,10 @@ export interface KvCacheOptions {
   readonly idleRowsLimit?: number | undefined;
   /** Cached prefixes: how many, whose first to go. `off`: nothing is kept and nothing is shared but by `fork`. Default: on. */
   readonly prefixCache?: PrefixCacheOptions | 'off' | undefined;
-  /** `between-tenants`: a page is zeroed before a sequence of another tenant gets it. Default `off`. */
+  /**
+   * `between-tenants`: a page is zeroed before a sequence of another tenant gets it, and before another cache of the pool does whose
+   * sequences have no tenants because its own `scrub` is `off`. Default `off`.
+   */
   readonly scrub?: 'off' | 'between-tenants' | undefined;
   /** `background`: a thread maps ahead of need. `off`: everything is mapped in `prepare`. Default `background`. */
   readonly mapper?: 'background' | 'off' | undefined;

@@ -16,14 +16,15 @@ import type { Driver } from './driver.js';
 import type { Fence } from './fence.js';
 import { readKvCacheOptions, type KvCacheOptions } from './kv-cache-options.js';
 import type { Layout } from './layout.js';
-import type { NativeCache } from './native.js';
 import type { PagePool } from './page-pool.js';
+import type { PageUser } from './page-user.js';
 import type { Prefixes } from './prefix/prefixes.js';
 import type { Room } from './room.js';
 import { Sequence, type SequenceOwner } from './sequence.js';
 import { unclosed, type Unclosed } from './unclosed.js';
 import { checkHostAccess } from './views.js';
 import { readWaitOptions, waitUntil, type WaitOptions } from './wait.js';
+import type { Membership } from './weak-users.js';
 
 export class KvCache {
   readonly layout: Layout;
@@ -36,6 +37,7 @@ export class KvCache {
   readonly room: Room;
   readonly #rooms: CacheRooms;
   readonly #owner: SequenceOwner;
+  readonly #membership: Membership<PageUser>;
   #state: 'open' | 'closing' | 'closed' = 'open';
 
   /** Reserves the addresses; maps nothing yet. Throws on bad options, KV_OUT_OF_ADDRESS_SPACE, and what the driver throws. */
@@ -52,8 +54,8 @@ export class KvCache {
     this.room = rooms.room;
     this.#rooms = rooms;
     this.#owner = this.#sequenceOwner();
-    this.pool.addUser(rooms.supply, rooms.native);
-    unclosed.register(this, unclosedCache(rooms.native, rooms.pool), this);
+    this.#membership = this.pool.addUser(rooms.supply, rooms.native);
+    unclosed.register(this, unclosedCache(rooms), this);
     rooms.leases.keepEagerRows();
   }
 
@@ -213,7 +215,7 @@ export class KvCache {
     }
     this.#rooms.retirement.finish();
     this.#rooms.native.close();
-    this.pool.removeUser(this.#rooms.native);
+    this.pool.removeUser(this.#membership.memory);
     if (this.#rooms.ownsPool) this.pool.close();
     else this.#rooms.late.attempt(() => this.pool.keepToBudget());
     this.#state = 'closed';
@@ -326,13 +328,14 @@ export class KvCache {
   }
 }
 
-/** Must not refer to the cache: the addon's part of it, and the pool that knows it. */
-function unclosedCache(memory: NativeCache, pool: PagePool): Unclosed {
+/** Must not refer to the cache: the addon's part of it, and the pool that knows it, closed if it is the cache's own. */
+function unclosedCache({ native, pool, ownsPool }: CacheRooms): Unclosed {
   return {
     what: 'A KvCache',
     giveBack: () => {
-      memory.close();
-      pool.removeUser(memory);
+      native.close();
+      pool.removeUser(native);
+      if (ownsPool) pool.close();
     },
   };
 }

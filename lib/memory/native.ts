@@ -27,12 +27,17 @@ export interface NativeDriverInfo {
 }
 
 export interface NativeMemoryInfo {
+  /** Device memory; host: the budget of the driver (`memoryBytes`). */
   readonly totalBytes: number;
+  /** What new pages can have just now. */
   readonly freeBytes: number;
   readonly residentBytes: number;
   readonly livePages: number;
   readonly liveReservations: number;
+  /** host: the driver's kernel mappings; elsewhere mapped pages. */
   readonly mappings: number;
+  /** host: kernel mappings of all host drivers of the process, worker threads' included; elsewhere 0. */
+  readonly processMappings: number;
 }
 
 /** One driver, call by call (native/driver.h says what each does). Addresses and handles are bigints. */
@@ -236,7 +241,7 @@ export interface NativeMockDevice {
 }
 
 type MakeError = (
-  code: number, call: string, status: number, statusName: string, what: number, howMany: number, driver: string,
+  code: number, call: string, status: number, statusName: string, what: number, howMany: number, driver: string, others: number,
 ) => Error;
 
 export interface Native {
@@ -304,7 +309,7 @@ const closedOwners: Readonly<Record<string, 'Driver' | 'Kernels' | 'DenseKernels
 
 /** Turns the numbers of a native Status into an error of the catalogue. `driver` is the kind of the one in use. */
 function makeError(
-  number: number, call: string, status: number, statusName: string, what: number, howMany: number, driver: string,
+  number: number, call: string, status: number, statusName: string, what: number, howMany: number, driver: string, others: number,
 ): Error {
   const code = codeOfNative(number);
   const driverCall = { call, status, statusName };
@@ -316,7 +321,9 @@ function makeError(
       pageBytes: what, createdPages: howMany, budgetPages: howMany,
     }),
     KV_OUT_OF_ADDRESS_SPACE: () => createError('KV_OUT_OF_ADDRESS_SPACE', { bytes: what }),
-    KV_OUT_OF_MAPPINGS: () => createError('KV_OUT_OF_MAPPINGS', { neededMappings: what, limitMappings: howMany }),
+    KV_OUT_OF_MAPPINGS: () => createError('KV_OUT_OF_MAPPINGS', {
+      neededMappings: what, limitMappings: howMany, otherMappings: others < 0 ? undefined : others, isKernelLimit: status !== 0,
+    }),
     KV_DRIVER_UNAVAILABLE: () => createError('KV_DRIVER_UNAVAILABLE', {
       ...driverCall, driver, reason: reasonOfNative(what), device: howMany,
     }),

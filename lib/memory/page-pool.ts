@@ -9,10 +9,15 @@ import { integer, readOptions, type Field } from '../options.js';
 import { Driver, type DriverOptions } from './driver.js';
 import { native, type NativePool, type NativePoolCounts } from './native.js';
 import { PolicyGuard } from './policy-guard.js';
-import { PoolUsers, type PageUser, type UserMemory } from './pool-users.js';
+import type { PageUser } from './page-user.js';
+import { unclosed, type Unclosed } from './unclosed.js';
+import { WeakUsers, type Membership, type UserMemory } from './weak-users.js';
 
 export interface PagePoolOptions {
-  /** Bytes that mapped and free pages may have together; whole pages count. May be changed later with `setBudget`. */
+  /**
+   * Bytes that mapped and free pages may have together; whole pages count. At least one page, at most what the driver has (on mock:
+   * any number). May be changed later with `setBudget`.
+   */
   readonly memoryBudgetBytes: number;
   /** A driver, or the kind to open. Default `auto`. The pool closes a driver that it opened. */
   readonly driver?: Driver | 'auto' | 'cuda' | 'host' | undefined;
@@ -28,7 +33,8 @@ export class PagePool {
   readonly pageBytes: number;
   readonly #native: NativePool;
   readonly #ownsDriver: boolean;
-  readonly #users = new PoolUsers();
+  readonly #users = new WeakUsers<PageUser>();
+  readonly #membership: Membership<undefined>;
   /** @internal */
   readonly guard = new PolicyGuard();
   readonly #tenantKey = randomBytes(32);
@@ -52,13 +58,15 @@ export class PagePool {
           '`pageBytes` out to use the page this driver is best with.',
       })(pageBytes, { owner: 'PagePool', option: 'pageBytes' });
       this.pageBytes = pageBytes;
+      this.#checkBudget(given.memoryBudgetBytes, pageBytes);
       this.#budgetBytes = given.memoryBudgetBytes;
       this.#native = new (native().NativePool)(driver.native, pageBytes, given.memoryBudgetBytes);
     } catch (error) {
       if (isOwn) driver.close();
       throw error;
     }
-    driver.addUser();
+    this.#membership = driver.addUser(this.#native);
+    unclosed.register(this, unclosedPool(this.#native, driver, isOwn), this);
   }
 
   /** Bytes the pool may hold, as last set. */
@@ -77,14 +85,15 @@ export class PagePool {
 
   /**
    * Raises or lowers the budget while everything runs. Lowering takes idle rows and free pages back at once; what sequences
-   * use or were promised stays theirs until they release it, and until then nothing else can grow. When the driver refuses,
-   * the budget is as before.
+   * use or were promised stays theirs until they release it, and until then nothing else can grow. At least 1, at most what the
+   * driver has. When the driver refuses, the budget is as before.
    */
   setBudget(memoryBudgetBytes: number): void {
     integer({ min: 1 })(memoryBudgetBytes, { owner: 'PagePool', option: 'memoryBudgetBytes' });
     this.#checkOpen('set its budget');
     this.guard.check('set the budget');
     this.driver.checkAlive();
+    this.#checkBudget(memoryBudgetBytes, 1);
     const fewerPages = this.#native.counts().budgetPages - Math.floor(memoryBudgetBytes / this.pageBytes);
     if (fewerPages > 0) {
       this.quiesce();
@@ -116,7 +125,8 @@ export class PagePool {
     if (this.#ownsDriver && driverUsers > 0) throw createError('KV_DRIVER_IN_USE', { owner: 'Driver', users: driverUsers });
     this.#native.close();
     this.#isClosed = true;
-    this.driver.removeUser();
+    this.driver.removeUser(this.#membership.memory);
+    unclosed.unregister(this);
     if (this.#ownsDriver) this.driver.close();
   }
 
@@ -130,10 +140,10 @@ export class PagePool {
     return this.#native;
   }
 
-  /** Held weakly; `memory` is closed for it when it is collected. @internal */
-  addUser(user: PageUser, memory: UserMemory): void {
+  /** Held weakly, by what is returned; `memory` is closed for it when it is collected. @internal */
+  addUser(user: PageUser, memory: UserMemory): Membership<PageUser> {
     this.#checkOpen('use it');
-    this.#users.add(user, memory);
+    return this.#users.add(user, memory);
   }
 
   /** @internal */
@@ -193,6 +203,17 @@ export class PagePool {
     return number === 0n || number === 2n ** 64n - 1n ? 1n : number;
   }
 
+  /** Throws KV_INVALID_OPTION for a budget that can never be had. A simulated device may be smaller, so that a test can exhaust it. */
+  #checkBudget(memoryBudgetBytes: number, min: number): void {
+    const { kind } = this.driver;
+    const max = kind === 'mock' ? Number.MAX_SAFE_INTEGER : this.driver.memory().totalBytes;
+    const hint = memoryBudgetBytes < min
+      ? `A page has ${formatNumber(min)} bytes.`
+      : `That is all the ${kind} driver has.` +
+        (kind === 'host' ? ' For pages that are never touched, open one with a larger `memoryBytes`.' : '');
+    integer({ min, max, hint })(memoryBudgetBytes, { owner: 'PagePool', option: 'memoryBudgetBytes' });
+  }
+
   #reclaimablePages(): number {
     let pages = 0;
     for (const user of this.#users.inOrder()) pages += user.reclaimablePages();
@@ -210,6 +231,18 @@ export class PagePool {
   #checkOpen(operation: string): void {
     if (this.#isClosed) throw createError('KV_CLOSED', { operation, owner: 'PagePool' });
   }
+}
+
+/** Must not refer to the pool. Its caches are gone: they hold it, and so does what gives them back. */
+function unclosedPool(memory: NativePool, driver: Driver, ownsDriver: boolean): Unclosed {
+  return {
+    what: 'A PagePool',
+    giveBack: () => {
+      memory.close();
+      driver.removeUser(memory);
+      if (ownsDriver) driver.close();
+    },
+  };
 }
 
 const pageBytesField: Field<number | undefined> = (value, place) =>

@@ -8,7 +8,7 @@ import type { ReclaimPolicy } from '../policy/reclaim.js';
 import type { Layout } from './layout.js';
 import type { NativeCache } from './native.js';
 import type { PagePool } from './page-pool.js';
-import type { PageUser } from './pool-users.js';
+import type { PageUser } from './page-user.js';
 import { slotStates, type SlotTable } from './slot-table.js';
 import { unmapRows, type SlotMemory } from './unmap-rows.js';
 
@@ -37,8 +37,12 @@ export interface Claim {
   readonly pinnedPages: number;
   /** Slot whose rows it keeps, or -1. */
   readonly heldSlot: number;
-  /** For the error: rows that the pages are for. */
+}
+
+/** Rows that a request lacks, and their pages, as of the last publish. */
+export interface Lack {
   readonly rows: number;
+  readonly pages: number;
 }
 
 export class RowSupply implements PageUser {
@@ -123,23 +127,26 @@ export class RowSupply implements PageUser {
   }
 
   /**
-   * Throws KV_OUT_OF_PAGES unless `pages` more can be had beside what is claimed. Takes nothing. Unless there are plenty, the
-   * mappers stop until the next wish: what is there now will be there in a moment.
+   * Throws KV_OUT_OF_PAGES unless what `lack` counts can be had beside what is claimed. Takes nothing. Unless there are plenty, the
+   * mappers stop until the next wish, and it counts again: what is there now will be there in a moment.
    */
-  checkObtainable(pages: number, { pinnedPages, heldSlot, rows }: Claim): void {
-    if (pages === 0 || this.#pool.native.available() >= 2 * pages + pinnedPages) return;
+  checkObtainable(lack: () => Lack, { pinnedPages, heldSlot }: Claim): void {
+    const before = lack().pages;
+    if (before === 0 || this.#pool.native.available() >= 2 * before + pinnedPages) return;
     this.#hold(heldSlot, () => {
       this.#quiesce();
+      const { rows, pages } = lack();
       if (this.#pool.obtainablePages() - pinnedPages < pages) throw this.#outOfPages([], 0, rows, pages, pinnedPages);
     });
   }
 
-  /** How many of `pages` pages could be had only by evicting prefixes; 0 as well when not even so. Takes nothing. */
-  missingWithoutEviction(pages: number, heldSlot: number): number {
-    if (pages <= this.#pool.native.available()) return 0;
+  /** How many of the pages that `lack` counts could be had only by evicting prefixes; 0 as well when not even so. Takes nothing. */
+  missingWithoutEviction(lack: () => number, heldSlot: number): number {
+    if (lack() <= this.#pool.native.available()) return 0;
     let missing = 0;
     this.#hold(heldSlot, () => {
       this.#quiesce();
+      const pages = lack();
       const obtainable = this.#pool.obtainablePages();
       if (obtainable >= pages) missing = pages - (obtainable - this.#cached.evictablePages());
     });

@@ -143,6 +143,7 @@ Napi::Value NativeCache::Detach(const Napi::CallbackInfo& info) {
 }
 
 Napi::Value NativeCache::Publish(const Napi::CallbackInfo& info) {
+  if (rows_.IsEmpty()) return Finish(info.Env(), Fail(Code::kClosed, "cache"));
   const std::span<int32_t> rows = ToInt32Span(rows_.Value());
   const std::span<uint8_t> quarantined = ToBytes(quarantined_.Value());
   // A policy that was shown them may have given their memory away.
@@ -215,7 +216,12 @@ Napi::Value NativeCache::Verify(const Napi::CallbackInfo& info) {
 
 Napi::Value NativeCache::Close(const Napi::CallbackInfo& info) {
   StopMapper();
-  return Finish(info.Env(), cache_->Close());
+  const Status status = cache_->Close();
+  if (status.ok()) {  // the arrays would be kept until this object is collected, which is no sooner than the next turn
+    rows_.Reset();
+    quarantined_.Reset();
+  }
+  return Finish(info.Env(), status);
 }
 
 }  // namespace vkv::addon

@@ -19,7 +19,8 @@ Napi::Value MakeError(Napi::Env env, const Status& status, const std::string& dr
       {Napi::Number::New(env, static_cast<double>(status.code)), Napi::String::New(env, status.call),
        Napi::Number::New(env, status.result), Napi::String::New(env, status.result_name),
        Napi::Number::New(env, static_cast<double>(status.what)),
-       Napi::Number::New(env, static_cast<double>(status.how_many)), Napi::String::New(env, driver)});
+       Napi::Number::New(env, static_cast<double>(status.how_many)), Napi::String::New(env, driver),
+       Napi::Number::New(env, static_cast<double>(status.others))});
 }
 
 bool ThrowIfFailed(Napi::Env env, const Status& status, const std::string& driver) {

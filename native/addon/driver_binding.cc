@@ -121,6 +121,7 @@ Napi::Value NativeDriver::QueryMemory(const Napi::CallbackInfo& info) {
   to.Set("livePages", FromCount(env, from.live_pages));
   to.Set("liveReservations", FromCount(env, from.live_reservations));
   to.Set("mappings", FromCount(env, from.mappings));
+  to.Set("processMappings", FromCount(env, from.process_mappings));
   return to;
 }
 

@@ -60,9 +60,17 @@ for (const on of drivers) {
   for (const [title, scenario] of [
     ['a closed cache is collected silently', 'closed caches are collected quietly'],
     ['a sequence keeps its cache alive', 'a sequence keeps its cache'],
+    ['a cache that is closed gives its memory back before the running JavaScript ends', 'closed in one job'],
   ] as const) {
     test(`${title} (${on})`, async (t) => {
       t.deepEqual(await run(scenario, on, '--expose-gc'), quiet);
+    });
+  }
+
+  if (on === 'mock') {
+    test('a driver that refuses while its users are collected can be closed once it does not', async (t) => {
+      const { code, signal, errors } = await run('collected users whose driver refuses', on, '--expose-gc');
+      t.deepEqual({ code, signal }, { code: 0, signal: null }, errors);
     });
   }
 
@@ -72,6 +80,7 @@ for (const on of drivers) {
     ['so are those of a shared pool', 'collected with a shared pool'],
     ['so are those of a shared pool that lives on', 'collected while their pool lives on'],
     ['a view keeps the memory that it shows', 'a view keeps its memory'],
+    ['a driver whose users were all collected can be closed', 'collected users of a driver'],
   ] as const) {
     test(`${title} (${on})`, async (t) => {
       const { code, signal, errors } = await run(scenario, on, '--expose-gc');
