@@ -123,7 +123,6 @@ export class KvCache {
   commit(batch: Batch): void {
     this.#checkOpen('commit a batch');
     this.#rooms.steps.commit(batch);
-    this.pool.capacity.raise();
     this.#hearFences();
     this.#rooms.late.attempt(() => this.prefixes.tellRouters());
   }
@@ -132,7 +131,6 @@ export class KvCache {
   discard(batch: Batch): void {
     this.#checkOpen('discard a batch');
     this.#rooms.steps.discard(batch);
-    this.pool.capacity.raise();
     this.#hearFences();
   }
 

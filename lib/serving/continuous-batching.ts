@@ -28,12 +28,12 @@ const mostRefusals = 64;
 
 export class ContinuousBatching {
   readonly totals = noTotals();
+  readonly requests: OpenRequests;
   /** A request has begun or ended, or a pass that was given up is over. */
   readonly changed = new ChangeSignal();
   readonly #options: ReadSchedulerOptions;
   readonly #admission: AdmissionControl;
   readonly #engine: EngineCalls;
-  readonly #requests: OpenRequests;
   readonly #waiting: WaitingList;
   readonly #running: RunningList;
   readonly #others: OtherUsers;
@@ -54,11 +54,11 @@ export class ContinuousBatching {
     this.#engine = new EngineCalls({ ...options, totals: this.totals });
     this.#passes = new StepPasses(cache, maxBatch);
     this.#running = new RunningList(order);
-    this.#requests = new OpenRequests({
+    this.requests = new OpenRequests({
       clock, order, totals: this.totals,
       onOver: (generation, error) => { this.end(generation, error); }, onFailure: (error) => { this.failAll(error); },
     });
-    this.#waiting = this.#requests.waiting;
+    this.#waiting = this.requests.waiting;
   }
 
   get waitingRequests(): number {
@@ -69,36 +69,21 @@ export class ContinuousBatching {
     return this.#running.countOpen();
   }
 
-  /** Whether every request has ended. */
-  get isDone(): boolean {
-    return this.#requests.count === 0;
-  }
-
   /** Whether there is nothing to step for, and no pass uses a slot. */
   get isIdle(): boolean {
-    return this.isDone && !this.#isStepping && this.#givenUp === 0 && this.#running.length === 0;
+    return this.requests.count === 0 && !this.#isStepping && this.#givenUp === 0 && this.#running.length === 0;
   }
 
-  /** A request is there, which is not to be started yet. Its signal and its deadline count from now on. Throws what the clock throws. */
-  expect(generation: Generation): void {
-    this.#requests.expect(generation);
-  }
-
-  /** A request that is expected may start. Nothing happens when it has ended. */
+  /** A request that `requests` expects may start. Nothing happens when it has ended. */
   enqueue(generation: Generation): void {
     if (generation.hasEnded) return;
-    this.#requests.enqueue(generation);
+    this.requests.enqueue(generation);
     this.#wake();
-  }
-
-  /** Ends those that are too late. Throws what the clock throws. */
-  endLate(): void {
-    this.#requests.endLate();
   }
 
   /** Ends a request with an error, unless it has ended. */
   end(generation: Generation, error: Error): void {
-    this.#requests.fail(generation, error);
+    this.requests.fail(generation, error);
     if (generation.sequence !== undefined && !this.#isStepping) this.#removeEnded();
     this.#engine.hearEnd();
     this.#wake();
@@ -106,7 +91,7 @@ export class ContinuousBatching {
 
   /** Ends all requests with an error. */
   failAll(error: Error): void {
-    this.#requests.failAll(error);
+    this.requests.failAll(error);
     if (!this.#isStepping) this.#removeEnded();
     this.#isFull = false;
     this.#engine.hearEnd();
@@ -135,8 +120,8 @@ export class ContinuousBatching {
   }
 
   /**
-   * To be awaited after a step: gives the event loop a turn, for signals and timers, where the engine answers at once. While
-   * others hold what those who wait need, until there is reason for another step. Rejects as `step` does.
+   * After a step: gives the event loop a turn, for signals and timers, where the engine answers at once. While others hold what
+   * those who wait need, it lasts until there is reason for another step. Rejects as `step` does.
    */
   async turn(): Promise<void> {
     await setImmediate();
@@ -159,10 +144,7 @@ export class ContinuousBatching {
     }
   }
 
-  /**
-   * A pass that was given up still runs: the slots of its batch are released, and idle only when it is over. The next step
-   * has arrays of its own.
-   */
+  /** A pass that was given up still runs: the slots of its batch are released, and idle when it is over. The next step has another. */
   #leave(passes: StepPasses): void {
     const { cache, maxBatch } = this.#options;
     const { batch, decode, prefill } = passes;
@@ -186,7 +168,7 @@ export class ContinuousBatching {
 
   /** Ends whoever is too late, and puts back whoever lost his slot (`prefixes.reset` with `preempt`). */
   #dropEnded(): void {
-    this.endLate();
+    this.requests.endLate();
     for (const generation of this.#running.all) {
       if (!generation.hasEnded && generation.sequence!.isReleased) this.#giveUp(generation);
     }
@@ -256,14 +238,15 @@ export class ContinuousBatching {
         return false;
       }
       this.#waiting.take(generation);
-      this.#requests.fail(generation, refusal);
+      this.requests.fail(generation, refusal);
       return true;
     }
+    this.#running.push(generation); // first: what runs is released, whatever throws
     this.#waiting.take(generation);
     countStart(this.totals, generation);
     if (!generation.hasEnded) this.#skipPrefill(generation);
-    if (generation.hasEnded) this.#release(generation);
-    else this.#running.add(generation);
+    if (generation.hasEnded) this.#removeEnded();
+    else this.#running.sort();
     return true;
   }
 
@@ -280,9 +263,9 @@ export class ContinuousBatching {
       const token = this.#engine.nextOfCached(generation);
       if (token === undefined || generation.hasEnded) return;
       this.totals.skippedPrefills += 1;
-      this.#requests.accept(generation, token, this.#options.clock.now());
+      this.requests.accept(generation, token, this.#options.clock.now());
     } catch (error) { // its sampler's
-      this.#requests.fail(generation, error as Error);
+      this.requests.fail(generation, error as Error);
     }
   }
 
@@ -313,7 +296,7 @@ export class ContinuousBatching {
       return true;
     } catch (error) {
       if (pass.isRunning) { // it is waited for no more, whatever its slots are
-        for (const generation of pass.generations) this.#requests.fail(generation, error as Error);
+        for (const generation of pass.generations) this.requests.fail(generation, error as Error);
         return false;
       }
       this.#options.cache.discard(this.#passes.batch); // first: a prepared sequence would retire only with its batch
@@ -331,13 +314,13 @@ export class ContinuousBatching {
     for (let index = 0; index < pass.length; index += 1) {
       const generation = pass.generations[index]!;
       if (generation.hasEnded || generation.sequence!.isReleased) continue; // a lost slot: `#dropEnded` puts it back
-      this.#requests.advance(generation, pass.keptLogits[index]);
+      this.requests.advance(generation, pass.keptLogits[index]);
       if (pass.wantsLogits[index] === 0) continue;
       const error = pass.errors[index];
-      if (error === undefined) this.#requests.accept(generation, pass.nextTokens[index]!, nowMs);
+      if (error === undefined) this.requests.accept(generation, pass.nextTokens[index]!, nowMs);
       else {
         generation.takeBack();
-        this.#requests.fail(generation, error);
+        this.requests.fail(generation, error);
       }
     }
   }
@@ -357,14 +340,8 @@ export class ContinuousBatching {
   }
 
   #failTogether(generations: readonly Generation[], error: Error): void {
-    for (const generation of generations) this.#requests.fail(generation, error);
+    for (const generation of generations) this.requests.fail(generation, error);
     this.#removeEnded();
-  }
-
-  #release(generation: Generation): void {
-    if (generation.sequence === undefined) return;
-    generation.release();
-    this.#isFull = false;
   }
 
   #removeEnded(): void {

@@ -76,8 +76,8 @@ export class OfflineScheduler {
       await batching.turn();
     };
     try {
-      for (const generation of generations) batching.expect(generation);
-      while (!batching.isDone) yield* outcomes.during(round(), () => batching.isDone);
+      for (const generation of generations) batching.requests.expect(generation);
+      while (batching.requests.count > 0) yield* outcomes.during(round(), () => batching.requests.count === 0);
       yield* outcomes.take();
     } finally {
       batching.failAll(createError('KV_ABORTED', { operation: 'generating' }));

@@ -76,7 +76,7 @@ export class OnlineScheduler {
     });
     const arrival = this.#arrivals + 1;
     const generation = new Generation({ request: read, arrival, nowMs: clock.now(), listener: stream.listener() });
-    this.#batching.expect(generation);
+    this.#batching.requests.expect(generation);
     this.#arrivals = arrival;
     this.#batching.enqueue(generation);
     this.#loop ??= this.#run();
@@ -118,7 +118,7 @@ export class OnlineScheduler {
   /** Steps until nothing is left. Never rejects: what goes wrong goes to the requests. */
   async #run(): Promise<void> {
     await setImmediate(); // requests submitted together start together
-    while (!this.#batching.isDone) {
+    while (this.#batching.requests.count > 0) {
       try {
         await this.#batching.step();
         await this.#batching.turn();
@@ -132,7 +132,7 @@ export class OnlineScheduler {
 
   /** Whether the queue has room, once those have left it who are too late. */
   #hasRoom(): boolean {
-    if (this.waitingRequests >= this.#maxWaiting) this.#batching.endLate();
+    if (this.waitingRequests >= this.#maxWaiting) this.#batching.requests.endLate();
     return this.waitingRequests < this.#maxWaiting;
   }
 

@@ -29,8 +29,12 @@ export class RunningList {
     return this.#generations.reduce((count, { hasEnded, sequence }) => count + (hasEnded || sequence === undefined ? 0 : 1), 0);
   }
 
-  add(generation: Generation): void {
+  /** At the end, until `sort`. */
+  push(generation: Generation): void {
     this.#generations.push(generation);
+  }
+
+  sort(): void {
     this.#generations.sort(this.#order);
   }
 
@@ -42,7 +46,7 @@ export class RunningList {
   keepOrder(): void {
     for (let at = 1; at < this.#generations.length; at += 1) {
       if (this.#order(this.#generations[at - 1]!, this.#generations[at]!) < 0) continue;
-      this.#generations.sort(this.#order);
+      this.sort();
       return;
     }
   }

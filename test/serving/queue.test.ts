@@ -87,7 +87,7 @@ servingTests('requests that come and go while the engine computes leave nothing 
     answer = () => { reject(new Error('enough')); };
   }) };
   const scheduler = new OnlineScheduler({ cache, engine: held, maxWaiting: 1 });
-  const first = scheduler.submit({ tokens: [1], maxNewTokens: 1 });
+  const first = scheduler.submit({ tokens: promptOf(30), maxNewTokens: 1 });
   while (scheduler.runningRequests === 0) await turn();
   for (let round = 0; round < 1_000; round += 1) {
     const stream = scheduler.submit({ tokens: [1], maxNewTokens: 1, tenant: `tenant ${round}` });
