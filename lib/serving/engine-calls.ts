@@ -49,19 +49,28 @@ export class EngineCalls {
     const { engine, cache } = this.#options;
     while (turnOf(engine) !== undefined) await this.#waitForTurn(call, pass);
     const { turn, end } = beginTurn(engine);
-    const leave = cache.passes.enter();
+    const leavePasses = cache.passes.enter();
     let setOver = (): void => {};
     pass.over = new Promise((resolve) => { setOver = resolve; });
     pass.isRunning = true;
     const finish = (): void => {
       pass.isRunning = false;
-      leave();
+      leavePasses();
       end();
       setOver();
     };
-    const output = await this.#compute(call, pass, turn, finish);
-    this.#answer.take(call, pass, output);
-    this.#chooseAll(call, pass);
+    let isLeft = false;
+    const leave = (answered: Promise<unknown>): void => {
+      isLeft = true;
+      void answered.then(finish, finish);
+    };
+    try {
+      const output = await this.#compute(call, pass, turn, leave);
+      this.#answer.take(call, pass, output);
+      this.#chooseAll(call, pass); // before the next pass of the engine, which has the same logits
+    } finally {
+      if (!isLeft) finish();
+    }
   }
 
   /** The error of requests that need the engine now; undefined: it has no pass that was given up and is not over. */
@@ -103,30 +112,29 @@ export class EngineCalls {
     }
   }
 
-  /** Calls `finish` when the engine has answered, be it after this has rejected. */
-  async #compute(call: EngineCall, pass: Pass, turn: Turn, finish: () => void): Promise<EngineOutput> {
+  /** The engine's answer. Calls `leave` where it rejects although the engine has not answered. */
+  async #compute(call: EngineCall, pass: Pass, turn: Turn, leave: (answered: Promise<unknown>) => void): Promise<EngineOutput> {
     const { engine, clock, totals, passTimeoutMs } = this.#options;
-    let isFinishing = false;
+    const startMs = clock.now();
     try {
-      const startMs = clock.now();
+      const answer = call === 'prefill' ? engine.prefill(pass) : engine.decode(pass);
+      if (passTimeoutMs === Infinity || !isPromise(answer)) return await answer;
+      const answered = Promise.resolve(answer);
+      let isSettled = false;
       try {
-        const answer = call === 'prefill' ? engine.prefill(pass) : engine.decode(pass);
-        if (passTimeoutMs === Infinity || !isPromise(answer)) return await answer;
-        const answered = Promise.resolve(answer);
-        isFinishing = true;
-        void answered.then(finish, finish);
-        if (await isSettledWithin(answered, passTimeoutMs, clock)) return await answered;
-      } catch (error) {
-        throw createError('KV_ENGINE_FAILED', { call, sequences: pass.length, problem: 'it threw an error' }, { cause: error });
+        isSettled = await isSettledWithin(answered, passTimeoutMs, clock);
       } finally {
-        totals[`${call}Ms`] += clock.now() - startMs;
+        if (!isSettled) leave(answered);
       }
-      const stalled = { call, sequences: pass.length, timeoutMs: passTimeoutMs };
-      giveUpTurn(turn, stalled);
-      throw createError('KV_ENGINE_STALLED', stalled);
+      if (isSettled) return await answered;
+    } catch (error) {
+      throw createError('KV_ENGINE_FAILED', { call, sequences: pass.length, problem: 'it threw an error' }, { cause: error });
     } finally {
-      if (!isFinishing) finish();
+      totals[`${call}Ms`] += clock.now() - startMs;
     }
+    const stalled = { call, sequences: pass.length, timeoutMs: passTimeoutMs };
+    giveUpTurn(turn, stalled);
+    throw createError('KV_ENGINE_STALLED', stalled);
   }
 
   #chooseAll(call: EngineCall, pass: Pass): void {

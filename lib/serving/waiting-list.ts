@@ -21,6 +21,8 @@ export class WaitingList {
   /** By who computes the start of their prompts: the one first that needs least of it. */
   readonly #followers = new Map<Generation, Heap<Generation>>();
   readonly #byUrgency = new Int32Array(256);
+  /** At least the largest urgency among them. */
+  #mostUrgent = -1;
   #length = 0;
   /** That have ended and are still somewhere. */
   #ended = 0;
@@ -42,7 +44,8 @@ export class WaitingList {
 
   /** The largest urgency among them; -1: there are none. */
   get urgency(): number {
-    return this.#length === 0 ? -1 : this.#byUrgency.findLastIndex((count) => count > 0);
+    while (this.#mostUrgent >= 0 && this.#byUrgency[this.#mostUrgent] === 0) this.#mostUrgent -= 1;
+    return this.#mostUrgent;
   }
 
   /** One that came: it is looked at from the next step on. */
@@ -135,6 +138,7 @@ export class WaitingList {
     generation.isWaiting = by === 1;
     this.#length += by;
     this.#byUrgency[generation.urgency]! += by;
+    this.#mostUrgent = Math.max(this.#mostUrgent, generation.urgency);
   }
 
   #queueOf({ isHeldUp }: Generation): OrderQueue {
