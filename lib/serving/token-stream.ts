@@ -12,7 +12,7 @@ interface Read {
   readonly reject: (error: Error) => void;
 }
 
-export class TokenStream implements AsyncIterableIterator<number, undefined> {
+export class TokenStream implements AsyncIterableIterator<number> {
   readonly #cancel: () => void;
   readonly #tokens: number[] = [];
   #readTokens = 0;
@@ -38,10 +38,10 @@ export class TokenStream implements AsyncIterableIterator<number, undefined> {
   }
 
   /** The one reader; what `next` has answered before is not read again. Throws KV_STREAM_STATE the second time. */
-  [Symbol.asyncIterator](): AsyncIterableIterator<number, undefined> {
+  [Symbol.asyncIterator](): AsyncIterableIterator<number> {
     if (this.#hasReader) throw createError('KV_STREAM_STATE', { operation: 'read', problem: 'has a reader, and a token goes to one only' });
     this.#hasReader = true;
-    const reader: AsyncIterableIterator<number, undefined> = {
+    const reader: AsyncIterableIterator<number> = {
       next: () => this.next(),
       return: () => this.return(),
       [Symbol.asyncIterator]: () => reader,
