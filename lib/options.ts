@@ -165,12 +165,21 @@ export function withDefault<T>(field: Field<T>, fallback: T): Field<T> {
 /** The one of `names` that was probably meant, when one is close enough. */
 export function closest(name: string, names: readonly string[]): string | undefined {
   const limit = Math.max(1, Math.floor(name.length / 3));
-  let best: { name: string; edits: number } | undefined;
+  let best: { name: string; edits: number; start: number } | undefined;
   for (const candidate of names) {
     const edits = distance(name.toLowerCase(), candidate.toLowerCase());
-    if (edits <= limit && (best === undefined || edits < best.edits)) best = { name: candidate, edits };
+    const start = commonStart(name, candidate);
+    if (edits > limit || (best !== undefined && (edits - best.edits || best.start - start) >= 0)) continue;
+    best = { name: candidate, edits, start };
   }
   return best?.name;
+}
+
+/** Letters from the start that both have: of names that are equally close, the one that begins alike was meant. */
+function commonStart(a: string, b: string): number {
+  let at = 0;
+  while (at < a.length && a[at] === b[at]) at += 1;
+  return at;
 }
 
 function unknownOption(owner: string, name: string, names: readonly string[], prefix: string): Error {

@@ -109,6 +109,10 @@ export const catalogue: { readonly [C in ErrorCode]: CatalogueEntry<C> } = {
     class: 'KvStateError',
     recovery: 'fix',
     template: ({ owner, users }) => {
+      if (owner === 'KvCache') {
+        return `Cannot close the cache: ${users === 1 ? 'a pass' : `${formatNumber(users)} passes`} of an engine may still write to it. ` +
+          "Await the scheduler's `close()`, and have the engine settle its answer, if only with an error.";
+      }
       const who = owner === 'PagePool'
         ? formatCount('cache', users)
         : `${formatCount('user', users)} (page pools, kernel sets, device memory)`;
@@ -193,7 +197,7 @@ export const catalogue: { readonly [C in ErrorCode]: CatalogueEntry<C> } = {
     template: ({ timeoutMs, waitedFor, pendingRows }) =>
       `Waited ${formatNumber(timeoutMs, 1)} ms for ${waitedFor}` +
       (pendingRows === undefined ? '' : `; ${formatCount('row', pendingRows)} still to come`) +
-      '. Raise `timeoutMs`, or map earlier with `growth: ahead(…)`.',
+      `. Raise \`timeoutMs\`${waitedFor === 'the mapper' ? ', or map earlier with `growth: ahead(…)`' : ''}.`,
   },
 
   // Serving: how a request ends that was not answered.
@@ -218,6 +222,22 @@ export const catalogue: { readonly [C in ErrorCode]: CatalogueEntry<C> } = {
     template: ({ call, sequences, problem }) =>
       `The engine's \`${call}\` of ${formatCount('sequence', sequences)} failed: ${problem}. See \`cause\`, where there is one; ` +
       'the tokens of this pass do not count.',
+  },
+
+  KV_ENGINE_STALLED: {
+    class: 'KvError',
+    recovery: 'retry',
+    template: ({ call, sequences, timeoutMs }) =>
+      `The engine's \`${call}\` of ${formatCount('sequence', sequences)} has not answered in ${formatNumber(timeoutMs, 1)} ms ` +
+      '(`passTimeoutMs`). Until it does, its slots stay out of use and its other requests end with this as well; have it answer, if only ' +
+      'with an error, or restart it with the process.',
+  },
+  KV_STREAM_STATE: {
+    class: 'KvStateError',
+    recovery: 'fix',
+    template: ({ operation, problem }) =>
+      `Cannot ${operation} this stream: it ${problem}. Await \`stream.result\` for the whole answer, or read its tokens with one ` +
+      '`for await`.',
   },
 
   // Driver: the machine refused.

@@ -71,7 +71,7 @@ export interface ErrorDetails {
     readonly policy: string;
   };
   KV_PREFIX_IN_USE: { readonly sequences: number };
-  KV_DRIVER_IN_USE: { readonly owner: 'Driver' | 'PagePool'; readonly users: number };
+  KV_DRIVER_IN_USE: { readonly owner: 'Driver' | 'PagePool' | 'KvCache'; readonly users: number };
 
   // Capacity
   KV_NO_FREE_SLOT: { readonly slots: number; readonly retiringSlots: number };
@@ -122,6 +122,21 @@ export interface ErrorDetails {
     /** In the pass. */
     readonly sequences: number;
     /** Ends the sentence "The engine's … failed: …". */
+    readonly problem: string;
+  };
+
+  KV_ENGINE_STALLED: {
+    /** Which of the engine's functions has not answered. */
+    readonly call: 'prefill' | 'decode';
+    /** In its pass. */
+    readonly sequences: number;
+    /** How long it was waited for. */
+    readonly timeoutMs: number;
+  };
+  KV_STREAM_STATE: {
+    /** Starts the sentence "Cannot … this stream". */
+    readonly operation: string;
+    /** Ends it: "it …". */
     readonly problem: string;
   };
 

@@ -12,6 +12,7 @@ import { checkAppended, readAcquireOptions, type AcquireOptions } from './acquir
 import type { AdmissionRequest, Admitted } from './admission.js';
 import { Batch } from './batch.js';
 import { openRooms, type CacheRooms, type Tensor } from './cache-rooms.js';
+import { deviceLost } from './change-signal.js';
 import type { Driver } from './driver.js';
 import type { Fence } from './fence.js';
 import { readKvCacheOptions, type KvCacheOptions } from './kv-cache-options.js';
@@ -20,11 +21,12 @@ import type { PagePool } from './page-pool.js';
 import type { PageUser } from './page-user.js';
 import type { Prefixes } from './prefix/prefixes.js';
 import type { Room } from './room.js';
+import { RunningPasses } from './running-passes.js';
 import { Sequence, type SequenceOwner } from './sequence.js';
 import { unclosed, type Unclosed } from './unclosed.js';
 import { checkHostAccess } from './views.js';
-import { readWaitOptions, waitUntil, type WaitOptions } from './wait.js';
 import type { Membership } from './weak-users.js';
+import { readWaitOptions, waitUntil, type Noticing, type WaitOptions } from './wait.js';
 
 export class KvCache {
   readonly layout: Layout;
@@ -35,6 +37,8 @@ export class KvCache {
   readonly tensors: readonly Tensor[];
   /** @internal */
   readonly room: Room;
+  /** @internal */
+  readonly passes = new RunningPasses();
   readonly #rooms: CacheRooms;
   readonly #owner: SequenceOwner;
   readonly #membership: Membership<PageUser>;
@@ -146,7 +150,12 @@ export class KvCache {
       this.#checkOpen('wait for a slot');
       this.#rooms.leases.pollRetirement();
       return this.#rooms.table.hasFree();
-    });
+    }, this.capacityChange());
+  }
+
+  /** How those notice who wait for slots or pages that there may be more. Fences on streams can only be asked for. @internal */
+  capacityChange(): Noticing {
+    return { signals: [this.pool.capacity, deviceLost], mustAsk: () => this.#rooms.retirement.hasEvents };
   }
 
   /** Resolves when the mapper has nothing left to do. Rejects with KV_TIMEOUT, KV_ABORTED or KV_CLOSED; state is as before. */
@@ -201,12 +210,13 @@ export class KvCache {
 
   /**
    * Detaches views, stops the mapper, unmaps everything, frees the addresses, and closes the pool if it is the cache's own.
-   * It is the caller's word that no more work on this memory will be launched; streams named in fences are waited for.
-   * Sequences are stale from here on. Idempotent; after a failure of the driver call it again, it goes on where it was.
+   * Throws KV_DRIVER_IN_USE while a scheduler's engine computes on it; that no other work on it will be launched is the caller's
+   * word. Streams named in fences are waited for. Idempotent; after a failure of the driver call it again, it goes on.
    */
   close(): void {
     if (this.#state === 'closed') return;
     this.pool.guard.check('close the cache');
+    this.passes.checkNone();
     if (this.#state === 'open') {
       this.#state = 'closing';
       for (let slot = 0; slot < this.#rooms.table.count; slot += 1) this.#rooms.table.generation[slot]! += 1;
@@ -237,6 +247,7 @@ export class KvCache {
         this.#checkIdle(slot, 'truncate');
         this.#rooms.table.length[slot] = tokens;
         this.#rooms.late.attempt(() => this.prefixes.sharing.truncate(slot));
+        this.pool.capacity.raise();
       },
       fork: (slot) => {
         this.#checkIdle(slot, 'fork');

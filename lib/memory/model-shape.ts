@@ -103,6 +103,11 @@ const spec = {
  * the model cannot be divided that way, KV_INVALID_OPTION when a field is missing or wrong.
  */
 export function tensorsOf(model: ModelShape): TensorSpec[] {
+  if (typeof model !== 'object' || model === null) {
+    throw createError('KV_INVALID_OPTION', {
+      reason: 'type', owner: 'KvCache', option: 'model', expected: "an object, the model's shape", received: model,
+    });
+  }
   const { layers, dtype, attention, latentDim, layerShapes, parallel, ...whole } = readOptions('model', model, spec);
   if (layerShapes !== undefined && layerShapes.length !== layers) {
     throw createError('KV_INVALID_SHAPE', {

@@ -8,6 +8,7 @@ import bindings = require('bindings');
 import {
   codeOfNative, createError, reasonOfNative, type CodedError,
 } from '../errors/index.js';
+import { deviceLost } from './change-signal.js';
 import type { MockCall, MockJournalEntry, MockLeaks, MockMisuse } from './mock-records.js';
 
 export interface NativeDriverInfo {
@@ -332,7 +333,10 @@ function makeError(
     }),
     KV_DRIVER_TOO_OLD: () => createError('KV_DRIVER_TOO_OLD', { ...driverCall, missing: call, driverVersion: what }),
     KV_DRIVER_CALL_FAILED: () => createError('KV_DRIVER_CALL_FAILED', { ...driverCall, address: what, bytes: howMany }),
-    KV_DRIVER_LOST: () => createError('KV_DRIVER_LOST', { ...driverCall, driver }),
+    KV_DRIVER_LOST: () => {
+      deviceLost.raise();
+      return createError('KV_DRIVER_LOST', { ...driverCall, driver });
+    },
     KV_DRIVER_MISUSE: () => createError('KV_DRIVER_MISUSE', { ...driverCall, address: what, bytes: howMany }),
     KV_SLOT_BUSY: () => createError('KV_SLOT_BUSY', { slot: what, operation: 'change', holder: 'the quarantine' }),
     KV_CLOSED: () => createError('KV_CLOSED', { operation: 'use it', owner: closedOwners[call] ?? 'KvCache' }),

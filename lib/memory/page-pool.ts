@@ -6,6 +6,7 @@ import { createHmac, randomBytes } from 'node:crypto';
 import { createError } from '../errors/index.js';
 import { formatNumber } from '../format.js';
 import { integer, readOptions, type Field } from '../options.js';
+import { ChangeSignal } from './change-signal.js';
 import { Driver, type DriverOptions } from './driver.js';
 import { native, type NativePool, type NativePoolCounts } from './native.js';
 import { PolicyGuard } from './policy-guard.js';
@@ -37,6 +38,8 @@ export class PagePool {
   readonly #membership: Membership<undefined>;
   /** @internal */
   readonly guard = new PolicyGuard();
+  /** Slots or pages of some cache may have become free, or the budget has changed. @internal */
+  readonly capacity = new ChangeSignal();
   readonly #tenantKey = randomBytes(32);
   #budgetBytes: number;
   #isClosed = false;
@@ -101,6 +104,7 @@ export class PagePool {
     }
     this.#native.setBudget(memoryBudgetBytes);
     this.#budgetBytes = memoryBudgetBytes;
+    this.capacity.raise();
     this.driver.checkAlive();
   }
 
@@ -149,6 +153,7 @@ export class PagePool {
   /** @internal */
   removeUser(memory: UserMemory): void {
     this.#users.remove(memory);
+    this.capacity.raise();
   }
 
   /** Pages that can be taken: free, not created yet, or reclaimable from idle rows of any cache. @internal */

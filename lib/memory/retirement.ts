@@ -25,6 +25,12 @@ export class Retirement {
     this.#driver = driver;
   }
 
+  /** Whether some wait for a stream, which tells nobody that it is there. */
+  get hasEvents(): boolean {
+    for (const waits of this.#waits.values()) if (waits.some(({ kind }) => kind === 'event')) return true;
+    return false;
+  }
+
   /** Slots behind a fence. */
   get size(): number {
     return this.#waits.size;

@@ -99,6 +99,7 @@ export class SlotLeases {
     table.state[slot] = slotStates.retiring;
     this.#released += 1;
     if (!isWaiting) this.#becomeIdle(slot);
+    else this.#parts.pool.capacity.raise(); // what was set aside for it, and fences to ask for
   }
 
   /** Slots whose fence has passed become idle. Throws what asking for an event throws. */
@@ -166,5 +167,6 @@ export class SlotLeases {
       }
       pool.keepToBudget();
     });
+    pool.capacity.raise();
   }
 }

@@ -8,6 +8,7 @@ import { Batch } from './batch.js';
 import type { LateErrors } from './late-errors.js';
 import type { Layout } from './layout.js';
 import type { NativeCache } from './native.js';
+import type { PagePool } from './page-pool.js';
 import type { PolicyGuard } from './policy-guard.js';
 import type { PrefixSharing } from './prefix/prefix-sharing.js';
 import type { RowSupply } from './row-supply.js';
@@ -16,6 +17,7 @@ import type { SlotTable } from './slot-table.js';
 
 export interface StepParts {
   readonly native: NativeCache;
+  readonly pool: PagePool;
   readonly layout: Layout;
   readonly table: SlotTable;
   readonly supply: RowSupply;
@@ -28,6 +30,7 @@ export interface StepParts {
 
 export class Steps {
   readonly #native: NativeCache;
+  readonly #pool: PagePool;
   readonly #layout: Layout;
   readonly #table: SlotTable;
   readonly #supply: RowSupply;
@@ -40,8 +43,9 @@ export class Steps {
   readonly #open = new Set<Batch>();
   #hasWishes = false;
 
-  constructor({ native, layout, table, supply, sharing, texts, late, growth, guard }: StepParts) {
+  constructor({ native, pool, layout, table, supply, sharing, texts, late, growth, guard }: StepParts) {
     this.#native = native;
+    this.#pool = pool;
     this.#layout = layout;
     this.#table = table;
     this.#supply = supply;
@@ -190,6 +194,7 @@ export class Steps {
   #finish(batch: Batch): void {
     batch.setPrepared(false);
     this.#open.delete(batch);
+    this.#pool.capacity.raise();
   }
 
   #check(batch: Batch, operation: 'prepare' | 'commit' | 'discard', isPrepared: boolean): void {

@@ -22,9 +22,9 @@ export interface GenerationRequest extends Prompt {
   readonly sampler?: Sampler | undefined;
   /** Who goes first, 0 … 255: the more urgent is admitted before others, and others give way to it. Default 0. */
   readonly urgency?: number | undefined;
-  /** Ms from submission after which it fails with KV_DEADLINE_EXCEEDED, waiting or running. Default: none. */
+  /** Ms from submission after which it fails with KV_DEADLINE_EXCEEDED, waiting or running, at once. Default: none. */
   readonly deadlineMs?: number | undefined;
-  /** Fails it with KV_ABORTED after the running step; it leaves a full queue at once. */
+  /** Fails it with KV_ABORTED, at once. */
   readonly signal?: AbortSignal | undefined;
 }
 
@@ -59,20 +59,39 @@ const spec = {
 
 export type ReadRequest = ReturnType<typeof readRequest>;
 
+/** Options of a sampler that others have in the request, and what to say here instead. */
+const samplerOptions = ['temperature', 'topK', 'topP', 'seed', 'top_k', 'top_p'];
+
 /**
  * Checked options with defaults, for an engine with so many tokens: what only its pass would find wrong would fail everybody in
- * the pass. Throws KV_UNKNOWN_OPTION and KV_INVALID_OPTION.
+ * the pass. `index`: of the request in a list, which the error names. Throws KV_UNKNOWN_OPTION and KV_INVALID_OPTION.
  */
-export function readRequest(owner: string, options: GenerationRequest, vocabularyTokens: number) {
-  const read = readOptions(owner, options, spec);
+export function readRequest(owner: string, options: GenerationRequest, vocabularyTokens: number, index?: number) {
+  const path = index === undefined ? '' : `requests[${index}]`;
+  const prefix = index === undefined ? '' : `${path}.`;
+  if (options === undefined) readOptions(owner, null, spec, path); // no request at all, which is not one without options
+  checkSamplerOptions(owner, options, prefix);
+  const read = readOptions(owner, options, spec, path);
   const { tokens, items } = read;
   if (tokens.length === 0) {
     throw createError('KV_INVALID_OPTION', {
-      reason: 'range', owner, option: 'tokens', expected: 'a prompt of at least 1 token', received: options.tokens,
+      reason: 'range', owner, option: `${prefix}tokens`, expected: 'a prompt of at least 1 token', received: options.tokens,
     });
   }
-  checkVocabulary(owner, tokens, items.length === 0 ? items : sortItems(owner, items, tokens.length), vocabularyTokens);
+  const sorted = items.length === 0 ? items : sortItems(owner, items, tokens.length);
+  checkVocabulary(owner, `${prefix}tokens`, tokens, sorted, vocabularyTokens);
   return read;
+}
+
+/** Throws KV_UNKNOWN_OPTION, with the sampler that was meant. */
+function checkSamplerOptions(owner: string, options: object | null, prefix: string): void {
+  if (typeof options !== 'object' || options === null) return;
+  const name = samplerOptions.find((option) => Object.hasOwn(options, option));
+  if (name === undefined) return;
+  const value: unknown = (options as Readonly<Record<string, unknown>>)[name];
+  const option = { top_k: 'topK', top_p: 'topP' }[name] ?? name;
+  const suggestion = name === 'temperature' && value === 0 ? `${prefix}sampler: greedy` : `${prefix}sampler: randomSampler({ ${option} })`;
+  throw createError('KV_UNKNOWN_OPTION', { owner, option: prefix + name, suggestion });
 }
 
 /** Throws KV_INVALID_OPTION unless `requests` can be gone through. */
@@ -84,13 +103,15 @@ export function checkRequests(owner: string, requests: Iterable<GenerationReques
 }
 
 /** Every token that no item covers is one of the engine's. */
-function checkVocabulary(owner: string, tokens: Int32Array, items: readonly PromptItem[], vocabularyTokens: number): void {
+function checkVocabulary(
+  owner: string, option: string, tokens: Int32Array, items: readonly PromptItem[], vocabularyTokens: number,
+): void {
   let from = 0;
   for (let next = 0; next <= items.length; next += 1) {
     const to = items[next]?.at ?? tokens.length;
     for (let at = from; at < to; at += 1) {
       if (tokens[at]! >= vocabularyTokens) {
-        checkInteger(owner, `tokens[${at}]`, tokens[at], 0, vocabularyTokens - 1, "It is not in the engine's vocabulary.");
+        checkInteger(owner, `${option}[${at}]`, tokens[at], 0, vocabularyTokens - 1, "It is not in the engine's vocabulary.");
       }
     }
     from = to + (items[next]?.length ?? 0);

@@ -2,7 +2,8 @@
 // their options and the index of the token in the answer, never on an earlier call. So an answer is the same whatever the
 // schedule, also when a preempted request goes on.
 
-import { integer, number, optional, readOptions, withDefault } from '../options.js';
+import { createError } from '../errors/index.js';
+import { integer, number, optional, readOptions, withDefault, type Field } from '../options.js';
 import { mix32 } from '../random.js';
 
 /**
@@ -22,8 +23,17 @@ export interface SamplerOptions {
   readonly seed?: number | undefined;
 }
 
+const positive = number(1e-6);
+
+const temperatureField: Field<number> = (value, place) => {
+  if (value !== 0) return positive(value, place);
+  throw createError('KV_INVALID_OPTION', {
+    reason: 'range', ...place, expected: 'a number, more than 0', received: value, hint: 'For the most likely token always, use `greedy`.',
+  });
+};
+
 const spec = {
-  temperature: withDefault(number(1e-6), 1), topK: optional(integer({ min: 1 })), topP: withDefault(number(0, 1), 1),
+  temperature: withDefault(temperatureField, 1), topK: optional(integer({ min: 1 })), topP: withDefault(number(0, 1), 1),
   seed: withDefault(integer(), 0),
 };
 
