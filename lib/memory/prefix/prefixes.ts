@@ -1,6 +1,8 @@
 // Prefixes: the prefix cache of a KvCache, as its users see it: what is cached of a prompt and why not more, hit rates, reset,
 // and the namespace that a change of weights changes. `KvCache.acquire` uses it by itself; nothing here needs to be called.
 
+import { randomInt } from 'node:crypto';
+
 import { createError } from '../../errors/index.js';
 import { boolean, readOptions, withDefault } from '../../options.js';
 import { prefixDomain, type PrefixDomain } from '../../policy/prefix/domain.js';
@@ -224,9 +226,10 @@ export class Prefixes {
 }
 
 function indexOptions(options: ReadPrefixCacheOptions | 'off', layout: Layout) {
-  if (options === 'off') return { poolRows: 0 };
+  const hashSeed = randomInt(2 ** 48 - 1);
+  if (options === 'off') return { poolRows: 0, hashSeed };
   const { poolRows = Infinity, poolBytes = Infinity, tenantRows = Infinity, policy, endValues, now } = options;
   const rows = Math.min(poolRows, Math.floor(poolBytes / layout.rowBytes));
   const toGroups = (count: number): number => (count === Infinity ? count : Math.floor(count / layout.groupRows));
-  return { poolRows: toGroups(rows), tenantRows: toGroups(tenantRows), policy, endValues, now };
+  return { poolRows: toGroups(rows), tenantRows: toGroups(tenantRows), policy, endValues, now, hashSeed };
 }

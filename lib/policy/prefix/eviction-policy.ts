@@ -37,6 +37,8 @@ export interface EvictionContext {
   readonly rowsOf: (node: number) => number;
   /** Tokens that the pool can hold; Infinity when it has no bound. */
   readonly poolTokens: number;
+  /** A number of the cache's own that clients cannot guess: for a policy that keeps hashes of what they sent. */
+  readonly hashSeed: number;
 }
 
 export type EvictionPolicyFactory = (context: EvictionContext) => EvictionPolicy;
