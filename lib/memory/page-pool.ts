@@ -186,10 +186,12 @@ export class PagePool {
 
   /**
    * A tenant's number for the addon, the same in all caches of the pool: 64 bits of a hash under a key of the pool's own, so that no
-   * name is remembered and no other name can be made to have it. Never 0 or the largest, which say something else there. @internal
+   * name is remembered and no other name can be made to have it; requests without a tenant have one too. Never 0 or the largest,
+   * which say something else there. @internal
    */
-  tenantNumber(tenant: string): bigint {
-    const number = createHmac('sha256', this.#tenantKey).update(tenant, 'utf16le').digest().readBigUInt64LE();
+  tenantNumber(tenant: string | undefined): bigint {
+    const name = tenant === undefined ? '' : `=${tenant}`;
+    const number = createHmac('sha256', this.#tenantKey).update(name, 'utf16le').digest().readBigUInt64LE();
     return number === 0n || number === 2n ** 64n - 1n ? 1n : number;
   }
 

@@ -86,7 +86,7 @@ export class Generation implements OrderedRequest, StepMember {
     return this.request.urgency;
   }
 
-  get tenant(): string {
+  get tenant(): string | undefined {
     return this.request.tenant;
   }
 

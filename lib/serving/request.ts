@@ -2,7 +2,7 @@
 // The prompt's tokens are copied, so the caller may use theirs again.
 
 import { createError } from '../errors/index.js';
-import { cachingField, itemsField, textField, tokensField, type AcquireOptions } from '../memory/acquire-options.js';
+import { cachingField, checkTokens, itemsField, textField, tokensField, type AcquireOptions } from '../memory/acquire-options.js';
 import type { Layout } from '../memory/layout.js';
 import type { PagePool } from '../memory/page-pool.js';
 import { abortSignal, callable, checkInteger, integer, number, optional, readOptions, withDefault, type Field } from '../options.js';
@@ -47,7 +47,7 @@ const spec = {
   maxNewTokens: integer({ min: 1, max: maxToken }),
   stopTokens: withDefault(stopField, noTokens),
   sampler: withDefault(callable<Sampler>(), greedy),
-  tenant: withDefault(textField, ''),
+  tenant: optional(textField),
   salt: optional(textField),
   adapter: optional(textField),
   caching: cachingField,
@@ -65,14 +65,15 @@ export type ReadRequest = ReturnType<typeof readRequest>;
  */
 export function readRequest(owner: string, options: GenerationRequest, vocabularyTokens: number) {
   const read = readOptions(owner, options, spec);
-  const { tokens, items } = read;
+  const { items } = read;
+  const tokens = checkTokens(owner, read.tokens, items);
   if (tokens.length === 0) {
     throw createError('KV_INVALID_OPTION', {
       reason: 'range', owner, option: 'tokens', expected: 'a prompt of at least 1 token', received: options.tokens,
     });
   }
   checkVocabulary(owner, tokens, items.length === 0 ? items : sortItems(owner, items, tokens.length), vocabularyTokens);
-  return read;
+  return { ...read, tokens };
 }
 
 /** Throws KV_INVALID_OPTION unless `requests` can be gone through. */

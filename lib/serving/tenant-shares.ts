@@ -10,10 +10,10 @@ export interface TenantShare {
 }
 
 export class TenantShares {
-  readonly #byTenant = new Map<string, TenantShare>();
+  readonly #byTenant = new Map<string | undefined, TenantShare>();
 
   /** One more request of a tenant. */
-  enter(tenant: string): TenantShare {
+  enter(tenant: string | undefined): TenantShare {
     let share = this.#byTenant.get(tenant);
     if (share === undefined) {
       let tokens = Infinity; // a loop, since they may be too many to be arguments
@@ -25,7 +25,7 @@ export class TenantShares {
   }
 
   /** One request of a tenant has ended. */
-  leave(tenant: string, share: TenantShare): void {
+  leave(tenant: string | undefined, share: TenantShare): void {
     share.requests -= 1;
     if (share.requests === 0) this.#byTenant.delete(tenant);
   }

@@ -153,9 +153,9 @@ export class Prefixes {
   }
 
   /**
-   * Drops every cached prefix; returns the rows. Throws KV_PREFIX_IN_USE while sequences use some, and then drops nothing; with
-   * `preempt` those sequences are released, and what they use goes once their fences have passed. Until then nothing is found
-   * and nothing is stored.
+   * Drops every cached prefix; returns how many rows it let go of. Throws KV_PREFIX_IN_USE while sequences use some, and then drops
+   * nothing; with `preempt` those sequences are released, and what they use goes once their fences have passed, which the number
+   * leaves out. Until then nothing is found and nothing is stored.
    */
   reset(options: PrefixResetOptions = {}): number {
     const { preempt } = readOptions('Prefixes.reset', options, { preempt: withDefault(boolean, false) });
@@ -220,7 +220,7 @@ export class Prefixes {
     return items.length === 0 ? tokens : this.#names.textOf(tokens, items);
   }
 
-  #domainOf(tenant: string, salt: string | undefined, adapter: string | undefined): PrefixDomain {
+  #domainOf(tenant: string | undefined, salt: string | undefined, adapter: string | undefined): PrefixDomain {
     return prefixDomain({ namespace: this.#namespace, tenant, salt, adapter });
   }
 }
