@@ -282,8 +282,10 @@ export const catalogue: { readonly [C in ErrorCode]: CatalogueEntry<C> } = {
   KV_TRACE_INVALID: {
     class: 'KvError',
     recovery: 'fix',
-    template: ({ source, line, problem }) =>
-      `${source}, line ${formatNumber(line)}: ${problem}. Correct the line, or pass \`--skip-invalid\`.`,
+    template: ({ source, line, problem, isSkippable }) =>
+      `${source}, line ${formatNumber(line)}: ${problem}. ` + (isSkippable
+        ? 'Correct the line, or pass `--skip-invalid`.'
+        : 'Correct it; what follows cannot be read without it.'),
   },
   KV_CONFIG_INVALID: {
     class: 'KvError',

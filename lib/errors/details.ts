@@ -154,7 +154,13 @@ export interface ErrorDetails {
   KV_ADDON_MISMATCH: { readonly addonVersion: string; readonly packageVersion: string };
 
   // Files and packages that the commands use
-  KV_TRACE_INVALID: { readonly source: string; readonly line: number; readonly problem: string };
+  KV_TRACE_INVALID: {
+    readonly source: string;
+    readonly line: number;
+    readonly problem: string;
+    /** Whether the lines behind it can be read, so that `--skip-invalid` helps. */
+    readonly isSkippable: boolean;
+  };
   KV_CONFIG_INVALID: { readonly source: string; readonly problem: string; readonly hint: string };
   KV_DEPENDENCY_MISSING: { readonly dependency: string; readonly purpose: string };
 
