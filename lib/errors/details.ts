@@ -18,7 +18,13 @@ export type UnavailableReason =
 
 export interface ErrorDetails {
   // Mistakes in the call
-  KV_UNKNOWN_OPTION: { readonly owner: string; readonly option: string; readonly suggestion?: string | undefined };
+  KV_UNKNOWN_OPTION: {
+    readonly owner: string;
+    readonly option: string;
+    readonly suggestion?: string | undefined;
+    /** The names that are known there. */
+    readonly known?: readonly string[] | undefined;
+  };
   KV_INVALID_OPTION: {
     /**
      * `type`: another kind of value was needed (TypeError). `range`: the kind is right, the value is not
@@ -30,6 +36,8 @@ export interface ErrorDetails {
     /** Ends the sentence "`option` must be …". */
     readonly expected: string;
     readonly received: unknown;
+    /** Whether `received` is what the function that was given returned. */
+    readonly isReturned?: boolean | undefined;
     /** One whole sentence: what to do instead. */
     readonly hint?: string | undefined;
   };
@@ -61,8 +69,10 @@ export interface ErrorDetails {
   KV_BATCH_STATE: {
     /** `commit`, `prepare`. */
     readonly operation: string;
-    /** Ends the sentence "it …": `was not prepared`. */
+    /** Ends the sentence "it …": `is not prepared`. */
     readonly problem: string;
+    /** One whole sentence: what to do. Default: the order in which a batch is used. */
+    readonly hint?: string | undefined;
   };
   KV_POLICY_REENTRY: {
     /** Ends the sentence "Cannot …". */
@@ -102,7 +112,13 @@ export interface ErrorDetails {
     readonly limitBytes?: number | undefined;
   };
   KV_OUT_OF_MAPPINGS: { readonly neededMappings: number; readonly limitMappings: number };
-  KV_TIMEOUT: { readonly timeoutMs: number; readonly waitedFor: string; readonly pendingRows?: number | undefined };
+  KV_TIMEOUT: {
+    readonly timeoutMs: number;
+    readonly waitedFor: string;
+    /** One whole sentence: what to do. Default: raise `timeoutMs`. */
+    readonly hint?: string | undefined;
+    readonly pendingRows?: number | undefined;
+  };
 
   // Serving
   KV_QUEUE_FULL: { readonly waitingRequests: number; readonly maxWaiting: number };

@@ -67,8 +67,21 @@ export function describe(value: unknown): string {
     case 'string': return value.length > 60 ? `a string of ${formatNumber(value.length)} characters` : `'${printable(value)}'`;
     case 'bigint': return `${value}n`;
     case 'function': return 'a function';
-    case 'object': return value === null ? 'null' : Array.isArray(value) ? 'an array' : 'an object';
+    case 'object': return value === null ? 'null' : describeObject(value);
     default: return String(value);
+  }
+}
+
+/** By its class, where it has one. */
+function describeObject(value: object): string {
+  try {
+    if (Array.isArray(value)) return 'an array';
+    const { constructor } = value;
+    const name = typeof constructor === 'function' && constructor !== Object ? printable(String(constructor.name)) : '';
+    if (name === '' || name.length > 40) return 'an object';
+    return `${/^[AEIOU]/.test(name) ? 'an' : 'a'} ${name}`;
+  } catch {
+    return 'an object that cannot be read'; // a revoked proxy
   }
 }
 

@@ -3,7 +3,7 @@
 
 import { createError } from '../errors/index.js';
 import {
-  checkInteger, integer, oneOf, optional, readOptions, string, withDefault, type Field, type FieldSpec, type OptionsOf,
+  checkInteger, integer, oneOf, optional, readOptions, streamField, string, withDefault, type Field, type FieldSpec, type OptionsOf,
 } from '../options.js';
 import { sortItems, type PromptItem } from '../policy/prefix/prefix-text.js';
 
@@ -86,16 +86,24 @@ function checkUncovered(owner: string, copy: Int32Array, source: ArrayLike<unkno
 
 /** A token, or a list of them; what is in the list is checked where it is read. Throws KV_INVALID_OPTION. */
 export function checkAppended(tokens: number | ArrayLike<number>): void {
-  if (typeof tokens === 'number' || Array.isArray(tokens) || (ArrayBuffer.isView(tokens) && !(tokens instanceof DataView))) return;
+  if (typeof tokens === 'number' || isList(tokens)) return;
   throw createError('KV_INVALID_OPTION', {
     reason: 'type', owner: 'Sequence.append', option: 'tokens', expected: 'a token id, a typed array or an array of them', received: tokens,
   });
 }
 
+function isList(value: unknown): boolean {
+  try {
+    return Array.isArray(value) || (ArrayBuffer.isView(value) && !(value instanceof DataView));
+  } catch { // a revoked proxy
+    return false;
+  }
+}
+
 /** Undefined for what is no list of tokens: also for a detached one, or one that does not fit this process's memory. */
 function copyOf(value: unknown): Int32Array | undefined {
-  if (!Array.isArray(value) && !(value instanceof Int32Array) && !(value instanceof Uint32Array)) return undefined;
   try {
+    if (!Array.isArray(value) && !(value instanceof Int32Array) && !(value instanceof Uint32Array)) return undefined;
     return Array.isArray(value) ? copyOfArray(value) : new Int32Array(value);
   } catch {
     return undefined;
@@ -136,10 +144,7 @@ const acquireSpec = {
   reserve: withDefault(oneOf(['prompt', 'none']), 'prompt'),
   caching,
   priority: withDefault(integer({ max: 255 }), 0),
-  stream: withDefault<bigint>((value, place) => {
-    if (typeof value === 'bigint' && value >= 0n) return value;
-    throw createError('KV_INVALID_OPTION', { reason: 'type', ...place, expected: 'a CUstream as a bigint', received: value });
-  }, 0n),
+  stream: withDefault(streamField, 0n),
 };
 
 /** Checked options with defaults. Throws KV_UNKNOWN_OPTION and KV_INVALID_OPTION. */

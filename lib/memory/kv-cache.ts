@@ -13,7 +13,7 @@ import type { AdmissionRequest, Admitted } from './admission.js';
 import { Batch } from './batch.js';
 import { openRooms, type CacheRooms, type Tensor } from './cache-rooms.js';
 import type { Driver } from './driver.js';
-import type { Fence } from './fence.js';
+import { checkFence, type Fence } from './fence.js';
 import { readKvCacheOptions, type KvCacheOptions } from './kv-cache-options.js';
 import type { Layout } from './layout.js';
 import type { NativeCache } from './native.js';
@@ -101,6 +101,9 @@ export class KvCache {
    * Before a forward pass: gives every sequence of the batch memory for its tokens, or changes nothing. Throws
    * KV_OUT_OF_PAGES with the rows needed and had (release or preempt somebody, try again), KV_SLOT_BUSY when a sequence is
    * in another prepared batch, KV_SLOT_RELEASED, KV_BATCH_STATE, or the driver's error. In steady decode it maps nothing.
+   *
+   * A batch keeps what was added until `clear`: prepared again after `commit`, it asks for as many tokens once more behind the new
+   * lengths; after `discard`, for the same ones.
    */
   prepare(batch: Batch): void {
     this.#checkOpen('prepare a batch');
@@ -144,7 +147,7 @@ export class KvCache {
       this.#checkOpen('wait for a slot');
       this.#rooms.leases.pollRetirement();
       return this.#rooms.table.hasFree();
-    });
+    }, 'Release sequences, raise `timeoutMs`, or open the cache with more `slots`.');
   }
 
   /** Resolves when the mapper has nothing left to do. Rejects with KV_TIMEOUT, KV_ABORTED or KV_CLOSED; state is as before. */
@@ -227,11 +230,12 @@ export class KvCache {
   #sequenceOwner(): SequenceOwner {
     return {
       table: this.#rooms.table,
+      checkOpen: (operation) => this.#checkOpen(operation),
       release: (slot, fence) => {
         this.#release(slot, fence);
       },
       truncate: (slot, tokens) => {
-        checkInteger('Sequence.truncate', 'tokens', tokens, 0, this.#rooms.table.length[slot]!);
+        checkInteger('Sequence.truncate', 'tokens', tokens, 0, this.#rooms.table.length[slot]!, 'It can only become shorter.');
         this.#checkIdle(slot, 'truncate');
         this.#rooms.table.length[slot] = tokens;
         this.#rooms.late.attempt(() => this.prefixes.sharing.truncate(slot));
@@ -276,6 +280,7 @@ export class KvCache {
 
   #release(slot: number, fence: Fence | undefined): void {
     this.#checkOpen('release a sequence');
+    checkFence(fence, this.driver.kind);
     this.#hearNews();
     this.#rooms.leases.release(slot, fence, this.#rooms.steps.batchOf(slot));
     this.#rooms.leases.keepEagerRows();
@@ -288,7 +293,8 @@ export class KvCache {
   }
 
   #tensor(index: number, owner: string): Tensor {
-    checkInteger(owner, 'tensor', index, 0, this.tensors.length - 1);
+    const hint = typeof index === 'number' ? undefined : "Give the tensor's `index`.";
+    checkInteger(owner, 'tensor', index, 0, this.tensors.length - 1, hint);
     return this.tensors[index]!;
   }
 

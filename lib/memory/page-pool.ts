@@ -5,7 +5,7 @@ import { createHmac, randomBytes } from 'node:crypto';
 
 import { createError } from '../errors/index.js';
 import { formatNumber } from '../format.js';
-import { integer, readOptions, type Field } from '../options.js';
+import { integer, isInstance, readOptions, type Field } from '../options.js';
 import { Driver, type DriverOptions } from './driver.js';
 import { native, type NativePool, type NativePoolCounts } from './native.js';
 import { PolicyGuard } from './policy-guard.js';
@@ -220,7 +220,7 @@ const pageBytesField: Field<number | undefined> = (value, place) =>
 /** A Driver, or the name of one. @internal */
 export const driverField: Field<Driver | 'auto' | 'cuda' | 'host'> = (value, place) => {
   if (value === undefined) return 'auto';
-  if (value instanceof Driver || value === 'auto' || value === 'cuda' || value === 'host') return value;
+  if (isInstance(value, Driver) || value === 'auto' || value === 'cuda' || value === 'host') return value;
   throw createError('KV_INVALID_OPTION', {
     reason: typeof value === 'string' ? 'range' : 'type', ...place, expected: "a Driver, 'auto', 'cuda' or 'host'",
     received: value, hint: value === 'mock' ? 'Make a MockDevice (virtual-kv/testing) and pass its `driver`.' : undefined,

@@ -2,6 +2,7 @@
 // error and never touches another request's memory. All state is the cache's.
 
 import { createError } from '../errors/index.js';
+import { isInstance } from '../options.js';
 import type { Admitted } from './admission.js';
 import { readFence, type Fence, type ReleaseOptions } from './fence.js';
 import type { CachedBy } from './prefix/prompt.js';
@@ -11,6 +12,8 @@ import type { TensorView } from './views.js';
 /** What a sequence asks its cache to do. @internal */
 export interface SequenceOwner {
   readonly table: SlotTable;
+  /** Throws KV_CLOSED, naming the operation, unless the cache is open. */
+  checkOpen(operation: string): void;
   release(slot: number, fence: Fence | undefined): void;
   truncate(slot: number, tokens: number): void;
   fork(slot: number): Admitted;
@@ -48,7 +51,10 @@ export class Sequence {
     this.#generation = owner.table.generation[slot]!;
   }
 
-  /** True once it was released (by this handle or `cache.close`); everything below throws KV_SLOT_RELEASED from then on. */
+  /**
+   * True once it was released, or its cache closed: everything below throws KV_SLOT_RELEASED from then on, or KV_CLOSED where the cache
+   * is closed.
+   */
   get isReleased(): boolean {
     return this.#owner.table.generation[this.slot] !== this.#generation;
   }
@@ -116,7 +122,10 @@ export class Sequence {
     return new Sequence(this.#owner, this.#owner.fork(this.#check()));
   }
 
-  /** Gives the slot back. Its pages stay mapped until somebody needs them. Throws KV_SLOT_RELEASED the second time. */
+  /**
+   * Gives the slot back. Its pages stay mapped until they are needed. Throws KV_SLOT_RELEASED the second time, and KV_INVALID_OPTION for
+   * a fence of a stream on host, which has none; then nothing has changed.
+   */
   release(options: ReleaseOptions = {}): void {
     this.#owner.release(this.#check(), readFence(options));
   }
@@ -138,6 +147,7 @@ export class Sequence {
   #check(): number {
     const current = this.#owner.table.generation[this.slot]!;
     if (current !== this.#generation) {
+      this.#owner.checkOpen('use a sequence');
       throw createError('KV_SLOT_RELEASED', { slot: this.slot, generation: this.#generation, currentGeneration: current });
     }
     return this.slot;
@@ -146,7 +156,7 @@ export class Sequence {
 
 /** Throws KV_INVALID_OPTION unless it is a Sequence at all. */
 export function checkSequence(sequence: Sequence, owner: string): void {
-  if (sequence instanceof Sequence) return;
+  if (isInstance(sequence, Sequence)) return;
   throw createError('KV_INVALID_OPTION', {
     reason: 'type', owner, option: 'sequence', expected: 'a Sequence', received: sequence,
   });

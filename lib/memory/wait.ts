@@ -23,13 +23,15 @@ export function readWaitOptions(owner: string, options: WaitOptions) {
   return readOptions(owner, options, spec);
 }
 
-/** Resolves when `isDone` returns true. Throws what `isDone` throws, KV_TIMEOUT or KV_ABORTED. */
-export async function waitUntil(waitedFor: string, { timeoutMs, signal }: WaitOptions, isDone: () => boolean): Promise<void> {
+/** Resolves when `isDone` returns true; `hint` is the whole sentence that says what helps when it takes too long. Throws what `isDone` throws, KV_TIMEOUT or KV_ABORTED. */
+export async function waitUntil(
+  waitedFor: string, { timeoutMs, signal }: WaitOptions, isDone: () => boolean, hint = 'Raise `timeoutMs`.',
+): Promise<void> {
   const start = performance.now();
   for (let turn = 0; !isDone(); turn += 1) {
     if (signal?.aborted) throw createError('KV_ABORTED', { operation: `waiting for ${waitedFor}` }, { cause: signal.reason });
     if (timeoutMs !== undefined && performance.now() - start >= timeoutMs) {
-      throw createError('KV_TIMEOUT', { timeoutMs, waitedFor });
+      throw createError('KV_TIMEOUT', { timeoutMs, waitedFor, hint });
     }
     await (turn < eagerTurns ? setImmediate() : setTimeout(1));
   }
