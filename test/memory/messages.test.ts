@@ -56,13 +56,6 @@ for (const [name, answer, said] of [
     });
 }
 
-cacheTests('a growth policy may ask for everything, or for less than there is', { growth: (tokens: number) => (tokens < 5 ? Infinity : -Infinity) }, async (t, bench) => {
-  const sequence = bench.cache.acquire({ reserve: 'none' });
-  await bench.cache.settled();
-  t.is(sequence.mappedRows, bench.cache.layout.maxRows);
-  bench.compute(sequence, 10);
-});
-
 cacheTests('a placement policy that returns no candidate is told what it returned', { placement: () => undefined as never }, (t, { cache }) => {
   says(t, () => cache.acquire(), /^`placement` must be a function that returns one of the candidates; it returned undefined\.$/);
 });
