@@ -37,7 +37,7 @@ export interface IntegerRange {
 export function readOptions<S extends FieldSpec>(
   owner: string, options: unknown, spec: S, path = '',
 ): OptionsOf<S> {
-  if (options !== undefined && (typeof options !== 'object' || options === null || Array.isArray(options))) {
+  if (options !== undefined && !isOptionsObject(options)) {
     throw invalid('type', { owner, option: path || 'options' }, 'an object', options);
   }
   const given = (options ?? {}) as Readonly<Record<string, unknown>>;
@@ -50,6 +50,24 @@ export function readOptions<S extends FieldSpec>(
     return [name, field(value, { owner, option: prefix + name })] as const;
   });
   return Object.fromEntries(entries) as OptionsOf<S>;
+}
+
+/** An object that is no array; a revoked proxy is none. */
+export function isOptionsObject(value: unknown): value is object {
+  try {
+    return typeof value === 'object' && value !== null && !Array.isArray(value);
+  } catch {
+    return false;
+  }
+}
+
+/** `instanceof` that never throws: a revoked proxy is an instance of nothing. */
+export function isInstance<T>(value: unknown, constructor: abstract new (...parameters: never[]) => T): value is T {
+  try {
+    return value instanceof constructor;
+  } catch {
+    return false;
+  }
 }
 
 /**
@@ -89,12 +107,16 @@ export function number(min = -Infinity, max = Infinity): Field<number> {
   };
 }
 
+/** Choices that a message lists. */
+const mostChoices = 8;
+
 /** One of a few strings. */
 export function oneOf<const T extends string>(choices: readonly T[]): Field<T> {
   return (value, place) => {
     if ((choices as readonly unknown[]).includes(value)) return value as T;
     const hint = typeof value === 'string' ? didYouMean(value, choices) : undefined;
-    const expected = formatList(choices.map((choice) => `'${choice}'`));
+    const named = formatList(choices.slice(0, mostChoices).map((choice) => `'${choice}'`));
+    const expected = choices.length <= mostChoices ? named : `one of ${formatNumber(choices.length)} names, such as ${named}`;
     throw invalid(typeof value === 'string' ? 'range' : 'type', place, expected, value, hint);
   };
 }
@@ -120,12 +142,24 @@ export function callable<F extends (...parameters: never[]) => unknown>(): Field
   };
 }
 
+/**
+ * A policy: a function. `shipped` are the package's own factories by name: one that was not called, or only named, is refused with the
+ * call that was meant.
+ */
+export function policy<P extends (...parameters: never[]) => unknown>(shipped: Readonly<Record<string, (...options: never[]) => P>>): Field<P> {
+  return (value, place) => {
+    const meant = Object.entries(shipped).find(([name, make]) => value === name || value === make)?.[0];
+    if (meant === undefined) return callable<P>()(value, place);
+    throw invalid('type', place, 'a policy that was made', value, `Call it: \`${place.option.split('.').at(-1)}: ${meant}()\`.`);
+  };
+}
+
 /** An instance of a class; `expected` ends "must be …", by default "a Name". */
 export function instanceOf<T>(
   constructor: abstract new (...parameters: never[]) => T, expected = `a ${constructor.name}`,
 ): Field<T> {
   return (value, place) => {
-    if (!(value instanceof constructor)) throw invalid('type', place, expected, value);
+    if (!isInstance(value, constructor)) throw invalid('type', place, expected, value);
     return value;
   };
 }
@@ -133,7 +167,7 @@ export function instanceOf<T>(
 /** A CUstream. */
 export const streamField: Field<bigint> = (value, place) => {
   if (typeof value === 'bigint' && value >= 0n) return value;
-  throw invalid('type', place, 'a stream, a bigint', value);
+  throw invalid(typeof value === 'bigint' ? 'range' : 'type', place, 'a CUstream: a bigint, at least 0', value);
 };
 
 /** An AbortSignal. */
@@ -185,7 +219,8 @@ function commonStart(a: string, b: string): number {
 function unknownOption(owner: string, name: string, names: readonly string[], prefix: string): Error {
   const found = closest(name, names);
   const suggestion = found === undefined ? undefined : prefix + found;
-  return createError('KV_UNKNOWN_OPTION', { owner, option: prefix + name, suggestion });
+  const known = found === undefined ? names.map((one) => prefix + one) : undefined;
+  return createError('KV_UNKNOWN_OPTION', { owner, option: prefix + name, suggestion, known });
 }
 
 function didYouMean(text: string, choices: readonly string[]): string | undefined {
@@ -195,6 +230,7 @@ function didYouMean(text: string, choices: readonly string[]): string | undefine
 
 function integerRange(min: number, max: number): string {
   if (max === Number.MAX_SAFE_INTEGER) return `an integer, at least ${formatNumber(min)}`;
+  if (max < min) return 'one that there is, and there is none';
   if (min === max) return formatNumber(min);
   return `an integer from ${formatNumber(min)} to ${formatNumber(max)}`;
 }

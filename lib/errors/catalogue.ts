@@ -2,7 +2,7 @@
 // do.", at most three sentences, sizes with units, option names in backticks. Nothing parses a message; `details` has
 // the numbers. docs/errors.md has a section per code. Codes of the addon are mapped in native-codes.ts.
 
-import { formatAddress, formatBytes, formatCount, formatNumber } from '../format.js';
+import { formatAddress, formatBytes, formatCount, formatList, formatNumber } from '../format.js';
 import type { Recovery } from './classes.js';
 import type { ErrorCode, ErrorDetails } from './details.js';
 import {
@@ -28,16 +28,18 @@ export const catalogue: { readonly [C in ErrorCode]: CatalogueEntry<C> } = {
   KV_UNKNOWN_OPTION: {
     class: 'TypeError',
     recovery: 'fix',
-    template: ({ owner, option, suggestion }) =>
-      `Unknown option \`${option}\` for ${owner}.` + (suggestion ? ` Did you mean \`${suggestion}\`?` : ''),
+    template: ({ owner, option, suggestion, known = [] }) => joined(
+      `Unknown option \`${option}\` for ${owner}.`,
+      suggestion ? `Did you mean \`${suggestion}\`?` : known.length > 0 ? `It takes ${formatList(known.map((name) => `\`${name}\``), 'and')}.` : '',
+    ),
   },
   KV_INVALID_OPTION: {
     class: ({ reason }) => (reason === 'type' ? 'TypeError' : 'RangeError'),
     recovery: 'fix',
-    template: ({ option, expected, received, hint }) =>
-      received === undefined
-        ? joined(`\`${option}\` must be ${expected}; it is missing.`, hint)
-        : joined(`\`${option}\` must be ${expected}, got ${describe(received)}.`, hint),
+    template: ({ option, expected, received, isReturned, hint }) => {
+      const got = isReturned ? `; it returned ${describe(received)}` : received === undefined ? '; it is missing' : `, got ${describe(received)}`;
+      return joined(`\`${option}\` must be ${expected}${got}.`, hint);
+    },
   },
   KV_INVALID_SHAPE: {
     class: 'RangeError',
@@ -67,7 +69,7 @@ export const catalogue: { readonly [C in ErrorCode]: CatalogueEntry<C> } = {
     class: 'KvStateError',
     recovery: 'fix',
     template: ({ operation, owner }) =>
-      `Cannot ${operation}: the ${ownerNouns[owner]} was closed. Create a new ${owner}.`,
+      `Cannot ${operation}: the ${ownerNouns[owner]} was closed. ` + (owner === 'Driver' ? 'Open one with `Driver.open`.' : `Create a new ${owner}.`),
   },
   KV_SLOT_RELEASED: {
     class: 'KvStateError',
@@ -87,9 +89,8 @@ export const catalogue: { readonly [C in ErrorCode]: CatalogueEntry<C> } = {
   KV_BATCH_STATE: {
     class: 'KvStateError',
     recovery: 'fix',
-    template: ({ operation, problem }) =>
-      `Cannot ${operation} this batch: it ${problem}. Use a batch in the order \`add\`, \`prepare\`, then \`commit\` or ` +
-      '`discard`.',
+    template: ({ operation, problem, hint = 'Use a batch in the order `add`, `prepare`, then `commit` or `discard`.' }) =>
+      `Cannot ${operation} this batch: it ${problem}. ${hint}`,
   },
   KV_POLICY_REENTRY: {
     class: 'KvStateError',
@@ -103,7 +104,7 @@ export const catalogue: { readonly [C in ErrorCode]: CatalogueEntry<C> } = {
     recovery: 'fix',
     template: ({ sequences }) =>
       `Cannot reset the prefix cache: ${formatCount('sequence', sequences)} ${sequences === 1 ? 'uses' : 'use'} it. ` +
-      'Release them first, or pass `preempt: true` to have them released.',
+      `Release ${sequences === 1 ? 'it' : 'them'} first, or pass \`preempt: true\` to have ${sequences === 1 ? 'it' : 'them'} released.`,
   },
   KV_DRIVER_IN_USE: {
     class: 'KvStateError',
@@ -127,7 +128,8 @@ export const catalogue: { readonly [C in ErrorCode]: CatalogueEntry<C> } = {
     class: 'KvCapacityError',
     recovery: 'free',
     template: ({ slots, retiringSlots }) =>
-      `All ${formatCount('slot', slots)} are in use, ${formatNumber(retiringSlots)} of them retired but not yet idle. ` +
+      (slots === 1 ? 'The only slot is in use' : `All ${formatCount('slot', slots)} are in use`) +
+      (retiringSlots === 0 ? '. ' : `, ${slots === 1 ? 'released' : `${formatNumber(retiringSlots)} of them released`} and behind a fence. `) +
       'Release a sequence, await `cache.slotFree()`, or raise `slots`.',
   },
   KV_OUT_OF_PAGES: {
@@ -194,10 +196,10 @@ export const catalogue: { readonly [C in ErrorCode]: CatalogueEntry<C> } = {
   KV_TIMEOUT: {
     class: 'KvCapacityError',
     recovery: 'retry',
-    template: ({ timeoutMs, waitedFor, pendingRows }) =>
+    template: ({ timeoutMs, waitedFor, hint = 'Raise `timeoutMs`.', pendingRows }) =>
       `Waited ${formatNumber(timeoutMs, 1)} ms for ${waitedFor}` +
       (pendingRows === undefined ? '' : `; ${formatCount('row', pendingRows)} still to come`) +
-      `. Raise \`timeoutMs\`${waitedFor === 'the mapper' ? ', or map earlier with `growth: ahead(…)`' : ''}.`,
+      `. ${hint}`,
   },
 
   // Serving: how a request ends that was not answered.
@@ -315,8 +317,10 @@ export const catalogue: { readonly [C in ErrorCode]: CatalogueEntry<C> } = {
   KV_TRACE_INVALID: {
     class: 'KvError',
     recovery: 'fix',
-    template: ({ source, line, problem }) =>
-      `${source}, line ${formatNumber(line)}: ${problem}. Correct the line, or pass \`--skip-invalid\`.`,
+    template: ({ source, line, problem, isSkippable }) =>
+      `${source}, line ${formatNumber(line)}: ${problem}. ` + (isSkippable
+        ? 'Correct the line, or pass `--skip-invalid`.'
+        : 'Correct it; what follows cannot be read without it.'),
   },
   KV_CONFIG_INVALID: {
     class: 'KvError',

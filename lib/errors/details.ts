@@ -18,7 +18,13 @@ export type UnavailableReason =
 
 export interface ErrorDetails {
   // Mistakes in the call
-  KV_UNKNOWN_OPTION: { readonly owner: string; readonly option: string; readonly suggestion?: string | undefined };
+  KV_UNKNOWN_OPTION: {
+    readonly owner: string;
+    readonly option: string;
+    readonly suggestion?: string | undefined;
+    /** The names that are known there. */
+    readonly known?: readonly string[] | undefined;
+  };
   KV_INVALID_OPTION: {
     /**
      * `type`: another kind of value was needed (TypeError). `range`: the kind is right, the value is not
@@ -30,6 +36,8 @@ export interface ErrorDetails {
     /** Ends the sentence "`option` must be …". */
     readonly expected: string;
     readonly received: unknown;
+    /** Whether `received` is what the function that was given returned. */
+    readonly isReturned?: boolean | undefined;
     /** One whole sentence: what to do instead. */
     readonly hint?: string | undefined;
   };
@@ -61,8 +69,10 @@ export interface ErrorDetails {
   KV_BATCH_STATE: {
     /** `commit`, `prepare`. */
     readonly operation: string;
-    /** Ends the sentence "it …": `was not prepared`. */
+    /** Ends the sentence "it …": `is not prepared`. */
     readonly problem: string;
+    /** One whole sentence: what to do. Default: the order in which a batch is used. */
+    readonly hint?: string | undefined;
   };
   KV_POLICY_REENTRY: {
     /** Ends the sentence "Cannot …". */
@@ -111,7 +121,13 @@ export interface ErrorDetails {
     /** The kernel itself refused: the limit is `vm.max_map_count`, and the rest of the process has what is missing. */
     readonly isKernelLimit?: boolean | undefined;
   };
-  KV_TIMEOUT: { readonly timeoutMs: number; readonly waitedFor: string; readonly pendingRows?: number | undefined };
+  KV_TIMEOUT: {
+    readonly timeoutMs: number;
+    readonly waitedFor: string;
+    /** One whole sentence: what to do. Default: raise `timeoutMs`. */
+    readonly hint?: string | undefined;
+    readonly pendingRows?: number | undefined;
+  };
 
   // Serving
   KV_QUEUE_FULL: { readonly waitingRequests: number; readonly maxWaiting: number };
@@ -178,7 +194,13 @@ export interface ErrorDetails {
   KV_ADDON_MISMATCH: { readonly addonVersion: string; readonly packageVersion: string };
 
   // Files and packages that the commands use
-  KV_TRACE_INVALID: { readonly source: string; readonly line: number; readonly problem: string };
+  KV_TRACE_INVALID: {
+    readonly source: string;
+    readonly line: number;
+    readonly problem: string;
+    /** Whether the lines behind it can be read, so that `--skip-invalid` helps. */
+    readonly isSkippable: boolean;
+  };
   KV_CONFIG_INVALID: { readonly source: string; readonly problem: string; readonly hint: string };
   KV_DEPENDENCY_MISSING: { readonly dependency: string; readonly purpose: string };
 

@@ -2,17 +2,22 @@
 // read. A prompt's tokens are copied into an array of our own, so the caller may use theirs again.
 
 import { createError } from '../errors/index.js';
-import { checkInteger, integer, oneOf, optional, readOptions, string, withDefault, type Field, type FieldSpec } from '../options.js';
-import type { PromptItem } from '../policy/prefix/prefix-text.js';
+import {
+  checkInteger, integer, oneOf, optional, readOptions, streamField, string, withDefault, type Field, type FieldPlace, type FieldSpec, type OptionsOf,
+} from '../options.js';
+import { sortItems, type PromptItem } from '../policy/prefix/prefix-text.js';
 
 /** Token ids, each 0 … 2³¹ − 1. */
 export type Tokens = Int32Array | Uint32Array | readonly number[];
 
-/** Within which requests share: only those whose four are equal. Each may be any string; none is a value of its own. */
+/**
+ * Only requests share whose tenant, salt and adapter are equal, in a cache's namespace. Each may be any string, and none is a value of
+ * its own: a tenant '' and no tenant are two.
+ */
 export interface PromptOptions {
   /** The prompt, if its prefix may be cached. */
   readonly tokens?: Tokens | undefined;
-  /** What is not text in it: images and the like, and embeddings. What `tokens` has at their places does not count. */
+  /** What is not text in it: images and the like, and embeddings. What `tokens` has at their places does not count, −1 say. */
   readonly items?: readonly PromptItem[] | undefined;
   /** Whose data the sequence holds: prefixes of tenants are apart, and so is memory with `scrub: 'between-tenants'`. */
   readonly tenant?: string | undefined;
@@ -47,37 +52,72 @@ export const text: Field<string> = (value, place) => {
 
 const maxToken = 2 ** 31 - 1;
 
-const tokens: Field<Int32Array> = (value, place) => {
+/** A prompt's tokens, read once and copied; what is no token id is -1, and allowed where an item covers it. */
+export interface GivenTokens {
+  readonly copy: Int32Array;
+  /** What was given, for messages. */
+  readonly source: ArrayLike<unknown>;
+}
+
+const tokens: Field<GivenTokens> = (value, place) => {
   const copy = copyOf(value);
-  if (copy === undefined) {
-    throw createError('KV_INVALID_OPTION', {
-      reason: 'type', ...place, expected: 'an Int32Array, a Uint32Array or an array of token ids', received: value,
-    });
-  }
-  const isPlain = Array.isArray(value);
-  for (let index = 0; index < copy.length; index += 1) {
-    if (copy[index]! >= 0 && (!isPlain || copy[index] === value[index])) continue;
-    checkInteger(place.owner, `${place.option}[${index}]`, (value as ArrayLike<unknown>)[index], 0, maxToken);
-  }
-  return copy;
+  if (copy !== undefined) return { copy, source: value as ArrayLike<unknown> };
+  throw createError('KV_INVALID_OPTION', {
+    reason: 'type', ...place, expected: 'an Int32Array, a Uint32Array or an array of token ids', received: value,
+  });
 };
+
+/** The tokens, once those that no item covers have been checked. Throws KV_INVALID_OPTION, also for items that are not in the prompt. */
+export function checkTokens(owner: string, { copy, source }: GivenTokens, items: readonly PromptItem[], option = 'tokens'): Int32Array {
+  let from = 0;
+  for (const { at, length } of items.length === 0 ? items : sortItems(owner, items, copy.length)) {
+    checkUncovered({ owner, option }, copy, source, from, at);
+    from = at + length;
+  }
+  checkUncovered({ owner, option }, copy, source, from, copy.length);
+  return copy;
+}
+
+function checkUncovered({ owner, option }: FieldPlace, copy: Int32Array, source: ArrayLike<unknown>, from: number, to: number): void {
+  for (let index = from; index < to; index += 1) {
+    if (copy[index]! < 0) checkInteger(owner, `${option}[${index}]`, source[index], 0, maxToken);
+  }
+}
 
 /** A token, or a list of them; what is in the list is checked where it is read. Throws KV_INVALID_OPTION. */
 export function checkAppended(tokens: number | ArrayLike<number>): void {
-  if (typeof tokens === 'number' || Array.isArray(tokens) || (ArrayBuffer.isView(tokens) && !(tokens instanceof DataView))) return;
+  if (typeof tokens === 'number' || isList(tokens)) return;
   throw createError('KV_INVALID_OPTION', {
     reason: 'type', owner: 'Sequence.append', option: 'tokens', expected: 'a token id, a typed array or an array of them', received: tokens,
   });
 }
 
+function isList(value: unknown): boolean {
+  try {
+    return Array.isArray(value) || (ArrayBuffer.isView(value) && !(value instanceof DataView));
+  } catch { // a revoked proxy
+    return false;
+  }
+}
+
 /** Undefined for what is no list of tokens: also for a detached one, or one that does not fit this process's memory. */
 function copyOf(value: unknown): Int32Array | undefined {
-  if (!Array.isArray(value) && !(value instanceof Int32Array) && !(value instanceof Uint32Array)) return undefined;
   try {
-    return new Int32Array(value as ArrayLike<number>); // also from a plain array: much faster than Int32Array.from
+    if (!Array.isArray(value) && !(value instanceof Int32Array) && !(value instanceof Uint32Array)) return undefined;
+    return Array.isArray(value) ? copyOfArray(value) : new Int32Array(value);
   } catch {
     return undefined;
   }
+}
+
+/** Each element is read once, and converted by nobody: `[1n]` and `['1']` are no tokens. */
+function copyOfArray(values: readonly unknown[]): Int32Array {
+  const copy = new Int32Array(values.length);
+  for (let index = 0; index < copy.length; index += 1) {
+    const value = values[index];
+    copy[index] = typeof value === 'number' && (value | 0) === value ? value : -1;
+  }
+  return copy;
 }
 
 const itemSpec = {
@@ -93,8 +133,10 @@ const items: Field<readonly PromptItem[]> = (value, place) => {
 const caching = withDefault(oneOf(['read-write', 'read', 'write', 'off']), 'read-write');
 
 const promptSpec = {
-  tokens: optional(tokens), items, tenant: withDefault(text, ''), salt: optional(text), adapter: optional(text),
+  tokens: optional(tokens), items, tenant: optional(text), salt: optional(text), adapter: optional(text),
 };
+
+type GivenPrompt = OptionsOf<typeof promptSpec>;
 
 const acquireSpec = {
   ...promptSpec,
@@ -102,15 +144,13 @@ const acquireSpec = {
   reserve: withDefault(oneOf(['prompt', 'none']), 'prompt'),
   caching,
   priority: withDefault(integer({ max: 255 }), 0),
-  stream: withDefault<bigint>((value, place) => {
-    if (typeof value === 'bigint' && value >= 0n) return value;
-    throw createError('KV_INVALID_OPTION', { reason: 'type', ...place, expected: 'a CUstream as a bigint', received: value });
-  }, 0n),
+  stream: withDefault(streamField, 0n),
 };
 
 /** Checked options with defaults. Throws KV_UNKNOWN_OPTION and KV_INVALID_OPTION. */
 export function readAcquireOptions(options: AcquireOptions) {
-  const read = readOptions('KvCache.acquire', options, acquireSpec);
+  const given = readOptions('KvCache.acquire', options, acquireSpec);
+  const read = { ...given, tokens: tokensOf('KvCache.acquire', given) };
   if (read.tokens !== undefined && read.promptTokens !== undefined && read.promptTokens !== read.tokens.length) {
     throw createError('KV_INVALID_OPTION', {
       reason: 'range', owner: 'KvCache.acquire', option: 'promptTokens', expected: 'left out when `tokens` is given',
@@ -124,7 +164,13 @@ export type ReadAcquireOptions = ReturnType<typeof readAcquireOptions>;
 
 /** With the options of `more` besides. Throws KV_UNKNOWN_OPTION and KV_INVALID_OPTION. */
 export function readPromptOptions<S extends FieldSpec>(owner: string, options: PromptOptions, more: S) {
-  return readOptions(owner, options, { ...promptSpec, ...more });
+  const given = readOptions(owner, options, { ...promptSpec, ...more }) as GivenPrompt & OptionsOf<S>;
+  const read: Omit<GivenPrompt, 'tokens'> & OptionsOf<S> = given;
+  return { ...read, tokens: tokensOf(owner, given) };
+}
+
+function tokensOf(owner: string, { tokens, items }: Pick<GivenPrompt, 'tokens' | 'items'>): Int32Array | undefined {
+  return tokens === undefined ? undefined : checkTokens(owner, tokens, items);
 }
 
 export { caching as cachingField, items as itemsField, text as textField, tokens as tokensField };

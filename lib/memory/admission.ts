@@ -201,7 +201,7 @@ export class Admission {
     if (idle.slots.subarray(0, idle.count).includes(slot)) return slot;
     throw createError('KV_INVALID_OPTION', {
       reason: 'range', owner: 'KvCache', option: 'placement', expected: 'a function that returns one of the candidates',
-      received: slot,
+      received: slot, isReturned: true,
     });
   }
 

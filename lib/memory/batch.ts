@@ -1,5 +1,6 @@
 // Batch: the sequences of one forward pass and how many tokens each computes. Filled anew every step and reused: its arrays
-// are made once and only grow. A batch is open (add, clear), then prepared, then open again after commit or discard.
+// are made once and only grow. A batch is open (add, clear), then prepared, then open again after commit or discard, with what was
+// added until `clear`: a decoding batch whose sequences stay the same need not be filled again.
 
 import { createError } from '../errors/index.js';
 import { checkInteger } from '../options.js';
@@ -73,7 +74,7 @@ export class Batch {
       });
     }
     if (this.#filling[slot] === this.#fillings) {
-      throw createError('KV_BATCH_STATE', { operation: 'add to', problem: `has the sequence in slot ${slot} already` });
+      throw createError('KV_BATCH_STATE', { operation: 'add to', problem: `has the sequence in slot ${slot} already`, hint: 'Add a sequence once, with all tokens it computes in the pass.' });
     }
     if (this.#length === this.#slots.length) this.#extend();
     this.#filling[slot] = this.#fillings;
@@ -114,7 +115,7 @@ export class Batch {
   }
 
   #checkOpen(operation: string): void {
-    if (this.#isPrepared) throw createError('KV_BATCH_STATE', { operation, problem: 'is prepared' });
+    if (this.#isPrepared) throw createError('KV_BATCH_STATE', { operation, problem: 'is prepared', hint: 'Commit or discard it first.' });
   }
 
   #extend(): void {

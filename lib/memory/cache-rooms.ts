@@ -34,7 +34,7 @@ export interface CacheRooms {
   readonly ownsPool: boolean;
   readonly layout: Layout;
   /** Number of a tenant for the addon; one for all where nothing is scrubbed. */
-  readonly tenantNumber: (tenant: string) => bigint;
+  readonly tenantNumber: (tenant: string | undefined) => bigint;
   readonly tensors: readonly Tensor[];
   readonly native: NativeCache;
   readonly table: SlotTable;
@@ -71,7 +71,7 @@ export function openRooms(read: ReadKvCacheOptions, door: FrontDoor): CacheRooms
     checkBudget(layout, pool, isOwn);
     const table = new SlotTable(layout);
     native = openNativeCache(pool, layout, table, { scrub: scrub !== 'off', mapper: mapper === 'background' });
-    const tenantNumber = scrub === 'off' ? () => 1n : (tenant: string) => pool.tenantNumber(tenant);
+    const tenantNumber = scrub === 'off' ? () => 1n : (tenant: string | undefined) => pool.tenantNumber(tenant);
     return { ownsPool: isOwn, tenantNumber, ...furnish(read, door, { native, pool, layout, table }, isOwn) };
   } catch (error) {
     native?.close();

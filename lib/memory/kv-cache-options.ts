@@ -1,7 +1,7 @@
 // The options of a KvCache: meaning, unit, range and default of each, and how they are read.
 
-import { callable, integer, oneOf, optional, readOptions, withDefault, type Field } from '../options.js';
-import { ahead, type GrowthPolicy } from '../policy/growth.js';
+import { integer, isInstance, oneOf, optional, policy, readOptions, withDefault, type Field } from '../options.js';
+import { ahead, onDemand, type GrowthPolicy } from '../policy/growth.js';
 import { bestFit, type PlacementPolicy } from '../policy/placement.js';
 import { leastRecentlyUsed, type ReclaimPolicy } from '../policy/reclaim.js';
 import type { Driver } from './driver.js';
@@ -61,14 +61,14 @@ const spec = {
   memoryBudgetBytes: optional(integer({ min: 1 })),
   driver: optional(driverField),
   pool: optional<PagePool>((value, place) => {
-    if (value instanceof PagePool) return value;
+    if (isInstance(value, PagePool)) return value;
     throw createError('KV_INVALID_OPTION', { reason: 'type', ...place, expected: 'a PagePool', received: value });
   }),
   pageBytes: optional(integer({ min: 1 })),
   layout: withDefault(oneOf(layoutKinds), 'per-layer'),
-  growth: withDefault(callable<GrowthPolicy>(), ahead()),
-  placement: withDefault(callable<PlacementPolicy>(), bestFit()),
-  reclaim: withDefault(callable<ReclaimPolicy>(), leastRecentlyUsed()),
+  growth: withDefault(policy<GrowthPolicy>({ ahead, onDemand }), ahead()),
+  placement: withDefault(policy<PlacementPolicy>({ bestFit }), bestFit()),
+  reclaim: withDefault(policy<ReclaimPolicy>({ leastRecentlyUsed }), leastRecentlyUsed()),
   eagerRows: withDefault(integer(), 0),
   idleRowsLimit: withDefault(integer(), Number.MAX_SAFE_INTEGER),
   prefixCache: withDefault(prefixCacheField, readPrefixCacheOptions({})),

@@ -14,7 +14,7 @@ import { Batch } from './batch.js';
 import { openRooms, type CacheRooms, type Tensor } from './cache-rooms.js';
 import { deviceLost } from './change-signal.js';
 import type { Driver } from './driver.js';
-import type { Fence } from './fence.js';
+import { checkFence, type Fence } from './fence.js';
 import { readKvCacheOptions, type KvCacheOptions } from './kv-cache-options.js';
 import type { Layout } from './layout.js';
 import type { PagePool } from './page-pool.js';
@@ -26,7 +26,7 @@ import { Sequence, type SequenceOwner } from './sequence.js';
 import { unclosed, type Unclosed } from './unclosed.js';
 import { checkHostAccess } from './views.js';
 import type { Membership } from './weak-users.js';
-import { readWaitOptions, waitUntil, type Noticing, type WaitOptions } from './wait.js';
+import { byAsking, readWaitOptions, waitUntil, type Noticing, type WaitOptions } from './wait.js';
 
 export class KvCache {
   readonly layout: Layout;
@@ -107,6 +107,9 @@ export class KvCache {
    * Before a forward pass: gives every sequence of the batch memory for its tokens, or changes nothing. Throws
    * KV_OUT_OF_PAGES with the rows needed and had (release or preempt somebody, try again), KV_SLOT_BUSY when a sequence is
    * in another prepared batch, KV_SLOT_RELEASED, KV_BATCH_STATE, or the driver's error. In steady decode it maps nothing.
+   *
+   * A batch keeps what was added until `clear`: prepared again after `commit`, it asks for as many tokens once more behind the new
+   * lengths; after `discard`, for the same ones.
    */
   prepare(batch: Batch): void {
     this.#checkOpen('prepare a batch');
@@ -150,7 +153,7 @@ export class KvCache {
       this.#checkOpen('wait for a slot');
       this.#rooms.leases.pollRetirement();
       return this.#rooms.table.hasFree();
-    }, this.capacityChange());
+    }, this.capacityChange(), 'Release sequences, raise `timeoutMs`, or open the cache with more `slots`.');
   }
 
   /** How those notice who wait for slots or pages that there may be more. Fences on streams can only be asked for. @internal */
@@ -165,7 +168,7 @@ export class KvCache {
       const { isIdle } = this.#rooms.native.mapperState();
       this.#hearNews();
       return isIdle;
-    });
+    }, byAsking, 'Raise `timeoutMs`, or map earlier with `growth: ahead(…)`.');
   }
 
   /** The moment's counts. */
@@ -239,11 +242,12 @@ export class KvCache {
   #sequenceOwner(): SequenceOwner {
     return {
       table: this.#rooms.table,
+      checkOpen: (operation) => this.#checkOpen(operation),
       release: (slot, fence) => {
         this.#release(slot, fence);
       },
       truncate: (slot, tokens) => {
-        checkInteger('Sequence.truncate', 'tokens', tokens, 0, this.#rooms.table.length[slot]!);
+        checkInteger('Sequence.truncate', 'tokens', tokens, 0, this.#rooms.table.length[slot]!, 'It can only become shorter.');
         this.#checkIdle(slot, 'truncate');
         this.#rooms.table.length[slot] = tokens;
         this.#rooms.late.attempt(() => this.prefixes.sharing.truncate(slot));
@@ -289,6 +293,7 @@ export class KvCache {
 
   #release(slot: number, fence: Fence | undefined): void {
     this.#checkOpen('release a sequence');
+    checkFence(fence, this.driver.kind);
     this.#hearNews();
     this.#rooms.leases.release(slot, fence, this.#rooms.steps.batchOf(slot));
     this.#rooms.leases.keepEagerRows();
@@ -301,7 +306,8 @@ export class KvCache {
   }
 
   #tensor(index: number, owner: string): Tensor {
-    checkInteger(owner, 'tensor', index, 0, this.tensors.length - 1);
+    const hint = typeof index === 'number' ? undefined : "Give the tensor's `index`.";
+    checkInteger(owner, 'tensor', index, 0, this.tensors.length - 1, hint);
     return this.tensors[index]!;
   }
 

@@ -3,7 +3,7 @@
 
 import { createError } from '../errors/index.js';
 import { formatCount, formatList } from '../format.js';
-import { arrayOf, integer, nested, oneOf, optional, readOptions, withDefault, type FieldSpec } from '../options.js';
+import { arrayOf, integer, isOptionsObject, nested, oneOf, optional, readOptions, withDefault, type FieldSpec } from '../options.js';
 
 const dtypeSizes = { float32: 4, float16: 2, bfloat16: 2, float8: 1, int8: 1 } as const;
 
@@ -103,9 +103,9 @@ const spec = {
  * the model cannot be divided that way, KV_INVALID_OPTION when a field is missing or wrong.
  */
 export function tensorsOf(model: ModelShape): TensorSpec[] {
-  if (typeof model !== 'object' || model === null) {
+  if (!isOptionsObject(model)) {
     throw createError('KV_INVALID_OPTION', {
-      reason: 'type', owner: 'KvCache', option: 'model', expected: "an object, the model's shape", received: model,
+      reason: 'type', owner: 'model', option: 'model', expected: 'an object such as `{ layers, kvHeads, headDim, dtype }`', received: model,
     });
   }
   const { layers, dtype, attention, latentDim, layerShapes, parallel, ...whole } = readOptions('model', model, spec);

@@ -5,8 +5,8 @@ import { createHmac, randomBytes } from 'node:crypto';
 
 import { createError } from '../errors/index.js';
 import { formatNumber } from '../format.js';
-import { integer, readOptions, type Field } from '../options.js';
 import { ChangeSignal } from './change-signal.js';
+import { integer, isInstance, readOptions, type Field } from '../options.js';
 import { Driver, type DriverOptions } from './driver.js';
 import { native, type NativePool, type NativePoolCounts } from './native.js';
 import { PolicyGuard } from './policy-guard.js';
@@ -201,10 +201,12 @@ export class PagePool {
 
   /**
    * A tenant's number for the addon, the same in all caches of the pool: 64 bits of a hash under a key of the pool's own, so that no
-   * name is remembered and no other name can be made to have it. Never 0 or the largest, which say something else there. @internal
+   * name is remembered and no other name can be made to have it; requests without a tenant have one too. Never 0 or the largest,
+   * which say something else there. @internal
    */
-  tenantNumber(tenant: string): bigint {
-    const number = createHmac('sha256', this.#tenantKey).update(tenant, 'utf16le').digest().readBigUInt64LE();
+  tenantNumber(tenant: string | undefined): bigint {
+    const name = tenant === undefined ? '' : `=${tenant}`;
+    const number = createHmac('sha256', this.#tenantKey).update(name, 'utf16le').digest().readBigUInt64LE();
     return number === 0n || number === 2n ** 64n - 1n ? 1n : number;
   }
 
@@ -256,7 +258,7 @@ const pageBytesField: Field<number | undefined> = (value, place) =>
 /** A Driver, or the name of one. @internal */
 export const driverField: Field<Driver | 'auto' | 'cuda' | 'host'> = (value, place) => {
   if (value === undefined) return 'auto';
-  if (value instanceof Driver || value === 'auto' || value === 'cuda' || value === 'host') return value;
+  if (isInstance(value, Driver) || value === 'auto' || value === 'cuda' || value === 'host') return value;
   throw createError('KV_INVALID_OPTION', {
     reason: typeof value === 'string' ? 'range' : 'type', ...place, expected: "a Driver, 'auto', 'cuda' or 'host'",
     received: value, hint: value === 'mock' ? 'Make a MockDevice (virtual-kv/testing) and pass its `driver`.' : undefined,

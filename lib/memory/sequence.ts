@@ -2,6 +2,7 @@
 // error and never touches another request's memory. All state is the cache's.
 
 import { createError } from '../errors/index.js';
+import { isInstance } from '../options.js';
 import type { Admitted } from './admission.js';
 import { readFence, type Fence, type ReleaseOptions } from './fence.js';
 import type { CachedBy } from './prefix/prompt.js';
@@ -11,6 +12,8 @@ import type { TensorView } from './views.js';
 /** What a sequence asks its cache to do. @internal */
 export interface SequenceOwner {
   readonly table: SlotTable;
+  /** Throws KV_CLOSED, naming the operation, unless the cache is open. */
+  checkOpen(operation: string): void;
   release(slot: number, fence: Fence | undefined): void;
   truncate(slot: number, tokens: number): void;
   fork(slot: number): Admitted;
@@ -48,7 +51,10 @@ export class Sequence {
     this.#generation = owner.table.generation[slot]!;
   }
 
-  /** True once it was released (by this handle or `cache.close`); everything below throws KV_SLOT_RELEASED from then on. */
+  /**
+   * True once it was released, or its cache closed: everything below throws KV_SLOT_RELEASED from then on, or KV_CLOSED where the cache
+   * is closed.
+   */
   get isReleased(): boolean {
     return this.#owner.table.generation[this.slot] !== this.#generation;
   }
@@ -69,7 +75,8 @@ export class Sequence {
   }
 
   /**
-   * Its mapped tokens of a tensor as a typed array over the memory itself (host only; 16-bit floats as Uint16Array). Element
+   * Its mapped tokens of a tensor (index into `cache.tensors`) as a typed array over the memory itself, host only: `float32` as a
+   * Float32Array, `float16` and `bfloat16` as a Uint16Array of their bits, `float8` as a Uint8Array, `int8` as an Int8Array. Element
    * [token, head, i] is at (token · tokenBytes + head · headBytes) / elementBytes + i by the tensor's strides. After growth
    * ask again; after release, or before any of it is unmapped, the array is detached and has length 0.
    */
@@ -77,7 +84,11 @@ export class Sequence {
     return this.#owner.view(tensor, this.#check());
   }
 
-  /** Drops the last tokens (a rejected speculation): `length` becomes `tokens`, which must not be larger. */
+  /**
+   * Drops the last tokens (a rejected speculation): `length` becomes `tokens`, which must not be larger. From then on its text is known
+   * up to there and no further, whatever was known before, so that other tokens may follow: in the middle of a prompt, say the rest
+   * again with `append` to have it cached. That holds for the current length too, which takes back what was announced and drops nothing.
+   */
   truncate(tokens: number): void {
     this.#owner.truncate(this.#check(), tokens);
   }
@@ -93,7 +104,8 @@ export class Sequence {
 
   /**
    * Keeps a value at the end of what it has computed, for a request whose prompt is exactly that. False: it is not kept, since
-   * the text is not cached. It goes with the text's last row, or when there are more than `endValues`.
+   * the text is not cached, or not by this sequence: one with `caching: 'read'` leaves nothing behind, whatever is cached. It goes
+   * with the text's last row, or when there are more than `endValues`.
    */
   keepValue(value: unknown): boolean {
     return this.#owner.keepValue(this.#check(), value);
@@ -101,14 +113,19 @@ export class Sequence {
 
   /**
    * Another sequence with the same tokens (beam search, several answers), in a slot of its own. Rows are shared; the one that
-   * is written to next is copied when either writes first. Throws KV_NO_FREE_SLOT, KV_SLOT_BUSY while a prepared batch
-   * computes on it or where the driver has ruined it, and the driver's errors; then nothing has changed.
+   * is written to next is copied when either writes first. All its tokens count as cached: its `cachedTokens` and
+   * `cachedBy.aliasedTokens` are its length, though nothing was looked up, and no metric of the prefix cache counts them. Throws
+   * KV_NO_FREE_SLOT, KV_SLOT_BUSY while a prepared batch computes on it or where the driver has ruined it, and the driver's errors;
+   * then nothing has changed.
    */
   fork(): Sequence {
     return new Sequence(this.#owner, this.#owner.fork(this.#check()));
   }
 
-  /** Gives the slot back. Its pages stay mapped until somebody needs them. Throws KV_SLOT_RELEASED the second time. */
+  /**
+   * Gives the slot back. Its pages stay mapped until they are needed. Throws KV_SLOT_RELEASED the second time, and KV_INVALID_OPTION for
+   * a fence of a stream on host, which has none; then nothing has changed.
+   */
   release(options: ReleaseOptions = {}): void {
     this.#owner.release(this.#check(), readFence(options));
   }
@@ -130,6 +147,7 @@ export class Sequence {
   #check(): number {
     const current = this.#owner.table.generation[this.slot]!;
     if (current !== this.#generation) {
+      this.#owner.checkOpen('use a sequence');
       throw createError('KV_SLOT_RELEASED', { slot: this.slot, generation: this.#generation, currentGeneration: current });
     }
     return this.slot;
@@ -138,7 +156,7 @@ export class Sequence {
 
 /** Throws KV_INVALID_OPTION unless it is a Sequence at all. */
 export function checkSequence(sequence: Sequence, owner: string): void {
-  if (sequence instanceof Sequence) return;
+  if (isInstance(sequence, Sequence)) return;
   throw createError('KV_INVALID_OPTION', {
     reason: 'type', owner, option: 'sequence', expected: 'a Sequence', received: sequence,
   });

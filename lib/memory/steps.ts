@@ -3,6 +3,7 @@
 // crosses into the addon.
 
 import { createError } from '../errors/index.js';
+import { isInstance } from '../options.js';
 import type { GrowthPolicy } from '../policy/growth.js';
 import { Batch } from './batch.js';
 import type { LateErrors } from './late-errors.js';
@@ -145,8 +146,10 @@ export class Steps {
   #wishAhead(slot: number, index: number): boolean {
     const table = this.#table;
     const lengthTokens = table.length[slot]!;
-    const wanted = Math.min(Math.ceil(this.#growth(lengthTokens, table.promisedTokens[slot]!)), this.#layout.maxTokens);
-    if (!(wanted > lengthTokens) || table.hasRoom(slot, wanted)) return false; // also when a policy returns NaN
+    const wish = this.#growth(lengthTokens, table.promisedTokens[slot]!);
+    if (typeof wish !== 'number' || Number.isNaN(wish)) throw notTokens(wish);
+    const wanted = Math.min(Math.ceil(wish), this.#layout.maxTokens);
+    if (wanted <= lengthTokens || table.hasRoom(slot, wanted)) return false;
     this.#pairs[2 * index] = slot;
     this.#pairs[2 * index + 1] = this.#layout.rowsFor(wanted);
     return true;
@@ -198,20 +201,33 @@ export class Steps {
   }
 
   #check(batch: Batch, operation: 'prepare' | 'commit' | 'discard', isPrepared: boolean): void {
-    if (!(batch instanceof Batch)) {
+    if (!isInstance(batch, Batch)) {
       throw createError('KV_INVALID_OPTION', {
         reason: 'type', owner: `KvCache.${operation}`, option: 'batch', expected: 'a Batch', received: batch,
       });
     }
     if (!batch.belongsTo(this.#table)) {
-      throw createError('KV_BATCH_STATE', { operation, problem: 'belongs to another cache' });
+      throw createError('KV_BATCH_STATE', {
+        operation, problem: 'belongs to another cache', hint: "Create it with this cache's `createBatch`.",
+      });
     }
     if (batch.isPrepared !== isPrepared) {
-      throw createError('KV_BATCH_STATE', { operation, problem: isPrepared ? 'is not prepared' : 'is prepared already' });
+      throw createError('KV_BATCH_STATE', {
+        operation, ...isPrepared
+          ? { problem: 'is not prepared', hint: 'Call `prepare` before the pass, and `commit` or `discard` once after it.' }
+          : { problem: 'is prepared already', hint: 'Commit or discard it first.' },
+      });
     }
   }
 
   #stale(slot: number, generation: number): Error {
     return createError('KV_SLOT_RELEASED', { slot, generation, currentGeneration: this.#table.generation[slot]! });
   }
+}
+
+function notTokens(received: unknown): Error {
+  return createError('KV_INVALID_OPTION', {
+    reason: typeof received === 'number' ? 'range' : 'type', owner: 'KvCache', option: 'growth', received, isReturned: true,
+    expected: 'a function that returns a number of tokens',
+  });
 }

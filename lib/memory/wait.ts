@@ -34,15 +34,16 @@ export function readWaitOptions(owner: string, options: WaitOptions) {
   return readOptions(owner, options, spec);
 }
 
-/** Resolves when `isDone` returns true. Throws what `isDone` throws, KV_TIMEOUT or KV_ABORTED. */
+/** Resolves when `isDone` returns true; `hint` is the whole sentence that says what helps when it takes too long. Throws what `isDone` throws, KV_TIMEOUT or KV_ABORTED. */
 export async function waitUntil(
   waitedFor: string, { timeoutMs, signal }: WaitOptions, isDone: () => boolean, noticing = byAsking,
+  hint = 'Raise `timeoutMs`.',
 ): Promise<void> {
   const start = performance.now();
   for (let turn = 0; !isDone(); turn += 1) {
     if (signal?.aborted) throw createError('KV_ABORTED', { operation: `waiting for ${waitedFor}` }, { cause: signal.reason });
     const leftMs = timeoutMs === undefined ? undefined : timeoutMs - (performance.now() - start);
-    if (leftMs !== undefined && leftMs <= 0) throw createError('KV_TIMEOUT', { timeoutMs: timeoutMs!, waitedFor });
+    if (leftMs !== undefined && leftMs <= 0) throw createError('KV_TIMEOUT', { timeoutMs: timeoutMs!, waitedFor, hint });
     await nextChange(noticing, turn, (wake) => onTimeOrAbort(wake, leftMs, signal));
   }
 }

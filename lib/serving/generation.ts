@@ -94,7 +94,7 @@ export class Generation implements OrderedRequest, StepMember {
     return this.request.urgency;
   }
 
-  get tenant(): string {
+  get tenant(): string | undefined {
     return this.request.tenant;
   }
 

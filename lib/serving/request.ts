@@ -2,7 +2,7 @@
 // The prompt's tokens are copied, so the caller may use theirs again.
 
 import { createError } from '../errors/index.js';
-import { cachingField, itemsField, textField, tokensField, type AcquireOptions } from '../memory/acquire-options.js';
+import { cachingField, checkTokens, itemsField, textField, tokensField, type AcquireOptions } from '../memory/acquire-options.js';
 import type { Layout } from '../memory/layout.js';
 import type { PagePool } from '../memory/page-pool.js';
 import { abortSignal, callable, checkInteger, integer, number, optional, readOptions, withDefault, type Field } from '../options.js';
@@ -47,7 +47,7 @@ const spec = {
   maxNewTokens: integer({ min: 1, max: maxToken }),
   stopTokens: withDefault(stopField, noTokens),
   sampler: withDefault(callable<Sampler>(), greedy),
-  tenant: withDefault(textField, ''),
+  tenant: optional(textField),
   salt: optional(textField),
   adapter: optional(textField),
   caching: cachingField,
@@ -72,7 +72,8 @@ export function readRequest(owner: string, options: GenerationRequest, vocabular
   if (options === undefined) readOptions(owner, null, spec, path); // no request at all, which is not one without options
   checkSamplerOptions(owner, options, prefix);
   const read = readOptions(owner, options, spec, path);
-  const { tokens, items } = read;
+  const { items } = read;
+  const tokens = checkTokens(owner, read.tokens, items, `${prefix}tokens`);
   if (tokens.length === 0) {
     throw createError('KV_INVALID_OPTION', {
       reason: 'range', owner, option: `${prefix}tokens`, expected: 'a prompt of at least 1 token', received: options.tokens,
@@ -80,7 +81,7 @@ export function readRequest(owner: string, options: GenerationRequest, vocabular
   }
   const sorted = items.length === 0 ? items : sortItems(owner, items, tokens.length);
   checkVocabulary(owner, `${prefix}tokens`, tokens, sorted, vocabularyTokens);
-  return read;
+  return { ...read, tokens };
 }
 
 /** Throws KV_UNKNOWN_OPTION, with the sampler that was meant. */

@@ -2,8 +2,8 @@
 
 import { createError } from '../errors/index.js';
 import { KvCache } from '../memory/kv-cache.js';
-import { callable, instanceOf, integer, number, optional, readOptions, withDefault, type Field } from '../options.js';
-import { byArrival, type RequestOrder } from '../policy/request-order.js';
+import { callable, instanceOf, integer, number, optional, policy, readOptions, withDefault, type Field } from '../options.js';
+import { byArrival, byTenantShare, type RequestOrder } from '../policy/request-order.js';
 import { checkedClock, systemTimer, type Clock, type Timer } from './clock.js';
 import type { Engine } from './engine.js';
 
@@ -73,7 +73,7 @@ export const schedulerSpec = {
   prefillTokensPerStep: withDefault(integer({ min: 1 }), 2_048),
   watermarkRows: optional(integer()),
   minPendingTokens: withDefault(pendingField, 64),
-  order: withDefault(callable<RequestOrder>(), byArrival()),
+  order: withDefault(policy<RequestOrder>({ byArrival, byTenantShare }), byArrival()),
   stream: optional(streamField),
   passTimeoutMs: withDefault(timeoutField, Infinity),
   now: withDefault(callable<() => number>(), () => performance.now()),

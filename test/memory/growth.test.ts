@@ -154,12 +154,12 @@ cacheTest('a released sequence gets no more rows ahead', { growth: ahead(900) },
 });
 
 for (const [what, growth] of [
-  ['not a number', () => NaN], ['negative', () => -1], ['infinite', () => Infinity], ['a fraction', (tokens: number) => tokens + 0.5],
+  ['negative', () => -1], ['infinite', () => Infinity], ['a fraction', (tokens: number) => tokens + 0.5],
 ] as const) {
   cacheTests(`a growth policy may return ${what}`, { growth }, async (t, bench) => {
     const sequence = bench.sequenceOf(rowTokens);
     await bench.cache.settled();
-    const expected = { 'not a number': 1, negative: 1, infinite: 16, 'a fraction': 2 }[what];
+    const expected = { negative: 1, infinite: 16, 'a fraction': 2 }[what];
     t.is(sequence.mappedRows, expected);
   });
 }

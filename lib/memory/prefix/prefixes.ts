@@ -1,6 +1,8 @@
 // Prefixes: the prefix cache of a KvCache, as its users see it: what is cached of a prompt and why not more, hit rates, reset,
 // and the namespace that a change of weights changes. `KvCache.acquire` uses it by itself; nothing here needs to be called.
 
+import { randomInt } from 'node:crypto';
+
 import { createError } from '../../errors/index.js';
 import { boolean, readOptions, withDefault } from '../../options.js';
 import { prefixDomain, type PrefixDomain } from '../../policy/prefix/domain.js';
@@ -151,9 +153,9 @@ export class Prefixes {
   }
 
   /**
-   * Drops every cached prefix; returns the rows. Throws KV_PREFIX_IN_USE while sequences use some, and then drops nothing; with
-   * `preempt` those sequences are released, and what they use goes once their fences have passed. Until then nothing is found
-   * and nothing is stored.
+   * Drops every cached prefix; returns how many rows it let go of. Throws KV_PREFIX_IN_USE while sequences use some, and then drops
+   * nothing; with `preempt` those sequences are released, and what they use goes once their fences have passed, which the number
+   * leaves out. Until then nothing is found and nothing is stored.
    */
   reset(options: PrefixResetOptions = {}): number {
     const { preempt } = readOptions('Prefixes.reset', options, { preempt: withDefault(boolean, false) });
@@ -218,15 +220,16 @@ export class Prefixes {
     return items.length === 0 ? tokens : this.#names.textOf(tokens, items);
   }
 
-  #domainOf(tenant: string, salt: string | undefined, adapter: string | undefined): PrefixDomain {
+  #domainOf(tenant: string | undefined, salt: string | undefined, adapter: string | undefined): PrefixDomain {
     return prefixDomain({ namespace: this.#namespace, tenant, salt, adapter });
   }
 }
 
 function indexOptions(options: ReadPrefixCacheOptions | 'off', layout: Layout) {
-  if (options === 'off') return { poolRows: 0 };
+  const hashSeed = randomInt(2 ** 48 - 1);
+  if (options === 'off') return { poolRows: 0, hashSeed };
   const { poolRows = Infinity, poolBytes = Infinity, tenantRows = Infinity, policy, endValues, now } = options;
   const rows = Math.min(poolRows, Math.floor(poolBytes / layout.rowBytes));
   const toGroups = (count: number): number => (count === Infinity ? count : Math.floor(count / layout.groupRows));
-  return { poolRows: toGroups(rows), tenantRows: toGroups(tenantRows), policy, endValues, now };
+  return { poolRows: toGroups(rows), tenantRows: toGroups(tenantRows), policy, endValues, now, hashSeed };
 }
