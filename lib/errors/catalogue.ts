@@ -91,6 +91,13 @@ export const catalogue: { readonly [C in ErrorCode]: CatalogueEntry<C> } = {
       `Cannot ${operation} this batch: it ${problem}. Use a batch in the order \`add\`, \`prepare\`, then \`commit\` or ` +
       '`discard`.',
   },
+  KV_VIEW_TRANSFERRED: {
+    class: 'KvStateError',
+    recovery: 'fix',
+    template: ({ slot, buffers }) =>
+      `${formatCount('buffer', buffers)} of the views of slot ${slot} cannot be detached: transferred elsewhere, or marked as ` +
+      'untransferable. It shows zeros once the sequence is released. Transfer a copy (`view.slice()`) instead.',
+  },
   KV_POLICY_REENTRY: {
     class: 'KvStateError',
     recovery: 'fix',
@@ -263,6 +270,13 @@ export const catalogue: { readonly [C in ErrorCode]: CatalogueEntry<C> } = {
 
   // Addon
 
+  KV_VIEW_FORBIDDEN: {
+    class: 'KvError',
+    recovery: 'fix',
+    template: ({ status }) =>
+      `The program that embeds Node.js, Electron for one, allows no ArrayBuffer over other memory than its own (Node-API status ${status}), ` +
+      'so `view` has nothing to give. Open the cache in a process of plain Node.js, or give `address(tensor)` to native code.',
+  },
   KV_ADDON_NOT_FOUND: {
     class: 'KvError',
     recovery: 'fix',

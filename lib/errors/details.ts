@@ -64,6 +64,7 @@ export interface ErrorDetails {
     /** Ends the sentence "it …": `was not prepared`. */
     readonly problem: string;
   };
+  KV_VIEW_TRANSFERRED: { readonly slot: number; readonly buffers: number };
   KV_POLICY_REENTRY: {
     /** Ends the sentence "Cannot …". */
     readonly operation: string;
@@ -146,6 +147,7 @@ export interface ErrorDetails {
   KV_DRIVER_MISUSE: DriverCall & { readonly address: number; readonly bytes: number };
 
   // Addon
+  KV_VIEW_FORBIDDEN: { readonly status: number };
   KV_ADDON_NOT_FOUND: {
     readonly platform: string;
     readonly nodeVersion: string;
