@@ -218,6 +218,15 @@ else cacheTests('a view that its holder marked as untransferable is detached all
   t.is(bench.cache.metrics.lateErrors, isMarkFinal ? 1 : 0);
 });
 
+test('the addon detaches a buffer, once and again', (t) => {
+  const buffer = new ArrayBuffer(8);
+  const view = new Uint8Array(buffer);
+  native().detach(buffer);
+  native().detach(buffer);
+  t.is(buffer.byteLength, 0);
+  t.is(view.length, 0);
+});
+
 // Programs without external ArrayBuffers
 
 cacheTest('where Node-API forbids external buffers, `view` says so, and all else works', { on: 'host' }, (t, bench) => {
