@@ -50,7 +50,7 @@ Status SlotWindows::TakeMappings(uint64_t mappings) {
     const uint64_t limit = LimitOfAllMappings(host::KernelMappingLimit());
     const uint64_t now = host::CountMappings();
     if (now + mappings > limit)
-      return Fail(Code::kOutOfMappings, "mremap", static_cast<int64_t>(now + mappings), static_cast<int64_t>(limit));
+      return Fail(Code::kOutOfMappings, "view", static_cast<int64_t>(now + mappings), static_cast<int64_t>(limit));
     spare_mappings_ = std::max(mappings, ShareOfSpare(limit - now));
   }
   spare_mappings_ -= mappings;

@@ -176,9 +176,10 @@ export const catalogue: { readonly [C in ErrorCode]: CatalogueEntry<C> } = {
   KV_OUT_OF_MAPPINGS: {
     class: 'KvCapacityError',
     recovery: 'free',
-    template: ({ neededMappings, limitMappings }) =>
-      `The host driver needs ${formatCount('kernel mapping', neededMappings)}; it keeps to ` +
-      `${formatNumber(limitMappings)}, half of what \`vm.max_map_count\` allows. Release sequences, use larger ` +
+    template: ({ neededMappings, limitMappings, isForView }) =>
+      `${isForView ? 'With another view this process' : 'The host driver'} needs ${formatCount('kernel mapping', neededMappings)}; ` +
+      `${isForView ? 'views keep it' : 'it keeps'} to ${formatNumber(limitMappings)}, ${isForView ? 'three quarters' : 'half'} of ` +
+      'what `vm.max_map_count` allows. Release sequences, use larger ' +
       `\`pageBytes\`, or run \`sysctl -w vm.max_map_count=${nextPowerOfTwo(2 * neededMappings)}\`.`,
   },
   KV_TIMEOUT: {

@@ -102,7 +102,12 @@ export interface ErrorDetails {
     readonly maxTokens?: number | undefined;
     readonly limitBytes?: number | undefined;
   };
-  KV_OUT_OF_MAPPINGS: { readonly neededMappings: number; readonly limitMappings: number };
+  KV_OUT_OF_MAPPINGS: {
+    readonly neededMappings: number;
+    readonly limitMappings: number;
+    /** Mappings of the whole process were counted, for another view; absent where a driver counted its own. */
+    readonly isForView?: boolean | undefined;
+  };
   KV_TIMEOUT: { readonly timeoutMs: number; readonly waitedFor: string; readonly pendingRows?: number | undefined };
 
   // Serving

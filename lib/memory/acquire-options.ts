@@ -47,7 +47,11 @@ export const text: Field<string> = (value, place) => {
 
 const maxToken = 2 ** 31 - 1;
 
-const tokens: Field<Int32Array> = (value, place) => {
+/** An Int32Array. By its own name TypeScript 5.7 and later declare it as generic, which older ones do not read. */
+// eslint-disable-next-line @typescript-eslint/no-empty-object-type
+export interface TokenArray extends Int32Array {}
+
+const tokens: Field<TokenArray> = (value, place) => {
   const copy = copyOf(value);
   if (copy === undefined) {
     throw createError('KV_INVALID_OPTION', {

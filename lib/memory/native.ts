@@ -324,7 +324,9 @@ function makeError(
       pageBytes: what, createdPages: howMany, budgetPages: howMany,
     }),
     KV_OUT_OF_ADDRESS_SPACE: () => createError('KV_OUT_OF_ADDRESS_SPACE', { bytes: what }),
-    KV_OUT_OF_MAPPINGS: () => createError('KV_OUT_OF_MAPPINGS', { neededMappings: what, limitMappings: howMany }),
+    KV_OUT_OF_MAPPINGS: () => createError('KV_OUT_OF_MAPPINGS', {
+      neededMappings: what, limitMappings: howMany, ...(call === 'view' ? { isForView: true } : {}),
+    }),
     KV_DRIVER_UNAVAILABLE: () => createError('KV_DRIVER_UNAVAILABLE', {
       ...driverCall, driver, reason: reasonOfNative(what), device: howMany,
     }),

@@ -54,12 +54,13 @@ Status Window::Show(uint64_t from, uint64_t bytes, uint64_t page_bytes) {
       const int error = errno;
       Replace(address_ + before, done, PROT_READ);
       CutBehind(before + done, piece);
-      const Code code = error == ENOMEM ? Code::kOutOfMappings : Code::kDriverCallFailed;
-      return SystemError(code, "mremap", error, from + done, piece);
+      return SystemError(Code::kDriverCallFailed, "mremap", error, from + done, piece);
     }
     done += piece;
   }
   shown_bytes_ += bytes;
+  // A fork's copy would be the very memory.
+  (void)madvise(At(address_ + before), bytes, MADV_DONTFORK);
   return Ok();
 }
 

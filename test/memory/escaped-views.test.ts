@@ -3,6 +3,7 @@
 // changes nothing of the cache; and the call in which it is found out succeeds.
 
 import { subscribe, unsubscribe } from 'node:diagnostics_channel';
+import { readFileSync } from 'node:fs';
 import { markAsUntransferable } from 'node:worker_threads';
 
 import test from 'ava';
@@ -216,6 +217,14 @@ else cacheTests('a view that its holder marked as untransferable is detached all
   sequence.release();
   t.true(isMarkFinal ? view.length > 0 && view.every((element) => element === 0) : view.length === 0);
   t.is(bench.cache.metrics.lateErrors, isMarkFinal ? 1 : 0);
+});
+
+cacheTests('a fork of the process does not inherit the memory that views show', {}, (t, bench) => {
+  const shared = (): number => readFileSync('/proc/self/smaps', 'utf8').split(/^(?=[0-9a-f]+-[0-9a-f]+ )/m)
+    .filter((mapping) => /memfd:virtual-kv/.test(mapping) && /^VmFlags:.* dc\b/m.test(mapping)).length; // "do not copy"
+  const before = shared();
+  bench.sequenceOf(10).view(0);
+  t.is(shared(), before + 1);
 });
 
 test('the addon detaches a buffer, once and again', (t) => {

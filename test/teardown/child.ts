@@ -4,7 +4,7 @@
 import { once } from 'node:events';
 import { isMainThread, parentPort, Worker, workerData } from 'node:worker_threads';
 
-import { ahead, Driver, KvCache, PagePool, type Sequence } from 'virtual-kv';
+import { ahead, Driver, isKvError, KvCache, PagePool, type Sequence } from 'virtual-kv';
 import { MockDevice } from 'virtual-kv/testing';
 
 type DriverName = 'mock' | 'host';
@@ -254,7 +254,7 @@ const scenarios: Readonly<Record<string, (on: DriverName) => void | Promise<void
     } catch (error) {
       refusal = error;
     }
-    expect((refusal as { code?: unknown } | undefined)?.code === 'KV_OUT_OF_MAPPINGS', `it was ${String(refusal)}`);
+    expect(isKvError(refusal, 'KV_OUT_OF_MAPPINGS') && refusal.details.isForView === true, `it was ${String(refusal)}`);
     kept.push(Array.from({ length: 1000 }, () => new ArrayBuffer(2 ** 20)), new Worker('', { eval: true }));
     cache.close();
   },
