@@ -92,6 +92,13 @@ export const catalogue: { readonly [C in ErrorCode]: CatalogueEntry<C> } = {
     template: ({ operation, problem, hint = 'Use a batch in the order `add`, `prepare`, then `commit` or `discard`.' }) =>
       `Cannot ${operation} this batch: it ${problem}. ${hint}`,
   },
+  KV_VIEW_TRANSFERRED: {
+    class: 'KvStateError',
+    recovery: 'fix',
+    template: ({ slot, buffers }) =>
+      `${formatCount('buffer', buffers)} of the views of slot ${slot} cannot be detached: transferred elsewhere, or marked as ` +
+      'untransferable. It shows zeros once the sequence is released. Transfer a copy (`view.slice()`) instead.',
+  },
   KV_POLICY_REENTRY: {
     class: 'KvStateError',
     recovery: 'fix',
@@ -175,9 +182,13 @@ export const catalogue: { readonly [C in ErrorCode]: CatalogueEntry<C> } = {
   KV_OUT_OF_MAPPINGS: {
     class: 'KvCapacityError',
     recovery: 'free',
-    template: ({ neededMappings, limitMappings, otherMappings, isKernelLimit }) => {
+    template: ({ neededMappings, limitMappings, otherMappings, isKernelLimit, isForView }) => {
       const needed = formatCount('kernel mapping', neededMappings);
       const limit = formatNumber(limitMappings);
+      if (isForView) {
+        return `With another view this process needs ${needed}; views keep it to ${limit}, three quarters of what \`vm.max_map_count\` ` +
+          `allows. Release sequences, use larger \`pageBytes\`, or run \`sysctl -w vm.max_map_count=${nextPowerOfTwo(2 * neededMappings)}\`.`;
+      }
       if (otherMappings === undefined) {
         return `The host driver needs ${needed}; its \`mappingLimit\` is ${limit}. Release sequences, use larger \`pageBytes\`, or ` +
           'open the driver with a larger `mappingLimit`.';
@@ -298,6 +309,13 @@ export const catalogue: { readonly [C in ErrorCode]: CatalogueEntry<C> } = {
 
   // Addon
 
+  KV_VIEW_FORBIDDEN: {
+    class: 'KvError',
+    recovery: 'fix',
+    template: ({ status }) =>
+      `The program that embeds Node.js, Electron for one, allows no ArrayBuffer over other memory than its own (Node-API status ${status}), ` +
+      'so `view` has nothing to give. Open the cache in a process of plain Node.js, or give `address(tensor)` to native code.',
+  },
   KV_ADDON_NOT_FOUND: {
     class: 'KvError',
     recovery: 'fix',

@@ -74,6 +74,7 @@ export interface ErrorDetails {
     /** One whole sentence: what to do. Default: the order in which a batch is used. */
     readonly hint?: string | undefined;
   };
+  KV_VIEW_TRANSFERRED: { readonly slot: number; readonly buffers: number };
   KV_POLICY_REENTRY: {
     /** Ends the sentence "Cannot …". */
     readonly operation: string;
@@ -120,6 +121,8 @@ export interface ErrorDetails {
     readonly otherMappings?: number | undefined;
     /** The kernel itself refused: the limit is `vm.max_map_count`, and the rest of the process has what is missing. */
     readonly isKernelLimit?: boolean | undefined;
+    /** Mappings of the whole process were counted, for another view. */
+    readonly isForView?: boolean | undefined;
   };
   KV_TIMEOUT: {
     readonly timeoutMs: number;
@@ -186,6 +189,7 @@ export interface ErrorDetails {
   KV_DRIVER_MISUSE: DriverCall & { readonly address: number; readonly bytes: number };
 
   // Addon
+  KV_VIEW_FORBIDDEN: { readonly status: number };
   KV_ADDON_NOT_FOUND: {
     readonly platform: string;
     readonly nodeVersion: string;

@@ -59,6 +59,10 @@ export interface GivenTokens {
   readonly source: ArrayLike<unknown>;
 }
 
+/** An Int32Array. By its own name TypeScript 5.7 and later declare it as generic, which older ones do not read. */
+// eslint-disable-next-line @typescript-eslint/no-empty-object-type
+export interface TokenArray extends Int32Array {}
+
 const tokens: Field<GivenTokens> = (value, place) => {
   const copy = copyOf(value);
   if (copy !== undefined) return { copy, source: value as ArrayLike<unknown> };

@@ -123,7 +123,7 @@ function furnish(read: ReadKvCacheOptions, door: FrontDoor, { native, pool, layo
   }));
   const late = new LateErrors(door.cache);
   const retirement = new Retirement(() => pool.driver.native);
-  const memory = { native, pool, layout, table, views: new SlotViews(native, door.cache) };
+  const memory = { native, pool, layout, table, views: new SlotViews(native, door.cache, late) };
   const prefixes = new Prefixes({ ...memory, ...door, options: guarded(read.prefixCache, pool.guard, late) });
   const { index, shared, texts, groups, idlePrefixes, sharing } = prefixes;
   const { guard } = pool;

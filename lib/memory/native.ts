@@ -151,7 +151,13 @@ export interface NativeCache {
   mapperState(): NativeMapperState;
   counters(): NativeCacheCounters;
   address(reservation: number): bigint;
-  window(reservation: number, offset: number, bytes: number): ArrayBuffer;
+  /** The first bytes of a slot in a reservation, which are mapped; valid until `revoke`. */
+  window(slot: number, reservation: number, bytes: number): ArrayBuffer;
+  /**
+   * The windows of a slot show nothing of it any more: reads give zeros. Where one `isEscaped`, writes reach private memory; else
+   * nobody may touch them.
+   */
+  revoke(slot: number, isEscaped: boolean): void;
   stamp(slot: number, from: number, tokens: number, key: bigint): void;
   check(slot: number, from: number, tokens: number, key: bigint): number;
   /** Throws KV_INTERNAL; returns the pages in use here, each counted once. */
@@ -249,7 +255,9 @@ export interface Native {
   readonly buildTool: string;
   readonly version: string;
   setMakeError(makeError: MakeError): void;
-  /** Revokes an ArrayBuffer: its views have length 0 from here on. */
+  /** What Node-API answers to an ArrayBuffer over memory of the addon's: 0, or why there can be none. */
+  readonly externalBufferStatus: number;
+  /** Detaches an ArrayBuffer: its views have length 0 from here on. It must be one that can be detached. */
   detach(buffer: ArrayBuffer): void;
   openHostDriver(options: {
     memoryBytes: number; populate: boolean; hugePages: boolean; mappingLimit: number;
@@ -324,6 +332,7 @@ function makeError(
     KV_OUT_OF_ADDRESS_SPACE: () => createError('KV_OUT_OF_ADDRESS_SPACE', { bytes: what }),
     KV_OUT_OF_MAPPINGS: () => createError('KV_OUT_OF_MAPPINGS', {
       neededMappings: what, limitMappings: howMany, otherMappings: others < 0 ? undefined : others, isKernelLimit: status !== 0,
+      ...(call === 'view' ? { isForView: true } : {}),
     }),
     KV_DRIVER_UNAVAILABLE: () => createError('KV_DRIVER_UNAVAILABLE', {
       ...driverCall, driver, reason: reasonOfNative(what), device: howMany,

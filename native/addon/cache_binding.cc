@@ -17,9 +17,9 @@ void NativeCache::Define(Napi::Env env, Napi::Object exports) {
        InstanceMethod<&NativeCache::CopyGroup>("copyGroup"), InstanceMethod<&NativeCache::Detach>("detach"),
        InstanceMethod<&NativeCache::Publish>("publish"),     InstanceMethod<&NativeCache::MapperState>("mapperState"),
        InstanceMethod<&NativeCache::Counters>("counters"),   InstanceMethod<&NativeCache::Address>("address"),
-       InstanceMethod<&NativeCache::Window>("window"),       InstanceMethod<&NativeCache::Stamp>("stamp"),
-       InstanceMethod<&NativeCache::Check>("check"),         InstanceMethod<&NativeCache::Verify>("verify"),
-       InstanceMethod<&NativeCache::Close>("close")});
+       InstanceMethod<&NativeCache::Window>("window"),       InstanceMethod<&NativeCache::Revoke>("revoke"),
+       InstanceMethod<&NativeCache::Stamp>("stamp"),         InstanceMethod<&NativeCache::Check>("check"),
+       InstanceMethod<&NativeCache::Verify>("verify"),       InstanceMethod<&NativeCache::Close>("close")});
   ContextOf(env).cache_class = Napi::Persistent(cache_class);
   exports.Set("NativeCache", cache_class);
 }
@@ -46,6 +46,7 @@ NativeCache::NativeCache(const Napi::CallbackInfo& info) : Napi::ObjectWrap<Nati
     tensors.push_back({static_cast<uint32_t>(triplets[k]), static_cast<uint64_t>(triplets[k + 1]),
                        static_cast<uint64_t>(triplets[k + 2])});
   pattern_ = std::make_unique<Pattern>(*cache_, std::move(tensors));
+  windows_ = std::make_unique<SlotWindows>(*cache_);
   rows_ = Napi::Persistent(info[2].As<Napi::Int32Array>());
   quarantined_ = Napi::Persistent(info[3].As<Napi::Uint8Array>());
   if (!options.Get("mapper").ToBoolean()) return;
@@ -58,6 +59,7 @@ NativeCache::NativeCache(const Napi::CallbackInfo& info) : Napi::ObjectWrap<Nati
 NativeCache::~NativeCache() {
   if (context_ != nullptr) context_->stoppables.erase(this);
   StopMapper();
+  windows_.reset();  // before the memory goes
 }
 
 void NativeCache::StopForTeardown() {
@@ -191,9 +193,17 @@ Napi::Value NativeCache::Address(const Napi::CallbackInfo& info) {
 }
 
 Napi::Value NativeCache::Window(const Napi::CallbackInfo& info) {
-  // Pre (lib/memory/views.ts): the bytes are mapped, and the window is detached before they are unmapped.
-  auto* start = reinterpret_cast<void*>(cache_->address(ToUint64(info[0])) + ToUint64(info[1]));
-  return Napi::ArrayBuffer::New(info.Env(), start, ToUint64(info[2]));
+  // Pre (lib/memory/views.ts): the bytes are mapped, and the slot is revoked before any of them is unmapped.
+  uint64_t start = 0;
+  const uint64_t bytes = ToUint64(info[2]);
+  const Status status = windows_->Show(ToInt32(info[0]), ToUint64(info[1]), bytes, start);
+  if (ThrowIfFailed(info.Env(), status, driver_kind_)) return info.Env().Undefined();
+  return Napi::ArrayBuffer::New(info.Env(), reinterpret_cast<void*>(start), bytes);
+}
+
+Napi::Value NativeCache::Revoke(const Napi::CallbackInfo& info) {
+  windows_->Hide(ToInt32(info[0]), info[1].ToBoolean());
+  return info.Env().Undefined();
 }
 
 Napi::Value NativeCache::Stamp(const Napi::CallbackInfo& info) {
@@ -216,6 +226,7 @@ Napi::Value NativeCache::Verify(const Napi::CallbackInfo& info) {
 
 Napi::Value NativeCache::Close(const Napi::CallbackInfo& info) {
   StopMapper();
+  windows_->Close();
   const Status status = cache_->Close();
   if (status.ok()) {  // the arrays would be kept until this object is collected, which is no sooner than the next turn
     rows_.Reset();

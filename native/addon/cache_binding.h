@@ -15,6 +15,7 @@
 #include "kv_cache.h"
 #include "mapper.h"
 #include "pattern.h"
+#include "slot_windows.h"
 
 namespace vkv::addon {
 
@@ -44,7 +45,8 @@ class NativeCache : public Napi::ObjectWrap<NativeCache>, private Stoppable {
   Napi::Value MapperState(const Napi::CallbackInfo& info);  // () => {isIdle, lateErrors, starved, lastError}
   Napi::Value Counters(const Napi::CallbackInfo& info);
   Napi::Value Address(const Napi::CallbackInfo& info);  // (reservation) => BigInt
-  Napi::Value Window(const Napi::CallbackInfo& info);   // (reservation, offset, bytes) => ArrayBuffer
+  Napi::Value Window(const Napi::CallbackInfo& info);   // (slot, reservation, bytes) => ArrayBuffer
+  Napi::Value Revoke(const Napi::CallbackInfo& info);   // (slot, is escaped)
   Napi::Value Stamp(const Napi::CallbackInfo& info);    // (slot, from, tokens, key)
   Napi::Value Check(const Napi::CallbackInfo& info);    // (slot, from, tokens, key) => wrong tokens
   Napi::Value Verify(const Napi::CallbackInfo& info);   // () => pages in use
@@ -60,6 +62,7 @@ class NativeCache : public Napi::ObjectWrap<NativeCache>, private Stoppable {
   std::unique_ptr<KvCache> cache_;  // null when the constructor threw
   std::unique_ptr<Mapper> mapper_;  // null without a background thread
   std::unique_ptr<Pattern> pattern_;
+  std::unique_ptr<SlotWindows> windows_;
   Napi::Reference<Napi::Int32Array> rows_;
   Napi::Reference<Napi::Uint8Array> quarantined_;
 };

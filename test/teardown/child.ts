@@ -4,7 +4,7 @@
 import { once } from 'node:events';
 import { isMainThread, parentPort, Worker, workerData } from 'node:worker_threads';
 
-import { ahead, DenseKernels, DeviceMemory, Driver, KvCache, PagePool, type Sequence } from 'virtual-kv';
+import { ahead, DenseKernels, DeviceMemory, Driver, isKvError, KvCache, PagePool, type Sequence } from 'virtual-kv';
 import { MockDevice } from 'virtual-kv/testing';
 
 type DriverName = 'mock' | 'host';
@@ -248,6 +248,71 @@ const scenarios: Readonly<Record<string, (on: DriverName) => void | Promise<void
     view = undefined;
     await collectGarbage();
     expect(warnings.length === 1 && driver.memory().livePages === 0, 'the memory stays');
+  },
+  'a thread keeps writing to views that were transferred': async (on) => {
+    const cache = openCache(openDriver(on));
+    const turns = new Int32Array(new SharedArrayBuffer(4));
+    const viewed = [start(cache), start(cache), start(cache)];
+    const buffers = viewed.flatMap((sequence) => [0, 1, 2, 3].map((tensor) =>
+      (sequence.view(tensor).buffer as ArrayBuffer & { transfer(): ArrayBuffer }).transfer()));
+    const worker = new Worker(__filename, { workerData: { scenario: 'writes until it is ended', on } });
+    worker.postMessage({ turns, buffers }, buffers);
+    const waitForTurns = (): void => {
+      const from = Atomics.load(turns, 0);
+      while (Atomics.load(turns, 0) < from + 3) Atomics.wait(turns, 0, Atomics.load(turns, 0));
+    };
+    waitForTurns();
+    viewed[0]!.truncate(10);
+    viewed[1]!.fork().release();
+    for (const sequence of viewed) sequence.release();
+    waitForTurns();
+    for (let key = 0; key < 40; key += 1) {
+      const sequence = cache.acquire();
+      const batch = cache.createBatch();
+      batch.add(sequence, 300);
+      cache.prepare(batch);
+      cache.stamp(sequence, 0, 300, key);
+      cache.commit(batch);
+      waitForTurns();
+      expect(cache.verifyStamp(sequence, 0, 300, key) === 0, 'another thread wrote to a sequence');
+      sequence.release();
+      if (key % 10 === 0) cache.pool.setBudget((400 - key) * pageBytes);
+    }
+    expect(cache.metrics.lateErrors === 3, 'not every sequence told of its views');
+    cache.close();
+    waitForTurns();
+    await worker.terminate();
+  },
+  'writes until it is ended': () => {
+    parentPort!.once('message', ({ turns, buffers }: { readonly turns: Int32Array; readonly buffers: readonly ArrayBuffer[] }) => {
+      for (;;) {
+        for (const buffer of buffers) new Uint8Array(buffer).fill(0xff);
+        Atomics.add(turns, 0, 1);
+        Atomics.notify(turns, 0);
+      }
+    });
+  },
+  'views are taken until mappings run out': (on) => {
+    const cache = new KvCache({
+      model: { ...model, layers: 64 }, slots: 240, maxTokens: 4096, driver: openDriver(on), pageBytes, memoryBudgetBytes: 2 ** 36,
+    });
+    let refusal: unknown;
+    const views: unknown[] = [];
+    try {
+      for (let slot = 0; slot < 110; slot += 1) {
+        const sequence = cache.acquire();
+        const batch = cache.createBatch();
+        batch.add(sequence, 1);
+        cache.prepare(batch);
+        cache.commit(batch);
+        for (const { index } of cache.tensors) views.push(sequence.view(index));
+      }
+    } catch (error) {
+      refusal = error;
+    }
+    expect(isKvError(refusal, 'KV_OUT_OF_MAPPINGS') && refusal.details.isForView === true, `it was ${String(refusal)}`);
+    kept.push(Array.from({ length: 1000 }, () => new ArrayBuffer(2 ** 20)), new Worker('', { eval: true }));
+    cache.close();
   },
   'a sequence keeps its cache': async (on) => {
     const driver = openDriver(on);

@@ -50,7 +50,16 @@ for (const [title, scenario, on = drivers] of [
   }
 }
 
+test('a process with as many views as the kernel has mappings for is refused more, and lives', async (t) => {
+  t.deepEqual(await run('views are taken until mappings run out', 'host'), quiet);
+});
+
 for (const on of drivers) {
+  const transferTest = 'transfer' in ArrayBuffer.prototype ? test : test.skip; // Node 20 has no way to take a buffer away
+  transferTest(`a thread that keeps writing to transferred views harms no sequence, and not the process, also after \`close\` (${on})`, async (t) => {
+    t.deepEqual(await run('a thread keeps writing to views that were transferred', on), quiet);
+  });
+
   test(`an uncaught error while the mapper works ends the process with 1 and its message (${on})`, async (t) => {
     const { code, signal, errors } = await run('throw while mapping', on);
     t.deepEqual({ code, signal }, { code: 1, signal: null });
