@@ -72,7 +72,7 @@ const tokens: Field<GivenTokens> = (value, place) => {
 };
 
 /** The tokens, once those that no item covers have been checked. Throws KV_INVALID_OPTION, also for items that are not in the prompt. */
-export function checkTokens(owner: string, { copy, source }: GivenTokens, items: readonly PromptItem[], option = 'tokens'): Int32Array {
+export function checkTokens(owner: string, { copy, source }: GivenTokens, items: readonly PromptItem[], option = 'tokens'): TokenArray {
   let from = 0;
   for (const { at, length } of items.length === 0 ? items : sortItems(owner, items, copy.length)) {
     checkUncovered({ owner, option }, copy, source, from, at);
@@ -173,7 +173,7 @@ export function readPromptOptions<S extends FieldSpec>(owner: string, options: P
   return { ...read, tokens: tokensOf(owner, given) };
 }
 
-function tokensOf(owner: string, { tokens, items }: Pick<GivenPrompt, 'tokens' | 'items'>): Int32Array | undefined {
+function tokensOf(owner: string, { tokens, items }: Pick<GivenPrompt, 'tokens' | 'items'>): TokenArray | undefined {
   return tokens === undefined ? undefined : checkTokens(owner, tokens, items);
 }
 
