@@ -67,8 +67,16 @@ export function describe(value: unknown): string {
     case 'string': return value.length > 60 ? `a string of ${formatNumber(value.length)} characters` : `'${value}'`;
     case 'bigint': return `${value}n`;
     case 'function': return 'a function';
-    case 'object': return value === null ? 'null' : Array.isArray(value) ? 'an array' : 'an object';
+    case 'object': return value === null ? 'null' : describeObject(value);
     default: return String(value);
+  }
+}
+
+function describeObject(value: object): string {
+  try {
+    return Array.isArray(value) ? 'an array' : 'an object';
+  } catch {
+    return 'a revoked proxy';
   }
 }
 

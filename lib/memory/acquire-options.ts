@@ -2,8 +2,12 @@
 // read. A prompt's tokens are copied into an array of our own, so the caller may use theirs again.
 
 import { createError } from '../errors/index.js';
-import { checkInteger, integer, oneOf, optional, readOptions, string, withDefault, type Field, type FieldSpec } from '../options.js';
+import {
+  checkInteger, integer, oneOf, optional, readArray, readOptions, streamField, string, withDefault, withoutRevoked,
+  type Field, type FieldPlace, type FieldSpec,
+} from '../options.js';
 import type { PromptItem } from '../policy/prefix/prefix-text.js';
+import { forElements, isArray, typedArrayKind } from '../typed-arrays.js';
 
 /** Token ids, each 0 … 2³¹ − 1. */
 export type Tokens = Int32Array | Uint32Array | readonly number[];
@@ -48,36 +52,64 @@ export const text: Field<string> = (value, place) => {
 const maxToken = 2 ** 31 - 1;
 
 const tokens: Field<Int32Array> = (value, place) => {
-  const copy = copyOf(value);
+  const copy = copyOf(value, place);
   if (copy === undefined) {
     throw createError('KV_INVALID_OPTION', {
       reason: 'type', ...place, expected: 'an Int32Array, a Uint32Array or an array of token ids', received: value,
     });
   }
-  const isPlain = Array.isArray(value);
-  for (let index = 0; index < copy.length; index += 1) {
-    if (copy[index]! >= 0 && (!isPlain || copy[index] === value[index])) continue;
-    checkInteger(place.owner, `${place.option}[${index}]`, (value as ArrayLike<unknown>)[index], 0, maxToken);
-  }
   return copy;
 };
 
-/** A token, or a list of them; what is in the list is checked where it is read. Throws KV_INVALID_OPTION. */
-export function checkAppended(tokens: number | ArrayLike<number>): void {
-  if (typeof tokens === 'number' || Array.isArray(tokens) || (ArrayBuffer.isView(tokens) && !(tokens instanceof DataView))) return;
+const appended = { owner: 'Sequence.append', option: 'tokens' };
+
+/** A token as it is, or a copy of a list of them. Throws KV_INVALID_OPTION, and what the list's getters throw. */
+export function readAppended(tokens: number | ArrayLike<number>): number | Int32Array {
+  if (typeof tokens === 'number') {
+    checkInteger(appended.owner, appended.option, tokens, 0, maxToken);
+    return tokens;
+  }
+  const kind = typedArrayKind(tokens);
+  const list = kind !== undefined && kind.startsWith('Big') ? undefined : copyList(tokens, appended);
+  if (list !== undefined) return list;
   throw createError('KV_INVALID_OPTION', {
-    reason: 'type', owner: 'Sequence.append', option: 'tokens', expected: 'a token id, a typed array or an array of them', received: tokens,
+    reason: 'type', ...appended, expected: 'a token id, a typed array or an array of them', received: tokens,
   });
 }
 
 /** Undefined for what is no list of tokens: also for a detached one, or one that does not fit this process's memory. */
-function copyOf(value: unknown): Int32Array | undefined {
-  if (!Array.isArray(value) && !(value instanceof Int32Array) && !(value instanceof Uint32Array)) return undefined;
+function copyOf(value: unknown, place: FieldPlace): Int32Array | undefined {
+  const kind = typedArrayKind(value);
+  if (kind === undefined) return copyList(value, place);
+  if (kind !== 'Int32Array' && kind !== 'Uint32Array') return undefined;
+  let copy: Int32Array;
   try {
-    return new Int32Array(value as ArrayLike<number>); // also from a plain array: much faster than Int32Array.from
+    copy = new Int32Array(value as Int32Array);
   } catch {
     return undefined;
   }
+  for (let index = 0; index < copy.length; index += 1) {
+    if (copy[index]! < 0) checkInteger(place.owner, `${place.option}[${index}]`, kind === 'Int32Array' ? copy[index] : copy[index]! >>> 0, 0, maxToken);
+  }
+  return copy;
+}
+
+/** The same for any list, each of its elements read once. */
+function copyList(value: unknown, place: FieldPlace): Int32Array | undefined {
+  let copy = new Int32Array(0);
+  let count = 0;
+  const isList = withoutRevoked(value, place, () => forElements(value, (token, index, length) => {
+    checkInteger(place.owner, `${place.option}[${index}]`, token, 0, maxToken);
+    if (index === copy.length) {
+      // A list may say that it is longer than any: the first that is missing is its end.
+      const longer = new Int32Array(Math.min(length, Math.max(65_536, 2 * index)));
+      longer.set(copy);
+      copy = longer;
+    }
+    copy[index] = token;
+    count += 1;
+  }));
+  return isList ? copy.subarray(0, count) : undefined;
 }
 
 const itemSpec = {
@@ -86,7 +118,7 @@ const itemSpec = {
 
 const items: Field<readonly PromptItem[]> = (value, place) => {
   if (value === undefined) return [];
-  if (Array.isArray(value)) return value.map((item, index) => readOptions(place.owner, item, itemSpec, `${place.option}[${index}]`));
+  if (isArray(value)) return readArray(value, place, (item, index) => readOptions(place.owner, item, itemSpec, `${place.option}[${index}]`));
   throw createError('KV_INVALID_OPTION', { reason: 'type', ...place, expected: 'an array of items', received: value });
 };
 
@@ -102,10 +134,7 @@ const acquireSpec = {
   reserve: withDefault(oneOf(['prompt', 'none']), 'prompt'),
   caching,
   priority: withDefault(integer({ max: 255 }), 0),
-  stream: withDefault<bigint>((value, place) => {
-    if (typeof value === 'bigint' && value >= 0n) return value;
-    throw createError('KV_INVALID_OPTION', { reason: 'type', ...place, expected: 'a CUstream as a bigint', received: value });
-  }, 0n),
+  stream: withDefault(streamField, 0n),
 };
 
 /** Checked options with defaults. Throws KV_UNKNOWN_OPTION and KV_INVALID_OPTION. */

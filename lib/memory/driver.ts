@@ -3,7 +3,7 @@
 // memories of its environment.
 
 import { createError, isKvError } from '../errors/index.js';
-import { boolean, integer, oneOf, optional, readOptions, string, withDefault } from '../options.js';
+import { boolean, integer, notConstructible, oneOf, optional, readOptions, string, withDefault } from '../options.js';
 import { native, type NativeDriver, type NativeDriverInfo, type NativeMemoryInfo } from './native.js';
 
 export type DriverKind = 'cuda' | 'host' | 'mock';
@@ -54,6 +54,7 @@ export class Driver {
 
   /** @internal Use `Driver.open`. */
   constructor(nativeDriver: NativeDriver) {
+    if (!native().isDriver(nativeDriver)) throw notConstructible('Driver', 'Driver.open');
     this.#native = nativeDriver;
     this.info = Object.freeze(nativeDriver.info());
   }
@@ -75,6 +76,11 @@ export class Driver {
       if (isKvError(error) && error.code.startsWith('KV_DRIVER_')) return openHost();
       throw error;
     }
+  }
+
+  /** Whether it is a Driver that was opened, and no object that only has its prototype. @internal */
+  static isInstance(value: unknown): value is Driver {
+    return typeof value === 'object' && value !== null && #users in value;
   }
 
   get kind(): DriverKind {

@@ -2,7 +2,7 @@
 // be built but not launched yet, which only the engine's own step number or an event on its stream can tell.
 
 import { createError } from '../errors/index.js';
-import { readOptions, type Field } from '../options.js';
+import { isAddress, readOptions, withoutRevoked, type Field } from '../options.js';
 
 /**
  * `stream`: all work queued on it so far (a CUstream as a bigint). `step`: the engine's own step number, which
@@ -18,10 +18,12 @@ export interface ReleaseOptions {
 const fenceField: Field<Fence | undefined> = (value, place) => {
   if (value === undefined) return undefined;
   if (typeof value === 'object' && value !== null) {
-    if ('stream' in value && typeof value.stream === 'bigint' && value.stream >= 0n) return { stream: value.stream };
-    if ('step' in value && Number.isSafeInteger(value.step) && (value.step as number) >= 0) {
-      return { step: value.step as number };
-    }
+    const { stream, step } = withoutRevoked(value, place, () => {
+      const { stream, step } = value as { readonly stream?: unknown; readonly step?: unknown };
+      return { stream, step };
+    });
+    if (isAddress(stream)) return { stream };
+    if (Number.isSafeInteger(step) && (step as number) >= 0) return { step: step as number };
   }
   throw createError('KV_INVALID_OPTION', {
     reason: 'type', ...place, expected: '{ stream: bigint } or { step: integer }', received: value,

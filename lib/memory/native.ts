@@ -6,7 +6,7 @@ import * as path from 'node:path';
 import bindings = require('bindings');
 
 import {
-  codeOfNative, createError, reasonOfNative, type CodedError,
+  codeOfNative, createError, nativeCodes, reasonOfNative, type CodedError,
 } from '../errors/index.js';
 import type { MockCall, MockJournalEntry, MockLeaks, MockMisuse } from './mock-records.js';
 
@@ -161,6 +161,8 @@ export interface NativeKernelsOptions {
   readonly layers: Float64Array;
   /** Per reservation: address, slot bytes, token bytes. */
   readonly regions: Float64Array;
+  readonly slots: number;
+  readonly maxTokens: number;
   readonly cacheDtype: number;
   readonly rowDtype: number;
   readonly threads: number;
@@ -221,8 +223,8 @@ export interface NativeMockDevice {
   clearFailures(): void;
   setLatencyNs(call: string, ns: number): void;
   loseDevice(result: number): void;
-  /** `uses` is [address, bytes, isWrite] × count; false when the stream is not live. */
-  queueWork(stream: bigint, uses: readonly (bigint | number | boolean)[]): boolean;
+  /** `uses` is [address, bytes, 1 where it writes] × count; false when the stream is not live. */
+  queueWork(stream: bigint, uses: BigUint64Array): boolean;
   completeStream(stream: bigint): boolean;
   completeAll(): void;
   pendingWork(): number;
@@ -243,6 +245,8 @@ export interface Native {
   readonly buildTool: string;
   readonly version: string;
   setMakeError(makeError: MakeError): void;
+  /** Whether it is a driver that the addon opened. */
+  isDriver(value: unknown): boolean;
   /** Revokes an ArrayBuffer: its views have length 0 from here on. */
   detach(buffer: ArrayBuffer): void;
   openHostDriver(options: {
@@ -329,7 +333,10 @@ function makeError(
     KV_DRIVER_MISUSE: () => createError('KV_DRIVER_MISUSE', { ...driverCall, address: what, bytes: howMany }),
     KV_SLOT_BUSY: () => createError('KV_SLOT_BUSY', { slot: what, operation: 'change', holder: 'the quarantine' }),
     KV_CLOSED: () => createError('KV_CLOSED', { operation: 'use it', owner: closedOwners[call] ?? 'KvCache' }),
-    KV_INTERNAL: () => createError('KV_INTERNAL', { problem: 'the native records do not add up', call, what, howMany }),
+    KV_INTERNAL: () => createError('KV_INTERNAL', {
+      problem: number === nativeCodes.kInvalidArgument.number ? 'the addon cannot take what it was given' : 'the native records do not add up',
+      call, what, howMany,
+    }),
     KV_COPY_OUT_OF_RANGE: () => createError('KV_COPY_OUT_OF_RANGE', { call, address: what, bytes: howMany }),
     KV_CUBLAS_UNAVAILABLE: () => createError('KV_CUBLAS_UNAVAILABLE', { missing: call === 'dlopen' ? undefined : call }),
   };

@@ -61,6 +61,11 @@ export class PagePool {
     driver.addUser();
   }
 
+  /** Whether it is a PagePool that was opened, and no object that only has its prototype. @internal */
+  static isInstance(value: unknown): value is PagePool {
+    return typeof value === 'object' && value !== null && #tenantKey in value;
+  }
+
   /** Bytes the pool may hold, as last set. */
   get memoryBudgetBytes(): number {
     return this.#budgetBytes;
@@ -218,7 +223,7 @@ const pageBytesField: Field<number | undefined> = (value, place) =>
 /** A Driver, or the name of one. @internal */
 export const driverField: Field<Driver | 'auto' | 'cuda' | 'host'> = (value, place) => {
   if (value === undefined) return 'auto';
-  if (value instanceof Driver || value === 'auto' || value === 'cuda' || value === 'host') return value;
+  if (Driver.isInstance(value) || value === 'auto' || value === 'cuda' || value === 'host') return value;
   throw createError('KV_INVALID_OPTION', {
     reason: typeof value === 'string' ? 'range' : 'type', ...place, expected: "a Driver, 'auto', 'cuda' or 'host'",
     received: value, hint: value === 'mock' ? 'Make a MockDevice (virtual-kv/testing) and pass its `driver`.' : undefined,
@@ -229,5 +234,5 @@ export const driverField: Field<Driver | 'auto' | 'cuda' | 'host'> = (value, pla
 export function openDriver(
   driver: Driver | 'auto' | 'cuda' | 'host', options?: DriverOptions,
 ): { driver: Driver; isOwn: boolean } {
-  return driver instanceof Driver ? { driver, isOwn: false } : { driver: Driver.open(driver, options), isOwn: true };
+  return typeof driver === 'object' ? { driver, isOwn: false } : { driver: Driver.open(driver, options), isOwn: true };
 }

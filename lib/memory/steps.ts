@@ -193,7 +193,7 @@ export class Steps {
   }
 
   #check(batch: Batch, operation: 'prepare' | 'commit' | 'discard', isPrepared: boolean): void {
-    if (!(batch instanceof Batch)) {
+    if (!Batch.isInstance(batch)) {
       throw createError('KV_INVALID_OPTION', {
         reason: 'type', owner: `KvCache.${operation}`, option: 'batch', expected: 'a Batch', received: batch,
       });

@@ -1,6 +1,8 @@
 // LogitRows: the rows of an engine's logits as arrays of their own over the same memory. An engine that answers with the
 // same array every time costs no allocation per token. Checks nothing.
 
+import { floatsOf } from '../typed-arrays.js';
+
 export class LogitRows {
   readonly #vocabularyTokens: number;
   #logits: Float32Array | undefined;
@@ -17,7 +19,7 @@ export class LogitRows {
       this.#rows.length = 0;
     }
     for (let at = this.#rows.length; at <= index; at += 1) {
-      this.#rows.push(logits.subarray(at * this.#vocabularyTokens, (at + 1) * this.#vocabularyTokens));
+      this.#rows.push(floatsOf(logits, at * this.#vocabularyTokens, this.#vocabularyTokens));
     }
     return this.#rows[index]!;
   }

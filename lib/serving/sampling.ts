@@ -2,8 +2,10 @@
 // their options and the index of the token in the answer, never on an earlier call. So an answer is the same whatever the
 // schedule, also when a preempted request goes on.
 
+import { createError } from '../errors/index.js';
 import { integer, number, optional, readOptions, withDefault } from '../options.js';
 import { mix32 } from '../random.js';
+import { isFloat32Array } from '../typed-arrays.js';
 
 /**
  * Chooses a token: an index into `logits`, which must not be changed or kept. `index` counts the tokens of the answer from
@@ -29,6 +31,9 @@ const spec = {
 
 /** The most likely token; of equals the first. Where one is not a number, that one, so that the scheduler sees it. */
 export const greedy: Sampler = (logits) => {
+  if (!isFloat32Array(logits)) {
+    throw createError('KV_INVALID_OPTION', { reason: 'type', owner: 'greedy', option: 'logits', expected: 'a Float32Array', received: logits });
+  }
   let best = 0;
   let largest = -Infinity;
   for (let token = 0; token < logits.length; token += 1) {

@@ -2,7 +2,7 @@
 
 import { createError } from '../errors/index.js';
 import { KvCache } from '../memory/kv-cache.js';
-import { callable, instanceOf, integer, optional, readOptions, withDefault, type Field } from '../options.js';
+import { callable, instanceOf, integer, optional, readOptions, streamField, withDefault, type Field } from '../options.js';
 import { byArrival, type RequestOrder } from '../policy/request-order.js';
 import type { Engine } from './engine.js';
 
@@ -41,11 +41,6 @@ const engineField: Field<Engine> = (value, place) => {
 };
 
 const pendingField: Field<number> = (value, place) => (value === Infinity ? value : integer({ min: 1 })(value, place));
-
-const streamField: Field<bigint> = (value, place) => {
-  if (typeof value === 'bigint' && value >= 0n) return value;
-  throw createError('KV_INVALID_OPTION', { reason: 'type', ...place, expected: 'a CUstream as a bigint', received: value });
-};
 
 /** Fields of the shared options, for the spec of a scheduler. */
 export const schedulerSpec = {
