@@ -74,11 +74,15 @@ export function explainRevoked(error: unknown, value: unknown, place: FieldPlace
   return isRevoked(value) ? invalid('type', place, 'no revoked proxy', value) : error;
 }
 
+/** Far more than any list of options has; an array that says it is longer holds nothing, and would be read for ever. */
+const mostElements = 2 ** 20;
+
 /** An array's elements, each read once. Throws KV_INVALID_OPTION, and what its getters throw. */
 export function readArray<T>(value: unknown, place: FieldPlace, read: (element: unknown, index: number) => T): T[] {
   if (!isArray(value)) throw invalid('type', place, 'an array', value);
   return withoutRevoked(value, place, () => {
     const { length } = value;
+    if (length > mostElements) throw invalid('range', place, `an array of at most ${formatNumber(mostElements)} elements`, `one of ${formatNumber(length)}`);
     const elements: T[] = [];
     for (let index = 0; index < length; index += 1) elements.push(read(value[index], index));
     return elements;

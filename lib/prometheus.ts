@@ -183,9 +183,11 @@ class MetricSet {
 
 function loadClient(load: (name: string) => unknown): PromClient {
   try {
-    return load('prom-client') as PromClient;
+    const client = load('prom-client') as Partial<PromClient> | null | undefined;
+    if (typeof client?.Gauge === 'function' && typeof client.Counter === 'function') return client as PromClient;
+    throw Object.assign(new Error('What was loaded has no Gauge and no Counter.'), { code: 'MODULE_NOT_FOUND' });
   } catch (cause) {
-    if ((cause as NodeJS.ErrnoException).code !== 'MODULE_NOT_FOUND') throw cause;
+    if ((cause as NodeJS.ErrnoException | undefined)?.code !== 'MODULE_NOT_FOUND') throw cause;
     throw createError('KV_DEPENDENCY_MISSING', { dependency: 'prom-client', purpose: 'registering metrics' }, { cause });
   }
 }

@@ -85,7 +85,9 @@ export class StepSpans {
   #readArrays(sequences: SequenceSpans, owner: string, checkOpen: () => void): void {
     if (typeof sequences !== 'object' || sequences === null) throw noSequences(sequences, owner);
     let slots: unknown, lengths: unknown, tokens: unknown, given: number | undefined;
-    try { // each once: what a getter does, it does before anything is checked
+    try {
+      if (sequences instanceof Batch) throw noSequences(sequences, owner); // it only has the prototype of one
+      // Each once: what a getter does, it does before anything is checked.
       ({ slots, lengths, tokens, count: given } = sequences);
     } catch (error) {
       throw explainRevoked(error, sequences, { owner, option: 'sequences' });

@@ -2,6 +2,7 @@
 // once and only grows. It checks that both ends have memory, and that a stretch does not overlap itself.
 
 import { createError } from '../errors/index.js';
+import { Batch } from '../memory/batch.js';
 import type { KvCache } from '../memory/kv-cache.js';
 import type { Layout } from '../memory/layout.js';
 import { checkInteger, withoutRevoked } from '../options.js';
@@ -77,9 +78,6 @@ class Reading {
   }
 
   add(copy: TokenCopy): void {
-    if (typeof copy !== 'object' || copy === null) { // eslint-disable-line @typescript-eslint/no-unnecessary-condition -- from outside
-      throw createError('KV_INVALID_OPTION', { reason: 'type', owner, option: 'copies', expected: 'an array of objects', received: copy });
-    }
     const { fromSlot, fromToken, toSlot, toToken, tokens } = withoutRevoked(copy, { owner, option: 'copies' }, () => members(copy));
     const { slots, maxTokens } = this.#layout;
     checkInteger(owner, 'fromSlot', fromSlot, 0, slots - 1);
@@ -111,7 +109,11 @@ class Reading {
   }
 }
 
-/** Each member once. */
-function members({ fromSlot, fromToken, toSlot, toToken, tokens }: TokenCopy): TokenCopy {
+/** Each member once. A batch has `tokens` too, and is none. */
+function members(copy: TokenCopy): TokenCopy {
+  if (typeof copy !== 'object' || (copy as TokenCopy | null) === null || copy instanceof Batch) {
+    throw createError('KV_INVALID_OPTION', { reason: 'type', owner, option: 'copies', expected: 'an array of objects', received: copy });
+  }
+  const { fromSlot, fromToken, toSlot, toToken, tokens } = copy;
   return { fromSlot, fromToken, toSlot, toToken, tokens };
 }

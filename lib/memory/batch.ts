@@ -20,7 +20,7 @@ export class Batch {
 
   /** @internal Use `cache.createBatch`. */
   constructor(table: SlotTable, maxTokens: number, capacity: number) {
-    if (!(table instanceof SlotTable)) throw notConstructible('Batch', 'cache.createBatch');
+    if (!SlotTable.isInstance(table)) throw notConstructible('Batch', 'cache.createBatch');
     this.#table = table;
     this.#maxTokens = maxTokens;
     this.#slots = new Int32Array(capacity);

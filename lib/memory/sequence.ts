@@ -7,7 +7,7 @@ import { readAppended } from './acquire-options.js';
 import type { Admitted } from './admission.js';
 import { readFence, type Fence, type ReleaseOptions } from './fence.js';
 import type { CachedBy } from './prefix/prompt.js';
-import { SlotTable } from './slot-table.js';
+import { holdsTable, type SlotTable } from './slot-table.js';
 import type { TensorView } from './views.js';
 
 /** What a sequence asks its cache to do. @internal */
@@ -43,7 +43,7 @@ export class Sequence {
 
   /** @internal Use `cache.acquire`. */
   constructor(owner: SequenceOwner, admitted: Admitted) {
-    if (!((owner as Partial<SequenceOwner> | undefined)?.table instanceof SlotTable)) throw notConstructible('Sequence', 'cache.acquire');
+    if (!holdsTable(owner)) throw notConstructible('Sequence', 'cache.acquire');
     const { slot, cachedTokens, cachedBy, pendingTokens, keptValue } = admitted;
     this.slot = slot;
     this.cachedTokens = cachedTokens;

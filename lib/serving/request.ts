@@ -5,7 +5,7 @@ import { createError } from '../errors/index.js';
 import { cachingField, itemsField, textField, tokensField, type AcquireOptions } from '../memory/acquire-options.js';
 import type { Layout } from '../memory/layout.js';
 import type { PagePool } from '../memory/page-pool.js';
-import { abortSignal, callable, checkInteger, integer, number, optional, readOptions, withDefault, type Field } from '../options.js';
+import { abortSignal, callable, checkInteger, integer, number, optional, readOptions, withDefault, withoutRevoked, type Field } from '../options.js';
 import { sortItems, type PromptItem } from '../policy/prefix/prefix-text.js';
 import { greedy, type Sampler } from './sampling.js';
 
@@ -31,11 +31,14 @@ export interface GenerationRequest extends Prompt {
 const maxToken = 2 ** 31 - 1;
 
 const stopField: Field<ReadonlySet<number>> = (value, place) => {
-  if (typeof value !== 'object' || value === null || !(Symbol.iterator in value)) {
+  if (typeof value !== 'object' || value === null || !withoutRevoked(value, place, () => Symbol.iterator in value)) {
     throw createError('KV_INVALID_OPTION', { reason: 'type', ...place, expected: 'an iterable of token ids', received: value });
   }
-  const stops = new Set(value as Iterable<number>);
-  for (const token of stops) checkInteger(place.owner, `each of ${place.option}`, token, 0, maxToken);
+  const stops = new Set<number>();
+  for (const token of value as Iterable<unknown>) { // each checked before the next is asked for: they may be without end
+    checkInteger(place.owner, `each of ${place.option}`, token, 0, maxToken);
+    stops.add(token);
+  }
   return stops;
 };
 
