@@ -89,6 +89,22 @@ export function readArray<T>(value: unknown, place: FieldPlace, read: (element: 
   });
 }
 
+/**
+ * An iterable whose iterator was taken already: what cannot be gone through (a detached array, a borrowed prototype) is refused here,
+ * before anything has begun. `expected` ends "must be …".
+ */
+export function readIterable(value: unknown, place: FieldPlace, expected: string): Iterable<unknown> {
+  let iterator: Iterator<unknown>;
+  try {
+    if (typeof value !== 'object' || value === null) throw new TypeError(expected);
+    iterator = (value as Iterable<unknown>)[Symbol.iterator]();
+  } catch (cause) {
+    if (!(cause instanceof TypeError)) throw cause; // the caller's own
+    throw createError('KV_INVALID_OPTION', { reason: 'type', ...place, expected, received: value }, { cause });
+  }
+  return { [Symbol.iterator]: () => iterator };
+}
+
 /** The error of a constructor that only the package calls; `how` is what its users call. */
 export function notConstructible(owner: string, how: string): Error {
   return invalid('type', { owner, option: `new ${owner}` }, `left to \`${how}\``, 'a call');

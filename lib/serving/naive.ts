@@ -51,11 +51,11 @@ export class NaiveScheduler {
   async *run(requests: Iterable<GenerationRequest>): AsyncGenerator<GenerationOutcome, void, undefined> {
     const { cache, engine, now } = this.#options;
     const owner = 'NaiveScheduler.run';
-    checkRequests(owner, requests);
+    const given = checkRequests(owner, requests);
     const lane = { batch: cache.createBatch(1), pass: new Pass(1) };
     const outcomes = new OutcomeCollector();
     let index = 0;
-    for (const options of requests) {
+    for (const options of given) {
       const request = readRequest(owner, options, engine.vocabularyTokens);
       const listener = outcomes.listener(index);
       const generation = new Generation({ request, arrival: index, nowMs: now(), listener });

@@ -50,8 +50,10 @@ export class OfflineScheduler {
   async *run(requests: Iterable<GenerationRequest>): AsyncGenerator<GenerationOutcome, void, undefined> {
     const { cache, engine, now, maxBatch } = this.#options;
     const owner = 'OfflineScheduler.run';
-    checkRequests(owner, requests);
-    const entries = [...requests].map((request, index) => ({ index, request: readRequest(owner, request, engine.vocabularyTokens) }));
+    const entries: Entry[] = [];
+    for (const request of checkRequests(owner, requests)) {
+      entries.push({ index: entries.length, request: readRequest(owner, request, engine.vocabularyTokens) });
+    }
     if (this.#arrangement === 'prefix') entries.sort(byText);
     const batching = new ContinuousBatching(this.#options);
     this.#totals = batching.totals;

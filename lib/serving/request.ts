@@ -5,7 +5,7 @@ import { createError } from '../errors/index.js';
 import { cachingField, itemsField, textField, tokensField, type AcquireOptions } from '../memory/acquire-options.js';
 import type { Layout } from '../memory/layout.js';
 import type { PagePool } from '../memory/page-pool.js';
-import { abortSignal, callable, checkInteger, integer, number, optional, readOptions, withDefault, withoutRevoked, type Field } from '../options.js';
+import { abortSignal, callable, checkInteger, integer, number, optional, readIterable, readOptions, withDefault, type Field } from '../options.js';
 import { sortItems, type PromptItem } from '../policy/prefix/prefix-text.js';
 import { greedy, type Sampler } from './sampling.js';
 
@@ -31,11 +31,8 @@ export interface GenerationRequest extends Prompt {
 const maxToken = 2 ** 31 - 1;
 
 const stopField: Field<ReadonlySet<number>> = (value, place) => {
-  if (typeof value !== 'object' || value === null || !withoutRevoked(value, place, () => Symbol.iterator in value)) {
-    throw createError('KV_INVALID_OPTION', { reason: 'type', ...place, expected: 'an iterable of token ids', received: value });
-  }
   const stops = new Set<number>();
-  for (const token of value as Iterable<unknown>) { // each checked before the next is asked for: they may be without end
+  for (const token of readIterable(value, place, 'an iterable of token ids')) { // each checked before the next is asked for: they may be without end
     checkInteger(place.owner, `each of ${place.option}`, token, 0, maxToken);
     stops.add(token);
   }
@@ -79,11 +76,9 @@ export function readRequest(owner: string, options: GenerationRequest, vocabular
 }
 
 /** Throws KV_INVALID_OPTION unless `requests` can be gone through. */
-export function checkRequests(owner: string, requests: Iterable<GenerationRequest>): void {
-  if (typeof requests === 'object' && requests !== null && Symbol.iterator in requests) return;
-  throw createError('KV_INVALID_OPTION', {
-    reason: 'type', owner, option: 'requests', expected: 'an array or another iterable of requests', received: requests,
-  });
+export function checkRequests(owner: string, requests: Iterable<GenerationRequest>): Iterable<GenerationRequest> {
+  const place = { owner, option: 'requests' };
+  return readIterable(requests, place, 'an array or another iterable of requests') as Iterable<GenerationRequest>;
 }
 
 /** Every token that no item covers is one of the engine's. */

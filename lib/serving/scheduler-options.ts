@@ -2,7 +2,7 @@
 
 import { createError } from '../errors/index.js';
 import { KvCache } from '../memory/kv-cache.js';
-import { callable, instanceOf, integer, optional, readOptions, streamField, withDefault, type Field } from '../options.js';
+import { callable, instanceOf, integer, optional, readOptions, streamField, withDefault, withoutRevoked, type Field } from '../options.js';
 import { byArrival, type RequestOrder } from '../policy/request-order.js';
 import type { Engine } from './engine.js';
 
@@ -32,7 +32,10 @@ export interface SchedulerOptions {
 }
 
 const engineField: Field<Engine> = (value, place) => {
-  const { prefill, decode, vocabularyTokens } = (value ?? {}) as Partial<Engine>;
+  const { prefill, decode, vocabularyTokens } = withoutRevoked(value, place, () => {
+    const { prefill, decode, vocabularyTokens } = (value ?? {}) as Partial<Engine>;
+    return { prefill, decode, vocabularyTokens };
+  });
   const hasBoth = typeof prefill === 'function' && typeof decode === 'function';
   if (hasBoth && Number.isSafeInteger(vocabularyTokens) && vocabularyTokens! > 0) return value as Engine;
   throw createError('KV_INVALID_OPTION', {

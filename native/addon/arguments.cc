@@ -8,18 +8,14 @@ namespace {
 size_t ElementBytes(napi_typedarray_type type) {
   switch (type) {
     case napi_int16_array:
-    case napi_uint16_array:
-      return 2;
+    case napi_uint16_array: return 2;
     case napi_int32_array:
     case napi_uint32_array:
-    case napi_float32_array:
-      return 4;
+    case napi_float32_array: return 4;
     case napi_float64_array:
     case napi_bigint64_array:
-    case napi_biguint64_array:
-      return 8;
-    default:
-      return 1;
+    case napi_biguint64_array: return 8;
+    default: return 1;
   }
 }
 

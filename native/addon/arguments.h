@@ -1,10 +1,10 @@
-// Arguments: what JavaScript passed to one call, or the members of one of its objects, read so that nothing can go wrong in
-// between: every status of Node-API is looked at, types and ranges are checked, nothing throws and nothing aborts. TypeScript
-// has checked already; here stands what the process would die of.
+// Arguments: what JavaScript passed to one call, or the members of one of its objects, read so that nothing can go
+// wrong in between: every status of Node-API is looked at, types and ranges are checked, nothing throws and nothing
+// aborts. TypeScript has checked already; here stands what the process would die of.
 //
-// The first value that is not what was asked for makes `status()` a failure, and it and all later ones read as zero or empty.
-// So a call reads all it needs, and then does its work only where `status()` is ok. A worker that is being terminated answers
-// nothing any more: its values read as failures too. For the environment's own thread.
+// The first value that is not what was asked for makes `status()` a failure, and it and all later ones read as zero or
+// empty. So a call reads all it needs, and then does its work only where `status()` is ok. A worker that is being
+// terminated answers nothing any more: its values read as failures too. For the environment's own thread.
 #ifndef VKV_ADDON_ARGUMENTS_H_
 #define VKV_ADDON_ARGUMENTS_H_
 

@@ -29,8 +29,7 @@ Napi::Value OpenCuda(const Napi::CallbackInfo& info) {
   const bool has_path = !given.IsUndefined(1);
   const std::string path = has_path ? given.String(1) : std::string();
   std::unique_ptr<Driver> driver;
-  const Status status =
-      given.ok() ? OpenCudaDriver(device, has_path ? path.c_str() : nullptr, driver) : given.status();
+  const Status status = given.ok() ? OpenCudaDriver(device, has_path ? path.c_str() : nullptr, driver) : given.status();
   if (ThrowIfFailed(info.Env(), status, "cuda")) return info.Env().Undefined();
   return NativeDriver::Wrap(info.Env(), std::move(driver));
 }
@@ -76,9 +75,8 @@ void NativeDriver::Define(Napi::Env env, Napi::Object exports) {
 Napi::Value NativeDriver::Wrap(Napi::Env env, std::shared_ptr<Driver> driver) {
   napi_value external = nullptr;
   napi_value wrapped = nullptr;
-  const bool is_made =
-      napi_create_external(env, &driver, nullptr, nullptr, &external) == napi_ok &&
-      napi_new_instance(env, ContextOf(env).driver_class.Value(), 1, &external, &wrapped) == napi_ok;
+  const bool is_made = napi_create_external(env, &driver, nullptr, nullptr, &external) == napi_ok &&
+                       napi_new_instance(env, ContextOf(env).driver_class.Value(), 1, &external, &wrapped) == napi_ok;
   return is_made ? Napi::Value(env, wrapped) : env.Undefined();
 }
 

@@ -141,13 +141,12 @@ Napi::Value NativeKernels::Append(const Napi::CallbackInfo& info) {
   const Layer& layer = ReadLayer(given);
   int64_t rows = 0;
   const auto spans = ReadSpans(given, rows);
-  const kernels::AppendCommand command = {
-      layer.keys,
-      layer.values,
-      Rows(given, 3, row_dtype_, rows * layer.keys.heads * layer.keys.dim),
-      Rows(given, 4, row_dtype_, rows * layer.values.heads * layer.values.dim),
-      cache_dtype_,
-      row_dtype_};
+  const kernels::AppendCommand command = {layer.keys,
+                                          layer.values,
+                                          Rows(given, 3, row_dtype_, rows * layer.keys.heads * layer.keys.dim),
+                                          Rows(given, 4, row_dtype_, rows * layer.values.heads * layer.values.dim),
+                                          cache_dtype_,
+                                          row_dtype_};
   return Run(info.Env(), given, [&](kernels::KernelSet& set) { return set.Append(command, spans); });
 }
 
@@ -170,15 +169,14 @@ Napi::Value NativeKernels::Attend(const Napi::CallbackInfo& info, const char* na
   const Layer& layer = ReadLayer(given);
   int64_t rows = 0;
   const auto spans = ReadSpans(given, rows);
-  const kernels::AttentionCommand command = {
-      layer.keys,
-      layer.values,
-      Rows(given, 3, row_dtype_, rows * layer.query_heads * layer.keys.dim),
-      Rows(given, 4, row_dtype_, rows * layer.query_heads * layer.values.dim),
-      cache_dtype_,
-      row_dtype_,
-      layer.query_heads,
-      layer.scale};
+  const kernels::AttentionCommand command = {layer.keys,
+                                             layer.values,
+                                             Rows(given, 3, row_dtype_, rows * layer.query_heads * layer.keys.dim),
+                                             Rows(given, 4, row_dtype_, rows * layer.query_heads * layer.values.dim),
+                                             cache_dtype_,
+                                             row_dtype_,
+                                             layer.query_heads,
+                                             layer.scale};
   return Run(info.Env(), given, [&](kernels::KernelSet& set) { return call(set, command, spans); });
 }
 

@@ -21,8 +21,8 @@ class NativeKernels : public Napi::ObjectWrap<NativeKernels> {
  public:
   static void Define(Napi::Env env, Napi::Object exports);
 
-  // (driver, {layers: Float64Array, regions: Float64Array, slots, maxTokens, cacheDtype, rowDtype, threads, instructions, stream,
-  // workspaceBytes, image})
+  // (driver, {layers: Float64Array, regions: Float64Array, slots, maxTokens, cacheDtype, rowDtype, threads,
+  // instructions, stream, workspaceBytes, image})
   explicit NativeKernels(const Napi::CallbackInfo& info);
   ~NativeKernels() override;
 

@@ -16,9 +16,7 @@ constexpr char kKind[] = "mock";
 constexpr int kDevice = 0;  // a mock device is the only one of its driver
 
 mock::MockOptions ToOptions(Arguments& from) {
-  const auto count = [&](const char* name) {
-    return static_cast<uint64_t>(from.Integer(name, 0, kLargestInteger));
-  };
+  const auto count = [&](const char* name) { return static_cast<uint64_t>(from.Integer(name, 0, kLargestInteger)); };
   const auto number = [&](const char* name) { return static_cast<int32_t>(from.Integer(name, 0, INT32_MAX)); };
   mock::MockOptions to;
   to.name = from.String("name");

@@ -29,7 +29,8 @@ NativePool::NativePool(const Napi::CallbackInfo& info) : Napi::ObjectWrap<Native
   const auto budget_bytes = static_cast<uint64_t>(given.Integer(2, 0, kLargestInteger));
   Status status = given.status();
   if (status.ok())
-    status = driver ? PagePool::Open(std::move(driver), page_bytes, budget_bytes, pool_) : Fail(Code::kClosed, "driver");
+    status =
+        driver ? PagePool::Open(std::move(driver), page_bytes, budget_bytes, pool_) : Fail(Code::kClosed, "driver");
   if (ThrowIfFailed(info.Env(), status, driver_kind_)) return;
   (void)napi_type_tag_object(info.Env(), info.This(), &kTag);
 }

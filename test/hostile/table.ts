@@ -1,6 +1,8 @@
 // The table: every exported function, constructor and method, with arguments that are right. hostile.test.ts fails for an export or a
 // public method without a row. A row makes its call in a world; each argument, and each member of one, is then replaced in turn.
 
+import { createRequire } from 'node:module';
+
 import * as kv from 'virtual-kv';
 import { registerMetrics } from 'virtual-kv/prometheus';
 import { MockDevice } from 'virtual-kv/testing';
@@ -58,7 +60,7 @@ export const table: Readonly<Record<string, Rows>> = {
   tensorsOf: { call: () => call(kv.tensorsOf, { ...model, layerShapes: [{ kvHeads: 2 }], parallel: { tensor: 1 } }) },
   registerMetrics: {
     call: ({ cache }) => call((...given: Parameters<typeof registerMetrics>) => { registerMetrics(...given)(); },
-      cache, { prefix: 'x_', labels: { a: 'b' } }, (name: string) => require(name) as unknown),
+      cache, { prefix: 'x_', labels: { a: 'b' } }, createRequire(__filename)),
   },
   // Made by the package alone.
   KvError: { new: null }, KvStateError: { new: null }, KvCapacityError: { new: null }, KvDriverError: { new: null }, KvAbortError: { new: null },

@@ -239,7 +239,7 @@ const scenarios: Readonly<Record<string, (on: DriverName) => void | Promise<void
   'workers are terminated in every call': async () => {
     const seed = seedOf('workers are terminated in every call');
     const random = new Random(seed);
-    for (let round = 0; round < Number(process.env['VKV_TERMINATIONS'] ?? 30); round += 1) {
+    for (let round = 0; round < Number(process.env['VKV_TERMINATIONS'] ?? 20); round += 1) {
       const workers = await startWorkers(2, 'every call and busy', 'host');
       const spins = random.integer(300_000); // a moment that has to do with nothing
       for (let spin = 0; spin < spins; spin += 1) Math.sqrt(spin);
@@ -248,7 +248,7 @@ const scenarios: Readonly<Record<string, (on: DriverName) => void | Promise<void
   },
   'workers are terminated while they open': async () => {
     const random = new Random(seedOf('workers are terminated while they open'));
-    for (let round = 0; round < Number(process.env['VKV_TERMINATIONS'] ?? 30); round += 1) {
+    for (let round = 0; round < Number(process.env['VKV_TERMINATIONS'] ?? 20); round += 1) {
       const workers = await startWorkers(2, 'opening and busy', 'host');
       const spins = random.integer(300_000);
       for (let spin = 0; spin < spins; spin += 1) Math.sqrt(spin);
