@@ -102,7 +102,12 @@ export function readIterable(value: unknown, place: FieldPlace, expected: string
     if (!(cause instanceof TypeError)) throw cause; // the caller's own
     throw createError('KV_INVALID_OPTION', { reason: 'type', ...place, expected, received: value }, { cause });
   }
-  return { [Symbol.iterator]: () => iterator };
+  return {
+    [Symbol.iterator]: () => ({
+      next: () => withoutRevoked(value, place, () => iterator.next()),
+      return: () => iterator.return?.() ?? { done: true, value: undefined },
+    }),
+  };
 }
 
 /** The error of a constructor that only the package calls; `how` is what its users call. */

@@ -75,7 +75,7 @@ export function readRequest(owner: string, options: GenerationRequest, vocabular
   return read;
 }
 
-/** Throws KV_INVALID_OPTION unless `requests` can be gone through. */
+/** The requests to go through, once. Throws KV_INVALID_OPTION unless they can be. */
 export function checkRequests(owner: string, requests: Iterable<GenerationRequest>): Iterable<GenerationRequest> {
   const place = { owner, option: 'requests' };
   return readIterable(requests, place, 'an array or another iterable of requests') as Iterable<GenerationRequest>;
