@@ -31,6 +31,7 @@ enum class Code : int32_t {
   kInternal = 13,          // an invariant does not hold: our bug     what, how_many: see call
   kCopyOutOfRange = 14,    // bytes outside mapped memory             what: address         how_many: bytes
   kLibraryUnavailable = 15,  // cuBLAS; call: dlopen, or the entry point that it lacks
+  kInvalidArgument = 16,     // the addon cannot take what it was given: our bug   what: the value, where there is one
 };
 
 struct [[nodiscard]] Status {

@@ -81,7 +81,7 @@ function describeObject(value: object): string {
     if (name === '' || name.length > 40) return 'an object';
     return `${/^[AEIOU]/.test(name) ? 'an' : 'a'} ${name}`;
   } catch {
-    return 'an object that cannot be read'; // a revoked proxy
+    return 'a revoked proxy';
   }
 }
 

@@ -118,9 +118,9 @@ function checkBudget(layout: Layout, pool: PagePool, isOwn: boolean): void {
 type Memory = Pick<CacheRooms, 'native' | 'pool' | 'layout' | 'table'>;
 
 function furnish(read: ReadKvCacheOptions, door: FrontDoor, { native, pool, layout, table }: Memory, ownsPool: boolean) {
-  const tensors = layout.tensors.map((tensor) => Object.freeze({
+  const tensors = Object.freeze(layout.tensors.map((tensor) => Object.freeze({
     ...tensor, address: native.address(tensor.reservation) + BigInt(tensor.offsetBytes),
-  }));
+  })));
   const late = new LateErrors(door.cache);
   const retirement = new Retirement(() => pool.driver.native);
   const memory = { native, pool, layout, table, views: new SlotViews(native, door.cache, late) };

@@ -3,6 +3,7 @@
 
 import { createError, isKvError } from '../errors/index.js';
 import { checkInteger, instanceOf, integer, readOptions, streamField } from '../options.js';
+import { bytesOf } from '../typed-arrays.js';
 import { Driver } from './driver.js';
 import { native, type NativeMemory } from './native.js';
 import { giveBackTo, unclosed } from './unclosed.js';
@@ -91,16 +92,6 @@ export class DeviceMemory {
     streamField(stream, { owner, option: 'stream' });
     if (this.#isClosed) throw createError('KV_CLOSED', { operation, owner: 'DeviceMemory' });
     return bytes;
-  }
-}
-
-/** Undefined for anything else, and for a view that is detached or has been cut off by its buffer. */
-function bytesOf(view: ArrayBufferView): Uint8Array | undefined {
-  if (!ArrayBuffer.isView(view)) return undefined;
-  try {
-    return new Uint8Array(view.buffer, view.byteOffset, view.byteLength);
-  } catch {
-    return undefined;
   }
 }
 

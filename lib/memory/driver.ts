@@ -4,7 +4,7 @@
 
 import { createError, isKvError } from '../errors/index.js';
 import { formatNumber } from '../format.js';
-import { boolean, integer, oneOf, optional, readOptions, string, withDefault } from '../options.js';
+import { boolean, integer, notConstructible, oneOf, optional, readOptions, string, withDefault } from '../options.js';
 import { native, type NativeDriver, type NativeDriverInfo, type NativeMemoryInfo } from './native.js';
 import { WeakUsers, type Membership, type UserMemory } from './weak-users.js';
 
@@ -66,6 +66,7 @@ export class Driver {
 
   /** @internal Use `Driver.open`. */
   constructor(nativeDriver: NativeDriver) {
+    if (!native().isDriver(nativeDriver)) throw notConstructible('Driver', 'Driver.open');
     this.#native = nativeDriver;
     this.info = Object.freeze(nativeDriver.info());
   }
@@ -87,6 +88,11 @@ export class Driver {
       if (isKvError(error) && error.code.startsWith('KV_DRIVER_')) return openHost();
       throw error;
     }
+  }
+
+  /** Whether it is a Driver that was opened, and no object that only has its prototype. @internal */
+  static isInstance(value: unknown): value is Driver {
+    return typeof value === 'object' && value !== null && #users in value;
   }
 
   get kind(): DriverKind {

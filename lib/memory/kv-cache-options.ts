@@ -1,6 +1,6 @@
 // The options of a KvCache: meaning, unit, range and default of each, and how they are read.
 
-import { integer, isInstance, oneOf, optional, policy, readOptions, withDefault, type Field } from '../options.js';
+import { instanceOf, integer, oneOf, optional, policy, readOptions, withDefault, type Field } from '../options.js';
 import { ahead, onDemand, type GrowthPolicy } from '../policy/growth.js';
 import { bestFit, type PlacementPolicy } from '../policy/placement.js';
 import { leastRecentlyUsed, type ReclaimPolicy } from '../policy/reclaim.js';
@@ -60,10 +60,7 @@ const spec = {
   maxTokens: integer({ min: 1, max: 2 ** 31 - 1 }),
   memoryBudgetBytes: optional(integer({ min: 1 })),
   driver: optional(driverField),
-  pool: optional<PagePool>((value, place) => {
-    if (isInstance(value, PagePool)) return value;
-    throw createError('KV_INVALID_OPTION', { reason: 'type', ...place, expected: 'a PagePool', received: value });
-  }),
+  pool: optional(instanceOf(PagePool)),
   pageBytes: optional(integer({ min: 1 })),
   layout: withDefault(oneOf(layoutKinds), 'per-layer'),
   growth: withDefault(policy<GrowthPolicy>({ ahead, onDemand }), ahead()),

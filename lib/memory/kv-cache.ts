@@ -8,7 +8,7 @@
 import { createError, isKvError } from '../errors/index.js';
 import { checkInteger } from '../options.js';
 import type { CacheCounts, CacheMetrics } from './accounts.js';
-import { checkAppended, readAcquireOptions, type AcquireOptions } from './acquire-options.js';
+import { readAcquireOptions, type AcquireOptions } from './acquire-options.js';
 import type { AdmissionRequest, Admitted } from './admission.js';
 import { Batch } from './batch.js';
 import { openRooms, type CacheRooms, type Tensor } from './cache-rooms.js';
@@ -61,6 +61,11 @@ export class KvCache {
     this.#membership = this.pool.addUser(rooms.supply, rooms.native);
     unclosed.register(this, unclosedCache(rooms), this);
     rooms.leases.keepEagerRows();
+  }
+
+  /** Whether it is a KvCache that was opened, and no object that only has its prototype. @internal */
+  static isInstance(value: unknown): value is KvCache {
+    return typeof value === 'object' && value !== null && #state in value;
   }
 
   get driver(): Driver {
@@ -273,7 +278,6 @@ export class KvCache {
       },
       append: (slot, tokens) => {
         this.#checkOpen('append tokens');
-        checkAppended(tokens);
         const text = this.prefixes.texts.of(slot);
         if (text !== undefined) this.prefixes.texts.append(text, tokens, this.#rooms.table.length[slot]!);
       },

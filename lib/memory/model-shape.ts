@@ -13,10 +13,12 @@ export type Dtype = keyof typeof dtypeSizes;
 /** Every dtype, widest first. */
 export const dtypes = Object.keys(dtypeSizes) as readonly Dtype[];
 
-/** Bytes of one element. */
+/** Bytes of one element. Throws KV_INVALID_OPTION. */
 export function dtypeBytes(dtype: Dtype): number {
-  return dtypeSizes[dtype];
+  return dtypeSizes[dtypeField(dtype, { owner: 'dtypeBytes', option: 'dtype' })];
 }
+
+const dtypeField = oneOf(dtypes);
 
 /** Where one layer differs from the rest; what is left out is as in the model. */
 export interface LayerShape {

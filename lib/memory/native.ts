@@ -6,7 +6,7 @@ import * as path from 'node:path';
 import bindings = require('bindings');
 
 import {
-  codeOfNative, createError, reasonOfNative, type CodedError,
+  codeOfNative, createError, nativeCodes, reasonOfNative, type CodedError,
 } from '../errors/index.js';
 import { deviceLost } from './change-signal.js';
 import type { MockCall, MockJournalEntry, MockLeaks, MockMisuse } from './mock-records.js';
@@ -173,6 +173,8 @@ export interface NativeKernelsOptions {
   readonly layers: Float64Array;
   /** Per reservation: address, slot bytes, token bytes. */
   readonly regions: Float64Array;
+  readonly slots: number;
+  readonly maxTokens: number;
   readonly cacheDtype: number;
   readonly rowDtype: number;
   readonly threads: number;
@@ -233,8 +235,8 @@ export interface NativeMockDevice {
   clearFailures(): void;
   setLatencyNs(call: string, ns: number): void;
   loseDevice(result: number): void;
-  /** `uses` is [address, bytes, isWrite] × count; false when the stream is not live. */
-  queueWork(stream: bigint, uses: readonly (bigint | number | boolean)[]): boolean;
+  /** `uses` is [address, bytes, 1 where it writes] × count; false when the stream is not live. */
+  queueWork(stream: bigint, uses: BigUint64Array): boolean;
   completeStream(stream: bigint): boolean;
   completeAll(): void;
   pendingWork(): number;
@@ -258,6 +260,9 @@ export interface Native {
   /** What Node-API answers to an ArrayBuffer over memory of the addon's: 0, or why there can be none. */
   readonly externalBufferStatus: number;
   /** Detaches an ArrayBuffer: its views have length 0 from here on. It must be one that can be detached. */
+  /** Whether it is a driver that the addon opened. */
+  isDriver(value: unknown): boolean;
+  /** Revokes an ArrayBuffer: its views have length 0 from here on. */
   detach(buffer: ArrayBuffer): void;
   openHostDriver(options: {
     memoryBytes: number; populate: boolean; hugePages: boolean; mappingLimit: number;
@@ -349,7 +354,10 @@ function makeError(
     KV_DRIVER_MISUSE: () => createError('KV_DRIVER_MISUSE', { ...driverCall, address: what, bytes: howMany }),
     KV_SLOT_BUSY: () => createError('KV_SLOT_BUSY', { slot: what, operation: 'change', holder: 'the quarantine' }),
     KV_CLOSED: () => createError('KV_CLOSED', { operation: 'use it', owner: closedOwners[call] ?? 'KvCache' }),
-    KV_INTERNAL: () => createError('KV_INTERNAL', { problem: 'the native records do not add up', call, what, howMany }),
+    KV_INTERNAL: () => createError('KV_INTERNAL', {
+      problem: number === nativeCodes.kInvalidArgument.number ? 'the addon cannot take what it was given' : 'the native records do not add up',
+      call, what, howMany,
+    }),
     KV_COPY_OUT_OF_RANGE: () => createError('KV_COPY_OUT_OF_RANGE', { call, address: what, bytes: howMany }),
     KV_CUBLAS_UNAVAILABLE: () => createError('KV_CUBLAS_UNAVAILABLE', { missing: call === 'dlopen' ? undefined : call }),
   };

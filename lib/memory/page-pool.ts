@@ -6,7 +6,7 @@ import { createHmac, randomBytes } from 'node:crypto';
 import { createError } from '../errors/index.js';
 import { formatNumber } from '../format.js';
 import { ChangeSignal } from './change-signal.js';
-import { integer, isInstance, readOptions, type Field } from '../options.js';
+import { integer, readOptions, type Field } from '../options.js';
 import { Driver, type DriverOptions } from './driver.js';
 import { native, type NativePool, type NativePoolCounts } from './native.js';
 import { PolicyGuard } from './policy-guard.js';
@@ -70,6 +70,11 @@ export class PagePool {
     }
     this.#membership = driver.addUser(this.#native);
     unclosed.register(this, unclosedPool(this.#native, driver, isOwn), this);
+  }
+
+  /** Whether it is a PagePool that was opened, and no object that only has its prototype. @internal */
+  static isInstance(value: unknown): value is PagePool {
+    return typeof value === 'object' && value !== null && #tenantKey in value;
   }
 
   /** Bytes the pool may hold, as last set. */
@@ -258,7 +263,7 @@ const pageBytesField: Field<number | undefined> = (value, place) =>
 /** A Driver, or the name of one. @internal */
 export const driverField: Field<Driver | 'auto' | 'cuda' | 'host'> = (value, place) => {
   if (value === undefined) return 'auto';
-  if (isInstance(value, Driver) || value === 'auto' || value === 'cuda' || value === 'host') return value;
+  if (Driver.isInstance(value) || value === 'auto' || value === 'cuda' || value === 'host') return value;
   throw createError('KV_INVALID_OPTION', {
     reason: typeof value === 'string' ? 'range' : 'type', ...place, expected: "a Driver, 'auto', 'cuda' or 'host'",
     received: value, hint: value === 'mock' ? 'Make a MockDevice (virtual-kv/testing) and pass its `driver`.' : undefined,
@@ -269,5 +274,5 @@ export const driverField: Field<Driver | 'auto' | 'cuda' | 'host'> = (value, pla
 export function openDriver(
   driver: Driver | 'auto' | 'cuda' | 'host', options?: DriverOptions,
 ): { driver: Driver; isOwn: boolean } {
-  return driver instanceof Driver ? { driver, isOwn: false } : { driver: Driver.open(driver, options), isOwn: true };
+  return typeof driver === 'object' ? { driver, isOwn: false } : { driver: Driver.open(driver, options), isOwn: true };
 }

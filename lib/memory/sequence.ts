@@ -2,11 +2,12 @@
 // error and never touches another request's memory. All state is the cache's.
 
 import { createError } from '../errors/index.js';
-import { isInstance } from '../options.js';
+import { notConstructible } from '../options.js';
 import type { Admitted } from './admission.js';
 import { readFence, type Fence, type ReleaseOptions } from './fence.js';
+import { readAppended } from './given-tokens.js';
 import type { CachedBy } from './prefix/prompt.js';
-import type { SlotTable } from './slot-table.js';
+import { holdsTable, type SlotTable } from './slot-table.js';
 import type { TensorView } from './views.js';
 
 /** What a sequence asks its cache to do. @internal */
@@ -18,7 +19,7 @@ export interface SequenceOwner {
   truncate(slot: number, tokens: number): void;
   fork(slot: number): Admitted;
   keepValue(slot: number, value: unknown): boolean;
-  append(slot: number, tokens: number | ArrayLike<number>): void;
+  append(slot: number, tokens: number | Int32Array): void;
   address(tensor: number, slot: number): bigint;
   view(tensor: number, slot: number): TensorView;
 }
@@ -38,16 +39,21 @@ export class Sequence {
   /** What `keepValue` kept at the end of the same prompt: its last logits, say. Then all of it is cached and nothing is left to compute. */
   readonly keptValue: unknown;
   readonly #owner: SequenceOwner;
+  /** As `slot`, which its holder can overwrite. */
+  readonly #slot: number;
   readonly #generation: number;
 
   /** @internal Use `cache.acquire`. */
-  constructor(owner: SequenceOwner, { slot, cachedTokens, cachedBy, pendingTokens, keptValue }: Admitted) {
+  constructor(owner: SequenceOwner, admitted: Admitted) {
+    if (!holdsTable(owner)) throw notConstructible('Sequence', 'cache.acquire');
+    const { slot, cachedTokens, cachedBy, pendingTokens, keptValue } = admitted;
     this.slot = slot;
     this.cachedTokens = cachedTokens;
     this.cachedBy = cachedBy;
     this.pendingTokens = pendingTokens;
     this.keptValue = keptValue;
     this.#owner = owner;
+    this.#slot = slot;
     this.#generation = owner.table.generation[slot]!;
   }
 
@@ -56,7 +62,7 @@ export class Sequence {
    * is closed.
    */
   get isReleased(): boolean {
-    return this.#owner.table.generation[this.slot] !== this.#generation;
+    return this.#owner.table.generation[this.#slot] !== this.#generation;
   }
 
   /** Tokens whose K and V are valid. */
@@ -99,7 +105,8 @@ export class Sequence {
    * prompt's tokens were not given. Throws KV_INVALID_OPTION.
    */
   append(tokens: number | ArrayLike<number>): void {
-    this.#owner.append(this.#check(), tokens);
+    const read = readAppended(tokens);
+    this.#owner.append(this.#check(), read);
   }
 
   /**
@@ -127,37 +134,35 @@ export class Sequence {
    * a fence of a stream on host, which has none; then nothing has changed.
    */
   release(options: ReleaseOptions = {}): void {
-    this.#owner.release(this.#check(), readFence(options));
+    const fence = readFence(options);
+    this.#owner.release(this.#check(), fence);
   }
 
   [Symbol.dispose](): void {
     if (!this.isReleased) this.release();
   }
 
-  /** Its slot, if it is alive and of this cache. @internal */
-  slotIn(table: SlotTable): number {
-    if (table !== this.#owner.table) {
+  /** The slot of a sequence, if it is one, alive and of this cache; static, since a method can be overwritten. @internal */
+  static slotIn(table: SlotTable, sequence: Sequence, owner: string): number {
+    if (typeof sequence !== 'object' || sequence === null || !(#owner in sequence)) {
       throw createError('KV_INVALID_OPTION', {
-        reason: 'range', owner: 'KvCache', option: 'sequence', expected: 'a sequence of this cache', received: this,
+        reason: 'type', owner, option: 'sequence', expected: 'a Sequence', received: sequence,
       });
     }
-    return this.#check();
+    if (table !== sequence.#owner.table) {
+      throw createError('KV_INVALID_OPTION', {
+        reason: 'range', owner: 'KvCache', option: 'sequence', expected: 'a sequence of this cache', received: sequence,
+      });
+    }
+    return sequence.#check();
   }
 
   #check(): number {
-    const current = this.#owner.table.generation[this.slot]!;
+    const current = this.#owner.table.generation[this.#slot]!;
     if (current !== this.#generation) {
       this.#owner.checkOpen('use a sequence');
-      throw createError('KV_SLOT_RELEASED', { slot: this.slot, generation: this.#generation, currentGeneration: current });
+      throw createError('KV_SLOT_RELEASED', { slot: this.#slot, generation: this.#generation, currentGeneration: current });
     }
-    return this.slot;
+    return this.#slot;
   }
-}
-
-/** Throws KV_INVALID_OPTION unless it is a Sequence at all. */
-export function checkSequence(sequence: Sequence, owner: string): void {
-  if (isInstance(sequence, Sequence)) return;
-  throw createError('KV_INVALID_OPTION', {
-    reason: 'type', owner, option: 'sequence', expected: 'a Sequence', received: sequence,
-  });
 }

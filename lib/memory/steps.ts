@@ -3,7 +3,6 @@
 // crosses into the addon.
 
 import { createError } from '../errors/index.js';
-import { isInstance } from '../options.js';
 import type { GrowthPolicy } from '../policy/growth.js';
 import { Batch } from './batch.js';
 import type { LateErrors } from './late-errors.js';
@@ -201,7 +200,7 @@ export class Steps {
   }
 
   #check(batch: Batch, operation: 'prepare' | 'commit' | 'discard', isPrepared: boolean): void {
-    if (!isInstance(batch, Batch)) {
+    if (!Batch.isInstance(batch)) {
       throw createError('KV_INVALID_OPTION', {
         reason: 'type', owner: `KvCache.${operation}`, option: 'batch', expected: 'a Batch', received: batch,
       });

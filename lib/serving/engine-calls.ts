@@ -2,12 +2,13 @@
 // for so long at most, takes the time, chooses the next token of every sequence, and says whatever went wrong as an error of the
 // catalogue. The cache knows of each pass until it is really over.
 
-import { isFloat32Array } from 'node:util/types';
-
 import { createError } from '../errors/index.js';
+import { describe } from '../errors/phrases.js';
 import { ChangeSignal } from '../memory/change-signal.js';
 import type { KvCache } from '../memory/kv-cache.js';
 import { nextChange } from '../memory/wait.js';
+import { isFloat32Array, lengthOf } from '../typed-arrays.js';
+import { asError } from './as-error.js';
 import type { Clock } from './clock.js';
 import { EngineAnswer, type EngineCall } from './engine-answer.js';
 import type { Engine, EngineOutput } from './engine.js';
@@ -92,8 +93,8 @@ export class EngineCalls {
     const { sequence, textTokens } = generation;
     if (generation.length < textTokens) return undefined;
     const logits = sequence!.keptValue;
-    if (isFloat32Array(logits) && logits.length === this.#options.vocabularyTokens) {
-      return this.#sample(logits.slice(), generation, 'prefill'); // a sampler that changes them would change others' answers
+    if (isFloat32Array(logits) && lengthOf(logits) === this.#options.vocabularyTokens) {
+      return this.#sample(new Float32Array(logits), generation, 'prefill'); // a sampler that changes them would change others' answers
     }
     sequence!.truncate(textTokens - 1); // somebody else keeps values of his own in this cache
     generation.length = textTokens - 1;
@@ -150,31 +151,40 @@ export class EngineCalls {
 
   #next(call: EngineCall, index: number, pass: Pass): number {
     const generation = pass.generations[index]!;
-    const token = this.#answer.token(index);
-    if (token !== undefined) {
+    if (this.#answer.hasTokens) {
+      const token = this.#answer.token(index);
       if (this.#isToken(token)) return token;
-      throw createError('KV_ENGINE_FAILED', { call, sequences: 1, problem: `token ${String(token)} is not in its vocabulary` });
+      throw createError('KV_ENGINE_FAILED', { call, sequences: 1, problem: `token ${describe(token)} is not in its vocabulary` });
     }
     const logits = this.#answer.row(index);
     if (logits === undefined) throw createError('KV_ENGINE_FAILED', { call, sequences: 1, problem: 'its logits were gone before they were read' });
-    const kept = generation.keepsLogits ? logits.slice() : undefined;
+    const kept = generation.keepsLogits ? new Float32Array(logits) : undefined;
     const chosen = this.#sample(logits, generation, call);
     pass.keptLogits[index] = kept; // only now: what gave no token is worth nothing to others
     return chosen;
   }
 
   #sample(logits: Float32Array, { request, generatedTokens }: Generation, call: EngineCall): number {
-    const token = request.sampler(logits, generatedTokens);
-    if (Number.isNaN(logits[token])) throw createError('KV_ENGINE_FAILED', { call, sequences: 1, problem: 'its logits are not numbers' });
-    if (this.#isToken(token)) return token;
+    let token: unknown;
+    try {
+      token = request.sampler(logits, generatedTokens);
+    } catch (error) {
+      throw asError(error, 'sampler');
+    }
+    if (this.#isToken(token)) {
+      // Undefined: the engine, or the sampler, has given their memory away.
+      const logit = logits[token];
+      if (logit !== undefined && !Number.isNaN(logit)) return token;
+      throw createError('KV_ENGINE_FAILED', { call, sequences: 1, problem: 'its logits are not numbers' });
+    }
     throw createError('KV_INVALID_OPTION', {
       reason: typeof token === 'number' ? 'range' : 'type', owner: 'GenerationRequest', option: 'sampler',
       expected: `a function that returns a token from 0 to ${this.#options.vocabularyTokens - 1}`, received: token,
     });
   }
 
-  #isToken(token: number): boolean {
-    return Number.isInteger(token) && token >= 0 && token < this.#options.vocabularyTokens;
+  #isToken(token: unknown): token is number {
+    return Number.isInteger(token) && (token as number) >= 0 && (token as number) < this.#options.vocabularyTokens;
   }
 }
 

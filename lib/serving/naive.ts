@@ -50,12 +50,12 @@ export class NaiveScheduler {
   async *run(requests: Iterable<GenerationRequest>): AsyncGenerator<GenerationOutcome, void, undefined> {
     const { cache, vocabularyTokens, clock } = this.#options;
     const owner = 'NaiveScheduler.run';
-    checkRequests(owner, requests);
+    const given = checkRequests(owner, requests);
     const outcomes = new OutcomeCollector();
     const others = new OtherUsers(cache, clock);
     let lane = this.#newLane();
     let index = 0;
-    for (const options of requests) {
+    for (const options of given) {
       const request = readRequest(owner, options, vocabularyTokens, index);
       const listener = outcomes.listener(index);
       const generation = new Generation({ request, arrival: index, nowMs: clock.now(), listener });

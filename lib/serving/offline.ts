@@ -51,8 +51,10 @@ export class OfflineScheduler {
   async *run(requests: Iterable<GenerationRequest>): AsyncGenerator<GenerationOutcome, void, undefined> {
     const { cache, clock, maxBatch, vocabularyTokens } = this.#options;
     const owner = 'OfflineScheduler.run';
-    checkRequests(owner, requests);
-    const entries = [...requests].map((request, index) => ({ index, request: readRequest(owner, request, vocabularyTokens, index) }));
+    const entries: Entry[] = [];
+    for (const request of checkRequests(owner, requests)) {
+      entries.push({ index: entries.length, request: readRequest(owner, request, vocabularyTokens, entries.length) });
+    }
     if (this.#arrangement === 'prefix') entries.sort(byText);
     const batching = new ContinuousBatching(this.#options);
     this.#totals = batching.totals;

@@ -8,6 +8,7 @@ import { setImmediate } from 'node:timers/promises';
 import { createError } from '../errors/index.js';
 import { readWaitOptions, waitUntil, type Noticing, type WaitOptions } from '../memory/wait.js';
 import { integer, readOptions, withDefault } from '../options.js';
+import { asError } from './as-error.js';
 import { ContinuousBatching } from './continuous-batching.js';
 import { Generation } from './generation.js';
 import { checkFits, readRequest, type GenerationRequest } from './request.js';
@@ -123,7 +124,7 @@ export class OnlineScheduler {
         await this.#batching.step();
         await this.#batching.turn();
       } catch (error) {
-        this.#batching.failAll(error as Error);
+        this.#batching.failAll(asError(error, 'order'));
       }
     }
     this.#loop = undefined;

@@ -2,10 +2,11 @@
 // The prompt's tokens are copied, so the caller may use theirs again.
 
 import { createError } from '../errors/index.js';
-import { cachingField, checkTokens, itemsField, textField, tokensField, type AcquireOptions } from '../memory/acquire-options.js';
+import { cachingField, itemsField, textField, type AcquireOptions } from '../memory/acquire-options.js';
+import { checkTokens, maxToken, tokensField } from '../memory/given-tokens.js';
 import type { Layout } from '../memory/layout.js';
 import type { PagePool } from '../memory/page-pool.js';
-import { abortSignal, callable, checkInteger, integer, number, optional, readOptions, withDefault, type Field } from '../options.js';
+import { abortSignal, callable, checkInteger, integer, number, optional, readIterable, readOptions, withDefault, type Field } from '../options.js';
 import { sortItems, type PromptItem } from '../policy/prefix/prefix-text.js';
 import { greedy, type Sampler } from './sampling.js';
 
@@ -28,14 +29,12 @@ export interface GenerationRequest extends Prompt {
   readonly signal?: AbortSignal | undefined;
 }
 
-const maxToken = 2 ** 31 - 1;
-
 const stopField: Field<ReadonlySet<number>> = (value, place) => {
-  if (typeof value !== 'object' || value === null || !(Symbol.iterator in value)) {
-    throw createError('KV_INVALID_OPTION', { reason: 'type', ...place, expected: 'an iterable of token ids', received: value });
+  const stops = new Set<number>();
+  for (const token of readIterable(value, place, 'an iterable of token ids')) { // each checked before the next is asked for: they may be without end
+    checkInteger(place.owner, `each of ${place.option}`, token, 0, maxToken);
+    stops.add(token);
   }
-  const stops = new Set(value as Iterable<number>);
-  for (const token of stops) checkInteger(place.owner, `each of ${place.option}`, token, 0, maxToken);
   return stops;
 };
 
@@ -95,12 +94,10 @@ function checkSamplerOptions(owner: string, options: object | null, prefix: stri
   throw createError('KV_UNKNOWN_OPTION', { owner, option: prefix + name, suggestion });
 }
 
-/** Throws KV_INVALID_OPTION unless `requests` can be gone through. */
-export function checkRequests(owner: string, requests: Iterable<GenerationRequest>): void {
-  if (typeof requests === 'object' && requests !== null && Symbol.iterator in requests) return;
-  throw createError('KV_INVALID_OPTION', {
-    reason: 'type', owner, option: 'requests', expected: 'an array or another iterable of requests', received: requests,
-  });
+/** The requests to go through, once. Throws KV_INVALID_OPTION unless they can be. */
+export function checkRequests(owner: string, requests: Iterable<GenerationRequest>): Iterable<GenerationRequest> {
+  const place = { owner, option: 'requests' };
+  return readIterable(requests, place, 'an array or another iterable of requests') as Iterable<GenerationRequest>;
 }
 
 /** Every token that no item covers is one of the engine's. */

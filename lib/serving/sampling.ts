@@ -5,6 +5,7 @@
 import { createError } from '../errors/index.js';
 import { integer, number, optional, readOptions, withDefault, type Field } from '../options.js';
 import { mix32 } from '../random.js';
+import { isFloat32Array } from '../typed-arrays.js';
 
 /**
  * Chooses a token: an index into `logits`, which must not be changed or kept. `index` counts the tokens of the answer from
@@ -39,6 +40,9 @@ const spec = {
 
 /** The most likely token; of equals the first. Where one is not a number, that one, so that the scheduler sees it. */
 export const greedy: Sampler = (logits) => {
+  if (!isFloat32Array(logits)) {
+    throw createError('KV_INVALID_OPTION', { reason: 'type', owner: 'greedy', option: 'logits', expected: 'a Float32Array', received: logits });
+  }
   let best = 0;
   let largest = -Infinity;
   for (let token = 0; token < logits.length; token += 1) {

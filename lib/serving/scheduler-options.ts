@@ -2,7 +2,9 @@
 
 import { createError } from '../errors/index.js';
 import { KvCache } from '../memory/kv-cache.js';
-import { callable, instanceOf, integer, number, optional, policy, readOptions, withDefault, type Field } from '../options.js';
+import {
+  callable, instanceOf, integer, number, optional, policy, readOptions, streamField, withDefault, withoutRevoked, type Field,
+} from '../options.js';
 import { byArrival, byTenantShare, type RequestOrder } from '../policy/request-order.js';
 import { checkedClock, systemTimer, type Clock, type Timer } from './clock.js';
 import type { Engine } from './engine.js';
@@ -49,7 +51,10 @@ const engineField: Field<Engine> = (value, place) => {
       reason: 'type', ...place, expected: 'an engine: `vocabularyTokens`, `prefill` and `decode`', received: value,
     });
   }
-  const { prefill, decode, vocabularyTokens } = value as Partial<Engine>;
+  const { prefill, decode, vocabularyTokens } = withoutRevoked(value, place, () => {
+    const { prefill, decode, vocabularyTokens } = value as Partial<Engine>;
+    return { prefill, decode, vocabularyTokens };
+  });
   vocabulary(vocabularyTokens, { ...place, option: `${place.option}.vocabularyTokens` });
   engineFunction(prefill, { ...place, option: `${place.option}.prefill` });
   engineFunction(decode, { ...place, option: `${place.option}.decode` });
@@ -59,11 +64,6 @@ const engineField: Field<Engine> = (value, place) => {
 const timeoutField: Field<number> = (value, place) => (value === Infinity ? value : number(1e-3)(value, place));
 
 const pendingField: Field<number> = (value, place) => (value === Infinity ? value : integer({ min: 1 })(value, place));
-
-const streamField: Field<bigint> = (value, place) => {
-  if (typeof value === 'bigint' && value >= 0n) return value;
-  throw createError('KV_INVALID_OPTION', { reason: 'type', ...place, expected: 'a CUstream as a bigint', received: value });
-};
 
 /** Fields of the shared options, for the spec of a scheduler. */
 export const schedulerSpec = {

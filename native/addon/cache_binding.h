@@ -11,6 +11,7 @@
 #include <memory>
 #include <string>
 
+#include "addon/arguments.h"
 #include "addon/context.h"
 #include "kv_cache.h"
 #include "mapper.h"
@@ -54,8 +55,27 @@ class NativeCache : public Napi::ObjectWrap<NativeCache>, private Stoppable {
 
   void StopForTeardown() override;
   void StopMapper();
-  std::span<const GrowCommand> Commands(const Napi::CallbackInfo& info) const;
-  Napi::Value Finish(Napi::Env env, const Status& status);
+  // The addon's own checks of what TypeScript has checked: what is outside would be a touch of other memory.
+  int32_t ReadSlot(Arguments& given, size_t at) const;
+  int32_t ReadRows(Arguments& given, size_t at) const;
+  int32_t ReadGroup(Arguments& given, size_t at) const;
+  std::span<const GrowCommand> ReadCommands(Arguments& given) const;
+  // Tokens of a slot, and a key: (slot, from, tokens, key).
+  struct Stretch {
+    int32_t slot = 0;
+    uint64_t from = 0;
+    uint64_t tokens = 0;
+    uint64_t key = 0;
+  };
+  Stretch ReadStretch(Arguments& given) const;
+  int64_t slots() const { return static_cast<int64_t>(cache_->layout().slots()); }
+  int64_t reservations() const { return static_cast<int64_t>(cache_->layout().reservations()); }
+  int64_t most_rows() const { return static_cast<int64_t>(cache_->layout().MaxRows()); }
+  int64_t most_groups() const { return most_rows() / static_cast<int64_t>(cache_->layout().GroupRows()); }
+  int64_t most_tokens() const { return static_cast<int64_t>(cache_->layout().max_tokens()); }
+  // Does `call`, if its arguments could be read; throws what fails.
+  template <typename Call>
+  Napi::Value Run(const Napi::CallbackInfo& info, const Arguments& given, Call call);
 
   std::string driver_kind_;         // for errors
   EnvContext* context_ = nullptr;   // while registered there

@@ -4,8 +4,13 @@
 import { once } from 'node:events';
 import { isMainThread, parentPort, Worker, workerData } from 'node:worker_threads';
 
-import { ahead, DenseKernels, DeviceMemory, Driver, isKvError, KvCache, PagePool, type Sequence } from 'virtual-kv';
+import { ahead, DenseKernels, DeviceMemory, Driver, isKvError, Kernels, KvCache, PagePool, type Sequence } from 'virtual-kv';
 import { MockDevice } from 'virtual-kv/testing';
+
+import { Random } from '../../dist/random.js';
+import { seedOf } from '../helpers/seed.js';
+import { hostOnly, table } from '../hostile/table.js';
+import { World } from '../hostile/world.js';
 
 type DriverName = 'mock' | 'host';
 
@@ -331,6 +336,60 @@ const scenarios: Readonly<Record<string, (on: DriverName) => void | Promise<void
     for (let round = 0; round < 4; round += 1) {
       const workers = await startWorkers(3, 'calling and busy', on);
       await Promise.all(workers.map((worker) => worker.terminate()));
+    }
+  },
+  'every call and busy': () => {
+    // Every constructor and every method of the package, again and again, until the thread is ended somewhere in one of them.
+    const rows = Object.entries(table).flatMap(([name, methods]) => Object.values(methods).flatMap((row) => (row === null ? [] : [{ name, row }])));
+    for (let round = 0; ; round += 1) {
+      const world = new World(round % 2 === 0 ? 'host' : 'mock');
+      if (round === 0) parentPort?.postMessage('calling');
+      for (const { name, row } of rows) {
+        if (world.on === 'mock' && hostOnly.has(name)) continue;
+        try {
+          const { run, meant } = row(world);
+          const answer: unknown = run(...meant as never[]);
+          if (answer instanceof Promise) answer.catch(() => {});
+        } catch { // refused, since calls before it have used things up
+        }
+        void [world.driver.memory(), world.cache.isClosed || [world.cache.metrics, world.cache.inspect()]];
+      }
+      world.close().catch(() => {});
+    }
+  },
+  'workers are terminated in every call': async () => {
+    const seed = seedOf('workers are terminated in every call');
+    const random = new Random(seed);
+    for (let round = 0; round < Number(process.env['VKV_TERMINATIONS'] ?? 20); round += 1) {
+      const workers = await startWorkers(2, 'every call and busy', 'host');
+      const spins = random.integer(300_000); // a moment that has to do with nothing
+      for (let spin = 0; spin < spins; spin += 1) Math.sqrt(spin);
+      await Promise.all(workers.map((worker) => worker.terminate()));
+    }
+  },
+  'workers are terminated while they open': async () => {
+    const random = new Random(seedOf('workers are terminated while they open'));
+    for (let round = 0; round < Number(process.env['VKV_TERMINATIONS'] ?? 20); round += 1) {
+      const workers = await startWorkers(2, 'opening and busy', 'host');
+      const spins = random.integer(300_000);
+      for (let spin = 0; spin < spins; spin += 1) Math.sqrt(spin);
+      await Promise.all(workers.map((worker) => worker.terminate()));
+    }
+  },
+  'opening and busy': () => {
+    parentPort?.postMessage('opening');
+    for (;;) {
+      const device = new MockDevice({ granularityBytes: pageBytes });
+      const driver = Driver.open('host');
+      for (const used of [driver, device.driver]) {
+        const cache = new KvCache({ model, slots: 2, maxTokens: 64, driver: used, pageBytes, memoryBudgetBytes: 8 * pageBytes, mapper: 'off' });
+        if (used === driver) new Kernels({ cache, threads: 1 }).close();
+        new DeviceMemory({ driver: used, bytes: 8 }).close();
+        cache.close();
+      }
+      new DenseKernels({ threads: 1 }).close();
+      driver.close();
+      device.close();
     }
   },
   'workers end with open caches': async (on) => {

@@ -39,6 +39,8 @@ for (const [title, scenario, on = drivers] of [
   ['a process whose caches were closed', 'tidy'],
   ['workers that are terminated while their mappers work', 'workers are terminated while mapping'],
   ['workers that are terminated in the middle of calls', 'workers are terminated in the middle of calls'],
+  ['workers that are terminated while they open caches, drivers and kernels', 'workers are terminated while they open', ['host']],
+  ['workers that are terminated in any call of the package', 'workers are terminated in every call', ['host']],
   ['workers that end with open caches', 'workers end with open caches'],
   ['a process that exits while the mappers of its workers work', 'the process exits with workers mapping'],
   ['several environments at once, each with caches of its own', 'environments at once'],

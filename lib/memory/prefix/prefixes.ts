@@ -4,7 +4,7 @@
 import { randomInt } from 'node:crypto';
 
 import { createError } from '../../errors/index.js';
-import { boolean, readOptions, withDefault } from '../../options.js';
+import { boolean, notConstructible, readOptions, withDefault } from '../../options.js';
 import { prefixDomain, type PrefixDomain } from '../../policy/prefix/domain.js';
 import { PrefixIndex } from '../../policy/prefix/prefix-index.js';
 import type { PrefixExplanation } from '../../policy/prefix/prefix-explanation.js';
@@ -22,7 +22,7 @@ import { PrefixStatistics, type PrefixMetrics } from './prefix-statistics.js';
 import type { CachedBy, Prompt } from './prompt.js';
 import { SequenceTexts } from './sequence-texts.js';
 import { SharedRows } from './shared-rows.js';
-import { slotStates } from '../slot-table.js';
+import { holdsTable, slotStates } from '../slot-table.js';
 
 export interface PrefixLookup {
   /** Tokens of the prompt that `acquire` would find now. One is left to compute, unless a value is kept for the whole prompt. */
@@ -69,6 +69,7 @@ export class Prefixes {
 
   /** @internal Use `cache.prefixes`. */
   constructor(parts: PrefixesParts) {
+    if (!holdsTable(parts)) throw notConstructible('Prefixes', 'cache.prefixes');
     const { options, layout, table } = parts;
     const { groupRows } = layout;
     this.#parts = parts;
