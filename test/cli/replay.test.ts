@@ -78,9 +78,9 @@ test('a request that cannot fit is refused and counted', (t) => {
 });
 
 test('where no request fits, the reason is said and the exit code is 1', (t) => {
-  const memory = runVkv(['replay', traceIn(t), '--driver', 'host', ...SMALL, '--page-bytes', '4KiB', '--memory-bytes', '16KiB']);
+  const memory = runVkv(['replay', traceIn(t), '--driver', 'host', ...SMALL, '--head-dim', '1024', '--memory-bytes', '256KiB']);
   t.is(memory.exitCode, 1);
-  t.regex(memory.stdout, /Requests +0 completed · 20 refused: more than all memory, 16 KiB/);
+  t.regex(memory.stdout, /Requests +0 completed · 20 refused: more than all memory, 256 KiB/);
   t.regex(memory.stdout, /Nothing was served: of 20 requests 20 larger than all memory \(.* raise --memory-bytes/);
   const nothing = runVkv(['replay', '--generate', '10', '--memory-bytes', '1KiB', '--driver', 'host']);
   t.is(nothing.exitCode, 2);
