@@ -35,7 +35,7 @@ export class TokenCopies {
     return this.#count;
   }
 
-  /** Throws KV_INVALID_OPTION, KV_LENGTH_OUT_OF_RANGE, KV_COPY_OUT_OF_RANGE. */
+  /** Throws KV_INVALID_OPTION, KV_LENGTH_OUT_OF_RANGE, KV_COPY_OUT_OF_RANGE, KV_ROW_SHARED. */
   read(copies: readonly TokenCopy[]): void {
     if (!Array.isArray(copies)) {
       throw createError('KV_INVALID_OPTION', { reason: 'type', owner, option: 'copies', expected: 'an array', received: copies });
@@ -43,6 +43,15 @@ export class TokenCopies {
     if (numbers * copies.length > this.#entries.length) this.#entries = new Int32Array(2 * numbers * copies.length);
     this.#count = 0;
     for (const copy of copies as readonly TokenCopy[]) this.#add(copy);
+  }
+
+  /** Tells the cache that the copies are going to be queued on the stream. */
+  noteQueued(stream: bigint): void {
+    const entries = this.#entries;
+    for (let at = 0; at < numbers * this.#count; at += numbers) {
+      this.#cache.room.hasQueued(stream, entries[at]!, entries[at + 1]! + entries[at + 4]!);
+      this.#cache.room.hasQueued(stream, entries[at + 2]!, entries[at + 3]! + entries[at + 4]!);
+    }
   }
 
   #add({ fromSlot, fromToken, toSlot, toToken, tokens }: TokenCopy): void {
@@ -57,6 +66,7 @@ export class TokenCopies {
       if (end > maxTokens) throw createError('KV_LENGTH_OUT_OF_RANGE', { slot, tokens: end, maxTokens });
       this.#cache.room.check('copy', slot, end);
     }
+    this.#cache.room.checkWritable('copy to', toSlot, toToken, toToken + tokens);
     if (fromSlot === toSlot && Math.abs(fromToken - toToken) < tokens) {
       throw createError('KV_INVALID_OPTION', {
         reason: 'range', owner, option: 'toToken', expected: 'outside the tokens that are copied', received: toToken,
