@@ -84,6 +84,20 @@ export const catalogue: { readonly [C in ErrorCode]: CatalogueEntry<C> } = {
         'cache closes. Release its sequence, and compute it again in another slot.'
       : `Cannot ${operation} slot ${slot}: ${holder} still uses it. Commit or discard that batch first.`,
   },
+  KV_ROW_SHARED: {
+    class: 'KvStateError',
+    recovery: 'fix',
+    template: ({ call, slot, fromToken, tokens }) =>
+      `Cannot ${call} ${formatCount('token', tokens)} from token ${formatNumber(fromToken)} on of slot ${slot}: not all of them are its ` +
+      'sequence\'s alone. Write only tokens behind its length, of a prepared batch.',
+  },
+  KV_WORK_QUEUED: {
+    class: 'KvStateError',
+    recovery: 'retry',
+    template: ({ slot, operation, step }) =>
+      `Cannot ${operation} slot ${slot} yet: a row there must be copied or unmapped, and the engine's step ${formatNumber(step)} may ` +
+      `still use it. Call \`cache.completeStep(${step})\` once that step is over, then try again.`,
+  },
   KV_BATCH_STATE: {
     class: 'KvStateError',
     recovery: 'fix',

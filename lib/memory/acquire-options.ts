@@ -2,7 +2,7 @@
 // read. A prompt's tokens are copied into an array of our own, so the caller may use theirs again.
 
 import { createError } from '../errors/index.js';
-import { checkInteger, integer, oneOf, optional, readOptions, string, withDefault, type Field, type FieldSpec } from '../options.js';
+import { checkInteger, integer, oneOf, optional, readOptions, streamField, string, withDefault, type Field, type FieldSpec } from '../options.js';
 import type { PromptItem } from '../policy/prefix/prefix-text.js';
 
 /** Token ids, each 0 … 2³¹ − 1. */
@@ -36,7 +36,11 @@ export interface AcquireOptions extends PromptOptions {
   readonly caching?: 'read-write' | 'read' | 'write' | 'off' | undefined;
   /** For eviction policies that look at it: 0 … 255, higher stays longer. Default 0. */
   readonly priority?: number | undefined;
-  /** The stream on which cached tokens are copied; `acquire` waits for it. Default: the driver's default stream. */
+  /**
+   * The stream on which the sequence's work will be queued, a CUstream: what is cached is valid for what is queued there from here
+   * on. Default: the cache's `stream`, or the one that a commit named last; without any, cached tokens are there when `acquire`
+   * returns.
+   */
   readonly stream?: bigint | undefined;
 }
 
@@ -102,10 +106,7 @@ const acquireSpec = {
   reserve: withDefault(oneOf(['prompt', 'none']), 'prompt'),
   caching,
   priority: withDefault(integer({ max: 255 }), 0),
-  stream: withDefault<bigint>((value, place) => {
-    if (typeof value === 'bigint' && value >= 0n) return value;
-    throw createError('KV_INVALID_OPTION', { reason: 'type', ...place, expected: 'a CUstream as a bigint', received: value });
-  }, 0n),
+  stream: optional(streamField),
 };
 
 /** Checked options with defaults. Throws KV_UNKNOWN_OPTION and KV_INVALID_OPTION. */

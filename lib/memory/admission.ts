@@ -19,7 +19,8 @@ import type { CachedBy, Prompt } from './prefix/prompt.js';
 import type { RowSupply } from './row-supply.js';
 import type { SequenceTexts } from './prefix/sequence-texts.js';
 import type { SharedRows } from './prefix/shared-rows.js';
-import type { SlotTable } from './slot-table.js';
+import type { SlotFences } from './slot-fences.js';
+import { noForeignRow, type SlotTable } from './slot-table.js';
 
 export interface AdmissionParts {
   readonly native: NativeCache;
@@ -33,6 +34,7 @@ export interface AdmissionParts {
   readonly texts: SequenceTexts;
   readonly groups: RowArithmetic;
   readonly late: LateErrors;
+  readonly fences: SlotFences;
   readonly placement: PlacementPolicy;
 }
 
@@ -43,6 +45,8 @@ export interface AdmissionRequest {
   /** Number of the tenant, for scrubbing. */
   readonly tenant: bigint;
   readonly prompt: Prompt | undefined;
+  /** On which the sequence's work will be queued, if that was said. */
+  readonly stream: bigint | undefined;
 }
 
 export interface Admitted {
@@ -108,7 +112,8 @@ export class Admission {
 
     // Rows that are there after aliasing, and those that must be there or set aside in the end. What is ready may lack rows of
     // its last group.
-    const isReady = plan.adoptedGroups === plan.groups && (plan.groups > 0 || idlePrefixes.contentRows(slot) === 0);
+    const isReady = table.foreignRow[slot] === noForeignRow && plan.adoptedGroups === plan.groups &&
+      (plan.groups > 0 || idlePrefixes.contentRows(slot) === 0);
     const aliasedRows = isReady ? table.rows[slot]! : this.#rowsOf(plan.groups);
     const copiedRows = plan.copiedId >= 0 ? layout.rowsFor(plan.tokens) : 0;
     const rows = Math.max(aliasedRows, copiedRows, isPromised ? promptRows : 0);
@@ -141,8 +146,8 @@ export class Admission {
     if (missing > 0) idlePrefixes.evictInPlace(missing);
   }
 
-  #plan({ domain, text }: Prompt, mostTokens: number): Plan {
-    const { index, idlePrefixes, shared } = this.#parts;
+  #plan({ domain, text, ...rest }: Prompt, mostTokens: number): Plan {
+    const { index, idlePrefixes, shared, sharing, fences } = this.#parts;
     const match = index.match(domain, text, Math.min(mostTokens, index.matchLimit(domain, text)));
     const { tokens, wholeRows, tailRow, isTailWhole, pooledRows, isTailPooled, pendingTokens } = match;
     if (tokens === 0) return { ...nothing, pendingTokens };
@@ -155,6 +160,10 @@ export class Admission {
       const slot = this.#freeSlotEndingIn(tailRow);
       const groups = wholeRows + 1;
       if (slot >= 0) return { ...plan, groups, adoptedSlot: slot, adoptedGroups: groups, copiedId: -1 };
+    }
+    // A copy cannot be put behind a step of the engine: what it may still be writing is not found yet.
+    if (tailRow >= 0 && sharing.writersOf(tailRow).some((writer) => fences.writtenStep(writer) >= 0)) {
+      return this.#plan({ domain, text, ...rest }, this.#parts.groups.tokensIn(wholeRows));
     }
     for (let group = wholeRows - 1; group >= 0; group -= 1) {
       const slot = this.#freeSlotEndingIn(this.#ids[group]!);
@@ -202,18 +211,20 @@ export class Admission {
   }
 
   /** Gives the slot what the plan says, and sets pages aside up to `promisedRows` rows. Undoes what it did when it fails. */
-  #attach(slot: number, plan: Plan, { promptTokens, isPromised, tenant, prompt }: AdmissionRequest, rows: number): void {
-    const { native, table, supply, idlePrefixes, shared, texts, late } = this.#parts;
+  #attach(slot: number, plan: Plan, { promptTokens, isPromised, tenant, prompt, stream }: AdmissionRequest, rows: number): void {
+    const { native, table, supply, idlePrefixes, shared, texts, late, fences } = this.#parts;
     const path = this.#open(slot, plan, prompt);
     if (plan.copiedId >= 0) shared.borrow(plan.copiedId);
     try {
       native.assign(slot, tenant);
+      fences.setStream(slot, stream);
       if (path !== undefined && plan.groups > plan.adoptedGroups) {
         supply.alias(slot, shared.idsOf(slot), plan.adoptedGroups, plan.groups);
         shared.join(slot, plan.groups);
       }
       if (rows > 0) supply.promise(slot, rows);
-      if (plan.copiedId >= 0) this.#copy(slot, plan, prompt!.stream);
+      if (path !== undefined) this.#orderBehindWriters(slot, plan.groups);
+      if (plan.copiedId >= 0) this.#copy(slot, plan);
       if (!isPromised) native.promise(slot, 0);
     } catch (error) {
       this.#undo(slot, plan, path);
@@ -236,11 +247,35 @@ export class Admission {
     return this.#parts.index.acquire(domain, text, plan.tokens, this.#parts.shared.idsOf(slot), { isStored: canWrite, level: priority });
   }
 
-  /** Copies the matching tokens of a group that goes on differently. */
-  #copy(slot: number, { tokens, groups, copiedId }: Plan, stream: bigint): void {
-    const { native, layout, supply, shared } = this.#parts;
+  /** Copies the matching tokens of a group that goes on differently: behind the work that is queued on it, or at once. */
+  #copy(slot: number, { tokens, groups, copiedId }: Plan): void {
+    const { native, layout, supply, shared, sharing, fences } = this.#parts;
     supply.growOne(slot, layout.rowsFor(tokens));
-    native.copyGroup(slot, groups, shared.slotOf(copiedId), copiedId, tokens, stream);
+    const writers = sharing.writersOf(copiedId);
+    const source = sharing.sourceOf(copiedId, slot);
+    const stream = fences.streamOf(slot);
+    if (writers.length === 0 || source < 0 || stream === undefined) {
+      for (const writer of writers) fences.waitWritten(writer, 'copy from');
+      native.copyGroup(slot, groups, shared.slotOf(copiedId), copiedId, tokens, undefined);
+      return;
+    }
+    fences.ensure(stream);
+    for (const writer of writers) fences.order(stream, writer);
+    native.copyGroup(slot, groups, source, copiedId, tokens, stream);
+    sharing.hasQueuedCopy(slot, [source, ...writers], stream);
+  }
+
+  /** What will be queued for the slot runs after work on other streams that may still write what it shares. */
+  #orderBehindWriters(slot: number, groups: number): void {
+    const { layout, table, shared, fences } = this.#parts;
+    const stream = fences.streamOf(slot);
+    if (groups === 0 || stream === undefined) return;
+    const ids = shared.idsOf(slot);
+    for (let other = 0; other < table.count; other += 1) {
+      if (other === slot || !fences.isPendingBeside(other, stream)) continue;
+      const isForeign = table.foreignRow[other]! < groups * layout.groupRows;
+      if (isForeign || shared.isSharing(other, ids, groups)) fences.order(stream, other);
+    }
   }
 
   /** The slot is idle again and holds what it held when it was chosen. */

@@ -13,7 +13,7 @@ import type { AdmissionRequest, Admitted } from './admission.js';
 import { Batch } from './batch.js';
 import { openRooms, type CacheRooms, type Tensor } from './cache-rooms.js';
 import type { Driver } from './driver.js';
-import type { Fence } from './fence.js';
+import { GivenFence, readFence, type CommitOptions } from './fence.js';
 import { readKvCacheOptions, type KvCacheOptions } from './kv-cache-options.js';
 import type { Layout } from './layout.js';
 import type { NativeCache } from './native.js';
@@ -43,7 +43,7 @@ export class KvCache {
     const rooms = openRooms(readKvCacheOptions(options), {
       cache: this,
       checkOpen: (operation) => this.#checkOpen(operation),
-      release: (slot) => this.#release(slot, undefined),
+      release: (slot) => this.#release(slot, new GivenFence()),
     });
     this.pool = rooms.pool;
     this.layout = rooms.layout;
@@ -74,15 +74,15 @@ export class KvCache {
     this.#checkOpen('acquire a slot');
     this.driver.checkAlive();
     this.#hearNews();
-    const { promptTokens, reserve, tenant } = read;
+    const { promptTokens, reserve, tenant, stream } = read;
     const prompt = this.prefixes.promptOf(read);
     const isPromised = reserve === 'prompt' && promptTokens > 0;
-    const admitted = this.#lease({ promptTokens, isPromised, tenant: this.#rooms.tenantNumber(tenant), prompt });
+    const admitted = this.#lease({ promptTokens, isPromised, tenant: this.#rooms.tenantNumber(tenant), prompt, stream });
     const { slot } = admitted;
     try {
       this.#rooms.steps.wishFor(slot);
     } catch (error) { // a growth policy's
-      this.#rooms.leases.release(slot, undefined, undefined);
+      this.#rooms.leases.release(slot, new GivenFence(), undefined);
       throw error;
     }
     this.prefixes.admitted(prompt, admitted.cachedBy);
@@ -100,7 +100,8 @@ export class KvCache {
   /**
    * Before a forward pass: gives every sequence of the batch memory for its tokens, or changes nothing. Throws
    * KV_OUT_OF_PAGES with the rows needed and had (release or preempt somebody, try again), KV_SLOT_BUSY when a sequence is
-   * in another prepared batch, KV_SLOT_RELEASED, KV_BATCH_STATE, or the driver's error. In steady decode it maps nothing.
+   * in another prepared batch, KV_WORK_QUEUED when rows can change hands only after a step of the engine, KV_SLOT_RELEASED,
+   * KV_BATCH_STATE, or the driver's error. In steady decode it maps nothing.
    */
   prepare(batch: Batch): void {
     this.#checkOpen('prepare a batch');
@@ -113,28 +114,32 @@ export class KvCache {
   }
 
   /**
-   * After the pass: the batch's tokens are valid. Rows that will be needed soon go to the mapper. A sequence released since
-   * `prepare` is passed over. Throws KV_BATCH_STATE.
+   * After the pass, or once it is queued: the batch's tokens are valid for what is queued behind it. With `fence` its work may go on:
+   * no memory that it uses changes hands before. Rows that will be needed soon go to the mapper. A sequence released since
+   * `prepare` is passed over. Throws KV_BATCH_STATE, KV_INVALID_OPTION, and what the driver throws the first time that a stream is
+   * named; then nothing has changed.
    */
-  commit(batch: Batch): void {
+  commit(batch: Batch, options?: CommitOptions): void {
+    const fence = readFence('KvCache.commit', options, this.#rooms.fences.given);
     this.#checkOpen('commit a batch');
-    this.#rooms.steps.commit(batch);
+    this.#rooms.steps.commit(batch, fence);
     this.#hearFences();
     this.#rooms.late.attempt(() => this.prefixes.tellRouters());
   }
 
-  /** The pass failed or was not run: its tokens do not count, their memory stays mapped. Throws KV_BATCH_STATE. */
-  discard(batch: Batch): void {
+  /** The pass failed or was not run: its tokens do not count, their memory stays mapped. `fence` as `commit`'s. Throws as that. */
+  discard(batch: Batch, options?: CommitOptions): void {
+    const fence = readFence('KvCache.discard', options, this.#rooms.fences.given);
     this.#checkOpen('discard a batch');
-    this.#rooms.steps.discard(batch);
+    this.#rooms.steps.discard(batch, fence);
     this.#hearFences();
   }
 
-  /** The engine's work up to and including its step `step` is over: slots released behind such a fence become idle. */
+  /** The engine's work up to and including its step `step` is over: fences of steps up to it pass. */
   completeStep(step: number): void {
     checkInteger('KvCache.completeStep', 'step', step);
     this.#checkOpen('complete a step');
-    this.#rooms.retirement.completeStep(step);
+    this.#rooms.fences.completeStep(step);
     this.#hearFences();
   }
 
@@ -211,7 +216,7 @@ export class KvCache {
       this.#rooms.views.revokeAll();
       this.prefixes.close();
     }
-    this.#rooms.retirement.finish();
+    this.#rooms.fences.finish();
     this.#rooms.native.close();
     this.pool.removeUser(this.#rooms.native);
     if (this.#rooms.ownsPool) this.pool.close();
@@ -268,13 +273,13 @@ export class KvCache {
         const placement = this.#tensor(tensor, 'Sequence.view');
         checkHostAccess(this.driver.kind, this.driver.info.hasHostAccess);
         this.#rooms.native.publish();
-        const pages = this.layout.pagesIn(placement.reservation, this.#rooms.table.rows[slot]!);
+        const pages = this.layout.pagesIn(placement.reservation, this.#rooms.table.ownRows(slot));
         return this.#rooms.views.open(slot, placement, pages * this.layout.pageBytes);
       },
     };
   }
 
-  #release(slot: number, fence: Fence | undefined): void {
+  #release(slot: number, fence: GivenFence): void {
     this.#checkOpen('release a sequence');
     this.#hearNews();
     this.#rooms.leases.release(slot, fence, this.#rooms.steps.batchOf(slot));
@@ -301,10 +306,16 @@ export class KvCache {
     }
   }
 
-  /** Before a refusal for want of pages stands, what running sequences keep cached without need goes. Throws it if that is nothing. */
+  /** Before a refusal for want of pages stands, fences are asked, and what running sequences keep without need goes. Throws it if that is nothing. */
   #makeRoomAfter(error: unknown): void {
     let hasMore = false;
-    if (isKvError(error, 'KV_OUT_OF_PAGES')) this.#rooms.late.attempt(() => hasMore = this.prefixes.makeEvictable());
+    if (isKvError(error, 'KV_OUT_OF_PAGES')) {
+      const { fences } = this.#rooms;
+      const { passes } = fences;
+      this.#hearFences();
+      this.#rooms.late.attempt(() => hasMore = this.prefixes.makeEvictable());
+      hasMore ||= fences.passes > passes;
+    }
     if (!hasMore) throw error;
   }
 

@@ -57,6 +57,10 @@ export interface NativeDriver {
   synchronizeStream(stream: bigint): void;
   recordEvent(stream: bigint): bigint;
   queryEvent(event: bigint): boolean;
+  /** Waits until it is done. */
+  synchronizeEvent(event: bigint): void;
+  /** What is queued on the stream from here on runs after the event. */
+  waitEvent(stream: bigint, event: bigint): void;
   destroyEvent(event: bigint): void;
   /** Host only, for tests: the nth next system call of a kind fails with an errno. */
   failCall(kind: string, nth: number, errno: number): void;
@@ -136,10 +140,16 @@ export interface NativeCache {
   drop(ids: Int32Array, count: number): void;
   /** Maps the kept groups ids[from … to) behind the slot's rows. */
   alias(slot: number, ids: Int32Array, from: number, to: number): void;
-  /** Copies the slot's tokens before `tokens` that lie in the group, from `fromSlot`, or where it is -1 from what is kept as `id`. */
-  copyGroup(slot: number, group: number, fromSlot: number, id: number, tokens: number, stream: bigint): void;
-  /** Gives the slot pages of its own for a group, its tokens before `tokens` copied. */
-  detach(slot: number, group: number, tokens: number, stream: bigint): void;
+  /**
+   * Copies the slot's tokens before `tokens` that lie in the group, from `fromSlot`, or where it is -1 from what is kept as `id`.
+   * Done when it returns; with `stream` (and `fromSlot`) queued there.
+   */
+  copyGroup(slot: number, group: number, fromSlot: number, id: number, tokens: number, stream: bigint | undefined): void;
+  /**
+   * Gives the slot pages of its own for a group, its tokens before `tokens` copied: from `fromSlot`, which maps the group too, by
+   * a copy that is queued on `stream`; where it is -1, the copy is done when the call returns.
+   */
+  detach(slot: number, group: number, tokens: number, fromSlot: number, stream: bigint): void;
   /** Writes rows and quarantine (0 or 1) of slots that changed into the bound arrays; returns how many did. */
   publish(): number;
   mapperState(): NativeMapperState;

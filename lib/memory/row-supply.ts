@@ -9,7 +9,7 @@ import type { Layout } from './layout.js';
 import type { NativeCache } from './native.js';
 import type { PagePool } from './page-pool.js';
 import type { PageUser } from './pool-users.js';
-import { slotStates, type SlotTable } from './slot-table.js';
+import { noForeignRow, slotStates, type SlotTable } from './slot-table.js';
 import { unmapRows, type SlotMemory } from './unmap-rows.js';
 
 /** What is mapped, or kept, for the prefixes of idle slots and none. */
@@ -209,6 +209,7 @@ export class RowSupply implements PageUser {
     this.#idle.count = 0;
     for (let slot = 0; slot < count; slot += 1) {
       if (rows[slot] === 0 || isQuarantined[slot] === 1 || slot === this.#heldSlot) continue;
+      if (this.#table.foreignRow[slot] !== noForeignRow) continue; // they go another way
       const isActive = state[slot] === slotStates.active;
       if (isActive ? !withActive : state[slot] !== slotStates.idle) continue;
       const needed = isActive ? this.#table.neededRows(slot) : 0;

@@ -3,7 +3,7 @@
 
 import { createError } from '../errors/index.js';
 import type { Admitted } from './admission.js';
-import { readFence, type Fence, type ReleaseOptions } from './fence.js';
+import { GivenFence, readFence, type ReleaseOptions } from './fence.js';
 import type { CachedBy } from './prefix/prompt.js';
 import type { SlotTable } from './slot-table.js';
 import type { TensorView } from './views.js';
@@ -11,7 +11,7 @@ import type { TensorView } from './views.js';
 /** What a sequence asks its cache to do. @internal */
 export interface SequenceOwner {
   readonly table: SlotTable;
-  release(slot: number, fence: Fence | undefined): void;
+  release(slot: number, fence: GivenFence): void;
   truncate(slot: number, tokens: number): void;
   fork(slot: number): Admitted;
   keepValue(slot: number, value: unknown): boolean;
@@ -108,9 +108,13 @@ export class Sequence {
     return new Sequence(this.#owner, this.#owner.fork(this.#check()));
   }
 
-  /** Gives the slot back. Its pages stay mapped until somebody needs them. Throws KV_SLOT_RELEASED the second time. */
-  release(options: ReleaseOptions = {}): void {
-    this.#owner.release(this.#check(), readFence(options));
+  /**
+   * Gives the slot back, once the fences of its commits have passed, and `fence`. Its pages stay mapped until somebody needs them.
+   * Throws KV_SLOT_RELEASED the second time.
+   */
+  release(options?: ReleaseOptions): void {
+    const fence = readFence('Sequence.release', options, new GivenFence());
+    this.#owner.release(this.#check(), fence);
   }
 
   [Symbol.dispose](): void {

@@ -4,7 +4,7 @@
 import { createError } from '../errors/index.js';
 import type { IdleSlots } from '../policy/idle-slots.js';
 import type { Admission, AdmissionRequest, Admitted } from './admission.js';
-import type { Fence } from './fence.js';
+import type { GivenFence } from './fence.js';
 import type { IdlePrefixes } from './prefix/idle-prefixes.js';
 import type { LateErrors } from './late-errors.js';
 import type { NativeCache } from './native.js';
@@ -86,7 +86,7 @@ export class SlotLeases {
   }
 
   /** Retires a slot. When recording the fence fails, nothing has changed. */
-  release(slot: number, fence: Fence | undefined, batch: RunningBatch | undefined): void {
+  release(slot: number, fence: GivenFence, batch: RunningBatch | undefined): void {
     const { native, table, views, retirement, sharing, late } = this.#parts;
     const isWaiting = retirement.enter(slot, fence, batch);
     late.attempt(() => sharing.tell());
@@ -99,6 +99,7 @@ export class SlotLeases {
     table.state[slot] = slotStates.retiring;
     this.#released += 1;
     if (!isWaiting) this.#becomeIdle(slot);
+    else if (fence.isNone) late.attempt(() => this.pollRetirement()); // what its commits named may be over
   }
 
   /** Slots whose fence has passed become idle. Throws what asking for an event throws. */

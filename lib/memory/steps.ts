@@ -9,10 +9,12 @@ import type { LateErrors } from './late-errors.js';
 import type { Layout } from './layout.js';
 import type { NativeCache } from './native.js';
 import type { PolicyGuard } from './policy-guard.js';
-import type { PrefixSharing } from './prefix/prefix-sharing.js';
+import type { PrefixSharing, WithRoom } from './prefix/prefix-sharing.js';
 import type { RowSupply } from './row-supply.js';
 import type { SequenceTexts } from './prefix/sequence-texts.js';
-import type { SlotTable } from './slot-table.js';
+import { GivenFence } from './fence.js';
+import type { SlotFences } from './slot-fences.js';
+import { noForeignRow, type SlotTable } from './slot-table.js';
 
 export interface StepParts {
   readonly native: NativeCache;
@@ -24,7 +26,11 @@ export interface StepParts {
   readonly late: LateErrors;
   readonly growth: GrowthPolicy;
   readonly guard: PolicyGuard;
+  readonly fences: SlotFences;
 }
+
+/** Of a slot that was released already: what it has is recorded. */
+const released = new GivenFence();
 
 export class Steps {
   readonly #native: NativeCache;
@@ -36,11 +42,12 @@ export class Steps {
   readonly #late: LateErrors;
   readonly #growth: GrowthPolicy;
   readonly #guard: PolicyGuard;
+  readonly #fences: SlotFences;
   readonly #pairs: Int32Array;
   readonly #open = new Set<Batch>();
   #hasWishes = false;
 
-  constructor({ native, layout, table, supply, sharing, texts, late, growth, guard }: StepParts) {
+  constructor({ native, layout, table, supply, sharing, texts, late, growth, guard, fences }: StepParts) {
     this.#native = native;
     this.#layout = layout;
     this.#table = table;
@@ -50,6 +57,7 @@ export class Steps {
     this.#late = late;
     this.#growth = growth;
     this.#guard = guard;
+    this.#fences = fences;
     this.#pairs = new Int32Array(2 * table.count);
   }
 
@@ -89,8 +97,10 @@ export class Steps {
     this.#open.add(batch);
   }
 
-  commit(batch: Batch): void {
+  /** `given`: what must be over before the memory that the batch used may change hands. */
+  commit(batch: Batch, given: GivenFence): void {
     this.#check(batch, 'commit', true);
+    const isFenced = this.#fences.open(given);
     if (this.#hasWishes) this.#native.publish();
     const { slots, tokens, generations, length } = batch;
     const table = this.#table;
@@ -101,6 +111,7 @@ export class Steps {
       table.length[slot]! += tokens[index]!;
       this.#texts.hasCommitted(slot);
     }
+    if (isFenced) this.#note(batch, given, 0);
     this.#finish(batch);
     // From here on the commit is done, whatever the growth policy does.
     let wishes = 0;
@@ -116,13 +127,24 @@ export class Steps {
     this.#request(wishes);
   }
 
-  discard(batch: Batch): void {
+  discard(batch: Batch, given: GivenFence): void {
     this.#check(batch, 'discard', true);
+    if (this.#fences.open(given)) this.#note(batch, given, 1);
     for (let index = 0; index < batch.length; index += 1) {
       const slot = batch.slots[index]!;
       if (this.#table.generation[slot] === batch.generations[index]) this.#table.prepared[slot] = 0;
     }
     this.#finish(batch);
+  }
+
+  /** Notes the fence for every slot, of sequences released since `prepare` too. `added`: 1 when the batch's tokens do not count. */
+  #note({ slots, tokens, generations, length }: Batch, given: GivenFence, added: 0 | 1): void {
+    const table = this.#table;
+    for (let index = 0; index < length; index += 1) {
+      const slot = slots[index]!;
+      this.#fences.note(slot, given, table.length[slot]! + added * tokens[index]!);
+      if (table.generation[slot] !== generations[index]) this.#late.attempt(() => this.#fences.release(slot, released));
+    }
   }
 
   /** Wishes what the growth policy wants for one slot. */
@@ -143,6 +165,7 @@ export class Steps {
     const lengthTokens = table.length[slot]!;
     const wanted = Math.min(Math.ceil(this.#growth(lengthTokens, table.promisedTokens[slot]!)), this.#layout.maxTokens);
     if (!(wanted > lengthTokens) || table.hasRoom(slot, wanted)) return false; // also when a policy returns NaN
+    if (table.foreignRow[slot] !== noForeignRow) return false;
     this.#pairs[2 * index] = slot;
     this.#pairs[2 * index + 1] = this.#layout.rowsFor(wanted);
     return true;
@@ -161,14 +184,24 @@ export class Steps {
     this.#native.request(this.#pairs, wishes);
   }
 
-  /** Gives every sequence of the batch rows of its own where it is going to write. */
-  #makeWritable({ slots, length }: Batch): void {
-    for (let index = 0; index < length; index += 1) {
-      const slot = slots[index]!;
-      if (this.#table.sharedTail[slot] === 0) continue;
-      this.#supply.withRoom(slot, this.#sharing.detachPages(slot), () => this.#sharing.makeWritable(slot));
+  /**
+   * Gives every sequence of the batch rows of its own where it is going to write: first those that no queued work uses, so that the
+   * others of a shared row find themselves alone.
+   */
+  #makeWritable({ slots, tokens, length }: Batch): void {
+    this.#late.attempt(() => this.#fences.poll());
+    for (const isPending of [false, true]) {
+      for (let index = 0; index < length; index += 1) {
+        const slot = slots[index]!;
+        if (this.#table.sharedTail[slot] === 0 || this.#fences.isPending(slot) !== isPending) continue;
+        this.#sharing.makeWritable(slot, this.#table.length[slot]! + tokens[index]!, this.#withRoom);
+      }
     }
   }
+
+  readonly #withRoom: WithRoom = (slot, pages, work) => {
+    this.#supply.withRoom(slot, pages, work);
+  };
 
   /** Maps what the batch lacks in the foreground, once the mapper's news are in. */
   #grow(batch: Batch): void {

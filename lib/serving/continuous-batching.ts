@@ -254,7 +254,8 @@ export class ContinuousBatching {
       } catch (error) {
         if (!isKvError(error) || error.recovery === 'restart' || error.code === 'KV_CLOSED') throw error;
         const last = this.#running.at(-1)!; // alone it waits for others
-        if (error.recovery === 'free' && (this.#running.length > 1 || !last.isStuck)) this.#preempt(last);
+        const canWait = error.recovery === 'free' || error.code === 'KV_WORK_QUEUED'; // of another user of the cache
+        if (canWait && (this.#running.length > 1 || !last.isStuck)) this.#preempt(last);
         else for (const generation of this.#running.splice(0)) this.#fail(generation, error);
       }
     }

@@ -133,13 +133,15 @@ Napi::Value NativeCache::Alias(const Napi::CallbackInfo& info) {
 }
 
 Napi::Value NativeCache::CopyGroup(const Napi::CallbackInfo& info) {
-  return Finish(info.Env(),
-                cache_->CopyGroup({ToInt32(info[0]), ToInt32(info[1]), ToInt32(info[2]),
-                                   static_cast<RowId>(ToUint64(info[3])), ToUint64(info[4]), ToUint64(info[5])}));
+  return Finish(
+      info.Env(),
+      cache_->CopyGroup({ToInt32(info[0]), ToInt32(info[1]), ToInt32(info[2]), static_cast<RowId>(ToUint64(info[3])),
+                         ToUint64(info[4]), info[5].IsUndefined() ? std::nullopt : std::optional(ToUint64(info[5]))}));
 }
 
 Napi::Value NativeCache::Detach(const Napi::CallbackInfo& info) {
-  return Finish(info.Env(), cache_->Detach(ToInt32(info[0]), ToInt32(info[1]), ToUint64(info[2]), ToUint64(info[3])));
+  return Finish(info.Env(), cache_->Detach({ToInt32(info[0]), ToInt32(info[1]), ToUint64(info[2]), ToInt32(info[3]),
+                                            ToUint64(info[4])}));
 }
 
 Napi::Value NativeCache::Publish(const Napi::CallbackInfo& info) {

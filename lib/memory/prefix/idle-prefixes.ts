@@ -14,7 +14,7 @@ import type { NativeCache } from '../native.js';
 import type { PagePool } from '../page-pool.js';
 import type { SequenceTexts } from './sequence-texts.js';
 import type { SharedRows } from './shared-rows.js';
-import { sharedTails, type SlotTable } from '../slot-table.js';
+import { noForeignRow, sharedTails, type SlotTable } from '../slot-table.js';
 import { unmapRows } from '../unmap-rows.js';
 import type { SlotViews } from '../views.js';
 
@@ -64,7 +64,13 @@ export class IdlePrefixes {
     for (const [slot, content] of this.#overfull) {
       overfullPages += Math.max(0, layout.pagesFor(table.rows[slot]!) - this.pagesOfGroups(content));
     }
-    for (let slot = 0; slot < table.count; slot += 1) if (this.#isTailPooled(slot)) groups -= 1;
+    for (let slot = 0; slot < table.count; slot += 1) {
+      if (this.#isTailPooled(slot)) groups -= 1;
+      // What a running sequence gave up is mapped there until no queued work uses it.
+      if (table.foreignRow[slot] !== noForeignRow) {
+        groups -= Math.ceil(Math.max(0, table.rows[slot]! - table.foreignRow[slot]!) / layout.groupRows);
+      }
+    }
     return Math.max(0, overfullPages + groups * this.#pagesPerGroup - shared.missingPages);
   }
 
@@ -131,11 +137,11 @@ export class IdlePrefixes {
    * full; a last one that is not, and that another slot maps too, cannot be gone on in.
    */
   add(slot: number, wholeGroups: number): void {
-    const { shared } = this.#parts;
+    const { table, shared } = this.#parts;
     const held = this.#heldGroups(slot);
     const isTailShared = held > wholeGroups && shared.mappersOf(shared.idsOf(slot)[held - 1]!) > 1;
     const groups = isTailShared ? wholeGroups : held;
-    if (shared.isAlone(slot, groups)) {
+    if (table.foreignRow[slot] === noForeignRow && shared.isAlone(slot, groups)) {
       shared.leave(slot, groups);
       this.#contents.add(slot, groups);
     } else {
@@ -186,7 +192,8 @@ export class IdlePrefixes {
       }
       try {
         const groups = Math.min(content, this.#heldGroups(slot));
-        if (mustUnmap || !shared.isAlone(slot, groups)) this.vacate(slot, groups);
+        const isAlone = table.foreignRow[slot] === noForeignRow && shared.isAlone(slot, groups);
+        if (mustUnmap || !isAlone) this.vacate(slot, groups);
         else shared.leave(slot, groups);
         this.#overfull.delete(slot);
         this.#contents.add(slot, groups);

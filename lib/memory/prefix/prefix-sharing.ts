@@ -4,7 +4,7 @@
 //
 // Invariant: no slot writes to a row that another slot maps, or behind whose written tokens another text goes on.
 
-import { createError } from '../../errors/index.js';
+import { createError, isKvError } from '../../errors/index.js';
 import type { PrefixIndex } from '../../policy/prefix/prefix-index.js';
 import type { RowArithmetic } from '../../policy/prefix/row-arithmetic.js';
 import type { IdlePrefixes } from './idle-prefixes.js';
@@ -12,7 +12,9 @@ import type { Layout } from '../layout.js';
 import type { NativeCache } from '../native.js';
 import type { SequenceText, SequenceTexts } from './sequence-texts.js';
 import type { SharedRows } from './shared-rows.js';
-import { sharedTails, slotStates, type SlotTable } from '../slot-table.js';
+import type { LateErrors } from '../late-errors.js';
+import type { SlotFences } from '../slot-fences.js';
+import { noForeignRow, sharedTails, slotStates, type SlotTable } from '../slot-table.js';
 import { unmapRows } from '../unmap-rows.js';
 import type { SlotViews } from '../views.js';
 
@@ -25,9 +27,14 @@ export interface SharingParts {
   readonly shared: SharedRows;
   readonly texts: SequenceTexts;
   readonly idlePrefixes: IdlePrefixes;
+  readonly fences: SlotFences;
+  readonly late: LateErrors;
   /** How tokens fall into groups of rows, the rows of the index. */
   readonly groups: RowArithmetic;
 }
+
+/** Calls `work`, which needs `pages` pages that nobody promised, with room for them; `slot`'s own rows are not taken for it. */
+export type WithRoom = (slot: number, pages: number, work: () => void) => void;
 
 export class PrefixSharing {
   readonly #parts: SharingParts;
@@ -69,24 +76,65 @@ export class PrefixSharing {
     this.#forgotten.add(slot);
   }
 
-  /** Before a slot is written to from its length on: whether a row of its own must be made, by `makeWritable`. */
-  detachPages(slot: number): number {
-    const { layout } = this.#parts;
-    return this.#sharedTail(slot) < 0 ? 0 : layout.pagesFor(layout.groupRows);
-  }
-
-  /** Gives the slot rows of its own from its length on: what it shares there is copied or unmapped. */
-  makeWritable(slot: number): void {
-    const { native, table, views, shared } = this.#parts;
+  /**
+   * Gives the slot rows of its own from its length on, as far as it is going to write, up to `end` tokens: what it shares there is
+   * copied or unmapped. Throws KV_OUT_OF_PAGES, KV_WORK_QUEUED when only a step of the engine can make way, and what the driver
+   * throws; the slot then has what it had.
+   */
+  makeWritable(slot: number, end: number, withRoom: WithRoom): void {
+    const { layout, table, fences } = this.#parts;
     const tail = this.#sharedTail(slot);
     this.#leaveBehind(slot);
-    if (tail >= 0) {
-      native.cancel(slot);
-      views.revoke(slot);
-      native.detach(slot, tail, table.length[slot]!, 0n);
-      shared.leave(slot, tail);
+    if (tail >= 0 && !this.#moveOthers(slot, tail, withRoom)) this.#detach(slot, tail, withRoom);
+    if (table.foreignRow[slot]! < layout.rowsFor(end)) {
+      fences.wait(slot, 'write to');
+      this.dropForeign(slot);
     }
-    table.sharedTail[slot] = sharedTails.none;
+    table.sharedTail[slot] = table.foreignRow[slot] === noForeignRow ? sharedTails.none : sharedTails.truncated;
+  }
+
+  /**
+   * Whether the slot's tokens [from, to) are its sequence's alone to write: no other slot maps them, and none of them is, or is going
+   * to be, in the prefix cache.
+   */
+  isWritable(slot: number, from: number, to: number): boolean {
+    const { index, table, shared, texts, groups } = this.#parts;
+    if (table.state[slot] !== slotStates.active) return false;
+    const length = table.length[slot]!;
+    const text = texts.of(slot);
+    if (text?.path.isStored === true && from < Math.min(length, text.tokens)) return false;
+    const ids = shared.idsOf(slot);
+    const end = Math.min(groups.rowsFor(to), shared.namedGroups(slot));
+    for (let group = groups.wholeRows(from); group < end; group += 1) {
+      if (shared.mappersOf(ids[group]!) > 1) return false;
+      if (!index.isHolding(ids[group]!)) continue;
+      const isOwnTail = from >= length && group === groups.wholeRows(length) && this.#sharedTail(slot) < 0;
+      if (!isOwnTail) return false;
+    }
+    return true;
+  }
+
+  /** Unmaps what running sequences gave up and no queued work uses any more. Throws the driver's first refusal, at the end. */
+  settleForeign(): void {
+    const { table } = this.#parts;
+    let failure: { readonly error: unknown } | undefined;
+    for (let slot = 0; slot < table.count; slot += 1) {
+      if (table.state[slot] !== slotStates.active || table.isQuarantined[slot] === 1) continue;
+      try {
+        this.dropForeign(slot);
+      } catch (error) {
+        failure ??= { error };
+      }
+    }
+    if (failure !== undefined) throw failure.error;
+  }
+
+  /** Unmaps the rows of an active slot that are no longer its own, unless queued work may use them. */
+  dropForeign(slot: number): void {
+    const { table, fences } = this.#parts;
+    if (table.foreignRow[slot] === noForeignRow || fences.isPending(slot)) return;
+    unmapRows(this.#parts, slot, table.foreignRow[slot]!);
+    table.promisedTokens[slot] = 0;
   }
 
   /** The slot's text ends with its length again, which has become shorter. */
@@ -98,7 +146,7 @@ export class PrefixSharing {
       text.tokens = Math.min(text.tokens, tokens);
       if (text.path.length > tokens) index.truncate(text.path, tokens);
     }
-    if (shared.namedGroups(slot) > groups.wholeRows(tokens)) table.sharedTail[slot] = sharedTails.truncated;
+    if (shared.namedGroups(slot) > groups.wholeRows(tokens) || table.foreignRow[slot] !== noForeignRow) table.sharedTail[slot] = sharedTails.truncated;
     try {
       this.#leaveBehind(slot);
     } finally {
@@ -108,7 +156,7 @@ export class PrefixSharing {
 
   /** `slot`, which is empty, gets all that `from` has computed: rows are shared, also the last one until either writes. */
   fork(from: number, slot: number): SequenceText | undefined {
-    const { native, index, table, shared, texts, groups } = this.#parts;
+    const { native, index, table, shared, texts, groups, fences } = this.#parts;
     this.tell();
     const length = table.length[from]!;
     const count = groups.rowsFor(length);
@@ -127,6 +175,7 @@ export class PrefixSharing {
     native.publish();
     shared.join(slot, count);
     table.length[slot] = length;
+    fences.setStream(slot, fences.streamOf(from));
     if (groups.wholeRows(length) < count) {
       table.sharedTail[from] = Math.max(table.sharedTail[from]!, sharedTails.forked);
       table.sharedTail[slot] = table.sharedTail[from]!;
@@ -155,15 +204,113 @@ export class PrefixSharing {
     throw createError('KV_INTERNAL', { problem: 'the kept rows are miscounted', what: keptGroups, howMany: shared.count });
   }
 
-  /** The slot shares nothing behind its length any more; what it was promised is gone where that had to be unmapped. */
+  /**
+   * The slot shares nothing behind its length any more: rows there that others need are not its own from here on. They are
+   * unmapped at once, and what it was promised with them, or once no queued work uses the slot.
+   */
   #leaveBehind(slot: number): void {
-    const { layout, table, shared, groups } = this.#parts;
+    const { native, layout, table, views, shared, groups } = this.#parts;
     const first = groups.rowsFor(table.length[slot]!);
     if (!shared.isAlone(slot, first)) {
-      unmapRows(this.#parts, slot, first * layout.groupRows);
-      table.promisedTokens[slot] = 0;
+      table.foreignRow[slot] = Math.min(table.foreignRow[slot]!, first * layout.groupRows);
+      native.cancel(slot);
+      views.revoke(slot);
     }
     shared.leave(slot, first);
+    this.dropForeign(slot);
+  }
+
+  /**
+   * Gives the slot a copy of a group that others need as it is. What has queued work on it is copied behind that; the slot itself
+   * must not have any: else it is waited for.
+   */
+  #detach(slot: number, group: number, withRoom: WithRoom): void {
+    const { native, table, views, shared, fences } = this.#parts;
+    const id = shared.idsOf(slot)[group]!;
+    fences.wait(slot, 'write to');
+    const writers = this.writersOf(id);
+    for (const other of writers) fences.checkWritten(other, 'copy the last row of');
+    const source = this.sourceOf(id, slot);
+    const stream = fences.streamOf(slot);
+    const isQueued = writers.length > 0 && source >= 0 && stream !== undefined;
+    if (!isQueued) for (const other of writers) fences.waitWritten(other, 'copy the last row of');
+    withRoom(slot, this.#groupPages(), () => {
+      native.cancel(slot);
+      views.revoke(slot);
+      if (isQueued) {
+        fences.ensure(stream);
+        for (const other of writers) fences.order(stream, other);
+        native.detach(slot, group, table.length[slot]!, source, stream);
+        this.hasQueuedCopy(slot, [source, ...writers], stream);
+      } else { // nothing is queued on it now
+        native.detach(slot, group, table.length[slot]!, -1, 0n);
+      }
+      shared.leave(slot, group);
+    });
+  }
+
+  /**
+   * Where queued work uses the slot but none uses the others that share its last row, those get a copy each and the slot goes on in
+   * place, since its addresses cannot be exchanged yet. False: that does not help, or there is no room for it.
+   */
+  #moveOthers(slot: number, group: number, withRoom: WithRoom): boolean {
+    const { index, table, shared, texts, groups, fences } = this.#parts;
+    if (!fences.isPending(slot) || fences.pendingStep(slot) >= 0) return false;
+    const id = shared.idsOf(slot)[group]!;
+    const path = texts.of(slot)?.path;
+    const isIndexFine = path === undefined ? !index.isHolding(id) : index.isWritable(path, group);
+    const others = shared.slotsOf(id).filter((other) => other !== slot);
+    const canMove = (other: number): boolean => table.state[other] === slotStates.active && table.isQuarantined[other] === 0 &&
+      table.prepared[other] === 0 && !fences.isPending(other) && fences.streamOf(other) !== undefined &&
+      groups.wholeRows(table.length[other]!) === group && shared.namedGroups(other) === group + 1;
+    if (!isIndexFine || !others.every(canMove)) return false;
+    try {
+      for (const other of others) this.#detach(other, group, withRoom);
+      return true;
+    } catch (error) {
+      if (!isKvError(error, 'KV_OUT_OF_PAGES')) throw error;
+      return false;
+    }
+  }
+
+  /**
+   * A copy from one of `sources` into the slot was queued on `stream`: both ends are in use until it is done, and what is queued for
+   * the sources later, which may write there, runs after it.
+   */
+  hasQueuedCopy(slot: number, sources: readonly number[], stream: bigint): void {
+    const { table, layout, fences, late } = this.#parts;
+    const usedTokens = (used: number): number => layout.tokensIn(table.rows[used]!);
+    for (const used of [slot, ...sources]) fences.noteQueued(used, stream, usedTokens(used));
+    for (const source of sources) {
+      const other = fences.streamOf(source);
+      if (other !== undefined && other !== stream) late.attempt(() => fences.order(other, slot));
+    }
+  }
+
+  /**
+   * A slot that maps the group, from which a copy into `slot` can be queued, or -1: not an idle one, which may change hands at any
+   * time.
+   */
+  sourceOf(id: number, slot: number): number {
+    const { table, shared } = this.#parts;
+    return shared.slotsOf(id).find((other) =>
+      other !== slot && table.isQuarantined[other] === 0 && table.state[other] !== slotStates.idle) ?? -1;
+  }
+
+  /** Slots whose queued work may still write the group: those that map it, and those that gave up rows in its place. */
+  writersOf(id: number): number[] {
+    const { layout, table, shared, fences } = this.#parts;
+    const row = shared.groupOf(id) * layout.groupRows;
+    const slots = shared.slotsOf(id);
+    for (let slot = 0; slot < table.count; slot += 1) {
+      if (table.foreignRow[slot]! <= row && row < table.rows[slot]!) slots.push(slot);
+    }
+    return slots.filter((slot) => fences.isWritten(slot));
+  }
+
+  #groupPages(): number {
+    const { layout } = this.#parts;
+    return layout.pagesFor(Math.min(layout.groupRows, layout.maxRows));
   }
 
   #tellOf(slot: number, { path, buffer, tokens }: SequenceText): void {

@@ -11,6 +11,7 @@ import { rowArithmetic, type RowArithmetic } from '../../policy/prefix/row-arith
 import { readPromptOptions, type PromptOptions, type ReadAcquireOptions } from '../acquire-options.js';
 import { externalKeys } from './external-key.js';
 import { IdlePrefixes, type IdlePrefixesParts } from './idle-prefixes.js';
+import type { LateErrors } from '../late-errors.js';
 import type { Layout } from '../layout.js';
 import { blockTokensField } from './prefix-block-keys.js';
 import { PrefixEvents } from './prefix-events.js';
@@ -20,6 +21,7 @@ import { PrefixStatistics, type PrefixMetrics } from './prefix-statistics.js';
 import type { CachedBy, Prompt } from './prompt.js';
 import { SequenceTexts } from './sequence-texts.js';
 import { SharedRows } from './shared-rows.js';
+import type { SlotFences } from '../slot-fences.js';
 import { slotStates } from '../slot-table.js';
 
 export interface PrefixLookup {
@@ -44,6 +46,8 @@ export interface PrefixesParts extends Omit<IdlePrefixesParts, 'index' | 'shared
   readonly checkOpen: (operation: string) => void;
   /** Releases the sequence in a slot. */
   readonly release: (slot: number) => void;
+  readonly fences: SlotFences;
+  readonly late: LateErrors;
 }
 
 export class Prefixes {
@@ -180,10 +184,10 @@ export class Prefixes {
   }
 
   /** A request's prompt, if its prefix can be cached. @internal */
-  promptOf({ tokens, items, tenant, salt, adapter, caching, priority, stream }: ReadAcquireOptions): Prompt | undefined {
+  promptOf({ tokens, items, tenant, salt, adapter, caching, priority }: ReadAcquireOptions): Prompt | undefined {
     if (tokens === undefined || tokens.length === 0 || caching === 'off' || !this.isOn || this.sharing.isForgetting) return undefined;
     return {
-      domain: this.#domainOf(tenant, salt, adapter), text: this.#textOf(tokens, items), priority, stream,
+      domain: this.#domainOf(tenant, salt, adapter), text: this.#textOf(tokens, items), priority,
       canRead: caching !== 'write', canWrite: caching !== 'read',
     };
   }
@@ -195,6 +199,7 @@ export class Prefixes {
   makeEvictable(): boolean {
     const { pooledRows } = this.index;
     this.sharing.tell();
+    this.sharing.settleForeign();
     return this.idlePrefixes.replaceDuplicates() || this.index.pooledRows > pooledRows;
   }
 

@@ -95,6 +95,13 @@ export class SharedRows {
     return Array.from({ length: this.#parts.table.count }, (_, slot) => slot).filter((slot) => this.#isMapping(slot, id));
   }
 
+  /** Whether the slot maps one of the groups ids[0 … groups). */
+  isSharing(slot: number, ids: Int32Array, groups: number): boolean {
+    const own = this.#ids[slot];
+    for (let group = 0; group < Math.min(groups, this.#named[slot]!); group += 1) if (own![group] === ids[group]) return true;
+    return false;
+  }
+
   /** Gives numbers to the slot's groups up to `groups` and lets the addon keep them; their rows are mapped. */
   name(slot: number, groups: number): void {
     const from = this.#named[slot]!;
