@@ -5,11 +5,10 @@
 // Invariants: the `length + prepared` tokens of a sequence always have memory; a slot changes hands only when idle, that is
 // released and past its fence; no public method leaves half a change behind.
 
-import { createError, isKvError } from '../errors/index.js';
+import { createError } from '../errors/index.js';
 import { checkInteger } from '../options.js';
 import type { CacheCounts, CacheMetrics } from './accounts.js';
 import { checkAppended, readAcquireOptions, type AcquireOptions } from './acquire-options.js';
-import type { AdmissionRequest, Admitted } from './admission.js';
 import { Batch } from './batch.js';
 import { openRooms, type CacheRooms, type Tensor } from './cache-rooms.js';
 import type { Driver } from './driver.js';
@@ -77,7 +76,7 @@ export class KvCache {
     const { promptTokens, reserve, tenant } = read;
     const prompt = this.prefixes.promptOf(read);
     const isPromised = reserve === 'prompt' && promptTokens > 0;
-    const admitted = this.#lease({ promptTokens, isPromised, tenant: this.#rooms.tenantNumber(tenant), prompt });
+    const admitted = this.#rooms.leases.acquire({ promptTokens, isPromised, tenant: this.#rooms.tenantNumber(tenant), prompt });
     const { slot } = admitted;
     try {
       this.#rooms.steps.wishFor(slot);
@@ -104,12 +103,7 @@ export class KvCache {
    */
   prepare(batch: Batch): void {
     this.#checkOpen('prepare a batch');
-    try {
-      this.#rooms.steps.prepare(batch);
-    } catch (error) {
-      this.#makeRoomAfter(error);
-      this.#rooms.steps.prepare(batch);
-    }
+    this.#rooms.steps.prepare(batch);
   }
 
   /**
@@ -290,22 +284,6 @@ export class KvCache {
   #tensor(index: number, owner: string): Tensor {
     checkInteger(owner, 'tensor', index, 0, this.tensors.length - 1);
     return this.tensors[index]!;
-  }
-
-  #lease(request: AdmissionRequest): Admitted {
-    try {
-      return this.#rooms.leases.acquire(request);
-    } catch (error) {
-      this.#makeRoomAfter(error);
-      return this.#rooms.leases.acquire(request);
-    }
-  }
-
-  /** Before a refusal for want of pages stands, what running sequences keep cached without need goes. Throws it if that is nothing. */
-  #makeRoomAfter(error: unknown): void {
-    let hasMore = false;
-    if (isKvError(error, 'KV_OUT_OF_PAGES')) this.#rooms.late.attempt(() => hasMore = this.prefixes.makeEvictable());
-    if (!hasMore) throw error;
   }
 
   /** What happened meanwhile: rows the mapper mapped, fences passed, texts that went on, failures nobody waited for. */

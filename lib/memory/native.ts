@@ -131,14 +131,14 @@ export interface NativeCache {
   shrink(slot: number, rows: number): void;
   promise(slot: number, rows: number): void;
   assign(slot: number, tenant: bigint): void;
-  /** Keeps groups of rows as `id`: `triples` is [slot, group, id] × count. */
-  keep(triples: Int32Array, count: number): void;
+  /** Keeps the first `rows` rows of groups as `id`, no others: `quads` is [slot, group, id, rows] × count. */
+  keep(quads: Int32Array, count: number): void;
   drop(ids: Int32Array, count: number): void;
   /** Maps the kept groups ids[from … to) behind the slot's rows. */
   alias(slot: number, ids: Int32Array, from: number, to: number): void;
   /** Copies the slot's tokens before `tokens` that lie in the group, from `fromSlot`, or where it is -1 from what is kept as `id`. */
   copyGroup(slot: number, group: number, fromSlot: number, id: number, tokens: number, stream: bigint): void;
-  /** Gives the slot pages of its own for a group, its tokens before `tokens` copied. */
+  /** Gives the slot pages of its own for the rows of a group that hold tokens before `tokens`, which are copied. */
   detach(slot: number, group: number, tokens: number, stream: bigint): void;
   /** Writes rows and quarantine (0 or 1) of slots that changed into the bound arrays; returns how many did. */
   publish(): number;

@@ -12,6 +12,7 @@ import type { PagePool } from './page-pool.js';
 import type { PrefixSharing } from './prefix/prefix-sharing.js';
 import type { Retirement, RunningBatch } from './retirement.js';
 import type { RowSupply } from './row-supply.js';
+import type { SharedRows } from './prefix/shared-rows.js';
 import { slotStates, type SlotTable } from './slot-table.js';
 import type { SlotViews } from './views.js';
 
@@ -29,6 +30,7 @@ export interface LeaseParts {
   readonly retirement: Retirement;
   readonly late: LateErrors;
   readonly sharing: PrefixSharing;
+  readonly shared: SharedRows;
   readonly idlePrefixes: IdlePrefixes;
   readonly admission: Admission;
 }
@@ -69,14 +71,16 @@ export class SlotLeases {
 
   /** Leases a slot to a copy of the sequence in `from`. On failure nothing has changed. */
   fork(from: number): number {
-    const { native, table, sharing, idlePrefixes, supply, retirement, late } = this.#parts;
+    const { native, table, sharing, shared, idlePrefixes, supply, retirement, late } = this.#parts;
     const slot = this.#emptiest(supply.collectFree());
     if (slot < 0) throw createError('KV_NO_FREE_SLOT', { slots: table.count, retiringSlots: retirement.size });
     idlePrefixes.vacate(slot, 0);
     native.assign(slot, this.#tenants[from]!);
+    shared.start(slot);
     try {
       sharing.fork(from, slot);
     } catch (error) {
+      shared.stop(slot);
       late.attempt(() => idlePrefixes.vacate(slot, 0));
       throw error;
     }

@@ -2,7 +2,7 @@
 // advance and the mapper hears what will be needed soon. Loops over typed arrays; in steady decode it neither allocates nor
 // crosses into the addon.
 
-import { createError } from '../errors/index.js';
+import { createError, isKvError } from '../errors/index.js';
 import type { GrowthPolicy } from '../policy/growth.js';
 import { Batch } from './batch.js';
 import type { LateErrors } from './late-errors.js';
@@ -161,13 +161,49 @@ export class Steps {
     this.#native.request(this.#pairs, wishes);
   }
 
-  /** Gives every sequence of the batch rows of its own where it is going to write. */
-  #makeWritable({ slots, length }: Batch): void {
+  /** Gives every sequence of the batch rows of its own where it is going to write. Nothing is copied unless all of it has room. */
+  #makeWritable(batch: Batch): void {
+    this.#checkRoom(batch);
+    const { slots, length } = batch;
+    const table = this.#table;
     for (let index = 0; index < length; index += 1) {
       const slot = slots[index]!;
-      if (this.#table.sharedTail[slot] === 0) continue;
-      this.#supply.withRoom(slot, this.#sharing.detachPages(slot), () => this.#sharing.makeWritable(slot));
+      if (table.sharedTail[slot] === 0) continue;
+      let hasLostPromise = false;
+      try {
+        this.#supply.withRoom(slot, this.#sharing.detachPages(slot), () => {
+          hasLostPromise = this.#sharing.makeWritable(slot);
+        });
+      } catch (error) {
+        if (!isKvError(error, 'KV_OUT_OF_PAGES') || !this.#sharing.claimTail(slot)) throw error;
+        this.#sharing.makeWritable(slot);
+      }
+      if (hasLostPromise) this.#supply.promise(slot, this.#layout.rowsFor(table.promisedTokens[slot]!));
     }
+  }
+
+  /** Throws KV_OUT_OF_PAGES unless the batch's copies and growth have room together. */
+  #checkRoom({ slots, tokens, length }: Batch): void {
+    const table = this.#table;
+    const copied = new Map<number, number>();
+    let pages = 0;
+    let rows = 0;
+    for (let index = 0; index < length; index += 1) {
+      const slot = slots[index]!;
+      const target = this.#layout.rowsFor(table.length[slot]! + tokens[index]!);
+      const needed = table.neededRows(slot);
+      if (target > needed) {
+        pages += this.#layout.pagesFor(target) - this.#layout.pagesFor(needed);
+        rows += target - needed;
+      }
+      if (table.sharedTail[slot] === 0) continue;
+      const id = this.#sharing.contestedTail(slot, copied);
+      if (id < 0) continue;
+      copied.set(id, (copied.get(id) ?? 0) + 1);
+      pages += this.#sharing.detachPages(slot);
+      rows += 1;
+    }
+    this.#supply.checkObtainable(pages, rows, Array.from(slots.subarray(0, length)));
   }
 
   /** Maps what the batch lacks in the foreground, once the mapper's news are in. */

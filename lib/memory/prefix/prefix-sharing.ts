@@ -46,9 +46,10 @@ export class PrefixSharing {
 
   /** A slot without running work becomes idle: its text stays cached, and what it maps of it stays mapped. */
   retire(slot: number): void {
-    const { index, texts, groups, idlePrefixes } = this.#parts;
+    const { index, shared, texts, groups, idlePrefixes } = this.#parts;
     const text = texts.of(slot);
     let whole = 0;
+    shared.stop(slot);
     if (text !== undefined) {
       whole = groups.wholeRows(text.path.length);
       index.release(text.path);
@@ -69,24 +70,55 @@ export class PrefixSharing {
     this.#forgotten.add(slot);
   }
 
-  /** Before a slot is written to from its length on: whether a row of its own must be made, by `makeWritable`. */
+  /** Before a slot is written to from its length on: pages that `makeWritable` takes. */
   detachPages(slot: number): number {
-    const { layout } = this.#parts;
-    return this.#sharedTail(slot) < 0 ? 0 : layout.pagesFor(layout.groupRows);
+    const { layout, table } = this.#parts;
+    const tail = this.#sharedTail(slot);
+    return tail < 0 ? 0 : layout.pagesFor(layout.rowsFor(table.length[slot]!)) - layout.pagesFor(tail * layout.groupRows);
   }
 
-  /** Gives the slot rows of its own from its length on: what it shares there is copied or unmapped. */
-  makeWritable(slot: number): void {
-    const { native, table, views, shared } = this.#parts;
+  /** The group that other running sequences use where the slot is written to next, or -1; `left`: how many of them will not. */
+  contestedTail(slot: number, left: ReadonlyMap<number, number>): number {
     const tail = this.#sharedTail(slot);
+    const id = tail < 0 ? -1 : this.#parts.shared.idsOf(slot)[tail]!;
+    return id >= 0 && this.#parts.shared.usersOf(id) - (left.get(id) ?? 0) > 1 ? id : -1;
+  }
+
+  /**
+   * For want of the pages of a copy: what is cached behind the slot's tokens in its last group, and no running sequence uses, goes.
+   * Answers whether the slot can be written to then.
+   */
+  claimTail(slot: number): boolean {
+    const { shared, texts, idlePrefixes } = this.#parts;
+    const tail = this.#sharedTail(slot);
+    const path = texts.of(slot)?.path;
+    if (tail < 0 || path === undefined || shared.usersOf(shared.idsOf(slot)[tail]!) > 1) return tail < 0;
+    this.tell();
+    idlePrefixes.claim(slot, tail, path);
+    return this.#sharedTail(slot) < 0;
+  }
+
+  /**
+   * Gives the slot rows of its own from its length on: what it shares there is copied or unmapped. Answers whether pages must be
+   * set aside anew for what it was promised.
+   */
+  makeWritable(slot: number): boolean {
+    const { native, layout, table, views, shared } = this.#parts;
+    const tail = this.#sharedTail(slot);
+    const rows = layout.rowsFor(table.length[slot]!);
     this.#leaveBehind(slot);
+    const isTooLong = tail >= 0 && shared.namedRows(slot) > rows;
     if (tail >= 0) {
+      if (isTooLong) unmapRows(this.#parts, slot, rows);
       native.cancel(slot);
       views.revoke(slot);
       native.detach(slot, tail, table.length[slot]!, 0n);
       shared.leave(slot, tail);
+    } else if (shared.rowsOfLast(slot) > rows) { // it has taken tokens back that only it had: rows behind are its own
+      shared.trim(slot, rows - (shared.namedGroups(slot) - 1) * layout.groupRows);
     }
     table.sharedTail[slot] = sharedTails.none;
+    return isTooLong && table.promisedTokens[slot]! > table.length[slot]!;
   }
 
   /** The slot's text ends with its length again, which has become shorter. */
@@ -108,23 +140,24 @@ export class PrefixSharing {
 
   /** `slot`, which is empty, gets all that `from` has computed: rows are shared, also the last one until either writes. */
   fork(from: number, slot: number): SequenceText | undefined {
-    const { native, index, table, shared, texts, groups } = this.#parts;
+    const { native, layout, index, table, shared, texts, groups } = this.#parts;
     this.tell();
     const length = table.length[from]!;
     const count = groups.rowsFor(length);
     const ids = shared.idsOf(slot);
-    shared.name(from, count);
+    shared.name(from, layout.rowsFor(length));
     ids.set(shared.idsOf(from).subarray(0, count));
     const text = texts.of(from);
     const path = text === undefined ? undefined : index.fork(text.path, ids);
     try {
       native.alias(slot, ids, 0, count);
+      native.publish();
+      if (table.rows[slot]! > layout.rowsFor(length)) this.#unmapFrom(slot, layout.rowsFor(length));
     } catch (error) {
       if (path !== undefined) index.release(path);
       this.#parts.idlePrefixes.settle();
       throw error;
     }
-    native.publish();
     shared.join(slot, count);
     table.length[slot] = length;
     if (groups.wholeRows(length) < count) {
@@ -150,6 +183,9 @@ export class PrefixSharing {
       if (shared.mappersOf(id) === count) continue;
       throw createError('KV_INTERNAL', { problem: 'the slots that map a shared row are miscounted', what: id, howMany: count });
     }
+    if (shared.idlePages !== shared.countIdlePages()) {
+      throw createError('KV_INTERNAL', { problem: 'the pages that nobody uses are miscounted', what: shared.idlePages, howMany: shared.countIdlePages() });
+    }
     const { keptGroups } = native.counters();
     if (keptGroups === shared.count) return;
     throw createError('KV_INTERNAL', { problem: 'the kept rows are miscounted', what: keptGroups, howMany: shared.count });
@@ -159,19 +195,24 @@ export class PrefixSharing {
   #leaveBehind(slot: number): void {
     const { layout, table, shared, groups } = this.#parts;
     const first = groups.rowsFor(table.length[slot]!);
-    if (!shared.isAlone(slot, first)) {
-      unmapRows(this.#parts, slot, first * layout.groupRows);
-      table.promisedTokens[slot] = 0;
-    }
+    if (!shared.isAlone(slot, first)) this.#unmapFrom(slot, first * layout.groupRows);
     shared.leave(slot, first);
+    const rows = layout.rowsFor(table.length[slot]!);
+    if (shared.namedRows(slot) > rows && shared.mappersOf(shared.idsOf(slot)[first - 1]!) > 1) this.#unmapFrom(slot, rows);
+  }
+
+  /** Unmaps the slot's rows from `rows` on; what it was promised is gone. */
+  #unmapFrom(slot: number, rows: number): void {
+    unmapRows(this.#parts, slot, rows);
+    this.#parts.table.promisedTokens[slot] = 0;
   }
 
   #tellOf(slot: number, { path, buffer, tokens }: SequenceText): void {
-    const { index, table, shared, groups } = this.#parts;
+    const { index, layout, table, shared } = this.#parts;
     const valid = Math.min(table.length[slot]!, tokens);
     if (table.state[slot] !== slotStates.active || !path.isStored || valid <= path.length) return;
     if (!table.hasRoom(slot, valid)) return; // in quarantine: rows of it are lost
-    shared.name(slot, groups.rowsFor(valid));
+    shared.name(slot, layout.rowsFor(valid));
     index.commit(path, buffer, valid);
   }
 
