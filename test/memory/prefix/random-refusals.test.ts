@@ -11,9 +11,9 @@ import { CacheBench, type BenchOptions } from '../../helpers/cache.js';
 import { seedOf } from '../../helpers/seed.js';
 import { RefusalWorld } from './refusal-world.js';
 
-const operations = Math.ceil(6_000 * Number(process.env['VKV_TEST_SCALE'] ?? 1));
+const operations = Math.ceil(500 * Number(process.env['VKV_TEST_SCALE'] ?? 1));
 
-const device = { granularityBytes: 4096, journalEntries: 1200 } as const;
+const device = { granularityBytes: 4096, journalEntries: 600 } as const;
 const common = { on: 'mock', device, slots: 6, maxTokens: 64, pageBytes: 4096, growth: onDemand(), mapper: 'off' } as const satisfies BenchOptions;
 const layers = (...kvHeads: number[]): ModelShape =>
   ({ layers: kvHeads.length, layerShapes: kvHeads.map((heads) => ({ kvHeads: heads, headDim: 64 })), dtype: 'float16' });
