@@ -123,7 +123,7 @@ export class PrefixSharing {
 
   /** The slot's text ends with its length again, which has become shorter. */
   truncate(slot: number): void {
-    const { index, table, shared, texts, groups } = this.#parts;
+    const { index, layout, table, shared, texts, groups } = this.#parts;
     const tokens = table.length[slot]!;
     const text = texts.of(slot);
     if (text !== undefined) {
@@ -133,6 +133,9 @@ export class PrefixSharing {
     if (shared.namedGroups(slot) > groups.wholeRows(tokens)) table.sharedTail[slot] = sharedTails.truncated;
     try {
       this.#leaveBehind(slot);
+      const rows = layout.rowsFor(tokens);
+      const last = shared.namedGroups(slot) - 1;
+      if (shared.namedRows(slot) > rows && shared.mappersOf(shared.idsOf(slot)[last]!) > 1) this.#unmapFrom(slot, rows);
     } finally {
       this.#parts.idlePrefixes.settle();
     }
@@ -197,8 +200,6 @@ export class PrefixSharing {
     const first = groups.rowsFor(table.length[slot]!);
     if (!shared.isAlone(slot, first)) this.#unmapFrom(slot, first * layout.groupRows);
     shared.leave(slot, first);
-    const rows = layout.rowsFor(table.length[slot]!);
-    if (shared.namedRows(slot) > rows && shared.mappersOf(shared.idsOf(slot)[first - 1]!) > 1) this.#unmapFrom(slot, rows);
   }
 
   /** Unmaps the slot's rows from `rows` on; what it was promised is gone. */
