@@ -31,11 +31,12 @@ struct GrowCommand {
   int32_t rows;  // the rows it shall have; no effect if it has as many
 };
 
-// The group of rows of a slot that is kept as `id`.
+// The first rows of a group of a slot, kept as `id`.
 struct KeepCommand {
   int32_t slot;
   int32_t group;
   RowId id;
+  int32_t rows;
 };
 
 struct CopyCommand {
@@ -100,7 +101,7 @@ class KvCache {
   // Sharing works on groups of rows (Layout::GroupRows; one row in most models). All from the owner's thread.
 
   // Keeps groups of mapped rows under their numbers, whatever the slots do later; again with more rows when a group has
-  // grown. kInternal when a group is not mapped.
+  // grown, or with fewer. kInternal when they are not mapped.
   Status Keep(std::span<const KeepCommand> commands);
   // Ends it: pages that no slot maps are free.
   void Drop(std::span<const int32_t> ids);
@@ -110,8 +111,9 @@ class KvCache {
   // Copies a group's first tokens into rows that the slot has and nobody else. On failure nothing is queued any more,
   // and those rows hold anything.
   Status CopyGroup(const CopyCommand& command);
-  // Gives the slot pages of its own for a group. Pre: no queued work uses its rows there. On failure all is as before;
-  // only when the driver refuses the undo, the rows from there on are gone and the slot is in quarantine.
+  // Gives the slot pages of its own for those rows of a group that hold the command's tokens. Pre: no queued work uses
+  // its rows there. On failure all is as before; only when the driver refuses the undo, the rows from there on are gone
+  // and the slot is in quarantine.
   Status Detach(const DetachCommand& command);
 
   // Writes rows and quarantine (0 or 1) of every slot that changed since the last call; returns how many.

@@ -12,8 +12,8 @@ Status KvCache::Keep(std::span<const KeepCommand> commands) {
   for (const KeepCommand& command : commands) {
     const Slot& slot = slots_[command.slot];
     const int32_t from = command.group * group_rows_;
-    const int32_t to = std::min(from + group_rows_, slot.rows);
-    if (to <= from) return Fail(Code::kInternal, "Keep", command.slot, command.group);
+    const int32_t to = from + std::min(command.rows, group_rows_);
+    if (to <= from || to > slot.rows) return Fail(Code::kInternal, "Keep", command.slot, command.group);
     kept_.Keep(command.id, std::span(slot.pages).subspan(from * width, (to - from) * width));
   }
   return Ok();
@@ -176,7 +176,8 @@ Status KvCache::Detach(const DetachCommand& command) {
     VKV_RETURN_IF_ERROR(Hold(lock, slot_index));
     const Slot& slot = slots_[slot_index];
     const int32_t first = command.group * group_rows_;
-    shared = RunOf(slot_index, first, std::min(first + group_rows_, slot.rows));
+    const int32_t end = std::min(first + group_rows_, static_cast<int32_t>(layout().RowsFor(command.tokens)));
+    shared = RunOf(slot_index, first, std::min(end, slot.rows));
     tenant = slot.tenant;
   }
   Status status;

@@ -108,7 +108,7 @@ export class KvCache {
     try {
       this.#rooms.steps.prepare(batch);
     } catch (error) {
-      this.#makeRoomAfter(error);
+      this.#hearOfPages(error);
       this.#rooms.steps.prepare(batch);
     }
   }
@@ -301,22 +301,14 @@ export class KvCache {
     try {
       return this.#rooms.leases.acquire(request);
     } catch (error) {
-      this.#makeRoomAfter(error);
+      this.#hearOfPages(error);
       return this.#rooms.leases.acquire(request);
     }
   }
 
-  /** Before a refusal for want of pages stands, fences are asked, and what running sequences keep without need goes. Throws it if that is nothing. */
-  #makeRoomAfter(error: unknown): void {
-    let hasMore = false;
-    if (isKvError(error, 'KV_OUT_OF_PAGES')) {
-      const { fences } = this.#rooms;
-      const { passes } = fences;
-      this.#hearFences();
-      this.#rooms.late.attempt(() => hasMore = this.prefixes.makeEvictable());
-      hasMore ||= fences.passes > passes;
-    }
-    if (!hasMore) throw error;
+  /** Before a refusal for want of pages stands, fences are asked. Throws it if none has passed that pages were behind. */
+  #hearOfPages(error: unknown): void {
+    if (!isKvError(error, 'KV_OUT_OF_PAGES') || !this.#rooms.leases.hearAllFences()) throw error;
   }
 
   /** What happened meanwhile: rows the mapper mapped, fences passed, texts that went on, failures nobody waited for. */

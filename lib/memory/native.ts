@@ -135,8 +135,8 @@ export interface NativeCache {
   shrink(slot: number, rows: number): void;
   promise(slot: number, rows: number): void;
   assign(slot: number, tenant: bigint): void;
-  /** Keeps groups of rows as `id`: `triples` is [slot, group, id] × count. */
-  keep(triples: Int32Array, count: number): void;
+  /** Keeps the first `rows` rows of groups as `id`, no others: `quads` is [slot, group, id, rows] × count. */
+  keep(quads: Int32Array, count: number): void;
   drop(ids: Int32Array, count: number): void;
   /** Maps the kept groups ids[from … to) behind the slot's rows. */
   alias(slot: number, ids: Int32Array, from: number, to: number): void;
@@ -146,8 +146,8 @@ export interface NativeCache {
    */
   copyGroup(slot: number, group: number, fromSlot: number, id: number, tokens: number, stream: bigint | undefined): void;
   /**
-   * Gives the slot pages of its own for a group, its tokens before `tokens` copied: from `fromSlot`, which maps the group too, by
-   * a copy that is queued on `stream`; where it is -1, the copy is done when the call returns.
+   * Gives the slot pages of its own for the rows of a group that hold tokens before `tokens`, which are copied: from `fromSlot`, which
+   * maps them too, by a copy that is queued on `stream`; where it is -1, the copy is done when the call returns.
    */
   detach(slot: number, group: number, tokens: number, fromSlot: number, stream: bigint): void;
   /** Writes rows and quarantine (0 or 1) of slots that changed into the bound arrays; returns how many did. */

@@ -2,14 +2,15 @@
 // advance and the mapper hears what will be needed soon. Loops over typed arrays; in steady decode it neither allocates nor
 // crosses into the addon.
 
-import { createError } from '../errors/index.js';
+import { createError, isKvError } from '../errors/index.js';
 import type { GrowthPolicy } from '../policy/growth.js';
 import { Batch } from './batch.js';
 import type { LateErrors } from './late-errors.js';
 import type { Layout } from './layout.js';
 import type { NativeCache } from './native.js';
 import type { PolicyGuard } from './policy-guard.js';
-import type { PrefixSharing, WithRoom } from './prefix/prefix-sharing.js';
+import type { PrefixSharing } from './prefix/prefix-sharing.js';
+import type { CopyRoom } from './prefix/row-copies.js';
 import type { RowSupply } from './row-supply.js';
 import type { SequenceTexts } from './prefix/sequence-texts.js';
 import { GivenFence } from './fence.js';
@@ -186,22 +187,65 @@ export class Steps {
 
   /**
    * Gives every sequence of the batch rows of its own where it is going to write: first those that no queued work uses, so that the
-   * others of a shared row find themselves alone.
+   * others of a shared row find themselves alone. Nothing is copied unless all of it has room, behind what is waited for.
    */
-  #makeWritable({ slots, tokens, length }: Batch): void {
+  #makeWritable(batch: Batch): void {
+    const { slots, tokens, length } = batch;
+    const table = this.#table;
     this.#late.attempt(() => this.#fences.poll());
+    this.#late.attempt(() => this.#sharing.givenUp.settleAll());
+    for (let index = 0; index < length; index += 1) {
+      const slot = slots[index]!;
+      if (table.sharedTail[slot] !== 0) this.#sharing.clearWay(slot, table.length[slot]! + tokens[index]!);
+    }
+    const room = this.#checkRoom(batch);
     for (const isPending of [false, true]) {
       for (let index = 0; index < length; index += 1) {
         const slot = slots[index]!;
-        if (this.#table.sharedTail[slot] === 0 || this.#fences.isPending(slot) !== isPending) continue;
-        this.#sharing.makeWritable(slot, this.#table.length[slot]! + tokens[index]!, this.#withRoom);
+        if (table.sharedTail[slot] === 0 || this.#fences.isPending(slot) !== isPending) continue;
+        try {
+          this.#sharing.makeWritable(slot, room);
+        } catch (error) {
+          if (!isKvError(error, 'KV_OUT_OF_PAGES') || !this.#sharing.claimTail(slot)) throw error;
+          this.#sharing.makeWritable(slot, room);
+        }
       }
     }
   }
 
-  readonly #withRoom: WithRoom = (slot, pages, work) => {
-    this.#supply.withRoom(slot, pages, work);
-  };
+  /** Where the batch's copies go. Throws KV_OUT_OF_PAGES unless its copies and growth have room together. */
+  #checkRoom({ slots, tokens, length }: Batch): CopyRoom {
+    const table = this.#table;
+    const supply = this.#supply;
+    const copied = new Map<number, number>();
+    let pages = 0;
+    let rows = 0;
+    for (let index = 0; index < length; index += 1) {
+      const slot = slots[index]!;
+      const target = this.#layout.rowsFor(table.length[slot]! + tokens[index]!);
+      const needed = table.neededRows(slot);
+      if (target > needed) {
+        pages += this.#layout.pagesFor(target) - this.#layout.pagesFor(needed);
+        rows += target - needed;
+      }
+      if (table.sharedTail[slot] === 0) continue;
+      const id = this.#sharing.contestedTail(slot, copied);
+      if (id < 0) continue;
+      copied.set(id, (copied.get(id) ?? 0) + 1);
+      pages += this.#sharing.detachPages(slot);
+      rows += 1;
+    }
+    supply.checkObtainable(pages, rows, Array.from(slots.subarray(0, length)));
+    return {
+      withRoom: (slot, copyPages, work) => {
+        supply.withRoom(slot, copyPages, work);
+      },
+      promise: (slot, promisedRows) => {
+        supply.promise(slot, promisedRows);
+      },
+      canSpare: (more) => more <= 0 || supply.canObtain(pages + more),
+    };
+  }
 
   /** Maps what the batch lacks in the foreground, once the mapper's news are in. */
   #grow(batch: Batch): void {

@@ -113,10 +113,10 @@ Napi::Value NativeCache::Assign(const Napi::CallbackInfo& info) {
 }
 
 Napi::Value NativeCache::Keep(const Napi::CallbackInfo& info) {
-  static_assert(sizeof(KeepCommand) == 3 * sizeof(int32_t));
-  const std::span<int32_t> triples = ToInt32Span(info[0]);
-  const size_t count = std::min<size_t>(ToUint64(info[1]), triples.size() / 3);
-  return Finish(info.Env(), cache_->Keep({reinterpret_cast<const KeepCommand*>(triples.data()), count}));
+  static_assert(sizeof(KeepCommand) == 4 * sizeof(int32_t));
+  const std::span<int32_t> quads = ToInt32Span(info[0]);
+  const size_t count = std::min<size_t>(ToUint64(info[1]), quads.size() / 4);
+  return Finish(info.Env(), cache_->Keep({reinterpret_cast<const KeepCommand*>(quads.data()), count}));
 }
 
 Napi::Value NativeCache::Drop(const Napi::CallbackInfo& info) {

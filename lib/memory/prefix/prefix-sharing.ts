@@ -4,12 +4,14 @@
 //
 // Invariant: no slot writes to a row that another slot maps, or behind whose written tokens another text goes on.
 
-import { createError, isKvError } from '../../errors/index.js';
+import { createError } from '../../errors/index.js';
 import type { PrefixIndex } from '../../policy/prefix/prefix-index.js';
 import type { RowArithmetic } from '../../policy/prefix/row-arithmetic.js';
+import { GivenUpRows } from './given-up-rows.js';
 import type { IdlePrefixes } from './idle-prefixes.js';
 import type { Layout } from '../layout.js';
 import type { NativeCache } from '../native.js';
+import { RowCopies, type CopyRoom } from './row-copies.js';
 import type { SequenceText, SequenceTexts } from './sequence-texts.js';
 import type { SharedRows } from './shared-rows.js';
 import type { LateErrors } from '../late-errors.js';
@@ -33,16 +35,17 @@ export interface SharingParts {
   readonly groups: RowArithmetic;
 }
 
-/** Calls `work`, which needs `pages` pages that nobody promised, with room for them; `slot`'s own rows are not taken for it. */
-export type WithRoom = (slot: number, pages: number, work: () => void) => void;
-
 export class PrefixSharing {
+  readonly givenUp: GivenUpRows;
+  readonly copies: RowCopies;
   readonly #parts: SharingParts;
   /** Released slots whose prefixes were reset while work was running on them. */
   readonly #forgotten = new Set<number>();
 
   constructor(parts: SharingParts) {
     this.#parts = parts;
+    this.givenUp = new GivenUpRows(parts);
+    this.copies = new RowCopies(parts);
   }
 
   /** Tells the index what all sequences have committed since it last heard. */
@@ -53,9 +56,10 @@ export class PrefixSharing {
 
   /** A slot without running work becomes idle: its text stays cached, and what it maps of it stays mapped. */
   retire(slot: number): void {
-    const { index, texts, groups, idlePrefixes } = this.#parts;
+    const { index, shared, texts, groups, idlePrefixes } = this.#parts;
     const text = texts.of(slot);
     let whole = 0;
+    shared.stop(slot);
     if (text !== undefined) {
       whole = groups.wholeRows(text.path.length);
       index.release(text.path);
@@ -76,19 +80,54 @@ export class PrefixSharing {
     this.#forgotten.add(slot);
   }
 
-  /**
-   * Gives the slot rows of its own from its length on, as far as it is going to write, up to `end` tokens: what it shares there is
-   * copied or unmapped. Throws KV_OUT_OF_PAGES, KV_WORK_QUEUED when only a step of the engine can make way, and what the driver
-   * throws; the slot then has what it had.
-   */
-  makeWritable(slot: number, end: number, withRoom: WithRoom): void {
-    const { layout, table, fences } = this.#parts;
+  /** Before a slot is written to from its length on: pages that `makeWritable` takes. */
+  detachPages(slot: number): number {
     const tail = this.#sharedTail(slot);
+    return tail < 0 ? 0 : this.copies.pagesFor(slot, tail);
+  }
+
+  /** The group that other running sequences use where the slot is written to next, or -1; `left`: how many of them will not. */
+  contestedTail(slot: number, left: ReadonlyMap<number, number>): number {
+    const tail = this.#sharedTail(slot);
+    const id = tail < 0 ? -1 : this.#parts.shared.idsOf(slot)[tail]!;
+    return id >= 0 && this.#parts.shared.ownersOf(id) - (left.get(id) ?? 0) > 1 ? id : -1;
+  }
+
+  /**
+   * For want of the pages of a copy: what is cached behind the slot's tokens in its last group, and no running sequence uses, goes.
+   * Answers whether the slot can be written to then.
+   */
+  claimTail(slot: number): boolean {
+    const { shared, texts, idlePrefixes } = this.#parts;
+    const tail = this.#sharedTail(slot);
+    const path = texts.of(slot)?.path;
+    if (tail < 0 || path === undefined || shared.ownersOf(shared.idsOf(slot)[tail]!) > 1) return tail < 0;
+    this.tell();
+    idlePrefixes.claim(slot, tail, path);
+    return this.#sharedTail(slot) < 0;
+  }
+
+  /**
+   * Before `makeWritable`: gives up what the slot shares behind its length, and waits for queued work where that is in the way of
+   * tokens up to `end`. Throws KV_WORK_QUEUED when only a step of the engine can make way, and what the driver throws.
+   */
+  clearWay(slot: number, end: number): void {
     this.#leaveBehind(slot);
-    if (tail >= 0 && !this.#moveOthers(slot, tail, withRoom)) this.#detach(slot, tail, withRoom);
-    if (table.foreignRow[slot]! < layout.rowsFor(end)) {
-      fences.wait(slot, 'write to');
-      this.dropForeign(slot);
+    this.givenUp.clear(slot, this.#parts.layout.rowsFor(end));
+  }
+
+  /**
+   * Gives the slot rows of its own from its length on: what it shares there is copied. Throws KV_OUT_OF_PAGES, KV_WORK_QUEUED when
+   * only a step of the engine can make way, and what the driver throws; the slot then has what it had.
+   */
+  makeWritable(slot: number, room: CopyRoom): void {
+    const { layout, table, shared } = this.#parts;
+    const tail = this.#sharedTail(slot);
+    const rows = layout.rowsFor(table.length[slot]!);
+    if (tail >= 0 && !this.copies.moveOthers(slot, tail, room)) {
+      this.copies.detach(slot, tail, room);
+    } else if (shared.rowsOfLast(slot) > rows) { // it has taken tokens back that only it had: rows behind are its own
+      shared.trim(slot, rows - (shared.namedGroups(slot) - 1) * layout.groupRows);
     }
     table.sharedTail[slot] = table.foreignRow[slot] === noForeignRow ? sharedTails.none : sharedTails.truncated;
   }
@@ -114,32 +153,9 @@ export class PrefixSharing {
     return true;
   }
 
-  /** Unmaps what running sequences gave up and no queued work uses any more. Throws the driver's first refusal, at the end. */
-  settleForeign(): void {
-    const { table } = this.#parts;
-    let failure: { readonly error: unknown } | undefined;
-    for (let slot = 0; slot < table.count; slot += 1) {
-      if (table.state[slot] !== slotStates.active || table.isQuarantined[slot] === 1) continue;
-      try {
-        this.dropForeign(slot);
-      } catch (error) {
-        failure ??= { error };
-      }
-    }
-    if (failure !== undefined) throw failure.error;
-  }
-
-  /** Unmaps the rows of an active slot that are no longer its own, unless queued work may use them. */
-  dropForeign(slot: number): void {
-    const { table, fences } = this.#parts;
-    if (table.foreignRow[slot] === noForeignRow || fences.isPending(slot)) return;
-    unmapRows(this.#parts, slot, table.foreignRow[slot]!);
-    table.promisedTokens[slot] = 0;
-  }
-
   /** The slot's text ends with its length again, which has become shorter. */
   truncate(slot: number): void {
-    const { index, table, shared, texts, groups } = this.#parts;
+    const { index, layout, table, shared, texts, groups } = this.#parts;
     const tokens = table.length[slot]!;
     const text = texts.of(slot);
     if (text !== undefined) {
@@ -149,6 +165,12 @@ export class PrefixSharing {
     if (shared.namedGroups(slot) > groups.wholeRows(tokens) || table.foreignRow[slot] !== noForeignRow) table.sharedTail[slot] = sharedTails.truncated;
     try {
       this.#leaveBehind(slot);
+      const rows = layout.rowsFor(tokens);
+      const last = shared.namedGroups(slot) - 1;
+      if (shared.namedRows(slot) > rows && shared.mappersOf(shared.idsOf(slot)[last]!) > 1) {
+        this.givenUp.add(slot, rows);
+        this.givenUp.settle(slot);
+      }
     } finally {
       this.#parts.idlePrefixes.settle();
     }
@@ -156,23 +178,24 @@ export class PrefixSharing {
 
   /** `slot`, which is empty, gets all that `from` has computed: rows are shared, also the last one until either writes. */
   fork(from: number, slot: number): SequenceText | undefined {
-    const { native, index, table, shared, texts, groups, fences } = this.#parts;
+    const { native, layout, index, table, shared, texts, groups, fences } = this.#parts;
     this.tell();
     const length = table.length[from]!;
     const count = groups.rowsFor(length);
     const ids = shared.idsOf(slot);
-    shared.name(from, count);
+    shared.name(from, layout.rowsFor(length));
     ids.set(shared.idsOf(from).subarray(0, count));
     const text = texts.of(from);
     const path = text === undefined ? undefined : index.fork(text.path, ids);
     try {
       native.alias(slot, ids, 0, count);
+      native.publish();
+      if (table.rows[slot]! > layout.rowsFor(length)) unmapRows(this.#parts, slot, layout.rowsFor(length));
     } catch (error) {
       if (path !== undefined) index.release(path);
       this.#parts.idlePrefixes.settle();
       throw error;
     }
-    native.publish();
     shared.join(slot, count);
     table.length[slot] = length;
     fences.setStream(slot, fences.streamOf(from));
@@ -199,126 +222,36 @@ export class PrefixSharing {
       if (shared.mappersOf(id) === count) continue;
       throw createError('KV_INTERNAL', { problem: 'the slots that map a shared row are miscounted', what: id, howMany: count });
     }
+    if (shared.idlePages !== shared.countIdlePages()) {
+      throw createError('KV_INTERNAL', { problem: 'the pages that nobody uses are miscounted', what: shared.idlePages, howMany: shared.countIdlePages() });
+    }
     const { keptGroups } = native.counters();
     if (keptGroups === shared.count) return;
     throw createError('KV_INTERNAL', { problem: 'the kept rows are miscounted', what: keptGroups, howMany: shared.count });
   }
 
   /**
-   * The slot shares nothing behind its length any more: rows there that others need are not its own from here on. They are
-   * unmapped at once, and what it was promised with them, or once no queued work uses the slot.
+   * The slot shares nothing behind its length any more: rows there that others need are not its own from here on, nor what it was
+   * promised with them. They are unmapped at once, or when no queued work uses the slot.
    */
   #leaveBehind(slot: number): void {
-    const { native, layout, table, views, shared, groups } = this.#parts;
+    const { layout, table, shared, groups } = this.#parts;
     const first = groups.rowsFor(table.length[slot]!);
-    if (!shared.isAlone(slot, first)) {
-      table.foreignRow[slot] = Math.min(table.foreignRow[slot]!, first * layout.groupRows);
-      native.cancel(slot);
-      views.revoke(slot);
+    if (shared.isAlone(slot, first)) {
+      shared.leave(slot, first);
+    } else {
+      this.givenUp.add(slot, first * layout.groupRows);
+      shared.giveUp(slot, first);
     }
-    shared.leave(slot, first);
-    this.dropForeign(slot);
-  }
-
-  /**
-   * Gives the slot a copy of a group that others need as it is. What has queued work on it is copied behind that; the slot itself
-   * must not have any: else it is waited for.
-   */
-  #detach(slot: number, group: number, withRoom: WithRoom): void {
-    const { native, table, views, shared, fences } = this.#parts;
-    const id = shared.idsOf(slot)[group]!;
-    fences.wait(slot, 'write to');
-    const writers = this.writersOf(id);
-    for (const other of writers) fences.checkWritten(other, 'copy the last row of');
-    const source = this.sourceOf(id, slot);
-    const stream = fences.streamOf(slot);
-    const isQueued = writers.length > 0 && source >= 0 && stream !== undefined;
-    if (!isQueued) for (const other of writers) fences.waitWritten(other, 'copy the last row of');
-    withRoom(slot, this.#groupPages(), () => {
-      native.cancel(slot);
-      views.revoke(slot);
-      if (isQueued) {
-        fences.ensure(stream);
-        for (const other of writers) fences.order(stream, other);
-        native.detach(slot, group, table.length[slot]!, source, stream);
-        this.hasQueuedCopy(slot, [source, ...writers], stream);
-      } else { // nothing is queued on it now
-        native.detach(slot, group, table.length[slot]!, -1, 0n);
-      }
-      shared.leave(slot, group);
-    });
-  }
-
-  /**
-   * Where queued work uses the slot but none uses the others that share its last row, those get a copy each and the slot goes on in
-   * place, since its addresses cannot be exchanged yet. False: that does not help, or there is no room for it.
-   */
-  #moveOthers(slot: number, group: number, withRoom: WithRoom): boolean {
-    const { index, table, shared, texts, groups, fences } = this.#parts;
-    if (!fences.isPending(slot) || fences.pendingStep(slot) >= 0) return false;
-    const id = shared.idsOf(slot)[group]!;
-    const path = texts.of(slot)?.path;
-    const isIndexFine = path === undefined ? !index.isHolding(id) : index.isWritable(path, group);
-    const others = shared.slotsOf(id).filter((other) => other !== slot);
-    const canMove = (other: number): boolean => table.state[other] === slotStates.active && table.isQuarantined[other] === 0 &&
-      table.prepared[other] === 0 && !fences.isPending(other) && fences.streamOf(other) !== undefined &&
-      groups.wholeRows(table.length[other]!) === group && shared.namedGroups(other) === group + 1;
-    if (!isIndexFine || !others.every(canMove)) return false;
-    try {
-      for (const other of others) this.#detach(other, group, withRoom);
-      return true;
-    } catch (error) {
-      if (!isKvError(error, 'KV_OUT_OF_PAGES')) throw error;
-      return false;
-    }
-  }
-
-  /**
-   * A copy from one of `sources` into the slot was queued on `stream`: both ends are in use until it is done, and what is queued for
-   * the sources later, which may write there, runs after it.
-   */
-  hasQueuedCopy(slot: number, sources: readonly number[], stream: bigint): void {
-    const { table, layout, fences, late } = this.#parts;
-    const usedTokens = (used: number): number => layout.tokensIn(table.rows[used]!);
-    for (const used of [slot, ...sources]) fences.noteQueued(used, stream, usedTokens(used));
-    for (const source of sources) {
-      const other = fences.streamOf(source);
-      if (other !== undefined && other !== stream) late.attempt(() => fences.order(other, slot));
-    }
-  }
-
-  /**
-   * A slot that maps the group, from which a copy into `slot` can be queued, or -1: not an idle one, which may change hands at any
-   * time.
-   */
-  sourceOf(id: number, slot: number): number {
-    const { table, shared } = this.#parts;
-    return shared.slotsOf(id).find((other) =>
-      other !== slot && table.isQuarantined[other] === 0 && table.state[other] !== slotStates.idle) ?? -1;
-  }
-
-  /** Slots whose queued work may still write the group: those that map it, and those that gave up rows in its place. */
-  writersOf(id: number): number[] {
-    const { layout, table, shared, fences } = this.#parts;
-    const row = shared.groupOf(id) * layout.groupRows;
-    const slots = shared.slotsOf(id);
-    for (let slot = 0; slot < table.count; slot += 1) {
-      if (table.foreignRow[slot]! <= row && row < table.rows[slot]!) slots.push(slot);
-    }
-    return slots.filter((slot) => fences.isWritten(slot));
-  }
-
-  #groupPages(): number {
-    const { layout } = this.#parts;
-    return layout.pagesFor(Math.min(layout.groupRows, layout.maxRows));
+    this.givenUp.settle(slot);
   }
 
   #tellOf(slot: number, { path, buffer, tokens }: SequenceText): void {
-    const { index, table, shared, groups } = this.#parts;
+    const { index, layout, table, shared } = this.#parts;
     const valid = Math.min(table.length[slot]!, tokens);
     if (table.state[slot] !== slotStates.active || !path.isStored || valid <= path.length) return;
     if (!table.hasRoom(slot, valid)) return; // in quarantine: rows of it are lost
-    shared.name(slot, groups.rowsFor(valid));
+    shared.name(slot, layout.rowsFor(valid));
     index.commit(path, buffer, valid);
   }
 

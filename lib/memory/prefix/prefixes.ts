@@ -39,7 +39,7 @@ export interface PrefixResetOptions {
   readonly preempt?: boolean | undefined;
 }
 
-export interface PrefixesParts extends Omit<IdlePrefixesParts, 'index' | 'shared' | 'texts' | 'groups' | 'onDropped'> {
+export interface PrefixesParts extends Omit<IdlePrefixesParts, 'index' | 'shared' | 'texts' | 'onDropped'> {
   /** The cache, for events. */
   readonly cache: object;
   readonly options: ReadPrefixCacheOptions | 'off';
@@ -86,7 +86,7 @@ export class Prefixes {
     this.texts = new SequenceTexts(table.count);
     this.#statistics = new PrefixStatistics({ recentRequests: options === 'off' ? 1 : options.recentRequests, groupRows });
     this.idlePrefixes = new IdlePrefixes({
-      ...parts, index: this.index, shared: this.shared, texts: this.texts, groups: this.groups,
+      ...parts, index: this.index, shared: this.shared, texts: this.texts,
       onDropped: (dropped) => this.#statistics.dropped(dropped),
     });
     this.sharing = new PrefixSharing({
@@ -190,17 +190,6 @@ export class Prefixes {
       domain: this.#domainOf(tenant, salt, adapter), text: this.#textOf(tokens, items), priority,
       canRead: caching !== 'write', canWrite: caching !== 'read',
     };
-  }
-
-  /**
-   * For want of pages: hears what sequences have committed, which may have left cached texts, and lets go of what is cached of
-   * what they have themselves. Answers whether there is more to be had now. @internal
-   */
-  makeEvictable(): boolean {
-    const { pooledRows } = this.index;
-    this.sharing.tell();
-    this.sharing.settleForeign();
-    return this.idlePrefixes.replaceDuplicates() || this.index.pooledRows > pooledRows;
   }
 
   /** A request was admitted. @internal */
