@@ -14,6 +14,7 @@ KvCache::KvCache(std::shared_ptr<PagePool> pool, Layout layout, bool scrub)
       kept_(*pool_),
       slots_(ranges_.layout().slots()) {
   changed_.reserve(slots_.size());
+  if (scrub_) pool_->BeginTenants();
 }
 
 Status KvCache::Open(std::shared_ptr<PagePool> pool, Layout layout, bool scrub, std::unique_ptr<KvCache>& cache) {
@@ -196,6 +197,7 @@ Status KvCache::Close() {
   }
   own_stream_.reset();
   VKV_RETURN_IF_ERROR(ranges_.Close());
+  for (Slot& slot : slots_) slot.pages.shrink_to_fit();
   is_closed_ = true;
   return Ok();
 }

@@ -155,7 +155,6 @@ class KvCache {
   Status CopyTokens(int32_t to_slot, int32_t from_slot, int32_t group, uint64_t tokens, std::optional<Stream> queued);
   Status FillQueued(const DetachCommand& command, const RowRun& shared, const RowRun& fresh, Tenant tenant,
                     bool& is_swapped);
-  Status Clean(const RowRun& fresh, Tenant tenant);
   Status ClearScratch();
   template <typename Work>
   Status InScratch(const RowRun& run, Work work);

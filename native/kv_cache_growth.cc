@@ -78,16 +78,12 @@ Status KvCache::GrowHeld(std::span<RowRun> runs, bool is_background) {
     for (; status.ok() && mapped < runs.size(); ++mapped) {
       status = ranges_.Map(runs[mapped], stranded);
       if (!status.ok()) break;
-      if (!scrub_) {
-        pool_->set_tenant(runs[mapped].pages, kUnknownTenant);  // for a cache of this pool that does scrub
-      } else {
-        Tenant tenant;
-        {
-          std::lock_guard lock(mutex_);
-          tenant = slots_[runs[mapped].slot].tenant;
-        }
-        status = Scrub(runs[mapped], tenant);
+      Tenant tenant;
+      {
+        std::lock_guard lock(mutex_);
+        tenant = slots_[runs[mapped].slot].tenant;
       }
+      status = Scrub(runs[mapped], tenant);
     }
     if (!status.ok()) {
       for (size_t k = 0; k < mapped; ++k) ranges_.Unwind(runs[k], layout().reservations(), stranded);
@@ -155,8 +151,17 @@ void KvCache::Strand(std::vector<StrandedRun> stranded) {
   }
 }
 
-// Zeroes those pages of the run that held another tenant's content, and marks them as this one's.
+// Zeroes those pages of the run that held another tenant's content, and marks them as this one's. A page remembers
+// whose it was, whatever cache of the pool gets it: where this cache does not scrub, its sequences are of no tenant,
+// and what tenants of other caches left is zeroed all the same.
 Status KvCache::Scrub(const RowRun& run, Tenant tenant) {
+  if (!scrub_) {
+    tenant = kUnknownTenant;
+    if (!pool_->has_tenants()) {
+      pool_->set_tenant(run.pages, tenant);  // for a cache of this pool that will scrub
+      return Ok();
+    }
+  }
   const size_t width = layout().reservations();
   Driver& driver = pool_->driver();
   uint64_t scrubbed = 0;

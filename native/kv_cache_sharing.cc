@@ -191,7 +191,7 @@ Status KvCache::Detach(const DetachCommand& command) {
     } else {
       const RowRun scratch{kScratchSlot, 0, fresh.to - fresh.from, fresh.pages};
       status = InScratch(scratch, [&] {
-        VKV_RETURN_IF_ERROR(Clean(scratch, tenant));
+        VKV_RETURN_IF_ERROR(Scrub(scratch, tenant));
         return CopyTokens(kScratchSlot, slot_index, command.group, command.tokens, std::nullopt);
       });
       if (status.ok()) status = Swap(shared, fresh, is_swapped);
@@ -207,19 +207,13 @@ Status KvCache::Detach(const DetachCommand& command) {
   return status;
 }
 
-Status KvCache::Clean(const RowRun& fresh, Tenant tenant) {
-  if (scrub_) return Scrub(fresh, tenant);
-  pool_->set_tenant(fresh.pages, kUnknownTenant);
-  return Ok();
-}
-
 // Maps `fresh` where `shared` is, and queues the copy from another slot's addresses, which stay as they are.
 Status KvCache::FillQueued(const DetachCommand& command, const RowRun& shared, const RowRun& fresh, Tenant tenant,
                            bool& is_swapped) {
   DriverScope scope(pool_->driver());
   VKV_RETURN_IF_ERROR(scope.status());
   VKV_RETURN_IF_ERROR(Swap(shared, fresh, is_swapped));
-  Status status = Clean(fresh, tenant);
+  Status status = Scrub(fresh, tenant);
   if (status.ok()) status = CopyTokens(command.slot, command.from_slot, command.group, command.tokens, command.stream);
   if (status.ok()) return status;
   SwapBack(shared, fresh);

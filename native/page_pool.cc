@@ -55,17 +55,11 @@ void PagePool::Repromise(uint64_t pages) {
   promised_ += pages;
 }
 
-// Pages used again far from where they were first mapped do not merge with their neighbours, so each costs the kernel a
-// mapping of its own. When mappings run short, pages made anew for their place are worth more than warm ones.
-bool PagePool::IsShortOfMappings() {
-  const uint64_t limit = driver_->info().mapping_limit;
-  MemoryInfo memory;
-  return limit > 0 && driver_->QueryMemory(memory).ok() && 2 * memory.mappings > limit;
-}
-
 Status PagePool::Take(uint64_t promised, std::span<const uint64_t> near, std::span<PageId> pages) {
   const uint64_t wanted = near.size();
-  if (IsShortOfMappings()) (void)Trim(0);
+  // Pages used again far from where they were first mapped do not merge with their neighbours, so each costs the kernel
+  // a mapping of its own.
+  if (driver_->IsShortOfMappings()) (void)Trim(0);
   uint64_t taken = 0;
   {
     std::lock_guard lock(mutex_);

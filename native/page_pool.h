@@ -7,6 +7,7 @@
 #ifndef VKV_PAGE_POOL_H_
 #define VKV_PAGE_POOL_H_
 
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -24,7 +25,8 @@ inline constexpr PageId kNoPage = UINT32_MAX;
 
 using Tenant = uint64_t;
 inline constexpr Tenant kCleanTenant = 0;             // the page holds zeros
-inline constexpr Tenant kUnknownTenant = UINT64_MAX;  // the page holds what some other process left
+inline constexpr Tenant kUnknownTenant = UINT64_MAX;  // the page holds what another process, or a cache that does not
+                                                      // scrub, left
 
 struct PoolCounts {
   uint64_t budget = 0;
@@ -75,6 +77,10 @@ class PagePool {
   // Driver handles of pages in use, in the same order.
   void Handles(std::span<const PageId> pages, std::span<PageHandle> handles) const;
 
+  // Said by a cache that scrubs, before it names a tenant: from here on pages of tenants may come to any cache.
+  void BeginTenants() { has_tenants_.store(true, std::memory_order_relaxed); }
+  // Whether any cache of this pool ever scrubbed.
+  bool has_tenants() const { return has_tenants_.load(std::memory_order_relaxed); }
   Tenant tenant(PageId page) const;
   void set_tenant(std::span<const PageId> pages, Tenant tenant);  // passes over kNoPage
 
@@ -98,12 +104,12 @@ class PagePool {
       : driver_(std::move(driver)), page_bytes_(page_bytes), budget_(budget_pages) {}
 
   int64_t AvailableLocked() const;
-  bool IsShortOfMappings();
   PageId AddLocked(PageHandle handle);
   Status ReleaseOneFree(bool& released, uint64_t keep);
 
   std::shared_ptr<Driver> driver_;  // null once closed
   const uint64_t page_bytes_;
+  std::atomic<bool> has_tenants_{false};
 
   mutable std::mutex mutex_;  // guards all below
   uint64_t budget_;

@@ -9,7 +9,8 @@ import { createError } from '../errors/index.js';
 import { Batch } from '../memory/batch.js';
 import type { KvCache } from '../memory/kv-cache.js';
 import { native, type NativeKernels } from '../memory/native.js';
-import { checkInteger } from '../options.js';
+import { checkInteger, isAddress } from '../options.js';
+import { lengthOf, typedArrayKind } from '../typed-arrays.js';
 import { kernelImage } from './kernel-image.js';
 import { KernelLayers } from './kernel-layers.js';
 import { readKernelsOptions, type KernelsOptions, type RowDtype } from './kernels-options.js';
@@ -31,11 +32,19 @@ export class Kernels {
   readonly rowDtype: RowDtype;
   /** What runs: `avx512`, `avx2` or `portable` on host, `sm_90` and the like on a GPU. */
   readonly target: string;
+  /** As `cache`, which its holder can overwrite. */
+  readonly #cache: KvCache;
+  readonly #isHost: boolean;
+  /** What holds rows on host. */
+  readonly #rowArray: 'Float32Array' | 'Uint16Array';
   readonly #native: NativeKernels;
   readonly #layers: KernelLayers;
   readonly #spans: StepSpans;
   readonly #copies: TokenCopies;
   readonly #stream: bigint;
+  readonly #checkAppend = (): void => { this.#checkOpen('append'); };
+  readonly #checkAttend = (): void => { this.#checkOpen('attend'); };
+  readonly #checkCopy = (): void => { this.#checkOpen('copy tokens'); };
   #isClosed = false;
 
   /** Throws on bad options. Close it before its cache. */
@@ -43,13 +52,16 @@ export class Kernels {
     const { cache, queryHeads, scale, rowDtype, ...rest } = readKernelsOptions(options);
     this.cache = cache;
     this.rowDtype = rowDtype;
+    this.#cache = cache;
+    this.#isHost = cache.driver.kind === 'host';
+    this.#rowArray = rowDtype === 'float32' ? 'Float32Array' : 'Uint16Array';
     this.#layers = new KernelLayers(cache, queryHeads, scale);
     this.#stream = rest.stream;
     this.#spans = new StepSpans(cache);
     this.#copies = new TokenCopies(cache);
     const image = cache.driver.kind === 'host' ? undefined : kernelImage(cache.driver.info.computeCapability);
     this.#native = new (native().NativeKernels)(cache.driver.native, {
-      ...rest, ...this.#layers.numbers(), image, rowDtype: dtypeNumbers[rowDtype],
+      ...rest, ...this.#layers.numbers(), slots: cache.layout.slots, maxTokens: cache.layout.maxTokens, image, rowDtype: dtypeNumbers[rowDtype],
       cacheDtype: dtypeNumbers[this.#layers.cacheDtype as RowDtype] ?? 0,
     });
     this.target = this.#native.target();
@@ -68,9 +80,8 @@ export class Kernels {
    */
   append(layer: number, sequences: StepSequences, keys: RowBuffer, values: RowBuffer): void {
     const owner = 'Kernels.append';
-    this.#checkOpen('append');
     const index = this.#layers.indexOf(layer, owner);
-    const { rows } = this.#spans.read(sequences, owner);
+    const { rows } = this.#spans.read(sequences, owner, this.#checkAppend);
     const { kvHeads, dim, valueDim } = this.#layers.at(index);
     this.#checkRows(owner, 'keys', keys, rows * kvHeads * dim);
     this.#checkRows(owner, 'values', values, rows * kvHeads * valueDim);
@@ -116,8 +127,7 @@ export class Kernels {
    * KV_LENGTH_OUT_OF_RANGE, or the driver's error.
    */
   copyTokens(copies: readonly TokenCopy[]): void {
-    this.#checkOpen('copy tokens');
-    this.#copies.read(copies);
+    this.#copies.read(copies, this.#checkCopy);
     this.#queued(this.#copies);
     this.#native.copyTokens(this.#copies.entries, this.#copies.count);
   }
@@ -137,9 +147,8 @@ export class Kernels {
   #checkAttention(
     owner: string, layer: number, sequences: StepSequences, queries: RowBuffer, output: RowBuffer,
   ): number {
-    this.#checkOpen('attend');
     const index = this.#layers.indexOf(layer, owner);
-    const { rows } = this.#spans.read(sequences, owner);
+    const { rows } = this.#spans.read(sequences, owner, this.#checkAttend);
     const { queryHeads, dim, valueDim } = this.#layers.at(index);
     this.#checkRows(owner, 'queries', queries, rows * queryHeads * dim);
     this.#checkRows(owner, 'output', output, rows * queryHeads * valueDim);
@@ -152,22 +161,23 @@ export class Kernels {
   }
 
   #checkRows(owner: string, option: string, buffer: RowBuffer, elements: number): void {
-    if (typeof buffer === 'bigint' && buffer > 0n) return;
-    const wanted = this.rowDtype === 'float32' ? Float32Array : Uint16Array;
-    const isHost = this.cache.driver.kind === 'host';
-    if (isHost && buffer instanceof wanted) {
-      if (buffer.length >= elements) return;
-      checkInteger(owner, `${option}.length`, buffer.length, elements);
+    if (isAddress(buffer) && buffer > 0n) return;
+    const wanted = this.#rowArray;
+    const isHost = this.#isHost;
+    if (isHost && typedArrayKind(buffer) === wanted) {
+      const length = lengthOf(buffer as Float32Array);
+      if (length >= elements) return;
+      checkInteger(owner, `${option}.length`, length, elements);
     }
     throw createError('KV_INVALID_OPTION', {
       reason: 'type', owner, option, received: buffer,
-      expected: isHost ? `a ${wanted.name} or an address` : 'the address of device memory, a bigint',
+      expected: isHost ? `a ${wanted} or an address` : 'the address of device memory, a bigint',
     });
   }
 
   #checkOpen(operation: string): void {
     if (this.#isClosed) throw createError('KV_CLOSED', { operation, owner: 'Kernels' });
-    if (this.cache.isClosed) throw createError('KV_CLOSED', { operation, owner: 'KvCache' });
+    if (this.#cache.isClosed) throw createError('KV_CLOSED', { operation, owner: 'KvCache' });
   }
 }
 

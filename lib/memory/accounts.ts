@@ -22,7 +22,7 @@ export interface CacheCounts {
   /** Out of service because the driver refused to undo a failed change there. */
   readonly quarantinedSlots: number;
   readonly mappedRows: number;
-  /** Each mapping counted. */
+  /** Mappings of pages: one that several slots share counts for each. `pool.counts().mappedPages` counts pages, each once. */
   readonly mappedPages: number;
   /** Rows of idle slots that hold no prefix. */
   readonly idleRows: number;

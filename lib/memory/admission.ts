@@ -120,15 +120,15 @@ export class Admission {
     const slot = plan.adoptedSlot >= 0 ? plan.adoptedSlot : this.#choose(plan, promptRows, retiringSlots);
 
     // Rows that are there after aliasing, and those that must be there or set aside in the end. What is ready may lack rows of
-    // its last group.
+    // its last group. Counting stops a mapper that may just have finished a row of the slot: its rows are looked at behind that.
     const isReady = table.foreignRow[slot] === noForeignRow && plan.adoptedGroups === plan.groups &&
       (plan.groups > 0 || idlePrefixes.contentRows(slot) === 0);
-    const aliasedRows = isReady ? table.rows[slot]! : this.#rowsOf(plan.groups);
-    const copiedRows = plan.copiedId >= 0 ? layout.rowsFor(plan.tokens) : 0;
-    const rows = Math.max(aliasedRows, copiedRows, isPromised ? promptRows : 0);
     const neededRows = layout.rowsFor(Math.max(plan.tokens, isPromised ? promptTokens : 0));
     const pages = layout.pagesFor(neededRows) - plan.usedPages + plan.sourcePages;
     supply.checkObtainable(pages, Math.ceil(pages / layout.pagesPerRow));
+    const aliasedRows = isReady ? table.rows[slot]! : this.#rowsOf(plan.groups);
+    const copiedRows = plan.copiedId >= 0 ? layout.rowsFor(plan.tokens) : 0;
+    const rows = Math.max(aliasedRows, copiedRows, isPromised ? promptRows : 0);
 
     this.#parts.native.cancel(slot);
     if (!isReady) idlePrefixes.vacate(slot, plan.adoptedGroups);
@@ -150,9 +150,10 @@ export class Admission {
       const slot = slots[at]!;
       if (idlePrefixes.contentRows(slot) === 0 && (largest < 0 || table.rows[slot]! > table.rows[largest]!)) largest = slot;
     }
-    const rows = largest < 0 ? 0 : Math.min(table.rows[largest]!, promptRows);
-    const pages = layout.pagesFor(promptRows) - layout.pagesFor(rows);
-    const missing = count === 0 ? 0 : supply.missingWithoutEviction(pages, largest);
+    const missing = count === 0 ? 0 : supply.missingWithoutEviction(() => {
+      const rows = largest < 0 ? 0 : Math.min(table.rows[largest]!, promptRows);
+      return layout.pagesFor(promptRows) - layout.pagesFor(rows);
+    }, largest);
     if (missing > 0) idlePrefixes.evictInPlace(missing);
   }
 
@@ -231,7 +232,7 @@ export class Admission {
     if (idle.slots.subarray(0, idle.count).includes(slot)) return slot;
     throw createError('KV_INVALID_OPTION', {
       reason: 'range', owner: 'KvCache', option: 'placement', expected: 'a function that returns one of the candidates',
-      received: slot,
+      received: slot, isReturned: true,
     });
   }
 

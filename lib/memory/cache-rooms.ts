@@ -2,9 +2,10 @@
 // room knows only those that are handed to it here. When one cannot be opened, nothing stays reserved. Decides nothing.
 
 import { createError } from '../errors/index.js';
-import { formatNumber } from '../format.js';
+import { formatCount, formatNumber } from '../format.js';
 import { Accounts } from './accounts.js';
 import { Admission } from './admission.js';
+import { CacheNews } from './cache-news.js';
 import { openPool, type ReadKvCacheOptions } from './kv-cache-options.js';
 import { LateErrors } from './late-errors.js';
 import { computeLayout, type Layout, type TensorPlacement } from './layout.js';
@@ -35,7 +36,7 @@ export interface CacheRooms {
   readonly ownsPool: boolean;
   readonly layout: Layout;
   /** Number of a tenant for the addon; one for all where nothing is scrubbed. */
-  readonly tenantNumber: (tenant: string) => bigint;
+  readonly tenantNumber: (tenant: string | undefined) => bigint;
   readonly tensors: readonly Tensor[];
   readonly native: NativeCache;
   readonly table: SlotTable;
@@ -46,6 +47,7 @@ export interface CacheRooms {
   readonly prefixes: Prefixes;
   readonly supply: RowSupply;
   readonly leases: SlotLeases;
+  readonly news: CacheNews;
   readonly steps: Steps;
   readonly accounts: Accounts;
   readonly room: Room;
@@ -70,11 +72,12 @@ export function openRooms(read: ReadKvCacheOptions, door: FrontDoor): CacheRooms
     const { model, slots, maxTokens, scrub, mapper } = read;
     const layout = computeLayout({ model, layout: read.layout, slots, maxTokens, pageBytes: pool.pageBytes });
     checkRows(layout);
+    checkBudget(layout, pool, isOwn);
     const { hasStreams } = pool.driver.info;
     const fences = new SlotFences({ driver: () => pool.driver.native, slots, stream: hasStreams ? read.stream : undefined });
     const table = new SlotTable(layout, fences);
     native = openNativeCache(pool, layout, table, { scrub: scrub !== 'off', mapper: mapper === 'background' });
-    const tenantNumber = scrub === 'off' ? () => 1n : (tenant: string) => pool.tenantNumber(tenant);
+    const tenantNumber = scrub === 'off' ? () => 1n : (tenant: string | undefined) => pool.tenantNumber(tenant);
     return { ownsPool: isOwn, tenantNumber, ...furnish(read, door, { native, pool, layout, table, fences }, isOwn) };
   } catch (error) {
     native?.close();
@@ -106,15 +109,27 @@ function checkRows({ maxTokens, maxRows }: Layout): void {
   });
 }
 
+/** With less than a row no token could ever be computed. */
+function checkBudget(layout: Layout, pool: PagePool, isOwn: boolean): void {
+  const rowPages = layout.pagesFor(1);
+  if (pool.counts().budgetPages >= rowPages) return;
+  const rowBytes = formatNumber(rowPages * layout.pageBytes);
+  throw createError('KV_INVALID_OPTION', {
+    reason: 'range', owner: 'KvCache', option: isOwn ? 'memoryBudgetBytes' : 'pool',
+    expected: isOwn ? `at least ${rowBytes}` : `a PagePool with a budget of at least ${rowBytes} bytes`, received: pool.memoryBudgetBytes,
+    hint: `One row of this cache has ${formatCount('page', rowPages)} of ${formatNumber(layout.pageBytes)} bytes.`,
+  });
+}
+
 type Memory = Pick<CacheRooms, 'native' | 'pool' | 'layout' | 'table' | 'fences'>;
 
 function furnish(read: ReadKvCacheOptions, door: FrontDoor, { native, pool, layout, table, fences }: Memory, ownsPool: boolean) {
-  const tensors = layout.tensors.map((tensor) => Object.freeze({
+  const tensors = Object.freeze(layout.tensors.map((tensor) => Object.freeze({
     ...tensor, address: native.address(tensor.reservation) + BigInt(tensor.offsetBytes),
-  }));
+  })));
   const late = new LateErrors(door.cache);
   const retirement = new Retirement(fences);
-  const memory = { native, pool, layout, table, fences, views: new SlotViews(native, door.cache) };
+  const memory = { native, pool, layout, table, fences, views: new SlotViews(native, door.cache, late) };
   const prefixes = new Prefixes({ ...memory, ...door, late, options: guarded(read.prefixCache, pool.guard, late) });
   const { index, shared, texts, groups, idlePrefixes, sharing } = prefixes;
   const { guard } = pool;
@@ -127,6 +142,7 @@ function furnish(read: ReadKvCacheOptions, door: FrontDoor, { native, pool, layo
   return {
     ...memory, tensors, late, retirement, prefixes, supply, leases, room,
     steps: new Steps({ ...parts, growth: read.growth, guard }),
+    news: new CacheNews({ native, late, leases, prefixes }),
     accounts: new Accounts({ ...parts, leases, ownsPool }),
     stamps: new Stamps(native, layout, table, room),
   };

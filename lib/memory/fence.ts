@@ -2,8 +2,10 @@
 // synchronise would not do: work may be built but not launched yet, which only the engine's own step number or an event on its
 // stream can tell. Read without allocating: a commit may have one in every step.
 
+import { types } from 'node:util';
+
 import { createError } from '../errors/index.js';
-import { readOptions } from '../options.js';
+import { integer, isAddress, isOptionsObject, optional, readOptions, streamField, type FieldPlace } from '../options.js';
 
 /**
  * `stream`: all work queued on it so far (a CUstream as a bigint). `step`: the engine's own step number, which
@@ -45,24 +47,48 @@ const asIs = (value: unknown): unknown => value;
 /** Reads the fence of a call into `given`. Throws KV_UNKNOWN_OPTION and KV_INVALID_OPTION. */
 export function readFence(owner: string, options: FenceOptions | undefined, given: GivenFence): GivenFence {
   const fence = options === undefined ? undefined
-    : isPlain(options) ? options.fence : readOptions(owner, options, { fence: asIs }).fence;
+    : hasOnly(options, 'fence', 'fence') ? options.fence : readOptions(owner, options, { fence: asIs }).fence;
   if (fence === undefined) return given.set(-1, undefined);
-  if (typeof fence === 'object' && fence !== null) {
+  if (hasOnly(fence, 'stream', 'step')) {
     const { stream, step } = fence as { readonly stream?: unknown; readonly step?: unknown };
-    const isStream = typeof stream === 'bigint' && stream >= 0n;
-    const isStep = Number.isSafeInteger(step) && (step as number) >= 0;
-    if ((isStream || isStep) && (isStream || stream === undefined) && (isStep || step === undefined)) {
-      return given.set(isStep ? step as number : -1, isStream ? stream : undefined);
-    }
+    if (step === undefined && isAddress(stream)) return given.set(-1, stream);
+    if (stream === undefined && Number.isSafeInteger(step) && (step as number) >= 0) return given.set(step as number, undefined);
+  }
+  const { stream, step } = fenceMembers(fence, { owner, option: 'fence' });
+  return given.set(step ?? -1, stream);
+}
+
+const members = { stream: optional(streamField), step: optional(integer()) };
+
+function fenceMembers(fence: unknown, place: FieldPlace): { readonly stream?: bigint | undefined; readonly step?: number | undefined } {
+  if (isOptionsObject(fence)) {
+    const read = readOptions(place.owner, fence, members, place.option);
+    if (read.stream !== undefined && read.step !== undefined) throw onlyOne(place);
+    if (read.stream !== undefined || read.step !== undefined) return read;
   }
   throw createError('KV_INVALID_OPTION', {
-    reason: 'type', owner, option: 'fence', expected: '{ stream: bigint } or { step: integer }', received: fence,
+    reason: 'type', ...place, expected: '{ stream: bigint } or { step: integer }', received: fence,
   });
 }
 
-/** Whether it is an object that has `fence` and nothing else: the common case. */
-function isPlain(options: FenceOptions): boolean {
-  if (typeof options !== 'object' || (options as unknown) === null || Array.isArray(options)) return false;
-  for (const name in options) if (name !== 'fence') return false;
+/** Throws KV_INVALID_OPTION for a stream where there are none but 0n, on which nothing runs when a call has returned. */
+export function checkFence(owner: string, { stream }: GivenFence, driverKind: string): void {
+  if (driverKind !== 'host' || stream === undefined || stream === 0n) return;
+  throw createError('KV_INVALID_OPTION', {
+    reason: 'range', owner, option: 'fence.stream', expected: '0n or left out on host, which has no streams',
+    received: stream, hint: "Call it once the work is over, or name the engine's step: `fence: { step }`.",
+  });
+}
+
+function onlyOne(place: FieldPlace): Error {
+  return createError('KV_INVALID_OPTION', {
+    reason: 'range', ...place, expected: '{ stream: bigint } or { step: integer }', received: 'both', hint: 'Give one of the two.',
+  });
+}
+
+/** Whether it is an object of the caller's without other members than these: the common case. */
+function hasOnly(value: unknown, one: string, other: string): boolean {
+  if (typeof value !== 'object' || value === null || types.isProxy(value) || Array.isArray(value)) return false;
+  for (const name in value) if (name !== one && name !== other) return false;
   return true;
 }

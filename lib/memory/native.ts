@@ -6,65 +6,13 @@ import * as path from 'node:path';
 import bindings = require('bindings');
 
 import {
-  codeOfNative, createError, reasonOfNative, type CodedError,
+  codeOfNative, createError, nativeCodes, reasonOfNative, type CodedError,
 } from '../errors/index.js';
+import { deviceLost } from './change-signal.js';
 import type { MockCall, MockJournalEntry, MockLeaks, MockMisuse } from './mock-records.js';
+import type { NativeDriver } from './native-driver.js';
 
-export interface NativeDriverInfo {
-  readonly kind: 'cuda' | 'host' | 'mock';
-  readonly deviceName: string;
-  readonly device: number;
-  readonly driverVersion: number;
-  readonly computeCapability: number;
-  readonly granularityBytes: number;
-  readonly defaultPageBytes: number;
-  readonly mappingLimit: number;
-  readonly hasStreams: boolean;
-  readonly hasHostAccess: boolean;
-  readonly hasZeroedPages: boolean;
-  readonly hasReadableHoles: boolean;
-  readonly hasMemory: boolean;
-}
-
-export interface NativeMemoryInfo {
-  readonly totalBytes: number;
-  readonly freeBytes: number;
-  readonly residentBytes: number;
-  readonly livePages: number;
-  readonly liveReservations: number;
-  readonly mappings: number;
-}
-
-/** One driver, call by call (native/driver.h says what each does). Addresses and handles are bigints. */
-export interface NativeDriver {
-  info(): NativeDriverInfo;
-  queryMemory(): NativeMemoryInfo;
-  isLost(): boolean;
-  close(): void;
-  reserve(bytes: number, pageBytes: number): bigint;
-  freeReservation(address: bigint, bytes: number): void;
-  createPage(pageBytes: number, near: bigint): bigint;
-  releasePage(page: bigint, pageBytes: number): void;
-  map(address: bigint, pageBytes: number, page: bigint): void;
-  setAccess(address: bigint, bytes: number): void;
-  unmap(address: bigint, bytes: number): void;
-  write(to: bigint, bytes: Uint8Array): void;
-  read(into: Uint8Array, from: bigint): void;
-  copy(to: bigint, from: bigint, bytes: number, stream: bigint): void;
-  fill(to: bigint, value: number, bytes: number, stream: bigint): void;
-  createStream(): bigint;
-  destroyStream(stream: bigint): void;
-  synchronizeStream(stream: bigint): void;
-  recordEvent(stream: bigint): bigint;
-  queryEvent(event: bigint): boolean;
-  /** Waits until it is done. */
-  synchronizeEvent(event: bigint): void;
-  /** What is queued on the stream from here on runs after the event. */
-  waitEvent(stream: bigint, event: bigint): void;
-  destroyEvent(event: bigint): void;
-  /** Host only, for tests: the nth next system call of a kind fails with an errno. */
-  failCall(kind: string, nth: number, errno: number): void;
-}
+export type { NativeDriver, NativeDriverInfo, NativeMemoryInfo } from './native-driver.js';
 
 export interface NativePoolCounts {
   readonly budgetPages: number;
@@ -155,7 +103,13 @@ export interface NativeCache {
   mapperState(): NativeMapperState;
   counters(): NativeCacheCounters;
   address(reservation: number): bigint;
-  window(reservation: number, offset: number, bytes: number): ArrayBuffer;
+  /** The first bytes of a slot in a reservation, which are mapped; valid until `revoke`. */
+  window(slot: number, reservation: number, bytes: number): ArrayBuffer;
+  /**
+   * The windows of a slot show nothing of it any more: reads give zeros. Where one `isEscaped`, writes reach private memory; else
+   * nobody may touch them.
+   */
+  revoke(slot: number, isEscaped: boolean): void;
   stamp(slot: number, from: number, tokens: number, key: bigint): void;
   check(slot: number, from: number, tokens: number, key: bigint): number;
   /** Throws KV_INTERNAL; returns the pages in use here, each counted once. */
@@ -171,6 +125,8 @@ export interface NativeKernelsOptions {
   readonly layers: Float64Array;
   /** Per reservation: address, slot bytes, token bytes. */
   readonly regions: Float64Array;
+  readonly slots: number;
+  readonly maxTokens: number;
   readonly cacheDtype: number;
   readonly rowDtype: number;
   readonly threads: number;
@@ -231,8 +187,8 @@ export interface NativeMockDevice {
   clearFailures(): void;
   setLatencyNs(call: string, ns: number): void;
   loseDevice(result: number): void;
-  /** `uses` is [address, bytes, isWrite] × count; false when the stream is not live. */
-  queueWork(stream: bigint, uses: readonly (bigint | number | boolean)[]): boolean;
+  /** `uses` is [address, bytes, 1 where it writes] × count; false when the stream is not live. */
+  queueWork(stream: bigint, uses: BigUint64Array): boolean;
   completeStream(stream: bigint): boolean;
   completeAll(): void;
   pendingWork(): number;
@@ -246,13 +202,18 @@ export interface NativeMockDevice {
 }
 
 type MakeError = (
-  code: number, call: string, status: number, statusName: string, what: number, howMany: number, driver: string,
+  code: number, call: string, status: number, statusName: string, what: number, howMany: number, driver: string, others: number,
 ) => Error;
 
 export interface Native {
   readonly buildTool: string;
   readonly version: string;
   setMakeError(makeError: MakeError): void;
+  /** What Node-API answers to an ArrayBuffer over memory of the addon's: 0, or why there can be none. */
+  readonly externalBufferStatus: number;
+  /** Detaches an ArrayBuffer: its views have length 0 from here on. It must be one that can be detached. */
+  /** Whether it is a driver that the addon opened. */
+  isDriver(value: unknown): boolean;
   /** Revokes an ArrayBuffer: its views have length 0 from here on. */
   detach(buffer: ArrayBuffer): void;
   openHostDriver(options: {
@@ -314,7 +275,7 @@ const closedOwners: Readonly<Record<string, 'Driver' | 'Kernels' | 'DenseKernels
 
 /** Turns the numbers of a native Status into an error of the catalogue. `driver` is the kind of the one in use. */
 function makeError(
-  number: number, call: string, status: number, statusName: string, what: number, howMany: number, driver: string,
+  number: number, call: string, status: number, statusName: string, what: number, howMany: number, driver: string, others: number,
 ): Error {
   const code = codeOfNative(number);
   const driverCall = { call, status, statusName };
@@ -326,7 +287,10 @@ function makeError(
       pageBytes: what, createdPages: howMany, budgetPages: howMany,
     }),
     KV_OUT_OF_ADDRESS_SPACE: () => createError('KV_OUT_OF_ADDRESS_SPACE', { bytes: what }),
-    KV_OUT_OF_MAPPINGS: () => createError('KV_OUT_OF_MAPPINGS', { neededMappings: what, limitMappings: howMany }),
+    KV_OUT_OF_MAPPINGS: () => createError('KV_OUT_OF_MAPPINGS', {
+      neededMappings: what, limitMappings: howMany, otherMappings: others < 0 ? undefined : others, isKernelLimit: status !== 0,
+      ...(call === 'view' ? { isForView: true } : {}),
+    }),
     KV_DRIVER_UNAVAILABLE: () => createError('KV_DRIVER_UNAVAILABLE', {
       ...driverCall, driver, reason: reasonOfNative(what), device: howMany,
     }),
@@ -335,11 +299,17 @@ function makeError(
     }),
     KV_DRIVER_TOO_OLD: () => createError('KV_DRIVER_TOO_OLD', { ...driverCall, missing: call, driverVersion: what }),
     KV_DRIVER_CALL_FAILED: () => createError('KV_DRIVER_CALL_FAILED', { ...driverCall, address: what, bytes: howMany }),
-    KV_DRIVER_LOST: () => createError('KV_DRIVER_LOST', { ...driverCall, driver }),
+    KV_DRIVER_LOST: () => {
+      deviceLost.raise();
+      return createError('KV_DRIVER_LOST', { ...driverCall, driver });
+    },
     KV_DRIVER_MISUSE: () => createError('KV_DRIVER_MISUSE', { ...driverCall, address: what, bytes: howMany }),
     KV_SLOT_BUSY: () => createError('KV_SLOT_BUSY', { slot: what, operation: 'change', holder: 'the quarantine' }),
     KV_CLOSED: () => createError('KV_CLOSED', { operation: 'use it', owner: closedOwners[call] ?? 'KvCache' }),
-    KV_INTERNAL: () => createError('KV_INTERNAL', { problem: 'the native records do not add up', call, what, howMany }),
+    KV_INTERNAL: () => createError('KV_INTERNAL', {
+      problem: number === nativeCodes.kInvalidArgument.number ? 'the addon cannot take what it was given' : 'the native records do not add up',
+      call, what, howMany,
+    }),
     KV_COPY_OUT_OF_RANGE: () => createError('KV_COPY_OUT_OF_RANGE', { call, address: what, bytes: howMany }),
     KV_CUBLAS_UNAVAILABLE: () => createError('KV_CUBLAS_UNAVAILABLE', { missing: call === 'dlopen' ? undefined : call }),
   };

@@ -8,7 +8,7 @@ import type { ReclaimPolicy } from '../policy/reclaim.js';
 import type { Layout } from './layout.js';
 import type { NativeCache } from './native.js';
 import type { PagePool } from './page-pool.js';
-import type { PageUser } from './pool-users.js';
+import type { PageUser } from './page-user.js';
 import { noForeignRow, slotStates, type SlotTable } from './slot-table.js';
 import { unmapRows, type SlotMemory } from './unmap-rows.js';
 
@@ -125,12 +125,13 @@ export class RowSupply implements PageUser {
     return this.#pool.obtainablePages() >= pages;
   }
 
-  /** How many of `pages` pages could be had only by evicting prefixes; 0 as well when not even so. Takes nothing. */
-  missingWithoutEviction(pages: number, heldSlot: number): number {
-    if (pages <= this.#pool.native.available()) return 0;
+  /** How many of the pages that `lack` counts could be had only by evicting prefixes; 0 as well when not even so. Takes nothing. */
+  missingWithoutEviction(lack: () => number, heldSlot: number): number {
+    if (lack() <= this.#pool.native.available()) return 0;
     let missing = 0;
     this.#hold(heldSlot, () => {
       this.#quiesce();
+      const pages = lack();
       const obtainable = this.#pool.obtainablePages();
       if (obtainable >= pages) missing = pages - (obtainable - this.#cached.evictablePages());
     });
@@ -227,7 +228,7 @@ export class RowSupply implements PageUser {
     for (let index = 0; index < this.#idle.count; index += 1) if (this.#idle.slots[index] === slot) return slot;
     throw createError('KV_INVALID_OPTION', {
       reason: 'range', owner: 'KvCache', option: 'reclaim', expected: 'a function that returns one of the candidates',
-      received: slot,
+      received: slot, isReturned: true,
     });
   }
 

@@ -51,6 +51,11 @@ export class SlotFences {
     return this.#passes;
   }
 
+  /** Whether work is queued on streams, which tell nobody that it is over. */
+  get hasEvents(): boolean {
+    return this.#streams.some((fence) => !fence.isIdle);
+  }
+
   /** Whether queued work may still use the slot. */
   isPending(slot: number): boolean {
     if (this.#steps[slot]! > this.#completedStep) return true;

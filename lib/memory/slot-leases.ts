@@ -93,7 +93,7 @@ export class SlotLeases {
 
   /** Retires a slot. When recording the fence fails, nothing has changed. */
   release(slot: number, fence: GivenFence, batch: RunningBatch | undefined): void {
-    const { native, table, views, retirement, sharing, late } = this.#parts;
+    const { native, pool, table, views, retirement, sharing, late } = this.#parts;
     const isWaiting = retirement.enter(slot, fence, batch);
     late.attempt(() => sharing.tell());
     views.revoke(slot);
@@ -105,7 +105,10 @@ export class SlotLeases {
     table.state[slot] = slotStates.retiring;
     this.#released += 1;
     if (!isWaiting) this.#becomeIdle(slot);
-    else if (fence.isNone) late.attempt(() => this.pollRetirement()); // what its commits named may be over
+    else {
+      if (fence.isNone) late.attempt(() => this.pollRetirement()); // what its commits named may be over
+      pool.capacity.raise(); // what was set aside for it, and fences to ask for
+    }
   }
 
   /** Slots whose fence has passed become idle, and rows given up behind one are unmapped. Throws what asking and unmapping throw. */
@@ -189,5 +192,6 @@ export class SlotLeases {
       }
       pool.keepToBudget();
     });
+    pool.capacity.raise();
   }
 }

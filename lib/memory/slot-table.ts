@@ -58,6 +58,11 @@ export class SlotTable {
     this.foreignRow = new Int32Array(slots).fill(noForeignRow);
   }
 
+  /** Whether it is a SlotTable, and no object that only has its prototype. */
+  static isInstance(value: unknown): value is SlotTable {
+    return typeof value === 'object' && value !== null && #layout in value;
+  }
+
   /** Whether a new sequence may have the slot. */
   isFree(slot: number): boolean {
     return this.state[slot] === slotStates.idle && this.isQuarantined[slot] === 0;
@@ -96,5 +101,14 @@ export class SlotTable {
   missingPages(slot: number, rows: number): number {
     const mapped = this.rows[slot]!;
     return rows > mapped ? this.#layout.pagesFor(rows) - this.#layout.pagesFor(mapped) : 0;
+  }
+}
+
+/** Whether an object comes from a cache, by its table: constructors can be called by anybody, with anything. */
+export function holdsTable(parts: unknown): boolean {
+  try {
+    return SlotTable.isInstance((parts as { readonly table: unknown }).table);
+  } catch { // no object, or a proxy that answers with errors
+    return false;
   }
 }

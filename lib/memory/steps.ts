@@ -8,6 +8,7 @@ import { Batch } from './batch.js';
 import type { LateErrors } from './late-errors.js';
 import type { Layout } from './layout.js';
 import type { NativeCache } from './native.js';
+import type { PagePool } from './page-pool.js';
 import type { PolicyGuard } from './policy-guard.js';
 import type { PrefixSharing } from './prefix/prefix-sharing.js';
 import type { CopyRoom } from './prefix/row-copies.js';
@@ -19,6 +20,7 @@ import { noForeignRow, type SlotTable } from './slot-table.js';
 
 export interface StepParts {
   readonly native: NativeCache;
+  readonly pool: PagePool;
   readonly layout: Layout;
   readonly table: SlotTable;
   readonly supply: RowSupply;
@@ -35,6 +37,7 @@ const released = new GivenFence();
 
 export class Steps {
   readonly #native: NativeCache;
+  readonly #pool: PagePool;
   readonly #layout: Layout;
   readonly #table: SlotTable;
   readonly #supply: RowSupply;
@@ -48,8 +51,9 @@ export class Steps {
   readonly #open = new Set<Batch>();
   #hasWishes = false;
 
-  constructor({ native, layout, table, supply, sharing, texts, late, growth, guard, fences }: StepParts) {
+  constructor({ native, pool, layout, table, supply, sharing, texts, late, growth, guard, fences }: StepParts) {
     this.#native = native;
+    this.#pool = pool;
     this.#layout = layout;
     this.#table = table;
     this.#supply = supply;
@@ -164,9 +168,10 @@ export class Steps {
   #wishAhead(slot: number, index: number): boolean {
     const table = this.#table;
     const lengthTokens = table.length[slot]!;
-    const wanted = Math.min(Math.ceil(this.#growth(lengthTokens, table.promisedTokens[slot]!)), this.#layout.maxTokens);
-    if (!(wanted > lengthTokens) || table.hasRoom(slot, wanted)) return false; // also when a policy returns NaN
-    if (table.foreignRow[slot] !== noForeignRow) return false;
+    const wish = this.#growth(lengthTokens, table.promisedTokens[slot]!);
+    if (typeof wish !== 'number' || Number.isNaN(wish)) throw notTokens(wish);
+    const wanted = Math.min(Math.ceil(wish), this.#layout.maxTokens);
+    if (wanted <= lengthTokens || table.hasRoom(slot, wanted) || table.foreignRow[slot] !== noForeignRow) return false;
     this.#pairs[2 * index] = slot;
     this.#pairs[2 * index + 1] = this.#layout.rowsFor(wanted);
     return true;
@@ -267,23 +272,37 @@ export class Steps {
   #finish(batch: Batch): void {
     batch.setPrepared(false);
     this.#open.delete(batch);
+    this.#pool.capacity.raise();
   }
 
   #check(batch: Batch, operation: 'prepare' | 'commit' | 'discard', isPrepared: boolean): void {
-    if (!(batch instanceof Batch)) {
+    if (!Batch.isInstance(batch)) {
       throw createError('KV_INVALID_OPTION', {
         reason: 'type', owner: `KvCache.${operation}`, option: 'batch', expected: 'a Batch', received: batch,
       });
     }
     if (!batch.belongsTo(this.#table)) {
-      throw createError('KV_BATCH_STATE', { operation, problem: 'belongs to another cache' });
+      throw createError('KV_BATCH_STATE', {
+        operation, problem: 'belongs to another cache', hint: "Create it with this cache's `createBatch`.",
+      });
     }
     if (batch.isPrepared !== isPrepared) {
-      throw createError('KV_BATCH_STATE', { operation, problem: isPrepared ? 'is not prepared' : 'is prepared already' });
+      throw createError('KV_BATCH_STATE', {
+        operation, ...isPrepared
+          ? { problem: 'is not prepared', hint: 'Call `prepare` before the pass, and `commit` or `discard` once after it.' }
+          : { problem: 'is prepared already', hint: 'Commit or discard it first.' },
+      });
     }
   }
 
   #stale(slot: number, generation: number): Error {
     return createError('KV_SLOT_RELEASED', { slot, generation, currentGeneration: this.#table.generation[slot]! });
   }
+}
+
+function notTokens(received: unknown): Error {
+  return createError('KV_INVALID_OPTION', {
+    reason: typeof received === 'number' ? 'range' : 'type', owner: 'KvCache', option: 'growth', received, isReturned: true,
+    expected: 'a function that returns a number of tokens',
+  });
 }

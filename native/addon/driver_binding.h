@@ -14,6 +14,7 @@ namespace vkv::addon {
 
 class NativeDriver : public Napi::ObjectWrap<NativeDriver> {
  public:
+  static constexpr napi_type_tag kTag = {0x8f2d1c5a7b3e4960, 0x91d0c4e2a86f5b17};
   static void Define(Napi::Env env, Napi::Object exports);
   // The JavaScript object of an opened driver.
   static Napi::Value Wrap(Napi::Env env, std::shared_ptr<Driver> driver);

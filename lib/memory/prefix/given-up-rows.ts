@@ -2,12 +2,14 @@
 // back behind a fork, say. They are unmapped at once, or stay mapped behind the slot's fence, and until then nobody can have their
 // pages. Decides nothing.
 
+import type { PagePool } from '../page-pool.js';
 import type { SlotFences } from '../slot-fences.js';
 import { noForeignRow, slotStates } from '../slot-table.js';
 import { unmapRows, type SlotMemory } from '../unmap-rows.js';
 import type { SharedRows } from './shared-rows.js';
 
 export interface GivenUpRowsParts extends SlotMemory {
+  readonly pool: PagePool;
   readonly shared: SharedRows;
   readonly fences: SlotFences;
 }
@@ -38,11 +40,12 @@ export class GivenUpRows {
 
   /** Unmaps those of an active slot, unless queued work may use them. Throws what the driver throws; they then stay. */
   settle(slot: number): void {
-    const { table, shared, fences } = this.#parts;
+    const { pool, table, shared, fences } = this.#parts;
     if (!this.#slots.has(slot) || fences.isPending(slot)) return;
     if (table.foreignRow[slot] !== noForeignRow) unmapRows(this.#parts, slot, table.foreignRow[slot]!);
     shared.unmapped(slot);
     this.#slots.delete(slot);
+    pool.capacity.raise();
   }
 
   /** The same for all slots. Throws the driver's first refusal, at the end. */

@@ -11,6 +11,7 @@ import { GivenUpRows } from './given-up-rows.js';
 import type { IdlePrefixes } from './idle-prefixes.js';
 import type { Layout } from '../layout.js';
 import type { NativeCache } from '../native.js';
+import type { PagePool } from '../page-pool.js';
 import { RowCopies, type CopyRoom } from './row-copies.js';
 import type { SequenceText, SequenceTexts } from './sequence-texts.js';
 import type { SharedRows } from './shared-rows.js';
@@ -21,6 +22,7 @@ import { unmapRows } from '../unmap-rows.js';
 import type { SlotViews } from '../views.js';
 
 export interface SharingParts {
+  readonly pool: PagePool;
   readonly native: NativeCache;
   readonly layout: Layout;
   readonly table: SlotTable;

@@ -1,8 +1,10 @@
 // Prefixes: the prefix cache of a KvCache, as its users see it: what is cached of a prompt and why not more, hit rates, reset,
 // and the namespace that a change of weights changes. `KvCache.acquire` uses it by itself; nothing here needs to be called.
 
+import { randomInt } from 'node:crypto';
+
 import { createError } from '../../errors/index.js';
-import { boolean, readOptions, withDefault } from '../../options.js';
+import { boolean, notConstructible, readOptions, withDefault } from '../../options.js';
 import { prefixDomain, type PrefixDomain } from '../../policy/prefix/domain.js';
 import { PrefixIndex } from '../../policy/prefix/prefix-index.js';
 import type { PrefixExplanation } from '../../policy/prefix/prefix-explanation.js';
@@ -22,7 +24,7 @@ import type { CachedBy, Prompt } from './prompt.js';
 import { SequenceTexts } from './sequence-texts.js';
 import { SharedRows } from './shared-rows.js';
 import type { SlotFences } from '../slot-fences.js';
-import { slotStates } from '../slot-table.js';
+import { holdsTable, slotStates } from '../slot-table.js';
 
 export interface PrefixLookup {
   /** Tokens of the prompt that `acquire` would find now. One is left to compute, unless a value is kept for the whole prompt. */
@@ -71,6 +73,7 @@ export class Prefixes {
 
   /** @internal Use `cache.prefixes`. */
   constructor(parts: PrefixesParts) {
+    if (!holdsTable(parts)) throw notConstructible('Prefixes', 'cache.prefixes');
     const { options, layout, table } = parts;
     const { groupRows } = layout;
     this.#parts = parts;
@@ -155,9 +158,9 @@ export class Prefixes {
   }
 
   /**
-   * Drops every cached prefix; returns the rows. Throws KV_PREFIX_IN_USE while sequences use some, and then drops nothing; with
-   * `preempt` those sequences are released, and what they use goes once their fences have passed. Until then nothing is found
-   * and nothing is stored.
+   * Drops every cached prefix; returns how many rows it let go of. Throws KV_PREFIX_IN_USE while sequences use some, and then drops
+   * nothing; with `preempt` those sequences are released, and what they use goes once their fences have passed, which the number
+   * leaves out. Until then nothing is found and nothing is stored.
    */
   reset(options: PrefixResetOptions = {}): number {
     const { preempt } = readOptions('Prefixes.reset', options, { preempt: withDefault(boolean, false) });
@@ -212,15 +215,16 @@ export class Prefixes {
     return items.length === 0 ? tokens : this.#names.textOf(tokens, items);
   }
 
-  #domainOf(tenant: string, salt: string | undefined, adapter: string | undefined): PrefixDomain {
+  #domainOf(tenant: string | undefined, salt: string | undefined, adapter: string | undefined): PrefixDomain {
     return prefixDomain({ namespace: this.#namespace, tenant, salt, adapter });
   }
 }
 
 function indexOptions(options: ReadPrefixCacheOptions | 'off', layout: Layout) {
-  if (options === 'off') return { poolRows: 0 };
+  const hashSeed = randomInt(2 ** 48 - 1);
+  if (options === 'off') return { poolRows: 0, hashSeed };
   const { poolRows = Infinity, poolBytes = Infinity, tenantRows = Infinity, policy, endValues, now } = options;
   const rows = Math.min(poolRows, Math.floor(poolBytes / layout.rowBytes));
   const toGroups = (count: number): number => (count === Infinity ? count : Math.floor(count / layout.groupRows));
-  return { poolRows: toGroups(rows), tenantRows: toGroups(tenantRows), policy, endValues, now };
+  return { poolRows: toGroups(rows), tenantRows: toGroups(tenantRows), policy, endValues, now, hashSeed };
 }

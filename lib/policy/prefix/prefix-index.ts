@@ -55,20 +55,21 @@ export class PrefixIndex {
   #releases = 0;
 
   constructor(options: PrefixIndexOptions) {
-    const { arithmetic, poolRows = Infinity, tenantRows = Infinity, policy = lru(), hashBits } = options;
+    const { arithmetic, poolRows = Infinity, tenantRows = Infinity, policy = lru(), hashBits, hashSeed = 0 } = options;
     const { now = () => 0, endValues = 64, rememberedCuts = 4096 } = options;
     const nodes = this.#nodes;
-    const tree = new PrefixTree(nodes, hashBits);
+    const tree = new PrefixTree(nodes, hashSeed, hashBits);
     const ledger = new RowLedger(nodes, arithmetic, this.dropped);
     const roots = new DomainRoots(tree);
     this.blocks = options.blocks === undefined ? undefined : new StoredBlocks({ tree, ledger, roots }, options.blocks);
     const values = new EndValues(tree, endValues);
-    const memory = new EvictionMemory({ tree, roots, now, places: rememberedCuts });
+    const memory = new EvictionMemory({ tree, roots, now, places: rememberedCuts, hashSeed });
     const listeners = [memory, values, ...this.blocks === undefined ? [] : [this.blocks], ...options.listeners ?? []];
     this.#policy = makePolicy(policy, {
       nodes,
       copyText: (node, from, to, target, start) => { tree.copyPath(node, from, to, target, start); },
       rowsOf: (node) => ledger.ownRows(node),
+      hashSeed,
       poolTokens: options.poolTokens ?? (poolRows === Infinity ? Infinity : arithmetic.tokensIn(poolRows)),
     });
     const quota = tenantRows === Infinity ? undefined : new TenantQuota(nodes, tenantRows);
