@@ -72,11 +72,12 @@ function fenceMembers(fence: unknown, place: FieldPlace): { readonly stream?: bi
 }
 
 /** Throws KV_INVALID_OPTION for a stream where there are none but 0n, on which nothing runs when a call has returned. */
-export function checkFence(owner: string, { stream }: GivenFence, driverKind: string): void {
+export function checkFence(owner: 'Sequence.release' | 'KvCache.commit' | 'KvCache.discard', { stream }: GivenFence, driverKind: string): void {
   if (driverKind !== 'host' || stream === undefined || stream === 0n) return;
+  const verb = { 'Sequence.release': 'Release', 'KvCache.commit': 'Commit', 'KvCache.discard': 'Discard' }[owner];
   throw createError('KV_INVALID_OPTION', {
     reason: 'range', owner, option: 'fence.stream', expected: '0n or left out on host, which has no streams',
-    received: stream, hint: "Call it once the work is over, or name the engine's step: `fence: { step }`.",
+    received: stream, hint: `${verb} once the work is over, or behind the engine's step: \`fence: { step }\`.`,
   });
 }
 

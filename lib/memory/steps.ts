@@ -204,17 +204,22 @@ export class Steps {
       if (table.sharedTail[slot] !== 0) this.#sharing.clearWay(slot, table.length[slot]! + tokens[index]!);
     }
     const room = this.#checkRoom(batch);
-    for (const isPending of [false, true]) {
-      for (let index = 0; index < length; index += 1) {
-        const slot = slots[index]!;
-        if (table.sharedTail[slot] === 0 || this.#fences.isPending(slot) !== isPending) continue;
-        try {
-          this.#sharing.makeWritable(slot, room);
-        } catch (error) {
-          if (!isKvError(error, 'KV_OUT_OF_PAGES') || !this.#sharing.claimTail(slot)) throw error;
-          this.#sharing.makeWritable(slot, room);
-        }
-      }
+    const later: number[] = []; // waiting for one ends the queued work of others too
+    for (let index = 0; index < length; index += 1) {
+      const slot = slots[index]!;
+      if (table.sharedTail[slot] === 0) continue;
+      if (this.#fences.isPending(slot)) later.push(slot);
+      else this.#makeSlotWritable(slot, room);
+    }
+    for (const slot of later) this.#makeSlotWritable(slot, room);
+  }
+
+  #makeSlotWritable(slot: number, room: CopyRoom): void {
+    try {
+      this.#sharing.makeWritable(slot, room);
+    } catch (error) {
+      if (!isKvError(error, 'KV_OUT_OF_PAGES') || !this.#sharing.claimTail(slot)) throw error;
+      this.#sharing.makeWritable(slot, room);
     }
   }
 

@@ -39,6 +39,19 @@ cacheTest('taking tokens back into a row that another sequence needs waits for i
   engine.close();
 });
 
+cacheTest('of a batch in which waiting for one sequence ends the work of another, both get rows of their own', manual, (t, bench) => {
+  const engine = new RunAheadEngine(bench);
+  const first = engine.start(prompt);
+  engine.step([first]);
+  const others = [engine.start([...prompt, 1, 2]), engine.start([...prompt, 3, 4])];
+  engine.step([first, ...others]);
+  for (const other of others) engine.truncate(other, rowTokens + 3);
+  engine.step(others);
+  t.is(bench.cache.metrics.detachedRows, 2);
+  engine.assertAll();
+  engine.close();
+});
+
 cacheTests('a row that a step may still write is not copied before that step is complete', {}, (t, bench) => {
   const engine = new RunAheadEngine(bench, { steps: true });
   const parent = engine.start(prompt);
