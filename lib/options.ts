@@ -235,12 +235,14 @@ export const streamField: Field<bigint> = (value, place) => {
   throw invalid(typeof value === 'bigint' ? 'range' : 'type', place, 'a CUstream: a bigint, at least 0', value);
 };
 
+const { removeEventListener } = EventTarget.prototype;
 const { get: abortedGetter } = Object.getOwnPropertyDescriptor(AbortSignal.prototype, 'aborted')!;
 
 /** An AbortSignal. */
 export const abortSignal: Field<AbortSignal> = (value, place) => {
   try {
     Reflect.apply(abortedGetter!, value, []);
+    removeEventListener.call(value as AbortSignal, 'abort', null as never); // throws for what only looks like one
     return value as AbortSignal;
   } catch {
     throw invalid('type', place, 'an AbortSignal', value);

@@ -211,10 +211,9 @@ export interface Native {
   setMakeError(makeError: MakeError): void;
   /** What Node-API answers to an ArrayBuffer over memory of the addon's: 0, or why there can be none. */
   readonly externalBufferStatus: number;
-  /** Detaches an ArrayBuffer: its views have length 0 from here on. It must be one that can be detached. */
   /** Whether it is a driver that the addon opened. */
   isDriver(value: unknown): boolean;
-  /** Revokes an ArrayBuffer: its views have length 0 from here on. */
+  /** Detaches an ArrayBuffer: its views have length 0 from here on. It must be one that can be detached. */
   detach(buffer: ArrayBuffer): void;
   openHostDriver(options: {
     memoryBytes: number; populate: boolean; hugePages: boolean; mappingLimit: number;

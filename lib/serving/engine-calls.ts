@@ -66,7 +66,7 @@ export class EngineCalls {
       void answered.then(finish, finish);
     };
     try {
-      const output = await this.#compute(call, pass, turn, leave);
+      const { output } = await this.#compute(call, pass, turn, leave);
       this.#answer.take(call, pass, output);
       this.#chooseAll(call, pass); // before the next pass of the engine, which has the same logits
     } finally {
@@ -113,13 +113,13 @@ export class EngineCalls {
     }
   }
 
-  /** The engine's answer. Calls `leave` where it rejects although the engine has not answered. */
-  async #compute(call: EngineCall, pass: Pass, turn: Turn, leave: (answered: Promise<unknown>) => void): Promise<EngineOutput> {
+  /** The engine's answer, boxed: resolving a promise with it would look at it again. Calls `leave` where it rejects although the engine has not answered. */
+  async #compute(call: EngineCall, pass: Pass, turn: Turn, leave: (answered: Promise<unknown>) => void): Promise<{ readonly output: EngineOutput }> {
     const { engine, clock, totals, passTimeoutMs } = this.#options;
     const startMs = clock.now();
     try {
       const answer = call === 'prefill' ? engine.prefill(pass) : engine.decode(pass);
-      if (passTimeoutMs === Infinity || !isPromise(answer)) return await answer;
+      if (passTimeoutMs === Infinity || !isPromise(answer)) return { output: await answer };
       const answered = Promise.resolve(answer);
       let isSettled = false;
       try {
@@ -127,7 +127,7 @@ export class EngineCalls {
       } finally {
         if (!isSettled) leave(answered);
       }
-      if (isSettled) return await answered;
+      if (isSettled) return { output: await answered };
     } catch (error) {
       throw createError('KV_ENGINE_FAILED', { call, sequences: pass.length, problem: 'it threw an error' }, { cause: error });
     } finally {

@@ -6,7 +6,7 @@ import { cachingField, itemsField, textField, type AcquireOptions } from '../mem
 import { checkTokens, maxToken, tokensField } from '../memory/given-tokens.js';
 import type { Layout } from '../memory/layout.js';
 import type { PagePool } from '../memory/page-pool.js';
-import { abortSignal, callable, checkInteger, integer, number, optional, readIterable, readOptions, withDefault, type Field } from '../options.js';
+import { abortSignal, callable, checkInteger, integer, number, optional, readIterable, readOptions, withDefault, withoutRevoked, type Field } from '../options.js';
 import { sortItems, type PromptItem } from '../policy/prefix/prefix-text.js';
 import { greedy, type Sampler } from './sampling.js';
 
@@ -86,7 +86,8 @@ export function readRequest(owner: string, options: GenerationRequest, vocabular
 /** Throws KV_UNKNOWN_OPTION, with the sampler that was meant. */
 function checkSamplerOptions(owner: string, options: object | null, prefix: string): void {
   if (typeof options !== 'object' || options === null) return;
-  const name = samplerOptions.find((option) => Object.hasOwn(options, option));
+  const place = { owner, option: prefix === '' ? 'options' : prefix.slice(0, -1) };
+  const name = withoutRevoked(options, place, () => samplerOptions.find((option) => Object.hasOwn(options, option)));
   if (name === undefined) return;
   const value: unknown = (options as Readonly<Record<string, unknown>>)[name];
   const option = { top_k: 'topK', top_p: 'topP' }[name] ?? name;

@@ -5,7 +5,7 @@
 import { createError } from '../errors/index.js';
 import { integer, number, optional, readOptions, withDefault, type Field } from '../options.js';
 import { mix32 } from '../random.js';
-import { isFloat32Array } from '../typed-arrays.js';
+import { isFloat32Array, lengthOf } from '../typed-arrays.js';
 
 /**
  * Chooses a token: an index into `logits`, which must not be changed or kept. `index` counts the tokens of the answer from
@@ -43,9 +43,10 @@ export const greedy: Sampler = (logits) => {
   if (!isFloat32Array(logits)) {
     throw createError('KV_INVALID_OPTION', { reason: 'type', owner: 'greedy', option: 'logits', expected: 'a Float32Array', received: logits });
   }
+  const length = lengthOf(logits); // whatever it says itself
   let best = 0;
   let largest = -Infinity;
-  for (let token = 0; token < logits.length; token += 1) {
+  for (let token = 0; token < length; token += 1) {
     const logit = logits[token]!;
     if (logit <= largest) continue;
     best = token;

@@ -78,10 +78,13 @@ test('a request that cannot fit is refused and counted', (t) => {
 });
 
 test('where no request fits, the reason is said and the exit code is 1', (t) => {
-  const memory = runVkv(['replay', '--generate', '10', '--memory-bytes', '1KiB', '--driver', 'host']);
+  const memory = runVkv(['replay', traceIn(t), '--driver', 'host', ...SMALL, '--page-bytes', '4KiB', '--memory-bytes', '16KiB']);
   t.is(memory.exitCode, 1);
-  t.regex(memory.stdout, /Requests +0 completed · 10 refused: more than all memory, 0 B/);
-  t.regex(memory.stdout, /Nothing was served: of 10 requests 10 larger than all memory \(.* raise --memory-bytes/);
+  t.regex(memory.stdout, /Requests +0 completed · 20 refused: more than all memory, 16 KiB/);
+  t.regex(memory.stdout, /Nothing was served: of 20 requests 20 larger than all memory \(.* raise --memory-bytes/);
+  const nothing = runVkv(['replay', '--generate', '10', '--memory-bytes', '1KiB', '--driver', 'host']);
+  t.is(nothing.exitCode, 2);
+  t.regex(nothing.stderr, /`--memory-bytes` must be an integer from .*A page has/);
   const length = runVkv(['replay', traceIn(t), '--driver', 'host', ...SMALL, '--max-tokens', '50']);
   t.is(length.exitCode, 1);
   t.regex(length.stdout, /Nothing was served: of 20 requests 20 longer than 50 tokens \(raise --max-tokens\)/);

@@ -49,15 +49,15 @@ export class World {
     return this.#kept(new PagePool({ driver: this.driver, pageBytes, memoryBudgetBytes: 4 * pageBytes }));
   }
 
-  /** Computes nothing; every answer is token 1. */
-  engine(answer: unknown = undefined): Engine {
+  /** Computes nothing; every answer is token 1, but for those given, which come first. */
+  engine(...answers: unknown[]): Engine {
     const logits = Float32Array.from({ length: 8 * vocabularyTokens }, (_, index) => (index % vocabularyTokens === 1 ? 1 : 0));
-    const compute = () => (answer ?? { logits }) as { logits: Float32Array };
+    const compute = () => (answers.length > 0 ? answers.shift() : { logits }) as { logits: Float32Array };
     return { vocabularyTokens, prefill: compute, decode: compute };
   }
 
-  online(answer?: unknown): OnlineScheduler {
-    return this.#kept(new OnlineScheduler({ cache: this.cache, engine: this.engine(answer) }));
+  online(...answers: unknown[]): OnlineScheduler {
+    return this.#kept(new OnlineScheduler({ cache: this.cache, engine: this.engine(...answers) }));
   }
 
   offline(): OfflineScheduler {

@@ -33,7 +33,7 @@ cacheTests('options of a cache', {}, (t, { driver }) => {
   says(t, open({ prefixCache: { policy: () => undefined } }), /^`prefixCache\.policy` must be a function that returns an object with .*; it returned undefined\.$/);
   for (const model of [null, 5, undefined, revoked({})]) says(t, open({ model }), /^`model` must be an object such as `\{ layers, kvHeads, headDim, dtype \}`/);
   says(t, open({ paged: true }), /^Unknown option `paged` for KvCache\. It takes `model`, `slots`, .* and `mapper`\.$/);
-  says(t, () => new KvCache(revoked({})), /^`options` must be an object, got a revoked proxy\.$/);
+  says(t, () => new KvCache(revoked({})), /^`options` must be no revoked proxy, got a revoked proxy\.$/);
   for (const option of ['pool', 'driver', 'growth', 'prefixCache', 'model', 'slots']) says(t, open({ [option]: revoked({}) }), new RegExp(`^\`${option}\` must be `));
 });
 

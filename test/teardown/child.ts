@@ -299,7 +299,7 @@ const scenarios: Readonly<Record<string, (on: DriverName) => void | Promise<void
   },
   'views are taken until mappings run out': (on) => {
     const cache = new KvCache({
-      model: { ...model, layers: 64 }, slots: 240, maxTokens: 4096, driver: openDriver(on), pageBytes, memoryBudgetBytes: 2 ** 36,
+      model: { ...model, layers: 64 }, slots: 240, maxTokens: 4096, driver: openDriver(on), pageBytes, memoryBudgetBytes: 2 ** 33,
     });
     let refusal: unknown;
     const views: unknown[] = [];
