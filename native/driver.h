@@ -107,6 +107,9 @@ class Driver {
   virtual Status SynchronizeStream(Stream stream) = 0;          // waits until all work queued on it is done
   virtual Status RecordEvent(Stream stream, Event& event) = 0;  // a new event, done when the work queued so far is done
   virtual Status QueryEvent(Event event, bool& is_done) = 0;    // never waits
+  virtual Status SynchronizeEvent(Event event) = 0;             // waits until it is done
+  // What is queued on `stream` from here on runs after the event is done; the caller does not wait.
+  virtual Status WaitEvent(Stream stream, Event event) = 0;
   virtual Status DestroyEvent(Event event) = 0;
 };
 

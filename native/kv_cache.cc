@@ -191,6 +191,11 @@ Status KvCache::Close() {
   DriverScope scope(pool_->driver());
   if (!scope.status().ok() && scope.status().code != Code::kDriverLost) return scope.status();
   kept_.DropAll();
+  if (own_stream_ && *own_stream_ != 0) {
+    const Status status = pool_->driver().DestroyStream(*own_stream_);
+    if (!status.ok() && status.code != Code::kDriverLost) return status;
+  }
+  own_stream_.reset();
   VKV_RETURN_IF_ERROR(ranges_.Close());
   for (Slot& slot : slots_) slot.pages.shrink_to_fit();
   is_closed_ = true;

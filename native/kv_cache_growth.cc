@@ -165,23 +165,37 @@ Status KvCache::Scrub(const RowRun& run, Tenant tenant) {
   const size_t width = layout().reservations();
   Driver& driver = pool_->driver();
   uint64_t scrubbed = 0;
+  Stream stream = 0;
   Status status;
   for (size_t k = 0; k < run.pages.size(); ++k) {
     if (run.pages[k] == kNoPage) continue;
     const Tenant previous = pool_->tenant(run.pages[k]);
     if (previous == kCleanTenant || previous == tenant) continue;
     if (pool_->is_shared(run.pages[k])) status = Fail(Code::kInternal, "Scrub", run.slot, run.pages[k]);
+    if (status.ok() && scrubbed == 0) status = OwnStream(stream);
     if (!status.ok()) break;
     const uint64_t address = ranges_.RowAddress(run.slot, run.from + static_cast<int32_t>(k / width), k % width);
-    status = driver.Fill(address, 0, layout().page_bytes(), 0);
+    status = driver.Fill(address, 0, layout().page_bytes(), stream);
     if (!status.ok()) break;
     ++scrubbed;
   }
-  if (scrubbed > 0) status = WaitFor(0, status);
+  if (scrubbed > 0) status = WaitFor(stream, status);
   if (!status.ok()) return status;
   pool_->set_tenant(run.pages, tenant);
   std::lock_guard lock(mutex_);
   counters_.scrubbed_pages += scrubbed;
+  return Ok();
+}
+
+// The stream of what the cache waits for, made when first needed.
+Status KvCache::OwnStream(Stream& stream) {
+  std::lock_guard lock(stream_mutex_);
+  if (!own_stream_) {
+    Stream made = 0;
+    if (pool_->driver().info().has_streams) VKV_RETURN_IF_ERROR(pool_->driver().CreateStream(made));
+    own_stream_ = made;
+  }
+  stream = *own_stream_;
   return Ok();
 }
 

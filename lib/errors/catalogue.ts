@@ -1,14 +1,12 @@
 // The one list of error codes: class, recovery and message of each. A message is "what failed: the numbers. What to
 // do.", at most three sentences, sizes with units, option names in backticks. Nothing parses a message; `details` has
-// the numbers. docs/errors.md has a section per code. Codes of the addon are mapped in native-codes.ts.
+// the numbers. docs/errors.md has a section per code. Those of drivers are in driver-codes.ts; native-codes.ts maps the addon's.
 
 import { formatAddress, formatBytes, formatCount, formatList, formatNumber } from '../format.js';
 import type { Recovery } from './classes.js';
 import type { ErrorCode, ErrorDetails } from './details.js';
-import {
-  aftermath, apiVersion, callResult, capitalize, describe, joined, nextPowerOfTwo, ownerNouns, placesTried, statusText, unavailable,
-  whoCannotGrow,
-} from './phrases.js';
+import { driverCodes } from './driver-codes.js';
+import { capitalize, describe, joined, nextPowerOfTwo, ownerNouns, placesTried, whoCannotGrow } from './phrases.js';
 
 export type ErrorClass =
   | 'TypeError' | 'RangeError'
@@ -85,6 +83,20 @@ export const catalogue: { readonly [C in ErrorCode]: CatalogueEntry<C> } = {
       ? `Cannot ${operation} slot ${slot}: the driver refused to undo a failed change there, and it is out of service until the ` +
         'cache closes. Release its sequence, and compute it again in another slot.'
       : `Cannot ${operation} slot ${slot}: ${holder} still uses it. Commit or discard that batch first.`,
+  },
+  KV_ROW_SHARED: {
+    class: 'KvStateError',
+    recovery: 'fix',
+    template: ({ call, slot, fromToken, tokens }) =>
+      `Cannot ${call} ${formatCount('token', tokens)} from token ${formatNumber(fromToken)} on of slot ${slot}: not all of them are its ` +
+      'sequence\'s alone. Write only tokens behind its length, of a prepared batch.',
+  },
+  KV_WORK_QUEUED: {
+    class: 'KvStateError',
+    recovery: 'retry',
+    template: ({ slot, operation, step }) =>
+      `Cannot ${operation} slot ${slot} yet: a row there must be copied or unmapped, and the engine's step ${formatNumber(step)} may ` +
+      `still use it. Call \`cache.completeStep(${step})\` once that step is over, then try again.`,
   },
   KV_BATCH_STATE: {
     class: 'KvStateError',
@@ -253,59 +265,7 @@ export const catalogue: { readonly [C in ErrorCode]: CatalogueEntry<C> } = {
       '`for await`.',
   },
 
-  // Driver: the machine refused.
-
-  KV_DRIVER_UNAVAILABLE: {
-    class: 'KvDriverError',
-    recovery: 'fix',
-    template: (details) => `No ${details.driver} driver here: ${unavailable[details.reason](details)}`,
-  },
-  KV_DRIVER_UNSUPPORTED: {
-    class: 'KvDriverError',
-    recovery: 'fix',
-    template: ({ device, deviceName, feature }) =>
-      `Device ${device}${deviceName ? ` (${deviceName})` : ''} does not support ${feature}. Choose another device with ` +
-      "`device`, or `driver: 'host'`.",
-  },
-  KV_DRIVER_TOO_OLD: {
-    class: 'KvDriverError',
-    recovery: 'fix',
-    template: ({ missing, driverVersion }) =>
-      `libcuda.so.1 lacks \`${missing}\` (driver API ${apiVersion(driverVersion)}; 10.2 or later is needed). ` +
-      'Update the NVIDIA driver.',
-  },
-  KV_CUBLAS_UNAVAILABLE: {
-    class: 'KvDriverError',
-    recovery: 'fix',
-    template: ({ missing }) =>
-      `cuBLAS ${missing === undefined ? 'could not be opened' : `lacks \`${missing}\``}. Give \`cublas\` the path of a ` +
-      "libcublas.so since CUDA 11 whose own libraries are found, or 'auto' or 'off' to do without.",
-  },
-  KV_DRIVER_CALL_FAILED: {
-    class: 'KvDriverError',
-    recovery: 'retry',
-    template: ({ address, bytes, slot, ...call }) => {
-      const range = joined(bytes ? formatBytes(bytes) : '', address ? `at ${formatAddress(address)}` : '');
-      const where = (slot === undefined ? '' : ` for slot ${slot}`) + (range && ` (${range})`);
-      const result = call.statusName || call.status ? `: ${statusText(call)}` : '';
-      return `\`${call.call}\` failed${where}${result}. ${aftermath(call.call)} Retry once; if it repeats, run ` +
-        'with the mock driver to check the call order.';
-    },
-  },
-  KV_DRIVER_LOST: {
-    class: 'KvDriverError',
-    recovery: 'restart',
-    template: ({ driver, ...call }) =>
-      `The ${driver} driver has failed for good${callResult(call)}. Every later call will fail; close the cache and ` +
-      'restart the process.',
-  },
-  KV_DRIVER_MISUSE: {
-    class: 'KvDriverError',
-    recovery: 'report',
-    template: ({ call, address, bytes }) =>
-      `\`${call}\` broke a rule of the driver, at ${formatAddress(address)}` +
-      `${bytes > 0 ? ` (${formatBytes(bytes)})` : ''}. With the mock driver, print \`journal()\` for the history.`,
-  },
+  ...driverCodes,
 
   // Addon
 

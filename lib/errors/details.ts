@@ -60,6 +60,18 @@ export interface ErrorDetails {
       'DeviceMemory';
   };
   KV_SLOT_RELEASED: { readonly slot: number; readonly generation: number; readonly currentGeneration: number };
+  KV_ROW_SHARED: {
+    readonly call: string;
+    readonly slot: number;
+    readonly fromToken: number;
+    readonly tokens: number;
+  };
+  KV_WORK_QUEUED: {
+    readonly slot: number;
+    readonly operation: string;
+    /** The engine's step that must be complete. */
+    readonly step: number;
+  };
   KV_SLOT_BUSY: {
     readonly slot: number;
     readonly operation: string;

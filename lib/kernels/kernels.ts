@@ -41,6 +41,7 @@ export class Kernels {
   readonly #layers: KernelLayers;
   readonly #spans: StepSpans;
   readonly #copies: TokenCopies;
+  readonly #stream: bigint;
   readonly #checkAppend = (): void => { this.#checkOpen('append'); };
   readonly #checkAttend = (): void => { this.#checkOpen('attend'); };
   readonly #checkCopy = (): void => { this.#checkOpen('copy tokens'); };
@@ -55,6 +56,7 @@ export class Kernels {
     this.#isHost = cache.driver.kind === 'host';
     this.#rowArray = rowDtype === 'float32' ? 'Float32Array' : 'Uint16Array';
     this.#layers = new KernelLayers(cache, queryHeads, scale);
+    this.#stream = rest.stream;
     this.#spans = new StepSpans(cache);
     this.#copies = new TokenCopies(cache);
     const image = cache.driver.kind === 'host' ? undefined : kernelImage(cache.driver.info.computeCapability);
@@ -73,7 +75,8 @@ export class Kernels {
    * Writes new tokens' K and V of one layer behind what each sequence holds, converted to the cache's type: `keys` is
    * `[row, kvHead, dim]`, `values` `[row, kvHead, valueDim]`, rows being the new tokens of all sequences in their order.
    * Throws KV_BATCH_STATE (the batch is not prepared), KV_COPY_OUT_OF_RANGE (a sequence has no memory for its tokens),
-   * KV_INVALID_OPTION, KV_LENGTH_OUT_OF_RANGE, or the driver's error; nothing was written then, except when the driver failed.
+   * KV_ROW_SHARED (spans over tokens that are not the sequence's alone), KV_INVALID_OPTION, KV_LENGTH_OUT_OF_RANGE, or the driver's
+   * error; nothing was written then, except when the driver failed.
    */
   append(layer: number, sequences: StepSequences, keys: RowBuffer, values: RowBuffer): void {
     const owner = 'Kernels.append';
@@ -82,6 +85,8 @@ export class Kernels {
     const { kvHeads, dim, valueDim } = this.#layers.at(index);
     this.#checkRows(owner, 'keys', keys, rows * kvHeads * dim);
     this.#checkRows(owner, 'values', values, rows * kvHeads * valueDim);
+    this.#spans.checkWritable(sequences);
+    this.#queued(this.#spans);
     this.#native.append(index, this.#spans.entries, this.#spans.count, keys, values);
   }
 
@@ -100,6 +105,7 @@ export class Kernels {
         received: this.#spans.mostTokens, hint: 'Use `prefillAttention` for more.',
       });
     }
+    this.#queued(this.#spans);
     this.#native.decodeAttention(index, this.#spans.entries, this.#spans.count, queries, output);
   }
 
@@ -110,16 +116,19 @@ export class Kernels {
    */
   prefillAttention(layer: number, sequences: StepSequences, queries: RowBuffer, output: RowBuffer): void {
     const index = this.#checkAttention('Kernels.prefillAttention', layer, sequences, queries, output);
+    this.#queued(this.#spans);
     this.#native.prefillAttention(index, this.#spans.entries, this.#spans.count, queries, output);
   }
 
   /**
    * Copies stretches of tokens between slots in every tensor of the cache, whatever its type: all of them in one call. The
    * stretches of one call must not overlap what another of them writes. Throws KV_COPY_OUT_OF_RANGE when a stretch has no
-   * memory, KV_INVALID_OPTION, KV_LENGTH_OUT_OF_RANGE, or the driver's error.
+   * memory, KV_ROW_SHARED when one would write tokens that are not the sequence's alone, KV_INVALID_OPTION,
+   * KV_LENGTH_OUT_OF_RANGE, or the driver's error.
    */
   copyTokens(copies: readonly TokenCopy[]): void {
     this.#copies.read(copies, this.#checkCopy);
+    this.#queued(this.#copies);
     this.#native.copyTokens(this.#copies.entries, this.#copies.count);
   }
 
@@ -144,6 +153,11 @@ export class Kernels {
     this.#checkRows(owner, 'queries', queries, rows * queryHeads * dim);
     this.#checkRows(owner, 'output', output, rows * queryHeads * valueDim);
     return index;
+  }
+
+  /** Where work is queued the cache hears of it, so that no memory changes hands under it. */
+  #queued(work: StepSpans | TokenCopies): void {
+    if (this.cache.driver.info.hasStreams) work.noteQueued(this.#stream);
   }
 
   #checkRows(owner: string, option: string, buffer: RowBuffer, elements: number): void {

@@ -55,6 +55,24 @@ export class StepSpans {
     return this.#mostTokens;
   }
 
+  /** Throws KV_ROW_SHARED unless every sequence may write its new tokens: those of a prepared batch always may. */
+  checkWritable(sequences: Batch | SequenceSpans): void {
+    if (Batch.isInstance(sequences)) return;
+    const entries = this.#entries;
+    for (let at = 0; at < span * this.#count; at += span) {
+      const from = entries[at + 1]!;
+      this.#cache.room.checkWritable('append', entries[at]!, from, from + entries[at + 2]!);
+    }
+  }
+
+  /** Tells the cache that work over the sequences is going to be queued on the stream. */
+  noteQueued(stream: bigint): void {
+    const entries = this.#entries;
+    for (let at = 0; at < span * this.#count; at += span) {
+      if (entries[at + 2]! > 0) this.#cache.room.hasQueued(stream, entries[at]!, entries[at + 1]! + entries[at + 2]!);
+    }
+  }
+
   /**
    * Takes the sequences of a call; `checkOpen` throws unless the call may go on once their getters have run. Throws KV_BATCH_STATE,
    * KV_INVALID_OPTION, KV_LENGTH_OUT_OF_RANGE, KV_COPY_OUT_OF_RANGE.

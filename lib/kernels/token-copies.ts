@@ -41,7 +41,7 @@ export class TokenCopies {
 
   /**
    * Takes the stretches of a call; `checkOpen` throws unless the call may go on once their getters have run. Throws
-   * KV_INVALID_OPTION, KV_LENGTH_OUT_OF_RANGE, KV_COPY_OUT_OF_RANGE.
+   * KV_INVALID_OPTION, KV_LENGTH_OUT_OF_RANGE, KV_COPY_OUT_OF_RANGE, KV_ROW_SHARED.
    */
   read(copies: readonly TokenCopy[], checkOpen: () => void): void {
     if (!isArray(copies)) {
@@ -62,6 +62,16 @@ export class TokenCopies {
       const tokens = entries[at + 4]!;
       room.check('copy', entries[at]!, entries[at + 1]! + tokens);
       room.check('copy', entries[at + 2]!, entries[at + 3]! + tokens);
+      room.checkWritable('copy to', entries[at + 2]!, entries[at + 3]!, entries[at + 3]! + tokens);
+    }
+  }
+
+  /** Tells the cache that the copies are going to be queued on the stream. */
+  noteQueued(stream: bigint): void {
+    const entries = this.#entries;
+    for (let at = 0; at < numbers * this.#count; at += numbers) {
+      this.#cache.room.hasQueued(stream, entries[at]!, entries[at + 1]! + entries[at + 4]!);
+      this.#cache.room.hasQueued(stream, entries[at + 2]!, entries[at + 3]! + entries[at + 4]!);
     }
   }
 }

@@ -43,7 +43,11 @@ export interface AcquireOptions extends PromptOptions {
   readonly caching?: 'read-write' | 'read' | 'write' | 'off' | undefined;
   /** For eviction policies that look at it: 0 … 255, higher stays longer. Default 0. */
   readonly priority?: number | undefined;
-  /** The stream on which cached tokens are copied; `acquire` waits for it. Default: the driver's default stream. */
+  /**
+   * The stream on which the sequence's work will be queued, a CUstream: what is cached is valid for what is queued there from here
+   * on. Default: the cache's `stream`, or the one that a commit named last; without any, cached tokens are there when `acquire`
+   * returns.
+   */
   readonly stream?: bigint | undefined;
 }
 
@@ -76,7 +80,7 @@ const acquireSpec = {
   reserve: withDefault(oneOf(['prompt', 'none']), 'prompt'),
   caching,
   priority: withDefault(integer({ max: 255 }), 0),
-  stream: withDefault(streamField, 0n),
+  stream: optional(streamField),
 };
 
 /** Checked options with defaults. Throws KV_UNKNOWN_OPTION and KV_INVALID_OPTION. */

@@ -1,6 +1,6 @@
 // The options of a KvCache: meaning, unit, range and default of each, and how they are read.
 
-import { instanceOf, integer, oneOf, optional, policy, readOptions, withDefault, type Field } from '../options.js';
+import { instanceOf, integer, oneOf, optional, policy, readOptions, streamField, withDefault, type Field } from '../options.js';
 import { ahead, onDemand, type GrowthPolicy } from '../policy/growth.js';
 import { bestFit, type PlacementPolicy } from '../policy/placement.js';
 import { leastRecentlyUsed, type ReclaimPolicy } from '../policy/reclaim.js';
@@ -48,6 +48,12 @@ export interface KvCacheOptions {
    * sequences have no tenants because its own `scrub` is `off`. Default `off`.
    */
   readonly scrub?: 'off' | 'between-tenants' | undefined;
+  /**
+   * The engine's stream, a CUstream as a bigint: fence of every commit that has none, and where the cache queues copies behind the
+   * engine's work. It must live until the cache is closed. Default: none; work that a commit does not name is over when it returns.
+   * Without meaning where the driver has no streams.
+   */
+  readonly stream?: bigint | undefined;
   /** `background`: a thread maps ahead of need. `off`: everything is mapped in `prepare`. Default `background`. */
   readonly mapper?: 'background' | 'off' | undefined;
 }
@@ -70,6 +76,7 @@ const spec = {
   idleRowsLimit: withDefault(integer(), Number.MAX_SAFE_INTEGER),
   prefixCache: withDefault(prefixCacheField, readPrefixCacheOptions({})),
   scrub: withDefault(oneOf(['off', 'between-tenants']), 'off'),
+  stream: optional(streamField),
   mapper: withDefault(oneOf(['background', 'off']), 'background'),
 };
 

@@ -11,7 +11,7 @@ export const mockCalls = [
   'cuMemGetAllocationGranularity', 'cuMemAddressReserve', 'cuMemAddressFree', 'cuMemCreate', 'cuMemRelease',
   'cuMemRetainAllocationHandle', 'cuMemMap', 'cuMemUnmap', 'cuMemSetAccess', 'cuMemGetAccess', 'cuMemcpyHtoD',
   'cuMemcpyDtoH', 'cuMemcpyDtoDAsync', 'cuMemsetD8Async', 'cuStreamCreate', 'cuStreamDestroy', 'cuStreamSynchronize',
-  'cuStreamQuery', 'cuEventCreate', 'cuEventRecord', 'cuEventQuery', 'cuEventSynchronize', 'cuEventDestroy',
+  'cuStreamQuery', 'cuStreamWaitEvent', 'cuEventCreate', 'cuEventRecord', 'cuEventQuery', 'cuEventSynchronize', 'cuEventDestroy',
   'cuModuleLoadData', 'cuModuleUnload', 'cuModuleGetFunction', 'cuLaunchKernel',
 ] as const;
 

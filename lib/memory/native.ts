@@ -10,63 +10,9 @@ import {
 } from '../errors/index.js';
 import { deviceLost } from './change-signal.js';
 import type { MockCall, MockJournalEntry, MockLeaks, MockMisuse } from './mock-records.js';
+import type { NativeDriver } from './native-driver.js';
 
-export interface NativeDriverInfo {
-  readonly kind: 'cuda' | 'host' | 'mock';
-  readonly deviceName: string;
-  readonly device: number;
-  readonly driverVersion: number;
-  readonly computeCapability: number;
-  readonly granularityBytes: number;
-  readonly defaultPageBytes: number;
-  readonly mappingLimit: number;
-  readonly hasStreams: boolean;
-  readonly hasHostAccess: boolean;
-  readonly hasZeroedPages: boolean;
-  readonly hasReadableHoles: boolean;
-  readonly hasMemory: boolean;
-}
-
-export interface NativeMemoryInfo {
-  /** Device memory; host: the budget of the driver (`memoryBytes`). */
-  readonly totalBytes: number;
-  /** What new pages can have just now. */
-  readonly freeBytes: number;
-  readonly residentBytes: number;
-  readonly livePages: number;
-  readonly liveReservations: number;
-  /** host: the driver's kernel mappings; elsewhere mapped pages. */
-  readonly mappings: number;
-  /** host: kernel mappings of all host drivers of the process, worker threads' included; elsewhere 0. */
-  readonly processMappings: number;
-}
-
-/** One driver, call by call (native/driver.h says what each does). Addresses and handles are bigints. */
-export interface NativeDriver {
-  info(): NativeDriverInfo;
-  queryMemory(): NativeMemoryInfo;
-  isLost(): boolean;
-  close(): void;
-  reserve(bytes: number, pageBytes: number): bigint;
-  freeReservation(address: bigint, bytes: number): void;
-  createPage(pageBytes: number, near: bigint): bigint;
-  releasePage(page: bigint, pageBytes: number): void;
-  map(address: bigint, pageBytes: number, page: bigint): void;
-  setAccess(address: bigint, bytes: number): void;
-  unmap(address: bigint, bytes: number): void;
-  write(to: bigint, bytes: Uint8Array): void;
-  read(into: Uint8Array, from: bigint): void;
-  copy(to: bigint, from: bigint, bytes: number, stream: bigint): void;
-  fill(to: bigint, value: number, bytes: number, stream: bigint): void;
-  createStream(): bigint;
-  destroyStream(stream: bigint): void;
-  synchronizeStream(stream: bigint): void;
-  recordEvent(stream: bigint): bigint;
-  queryEvent(event: bigint): boolean;
-  destroyEvent(event: bigint): void;
-  /** Host only, for tests: the nth next system call of a kind fails with an errno. */
-  failCall(kind: string, nth: number, errno: number): void;
-}
+export type { NativeDriver, NativeDriverInfo, NativeMemoryInfo } from './native-driver.js';
 
 export interface NativePoolCounts {
   readonly budgetPages: number;
@@ -137,15 +83,21 @@ export interface NativeCache {
   shrink(slot: number, rows: number): void;
   promise(slot: number, rows: number): void;
   assign(slot: number, tenant: bigint): void;
-  /** Keeps groups of rows as `id`: `triples` is [slot, group, id] × count. */
-  keep(triples: Int32Array, count: number): void;
+  /** Keeps the first `rows` rows of groups as `id`, no others: `quads` is [slot, group, id, rows] × count. */
+  keep(quads: Int32Array, count: number): void;
   drop(ids: Int32Array, count: number): void;
   /** Maps the kept groups ids[from … to) behind the slot's rows. */
   alias(slot: number, ids: Int32Array, from: number, to: number): void;
-  /** Copies the slot's tokens before `tokens` that lie in the group, from `fromSlot`, or where it is -1 from what is kept as `id`. */
-  copyGroup(slot: number, group: number, fromSlot: number, id: number, tokens: number, stream: bigint): void;
-  /** Gives the slot pages of its own for a group, its tokens before `tokens` copied. */
-  detach(slot: number, group: number, tokens: number, stream: bigint): void;
+  /**
+   * Copies the slot's tokens before `tokens` that lie in the group, from `fromSlot`, or where it is -1 from what is kept as `id`.
+   * Done when it returns; with `stream` (and `fromSlot`) queued there.
+   */
+  copyGroup(slot: number, group: number, fromSlot: number, id: number, tokens: number, stream: bigint | undefined): void;
+  /**
+   * Gives the slot pages of its own for the rows of a group that hold tokens before `tokens`, which are copied: from `fromSlot`, which
+   * maps them too, by a copy that is queued on `stream`; where it is -1, the copy is done when the call returns.
+   */
+  detach(slot: number, group: number, tokens: number, fromSlot: number, stream: bigint): void;
   /** Writes rows and quarantine (0 or 1) of slots that changed into the bound arrays; returns how many did. */
   publish(): number;
   mapperState(): NativeMapperState;

@@ -4,7 +4,7 @@
 import { createError } from '../errors/index.js';
 import { notConstructible } from '../options.js';
 import type { Admitted } from './admission.js';
-import { readFence, type Fence, type ReleaseOptions } from './fence.js';
+import { GivenFence, readFence, type ReleaseOptions } from './fence.js';
 import { readAppended } from './given-tokens.js';
 import type { CachedBy } from './prefix/prompt.js';
 import { holdsTable, type SlotTable } from './slot-table.js';
@@ -15,7 +15,7 @@ export interface SequenceOwner {
   readonly table: SlotTable;
   /** Throws KV_CLOSED, naming the operation, unless the cache is open. */
   checkOpen(operation: string): void;
-  release(slot: number, fence: Fence | undefined): void;
+  release(slot: number, fence: GivenFence): void;
   truncate(slot: number, tokens: number): void;
   fork(slot: number): Admitted;
   keepValue(slot: number, value: unknown): boolean;
@@ -130,11 +130,11 @@ export class Sequence {
   }
 
   /**
-   * Gives the slot back. Its pages stay mapped until they are needed. Throws KV_SLOT_RELEASED the second time, and KV_INVALID_OPTION for
-   * a fence of a stream on host, which has none; then nothing has changed.
+   * Gives the slot back, once the fences of its commits have passed, and `fence`. Its pages stay mapped until they are needed. Throws
+   * KV_SLOT_RELEASED the second time, and KV_INVALID_OPTION for a fence of a stream on host, which has none; then nothing has changed.
    */
-  release(options: ReleaseOptions = {}): void {
-    const fence = readFence(options);
+  release(options?: ReleaseOptions): void {
+    const fence = readFence('Sequence.release', options, new GivenFence());
     this.#owner.release(this.#check(), fence);
   }
 

@@ -3,8 +3,7 @@
 // tokens. The schedulers feed it and decide when to step. For one thread; while a step runs, requests may be added and ended.
 //
 // Invariants: what runs has a slot, and the running are in order; what gives way waits under its old number; every request ends
-// exactly once, with a result or an error, and at once when its signal, its deadline or its scheduler says so. What it holds is
-// released when no pass uses it any more.
+// exactly once, at once when its signal, its deadline or its scheduler says so. What it holds is released when no pass uses it.
 
 import { setImmediate } from 'node:timers/promises';
 
@@ -281,7 +280,8 @@ export class ContinuousBatching {
       } catch (error) {
         if (!isKvError(error) || error.recovery === 'restart' || error.code === 'KV_CLOSED') throw error;
         const last = this.#running.last!; // alone it waits for others
-        if (error.recovery === 'free' && (this.#running.length > 1 || !last.isStuck)) this.#preempt(last);
+        const canWait = error.recovery === 'free' || error.code === 'KV_WORK_QUEUED'; // of another user of the cache
+        if (canWait && (this.#running.length > 1 || !last.isStuck)) this.#preempt(last);
         else this.#failTogether(this.#running.all, error);
       }
     }

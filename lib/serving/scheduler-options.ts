@@ -33,7 +33,7 @@ export interface SchedulerOptions {
   readonly passTimeoutMs?: number | undefined;
   /** Whose turn is next, and who gives way. Default `byArrival()`. */
   readonly order?: RequestOrder | undefined;
-  /** The engine's stream, for copies within the cache. Default: the driver's default stream. */
+  /** The engine's stream, on which its passes are queued: copies within the cache that must wait for work run there. Default: the cache's. */
   readonly stream?: bigint | undefined;
   /** The clock of deadlines and timings, in ms. Default `performance.now`. */
   readonly now?: (() => number) | undefined;

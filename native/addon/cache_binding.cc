@@ -183,21 +183,22 @@ Napi::Value NativeCache::Alias(const Napi::CallbackInfo& info) {
 
 Napi::Value NativeCache::CopyGroup(const Napi::CallbackInfo& info) {
   Arguments given(info, "copyGroup");
-  const CopyCommand command = {ReadSlot(given, 0),
-                               ReadGroup(given, 1),
-                               static_cast<int32_t>(given.Integer(2, -1, slots() - 1)),
-                               static_cast<RowId>(given.Integer(3, -1, INT32_MAX)),
-                               static_cast<uint64_t>(given.Integer(4, 0, most_tokens())),
-                               given.Address(5)};
+  CopyCommand command = {ReadSlot(given, 0),
+                         ReadGroup(given, 1),
+                         static_cast<int32_t>(given.Integer(2, -1, slots() - 1)),
+                         static_cast<RowId>(given.Integer(3, -1, INT32_MAX)),
+                         static_cast<uint64_t>(given.Integer(4, 0, most_tokens())),
+                         std::nullopt};
+  if (!given.IsUndefined(5)) command.stream = given.Address(5);
   return Run(info, given, [&] { return cache_->CopyGroup(command); });
 }
 
 Napi::Value NativeCache::Detach(const Napi::CallbackInfo& info) {
   Arguments given(info, "detach");
-  const int32_t slot = ReadSlot(given, 0), group = ReadGroup(given, 1);
-  const auto tokens = static_cast<uint64_t>(given.Integer(2, 0, most_tokens()));
-  const Stream stream = given.Address(3);
-  return Run(info, given, [&] { return cache_->Detach(slot, group, tokens, stream); });
+  const DetachCommand command = {ReadSlot(given, 0), ReadGroup(given, 1),
+                                 static_cast<uint64_t>(given.Integer(2, 0, most_tokens())),
+                                 static_cast<int32_t>(given.Integer(3, -1, slots() - 1)), given.Address(4)};
+  return Run(info, given, [&] { return cache_->Detach(command); });
 }
 
 Napi::Value NativeCache::Publish(const Napi::CallbackInfo& info) {

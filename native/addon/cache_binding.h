@@ -37,7 +37,7 @@ class NativeCache : public Napi::ObjectWrap<NativeCache>, private Stoppable {
   Napi::Value Shrink(const Napi::CallbackInfo& info);       // (slot, rows)
   Napi::Value Promise(const Napi::CallbackInfo& info);      // (slot, rows)
   Napi::Value Assign(const Napi::CallbackInfo& info);       // (slot, tenant)
-  Napi::Value Keep(const Napi::CallbackInfo& info);         // ([slot, group, id] * count, count)
+  Napi::Value Keep(const Napi::CallbackInfo& info);         // ([slot, group, id, rows] * count, count)
   Napi::Value Drop(const Napi::CallbackInfo& info);         // (ids, count)
   Napi::Value Alias(const Napi::CallbackInfo& info);        // (slot, ids, from, to)
   Napi::Value CopyGroup(const Napi::CallbackInfo& info);    // (slot, group, from slot, id, tokens, stream)

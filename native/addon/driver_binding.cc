@@ -64,6 +64,8 @@ void NativeDriver::Define(Napi::Env env, Napi::Object exports) {
                    InstanceMethod<&NativeDriver::SynchronizeStream>("synchronizeStream"),
                    InstanceMethod<&NativeDriver::RecordEvent>("recordEvent"),
                    InstanceMethod<&NativeDriver::QueryEvent>("queryEvent"),
+                   InstanceMethod<&NativeDriver::SynchronizeEvent>("synchronizeEvent"),
+                   InstanceMethod<&NativeDriver::WaitEvent>("waitEvent"),
                    InstanceMethod<&NativeDriver::DestroyEvent>("destroyEvent"),
                    InstanceMethod<&NativeDriver::FailCall>("failCall")});
   ContextOf(env).driver_class = Napi::Persistent(driver_class);
@@ -241,6 +243,14 @@ Napi::Value NativeDriver::QueryEvent(const Napi::CallbackInfo& info) {
   bool is_done = false;
   Run(info.Env(), [&](Driver& driver) { return driver.QueryEvent(ToUint64(info[0]), is_done); });
   return Napi::Boolean::New(info.Env(), is_done);
+}
+
+Napi::Value NativeDriver::SynchronizeEvent(const Napi::CallbackInfo& info) {
+  return Run(info.Env(), [&](Driver& driver) { return driver.SynchronizeEvent(ToUint64(info[0])); });
+}
+
+Napi::Value NativeDriver::WaitEvent(const Napi::CallbackInfo& info) {
+  return Run(info.Env(), [&](Driver& driver) { return driver.WaitEvent(ToUint64(info[0]), ToUint64(info[1])); });
 }
 
 Napi::Value NativeDriver::DestroyEvent(const Napi::CallbackInfo& info) {

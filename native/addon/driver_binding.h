@@ -44,6 +44,8 @@ class NativeDriver : public Napi::ObjectWrap<NativeDriver> {
   Napi::Value SynchronizeStream(const Napi::CallbackInfo& info);
   Napi::Value RecordEvent(const Napi::CallbackInfo& info);
   Napi::Value QueryEvent(const Napi::CallbackInfo& info);
+  Napi::Value SynchronizeEvent(const Napi::CallbackInfo& info);
+  Napi::Value WaitEvent(const Napi::CallbackInfo& info);
   Napi::Value DestroyEvent(const Napi::CallbackInfo& info);
   Napi::Value FailCall(const Napi::CallbackInfo& info);
 

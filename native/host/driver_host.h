@@ -86,6 +86,8 @@ class DriverHost final : public Driver {
   Status SynchronizeStream(Stream stream) override;
   Status RecordEvent(Stream stream, Event& event) override;
   Status QueryEvent(Event event, bool& is_done) override;
+  Status SynchronizeEvent(Event event) override;
+  Status WaitEvent(Stream stream, Event event) override;
   Status DestroyEvent(Event event) override;
 
  private:

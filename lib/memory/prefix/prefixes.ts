@@ -13,6 +13,7 @@ import { rowArithmetic, type RowArithmetic } from '../../policy/prefix/row-arith
 import { readPromptOptions, type PromptOptions, type ReadAcquireOptions } from '../acquire-options.js';
 import { externalKeys } from './external-key.js';
 import { IdlePrefixes, type IdlePrefixesParts } from './idle-prefixes.js';
+import type { LateErrors } from '../late-errors.js';
 import type { Layout } from '../layout.js';
 import { blockTokensField } from './prefix-block-keys.js';
 import { PrefixEvents } from './prefix-events.js';
@@ -22,6 +23,7 @@ import { PrefixStatistics, type PrefixMetrics } from './prefix-statistics.js';
 import type { CachedBy, Prompt } from './prompt.js';
 import { SequenceTexts } from './sequence-texts.js';
 import { SharedRows } from './shared-rows.js';
+import type { SlotFences } from '../slot-fences.js';
 import { holdsTable, slotStates } from '../slot-table.js';
 
 export interface PrefixLookup {
@@ -39,13 +41,15 @@ export interface PrefixResetOptions {
   readonly preempt?: boolean | undefined;
 }
 
-export interface PrefixesParts extends Omit<IdlePrefixesParts, 'index' | 'shared' | 'texts' | 'groups' | 'onDropped'> {
+export interface PrefixesParts extends Omit<IdlePrefixesParts, 'index' | 'shared' | 'texts' | 'onDropped'> {
   /** The cache, for events. */
   readonly cache: object;
   readonly options: ReadPrefixCacheOptions | 'off';
   readonly checkOpen: (operation: string) => void;
   /** Releases the sequence in a slot. */
   readonly release: (slot: number) => void;
+  readonly fences: SlotFences;
+  readonly late: LateErrors;
 }
 
 export class Prefixes {
@@ -85,7 +89,7 @@ export class Prefixes {
     this.texts = new SequenceTexts(table.count);
     this.#statistics = new PrefixStatistics({ recentRequests: options === 'off' ? 1 : options.recentRequests, groupRows });
     this.idlePrefixes = new IdlePrefixes({
-      ...parts, index: this.index, shared: this.shared, texts: this.texts, groups: this.groups,
+      ...parts, index: this.index, shared: this.shared, texts: this.texts,
       onDropped: (dropped) => this.#statistics.dropped(dropped),
     });
     this.sharing = new PrefixSharing({
@@ -183,22 +187,12 @@ export class Prefixes {
   }
 
   /** A request's prompt, if its prefix can be cached. @internal */
-  promptOf({ tokens, items, tenant, salt, adapter, caching, priority, stream }: ReadAcquireOptions): Prompt | undefined {
+  promptOf({ tokens, items, tenant, salt, adapter, caching, priority }: ReadAcquireOptions): Prompt | undefined {
     if (tokens === undefined || tokens.length === 0 || caching === 'off' || !this.isOn || this.sharing.isForgetting) return undefined;
     return {
-      domain: this.#domainOf(tenant, salt, adapter), text: this.#textOf(tokens, items), priority, stream,
+      domain: this.#domainOf(tenant, salt, adapter), text: this.#textOf(tokens, items), priority,
       canRead: caching !== 'write', canWrite: caching !== 'read',
     };
-  }
-
-  /**
-   * For want of pages: hears what sequences have committed, which may have left cached texts, and lets go of what is cached of
-   * what they have themselves. Answers whether there is more to be had now. @internal
-   */
-  makeEvictable(): boolean {
-    const { pooledRows } = this.index;
-    this.sharing.tell();
-    return this.idlePrefixes.replaceDuplicates() || this.index.pooledRows > pooledRows;
   }
 
   /** A request was admitted. @internal */
