@@ -59,3 +59,17 @@ export function parseBytes(text: string): number | undefined {
   const bytes = Number(match[1]!.replace(/[,_]/g, '')) * scale;
   return Number.isSafeInteger(bytes) ? bytes : undefined;
 }
+
+/** C0 and C1 controls, DEL, line separators, and marks that change the direction of what follows. */
+// eslint-disable-next-line no-control-regex
+const unprintable = /[\u0000-\u001f\u007f-\u009f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]/g;
+
+/** Text from outside (a file, its name, a value) for one line of a terminal, a log or a report: controls are spelt out, `\\u001b`. */
+export function printable(text: string): string {
+  return text.replace(unprintable, (character) => `\\u${character.charCodeAt(0).toString(16).padStart(4, '0')}`);
+}
+
+/** JSON for people and programs, two spaces deep, whose strings are printable. */
+export function printableJson(value: unknown): string {
+  return JSON.stringify(value, undefined, 2).split('\n').map(printable).join('\n');
+}

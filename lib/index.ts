@@ -32,7 +32,7 @@ export {
   dtypeBytes, dtypes, tensorsOf, type Dtype, type LayerShape, type ModelShape, type ParallelShape, type TensorSpec,
 } from './memory/model-shape.js';
 export { PagePool, type PagePoolOptions, type PoolCounts } from './memory/page-pool.js';
-export type { Fence, ReleaseOptions } from './memory/fence.js';
+export type { CommitOptions, Fence, ReleaseOptions } from './memory/fence.js';
 export { Sequence } from './memory/sequence.js';
 export type { TensorView } from './memory/views.js';
 export type { WaitOptions } from './memory/wait.js';

@@ -7,6 +7,7 @@ import { distance } from 'fastest-levenshtein';
 
 import { createError } from './errors/index.js';
 import { formatList, formatNumber } from './format.js';
+import { isArray, isRevoked } from './typed-arrays.js';
 
 /** Where a value stands, for the error: `owner` is the class or command, `option` the dotted path (`model.kvHeads`). */
 export interface FieldPlace {
@@ -37,19 +38,90 @@ export interface IntegerRange {
 export function readOptions<S extends FieldSpec>(
   owner: string, options: unknown, spec: S, path = '',
 ): OptionsOf<S> {
-  if (options !== undefined && (typeof options !== 'object' || options === null || Array.isArray(options))) {
-    throw invalid('type', { owner, option: path || 'options' }, 'an object', options);
+  const place = { owner, option: path || 'options' };
+  if (options !== undefined && (typeof options !== 'object' || options === null || isArray(options))) {
+    throw invalid('type', place, 'an object', options);
   }
-  const given = (options ?? {}) as Readonly<Record<string, unknown>>;
   const prefix = path === '' ? '' : `${path}.`;
-  for (const name of Object.keys(given)) {
+  const given = withoutRevoked(options, place, () => valuesOf(owner, options ?? {}, spec, prefix));
+  const entries = Object.entries(spec).map(([name, field]) => [name, field(given[name], { owner, option: prefix + name })] as const);
+  return Object.fromEntries(entries) as OptionsOf<S>;
+}
+
+/** The value of each name in the spec, read once. Nothing of `options` is looked at after that. */
+function valuesOf(owner: string, options: object, spec: FieldSpec, prefix: string): Readonly<Record<string, unknown>> {
+  for (const name of Object.keys(options)) {
     if (!Object.hasOwn(spec, name)) throw unknownOption(owner, name, Object.keys(spec), prefix);
   }
-  const entries = Object.entries(spec).map(([name, field]) => {
-    const value = Object.hasOwn(given, name) ? given[name] : undefined;
-    return [name, field(value, { owner, option: prefix + name })] as const;
+  const values: Record<string, unknown> = Object.create(null) as Record<string, unknown>;
+  for (const name of Object.keys(spec)) {
+    values[name] = Object.hasOwn(options, name) ? (options as Readonly<Record<string, unknown>>)[name] : undefined;
+  }
+  return values;
+}
+
+/** Reads from a value of the caller's. What its getters throw passes; a proxy that is or was revoked is no value. */
+export function withoutRevoked<T>(value: unknown, place: FieldPlace, read: () => T): T {
+  try {
+    return read();
+  } catch (error) {
+    throw explainRevoked(error, value, place);
+  }
+}
+
+/** The error of a look at `value`: its own, or KV_INVALID_OPTION when the value is a proxy that was revoked. */
+export function explainRevoked(error: unknown, value: unknown, place: FieldPlace): unknown {
+  return isRevoked(value) ? invalid('type', place, 'no revoked proxy', value) : error;
+}
+
+/** Far more than any list of options has; an array that says it is longer holds nothing, and would be read for ever. */
+const mostElements = 2 ** 20;
+
+/** An array's elements, each read once. Throws KV_INVALID_OPTION, and what its getters throw. */
+export function readArray<T>(value: unknown, place: FieldPlace, read: (element: unknown, index: number) => T): T[] {
+  if (!isArray(value)) throw invalid('type', place, 'an array', value);
+  return withoutRevoked(value, place, () => {
+    const { length } = value;
+    if (length > mostElements) throw invalid('range', place, `an array of at most ${formatNumber(mostElements)} elements`, `one of ${formatNumber(length)}`);
+    const elements: T[] = [];
+    for (let index = 0; index < length; index += 1) elements.push(read(value[index], index));
+    return elements;
   });
-  return Object.fromEntries(entries) as OptionsOf<S>;
+}
+
+/**
+ * An iterable whose iterator was taken already: what cannot be gone through (a detached array, a borrowed prototype) is refused here,
+ * before anything has begun. `expected` ends "must be …".
+ */
+export function readIterable(value: unknown, place: FieldPlace, expected: string): Iterable<unknown> {
+  let iterator: Iterator<unknown>;
+  try {
+    if (typeof value !== 'object' || value === null) throw new TypeError(expected);
+    iterator = (value as Iterable<unknown>)[Symbol.iterator]();
+  } catch (cause) {
+    if (!(cause instanceof TypeError)) throw cause; // the caller's own
+    throw createError('KV_INVALID_OPTION', { reason: 'type', ...place, expected, received: value }, { cause });
+  }
+  return {
+    [Symbol.iterator]: () => ({
+      next: () => withoutRevoked(value, place, () => iterator.next()),
+      return: () => iterator.return?.() ?? { done: true, value: undefined },
+    }),
+  };
+}
+
+/** The error of a constructor that only the package calls; `how` is what its users call. */
+export function notConstructible(owner: string, how: string): Error {
+  return invalid('type', { owner, option: `new ${owner}` }, `left to \`${how}\``, 'a call');
+}
+
+/** An object that is no array; a revoked proxy is none. */
+export function isOptionsObject(value: unknown): value is object {
+  try {
+    return typeof value === 'object' && value !== null && !Array.isArray(value);
+  } catch {
+    return false;
+  }
 }
 
 /**
@@ -89,12 +161,16 @@ export function number(min = -Infinity, max = Infinity): Field<number> {
   };
 }
 
+/** Choices that a message lists. */
+const mostChoices = 8;
+
 /** One of a few strings. */
 export function oneOf<const T extends string>(choices: readonly T[]): Field<T> {
   return (value, place) => {
     if ((choices as readonly unknown[]).includes(value)) return value as T;
     const hint = typeof value === 'string' ? didYouMean(value, choices) : undefined;
-    const expected = formatList(choices.map((choice) => `'${choice}'`));
+    const named = formatList(choices.slice(0, mostChoices).map((choice) => `'${choice}'`));
+    const expected = choices.length <= mostChoices ? named : `one of ${formatNumber(choices.length)} names, such as ${named}`;
     throw invalid(typeof value === 'string' ? 'range' : 'type', place, expected, value, hint);
   };
 }
@@ -120,24 +196,58 @@ export function callable<F extends (...parameters: never[]) => unknown>(): Field
   };
 }
 
-/** An instance of a class; `expected` ends "must be …", by default "a Name". */
-export function instanceOf<T>(
-  constructor: abstract new (...parameters: never[]) => T, expected = `a ${constructor.name}`,
-): Field<T> {
+/**
+ * A policy: a function. `shipped` are the package's own factories by name: one that was not called, or only named, is refused with the
+ * call that was meant.
+ */
+export function policy<P extends (...parameters: never[]) => unknown>(shipped: Readonly<Record<string, (...options: never[]) => P>>): Field<P> {
   return (value, place) => {
-    if (!(value instanceof constructor)) throw invalid('type', place, expected, value);
+    const meant = Object.entries(shipped).find(([name, make]) => value === name || value === make)?.[0];
+    if (meant === undefined) return callable<P>()(value, place);
+    throw invalid('type', place, 'a policy that was made', value, `Call it: \`${place.option.split('.').at(-1)}: ${meant}()\`.`);
+  };
+}
+
+/** A class that knows its own instances, which `instanceof` does not: a prototype can be borrowed. */
+export interface KnownClass<T> {
+  readonly name: string;
+  isInstance(value: unknown): value is T;
+}
+
+/** An instance of a class; `expected` ends "must be …", by default "a Name". */
+export function instanceOf<T>(known: KnownClass<T>, expected = `a ${known.name}`): Field<T> {
+  return (value, place) => {
+    if (!known.isInstance(value)) throw invalid('type', place, expected, value);
     return value;
   };
 }
 
+const largestAddress = 2n ** 64n - 1n;
+
+/** A bigint as native code takes it: an address, a handle, a stream; 0n counts. */
+export function isAddress(value: unknown): value is bigint {
+  return typeof value === 'bigint' && value >= 0n && value <= largestAddress;
+}
+
 /** A CUstream. */
 export const streamField: Field<bigint> = (value, place) => {
-  if (typeof value === 'bigint' && value >= 0n) return value;
-  throw invalid('type', place, 'a stream, a bigint', value);
+  if (isAddress(value)) return value;
+  throw invalid(typeof value === 'bigint' ? 'range' : 'type', place, 'a CUstream: a bigint, at least 0', value);
 };
 
+const { removeEventListener } = EventTarget.prototype;
+const { get: abortedGetter } = Object.getOwnPropertyDescriptor(AbortSignal.prototype, 'aborted')!;
+
 /** An AbortSignal. */
-export const abortSignal: Field<AbortSignal> = instanceOf(AbortSignal, 'an AbortSignal');
+export const abortSignal: Field<AbortSignal> = (value, place) => {
+  try {
+    Reflect.apply(abortedGetter!, value, []);
+    removeEventListener.call(value as AbortSignal, 'abort', null as never); // throws for what only looks like one
+    return value as AbortSignal;
+  } catch {
+    throw invalid('type', place, 'an AbortSignal', value);
+  }
+};
 
 /** An options object of its own; absent counts as `{}`, so that its own required fields are named. */
 export function nested<S extends FieldSpec>(spec: S): Field<OptionsOf<S>> {
@@ -146,10 +256,8 @@ export function nested<S extends FieldSpec>(spec: S): Field<OptionsOf<S>> {
 
 /** An array, each element checked by `field`. */
 export function arrayOf<T>(field: Field<T>): Field<readonly T[]> {
-  return (value, place) => {
-    if (!Array.isArray(value)) throw invalid('type', place, 'an array', value);
-    return value.map((element, index) => field(element, { ...place, option: `${place.option}[${index}]` }));
-  };
+  return (value, place) => readArray(value, place, (element, index) =>
+    field(element, { ...place, option: `${place.option}[${index}]` }));
 }
 
 /** Absent stays undefined. */
@@ -165,18 +273,29 @@ export function withDefault<T>(field: Field<T>, fallback: T): Field<T> {
 /** The one of `names` that was probably meant, when one is close enough. */
 export function closest(name: string, names: readonly string[]): string | undefined {
   const limit = Math.max(1, Math.floor(name.length / 3));
-  let best: { name: string; edits: number } | undefined;
+  let best: { name: string; edits: number; start: number } | undefined;
   for (const candidate of names) {
     const edits = distance(name.toLowerCase(), candidate.toLowerCase());
-    if (edits <= limit && (best === undefined || edits < best.edits)) best = { name: candidate, edits };
+    const start = commonStart(name, candidate);
+    if (edits > limit || (best !== undefined && (edits - best.edits || best.start - start) >= 0)) continue;
+    best = { name: candidate, edits, start };
   }
   return best?.name;
 }
 
-function unknownOption(owner: string, name: string, names: readonly string[], prefix: string): Error {
+/** Letters from the start that both have: of names that are equally close, the one that begins alike was meant. */
+function commonStart(a: string, b: string): number {
+  let at = 0;
+  while (at < a.length && a[at] === b[at]) at += 1;
+  return at;
+}
+
+/** The error of an option that is not among `names`; `prefix` stands before its name. */
+export function unknownOption(owner: string, name: string, names: readonly string[], prefix: string): Error {
   const found = closest(name, names);
   const suggestion = found === undefined ? undefined : prefix + found;
-  return createError('KV_UNKNOWN_OPTION', { owner, option: prefix + name, suggestion });
+  const known = found === undefined ? names.map((one) => prefix + one) : undefined;
+  return createError('KV_UNKNOWN_OPTION', { owner, option: prefix + name, suggestion, known });
 }
 
 function didYouMean(text: string, choices: readonly string[]): string | undefined {
@@ -186,6 +305,7 @@ function didYouMean(text: string, choices: readonly string[]): string | undefine
 
 function integerRange(min: number, max: number): string {
   if (max === Number.MAX_SAFE_INTEGER) return `an integer, at least ${formatNumber(min)}`;
+  if (max < min) return 'one that there is, and there is none';
   if (min === max) return formatNumber(min);
   return `an integer from ${formatNumber(min)} to ${formatNumber(max)}`;
 }

@@ -5,7 +5,7 @@
 import { createRequire } from 'node:module';
 
 import { createError } from './errors/index.js';
-import { instanceOf, readOptions, withDefault, type Field } from './options.js';
+import { callable, instanceOf, readOptions, withDefault, withoutRevoked, type Field } from './options.js';
 import { KvCache } from './memory/kv-cache.js';
 import { cacheMetrics, type MetricDefinition, type MetricSample } from './memory/metric-definitions.js';
 
@@ -61,16 +61,19 @@ const text: Field<string> = (value, place) => {
 };
 
 const register: Field<MetricsRegister | undefined> = (value, place) => {
-  const isRegister = typeof (value as MetricsRegister | null | undefined)?.removeSingleMetric === 'function';
+  const { registerMetric, removeSingleMetric } = (value ?? {}) as Partial<MetricsRegister>;
+  const isRegister = typeof registerMetric === 'function' && typeof removeSingleMetric === 'function';
   if (value === undefined || isRegister) return value as MetricsRegister | undefined;
   throw invalid(place.owner, place.option, 'a Registry of prom-client', value);
 };
 
 const labels: Field<Readonly<Record<string, string>>> = (value, place) => {
-  if (typeof value === 'object' && value !== null && Object.values(value).every((label) => typeof label === 'string')) {
-    const taken = Object.keys(value).find((name) => cacheMetrics.some((metric) => metric.label === name));
-    if (taken === undefined) return { ...value };
-    throw invalid(place.owner, `${place.option}.${taken}`, 'another name: the metrics use this one', Reflect.get(value, taken));
+  const given: Readonly<Record<string, unknown>> | undefined = typeof value === 'object' && value !== null
+    ? withoutRevoked(value, place, () => ({ ...value })) : undefined;
+  if (given !== undefined && Object.values(given).every((label) => typeof label === 'string')) {
+    const taken = Object.keys(given).find((name) => cacheMetrics.some((metric) => metric.label === name));
+    if (taken === undefined) return given as Readonly<Record<string, string>>;
+    throw invalid(place.owner, `${place.option}.${taken}`, 'another name: the metrics use this one', given[taken]);
   }
   throw invalid(place.owner, place.option, 'an object of strings', value);
 };
@@ -87,6 +90,7 @@ export function registerMetrics(
   const read = readOptions('registerMetrics', options, {
     register, prefix: withDefault(text, 'virtual_kv_'), labels: withDefault(labels, {}),
   });
+  callable()(load, { owner: 'registerMetrics', option: 'load' });
   const client = loadClient(load);
   const registry = read.register ?? client.register;
   const ofRegister = sets.get(registry) ?? new Map<string, MetricSet>();
@@ -179,9 +183,11 @@ class MetricSet {
 
 function loadClient(load: (name: string) => unknown): PromClient {
   try {
-    return load('prom-client') as PromClient;
+    const client = load('prom-client') as Partial<PromClient> | null | undefined;
+    if (typeof client?.Gauge === 'function' && typeof client.Counter === 'function') return client as PromClient;
+    throw Object.assign(new Error('What was loaded has no Gauge and no Counter.'), { code: 'MODULE_NOT_FOUND' });
   } catch (cause) {
-    if ((cause as NodeJS.ErrnoException).code !== 'MODULE_NOT_FOUND') throw cause;
+    if ((cause as NodeJS.ErrnoException | undefined)?.code !== 'MODULE_NOT_FOUND') throw cause;
     throw createError('KV_DEPENDENCY_MISSING', { dependency: 'prom-client', purpose: 'registering metrics' }, { cause });
   }
 }

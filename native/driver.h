@@ -38,7 +38,7 @@ struct DriverInfo {
   int32_t compute_capability = 0;   // CUDA: 90 for 9.0; host: 0
   uint64_t granularity_bytes = 0;   // every page size is a multiple of it
   uint64_t default_page_bytes = 0;  // the page size to use when nobody asks for another
-  uint64_t mapping_limit = 0;       // mappings this driver allows itself; 0: no limit
+  uint64_t mapping_limit = 0;       // mappings this driver allows itself, beside the process's limit; 0: none
   bool has_streams = false;         // streams and events mean something (host: all work is done when a call returns)
   bool has_host_access = false;     // the CPU may dereference mapped addresses
   bool has_zeroed_pages = false;    // a page's first content is zeros (elsewhere: whatever was there)
@@ -49,11 +49,12 @@ struct DriverInfo {
 
 struct MemoryInfo {
   uint64_t total_bytes = 0;
-  uint64_t free_bytes = 0;      // for new pages; stale as soon as it is returned
+  uint64_t free_bytes = 0;      // for new pages, headroom for the rest of the process set aside (host); stale at once
   uint64_t resident_bytes = 0;  // physical memory that pages of this driver really hold now (host, mock); else created
   uint64_t live_pages = 0;      // created and not released
   uint64_t live_reservations = 0;
-  uint64_t mappings = 0;  // kernel mappings in use (host), mapped pages elsewhere
+  uint64_t mappings = 0;          // kernel mappings in use (host), mapped pages elsewhere
+  uint64_t process_mappings = 0;  // kernel mappings of all host drivers of the process; 0 elsewhere
 };
 
 class Driver {
@@ -62,6 +63,9 @@ class Driver {
 
   virtual const DriverInfo& info() const = 0;
   virtual Status QueryMemory(MemoryInfo& memory) = 0;
+  // Whether kernel mappings run short (host): pages made anew for their place, which merge, are then worth more than
+  // free ones.
+  virtual bool IsShortOfMappings() { return false; }
   // True after a sticky failure: every later call returns kDriverLost and touches nothing.
   virtual bool is_lost() const = 0;
 
@@ -103,6 +107,9 @@ class Driver {
   virtual Status SynchronizeStream(Stream stream) = 0;          // waits until all work queued on it is done
   virtual Status RecordEvent(Stream stream, Event& event) = 0;  // a new event, done when the work queued so far is done
   virtual Status QueryEvent(Event event, bool& is_done) = 0;    // never waits
+  virtual Status SynchronizeEvent(Event event) = 0;             // waits until it is done
+  // What is queued on `stream` from here on runs after the event is done; the caller does not wait.
+  virtual Status WaitEvent(Stream stream, Event event) = 0;
   virtual Status DestroyEvent(Event event) = 0;
 };
 

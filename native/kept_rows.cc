@@ -6,7 +6,10 @@ void KeptRows::Keep(RowId id, std::span<const PageId> pages) {
   if (id >= by_id_.size()) by_id_.resize(id + 1);
   std::vector<PageId>& kept = by_id_[id];
   if (kept.empty() && !pages.empty()) ++count_;
-  if (pages.size() <= kept.size()) return;
+  if (pages.size() < kept.size()) {
+    pool_.Give(std::span(kept).subspan(pages.size()));
+    kept.resize(pages.size());
+  }
   const std::span<const PageId> more = pages.subspan(kept.size());
   pool_.Share(more);
   kept.insert(kept.end(), more.begin(), more.end());

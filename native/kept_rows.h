@@ -2,7 +2,7 @@
 // maps them. It holds one reference to each of their pages and decides nothing: TypeScript gives the numbers out, and
 // says what is kept and dropped.
 //
-// A group that is not full may be kept with the rows it has, and with more of them later.
+// A group that is not full may be kept with the rows that hold tokens, and with more or fewer of them later.
 // Threads: the owner's thread only. Makes no driver call and cannot fail.
 #ifndef VKV_KEPT_ROWS_H_
 #define VKV_KEPT_ROWS_H_
@@ -21,8 +21,8 @@ class KeptRows {
  public:
   explicit KeptRows(PagePool& pool) : pool_(pool) {}
 
-  // `pages` are all pages of the group up to now, [row, reservation]: those beyond what is kept already get a
-  // reference.
+  // `pages` are the pages of the group's first rows, [row, reservation]: those beyond what is kept already get a
+  // reference, and those that are kept and not among them lose it.
   void Keep(RowId id, std::span<const PageId> pages);
   // Drops the references; nothing if there are none.
   void Drop(RowId id);

@@ -14,6 +14,7 @@ KvCache::KvCache(std::shared_ptr<PagePool> pool, Layout layout, bool scrub)
       kept_(*pool_),
       slots_(ranges_.layout().slots()) {
   changed_.reserve(slots_.size());
+  if (scrub_) pool_->BeginTenants();
 }
 
 Status KvCache::Open(std::shared_ptr<PagePool> pool, Layout layout, bool scrub, std::unique_ptr<KvCache>& cache) {
@@ -21,8 +22,6 @@ Status KvCache::Open(std::shared_ptr<PagePool> pool, Layout layout, bool scrub, 
   DriverScope scope(opened->pool_->driver());
   VKV_RETURN_IF_ERROR(scope.status());
   VKV_RETURN_IF_ERROR(opened->ranges_.Open());
-  if (scrub && opened->pool_->driver().info().has_streams)
-    VKV_RETURN_IF_ERROR(opened->pool_->driver().CreateStream(opened->scrub_stream_));
   cache = std::move(opened);
   return Ok();
 }
@@ -192,12 +191,13 @@ Status KvCache::Close() {
   DriverScope scope(pool_->driver());
   if (!scope.status().ok() && scope.status().code != Code::kDriverLost) return scope.status();
   kept_.DropAll();
-  VKV_RETURN_IF_ERROR(ranges_.Close());
-  if (scrub_stream_ != 0) {
-    const Status destroyed = pool_->driver().DestroyStream(scrub_stream_);
-    if (!destroyed.ok() && destroyed.code != Code::kDriverLost) return destroyed;
-    scrub_stream_ = 0;
+  if (own_stream_ && *own_stream_ != 0) {
+    const Status status = pool_->driver().DestroyStream(*own_stream_);
+    if (!status.ok() && status.code != Code::kDriverLost) return status;
   }
+  own_stream_.reset();
+  VKV_RETURN_IF_ERROR(ranges_.Close());
+  for (Slot& slot : slots_) slot.pages.shrink_to_fit();
   is_closed_ = true;
   return Ok();
 }

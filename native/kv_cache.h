@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -30,11 +31,12 @@ struct GrowCommand {
   int32_t rows;  // the rows it shall have; no effect if it has as many
 };
 
-// The group of rows of a slot that is kept as `id`.
+// The first rows of a group of a slot, kept as `id`.
 struct KeepCommand {
   int32_t slot;
   int32_t group;
   RowId id;
+  int32_t rows;
 };
 
 struct CopyCommand {
@@ -43,6 +45,16 @@ struct CopyCommand {
   int32_t from_slot;  // one that maps the group at the same place, or -1: it is kept as `id`
   RowId id;
   uint64_t tokens;  // of the slot, from its start: those of them that are in the group are copied
+  // With `from_slot`: queued there, behind what that slot's rows wait for. Without: done when the call returns.
+  std::optional<Stream> stream;
+};
+
+// A slot that gets pages of its own for a group.
+struct DetachCommand {
+  int32_t slot;
+  int32_t group;
+  uint64_t tokens;    // of the slot, from its start: those of them that are in the group are copied
+  int32_t from_slot;  // another one that maps the group: the copy is queued on `stream`; -1: done when the call returns
   Stream stream;
 };
 
@@ -89,20 +101,20 @@ class KvCache {
   // Sharing works on groups of rows (Layout::GroupRows; one row in most models). All from the owner's thread.
 
   // Keeps groups of mapped rows under their numbers, whatever the slots do later; again with more rows when a group has
-  // grown. kInternal when a group is not mapped.
+  // grown, or with fewer. kInternal when they are not mapped.
   Status Keep(std::span<const KeepCommand> commands);
   // Ends it: pages that no slot maps are free.
   void Drop(std::span<const int32_t> ids);
   // Maps kept groups behind the slot's rows, which end at a group. Pages of a promise that this saves are free again.
   // On failure nothing has changed.
   Status Alias(int32_t slot, int32_t from_group, std::span<const int32_t> ids);
-  // Copies a group's first tokens into rows that the slot has and nobody else. Done when it returns; on failure those
-  // rows hold anything.
+  // Copies a group's first tokens into rows that the slot has and nobody else. On failure nothing is queued any more,
+  // and those rows hold anything.
   Status CopyGroup(const CopyCommand& command);
-  // Gives the slot pages of its own for a group, with its tokens before `tokens` (from the slot's start) copied. On
-  // failure all is as before; only when the driver refuses the undo, the rows from there on are gone and the slot is in
-  // quarantine.
-  Status Detach(int32_t slot, int32_t group, uint64_t tokens, Stream stream);
+  // Gives the slot pages of its own for those rows of a group that hold the command's tokens. Pre: no queued work uses
+  // its rows there. On failure all is as before; only when the driver refuses the undo, the rows from there on are gone
+  // and the slot is in quarantine.
+  Status Detach(const DetachCommand& command);
 
   // Writes rows and quarantine (0 or 1) of every slot that changed since the last call; returns how many.
   int32_t Publish(std::span<int32_t> rows, std::span<uint8_t> quarantined);
@@ -137,23 +149,30 @@ class KvCache {
   void Strand(std::vector<StrandedRun> stranded);  // pre: locked
   Status Scrub(const RowRun& run, Tenant tenant);
   Status WaitFor(Stream stream, const Status& status);
+  Status OwnStream(Stream& stream);
   Status UnmapHeld(int32_t slot, int32_t rows);
   Status UnmapStranded();
-  Status CopyTokens(int32_t to_slot, int32_t from_slot, int32_t group, uint64_t tokens, Stream stream);
+  Status CopyTokens(int32_t to_slot, int32_t from_slot, int32_t group, uint64_t tokens, std::optional<Stream> queued);
+  Status FillQueued(const DetachCommand& command, const RowRun& shared, const RowRun& fresh, Tenant tenant,
+                    bool& is_swapped);
   Status ClearScratch();
   template <typename Work>
   Status InScratch(const RowRun& run, Work work);
   RowRun RunOf(int32_t slot, int32_t from, int32_t to) const;
   Status Swap(const RowRun& shared, const RowRun& fresh, bool& is_swapped);
+  void SwapBack(const RowRun& shared, const RowRun& fresh);
+  void LoseRows(const RowRun& run, std::vector<StrandedRun> stranded);
 
   const std::shared_ptr<PagePool> pool_;
   const bool scrub_;
-  // Of its own, as the default stream cannot be used while a blocking stream is captured, and waits for all of those; 0
-  // where nothing is scrubbed, or there are no streams.
-  Stream scrub_stream_ = 0;
   RowRanges ranges_;
   const int32_t group_rows_;
   KeptRows kept_;  // the owner's thread only
+
+  // What the cache waits for runs on a stream of its own: waiting for it is not waiting for an engine's work, and the
+  // default stream cannot be used while a blocking stream is captured.
+  std::mutex stream_mutex_;  // guards the next; held while the stream is made
+  std::optional<Stream> own_stream_;
 
   mutable std::mutex mutex_;  // guards all below
   std::condition_variable let_go_;

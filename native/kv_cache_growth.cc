@@ -78,16 +78,12 @@ Status KvCache::GrowHeld(std::span<RowRun> runs, bool is_background) {
     for (; status.ok() && mapped < runs.size(); ++mapped) {
       status = ranges_.Map(runs[mapped], stranded);
       if (!status.ok()) break;
-      if (!scrub_) {
-        pool_->set_tenant(runs[mapped].pages, kUnknownTenant);  // for a cache of this pool that does scrub
-      } else {
-        Tenant tenant;
-        {
-          std::lock_guard lock(mutex_);
-          tenant = slots_[runs[mapped].slot].tenant;
-        }
-        status = Scrub(runs[mapped], tenant);
+      Tenant tenant;
+      {
+        std::lock_guard lock(mutex_);
+        tenant = slots_[runs[mapped].slot].tenant;
       }
+      status = Scrub(runs[mapped], tenant);
     }
     if (!status.ok()) {
       for (size_t k = 0; k < mapped; ++k) ranges_.Unwind(runs[k], layout().reservations(), stranded);
@@ -155,28 +151,51 @@ void KvCache::Strand(std::vector<StrandedRun> stranded) {
   }
 }
 
-// Zeroes those pages of the run that held another tenant's content, and marks them as this one's.
+// Zeroes those pages of the run that held another tenant's content, and marks them as this one's. A page remembers
+// whose it was, whatever cache of the pool gets it: where this cache does not scrub, its sequences are of no tenant,
+// and what tenants of other caches left is zeroed all the same.
 Status KvCache::Scrub(const RowRun& run, Tenant tenant) {
+  if (!scrub_) {
+    tenant = kUnknownTenant;
+    if (!pool_->has_tenants()) {
+      pool_->set_tenant(run.pages, tenant);  // for a cache of this pool that will scrub
+      return Ok();
+    }
+  }
   const size_t width = layout().reservations();
   Driver& driver = pool_->driver();
   uint64_t scrubbed = 0;
+  Stream stream = 0;
   Status status;
   for (size_t k = 0; k < run.pages.size(); ++k) {
     if (run.pages[k] == kNoPage) continue;
     const Tenant previous = pool_->tenant(run.pages[k]);
     if (previous == kCleanTenant || previous == tenant) continue;
     if (pool_->is_shared(run.pages[k])) status = Fail(Code::kInternal, "Scrub", run.slot, run.pages[k]);
+    if (status.ok() && scrubbed == 0) status = OwnStream(stream);
     if (!status.ok()) break;
     const uint64_t address = ranges_.RowAddress(run.slot, run.from + static_cast<int32_t>(k / width), k % width);
-    status = driver.Fill(address, 0, layout().page_bytes(), scrub_stream_);
+    status = driver.Fill(address, 0, layout().page_bytes(), stream);
     if (!status.ok()) break;
     ++scrubbed;
   }
-  if (scrubbed > 0) status = WaitFor(scrub_stream_, status);
+  if (scrubbed > 0) status = WaitFor(stream, status);
   if (!status.ok()) return status;
   pool_->set_tenant(run.pages, tenant);
   std::lock_guard lock(mutex_);
   counters_.scrubbed_pages += scrubbed;
+  return Ok();
+}
+
+// The stream of what the cache waits for, made when first needed.
+Status KvCache::OwnStream(Stream& stream) {
+  std::lock_guard lock(stream_mutex_);
+  if (!own_stream_) {
+    Stream made = 0;
+    if (pool_->driver().info().has_streams) VKV_RETURN_IF_ERROR(pool_->driver().CreateStream(made));
+    own_stream_ = made;
+  }
+  stream = *own_stream_;
   return Ok();
 }
 

@@ -12,8 +12,8 @@ Status KvCache::Keep(std::span<const KeepCommand> commands) {
   for (const KeepCommand& command : commands) {
     const Slot& slot = slots_[command.slot];
     const int32_t from = command.group * group_rows_;
-    const int32_t to = std::min(from + group_rows_, slot.rows);
-    if (to <= from) return Fail(Code::kInternal, "Keep", command.slot, command.group);
+    const int32_t to = from + std::min(command.rows, group_rows_);
+    if (to <= from || to > slot.rows) return Fail(Code::kInternal, "Keep", command.slot, command.group);
     kept_.Keep(command.id, std::span(slot.pages).subspan(from * width, (to - from) * width));
   }
   return Ok();
@@ -84,15 +84,22 @@ Status KvCache::CopyGroup(const CopyCommand& command) {
   if (pages.empty()) return Fail(Code::kInternal, "CopyGroup", command.slot, command.id);
   const RowRun run{
       kScratchSlot, 0, static_cast<int32_t>(pages.size() / layout().reservations()), {pages.begin(), pages.end()}};
-  return InScratch(
-      run, [&] { return CopyTokens(command.slot, kScratchSlot, command.group, command.tokens, command.stream); });
+  return InScratch(run,
+                   [&] { return CopyTokens(command.slot, kScratchSlot, command.group, command.tokens, std::nullopt); });
 }
 
-// Copies the group's tokens before `tokens`, counted from the start of a slot, and waits until they are there. One call
-// per reservation. A token that the group shares with the one before has its first bytes there. The scratch slot has
-// one group.
-Status KvCache::CopyTokens(int32_t to_slot, int32_t from_slot, int32_t group, uint64_t tokens, Stream stream) {
+// Copies the group's tokens before `tokens`, counted from the start of a slot: on `queued` if it is given, else on the
+// cache's own stream, until they are there. After a failure nothing of it is queued any more. One call per reservation.
+// A token that the group shares with the one before has its first bytes there. The scratch slot has one group.
+Status KvCache::CopyTokens(int32_t to_slot, int32_t from_slot, int32_t group, uint64_t tokens,
+                           std::optional<Stream> queued) {
   Driver& driver = pool_->driver();
+  Stream stream = 0;
+  if (queued) {
+    stream = *queued;
+  } else {
+    VKV_RETURN_IF_ERROR(OwnStream(stream));
+  }
   const int32_t row = group * group_rows_;
   const int32_t to_row = to_slot == kScratchSlot ? 0 : row;
   const int32_t from_row = from_slot == kScratchSlot ? 0 : row;
@@ -107,7 +114,8 @@ Status KvCache::CopyTokens(int32_t to_slot, int32_t from_slot, int32_t group, ui
     if (!status.ok()) break;
     copied += end - start;
   }
-  VKV_RETURN_IF_ERROR(WaitFor(stream, status));
+  if (!queued || !status.ok()) status = WaitFor(stream, status);
+  VKV_RETURN_IF_ERROR(status);
   std::lock_guard lock(mutex_);
   counters_.copied_bytes += copied;
   return Ok();
@@ -158,32 +166,36 @@ RowRun KvCache::RunOf(int32_t slot, int32_t from, int32_t to) const {
   return {slot, from, to, {pages.begin() + from * width, pages.begin() + to * width}};
 }
 
-Status KvCache::Detach(int32_t slot_index, int32_t group, uint64_t tokens, Stream stream) {
+Status KvCache::Detach(const DetachCommand& command) {
   const size_t width = layout().reservations();
+  const int32_t slot_index = command.slot;
   RowRun shared;
   Tenant tenant;
   {
     Lock lock(mutex_);
     VKV_RETURN_IF_ERROR(Hold(lock, slot_index));
     const Slot& slot = slots_[slot_index];
-    shared = RunOf(slot_index, group * group_rows_, std::min((group + 1) * group_rows_, slot.rows));
+    const int32_t first = command.group * group_rows_;
+    const int32_t end = std::min(first + group_rows_, static_cast<int32_t>(layout().RowsFor(command.tokens)));
+    shared = RunOf(slot_index, first, std::min(end, slot.rows));
     tenant = slot.tenant;
   }
   Status status;
-  if (shared.to <= shared.from) status = Fail(Code::kInternal, "Detach", slot_index, group);
+  if (shared.to <= shared.from) status = Fail(Code::kInternal, "Detach", slot_index, command.group);
   RowRun fresh{slot_index, shared.from, shared.to, {}};
   if (status.ok()) status = TakePages(std::span(&fresh, 1), 0);
   bool is_swapped = false;
   if (status.ok()) {
-    RowRun scratch{kScratchSlot, 0, fresh.to - fresh.from, fresh.pages};
-    status = InScratch(scratch, [&] {
-      if (scrub_)
+    if (command.from_slot >= 0) {
+      status = FillQueued(command, shared, fresh, tenant, is_swapped);
+    } else {
+      const RowRun scratch{kScratchSlot, 0, fresh.to - fresh.from, fresh.pages};
+      status = InScratch(scratch, [&] {
         VKV_RETURN_IF_ERROR(Scrub(scratch, tenant));
-      else
-        pool_->set_tenant(scratch.pages, kUnknownTenant);
-      return CopyTokens(kScratchSlot, slot_index, group, tokens, stream);
-    });
-    if (status.ok()) status = Swap(shared, fresh, is_swapped);
+        return CopyTokens(kScratchSlot, slot_index, command.group, command.tokens, std::nullopt);
+      });
+      if (status.ok()) status = Swap(shared, fresh, is_swapped);
+    }
     pool_->Give(is_swapped ? shared.pages : fresh.pages);
   }
   std::lock_guard lock(mutex_);
@@ -192,6 +204,20 @@ Status KvCache::Detach(int32_t slot_index, int32_t group, uint64_t tokens, Strea
     counters_.detached_rows += fresh.to - fresh.from;
   }
   LetGo(slot_index);
+  return status;
+}
+
+// Maps `fresh` where `shared` is, and queues the copy from another slot's addresses, which stay as they are.
+Status KvCache::FillQueued(const DetachCommand& command, const RowRun& shared, const RowRun& fresh, Tenant tenant,
+                           bool& is_swapped) {
+  DriverScope scope(pool_->driver());
+  VKV_RETURN_IF_ERROR(scope.status());
+  VKV_RETURN_IF_ERROR(Swap(shared, fresh, is_swapped));
+  Status status = Scrub(fresh, tenant);
+  if (status.ok()) status = CopyTokens(command.slot, command.from_slot, command.group, command.tokens, command.stream);
+  if (status.ok()) return status;
+  SwapBack(shared, fresh);
+  is_swapped = false;
   return status;
 }
 
@@ -208,30 +234,43 @@ Status KvCache::Swap(const RowRun& shared, const RowRun& fresh, bool& is_swapped
     is_swapped = status.ok();
     if (!status.ok()) is_lost = !stranded.empty() || !ranges_.Map(shared, stranded).ok();
   }
-  if (!is_lost) return status;
+  if (is_lost) LoseRows(shared, std::move(stranded));
+  return status;
+}
 
+// The same backwards. `fresh` does not hold what it should: it cannot stay, and when it does not go the rows are lost.
+void KvCache::SwapBack(const RowRun& shared, const RowRun& fresh) {
+  std::vector<StrandedRun> stranded;
+  const Status status = ranges_.Unmap(fresh, stranded);
+  if (status.ok() && ranges_.Map(shared, stranded).ok()) return;
+  if (!status.ok() && stranded.empty()) ranges_.Unwind(fresh, layout().reservations(), stranded);
+  LoseRows(shared, std::move(stranded));
+}
+
+// Pre: the slot is held, and of `run` only what `stranded` says is mapped. The slot is out of service, and its rows
+// from there on are gone.
+void KvCache::LoseRows(const RowRun& run, std::vector<StrandedRun> stranded) {
   RowRun behind;
   {
     std::lock_guard lock(mutex_);
-    behind = RunOf(shared.slot, shared.to, slots_[shared.slot].rows);
+    behind = RunOf(run.slot, run.to, slots_[run.slot].rows);
   }
   ranges_.Unwind(behind, layout().reservations(), stranded);
-  if (status.code == Code::kDriverLost) stranded.clear();
+  if (pool_->driver().is_lost()) stranded.clear();
   std::lock_guard lock(mutex_);
   Strand(std::move(stranded));
-  pool_->Give(shared.pages);  // the slot's references
+  pool_->Give(run.pages);  // the slot's references
   pool_->Give(behind.pages);
-  Slot& slot = slots_[shared.slot];
+  Slot& slot = slots_[run.slot];
   pool_->Unpromise(PromisedPages(slot, slot.rows, slot.promised_rows));
   slot.promised_rows = 0;
   if (!slot.is_quarantined) ++counters_.quarantined_slots;
   slot.is_quarantined = true;
-  counters_.mapped_rows -= slot.rows - shared.from;
-  counters_.mapped_pages -= layout().PagesBetween(shared.from, slot.rows);
-  slot.pages.resize(shared.from * layout().reservations());
-  slot.rows = shared.from;
-  MarkChanged(shared.slot);
-  return status;
+  counters_.mapped_rows -= slot.rows - run.from;
+  counters_.mapped_pages -= layout().PagesBetween(run.from, slot.rows);
+  slot.pages.resize(run.from * layout().reservations());
+  slot.rows = run.from;
+  MarkChanged(run.slot);
 }
 
 }  // namespace vkv

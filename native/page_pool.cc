@@ -17,16 +17,16 @@ PoolCounts PagePool::counts() const {
   std::lock_guard lock(mutex_);
   PoolCounts counts;
   counts.budget = budget_;
-  counts.created = created_;
+  counts.created = created_ - creating_ahead_;
   counts.free = free_.size();
   counts.promised = promised_;
   counts.quarantined = quarantined_;
-  counts.in_use = created_ - free_.size() - quarantined_;
+  counts.in_use = counts.created - free_.size() - quarantined_;
   return counts;
 }
 
 int64_t PagePool::AvailableLocked() const {
-  const uint64_t in_use = created_ - free_.size();
+  const uint64_t in_use = created_ - creating_ahead_ - free_.size();
   return static_cast<int64_t>(budget_) - static_cast<int64_t>(in_use + promised_);
 }
 
@@ -54,14 +54,6 @@ void PagePool::Repromise(uint64_t pages) {
   promised_ += pages;
 }
 
-// Pages used again far from where they were first mapped do not merge with their neighbours, so each costs the kernel a
-// mapping of its own. When mappings run short, pages made anew for their place are worth more than warm ones.
-bool PagePool::IsShortOfMappings() {
-  const uint64_t limit = driver_->info().mapping_limit;
-  MemoryInfo memory;
-  return limit > 0 && driver_->QueryMemory(memory).ok() && 2 * memory.mappings > limit;
-}
-
 // Code, cuBLAS and the engine take device memory too, and fail in worse ways than a pool that may use what it has.
 Status PagePool::CheckHeadroom(uint64_t pages) {
   if (headroom_bytes_ == 0) return Ok();
@@ -76,8 +68,9 @@ Status PagePool::CreateAhead(bool& is_created) {
   is_created = false;
   {
     std::lock_guard lock(mutex_);
-    if (free_.size() >= ready_pages_ || created_ >= budget_) return Ok();
+    if (free_.size() >= ready_pages_ || created_ >= budget_ || waiting_ > 0) return Ok();
     ++created_;  // keeps the place until the driver has answered
+    ++creating_ahead_;
   }
   PageHandle handle = 0;
   Status status;
@@ -88,6 +81,7 @@ Status PagePool::CreateAhead(bool& is_created) {
     if (status.ok()) status = driver_->CreatePage(page_bytes_, /*near=*/0, handle);
   }
   std::lock_guard lock(mutex_);
+  if (--creating_ahead_ == 0) none_ahead_.notify_all();
   if (!status.ok()) {
     --created_;
     return status;
@@ -99,12 +93,21 @@ Status PagePool::CreateAhead(bool& is_created) {
   return Ok();
 }
 
+void PagePool::AwaitNoneAhead(std::unique_lock<std::mutex>& lock) {
+  ++waiting_;
+  none_ahead_.wait(lock, [this] { return creating_ahead_ == 0; });
+  --waiting_;
+}
+
 Status PagePool::Take(uint64_t promised, std::span<const uint64_t> near, std::span<PageId> pages) {
   const uint64_t wanted = near.size();
-  if (IsShortOfMappings()) (void)Trim(0);
+  // Pages used again far from where they were first mapped do not merge with their neighbours, so each costs the kernel
+  // a mapping of its own.
+  if (driver_->IsShortOfMappings()) (void)Trim(0);
   uint64_t taken = 0;
   {
-    std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
+    if (free_.size() < wanted) AwaitNoneAhead(lock);
     const int64_t available = std::max<int64_t>(0, AvailableLocked());
     const int64_t unpromised = static_cast<int64_t>(wanted - promised);
     if (unpromised > available) return Fail(Code::kOutOfPages, "Take", unpromised, available);
@@ -240,7 +243,8 @@ Status PagePool::SetBudget(uint64_t budget_bytes) {
   uint64_t before;
   uint64_t keep;  // free pages that may stay
   {
-    std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
+    AwaitNoneAhead(lock);
     before = budget_;
     budget_ = budget_bytes / page_bytes_;
     if (created_ <= budget_) return Ok();

@@ -2,11 +2,14 @@
 //
 // Every created page is exactly one of free (in the free list, kept for reuse), in use (referred to by one or more
 // slots) or quarantined (a failed undo left it mapped somewhere unknown; never used again): free + in use + quarantined
-// = created. Part of what is available can be promised to a slot, so that a prompt admitted in chunks always finds its
-// pages. Threads: any; the mutex guards the page table and is not held across driver calls.
+// = created. A page that is being created ahead of need is none of them yet, but to be had as if it were free. Part of
+// what is available can be promised to a slot, so that a prompt admitted in chunks always finds its pages. Threads:
+// any; the mutex guards the page table and is not held across driver calls.
 #ifndef VKV_PAGE_POOL_H_
 #define VKV_PAGE_POOL_H_
 
+#include <atomic>
+#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -24,7 +27,8 @@ inline constexpr PageId kNoPage = UINT32_MAX;
 
 using Tenant = uint64_t;
 inline constexpr Tenant kCleanTenant = 0;             // the page holds zeros
-inline constexpr Tenant kUnknownTenant = UINT64_MAX;  // the page holds what some other process left
+inline constexpr Tenant kUnknownTenant = UINT64_MAX;  // the page holds what another process, or a cache that does not
+                                                      // scrub, left
 
 struct PoolCounts {
   uint64_t budget = 0;
@@ -86,6 +90,10 @@ class PagePool {
   // Driver handles of pages in use, in the same order.
   void Handles(std::span<const PageId> pages, std::span<PageHandle> handles) const;
 
+  // Said by a cache that scrubs, before it names a tenant: from here on pages of tenants may come to any cache.
+  void BeginTenants() { has_tenants_.store(true, std::memory_order_relaxed); }
+  // Whether any cache of this pool ever scrubbed.
+  bool has_tenants() const { return has_tenants_.load(std::memory_order_relaxed); }
   Tenant tenant(PageId page) const;
   void set_tenant(std::span<const PageId> pages, Tenant tenant);  // passes over kNoPage
 
@@ -113,9 +121,10 @@ class PagePool {
         budget_(options.budget_bytes / options.page_bytes) {}
 
   int64_t AvailableLocked() const;
-  bool IsShortOfMappings();
   // kOutOfDeviceMemory when so many new pages would leave less free than the headroom. Inside a DriverScope.
   Status CheckHeadroom(uint64_t pages);
+  // Pages that are being created ahead are free or given up from here on, and no more are begun while the lock is held.
+  void AwaitNoneAhead(std::unique_lock<std::mutex>& lock);
   PageId AddLocked(PageHandle handle);
   Status ReleaseOneFree(bool& released, uint64_t keep);
 
@@ -123,12 +132,16 @@ class PagePool {
   const uint64_t page_bytes_;
   const uint64_t headroom_bytes_;
   const uint64_t ready_pages_;
+  std::atomic<bool> has_tenants_{false};
 
   mutable std::mutex mutex_;  // guards all below
   uint64_t budget_;
   uint64_t promised_ = 0;
   uint64_t quarantined_ = 0;
-  uint64_t created_ = 0;            // includes pages being created
+  uint64_t created_ = 0;         // includes pages being created
+  uint64_t creating_ahead_ = 0;  // of those, what will be free
+  uint64_t waiting_ = 0;         // calls that wait until none is being created ahead
+  std::condition_variable none_ahead_;
   std::deque<Page> pages_;          // by PageId
   std::vector<PageId> free_;        // last given, first taken
   std::vector<PageId> unused_ids_;  // entries of pages_ whose page was released

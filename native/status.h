@@ -1,6 +1,6 @@
 // Status: the result of every native call that can fail.
 //
-// It carries what happened (code), which driver call said so and what it returned, and two numbers. It owns no memory
+// It carries what happened (code), which driver call said so and what it returned, and some numbers. It owns no memory
 // and holds no text: TypeScript renders the message from the catalogue in lib/errors, so that wording lives in one
 // place. The numbers of each code are fixed (lib/memory/native.ts hands them to the catalogue); add at the end, never
 // renumber.
@@ -17,7 +17,9 @@ enum class Code : int32_t {
   kOutOfDeviceMemory =
       2,  // the driver refused a page in budget     what: bytes asked     how_many: pages created so far
   kOutOfAddressSpace = 3,  // a reservation was refused               what: bytes asked
-  kOutOfMappings = 4,      // host: too many kernel mappings          what: mappings needed how_many: the limit kept
+  kOutOfMappings = 4,      // host: too many kernel mappings          what: mappings needed how_many: the limit
+                           // kept, or the kernel's where it refused   others: those of other host drivers; -1: the
+                           // limit is this driver's alone
   kDriverUnavailable = 5,  // no such driver on this machine          what: an Unavailable (driver.h)  how_many: device
   kDriverUnsupported = 6,  // the device cannot do it                 what: device ordinal
   kDriverTooOld = 7,       // an entry point is missing               what: driver version
@@ -30,6 +32,7 @@ enum class Code : int32_t {
   kCopyOutOfRange = 14,    // bytes outside mapped memory             what: address         how_many: bytes
   kLibraryUnavailable = 15,  // cuBLAS; call: dlopen, or the entry point that it lacks
   kKernelsRefused = 16,      // the driver does not take an image of kernels; what it said travels beside the Status
+  kInvalidArgument = 17,     // the addon cannot take what it was given: our bug   what: the value, where there is one
 };
 
 struct [[nodiscard]] Status {
@@ -39,6 +42,7 @@ struct [[nodiscard]] Status {
   const char* result_name = "";  // static string: "CUDA_ERROR_OUT_OF_MEMORY", "ENOMEM"
   int64_t what = 0;
   int64_t how_many = 0;
+  int64_t others = 0;
 
   bool ok() const { return code == Code::kOk; }
 };
@@ -46,7 +50,7 @@ struct [[nodiscard]] Status {
 inline Status Ok() { return {}; }
 
 inline Status Fail(Code code, const char* call, int64_t what = 0, int64_t how_many = 0) {
-  return {code, call, 0, "", what, how_many};
+  return {code, call, 0, "", what, how_many, 0};
 }
 
 }  // namespace vkv

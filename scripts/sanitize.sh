@@ -17,6 +17,7 @@ shift
 suites=("$@")
 if [ ${#suites[@]} -eq 0 ]; then
   suites=(build-test/contract build-test/memory build-test/host build-test/mock build-test/cuda build-test/kernels)
+  [ "$kind" = address ] && suites+=(build-test/hostile)
 fi
 
 node --input-type=module -e 'import { prepareTests } from "./scripts/prepare.mjs"; prepareTests();'

@@ -22,6 +22,7 @@ const documented = {
   MetricsOptions: 'lib/prometheus.ts',
   WaitOptions: 'lib/memory/wait.ts',
   ReleaseOptions: 'lib/memory/fence.ts',
+  CommitOptions: 'lib/memory/fence.ts',
   PagePoolOptions: 'lib/memory/page-pool.ts',
   DriverOptions: 'lib/memory/driver.ts',
   LayoutOptions: 'lib/memory/layout.ts',

@@ -39,7 +39,7 @@ test('an unknown name is rejected with the nearest known one', (t) => {
   t.deepEqual(failure(() => readOptions('Thing', { slot: 3 }, spec)), {
     name: 'TypeError', code: 'KV_UNKNOWN_OPTION', message: 'Unknown option `slot` for Thing. Did you mean `slots`?',
   });
-  t.is(failure(() => readOptions('Thing', { colour: 1 }, spec)).message, 'Unknown option `colour` for Thing.');
+  t.is(failure(() => readOptions('Thing', { colour: 1 }, spec)).message, 'Unknown option `colour` for Thing. It takes `slots`, `pageBytes`, `layout` and `mapper`.');
   t.is(
     failure(() => readOptions('Thing', { slots: 1, mapper: { ahed: 1 } }, spec)).message,
     'Unknown option `mapper.ahed` for Thing. Did you mean `mapper.ahead`?',
@@ -84,6 +84,13 @@ test('a misspelt choice is answered with the nearest one', (t) => {
   t.is(rejects(oneOf(['a', 'b']), 3).name, 'TypeError');
 });
 
+class Known {
+  readonly #mark = true;
+  static isInstance(value: unknown): value is Known {
+    return typeof value === 'object' && value !== null && #mark in value && value.#mark;
+  }
+}
+
 test('other kinds of value', (t) => {
   t.is(rejects(boolean, 1).message, '`it` must be true or false, got 1.');
   t.is(rejects(string, '').name, 'RangeError');
@@ -91,7 +98,8 @@ test('other kinds of value', (t) => {
   t.is(rejects(number(0, 1), 1.5).message, '`it` must be a number from 0 to 1, got 1.5.');
   t.is(rejects(number(), '1').name, 'TypeError');
   t.is(rejects(callable(), {}).message, '`it` must be a function, got an object.');
-  t.is(rejects(instanceOf(Map), new Set()).message, '`it` must be a Map, got an object.');
+  t.is(rejects(instanceOf(Known), new Set()).message, '`it` must be a Known, got a Set.');
+  t.is(rejects(instanceOf(Known), Object.create(Known.prototype)).message, '`it` must be a Known, got a Known.');
   t.is(rejects(abortSignal, null).message, '`it` must be an AbortSignal, got null.');
   t.is(rejects(arrayOf(integer()), [1, -1]).message, '`it[1]` must be an integer, at least 0, got -1.');
   t.is(rejects(arrayOf(integer()), 'x').name, 'TypeError');

@@ -32,9 +32,14 @@ Status CudaKernels::DecodeStep(const AttentionCommand& command, const cuda::Step
   return cuda::LaunchDecode(command, list, multiprocessors_, workspace(), launcher_->submit());
 }
 
-Status CudaKernels::BeginCapture() { return launcher_->driver().BeginCapture(launcher_->stream()); }
+Status CudaKernels::BeginCapture() {
+  VKV_RETURN_IF_ERROR(launcher_->driver().BeginCapture(launcher_->stream()));
+  is_capturing_ = true;
+  return Ok();
+}
 
 Status CudaKernels::EndCapture(uint64_t& graph) {
+  is_capturing_ = false;
   vkv::cuda::CUgraphExec captured = nullptr;
   VKV_RETURN_IF_ERROR(launcher_->driver().EndCapture(launcher_->stream(), captured));
   graph = reinterpret_cast<uint64_t>(captured);
@@ -42,7 +47,10 @@ Status CudaKernels::EndCapture(uint64_t& graph) {
   return Ok();
 }
 
-void CudaKernels::AbortCapture() { launcher_->driver().AbortCapture(launcher_->stream()); }
+void CudaKernels::AbortCapture() {
+  if (is_capturing_) launcher_->driver().AbortCapture(launcher_->stream());
+  is_capturing_ = false;
+}
 
 Status CudaKernels::Replay(uint64_t graph, uint64_t to, const void* from, uint64_t bytes) {
   if (!graphs_.contains(graph)) return Fail(Code::kInternal, "CudaKernels::Replay");
@@ -56,6 +64,7 @@ Status CudaKernels::DropGraph(uint64_t graph) {
 }
 
 CudaKernels::~CudaKernels() {
+  AbortCapture();
   while (!graphs_.empty()) (void)DropGraph(*graphs_.begin());
 }
 

@@ -52,6 +52,7 @@ class CudaKernels final : public KernelSet {
   std::unique_ptr<DeviceMemory> workspace_;  // null: no sequence is ever split
   std::set<uint64_t> graphs_;
   int multiprocessors_ = 1;
+  bool is_capturing_ = false;
 };
 
 }  // namespace vkv::kernels

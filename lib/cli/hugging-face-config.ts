@@ -7,6 +7,7 @@ import * as path from 'node:path';
 
 import { createError } from '../errors/index.js';
 import type { LayerShape, ModelShape } from '../memory/model-shape.js';
+import { keepsKeysAndValues, notesOnLayers } from './config-notes.js';
 import { dtypeNamed } from './flag-values.js';
 
 type Json = Readonly<Record<string, unknown>>;
@@ -18,6 +19,8 @@ export interface ConfigModel {
   readonly model: ModelShape;
   /** Longest sequence the model was made for; undefined when the file does not say. */
   readonly maxTokens: number | undefined;
+  /** What the shape leaves out, or takes for more than it is: a sentence each, without its full stop. */
+  readonly notes: readonly string[];
 }
 
 /** Numbers that the caller knows better: they replace those of the file, which may then lack them. */
@@ -56,11 +59,13 @@ export function readHuggingFaceConfig(fileOrFolder: string, overrides: ConfigOve
     throw invalid(file, 'it is an encoder-decoder model', 'Give `--layers`, `--kv-heads` and `--head-dim` instead.');
   }
   const dtype = overrides.dtype ?? dtypeOf(config) ?? dtypeOf(json) ?? 'float16';
-  const layers = overrides.layers ?? cachingLayers(config) ?? missing(file, 'number of layers', '--layers');
+  const layers = overrides.layers ?? cachingLayers(config, file) ?? missing(file, 'number of layers', '--layers');
+  const maxTokens = numberIn(config, names.maxTokens) ?? numberIn(json, names.maxTokens);
   return {
     name: nameOf(json, file),
     model: { ...attentionOf(config, file, layers, overrides), layers, dtype },
-    maxTokens: numberIn(config, names.maxTokens) ?? numberIn(json, names.maxTokens),
+    maxTokens,
+    notes: overrides.layers === undefined ? notesOnLayers(config, maxTokens) : [],
   };
 }
 
@@ -112,11 +117,14 @@ function headDimOf(config: Json): number | undefined {
 }
 
 /** Layers that keep K and V of their own: not the linear-attention ones, not those that read another layer's. */
-function cachingLayers(config: Json): number | undefined {
+function cachingLayers(config: Json, file: string): number | undefined {
   const types = config['layer_types'];
-  const layers = Array.isArray(types) && types.length > 0
-    ? types.filter((type) => /attention/.test(String(type)) && !/linear/.test(String(type))).length
-    : numberIn(config, names.layers);
+  const allLayers = numberIn(config, names.layers);
+  const isListed = Array.isArray(types) && types.length > 0;
+  if (isListed && allLayers !== undefined && types.length !== allLayers) {
+    throw invalid(file, `it lists the types of ${types.length} layers but has ${allLayers}`, 'Give `--layers`.');
+  }
+  const layers = isListed ? types.filter(keepsKeysAndValues).length : allLayers;
   if (layers === undefined) return undefined;
   return layers - (numberIn(config, ['num_kv_shared_layers']) ?? 0);
 }

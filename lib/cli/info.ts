@@ -3,7 +3,7 @@
 
 import { Command } from 'commander';
 
-import { formatBytes, formatNumber } from '../format.js';
+import { formatBytes, formatNumber, printableJson } from '../format.js';
 import { inspectMachine, type DriverReport, type MachineInfo } from './machine-info.js';
 import { factsTable, type TableRow } from './table.js';
 
@@ -13,7 +13,7 @@ export function infoCommand(): Command {
     .option('--json', 'print JSON, sizes in bytes')
     .action(({ json }: { json?: boolean }) => {
       const machine = inspectMachine();
-      process.stdout.write(`${json ? JSON.stringify(machine, undefined, 2) : factsTable(facts(machine))}\n`);
+      process.stdout.write(`${json ? printableJson(machine) : factsTable(facts(machine))}\n`);
     });
 }
 
@@ -39,7 +39,7 @@ function driverFacts(driver: DriverReport): TableRow[] {
     ['  memory', `${formatBytes(memory.freeBytes)} free of ${formatBytes(memory.totalBytes)}`],
     ['  pages', `${formatBytes(driver.defaultPageBytes)}, or any multiple of ${formatBytes(driver.granularityBytes)}`],
     ['  addresses', `${reservable === 0 ? 'less than 1 TiB' : formatBytes(reservable)} in one reservation`],
-    ...(mappingLimit === 0 ? [] : [['  mappings', `${formatNumber(mappingLimit)} at most`] as const]),
+    ...(mappingLimit === 0 ? [] : [['  mappings', `${formatNumber(mappingLimit)} at most, for all host drivers of a process`] as const]),
   ];
 }
 

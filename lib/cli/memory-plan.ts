@@ -4,6 +4,9 @@
 import { createError } from '../errors/index.js';
 import { computeLayout, type Layout, type LayoutKind, type LayoutOptions } from '../memory/layout.js';
 
+/** What can be reserved of the 128 TiB of addresses that x86-64 and arm64 usually give a process, in whole powers of two. */
+export const usualAddressBytes = 64 * 2 ** 40;
+
 export interface MemoryPlan {
   readonly layout: LayoutKind;
   readonly pageBytes: number;
@@ -20,6 +23,8 @@ export interface MemoryPlan {
   readonly reservationBytes: number;
   readonly reservations: number;
   readonly virtualBytes: number;
+  /** Whether a process on the usual Linux can reserve so many addresses, 64 TiB; `vkv info` says it of this machine. */
+  readonly isReservable: boolean;
   /** Possibly a fraction, also below 1. */
   readonly tokensPerRow: number;
   readonly pagesPerRow: number;
@@ -70,6 +75,7 @@ export function planMemory(options: LayoutOptions, question: PlanQuestion = {}):
     reservationBytes: largest.bytes,
     reservations: reservations.length,
     virtualBytes: layout.virtualBytes,
+    isReservable: layout.virtualBytes <= usualAddressBytes,
     tokensPerRow: layout.tokensPerRow,
     pagesPerRow: layout.pagesPerRow,
     rowBytes: layout.rowBytes,

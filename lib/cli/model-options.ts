@@ -43,6 +43,8 @@ export type ModelSource = 'config' | 'flags' | 'default';
 /** The model of a command line; `model.parallel` is this worker's share of it. */
 export interface SelectedModel extends NamedModel {
   readonly source: ModelSource;
+  /** What a config's shape leaves out, or takes for more than it is: a sentence each, without its full stop. */
+  readonly notes: readonly string[];
 }
 
 /** What a command works on when no flag names a model. */
@@ -92,8 +94,8 @@ export function selectModel(
   const base = config !== undefined
     ? { source: 'config' as const, ...readHuggingFaceConfig(config, { ...shape, ...given({ dtype }) }) }
     : isDefault
-      ? { source: 'default' as const, ...fallback, model: { ...fallback.model, ...given({ dtype }) } }
-      : { source: 'flags' as const, name: 'model given by flags', model: modelOfFlags(flags), maxTokens: undefined };
+      ? { source: 'default' as const, notes: [], ...fallback, model: { ...fallback.model, ...given({ dtype }) } }
+      : { source: 'flags' as const, notes: [], name: 'model given by flags', model: modelOfFlags(flags), maxTokens: undefined };
   const parallel = { tensor: flags.tensorParallel, pipeline: flags.pipelineParallel };
   return {
     ...base,

@@ -3,10 +3,10 @@
 
 import { Command } from 'commander';
 
-import { formatBytes, formatCount, formatNumber } from '../format.js';
+import { formatBytes, formatCount, formatNumber, printable, printableJson } from '../format.js';
 import { layoutKinds, type LayoutOptions } from '../memory/layout.js';
 import { countFrom, sizeFlag } from './flag-values.js';
-import { flattenPlan, planMemory, type MemoryPlan, type PlanQuestion, type SequencePlan } from './memory-plan.js';
+import { flattenPlan, planMemory, usualAddressBytes, type MemoryPlan, type PlanQuestion, type SequencePlan } from './memory-plan.js';
 import {
   addLayoutOptions, addModelOptions, describeModel, selectModel, type LayoutFlags, type ModelFlags, type SelectedModel,
 } from './model-options.js';
@@ -23,6 +23,8 @@ const defaultPageBytes = 2 ** 21;
 
 /** Page sizes that `--compare` sets side by side, besides the one asked for. */
 const comparedPageBytes = [2 ** 16, 2 ** 18, defaultPageBytes];
+
+const tooManyAddresses = `more than the ${formatBytes(usualAddressBytes)} that a process can usually reserve; lower --slots or --max-tokens`;
 
 export function planCommand(): Command {
   const command = new Command('plan').description("how much address space and memory a model's KV cache takes");
@@ -45,7 +47,7 @@ function plan(flags: PlanFlags): string {
   const options: LayoutOptions = { model, layout, slots, maxTokens, pageBytes };
   const answer = planMemory(options, flags);
   const compared = flags.compare ? comparePlans(options, flags) : undefined;
-  if (flags.json) return JSON.stringify(toJson(selected, answer, compared), undefined, 2);
+  if (flags.json) return printableJson(toJson(selected, answer, compared));
   const table = compared === undefined ? factsTable(facts(answer)) : comparisonTable(answer, compared);
   return `${heading(selected)}\n\n${table}`;
 }
@@ -56,13 +58,13 @@ function comparePlans(options: LayoutOptions, question: PlanQuestion): MemoryPla
     sizes.map((pageBytes) => planMemory({ ...options, layout, pageBytes }, question)));
 }
 
-function toJson({ name, source, model }: SelectedModel, answer: MemoryPlan, compared: MemoryPlan[] | undefined): unknown {
-  return { model: { name, source, ...model }, ...flattenPlan(answer), comparison: compared?.map(flattenPlan) };
+function toJson({ name, source, notes, model }: SelectedModel, answer: MemoryPlan, compared: MemoryPlan[] | undefined): unknown {
+  return { model: { name, source, notes, ...model }, ...flattenPlan(answer), comparison: compared?.map(flattenPlan) };
 }
 
-function heading({ name, source, model }: SelectedModel): string {
+function heading({ name, source, notes, model }: SelectedModel): string {
   const note = source === 'default' ? ' (the default; choose with --config, or --layers --kv-heads --head-dim)' : '';
-  return `${name}${note}\n${describeModel(model)}`;
+  return [`${printable(name)}${note}`, describeModel(model), ...notes.map((text) => `Note: ${printable(text)}.`)].join('\n');
 }
 
 function facts(answer: MemoryPlan): TableRow[] {
@@ -80,7 +82,7 @@ function facts(answer: MemoryPlan): TableRow[] {
     ['one slot', `${formatBytes(answer.slotBytes)} in one reservation, ${formatBytes(answer.slotStrideBytes)} apart ` +
       `(${formatCount('page', slotPages)})`],
     ['addresses', `${formatCount('reservation', reservations)} of ${formatBytes(answer.reservationBytes)} = ` +
-      `${formatBytes(answer.virtualBytes)}, which cost nothing until mapped`],
+      `${formatBytes(answer.virtualBytes)}, ${answer.isReservable ? 'which cost nothing until mapped' : tooManyAddresses}`],
   ];
   if (sequence !== undefined) {
     rows.push([formatCount('token', sequence.tokens), `${formatCount('row', sequence.rows)} = ` +
@@ -119,6 +121,7 @@ function comparisonTable({ sequence, memory, slots, maxTokens }: MemoryPlan, com
     if (answer.memory !== undefined) cells.push(formatNumber(answer.memory.sequencesThatFit));
     return cells;
   });
+  if (compared.some(({ isReservable }) => !isReservable)) about.push(`addresses: some are ${tooManyAddresses}`);
   return `${columnsTable(headings, rows)}\n\n${about.join('\n')}`;
 }
 

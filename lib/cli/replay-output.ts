@@ -6,9 +6,9 @@ import * as path from 'node:path';
 import { Presets, SingleBar } from 'cli-progress';
 import colours from 'picocolors';
 
-import { formatBytes, formatCount, formatNumber } from '../format.js';
+import { formatBytes, formatCount, formatNumber, printable } from '../format.js';
 import type { ReplayProgress } from '../replay/replay-loop.js';
-import { isSound, type ReplayResult } from '../replay/result.js';
+import { isAllRefused, isSound, type ReplayResult } from '../replay/result.js';
 import { factsOf, memoryBarsOf, verdictOf } from '../replay/summary.js';
 import { describeModel } from './model-options.js';
 import { factsTable } from './table.js';
@@ -47,8 +47,9 @@ export class ReplayBar {
 /** The summary, as lines for stdout. */
 export function summaryText(result: ReplayResult): string {
   const { trace, model, driver } = result;
-  const title = colours.bold(`Replay of ${path.basename(trace.name)} on ${driver.kind}`);
-  const paint = isSound(result) ? (result.interrupted ? colours.yellow : colours.green) : colours.red;
+  const title = colours.bold(`Replay of ${printable(path.basename(trace.name))} on ${driver.kind}`);
+  const isGood = isSound(result) && !isAllRefused(result);
+  const paint = isGood ? (result.interrupted ? colours.yellow : colours.green) : colours.red;
   return [
     `${title}  ${colours.dim(describeModel(model))}`, '',
     factsTable(factsOf(result).map(({ name: fact, value }) => [fact, value] as const)), '',

@@ -1,5 +1,6 @@
 // `vkv replay`: a serving trace through real virtual memory. It reads flags, and shows what replay() of lib/replay says: a
-// progress bar, a table or JSON, a report. Exit code 1 when memory was not as it should be, 130 when stopped by Ctrl-C.
+// progress bar, a table or JSON, a report. Exit code 1 when memory was not as it should be or no
+// request could be served, 130 when stopped by Ctrl-C.
 
 import { existsSync } from 'node:fs';
 import * as path from 'node:path';
@@ -7,13 +8,14 @@ import * as path from 'node:path';
 import { Command, InvalidArgumentError, Option } from 'commander';
 
 import { createError } from '../errors/index.js';
+import { printable, printableJson } from '../format.js';
 import { MockDevice } from '../memory/mock-device.js';
 import { evictionPolicyNames, type EvictionPolicyName } from '../policy/prefix/named-policies.js';
 import { arrivalModes, type ArrivalMode } from '../replay/replay-loop.js';
 import { DEFAULT_MAX_TOKENS, DEFAULT_MODEL, replay } from '../replay/replay.js';
 import { Reporter, reportFormatOf } from '../replay/report.js';
 import type { ReplayTrace } from '../replay/request-feed.js';
-import { isSound } from '../replay/result.js';
+import { isAllRefused, isSound } from '../replay/result.js';
 import { TraceReader } from '../replay/trace-reader.js';
 import type { TraceFormat } from '../replay/trace-request.js';
 import { verifyModes, type VerifyMode } from '../replay/verification.js';
@@ -89,12 +91,14 @@ function choice(flags: string, description: string, values: readonly string[], b
   return new Option(flags, description).choices(values).default(byDefault);
 }
 
-async function runReplay(file: string | undefined, flags: ReplayFlags): Promise<void> {
+async function runReplay(file: string | undefined, flags: ReplayFlags, command: Command): Promise<void> {
+  refuseIgnored(command, file, flags);
   const reporter = flags.report === undefined ? undefined : await Reporter.load(); // before the work, not after it
   const trace = openTrace(file, flags);
-  const { model, maxTokens } = selectModel(flags, {
+  const { model, maxTokens, notes } = selectModel(flags, {
     name: 'Llama-3.2-1B', model: DEFAULT_MODEL, maxTokens: file === undefined ? GENERATED_MAX_TOKENS : DEFAULT_MAX_TOKENS,
   });
+  for (const note of notes) process.stderr.write(`Note: ${printable(note)}.\n`);
   const stop = new AbortController();
   const interrupt = (): void => stop.abort();
   process.once('SIGINT', interrupt); // a second Ctrl-C ends at once
@@ -112,13 +116,13 @@ async function runReplay(file: string | undefined, flags: ReplayFlags): Promise<
     bar.stop();
     device?.assertNoLeaks();
     const { result } = outcome;
-    process.stdout.write(`${flags.json ? JSON.stringify(result, undefined, 2) : summaryText(result)}\n`);
+    process.stdout.write(`${flags.json ? printableJson(result) : summaryText(result)}\n`);
     if (reporter !== undefined) {
       await reporter.write(outcome, flags.report!);
       process.stderr.write(`Report: ${flags.report!}\n`);
     }
     if (result.interrupted) process.exitCode = 130;
-    if (!isSound(result)) process.exitCode = 1;
+    if (!isSound(result) || isAllRefused(result)) process.exitCode = 1;
   } finally {
     bar.stop();
     device?.close();
@@ -126,11 +130,26 @@ async function runReplay(file: string | undefined, flags: ReplayFlags): Promise<
   }
 }
 
+/** A flag that would change nothing is a mistake, not a wish. */
+function refuseIgnored(command: Command, file: string | undefined, { arrivals, generate }: ReplayFlags): void {
+  const refuse = (option: keyof ReplayFlags, flag: string, expected: string): void => {
+    if (command.getOptionValueSource(option) !== 'cli') return;
+    throw createError('KV_INVALID_OPTION', {
+      reason: 'range', owner: 'vkv replay', option: flag, expected, received: command.getOptionValue(option),
+    });
+  };
+  if (arrivals !== 'trace') refuse('stepMs', '--step-ms', 'given with `--arrivals trace`, which it is the clock of');
+  if (file !== undefined || generate === undefined) return;
+  refuse('format', '--format', 'left out with `--generate`, which reads no file');
+  refuse('skipInvalid', '--skip-invalid', 'left out with `--generate`, which reads no file');
+}
+
 function openTrace(file: string | undefined, { generate, format, skipInvalid, seed }: ReplayFlags): ReplayTrace {
   if ((file === undefined) === (generate === undefined)) {
     throw createError('KV_INVALID_OPTION', {
-      reason: 'type', owner: 'vkv replay', option: 'file', expected: 'given, or `--generate` in its place, and not both',
-      received: file, hint: 'Run `vkv replay --generate` for a workload that needs no file.',
+      reason: 'type', owner: 'vkv replay', option: 'file', received: file,
+      expected: file === undefined ? 'given, or `--generate` in its place' : 'left out with `--generate`',
+      hint: file === undefined ? 'Run `vkv replay --generate` for a workload that needs no file.' : 'Give one of the two.',
     });
   }
   if (file !== undefined) return new TraceReader({ source: file, format, skipInvalid: skipInvalid === true });

@@ -1,9 +1,11 @@
 // How a command ends badly: one line on stderr (or one JSON object with `--json`), no stack, and the exit code: 2 when
 // the command line was wrong, 1 when the work failed. VKV_DEBUG=1 adds the stack. Nothing else prints errors.
 
-import { CommanderError } from 'commander';
+import { CommanderError, type Command } from 'commander';
 
 import { isKvError } from '../errors/index.js';
+import { printable, printableJson } from '../format.js';
+import { inFlagWords } from './flag-words.js';
 
 interface Failure {
   readonly code: string;
@@ -12,22 +14,25 @@ interface Failure {
   readonly details?: unknown;
 }
 
-/** Prints `error` and returns the exit code. Help and version end this way too in commander: printed already. */
-export function reportError(error: unknown, options: { readonly json: boolean }): number {
+/**
+ * Prints `error`, in the words of the command that was typed, and returns the exit code. Help and version end this way too in
+ * commander: printed already.
+ */
+export function reportError(error: unknown, { json, command }: { readonly json: boolean; readonly command: Command }): number {
   if (error instanceof CommanderError && (error.exitCode === 0 || error.code === 'commander.help')) {
     return error.exitCode === 0 ? 0 : 2;
   }
-  const failure = failureOf(error);
-  const line = `vkv: ${failure.code}: ${failure.message}`;
-  process.stderr.write(`${options.json ? JSON.stringify({ error: failure }, undefined, 2) : line}\n`);
-  if (process.env['VKV_DEBUG'] && error instanceof Error) process.stderr.write(`${error.stack}\n`);
+  const failure = failureOf(error, command);
+  const text = json ? printableJson({ error: failure }) : printable(`vkv: ${failure.code}: ${failure.message}`);
+  process.stderr.write(`${text}\n`);
+  if (process.env['VKV_DEBUG'] && error instanceof Error) process.stderr.write(`${(error.stack ?? '').split('\n').map(printable).join('\n')}\n`);
   return isUsageError(error) ? 2 : 1;
 }
 
-function failureOf(error: unknown): Failure {
+function failureOf(error: unknown, command: Command): Failure {
   if (isKvError(error)) {
     const { code, message, recovery, details } = error;
-    return { code, message, recovery, details };
+    return { code, message: inFlagWords(message, command), recovery, details };
   }
   if (error instanceof CommanderError) {
     const code = error.code === 'commander.unknownOption' ? 'KV_UNKNOWN_OPTION' : 'KV_INVALID_OPTION';

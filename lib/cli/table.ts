@@ -1,8 +1,10 @@
 // Tables for people: names beside values, and columns under headings. Thin over cli-table3, with the borders and
-// colours of this program; it formats no numbers. Colours go away where output is no terminal (picocolors decides).
+// colours of this program; it formats no numbers. Cells may hold text from outside, whose controls are spelt out. Colours go away where output is no terminal (picocolors decides).
 
 import Table from 'cli-table3';
 import colours from 'picocolors';
+
+import { printable } from '../format.js';
 
 /** A name and what stands beside it; a title alone starts a section. */
 export type TableRow = readonly [name: string, ...values: string[]] | { readonly title: string };
@@ -21,8 +23,8 @@ const bare = {
 export function factsTable(rows: readonly TableRow[]): string {
   const table = new Table(bare);
   for (const row of rows) {
-    if ('title' in row) table.push([{ content: colours.bold(row.title), colSpan: 2 }]);
-    else table.push([colours.dim(row[0]), ...row.slice(1)]);
+    if ('title' in row) table.push([{ content: colours.bold(printable(row.title)), colSpan: 2 }]);
+    else table.push([colours.dim(printable(row[0])), ...row.slice(1).map(printable)]);
   }
   return trimLines(table.toString());
 }
@@ -34,7 +36,7 @@ export function columnsTable(headings: readonly string[], rows: readonly (readon
     head: headings.map((heading) => colours.dim(heading)),
     colAligns: headings.map((_, index) => (index === 0 ? 'left' : 'right')),
   });
-  table.push(...rows.map((row) => [...row]));
+  table.push(...rows.map((row) => row.map(printable)));
   return trimLines(table.toString());
 }
 

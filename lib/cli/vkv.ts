@@ -25,7 +25,8 @@ async function main(): Promise<void> {
   try {
     await program.parseAsync();
   } catch (error) {
-    process.exitCode = reportError(error, { json: process.argv.includes('--json') });
+    const command = commands.find((one) => one.name() === program.args[0]) ?? program;
+    process.exitCode = reportError(error, { json: process.argv.includes('--json'), command });
   }
 }
 

@@ -1,14 +1,12 @@
 // The one list of error codes: class, recovery and message of each. A message is "what failed: the numbers. What to
 // do.", at most three sentences, sizes with units, option names in backticks. Nothing parses a message; `details` has
-// the numbers. docs/errors.md has a section per code. Codes of the addon are mapped in native-codes.ts.
+// the numbers. docs/errors.md has a section per code. Those of drivers are in driver-codes.ts; native-codes.ts maps the addon's.
 
-import { formatAddress, formatBytes, formatCount, formatNumber } from '../format.js';
+import { formatAddress, formatBytes, formatCount, formatList, formatNumber } from '../format.js';
 import type { Recovery } from './classes.js';
 import type { ErrorCode, ErrorDetails } from './details.js';
-import {
-  aftermath, apiVersion, callResult, capitalize, describe, joined, nextPowerOfTwo, ownerNouns, placesTried, statusText, unavailable,
-  whoCannotGrow,
-} from './phrases.js';
+import { driverCodes } from './driver-codes.js';
+import { capitalize, describe, joined, nextPowerOfTwo, ownerNouns, placesTried, whoCannotGrow } from './phrases.js';
 
 export type ErrorClass =
   | 'TypeError' | 'RangeError'
@@ -28,16 +26,18 @@ export const catalogue: { readonly [C in ErrorCode]: CatalogueEntry<C> } = {
   KV_UNKNOWN_OPTION: {
     class: 'TypeError',
     recovery: 'fix',
-    template: ({ owner, option, suggestion }) =>
-      `Unknown option \`${option}\` for ${owner}.` + (suggestion ? ` Did you mean \`${suggestion}\`?` : ''),
+    template: ({ owner, option, suggestion, known = [] }) => joined(
+      `Unknown option \`${option}\` for ${owner}.`,
+      suggestion ? `Did you mean \`${suggestion}\`?` : known.length > 0 ? `It takes ${formatList(known.map((name) => `\`${name}\``), 'and')}.` : '',
+    ),
   },
   KV_INVALID_OPTION: {
     class: ({ reason }) => (reason === 'type' ? 'TypeError' : 'RangeError'),
     recovery: 'fix',
-    template: ({ option, expected, received, hint }) =>
-      received === undefined
-        ? joined(`\`${option}\` must be ${expected}; it is missing.`, hint)
-        : joined(`\`${option}\` must be ${expected}, got ${describe(received)}.`, hint),
+    template: ({ option, expected, received, isReturned, hint }) => {
+      const got = isReturned ? `; it returned ${describe(received)}` : received === undefined ? '; it is missing' : `, got ${describe(received)}`;
+      return joined(`\`${option}\` must be ${expected}${got}.`, hint);
+    },
   },
   KV_INVALID_SHAPE: {
     class: 'RangeError',
@@ -67,7 +67,7 @@ export const catalogue: { readonly [C in ErrorCode]: CatalogueEntry<C> } = {
     class: 'KvStateError',
     recovery: 'fix',
     template: ({ operation, owner }) =>
-      `Cannot ${operation}: the ${ownerNouns[owner]} was closed. Create a new ${owner}.`,
+      `Cannot ${operation}: the ${ownerNouns[owner]} was closed. ` + (owner === 'Driver' ? 'Open one with `Driver.open`.' : `Create a new ${owner}.`),
   },
   KV_SLOT_RELEASED: {
     class: 'KvStateError',
@@ -84,12 +84,32 @@ export const catalogue: { readonly [C in ErrorCode]: CatalogueEntry<C> } = {
         'cache closes. Release its sequence, and compute it again in another slot.'
       : `Cannot ${operation} slot ${slot}: ${holder} still uses it. Commit or discard that batch first.`,
   },
+  KV_ROW_SHARED: {
+    class: 'KvStateError',
+    recovery: 'fix',
+    template: ({ call, slot, fromToken, tokens }) =>
+      `Cannot ${call} ${formatCount('token', tokens)} from token ${formatNumber(fromToken)} on of slot ${slot}: not all of them are its ` +
+      'sequence\'s alone. Write only tokens behind its length, of a prepared batch.',
+  },
+  KV_WORK_QUEUED: {
+    class: 'KvStateError',
+    recovery: 'retry',
+    template: ({ slot, operation, step }) =>
+      `Cannot ${operation} slot ${slot} yet: a row there must be copied or unmapped, and the engine's step ${formatNumber(step)} may ` +
+      `still use it. Call \`cache.completeStep(${step})\` once that step is over, then try again.`,
+  },
   KV_BATCH_STATE: {
     class: 'KvStateError',
     recovery: 'fix',
-    template: ({ operation, problem }) =>
-      `Cannot ${operation} this batch: it ${problem}. Use a batch in the order \`add\`, \`prepare\`, then \`commit\` or ` +
-      '`discard`.',
+    template: ({ operation, problem, hint = 'Use a batch in the order `add`, `prepare`, then `commit` or `discard`.' }) =>
+      `Cannot ${operation} this batch: it ${problem}. ${hint}`,
+  },
+  KV_VIEW_TRANSFERRED: {
+    class: 'KvStateError',
+    recovery: 'fix',
+    template: ({ slot, buffers }) =>
+      `${formatCount('buffer', buffers)} of the views of slot ${slot} cannot be detached: transferred elsewhere, or marked as ` +
+      'untransferable. It shows zeros once the sequence is released. Transfer a copy (`view.slice()`) instead.',
   },
   KV_POLICY_REENTRY: {
     class: 'KvStateError',
@@ -103,12 +123,16 @@ export const catalogue: { readonly [C in ErrorCode]: CatalogueEntry<C> } = {
     recovery: 'fix',
     template: ({ sequences }) =>
       `Cannot reset the prefix cache: ${formatCount('sequence', sequences)} ${sequences === 1 ? 'uses' : 'use'} it. ` +
-      'Release them first, or pass `preempt: true` to have them released.',
+      `Release ${sequences === 1 ? 'it' : 'them'} first, or pass \`preempt: true\` to have ${sequences === 1 ? 'it' : 'them'} released.`,
   },
   KV_DRIVER_IN_USE: {
     class: 'KvStateError',
     recovery: 'fix',
     template: ({ owner, users }) => {
+      if (owner === 'KvCache') {
+        return `Cannot close the cache: ${users === 1 ? 'a pass' : `${formatNumber(users)} passes`} of an engine may still write to it. ` +
+          "Await the scheduler's `close()`, and have the engine settle its answer, if only with an error.";
+      }
       const who = owner === 'PagePool'
         ? formatCount('cache', users)
         : `${formatCount('user', users)} (page pools, kernel sets, device memory)`;
@@ -123,7 +147,8 @@ export const catalogue: { readonly [C in ErrorCode]: CatalogueEntry<C> } = {
     class: 'KvCapacityError',
     recovery: 'free',
     template: ({ slots, retiringSlots }) =>
-      `All ${formatCount('slot', slots)} are in use, ${formatNumber(retiringSlots)} of them retired but not yet idle. ` +
+      (slots === 1 ? 'The only slot is in use' : `All ${formatCount('slot', slots)} are in use`) +
+      (retiringSlots === 0 ? '. ' : `, ${slots === 1 ? 'released' : `${formatNumber(retiringSlots)} of them released`} and behind a fence. `) +
       'Release a sequence, await `cache.slotFree()`, or raise `slots`.',
   },
   KV_OUT_OF_PAGES: {
@@ -171,18 +196,35 @@ export const catalogue: { readonly [C in ErrorCode]: CatalogueEntry<C> } = {
   KV_OUT_OF_MAPPINGS: {
     class: 'KvCapacityError',
     recovery: 'free',
-    template: ({ neededMappings, limitMappings }) =>
-      `The host driver needs ${formatCount('kernel mapping', neededMappings)}; it keeps to ` +
-      `${formatNumber(limitMappings)}, half of what \`vm.max_map_count\` allows. Release sequences, use larger ` +
-      `\`pageBytes\`, or run \`sysctl -w vm.max_map_count=${nextPowerOfTwo(2 * neededMappings)}\`.`,
+    template: ({ neededMappings, limitMappings, otherMappings, isKernelLimit, isForView }) => {
+      const needed = formatCount('kernel mapping', neededMappings);
+      const limit = formatNumber(limitMappings);
+      if (isForView) {
+        return `With another view this process needs ${needed}; views keep it to ${limit}, three quarters of what \`vm.max_map_count\` ` +
+          `allows. Release sequences, use larger \`pageBytes\`, or run \`sysctl -w vm.max_map_count=${nextPowerOfTwo(2 * neededMappings)}\`.`;
+      }
+      if (otherMappings === undefined) {
+        return `The host driver needs ${needed}; its \`mappingLimit\` is ${limit}. Release sequences, use larger \`pageBytes\`, or ` +
+          'open the driver with a larger `mappingLimit`.';
+      }
+      const together = neededMappings + otherMappings;
+      const sum = otherMappings === 0 ? '' : ` beside ${formatNumber(otherMappings)} of this process's other host drivers, ` +
+        `${formatNumber(together)} together`;
+      const remedy = 'Release sequences, use larger `pageBytes`, or run ' +
+        `\`sysctl -w vm.max_map_count=${nextPowerOfTwo(2 * Math.max(together, isKernelLimit ? limitMappings : 0))}\` and open the driver again.`;
+      return isKernelLimit
+        ? `The kernel refused a mapping: the host driver has ${needed}${sum}, and the rest of the process has more than what is left ` +
+          `of ${limit} (\`vm.max_map_count\`). ${remedy}`
+        : `The host driver needs ${needed}${sum}; host drivers keep to ${limit} in one process. ${remedy}`;
+    },
   },
   KV_TIMEOUT: {
     class: 'KvCapacityError',
     recovery: 'retry',
-    template: ({ timeoutMs, waitedFor, pendingRows }) =>
+    template: ({ timeoutMs, waitedFor, hint = 'Raise `timeoutMs`.', pendingRows }) =>
       `Waited ${formatNumber(timeoutMs, 1)} ms for ${waitedFor}` +
       (pendingRows === undefined ? '' : `; ${formatCount('row', pendingRows)} still to come`) +
-      '. Raise `timeoutMs`, or map earlier with `growth: ahead(…)`.',
+      `. ${hint}`,
   },
 
   // Serving: how a request ends that was not answered.
@@ -209,71 +251,33 @@ export const catalogue: { readonly [C in ErrorCode]: CatalogueEntry<C> } = {
       'the tokens of this pass do not count.',
   },
 
-  // Driver: the machine refused.
-
-  KV_DRIVER_UNAVAILABLE: {
-    class: 'KvDriverError',
-    recovery: 'fix',
-    template: (details) => `No ${details.driver} driver here: ${unavailable[details.reason](details)}`,
-  },
-  KV_DRIVER_UNSUPPORTED: {
-    class: 'KvDriverError',
-    recovery: 'fix',
-    template: ({ device, deviceName, feature }) =>
-      `Device ${device}${deviceName ? ` (${deviceName})` : ''} does not support ${feature}. Choose another device with ` +
-      "`device`, or `driver: 'host'`.",
-  },
-  KV_DRIVER_TOO_OLD: {
-    class: 'KvDriverError',
-    recovery: 'fix',
-    template: ({ missing, driverVersion }) =>
-      `libcuda.so.1 lacks \`${missing}\` (driver API ${apiVersion(driverVersion)}; 10.2 or later is needed). ` +
-      'Update the NVIDIA driver.',
-  },
-  KV_CUBLAS_UNAVAILABLE: {
-    class: 'KvDriverError',
-    recovery: 'fix',
-    template: ({ missing }) =>
-      `cuBLAS ${missing === undefined ? 'could not be opened' : `lacks \`${missing}\``}. Give \`cublas\` the path of a ` +
-      "libcublas.so since CUDA 11 whose own libraries are found, or 'auto' or 'off' to do without.",
-  },
-  KV_KERNELS_REFUSED: {
-    class: 'KvDriverError',
-    recovery: 'fix',
-    template: ({ log, ...call }) =>
-      `The driver does not take the CUDA kernels: \`${call.call}\`: ${statusText(call)}` +
-      `${log === '' ? '' : `, "${log.trim().split('\n')[0]!.trim()}"`}. ` + (call.statusName === 'CUDA_ERROR_OUT_OF_MEMORY'
-        ? 'Load them before the cache fills the device (`loadKernels`), or raise `headroomBytes`.'
-        : 'Update the NVIDIA driver, or name kernels that were compiled for it with `VKV_KERNELS`.'),
-  },
-  KV_DRIVER_CALL_FAILED: {
-    class: 'KvDriverError',
+  KV_ENGINE_STALLED: {
+    class: 'KvError',
     recovery: 'retry',
-    template: ({ address, bytes, slot, ...call }) => {
-      const range = joined(bytes ? formatBytes(bytes) : '', address ? `at ${formatAddress(address)}` : '');
-      const where = (slot === undefined ? '' : ` for slot ${slot}`) + (range && ` (${range})`);
-      const result = call.statusName || call.status ? `: ${statusText(call)}` : '';
-      return `\`${call.call}\` failed${where}${result}. ${aftermath(call.call)} Retry once; if it repeats, run ` +
-        'with the mock driver to check the call order.';
-    },
+    template: ({ call, sequences, timeoutMs }) =>
+      `The engine's \`${call}\` of ${formatCount('sequence', sequences)} has not answered in ${formatNumber(timeoutMs, 1)} ms ` +
+      '(`passTimeoutMs`). Until it does, its slots stay out of use and its other requests end with this as well; have it answer, if only ' +
+      'with an error, or restart it with the process.',
   },
-  KV_DRIVER_LOST: {
-    class: 'KvDriverError',
-    recovery: 'restart',
-    template: ({ driver, ...call }) =>
-      `The ${driver} driver has failed for good${callResult(call)}. Every later call will fail; close the cache and ` +
-      'restart the process.',
+  KV_STREAM_STATE: {
+    class: 'KvStateError',
+    recovery: 'fix',
+    template: ({ operation, problem }) =>
+      `Cannot ${operation} this stream: it ${problem}. Await \`stream.result\` for the whole answer, or read its tokens with one ` +
+      '`for await`.',
   },
-  KV_DRIVER_MISUSE: {
-    class: 'KvDriverError',
-    recovery: 'report',
-    template: ({ call, address, bytes }) =>
-      `\`${call}\` broke a rule of the driver, at ${formatAddress(address)}` +
-      `${bytes > 0 ? ` (${formatBytes(bytes)})` : ''}. With the mock driver, print \`journal()\` for the history.`,
-  },
+
+  ...driverCodes,
 
   // Addon
 
+  KV_VIEW_FORBIDDEN: {
+    class: 'KvError',
+    recovery: 'fix',
+    template: ({ status }) =>
+      `The program that embeds Node.js, Electron for one, allows no ArrayBuffer over other memory than its own (Node-API status ${status}), ` +
+      'so `view` has nothing to give. Open the cache in a process of plain Node.js, or give `address(tensor)` to native code.',
+  },
   KV_ADDON_NOT_FOUND: {
     class: 'KvError',
     recovery: 'fix',
@@ -293,8 +297,10 @@ export const catalogue: { readonly [C in ErrorCode]: CatalogueEntry<C> } = {
   KV_TRACE_INVALID: {
     class: 'KvError',
     recovery: 'fix',
-    template: ({ source, line, problem }) =>
-      `${source}, line ${formatNumber(line)}: ${problem}. Correct the line, or pass \`--skip-invalid\`.`,
+    template: ({ source, line, problem, isSkippable }) =>
+      `${source}, line ${formatNumber(line)}: ${problem}. ` + (isSkippable
+        ? 'Correct the line, or pass `--skip-invalid`.'
+        : 'Correct it; what follows cannot be read without it.'),
   },
   KV_CONFIG_INVALID: {
     class: 'KvError',

@@ -28,8 +28,12 @@ export function createError<C extends ErrorCode>(
  * Whether `error` is one of this package's, and of that code when one is given; `details` is then typed by the code.
  */
 export function isKvError<C extends ErrorCode = ErrorCode>(error: unknown, code?: C): error is CodedError<C> {
-  if (!(error instanceof Error) || !('code' in error) || !('recovery' in error)) return false;
-  return code === undefined ? Object.hasOwn(catalogue, String(error.code)) : error.code === code;
+  try {
+    if (!(error instanceof Error) || !('code' in error) || !('recovery' in error)) return false;
+    return code === undefined ? typeof error.code === 'string' && Object.hasOwn(catalogue, error.code) : error.code === code;
+  } catch { // a proxy that was revoked, or that answers with errors
+    return false;
+  }
 }
 
 function construct<C extends ErrorCode>(

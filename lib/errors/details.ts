@@ -18,7 +18,13 @@ export type UnavailableReason =
 
 export interface ErrorDetails {
   // Mistakes in the call
-  KV_UNKNOWN_OPTION: { readonly owner: string; readonly option: string; readonly suggestion?: string | undefined };
+  KV_UNKNOWN_OPTION: {
+    readonly owner: string;
+    readonly option: string;
+    readonly suggestion?: string | undefined;
+    /** The names that are known there. */
+    readonly known?: readonly string[] | undefined;
+  };
   KV_INVALID_OPTION: {
     /**
      * `type`: another kind of value was needed (TypeError). `range`: the kind is right, the value is not
@@ -30,6 +36,8 @@ export interface ErrorDetails {
     /** Ends the sentence "`option` must be …". */
     readonly expected: string;
     readonly received: unknown;
+    /** Whether `received` is what the function that was given returned. */
+    readonly isReturned?: boolean | undefined;
     /** One whole sentence: what to do instead. */
     readonly hint?: string | undefined;
   };
@@ -52,6 +60,18 @@ export interface ErrorDetails {
       'DeviceMemory';
   };
   KV_SLOT_RELEASED: { readonly slot: number; readonly generation: number; readonly currentGeneration: number };
+  KV_ROW_SHARED: {
+    readonly call: string;
+    readonly slot: number;
+    readonly fromToken: number;
+    readonly tokens: number;
+  };
+  KV_WORK_QUEUED: {
+    readonly slot: number;
+    readonly operation: string;
+    /** The engine's step that must be complete. */
+    readonly step: number;
+  };
   KV_SLOT_BUSY: {
     readonly slot: number;
     readonly operation: string;
@@ -61,9 +81,12 @@ export interface ErrorDetails {
   KV_BATCH_STATE: {
     /** `commit`, `prepare`. */
     readonly operation: string;
-    /** Ends the sentence "it …": `was not prepared`. */
+    /** Ends the sentence "it …": `is not prepared`. */
     readonly problem: string;
+    /** One whole sentence: what to do. Default: the order in which a batch is used. */
+    readonly hint?: string | undefined;
   };
+  KV_VIEW_TRANSFERRED: { readonly slot: number; readonly buffers: number };
   KV_POLICY_REENTRY: {
     /** Ends the sentence "Cannot …". */
     readonly operation: string;
@@ -71,7 +94,7 @@ export interface ErrorDetails {
     readonly policy: string;
   };
   KV_PREFIX_IN_USE: { readonly sequences: number };
-  KV_DRIVER_IN_USE: { readonly owner: 'Driver' | 'PagePool'; readonly users: number };
+  KV_DRIVER_IN_USE: { readonly owner: 'Driver' | 'PagePool' | 'KvCache'; readonly users: number };
 
   // Capacity
   KV_NO_FREE_SLOT: { readonly slots: number; readonly retiringSlots: number };
@@ -103,8 +126,25 @@ export interface ErrorDetails {
     readonly maxTokens?: number | undefined;
     readonly limitBytes?: number | undefined;
   };
-  KV_OUT_OF_MAPPINGS: { readonly neededMappings: number; readonly limitMappings: number };
-  KV_TIMEOUT: { readonly timeoutMs: number; readonly waitedFor: string; readonly pendingRows?: number | undefined };
+  KV_OUT_OF_MAPPINGS: {
+    /** Those of the driver that was asked; where the kernel refused, those it has. */
+    readonly neededMappings: number;
+    /** What the host drivers of the process keep to together. */
+    readonly limitMappings: number;
+    /** Of the process's other host drivers; absent where the limit is the driver's own `mappingLimit`. */
+    readonly otherMappings?: number | undefined;
+    /** The kernel itself refused: the limit is `vm.max_map_count`, and the rest of the process has what is missing. */
+    readonly isKernelLimit?: boolean | undefined;
+    /** Mappings of the whole process were counted, for another view. */
+    readonly isForView?: boolean | undefined;
+  };
+  KV_TIMEOUT: {
+    readonly timeoutMs: number;
+    readonly waitedFor: string;
+    /** One whole sentence: what to do. Default: raise `timeoutMs`. */
+    readonly hint?: string | undefined;
+    readonly pendingRows?: number | undefined;
+  };
 
   // Serving
   KV_QUEUE_FULL: { readonly waitingRequests: number; readonly maxWaiting: number };
@@ -115,6 +155,21 @@ export interface ErrorDetails {
     /** In the pass. */
     readonly sequences: number;
     /** Ends the sentence "The engine's … failed: …". */
+    readonly problem: string;
+  };
+
+  KV_ENGINE_STALLED: {
+    /** Which of the engine's functions has not answered. */
+    readonly call: 'prefill' | 'decode';
+    /** In its pass. */
+    readonly sequences: number;
+    /** How long it was waited for. */
+    readonly timeoutMs: number;
+  };
+  KV_STREAM_STATE: {
+    /** Starts the sentence "Cannot … this stream". */
+    readonly operation: string;
+    /** Ends it: "it …". */
     readonly problem: string;
   };
 
@@ -152,6 +207,7 @@ export interface ErrorDetails {
   KV_DRIVER_MISUSE: DriverCall & { readonly address: number; readonly bytes: number };
 
   // Addon
+  KV_VIEW_FORBIDDEN: { readonly status: number };
   KV_ADDON_NOT_FOUND: {
     readonly platform: string;
     readonly nodeVersion: string;
@@ -160,7 +216,13 @@ export interface ErrorDetails {
   KV_ADDON_MISMATCH: { readonly addonVersion: string; readonly packageVersion: string };
 
   // Files and packages that the commands use
-  KV_TRACE_INVALID: { readonly source: string; readonly line: number; readonly problem: string };
+  KV_TRACE_INVALID: {
+    readonly source: string;
+    readonly line: number;
+    readonly problem: string;
+    /** Whether the lines behind it can be read, so that `--skip-invalid` helps. */
+    readonly isSkippable: boolean;
+  };
   KV_CONFIG_INVALID: { readonly source: string; readonly problem: string; readonly hint: string };
   KV_DEPENDENCY_MISSING: { readonly dependency: string; readonly purpose: string };
 

@@ -21,6 +21,7 @@ export const nativeCodes = {
   kCopyOutOfRange: { number: 14, code: 'KV_COPY_OUT_OF_RANGE' },
   kLibraryUnavailable: { number: 15, code: 'KV_CUBLAS_UNAVAILABLE' },
   kKernelsRefused: { number: 16, code: 'KV_KERNELS_REFUSED' },
+  kInvalidArgument: { number: 17, code: 'KV_INTERNAL' },
 } as const satisfies Readonly<Record<string, { number: number; code: ErrorCode }>>;
 
 /** By the name in `enum class Unavailable` of native/driver.h: `Status.what` of kDriverUnavailable, and our name. */

@@ -1,7 +1,7 @@
 // Phrases: the parts of error messages that need more than a template: lists, ranges, driver results, received values. Each
 // gives readable text whatever it gets, and never throws.
 
-import { formatCount, formatList, formatNumber } from '../format.js';
+import { formatCount, formatList, formatNumber, printable } from '../format.js';
 import type { DriverCall, ErrorDetails, UnavailableReason } from './details.js';
 
 export const ownerNouns = {
@@ -64,11 +64,24 @@ export function placesTried(tried: ErrorDetails['KV_ADDON_NOT_FOUND']['tried']):
 export function describe(value: unknown): string {
   switch (typeof value) {
     case 'number': return Number.isFinite(value) ? formatNumber(value, 6) : String(value);
-    case 'string': return value.length > 60 ? `a string of ${formatNumber(value.length)} characters` : `'${value}'`;
+    case 'string': return value.length > 60 ? `a string of ${formatNumber(value.length)} characters` : `'${printable(value)}'`;
     case 'bigint': return `${value}n`;
     case 'function': return 'a function';
-    case 'object': return value === null ? 'null' : Array.isArray(value) ? 'an array' : 'an object';
+    case 'object': return value === null ? 'null' : describeObject(value);
     default: return String(value);
+  }
+}
+
+/** By its class, where it has one. */
+function describeObject(value: object): string {
+  try {
+    if (Array.isArray(value)) return 'an array';
+    const { constructor } = value;
+    const name = typeof constructor === 'function' && constructor !== Object ? printable(String(constructor.name)) : '';
+    if (name === '' || name.length > 40) return 'an object';
+    return `${/^[AEIOU]/.test(name) ? 'an' : 'a'} ${name}`;
+  } catch {
+    return 'a revoked proxy';
   }
 }
 

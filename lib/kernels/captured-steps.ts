@@ -11,6 +11,7 @@ import { DeviceMemory } from '../memory/device-memory.js';
 import type { KvCache } from '../memory/kv-cache.js';
 import type { NativeKernels } from '../memory/native-kernels.js';
 import { arrayOf, callable, checkInteger, integer, optional, readOptions } from '../options.js';
+import { isInt32Array, lengthOf } from '../typed-arrays.js';
 import { StepSpans, type SequenceSpans } from './step-spans.js';
 
 export interface CaptureOptions {
@@ -34,17 +35,59 @@ export interface RecordedStep {
   readonly positions: Int32Array | bigint;
 }
 
-/** Its list of spans, for the kernels. @internal */
+/** A recorded step as the kernels take it; of use while it is being recorded, and to the kernels it was made for. @internal */
 export class StepPlace implements RecordedStep {
   readonly size: number;
   readonly tokens: Int32Array | bigint;
   readonly positions: Int32Array | bigint;
-  /** An address on a device, [slot, length, tokens, first row] of each row on host. */
-  readonly spans: Int32Array | bigint;
+  readonly #list: SequenceSpans | bigint;
+  readonly #kernels: NativeKernels;
+  #isRecording = false;
 
-  constructor(size: number, { spans, positions, tokens }: Omit<StepPlace, 'size'>) {
-    [this.size, this.spans, this.positions, this.tokens] = [size, spans, positions, tokens];
+  /** `list`: the sequences, on a device the address of [slot, length, tokens, first row] of each row. */
+  constructor(size: number, kernels: NativeKernels, { list, positions, tokens }: PlaceParts) {
+    [this.size, this.positions, this.tokens] = [size, positions, tokens];
+    [this.#list, this.#kernels] = [list, kernels];
+    Object.freeze(this);
   }
+
+  /** Whether it is one that was made here, and no object that only has its prototype. */
+  static isInstance(value: unknown): value is StepPlace {
+    return typeof value === 'object' && value !== null && #list in value;
+  }
+
+  record(record: (step: RecordedStep) => void): void {
+    this.#isRecording = true;
+    try {
+      record(this);
+    } finally {
+      this.#isRecording = false;
+    }
+  }
+
+  /** Throws KV_INVALID_OPTION unless it is being recorded with these kernels. */
+  listFor(kernels: NativeKernels, owner: string): SequenceSpans | bigint {
+    if (this.#isRecording && this.#kernels === kernels) return this.#list;
+    throw createError('KV_INVALID_OPTION', {
+      reason: 'range', owner, option: 'sequences', expected: 'a step that is being recorded with these kernels', received: 'another',
+    });
+  }
+}
+
+interface PlaceParts {
+  readonly list: SequenceSpans | bigint;
+  readonly positions: Int32Array | bigint;
+  readonly tokens: Int32Array | bigint;
+}
+
+/** What the kernels give of theirs. @internal */
+export interface StepOwner {
+  readonly cache: KvCache;
+  readonly native: NativeKernels;
+  readonly stream: bigint;
+  /** Throws unless the kernels are open. */
+  readonly checkOpen: () => void;
+  readonly forget: (closed: CapturedSteps) => void;
 }
 
 const span = 4;
@@ -53,7 +96,7 @@ const wordBytes = 4;
 export class CapturedSteps {
   /** Rows of the steps that are captured, ascending. */
   readonly sizes: readonly number[];
-  readonly #native: NativeKernels;
+  readonly #owner: StepOwner;
   readonly #record: (step: RecordedStep) => void;
   readonly #spans: StepSpans;
   /** Spans, positions, tokens, each as many as the largest size. */
@@ -62,17 +105,27 @@ export class CapturedSteps {
   readonly #mostRows: number;
   /** Undefined on host. */
   readonly #memory: DeviceMemory | undefined;
+  /** By size, on a device. */
   readonly #graphs: bigint[] = [];
-  readonly #isOpen: () => boolean;
+  /** By size, on host. */
+  readonly #places: StepPlace[] = [];
+  /** On host, the sequences of the replay at hand, without those that have no new token. */
+  readonly #sequences: { readonly slots: Int32Array; readonly lengths: Int32Array; readonly tokens: Int32Array; count: number };
+  readonly #checkOpen = (): void => {
+    if (this.#isClosed) throw createError('KV_CLOSED', { operation: 'replay', owner: 'Kernels' });
+    this.#owner.checkOpen();
+  };
   #isClosed = false;
 
-  /** @internal Use `Kernels.captureSteps`. `isOpen` says whether the kernels are, or throws. */
-  constructor(cache: KvCache, nativeKernels: NativeKernels, stream: bigint, options: CaptureOptions, isOpen: () => boolean) {
+  /** @internal Use `Kernels.captureSteps`. */
+  constructor(options: CaptureOptions, stepOwner: StepOwner) {
     const owner = 'Kernels.captureSteps';
+    const { cache, stream } = stepOwner;
     const { slots } = cache.layout;
     const { record, sizes = usualSizes(slots) } = readOptions(owner, options, {
       record: callable<(step: RecordedStep) => void>(), sizes: optional(arrayOf(integer({ min: 1, max: slots }))),
     });
+    stepOwner.checkOpen(); // a getter may have closed them
     const isHost = cache.driver.kind === 'host';
     if (!isHost && stream <= 2n) {
       throw createError('KV_INVALID_OPTION', {
@@ -81,17 +134,20 @@ export class CapturedSteps {
       });
     }
     if (sizes.length === 0) checkInteger(owner, 'sizes.length', 0, 1);
-    this.sizes = [...new Set(sizes)].sort((a, b) => a - b);
-    this.#native = nativeKernels;
+    this.sizes = Object.freeze([...new Set(sizes)].sort((a, b) => a - b));
+    this.#owner = stepOwner;
     this.#record = record;
-    this.#isOpen = isOpen;
     this.#spans = new StepSpans(cache);
     const rows = this.#mostRows = this.sizes.at(-1)!;
     this.#words = new Int32Array((span + 2) * rows);
     this.#bytes = new Uint8Array(this.#words.buffer);
+    this.#sequences = { slots: new Int32Array(rows), lengths: new Int32Array(rows), tokens: new Int32Array(rows).fill(1), count: 0 };
     this.#memory = isHost ? undefined : new DeviceMemory({ driver: cache.driver, bytes: this.#bytes.length });
     try {
-      if (!isHost) for (const size of this.sizes) this.#graphs.push(this.#capture(size));
+      for (const size of this.sizes) {
+        if (isHost) this.#places.push(this.#placeOf(size));
+        else this.#graphs.push(this.#capture(this.#placeOf(size)));
+      }
     } catch (error) {
       this.close();
       throw error;
@@ -105,68 +161,84 @@ export class CapturedSteps {
   /**
    * Repeats the step for these sequences, a prepared batch or typed arrays, of which those with no new token are left out; `tokens`
    * are the new tokens' ids, one for each of the others, in their order. Returns the rows that were queued, 0 when there is nothing
-   * to do. Queued on the stream, and waits for nothing. Throws as `append`, KV_INVALID_OPTION when there are more sequences than
-   * the largest size holds, or one has more than one new token; nothing was queued then.
+   * to do. Queued on the stream, and waits for nothing; the cache hears of it as of other work of the kernels. Throws as `append`,
+   * KV_INVALID_OPTION when there are more sequences than the largest size holds, or one has more than one new token; nothing was
+   * queued then.
    */
   replay(sequences: Batch | SequenceSpans, tokens: Int32Array): number {
     const owner = 'CapturedSteps.replay';
-    if (this.#isClosed) throw createError('KV_CLOSED', { operation: 'replay', owner: 'Kernels' });
-    this.#isOpen();
-    const { entries, count, rows, mostTokens } = this.#spans.read(sequences, owner);
+    const { rows, mostTokens } = this.#spans.read(sequences, owner, this.#checkOpen);
     if (mostTokens > 1) checkInteger(owner, 'sequences.tokens', mostTokens, 0, 1);
     if (rows > this.#mostRows) checkInteger(owner, 'sequences.length', rows, 0, this.#mostRows);
-    if (!(tokens instanceof Int32Array)) {
+    if (!isInt32Array(tokens)) {
       throw createError('KV_INVALID_OPTION', { reason: 'type', owner, option: 'tokens', expected: 'an Int32Array', received: tokens });
     }
-    checkInteger(owner, 'tokens.length', tokens.length, rows);
+    checkInteger(owner, 'tokens.length', lengthOf(tokens), rows);
+    this.#spans.checkWritable(sequences);
     if (rows === 0) return 0;
-    const index = this.sizes.findIndex((size) => size >= rows);
+    const index = this.#indexFor(rows);
     const size = this.sizes[index]!;
-    this.#write(entries, count, size, tokens);
-    if (this.#memory === undefined) this.#record(this.#placeOf(size));
-    else this.#native.replay(this.#graphs[index]!, this.#memory.address, this.#bytes);
+    this.#write(rows, size, tokens);
+    const { cache, native, stream } = this.#owner;
+    if (this.#memory === undefined) {
+      this.#places[index]!.record(this.#record);
+      return size;
+    }
+    if (cache.driver.info.hasStreams) this.#spans.noteQueued(stream);
+    native.replay(this.#graphs[index]!, this.#memory.address, this.#bytes);
     return size;
   }
 
   /** Gives back the graphs and their memory; queued work must be over. Idempotent. */
   close(): void {
     if (this.#isClosed) return;
-    this.#isClosed = true;
-    for (const graph of this.#graphs) this.#native.dropGraph(graph);
+    for (const graph of this.#graphs) this.#owner.native.dropGraph(graph);
     this.#memory?.close();
+    this.#isClosed = true;
+    this.#owner.forget(this);
   }
 
   [Symbol.dispose](): void {
     this.close();
   }
 
-  #capture(size: number): bigint {
-    this.#native.enter();
+  #indexFor(rows: number): number {
+    let index = 0;
+    while (this.sizes[index]! < rows) index += 1;
+    return index;
+  }
+
+  #capture(place: StepPlace): bigint {
+    const { native } = this.#owner;
+    native.enter();
     try {
-      this.#native.beginCapture();
+      native.beginCapture();
       try {
-        this.#record(this.#placeOf(size));
+        place.record(this.#record);
       } catch (error) {
-        this.#native.abortCapture();
+        native.abortCapture();
         throw error;
       }
-      return this.#native.endCapture();
+      return native.endCapture();
     } finally {
-      this.#native.leave();
+      native.leave();
     }
   }
 
   /** Rows behind the sequences have no token, and so no slot. */
-  #write(entries: Int32Array, count: number, size: number, tokens: Int32Array): void {
+  #write(rows: number, size: number, tokens: Int32Array): void {
     const words = this.#words;
+    const { entries, count } = this.#spans;
+    const { slots, lengths } = this.#sequences;
     const positions = span * this.#mostRows;
     const ids = positions + this.#mostRows;
+    this.#sequences.count = rows;
     let row = 0;
     for (let index = 0; index < count; index += 1) {
       const at = span * index;
       if (entries[at + 2] === 0) continue;
-      words[span * row] = entries[at]!;
-      words[span * row + 1] = words[positions + row] = entries[at + 1]!;
+      words[span * row] = slots[row] = entries[at]!;
+      words[span * row + 1] = words[positions + row] = lengths[row] = entries[at + 1]!;
       words[span * row + 2] = 1;
       words[span * row + 3] = row;
       words[ids + row] = tokens[row]!;
@@ -179,14 +251,15 @@ export class CapturedSteps {
   }
 
   #placeOf(size: number): StepPlace {
+    const { native } = this.#owner;
     const [positions, tokens] = [span * this.#mostRows, (span + 1) * this.#mostRows];
     const address = this.#memory?.address;
     if (address !== undefined) {
       const at = (word: number): bigint => address + BigInt(wordBytes * word);
-      return new StepPlace(size, { spans: address, positions: at(positions), tokens: at(tokens) });
+      return new StepPlace(size, native, { list: address, positions: at(positions), tokens: at(tokens) });
     }
-    const part = (from: number, length: number): Int32Array => this.#words.subarray(from, from + length);
-    return new StepPlace(size, { spans: part(0, span * size), positions: part(positions, size), tokens: part(tokens, size) });
+    const part = (from: number): Int32Array => this.#words.subarray(from, from + size);
+    return new StepPlace(size, native, { list: this.#sequences, positions: part(positions), tokens: part(tokens) });
   }
 }
 

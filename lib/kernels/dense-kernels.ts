@@ -10,7 +10,13 @@ import { createError } from '../errors/index.js';
 import type { Driver } from '../memory/driver.js';
 import type { NativeDense } from '../memory/native-kernels.js';
 import { native } from '../memory/native.js';
-import { checkInteger } from '../options.js';
+import { giveBackTo, unclosed } from '../memory/unclosed.js';
+import type { Membership } from '../memory/weak-users.js';
+import { checkInteger, isAddress } from '../options.js';
+import { isInt32Array, lengthOf, typedArrayKind } from '../typed-arrays.js';
+import {
+  float32, ProductArguments, readNorm, readRotationShape, readWeight, type ReadNorm, type ReadWeight, type RotationShape,
+} from './dense-arguments.js';
 import { readDenseKernelsOptions, type DenseKernelsOptions } from './dense-options.js';
 import type { RowDtype } from './kernels-options.js';
 import { kernelModule } from './load-kernels.js';
@@ -48,17 +54,21 @@ export interface Norm {
   readonly epsilon: number;
 }
 
-const dtypeNumbers: Readonly<Record<RowDtype, number>> = { float32: 0, float16: 1, bfloat16: 2 };
-
 export class DenseKernels {
   /** What multiplies: `avx512`, `avx2` or `portable` on the CPU, on a GPU `cublas 12.8` or our own kernel, `sm_90`. */
   readonly target: string;
   /** The device's; undefined on the CPU. */
   readonly #driver: Driver | undefined;
   readonly #native: NativeDense;
-  /** Arguments of one `multiply`, kept so that a step makes no new array. */
-  readonly #arguments: (Parameters<NativeDense['multiply']>[number])[] = [];
-
+  readonly #membership: Membership<undefined> | undefined;
+  /** Arguments of one `multiply`, kept so that a step makes no new array; undefined while a call reads its own. */
+  #arguments: ProductArguments | undefined;
+  /** What the objects of one call said. */
+  readonly #norm: ReadNorm = { weight: 0n, width: 0, epsilon: 0 };
+  readonly #shape: RotationShape = { heads: 0, dim: 0 };
+  readonly #table: ReadWeight = { data: 0n, dtype: 0, outputs: 0, inputs: 0 };
+  /** Positions or tokens of one call, as they were checked. */
+  #numbers = new Int32Array(64);
   #isClosed = false;
 
   /** Throws KV_UNKNOWN_OPTION and KV_INVALID_OPTION, and on a GPU KV_KERNELS_REFUSED or the driver's error. */
@@ -67,7 +77,8 @@ export class DenseKernels {
     this.#driver = driver;
     this.#native = new (native().NativeDense)(driver?.native, { ...rest, module: driver && kernelModule(driver) });
     this.target = this.#native.target();
-    driver?.addUser();
+    this.#membership = driver?.addUser(this.#native);
+    if (driver !== undefined) unclosed.register(this, giveBackTo(driver, 'A DenseKernels', this.#native), this);
   }
 
   get isClosed(): boolean {
@@ -82,27 +93,29 @@ export class DenseKernels {
    */
   multiply(input: FloatBuffer, rows: number, ...products: readonly Product[]): void {
     const owner = 'DenseKernels.multiply';
-    const inputs = products[0]?.weight.inputs ?? 0;
+    const given = this.#arguments ?? new ProductArguments();
+    this.#arguments = undefined; // a getter that multiplies itself gets others
+    given.read(owner, input, rows, products);
+    this.#arguments = given;
     this.#checkOpen();
-    this.#checkFloats(owner, 'input', input, rows, inputs);
-    const given = this.#arguments;
-    given.length = 0;
-    given.push(input, rows, inputs);
-    for (const { weight, bias, output, mode } of products) {
-      checkInteger(owner, 'weight.inputs', weight.inputs, inputs, inputs);
-      this.#checkWeight(owner, weight);
-      if (bias !== undefined) this.#checkFloats(owner, 'bias', bias, 1, weight.outputs);
-      this.#checkFloats(owner, 'output', output, rows, weight.outputs);
-      given.push(weight.data, dtypeNumbers[weight.dtype], weight.outputs, bias, output, mode === 'add');
+    checkInteger(owner, 'rows', rows);
+    this.#checkFloats(owner, 'input', input, rows, given.inputs);
+    for (let product = 0; product < products.length; product += 1) {
+      const outputs = given.outputs(product);
+      const bias = given.bias(product);
+      this.#checkMatrix(owner, 'weight.data', given.weightData(product), given.dtype(product), outputs, given.inputs);
+      if (bias !== undefined) this.#checkFloats(owner, 'bias', bias, 1, outputs);
+      this.#checkFloats(owner, 'output', given.output(product), rows, outputs);
     }
-    this.#native.multiply(...given);
+    this.#native.multiply(...given.list);
   }
 
   /** RMSNorm: `output[row] = input[row] / √(mean of squares + epsilon) · weight`; `output` may be `input`. Throws KV_INVALID_OPTION. */
-  normalize(input: FloatBuffer, rows: number, { weight, width, epsilon }: Norm, output: FloatBuffer): void {
+  normalize(input: FloatBuffer, rows: number, norm: Norm, output: FloatBuffer): void {
     const owner = 'DenseKernels.normalize';
+    const { weight, width, epsilon } = readNorm(owner, norm, this.#norm);
     this.#checkOpen();
-    checkInteger(owner, 'width', width, 1);
+    checkInteger(owner, 'rows', rows);
     this.#checkFloats(owner, 'weight', weight, 1, width);
     this.#checkFloats(owner, 'input', input, rows, width);
     this.#checkFloats(owner, 'output', output, rows, width);
@@ -118,25 +131,21 @@ export class DenseKernels {
   rotate(rows: FloatBuffer, count: number, shape: { readonly heads: number; readonly dim: number },
     positions: Int32Array | bigint, table: FloatBuffer): void {
     const owner = 'DenseKernels.rotate';
-    const { heads, dim } = shape;
+    const { heads, dim } = readRotationShape(owner, shape, this.#shape);
     this.#checkOpen();
-    checkInteger(owner, 'dim', dim, 2);
+    checkInteger(owner, 'count', count);
     this.#checkFloats(owner, 'rows', rows, count, heads * dim);
-    this.#checkFloats(owner, 'table', table, 0, dim);
-    const mostPosition = typeof table === 'bigint' ? Number.MAX_SAFE_INTEGER : Math.floor(table.length / dim) - 1;
-    if (typeof positions === 'bigint') this.#checkIndices(owner, 'positions', positions);
-    else checkInteger(owner, 'positions.length', positions.length, count);
-    for (let row = 0; typeof positions !== 'bigint' && row < count; row += 1) {
-      const position = positions[row]!;
-      if (position < 0 || position > mostPosition) checkInteger(owner, `positions[${row}]`, position, 0, mostPosition);
-    }
-    this.#native.rotate(rows, count, heads, dim, positions, table);
+    this.#checkFloats(owner, 'table', table, 1, dim);
+    const most = typeof table === 'bigint' ? 2 ** 31 - 1 : Math.floor(lengthOf(table) / dim) - 1;
+    const checked = this.#checkNumbers(owner, 'positions', positions, count, most);
+    this.#native.rotate(rows, count, heads, dim, checked, table);
   }
 
   /** SwiGLU: `output = gate · sigmoid(gate) · up`, the first `count` elements; `output` may be either. Throws KV_INVALID_OPTION. */
   gate(gate: FloatBuffer, up: FloatBuffer, count: number, output: FloatBuffer): void {
     const owner = 'DenseKernels.gate';
     this.#checkOpen();
+    checkInteger(owner, 'count', count);
     this.#checkFloats(owner, 'gate', gate, count, 1);
     this.#checkFloats(owner, 'up', up, count, 1);
     this.#checkFloats(owner, 'output', output, count, 1);
@@ -149,16 +158,13 @@ export class DenseKernels {
    */
   gather(table: Weight, tokens: Int32Array | bigint, rows: number, output: FloatBuffer): void {
     const owner = 'DenseKernels.gather';
+    const { data, dtype, outputs, inputs } = readWeight(owner, 'table', table, this.#table);
     this.#checkOpen();
-    this.#checkWeight(owner, table);
-    if (typeof tokens === 'bigint') this.#checkIndices(owner, 'tokens', tokens);
-    else checkInteger(owner, 'tokens.length', tokens.length, rows);
-    this.#checkFloats(owner, 'output', output, rows, table.inputs);
-    for (let row = 0; typeof tokens !== 'bigint' && row < rows; row += 1) {
-      const token = tokens[row]!;
-      if (token < 0 || token >= table.outputs) checkInteger(owner, `tokens[${row}]`, token, 0, table.outputs - 1);
-    }
-    this.#native.gather(table.data, dtypeNumbers[table.dtype], table.inputs, tokens, rows, output);
+    checkInteger(owner, 'rows', rows);
+    this.#checkMatrix(owner, 'table.data', data, dtype, outputs, inputs);
+    this.#checkFloats(owner, 'output', output, rows, inputs);
+    const checked = this.#checkNumbers(owner, 'tokens', tokens, rows, outputs - 1);
+    this.#native.gather(data, dtype, inputs, checked, rows, output);
   }
 
   /** Gives back what it holds on the device; queued work must be over. Idempotent. */
@@ -166,7 +172,8 @@ export class DenseKernels {
     if (this.#isClosed) return;
     this.#native.close();
     this.#isClosed = true;
-    this.#driver?.removeUser();
+    if (this.#membership !== undefined) this.#driver?.removeUser(this.#membership.memory);
+    unclosed.unregister(this);
   }
 
   [Symbol.dispose](): void {
@@ -174,34 +181,49 @@ export class DenseKernels {
   }
 
   #checkFloats(owner: string, option: string, buffer: FloatBuffer, rows: number, width: number): void {
-    if (!Number.isSafeInteger(rows) || rows < 0) checkInteger(owner, 'rows', rows);
-    this.#checkBuffer(owner, option, buffer, Float32Array, rows, width);
+    this.#checkBuffer(owner, option, buffer, 'Float32Array', rows, width);
   }
 
-  #checkWeight(owner: string, { data, dtype, outputs, inputs }: Weight): void {
-    this.#checkBuffer(owner, 'weight.data', data, dtype === 'float32' ? Float32Array : Uint16Array, outputs, inputs);
-  }
-
-  /** An address of int32 numbers, which only a device can be given. */
-  #checkIndices(owner: string, option: string, address: bigint): void {
-    if (this.#driver !== undefined && address > 0n) return;
-    throw createError('KV_INVALID_OPTION', {
-      reason: 'type', owner, option, received: address,
-      expected: this.#driver === undefined ? 'an Int32Array' : 'an Int32Array, or the address of device memory',
-    });
+  #checkMatrix(owner: string, option: string, data: Weight['data'], dtype: number, rows: number, width: number): void {
+    this.#checkBuffer(owner, option, data, dtype === float32 ? 'Float32Array' : 'Uint16Array', rows, width);
   }
 
   #checkBuffer(
-    owner: string, option: string, buffer: FloatBuffer | Uint16Array, type: typeof Float32Array | typeof Uint16Array,
-    rows: number, width: number,
+    owner: string, option: string, buffer: Weight['data'], kind: 'Float32Array' | 'Uint16Array', rows: number, width: number,
   ): void {
+    if (typeof buffer === 'bigint') {
+      if (isAddress(buffer) && buffer > 0n) return;
+    } else if (this.#driver === undefined && typedArrayKind(buffer) === kind && lengthOf(buffer) >= rows * width) return;
     const isOnDevice = this.#driver !== undefined;
-    if (typeof buffer === 'bigint' ? buffer > 0n : !isOnDevice && buffer instanceof type && buffer.length >= rows * width) return;
     throw createError('KV_INVALID_OPTION', {
       reason: 'type', owner, option,
-      expected: isOnDevice ? 'the address of device memory, a bigint' : `a ${type.name} of at least ${rows} × ${width} elements`,
-      received: !isOnDevice && buffer instanceof type ? `one of ${buffer.length}` : buffer,
+      expected: isOnDevice ? 'the address of device memory, a bigint' : `a ${kind} of at least ${rows} × ${width} elements`,
+      received: !isOnDevice && typedArrayKind(buffer) === kind ? `one of ${lengthOf(buffer as Float32Array)}` : buffer,
     });
+  }
+
+  /**
+   * The first `count` numbers, each at most `most`: a copy, since another thread may write where they are. On a device an address
+   * as it is.
+   */
+  #checkNumbers(owner: string, option: string, numbers: Int32Array | bigint, count: number, most: number): Int32Array | bigint {
+    const isOnDevice = this.#driver !== undefined;
+    if (isOnDevice && isAddress(numbers) && numbers > 0n) return numbers;
+    if (!isInt32Array(numbers)) {
+      throw createError('KV_INVALID_OPTION', {
+        reason: 'type', owner, option, received: numbers,
+        expected: isOnDevice ? 'an Int32Array, or the address of device memory' : 'an Int32Array',
+      });
+    }
+    if (lengthOf(numbers) < count) checkInteger(owner, `${option}.length`, lengthOf(numbers), count);
+    if (this.#numbers.length < count) this.#numbers = new Int32Array(2 * count);
+    const copy = this.#numbers;
+    for (let index = 0; index < count; index += 1) {
+      const number = numbers[index]!;
+      if (number < 0 || number > most) checkInteger(owner, `${option}[${index}]`, number, 0, most);
+      copy[index] = number;
+    }
+    return copy;
   }
 
   #checkOpen(): void {

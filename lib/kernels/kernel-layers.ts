@@ -78,8 +78,8 @@ export class KernelLayers {
         hint: 'Of other caches kernels only copy tokens.',
       });
     }
-    const index = layer - this.#first;
-    if (Number.isSafeInteger(layer) && index >= 0 && index < this.#layers.length) return index;
+    const index = Number.isSafeInteger(layer) ? layer - this.#first : -1;
+    if (index >= 0 && index < this.#layers.length) return index;
     throw createError('KV_INVALID_OPTION', {
       reason: typeof layer === 'number' ? 'range' : 'type', owner, option: 'layer', received: layer,
       expected: `an integer from ${this.#first} to ${this.#first + this.#layers.length - 1}`,

@@ -5,7 +5,8 @@ import { availableParallelism } from 'node:os';
 import { createError } from '../errors/index.js';
 import { KvCache } from '../memory/kv-cache.js';
 import { native } from '../memory/native.js';
-import { instanceOf, integer, number, oneOf, optional, readOptions, streamField, withDefault, type Field } from '../options.js';
+import { arrayOf, instanceOf, integer, number, oneOf, optional, readOptions, streamField, withDefault, type Field } from '../options.js';
+import { isArray } from '../typed-arrays.js';
 
 /** Types that rows can have, and the cache when it is attended to. */
 export type RowDtype = 'float32' | 'float16' | 'bfloat16';
@@ -37,9 +38,10 @@ export interface KernelsOptions {
 
 const positive = integer({ min: 1 });
 
+const headsOfLayers = arrayOf(positive);
+
 const headsField: Field<number | readonly number[]> = (value, place) => {
-  if (!Array.isArray(value)) return positive(value, place);
-  return value.map((heads, layer) => positive(heads, { ...place, option: `${place.option}[${layer}]` }));
+  return isArray(value) ? headsOfLayers(value, place) : positive(value, place);
 };
 
 /** One that this machine has. */

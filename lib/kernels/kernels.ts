@@ -10,7 +10,8 @@ import { Batch } from '../memory/batch.js';
 import type { KvCache } from '../memory/kv-cache.js';
 import type { NativeKernels } from '../memory/native-kernels.js';
 import { native } from '../memory/native.js';
-import { checkInteger } from '../options.js';
+import { callable, checkInteger, isAddress } from '../options.js';
+import { lengthOf, typedArrayKind } from '../typed-arrays.js';
 import { CapturedSteps, StepPlace, type CaptureOptions, type RecordedStep } from './captured-steps.js';
 import { KernelLayers } from './kernel-layers.js';
 import { readKernelsOptions, type KernelsOptions, type RowDtype } from './kernels-options.js';
@@ -33,12 +34,23 @@ export class Kernels {
   readonly rowDtype: RowDtype;
   /** What runs: `avx512`, `avx2` or `portable` on host, `sm_90` and the like on a GPU. */
   readonly target: string;
+  /** As `cache`, which its holder can overwrite. */
+  readonly #cache: KvCache;
+  readonly #isHost: boolean;
+  /** What holds rows on host. */
+  readonly #rowArray: 'Float32Array' | 'Uint16Array';
   readonly #native: NativeKernels;
   readonly #layers: KernelLayers;
   readonly #spans: StepSpans;
   readonly #copies: TokenCopies;
   readonly #stream: bigint;
   readonly #captured = new Set<CapturedSteps>();
+  /** In a call for a step that is being captured, the address of its sequences; undefined where `#spans` has them. */
+  #list: bigint | undefined;
+  readonly #checkAppend = (): void => { this.#checkOpen('append'); };
+  readonly #checkAttend = (): void => { this.#checkOpen('attend'); };
+  readonly #checkCopy = (): void => { this.#checkOpen('copy tokens'); };
+  readonly #checkReplay = (): void => { this.#checkOpen('replay'); };
   #isClosed = false;
 
   /**
@@ -48,13 +60,17 @@ export class Kernels {
   constructor(options: KernelsOptions) {
     const { cache, queryHeads, scale, rowDtype, ...rest } = readKernelsOptions(options);
     this.cache = cache;
-    this.#stream = rest.stream;
     this.rowDtype = rowDtype;
+    this.#cache = cache;
+    this.#isHost = cache.driver.kind === 'host';
+    this.#rowArray = rowDtype === 'float32' ? 'Float32Array' : 'Uint16Array';
     this.#layers = new KernelLayers(cache, queryHeads, scale);
+    this.#stream = rest.stream;
     this.#spans = new StepSpans(cache);
     this.#copies = new TokenCopies(cache);
     this.#native = new (native().NativeKernels)(cache.driver.native, {
-      ...rest, ...this.#layers.numbers(), module: kernelModule(cache.driver), rowDtype: dtypeNumbers[rowDtype],
+      ...rest, ...this.#layers.numbers(), slots: cache.layout.slots, maxTokens: cache.layout.maxTokens,
+      module: kernelModule(cache.driver), rowDtype: dtypeNumbers[rowDtype],
       cacheDtype: dtypeNumbers[this.#layers.cacheDtype as RowDtype] ?? 0,
     });
     this.target = this.#native.target();
@@ -68,19 +84,23 @@ export class Kernels {
    * Writes new tokens' K and V of one layer behind what each sequence holds, converted to the cache's type: `keys` is
    * `[row, kvHead, dim]`, `values` `[row, kvHead, valueDim]`, rows being the new tokens of all sequences in their order.
    * Throws KV_BATCH_STATE (the batch is not prepared), KV_COPY_OUT_OF_RANGE (a sequence has no memory for its tokens),
-   * KV_INVALID_OPTION, KV_LENGTH_OUT_OF_RANGE, or the driver's error; nothing was written then, except when the driver failed.
+   * KV_ROW_SHARED (spans over tokens that are not the sequence's alone), KV_INVALID_OPTION, KV_LENGTH_OUT_OF_RANGE, or the driver's
+   * error; nothing was written then, except when the driver failed.
    */
   append(layer: number, sequences: StepSequences, keys: RowBuffer, values: RowBuffer): void {
     const owner = 'Kernels.append';
-    this.#checkOpen('append');
     const index = this.#layers.indexOf(layer, owner);
-    const rows = this.#rowsOf(sequences, owner);
+    const rows = this.#read(sequences, owner, this.#checkAppend);
     const { kvHeads, dim, valueDim } = this.#layers.at(index);
     this.#checkRows(owner, 'keys', keys, rows * kvHeads * dim);
     this.#checkRows(owner, 'values', values, rows * kvHeads * valueDim);
-    if (!(sequences instanceof StepPlace)) this.#native.append(index, this.#spans.entries, this.#spans.count, keys, values);
-    else if (typeof sequences.spans === 'bigint') this.#native.appendStep(index, sequences.spans, rows, keys, values);
-    else this.#native.append(index, sequences.spans, rows, keys, values);
+    if (this.#list !== undefined) {
+      this.#native.appendStep(index, this.#list, rows, keys, values);
+      return;
+    }
+    this.#spans.checkWritable(sequences as Batch | SequenceSpans);
+    this.#queued(this.#spans);
+    this.#native.append(index, this.#spans.entries, this.#spans.count, keys, values);
   }
 
   /**
@@ -92,10 +112,8 @@ export class Kernels {
   decodeAttention(layer: number, sequences: StepSequences, queries: RowBuffer, output: RowBuffer): void {
     const owner = 'Kernels.decodeAttention';
     const index = this.#checkAttention(owner, layer, sequences, queries, output);
-    if (sequences instanceof StepPlace) {
-      const { spans, size } = sequences;
-      if (typeof spans === 'bigint') this.#native.decodeStep(index, spans, size, queries, output);
-      else this.#native.decodeAttention(index, spans, size, queries, output);
+    if (this.#list !== undefined) {
+      this.#native.decodeStep(index, this.#list, (sequences as RecordedStep).size, queries, output);
       return;
     }
     if (this.#spans.mostTokens > 1) {
@@ -104,6 +122,7 @@ export class Kernels {
         received: this.#spans.mostTokens, hint: 'Use `prefillAttention` for more.',
       });
     }
+    this.#queued(this.#spans);
     this.#native.decodeAttention(index, this.#spans.entries, this.#spans.count, queries, output);
   }
 
@@ -114,24 +133,26 @@ export class Kernels {
    */
   prefillAttention(layer: number, sequences: StepSequences, queries: RowBuffer, output: RowBuffer): void {
     const owner = 'Kernels.prefillAttention';
-    const index = this.#checkAttention(owner, layer, sequences, queries, output);
-    if (sequences instanceof StepPlace) {
+    if (StepPlace.isInstance(sequences)) {
       throw createError('KV_INVALID_OPTION', {
         reason: 'range', owner, option: 'sequences', expected: 'a batch or typed arrays', received: 'a recorded step',
         hint: 'Only decoding is captured: use `decodeAttention`.',
       });
     }
+    const index = this.#checkAttention(owner, layer, sequences, queries, output);
+    this.#queued(this.#spans);
     this.#native.prefillAttention(index, this.#spans.entries, this.#spans.count, queries, output);
   }
 
   /**
    * Copies stretches of tokens between slots in every tensor of the cache, whatever its type: all of them in one call. The
    * stretches of one call must not overlap what another of them writes. Throws KV_COPY_OUT_OF_RANGE when a stretch has no
-   * memory, KV_INVALID_OPTION, KV_LENGTH_OUT_OF_RANGE, or the driver's error.
+   * memory, KV_ROW_SHARED when one would write tokens that are not the sequence's alone, KV_INVALID_OPTION,
+   * KV_LENGTH_OUT_OF_RANGE, or the driver's error.
    */
   copyTokens(copies: readonly TokenCopy[]): void {
-    this.#checkOpen('copy tokens');
-    this.#copies.read(copies);
+    this.#copies.read(copies, this.#checkCopy);
+    this.#queued(this.#copies);
     this.#native.copyTokens(this.#copies.entries, this.#copies.count);
   }
 
@@ -143,9 +164,9 @@ export class Kernels {
    */
   captureSteps(options: CaptureOptions): CapturedSteps {
     this.#checkOpen('capture steps');
-    const steps = new CapturedSteps(this.cache, this.#native, this.#stream, options, () => {
-      this.#checkOpen('replay');
-      return true;
+    const steps = new CapturedSteps(options, {
+      cache: this.#cache, native: this.#native, stream: this.#stream, checkOpen: this.#checkReplay,
+      forget: (closed) => { this.#captured.delete(closed); },
     });
     this.#captured.add(steps);
     return steps;
@@ -156,6 +177,7 @@ export class Kernels {
    * the driver less for each launch. `body` must be synchronous. Returns what it returns.
    */
   step<Result>(body: () => Result): Result {
+    bodyField(body, { owner: 'Kernels.step', option: 'body' });
     this.#checkOpen('compute a step');
     this.#native.enter();
     try {
@@ -181,38 +203,52 @@ export class Kernels {
   #checkAttention(
     owner: string, layer: number, sequences: StepSequences, queries: RowBuffer, output: RowBuffer,
   ): number {
-    this.#checkOpen('attend');
     const index = this.#layers.indexOf(layer, owner);
-    const rows = this.#rowsOf(sequences, owner);
+    const rows = this.#read(sequences, owner, this.#checkAttend);
     const { queryHeads, dim, valueDim } = this.#layers.at(index);
     this.#checkRows(owner, 'queries', queries, rows * queryHeads * dim);
     this.#checkRows(owner, 'output', output, rows * queryHeads * valueDim);
     return index;
   }
 
-  #rowsOf(sequences: StepSequences, owner: string): number {
-    return sequences instanceof StepPlace ? sequences.size : this.#spans.read(sequences as Batch | SequenceSpans, owner).rows;
+  /** Takes the sequences of a call into `#spans`, or into `#list`; returns the rows of its buffers. */
+  #read(sequences: StepSequences, owner: string, checkOpen: () => void): number {
+    this.#list = undefined;
+    if (!StepPlace.isInstance(sequences)) return this.#spans.read(sequences as Batch | SequenceSpans, owner, checkOpen).rows;
+    checkOpen();
+    const list = sequences.listFor(this.#native, owner);
+    if (typeof list === 'bigint') this.#list = list;
+    else this.#spans.read(list, owner, checkOpen);
+    return sequences.size;
+  }
+
+  /** Where work is queued the cache hears of it, so that no memory changes hands under it. */
+  #queued(work: StepSpans | TokenCopies): void {
+    if (this.cache.driver.info.hasStreams) work.noteQueued(this.#stream);
   }
 
   #checkRows(owner: string, option: string, buffer: RowBuffer, elements: number): void {
-    if (typeof buffer === 'bigint' && buffer > 0n) return;
-    const wanted = this.rowDtype === 'float32' ? Float32Array : Uint16Array;
-    const isHost = this.cache.driver.kind === 'host';
-    if (isHost && buffer instanceof wanted) {
-      if (buffer.length >= elements) return;
-      checkInteger(owner, `${option}.length`, buffer.length, elements);
+    if (isAddress(buffer) && buffer > 0n) return;
+    const wanted = this.#rowArray;
+    const isHost = this.#isHost;
+    if (isHost && typedArrayKind(buffer) === wanted) {
+      const length = lengthOf(buffer as Float32Array);
+      if (length >= elements) return;
+      checkInteger(owner, `${option}.length`, length, elements);
     }
     throw createError('KV_INVALID_OPTION', {
       reason: 'type', owner, option, received: buffer,
-      expected: isHost ? `a ${wanted.name} or an address` : 'the address of device memory, a bigint',
+      expected: isHost ? `a ${wanted} or an address` : 'the address of device memory, a bigint',
     });
   }
 
   #checkOpen(operation: string): void {
     if (this.#isClosed) throw createError('KV_CLOSED', { operation, owner: 'Kernels' });
-    if (this.cache.isClosed) throw createError('KV_CLOSED', { operation, owner: 'KvCache' });
+    if (this.#cache.isClosed) throw createError('KV_CLOSED', { operation, owner: 'KvCache' });
   }
 }
+
+const bodyField = callable<() => unknown>();
 
 /** As native: `enum class Dtype` of kernels/commands.h. */
 const dtypeNumbers: Readonly<Record<RowDtype, number>> = { float32: 0, float16: 1, bfloat16: 2 };

@@ -26,8 +26,8 @@ export async function loadKernels(driver: Driver, options: LoadKernelsOptions = 
   const { signal } = readOptions('loadKernels', options, { signal: optional(abortSignal) });
   if (signal?.aborted) throw aborted(signal);
   if (driver.kind === 'host') return;
-  driver.addUser();
-  const loading = load(driver).finally(() => { driver.removeUser(); });
+  const membership = driver.addUser({ close: () => { /* the module goes with the driver */ } });
+  const loading = load(driver).finally(() => { driver.removeUser(membership.memory); });
   if (signal === undefined) return loading;
   await new Promise<void>((resolve, reject) => {
     const stop = (): void => { reject(aborted(signal)); };

@@ -4,7 +4,8 @@
 import { createError } from '../errors/index.js';
 import { Batch } from '../memory/batch.js';
 import type { KvCache } from '../memory/kv-cache.js';
-import { checkInteger } from '../options.js';
+import { checkInteger, explainRevoked } from '../options.js';
+import { isInt32Array, lengthOf } from '../typed-arrays.js';
 
 /** Sequences of a step in an engine's own arrays; index: the sequence. Read during the call only. */
 export interface SequenceSpans {
@@ -54,10 +55,33 @@ export class StepSpans {
     return this.#mostTokens;
   }
 
-  /** Takes the sequences of a call. Throws KV_BATCH_STATE, KV_INVALID_OPTION, KV_LENGTH_OUT_OF_RANGE, KV_COPY_OUT_OF_RANGE. */
-  read(sequences: Batch | SequenceSpans, owner: string): this {
-    if (sequences instanceof Batch) this.#readBatch(sequences, owner);
-    else this.#readArrays(sequences, owner);
+  /** Throws KV_ROW_SHARED unless every sequence may write its new tokens: those of a prepared batch always may. */
+  checkWritable(sequences: Batch | SequenceSpans): void {
+    if (Batch.isInstance(sequences)) return;
+    const entries = this.#entries;
+    for (let at = 0; at < span * this.#count; at += span) {
+      const from = entries[at + 1]!;
+      this.#cache.room.checkWritable('append', entries[at]!, from, from + entries[at + 2]!);
+    }
+  }
+
+  /** Tells the cache that work over the sequences is going to be queued on the stream. */
+  noteQueued(stream: bigint): void {
+    const entries = this.#entries;
+    for (let at = 0; at < span * this.#count; at += span) {
+      if (entries[at + 2]! > 0) this.#cache.room.hasQueued(stream, entries[at]!, entries[at + 1]! + entries[at + 2]!);
+    }
+  }
+
+  /**
+   * Takes the sequences of a call; `checkOpen` throws unless the call may go on once their getters have run. Throws KV_BATCH_STATE,
+   * KV_INVALID_OPTION, KV_LENGTH_OUT_OF_RANGE, KV_COPY_OUT_OF_RANGE.
+   */
+  read(sequences: Batch | SequenceSpans, owner: string, checkOpen: () => void): this {
+    if (Batch.isInstance(sequences)) {
+      checkOpen();
+      this.#readBatch(sequences, owner);
+    } else this.#readArrays(sequences, owner, checkOpen);
     return this;
   }
 
@@ -76,16 +100,20 @@ export class StepSpans {
     }
   }
 
-  #readArrays(sequences: SequenceSpans, owner: string): void {
-    const { slots, lengths, tokens } = sequences;
-    if (!(slots instanceof Int32Array && lengths instanceof Int32Array && tokens instanceof Int32Array)) {
-      throw createError('KV_INVALID_OPTION', {
-        reason: 'type', owner, option: 'sequences', expected: 'a Batch, or slots, lengths and tokens, each an Int32Array',
-        received: sequences,
-      });
+  #readArrays(sequences: SequenceSpans, owner: string, checkOpen: () => void): void {
+    if (typeof sequences !== 'object' || sequences === null) throw noSequences(sequences, owner);
+    let slots: unknown, lengths: unknown, tokens: unknown, given: number | undefined;
+    try {
+      if (sequences instanceof Batch) throw noSequences(sequences, owner); // it only has the prototype of one
+      // Each once: what a getter does, it does before anything is checked.
+      ({ slots, lengths, tokens, count: given } = sequences);
+    } catch (error) {
+      throw explainRevoked(error, sequences, { owner, option: 'sequences' });
     }
-    const most = Math.min(slots.length, lengths.length, tokens.length);
-    const { count = Math.max(slots.length, lengths.length, tokens.length) } = sequences;
+    checkOpen();
+    if (!(isInt32Array(slots) && isInt32Array(lengths) && isInt32Array(tokens))) throw noSequences(sequences, owner);
+    const most = Math.min(lengthOf(slots), lengthOf(lengths), lengthOf(tokens));
+    const count = given ?? Math.max(lengthOf(slots), lengthOf(lengths), lengthOf(tokens));
     checkInteger(owner, 'sequences.count', count, 0, most);
     const { room, layout: { maxTokens } } = this.#cache;
     this.#start(count);
@@ -126,4 +154,11 @@ export class StepSpans {
     this.#rows += tokens;
     if (tokens > this.#mostTokens) this.#mostTokens = tokens;
   }
+}
+
+function noSequences(sequences: unknown, owner: string): Error {
+  return createError('KV_INVALID_OPTION', {
+    reason: 'type', owner, option: 'sequences', expected: 'a Batch, or slots, lengths and tokens, each an Int32Array',
+    received: sequences,
+  });
 }

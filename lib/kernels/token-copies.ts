@@ -2,8 +2,11 @@
 // once and only grows. It checks that both ends have memory, and that a stretch does not overlap itself.
 
 import { createError } from '../errors/index.js';
+import { Batch } from '../memory/batch.js';
 import type { KvCache } from '../memory/kv-cache.js';
-import { checkInteger } from '../options.js';
+import type { Layout } from '../memory/layout.js';
+import { checkInteger, withoutRevoked } from '../options.js';
+import { isArray } from '../typed-arrays.js';
 
 /** Tokens [fromToken, fromToken + tokens) of one slot, to be written at `toToken` of another or the same. */
 export interface TokenCopy {
@@ -16,10 +19,11 @@ export interface TokenCopy {
 
 const owner = 'Kernels.copyTokens';
 const numbers = 5;
+const noEntries: Int32Array = new Int32Array(0);
 
 export class TokenCopies {
   readonly #cache: KvCache;
-  #entries = new Int32Array(numbers * 8);
+  #entries = noEntries;
   #count = 0;
 
   constructor(cache: KvCache) {
@@ -35,18 +39,57 @@ export class TokenCopies {
     return this.#count;
   }
 
-  /** Throws KV_INVALID_OPTION, KV_LENGTH_OUT_OF_RANGE, KV_COPY_OUT_OF_RANGE. */
-  read(copies: readonly TokenCopy[]): void {
-    if (!Array.isArray(copies)) {
+  /**
+   * Takes the stretches of a call; `checkOpen` throws unless the call may go on once their getters have run. Throws
+   * KV_INVALID_OPTION, KV_LENGTH_OUT_OF_RANGE, KV_COPY_OUT_OF_RANGE, KV_ROW_SHARED.
+   */
+  read(copies: readonly TokenCopy[], checkOpen: () => void): void {
+    if (!isArray(copies)) {
       throw createError('KV_INVALID_OPTION', { reason: 'type', owner, option: 'copies', expected: 'an array', received: copies });
     }
-    if (numbers * copies.length > this.#entries.length) this.#entries = new Int32Array(2 * numbers * copies.length);
-    this.#count = 0;
-    for (const copy of copies as readonly TokenCopy[]) this.#add(copy);
+    const reading = new Reading(this.#entries, this.#cache.layout);
+    this.#entries = noEntries; // a getter that copies tokens itself gets entries of its own
+    withoutRevoked(copies, { owner, option: 'copies' }, () => {
+      const { length } = copies;
+      for (let index = 0; index < length; index += 1) reading.add(copies[index]!);
+    });
+    this.#entries = reading.entries;
+    this.#count = reading.count;
+    checkOpen();
+    const { room } = this.#cache;
+    const entries = this.#entries;
+    for (let at = 0; at < numbers * this.#count; at += numbers) {
+      const tokens = entries[at + 4]!;
+      room.check('copy', entries[at]!, entries[at + 1]! + tokens);
+      room.check('copy', entries[at + 2]!, entries[at + 3]! + tokens);
+      room.checkWritable('copy to', entries[at + 2]!, entries[at + 3]!, entries[at + 3]! + tokens);
+    }
   }
 
-  #add({ fromSlot, fromToken, toSlot, toToken, tokens }: TokenCopy): void {
-    const { slots, maxTokens } = this.#cache.layout;
+  /** Tells the cache that the copies are going to be queued on the stream. */
+  noteQueued(stream: bigint): void {
+    const entries = this.#entries;
+    for (let at = 0; at < numbers * this.#count; at += numbers) {
+      this.#cache.room.hasQueued(stream, entries[at]!, entries[at + 1]! + entries[at + 4]!);
+      this.#cache.room.hasQueued(stream, entries[at + 2]!, entries[at + 3]! + entries[at + 4]!);
+    }
+  }
+}
+
+/** The stretches of one call while they are read. */
+class Reading {
+  entries: Int32Array;
+  count = 0;
+  readonly #layout: Layout;
+
+  constructor(entries: Int32Array, layout: Layout) {
+    this.entries = entries;
+    this.#layout = layout;
+  }
+
+  add(copy: TokenCopy): void {
+    const { fromSlot, fromToken, toSlot, toToken, tokens } = withoutRevoked(copy, { owner, option: 'copies' }, () => members(copy));
+    const { slots, maxTokens } = this.#layout;
     checkInteger(owner, 'fromSlot', fromSlot, 0, slots - 1);
     checkInteger(owner, 'toSlot', toSlot, 0, slots - 1);
     checkInteger(owner, 'fromToken', fromToken, 0, maxTokens);
@@ -55,14 +98,32 @@ export class TokenCopies {
     if (tokens === 0) return;
     for (const [slot, end] of [[fromSlot, fromToken + tokens], [toSlot, toToken + tokens]] as const) {
       if (end > maxTokens) throw createError('KV_LENGTH_OUT_OF_RANGE', { slot, tokens: end, maxTokens });
-      this.#cache.room.check('copy', slot, end);
     }
     if (fromSlot === toSlot && Math.abs(fromToken - toToken) < tokens) {
       throw createError('KV_INVALID_OPTION', {
         reason: 'range', owner, option: 'toToken', expected: 'outside the tokens that are copied', received: toToken,
       });
     }
-    this.#entries.set([fromSlot, fromToken, toSlot, toToken, tokens], numbers * this.#count);
-    this.#count += 1;
+    const at = numbers * this.count;
+    if (at === this.entries.length) {
+      const longer = new Int32Array(Math.max(numbers * 8, 2 * at));
+      longer.set(this.entries);
+      this.entries = longer;
+    }
+    this.entries[at] = fromSlot;
+    this.entries[at + 1] = fromToken;
+    this.entries[at + 2] = toSlot;
+    this.entries[at + 3] = toToken;
+    this.entries[at + 4] = tokens;
+    this.count += 1;
   }
+}
+
+/** Each member once. A batch has `tokens` too, and is none. */
+function members(copy: TokenCopy): TokenCopy {
+  if (typeof copy !== 'object' || (copy as TokenCopy | null) === null || copy instanceof Batch) {
+    throw createError('KV_INVALID_OPTION', { reason: 'type', owner, option: 'copies', expected: 'an array of objects', received: copy });
+  }
+  const { fromSlot, fromToken, toSlot, toToken, tokens } = copy;
+  return { fromSlot, fromToken, toSlot, toToken, tokens };
 }

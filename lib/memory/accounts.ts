@@ -22,7 +22,7 @@ export interface CacheCounts {
   /** Out of service because the driver refused to undo a failed change there. */
   readonly quarantinedSlots: number;
   readonly mappedRows: number;
-  /** Each mapping counted. */
+  /** Mappings of pages: one that several slots share counts for each. `pool.counts().mappedPages` counts pages, each once. */
   readonly mappedPages: number;
   /** Rows of idle slots that hold no prefix. */
   readonly idleRows: number;
@@ -32,6 +32,13 @@ export interface CacheCounts {
   readonly pooledRows: number;
   /** Pages that a growing sequence could be given: of idle rows, of unused tails of active slots, and of the cache pool. */
   readonly reclaimablePages: number;
+  /**
+   * Pages that prompts without a cached prefix could be promised now, all of them together: what is free, not created yet, or
+   * reclaimable, also from other caches of the pool, less what is promised already.
+   */
+  readonly admissiblePages: number;
+  /** Tokens of the longest prompt without a cached prefix that `acquire` would promise memory now; 0 when no slot is idle. */
+  readonly admissibleTokens: number;
   /** Valid tokens of active sequences. */
   readonly usedTokens: number;
 }
@@ -74,7 +81,7 @@ export class Accounts {
   }
 
   counts(): CacheCounts {
-    const { native, table, supply, idlePrefixes, index, layout } = this.#parts;
+    const { native, pool, table, supply, idlePrefixes, index, layout } = this.#parts;
     native.publish();
     const slots = [0, 0, 0];
     let quarantinedSlots = 0;
@@ -91,11 +98,14 @@ export class Accounts {
       if (state === slotStates.active) usedTokens += table.length[slot]!;
     }
     const { mappedRows, mappedPages } = native.counters();
+    const admissiblePages = pool.obtainablePages();
+    const admissibleRows = slots[slotStates.idle] === 0 ? 0 : rowsIn(admissiblePages, layout);
     return {
       idleSlots: slots[slotStates.idle]!, activeSlots: slots[slotStates.active]!,
       retiringSlots: slots[slotStates.retiring]!, quarantinedSlots,
       mappedRows, mappedPages, idleRows, cachedRows: index.heldRows * layout.groupRows,
-      pooledRows: index.pooledRows * layout.groupRows, reclaimablePages: supply.reclaimablePages(), usedTokens,
+      pooledRows: index.pooledRows * layout.groupRows, reclaimablePages: supply.reclaimablePages(),
+      admissiblePages, admissibleTokens: layout.tokensIn(admissibleRows), usedTokens,
     };
   }
 
@@ -136,4 +146,15 @@ export class Accounts {
       pool: pool.counts(), counts, metrics: this.metrics(), slots: used,
     };
   }
+}
+
+/** Rows of a slot that so many pages are enough for. */
+function rowsIn(pages: number, { maxRows, pagesFor }: Layout): number {
+  let enough = 0;
+  for (let tooMany = maxRows + 1; tooMany - enough > 1;) {
+    const rows = Math.floor((enough + tooMany) / 2);
+    if (pagesFor(rows) <= pages) enough = rows;
+    else tooMany = rows;
+  }
+  return enough;
 }

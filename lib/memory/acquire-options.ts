@@ -2,17 +2,24 @@
 // read. A prompt's tokens are copied into an array of our own, so the caller may use theirs again.
 
 import { createError } from '../errors/index.js';
-import { checkInteger, integer, oneOf, optional, readOptions, string, withDefault, type Field, type FieldSpec } from '../options.js';
+import {
+  integer, oneOf, optional, readArray, readOptions, streamField, string, withDefault, type Field, type FieldSpec, type OptionsOf,
+} from '../options.js';
 import type { PromptItem } from '../policy/prefix/prefix-text.js';
+import { isArray } from '../typed-arrays.js';
+import { checkTokens, tokensField, type TokenArray } from './given-tokens.js';
 
 /** Token ids, each 0 … 2³¹ − 1. */
 export type Tokens = Int32Array | Uint32Array | readonly number[];
 
-/** Within which requests share: only those whose four are equal. Each may be any string; none is a value of its own. */
+/**
+ * Only requests share whose tenant, salt and adapter are equal, in a cache's namespace. Each may be any string, and none is a value of
+ * its own: a tenant '' and no tenant are two.
+ */
 export interface PromptOptions {
   /** The prompt, if its prefix may be cached. */
   readonly tokens?: Tokens | undefined;
-  /** What is not text in it: images and the like, and embeddings. What `tokens` has at their places does not count. */
+  /** What is not text in it: images and the like, and embeddings. What `tokens` has at their places does not count, −1 say. */
   readonly items?: readonly PromptItem[] | undefined;
   /** Whose data the sequence holds: prefixes of tenants are apart, and so is memory with `scrub: 'between-tenants'`. */
   readonly tenant?: string | undefined;
@@ -36,7 +43,11 @@ export interface AcquireOptions extends PromptOptions {
   readonly caching?: 'read-write' | 'read' | 'write' | 'off' | undefined;
   /** For eviction policies that look at it: 0 … 255, higher stays longer. Default 0. */
   readonly priority?: number | undefined;
-  /** The stream on which cached tokens are copied; `acquire` waits for it. Default: the driver's default stream. */
+  /**
+   * The stream on which the sequence's work will be queued, a CUstream: what is cached is valid for what is queued there from here
+   * on. Default: the cache's `stream`, or the one that a commit named last; without any, cached tokens are there when `acquire`
+   * returns.
+   */
   readonly stream?: bigint | undefined;
 }
 
@@ -45,56 +56,23 @@ export const text: Field<string> = (value, place) => {
   throw createError('KV_INVALID_OPTION', { reason: 'type', ...place, expected: 'a string', received: value });
 };
 
-const maxToken = 2 ** 31 - 1;
-
-const tokens: Field<Int32Array> = (value, place) => {
-  const copy = copyOf(value);
-  if (copy === undefined) {
-    throw createError('KV_INVALID_OPTION', {
-      reason: 'type', ...place, expected: 'an Int32Array, a Uint32Array or an array of token ids', received: value,
-    });
-  }
-  const isPlain = Array.isArray(value);
-  for (let index = 0; index < copy.length; index += 1) {
-    if (copy[index]! >= 0 && (!isPlain || copy[index] === value[index])) continue;
-    checkInteger(place.owner, `${place.option}[${index}]`, (value as ArrayLike<unknown>)[index], 0, maxToken);
-  }
-  return copy;
-};
-
-/** A token, or a list of them; what is in the list is checked where it is read. Throws KV_INVALID_OPTION. */
-export function checkAppended(tokens: number | ArrayLike<number>): void {
-  if (typeof tokens === 'number' || Array.isArray(tokens) || (ArrayBuffer.isView(tokens) && !(tokens instanceof DataView))) return;
-  throw createError('KV_INVALID_OPTION', {
-    reason: 'type', owner: 'Sequence.append', option: 'tokens', expected: 'a token id, a typed array or an array of them', received: tokens,
-  });
-}
-
-/** Undefined for what is no list of tokens: also for a detached one, or one that does not fit this process's memory. */
-function copyOf(value: unknown): Int32Array | undefined {
-  if (!Array.isArray(value) && !(value instanceof Int32Array) && !(value instanceof Uint32Array)) return undefined;
-  try {
-    return new Int32Array(value as ArrayLike<number>); // also from a plain array: much faster than Int32Array.from
-  } catch {
-    return undefined;
-  }
-}
-
 const itemSpec = {
   at: integer(), length: integer({ min: 1 }), kind: oneOf(['item', 'embedding']), hash: string,
 };
 
 const items: Field<readonly PromptItem[]> = (value, place) => {
   if (value === undefined) return [];
-  if (Array.isArray(value)) return value.map((item, index) => readOptions(place.owner, item, itemSpec, `${place.option}[${index}]`));
+  if (isArray(value)) return readArray(value, place, (item, index) => readOptions(place.owner, item, itemSpec, `${place.option}[${index}]`));
   throw createError('KV_INVALID_OPTION', { reason: 'type', ...place, expected: 'an array of items', received: value });
 };
 
 const caching = withDefault(oneOf(['read-write', 'read', 'write', 'off']), 'read-write');
 
 const promptSpec = {
-  tokens: optional(tokens), items, tenant: withDefault(text, ''), salt: optional(text), adapter: optional(text),
+  tokens: optional(tokensField), items, tenant: optional(text), salt: optional(text), adapter: optional(text),
 };
+
+type GivenPrompt = OptionsOf<typeof promptSpec>;
 
 const acquireSpec = {
   ...promptSpec,
@@ -102,15 +80,13 @@ const acquireSpec = {
   reserve: withDefault(oneOf(['prompt', 'none']), 'prompt'),
   caching,
   priority: withDefault(integer({ max: 255 }), 0),
-  stream: withDefault<bigint>((value, place) => {
-    if (typeof value === 'bigint' && value >= 0n) return value;
-    throw createError('KV_INVALID_OPTION', { reason: 'type', ...place, expected: 'a CUstream as a bigint', received: value });
-  }, 0n),
+  stream: optional(streamField),
 };
 
 /** Checked options with defaults. Throws KV_UNKNOWN_OPTION and KV_INVALID_OPTION. */
 export function readAcquireOptions(options: AcquireOptions) {
-  const read = readOptions('KvCache.acquire', options, acquireSpec);
+  const given = readOptions('KvCache.acquire', options, acquireSpec);
+  const read = { ...given, tokens: tokensOf('KvCache.acquire', given) };
   if (read.tokens !== undefined && read.promptTokens !== undefined && read.promptTokens !== read.tokens.length) {
     throw createError('KV_INVALID_OPTION', {
       reason: 'range', owner: 'KvCache.acquire', option: 'promptTokens', expected: 'left out when `tokens` is given',
@@ -124,7 +100,13 @@ export type ReadAcquireOptions = ReturnType<typeof readAcquireOptions>;
 
 /** With the options of `more` besides. Throws KV_UNKNOWN_OPTION and KV_INVALID_OPTION. */
 export function readPromptOptions<S extends FieldSpec>(owner: string, options: PromptOptions, more: S) {
-  return readOptions(owner, options, { ...promptSpec, ...more });
+  const given = readOptions(owner, options, { ...promptSpec, ...more }) as GivenPrompt & OptionsOf<S>;
+  const read: Omit<GivenPrompt, 'tokens'> & OptionsOf<S> = given;
+  return { ...read, tokens: tokensOf(owner, given) };
 }
 
-export { caching as cachingField, items as itemsField, text as textField, tokens as tokensField };
+function tokensOf(owner: string, { tokens, items }: Pick<GivenPrompt, 'tokens' | 'items'>): TokenArray | undefined {
+  return tokens === undefined ? undefined : checkTokens(owner, tokens, items);
+}
+
+export { caching as cachingField, items as itemsField, text as textField };

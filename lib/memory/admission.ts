@@ -19,7 +19,8 @@ import type { CachedBy, Prompt } from './prefix/prompt.js';
 import type { RowSupply } from './row-supply.js';
 import type { SequenceTexts } from './prefix/sequence-texts.js';
 import type { SharedRows } from './prefix/shared-rows.js';
-import type { SlotTable } from './slot-table.js';
+import type { SlotFences } from './slot-fences.js';
+import { noForeignRow, type SlotTable } from './slot-table.js';
 
 export interface AdmissionParts {
   readonly native: NativeCache;
@@ -33,6 +34,7 @@ export interface AdmissionParts {
   readonly texts: SequenceTexts;
   readonly groups: RowArithmetic;
   readonly late: LateErrors;
+  readonly fences: SlotFences;
   readonly placement: PlacementPolicy;
 }
 
@@ -43,6 +45,8 @@ export interface AdmissionRequest {
   /** Number of the tenant, for scrubbing. */
   readonly tenant: bigint;
   readonly prompt: Prompt | undefined;
+  /** On which the sequence's work will be queued, if that was said. */
+  readonly stream: bigint | undefined;
 }
 
 export interface Admitted {
@@ -66,12 +70,14 @@ interface Plan {
   readonly adoptedGroups: number;
   /** Group from which the tokens behind the others are copied, or -1. */
   readonly copiedId: number;
-  /** Pages of the pool that the match takes out of it, or needs while it copies. */
-  readonly pinnedPages: number;
+  /** Pages of the groups to have that running sequences use already. */
+  readonly usedPages: number;
+  /** Pages that nobody uses and that are needed while they are copied from. */
+  readonly sourcePages: number;
 }
 
 const nothing: Plan = {
-  tokens: 0, pendingTokens: 0, groups: 0, adoptedSlot: -1, adoptedGroups: 0, copiedId: -1, pinnedPages: 0,
+  tokens: 0, pendingTokens: 0, groups: 0, adoptedSlot: -1, adoptedGroups: 0, copiedId: -1, usedPages: 0, sourcePages: 0,
 };
 
 export class Admission {
@@ -84,17 +90,24 @@ export class Admission {
 
   /** Throws KV_NO_FREE_SLOT, KV_OUT_OF_PAGES, KV_LENGTH_OUT_OF_RANGE or what the driver throws. */
   admit(request: AdmissionRequest, retiringSlots: number): Admitted {
-    const { sharing, groups } = this.#parts;
+    const { sharing, idlePrefixes, groups } = this.#parts;
     const { prompt } = request;
     sharing.tell();
-    for (let mostTokens = Infinity; ; ) {
+    for (let mostTokens = Infinity, hasReplaced = false; ; ) {
       const plan = prompt?.canRead === true ? this.#plan(prompt, mostTokens) : nothing;
       try {
         return this.#admitAs(plan, request, retiringSlots);
       } catch (error) {
-        // The row that is copied from cannot make room meanwhile: a prompt that fits an empty cache does without it.
-        if (plan.copiedId < 0 || !isKvError(error, 'KV_OUT_OF_PAGES')) throw error;
-        mostTokens = mostTokens === Infinity ? groups.tokensIn(plan.groups) : 0;
+        if (!isKvError(error, 'KV_OUT_OF_PAGES')) throw error;
+        if (!hasReplaced && this.#hasIdleGroups(plan)) { // running sequences may have the same in rows of their own
+          hasReplaced = true;
+          idlePrefixes.replaceDuplicates();
+        } else if (plan.copiedId >= 0) {
+          // The row that is copied from cannot make room meanwhile: a prompt that fits an empty cache does without it.
+          mostTokens = groups.tokensIn(plan.groups);
+        } else {
+          throw error;
+        }
       }
     }
   }
@@ -107,13 +120,15 @@ export class Admission {
     const slot = plan.adoptedSlot >= 0 ? plan.adoptedSlot : this.#choose(plan, promptRows, retiringSlots);
 
     // Rows that are there after aliasing, and those that must be there or set aside in the end. What is ready may lack rows of
-    // its last group.
-    const isReady = plan.adoptedGroups === plan.groups && (plan.groups > 0 || idlePrefixes.contentRows(slot) === 0);
+    // its last group. Counting stops a mapper that may just have finished a row of the slot: its rows are looked at behind that.
+    const isReady = table.foreignRow[slot] === noForeignRow && plan.adoptedGroups === plan.groups &&
+      (plan.groups > 0 || idlePrefixes.contentRows(slot) === 0);
+    const neededRows = layout.rowsFor(Math.max(plan.tokens, isPromised ? promptTokens : 0));
+    const pages = layout.pagesFor(neededRows) - plan.usedPages + plan.sourcePages;
+    supply.checkObtainable(pages, Math.ceil(pages / layout.pagesPerRow));
     const aliasedRows = isReady ? table.rows[slot]! : this.#rowsOf(plan.groups);
     const copiedRows = plan.copiedId >= 0 ? layout.rowsFor(plan.tokens) : 0;
     const rows = Math.max(aliasedRows, copiedRows, isPromised ? promptRows : 0);
-    const pages = layout.pagesFor(rows) - layout.pagesFor(aliasedRows);
-    supply.checkObtainable(pages, { pinnedPages: plan.pinnedPages, heldSlot: isReady ? slot : -1, rows: rows - aliasedRows });
 
     this.#parts.native.cancel(slot);
     if (!isReady) idlePrefixes.vacate(slot, plan.adoptedGroups);
@@ -135,32 +150,52 @@ export class Admission {
       const slot = slots[at]!;
       if (idlePrefixes.contentRows(slot) === 0 && (largest < 0 || table.rows[slot]! > table.rows[largest]!)) largest = slot;
     }
-    const rows = largest < 0 ? 0 : Math.min(table.rows[largest]!, promptRows);
-    const pages = layout.pagesFor(promptRows) - layout.pagesFor(rows);
-    const missing = count === 0 ? 0 : supply.missingWithoutEviction(pages, largest);
+    const missing = count === 0 ? 0 : supply.missingWithoutEviction(() => {
+      const rows = largest < 0 ? 0 : Math.min(table.rows[largest]!, promptRows);
+      return layout.pagesFor(promptRows) - layout.pagesFor(rows);
+    }, largest);
     if (missing > 0) idlePrefixes.evictInPlace(missing);
   }
 
-  #plan({ domain, text }: Prompt, mostTokens: number): Plan {
-    const { index, idlePrefixes, shared } = this.#parts;
+  #plan({ domain, text, ...rest }: Prompt, mostTokens: number): Plan {
+    const { index, shared, sharing, fences } = this.#parts;
     const match = index.match(domain, text, Math.min(mostTokens, index.matchLimit(domain, text)));
-    const { tokens, wholeRows, tailRow, isTailWhole, pooledRows, isTailPooled, pendingTokens } = match;
+    const { tokens, wholeRows, tailRow, isTailWhole, pendingTokens } = match;
     if (tokens === 0) return { ...nothing, pendingTokens };
     if (this.#ids.length < wholeRows) this.#ids = new Int32Array(2 * wholeRows);
     index.fill(this.#ids);
-    const pinnedPages = idlePrefixes.pagesOfGroups(pooledRows + (isTailPooled ? 1 : 0));
-    const plan = { tokens, pendingTokens, groups: wholeRows, copiedId: tailRow, pinnedPages };
+    const sourcePages = tailRow >= 0 && shared.usersOf(tailRow) === 0 ? shared.pagesOf(tailRow) : 0;
+    const plan = { tokens, pendingTokens, groups: wholeRows, copiedId: tailRow, usedPages: this.#usedPages(wholeRows), sourcePages };
     // Whoever adopts a row that is not full writes on in it, so nothing may lie behind the match there.
     if (tailRow >= 0 && isTailWhole && shared.mappersOf(tailRow) === 1) {
       const slot = this.#freeSlotEndingIn(tailRow);
       const groups = wholeRows + 1;
-      if (slot >= 0) return { ...plan, groups, adoptedSlot: slot, adoptedGroups: groups, copiedId: -1 };
+      if (slot >= 0) return { ...plan, groups, adoptedSlot: slot, adoptedGroups: groups, copiedId: -1, sourcePages: 0 };
+    }
+    // A copy cannot be put behind a step of the engine: what it may still be writing is not found yet.
+    if (tailRow >= 0 && sharing.copies.writersOf(tailRow).some((writer) => fences.writtenStep(writer) >= 0)) {
+      return this.#plan({ domain, text, ...rest }, this.#parts.groups.tokensIn(wholeRows));
     }
     for (let group = wholeRows - 1; group >= 0; group -= 1) {
       const slot = this.#freeSlotEndingIn(this.#ids[group]!);
       if (slot >= 0) return { ...plan, adoptedSlot: slot, adoptedGroups: group + 1 };
     }
     return { ...plan, adoptedSlot: -1, adoptedGroups: 0 };
+  }
+
+  #hasIdleGroups({ groups, usedPages }: Plan): boolean {
+    return groups > 0 && usedPages < this.#parts.layout.pagesFor(this.#rowsOf(groups));
+  }
+
+  /** Of the first `groups` groups of the match, pages that running sequences use: those of its start, as a rule. */
+  #usedPages(groups: number): number {
+    const { shared } = this.#parts;
+    let pages = 0;
+    for (let group = 0; group < groups; group += 1) {
+      const id = this.#ids[group]!;
+      if (shared.usersOf(id) > 0) pages += shared.pagesOf(id);
+    }
+    return pages;
   }
 
   #freeSlotEndingIn(id: number): number {
@@ -197,23 +232,26 @@ export class Admission {
     if (idle.slots.subarray(0, idle.count).includes(slot)) return slot;
     throw createError('KV_INVALID_OPTION', {
       reason: 'range', owner: 'KvCache', option: 'placement', expected: 'a function that returns one of the candidates',
-      received: slot,
+      received: slot, isReturned: true,
     });
   }
 
   /** Gives the slot what the plan says, and sets pages aside up to `promisedRows` rows. Undoes what it did when it fails. */
-  #attach(slot: number, plan: Plan, { promptTokens, isPromised, tenant, prompt }: AdmissionRequest, rows: number): void {
-    const { native, table, supply, idlePrefixes, shared, texts, late } = this.#parts;
+  #attach(slot: number, plan: Plan, { promptTokens, isPromised, tenant, prompt, stream }: AdmissionRequest, rows: number): void {
+    const { native, table, supply, idlePrefixes, shared, texts, late, fences } = this.#parts;
     const path = this.#open(slot, plan, prompt);
+    shared.start(slot);
     if (plan.copiedId >= 0) shared.borrow(plan.copiedId);
     try {
       native.assign(slot, tenant);
+      fences.setStream(slot, stream);
       if (path !== undefined && plan.groups > plan.adoptedGroups) {
         supply.alias(slot, shared.idsOf(slot), plan.adoptedGroups, plan.groups);
         shared.join(slot, plan.groups);
       }
       if (rows > 0) supply.promise(slot, rows);
-      if (plan.copiedId >= 0) this.#copy(slot, plan, prompt!.stream);
+      if (path !== undefined) this.#orderBehindWriters(slot, plan.groups);
+      if (plan.copiedId >= 0) this.#copy(slot, plan);
       if (!isPromised) native.promise(slot, 0);
     } catch (error) {
       this.#undo(slot, plan, path);
@@ -236,17 +274,43 @@ export class Admission {
     return this.#parts.index.acquire(domain, text, plan.tokens, this.#parts.shared.idsOf(slot), { isStored: canWrite, level: priority });
   }
 
-  /** Copies the matching tokens of a group that goes on differently. */
-  #copy(slot: number, { tokens, groups, copiedId }: Plan, stream: bigint): void {
-    const { native, layout, supply, shared } = this.#parts;
-    supply.growOne(slot, layout.rowsFor(tokens));
-    native.copyGroup(slot, groups, shared.slotOf(copiedId), copiedId, tokens, stream);
+  /** Copies the matching tokens of a group that goes on differently: behind the work that is queued on it, or at once. */
+  #copy(slot: number, { tokens, groups, copiedId }: Plan): void {
+    const { native, layout, supply, shared, sharing, fences } = this.#parts;
+    const rows = layout.rowsFor(tokens);
+    supply.growOne(slot, rows);
+    const writers = sharing.copies.writersOf(copiedId);
+    const source = sharing.copies.sourceOf(copiedId, slot, rows);
+    const stream = fences.streamOf(slot);
+    if (writers.length === 0 || source < 0 || stream === undefined) {
+      for (const writer of writers) fences.waitWritten(writer, 'copy from');
+      native.copyGroup(slot, groups, shared.slotOf(copiedId, rows), copiedId, tokens, undefined);
+      return;
+    }
+    fences.ensure(stream);
+    for (const writer of writers) fences.order(stream, writer);
+    native.copyGroup(slot, groups, source, copiedId, tokens, stream);
+    sharing.copies.hasQueuedCopy(slot, [source, ...writers], stream);
+  }
+
+  /** What will be queued for the slot runs after work on other streams that may still write what it shares. */
+  #orderBehindWriters(slot: number, groups: number): void {
+    const { layout, table, shared, fences } = this.#parts;
+    const stream = fences.streamOf(slot);
+    if (groups === 0 || stream === undefined) return;
+    const ids = shared.idsOf(slot);
+    for (let other = 0; other < table.count; other += 1) {
+      if (other === slot || !fences.isPendingBeside(other, stream)) continue;
+      const isForeign = table.foreignRow[other]! < groups * layout.groupRows;
+      if (isForeign || shared.isSharing(other, ids, groups)) fences.order(stream, other);
+    }
   }
 
   /** The slot is idle again and holds what it held when it was chosen. */
   #undo(slot: number, { groups, adoptedGroups, copiedId }: Plan, path: PrefixPath | undefined): void {
-    const { native, index, idlePrefixes, late } = this.#parts;
+    const { native, index, shared, idlePrefixes, late } = this.#parts;
     native.promise(slot, 0);
+    shared.stop(slot);
     late.attempt(() => {
       if (groups > adoptedGroups || copiedId >= 0) idlePrefixes.vacate(slot, adoptedGroups);
       idlePrefixes.putBack(slot, adoptedGroups);

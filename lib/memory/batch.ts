@@ -1,10 +1,11 @@
 // Batch: the sequences of one forward pass and how many tokens each computes. Filled anew every step and reused: its arrays
-// are made once and only grow. A batch is open (add, clear), then prepared, then open again after commit or discard.
+// are made once and only grow. A batch is open (add, clear), then prepared, then open again after commit or discard, with what was
+// added until `clear`: a decoding batch whose sequences stay the same need not be filled again.
 
 import { createError } from '../errors/index.js';
-import { checkInteger } from '../options.js';
-import { checkSequence, type Sequence } from './sequence.js';
-import type { SlotTable } from './slot-table.js';
+import { checkInteger, notConstructible } from '../options.js';
+import { Sequence } from './sequence.js';
+import { SlotTable } from './slot-table.js';
 
 export class Batch {
   readonly #table: SlotTable;
@@ -20,12 +21,18 @@ export class Batch {
 
   /** @internal Use `cache.createBatch`. */
   constructor(table: SlotTable, maxTokens: number, capacity: number) {
+    if (!SlotTable.isInstance(table)) throw notConstructible('Batch', 'cache.createBatch');
     this.#table = table;
     this.#maxTokens = maxTokens;
     this.#slots = new Int32Array(capacity);
     this.#generations = new Uint32Array(capacity);
     this.#tokens = new Int32Array(capacity);
     this.#filling = new Float64Array(table.count);
+  }
+
+  /** Whether it is a Batch that a cache made, and no object that only has its prototype. @internal */
+  static isInstance(value: unknown): value is Batch {
+    return typeof value === 'object' && value !== null && #table in value;
   }
 
   /** Sequences in it. */
@@ -63,9 +70,8 @@ export class Batch {
    */
   add(sequence: Sequence, tokens: number): void {
     this.#checkOpen('add to');
-    checkSequence(sequence, 'Batch.add');
     const table = this.#table;
-    const slot = sequence.slotIn(table);
+    const slot = Sequence.slotIn(table, sequence, 'Batch.add');
     if (!Number.isSafeInteger(tokens) || tokens < 1) checkInteger('Batch', 'tokens', tokens, 1, this.#maxTokens);
     if (table.length[slot]! + tokens > this.#maxTokens) {
       throw createError('KV_LENGTH_OUT_OF_RANGE', {
@@ -73,7 +79,7 @@ export class Batch {
       });
     }
     if (this.#filling[slot] === this.#fillings) {
-      throw createError('KV_BATCH_STATE', { operation: 'add to', problem: `has the sequence in slot ${slot} already` });
+      throw createError('KV_BATCH_STATE', { operation: 'add to', problem: `has the sequence in slot ${slot} already`, hint: 'Add a sequence once, with all tokens it computes in the pass.' });
     }
     if (this.#length === this.#slots.length) this.#extend();
     this.#filling[slot] = this.#fillings;
@@ -114,7 +120,7 @@ export class Batch {
   }
 
   #checkOpen(operation: string): void {
-    if (this.#isPrepared) throw createError('KV_BATCH_STATE', { operation, problem: 'is prepared' });
+    if (this.#isPrepared) throw createError('KV_BATCH_STATE', { operation, problem: 'is prepared', hint: 'Commit or discard it first.' });
   }
 
   #extend(): void {

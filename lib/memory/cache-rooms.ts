@@ -2,9 +2,10 @@
 // room knows only those that are handed to it here. When one cannot be opened, nothing stays reserved. Decides nothing.
 
 import { createError } from '../errors/index.js';
-import { formatNumber } from '../format.js';
+import { formatCount, formatNumber } from '../format.js';
 import { Accounts } from './accounts.js';
 import { Admission } from './admission.js';
+import { CacheNews } from './cache-news.js';
 import { openPool, type ReadKvCacheOptions } from './kv-cache-options.js';
 import { LateErrors } from './late-errors.js';
 import { computeLayout, type Layout, type TensorPlacement } from './layout.js';
@@ -17,6 +18,7 @@ import { Prefixes } from './prefix/prefixes.js';
 import { Retirement } from './retirement.js';
 import { Room } from './room.js';
 import { RowSupply } from './row-supply.js';
+import { SlotFences } from './slot-fences.js';
 import { SlotLeases } from './slot-leases.js';
 import { SlotTable } from './slot-table.js';
 import { Stamps } from './stamps.js';
@@ -34,16 +36,18 @@ export interface CacheRooms {
   readonly ownsPool: boolean;
   readonly layout: Layout;
   /** Number of a tenant for the addon; one for all where nothing is scrubbed. */
-  readonly tenantNumber: (tenant: string) => bigint;
+  readonly tenantNumber: (tenant: string | undefined) => bigint;
   readonly tensors: readonly Tensor[];
   readonly native: NativeCache;
   readonly table: SlotTable;
   readonly views: SlotViews;
   readonly late: LateErrors;
   readonly retirement: Retirement;
+  readonly fences: SlotFences;
   readonly prefixes: Prefixes;
   readonly supply: RowSupply;
   readonly leases: SlotLeases;
+  readonly news: CacheNews;
   readonly steps: Steps;
   readonly accounts: Accounts;
   readonly room: Room;
@@ -68,10 +72,13 @@ export function openRooms(read: ReadKvCacheOptions, door: FrontDoor): CacheRooms
     const { model, slots, maxTokens, scrub, mapper } = read;
     const layout = computeLayout({ model, layout: read.layout, slots, maxTokens, pageBytes: pool.pageBytes });
     checkRows(layout);
-    const table = new SlotTable(layout);
+    checkBudget(layout, pool, isOwn);
+    const { hasStreams } = pool.driver.info;
+    const fences = new SlotFences({ driver: () => pool.driver.native, slots, stream: hasStreams ? read.stream : undefined });
+    const table = new SlotTable(layout, fences);
     native = openNativeCache(pool, layout, table, { scrub: scrub !== 'off', mapper: mapper === 'background' });
-    const tenantNumber = scrub === 'off' ? () => 1n : (tenant: string) => pool.tenantNumber(tenant);
-    return { ownsPool: isOwn, tenantNumber, ...furnish(read, door, { native, pool, layout, table }, isOwn) };
+    const tenantNumber = scrub === 'off' ? () => 1n : (tenant: string | undefined) => pool.tenantNumber(tenant);
+    return { ownsPool: isOwn, tenantNumber, ...furnish(read, door, { native, pool, layout, table, fences }, isOwn) };
   } catch (error) {
     native?.close();
     if (isOwn) pool.close();
@@ -102,16 +109,28 @@ function checkRows({ maxTokens, maxRows }: Layout): void {
   });
 }
 
-type Memory = Pick<CacheRooms, 'native' | 'pool' | 'layout' | 'table'>;
+/** With less than a row no token could ever be computed. */
+function checkBudget(layout: Layout, pool: PagePool, isOwn: boolean): void {
+  const rowPages = layout.pagesFor(1);
+  if (pool.counts().budgetPages >= rowPages) return;
+  const rowBytes = formatNumber(rowPages * layout.pageBytes);
+  throw createError('KV_INVALID_OPTION', {
+    reason: 'range', owner: 'KvCache', option: isOwn ? 'memoryBudgetBytes' : 'pool',
+    expected: isOwn ? `at least ${rowBytes}` : `a PagePool with a budget of at least ${rowBytes} bytes`, received: pool.memoryBudgetBytes,
+    hint: `One row of this cache has ${formatCount('page', rowPages)} of ${formatNumber(layout.pageBytes)} bytes.`,
+  });
+}
 
-function furnish(read: ReadKvCacheOptions, door: FrontDoor, { native, pool, layout, table }: Memory, ownsPool: boolean) {
-  const tensors = layout.tensors.map((tensor) => Object.freeze({
+type Memory = Pick<CacheRooms, 'native' | 'pool' | 'layout' | 'table' | 'fences'>;
+
+function furnish(read: ReadKvCacheOptions, door: FrontDoor, { native, pool, layout, table, fences }: Memory, ownsPool: boolean) {
+  const tensors = Object.freeze(layout.tensors.map((tensor) => Object.freeze({
     ...tensor, address: native.address(tensor.reservation) + BigInt(tensor.offsetBytes),
-  }));
+  })));
   const late = new LateErrors(door.cache);
-  const retirement = new Retirement(() => pool.driver.native);
-  const memory = { native, pool, layout, table, views: new SlotViews(native, door.cache) };
-  const prefixes = new Prefixes({ ...memory, ...door, options: guarded(read.prefixCache, pool.guard, late) });
+  const retirement = new Retirement(fences);
+  const memory = { native, pool, layout, table, fences, views: new SlotViews(native, door.cache, late) };
+  const prefixes = new Prefixes({ ...memory, ...door, late, options: guarded(read.prefixCache, pool.guard, late) });
   const { index, shared, texts, groups, idlePrefixes, sharing } = prefixes;
   const { guard } = pool;
   const supply = new RowSupply({ ...memory, cached: idlePrefixes, policy: guard.wrap('reclaim', read.reclaim) });
@@ -119,10 +138,11 @@ function furnish(read: ReadKvCacheOptions, door: FrontDoor, { native, pool, layo
   const admission = new Admission({ ...parts, placement: guard.wrap('placement', read.placement) });
   const eagerRows = Math.min(read.eagerRows, layout.maxRows);
   const leases = new SlotLeases({ ...parts, admission }, { eagerRows, idleRowsLimit: read.idleRowsLimit });
-  const room = new Room(native, layout, table, tensors[0]!.address);
+  const room = new Room({ native, layout, table, sharing, fences }, tensors[0]!.address);
   return {
     ...memory, tensors, late, retirement, prefixes, supply, leases, room,
     steps: new Steps({ ...parts, growth: read.growth, guard }),
+    news: new CacheNews({ native, late, leases, prefixes }),
     accounts: new Accounts({ ...parts, leases, ownsPool }),
     stamps: new Stamps(native, layout, table, room),
   };

@@ -3,8 +3,11 @@
 
 import { createError, isKvError } from '../errors/index.js';
 import { checkInteger, instanceOf, integer, readOptions, streamField } from '../options.js';
+import { bytesOf } from '../typed-arrays.js';
 import { Driver } from './driver.js';
 import { native, type NativeMemory } from './native.js';
+import { giveBackTo, unclosed } from './unclosed.js';
+import type { Membership } from './weak-users.js';
 
 export interface DeviceMemoryOptions {
   /** Whose memory; it cannot be closed before this. */
@@ -22,6 +25,7 @@ export class DeviceMemory {
   /** Of the first byte; aligned to a page. */
   readonly address: bigint;
   readonly #native: NativeMemory;
+  readonly #membership: Membership<undefined>;
   #isClosed = false;
 
   /**
@@ -38,7 +42,8 @@ export class DeviceMemory {
       throw explained(error, driver, bytes);
     }
     this.address = this.#native.address();
-    driver.addUser();
+    this.#membership = driver.addUser(this.#native);
+    unclosed.register(this, giveBackTo(driver, 'A DeviceMemory', this.#native), this);
   }
 
   get isClosed(): boolean {
@@ -65,7 +70,8 @@ export class DeviceMemory {
     if (this.#isClosed) return;
     this.#native.close();
     this.#isClosed = true;
-    this.driver.removeUser();
+    this.driver.removeUser(this.#membership.memory);
+    unclosed.unregister(this);
   }
 
   [Symbol.dispose](): void {
@@ -86,16 +92,6 @@ export class DeviceMemory {
     streamField(stream, { owner, option: 'stream' });
     if (this.#isClosed) throw createError('KV_CLOSED', { operation, owner: 'DeviceMemory' });
     return bytes;
-  }
-}
-
-/** Undefined for anything else, and for a view that is detached or has been cut off by its buffer. */
-function bytesOf(view: ArrayBufferView): Uint8Array | undefined {
-  if (!ArrayBuffer.isView(view)) return undefined;
-  try {
-    return new Uint8Array(view.buffer, view.byteOffset, view.byteLength);
-  } catch {
-    return undefined;
   }
 }
 

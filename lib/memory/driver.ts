@@ -3,8 +3,10 @@
 // memories of its environment.
 
 import { createError, isKvError } from '../errors/index.js';
-import { boolean, integer, oneOf, optional, readOptions, string, withDefault } from '../options.js';
+import { formatNumber } from '../format.js';
+import { boolean, integer, notConstructible, oneOf, optional, readOptions, string, withDefault } from '../options.js';
 import { native, type NativeDriver, type NativeDriverInfo, type NativeMemoryInfo } from './native.js';
+import { WeakUsers, type Membership, type UserMemory } from './weak-users.js';
 
 export type DriverKind = 'cuda' | 'host' | 'mock';
 
@@ -19,19 +21,29 @@ export interface DriverOptions {
   readonly device?: number | undefined;
   /** `cuda`: the driver library to open instead of the system's libcuda.so.1. */
   readonly libraryPath?: string | undefined;
-  /** `host`: bytes that pages may have together; default: what this machine, or its memory cgroup, has. */
+  /**
+   * `host`: bytes that pages may have together, at least 1. Default: what this machine, or the tightest of its memory cgroups, has,
+   * less headroom for everything else: an eighth, from 128 MiB (half, where the limit is smaller) to 2 GiB. Without it a page is
+   * refused, too, when its memory is not there just now. Given, it is taken at your word, also beyond what the machine has:
+   * pages that are never touched take no memory.
+   */
   readonly memoryBytes?: number | undefined;
   /**
-   * `host`: take a page's memory from the system when it is created instead of when it is first touched: a lack of memory is
-   * then an error and not a dead process, and first touches take no faults. Default false.
+   * `host`: take a page's memory from the system when it is created instead of when it is first touched, so that first touches take
+   * no faults. A page is refused (KV_OUT_OF_DEVICE_MEMORY) while fewer than its bytes and the headroom are there, whatever
+   * `memoryBytes` says. Default false.
    */
   readonly populate?: boolean | undefined;
   /**
    * `host`: ask the kernel to make pages of 2 MiB and multiples huge ones, which makes mapping, touching and unmapping them
-   * many times cheaper. Takes memory when a page is created; no effect where the kernel cannot. Default false.
+   * many times cheaper. Takes memory when a page is created, and refuses as `populate` does; no effect where the kernel cannot.
+   * Default false.
    */
   readonly hugePages?: boolean | undefined;
-  /** `host`: kernel mappings this driver keeps to; default: half of `vm.max_map_count`. */
+  /**
+   * `host`: kernel mappings this driver keeps to, at least 1, at most seven eighths of `vm.max_map_count`. Default: half of that,
+   * which all host drivers of the process, in all its threads, keep to together; only a driver that asks for more may pass it.
+   */
   readonly mappingLimit?: number | undefined;
 }
 
@@ -49,11 +61,12 @@ const spec = {
 export class Driver {
   readonly info: DriverInfo;
   readonly #native: NativeDriver;
-  #users = 0;
+  readonly #users = new WeakUsers<undefined>();
   #isClosed = false;
 
   /** @internal Use `Driver.open`. */
   constructor(nativeDriver: NativeDriver) {
+    if (!native().isDriver(nativeDriver)) throw notConstructible('Driver', 'Driver.open');
     this.#native = nativeDriver;
     this.info = Object.freeze(nativeDriver.info());
   }
@@ -65,7 +78,7 @@ export class Driver {
   static open(kind: 'auto' | 'cuda' | 'host', options: DriverOptions = {}): Driver {
     oneOf(driverChoices)(kind, { owner: 'Driver.open', option: 'kind' });
     const { device, libraryPath, ...host } = readOptions('Driver.open', options, spec);
-    const openHost = (): Driver => new Driver(native().openHostDriver(host));
+    const openHost = (): Driver => checkedMappingLimit(new Driver(native().openHostDriver(host)), host.mappingLimit);
     const openCuda = (): Driver => new Driver(native().openCudaDriver(device, libraryPath));
     if (kind === 'host') return openHost();
     if (kind === 'cuda') return openCuda();
@@ -75,6 +88,11 @@ export class Driver {
       if (isKvError(error) && error.code.startsWith('KV_DRIVER_')) return openHost();
       throw error;
     }
+  }
+
+  /** Whether it is a Driver that was opened, and no object that only has its prototype. @internal */
+  static isInstance(value: unknown): value is Driver {
+    return typeof value === 'object' && value !== null && #users in value;
   }
 
   get kind(): DriverKind {
@@ -99,7 +117,8 @@ export class Driver {
   /** Throws KV_DRIVER_IN_USE while page pools, device memory or dense kernels use it. Idempotent. */
   close(): void {
     if (this.#isClosed) return;
-    if (this.#users > 0) throw createError('KV_DRIVER_IN_USE', { owner: 'Driver', users: this.#users });
+    const users = this.#users.count;
+    if (users > 0) throw createError('KV_DRIVER_IN_USE', { owner: 'Driver', users });
     this.#native.close();
     this.#isClosed = true;
   }
@@ -119,23 +138,34 @@ export class Driver {
     return this.#native;
   }
 
-  /** @internal */
-  addUser(): void {
+  /** Held weakly, by what is returned; `memory` is closed for it when it is collected. @internal */
+  addUser(memory: UserMemory): Membership<undefined> {
     this.#checkOpen('use it');
-    this.#users += 1;
+    return this.#users.add(undefined, memory);
   }
 
   /** @internal */
-  removeUser(): void {
-    this.#users -= 1;
+  removeUser(memory: UserMemory): void {
+    this.#users.remove(memory);
   }
 
   /** @internal */
   get users(): number {
-    return this.#users;
+    return this.#users.count;
   }
 
   #checkOpen(operation: string): void {
     if (this.#isClosed) throw createError('KV_CLOSED', { operation, owner: 'Driver' });
   }
+}
+
+/** Closes the driver when it cannot keep so many mappings. */
+function checkedMappingLimit(driver: Driver, mappingLimit: number): Driver {
+  const most = driver.info.mappingLimit;
+  if (mappingLimit <= most) return driver;
+  driver.close();
+  throw createError('KV_INVALID_OPTION', {
+    reason: 'range', owner: 'Driver.open', option: 'mappingLimit', expected: `an integer from 1 to ${formatNumber(most)}`,
+    received: mappingLimit, hint: 'The rest of what `vm.max_map_count` allows is for everything else in the process.',
+  });
 }

@@ -1,7 +1,7 @@
 // The options of a KvCache: meaning, unit, range and default of each, and how they are read.
 
-import { callable, integer, oneOf, optional, readOptions, withDefault, type Field } from '../options.js';
-import { ahead, type GrowthPolicy } from '../policy/growth.js';
+import { instanceOf, integer, oneOf, optional, policy, readOptions, streamField, withDefault, type Field } from '../options.js';
+import { ahead, onDemand, type GrowthPolicy } from '../policy/growth.js';
 import { bestFit, type PlacementPolicy } from '../policy/placement.js';
 import { leastRecentlyUsed, type ReclaimPolicy } from '../policy/reclaim.js';
 import type { Driver } from './driver.js';
@@ -18,11 +18,14 @@ export interface KvCacheOptions {
   readonly slots: number;
   /** Tokens a sequence can have; address space is cheap, pages are not used until needed. 1 … 2³¹ − 1. */
   readonly maxTokens: number;
-  /** Bytes of physical memory the cache may use. Required unless `pool` is given. */
+  /**
+   * Bytes of physical memory the cache may use: at least one row, at most what the driver has (on mock: any number). Required unless
+   * `pool` is given.
+   */
   readonly memoryBudgetBytes?: number | undefined;
   /** A driver, or the kind to open. Default `auto`: cuda where there is a GPU, else host. Not together with `pool`. */
   readonly driver?: Driver | 'auto' | 'cuda' | 'host' | undefined;
-  /** Pages shared with other caches; its driver and page size count. */
+  /** Pages shared with other caches, with a budget of at least one row; its driver and page size count. */
   readonly pool?: PagePool | undefined;
   /** Bytes of a page, a multiple of the driver's granularity. Default: the driver's, 2 MiB. Not together with `pool`. */
   readonly pageBytes?: number | undefined;
@@ -44,8 +47,17 @@ export interface KvCacheOptions {
   readonly idleRowsLimit?: number | undefined;
   /** Cached prefixes: how many, whose first to go. `off`: nothing is kept and nothing is shared but by `fork`. Default: on. */
   readonly prefixCache?: PrefixCacheOptions | 'off' | undefined;
-  /** `between-tenants`: a page is zeroed before a sequence of another tenant gets it. Default `off`. */
+  /**
+   * `between-tenants`: a page is zeroed before a sequence of another tenant gets it, and before another cache of the pool does whose
+   * sequences have no tenants because its own `scrub` is `off`. Default `off`.
+   */
   readonly scrub?: 'off' | 'between-tenants' | undefined;
+  /**
+   * The engine's stream, a CUstream as a bigint: fence of every commit that has none, and where the cache queues copies behind the
+   * engine's work. It must live until the cache is closed. Default: none; work that a commit does not name is over when it returns.
+   * Without meaning where the driver has no streams.
+   */
+  readonly stream?: bigint | undefined;
   /** `background`: a thread maps ahead of need. `off`: everything is mapped in `prepare`. Default `background`. */
   readonly mapper?: 'background' | 'off' | undefined;
 }
@@ -58,21 +70,19 @@ const spec = {
   maxTokens: integer({ min: 1, max: 2 ** 31 - 1 }),
   memoryBudgetBytes: optional(integer({ min: 1 })),
   driver: optional(driverField),
-  pool: optional<PagePool>((value, place) => {
-    if (value instanceof PagePool) return value;
-    throw createError('KV_INVALID_OPTION', { reason: 'type', ...place, expected: 'a PagePool', received: value });
-  }),
+  pool: optional(instanceOf(PagePool)),
   pageBytes: optional(integer({ min: 1 })),
   headroomBytes: optional(integer()),
   readyBytes: optional(integer()),
   layout: withDefault(oneOf(layoutKinds), 'per-layer'),
-  growth: withDefault(callable<GrowthPolicy>(), ahead()),
-  placement: withDefault(callable<PlacementPolicy>(), bestFit()),
-  reclaim: withDefault(callable<ReclaimPolicy>(), leastRecentlyUsed()),
+  growth: withDefault(policy<GrowthPolicy>({ ahead, onDemand }), ahead()),
+  placement: withDefault(policy<PlacementPolicy>({ bestFit }), bestFit()),
+  reclaim: withDefault(policy<ReclaimPolicy>({ leastRecentlyUsed }), leastRecentlyUsed()),
   eagerRows: withDefault(integer(), 0),
   idleRowsLimit: withDefault(integer(), Number.MAX_SAFE_INTEGER),
   prefixCache: withDefault(prefixCacheField, readPrefixCacheOptions({})),
   scrub: withDefault(oneOf(['off', 'between-tenants']), 'off'),
+  stream: optional(streamField),
   mapper: withDefault(oneOf(['background', 'off']), 'background'),
 };
 

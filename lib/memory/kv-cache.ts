@@ -5,25 +5,28 @@
 // Invariants: the `length + prepared` tokens of a sequence always have memory; a slot changes hands only when idle, that is
 // released and past its fence; no public method leaves half a change behind.
 
-import { createError, isKvError } from '../errors/index.js';
+import { createError } from '../errors/index.js';
 import { checkInteger } from '../options.js';
 import type { CacheCounts, CacheMetrics } from './accounts.js';
-import { checkAppended, readAcquireOptions, type AcquireOptions } from './acquire-options.js';
+import { readAcquireOptions, type AcquireOptions } from './acquire-options.js';
 import type { AdmissionRequest, Admitted } from './admission.js';
 import { Batch } from './batch.js';
 import { openRooms, type CacheRooms, type Tensor } from './cache-rooms.js';
+import { deviceLost } from './change-signal.js';
 import type { Driver } from './driver.js';
-import type { Fence } from './fence.js';
+import { checkFence, GivenFence, readFence, type CommitOptions } from './fence.js';
 import { readKvCacheOptions, type KvCacheOptions } from './kv-cache-options.js';
 import type { Layout } from './layout.js';
-import type { NativeCache } from './native.js';
 import type { PagePool } from './page-pool.js';
+import type { PageUser } from './page-user.js';
 import type { Prefixes } from './prefix/prefixes.js';
 import type { Room } from './room.js';
+import { RunningPasses } from './running-passes.js';
 import { Sequence, type SequenceOwner } from './sequence.js';
 import { unclosed, type Unclosed } from './unclosed.js';
 import { checkHostAccess } from './views.js';
-import { readWaitOptions, waitUntil, type WaitOptions } from './wait.js';
+import type { Membership } from './weak-users.js';
+import { byAsking, readWaitOptions, waitUntil, type Noticing, type WaitOptions } from './wait.js';
 
 export class KvCache {
   readonly layout: Layout;
@@ -34,8 +37,11 @@ export class KvCache {
   readonly tensors: readonly Tensor[];
   /** @internal */
   readonly room: Room;
+  /** @internal */
+  readonly passes = new RunningPasses();
   readonly #rooms: CacheRooms;
   readonly #owner: SequenceOwner;
+  readonly #membership: Membership<PageUser>;
   #state: 'open' | 'closing' | 'closed' = 'open';
 
   /** Reserves the addresses; maps nothing yet. Throws on bad options, KV_OUT_OF_ADDRESS_SPACE, and what the driver throws. */
@@ -43,7 +49,7 @@ export class KvCache {
     const rooms = openRooms(readKvCacheOptions(options), {
       cache: this,
       checkOpen: (operation) => this.#checkOpen(operation),
-      release: (slot) => this.#release(slot, undefined),
+      release: (slot) => this.#release(slot, new GivenFence()),
     });
     this.pool = rooms.pool;
     this.layout = rooms.layout;
@@ -52,9 +58,14 @@ export class KvCache {
     this.room = rooms.room;
     this.#rooms = rooms;
     this.#owner = this.#sequenceOwner();
-    this.pool.addUser(rooms.supply, rooms.native);
-    unclosed.register(this, unclosedCache(rooms.native, rooms.pool), this);
+    this.#membership = this.pool.addUser(rooms.supply, rooms.native);
+    unclosed.register(this, unclosedCache(rooms), this);
     rooms.leases.keepEagerRows();
+  }
+
+  /** Whether it is a KvCache that was opened, and no object that only has its prototype. @internal */
+  static isInstance(value: unknown): value is KvCache {
+    return typeof value === 'object' && value !== null && #state in value;
   }
 
   get driver(): Driver {
@@ -73,16 +84,16 @@ export class KvCache {
     const read = readAcquireOptions(options);
     this.#checkOpen('acquire a slot');
     this.driver.checkAlive();
-    this.#hearNews();
-    const { promptTokens, reserve, tenant } = read;
+    this.#rooms.news.hear();
+    const { promptTokens, reserve, tenant, stream } = read;
     const prompt = this.prefixes.promptOf(read);
     const isPromised = reserve === 'prompt' && promptTokens > 0;
-    const admitted = this.#lease({ promptTokens, isPromised, tenant: this.#rooms.tenantNumber(tenant), prompt });
+    const admitted = this.#lease({ promptTokens, isPromised, tenant: this.#rooms.tenantNumber(tenant), prompt, stream });
     const { slot } = admitted;
     try {
       this.#rooms.steps.wishFor(slot);
     } catch (error) { // a growth policy's
-      this.#rooms.leases.release(slot, undefined, undefined);
+      this.#rooms.leases.release(slot, new GivenFence(), undefined);
       throw error;
     }
     this.prefixes.admitted(prompt, admitted.cachedBy);
@@ -100,42 +111,52 @@ export class KvCache {
   /**
    * Before a forward pass: gives every sequence of the batch memory for its tokens, or changes nothing. Throws
    * KV_OUT_OF_PAGES with the rows needed and had (release or preempt somebody, try again), KV_SLOT_BUSY when a sequence is
-   * in another prepared batch, KV_SLOT_RELEASED, KV_BATCH_STATE, or the driver's error. In steady decode it maps nothing.
+   * in another prepared batch, KV_WORK_QUEUED when rows can change hands only after a step of the engine, KV_SLOT_RELEASED,
+   * KV_BATCH_STATE, or the driver's error. In steady decode it maps nothing.
+   *
+   * A batch keeps what was added until `clear`: prepared again after `commit`, it asks for as many tokens once more behind the new
+   * lengths; after `discard`, for the same ones.
    */
   prepare(batch: Batch): void {
     this.#checkOpen('prepare a batch');
     try {
       this.#rooms.steps.prepare(batch);
     } catch (error) {
-      this.#makeRoomAfter(error);
+      this.#rooms.news.hearOfPages(error);
       this.#rooms.steps.prepare(batch);
     }
   }
 
   /**
-   * After the pass: the batch's tokens are valid. Rows that will be needed soon go to the mapper. A sequence released since
-   * `prepare` is passed over. Throws KV_BATCH_STATE.
+   * After the pass, or once it is queued: the batch's tokens are valid for what is queued behind it. With `fence` its work may go on:
+   * no memory that it uses changes hands before. Rows that will be needed soon go to the mapper. A sequence released since
+   * `prepare` is passed over. Throws KV_BATCH_STATE, KV_INVALID_OPTION, and what the driver throws the first time that a stream is
+   * named; then nothing has changed.
    */
-  commit(batch: Batch): void {
+  commit(batch: Batch, options?: CommitOptions): void {
+    const fence = readFence('KvCache.commit', options, this.#rooms.fences.given);
     this.#checkOpen('commit a batch');
-    this.#rooms.steps.commit(batch);
-    this.#hearFences();
+    checkFence('KvCache.commit', fence, this.driver.kind);
+    this.#rooms.steps.commit(batch, fence);
+    this.#rooms.news.hearFences();
     this.#rooms.late.attempt(() => this.prefixes.tellRouters());
   }
 
-  /** The pass failed or was not run: its tokens do not count, their memory stays mapped. Throws KV_BATCH_STATE. */
-  discard(batch: Batch): void {
+  /** The pass failed or was not run: its tokens do not count, their memory stays mapped. `fence` as `commit`'s. Throws as that. */
+  discard(batch: Batch, options?: CommitOptions): void {
+    const fence = readFence('KvCache.discard', options, this.#rooms.fences.given);
     this.#checkOpen('discard a batch');
-    this.#rooms.steps.discard(batch);
-    this.#hearFences();
+    checkFence('KvCache.discard', fence, this.driver.kind);
+    this.#rooms.steps.discard(batch, fence);
+    this.#rooms.news.hearFences();
   }
 
-  /** The engine's work up to and including its step `step` is over: slots released behind such a fence become idle. */
+  /** The engine's work up to and including its step `step` is over: fences of steps up to it pass. */
   completeStep(step: number): void {
     checkInteger('KvCache.completeStep', 'step', step);
     this.#checkOpen('complete a step');
-    this.#rooms.retirement.completeStep(step);
-    this.#hearFences();
+    this.#rooms.fences.completeStep(step);
+    this.#rooms.news.hearFences();
   }
 
   /** Resolves when a slot is free. Rejects with KV_TIMEOUT, KV_ABORTED, KV_CLOSED or the driver's error; state is as before. */
@@ -144,7 +165,12 @@ export class KvCache {
       this.#checkOpen('wait for a slot');
       this.#rooms.leases.pollRetirement();
       return this.#rooms.table.hasFree();
-    });
+    }, this.capacityChange(), 'Release sequences, raise `timeoutMs`, or open the cache with more `slots`.');
+  }
+
+  /** How those notice who wait for slots or pages that there may be more. Fences on streams can only be asked for. @internal */
+  capacityChange(): Noticing {
+    return { signals: [this.pool.capacity, deviceLost], mustAsk: () => this.#rooms.fences.hasEvents };
   }
 
   /** Resolves when the mapper has nothing left to do. Rejects with KV_TIMEOUT, KV_ABORTED or KV_CLOSED; state is as before. */
@@ -152,15 +178,15 @@ export class KvCache {
     await waitUntil('the mapper', readWaitOptions('KvCache.settled', options), () => {
       this.#checkOpen('wait for the mapper');
       const { isIdle } = this.#rooms.native.mapperState();
-      this.#hearNews();
+      this.#rooms.news.hear();
       return isIdle;
-    });
+    }, byAsking, 'Raise `timeoutMs`, or map earlier with `growth: ahead(…)`.');
   }
 
   /** The moment's counts. */
   counts(): CacheCounts {
     this.#checkOpen('count its slots');
-    this.#hearNews();
+    this.#rooms.news.hear();
     return this.#rooms.accounts.counts();
   }
 
@@ -199,21 +225,22 @@ export class KvCache {
 
   /**
    * Detaches views, stops the mapper, unmaps everything, frees the addresses, and closes the pool if it is the cache's own.
-   * It is the caller's word that no more work on this memory will be launched; streams named in fences are waited for.
-   * Sequences are stale from here on. Idempotent; after a failure of the driver call it again, it goes on where it was.
+   * Throws KV_DRIVER_IN_USE while a scheduler's engine computes on it; that no other work on it will be launched is the caller's
+   * word. Streams named in fences are waited for. Idempotent; after a failure of the driver call it again, it goes on.
    */
   close(): void {
     if (this.#state === 'closed') return;
     this.pool.guard.check('close the cache');
+    this.passes.checkNone();
     if (this.#state === 'open') {
       this.#state = 'closing';
       for (let slot = 0; slot < this.#rooms.table.count; slot += 1) this.#rooms.table.generation[slot]! += 1;
       this.#rooms.views.revokeAll();
       this.prefixes.close();
     }
-    this.#rooms.retirement.finish();
+    this.#rooms.fences.finish();
     this.#rooms.native.close();
-    this.pool.removeUser(this.#rooms.native);
+    this.pool.removeUser(this.#membership.memory);
     if (this.#rooms.ownsPool) this.pool.close();
     else this.#rooms.late.attempt(() => this.pool.keepToBudget());
     this.#state = 'closed';
@@ -227,19 +254,21 @@ export class KvCache {
   #sequenceOwner(): SequenceOwner {
     return {
       table: this.#rooms.table,
+      checkOpen: (operation) => this.#checkOpen(operation),
       release: (slot, fence) => {
         this.#release(slot, fence);
       },
       truncate: (slot, tokens) => {
-        checkInteger('Sequence.truncate', 'tokens', tokens, 0, this.#rooms.table.length[slot]!);
+        checkInteger('Sequence.truncate', 'tokens', tokens, 0, this.#rooms.table.length[slot]!, 'It can only become shorter.');
         this.#checkIdle(slot, 'truncate');
         this.#rooms.table.length[slot] = tokens;
         this.#rooms.late.attempt(() => this.prefixes.sharing.truncate(slot));
+        this.pool.capacity.raise();
       },
       fork: (slot) => {
         this.#checkIdle(slot, 'fork');
         this.driver.checkAlive();
-        this.#hearNews();
+        this.#rooms.news.hear();
         if (!this.#rooms.table.hasRoom(slot, this.#rooms.table.length[slot]!)) { // it has lost rows
           throw createError('KV_SLOT_BUSY', { slot, operation: 'fork', holder: 'the quarantine' });
         }
@@ -250,13 +279,12 @@ export class KvCache {
       },
       keepValue: (slot, value) => {
         this.#checkOpen('keep a value');
-        this.#hearNews();
+        this.#rooms.news.hear();
         const path = this.prefixes.texts.of(slot)?.path;
         return path?.length === this.#rooms.table.length[slot] && path !== undefined && this.prefixes.index.keepValue(path, value);
       },
       append: (slot, tokens) => {
         this.#checkOpen('append tokens');
-        checkAppended(tokens);
         const text = this.prefixes.texts.of(slot);
         if (text !== undefined) this.prefixes.texts.append(text, tokens, this.#rooms.table.length[slot]!);
       },
@@ -268,15 +296,16 @@ export class KvCache {
         const placement = this.#tensor(tensor, 'Sequence.view');
         checkHostAccess(this.driver.kind, this.driver.info.hasHostAccess);
         this.#rooms.native.publish();
-        const pages = this.layout.pagesIn(placement.reservation, this.#rooms.table.rows[slot]!);
+        const pages = this.layout.pagesIn(placement.reservation, this.#rooms.table.ownRows(slot));
         return this.#rooms.views.open(slot, placement, pages * this.layout.pageBytes);
       },
     };
   }
 
-  #release(slot: number, fence: Fence | undefined): void {
+  #release(slot: number, fence: GivenFence): void {
     this.#checkOpen('release a sequence');
-    this.#hearNews();
+    checkFence('Sequence.release', fence, this.driver.kind);
+    this.#rooms.news.hear();
     this.#rooms.leases.release(slot, fence, this.#rooms.steps.batchOf(slot));
     this.#rooms.leases.keepEagerRows();
   }
@@ -288,7 +317,8 @@ export class KvCache {
   }
 
   #tensor(index: number, owner: string): Tensor {
-    checkInteger(owner, 'tensor', index, 0, this.tensors.length - 1);
+    const hint = typeof index === 'number' ? undefined : "Give the tensor's `index`.";
+    checkInteger(owner, 'tensor', index, 0, this.tensors.length - 1, hint);
     return this.tensors[index]!;
   }
 
@@ -296,28 +326,9 @@ export class KvCache {
     try {
       return this.#rooms.leases.acquire(request);
     } catch (error) {
-      this.#makeRoomAfter(error);
+      this.#rooms.news.hearOfPages(error);
       return this.#rooms.leases.acquire(request);
     }
-  }
-
-  /** Before a refusal for want of pages stands, what running sequences keep cached without need goes. Throws it if that is nothing. */
-  #makeRoomAfter(error: unknown): void {
-    let hasMore = false;
-    if (isKvError(error, 'KV_OUT_OF_PAGES')) this.#rooms.late.attempt(() => hasMore = this.prefixes.makeEvictable());
-    if (!hasMore) throw error;
-  }
-
-  /** What happened meanwhile: rows the mapper mapped, fences passed, texts that went on, failures nobody waited for. */
-  #hearNews(): void {
-    this.#rooms.native.publish();
-    this.#hearFences();
-    this.#rooms.late.attempt(() => this.prefixes.sharing.tell());
-    this.#rooms.late.hear(this.#rooms.native.mapperState());
-  }
-
-  #hearFences(): void {
-    this.#rooms.late.attempt(() => this.#rooms.leases.pollRetirement());
   }
 
   #checkOpen(operation: string): void {
@@ -326,13 +337,14 @@ export class KvCache {
   }
 }
 
-/** Must not refer to the cache: the addon's part of it, and the pool that knows it. */
-function unclosedCache(memory: NativeCache, pool: PagePool): Unclosed {
+/** Must not refer to the cache: the addon's part of it, and the pool that knows it, closed if it is the cache's own. */
+function unclosedCache({ native, pool, ownsPool }: CacheRooms): Unclosed {
   return {
     what: 'A KvCache',
     giveBack: () => {
-      memory.close();
-      pool.removeUser(memory);
+      native.close();
+      pool.removeUser(native);
+      if (ownsPool) pool.close();
     },
   };
 }

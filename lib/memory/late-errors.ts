@@ -28,9 +28,14 @@ export class LateErrors {
     try {
       work();
     } catch (error) {
-      this.#own += 1;
-      this.#publish(error);
+      this.report(error);
     }
+  }
+
+  /** A failure that the call in which it was found does not share. */
+  report(error: unknown): void {
+    this.#own += 1;
+    this.#publish(error);
   }
 
   /** The mapper's failures since the last time; of several the last one is published. */

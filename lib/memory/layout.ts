@@ -6,7 +6,7 @@
 // different sizes, the largest (S) sets the pace: after r rows it has r pages, and one of s bytes has ⌈r · s / S⌉.
 
 import { createError } from '../errors/index.js';
-import { checkInteger, integer, oneOf, readOptions, type Field } from '../options.js';
+import { checkInteger, integer, oneOf, readOptions, withoutRevoked, type Field } from '../options.js';
 import { dtypeBytes, tensorsOf, type ModelShape, type TensorSpec } from './model-shape.js';
 
 /**
@@ -141,7 +141,8 @@ export function computeLayout(options: LayoutOptions): Layout {
   const pagesOf = ({ tokenBytes, slotStrideBytes }: ReservationSpec, rows: number): number =>
     Math.min(Math.ceil((rows * tokenBytes) / maxTokenBytes), slotStrideBytes / pageBytes);
 
-  return {
+  // Frozen all through: a cache's kernels and its addon have been told these numbers.
+  return deepFreeze({
     kind, pageBytes, slots, maxTokens,
     tensors: placeTensors(specs, groups, reservations, slots, maxTokens),
     reservations,
@@ -175,12 +176,30 @@ export function computeLayout(options: LayoutOptions): Layout {
       checkTokens(tokens, maxTokens);
       return tokens * totalTokenBytes;
     },
-  };
+  });
 }
 
-/** Bytes from the start of its reservation to a token of a tensor. Indices are not checked. */
+function deepFreeze<T extends object>(value: T): T {
+  for (const member of Object.values(value)) if (typeof member === 'object' && member !== null) deepFreeze(member as object);
+  return Object.freeze(value);
+}
+
+/** Bytes from the start of its reservation to a token of a tensor. Throws KV_INVALID_OPTION; the upper bounds are not checked. */
 export function byteOffset(tensor: TensorPlacement, slot: number, token: number): number {
-  return tensor.offsetBytes + slot * tensor.strides.slotBytes + token * tensor.strides.tokenBytes;
+  checkInteger('byteOffset', 'slot', slot);
+  checkInteger('byteOffset', 'token', token);
+  const { offsetBytes, strides } = members(tensor, 'tensor', ({ offsetBytes, strides }) => ({ offsetBytes, strides }));
+  const { slotBytes, tokenBytes } = members(strides, 'tensor.strides', ({ slotBytes, tokenBytes }) => ({ slotBytes, tokenBytes }));
+  checkInteger('byteOffset', 'tensor.offsetBytes', offsetBytes);
+  checkInteger('byteOffset', 'tensor.strides.slotBytes', slotBytes);
+  checkInteger('byteOffset', 'tensor.strides.tokenBytes', tokenBytes);
+  return offsetBytes + slot * slotBytes + token * tokenBytes;
+}
+
+function members<T, M>(object: T, option: string, read: (object: T) => M): M {
+  const place = { owner: 'byteOffset', option };
+  if (typeof object === 'object' && object !== null) return withoutRevoked(object, place, () => read(object));
+  throw createError('KV_INVALID_OPTION', { reason: 'type', ...place, expected: 'a tensor of a layout', received: object });
 }
 
 /** Which tensors (by index) share a reservation, in the order they lie in one token. */

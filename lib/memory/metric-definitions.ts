@@ -48,6 +48,8 @@ export const cacheMetrics: readonly MetricDefinition[] = [
     mapped: counts.mappedRows, idle: counts.idleRows, cached: counts.cachedRows, pooled: counts.pooledRows,
   })),
   gauge('reclaimable_pages', 'Pages that a growing sequence could be given.', ({ counts }) => counts.reclaimablePages),
+  gauge('admissible_pages', 'Pages that new prompts without a cached prefix could be promised, together.', ({ counts }) => counts.admissiblePages),
+  gauge('admissible_tokens', 'Tokens of the longest prompt without a cached prefix that would be admitted.', ({ counts }) => counts.admissibleTokens),
   gauges('pool_pages', 'state', 'Pages of the page pool; caches that share one all tell of it.', ({ pool }) => ({
     free: pool.freePages, mapped: pool.mappedPages, quarantined: pool.quarantinedPages,
   })),

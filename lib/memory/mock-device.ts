@@ -4,7 +4,7 @@
 
 import { createError } from '../errors/index.js';
 import {
-  arrayOf, boolean, checkInteger, integer, oneOf, readOptions, string, withDefault, type Field, type OptionsOf,
+  arrayOf, boolean, checkInteger, integer, isAddress, oneOf, readOptions, string, withDefault, type Field, type OptionsOf,
 } from '../options.js';
 import { Driver } from './driver.js';
 import {
@@ -95,8 +95,8 @@ const failureSpec = {
 };
 
 const bigint: Field<bigint> = (value, place) => {
-  if (typeof value === 'bigint' && value >= 0n) return value;
-  throw createError('KV_INVALID_OPTION', { reason: 'type', ...place, expected: 'a bigint, at least 0', received: value });
+  if (isAddress(value)) return value;
+  throw createError('KV_INVALID_OPTION', { reason: 'type', ...place, expected: 'a bigint from 0 to 2⁶⁴ − 1', received: value });
 };
 const useSpec = { address: bigint, bytes: integer({ min: 1 }), access: oneOf(['read', 'write']) };
 const mockUse: Field<OptionsOf<typeof useSpec>> = (value, place) => readOptions(place.owner, value, useSpec, place.option);
@@ -159,7 +159,7 @@ export class MockDevice {
     const owner = 'MockDevice.queueWork';
     bigint(stream, { owner, option: 'stream' });
     const checked = arrayOf(mockUse)(uses, { owner, option: 'uses' });
-    const flat = checked.flatMap(({ address, bytes, access }) => [address, bytes, access === 'write']);
+    const flat = BigUint64Array.from(checked.flatMap(({ address, bytes, access }) => [address, BigInt(bytes), access === 'write' ? 1n : 0n]));
     if (!this.#open().queueWork(stream, flat)) throw unknownStream(owner, stream);
   }
 

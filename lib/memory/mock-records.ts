@@ -11,7 +11,7 @@ export const mockCalls = [
   'cuMemGetAllocationGranularity', 'cuMemAddressReserve', 'cuMemAddressFree', 'cuMemCreate', 'cuMemRelease',
   'cuMemRetainAllocationHandle', 'cuMemMap', 'cuMemUnmap', 'cuMemSetAccess', 'cuMemGetAccess', 'cuMemcpyHtoD',
   'cuMemcpyHtoDAsync', 'cuMemcpyDtoH', 'cuMemcpyDtoDAsync', 'cuMemsetD8Async', 'cuStreamCreate', 'cuStreamDestroy', 'cuStreamSynchronize',
-  'cuStreamQuery', 'cuEventCreate', 'cuEventRecord', 'cuEventQuery', 'cuEventSynchronize', 'cuEventDestroy',
+  'cuStreamQuery', 'cuStreamWaitEvent', 'cuEventCreate', 'cuEventRecord', 'cuEventQuery', 'cuEventSynchronize', 'cuEventDestroy',
   'cuStreamBeginCapture', 'cuStreamEndCapture', 'cuGraphInstantiateWithFlags', 'cuGraphLaunch', 'cuGraphExecDestroy', 'cuGraphDestroy',
   'cuModuleLoadDataEx', 'cuModuleUnload', 'cuModuleGetFunction', 'cuFuncSetAttribute', 'cuLaunchKernel',
 ] as const;

@@ -3,7 +3,7 @@
 
 import { createError } from '../errors/index.js';
 import { formatCount, formatList } from '../format.js';
-import { arrayOf, integer, nested, oneOf, optional, readOptions, withDefault, type FieldSpec } from '../options.js';
+import { arrayOf, integer, isOptionsObject, nested, oneOf, optional, readOptions, withDefault, type FieldSpec } from '../options.js';
 
 const dtypeSizes = { float32: 4, float16: 2, bfloat16: 2, float8: 1, int8: 1 } as const;
 
@@ -13,10 +13,12 @@ export type Dtype = keyof typeof dtypeSizes;
 /** Every dtype, widest first. */
 export const dtypes = Object.keys(dtypeSizes) as readonly Dtype[];
 
-/** Bytes of one element. */
+/** Bytes of one element. Throws KV_INVALID_OPTION. */
 export function dtypeBytes(dtype: Dtype): number {
-  return dtypeSizes[dtype];
+  return dtypeSizes[dtypeField(dtype, { owner: 'dtypeBytes', option: 'dtype' })];
 }
+
+const dtypeField = oneOf(dtypes);
 
 /** Where one layer differs from the rest; what is left out is as in the model. */
 export interface LayerShape {
@@ -103,6 +105,11 @@ const spec = {
  * the model cannot be divided that way, KV_INVALID_OPTION when a field is missing or wrong.
  */
 export function tensorsOf(model: ModelShape): TensorSpec[] {
+  if (!isOptionsObject(model)) {
+    throw createError('KV_INVALID_OPTION', {
+      reason: 'type', owner: 'model', option: 'model', expected: 'an object such as `{ layers, kvHeads, headDim, dtype }`', received: model,
+    });
+  }
   const { layers, dtype, attention, latentDim, layerShapes, parallel, ...whole } = readOptions('model', model, spec);
   if (layerShapes !== undefined && layerShapes.length !== layers) {
     throw createError('KV_INVALID_SHAPE', {

@@ -8,6 +8,8 @@ export interface NativeKernelsOptions {
   readonly layers: Float64Array;
   /** Per reservation: address, slot bytes, token bytes. */
   readonly regions: Float64Array;
+  readonly slots: number;
+  readonly maxTokens: number;
   readonly cacheDtype: number;
   readonly rowDtype: number;
   readonly threads: number;

@@ -6,62 +6,14 @@ import * as path from 'node:path';
 import bindings = require('bindings');
 
 import {
-  codeOfNative, createError, reasonOfNative, type CodedError,
+  codeOfNative, createError, nativeCodes, reasonOfNative, type CodedError,
 } from '../errors/index.js';
-import type { NativeDense, NativeDenseOptions, NativeKernels, NativeKernelsOptions } from './native-kernels.js';
+import { deviceLost } from './change-signal.js';
 import type { MockCall, MockJournalEntry, MockLeaks, MockMisuse } from './mock-records.js';
+import type { NativeDriver } from './native-driver.js';
+import type { NativeDense, NativeDenseOptions, NativeKernels, NativeKernelsOptions } from './native-kernels.js';
 
-export interface NativeDriverInfo {
-  readonly kind: 'cuda' | 'host' | 'mock';
-  readonly deviceName: string;
-  readonly device: number;
-  readonly driverVersion: number;
-  readonly computeCapability: number;
-  readonly granularityBytes: number;
-  readonly defaultPageBytes: number;
-  readonly mappingLimit: number;
-  readonly hasStreams: boolean;
-  readonly hasHostAccess: boolean;
-  readonly hasZeroedPages: boolean;
-  readonly hasReadableHoles: boolean;
-  readonly hasMemory: boolean;
-}
-
-export interface NativeMemoryInfo {
-  readonly totalBytes: number;
-  readonly freeBytes: number;
-  readonly residentBytes: number;
-  readonly livePages: number;
-  readonly liveReservations: number;
-  readonly mappings: number;
-}
-
-/** One driver, call by call (native/driver.h says what each does). Addresses and handles are bigints. */
-export interface NativeDriver {
-  info(): NativeDriverInfo;
-  queryMemory(): NativeMemoryInfo;
-  isLost(): boolean;
-  close(): void;
-  reserve(bytes: number, pageBytes: number): bigint;
-  freeReservation(address: bigint, bytes: number): void;
-  createPage(pageBytes: number, near: bigint): bigint;
-  releasePage(page: bigint, pageBytes: number): void;
-  map(address: bigint, pageBytes: number, page: bigint): void;
-  setAccess(address: bigint, bytes: number): void;
-  unmap(address: bigint, bytes: number): void;
-  write(to: bigint, bytes: Uint8Array): void;
-  read(into: Uint8Array, from: bigint): void;
-  copy(to: bigint, from: bigint, bytes: number, stream: bigint): void;
-  fill(to: bigint, value: number, bytes: number, stream: bigint): void;
-  createStream(): bigint;
-  destroyStream(stream: bigint): void;
-  synchronizeStream(stream: bigint): void;
-  recordEvent(stream: bigint): bigint;
-  queryEvent(event: bigint): boolean;
-  destroyEvent(event: bigint): void;
-  /** Host only, for tests: the nth next system call of a kind fails with an errno. */
-  failCall(kind: string, nth: number, errno: number): void;
-}
+export type { NativeDriver, NativeDriverInfo, NativeMemoryInfo } from './native-driver.js';
 
 export interface NativePoolCounts {
   readonly budgetPages: number;
@@ -132,21 +84,33 @@ export interface NativeCache {
   shrink(slot: number, rows: number): void;
   promise(slot: number, rows: number): void;
   assign(slot: number, tenant: bigint): void;
-  /** Keeps groups of rows as `id`: `triples` is [slot, group, id] × count. */
-  keep(triples: Int32Array, count: number): void;
+  /** Keeps the first `rows` rows of groups as `id`, no others: `quads` is [slot, group, id, rows] × count. */
+  keep(quads: Int32Array, count: number): void;
   drop(ids: Int32Array, count: number): void;
   /** Maps the kept groups ids[from … to) behind the slot's rows. */
   alias(slot: number, ids: Int32Array, from: number, to: number): void;
-  /** Copies the slot's tokens before `tokens` that lie in the group, from `fromSlot`, or where it is -1 from what is kept as `id`. */
-  copyGroup(slot: number, group: number, fromSlot: number, id: number, tokens: number, stream: bigint): void;
-  /** Gives the slot pages of its own for a group, its tokens before `tokens` copied. */
-  detach(slot: number, group: number, tokens: number, stream: bigint): void;
+  /**
+   * Copies the slot's tokens before `tokens` that lie in the group, from `fromSlot`, or where it is -1 from what is kept as `id`.
+   * Done when it returns; with `stream` (and `fromSlot`) queued there.
+   */
+  copyGroup(slot: number, group: number, fromSlot: number, id: number, tokens: number, stream: bigint | undefined): void;
+  /**
+   * Gives the slot pages of its own for the rows of a group that hold tokens before `tokens`, which are copied: from `fromSlot`, which
+   * maps them too, by a copy that is queued on `stream`; where it is -1, the copy is done when the call returns.
+   */
+  detach(slot: number, group: number, tokens: number, fromSlot: number, stream: bigint): void;
   /** Writes rows and quarantine (0 or 1) of slots that changed into the bound arrays; returns how many did. */
   publish(): number;
   mapperState(): NativeMapperState;
   counters(): NativeCacheCounters;
   address(reservation: number): bigint;
-  window(reservation: number, offset: number, bytes: number): ArrayBuffer;
+  /** The first bytes of a slot in a reservation, which are mapped; valid until `revoke`. */
+  window(slot: number, reservation: number, bytes: number): ArrayBuffer;
+  /**
+   * The windows of a slot show nothing of it any more: reads give zeros. Where one `isEscaped`, writes reach private memory; else
+   * nobody may touch them.
+   */
+  revoke(slot: number, isEscaped: boolean): void;
   stamp(slot: number, from: number, tokens: number, key: bigint): void;
   check(slot: number, from: number, tokens: number, key: bigint): number;
   /** Throws KV_INTERNAL; returns the pages in use here, each counted once. */
@@ -170,8 +134,8 @@ export interface NativeMockDevice {
   clearFailures(): void;
   setLatencyNs(call: string, ns: number): void;
   loseDevice(result: number): void;
-  /** `uses` is [address, bytes, isWrite] × count; false when the stream is not live. */
-  queueWork(stream: bigint, uses: readonly (bigint | number | boolean)[]): boolean;
+  /** `uses` is [address, bytes, 1 where it writes] × count; false when the stream is not live. */
+  queueWork(stream: bigint, uses: BigUint64Array): boolean;
   completeStream(stream: bigint): boolean;
   completeAll(): void;
   pendingWork(): number;
@@ -185,14 +149,19 @@ export interface NativeMockDevice {
 }
 
 type MakeError = (
-  code: number, call: string, status: number, statusName: string, what: number, howMany: number, driver: string, text: string,
+  code: number, call: string, status: number, statusName: string, what: number, howMany: number, driver: string, others: number,
+  text: string,
 ) => Error;
 
 export interface Native {
   readonly buildTool: string;
   readonly version: string;
   setMakeError(makeError: MakeError): void;
-  /** Revokes an ArrayBuffer: its views have length 0 from here on. */
+  /** What Node-API answers to an ArrayBuffer over memory of the addon's: 0, or why there can be none. */
+  readonly externalBufferStatus: number;
+  /** Whether it is a driver that the addon opened. */
+  isDriver(value: unknown): boolean;
+  /** Detaches an ArrayBuffer: its views have length 0 from here on. It must be one that can be detached. */
   detach(buffer: ArrayBuffer): void;
   openHostDriver(options: {
     memoryBytes: number; populate: boolean; hugePages: boolean; mappingLimit: number;
@@ -262,7 +231,8 @@ const closedOwners: Readonly<Record<string, 'Driver' | 'Kernels' | 'DenseKernels
 
 /** Turns a native Status into an error of the catalogue. `driver` is the kind of the one in use, `text` what it wrote about it. */
 function makeError(
-  number: number, call: string, status: number, statusName: string, what: number, howMany: number, driver: string, text: string,
+  number: number, call: string, status: number, statusName: string, what: number, howMany: number, driver: string, others: number,
+  text: string,
 ): Error {
   const code = codeOfNative(number);
   const driverCall = { call, status, statusName };
@@ -274,7 +244,10 @@ function makeError(
       pageBytes: what, createdPages: howMany, budgetPages: howMany,
     }),
     KV_OUT_OF_ADDRESS_SPACE: () => createError('KV_OUT_OF_ADDRESS_SPACE', { bytes: what }),
-    KV_OUT_OF_MAPPINGS: () => createError('KV_OUT_OF_MAPPINGS', { neededMappings: what, limitMappings: howMany }),
+    KV_OUT_OF_MAPPINGS: () => createError('KV_OUT_OF_MAPPINGS', {
+      neededMappings: what, limitMappings: howMany, otherMappings: others < 0 ? undefined : others, isKernelLimit: status !== 0,
+      ...(call === 'view' ? { isForView: true } : {}),
+    }),
     KV_DRIVER_UNAVAILABLE: () => createError('KV_DRIVER_UNAVAILABLE', {
       ...driverCall, driver, reason: reasonOfNative(what), device: howMany,
     }),
@@ -283,11 +256,17 @@ function makeError(
     }),
     KV_DRIVER_TOO_OLD: () => createError('KV_DRIVER_TOO_OLD', { ...driverCall, missing: call, driverVersion: what }),
     KV_DRIVER_CALL_FAILED: () => createError('KV_DRIVER_CALL_FAILED', { ...driverCall, address: what, bytes: howMany }),
-    KV_DRIVER_LOST: () => createError('KV_DRIVER_LOST', { ...driverCall, driver }),
+    KV_DRIVER_LOST: () => {
+      deviceLost.raise();
+      return createError('KV_DRIVER_LOST', { ...driverCall, driver });
+    },
     KV_DRIVER_MISUSE: () => createError('KV_DRIVER_MISUSE', { ...driverCall, address: what, bytes: howMany }),
     KV_SLOT_BUSY: () => createError('KV_SLOT_BUSY', { slot: what, operation: 'change', holder: 'the quarantine' }),
     KV_CLOSED: () => createError('KV_CLOSED', { operation: 'use it', owner: closedOwners[call] ?? 'KvCache' }),
-    KV_INTERNAL: () => createError('KV_INTERNAL', { problem: 'the native records do not add up', call, what, howMany }),
+    KV_INTERNAL: () => createError('KV_INTERNAL', {
+      problem: number === nativeCodes.kInvalidArgument.number ? 'the addon cannot take what it was given' : 'the native records do not add up',
+      call, what, howMany,
+    }),
     KV_COPY_OUT_OF_RANGE: () => createError('KV_COPY_OUT_OF_RANGE', { call, address: what, bytes: howMany }),
     KV_KERNELS_REFUSED: () => createError('KV_KERNELS_REFUSED', { ...driverCall, log: text }),
     KV_CUBLAS_UNAVAILABLE: () => createError('KV_CUBLAS_UNAVAILABLE', { missing: call === 'dlopen' ? undefined : call }),

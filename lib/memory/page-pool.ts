@@ -6,13 +6,19 @@ import { createHmac, randomBytes } from 'node:crypto';
 import { createError } from '../errors/index.js';
 import { formatNumber } from '../format.js';
 import { integer, optional, readOptions, type Field } from '../options.js';
+import { ChangeSignal } from './change-signal.js';
 import { Driver, type DriverOptions } from './driver.js';
 import { native, type NativePool, type NativePoolCounts } from './native.js';
 import { PolicyGuard } from './policy-guard.js';
-import { PoolUsers, type PageUser, type UserMemory } from './pool-users.js';
+import type { PageUser } from './page-user.js';
+import { unclosed, type Unclosed } from './unclosed.js';
+import { WeakUsers, type Membership, type UserMemory } from './weak-users.js';
 
 export interface PagePoolOptions {
-  /** Bytes that mapped and free pages may have together; whole pages count. May be changed later with `setBudget`. */
+  /**
+   * Bytes that mapped and free pages may have together; whole pages count. At least one page, at most what the driver has (on mock:
+   * any number). May be changed later with `setBudget`.
+   */
   readonly memoryBudgetBytes: number;
   /** A driver, or the kind to open. Default `auto`. The pool closes a driver that it opened. */
   readonly driver?: Driver | 'auto' | 'cuda' | 'host' | undefined;
@@ -44,9 +50,12 @@ export class PagePool {
   readonly headroomBytes: number;
   readonly #native: NativePool;
   readonly #ownsDriver: boolean;
-  readonly #users = new PoolUsers();
+  readonly #users = new WeakUsers<PageUser>();
+  readonly #membership: Membership<undefined>;
   /** @internal */
   readonly guard = new PolicyGuard();
+  /** Slots or pages of some cache may have become free, or the budget has changed. @internal */
+  readonly capacity = new ChangeSignal();
   readonly #tenantKey = randomBytes(32);
   #budgetBytes: number;
   #isClosed = false;
@@ -69,6 +78,7 @@ export class PagePool {
           '`pageBytes` out to use the page this driver is best with.',
       })(pageBytes, { owner: 'PagePool', option: 'pageBytes' });
       this.pageBytes = pageBytes;
+      this.#checkBudget(given.memoryBudgetBytes, pageBytes);
       this.#budgetBytes = given.memoryBudgetBytes;
       const isCuda = driver.kind === 'cuda';
       const { headroomBytes = isCuda ? cudaHeadroomBytes : 0, readyBytes = isCuda ? cudaReadyBytes : 0 } = given;
@@ -80,7 +90,13 @@ export class PagePool {
       if (isOwn) driver.close();
       throw error;
     }
-    driver.addUser();
+    this.#membership = driver.addUser(this.#native);
+    unclosed.register(this, unclosedPool(this.#native, driver, isOwn), this);
+  }
+
+  /** Whether it is a PagePool that was opened, and no object that only has its prototype. @internal */
+  static isInstance(value: unknown): value is PagePool {
+    return typeof value === 'object' && value !== null && #tenantKey in value;
   }
 
   /** Bytes the pool may hold, as last set. */
@@ -99,14 +115,15 @@ export class PagePool {
 
   /**
    * Raises or lowers the budget while everything runs. Lowering takes idle rows and free pages back at once; what sequences
-   * use or were promised stays theirs until they release it, and until then nothing else can grow. When the driver refuses,
-   * the budget is as before.
+   * use or were promised stays theirs until they release it, and until then nothing else can grow. At least 1, at most what the
+   * driver has. When the driver refuses, the budget is as before.
    */
   setBudget(memoryBudgetBytes: number): void {
     integer({ min: 1 })(memoryBudgetBytes, { owner: 'PagePool', option: 'memoryBudgetBytes' });
     this.#checkOpen('set its budget');
     this.guard.check('set the budget');
     this.driver.checkAlive();
+    this.#checkBudget(memoryBudgetBytes, 1);
     const fewerPages = this.#native.counts().budgetPages - Math.floor(memoryBudgetBytes / this.pageBytes);
     if (fewerPages > 0) {
       this.quiesce();
@@ -114,6 +131,7 @@ export class PagePool {
     }
     this.#native.setBudget(memoryBudgetBytes);
     this.#budgetBytes = memoryBudgetBytes;
+    this.capacity.raise();
     this.driver.checkAlive();
   }
 
@@ -138,7 +156,8 @@ export class PagePool {
     if (this.#ownsDriver && driverUsers > 0) throw createError('KV_DRIVER_IN_USE', { owner: 'Driver', users: driverUsers });
     this.#native.close();
     this.#isClosed = true;
-    this.driver.removeUser();
+    this.driver.removeUser(this.#membership.memory);
+    unclosed.unregister(this);
     if (this.#ownsDriver) this.driver.close();
   }
 
@@ -152,15 +171,16 @@ export class PagePool {
     return this.#native;
   }
 
-  /** Held weakly; `memory` is closed for it when it is collected. @internal */
-  addUser(user: PageUser, memory: UserMemory): void {
+  /** Held weakly, by what is returned; `memory` is closed for it when it is collected. @internal */
+  addUser(user: PageUser, memory: UserMemory): Membership<PageUser> {
     this.#checkOpen('use it');
-    this.#users.add(user, memory);
+    return this.#users.add(user, memory);
   }
 
   /** @internal */
   removeUser(memory: UserMemory): void {
     this.#users.remove(memory);
+    this.capacity.raise();
   }
 
   /** Pages that can be taken: free, not created yet, or reclaimable from idle rows of any cache. @internal */
@@ -208,11 +228,24 @@ export class PagePool {
 
   /**
    * A tenant's number for the addon, the same in all caches of the pool: 64 bits of a hash under a key of the pool's own, so that no
-   * name is remembered and no other name can be made to have it. Never 0 or the largest, which say something else there. @internal
+   * name is remembered and no other name can be made to have it; requests without a tenant have one too. Never 0 or the largest,
+   * which say something else there. @internal
    */
-  tenantNumber(tenant: string): bigint {
-    const number = createHmac('sha256', this.#tenantKey).update(tenant, 'utf16le').digest().readBigUInt64LE();
+  tenantNumber(tenant: string | undefined): bigint {
+    const name = tenant === undefined ? '' : `=${tenant}`;
+    const number = createHmac('sha256', this.#tenantKey).update(name, 'utf16le').digest().readBigUInt64LE();
     return number === 0n || number === 2n ** 64n - 1n ? 1n : number;
+  }
+
+  /** Throws KV_INVALID_OPTION for a budget that can never be had. A simulated device may be smaller, so that a test can exhaust it. */
+  #checkBudget(memoryBudgetBytes: number, min: number): void {
+    const { kind } = this.driver;
+    const max = kind === 'mock' ? Number.MAX_SAFE_INTEGER : this.driver.memory().totalBytes;
+    const hint = memoryBudgetBytes < min
+      ? `A page has ${formatNumber(min)} bytes.`
+      : `That is all the ${kind} driver has.` +
+        (kind === 'host' ? ' For pages that are never touched, open one with a larger `memoryBytes`.' : '');
+    integer({ min, max, hint })(memoryBudgetBytes, { owner: 'PagePool', option: 'memoryBudgetBytes' });
   }
 
   #reclaimablePages(): number {
@@ -234,13 +267,25 @@ export class PagePool {
   }
 }
 
+/** Must not refer to the pool. Its caches are gone: they hold it, and so does what gives them back. */
+function unclosedPool(memory: NativePool, driver: Driver, ownsDriver: boolean): Unclosed {
+  return {
+    what: 'A PagePool',
+    giveBack: () => {
+      memory.close();
+      driver.removeUser(memory);
+      if (ownsDriver) driver.close();
+    },
+  };
+}
+
 const pageBytesField: Field<number | undefined> = (value, place) =>
   value === undefined ? undefined : integer({ min: 1 })(value, place);
 
 /** A Driver, or the name of one. @internal */
 export const driverField: Field<Driver | 'auto' | 'cuda' | 'host'> = (value, place) => {
   if (value === undefined) return 'auto';
-  if (value instanceof Driver || value === 'auto' || value === 'cuda' || value === 'host') return value;
+  if (Driver.isInstance(value) || value === 'auto' || value === 'cuda' || value === 'host') return value;
   throw createError('KV_INVALID_OPTION', {
     reason: typeof value === 'string' ? 'range' : 'type', ...place, expected: "a Driver, 'auto', 'cuda' or 'host'",
     received: value, hint: value === 'mock' ? 'Make a MockDevice (virtual-kv/testing) and pass its `driver`.' : undefined,
@@ -251,5 +296,5 @@ export const driverField: Field<Driver | 'auto' | 'cuda' | 'host'> = (value, pla
 export function openDriver(
   driver: Driver | 'auto' | 'cuda' | 'host', options?: DriverOptions,
 ): { driver: Driver; isOwn: boolean } {
-  return driver instanceof Driver ? { driver, isOwn: false } : { driver: Driver.open(driver, options), isOwn: true };
+  return typeof driver === 'object' ? { driver, isOwn: false } : { driver: Driver.open(driver, options), isOwn: true };
 }

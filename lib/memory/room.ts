@@ -1,20 +1,34 @@
-// Room: whether what somebody is about to touch has memory: asked by stamps and kernels before they do. It reads the slot
-// table, after hearing of the mapper when that says no; it maps nothing.
+// Room: whether what is about to be touched has memory, and may be written: asked by stamps and kernels before they do. It reads the
+// slot table, after hearing of the mapper when that says no, and hears what kernels queue; it maps nothing.
 
 import { createError } from '../errors/index.js';
 import type { Batch } from './batch.js';
 import type { Layout } from './layout.js';
 import type { NativeCache } from './native.js';
+import type { PrefixSharing } from './prefix/prefix-sharing.js';
+import type { SlotFences } from './slot-fences.js';
 import type { SlotTable } from './slot-table.js';
+
+export interface RoomParts {
+  readonly native: NativeCache;
+  readonly layout: Layout;
+  readonly table: SlotTable;
+  readonly sharing: PrefixSharing;
+  readonly fences: SlotFences;
+}
 
 export class Room {
   readonly #native: NativeCache;
   readonly #layout: Layout;
   readonly #table: SlotTable;
+  readonly #sharing: PrefixSharing;
+  readonly #fences: SlotFences;
   /** Of the first tensor, for the error. */
   readonly #address: bigint;
 
-  constructor(native: NativeCache, layout: Layout, table: SlotTable, address: bigint) {
+  constructor({ native, layout, table, sharing, fences }: RoomParts, address: bigint) {
+    this.#sharing = sharing;
+    this.#fences = fences;
     this.#native = native;
     this.#layout = layout;
     this.#table = table;
@@ -35,5 +49,15 @@ export class Room {
       call, address: Number(this.#address) + slot * this.#layout.reservations[0]!.slotStrideBytes,
       bytes: this.#layout.usedBytes(tokens),
     });
+  }
+  /** Throws KV_ROW_SHARED unless the slot's tokens [from, to) are its sequence's alone to write. `call` follows "Cannot". */
+  checkWritable(call: string, slot: number, from: number, to: number): void {
+    if (to <= from || this.#sharing.isWritable(slot, from, to)) return;
+    throw createError('KV_ROW_SHARED', { call, slot, fromToken: from, tokens: to - from });
+  }
+
+  /** Kernels are about to queue work on the stream that touches the slot's first `tokens` tokens. Throws what the driver throws. */
+  hasQueued(stream: bigint, slot: number, tokens: number): void {
+    this.#fences.noteWork(slot, stream, tokens);
   }
 }

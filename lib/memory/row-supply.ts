@@ -8,8 +8,8 @@ import type { ReclaimPolicy } from '../policy/reclaim.js';
 import type { Layout } from './layout.js';
 import type { NativeCache } from './native.js';
 import type { PagePool } from './page-pool.js';
-import type { PageUser } from './pool-users.js';
-import { slotStates, type SlotTable } from './slot-table.js';
+import type { PageUser } from './page-user.js';
+import { noForeignRow, slotStates, type SlotTable } from './slot-table.js';
 import { unmapRows, type SlotMemory } from './unmap-rows.js';
 
 /** What is mapped, or kept, for the prefixes of idle slots and none. */
@@ -29,16 +29,6 @@ export interface SupplyParts extends SlotMemory {
   readonly layout: Layout;
   readonly cached: CachedRows;
   readonly policy: ReclaimPolicy;
-}
-
-/** What a request takes out of the pages that could be had, before it asks for more. */
-export interface Claim {
-  /** Pages of the cache pool that are part of its prefix. */
-  readonly pinnedPages: number;
-  /** Slot whose rows it keeps, or -1. */
-  readonly heldSlot: number;
-  /** For the error: rows that the pages are for. */
-  readonly rows: number;
 }
 
 export class RowSupply implements PageUser {
@@ -103,11 +93,9 @@ export class RowSupply implements PageUser {
     });
   }
 
-  /** Calls `work`, which needs `pages` pages that nobody promised, with room for them. */
+  /** Calls `work`, which needs `pages` pages for the slot that nobody promised, with room for them; also from its own unused tail. */
   withRoom(slot: number, pages: number, work: () => void): void {
-    this.#hold(slot, () => {
-      this.#attempt([slot], 1, () => ({ rows: 1, pages, unpromisedPages: pages }), work);
-    });
+    this.#attempt([slot], 1, () => ({ rows: 1, pages, unpromisedPages: pages }), work);
   }
 
   /** Sets pages aside until the slot has `rows` rows; the slot's own rows are not reclaimed for it. */
@@ -123,23 +111,27 @@ export class RowSupply implements PageUser {
   }
 
   /**
-   * Throws KV_OUT_OF_PAGES unless `pages` more can be had beside what is claimed. Takes nothing. Unless there are plenty, the
-   * mappers stop until the next wish: what is there now will be there in a moment.
+   * Throws KV_OUT_OF_PAGES unless running sequences can need `pages` pages more than now, which are for `rows` rows. Takes nothing.
+   * Unless there are plenty, the mappers stop until the next wish: what is on its way is counted where it arrives.
    */
-  checkObtainable(pages: number, { pinnedPages, heldSlot, rows }: Claim): void {
-    if (pages === 0 || this.#pool.native.available() >= 2 * pages + pinnedPages) return;
-    this.#hold(heldSlot, () => {
-      this.#quiesce();
-      if (this.#pool.obtainablePages() - pinnedPages < pages) throw this.#outOfPages([], 0, rows, pages, pinnedPages);
-    });
+  checkObtainable(pages: number, rows: number, slots: readonly number[] = []): void {
+    if (pages > 0 && !this.canObtain(pages)) throw this.#outOfPages(slots, rows, pages);
   }
 
-  /** How many of `pages` pages could be had only by evicting prefixes; 0 as well when not even so. Takes nothing. */
-  missingWithoutEviction(pages: number, heldSlot: number): number {
-    if (pages <= this.#pool.native.available()) return 0;
+  /** Whether running sequences can need so many pages more than now. Takes nothing. */
+  canObtain(pages: number): boolean {
+    if (this.#pool.native.available() >= 2 * pages) return true;
+    this.#quiesce();
+    return this.#pool.obtainablePages() >= pages;
+  }
+
+  /** How many of the pages that `lack` counts could be had only by evicting prefixes; 0 as well when not even so. Takes nothing. */
+  missingWithoutEviction(lack: () => number, heldSlot: number): number {
+    if (lack() <= this.#pool.native.available()) return 0;
     let missing = 0;
     this.#hold(heldSlot, () => {
       this.#quiesce();
+      const pages = lack();
       const obtainable = this.#pool.obtainablePages();
       if (obtainable >= pages) missing = pages - (obtainable - this.#cached.evictablePages());
     });
@@ -166,12 +158,9 @@ export class RowSupply implements PageUser {
   }
 
   reclaim(pages: number): number {
-    this.#collect(true);
-    let freed = 0;
-    while (freed < pages && this.#idle.count > 0) {
-      freed += this.#takeFromOne(Math.ceil((pages - freed) / this.#layout.pagesPerRow));
-    }
-    return freed < pages ? freed + this.#cached.evict(pages - freed) : freed;
+    let freed = this.#reclaimSurplus(pages);
+    if (freed < pages) freed += this.#cached.evict(pages - freed);
+    return freed < pages ? freed + this.#reclaimSurplus(pages - freed) : freed; // what was behind evicted text in a group
   }
 
   unmapIdle(pages: number): number {
@@ -192,6 +181,15 @@ export class RowSupply implements PageUser {
     }
   }
 
+  #reclaimSurplus(pages: number): number {
+    this.#collect(true);
+    let freed = 0;
+    while (freed < pages && this.#idle.count > 0) {
+      freed += this.#takeFromOne(Math.ceil((pages - freed) / this.#layout.pagesPerRow));
+    }
+    return freed;
+  }
+
   /** Candidates for placement: idle slots, mapped or not. */
   collectFree(): IdleSlots {
     const { rows, count } = this.#table;
@@ -209,6 +207,7 @@ export class RowSupply implements PageUser {
     this.#idle.count = 0;
     for (let slot = 0; slot < count; slot += 1) {
       if (rows[slot] === 0 || isQuarantined[slot] === 1 || slot === this.#heldSlot) continue;
+      if (this.#table.foreignRow[slot] !== noForeignRow) continue; // they go another way
       const isActive = state[slot] === slotStates.active;
       if (isActive ? !withActive : state[slot] !== slotStates.idle) continue;
       const needed = isActive ? this.#table.neededRows(slot) : 0;
@@ -229,7 +228,7 @@ export class RowSupply implements PageUser {
     for (let index = 0; index < this.#idle.count; index += 1) if (this.#idle.slots[index] === slot) return slot;
     throw createError('KV_INVALID_OPTION', {
       reason: 'range', owner: 'KvCache', option: 'reclaim', expected: 'a function that returns one of the candidates',
-      received: slot,
+      received: slot, isReturned: true,
     });
   }
 
@@ -271,7 +270,7 @@ export class RowSupply implements PageUser {
     for (let attempt = 1; ; attempt += 1) {
       const { rows, pages, unpromisedPages } = missing();
       try {
-        if (!this.#pool.makeRoom(unpromisedPages, this)) throw this.#outOfPages(pairs, count, rows, unpromisedPages);
+        if (!this.#pool.makeRoom(unpromisedPages, this)) throw this.#outOfPages(slotsIn(pairs, count), rows, unpromisedPages);
         work();
         this.#native.publish();
         return;
@@ -320,13 +319,13 @@ export class RowSupply implements PageUser {
     return isKvError(error, 'KV_OUT_OF_MAPPINGS') && this.#pool.makeRoomForMappings(pages, this);
   }
 
-  #outOfPages(pairs: ArrayLike<number>, count: number, needRows: number, needPages: number, pinnedPages = 0): Error {
+  #outOfPages(slots: readonly number[], needRows: number, needPages: number): Error {
     const { pagesPerRow } = this.#layout;
-    const havePages = Math.max(0, this.#pool.obtainablePages() - pinnedPages);
+    const havePages = this.#pool.obtainablePages();
     return createError('KV_OUT_OF_PAGES', {
       needRows, haveRows: Math.floor(havePages / pagesPerRow), needPages, havePages, pagesPerRow,
       budgetBytes: this.#pool.memoryBudgetBytes, pageBytes: this.#layout.pageBytes,
-      slots: Array.from({ length: count }, (_, index) => pairs[2 * index]!),
+      slots,
     });
   }
 
@@ -337,4 +336,8 @@ export class RowSupply implements PageUser {
       headroomBytes: this.#pool.headroomBytes || undefined,
     }, { cause: error });
   }
+}
+
+function slotsIn(pairs: ArrayLike<number>, count: number): number[] {
+  return Array.from({ length: count }, (_, index) => pairs[2 * index]!);
 }

@@ -4,7 +4,7 @@
 import { createError } from '../errors/index.js';
 import type { IdleSlots } from '../policy/idle-slots.js';
 import type { Admission, AdmissionRequest, Admitted } from './admission.js';
-import type { Fence } from './fence.js';
+import type { GivenFence } from './fence.js';
 import type { IdlePrefixes } from './prefix/idle-prefixes.js';
 import type { LateErrors } from './late-errors.js';
 import type { NativeCache } from './native.js';
@@ -12,6 +12,8 @@ import type { PagePool } from './page-pool.js';
 import type { PrefixSharing } from './prefix/prefix-sharing.js';
 import type { Retirement, RunningBatch } from './retirement.js';
 import type { RowSupply } from './row-supply.js';
+import type { SharedRows } from './prefix/shared-rows.js';
+import type { SlotFences } from './slot-fences.js';
 import { slotStates, type SlotTable } from './slot-table.js';
 import type { SlotViews } from './views.js';
 
@@ -27,8 +29,10 @@ export interface LeaseParts {
   readonly views: SlotViews;
   readonly supply: RowSupply;
   readonly retirement: Retirement;
+  readonly fences: SlotFences;
   readonly late: LateErrors;
   readonly sharing: PrefixSharing;
+  readonly shared: SharedRows;
   readonly idlePrefixes: IdlePrefixes;
   readonly admission: Admission;
 }
@@ -69,14 +73,16 @@ export class SlotLeases {
 
   /** Leases a slot to a copy of the sequence in `from`. On failure nothing has changed. */
   fork(from: number): number {
-    const { native, table, sharing, idlePrefixes, supply, retirement, late } = this.#parts;
+    const { native, table, sharing, shared, idlePrefixes, supply, retirement, late } = this.#parts;
     const slot = this.#emptiest(supply.collectFree());
     if (slot < 0) throw createError('KV_NO_FREE_SLOT', { slots: table.count, retiringSlots: retirement.size });
     idlePrefixes.vacate(slot, 0);
     native.assign(slot, this.#tenants[from]!);
+    shared.start(slot);
     try {
       sharing.fork(from, slot);
     } catch (error) {
+      shared.stop(slot);
       late.attempt(() => idlePrefixes.vacate(slot, 0));
       throw error;
     }
@@ -86,8 +92,8 @@ export class SlotLeases {
   }
 
   /** Retires a slot. When recording the fence fails, nothing has changed. */
-  release(slot: number, fence: Fence | undefined, batch: RunningBatch | undefined): void {
-    const { native, table, views, retirement, sharing, late } = this.#parts;
+  release(slot: number, fence: GivenFence, batch: RunningBatch | undefined): void {
+    const { native, pool, table, views, retirement, sharing, late } = this.#parts;
     const isWaiting = retirement.enter(slot, fence, batch);
     late.attempt(() => sharing.tell());
     views.revoke(slot);
@@ -99,11 +105,31 @@ export class SlotLeases {
     table.state[slot] = slotStates.retiring;
     this.#released += 1;
     if (!isWaiting) this.#becomeIdle(slot);
+    else {
+      if (fence.isNone) late.attempt(() => this.pollRetirement()); // what its commits named may be over
+      pool.capacity.raise(); // what was set aside for it, and fences to ask for
+    }
   }
 
-  /** Slots whose fence has passed become idle. Throws what asking for an event throws. */
+  /** Slots whose fence has passed become idle, and rows given up behind one are unmapped. Throws what asking and unmapping throw. */
   pollRetirement(): void {
-    if (this.#parts.retirement.size > 0) this.#parts.retirement.poll((slot) => this.#becomeIdle(slot));
+    const { retirement, sharing } = this.#parts;
+    if (retirement.size === 0 && sharing.givenUp.size === 0) return;
+    try {
+      retirement.poll((slot) => this.#becomeIdle(slot));
+    } finally {
+      sharing.givenUp.settleAll();
+    }
+  }
+
+  /** For want of pages: asks every fence. True when one has passed that pages were behind. */
+  hearAllFences(): boolean {
+    const { fences, retirement, sharing, late } = this.#parts;
+    const { passes } = fences;
+    const waiting = retirement.size + sharing.givenUp.size;
+    late.attempt(() => fences.poll());
+    late.attempt(() => this.pollRetirement());
+    return fences.passes > passes || retirement.size + sharing.givenUp.size < waiting;
   }
 
   /** Wishes rows for the idle slot that has most, if none has enough for the next prompt; no more than idle slots may have together. */
@@ -166,5 +192,6 @@ export class SlotLeases {
       }
       pool.keepToBudget();
     });
+    pool.capacity.raise();
   }
 }

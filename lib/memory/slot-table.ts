@@ -3,12 +3,16 @@
 // else here.
 
 import type { Layout } from './layout.js';
+import type { SlotFences } from './slot-fences.js';
 
 /** Where a slot is in its life. An idle slot in quarantine is out of service. */
 export const slotStates = { idle: 0, active: 1, retiring: 2 } as const;
 
 /** How a slot came to share the row that it writes to next. */
 export const sharedTails = { none: 0, forked: 1, truncated: 2 } as const;
+
+/** In `foreignRow`: all rows are the slot's. */
+export const noForeignRow = 2 ** 31 - 1;
 
 export class SlotTable {
   readonly count: number;
@@ -29,12 +33,19 @@ export class SlotTable {
   readonly lastUsed: Float64Array;
   /** One of `sharedTails`: not 0 when the row that the slot writes to next may have other users. */
   readonly sharedTail: Uint8Array;
+  /**
+   * First mapped row that is no longer the slot's, or `noForeignRow`: rows that a running sequence gave up, and that others may
+   * use, stay mapped there while queued work may use the addresses. They hold nothing of the slot, and must not be written.
+   */
+  readonly foreignRow: Int32Array;
   readonly #layout: Layout;
+  readonly #fences: SlotFences;
 
-  constructor(layout: Layout) {
+  constructor(layout: Layout, fences: SlotFences) {
     const { slots } = layout;
     this.count = slots;
     this.#layout = layout;
+    this.#fences = fences;
     this.state = new Uint8Array(slots);
     this.generation = new Uint32Array(slots);
     this.length = new Int32Array(slots);
@@ -44,6 +55,12 @@ export class SlotTable {
     this.promisedTokens = new Int32Array(slots);
     this.lastUsed = new Float64Array(slots);
     this.sharedTail = new Uint8Array(slots);
+    this.foreignRow = new Int32Array(slots).fill(noForeignRow);
+  }
+
+  /** Whether it is a SlotTable, and no object that only has its prototype. */
+  static isInstance(value: unknown): value is SlotTable {
+    return typeof value === 'object' && value !== null && #layout in value;
   }
 
   /** Whether a new sequence may have the slot. */
@@ -57,14 +74,19 @@ export class SlotTable {
     return false;
   }
 
-  /** Whether the slot has memory for `tokens` tokens. */
-  hasRoom(slot: number, tokens: number): boolean {
-    return tokens * this.#layout.maxTokenBytes <= this.rows[slot]! * this.#layout.pageBytes;
+  /** Mapped rows that are the slot's. */
+  ownRows(slot: number): number {
+    return Math.min(this.rows[slot]!, this.foreignRow[slot]!);
   }
 
-  /** Rows of an active slot that must stay: its tokens, those being computed, and those promised. */
+  /** Whether the slot has memory for `tokens` tokens. */
+  hasRoom(slot: number, tokens: number): boolean {
+    return tokens * this.#layout.maxTokenBytes <= this.ownRows(slot) * this.#layout.pageBytes;
+  }
+
+  /** Rows of an active slot that must stay: its tokens, those being computed, those promised, and those that queued work may use. */
   neededRows(slot: number): number {
-    const tokens = Math.max(this.length[slot]! + this.prepared[slot]!, this.promisedTokens[slot]!);
+    const tokens = Math.max(this.length[slot]! + this.prepared[slot]!, this.promisedTokens[slot]!, this.#fences.pendingTokens(slot));
     return this.#layout.rowsFor(tokens);
   }
 
@@ -79,5 +101,14 @@ export class SlotTable {
   missingPages(slot: number, rows: number): number {
     const mapped = this.rows[slot]!;
     return rows > mapped ? this.#layout.pagesFor(rows) - this.#layout.pagesFor(mapped) : 0;
+  }
+}
+
+/** Whether an object comes from a cache, by its table: constructors can be called by anybody, with anything. */
+export function holdsTable(parts: unknown): boolean {
+  try {
+    return SlotTable.isInstance((parts as { readonly table: unknown }).table);
+  } catch { // no object, or a proxy that answers with errors
+    return false;
   }
 }

@@ -5,7 +5,7 @@ import { checkInteger } from '../options.js';
 import type { Layout } from './layout.js';
 import type { NativeCache } from './native.js';
 import type { Room } from './room.js';
-import { checkSequence, type Sequence } from './sequence.js';
+import { Sequence } from './sequence.js';
 import type { SlotTable } from './slot-table.js';
 
 export class Stamps {
@@ -37,8 +37,7 @@ export class Stamps {
   #checkRange(sequence: Sequence, fromToken: number, tokens: number, call: string): number {
     checkInteger('KvCache', 'fromToken', fromToken, 0, this.#layout.maxTokens);
     checkInteger('KvCache', 'tokens', tokens, 0, this.#layout.maxTokens - fromToken);
-    checkSequence(sequence, `KvCache.${call}`);
-    const slot = sequence.slotIn(this.#table);
+    const slot = Sequence.slotIn(this.#table, sequence, `KvCache.${call}`);
     this.#room.check(call, slot, fromToken + tokens);
     return slot;
   }
@@ -46,5 +45,5 @@ export class Stamps {
 
 function readKey(key: number | bigint): bigint {
   if (typeof key !== 'bigint') checkInteger('KvCache', 'key', key, Number.MIN_SAFE_INTEGER);
-  return BigInt(key);
+  return BigInt.asUintN(64, BigInt(key));
 }

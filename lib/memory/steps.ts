@@ -2,20 +2,25 @@
 // advance and the mapper hears what will be needed soon. Loops over typed arrays; in steady decode it neither allocates nor
 // crosses into the addon.
 
-import { createError } from '../errors/index.js';
+import { createError, isKvError } from '../errors/index.js';
 import type { GrowthPolicy } from '../policy/growth.js';
 import { Batch } from './batch.js';
 import type { LateErrors } from './late-errors.js';
 import type { Layout } from './layout.js';
 import type { NativeCache } from './native.js';
+import type { PagePool } from './page-pool.js';
 import type { PolicyGuard } from './policy-guard.js';
 import type { PrefixSharing } from './prefix/prefix-sharing.js';
+import type { CopyRoom } from './prefix/row-copies.js';
 import type { RowSupply } from './row-supply.js';
 import type { SequenceTexts } from './prefix/sequence-texts.js';
-import type { SlotTable } from './slot-table.js';
+import { GivenFence } from './fence.js';
+import type { SlotFences } from './slot-fences.js';
+import { noForeignRow, type SlotTable } from './slot-table.js';
 
 export interface StepParts {
   readonly native: NativeCache;
+  readonly pool: PagePool;
   readonly layout: Layout;
   readonly table: SlotTable;
   readonly supply: RowSupply;
@@ -24,10 +29,15 @@ export interface StepParts {
   readonly late: LateErrors;
   readonly growth: GrowthPolicy;
   readonly guard: PolicyGuard;
+  readonly fences: SlotFences;
 }
+
+/** Of a slot that was released already: what it has is recorded. */
+const released = new GivenFence();
 
 export class Steps {
   readonly #native: NativeCache;
+  readonly #pool: PagePool;
   readonly #layout: Layout;
   readonly #table: SlotTable;
   readonly #supply: RowSupply;
@@ -36,12 +46,14 @@ export class Steps {
   readonly #late: LateErrors;
   readonly #growth: GrowthPolicy;
   readonly #guard: PolicyGuard;
+  readonly #fences: SlotFences;
   readonly #pairs: Int32Array;
   readonly #open = new Set<Batch>();
   #hasWishes = false;
 
-  constructor({ native, layout, table, supply, sharing, texts, late, growth, guard }: StepParts) {
+  constructor({ native, pool, layout, table, supply, sharing, texts, late, growth, guard, fences }: StepParts) {
     this.#native = native;
+    this.#pool = pool;
     this.#layout = layout;
     this.#table = table;
     this.#supply = supply;
@@ -50,6 +62,7 @@ export class Steps {
     this.#late = late;
     this.#growth = growth;
     this.#guard = guard;
+    this.#fences = fences;
     this.#pairs = new Int32Array(2 * table.count);
   }
 
@@ -89,8 +102,10 @@ export class Steps {
     this.#open.add(batch);
   }
 
-  commit(batch: Batch): void {
+  /** `given`: what must be over before the memory that the batch used may change hands. */
+  commit(batch: Batch, given: GivenFence): void {
     this.#check(batch, 'commit', true);
+    const isFenced = this.#fences.open(given);
     if (this.#hasWishes) this.#native.publish();
     const { slots, tokens, generations, length } = batch;
     const table = this.#table;
@@ -101,6 +116,7 @@ export class Steps {
       table.length[slot]! += tokens[index]!;
       this.#texts.hasCommitted(slot);
     }
+    if (isFenced) this.#note(batch, given, 0);
     this.#finish(batch);
     // From here on the commit is done, whatever the growth policy does.
     let wishes = 0;
@@ -116,13 +132,24 @@ export class Steps {
     this.#request(wishes);
   }
 
-  discard(batch: Batch): void {
+  discard(batch: Batch, given: GivenFence): void {
     this.#check(batch, 'discard', true);
+    if (this.#fences.open(given)) this.#note(batch, given, 1);
     for (let index = 0; index < batch.length; index += 1) {
       const slot = batch.slots[index]!;
       if (this.#table.generation[slot] === batch.generations[index]) this.#table.prepared[slot] = 0;
     }
     this.#finish(batch);
+  }
+
+  /** Notes the fence for every slot, of sequences released since `prepare` too. `added`: 1 when the batch's tokens do not count. */
+  #note({ slots, tokens, generations, length }: Batch, given: GivenFence, added: 0 | 1): void {
+    const table = this.#table;
+    for (let index = 0; index < length; index += 1) {
+      const slot = slots[index]!;
+      this.#fences.note(slot, given, table.length[slot]! + added * tokens[index]!);
+      if (table.generation[slot] !== generations[index]) this.#late.attempt(() => this.#fences.release(slot, released));
+    }
   }
 
   /** Wishes what the growth policy wants for one slot. */
@@ -141,8 +168,10 @@ export class Steps {
   #wishAhead(slot: number, index: number): boolean {
     const table = this.#table;
     const lengthTokens = table.length[slot]!;
-    const wanted = Math.min(Math.ceil(this.#growth(lengthTokens, table.promisedTokens[slot]!)), this.#layout.maxTokens);
-    if (!(wanted > lengthTokens) || table.hasRoom(slot, wanted)) return false; // also when a policy returns NaN
+    const wish = this.#growth(lengthTokens, table.promisedTokens[slot]!);
+    if (typeof wish !== 'number' || Number.isNaN(wish)) throw notTokens(wish);
+    const wanted = Math.min(Math.ceil(wish), this.#layout.maxTokens);
+    if (wanted <= lengthTokens || table.hasRoom(slot, wanted) || table.foreignRow[slot] !== noForeignRow) return false;
     this.#pairs[2 * index] = slot;
     this.#pairs[2 * index + 1] = this.#layout.rowsFor(wanted);
     return true;
@@ -161,13 +190,71 @@ export class Steps {
     this.#native.request(this.#pairs, wishes);
   }
 
-  /** Gives every sequence of the batch rows of its own where it is going to write. */
-  #makeWritable({ slots, length }: Batch): void {
+  /**
+   * Gives every sequence of the batch rows of its own where it is going to write: first those that no queued work uses, so that the
+   * others of a shared row find themselves alone. Nothing is copied unless all of it has room, behind what is waited for.
+   */
+  #makeWritable(batch: Batch): void {
+    const { slots, tokens, length } = batch;
+    const table = this.#table;
+    this.#late.attempt(() => this.#fences.poll());
+    this.#late.attempt(() => this.#sharing.givenUp.settleAll());
     for (let index = 0; index < length; index += 1) {
       const slot = slots[index]!;
-      if (this.#table.sharedTail[slot] === 0) continue;
-      this.#supply.withRoom(slot, this.#sharing.detachPages(slot), () => this.#sharing.makeWritable(slot));
+      if (table.sharedTail[slot] !== 0) this.#sharing.clearWay(slot, table.length[slot]! + tokens[index]!);
     }
+    const room = this.#checkRoom(batch);
+    const later: number[] = []; // waiting for one ends the queued work of others too
+    for (let index = 0; index < length; index += 1) {
+      const slot = slots[index]!;
+      if (table.sharedTail[slot] === 0) continue;
+      if (this.#fences.isPending(slot)) later.push(slot);
+      else this.#makeSlotWritable(slot, room);
+    }
+    for (const slot of later) this.#makeSlotWritable(slot, room);
+  }
+
+  #makeSlotWritable(slot: number, room: CopyRoom): void {
+    try {
+      this.#sharing.makeWritable(slot, room);
+    } catch (error) {
+      if (!isKvError(error, 'KV_OUT_OF_PAGES') || !this.#sharing.claimTail(slot)) throw error;
+      this.#sharing.makeWritable(slot, room);
+    }
+  }
+
+  /** Where the batch's copies go. Throws KV_OUT_OF_PAGES unless its copies and growth have room together. */
+  #checkRoom({ slots, tokens, length }: Batch): CopyRoom {
+    const table = this.#table;
+    const supply = this.#supply;
+    const copied = new Map<number, number>();
+    let pages = 0;
+    let rows = 0;
+    for (let index = 0; index < length; index += 1) {
+      const slot = slots[index]!;
+      const target = this.#layout.rowsFor(table.length[slot]! + tokens[index]!);
+      const needed = table.neededRows(slot);
+      if (target > needed) {
+        pages += this.#layout.pagesFor(target) - this.#layout.pagesFor(needed);
+        rows += target - needed;
+      }
+      if (table.sharedTail[slot] === 0) continue;
+      const id = this.#sharing.contestedTail(slot, copied);
+      if (id < 0) continue;
+      copied.set(id, (copied.get(id) ?? 0) + 1);
+      pages += this.#sharing.detachPages(slot);
+      rows += 1;
+    }
+    supply.checkObtainable(pages, rows, Array.from(slots.subarray(0, length)));
+    return {
+      withRoom: (slot, copyPages, work) => {
+        supply.withRoom(slot, copyPages, work);
+      },
+      promise: (slot, promisedRows) => {
+        supply.promise(slot, promisedRows);
+      },
+      canSpare: (more) => more <= 0 || supply.canObtain(pages + more),
+    };
   }
 
   /** Maps what the batch lacks in the foreground, once the mapper's news are in. */
@@ -190,23 +277,37 @@ export class Steps {
   #finish(batch: Batch): void {
     batch.setPrepared(false);
     this.#open.delete(batch);
+    this.#pool.capacity.raise();
   }
 
   #check(batch: Batch, operation: 'prepare' | 'commit' | 'discard', isPrepared: boolean): void {
-    if (!(batch instanceof Batch)) {
+    if (!Batch.isInstance(batch)) {
       throw createError('KV_INVALID_OPTION', {
         reason: 'type', owner: `KvCache.${operation}`, option: 'batch', expected: 'a Batch', received: batch,
       });
     }
     if (!batch.belongsTo(this.#table)) {
-      throw createError('KV_BATCH_STATE', { operation, problem: 'belongs to another cache' });
+      throw createError('KV_BATCH_STATE', {
+        operation, problem: 'belongs to another cache', hint: "Create it with this cache's `createBatch`.",
+      });
     }
     if (batch.isPrepared !== isPrepared) {
-      throw createError('KV_BATCH_STATE', { operation, problem: isPrepared ? 'is not prepared' : 'is prepared already' });
+      throw createError('KV_BATCH_STATE', {
+        operation, ...isPrepared
+          ? { problem: 'is not prepared', hint: 'Call `prepare` before the pass, and `commit` or `discard` once after it.' }
+          : { problem: 'is prepared already', hint: 'Commit or discard it first.' },
+      });
     }
   }
 
   #stale(slot: number, generation: number): Error {
     return createError('KV_SLOT_RELEASED', { slot, generation, currentGeneration: this.#table.generation[slot]! });
   }
+}
+
+function notTokens(received: unknown): Error {
+  return createError('KV_INVALID_OPTION', {
+    reason: typeof received === 'number' ? 'range' : 'type', owner: 'KvCache', option: 'growth', received, isReturned: true,
+    expected: 'a function that returns a number of tokens',
+  });
 }

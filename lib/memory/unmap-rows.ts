@@ -1,8 +1,8 @@
-// Takes rows off the end of a slot: the one way in which mapped memory goes away while a cache is open. The mapper's wish is
-// dropped and views are detached first. Throws what the driver throws; then the rows are still there.
+// Takes rows off the end of a slot: the one way in which mapped memory goes away while a cache is open, but for a shared row that is
+// exchanged. No queued work may use them. The mapper's wish is dropped and views are detached first. Throws what the driver throws; then the rows are still there.
 
 import type { NativeCache } from './native.js';
-import type { SlotTable } from './slot-table.js';
+import { noForeignRow, type SlotTable } from './slot-table.js';
 import type { SlotViews } from './views.js';
 
 export interface SlotMemory {
@@ -19,5 +19,6 @@ export function unmapRows({ native, table, views }: SlotMemory, slot: number, ro
   const before = table.rows[slot]!;
   native.shrink(slot, rows);
   native.publish();
+  if (table.rows[slot]! <= table.foreignRow[slot]!) table.foreignRow[slot] = noForeignRow;
   return before - table.rows[slot]!;
 }

@@ -1,10 +1,11 @@
-// SlotViews: the ArrayBuffers through which JavaScript sees a cache's memory (host only), by slot. A window covers the mapped
-// bytes of one slot in one reservation and is detached before any of them is unmapped: a touch of unmapped memory would end
-// the process, a touch of a detached view reads nothing. Each window keeps its cache alive.
+// SlotViews: the ArrayBuffers through which JavaScript sees a cache's memory (host only), by slot. Before a page leaves a
+// slot, and when its sequence ends, its views are detached and the addresses they had show nothing of the slot any more: a
+// buffer that its holder has transferred elsewhere cannot be detached, but sees zeros. Each buffer keeps its cache alive.
 
 import { markAsUntransferable } from 'node:worker_threads';
 
 import { createError } from '../errors/index.js';
+import type { LateErrors } from './late-errors.js';
 import type { Dtype } from './model-shape.js';
 import type { TensorPlacement } from './layout.js';
 import { native, type NativeCache } from './native.js';
@@ -14,20 +15,28 @@ export type TensorView = Float32Array | Uint16Array | Uint8Array | Int8Array;
 
 interface Window {
   readonly reservation: number;
+  readonly bytes: number;
   readonly buffer: ArrayBuffer;
 }
 
 const maxWindowBytes = 2 ** 32;
 const keepAlive = new WeakMap<ArrayBuffer, object>();
 
+/** Node 22 and later. */
+const transfer = (ArrayBuffer.prototype as { transfer?: (this: ArrayBuffer, bytes: number) => ArrayBuffer }).transfer;
+/** Not to be hidden by a property of the buffer. */
+const lengthOf = Object.getOwnPropertyDescriptor(ArrayBuffer.prototype, 'byteLength')!.get as (this: ArrayBuffer) => number;
+
 export class SlotViews {
   readonly #cache: NativeCache;
   readonly #owner: object;
+  readonly #late: LateErrors;
   readonly #windows = new Map<number, Window[]>();
 
-  constructor(cache: NativeCache, owner: object) {
+  constructor(cache: NativeCache, owner: object, late: LateErrors) {
     this.#cache = cache;
     this.#owner = owner;
+    this.#late = late;
   }
 
   /**
@@ -43,12 +52,18 @@ export class SlotViews {
     return typedArray(tensor.dtype, buffer, tensor.offsetBytes, length);
   }
 
-  /** Detaches every view of a slot. */
+  /**
+   * Detaches every view of a slot. Never throws: a buffer that cannot be detached, because it was transferred, is a late error,
+   * and its holder sees zeros from here on.
+   */
   revoke(slot: number): void {
     const windows = this.#windows.get(slot);
     if (windows === undefined) return;
     this.#windows.delete(slot);
-    for (const { buffer } of windows) native().detach(buffer);
+    let buffers = 0;
+    for (const { buffer } of windows) if (!detach(buffer)) buffers += 1;
+    this.#cache.revoke(slot, buffers > 0);
+    if (buffers > 0) this.#late.report(createError('KV_VIEW_TRANSFERRED', { slot, buffers }));
   }
 
   /** Detaches everything. */
@@ -60,13 +75,32 @@ export class SlotViews {
     let windows = this.#windows.get(slot);
     if (windows === undefined) this.#windows.set(slot, windows = []);
     const { reservation } = tensor;
-    const known = windows.find((window) => window.reservation === reservation && window.buffer.byteLength === bytes);
-    if (known !== undefined) return known.buffer;
-    const buffer = this.#cache.window(reservation, slot * tensor.strides.slotBytes, bytes);
-    markAsUntransferable(buffer); // who had it then could not be made to let go
+    for (const window of windows) {
+      if (window.reservation !== reservation) continue;
+      if (lengthOf.call(window.buffer) === 0) throw createError('KV_VIEW_TRANSFERRED', { slot, buffers: 1 });
+      if (window.bytes === bytes) return window.buffer;
+    }
+    const buffer = this.#cache.window(slot, reservation, bytes);
+    // What Node 22 and later refuse by themselves. There the mark would be one more thing that keeps a buffer from being detached.
+    if (transfer === undefined) markAsUntransferable(buffer);
     keepAlive.set(buffer, this.#owner);
-    windows.push({ reservation, buffer });
+    windows.push({ reservation, bytes, buffer });
     return buffer;
+  }
+}
+
+/** False when somebody has it elsewhere, or has forbidden it. */
+function detach(buffer: ArrayBuffer): boolean {
+  if (lengthOf.call(buffer) === 0) return false;
+  if (transfer === undefined) {
+    native().detach(buffer);
+    return true;
+  }
+  try {
+    transfer.call(buffer, 0); // Node-API's way ends the process where the buffer's holder has made it untransferable
+    return true;
+  } catch {
+    return false;
   }
 }
 
@@ -79,8 +113,10 @@ function typedArray(dtype: Dtype, buffer: ArrayBuffer, offset: number, length: n
   }
 }
 
-/** Throws unless JavaScript can touch this driver's memory. */
+/** Throws unless there can be views of this driver's memory. */
 export function checkHostAccess(kind: string, hasHostAccess: boolean): void {
+  const { externalBufferStatus } = native();
+  if (externalBufferStatus !== 0) throw createError('KV_VIEW_FORBIDDEN', { status: externalBufferStatus });
   if (hasHostAccess) return;
   throw createError('KV_DRIVER_UNSUPPORTED', {
     call: 'view', status: 0, statusName: '', device: 0, feature: `views from JavaScript (${kind} memory is not the CPU's)`,

@@ -6,7 +6,8 @@ import { checkInteger } from '../options.js';
 
 /**
  * `lengthTokens`: tokens of the sequence that are valid. `promisedTokens`: tokens it was promised memory for at `acquire`
- * (its whole prompt; 0 without). Returns the tokens that should be mapped soon; less than `lengthTokens` means nothing.
+ * (its whole prompt; 0 without). Returns the tokens that should be mapped soon; less than `lengthTokens` means nothing, Infinity as
+ * many as a slot has. What is no number is refused (KV_INVALID_OPTION) once the commit is done.
  */
 export type GrowthPolicy = (lengthTokens: number, promisedTokens: number) => number;
 

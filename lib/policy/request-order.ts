@@ -7,7 +7,8 @@ export interface OrderedRequest {
   readonly urgency: number;
   /** Number of the request: later ones have larger ones. A preempted request keeps its own. */
   readonly arrival: number;
-  readonly tenant: string;
+  /** Undefined: none was named. */
+  readonly tenant: string | undefined;
   /** Tokens computed for its tenant since that became active; a newcomer starts at the least of all active tenants. */
   readonly tenantTokens: number;
   readonly promptTokens: number;

@@ -23,14 +23,17 @@ export interface ReplayProgress {
   readonly memory: MemorySample;
 }
 
+/** `too-long`: for a slot. `too-large`: for the whole memory budget. */
+export type Refusal = 'too-long' | 'too-large';
+
 export interface ReplayLoopOptions {
   readonly feed: RequestFeed;
   readonly batching: Batching;
   readonly arrivals: ArrivalMode;
   /** What a step takes on the replay's clock, in ms. */
   readonly stepMs: number;
-  /** Whether a request can ever be served; one that cannot is counted and left out. */
-  readonly canServe: (request: TraceRequest) => boolean;
+  /** Why a request can never be served; it is counted and left out then. */
+  readonly refusalOf: (request: TraceRequest) => Refusal | undefined;
   /** The memory held right now. */
   readonly measure: () => MemorySample;
   readonly signal?: AbortSignal | undefined;
@@ -46,7 +49,7 @@ export class ReplayLoop {
   readonly #options: ReplayLoopOptions;
   #memory = NO_MEMORY;
   #clockMs = 0;
-  #refusedRequests = 0;
+  readonly #refusals: Record<Refusal, number> = { 'too-long': 0, 'too-large': 0 };
   /** As told last. */
   #fraction: number | undefined;
 
@@ -55,8 +58,13 @@ export class ReplayLoop {
     this.timeline = new MemoryTimeline(options.arrivals === 'trace' ? options.stepMs : 1);
   }
 
+  /** Requests that were left out, by reason. */
+  get refusals(): Readonly<Record<Refusal, number>> {
+    return this.#refusals;
+  }
+
   get refusedRequests(): number {
-    return this.#refusedRequests;
+    return this.#refusals['too-long'] + this.#refusals['too-large'];
   }
 
   /** Runs to the end of the trace, or to the signal. Returns whether it was interrupted; then sequences are left running. */
@@ -93,20 +101,21 @@ export class ReplayLoop {
 
   /** Moves what has arrived into the queue; no more than can start in one step, since the feed keeps the rest as well. */
   #enqueueArrived(): void {
-    const { feed, batching, arrivals, canServe } = this.#options;
+    const { feed, batching, arrivals, refusalOf } = this.#options;
     while (batching.waitingRequests < batching.maxBatch) {
       const next = feed.peek();
       if (next === undefined || (arrivals === 'trace' && next.arrivalMs > this.#clockMs)) return;
       feed.take();
-      if (canServe(next)) batching.enqueue(next);
-      else this.#refusedRequests += 1;
+      const refusal = refusalOf(next);
+      if (refusal === undefined) batching.enqueue(next);
+      else this.#refusals[refusal] += 1;
     }
   }
 
   #progress(): ReplayProgress {
     const { feed, batching } = this.#options;
     const { completedRequests, steps } = batching.totals;
-    const doneRequests = completedRequests + this.#refusedRequests;
+    const doneRequests = completedRequests + this.refusedRequests;
     const doneShare = doneRequests / Math.max(1, feed.takenRequests);
     // Never backwards: the trace's length may be an estimate, and products of shares round either way.
     if (feed.fraction !== undefined) this.#fraction = Math.max(this.#fraction ?? 0, feed.fraction * doneShare);

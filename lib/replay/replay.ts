@@ -12,7 +12,7 @@ import {
 } from '../options.js';
 import { Batching } from './batching.js';
 import type { MemorySample } from './memory-timeline.js';
-import { arrivalModes, ReplayLoop, type ArrivalMode, type ReplayProgress } from './replay-loop.js';
+import { arrivalModes, ReplayLoop, type ArrivalMode, type Refusal, type ReplayProgress } from './replay-loop.js';
 import { RequestFeed, type ReplayTrace } from './request-feed.js';
 import { peakTokensOf } from './request-state.js';
 import type { Replay, ReplayResult } from './result.js';
@@ -136,7 +136,7 @@ async function replayOn(driver: Driver, pool: PagePool, settings: Settings): Pro
     const feed = new RequestFeed({ trace, ahead: maxBatch, limit, promptOnly, signal });
     const loop = new ReplayLoop({
       feed, batching, arrivals, stepMs, signal, onProgress: settings.onProgress,
-      canServe: (request) => canServe(request, layout, pool), measure: () => measure(cache, batching),
+      refusalOf: (request) => refusalOf(request, layout, pool), measure: () => measure(cache, batching),
     });
     const interrupted = await loop.run();
     batching.stop();
@@ -153,6 +153,8 @@ async function replayOn(driver: Driver, pool: PagePool, settings: Settings): Pro
       ...totals,
       hitRate: Math.round((1e6 * totals.cachedTokens) / Math.max(1, totals.promptTokens)) / 1e6,
       refusedRequests: loop.refusedRequests,
+      tooLongRequests: loop.refusals['too-long'],
+      tooLargeRequests: loop.refusals['too-large'],
       skippedLines: trace.skippedLines ?? 0,
       foregroundMaps, backgroundMaps, unmaps,
       peakPhysicalBytes: peak.mappedBytes,
@@ -184,10 +186,11 @@ async function replayOn(driver: Driver, pool: PagePool, settings: Settings): Pro
   }
 }
 
-/** Whether a request fits an empty cache, to its last token. */
-function canServe(request: TraceRequest, layout: Layout, pool: PagePool): boolean {
+/** Why a request does not fit an empty cache, to its last token. */
+function refusalOf(request: TraceRequest, layout: Layout, pool: PagePool): Refusal | undefined {
   const tokens = peakTokensOf(request);
-  return tokens <= layout.maxTokens && layout.pagesFor(layout.rowsFor(tokens)) <= pool.counts().budgetPages;
+  if (tokens > layout.maxTokens) return 'too-long';
+  return layout.pagesFor(layout.rowsFor(tokens)) > pool.counts().budgetPages ? 'too-large' : undefined;
 }
 
 function measure(cache: KvCache, batching: Batching): MemorySample {

@@ -1,8 +1,8 @@
 // The HTML page of a report: headline, memory bars, chart and facts, in one self-contained file with no script and no
 // network. Text comes from the summary; this only lays it out.
 
-import { formatBytes, formatNumber } from '../format.js';
-import { isSound, type ReplayResult } from './result.js';
+import { formatBytes, formatNumber, printable } from '../format.js';
+import { isAllRefused, isSound, type ReplayResult } from './result.js';
 import { factsOf, memoryBarsOf, verdictOf, type Fact, type MemoryBar } from './summary.js';
 
 /** `chart` is trusted SVG; everything else is escaped. */
@@ -26,7 +26,7 @@ export function reportPage(result: ReplayResult, chart: string): string {
 <h1>${formatBytes(result.peakPhysicalBytes)} of memory did the work of ${formatBytes(result.staticBytes)}</h1>
 <p class="lead">${formatNumber(result.completedRequests)} requests, ${formatNumber(tokens)} tokens, a KV cache that is
 contiguous to the kernels and grows page by page: ${less} × less than a static reservation.</p>
-<p class="verdict ${isSound(result) ? 'good' : 'bad'}">${escaped(verdictOf(result))}</p>
+<p class="verdict ${isSound(result) && !isAllRefused(result) ? 'good' : 'bad'}">${escaped(verdictOf(result))}</p>
 <section aria-label="Memory at the peak">
 <h2>Memory at the peak</h2>
 <dl class="bars">
@@ -61,7 +61,7 @@ function rowOf({ name, value }: Fact): string {
 
 function escaped(text: string): string {
   const entities: Readonly<Record<string, string>> = { '&': '&amp;', '<': '&lt;', '>': '&gt;', '"': '&quot;', "'": '&#39;' };
-  return text.replace(/[&<>"']/g, (character) => entities[character]!);
+  return printable(text).replace(/[&<>"']/g, (character) => entities[character]!);
 }
 
 const stylesheet = `

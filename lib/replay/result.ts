@@ -10,8 +10,12 @@ export interface ReplayResult {
   /** Requests taken from the trace. */
   readonly requests: number;
   readonly completedRequests: number;
-  /** Requests that could never fit: longer than `maxTokens`, or larger than the whole memory budget. */
+  /** Requests that could never fit, for one of the two reasons below. */
   readonly refusedRequests: number;
+  /** Of these: longer than `maxTokens`. */
+  readonly tooLongRequests: number;
+  /** Of these: short enough, and larger than the whole memory budget. */
+  readonly tooLargeRequests: number;
   /** Broken lines of the trace that were skipped. */
   readonly skippedLines: number;
   /** Prompt tokens of requests whose prefill was done, each once. */
@@ -89,6 +93,11 @@ export interface Replay {
   readonly timeline: readonly MemoryPoint[];
   /** What `at` in the timeline is: a step with `saturate`, ms of the trace's time with `trace`. */
   readonly arrivals: 'saturate' | 'trace';
+}
+
+/** Whether there was something to do, and none of it could be done. */
+export function isAllRefused({ requests, refusedRequests }: ReplayResult): boolean {
+  return requests > 0 && refusedRequests === requests;
 }
 
 /** Whether memory was as it must be: every pattern read back right, and every page returned. */

@@ -3,7 +3,7 @@
 
 import { formatBytes, formatCount, formatNumber } from '../format.js';
 import { PAGED_BLOCK_TOKENS } from './memory-timeline.js';
-import { isSound, type ReplayResult } from './result.js';
+import { isAllRefused, isSound, type ReplayResult } from './result.js';
 
 /** One line of the summary. */
 export interface Fact {
@@ -29,6 +29,7 @@ export function verdictOf(result: ReplayResult): string {
     ];
     return `Memory is not sound: ${faults.filter((fault) => fault !== '').join(', ')}.`;
   }
+  if (isAllRefused(result)) return `Nothing was served: ${refusalText(result)}.`;
   const checked = verify === 'off'
     ? 'nothing was read back, no page leaked'
     : `${formatCount('token', verifiedTokens)} read back, all right, no page leaked`;
@@ -45,7 +46,7 @@ export function factsOf(result: ReplayResult): Fact[] {
     {
       name: 'Requests',
       value: join(
-        `${formatNumber(completedRequests)} completed`, some(refusedRequests, 'refused: too long'),
+        `${formatNumber(completedRequests)} completed`, ...refusals(result),
         some(unfinished, 'unfinished'), some(skippedLines, 'broken lines skipped'),
       ),
     },
@@ -101,6 +102,25 @@ export function factsOf(result: ReplayResult): Fact[] {
     },
     { name: 'Time', value: formatSeconds(result.wallSeconds) },
   ];
+}
+
+/** Why requests were refused, each with the flag that would let them in. */
+function refusals({ tooLongRequests, tooLargeRequests, cache }: ReplayResult): string[] {
+  const some = (count: number, text: string): string[] => (count > 0 ? [`${formatNumber(count)} refused: ${text}`] : []);
+  return [
+    ...some(tooLongRequests, `longer than ${formatCount('token', cache.maxTokens)}`),
+    ...some(tooLargeRequests, `more than all memory, ${formatBytes(cache.memoryBytes)}`),
+  ];
+}
+
+function refusalText(result: ReplayResult): string {
+  const { tooLongRequests, tooLargeRequests, requests, cache } = result;
+  const reasons = [
+    ...tooLargeRequests > 0 ? [`${formatNumber(tooLargeRequests)} larger than all memory (${formatBytes(cache.memoryBytes)} in rows of ` +
+      `${formatBytes(cache.rowBytes)}; raise --memory-bytes or lower --page-bytes)`] : [],
+    ...tooLongRequests > 0 ? [`${formatNumber(tooLongRequests)} longer than ${formatCount('token', cache.maxTokens)} (raise --max-tokens)`] : [],
+  ];
+  return `of ${formatCount('request', requests)} ${reasons.join(', ')}`;
 }
 
 function poolText({ policy, poolRows }: Exclude<ReplayResult['cache']['prefixCache'], 'off'>): string {

@@ -1,6 +1,8 @@
 // The fields of a trace line: checks and conversions that both formats share. A value that will not do is thrown as a
 // LineProblem, whose text ends the sentence "FILE, line 7: …"; the readers add the file and the line.
 
+import { printable } from '../format.js';
+
 /** Why a line cannot be used. Never leaves lib/replay: the readers turn it into KV_TRACE_INVALID, or skip the line. */
 export class LineProblem extends Error {}
 
@@ -43,5 +45,5 @@ export function timestampField(name: string, value: unknown): number {
 /** A value as an error message shows it: short, on one line. */
 export function quoted(value: unknown): string {
   const text = typeof value === 'string' ? value : (JSON.stringify(value) ?? String(value));
-  return `'${text.length > 40 ? `${text.slice(0, 40)}…` : text}'`;
+  return `'${printable(text.length > 40 ? `${text.slice(0, 40)}…` : text)}'`;
 }

@@ -70,7 +70,7 @@ export class TraceReader implements AsyncIterable<TraceRequest> {
       for await (const parsed of readers[this.#format](startWith(head, chunks))) {
         if ('request' in parsed) yield parsed.request;
         else if (this.#skipInvalid && !parsed.isFatal) this.#skippedLines += 1;
-        else throw createError('KV_TRACE_INVALID', { source: this.name, line: parsed.line, problem: parsed.problem });
+        else throw this.#invalid(parsed);
       }
     } catch (error) {
       throw isKvError(error) || !(error instanceof Error) ? error : this.#unreadable(error);
@@ -93,6 +93,10 @@ export class TraceReader implements AsyncIterable<TraceRequest> {
       problem: first === '' ? 'it is empty' : 'its first line is neither the header of an Azure CSV nor a JSON object',
       hint: 'Give an Azure or Mooncake trace, or name the format with `--format`.',
     });
+  }
+
+  #invalid({ line, problem, isFatal }: Extract<ParsedLine, { readonly problem: string }>): Error {
+    return createError('KV_TRACE_INVALID', { source: this.name, line, problem, isSkippable: !isFatal });
   }
 
   #unreadable(cause: Error): Error {

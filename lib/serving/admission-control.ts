@@ -31,15 +31,10 @@ export class AdmissionControl {
   }
 
   /**
-   * Whether it need not wait for a prompt that is being computed. Waiting ends when the common start is there, or whoever
-   * computes it is not running any more; so it always ends.
+   * Whether it need not wait for a prompt that is being computed; else its `leader` is who computes that. Waiting ends when the
+   * common start is there, or the leader is not running any more; so it always ends.
    */
   isReady(generation: Generation, running: readonly Generation[]): boolean {
-    const { leader } = generation;
-    if (leader !== undefined) {
-      if (leader.sequence !== undefined && leader.length < generation.awaitedTokens) return false;
-      generation.leader = undefined;
-    }
     this.#findLeader(generation, running);
     return generation.leader === undefined;
   }

@@ -41,8 +41,9 @@ export interface EnginePass {
 export type EngineOutput = { readonly logits: Float32Array } | { readonly tokens: Int32Array };
 
 /**
- * Both functions answer at once or by a promise, which the scheduler waits for before it touches the cache again. The answer
- * says that the pass is over: nothing reads or writes this memory any more, since rows may change hands right after it.
+ * Both functions answer at once or by a promise, which the scheduler waits for before it touches these slots again, also where it
+ * has given the pass up (`passTimeoutMs`). The answer says that the pass is over: nothing reads or writes this memory any more,
+ * since rows may change hands right after it.
  * Where they throw, that holds too, and the pass does not count: its requests end with KV_ENGINE_FAILED and this error as its
  * cause; the others go on.
  */

@@ -66,8 +66,15 @@ export class Generation implements OrderedRequest, StepMember {
   /** Somebody who is computing the start of its text: it waits until he has computed `awaitedTokens` of it. */
   leader: Generation | undefined;
   awaitedTokens = 0;
-  /** Whoever asked for it wants it no more. */
-  isCancelled = false;
+  /** Its listener has heard how it ended; what it holds goes when the pass that uses it is over. */
+  hasEnded = false;
+  isWaiting = false;
+  /** It waits until others leave it more room. */
+  isHeldUp = false;
+  /** In the scheduler's clock; Infinity: it has none. */
+  readonly deadlineAtMs: number;
+  /** Its place among the deadlines; -1: it has none there. */
+  deadlineIndex = -1;
   readonly #submittedMs: number;
   #firstTokenMs = -1;
   /** Tokens of its text when it last gave way. */
@@ -80,13 +87,14 @@ export class Generation implements OrderedRequest, StepMember {
     this.text = request.tokens;
     this.textTokens = request.tokens.length;
     this.#submittedMs = nowMs;
+    this.deadlineAtMs = nowMs + (request.deadlineMs ?? Infinity);
   }
 
   get urgency(): number {
     return this.request.urgency;
   }
 
-  get tenant(): string {
+  get tenant(): string | undefined {
     return this.request.tenant;
   }
 
@@ -131,13 +139,14 @@ export class Generation implements OrderedRequest, StepMember {
       && (caching === 'read-write' || caching === 'write') && (its.caching === 'read-write' || its.caching === 'read');
   }
 
-  /** The error to end with, if its signal or its deadline says so. */
-  refusalAt(nowMs: number): Error | undefined {
-    const { signal, deadlineMs, maxNewTokens } = this.request;
-    if (this.isCancelled || signal?.aborted) {
-      return createError('KV_ABORTED', { operation: 'generating' }, { cause: signal?.reason });
-    }
-    if (deadlineMs === undefined || nowMs - this.#submittedMs < deadlineMs) return undefined;
+  /** What it ends with when somebody wants it no more. */
+  abortError(reason?: unknown): Error {
+    return createError('KV_ABORTED', { operation: 'generating' }, { cause: reason });
+  }
+
+  /** What it ends with when its deadline has passed. */
+  lateError(): Error {
+    const { deadlineMs = Infinity, maxNewTokens } = this.request;
     return createError('KV_DEADLINE_EXCEEDED', { deadlineMs, generatedTokens: this.generatedTokens, maxNewTokens });
   }
 

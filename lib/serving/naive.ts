@@ -13,11 +13,12 @@ import { Generation, type GenerationResult } from './generation.js';
 import { OtherUsers } from './other-users.js';
 import { OutcomeCollector, type GenerationOutcome } from './outcome.js';
 import { Pass } from './pass.js';
+import { RequestLife } from './request-life.js';
 import { checkFits, checkRequests, readRequest, type GenerationRequest } from './request.js';
 import { readSchedulerOptions, type ReadSchedulerOptions, type SchedulerOptions } from './scheduler-options.js';
 import { countStart, noTotals, type ServingTotals } from './totals.js';
 
-/** What a run computes with. */
+/** What a request computes with; a new one where its pass was given up. */
 interface Lane {
   readonly batch: Batch;
   readonly pass: Pass;
@@ -26,17 +27,14 @@ interface Lane {
 export class NaiveScheduler {
   readonly #options: ReadSchedulerOptions;
   readonly #admission: AdmissionControl;
-  readonly #others: OtherUsers;
   readonly #totals = noTotals();
   readonly #engine: EngineCalls;
 
   /** Throws KV_UNKNOWN_OPTION and KV_INVALID_OPTION. */
   constructor(options: SchedulerOptions) {
     this.#options = readSchedulerOptions('NaiveScheduler', options);
-    const { cache, engine, now } = this.#options;
     this.#admission = new AdmissionControl(this.#options);
-    this.#others = new OtherUsers(cache);
-    this.#engine = new EngineCalls({ engine, totals: this.#totals, now });
+    this.#engine = new EngineCalls({ ...this.#options, totals: this.#totals });
   }
 
   /** Sums since it was made. */
@@ -46,22 +44,28 @@ export class NaiveScheduler {
 
   /**
    * Runs the requests one after the other; yields how each ended. Rejects when the cache cannot go on (lost driver, closed),
-   * and for wrong options of a request when its turn comes. Leaving the loop early leaves the others undone.
+   * and for wrong options of a request, whose index the error names, when its turn comes. Leaving the loop early leaves the others
+   * undone.
    */
   async *run(requests: Iterable<GenerationRequest>): AsyncGenerator<GenerationOutcome, void, undefined> {
-    const { cache, engine, now } = this.#options;
+    const { cache, vocabularyTokens, clock } = this.#options;
     const owner = 'NaiveScheduler.run';
-    checkRequests(owner, requests);
-    const lane = { batch: cache.createBatch(1), pass: new Pass(1) };
+    const given = checkRequests(owner, requests);
     const outcomes = new OutcomeCollector();
+    const others = new OtherUsers(cache, clock);
+    let lane = this.#newLane();
     let index = 0;
-    for (const options of requests) {
-      const request = readRequest(owner, options, engine.vocabularyTokens);
+    for (const options of given) {
+      const request = readRequest(owner, options, vocabularyTokens, index);
       const listener = outcomes.listener(index);
-      const generation = new Generation({ request, arrival: index, nowMs: now(), listener });
+      const generation = new Generation({ request, arrival: index, nowMs: clock.now(), listener });
+      const life = new RequestLife(generation, clock, () => {
+        others.stop();
+        this.#engine.hearEnd();
+      });
       try {
         checkFits(request, cache.layout, cache.pool);
-        const result = await this.#generate(generation, lane);
+        const result = await this.#generate(life, lane, others);
         this.#totals.completedRequests += 1;
         listener.done(result);
       } catch (error) {
@@ -69,22 +73,26 @@ export class NaiveScheduler {
         this.#totals.failedRequests += 1;
         listener.failed(error as Error);
       } finally {
+        life.close();
         generation.release();
-        this.#others.wake();
+        if (lane.batch.isPrepared) lane = this.#newLane(); // its pass was given up
       }
       index += 1;
       yield* outcomes.take();
     }
   }
 
-  async #generate(generation: Generation, lane: Lane): Promise<GenerationResult> {
-    const { now } = this.#options;
+  #newLane(): Lane {
+    return { batch: this.#options.cache.createBatch(1), pass: new Pass(1) };
+  }
+
+  async #generate(life: RequestLife, lane: Lane, others: OtherUsers): Promise<GenerationResult> {
+    const { generation } = life;
     for (;;) {
-      const error = generation.refusalAt(now());
-      if (error !== undefined) throw error;
-      const token = generation.sequence === undefined ? await this.#start(generation) : await this.#step(generation, lane);
+      life.check();
+      const token = generation.sequence === undefined ? await this.#start(life, others) : await this.#step(life, lane);
       const before = generation.generatedTokens;
-      const result = token === undefined ? undefined : generation.accept(token, now());
+      const result = token === undefined ? undefined : generation.accept(token, this.#options.clock.now());
       this.#totals.generatedTokens += generation.generatedTokens - before;
       if (result !== undefined) return result;
     }
@@ -94,16 +102,18 @@ export class NaiveScheduler {
    * Leases a slot; returns the first token where the whole text was cached with its last logits. While others hold what it
    * needs, it waits instead.
    */
-  async #start(generation: Generation): Promise<number | undefined> {
-    if (this.#others.areInLine) await setImmediate(); // they look first
+  async #start({ generation }: RequestLife, others: OtherUsers): Promise<number | undefined> {
+    const stall = this.#engine.stall();
+    if (stall !== undefined) throw stall;
+    if (others.areInLine) await setImmediate(); // they look first
     try {
       generation.start(this.#admission.lease(generation));
     } catch (error) {
       if (!isKvError(error) || error.recovery !== 'free') throw error;
-      const refusal = this.#admission.refusalOf(generation, error, this.#others);
+      const refusal = this.#admission.refusalOf(generation, error, others);
       if (refusal !== undefined) throw refusal;
-      this.#others.holdUp(generation);
-      await this.#others.released(() => generation.refusalAt(this.#options.now()) !== undefined);
+      others.holdUp(error);
+      await others.released();
       return undefined;
     }
     countStart(this.#totals, generation);
@@ -113,8 +123,9 @@ export class NaiveScheduler {
   }
 
   /** Computes the generation's next tokens; returns the token behind them once its text is computed. */
-  async #step(generation: Generation, { batch, pass }: Lane): Promise<number | undefined> {
+  async #step(life: RequestLife, { batch, pass }: Lane): Promise<number | undefined> {
     const { cache, prefillTokensPerStep } = this.#options;
+    const { generation } = life;
     const sequence = generation.sequence!;
     if (sequence.isReleased) return this.#giveUp(generation);
     const call = generation.remainingPrefillTokens === 0 ? 'decode' : 'prefill';
@@ -130,12 +141,13 @@ export class NaiveScheduler {
       return this.#giveUp(generation);
     }
     try {
-      await this.#engine.run(call, pass);
+      await life.orEnded(this.#engine.run(call, pass));
       cache.commit(batch);
     } catch (error) {
-      if (!sequence.isReleased || cache.isClosed) throw error; // else it met a slot that was taken away meanwhile
+      if (generation.hasEnded || !sequence.isReleased || cache.isClosed) throw error; // else it met a slot that was taken away meanwhile
     } finally {
-      if (batch.isPrepared && !cache.isClosed) cache.discard(batch);
+      if (pass.isRunning) void pass.over!.then(() => { this.#discard(batch); });
+      else this.#discard(batch);
       await setImmediate(); // for signals and timers, where the engine answers at once
     }
     if (sequence.isReleased) return this.#giveUp(generation);
@@ -149,10 +161,14 @@ export class NaiveScheduler {
     return generation.remainingTokens === 0 ? pass.nextTokens[0] : undefined;
   }
 
+  #discard(batch: Batch): void {
+    const { cache } = this.#options;
+    if (batch.isPrepared && !cache.isClosed) cache.discard(batch);
+  }
+
   /** It lost its slot (`prefixes.reset` with `preempt`), or others have what it needs: it starts again, with what it has generated. */
   #giveUp(generation: Generation): undefined {
     generation.giveUp();
     this.#totals.preemptions += 1;
-    this.#others.wake();
   }
 }

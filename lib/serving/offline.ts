@@ -44,40 +44,43 @@ export class OfflineScheduler {
   }
 
   /**
-   * Runs all requests; yields how each ended, as they end. Rejects at once for wrong options of any request; later only when
-   * the cache cannot go on (lost driver, closed). Leaving the loop early ends what is not done.
+   * Runs all requests; yields how each ended, as they end. Rejects at once for wrong options of any request, whose index the error
+   * names; later only when the cache cannot go on (lost driver, closed). Leaving the loop early ends what is not done. It is over when
+   * all requests have ended, also while the engine still computes a pass that nobody waits for any more.
    */
   async *run(requests: Iterable<GenerationRequest>): AsyncGenerator<GenerationOutcome, void, undefined> {
-    const { cache, engine, now, maxBatch } = this.#options;
+    const { cache, clock, maxBatch, vocabularyTokens } = this.#options;
     const owner = 'OfflineScheduler.run';
-    checkRequests(owner, requests);
-    const entries = [...requests].map((request, index) => ({ index, request: readRequest(owner, request, engine.vocabularyTokens) }));
+    const entries: Entry[] = [];
+    for (const request of checkRequests(owner, requests)) {
+      entries.push({ index: entries.length, request: readRequest(owner, request, vocabularyTokens, entries.length) });
+    }
     if (this.#arrangement === 'prefix') entries.sort(byText);
     const batching = new ContinuousBatching(this.#options);
     this.#totals = batching.totals;
     const outcomes = new OutcomeCollector();
-    const startMs = now();
+    const nowMs = clock.now();
+    const generations = entries.map(({ index, request }, arrival) =>
+      new Generation({ request, arrival, nowMs, listener: outcomes.listener(index) }));
     let fed = 0;
-    const feed = ({ index, request }: Entry): void => {
-      const listener = outcomes.listener(index);
+    const feed = (generation: Generation): void => {
       try {
-        checkFits(request, cache.layout, cache.pool);
-        batching.enqueue(new Generation({ request, arrival: fed, nowMs: startMs, listener }));
+        checkFits(generation.request, cache.layout, cache.pool);
+        batching.enqueue(generation);
       } catch (error) {
-        batching.totals.failedRequests += 1;
-        listener.failed(error as Error);
+        batching.end(generation, error as Error);
       }
-      fed += 1;
+    };
+    const round = async (): Promise<void> => {
+      // More than a batch waits, so that who waits for another's prompt is passed by others.
+      while (fed < generations.length && batching.waitingRequests < 2 * maxBatch) feed(generations[fed++]!);
+      await batching.step();
+      await batching.turn();
     };
     try {
-      while (fed < entries.length || !batching.isIdle) {
-        // More than a batch waits, so that who waits for another's prompt is passed by others.
-        while (fed < entries.length && batching.waitingRequests < 2 * maxBatch) feed(entries[fed]!);
-        await batching.step();
-        yield* outcomes.take();
-        await batching.turn();
-      }
-      yield* outcomes.take(); // of those who ended while they waited for others
+      for (const generation of generations) batching.requests.expect(generation);
+      while (batching.requests.count > 0) yield* outcomes.during(round(), () => batching.requests.count === 0);
+      yield* outcomes.take();
     } finally {
       batching.failAll(createError('KV_ABORTED', { operation: 'generating' }));
     }

@@ -6,8 +6,9 @@
 import { setImmediate } from 'node:timers/promises';
 
 import { createError } from '../errors/index.js';
-import { readWaitOptions, waitUntil, type WaitOptions } from '../memory/wait.js';
+import { readWaitOptions, waitUntil, type Noticing, type WaitOptions } from '../memory/wait.js';
 import { integer, readOptions, withDefault } from '../options.js';
+import { asError } from './as-error.js';
 import { ContinuousBatching } from './continuous-batching.js';
 import { Generation } from './generation.js';
 import { checkFits, readRequest, type GenerationRequest } from './request.js';
@@ -26,6 +27,8 @@ export class OnlineScheduler {
   readonly #options: ReadSchedulerOptions;
   readonly #maxWaiting: number;
   readonly #batching: ContinuousBatching;
+  /** Every change that is waited for here comes with a call, or a step. */
+  readonly #noticing: Noticing;
   #arrivals = 0;
   #loop: Promise<void> | undefined;
   #isClosed = false;
@@ -36,6 +39,7 @@ export class OnlineScheduler {
     this.#options = completeOptions(read);
     this.#maxWaiting = maxWaiting;
     this.#batching = new ContinuousBatching(this.#options);
+    this.#noticing = { signals: [this.#batching.changed], mustAsk: () => false };
   }
 
   /** Sums since it was made. */
@@ -61,19 +65,20 @@ export class OnlineScheduler {
    * options; then nothing has changed. Whatever happens later ends the stream.
    */
   submit(request: GenerationRequest): TokenStream {
-    const { cache, engine, now } = this.#options;
-    const read = readRequest('OnlineScheduler.submit', request, engine.vocabularyTokens);
+    const { cache, clock, vocabularyTokens } = this.#options;
+    const read = readRequest('OnlineScheduler.submit', request, vocabularyTokens);
     this.#checkOpen('submit a request');
     checkFits(read, cache.layout, cache.pool);
     if (!this.#hasRoom()) {
       throw createError('KV_QUEUE_FULL', { waitingRequests: this.waitingRequests, maxWaiting: this.#maxWaiting });
     }
     const stream: TokenStream = new TokenStream(() => {
-      generation.isCancelled = true;
-      this.#batching.dropWaiting();
+      this.#batching.end(generation, generation.abortError());
     });
-    this.#arrivals += 1;
-    const generation = new Generation({ request: read, arrival: this.#arrivals, nowMs: now(), listener: stream.listener() });
+    const arrival = this.#arrivals + 1;
+    const generation = new Generation({ request: read, arrival, nowMs: clock.now(), listener: stream.listener() });
+    this.#batching.requests.expect(generation);
+    this.#arrivals = arrival;
     this.#batching.enqueue(generation);
     this.#loop ??= this.#run();
     return stream;
@@ -84,21 +89,27 @@ export class OnlineScheduler {
     await waitUntil('room in the queue', readWaitOptions('OnlineScheduler.queueFree', options), () => {
       this.#checkOpen('wait for room in its queue');
       return this.#hasRoom();
-    });
+    }, this.#noticing);
   }
 
-  /** Resolves when nothing waits or runs. Rejects with KV_TIMEOUT or KV_ABORTED. */
+  /** Resolves when nothing waits or runs, the engine included. Rejects with KV_TIMEOUT or KV_ABORTED. */
   async idle(options: WaitOptions = {}): Promise<void> {
     const read = readWaitOptions('OnlineScheduler.idle', options);
-    await waitUntil('the scheduler to be idle', read, () => this.#batching.isIdle);
+    await waitUntil('the scheduler to be idle', read, () => this.#batching.isIdle, this.#noticing);
   }
 
   /**
-   * Takes no more requests, lets the running step end, and ends the others with KV_CLOSED. The cache stays open. Idempotent.
+   * Takes no more requests, ends all there are with KV_CLOSED at once, and waits until the engine's running pass is over: then
+   * nothing uses their memory any more, and the cache can be closed. The cache stays open. Rejects with KV_TIMEOUT or KV_ABORTED,
+   * also while the engine never answers; the scheduler is closed all the same, and `close` may be called again to wait on.
    */
-  async close(): Promise<void> {
-    this.#isClosed = true;
-    await this.#loop;
+  async close(options: WaitOptions = {}): Promise<void> {
+    const read = readWaitOptions('OnlineScheduler.close', options);
+    if (!this.#isClosed) {
+      this.#isClosed = true;
+      this.#batching.failAll(createError('KV_CLOSED', { operation: 'go on', owner: 'OnlineScheduler' }));
+    }
+    await waitUntil("the engine's pass", read, () => this.#loop === undefined && this.#batching.isIdle, this.#noticing);
   }
 
   [Symbol.asyncDispose](): Promise<void> {
@@ -108,21 +119,21 @@ export class OnlineScheduler {
   /** Steps until nothing is left. Never rejects: what goes wrong goes to the requests. */
   async #run(): Promise<void> {
     await setImmediate(); // requests submitted together start together
-    while (!this.#batching.isIdle) {
-      if (this.#isClosed) this.#batching.failAll(createError('KV_CLOSED', { operation: 'go on', owner: 'OnlineScheduler' }));
+    while (this.#batching.requests.count > 0) {
       try {
         await this.#batching.step();
-        await this.#batching.turn(() => this.#isClosed);
+        await this.#batching.turn();
       } catch (error) {
-        this.#batching.failAll(error as Error);
+        this.#batching.failAll(asError(error, 'order'));
       }
     }
     this.#loop = undefined;
+    this.#batching.changed.raise();
   }
 
-  /** Whether the queue has room, once those have left it who were aborted or are too late. */
+  /** Whether the queue has room, once those have left it who are too late. */
   #hasRoom(): boolean {
-    if (this.waitingRequests >= this.#maxWaiting) this.#batching.dropWaiting();
+    if (this.waitingRequests >= this.#maxWaiting) this.#batching.requests.endLate();
     return this.waitingRequests < this.#maxWaiting;
   }
 

@@ -20,6 +20,10 @@ export class Pass implements EnginePass {
   readonly errors: (Error | undefined)[] = [];
   /** [sequence]: the logits behind its prompt, where they are worth keeping. */
   readonly keptLogits: (Float32Array | undefined)[] = [];
+  /** Whether the engine has begun it and not answered: the device may write to its slots. */
+  isRunning = false;
+  /** Resolves when it runs no more; undefined: it was not begun. */
+  over: Promise<void> | undefined;
   #tokens: Int32Array;
   #tokenCount = 0;
 
@@ -42,12 +46,18 @@ export class Pass implements EnginePass {
     return this.#tokens;
   }
 
+  /** Whether nobody waits for its answer any more. */
+  get isUnwanted(): boolean {
+    return this.generations.every(({ hasEnded }) => hasEnded);
+  }
+
   clear(): void {
     this.sequences.length = 0;
     this.texts.length = 0;
     this.generations.length = 0;
     this.errors.length = 0;
     this.keptLogits.length = 0;
+    this.over = undefined;
     this.#tokenCount = 0;
   }
 

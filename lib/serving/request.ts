@@ -2,10 +2,11 @@
 // The prompt's tokens are copied, so the caller may use theirs again.
 
 import { createError } from '../errors/index.js';
-import { cachingField, itemsField, textField, tokensField, type AcquireOptions } from '../memory/acquire-options.js';
+import { cachingField, itemsField, textField, type AcquireOptions } from '../memory/acquire-options.js';
+import { checkTokens, maxToken, tokensField } from '../memory/given-tokens.js';
 import type { Layout } from '../memory/layout.js';
 import type { PagePool } from '../memory/page-pool.js';
-import { abortSignal, callable, checkInteger, integer, number, optional, readOptions, withDefault, type Field } from '../options.js';
+import { abortSignal, callable, checkInteger, integer, number, optional, readIterable, readOptions, withDefault, withoutRevoked, type Field } from '../options.js';
 import { sortItems, type PromptItem } from '../policy/prefix/prefix-text.js';
 import { greedy, type Sampler } from './sampling.js';
 
@@ -22,20 +23,18 @@ export interface GenerationRequest extends Prompt {
   readonly sampler?: Sampler | undefined;
   /** Who goes first, 0 … 255: the more urgent is admitted before others, and others give way to it. Default 0. */
   readonly urgency?: number | undefined;
-  /** Ms from submission after which it fails with KV_DEADLINE_EXCEEDED, waiting or running. Default: none. */
+  /** Ms from submission after which it fails with KV_DEADLINE_EXCEEDED, waiting or running, at once. Default: none. */
   readonly deadlineMs?: number | undefined;
-  /** Fails it with KV_ABORTED after the running step; it leaves a full queue at once. */
+  /** Fails it with KV_ABORTED, at once. */
   readonly signal?: AbortSignal | undefined;
 }
 
-const maxToken = 2 ** 31 - 1;
-
 const stopField: Field<ReadonlySet<number>> = (value, place) => {
-  if (typeof value !== 'object' || value === null || !(Symbol.iterator in value)) {
-    throw createError('KV_INVALID_OPTION', { reason: 'type', ...place, expected: 'an iterable of token ids', received: value });
+  const stops = new Set<number>();
+  for (const token of readIterable(value, place, 'an iterable of token ids')) { // each checked before the next is asked for: they may be without end
+    checkInteger(place.owner, `each of ${place.option}`, token, 0, maxToken);
+    stops.add(token);
   }
-  const stops = new Set(value as Iterable<number>);
-  for (const token of stops) checkInteger(place.owner, `each of ${place.option}`, token, 0, maxToken);
   return stops;
 };
 
@@ -47,7 +46,7 @@ const spec = {
   maxNewTokens: integer({ min: 1, max: maxToken }),
   stopTokens: withDefault(stopField, noTokens),
   sampler: withDefault(callable<Sampler>(), greedy),
-  tenant: withDefault(textField, ''),
+  tenant: optional(textField),
   salt: optional(textField),
   adapter: optional(textField),
   caching: cachingField,
@@ -59,38 +58,59 @@ const spec = {
 
 export type ReadRequest = ReturnType<typeof readRequest>;
 
+/** Options of a sampler that others have in the request, and what to say here instead. */
+const samplerOptions = ['temperature', 'topK', 'topP', 'seed', 'top_k', 'top_p'];
+
 /**
  * Checked options with defaults, for an engine with so many tokens: what only its pass would find wrong would fail everybody in
- * the pass. Throws KV_UNKNOWN_OPTION and KV_INVALID_OPTION.
+ * the pass. `index`: of the request in a list, which the error names. Throws KV_UNKNOWN_OPTION and KV_INVALID_OPTION.
  */
-export function readRequest(owner: string, options: GenerationRequest, vocabularyTokens: number) {
-  const read = readOptions(owner, options, spec);
-  const { tokens, items } = read;
+export function readRequest(owner: string, options: GenerationRequest, vocabularyTokens: number, index?: number) {
+  const path = index === undefined ? '' : `requests[${index}]`;
+  const prefix = index === undefined ? '' : `${path}.`;
+  if (options === undefined) readOptions(owner, null, spec, path); // no request at all, which is not one without options
+  checkSamplerOptions(owner, options, prefix);
+  const read = readOptions(owner, options, spec, path);
+  const { items } = read;
+  const tokens = checkTokens(owner, read.tokens, items, `${prefix}tokens`);
   if (tokens.length === 0) {
     throw createError('KV_INVALID_OPTION', {
-      reason: 'range', owner, option: 'tokens', expected: 'a prompt of at least 1 token', received: options.tokens,
+      reason: 'range', owner, option: `${prefix}tokens`, expected: 'a prompt of at least 1 token', received: options.tokens,
     });
   }
-  checkVocabulary(owner, tokens, items.length === 0 ? items : sortItems(owner, items, tokens.length), vocabularyTokens);
-  return read;
+  const sorted = items.length === 0 ? items : sortItems(owner, items, tokens.length);
+  checkVocabulary(owner, `${prefix}tokens`, tokens, sorted, vocabularyTokens);
+  return { ...read, tokens };
 }
 
-/** Throws KV_INVALID_OPTION unless `requests` can be gone through. */
-export function checkRequests(owner: string, requests: Iterable<GenerationRequest>): void {
-  if (typeof requests === 'object' && requests !== null && Symbol.iterator in requests) return;
-  throw createError('KV_INVALID_OPTION', {
-    reason: 'type', owner, option: 'requests', expected: 'an array or another iterable of requests', received: requests,
-  });
+/** Throws KV_UNKNOWN_OPTION, with the sampler that was meant. */
+function checkSamplerOptions(owner: string, options: object | null, prefix: string): void {
+  if (typeof options !== 'object' || options === null) return;
+  const place = { owner, option: prefix === '' ? 'options' : prefix.slice(0, -1) };
+  const name = withoutRevoked(options, place, () => samplerOptions.find((option) => Object.hasOwn(options, option)));
+  if (name === undefined) return;
+  const value: unknown = (options as Readonly<Record<string, unknown>>)[name];
+  const option = { top_k: 'topK', top_p: 'topP' }[name] ?? name;
+  const suggestion = name === 'temperature' && value === 0 ? `${prefix}sampler: greedy` : `${prefix}sampler: randomSampler({ ${option} })`;
+  throw createError('KV_UNKNOWN_OPTION', { owner, option: prefix + name, suggestion });
+}
+
+/** The requests to go through, once. Throws KV_INVALID_OPTION unless they can be. */
+export function checkRequests(owner: string, requests: Iterable<GenerationRequest>): Iterable<GenerationRequest> {
+  const place = { owner, option: 'requests' };
+  return readIterable(requests, place, 'an array or another iterable of requests') as Iterable<GenerationRequest>;
 }
 
 /** Every token that no item covers is one of the engine's. */
-function checkVocabulary(owner: string, tokens: Int32Array, items: readonly PromptItem[], vocabularyTokens: number): void {
+function checkVocabulary(
+  owner: string, option: string, tokens: Int32Array, items: readonly PromptItem[], vocabularyTokens: number,
+): void {
   let from = 0;
   for (let next = 0; next <= items.length; next += 1) {
     const to = items[next]?.at ?? tokens.length;
     for (let at = from; at < to; at += 1) {
       if (tokens[at]! >= vocabularyTokens) {
-        checkInteger(owner, `tokens[${at}]`, tokens[at], 0, vocabularyTokens - 1, "It is not in the engine's vocabulary.");
+        checkInteger(owner, `${option}[${at}]`, tokens[at], 0, vocabularyTokens - 1, "It is not in the engine's vocabulary.");
       }
     }
     from = to + (items[next]?.length ?? 0);

@@ -2,8 +2,10 @@
 // their options and the index of the token in the answer, never on an earlier call. So an answer is the same whatever the
 // schedule, also when a preempted request goes on.
 
-import { integer, number, optional, readOptions, withDefault } from '../options.js';
+import { createError } from '../errors/index.js';
+import { integer, number, optional, readOptions, withDefault, type Field } from '../options.js';
 import { mix32 } from '../random.js';
+import { isFloat32Array, lengthOf } from '../typed-arrays.js';
 
 /**
  * Chooses a token: an index into `logits`, which must not be changed or kept. `index` counts the tokens of the answer from
@@ -22,16 +24,29 @@ export interface SamplerOptions {
   readonly seed?: number | undefined;
 }
 
+const positive = number(1e-6);
+
+const temperatureField: Field<number> = (value, place) => {
+  if (value !== 0) return positive(value, place);
+  throw createError('KV_INVALID_OPTION', {
+    reason: 'range', ...place, expected: 'a number, more than 0', received: value, hint: 'For the most likely token always, use `greedy`.',
+  });
+};
+
 const spec = {
-  temperature: withDefault(number(1e-6), 1), topK: optional(integer({ min: 1 })), topP: withDefault(number(0, 1), 1),
+  temperature: withDefault(temperatureField, 1), topK: optional(integer({ min: 1 })), topP: withDefault(number(0, 1), 1),
   seed: withDefault(integer(), 0),
 };
 
 /** The most likely token; of equals the first. Where one is not a number, that one, so that the scheduler sees it. */
 export const greedy: Sampler = (logits) => {
+  if (!isFloat32Array(logits)) {
+    throw createError('KV_INVALID_OPTION', { reason: 'type', owner: 'greedy', option: 'logits', expected: 'a Float32Array', received: logits });
+  }
+  const length = lengthOf(logits); // whatever it says itself
   let best = 0;
   let largest = -Infinity;
-  for (let token = 0; token < logits.length; token += 1) {
+  for (let token = 0; token < length; token += 1) {
     const logit = logits[token]!;
     if (logit <= largest) continue;
     best = token;

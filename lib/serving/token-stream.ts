@@ -1,8 +1,10 @@
 // TokenStream: one answer as it comes: an async iterator of tokens, for one reader, and a promise of the whole. It holds at
-// most the answer's tokens, so a slow reader delays nobody. Leaving the loop early (`return`) cancels the request.
+// most the answer's tokens, so a slow reader delays nobody. Leaving the loop early (`return`) cancels the request. A second reader
+// is refused, and so is taking the stream for its result.
 //
 // Invariant: reads wait only while every token that came was read; they are answered in the order in which they were made.
 
+import { createError } from '../errors/index.js';
 import type { GenerationListener, GenerationResult } from './generation.js';
 
 interface Read {
@@ -14,6 +16,7 @@ export class TokenStream implements AsyncIterableIterator<number> {
   readonly #cancel: () => void;
   readonly #tokens: number[] = [];
   #readTokens = 0;
+  #hasReader = false;
   #state: 'open' | 'ended' | 'left' = 'open';
   /** Until the reader has heard of it. */
   #error: Error | undefined;
@@ -34,8 +37,16 @@ export class TokenStream implements AsyncIterableIterator<number> {
     return this.#result;
   }
 
-  [Symbol.asyncIterator](): this {
-    return this;
+  /** The one reader; what `next` has answered before is not read again. Throws KV_STREAM_STATE the second time. */
+  [Symbol.asyncIterator](): AsyncIterableIterator<number> {
+    if (this.#hasReader) throw createError('KV_STREAM_STATE', { operation: 'read', problem: 'has a reader, and a token goes to one only' });
+    this.#hasReader = true;
+    const reader: AsyncIterableIterator<number> = {
+      next: () => this.next(),
+      return: () => this.return(),
+      [Symbol.asyncIterator]: () => reader,
+    };
+    return reader;
   }
 
   /** The next token as soon as it is there; done behind the last. Rejects with the error that ended it, once. */
@@ -56,7 +67,7 @@ export class TokenStream implements AsyncIterableIterator<number> {
     return Promise.resolve({ done: true, value: undefined });
   }
 
-  /** The request ends with KV_ABORTED: at once while it waits, else after the running step. Nothing happens once it has ended. */
+  /** The request ends with KV_ABORTED, at once. Nothing happens once it has ended. */
   cancel(): void {
     if (this.#state === 'open') this.#cancel();
   }
@@ -98,4 +109,17 @@ export class TokenStream implements AsyncIterableIterator<number> {
       }
     }
   }
+}
+
+/** What is a result's, and undefined of a stream where `.result` was forgotten; unknown to the type, so that compilers see it too. */
+const resultFields: readonly (keyof GenerationResult)[] = [
+  'tokens', 'finishReason', 'stopToken', 'promptTokens', 'cachedTokens', 'preemptions', 'firstTokenMs', 'totalMs',
+];
+
+for (const field of resultFields) {
+  Object.defineProperty(TokenStream.prototype, field, {
+    get: () => {
+      throw createError('KV_STREAM_STATE', { operation: `read \`${field}\` of`, problem: 'is no result' });
+    },
+  });
 }

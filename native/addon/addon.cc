@@ -30,6 +30,14 @@ Napi::Value Detach(const Napi::CallbackInfo& info) {
   return info.Env().Undefined();
 }
 
+// What Node-API answers to an ArrayBuffer over memory of our own: napi_ok, or napi_no_external_buffers_allowed where
+// the program that embeds Node.js forbids it (Electron).
+napi_status TryExternalBuffer(Napi::Env env) {
+  static uint8_t memory[8];
+  napi_value buffer;
+  return napi_create_external_arraybuffer(env, memory, sizeof memory, nullptr, nullptr, &buffer);
+}
+
 Napi::Object Init(Napi::Env env, Napi::Object exports) {
   auto* context = new EnvContext();
   env.SetInstanceData(context);
@@ -39,6 +47,7 @@ Napi::Object Init(Napi::Env env, Napi::Object exports) {
   });
   exports.Set("setMakeError", Napi::Function::New<SetMakeError>(env, "setMakeError"));
   exports.Set("detach", Napi::Function::New<Detach>(env, "detach"));
+  exports.Set("externalBufferStatus", static_cast<double>(TryExternalBuffer(env)));
   exports.Set("buildTool", VKV_BUILD_TOOL);
   exports.Set("version", VKV_VERSION);
   vkv::addon::NativeDriver::Define(env, exports);

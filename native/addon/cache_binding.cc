@@ -1,7 +1,5 @@
 #include "addon/cache_binding.h"
 
-#include <algorithm>
-
 #include "addon/pool_binding.h"
 
 namespace vkv::addon {
@@ -17,38 +15,48 @@ void NativeCache::Define(Napi::Env env, Napi::Object exports) {
        InstanceMethod<&NativeCache::CopyGroup>("copyGroup"), InstanceMethod<&NativeCache::Detach>("detach"),
        InstanceMethod<&NativeCache::Publish>("publish"),     InstanceMethod<&NativeCache::MapperState>("mapperState"),
        InstanceMethod<&NativeCache::Counters>("counters"),   InstanceMethod<&NativeCache::Address>("address"),
-       InstanceMethod<&NativeCache::Window>("window"),       InstanceMethod<&NativeCache::Stamp>("stamp"),
-       InstanceMethod<&NativeCache::Check>("check"),         InstanceMethod<&NativeCache::Verify>("verify"),
-       InstanceMethod<&NativeCache::Close>("close")});
+       InstanceMethod<&NativeCache::Window>("window"),       InstanceMethod<&NativeCache::Revoke>("revoke"),
+       InstanceMethod<&NativeCache::Stamp>("stamp"),         InstanceMethod<&NativeCache::Check>("check"),
+       InstanceMethod<&NativeCache::Verify>("verify"),       InstanceMethod<&NativeCache::Close>("close")});
   ContextOf(env).cache_class = Napi::Persistent(cache_class);
   exports.Set("NativeCache", cache_class);
 }
 
 NativeCache::NativeCache(const Napi::CallbackInfo& info) : Napi::ObjectWrap<NativeCache>(info) {
   const Napi::Env env = info.Env();
-  const Napi::Object options = info[1].As<Napi::Object>();
-  const std::span<double> token_bytes = ToFloat64Span(options.Get("tokenBytes"));
-  const std::span<double> triplets = ToFloat64Span(options.Get("tensors"));
+  Arguments options(info, 1, "NativeCache");
+  const auto page_bytes = static_cast<uint64_t>(options.Integer("pageBytes", 1, kLargestInteger));
+  const auto slots = static_cast<uint64_t>(options.Integer("slots", 1, INT32_MAX));
+  const auto max_tokens = static_cast<uint64_t>(options.Integer("maxTokens", 1, INT32_MAX));
+  const bool scrub = options.Boolean("scrub");
+  const bool has_mapper = options.Boolean("mapper");
+  const std::span<double> token_bytes = options.Doubles("tokenBytes");
+  const std::span<double> triplets = options.Doubles("tensors");
+  Arguments arrays(info, "NativeCache");
+  if (arrays.Int32s(2).size() < slots || arrays.Uint8s(3).size() < slots || token_bytes.empty()) options.Refuse();
+  if (ThrowIfFailed(env, options.status())) return;
 
-  Layout layout(ToUint64(options.Get("pageBytes")), ToUint64(options.Get("slots")), ToUint64(options.Get("maxTokens")),
-                {token_bytes.begin(), token_bytes.end()});
-  const bool scrub = options.Get("scrub").ToBoolean();
+  Layout layout(page_bytes, slots, max_tokens, {token_bytes.begin(), token_bytes.end()});
   std::shared_ptr<PagePool> pool = NativePool::Of(info[0]);
   if (!pool) {
     ThrowIfFailed(env, Fail(Code::kClosed, "driver"));
     return;
   }
   driver_kind_ = pool->driver().info().kind;
-  if (ThrowIfFailed(env, KvCache::Open(std::move(pool), std::move(layout), scrub, cache_), driver_kind_)) return;
-
   std::vector<TensorSpan> tensors;
   for (size_t k = 0; k + 2 < triplets.size(); k += 3)
     tensors.push_back({static_cast<uint32_t>(triplets[k]), static_cast<uint64_t>(triplets[k + 1]),
                        static_cast<uint64_t>(triplets[k + 2])});
+  for (const TensorSpan& tensor : tensors)
+    if (tensor.reservation >= token_bytes.size()) options.Refuse(tensor.reservation);
+  if (ThrowIfFailed(env, options.status())) return;
+  if (ThrowIfFailed(env, KvCache::Open(std::move(pool), std::move(layout), scrub, cache_), driver_kind_)) return;
+
   pattern_ = std::make_unique<Pattern>(*cache_, std::move(tensors));
+  windows_ = std::make_unique<SlotWindows>(*cache_);
   rows_ = Napi::Persistent(info[2].As<Napi::Int32Array>());
   quarantined_ = Napi::Persistent(info[3].As<Napi::Uint8Array>());
-  if (!options.Get("mapper").ToBoolean()) return;
+  if (!has_mapper) return;
   mapper_ = std::make_unique<Mapper>(*cache_);
   if (ThrowIfFailed(env, mapper_->Start(), driver_kind_)) return;
   context_ = &ContextOf(env);
@@ -58,6 +66,7 @@ NativeCache::NativeCache(const Napi::CallbackInfo& info) : Napi::ObjectWrap<Nati
 NativeCache::~NativeCache() {
   if (context_ != nullptr) context_->stoppables.erase(this);
   StopMapper();
+  windows_.reset();  // before the memory goes
 }
 
 void NativeCache::StopForTeardown() {
@@ -69,31 +78,57 @@ void NativeCache::StopMapper() {
   if (mapper_) mapper_->Stop();
 }
 
-std::span<const GrowCommand> NativeCache::Commands(const Napi::CallbackInfo& info) const {
-  static_assert(sizeof(GrowCommand) == 2 * sizeof(int32_t));
-  const std::span<int32_t> pairs = ToInt32Span(info[0]);
-  const size_t count = std::min<size_t>(ToUint64(info[1]), pairs.size() / 2);
-  return {reinterpret_cast<const GrowCommand*>(pairs.data()), count};
+int32_t NativeCache::ReadSlot(Arguments& given, size_t at) const {
+  return static_cast<int32_t>(given.Integer(at, 0, slots() - 1));
 }
 
-Napi::Value NativeCache::Finish(Napi::Env env, const Status& status) {
+int32_t NativeCache::ReadRows(Arguments& given, size_t at) const {
+  return static_cast<int32_t>(given.Integer(at, 0, most_rows()));
+}
+
+int32_t NativeCache::ReadGroup(Arguments& given, size_t at) const {
+  return static_cast<int32_t>(given.Integer(at, 0, most_groups()));
+}
+
+std::span<const GrowCommand> NativeCache::ReadCommands(Arguments& given) const {
+  const auto commands = given.Entries<GrowCommand>(0, 1);
+  for (const GrowCommand& command : commands) {
+    if (command.slot < 0 || command.slot >= slots() || command.rows < 0 || command.rows > most_rows())
+      given.Refuse(command.slot);
+  }
+  return commands;
+}
+
+template <typename Call>
+Napi::Value NativeCache::Run(const Napi::CallbackInfo& info, const Arguments& given, Call call) {
+  const Status status = given.ok() ? call() : given.status();
   if (mapper_) mapper_->Refill();  // what a call took of the free list comes back before it is needed
-  ThrowIfFailed(env, status, driver_kind_);
-  return env.Undefined();
+  ThrowIfFailed(info.Env(), status, driver_kind_);
+  return info.Env().Undefined();
 }
 
 Napi::Value NativeCache::Grow(const Napi::CallbackInfo& info) {
-  return Finish(info.Env(), cache_->Grow(Commands(info)));
+  Arguments given(info, "grow");
+  const auto commands = ReadCommands(given);
+  return Run(info, given, [&] { return cache_->Grow(commands); });
 }
 
 Napi::Value NativeCache::Request(const Napi::CallbackInfo& info) {
-  if (mapper_) mapper_->Request(Commands(info));
-  return info.Env().Undefined();
+  Arguments given(info, "request");
+  const auto commands = ReadCommands(given);
+  return Run(info, given, [&] {
+    if (mapper_) mapper_->Request(commands);
+    return Ok();
+  });
 }
 
 Napi::Value NativeCache::Cancel(const Napi::CallbackInfo& info) {
-  if (mapper_) mapper_->Cancel(ToInt32(info[0]));
-  return info.Env().Undefined();
+  Arguments given(info, "cancel");
+  const int32_t slot = ReadSlot(given, 0);
+  return Run(info, given, [&] {
+    if (mapper_) mapper_->Cancel(slot);
+    return Ok();
+  });
 }
 
 Napi::Value NativeCache::Quiesce(const Napi::CallbackInfo& info) {
@@ -102,54 +137,88 @@ Napi::Value NativeCache::Quiesce(const Napi::CallbackInfo& info) {
 }
 
 Napi::Value NativeCache::Shrink(const Napi::CallbackInfo& info) {
-  return Finish(info.Env(), cache_->Shrink(ToInt32(info[0]), ToInt32(info[1])));
+  Arguments given(info, "shrink");
+  const int32_t slot = ReadSlot(given, 0), rows = ReadRows(given, 1);
+  return Run(info, given, [&] { return cache_->Shrink(slot, rows); });
 }
 
 Napi::Value NativeCache::Promise(const Napi::CallbackInfo& info) {
-  return Finish(info.Env(), cache_->Promise(ToInt32(info[0]), ToInt32(info[1])));
+  Arguments given(info, "promise");
+  const int32_t slot = ReadSlot(given, 0), rows = ReadRows(given, 1);
+  return Run(info, given, [&] { return cache_->Promise(slot, rows); });
 }
 
 Napi::Value NativeCache::Assign(const Napi::CallbackInfo& info) {
-  return Finish(info.Env(), cache_->Assign(ToInt32(info[0]), ToUint64(info[1])));
+  Arguments given(info, "assign");
+  const int32_t slot = ReadSlot(given, 0);
+  const Tenant tenant = given.Address(1);
+  return Run(info, given, [&] { return cache_->Assign(slot, tenant); });
 }
 
 Napi::Value NativeCache::Keep(const Napi::CallbackInfo& info) {
-  static_assert(sizeof(KeepCommand) == 3 * sizeof(int32_t));
-  const std::span<int32_t> triples = ToInt32Span(info[0]);
-  const size_t count = std::min<size_t>(ToUint64(info[1]), triples.size() / 3);
-  return Finish(info.Env(), cache_->Keep({reinterpret_cast<const KeepCommand*>(triples.data()), count}));
+  Arguments given(info, "keep");
+  const auto commands = given.Entries<KeepCommand>(0, 1);
+  const int64_t groups = most_groups();
+  for (const KeepCommand& command : commands) {
+    if (command.slot < 0 || command.slot >= slots() || command.group < 0 || command.group > groups)
+      given.Refuse(command.slot);
+  }
+  return Run(info, given, [&] { return cache_->Keep(commands); });
 }
 
 Napi::Value NativeCache::Drop(const Napi::CallbackInfo& info) {
-  const std::span<int32_t> ids = ToInt32Span(info[0]);
-  cache_->Drop(ids.first(std::min<size_t>(ToUint64(info[1]), ids.size())));
-  return info.Env().Undefined();
+  Arguments given(info, "drop");
+  const auto ids = given.Entries<int32_t>(0, 1);
+  return Run(info, given, [&] {
+    cache_->Drop(ids);
+    return Ok();
+  });
 }
 
 Napi::Value NativeCache::Alias(const Napi::CallbackInfo& info) {
-  const std::span<int32_t> ids = ToInt32Span(info[1]);
-  const size_t to = std::min<size_t>(ToUint64(info[3]), ids.size());
-  const size_t from = std::min<size_t>(ToUint64(info[2]), to);
-  return Finish(info.Env(), cache_->Alias(ToInt32(info[0]), static_cast<int32_t>(from), ids.subspan(from, to - from)));
+  Arguments given(info, "alias");
+  const int32_t slot = ReadSlot(given, 0);
+  const auto ids = given.Entries<int32_t>(1, 3);
+  const auto from = static_cast<size_t>(given.Integer(2, 0, static_cast<int64_t>(ids.size())));
+  return Run(info, given, [&] { return cache_->Alias(slot, static_cast<int32_t>(from), ids.subspan(from)); });
 }
 
 Napi::Value NativeCache::CopyGroup(const Napi::CallbackInfo& info) {
-  return Finish(info.Env(),
-                cache_->CopyGroup({ToInt32(info[0]), ToInt32(info[1]), ToInt32(info[2]),
-                                   static_cast<RowId>(ToUint64(info[3])), ToUint64(info[4]), ToUint64(info[5])}));
+  Arguments given(info, "copyGroup");
+  CopyCommand command = {ReadSlot(given, 0),
+                         ReadGroup(given, 1),
+                         static_cast<int32_t>(given.Integer(2, -1, slots() - 1)),
+                         static_cast<RowId>(given.Integer(3, -1, INT32_MAX)),
+                         static_cast<uint64_t>(given.Integer(4, 0, most_tokens())),
+                         std::nullopt};
+  if (!given.IsUndefined(5)) command.stream = given.Address(5);
+  return Run(info, given, [&] { return cache_->CopyGroup(command); });
 }
 
 Napi::Value NativeCache::Detach(const Napi::CallbackInfo& info) {
-  return Finish(info.Env(), cache_->Detach(ToInt32(info[0]), ToInt32(info[1]), ToUint64(info[2]), ToUint64(info[3])));
+  Arguments given(info, "detach");
+  const DetachCommand command = {ReadSlot(given, 0), ReadGroup(given, 1),
+                                 static_cast<uint64_t>(given.Integer(2, 0, most_tokens())),
+                                 static_cast<int32_t>(given.Integer(3, -1, slots() - 1)), given.Address(4)};
+  return Run(info, given, [&] { return cache_->Detach(command); });
 }
 
 Napi::Value NativeCache::Publish(const Napi::CallbackInfo& info) {
-  const std::span<int32_t> rows = ToInt32Span(rows_.Value());
-  const std::span<uint8_t> quarantined = ToBytes(quarantined_.Value());
+  if (rows_.IsEmpty()) {
+    ThrowIfFailed(info.Env(), Fail(Code::kClosed, "cache"), driver_kind_);
+    return info.Env().Undefined();
+  }
+  Bytes rows, quarantined;
   // A policy that was shown them may have given their memory away.
-  if (std::min(rows.size(), quarantined.size()) < cache_->layout().slots())
-    return Finish(info.Env(), Fail(Code::kInternal, "arrays of a cache", static_cast<int64_t>(rows.size())));
-  return Napi::Number::New(info.Env(), cache_->Publish(rows, quarantined));
+  const bool is_there = ReadArray(info.Env(), rows_.Value(), napi_int32_array, rows) &&
+                        ReadArray(info.Env(), quarantined_.Value(), napi_uint8_array, quarantined);
+  const auto count = static_cast<size_t>(slots());
+  if (!is_there || rows.bytes < count * sizeof(int32_t) || quarantined.bytes < count) {
+    ThrowIfFailed(info.Env(), Fail(Code::kInternal, "arrays of a cache", static_cast<int64_t>(rows.bytes)));
+    return info.Env().Undefined();
+  }
+  return Napi::Number::New(info.Env(), cache_->Publish({static_cast<int32_t*>(rows.data), count},
+                                                       {static_cast<uint8_t*>(quarantined.data), count}));
 }
 
 Napi::Value NativeCache::MapperState(const Napi::CallbackInfo& info) {
@@ -187,23 +256,58 @@ Napi::Value NativeCache::Counters(const Napi::CallbackInfo& info) {
 }
 
 Napi::Value NativeCache::Address(const Napi::CallbackInfo& info) {
-  return FromUint64(info.Env(), cache_->address(ToUint64(info[0])));
+  Arguments given(info, "address");
+  const auto reservation = static_cast<size_t>(given.Integer(0, 0, reservations() - 1));
+  if (ThrowIfFailed(info.Env(), given.status(), driver_kind_)) return info.Env().Undefined();
+  return FromUint64(info.Env(), cache_->address(reservation));
 }
 
 Napi::Value NativeCache::Window(const Napi::CallbackInfo& info) {
-  // Pre (lib/memory/views.ts): the bytes are mapped, and the window is detached before they are unmapped.
-  auto* start = reinterpret_cast<void*>(cache_->address(ToUint64(info[0])) + ToUint64(info[1]));
-  return Napi::ArrayBuffer::New(info.Env(), start, ToUint64(info[2]));
+  // Pre (lib/memory/views.ts): the bytes are mapped, and the slot is revoked before any of them is unmapped.
+  Arguments given(info, "window");
+  const int32_t slot = ReadSlot(given, 0);
+  const auto reservation = static_cast<size_t>(given.Integer(1, 0, reservations() - 1));
+  const auto stripe = static_cast<int64_t>(cache_->layout().StripeBytes(reservation));
+  const int64_t bytes = given.Integer(2, 0, stripe);
+  if (ThrowIfFailed(info.Env(), given.status(), driver_kind_)) return info.Env().Undefined();
+  uint64_t start = 0;
+  const Status status = windows_->Show(slot, reservation, static_cast<uint64_t>(bytes), start);
+  if (ThrowIfFailed(info.Env(), status, driver_kind_)) return info.Env().Undefined();
+  return Napi::ArrayBuffer::New(info.Env(), reinterpret_cast<void*>(start), static_cast<size_t>(bytes));
+}
+
+Napi::Value NativeCache::Revoke(const Napi::CallbackInfo& info) {
+  Arguments given(info, "revoke");
+  const int32_t slot = ReadSlot(given, 0);
+  const bool is_escaped = given.Boolean(1);
+  if (ThrowIfFailed(info.Env(), given.status(), driver_kind_)) return info.Env().Undefined();
+  windows_->Hide(slot, is_escaped);
+  return info.Env().Undefined();
+}
+
+NativeCache::Stretch NativeCache::ReadStretch(Arguments& given) const {
+  Stretch stretch;
+  stretch.slot = ReadSlot(given, 0);
+  const int64_t from = given.Integer(1, 0, most_tokens());
+  stretch.from = static_cast<uint64_t>(from);
+  stretch.tokens = static_cast<uint64_t>(given.Integer(2, 0, most_tokens() - from));
+  stretch.key = given.Address(3);
+  return stretch;
 }
 
 Napi::Value NativeCache::Stamp(const Napi::CallbackInfo& info) {
-  return Finish(info.Env(), pattern_->Stamp(ToInt32(info[0]), ToUint64(info[1]), ToUint64(info[2]), ToUint64(info[3])));
+  Arguments given(info, "stamp");
+  const auto [slot, from, tokens, key] = ReadStretch(given);
+  return Run(info, given, [&, slot = slot, from = from, tokens = tokens, key = key] {
+    return pattern_->Stamp(slot, from, tokens, key);
+  });
 }
 
 Napi::Value NativeCache::Check(const Napi::CallbackInfo& info) {
+  Arguments given(info, "check");
+  const auto [slot, from, tokens, key] = ReadStretch(given);
   uint64_t wrong = 0;
-  const Status status =
-      pattern_->Check(ToInt32(info[0]), ToUint64(info[1]), ToUint64(info[2]), ToUint64(info[3]), wrong);
+  const Status status = given.ok() ? pattern_->Check(slot, from, tokens, key, wrong) : given.status();
   if (ThrowIfFailed(info.Env(), status, driver_kind_)) return info.Env().Undefined();
   return FromCount(info.Env(), wrong);
 }
@@ -216,7 +320,14 @@ Napi::Value NativeCache::Verify(const Napi::CallbackInfo& info) {
 
 Napi::Value NativeCache::Close(const Napi::CallbackInfo& info) {
   StopMapper();
-  return Finish(info.Env(), cache_->Close());
+  windows_->Close();
+  const Status status = cache_->Close();
+  if (status.ok()) {  // the arrays would be kept until this object is collected, which is no sooner than the next turn
+    rows_.Reset();
+    quarantined_.Reset();
+  }
+  ThrowIfFailed(info.Env(), status, driver_kind_);
+  return info.Env().Undefined();
 }
 
 }  // namespace vkv::addon

@@ -11,10 +11,12 @@
 #include <memory>
 #include <string>
 
+#include "addon/arguments.h"
 #include "addon/context.h"
 #include "kv_cache.h"
 #include "mapper.h"
 #include "pattern.h"
+#include "slot_windows.h"
 
 namespace vkv::addon {
 
@@ -35,7 +37,7 @@ class NativeCache : public Napi::ObjectWrap<NativeCache>, private Stoppable {
   Napi::Value Shrink(const Napi::CallbackInfo& info);       // (slot, rows)
   Napi::Value Promise(const Napi::CallbackInfo& info);      // (slot, rows)
   Napi::Value Assign(const Napi::CallbackInfo& info);       // (slot, tenant)
-  Napi::Value Keep(const Napi::CallbackInfo& info);         // ([slot, group, id] * count, count)
+  Napi::Value Keep(const Napi::CallbackInfo& info);         // ([slot, group, id, rows] * count, count)
   Napi::Value Drop(const Napi::CallbackInfo& info);         // (ids, count)
   Napi::Value Alias(const Napi::CallbackInfo& info);        // (slot, ids, from, to)
   Napi::Value CopyGroup(const Napi::CallbackInfo& info);    // (slot, group, from slot, id, tokens, stream)
@@ -44,7 +46,8 @@ class NativeCache : public Napi::ObjectWrap<NativeCache>, private Stoppable {
   Napi::Value MapperState(const Napi::CallbackInfo& info);  // () => {isIdle, lateErrors, starved, lastError}
   Napi::Value Counters(const Napi::CallbackInfo& info);
   Napi::Value Address(const Napi::CallbackInfo& info);  // (reservation) => BigInt
-  Napi::Value Window(const Napi::CallbackInfo& info);   // (reservation, offset, bytes) => ArrayBuffer
+  Napi::Value Window(const Napi::CallbackInfo& info);   // (slot, reservation, bytes) => ArrayBuffer
+  Napi::Value Revoke(const Napi::CallbackInfo& info);   // (slot, is escaped)
   Napi::Value Stamp(const Napi::CallbackInfo& info);    // (slot, from, tokens, key)
   Napi::Value Check(const Napi::CallbackInfo& info);    // (slot, from, tokens, key) => wrong tokens
   Napi::Value Verify(const Napi::CallbackInfo& info);   // () => pages in use
@@ -52,14 +55,34 @@ class NativeCache : public Napi::ObjectWrap<NativeCache>, private Stoppable {
 
   void StopForTeardown() override;
   void StopMapper();
-  std::span<const GrowCommand> Commands(const Napi::CallbackInfo& info) const;
-  Napi::Value Finish(Napi::Env env, const Status& status);
+  // The addon's own checks of what TypeScript has checked: what is outside would be a touch of other memory.
+  int32_t ReadSlot(Arguments& given, size_t at) const;
+  int32_t ReadRows(Arguments& given, size_t at) const;
+  int32_t ReadGroup(Arguments& given, size_t at) const;
+  std::span<const GrowCommand> ReadCommands(Arguments& given) const;
+  // Tokens of a slot, and a key: (slot, from, tokens, key).
+  struct Stretch {
+    int32_t slot = 0;
+    uint64_t from = 0;
+    uint64_t tokens = 0;
+    uint64_t key = 0;
+  };
+  Stretch ReadStretch(Arguments& given) const;
+  int64_t slots() const { return static_cast<int64_t>(cache_->layout().slots()); }
+  int64_t reservations() const { return static_cast<int64_t>(cache_->layout().reservations()); }
+  int64_t most_rows() const { return static_cast<int64_t>(cache_->layout().MaxRows()); }
+  int64_t most_groups() const { return most_rows() / static_cast<int64_t>(cache_->layout().GroupRows()); }
+  int64_t most_tokens() const { return static_cast<int64_t>(cache_->layout().max_tokens()); }
+  // Does `call`, if its arguments could be read; throws what fails.
+  template <typename Call>
+  Napi::Value Run(const Napi::CallbackInfo& info, const Arguments& given, Call call);
 
   std::string driver_kind_;         // for errors
   EnvContext* context_ = nullptr;   // while registered there
   std::unique_ptr<KvCache> cache_;  // null when the constructor threw
   std::unique_ptr<Mapper> mapper_;  // null without a background thread
   std::unique_ptr<Pattern> pattern_;
+  std::unique_ptr<SlotWindows> windows_;
   Napi::Reference<Napi::Int32Array> rows_;
   Napi::Reference<Napi::Uint8Array> quarantined_;
 };

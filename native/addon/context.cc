@@ -1,57 +1,46 @@
 #include "addon/context.h"
 
 namespace vkv::addon {
-namespace {
-
-template <typename Array>
-Array ToTypedArray(const Napi::Value& value, napi_typedarray_type type) {
-  if (!value.IsTypedArray() || value.As<Napi::TypedArray>().TypedArrayType() != type) return Array();
-  return value.As<Array>();
-}
-
-}  // namespace
-
+// By plain Node-API: where JavaScript can no longer run, each of these says so and nothing else happens.
 Napi::Value MakeError(Napi::Env env, const Status& status, const std::string& driver, const std::string& text) {
   if (status.ok()) return env.Undefined();
   EnvContext& context = ContextOf(env);
   if (context.make_error.IsEmpty()) return Napi::Error::New(env, status.call).Value();
-  return context.make_error.Value().Call({Napi::Number::New(env, static_cast<double>(status.code)),
-                                          Napi::String::New(env, status.call), Napi::Number::New(env, status.result),
-                                          Napi::String::New(env, status.result_name),
-                                          Napi::Number::New(env, static_cast<double>(status.what)),
-                                          Napi::Number::New(env, static_cast<double>(status.how_many)),
-                                          Napi::String::New(env, driver), Napi::String::New(env, text)});
+  napi_value arguments[9] = {};
+  napi_value error = nullptr;
+  const bool is_made =
+      napi_create_double(env, static_cast<double>(status.code), &arguments[0]) == napi_ok &&
+      napi_create_string_utf8(env, status.call, NAPI_AUTO_LENGTH, &arguments[1]) == napi_ok &&
+      napi_create_double(env, status.result, &arguments[2]) == napi_ok &&
+      napi_create_string_utf8(env, status.result_name, NAPI_AUTO_LENGTH, &arguments[3]) == napi_ok &&
+      napi_create_double(env, static_cast<double>(status.what), &arguments[4]) == napi_ok &&
+      napi_create_double(env, static_cast<double>(status.how_many), &arguments[5]) == napi_ok &&
+      napi_create_string_utf8(env, driver.c_str(), driver.size(), &arguments[6]) == napi_ok &&
+      napi_create_double(env, static_cast<double>(status.others), &arguments[7]) == napi_ok &&
+      napi_create_string_utf8(env, text.c_str(), text.size(), &arguments[8]) == napi_ok &&
+      napi_call_function(env, env.Undefined(), context.make_error.Value(), 9, arguments, &error) == napi_ok;
+  return is_made ? Napi::Value(env, error) : env.Undefined();
 }
 
 bool ThrowIfFailed(Napi::Env env, const Status& status, const std::string& driver, const std::string& text) {
   if (status.ok()) return false;
   const Napi::Value error = MakeError(env, status, driver, text);
-  if (!env.IsExceptionPending()) napi_throw(env, error);
+  bool is_pending = true;
+  if (napi_is_exception_pending(env, &is_pending) == napi_ok && !is_pending) napi_throw(env, error);
   return true;
 }
 
 uint64_t ToUint64(const Napi::Value& value) {
-  if (!value.IsBigInt()) return static_cast<uint64_t>(value.As<Napi::Number>().Int64Value());
+  int64_t number = 0;
+  uint64_t address = 0;
   bool is_lossless = true;
-  return value.As<Napi::BigInt>().Uint64Value(&is_lossless);
+  if (napi_get_value_bigint_uint64(value.Env(), value, &address, &is_lossless) == napi_ok) return address;
+  return napi_get_value_int64(value.Env(), value, &number) == napi_ok ? static_cast<uint64_t>(number) : 0;
 }
 
-int64_t ToInt64(const Napi::Value& value) { return value.As<Napi::Number>().Int64Value(); }
-int32_t ToInt32(const Napi::Value& value) { return value.As<Napi::Number>().Int32Value(); }
-
-std::span<int32_t> ToInt32Span(const Napi::Value& value) {
-  Napi::Int32Array array = ToTypedArray<Napi::Int32Array>(value, napi_int32_array);
-  return array.IsEmpty() ? std::span<int32_t>() : std::span(array.Data(), array.ElementLength());
-}
-
-std::span<double> ToFloat64Span(const Napi::Value& value) {
-  Napi::Float64Array array = ToTypedArray<Napi::Float64Array>(value, napi_float64_array);
-  return array.IsEmpty() ? std::span<double>() : std::span(array.Data(), array.ElementLength());
-}
-
-std::span<uint8_t> ToBytes(const Napi::Value& value) {
-  Napi::Uint8Array array = ToTypedArray<Napi::Uint8Array>(value, napi_uint8_array);
-  return array.IsEmpty() ? std::span<uint8_t>() : std::span(array.Data(), array.ElementLength());
+int32_t ToInt32(const Napi::Value& value) {
+  int32_t number = 0;
+  return napi_get_value_int32(value.Env(), value, &number) == napi_ok ? number : 0;
 }
 
 Napi::BigInt FromUint64(Napi::Env env, uint64_t value) { return Napi::BigInt::New(env, value); }

@@ -7,7 +7,6 @@
 #include <napi.h>
 
 #include <memory>
-#include <span>
 #include <string>
 #include <unordered_set>
 
@@ -45,14 +44,22 @@ bool ThrowIfFailed(Napi::Env env, const Status& status, const std::string& drive
 // The error object itself, or undefined for an ok status.
 Napi::Value MakeError(Napi::Env env, const Status& status, const std::string& driver, const std::string& text = {});
 
-// Conversions; TypeScript has validated the arguments, so a wrong type here is our own bug and throws a plain
-// TypeError.
+// An object of one of the addon's classes, which its tag says: another object, also one of another of these classes, is
+// refused. Null for that, and while the environment is being terminated.
+template <typename Class>
+Class* UnwrapTagged(const Napi::Value& value) {
+  bool is_tagged = false;
+  void* wrapped = nullptr;
+  napi_valuetype type = napi_undefined;
+  if (napi_typeof(value.Env(), value, &type) != napi_ok || type != napi_object) return nullptr;
+  if (napi_check_object_type_tag(value.Env(), value, &Class::kTag, &is_tagged) != napi_ok || !is_tagged) return nullptr;
+  return napi_unwrap(value.Env(), value, &wrapped) == napi_ok ? static_cast<Class*>(wrapped) : nullptr;
+}
+
+// Conversions for calls that check their numbers themselves, as drivers do; 0 for what is no number. All others read
+// through Arguments.
 uint64_t ToUint64(const Napi::Value& value);  // a Number or a BigInt
-int64_t ToInt64(const Napi::Value& value);
 int32_t ToInt32(const Napi::Value& value);
-std::span<int32_t> ToInt32Span(const Napi::Value& value);       // an Int32Array; empty for anything else
-std::span<double> ToFloat64Span(const Napi::Value& value);      // a Float64Array; empty for anything else
-std::span<uint8_t> ToBytes(const Napi::Value& value);           // a Uint8Array; empty for anything else
 Napi::BigInt FromUint64(Napi::Env env, uint64_t value);         // addresses and handles
 inline Napi::Number FromCount(Napi::Env env, uint64_t value) {  // counts and sizes
   return Napi::Number::New(env, static_cast<double>(value));

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 
+#include "addon/arguments.h"
 #include "addon/context.h"
 #include "addon/driver_binding.h"
 #include "cuda/driver_cuda.h"
@@ -15,28 +16,61 @@ namespace {
 constexpr size_t kCommonArguments = 3;
 constexpr size_t kProductArguments = 6;
 
-// The first element of a typed array, or what a BigInt is the address of; null for anything else.
-template <typename T>
-T* ToData(const Napi::Value& value) {
-  if (value.IsBigInt()) return reinterpret_cast<T*>(ToUint64(value));
-  void* data = nullptr;
-  if (value.IsTypedArray()) {
-    napi_get_typedarray_info(value.Env(), value, nullptr, nullptr, &data, nullptr, nullptr);
-  }
-  return static_cast<T*>(data);
-}
+constexpr int64_t kMostElements = int64_t{1} << 48;  // their bytes are no overflow
 
 // `off`, `auto`, or a path.
-kernels::CublasChoice ToChoice(const Napi::Object& options) {
+kernels::CublasChoice ToChoice(Arguments& options) {
   using Kind = kernels::CublasChoice::Kind;
-  const std::string given = options.Get("cublas").As<Napi::String>().Utf8Value();
+  const std::string given = options.String("cublas");
   return {given == "off"    ? Kind::kNone
           : given == "auto" ? Kind::kUsual
                             : Kind::kPath,
-          given, ToUint64(options.Get("workspaceBytes"))};
+          given, static_cast<uint64_t>(options.Integer("workspaceBytes", 0, kLargestInteger))};
 }
 
-kernels::Dtype ToDtype(const Napi::Value& value) { return static_cast<kernels::Dtype>(ToInt32(value)); }
+kernels::Dtype ToDtype(Arguments& given, size_t at) { return static_cast<kernels::Dtype>(given.Integer(at, 0, 2)); }
+
+int64_t ToCount(Arguments& given, size_t at) { return given.Integer(at, 0, kMostElements); }
+
+// Elements of [rows, width]; refuses what would overflow.
+int64_t Product(Arguments& given, int64_t rows, int64_t width) {
+  if (width > 0 && rows > kMostElements / width) given.Refuse(rows);
+  return given.ok() ? rows * width : 0;
+}
+
+struct Indices {
+  std::span<const int32_t> numbers;
+  int64_t most = -1;           // of them; -1 where they are not known
+  bool are_on_device = false;  // read when the kernel runs, and so not looked at
+};
+
+// The first `count` numbers of an Int32Array, none below zero, or the address of so many where a device can read them.
+Indices ReadIndices(Arguments& given, size_t at, int64_t count, bool has_device) {
+  Indices indices;
+  if (has_device && given.IsAddress(at)) {
+    const auto* const address = reinterpret_cast<const int32_t*>(given.Address(at));
+    if (given.ok()) indices = {{address, static_cast<size_t>(count)}, -1, true};
+    return indices;
+  }
+  const std::span<const int32_t> numbers = given.Int32s(at);
+  if (static_cast<int64_t>(numbers.size()) < count) given.Refuse(static_cast<int64_t>(numbers.size()));
+  if (given.ok()) indices.numbers = numbers.first(static_cast<size_t>(count));
+  for (const int32_t number : indices.numbers) {
+    if (number < 0) given.Refuse(number);
+    indices.most = std::max<int64_t>(indices.most, number);
+  }
+  return indices;
+}
+
+template <typename T>
+T* Floats(Arguments& given, size_t at, int64_t count) {
+  return given.Buffer<T>(at, napi_float32_array, static_cast<uint64_t>(count) * sizeof(float));
+}
+
+const void* Matrix(Arguments& given, size_t at, kernels::Dtype dtype, int64_t count) {
+  return given.Buffer<const void>(at, dtype == kernels::Dtype::kFloat32 ? napi_float32_array : napi_uint16_array,
+                                  static_cast<uint64_t>(count * kernels::ElementBytes(dtype)));
+}
 
 }  // namespace
 
@@ -51,24 +85,30 @@ void NativeDense::Define(Napi::Env env, Napi::Object exports) {
 }
 
 NativeDense::NativeDense(const Napi::CallbackInfo& info) : Napi::ObjectWrap<NativeDense>(info) {
+  Arguments options(info, 1, "NativeDense");
   if (info[0].IsObject()) driver_ = NativeDriver::Of(info[0]);
-  ThrowIfFailed(info.Env(), OpenSet(info.Env(), info[1].As<Napi::Object>()), KindOf(driver_));
+  if (info[0].IsObject() && !driver_) options.Refuse();
+  ThrowIfFailed(info.Env(), OpenSet(info.Env(), options), KindOf(driver_));
 }
 
 NativeDense::~NativeDense() { CloseSet(); }
 
-Status NativeDense::OpenSet(Napi::Env env, const Napi::Object& options) {
+Status NativeDense::OpenSet(Napi::Env env, Arguments& options) {
   if (!driver_) {
-    const std::string instructions = options.Get("instructions").As<Napi::String>().Utf8Value();
-    dense_ = std::make_unique<kernels::CpuDense>(ContextOf(env).workers, ToInt32(options.Get("threads")),
+    const std::string instructions = options.String("instructions");
+    const auto threads = static_cast<int32_t>(options.Integer("threads", 1, 1024));
+    VKV_RETURN_IF_ERROR(options.status());
+    dense_ = std::make_unique<kernels::CpuDense>(ContextOf(env).workers, threads,
                                                  kernels::ChooseDense(instructions.c_str()));
     return Ok();
   }
+  const kernels::CublasChoice choice = ToChoice(options);
+  const uint64_t stream = options.Address("stream");
+  const std::string module = options.String("module");
+  VKV_RETURN_IF_ERROR(options.status());
   DriverScope scope(*driver_);
   VKV_RETURN_IF_ERROR(scope.status());
-  return kernels::CudaDense::Open(static_cast<cuda::DriverCuda&>(*driver_),
-                                  options.Get("module").As<Napi::String>().Utf8Value(), ToUint64(options.Get("stream")),
-                                  ToChoice(options), dense_);
+  return kernels::CudaDense::Open(static_cast<cuda::DriverCuda&>(*driver_), module, stream, choice, dense_);
 }
 
 void NativeDense::CloseSet() {
@@ -78,9 +118,11 @@ void NativeDense::CloseSet() {
 }
 
 template <typename Call>
-Napi::Value NativeDense::Run(Napi::Env env, Call call) {
+Napi::Value NativeDense::Run(Napi::Env env, const Arguments& given, Call call) {
   if (!dense_) {
     ThrowIfFailed(env, Fail(Code::kClosed, "dense kernels"));
+  } else if (!given.ok()) {
+    ThrowIfFailed(env, given.status());
   } else if (!driver_) {
     ThrowIfFailed(env, call(*dense_));
   } else {
@@ -95,46 +137,57 @@ Napi::Value NativeDense::Target(const Napi::CallbackInfo& info) {
 }
 
 Napi::Value NativeDense::Multiply(const Napi::CallbackInfo& info) {
+  Arguments given(info, "multiply");
+  const int64_t rows = ToCount(given, 1), inputs = ToCount(given, 2);
+  const kernels::ProductInput input = {Floats<const float>(given, 0, Product(given, rows, inputs)), rows, inputs};
   products_.clear();
   for (size_t at = kCommonArguments; at + kProductArguments <= info.Length(); at += kProductArguments) {
-    products_.push_back({ToData<const void>(info[at]), ToData<const float>(info[at + 3]), ToData<float>(info[at + 4]),
-                         ToInt64(info[at + 2]), ToDtype(info[at + 1]), info[at + 5].ToBoolean()});
+    const kernels::Dtype dtype = ToDtype(given, at + 1);
+    const int64_t outputs = ToCount(given, at + 2);
+    const float* const bias = given.IsUndefined(at + 3) ? nullptr : Floats<const float>(given, at + 3, outputs);
+    products_.push_back({Matrix(given, at, dtype, Product(given, outputs, inputs)), bias,
+                         Floats<float>(given, at + 4, Product(given, rows, outputs)), outputs, dtype,
+                         given.Boolean(at + 5)});
   }
-  const kernels::ProductInput input = {ToData<const float>(info[0]), ToInt64(info[1]), ToInt64(info[2])};
-  return Run(info.Env(), [&](kernels::DenseSet& dense) { return dense.Multiply(input, products_); });
+  return Run(info.Env(), given, [&](kernels::DenseSet& dense) { return dense.Multiply(input, products_); });
 }
 
 Napi::Value NativeDense::Normalize(const Napi::CallbackInfo& info) {
-  const kernels::Normalization command = {ToData<const float>(info[0]), ToData<const float>(info[2]),
-                                          ToData<float>(info[5]), ToInt64(info[3]),
-                                          info[4].As<Napi::Number>().FloatValue()};
-  return Run(info.Env(), [&](kernels::DenseSet& dense) { return dense.Normalize(command, ToInt64(info[1])); });
+  Arguments given(info, "normalize");
+  const int64_t rows = ToCount(given, 1), width = ToCount(given, 3);
+  const int64_t count = Product(given, rows, width);
+  const kernels::Normalization command = {Floats<const float>(given, 0, count), Floats<const float>(given, 2, width),
+                                          Floats<float>(given, 5, count), width, static_cast<float>(given.Double(4))};
+  return Run(info.Env(), given, [&](kernels::DenseSet& dense) { return dense.Normalize(command, rows); });
 }
 
 Napi::Value NativeDense::Rotate(const Napi::CallbackInfo& info) {
-  const kernels::Rotation command = {ToData<float>(info[0]),
-                                     ToData<const int32_t>(info[4]),
-                                     ToData<const float>(info[5]),
-                                     ToInt64(info[2]),
-                                     ToInt64(info[3]),
-                                     info[4].IsBigInt()};
-  return Run(info.Env(), [&](kernels::DenseSet& dense) { return dense.Rotate(command, ToInt64(info[1])); });
+  Arguments given(info, "rotate");
+  const int64_t rows = ToCount(given, 1), heads = ToCount(given, 2), dim = ToCount(given, 3);
+  float* const floats = Floats<float>(given, 0, Product(given, rows, Product(given, heads, dim)));
+  const Indices positions = ReadIndices(given, 4, rows, driver_ != nullptr);
+  const auto* const table = Floats<const float>(given, 5, Product(given, positions.most + 1, dim));
+  const kernels::Rotation command = {floats, positions.numbers.data(), table, heads, dim, positions.are_on_device};
+  return Run(info.Env(), given, [&](kernels::DenseSet& dense) { return dense.Rotate(command, rows); });
 }
 
 Napi::Value NativeDense::Gate(const Napi::CallbackInfo& info) {
-  const kernels::Gating command = {ToData<const float>(info[0]), ToData<const float>(info[1]), ToData<float>(info[3]),
-                                   ToInt64(info[2])};
-  return Run(info.Env(), [&](kernels::DenseSet& dense) { return dense.Gate(command); });
+  Arguments given(info, "gate");
+  const int64_t count = ToCount(given, 2);
+  const kernels::Gating command = {Floats<const float>(given, 0, count), Floats<const float>(given, 1, count),
+                                   Floats<float>(given, 3, count), count};
+  return Run(info.Env(), given, [&](kernels::DenseSet& dense) { return dense.Gate(command); });
 }
 
 Napi::Value NativeDense::Gather(const Napi::CallbackInfo& info) {
-  const bool are_on_device = info[3].IsBigInt();
-  const size_t wanted = ToUint64(info[4]);
-  const size_t rows = are_on_device ? wanted : std::min(wanted, ToInt32Span(info[3]).size());
-  const std::span<const int32_t> tokens(ToData<const int32_t>(info[3]), rows);
-  const kernels::Gathering command = {ToData<const void>(info[0]), ToData<float>(info[5]), ToInt64(info[2]),
-                                      ToDtype(info[1]), are_on_device};
-  return Run(info.Env(), [&](kernels::DenseSet& dense) { return dense.Gather(command, tokens); });
+  Arguments given(info, "gather");
+  const kernels::Dtype dtype = ToDtype(given, 1);
+  const int64_t width = ToCount(given, 2), rows = ToCount(given, 4);
+  const Indices tokens = ReadIndices(given, 3, rows, driver_ != nullptr);
+  const kernels::Gathering command = {Matrix(given, 0, dtype, Product(given, tokens.most + 1, width)),
+                                      Floats<float>(given, 5, Product(given, rows, width)), width, dtype,
+                                      tokens.are_on_device};
+  return Run(info.Env(), given, [&](kernels::DenseSet& dense) { return dense.Gather(command, tokens.numbers); });
 }
 
 Napi::Value NativeDense::Close(const Napi::CallbackInfo& info) {

@@ -8,6 +8,7 @@
 #include <memory>
 #include <vector>
 
+#include "addon/arguments.h"
 #include "driver.h"
 #include "kernels/dense_set.h"
 
@@ -32,11 +33,12 @@ class NativeDense : public Napi::ObjectWrap<NativeDense> {
   Napi::Value Gather(const Napi::CallbackInfo& info);     // (table, dtype, width, tokens, rows, output)
   Napi::Value Close(const Napi::CallbackInfo& info);
 
-  Status OpenSet(Napi::Env env, const Napi::Object& options);
+  Status OpenSet(Napi::Env env, Arguments& options);
   void CloseSet();
-  // Runs `call(set)`, with the device current where there is one; throws what fails, kClosed included.
+  // Runs `call(set)`, with the device current where there is one, if its arguments could be read; throws what fails,
+  // kClosed included.
   template <typename Call>
-  Napi::Value Run(Napi::Env env, Call call);
+  Napi::Value Run(Napi::Env env, const Arguments& given, Call call);
 
   std::shared_ptr<Driver> driver_;            // null: the CPU
   std::unique_ptr<kernels::DenseSet> dense_;  // null once closed

@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "addon/arguments.h"
 #include "addon/context.h"
 #include "cuda/open_cuda.h"
 #include "host/driver_host.h"
@@ -10,24 +11,32 @@ namespace vkv::addon {
 namespace {
 
 Napi::Value OpenHost(const Napi::CallbackInfo& info) {
-  const Napi::Object given = info[0].As<Napi::Object>();
+  Arguments given(info, 0, "openHostDriver");
   HostOptions options;
-  options.memory_bytes = ToUint64(given.Get("memoryBytes"));
-  options.populate = given.Get("populate").ToBoolean();
-  options.huge_pages = given.Get("hugePages").ToBoolean();
-  options.mapping_limit = ToUint64(given.Get("mappingLimit"));
+  options.memory_bytes = static_cast<uint64_t>(given.Integer("memoryBytes", 0, kLargestInteger));
+  options.populate = given.Boolean("populate");
+  options.huge_pages = given.Boolean("hugePages");
+  options.mapping_limit = static_cast<uint64_t>(given.Integer("mappingLimit", 0, kLargestInteger));
   std::unique_ptr<Driver> driver;
-  if (ThrowIfFailed(info.Env(), OpenHostDriver(options, driver), "host")) return info.Env().Undefined();
+  const Status status = given.ok() ? OpenHostDriver(options, driver) : given.status();
+  if (ThrowIfFailed(info.Env(), status, "host")) return info.Env().Undefined();
   return NativeDriver::Wrap(info.Env(), std::move(driver));
 }
 
 Napi::Value OpenCuda(const Napi::CallbackInfo& info) {
-  const bool has_path = info[1].IsString();
-  const std::string path = has_path ? info[1].As<Napi::String>().Utf8Value() : std::string();
+  Arguments given(info, "openCudaDriver");
+  const auto device = static_cast<int32_t>(given.Integer(0, 0, INT32_MAX));
+  const bool has_path = !given.IsUndefined(1);
+  const std::string path = has_path ? given.String(1) : std::string();
   std::unique_ptr<Driver> driver;
-  const Status status = OpenCudaDriver(ToInt32(info[0]), has_path ? path.c_str() : nullptr, driver);
+  const Status status = given.ok() ? OpenCudaDriver(device, has_path ? path.c_str() : nullptr, driver) : given.status();
   if (ThrowIfFailed(info.Env(), status, "cuda")) return info.Env().Undefined();
   return NativeDriver::Wrap(info.Env(), std::move(driver));
+}
+
+// For lib/memory/driver.ts, whose constructor JavaScript can reach.
+Napi::Value IsDriver(const Napi::CallbackInfo& info) {
+  return Napi::Boolean::New(info.Env(), UnwrapTagged<NativeDriver>(info[0]) != nullptr);
 }
 
 }  // namespace
@@ -55,26 +64,35 @@ void NativeDriver::Define(Napi::Env env, Napi::Object exports) {
                    InstanceMethod<&NativeDriver::SynchronizeStream>("synchronizeStream"),
                    InstanceMethod<&NativeDriver::RecordEvent>("recordEvent"),
                    InstanceMethod<&NativeDriver::QueryEvent>("queryEvent"),
+                   InstanceMethod<&NativeDriver::SynchronizeEvent>("synchronizeEvent"),
+                   InstanceMethod<&NativeDriver::WaitEvent>("waitEvent"),
                    InstanceMethod<&NativeDriver::DestroyEvent>("destroyEvent"),
                    InstanceMethod<&NativeDriver::FailCall>("failCall")});
   ContextOf(env).driver_class = Napi::Persistent(driver_class);
   exports.Set("openHostDriver", Napi::Function::New<OpenHost>(env, "openHostDriver"));
+  exports.Set("isDriver", Napi::Function::New<IsDriver>(env, "isDriver"));
   exports.Set("openCudaDriver", Napi::Function::New<OpenCuda>(env, "openCudaDriver"));
 }
 
 Napi::Value NativeDriver::Wrap(Napi::Env env, std::shared_ptr<Driver> driver) {
-  auto external = Napi::External<std::shared_ptr<Driver>>::New(env, &driver);
-  return ContextOf(env).driver_class.Value().New({external});
+  napi_value external = nullptr;
+  napi_value wrapped = nullptr;
+  const bool is_made = napi_create_external(env, &driver, nullptr, nullptr, &external) == napi_ok &&
+                       napi_new_instance(env, ContextOf(env).driver_class.Value(), 1, &external, &wrapped) == napi_ok;
+  return is_made ? Napi::Value(env, wrapped) : env.Undefined();
 }
 
 std::shared_ptr<Driver> NativeDriver::Of(const Napi::Value& value) {
-  NativeDriver* const driver = Napi::ObjectWrap<NativeDriver>::Unwrap(value.As<Napi::Object>());
+  NativeDriver* const driver = UnwrapTagged<NativeDriver>(value);
   return driver != nullptr ? driver->driver_ : nullptr;
 }
 
 NativeDriver::NativeDriver(const Napi::CallbackInfo& info) : Napi::ObjectWrap<NativeDriver>(info) {
-  if (info.Length() == 1 && info[0].IsExternal())
-    driver_ = *info[0].As<Napi::External<std::shared_ptr<Driver>>>().Data();
+  void* driver = nullptr;
+  if (info.Length() != 1 || !info[0].IsExternal()) return;
+  if (napi_get_value_external(info.Env(), info[0], &driver) != napi_ok || driver == nullptr) return;
+  driver_ = *static_cast<std::shared_ptr<Driver>*>(driver);
+  (void)napi_type_tag_object(info.Env(), info.This(), &kTag);
 }
 
 template <typename Call>
@@ -112,8 +130,13 @@ Napi::Value NativeDriver::Info(const Napi::CallbackInfo& info) {
 Napi::Value NativeDriver::QueryMemory(const Napi::CallbackInfo& info) {
   const Napi::Env env = info.Env();
   MemoryInfo from;
-  Run(env, [&](Driver& driver) { return driver.QueryMemory(from); });
-  if (env.IsExceptionPending()) return env.Undefined();
+  bool is_known = false;
+  Run(env, [&](Driver& driver) {
+    const Status status = driver.QueryMemory(from);
+    is_known = status.ok();
+    return status;
+  });
+  if (!is_known) return env.Undefined();
   Napi::Object to = Napi::Object::New(env);
   to.Set("totalBytes", FromCount(env, from.total_bytes));
   to.Set("freeBytes", FromCount(env, from.free_bytes));
@@ -121,6 +144,7 @@ Napi::Value NativeDriver::QueryMemory(const Napi::CallbackInfo& info) {
   to.Set("livePages", FromCount(env, from.live_pages));
   to.Set("liveReservations", FromCount(env, from.live_reservations));
   to.Set("mappings", FromCount(env, from.mappings));
+  to.Set("processMappings", FromCount(env, from.process_mappings));
   return to;
 }
 
@@ -167,13 +191,19 @@ Napi::Value NativeDriver::Unmap(const Napi::CallbackInfo& info) {
 }
 
 Napi::Value NativeDriver::Write(const Napi::CallbackInfo& info) {
-  const std::span<uint8_t> bytes = ToBytes(info[1]);
-  return Run(info.Env(), [&](Driver& driver) { return driver.Write(ToUint64(info[0]), bytes.data(), bytes.size()); });
+  Arguments given(info, "write");
+  const std::span<uint8_t> bytes = given.Uint8s(1);
+  return Run(info.Env(), [&](Driver& driver) {
+    return given.ok() ? driver.Write(ToUint64(info[0]), bytes.data(), bytes.size()) : given.status();
+  });
 }
 
 Napi::Value NativeDriver::Read(const Napi::CallbackInfo& info) {
-  const std::span<uint8_t> bytes = ToBytes(info[0]);
-  return Run(info.Env(), [&](Driver& driver) { return driver.Read(bytes.data(), ToUint64(info[1]), bytes.size()); });
+  Arguments given(info, "read");
+  const std::span<uint8_t> bytes = given.Uint8s(0);
+  return Run(info.Env(), [&](Driver& driver) {
+    return given.ok() ? driver.Read(bytes.data(), ToUint64(info[1]), bytes.size()) : given.status();
+  });
 }
 
 Napi::Value NativeDriver::Copy(const Napi::CallbackInfo& info) {
@@ -215,6 +245,14 @@ Napi::Value NativeDriver::QueryEvent(const Napi::CallbackInfo& info) {
   return Napi::Boolean::New(info.Env(), is_done);
 }
 
+Napi::Value NativeDriver::SynchronizeEvent(const Napi::CallbackInfo& info) {
+  return Run(info.Env(), [&](Driver& driver) { return driver.SynchronizeEvent(ToUint64(info[0])); });
+}
+
+Napi::Value NativeDriver::WaitEvent(const Napi::CallbackInfo& info) {
+  return Run(info.Env(), [&](Driver& driver) { return driver.WaitEvent(ToUint64(info[0]), ToUint64(info[1])); });
+}
+
 Napi::Value NativeDriver::DestroyEvent(const Napi::CallbackInfo& info) {
   return Run(info.Env(), [&](Driver& driver) { return driver.DestroyEvent(ToUint64(info[0])); });
 }
@@ -223,7 +261,9 @@ Napi::Value NativeDriver::DestroyEvent(const Napi::CallbackInfo& info) {
 Napi::Value NativeDriver::FailCall(const Napi::CallbackInfo& info) {
   return Run(info.Env(), [&](Driver& driver) {
     if (driver.info().kind != "host") return Fail(Code::kDriverMisuse, "failCall");
-    const std::string kind = info[0].As<Napi::String>().Utf8Value();
+    Arguments given(info, "failCall");
+    const std::string kind = given.String(0);
+    if (!given.ok()) return given.status();
     return static_cast<DriverHost&>(driver).FailCall(kind, ToInt32(info[1]), ToInt32(info[2]));
   });
 }

@@ -14,6 +14,7 @@ namespace vkv::addon {
 
 class NativeDriver : public Napi::ObjectWrap<NativeDriver> {
  public:
+  static constexpr napi_type_tag kTag = {0x8f2d1c5a7b3e4960, 0x91d0c4e2a86f5b17};
   static void Define(Napi::Env env, Napi::Object exports);
   // The JavaScript object of an opened driver.
   static Napi::Value Wrap(Napi::Env env, std::shared_ptr<Driver> driver);
@@ -43,6 +44,8 @@ class NativeDriver : public Napi::ObjectWrap<NativeDriver> {
   Napi::Value SynchronizeStream(const Napi::CallbackInfo& info);
   Napi::Value RecordEvent(const Napi::CallbackInfo& info);
   Napi::Value QueryEvent(const Napi::CallbackInfo& info);
+  Napi::Value SynchronizeEvent(const Napi::CallbackInfo& info);
+  Napi::Value WaitEvent(const Napi::CallbackInfo& info);
   Napi::Value DestroyEvent(const Napi::CallbackInfo& info);
   Napi::Value FailCall(const Napi::CallbackInfo& info);
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 
+#include "addon/arguments.h"
 #include "addon/context.h"
 #include "addon/driver_binding.h"
 #include "cuda/driver_cuda.h"
@@ -22,20 +23,11 @@ kernels::Tensor ToTensor(const double* from) {
           static_cast<int64_t>(from[3]),  static_cast<int32_t>(from[4]), static_cast<int32_t>(from[5])};
 }
 
-// The address of a typed array's first element, or a BigInt's value.
-uint64_t ToAddress(const Napi::Value& value) {
-  if (!value.IsTypedArray()) return ToUint64(value);
-  void* data = nullptr;
-  napi_get_typedarray_info(value.Env(), value, nullptr, nullptr, &data, nullptr, nullptr);
-  return reinterpret_cast<uint64_t>(data);
-}
-
-// An Int32Array as entries of a command, of which the first `count` count.
-template <typename Entry>
-std::span<const Entry> ToEntries(const Napi::Value& array, const Napi::Value& count) {
-  const std::span<int32_t> numbers = ToInt32Span(array);
-  const size_t size = std::min<size_t>(ToUint64(count), numbers.size_bytes() / sizeof(Entry));
-  return {reinterpret_cast<const Entry*>(numbers.data()), size};
+// The rows of new tokens, of a type, or their address.
+uint64_t Rows(Arguments& given, size_t at, kernels::Dtype dtype, int64_t elements) {
+  return reinterpret_cast<uint64_t>(
+      given.Buffer<void>(at, dtype == kernels::Dtype::kFloat32 ? napi_float32_array : napi_uint16_array,
+                         static_cast<uint64_t>(elements * kernels::ElementBytes(dtype))));
 }
 
 Napi::Value CpuInstructions(Napi::Env env) {
@@ -68,23 +60,24 @@ void NativeKernels::Define(Napi::Env env, Napi::Object exports) {
 }
 
 NativeKernels::NativeKernels(const Napi::CallbackInfo& info) : Napi::ObjectWrap<NativeKernels>(info) {
-  const Napi::Env env = info.Env();
-  const Napi::Object options = info[1].As<Napi::Object>();
+  Arguments options(info, 1, "NativeKernels");
   driver_ = NativeDriver::Of(info[0]);
-  cache_dtype_ = static_cast<kernels::Dtype>(ToInt32(options.Get("cacheDtype")));
-  row_dtype_ = static_cast<kernels::Dtype>(ToInt32(options.Get("rowDtype")));
-  const std::span<double> layers = ToFloat64Span(options.Get("layers"));
+  cache_dtype_ = static_cast<kernels::Dtype>(options.Integer("cacheDtype", 0, 2));
+  row_dtype_ = static_cast<kernels::Dtype>(options.Integer("rowDtype", 0, 2));
+  slots_ = static_cast<int32_t>(options.Integer("slots", 1, INT32_MAX));
+  max_tokens_ = static_cast<int32_t>(options.Integer("maxTokens", 1, INT32_MAX));
+  const std::span<double> layers = options.Doubles("layers");
   for (size_t at = 0; at + kLayerNumbers <= layers.size(); at += kLayerNumbers) {
     const double* const from = layers.data() + at;
     layers_.push_back({ToTensor(from), ToTensor(from + kTensorNumbers), static_cast<int32_t>(from[12]),
                        static_cast<float>(from[13])});
   }
-  const std::span<double> regions = ToFloat64Span(options.Get("regions"));
+  const std::span<double> regions = options.Doubles("regions");
   for (size_t at = 0; at + kRegionNumbers <= regions.size(); at += kRegionNumbers) {
     regions_.push_back({static_cast<uint64_t>(regions[at]), static_cast<int64_t>(regions[at + 1]),
                         static_cast<int64_t>(regions[at + 2])});
   }
-  ThrowIfFailed(env, OpenSet(env, options), KindOf(driver_));
+  ThrowIfFailed(info.Env(), OpenSet(info.Env(), options), KindOf(driver_));
 }
 
 NativeKernels::~NativeKernels() {
@@ -92,19 +85,23 @@ NativeKernels::~NativeKernels() {
   scopes_.clear();
 }
 
-Status NativeKernels::OpenSet(Napi::Env env, const Napi::Object& options) {
+Status NativeKernels::OpenSet(Napi::Env env, Arguments& options) {
   if (!driver_) return Fail(Code::kClosed, "driver");
   if (driver_->info().kind == "host") {
-    const std::string instructions = options.Get("instructions").As<Napi::String>().Utf8Value();
-    set_ = std::make_unique<kernels::CpuKernels>(ContextOf(env).workers, ToInt32(options.Get("threads")),
+    const std::string instructions = options.String("instructions");
+    const auto threads = static_cast<int32_t>(options.Integer("threads", 1, 1024));
+    VKV_RETURN_IF_ERROR(options.status());
+    set_ = std::make_unique<kernels::CpuKernels>(ContextOf(env).workers, threads,
                                                  kernels::ChooseSimd(instructions.c_str()));
     return Ok();
   }
+  const std::string module = options.String("module");
+  const uint64_t stream = options.Address("stream");
+  const auto workspace_bytes = static_cast<uint64_t>(options.Integer("workspaceBytes", 0, kLargestInteger));
+  VKV_RETURN_IF_ERROR(options.status());
   DriverScope scope(*driver_);
   VKV_RETURN_IF_ERROR(scope.status());
-  return kernels::CudaKernels::Open(static_cast<cuda::DriverCuda&>(*driver_),
-                                    options.Get("module").As<Napi::String>().Utf8Value(),
-                                    ToUint64(options.Get("stream")), ToUint64(options.Get("workspaceBytes")), set_);
+  return kernels::CudaKernels::Open(static_cast<cuda::DriverCuda&>(*driver_), module, stream, workspace_bytes, set_);
 }
 
 void NativeKernels::CloseSet() {
@@ -114,9 +111,9 @@ void NativeKernels::CloseSet() {
 }
 
 template <typename Call>
-Napi::Value NativeKernels::Run(Napi::Env env, Call call) {
-  if (!set_) {
-    ThrowIfFailed(env, Fail(Code::kClosed, "kernels"));
+Napi::Value NativeKernels::Run(Napi::Env env, const Arguments& given, Call call) {
+  if (!set_ || !given.ok()) {
+    ThrowIfFailed(env, set_ ? given.status() : Fail(Code::kClosed, "kernels"));
     return env.Undefined();
   }
   DriverScope scope(*driver_);
@@ -128,84 +125,150 @@ Napi::Value NativeKernels::Target(const Napi::CallbackInfo& info) {
   return Napi::String::New(info.Env(), set_ ? set_->name() : "");
 }
 
+const NativeKernels::Layer& NativeKernels::ReadLayer(Arguments& given) const {
+  static const Layer kNone;
+  const auto most = static_cast<int64_t>(layers_.size()) - 1;
+  const int64_t layer = given.Integer(0, 0, most);
+  return most >= 0 ? layers_[static_cast<size_t>(layer)] : kNone;
+}
+
+std::span<const kernels::Span> NativeKernels::ReadSpans(Arguments& given, int64_t& rows) const {
+  const auto spans = given.Entries<kernels::Span>(1, 2);
+  rows = 0;
+  for (const kernels::Span& span : spans) {
+    const bool is_inside = span.slot >= 0 && span.slot < slots_ && span.length >= 0 && span.tokens >= 0 &&
+                           span.tokens <= max_tokens_ - span.length && span.first_row == rows;
+    if (!is_inside) given.Refuse(span.slot);
+    rows += span.tokens;
+  }
+  return given.ok() ? spans : std::span<const kernels::Span>();
+}
+
+kernels::AppendCommand NativeKernels::AppendOf(Arguments& given, const Layer& layer, int64_t rows) const {
+  return {layer.keys,
+          layer.values,
+          Rows(given, 3, row_dtype_, rows * layer.keys.heads * layer.keys.dim),
+          Rows(given, 4, row_dtype_, rows * layer.values.heads * layer.values.dim),
+          cache_dtype_,
+          row_dtype_};
+}
+
+kernels::AttentionCommand NativeKernels::AttentionOf(Arguments& given, const Layer& layer, int64_t rows) const {
+  return {layer.keys,
+          layer.values,
+          Rows(given, 3, row_dtype_, rows * layer.query_heads * layer.keys.dim),
+          Rows(given, 4, row_dtype_, rows * layer.query_heads * layer.values.dim),
+          cache_dtype_,
+          row_dtype_,
+          layer.query_heads,
+          layer.scale};
+}
+
 Napi::Value NativeKernels::Append(const Napi::CallbackInfo& info) {
-  const Layer& layer = layers_[ToUint64(info[0])];
-  const kernels::AppendCommand command = {layer.keys,         layer.values, ToAddress(info[3]),
-                                          ToAddress(info[4]), cache_dtype_, row_dtype_};
-  return Run(info.Env(),
-             [&](kernels::KernelSet& set) { return set.Append(command, ToEntries<kernels::Span>(info[1], info[2])); });
+  Arguments given(info, "append");
+  const Layer& layer = ReadLayer(given);
+  int64_t rows = 0;
+  const auto spans = ReadSpans(given, rows);
+  const kernels::AppendCommand command = AppendOf(given, layer, rows);
+  return Run(info.Env(), given, [&](kernels::KernelSet& set) { return set.Append(command, spans); });
 }
 
 Napi::Value NativeKernels::CopyTokens(const Napi::CallbackInfo& info) {
-  return Run(info.Env(), [&](kernels::KernelSet& set) {
-    return set.CopyTokens(regions_, ToEntries<kernels::TokenCopy>(info[0], info[1]));
-  });
+  Arguments given(info, "copyTokens");
+  const auto copies = given.Entries<kernels::TokenCopy>(0, 1);
+  const auto is_inside = [&](int32_t slot, int32_t token, int32_t tokens) {
+    return slot >= 0 && slot < slots_ && token >= 0 && tokens >= 0 && tokens <= max_tokens_ - token;
+  };
+  for (const kernels::TokenCopy& copy : copies) {
+    if (!is_inside(copy.from_slot, copy.from_token, copy.tokens)) given.Refuse(copy.from_slot);
+    if (!is_inside(copy.to_slot, copy.to_token, copy.tokens)) given.Refuse(copy.to_slot);
+  }
+  return Run(info.Env(), given, [&](kernels::KernelSet& set) { return set.CopyTokens(regions_, copies); });
 }
 
-kernels::AttentionCommand NativeKernels::AttentionOf(const Napi::CallbackInfo& info) const {
-  const Layer& layer = layers_[ToUint64(info[0])];
-  return {layer.keys,   layer.values, ToAddress(info[3]), ToAddress(info[4]),
-          cache_dtype_, row_dtype_,   layer.query_heads,  layer.scale};
+template <typename Call>
+Napi::Value NativeKernels::Attend(const Napi::CallbackInfo& info, const char* name, Call call) {
+  Arguments given(info, name);
+  const Layer& layer = ReadLayer(given);
+  int64_t rows = 0;
+  const auto spans = ReadSpans(given, rows);
+  const kernels::AttentionCommand command = AttentionOf(given, layer, rows);
+  return Run(info.Env(), given, [&](kernels::KernelSet& set) { return call(set, command, spans); });
 }
 
 Napi::Value NativeKernels::DecodeAttention(const Napi::CallbackInfo& info) {
-  return Run(info.Env(), [&](kernels::KernelSet& set) {
-    return set.DecodeAttention(AttentionOf(info), ToEntries<kernels::Span>(info[1], info[2]));
+  return Attend(info, "decodeAttention", [](kernels::KernelSet& set, const auto& command, auto spans) {
+    return set.DecodeAttention(command, spans);
   });
 }
 
 Napi::Value NativeKernels::PrefillAttention(const Napi::CallbackInfo& info) {
-  return Run(info.Env(), [&](kernels::KernelSet& set) {
-    return set.PrefillAttention(AttentionOf(info), ToEntries<kernels::Span>(info[1], info[2]));
+  return Attend(info, "prefillAttention", [](kernels::KernelSet& set, const auto& command, auto spans) {
+    return set.PrefillAttention(command, spans);
   });
 }
 
-namespace {
+template <typename Call>
+Napi::Value NativeKernels::RunOnDevice(Napi::Env env, Arguments& given, Call call) {
+  if (driver_ && driver_->info().kind == "host") given.Refuse();
+  return Run(env, given, [&](kernels::KernelSet& set) { return call(static_cast<kernels::CudaKernels&>(set)); });
+}
 
-kernels::CudaKernels& OnDevice(kernels::KernelSet& set) { return static_cast<kernels::CudaKernels&>(set); }
-
-kernels::cuda::StepList ToList(const Napi::CallbackInfo& info) { return {ToUint64(info[1]), ToInt32(info[2])}; }
-
-}  // namespace
+kernels::cuda::StepList NativeKernels::ReadList(Arguments& given) const {
+  return {given.Address(1), static_cast<int32_t>(given.Integer(2, 1, slots_))};
+}
 
 Napi::Value NativeKernels::AppendStep(const Napi::CallbackInfo& info) {
-  const Layer& layer = layers_[ToUint64(info[0])];
-  const kernels::AppendCommand command = {layer.keys,         layer.values, ToAddress(info[3]),
-                                          ToAddress(info[4]), cache_dtype_, row_dtype_};
-  return Run(info.Env(), [&](kernels::KernelSet& set) { return OnDevice(set).AppendStep(command, ToList(info)); });
+  Arguments given(info, "appendStep");
+  const Layer& layer = ReadLayer(given);
+  const kernels::cuda::StepList list = ReadList(given);
+  const kernels::AppendCommand command = AppendOf(given, layer, list.count);
+  return RunOnDevice(info.Env(), given, [&](kernels::CudaKernels& set) { return set.AppendStep(command, list); });
 }
 
 Napi::Value NativeKernels::DecodeStep(const Napi::CallbackInfo& info) {
-  return Run(info.Env(),
-             [&](kernels::KernelSet& set) { return OnDevice(set).DecodeStep(AttentionOf(info), ToList(info)); });
+  Arguments given(info, "decodeStep");
+  const Layer& layer = ReadLayer(given);
+  const kernels::cuda::StepList list = ReadList(given);
+  const kernels::AttentionCommand command = AttentionOf(given, layer, list.count);
+  return RunOnDevice(info.Env(), given, [&](kernels::CudaKernels& set) { return set.DecodeStep(command, list); });
 }
 
 Napi::Value NativeKernels::BeginCapture(const Napi::CallbackInfo& info) {
-  return Run(info.Env(), [](kernels::KernelSet& set) { return OnDevice(set).BeginCapture(); });
+  Arguments given(info, "beginCapture");
+  return RunOnDevice(info.Env(), given, [](kernels::CudaKernels& set) { return set.BeginCapture(); });
 }
 
 Napi::Value NativeKernels::EndCapture(const Napi::CallbackInfo& info) {
+  Arguments given(info, "endCapture");
   uint64_t graph = 0;
-  Run(info.Env(), [&](kernels::KernelSet& set) { return OnDevice(set).EndCapture(graph); });
-  return FromUint64(info.Env(), graph);
+  RunOnDevice(info.Env(), given, [&](kernels::CudaKernels& set) { return set.EndCapture(graph); });
+  return graph == 0 ? info.Env().Undefined() : FromUint64(info.Env(), graph);
 }
 
 Napi::Value NativeKernels::AbortCapture(const Napi::CallbackInfo& info) {
-  return Run(info.Env(), [](kernels::KernelSet& set) {
-    OnDevice(set).AbortCapture();
+  Arguments given(info, "abortCapture");
+  if (!set_) return info.Env().Undefined();  // it ended with the kernels
+  return RunOnDevice(info.Env(), given, [](kernels::CudaKernels& set) {
+    set.AbortCapture();
     return Ok();
   });
 }
 
 Napi::Value NativeKernels::Replay(const Napi::CallbackInfo& info) {
-  const std::span<uint8_t> bytes = ToBytes(info[2]);
-  return Run(info.Env(), [&](kernels::KernelSet& set) {
-    return OnDevice(set).Replay(ToUint64(info[0]), ToUint64(info[1]), bytes.data(), bytes.size());
-  });
+  Arguments given(info, "replay");
+  const uint64_t graph = given.Address(0), to = given.Address(1);
+  const std::span<uint8_t> bytes = given.Uint8s(2);
+  return RunOnDevice(info.Env(), given,
+                     [&](kernels::CudaKernels& set) { return set.Replay(graph, to, bytes.data(), bytes.size()); });
 }
 
 Napi::Value NativeKernels::DropGraph(const Napi::CallbackInfo& info) {
-  return Run(info.Env(), [&](kernels::KernelSet& set) { return OnDevice(set).DropGraph(ToUint64(info[0])); });
+  Arguments given(info, "dropGraph");
+  const uint64_t graph = given.Address(0);
+  if (given.ok() && (!set_ || driver_->is_lost()))
+    return info.Env().Undefined();  // it went with the kernels, or the device
+  return RunOnDevice(info.Env(), given, [&](kernels::CudaKernels& set) { return set.DropGraph(graph); });
 }
 
 Napi::Value NativeKernels::Enter(const Napi::CallbackInfo& info) {

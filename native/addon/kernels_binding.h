@@ -11,7 +11,9 @@
 #include <memory>
 #include <vector>
 
+#include "addon/arguments.h"
 #include "driver.h"
+#include "kernels/cuda/launches.h"
 #include "kernels/kernel_set.h"
 
 namespace vkv::addon {
@@ -20,8 +22,8 @@ class NativeKernels : public Napi::ObjectWrap<NativeKernels> {
  public:
   static void Define(Napi::Env env, Napi::Object exports);
 
-  // (driver, {layers: Float64Array, regions: Float64Array, cacheDtype, rowDtype, threads, instructions, stream,
-  // workspaceBytes, module})
+  // (driver, {layers: Float64Array, regions: Float64Array, slots, maxTokens, cacheDtype, rowDtype, threads,
+  // instructions, stream, workspaceBytes, module})
   explicit NativeKernels(const Napi::CallbackInfo& info);
   ~NativeKernels() override;
 
@@ -51,12 +53,23 @@ class NativeKernels : public Napi::ObjectWrap<NativeKernels> {
   Napi::Value Leave(const Napi::CallbackInfo& info);
   Napi::Value Close(const Napi::CallbackInfo& info);
 
-  Status OpenSet(Napi::Env env, const Napi::Object& options);
+  Status OpenSet(Napi::Env env, Arguments& options);
   void CloseSet();
-  kernels::AttentionCommand AttentionOf(const Napi::CallbackInfo& info) const;
-  // Runs `call(set)` with the device current; throws what fails, kClosed included.
+  // The layer whose number is the first argument, and the spans behind it with the rows that they have together.
+  const Layer& ReadLayer(Arguments& given) const;
+  std::span<const kernels::Span> ReadSpans(Arguments& given, int64_t& rows) const;
+  kernels::cuda::StepList ReadList(Arguments& given) const;
+  // The commands of so many rows, whose buffers are the call's last two arguments.
+  kernels::AppendCommand AppendOf(Arguments& given, const Layer& layer, int64_t rows) const;
+  kernels::AttentionCommand AttentionOf(Arguments& given, const Layer& layer, int64_t rows) const;
   template <typename Call>
-  Napi::Value Run(Napi::Env env, Call call);
+  Napi::Value Attend(const Napi::CallbackInfo& info, const char* name, Call call);
+  // Runs `call(set)` with the device current, if its arguments could be read; throws what fails, kClosed included.
+  template <typename Call>
+  Napi::Value Run(Napi::Env env, const Arguments& given, Call call);
+  // As Run; refuses where the kernels are none of a device.
+  template <typename Call>
+  Napi::Value RunOnDevice(Napi::Env env, Arguments& given, Call call);
 
   std::shared_ptr<Driver> driver_;
   std::unique_ptr<kernels::KernelSet> set_;           // null once closed
@@ -65,6 +78,8 @@ class NativeKernels : public Napi::ObjectWrap<NativeKernels> {
   std::vector<kernels::Region> regions_;
   kernels::Dtype cache_dtype_ = kernels::Dtype::kFloat32;
   kernels::Dtype row_dtype_ = kernels::Dtype::kFloat32;
+  int32_t slots_ = 0;
+  int32_t max_tokens_ = 0;
 };
 
 }  // namespace vkv::addon

@@ -1,5 +1,6 @@
 #include "addon/memory_binding.h"
 
+#include "addon/arguments.h"
 #include "addon/context.h"
 #include "addon/driver_binding.h"
 
@@ -15,7 +16,9 @@ void NativeMemory::Define(Napi::Env env, Napi::Object exports) {
 
 NativeMemory::NativeMemory(const Napi::CallbackInfo& info) : Napi::ObjectWrap<NativeMemory>(info) {
   driver_ = NativeDriver::Of(info[0]);
-  ThrowIfFailed(info.Env(), Open(ToUint64(info[1])), KindOf(driver_));
+  Arguments given(info, "NativeMemory");
+  const auto bytes = static_cast<uint64_t>(given.Integer(1, 1, kLargestInteger));
+  ThrowIfFailed(info.Env(), given.ok() ? Open(bytes) : given.status(), KindOf(driver_));
 }
 
 NativeMemory::~NativeMemory() { CloseMemory(); }
@@ -24,7 +27,9 @@ Status NativeMemory::Open(uint64_t bytes) {
   if (!driver_) return Fail(Code::kClosed, "driver");
   DriverScope scope(*driver_);
   VKV_RETURN_IF_ERROR(scope.status());
-  return DeviceMemory::Open(*driver_, bytes, memory_);
+  VKV_RETURN_IF_ERROR(DeviceMemory::Open(*driver_, bytes, memory_));
+  bytes_ = static_cast<int64_t>(bytes);
+  return Ok();
 }
 
 void NativeMemory::CloseMemory() {
@@ -49,16 +54,22 @@ Napi::Value NativeMemory::Address(const Napi::CallbackInfo& info) {
 }
 
 Napi::Value NativeMemory::Write(const Napi::CallbackInfo& info) {
-  const std::span<uint8_t> bytes = ToBytes(info[1]);
+  Arguments given(info, "write");
+  const std::span<uint8_t> bytes = given.Uint8s(1);
+  const int64_t to = given.Integer(0, 0, bytes_ - static_cast<int64_t>(bytes.size()));
+  const uint64_t stream = given.Address(2);
   return Run(info.Env(), [&](DeviceMemory& memory) {
-    return memory.Write(ToUint64(info[0]), bytes.data(), bytes.size(), ToUint64(info[2]));
+    return given.ok() ? memory.Write(static_cast<uint64_t>(to), bytes.data(), bytes.size(), stream) : given.status();
   });
 }
 
 Napi::Value NativeMemory::Read(const Napi::CallbackInfo& info) {
-  const std::span<uint8_t> bytes = ToBytes(info[0]);
+  Arguments given(info, "read");
+  const std::span<uint8_t> bytes = given.Uint8s(0);
+  const int64_t from = given.Integer(1, 0, bytes_ - static_cast<int64_t>(bytes.size()));
+  const uint64_t stream = given.Address(2);
   return Run(info.Env(), [&](DeviceMemory& memory) {
-    return memory.Read(bytes.data(), ToUint64(info[1]), bytes.size(), ToUint64(info[2]));
+    return given.ok() ? memory.Read(bytes.data(), static_cast<uint64_t>(from), bytes.size(), stream) : given.status();
   });
 }
 

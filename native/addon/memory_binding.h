@@ -32,6 +32,7 @@ class NativeMemory : public Napi::ObjectWrap<NativeMemory> {
 
   std::shared_ptr<Driver> driver_;
   std::unique_ptr<DeviceMemory> memory_;  // null once closed
+  int64_t bytes_ = 0;
 };
 
 }  // namespace vkv::addon

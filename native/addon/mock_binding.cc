@@ -3,6 +3,7 @@
 #include <utility>
 #include <vector>
 
+#include "addon/arguments.h"
 #include "addon/context.h"
 #include "addon/driver_binding.h"
 #include "cuda/driver_cuda.h"
@@ -14,25 +15,25 @@ namespace {
 constexpr char kKind[] = "mock";
 constexpr int kDevice = 0;  // a mock device is the only one of its driver
 
-bool IsString(const Napi::Value& value, const char* text) { return value.As<Napi::String>().Utf8Value() == text; }
-
-mock::MockOptions ToOptions(const Napi::Object& from) {
+mock::MockOptions ToOptions(Arguments& from) {
+  const auto count = [&](const char* name) { return static_cast<uint64_t>(from.Integer(name, 0, kLargestInteger)); };
+  const auto number = [&](const char* name) { return static_cast<int32_t>(from.Integer(name, 0, INT32_MAX)); };
   mock::MockOptions to;
-  to.name = from.Get("name").As<Napi::String>().Utf8Value();
-  to.memory_bytes = ToUint64(from.Get("memoryBytes"));
-  to.address_space_bytes = ToUint64(from.Get("addressSpaceBytes"));
-  to.granularity_bytes = ToUint64(from.Get("granularityBytes"));
-  to.backing = IsString(from.Get("backing"), "none") ? mock::BackingMode::kNone : mock::BackingMode::kReal;
-  to.streams = IsString(from.Get("streams"), "manual") ? mock::StreamMode::kManual : mock::StreamMode::kImmediate;
-  to.context_bytes = ToUint64(from.Get("contextBytes"));
-  to.module_bytes = ToUint64(from.Get("moduleBytes"));
-  to.unmap_waits = IsString(from.Get("unmap"), "waits");
-  to.has_garbage = from.Get("hasGarbage").ToBoolean();
-  to.has_virtual_memory = from.Get("hasVirtualMemory").ToBoolean();
-  to.driver_version = ToInt32(from.Get("driverVersion"));
-  to.compute_capability = ToInt32(from.Get("computeCapability"));
+  to.name = from.String("name");
+  to.memory_bytes = count("memoryBytes");
+  to.address_space_bytes = count("addressSpaceBytes");
+  to.granularity_bytes = count("granularityBytes");
+  to.backing = from.String("backing") == "none" ? mock::BackingMode::kNone : mock::BackingMode::kReal;
+  to.streams = from.String("streams") == "manual" ? mock::StreamMode::kManual : mock::StreamMode::kImmediate;
+  to.context_bytes = count("contextBytes");
+  to.module_bytes = count("moduleBytes");
+  to.unmap_waits = from.String("unmap") == "waits";
+  to.has_garbage = from.Boolean("hasGarbage");
+  to.has_virtual_memory = from.Boolean("hasVirtualMemory");
+  to.driver_version = number("driverVersion");
+  to.compute_capability = number("computeCapability");
   to.find_kernel = kernels::cuda::FindSimulated;
-  to.journal_entries = ToUint64(from.Get("journalEntries"));
+  to.journal_entries = count("journalEntries");
   return to;
 }
 
@@ -87,12 +88,17 @@ void NativeMockDevice::Define(Napi::Env env, Napi::Object exports) {
 }
 
 NativeMockDevice::NativeMockDevice(const Napi::CallbackInfo& info) : Napi::ObjectWrap<NativeMockDevice>(info) {
-  ThrowIfFailed(info.Env(), mock::MockDevice::Open(ToOptions(info[0].As<Napi::Object>()), device_), kKind);
+  Arguments given(info, 0, "NativeMockDevice");
+  const mock::MockOptions options = ToOptions(given);
+  ThrowIfFailed(info.Env(), given.ok() ? mock::MockDevice::Open(options, device_) : given.status(), kKind);
 }
 
 mock::CallKind NativeMockDevice::ToKind(const Napi::Value& value) {
   mock::CallKind kind = mock::CallKind::cuInit;
-  (void)mock::FindCallKind(value.As<Napi::String>().Utf8Value(), kind);
+  char name[64] = {};
+  size_t length = 0;
+  (void)napi_get_value_string_utf8(value.Env(), value, name, sizeof(name), &length);
+  (void)mock::FindCallKind(name, kind);
   return kind;
 }
 
@@ -129,15 +135,15 @@ Napi::Value NativeMockDevice::LoseDevice(const Napi::CallbackInfo& info) {
   return info.Env().Undefined();
 }
 
-// (stream, [address, bytes, isWrite, …]); false when the stream is not live.
+// (stream, [address, bytes, 1 where it writes, …]); false when the stream is not live.
 Napi::Value NativeMockDevice::QueueWork(const Napi::CallbackInfo& info) {
-  const Napi::Array from = info[1].As<Napi::Array>();
+  Arguments given(info, "queueWork");
+  const uint64_t stream = given.Address(0);
+  const std::span<uint64_t> uses = given.Uint64s(1);
+  if (ThrowIfFailed(info.Env(), given.status(), kKind)) return info.Env().Undefined();
   std::vector<mock::Touch> touches;
-  for (uint32_t index = 0; index + 2 < from.Length(); index += 3) {
-    const bool is_write = from.Get(index + 2).ToBoolean();
-    touches.push_back({ToUint64(from.Get(index)), ToUint64(from.Get(index + 1)), is_write});
-  }
-  return Napi::Boolean::New(info.Env(), device_->QueueWork(ToUint64(info[0]), std::move(touches)));
+  for (size_t at = 0; at + 2 < uses.size(); at += 3) touches.push_back({uses[at], uses[at + 1], uses[at + 2] != 0});
+  return Napi::Boolean::New(info.Env(), device_->QueueWork(stream, std::move(touches)));
 }
 
 Napi::Value NativeMockDevice::CompleteStream(const Napi::CallbackInfo& info) {

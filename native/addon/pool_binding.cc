@@ -1,5 +1,6 @@
 #include "addon/pool_binding.h"
 
+#include "addon/arguments.h"
 #include "addon/context.h"
 #include "addon/driver_binding.h"
 
@@ -16,16 +17,22 @@ void NativePool::Define(Napi::Env env, Napi::Object exports) {
 }
 
 std::shared_ptr<PagePool> NativePool::Of(const Napi::Value& value) {
-  NativePool* const pool = Napi::ObjectWrap<NativePool>::Unwrap(value.As<Napi::Object>());
+  NativePool* const pool = UnwrapTagged<NativePool>(value);
   return pool != nullptr ? pool->pool_ : nullptr;
 }
 
 NativePool::NativePool(const Napi::CallbackInfo& info) : Napi::ObjectWrap<NativePool>(info) {
   std::shared_ptr<Driver> driver = NativeDriver::Of(info[0]);
   driver_kind_ = KindOf(driver);
-  const PoolOptions options = {ToUint64(info[1]), ToUint64(info[2]), ToUint64(info[3]), ToUint64(info[4])};
-  ThrowIfFailed(info.Env(), driver ? PagePool::Open(std::move(driver), options, pool_) : Fail(Code::kClosed, "driver"),
-                driver_kind_);
+  Arguments given(info, "NativePool");
+  const PoolOptions options = {static_cast<uint64_t>(given.Integer(1, 1, kLargestInteger)),
+                               static_cast<uint64_t>(given.Integer(2, 0, kLargestInteger)),
+                               static_cast<uint64_t>(given.Integer(3, 0, kLargestInteger)),
+                               static_cast<uint64_t>(given.Integer(4, 0, kLargestInteger))};
+  Status status = given.status();
+  if (status.ok()) status = driver ? PagePool::Open(std::move(driver), options, pool_) : Fail(Code::kClosed, "driver");
+  if (ThrowIfFailed(info.Env(), status, driver_kind_)) return;
+  (void)napi_type_tag_object(info.Env(), info.This(), &kTag);
 }
 
 Napi::Value NativePool::Counts(const Napi::CallbackInfo& info) {

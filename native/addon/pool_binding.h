@@ -13,6 +13,7 @@ namespace vkv::addon {
 
 class NativePool : public Napi::ObjectWrap<NativePool> {
  public:
+  static constexpr napi_type_tag kTag = {0x2b7e151628aed2a6, 0xabf7158809cf4f3c};
   static void Define(Napi::Env env, Napi::Object exports);
   // Null when the environment is being terminated.
   static std::shared_ptr<PagePool> Of(const Napi::Value& value);

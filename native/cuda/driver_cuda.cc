@@ -305,6 +305,17 @@ Status DriverCuda::QueryEvent(Event event, bool& is_done) {
   return result == CUDA_ERROR_NOT_READY ? Ok() : Check("cuEventQuery", result, About(event));
 }
 
+Status DriverCuda::SynchronizeEvent(Event event) {
+  VKV_RETURN_IF_ERROR(Ready());
+  return Check("cuEventSynchronize", api_->cuEventSynchronize(ToEvent(event)), About(event));
+}
+
+Status DriverCuda::WaitEvent(Stream stream, Event event) {
+  VKV_RETURN_IF_ERROR(Ready());
+  return Check("cuStreamWaitEvent", api_->cuStreamWaitEvent(ToStream(stream), ToEvent(event), /*flags=*/0),
+               About(stream));
+}
+
 Status DriverCuda::DestroyEvent(Event event) {
   VKV_RETURN_IF_ERROR(Ready());
   const bool was_live = ledger_.RemoveEvent(event);

@@ -68,6 +68,8 @@ class DriverCuda final : public Driver {
   Status SynchronizeStream(Stream stream) override;
   Status RecordEvent(Stream stream, Event& event) override;
   Status QueryEvent(Event event, bool& is_done) override;
+  Status SynchronizeEvent(Event event) override;
+  Status WaitEvent(Stream stream, Event event) override;
   Status DestroyEvent(Event event) override;
 
   // Kernels (driver_cuda_kernels.cc), inside a DriverScope too. LoadModule compiles and loads an image, PTX ended by a

@@ -76,6 +76,8 @@
   X(cuStreamDestroy, 4000, cuStreamDestroy_v2, kRequired, (CUstream stream), (stream)) \
   X(cuStreamSynchronize, 2000, cuStreamSynchronize, kRequired, (CUstream stream), (stream)) \
   X(cuStreamQuery, 2000, cuStreamQuery, kRequired, (CUstream stream), (stream)) \
+  X(cuStreamWaitEvent, 3020, cuStreamWaitEvent, kRequired, (CUstream stream, CUevent event, unsigned flags), \
+    (stream, event, flags)) \
   X(cuEventCreate, 2000, cuEventCreate, kRequired, (CUevent* event, unsigned flags), (event, flags)) \
   X(cuEventRecord, 2000, cuEventRecord, kRequired, (CUevent event, CUstream stream), (event, stream)) \
   X(cuEventQuery, 2000, cuEventQuery, kRequired, (CUevent event), (event)) \

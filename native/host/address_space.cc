@@ -2,17 +2,29 @@
 
 #include <iterator>
 
+#include "host/process_mappings.h"
+
 namespace vkv::host {
 
 void AddressSpace::Add(uint64_t address, uint64_t bytes, uint64_t guard_bytes, uint64_t page_bytes,
                        uint64_t file_offset) {
   ranges_.try_emplace(address, address, bytes, guard_bytes, page_bytes, file_offset);
-  mappings_ += kMappingsOfRange;
+  Book(kMappingsOfRange);
 }
 
 void AddressSpace::Remove(const AddressRange& range) {
-  mappings_ -= kMappingsOfRange;
+  Book(-static_cast<int64_t>(kMappingsOfRange));
   ranges_.erase(range.address);
+}
+
+void AddressSpace::Clear() {
+  ranges_.clear();
+  Book(-static_cast<int64_t>(mappings_));
+}
+
+void AddressSpace::Book(int64_t mappings) {
+  mappings_ += static_cast<uint64_t>(mappings);
+  ProcessMappings::Change(mappings);
 }
 
 AddressRange* AddressSpace::Find(uint64_t address, uint64_t bytes) {
@@ -40,13 +52,13 @@ const AddressRange* AddressSpace::After(uint64_t address) const {
 void AddressSpace::Map(AddressRange& range, uint64_t index, uint64_t offset, PageIndex page) {
   const uint64_t before = range.table.mappings();
   range.table.Map(index, offset, page);
-  mappings_ += range.table.mappings() - before;
+  Book(static_cast<int64_t>(range.table.mappings() - before));
 }
 
 void AddressSpace::Unmap(AddressRange& range, uint64_t index) {
   const uint64_t before = range.table.mappings();
   range.table.Unmap(index);
-  mappings_ += range.table.mappings() - before;
+  Book(static_cast<int64_t>(range.table.mappings() - before));
 }
 
 }  // namespace vkv::host

@@ -1,7 +1,7 @@
 // AddressSpace: the reservations of a driver by address, and the number of kernel mappings they all make.
-// Owns the book-keeping, not the addresses. Behind each range it counts an inaccessible guard: two
-// reservations side by side then never share a mapping (the count stays exact), and a write past the end of
-// one tensor never reaches the next. Threads: the caller locks.
+// Owns the book-keeping, not the addresses, and books in the process's count too. Behind each range it counts an
+// inaccessible guard: two reservations side by side then never share a mapping (the count stays exact), and a write
+// past the end of one tensor never reaches the next. Threads: the caller locks.
 #ifndef VKV_HOST_ADDRESS_SPACE_H_
 #define VKV_HOST_ADDRESS_SPACE_H_
 
@@ -49,6 +49,8 @@ class AddressSpace {
   void Add(uint64_t address, uint64_t bytes, uint64_t guard_bytes, uint64_t page_bytes, uint64_t file_offset);
   // Pre: nothing is mapped in it.
   void Remove(const AddressRange& range);
+  // Forgets all ranges, whatever is mapped in them. Not done by a destructor: in a forked child they are not ours.
+  void Clear();
 
   // The range that holds all these bytes, or null. Valid until it is removed.
   AddressRange* Find(uint64_t address, uint64_t bytes);
@@ -65,6 +67,8 @@ class AddressSpace {
   void Unmap(AddressRange& range, uint64_t index);
 
  private:
+  void Book(int64_t mappings);
+
   std::map<uint64_t, AddressRange> ranges_;  // by address
   uint64_t mappings_ = 0;
 };

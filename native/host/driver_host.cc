@@ -1,5 +1,7 @@
 #include "host/driver_host.h"
 
+#include <algorithm>
+
 #include "host/machine.h"
 
 namespace vkv {
@@ -29,16 +31,27 @@ Status DriverHost::Open(const HostOptions& options, std::unique_ptr<DriverHost>&
   std::unique_ptr<DriverHost> opened(new DriverHost);
   VKV_RETURN_IF_ERROR(host::ForkGuard::Open(opened->guard_));
   VKV_RETURN_IF_ERROR(opened->file_.Open());
-  opened->memory_bytes_ = options.memory_bytes != 0 ? options.memory_bytes : host::MachineMemoryBytes();
+  opened->memory_bytes_ = options.memory_bytes;
   opened->populate_ = options.populate;
   opened->huge_pages_ = options.huge_pages;
+  if (options.memory_bytes == 0) {
+    const uint64_t limit = host::FindMemoryRoom(options.machine_root).limit_bytes;
+    opened->memory_bytes_ = limit - host::HeadroomBytes(limit);
+  }
+  if (options.memory_bytes == 0 || options.populate || options.huge_pages)
+    opened->share_ = std::make_unique<host::MemoryShare>(opened->file_, options.machine_root);
+  const uint64_t kernel_limit = host::KernelMappingLimit();
+  const uint64_t half = host::ProcessMappings::Share(kernel_limit);
+  const uint64_t most = host::ProcessMappings::MostOnRequest(kernel_limit);
 
   DriverInfo& info = opened->info_;
   info.kind = "host";
   info.device_name = "host memory";
   info.granularity_bytes = kGranularityBytes;
   info.default_page_bytes = kDefaultPageBytes;
-  info.mapping_limit = options.mapping_limit != 0 ? options.mapping_limit : host::KernelMappingLimit() / 2;
+  info.mapping_limit = options.mapping_limit != 0 ? std::min(options.mapping_limit, most) : half;
+  opened->shared_mapping_limit_ = std::max(half, info.mapping_limit);
+  opened->kernel_mapping_limit_ = kernel_limit;
   info.has_host_access = true;
   info.has_zeroed_pages = true;
   info.has_readable_holes = true;
@@ -47,9 +60,15 @@ Status DriverHost::Open(const HostOptions& options, std::unique_ptr<DriverHost>&
 }
 
 DriverHost::~DriverHost() {
-  if (guard_ == nullptr || guard_->is_forked()) return;  // in a fork nothing here is ours
+  if (guard_ == nullptr) return;
+  if (guard_->is_forked()) {  // nothing here is ours
+    (void)share_.release();   // its neighbours are the parent's
+    return;
+  }
   for (const AddressRange* range = space_.After(0); range != nullptr; range = space_.After(range->address))
     (void)guard_->Free(calls_, range->address, range->bytes + range->guard_bytes);
+  space_.Clear();
+  share_.reset();
   file_.Close();
 }
 
@@ -64,18 +83,34 @@ Status DriverHost::QueryMemory(MemoryInfo& memory) {
   VKV_RETURN_IF_ERROR(CheckProcess());
   MemoryInfo answer;
   VKV_RETURN_IF_ERROR(file_.ResidentBytes(answer.resident_bytes));
+  const uint64_t available = share_ != nullptr ? share_->available_bytes() : UINT64_MAX;
   std::lock_guard lock(mutex_);
   answer.total_bytes = memory_bytes_;
-  answer.free_bytes = memory_bytes_ - pages_.live_bytes();
+  answer.free_bytes = std::min(memory_bytes_ - pages_.live_bytes(), available);
   answer.live_pages = pages_.live_pages();
   answer.live_reservations = space_.ranges();
   answer.mappings = space_.mappings();
+  answer.process_mappings = host::ProcessMappings::in_use();
   memory = answer;
   return Ok();
 }
 
-Status DriverHost::OutOfMappings(uint64_t needed) const {
-  return Fail(Code::kOutOfMappings, "mmap", static_cast<int64_t>(needed), static_cast<int64_t>(info_.mapping_limit));
+bool DriverHost::IsShortOfMappings() {
+  std::lock_guard lock(mutex_);
+  return 2 * space_.mappings() > info_.mapping_limit || 2 * host::ProcessMappings::in_use() > shared_mapping_limit_;
+}
+
+// Whether this driver may have so many: its own limit, and the one that all host drivers of the process share.
+Status DriverHost::CheckMappings(uint64_t needed) const {
+  const uint64_t own = space_.mappings();
+  if (needed <= own) return Ok();
+  const uint64_t others = host::ProcessMappings::in_use() - own;
+  const bool is_own_limit = info_.mapping_limit < shared_mapping_limit_ && needed > info_.mapping_limit;
+  if (!is_own_limit && needed + others <= shared_mapping_limit_) return Ok();
+  Status status = Fail(Code::kOutOfMappings, "mmap", static_cast<int64_t>(needed),
+                       static_cast<int64_t>(is_own_limit ? info_.mapping_limit : shared_mapping_limit_));
+  status.others = is_own_limit ? -1 : static_cast<int64_t>(others);
+  return status;
 }
 
 Status DriverHost::Reserve(uint64_t bytes, uint64_t page_bytes, uint64_t& address) {
@@ -83,8 +118,7 @@ Status DriverHost::Reserve(uint64_t bytes, uint64_t page_bytes, uint64_t& addres
   if (bytes == 0 || !IsPageSize(page_bytes) || bytes % page_bytes != 0) return Misuse("Reserve", bytes, page_bytes);
   if (bytes > kLargestRangeBytes) return Fail(Code::kOutOfAddressSpace, "mmap", static_cast<int64_t>(bytes));
   std::lock_guard lock(mutex_);
-  const uint64_t mappings = space_.mappings() + AddressSpace::kMappingsOfRange;
-  if (mappings > info_.mapping_limit) return OutOfMappings(mappings);
+  VKV_RETURN_IF_ERROR(CheckMappings(space_.mappings() + AddressSpace::kMappingsOfRange));
   return MakeRange(bytes, page_bytes, address);
 }
 
@@ -162,11 +196,15 @@ Status DriverHost::CreatePage(uint64_t page_bytes, uint64_t near, PageHandle& pa
   PageHandle created = 0;
   {
     std::lock_guard lock(mutex_);
-    if (page_bytes > memory_bytes_ - pages_.live_bytes())
+    if (page_bytes > memory_bytes_ - pages_.live_bytes() || !CanTakeMemory(page_bytes))
       return Fail(Code::kOutOfDeviceMemory, "CreatePage", static_cast<int64_t>(page_bytes),
                   static_cast<int64_t>(pages_.live_pages()));
     uint64_t home = 0;
-    VKV_RETURN_IF_ERROR(TakeOffset(page_bytes, near, offset, home));
+    const Status status = TakeOffset(page_bytes, near, offset, home);
+    if (!status.ok()) {
+      GiveMemory(page_bytes);
+      return status;
+    }
     created = pages_.Add(offset, page_bytes, home);
   }
   if (huge_pages_) file_.AddHugePages(offset, page_bytes);
@@ -175,9 +213,12 @@ Status DriverHost::CreatePage(uint64_t page_bytes, uint64_t near, PageHandle& pa
     page = created;
     return Ok();
   }
+  // Huge pages may be there already. What the kernel keeps in spite of this the next page at the offset has.
+  (void)file_.Punch(offset, page_bytes);
   std::lock_guard lock(mutex_);
   GiveOffset(*pages_.Find(created));
   pages_.Remove(host::PageTable::IndexOf(created));
+  GiveMemory(page_bytes);
   return SystemError(Code::kOutOfDeviceMemory, "fallocate", error, page_bytes, pages_.live_pages());
 }
 
@@ -200,6 +241,7 @@ Status DriverHost::ReleasePage(PageHandle handle, uint64_t page_bytes) {
   if (error != 0) return SystemError(Code::kDriverCallFailed, "fallocate", error, handle, page_bytes);
   GiveOffset(page);
   pages_.Remove(index);
+  GiveMemory(page_bytes);
   return Ok();
 }
 

@@ -3,41 +3,48 @@
 //
 // Map books a page; SetAccess tells the kernel, with one call for each run of pages that follow each other in
 // the file. Threads: any; one mutex guards the book-keeping and is not held while pages are mapped, unmapped,
-// released or copied. It does not keep pages out of core dumps, and drivers of one process do not know of
-// each other's mappings: give each its share of `mapping_limit`.
+// released or copied. Kernel mappings and memory are the process's, so its drivers count them together
+// (process_mappings.h, memory_share.h). It does not keep pages out of core dumps.
 #ifndef VKV_HOST_DRIVER_HOST_H_
 #define VKV_HOST_DRIVER_HOST_H_
 
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <string_view>
 #include <unordered_set>
 
 #include "driver.h"
 #include "host/address_space.h"
 #include "host/fork_guard.h"
+#include "host/memory_share.h"
 #include "host/page_file.h"
 #include "host/page_table.h"
+#include "host/process_mappings.h"
 #include "host/system_calls.h"
 
 namespace vkv {
 
 struct HostOptions {
   // The most bytes of pages that exist at a time; CreatePage refuses beyond it. 0: what this machine, or the
-  // memory cgroup this process is in, has.
+  // memory cgroup this process is in, has, less headroom; CreatePage then refuses, too, what cannot be had just
+  // now. Not 0: the caller's word, also where pages are never touched.
   uint64_t memory_bytes = 0;
-  // Memory is taken from the system when a page is created, and page tables are filled when it is mapped: a
-  // lack of memory is then kOutOfDeviceMemory instead of a dead process later, and first touches take no
-  // faults. False: memory is taken at the first touch.
+  // Memory is taken from the system when a page is created, and page tables are filled when it is mapped; first
+  // touches take no faults. CreatePage refuses what cannot be had just now, whatever `memory_bytes` says. False:
+  // memory is taken at the first touch.
   bool populate = false;
   // Pages that are a multiple of 2 MiB come in the machine's huge pages where the kernel can, and have their
-  // memory from the start. Saves nine tenths of what filling, mapping, unmapping and releasing such a page
-  // costs (huge_pages.h).
+  // memory from the start: CreatePage refuses as with `populate`. Saves nine tenths of what filling, mapping, unmapping
+  // and releasing such a page costs (huge_pages.h).
   bool huge_pages = false;
-  // The most kernel mappings for reservations and their pages, beyond which Reserve and Map refuse. 0: half
-  // of vm.max_map_count. At the kernel's own limit even malloc fails.
+  // The most kernel mappings for reservations and their pages, beyond which Reserve and Map refuse, as they do
+  // where all host drivers of the process together have half of vm.max_map_count, or `mapping_limit` if that is
+  // more. 0: that half. At most seven eighths of vm.max_map_count: at the kernel's own limit even malloc fails.
   uint64_t mapping_limit = 0;
+  // For tests: stands in front of every path that is read to learn what memory can be had.
+  std::string machine_root;
 };
 
 // A reservation takes pages of one size only. All work is done when a call returns, so streams and events are
@@ -56,6 +63,7 @@ class DriverHost final : public Driver {
 
   const DriverInfo& info() const override { return info_; }
   Status QueryMemory(MemoryInfo& memory) override;
+  bool IsShortOfMappings() override;
   bool is_lost() const override { return false; }
   Status Enter() override { return CheckProcess(); }
   void Leave() override {}
@@ -78,6 +86,8 @@ class DriverHost final : public Driver {
   Status SynchronizeStream(Stream stream) override;
   Status RecordEvent(Stream stream, Event& event) override;
   Status QueryEvent(Event event, bool& is_done) override;
+  Status SynchronizeEvent(Event event) override;
+  Status WaitEvent(Stream stream, Event event) override;
   Status DestroyEvent(Event event) override;
 
  private:
@@ -90,10 +100,14 @@ class DriverHost final : public Driver {
   static Status Misuse(const char* call, uint64_t what, uint64_t how_many) {
     return Fail(Code::kDriverMisuse, call, static_cast<int64_t>(what), static_cast<int64_t>(how_many));
   }
-  Status OutOfMappings(uint64_t needed) const;
+  bool CanTakeMemory(uint64_t bytes) { return share_ == nullptr || share_->Take(bytes); }
+  void GiveMemory(uint64_t bytes) {
+    if (share_ != nullptr) share_->Give(bytes);
+  }
   Status MakeRange(uint64_t bytes, uint64_t page_bytes, uint64_t& address);
 
   // All of these: the caller holds mutex_.
+  Status CheckMappings(uint64_t needed) const;
   Status TakeOffset(uint64_t page_bytes, uint64_t near, uint64_t& offset, uint64_t& home);
   void GiveOffset(const host::Page& page);
   Status CheckAccess(const char* call, uint64_t address, uint64_t bytes);
@@ -101,6 +115,8 @@ class DriverHost final : public Driver {
 
   DriverInfo info_;
   uint64_t memory_bytes_ = 0;
+  uint64_t shared_mapping_limit_ = 0;
+  uint64_t kernel_mapping_limit_ = 0;
   bool populate_ = false;
   bool huge_pages_ = false;
 
@@ -109,6 +125,7 @@ class DriverHost final : public Driver {
 
   std::mutex mutex_;  // guards all below
   host::PageFile file_{calls_};
+  std::unique_ptr<host::MemoryShare> share_;  // null: `memory_bytes` is the caller's word. Has a lock of its own
   host::PageTable pages_;
   host::AddressSpace space_;
   std::unordered_set<Stream> streams_;

@@ -111,6 +111,19 @@ Status DriverHost::QueryEvent(Event event, bool& is_done) {
   return Ok();
 }
 
+Status DriverHost::SynchronizeEvent(Event event) {
+  VKV_RETURN_IF_ERROR(CheckProcess());
+  std::lock_guard lock(mutex_);
+  return events_.contains(event) ? Ok() : Misuse("SynchronizeEvent", event, 0);
+}
+
+Status DriverHost::WaitEvent(Stream stream, Event event) {
+  VKV_RETURN_IF_ERROR(CheckProcess());
+  std::lock_guard lock(mutex_);
+  VKV_RETURN_IF_ERROR(CheckStream("WaitEvent", stream));
+  return events_.contains(event) ? Ok() : Misuse("WaitEvent", event, 0);
+}
+
 Status DriverHost::DestroyEvent(Event event) {
   VKV_RETURN_IF_ERROR(CheckProcess());
   std::lock_guard lock(mutex_);

@@ -62,8 +62,7 @@ Status DriverHost::Map(uint64_t address, uint64_t page_bytes, PageHandle handle)
   const bool has_page = page != nullptr && page->bytes == page_bytes;
   const bool has_place = space_.FindRun(address, page_bytes, run) && run.pages == 1;
   if (!has_page || !has_place || run.range->table.At(run.first).is_mapped) return Misuse("Map", address, page_bytes);
-  const uint64_t mappings = space_.MappingsWith(*run.range, run.first, page->offset);
-  if (mappings > info_.mapping_limit && mappings > space_.mappings()) return OutOfMappings(mappings);
+  VKV_RETURN_IF_ERROR(CheckMappings(space_.MappingsWith(*run.range, run.first, page->offset)));
   space_.Map(*run.range, run.first, page->offset, host::PageTable::IndexOf(handle));
   ++page->maps;
   return Ok();
@@ -102,9 +101,13 @@ Status DriverHost::SetAccess(uint64_t address, uint64_t bytes) {
     for (uint64_t page = 0; page < piece.pages; ++page) run.range->table.set_accessible(piece.first + page, true);
   }
   if (error == 0) return Ok();
-  // The one thing that a shared mapping over reserved addresses can lack is a mapping: others in this process
-  // have them.
-  if (error == ENOMEM) return SystemError(Code::kOutOfMappings, "mmap", error, space_.mappings(), info_.mapping_limit);
+  // The one thing that a shared mapping over reserved addresses can lack is a mapping: the rest of the process
+  // has more than its half.
+  if (error == ENOMEM) {
+    Status status = SystemError(Code::kOutOfMappings, "mmap", error, space_.mappings(), kernel_mapping_limit_);
+    status.others = static_cast<int64_t>(host::ProcessMappings::in_use() - space_.mappings());
+    return status;
+  }
   return SystemError(Code::kDriverCallFailed, "mmap", error, address, bytes);
 }
 

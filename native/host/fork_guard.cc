@@ -9,13 +9,14 @@
 #include <new>
 
 #include "driver.h"
+#include "host/memory_share.h"
+#include "host/process_mappings.h"
 
 namespace vkv::host {
 namespace {
 
-// The only mutable global of the driver: fork() is an event of the whole process and its handlers get no
-// argument. Constant-initialised and trivially destroyed, so neither loading order nor process exit matters
-// to it.
+// A mutable global because fork() is an event of the whole process and its handlers get no argument.
+// Constant-initialised and trivially destroyed, so neither loading order nor process exit matters to it.
 struct GuardList {
   std::mutex mutex;  // held across fork(), so that the child finds the list whole
   ForkGuard* first = nullptr;
@@ -78,15 +79,23 @@ int ForkGuard::Free(SystemCalls& calls, uint64_t address, uint64_t bytes) {
   return 0;
 }
 
-void ForkGuard::BeforeFork() { guard_list.mutex.lock(); }
+void ForkGuard::BeforeFork() {
+  guard_list.mutex.lock();
+  MemoryShare::BeforeFork();
+}
 
-void ForkGuard::AfterForkInParent() { guard_list.mutex.unlock(); }
+void ForkGuard::AfterForkInParent() {
+  MemoryShare::AfterFork(/*is_child=*/false);
+  guard_list.mutex.unlock();
+}
 
 // Runs in the child's only thread, before fork() returns there: nothing but system calls and memory that is
 // ours.
 void ForkGuard::AfterForkInChild() {
+  uint64_t ranges = 0;
   for (ForkGuard* guard = guard_list.first; guard != nullptr; guard = guard->next_) {
     for (const Range& range : guard->ranges_) {
+      ++ranges;
       void* const start = reinterpret_cast<void*>(range.address);
       constexpr int kFlags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
       // If the kernel refuses, the range must still go.
@@ -95,6 +104,8 @@ void ForkGuard::AfterForkInChild() {
     guard->stamp_->store(0, std::memory_order_relaxed);
   }
   guard_list.first = nullptr;  // these guards are the parent's; the child may open its own
+  ProcessMappings::Reset(ranges);
+  MemoryShare::AfterFork(/*is_child=*/true);
   guard_list.mutex.unlock();
 }
 

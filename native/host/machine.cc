@@ -23,15 +23,59 @@ uint64_t ReadNumber(const std::string& path) {
   return result.ec == std::errc() ? number : kNoLimit;
 }
 
-// The least limit from the cgroup at `path` up to the top of its tree. In a container the path may name a
-// directory that only the machine outside sees; the walk then still finds the container's own at the top.
-uint64_t LeastLimit(const std::string& tree, std::string path, const char* file) {
-  uint64_t limit = kNoLimit;
+// The sum of some lines "name number" of a file; 0 without it.
+uint64_t SumOfLines(const std::string& path, std::string_view first, std::string_view second) {
+  uint64_t sum = 0;
+  std::ifstream file(path);
+  std::string name;
+  for (uint64_t number = 0; file >> name >> number;)
+    if (name == first || name == second) sum += number;
+  return sum;
+}
+
+// The names that a version of cgroups gives its files, and those lines of memory.stat that count what files
+// have cached: it goes before anything is ended for want of memory.
+struct GroupFiles {
+  const char* limit;
+  const char* soft_limit;  // null: none. Above it a process is slowed down until it is as good as dead
+  const char* usage;
+  std::string_view inactive_files;
+  std::string_view active_files;
+};
+constexpr GroupFiles kVersion1 = {"memory.limit_in_bytes", nullptr, "memory.usage_in_bytes", "total_inactive_file",
+                                  "total_active_file"};
+constexpr GroupFiles kVersion2 = {"memory.max", "memory.high", "memory.current", "inactive_file", "active_file"};
+
+// Lowers `room` to what the cgroup at `path` and those above it, up to the top of the tree, leave. In a
+// container the path may name a directory that only the machine outside sees; the walk then still finds the
+// container's own at the top.
+void LowerTo(const std::string& tree, std::string path, const GroupFiles& files, MemoryRoom& room) {
+  const uint64_t machine_bytes = room.limit_bytes;
   for (;;) {
-    limit = std::min(limit, ReadNumber(tree + path + "/" + file));
-    if (path.empty() || path == "/") return limit;
+    const std::string group = tree + path + "/";
+    uint64_t limit = ReadNumber(group + files.limit);
+    if (files.soft_limit != nullptr) limit = std::min(limit, ReadNumber(group + files.soft_limit));
+    if (limit < machine_bytes) {  // what is larger limits nothing
+      room.limit_bytes = std::min(room.limit_bytes, limit);
+      const uint64_t usage = ReadNumber(group + files.usage);
+      const uint64_t used = usage == kNoLimit ? 0 : usage;
+      const uint64_t cached = SumOfLines(group + "memory.stat", files.inactive_files, files.active_files);
+      const uint64_t held = used - std::min(cached, used);
+      room.available_bytes = std::min(room.available_bytes, limit - std::min(held, limit));
+    }
+    if (path.empty() || path == "/") return;
     path.resize(path.rfind('/'));
   }
+}
+
+// What the kernel says can be had without swapping.
+uint64_t AvailableBytes(const std::string& root) {
+  std::ifstream file(root + "/proc/meminfo");
+  std::string name;
+  uint64_t kibibytes = 0;
+  for (std::string unit; file >> name >> kibibytes; std::getline(file, unit))
+    if (name == "MemAvailable:") return kibibytes << 10;
+  return static_cast<uint64_t>(sysconf(_SC_AVPHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
 }
 
 // A line is "hierarchy:controllers:path"; the controllers of cgroup v2 are empty.
@@ -56,21 +100,26 @@ bool HasMemory(std::string_view controllers) {
 
 }  // namespace
 
-uint64_t MachineMemoryBytes(const std::string& root) {
-  uint64_t bytes = static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+MemoryRoom FindMemoryRoom(const std::string& root) {
+  MemoryRoom room;
+  room.limit_bytes = static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  room.available_bytes = std::min(AvailableBytes(root), room.limit_bytes);
   const std::string top = root + "/sys/fs/cgroup";
   std::ifstream groups(root + "/proc/self/cgroup");
   for (std::string line; std::getline(groups, line);) {
     std::string_view controllers;
     std::string_view path;
     if (!SplitLine(line, controllers, path)) continue;
-    if (controllers.empty()) {
-      bytes = std::min(bytes, LeastLimit(top, std::string(path), "memory.max"));
-    } else if (HasMemory(controllers)) {
-      bytes = std::min(bytes, LeastLimit(top + "/memory", std::string(path), "memory.limit_in_bytes"));
-    }
+    if (controllers.empty()) LowerTo(top, std::string(path), kVersion2, room);
+    if (HasMemory(controllers)) LowerTo(top + "/memory", std::string(path), kVersion1, room);
   }
-  return bytes;
+  return room;
+}
+
+uint64_t HeadroomBytes(uint64_t limit_bytes) {
+  constexpr uint64_t kLeast = uint64_t{128} << 20;
+  constexpr uint64_t kMost = uint64_t{2} << 30;
+  return std::min(std::clamp(limit_bytes / 8, kLeast, kMost), limit_bytes / 2);
 }
 
 uint64_t KernelMappingLimit() {

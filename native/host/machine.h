@@ -1,4 +1,4 @@
-// What this machine allows a process: its memory and its number of kernel mappings. Reads /proc and the
+// What this machine allows a process: memory and kernel mappings. Reads /proc and the
 // cgroup files when asked; keeps nothing. Threads: any.
 #ifndef VKV_HOST_MACHINE_H_
 #define VKV_HOST_MACHINE_H_
@@ -8,9 +8,18 @@
 
 namespace vkv::host {
 
-// The machine's memory or, when smaller, the least limit of the memory cgroups (v1 or v2) this process is in.
-// `root` stands in front of every path read, for tests.
-uint64_t MachineMemoryBytes(const std::string& root = "");
+struct MemoryRoom {
+  uint64_t limit_bytes = 0;      // that this process and those it shares a cgroup with can have
+  uint64_t available_bytes = 0;  // that can be taken now without swapping; what files have cached counts as free
+};
+
+// Of the machine and of every memory cgroup (v1 or v2) from this process's up to the top, the least each: the
+// tightest limit and the least room may be different ones. `root` stands in front of every path read, for tests.
+MemoryRoom FindMemoryRoom(const std::string& root = "");
+
+// What stays for everything else, of memory with this limit: an eighth, but at least 128 MiB (or half, where
+// the limit is that small) and at most 2 GiB.
+uint64_t HeadroomBytes(uint64_t limit_bytes);
 
 // vm.max_map_count, or the kernel's own default where it cannot be read.
 uint64_t KernelMappingLimit();

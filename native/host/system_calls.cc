@@ -79,7 +79,7 @@ bool SystemCallFromName(std::string_view name, SystemCall& kind) {
 }
 
 Status SystemError(Code code, const char* call, int error, uint64_t what, uint64_t how_many) {
-  return {code, call, error, ErrorName(error), static_cast<int64_t>(what), static_cast<int64_t>(how_many)};
+  return {code, call, error, ErrorName(error), static_cast<int64_t>(what), static_cast<int64_t>(how_many), 0};
 }
 
 void SystemCalls::FailNext(SystemCall kind, uint64_t nth, int error) {

@@ -95,7 +95,7 @@ bool MockDevice::Do(const Work& work) {
     backing_->Copy(touches[0].address, reinterpret_cast<uint64_t>(work.parameter.data()), touches[0].bytes);
   } else if (work.kind == WorkKind::kFill) {
     backing_->Fill(touches[0].address, work.value, touches[0].bytes);
-  } else {
+  } else if (work.kind == WorkKind::kKernel) {
     return DoKernel(work);
   }
   return true;
@@ -138,6 +138,17 @@ CUresult MockDevice::cuStreamQuery(CUstream stream) {
   if (!streams_.IsLiveStream(ToHandle(stream))) return call.Break(rules::kLiveStream, CUDA_ERROR_INVALID_HANDLE);
   if (const uint64_t on = ToHandle(stream); BreaksCapture(call, &on)) return call.result();
   return streams_.IsIdle(ToHandle(stream)) ? call.result() : call.Answer(CUDA_ERROR_NOT_READY);
+}
+
+CUresult MockDevice::cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags) {
+  Call call(*this, CallKind::cuStreamWaitEvent, {.handle = ToHandle(event), .stream = ToHandle(stream)});
+  if (call.is_refused()) return call.result();
+  if (flags != 0) return call.Break(rules::kFlags);
+  if (!streams_.IsLiveStream(ToHandle(stream))) return call.Break(rules::kLiveStream, CUDA_ERROR_INVALID_HANDLE);
+  if (!streams_.IsLiveEvent(ToHandle(event))) return call.Break(rules::kLiveEvent, CUDA_ERROR_INVALID_HANDLE);
+  if (const uint64_t on = ToHandle(stream); BreaksCapture(call, &on)) return call.result();
+  streams_.Wait(ToHandle(stream), ToHandle(event));
+  return call.result();
 }
 
 CUresult MockDevice::cuEventCreate(CUevent* event, unsigned /*flags*/) {

@@ -106,15 +106,29 @@ void StreamModel::Record(uint64_t event, uint64_t stream) {
   events_.at(event) = {Normalize(stream), state.done + state.pending.size()};
 }
 
+bool StreamModel::HasReached(uint64_t stream, uint64_t target) const {
+  const auto found = streams_.find(stream);
+  return found == streams_.end() || found->second.done >= target;
+}
+
 bool StreamModel::IsDone(uint64_t event) const {
   const EventState& state = events_.at(event);
-  const auto stream = streams_.find(state.stream);
-  return stream == streams_.end() || stream->second.done >= state.target;
+  return HasReached(state.stream, state.target);
+}
+
+void StreamModel::Wait(uint64_t stream, uint64_t event) {
+  if (IsDone(event)) return;
+  const EventState& state = events_.at(event);
+  Work wait{.kind = WorkKind::kWait};
+  wait.awaited_stream = state.stream;
+  wait.awaited_target = state.target;
+  Enqueue(stream, std::move(wait));
 }
 
 std::vector<Work> StreamModel::TakeStream(uint64_t stream) {
   std::vector<Work> taken;
   Take(Normalize(stream), UINT64_MAX, taken);
+  ForgetDestroyed();
   return taken;
 }
 
@@ -122,14 +136,14 @@ std::vector<Work> StreamModel::TakeUpTo(uint64_t event) {
   std::vector<Work> taken;
   const EventState& state = events_.at(event);
   Take(state.stream, state.target, taken);
+  ForgetDestroyed();
   return taken;
 }
 
 std::vector<Work> StreamModel::TakeAll() {
   std::vector<Work> taken;
-  for (auto stream = streams_.begin(); stream != streams_.end();) {
-    Take((stream++)->first, UINT64_MAX, taken);  // a destroyed stream goes with its last work
-  }
+  for (const auto& [stream, state] : streams_) Take(stream, UINT64_MAX, taken);
+  ForgetDestroyed();
   return taken;
 }
 
@@ -152,16 +166,22 @@ uint64_t StreamModel::pending() const {
 
 uint64_t StreamModel::Normalize(uint64_t stream) { return stream == kLegacyStream ? kDefaultStream : stream; }
 
+// What a stream waits for is taken before what waits: a device would have done it by then.
 void StreamModel::Take(uint64_t stream, uint64_t target, std::vector<Work>& taken) {
   const auto found = streams_.find(stream);
   if (found == streams_.end()) return;
   StreamState& state = found->second;
   while (!state.pending.empty() && state.done < target) {
-    taken.push_back(std::move(state.pending.front()));
+    Work work = std::move(state.pending.front());
     state.pending.pop_front();
+    if (work.kind == WorkKind::kWait) Take(work.awaited_stream, work.awaited_target, taken);
     ++state.done;
+    taken.push_back(std::move(work));
   }
-  if (state.is_destroyed && state.pending.empty()) streams_.erase(found);
+}
+
+void StreamModel::ForgetDestroyed() {
+  std::erase_if(streams_, [](const auto& entry) { return entry.second.is_destroyed && entry.second.pending.empty(); });
 }
 
 }  // namespace vkv::mock

@@ -1,8 +1,8 @@
 // StreamModel: the simulated device's streams and events, and the work queued on them.
 //
-// Work of one stream is done in order; streams do not wait for each other, the default stream included. The
-// model only says what is pending and hands work out when it is to be done; its owner does it. An event is
-// done when the work that its stream held at the time of the record is done. Handles are never used again.
+// Work of one stream is done in order; streams wait for each other only where they are told to (Wait), the default
+// stream included. The model only says what is pending and hands work out when it is to be done; its owner does it. An
+// event is done when the work that its stream held at the time of the record is done. Handles are never used again.
 // Threads: guarded by its owner's lock.
 #ifndef VKV_MOCK_STREAM_MODEL_H_
 #define VKV_MOCK_STREAM_MODEL_H_
@@ -22,7 +22,7 @@ struct Touch {
   bool is_write = false;
 };
 
-enum class WorkKind { kCopy, kFill, kUpload, kKernel };
+enum class WorkKind { kCopy, kFill, kUpload, kKernel, kWait };
 
 class SimulatedKernel;
 
@@ -35,6 +35,9 @@ struct Work {
   std::shared_ptr<const SimulatedKernel> kernel = nullptr;
   std::vector<uint8_t> parameter = {};  // of an upload: its bytes
   bool is_replayed = false;             // of a graph: its ranges may have changed since the capture
+  // A wait's: done when that stream's `done` has reached the target.
+  uint64_t awaited_stream = 0;
+  uint64_t awaited_target = 0;
 };
 
 class StreamModel {
@@ -68,6 +71,8 @@ class StreamModel {
   bool IsLiveEvent(uint64_t event) const { return events_.contains(event); }
   void Record(uint64_t event, uint64_t stream);
   bool IsDone(uint64_t event) const;
+  // What is queued on `stream` from here on is done after the work before the event, which is done first when it must.
+  void Wait(uint64_t stream, uint64_t event);
 
   // Takes out what is pending, in order, for its owner to do now.
   std::vector<Work> TakeStream(uint64_t stream);
@@ -97,7 +102,9 @@ class StreamModel {
   };
 
   static uint64_t Normalize(uint64_t stream);
+  bool HasReached(uint64_t stream, uint64_t target) const;
   void Take(uint64_t stream, uint64_t target, std::vector<Work>& taken);
+  void ForgetDestroyed();
 
   std::map<uint64_t, StreamState> streams_;
   std::map<uint64_t, EventState> events_;

@@ -88,9 +88,30 @@ test('layers that share the K and V of others keep none', (t) => {
   });
 });
 
+test('what a plan takes for more than it is, or leaves out, is said', (t) => {
+  t.deepEqual(read('gemma3').notes, ['layers that see a window of 1,024 tokens only are planned as if they kept every token']);
+  t.deepEqual(read('qwen3-next').notes, ['6 of 8 layers keep no K and V (linear_attention); they and their state are left out']);
+  for (const family of ['llama', 'mistral', 'qwen2', 'deepseek-v3', 'gpt2']) t.deepEqual(read(family).notes, [], family);
+  const shape = { num_hidden_layers: 4, num_attention_heads: 2, head_dim: 4 };
+  const full = 'full_attention';
+  const configs = {
+    mixed: { ...shape, sliding_window: 512, layer_types: ['sliding_attention', full, 'chunked_attention', full] },
+    pattern: { ...shape, full_attention_interval: 4 }, unused: { ...shape, sliding_window: 512, use_sliding_window: false },
+    wide: { ...shape, sliding_window: 4096, max_position_embeddings: 4096 },
+  };
+  const files = Object.fromEntries(Object.entries(configs).map(([name, json]) => [`${name}.json`, JSON.stringify(json)]));
+  temporary(files, (folder) => {
+    const notes = (name: string, overrides = {}): readonly string[] => readHuggingFaceConfig(path.join(folder, `${name}.json`), overrides).notes;
+    t.deepEqual(notes('mixed'), ['2 of 4 layers see a window of 512 tokens only, planned as if they kept every token']);
+    t.regex(notes('pattern').join(), /^`full_attention_interval` is not read: .*`--layers`/);
+    t.deepEqual([...notes('pattern', { layers: 1 }), ...notes('unused'), ...notes('wide')], []);
+  });
+});
+
 test('a file that is missing, broken or of another kind says so', (t) => {
   const files = {
     'broken.json': '{"num_hidden_layers": 3,', 'list.json': '[]', 't5.json': '{"is_encoder_decoder": true, "num_layers": 6}',
+    'types.json': '{"num_hidden_layers":24,"layer_types":["full_attention","full_attention"],"num_attention_heads":2,"head_dim":4}',
     'short.json': '{"num_hidden_layers":3,"num_kv_heads":[1,2],"head_dim":4}', 'empty.json': '{}',
   };
   temporary(files, (folder) => {
@@ -102,6 +123,7 @@ test('a file that is missing, broken or of another kind says so', (t) => {
     wrong('broken.json', /it is not JSON/);
     wrong('list.json', /it is not a JSON object/);
     wrong('t5.json', /encoder-decoder/);
+    wrong('types.json', /types of 2 layers but has 24.*`--layers`/);
     wrong('short.json', /KV heads for 2 layers but has 3/);
     wrong('empty.json', /number of layers/);
   });

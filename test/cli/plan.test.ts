@@ -29,6 +29,20 @@ test('--tokens: rows, pages and what is not yet used', (t) => {
   t.like(plan(...yi34bTp2, '--tokens', '0'), { rows: 0, pages: 0, physicalBytes: 0, unusedBytes: 0 });
 });
 
+test('addresses that no process has are not said to be free', (t) => {
+  const many = ['--layers', '80', '--kv-heads', '8', '--head-dim', '128', '--max-tokens', '131072', '--slots', '4096'];
+  t.like(plan(...many), { virtualBytes: 160 * 2 ** 40, isReservable: false });
+  t.regex(runVkv(['plan', ...many]).stdout, /= 160 TiB, more than the 64 TiB that a process can usually reserve; lower --slots or --max-tokens/);
+  t.regex(runVkv(['plan', ...many, '--compare']).stdout, /addresses: some are more than the 64 TiB/);
+  t.like(plan(...many, '--slots', '1024'), { virtualBytes: 40 * 2 ** 40, isReservable: true });
+});
+
+test('layers of another kind are remarked on', (t) => {
+  const { stdout } = runVkv(['plan', '--config', path.join(configs, 'qwen3-next.json')]);
+  t.regex(stdout, /^qwen3-next\n2 layers, .*\nNote: 6 of 8 layers keep no K and V \(linear_attention\); they and their state are left out\.\n/);
+  t.deepEqual((plan('--config', path.join(configs, 'gemma3.json'))['model'] as { notes: string[] }).notes.length, 1);
+});
+
 test('--memory-bytes: what fits, of --tokens or of the longest sequence', (t) => {
   const memory = ['--memory-bytes', '100GiB'];
   t.like(plan(...yi34bTp2, ...memory, '--tokens', '33000'), {
@@ -105,8 +119,8 @@ test('a command line that cannot be meant ends with 2, one line and no stack', (
   wrong(['--layout', 'sliced-up'], /--layout.*per-layer, sliced, fused/);
   wrong(['--layers', '3'], /^vkv: KV_INVALID_OPTION: `--kv-heads` must be given with .*; it is missing\. /);
   wrong(['--layers', '3', '--latent-dim', '4', '--head-dim', '5'], /`--head-dim` must be left out with `--latent-dim`/);
-  wrong(['--tensor-parallel', '3'], /^vkv: KV_INVALID_SHAPE: `kvHeads` is 8 and cannot be divided over 3/);
-  wrong(['--tokens', '8193'], /^vkv: KV_LENGTH_OUT_OF_RANGE: A slot cannot hold 8,193 tokens: its limit is 8,192/);
+  wrong(['--tensor-parallel', '3'], /^vkv: KV_INVALID_SHAPE: `--kv-heads` is 8 and cannot be divided over 3/);
+  wrong(['--tokens', '8193'], /^vkv: KV_LENGTH_OUT_OF_RANGE: A slot cannot hold 8,193 tokens: its limit is 8,192 \(`--max-tokens`\)/);
   wrong(['extra'], /^vkv: KV_INVALID_OPTION: Too many arguments/);
 });
 

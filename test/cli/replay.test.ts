@@ -77,6 +77,49 @@ test('a request that cannot fit is refused and counted', (t) => {
   });
 });
 
+test('where no request fits, the reason is said and the exit code is 1', (t) => {
+  const memory = runVkv(['replay', traceIn(t), '--driver', 'host', ...SMALL, '--head-dim', '1024', '--memory-bytes', '256KiB']);
+  t.is(memory.exitCode, 1);
+  t.regex(memory.stdout, /Requests +0 completed · 20 refused: more than all memory, 256 KiB/);
+  t.regex(memory.stdout, /Nothing was served: of 20 requests 20 larger than all memory \(.* raise --memory-bytes/);
+  const nothing = runVkv(['replay', '--generate', '10', '--memory-bytes', '1KiB', '--driver', 'host']);
+  t.is(nothing.exitCode, 2);
+  t.regex(nothing.stderr, /`--memory-bytes` must be an integer from .*A page has/);
+  const length = runVkv(['replay', traceIn(t), '--driver', 'host', ...SMALL, '--max-tokens', '50']);
+  t.is(length.exitCode, 1);
+  t.regex(length.stdout, /Nothing was served: of 20 requests 20 longer than 50 tokens \(raise --max-tokens\)/);
+});
+
+test('a line that cannot be skipped is not said to be', (t) => {
+  const file = traceIn(t, 'TIMESTAMP,ContextTokens\n2023-11-16 18:17:03,5\n');
+  const { stderr } = runVkv(['replay', file, '--driver', 'host', ...SMALL, '--skip-invalid']);
+  t.regex(stderr, /KV_TRACE_INVALID.*line 1: .*GeneratedTokens/);
+  t.notRegex(stderr, /skip-invalid/);
+});
+
+test('what a trace says cannot write to the terminal', (t) => {
+  const evil = '\u001b]0;owned\u0007\u009b31m\u202e';
+  const folder = folderFor(t);
+  const file = path.join(folder, `trace${evil}.jsonl`);
+  writeFileSync(file, `{"timestamp":0,"input_length":"${evil}","output_length":1}\n`);
+  const good = path.join(folder, `good${evil}.jsonl`);
+  writeFileSync(good, MOONCAKE);
+  const config = path.join(folder, 'config.json');
+  writeFileSync(config, JSON.stringify({ _name_or_path: evil, num_hidden_layers: 2, num_attention_heads: 2, hidden_size: 64 }));
+  const outputs = [
+    runVkv(['replay', file, '--driver', 'host', ...SMALL], { VKV_DEBUG: '1' }), runVkv(['replay', file, '--driver', 'host', ...SMALL, '--json']),
+    runVkv(['replay', good, '--driver', 'host', ...SMALL]), runVkv(['replay', good, '--driver', 'host', ...SMALL, '--json']),
+    runVkv(['replay', `no${evil}.csv`]), runVkv(['replay', '--generate', '--layout', evil]), runVkv(['plan', '--config', config]),
+    runVkv(['plan', '--config', config, '--json']), runVkv(['plan', '--config', `no${evil}`]), runVkv([evil]), runVkv([`--${evil}`]),
+  ];
+  outputs.forEach(({ stdout, stderr }, index) => {
+    t.true(stdout.length + stderr.length > 0);
+    // eslint-disable-next-line no-control-regex
+    t.notRegex(stdout + stderr, /[\u0000-\u0009\u000b-\u001f\u007f-\u009f\u202e]/, `command ${index}`);
+  });
+  t.is((JSON.parse(outputs[3]!.stdout) as { trace: { name: string } }).trace.name, good, 'JSON says it as it is');
+});
+
 test('--limit, --arrivals trace', (t) => {
   const result = runVkvJson(['replay', traceIn(t), '--limit', '7', '--arrivals', 'trace', '--step-ms', '1', '--driver', 'host', ...SMALL]);
   t.like(result, { requests: 7, completedRequests: 7 });
@@ -119,7 +162,10 @@ test('a mistake in the flags is said before anything runs, with exit code 2', (t
     return stderr;
   };
   t.regex(message(), /`file` must be given, or `--generate` in its place/);
-  t.regex(message('a.csv', '--generate'), /and not both/);
+  t.regex(message('a.csv', '--generate'), /`file` must be left out with `--generate`, got 'a\.csv'/);
+  t.regex(message('--generate', '--step-ms', '5'), /`--step-ms` must be given with `--arrivals trace`.*, got 5\./);
+  t.regex(message('--generate', '--format', 'azure'), /`--format` must be left out with `--generate`/);
+  t.regex(message('--generate', '--skip-invalid'), /`--skip-invalid` must be left out with `--generate`/);
   t.regex(message('--generate', '--verify', 'some'), /full, sampled, off/);
   t.regex(message('--generate', '--report', 'out.png'), /must end in \.html or \.svg/);
   t.regex(message('--generate', '--report', 'no/such/folder/out.svg'), /folder does not exist/);

@@ -11,9 +11,9 @@ export interface Ended {
   readonly stderr: string;
 }
 
-export function runVkv(parameters: readonly string[], environment: NodeJS.ProcessEnv = {}): Ended {
+export function runVkv(parameters: readonly string[], environment: NodeJS.ProcessEnv = {}, folder = process.cwd()): Ended {
   const { status, stdout, stderr } = spawnSync(process.execPath, [bin, ...parameters], {
-    encoding: 'utf8', env: { ...process.env, NO_COLOR: '1', ...environment },
+    encoding: 'utf8', cwd: folder, env: { ...process.env, NO_COLOR: '1', ...environment },
   });
   return { exitCode: status, stdout, stderr };
 }

@@ -29,6 +29,23 @@ export function streamContract(contractTest: ContractTest): void {
     bench.native.destroyStream(stream);
   });
 
+  contractTest('what is queued behind a wait for an event comes after it', ['memory'], (t, bench) => {
+    const address = bench.reserve(2);
+    bench.fillRun(address, 2);
+    const { native } = bench;
+    const [first, second] = [native.createStream(), native.createStream()];
+    native.fill(address, 7, 100, first);
+    const event = native.recordEvent(first);
+    native.waitEvent(second, event);
+    native.copy(bench.at(address, 1), address, 100, second);
+    native.synchronizeStream(second);
+    t.deepEqual(bench.read(bench.at(address, 1) + 99n, 1), [7]);
+    native.synchronizeEvent(event);
+    t.true(native.queryEvent(event));
+    native.destroyEvent(event);
+    for (const stream of [first, second]) native.destroyStream(stream);
+  });
+
   contractTest('without streams an event is done at once', [], (t, bench) => {
     if (bench.info.hasStreams) return t.pass();
     const event = bench.native.recordEvent(0n);
@@ -55,6 +72,9 @@ export function streamContract(contractTest: ContractTest): void {
       bench.refuses('KV_DRIVER_MISUSE', () => native.synchronizeStream(stream));
       bench.refuses('KV_DRIVER_MISUSE', () => native.destroyStream(stream));
       bench.refuses('KV_DRIVER_MISUSE', () => native.recordEvent(stream));
+      const event = native.recordEvent(0n);
+      bench.refuses('KV_DRIVER_MISUSE', () => native.waitEvent(stream, event));
+      native.destroyEvent(event);
     }
   });
 
@@ -64,6 +84,8 @@ export function streamContract(contractTest: ContractTest): void {
     for (const event of [destroyed, 987_654n]) {
       bench.refuses('KV_DRIVER_MISUSE', () => bench.native.queryEvent(event));
       bench.refuses('KV_DRIVER_MISUSE', () => bench.native.destroyEvent(event));
+      bench.refuses('KV_DRIVER_MISUSE', () => bench.native.synchronizeEvent(event));
+      bench.refuses('KV_DRIVER_MISUSE', () => bench.native.waitEvent(0n, event));
     }
   });
 }

@@ -91,7 +91,7 @@ export class CacheBench {
   }
 
   /** A sequence without a promise that has computed so many tokens. */
-  sequenceOf(tokens: number, tenant = ''): Sequence {
+  sequenceOf(tokens: number, tenant?: string): Sequence {
     const sequence = this.cache.acquire({ promptTokens: tokens, reserve: 'none', tenant });
     if (tokens > 0) this.compute(sequence, tokens);
     return sequence;

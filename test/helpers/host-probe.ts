@@ -24,8 +24,10 @@ export function compileHostProbe(): void {
 }
 
 /** The facts that one part of the probe printed. */
-export function hostProbe(what: 'fork' | 'file-size' | 'open-files' | 'huge-pages'): Readonly<Record<string, string>> {
-  const lines = run(probe, [what]).trimEnd().split('\n');
+export function hostProbe(
+  what: 'fork' | 'file-size' | 'open-files' | 'huge-pages' | 'memory-room' | 'memory-shares', ...given: readonly string[]
+): Readonly<Record<string, string>> {
+  const lines = run(probe, [what, ...given]).trimEnd().split('\n');
   return Object.fromEntries(lines.map((line) => [line.slice(0, line.indexOf(' ')), line.slice(line.indexOf(' ') + 1)]));
 }
 

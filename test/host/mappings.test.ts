@@ -97,6 +97,30 @@ test('the count is the kernel’s after any order of mapping, aliasing and unmap
   });
 });
 
+test('drivers of one process count their mappings together, until they are closed', (t) => {
+  withBench(t, hostDriver, (first) => {
+    const together = (): number => first.native.queryMemory().processMappings;
+    withBench(t, hostDriver, (second) => {
+      first.fillRun(first.reserve(8), 4);
+      second.fillRun(second.reserve(8), 8);
+      t.is(together(), first.counts().mappings + second.counts().mappings);
+    });
+    t.is(together(), first.counts().mappings);
+  });
+});
+
+test('a driver that is closed with pages mapped counts no more', (t) => {
+  withBench(t, hostDriver, (bench) => {
+    const { native } = openHost();
+    const { granularityBytes } = native.info();
+    const address = native.reserve(4 * granularityBytes, granularityBytes);
+    native.map(address, granularityBytes, native.createPage(granularityBytes, address));
+    t.is(bench.native.queryMemory().processMappings, 3);
+    native.close();
+    t.is(bench.native.queryMemory().processMappings, 0);
+  });
+});
+
 test('the default limit is half of vm.max_map_count', (t) => {
   withBench(t, hostDriver, ({ info }) => {
     t.is(info.mappingLimit, Math.floor(Number(readFileSync('/proc/sys/vm/max_map_count', 'utf8')) / 2));

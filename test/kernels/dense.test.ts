@@ -46,7 +46,7 @@ for (const instructions of native().cpuInstructions as readonly Instructions[]) 
         const output = Float32Array.from(randomValues(random, 'float32', rows * outputs));
         return { weight: weightOf(dtype, values, outputs, inputs), values, bias, output, before: output.slice(), mode };
       });
-      dense.multiply(input, rows, ...products);
+      dense.multiply(input, rows, ...products.map(({ weight, bias, output, mode }) => ({ weight, bias, output, mode })));
       for (const { weight, values, bias, output, before, mode } of products) {
         const { outputs, dtype } = weight;
         const about = `round ${round}: ${rows} × ${inputs} → ${outputs}, ${dtype}, ${mode}`;

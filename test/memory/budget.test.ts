@@ -1,8 +1,12 @@
 // The budget: raised and lowered while sequences run, and what happens when the machine has less than the budget allows.
 
-import { type Sequence } from 'virtual-kv';
+import test from 'ava';
 
-import { cacheTest, cacheTests, pageBytes, rowTokens, type CacheBench } from '../helpers/cache.js';
+import { Driver, KvCache, PagePool, type Sequence } from 'virtual-kv';
+
+import {
+  assertNothingLeft, cacheOptions, cacheTest, cacheTests, drivers, openDriver, pageBytes, rowTokens, tinyModel, type CacheBench,
+} from '../helpers/cache.js';
 
 const rowPages = 4;
 const rowBytes = rowPages * pageBytes;
@@ -88,11 +92,47 @@ cacheTests('`trim` gives free pages back and leaves idle rows mapped', { rows: 1
   t.is(bench.pool().freePages, 0);
 });
 
-cacheTests('a budget of less than one row opens, and refuses the first token', { memoryBudgetBytes: rowBytes - 1 }, (t, bench) => {
-  t.is(bench.pool().budgetPages, rowPages - 1);
-  const error = t.throws(() => bench.prepare(bench.cache.acquire(), 1), { code: 'KV_OUT_OF_PAGES' });
-  t.like(error, { details: { needPages: 4, havePages: 3, haveRows: 0 } });
-  t.is(bench.driver.memory().livePages, 0);
+for (const on of drivers) {
+  test(`a budget that no token fits is refused, as is more than the driver has (${on})`, (t) => {
+    const { driver, device } = openDriver({ on });
+    const open = (memoryBudgetBytes: number) => (): void => new KvCache({ ...cacheOptions({}, driver), memoryBudgetBytes }).close();
+    const small = t.throws(open(rowBytes - 1), { code: 'KV_INVALID_OPTION' });
+    t.like(small, { details: { owner: 'KvCache', option: 'memoryBudgetBytes', received: rowBytes - 1 } });
+    t.regex(small.message, /262,144.*4 pages of 65,536 bytes/);
+    t.throws(open(pageBytes - 1), { code: 'KV_INVALID_OPTION' });
+    t.notThrows(open(rowBytes));
+    const { totalBytes } = driver.memory();
+    if (on === 'mock') t.notThrows(open(totalBytes + pageBytes), 'a simulated device may be exhausted on purpose');
+    else {
+      t.notThrows(open(totalBytes));
+      for (const bytes of [totalBytes + 1, 1e15]) {
+        const large = t.throws(open(bytes), { code: 'KV_INVALID_OPTION' });
+        t.like(large, { details: { owner: 'PagePool', option: 'memoryBudgetBytes', received: bytes } });
+      }
+    }
+    assertNothingLeft(t, driver, device);
+  });
+
+  test(`a pool needs a budget of a page, and of a row of each cache that is opened with it (${on})`, (t) => {
+    const { driver, device } = openDriver({ on });
+    const open = (memoryBudgetBytes: number): PagePool => new PagePool({ driver, pageBytes, memoryBudgetBytes });
+    const error = t.throws(() => open(pageBytes - 1), { code: 'KV_INVALID_OPTION' });
+    t.like(error, { details: { owner: 'PagePool', option: 'memoryBudgetBytes' } });
+    const pool = open(rowBytes - 1);
+    const options = { model: tinyModel, slots: 1, maxTokens: 64, pool };
+    t.like(t.throws(() => new KvCache(options), { code: 'KV_INVALID_OPTION' }), { details: { owner: 'KvCache', option: 'pool' } });
+    if (on === 'host') t.throws(() => pool.setBudget(driver.memory().totalBytes + 1), { code: 'KV_INVALID_OPTION' });
+    pool.setBudget(rowBytes);
+    new KvCache(options).close();
+    pool.close();
+    assertNothingLeft(t, driver, device);
+  });
+}
+
+test('a host driver that is told so may have budgets beyond the machine', (t) => {
+  using driver = Driver.open('host', { memoryBytes: 2 ** 50 });
+  using cache = new KvCache({ ...cacheOptions({}, driver), memoryBudgetBytes: 2 ** 50 });
+  t.is(cache.pool.counts().budgetPages, 2 ** 50 / pageBytes);
 });
 
 // The machine has less than the budget
@@ -151,6 +191,7 @@ cacheTest('the kernel mappings of host are refused by number before the kernel i
   const sequences = [cache.acquire(), cache.acquire(), cache.acquire(), cache.acquire()];
   const error = t.throws(() => growInTurn(bench, sequences, 4), { code: 'KV_OUT_OF_MAPPINGS' });
   t.like(error, { recovery: 'free', details: { limitMappings: 12 } });
+  t.regex(error.message, /needs 1[3-9] kernel mappings; its `mappingLimit` is 12/);
   t.true(bench.driver.memory().mappings <= 12);
 });
 

@@ -1,22 +1,16 @@
 // Scrubbing: with `scrub: 'between-tenants'` no byte of one tenant is ever seen by another, nor what a device leaves in new
-// memory; and nothing is zeroed without need.
+// memory; and nothing is zeroed without need. Caches that share a pool: shared-scrub.test.ts.
 
-import test from 'ava';
+import { ahead, type Sequence } from 'virtual-kv';
 
-import { ahead, KvCache, PagePool, type Sequence } from 'virtual-kv';
-
-import {
-  assertNothingLeft, cacheTest, cacheTests, drivers, openDriver, pageBytes, rowTokens, tinyModel, type BenchOptions, type CacheBench,
-} from '../helpers/cache.js';
+import { cacheTest, cacheTests, pageBytes, rowTokens, type BenchOptions, type CacheBench } from '../helpers/cache.js';
 import { nativeOf } from '../helpers/native-of.js';
 
 /** New pages of the simulated device hold garbage, those of host are zeros. */
 const scrubbing: BenchOptions = { scrub: 'between-tenants', rows: 4, slots: 3, device: { hasGarbage: true } };
 
-type Bench = Pick<CacheBench, 'driver' | 'cache'>;
-
 /** Bytes that are not zero in the rows that a sequence has mapped. */
-function dirtyBytes({ driver, cache }: Bench, sequence: Sequence): number {
+function dirtyBytes({ driver, cache }: CacheBench, sequence: Sequence): number {
   let dirty = 0;
   for (const { index, reservation } of cache.tensors) {
     const bytes = new Uint8Array(cache.layout.pagesIn(reservation, sequence.mappedRows) * cache.layout.pageBytes);
@@ -27,7 +21,7 @@ function dirtyBytes({ driver, cache }: Bench, sequence: Sequence): number {
 }
 
 /** A sequence of a tenant that has written all its rows. */
-function dirtySequence(bench: CacheBench, rows: number, tenant: string): Sequence {
+function dirtySequence(bench: CacheBench, rows: number, tenant?: string): Sequence {
   const sequence = bench.sequenceOf(rows * rowTokens, tenant);
   bench.cache.stamp(sequence, 0, rows * rowTokens, 77);
   return sequence;
@@ -66,11 +60,16 @@ cacheTests('a slot that stays with its tenant is not zeroed', scrubbing, (t, ben
 });
 
 cacheTests('those who name no tenant are one tenant', scrubbing, (t, bench) => {
-  const first = dirtySequence(bench, 2, '');
+  const first = dirtySequence(bench, 2);
   const before = bench.cache.metrics.scrubbedPages;
   first.release();
   bench.cache.acquire({ promptTokens: rowTokens });
   t.is(bench.cache.metrics.scrubbedPages, before);
+});
+
+cacheTests('a tenant with an empty name is another tenant than none', scrubbing, (t, bench) => {
+  dirtySequence(bench, 2).release();
+  t.is(dirtyBytes(bench, bench.cache.acquire({ promptTokens: 2 * rowTokens, tenant: '' })), 0);
 });
 
 cacheTests('rows taken back from one tenant are zeroed when another one grows into their pages', scrubbing, (t, bench) => {
@@ -135,40 +134,6 @@ cacheTests('a tenant is known again after any number of others, and no two names
   t.is(scrubbed('a'), 0);
   for (const name of ['\ud800', '\ud801', '\ufffd', '', '\0']) t.true(scrubbed(name) > 0, 'not the one before');
 });
-
-// Several caches with one pool
-
-for (const on of drivers) {
-  for (const [title, otherScrub, otherTenant] of [
-    ['tenants of another cache of the pool are other tenants', 'between-tenants', 'y'],
-    ['a page that a cache without scrubbing has used is zeroed for one with it', 'off', 'x'],
-  ] as const) {
-    test(`${title} (${on})`, (t) => {
-      const { driver, device } = openDriver({ ...scrubbing, on });
-      const pool = new PagePool({ driver, pageBytes, memoryBudgetBytes: 4 * pageBytes });
-      const options = { model: tinyModel, slots: 1, maxTokens: 64, pool };
-      const other = new KvCache({ ...options, scrub: otherScrub });
-      const cache = new KvCache({ ...options, scrub: 'between-tenants' });
-      const fill = (of: KvCache, tenant: string) => {
-        const sequence = of.acquire({ tenant });
-        const batch = of.createBatch();
-        batch.add(sequence, rowTokens);
-        of.prepare(batch);
-        of.commit(batch);
-        return sequence;
-      };
-      const first = fill(other, otherTenant);
-      other.stamp(first, 0, rowTokens, 77);
-      first.release();
-      const second = fill(cache, 'x');
-      t.is(other.counts().mappedRows, 0, 'its idle row was taken');
-      t.is(dirtyBytes({ driver, cache }, second), 0);
-      for (const each of [cache, other]) each.close();
-      pool.close();
-      assertNothingLeft(t, driver, device);
-    });
-  }
-}
 
 // A device that refuses to zero
 

@@ -55,7 +55,7 @@ type Outcome = 'ok' | 'KV_SLOT_RELEASED' | 'KV_SLOT_BUSY' | 'KV_COPY_OUT_OF_RANG
 
 const stale = {
   'released': 'KV_SLOT_RELEASED', 'released while prepared': 'KV_SLOT_RELEASED', 'released behind a fence': 'KV_SLOT_RELEASED',
-  'replaced by another request': 'KV_SLOT_RELEASED', 'of a closed cache': 'KV_SLOT_RELEASED',
+  'replaced by another request': 'KV_SLOT_RELEASED', 'of a closed cache': 'KV_CLOSED',
 } as const;
 
 /** Every member of a sequence, and every method that takes one: what it does where it is not simply allowed. */
@@ -75,15 +75,15 @@ const members: Readonly<Record<string, {
   release: { call: (sequence) => sequence.release(), except: stale },
   'batch.add': {
     call: (sequence, { cache }) => cache.createBatch().add(sequence, 1),
-    except: { ...stale, 'of a closed cache': 'KV_CLOSED' },
+    except: stale,
   },
   'cache.stamp': {
     call: (sequence, { cache }) => cache.stamp(sequence, 0, 10, 1),
-    except: { ...stale, 'acquired': 'KV_COPY_OUT_OF_RANGE', 'of a closed cache': 'KV_CLOSED' },
+    except: { ...stale, 'acquired': 'KV_COPY_OUT_OF_RANGE' },
   },
   'cache.verifyStamp': {
     call: (sequence, { cache }) => cache.verifyStamp(sequence, 0, 10, 1),
-    except: { ...stale, 'acquired': 'KV_COPY_OUT_OF_RANGE', 'of a closed cache': 'KV_CLOSED' },
+    except: { ...stale, 'acquired': 'KV_COPY_OUT_OF_RANGE' },
   },
 };
 

@@ -1,11 +1,13 @@
 // `slotFree` and `settled`: what they wait for, and how a wait is given up.
 
 import { getEventListeners } from 'node:events';
+import { setImmediate } from 'node:timers/promises';
 
 import test from 'ava';
 
 import { ahead } from 'virtual-kv';
 
+import { ChangeSignal } from '../../dist/memory/change-signal.js';
 import { waitUntil } from '../../dist/memory/wait.js';
 import { cacheTest, cacheTests } from '../helpers/cache.js';
 
@@ -18,7 +20,7 @@ cacheTests('`slotFree` resolves at once where a slot is free', {}, async (t, { c
 cacheTests('`slotFree` resolves when a sequence is released', { slots: 1 }, async (t, { cache }) => {
   const sequence = cache.acquire();
   const waiting = cache.slotFree();
-  setImmediate(() => sequence.release());
+  globalThis.setImmediate(() => sequence.release());
   await waiting;
   t.is(cache.acquire().slot, 0);
 });
@@ -32,7 +34,7 @@ cacheTest('`slotFree` resolves when the fence of a released slot has passed', {
   sequence.release({ fence: { stream: 0n } });
   t.throws(() => cache.acquire(), { code: 'KV_NO_FREE_SLOT' });
   const waiting = cache.slotFree();
-  setImmediate(() => mock.completeAll());
+  globalThis.setImmediate(() => mock.completeAll());
   await waiting;
   cache.acquire();
 });
@@ -82,7 +84,7 @@ for (const [wait, waitedFor] of Object.entries(waits) as [keyof typeof waits, st
     cache.acquire();
     const controller = new AbortController();
     const waiting = cache[wait]({ signal: controller.signal });
-    setImmediate(() => controller.abort(new Error('enough')));
+    globalThis.setImmediate(() => controller.abort(new Error('enough')));
     const error = await t.throwsAsync(waiting, { code: 'KV_ABORTED' });
     t.like(error, {
       name: 'AbortError', recovery: 'none', details: { operation: `waiting for ${waitedFor}` }, cause: { message: 'enough' },
@@ -96,6 +98,56 @@ for (const [wait, waitedFor] of Object.entries(waits) as [keyof typeof waits, st
     await t.throwsAsync(cache[wait]({ signal: {} as never }), { code: 'KV_INVALID_OPTION' });
     await t.throwsAsync(cache[wait]({ timeout: 1 } as never), { code: 'KV_UNKNOWN_OPTION' });
   });
+}
+
+test('a wait that is told of changes asks at each of them, and at no other time', async (t) => {
+  const signal = new ChangeSignal();
+  let asked = 0;
+  const waiting = waitUntil('the third', {}, () => (asked += 1) > 3, { signals: [signal], mustAsk: () => false });
+  for (let change = 1; change <= 3; change += 1) {
+    for (let turns = 0; turns < 10; turns += 1) await setImmediate();
+    t.is(asked, change);
+    signal.raise();
+  }
+  await waiting;
+  t.is(asked, 4);
+});
+
+for (const [what, fence, timers] of [['nothing', undefined, 0], ['a step', { step: 1 }, 0], ['a stream', { stream: 0n }, 1]] as const) {
+  cacheTest(`\`slotFree\` sets a timer only where a fence must be asked for: ${what}`, { slots: 2, device: { streams: 'manual' } }, async (t, bench) => {
+    const { cache, mock } = bench;
+    const held = bench.sequenceOf(1);
+    const fenced = bench.sequenceOf(1);
+    if (fence !== undefined) {
+      mock.queueWork(0n, [{ address: fenced.address(0), bytes: 1, access: 'read' }]);
+      fenced.release({ fence });
+    }
+    let waiting: Promise<void> | undefined;
+    t.is(timersOf(() => { waiting = cache.slotFree(); }), timers);
+    mock.completeAll();
+    held.release();
+    await waiting;
+    cache.completeStep(1);
+  });
+}
+
+/** Timers and turns that are asked for in a call. */
+function timersOf(call: () => void): number {
+  const original = { setTimeout: globalThis.setTimeout, setImmediate: globalThis.setImmediate };
+  let count = 0;
+  for (const name of ['setTimeout', 'setImmediate'] as const) {
+    const counted = (...parameters: Parameters<typeof setTimeout>): unknown => {
+      count += 1;
+      return (original[name] as (...all: unknown[]) => unknown)(...parameters);
+    };
+    Object.assign(globalThis, { [name]: counted });
+  }
+  try {
+    call();
+  } finally {
+    Object.assign(globalThis, original);
+  }
+  return count;
 }
 
 test.serial('a long wait leaves the processor to others', async (t) => {

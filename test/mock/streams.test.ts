@@ -62,6 +62,26 @@ test('streams do not wait for each other', (t) => {
   bench.end();
 });
 
+test('a stream that waits for an event does nothing behind it before, and completing it completes what it waits for', (t) => {
+  const bench = new MockBench(manual);
+  bench.map(0);
+  const { native, device } = bench;
+  const [first, second] = [native.createStream(), native.createStream()];
+  native.fill(bench.at(0), 1, 1, first);
+  const event = native.recordEvent(first);
+  native.waitEvent(second, event);
+  native.fill(bench.at(0), 2, 1, second);
+  native.fill(bench.at(0) + 1n, 3, 1, first);
+  device.completeStream(second);
+  t.true(native.queryEvent(event));
+  t.deepEqual(bench.read(bench.at(0), 2), [2, 0], 'what came after the event is still queued');
+  native.destroyEvent(event);
+  for (const stream of [first, second]) native.destroyStream(stream);
+  device.completeAll();
+  t.deepEqual(bench.read(bench.at(0), 2), [2, 3]);
+  bench.end();
+});
+
 test('waiting for a stream does its work', (t) => {
   const bench = new MockBench(manual);
   bench.map(0);

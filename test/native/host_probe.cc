@@ -1,5 +1,5 @@
 // Does to the host driver what Node cannot: forks the process, lowers its limits, looks at its huge pages.
-// Prints one fact a line, "name value"; test/host/process.test.ts compiles it with native/host and reads
+// Prints one fact a line, "name value"; test/helpers/host-probe.ts compiles it with native/host and reads
 // them. It judges nothing.
 #include <signal.h>
 #include <sys/resource.h>
@@ -16,6 +16,7 @@
 #include <string>
 
 #include "host/driver_host.h"
+#include "host/machine.h"
 
 namespace {
 
@@ -87,6 +88,15 @@ void ProbeFork() {
   Fact("child-own-driver", InChild(fork, [&] {
          const std::unique_ptr<DriverHost> own = OpenDriver();
          return static_cast<int>(*MapPage(*own));
+       }));
+  // The parent's reservation is one inaccessible mapping there; the child's own has a page, a hole and a guard.
+  Fact("child-process-mappings", InChild(fork, [&] {
+         const std::unique_ptr<DriverHost> own = OpenDriver();
+         MapPage(*own);
+         vkv::MemoryInfo memory;
+         Need(own->QueryMemory(memory));
+         driver.reset();
+         return static_cast<int>(memory.process_mappings);
        }));
   // Without fork() no handler runs; the kernel alone tells the copy that it is one.
   Fact("copied-child-call", InChild([] { return syscall(SYS_clone, SIGCHLD, nullptr, nullptr, nullptr, nullptr); },
@@ -174,10 +184,57 @@ void ProbeHugePages() {
   Fact("small-bytes", static_cast<int64_t>(memory.resident_bytes) - static_cast<int64_t>(kLargeBytes));
 }
 
+// What is read under `root` instead of the machine's own files.
+void ProbeMemoryRoom(const char* root) {
+  const vkv::host::MemoryRoom room = vkv::host::FindMemoryRoom(root);
+  Fact("limit-bytes", static_cast<int64_t>(room.limit_bytes));
+  Fact("available-bytes", static_cast<int64_t>(room.available_bytes));
+  Fact("headroom-bytes", static_cast<int64_t>(vkv::host::HeadroomBytes(room.limit_bytes)));
+}
+
+// Pages of 1 MiB until the driver refuses one; -1 where it does so for another reason than want of memory.
+int64_t CreateAll(DriverHost& driver, PageHandle& last) {
+  for (int64_t pages = 0;; ++pages) {
+    const Status status = driver.CreatePage(uint64_t{1} << 20, 0, last);
+    if (!status.ok()) return status.code == Code::kOutOfDeviceMemory ? pages : -1;
+  }
+}
+
+void ProbeMemoryShares(const char* root) {
+  vkv::HostOptions options;
+  options.machine_root = root;
+  std::unique_ptr<DriverHost> first;
+  std::unique_ptr<DriverHost> second;
+  Need(DriverHost::Open(options, first));
+  Need(DriverHost::Open(options, second));
+  vkv::MemoryInfo memory;
+  Need(first->QueryMemory(memory));
+  Fact("total-bytes", static_cast<int64_t>(memory.total_bytes));
+  Fact("free-bytes", static_cast<int64_t>(memory.free_bytes));
+  PageHandle page = 0;
+  PageHandle refused = 0;
+  Need(first->CreatePage(uint64_t{1} << 20, 0, page));
+  Fact("pages-of-first", 1 + CreateAll(*first, refused));
+  Fact("pages-of-second", CreateAll(*second, refused));
+  Need(first->ReleasePage(page, uint64_t{1} << 20));
+  Fact("pages-after-release", CreateAll(*second, refused));
+  first.reset();
+  Fact("second-is-alone", CreateAll(*second, refused) > 0 ? 1 : 0);
+
+  options.memory_bytes = uint64_t{1} << 40;
+  std::unique_ptr<DriverHost> sparse;
+  Need(DriverHost::Open(options, sparse));
+  Need(sparse->CreatePage(uint64_t{1} << 35, 0, refused));
+  Fact("pages-beyond-the-machine", 1);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   const char* const what = argc > 1 ? argv[1] : "";
+  const char* const root = argc > 2 ? argv[2] : "";
+  if (std::strcmp(what, "memory-room") == 0) return ProbeMemoryRoom(root), 0;
+  if (std::strcmp(what, "memory-shares") == 0) return ProbeMemoryShares(root), 0;
   if (std::strcmp(what, "fork") == 0) return ProbeFork(), 0;
   if (std::strcmp(what, "file-size") == 0) return ProbeFileSize(), 0;
   if (std::strcmp(what, "open-files") == 0) return ProbeOpenFiles(), 0;

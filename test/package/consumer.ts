@@ -33,16 +33,18 @@ export class Consumer {
     throw new Error(`${command} ${args.join(' ')}: ${signal ?? `exit ${status}`}\n${stdout}${stderr}`);
   }
 
-  /** Runs the package's own TypeScript over the folder. */
-  checkTypes(file: string, compilerOptions: Readonly<Record<string, unknown>>): void {
+  /** Runs a TypeScript over the folder, by default the package's own, with no more in scope than docs/api.md asks for. */
+  checkTypes(
+    file: string, compilerOptions: Readonly<Record<string, unknown>>, typescript = path.join(root, 'node_modules', 'typescript'),
+  ): void {
     this.write('tsconfig.json', JSON.stringify({
       compilerOptions: {
-        target: 'ES2022', lib: ['ES2023', 'ESNext.Disposable'], strict: true, noEmit: true, skipLibCheck: false,
+        target: 'ES2022', lib: ['ES2022'], strict: true, noEmit: true, skipLibCheck: false,
         types: ['node'], typeRoots: [path.join(root, 'node_modules', '@types')], ...compilerOptions,
       },
       files: [file],
     }));
-    this.run(process.execPath, [path.join(root, 'node_modules', 'typescript', 'bin', 'tsc'), '-p', '.']);
+    this.run(process.execPath, [path.join(typescript, 'bin', 'tsc'), '-p', '.']);
   }
 
   remove(): void {

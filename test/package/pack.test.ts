@@ -106,9 +106,13 @@ for (const { wanted, buildTool } of builds) {
   });
 }
 
+/** The oldest and the newest compiler that docs/api.md promises, besides our own. */
+const compilers = ['5.2.2', '7.0.2'] as const;
+
 function checkAllTypes(consumer: Consumer): void {
   const source = `
-    import { KvCache, type KvCacheOptions } from 'virtual-kv';
+    import { KvCache, type KvCacheOptions, type TensorView } from 'virtual-kv';
+    import { registerMetrics } from 'virtual-kv/prometheus';
     import { MockDevice } from 'virtual-kv/testing';
     const options: KvCacheOptions = {
       model: { layers: 1, kvHeads: 1, headDim: 64, dtype: 'float16' }, slots: 1, maxTokens: 1, memoryBudgetBytes: 1,
@@ -116,13 +120,27 @@ function checkAllTypes(consumer: Consumer): void {
     // @ts-expect-error -- an option that is not there
     export const wrong: KvCacheOptions = { ...options, maxToken: 1 };
     export function use(device: MockDevice): bigint {
-      const cache = new KvCache({ ...options, driver: device.driver });
-      return cache.acquire().address(0);
-    }`;
+      using cache = new KvCache({ ...options, driver: device.driver });
+      const sequence = cache.acquire({ tokens: new Int32Array(3), caching: 'read' });
+      const view: TensorView = sequence.view(0);
+      return sequence.address(0) + BigInt(view.length);
+    }
+    export const more = registerMetrics;`;
   for (const file of ['types.ts', 'types.mts', 'types.cts']) consumer.write(file, source);
-  consumer.checkTypes('types.ts', { module: 'node16', moduleResolution: 'node16' });
-  consumer.checkTypes('types.mts', { module: 'node16', moduleResolution: 'node16' });
-  consumer.checkTypes('types.mts', { module: 'nodenext', moduleResolution: 'nodenext' });
-  consumer.checkTypes('types.cts', { module: 'nodenext', moduleResolution: 'nodenext' });
-  consumer.checkTypes('types.ts', { module: 'esnext', moduleResolution: 'bundler' });
+  const others = compilers.map((version) => {
+    const folder = new Consumer();
+    folder.run('npm', ['install', '--no-audit', '--no-fund', `typescript@${version}`]);
+    return folder;
+  });
+  try {
+    for (const compiler of [undefined, ...others.map(({ folder }) => path.join(folder, 'node_modules', 'typescript'))]) {
+      consumer.checkTypes('types.ts', { module: 'node16', moduleResolution: 'node16' }, compiler);
+      consumer.checkTypes('types.mts', { module: 'node16', moduleResolution: 'node16' }, compiler);
+      consumer.checkTypes('types.mts', { module: 'nodenext', moduleResolution: 'nodenext' }, compiler);
+      consumer.checkTypes('types.cts', { module: 'nodenext', moduleResolution: 'nodenext' }, compiler);
+      consumer.checkTypes('types.ts', { module: 'esnext', moduleResolution: 'bundler' }, compiler);
+    }
+  } finally {
+    for (const folder of others) folder.remove();
+  }
 }

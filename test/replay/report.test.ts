@@ -9,7 +9,7 @@ const GIB = 2 ** 30;
 
 function resultWith(changes: Partial<ReplayResult> = {}): ReplayResult {
   return {
-    requests: 12, completedRequests: 10, refusedRequests: 1, skippedLines: 2, promptTokens: 1_000, cachedTokens: 0,
+    requests: 12, completedRequests: 10, refusedRequests: 1, tooLongRequests: 1, tooLargeRequests: 0, skippedLines: 2, promptTokens: 1_000, cachedTokens: 0,
     adoptedTokens: 0, aliasedTokens: 0, copiedTokens: 0, hitRate: 0, generatedTokens: 100, recomputedTokens: 50, recoveredTokens: 0,
     steps: 40, preemptions: 3, foregroundMaps: 20, backgroundMaps: 60, unmaps: 5,
     peakPhysicalBytes: 4 * GIB, peakPoolBytes: 8 * GIB, usedBytesAtPeak: 3 * GIB, pagedBytesAtPeak: 3.2 * GIB,
@@ -49,7 +49,7 @@ test('the page holds chart and summary, and escapes what it did not write', asyn
   t.true(page.includes('a &lt;b&gt; &amp; &quot;c&quot;.csv'));
   t.notRegex(page, /<b> &/);
   t.regex(page, /<svg[^>]*role="img"/);
-  t.regex(page, /10 completed · 1 refused: too long · 1 unfinished · 2 broken lines skipped/);
+  t.regex(page, /10 completed · 1 refused: longer than [\d,]+ tokens · 1 unfinished · 2 broken lines skipped/);
 });
 
 test('a replay in which nothing happened has a report too', async (t) => {
@@ -83,7 +83,7 @@ test('one sentence says whether memory was sound', (t) => {
 
 test('facts and bars leave out what did not happen', (t) => {
   const facts = Object.fromEntries(factsOf(resultWith({
-    requests: 10, refusedRequests: 0, skippedLines: 0, preemptions: 0, foregroundMaps: 0, backgroundMaps: 0,
+    requests: 10, refusedRequests: 0, tooLongRequests: 0, skippedLines: 0, preemptions: 0, foregroundMaps: 0, backgroundMaps: 0,
   })).map(({ name, value }) => [name, value]));
   t.like(facts, { Requests: '10 completed', Preemptions: 'none', 'Pages mapped': 'none', Tokens: '1,000 prompt · 100 generated' });
   t.deepEqual(memoryBarsOf(resultWith()).map(({ bytes }) => bytes / GIB), [384, 4, 3.2, 3]);

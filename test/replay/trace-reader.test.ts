@@ -122,7 +122,7 @@ test('a broken line is an error that names it, in both formats', async (t) => {
 
   t.deepEqual(await failure(`${MOONCAKE}oops`), {
     code: 'KV_TRACE_INVALID', message: "stream, line 4: it is no JSON: 'oops'. Correct the line, or pass `--skip-invalid`.",
-    details: { source: 'stream', line: 4, problem: "it is no JSON: 'oops'" },
+    details: { source: 'stream', line: 4, problem: "it is no JSON: 'oops'", isSkippable: true },
   });
 });
 

@@ -76,8 +76,9 @@ servingTests('a read that waits is over when its reader leaves, whatever the eng
   await waiting.return();
   t.deepEqual(await another, { done: true, value: undefined });
   await t.throwsAsync(waiting.result, { code: 'KV_ABORTED' });
-  answer();
   await t.throwsAsync(stream.result, { code: 'KV_ABORTED' });
+  answer();
+  await scheduler.idle();
 });
 
 for (const scheduler of knownLists) {

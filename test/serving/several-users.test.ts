@@ -15,6 +15,7 @@ import { allowedEnds, RandomEnds } from '../helpers/random-ends.js';
 import { seedOf } from '../helpers/seed.js';
 import { PatternEngine, turn } from './pattern-engine.js';
 import { assertAnswer, assertQuiet, randomRequests, smallModel } from './serving-bench.js';
+import { SteppedClock } from './stepped-clock.js';
 
 const scale = Number(process.env['VKV_TEST_SCALE'] ?? 1);
 
@@ -77,11 +78,11 @@ async function runOnce(t: ExecutionContext, on: DriverName, random: Random, sums
   await withCache(t, benchOptions, async ({ cache }) => {
     const pattern = new PatternEngine({ cache, pause: () => (random.chance(0.3) ? turn() : Promise.resolve()) });
     const engine = failing(pattern, random, random.chance(0.5) ? 0.01 : 0);
-    let clockMs = 0;
+    const clock = new SteppedClock();
     const options = (): SchedulerOptions => ({
       cache, engine, prefillTokensPerStep: 1 + random.integer(100), minPendingTokens: random.chance(0.5) ? 8 : Infinity,
       watermarkRows: random.integer(3), maxBatch: 1 + random.integer(4), order: random.chance(0.5) ? byArrival() : byTenantShare(),
-      now: () => (clockMs += 0.2),
+      ...clock.options, passTimeoutMs: random.chance(0.2) ? 1e6 : undefined,
     });
     let isOver = false;
     const clients: Promise<void>[] = [];
@@ -94,9 +95,11 @@ async function runOnce(t: ExecutionContext, on: DriverName, random: Random, sums
       clients.push(serve(t, scheduler, randomRequests(random, 16, 120, 60), random, count));
     }
     const application = holdSometimes(cache, rows, random, () => isOver, count);
+    const time = pass(clock, () => isOver);
     await Promise.all(clients);
     isOver = true;
     await application;
+    await time;
     assertQuiet(t, cache, pattern);
     await cache.settled();
     // Nobody holds anything, so everything can be had: who was refused now could wait for nobody.
@@ -156,9 +159,16 @@ async function holdSometimes(cache: KvCache, rows: number, random: Random, isOve
     for (let turns = random.integer(100); turns > 0; turns -= 1) await turn();
     if (random.chance(0.1)) cache.pool.setBudget((4 + random.integer(rows)) * cache.layout.rowBytes);
     if (random.chance(0.05)) cache.prefixes.reset({ preempt: true });
-    else if (random.chance(0.1)) await new Promise((resolve) => { setTimeout(resolve, random.integer(5)); });
     for (const sequence of sequences) if (sequence?.isReleased === false) sequence.release();
     for (let turns = random.integer(100); turns > 0; turns -= 1) await turn();
+  }
+}
+
+/** Time passes turn by turn. */
+async function pass(clock: SteppedClock, isOver: () => boolean): Promise<void> {
+  while (!isOver()) {
+    clock.advance(1);
+    await turn();
   }
 }
 

@@ -12,6 +12,7 @@ import { allowedEnds, RandomEnds } from '../helpers/random-ends.js';
 import { seedOf } from '../helpers/seed.js';
 import { PatternEngine, turn } from './pattern-engine.js';
 import { assertAnswer, assertQuiet, randomRequests, smallModel } from './serving-bench.js';
+import { SteppedClock } from './stepped-clock.js';
 
 const scale = Number(process.env['VKV_TEST_SCALE'] ?? 1);
 
@@ -22,12 +23,16 @@ for (const on of drivers) {
     const random = new Random(seed);
     const options = { on, model: smallModel, maxTokens: 200, rows: 14, slots: 6, layout: 'per-layer' as const };
     await withCache(t, options, async ({ cache }) => {
-      const pattern = new PatternEngine({ cache, pause: () => (random.chance(0.3) ? turn() : Promise.resolve()) });
+      const clock = new SteppedClock();
+      const pause = (): Promise<unknown> => {
+        clock.advance(2);
+        return random.chance(0.3) ? turn() : Promise.resolve();
+      };
+      const pattern = new PatternEngine({ cache, pause });
       const engine = failing(pattern, random);
-      let clockMs = 0;
       const scheduler = new OnlineScheduler({
         cache, engine, prefillTokensPerStep: 64, minPendingTokens: 8, maxWaiting: 12, watermarkRows: 1,
-        order: random.chance(0.5) ? byArrival() : byTenantShare(), now: () => { clockMs += 1; return clockMs; },
+        order: random.chance(0.5) ? byArrival() : byTenantShare(), ...clock.options,
       });
       const ends = new RandomEnds(scheduler, random);
       const count = Math.ceil(2_000 * scale);

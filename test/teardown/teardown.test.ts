@@ -39,6 +39,8 @@ for (const [title, scenario, on = drivers] of [
   ['a process whose caches were closed', 'tidy'],
   ['workers that are terminated while their mappers work', 'workers are terminated while mapping'],
   ['workers that are terminated in the middle of calls', 'workers are terminated in the middle of calls'],
+  ['workers that are terminated while they open caches, drivers and kernels', 'workers are terminated while they open', ['host']],
+  ['workers that are terminated in any call of the package', 'workers are terminated in every call', ['host']],
   ['workers that end with open caches', 'workers end with open caches'],
   ['a process that exits while the mappers of its workers work', 'the process exits with workers mapping'],
   ['several environments at once, each with caches of its own', 'environments at once'],
@@ -50,7 +52,16 @@ for (const [title, scenario, on = drivers] of [
   }
 }
 
+test('a process with as many views as the kernel has mappings for is refused more, and lives', async (t) => {
+  t.deepEqual(await run('views are taken until mappings run out', 'host'), quiet);
+});
+
 for (const on of drivers) {
+  const transferTest = 'transfer' in ArrayBuffer.prototype ? test : test.skip; // Node 20 has no way to take a buffer away
+  transferTest(`a thread that keeps writing to transferred views harms no sequence, and not the process, also after \`close\` (${on})`, async (t) => {
+    t.deepEqual(await run('a thread keeps writing to views that were transferred', on), quiet);
+  });
+
   test(`an uncaught error while the mapper works ends the process with 1 and its message (${on})`, async (t) => {
     const { code, signal, errors } = await run('throw while mapping', on);
     t.deepEqual({ code, signal }, { code: 1, signal: null });
@@ -60,9 +71,17 @@ for (const on of drivers) {
   for (const [title, scenario] of [
     ['a closed cache is collected silently', 'closed caches are collected quietly'],
     ['a sequence keeps its cache alive', 'a sequence keeps its cache'],
+    ['a cache that is closed gives its memory back before the running JavaScript ends', 'closed in one job'],
   ] as const) {
     test(`${title} (${on})`, async (t) => {
       t.deepEqual(await run(scenario, on, '--expose-gc'), quiet);
+    });
+  }
+
+  if (on === 'mock') {
+    test('a driver that refuses while its users are collected can be closed once it does not', async (t) => {
+      const { code, signal, errors } = await run('collected users whose driver refuses', on, '--expose-gc');
+      t.deepEqual({ code, signal }, { code: 0, signal: null }, errors);
     });
   }
 
@@ -72,6 +91,7 @@ for (const on of drivers) {
     ['so are those of a shared pool', 'collected with a shared pool'],
     ['so are those of a shared pool that lives on', 'collected while their pool lives on'],
     ['a view keeps the memory that it shows', 'a view keeps its memory'],
+    ['a driver whose users were all collected can be closed', 'collected users of a driver'],
   ] as const) {
     test(`${title} (${on})`, async (t) => {
       const { code, signal, errors } = await run(scenario, on, '--expose-gc');

@@ -7,14 +7,14 @@
 
 import type { DroppedRows } from '../../policy/prefix/dropped-rows.js';
 import type { PrefixIndex } from '../../policy/prefix/prefix-index.js';
-import type { RowArithmetic } from '../../policy/prefix/row-arithmetic.js';
+import type { PrefixPath } from '../../policy/prefix/prefix-path.js';
 import { IdleContents } from './idle-contents.js';
 import type { Layout } from '../layout.js';
 import type { NativeCache } from '../native.js';
 import type { PagePool } from '../page-pool.js';
 import type { SequenceTexts } from './sequence-texts.js';
 import type { SharedRows } from './shared-rows.js';
-import { sharedTails, type SlotTable } from '../slot-table.js';
+import { noForeignRow, slotStates, type SlotTable } from '../slot-table.js';
 import { unmapRows } from '../unmap-rows.js';
 import type { SlotViews } from '../views.js';
 
@@ -27,8 +27,6 @@ export interface IdlePrefixesParts {
   readonly index: PrefixIndex;
   readonly shared: SharedRows;
   readonly texts: SequenceTexts;
-  /** How tokens fall into groups of rows, the rows of the index. */
-  readonly groups: RowArithmetic;
   /** Hears of the rows that the index has dropped, before they are forgotten. */
   readonly onDropped: (dropped: DroppedRows) => void;
 }
@@ -37,6 +35,7 @@ export class IdlePrefixes {
   readonly #parts: IdlePrefixesParts;
   readonly #contents: IdleContents;
   readonly #pagesPerGroup: number;
+  readonly #isSpare: (id: number) => boolean;
   /** Idle slots that map more than their content, and how many groups that is at most; they are in no list until that is mended. */
   readonly #overfull = new Map<number, number>();
 
@@ -44,6 +43,7 @@ export class IdlePrefixes {
     this.#parts = parts;
     this.#contents = new IdleContents(parts.shared, parts.table.count);
     this.#pagesPerGroup = parts.layout.pagesFor(parts.layout.groupRows);
+    this.#isSpare = (id) => parts.shared.usersOf(id) === 0;
   }
 
   /** An idle slot whose content ends with this group, or -1. */
@@ -56,34 +56,32 @@ export class IdlePrefixes {
     return this.#parts.shared.namedRows(slot);
   }
 
-  /** Pages that evicting the whole pool would free. What a sequence took back may still be mapped in its slot. */
+  /** Pages of cached rows that no running sequence uses: what `evict` could free. */
   evictablePages(): number {
-    const { index, table, layout, shared } = this.#parts;
-    let groups = index.pooledRows;
-    let overfullPages = 0;
-    for (const [slot, content] of this.#overfull) {
-      overfullPages += Math.max(0, layout.pagesFor(table.rows[slot]!) - this.pagesOfGroups(content));
+    const { shared } = this.#parts;
+    let pages = shared.idlePages;
+    for (const [id, { rows, users }] of this.#longTails()) {
+      if (users === shared.usersOf(id)) pages += shared.pagesOf(id) - shared.pagesOf(id, rows);
     }
-    for (let slot = 0; slot < table.count; slot += 1) if (this.#isTailPooled(slot)) groups -= 1;
-    return Math.max(0, overfullPages + groups * this.#pagesPerGroup - shared.missingPages);
-  }
-
-  /** Pages of so many groups of the pool. */
-  pagesOfGroups(groups: number): number {
-    return groups * this.#pagesPerGroup;
+    return pages;
   }
 
   /** Evicts until `pages` pages are free that were not, or nothing is left to evict; returns how many are. */
   evict(pages: number): number {
     const { index, pool } = this.#parts;
     const before = pool.native.available();
+    const freed = (): number => pool.native.available() - before;
     this.#settle(true);
-    let freed = pool.native.available() - before;
-    while (freed < pages && index.evict(Math.ceil((pages - freed) / this.#pagesPerGroup)) > 0) {
+    for (let hasReplaced = false; ;) {
+      while (freed() < pages && index.evict(Math.ceil((pages - freed()) / this.#pagesPerGroup)) > 0) this.#settle(true);
+      this.#trimTails();
+      if (freed() >= pages || hasReplaced) return freed();
+      hasReplaced = true;
+      const longTails = this.#longTails();
+      this.#replaceDuplicates((id) => this.#isSpare(id) || longTails.has(id));
+      this.#partLongTails();
       this.#settle(true);
-      freed = pool.native.available() - before;
     }
-    return freed;
   }
 
   /** Evicts about `pages` pages, which stay where they are mapped: they are rows of idle slots, for whoever gets those. */
@@ -92,21 +90,21 @@ export class IdlePrefixes {
     this.#settle(false);
   }
 
-  /**
-   * Lets go of cached rows whose tokens running sequences have in rows of their own too: those are cached in their place. Answers
-   * whether pages have become free, or more can be evicted. Throws as `settle`.
-   */
-  replaceDuplicates(): boolean {
-    const { index, pool, table, shared } = this.#parts;
-    const { pooledRows } = index;
-    const available = pool.native.available();
-    this.settle();
-    index.replaceDuplicates((id) => shared.slotsOf(id).every((slot) => table.isFree(slot)));
-    for (let at = 0; at < index.dropped.count; at += 1) {
-      for (const slot of shared.slotsOf(index.dropped.row(at))) if (this.#contents.has(slot)) this.#exceed(slot, shared.namedGroups(slot));
-    }
+  /** Lets go of cached rows that nobody uses and that running sequences have too, in rows of their own. Throws as `settle`. */
+  replaceDuplicates(): void {
+    this.#replaceDuplicates(this.#isSpare);
     this.#settle(true);
-    return pool.native.available() > available || index.pooledRows > pooledRows;
+  }
+
+  /** Evicts what is cached behind the path's tokens in the slot's group `tail`. Throws as `settle`. */
+  claim(slot: number, tail: number, path: PrefixPath): void {
+    const { index, shared } = this.#parts;
+    const id = shared.idsOf(slot)[tail]!;
+    this.#replaceDuplicates((other) => other === id || this.#isSpare(other));
+    index.claim(path, tail);
+    for (const other of shared.slotsOf(id)) if (this.#contents.has(other)) this.#exceed(other, tail);
+    this.#settle(true);
+    this.#trimTails();
   }
 
   /** Unmaps what idle slots share, longest idle first, until `pages` mappings are gone. The prefixes stay cached. */
@@ -131,11 +129,11 @@ export class IdlePrefixes {
    * full; a last one that is not, and that another slot maps too, cannot be gone on in.
    */
   add(slot: number, wholeGroups: number): void {
-    const { shared } = this.#parts;
+    const { table, shared } = this.#parts;
     const held = this.#heldGroups(slot);
     const isTailShared = held > wholeGroups && shared.mappersOf(shared.idsOf(slot)[held - 1]!) > 1;
     const groups = isTailShared ? wholeGroups : held;
-    if (shared.isAlone(slot, groups)) {
+    if (table.foreignRow[slot] === noForeignRow && shared.isAlone(slot, groups)) {
       shared.leave(slot, groups);
       this.#contents.add(slot, groups);
     } else {
@@ -155,11 +153,12 @@ export class IdlePrefixes {
 
   /** Takes an idle slot out of the list of contents and unmaps its rows behind the first `groups` groups. */
   vacate(slot: number, groups: number): void {
-    const { layout, shared } = this.#parts;
+    const { layout, table, shared } = this.#parts;
     this.#contents.remove(slot);
     this.#overfull.set(slot, groups);
     unmapRows(this.#parts, slot, groups * layout.groupRows);
     shared.leave(slot, groups);
+    if (table.foreignRow[slot] === noForeignRow) shared.unmapped(slot);
     this.#overfull.delete(slot);
   }
 
@@ -181,12 +180,14 @@ export class IdlePrefixes {
     let failure: { readonly error: unknown } | undefined;
     for (const [slot, content] of this.#overfull) {
       if (table.isQuarantined[slot] === 1) { // nobody gets it, and `close` unmaps it
+        shared.start(slot);
         this.#overfull.delete(slot);
         continue;
       }
       try {
         const groups = Math.min(content, this.#heldGroups(slot));
-        if (mustUnmap || !shared.isAlone(slot, groups)) this.vacate(slot, groups);
+        const isAlone = table.foreignRow[slot] === noForeignRow && shared.isAlone(slot, groups);
+        if (mustUnmap || !isAlone) this.vacate(slot, groups);
         else shared.leave(slot, groups);
         this.#overfull.delete(slot);
         this.#contents.add(slot, groups);
@@ -200,14 +201,68 @@ export class IdlePrefixes {
     if (failure !== undefined) throw failure.error;
   }
 
-  /** Whether a sequence has taken back tokens of a row that it still maps, and that others' text keeps in the pool. */
-  #isTailPooled(slot: number): boolean {
-    const { index, table, shared, texts, groups } = this.#parts;
-    if (table.sharedTail[slot] !== sharedTails.truncated) return false;
-    const tail = groups.wholeRows(table.length[slot]!);
-    if (tail >= shared.namedGroups(slot) || !index.isHolding(shared.idsOf(slot)[tail]!)) return false;
-    const path = texts.of(slot)?.path;
-    return path === undefined || !index.isWritable(path, tail);
+  /**
+   * Lets go of cached rows that `isSpare` says nobody uses and whose tokens running sequences have in rows of their own too: those
+   * are cached in their place.
+   */
+  #replaceDuplicates(isSpare: (id: number) => boolean): void {
+    const { index, table, layout, shared, texts } = this.#parts;
+    for (let slot = 0; slot < table.count; slot += 1) {
+      const path = texts.of(slot)?.path;
+      if (path !== undefined && table.hasRoom(slot, path.length)) shared.name(slot, layout.rowsFor(path.length));
+    }
+    index.replaceDuplicates(isSpare);
+    for (let at = 0; at < index.dropped.count; at += 1) {
+      for (const slot of shared.slotsOf(index.dropped.row(at))) if (this.#contents.has(slot)) this.#exceed(slot, shared.namedGroups(slot));
+    }
+  }
+
+  /** Last groups of slots in use with more rows than their tokens and promises need: by number, what the longest needs. */
+  #longTails(): ReadonlyMap<number, { rows: number; users: number }> {
+    const { table, shared, layout } = this.#parts;
+    const tails = new Map<number, { rows: number; users: number }>();
+    if (layout.groupRows === 1) return tails;
+    for (let slot = 0; slot < table.count; slot += 1) {
+      const last = shared.namedGroups(slot) - 1;
+      if (table.state[slot] === slotStates.idle || last < 0) continue;
+      const id = shared.idsOf(slot)[last]!;
+      const isRunning = table.state[slot] === slotStates.active && table.isQuarantined[slot] === 0;
+      const rows = Math.max(0, (isRunning ? table.neededRows(slot) : table.rows[slot]!) - last * layout.groupRows);
+      if (rows >= shared.rowsOf(id)) continue;
+      const tail = tails.get(id);
+      tails.set(id, { rows: Math.max(rows, tail?.rows ?? 0), users: (tail?.users ?? 0) + 1 });
+    }
+    return tails;
+  }
+
+  /** What is cached behind the tokens of running sequences in groups with rows that they do not need can be evicted. */
+  #partLongTails(): void {
+    const { index, shared, texts } = this.#parts;
+    for (const id of this.#longTails().keys()) {
+      for (const slot of shared.slotsOf(id)) {
+        const path = texts.of(slot)?.path;
+        if (path !== undefined) index.part(path);
+      }
+    }
+  }
+
+  /** Rows of running sequences' last groups that no text needs any more are theirs alone again. */
+  #trimTails(): void {
+    const { table, layout, shared } = this.#parts;
+    for (const [id, { rows, users }] of this.#longTails()) {
+      if (users !== shared.mappersOf(id) || rows === 0) continue;
+      const slots = shared.slotsOf(id);
+      const first = shared.groupOf(id) * layout.groupRows;
+      const longest = slots.find((slot) => table.rows[slot]! >= first + rows);
+      if (longest === undefined) continue;
+      if (!shared.isHeld(id) || slots.some((slot) => this.#endsIn(slot, id))) shared.trim(longest, rows);
+    }
+  }
+
+  /** Whether all that is cached in the group are tokens of the slot's sequence. */
+  #endsIn(slot: number, id: number): boolean {
+    const path = this.#parts.texts.of(slot)?.path;
+    return path !== undefined && this.#parts.index.isWritable(path, this.#parts.shared.groupOf(id));
   }
 
   /** Idle slots that end with a group that was dropped have too much. */

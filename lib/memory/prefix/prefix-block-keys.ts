@@ -20,7 +20,11 @@ export const defaultBlockTokens = 16;
 
 export const blockTokensField = integer({ min: 1, max: 2 ** 20 });
 
-/** One key per whole block, 16 hexadecimal digits each. Throws KV_UNKNOWN_OPTION and KV_INVALID_OPTION. */
+/**
+ * One key per whole block of the prompt, in order, 16 hexadecimal digits each; a key stands for all tokens up to its block's end, and
+ * tokens behind the last whole block have none. `tokens` is required. Equal to the `blockKeys` of a cache's events only where
+ * namespace, tenant, salt, adapter and `blockTokens` are. Throws KV_UNKNOWN_OPTION and KV_INVALID_OPTION.
+ */
 export function prefixBlockKeys(options: PrefixBlockKeysOptions): string[] {
   const { tokens, items, tenant, salt, adapter, namespace, blockTokens } = readPromptOptions('prefixBlockKeys', options, {
     namespace: withDefault(text, ''), blockTokens: withDefault(blockTokensField, defaultBlockTokens),

@@ -2,7 +2,7 @@
 
 import { createError } from '../../errors/index.js';
 import {
-  boolean, callable, integer, optional, readOptions, string, withDefault, type Field, type FieldSpec, type OptionsOf,
+  boolean, callable, integer, isOptionsObject, optional, policy, readOptions, string, withDefault, type Field, type FieldSpec, type OptionsOf,
 } from '../../options.js';
 import { adaptive, lfu, lru, priority, slru, type EvictionPolicyFactory } from '../../policy/prefix/index.js';
 import { blockTokensField, defaultBlockTokens } from './prefix-block-keys.js';
@@ -40,19 +40,11 @@ export interface PrefixEventsOptions {
 
 const shipped = { adaptive, lfu, lru, priority, slru };
 
-const policyField: Field<EvictionPolicyFactory> = (value, place) => {
-  const meant = Object.entries(shipped).find(([name, make]) => value === name || value === make)?.[0];
-  if (meant === undefined) return callable<EvictionPolicyFactory>()(value, place);
-  throw createError('KV_INVALID_OPTION', {
-    reason: 'type', ...place, expected: 'a policy that was made', received: value, hint: `Call it: \`policy: ${meant}()\`.`,
-  });
-};
-
 const spec = {
   poolRows: optional(integer()),
   poolBytes: optional(integer()),
   tenantRows: optional(integer()),
-  policy: withDefault(policyField, adaptive()),
+  policy: withDefault(policy<EvictionPolicyFactory>(shipped), adaptive()),
   endValues: withDefault(integer(), 64),
   now: withDefault(callable<() => number>(), () => Date.now()),
   recentRequests: withDefault(integer({ min: 1, max: 2 ** 20 }), 1_000),
@@ -67,7 +59,7 @@ const spec = {
 function orOff<S extends FieldSpec>(fields: S): Field<OptionsOf<S> | 'off'> {
   return (value, place) => {
     if (value === 'off') return value;
-    if (typeof value === 'object' && value !== null) return readOptions(place.owner, value, fields, place.option);
+    if (isOptionsObject(value)) return readOptions(place.owner, value, fields, place.option);
     throw createError('KV_INVALID_OPTION', { reason: 'type', ...place, expected: "an object of options, or 'off'", received: value });
   };
 }

@@ -1,8 +1,10 @@
 // Prefixes: the prefix cache of a KvCache, as its users see it: what is cached of a prompt and why not more, hit rates, reset,
 // and the namespace that a change of weights changes. `KvCache.acquire` uses it by itself; nothing here needs to be called.
 
+import { randomInt } from 'node:crypto';
+
 import { createError } from '../../errors/index.js';
-import { boolean, readOptions, withDefault } from '../../options.js';
+import { boolean, notConstructible, readOptions, withDefault } from '../../options.js';
 import { prefixDomain, type PrefixDomain } from '../../policy/prefix/domain.js';
 import { PrefixIndex } from '../../policy/prefix/prefix-index.js';
 import type { PrefixExplanation } from '../../policy/prefix/prefix-explanation.js';
@@ -11,6 +13,7 @@ import { rowArithmetic, type RowArithmetic } from '../../policy/prefix/row-arith
 import { readPromptOptions, type PromptOptions, type ReadAcquireOptions } from '../acquire-options.js';
 import { externalKeys } from './external-key.js';
 import { IdlePrefixes, type IdlePrefixesParts } from './idle-prefixes.js';
+import type { LateErrors } from '../late-errors.js';
 import type { Layout } from '../layout.js';
 import { blockTokensField } from './prefix-block-keys.js';
 import { PrefixEvents } from './prefix-events.js';
@@ -20,7 +23,8 @@ import { PrefixStatistics, type PrefixMetrics } from './prefix-statistics.js';
 import type { CachedBy, Prompt } from './prompt.js';
 import { SequenceTexts } from './sequence-texts.js';
 import { SharedRows } from './shared-rows.js';
-import { slotStates } from '../slot-table.js';
+import type { SlotFences } from '../slot-fences.js';
+import { holdsTable, slotStates } from '../slot-table.js';
 
 export interface PrefixLookup {
   /** Tokens of the prompt that `acquire` would find now. One is left to compute, unless a value is kept for the whole prompt. */
@@ -37,13 +41,15 @@ export interface PrefixResetOptions {
   readonly preempt?: boolean | undefined;
 }
 
-export interface PrefixesParts extends Omit<IdlePrefixesParts, 'index' | 'shared' | 'texts' | 'groups' | 'onDropped'> {
+export interface PrefixesParts extends Omit<IdlePrefixesParts, 'index' | 'shared' | 'texts' | 'onDropped'> {
   /** The cache, for events. */
   readonly cache: object;
   readonly options: ReadPrefixCacheOptions | 'off';
   readonly checkOpen: (operation: string) => void;
   /** Releases the sequence in a slot. */
   readonly release: (slot: number) => void;
+  readonly fences: SlotFences;
+  readonly late: LateErrors;
 }
 
 export class Prefixes {
@@ -67,6 +73,7 @@ export class Prefixes {
 
   /** @internal Use `cache.prefixes`. */
   constructor(parts: PrefixesParts) {
+    if (!holdsTable(parts)) throw notConstructible('Prefixes', 'cache.prefixes');
     const { options, layout, table } = parts;
     const { groupRows } = layout;
     this.#parts = parts;
@@ -82,7 +89,7 @@ export class Prefixes {
     this.texts = new SequenceTexts(table.count);
     this.#statistics = new PrefixStatistics({ recentRequests: options === 'off' ? 1 : options.recentRequests, groupRows });
     this.idlePrefixes = new IdlePrefixes({
-      ...parts, index: this.index, shared: this.shared, texts: this.texts, groups: this.groups,
+      ...parts, index: this.index, shared: this.shared, texts: this.texts,
       onDropped: (dropped) => this.#statistics.dropped(dropped),
     });
     this.sharing = new PrefixSharing({
@@ -151,9 +158,9 @@ export class Prefixes {
   }
 
   /**
-   * Drops every cached prefix; returns the rows. Throws KV_PREFIX_IN_USE while sequences use some, and then drops nothing; with
-   * `preempt` those sequences are released, and what they use goes once their fences have passed. Until then nothing is found
-   * and nothing is stored.
+   * Drops every cached prefix; returns how many rows it let go of. Throws KV_PREFIX_IN_USE while sequences use some, and then drops
+   * nothing; with `preempt` those sequences are released, and what they use goes once their fences have passed, which the number
+   * leaves out. Until then nothing is found and nothing is stored.
    */
   reset(options: PrefixResetOptions = {}): number {
     const { preempt } = readOptions('Prefixes.reset', options, { preempt: withDefault(boolean, false) });
@@ -180,22 +187,12 @@ export class Prefixes {
   }
 
   /** A request's prompt, if its prefix can be cached. @internal */
-  promptOf({ tokens, items, tenant, salt, adapter, caching, priority, stream }: ReadAcquireOptions): Prompt | undefined {
+  promptOf({ tokens, items, tenant, salt, adapter, caching, priority }: ReadAcquireOptions): Prompt | undefined {
     if (tokens === undefined || tokens.length === 0 || caching === 'off' || !this.isOn || this.sharing.isForgetting) return undefined;
     return {
-      domain: this.#domainOf(tenant, salt, adapter), text: this.#textOf(tokens, items), priority, stream,
+      domain: this.#domainOf(tenant, salt, adapter), text: this.#textOf(tokens, items), priority,
       canRead: caching !== 'write', canWrite: caching !== 'read',
     };
-  }
-
-  /**
-   * For want of pages: hears what sequences have committed, which may have left cached texts, and lets go of what is cached of
-   * what they have themselves. Answers whether there is more to be had now. @internal
-   */
-  makeEvictable(): boolean {
-    const { pooledRows } = this.index;
-    this.sharing.tell();
-    return this.idlePrefixes.replaceDuplicates() || this.index.pooledRows > pooledRows;
   }
 
   /** A request was admitted. @internal */
@@ -218,15 +215,16 @@ export class Prefixes {
     return items.length === 0 ? tokens : this.#names.textOf(tokens, items);
   }
 
-  #domainOf(tenant: string, salt: string | undefined, adapter: string | undefined): PrefixDomain {
+  #domainOf(tenant: string | undefined, salt: string | undefined, adapter: string | undefined): PrefixDomain {
     return prefixDomain({ namespace: this.#namespace, tenant, salt, adapter });
   }
 }
 
 function indexOptions(options: ReadPrefixCacheOptions | 'off', layout: Layout) {
-  if (options === 'off') return { poolRows: 0 };
+  const hashSeed = randomInt(2 ** 48 - 1);
+  if (options === 'off') return { poolRows: 0, hashSeed };
   const { poolRows = Infinity, poolBytes = Infinity, tenantRows = Infinity, policy, endValues, now } = options;
   const rows = Math.min(poolRows, Math.floor(poolBytes / layout.rowBytes));
   const toGroups = (count: number): number => (count === Infinity ? count : Math.floor(count / layout.groupRows));
-  return { poolRows: toGroups(rows), tenantRows: toGroups(tenantRows), policy, endValues, now };
+  return { poolRows: toGroups(rows), tenantRows: toGroups(tenantRows), policy, endValues, now, hashSeed };
 }

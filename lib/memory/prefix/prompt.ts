@@ -10,7 +10,6 @@ export interface Prompt {
   readonly canRead: boolean;
   readonly canWrite: boolean;
   readonly priority: number;
-  readonly stream: bigint;
 }
 
 /** Tokens that came from the cache, by how: `adopted` cost nothing, `aliased` a mapping per row, `copied` their bytes. */

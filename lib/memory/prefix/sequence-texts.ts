@@ -2,10 +2,7 @@
 // the prefix index of those that are. Only slots whose request gave its tokens have one. Commits are collected: the index
 // hears of them when somebody next looks, so a decode step costs it nothing.
 
-import { checkInteger } from '../../options.js';
 import type { PrefixPath } from '../../policy/prefix/prefix-path.js';
-
-const maxToken = 2 ** 31 - 1;
 
 export interface SequenceText {
   readonly path: PrefixPath;
@@ -41,23 +38,18 @@ export class SequenceTexts {
 
   /**
    * Adds tokens behind those known. When `length` says that more than those have been computed already, the text has a gap
-   * and can no longer be told apart from others: it stays as it is. Throws KV_INVALID_OPTION; then nothing was added.
+   * and can no longer be told apart from others: it stays as it is. The tokens were checked.
    */
-  append(text: SequenceText, tokens: number | ArrayLike<number>, length: number): void {
+  append(text: SequenceText, tokens: number | Int32Array, length: number): void {
     const count = typeof tokens === 'number' ? 1 : tokens.length;
-    for (let index = 0; index < count; index += 1) {
-      const token = typeof tokens === 'number' ? tokens : tokens[index];
-      checkInteger('Sequence.append', 'tokens', token, 0, maxToken);
-    }
     if (text.tokens < length) return;
     if (text.tokens + count > text.buffer.length) {
       const buffer = new Int32Array(Math.max(64, text.tokens + count, 2 * text.buffer.length));
       buffer.set(text.buffer);
       text.buffer = buffer;
     }
-    for (let index = 0; index < count; index += 1) {
-      text.buffer[text.tokens + index] = typeof tokens === 'number' ? tokens : tokens[index]!;
-    }
+    if (typeof tokens === 'number') text.buffer[text.tokens] = tokens;
+    else text.buffer.set(tokens, text.tokens);
     text.tokens += count;
   }
 

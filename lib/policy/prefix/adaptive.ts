@@ -18,7 +18,7 @@ export function adaptive(): EvictionPolicyFactory {
 class Adaptive implements EvictionPolicy {
   readonly #context: EvictionContext;
   readonly #rates = new ReuseRates();
-  readonly #history = new ReuseHistory(this.#rates);
+  readonly #history: ReuseHistory;
   /** One for each class. */
   readonly #lists = new NodeLists(textClasses);
   // By node.
@@ -33,6 +33,7 @@ class Adaptive implements EvictionPolicy {
 
   constructor(context: EvictionContext) {
     this.#context = context;
+    this.#history = new ReuseHistory(this.#rates, context.hashSeed);
   }
 
   add(node: number): void {

@@ -1,19 +1,25 @@
 // ChildTable: finds the child of a node that starts with a token. Open addressing over node numbers; the key is the pair
-// (parent, first token), which is compared on every probe, so a collision of hashes costs a step and never a wrong child.
+// (parent, first token), which is compared on every probe, so a collision of hashes costs a step and never a wrong child. The
+// hash has a key of the cache's own: clients choose the tokens, and one table serves all tenants.
 
-import { mix32 } from '../../random.js';
+import { KeyedHash } from './keyed-hash.js';
 import type { NodeTable } from './node-table.js';
 
 export class ChildTable {
   readonly #nodes: NodeTable;
+  readonly #hash: KeyedHash;
   readonly #hashMask: number;
   /** Node + 1; 0 is an empty place. At most half are taken. */
   #places = new Int32Array(64);
   #count = 0;
 
-  /** @param hashBits Bits of the hash that count, 1 … 32: tests truncate it to force collisions. */
-  constructor(nodes: NodeTable, hashBits = 32) {
+  /**
+   * @param hashSeed Chooses the hash.
+   * @param hashBits Bits of the hash that count, 1 … 32: tests truncate it to force collisions.
+   */
+  constructor(nodes: NodeTable, hashSeed: number, hashBits = 32) {
     this.#nodes = nodes;
+    this.#hash = new KeyedHash(hashSeed);
     this.#hashMask = hashBits === 32 ? -1 : 2 ** hashBits - 1;
   }
 
@@ -71,6 +77,6 @@ export class ChildTable {
   }
 
   #home(parent: number, token: number): number {
-    return mix32(token, parent) & this.#hashMask & (this.#places.length - 1);
+    return this.#hash.of(token, parent) & this.#hashMask & (this.#places.length - 1);
   }
 }

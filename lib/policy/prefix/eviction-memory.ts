@@ -2,6 +2,7 @@
 // node and the token that came next; what is known of it goes with the node, and the oldest entries go when there are too
 // many. It keeps one token of each text that it remembers, and no more.
 
+import { mix32 } from '../../random.js';
 import type { DomainRoots } from './domain-roots.js';
 import { dropReasons, type DropReason } from './dropped-rows.js';
 import type { PrefixDomain } from './domain.js';
@@ -27,6 +28,8 @@ export interface EvictionMemoryOptions {
   readonly now: () => number;
   /** Places that are remembered at most. */
   readonly places: number;
+  /** Mixed into the numbers by which places are found, so that clients cannot choose those. */
+  readonly hashSeed: number;
 }
 
 export class EvictionMemory implements TextListener {
@@ -43,7 +46,7 @@ export class EvictionMemory implements TextListener {
    */
   find(domain: PrefixDomain, node: number, at: number, token: number): RememberedCut | undefined {
     if (at === 0) return this.#entries.get(rootKey(domain, token));
-    const entry = this.#entries.get(nodeKey(node, token));
+    const entry = this.#entries.get(this.#nodeKey(node, token));
     if (entry === undefined || entry.node !== node || entry.token !== token || entry.at !== at) return undefined;
     return entry.generation === this.#options.tree.nodes.generation[node] ? entry : undefined;
   }
@@ -54,7 +57,7 @@ export class EvictionMemory implements TextListener {
     const isGone = from === nodes.from[node];
     const place = isGone ? nodes.parent[node]! : node;
     const token = isGone ? nodes.firstToken[node]! : tree.tokenAt(node, from);
-    const key = from === 0 ? rootKey(roots.domainOf(place), token) : nodeKey(place, token);
+    const key = from === 0 ? rootKey(roots.domainOf(place), token) : this.#nodeKey(place, token);
     this.#entries.delete(key);
     this.#entries.set(key, {
       node: place, generation: nodes.generation[place]!, at: from, token, atMs: now(), reason: dropReasons[reason]!,
@@ -68,11 +71,11 @@ export class EvictionMemory implements TextListener {
   added(): void { /* it is never asked about a place where its token is cached */ }
   split(): void { /* the lower one keeps its number and its end */ }
   joined(): void { /* the upper one's number gets another generation */ }
-}
 
-/** Entries compare node and token again: beyond 2²¹ nodes, keys may collide, and one of the two is forgotten. */
-function nodeKey(node: number, token: number): number {
-  return node * 2 ** 32 + (token >>> 0);
+  /** Entries compare node and token again: beyond 2²¹ nodes, keys may collide, and one of the two is forgotten. */
+  #nodeKey(node: number, token: number): number {
+    return node * 2 ** 32 + (mix32(token, this.#options.hashSeed) >>> 0);
+  }
 }
 
 function rootKey(domain: PrefixDomain, token: number): string {

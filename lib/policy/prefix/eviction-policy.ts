@@ -37,6 +37,8 @@ export interface EvictionContext {
   readonly rowsOf: (node: number) => number;
   /** Tokens that the pool can hold; Infinity when it has no bound. */
   readonly poolTokens: number;
+  /** A number of the cache's own that clients cannot guess: for a policy that keeps hashes of what they sent. */
+  readonly hashSeed: number;
 }
 
 export type EvictionPolicyFactory = (context: EvictionContext) => EvictionPolicy;
@@ -48,7 +50,7 @@ export function makePolicy(factory: EvictionPolicyFactory, context: EvictionCont
     && (['add', 'remove', 'split', 'victim'] as const).every((method) => typeof (policy as EvictionPolicy)[method] === 'function');
   if (isPolicy) return policy as EvictionPolicy;
   throw createError('KV_INVALID_OPTION', {
-    reason: 'type', owner: 'PrefixIndex', option: 'policy', received: policy,
+    reason: 'type', owner: 'PrefixIndex', option: 'prefixCache.policy', received: policy, isReturned: true,
     expected: 'a function that returns an object with the methods `add`, `remove`, `split` and `victim`',
   });
 }

@@ -22,27 +22,27 @@ export interface NodeView {
 }
 
 export class NodeTable implements NodeView {
-  parent = new Int32Array(0);
-  from = new Int32Array(0);
-  to = new Int32Array(0);
+  parent: Int32Array = new Int32Array(0);
+  from: Int32Array = new Int32Array(0);
+  to: Int32Array = new Int32Array(0);
   /** Copy of the run's first token, the key among its siblings. */
-  firstToken = new Int32Array(0);
-  firstChild = new Int32Array(0);
-  nextSibling = new Int32Array(0);
-  previousSibling = new Int32Array(0);
+  firstToken: Int32Array = new Int32Array(0);
+  firstChild: Int32Array = new Int32Array(0);
+  nextSibling: Int32Array = new Int32Array(0);
+  previousSibling: Int32Array = new Int32Array(0);
   /** Deepest whole row of the path up to `to`, its own or of a node above; -1: none. */
-  lastRow = new Int32Array(0);
+  lastRow: Int32Array = new Int32Array(0);
   /** Row that holds a leaf's last tokens and is not full; -1: none. */
-  tailRow = new Int32Array(0);
+  tailRow: Int32Array = new Int32Array(0);
   /** Open paths that go through the node or end in it. */
-  pins = new Int32Array(0);
-  uses = new Float64Array(0);
-  lastUse = new Float64Array(0);
-  level = new Uint8Array(0);
+  pins: Int32Array = new Int32Array(0);
+  uses: Float64Array = new Float64Array(0);
+  lastUse: Float64Array = new Float64Array(0);
+  level: Uint8Array = new Uint8Array(0);
   /** Number of the tenant whose text it is. */
-  tenant = new Int32Array(0);
+  tenant: Int32Array = new Int32Array(0);
   /** How often the number has been given back: tells a node from a later one of the same number. */
-  generation = new Int32Array(0);
+  generation: Int32Array = new Int32Array(0);
   #free: number[] = [];
   #made = 0;
 

@@ -37,11 +37,11 @@ export class OpenPaths {
     return this.#announcing;
   }
 
-  /** Those that may have rows of their own for text that was cached already. */
-  doubled(): PrefixPath[] {
+  /** All open paths. */
+  all(): PrefixPath[] {
     const paths: PrefixPath[] = [];
     for (const first of this.#ending) {
-      for (let path = first; path !== undefined; path = path.next) if (path.isDoubled) paths.push(path);
+      for (let path = first; path !== undefined; path = path.next) paths.push(path);
     }
     return paths;
   }

@@ -35,13 +35,11 @@ export class PathWriter {
       const at = path.length;
       if (at < nodes.to[node]!) {
         const agreed = tree.agree(node, at, text, at, length - at);
-        path.isDoubled ||= agreed > 0;
         if (agreed > 0) paths.move(path, at + agreed);
         else this.#split(node, at);
         continue;
       }
       const child = tree.child(node, text[at]!);
-      path.isDoubled ||= child >= 0;
       if (child >= 0) paths.descend(path, child, at + tree.agree(child, at, text, at, length - at));
       else this.#extend(path, text, length);
     }

@@ -13,6 +13,11 @@ export interface PrefixIndexOptions {
   readonly tenantRows?: number | undefined;
   /** Default: `lru()`. */
   readonly policy?: EvictionPolicyFactory | undefined;
+  /**
+   * Chooses the hashes inside, any safe integer. Nothing but the time that calls take depends on it; a cache that strangers send
+   * tokens to needs one that they cannot guess. Default 0.
+   */
+  readonly hashSeed?: number | undefined;
   /** Bits of hashes that count, 1 … 32 (the default): tests truncate them to force collisions. */
   readonly hashBits?: number | undefined;
   /** Tokens that the pool can hold, for policies that size themselves. Default: what `poolRows` hold. */

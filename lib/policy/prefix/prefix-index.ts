@@ -34,6 +34,7 @@ import { StoredBlocks } from './stored-blocks.js';
 import { TenantQuota } from './tenant-quota.js';
 
 const bound = reasonNumber('bound');
+const evicted = reasonNumber('evicted');
 
 export class PrefixIndex {
   /** Rows that it stopped holding since the caller last cleared this. */
@@ -54,20 +55,21 @@ export class PrefixIndex {
   #releases = 0;
 
   constructor(options: PrefixIndexOptions) {
-    const { arithmetic, poolRows = Infinity, tenantRows = Infinity, policy = lru(), hashBits } = options;
+    const { arithmetic, poolRows = Infinity, tenantRows = Infinity, policy = lru(), hashBits, hashSeed = 0 } = options;
     const { now = () => 0, endValues = 64, rememberedCuts = 4096 } = options;
     const nodes = this.#nodes;
-    const tree = new PrefixTree(nodes, hashBits);
+    const tree = new PrefixTree(nodes, hashSeed, hashBits);
     const ledger = new RowLedger(nodes, arithmetic, this.dropped);
     const roots = new DomainRoots(tree);
     this.blocks = options.blocks === undefined ? undefined : new StoredBlocks({ tree, ledger, roots }, options.blocks);
     const values = new EndValues(tree, endValues);
-    const memory = new EvictionMemory({ tree, roots, now, places: rememberedCuts });
+    const memory = new EvictionMemory({ tree, roots, now, places: rememberedCuts, hashSeed });
     const listeners = [memory, values, ...this.blocks === undefined ? [] : [this.blocks], ...options.listeners ?? []];
     this.#policy = makePolicy(policy, {
       nodes,
       copyText: (node, from, to, target, start) => { tree.copyPath(node, from, to, target, start); },
       rowsOf: (node) => ledger.ownRows(node),
+      hashSeed,
       poolTokens: options.poolTokens ?? (poolRows === Infinity ? Infinity : arithmetic.tokensIn(poolRows)),
     });
     const quota = tenantRows === Infinity ? undefined : new TenantQuota(nodes, tenantRows);
@@ -211,10 +213,33 @@ export class PrefixIndex {
 
   /**
    * For want of memory: where an open path has rows of its own with the same tokens as cached ones that `isSpare` says no
-   * running sequence uses, its own are cached in their place, and those dropped; and paths pin no more rows than they need.
+   * running sequence uses, its own are cached in their place, and those dropped; and paths pin no more rows than they need. What
+   * `isSpare` affirms can be evicted afterwards, or is dropped.
    */
   replaceDuplicates(isSpare: (row: number) => boolean): void {
-    replaceDuplicates({ ledger: this.#ledger, paths: this.#paths, writer: this.#writer }, isSpare);
+    replaceDuplicates({ tree: this.#tree, ledger: this.#ledger, paths: this.#paths, writer: this.#writer }, isSpare);
+  }
+
+  /** For want of memory: the path keeps no text from being evicted behind its own tokens, also not in its last row. */
+  part(path: PrefixPath): void {
+    assertOpen(path);
+    this.#writer.part(path.node, path.length);
+  }
+
+  /**
+   * For want of memory: evicts the text that goes on in path.rows[index] behind `path.length`, so that the path can go on there.
+   * Answers whether it can; not where a running sequence needs that text. After `replaceDuplicates`, for which the row was spare.
+   */
+  claim(path: PrefixPath, index: number): boolean {
+    this.part(path);
+    const { pins, firstChild } = this.#nodes;
+    while (!this.isWritable(path, index)) {
+      let node = this.#ledger.holderBelow(path.node, path.rows[index]!);
+      if (node < 0 || pins[node] !== 0) return false;
+      while (firstChild[node]! >= 0) node = firstChild[node]!;
+      this.#pool.cut(node, 0, evicted);
+    }
+    return true;
   }
 
   /** Drops all that no sequence uses, of one domain or of all; answers how many rows. */

@@ -22,8 +22,6 @@ export class PrefixPath {
 
   /** Tokens that it found cached when it was opened: not its own to take back. @internal */
   sharedTokens = 0;
-  /** Whether it has committed text that was cached already, so that rows of its own have it a second time. @internal */
-  isDoubled = false;
   /** Deepest node of the text. @internal */
   node = -1;
   /** Others that end in the same node. @internal */

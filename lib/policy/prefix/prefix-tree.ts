@@ -20,9 +20,9 @@ export class PrefixTree {
   readonly #children: ChildTable;
   #tokens = 0;
 
-  constructor(nodes: NodeTable, hashBits?: number) {
+  constructor(nodes: NodeTable, hashSeed: number, hashBits?: number) {
     this.nodes = nodes;
-    this.#children = new ChildTable(nodes, hashBits);
+    this.#children = new ChildTable(nodes, hashSeed, hashBits);
   }
 
   /** Tokens of all nodes. */

@@ -5,9 +5,10 @@
 //
 // A place is a length of one or one and a half times a power of two: two texts that agree to some length share the places
 // up to it, without anybody having to know where a text was cut. Of each text the places in its last 31/32 count, about ten.
-// Behind the first tokens only every fourth is hashed: texts that differ differ in more, and a mistake costs a bad guess.
+// Behind the first tokens only every fourth is hashed: texts that differ differ in more, and a mistake costs a bad guess. The hash
+// starts from a seed of the cache's own, as JavaScript's Map has none for numbers: else clients could fill one of its buckets.
 
-import { mix32 } from '../../random.js';
+import { mix32, Random } from '../../random.js';
 import { ageBuckets, textClass, type ReuseRates } from './reuse-rates.js';
 
 /** Pieces remembered: at some ten for each text the last 6,000 releases, in about 7 MB. */
@@ -28,6 +29,8 @@ export interface KnownEnd {
 
 export class ReuseHistory {
   readonly #rates: ReuseRates;
+  /** What the two halves of a hash start with. */
+  readonly #seeds: readonly [low: number, high: number];
   /** The piece of a hash. */
   readonly #pieces = new Map<number, number>();
   // By piece; a ring, in the order of their last use.
@@ -46,8 +49,10 @@ export class ReuseHistory {
   #now = 0;
   readonly #end: KnownEnd = { tokens: 0, uses: 0, ofClass: 0 };
 
-  constructor(rates: ReuseRates) {
+  constructor(rates: ReuseRates, hashSeed: number) {
     this.#rates = rates;
+    const random = new Random(hashSeed);
+    this.#seeds = [random.integer(2 ** 32), random.integer(2 ** 32)];
   }
 
   /**
@@ -60,8 +65,8 @@ export class ReuseHistory {
     this.#growOlder();
     const end = this.#end;
     end.tokens = 0;
-    let low = mix32(root, 1);
-    let high = mix32(root, 2);
+    let low = mix32(root, this.#seeds[0]);
+    let high = mix32(root, this.#seeds[1]);
     let before = 0;
     let usesBefore = 0;
     for (let at = 0, place = 1; place <= tokens; place = placeAfter(place)) {

@@ -93,6 +93,21 @@ export class RowLedger {
     return row;
   }
 
+  /** The node below `node` on which the row hangs, or -1. */
+  holderBelow(node: number, row: number): number {
+    const { firstChild, nextSibling } = this.#nodes;
+    const below = [node];
+    for (let at = 0; at < below.length; at += 1) {
+      for (let child = firstChild[below[at]!]!; child >= 0; child = nextSibling[child]!) {
+        let isHere = false;
+        this.forOwnRows(child, (own) => isHere ||= own === row);
+        if (isHere) return child;
+        below.push(child);
+      }
+    }
+    return -1;
+  }
+
   /** The leaf's last row, or -1. */
   deepestRow(leaf: number): number {
     return this.#nodes.tailRow[leaf]! >= 0 ? this.#nodes.tailRow[leaf]! : this.#nodes.lastRow[leaf]!;
@@ -151,6 +166,12 @@ export class RowLedger {
   attachTail(node: number, row: number): void {
     this.#hold(row);
     this.#nodes.tailRow[node] = row;
+  }
+
+  /** Hangs another row with the same tokens on a leaf in the place of its tail. */
+  replaceTail(leaf: number, row: number): void {
+    this.#drop(this.#nodes.tailRow[leaf]!, replaced);
+    this.attachTail(leaf, row);
   }
 
   /** Holds other rows with the same tokens in the place of whole ones: `instead`, by row. Looks at everything. */

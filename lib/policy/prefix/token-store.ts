@@ -1,6 +1,6 @@
-// TokenStore: the tokens of every node, as runs. A run is a piece of text in a chain of pages taken from one array, so that
+// TokenStore: the tokens of every node, as runs. A run is a piece of text in a chain of pages taken from a few arrays, so that
 // comparing is a straight loop, nothing is left to the garbage collector, and cutting a run in two copies nothing: both
-// halves then share the page where they meet.
+// halves then share the page where they meet. Tokens stay where they are when the store grows, however many there are.
 //
 // Invariants: a page has one user, or two when it holds the end of a run and the start of the one cut off behind it; a run
 // is lengthened only when no other run lies behind its end in its last page.
@@ -10,10 +10,14 @@ import { enlarged } from './enlarged.js';
 const pageTokens = 128;
 const pageShift = 7;
 const pageMask = pageTokens - 1;
+/** Pages of one array: 128 KiB. */
+const chunkPages = 256;
+const chunkShift = 8;
+const chunkMask = chunkPages - 1;
 
 export class TokenStore {
   // By page.
-  #tokens = new Int32Array(0);
+  readonly #chunks: Int32Array[] = [];
   #next = new Int32Array(0);
   #previous = new Int32Array(0);
   #users = new Uint8Array(0);
@@ -42,7 +46,8 @@ export class TokenStore {
   /** The token at `at`, which must be inside the run. Walks the pages: for single look-ups. */
   tokenAt(run: number, at: number): number {
     const place = this.#offset[run]! + at;
-    return this.#tokens[(this.#pageOf(run, place) << pageShift) + (place & pageMask)]!;
+    const page = this.#pageOf(run, place);
+    return this.#chunkOf(page)[startOf(page) + (place & pageMask)]!;
   }
 
   /** Appends `count` tokens of `source` from `start`. */
@@ -53,9 +58,10 @@ export class TokenStore {
       const place = end & pageMask;
       if (page < 0 || place === 0) page = this.#addPage(run, page);
       const piece = Math.min(count - copied, pageTokens - place);
-      const to = (page << pageShift) + place;
-      if (piece > 16) this.#tokens.set(source.subarray(start + copied, start + copied + piece), to);
-      else for (let index = 0; index < piece; index += 1) this.#tokens[to + index] = source[start + copied + index]!;
+      const tokens = this.#chunkOf(page);
+      const to = startOf(page) + place;
+      if (piece > 16) tokens.set(source.subarray(start + copied, start + copied + piece), to);
+      else for (let index = 0; index < piece; index += 1) tokens[to + index] = source[start + copied + index]!;
       copied += piece;
       end += piece;
     }
@@ -66,13 +72,13 @@ export class TokenStore {
    * How many of the tokens of `source` in [start, start + count) equal the run's from `at`, until the first that does not.
    */
   agree(run: number, at: number, source: Int32Array, start: number, count: number): number {
-    const tokens = this.#tokens;
     const limit = Math.min(count, this.#length[run]! - at);
     let place = this.#offset[run]! + at;
     let page = this.#pageOf(run, place);
     for (let agreed = 0; agreed < limit;) {
       const piece = Math.min(limit - agreed, pageTokens - (place & pageMask));
-      const from = (page << pageShift) + (place & pageMask);
+      const tokens = this.#chunkOf(page);
+      const from = startOf(page) + (place & pageMask);
       const other = start + agreed;
       for (let index = 0; index < piece; index += 1) {
         if (tokens[from + index] !== source[other + index]) return agreed + index;
@@ -90,9 +96,10 @@ export class TokenStore {
     let page = from < to ? this.#pageOf(run, place) : -1;
     for (let copied = 0; copied < to - from;) {
       const piece = Math.min(to - from - copied, pageTokens - (place & pageMask));
-      const at = (page << pageShift) + (place & pageMask);
-      if (piece > 16) target.set(this.#tokens.subarray(at, at + piece), start + copied);
-      else for (let index = 0; index < piece; index += 1) target[start + copied + index] = this.#tokens[at + index]!;
+      const tokens = this.#chunkOf(page);
+      const at = startOf(page) + (place & pageMask);
+      if (piece > 16) target.set(tokens.subarray(at, at + piece), start + copied);
+      else for (let index = 0; index < piece; index += 1) target[start + copied + index] = tokens[at + index]!;
       copied += piece;
       place += piece;
       page = this.#next[page]!;
@@ -105,8 +112,8 @@ export class TokenStore {
     const end = place + this.#length[run]!;
     for (let page = this.#firstPage[run]!; place < end; page = this.#next[page]!) {
       const piece = Math.min(end - place, pageTokens - (place & pageMask));
-      const from = (page << pageShift) + (place & pageMask);
-      visit(this.#tokens, from, from + piece);
+      const from = startOf(page) + (place & pageMask);
+      visit(this.#chunkOf(page), from, from + piece);
       place += piece;
     }
   }
@@ -207,6 +214,7 @@ export class TokenStore {
     if (this.#freePage < 0) this.#growPages();
     const page = this.#freePage;
     this.#freePage = this.#next[page]!;
+    this.#chunks[page >> chunkShift] ??= new Int32Array(chunkPages * pageTokens);
     this.#usedPages += 1;
     this.#users[page] = 1;
     this.#next[page] = -1;
@@ -227,8 +235,7 @@ export class TokenStore {
 
   #growPages(): void {
     const before = this.#next.length;
-    const pages = Math.max(64, 2 * before);
-    this.#tokens = enlarged(this.#tokens, pages * pageTokens);
+    const pages = Math.max(chunkPages, 2 * before);
     this.#next = enlarged(this.#next, pages);
     this.#previous = enlarged(this.#previous, pages);
     this.#users = enlarged(this.#users, pages);
@@ -238,6 +245,10 @@ export class TokenStore {
     }
   }
 
+  #chunkOf(page: number): Int32Array {
+    return this.#chunks[page >> chunkShift]!;
+  }
+
   #growRuns(runs: number): void {
     const capacity = Math.max(64, runs, 2 * this.#length.length);
     this.#firstPage = enlarged(this.#firstPage, capacity);
@@ -245,4 +256,9 @@ export class TokenStore {
     this.#offset = enlarged(this.#offset, capacity);
     this.#length = enlarged(this.#length, capacity);
   }
+}
+
+/** Where a page begins in its chunk. */
+function startOf(page: number): number {
+  return (page & chunkMask) << pageShift;
 }

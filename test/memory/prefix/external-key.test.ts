@@ -51,6 +51,8 @@ cacheTests('a cache gives the keys of a prompt without keeping anything', { mode
   const { prefixes } = bench.cache;
   const keys = prefixes.externalKeys(prompt, 4);
   t.deepEqual(keys, externalKeys({ tensors: tensorsOf(model), domain: { ...domain, tenant: 'a', salt: 's' }, text, blockTokens: 4 }));
+  const anonymous = externalKeys({ tensors: tensorsOf(model), domain: { namespace: '' }, text, blockTokens: 4 });
+  t.deepEqual(prefixes.externalKeys({ tokens: text }, 4), anonymous, 'no tenant is not the empty one');
   t.deepEqual(prefixes.externalKeys({ ...prompt, tokens: text.slice(0, 7) }, 4), keys.slice(0, 1));
   t.deepEqual(prefixes.externalKeys({ ...prompt, tokens: [1, 2, 3] }, 4), [], 'no whole block');
   t.is(prefixes.lookup(prompt).cachedTokens, 0);

@@ -22,10 +22,10 @@ for (const [name, make] of Object.entries(shipped)) {
 }
 
 const broken: Readonly<Record<string, { readonly policy: EvictionPolicyFactory; readonly message: RegExp }>> = {
-  'returns nothing': { policy: () => undefined as never, message: /`policy` must be a function that returns .*it is missing/ },
+  'returns nothing': { policy: () => undefined as never, message: /^`prefixCache\.policy` must be a function that returns .*; it returned undefined\.$/ },
   'returns a policy without `victim`': {
     policy: () => ({ add: () => undefined, remove: () => undefined, split: () => undefined }) as never,
-    message: /methods `add`, `remove`, `split` and `victim`, got an object/,
+    message: /methods `add`, `remove`, `split` and `victim`; it returned an object/,
   },
   throws: {
     policy: () => {

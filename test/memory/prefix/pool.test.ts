@@ -241,6 +241,51 @@ cacheTests('images and embeddings in a prompt are told apart by their hashes', {
   }
 });
 
+cacheTests('what stands under an item does not count, and what stands beside it does', {}, (t, bench) => {
+  const speaker = new Speaker(bench.cache);
+  const items = [{ at: 10, length: 2, kind: 'item', hash: 'cat' }] as const;
+  const text = textOf(1, 2);
+  speaker.say(text, { items }).release();
+  for (const placeholder of [-1, 1.5, Number.NaN, 2 ** 40, undefined, 1n]) {
+    const tokens = text.with(10, placeholder as never).with(11, placeholder as never);
+    t.is(bench.cache.prefixes.lookup({ tokens, items }).cachedTokens, text.length - 1);
+    t.is(bench.cache.acquire({ tokens, items, caching: 'off' }).cachedTokens, 0);
+    t.throws(() => bench.cache.acquire({ tokens: tokens.with(12, -1), items }), { message: /^`tokens\[12\]` must be an integer .* got -1\.$/ });
+  }
+  const typed = Int32Array.from(text).fill(-1, 10, 12);
+  t.is(bench.cache.prefixes.lookup({ tokens: typed, items }).cachedTokens, text.length - 1);
+  t.throws(() => bench.cache.prefixes.lookup({ tokens: typed }), { message: /^`tokens\[10\]` must be / });
+});
+
+cacheTests('a prompt names the token that is none', {}, (t, bench) => {
+  for (const [tokens, message] of [
+    [[1n, 2n], /^`tokens\[0\]` must be an integer from 0 to 2,147,483,647, got 1n\.$/], [[1, '2'], /^`tokens\[1\]` must be .* got '2'\.$/],
+    [Uint32Array.of(5, 2 ** 31), /^`tokens\[1\]` must be .* got 2,147,483,648\.$/], [[1, , 3], /^`tokens\[1\]` must be .*; it is missing\.$/], // eslint-disable-line no-sparse-arrays
+  ] as const) t.throws(() => bench.cache.acquire({ tokens: tokens as never }), { code: 'KV_INVALID_OPTION', message });
+});
+
+cacheTests('after truncate a text is known up to its length, also where that stays as it was', {}, (t, bench) => {
+  const { cache } = bench;
+  const speaker = new Speaker(cache);
+  const prompt = textOf(1, 2);
+  const first = cache.acquire({ tokens: prompt });
+  speaker.compute(first, prompt, 10);
+  first.truncate(10);
+  const other = [...prompt.slice(0, 10), ...tokensOf(7, 90)];
+  first.append(other.slice(10));
+  speaker.compute(first, other, 90);
+  t.is(cache.prefixes.lookup({ tokens: prompt }).cachedTokens, 10, 'the rest of the prompt was never computed');
+  t.is(cache.prefixes.lookup({ tokens: [...other, 1] }).cachedTokens, 100);
+});
+
+cacheTests('a sequence that stores nothing keeps no value, whatever is cached', {}, (t, bench) => {
+  const speaker = new Speaker(bench.cache);
+  const prompt = textOf(1, 1);
+  speaker.say(prompt).release();
+  t.false(speaker.say(prompt, { caching: 'read' }).keepValue('logits'));
+  t.is(bench.cache.acquire({ tokens: prompt }).keptValue, undefined);
+});
+
 cacheTests('a miss is explained', { prefixCache: { poolRows: 2, now: () => 42 } }, (t, bench) => {
   const speaker = new Speaker(bench.cache);
   const { prefixes } = bench.cache;

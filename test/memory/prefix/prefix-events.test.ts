@@ -166,6 +166,7 @@ cacheTest('an image counts by its hash, not by its place in the cache', { prefix
     t.is(router.cachedTokens({ tokens: tokens(30) }, 8), 0);
     const told = (router.events[0]!.event as PrefixStoredEvent).tokens!;
     t.deepEqual([...told], [...tokens(4), -1, -1, -1, -1, -1, -1, ...tokens(14, 10)]);
+    t.is(router.cachedTokens({ tokens: told, items: image('cat') }, 8), 24, 'what events tell is a prompt again');
     const keys = cache.prefixes.externalKeys({ tokens: tokens(30), items: image('cat') }, 8);
     t.notDeepEqual(cache.prefixes.externalKeys({ tokens: tokens(30), items: image('dog') }, 8), keys);
   }));

@@ -142,7 +142,8 @@ cacheTests('prefixCache: off shares nothing', { prefixCache: 'off' }, (t, bench)
 for (const [title, a, b] of [
   ['tenants', { tenant: 'a' }, { tenant: 'b' }], ['salts', { salt: 'a' }, { salt: 'b' }],
   ['adapters', { adapter: 'a' }, { adapter: 'b' }], ['an adapter and a salt of the same name', { adapter: 'a' }, { salt: 'a' }],
-  ['an empty salt and none', { salt: '' }, {}], ['a tenant and a salt of the same name', { tenant: 'a' }, { salt: 'a' }],
+  ['an empty salt and none', { salt: '' }, {}], ['an empty tenant and none', { tenant: '' }, {}],
+  ['an empty adapter and none', { adapter: '' }, {}], ['a tenant and a salt of the same name', { tenant: 'a' }, { salt: 'a' }],
 ] as const) {
   cacheTests(`${title} are apart`, {}, (t, bench) => {
     const speaker = new Speaker(bench.cache);

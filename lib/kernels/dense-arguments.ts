@@ -1,0 +1,163 @@
+// What callers of DenseKernels pass, read: every member of their objects once, before anything is checked that a getter could undo.
+// An unknown name is refused, since a misspelt one would compute something else. Shapes are checked here, buffers by DenseKernels.
+
+import { createError } from '../errors/index.js';
+import type { NativeDense } from '../memory/native-kernels.js';
+import { checkInteger, explainRevoked, integer, number, oneOf, unknownOption } from '../options.js';
+import type { FloatBuffer, Norm, Product, Weight } from './dense-kernels.js';
+import type { RowDtype } from './kernels-options.js';
+
+type Argument = Parameters<NativeDense['multiply']>[number];
+
+/** As native: `enum class Dtype` of kernels/commands.h. */
+const dtypeNumbers: Readonly<Record<RowDtype, number>> = { float32: 0, float16: 1, bfloat16: 2 };
+export const float32 = dtypeNumbers.float32;
+
+const weightNames = { data: true, dtype: true, outputs: true, inputs: true } as const;
+const productNames = { weight: true, bias: true, output: true, mode: true } as const;
+const normNames = { weight: true, width: true, epsilon: true } as const;
+const rotationNames = { heads: true, dim: true } as const;
+const dtypeField = oneOf(['float32', 'float16', 'bfloat16']);
+const modeField = oneOf(['replace', 'add']);
+const epsilonField = number(0);
+const dimField = integer({ min: 2, multipleOf: 2 });
+
+/** A weight's members; `dtype` is its number. */
+export interface ReadWeight {
+  data: Weight['data'];
+  dtype: number;
+  outputs: number;
+  inputs: number;
+}
+
+export interface ReadNorm {
+  weight: FloatBuffer;
+  width: number;
+  epsilon: number;
+}
+
+export interface RotationShape {
+  heads: number;
+  dim: number;
+}
+
+/** Numbers in front of the products, and of each: as `NativeDense.multiply` takes them. */
+const head = 3;
+const each = 6;
+
+/** The arguments of one `multiply` as the addon takes them, in a list that is kept. */
+export class ProductArguments {
+  readonly list: Argument[] = [];
+  readonly #weight: ReadWeight = { data: 0n, dtype: 0, outputs: 0, inputs: 0 };
+  inputs = 0;
+
+  /** Throws KV_INVALID_OPTION and KV_UNKNOWN_OPTION, and what a getter throws. */
+  read(owner: string, input: FloatBuffer, rows: number, products: readonly Product[]): void {
+    const { list } = this;
+    list.length = 0;
+    list.push(input, rows, 0);
+    for (let index = 0; index < products.length; index += 1) this.#add(owner, products[index]!, index);
+    if (products.length === 0) this.inputs = 0;
+    list[2] = this.inputs;
+  }
+
+  weightData(product: number): Weight['data'] {
+    return this.list[head + each * product] as Weight['data'];
+  }
+
+  dtype(product: number): number {
+    return this.list[head + each * product + 1] as number;
+  }
+
+  outputs(product: number): number {
+    return this.list[head + each * product + 2] as number;
+  }
+
+  bias(product: number): FloatBuffer | undefined {
+    return this.list[head + each * product + 3] as FloatBuffer | undefined;
+  }
+
+  output(product: number): FloatBuffer {
+    return this.list[head + each * product + 4] as FloatBuffer;
+  }
+
+  #add(owner: string, product: Product, index: number): void {
+    checkNames(owner, 'product', product, productNames);
+    let weight, bias, output, mode;
+    try {
+      ({ weight, bias, output, mode = 'replace' } = product);
+    } catch (error) {
+      throw explainRevoked(error, product, { owner, option: 'product' });
+    }
+    if (mode !== 'replace' && mode !== 'add') modeField(mode, { owner, option: 'mode' });
+    const { data, dtype, outputs, inputs } = readWeight(owner, 'weight', weight, this.#weight);
+    if (index === 0) this.inputs = inputs;
+    else checkInteger(owner, 'weight.inputs', inputs, this.inputs, this.inputs);
+    this.list.push(data, dtype, outputs, bias, output, mode === 'add');
+  }
+}
+
+/** A weight's members into `into`, its shape checked. */
+export function readWeight(owner: string, option: string, weight: Weight, into: ReadWeight): ReadWeight {
+  checkNames(owner, option, weight, weightNames);
+  let data, dtype, outputs, inputs;
+  try {
+    ({ data, dtype, outputs, inputs } = weight);
+  } catch (error) {
+    throw explainRevoked(error, weight, { owner, option });
+  }
+  if (dtype !== 'float32' && dtype !== 'float16' && dtype !== 'bfloat16') dtypeField(dtype, { owner, option: `${option}.dtype` });
+  into.dtype = dtypeNumbers[dtype];
+  checkInteger(owner, `${option}.outputs`, outputs, 1);
+  checkInteger(owner, `${option}.inputs`, inputs, 1);
+  into.data = data;
+  into.outputs = outputs;
+  into.inputs = inputs;
+  return into;
+}
+
+/** What a row is normalized with, into `into`; `weight` is as it came. */
+export function readNorm(owner: string, norm: Norm, into: ReadNorm): ReadNorm {
+  checkNames(owner, 'norm', norm, normNames);
+  let weight, width, epsilon;
+  try {
+    ({ weight, width, epsilon } = norm);
+  } catch (error) {
+    throw explainRevoked(error, norm, { owner, option: 'norm' });
+  }
+  checkInteger(owner, 'width', width, 1);
+  if (typeof epsilon !== 'number' || !(epsilon >= 0 && epsilon < Infinity)) epsilonField(epsilon, { owner, option: 'epsilon' });
+  into.weight = weight;
+  into.width = width;
+  into.epsilon = epsilon;
+  return into;
+}
+
+/** The shape of rotated rows into `into`; half of `dim` turns with the other half. */
+export function readRotationShape(owner: string, shape: RotationShape, into: RotationShape): RotationShape {
+  checkNames(owner, 'shape', shape, rotationNames);
+  let heads, dim;
+  try {
+    ({ heads, dim } = shape);
+  } catch (error) {
+    throw explainRevoked(error, shape, { owner, option: 'shape' });
+  }
+  checkInteger(owner, 'heads', heads, 1);
+  checkInteger(owner, 'dim', dim, 2);
+  if (dim % 2 !== 0) dimField(dim, { owner, option: 'dim' });
+  into.heads = heads;
+  into.dim = dim;
+  return into;
+}
+
+/** Names are looked at without making a list of them: this is once per product and layer. */
+function checkNames(owner: string, option: string, given: object, names: Readonly<Record<string, true>>): void {
+  if (typeof given !== 'object' || (given as object | null) === null) {
+    throw createError('KV_INVALID_OPTION', { reason: 'type', owner, option, expected: 'an object', received: given });
+  }
+  try {
+    for (const name in given) if (names[name] !== true && Object.hasOwn(given, name)) throw unknownOption(owner, name, Object.keys(names), `${option}.`);
+  } catch (error) {
+    throw explainRevoked(error, given, { owner, option });
+  }
+}

@@ -1,0 +1,97 @@
+// EngineAnswer: what an engine has answered, each part read once and checked before anything is taken from it. Row by row, over
+// the engine's own memory: an engine that answers with the same array every time costs no allocation per token.
+
+import { createError } from '../errors/index.js';
+import { formatCount, formatNumber } from '../format.js';
+import { floatsOf, isArray, isFloat32Array, lengthOf, typedArrayKind } from '../typed-arrays.js';
+import type { Pass } from './pass.js';
+
+export type EngineCall = 'prefill' | 'decode';
+
+export class EngineAnswer {
+  readonly #vocabularyTokens: number;
+  #tokens: ArrayLike<unknown> | undefined;
+  #logits: Float32Array | undefined;
+  #rowsOf: Float32Array | undefined;
+  readonly #rows: Float32Array[] = [];
+
+  constructor(vocabularyTokens: number) {
+    this.#vocabularyTokens = vocabularyTokens;
+  }
+
+  /**
+   * Takes an answer to a pass. Throws KV_ENGINE_FAILED unless it has a part for each sequence up to the last whose answer is read.
+   */
+  take(call: EngineCall, { length, wantsLogits }: Pass, output: unknown): void {
+    const sequences = 1 + wantsLogits.subarray(0, length).lastIndexOf(1);
+    let problem: string | undefined;
+    let cause: unknown;
+    try {
+      problem = this.#read(output, sequences);
+    } catch (error) { // a getter's
+      problem = 'its answer could not be read';
+      cause = error;
+    }
+    if (problem !== undefined) throw createError('KV_ENGINE_FAILED', { call, sequences: length, problem }, { cause });
+  }
+
+  /** The token that the engine itself has chosen for a sequence, where `hasTokens`; anything, and to be read once. */
+  token(index: number): unknown {
+    return this.#tokens?.[index];
+  }
+
+  /** Whether the engine itself has chosen the tokens. */
+  get hasTokens(): boolean {
+    return this.#tokens !== undefined;
+  }
+
+  /** The logits of a sequence. Undefined: the engine has taken them back since. */
+  row(index: number): Float32Array | undefined {
+    const row = this.#rows[index]!;
+    return lengthOf(row) === this.#vocabularyTokens ? row : undefined;
+  }
+
+  /** What is wrong with it. */
+  #read(output: unknown, sequences: number): string | undefined {
+    const isObject = typeof output === 'object' && output !== null;
+    if (isObject && (ArrayBuffer.isView(output) || isArray(output))) {
+      return 'it answered with an array itself instead of `{ logits }` or `{ tokens }`';
+    }
+    const { tokens, logits } = (isObject ? output : {}) as { readonly tokens?: unknown; readonly logits?: unknown };
+    const hasTokens = tokens !== undefined;
+    const given = hasTokens ? tokens : logits;
+    const needed = hasTokens ? sequences : sequences * this.#vocabularyTokens;
+    const length = countOf(given);
+    const isRightKind = length !== undefined && (hasTokens || isFloat32Array(given));
+    if (!isRightKind || !(length >= needed)) return this.#complaint(given, length, isRightKind, hasTokens, sequences, needed);
+    this.#tokens = hasTokens ? given as ArrayLike<unknown> : undefined;
+    this.#logits = hasTokens ? undefined : given as Float32Array;
+    if (this.#logits !== undefined) this.#cut(this.#logits, sequences);
+    return undefined;
+  }
+
+  #complaint(given: unknown, length: number | undefined, isRightKind: boolean, hasTokens: boolean, sequences: number, needed: number): string {
+    const count = length !== undefined ? `${formatNumber(length)} numbers` : 'nothing';
+    const kind = isRightKind || given === undefined || given === null ? '' : `what is no ${hasTokens ? 'Int32Array' : 'Float32Array'}, `;
+    const wanted = `${hasTokens ? 'tokens' : 'logits'} for ${formatCount('sequence', sequences)}, ${formatNumber(needed)} numbers`;
+    return `it answered with ${kind}${count} instead of ${wanted}`;
+  }
+
+  /** Rows of an array that came before are kept. */
+  #cut(logits: Float32Array, sequences: number): void {
+    if (logits !== this.#rowsOf || this.#rows.some((row) => lengthOf(row) !== this.#vocabularyTokens)) {
+      this.#rowsOf = logits;
+      this.#rows.length = 0;
+    }
+    const { length } = this.#rows;
+    for (let at = length; at < sequences; at += 1) {
+      this.#rows.push(floatsOf(logits, at * this.#vocabularyTokens, this.#vocabularyTokens));
+    }
+  }
+}
+
+/** Elements of a list; undefined for what is none. */
+function countOf(list: unknown): number | undefined {
+  if (typedArrayKind(list) !== undefined) return lengthOf(list as Float32Array);
+  return isArray(list) ? list.length : undefined;
+}

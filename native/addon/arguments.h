@@ -1,0 +1,132 @@
+// Arguments: what JavaScript passed to one call, or the members of one of its objects, read so that nothing can go
+// wrong in between: every status of Node-API is looked at, types and ranges are checked, nothing throws and nothing
+// aborts. TypeScript has checked already; here stands what the process would die of.
+//
+// The first value that is not what was asked for makes `status()` a failure, and it and all later ones read as zero or
+// empty. So a call reads all it needs, and then does its work only where `status()` is ok. A worker that is being
+// terminated answers nothing any more: its values read as failures too. For the environment's own thread.
+#ifndef VKV_ADDON_ARGUMENTS_H_
+#define VKV_ADDON_ARGUMENTS_H_
+
+#include <napi.h>
+
+#include <span>
+#include <string>
+
+#include "status.h"
+
+namespace vkv::addon {
+
+// The largest integer that a Number says exactly.
+constexpr int64_t kLargestInteger = (int64_t{1} << 53) - 1;
+
+// Memory of a typed array: no code of the caller's may run while it is held.
+struct Bytes {
+  void* data = nullptr;
+  size_t bytes = 0;
+};
+
+// False when `value` is no typed array of `type`; one that is detached, or was cut off by its buffer, has no bytes.
+bool ReadArray(napi_env env, napi_value value, napi_typedarray_type type, Bytes& bytes);
+
+class Arguments {
+ public:
+  // `call`: a static string, for errors.
+  Arguments(const Napi::CallbackInfo& info, const char* call) : env_(info.Env()), info_(&info), call_(call) {}
+  // The members of an object that is an argument of `info`.
+  Arguments(const Napi::CallbackInfo& info, size_t object, const char* call)
+      : env_(info.Env()), info_(&info), object_(info[object]), call_(call) {}
+
+  [[nodiscard]] const Status& status() const { return status_; }
+  bool ok() const { return status_.ok(); }
+
+  // By position; of an object's members by name.
+  template <typename Key>
+  int64_t Integer(Key key, int64_t least, int64_t most) {
+    return ToInteger(At(key), least, most);
+  }
+  template <typename Key>
+  uint64_t Address(Key key) {  // a BigInt of 64 bits
+    return ToAddress(At(key));
+  }
+  template <typename Key>
+  double Double(Key key) {
+    return ToDouble(At(key));
+  }
+  template <typename Key>
+  bool Boolean(Key key) {
+    return ToBoolean(At(key));
+  }
+  template <typename Key>
+  std::string String(Key key) {
+    return ToText(At(key));
+  }
+  template <typename Key>
+  std::span<int32_t> Int32s(Key key) {
+    return ToSpan<int32_t>(At(key), napi_int32_array);
+  }
+  template <typename Key>
+  std::span<double> Doubles(Key key) {
+    return ToSpan<double>(At(key), napi_float64_array);
+  }
+  template <typename Key>
+  std::span<uint64_t> Uint64s(Key key) {
+    return ToSpan<uint64_t>(At(key), napi_biguint64_array);
+  }
+  template <typename Key>
+  std::span<uint8_t> Uint8s(Key key) {
+    return ToSpan<uint8_t>(At(key), napi_uint8_array);
+  }
+  // The first `count` entries of an Int32Array, each of which is an `Entry`.
+  template <typename Entry, typename Key>
+  std::span<const Entry> Entries(Key key, size_t count_at) {
+    static_assert(sizeof(Entry) % sizeof(int32_t) == 0);
+    const std::span<int32_t> numbers = Int32s(key);
+    const auto most = static_cast<int64_t>(numbers.size_bytes() / sizeof(Entry));
+    const auto count = static_cast<size_t>(Integer(count_at, 0, most));
+    return {reinterpret_cast<const Entry*>(numbers.data()), count};
+  }
+  // An address, or the first element of a typed array of `type` with at least `bytes` bytes.
+  template <typename T, typename Key>
+  T* Buffer(Key key, napi_typedarray_type type, uint64_t bytes) {
+    return static_cast<T*>(ToBuffer(At(key), type, bytes));
+  }
+  template <typename Key>
+  bool IsAddress(Key key) {
+    return TypeOf(At(key)) == napi_bigint;
+  }
+  template <typename Key>
+  bool IsUndefined(Key key) {
+    return TypeOf(At(key)) == napi_undefined;
+  }
+  // The call's own failure, for what only it can check: `what` was not among what it takes.
+  void Refuse(int64_t what = 0);
+
+ private:
+  napi_value At(size_t position) const { return (*info_)[position]; }
+  napi_value At(int position) const { return (*info_)[static_cast<size_t>(position)]; }
+  napi_value At(const char* name);
+  napi_valuetype TypeOf(napi_value value);
+  int64_t ToInteger(napi_value value, int64_t least, int64_t most);
+  uint64_t ToAddress(napi_value value);
+  double ToDouble(napi_value value);
+  bool ToBoolean(napi_value value);
+  std::string ToText(napi_value value);
+  Bytes ToArray(napi_value value, napi_typedarray_type type);
+  void* ToBuffer(napi_value value, napi_typedarray_type type, uint64_t bytes);
+  template <typename T>
+  std::span<T> ToSpan(napi_value value, napi_typedarray_type type) {
+    const Bytes array = ToArray(value, type);
+    return {static_cast<T*>(array.data), array.bytes / sizeof(T)};
+  }
+
+  napi_env env_;
+  const Napi::CallbackInfo* info_;
+  napi_value object_ = nullptr;
+  const char* call_;
+  Status status_;
+};
+
+}  // namespace vkv::addon
+
+#endif  // VKV_ADDON_ARGUMENTS_H_

@@ -1,0 +1,79 @@
+#include "slot_windows.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "host/machine.h"
+
+namespace vkv {
+namespace {
+
+// Of what the kernel allows a process: drivers keep to half, and at the limit even malloc fails.
+constexpr uint64_t LimitOfAllMappings(uint64_t kernel_limit) { return kernel_limit / 4 * 3; }
+// What one count of the mappings is good for, as other threads make mappings too.
+constexpr uint64_t ShareOfSpare(uint64_t spare) { return spare / 16; }
+
+constexpr uint64_t kMostBytes = uint64_t{1} << 32;              // of an ArrayBuffer that Node-API makes
+constexpr uint64_t kLargestAlignmentBytes = uint64_t{2} << 20;  // huge pages
+
+}  // namespace
+
+Status SlotWindows::Show(int32_t slot, size_t reservation, uint64_t bytes, uint64_t& address) {
+  const Layout& layout = cache_.layout();
+  std::vector<SlotWindow>& windows = by_slot_[slot];
+  // One that could not be extended is too small for ever: the last of a reservation counts.
+  const auto known = std::find_if(windows.rbegin(), windows.rend(),
+                                  [&](const SlotWindow& entry) { return entry.reservation == reservation; });
+  host::Window* window = known == windows.rend() ? nullptr : known->window.get();
+  if (window != nullptr && window->bytes() < bytes) window = nullptr;
+  const uint64_t shown = window == nullptr ? 0 : window->shown_bytes();
+  if (shown < bytes) {
+    const uint64_t pages = (bytes - shown + layout.page_bytes() - 1) / layout.page_bytes();
+    VKV_RETURN_IF_ERROR(TakeMappings(host::Window::MappingsFor(pages)));
+    if (window == nullptr) {
+      const uint64_t alignment = std::min(uint64_t{1} << std::countr_zero(layout.page_bytes()), kLargestAlignmentBytes);
+      SlotWindow opened{reservation, nullptr};
+      VKV_RETURN_IF_ERROR(
+          host::Window::Open(std::min(layout.StripeBytes(reservation), kMostBytes), alignment, opened.window));
+      window = opened.window.get();
+      windows.push_back(std::move(opened));
+    }
+    const uint64_t from = cache_.address(reservation) + layout.RowOffset(slot, 0, reservation) + shown;
+    VKV_RETURN_IF_ERROR(window->Show(from, bytes - shown, layout.page_bytes()));
+  }
+  address = window->address();
+  return Ok();
+}
+
+Status SlotWindows::TakeMappings(uint64_t mappings) {
+  if (spare_mappings_ < mappings) {
+    const uint64_t limit = LimitOfAllMappings(host::KernelMappingLimit());
+    const uint64_t now = host::CountMappings();
+    if (now + mappings > limit)
+      return Fail(Code::kOutOfMappings, "view", static_cast<int64_t>(now + mappings), static_cast<int64_t>(limit));
+    spare_mappings_ = std::max(mappings, ShareOfSpare(limit - now));
+  }
+  spare_mappings_ -= mappings;
+  return Ok();
+}
+
+void SlotWindows::Hide(int32_t slot, bool is_escaped) {
+  const auto found = by_slot_.find(slot);
+  if (found == by_slot_.end()) return;
+  for (SlotWindow& entry : found->second) {
+    if (is_escaped)
+      entry.window->Leave();
+    else
+      entry.window->Hide();
+  }
+  if (is_escaped) by_slot_.erase(found);
+}
+
+void SlotWindows::Close() {
+  for (auto& [slot, windows] : by_slot_)
+    for (SlotWindow& entry : windows)
+      if (entry.window->shown_bytes() > 0) entry.window->Leave();
+  by_slot_.clear();
+}
+
+}  // namespace vkv

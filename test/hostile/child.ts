@@ -1,0 +1,103 @@
+// `node child.js <export> <driver> <seed>`: all cases of one export, in an order of the seed's. It says each case before it comes, so
+// that a crash has a name, lists what it found, and ends by itself: with 1 when it found something.
+
+import { writeSync } from 'node:fs';
+
+import { Random } from '../../dist/random.js';
+import { casesOf, type Case, type Means } from './cases.js';
+import { findingOf, settle } from './judge.js';
+import { hostOnly, table, type Call, type Row } from './table.js';
+import { World } from './world.js';
+
+const [name = '', on = '', seed = '0'] = process.argv.slice(2);
+/** Cases in one world, as long as all are refused. */
+const mostCases = 40;
+const findings = new Map<string, number>();
+
+let world: World | undefined;
+let cases = 0;
+
+async function endWorld(title: string): Promise<void> {
+  const ended = world;
+  world = undefined;
+  try {
+    await ended?.close();
+  } catch (error) {
+    find(title, `afterwards: ${(error as Error).stack}`);
+  }
+}
+
+function find(title: string, finding: string): void {
+  const text = finding.split('\n').slice(0, 4).join('\n');
+  findings.set(`${title}: ${text}`, (findings.get(text) ?? 0) + 1);
+}
+
+async function callOf(row: Row, title: string): Promise<Call> {
+  if (world === undefined || cases >= mostCases || world.cache.isClosed) {
+    await endWorld(title);
+    world = new World(on as 'host' | 'mock');
+    cases = 0;
+  }
+  cases += 1;
+  try {
+    return row(world);
+  } catch { // it is full
+    await endWorld(title);
+    return callOf(row, title);
+  }
+}
+
+async function run(row: Row, method: string, { title: what, arm }: Case): Promise<void> {
+  const title = `${name}.${method} ${what}`;
+  writeSync(1, `${title}\n`);
+  const { run, meant } = await callOf(row, title);
+  const here = world!;
+  const means: Means = {
+    closeAll: () => {
+      for (const one of here.closable.reverse()) void one.close();
+      here.cache.close();
+    },
+    callAgain: () => { void run(...meant as never[]); },
+    report: (finding) => find(title, finding),
+  };
+  const before = here.state();
+  try {
+    await settle(run(...arm(meant, means) as never[]));
+    await endWorld(title);
+  } catch (error) {
+    const finding = findingOf(error);
+    if (finding !== undefined) find(title, finding);
+    const mayChange = what.includes('a getter that c') || /\.(run|submit|engine|sampler)/.test(title);
+    if (mayChange || here.cache.isClosed) await endWorld(title);
+    else if (here.state() !== before) {
+      find(title, 'was refused, and changed something');
+      await endWorld(title);
+    }
+  }
+}
+
+async function main(): Promise<void> {
+  const random = new Random(Number(seed));
+  for (const [method, row] of Object.entries(table[name]!)) {
+    if (row === null || (on === 'mock' && hostOnly.has(name))) continue;
+    const call = await callOf(row, method);
+    try { // what is right is accepted, or nothing here is tested
+      await settle(call.run(...call.meant as never[]));
+    } catch (error) {
+      if (method !== 'new') find(`${name}.${method}`, `refuses what is meant: ${(error as Error).message}`);
+    }
+    await endWorld(method);
+    const all = casesOf(call.meant);
+    for (let left = all.length; left > 0; left -= 1) {
+      const at = random.integer(left);
+      await run(row, method, all[at]!);
+      all[at] = all[left - 1]!;
+    }
+  }
+  await endWorld('the end');
+  for (const finding of [...findings.keys()].slice(0, 40)) process.stderr.write(`${finding}\n`);
+  if (findings.size > 40) process.stderr.write(`and ${findings.size - 40} more\n`);
+  process.exitCode = findings.size === 0 ? 0 : 1;
+}
+
+void main();

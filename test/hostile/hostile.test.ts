@@ -1,0 +1,77 @@
+// Nothing that a caller passes ends the process, hangs it, or leaves it changed after an error: every exported function and method,
+// every argument, every hostile value; each export in a process of its own, which must end by itself.
+
+import { spawn } from 'node:child_process';
+import { readdirSync, readFileSync } from 'node:fs';
+import * as path from 'node:path';
+
+import test from 'ava';
+
+import * as index from 'virtual-kv';
+import * as prometheus from 'virtual-kv/prometheus';
+import * as testing from 'virtual-kv/testing';
+
+import { seedOf } from '../helpers/seed.js';
+import { hostOnly, table } from './table.js';
+
+const dist = path.resolve(__dirname, '../../dist');
+const child = path.join(__dirname, 'child.js');
+const limitMs = 110_000;
+/** Under a leak checker: what the caller's own buffers leave when they are cut off is not ours. */
+const env = { ...process.env, ASAN_OPTIONS: `${process.env['ASAN_OPTIONS'] ?? ''}:detect_leaks=0` };
+
+interface End {
+  readonly code: number | null;
+  readonly signal: NodeJS.Signals | null;
+  readonly errors: string;
+  /** When it did not end by itself: the case it was in. */
+  readonly last: string | undefined;
+}
+
+function run(name: string, on: string, seed: number): Promise<End> {
+  return new Promise((resolve, reject) => {
+    const started = spawn(process.execPath, [child, name, on, String(seed)], { stdio: ['ignore', 'pipe', 'pipe'], env });
+    const timer = setTimeout(() => started.kill('SIGKILL'), limitMs);
+    let errors = '';
+    let said = '';
+    started.stdout.setEncoding('utf8').on('data', (text: string) => { said = (said + text).slice(-2000); });
+    started.stderr.setEncoding('utf8').on('data', (text: string) => { errors += text; });
+    started.on('error', reject);
+    started.on('close', (code, signal) => {
+      clearTimeout(timer);
+      resolve({ code, signal, errors, last: signal === null && code! < 2 ? undefined : said.trimEnd().split('\n').at(-1) });
+    });
+  });
+}
+
+for (const name of Object.keys(table)) {
+  for (const on of ['mock', 'host'] as const) {
+    if (on === 'mock' && hostOnly.has(name)) continue;
+    if (Object.values(table[name]!).every((row) => row === null)) continue;
+    const seed = seedOf(`${name} ${on}`);
+    test(`${name} refuses what is wrong, or does what is right (${on}, seed ${seed})`, async (t) => {
+      t.timeout(limitMs + 10_000);
+      t.deepEqual(await run(name, on, seed), { code: 0, signal: null, errors: '', last: undefined });
+    });
+  }
+}
+
+/** Public members of a class that are called, as its declaration lists them. */
+function methodsOf(name: string): string[] {
+  for (const file of readdirSync(dist, { recursive: true, encoding: 'utf8' })) {
+    if (!file.endsWith('.d.ts')) continue;
+    const body = new RegExp(`^export declare class ${name}\\b.*?^}`, 'ms').exec(readFileSync(path.join(dist, file), 'utf8'))?.[0];
+    if (body !== undefined) return [...body.matchAll(/^ {4}(?:static )?(\w+)\(/gm)].map(([, method]) => method!).filter((method) => method !== 'constructor');
+  }
+  return [];
+}
+
+test('every exported function, and every public method of an exported class, has a row', (t) => {
+  const exported = Object.entries({ ...index, ...testing, ...prometheus }).filter(([, value]) => typeof value === 'function');
+  t.true(exported.length > 30);
+  for (const [name, value] of exported) {
+    const rows = Object.keys(table[name] ?? {});
+    const isClass = /^class\b/.test(Function.prototype.toString.call(value));
+    for (const method of isClass ? methodsOf(name) : ['call']) t.true(rows.includes(method), `${name}.${method}`);
+  }
+});

@@ -1,0 +1,284 @@
+// The table: every exported function, constructor and method, with arguments that are right. hostile.test.ts fails for an export or a
+// public method without a row. A row makes its call in a world; each argument, and each member of one, is then replaced in turn.
+
+import { createRequire } from 'node:module';
+
+import * as kv from 'virtual-kv';
+import { registerMetrics } from 'virtual-kv/prometheus';
+import { MockDevice } from 'virtual-kv/testing';
+
+import { cacheOptions, model, pageBytes, vocabularyTokens, type World } from './world.js';
+
+export interface Call {
+  readonly run: (...given: never[]) => unknown;
+  readonly meant: readonly unknown[];
+}
+
+export type Row = (world: World) => Call;
+
+/** Methods by class, `new` for the constructor, `call` for a function. `null`: takes no arguments, or `why` it has no row. */
+export type Rows = Readonly<Record<string, Row | null>>;
+
+const call = (run: (...given: never[]) => unknown, ...meant: readonly unknown[]): Call => ({ run, meant });
+const close = { close: null };
+const request = { tokens: Int32Array.of(1, 2, 3), maxNewTokens: 2, stopTokens: [5], sampler: kv.greedy, tenant: 'a', caching: 'read-write' };
+const prompt = { tokens: Int32Array.of(1, 2, 3), items: [{ at: 0, length: 1, kind: 'item', hash: 'h' }], tenant: 'a', salt: 's', adapter: 'l' };
+const spans = () => ({ slots: Int32Array.of(0), lengths: Int32Array.of(3), tokens: Int32Array.of(1), count: 1 });
+const floats = (length: number): Float32Array => new Float32Array(length);
+const width = 8;
+const weight = () => ({ data: floats(width * width), dtype: 'float32', outputs: width, inputs: width });
+const product = () => ({ weight: weight(), bias: floats(width), output: floats(2 * width), mode: 'add' });
+const schedulerOptions = (world: World) => ({
+  cache: world.cache, engine: world.engine(), maxBatch: 2, prefillTokensPerStep: 8, watermarkRows: 1, minPendingTokens: 1,
+  order: kv.byArrival(), stream: 0n, now: () => 0,
+});
+const layout = () => kv.computeLayout({ model, layout: 'per-layer', slots: 2, maxTokens: 16, pageBytes });
+
+/** What was opened goes with the world. */
+function opened<T extends { close(): unknown }>(world: World, one: T): T {
+  world.closable.push(one);
+  return one;
+}
+
+/** Rows that need kernels of the CPU. */
+export const hostOnly: ReadonlySet<string> = new Set(['Kernels', 'CapturedSteps', 'DenseKernels']);
+
+export const table: Readonly<Record<string, Rows>> = {
+  adaptive: { call: null }, byArrival: { call: null }, byTenantShare: { call: null }, bestFit: { call: null }, leastRecentlyUsed: { call: null },
+  lru: { call: null }, onDemand: { call: null },
+  ahead: { call: () => call(kv.ahead, 16) },
+  byteOffset: { call: () => call(kv.byteOffset, layout().tensors[0], 1, 2) },
+  computeLayout: { call: () => call(kv.computeLayout, { model, layout: 'fused', slots: 2, maxTokens: 16, pageBytes }) },
+  dtypeBytes: { call: () => call(kv.dtypeBytes, 'float16') },
+  greedy: { call: () => call(kv.greedy, floats(4), 0) },
+  isKvError: { call: () => call(kv.isKvError, new Error('x'), 'KV_CLOSED') },
+  loadKernels: { call: ({ driver }) => call(kv.loadKernels, driver, { signal: new AbortController().signal }) },
+  lfu: { call: () => call(kv.lfu, { countedUses: 3 }) },
+  prefixBlockKeys: { call: () => call(kv.prefixBlockKeys, { ...prompt, namespace: 'n', blockTokens: 2 }) },
+  priority: { call: () => call(kv.priority, { pinnedLevel: 3, lifetimeMs: () => 1, now: () => 0 }) },
+  randomSampler: { call: () => call(kv.randomSampler, { temperature: 1, topK: 2, topP: 0.5, seed: 1 }) },
+  slru: { call: () => call(kv.slru, { protectedShare: 0.5 }) },
+  tensorsOf: { call: () => call(kv.tensorsOf, { ...model, layerShapes: [{ kvHeads: 2 }], parallel: { tensor: 1 } }) },
+  registerMetrics: {
+    call: ({ cache }) => call((...given: Parameters<typeof registerMetrics>) => { registerMetrics(...given)(); },
+      cache, { prefix: 'x_', labels: { a: 'b' } }, createRequire(__filename)),
+  },
+  // Made by the package alone.
+  KvError: { new: null }, KvStateError: { new: null }, KvCapacityError: { new: null }, KvDriverError: { new: null }, KvAbortError: { new: null },
+  Batch: {
+    new: () => call((...given: never[]) => new (kv.Batch as unknown as new (...given: unknown[]) => unknown)(...given), {}, 1, 1),
+    add: ({ cache, sequence }) => {
+      const batch = cache.createBatch();
+      return call(batch.add.bind(batch), sequence, 1);
+    },
+    clear: null,
+    slotAt: ({ batch }) => call(batch.slotAt.bind(batch), 0),
+    tokensAt: ({ batch }) => call(batch.tokensAt.bind(batch), 0),
+  },
+  Sequence: {
+    ...close,
+    new: () => call((...given: never[]) => new (kv.Sequence as unknown as new (...given: unknown[]) => unknown)(...given), {}, {}),
+    fork: null,
+    address: ({ sequence }) => call(sequence.address.bind(sequence), 0),
+    append: ({ sequence }) => call(sequence.append.bind(sequence), [4, 5]),
+    keepValue: ({ sequence }) => call(sequence.keepValue.bind(sequence), 1),
+    release: ({ cache }) => {
+      const sequence = cache.acquire({ tokens: [9] });
+      return call(sequence.release.bind(sequence), { fence: { step: 3 } });
+    },
+    truncate: ({ cache }) => {
+      const sequence = cache.acquire({ tokens: [9] });
+      return call(sequence.truncate.bind(sequence), 0);
+    },
+    view: ({ sequence }) => call(sequence.view.bind(sequence), 0),
+  },
+  KvCache: {
+    ...close,
+    new: (world) => call((options: kv.KvCacheOptions) => opened(world, new kv.KvCache(options)), {
+      ...cacheOptions, model: { ...model, layerShapes: [{ headDim: 64 }], parallel: { tensor: 1 } }, driver: world.driver, pageBytes,
+      memoryBudgetBytes: 8 * pageBytes, headroomBytes: 1, readyBytes: pageBytes, layout: 'fused', placement: kv.bestFit(), reclaim: kv.leastRecentlyUsed(), eagerRows: 0,
+      idleRowsLimit: 4, scrub: 'between-tenants', prefixCache: { poolRows: 4, policy: kv.lru(), events: { blockTokens: 4, label: 'l' } },
+    }),
+    acquire: ({ cache }) => call(cache.acquire.bind(cache), { ...prompt, reserve: 'none', caching: 'read', priority: 1, stream: 0n }),
+    commit: ({ cache, batch }) => call(cache.commit.bind(cache), batch),
+    completeStep: ({ cache }) => call(cache.completeStep.bind(cache), 1),
+    counts: null, verify: null, inspect: null,
+    createBatch: ({ cache }) => call(cache.createBatch.bind(cache), 2),
+    discard: ({ cache, batch }) => call(cache.discard.bind(cache), batch),
+    prepare: ({ cache }) => call(cache.prepare.bind(cache), cache.createBatch()),
+    settled: ({ cache }) => call(cache.settled.bind(cache), { timeoutMs: 1, signal: new AbortController().signal }),
+    slotFree: ({ cache }) => call(cache.slotFree.bind(cache), { timeoutMs: 1, signal: new AbortController().signal }),
+    stamp: ({ cache, sequence }) => call(cache.stamp.bind(cache), sequence, 0, 3, 7n),
+    verifyStamp: ({ cache, sequence }) => call(cache.verifyStamp.bind(cache), sequence, 0, 3, 7n),
+  },
+  Prefixes: {
+    new: () => call((...given: never[]) => new (kv.Prefixes as unknown as new (...given: unknown[]) => unknown)(...given), {}),
+    publishAll: null,
+    explain: ({ cache: { prefixes } }) => call(prefixes.explain.bind(prefixes), prompt),
+    externalKeys: ({ cache: { prefixes } }) => call(prefixes.externalKeys.bind(prefixes), prompt, 2),
+    lookup: ({ cache: { prefixes } }) => call(prefixes.lookup.bind(prefixes), prompt),
+    reset: ({ cache: { prefixes } }) => call(prefixes.reset.bind(prefixes), { preempt: true }),
+    setNamespace: ({ cache: { prefixes } }) => call(prefixes.setNamespace.bind(prefixes), 'n'),
+  },
+  PagePool: {
+    ...close, counts: null, trim: null,
+    new: (world) => call((options: kv.PagePoolOptions) => opened(world, new kv.PagePool(options)),
+      { driver: world.driver, pageBytes, memoryBudgetBytes: pageBytes, headroomBytes: 1, readyBytes: pageBytes }),
+    setBudget: (world) => {
+      const pool = world.pool();
+      return call(pool.setBudget.bind(pool), 2 * pageBytes);
+    },
+  },
+  Driver: {
+    ...close, memory: null,
+    new: (world) => call((...given: never[]) => opened(world, new (kv.Driver as unknown as new (...given: unknown[]) => kv.Driver)(...given)), {}),
+    open: (world) => call((...given: Parameters<typeof kv.Driver.open>) => opened(world, kv.Driver.open(...given)), 'host', {
+      device: 0, libraryPath: '/nowhere', memoryBytes: 2 ** 24, populate: false, hugePages: false, mappingLimit: 100,
+    }),
+  },
+  DeviceMemory: {
+    ...close,
+    new: (world) => call((options: kv.DeviceMemoryOptions) => opened(world, new kv.DeviceMemory(options)), { driver: world.driver, bytes: 100 }),
+    read: (world) => {
+      const memory = world.memory();
+      return call(memory.read.bind(memory), new Uint8Array(16), 8, 0n);
+    },
+    write: (world) => {
+      const memory = world.memory();
+      return call(memory.write.bind(memory), new Float32Array(4), 8, 0n);
+    },
+  },
+  Kernels: {
+    ...close,
+    new: (world) => call((options: kv.KernelsOptions) => opened(world, new kv.Kernels(options)), {
+      cache: world.cache, queryHeads: [4], scale: 1, rowDtype: 'float32', threads: 1, instructions: 'auto', stream: 0n, workspaceBytes: 0,
+    }),
+    append: (world) => kernelCall(world, 'append', spans()),
+    copyTokens: (world) => {
+      const kernels = world.kernels();
+      return call(kernels.copyTokens.bind(kernels), [{ fromSlot: 0, fromToken: 0, toSlot: 0, toToken: 2, tokens: 1 }]);
+    },
+    decodeAttention: (world) => kernelCall(world, 'decodeAttention', spans()),
+    prefillAttention: (world) => kernelCall(world, 'prefillAttention', world.batch),
+    captureSteps: (world) => {
+      const kernels = world.kernels();
+      return call(kernels.captureSteps.bind(kernels), { record: () => {}, sizes: [1, 2] });
+    },
+    step: (world) => {
+      const kernels = world.kernels();
+      return call(kernels.step.bind(kernels), () => 1);
+    },
+    'a recorded step': (world) => {
+      const kernels = world.kernels();
+      const rows = floats(model.kvHeads * model.headDim);
+      return call((...given: Parameters<kv.Kernels['append']>) => {
+        kernels.captureSteps({ record: () => { kernels.append(...given); } }).replay(spans(), Int32Array.of(1));
+      }, 0, {}, rows, rows.slice());
+    },
+  },
+  CapturedSteps: {
+    ...close,
+    replay: (world) => {
+      const kernels = world.kernels();
+      const rows = floats(4 * model.kvHeads * model.headDim);
+      const steps = kernels.captureSteps({
+        record: (step) => {
+          kernels.append(0, step, rows, rows);
+          kernels.decodeAttention(0, step, rows, rows.slice());
+        },
+      });
+      return call(steps.replay.bind(steps), spans(), Int32Array.of(1));
+    },
+  },
+  DenseKernels: {
+    ...close,
+    new: (world) => call((options: kv.DenseKernelsOptions) => opened(world, new kv.DenseKernels(options)), {
+      driver: world.driver, threads: 1, instructions: 'auto', stream: 0n, cublas: 'off', workspaceBytes: 1,
+    }),
+    gate: (world) => {
+      const dense = world.dense();
+      return call(dense.gate.bind(dense), floats(8), floats(8), 8, floats(8));
+    },
+    gather: (world) => {
+      const dense = world.dense();
+      return call(dense.gather.bind(dense), weight(), Int32Array.of(0, 7), 2, floats(2 * width));
+    },
+    multiply: (world) => {
+      const dense = world.dense();
+      return call(dense.multiply.bind(dense), floats(2 * width), 2, product(), product());
+    },
+    normalize: (world) => {
+      const dense = world.dense();
+      return call(dense.normalize.bind(dense), floats(2 * width), 2, { weight: floats(width), width, epsilon: 1e-5 }, floats(2 * width));
+    },
+    rotate: (world) => {
+      const dense = world.dense();
+      return call(dense.rotate.bind(dense), floats(2 * width), 2, { heads: 2, dim: 4 }, Int32Array.of(0, 3), floats(16));
+    },
+  },
+  NaiveScheduler: {
+    new: (world) => call((options: kv.SchedulerOptions) => new kv.NaiveScheduler(options), schedulerOptions(world)),
+    run: (world) => call((requests: never) => world.naive().run(requests), [request]),
+  },
+  OfflineScheduler: {
+    new: (world) => call((options: kv.SchedulerOptions) => new kv.OfflineScheduler(options), { ...schedulerOptions(world), arrangement: 'given' }),
+    run: (world) => call((requests: never) => world.offline().run(requests), [request]),
+  },
+  OnlineScheduler: {
+    ...close,
+    new: (world) => call((options: kv.SchedulerOptions) => opened(world, new kv.OnlineScheduler(options)), { ...schedulerOptions(world), maxWaiting: 3 }),
+    idle: (world) => {
+      const online = world.online();
+      return call(online.idle.bind(online), { timeoutMs: 1, signal: new AbortController().signal });
+    },
+    queueFree: (world) => {
+      const online = world.online();
+      return call(online.queueFree.bind(online), { timeoutMs: 1, signal: new AbortController().signal });
+    },
+    submit: (world) => {
+      const online = world.online();
+      return call(online.submit.bind(online), { ...request, priority: 1, urgency: 1, deadlineMs: 60_000, signal: new AbortController().signal });
+    },
+    'engine answers logits': (world) => call((answer: unknown) => world.online(answer).submit(request as never),
+      { logits: floats(8 * vocabularyTokens) }),
+    'engine answers tokens': (world) => call((answer: unknown) => world.online(answer).submit(request as never), { tokens: Int32Array.of(1, 1) }),
+    'sampler answers': (world) => call((answer: unknown) => world.online().submit({ ...request, sampler: () => answer } as never), 1),
+  },
+  TokenStream: {
+    new: () => call((...given: never[]) => new (kv.TokenStream as unknown as new (...given: unknown[]) => unknown)(...given), () => {}),
+    next: null, return: null, cancel: null,
+  },
+  Layout: {
+    pagesFor: () => call(layout().pagesFor, 1), pagesIn: () => call(layout().pagesIn, 0, 1), rowsFor: () => call(layout().rowsFor, 1),
+    tokensIn: () => call(layout().tokensIn, 1), usedBytes: () => call(layout().usedBytes, 1),
+  },
+  MockDevice: {
+    ...close, assertNoLeaks: null, callCounts: null, clearFailures: null, clearJournal: null, clearMisuses: null, completeAll: null,
+    journal: null, leaks: null, misuses: null, openDriver: null, resetCallCounts: null,
+    new: (world) => call((options: never) => opened(world, new MockDevice(options)), {
+      memoryBytes: 2 ** 24, addressSpaceBytes: 2 ** 30, granularityBytes: pageBytes, backing: 'none', streams: 'manual', hasGarbage: false,
+      contextBytes: 1, moduleBytes: 1, unmap: 'waits',
+      hasVirtualMemory: true, name: 'n', driverVersion: 13_000, computeCapability: 90, journalEntries: 10,
+    }),
+    completeStream: ({ device }) => call(device.completeStream.bind(device), 0n),
+    failCall: ({ device }) => call((...given: Parameters<MockDevice['failCall']>) => {
+      device.failCall(...given);
+      device.clearFailures();
+    }, 'cuMemcpyDtoH', { nth: 1, result: 'CUDA_ERROR_UNKNOWN', times: 1 }),
+    loseDevice: (world) => {
+      const device = opened(world, new MockDevice({ granularityBytes: pageBytes }));
+      return call(device.loseDevice.bind(device), 700);
+    },
+    queueWork: ({ device }) => call(device.queueWork.bind(device), 0n, []),
+    setLatencyNs: (world) => {
+      const device = opened(world, new MockDevice({ granularityBytes: pageBytes }));
+      return call(device.setLatencyNs.bind(device), 'cuMemMap', 1);
+    },
+  },
+};
+
+function kernelCall(world: World, method: 'append' | 'decodeAttention' | 'prefillAttention', sequences: unknown): Call {
+  const kernels = world.kernels();
+  const rows = floats(3 * model.kvHeads * model.headDim);
+  return call(kernels[method].bind(kernels), 0, sequences, rows, rows.slice());
+}

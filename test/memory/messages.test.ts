@@ -1,0 +1,171 @@
+// What a user reads after a mistake: the message speaks of what was typed, says what it must be, and names what helps.
+
+import test, { type ExecutionContext } from 'ava';
+
+import {
+  ahead, bestFit, byTenantShare, Driver, isKvError, KvCache, leastRecentlyUsed, lru, OnlineScheduler, type Batch, type Sequence,
+} from 'virtual-kv';
+
+import { cacheTest, cacheTests, cacheOptions, openDriver, withCache, type CacheBench } from '../helpers/cache.js';
+
+const revoked = (target: object): never => {
+  const { proxy, revoke } = Proxy.revocable(target, {});
+  revoke();
+  return proxy as never;
+};
+
+/** The call fails with a typed error of this message. */
+function says(t: ExecutionContext, call: () => unknown, message: RegExp): void {
+  const error = t.throws(call, { any: true });
+  t.true(isKvError(error), String(error));
+  t.regex((error as Error).message, message);
+}
+
+cacheTests('options of a cache', {}, (t, { driver }) => {
+  const options = cacheOptions({}, driver);
+  const open = (more: object) => () => new KvCache({ ...options, ...more });
+  says(t, open({ growth: ahead }), /^`growth` must be a policy that was made, got a function\. Call it: `growth: ahead\(\)`\.$/);
+  says(t, open({ growth: 'onDemand' }), /^`growth` must be .*, got 'onDemand'\. Call it: `growth: onDemand\(\)`\.$/);
+  says(t, open({ placement: bestFit }), /Call it: `placement: bestFit\(\)`/);
+  says(t, open({ reclaim: leastRecentlyUsed }), /Call it: `reclaim: leastRecentlyUsed\(\)`/);
+  says(t, open({ prefixCache: { policy: lru } }), /^`prefixCache\.policy` .* Call it: `policy: lru\(\)`\.$/);
+  for (const growth of [5, {}, null]) says(t, open({ growth }), /^`growth` must be a function, got /);
+  says(t, open({ prefixCache: { policy: () => undefined } }), /^`prefixCache\.policy` must be a function that returns an object with .*; it returned undefined\.$/);
+  for (const model of [null, 5, undefined, revoked({})]) says(t, open({ model }), /^`model` must be an object such as `\{ layers, kvHeads, headDim, dtype \}`/);
+  says(t, open({ paged: true }), /^Unknown option `paged` for KvCache\. It takes `model`, `slots`, .* and `mapper`\.$/);
+  says(t, () => new KvCache(revoked({})), /^`options` must be no revoked proxy, got a revoked proxy\.$/);
+  for (const option of ['pool', 'driver', 'growth', 'prefixCache', 'model', 'slots']) says(t, open({ [option]: revoked({}) }), new RegExp(`^\`${option}\` must be `));
+});
+
+test('every scheduler takes an order that was made', async (t) => {
+  await withCache(t, {}, ({ cache }) => {
+    const engine = { vocabularyTokens: 2, prefill: () => ({ logits: [] }), decode: () => ({ logits: [] }) } as never;
+    says(t, () => new OnlineScheduler({ cache, engine, order: byTenantShare as never }), /Call it: `order: byTenantShare\(\)`/);
+  });
+});
+
+for (const [name, answer, said] of [
+  ['NaN', NaN, 'NaN'], ['nothing', undefined, 'undefined'], ['a BigInt', 1n, '1n'], ['text', '5', "'5'"], ['a policy', ahead(), 'a function'],
+] as const) {
+  cacheTests(`a growth policy that returns ${name} is refused, and the batch is committed`, { growth: (tokens: number) => (tokens < 10 ? 0 : answer) as number },
+    (t, bench) => {
+      const sequence = bench.cache.acquire();
+      says(t, () => bench.compute(sequence, 10), new RegExp(`^\`growth\` must be a function that returns a number of tokens; it returned ${said.replaceAll("'", '.')}\\.$`));
+      t.is(sequence.length, 10);
+      bench.cache.verify();
+    });
+}
+
+cacheTests('a placement policy that returns no candidate is told what it returned', { placement: () => undefined as never }, (t, { cache }) => {
+  says(t, () => cache.acquire(), /^`placement` must be a function that returns one of the candidates; it returned undefined\.$/);
+});
+
+cacheTests('fences', {}, (t, bench) => {
+  const sequence = bench.sequenceOf(5);
+  const release = (fence: unknown) => () => { sequence.release({ fence } as never); };
+  says(t, release({ step: -1 }), /^`fence\.step` must be an integer, at least 0, got -1\.$/);
+  says(t, release({ step: 1n }), /^`fence\.step` must be an integer, at least 0, got 1n\.$/);
+  says(t, release({ stream: 5 }), /^`fence\.stream` must be a CUstream: a bigint, at least 0, got 5\.$/);
+  says(t, release({ stream: -1n }), /^`fence\.stream` must be .*, got -1n\.$/);
+  says(t, release({ stpe: 1 }), /^Unknown option `fence\.stpe` for Sequence\.release\./);
+  says(t, release({ step: 1, stream: 1n }), /^`fence` must be .* Give one of the two\.$/);
+  for (const fence of [{}, null, 5, [], revoked({})]) says(t, release(fence), /^`fence` must be \{ stream: bigint \} or \{ step: integer \}, got /);
+  t.false(sequence.isReleased);
+  t.is(sequence.length, 5);
+});
+
+test('a stream fence on host is refused with what to do instead, and the sequence stays', async (t) => {
+  await withCache(t, { on: 'host' }, ({ cache }) => {
+    const sequence = cache.acquire();
+    for (const stream of [1n, 5n]) {
+      says(t, () => { sequence.release({ fence: { stream } }); },
+        /^`fence\.stream` must be 0n or left out on host, which has no streams, got \dn\. Release once the work is over, or behind the engine's step: `fence: \{ step \}`\.$/);
+    }
+    t.false(sequence.isReleased);
+    sequence.release({ fence: { step: 1 } });
+    cache.completeStep(1);
+    t.is(cache.counts().activeSlots + cache.counts().retiringSlots, 0);
+  });
+});
+
+cacheTests('sequences and batches', { slots: 1 }, (t, bench) => {
+  const { cache } = bench;
+  const sequence = bench.sequenceOf(5);
+  const batch = cache.createBatch();
+  says(t, () => { batch.slotAt(0); }, /^`index` must be one that there is, and there is none, got 0\.$/);
+  says(t, () => { sequence.truncate(6); }, /^`tokens` must be an integer from 0 to 5, got 6\. It can only become shorter\.$/);
+  says(t, () => { sequence.view(cache.tensors[0] as never); }, /^`tensor` must be an integer from 0 to \d+, got an object\. Give the tensor's `index`\.$/);
+  says(t, () => { sequence.address('K' as never); }, /Give the tensor's `index`\.$/);
+  says(t, () => { cache.acquire(); }, /^The only slot is in use\. Release a sequence, await/);
+  says(t, () => { cache.prepare(revoked(batch)); }, /^`batch` must be a Batch, got /);
+  says(t, () => { batch.add(revoked(sequence), 1); }, /^`sequence` must be a Sequence, got /);
+  says(t, () => { sequence.append(revoked([])); }, /^`tokens` must be a token id, /);
+  batch.add(sequence, 1);
+  says(t, () => { batch.add(sequence, 1); }, /has the sequence in slot 0 already\. Add a sequence once/);
+  says(t, () => { cache.commit(batch); }, /is not prepared\. Call `prepare` before the pass/);
+  cache.prepare(batch);
+  says(t, () => { cache.prepare(batch); }, /is prepared already\. Commit or discard it first\.$/);
+  says(t, () => { batch.clear(); }, /is prepared\. Commit or discard it first\.$/);
+  cache.discard(batch);
+});
+
+cacheTests('a batch that is prepared again asks for the same tokens once more', {}, (t, bench) => {
+  const sequence = bench.sequenceOf(5);
+  const batch = bench.batchOf([sequence, 3]);
+  for (const length of [8, 11]) {
+    bench.cache.prepare(batch);
+    bench.cache.commit(batch);
+    t.is(sequence.length, length);
+  }
+  bench.cache.prepare(batch);
+  bench.cache.discard(batch);
+  t.is(sequence.length, 11);
+});
+
+test('a batch and a sequence of another cache are told where they belong', async (t) => {
+  await withCache(t, {}, async ({ cache }) => {
+    await withCache(t, {}, ({ cache: other }) => {
+      says(t, () => { cache.prepare(other.createBatch()); }, /belongs to another cache\. Create it with this cache's `createBatch`\.$/);
+      says(t, () => { cache.createBatch().add(other.acquire(), 1); }, /^`sequence` must be a sequence of this cache, got a Sequence\.$/);
+    });
+  });
+});
+
+cacheTest('a wait for a slot is told how slots become free', { slots: 1 }, async (t, { cache }) => {
+  cache.acquire();
+  const error = await t.throwsAsync(cache.slotFree({ timeoutMs: 0 }), { code: 'KV_TIMEOUT' });
+  t.is(error!.message, 'Waited 0 ms for a free slot. Release sequences, raise `timeoutMs`, or open the cache with more `slots`.');
+});
+
+cacheTests('slots behind a fence are told apart from slots in use', { slots: 2 }, (t, bench) => {
+  bench.sequenceOf(1).release({ fence: { step: 1 } });
+  bench.sequenceOf(1);
+  says(t, () => { bench.cache.acquire(); }, /^All 2 slots are in use, 1 of them released and behind a fence\. /);
+  bench.cache.completeStep(1);
+});
+
+/** Everything that a sequence can be asked, with the batch and the cache. */
+const uses: Readonly<Record<string, (sequence: Sequence, bench: CacheBench, batch: Batch) => unknown>> = {
+  length: (sequence) => sequence.length, mappedRows: (sequence) => sequence.mappedRows, view: (sequence) => sequence.view(0),
+  address: (sequence) => sequence.address(0), truncate: (sequence) => sequence.truncate(0), append: (sequence) => sequence.append(1),
+  keepValue: (sequence) => sequence.keepValue(1), fork: (sequence) => sequence.fork(), release: (sequence) => sequence.release(),
+  'batch.add': (sequence, _, batch) => batch.add(sequence, 1),
+};
+
+cacheTests('after the cache has closed its sequences say so', {}, (t, bench) => {
+  const sequence = bench.sequenceOf(5);
+  const batch = bench.cache.createBatch();
+  bench.cache.close();
+  t.true(sequence.isReleased);
+  for (const use of Object.values(uses)) {
+    t.throws(() => use(sequence, bench, batch), { code: 'KV_CLOSED', message: 'Cannot use a sequence: the cache was closed. Create a new KvCache.' });
+  }
+  t.notThrows(() => { sequence[Symbol.dispose](); });
+});
+
+test('a closed driver is told how another is opened', (t) => {
+  const { driver } = openDriver({ on: 'host' });
+  driver.close();
+  says(t, () => driver.memory(), /the driver was closed\. Open one with `Driver\.open`\.$/);
+  says(t, () => Driver.open('host', { dev: 1 } as never), /^Unknown option `dev` for Driver\.open\. It takes `device`, /);
+});

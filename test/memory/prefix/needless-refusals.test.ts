@@ -1,0 +1,129 @@
+// What runs keeps what it needs and nothing else: rows that are cached, pinned or mapped beside its own never cost another request
+// its place. Each test asks for exactly what is left, and for one row more.
+
+import test from 'ava';
+
+import { KvCache, PagePool, onDemand, type Sequence } from 'virtual-kv';
+
+import { assertNothingLeft, cacheTest, cacheTests, openDriver, pageBytes, rowTokens, tinyModel, type CacheBench } from '../../helpers/cache.js';
+import { Speaker, tokensOf } from './spoken.js';
+
+/** A prompt of all that `rows` rows hold is admitted, one of a token more is not. */
+function assertAdmitsExactly(bench: CacheBench, rows: number): void {
+  const { t, cache } = bench;
+  const tokens = rows * rowTokens;
+  t.is(cache.counts().admissibleTokens, tokens);
+  t.throws(() => cache.acquire({ promptTokens: tokens + 1 }), { code: 'KV_OUT_OF_PAGES' });
+  t.notThrows(() => {
+    cache.acquire({ promptTokens: tokens }).release();
+  });
+}
+
+const text = tokensOf(1, rowTokens + 10);
+const prompts = {
+  'the same prompt again': text,
+  'a prompt that goes on differently': [...text.slice(0, rowTokens + 5), ...tokensOf(2, 20)],
+} as const;
+const moments = ['before its first commit', 'after it'] as const;
+
+for (const caching of ['read-write', 'read', 'write'] as const) {
+  for (const [name, prompt] of Object.entries(prompts)) {
+    for (const moment of moments) {
+      cacheTests(`a last row of its own leaves the cached one to others: ${caching}, ${name}, ${moment}`, { rows: 8 }, (t, bench) => {
+        const speaker = new Speaker(bench.cache);
+        speaker.say(text).release();
+        const sequence = bench.cache.acquire({ tokens: prompt, caching });
+        if (moment === 'after it') speaker.compute(sequence, prompt, prompt.length - sequence.length);
+        assertAdmitsExactly(bench, 6);
+        t.is(speaker.wrongTokens(sequence, prompt), 0);
+        sequence.release();
+      });
+    }
+  }
+}
+
+cacheTests('a sequence that took tokens back writes on where it is when there is no room for a copy', { rows: 3, slots: 2 }, (t, bench) => {
+  const speaker = new Speaker(bench.cache);
+  speaker.say(text).release();
+  const sequence = bench.cache.acquire({ tokens: [...text, 1] });
+  sequence.truncate(rowTokens + 3);
+  const other = bench.cache.acquire({ promptTokens: rowTokens });
+  const whole = speaker.goOn(sequence, text.slice(0, rowTokens + 3), [7, 8, 9]);
+  t.is(speaker.wrongTokens(sequence, whole), 0);
+  t.is(bench.cache.metrics.detachedRows, 0);
+  other.release();
+  sequence.release();
+});
+
+cacheTests('a batch whose copies and growth do not fit together changes nothing', { rows: 5 }, (t, bench) => {
+  const speaker = new Speaker(bench.cache);
+  const parent = speaker.say(text);
+  const forks = [parent.fork(), parent.fork(), parent.fork()];
+  const before = bench.pool().mappedPages;
+  const batch = bench.batchOf(...[parent, ...forks].map((sequence): [Sequence, number] => [sequence, rowTokens]));
+  t.throws(() => {
+    bench.cache.prepare(batch);
+  }, { code: 'KV_OUT_OF_PAGES' });
+  t.is(bench.pool().mappedPages, before);
+  t.is(bench.cache.metrics.detachedRows, 0);
+  t.notThrows(() => {
+    bench.cache.prepare(bench.batchOf(...[parent, ...forks].map((sequence): [Sequence, number] => [sequence, 1])));
+  });
+});
+
+/** Of 8 and 4 KV heads: a group is 2 rows; the first has 4 pages, the second 2. */
+const uneven = {
+  pageBytes: 4096, device: { granularityBytes: 4096 }, slots: 8, maxTokens: 64,
+  model: { layers: 2, layerShapes: [{ kvHeads: 8, headDim: 64 }, { kvHeads: 4, headDim: 64 }], dtype: 'float16' },
+} as const;
+const unevenRow = 4;
+
+cacheTest('groups that running sequences have begun take no page from what is cached', { ...uneven, memoryBudgetBytes: 18 * 4096 }, (t, bench) => {
+  const speaker = new Speaker(bench.cache);
+  speaker.say(tokensOf(1, 2 * unevenRow)).release();
+  const sequences = [2, 3].map((name) => speaker.say(tokensOf(name, unevenRow)));
+  t.is(bench.cache.counts().admissiblePages, 10);
+  t.is(bench.cache.counts().admissibleTokens, 3 * unevenRow);
+  bench.cache.acquire({ promptTokens: 3 * unevenRow }).release();
+  for (const sequence of sequences) sequence.release();
+});
+
+cacheTest('a short request in a longer one\'s slot gives back the rows behind its tokens', { ...uneven, memoryBudgetBytes: 24 * 4096 }, (t, bench) => {
+  const speaker = new Speaker(bench.cache);
+  const long = [1, 2, 3, 4].map((name) => speaker.say(tokensOf(name, 2 * unevenRow), { caching: 'off' }));
+  for (const sequence of long) sequence.release();
+  const short = [5, 6, 7, 8, 9, 10].map((name) => speaker.say(tokensOf(name, 3)));
+  t.is(bench.cache.counts().admissiblePages, 0);
+  for (const sequence of short) sequence.release();
+});
+
+cacheTest('a fork\'s first write needs pages for the rows with tokens, not for a whole group', { ...uneven, memoryBudgetBytes: 8 * 4096 }, (t, bench) => {
+  const speaker = new Speaker(bench.cache);
+  const prompt = tokensOf(1, 3);
+  const parent = speaker.say(prompt);
+  const fork = parent.fork();
+  const [a, b] = [speaker.goOn(fork, prompt, [1]), speaker.goOn(parent, prompt, [2])];
+  t.is(bench.pool().mappedPages, 8);
+  t.is(speaker.wrongTokens(fork, a) + speaker.wrongTokens(parent, b), 0);
+});
+
+test('what is admissible counts what other caches of the pool can give back, and not what they were promised', (t) => {
+  const { driver, device } = openDriver();
+  const pool = new PagePool({ driver, pageBytes, memoryBudgetBytes: 20 * 4 * pageBytes });
+  const [a, b] = [1, 2].map(() => new KvCache({ model: tinyModel, slots: 2, maxTokens: 1024, growth: onDemand(), pool })) as [KvCache, KvCache];
+  new Speaker(a).say(tokensOf(1, 5 * rowTokens)).release();
+  for (const cache of [a, b]) t.like(cache.counts(), { admissiblePages: 80, admissibleTokens: 1024 });
+  const promised = a.acquire({ promptTokens: 8 * rowTokens });
+  for (const cache of [a, b]) t.like(cache.counts(), { admissiblePages: 48, admissibleTokens: 12 * rowTokens });
+  t.throws(() => b.acquire({ promptTokens: 12 * rowTokens + 1 }), { code: 'KV_OUT_OF_PAGES' });
+  const sequences = [b.acquire({ promptTokens: 12 * rowTokens }), b.acquire({})];
+  t.like(b.counts(), { admissiblePages: 0, admissibleTokens: 0 });
+  for (const sequence of [promised, ...sequences]) sequence.release();
+  const both = [b.acquire(), b.acquire()];
+  t.like(b.counts(), { admissiblePages: 80, admissibleTokens: 0 });
+  for (const sequence of both) sequence.release();
+  a.close();
+  b.close();
+  pool.close();
+  assertNothingLeft(t, driver, device);
+});

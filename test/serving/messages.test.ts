@@ -1,0 +1,268 @@
+// What a mistake in using the schedulers is answered with: a typed error that says which value, in which request, and what to write
+// instead.
+
+import test from 'ava';
+
+import {
+  greedy, isKvError, KvCache, NaiveScheduler, OfflineScheduler, OnlineScheduler, randomSampler, type Engine, type GenerationRequest,
+} from 'virtual-kv';
+
+import { turn, vocabularyTokens } from './pattern-engine.js';
+import { assertAnswer, collect, promptOf, servingTests } from './serving-bench.js';
+
+const request = { tokens: promptOf(30), maxNewTokens: 3 };
+
+servingTests('a misspelt option of a request is answered with the one that was meant', {}, async ({ t, cache, engine }) => {
+  const scheduler = new OnlineScheduler({ cache, engine });
+  const meant: Readonly<Record<string, [unknown, string]>> = {
+    maxTokens: [3, '`maxNewTokens`'], max_tokens: [3, '`maxNewTokens`'], stopToken: [[3], '`stopTokens`'], token: [[3], '`tokens`'],
+    temperature: [0.7, '`sampler: randomSampler({ temperature })`'], topK: [3, '`sampler: randomSampler({ topK })`'],
+    top_p: [0.9, '`sampler: randomSampler({ topP })`'], seed: [1, '`sampler: randomSampler({ seed })`'],
+  };
+  for (const [name, [value, suggestion]] of Object.entries(meant)) {
+    const error = t.throws(() => scheduler.submit({ ...request, [name]: value }), { code: 'KV_UNKNOWN_OPTION' });
+    t.true(error.message.endsWith(`Did you mean ${suggestion}?`), error.message);
+  }
+  const error = t.throws(() => scheduler.submit({ ...request, temperature: 0 } as never), { code: 'KV_UNKNOWN_OPTION' });
+  t.true(error.message.endsWith('Did you mean `sampler: greedy`?'), error.message);
+  for (const list of [NaiveScheduler, OfflineScheduler]) {
+    await t.throwsAsync(collect(new list({ cache, engine }).run([request, { ...request, temperature: 1 } as never])), {
+      code: 'KV_UNKNOWN_OPTION', message: /`requests\[1\]\.temperature`.*`requests\[1\]\.sampler: randomSampler/,
+    });
+  }
+  t.is(scheduler.waitingRequests, 0);
+});
+
+test('a temperature of 0 is answered with `greedy`', (t) => {
+  t.throws(() => randomSampler({ temperature: 0 }), { code: 'KV_INVALID_OPTION', message: /`temperature` must be.*, got 0\..*`greedy`/ });
+  t.throws(() => randomSampler({ temperature: -1 }), { code: 'KV_INVALID_OPTION' });
+  t.is(greedy(Float32Array.of(1, 3, 2), 0), 1);
+});
+
+servingTests('an engine that lacks a member is told which', {}, async ({ t, cache, engine }) => {
+  const prefill = engine.prefill.bind(engine);
+  const decode = engine.decode.bind(engine);
+  const lacking: readonly (readonly [unknown, RegExp])[] = [
+    [{ vocabularyTokens, prefill }, /`engine\.decode` must be a function; it is missing/],
+    [{ vocabularyTokens, decode }, /`engine\.prefill` must be a function; it is missing/],
+    [{ vocabularyTokens, prefill, decode: 3 }, /`engine\.decode` must be a function, got 3/],
+    [{ prefill, decode }, /`engine\.vocabularyTokens` must be an integer, at least 1; it is missing/],
+    [{ vocabularyTokens: 1.5, prefill, decode }, /`engine\.vocabularyTokens` .*got 1\.5/],
+    [null, /`engine` must be an engine.*got null/], [undefined, /`engine` must be an engine.*missing/], [3, /got 3/],
+  ];
+  for (const kind of [NaiveScheduler, OfflineScheduler, OnlineScheduler]) {
+    for (const [wrong, message] of lacking) {
+      t.throws(() => new kind({ cache, engine: wrong as Engine }), { code: 'KV_INVALID_OPTION', message });
+    }
+  }
+});
+
+servingTests('an answer of an engine that is none is described', {}, async ({ t, cache, engine }) => {
+  const thrown = new Error('not now');
+  const answers: readonly (readonly [() => unknown, RegExp])[] = [
+    [() => new Float32Array(vocabularyTokens), /an array itself instead of `\{ logits \}`/],
+    [() => [1, 2], /an array itself instead of `\{ logits \}`/],
+    [() => ({ get logits() { throw thrown; } }), /its answer could not be read/],
+    [() => ({ get tokens() { throw thrown; } }), /its answer could not be read/],
+    [() => ({ logits: new Float64Array(vocabularyTokens) }), /no Float32Array, 61 numbers instead of logits for 1 sequence, 61 numbers/],
+    [() => ({ logits: { length: 61 } }), /no Float32Array/], [() => ({ logits: 3 }), /nothing instead of logits/],
+    [() => ({ logits: new Float32Array(60) }), /60 numbers instead of logits for 1 sequence, 61 numbers/],
+    [() => ({ logits: Object.defineProperty(new Float32Array(3), 'length', { value: 1_000 }) }), /with 3 numbers instead of logits/],
+    [() => ({ tokens: { length: 1, 0: 1 } }), /nothing instead of tokens/],
+    [() => ({ tokens: Object.defineProperty([0], 0, { get: () => { throw thrown; } }) }), /not now/],
+    [() => ({ tokens: [{ valueOf: () => { throw thrown; } }] }), /is not in its vocabulary/],
+    [() => ({ then: () => { throw thrown; } }), /it threw an error/],
+    [() => ({ get then() { throw thrown; } }), /it threw an error/],
+  ];
+  for (const [index, [answer, message]] of answers.entries()) {
+    for (const passTimeoutMs of [undefined, 1e6]) {
+      const scheduler = new OnlineScheduler({
+        cache, engine: { vocabularyTokens, prefill: answer as never, decode: engine.decode.bind(engine) }, passTimeoutMs,
+      });
+      const error = await t.throwsAsync(scheduler.submit(request).result, { message }, `answer ${index}`);
+      t.true(error === thrown || isKvError(error, 'KV_ENGINE_FAILED'));
+      await scheduler.close();
+    }
+  }
+});
+
+servingTests('an answer is read once, whatever a second look would see', {}, async ({ t, cache, engine }) => {
+  let reads = 0;
+  const twice: Engine = {
+    vocabularyTokens, decode: engine.decode.bind(engine),
+    prefill: async (pass) => {
+      const output = await engine.prefill(pass);
+      return { get logits() { return reads++ === 0 && 'logits' in output ? output.logits : new Float32Array(0); } };
+    },
+  };
+  const scheduler = new OnlineScheduler({ cache, engine: twice });
+  assertAnswer(t, request, await scheduler.submit(request).result);
+  t.is(reads, 1);
+});
+
+servingTests('a promise that answers twice is heard once', {}, async ({ t, cache, engine }) => {
+  const twice: Engine = {
+    vocabularyTokens, decode: engine.decode.bind(engine),
+    prefill: (pass) => ({
+      then: (resolve: (output: unknown) => void, reject: (error: Error) => void) => {
+        resolve(engine.prefill(pass));
+        resolve({ tokens: Int32Array.of(1) });
+        reject(new Error('changed its mind'));
+      },
+    }) as never,
+  };
+  for (const passTimeoutMs of [undefined, 1e6]) {
+    const scheduler = new OnlineScheduler({ cache, engine: twice, passTimeoutMs });
+    assertAnswer(t, request, await scheduler.submit({ ...request, caching: 'off' }).result);
+    await scheduler.close();
+  }
+});
+
+servingTests('a bad request in a list is named by its place', {}, async ({ t, cache, engine }) => {
+  const bad: readonly (readonly [unknown, RegExp])[] = [
+    [{ ...request, tokens: [] }, /`requests\[2\]\.tokens`/], [{ ...request, tokens: [1, 61] }, /`requests\[2\]\.tokens\[1\]`/],
+    [{ ...request, maxNewTokens: 0 }, /`requests\[2\]\.maxNewTokens`/], [{ ...request, urgency: 256 }, /`requests\[2\]\.urgency`/],
+    [null, /`requests\[2\]`/], [undefined, /`requests\[2\]`/], ['text', /`requests\[2\]`/],
+  ];
+  for (const kind of [NaiveScheduler, OfflineScheduler]) {
+    for (const [wrong, message] of bad) {
+      await t.throwsAsync(collect(new kind({ cache, engine }).run([request, request, wrong as GenerationRequest])), { code: 'KV_INVALID_OPTION', message });
+    }
+  }
+});
+
+servingTests('a stream has one reader, and says so to the second', {}, async ({ t, cache, engine }) => {
+  const scheduler = new OnlineScheduler({ cache, engine });
+  const stream = scheduler.submit(request);
+  const { value } = await stream.next();
+  const tokens = [value];
+  for await (const token of stream) tokens.push(token); // goes on behind what was read
+  t.deepEqual(tokens, [...(await stream.result).tokens]);
+  const error = await t.throwsAsync(async () => { for await (const _token of stream) t.fail(); }, { code: 'KV_STREAM_STATE' });
+  t.regex(error.message, /has a reader.*`stream\.result`/);
+  const other = scheduler.submit({ ...request, tokens: promptOf(30, 1) });
+  const reader = other[Symbol.asyncIterator]();
+  t.is(reader[Symbol.asyncIterator](), reader);
+  t.throws(() => other[Symbol.asyncIterator](), { code: 'KV_STREAM_STATE' });
+  let count = 0;
+  for await (const _token of reader) count += 1;
+  t.is(count, 3);
+});
+
+servingTests('a stream that is taken for its result says that `.result` was forgotten', {}, async ({ t, cache, engine }) => {
+  const scheduler = new OnlineScheduler({ cache, engine });
+  const stream = await (scheduler.submit(request) as unknown as Promise<Record<string, unknown>>); // as JavaScript may
+  const result = await (stream['result'] as Promise<object>);
+  for (const field of Object.keys(result)) {
+    const error = t.throws(() => stream[field], { code: 'KV_STREAM_STATE' });
+    t.true(error.message.includes(`\`${field}\``) && error.message.includes('`stream.result`'), error.message);
+  }
+});
+
+servingTests('an object that only has the prototype of a signal is refused, and harms nobody', {}, async ({ t, cache, engine }) => {
+  const scheduler = new OnlineScheduler({ cache, engine });
+  const stream = scheduler.submit(request);
+  t.throws(() => scheduler.submit({ ...request, signal: Object.create(AbortSignal.prototype) as AbortSignal }));
+  assertAnswer(t, request, await stream.result);
+  t.is(scheduler.totals.failedRequests, 0);
+});
+
+for (const [option, wrong] of [['now', () => Number.NaN], ['now', () => '1'], ['timer', () => 3]] as const) {
+  servingTests(`a clock whose \`${option}\` answers ${String(wrong())} is found out by submit, which changes nothing`, {}, async ({ t, cache, engine }) => {
+    const scheduler = new OnlineScheduler({ cache, engine, [option]: wrong });
+    const late = { ...request, deadlineMs: 10, signal: new AbortController().signal };
+    t.throws(() => scheduler.submit(late), { code: 'KV_INVALID_OPTION', message: new RegExp(`\`${option}\``) });
+    t.deepEqual([scheduler.waitingRequests, scheduler.totals.failedRequests], [0, 0]);
+    await scheduler.idle();
+    for (const list of [NaiveScheduler, OfflineScheduler]) {
+      await t.throwsAsync(collect(new list({ cache, engine, [option]: wrong }).run([late])), { code: 'KV_INVALID_OPTION' });
+    }
+  });
+}
+
+test('a cache without a model says that it is missing', (t) => {
+  for (const model of [null, undefined, 3]) {
+    t.throws(() => new KvCache({ model: model as never, slots: 1, maxTokens: 10, memoryBudgetBytes: 1e9, driver: 'host' }), { code: 'KV_INVALID_OPTION', message: /`model/ });
+  }
+});
+
+const reentries: Readonly<Record<string, (scheduler: OnlineScheduler) => unknown>> = {
+  submit: (scheduler) => scheduler.submit({ ...request, tokens: promptOf(30, 7) }).result.catch(() => {}),
+  close: (scheduler) => { void scheduler.close(); },
+  idle: (scheduler) => { void scheduler.idle(); },
+};
+
+for (const [name, reenter] of Object.entries(reentries)) {
+  for (const where of ['engine', 'sampler', 'order', 'now'] as const) {
+    servingTests(`${where} that calls the scheduler's ${name} harms nobody`, {}, async ({ t, cache, engine }) => {
+      let calls = 0;
+      const call = (): void => {
+        calls += 1;
+        if (calls === 4) reenter(scheduler);
+      };
+      const wrapped: Engine = {
+        vocabularyTokens, prefill: (pass) => engine.prefill(pass),
+        decode: (pass) => {
+          if (where === 'engine') call();
+          return engine.decode(pass);
+        },
+      };
+      let nowMs = 0;
+      const scheduler: OnlineScheduler = new OnlineScheduler({
+        cache, engine: wrapped,
+        order: (a, b) => {
+          if (where === 'order') call();
+          return a.arrival - b.arrival;
+        },
+        now: () => {
+          if (where === 'now') call();
+          return nowMs += 1;
+        },
+      });
+      const sampler = (logits: Float32Array, index: number): number => {
+        if (where === 'sampler') call();
+        return greedy(logits, index);
+      };
+      const requests = [0, 1, 2].map((key) => ({ tokens: promptOf(30, key), maxNewTokens: 9, sampler }));
+      const ends = await Promise.allSettled(requests.map((one) => scheduler.submit(one).result));
+      for (const [index, end] of ends.entries()) {
+        if (end.status === 'fulfilled') assertAnswer(t, requests[index]!, end.value);
+        else t.like(end.reason, { code: 'KV_CLOSED' });
+      }
+      t.true(calls >= 4);
+      if (name === 'submit') await scheduler.idle();
+      await scheduler.close();
+    });
+  }
+}
+
+servingTests('a sampler, and a signal in the engine\'s call, may end requests of the pass', {}, async ({ t, cache, engine }) => {
+  const controller = new AbortController();
+  const aborting: Engine = {
+    vocabularyTokens, decode: (pass) => engine.decode(pass),
+    prefill: async (pass) => {
+      const output = engine.prefill(pass);
+      controller.abort();
+      await turn();
+      return output;
+    },
+  };
+  const scheduler = new OnlineScheduler({ cache, engine: aborting });
+  const streams = [0, 1, 2].map((key) => scheduler.submit({
+    tokens: promptOf(30, key), maxNewTokens: 9, signal: key === 0 ? controller.signal : undefined,
+    sampler: (logits, index) => {
+      if (key === 1) streams[1]!.cancel();
+      return greedy(logits, index);
+    },
+  }));
+  for (const index of [0, 1]) await t.throwsAsync(streams[index]!.result, { code: 'KV_ABORTED' });
+  assertAnswer(t, { tokens: promptOf(30, 2), maxNewTokens: 9 }, await streams[2]!.result);
+  await scheduler.close();
+});
+
+servingTests('a scheduler may be closed in the loop over its tokens', {}, async ({ t, cache, engine }) => {
+  const scheduler = new OnlineScheduler({ cache, engine });
+  const stream = scheduler.submit({ ...request, maxNewTokens: 300 });
+  await t.throwsAsync(async () => { for await (const _token of stream) await scheduler.close(); }, { code: 'KV_CLOSED' });
+  t.is(cache.counts().activeSlots, 0);
+});
