@@ -168,13 +168,6 @@ export const table: Readonly<Record<string, Rows>> = {
       const kernels = world.kernels();
       return call(kernels.step.bind(kernels), () => 1);
     },
-    'a recorded step': (world) => {
-      const kernels = world.kernels();
-      const rows = floats(model.kvHeads * model.headDim);
-      return call((...given: Parameters<kv.Kernels['append']>) => {
-        kernels.captureSteps({ record: () => { kernels.append(...given); } }).replay(spans(), Int32Array.of(1));
-      }, 0, {}, rows, rows.slice());
-    },
   },
   CapturedSteps: {
     ...close,

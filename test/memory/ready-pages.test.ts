@@ -83,3 +83,42 @@ test('a lowered budget takes what was created ahead, and two caches of a pool cr
   device.assertNoLeaks();
   device.close();
 });
+
+test('a page that is being created ahead is in no count yet, and not missing from what can be had', async (t) => {
+  const device = new MockDevice({ granularityBytes: pageBytes, memoryBytes: 64 * rowBytes });
+  device.setLatencyNs('cuMemCreate', 3_000_000);
+  const cache = new KvCache({
+    model: tinyModel, slots: 2, maxTokens: 1024, driver: device.driver, pageBytes, memoryBudgetBytes: 4 * rowBytes, readyBytes: 4 * rowBytes,
+    growth: onDemand(),
+  });
+  for (let free = 0; free < 4 * rowPages;) {
+    const { createdPages, freePages, mappedPages } = cache.pool.counts();
+    t.deepEqual([mappedPages, createdPages], [0, freePages]);
+    t.is(cache.counts().admissiblePages, 4 * rowPages);
+    free = freePages;
+  }
+  await cache.settled();
+  cache.close();
+  device.assertNoLeaks();
+  device.close();
+});
+
+test('growth to the whole budget waits for the page that is being created ahead, and is not refused', (t) => {
+  const device = new MockDevice({ granularityBytes: pageBytes, memoryBytes: 64 * rowBytes });
+  device.setLatencyNs('cuMemCreate', 3_000_000);
+  const cache = new KvCache({
+    model: tinyModel, slots: 2, maxTokens: 1024, driver: device.driver, pageBytes, memoryBudgetBytes: 4 * rowBytes, readyBytes: 4 * rowBytes,
+    growth: onDemand(),
+  });
+  while (cache.pool.counts().freePages < 2) { /* the mapper creates */ }
+  const sequence = cache.acquire();
+  const batch = cache.createBatch();
+  batch.add(sequence, 4 * rowTokens);
+  cache.prepare(batch);
+  t.like(cache.pool.counts(), { mappedPages: 4 * rowPages, freePages: 0, createdPages: 4 * rowPages });
+  cache.discard(batch);
+  sequence.release();
+  cache.close();
+  device.assertNoLeaks();
+  device.close();
+});
