@@ -156,7 +156,7 @@ export const table: Readonly<Record<string, Rows>> = {
     append: (world) => kernelCall(world, 'append', spans()),
     copyTokens: (world) => {
       const kernels = world.kernels();
-      return call(kernels.copyTokens.bind(kernels), [{ fromSlot: 0, fromToken: 0, toSlot: 0, toToken: 2, tokens: 1 }]);
+      return call(kernels.copyTokens.bind(kernels), [{ fromSlot: 0, fromToken: 0, toSlot: 0, toToken: 3, tokens: 1 }]);
     },
     decodeAttention: (world) => kernelCall(world, 'decodeAttention', spans()),
     prefillAttention: (world) => kernelCall(world, 'prefillAttention', world.batch),

@@ -118,6 +118,17 @@ servingTests('a promise that answers twice is heard once', {}, async ({ t, cache
   }
 });
 
+servingTests('a sampler that throws what is no error fails its request, and gives no token', {}, async ({ t, cache, engine }) => {
+  const scheduler = new OnlineScheduler({ cache, engine });
+  for (const thrown of [undefined, null]) {
+    const sampler = (): number => { throw thrown; }; // eslint-disable-line @typescript-eslint/only-throw-error -- on purpose
+    await t.throwsAsync(scheduler.submit({ ...request, sampler }).result, {
+      code: 'KV_INVALID_OPTION', message: /`sampler` must be a function that throws nothing but errors/,
+    });
+  }
+  await scheduler.close();
+});
+
 servingTests('a bad request in a list is named by its place', {}, async ({ t, cache, engine }) => {
   const bad: readonly (readonly [unknown, RegExp])[] = [
     [{ ...request, tokens: [] }, /`requests\[2\]\.tokens`/], [{ ...request, tokens: [1, 61] }, /`requests\[2\]\.tokens\[1\]`/],

@@ -4,69 +4,20 @@
 import { once } from 'node:events';
 import { isMainThread, parentPort, Worker, workerData } from 'node:worker_threads';
 
-import { ahead, DenseKernels, DeviceMemory, Driver, isKvError, Kernels, KvCache, PagePool, type Sequence } from 'virtual-kv';
+import { DenseKernels, DeviceMemory, Driver, Kernels, KvCache } from 'virtual-kv';
 import { MockDevice } from 'virtual-kv/testing';
 
 import { Random } from '../../dist/random.js';
 import { seedOf } from '../helpers/seed.js';
 import { hostOnly, table } from '../hostile/table.js';
 import { World } from '../hostile/world.js';
+import { collectedScenarios } from './collected-scenarios.js';
+import {
+  collectGarbage, expect, kept, model, openCache, openDriver, pageBytes, slowDriver, start, startWorkers, scenarioFile, type DriverName, type Scenarios,
+} from './untidy-process.js';
+import { viewScenarios } from './view-scenarios.js';
 
-type DriverName = 'mock' | 'host';
-
-const pageBytes = 65_536;
-const model = { layers: 2, kvHeads: 4, headDim: 128, dtype: 'float16' } as const;
-/** What a scenario wants alive at the end of its process. */
-const kept: unknown[] = [];
-
-function openDriver(on: DriverName): Driver {
-  if (on === 'host') return Driver.open('host');
-  const device = new MockDevice({ granularityBytes: pageBytes });
-  kept.push(device);
-  return device.driver;
-}
-
-/** On the mock every map takes a millisecond, so that the mapper is always in the middle of one. */
-function slowDriver(on: DriverName): Driver {
-  if (on === 'host') return Driver.open('host');
-  const device = new MockDevice({ granularityBytes: pageBytes });
-  device.setLatencyNs('cuMemMap', 1_000_000);
-  kept.push(device);
-  return device.driver;
-}
-
-function openCache(driver: Driver, pool?: PagePool): KvCache {
-  const place = pool === undefined ? { driver, pageBytes, memoryBudgetBytes: 400 * pageBytes } : { pool };
-  return new KvCache({ model, slots: 8, maxTokens: 4096, growth: ahead(2000), eagerRows: 4, ...place });
-}
-
-/** A sequence with tokens, the same for all, so that they share rows; the mapper has work for a while. */
-function start(cache: KvCache, tokens = 100): Sequence {
-  const sequence = cache.acquire({ tokens: Int32Array.from({ length: tokens }, (_, index) => index) });
-  const { length } = sequence;
-  const batch = cache.createBatch();
-  batch.add(sequence, tokens - length);
-  cache.prepare(batch);
-  cache.stamp(sequence, length, tokens - length, 1);
-  cache.commit(batch);
-  return sequence;
-}
-
-async function collectGarbage(): Promise<void> {
-  for (let round = 0; round < 6; round += 1) {
-    globalThis.gc!();
-    await new Promise((resolve) => setImmediate(resolve));
-  }
-}
-
-/** Workers that run a scenario; resolves when each has said that it is in the middle of it. */
-async function startWorkers(count: number, scenario: string, on: DriverName): Promise<Worker[]> {
-  const workers = Array.from({ length: count }, () => new Worker(__filename, { workerData: { scenario, on } }));
-  await Promise.all(workers.map((worker) => once(worker, 'message')));
-  return workers;
-}
-
-const scenarios: Readonly<Record<string, (on: DriverName) => void | Promise<void>>> = {
+const scenarios: Scenarios = {
   'open': (on) => {
     const cache = openCache(openDriver(on));
     const sequence = start(cache);
@@ -140,185 +91,8 @@ const scenarios: Readonly<Record<string, (on: DriverName) => void | Promise<void
       }
     }
   },
-  'collected': async (on) => {
-    const driver = openDriver(on);
-    const warnings = warningsOfThisProcess();
-    for (let index = 0; index < 3; index += 1) start(openCache(driver));
-    await collectGarbage();
-    expect(warnings.join() === 'KV_NOT_CLOSED', `warned of ${warnings.join()}`);
-    const { livePages, liveReservations } = driver.memory();
-    expect(livePages === 0 && liveReservations === 0, `${livePages} pages and ${liveReservations} reservations are left`);
-  },
-  'collected while mapping': async (on) => {
-    const driver = slowDriver(on);
-    for (let index = 0; index < 3; index += 1) start(openCache(driver));
-    await collectGarbage();
-    expect(driver.memory().livePages === 0, 'pages are left');
-  },
-  'collected with a shared pool': async (on) => {
-    const driver = openDriver(on);
-    (() => {
-      const pool = new PagePool({ driver, pageBytes, memoryBudgetBytes: 400 * pageBytes });
-      for (let index = 0; index < 3; index += 1) start(openCache(driver, pool));
-    })();
-    await collectGarbage();
-    expect(driver.memory().livePages === 0, 'pages are left');
-  },
-  'collected while their pool lives on': async (on) => {
-    const driver = openDriver(on);
-    const pool = new PagePool({ driver, pageBytes, memoryBudgetBytes: 400 * pageBytes });
-    for (let index = 0; index < 3; index += 1) start(openCache(driver, pool));
-    await collectGarbage();
-    expect(pool.counts().mappedPages === 0, 'pages are mapped');
-    expect(driver.memory().liveReservations === 0, 'addresses are reserved');
-    pool.close();
-    driver.close();
-  },
-  'closed in one job': (on) => {
-    const driver = openDriver(on);
-    const pool = new PagePool({ driver, pageBytes, memoryBudgetBytes: 400 * pageBytes });
-    const held = (): number => {
-      for (let round = 0; round < 3; round += 1) globalThis.gc!(); // what one collection finds, the next one has given back
-      return process.memoryUsage().arrayBuffers;
-    };
-    for (const shared of [undefined, pool]) {
-      const openAndClose = (look = (): number => 0): number => {
-        const cache = openCache(driver, shared);
-        start(cache);
-        const seen = look();
-        cache.close();
-        return seen;
-      };
-      openAndClose(); // what is made once
-      const before = held();
-      const each = openAndClose(held) - before;
-      expect(each > 50_000, `a cache has arrays of ${each} bytes`);
-      for (let index = 0; index < 50; index += 1) openAndClose();
-      const left = held() - before;
-      expect(left < 10 * each, `${left} bytes of arrays are held by 51 closed caches, of ${each} each`);
-    }
-    pool.close();
-    driver.close();
-  },
-  'collected users of a driver': async (on) => {
-    const leave: Readonly<Record<string, (driver: Driver) => void>> = {
-      'a cache': (driver) => { start(openCache(driver)); },
-      'a cache of a shared pool': (driver) => {
-        start(openCache(driver, new PagePool({ driver, pageBytes, memoryBudgetBytes: 400 * pageBytes })));
-      },
-      'a pool': (driver) => { new PagePool({ driver, pageBytes, memoryBudgetBytes: 400 * pageBytes }); },
-      'device memory': (driver) => { new DeviceMemory({ driver, bytes: 100 }); },
-      'dense kernels': (driver) => { if (driver.info.hasStreams) new DenseKernels({ driver }); },
-    };
-    for (const [what, open] of Object.entries(leave)) {
-      const driver = openDriver(on);
-      open(driver);
-      await collectGarbage();
-      const { livePages, liveReservations } = driver.memory();
-      expect(livePages === 0 && liveReservations === 0, `${what} left ${livePages} pages and ${liveReservations} reservations`);
-      driver.close();
-    }
-  },
-  'collected users whose driver refuses': async () => {
-    const device = new MockDevice({ granularityBytes: pageBytes });
-    const { driver } = device;
-    start(openCache(driver));
-    device.failCall('cuMemRelease', { times: 1000 });
-    await collectGarbage();
-    device.clearFailures();
-    await collectGarbage();
-    driver.close();
-    device.assertNoLeaks();
-  },
-  'closed caches are collected quietly': async (on) => {
-    const driver = openDriver(on);
-    const warnings = warningsOfThisProcess();
-    for (let index = 0; index < 3; index += 1) {
-      const cache = openCache(driver);
-      start(cache).view(0);
-      cache.close();
-    }
-    await collectGarbage();
-    expect(warnings.length === 0, warnings.join());
-    driver.close();
-  },
-  'a view keeps its memory': async (on) => {
-    const driver = openDriver(on);
-    const warnings = warningsOfThisProcess();
-    let view: ReturnType<Sequence['view']> | undefined = start(openCache(driver)).view(0);
-    const first = view[0];
-    await collectGarbage();
-    expect(warnings.length === 0 && view.length > 0 && view[0] === first, 'the memory went');
-    view[0] = 7;
-    view = undefined;
-    await collectGarbage();
-    expect(warnings.length === 1 && driver.memory().livePages === 0, 'the memory stays');
-  },
-  'a thread keeps writing to views that were transferred': async (on) => {
-    const cache = openCache(openDriver(on));
-    const turns = new Int32Array(new SharedArrayBuffer(4));
-    const viewed = [start(cache), start(cache), start(cache)];
-    const buffers = viewed.flatMap((sequence) => [0, 1, 2, 3].map((tensor) =>
-      (sequence.view(tensor).buffer as ArrayBuffer & { transfer(): ArrayBuffer }).transfer()));
-    const worker = new Worker(__filename, { workerData: { scenario: 'writes until it is ended', on } });
-    worker.postMessage({ turns, buffers }, buffers);
-    const waitForTurns = (): void => {
-      const from = Atomics.load(turns, 0);
-      while (Atomics.load(turns, 0) < from + 3) Atomics.wait(turns, 0, Atomics.load(turns, 0));
-    };
-    waitForTurns();
-    viewed[0]!.truncate(10);
-    viewed[1]!.fork().release();
-    for (const sequence of viewed) sequence.release();
-    waitForTurns();
-    for (let key = 0; key < 40; key += 1) {
-      const sequence = cache.acquire();
-      const batch = cache.createBatch();
-      batch.add(sequence, 300);
-      cache.prepare(batch);
-      cache.stamp(sequence, 0, 300, key);
-      cache.commit(batch);
-      waitForTurns();
-      expect(cache.verifyStamp(sequence, 0, 300, key) === 0, 'another thread wrote to a sequence');
-      sequence.release();
-      if (key % 10 === 0) cache.pool.setBudget((400 - key) * pageBytes);
-    }
-    expect(cache.metrics.lateErrors === 3, 'not every sequence told of its views');
-    cache.close();
-    waitForTurns();
-    await worker.terminate();
-  },
-  'writes until it is ended': () => {
-    parentPort!.once('message', ({ turns, buffers }: { readonly turns: Int32Array; readonly buffers: readonly ArrayBuffer[] }) => {
-      for (;;) {
-        for (const buffer of buffers) new Uint8Array(buffer).fill(0xff);
-        Atomics.add(turns, 0, 1);
-        Atomics.notify(turns, 0);
-      }
-    });
-  },
-  'views are taken until mappings run out': (on) => {
-    const cache = new KvCache({
-      model: { ...model, layers: 64 }, slots: 240, maxTokens: 4096, driver: openDriver(on), pageBytes, memoryBudgetBytes: 2 ** 33,
-    });
-    let refusal: unknown;
-    const views: unknown[] = [];
-    try {
-      for (let slot = 0; slot < 110; slot += 1) {
-        const sequence = cache.acquire();
-        const batch = cache.createBatch();
-        batch.add(sequence, 1);
-        cache.prepare(batch);
-        cache.commit(batch);
-        for (const { index } of cache.tensors) views.push(sequence.view(index));
-      }
-    } catch (error) {
-      refusal = error;
-    }
-    expect(isKvError(refusal, 'KV_OUT_OF_MAPPINGS') && refusal.details.isForView === true, `it was ${String(refusal)}`);
-    kept.push(Array.from({ length: 1000 }, () => new ArrayBuffer(2 ** 20)), new Worker('', { eval: true }));
-    cache.close();
-  },
+  ...collectedScenarios,
+  ...viewScenarios,
   'a sequence keeps its cache': async (on) => {
     const driver = openDriver(on);
     const sequence = start(openCache(driver));
@@ -393,7 +167,7 @@ const scenarios: Readonly<Record<string, (on: DriverName) => void | Promise<void
     }
   },
   'workers end with open caches': async (on) => {
-    const workers = Array.from({ length: 3 }, () => new Worker(__filename, { workerData: { scenario: 'open', on } }));
+    const workers = Array.from({ length: 3 }, () => new Worker(scenarioFile, { workerData: { scenario: 'open', on } }));
     const exits = await Promise.all(workers.map((worker) => once(worker, 'exit')));
     for (const [code] of exits) expect(code === 0, `a worker exited with ${code}`);
   },
@@ -402,7 +176,7 @@ const scenarios: Readonly<Record<string, (on: DriverName) => void | Promise<void
     process.exit(0);
   },
   'environments at once': async (on) => {
-    const workers = Array.from({ length: 4 }, () => new Worker(__filename, { workerData: { scenario: 'tidy', on } }));
+    const workers = Array.from({ length: 4 }, () => new Worker(scenarioFile, { workerData: { scenario: 'tidy', on } }));
     const exits = workers.map((worker) => once(worker, 'exit'));
     await scenarios['tidy']!(on);
     for (const [code] of await Promise.all(exits)) expect(code === 0, `a worker exited with ${code}`);
@@ -422,16 +196,6 @@ const scenarios: Readonly<Record<string, (on: DriverName) => void | Promise<void
     driver.close();
   },
 };
-
-function warningsOfThisProcess(): string[] {
-  const codes: string[] = [];
-  process.on('warning', (warning) => codes.push((warning as { code?: string }).code ?? warning.message));
-  return codes;
-}
-
-function expect(holds: boolean, otherwise: string): void {
-  if (!holds) throw new Error(otherwise);
-}
 
 const { scenario, on } = isMainThread
   ? { scenario: process.argv[2] ?? '', on: process.argv[3] as DriverName }
