@@ -30,7 +30,8 @@ interface End {
 
 function run(name: string, on: string, seed: number): Promise<End> {
   return new Promise((resolve, reject) => {
-    const started = spawn(process.execPath, [child, name, on, String(seed)], { stdio: ['ignore', 'pipe', 'pipe'], env });
+    // Node 20 can hang at exit while a compiling thread of V8 waits for a garbage collection.
+    const started = spawn(process.execPath, ['--no-concurrent-recompilation', child, name, on, String(seed)], { stdio: ['ignore', 'pipe', 'pipe'], env });
     const timer = setTimeout(() => started.kill('SIGKILL'), limitMs);
     let errors = '';
     let said = '';

@@ -21,8 +21,8 @@ interface Transferable extends ArrayBuffer {
 const canTransfer = 'transfer' in ArrayBuffer.prototype;
 /** Node 24.16 and later: nobody detaches a buffer that was marked, this package included. */
 const isMarkFinal = canTransfer && !canDetachMarked();
-/** Node 26 itself detaches all external buffers when its environment ends, and aborts at one that was marked. */
-const isMarkFatal = Number(process.versions.node.split('.')[0]) >= 26;
+/** Node 24.16 and later, and 26, detach all external buffers when their environment ends, and abort at one that was marked. */
+const isMarkFatal = Number(process.versions.node.split('.')[0]) >= 24;
 
 function canDetachMarked(): boolean {
   const buffer = new ArrayBuffer(8) as Transferable;
