@@ -11,10 +11,13 @@ import { cacheMetrics, type MetricDefinition, type MetricSample } from './memory
 
 /** A `Registry` of prom-client. */
 export interface MetricsRegister {
+  /** As prom-client's `Registry.registerMetric`. */
   registerMetric(metric: never): void;
+  /** As prom-client's `Registry.removeSingleMetric`. */
   removeSingleMetric(name: string): void;
 }
 
+/** Options of `registerMetrics`. */
 export interface MetricsOptions {
   /** Where the metrics go. Default: prom-client's own `register`. */
   readonly register?: MetricsRegister | undefined;

@@ -11,8 +11,11 @@ export type Recovery = 'fix' | 'free' | 'retry' | 'restart' | 'report' | 'none';
 
 /** The fields that every error of this package has, whatever its class. */
 export interface CodedError<C extends ErrorCode = ErrorCode> extends Error {
+  /** What happened; stable within a major version. docs/errors.md lists all. */
   readonly code: C;
+  /** What helps; see `KvError.recovery`. */
   readonly recovery: Recovery;
+  /** The numbers and names of the message. */
   readonly details: ErrorDetails[C];
 }
 
@@ -26,8 +29,11 @@ export interface KvErrorFields<C extends ErrorCode = ErrorCode> {
 
 /** Base of every operational failure and of wrong use over time. */
 export class KvError<C extends ErrorCode = ErrorCode> extends Error implements CodedError<C> {
+  /** What happened; stable within a major version. docs/errors.md lists all. */
   readonly code: C;
+  /** What helps: `fix` the call, `free` something and retry, `retry` later, `restart`, `report` a bug, or `none`. */
   readonly recovery: Recovery;
+  /** The numbers and names of the message. */
   readonly details: ErrorDetails[C];
 
   /** @internal */

@@ -16,6 +16,7 @@ export interface DriverCall {
 export type UnavailableReason =
   | 'no-library' | 'no-device' | 'stub-library' | 'init-failed' | 'no-such-device' | 'memory-refused' | 'forked';
 
+/** The `details` of each code. docs/errors.md says what each means. */
 export interface ErrorDetails {
   // Mistakes in the call
   KV_UNKNOWN_OPTION: {

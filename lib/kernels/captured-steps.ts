@@ -14,6 +14,7 @@ import { arrayOf, callable, checkInteger, integer, optional, readOptions } from 
 import { isInt32Array, lengthOf } from '../typed-arrays.js';
 import { StepSpans, type SequenceSpans } from './step-spans.js';
 
+/** Options of `Kernels.captureSteps`. */
 export interface CaptureOptions {
   /**
    * Queues one decoding step of `step.size` rows: everything from the embedding of `step.tokens` to the logits, on the kernels'
@@ -93,6 +94,7 @@ export interface StepOwner {
 const span = 4;
 const wordBytes = 4;
 
+/** Decoding steps captured as graphs, one per batch size, which `replay` repeats for any sequences. */
 export class CapturedSteps {
   /** Rows of the steps that are captured, ascending. */
   readonly sizes: readonly number[];
@@ -154,6 +156,7 @@ export class CapturedSteps {
     }
   }
 
+  /** Whether `close` was called. `replay` then throws KV_CLOSED. */
   get isClosed(): boolean {
     return this.#isClosed;
   }

@@ -29,14 +29,19 @@ export type FloatBuffer = Float32Array | bigint;
 
 /** A matrix as models store it: `[outputs, inputs]`, 16-bit floats as their bits, or the address of that. It must not change its length. */
 export interface Weight {
+  /** Its elements row by row, or the address of them; 16-bit floats as their bits. */
   readonly data: Float32Array | Uint16Array | bigint;
+  /** Type of its elements. */
   readonly dtype: RowDtype;
+  /** Rows of the matrix: elements of an output row, 1 or more. */
   readonly outputs: number;
+  /** Columns of the matrix: elements of an input row, 1 or more. */
   readonly inputs: number;
 }
 
 /** One product of an input: `output[row, o] = Σ input[row, i] · weight[o, i]`. */
 export interface Product {
+  /** The matrix to multiply with. */
   readonly weight: Weight;
   /** `[outputs]`, added to each row. */
   readonly bias?: FloatBuffer | undefined;
@@ -50,10 +55,16 @@ export interface Product {
 export interface Norm {
   /** `[width]` */
   readonly weight: FloatBuffer;
+  /** Elements of a row, 1 or more. */
   readonly width: number;
+  /** Added to the mean square before its root is taken, above 0. */
   readonly epsilon: number;
 }
 
+/**
+ * What a transformer computes besides attention: matrix products, RMSNorm, rotary positions, SwiGLU, gathering rows. For one Node
+ * thread.
+ */
 export class DenseKernels {
   /** What multiplies: `avx512`, `avx2` or `portable` on the CPU, on a GPU `cublas 12.8` or our own kernel, `sm_90`. */
   readonly target: string;
@@ -81,6 +92,7 @@ export class DenseKernels {
     if (driver !== undefined) unclosed.register(this, giveBackTo(driver, 'A DenseKernels', this.#native), this);
   }
 
+  /** Whether `close` was called. Every other call then throws KV_CLOSED. */
   get isClosed(): boolean {
     return this.#isClosed;
   }

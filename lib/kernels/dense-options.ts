@@ -6,6 +6,7 @@ import { Driver } from '../memory/driver.js';
 import { instanceOf, integer, optional, readOptions, streamField, string, withDefault } from '../options.js';
 import { instructionsField, type Instructions } from './kernels-options.js';
 
+/** Options of `DenseKernels`. */
 export interface DenseKernelsOptions {
   /** On whose machine to compute; a GPU's cannot be closed before these kernels. Default: the CPU, as for a host driver. */
   readonly driver?: Driver | undefined;

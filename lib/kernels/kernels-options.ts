@@ -14,6 +14,7 @@ export type RowDtype = 'float32' | 'float16' | 'bfloat16';
 /** Vectors of the CPU. */
 export type Instructions = 'auto' | 'avx512' | 'avx2' | 'portable';
 
+/** Options of `Kernels`. */
 export interface KernelsOptions {
   /** The cache whose tensors are read and written. */
   readonly cache: KvCache;

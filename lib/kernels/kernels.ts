@@ -28,7 +28,9 @@ export type RowBuffer = Float32Array | Uint16Array | bigint;
 /** Which sequences a step computes: a prepared batch, the same in typed arrays of the engine's own, or a step that is recorded. */
 export type StepSequences = Batch | SequenceSpans | RecordedStep;
 
+/** Kernels over a cache's tensors: append K and V, attention, copies of tokens. Queued on one stream. For one Node thread. */
 export class Kernels {
+  /** The cache whose tensors the kernels read and write. */
   readonly cache: KvCache;
   /** Type of the rows: new K and V, queries, outputs. */
   readonly rowDtype: RowDtype;
@@ -76,6 +78,7 @@ export class Kernels {
     this.target = this.#native.target();
   }
 
+  /** Whether `close` was called. Every other call then throws KV_CLOSED. */
   get isClosed(): boolean {
     return this.#isClosed;
   }

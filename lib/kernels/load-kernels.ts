@@ -7,6 +7,7 @@ import { native } from '../memory/native.js';
 import { abortSignal, instanceOf, optional, readOptions } from '../options.js';
 import { kernelImages } from './kernel-image.js';
 
+/** Options of `loadKernels`. */
 export interface LoadKernelsOptions {
   /** Stops waiting with KV_ABORTED; the module is loaded nevertheless. */
   readonly signal?: AbortSignal | undefined;

@@ -10,10 +10,15 @@ import { isArray } from '../typed-arrays.js';
 
 /** Tokens [fromToken, fromToken + tokens) of one slot, to be written at `toToken` of another or the same. */
 export interface TokenCopy {
+  /** Slot to copy from. */
   readonly fromSlot: number;
+  /** First token to copy, counted from the start of its slot. */
   readonly fromToken: number;
+  /** Slot to copy to; it may be the same one. */
   readonly toSlot: number;
+  /** Where the first token goes, counted from the start of the slot. */
   readonly toToken: number;
+  /** How many tokens are copied, 0 or more. */
   readonly tokens: number;
 }
 

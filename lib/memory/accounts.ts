@@ -15,12 +15,15 @@ import { slotStates, type SlotTable } from './slot-table.js';
 
 /** The moment's counts. */
 export interface CacheCounts {
+  /** Slots that a new sequence may have. */
   readonly idleSlots: number;
+  /** Slots of running sequences. */
   readonly activeSlots: number;
   /** Released, their fence not passed yet. */
   readonly retiringSlots: number;
   /** Out of service because the driver refused to undo a failed change there. */
   readonly quarantinedSlots: number;
+  /** Rows mapped in all slots together, each mapping counted. */
   readonly mappedRows: number;
   /** Mappings of pages: one that several slots share counts for each. `pool.counts().mappedPages` counts pages, each once. */
   readonly mappedPages: number;
@@ -45,7 +48,9 @@ export interface CacheCounts {
 
 /** Sums since the cache was opened. Maps and unmaps count pages; `foreground` is what some `prepare` waited for. */
 export interface CacheMetrics extends NativeCacheCounters {
+  /** Sequences that were given a slot, forks included. */
   readonly acquired: number;
+  /** Sequences that gave theirs back. */
   readonly released: number;
   /**
    * Failures that no call could report: the mapper's, and those of what follows a call that is done already. Each is also

@@ -29,6 +29,7 @@ export interface PromptOptions {
   readonly adapter?: string | undefined;
 }
 
+/** Options of `KvCache.acquire`. */
 export interface AcquireOptions extends PromptOptions {
   /** Tokens of the prompt when only their number is known: chooses the slot, and what `reserve` sets aside. Default: of `tokens`, or 0. */
   readonly promptTokens?: number | undefined;

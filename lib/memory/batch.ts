@@ -7,6 +7,9 @@ import { checkInteger, notConstructible } from '../options.js';
 import { Sequence } from './sequence.js';
 import { SlotTable } from './slot-table.js';
 
+/**
+ * Sequences of one forward pass and their new tokens. Made by `KvCache.createBatch` and used again: clear, add, prepare, commit.
+ */
 export class Batch {
   readonly #table: SlotTable;
   readonly #maxTokens: number;

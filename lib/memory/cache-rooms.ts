@@ -23,10 +23,12 @@ import { SlotLeases } from './slot-leases.js';
 import { SlotTable } from './slot-table.js';
 import { Stamps } from './stamps.js';
 import { Steps } from './steps.js';
+import type { Unclosed } from './unclosed.js';
 import { SlotViews } from './views.js';
 
 /** A tensor of the cache as a kernel needs it: address of element [0, 0, 0, 0], shape, strides, dtype. */
 export interface Tensor extends TensorPlacement {
+  /** Address of element [0, 0, 0, 0]; the same as long as the cache is open. */
   readonly address: bigint;
 }
 
@@ -145,5 +147,17 @@ function furnish(read: ReadKvCacheOptions, door: FrontDoor, { native, pool, layo
     news: new CacheNews({ native, late, leases, prefixes }),
     accounts: new Accounts({ ...parts, leases, ownsPool }),
     stamps: new Stamps(native, layout, table, room),
+  };
+}
+
+/** Must not refer to the cache: the addon's part of it, and the pool that knows it, closed if it is the cache's own. */
+export function unclosedCache({ native, pool, ownsPool }: CacheRooms): Unclosed {
+  return {
+    what: 'A KvCache',
+    giveBack: () => {
+      native.close();
+      pool.removeUser(native);
+      if (ownsPool) pool.close();
+    },
   };
 }

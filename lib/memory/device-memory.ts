@@ -9,6 +9,7 @@ import { native, type NativeMemory } from './native.js';
 import { giveBackTo, unclosed } from './unclosed.js';
 import type { Membership } from './weak-users.js';
 
+/** Options of `DeviceMemory`. */
 export interface DeviceMemoryOptions {
   /** Whose memory; it cannot be closed before this. */
   readonly driver: Driver;
@@ -18,7 +19,9 @@ export interface DeviceMemoryOptions {
 
 const spec = { driver: instanceOf(Driver), bytes: integer({ min: 1 }) };
 
+/** Memory of a driver that is mapped whole from the start: weights, activations, workspaces. For one Node thread. */
 export class DeviceMemory {
+  /** The driver whose memory it is. */
   readonly driver: Driver;
   /** As asked for. */
   readonly bytes: number;
@@ -46,6 +49,7 @@ export class DeviceMemory {
     unclosed.register(this, giveBackTo(driver, 'A DeviceMemory', this.#native), this);
   }
 
+  /** Whether `close` was called. Every other call then throws KV_CLOSED. */
   get isClosed(): boolean {
     return this.#isClosed;
   }

@@ -8,6 +8,7 @@ import { boolean, integer, notConstructible, oneOf, optional, readOptions, strin
 import { native, type NativeDriver, type NativeDriverInfo, type NativeMemoryInfo } from './native.js';
 import { WeakUsers, type Membership, type UserMemory } from './weak-users.js';
 
+/** `cuda`: a GPU. `host`: the CPU's own memory. `mock`: a simulated CUDA device, for tests. */
 export type DriverKind = 'cuda' | 'host' | 'mock';
 
 /** What a driver is and can do; the same numbers for its whole life. */
@@ -16,6 +17,7 @@ export type DriverInfo = NativeDriverInfo;
 /** Memory of the device, stale as soon as it is returned. */
 export type DriverMemory = NativeMemoryInfo;
 
+/** Options of `Driver.open`. */
 export interface DriverOptions {
   /** `cuda`: ordinal of the device. Default 0. */
   readonly device?: number | undefined;
@@ -58,7 +60,9 @@ const spec = {
   mappingLimit: withDefault(integer({ min: 1 }), 0),
 };
 
+/** One device's memory, or the CPU's own. Page pools, caches, kernels and device memory are opened on it. For one Node thread. */
 export class Driver {
+  /** What the driver is and can do; fixed when it is opened. */
   readonly info: DriverInfo;
   readonly #native: NativeDriver;
   readonly #users = new WeakUsers<undefined>();
@@ -95,6 +99,7 @@ export class Driver {
     return typeof value === 'object' && value !== null && #users in value;
   }
 
+  /** Which driver it is. */
   get kind(): DriverKind {
     return this.info.kind;
   }
@@ -104,6 +109,7 @@ export class Driver {
     return this.#native.isLost();
   }
 
+  /** Whether `close` was called. Every other call then throws KV_CLOSED. */
   get isClosed(): boolean {
     return this.#isClosed;
   }

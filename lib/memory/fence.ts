@@ -13,11 +13,13 @@ import { integer, isAddress, isOptionsObject, optional, readOptions, streamField
  */
 export type Fence = { readonly stream: bigint } | { readonly step: number };
 
+/** Options of `Sequence.release`. */
 export interface ReleaseOptions {
   /** What must be over before the memory may change hands, beside the fences of its commits. Default: nothing else. */
   readonly fence?: Fence | undefined;
 }
 
+/** Options of `KvCache.commit` and `KvCache.discard`. */
 export interface CommitOptions {
   /** What must be over before the memory that the batch used may change hands. Default: the cache's `stream`, or nothing. */
   readonly fence?: Fence | undefined;

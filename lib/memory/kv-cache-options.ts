@@ -11,6 +11,7 @@ import { driverField, PagePool } from './page-pool.js';
 import { prefixCacheField, readPrefixCacheOptions, type PrefixCacheOptions } from './prefix/prefix-options.js';
 import { createError } from '../errors/index.js';
 
+/** Options of `KvCache`. */
 export interface KvCacheOptions {
   /** What the model keeps per token. */
   readonly model: ModelShape;

@@ -11,7 +11,7 @@ import type { CacheCounts, CacheMetrics } from './accounts.js';
 import { readAcquireOptions, type AcquireOptions } from './acquire-options.js';
 import type { AdmissionRequest, Admitted } from './admission.js';
 import { Batch } from './batch.js';
-import { openRooms, type CacheRooms, type Tensor } from './cache-rooms.js';
+import { openRooms, unclosedCache, type CacheRooms, type Tensor } from './cache-rooms.js';
 import { deviceLost } from './change-signal.js';
 import type { Driver } from './driver.js';
 import { checkFence, GivenFence, readFence, type CommitOptions } from './fence.js';
@@ -23,13 +23,16 @@ import type { Prefixes } from './prefix/prefixes.js';
 import type { Room } from './room.js';
 import { RunningPasses } from './running-passes.js';
 import { Sequence, type SequenceOwner } from './sequence.js';
-import { unclosed, type Unclosed } from './unclosed.js';
+import { unclosed } from './unclosed.js';
 import { checkHostAccess } from './views.js';
 import type { Membership } from './weak-users.js';
 import { byAsking, readWaitOptions, waitUntil, type Noticing, type WaitOptions } from './wait.js';
 
+/** The KV cache of one model on one device: slots of contiguous addresses, and pages where sequences are. For one Node thread. */
 export class KvCache {
+  /** Where tensors, slots and rows lie. */
   readonly layout: Layout;
+  /** Where its pages come from: its own pool, or the one it was given. */
   readonly pool: PagePool;
   /** What is cached of prompts, and what it was worth. */
   readonly prefixes: Prefixes;
@@ -68,10 +71,12 @@ export class KvCache {
     return typeof value === 'object' && value !== null && #state in value;
   }
 
+  /** The driver of its pool. */
   get driver(): Driver {
     return this.pool.driver;
   }
 
+  /** Whether `close` has ended. Every other call then throws KV_CLOSED. */
   get isClosed(): boolean {
     return this.#state === 'closed';
   }
@@ -335,16 +340,4 @@ export class KvCache {
     if (this.#state !== 'open') throw createError('KV_CLOSED', { operation, owner: 'KvCache' });
     this.pool.guard.check(operation);
   }
-}
-
-/** Must not refer to the cache: the addon's part of it, and the pool that knows it, closed if it is the cache's own. */
-function unclosedCache({ native, pool, ownsPool }: CacheRooms): Unclosed {
-  return {
-    what: 'A KvCache',
-    giveBack: () => {
-      native.close();
-      pool.removeUser(native);
-      if (ownsPool) pool.close();
-    },
-  };
 }

@@ -15,11 +15,14 @@ import { dtypeBytes, tensorsOf, type ModelShape, type TensorSpec } from './model
  */
 export type LayoutKind = 'per-layer' | 'sliced' | 'fused';
 
+/** The layouts there are. */
 export const layoutKinds: readonly LayoutKind[] = ['per-layer', 'sliced', 'fused'];
 
+/** Options of `computeLayout`. */
 export interface LayoutOptions {
   /** The whole model; `model.parallel` says which part of it this worker holds. */
   readonly model: ModelShape;
+  /** How tensors share reservations. Default `per-layer`. */
   readonly layout: LayoutKind;
   /** Rows of the batch, at least 1. */
   readonly slots: number;
@@ -43,9 +46,13 @@ export interface ReservationSpec {
 
 /** Distances in bytes between neighbours along each axis of a tensor. */
 export interface TensorStrides {
+  /** Bytes from a slot to the next. */
   readonly slotBytes: number;
+  /** Bytes from a token to the next. */
   readonly tokenBytes: number;
+  /** Bytes from a head to the next. */
   readonly headBytes: number;
+  /** Bytes of an element. */
   readonly elementBytes: number;
 }
 
@@ -60,16 +67,25 @@ export interface TensorPlacement extends TensorSpec {
   readonly reservation: number;
   /** From the start of the reservation to [0, 0, 0, 0]. */
   readonly offsetBytes: number;
+  /** Bytes from one slot, token, head and element to the next. */
   readonly strides: TensorStrides;
+  /** [slots, maxTokens, heads, dim]. */
   readonly shape: readonly [slots: number, maxTokens: number, heads: number, dim: number];
 }
 
+/** Where tensors, slots and rows lie in a cache's reservations. Pure arithmetic; frozen. */
 export interface Layout {
+  /** How tensors share reservations. */
   readonly kind: LayoutKind;
+  /** Bytes of a page. */
   readonly pageBytes: number;
+  /** Slots of the cache. */
   readonly slots: number;
+  /** Tokens a slot has addresses for. */
   readonly maxTokens: number;
+  /** Every tensor on this worker, in layer order, K before V. */
   readonly tensors: readonly TensorPlacement[];
+  /** The address ranges of the cache. */
   readonly reservations: readonly ReservationSpec[];
   /** Largest `tokenBytes` of a reservation: the one that sets the pace. */
   readonly maxTokenBytes: number;

@@ -12,6 +12,7 @@ import {
 } from './mock-records.js';
 import { native, type NativeMockDevice } from './native.js';
 
+/** Options of `MockDevice`. */
 export interface MockDeviceOptions {
   /** Bytes that all pages may have together. Default 1 GiB. */
   readonly memoryBytes?: number | undefined;
@@ -50,6 +51,7 @@ export interface MockDeviceOptions {
   readonly journalEntries?: number | undefined;
 }
 
+/** Options of `MockDevice.failCall`. */
 export interface FailCallOptions {
   /** Which call of this kind from now on; 1 is the next. Default 1. */
   readonly nth?: number | undefined;
@@ -64,8 +66,11 @@ export interface FailCallOptions {
 
 /** A range that queued work uses. */
 export interface MockUse {
+  /** Where the memory begins. */
   readonly address: bigint;
+  /** How many bytes. */
   readonly bytes: number;
+  /** Whether it is read or written. */
   readonly access: 'read' | 'write';
 }
 
@@ -101,6 +106,7 @@ const bigint: Field<bigint> = (value, place) => {
 const useSpec = { address: bigint, bytes: integer({ min: 1 }), access: oneOf(['read', 'write']) };
 const mockUse: Field<OptionsOf<typeof useSpec>> = (value, place) => readOptions(place.owner, value, useSpec, place.option);
 
+/** A simulated CUDA device that checks every call and loses itself where a real one would. For tests. */
 export class MockDevice {
   #native: NativeMockDevice | undefined;
   #driver: Driver | undefined;
@@ -187,6 +193,7 @@ export class MockDevice {
     return this.#open().journal();
   }
 
+  /** Forgets the calls so far. */
   clearJournal(): void {
     this.#open().clearJournal();
   }
@@ -196,6 +203,7 @@ export class MockDevice {
     return this.#open().callCounts();
   }
 
+  /** Counts calls from 0 again. */
   resetCallCounts(): void {
     this.#open().resetCallCounts();
   }
@@ -205,10 +213,12 @@ export class MockDevice {
     return this.#open().misuses();
   }
 
+  /** Forgets the misuses so far. */
   clearMisuses(): void {
     this.#open().clearMisuses();
   }
 
+  /** What is still reserved, mapped or created. */
   leaks(): MockLeaks {
     return this.#open().leaks();
   }

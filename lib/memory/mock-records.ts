@@ -16,6 +16,7 @@ export const mockCalls = [
   'cuModuleLoadDataEx', 'cuModuleUnload', 'cuModuleGetFunction', 'cuFuncSetAttribute', 'cuLaunchKernel',
 ] as const;
 
+/** Name of a call of the CUDA driver. */
 export type MockCall = (typeof mockCalls)[number];
 
 /** What a call was about; what does not apply to it is 0. */
@@ -24,6 +25,7 @@ export interface MockArguments {
   readonly address: bigint;
   /** A copy's source. */
   readonly from: bigint;
+  /** Bytes that the call was about. */
   readonly bytes: number;
   /** Page, stream, event or context. */
   readonly handle: bigint;
@@ -31,9 +33,11 @@ export interface MockArguments {
   readonly stream: bigint;
 }
 
+/** One call that the device got. */
 export interface MockJournalEntry extends MockArguments {
   /** 1 for the device's first call. */
   readonly step: number;
+  /** Its name. */
   readonly call: MockCall;
   /** A CUresult: 0 is success. */
   readonly result: number;
@@ -41,8 +45,11 @@ export interface MockJournalEntry extends MockArguments {
   readonly resultName: string;
 }
 
+/** A call that broke a rule of the CUDA driver. */
 export interface MockMisuse extends MockArguments {
+  /** Number of the call in the journal. */
   readonly step: number;
+  /** Its name. */
   readonly call: MockCall;
   /** The rule that the call broke. */
   readonly rule: string;
@@ -50,11 +57,17 @@ export interface MockMisuse extends MockArguments {
   readonly earlierStep: number;
 }
 
+/** What is left on a device, by kind. */
 export interface MockLeftovers {
+  /** Address ranges. */
   readonly reservations: number;
+  /** Mapped pages. */
   readonly mappings: number;
+  /** Physical pages. */
   readonly pages: number;
+  /** Streams that were not destroyed. */
   readonly streams: number;
+  /** Events that were not destroyed. */
   readonly events: number;
 }
 

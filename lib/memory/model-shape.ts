@@ -22,8 +22,11 @@ const dtypeField = oneOf(dtypes);
 
 /** Where one layer differs from the rest; what is left out is as in the model. */
 export interface LayerShape {
+  /** KV heads of the layer, 1 or more. Default: the model's. */
   readonly kvHeads?: number | undefined;
+  /** Elements of a K head, 1 or more. Default: the model's. */
   readonly headDim?: number | undefined;
+  /** Elements of a V head, 1 or more. Default: `headDim`. */
   readonly valueHeadDim?: number | undefined;
 }
 
@@ -45,6 +48,7 @@ export interface ModelShape {
   readonly kvHeads?: number | undefined;
   /** Elements of one head's K, and of its V unless `valueHeadDim` differs. Not used by `latent` attention. */
   readonly headDim?: number | undefined;
+  /** Type of the elements of K and V. */
   readonly dtype: Dtype;
   /** Elements of one head's V. Default: the layer's `headDim`. */
   readonly valueHeadDim?: number | undefined;
@@ -57,6 +61,7 @@ export interface ModelShape {
   readonly latentDim?: number | undefined;
   /** One entry per layer, where layers differ. */
   readonly layerShapes?: readonly LayerShape[] | undefined;
+  /** Which part of the model this worker has. Default: all of it. */
   readonly parallel?: ParallelShape | undefined;
 }
 
@@ -66,10 +71,13 @@ export interface TensorSpec {
   readonly name: string;
   /** Number of the layer in the whole model, also on a pipeline worker that does not start at 0. */
   readonly layer: number;
+  /** What it holds: keys, values, or the latent of MLA. */
   readonly role: 'key' | 'value' | 'latent';
   /** Heads on this worker. */
   readonly heads: number;
+  /** Elements of a head. */
   readonly dim: number;
+  /** Type of its elements. */
   readonly dtype: Dtype;
   /** heads · dim · bytes of an element. */
   readonly tokenBytes: number;

@@ -14,6 +14,7 @@ import type { PageUser } from './page-user.js';
 import { unclosed, type Unclosed } from './unclosed.js';
 import { WeakUsers, type Membership, type UserMemory } from './weak-users.js';
 
+/** Options of `PagePool`. */
 export interface PagePoolOptions {
   /**
    * Bytes that mapped and free pages may have together; whole pages count. At least one page, at most what the driver has (on mock:
@@ -43,8 +44,11 @@ export type PoolCounts = NativePoolCounts;
 const cudaHeadroomBytes = 512 * 2 ** 20;
 const cudaReadyBytes = 2 ** 30;
 
+/** Physical pages under one budget, for one cache or several. For one Node thread. */
 export class PagePool {
+  /** The driver whose pages they are. */
   readonly driver: Driver;
+  /** Bytes of a page. */
   readonly pageBytes: number;
   /** Device memory that new pages leave free. */
   readonly headroomBytes: number;
@@ -104,10 +108,12 @@ export class PagePool {
     return this.#budgetBytes;
   }
 
+  /** Whether `close` has ended. Every other call then throws KV_CLOSED. */
   get isClosed(): boolean {
     return this.#isClosed;
   }
 
+  /** The moment's counts of pages. */
   counts(): PoolCounts {
     this.#checkOpen('count its pages');
     return this.#native.counts();

@@ -24,6 +24,7 @@ export interface SequenceOwner {
   view(tensor: number, slot: number): TensorView;
 }
 
+/** One request's lease of a slot: its tokens, its length, its memory. Made by `KvCache.acquire` and `fork`. */
 export class Sequence {
   /** Row of the batch dimension in every tensor. */
   readonly slot: number;

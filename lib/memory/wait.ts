@@ -6,6 +6,7 @@ import { createError } from '../errors/index.js';
 import { abortSignal, number, optional, readOptions } from '../options.js';
 import type { ChangeSignal } from './change-signal.js';
 
+/** Options of calls that wait. */
 export interface WaitOptions {
   /** Gives up after so many milliseconds with KV_TIMEOUT. Default: never. */
   readonly timeoutMs?: number | undefined;

@@ -11,7 +11,9 @@ export interface OrderedRequest {
   readonly tenant: string | undefined;
   /** Tokens computed for its tenant since that became active; a newcomer starts at the least of all active tenants. */
   readonly tenantTokens: number;
+  /** Tokens of its prompt. */
   readonly promptTokens: number;
+  /** Tokens that it has been given so far. */
   readonly generatedTokens: number;
 }
 

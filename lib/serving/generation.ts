@@ -15,12 +15,15 @@ import type { TenantShare } from './tenant-shares.js';
 /** Why an answer ended: `length`: it has `maxNewTokens` tokens. `stop`: a stop token came. */
 export type FinishReason = 'length' | 'stop';
 
+/** What a request was answered with. */
 export interface GenerationResult {
   /** The answer, without a stop token. */
   readonly tokens: Int32Array;
+  /** Why it ended: `length` after `maxNewTokens`, `stop` at a stop token. */
   readonly finishReason: FinishReason;
   /** The token that ended it; undefined with `length`. */
   readonly stopToken: number | undefined;
+  /** Tokens of its prompt. */
   readonly promptTokens: number;
   /** Tokens of the prompt that came from the prefix cache when it was first admitted. */
   readonly cachedTokens: number;
@@ -28,6 +31,7 @@ export interface GenerationResult {
   readonly preemptions: number;
   /** From submission to the first token, and to the end. */
   readonly firstTokenMs: number;
+  /** Milliseconds from its submission to its end. */
   readonly totalMs: number;
 }
 

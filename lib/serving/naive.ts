@@ -24,6 +24,7 @@ interface Lane {
   readonly pass: Pass;
 }
 
+/** Serves requests one after the other: the simplest schedule, to compare others with. */
 export class NaiveScheduler {
   readonly #options: ReadSchedulerOptions;
   readonly #admission: AdmissionControl;

@@ -11,6 +11,7 @@ import { checkFits, checkRequests, readRequest, type GenerationRequest, type Rea
 import { completeOptions, schedulerSpec, type ReadSchedulerOptions, type SchedulerOptions } from './scheduler-options.js';
 import { noTotals, type ServingTotals } from './totals.js';
 
+/** Options of `OfflineScheduler`. */
 export interface OfflineSchedulerOptions extends SchedulerOptions {
   /**
    * `prefix`: requests whose prompts begin alike follow each other. `given`: as they stand in the list. `order` decides
@@ -26,6 +27,7 @@ interface Entry {
   readonly request: ReadRequest;
 }
 
+/** Serves a list of requests with continuous batching, as fast as it can. */
 export class OfflineScheduler {
   readonly #options: ReadSchedulerOptions;
   readonly #arrangement: 'prefix' | 'given';

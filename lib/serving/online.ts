@@ -16,6 +16,7 @@ import { completeOptions, schedulerSpec, type ReadSchedulerOptions, type Schedul
 import { TokenStream } from './token-stream.js';
 import type { ServingTotals } from './totals.js';
 
+/** Options of `OnlineScheduler`. */
 export interface OnlineSchedulerOptions extends SchedulerOptions {
   /** Requests that may wait for a slot, 1 or more; those that had to give way come on top. Default 1,024. */
   readonly maxWaiting?: number | undefined;
@@ -23,6 +24,7 @@ export interface OnlineSchedulerOptions extends SchedulerOptions {
 
 const spec = { ...schedulerSpec, maxWaiting: withDefault(integer({ min: 1 }), 1_024) };
 
+/** Serves requests as they come, with continuous batching, a bounded queue, deadlines, cancellation and streams. */
 export class OnlineScheduler {
   readonly #options: ReadSchedulerOptions;
   readonly #maxWaiting: number;
@@ -47,14 +49,17 @@ export class OnlineScheduler {
     return this.#batching.totals;
   }
 
+  /** Requests that have no slot yet, or gave theirs up. */
   get waitingRequests(): number {
     return this.#batching.waitingRequests;
   }
 
+  /** Requests that hold a slot. */
   get runningRequests(): number {
     return this.#batching.runningRequests;
   }
 
+  /** Whether `close` was called. `submit` then throws KV_CLOSED. */
   get isClosed(): boolean {
     return this.#isClosed;
   }

@@ -5,6 +5,7 @@ import { ChangeSignal } from '../memory/change-signal.js';
 import { nextChange } from '../memory/wait.js';
 import type { GenerationListener, GenerationResult } from './generation.js';
 
+/** How a request of a list ended. */
 export type GenerationOutcome = PromiseSettledResult<GenerationResult> & {
   /** Of the request in the list. */
   readonly index: number;

@@ -12,6 +12,7 @@ import { greedy, type Sampler } from './sampling.js';
 
 type Prompt = Pick<AcquireOptions, 'items' | 'tenant' | 'salt' | 'adapter' | 'caching' | 'priority'>;
 
+/** What to generate: the prompt, how many tokens, and how they are chosen. */
 export interface GenerationRequest extends Prompt {
   /** The prompt, 1 token or more, each of the engine's vocabulary where no item covers it. */
   readonly tokens: NonNullable<AcquireOptions['tokens']>;

@@ -13,6 +13,7 @@ import { isFloat32Array, lengthOf } from '../typed-arrays.js';
  */
 export type Sampler = (logits: Float32Array, index: number) => number;
 
+/** Options of `randomSampler`. */
 export interface SamplerOptions {
   /** Divides the logits: below 1 surer, above 1 more varied. More than 0; default 1. */
   readonly temperature?: number | undefined;

@@ -9,9 +9,11 @@ import { byArrival, byTenantShare, type RequestOrder } from '../policy/request-o
 import { checkedClock, systemTimer, type Clock, type Timer } from './clock.js';
 import type { Engine } from './engine.js';
 
+/** Options that all schedulers have. */
 export interface SchedulerOptions {
   /** Whose slots it leases. Others may use it too: who fits but for what they hold waits until they release it. */
   readonly cache: KvCache;
+  /** What computes the passes. */
   readonly engine: Engine;
   /** Sequences in a step at most, 1 or more. Default: the slots of the cache. */
   readonly maxBatch?: number | undefined;

@@ -12,6 +12,7 @@ interface Read {
   readonly reject: (error: Error) => void;
 }
 
+/** The tokens of one answer, as they are generated. It has one reader. */
 export class TokenStream implements AsyncIterableIterator<number> {
   readonly #cancel: () => void;
   readonly #tokens: number[] = [];

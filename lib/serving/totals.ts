@@ -2,7 +2,9 @@
 
 import type { Generation } from './generation.js';
 
+/** Sums of a scheduler since it was made. */
 export interface ServingTotals {
+  /** Requests that were answered. */
   completedRequests: number;
   /** Requests that ended with an error: aborted, too late, too large, or their engine's failure. */
   failedRequests: number;
@@ -16,10 +18,13 @@ export interface ServingTotals {
   recomputedTokens: number;
   /** Prompts that were cached whole with their last logits, and computed nothing before their first token. */
   skippedPrefills: number;
+  /** Rounds of the batching loop. */
   steps: number;
+  /** Times that a running request gave its memory up for another. */
   preemptions: number;
   /** Time in the engine's two functions. */
   prefillMs: number;
+  /** Milliseconds that the engine's `decode` took. */
   decodeMs: number;
 }
 

@@ -8,6 +8,7 @@ import { prefixDomain } from '../../policy/prefix/domain.js';
 import { PrefixTexts } from '../../policy/prefix/prefix-text.js';
 import { readPromptOptions, text, type PromptOptions } from '../acquire-options.js';
 
+/** Options of `prefixBlockKeys`. */
 export interface PrefixBlockKeysOptions extends PromptOptions {
   /** What `cache.prefixes.setNamespace` was given. Default: what a cache begins with, the empty string. */
   readonly namespace?: string | undefined;

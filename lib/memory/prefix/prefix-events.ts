@@ -12,6 +12,7 @@ import type { RemovedBlocks, StoredBlocks, StoredRun } from '../../policy/prefix
 
 /** In every event. */
 export interface PrefixEvent {
+  /** The `KvCache` that publishes. */
   readonly cache: object;
   /** `prefixCache.events.label`. */
   readonly label: string | undefined;
@@ -25,6 +26,7 @@ export interface PrefixStoredEvent extends PrefixEvent {
   readonly blockKeys: readonly string[];
   /** Key of the block in front of the first, stored before; undefined when it starts a text. */
   readonly parentKey: string | undefined;
+  /** Tokens of a block (`prefixCache.events.blockTokens`). */
   readonly blockTokens: number;
   /** Tokens of the text in front of the first block. */
   readonly fromToken: number;
@@ -41,12 +43,15 @@ export interface PrefixStoredEvent extends PrefixEvent {
 
 /** On `virtual-kv:prefix-removed`: the last copy of these blocks is gone. */
 export interface PrefixRemovedEvent extends PrefixEvent {
+  /** Keys of the blocks, as `virtual-kv:prefix-stored` gave them. */
   readonly blockKeys: readonly string[];
+  /** Why they went. */
   readonly reason: DropReason;
 }
 
 /** On `virtual-kv:prefix-cleared`: the cache has no block any more. `republished`: all it has follows. */
 export interface PrefixClearedEvent extends PrefixEvent {
+  /** Why: `Prefixes.reset`, the cache was closed, or `publishAll` was called. */
   readonly reason: 'reset' | 'closed' | 'republished';
 }
 

@@ -7,6 +7,7 @@ import {
 import { adaptive, lfu, lru, priority, slru, type EvictionPolicyFactory } from '../../policy/prefix/index.js';
 import { blockTokensField, defaultBlockTokens } from './prefix-block-keys.js';
 
+/** The option `prefixCache` of a `KvCache`. */
 export interface PrefixCacheOptions {
   /**
    * Rows of released sequences that may stay for their prefixes; 0: nothing is kept after release. They also go, whatever the
@@ -29,6 +30,7 @@ export interface PrefixCacheOptions {
   readonly events?: PrefixEventsOptions | 'off' | undefined;
 }
 
+/** The option `prefixCache.events` of a `KvCache`. */
 export interface PrefixEventsOptions {
   /** Tokens of a block, 1 … 1,048,576; it need not have to do with rows. Default 16. */
   readonly blockTokens?: number | undefined;

@@ -4,6 +4,7 @@
 import { dropReasons, type DroppedRows, type DropReason } from '../../policy/prefix/dropped-rows.js';
 import type { CachedBy } from './prompt.js';
 
+/** What the prefix cache was worth, in tokens, since the cache was opened. */
 export interface PrefixMetrics {
   /** Requests that gave their tokens and read the cache. */
   readonly requests: number;
@@ -11,8 +12,11 @@ export interface PrefixMetrics {
   readonly promptTokens: number;
   /** Of these, those that came from the cache, and how. */
   readonly cachedTokens: number;
+  /** Cached tokens that came with an idle slot that held them: nothing was mapped or copied. */
   readonly adoptedTokens: number;
+  /** Cached tokens whose rows were mapped under another slot. */
   readonly aliasedTokens: number;
+  /** Cached tokens that were copied, of rows that match in part. */
   readonly copiedTokens: number;
   /** cachedTokens / promptTokens; 0 without any. */
   readonly hitRate: number;

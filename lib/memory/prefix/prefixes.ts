@@ -26,6 +26,7 @@ import { SharedRows } from './shared-rows.js';
 import type { SlotFences } from '../slot-fences.js';
 import { holdsTable, slotStates } from '../slot-table.js';
 
+/** What `Prefixes.lookup` finds. */
 export interface PrefixLookup {
   /** Tokens of the prompt that `acquire` would find now. One is left to compute, unless a value is kept for the whole prompt. */
   readonly cachedTokens: number;
@@ -36,6 +37,7 @@ export interface PrefixLookup {
   readonly pendingTokens: number;
 }
 
+/** Options of `Prefixes.reset`. */
 export interface PrefixResetOptions {
   /** Release sequences that use cached rows, whatever they are doing. Default false: refuse while there are any. */
   readonly preempt?: boolean | undefined;
@@ -52,6 +54,7 @@ export interface PrefixesParts extends Omit<IdlePrefixesParts, 'index' | 'shared
   readonly late: LateErrors;
 }
 
+/** The prefix cache of a `KvCache`: what is cached of a prompt, why not more, hit rates, reset. */
 export class Prefixes {
   /** @internal */
   readonly index: PrefixIndex;

@@ -14,7 +14,10 @@ export interface Prompt {
 
 /** Tokens that came from the cache, by how: `adopted` cost nothing, `aliased` a mapping per row, `copied` their bytes. */
 export interface CachedBy {
+  /** Tokens that came with an idle slot that held them. */
   readonly adoptedTokens: number;
+  /** Tokens whose rows were mapped under the slot. */
   readonly aliasedTokens: number;
+  /** Tokens that were copied. */
   readonly copiedTokens: number;
 }

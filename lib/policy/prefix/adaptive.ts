@@ -11,6 +11,7 @@ import { NodeLists } from './node-lists.js';
 import { ReuseHistory } from './reuse-history.js';
 import { ReuseRates, textClass, textClasses } from './reuse-rates.js';
 
+/** An eviction policy that learns which texts return, by their age, their uses and the length of their prompts. The default. */
 export function adaptive(): EvictionPolicyFactory {
   return (context) => new Adaptive(context);
 }

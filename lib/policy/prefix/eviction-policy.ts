@@ -30,6 +30,7 @@ export interface EvictionPolicy {
 
 /** What a policy is made for. */
 export interface EvictionContext {
+  /** The texts' numbers, by node. Read only. */
   readonly nodes: NodeView;
   /** Copies the tokens [from, to) of the text that ends in `node` into `target` at `start`. Walks up from the node. */
   readonly copyText: (node: number, from: number, to: number, target: Int32Array, start: number) => void;
@@ -41,6 +42,7 @@ export interface EvictionContext {
   readonly hashSeed: number;
 }
 
+/** Makes the policy of one prefix index, once. */
 export type EvictionPolicyFactory = (context: EvictionContext) => EvictionPolicy;
 
 /** What the factory makes. Throws KV_INVALID_OPTION when that is no policy. */

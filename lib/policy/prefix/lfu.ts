@@ -10,6 +10,7 @@ import { integer, readOptions, withDefault } from '../../options.js';
 import type { EvictionContext, EvictionPolicy, EvictionPolicyFactory } from './eviction-policy.js';
 import { NodeLists } from './node-lists.js';
 
+/** Options of `lfu`. */
 export interface LeastFrequentlyUsedOptions {
   /**
    * Uses beyond this many count no more, 1 … 255. It bounds the time to find a victim, and how long a text that was popular
@@ -20,6 +21,7 @@ export interface LeastFrequentlyUsedOptions {
 
 const spec = { countedUses: withDefault(integer({ min: 1, max: 255 }), 15) };
 
+/** An eviction policy: the least frequently used goes first, with counts that age. */
 export function lfu(options?: LeastFrequentlyUsedOptions): EvictionPolicyFactory {
   const { countedUses } = readOptions('lfu', options, spec);
   return (context) => new LeastFrequentlyUsed(context, countedUses);

@@ -4,6 +4,7 @@
 import type { EvictionPolicy, EvictionPolicyFactory } from './eviction-policy.js';
 import { NodeLists } from './node-lists.js';
 
+/** An eviction policy: the least recently used goes first. */
 export function lru(): EvictionPolicyFactory {
   return () => new LeastRecentlyUsed();
 }

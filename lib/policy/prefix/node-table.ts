@@ -6,6 +6,7 @@ import { enlarged } from './enlarged.js';
 
 /** What eviction policies see of the nodes. Read only, and valid during a call. */
 export interface NodeView {
+  /** The node above, or -1 for a root. */
   readonly parent: Int32Array;
   /** Tokens before the node, from the start of the text. */
   readonly from: Int32Array;

@@ -13,11 +13,13 @@ const owner = 'PrefixTexts';
  */
 export type PromptItemKind = 'item' | 'embedding';
 
+/** Something in a prompt that is no text: an image, audio, or embeddings given directly. */
 export interface PromptItem {
   /** First position it covers. */
   readonly at: number;
   /** Positions it covers, at least 1. */
   readonly length: number;
+  /** `item`: what an encoder computes from content with this hash. `embedding`: embeddings with this digest. */
   readonly kind: PromptItemKind;
   /** Hash of its content, long enough that different contents differ in it. Equal hashes of different kinds never meet. */
   readonly hash: string;

@@ -11,6 +11,7 @@ import type { EvictionContext, EvictionPolicy, EvictionPolicyFactory } from './e
 import { enlarged } from './enlarged.js';
 import { NodeLists } from './node-lists.js';
 
+/** Options of `priority`. */
 export interface PriorityOptions {
   /** Texts of this level and higher are pinned: they leave the pool only when they expire. Default 256: none. */
   readonly pinnedLevel?: number;
@@ -31,6 +32,7 @@ const spec = {
   now: optional(callable<() => number>()),
 };
 
+/** An eviction policy: the lowest `priority` of `acquire` goes first, then what has expired, then the least recently used. */
 export function priority(options?: PriorityOptions): EvictionPolicyFactory {
   const { pinnedLevel, lifetimeMs, now } = readOptions('priority', options, spec);
   if (lifetimeMs === undefined) return (context) => new Priority(context, pinnedLevel, undefined, () => 0);

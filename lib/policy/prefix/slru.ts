@@ -11,6 +11,7 @@ import type { EvictionContext, EvictionPolicy, EvictionPolicyFactory } from './e
 import { enlarged } from './enlarged.js';
 import { NodeLists } from './node-lists.js';
 
+/** Options of `slru`. */
 export interface SegmentedLruOptions {
   /**
    * Share of the pool's tokens that may be protected, 0 … 1. Default 0.5: with more, texts on their way to their second
@@ -21,6 +22,7 @@ export interface SegmentedLruOptions {
 
 const spec = { protectedShare: withDefault(number(0, 1), 0.5) };
 
+/** An eviction policy: segmented LRU, in which what was used only once goes first. */
 export function slru(options?: SegmentedLruOptions): EvictionPolicyFactory {
   const { protectedShare } = readOptions('slru', options, spec);
   return (context) => new SegmentedLru(context, protectedShare);
