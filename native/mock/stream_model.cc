@@ -119,7 +119,8 @@ bool StreamModel::IsDone(uint64_t event) const {
 void StreamModel::Wait(uint64_t stream, uint64_t event) {
   if (IsDone(event)) return;
   const EventState& state = events_.at(event);
-  Work wait{.kind = WorkKind::kWait};
+  Work wait;
+  wait.kind = WorkKind::kWait;
   wait.awaited_stream = state.stream;
   wait.awaited_target = state.target;
   Enqueue(stream, std::move(wait));

@@ -12,6 +12,8 @@ import { World } from './world.js';
 const [name = '', on = '', seed = '0'] = process.argv.slice(2);
 /** Cases in one world, as long as all are refused. */
 const mostCases = 40;
+/** The part of all cases that is tried, of a seed's choice: less under sanitizers. */
+const scale = Math.min(1, Number(process.env['VKV_TEST_SCALE'] ?? 1));
 const findings = new Map<string, number>();
 
 let world: World | undefined;
@@ -88,7 +90,8 @@ async function main(): Promise<void> {
     }
     await endWorld(method);
     const all = casesOf(call.meant);
-    for (let left = all.length; left > 0; left -= 1) {
+    const enough = all.length - Math.ceil(all.length * scale);
+    for (let left = all.length; left > enough; left -= 1) {
       const at = random.integer(left);
       await run(row, method, all[at]!);
       all[at] = all[left - 1]!;
