@@ -2,7 +2,7 @@
 // the package does; CXX names another than c++.
 
 import { spawnSync } from 'node:child_process';
-import { mkdirSync, readFileSync } from 'node:fs';
+import { mkdirSync, readFileSync, renameSync } from 'node:fs';
 import * as path from 'node:path';
 
 const root = path.resolve(__dirname, '..', '..');
@@ -20,7 +20,9 @@ export function compileHostProbe(): void {
   const host = sources.filter((source) => source.startsWith('native/host/'));
   const flags = ['-std=c++20', '-O1', '-fno-exceptions', '-fno-rtti', '-Wall', '-Wextra', '-Inative', '-pthread'];
   mkdirSync(folder, { recursive: true });
-  run(compiler, [...flags, 'test/native/host_probe.cc', ...host, '-o', probe]);
+  const made = `${probe}-${process.pid}`; // another test's process may be running the program
+  run(compiler, [...flags, 'test/native/host_probe.cc', ...host, '-o', made]);
+  renameSync(made, probe);
 }
 
 /** The facts that one part of the probe printed. */

@@ -2,7 +2,7 @@
 // package does; CXX names another than c++.
 
 import { spawnSync } from 'node:child_process';
-import { mkdirSync, readFileSync } from 'node:fs';
+import { mkdirSync, readFileSync, renameSync } from 'node:fs';
 import * as path from 'node:path';
 
 const root = path.resolve(__dirname, '..', '..');
@@ -20,7 +20,9 @@ export function runProbe(
   const sources = readFileSync(path.join(root, 'native', 'sources.txt'), 'utf8').split(/\r?\n/)
     .filter((source) => prefixes.some((prefix) => source.startsWith(prefix)));
   mkdirSync(folder, { recursive: true });
-  run(compiler, [...flags, `test/native/${name}.cc`, ...sources, '-o', probe, '-ldl']);
+  const made = `${probe}-${process.pid}`; // another test's process may be running the program
+  run(compiler, [...flags, `test/native/${name}.cc`, ...sources, '-o', made, '-ldl']);
+  renameSync(made, probe);
   return run(probe, args).trimEnd().split('\n');
 }
 
