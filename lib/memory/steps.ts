@@ -215,11 +215,24 @@ export class Steps {
   }
 
   #makeSlotWritable(slot: number, room: CopyRoom): void {
+    this.#orderBehindOthers(slot);
     try {
       this.#sharing.makeWritable(slot, room);
     } catch (error) {
       if (!isKvError(error, 'KV_OUT_OF_PAGES') || !this.#sharing.claimTail(slot)) throw error;
       this.#sharing.makeWritable(slot, room);
+    }
+  }
+
+  /**
+   * What will be queued for the slot runs after the work that is queued on other streams: it may read a row that the slot is left
+   * alone with, and goes on writing in place. Throws what the driver throws.
+   */
+  #orderBehindOthers(slot: number): void {
+    const stream = this.#fences.streamOf(slot);
+    if (stream === undefined) return;
+    for (let other = 0; other < this.#table.count; other += 1) {
+      if (other !== slot && this.#fences.isPendingBeside(other, stream)) this.#fences.order(stream, other);
     }
   }
 
