@@ -15,7 +15,7 @@ const otherNames: Readonly<Record<string, readonly string[]>> = {
 /** `memoryBudgetBytes`, `model.kvHeads`, `driver: 'host'`; not `config.json`. */
 const optionWords = /`((?:(?:model|prefixCache)\.)?(?:parallel\.)?[A-Za-z_$][\w$]*)(?:: ([^`]+))?`/g;
 
-/** The message for somebody who typed `command`. */
+/** The message in the words of the command line: flags of `command` instead of option names. */
 export function inFlagWords(message: string, command: Command): string {
   const flags = new Map(command.options.map((option) => [option.attributeName(), option.long ?? option.flags]));
   return message.replace(optionWords, (words, path: string, value: string | undefined) => {
