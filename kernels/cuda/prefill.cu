@@ -63,7 +63,7 @@ __device__ inline void Prefill(const PrefillParameters& parameters, float* share
   float total = 0;
   for (int from = 0; from < end; from += Rows) {
     const int tokens = end - from < Rows ? end - from : Rows;
-    __syncthreads();  // the queries are there, and nobody needs the last tile any more
+    __syncthreads();  // the queries are loaded, and all warps have read the last tile
     LoadTile<T, Rows>(tile, command.keys, span.slot, kv_head, from, tokens);
     __syncthreads();
     float most = largest;

@@ -32,7 +32,7 @@ class PrefillTiles {
     const int end = span_.length + first + (left < kPrefillTileRows ? left : kPrefillTileRows);  // of what a row sees
     VKV_KEEP_LOOP
     for (int from = 0; from < end; from += kTileTokens) {
-      __syncthreads();  // nobody needs the last tile any more
+      __syncthreads();  // all warps have read the last tile
       Copy<kKeySlots>(keys_, command_.keys, from, end);
       CommitCopies();
       Copy<kValueSlots>(values_, command_.values, from, end);
