@@ -14,6 +14,8 @@ export interface LoadKernelsOptions {
 }
 
 const loaded = new WeakMap<Driver, string>();
+/** What all callers wait for that load the kernels of one driver at once; the driver cannot be closed before it settles, and can then. */
+const underWay = new WeakMap<Driver, Promise<void>>();
 
 /**
  * Loads the CUDA kernels on a driver, on another thread: a GPU's driver takes seconds to compile them the first time, and keeps
@@ -27,8 +29,7 @@ export async function loadKernels(driver: Driver, options: LoadKernelsOptions = 
   const { signal } = readOptions('loadKernels', options, { signal: optional(abortSignal) });
   if (signal?.aborted) throw aborted(signal);
   if (driver.kind === 'host') return;
-  const membership = driver.addUser({ close: () => { /* the module goes with the driver */ } });
-  const loading = load(driver).finally(() => { driver.removeUser(membership.memory); });
+  const loading = loadOnce(driver);
   if (signal === undefined) return loading;
   await new Promise<void>((resolve, reject) => {
     const stop = (): void => { reject(aborted(signal)); };
@@ -53,6 +54,18 @@ export function kernelModule(driver: Driver): string | undefined {
     }
   }
   throw refusal;
+}
+
+function loadOnce(driver: Driver): Promise<void> {
+  const known = underWay.get(driver);
+  if (known !== undefined) return known;
+  const membership = driver.addUser({ close: () => { /* the module goes with the driver */ } });
+  const loading = load(driver).finally(() => {
+    driver.removeUser(membership.memory);
+    underWay.delete(driver);
+  });
+  underWay.set(driver, loading);
+  return loading;
 }
 
 async function load(driver: Driver): Promise<void> {
