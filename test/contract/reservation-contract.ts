@@ -27,7 +27,8 @@ export function reservationContract(contractTest: ContractTest): void {
     const freeBefore = bench.native.queryMemory().freeBytes;
     bench.reserve(TiB / bench.pageBytes);
     t.is(bench.counts().residentBytes, 0);
-    t.is(bench.native.queryMemory().freeBytes, freeBefore);
+    // What the host has free changes with every other process.
+    if (bench.info.kind !== 'host') t.is(bench.native.queryMemory().freeBytes, freeBefore);
   });
 
   contractTest('more addresses than there are is refused', [], (_t, bench) => {
