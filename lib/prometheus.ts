@@ -4,10 +4,10 @@
 
 import { createRequire } from 'node:module';
 
-import { createError } from './errors/index.js';
-import { callable, instanceOf, readOptions, withDefault, withoutRevoked, type Field } from './options.js';
-import { KvCache } from './memory/kv-cache.js';
-import { cacheMetrics, type MetricDefinition, type MetricSample } from './memory/metric-definitions.js';
+import { createError } from './base/errors.js';
+import { callable, instanceOf, readOptions, withDefault, withoutRevoked, type Field } from './base/options.js';
+import { KvCache } from './cache/kv-cache.js';
+import { cacheMetrics, type MetricDefinition, type MetricSample } from './cache/metric-definitions.js';
 
 /** A `Registry` of prom-client. */
 export interface MetricsRegister {

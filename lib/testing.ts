@@ -1,7 +1,7 @@
 // virtual-kv/testing: the simulated CUDA device, for tests of engines and of this package.
 
-export { MockDevice, type FailCallOptions, type MockDeviceOptions, type MockUse } from './memory/mock-device.js';
+export { MockDevice, type FailCallOptions, type MockDeviceOptions, type MockUse } from './device/mock-device.js';
 export {
   mockCalls,
   type MockArguments, type MockCall, type MockJournalEntry, type MockLeaks, type MockLeftovers, type MockMisuse,
-} from './memory/mock-records.js';
+} from './device/mock-records.js';

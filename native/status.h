@@ -2,7 +2,7 @@
 //
 // It carries what happened (code), which driver call said so and what it returned, and some numbers. It owns no memory
 // and holds no text: TypeScript renders the message from the catalogue in lib/errors, so that wording lives in one
-// place. The numbers of each code are fixed (lib/memory/native.ts hands them to the catalogue); add at the end, never
+// place. The numbers of each code are fixed (lib/device/native.ts hands them to the catalogue); add at the end, never
 // renumber.
 #ifndef VKV_STATUS_H_
 #define VKV_STATUS_H_

@@ -2,7 +2,8 @@
 // and calls into the addon. Compiles lib/ into build-trips/ with a counter at the head of every function, then makes each kind of
 // call on the host driver and prints a table.
 //
-//   node scripts/count-trips.mjs
+//   node scripts/count-trips.mjs                     the table
+//   node scripts/count-trips.mjs 'acquire, miss'     the arrows of one call, the most used first
 
 import { mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
@@ -20,9 +21,11 @@ const trips = globalThis.vkvTrips = makeCounter();
 countAddonCalls();
 const { KvCache } = require(path.join(root, 'build-trips', 'index.js'));
 
+const [shown] = process.argv.slice(2);
 const table = new Table({ head: ['call', 'files entered', 'calls between files', 'addon calls'], style: { head: [], border: [] } });
-for (const [name, { files, calls, addon }] of Object.entries(measure())) {
+for (const [name, { files, calls, addon, arrows }] of Object.entries(measure())) {
   const publishes = addon.filter((call) => call === 'publish').length;
+  if (shown === name) for (const [arrow, times] of [...arrows].sort((a, b) => b[1] - a[1])) console.log(String(times).padStart(4), arrow);
   table.push([name, files, calls, publishes === 0 ? addon.length : `${addon.length} (${publishes} publish)`]);
 }
 console.log(table.toString());
@@ -82,12 +85,17 @@ function makeCounter() {
   let files = new Set();
   let calls = 0;
   let addon = [];
+  let arrows = new Map();
   let isCounting = false;
   return {
     enter(file) {
       if (isCounting) {
         files.add(file);
-        if (stack.at(-1) !== file) calls += 1;
+        if (stack.at(-1) !== file) {
+          const arrow = `${stack.at(-1) ?? 'the caller'} -> ${file}`;
+          arrows.set(arrow, (arrows.get(arrow) ?? 0) + 1);
+          calls += 1;
+        }
       }
       stack.push(file);
     },
@@ -98,11 +106,11 @@ function makeCounter() {
       if (isCounting) addon.push(name);
     },
     start() {
-      [files, calls, addon, isCounting] = [new Set(), 0, [], true];
+      [files, calls, addon, arrows, isCounting] = [new Set(), 0, [], new Map(), true];
     },
     stop() {
       isCounting = false;
-      return { files: files.size, calls, addon };
+      return { files: files.size, calls, addon, arrows };
     },
   };
 }

@@ -16,7 +16,7 @@ esac
 shift
 suites=("$@")
 if [ ${#suites[@]} -eq 0 ]; then
-  suites=(build-test/contract build-test/memory build-test/host build-test/mock build-test/cuda build-test/kernels)
+  suites=(build-test/contract build-test/device build-test/cache build-test/host build-test/mock build-test/cuda build-test/kernels)
   [ "$kind" = address ] && suites+=(build-test/hostile)
 fi
 

@@ -3,37 +3,37 @@ import * as path from 'node:path';
 
 import test from 'ava';
 
-import { cacheMetrics } from '../dist/memory/metric-definitions.js';
+import { cacheMetrics } from '#internal/cache/metric-definitions.js';
 
 const root = path.resolve(__dirname, '..');
 const read = (file: string): string => readFileSync(path.join(root, file), 'utf8');
 
 /** Public options interfaces and where they are; their fields must each stand once in the table of that name. */
 const documented = {
-  KvCacheOptions: 'lib/memory/kv-cache-options.ts',
-  AcquireOptions: 'lib/memory/acquire-options.ts',
-  PrefixCacheOptions: 'lib/memory/prefix/prefix-options.ts',
-  PrefixEventsOptions: 'lib/memory/prefix/prefix-options.ts',
-  PrefixResetOptions: 'lib/memory/prefix/prefixes.ts',
-  PrefixBlockKeysOptions: 'lib/memory/prefix/prefix-block-keys.ts',
-  SegmentedLruOptions: 'lib/policy/prefix/slru.ts',
-  LeastFrequentlyUsedOptions: 'lib/policy/prefix/lfu.ts',
-  PriorityOptions: 'lib/policy/prefix/priority.ts',
+  KvCacheOptions: 'lib/cache/kv-cache-options.ts',
+  AcquireOptions: 'lib/cache/acquire-options.ts',
+  PrefixCacheOptions: 'lib/cache/prefix-options.ts',
+  PrefixEventsOptions: 'lib/cache/prefix-options.ts',
+  PrefixResetOptions: 'lib/cache/prefixes.ts',
+  PrefixBlockKeysOptions: 'lib/cache/prefix-block-keys.ts',
+  SegmentedLruOptions: 'lib/prefix/eviction/slru.ts',
+  LeastFrequentlyUsedOptions: 'lib/prefix/eviction/lfu.ts',
+  PriorityOptions: 'lib/prefix/eviction/priority.ts',
   MetricsOptions: 'lib/prometheus.ts',
-  WaitOptions: 'lib/memory/wait.ts',
-  ReleaseOptions: 'lib/memory/fence.ts',
-  CommitOptions: 'lib/memory/fence.ts',
-  PagePoolOptions: 'lib/memory/page-pool.ts',
-  DriverOptions: 'lib/memory/driver.ts',
-  LayoutOptions: 'lib/memory/layout.ts',
-  ModelShape: 'lib/memory/model-shape.ts',
+  WaitOptions: 'lib/cache/wait.ts',
+  ReleaseOptions: 'lib/cache/fence.ts',
+  CommitOptions: 'lib/cache/fence.ts',
+  PagePoolOptions: 'lib/device/page-pool.ts',
+  DriverOptions: 'lib/device/driver.ts',
+  LayoutOptions: 'lib/layout/layout.ts',
+  ModelShape: 'lib/layout/model-shape.ts',
   SchedulerOptions: 'lib/serving/scheduler-options.ts',
   OfflineSchedulerOptions: 'lib/serving/offline.ts',
   OnlineSchedulerOptions: 'lib/serving/online.ts',
   GenerationRequest: 'lib/serving/request.ts',
   GenerationResult: 'lib/serving/generation.ts',
   SamplerOptions: 'lib/serving/sampling.ts',
-  MockDeviceOptions: 'lib/memory/mock-device.ts',
+  MockDeviceOptions: 'lib/device/mock-device.ts',
   KernelsOptions: 'lib/kernels/kernels-options.ts',
   CaptureOptions: 'lib/kernels/captured-steps.ts',
   SequenceSpans: 'lib/kernels/step-spans.ts',
@@ -41,8 +41,8 @@ const documented = {
   DenseKernelsOptions: 'lib/kernels/dense-options.ts',
   Product: 'lib/kernels/dense-kernels.ts',
   Norm: 'lib/kernels/dense-kernels.ts',
-  DeviceMemoryOptions: 'lib/memory/device-memory.ts',
-  FailCallOptions: 'lib/memory/mock-device.ts',
+  DeviceMemoryOptions: 'lib/device/device-memory.ts',
+  FailCallOptions: 'lib/device/mock-device.ts',
 } as const;
 
 /** Fields of an interface, and of the one it extends when that is in the same file. */

@@ -1,7 +1,7 @@
 // What a plan of a Hugging Face config leaves out or takes for more than it is: layers that see a window of the text only, and
 // layers that keep a state instead of K and V. One sentence each, without its full stop; pure.
 
-import { formatCount, formatNumber } from '../format.js';
+import { formatCount, formatNumber } from '../base/format.js';
 
 type Json = Readonly<Record<string, unknown>>;
 

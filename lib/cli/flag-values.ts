@@ -3,8 +3,8 @@
 
 import { InvalidArgumentError } from 'commander';
 
-import { formatList, formatNumber, parseBytes } from '../format.js';
-import { dtypes, type Dtype } from '../memory/model-shape.js';
+import { formatList, formatNumber, parseBytes } from '../base/format.js';
+import { dtypes, type Dtype } from '../layout/model-shape.js';
 
 /** A parser of integers, at least `min`. `8_192` and `8,192` are 8192. */
 export function countFrom(min: number): (text: string) => number {

@@ -5,8 +5,8 @@
 import { readFileSync, statSync } from 'node:fs';
 import * as path from 'node:path';
 
-import { createError } from '../errors/index.js';
-import type { LayerShape, ModelShape } from '../memory/model-shape.js';
+import { createError } from '../base/errors.js';
+import type { LayerShape, ModelShape } from '../layout/model-shape.js';
 import { keepsKeysAndValues, notesOnLayers } from './config-notes.js';
 import { dtypeNamed } from './flag-values.js';
 

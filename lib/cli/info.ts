@@ -3,7 +3,7 @@
 
 import { Command } from 'commander';
 
-import { formatBytes, formatNumber, printableJson } from '../format.js';
+import { formatBytes, formatNumber, printableJson } from '../base/format.js';
 import { inspectMachine, type DriverReport, type MachineInfo } from './machine-info.js';
 import { factsTable, type TableRow } from './table.js';
 

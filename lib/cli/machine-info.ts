@@ -4,10 +4,10 @@
 import { readFileSync } from 'node:fs';
 import * as os from 'node:os';
 
-import { isKvError, type ErrorCode } from '../errors/index.js';
-import { Driver, type DriverInfo, type DriverMemory } from '../memory/driver.js';
-import { native } from '../memory/native.js';
-import { packageVersion } from '../version.js';
+import { isKvError, type ErrorCode } from '../base/errors.js';
+import { Driver, type DriverInfo, type DriverMemory } from '../device/driver.js';
+import { native } from '../device/native.js';
+import { packageVersion } from '../base/version.js';
 
 /** Why something is not there: an error's code and message. */
 export interface Absence {

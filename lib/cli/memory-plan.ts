@@ -1,8 +1,8 @@
 // Memory plan: the numbers `vkv plan` answers with, for one layout, page size and (when asked) length and memory. Pure;
 // the names are those of `--json` and stay stable within a major version.
 
-import { createError } from '../errors/index.js';
-import { computeLayout, type Layout, type LayoutKind, type LayoutOptions } from '../memory/layout.js';
+import { createError } from '../base/errors.js';
+import { computeLayout, type Layout, type LayoutKind, type LayoutOptions } from '../layout/layout.js';
 
 /** What can be reserved of the 128 TiB of addresses that x86-64 and arm64 usually give a process, in whole powers of two. */
 export const usualAddressBytes = 64 * 2 ** 40;

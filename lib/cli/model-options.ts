@@ -4,10 +4,10 @@
 
 import { Option, type Command } from 'commander';
 
-import { createError } from '../errors/index.js';
-import { formatCount, formatList, formatNumber } from '../format.js';
-import { layoutKinds, type LayoutKind } from '../memory/layout.js';
-import { dtypes, type Dtype, type ModelShape } from '../memory/model-shape.js';
+import { createError } from '../base/errors.js';
+import { formatCount, formatList, formatNumber } from '../base/format.js';
+import { layoutKinds, type LayoutKind } from '../layout/layout.js';
+import { dtypes, type Dtype, type ModelShape } from '../layout/model-shape.js';
 import { countFrom, dtypeFlag, pageSizeFlag } from './flag-values.js';
 import { readHuggingFaceConfig } from './hugging-face-config.js';
 

@@ -3,8 +3,8 @@
 
 import { Command } from 'commander';
 
-import { formatBytes, formatCount, formatNumber, printable, printableJson } from '../format.js';
-import { layoutKinds, type LayoutOptions } from '../memory/layout.js';
+import { formatBytes, formatCount, formatNumber, printable, printableJson } from '../base/format.js';
+import { layoutKinds, type LayoutOptions } from '../layout/layout.js';
 import { countFrom, sizeFlag } from './flag-values.js';
 import { flattenPlan, planMemory, usualAddressBytes, type MemoryPlan, type PlanQuestion, type SequencePlan } from './memory-plan.js';
 import {

@@ -6,7 +6,7 @@ import * as path from 'node:path';
 import { Presets, SingleBar } from 'cli-progress';
 import colours from 'picocolors';
 
-import { formatBytes, formatCount, formatNumber, printable } from '../format.js';
+import { formatBytes, formatCount, formatNumber, printable } from '../base/format.js';
 import type { ReplayProgress } from '../replay/replay-loop.js';
 import { isAllRefused, isSound, type ReplayResult } from '../replay/result.js';
 import { factsOf, memoryBarsOf, verdictOf } from '../replay/summary.js';

@@ -7,10 +7,10 @@ import * as path from 'node:path';
 
 import { Command, InvalidArgumentError, Option } from 'commander';
 
-import { createError } from '../errors/index.js';
-import { printable, printableJson } from '../format.js';
-import { MockDevice } from '../memory/mock-device.js';
-import { evictionPolicyNames, type EvictionPolicyName } from '../policy/prefix/named-policies.js';
+import { createError } from '../base/errors.js';
+import { printable, printableJson } from '../base/format.js';
+import { MockDevice } from '../device/mock-device.js';
+import { evictionPolicyNames, type EvictionPolicyName } from '../prefix/eviction/named-policies.js';
 import { arrivalModes, type ArrivalMode } from '../replay/replay-loop.js';
 import { DEFAULT_MAX_TOKENS, DEFAULT_MODEL, replay } from '../replay/replay.js';
 import { Reporter, reportFormatOf } from '../replay/report.js';

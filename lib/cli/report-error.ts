@@ -3,8 +3,8 @@
 
 import { CommanderError, type Command } from 'commander';
 
-import { isKvError } from '../errors/index.js';
-import { printable, printableJson } from '../format.js';
+import { isKvError } from '../base/errors.js';
+import { printable, printableJson } from '../base/format.js';
 import { inFlagWords } from './flag-words.js';
 
 interface Failure {

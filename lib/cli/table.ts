@@ -4,7 +4,7 @@
 import Table from 'cli-table3';
 import colours from 'picocolors';
 
-import { printable } from '../format.js';
+import { printable } from '../base/format.js';
 
 /** A name and what stands beside it; a title alone starts a section. */
 export type TableRow = readonly [name: string, ...values: string[]] | { readonly title: string };

@@ -4,7 +4,7 @@
 
 import { Command } from 'commander';
 
-import { packageVersion } from '../version.js';
+import { packageVersion } from '../base/version.js';
 import { infoCommand } from './info.js';
 import { planCommand } from './plan.js';
 import { replayCommand } from './replay.js';

@@ -5,13 +5,13 @@
 // A graph is for one number of rows; there is one for each of `sizes`, and a step takes the smallest that holds it. It owns the
 // graphs and that memory. Rows may be mapped, unmapped and moved to other slots between replays: each replay checks its own.
 
-import { createError } from '../errors/index.js';
-import type { Batch } from '../memory/batch.js';
-import { DeviceMemory } from '../memory/device-memory.js';
-import type { KvCache } from '../memory/kv-cache.js';
-import type { NativeKernels } from '../memory/native-kernels.js';
-import { arrayOf, callable, checkInteger, integer, optional, readOptions } from '../options.js';
-import { isInt32Array, lengthOf } from '../typed-arrays.js';
+import { createError } from '../base/errors.js';
+import type { Batch } from '../cache/batch.js';
+import { DeviceMemory } from '../device/device-memory.js';
+import type { KvCache } from '../cache/kv-cache.js';
+import type { NativeKernels } from '../device/native-kernels.js';
+import { arrayOf, callable, checkInteger, integer, optional, readOptions } from '../base/options.js';
+import { isInt32Array, lengthOf } from '../base/typed-arrays.js';
 import { StepSpans, type SequenceSpans } from './step-spans.js';
 
 /** Options of `Kernels.captureSteps`. */

@@ -6,14 +6,14 @@
 // does not depend, not by a bit, on the other rows of the call, unless cuBLAS multiplies: batches and chunks may be cut in any way.
 // For one Node thread. It knows nothing of caches.
 
-import { createError } from '../errors/index.js';
-import type { Driver } from '../memory/driver.js';
-import type { NativeDense } from '../memory/native-kernels.js';
-import { native } from '../memory/native.js';
-import { giveBackTo, unclosed } from '../memory/unclosed.js';
-import type { Membership } from '../memory/weak-users.js';
-import { checkInteger, isAddress } from '../options.js';
-import { isInt32Array, lengthOf, typedArrayKind } from '../typed-arrays.js';
+import { createError } from '../base/errors.js';
+import type { Driver } from '../device/driver.js';
+import type { NativeDense } from '../device/native-kernels.js';
+import { native } from '../device/native.js';
+import { giveBackTo, unclosed } from '../device/unclosed.js';
+import type { Membership } from '../device/weak-users.js';
+import { checkInteger, isAddress } from '../base/options.js';
+import { isInt32Array, lengthOf, typedArrayKind } from '../base/typed-arrays.js';
 import {
   float32, ProductArguments, readNorm, readRotationShape, readWeight, type ReadNorm, type ReadWeight, type RotationShape,
 } from './dense-arguments.js';

@@ -2,8 +2,8 @@
 
 import { availableParallelism } from 'node:os';
 
-import { Driver } from '../memory/driver.js';
-import { instanceOf, integer, optional, readOptions, streamField, string, withDefault } from '../options.js';
+import { Driver } from '../device/driver.js';
+import { instanceOf, integer, optional, readOptions, streamField, string, withDefault } from '../base/options.js';
 import { instructionsField, type Instructions } from './kernels-options.js';
 
 /** Options of `DenseKernels`. */

@@ -1,11 +1,11 @@
 // KernelLayers: a cache's tensors as the kernels know them, by layer, and its reservations as a copy knows them. Numbers for
 // the addon, made once; no memory of its own.
 
-import { createError } from '../errors/index.js';
-import { formatList } from '../format.js';
-import type { Tensor } from '../memory/cache-rooms.js';
-import type { KvCache } from '../memory/kv-cache.js';
-import type { Dtype } from '../memory/model-shape.js';
+import { createError } from '../base/errors.js';
+import { formatList } from '../base/format.js';
+import type { Tensor } from '../cache/cache-rooms.js';
+import type { KvCache } from '../cache/kv-cache.js';
+import type { Dtype } from '../layout/model-shape.js';
 
 export interface LayerShape {
   readonly queryHeads: number;

@@ -2,11 +2,11 @@
 
 import { availableParallelism } from 'node:os';
 
-import { createError } from '../errors/index.js';
-import { KvCache } from '../memory/kv-cache.js';
-import { native } from '../memory/native.js';
-import { arrayOf, instanceOf, integer, number, oneOf, optional, readOptions, streamField, withDefault, type Field } from '../options.js';
-import { isArray } from '../typed-arrays.js';
+import { createError } from '../base/errors.js';
+import { KvCache } from '../cache/kv-cache.js';
+import { native } from '../device/native.js';
+import { arrayOf, instanceOf, integer, number, oneOf, optional, readOptions, streamField, withDefault, type Field } from '../base/options.js';
+import { isArray } from '../base/typed-arrays.js';
 
 /** Types that rows can have, and the cache when it is attended to. */
 export type RowDtype = 'float32' | 'float16' | 'bfloat16';

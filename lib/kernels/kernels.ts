@@ -5,13 +5,13 @@
 // call is one crossing and allocates nothing. On host all work is done when a call returns; on a GPU it is queued on the
 // stream. For one Node thread. It decides nothing about memory: what a kernel touches must be mapped already.
 
-import { createError } from '../errors/index.js';
-import { Batch } from '../memory/batch.js';
-import type { KvCache } from '../memory/kv-cache.js';
-import type { NativeKernels } from '../memory/native-kernels.js';
-import { native } from '../memory/native.js';
-import { callable, checkInteger, isAddress } from '../options.js';
-import { lengthOf, typedArrayKind } from '../typed-arrays.js';
+import { createError } from '../base/errors.js';
+import { Batch } from '../cache/batch.js';
+import type { KvCache } from '../cache/kv-cache.js';
+import type { NativeKernels } from '../device/native-kernels.js';
+import { native } from '../device/native.js';
+import { callable, checkInteger, isAddress } from '../base/options.js';
+import { lengthOf, typedArrayKind } from '../base/typed-arrays.js';
 import { CapturedSteps, StepPlace, type CaptureOptions, type RecordedStep } from './captured-steps.js';
 import { KernelLayers } from './kernel-layers.js';
 import { readKernelsOptions, type KernelsOptions, type RowDtype } from './kernels-options.js';

@@ -1,10 +1,10 @@
 // Loading the CUDA kernels: one module per driver, for all kernel sets that are opened over it, with every kernel looked up.
 // The images are tried in turn: what one driver refuses another takes.
 
-import { createError, isKvError } from '../errors/index.js';
-import { Driver } from '../memory/driver.js';
-import { native } from '../memory/native.js';
-import { abortSignal, instanceOf, optional, readOptions } from '../options.js';
+import { createError, isKvError } from '../base/errors.js';
+import { Driver } from '../device/driver.js';
+import { native } from '../device/native.js';
+import { abortSignal, instanceOf, optional, readOptions } from '../base/options.js';
 import { kernelImages } from './kernel-image.js';
 
 /** Options of `loadKernels`. */

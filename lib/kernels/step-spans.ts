@@ -1,11 +1,11 @@
 // StepSpans: the sequences of one step as the addon takes them: [slot, length, tokens, first row] of each, in one array that
 // is made once and only grows. It checks what the kernels trust: slots exist and come once, tokens have memory.
 
-import { createError } from '../errors/index.js';
-import { Batch } from '../memory/batch.js';
-import type { KvCache } from '../memory/kv-cache.js';
-import { checkInteger, explainRevoked } from '../options.js';
-import { isInt32Array, lengthOf } from '../typed-arrays.js';
+import { createError } from '../base/errors.js';
+import { Batch } from '../cache/batch.js';
+import type { KvCache } from '../cache/kv-cache.js';
+import { checkInteger, explainRevoked } from '../base/options.js';
+import { isInt32Array, lengthOf } from '../base/typed-arrays.js';
 
 /** Sequences of a step in an engine's own arrays; index: the sequence. Read during the call only. */
 export interface SequenceSpans {

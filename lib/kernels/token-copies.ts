@@ -1,12 +1,12 @@
 // TokenCopies: the stretches of one copyTokens call as the addon takes them: five numbers of each, in one array that is made
 // once and only grows. It checks that both ends have memory, and that a stretch does not overlap itself.
 
-import { createError } from '../errors/index.js';
-import { Batch } from '../memory/batch.js';
-import type { KvCache } from '../memory/kv-cache.js';
-import type { Layout } from '../memory/layout.js';
-import { checkInteger, withoutRevoked } from '../options.js';
-import { isArray } from '../typed-arrays.js';
+import { createError } from '../base/errors.js';
+import { Batch } from '../cache/batch.js';
+import type { KvCache } from '../cache/kv-cache.js';
+import type { Layout } from '../layout/layout.js';
+import { checkInteger, withoutRevoked } from '../base/options.js';
+import { isArray } from '../base/typed-arrays.js';
 
 /** Tokens [fromToken, fromToken + tokens) of one slot, to be written at `toToken` of another or the same. */
 export interface TokenCopy {

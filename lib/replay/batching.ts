@@ -4,8 +4,8 @@
 // out: then the latest admitted gives way, and computes prompt and answer so far again when somebody has finished, but for
 // what the prefix cache still has of them. The loop allocates per request, never per token.
 
-import { isKvError } from '../errors/index.js';
-import { planStep } from '../policy/step-plan.js';
+import { isKvError } from '../base/errors.js';
+import { planStep } from '../serving/step-plan.js';
 import { PAGED_BLOCK_TOKENS } from './memory-timeline.js';
 import type { ReplayBatch, ReplayCache, ReplaySequence } from './replay-cache.js';
 import { RequestState } from './request-state.js';

@@ -4,7 +4,7 @@
 
 import { StringDecoder } from 'node:string_decoder';
 
-import { formatCount } from '../format.js';
+import { formatCount } from '../base/format.js';
 import type { ParsedLine } from './parsed-line.js';
 import { LineProblem, quoted, tokensField } from './trace-fields.js';
 import { HASH_BLOCK_TOKENS, type TraceRequest } from './trace-request.js';

@@ -1,15 +1,15 @@
 // replay(): runs a trace through a KvCache on real mapped memory, and says what that took and whether every byte was right.
 // It opens a driver, a pool and a cache of its own, closes them whatever happens, and counts what did not come back.
 
-import type { Driver } from '../memory/driver.js';
-import { KvCache } from '../memory/kv-cache.js';
-import { layoutKinds, type Layout, type LayoutKind } from '../memory/layout.js';
-import type { ModelShape } from '../memory/model-shape.js';
-import { driverField, openDriver, PagePool } from '../memory/page-pool.js';
-import { evictionPolicyNamed, evictionPolicyNames, type EvictionPolicyName } from '../policy/prefix/named-policies.js';
+import type { Driver } from '../device/driver.js';
+import { KvCache } from '../cache/kv-cache.js';
+import { layoutKinds, type Layout, type LayoutKind } from '../layout/layout.js';
+import type { ModelShape } from '../layout/model-shape.js';
+import { driverField, openDriver, PagePool } from '../device/page-pool.js';
+import { evictionPolicyNamed, evictionPolicyNames, type EvictionPolicyName } from '../prefix/eviction/named-policies.js';
 import {
   abortSignal, boolean, callable, integer, number, oneOf, optional, readOptions, withDefault, type Field,
-} from '../options.js';
+} from '../base/options.js';
 import { Batching } from './batching.js';
 import type { MemorySample } from './memory-timeline.js';
 import { arrivalModes, ReplayLoop, type ArrivalMode, type Refusal, type ReplayProgress } from './replay-loop.js';

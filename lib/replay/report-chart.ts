@@ -2,7 +2,7 @@
 // so the memory axis is broken: linear from zero to above the peak, then a gap, then one line for the reservation, at its
 // own tick. Data in, a plain object out; the report draws it.
 
-import { formatBytes, formatNumber } from '../format.js';
+import { formatBytes, formatNumber } from '../base/format.js';
 import type { Replay, ReplayResult } from './result.js';
 
 /** Colours of the light theme, each used for one thing only: the report's stylesheet swaps them in the dark. */

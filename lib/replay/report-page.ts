@@ -1,7 +1,7 @@
 // The HTML page of a report: headline, memory bars, chart and facts, in one self-contained file with no script and no
 // network. Text comes from the summary; this only lays it out.
 
-import { formatBytes, formatNumber, printable } from '../format.js';
+import { formatBytes, formatNumber, printable } from '../base/format.js';
 import { isAllRefused, isSound, type ReplayResult } from './result.js';
 import { factsOf, memoryBarsOf, verdictOf, type Fact, type MemoryBar } from './summary.js';
 

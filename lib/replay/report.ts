@@ -4,8 +4,8 @@
 
 import { writeFile } from 'node:fs/promises';
 
-import { createError } from '../errors/index.js';
-import { formatBytes } from '../format.js';
+import { createError } from '../base/errors.js';
+import { formatBytes } from '../base/format.js';
 import { chartColours, chartOf } from './report-chart.js';
 import { reportPage } from './report-page.js';
 import type { Replay } from './result.js';

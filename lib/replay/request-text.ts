@@ -5,7 +5,7 @@
 //
 // Invariants: two ids differ in every token; the key of a run is made of all ids up to it, so equal keys are equal prefixes.
 
-import { mix32 } from '../random.js';
+import { mix32 } from '../base/random.js';
 import type { StampKeys } from './stamp-keys.js';
 import { HASH_BLOCK_TOKENS, type TraceRequest } from './trace-request.js';
 

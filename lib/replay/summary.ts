@@ -1,7 +1,7 @@
 // The summary of a replay for people: what was served, what it cost, and what memory it took beside what other ways of
 // keeping the cache would have taken. Plain facts; the terminal and the report draw them each in their own way.
 
-import { formatBytes, formatCount, formatNumber } from '../format.js';
+import { formatBytes, formatCount, formatNumber } from '../base/format.js';
 import { PAGED_BLOCK_TOKENS } from './memory-timeline.js';
 import { isAllRefused, isSound, type ReplayResult } from './result.js';
 

@@ -1,7 +1,7 @@
 // The fields of a trace line: checks and conversions that both formats share. A value that will not do is thrown as a
 // LineProblem, whose text ends the sentence "FILE, line 7: …"; the readers add the file and the line.
 
-import { printable } from '../format.js';
+import { printable } from '../base/format.js';
 
 /** Why a line cannot be used. Never leaves lib/replay: the readers turn it into KV_TRACE_INVALID, or skip the line. */
 export class LineProblem extends Error {}

@@ -4,7 +4,7 @@
 
 import type { Readable } from 'node:stream';
 
-import { createError, isKvError } from '../errors/index.js';
+import { createError, isKvError } from '../base/errors.js';
 import { readAzureCsv } from './azure-csv.js';
 import { readMooncakeJsonl } from './mooncake-jsonl.js';
 import type { ParsedLine } from './parsed-line.js';

@@ -8,7 +8,7 @@
 //             token in DECODE_SAMPLE, chosen by a hash. Of cached tokens the marks, which do not depend on who computed them
 //   off       none
 
-import { mix32 } from '../random.js';
+import { mix32 } from '../base/random.js';
 import type { ReplayCache, ReplaySequence } from './replay-cache.js';
 import type { StampKeys } from './stamp-keys.js';
 import { StampRuns } from './stamp-runs.js';

@@ -3,7 +3,7 @@
 // bursts, and conversations whose turns repeat what was said before, over a few system prompts that many share. A seed
 // gives the same requests on every machine, each time it is iterated.
 
-import { Random } from '../random.js';
+import { Random } from '../base/random.js';
 import { HASH_BLOCK_TOKENS, type TraceRequest } from './trace-request.js';
 
 export interface WorkloadOptions {

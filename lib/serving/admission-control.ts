@@ -1,8 +1,8 @@
 // AdmissionControl: whether a waiting request may start now. It keeps a watermark of rows free for those that decode, lets a
 // request wait for another that is computing the start of its prompt, and leases the slot. It owns no request and no order.
 
-import type { KvCache } from '../memory/kv-cache.js';
-import type { Sequence } from '../memory/sequence.js';
+import type { KvCache } from '../cache/kv-cache.js';
+import type { Sequence } from '../cache/sequence.js';
 import { withRetries } from './driver-retries.js';
 import type { Generation } from './generation.js';
 import type { OtherUsers } from './other-users.js';

@@ -1,7 +1,7 @@
 // What a user's function throws, as an error that can be handed on: `throw undefined` would read as "no error".
 
-import { createError } from '../errors/index.js';
-import { describe } from '../errors/phrases.js';
+import { createError } from '../base/errors.js';
+import { describe } from '../base/phrases.js';
 
 /** What was thrown, unless that is undefined or null. `by` is the option whose function threw it. */
 export function asError(thrown: unknown, by: 'sampler' | 'order'): Error {

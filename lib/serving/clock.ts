@@ -1,8 +1,8 @@
 // Clock: the time of a scheduler's deadlines and timings, and alarms in it. Both are options, so that tests let time pass as
 // they want; what those functions answer is checked here.
 
-import { createError } from '../errors/index.js';
-import { after } from '../memory/wait.js';
+import { createError } from '../base/errors.js';
+import { after } from '../cache/wait.js';
 
 /** Calls `wake` once, in about `delayMs` ms; returns what cancels that. */
 export type Timer = (wake: () => void, delayMs: number) => () => void;

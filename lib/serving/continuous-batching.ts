@@ -7,8 +7,8 @@
 
 import { setImmediate } from 'node:timers/promises';
 
-import { isKvError } from '../errors/index.js';
-import { ChangeSignal } from '../memory/change-signal.js';
+import { isKvError } from '../base/errors.js';
+import { ChangeSignal } from '../device/change-signal.js';
 import { AdmissionControl } from './admission-control.js';
 import { withRetries } from './driver-retries.js';
 import { EngineCalls, type EngineCall } from './engine-calls.js';

@@ -1,6 +1,6 @@
 // withRetries: calls something again when the driver says that this may help, so that one failure of a call does not end requests.
 
-import { isKvError } from '../errors/index.js';
+import { isKvError } from '../base/errors.js';
 
 const driverRetries = 2;
 

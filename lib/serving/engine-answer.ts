@@ -1,9 +1,9 @@
 // EngineAnswer: what an engine has answered, each part read once and checked before anything is taken from it. Row by row, over
 // the engine's own memory: an engine that answers with the same array every time costs no allocation per token.
 
-import { createError } from '../errors/index.js';
-import { formatCount, formatNumber } from '../format.js';
-import { floatsOf, isArray, isFloat32Array, lengthOf, typedArrayKind } from '../typed-arrays.js';
+import { createError } from '../base/errors.js';
+import { formatCount, formatNumber } from '../base/format.js';
+import { floatsOf, isArray, isFloat32Array, lengthOf, typedArrayKind } from '../base/typed-arrays.js';
 import type { Pass } from './pass.js';
 
 export type EngineCall = 'prefill' | 'decode';

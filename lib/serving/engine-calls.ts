@@ -2,12 +2,12 @@
 // for so long at most, takes the time, chooses the next token of every sequence, and says whatever went wrong as an error of the
 // catalogue. The cache knows of each pass until it is really over.
 
-import { createError } from '../errors/index.js';
-import { describe } from '../errors/phrases.js';
-import { ChangeSignal } from '../memory/change-signal.js';
-import type { KvCache } from '../memory/kv-cache.js';
-import { nextChange } from '../memory/wait.js';
-import { isFloat32Array, lengthOf } from '../typed-arrays.js';
+import { createError } from '../base/errors.js';
+import { describe } from '../base/phrases.js';
+import { ChangeSignal } from '../device/change-signal.js';
+import type { KvCache } from '../cache/kv-cache.js';
+import { nextChange } from '../cache/wait.js';
+import { isFloat32Array, lengthOf } from '../base/typed-arrays.js';
 import { asError } from './as-error.js';
 import type { Clock } from './clock.js';
 import { EngineAnswer, type EngineCall } from './engine-answer.js';

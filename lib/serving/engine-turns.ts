@@ -1,8 +1,8 @@
 // EngineTurns: one pass of an engine at a time, also where several schedulers, or runs, have the same one. A turn lasts until the
 // engine has answered, however long its caller waits for it; a pass that was given up makes those behind it fail, not wait.
 
-import type { ErrorDetails } from '../errors/index.js';
-import { ChangeSignal } from '../memory/change-signal.js';
+import type { ErrorDetails } from '../base/errors.js';
+import { ChangeSignal } from '../device/change-signal.js';
 import type { Engine } from './engine.js';
 
 export interface Turn {

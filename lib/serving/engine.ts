@@ -2,7 +2,7 @@
 // it owns weights and kernels, and knows nothing of requests, admission or sharing. The schedulers call it from the cache's
 // thread, one pass at a time, also where several have the same engine. docs/engines.md shows how to write one.
 
-import type { Sequence } from '../memory/sequence.js';
+import type { Sequence } from '../cache/sequence.js';
 
 /**
  * One forward pass over several sequences, as flat arrays that can cross into native code as they are. All of it is the

@@ -5,10 +5,10 @@
 // Invariant: `length` tokens of the text have K and V in the sequence; the last known token never has, since its logits
 // are what comes next.
 
-import { createError } from '../errors/index.js';
-import type { Sequence } from '../memory/sequence.js';
-import type { OrderedRequest } from '../policy/request-order.js';
-import type { StepMember } from '../policy/step-plan.js';
+import { createError } from '../base/errors.js';
+import type { Sequence } from '../cache/sequence.js';
+import type { OrderedRequest } from './request-order.js';
+import type { StepMember } from './step-plan.js';
 import type { ReadRequest } from './request.js';
 import type { TenantShare } from './tenant-shares.js';
 

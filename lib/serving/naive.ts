@@ -4,8 +4,8 @@
 
 import { setImmediate } from 'node:timers/promises';
 
-import { isKvError } from '../errors/index.js';
-import type { Batch } from '../memory/batch.js';
+import { isKvError } from '../base/errors.js';
+import type { Batch } from '../cache/batch.js';
 import { AdmissionControl } from './admission-control.js';
 import { withRetries } from './driver-retries.js';
 import { EngineCalls } from './engine-calls.js';

@@ -2,8 +2,8 @@
 // in which prompts that begin alike follow each other, so that the later find the earlier's rows while they are there. For
 // the cache's thread; the caller's loop drives it.
 
-import { createError } from '../errors/index.js';
-import { oneOf, readOptions, withDefault } from '../options.js';
+import { createError } from '../base/errors.js';
+import { oneOf, readOptions, withDefault } from '../base/options.js';
 import { ContinuousBatching } from './continuous-batching.js';
 import { Generation } from './generation.js';
 import { OutcomeCollector, type GenerationOutcome } from './outcome.js';

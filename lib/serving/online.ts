@@ -5,9 +5,9 @@
 
 import { setImmediate } from 'node:timers/promises';
 
-import { createError } from '../errors/index.js';
-import { readWaitOptions, waitUntil, type Noticing, type WaitOptions } from '../memory/wait.js';
-import { integer, readOptions, withDefault } from '../options.js';
+import { createError } from '../base/errors.js';
+import { readWaitOptions, waitUntil, type Noticing, type WaitOptions } from '../cache/wait.js';
+import { integer, readOptions, withDefault } from '../base/options.js';
 import { asError } from './as-error.js';
 import { ContinuousBatching } from './continuous-batching.js';
 import { Generation } from './generation.js';

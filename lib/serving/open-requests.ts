@@ -1,7 +1,7 @@
 // OpenRequests: the requests of a scheduler that have not ended: they are watched for signals and deadlines, wait, count for their
 // tenants, and end exactly once. Who runs, and what a request holds, is the scheduler's.
 
-import type { RequestOrder } from '../policy/request-order.js';
+import type { RequestOrder } from './request-order.js';
 import type { Generation } from './generation.js';
 import { RequestWatch, type RequestWatchOptions } from './request-watch.js';
 import { TenantShares } from './tenant-shares.js';

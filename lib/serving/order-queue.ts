@@ -5,7 +5,7 @@
 //
 // Requests that have ended stay until they come first, or are the most: nobody looks for them.
 
-import type { RequestOrder } from '../policy/request-order.js';
+import type { RequestOrder } from './request-order.js';
 import type { Generation } from './generation.js';
 import { Heap } from './heap.js';
 import type { TenantShare } from './tenant-shares.js';

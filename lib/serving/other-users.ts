@@ -7,11 +7,11 @@
 //
 // Invariant: what is held up was refused by a cache of which this scheduler held nothing, and no more could be had since.
 
-import { isKvError } from '../errors/index.js';
-import { ChangeSignal } from '../memory/change-signal.js';
-import type { KvCache } from '../memory/kv-cache.js';
-import type { PagePool } from '../memory/page-pool.js';
-import { nextChange } from '../memory/wait.js';
+import { isKvError } from '../base/errors.js';
+import { ChangeSignal } from '../device/change-signal.js';
+import type { KvCache } from '../cache/kv-cache.js';
+import type { PagePool } from '../device/page-pool.js';
+import { nextChange } from '../cache/wait.js';
 import type { Clock } from './clock.js';
 
 /** What can be had at a moment. */

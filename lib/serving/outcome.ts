@@ -1,8 +1,8 @@
 // GenerationOutcome: how one of many requests ended, as Promise.allSettled would say it; and the collector that turns a
 // generation's calls into outcomes, in the order in which they come.
 
-import { ChangeSignal } from '../memory/change-signal.js';
-import { nextChange } from '../memory/wait.js';
+import { ChangeSignal } from '../device/change-signal.js';
+import { nextChange } from '../cache/wait.js';
 import type { GenerationListener, GenerationResult } from './generation.js';
 
 /** How a request of a list ended. */

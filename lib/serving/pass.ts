@@ -1,7 +1,7 @@
 // Pass: the arrays of one forward pass, filled anew every step and reused; they only grow. Remembers whose pass it is, so
 // that the scheduler can go through them when the engine has answered. Checks nothing.
 
-import type { Sequence } from '../memory/sequence.js';
+import type { Sequence } from '../cache/sequence.js';
 import type { EnginePass } from './engine.js';
 import type { Generation } from './generation.js';
 

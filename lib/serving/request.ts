@@ -1,13 +1,13 @@
 // GenerationRequest: what somebody wants generated: meaning, unit, range and default of each option, and how they are read.
 // The prompt's tokens are copied, so the caller may use theirs again.
 
-import { createError } from '../errors/index.js';
-import { cachingField, itemsField, textField, type AcquireOptions } from '../memory/acquire-options.js';
-import { checkTokens, maxToken, tokensField } from '../memory/given-tokens.js';
-import type { Layout } from '../memory/layout.js';
-import type { PagePool } from '../memory/page-pool.js';
-import { abortSignal, callable, checkInteger, integer, number, optional, readIterable, readOptions, withDefault, withoutRevoked, type Field } from '../options.js';
-import { sortItems, type PromptItem } from '../policy/prefix/prefix-text.js';
+import { createError } from '../base/errors.js';
+import { cachingField, itemsField, textField, type AcquireOptions } from '../cache/acquire-options.js';
+import { checkTokens, maxToken, tokensField } from '../cache/given-tokens.js';
+import type { Layout } from '../layout/layout.js';
+import type { PagePool } from '../device/page-pool.js';
+import { abortSignal, callable, checkInteger, integer, number, optional, readIterable, readOptions, withDefault, withoutRevoked, type Field } from '../base/options.js';
+import { sortItems, type PromptItem } from '../prefix/prefix-text.js';
 import { greedy, type Sampler } from './sampling.js';
 
 type Prompt = Pick<AcquireOptions, 'items' | 'tenant' | 'salt' | 'adapter' | 'caching' | 'priority'>;

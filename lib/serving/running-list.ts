@@ -1,6 +1,6 @@
 // RunningList: requests that have a slot, in the scheduler's order. One that has ended stays until no pass uses its slot any more.
 
-import type { RequestOrder } from '../policy/request-order.js';
+import type { RequestOrder } from './request-order.js';
 import type { Generation } from './generation.js';
 
 export class RunningList {

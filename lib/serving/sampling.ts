@@ -2,10 +2,10 @@
 // their options and the index of the token in the answer, never on an earlier call. So an answer is the same whatever the
 // schedule, also when a preempted request goes on.
 
-import { createError } from '../errors/index.js';
-import { integer, number, optional, readOptions, withDefault, type Field } from '../options.js';
-import { mix32 } from '../random.js';
-import { isFloat32Array, lengthOf } from '../typed-arrays.js';
+import { createError } from '../base/errors.js';
+import { integer, number, optional, readOptions, withDefault, type Field } from '../base/options.js';
+import { mix32 } from '../base/random.js';
+import { isFloat32Array, lengthOf } from '../base/typed-arrays.js';
 
 /**
  * Chooses a token: an index into `logits`, which must not be changed or kept. `index` counts the tokens of the answer from

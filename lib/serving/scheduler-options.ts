@@ -1,11 +1,11 @@
 // The options that the schedulers share: meaning, unit, range and default of each, and how they are read.
 
-import { createError } from '../errors/index.js';
-import { KvCache } from '../memory/kv-cache.js';
+import { createError } from '../base/errors.js';
+import { KvCache } from '../cache/kv-cache.js';
 import {
   callable, instanceOf, integer, number, optional, policy, readOptions, streamField, withDefault, withoutRevoked, type Field,
-} from '../options.js';
-import { byArrival, byTenantShare, type RequestOrder } from '../policy/request-order.js';
+} from '../base/options.js';
+import { byArrival, byTenantShare, type RequestOrder } from './request-order.js';
 import { checkedClock, systemTimer, type Clock, type Timer } from './clock.js';
 import type { Engine } from './engine.js';
 

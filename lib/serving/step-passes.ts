@@ -1,9 +1,9 @@
 // StepPasses: the two passes of a step, those who decode and chunks of prompts, and the batch that holds both. Filled anew
 // every step, and reused. It prepares nothing.
 
-import type { Batch } from '../memory/batch.js';
-import type { KvCache } from '../memory/kv-cache.js';
-import { planStep } from '../policy/step-plan.js';
+import type { Batch } from '../cache/batch.js';
+import type { KvCache } from '../cache/kv-cache.js';
+import { planStep } from './step-plan.js';
 import type { Generation } from './generation.js';
 import { Pass } from './pass.js';
 

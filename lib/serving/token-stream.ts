@@ -4,7 +4,7 @@
 //
 // Invariant: reads wait only while every token that came was read; they are answered in the order in which they were made.
 
-import { createError } from '../errors/index.js';
+import { createError } from '../base/errors.js';
 import type { GenerationListener, GenerationResult } from './generation.js';
 
 interface Read {

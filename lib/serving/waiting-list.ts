@@ -5,7 +5,7 @@
 // Invariants: `add` and `drop` ask the order nothing, so they may be called at any time; all else is for a step. Whoever has
 // ended is counted nowhere, and forgotten when it comes first or when such are the most.
 
-import type { RequestOrder } from '../policy/request-order.js';
+import type { RequestOrder } from './request-order.js';
 import type { Generation } from './generation.js';
 import { Heap } from './heap.js';
 import { OrderQueue } from './order-queue.js';

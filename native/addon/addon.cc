@@ -17,7 +17,7 @@ namespace {
 using vkv::addon::ContextOf;
 using vkv::addon::EnvContext;
 
-// lib/memory/native.ts hands over the function that makes errors: (code, call, result, resultName, what, howMany,
+// lib/device/native.ts hands over the function that makes errors: (code, call, result, resultName, what, howMany,
 // driver, text) => Error.
 Napi::Value SetMakeError(const Napi::CallbackInfo& info) {
   ContextOf(info.Env()).make_error = Napi::Persistent(info[0].As<Napi::Function>());

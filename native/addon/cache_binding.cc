@@ -263,7 +263,7 @@ Napi::Value NativeCache::Address(const Napi::CallbackInfo& info) {
 }
 
 Napi::Value NativeCache::Window(const Napi::CallbackInfo& info) {
-  // Pre (lib/memory/views.ts): the bytes are mapped, and the slot is revoked before any of them is unmapped.
+  // Pre (lib/cache/views.ts): the bytes are mapped, and the slot is revoked before any of them is unmapped.
   Arguments given(info, "window");
   const int32_t slot = ReadSlot(given, 0);
   const auto reservation = static_cast<size_t>(given.Integer(1, 0, reservations() - 1));

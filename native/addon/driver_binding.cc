@@ -34,7 +34,7 @@ Napi::Value OpenCuda(const Napi::CallbackInfo& info) {
   return NativeDriver::Wrap(info.Env(), std::move(driver));
 }
 
-// For lib/memory/driver.ts, whose constructor JavaScript can reach.
+// For lib/device/driver.ts, whose constructor JavaScript can reach.
 Napi::Value IsDriver(const Napi::CallbackInfo& info) {
   return Napi::Boolean::New(info.Env(), UnwrapTagged<NativeDriver>(info[0]) != nullptr);
 }

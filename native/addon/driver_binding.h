@@ -1,4 +1,4 @@
-// NativeDriver: a Driver seen from JavaScript, call by call. Converts and forwards; lib/memory/driver.ts validates.
+// NativeDriver: a Driver seen from JavaScript, call by call. Converts and forwards; lib/device/driver.ts validates.
 // The raw calls serve the contract suite and gpu-check; the cache never goes through them.
 #ifndef VKV_ADDON_DRIVER_BINDING_H_
 #define VKV_ADDON_DRIVER_BINDING_H_

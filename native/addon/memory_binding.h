@@ -1,4 +1,4 @@
-// NativeMemory: plain device memory, seen from JavaScript. Converts and forwards; lib/memory/device-memory.ts checks
+// NativeMemory: plain device memory, seen from JavaScript. Converts and forwards; lib/device/device-memory.ts checks
 // ranges.
 #ifndef VKV_ADDON_MEMORY_BINDING_H_
 #define VKV_ADDON_MEMORY_BINDING_H_

@@ -1,5 +1,5 @@
 // NativeMockDevice: a simulated CUDA device seen from JavaScript: its script, its streams and its records.
-// Converts and forwards; lib/memory/mock-device.ts validates, and calls nothing after close().
+// Converts and forwards; lib/device/mock-device.ts validates, and calls nothing after close().
 #ifndef VKV_ADDON_MOCK_BINDING_H_
 #define VKV_ADDON_MOCK_BINDING_H_
 

@@ -1,4 +1,4 @@
-// NativePool: a PagePool seen from JavaScript. Converts and forwards; lib/memory/page-pool.ts validates.
+// NativePool: a PagePool seen from JavaScript. Converts and forwards; lib/device/page-pool.ts validates.
 #ifndef VKV_ADDON_POOL_BINDING_H_
 #define VKV_ADDON_POOL_BINDING_H_
 

@@ -1,12 +1,12 @@
 // Replays prompts through a prefix index with an eviction policy and without any memory: rows are numbers. One prompt after
 // the other, nothing generated: what is measured is what the policy kept, and nothing else.
 
-import type { EvictionPolicyFactory } from '../../dist/policy/prefix/eviction-policy.js';
-import { sharedDomain } from '../../dist/policy/prefix/domain.js';
-import { PrefixIndex } from '../../dist/policy/prefix/prefix-index.js';
-import { rowArithmetic } from '../../dist/policy/prefix/row-arithmetic.js';
-import { mix32 } from '../../dist/random.js';
-import { HASH_BLOCK_TOKENS } from '../../dist/replay/trace-request.js';
+import type { EvictionPolicyFactory } from '#internal/prefix/eviction/eviction-policy.js';
+import { sharedDomain } from '#internal/prefix/domain.js';
+import { PrefixIndex } from '#internal/prefix/prefix-index.js';
+import { rowArithmetic } from '#internal/layout/row-arithmetic.js';
+import { mix32 } from '#internal/base/random.js';
+import { HASH_BLOCK_TOKENS } from '#internal/replay/trace-request.js';
 
 export interface EvictionReplay {
   /** What the prompts consist of. */

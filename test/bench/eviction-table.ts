@@ -7,14 +7,14 @@
 
 import { parseArgs } from 'node:util';
 
-import { adaptive } from '../../dist/policy/prefix/adaptive.js';
-import type { EvictionPolicyFactory } from '../../dist/policy/prefix/eviction-policy.js';
-import { lfu } from '../../dist/policy/prefix/lfu.js';
-import { lru } from '../../dist/policy/prefix/lru.js';
-import { slru } from '../../dist/policy/prefix/slru.js';
-import { readMooncakeJsonl } from '../../dist/replay/mooncake-jsonl.js';
-import { HASH_BLOCK_TOKENS } from '../../dist/replay/trace-request.js';
-import { TraceSource } from '../../dist/replay/trace-source.js';
+import { adaptive } from '#internal/prefix/eviction/adaptive.js';
+import type { EvictionPolicyFactory } from '#internal/prefix/eviction/eviction-policy.js';
+import { lfu } from '#internal/prefix/eviction/lfu.js';
+import { lru } from '#internal/prefix/eviction/lru.js';
+import { slru } from '#internal/prefix/eviction/slru.js';
+import { readMooncakeJsonl } from '#internal/replay/mooncake-jsonl.js';
+import { HASH_BLOCK_TOKENS } from '#internal/replay/trace-request.js';
+import { TraceSource } from '#internal/replay/trace-source.js';
 import { clairvoyantHits } from './clairvoyant.js';
 import { evictionHits } from './eviction-replay.js';
 import { evictionWorkloads } from './eviction-workloads.js';

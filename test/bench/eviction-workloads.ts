@@ -2,7 +2,7 @@
 // exactly where the text up to there is. Each is a way of using a model that reuses text differently. A seed gives the
 // same requests on every machine. No lengths of answers, no times: the order is all that an eviction policy sees.
 
-import { Random } from '../../dist/random.js';
+import { Random } from '#internal/base/random.js';
 
 export interface EvictionWorkload {
   readonly name: string;

@@ -3,8 +3,8 @@
 // 1,000,000 blocks of 16 tokens cached at most 1.5 times what it is with 60,000; with nothing to find at most 3 times; with tokens
 // that were chosen to collide at most 2 times.
 
-import { adaptive, lru, PrefixIndex, rowArithmetic, sharedDomain, type EvictionPolicyFactory } from '../../dist/policy/prefix/index.js';
-import { mix32, Random } from '../../dist/random.js';
+import { adaptive, lru, PrefixIndex, rowArithmetic, sharedDomain, type EvictionPolicyFactory } from '#internal/prefix/index.js';
+import { mix32, Random } from '#internal/base/random.js';
 import { format, median, microseconds, type BenchResult } from './measure.js';
 
 const promptTokens = 12_000;

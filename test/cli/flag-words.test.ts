@@ -1,9 +1,9 @@
 import test from 'ava';
 
-import { inFlagWords } from '../../dist/cli/flag-words.js';
-import { planCommand } from '../../dist/cli/plan.js';
-import { replayCommand } from '../../dist/cli/replay.js';
-import { catalogue, createError, type ErrorCode } from '../../dist/errors/index.js';
+import { inFlagWords } from '#internal/cli/flag-words.js';
+import { planCommand } from '#internal/cli/plan.js';
+import { replayCommand } from '#internal/cli/replay.js';
+import { catalogue, createError, type ErrorCode } from '#internal/base/errors.js';
 import { errorExamples } from '../fixtures/error-examples.js';
 import { runVkv } from './run-vkv.js';
 

@@ -4,8 +4,8 @@ import * as path from 'node:path';
 
 import test from 'ava';
 
-import { readHuggingFaceConfig, type ConfigModel } from '../../dist/cli/hugging-face-config.js';
-import type { ModelShape } from '../../dist/memory/model-shape.js';
+import { readHuggingFaceConfig, type ConfigModel } from '#internal/cli/hugging-face-config.js';
+import type { ModelShape } from '#internal/layout/model-shape.js';
 
 const configs = path.resolve(__dirname, '..', '..', 'test', 'fixtures', 'configs');
 const read = (family: string): ConfigModel => readHuggingFaceConfig(path.join(configs, `${family}.json`));

@@ -4,7 +4,7 @@ import * as path from 'node:path';
 
 import test from 'ava';
 
-import type { MachineInfo } from '../../dist/cli/machine-info.js';
+import type { MachineInfo } from '#internal/cli/machine-info.js';
 import { runVkv, runVkvJson } from './run-vkv.js';
 
 const info = (environment?: NodeJS.ProcessEnv): MachineInfo =>

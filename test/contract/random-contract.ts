@@ -3,7 +3,7 @@
 
 import type { ExecutionContext } from 'ava';
 
-import { Random } from '../../dist/random.js';
+import { Random } from '#internal/base/random.js';
 import type { DriverBench } from '../helpers/driver-bench.js';
 import type { ContractTest } from './driver-contract.js';
 

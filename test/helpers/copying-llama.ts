@@ -6,7 +6,7 @@
 // code is the last token's, by the slow pairs, which hardly turn within a text, and brings the code that stands there. So an
 // answer is right only if K and V of the whole text are: a wrong byte finds another token, or brings another code.
 
-import type { Random } from '../../dist/random.js';
+import type { Random } from '#internal/base/random.js';
 import { makeLlama, type MadeLlama } from './made-llama.js';
 
 export const vocabularyTokens = 100;

@@ -5,7 +5,7 @@ import type { ExecutionContext } from 'ava';
 
 import { DenseKernels, type DenseKernelsOptions, type Driver, type Product, type RowDtype } from 'virtual-kv';
 
-import type { Random } from '../../dist/random.js';
+import type { Random } from '#internal/base/random.js';
 import { DeviceFloats } from './device-floats.js';
 import { roundTo, toRows } from './floats.js';
 

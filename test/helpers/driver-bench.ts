@@ -3,7 +3,7 @@
 
 import type { ExecutionContext } from 'ava';
 
-import type { NativeDriver, NativeDriverInfo } from '../../dist/memory/native.js';
+import type { NativeDriver, NativeDriverInfo } from '#internal/device/native.js';
 import type { DriverDescription, OpenDriver } from './drivers.js';
 
 /** What a refused call must not change. */

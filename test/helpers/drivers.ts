@@ -3,10 +3,10 @@
 
 import { constants } from 'node:os';
 
-import { isKvError } from '../../dist/errors/index.js';
-import { MockDevice } from '../../dist/memory/mock-device.js';
-import type { MockCall } from '../../dist/memory/mock-records.js';
-import { native, type Native, type NativeDriver } from '../../dist/memory/native.js';
+import { isKvError } from '#internal/base/errors.js';
+import { MockDevice } from '#internal/device/mock-device.js';
+import type { MockCall } from '#internal/device/mock-records.js';
+import { native, type Native, type NativeDriver } from '#internal/device/native.js';
 import { nativeOf } from './native-of.js';
 
 /** What a driver may lack, and what having it means. */

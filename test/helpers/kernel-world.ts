@@ -9,7 +9,7 @@ import {
   type Sequence,
 } from 'virtual-kv';
 
-import type { Random } from '../../dist/random.js';
+import type { Random } from '#internal/base/random.js';
 import { DeviceRows } from './device-rows.js';
 import { fromRows, roundTo, toRows } from './floats.js';
 import { PlainAttention, type AttentionShape } from './plain-attention.js';

@@ -4,7 +4,7 @@
 import { layoutKinds, type LayoutKind, type PromptItem } from 'virtual-kv';
 
 import { LlamaModel } from '../../build-examples/llama/model.js';
-import type { Random } from '../../dist/random.js';
+import type { Random } from '#internal/base/random.js';
 import { pageBytes, randomText, rowPagesOf, shapeOf } from './llama-shapes.js';
 import { randomLlama, removeFolder, writeLlama, type LlamaSizes } from './made-llama.js';
 import { PlainAnswers } from './plain-answers.js';

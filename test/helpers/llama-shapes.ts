@@ -2,7 +2,7 @@
 
 import type { LayoutKind } from 'virtual-kv';
 
-import type { Random } from '../../dist/random.js';
+import type { Random } from '#internal/base/random.js';
 import type { LlamaSizes } from './made-llama.js';
 
 export const pageBytes = 65_536;

@@ -7,7 +7,7 @@ import * as path from 'node:path';
 
 import type { RowDtype } from 'virtual-kv';
 
-import type { Random } from '../../dist/random.js';
+import type { Random } from '#internal/base/random.js';
 import { roundTo, toRows } from './floats.js';
 
 export type Json = Readonly<Record<string, unknown>>;

@@ -3,7 +3,7 @@
 
 import { MockDevice, type MockDeviceOptions } from 'virtual-kv/testing';
 
-import type { NativeDriver } from '../../dist/memory/native.js';
+import type { NativeDriver } from '#internal/device/native.js';
 import { nativeOf } from './native-of.js';
 
 export const pageBytes = 65_536;

@@ -2,7 +2,7 @@
 
 import type { Driver } from 'virtual-kv';
 
-import type { NativeDriver } from '../../dist/memory/native.js';
+import type { NativeDriver } from '#internal/device/native.js';
 
 export function nativeOf(driver: Driver): NativeDriver {
   return (driver as unknown as { readonly native: NativeDriver }).native;

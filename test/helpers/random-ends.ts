@@ -3,7 +3,7 @@
 
 import { isKvError, type GenerationRequest, type GenerationResult, type OnlineScheduler, type TokenStream } from 'virtual-kv';
 
-import type { Random } from '../../dist/random.js';
+import type { Random } from '#internal/base/random.js';
 import { turn } from '../serving/pattern-engine.js';
 
 export const allowedEnds = ['KV_ABORTED', 'KV_DEADLINE_EXCEEDED', 'KV_ENGINE_FAILED', 'KV_QUEUE_FULL'] as const;

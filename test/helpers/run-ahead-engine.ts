@@ -5,8 +5,8 @@
 
 import { DeviceMemory, type AcquireOptions, type Fence, type Sequence } from 'virtual-kv';
 
-import { mix32, Random } from '../../dist/random.js';
-import { keysOf } from '../memory/prefix/spoken.js';
+import { mix32, Random } from '#internal/base/random.js';
+import { keysOf } from '../cache/prefix/spoken.js';
 import type { CacheBench } from './cache.js';
 import { nativeOf } from './native-of.js';
 

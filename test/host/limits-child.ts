@@ -8,7 +8,7 @@ import { isMainThread, parentPort, Worker, workerData } from 'node:worker_thread
 
 import { Driver, KvCache, onDemand, type DriverMemory, type DriverOptions } from 'virtual-kv';
 
-import { isKvError } from '../../dist/errors/index.js';
+import { isKvError } from '#internal/base/errors.js';
 
 const MiB = 2 ** 20;
 const pageBytes = 65_536;

@@ -4,7 +4,7 @@ import { readFileSync } from 'node:fs';
 
 import test, { type ExecutionContext } from 'ava';
 
-import { Random } from '../../dist/random.js';
+import { Random } from '#internal/base/random.js';
 import { withBench, type DriverBench } from '../helpers/driver-bench.js';
 import { hostDriver, openHost } from '../helpers/drivers.js';
 import { kernelMappings } from '../helpers/process-memory.js';

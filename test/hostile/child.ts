@@ -3,7 +3,7 @@
 
 import { writeSync } from 'node:fs';
 
-import { Random } from '../../dist/random.js';
+import { Random } from '#internal/base/random.js';
 import { casesOf, type Case, type Means } from './cases.js';
 import { findingOf, settle } from './judge.js';
 import { hostOnly, table, type Call, type Row } from './table.js';

@@ -4,8 +4,8 @@ import test, { type ExecutionContext } from 'ava';
 
 import { Driver, Kernels, KvCache, layoutKinds, onDemand, type Instructions, type KvCacheOptions, type ModelShape } from 'virtual-kv';
 
-import { native } from '../../dist/memory/native.js';
-import { Random } from '../../dist/random.js';
+import { native } from '#internal/device/native.js';
+import { Random } from '#internal/base/random.js';
 import { bitsOf, roundTo, valueOf } from '../helpers/floats.js';
 import { seedOf } from '../helpers/seed.js';
 

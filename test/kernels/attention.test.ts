@@ -4,8 +4,8 @@ import test from 'ava';
 
 import { Driver, layoutKinds, type Instructions, type RowDtype } from 'virtual-kv';
 
-import { native } from '../../dist/memory/native.js';
-import { Random } from '../../dist/random.js';
+import { native } from '#internal/device/native.js';
+import { Random } from '#internal/base/random.js';
 import { KernelWorld, type WorldOptions } from '../helpers/kernel-world.js';
 import { seedOf } from '../helpers/seed.js';
 

@@ -8,7 +8,7 @@ import {
 } from 'virtual-kv';
 import { MockDevice } from 'virtual-kv/testing';
 
-import { Random } from '../../dist/random.js';
+import { Random } from '#internal/base/random.js';
 import { nativeOf } from '../helpers/native-of.js';
 import { seedOf } from '../helpers/seed.js';
 

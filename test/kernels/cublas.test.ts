@@ -6,7 +6,7 @@ import test from 'ava';
 import { DenseKernels, type RowDtype, type Weight } from 'virtual-kv';
 import { MockDevice } from 'virtual-kv/testing';
 
-import { Random } from '../../dist/random.js';
+import { Random } from '#internal/base/random.js';
 import { DeviceFloats } from '../helpers/device-floats.js';
 import { failCublas, fakeCublas } from '../helpers/fake-cublas.js';
 import { roundTo, toRows } from '../helpers/floats.js';

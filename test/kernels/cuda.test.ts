@@ -5,7 +5,7 @@ import test from 'ava';
 
 import { Driver, layoutKinds, type RowDtype } from 'virtual-kv';
 
-import { Random } from '../../dist/random.js';
+import { Random } from '#internal/base/random.js';
 import { cudaDriver } from '../helpers/drivers.js';
 import { kernelShapes } from '../helpers/kernel-shapes.js';
 import { KernelWorld } from '../helpers/kernel-world.js';

@@ -5,7 +5,7 @@ import test from 'ava';
 
 import { Driver } from 'virtual-kv';
 
-import { Random } from '../../dist/random.js';
+import { Random } from '#internal/base/random.js';
 import { cudaDriver } from '../helpers/drivers.js';
 import { DenseWorld } from '../helpers/dense-world.js';
 import { seedOf } from '../helpers/seed.js';

@@ -6,7 +6,7 @@ import test from 'ava';
 import { DenseKernels, type Weight } from 'virtual-kv';
 import { MockDevice, type MockCall, type MockDeviceOptions } from 'virtual-kv/testing';
 
-import { Random } from '../../dist/random.js';
+import { Random } from '#internal/base/random.js';
 import { DenseWorld } from '../helpers/dense-world.js';
 import { DeviceFloats } from '../helpers/device-floats.js';
 import { nativeOf } from '../helpers/native-of.js';

@@ -5,8 +5,8 @@ import test from 'ava';
 
 import { DenseKernels, type Instructions, type RowDtype, type Weight } from 'virtual-kv';
 
-import { native } from '../../dist/memory/native.js';
-import { Random } from '../../dist/random.js';
+import { native } from '#internal/device/native.js';
+import { Random } from '#internal/base/random.js';
 import { roundTo, toRows } from '../helpers/floats.js';
 import { seedOf } from '../helpers/seed.js';
 

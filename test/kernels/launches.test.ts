@@ -10,8 +10,8 @@ import test, { type ExecutionContext } from 'ava';
 import { Kernels, layoutKinds, type RowDtype } from 'virtual-kv';
 import { MockDevice, type MockCall, type MockDeviceOptions } from 'virtual-kv/testing';
 
-import { kernelImages } from '../../dist/kernels/kernel-image.js';
-import { Random } from '../../dist/random.js';
+import { kernelImages } from '#internal/kernels/kernel-image.js';
+import { Random } from '#internal/base/random.js';
 import { CacheBench } from '../helpers/cache.js';
 import { KernelWorld, pageBytes, type WorldOptions } from '../helpers/kernel-world.js';
 import { seedOf } from '../helpers/seed.js';

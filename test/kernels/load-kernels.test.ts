@@ -9,7 +9,7 @@ import test, { type ExecutionContext } from 'ava';
 import { DenseKernels, Driver, Kernels, KvCache, loadKernels } from 'virtual-kv';
 import { MockDevice, type MockDeviceOptions } from 'virtual-kv/testing';
 
-import { kernelImages } from '../../dist/kernels/kernel-image.js';
+import { kernelImages } from '#internal/kernels/kernel-image.js';
 
 const pageBytes = 65_536;
 const openDevice = (options: MockDeviceOptions = {}): MockDevice => new MockDevice({ granularityBytes: pageBytes, ...options });

@@ -5,7 +5,7 @@ import test from 'ava';
 
 import { layoutKinds } from 'virtual-kv';
 
-import { Random } from '../../dist/random.js';
+import { Random } from '#internal/base/random.js';
 import { copyingLlama, startToken, vocabularyTokens } from '../helpers/copying-llama.js';
 import { LlamaWorld, type Member } from '../helpers/llama-world.js';
 import { mostLikely } from '../helpers/logits.js';

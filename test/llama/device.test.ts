@@ -6,7 +6,7 @@ import test, { type ExecutionContext } from 'ava';
 import { KvCache, type Driver } from 'virtual-kv';
 import { MockDevice, type MockCall } from 'virtual-kv/testing';
 
-import { Random } from '../../dist/random.js';
+import { Random } from '#internal/base/random.js';
 import { LlamaEngine } from '../../build-examples/llama/engine.js';
 import { LlamaModel } from '../../build-examples/llama/model.js';
 import { removeFolder, writeLlama, randomLlama } from '../helpers/made-llama.js';

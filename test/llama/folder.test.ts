@@ -5,7 +5,7 @@ import * as path from 'node:path';
 
 import test from 'ava';
 
-import { Random } from '../../dist/random.js';
+import { Random } from '#internal/base/random.js';
 import { LlamaModel } from '../../build-examples/llama/model.js';
 import { ModelError } from '../../build-examples/llama/model-error.js';
 import { randomLlama, removeFolder, writeLlama, type Json, type LlamaSizes, type MadeLlama } from '../helpers/made-llama.js';

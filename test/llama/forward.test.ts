@@ -5,7 +5,7 @@ import test, { type ExecutionContext } from 'ava';
 import { KvCache, type DenseKernelsOptions, type KvCacheOptions, type RowDtype } from 'virtual-kv';
 import { MockDevice } from 'virtual-kv/testing';
 
-import { Random } from '../../dist/random.js';
+import { Random } from '#internal/base/random.js';
 import { LlamaEngine } from '../../build-examples/llama/engine.js';
 import { LlamaModel } from '../../build-examples/llama/model.js';
 import { fakeCublas } from '../helpers/fake-cublas.js';

@@ -6,7 +6,7 @@ import test from 'ava';
 
 import { byArrival, byTenantShare, OnlineScheduler } from 'virtual-kv';
 
-import { Random } from '../../dist/random.js';
+import { Random } from '#internal/base/random.js';
 import { withCache } from '../helpers/cache.js';
 import { LlamaLoad, maxTokens } from '../helpers/llama-load.js';
 import { pageBytes } from '../helpers/llama-shapes.js';

@@ -9,7 +9,7 @@ import {
   type GenerationResult, type KvCache, type SchedulerOptions, type ServingTotals,
 } from 'virtual-kv';
 
-import { Random } from '../../dist/random.js';
+import { Random } from '#internal/base/random.js';
 import { withCache } from '../helpers/cache.js';
 import { LlamaLoad, maxTokens, type LoadedRequest } from '../helpers/llama-load.js';
 import { pageBytes } from '../helpers/llama-shapes.js';

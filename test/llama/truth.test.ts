@@ -7,7 +7,7 @@ import test, { type ExecutionContext } from 'ava';
 import { layoutKinds, type DenseKernelsOptions, type LayoutKind } from 'virtual-kv';
 import { MockDevice } from 'virtual-kv/testing';
 
-import { Random } from '../../dist/random.js';
+import { Random } from '#internal/base/random.js';
 import { fakeCublas } from '../helpers/fake-cublas.js';
 import { pageBytes, randomText, rowPagesOf, shapeOf, vocabularyTokens } from '../helpers/llama-shapes.js';
 import { LlamaWorld, type Member, type WorldOptions } from '../helpers/llama-world.js';

@@ -1,5 +1,5 @@
 /* The mapper, the slots and the promises of the page pool: native/mapper.cc, kv_cache*.cc and page_pool.cc with one row a group and
- * one page a row, and the fences of lib/memory/slot-fences.ts. Three processes: the owner's thread, the mapper, the device.
+ * one page a row, and the fences of lib/cache/slot-fences.ts. Three processes: the owner's thread, the mapper, the device.
  *
  * Checked: no deadlock; no growth of a slot between Cancel and the next Request; no page taken in the background between Quiesce and
  * the next Request; every page counted once; no promise without a page; nothing unmapped under queued work, nor read by it when it

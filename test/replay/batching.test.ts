@@ -1,10 +1,10 @@
 import test from 'ava';
 
-import { createError } from '../../dist/errors/index.js';
-import { Batching } from '../../dist/replay/batching.js';
-import type { TraceRequest } from '../../dist/replay/trace-request.js';
-import { Verification } from '../../dist/replay/verification.js';
-import { Random } from '../../dist/random.js';
+import { createError } from '#internal/base/errors.js';
+import { Batching } from '#internal/replay/batching.js';
+import type { TraceRequest } from '#internal/replay/trace-request.js';
+import { Verification } from '#internal/replay/verification.js';
+import { Random } from '#internal/base/random.js';
 import { FakeCache, type Sharing } from './fake-cache.js';
 
 function setUp({ slots = 4, budgetTokens = 1_000, prefillTokensPerStep = 100, sharing = 'off' as Sharing } = {}): {

@@ -1,8 +1,8 @@
 // FakeCache: a cache of tokens instead of pages, for tests of batching and verification. It keeps a budget, remembers what
 // was stamped where, records what it was asked, and can be told to fail. It can also share prefixes, rightly or wrongly.
 
-import { createError } from '../../dist/errors/index.js';
-import type { ReplayBatch, ReplayCache, ReplayPrompt, ReplaySequence } from '../../dist/replay/replay-cache.js';
+import { createError } from '#internal/base/errors.js';
+import type { ReplayBatch, ReplayCache, ReplayPrompt, ReplaySequence } from '#internal/replay/replay-cache.js';
 
 const freeTokensLeft = (needTokens: number, haveTokens: number): Error => createError('KV_OUT_OF_PAGES', {
   needRows: needTokens, haveRows: haveTokens, needPages: needTokens, havePages: haveTokens, budgetBytes: 0, pageBytes: 1, slots: [], pagesPerRow: 1,

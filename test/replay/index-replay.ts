@@ -1,10 +1,10 @@
 // Prompts of a trace through a PrefixIndex alone, one after the other: rows are numbers, and nothing is computed. What `vkv
 // replay --prompt-only --max-batch 1 --prefix-cache` does, without any memory.
 
-import type { EvictionPolicyFactory } from '../../dist/policy/prefix/eviction-policy.js';
-import { PrefixIndex, rowArithmetic, sharedDomain } from '../../dist/policy/prefix/index.js';
-import { RequestText } from '../../dist/replay/request-text.js';
-import type { TraceRequest } from '../../dist/replay/trace-request.js';
+import type { EvictionPolicyFactory } from '#internal/prefix/eviction/eviction-policy.js';
+import { PrefixIndex, rowArithmetic, sharedDomain } from '#internal/prefix/index.js';
+import { RequestText } from '#internal/replay/request-text.js';
+import type { TraceRequest } from '#internal/replay/trace-request.js';
 
 export interface IndexReplayOptions {
   readonly requests: readonly TraceRequest[];

@@ -1,12 +1,12 @@
 import test, { type ExecutionContext } from 'ava';
 
-import { evictionPolicyNamed, evictionPolicyNames, type EvictionPolicyName } from '../../dist/policy/prefix/named-policies.js';
-import { MockDevice } from '../../dist/memory/mock-device.js';
-import { replay, type ReplayOptions } from '../../dist/replay/replay.js';
-import type { ReplayResult } from '../../dist/replay/result.js';
-import { TraceReader } from '../../dist/replay/trace-reader.js';
-import { HASH_BLOCK_TOKENS, type TraceRequest } from '../../dist/replay/trace-request.js';
-import { Workload } from '../../dist/replay/workload.js';
+import { evictionPolicyNamed, evictionPolicyNames, type EvictionPolicyName } from '#internal/prefix/eviction/named-policies.js';
+import { MockDevice } from '#internal/device/mock-device.js';
+import { replay, type ReplayOptions } from '#internal/replay/replay.js';
+import type { ReplayResult } from '#internal/replay/result.js';
+import { TraceReader } from '#internal/replay/trace-reader.js';
+import { HASH_BLOCK_TOKENS, type TraceRequest } from '#internal/replay/trace-request.js';
+import { Workload } from '#internal/replay/workload.js';
 import { replayIndex } from './index-replay.js';
 import { testWithTrace, traceFile } from './traces.js';
 

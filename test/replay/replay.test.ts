@@ -1,13 +1,13 @@
 import test from 'ava';
 
-import { isKvError } from '../../dist/errors/index.js';
-import { Driver } from '../../dist/memory/driver.js';
-import { MockDevice } from '../../dist/memory/mock-device.js';
-import { evictionPolicyNames } from '../../dist/policy/prefix/named-policies.js';
-import { replay, type ReplayOptions } from '../../dist/replay/replay.js';
-import { isSound, type Replay } from '../../dist/replay/result.js';
-import { TraceReader } from '../../dist/replay/trace-reader.js';
-import { Workload } from '../../dist/replay/workload.js';
+import { isKvError } from '#internal/base/errors.js';
+import { Driver } from '#internal/device/driver.js';
+import { MockDevice } from '#internal/device/mock-device.js';
+import { evictionPolicyNames } from '#internal/prefix/eviction/named-policies.js';
+import { replay, type ReplayOptions } from '#internal/replay/replay.js';
+import { isSound, type Replay } from '#internal/replay/result.js';
+import { TraceReader } from '#internal/replay/trace-reader.js';
+import { Workload } from '#internal/replay/workload.js';
 import { testWithTrace, traceFile } from './traces.js';
 
 /** 512 B a token, in four tensors; a row of 64 KiB pages holds 512 tokens. */

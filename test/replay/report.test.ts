@@ -1,9 +1,9 @@
 import test from 'ava';
 
-import { isKvError } from '../../dist/errors/index.js';
-import { Reporter, reportFormatOf } from '../../dist/replay/report.js';
-import type { Replay, ReplayResult } from '../../dist/replay/result.js';
-import { factsOf, formatMicroseconds, formatSeconds, memoryBarsOf, verdictOf } from '../../dist/replay/summary.js';
+import { isKvError } from '#internal/base/errors.js';
+import { Reporter, reportFormatOf } from '#internal/replay/report.js';
+import type { Replay, ReplayResult } from '#internal/replay/result.js';
+import { factsOf, formatMicroseconds, formatSeconds, memoryBarsOf, verdictOf } from '#internal/replay/summary.js';
 
 const GIB = 2 ** 30;
 

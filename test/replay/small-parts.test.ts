@@ -1,11 +1,11 @@
 import test from 'ava';
 
-import { MemoryTimeline, type MemorySample } from '../../dist/replay/memory-timeline.js';
-import { RequestFeed } from '../../dist/replay/request-feed.js';
-import { RingQueue } from '../../dist/replay/ring-queue.js';
-import { StampRuns } from '../../dist/replay/stamp-runs.js';
-import { StepTimes } from '../../dist/replay/step-times.js';
-import type { TraceRequest } from '../../dist/replay/trace-request.js';
+import { MemoryTimeline, type MemorySample } from '#internal/replay/memory-timeline.js';
+import { RequestFeed } from '#internal/replay/request-feed.js';
+import { RingQueue } from '#internal/replay/ring-queue.js';
+import { StampRuns } from '#internal/replay/stamp-runs.js';
+import { StepTimes } from '#internal/replay/step-times.js';
+import type { TraceRequest } from '#internal/replay/trace-request.js';
 
 test('RingQueue: first in, first out, and back at the front', (t) => {
   const queue = new RingQueue<number>();

@@ -6,9 +6,9 @@ import { gzipSync } from 'node:zlib';
 
 import test from 'ava';
 
-import { isKvError } from '../../dist/errors/index.js';
-import { TraceReader, type TraceReaderOptions } from '../../dist/replay/trace-reader.js';
-import type { TraceRequest } from '../../dist/replay/trace-request.js';
+import { isKvError } from '#internal/base/errors.js';
+import { TraceReader, type TraceReaderOptions } from '#internal/replay/trace-reader.js';
+import type { TraceRequest } from '#internal/replay/trace-request.js';
 import { testWithTrace, traceFile } from './traces.js';
 
 const AZURE = `TIMESTAMP,ContextTokens,GeneratedTokens

@@ -1,10 +1,10 @@
 import test from 'ava';
 
-import { Random } from '../../dist/random.js';
-import { RequestText } from '../../dist/replay/request-text.js';
-import { oneKey, type StampKeys } from '../../dist/replay/stamp-keys.js';
-import { StampRuns } from '../../dist/replay/stamp-runs.js';
-import { Verification, type VerifyMode } from '../../dist/replay/verification.js';
+import { Random } from '#internal/base/random.js';
+import { RequestText } from '#internal/replay/request-text.js';
+import { oneKey, type StampKeys } from '#internal/replay/stamp-keys.js';
+import { StampRuns } from '#internal/replay/stamp-runs.js';
+import { Verification, type VerifyMode } from '#internal/replay/verification.js';
 import { seedOf } from '../helpers/seed.js';
 import { FakeCache, type FakeSequence } from './fake-cache.js';
 

@@ -1,7 +1,7 @@
 import test from 'ava';
 
-import { HASH_BLOCK_TOKENS, type TraceRequest } from '../../dist/replay/trace-request.js';
-import { Workload } from '../../dist/replay/workload.js';
+import { HASH_BLOCK_TOKENS, type TraceRequest } from '#internal/replay/trace-request.js';
+import { Workload } from '#internal/replay/workload.js';
 
 test('a seed gives the same requests again, another seed others', (t) => {
   const workload = new Workload({ requests: 200, seed: 7 });

@@ -7,7 +7,7 @@ import {
   KvCache, NaiveScheduler, OfflineScheduler, OnlineScheduler, PagePool, type GenerationRequest, type GenerationResult, type SchedulerOptions,
 } from 'virtual-kv';
 
-import { createError } from '../../dist/errors/index.js';
+import { createError } from '#internal/base/errors.js';
 import { assertNothingLeft, cacheOptions, cacheTest, openDriver, type CacheBench } from '../helpers/cache.js';
 import { hashOf, PatternEngine, turn } from './pattern-engine.js';
 import { assertAnswer, assertQuiet, collect, promptOf, resultOf, servingTests, smallModel } from './serving-bench.js';

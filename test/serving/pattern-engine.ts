@@ -7,7 +7,7 @@ import { setImmediate } from 'node:timers/promises';
 
 import type { Engine, EngineOutput, EnginePass, KvCache } from 'virtual-kv';
 
-import { mix32 } from '../../dist/random.js';
+import { mix32 } from '#internal/base/random.js';
 
 export const vocabularyTokens = 61;
 const start = 0x5eed;

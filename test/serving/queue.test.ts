@@ -5,13 +5,13 @@ import test from 'ava';
 
 import { byArrival, byTenantShare, OnlineScheduler, type RequestOrder, type TokenStream } from 'virtual-kv';
 
-import { Random } from '../../dist/random.js';
-import { ChangeSignal } from '../../dist/memory/change-signal.js';
-import { checkedClock } from '../../dist/serving/clock.js';
-import { Generation } from '../../dist/serving/generation.js';
-import { OpenRequests } from '../../dist/serving/open-requests.js';
-import { readRequest } from '../../dist/serving/request.js';
-import { noTotals } from '../../dist/serving/totals.js';
+import { Random } from '#internal/base/random.js';
+import { ChangeSignal } from '#internal/device/change-signal.js';
+import { checkedClock } from '#internal/serving/clock.js';
+import { Generation } from '#internal/serving/generation.js';
+import { OpenRequests } from '#internal/serving/open-requests.js';
+import { readRequest } from '#internal/serving/request.js';
+import { noTotals } from '#internal/serving/totals.js';
 import { seedOf } from '../helpers/seed.js';
 import { turn } from './pattern-engine.js';
 import { promptOf, servingTests } from './serving-bench.js';

@@ -7,7 +7,7 @@ import {
   type GenerationRequest, type KvCache, type ServingTotals,
 } from 'virtual-kv';
 
-import { Random } from '../../dist/random.js';
+import { Random } from '#internal/base/random.js';
 import { drivers, withCache, type DriverName } from '../helpers/cache.js';
 import { seedOf } from '../helpers/seed.js';
 import { PatternEngine, turn } from './pattern-engine.js';

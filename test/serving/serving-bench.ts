@@ -4,7 +4,7 @@ import type { ExecutionContext } from 'ava';
 
 import type { GenerationOutcome, GenerationRequest, GenerationResult, KvCache, ModelShape } from 'virtual-kv';
 
-import type { Random } from '../../dist/random.js';
+import type { Random } from '#internal/base/random.js';
 import { cacheTest, drivers, type BenchOptions, type CacheBench } from '../helpers/cache.js';
 import { expectedTokens, PatternEngine, turn, vocabularyTokens } from './pattern-engine.js';
 

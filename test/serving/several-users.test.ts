@@ -9,7 +9,7 @@ import {
   type GenerationRequest, type SchedulerOptions,
 } from 'virtual-kv';
 
-import { Random } from '../../dist/random.js';
+import { Random } from '#internal/base/random.js';
 import { assertNothingLeft, cacheOptions, drivers, openDriver, pageBytes, withCache, type DriverName } from '../helpers/cache.js';
 import { allowedEnds, RandomEnds } from '../helpers/random-ends.js';
 import { seedOf } from '../helpers/seed.js';

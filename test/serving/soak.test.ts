@@ -6,7 +6,7 @@ import test from 'ava';
 
 import { byArrival, byTenantShare, OnlineScheduler, type Engine } from 'virtual-kv';
 
-import { Random } from '../../dist/random.js';
+import { Random } from '#internal/base/random.js';
 import { drivers, withCache } from '../helpers/cache.js';
 import { allowedEnds, RandomEnds } from '../helpers/random-ends.js';
 import { seedOf } from '../helpers/seed.js';

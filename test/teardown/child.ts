@@ -7,7 +7,7 @@ import { isMainThread, parentPort, Worker, workerData } from 'node:worker_thread
 import { DenseKernels, DeviceMemory, Driver, Kernels, KvCache } from 'virtual-kv';
 import { MockDevice } from 'virtual-kv/testing';
 
-import { Random } from '../../dist/random.js';
+import { Random } from '#internal/base/random.js';
 import { seedOf } from '../helpers/seed.js';
 import { hostOnly, table } from '../hostile/table.js';
 import { World } from '../hostile/world.js';

@@ -1,0 +1,315 @@
+// Reads options objects: every name is known, every value is checked, defaults are filled in, before anything happens.
+// A spec lists one `Field` per option; fields are plain functions, so a module may write its own. Throws
+// KV_UNKNOWN_OPTION (with a suggestion) and KV_INVALID_OPTION. Copies nothing deep and keeps no reference to what it
+// was given.
+
+import { distance } from 'fastest-levenshtein';
+
+import { createError } from './errors.js';
+import { formatList, formatNumber } from './format.js';
+import { isArray, isRevoked } from './typed-arrays.js';
+
+/** Where a value stands, for the error: `owner` is the class or command, `option` the dotted path (`model.kvHeads`). */
+export interface FieldPlace {
+  readonly owner: string;
+  readonly option: string;
+}
+
+/** Checks one value (undefined when the option is absent) and returns it, or throws. */
+export type Field<T> = (value: unknown, place: FieldPlace) => T;
+
+export type FieldSpec = Readonly<Record<string, Field<unknown>>>;
+
+/** What `readOptions` returns for a spec. */
+export type OptionsOf<S extends FieldSpec> = { readonly [K in keyof S]: S[K] extends Field<infer T> ? T : never };
+
+export interface IntegerRange {
+  /** Default 0. */
+  readonly min?: number;
+  /** Default 2⁵³ − 1. */
+  readonly max?: number;
+  /** The value must be a multiple of this; default 1. */
+  readonly multipleOf?: number;
+  /** One sentence that ends the message: what to do instead. */
+  readonly hint?: string;
+}
+
+/** Checks `options` (undefined counts as `{}`) against `spec`; `path` is the option they came from, when nested. */
+export function readOptions<S extends FieldSpec>(
+  owner: string, options: unknown, spec: S, path = '',
+): OptionsOf<S> {
+  const place = { owner, option: path || 'options' };
+  if (options !== undefined && (typeof options !== 'object' || options === null || isArray(options))) {
+    throw invalid('type', place, 'an object', options);
+  }
+  const prefix = path === '' ? '' : `${path}.`;
+  const given = withoutRevoked(options, place, () => valuesOf(owner, options ?? {}, spec, prefix));
+  const entries = Object.entries(spec).map(([name, field]) => [name, field(given[name], { owner, option: prefix + name })] as const);
+  return Object.fromEntries(entries) as OptionsOf<S>;
+}
+
+/** The value of each name in the spec, read once. Nothing of `options` is looked at after that. */
+function valuesOf(owner: string, options: object, spec: FieldSpec, prefix: string): Readonly<Record<string, unknown>> {
+  for (const name of Object.keys(options)) {
+    if (!Object.hasOwn(spec, name)) throw unknownOption(owner, name, Object.keys(spec), prefix);
+  }
+  const values: Record<string, unknown> = Object.create(null) as Record<string, unknown>;
+  for (const name of Object.keys(spec)) {
+    values[name] = Object.hasOwn(options, name) ? (options as Readonly<Record<string, unknown>>)[name] : undefined;
+  }
+  return values;
+}
+
+/** Reads from a value of the caller's. What its getters throw passes; a proxy that is or was revoked is no value. */
+export function withoutRevoked<T>(value: unknown, place: FieldPlace, read: () => T): T {
+  try {
+    return read();
+  } catch (error) {
+    throw explainRevoked(error, value, place);
+  }
+}
+
+/** The error of a look at `value`: its own, or KV_INVALID_OPTION when the value is a proxy that was revoked. */
+export function explainRevoked(error: unknown, value: unknown, place: FieldPlace): unknown {
+  return isRevoked(value) ? invalid('type', place, 'no revoked proxy', value) : error;
+}
+
+/** Far more than any list of options has; an array that says it is longer holds nothing, and would be read for ever. */
+const mostElements = 2 ** 20;
+
+/** An array's elements, each read once. Throws KV_INVALID_OPTION, and what its getters throw. */
+export function readArray<T>(value: unknown, place: FieldPlace, read: (element: unknown, index: number) => T): T[] {
+  if (!isArray(value)) throw invalid('type', place, 'an array', value);
+  return withoutRevoked(value, place, () => {
+    const { length } = value;
+    if (length > mostElements) throw invalid('range', place, `an array of at most ${formatNumber(mostElements)} elements`, `one of ${formatNumber(length)}`);
+    const elements: T[] = [];
+    for (let index = 0; index < length; index += 1) elements.push(read(value[index], index));
+    return elements;
+  });
+}
+
+/**
+ * An iterable whose iterator was taken already: what cannot be gone through (a detached array, a borrowed prototype) is refused here,
+ * before anything has begun. `expected` ends "must be …".
+ */
+export function readIterable(value: unknown, place: FieldPlace, expected: string): Iterable<unknown> {
+  let iterator: Iterator<unknown>;
+  try {
+    if (typeof value !== 'object' || value === null) throw new TypeError(expected);
+    iterator = (value as Iterable<unknown>)[Symbol.iterator]();
+  } catch (cause) {
+    if (!(cause instanceof TypeError)) throw cause; // the caller's own
+    throw createError('KV_INVALID_OPTION', { reason: 'type', ...place, expected, received: value }, { cause });
+  }
+  return {
+    [Symbol.iterator]: () => ({
+      next: () => withoutRevoked(value, place, () => iterator.next()),
+      return: () => iterator.return?.() ?? { done: true, value: undefined },
+    }),
+  };
+}
+
+/** The error of a constructor that only the package calls; `how` is what its users call. */
+export function notConstructible(owner: string, how: string): Error {
+  return invalid('type', { owner, option: `new ${owner}` }, `left to \`${how}\``, 'a call');
+}
+
+/** An object that is no array; a revoked proxy is none. */
+export function isOptionsObject(value: unknown): value is object {
+  try {
+    return typeof value === 'object' && value !== null && !Array.isArray(value);
+  } catch {
+    return false;
+  }
+}
+
+/**
+ * Checks one integer argument, without making an object when it is right: for calls made once per token or step. The
+ * range is inclusive.
+ */
+export function checkInteger(
+  owner: string, option: string, value: unknown, min = 0, max = Number.MAX_SAFE_INTEGER, hint?: string,
+): asserts value is number {
+  if (Number.isSafeInteger(value) && (value as number) >= min && (value as number) <= max) return;
+  const reason = typeof value === 'number' ? 'range' : 'type';
+  throw invalid(reason, { owner, option }, integerRange(min, max), value, hint);
+}
+
+/** A safe integer in a range. */
+export function integer(range: IntegerRange = {}): Field<number> {
+  const { min = 0, max = Number.MAX_SAFE_INTEGER, multipleOf = 1, hint } = range;
+  return (value, place) => {
+    checkInteger(place.owner, place.option, value, min, max, hint);
+    if (value % multipleOf !== 0) {
+      throw invalid('range', place, `a multiple of ${formatNumber(multipleOf)}`, value, hint);
+    }
+    return value;
+  };
+}
+
+/** A finite number in an inclusive range. */
+export function number(min = -Infinity, max = Infinity): Field<number> {
+  const expected = min === -Infinity && max === Infinity
+    ? 'a finite number'
+    : max === Infinity ? `a number, at least ${formatNumber(min, 6)}`
+      : `a number from ${formatNumber(min, 6)} to ${formatNumber(max, 6)}`;
+  return (value, place) => {
+    if (typeof value !== 'number') throw invalid('type', place, expected, value);
+    if (!Number.isFinite(value) || value < min || value > max) throw invalid('range', place, expected, value);
+    return value;
+  };
+}
+
+/** Choices that a message lists. */
+const mostChoices = 8;
+
+/** One of a few strings. */
+export function oneOf<const T extends string>(choices: readonly T[]): Field<T> {
+  return (value, place) => {
+    if ((choices as readonly unknown[]).includes(value)) return value as T;
+    const hint = typeof value === 'string' ? didYouMean(value, choices) : undefined;
+    const named = formatList(choices.slice(0, mostChoices).map((choice) => `'${choice}'`));
+    const expected = choices.length <= mostChoices ? named : `one of ${formatNumber(choices.length)} names, such as ${named}`;
+    throw invalid(typeof value === 'string' ? 'range' : 'type', place, expected, value, hint);
+  };
+}
+
+/** true or false, nothing that only behaves like it. */
+export const boolean: Field<boolean> = (value, place) => {
+  if (typeof value !== 'boolean') throw invalid('type', place, 'true or false', value);
+  return value;
+};
+
+/** A string that is not empty. */
+export const string: Field<string> = (value, place) => {
+  if (typeof value !== 'string') throw invalid('type', place, 'a string', value);
+  if (value === '') throw invalid('range', place, 'a string that is not empty', value);
+  return value;
+};
+
+/** A function; its parameters cannot be checked. */
+export function callable<F extends (...parameters: never[]) => unknown>(): Field<F> {
+  return (value, place) => {
+    if (typeof value !== 'function') throw invalid('type', place, 'a function', value);
+    return value as F;
+  };
+}
+
+/**
+ * A policy: a function. `shipped` are the package's own factories by name: one that was not called, or only named, is refused with the
+ * call that was meant.
+ */
+export function policy<P extends (...parameters: never[]) => unknown>(shipped: Readonly<Record<string, (...options: never[]) => P>>): Field<P> {
+  return (value, place) => {
+    const meant = Object.entries(shipped).find(([name, make]) => value === name || value === make)?.[0];
+    if (meant === undefined) return callable<P>()(value, place);
+    throw invalid('type', place, 'a policy that was made', value, `Call it: \`${place.option.split('.').at(-1)}: ${meant}()\`.`);
+  };
+}
+
+/** A class that knows its own instances, which `instanceof` does not: a prototype can be borrowed. */
+export interface KnownClass<T> {
+  readonly name: string;
+  isInstance(value: unknown): value is T;
+}
+
+/** An instance of a class; `expected` ends "must be …", by default "a Name". */
+export function instanceOf<T>(known: KnownClass<T>, expected = `a ${known.name}`): Field<T> {
+  return (value, place) => {
+    if (!known.isInstance(value)) throw invalid('type', place, expected, value);
+    return value;
+  };
+}
+
+const largestAddress = 2n ** 64n - 1n;
+
+/** A bigint as native code takes it: an address, a handle, a stream; 0n counts. */
+export function isAddress(value: unknown): value is bigint {
+  return typeof value === 'bigint' && value >= 0n && value <= largestAddress;
+}
+
+/** A CUstream. */
+export const streamField: Field<bigint> = (value, place) => {
+  if (isAddress(value)) return value;
+  throw invalid(typeof value === 'bigint' ? 'range' : 'type', place, 'a CUstream: a bigint, at least 0', value);
+};
+
+const { removeEventListener } = EventTarget.prototype;
+const { get: abortedGetter } = Object.getOwnPropertyDescriptor(AbortSignal.prototype, 'aborted')!;
+
+/** An AbortSignal. */
+export const abortSignal: Field<AbortSignal> = (value, place) => {
+  try {
+    Reflect.apply(abortedGetter!, value, []);
+    removeEventListener.call(value as AbortSignal, 'abort', null as never); // throws for what only looks like one
+    return value as AbortSignal;
+  } catch {
+    throw invalid('type', place, 'an AbortSignal', value);
+  }
+};
+
+/** An options object of its own; absent counts as `{}`, so that its own required fields are named. */
+export function nested<S extends FieldSpec>(spec: S): Field<OptionsOf<S>> {
+  return (value, place) => readOptions(place.owner, value, spec, place.option);
+}
+
+/** An array, each element checked by `field`. */
+export function arrayOf<T>(field: Field<T>): Field<readonly T[]> {
+  return (value, place) => readArray(value, place, (element, index) =>
+    field(element, { ...place, option: `${place.option}[${index}]` }));
+}
+
+/** Absent stays undefined. */
+export function optional<T>(field: Field<T>): Field<T | undefined> {
+  return (value, place) => (value === undefined ? undefined : field(value, place));
+}
+
+/** Absent becomes `fallback`, which is not checked. */
+export function withDefault<T>(field: Field<T>, fallback: T): Field<T> {
+  return (value, place) => (value === undefined ? fallback : field(value, place));
+}
+
+/** The one of `names` that was probably meant, when one is close enough. */
+export function closest(name: string, names: readonly string[]): string | undefined {
+  const limit = Math.max(1, Math.floor(name.length / 3));
+  let best: { name: string; edits: number; start: number } | undefined;
+  for (const candidate of names) {
+    const edits = distance(name.toLowerCase(), candidate.toLowerCase());
+    const start = commonStart(name, candidate);
+    if (edits > limit || (best !== undefined && (edits - best.edits || best.start - start) >= 0)) continue;
+    best = { name: candidate, edits, start };
+  }
+  return best?.name;
+}
+
+/** Letters from the start that both have: of names that are equally close, the one that begins alike was meant. */
+function commonStart(a: string, b: string): number {
+  let at = 0;
+  while (at < a.length && a[at] === b[at]) at += 1;
+  return at;
+}
+
+/** The error of an option that is not among `names`; `prefix` stands before its name. */
+export function unknownOption(owner: string, name: string, names: readonly string[], prefix: string): Error {
+  const found = closest(name, names);
+  const suggestion = found === undefined ? undefined : prefix + found;
+  const known = found === undefined ? names.map((one) => prefix + one) : undefined;
+  return createError('KV_UNKNOWN_OPTION', { owner, option: prefix + name, suggestion, known });
+}
+
+function didYouMean(text: string, choices: readonly string[]): string | undefined {
+  const found = closest(text, choices);
+  return found === undefined ? undefined : `Did you mean '${found}'?`;
+}
+
+function integerRange(min: number, max: number): string {
+  if (max === Number.MAX_SAFE_INTEGER) return `an integer, at least ${formatNumber(min)}`;
+  if (max < min) return 'one that there is, and there is none';
+  if (min === max) return formatNumber(min);
+  return `an integer from ${formatNumber(min)} to ${formatNumber(max)}`;
+}
+
+function invalid(reason: 'type' | 'range', place: FieldPlace, expected: string, received: unknown, hint?: string): Error {
+  return createError('KV_INVALID_OPTION', { reason, ...place, expected, received, hint });
+}

@@ -1,0 +1,94 @@
+// Phrases: the parts of error messages that need more than a template: lists, ranges, driver results, received values. Each
+// gives readable text whatever it gets, and never throws.
+
+import { formatCount, formatList, formatNumber, printable } from './format.js';
+import type { DriverCall, ErrorDetails, UnavailableReason } from './details.js';
+
+export const ownerNouns = {
+  KvCache: 'cache', PagePool: 'page pool', Driver: 'driver', Mapper: 'mapper', MockDevice: 'mock device',
+  OnlineScheduler: 'scheduler', Kernels: 'kernel set', DenseKernels: 'kernel set', DeviceMemory: 'device memory',
+} as const;
+
+export const unavailable: Readonly<Record<UnavailableReason, (details: ErrorDetails['KV_DRIVER_UNAVAILABLE']) => string>> = {
+  'no-library': () => "libcuda.so.1 was not found. Install the NVIDIA driver, or use `driver: 'host'`.",
+  'no-device': () => "the NVIDIA driver found no GPU. Check `nvidia-smi`, or use `driver: 'host'`.",
+  'stub-library': () => "libcuda.so.1 is the CUDA toolkit's stub. Put the NVIDIA driver's own library before it.",
+  'init-failed': (details) => `it did not start${callResult(details)}. Check \`nvidia-smi\`, or use \`driver: 'host'\`.`,
+  'no-such-device': ({ device }) => `there is no device ${device ?? ''}`.trimEnd() + '. Choose another with `device`.',
+  'memory-refused': (details) => `the system refused memory${callResult(details)}. Check the limits of this process.`,
+  forked: () => 'this process is a fork of the one that opened it. Open the driver after the fork.',
+};
+
+/** The parts that are there, with spaces between them. */
+export function joined(...parts: readonly (string | undefined)[]): string {
+  return parts.filter((part) => part).join(' ');
+}
+
+export function whoCannotGrow(slots: readonly number[]): string {
+  if (slots.length === 0) return 'A new sequence cannot start';
+  if (slots.length === 1) return `Slot ${slots[0]} cannot grow`;
+  if (slots.length > 4) return `${formatNumber(slots.length)} slots of the batch cannot grow together`;
+  return `Slots ${formatList(slots, 'and')} cannot grow together`;
+}
+
+/** `: cuInit said CUDA_ERROR_UNKNOWN (999)`, or nothing when no call was made. */
+export function callResult(call: DriverCall): string {
+  return call.statusName || call.status ? `: ${call.call} said ${statusText(call)}` : '';
+}
+
+export function statusText({ status, statusName }: DriverCall): string {
+  return statusName === '' ? formatNumber(status) : `${statusName} (${status})`;
+}
+
+/** What has become of the work that a refused call was part of. */
+export function aftermath(call: string): string {
+  if (/^(cuLaunchKernel|cublas)/.test(call)) {
+    return 'What was launched before it may still run, and its results do not count: discard the batch, and compute its tokens again.';
+  }
+  if (/^cuMemcpy(HtoD|DtoH)/.test(call)) return 'Some of the bytes may have been copied.';
+  return 'What it was part of was undone, or its slot is out of service until the cache closes (`counts().quarantinedSlots`).';
+}
+
+export function apiVersion(version: number): string {
+  return version === 0 ? 'unknown' : `${Math.floor(version / 1000)}.${Math.floor((version % 1000) / 10)}`;
+}
+
+/** The first places with their reasons; a loader may try a dozen, and `details` has them all. */
+export function placesTried(tried: ErrorDetails['KV_ADDON_NOT_FOUND']['tried']): string {
+  const shown = tried.slice(0, 2).map(({ path, reason }) => `${path} (${reason})`);
+  const others = tried.length - shown.length;
+  return [...shown, ...(others > 0 ? [`${formatCount('other place', others)}`] : [])].join('; ') || 'no place was tried';
+}
+
+/** A received value in a message: short, and safe whatever it is. */
+export function describe(value: unknown): string {
+  switch (typeof value) {
+    case 'number': return Number.isFinite(value) ? formatNumber(value, 6) : String(value);
+    case 'string': return value.length > 60 ? `a string of ${formatNumber(value.length)} characters` : `'${printable(value)}'`;
+    case 'bigint': return `${value}n`;
+    case 'function': return 'a function';
+    case 'object': return value === null ? 'null' : describeObject(value);
+    default: return String(value);
+  }
+}
+
+/** By its class, where it has one. */
+function describeObject(value: object): string {
+  try {
+    if (Array.isArray(value)) return 'an array';
+    const { constructor } = value;
+    const name = typeof constructor === 'function' && constructor !== Object ? printable(String(constructor.name)) : '';
+    if (name === '' || name.length > 40) return 'an object';
+    return `${/^[AEIOU]/.test(name) ? 'an' : 'a'} ${name}`;
+  } catch {
+    return 'a revoked proxy';
+  }
+}
+
+export function capitalize(text: string): string {
+  return text.charAt(0).toUpperCase() + text.slice(1);
+}
+
+export function nextPowerOfTwo(value: number): number {
+  return 2 ** Math.ceil(Math.log2(Math.max(1, value)));
+}

@@ -1,0 +1,141 @@
+// Batch: the sequences of one forward pass and how many tokens each computes. Filled anew every step and reused: its arrays
+// are made once and only grow. A batch is open (add, clear), then prepared, then open again after commit or discard, with what was
+// added until `clear`: a decoding batch whose sequences stay the same need not be filled again.
+
+import { createError } from '../base/errors.js';
+import { checkInteger, notConstructible } from '../base/options.js';
+import { Sequence } from './sequence.js';
+import { SlotTable } from './slot-table.js';
+
+/**
+ * Sequences of one forward pass and their new tokens. Made by `KvCache.createBatch` and used again: clear, add, prepare, commit.
+ */
+export class Batch {
+  readonly #table: SlotTable;
+  readonly #maxTokens: number;
+  #slots: Int32Array;
+  #generations: Uint32Array;
+  #tokens: Int32Array;
+  /** By slot: the filling in which it was added last. */
+  readonly #filling: Float64Array;
+  #fillings = 1;
+  #length = 0;
+  #isPrepared = false;
+
+  /** @internal Use `cache.createBatch`. */
+  constructor(table: SlotTable, maxTokens: number, capacity: number) {
+    if (!SlotTable.isInstance(table)) throw notConstructible('Batch', 'cache.createBatch');
+    this.#table = table;
+    this.#maxTokens = maxTokens;
+    this.#slots = new Int32Array(capacity);
+    this.#generations = new Uint32Array(capacity);
+    this.#tokens = new Int32Array(capacity);
+    this.#filling = new Float64Array(table.count);
+  }
+
+  /** Whether it is a Batch that a cache made, and no object that only has its prototype. @internal */
+  static isInstance(value: unknown): value is Batch {
+    return typeof value === 'object' && value !== null && #table in value;
+  }
+
+  /** Sequences in it. */
+  get length(): number {
+    return this.#length;
+  }
+
+  /** True between `prepare` and `commit` or `discard`. */
+  get isPrepared(): boolean {
+    return this.#isPrepared;
+  }
+
+  /** Slot of the sequence at `index`, in the order of `add`: row of the tensors for a kernel. */
+  slotAt(index: number): number {
+    checkInteger('Batch', 'index', index, 0, this.#length - 1);
+    return this.#slots[index]!;
+  }
+
+  /** Tokens that the sequence at `index` computes in this pass. */
+  tokensAt(index: number): number {
+    checkInteger('Batch', 'index', index, 0, this.#length - 1);
+    return this.#tokens[index]!;
+  }
+
+  /** Empties it. Throws KV_BATCH_STATE while it is prepared. */
+  clear(): void {
+    this.#checkOpen('clear');
+    this.#length = 0;
+    this.#fillings += 1;
+  }
+
+  /**
+   * Adds a sequence that will compute its next `tokens` tokens (1 … what `maxTokens` leaves). Throws KV_SLOT_RELEASED,
+   * KV_LENGTH_OUT_OF_RANGE, and KV_BATCH_STATE when it is in this batch already or the batch is prepared.
+   */
+  add(sequence: Sequence, tokens: number): void {
+    this.#checkOpen('add to');
+    const table = this.#table;
+    const slot = Sequence.slotIn(table, sequence, 'Batch.add');
+    if (!Number.isSafeInteger(tokens) || tokens < 1) checkInteger('Batch', 'tokens', tokens, 1, this.#maxTokens);
+    if (table.length[slot]! + tokens > this.#maxTokens) {
+      throw createError('KV_LENGTH_OUT_OF_RANGE', {
+        slot, tokens: table.length[slot]! + tokens, maxTokens: this.#maxTokens,
+      });
+    }
+    if (this.#filling[slot] === this.#fillings) {
+      throw createError('KV_BATCH_STATE', { operation: 'add to', problem: `has the sequence in slot ${slot} already`, hint: 'Add a sequence once, with all tokens it computes in the pass.' });
+    }
+    if (this.#length === this.#slots.length) this.#extend();
+    this.#filling[slot] = this.#fillings;
+    this.#slots[this.#length] = slot;
+    this.#generations[this.#length] = table.generation[slot]!;
+    this.#tokens[this.#length] = tokens;
+    this.#length += 1;
+  }
+
+  /** @internal */
+  belongsTo(table: SlotTable): boolean {
+    return this.#table === table;
+  }
+
+  /** @internal The arrays themselves, for the cache's loops; the first `length` entries count. */
+  get slots(): Int32Array {
+    return this.#slots;
+  }
+
+  /** @internal Valid tokens by slot: the cache's own array. */
+  get lengths(): Int32Array {
+    return this.#table.length;
+  }
+
+  /** @internal */
+  get generations(): Uint32Array {
+    return this.#generations;
+  }
+
+  /** @internal */
+  get tokens(): Int32Array {
+    return this.#tokens;
+  }
+
+  /** @internal */
+  setPrepared(isPrepared: boolean): void {
+    this.#isPrepared = isPrepared;
+  }
+
+  #checkOpen(operation: string): void {
+    if (this.#isPrepared) throw createError('KV_BATCH_STATE', { operation, problem: 'is prepared', hint: 'Commit or discard it first.' });
+  }
+
+  #extend(): void {
+    const capacity = Math.max(8, 2 * this.#slots.length);
+    const slots = new Int32Array(capacity);
+    const generations = new Uint32Array(capacity);
+    const tokens = new Int32Array(capacity);
+    slots.set(this.#slots);
+    generations.set(this.#generations);
+    tokens.set(this.#tokens);
+    this.#slots = slots;
+    this.#generations = generations;
+    this.#tokens = tokens;
+  }
+}

@@ -1,0 +1,117 @@
+// The options of a KvCache: meaning, unit, range and default of each, and how they are read.
+
+import { instanceOf, integer, oneOf, optional, policy, readOptions, streamField, withDefault, type Field } from '../base/options.js';
+import { ahead, onDemand, type GrowthPolicy } from './growth.js';
+import { bestFit, type PlacementPolicy } from './placement.js';
+import { leastRecentlyUsed, type ReclaimPolicy } from './reclaim.js';
+import type { Driver } from '../device/driver.js';
+import { layoutKinds, type LayoutKind } from '../layout/layout.js';
+import type { ModelShape } from '../layout/model-shape.js';
+import { driverField, PagePool } from '../device/page-pool.js';
+import { prefixCacheField, readPrefixCacheOptions, type PrefixCacheOptions } from './prefix-options.js';
+import { createError } from '../base/errors.js';
+
+/** Options of `KvCache`. */
+export interface KvCacheOptions {
+  /** What the model keeps per token. */
+  readonly model: ModelShape;
+  /** Sequences that can be alive at once: the batch dimension of the tensors. 1 … 1,048,576. */
+  readonly slots: number;
+  /** Tokens a sequence can have; address space is cheap, pages are not used until needed. 1 … 2³¹ − 1. */
+  readonly maxTokens: number;
+  /**
+   * Bytes of physical memory the cache may use: at least one row, at most what the driver has (on mock: any number). Required unless
+   * `pool` is given.
+   */
+  readonly memoryBudgetBytes?: number | undefined;
+  /** A driver, or the kind to open. Default `auto`: cuda where there is a GPU, else host. Not together with `pool`. */
+  readonly driver?: Driver | 'auto' | 'cuda' | 'host' | undefined;
+  /** Pages shared with other caches, with a budget of at least one row; its driver and page size count. */
+  readonly pool?: PagePool | undefined;
+  /** Bytes of a page, a multiple of the driver's granularity. Default: the driver's, 2 MiB. Not together with `pool`. */
+  readonly pageBytes?: number | undefined;
+  /** Device memory that new pages leave free: see PagePool. Not together with `pool`. */
+  readonly headroomBytes?: number | undefined;
+  /** Bytes of free pages that the mapper creates ahead: see PagePool. Not together with `pool`. */
+  readonly readyBytes?: number | undefined;
+  /** How tensors lie in address ranges. Default `per-layer`. */
+  readonly layout?: LayoutKind | undefined;
+  /** How far to map ahead. Default `ahead(16)`. */
+  readonly growth?: GrowthPolicy | undefined;
+  /** Which idle slot a new sequence gets. Default `bestFit()`. */
+  readonly placement?: PlacementPolicy | undefined;
+  /** Where rows are taken from when pages are short. Default `leastRecentlyUsed()`. */
+  readonly reclaim?: ReclaimPolicy | undefined;
+  /** Rows that the mapper keeps mapped in one idle slot, so that a new prompt starts at once; within `idleRowsLimit`. Default 0. */
+  readonly eagerRows?: number | undefined;
+  /** Rows that idle slots may keep together beside cached prefixes; above it `reclaim` takes some back at release. Default: no bound. */
+  readonly idleRowsLimit?: number | undefined;
+  /** Cached prefixes: how many, whose first to go. `off`: nothing is kept and nothing is shared but by `fork`. Default: on. */
+  readonly prefixCache?: PrefixCacheOptions | 'off' | undefined;
+  /**
+   * `between-tenants`: a page is zeroed before a sequence of another tenant gets it, and before another cache of the pool does whose
+   * sequences have no tenants because its own `scrub` is `off`. Default `off`.
+   */
+  readonly scrub?: 'off' | 'between-tenants' | undefined;
+  /**
+   * The engine's stream, a CUstream as a bigint: fence of every commit that has none, and where the cache queues copies behind the
+   * engine's work. It must live until the cache is closed. Default: none; work that a commit does not name is over when it returns.
+   * Without meaning where the driver has no streams.
+   */
+  readonly stream?: bigint | undefined;
+  /** `background`: a thread maps ahead of need. `off`: everything is mapped in `prepare`. Default `background`. */
+  readonly mapper?: 'background' | 'off' | undefined;
+}
+
+const asIs: Field<ModelShape> = (value) => value as ModelShape; // computeLayout checks it
+
+const spec = {
+  model: asIs,
+  slots: integer({ min: 1, max: 2 ** 20 }),
+  maxTokens: integer({ min: 1, max: 2 ** 31 - 1 }),
+  memoryBudgetBytes: optional(integer({ min: 1 })),
+  driver: optional(driverField),
+  pool: optional(instanceOf(PagePool)),
+  pageBytes: optional(integer({ min: 1 })),
+  headroomBytes: optional(integer()),
+  readyBytes: optional(integer()),
+  layout: withDefault(oneOf(layoutKinds), 'per-layer'),
+  growth: withDefault(policy<GrowthPolicy>({ ahead, onDemand }), ahead()),
+  placement: withDefault(policy<PlacementPolicy>({ bestFit }), bestFit()),
+  reclaim: withDefault(policy<ReclaimPolicy>({ leastRecentlyUsed }), leastRecentlyUsed()),
+  eagerRows: withDefault(integer(), 0),
+  idleRowsLimit: withDefault(integer(), Number.MAX_SAFE_INTEGER),
+  prefixCache: withDefault(prefixCacheField, readPrefixCacheOptions({})),
+  scrub: withDefault(oneOf(['off', 'between-tenants']), 'off'),
+  stream: optional(streamField),
+  mapper: withDefault(oneOf(['background', 'off']), 'background'),
+};
+
+/** Checked options with defaults. Throws KV_UNKNOWN_OPTION and KV_INVALID_OPTION. */
+export function readKvCacheOptions(options: KvCacheOptions) {
+  const read = readOptions('KvCache', options, spec);
+  for (const option of ['memoryBudgetBytes', 'driver', 'pageBytes', 'headroomBytes', 'readyBytes'] as const) {
+    if (read.pool === undefined || read[option] === undefined) continue;
+    throw createError('KV_INVALID_OPTION', {
+      reason: 'range', owner: 'KvCache', option, expected: 'left out when `pool` is given', received: read[option],
+      hint: 'The pool has its own.',
+    });
+  }
+  return read;
+}
+
+export type ReadKvCacheOptions = ReturnType<typeof readKvCacheOptions>;
+
+/** The pool that was given, or a new one of the cache's own. */
+export function openPool(
+  { pool, memoryBudgetBytes, driver, pageBytes, headroomBytes, readyBytes }: ReadKvCacheOptions,
+): { pool: PagePool; isOwn: boolean } {
+  if (pool !== undefined) return { pool, isOwn: false };
+  if (memoryBudgetBytes === undefined) {
+    throw createError('KV_INVALID_OPTION', {
+      reason: 'type', owner: 'KvCache', option: 'memoryBudgetBytes', expected: 'an integer, at least 1',
+      received: undefined, hint: 'Give the cache a budget of its own, or a `pool`.',
+    });
+  }
+  return { pool: new PagePool({ memoryBudgetBytes, driver, pageBytes, headroomBytes, readyBytes }), isOwn: true };
+}

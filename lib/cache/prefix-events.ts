@@ -1,0 +1,137 @@
+// PrefixEvents: tells routers which blocks a cache has, over `diagnostics_channel`, so that they can send a request to where its
+// prefix is without asking every cache. Published when the running JavaScript has finished (in a microtask), never in the middle
+// of a call, so that a subscriber may use the cache. Made only with `prefixCache.events`.
+//
+// A router that starts with nothing and applies the events in their order knows exactly the whole blocks that `acquire` would find.
+
+import * as diagnostics from 'node:diagnostics_channel';
+
+import { formatBlockKey } from '../prefix/chain-key.js';
+import type { DropReason } from '../prefix/dropped-rows.js';
+import type { RemovedBlocks, StoredBlocks, StoredRun } from '../prefix/stored-blocks.js';
+
+/** In every event. */
+export interface PrefixEvent {
+  /** The `KvCache` that publishes. */
+  readonly cache: object;
+  /** `prefixCache.events.label`. */
+  readonly label: string | undefined;
+  /** 1, 2, 3, … over all events of the cache: a gap shows that some were lost on the way, and `publishAll` starts over. */
+  readonly eventNumber: number;
+}
+
+/** On `virtual-kv:prefix-stored`: these blocks, one behind the other, can be found from now on. */
+export interface PrefixStoredEvent extends PrefixEvent {
+  /** As `prefixBlockKeys` computes them: 16 hexadecimal digits each. */
+  readonly blockKeys: readonly string[];
+  /** Key of the block in front of the first, stored before; undefined when it starts a text. */
+  readonly parentKey: string | undefined;
+  /** Tokens of a block (`prefixCache.events.blockTokens`). */
+  readonly blockTokens: number;
+  /** Tokens of the text in front of the first block. */
+  readonly fromToken: number;
+  /** Their tokens, with `includesTokens`; −1 where an item or an embedding covers a position. */
+  readonly tokens: Int32Array | undefined;
+  /** Whose text it is; of the salt only whether there is one. */
+  readonly domain: {
+    readonly namespace: string | undefined;
+    readonly tenant: string | undefined;
+    readonly adapter: string | undefined;
+    readonly isSalted: boolean;
+  };
+}
+
+/** On `virtual-kv:prefix-removed`: the last copy of these blocks is gone. */
+export interface PrefixRemovedEvent extends PrefixEvent {
+  /** Keys of the blocks, as `virtual-kv:prefix-stored` gave them. */
+  readonly blockKeys: readonly string[];
+  /** Why they went. */
+  readonly reason: DropReason;
+}
+
+/** On `virtual-kv:prefix-cleared`: the cache has no block any more. `republished`: all it has follows. */
+export interface PrefixClearedEvent extends PrefixEvent {
+  /** Why: `Prefixes.reset`, the cache was closed, or `publishAll` was called. */
+  readonly reason: 'reset' | 'closed' | 'republished';
+}
+
+const storedChannel = diagnostics.channel('virtual-kv:prefix-stored');
+const removedChannel = diagnostics.channel('virtual-kv:prefix-removed');
+const clearedChannel = diagnostics.channel('virtual-kv:prefix-cleared');
+
+export class PrefixEvents {
+  readonly #cache: object;
+  readonly #label: string | undefined;
+  #blocks: StoredBlocks | undefined;
+  #number = 0;
+  #isWaiting = false;
+
+  constructor(cache: object, label: string | undefined) {
+    this.#cache = cache;
+    this.#label = label;
+  }
+
+  /** Where the blocks are, given once. */
+  connect(blocks: StoredBlocks): void {
+    this.#blocks = blocks;
+  }
+
+  /** There is something to publish, once the running JavaScript has finished. */
+  readonly schedule = (): void => {
+    if (this.#isWaiting) return;
+    this.#isWaiting = true;
+    queueMicrotask(() => {
+      this.#isWaiting = false;
+      this.#publish();
+    });
+  };
+
+  /** For routers that come late: `cleared`, then all blocks. */
+  publishAll(): void {
+    if (this.#blocks === undefined) return;
+    this.#blocks.startOver();
+    this.#clear('republished');
+    this.#publish();
+  }
+
+  /** Nothing can be found any more, and nothing is published after this. */
+  close(): void {
+    if (this.#blocks === undefined) return;
+    this.#blocks = undefined;
+    this.#clear('closed');
+  }
+
+  #publish(): void {
+    if (this.#blocks === undefined) return;
+    const { removed, stored } = this.#blocks.takeChanges();
+    const isReset = this.#blocks.count === 0 && removed.some(({ reason }) => reason === 'cleared');
+    if (isReset) this.#clear('reset');
+    else for (const blocks of removed) this.#remove(blocks);
+    for (const run of stored) this.#store(run);
+  }
+
+  #store({ domain, parent, keys, from, tokens }: StoredRun): void {
+    const { namespace, tenant, adapter, salt } = domain;
+    const event: PrefixStoredEvent = {
+      ...this.#event(), blockKeys: keys.map(formatBlockKey), parentKey: parent === undefined ? undefined : formatBlockKey(parent),
+      blockTokens: this.#blocks!.blockTokens, fromToken: from, tokens: tokens?.map((token) => Math.max(token, -1)),
+      domain: { namespace, tenant, adapter, isSalted: salt !== undefined },
+    };
+    storedChannel.publish(event);
+  }
+
+  #remove({ keys, reason }: RemovedBlocks): void {
+    const event: PrefixRemovedEvent = { ...this.#event(), blockKeys: keys.map(formatBlockKey), reason };
+    removedChannel.publish(event);
+  }
+
+  #clear(reason: PrefixClearedEvent['reason']): void {
+    const event: PrefixClearedEvent = { ...this.#event(), reason };
+    clearedChannel.publish(event);
+  }
+
+  #event(): PrefixEvent {
+    this.#number += 1;
+    return { cache: this.#cache, label: this.#label, eventNumber: this.#number };
+  }
+}

@@ -1,0 +1,343 @@
+// RowSupply: gets rows for slots and takes idle ones back. It turns "these slots need rows" into room in the pool (reclaiming
+// by policy what nobody needs), a transaction of the addon, and errors with all their numbers. It decides nothing about
+// sequences. A refusal for want of pages changes nothing: what can be had is counted before anything is taken.
+
+import { createError, isKvError } from '../base/errors.js';
+import type { IdleSlots } from './idle-slots.js';
+import type { ReclaimPolicy } from './reclaim.js';
+import type { Layout } from '../layout/layout.js';
+import type { NativeCache } from '../device/native.js';
+import type { PagePool } from '../device/page-pool.js';
+import type { PageUser } from '../device/page-user.js';
+import { noForeignRow, slotStates, type SlotTable } from './slot-table.js';
+import { unmapRows, type SlotMemory } from './unmap-rows.js';
+
+/** What is mapped, or kept, for the prefixes of idle slots and none. */
+export interface CachedRows {
+  /** Rows of an idle slot that are not its alone. */
+  contentRows(slot: number): number;
+  /** Pages that `evict` could free. */
+  evictablePages(): number;
+  /** Frees so many pages, or all it can; returns how many. */
+  evict(pages: number): number;
+  /** Unmaps so many pages, or all it can, of prefixes that stay cached; returns how many. */
+  unmapContents(pages: number): number;
+}
+
+export interface SupplyParts extends SlotMemory {
+  readonly pool: PagePool;
+  readonly layout: Layout;
+  readonly cached: CachedRows;
+  readonly policy: ReclaimPolicy;
+}
+
+export class RowSupply implements PageUser {
+  readonly #native: NativeCache;
+  readonly #pool: PagePool;
+  readonly #layout: Layout;
+  readonly #table: SlotTable;
+  readonly #cached: CachedRows;
+  readonly #policy: ReclaimPolicy;
+  readonly #memory: SlotMemory;
+  readonly #idle: IdleSlots;
+  readonly #pair = new Int32Array(2);
+  #heldSlot = -1;
+
+  constructor(parts: SupplyParts) {
+    const { native, pool, layout, table, cached, policy } = parts;
+    this.#native = native;
+    this.#pool = pool;
+    this.#layout = layout;
+    this.#table = table;
+    this.#cached = cached;
+    this.#policy = policy;
+    this.#memory = parts;
+    this.#idle = {
+      count: 0, slots: new Int32Array(table.count), rows: table.rows, surplusRows: new Int32Array(table.count),
+      isActive: new Uint8Array(table.count), lastUsed: table.lastUsed,
+    };
+  }
+
+  /** Maps what the `count` pairs [slot, rows] lack, all or nothing. */
+  grow(pairs: Int32Array, count: number): void {
+    this.#pool.driver.checkAlive();
+    this.#attempt(pairs, count, () => {
+      const { rows, pages, promisedPages } = this.#missing(pairs, count);
+      return { rows, pages, unpromisedPages: pages - promisedPages };
+    }, () => {
+      this.#native.grow(pairs, count);
+    });
+  }
+
+  /** The same for one slot, which is held: its own rows are not reclaimed for it. */
+  growOne(slot: number, rows: number): void {
+    this.#pair[0] = slot;
+    this.#pair[1] = rows;
+    this.#hold(slot, () => {
+      this.#attempt(this.#pair, 1, () => {
+        const pages = this.#table.missingPages(slot, rows);
+        return { rows: rows - this.#table.rows[slot]!, pages, unpromisedPages: 0 };
+      }, () => {
+        this.#native.grow(this.#pair, 1);
+      });
+    });
+  }
+
+  /** Maps the groups ids[from … to) behind the slot's rows. They take no pages, but mappings. */
+  alias(slot: number, ids: Int32Array, from: number, to: number): void {
+    const pages = this.#layout.pagesFor(to * this.#layout.groupRows) - this.#layout.pagesFor(from * this.#layout.groupRows);
+    this.#hold(slot, () => {
+      this.#attempt([slot], 1, () => ({ rows: 0, pages, unpromisedPages: 0 }), () => {
+        this.#native.alias(slot, ids, from, to);
+      });
+    });
+  }
+
+  /** Calls `work`, which needs `pages` pages for the slot that nobody promised, with room for them; also from its own unused tail. */
+  withRoom(slot: number, pages: number, work: () => void): void {
+    this.#attempt([slot], 1, () => ({ rows: 1, pages, unpromisedPages: pages }), work);
+  }
+
+  /** Sets pages aside until the slot has `rows` rows; the slot's own rows are not reclaimed for it. */
+  promise(slot: number, rows: number): void {
+    this.#hold(slot, () => {
+      this.#attempt([], 0, () => {
+        const pages = this.#table.missingPages(slot, rows);
+        return { rows: rows - this.#table.rows[slot]!, pages, unpromisedPages: pages };
+      }, () => {
+        this.#native.promise(slot, rows);
+      });
+    });
+  }
+
+  /**
+   * Throws KV_OUT_OF_PAGES unless running sequences can need `pages` pages more than now, which are for `rows` rows. Takes nothing.
+   * Unless there are plenty, the mappers stop until the next wish: what is on its way is counted where it arrives.
+   */
+  checkObtainable(pages: number, rows: number, slots: readonly number[] = []): void {
+    if (pages > 0 && !this.canObtain(pages)) throw this.#outOfPages(slots, rows, pages);
+  }
+
+  /** Whether running sequences can need so many pages more than now. Takes nothing. */
+  canObtain(pages: number): boolean {
+    if (this.#pool.native.available() >= 2 * pages) return true;
+    this.#quiesce();
+    return this.#pool.obtainablePages() >= pages;
+  }
+
+  /** How many of the pages that `lack` counts could be had only by evicting prefixes; 0 as well when not even so. Takes nothing. */
+  missingWithoutEviction(lack: () => number, heldSlot: number): number {
+    if (lack() <= this.#pool.native.available()) return 0;
+    let missing = 0;
+    this.#hold(heldSlot, () => {
+      this.#quiesce();
+      const pages = lack();
+      const obtainable = this.#pool.obtainablePages();
+      if (obtainable >= pages) missing = pages - (obtainable - this.#cached.evictablePages());
+    });
+    return missing;
+  }
+
+  /** Evicts prefixes so that the mapper finds so many free pages, as far as that goes: it takes none from anybody itself. */
+  evictFor(pages: number): void {
+    const evictable = this.#cached.evictablePages();
+    if (evictable === 0) return;
+    const missing = pages - this.#pool.native.available();
+    if (missing > 0) this.#cached.evict(Math.min(missing, evictable));
+  }
+
+  quiesce(): void {
+    this.#native.quiesce();
+  }
+
+  reclaimablePages(): number {
+    this.#collect(true);
+    let pages = this.#cached.evictablePages();
+    for (let index = 0; index < this.#idle.count; index += 1) pages += this.#pagesOfSurplus(this.#idle.slots[index]!);
+    return pages;
+  }
+
+  reclaim(pages: number): number {
+    let freed = this.#reclaimSurplus(pages);
+    if (freed < pages) freed += this.#cached.evict(pages - freed);
+    return freed < pages ? freed + this.#reclaimSurplus(pages - freed) : freed; // what was behind evicted text in a group
+  }
+
+  unmapIdle(pages: number): number {
+    const unmapped = this.#cached.unmapContents(pages);
+    return unmapped < pages ? unmapped + this.reclaim(pages - unmapped) : unmapped;
+  }
+
+  /** Takes rows of retired slots that hold no prefix back until they have at most `limit` together. */
+  limitIdleRows(limit: number): void {
+    this.#collect(false);
+    let rows = 0;
+    for (let index = 0; index < this.#idle.count; index += 1) rows += this.#idle.surplusRows[this.#idle.slots[index]!]!;
+    while (rows > limit && this.#idle.count > 0) {
+      const before = rows;
+      const slot = this.#choose(rows - limit);
+      rows -= this.#shrink(slot, Math.min(rows - limit, this.#idle.surplusRows[slot]!));
+      if (rows === before) return;
+    }
+  }
+
+  #reclaimSurplus(pages: number): number {
+    this.#collect(true);
+    let freed = 0;
+    while (freed < pages && this.#idle.count > 0) {
+      freed += this.#takeFromOne(Math.ceil((pages - freed) / this.#layout.pagesPerRow));
+    }
+    return freed;
+  }
+
+  /** Candidates for placement: idle slots, mapped or not. */
+  collectFree(): IdleSlots {
+    const { rows, count } = this.#table;
+    this.#idle.count = 0;
+    for (let slot = 0; slot < count; slot += 1) {
+      if (this.#table.isFree(slot)) this.#add(slot, rows[slot]!, 0);
+    }
+    return this.#idle;
+  }
+
+  /** Candidates for reclaim: slots with rows that nobody needs. */
+  #collect(withActive: boolean): void {
+    const { state, rows, isQuarantined, count } = this.#table;
+    this.#native.publish();
+    this.#idle.count = 0;
+    for (let slot = 0; slot < count; slot += 1) {
+      if (rows[slot] === 0 || isQuarantined[slot] === 1 || slot === this.#heldSlot) continue;
+      if (this.#table.foreignRow[slot] !== noForeignRow) continue; // they go another way
+      const isActive = state[slot] === slotStates.active;
+      if (isActive ? !withActive : state[slot] !== slotStates.idle) continue;
+      const needed = isActive ? this.#table.neededRows(slot) : 0;
+      const surplus = rows[slot]! - Math.max(needed, this.#cached.contentRows(slot));
+      if (surplus > 0) this.#add(slot, surplus, isActive ? 1 : 0);
+    }
+  }
+
+  #add(slot: number, surplusRows: number, isActive: 0 | 1): void {
+    this.#idle.slots[this.#idle.count] = slot;
+    this.#idle.surplusRows[slot] = surplusRows;
+    this.#idle.isActive[slot] = isActive;
+    this.#idle.count += 1;
+  }
+
+  #choose(rows: number): number {
+    const slot = this.#policy(this.#idle, rows);
+    for (let index = 0; index < this.#idle.count; index += 1) if (this.#idle.slots[index] === slot) return slot;
+    throw createError('KV_INVALID_OPTION', {
+      reason: 'range', owner: 'KvCache', option: 'reclaim', expected: 'a function that returns one of the candidates',
+      received: slot, isReturned: true,
+    });
+  }
+
+  /** Frees up to `rows` rows of the slot that the policy names; returns the pages freed. */
+  #takeFromOne(rows: number): number {
+    const slot = this.#choose(rows);
+    const before = this.#layout.pagesFor(this.#table.rows[slot]!);
+    this.#shrink(slot, Math.min(rows, this.#idle.surplusRows[slot]!));
+    return before - this.#layout.pagesFor(this.#table.rows[slot]!);
+  }
+
+  /** Unmaps `rows` rows from the slot's end and drops it from the candidates when it has no surplus left. */
+  #shrink(slot: number, rows: number): number {
+    const taken = unmapRows(this.#memory, slot, this.#table.rows[slot]! - rows);
+    const left = this.#idle.surplusRows[slot]! -= taken;
+    if (left <= 0) {
+      const index = this.#idle.slots.indexOf(slot);
+      this.#idle.count -= 1;
+      this.#idle.slots[index] = this.#idle.slots[this.#idle.count]!;
+    }
+    return taken;
+  }
+
+  /** Work for a slot whose own rows are not to be reclaimed meanwhile. */
+  #hold(slot: number, work: () => void): void {
+    this.#heldSlot = slot;
+    try {
+      work();
+    } finally {
+      this.#heldSlot = -1;
+    }
+  }
+
+  /** Calls `work` with room for what is missing, and again after making more of what the driver says is short. */
+  #attempt(
+    pairs: ArrayLike<number>, count: number,
+    missing: () => { readonly rows: number; readonly pages: number; readonly unpromisedPages: number }, work: () => void,
+  ): void {
+    for (let attempt = 1; ; attempt += 1) {
+      const { rows, pages, unpromisedPages } = missing();
+      try {
+        if (!this.#pool.makeRoom(unpromisedPages, this)) throw this.#outOfPages(slotsIn(pairs, count), rows, unpromisedPages);
+        work();
+        this.#native.publish();
+        return;
+      } catch (error) {
+        this.#quiesce();
+        if (this.#isWorthAnother(attempt, error, pages)) continue;
+        if (isKvError(error, 'KV_OUT_OF_DEVICE_MEMORY')) throw this.#outOfDeviceMemory(error);
+        throw error;
+      }
+    }
+  }
+
+  #pagesOfSurplus(slot: number): number {
+    const rows = this.#table.rows[slot]!;
+    return this.#layout.pagesFor(rows) - this.#layout.pagesFor(rows - this.#idle.surplusRows[slot]!);
+  }
+
+  /** Rows and pages the pairs lack, and how many of the pages were promised. */
+  #missing(pairs: Int32Array, count: number): { rows: number; pages: number; promisedPages: number } {
+    let rows = 0;
+    let pages = 0;
+    let promisedPages = 0;
+    for (let index = 0; index < count; index += 1) {
+      const slot = pairs[2 * index]!;
+      const target = pairs[2 * index + 1]!;
+      rows += Math.max(0, target - this.#table.rows[slot]!);
+      pages += this.#table.missingPages(slot, target);
+      promisedPages += this.#table.promisedPages(slot, target);
+    }
+    return { rows, pages, promisedPages };
+  }
+
+  /**
+   * A mapper may have taken the room in between, or have in its hands what is missing here: stops all of them until the next
+   * wish, so that from here on only this thread takes pages.
+   */
+  #quiesce(): void {
+    this.#pool.quiesce();
+    this.#native.publish();
+  }
+
+  /** Makes room for another attempt, of the kind that `error` says was missing. */
+  #isWorthAnother(attempt: number, error: unknown, pages: number): boolean {
+    if (isKvError(error, 'KV_OUT_OF_PAGES')) return attempt === 1;
+    if (isKvError(error, 'KV_OUT_OF_DEVICE_MEMORY')) return attempt <= 2 && this.#pool.makeRoomInFreePages(pages, this);
+    return isKvError(error, 'KV_OUT_OF_MAPPINGS') && this.#pool.makeRoomForMappings(pages, this);
+  }
+
+  #outOfPages(slots: readonly number[], needRows: number, needPages: number): Error {
+    const { pagesPerRow } = this.#layout;
+    const havePages = this.#pool.obtainablePages();
+    return createError('KV_OUT_OF_PAGES', {
+      needRows, haveRows: Math.floor(havePages / pagesPerRow), needPages, havePages, pagesPerRow,
+      budgetBytes: this.#pool.memoryBudgetBytes, pageBytes: this.#layout.pageBytes,
+      slots,
+    });
+  }
+
+  #outOfDeviceMemory(error: { readonly details: { readonly createdPages: number } } & Error): Error {
+    return createError('KV_OUT_OF_DEVICE_MEMORY', {
+      pageBytes: this.#layout.pageBytes, createdPages: error.details.createdPages,
+      budgetPages: this.#pool.counts().budgetPages, freeBytes: this.#pool.driver.memory().freeBytes,
+      headroomBytes: this.#pool.headroomBytes || undefined,
+    }, { cause: error });
+  }
+}
+
+function slotsIn(pairs: ArrayLike<number>, count: number): number[] {
+  return Array.from({ length: count }, (_, index) => pairs[2 * index]!);
+}

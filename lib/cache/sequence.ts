@@ -1,0 +1,169 @@
+// Sequence: one request's lease of a slot. A handle: it carries the slot's generation, so that using it after release is an
+// error and never touches another request's memory. All state is the cache's.
+
+import { createError } from '../base/errors.js';
+import { notConstructible } from '../base/options.js';
+import type { Admitted } from './admission.js';
+import { GivenFence, readFence, type ReleaseOptions } from './fence.js';
+import { readAppended } from './given-tokens.js';
+import type { CachedBy } from './prompt.js';
+import { holdsTable, type SlotTable } from './slot-table.js';
+import type { TensorView } from './views.js';
+
+/** What a sequence asks its cache to do. @internal */
+export interface SequenceOwner {
+  readonly table: SlotTable;
+  /** Throws KV_CLOSED, naming the operation, unless the cache is open. */
+  checkOpen(operation: string): void;
+  release(slot: number, fence: GivenFence): void;
+  truncate(slot: number, tokens: number): void;
+  fork(slot: number): Admitted;
+  keepValue(slot: number, value: unknown): boolean;
+  append(slot: number, tokens: number | Int32Array): void;
+  address(tensor: number, slot: number): bigint;
+  view(tensor: number, slot: number): TensorView;
+}
+
+/** One request's lease of a slot: its tokens, its length, its memory. Made by `KvCache.acquire` and `fork`. */
+export class Sequence {
+  /** Row of the batch dimension in every tensor. */
+  readonly slot: number;
+  /** Tokens that came from the prefix cache; they need not be computed. */
+  readonly cachedTokens: number;
+  /** How they came: their sum is `cachedTokens`. */
+  readonly cachedBy: CachedBy;
+  /**
+   * Tokens of its prompt that others are computing at this moment, counted from the start; 0 when that is no more than
+   * `cachedTokens`. Who releases, waits for them and acquires again need not compute them.
+   */
+  readonly pendingTokens: number;
+  /** What `keepValue` kept at the end of the same prompt: its last logits, say. Then all of it is cached and nothing is left to compute. */
+  readonly keptValue: unknown;
+  readonly #owner: SequenceOwner;
+  /** As `slot`, which its holder can overwrite. */
+  readonly #slot: number;
+  readonly #generation: number;
+
+  /** @internal Use `cache.acquire`. */
+  constructor(owner: SequenceOwner, admitted: Admitted) {
+    if (!holdsTable(owner)) throw notConstructible('Sequence', 'cache.acquire');
+    const { slot, cachedTokens, cachedBy, pendingTokens, keptValue } = admitted;
+    this.slot = slot;
+    this.cachedTokens = cachedTokens;
+    this.cachedBy = cachedBy;
+    this.pendingTokens = pendingTokens;
+    this.keptValue = keptValue;
+    this.#owner = owner;
+    this.#slot = slot;
+    this.#generation = owner.table.generation[slot]!;
+  }
+
+  /**
+   * True once it was released, or its cache closed: everything below throws KV_SLOT_RELEASED from then on, or KV_CLOSED where the cache
+   * is closed.
+   */
+  get isReleased(): boolean {
+    return this.#owner.table.generation[this.#slot] !== this.#generation;
+  }
+
+  /** Tokens whose K and V are valid. */
+  get length(): number {
+    return this.#owner.table.length[this.#check()]!;
+  }
+
+  /** Rows mapped for it, as far as this thread has heard from the mapper. */
+  get mappedRows(): number {
+    return this.#owner.table.rows[this.#check()]!;
+  }
+
+  /** Address of its first token in a tensor (index into `cache.tensors`), for kernels: [token, head, dim] by the strides. */
+  address(tensor: number): bigint {
+    return this.#owner.address(tensor, this.#check());
+  }
+
+  /**
+   * Its mapped tokens of a tensor (index into `cache.tensors`) as a typed array over the memory itself, host only: `float32` as a
+   * Float32Array, `float16` and `bfloat16` as a Uint16Array of their bits, `float8` as a Uint8Array, `int8` as an Int8Array. Element
+   * [token, head, i] is at (token · tokenBytes + head · headBytes) / elementBytes + i by the tensor's strides. After growth
+   * ask again; after release, or before any of it is unmapped, the array is detached and has length 0.
+   */
+  view(tensor: number): TensorView {
+    return this.#owner.view(tensor, this.#check());
+  }
+
+  /**
+   * Drops the last tokens (a rejected speculation): `length` becomes `tokens`, which must not be larger. From then on its text is known
+   * up to there and no further, whatever was known before, so that other tokens may follow: in the middle of a prompt, say the rest
+   * again with `append` to have it cached. That holds for the current length too, which takes back what was announced and drops nothing.
+   */
+  truncate(tokens: number): void {
+    this.#owner.truncate(this.#check(), tokens);
+  }
+
+  /**
+   * Says which tokens come next, before they are computed: those sampled, one or several, so that they are cached too. Without
+   * it, or after a token computed unannounced, only the text known until then is. Nothing happens for a sequence whose
+   * prompt's tokens were not given. Throws KV_INVALID_OPTION.
+   */
+  append(tokens: number | ArrayLike<number>): void {
+    const read = readAppended(tokens);
+    this.#owner.append(this.#check(), read);
+  }
+
+  /**
+   * Keeps a value at the end of what it has computed, for a request whose prompt is exactly that. False: it is not kept, since
+   * the text is not cached, or not by this sequence: one with `caching: 'read'` leaves nothing behind, whatever is cached. It goes
+   * with the text's last row, or when there are more than `endValues`.
+   */
+  keepValue(value: unknown): boolean {
+    return this.#owner.keepValue(this.#check(), value);
+  }
+
+  /**
+   * Another sequence with the same tokens (beam search, several answers), in a slot of its own. Rows are shared; the one that
+   * is written to next is copied when either writes first. All its tokens count as cached: its `cachedTokens` and
+   * `cachedBy.aliasedTokens` are its length, though nothing was looked up, and no metric of the prefix cache counts them. Throws
+   * KV_NO_FREE_SLOT, KV_SLOT_BUSY while a prepared batch computes on it or where the driver has ruined it, and the driver's errors;
+   * then nothing has changed.
+   */
+  fork(): Sequence {
+    return new Sequence(this.#owner, this.#owner.fork(this.#check()));
+  }
+
+  /**
+   * Gives the slot back, once the fences of its commits have passed, and `fence`. Its pages stay mapped until they are needed. Throws
+   * KV_SLOT_RELEASED the second time, and KV_INVALID_OPTION for a fence of a stream on host, which has none; then nothing has changed.
+   */
+  release(options?: ReleaseOptions): void {
+    const fence = readFence('Sequence.release', options, new GivenFence());
+    this.#owner.release(this.#check(), fence);
+  }
+
+  [Symbol.dispose](): void {
+    if (!this.isReleased) this.release();
+  }
+
+  /** The slot of a sequence, if it is one, alive and of this cache; static, since a method can be overwritten. @internal */
+  static slotIn(table: SlotTable, sequence: Sequence, owner: string): number {
+    if (typeof sequence !== 'object' || sequence === null || !(#owner in sequence)) {
+      throw createError('KV_INVALID_OPTION', {
+        reason: 'type', owner, option: 'sequence', expected: 'a Sequence', received: sequence,
+      });
+    }
+    if (table !== sequence.#owner.table) {
+      throw createError('KV_INVALID_OPTION', {
+        reason: 'range', owner: 'KvCache', option: 'sequence', expected: 'a sequence of this cache', received: sequence,
+      });
+    }
+    return sequence.#check();
+  }
+
+  #check(): number {
+    const current = this.#owner.table.generation[this.#slot]!;
+    if (current !== this.#generation) {
+      this.#owner.checkOpen('use a sequence');
+      throw createError('KV_SLOT_RELEASED', { slot: this.#slot, generation: this.#generation, currentGeneration: current });
+    }
+    return this.#slot;
+  }
+}

@@ -1,0 +1,247 @@
+// SlotFences: what queued work may still be using, slot by slot, of running sequences and released ones. A fence protects the
+// addresses of a slot: pages are free only when no address maps them, and every unmapping of rows that work was queued for
+// waits for the slot's fence, so that none is needed per page.
+//
+// A slot may wait for a step of the engine and for any number of streams. Noting allocates nothing and makes no call. What was
+// noted counts as pending until `poll` or a wait has heard otherwise.
+
+import { createError } from '../base/errors.js';
+import { GivenFence } from './fence.js';
+import type { NativeDriver } from '../device/native.js';
+import { StreamFence } from './stream-fence.js';
+
+export interface SlotFencesParts {
+  readonly driver: () => NativeDriver;
+  readonly slots: number;
+  /** The engine's stream, if the cache was told: fence of commits that have none. */
+  readonly stream: bigint | undefined;
+}
+
+export class SlotFences {
+  /** Scratch of the call that reads a fence. */
+  readonly given = new GivenFence();
+  readonly #driver: () => NativeDriver;
+  readonly #slots: number;
+  readonly #defaultStream: bigint | undefined;
+  /** By slot: the step it waits for, or -1. */
+  readonly #steps: Float64Array;
+  /** The same of commits alone: until then its tokens may still be written. */
+  readonly #writtenSteps: Float64Array;
+  /** By slot: tokens from its start that pending work may touch. */
+  readonly #tokens: Int32Array;
+  /** By slot: the stream on which its sequence's work is queued. */
+  readonly #homes: (bigint | undefined)[];
+  readonly #streams: StreamFence[] = [];
+  #lastStream: bigint | undefined;
+  #completedStep = -1;
+  #passes = 0;
+
+  constructor({ driver, slots, stream }: SlotFencesParts) {
+    this.#driver = driver;
+    this.#slots = slots;
+    this.#defaultStream = stream;
+    this.#steps = new Float64Array(slots).fill(-1);
+    this.#writtenSteps = new Float64Array(slots).fill(-1);
+    this.#tokens = new Int32Array(slots);
+    this.#homes = new Array<bigint | undefined>(slots).fill(undefined);
+  }
+
+  /** Raised whenever something was heard to be over. */
+  get passes(): number {
+    return this.#passes;
+  }
+
+  /** Whether work is queued on streams, which tell nobody that it is over. */
+  get hasEvents(): boolean {
+    return this.#streams.some((fence) => !fence.isIdle);
+  }
+
+  /** Whether queued work may still use the slot. */
+  isPending(slot: number): boolean {
+    if (this.#steps[slot]! > this.#completedStep) return true;
+    for (let index = 0; index < this.#streams.length; index += 1) if (this.#streams[index]!.isPending(slot)) return true;
+    return false;
+  }
+
+  /** Whether queued work may still write the slot's tokens. A fence that only its release named says that they are used. */
+  isWritten(slot: number): boolean {
+    if (this.writtenStep(slot) >= 0) return true;
+    for (const fence of this.#streams) if (fence.isPending(slot)) return true;
+    return false;
+  }
+
+  /** The step that must be completed before the slot's tokens are there, or -1. */
+  writtenStep(slot: number): number {
+    return this.#writtenSteps[slot]! > this.#completedStep ? this.#writtenSteps[slot]! : -1;
+  }
+
+  /** Whether work on another stream than this may still use the slot. */
+  isPendingBeside(slot: number, stream: bigint): boolean {
+    for (const fence of this.#streams) if (fence.stream !== stream && fence.isPending(slot)) return true;
+    return false;
+  }
+
+  /** Tokens from the slot's start that pending work may touch: their rows stay mapped. */
+  pendingTokens(slot: number): number {
+    return this.isPending(slot) ? this.#tokens[slot]! : 0;
+  }
+
+  /** The step that must be completed before the slot's fence passes, or -1. */
+  pendingStep(slot: number): number {
+    return this.#steps[slot]! > this.#completedStep ? this.#steps[slot]! : -1;
+  }
+
+  /** The stream on which the sequence's work is queued, if the cache was told any. */
+  streamOf(slot: number): bigint | undefined {
+    return this.#homes[slot] ?? this.#defaultStream ?? this.#lastStream;
+  }
+
+  /** Says on which stream a new sequence's work will be queued; undefined: nothing was said. */
+  setStream(slot: number, stream: bigint | undefined): void {
+    this.#homes[slot] = stream;
+  }
+
+  /**
+   * Takes the fence of a commit, `given`, to be noted for each of its slots. False: there is none. The first time that a stream
+   * is named an event is recorded there: throws what the driver throws; then nothing has changed.
+   */
+  open(given: GivenFence): boolean {
+    if (given.isNone) given.stream = this.#defaultStream;
+    if (given.isNone) return false;
+    if (given.stream !== undefined) this.#fenceOf(given.stream);
+    return true;
+  }
+
+  /** Notes the fence that was opened: work may touch the slot's first `tokens` tokens until it passes. */
+  note(slot: number, { step, stream }: GivenFence, tokens: number): void {
+    this.#touch(slot, tokens);
+    if (step > this.#steps[slot]!) this.#steps[slot] = step;
+    if (step > this.#writtenSteps[slot]!) this.#writtenSteps[slot] = step;
+    if (stream === undefined) return;
+    this.#fenceOf(stream).note(slot);
+    this.#homes[slot] = stream;
+    this.#lastStream = stream;
+  }
+
+  /** Before the cache itself queues work on a stream. Throws as `open`. */
+  ensure(stream: bigint): void {
+    this.#fenceOf(stream);
+  }
+
+  /** The engine queues work of the slot's sequence on the stream. Throws as `open`. */
+  noteWork(slot: number, stream: bigint, tokens: number): void {
+    this.noteQueued(slot, stream, tokens);
+    this.#homes[slot] = stream;
+    this.#lastStream = stream;
+  }
+
+  /** Work that touches the slot's first `tokens` tokens was queued on the stream. */
+  noteQueued(slot: number, stream: bigint, tokens: number): void {
+    this.#touch(slot, tokens);
+    this.#fenceOf(stream).note(slot);
+  }
+
+  /**
+   * The slot is released behind a fence beside those it has: events are recorded, so that its streams may be destroyed. Throws
+   * what recording throws; then the fence is not noted.
+   */
+  release(slot: number, { step, stream }: GivenFence): void {
+    for (const fence of this.#streams) if (fence.isPending(slot)) fence.eventOf(slot);
+    if (stream !== undefined) {
+      const known = this.#find(stream);
+      if (known !== undefined) known.record();
+      (known ?? this.#open(stream)).noteRecorded(slot);
+    }
+    if (step > this.#steps[slot]!) this.#steps[slot] = step;
+  }
+
+  /** What is queued on `stream` from here on runs after the slot's work on other streams. Throws what the driver throws. */
+  order(stream: bigint, slot: number): void {
+    for (const fence of this.#streams) {
+      if (fence.stream !== stream && fence.isPending(slot)) this.#driver().waitEvent(stream, fence.eventOf(slot));
+    }
+  }
+
+  completeStep(step: number): void {
+    if (step <= this.#completedStep) return;
+    this.#completedStep = step;
+    this.#passes += 1;
+  }
+
+  /** Hears what is over. Throws what asking throws, after all others were asked. */
+  poll(): void {
+    let failure: { readonly error: unknown } | undefined;
+    for (const fence of this.#streams) {
+      try {
+        if (!fence.isIdle && fence.poll()) this.#passes += 1;
+      } catch (error) {
+        failure ??= { error };
+      }
+    }
+    if (failure !== undefined) throw failure.error;
+  }
+
+  /**
+   * Waits until queued work no longer uses the slot: for its own events, not for the device. Throws KV_WORK_QUEUED when it
+   * waits for a step, which only the engine can complete, and what the driver throws. `operation` follows "Cannot".
+   */
+  wait(slot: number, operation: string): void {
+    if (!this.isPending(slot)) return;
+    const step = this.pendingStep(slot);
+    if (step >= 0) throw createError('KV_WORK_QUEUED', { slot, operation, step });
+    this.#waitForStreams(slot);
+  }
+
+  /** The same until its tokens are there. */
+  waitWritten(slot: number, operation: string): void {
+    this.checkWritten(slot, operation);
+    this.#waitForStreams(slot);
+  }
+
+  /** Throws KV_WORK_QUEUED when a step of the engine may still write the slot's tokens. */
+  checkWritten(slot: number, operation: string): void {
+    const step = this.writtenStep(slot);
+    if (step >= 0) throw createError('KV_WORK_QUEUED', { slot, operation, step });
+  }
+
+  /** Waits for the streams of all fences and forgets them: the cache closes. Retryable. */
+  finish(): void {
+    for (const fence of this.#streams) fence.finish();
+  }
+
+  #waitForStreams(slot: number): void {
+    for (const fence of this.#streams) if (fence.isPending(slot)) fence.wait(slot);
+    this.#passes += 1;
+  }
+
+  #touch(slot: number, tokens: number): void {
+    this.#tokens[slot] = Math.max(tokens, this.pendingTokens(slot));
+  }
+
+  #fenceOf(stream: bigint): StreamFence {
+    return this.#find(stream) ?? this.#open(stream);
+  }
+
+  #find(stream: bigint): StreamFence | undefined {
+    for (let index = 0; index < this.#streams.length; index += 1) {
+      if (this.#streams[index]!.stream === stream) return this.#streams[index]!;
+    }
+    return undefined;
+  }
+
+  /** Its first event says whether the stream exists, before anything is noted there. */
+  #open(stream: bigint): StreamFence {
+    const idle = this.#streams.find((fence) => fence.isIdle);
+    const fence = idle ?? new StreamFence(this.#driver, this.#slots, stream);
+    const before = fence.stream;
+    fence.stream = stream;
+    try {
+      fence.record();
+    } catch (error) {
+      fence.stream = before;
+      throw error;
+    }
+    if (idle === undefined) this.#streams.push(fence);
+    return fence;
+  }
+}

@@ -1,0 +1,326 @@
+// Steps: the hot path. Before a forward pass every sequence of the batch gets memory for its tokens, after it their lengths
+// advance and the mapper hears what will be needed soon. Loops over typed arrays; in steady decode it neither allocates nor
+// crosses into the addon.
+
+import { createError, isKvError } from '../base/errors.js';
+import type { GrowthPolicy } from './growth.js';
+import { Batch } from './batch.js';
+import type { LateErrors } from './late-errors.js';
+import type { Layout } from '../layout/layout.js';
+import type { NativeCache } from '../device/native.js';
+import type { PagePool } from '../device/page-pool.js';
+import type { PolicyGuard } from '../device/policy-guard.js';
+import type { PrefixSharing } from './prefix-sharing.js';
+import type { CopyRoom } from './row-copies.js';
+import type { RowSupply } from './row-supply.js';
+import type { SequenceTexts } from './sequence-texts.js';
+import { GivenFence } from './fence.js';
+import type { SlotFences } from './slot-fences.js';
+import { noForeignRow, type SlotTable } from './slot-table.js';
+
+export interface StepParts {
+  readonly native: NativeCache;
+  readonly pool: PagePool;
+  readonly layout: Layout;
+  readonly table: SlotTable;
+  readonly supply: RowSupply;
+  readonly sharing: PrefixSharing;
+  readonly texts: SequenceTexts;
+  readonly late: LateErrors;
+  readonly growth: GrowthPolicy;
+  readonly guard: PolicyGuard;
+  readonly fences: SlotFences;
+}
+
+/** Of a slot that was released already: what it has is recorded. */
+const released = new GivenFence();
+
+export class Steps {
+  readonly #native: NativeCache;
+  readonly #pool: PagePool;
+  readonly #layout: Layout;
+  readonly #table: SlotTable;
+  readonly #supply: RowSupply;
+  readonly #sharing: PrefixSharing;
+  readonly #texts: SequenceTexts;
+  readonly #late: LateErrors;
+  readonly #growth: GrowthPolicy;
+  readonly #guard: PolicyGuard;
+  readonly #fences: SlotFences;
+  readonly #pairs: Int32Array;
+  readonly #open = new Set<Batch>();
+  #hasWishes = false;
+
+  constructor({ native, pool, layout, table, supply, sharing, texts, late, growth, guard, fences }: StepParts) {
+    this.#native = native;
+    this.#pool = pool;
+    this.#layout = layout;
+    this.#table = table;
+    this.#supply = supply;
+    this.#sharing = sharing;
+    this.#texts = texts;
+    this.#late = late;
+    this.#growth = growth;
+    this.#guard = guard;
+    this.#fences = fences;
+    this.#pairs = new Int32Array(2 * table.count);
+  }
+
+  prepare(batch: Batch): void {
+    this.#check(batch, 'prepare', false);
+    const { slots, tokens, generations, length } = batch;
+    const table = this.#table;
+    let lacking = 0;
+    let sharing = 0;
+    for (let index = 0; index < length; index += 1) {
+      const slot = slots[index]!;
+      if (table.generation[slot] !== generations[index]) throw this.#stale(slot, generations[index]!);
+      if (table.prepared[slot] !== 0) {
+        throw createError('KV_SLOT_BUSY', { slot, operation: 'prepare', holder: 'another prepared batch' });
+      }
+      // Its length may have changed since `add`, by a truncate or by another batch.
+      const lengthTokens = table.length[slot]! + tokens[index]!;
+      if (lengthTokens > this.#layout.maxTokens) {
+        throw createError('KV_LENGTH_OUT_OF_RANGE', { slot, tokens: lengthTokens, maxTokens: this.#layout.maxTokens });
+      }
+      if (!table.hasRoom(slot, lengthTokens)) lacking += 1;
+      if (table.sharedTail[slot] !== 0) sharing += 1;
+    }
+    batch.setPrepared(true); // from here on nobody changes it, a policy included
+    try {
+      if (sharing > 0) {
+        this.#makeWritable(batch);
+        lacking += sharing; // it may have unmapped rows
+      }
+      for (let index = 0; index < length; index += 1) table.prepared[slots[index]!] = tokens[index]!;
+      if (lacking > 0) this.#grow(batch);
+    } catch (error) {
+      for (let index = 0; index < length; index += 1) table.prepared[slots[index]!] = 0;
+      batch.setPrepared(false);
+      throw error;
+    }
+    this.#open.add(batch);
+  }
+
+  /** `given`: what must be over before the memory that the batch used may change hands. */
+  commit(batch: Batch, given: GivenFence): void {
+    this.#check(batch, 'commit', true);
+    const isFenced = this.#fences.open(given);
+    if (this.#hasWishes) this.#native.publish();
+    const { slots, tokens, generations, length } = batch;
+    const table = this.#table;
+    for (let index = 0; index < length; index += 1) {
+      const slot = slots[index]!;
+      if (table.generation[slot] !== generations[index]) continue; // released since prepare
+      table.prepared[slot] = 0;
+      table.length[slot]! += tokens[index]!;
+      this.#texts.hasCommitted(slot);
+    }
+    if (isFenced) this.#note(batch, given, 0);
+    this.#finish(batch);
+    // From here on the commit is done, whatever the growth policy does.
+    let wishes = 0;
+    const outer = this.#guard.enter('growth');
+    try {
+      for (let index = 0; index < length; index += 1) {
+        const slot = slots[index]!;
+        if (table.generation[slot] === generations[index] && this.#wishAhead(slot, wishes)) wishes += 1;
+      }
+    } finally {
+      this.#guard.leave(outer);
+    }
+    this.#request(wishes);
+  }
+
+  discard(batch: Batch, given: GivenFence): void {
+    this.#check(batch, 'discard', true);
+    if (this.#fences.open(given)) this.#note(batch, given, 1);
+    for (let index = 0; index < batch.length; index += 1) {
+      const slot = batch.slots[index]!;
+      if (this.#table.generation[slot] === batch.generations[index]) this.#table.prepared[slot] = 0;
+    }
+    this.#finish(batch);
+  }
+
+  /** Notes the fence for every slot, of sequences released since `prepare` too. `added`: 1 when the batch's tokens do not count. */
+  #note({ slots, tokens, generations, length }: Batch, given: GivenFence, added: 0 | 1): void {
+    const table = this.#table;
+    for (let index = 0; index < length; index += 1) {
+      const slot = slots[index]!;
+      this.#fences.note(slot, given, table.length[slot]! + added * tokens[index]!);
+      if (table.generation[slot] !== generations[index]) this.#late.attempt(() => this.#fences.release(slot, released));
+    }
+  }
+
+  /** Wishes what the growth policy wants for one slot. */
+  wishFor(slot: number): void {
+    this.#request(this.#guard.during('growth', () => this.#wishAhead(slot, 0)) ? 1 : 0);
+  }
+
+  /** The prepared batch that is computing on a slot, if any. */
+  batchOf(slot: number): Batch | undefined {
+    if (this.#table.prepared[slot] === 0) return undefined;
+    for (const batch of this.#open) if (batch.slots.subarray(0, batch.length).includes(slot)) return batch;
+    return undefined;
+  }
+
+  /** Puts a wish for the slot into the pairs at `index` if its policy wants more than is mapped. */
+  #wishAhead(slot: number, index: number): boolean {
+    const table = this.#table;
+    const lengthTokens = table.length[slot]!;
+    const wish = this.#growth(lengthTokens, table.promisedTokens[slot]!);
+    if (typeof wish !== 'number' || Number.isNaN(wish)) throw notTokens(wish);
+    const wanted = Math.min(Math.ceil(wish), this.#layout.maxTokens);
+    if (wanted <= lengthTokens || table.hasRoom(slot, wanted) || table.foreignRow[slot] !== noForeignRow) return false;
+    this.#pairs[2 * index] = slot;
+    this.#pairs[2 * index + 1] = this.#layout.rowsFor(wanted);
+    return true;
+  }
+
+  #request(wishes: number): void {
+    this.#hasWishes = wishes > 0;
+    if (wishes === 0) return;
+    let pages = 0;
+    for (let index = 0; index < wishes; index += 1) {
+      const slot = this.#pairs[2 * index]!;
+      const rows = this.#pairs[2 * index + 1]!;
+      pages += this.#table.missingPages(slot, rows) - this.#table.promisedPages(slot, rows); // those are set aside
+    }
+    this.#late.attempt(() => this.#supply.evictFor(pages));
+    this.#native.request(this.#pairs, wishes);
+  }
+
+  /**
+   * Gives every sequence of the batch rows of its own where it is going to write: first those that no queued work uses, so that the
+   * others of a shared row find themselves alone. Nothing is copied unless all of it has room, behind what is waited for.
+   */
+  #makeWritable(batch: Batch): void {
+    const { slots, tokens, length } = batch;
+    const table = this.#table;
+    this.#late.attempt(() => this.#fences.poll());
+    this.#late.attempt(() => this.#sharing.givenUp.settleAll());
+    for (let index = 0; index < length; index += 1) {
+      const slot = slots[index]!;
+      if (table.sharedTail[slot] !== 0) this.#sharing.clearWay(slot, table.length[slot]! + tokens[index]!);
+    }
+    const room = this.#checkRoom(batch);
+    const later: number[] = []; // waiting for one ends the queued work of others too
+    for (let index = 0; index < length; index += 1) {
+      const slot = slots[index]!;
+      if (table.sharedTail[slot] === 0) continue;
+      if (this.#fences.isPending(slot)) later.push(slot);
+      else this.#makeSlotWritable(slot, room);
+    }
+    for (const slot of later) this.#makeSlotWritable(slot, room);
+  }
+
+  #makeSlotWritable(slot: number, room: CopyRoom): void {
+    this.#orderBehindOthers(slot);
+    try {
+      this.#sharing.makeWritable(slot, room);
+    } catch (error) {
+      if (!isKvError(error, 'KV_OUT_OF_PAGES') || !this.#sharing.claimTail(slot)) throw error;
+      this.#sharing.makeWritable(slot, room);
+    }
+  }
+
+  /**
+   * What will be queued for the slot runs after the work that is queued on other streams: it may read a row that the slot is left
+   * alone with, and goes on writing in place. Throws what the driver throws.
+   */
+  #orderBehindOthers(slot: number): void {
+    const stream = this.#fences.streamOf(slot);
+    if (stream === undefined) return;
+    for (let other = 0; other < this.#table.count; other += 1) {
+      if (other !== slot && this.#fences.isPendingBeside(other, stream)) this.#fences.order(stream, other);
+    }
+  }
+
+  /** Where the batch's copies go. Throws KV_OUT_OF_PAGES unless its copies and growth have room together. */
+  #checkRoom({ slots, tokens, length }: Batch): CopyRoom {
+    const table = this.#table;
+    const supply = this.#supply;
+    const copied = new Map<number, number>();
+    let pages = 0;
+    let rows = 0;
+    for (let index = 0; index < length; index += 1) {
+      const slot = slots[index]!;
+      const target = this.#layout.rowsFor(table.length[slot]! + tokens[index]!);
+      const needed = table.neededRows(slot);
+      if (target > needed) {
+        pages += this.#layout.pagesFor(target) - this.#layout.pagesFor(needed);
+        rows += target - needed;
+      }
+      if (table.sharedTail[slot] === 0) continue;
+      const id = this.#sharing.contestedTail(slot, copied);
+      if (id < 0) continue;
+      copied.set(id, (copied.get(id) ?? 0) + 1);
+      pages += this.#sharing.detachPages(slot);
+      rows += 1;
+    }
+    supply.checkObtainable(pages, rows, Array.from(slots.subarray(0, length)));
+    return {
+      withRoom: (slot, copyPages, work) => {
+        supply.withRoom(slot, copyPages, work);
+      },
+      promise: (slot, promisedRows) => {
+        supply.promise(slot, promisedRows);
+      },
+      canSpare: (more) => more <= 0 || supply.canObtain(pages + more),
+    };
+  }
+
+  /** Maps what the batch lacks in the foreground, once the mapper's news are in. */
+  #grow(batch: Batch): void {
+    this.#native.publish();
+    const { slots, tokens, length } = batch;
+    const table = this.#table;
+    let count = 0;
+    for (let index = 0; index < length; index += 1) {
+      const slot = slots[index]!;
+      const lengthTokens = table.length[slot]! + tokens[index]!;
+      if (table.hasRoom(slot, lengthTokens)) continue;
+      this.#pairs[2 * count] = slot;
+      this.#pairs[2 * count + 1] = this.#layout.rowsFor(lengthTokens);
+      count += 1;
+    }
+    if (count > 0) this.#supply.grow(this.#pairs, count);
+  }
+
+  #finish(batch: Batch): void {
+    batch.setPrepared(false);
+    this.#open.delete(batch);
+    this.#pool.capacity.raise();
+  }
+
+  #check(batch: Batch, operation: 'prepare' | 'commit' | 'discard', isPrepared: boolean): void {
+    if (!Batch.isInstance(batch)) {
+      throw createError('KV_INVALID_OPTION', {
+        reason: 'type', owner: `KvCache.${operation}`, option: 'batch', expected: 'a Batch', received: batch,
+      });
+    }
+    if (!batch.belongsTo(this.#table)) {
+      throw createError('KV_BATCH_STATE', {
+        operation, problem: 'belongs to another cache', hint: "Create it with this cache's `createBatch`.",
+      });
+    }
+    if (batch.isPrepared !== isPrepared) {
+      throw createError('KV_BATCH_STATE', {
+        operation, ...isPrepared
+          ? { problem: 'is not prepared', hint: 'Call `prepare` before the pass, and `commit` or `discard` once after it.' }
+          : { problem: 'is prepared already', hint: 'Commit or discard it first.' },
+      });
+    }
+  }
+
+  #stale(slot: number, generation: number): Error {
+    return createError('KV_SLOT_RELEASED', { slot, generation, currentGeneration: this.#table.generation[slot]! });
+  }
+}
+
+function notTokens(received: unknown): Error {
+  return createError('KV_INVALID_OPTION', {
+    reason: typeof received === 'number' ? 'range' : 'type', owner: 'KvCache', option: 'growth', received, isReturned: true,
+    expected: 'a function that returns a number of tokens',
+  });
+}

@@ -1,0 +1,124 @@
+// SlotViews: the ArrayBuffers through which JavaScript sees a cache's memory (host only), by slot. Before a page leaves a
+// slot, and when its sequence ends, its views are detached and the addresses they had show nothing of the slot any more: a
+// buffer that its holder has transferred elsewhere cannot be detached, but sees zeros. Each buffer keeps its cache alive.
+
+import { markAsUntransferable } from 'node:worker_threads';
+
+import { createError } from '../base/errors.js';
+import type { LateErrors } from './late-errors.js';
+import type { Dtype } from '../layout/model-shape.js';
+import type { TensorPlacement } from '../layout/layout.js';
+import { native, type NativeCache } from '../device/native.js';
+
+/** Elements as JavaScript can hold them: 16-bit floats come as their bits. */
+export type TensorView = Float32Array | Uint16Array | Uint8Array | Int8Array;
+
+interface Window {
+  readonly reservation: number;
+  readonly bytes: number;
+  readonly buffer: ArrayBuffer;
+}
+
+const maxWindowBytes = 2 ** 32;
+const keepAlive = new WeakMap<ArrayBuffer, object>();
+
+/** Node 22 and later. */
+const transfer = (ArrayBuffer.prototype as { transfer?: (this: ArrayBuffer, bytes: number) => ArrayBuffer }).transfer;
+/** Not to be hidden by a property of the buffer. */
+const lengthOf = Object.getOwnPropertyDescriptor(ArrayBuffer.prototype, 'byteLength')!.get as (this: ArrayBuffer) => number;
+
+export class SlotViews {
+  readonly #cache: NativeCache;
+  readonly #owner: object;
+  readonly #late: LateErrors;
+  readonly #windows = new Map<number, Window[]>();
+
+  constructor(cache: NativeCache, owner: object, late: LateErrors) {
+    this.#cache = cache;
+    this.#owner = owner;
+    this.#late = late;
+  }
+
+  /**
+   * Elements of `tensor` from the slot's first token on, as far as `mappedBytes` bytes of its stripe reach, at most 4 GiB.
+   * Element [token, head, i] is at token · strides.tokenBytes / elementBytes + head · dim + i.
+   */
+  open(slot: number, tensor: TensorPlacement, mappedBytes: number): TensorView {
+    const bytes = Math.min(mappedBytes, maxWindowBytes);
+    const { elementBytes } = tensor.strides;
+    const length = Math.max(0, Math.floor((bytes - tensor.offsetBytes) / elementBytes));
+    if (length === 0) return typedArray(tensor.dtype, new ArrayBuffer(0), 0, 0);
+    const buffer = this.#windowOf(slot, tensor, bytes);
+    return typedArray(tensor.dtype, buffer, tensor.offsetBytes, length);
+  }
+
+  /**
+   * Detaches every view of a slot. Never throws: a buffer that cannot be detached, because it was transferred, is a late error,
+   * and its holder sees zeros from here on.
+   */
+  revoke(slot: number): void {
+    const windows = this.#windows.get(slot);
+    if (windows === undefined) return;
+    this.#windows.delete(slot);
+    let buffers = 0;
+    for (const { buffer } of windows) if (!detach(buffer)) buffers += 1;
+    this.#cache.revoke(slot, buffers > 0);
+    if (buffers > 0) this.#late.report(createError('KV_VIEW_TRANSFERRED', { slot, buffers }));
+  }
+
+  /** Detaches everything. */
+  revokeAll(): void {
+    for (const slot of [...this.#windows.keys()]) this.revoke(slot);
+  }
+
+  #windowOf(slot: number, tensor: TensorPlacement, bytes: number): ArrayBuffer {
+    let windows = this.#windows.get(slot);
+    if (windows === undefined) this.#windows.set(slot, windows = []);
+    const { reservation } = tensor;
+    for (const window of windows) {
+      if (window.reservation !== reservation) continue;
+      if (lengthOf.call(window.buffer) === 0) throw createError('KV_VIEW_TRANSFERRED', { slot, buffers: 1 });
+      if (window.bytes === bytes) return window.buffer;
+    }
+    const buffer = this.#cache.window(slot, reservation, bytes);
+    // What Node 22 and later refuse by themselves. There the mark would be one more thing that keeps a buffer from being detached.
+    if (transfer === undefined) markAsUntransferable(buffer);
+    keepAlive.set(buffer, this.#owner);
+    windows.push({ reservation, bytes, buffer });
+    return buffer;
+  }
+}
+
+/** False when somebody has it elsewhere, or has forbidden it. */
+function detach(buffer: ArrayBuffer): boolean {
+  if (lengthOf.call(buffer) === 0) return false;
+  if (transfer === undefined) {
+    native().detach(buffer);
+    return true;
+  }
+  try {
+    transfer.call(buffer, 0); // Node-API's way ends the process where the buffer's holder has made it untransferable
+    return true;
+  } catch {
+    return false;
+  }
+}
+
+function typedArray(dtype: Dtype, buffer: ArrayBuffer, offset: number, length: number): TensorView {
+  switch (dtype) {
+    case 'float32': return new Float32Array(buffer, offset, length);
+    case 'float16': case 'bfloat16': return new Uint16Array(buffer, offset, length);
+    case 'float8': return new Uint8Array(buffer, offset, length);
+    case 'int8': return new Int8Array(buffer, offset, length);
+  }
+}
+
+/** Throws unless there can be views of this driver's memory. */
+export function checkHostAccess(kind: string, hasHostAccess: boolean): void {
+  const { externalBufferStatus } = native();
+  if (externalBufferStatus !== 0) throw createError('KV_VIEW_FORBIDDEN', { status: externalBufferStatus });
+  if (hasHostAccess) return;
+  throw createError('KV_DRIVER_UNSUPPORTED', {
+    call: 'view', status: 0, statusName: '', device: 0, feature: `views from JavaScript (${kind} memory is not the CPU's)`,
+  });
+}

@@ -1,0 +1,88 @@
+// Waiting for a condition that others bring about. Where a signal says that something has changed, it is asked for then and by no
+// timer. What native threads or the device bring about can only be asked for: once per turn of the event loop, so that timers,
+// I/O and signals go on, and once per millisecond when that has not helped at first. State is untouched when it gives up.
+
+import { createError } from '../base/errors.js';
+import { abortSignal, number, optional, readOptions } from '../base/options.js';
+import type { ChangeSignal } from '../device/change-signal.js';
+
+/** Options of calls that wait. */
+export interface WaitOptions {
+  /** Gives up after so many milliseconds with KV_TIMEOUT. Default: never. */
+  readonly timeoutMs?: number | undefined;
+  /** Gives up with KV_ABORTED. */
+  readonly signal?: AbortSignal | undefined;
+}
+
+/** How it is noticed that a condition may hold. */
+export interface Noticing {
+  readonly signals: readonly ChangeSignal[];
+  /** Whether it must be asked for as well, since what is waited for at this moment tells nobody. */
+  readonly mustAsk: () => boolean;
+}
+
+/** Turns of the event loop before it leaves the processor to others: most waits are shorter. */
+const eagerTurns = 64;
+const askAgainMs = 1;
+const longestTimerMs = 2 ** 31 - 1;
+
+const spec = { timeoutMs: optional(number(0)), signal: optional(abortSignal) };
+
+/** Nobody tells: it is asked for. */
+export const byAsking: Noticing = { signals: [], mustAsk: () => true };
+
+export function readWaitOptions(owner: string, options: WaitOptions) {
+  return readOptions(owner, options, spec);
+}
+
+/** Resolves when `isDone` returns true; `hint` is the whole sentence that says what helps when it takes too long. Throws what `isDone` throws, KV_TIMEOUT or KV_ABORTED. */
+export async function waitUntil(
+  waitedFor: string, { timeoutMs, signal }: WaitOptions, isDone: () => boolean, noticing = byAsking,
+  hint = 'Raise `timeoutMs`.',
+): Promise<void> {
+  const start = performance.now();
+  for (let turn = 0; !isDone(); turn += 1) {
+    if (signal?.aborted) throw createError('KV_ABORTED', { operation: `waiting for ${waitedFor}` }, { cause: signal.reason });
+    const leftMs = timeoutMs === undefined ? undefined : timeoutMs - (performance.now() - start);
+    if (leftMs !== undefined && leftMs <= 0) throw createError('KV_TIMEOUT', { timeoutMs: timeoutMs!, waitedFor, hint });
+    await nextChange(noticing, turn, (wake) => onTimeOrAbort(wake, leftMs, signal));
+  }
+}
+
+/** Resolves at the next signal, when it is time to ask the `turn`th time, or when what `listen` listens to calls its `wake`. */
+export async function nextChange({ signals, mustAsk }: Noticing, turn: number, listen: (wake: () => void) => () => void): Promise<void> {
+  let withdraw: (() => void)[] = [];
+  try {
+    await new Promise<void>((resolve) => {
+      withdraw = signals.map((signal) => signal.once(resolve));
+      withdraw.push(listen(resolve));
+      if (mustAsk()) withdraw.push(turn < eagerTurns ? nextTurn(resolve) : after(resolve, askAgainMs));
+    });
+  } finally {
+    for (const one of withdraw) one();
+  }
+}
+
+/** Calls `wake` in so many ms. Returns what cancels it. */
+export function after(wake: () => void, delayMs: number): () => void {
+  const timer = setTimeout(wake, Math.min(Math.max(0, Math.ceil(delayMs)), longestTimerMs));
+  return () => {
+    clearTimeout(timer);
+  };
+}
+
+function nextTurn(wake: () => void): () => void {
+  const immediate = setImmediate(wake);
+  return () => {
+    clearImmediate(immediate);
+  };
+}
+
+function onTimeOrAbort(wake: () => void, leftMs: number | undefined, signal: AbortSignal | undefined): () => void {
+  const cancel = leftMs === undefined ? undefined : after(wake, leftMs);
+  signal?.addEventListener('abort', wake);
+  return () => {
+    cancel?.();
+    signal?.removeEventListener('abort', wake);
+  };
+}

@@ -1,0 +1,111 @@
+// DeviceMemory: plain memory of a driver outside any cache: an engine's weights and activations. On a GPU its address goes to
+// kernels, which nobody can check; bytes come and go through `write` and `read`. Whole from the start, beside every budget.
+
+import { createError, isKvError } from '../base/errors.js';
+import { checkInteger, instanceOf, integer, readOptions, streamField } from '../base/options.js';
+import { bytesOf } from '../base/typed-arrays.js';
+import { Driver } from './driver.js';
+import { native, type NativeMemory } from './native.js';
+import { giveBackTo, unclosed } from './unclosed.js';
+import type { Membership } from './weak-users.js';
+
+/** Options of `DeviceMemory`. */
+export interface DeviceMemoryOptions {
+  /** Whose memory; it cannot be closed before this. */
+  readonly driver: Driver;
+  /** At least 1. The driver gives whole pages. */
+  readonly bytes: number;
+}
+
+const spec = { driver: instanceOf(Driver), bytes: integer({ min: 1 }) };
+
+/** Memory of a driver that is mapped whole from the start: weights, activations, workspaces. For one Node thread. */
+export class DeviceMemory {
+  /** The driver whose memory it is. */
+  readonly driver: Driver;
+  /** As asked for. */
+  readonly bytes: number;
+  /** Of the first byte; aligned to a page. */
+  readonly address: bigint;
+  readonly #native: NativeMemory;
+  readonly #membership: Membership<undefined>;
+  #isClosed = false;
+
+  /**
+   * Its first content is anything. Throws on bad options, KV_OUT_OF_DEVICE_MEMORY, KV_OUT_OF_ADDRESS_SPACE, or the driver's
+   * error; nothing stays then.
+   */
+  constructor(options: DeviceMemoryOptions) {
+    const { driver, bytes } = readOptions('DeviceMemory', options, spec);
+    this.driver = driver;
+    this.bytes = bytes;
+    try {
+      this.#native = new (native().NativeMemory)(driver.native, bytes);
+    } catch (error) {
+      throw explained(error, driver, bytes);
+    }
+    this.address = this.#native.address();
+    this.#membership = driver.addUser(this.#native);
+    unclosed.register(this, giveBackTo(driver, 'A DeviceMemory', this.#native), this);
+  }
+
+  /** Whether `close` was called. Every other call then throws KV_CLOSED. */
+  get isClosed(): boolean {
+    return this.#isClosed;
+  }
+
+  /**
+   * Copies bytes here, behind what is queued on `stream`; done when it returns. Throws KV_INVALID_OPTION when they do not fit,
+   * KV_CLOSED, or the driver's error.
+   */
+  write(from: ArrayBufferView, atByte = 0, stream = 0n): void {
+    const bytes = this.#check('write to', 'DeviceMemory.write', from, atByte, stream);
+    this.#native.write(atByte, bytes, stream);
+  }
+
+  /** Waits until what is queued on `stream` is done, then copies bytes from here. Throws as `write`. */
+  read(into: ArrayBufferView, atByte = 0, stream = 0n): void {
+    const bytes = this.#check('read', 'DeviceMemory.read', into, atByte, stream);
+    this.#native.read(bytes, atByte, stream);
+  }
+
+  /** Gives it back; nothing that is queued may use it any more. Idempotent. */
+  close(): void {
+    if (this.#isClosed) return;
+    this.#native.close();
+    this.#isClosed = true;
+    this.driver.removeUser(this.#membership.memory);
+    unclosed.unregister(this);
+  }
+
+  [Symbol.dispose](): void {
+    this.close();
+  }
+
+  #check(operation: string, owner: string, view: ArrayBufferView, atByte: number, stream: bigint): Uint8Array {
+    const bytes = bytesOf(view);
+    if (bytes === undefined) {
+      const option = operation === 'read' ? 'into' : 'from';
+      throw createError('KV_INVALID_OPTION', {
+        reason: 'type', owner, option, expected: 'a typed array or a DataView that is not detached', received: view,
+      });
+    }
+    checkInteger(owner, 'atByte', atByte);
+    const end = atByte + bytes.byteLength;
+    if (end > this.bytes) checkInteger(owner, 'atByte + byteLength', end, 0, this.bytes);
+    streamField(stream, { owner, option: 'stream' });
+    if (this.#isClosed) throw createError('KV_CLOSED', { operation, owner: 'DeviceMemory' });
+    return bytes;
+  }
+}
+
+/** Out of memory, with how much was asked for and what there is. */
+function explained(error: unknown, driver: Driver, bytes: number): unknown {
+  if (!isKvError(error, 'KV_OUT_OF_DEVICE_MEMORY')) return error;
+  const { livePages, freeBytes } = driver.memory(); // everything was given back
+  const pageBytes = driver.info.defaultPageBytes;
+  return createError('KV_OUT_OF_DEVICE_MEMORY', {
+    pageBytes, createdPages: error.details.createdPages - livePages, budgetPages: Math.ceil(bytes / pageBytes), freeBytes,
+    memoryBytes: bytes,
+  }, { cause: error });
+}

@@ -1,0 +1,177 @@
+// Driver: the only thing that knows the machine. `cuda` is a GPU, `host` this machine's own memory; `mock` is a simulated
+// device and comes from MockDevice (virtual-kv/testing). One driver serves any number of page pools, kernel sets and device
+// memories of its environment.
+
+import { createError, isKvError } from '../base/errors.js';
+import { formatNumber } from '../base/format.js';
+import { boolean, integer, notConstructible, oneOf, optional, readOptions, string, withDefault } from '../base/options.js';
+import { native, type NativeDriver, type NativeDriverInfo, type NativeMemoryInfo } from './native.js';
+import { WeakUsers, type Membership, type UserMemory } from './weak-users.js';
+
+/** `cuda`: a GPU. `host`: the CPU's own memory. `mock`: a simulated CUDA device, for tests. */
+export type DriverKind = 'cuda' | 'host' | 'mock';
+
+/** What a driver is and can do; the same numbers for its whole life. */
+export type DriverInfo = NativeDriverInfo;
+
+/** Memory of the device, stale as soon as it is returned. */
+export type DriverMemory = NativeMemoryInfo;
+
+/** Options of `Driver.open`. */
+export interface DriverOptions {
+  /** `cuda`: ordinal of the device. Default 0. */
+  readonly device?: number | undefined;
+  /** `cuda`: the driver library to open instead of the system's libcuda.so.1. */
+  readonly libraryPath?: string | undefined;
+  /**
+   * `host`: bytes that pages may have together, at least 1. Default: what this machine, or the tightest of its memory cgroups, has,
+   * less headroom for everything else: an eighth, from 128 MiB (half, where the limit is smaller) to 2 GiB. Without it a page is
+   * refused, too, when its memory is not there just now. Given, it is taken at your word, also beyond what the machine has:
+   * pages that are never touched take no memory.
+   */
+  readonly memoryBytes?: number | undefined;
+  /**
+   * `host`: take a page's memory from the system when it is created instead of when it is first touched, so that first touches take
+   * no faults. A page is refused (KV_OUT_OF_DEVICE_MEMORY) while fewer than its bytes and the headroom are there, whatever
+   * `memoryBytes` says. Default false.
+   */
+  readonly populate?: boolean | undefined;
+  /**
+   * `host`: ask the kernel to make pages of 2 MiB and multiples huge ones, which makes mapping, touching and unmapping them
+   * many times cheaper. Takes memory when a page is created, and refuses as `populate` does; no effect where the kernel cannot.
+   * Default false.
+   */
+  readonly hugePages?: boolean | undefined;
+  /**
+   * `host`: kernel mappings this driver keeps to, at least 1, at most seven eighths of `vm.max_map_count`. Default: half of that,
+   * which all host drivers of the process, in all its threads, keep to together; only a driver that asks for more may pass it.
+   */
+  readonly mappingLimit?: number | undefined;
+}
+
+const driverChoices = ['auto', 'cuda', 'host'] as const;
+
+const spec = {
+  device: withDefault(integer(), 0),
+  libraryPath: optional(string),
+  memoryBytes: withDefault(integer({ min: 1 }), 0),
+  populate: withDefault(boolean, false),
+  hugePages: withDefault(boolean, false),
+  mappingLimit: withDefault(integer({ min: 1 }), 0),
+};
+
+/** One device's memory, or the CPU's own. Page pools, caches, kernels and device memory are opened on it. For one Node thread. */
+export class Driver {
+  /** What the driver is and can do; fixed when it is opened. */
+  readonly info: DriverInfo;
+  readonly #native: NativeDriver;
+  readonly #users = new WeakUsers<undefined>();
+  #isClosed = false;
+
+  /** @internal Use `Driver.open`. */
+  constructor(nativeDriver: NativeDriver) {
+    if (!native().isDriver(nativeDriver)) throw notConstructible('Driver', 'Driver.open');
+    this.#native = nativeDriver;
+    this.info = Object.freeze(nativeDriver.info());
+  }
+
+  /**
+   * Opens a driver. `auto` takes cuda where there is one and host otherwise. Throws KV_DRIVER_UNAVAILABLE (why, in one
+   * line), KV_DRIVER_UNSUPPORTED or KV_DRIVER_TOO_OLD.
+   */
+  static open(kind: 'auto' | 'cuda' | 'host', options: DriverOptions = {}): Driver {
+    oneOf(driverChoices)(kind, { owner: 'Driver.open', option: 'kind' });
+    const { device, libraryPath, ...host } = readOptions('Driver.open', options, spec);
+    const openHost = (): Driver => checkedMappingLimit(new Driver(native().openHostDriver(host)), host.mappingLimit);
+    const openCuda = (): Driver => new Driver(native().openCudaDriver(device, libraryPath));
+    if (kind === 'host') return openHost();
+    if (kind === 'cuda') return openCuda();
+    try {
+      return openCuda();
+    } catch (error) {
+      if (isKvError(error) && error.code.startsWith('KV_DRIVER_')) return openHost();
+      throw error;
+    }
+  }
+
+  /** Whether it is a Driver that was opened, and no object that only has its prototype. @internal */
+  static isInstance(value: unknown): value is Driver {
+    return typeof value === 'object' && value !== null && #users in value;
+  }
+
+  /** Which driver it is. */
+  get kind(): DriverKind {
+    return this.info.kind;
+  }
+
+  /** True after a sticky failure of the device: every further call fails; only a new process helps. */
+  get isLost(): boolean {
+    return this.#native.isLost();
+  }
+
+  /** Whether `close` was called. Every other call then throws KV_CLOSED. */
+  get isClosed(): boolean {
+    return this.#isClosed;
+  }
+
+  /** Asks the device. Throws KV_CLOSED, KV_DRIVER_LOST. */
+  memory(): DriverMemory {
+    this.#checkOpen('query its memory');
+    return this.#native.queryMemory();
+  }
+
+  /** Throws KV_DRIVER_IN_USE while page pools, device memory or dense kernels use it. Idempotent. */
+  close(): void {
+    if (this.#isClosed) return;
+    const users = this.#users.count;
+    if (users > 0) throw createError('KV_DRIVER_IN_USE', { owner: 'Driver', users });
+    this.#native.close();
+    this.#isClosed = true;
+  }
+
+  [Symbol.dispose](): void {
+    this.close();
+  }
+
+  /** Throws KV_DRIVER_LOST, with what the device said, when it is lost. @internal */
+  checkAlive(): void {
+    if (this.isLost) this.memory();
+  }
+
+  /** @internal The raw calls, for this package and the contract suite. */
+  get native(): NativeDriver {
+    this.#checkOpen('use it');
+    return this.#native;
+  }
+
+  /** Held weakly, by what is returned; `memory` is closed for it when it is collected. @internal */
+  addUser(memory: UserMemory): Membership<undefined> {
+    this.#checkOpen('use it');
+    return this.#users.add(undefined, memory);
+  }
+
+  /** @internal */
+  removeUser(memory: UserMemory): void {
+    this.#users.remove(memory);
+  }
+
+  /** @internal */
+  get users(): number {
+    return this.#users.count;
+  }
+
+  #checkOpen(operation: string): void {
+    if (this.#isClosed) throw createError('KV_CLOSED', { operation, owner: 'Driver' });
+  }
+}
+
+/** Closes the driver when it cannot keep so many mappings. */
+function checkedMappingLimit(driver: Driver, mappingLimit: number): Driver {
+  const most = driver.info.mappingLimit;
+  if (mappingLimit <= most) return driver;
+  driver.close();
+  throw createError('KV_INVALID_OPTION', {
+    reason: 'range', owner: 'Driver.open', option: 'mappingLimit', expected: `an integer from 1 to ${formatNumber(most)}`,
+    received: mappingLimit, hint: 'The rest of what `vm.max_map_count` allows is for everything else in the process.',
+  });
+}

@@ -1,0 +1,128 @@
+// What a simulated device records: its calls, its misuses and what was not given back, as plain data; and the text of a
+// leak report. Pure.
+
+import { formatAddress, formatBytes, formatCount } from '../base/format.js';
+
+/** The entry points of the CUDA driver that this package uses, and so the kinds of calls there are. */
+export const mockCalls = [
+  'cuInit', 'cuDriverGetVersion', 'cuGetErrorName', 'cuDeviceGetCount', 'cuDeviceGet', 'cuDeviceGetName',
+  'cuDeviceGetAttribute', 'cuDeviceTotalMem', 'cuDevicePrimaryCtxRetain', 'cuDevicePrimaryCtxRelease', 'cuCtxPushCurrent',
+  'cuCtxPopCurrent', 'cuCtxGetCurrent', 'cuCtxSynchronize', 'cuThreadExchangeStreamCaptureMode', 'cuMemGetInfo',
+  'cuMemGetAllocationGranularity', 'cuMemAddressReserve', 'cuMemAddressFree', 'cuMemCreate', 'cuMemRelease',
+  'cuMemRetainAllocationHandle', 'cuMemMap', 'cuMemUnmap', 'cuMemSetAccess', 'cuMemGetAccess', 'cuMemcpyHtoD',
+  'cuMemcpyHtoDAsync', 'cuMemcpyDtoH', 'cuMemcpyDtoDAsync', 'cuMemsetD8Async', 'cuStreamCreate', 'cuStreamDestroy', 'cuStreamSynchronize',
+  'cuStreamQuery', 'cuStreamWaitEvent', 'cuEventCreate', 'cuEventRecord', 'cuEventQuery', 'cuEventSynchronize', 'cuEventDestroy',
+  'cuStreamBeginCapture', 'cuStreamEndCapture', 'cuGraphInstantiateWithFlags', 'cuGraphLaunch', 'cuGraphExecDestroy', 'cuGraphDestroy',
+  'cuModuleLoadDataEx', 'cuModuleUnload', 'cuModuleGetFunction', 'cuFuncSetAttribute', 'cuLaunchKernel',
+] as const;
+
+/** Name of a call of the CUDA driver. */
+export type MockCall = (typeof mockCalls)[number];
+
+/** What a call was about; what does not apply to it is 0. */
+export interface MockArguments {
+  /** A copy's destination. */
+  readonly address: bigint;
+  /** A copy's source. */
+  readonly from: bigint;
+  /** Bytes that the call was about. */
+  readonly bytes: number;
+  /** Page, stream, event or context. */
+  readonly handle: bigint;
+  /** The stream that work was queued on. */
+  readonly stream: bigint;
+}
+
+/** One call that the device got. */
+export interface MockJournalEntry extends MockArguments {
+  /** 1 for the device's first call. */
+  readonly step: number;
+  /** Its name. */
+  readonly call: MockCall;
+  /** A CUresult: 0 is success. */
+  readonly result: number;
+  /** `CUDA_ERROR_…`; empty for a result CUDA does not know. */
+  readonly resultName: string;
+}
+
+/** A call that broke a rule of the CUDA driver. */
+export interface MockMisuse extends MockArguments {
+  /** Number of the call in the journal. */
+  readonly step: number;
+  /** Its name. */
+  readonly call: MockCall;
+  /** The rule that the call broke. */
+  readonly rule: string;
+  /** The call that last unmapped, freed or released the same thing; 0 when the journal has none. */
+  readonly earlierStep: number;
+}
+
+/** What is left on a device, by kind. */
+export interface MockLeftovers {
+  /** Address ranges. */
+  readonly reservations: number;
+  /** Mapped pages. */
+  readonly mappings: number;
+  /** Physical pages. */
+  readonly pages: number;
+  /** Streams that were not destroyed. */
+  readonly streams: number;
+  /** Events that were not destroyed. */
+  readonly events: number;
+}
+
+/** What is still there. All 0 when everything was given back. */
+export interface MockLeaks extends MockLeftovers {
+  /** Bytes of pages that are live, or dead but still mapped. */
+  readonly pageBytes: number;
+  /** Modules of kernels: one for each open driver over which kernels were opened. */
+  readonly modules: number;
+  /** Graphs, captured or made ready to launch, that were not destroyed. */
+  readonly graphs: number;
+  /** Of the primary context: one for each open driver. */
+  readonly retainedContexts: number;
+  /** Contexts made current on some thread and not taken back. */
+  readonly pushedContexts: number;
+  /** What drivers had not given back when they were closed; they do so then. */
+  readonly leftByDrivers: MockLeftovers;
+  /** The device was lost: nothing can be given back any more, and the counts above mean nothing. */
+  readonly isLost: boolean;
+}
+
+/** In words, one line each: what leaked and which rules were broken. Empty when all is well. */
+export function describeLeaks(leaks: MockLeaks, misuses: readonly MockMisuse[]): readonly string[] {
+  const lines = misuses.map(describeMisuse);
+  if (leaks.isLost) return lines;
+  const left = [
+    ...describeLeftovers(leaks),
+    ...(leaks.pageBytes > 0 ? [`${formatBytes(leaks.pageBytes)} of memory`] : []),
+    ...count('module', leaks.modules),
+    ...count('graph', leaks.graphs),
+    ...count('retained context', leaks.retainedContexts),
+    ...count('pushed context', leaks.pushedContexts),
+  ];
+  if (left.length > 0) lines.push(`not given back: ${left.join(', ')}`);
+  const late = describeLeftovers(leaks.leftByDrivers);
+  if (late.length > 0) lines.push(`given back only when the driver was closed: ${late.join(', ')}`);
+  return lines;
+}
+
+function describeMisuse({ step, call, rule, address, bytes, handle, earlierStep }: MockMisuse): string {
+  const about = [
+    ...(address > 0n ? [`${formatBytes(bytes)} at ${formatAddress(address)}`] : []),
+    ...(handle > 0n ? [`handle ${formatAddress(handle)}`] : []),
+    ...(earlierStep > 0 ? [`it ended at step ${earlierStep}`] : []),
+  ];
+  return `step ${step}, ${call}: ${rule}${about.length > 0 ? ` (${about.join(', ')})` : ''}`;
+}
+
+function describeLeftovers(left: MockLeftovers): string[] {
+  return [
+    ...count('reservation', left.reservations), ...count('mapping', left.mappings), ...count('page', left.pages),
+    ...count('stream', left.streams), ...count('event', left.events),
+  ];
+}
+
+function count(noun: string, value: number): string[] {
+  return value === 0 ? [] : [formatCount(noun, value)];
+}

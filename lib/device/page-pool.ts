@@ -1,0 +1,306 @@
+// PagePool: physical pages under one budget. A cache makes its own unless it is given one; several caches (several models)
+// may share one, and then take idle rows from each other when pages are short. It owns its driver if it opened it.
+
+import { createHmac, randomBytes } from 'node:crypto';
+
+import { createError } from '../base/errors.js';
+import { formatNumber } from '../base/format.js';
+import { integer, optional, readOptions, type Field } from '../base/options.js';
+import { ChangeSignal } from './change-signal.js';
+import { Driver, type DriverOptions } from './driver.js';
+import { native, type NativePool, type NativePoolCounts } from './native.js';
+import { PolicyGuard } from './policy-guard.js';
+import type { PageUser } from './page-user.js';
+import { unclosed, type Unclosed } from './unclosed.js';
+import { WeakUsers, type Membership, type UserMemory } from './weak-users.js';
+
+/** Options of `PagePool`. */
+export interface PagePoolOptions {
+  /**
+   * Bytes that mapped and free pages may have together; whole pages count. At least one page, at most what the driver has (on mock:
+   * any number). May be changed later with `setBudget`.
+   */
+  readonly memoryBudgetBytes: number;
+  /** A driver, or the kind to open. Default `auto`. The pool closes a driver that it opened. */
+  readonly driver?: Driver | 'auto' | 'cuda' | 'host' | undefined;
+  /** Bytes of a page, a multiple of the driver's granularity. Default: the driver's (2 MiB). */
+  readonly pageBytes?: number | undefined;
+  /**
+   * Device memory that new pages leave free, whatever the budget: for the code of kernels, for cuBLAS and for the engine, which fail
+   * in worse ways than a pool that has to make do. What cuts into it is refused as by the device. Default 512 MiB on cuda, else 0.
+   */
+  readonly headroomBytes?: number | undefined;
+  /**
+   * Bytes of free pages that the caches' mappers create ahead, within the budget, so that growth finds them created: a GPU needs 30
+   * to 200 µs for one. Default 1 GiB on cuda, else 0.
+   */
+  readonly readyBytes?: number | undefined;
+}
+
+/** freePages + mappedPages + quarantinedPages = createdPages, always. A page counts once, however often it is mapped. */
+export type PoolCounts = NativePoolCounts;
+
+/** cuBLAS takes 32 to 64 MiB, the code of all kernels a few, a context's growth with local memory some 100. */
+const cudaHeadroomBytes = 512 * 2 ** 20;
+const cudaReadyBytes = 2 ** 30;
+
+/** Physical pages under one budget, for one cache or several. For one Node thread. */
+export class PagePool {
+  /** The driver whose pages they are. */
+  readonly driver: Driver;
+  /** Bytes of a page. */
+  readonly pageBytes: number;
+  /** Device memory that new pages leave free. */
+  readonly headroomBytes: number;
+  readonly #native: NativePool;
+  readonly #ownsDriver: boolean;
+  readonly #users = new WeakUsers<PageUser>();
+  readonly #membership: Membership<undefined>;
+  /** @internal */
+  readonly guard = new PolicyGuard();
+  /** Slots or pages of some cache may have become free, or the budget has changed. @internal */
+  readonly capacity = new ChangeSignal();
+  readonly #tenantKey = randomBytes(32);
+  #budgetBytes: number;
+  #isClosed = false;
+
+  /** Throws KV_INVALID_OPTION, and what `Driver.open` throws. Creates no page yet. */
+  constructor(options: PagePoolOptions) {
+    const given = readOptions('PagePool', options, {
+      memoryBudgetBytes: integer({ min: 1 }), driver: driverField, pageBytes: pageBytesField, headroomBytes: optional(integer()),
+      readyBytes: optional(integer()),
+    });
+    const { driver, isOwn } = openDriver(given.driver);
+    this.driver = driver;
+    this.#ownsDriver = isOwn;
+    try {
+      const { granularityBytes, defaultPageBytes } = driver.info;
+      const pageBytes = given.pageBytes ?? defaultPageBytes;
+      integer({
+        min: granularityBytes, multipleOf: granularityBytes,
+        hint: `The ${driver.kind} driver's granularity is ${formatNumber(granularityBytes)} bytes; leave ` +
+          '`pageBytes` out to use the page this driver is best with.',
+      })(pageBytes, { owner: 'PagePool', option: 'pageBytes' });
+      this.pageBytes = pageBytes;
+      this.#checkBudget(given.memoryBudgetBytes, pageBytes);
+      this.#budgetBytes = given.memoryBudgetBytes;
+      const isCuda = driver.kind === 'cuda';
+      const { headroomBytes = isCuda ? cudaHeadroomBytes : 0, readyBytes = isCuda ? cudaReadyBytes : 0 } = given;
+      this.headroomBytes = headroomBytes;
+      this.#native = new (native().NativePool)(
+        driver.native, pageBytes, given.memoryBudgetBytes, headroomBytes, Math.floor(readyBytes / pageBytes),
+      );
+    } catch (error) {
+      if (isOwn) driver.close();
+      throw error;
+    }
+    this.#membership = driver.addUser(this.#native);
+    unclosed.register(this, unclosedPool(this.#native, driver, isOwn), this);
+  }
+
+  /** Whether it is a PagePool that was opened, and no object that only has its prototype. @internal */
+  static isInstance(value: unknown): value is PagePool {
+    return typeof value === 'object' && value !== null && #tenantKey in value;
+  }
+
+  /** Bytes the pool may hold, as last set. */
+  get memoryBudgetBytes(): number {
+    return this.#budgetBytes;
+  }
+
+  /** Whether `close` has ended. Every other call then throws KV_CLOSED. */
+  get isClosed(): boolean {
+    return this.#isClosed;
+  }
+
+  /** The moment's counts of pages. */
+  counts(): PoolCounts {
+    this.#checkOpen('count its pages');
+    return this.#native.counts();
+  }
+
+  /**
+   * Raises or lowers the budget while everything runs. Lowering takes idle rows and free pages back at once; what sequences
+   * use or were promised stays theirs until they release it, and until then nothing else can grow. At least 1, at most what the
+   * driver has. When the driver refuses, the budget is as before.
+   */
+  setBudget(memoryBudgetBytes: number): void {
+    integer({ min: 1 })(memoryBudgetBytes, { owner: 'PagePool', option: 'memoryBudgetBytes' });
+    this.#checkOpen('set its budget');
+    this.guard.check('set the budget');
+    this.driver.checkAlive();
+    this.#checkBudget(memoryBudgetBytes, 1);
+    const fewerPages = this.#native.counts().budgetPages - Math.floor(memoryBudgetBytes / this.pageBytes);
+    if (fewerPages > 0) {
+      this.quiesce();
+      this.#reclaim(fewerPages - this.#native.available());
+    }
+    this.#native.setBudget(memoryBudgetBytes);
+    this.#budgetBytes = memoryBudgetBytes;
+    this.capacity.raise();
+    this.driver.checkAlive();
+  }
+
+  /** Gives free pages back to the system. */
+  trim(): void {
+    this.#checkOpen('trim it');
+    this.guard.check('trim the page pool');
+    this.#native.trim(0);
+    this.driver.checkAlive();
+  }
+
+  /**
+   * Releases every page, and the driver if the pool opened it. Throws KV_DRIVER_IN_USE while caches use the pool, or others a
+   * driver that it opened; nothing has changed then. Idempotent.
+   */
+  close(): void {
+    if (this.#isClosed) return;
+    this.guard.check('close the page pool');
+    const users = this.#users.count;
+    if (users > 0) throw createError('KV_DRIVER_IN_USE', { owner: 'PagePool', users });
+    const driverUsers = this.driver.users - 1;
+    if (this.#ownsDriver && driverUsers > 0) throw createError('KV_DRIVER_IN_USE', { owner: 'Driver', users: driverUsers });
+    this.#native.close();
+    this.#isClosed = true;
+    this.driver.removeUser(this.#membership.memory);
+    unclosed.unregister(this);
+    if (this.#ownsDriver) this.driver.close();
+  }
+
+  [Symbol.dispose](): void {
+    this.close();
+  }
+
+  /** @internal */
+  get native(): NativePool {
+    this.#checkOpen('use it');
+    return this.#native;
+  }
+
+  /** Held weakly, by what is returned; `memory` is closed for it when it is collected. @internal */
+  addUser(user: PageUser, memory: UserMemory): Membership<PageUser> {
+    this.#checkOpen('use it');
+    return this.#users.add(user, memory);
+  }
+
+  /** @internal */
+  removeUser(memory: UserMemory): void {
+    this.#users.remove(memory);
+    this.capacity.raise();
+  }
+
+  /** Pages that can be taken: free, not created yet, or reclaimable from idle rows of any cache. @internal */
+  obtainablePages(): number {
+    return Math.max(0, this.#native.available() + this.#reclaimablePages());
+  }
+
+  /** Makes `pages` pages available, reclaiming idle rows, `first`'s before other caches'. False: that many cannot be had. @internal */
+  makeRoom(pages: number, first: PageUser): boolean {
+    const missing = pages - this.#native.available();
+    if (pages === 0 || missing <= 0) return true;
+    if (this.#reclaimablePages() < missing) return false;
+    this.#reclaim(missing, first);
+    return true;
+  }
+
+  /** The same for pages that exist already: the device has no memory for new ones. @internal */
+  makeRoomInFreePages(pages: number, first: PageUser): boolean {
+    const missing = pages - this.#native.counts().freePages;
+    if (missing <= 0) return true;
+    return this.#reclaimablePages() >= missing && this.#reclaim(missing, first) >= missing;
+  }
+
+  /** Unmaps about `pages` pages of idle rows: the system has no room for more mappings. False: there are none. @internal */
+  makeRoomForMappings(pages: number, first: PageUser): boolean {
+    let unmapped = 0;
+    for (const user of this.#users.inOrder(first)) {
+      if (unmapped < pages) unmapped += user.unmapIdle(pages - unmapped);
+    }
+    return unmapped > 0;
+  }
+
+  /** Stops every mapper until the next wish, so that pages on their way are where they can be counted. @internal */
+  quiesce(): void {
+    for (const user of this.#users.inOrder()) user.quiesce();
+  }
+
+  /** Takes back, from idle rows and free pages, what a lowered budget no longer allows. @internal */
+  keepToBudget(): void {
+    const excess = -this.#native.available();
+    if (excess > 0) this.#reclaim(excess);
+    const { createdPages, budgetPages, freePages } = this.#native.counts();
+    if (createdPages > budgetPages) this.#native.trim(Math.max(0, freePages - (createdPages - budgetPages)));
+  }
+
+  /**
+   * A tenant's number for the addon, the same in all caches of the pool: 64 bits of a hash under a key of the pool's own, so that no
+   * name is remembered and no other name can be made to have it; requests without a tenant have one too. Never 0 or the largest,
+   * which say something else there. @internal
+   */
+  tenantNumber(tenant: string | undefined): bigint {
+    const name = tenant === undefined ? '' : `=${tenant}`;
+    const number = createHmac('sha256', this.#tenantKey).update(name, 'utf16le').digest().readBigUInt64LE();
+    return number === 0n || number === 2n ** 64n - 1n ? 1n : number;
+  }
+
+  /** Throws KV_INVALID_OPTION for a budget that can never be had. A simulated device may be smaller, so that a test can exhaust it. */
+  #checkBudget(memoryBudgetBytes: number, min: number): void {
+    const { kind } = this.driver;
+    const max = kind === 'mock' ? Number.MAX_SAFE_INTEGER : this.driver.memory().totalBytes;
+    const hint = memoryBudgetBytes < min
+      ? `A page has ${formatNumber(min)} bytes.`
+      : `That is all the ${kind} driver has.` +
+        (kind === 'host' ? ' For pages that are never touched, open one with a larger `memoryBytes`.' : '');
+    integer({ min, max, hint })(memoryBudgetBytes, { owner: 'PagePool', option: 'memoryBudgetBytes' });
+  }
+
+  #reclaimablePages(): number {
+    let pages = 0;
+    for (const user of this.#users.inOrder()) pages += user.reclaimablePages();
+    return pages;
+  }
+
+  #reclaim(pages: number, first?: PageUser): number {
+    let freed = 0;
+    for (const user of this.#users.inOrder(first)) {
+      if (freed < pages) freed += user.reclaim(pages - freed);
+    }
+    return freed;
+  }
+
+  #checkOpen(operation: string): void {
+    if (this.#isClosed) throw createError('KV_CLOSED', { operation, owner: 'PagePool' });
+  }
+}
+
+/** Must not refer to the pool. Its caches are gone: they hold it, and so does what gives them back. */
+function unclosedPool(memory: NativePool, driver: Driver, ownsDriver: boolean): Unclosed {
+  return {
+    what: 'A PagePool',
+    giveBack: () => {
+      memory.close();
+      driver.removeUser(memory);
+      if (ownsDriver) driver.close();
+    },
+  };
+}
+
+const pageBytesField: Field<number | undefined> = (value, place) =>
+  value === undefined ? undefined : integer({ min: 1 })(value, place);
+
+/** A Driver, or the name of one. @internal */
+export const driverField: Field<Driver | 'auto' | 'cuda' | 'host'> = (value, place) => {
+  if (value === undefined) return 'auto';
+  if (Driver.isInstance(value) || value === 'auto' || value === 'cuda' || value === 'host') return value;
+  throw createError('KV_INVALID_OPTION', {
+    reason: typeof value === 'string' ? 'range' : 'type', ...place, expected: "a Driver, 'auto', 'cuda' or 'host'",
+    received: value, hint: value === 'mock' ? 'Make a MockDevice (virtual-kv/testing) and pass its `driver`.' : undefined,
+  });
+};
+
+/** @internal */
+export function openDriver(
+  driver: Driver | 'auto' | 'cuda' | 'host', options?: DriverOptions,
+): { driver: Driver; isOwn: boolean } {
+  return typeof driver === 'object' ? { driver, isOwn: false } : { driver: Driver.open(driver, options), isOwn: true };
+}

@@ -1,0 +1,60 @@
+// PolicyGuard: while a policy decides, the caches of its page pool are in the middle of a call. What it calls of them meanwhile
+// is refused, before anything is half changed. One per page pool, since caches of a pool take rows from each other.
+
+import { createError } from '../base/errors.js';
+import type { EvictionPolicy, EvictionPolicyFactory } from '../prefix/index.js';
+
+/** The option that a policy was given as. */
+export type PolicyName = 'growth' | 'placement' | 'reclaim' | 'prefixCache.policy' | 'prefixCache.now';
+
+type Callable = (...parameters: never[]) => unknown;
+
+export class PolicyGuard {
+  #deciding: PolicyName | undefined;
+
+  /** Throws KV_POLICY_REENTRY while a policy decides. `operation` follows "Cannot". */
+  check(operation: string): void {
+    if (this.#deciding !== undefined) throw createError('KV_POLICY_REENTRY', { operation, policy: this.#deciding });
+  }
+
+  /** This policy decides until `leave`, which wants what is returned. */
+  enter(policy: PolicyName): PolicyName | undefined {
+    const outer = this.#deciding;
+    this.#deciding = policy;
+    return outer;
+  }
+
+  leave(outer: PolicyName | undefined): void {
+    this.#deciding = outer;
+  }
+
+  /** Calls `work`, in which this policy decides. */
+  during<T>(policy: PolicyName, work: () => T): T {
+    const outer = this.enter(policy);
+    try {
+      return work();
+    } finally {
+      this.leave(outer);
+    }
+  }
+
+  /** The same policy; while it decides, `check` throws. */
+  wrap<P extends Callable>(name: PolicyName, policy: P): P {
+    return ((...parameters: Parameters<P>) => this.during(name, () => policy(...parameters))) as P;
+  }
+
+  /** The same for all methods of what a factory makes, and for the factory. */
+  wrapEviction(make: EvictionPolicyFactory): EvictionPolicyFactory {
+    const name = 'prefixCache.policy';
+    return this.wrap(name, (context) => {
+      const policy = make(context);
+      if (typeof policy !== 'object' || policy === null) return policy;
+      const wrapped = Object.create(policy) as EvictionPolicy;
+      for (const method of ['add', 'remove', 'split', 'victim', 'floorTokens', 'observe'] as const) {
+        const decide = policy[method] as Callable | undefined;
+        if (typeof decide === 'function') Object.assign(wrapped, { [method]: this.wrap(name, decide.bind(policy)) });
+      }
+      return wrapped;
+    });
+  }
+}

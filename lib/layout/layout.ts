@@ -1,0 +1,286 @@
+// Layout: where each tensor of each token lies, and how many pages a length of tokens needs. Pure arithmetic from a
+// model's shape; it reserves and maps nothing. All counting is by bytes, never by whole tokens per page, so a slot
+// smaller than a page, a slot that is no multiple of it, and a page that ends inside a token are all ordinary.
+//
+// A row is the pages behind the same stretch of tokens in every reservation. Where reservations have tokens of
+// different sizes, the largest (S) sets the pace: after r rows it has r pages, and one of s bytes has ⌈r · s / S⌉.
+
+import { createError } from '../base/errors.js';
+import { checkInteger, integer, oneOf, readOptions, withoutRevoked, type Field } from '../base/options.js';
+import { dtypeBytes, tensorsOf, type ModelShape, type TensorSpec } from './model-shape.js';
+
+/**
+ * `per-layer`: a reservation per tensor, `[slot, token, head, dim]`. `sliced`: one for all K and one for all V,
+ * `[slot, token, layer, head, dim]`. `fused`: one for everything, `[slot, token, layer, kv, head, dim]`.
+ */
+export type LayoutKind = 'per-layer' | 'sliced' | 'fused';
+
+/** The layouts there are. */
+export const layoutKinds: readonly LayoutKind[] = ['per-layer', 'sliced', 'fused'];
+
+/** Options of `computeLayout`. */
+export interface LayoutOptions {
+  /** The whole model; `model.parallel` says which part of it this worker holds. */
+  readonly model: ModelShape;
+  /** How tensors share reservations. Default `per-layer`. */
+  readonly layout: LayoutKind;
+  /** Rows of the batch, at least 1. */
+  readonly slots: number;
+  /** Tokens that a slot has addresses for, at least 1. */
+  readonly maxTokens: number;
+  /** Bytes of a physical page, at least 1; what a driver can do is the driver's to check. */
+  readonly pageBytes: number;
+}
+
+/** One range of addresses, `[slot, token]`. */
+export interface ReservationSpec {
+  /** One token of every tensor in it. */
+  readonly tokenBytes: number;
+  /** maxTokens · tokenBytes. */
+  readonly slotBytes: number;
+  /** slotBytes rounded up to a whole page: from one slot to the next. */
+  readonly slotStrideBytes: number;
+  /** slots · slotStrideBytes. */
+  readonly bytes: number;
+}
+
+/** Distances in bytes between neighbours along each axis of a tensor. */
+export interface TensorStrides {
+  /** Bytes from a slot to the next. */
+  readonly slotBytes: number;
+  /** Bytes from a token to the next. */
+  readonly tokenBytes: number;
+  /** Bytes from a head to the next. */
+  readonly headBytes: number;
+  /** Bytes of an element. */
+  readonly elementBytes: number;
+}
+
+/**
+ * A tensor and where it lies: element [slot, token, head, i] is at offsetBytes + the four strides times those
+ * indices.
+ */
+export interface TensorPlacement extends TensorSpec {
+  /** Position in `Layout.tensors`. */
+  readonly index: number;
+  /** Position in `Layout.reservations`. */
+  readonly reservation: number;
+  /** From the start of the reservation to [0, 0, 0, 0]. */
+  readonly offsetBytes: number;
+  /** Bytes from one slot, token, head and element to the next. */
+  readonly strides: TensorStrides;
+  /** [slots, maxTokens, heads, dim]. */
+  readonly shape: readonly [slots: number, maxTokens: number, heads: number, dim: number];
+}
+
+/** Where tensors, slots and rows lie in a cache's reservations. Pure arithmetic; frozen. */
+export interface Layout {
+  /** How tensors share reservations. */
+  readonly kind: LayoutKind;
+  /** Bytes of a page. */
+  readonly pageBytes: number;
+  /** Slots of the cache. */
+  readonly slots: number;
+  /** Tokens a slot has addresses for. */
+  readonly maxTokens: number;
+  /** Every tensor on this worker, in layer order, K before V. */
+  readonly tensors: readonly TensorPlacement[];
+  /** The address ranges of the cache. */
+  readonly reservations: readonly ReservationSpec[];
+  /** Largest `tokenBytes` of a reservation: the one that sets the pace. */
+  readonly maxTokenBytes: number;
+  /** Pages of a row at most: one per reservation. Exact when all reservations are alike. */
+  readonly pagesPerRow: number;
+  /** pagesPerRow · pageBytes. */
+  readonly rowBytes: number;
+  /** pageBytes / maxTokenBytes: an exact ratio, possibly a fraction, also below 1. For people; count with `rowsFor`. */
+  readonly tokensPerRow: number;
+  /** Rows of a slot that is full: `rowsFor(maxTokens)`. */
+  readonly maxRows: number;
+  /**
+   * Rows of a group, the unit of sharing: the fewest that end at the same token in every reservation. 1 where tokens have the
+   * same size everywhere, as in most models.
+   */
+  readonly groupRows: number;
+  /** Addresses of all reservations. */
+  readonly virtualBytes: number;
+  /** Rows that `tokens` tokens of one slot need. Throws KV_LENGTH_OUT_OF_RANGE above `maxTokens`. */
+  rowsFor(tokens: number): number;
+  /** Whole tokens that `rows` rows hold, at most `maxTokens`. */
+  tokensIn(rows: number): number;
+  /** Pages that `rows` rows of one slot have, over all reservations. `rows` is 0 … maxRows. */
+  pagesFor(rows: number): number;
+  /**
+   * Pages that `rows` rows of one slot have in one reservation: ⌈rows · its tokenBytes / maxTokenBytes⌉ within the
+   * slot.
+   */
+  pagesIn(reservation: number, rows: number): number;
+  /** Bytes of K and V that `tokens` tokens of one slot really have, over all reservations. */
+  usedBytes(tokens: number): number;
+}
+
+const positive = integer({ min: 1 });
+const unchecked: Field<ModelShape> = (value) => value as ModelShape; // tensorsOf checks it
+
+const spec = {
+  model: unchecked,
+  layout: oneOf(layoutKinds),
+  slots: positive,
+  maxTokens: positive,
+  pageBytes: positive,
+};
+
+/** Throws KV_INVALID_OPTION, KV_INVALID_SHAPE, and KV_OUT_OF_ADDRESS_SPACE where sizes are no longer exact integers. */
+export function computeLayout(options: LayoutOptions): Layout {
+  const { model, layout: kind, slots, maxTokens, pageBytes } = readOptions('computeLayout', options, spec);
+  const specs = tensorsOf(model);
+  const groups = groupByReservation(kind, specs);
+  const reservations = groups.map((group): ReservationSpec => {
+    const tokenBytes = sum(group.map((index) => specs[index]!.tokenBytes));
+    const slotBytes = maxTokens * tokenBytes;
+    const slotStrideBytes = Math.ceil(slotBytes / pageBytes) * pageBytes;
+    return { tokenBytes, slotBytes, slotStrideBytes, bytes: slots * slotStrideBytes };
+  });
+  const virtualBytes = sum(reservations.map(({ bytes }) => bytes));
+  if (!Number.isSafeInteger(virtualBytes)) {
+    throw createError('KV_OUT_OF_ADDRESS_SPACE', {
+      bytes: virtualBytes, reservations: reservations.length, slots, maxTokens, limitBytes: Number.MAX_SAFE_INTEGER,
+    });
+  }
+  const maxTokenBytes = reservations.reduce((largest, { tokenBytes }) => Math.max(largest, tokenBytes), 0);
+  const totalTokenBytes = sum(reservations.map(({ tokenBytes }) => tokenBytes));
+  const maxRows = Math.ceil((maxTokens * maxTokenBytes) / pageBytes);
+  const kinds = countAlike(reservations);
+  const commonBytes = reservations.reduce((divisor, { tokenBytes }) => greatestCommonDivisor(divisor, tokenBytes), 0);
+
+  // A slot of smaller tokens may be full before the rows are: its pages end with its own stride.
+  const pagesOf = ({ tokenBytes, slotStrideBytes }: ReservationSpec, rows: number): number =>
+    Math.min(Math.ceil((rows * tokenBytes) / maxTokenBytes), slotStrideBytes / pageBytes);
+
+  // Frozen all through: a cache's kernels and its addon have been told these numbers.
+  return deepFreeze({
+    kind, pageBytes, slots, maxTokens,
+    tensors: placeTensors(specs, groups, reservations, slots, maxTokens),
+    reservations,
+    maxTokenBytes,
+    pagesPerRow: reservations.length,
+    rowBytes: reservations.length * pageBytes,
+    tokensPerRow: pageBytes / maxTokenBytes,
+    maxRows,
+    groupRows: Math.min(maxTokenBytes / commonBytes, maxRows),
+    virtualBytes,
+    rowsFor(tokens) {
+      checkTokens(tokens, maxTokens);
+      return Math.ceil((tokens * maxTokenBytes) / pageBytes);
+    },
+    tokensIn(rows) {
+      checkInteger('Layout', 'rows', rows);
+      return Math.min(Math.floor((rows * pageBytes) / maxTokenBytes), maxTokens);
+    },
+    pagesFor(rows) {
+      checkInteger('Layout', 'rows', rows, 0, maxRows);
+      let pages = 0;
+      for (const { reservation, count } of kinds) pages += count * pagesOf(reservation, rows);
+      return pages;
+    },
+    pagesIn(reservation, rows) {
+      checkInteger('Layout', 'reservation', reservation, 0, reservations.length - 1);
+      checkInteger('Layout', 'rows', rows, 0, maxRows);
+      return pagesOf(reservations[reservation]!, rows);
+    },
+    usedBytes(tokens) {
+      checkTokens(tokens, maxTokens);
+      return tokens * totalTokenBytes;
+    },
+  });
+}
+
+function deepFreeze<T extends object>(value: T): T {
+  for (const member of Object.values(value)) if (typeof member === 'object' && member !== null) deepFreeze(member as object);
+  return Object.freeze(value);
+}
+
+/** Bytes from the start of its reservation to a token of a tensor. Throws KV_INVALID_OPTION; the upper bounds are not checked. */
+export function byteOffset(tensor: TensorPlacement, slot: number, token: number): number {
+  checkInteger('byteOffset', 'slot', slot);
+  checkInteger('byteOffset', 'token', token);
+  const { offsetBytes, strides } = members(tensor, 'tensor', ({ offsetBytes, strides }) => ({ offsetBytes, strides }));
+  const { slotBytes, tokenBytes } = members(strides, 'tensor.strides', ({ slotBytes, tokenBytes }) => ({ slotBytes, tokenBytes }));
+  checkInteger('byteOffset', 'tensor.offsetBytes', offsetBytes);
+  checkInteger('byteOffset', 'tensor.strides.slotBytes', slotBytes);
+  checkInteger('byteOffset', 'tensor.strides.tokenBytes', tokenBytes);
+  return offsetBytes + slot * slotBytes + token * tokenBytes;
+}
+
+function members<T, M>(object: T, option: string, read: (object: T) => M): M {
+  const place = { owner: 'byteOffset', option };
+  if (typeof object === 'object' && object !== null) return withoutRevoked(object, place, () => read(object));
+  throw createError('KV_INVALID_OPTION', { reason: 'type', ...place, expected: 'a tensor of a layout', received: object });
+}
+
+/** Which tensors (by index) share a reservation, in the order they lie in one token. */
+function groupByReservation(kind: LayoutKind, specs: readonly TensorSpec[]): readonly (readonly number[])[] {
+  const indices = specs.map((_, index) => index);
+  switch (kind) {
+    case 'per-layer':
+      return indices.map((index) => [index]);
+    case 'sliced': {
+      const values = indices.filter((index) => specs[index]!.role === 'value');
+      const others = indices.filter((index) => specs[index]!.role !== 'value');
+      return values.length === 0 ? [others] : [others, values];
+    }
+    case 'fused':
+      return [indices];
+  }
+}
+
+function placeTensors(
+  specs: readonly TensorSpec[], groups: readonly (readonly number[])[], reservations: readonly ReservationSpec[],
+  slots: number, maxTokens: number,
+): readonly TensorPlacement[] {
+  const placed = new Array<TensorPlacement>(specs.length);
+  groups.forEach((group, reservation) => {
+    const { tokenBytes, slotStrideBytes } = reservations[reservation]!;
+    let offsetBytes = 0;
+    for (const index of group) {
+      const tensor = specs[index]!;
+      const elementBytes = dtypeBytes(tensor.dtype);
+      placed[index] = {
+        ...tensor, index, reservation, offsetBytes,
+        strides: { slotBytes: slotStrideBytes, tokenBytes, headBytes: tensor.dim * elementBytes, elementBytes },
+        shape: [slots, maxTokens, tensor.heads, tensor.dim],
+      };
+      offsetBytes += tensor.tokenBytes;
+    }
+  });
+  return placed;
+}
+
+interface AlikeReservations {
+  readonly reservation: ReservationSpec;
+  count: number;
+}
+
+/** Reservations with equal tokens, counted: most models have one kind, so counting pages does not loop over layers. */
+function countAlike(reservations: readonly ReservationSpec[]): readonly AlikeReservations[] {
+  const byTokenBytes = new Map<number, AlikeReservations>();
+  for (const reservation of reservations) {
+    const alike = byTokenBytes.get(reservation.tokenBytes);
+    if (alike === undefined) byTokenBytes.set(reservation.tokenBytes, { reservation, count: 1 });
+    else alike.count += 1;
+  }
+  return [...byTokenBytes.values()];
+}
+
+function checkTokens(tokens: number, maxTokens: number): void {
+  checkInteger('Layout', 'tokens', tokens);
+  if (tokens > maxTokens) throw createError('KV_LENGTH_OUT_OF_RANGE', { tokens, maxTokens });
+}
+
+function greatestCommonDivisor(a: number, b: number): number {
+  return b === 0 ? a : greatestCommonDivisor(b, a % b);
+}
+
+function sum(values: readonly number[]): number {
+  return values.reduce((total, value) => total + value, 0);
+}

@@ -1,0 +1,54 @@
+// DroppedRows: the rows that the index stopped holding since the caller last looked, once per hold, each with its reason.
+// Filled by every call of the index that can drop rows; the caller reads and clears it. A row may have been taken again
+// since it was dropped: it is free when no sequence maps it and `isHolding` denies it.
+
+import { enlarged } from '../base/enlarged.js';
+
+/**
+ * `evicted`: room was asked for · `bound`: the pool had more than `poolRows` · `quota`: the tenant had more than its share
+ * · `replaced`: a row of the same tokens, a fuller one or a running sequence's, took its place · `truncated`: its sequence
+ * took the tokens back · `cleared`: by `clear`.
+ */
+export type DropReason = 'evicted' | 'bound' | 'quota' | 'replaced' | 'truncated' | 'cleared';
+
+export const dropReasons: readonly DropReason[] = [
+  'evicted', 'bound', 'quota', 'replaced', 'truncated', 'cleared',
+];
+
+export class DroppedRows {
+  #rows = new Int32Array(64);
+  #reasons = new Uint8Array(64);
+  #count = 0;
+
+  get count(): number {
+    return this.#count;
+  }
+
+  row(index: number): number {
+    return this.#rows[index]!;
+  }
+
+  reason(index: number): DropReason {
+    return dropReasons[this.#reasons[index]!]!;
+  }
+
+  clear(): void {
+    this.#count = 0;
+  }
+
+  /** @internal */
+  add(row: number, reason: number): void {
+    if (this.#count === this.#rows.length) {
+      this.#rows = enlarged(this.#rows, 2 * this.#count);
+      this.#reasons = enlarged(this.#reasons, 2 * this.#count);
+    }
+    this.#rows[this.#count] = row;
+    this.#reasons[this.#count] = reason;
+    this.#count += 1;
+  }
+}
+
+/** Number of a reason, for the hot path. @internal */
+export function reasonNumber(reason: DropReason): number {
+  return dropReasons.indexOf(reason);
+}

@@ -1,0 +1,75 @@
+// EvictionPolicy: which cached text goes first when rows are needed. A policy orders the nodes that no sequence uses; the
+// pool tells it which those are and asks for victims. Ours are no different from yours. Pure: no clock but the one it is
+// given.
+
+import { createError } from '../../base/errors.js';
+
+/**
+ * The pool adds the nodes of a path from the leaf up, so that a node is always more recent than those below it. A policy
+ * must never prefer a parent to its child: `victim` is a leaf. All calls take the same time whatever the pool's size, or
+ * nearly so.
+ */
+export interface EvictionPolicy {
+  /** The node was used, and nobody uses it now: it is the most recent. It is in no list of the policy. */
+  add(node: number): void;
+  /** The node is in use, evicted, or part of another node now. */
+  remove(node: number): void;
+  /** `upper` was cut off the front of `lower`, which is in the pool: it ranks as `lower` does, and above it. */
+  split(upper: number, lower: number): void;
+  /** A leaf of the pool whose last rows are to go, or -1 when the policy lets none go. */
+  victim(): number;
+  /** Tokens of that victim, from the start of the text, after which others may be better victims; 0: take all of it. */
+  floorTokens?(victim: number): number;
+  /**
+   * A sequence was released whose text ends in `node` and has `tokens` tokens; its nodes have been added where nobody else
+   * uses them.
+   */
+  observe?(node: number, tokens: number): void;
+}
+
+/** What eviction policies see of the nodes. Read only, and valid during a call. */
+export interface NodeView {
+  /** The node above, or -1 for a root. */
+  readonly parent: Int32Array;
+  /** Tokens before the node, from the start of the text. */
+  readonly from: Int32Array;
+  /** Tokens up to its end. */
+  readonly to: Int32Array;
+  /** Some child, or -1 for a leaf. */
+  readonly firstChild: Int32Array;
+  /** Sequences that have been released with this node in their text. */
+  readonly uses: Float64Array;
+  /** Tick of the last of them. */
+  readonly lastUse: Float64Array;
+  /** Highest priority level of those sequences, 0 by default. */
+  readonly level: Uint8Array;
+}
+
+/** What a policy is made for. */
+export interface EvictionContext {
+  /** The texts' numbers, by node. Read only. */
+  readonly nodes: NodeView;
+  /** Copies the tokens [from, to) of the text that ends in `node` into `target` at `start`. Walks up from the node. */
+  readonly copyText: (node: number, from: number, to: number, target: Int32Array, start: number) => void;
+  /** Rows that hang on a node. */
+  readonly rowsOf: (node: number) => number;
+  /** Tokens that the pool can hold; Infinity when it has no bound. */
+  readonly poolTokens: number;
+  /** A number of the cache's own that clients cannot guess: for a policy that keeps hashes of what they sent. */
+  readonly hashSeed: number;
+}
+
+/** Makes the policy of one prefix index, once. */
+export type EvictionPolicyFactory = (context: EvictionContext) => EvictionPolicy;
+
+/** What the factory makes. Throws KV_INVALID_OPTION when that is no policy. */
+export function makePolicy(factory: EvictionPolicyFactory, context: EvictionContext): EvictionPolicy {
+  const policy: unknown = factory(context);
+  const isPolicy = typeof policy === 'object' && policy !== null
+    && (['add', 'remove', 'split', 'victim'] as const).every((method) => typeof (policy as EvictionPolicy)[method] === 'function');
+  if (isPolicy) return policy as EvictionPolicy;
+  throw createError('KV_INVALID_OPTION', {
+    reason: 'type', owner: 'PrefixIndex', option: 'prefixCache.policy', received: policy, isReturned: true,
+    expected: 'a function that returns an object with the methods `add`, `remove`, `split` and `victim`',
+  });
+}

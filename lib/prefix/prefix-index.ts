@@ -1,0 +1,321 @@
+// PrefixIndex: which cached text lies in which rows, for whom, and for how long. The facade of this folder. Pure: rows are
+// numbers that the owner of the memory gives, and it has no clock of its own. Not for several threads.
+//
+// Who owns a row: the owner counts the sequences that map it; the index says whether it holds it. The index takes rows in
+// `commit` (those of `path.rows` whose tokens it did not have), and lets go of each exactly once per hold, which `dropped`
+// reports. A row is free when no sequence maps it and `isHolding` denies it, and the owner asks both when a sequence unmaps
+// the row and when it reads the row from `dropped`. Rows of duplicate text, which the index never took, are not in
+// `dropped`.
+//
+// What the owner can rely on: a row that the index holds does not lose or change a cached token unless the owner writes one
+// where `isWritable` denies it; no row that holds text of an open path is evicted; texts lose their ends first.
+
+import { createError } from '../base/errors.js';
+import { CachePool } from './cache-pool.js';
+import { replaceDuplicates } from './duplicates.js';
+import { DomainRoots } from './domain-roots.js';
+import type { PrefixDomain } from './domain.js';
+import { DroppedRows, reasonNumber } from './dropped-rows.js';
+import { EndValues } from './end-values.js';
+import { EvictionMemory } from './eviction/eviction-memory.js';
+import { makePolicy, type EvictionPolicy } from './eviction/eviction-policy.js';
+import { checkIndex } from './index-check.js';
+import { lru } from './eviction/lru.js';
+import { NodeTable } from './node-table.js';
+import { OpenPaths } from './open-paths.js';
+import { PathWriter } from './path-writer.js';
+import { Explainer, type PrefixExplanation } from './prefix-explanation.js';
+import type { PrefixIndexOptions } from './prefix-index-options.js';
+import { Matcher, type PrefixMatch } from './prefix-match.js';
+import { PrefixPath, type PathOptions } from './prefix-path.js';
+import { PrefixTree } from './prefix-tree.js';
+import { RowLedger } from './row-ledger.js';
+import { StoredBlocks } from './stored-blocks.js';
+import { TenantQuota } from './tenant-quota.js';
+
+const bound = reasonNumber('bound');
+const evicted = reasonNumber('evicted');
+
+export class PrefixIndex {
+  /** Rows that it stopped holding since the caller last cleared this. */
+  readonly dropped = new DroppedRows();
+  /** What is stored, in blocks; undefined unless asked for. */
+  readonly blocks: StoredBlocks | undefined;
+  readonly #nodes = new NodeTable();
+  readonly #tree: PrefixTree;
+  readonly #ledger: RowLedger;
+  readonly #roots: DomainRoots;
+  readonly #pool: CachePool;
+  readonly #paths: OpenPaths;
+  readonly #writer: PathWriter;
+  readonly #matcher: Matcher;
+  readonly #policy: EvictionPolicy;
+  readonly #values: EndValues;
+  readonly #explainer: Explainer;
+  #releases = 0;
+
+  constructor(options: PrefixIndexOptions) {
+    const { arithmetic, poolRows = Infinity, tenantRows = Infinity, policy = lru(), hashBits, hashSeed = 0 } = options;
+    const { now = () => 0, endValues = 64, rememberedCuts = 4096 } = options;
+    const nodes = this.#nodes;
+    const tree = new PrefixTree(nodes, hashSeed, hashBits);
+    const ledger = new RowLedger(nodes, arithmetic, this.dropped);
+    const roots = new DomainRoots(tree);
+    this.blocks = options.blocks === undefined ? undefined : new StoredBlocks({ tree, ledger, roots }, options.blocks);
+    const values = new EndValues(tree, endValues);
+    const memory = new EvictionMemory({ tree, roots, now, places: rememberedCuts, hashSeed });
+    const listeners = [memory, values, ...this.blocks === undefined ? [] : [this.blocks], ...options.listeners ?? []];
+    this.#policy = makePolicy(policy, {
+      nodes,
+      copyText: (node, from, to, target, start) => { tree.copyPath(node, from, to, target, start); },
+      rowsOf: (node) => ledger.ownRows(node),
+      hashSeed,
+      poolTokens: options.poolTokens ?? (poolRows === Infinity ? Infinity : arithmetic.tokensIn(poolRows)),
+    });
+    const quota = tenantRows === Infinity ? undefined : new TenantQuota(nodes, tenantRows);
+    const pool = new CachePool({
+      tree, ledger, roots, dropped: this.dropped, policy: this.#policy, quota, listeners, limitRows: poolRows,
+    });
+    const paths = new OpenPaths(nodes, pool);
+    pool.connect(paths);
+    this.#tree = tree;
+    this.#ledger = ledger;
+    this.#roots = roots;
+    this.#pool = pool;
+    this.#paths = paths;
+    this.#writer = new PathWriter({ tree, ledger, pool, paths, listeners });
+    this.#matcher = new Matcher({ tree, ledger, paths, roots });
+    this.#values = values;
+    this.#explainer = new Explainer({ tree, roots, matcher: this.#matcher, memory });
+  }
+
+  /** Rows that it holds: those of open paths, and the pool. */
+  get heldRows(): number {
+    return this.#ledger.heldRows;
+  }
+
+  /** Rows that `evict` could free. */
+  get pooledRows(): number {
+    return this.#pool.rows;
+  }
+
+  get openPaths(): number {
+    return this.#paths.count;
+  }
+
+  /** Tokens that are cached, each once for all texts that share it. */
+  get textTokens(): number {
+    return this.#tree.textTokens;
+  }
+
+  get nodes(): number {
+    return this.#nodes.count;
+  }
+
+  isHolding(row: number): boolean {
+    return this.#ledger.isHolding(row);
+  }
+
+  /** How much of `text` is cached, `limit` tokens at most. Changes nothing. The result is valid until the next call. */
+  match(domain: PrefixDomain, text: Int32Array, limit = text.length): PrefixMatch {
+    return this.#matcher.match(domain, text, limit);
+  }
+
+  /** After `match`, and before anything else: writes the ids of its whole rows into `table`. */
+  fill(table: Int32Array): void {
+    const { tokens } = this.#matcher.result;
+    if (tokens > 0) this.#ledger.fill(this.#matcher.node, tokens, table);
+  }
+
+  /**
+   * Opens a path along the cached part of `text`, `limit` tokens at most: `path.length` tokens. The rows they fill are
+   * written into `rows`, which is `path.rows` from now on; the owner gives the others, and copies into the first of them
+   * what `match(…).tailRow` holds. From here on until release none of this text is evicted.
+   */
+  acquire(domain: PrefixDomain, text: Int32Array, limit: number, rows: Int32Array, options: PathOptions): PrefixPath {
+    const path = new PrefixPath(rows, options);
+    this.#roots.open(domain);
+    const { node, tokens } = this.#matcher.find(domain, text, limit);
+    this.#open(path, this.#writer.narrow(node, tokens), tokens);
+    return path;
+  }
+
+  /** The path will commit `tokens` tokens of `text`; the array is kept and must not change until then. */
+  announce(path: PrefixPath, text: Int32Array, tokens: number): void {
+    assertOpen(path);
+    if (path.isStored) this.#paths.announce(path, text, Math.min(tokens, text.length));
+  }
+
+  /**
+   * The K and V of text[0, length) are valid and lie in `path.rows`. Tokens before `path.length` are not looked at. Rows of
+   * tokens that were not cached yet are held from now on. Nothing happens when the path is not stored.
+   */
+  commit(path: PrefixPath, text: Int32Array, length: number): void {
+    assertOpen(path);
+    if (!path.isStored) return;
+    if (length > text.length) {
+      throw createError('KV_INTERNAL', { problem: 'a sequence commits more tokens than its text has', what: length });
+    }
+    this.#writer.commit(path, text, length);
+  }
+
+  /**
+   * The path takes back its tokens from `length` on. What no other sequence uses of them is not cached any more, except what
+   * was cached before the path came. Ask `isWritable` before tokens are written behind `length` in the same rows.
+   */
+  truncate(path: PrefixPath, length: number): void {
+    assertOpen(path);
+    this.#writer.truncate(path, length);
+  }
+
+  /**
+   * Whether, for all that is cached, tokens from `path.length` on can be written into path.rows[index]. False: cached
+   * tokens lie there, and the path needs another row in its place, with a copy of its tokens before `path.length`. The
+   * owner must also see that no other sequence maps the row.
+   */
+  isWritable(path: PrefixPath, index: number): boolean {
+    const row = path.rows[index];
+    if (row === undefined || !this.#ledger.isHolding(row)) return true;
+    return row === this.#nodes.tailRow[path.node] && path.length === this.#nodes.to[path.node];
+  }
+
+  /** Another open path at the same place. The rows it can share are written into `rows`; the last, partial one it cannot. */
+  fork(path: PrefixPath, rows: Int32Array): PrefixPath {
+    assertOpen(path);
+    const fork = new PrefixPath(rows, path);
+    this.#open(fork, path.node, path.length);
+    return fork;
+  }
+
+  /** Ends the path. Its text stays cached as the pool's bounds allow. */
+  release(path: PrefixPath): void {
+    assertOpen(path);
+    const { uses, lastUse, level, parent, tenant } = this.#nodes;
+    const { node } = path;
+    const owner = tenant[node]!;
+    this.#releases += 1;
+    for (let above = node; above >= 0; above = parent[above]!) {
+      uses[above]! += 1;
+      lastUse[above] = this.#releases;
+      level[above] = Math.max(level[above]!, path.level);
+    }
+    this.#paths.close(path);
+    for (let above = node; above >= 0; above = parent[above]!) this.#paths.unpin(above);
+    this.#policy.observe?.(node, path.length);
+    this.#tidy(node);
+    this.#pool.keepWithinBounds(owner);
+  }
+
+  /** Frees up to `rows` rows of the pool as the policy chooses; answers how many. They are in `dropped`. */
+  evict(rows: number): number {
+    return this.#pool.evict(rows);
+  }
+
+  /**
+   * For want of memory: where an open path has rows of its own with the same tokens as cached ones that `isSpare` says no
+   * running sequence uses, its own are cached in their place, and those dropped; and paths pin no more rows than they need. What
+   * `isSpare` affirms can be evicted afterwards, or is dropped.
+   */
+  replaceDuplicates(isSpare: (row: number) => boolean): void {
+    replaceDuplicates({ tree: this.#tree, ledger: this.#ledger, paths: this.#paths, writer: this.#writer }, isSpare);
+  }
+
+  /** For want of memory: the path keeps no text from being evicted behind its own tokens, also not in its last row. */
+  part(path: PrefixPath): void {
+    assertOpen(path);
+    this.#writer.part(path.node, path.length);
+  }
+
+  /**
+   * For want of memory: evicts the text that goes on in path.rows[index] behind `path.length`, so that the path can go on there.
+   * Answers whether it can; not where a running sequence needs that text. After `replaceDuplicates`, for which the row was spare.
+   */
+  claim(path: PrefixPath, index: number): boolean {
+    this.part(path);
+    const { pins, firstChild } = this.#nodes;
+    while (!this.isWritable(path, index)) {
+      let node = this.#ledger.holderBelow(path.node, path.rows[index]!);
+      if (node < 0 || pins[node] !== 0) return false;
+      while (firstChild[node]! >= 0) node = firstChild[node]!;
+      this.#pool.cut(node, 0, evicted);
+    }
+    return true;
+  }
+
+  /** Drops all that no sequence uses, of one domain or of all; answers how many rows. */
+  clear(domain?: PrefixDomain): number {
+    const before = this.dropped.count;
+    const roots = domain === undefined ? [...this.#roots.entries()].map(([root]) => root) : [this.#roots.find(domain)];
+    for (const root of roots) if (root >= 0) this.#pool.clear(root);
+    return this.dropped.count - before;
+  }
+
+  /** Says why no more of `text` is cached than is. Changes nothing. */
+  explain(domain: PrefixDomain, text: Int32Array): PrefixExplanation {
+    return this.#explainer.explain(domain, text);
+  }
+
+  /**
+   * Keeps a value (last logits, say) at the end of what the path has committed, in place of the one there. It goes with any
+   * token of the text, or when there are too many. Answers whether it was kept: not when the path is not stored, or has no
+   * token.
+   */
+  keepValue(path: PrefixPath, value: unknown): boolean {
+    assertOpen(path);
+    if (!path.isStored || path.length === 0) return false;
+    return this.#values.keep(path.node, path.length, value);
+  }
+
+  /** How many tokens of `text` a request may take from the cache: all but one, and all where their value is kept. */
+  matchLimit(domain: PrefixDomain, text: Int32Array): number {
+    return this.#values.count > 0 && this.valueAt(domain, text) !== undefined ? text.length : Math.max(0, text.length - 1);
+  }
+
+  /**
+   * The value at the end of `text`, undefined when there is none or not all of the text is cached. Counts as a use of the
+   * value.
+   */
+  valueAt(domain: PrefixDomain, text: Int32Array): unknown {
+    const { node, tokens } = this.#matcher.find(domain, text, text.length);
+    return tokens === text.length ? this.#values.use(node, tokens) : undefined;
+  }
+
+  /**
+   * Calls `visit` with every piece of cached or announced text: an array that must not be kept, and the places [from, to)
+   * in it.
+   */
+  forTexts(visit: (tokens: Int32Array, from: number, to: number) => void): void {
+    this.#tree.forPieces(visit);
+    this.#paths.forAnnounced(visit);
+  }
+
+  /** Throws KV_INTERNAL when something inside does not hold. For tests: looks at everything. */
+  verify(): void {
+    checkIndex({ tree: this.#tree, ledger: this.#ledger, pool: this.#pool, paths: this.#paths });
+  }
+
+  #open(path: PrefixPath, node: number, tokens: number): void {
+    path.sharedTokens = tokens;
+    this.#paths.open(path, node, tokens);
+    if (tokens > 0) this.#ledger.fill(node, tokens, path.rows);
+  }
+
+  /** Once nobody ends in `node` any more: cuts off what lies in no row, joins what is one text again. */
+  #tidy(node: number): void {
+    const { parent } = this.#nodes;
+    if (this.#tree.isRoot(node)) {
+      this.#roots.closeIfEmpty(node);
+      return;
+    }
+    const child = this.#nodes.firstChild[node]!;
+    let below = this.#pool.joinChild(node) ? child : node;
+    while (!this.#tree.isRoot(below)) {
+      if (!this.#pool.joinChild(parent[below]!)) below = parent[below]!;
+    }
+    if (this.#tree.isUsedLeaf(node)) this.#pool.settle(node, bound);
+  }
+}
+
+function assertOpen(path: PrefixPath): void {
+  if (!path.isOpen) throw createError('KV_INTERNAL', { problem: 'a path of the prefix index is used after its release' });
+}

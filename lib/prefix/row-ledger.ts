@@ -1,0 +1,258 @@
+// RowLedger: which rows the index holds, and which tokens are in them. The whole rows of a path are a chain from its deepest
+// row upwards, so that a node needs to know only its last one; a row that is not full hangs on a leaf, as its tail. It
+// reports what it lets go of to DroppedRows and decides nothing.
+//
+// Invariants: row r of a path is chained at the node that contains its last token; a row that straddles a branching point
+// exists once below each branch; only leaves have a tail; the tokens of a leaf that nobody uses lie in its rows completely.
+
+import { createError } from '../base/errors.js';
+import { reasonNumber, type DroppedRows } from './dropped-rows.js';
+import { enlarged } from '../base/enlarged.js';
+import type { NodeTable } from './node-table.js';
+import type { RowArithmetic } from '../layout/row-arithmetic.js';
+
+const replaced = reasonNumber('replaced');
+
+export class RowLedger {
+  readonly arithmetic: RowArithmetic;
+  readonly #nodes: NodeTable;
+  readonly #dropped: DroppedRows;
+  // By row.
+  /** The row before it on its path, or -1. */
+  #above = new Int32Array(0);
+  #isHeld = new Uint8Array(0);
+  #heldRows = 0;
+
+  constructor(nodes: NodeTable, arithmetic: RowArithmetic, dropped: DroppedRows) {
+    this.#nodes = nodes;
+    this.arithmetic = arithmetic;
+    this.#dropped = dropped;
+  }
+
+  get heldRows(): number {
+    return this.#heldRows;
+  }
+
+  isHolding(row: number): boolean {
+    return row >= 0 && row < this.#isHeld.length && this.#isHeld[row] === 1;
+  }
+
+  /** Rows that hang on the node itself. */
+  ownRows(node: number): number {
+    const { from, to, tailRow } = this.#nodes;
+    const whole = this.arithmetic.wholeRows(to[node]!) - this.arithmetic.wholeRows(from[node]!);
+    return tailRow[node]! >= 0 ? whole + 1 : whole;
+  }
+
+  /** The deepest whole row of the path's first `tokens` tokens, which end in `node`; -1: none. */
+  lastRowAt(node: number, tokens: number): number {
+    let hops = this.arithmetic.wholeRows(this.#nodes.to[node]!) - this.arithmetic.wholeRows(tokens);
+    let row = this.#nodes.lastRow[node]!;
+    for (; hops > 0; hops -= 1) row = this.#above[row]!;
+    return row;
+  }
+
+  /**
+   * Writes the whole rows of the path's first `tokens` tokens, which end in `node`, into `table` by their number on the
+   * path.
+   */
+  fill(node: number, tokens: number, table: Int32Array): void {
+    let row = this.lastRowAt(node, tokens);
+    for (let index = this.arithmetic.wholeRows(tokens) - 1; index >= 0; index -= 1) {
+      table[index] = row;
+      row = this.#above[row]!;
+    }
+  }
+
+  /**
+   * A node at or below `node` whose rows have the last of the path's first `tokens` tokens, which end in `node` and fill
+   * their last row only partly: of any text that goes on from there. -1: those tokens lie in no row the index holds.
+   */
+  partialNode(node: number, tokens: number): number {
+    const { parent, firstChild, nextSibling, tailRow, to } = this.#nodes;
+    const wanted = this.arithmetic.wholeRows(tokens);
+    for (let below = node; ;) { // nearly always the node itself or its first child has it
+      if (tailRow[below]! >= 0 || this.arithmetic.wholeRows(to[below]!) > wanted) return below;
+      if (firstChild[below]! >= 0) {
+        below = firstChild[below]!;
+        continue;
+      }
+      while (below !== node && nextSibling[below]! < 0) below = parent[below]!;
+      if (below === node) return -1;
+      below = nextSibling[below]!;
+    }
+  }
+
+  /** The row with the last of `tokens` tokens, of a node that `partialNode` answered. */
+  partialRow(node: number, tokens: number): number {
+    const wanted = this.arithmetic.wholeRows(tokens);
+    let hops = this.arithmetic.wholeRows(this.#nodes.to[node]!) - 1 - wanted;
+    if (hops < 0) return this.#nodes.tailRow[node]!;
+    let row = this.#nodes.lastRow[node]!;
+    for (; hops > 0; hops -= 1) row = this.#above[row]!;
+    return row;
+  }
+
+  /** The node below `node` on which the row hangs, or -1. */
+  holderBelow(node: number, row: number): number {
+    const { firstChild, nextSibling } = this.#nodes;
+    const below = [node];
+    for (let at = 0; at < below.length; at += 1) {
+      for (let child = firstChild[below[at]!]!; child >= 0; child = nextSibling[child]!) {
+        let isHere = false;
+        this.forOwnRows(child, (own) => isHere ||= own === row);
+        if (isHere) return child;
+        below.push(child);
+      }
+    }
+    return -1;
+  }
+
+  /** The leaf's last row, or -1. */
+  deepestRow(leaf: number): number {
+    return this.#nodes.tailRow[leaf]! >= 0 ? this.#nodes.tailRow[leaf]! : this.#nodes.lastRow[leaf]!;
+  }
+
+  /** The row before a whole or tail row of `node`'s path, given that row and whether it is the tail. */
+  rowAbove(node: number, row: number): number {
+    return row === this.#nodes.tailRow[node] ? this.#nodes.lastRow[node]! : this.#above[row]!;
+  }
+
+  /**
+   * Throws KV_INTERNAL unless `table` has rows that can be attached for the tokens [from, to): known numbers, none held but
+   * `tail`.
+   */
+  check(from: number, to: number, table: Int32Array, tail: number): void {
+    const end = this.arithmetic.rowsFor(to);
+    for (let index = this.arithmetic.wholeRows(from); index < end; index += 1) {
+      const row = table[index];
+      if (row === undefined || row < 0) {
+        const problem = 'a sequence commits tokens without a row for them';
+        throw createError('KV_INTERNAL', { problem, what: row, howMany: end });
+      }
+      if (row !== tail && this.isHolding(row)) {
+        const problem = 'a sequence commits tokens in a row that the prefix index holds';
+        throw createError('KV_INTERNAL', { problem, what: row });
+      }
+    }
+  }
+
+  /**
+   * Attaches the rows of `table` for the node's tokens from `from` on, which it has just got; `tail` is the row that held
+   * the last of those before until now (its own, or its parent's), or -1.
+   */
+  attach(node: number, from: number, table: Int32Array, tail: number): void {
+    const { to, lastRow, tailRow } = this.#nodes;
+    const first = this.arithmetic.wholeRows(from);
+    const end = this.arithmetic.wholeRows(to[node]!);
+    const last = this.arithmetic.rowsFor(to[node]!);
+    if (tail >= 0) {
+      this.#release(tail);
+      if (table[first] !== tail) this.#dropped.add(tail, replaced);
+    }
+    let above = lastRow[node]!;
+    for (let index = first; index < end; index += 1) {
+      const row = table[index]!;
+      this.#hold(row);
+      this.#above[row] = above;
+      above = row;
+    }
+    lastRow[node] = above;
+    tailRow[node] = -1;
+    if (last > end) this.attachTail(node, table[end]!);
+  }
+
+  /** Hangs a row that is not full on a leaf. */
+  attachTail(node: number, row: number): void {
+    this.#hold(row);
+    this.#nodes.tailRow[node] = row;
+  }
+
+  /** Hangs another row with the same tokens on a leaf in the place of its tail. */
+  replaceTail(leaf: number, row: number): void {
+    this.#drop(this.#nodes.tailRow[leaf]!, replaced);
+    this.attachTail(leaf, row);
+  }
+
+  /** Holds other rows with the same tokens in the place of whole ones: `instead`, by row. Looks at everything. */
+  replace(instead: ReadonlyMap<number, number>): void {
+    const nodes = this.#nodes;
+    const nameOf = (row: number): number => instead.get(row) ?? row;
+    for (const [row, other] of instead) {
+      this.#hold(other);
+      this.#above[other] = this.#above[row]!;
+      this.#drop(row, replaced);
+    }
+    this.#isHeld.forEach((isHeld, row) => {
+      if (isHeld === 1) this.#above[row] = nameOf(this.#above[row]!);
+    });
+    for (let node = 0; node < nodes.end; node += 1) if (nodes.isUsed(node)) nodes.lastRow[node] = nameOf(nodes.lastRow[node]!);
+  }
+
+  /** Tokens of the leaf that lie in rows of the index; all of them when it has its tail. */
+  backedTokens(leaf: number): number {
+    const to = this.#nodes.to[leaf]!;
+    return this.#nodes.tailRow[leaf]! >= 0 ? to : Math.min(to, this.arithmetic.tokensIn(this.arithmetic.wholeRows(to)));
+  }
+
+  /**
+   * Keeps the leaf's tokens before `tokens`, counted from the start of the text, with the rows they lie in, and drops its
+   * other rows. Answers where the leaf ends then; `from` of the leaf when nothing of it is left. The caller then shortens
+   * the node, or removes it.
+   */
+  cut(leaf: number, tokens: number, reason: number): number {
+    const { from, to, lastRow, tailRow } = this.#nodes;
+    const kept = Math.max(from[leaf]!, Math.min(to[leaf]!, tokens));
+    const wholeKept = this.arithmetic.wholeRows(kept);
+    const hasTail = kept > from[leaf]! && this.arithmetic.rowsFor(kept) > wholeKept;
+    let whole = this.arithmetic.wholeRows(to[leaf]!);
+    if (tailRow[leaf]! >= 0 && !(hasTail && whole === wholeKept)) {
+      this.#drop(tailRow[leaf]!, reason);
+      tailRow[leaf] = -1;
+    }
+    let row = lastRow[leaf]!;
+    for (; whole > (hasTail ? wholeKept + 1 : wholeKept); whole -= 1) {
+      const above = this.#above[row]!;
+      this.#drop(row, reason);
+      row = above;
+    }
+    if (whole > wholeKept) { // a row that was whole and has lost its last tokens
+      tailRow[leaf] = row;
+      row = this.#above[row]!;
+    }
+    lastRow[leaf] = row;
+    return kept;
+  }
+
+  /** Calls `visit` for the node's own rows, the last first. For checks. */
+  forOwnRows(node: number, visit: (row: number, index: number) => void): void {
+    const { from, to, lastRow, tailRow } = this.#nodes;
+    let index = this.arithmetic.wholeRows(to[node]!);
+    if (tailRow[node]! >= 0) visit(tailRow[node]!, index);
+    let row = lastRow[node]!;
+    for (index -= 1; index >= this.arithmetic.wholeRows(from[node]!); index -= 1) {
+      visit(row, index);
+      row = this.#above[row]!;
+    }
+  }
+
+  #hold(row: number): void {
+    if (row >= this.#isHeld.length) {
+      const length = Math.max(64, row + 1, 2 * this.#isHeld.length);
+      this.#above = enlarged(this.#above, length);
+      this.#isHeld = enlarged(this.#isHeld, length);
+    }
+    this.#isHeld[row] = 1;
+    this.#heldRows += 1;
+  }
+
+  #release(row: number): void {
+    this.#isHeld[row] = 0;
+    this.#heldRows -= 1;
+  }
+
+  #drop(row: number, reason: number): void {
+    this.#release(row);
+    this.#dropped.add(row, reason);
+  }
+}

@@ -1,0 +1,156 @@
+import { readdirSync, readFileSync } from 'node:fs';
+import * as path from 'node:path';
+
+import test from 'ava';
+
+import {
+  catalogue, codeOfNative, createError, isKvError, KvAbortError, KvCapacityError, KvDriverError, KvError, KvStateError,
+  nativeCodes, nativeReasons, reasonOfNative, type ErrorCode,
+} from '#internal/base/errors.js';
+import { errorExamples } from '../fixtures/error-examples.js';
+
+const root = path.resolve(__dirname, '..');
+const codes = Object.keys(catalogue) as ErrorCode[];
+const read = (file: string): string => readFileSync(path.join(root, file), 'utf8');
+
+/** `kName = 3` lines of one C++ enum. */
+function enumValues(source: string, name: string): Record<string, number> {
+  const body = new RegExp(`enum class ${name}[^{]*\\{([^}]*)\\}`).exec(source)?.[1] ?? '';
+  return Object.fromEntries([...body.matchAll(/^\s*(k\w+)\s*=\s*(\d+)/gm)].map((match) => [match[1]!, Number(match[2])]));
+}
+
+function numbersOf(list: Readonly<Record<string, { readonly number: number }>>): Record<string, number> {
+  return Object.fromEntries(Object.entries(list).map(([name, { number }]) => [name, number]));
+}
+
+/** Section text by code of docs/errors.md. */
+function documented(): Map<string, string> {
+  const sections = read('docs/errors.md').split(/^### /m).slice(1);
+  return new Map(sections.map((section) => [/^`?(\w+)/.exec(section)?.[1] ?? '', section]));
+}
+
+test('native/status.h and the catalogue have the same codes', (t) => {
+  const { kOk, ...failures } = enumValues(read('native/status.h'), 'Code');
+  t.is(kOk, 0);
+  t.deepEqual(failures, numbersOf(nativeCodes));
+  for (const { number, code } of Object.values(nativeCodes)) {
+    t.true(code in catalogue);
+    t.is(codeOfNative(number), code);
+  }
+  t.is(codeOfNative(9999), 'KV_INTERNAL');
+});
+
+test('native/driver.h and the catalogue have the same reasons for an unavailable driver', (t) => {
+  t.deepEqual(enumValues(read('native/driver.h'), 'Unavailable'), numbersOf(nativeReasons));
+  const messages = Object.values(nativeReasons).map(({ number, reason }) => {
+    t.is(reasonOfNative(number), reason);
+    return createError('KV_DRIVER_UNAVAILABLE', { ...errorExamples.KV_DRIVER_UNAVAILABLE, reason, device: 3 }).message;
+  });
+  t.is(new Set(messages).size, messages.length);
+  t.is(reasonOfNative(9999), 'init-failed');
+});
+
+test('every code has a section in docs/errors.md, and every section a code', (t) => {
+  t.deepEqual([...documented().keys()].sort(), [...codes].sort());
+});
+
+test('every section of docs/errors.md names the class, the recovery, the fields and a message as it is rendered', (t) => {
+  const sections = documented();
+  for (const code of codes) {
+    const section = sections.get(code) ?? '';
+    const error = createError(code, errorExamples[code]);
+    t.true(section.includes(`> ${error.message}\n`), `${code}: the example should be\n> ${error.message}`);
+    t.true(section.includes(`\`${error.recovery}\``), `${code}: recovery ${error.recovery}`);
+    t.true(section.includes(`\`${error.constructor.name}\``), `${code}: class ${error.constructor.name}`);
+    for (const field of Object.keys(errorExamples[code])) {
+      t.true(section.includes(`\`${field}\``), `${code}: \`${field}\``);
+    }
+  }
+});
+
+test('every code is raised by at least one test', (t) => {
+  const sources = readdirSync(path.join(root, 'test'), { recursive: true, encoding: 'utf8' })
+    .filter((file) => file.endsWith('.ts') && !/(^errors\.test|error-examples)\.ts$/.test(file))
+    .map((file) => read(path.join('test', file)));
+  t.deepEqual(codes.filter((code) => !sources.some((source) => source.includes(`'${code}'`))), []);
+});
+
+test('every message follows the formula', (t) => {
+  for (const code of codes) {
+    const { message } = createError(code, errorExamples[code]);
+    t.regex(message, /[.?]$/, code);
+    t.notRegex(message, /!|please|undefined|NaN|\[object|\d{5,}(?![0-9a-f]*\b)/i, code);
+    t.true(message.split(/[.?] (?=[A-Z`])/).length <= 3, `${code}: more than three sentences: ${message}`);
+  }
+});
+
+test('mistakes in the call are built-in errors, whose class follows the reason', (t) => {
+  const details = { owner: 'KvCache', option: 'slots', expected: 'an integer', received: 'x' };
+  const type = createError('KV_INVALID_OPTION', { ...details, reason: 'type' });
+  t.true(type instanceof TypeError);
+  t.is(type.message, "`slots` must be an integer, got 'x'.");
+  const range = createError('KV_INVALID_OPTION', { ...details, reason: 'range', received: 0.5 });
+  t.true(range instanceof RangeError);
+  t.is(range.code, 'KV_INVALID_OPTION');
+  t.is(range.recovery, 'fix');
+  t.is(range.details.received, 0.5);
+});
+
+test('operational failures follow what the catcher does', (t) => {
+  const of = (code: ErrorCode): Error => createError(code, errorExamples[code]);
+  t.true(of('KV_CLOSED') instanceof KvStateError);
+  t.true(of('KV_OUT_OF_PAGES') instanceof KvCapacityError);
+  t.true(of('KV_DRIVER_LOST') instanceof KvDriverError);
+  t.true(of('KV_ABORTED') instanceof KvAbortError);
+  t.is(of('KV_ABORTED').name, 'AbortError');
+  t.is(of('KV_OUT_OF_PAGES').name, 'KvCapacityError');
+  t.true(codes.every((code) => of(code) instanceof KvError || catalogue[code].recovery === 'fix'));
+});
+
+test('an error keeps its cause and starts its stack at the caller', (t) => {
+  const cause = new Error('below');
+  const error = createError('KV_CLOSED', errorExamples.KV_CLOSED, { cause });
+  t.is(error.cause, cause);
+  t.false('cause' in createError('KV_CLOSED', errorExamples.KV_CLOSED));
+  t.true(error.stack?.startsWith(`KvStateError: ${error.message}`));
+  t.false(error.stack?.includes('create-error.js'));
+});
+
+test('a driver error carries the call, its status and the name of the status', (t) => {
+  const error = createError('KV_DRIVER_CALL_FAILED', errorExamples.KV_DRIVER_CALL_FAILED) as unknown as KvDriverError;
+  t.like(error, { call: 'cuMemMap', status: 999, statusName: 'CUDA_ERROR_UNKNOWN' });
+});
+
+test('a refused call says what became of the work that it was part of', (t) => {
+  const of = (call: string): string => createError('KV_DRIVER_CALL_FAILED', { call, status: 999, statusName: 'CUDA_ERROR_UNKNOWN' }).message;
+  for (const call of ['cuMemMap', 'mmap', 'cuMemcpyDtoDAsync', 'cuMemsetD8Async', 'cuEventRecord']) t.regex(of(call), /was undone, or its slot/, call);
+  for (const call of ['cuLaunchKernel', 'cublasGemmEx']) t.regex(of(call), /launched before it may still run.*discard the batch/, call);
+  for (const call of ['cuMemcpyHtoD', 'cuMemcpyDtoH']) t.regex(of(call), /Some of the bytes may have been copied/, call);
+});
+
+test('a busy slot is told what frees it', (t) => {
+  const of = (holder: 'the quarantine' | 'another prepared batch'): string =>
+    createError('KV_SLOT_BUSY', { slot: 3, operation: 'change', holder }).message;
+  t.regex(of('another prepared batch'), /another prepared batch still uses it\. Commit or discard that batch/);
+  t.regex(of('the quarantine'), /out of service until the cache closes\. Release its sequence/);
+});
+
+test('isKvError tells ours from others, and one code from another', (t) => {
+  const error: unknown = createError('KV_OUT_OF_PAGES', errorExamples.KV_OUT_OF_PAGES);
+  t.true(isKvError(error));
+  t.false(isKvError(error, 'KV_CLOSED'));
+  t.is(isKvError(error, 'KV_OUT_OF_PAGES') ? error.details.needPages : 0, 64);
+  t.true(isKvError(createError('KV_UNKNOWN_OPTION', errorExamples.KV_UNKNOWN_OPTION)));
+  t.false(isKvError(new Error('other')));
+  t.false(isKvError(Object.assign(new Error('other'), { code: 'ENOENT', recovery: 'fix' })));
+  t.false(isKvError(undefined));
+});
+
+test('a batch that cannot grow names its slots while they are few', (t) => {
+  const details = errorExamples.KV_OUT_OF_PAGES;
+  const message = (slots: number[]): string => createError('KV_OUT_OF_PAGES', { ...details, slots }).message;
+  t.regex(message([]), /^A new sequence cannot start: /);
+  t.regex(message([3]), /^Slot 3 cannot grow: /);
+  t.regex(message([1, 2, 3]), /^Slots 1, 2 and 3 cannot grow together: /);
+  t.regex(message([1, 2, 3, 4, 5]), /^5 slots of the batch cannot grow together: /);
+});
