@@ -116,8 +116,8 @@ class KvCache {
   // and the slot is in quarantine.
   Status Detach(const DetachCommand& command);
 
-  // Writes rows and quarantine (0 or 1) of every slot that changed since the last call; returns how many.
-  int32_t Publish(std::span<int32_t> rows, std::span<uint8_t> quarantined);
+  // Writes rows and quarantine (0 or 1) of every slot that changed since the last call.
+  void Publish(std::span<int32_t> rows, std::span<uint8_t> quarantined);
   // kInternal when the records contradict each other or the pool's references; counts the pages in use here, each once,
   // those in quarantine not.
   Status Verify(uint64_t& pages) const;

@@ -74,7 +74,26 @@ export interface NativeMapperState {
   readonly lastError: Error | undefined;
 }
 
-/** Slots and rows. `pairs` is [slot, rows] × count. */
+/** Places of `NativeCache.news()`. */
+export const cacheNews = {
+  /** Failures of the driver that the mapper met, since the cache was opened; where it has grown, `mapperState()` has the last one. */
+  lateErrors: 0,
+  /** Requests that the mapper dropped for want of pages, device memory or kernel mappings, since the cache was opened. */
+  droppedRequests: 1,
+  /** 1: the mapper has nothing to do, and all that it mapped is in the bound arrays; 0: it works or is about to. */
+  isIdle: 2,
+  /** Pages that can be taken from the pool, by any of its caches, without breaking a promise; below zero when a lowered budget is exceeded. */
+  availablePages: 3,
+} as const;
+
+/**
+ * Slots and rows. `pairs` is [slot, rows] × count.
+ *
+ * The addon writes the arrays that the cache was opened with, on the JavaScript thread and only inside a call: what `grow`, `shrink`,
+ * `alias`, `detach`, `cancel`, `quiesce` and `close` changed stands there when they return or throw, and with it what the mapper
+ * has changed by then; no other call changes a slot. `synchronize` is for the mapper's news alone. Where the memory of
+ * an array was given away, these calls do what they do and then throw KV_INTERNAL, all but `close`.
+ */
 export interface NativeCache {
   grow(pairs: Int32Array, count: number): void;
   request(pairs: Int32Array, count: number): void;
@@ -99,8 +118,12 @@ export interface NativeCache {
    * maps them too, by a copy that is queued on `stream`; where it is -1, the copy is done when the call returns.
    */
   detach(slot: number, group: number, tokens: number, fromSlot: number, stream: bigint): void;
-  /** Writes rows and quarantine (0 or 1) of slots that changed into the bound arrays; returns how many did. */
-  publish(): number;
+  /** Writes the slots that the mapper changed into the bound arrays, and `news()`. Throws KV_CLOSED once closed. */
+  synchronize(): void;
+  /** The same, until lib/cache calls it `synchronize`. */
+  publish(): void;
+  /** The array of `cacheNews` that `synchronize` writes, and no other call: always the same one, made with the cache, of zeros at first. */
+  news(): Float64Array;
   mapperState(): NativeMapperState;
   counters(): NativeCacheCounters;
   address(reservation: number): bigint;
@@ -171,6 +194,7 @@ export interface Native {
     driver: NativeDriver, pageBytes: number, budgetBytes: number, headroomBytes: number, readyPages: number,
   ) => NativePool;
   readonly NativeCache: new (
+    /** `rows`: mapped rows, `isQuarantined`: 0 or 1; index the slot. */
     pool: NativePool, options: NativeCacheOptions, rows: Int32Array, isQuarantined: Uint8Array,
   ) => NativeCache;
   readonly NativeKernels: new (driver: NativeDriver, options: NativeKernelsOptions) => NativeKernels;

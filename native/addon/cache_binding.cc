@@ -5,19 +5,31 @@
 namespace vkv::addon {
 
 void NativeCache::Define(Napi::Env env, Napi::Object exports) {
-  const Napi::Function cache_class = DefineClass(
-      env, "NativeCache",
-      {InstanceMethod<&NativeCache::Grow>("grow"),           InstanceMethod<&NativeCache::Request>("request"),
-       InstanceMethod<&NativeCache::Cancel>("cancel"),       InstanceMethod<&NativeCache::Quiesce>("quiesce"),
-       InstanceMethod<&NativeCache::Shrink>("shrink"),       InstanceMethod<&NativeCache::Promise>("promise"),
-       InstanceMethod<&NativeCache::Assign>("assign"),       InstanceMethod<&NativeCache::Keep>("keep"),
-       InstanceMethod<&NativeCache::Drop>("drop"),           InstanceMethod<&NativeCache::Alias>("alias"),
-       InstanceMethod<&NativeCache::CopyGroup>("copyGroup"), InstanceMethod<&NativeCache::Detach>("detach"),
-       InstanceMethod<&NativeCache::Publish>("publish"),     InstanceMethod<&NativeCache::MapperState>("mapperState"),
-       InstanceMethod<&NativeCache::Counters>("counters"),   InstanceMethod<&NativeCache::Address>("address"),
-       InstanceMethod<&NativeCache::Window>("window"),       InstanceMethod<&NativeCache::Revoke>("revoke"),
-       InstanceMethod<&NativeCache::Stamp>("stamp"),         InstanceMethod<&NativeCache::Check>("check"),
-       InstanceMethod<&NativeCache::Verify>("verify"),       InstanceMethod<&NativeCache::Close>("close")});
+  const Napi::Function cache_class = DefineClass(env, "NativeCache",
+                                                 {InstanceMethod<&NativeCache::Grow>("grow"),
+                                                  InstanceMethod<&NativeCache::Request>("request"),
+                                                  InstanceMethod<&NativeCache::Cancel>("cancel"),
+                                                  InstanceMethod<&NativeCache::Quiesce>("quiesce"),
+                                                  InstanceMethod<&NativeCache::Shrink>("shrink"),
+                                                  InstanceMethod<&NativeCache::Promise>("promise"),
+                                                  InstanceMethod<&NativeCache::Assign>("assign"),
+                                                  InstanceMethod<&NativeCache::Keep>("keep"),
+                                                  InstanceMethod<&NativeCache::Drop>("drop"),
+                                                  InstanceMethod<&NativeCache::Alias>("alias"),
+                                                  InstanceMethod<&NativeCache::CopyGroup>("copyGroup"),
+                                                  InstanceMethod<&NativeCache::Detach>("detach"),
+                                                  InstanceMethod<&NativeCache::Synchronize>("synchronize"),
+                                                  InstanceMethod<&NativeCache::Synchronize>("publish"),
+                                                  InstanceMethod<&NativeCache::News>("news"),
+                                                  InstanceMethod<&NativeCache::MapperState>("mapperState"),
+                                                  InstanceMethod<&NativeCache::Counters>("counters"),
+                                                  InstanceMethod<&NativeCache::Address>("address"),
+                                                  InstanceMethod<&NativeCache::Window>("window"),
+                                                  InstanceMethod<&NativeCache::Revoke>("revoke"),
+                                                  InstanceMethod<&NativeCache::Stamp>("stamp"),
+                                                  InstanceMethod<&NativeCache::Check>("check"),
+                                                  InstanceMethod<&NativeCache::Verify>("verify"),
+                                                  InstanceMethod<&NativeCache::Close>("close")});
   ContextOf(env).cache_class = Napi::Persistent(cache_class);
   exports.Set("NativeCache", cache_class);
 }
@@ -54,8 +66,7 @@ NativeCache::NativeCache(const Napi::CallbackInfo& info) : Napi::ObjectWrap<Nati
 
   pattern_ = std::make_unique<Pattern>(*cache_, std::move(tensors));
   windows_ = std::make_unique<SlotWindows>(*cache_);
-  rows_ = Napi::Persistent(info[2].As<Napi::Int32Array>());
-  quarantined_ = Napi::Persistent(info[3].As<Napi::Uint8Array>());
+  arrays_.Open(info[2].As<Napi::Int32Array>(), info[3].As<Napi::Uint8Array>());
   if (!has_mapper) return;
   mapper_ = std::make_unique<Mapper>(*cache_);
   if (ThrowIfFailed(env, mapper_->Start(), driver_kind_)) return;
@@ -107,10 +118,19 @@ Napi::Value NativeCache::Run(const Napi::CallbackInfo& info, const Arguments& gi
   return info.Env().Undefined();
 }
 
+template <typename Call>
+Napi::Value NativeCache::Change(const Napi::CallbackInfo& info, const Arguments& given, Call call) {
+  return Run(info, given, [&] {
+    const Status status = call();
+    const Status written = arrays_.WriteSlots(*cache_);
+    return status.ok() ? written : status;
+  });
+}
+
 Napi::Value NativeCache::Grow(const Napi::CallbackInfo& info) {
   Arguments given(info, "grow");
   const auto commands = ReadCommands(given);
-  return Run(info, given, [&] { return cache_->Grow(commands); });
+  return Change(info, given, [&] { return cache_->Grow(commands); });
 }
 
 Napi::Value NativeCache::Request(const Napi::CallbackInfo& info) {
@@ -125,7 +145,7 @@ Napi::Value NativeCache::Request(const Napi::CallbackInfo& info) {
 Napi::Value NativeCache::Cancel(const Napi::CallbackInfo& info) {
   Arguments given(info, "cancel");
   const int32_t slot = ReadSlot(given, 0);
-  return Run(info, given, [&] {
+  return Change(info, given, [&] {
     if (mapper_) mapper_->Cancel(slot);
     return Ok();
   });
@@ -133,13 +153,14 @@ Napi::Value NativeCache::Cancel(const Napi::CallbackInfo& info) {
 
 Napi::Value NativeCache::Quiesce(const Napi::CallbackInfo& info) {
   if (mapper_) mapper_->Quiesce();
+  ThrowIfFailed(info.Env(), arrays_.WriteSlots(*cache_), driver_kind_);
   return info.Env().Undefined();
 }
 
 Napi::Value NativeCache::Shrink(const Napi::CallbackInfo& info) {
   Arguments given(info, "shrink");
   const int32_t slot = ReadSlot(given, 0), rows = ReadRows(given, 1);
-  return Run(info, given, [&] { return cache_->Shrink(slot, rows); });
+  return Change(info, given, [&] { return cache_->Shrink(slot, rows); });
 }
 
 Napi::Value NativeCache::Promise(const Napi::CallbackInfo& info) {
@@ -180,7 +201,7 @@ Napi::Value NativeCache::Alias(const Napi::CallbackInfo& info) {
   const int32_t slot = ReadSlot(given, 0);
   const auto ids = given.Entries<int32_t>(1, 3);
   const auto from = static_cast<size_t>(given.Integer(2, 0, static_cast<int64_t>(ids.size())));
-  return Run(info, given, [&] { return cache_->Alias(slot, static_cast<int32_t>(from), ids.subspan(from)); });
+  return Change(info, given, [&] { return cache_->Alias(slot, static_cast<int32_t>(from), ids.subspan(from)); });
 }
 
 Napi::Value NativeCache::CopyGroup(const Napi::CallbackInfo& info) {
@@ -200,37 +221,32 @@ Napi::Value NativeCache::Detach(const Napi::CallbackInfo& info) {
   const DetachCommand command = {ReadSlot(given, 0), ReadGroup(given, 1),
                                  static_cast<uint64_t>(given.Integer(2, 0, most_tokens())),
                                  static_cast<int32_t>(given.Integer(3, -1, slots() - 1)), given.Address(4)};
-  return Run(info, given, [&] { return cache_->Detach(command); });
+  return Change(info, given, [&] { return cache_->Detach(command); });
 }
 
-Napi::Value NativeCache::Publish(const Napi::CallbackInfo& info) {
-  if (rows_.IsEmpty()) {
-    ThrowIfFailed(info.Env(), Fail(Code::kClosed, "cache"), driver_kind_);
-    return info.Env().Undefined();
-  }
-  Bytes rows, quarantined;
-  // A policy that was shown them may have given their memory away.
-  const bool is_there = ReadArray(info.Env(), rows_.Value(), napi_int32_array, rows) &&
-                        ReadArray(info.Env(), quarantined_.Value(), napi_uint8_array, quarantined);
-  const auto count = static_cast<size_t>(slots());
-  if (!is_there || rows.bytes < count * sizeof(int32_t) || quarantined.bytes < count) {
-    ThrowIfFailed(info.Env(), Fail(Code::kInternal, "arrays of a cache", static_cast<int64_t>(rows.bytes)));
-    return info.Env().Undefined();
-  }
-  return Napi::Number::New(info.Env(), cache_->Publish({static_cast<int32_t*>(rows.data), count},
-                                                       {static_cast<uint8_t*>(quarantined.data), count}));
+Napi::Value NativeCache::Synchronize(const Napi::CallbackInfo& info) {
+  Status status = arrays_.is_open() ? Ok() : Fail(Code::kClosed, "cache");
+  // News first: where it says that the mapper is idle, all that it did is written behind that.
+  if (status.ok()) status = arrays_.WriteNews(state_of_mapper(), *cache_);
+  if (status.ok()) status = arrays_.WriteSlots(*cache_);
+  ThrowIfFailed(info.Env(), status, driver_kind_);
+  return info.Env().Undefined();
+}
+
+Napi::Value NativeCache::News(const Napi::CallbackInfo& info) {
+  const Status status = arrays_.is_open() ? Ok() : Fail(Code::kClosed, "cache");
+  return ThrowIfFailed(info.Env(), status, driver_kind_) ? info.Env().Undefined() : arrays_.news();
 }
 
 Napi::Value NativeCache::MapperState(const Napi::CallbackInfo& info) {
   const Napi::Env env = info.Env();
-  Status last;
-  const uint64_t late_errors = mapper_ ? mapper_->late_errors(last) : 0;
-  Napi::Object state = Napi::Object::New(env);
-  state.Set("isIdle", !mapper_ || mapper_->is_idle());
-  state.Set("lateErrors", FromCount(env, late_errors));
-  state.Set("starved", FromCount(env, mapper_ ? mapper_->starved() : 0));
-  state.Set("lastError", MakeError(env, last, driver_kind_));
-  return state;
+  const vkv::MapperState from = state_of_mapper();
+  Napi::Object to = Napi::Object::New(env);
+  to.Set("isIdle", from.is_idle);
+  to.Set("lateErrors", FromCount(env, from.late_errors));
+  to.Set("starved", FromCount(env, from.starved));
+  to.Set("lastError", MakeError(env, from.last_error, driver_kind_));
+  return to;
 }
 
 Napi::Value NativeCache::Counters(const Napi::CallbackInfo& info) {
@@ -322,10 +338,8 @@ Napi::Value NativeCache::Close(const Napi::CallbackInfo& info) {
   StopMapper();
   windows_->Close();
   const Status status = cache_->Close();
-  if (status.ok()) {  // the arrays would be kept until this object is collected, which is no sooner than the next turn
-    rows_.Reset();
-    quarantined_.Reset();
-  }
+  (void)arrays_.WriteSlots(*cache_);  // where they are gone, the cache closes all the same
+  if (status.ok()) arrays_.Close();   // else kept until this object is collected, which is no sooner than the next turn
   ThrowIfFailed(info.Env(), status, driver_kind_);
   return info.Env().Undefined();
 }
