@@ -6,6 +6,7 @@
 
 import { createError, isKvError } from '../base/errors.js';
 import type { PlacementPolicy } from './placement.js';
+import type { PrefixHit } from '../prefix/prefix-hit.js';
 import type { PrefixIndex } from '../prefix/prefix-index.js';
 import type { PrefixPath } from '../prefix/prefix-path.js';
 import type { RowArithmetic } from '../layout/row-arithmetic.js';
@@ -61,6 +62,8 @@ export interface Admitted {
 
 /** What is cached of a prompt, and the cheapest way to it. */
 interface Plan {
+  /** What the index found; undefined: it was not asked. */
+  readonly hit: PrefixHit | undefined;
   readonly tokens: number;
   readonly pendingTokens: number;
   /** Groups to have from others: whole ones, and one more when the adopted slot ends inside one. */
@@ -74,10 +77,13 @@ interface Plan {
   readonly usedPages: number;
   /** Pages that nobody uses and that are needed while they are copied from. */
   readonly sourcePages: number;
+  /** What was kept at the end of the prompt. */
+  readonly keptValue: unknown;
 }
 
 const nothing: Plan = {
-  tokens: 0, pendingTokens: 0, groups: 0, adoptedSlot: -1, adoptedGroups: 0, copiedId: -1, usedPages: 0, sourcePages: 0,
+  hit: undefined, tokens: 0, pendingTokens: 0, groups: 0, adoptedSlot: -1, adoptedGroups: 0, copiedId: -1, usedPages: 0, sourcePages: 0,
+  keptValue: undefined,
 };
 
 export class Admission {
@@ -93,8 +99,8 @@ export class Admission {
     const { sharing, idlePrefixes, groups } = this.#parts;
     const { prompt } = request;
     sharing.tell();
-    for (let mostTokens = Infinity, hasReplaced = false; ; ) {
-      const plan = prompt?.canRead === true ? this.#plan(prompt, mostTokens) : nothing;
+    for (let maxTokens: number | undefined, hasReplaced = false; ; ) {
+      const plan = prompt?.canRead === true ? this.#plan(this.#parts.index.match(prompt.domain, prompt.text, maxTokens)) : nothing;
       try {
         return this.#admitAs(plan, request, retiringSlots);
       } catch (error) {
@@ -104,7 +110,7 @@ export class Admission {
           idlePrefixes.replaceDuplicates();
         } else if (plan.copiedId >= 0) {
           // The row that is copied from cannot make room meanwhile: a prompt that fits an empty cache does without it.
-          mostTokens = groups.tokensIn(plan.groups);
+          maxTokens = groups.tokensIn(plan.groups);
         } else {
           throw error;
         }
@@ -114,7 +120,7 @@ export class Admission {
 
   #admitAs(plan: Plan, request: AdmissionRequest, retiringSlots: number): Admitted {
     const { layout, table, supply, idlePrefixes } = this.#parts;
-    const { promptTokens, isPromised, prompt } = request;
+    const { promptTokens, isPromised } = request;
     const promptRows = layout.rowsFor(promptTokens);
     if (isPromised && plan.tokens === 0) this.#evictFor(promptRows);
     const slot = plan.adoptedSlot >= 0 ? plan.adoptedSlot : this.#choose(plan, promptRows, retiringSlots);
@@ -134,10 +140,8 @@ export class Admission {
     if (!isReady) idlePrefixes.vacate(slot, plan.adoptedGroups);
     else idlePrefixes.take(slot);
     this.#attach(slot, plan, request, rows > aliasedRows ? rows : 0);
-    const isWhole = prompt !== undefined && plan.tokens === prompt.text.length;
     return {
-      slot, cachedTokens: plan.tokens, cachedBy: this.#cachedBy(plan), pendingTokens: plan.pendingTokens,
-      keptValue: isWhole ? this.#parts.index.valueAt(prompt.domain, prompt.text) : undefined,
+      slot, cachedTokens: plan.tokens, cachedBy: this.#cachedBy(plan), pendingTokens: plan.pendingTokens, keptValue: plan.keptValue,
     };
   }
 
@@ -157,15 +161,15 @@ export class Admission {
     if (missing > 0) idlePrefixes.evictInPlace(missing);
   }
 
-  #plan({ domain, text, ...rest }: Prompt, mostTokens: number): Plan {
-    const { index, shared, sharing, fences } = this.#parts;
-    const match = index.match(domain, text, Math.min(mostTokens, index.matchLimit(domain, text)));
-    const { tokens, wholeRows, tailRow, isTailWhole, pendingTokens } = match;
-    if (tokens === 0) return { ...nothing, pendingTokens };
+  #plan(hit: PrefixHit): Plan {
+    const { shared, sharing, fences } = this.#parts;
+    const { tokens, wholeRows, tailRow, isTailWhole, pendingTokens, value } = hit;
+    if (tokens === 0) return { ...nothing, hit, pendingTokens };
     if (this.#ids.length < wholeRows) this.#ids = new Int32Array(2 * wholeRows);
-    index.fill(this.#ids);
+    hit.fill(this.#ids);
     const sourcePages = tailRow >= 0 && shared.usersOf(tailRow) === 0 ? shared.pagesOf(tailRow) : 0;
-    const plan = { tokens, pendingTokens, groups: wholeRows, copiedId: tailRow, usedPages: this.#usedPages(wholeRows), sourcePages };
+    const usedPages = this.#usedPages(wholeRows);
+    const plan = { hit, tokens, pendingTokens, groups: wholeRows, copiedId: tailRow, usedPages, sourcePages, keptValue: value };
     // Whoever adopts a row that is not full writes on in it, so nothing may lie behind the match there.
     if (tailRow >= 0 && isTailWhole && shared.mappersOf(tailRow) === 1) {
       const slot = this.#freeSlotEndingIn(tailRow);
@@ -174,7 +178,8 @@ export class Admission {
     }
     // A copy cannot be put behind a step of the engine: what it may still be writing is not found yet.
     if (tailRow >= 0 && sharing.copies.writersOf(tailRow).some((writer) => fences.writtenStep(writer) >= 0)) {
-      return this.#plan({ domain, text, ...rest }, this.#parts.groups.tokensIn(wholeRows));
+      hit.limitTo(this.#parts.groups.tokensIn(wholeRows));
+      return this.#plan(hit);
     }
     for (let group = wholeRows - 1; group >= 0; group -= 1) {
       const slot = this.#freeSlotEndingIn(this.#ids[group]!);
@@ -270,8 +275,10 @@ export class Admission {
 
   #open(slot: number, plan: Plan, prompt: Prompt | undefined): PrefixPath | undefined {
     if (prompt === undefined) return undefined;
+    const { index, shared } = this.#parts;
     const { domain, text, canWrite, priority } = prompt;
-    return this.#parts.index.acquire(domain, text, plan.tokens, this.#parts.shared.idsOf(slot), { isStored: canWrite, level: priority });
+    const hit = plan.hit ?? index.match(domain, text, 0);
+    return index.open(hit, { rows: shared.idsOf(slot), isStored: canWrite, level: priority });
   }
 
   /** Copies the matching tokens of a group that goes on differently: behind the work that is queued on it, or at once. */

@@ -110,7 +110,7 @@ export class Prefixes {
     const { text, domain } = this.#prompt('Prefixes.lookup', options);
     this.sharing.tell();
     if (this.sharing.isForgetting) return { cachedTokens: 0, pendingTokens: 0 };
-    const { tokens, pendingTokens } = this.index.match(domain, text, this.index.matchLimit(domain, text));
+    const { tokens, pendingTokens } = this.index.match(domain, text);
     return { cachedTokens: tokens, pendingTokens: Math.max(tokens, pendingTokens) };
   }
 
