@@ -38,9 +38,13 @@ export class BackgroundErrors {
     this.#publish(error);
   }
 
-  /** The mapper's failures since the last time; of several the last one is published. */
+  /** Those of the mapper that were heard of. */
+  get mapperErrors(): number {
+    return this.#mapper;
+  }
+
+  /** The mapper has failed since the last time; of several failures the last one is published. */
   hear({ lateErrors, lastError }: NativeMapperState): void {
-    if (lateErrors === this.#mapper) return;
     this.#mapper = lateErrors;
     this.#publish(lastError);
   }

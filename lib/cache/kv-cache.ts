@@ -8,6 +8,7 @@
 import { checkInteger } from '../base/options.js';
 import { deviceLost } from '../device/change-signal.js';
 import type { Driver } from '../device/driver.js';
+import { cacheNews } from '../device/native.js';
 import type { PagePool } from '../device/page-pool.js';
 import type { PageUser } from '../device/page-user.js';
 import { unclosed } from '../device/unclosed.js';
@@ -175,9 +176,8 @@ export class KvCache {
   async settled(options: WaitOptions = {}): Promise<void> {
     await waitUntil('the mapper', readWaitOptions('KvCache.settled', options), () => {
       this.#checkOpen('wait for the mapper');
-      const { isIdle } = this.#parts.memory.native.mapperState();
       this.#parts.leases.synchronize();
-      return isIdle;
+      return this.#parts.memory.news[cacheNews.isIdle] === 1;
     }, byAsking, 'Raise `timeoutMs`, or map earlier with `growth: ahead(…)`.');
   }
 

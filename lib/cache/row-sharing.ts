@@ -141,7 +141,6 @@ export class RowSharing {
     const path = known === undefined ? undefined : index.fork(known.path, ids);
     try {
       native.alias(slot, ids, 0, count);
-      native.publish();
       if (slots.rows[slot]! > layout.rowsFor(length)) this.#memory.unmap(slot, layout.rowsFor(length));
     } catch (error) {
       if (path !== undefined) index.release(path);

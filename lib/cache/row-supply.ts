@@ -102,7 +102,7 @@ export class RowSupply implements PageUser {
   /** Whether running sequences can need so many pages more than now. Takes nothing. */
   canObtain(pages: number): boolean {
     if (this.#pool.native.available() >= 2 * pages) return true;
-    this.#quiesce();
+    this.#pool.quiesce();
     return this.#pool.obtainablePages() >= pages;
   }
 
@@ -111,7 +111,7 @@ export class RowSupply implements PageUser {
     if (lack() <= this.#pool.native.available()) return 0;
     let missing = 0;
     this.#hold(heldSlot, () => {
-      this.#quiesce();
+      this.#pool.quiesce();
       const pages = lack();
       const obtainable = this.#pool.obtainablePages();
       if (obtainable >= pages) missing = pages - (obtainable - this.#cached.evictablePages());
@@ -174,7 +174,7 @@ export class RowSupply implements PageUser {
   /** Candidates for reclaim: slots with rows that nobody needs. */
   #collect(withActive: boolean): void {
     const { state, rows, isQuarantined, count } = this.#slots;
-    this.#native.publish();
+    this.#memory.synchronize();
     this.#idle.count = 0;
     for (let slot = 0; slot < count; slot += 1) {
       if (rows[slot] === 0 || isQuarantined[slot] === 1 || slot === this.#heldSlot) continue;
@@ -233,7 +233,10 @@ export class RowSupply implements PageUser {
     }
   }
 
-  /** Calls `work` with room for what is missing, and again after making more of what the driver says is short. */
+  /**
+   * Calls `work` with room for what is missing, and again after making more of what the driver says is short. A mapper may have taken
+   * the room in between, or have in its hands what is missing: before that, all mappers of the pool stop until the next request.
+   */
   #attempt(
     pairs: ArrayLike<number>, count: number,
     missing: () => { readonly rows: number; readonly pages: number; readonly unpromisedPages: number }, work: () => void,
@@ -243,10 +246,9 @@ export class RowSupply implements PageUser {
       try {
         if (!this.#pool.makeRoom(unpromisedPages, this)) throw this.#outOfPages(slotsIn(pairs, count), rows, unpromisedPages);
         work();
-        this.#native.publish();
         return;
       } catch (error) {
-        this.#quiesce();
+        this.#pool.quiesce();
         if (this.#isWorthAnother(attempt, error, pages)) continue;
         if (isKvError(error, 'KV_OUT_OF_DEVICE_MEMORY')) throw this.#outOfDeviceMemory(error);
         throw error;
@@ -272,15 +274,6 @@ export class RowSupply implements PageUser {
       promisedPages += this.#slots.promisedPages(slot, target);
     }
     return { rows, pages, promisedPages };
-  }
-
-  /**
-   * A mapper may have taken the room in between, or have in its hands what is missing here: stops all of them until the next
-   * wish, so that from here on only this thread takes pages.
-   */
-  #quiesce(): void {
-    this.#pool.quiesce();
-    this.#native.publish();
   }
 
   /** Makes room for another attempt, of the kind that `error` says was missing. */

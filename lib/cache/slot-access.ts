@@ -28,9 +28,9 @@ export class SlotAccess {
 
   /** Throws KV_COPY_OUT_OF_RANGE unless the slot has memory for its first `tokens` tokens. `call` follows "Cannot". */
   requireMapped(call: string, slot: number, tokens: number): void {
-    const { native, layout, slots, tensors } = this.#memory;
+    const { layout, slots, tensors } = this.#memory;
     if (slots.hasRoom(slot, tokens)) return;
-    native.publish();
+    this.#memory.synchronize();
     if (slots.hasRoom(slot, tokens)) return;
     throw createError('KV_COPY_OUT_OF_RANGE', {
       call, address: Number(tensors[0]!.address) + slot * layout.reservations[0]!.slotStrideBytes,

@@ -66,11 +66,14 @@ export class SlotLeases {
 
   /** Hears what has happened since the last call. Never throws: what fails is reported in the background. */
   synchronize(): void {
-    const { native, late } = this.#memory;
-    native.publish();
-    late.attempt(() => this.pollRetirement());
-    late.attempt(() => this.#cached.flushCommits());
-    late.hear(native.mapperState());
+    const { late } = this.#memory;
+    this.#memory.synchronize();
+    late.attempt(() => {
+      this.pollRetirement();
+    });
+    late.attempt(() => {
+      this.#cached.flushCommits();
+    });
   }
 
   /** Leases a slot. On failure nothing has changed. Throws as `Admission.admit`. */
@@ -161,7 +164,6 @@ export class SlotLeases {
     const { eagerRows, idleRowsLimit } = this.#rules;
     if (eagerRows === 0) return;
     const { native, slots } = this.#memory;
-    native.publish();
     const best = this.#cached.choice.fullestBlank();
     if (best < 0) return;
     const rows = Math.min(eagerRows, slots.rows[best]! + idleRowsLimit - this.#cached.choice.blankRows());
@@ -194,7 +196,6 @@ export class SlotLeases {
   #becomeIdle(slot: number): void {
     const { native, pool, slots, late } = this.#memory;
     const { idleRowsLimit } = this.#rules;
-    native.publish();
     slots.becomeIdle(slot);
     late.attempt(() => this.#cached.retire(slot));
     late.attempt(() => {

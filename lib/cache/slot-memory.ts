@@ -2,7 +2,7 @@
 // pool that pages come from, and the views on them. Handed to every part that maps or reads; decides nothing.
 
 import { checkInteger } from '../base/options.js';
-import type { NativeCache } from '../device/native.js';
+import { cacheNews, type NativeCache } from '../device/native.js';
 import type { PagePool } from '../device/page-pool.js';
 import type { Layout, TensorPlacement } from '../layout/layout.js';
 import { rowArithmetic, type RowArithmetic } from '../layout/row-arithmetic.js';
@@ -28,6 +28,8 @@ export interface SlotMemoryParts {
 export class SlotMemory {
   /** The addon's part. After each of its calls `slots.rows` is right; what its mapper maps is heard by `synchronize`. */
   readonly native: NativeCache;
+  /** By `cacheNews`: what the last `synchronize` heard. */
+  readonly news: Float64Array;
   readonly pool: PagePool;
   readonly layout: Layout;
   readonly slots: Slots;
@@ -41,6 +43,7 @@ export class SlotMemory {
 
   constructor({ native, pool, layout, slots, views, late }: SlotMemoryParts) {
     this.native = native;
+    this.news = native.news();
     this.pool = pool;
     this.layout = layout;
     this.slots = slots;
@@ -52,6 +55,12 @@ export class SlotMemory {
     })));
   }
 
+  /** Hears of the mapper: rows that it mapped, and failures that it met. All other calls leave `slots.rows` right themselves. */
+  synchronize(): void {
+    this.native.synchronize();
+    if (this.news[cacheNews.lateErrors] !== this.late.mapperErrors) this.late.hear(this.native.mapperState());
+  }
+
   /**
    * Unmaps the slot's rows from `rows` on; returns how many. The one way in which mapped memory goes away while a cache is open,
    * but for a shared row that is exchanged. No queued work may use the rows. The mapper's request is dropped, what was set aside
@@ -60,10 +69,8 @@ export class SlotMemory {
   unmap(slot: number, rows: number): number {
     this.native.cancel(slot);
     this.views.revoke(slot);
-    this.native.publish();
     const before = this.slots.rows[slot]!;
     this.native.shrink(slot, rows);
-    this.native.publish();
     this.slots.haveShrunk(slot);
     return before - this.slots.rows[slot]!;
   }
@@ -79,7 +86,7 @@ export class SlotMemory {
     const placement = this.#tensor(tensor, 'Sequence.view');
     const { kind, info: { hasHostAccess } } = this.pool.driver;
     checkHostAccess(kind, hasHostAccess);
-    this.native.publish();
+    this.synchronize();
     const pages = this.layout.pagesIn(placement.reservation, this.slots.ownRows(slot));
     return this.views.open(slot, placement, pages * this.layout.pageBytes);
   }

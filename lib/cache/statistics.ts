@@ -2,7 +2,7 @@
 // up, and everything together for a bug report. Changes nothing.
 
 import { createError } from '../base/errors.js';
-import type { NativeCacheCounters } from '../device/native.js';
+import { cacheNews, type NativeCacheCounters } from '../device/native.js';
 import type { Layout } from '../layout/layout.js';
 import type { CachedRows } from './cached-rows.js';
 import type { RowSupply } from './row-supply.js';
@@ -79,7 +79,6 @@ export class CacheStatistics {
   counts(): CacheCounts {
     const { native, pool, slots: numbers, layout } = this.#memory;
     const { index } = this.#cached;
-    native.publish();
     const slots = [0, 0, 0];
     let quarantinedSlots = 0;
     let idleRows = 0;
@@ -108,11 +107,10 @@ export class CacheStatistics {
 
   metrics(): CacheMetrics {
     const { native, late } = this.#memory;
-    const state = native.mapperState();
-    late.hear(state);
+    this.#memory.synchronize();
     return {
       ...native.counters(), acquired: this.#leases.acquired, released: this.#leases.released, lateErrors: late.count,
-      starved: state.starved,
+      starved: this.#memory.news[cacheNews.droppedRequests]!,
     };
   }
 

@@ -90,7 +90,7 @@ export class Steps {
   commit(batch: Batch, given: GivenFence): void {
     this.#check(batch, 'commit', true);
     const isFenced = this.#fences.open(given);
-    if (this.#hasRequests) this.#memory.native.publish();
+    if (this.#hasRequests) this.#memory.synchronize();
     const { slots, tokens, generations, length } = batch;
     const numbers = this.#slots;
     for (let index = 0; index < length; index += 1) {
@@ -255,7 +255,7 @@ export class Steps {
 
   /** Maps what the batch lacks in the foreground, once the mapper's news are in. */
   #grow(batch: Batch): void {
-    this.#memory.native.publish();
+    this.#memory.synchronize();
     const { slots, tokens, length } = batch;
     const numbers = this.#slots;
     let count = 0;
