@@ -6,13 +6,13 @@ import type { Layout } from '../layout/layout.js';
 export class RowNumbers {
   readonly #layout: Layout;
   /** By number: slots that map it, and copies that read it. */
-  mappers = new Int32Array(64);
+  mappers: Int32Array = new Int32Array(64);
   /** By number: where in a slot the group lies. */
-  group = new Int32Array(64);
+  group: Int32Array = new Int32Array(64);
   /** By number: slots that use it, and copies that read it. */
-  users = new Int32Array(64);
+  users: Int32Array = new Int32Array(64);
   /** By number: rows of the group that it has. */
-  rows = new Int32Array(64);
+  rows: Int32Array = new Int32Array(64);
   #isUsed = new Uint8Array(64);
   #idlePages = 0;
   #made = 0;
