@@ -1,7 +1,7 @@
 // MetricDefinition: what monitoring shows of a cache, as plain data: name, meaning and where the value is. Knows no
 // metrics library; virtual-kv/prometheus registers these. Names follow Prometheus' rules: base units, `_total` for sums.
 
-import type { CacheCounts, CacheMetrics } from './accounts.js';
+import type { CacheCounts, CacheMetrics } from './statistics.js';
 import type { PoolCounts } from '../device/page-pool.js';
 import type { PrefixMetrics } from './prefix-statistics.js';
 

@@ -50,7 +50,7 @@ export class EngineCalls {
     const { engine, cache } = this.#options;
     while (turnOf(engine) !== undefined) await this.#waitForTurn(call, pass);
     const { turn, end } = beginTurn(engine);
-    const leavePasses = cache.passes.enter();
+    const leavePasses = cache.lifetime.enterPass();
     let setOver = (): void => {};
     pass.over = new Promise((resolve) => { setOver = resolve; });
     pass.isRunning = true;

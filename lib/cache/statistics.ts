@@ -1,17 +1,14 @@
-// Accounts: what a cache says about itself. Counts of the moment, sums since it was opened, the check that all of them add
+// CacheStatistics: what a cache says about itself: counts of the moment, sums since it was opened, the check that all of them add
 // up, and everything together for a bug report. Changes nothing.
 
 import { createError } from '../base/errors.js';
-import type { PrefixIndex } from '../prefix/prefix-index.js';
-import type { IdlePrefixes } from './idle-prefixes.js';
-import type { LateErrors } from './late-errors.js';
+import type { NativeCacheCounters } from '../device/native.js';
 import type { Layout } from '../layout/layout.js';
-import type { NativeCache, NativeCacheCounters } from '../device/native.js';
-import type { PagePool } from '../device/page-pool.js';
-import type { PrefixSharing } from './prefix-sharing.js';
+import type { CachedRows } from './cached-rows.js';
 import type { RowSupply } from './row-supply.js';
 import type { SlotLeases } from './slot-leases.js';
-import { slotStates, type SlotTable } from './slot-table.js';
+import type { SlotMemory } from './slot-memory.js';
+import { slotStates } from './slots.js';
 
 /** The moment's counts. */
 export interface CacheCounts {
@@ -57,50 +54,45 @@ export interface CacheMetrics extends NativeCacheCounters {
    * published on the channel `virtual-kv:late-error`.
    */
   readonly lateErrors: number;
-  /** Wishes that the mapper dropped for want of room; the growth then happens in `prepare` if it must. */
+  /** Requests that the mapper dropped for want of room; the growth then happens in `prepare` if it must. */
   readonly starved: number;
-}
-
-export interface AccountParts {
-  readonly native: NativeCache;
-  readonly pool: PagePool;
-  readonly layout: Layout;
-  readonly table: SlotTable;
-  readonly supply: RowSupply;
-  readonly leases: SlotLeases;
-  readonly sharing: PrefixSharing;
-  readonly idlePrefixes: IdlePrefixes;
-  readonly index: PrefixIndex;
-  readonly late: LateErrors;
-  /** Whether no other cache uses the pool. */
-  readonly ownsPool: boolean;
 }
 
 const stateNames = Object.keys(slotStates);
 
-export class Accounts {
-  readonly #parts: AccountParts;
+export class CacheStatistics {
+  readonly #memory: SlotMemory;
+  readonly #supply: RowSupply;
+  readonly #leases: SlotLeases;
+  readonly #cached: CachedRows;
+  /** Whether no other cache uses the pool. */
+  readonly #ownsPool: boolean;
 
-  constructor(parts: AccountParts) {
-    this.#parts = parts;
+  constructor(memory: SlotMemory, supply: RowSupply, leases: SlotLeases, cached: CachedRows, ownsPool: boolean) {
+    this.#memory = memory;
+    this.#supply = supply;
+    this.#leases = leases;
+    this.#cached = cached;
+    this.#ownsPool = ownsPool;
   }
 
   counts(): CacheCounts {
-    const { native, pool, table, supply, idlePrefixes, index, layout } = this.#parts;
+    const { native, pool, slots: numbers, layout } = this.#memory;
+    const { index } = this.#cached;
     native.publish();
     const slots = [0, 0, 0];
     let quarantinedSlots = 0;
     let idleRows = 0;
     let usedTokens = 0;
-    for (let slot = 0; slot < table.count; slot += 1) {
-      const state = table.state[slot]!;
-      if (state === slotStates.idle && !table.isFree(slot)) {
+    for (let slot = 0; slot < numbers.count; slot += 1) {
+      const state = numbers.state[slot]!;
+      if (state === slotStates.idle && !numbers.isFree(slot)) {
         quarantinedSlots += 1;
         continue;
       }
       slots[state]! += 1;
-      if (state === slotStates.idle) idleRows += table.rows[slot]! - idlePrefixes.contentRows(slot);
-      if (state === slotStates.active) usedTokens += table.length[slot]!;
+      if (state === slotStates.idle) idleRows += numbers.rows[slot]! - this.#cached.contentRows(slot);
+      if (state === slotStates.active) usedTokens += numbers.length[slot]!;
     }
     const { mappedRows, mappedPages } = native.counters();
     const admissiblePages = pool.obtainablePages();
@@ -109,27 +101,28 @@ export class Accounts {
       idleSlots: slots[slotStates.idle]!, activeSlots: slots[slotStates.active]!,
       retiringSlots: slots[slotStates.retiring]!, quarantinedSlots,
       mappedRows, mappedPages, idleRows, cachedRows: index.heldRows * layout.groupRows,
-      pooledRows: index.pooledRows * layout.groupRows, reclaimablePages: supply.reclaimablePages(),
+      pooledRows: index.pooledRows * layout.groupRows, reclaimablePages: this.#supply.reclaimablePages(),
       admissiblePages, admissibleTokens: layout.tokensIn(admissibleRows), usedTokens,
     };
   }
 
   metrics(): CacheMetrics {
-    const { native, leases, late } = this.#parts;
+    const { native, late } = this.#memory;
     const state = native.mapperState();
     late.hear(state);
     return {
-      ...native.counters(), acquired: leases.acquired, released: leases.released, lateErrors: late.count,
+      ...native.counters(), acquired: this.#leases.acquired, released: this.#leases.released, lateErrors: late.count,
       starved: state.starved,
     };
   }
 
   /** Throws KV_INTERNAL unless free + in use + quarantined = created and the cache's own records agree with it. */
   verify(): void {
-    const { native, pool, ownsPool, sharing } = this.#parts;
-    sharing.verify();
+    const { native, pool } = this.#memory;
+    this.#cached.index.verify();
+    this.#cached.registry.verify();
     // While the mapper maps, pages are taken before they are counted as mapped here. Once idle it stays so during this call.
-    const isStill = ownsPool && native.mapperState().isIdle;
+    const isStill = this.#ownsPool && native.mapperState().isIdle;
     const own = native.verify();
     const { freePages, mappedPages, quarantinedPages, createdPages } = pool.counts();
     const isOwnRight = isStill ? own === mappedPages : own <= mappedPages;
@@ -138,13 +131,13 @@ export class Accounts {
   }
 
   inspect(): Readonly<Record<string, unknown>> {
-    const { pool, table, layout } = this.#parts;
+    const { pool, slots: numbers, layout } = this.#memory;
     const { kind, pageBytes, slots, maxTokens, reservations } = layout;
     const counts = this.counts(); // first: it hears of the mapper
-    const used = Array.from({ length: table.count }, (_, slot) => ({
-      slot, state: stateNames[table.state[slot]!], isQuarantined: table.isQuarantined[slot] === 1,
-      generation: table.generation[slot], length: table.length[slot], prepared: table.prepared[slot],
-      rows: table.rows[slot], promisedTokens: table.promisedTokens[slot],
+    const used = Array.from({ length: numbers.count }, (_, slot) => ({
+      slot, state: stateNames[numbers.state[slot]!], isQuarantined: numbers.isQuarantined[slot] === 1,
+      generation: numbers.generation[slot], length: numbers.length[slot], prepared: numbers.prepared[slot],
+      rows: numbers.rows[slot], promisedTokens: numbers.promisedTokens[slot],
     })).filter(({ generation, state, rows }) => generation !== 0 || state !== 'idle' || rows !== 0);
     return {
       driver: pool.driver.info, layout: { kind, pageBytes, slots, maxTokens, reservations: reservations.length },
