@@ -127,7 +127,7 @@ class KvCache {
   Status Alias(int32_t slot, const KeptGroups& groups);
   // Gives the slot all of the command, or nothing: on failure rows, pages and promises are as before; only when the
   // driver refuses the undo, the slot is in quarantine, with the rows it had. kOutOfPages comes before any driver call.
-  // What was scrubbed for the tenant stays scrubbed. Pre: the copy's tokens lie in new rows of its own.
+  // What was scrubbed for the tenant stays scrubbed. Pre: the copy's tokens lie in rows of its own.
   Status Admit(const AdmitCommand& command);
   // Copies a group's first tokens into rows that the slot has and nobody else. On failure nothing is queued any more,
   // and those rows hold anything.

@@ -214,6 +214,15 @@ function failureOf(call: () => void): unknown {
   }
 }
 
+test('shared rows and rows of the slot\'s own get access together, by one call per reservation', (t) => {
+  const bench = open(t, scenarios[1]!);
+  const { device, cache } = bench;
+  device.resetCallCounts();
+  cache.admit(3, newTenant, ids, 0, 2, 3 * groupRows, 0, 0, -1, 2 * groupTokens + half, 0n);
+  t.is(device.callCounts().cuMemSetAccess, 2);
+  end(bench);
+});
+
 /** Pages that a scenario needs, all and those of the call. */
 function needOf(t: ExecutionContext, scenario: Scenario): { pages: number; more: number } {
   const bench = open(t, scenario);
