@@ -5,6 +5,7 @@
 // Owns no state. On failure nothing has changed but, where the driver refused, which idle slot has what mapped.
 
 import { createError, isKvError } from '../base/errors.js';
+import type { PrefixHit } from '../prefix/prefix-hit.js';
 import type { PrefixPath } from '../prefix/prefix-path.js';
 import type { CachedRows } from './cached-rows.js';
 import type { CachedBy, Prompt } from './prompt.js';
@@ -37,6 +38,8 @@ export interface Admitted {
 
 /** What is cached of a prompt, and the cheapest way to it. */
 interface Plan {
+  /** What the index found; undefined: it was not asked. */
+  readonly hit: PrefixHit | undefined;
   readonly tokens: number;
   readonly pendingTokens: number;
   /** Groups to have from others: whole ones, and one more when the adopted slot ends inside one. */
@@ -50,10 +53,13 @@ interface Plan {
   readonly usedPages: number;
   /** Pages that nobody uses and that are needed while they are copied from. */
   readonly sourcePages: number;
+  /** What was kept at the end of the prompt. */
+  readonly keptValue: unknown;
 }
 
 const nothing: Plan = {
-  tokens: 0, pendingTokens: 0, groups: 0, adoptedSlot: -1, adoptedGroups: 0, copiedId: -1, usedPages: 0, sourcePages: 0,
+  hit: undefined, tokens: 0, pendingTokens: 0, groups: 0, adoptedSlot: -1, adoptedGroups: 0, copiedId: -1, usedPages: 0, sourcePages: 0,
+  keptValue: undefined,
 };
 
 export class Admission {
@@ -78,8 +84,8 @@ export class Admission {
    */
   admit(request: AdmissionRequest, retiringSlots: number): Admitted {
     const { prompt } = request;
-    for (let maxTokens = Infinity, hasReplaced = false; ; ) {
-      const plan = prompt?.canRead === true ? this.#plan(prompt, maxTokens) : nothing;
+    for (let maxTokens: number | undefined, hasReplaced = false; ; ) {
+      const plan = prompt?.canRead === true ? this.#plan(this.#cached.index.match(prompt.domain, prompt.text, maxTokens)) : nothing;
       try {
         return this.#admitAs(plan, request, retiringSlots);
       } catch (error) {
@@ -99,7 +105,7 @@ export class Admission {
 
   #admitAs(plan: Plan, request: AdmissionRequest, retiringSlots: number): Admitted {
     const { native, layout, slots } = this.#memory;
-    const { promptTokens, isPromised, prompt } = request;
+    const { promptTokens, isPromised } = request;
     const promptRows = layout.rowsFor(promptTokens);
     if (isPromised && plan.tokens === 0) this.#evictFor(promptRows);
     const slot = plan.adoptedSlot >= 0 ? plan.adoptedSlot : this.#choose(plan, promptRows, retiringSlots);
@@ -119,10 +125,8 @@ export class Admission {
     if (!isReady) this.#cached.vacate(slot, plan.adoptedGroups);
     else this.#cached.take(slot);
     this.#attach(slot, plan, request, rows > aliasedRows ? rows : 0);
-    const isWhole = prompt !== undefined && plan.tokens === prompt.text.length;
     return {
-      slot, cachedTokens: plan.tokens, cachedBy: this.#cachedBy(plan), pendingTokens: plan.pendingTokens,
-      keptValue: isWhole ? this.#cached.index.valueAt(prompt.domain, prompt.text) : undefined,
+      slot, cachedTokens: plan.tokens, cachedBy: this.#cachedBy(plan), pendingTokens: plan.pendingTokens, keptValue: plan.keptValue,
     };
   }
 
@@ -138,15 +142,15 @@ export class Admission {
     if (missing > 0) this.#cached.evictInPlace(missing);
   }
 
-  #plan({ domain, text, ...rest }: Prompt, maxTokens: number): Plan {
-    const { index, registry, choice } = this.#cached;
-    const match = index.match(domain, text, Math.min(maxTokens, index.matchLimit(domain, text)));
-    const { tokens, wholeRows, tailRow, isTailWhole, pendingTokens } = match;
-    if (tokens === 0) return { ...nothing, pendingTokens };
+  #plan(hit: PrefixHit): Plan {
+    const { registry, choice } = this.#cached;
+    const { tokens, wholeRows, tailRow, isTailWhole, pendingTokens, value } = hit;
+    if (tokens === 0) return { ...nothing, hit, pendingTokens };
     if (this.#ids.length < wholeRows) this.#ids = new Int32Array(2 * wholeRows);
-    index.fill(this.#ids);
+    hit.fill(this.#ids);
     const sourcePages = tailRow >= 0 && registry.usersOf(tailRow) === 0 ? registry.pagesOf(tailRow) : 0;
-    const plan = { tokens, pendingTokens, groups: wholeRows, copiedId: tailRow, usedPages: this.#usedPages(wholeRows), sourcePages };
+    const usedPages = this.#usedPages(wholeRows);
+    const plan = { hit, tokens, pendingTokens, groups: wholeRows, copiedId: tailRow, usedPages, sourcePages, keptValue: value };
     // A sequence that adopts a row that is not full writes on in it, so nothing may lie behind the match there.
     if (tailRow >= 0 && isTailWhole && registry.mappersOf(tailRow) === 1) {
       const slot = choice.freeEndingIn(tailRow);
@@ -155,7 +159,8 @@ export class Admission {
     }
     // A copy cannot be put behind a step of the engine: what it may still be writing is not found yet.
     if (tailRow >= 0 && this.#sharing.copies.writersOf(tailRow).some((writer) => this.#fences.writtenStep(writer) >= 0)) {
-      return this.#plan({ domain, text, ...rest }, this.#memory.groups.tokensIn(wholeRows));
+      hit.limitTo(this.#memory.groups.tokensIn(wholeRows));
+      return this.#plan(hit);
     }
     for (let group = wholeRows - 1; group >= 0; group -= 1) {
       const slot = choice.freeEndingIn(this.#ids[group]!);
@@ -220,9 +225,10 @@ export class Admission {
 
   #open(slot: number, plan: Plan, prompt: Prompt | undefined): PrefixPath | undefined {
     if (prompt === undefined) return undefined;
-    const { domain, text, canWrite, priority } = prompt;
     const { index, registry } = this.#cached;
-    return index.acquire(domain, text, plan.tokens, registry.idsOf(slot), { isStored: canWrite, level: priority });
+    const { domain, text, canWrite, priority } = prompt;
+    const hit = plan.hit ?? index.match(domain, text, 0);
+    return index.open(hit, { rows: registry.idsOf(slot), isStored: canWrite, level: priority });
   }
 
   /** Copies the matching tokens of a group that goes on differently: behind the work that is queued on it, or at once. */

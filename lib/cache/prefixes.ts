@@ -75,7 +75,7 @@ export class Prefixes {
     const { cached, cached: { index } } = this.#parts;
     cached.flushCommits();
     if (cached.isForgetting) return { cachedTokens: 0, pendingTokens: 0 };
-    const { tokens, pendingTokens } = index.match(domain, text, index.matchLimit(domain, text));
+    const { tokens, pendingTokens } = index.match(domain, text);
     return { cachedTokens: tokens, pendingTokens: Math.max(tokens, pendingTokens) };
   }
 

@@ -26,10 +26,6 @@ export class EndValues implements TextListener {
     this.#limit = limit;
   }
 
-  get count(): number {
-    return this.#entries.size;
-  }
-
   /**
    * Keeps a value at the end of the text of `at` tokens that ends in `node`, in place of the one there. False: none is
    * kept.
@@ -46,13 +42,17 @@ export class EndValues implements TextListener {
     return true;
   }
 
-  /** The value there, which is the most recently used then; undefined: none. */
-  use(node: number, at: number): unknown {
+  /** The value there; undefined: none. */
+  at(node: number, at: number): unknown {
+    return this.#entries.size === 0 ? undefined : this.#find(node, at)?.value;
+  }
+
+  /** The value there is the most recently used from now on. */
+  use(node: number, at: number): void {
     const entry = this.#find(node, at);
-    if (entry === undefined) return undefined;
+    if (entry === undefined) return;
     this.#entries.delete(entry);
     this.#entries.add(entry);
-    return entry.value;
   }
 
   cut(node: number, from: number): void {

@@ -11,9 +11,9 @@ export { lfu, type LeastFrequentlyUsedOptions } from './eviction/lfu.js';
 export type { ItemNames } from './key-words.js';
 export { lru } from './eviction/lru.js';
 export type { PrefixExplanation } from './prefix-explanation.js';
+export type { PrefixHit } from './prefix-hit.js';
 export { PrefixIndex } from './prefix-index.js';
 export type { PrefixIndexOptions } from './prefix-index-options.js';
-export type { PrefixMatch } from './prefix-match.js';
 export type { PathOptions, PrefixPath } from './prefix-path.js';
 export {
   PrefixTexts, type PrefixTextsOptions, type PromptItem, type PromptItemKind, type TextSource,

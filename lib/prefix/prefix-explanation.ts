@@ -5,7 +5,7 @@ import type { DomainRoots } from './domain-roots.js';
 import { domainParts, type PrefixDomain, type PrefixDomainPart } from './domain.js';
 import type { DropReason } from './dropped-rows.js';
 import type { EvictionMemory } from './eviction/eviction-memory.js';
-import type { Matcher } from './prefix-match.js';
+import type { PrefixHit } from './prefix-hit.js';
 import type { PrefixTree, TreePlace } from './prefix-tree.js';
 
 /**
@@ -28,7 +28,6 @@ const searchedDomains = 64;
 export interface ExplainerParts {
   readonly tree: PrefixTree;
   readonly roots: DomainRoots;
-  readonly matcher: Matcher;
   readonly memory: EvictionMemory;
 }
 
@@ -39,9 +38,10 @@ export class Explainer {
     this.#parts = parts;
   }
 
-  explain(domain: PrefixDomain, text: Int32Array): PrefixExplanation {
-    const { tree, matcher, memory } = this.#parts;
-    const { node, tokens } = matcher.find(domain, text, text.length);
+  /** @param hit What is cached of the text. */
+  explain(hit: PrefixHit, text: Int32Array): PrefixExplanation {
+    const { tree, memory } = this.#parts;
+    const { domain, node, tokens } = hit;
     if (tokens === text.length) return { tokens, end: 'complete' };
     const askedToken = text[tokens]!;
     const lost = memory.find(domain, node, tokens, askedToken);

@@ -14,7 +14,7 @@ import { createError } from '../base/errors.js';
 import { CachePool } from './cache-pool.js';
 import { replaceDuplicates } from './duplicates.js';
 import { DomainRoots } from './domain-roots.js';
-import type { PrefixDomain } from './domain.js';
+import { sharedDomain, type PrefixDomain } from './domain.js';
 import { DroppedRows, reasonNumber } from './dropped-rows.js';
 import { EndValues } from './end-values.js';
 import { EvictionMemory } from './eviction/eviction-memory.js';
@@ -25,8 +25,8 @@ import { NodeTable } from './node-table.js';
 import { OpenPaths } from './open-paths.js';
 import { PathWriter } from './path-writer.js';
 import { Explainer, type PrefixExplanation } from './prefix-explanation.js';
+import { PrefixHit } from './prefix-hit.js';
 import type { PrefixIndexOptions } from './prefix-index-options.js';
-import { Matcher, type PrefixMatch } from './prefix-match.js';
 import { PrefixPath, type PathOptions } from './prefix-path.js';
 import { PrefixTree } from './prefix-tree.js';
 import { RowLedger } from './row-ledger.js';
@@ -48,11 +48,13 @@ export class PrefixIndex {
   readonly #pool: CachePool;
   readonly #paths: OpenPaths;
   readonly #writer: PathWriter;
-  readonly #matcher: Matcher;
+  readonly #hit: PrefixHit;
   readonly #policy: EvictionPolicy;
   readonly #values: EndValues;
   readonly #explainer: Explainer;
   #releases = 0;
+  /** Counts the calls that can change what a hit says. */
+  #version = 0;
 
   constructor(options: PrefixIndexOptions) {
     const { arithmetic, poolRows = Infinity, tenantRows = Infinity, policy = lru(), hashBits, hashSeed = 0 } = options;
@@ -84,9 +86,9 @@ export class PrefixIndex {
     this.#pool = pool;
     this.#paths = paths;
     this.#writer = new PathWriter({ tree, ledger, pool, paths, listeners });
-    this.#matcher = new Matcher({ tree, ledger, paths, roots });
+    this.#hit = new PrefixHit({ tree, ledger, paths, roots, values }, sharedDomain);
     this.#values = values;
-    this.#explainer = new Explainer({ tree, roots, matcher: this.#matcher, memory });
+    this.#explainer = new Explainer({ tree, roots, memory });
   }
 
   /** Rows that it holds: those of open paths, and the pool. */
@@ -116,33 +118,33 @@ export class PrefixIndex {
     return this.#ledger.isHolding(row);
   }
 
-  /** How much of `text` is cached, `limit` tokens at most. Changes nothing. The result is valid until the next call. */
-  match(domain: PrefixDomain, text: Int32Array, limit = text.length): PrefixMatch {
-    return this.#matcher.match(domain, text, limit);
-  }
-
-  /** After `match`, and before anything else: writes the ids of its whole rows into `table`. */
-  fill(table: Int32Array): void {
-    const { tokens } = this.#matcher.result;
-    if (tokens > 0) this.#ledger.fill(this.#matcher.node, tokens, table);
+  /**
+   * How much of `text` is cached, `limit` tokens at most. Default: what a request may take, which is all but its last token, or all
+   * of it where a value is kept at its end. Changes nothing. There is one hit: it is valid until the next match, or until the index
+   * changes.
+   */
+  match(domain: PrefixDomain, text: Int32Array, limit?: number): PrefixHit {
+    this.#hit.find(domain, text, limit, this.#version);
+    return this.#hit;
   }
 
   /**
-   * Opens a path along the cached part of `text`, `limit` tokens at most: `path.length` tokens. The rows they fill are
-   * written into `rows`, which is `path.rows` from now on; the owner gives the others, and copies into the first of them
-   * what `match(…).tailRow` holds. From here on until release none of this text is evicted.
+   * Opens a path along what `match` found: `path.length` tokens. The rows they fill are written into `rows`, which is `path.rows` from
+   * now on; the owner gives the others, and copies into the first of them what `hit.tailRow` holds. From here on until release none of
+   * this text is evicted. Throws KV_INTERNAL when the index has changed since the match, unless that found nothing.
    */
-  acquire(domain: PrefixDomain, text: Int32Array, limit: number, rows: Int32Array, options: PathOptions): PrefixPath {
-    const path = new PrefixPath(rows, options);
-    this.#roots.open(domain);
-    const { node, tokens } = this.#matcher.find(domain, text, limit);
-    this.#open(path, this.#writer.narrow(node, tokens), tokens);
-    return path;
+  open(hit: PrefixHit, options: PathOptions): PrefixPath {
+    const { domain, node, tokens, value } = hit;
+    hit.check(this.#version);
+    this.#version += 1;
+    const root = this.#roots.open(domain);
+    if (value !== undefined) this.#values.use(node, tokens);
+    return this.#open(options, tokens === 0 ? root : this.#writer.narrow(node, tokens), tokens);
   }
 
   /** The path will commit `tokens` tokens of `text`; the array is kept and must not change until then. */
   announce(path: PrefixPath, text: Int32Array, tokens: number): void {
-    assertOpen(path);
+    this.#change(path);
     if (path.isStored) this.#paths.announce(path, text, Math.min(tokens, text.length));
   }
 
@@ -151,7 +153,7 @@ export class PrefixIndex {
    * tokens that were not cached yet are held from now on. Nothing happens when the path is not stored.
    */
   commit(path: PrefixPath, text: Int32Array, length: number): void {
-    assertOpen(path);
+    this.#change(path);
     if (!path.isStored) return;
     if (length > text.length) {
       throw createError('KV_INTERNAL', { problem: 'a sequence commits more tokens than its text has', what: length });
@@ -164,7 +166,7 @@ export class PrefixIndex {
    * was cached before the path came. Ask `isWritable` before tokens are written behind `length` in the same rows.
    */
   truncate(path: PrefixPath, length: number): void {
-    assertOpen(path);
+    this.#change(path);
     this.#writer.truncate(path, length);
   }
 
@@ -181,15 +183,13 @@ export class PrefixIndex {
 
   /** Another open path at the same place. The rows it can share are written into `rows`; the last, partial one it cannot. */
   fork(path: PrefixPath, rows: Int32Array): PrefixPath {
-    assertOpen(path);
-    const fork = new PrefixPath(rows, path);
-    this.#open(fork, path.node, path.length);
-    return fork;
+    this.#change(path);
+    return this.#open({ rows, isStored: path.isStored, level: path.level }, path.node, path.length);
   }
 
   /** Ends the path. Its text stays cached as the pool's bounds allow. */
   release(path: PrefixPath): void {
-    assertOpen(path);
+    this.#change(path);
     const { uses, lastUse, level, parent, tenant } = this.#nodes;
     const { node } = path;
     const owner = tenant[node]!;
@@ -208,6 +208,7 @@ export class PrefixIndex {
 
   /** Frees up to `rows` rows of the pool as the policy chooses; answers how many. They are in `dropped`. */
   evict(rows: number): number {
+    this.#version += 1;
     return this.#pool.evict(rows);
   }
 
@@ -217,12 +218,13 @@ export class PrefixIndex {
    * `isSpare` affirms can be evicted afterwards, or is dropped.
    */
   replaceDuplicates(isSpare: (row: number) => boolean): void {
+    this.#version += 1;
     replaceDuplicates({ tree: this.#tree, ledger: this.#ledger, paths: this.#paths, writer: this.#writer }, isSpare);
   }
 
   /** For want of memory: the path keeps no text from being evicted behind its own tokens, also not in its last row. */
   part(path: PrefixPath): void {
-    assertOpen(path);
+    this.#change(path);
     this.#writer.part(path.node, path.length);
   }
 
@@ -244,6 +246,7 @@ export class PrefixIndex {
 
   /** Drops all that no sequence uses, of one domain or of all; answers how many rows. */
   clear(domain?: PrefixDomain): number {
+    this.#version += 1;
     const before = this.dropped.count;
     const roots = domain === undefined ? [...this.#roots.entries()].map(([root]) => root) : [this.#roots.find(domain)];
     for (const root of roots) if (root >= 0) this.#pool.clear(root);
@@ -252,7 +255,8 @@ export class PrefixIndex {
 
   /** Says why no more of `text` is cached than is. Changes nothing. */
   explain(domain: PrefixDomain, text: Int32Array): PrefixExplanation {
-    return this.#explainer.explain(domain, text);
+    this.#hit.find(domain, text, text.length, this.#version);
+    return this.#explainer.explain(this.#hit, text);
   }
 
   /**
@@ -261,23 +265,9 @@ export class PrefixIndex {
    * token.
    */
   keepValue(path: PrefixPath, value: unknown): boolean {
-    assertOpen(path);
+    this.#change(path);
     if (!path.isStored || path.length === 0) return false;
     return this.#values.keep(path.node, path.length, value);
-  }
-
-  /** How many tokens of `text` a request may take from the cache: all but one, and all where their value is kept. */
-  matchLimit(domain: PrefixDomain, text: Int32Array): number {
-    return this.#values.count > 0 && this.valueAt(domain, text) !== undefined ? text.length : Math.max(0, text.length - 1);
-  }
-
-  /**
-   * The value at the end of `text`, undefined when there is none or not all of the text is cached. Counts as a use of the
-   * value.
-   */
-  valueAt(domain: PrefixDomain, text: Int32Array): unknown {
-    const { node, tokens } = this.#matcher.find(domain, text, text.length);
-    return tokens === text.length ? this.#values.use(node, tokens) : undefined;
   }
 
   /**
@@ -294,10 +284,19 @@ export class PrefixIndex {
     checkIndex({ tree: this.#tree, ledger: this.#ledger, pool: this.#pool, paths: this.#paths });
   }
 
-  #open(path: PrefixPath, node: number, tokens: number): void {
+  /** A path that ends in `node` after `tokens` tokens. */
+  #open(options: PathOptions, node: number, tokens: number): PrefixPath {
+    const path = new PrefixPath(options);
     path.sharedTokens = tokens;
     this.#paths.open(path, node, tokens);
     if (tokens > 0) this.#ledger.fill(node, tokens, path.rows);
+    return path;
+  }
+
+  /** Something is about to change by this path: hits found before are not valid any more. */
+  #change(path: PrefixPath): void {
+    if (!path.isOpen) throw createError('KV_INTERNAL', { problem: 'a path of the prefix index is used after its release' });
+    this.#version += 1;
   }
 
   /** Once nobody ends in `node` any more: cuts off what lies in no row, joins what is one text again. */
@@ -314,8 +313,4 @@ export class PrefixIndex {
     }
     if (this.#tree.isUsedLeaf(node)) this.#pool.settle(node, bound);
   }
-}
-
-function assertOpen(path: PrefixPath): void {
-  if (!path.isOpen) throw createError('KV_INTERNAL', { problem: 'a path of the prefix index is used after its release' });
 }

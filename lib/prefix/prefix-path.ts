@@ -1,8 +1,13 @@
 // PrefixPath: one sequence's place in the prefix index: the text it has committed, and its table of rows. A handle made by
-// `acquire` or `fork` and ended by `release`. While it is open, no row of its text is evicted. Owned by the index: read it,
+// `open` or `fork` and ended by `release`. While it is open, no row of its text is evicted. Owned by the index: read it,
 // and write only into `rows`.
 
 export interface PathOptions {
+  /**
+   * Row ids by their number on the path. The index fills in those it shares; the owner all others, before it commits tokens
+   * in them. May be longer than needed, and is read until release.
+   */
+  readonly rows: Int32Array;
   /** Whether what it commits is cached (`write` of the request). */
   readonly isStored: boolean;
   /** Priority level of its request, 0 … 255. */
@@ -10,10 +15,6 @@ export interface PathOptions {
 }
 
 export class PrefixPath {
-  /**
-   * Row ids by their number on the path. The index fills in those it shares; the owner all others, before it commits tokens
-   * in them. May be longer than needed, and is read until release.
-   */
   readonly rows: Int32Array;
   readonly isStored: boolean;
   readonly level: number;
@@ -34,7 +35,7 @@ export class PrefixPath {
   announcedTokens = 0;
 
   /** @internal */
-  constructor(rows: Int32Array, { isStored, level }: PathOptions) {
+  constructor({ rows, isStored, level }: PathOptions) {
     this.rows = rows;
     this.isStored = isStored;
     this.level = level;

@@ -94,7 +94,7 @@ class World {
     const asked = [...this.#running.map(({ domain, text }) => [domain, text] as const)];
     for (let times = 0; times < 4; times += 1) asked.push([domains[this.#random.integer(domains.length)]!, this.#text()]);
     for (const [domain, text] of asked) {
-      const { tokens } = this.index.match(domain, text);
+      const { tokens } = this.index.match(domain, text, text.length);
       const known = this.replica.cachedTokens(domain, text);
       if (known !== tokens - (tokens % blockTokens)) throw new Error(`${tokens} tokens are cached, the replica says ${known}`);
     }
@@ -123,7 +123,7 @@ class World {
     const domain = domains[this.#random.integer(domains.length)]!;
     const text = this.#text();
     const rows = new Int32Array(this.#arithmetic.rowsFor(4 * this.#maxTokens)).fill(-1);
-    const path = this.index.acquire(domain, text, text.length - 1, rows, { isStored: this.#random.chance(0.8), level: 0 });
+    const path = this.index.open(this.index.match(domain, text, text.length - 1), { rows, isStored: this.#random.chance(0.8), level: 0 });
     this.#running.push({ domain, path, text });
   }
 
