@@ -53,12 +53,23 @@ void KvCache::MarkChanged(int32_t slot) {
   changed_.push_back(slot);
 }
 
-Status KvCache::Assign(int32_t slot_index, Tenant tenant) {
-  RowRun mapped;
+Status KvCache::Assign(int32_t slot, Tenant tenant) {
   {
     Lock lock(mutex_);
-    VKV_RETURN_IF_ERROR(Hold(lock, slot_index));
-    Slot& slot = slots_[slot_index];
+    VKV_RETURN_IF_ERROR(Hold(lock, slot));
+  }
+  const Status status = AssignHeld(slot, tenant);
+  std::lock_guard lock(mutex_);
+  LetGo(slot);
+  return status;
+}
+
+// Pre: the slot is held.
+Status KvCache::AssignHeld(int32_t slot_index, Tenant tenant) {
+  RowRun mapped;
+  {
+    std::lock_guard lock(mutex_);
+    const Slot& slot = slots_[slot_index];
     mapped = {slot_index, 0, slot.rows, slot.pages};
     if (!scrub_ || slot.tenant == tenant) mapped.pages.clear();
   }
@@ -70,7 +81,6 @@ Status KvCache::Assign(int32_t slot_index, Tenant tenant) {
   }
   std::lock_guard lock(mutex_);
   if (status.ok()) slots_[slot_index].tenant = tenant;
-  LetGo(slot_index);
   return status;
 }
 

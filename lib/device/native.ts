@@ -90,13 +90,16 @@ export const cacheNews = {
  * Slots and rows. `pairs` is [slot, rows] × count.
  *
  * The addon writes the arrays that the cache was opened with, on the JavaScript thread and only inside a call: what `grow`, `shrink`,
- * `alias`, `detach`, `cancel`, `quiesce` and `close` changed stands there when they return or throw, and with it what the mapper
- * has changed by then; no other call changes a slot. `synchronize` is for the mapper's news alone. Where the memory of
- * an array was given away, these calls do what they do and then throw KV_INTERNAL, all but `close`.
+ * `admit`, `assign`, `alias`, `detach`, `cancel`, `quiesce` and `close` changed stands there when they return or throw, and with it
+ * what the mapper has changed by then; no other call changes a slot. `synchronize` is for the mapper's news alone. Where the memory
+ * of an array was given away, these calls do what they do and then throw KV_INTERNAL, all but `close`.
+ *
+ * `shrink`, `admit`, `assign`, `alias` and `detach` cancel what the mapper was asked for the slot before they look at it.
  */
 export interface NativeCache {
   grow(pairs: Int32Array, count: number): void;
   request(pairs: Int32Array, count: number): void;
+  /** Drops what the mapper was asked for the slot, and waits for the row at hand if it is the slot's. */
   cancel(slot: number): void;
   /** Drops all wishes and waits for the row at hand. */
   quiesce(): void;
@@ -106,6 +109,21 @@ export interface NativeCache {
   /** Keeps the first `rows` rows of groups as `id`, no others: `quads` is [slot, group, id, rows] × count. */
   keep(quads: Int32Array, count: number): void;
   drop(ids: Int32Array, count: number): void;
+  /**
+   * What an idle slot gets for a new sequence, all of it or nothing: it is `tenant`'s; the kept groups ids[from … to) are mapped
+   * behind its rows, which end at group `from` if there are any; rows of its own behind those, until it has `rows`; pages are set aside
+   * until it has `promisedRows` (0: none are); and with `copyTokens` > 0 the slot's tokens before that which lie in group `to` are copied
+   * there, from `copySource` or `copyId` and on `stream` as `copyGroup` says.
+   *
+   * Needs as many pages as lie between the rows behind the groups and the larger of `rows` and `promisedRows`, and mappings for the groups
+   * as well. Throws KV_OUT_OF_PAGES, KV_OUT_OF_MAPPINGS, KV_OUT_OF_DEVICE_MEMORY or what else the driver says; the slot then has
+   * the rows it had and no promise more, so that the same call can follow once there is room. Where the driver refused the undo
+   * too, it is in quarantine.
+   */
+  admit(
+    slot: number, tenant: bigint, ids: Int32Array, from: number, to: number, rows: number, promisedRows: number,
+    copySource: number, copyId: number, copyTokens: number, stream: bigint | undefined,
+  ): void;
   /** Maps the kept groups ids[from … to) behind the slot's rows. */
   alias(slot: number, ids: Int32Array, from: number, to: number): void;
   /**

@@ -35,12 +35,14 @@ class NativeCache : public Napi::ObjectWrap<NativeCache>, private Stoppable {
   Napi::Value Request(const Napi::CallbackInfo& info);  // (pairs, count)
   Napi::Value Cancel(const Napi::CallbackInfo& info);   // (slot)
   Napi::Value Quiesce(const Napi::CallbackInfo& info);
-  Napi::Value Shrink(const Napi::CallbackInfo& info);       // (slot, rows)
-  Napi::Value Promise(const Napi::CallbackInfo& info);      // (slot, rows)
-  Napi::Value Assign(const Napi::CallbackInfo& info);       // (slot, tenant)
-  Napi::Value Keep(const Napi::CallbackInfo& info);         // ([slot, group, id, rows] * count, count)
-  Napi::Value Drop(const Napi::CallbackInfo& info);         // (ids, count)
-  Napi::Value Alias(const Napi::CallbackInfo& info);        // (slot, ids, from, to)
+  Napi::Value Shrink(const Napi::CallbackInfo& info);   // (slot, rows)
+  Napi::Value Promise(const Napi::CallbackInfo& info);  // (slot, rows)
+  Napi::Value Assign(const Napi::CallbackInfo& info);   // (slot, tenant)
+  Napi::Value Keep(const Napi::CallbackInfo& info);     // ([slot, group, id, rows] * count, count)
+  Napi::Value Drop(const Napi::CallbackInfo& info);     // (ids, count)
+  Napi::Value Alias(const Napi::CallbackInfo& info);    // (slot, ids, from, to)
+  // (slot, tenant, ids, from, to, rows, promised rows, from slot, id, tokens, stream)
+  Napi::Value Admit(const Napi::CallbackInfo& info);
   Napi::Value CopyGroup(const Napi::CallbackInfo& info);    // (slot, group, from slot, id, tokens, stream)
   Napi::Value Detach(const Napi::CallbackInfo& info);       // (slot, group, tokens, stream)
   Napi::Value Synchronize(const Napi::CallbackInfo& info);  // () writes slots and news; also as `publish`
@@ -58,24 +60,6 @@ class NativeCache : public Napi::ObjectWrap<NativeCache>, private Stoppable {
   void StopForTeardown() override;
   void StopMapper();
   vkv::MapperState state_of_mapper() const { return mapper_ ? mapper_->state() : vkv::MapperState(); }
-  // The addon's own checks of what TypeScript has checked: what is outside would be a touch of other memory.
-  int32_t ReadSlot(Arguments& given, size_t at) const;
-  int32_t ReadRows(Arguments& given, size_t at) const;
-  int32_t ReadGroup(Arguments& given, size_t at) const;
-  std::span<const GrowCommand> ReadCommands(Arguments& given) const;
-  // Tokens of a slot, and a key: (slot, from, tokens, key).
-  struct Stretch {
-    int32_t slot = 0;
-    uint64_t from = 0;
-    uint64_t tokens = 0;
-    uint64_t key = 0;
-  };
-  Stretch ReadStretch(Arguments& given) const;
-  int64_t slots() const { return static_cast<int64_t>(cache_->layout().slots()); }
-  int64_t reservations() const { return static_cast<int64_t>(cache_->layout().reservations()); }
-  int64_t most_rows() const { return static_cast<int64_t>(cache_->layout().MaxRows()); }
-  int64_t most_groups() const { return most_rows() / static_cast<int64_t>(cache_->layout().GroupRows()); }
-  int64_t most_tokens() const { return static_cast<int64_t>(cache_->layout().max_tokens()); }
   // Does `call`, if its arguments could be read; throws what fails.
   template <typename Call>
   Napi::Value Run(const Napi::CallbackInfo& info, const Arguments& given, Call call);
@@ -83,6 +67,9 @@ class NativeCache : public Napi::ObjectWrap<NativeCache>, private Stoppable {
   // gone, the call's own failure goes first.
   template <typename Call>
   Napi::Value Change(const Napi::CallbackInfo& info, const Arguments& given, Call call);
+  // The same once what the mapper was asked for the slot is dropped, and the row at hand finished.
+  template <typename Call>
+  Napi::Value ChangeSlot(const Napi::CallbackInfo& info, const Arguments& given, int32_t slot, Call call);
 
   std::string driver_kind_;         // for errors
   EnvContext* context_ = nullptr;   // while registered there

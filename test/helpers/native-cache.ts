@@ -1,5 +1,6 @@
-// NativeCacheBench: a cache of the addon over a simulated device, without the policy above it: for tests of what its calls promise
-// lib/cache. Two tensors, the second with half as large tokens, so that a group of shared rows has two rows and three pages.
+// NativeCacheBench: a cache of the addon without the policy above it, for tests of what its calls promise lib/cache. The simulated
+// device does queued work when told to. Two tensors, the second with half as large tokens, so that a group of shared rows has two
+// rows and three pages.
 
 import type { ExecutionContext } from 'ava';
 
@@ -19,7 +20,7 @@ export const groupTokens = 128;
 
 export interface NativeCacheBenchOptions {
   /** Of the pool. Default 60. */
-  readonly pages?: number;
+  readonly pages?: number | undefined;
   readonly scrub?: boolean;
 }
 
@@ -34,7 +35,7 @@ export class NativeCacheBench {
 
   constructor(t: ExecutionContext, { pages = 60, scrub = false }: NativeCacheBenchOptions = {}) {
     this.t = t;
-    const { driver, device } = openDriver({ device: { backing: 'real' } });
+    const { driver, device } = openDriver({ device: { streams: 'manual' } });
     this.device = device!;
     this.driver = driver;
     this.pool = new (native().NativePool)(nativeOf(driver), pageBytes, pages * pageBytes, 0, 0);
@@ -75,6 +76,7 @@ export class NativeCacheBench {
   /** Verifies, closes, and asserts that nothing is left. */
   close(): void {
     this.device.clearFailures();
+    this.device.completeAll();
     this.verify();
     this.cache.close();
     this.t.deepEqual([...this.rows, ...this.isQuarantined], new Array(2 * slots).fill(0));

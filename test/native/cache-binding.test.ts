@@ -30,6 +30,9 @@ const calls: Readonly<Record<string, Call>> = {
   'alias': ({ cache }) => {
     cache.alias(3, Int32Array.of(10, 11), 0, 2);
   },
+  'admit': ({ cache }) => {
+    cache.admit(3, 1n, Int32Array.of(10), 0, 1, 2 * groupRows, 3 * groupRows, 0, -1, 2 * groupTokens, undefined);
+  },
   'detach': ({ cache }) => {
     cache.detach(1, 0, groupTokens, -1, 0n);
   },
