@@ -257,7 +257,7 @@ export const table: Readonly<Record<string, Rows>> = {
     failCall: ({ device }) => call((...given: Parameters<MockDevice['failCall']>) => {
       device.failCall(...given);
       device.clearFailures();
-    }, 'cuMemcpyDtoH', { nth: 1, result: 'CUDA_ERROR_UNKNOWN', times: 1 }),
+    }, 'cuMemcpyDtoHAsync', { nth: 1, result: 'CUDA_ERROR_UNKNOWN', times: 1 }),
     loseDevice: (world) => {
       const device = opened(world, new MockDevice({ granularityBytes: pageBytes }));
       return call(device.loseDevice.bind(device), 700);
