@@ -161,12 +161,12 @@ for (const on of ['mock', 'host'] as const) {
     const batch = cache.createBatch();
     batch.add(sequence, 1);
     cache.prepare(batch);
-    const record = async (step: RecordedStep): Promise<void> => {
+    const goesOn = async (step: RecordedStep): Promise<void> => {
       scene.append(step);
       await Promise.resolve();
       scene.append(step); // rejects: it is not being recorded any more
     };
-    t.throws(() => kernels.captureSteps({ sizes: [1], record }).replay(batch, Int32Array.of(1)), {
+    t.throws(() => kernels.captureSteps({ sizes: [1], record: goesOn as () => void }).replay(batch, Int32Array.of(1)), {
       code: 'KV_INVALID_OPTION', message: /`record` must be a synchronous function/,
     });
     t.throws(() => kernels.step(async () => { await Promise.reject(new Error('mine')); }), {
