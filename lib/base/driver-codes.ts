@@ -33,7 +33,7 @@ export const driverCodes: { readonly [C in DriverCode]: CatalogueEntry<C> } = {
     recovery: 'fix',
     template: ({ missing }) =>
       `cuBLAS ${missing === undefined ? 'could not be opened' : `lacks \`${missing}\``}. Give \`cublas\` the path of a ` +
-      "libcublas.so since CUDA 11 whose own libraries are found, or 'auto' or 'off' to do without.",
+      "libcublas.so since CUDA 11.2 whose own libraries are found, or 'auto' or 'off' to do without.",
   },
   KV_KERNELS_REFUSED: {
     class: 'KvDriverError',

@@ -159,11 +159,11 @@ export interface NativeCache {
   close(): void;
 }
 
-/** Plain memory of a driver. Both copies wait for the stream first. */
+/** Plain memory of a driver. Both copies wait for the stream first, where one is given. */
 export interface NativeMemory {
   address(): bigint;
-  write(toByte: number, bytes: Uint8Array, stream: bigint): void;
-  read(into: Uint8Array, fromByte: number, stream: bigint): void;
+  write(toByte: number, bytes: Uint8Array, stream: bigint | undefined): void;
+  read(into: Uint8Array, fromByte: number, stream: bigint | undefined): void;
   close(): void;
 }
 

@@ -12,7 +12,7 @@ import type { NativeKernels } from '../device/native-kernels.js';
 import { native } from '../device/native.js';
 import { callable, checkInteger, isAddress } from '../base/options.js';
 import { lengthOf, typedArrayKind } from '../base/typed-arrays.js';
-import { CapturedSteps, StepPlace, type CaptureOptions, type RecordedStep } from './captured-steps.js';
+import { CapturedSteps, checkSynchronous, Recording, StepPlace, type CaptureOptions, type RecordedStep } from './captured-steps.js';
 import { KernelLayers } from './kernel-layers.js';
 import { readKernelsOptions, type KernelsOptions, type RowDtype } from './kernels-options.js';
 import { kernelModule } from './load-kernels.js';
@@ -47,6 +47,7 @@ export class Kernels {
   readonly #copies: TokenCopies;
   readonly #stream: bigint;
   readonly #captured = new Set<CapturedSteps>();
+  readonly #recording = new Recording();
   /** In a call for a step that is being captured, the address of its sequences; undefined where `#spans` has them. */
   #list: bigint | undefined;
   readonly #checkAppend = (): void => { this.#checkOpen('append'); };
@@ -155,20 +156,21 @@ export class Kernels {
    */
   copyTokens(copies: readonly TokenCopy[]): void {
     this.#copies.read(copies, this.#checkCopy);
+    this.#recording.checkNone('Kernels.copyTokens', 'copies');
     this.#queued(this.#copies);
     this.#native.copyTokens(this.#copies.entries, this.#copies.count);
   }
 
   /**
    * Captures decoding steps, one for each of some sizes, to be repeated with `replay`. On a device the kernels must be open for a
-   * stream of the engine's own, which nothing else may use meanwhile, and the driver know CUDA 11.4; `record` may use whatever
+   * stream of the engine's own (`driver.acquireStream()`), which nothing else may use meanwhile, and the driver know CUDA 11.4; `record` may use whatever
    * queues on that stream, cuBLAS included. On host a replay runs `record`. Throws what `record` throws, KV_INVALID_OPTION,
    * KV_OUT_OF_DEVICE_MEMORY, or the driver's error; nothing stays then. Closed with the kernels.
    */
   captureSteps(options: CaptureOptions): CapturedSteps {
     this.#checkOpen('capture steps');
     const steps = new CapturedSteps(options, {
-      cache: this.#cache, native: this.#native, stream: this.#stream, checkOpen: this.#checkReplay,
+      cache: this.#cache, native: this.#native, stream: this.#stream, recording: this.#recording, checkOpen: this.#checkReplay,
       forget: (closed) => { this.#captured.delete(closed); },
     });
     this.#captured.add(steps);
@@ -177,14 +179,16 @@ export class Kernels {
 
   /**
    * Calls `body` with the device made current once for all calls of the package in it, instead of by each of them: four calls of
-   * the driver less for each launch. `body` must be synchronous. Returns what it returns.
+   * the driver less for each launch. `body` must be synchronous: KV_INVALID_OPTION when it returns a promise. Returns what it returns.
    */
   step<Result>(body: () => Result): Result {
     bodyField(body, { owner: 'Kernels.step', option: 'body' });
     this.#checkOpen('compute a step');
     this.#native.enter();
     try {
-      return body();
+      const result = body();
+      checkSynchronous(result, 'Kernels.step', 'body');
+      return result;
     } finally {
       this.#native.leave();
     }
@@ -217,7 +221,10 @@ export class Kernels {
   /** Takes the sequences of a call into `#spans`, or into `#list`; returns the rows of its buffers. */
   #read(sequences: StepSequences, owner: string, checkOpen: () => void): number {
     this.#list = undefined;
-    if (!StepPlace.isInstance(sequences)) return this.#spans.read(sequences as Batch | SequenceSpans, owner, checkOpen).rows;
+    if (!StepPlace.isInstance(sequences)) {
+      this.#recording.checkNone(owner, 'sequences');
+      return this.#spans.read(sequences as Batch | SequenceSpans, owner, checkOpen).rows;
+    }
     checkOpen();
     const list = sequences.listFor(this.#native, owner);
     if (typeof list === 'bigint') this.#list = list;
