@@ -5,7 +5,7 @@
 // Invariants: what an idle slot maps is either listed content or its alone, except while it is `overfull`; a row that the
 // index holds is kept by the addon.
 
-import type { DroppedRows } from '../prefix/dropped-rows.js';
+import type { DroppedRows } from '../prefix/row-ledger.js';
 import type { PrefixIndex } from '../prefix/prefix-index.js';
 import type { PrefixPath } from '../prefix/prefix-path.js';
 import { IdleContents } from './idle-contents.js';
@@ -241,7 +241,7 @@ export class IdlePrefixes {
     for (const id of this.#longTails().keys()) {
       for (const slot of shared.slotsOf(id)) {
         const path = texts.of(slot)?.path;
-        if (path !== undefined) index.part(path);
+        if (path !== undefined) index.splitAt(path);
       }
     }
   }

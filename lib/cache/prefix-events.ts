@@ -6,9 +6,9 @@
 
 import * as diagnostics from 'node:diagnostics_channel';
 
-import { formatBlockKey } from '../prefix/chain-key.js';
-import type { DropReason } from '../prefix/dropped-rows.js';
-import type { RemovedBlocks, StoredBlocks, StoredRun } from '../prefix/stored-blocks.js';
+import { formatBlockKey } from '../prefix/router/block-keys.js';
+import type { DropReason } from '../prefix/row-ledger.js';
+import type { RemovedBlocks, StoredBlocks, StoredRun } from '../prefix/router/stored-blocks.js';
 
 /** In every event. */
 export interface PrefixEvent {

@@ -8,7 +8,8 @@ import { boolean, notConstructible, readOptions, withDefault } from '../base/opt
 import { prefixDomain, type PrefixDomain } from '../prefix/domain.js';
 import { PrefixIndex } from '../prefix/prefix-index.js';
 import type { PrefixExplanation } from '../prefix/prefix-explanation.js';
-import { PrefixTexts, type PromptItem } from '../prefix/prefix-text.js';
+import { PromptEncoder, type PromptItem } from '../prefix/prompt-encoder.js';
+import { StoredBlocks } from '../prefix/router/stored-blocks.js';
 import { rowArithmetic, type RowArithmetic } from '../layout/row-arithmetic.js';
 import { readPromptOptions, type PromptOptions, type ReadAcquireOptions } from './acquire-options.js';
 import { externalKeys } from './external-key.js';
@@ -71,7 +72,7 @@ export class Prefixes {
   readonly #parts: PrefixesParts;
   readonly #statistics: PrefixStatistics;
   readonly #events: PrefixEvents | undefined;
-  readonly #names: PrefixTexts;
+  readonly #names: PromptEncoder;
   #namespace = '';
 
   /** @internal Use `cache.prefixes`. */
@@ -83,11 +84,11 @@ export class Prefixes {
     this.groups = rowArithmetic({ tokenBytes: layout.maxTokenBytes, pageBytes: layout.pageBytes * groupRows });
     const events = options === 'off' || options.events === 'off' ? undefined : options.events;
     this.#events = events === undefined ? undefined : new PrefixEvents(parts.cache, events.label);
-    const blocks = events === undefined ? undefined
-      : { ...events, names: { nameOf: (item: number) => this.#names.nameOf(item) }, onChange: this.#events!.schedule };
-    this.index = new PrefixIndex({ arithmetic: this.groups, ...indexOptions(options, layout), blocks });
-    this.#names = new PrefixTexts({ index: this.index });
-    if (this.index.blocks !== undefined) this.#events!.connect(this.index.blocks);
+    this.index = new PrefixIndex({ arithmetic: this.groups, ...indexOptions(options, layout) });
+    this.#names = new PromptEncoder({ index: this.index });
+    if (events !== undefined) {
+      this.#events!.connect(new StoredBlocks(this.index, { ...events, names: this.#names, onChange: this.#events!.schedule }));
+    }
     this.shared = new SharedRows({ native: parts.native, layout, table, isHeld: (id) => this.index.isHolding(id) });
     this.texts = new SequenceTexts(table.count);
     this.#statistics = new PrefixStatistics({ recentRequests: options === 'off' ? 1 : options.recentRequests, groupRows });
@@ -215,7 +216,7 @@ export class Prefixes {
   }
 
   #textOf(tokens: Int32Array, items: readonly PromptItem[]): Int32Array {
-    return items.length === 0 ? tokens : this.#names.textOf(tokens, items);
+    return items.length === 0 ? tokens : this.#names.encode(tokens, items);
   }
 
   #domainOf(tenant: string | undefined, salt: string | undefined, adapter: string | undefined): PrefixDomain {
