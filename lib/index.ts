@@ -21,7 +21,7 @@ export type { PrefixMetrics } from './cache/prefix-statistics.js';
 export type { PrefixClearedEvent, PrefixEvent, PrefixRemovedEvent, PrefixStoredEvent } from './cache/prefix-events.js';
 export { prefixBlockKeys, type PrefixBlockKeysOptions } from './cache/prefix-block-keys.js';
 export type { PrefixExplanation } from './prefix/prefix-explanation.js';
-export type { PromptItem, PromptItemKind } from './prefix/prefix-text.js';
+export type { PromptItem, PromptItemKind } from './prefix/prompt-encoder.js';
 export { Prefixes, type PrefixLookup, type PrefixResetOptions } from './cache/prefixes.js';
 export type { CachedBy } from './cache/prompt.js';
 export {

@@ -11,7 +11,7 @@ import type { PolicyGuard } from '../device/policy-guard.js';
 import type { Unclosed } from '../device/unclosed.js';
 import { computeLayout, type Layout } from '../layout/layout.js';
 import { PrefixIndex } from '../prefix/prefix-index.js';
-import { PrefixTexts } from '../prefix/prefix-text.js';
+import { PromptEncoder } from '../prefix/prompt-encoder.js';
 import { Admission } from './admission.js';
 import { BackgroundErrors } from './background-errors.js';
 import { CachedRows } from './cached-rows.js';
@@ -136,7 +136,7 @@ function openNative(pool: PagePool, layout: Layout, { rows, isQuarantined }: Slo
 
 interface OpenIndex {
   readonly index: PrefixIndex;
-  readonly encoder: PrefixTexts;
+  readonly encoder: PromptEncoder;
   /** Undefined unless routers are told. */
   readonly events: PrefixEvents | undefined;
 }
@@ -146,19 +146,16 @@ function openIndex(options: ReadPrefixCacheOptions | 'off', cache: object, { lay
   const hashSeed = randomInt(2 ** 48 - 1);
   if (options === 'off') {
     const index = new PrefixIndex({ arithmetic: groups, poolRows: 0, hashSeed });
-    return { index, encoder: new PrefixTexts({ index }), events: undefined };
+    return { index, encoder: new PromptEncoder({ index }), events: undefined };
   }
   const { poolRows = Infinity, poolBytes = Infinity, tenantRows = Infinity, policy, endValues, now } = options;
   const toGroups = (rows: number): number => (rows === Infinity ? rows : Math.floor(rows / layout.groupRows));
   const bounds = {
     poolRows: toGroups(Math.min(poolRows, Math.floor(poolBytes / layout.rowBytes))), tenantRows: toGroups(tenantRows),
   };
-  const events = options.events === 'off' ? undefined : new PrefixEvents(cache, options.events.label);
-  const names = { nameOf: (item: number): string | undefined => encoder.nameOf(item) };
-  const blocks = options.events === 'off' ? undefined : { ...options.events, names, onChange: events!.schedule };
-  const index = new PrefixIndex({ arithmetic: groups, ...bounds, policy, endValues, now, hashSeed, blocks });
-  const encoder = new PrefixTexts({ index });
-  if (index.blocks !== undefined) events?.connect(index.blocks);
+  const index = new PrefixIndex({ arithmetic: groups, ...bounds, policy, endValues, now, hashSeed });
+  const encoder = new PromptEncoder({ index });
+  const events = options.events === 'off' ? undefined : new PrefixEvents(cache, index, { ...options.events, names: encoder });
   return { index, encoder, events };
 }
 

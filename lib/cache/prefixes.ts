@@ -5,7 +5,7 @@ import { createError } from '../base/errors.js';
 import { boolean, notConstructible, readOptions, withDefault } from '../base/options.js';
 import { prefixDomain, type PrefixDomain } from '../prefix/domain.js';
 import type { PrefixExplanation } from '../prefix/prefix-explanation.js';
-import type { PrefixTexts, PromptItem } from '../prefix/prefix-text.js';
+import type { PromptEncoder, PromptItem } from '../prefix/prompt-encoder.js';
 import { readPromptOptions, type PromptOptions, type ReadAcquireOptions } from './acquire-options.js';
 import type { CachedRows } from './cached-rows.js';
 import { externalKeys } from './external-key.js';
@@ -45,7 +45,7 @@ export interface PrefixParts {
   readonly leases: SlotLeases;
   readonly steps: Steps;
   readonly cached: CachedRows;
-  readonly encoder: PrefixTexts;
+  readonly encoder: PromptEncoder;
   readonly statistics: PrefixStatistics;
   /** Undefined unless routers are told. */
   readonly events: PrefixEvents | undefined;
@@ -180,7 +180,7 @@ export class Prefixes {
   }
 
   #textOf(tokens: Int32Array, items: readonly PromptItem[]): Int32Array {
-    return items.length === 0 ? tokens : this.#parts.encoder.textOf(tokens, items);
+    return items.length === 0 ? tokens : this.#parts.encoder.encode(tokens, items);
   }
 
   #domainOf(tenant: string | undefined, salt: string | undefined, adapter: string | undefined): PrefixDomain {

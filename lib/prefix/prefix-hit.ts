@@ -3,11 +3,10 @@
 // one. Owned by the index: read it. Looking changes nothing, not even the order of eviction.
 
 import { createError } from '../base/errors.js';
-import type { DomainRoots } from './domain-roots.js';
-import type { PrefixDomain } from './domain.js';
-import type { EndValues } from './end-values.js';
+import type { DomainRoots, PrefixDomain } from './domain.js';
 import type { OpenPaths } from './open-paths.js';
 import type { PrefixTree } from './prefix-tree.js';
+import type { PrefixValues } from './prefix-values.js';
 import type { RowLedger } from './row-ledger.js';
 
 export interface HitParts {
@@ -15,7 +14,7 @@ export interface HitParts {
   readonly ledger: RowLedger;
   readonly paths: OpenPaths;
   readonly roots: DomainRoots;
-  readonly values: EndValues;
+  readonly values: PrefixValues;
 }
 
 export class PrefixHit {
@@ -34,9 +33,9 @@ export class PrefixHit {
   value: unknown = undefined;
   /** The node in which it ends: the root when nothing is found, -1 when the domain has no text. @internal */
   node = -1;
+  /** The node on which the tail row hangs, or -1. @internal */
+  tailNode = -1;
   readonly #parts: HitParts;
-  /** The node on which the tail row hangs, or -1. */
-  #tailNode = -1;
   #text: Int32Array = new Int32Array(0);
   /** State of the index in which it was found. */
   #version = 0;
@@ -61,7 +60,7 @@ export class PrefixHit {
     if (this.node >= 0) tree.descend(this.node, text, most, this);
     this.#goBackToRows();
     this.value = this.tokens === text.length ? values.at(this.node, this.tokens) : undefined;
-    if (limit === undefined && this.value === undefined) this.limitTo(text.length - 1);
+    if (limit === undefined && this.value === undefined) this.limitTo(Math.max(0, text.length - 1));
     else this.#describe(most);
   }
 
@@ -94,35 +93,28 @@ export class PrefixHit {
    */
   #goBackToRows(): void {
     const { tree, ledger } = this.#parts;
-    const { arithmetic } = ledger;
     const { from, parent } = tree.nodes;
     for (;;) {
       while (this.tokens <= from[this.node]! && parent[this.node]! >= 0) this.node = parent[this.node]!;
-      this.wholeRows = arithmetic.wholeRows(this.tokens);
-      this.#tailNode = -1;
-      if (arithmetic.rowsFor(this.tokens) === this.wholeRows) return;
-      this.#tailNode = ledger.partialNode(this.node, this.tokens);
-      if (this.#tailNode >= 0) return;
+      if (ledger.locate(this.node, this.tokens, this)) return;
       // Other texts may go on from where this node starts, in rows that the index holds.
-      this.tokens = Math.max(arithmetic.tokensIn(this.wholeRows), from[this.node]!);
+      this.tokens = Math.max(ledger.tokensIn(this.wholeRows), from[this.node]!);
     }
   }
 
   /** What else there is to say of the hit, where no more than `limit` tokens were asked for. */
   #describe(limit: number): void {
-    const { tree, ledger, paths } = this.#parts;
-    const tailNode = this.#tailNode;
-    this.tailRow = tailNode < 0 ? -1 : ledger.partialRow(tailNode, this.tokens);
-    this.isTailWhole = tailNode >= 0 && tailNode === this.node && tree.nodes.to[tailNode] === this.tokens;
+    const { tree, paths } = this.#parts;
+    this.isTailWhole = this.tailNode >= 0 && this.tailNode === this.node && tree.nodes.to[this.node] === this.tokens;
     this.pendingTokens = this.node >= 0 && paths.announcing > 0 ? this.#announcedTokens(limit) : 0;
   }
 
   #announcedTokens(limit: number): number {
-    const { tree, paths } = this.#parts;
+    const { parent, ending } = this.#parts.tree.nodes;
     const text = this.#text;
     let most = this.tokens;
-    for (let above = this.node; above >= 0; above = tree.nodes.parent[above]!) {
-      for (let path = paths.endingIn(above); path !== undefined; path = path.next) {
+    for (let above = this.node; above >= 0; above = parent[above]!) {
+      for (let path = ending[above]; path !== undefined; path = path.next) {
         const { announced } = path;
         const end = Math.min(limit, path.announcedTokens);
         if (announced === undefined || path.length > this.tokens || end <= most) continue;

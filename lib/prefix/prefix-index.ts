@@ -11,36 +11,62 @@
 // where `isWritable` denies it; no row that holds text of an open path is evicted; texts lose their ends first.
 
 import { createError } from '../base/errors.js';
+import type { RowArithmetic } from '../layout/row-arithmetic.js';
 import { CachePool } from './cache-pool.js';
-import { replaceDuplicates } from './duplicates.js';
-import { DomainRoots } from './domain-roots.js';
-import { sharedDomain, type PrefixDomain } from './domain.js';
-import { DroppedRows, reasonNumber } from './dropped-rows.js';
-import { EndValues } from './end-values.js';
-import { EvictionMemory } from './eviction/eviction-memory.js';
-import { makePolicy, type EvictionPolicy } from './eviction/eviction-policy.js';
-import { checkIndex } from './index-check.js';
+import { DomainRoots, sharedDomain, type PrefixDomain } from './domain.js';
+import { makePolicy, type EvictionPolicyFactory } from './eviction/eviction-policy.js';
 import { lru } from './eviction/lru.js';
+import { checkIndex } from './index-check.js';
 import { NodeTable } from './node-table.js';
 import { OpenPaths } from './open-paths.js';
 import { PathWriter } from './path-writer.js';
-import { Explainer, type PrefixExplanation } from './prefix-explanation.js';
+import { EvictionMemory, Explainer, type PrefixExplanation } from './prefix-explanation.js';
 import { PrefixHit } from './prefix-hit.js';
-import type { PrefixIndexOptions } from './prefix-index-options.js';
 import { PrefixPath, type PathOptions } from './prefix-path.js';
-import { PrefixTree } from './prefix-tree.js';
-import { RowLedger } from './row-ledger.js';
-import { StoredBlocks } from './stored-blocks.js';
-import { TenantQuota } from './tenant-quota.js';
+import { PrefixTree, type TextListener } from './prefix-tree.js';
+import { PrefixValues } from './prefix-values.js';
+import { DroppedRows, reasonNumber, RowLedger } from './row-ledger.js';
 
-const bound = reasonNumber('bound');
+/** Only the arithmetic is required. */
+export interface PrefixIndexOptions {
+  readonly arithmetic: RowArithmetic;
+  /** Rows of the pool at most. Default: no bound; 0: nothing is kept after release. */
+  readonly poolRows?: number | undefined;
+  /** Rows of the pool that one tenant has at most. Default: no bound. */
+  readonly tenantRows?: number | undefined;
+  /** Default: `lru()`. */
+  readonly policy?: EvictionPolicyFactory | undefined;
+  /**
+   * Chooses the hashes inside, any safe integer. Nothing but the time that calls take depends on it; a cache that strangers send
+   * tokens to needs one that they cannot guess. Default 0.
+   */
+  readonly hashSeed?: number | undefined;
+  /** Bits of hashes that count, 1 … 32 (the default): tests truncate them to force collisions. */
+  readonly hashBits?: number | undefined;
+  /** Tokens that the pool can hold, for policies that size themselves. Default: what `poolRows` hold. */
+  readonly poolTokens?: number | undefined;
+  /** Values that are kept at ends of texts at most (`keepValue`). Default 64. */
+  readonly endValues?: number | undefined;
+  /** Places of which it is remembered when and why text was cut off there (`explain`), at most. Default 4,096. */
+  readonly rememberedCuts?: number | undefined;
+  /** A clock in milliseconds, for `explain`. Default: always 0. */
+  readonly now?: (() => number) | undefined;
+}
+
+/** What listeners may read of an index. */
+export interface IndexedTexts {
+  readonly tree: PrefixTree;
+  readonly ledger: RowLedger;
+  readonly roots: DomainRoots;
+}
+
 const evicted = reasonNumber('evicted');
 
 export class PrefixIndex {
   /** Rows that it stopped holding since the caller last cleared this. */
   readonly dropped = new DroppedRows();
-  /** What is stored, in blocks; undefined unless asked for. */
-  readonly blocks: StoredBlocks | undefined;
+  /** @internal */
+  readonly texts: IndexedTexts;
   readonly #nodes = new NodeTable();
   readonly #tree: PrefixTree;
   readonly #ledger: RowLedger;
@@ -48,47 +74,42 @@ export class PrefixIndex {
   readonly #pool: CachePool;
   readonly #paths: OpenPaths;
   readonly #writer: PathWriter;
-  readonly #hit: PrefixHit;
-  readonly #policy: EvictionPolicy;
-  readonly #values: EndValues;
+  readonly #values: PrefixValues;
   readonly #explainer: Explainer;
-  #releases = 0;
+  readonly #listeners: TextListener[];
+  readonly #hit: PrefixHit;
   /** Counts the calls that can change what a hit says. */
   #version = 0;
 
   constructor(options: PrefixIndexOptions) {
-    const { arithmetic, poolRows = Infinity, tenantRows = Infinity, policy = lru(), hashBits, hashSeed = 0 } = options;
+    const { arithmetic, poolRows = Infinity, tenantRows = Infinity, hashBits, hashSeed = 0 } = options;
     const { now = () => 0, endValues = 64, rememberedCuts = 4096 } = options;
     const nodes = this.#nodes;
-    const tree = new PrefixTree(nodes, hashSeed, hashBits);
-    const ledger = new RowLedger(nodes, arithmetic, this.dropped);
-    const roots = new DomainRoots(tree);
-    this.blocks = options.blocks === undefined ? undefined : new StoredBlocks({ tree, ledger, roots }, options.blocks);
-    const values = new EndValues(tree, endValues);
+    const tree = this.#tree = new PrefixTree(nodes, hashSeed, hashBits);
+    const ledger = this.#ledger = new RowLedger(nodes, arithmetic, this.dropped);
+    const roots = this.#roots = new DomainRoots(tree);
+    this.texts = { tree, ledger, roots };
+    const values = this.#values = new PrefixValues(tree, endValues);
     const memory = new EvictionMemory({ tree, roots, now, places: rememberedCuts, hashSeed });
-    const listeners = [memory, values, ...this.blocks === undefined ? [] : [this.blocks], ...options.listeners ?? []];
-    this.#policy = makePolicy(policy, {
+    const listeners = this.#listeners = [memory, values];
+    const policy = makePolicy(options.policy ?? lru(), {
       nodes,
       copyText: (node, from, to, target, start) => { tree.copyPath(node, from, to, target, start); },
       rowsOf: (node) => ledger.ownRows(node),
       hashSeed,
       poolTokens: options.poolTokens ?? (poolRows === Infinity ? Infinity : arithmetic.tokensIn(poolRows)),
     });
-    const quota = tenantRows === Infinity ? undefined : new TenantQuota(nodes, tenantRows);
-    const pool = new CachePool({
-      tree, ledger, roots, dropped: this.dropped, policy: this.#policy, quota, listeners, limitRows: poolRows,
-    });
-    const paths = new OpenPaths(nodes, pool);
-    pool.connect(paths);
-    this.#tree = tree;
-    this.#ledger = ledger;
-    this.#roots = roots;
-    this.#pool = pool;
-    this.#paths = paths;
+    const pool = this.#pool = new CachePool({ tree, ledger, roots, dropped: this.dropped, policy, listeners, poolRows, tenantRows });
+    const paths = this.#paths = new OpenPaths(nodes, pool);
     this.#writer = new PathWriter({ tree, ledger, pool, paths, listeners });
-    this.#hit = new PrefixHit({ tree, ledger, paths, roots, values }, sharedDomain);
-    this.#values = values;
+    this.#hit = new PrefixHit({ tree, ledger, roots, paths, values }, sharedDomain);
     this.#explainer = new Explainer({ tree, roots, memory });
+  }
+
+  /** Calls the listener from now on for every change of what is cached. Throws KV_INTERNAL when text is cached already. @internal */
+  listen(listener: TextListener): void {
+    if (this.nodes > 0) throw createError('KV_INTERNAL', { problem: 'a listener comes to a prefix index that has text', what: this.nodes });
+    this.#listeners.push(listener);
   }
 
   /** Rows that it holds: those of open paths, and the pool. */
@@ -137,9 +158,8 @@ export class PrefixIndex {
     const { domain, node, tokens, value } = hit;
     hit.check(this.#version);
     this.#version += 1;
-    const root = this.#roots.open(domain);
     if (value !== undefined) this.#values.use(node, tokens);
-    return this.#open(options, tokens === 0 ? root : this.#writer.narrow(node, tokens), tokens);
+    return this.#open(options, tokens === 0 ? this.#roots.open(domain) : this.#writer.splitAtRow(node, tokens), tokens);
   }
 
   /** The path will commit `tokens` tokens of `text`; the array is kept and must not change until then. */
@@ -190,23 +210,11 @@ export class PrefixIndex {
   /** Ends the path. Its text stays cached as the pool's bounds allow. */
   release(path: PrefixPath): void {
     this.#change(path);
-    const { uses, lastUse, level, parent, tenant } = this.#nodes;
-    const { node } = path;
-    const owner = tenant[node]!;
-    this.#releases += 1;
-    for (let above = node; above >= 0; above = parent[above]!) {
-      uses[above]! += 1;
-      lastUse[above] = this.#releases;
-      level[above] = Math.max(level[above]!, path.level);
-    }
     this.#paths.close(path);
-    for (let above = node; above >= 0; above = parent[above]!) this.#paths.unpin(above);
-    this.#policy.observe?.(node, path.length);
-    this.#tidy(node);
-    this.#pool.keepWithinBounds(owner);
+    this.#pool.release(path.node, path.length, path.level);
   }
 
-  /** Frees up to `rows` rows of the pool as the policy chooses; answers how many. They are in `dropped`. */
+  /** Frees up to `rows` rows of the pool as the policy chooses; returns how many. They are in `dropped`. */
   evict(rows: number): number {
     this.#version += 1;
     return this.#pool.evict(rows);
@@ -219,21 +227,21 @@ export class PrefixIndex {
    */
   replaceDuplicates(isSpare: (row: number) => boolean): void {
     this.#version += 1;
-    replaceDuplicates({ tree: this.#tree, ledger: this.#ledger, paths: this.#paths, writer: this.#writer }, isSpare);
+    this.#writer.replaceDuplicates(isSpare);
   }
 
   /** For want of memory: the path keeps no text from being evicted behind its own tokens, also not in its last row. */
-  part(path: PrefixPath): void {
+  splitAt(path: PrefixPath): void {
     this.#change(path);
-    this.#writer.part(path.node, path.length);
+    this.#writer.splitAt(path.node, path.length);
   }
 
   /**
    * For want of memory: evicts the text that goes on in path.rows[index] behind `path.length`, so that the path can go on there.
-   * Answers whether it can; not where a running sequence needs that text. After `replaceDuplicates`, for which the row was spare.
+   * Returns whether it can; not where a running sequence needs that text. After `replaceDuplicates`, for which the row was spare.
    */
   claim(path: PrefixPath, index: number): boolean {
-    this.part(path);
+    this.splitAt(path);
     const { pins, firstChild } = this.#nodes;
     while (!this.isWritable(path, index)) {
       let node = this.#ledger.holderBelow(path.node, path.rows[index]!);
@@ -244,7 +252,7 @@ export class PrefixIndex {
     return true;
   }
 
-  /** Drops all that no sequence uses, of one domain or of all; answers how many rows. */
+  /** Drops all that no sequence uses, of one domain or of all; returns how many rows. */
   clear(domain?: PrefixDomain): number {
     this.#version += 1;
     const before = this.dropped.count;
@@ -261,7 +269,7 @@ export class PrefixIndex {
 
   /**
    * Keeps a value (last logits, say) at the end of what the path has committed, in place of the one there. It goes with any
-   * token of the text, or when there are too many. Answers whether it was kept: not when the path is not stored, or has no
+   * token of the text, or when there are too many. Returns whether it was kept: not when the path is not stored, or has no
    * token.
    */
   keepValue(path: PrefixPath, value: unknown): boolean {
@@ -297,20 +305,5 @@ export class PrefixIndex {
   #change(path: PrefixPath): void {
     if (!path.isOpen) throw createError('KV_INTERNAL', { problem: 'a path of the prefix index is used after its release' });
     this.#version += 1;
-  }
-
-  /** Once nobody ends in `node` any more: cuts off what lies in no row, joins what is one text again. */
-  #tidy(node: number): void {
-    const { parent } = this.#nodes;
-    if (this.#tree.isRoot(node)) {
-      this.#roots.closeIfEmpty(node);
-      return;
-    }
-    const child = this.#nodes.firstChild[node]!;
-    let below = this.#pool.joinChild(node) ? child : node;
-    while (!this.#tree.isRoot(below)) {
-      if (!this.#pool.joinChild(parent[below]!)) below = parent[below]!;
-    }
-    if (this.#tree.isUsedLeaf(node)) this.#pool.settle(node, bound);
   }
 }

@@ -18,14 +18,15 @@ export class PrefixPath {
   readonly rows: Int32Array;
   readonly isStored: boolean;
   readonly level: number;
-  #length = 0;
-  #isOpen = true;
-
+  /** Tokens matched and committed. */
+  length = 0;
+  /** False after release. */
+  isOpen = true;
   /** Tokens that it found cached when it was opened: not its own to take back. @internal */
   sharedTokens = 0;
   /** Deepest node of the text. @internal */
   node = -1;
-  /** Others that end in the same node. @internal */
+  /** Other paths that end in the same node. @internal */
   next: PrefixPath | undefined = undefined;
   /** @internal */
   previous: PrefixPath | undefined = undefined;
@@ -39,31 +40,5 @@ export class PrefixPath {
     this.rows = rows;
     this.isStored = isStored;
     this.level = level;
-  }
-
-  /** Tokens matched and committed. */
-  get length(): number {
-    return this.#length;
-  }
-
-  /** False after release. */
-  get isOpen(): boolean {
-    return this.#isOpen;
-  }
-
-  /** Whether no other path ends in the same node. @internal */
-  get isAlone(): boolean {
-    return this.next === undefined && this.previous === undefined;
-  }
-
-  /** @internal */
-  moveTo(length: number): void {
-    this.#length = length;
-  }
-
-  /** @internal */
-  close(): void {
-    this.#isOpen = false;
-    this.announced = undefined;
   }
 }

@@ -7,7 +7,7 @@ import { checkTokens, maxToken, tokensField } from '../cache/given-tokens.js';
 import type { Layout } from '../layout/layout.js';
 import type { PagePool } from '../device/page-pool.js';
 import { abortSignal, callable, checkInteger, integer, number, optional, readIterable, readOptions, withDefault, withoutRevoked, type Field } from '../base/options.js';
-import { sortItems, type PromptItem } from '../prefix/prefix-text.js';
+import { sortItems, type PromptItem } from '../prefix/prompt-encoder.js';
 import { greedy, type Sampler } from './sampling.js';
 
 type Prompt = Pick<AcquireOptions, 'items' | 'tenant' | 'salt' | 'adapter' | 'caching' | 'priority'>;

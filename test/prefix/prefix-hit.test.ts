@@ -24,6 +24,12 @@ test('a match is never longer than its limit, and names its whole rows and the t
   t.deepEqual(at(0), { tokens: 0, wholeRows: 0, hasTail: false, isTailWhole: false });
 });
 
+test('of a text of no tokens nothing is found', (t) => {
+  const owner = owned();
+  const { tokens, wholeRows, pendingTokens } = owner.index.match(sharedDomain, new Int32Array(0));
+  t.deepEqual([tokens, wholeRows, pendingTokens], [0, 0, 0]);
+});
+
 test('a hit that is shortened is what a match with that limit finds', (t) => {
   for (const shape of [{}, { tokenUnits: 3, rowUnits: 8 }]) {
     const owner = owned(shape);
@@ -49,7 +55,7 @@ test('a hit cannot be opened once the index has changed, unless it found nothing
   const path = openPath(index, run(0, 10), 10, rows);
   const changes: (() => unknown)[] = [
     () => { index.announce(path, run(0, 12), 12); }, () => { index.commit(path, run(0, 10), 10); }, () => { index.truncate(path, 10); },
-    () => { index.part(path); }, () => index.keepValue(path, 1), () => { index.replaceDuplicates(() => false); }, () => index.evict(1),
+    () => { index.splitAt(path); }, () => index.keepValue(path, 1), () => { index.replaceDuplicates(() => false); }, () => index.evict(1),
     () => { index.release(index.fork(path, rows.slice())); }, () => index.clear(), () => { index.release(path); },
   ];
   for (const change of changes) {

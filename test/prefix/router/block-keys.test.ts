@@ -1,10 +1,9 @@
 import test from 'ava';
 
-import { hashWords } from '#internal/prefix/chain-key.js';
-import { blockKey, blockKeys, domainKey, formatBlockKey, prefixDomain, type ItemNames } from '#internal/prefix/index.js';
-import { PrefixTexts } from '#internal/prefix/prefix-text.js';
+import { prefixDomain, PromptEncoder, type ItemNames } from '#internal/prefix/index.js';
+import { blockKey, blockKeys, domainKey, formatBlockKey, hashWords } from '#internal/prefix/router/block-keys.js';
 import { Random } from '#internal/base/random.js';
-import { seedOf } from '../helpers/seed.js';
+import { seedOf } from '../../helpers/seed.js';
 
 const keysOf = (text: readonly number[], blockTokens: number, parts = {}, names?: ItemNames): string[] =>
   blockKeys(prefixDomain(parts), Int32Array.from(text), blockTokens, names).map(formatBlockKey);
@@ -73,9 +72,9 @@ test('an item counts by its name and its place, whatever number it has', (t) => 
 test('texts of two processes with the same items have the same keys', (t) => {
   const items = [{ at: 2, length: 3, kind: 'item', hash: 'cat' }, { at: 6, length: 1, kind: 'embedding', hash: 'cat' }] as const;
   const keys = [[], [{ at: 0, length: 1, kind: 'item', hash: 'dog' }] as const].map((before) => {
-    const texts = new PrefixTexts({ index: { forTexts: () => { /* none yet */ } } });
-    texts.textOf([0, 0], before);
-    return keysOf([...texts.textOf([1, 2, 0, 0, 0, 3, 0, 4], items)], 4, {}, texts);
+    const texts = new PromptEncoder({ index: { forTexts: () => { /* none yet */ } } });
+    texts.encode([0, 0], before);
+    return keysOf([...texts.encode([1, 2, 0, 0, 0, 3, 0, 4], items)], 4, {}, texts);
   });
   t.deepEqual(keys[0], keys[1]);
 });

@@ -1,12 +1,11 @@
-// PrefixTexts: makes the text of a prompt as the prefix index compares it. A position that an image, another item or a
+// PromptEncoder: makes the text of a prompt as the prefix index compares it. A position that an image, another item or a
 // prompt embedding covers has no token that says what is there; it gets a negative number, which stands for the content.
 // Equal content gets equal numbers while the index has it. Numbers are names: no other content ever gets the same.
 
 import { createError } from '../base/errors.js';
 import { checkInteger } from '../base/options.js';
-import type { ItemNames } from './key-words.js';
 
-const owner = 'PrefixTexts';
+const owner = 'PromptEncoder';
 
 /**
  * `item`: an image, sound or other content that an encoder turns into embeddings · `embedding`: embeddings given as such.
@@ -31,7 +30,13 @@ export interface TextSource {
   forTexts(visit: (tokens: Int32Array, from: number, to: number) => void): void;
 }
 
-export interface PrefixTextsOptions {
+/** What the negative numbers in a text of the index stand for: 2n + 1 below 0 is where item n starts, 2n + 2 where it goes on. */
+export interface ItemNames {
+  /** Name of item `number`, the same in every process for the same content; undefined when it has been forgotten. */
+  nameOf(number: number): string | undefined;
+}
+
+export interface PromptEncoderOptions {
   readonly index: TextSource;
   /** Names that are given before the first sweep. Default 1,024. */
   readonly firstSweepNames?: number | undefined;
@@ -39,7 +44,7 @@ export interface PrefixTextsOptions {
   readonly names?: number | undefined;
 }
 
-export class PrefixTexts implements ItemNames {
+export class PromptEncoder implements ItemNames {
   readonly #index: TextSource;
   readonly #numbers = new Map<string, number>();
   /** By number. */
@@ -51,7 +56,7 @@ export class PrefixTexts implements ItemNames {
   #next = 0;
   #sweepAt: number;
 
-  constructor({ index, firstSweepNames = 1024, names = 2 ** 30 }: PrefixTextsOptions) {
+  constructor({ index, firstSweepNames = 1024, names = 2 ** 30 }: PromptEncoderOptions) {
     this.#index = index;
     this.#firstSweepNames = firstSweepNames;
     this.#names = names;
@@ -73,7 +78,7 @@ export class PrefixTexts implements ItemNames {
    * Throws KV_INVALID_OPTION for a token below 0 that no item covers, an item that covers none or too many positions, or
    * two that overlap.
    */
-  textOf(tokens: ArrayLike<number>, items: readonly PromptItem[] = []): Int32Array {
+  encode(tokens: ArrayLike<number>, items: readonly PromptItem[] = []): Int32Array {
     const sorted = sortItems(owner, items, tokens.length);
     const text = Int32Array.from(tokens);
     let plain = 0;

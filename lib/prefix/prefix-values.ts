@@ -1,9 +1,8 @@
-// EndValues: what callers keep at the exact end of a cached text, last logits for example, so that a prompt that is cached
+// PrefixValues: what callers keep at the exact end of a cached text, last logits for example, so that a prompt that is cached
 // as a whole needs no forward pass. A value goes with any token of its text, and the one used longest ago when there are
 // too many. It never looks into a value and never copies one.
 
-import type { PrefixTree } from './prefix-tree.js';
-import type { TextListener } from './text-listener.js';
+import type { PrefixTree, TextListener } from './prefix-tree.js';
 
 interface Entry {
   node: number;
@@ -12,7 +11,7 @@ interface Entry {
   readonly value: unknown;
 }
 
-export class EndValues implements TextListener {
+export class PrefixValues implements TextListener {
   readonly #tree: PrefixTree;
   readonly #limit: number;
   /** The one used longest ago is first. */
@@ -67,8 +66,6 @@ export class EndValues implements TextListener {
   joined(upper: number, lower: number): void {
     for (const entry of this.#byNode.get(upper) ?? []) this.#move(entry, lower);
   }
-
-  added(): void { /* new text has no value yet */ }
 
   #find(node: number, at: number): Entry | undefined {
     return this.#byNode.get(node)?.find((entry) => entry.at === at);

@@ -24,6 +24,7 @@ test('a value is found at the exact end of its text and nowhere else', (t) => {
   t.is(valueAt(owner, run(0, 10)), logits);
   t.is(valueAt(owner, run(0, 9)), undefined);
   t.is(valueAt(owner, run(0, 11)), undefined);
+  t.is(valueAt(owner, new Int32Array(0)), undefined);
   t.is(valueAt(owner, run(0, 10), prefixDomain({ tenant: 'a' })), undefined);
   owner.release(sequence);
   t.is(valueAt(owner, run(0, 10)), logits);

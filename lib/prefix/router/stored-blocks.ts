@@ -1,18 +1,16 @@
-// StoredBlocks: which blocks of tokens a match would find, by their keys, and what of that has changed since somebody last asked. A
-// router that applies the changes in order knows at any time how much of a prompt is cached here. Made only when somebody wants to
-// know: keeps a key per block, computed when its last token is committed. Reads the tree, changes nothing.
+// StoredBlocks: which blocks of tokens a match would find, by their keys, and what of that has changed since the last question. A
+// router that applies the changes in order knows at any time how much of a prompt is cached here. Made only for routers: it keeps a key
+// per block, computed when its last token is committed. Reads the index, changes nothing.
 //
 // A block belongs to the node that has its last token, so that one that several texts share exists once and goes with the last
 // of them. Tokens at the end of a running sequence's text that lie in no row are not found, and their blocks not stored.
 
-import { blockKey, domainKey, type BlockKey } from './chain-key.js';
-import type { DomainRoots } from './domain-roots.js';
-import type { PrefixDomain } from './domain.js';
-import { dropReasons, type DropReason } from './dropped-rows.js';
-import type { ItemNames } from './key-words.js';
-import type { PrefixTree } from './prefix-tree.js';
-import type { RowLedger } from './row-ledger.js';
-import type { TextListener } from './text-listener.js';
+import type { PrefixDomain } from '../domain.js';
+import type { IndexedTexts, PrefixIndex } from '../prefix-index.js';
+import type { TextListener } from '../prefix-tree.js';
+import type { ItemNames } from '../prompt-encoder.js';
+import { dropReasons, type DropReason } from '../row-ledger.js';
+import { blockKey, domainKey, type BlockKey } from './block-keys.js';
 
 /** Blocks that can be found from now on, one behind the other. */
 export interface StoredRun {
@@ -49,12 +47,6 @@ export interface StoredBlocksOptions {
   readonly onChange?: (() => void) | undefined;
 }
 
-export interface StoredBlocksParts {
-  readonly tree: PrefixTree;
-  readonly ledger: RowLedger;
-  readonly roots: DomainRoots;
-}
-
 /** Of one node: the blocks that end in it, in order; of these the first `stored` have been reported. */
 interface NodeBlocks {
   readonly keys: BlockKey[];
@@ -62,7 +54,7 @@ interface NodeBlocks {
 }
 
 export class StoredBlocks implements TextListener {
-  readonly #parts: StoredBlocksParts;
+  readonly #texts: IndexedTexts;
   readonly #options: StoredBlocksOptions;
   readonly #blocks: (NodeBlocks | undefined)[] = [];
   /** Nodes to look at, with the reason should they have lost something. */
@@ -71,9 +63,11 @@ export class StoredBlocks implements TextListener {
   #hasTold = false;
   #count = 0;
 
-  constructor(parts: StoredBlocksParts, options: StoredBlocksOptions) {
-    this.#parts = parts;
+  /** @param index Nothing is cached in it yet. */
+  constructor(index: PrefixIndex, options: StoredBlocksOptions) {
+    this.#texts = index.texts;
     this.#options = options;
+    index.listen(this);
   }
 
   get blockTokens(): number {
@@ -87,7 +81,7 @@ export class StoredBlocks implements TextListener {
 
   /** What has changed since the last call. */
   takeChanges(): BlockChanges {
-    const { nodes } = this.#parts.tree;
+    const { nodes } = this.#texts.tree;
     this.#hasTold = false;
     for (const [node, reason] of [...this.#changed]) this.#changeAbove(node, reason);
     const order = [...this.#changed].sort(([a], [b]) => nodes.from[a]! - nodes.from[b]!); // parents first
@@ -111,7 +105,7 @@ export class StoredBlocks implements TextListener {
   }
 
   added(node: number, from: number): void {
-    const { tree } = this.#parts;
+    const { tree } = this.#texts;
     const { blockTokens, names } = this.#options;
     const blocks = (this.#blocks[node] ??= { keys: [], stored: 0 });
     this.#change(node);
@@ -127,7 +121,7 @@ export class StoredBlocks implements TextListener {
   }
 
   cut(node: number, from: number, _to: number, reason: number): void {
-    const { nodes } = this.#parts.tree;
+    const { nodes } = this.#texts.tree;
     const blocks = this.#blocks[node];
     if (blocks === undefined) return;
     const name = dropReasons[reason]!;
@@ -143,7 +137,7 @@ export class StoredBlocks implements TextListener {
 
   split(upper: number, lower: number): void {
     const blocks = this.#blocks[lower]!;
-    const keys = blocks.keys.splice(0, this.#blocksIn(upper, this.#parts.tree.nodes.to[upper]!));
+    const keys = blocks.keys.splice(0, this.#blocksIn(upper, this.#texts.tree.nodes.to[upper]!));
     this.#blocks[upper] = { keys, stored: Math.min(blocks.stored, keys.length) };
     blocks.stored = Math.max(0, blocks.stored - keys.length);
     this.#change(upper);
@@ -165,7 +159,7 @@ export class StoredBlocks implements TextListener {
   }
 
   #change(node: number, reason?: DropReason): void {
-    const isRoot = this.#parts.tree.isRoot(node);
+    const isRoot = this.#texts.tree.isRoot(node);
     if (!isRoot && (reason !== undefined || !this.#changed.has(node))) this.#changed.set(node, reason ?? 'evicted');
     if (this.#hasTold) return;
     this.#hasTold = true;
@@ -179,19 +173,19 @@ export class StoredBlocks implements TextListener {
 
   /** Nodes above whose last tokens lie in the same row as the first of `node`. */
   #changeAbove(node: number, reason: DropReason): void {
-    const { tree, ledger: { arithmetic } } = this.#parts;
+    const { tree, ledger } = this.#texts;
     const { parent, from, to } = tree.nodes;
     for (let above = parent[node]!; !tree.isRoot(above); above = parent[above]!) {
-      const whole = arithmetic.wholeRows(to[above]!);
-      if (arithmetic.rowsFor(to[above]!) === whole) return;
+      const whole = ledger.wholeRows(to[above]!);
+      if (ledger.rowsFor(to[above]!) === whole) return;
       if (!this.#changed.has(above)) this.#changed.set(above, reason);
-      if (arithmetic.wholeRows(from[above]!) < whole) return;
+      if (ledger.wholeRows(from[above]!) < whole) return;
     }
   }
 
   /** Reports what of the node's blocks can be found and could not, or the other way. */
   #compare(node: number, reason: DropReason, stored: StoredRun[]): void {
-    const { from } = this.#parts.tree.nodes;
+    const { from } = this.#texts.tree.nodes;
     const blocks = this.#blocks[node]!;
     const found = Math.max(0, this.#blocksIn(node, this.#foundTokens(node)));
     if (found < blocks.stored) this.#unstore(blocks, found, reason);
@@ -209,11 +203,11 @@ export class StoredBlocks implements TextListener {
 
   /** Tokens of the text up to the node's end that a match finds: all but, possibly, those that do not fill a row. */
   #foundTokens(node: number): number {
-    const { tree, ledger } = this.#parts;
+    const { tree, ledger } = this.#texts;
     const to = tree.nodes.to[node]!;
-    const whole = ledger.arithmetic.wholeRows(to);
-    const isFound = ledger.arithmetic.rowsFor(to) === whole || ledger.partialNode(node, to) >= 0;
-    return isFound ? to : ledger.arithmetic.tokensIn(whole);
+    const whole = ledger.wholeRows(to);
+    const isFound = ledger.rowsFor(to) === whole || ledger.partialNode(node, to) >= 0;
+    return isFound ? to : ledger.tokensIn(whole);
   }
 
   #unstore(blocks: NodeBlocks, kept: number, reason: DropReason): void {
@@ -228,7 +222,7 @@ export class StoredBlocks implements TextListener {
 
   /** The key of the block that ends at token `end` of the text of `node`; that of its domain for 0. */
   #keyBefore(node: number, end: number): BlockKey {
-    const { nodes } = this.#parts.tree;
+    const { nodes } = this.#texts.tree;
     if (end === 0) return domainKey(this.#domainOf(node));
     let above = node;
     while (nodes.from[above]! >= end) above = nodes.parent[above]!;
@@ -236,7 +230,7 @@ export class StoredBlocks implements TextListener {
   }
 
   #domainOf(node: number): PrefixDomain {
-    const { tree, roots } = this.#parts;
+    const { tree, roots } = this.#texts;
     let root = node;
     while (!tree.isRoot(root)) root = tree.nodes.parent[root]!;
     return roots.domainOf(root);
@@ -244,13 +238,13 @@ export class StoredBlocks implements TextListener {
 
   #copy(node: number, start: number, count: number): Int32Array {
     const text = new Int32Array(count);
-    this.#parts.tree.copyPath(node, start, start + count, text, 0);
+    this.#texts.tree.copyPath(node, start, start + count, text, 0);
     return text;
   }
 
   /** Blocks that end in the node at token `end` of the text or before. */
   #blocksIn(node: number, end: number): number {
-    return this.#wholeBlocks(end) - this.#wholeBlocks(this.#parts.tree.nodes.from[node]!);
+    return this.#wholeBlocks(end) - this.#wholeBlocks(this.#texts.tree.nodes.from[node]!);
   }
 
   #wholeBlocks(tokens: number): number {
