@@ -9,7 +9,7 @@ import {
 } from '#internal/base/errors.js';
 import { errorExamples } from '../fixtures/error-examples.js';
 
-const root = path.resolve(__dirname, '..');
+const root = path.resolve(__dirname, '..', '..');
 const codes = Object.keys(catalogue) as ErrorCode[];
 const read = (file: string): string => readFileSync(path.join(root, file), 'utf8');
 
