@@ -5,7 +5,7 @@
 // what the prefix cache still has of them. The loop allocates per request, never per token.
 
 import { isKvError } from '../base/errors.js';
-import { planStep } from '../serving/step-plan.js';
+import { planStep } from '../serving/step-passes.js';
 import { PAGED_BLOCK_TOKENS } from './memory-timeline.js';
 import type { ReplayBatch, ReplayCache, ReplaySequence } from './replay-cache.js';
 import { RequestState } from './request-state.js';

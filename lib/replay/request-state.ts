@@ -1,7 +1,7 @@
 // RequestState: where one request of a replay stands: waiting, in prefill, decoding or done. Batching alone changes it. It
 // outlives a preemption: the tokens generated until then are kept and become part of what is computed again.
 
-import type { StepMember } from '../serving/step-plan.js';
+import type { StepMember } from '../serving/step-passes.js';
 import type { ReplaySequence } from './replay-cache.js';
 import type { RequestText } from './request-text.js';
 import type { StampKeys } from './stamp-keys.js';
