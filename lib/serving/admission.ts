@@ -25,7 +25,7 @@ export class Admission {
   readonly #running: RunningList;
   readonly #engine: EngineCalls;
   readonly #capacity: CapacityWait;
-  /** A request was refused beside running ones, or one was preempted: none starts until one has ended or others release something. */
+  /** Whether a request was refused beside running ones, or preempted: none starts until one has ended or more can be had. */
   #isFull = false;
   #isBlocked = false;
 
@@ -208,6 +208,7 @@ export class Admission {
    */
   #findLeader(generation: Generation): void {
     const { cache, minPendingTokens } = this.#options;
+    if (minPendingTokens === Infinity) return;
     let leader: Generation | undefined;
     let awaitedTokens = minPendingTokens - 1;
     for (const other of this.#running.all) {

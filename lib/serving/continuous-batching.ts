@@ -20,11 +20,28 @@ import type { ReadSchedulerOptions } from './scheduler-options.js';
 import { StepPasses, type Pass } from './step-passes.js';
 import { noTotals, type ServingTotals } from './totals.js';
 
+/** Follows what steps do with the cache. */
+export interface StepObserver {
+  /** A step calls the cache's `prepare` or `commit`. */
+  enter(): void;
+  /** The call has returned or thrown. */
+  leave(): void;
+  /** The step counts. Its completed requests still hold their slots. */
+  committed(): void;
+}
+
+export interface BatchingOptions {
+  /** Sums that the loop adds to. Default: of its own. */
+  readonly totals?: ServingTotals;
+  readonly observer?: StepObserver;
+}
+
 export class ContinuousBatching {
   readonly requests: OpenRequests;
   /** A request has begun or ended, or a pass that was given up is over. */
   readonly changed = new ChangeSignal();
   readonly #options: ReadSchedulerOptions;
+  readonly #observer: StepObserver | undefined;
   readonly #engine: EngineCalls;
   readonly #running: RunningList;
   readonly #admission: Admission;
@@ -33,8 +50,8 @@ export class ContinuousBatching {
   /** Passes that were given up and are not over. */
   #givenUpPasses = 0;
 
-  /** Adds what it does to `totals`. */
-  constructor(options: ReadSchedulerOptions, totals = noTotals()) {
+  constructor(options: ReadSchedulerOptions, { totals = noTotals(), observer }: BatchingOptions = {}) {
+    this.#observer = observer;
     const { cache, maxBatch, clock, order } = options;
     this.#options = options;
     this.#engine = new EngineCalls({ ...options, totals });
@@ -134,8 +151,9 @@ export class ContinuousBatching {
     const { cache } = this.#options;
     try {
       if (!await this.#call('decode', decode) || !await this.#call('prefill', prefill)) return;
-      cache.commit(batch);
+      this.#observed(() => cache.commit(batch));
       this.totals.steps += 1;
+      this.#observer?.committed();
       this.#advance(decode);
       this.#advance(prefill);
     } finally {
@@ -182,7 +200,7 @@ export class ContinuousBatching {
     while (this.#running.length > 0) {
       this.#passes.fill(this.#running.all, prefillTokensPerStep);
       try {
-        withRetries(() => cache.prepare(this.#passes.batch));
+        this.#observed(() => withRetries(() => cache.prepare(this.#passes.batch)));
         return true;
       } catch (error) {
         if (!isKvError(error) || error.recovery === 'restart' || error.code === 'KV_CLOSED') throw error;
@@ -213,7 +231,7 @@ export class ContinuousBatching {
     }
   }
 
-  /** Counts what was computed: lengths, shares, and the next token of each request all of whose text is computed. */
+  /** Counts what was computed: lengths, shares, and the next token of each request with no token left to compute. */
   #advance(pass: Pass): void {
     const nowMs = this.#options.clock.now();
     for (let index = 0; index < pass.length; index += 1) {
@@ -227,6 +245,15 @@ export class ContinuousBatching {
         generation.takeBack();
         this.requests.fail(generation, error);
       }
+    }
+  }
+
+  #observed(call: () => void): void {
+    this.#observer?.enter();
+    try {
+      call();
+    } finally {
+      this.#observer?.leave();
     }
   }
 

@@ -52,6 +52,6 @@ export interface Engine {
   readonly vocabularyTokens: number;
   /** Computes chunks of prompts, of one sequence or several. */
   prefill(pass: EnginePass): EngineOutput | Promise<EngineOutput>;
-  /** Computes one token of each sequence. Also the last token of a prompt whose others are valid, or that has no others. */
+  /** Computes one token of each sequence. Also the last token of a prompt when all before it are valid, or there are none. */
   decode(pass: EnginePass): EngineOutput | Promise<EngineOutput>;
 }

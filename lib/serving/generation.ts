@@ -36,6 +36,10 @@ export interface GenerationResult {
 
 /** What follows a request. Called by the batching loop between passes; must not throw. */
 export interface GenerationListener {
+  /** It has got a slot, for the first time or again. */
+  started?(sequence: Sequence): void;
+  /** It gives its slot back next; until then its tokens are valid there. */
+  leaving?(sequence: Sequence): void;
   token?(token: number): void;
   done(result: GenerationResult): void;
   failed(error: Error): void;
@@ -124,7 +128,7 @@ export class Generation implements OrderedRequest, StepMember {
     return this.textTokens - this.length;
   }
 
-  /** A single remaining token is decoding: also the last of a prompt whose others were cached. */
+  /** A single remaining token is decoding: also the last of a prompt when all before it were cached. */
   get remainingPrefillTokens(): number {
     return this.remainingTokens === 1 ? 0 : this.remainingTokens;
   }
@@ -165,6 +169,7 @@ export class Generation implements OrderedRequest, StepMember {
     this.length = sequence.length;
     this.leader = undefined;
     if (this.preemptions === 0) this.cachedTokens = sequence.cachedTokens;
+    this.listener.started?.(sequence);
   }
 
   /** Gives its slot back, unless it has none or that was taken away. */
@@ -173,7 +178,9 @@ export class Generation implements OrderedRequest, StepMember {
     this.sequence = undefined;
     this.length = 0;
     this.passTokens = 0;
-    if (sequence !== undefined && !sequence.isReleased) sequence.release();
+    if (sequence === undefined || sequence.isReleased) return;
+    this.listener.leaving?.(sequence);
+    sequence.release();
   }
 
   /** Gives its slot back and has to start again later. Its tokens stay, and its rows may still be cached then. */

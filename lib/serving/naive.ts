@@ -8,7 +8,7 @@ import { checkRequests, readRequest, type GenerationRequest } from './request.js
 import { readSchedulerOptions, type ReadSchedulerOptions, type SchedulerOptions } from './scheduler-options.js';
 import { noTotals, type ServingTotals } from './totals.js';
 
-/** Serves requests one after the other: the simplest schedule, to compare others with. */
+/** Serves requests one after the other: the simplest schedule, and a reference for the other schedulers. */
 export class NaiveScheduler {
   readonly #options: ReadSchedulerOptions;
   readonly #totals = noTotals();
@@ -35,7 +35,7 @@ export class NaiveScheduler {
     let index = 0;
     for (const options of checkRequests(owner, requests)) {
       const request = readRequest(owner, options, vocabularyTokens, index);
-      const batching = new ContinuousBatching(this.#options, this.#totals); // a pass that was given up goes on in the last one
+      const batching = new ContinuousBatching(this.#options, { totals: this.#totals }); // a pass that was given up goes on in the last one
       const generation = new Generation({ request, arrival: index, nowMs: clock.now(), listener: outcomes.listener(index) });
       batching.requests.expect(generation);
       batching.enqueueFitting(generation);
