@@ -165,7 +165,7 @@ export class CachedRows {
 
   /** The slot, which holds so many groups of a text, is idle again: whoever took it did not keep it. */
   putBack(slot: number, groups: number): void {
-    this.choice.add(slot, groups);
+    if (this.#memory.slots.isQuarantined[slot] === 0) this.choice.add(slot, groups);
   }
 
   /** The slot is taken as it is, its content with it. */
