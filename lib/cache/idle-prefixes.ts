@@ -281,9 +281,6 @@ export class IdlePrefixes {
   /** The slot's first groups that the index holds. */
   #heldGroups(slot: number): number {
     const { index, shared } = this.#parts;
-    const ids = shared.idsOf(slot);
-    let groups = 0;
-    while (groups < shared.namedGroups(slot) && index.isHolding(ids[groups]!)) groups += 1;
-    return groups;
+    return index.countHeld(shared.idsOf(slot), shared.namedGroups(slot));
   }
 }

@@ -139,6 +139,13 @@ export class PrefixIndex {
     return this.#ledger.isHolding(row);
   }
 
+  /** How many of rows[0, count) the index holds, up to the first that it does not. */
+  countHeld(rows: Int32Array, count: number): number {
+    let held = 0;
+    while (held < count && this.#ledger.isHolding(rows[held]!)) held += 1;
+    return held;
+  }
+
   /**
    * How much of `text` is cached, `limit` tokens at most. Default: what a request may take, which is all but its last token, or all
    * of it where a value is kept at its end. Changes nothing. There is one hit: it is valid until the next match, or until the index
@@ -151,7 +158,7 @@ export class PrefixIndex {
 
   /**
    * Opens a path along what `match` found: `path.length` tokens. The rows they fill are written into `rows`, which is `path.rows` from
-   * now on; the owner gives the others, and copies into the first of them what `hit.tailRow` holds. From here on until release none of
+   * now on; the owner gives the rows behind, and copies into the first of them what `hit.tailRow` holds. From here on until release none of
    * this text is evicted. Throws KV_INTERNAL when the index has changed since the match, unless that found nothing.
    */
   open(hit: PrefixHit, options: PathOptions): PrefixPath {

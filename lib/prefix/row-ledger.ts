@@ -28,11 +28,8 @@ export const dropReasons: readonly DropReason[] = [
 export class DroppedRows {
   #rows = new Int32Array(64);
   #reasons = new Uint8Array(64);
-  #count = 0;
-
-  get count(): number {
-    return this.#count;
-  }
+  /** How many there are. Read only. */
+  count = 0;
 
   row(index: number): number {
     return this.#rows[index]!;
@@ -43,18 +40,18 @@ export class DroppedRows {
   }
 
   clear(): void {
-    this.#count = 0;
+    this.count = 0;
   }
 
   /** @internal */
   add(row: number, reason: number): void {
-    if (this.#count === this.#rows.length) {
-      this.#rows = enlarged(this.#rows, 2 * this.#count);
-      this.#reasons = enlarged(this.#reasons, 2 * this.#count);
+    if (this.count === this.#rows.length) {
+      this.#rows = enlarged(this.#rows, 2 * this.count);
+      this.#reasons = enlarged(this.#reasons, 2 * this.count);
     }
-    this.#rows[this.#count] = row;
-    this.#reasons[this.#count] = reason;
-    this.#count += 1;
+    this.#rows[this.count] = row;
+    this.#reasons[this.count] = reason;
+    this.count += 1;
   }
 }
 
