@@ -22,6 +22,13 @@
 
 namespace vkv {
 
+struct MapperState {
+  bool is_idle = true;       // it has nothing left to do
+  uint64_t late_errors = 0;  // failures of the driver so far
+  Status last_error;         // the last of them
+  uint64_t starved = 0;      // wishes dropped for want of room: pages, device memory, kernel mappings
+};
+
 class Mapper {
  public:
   explicit Mapper(KvCache& cache);
@@ -41,12 +48,7 @@ class Mapper {
   // Drops all wishes and waits until the row or page at hand, if any, is finished: from here on until the next Request
   // or Refill it takes no page.
   void Quiesce();
-  // True when it has nothing left to do.
-  bool is_idle() const;
-  // Failures of the driver so far, and the last of them.
-  uint64_t late_errors(Status& last) const;
-  // Wishes dropped for want of room: pages, device memory, kernel mappings.
-  uint64_t starved() const;
+  MapperState state() const;
   // Finishes the row at hand and joins. Idempotent.
   void Stop();
 

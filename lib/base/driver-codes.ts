@@ -1,7 +1,7 @@
-// Errors of drivers, part of the catalogue: the machine refused.
+// The driver's part of the catalogue: the machine refused a call.
 
 import { formatAddress, formatBytes } from './format.js';
-import type { CatalogueEntry } from './catalogue.js';
+import type { CatalogueEntry } from './classes.js';
 import { aftermath, apiVersion, callResult, joined, statusText, unavailable } from './phrases.js';
 
 type DriverCode =
@@ -33,13 +33,13 @@ export const driverCodes: { readonly [C in DriverCode]: CatalogueEntry<C> } = {
     recovery: 'fix',
     template: ({ missing }) =>
       `cuBLAS ${missing === undefined ? 'could not be opened' : `lacks \`${missing}\``}. Give \`cublas\` the path of a ` +
-      "libcublas.so since CUDA 11 whose own libraries are found, or 'auto' or 'off' to do without.",
+      "libcublas.so since CUDA 11.2 whose own libraries are found, or 'auto' or 'off' to do without.",
   },
   KV_KERNELS_REFUSED: {
     class: 'KvDriverError',
     recovery: 'fix',
     template: ({ log, ...call }) =>
-      `The driver does not take the CUDA kernels: \`${call.call}\`: ${statusText(call)}` +
+      `The driver refused the CUDA kernels: \`${call.call}\`: ${statusText(call)}` +
       `${log === '' ? '' : `, "${log.trim().split('\n')[0]!.trim()}"`}. ` + (call.statusName === 'CUDA_ERROR_OUT_OF_MEMORY'
         ? 'Load them before the cache fills the device (`loadKernels`), or raise `headroomBytes`.'
         : 'Update the NVIDIA driver, or name kernels that were compiled for it with `VKV_KERNELS`.'),
