@@ -307,10 +307,6 @@ export class CachedRows {
 
   /** The slot's first groups that the index holds. */
   #heldGroups(slot: number): number {
-    const { index, registry } = this;
-    const ids = registry.idsOf(slot);
-    let groups = 0;
-    while (groups < registry.namedGroups(slot) && index.isHolding(ids[groups]!)) groups += 1;
-    return groups;
+    return this.index.countHeld(this.registry.idsOf(slot), this.registry.namedGroups(slot));
   }
 }
