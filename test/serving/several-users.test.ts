@@ -1,6 +1,6 @@
 // Several schedulers and an application on one cache and one engine, at random: requests that are cancelled, read in part or too
 // late, sequences that the application holds for a while, schedulers that are closed, failing passes, resets, budgets that
-// change. Every request ends with the right tokens or a typed error, whatever others hold, and nothing is left.
+// change. Every request ends with the right tokens or a typed error, and nothing is left.
 
 import test, { type ExecutionContext } from 'ava';
 
@@ -33,7 +33,7 @@ for (const on of drivers) {
 
 for (const on of drivers) {
   const seed = seedOf(`two-caches-${on}`);
-  test(`schedulers on two caches of one pool give way to each other, and every request is answered (${on}, seed ${seed})`, async (t) => {
+  test(`schedulers on two caches of one pool wait for each other's memory, and every request is answered (${on}, seed ${seed})`, async (t) => {
     t.timeout(120_000 * Math.max(1, scale));
     const random = new Random(seed);
     const sums: Record<string, number> = {};
@@ -43,7 +43,7 @@ for (const on of drivers) {
   });
 }
 
-/** Two caches whose requests fit the pool alone, and hardly together. */
+/** Two caches on one pool, which holds the requests of either and hardly those of both. */
 async function runOnTwo(t: ExecutionContext, on: DriverName, random: Random, sums: Record<string, number>): Promise<void> {
   const count = (name: string, by = 1): void => { sums[name] = (sums[name] ?? 0) + by; };
   const { driver, device } = openDriver({ on });
@@ -102,7 +102,7 @@ async function runOnce(t: ExecutionContext, on: DriverName, random: Random, sums
     await time;
     assertQuiet(t, cache, pattern);
     await cache.settled();
-    // Nobody holds anything, so everything can be had: who was refused now could wait for nobody.
+    // With no sequence left everything can be had: a request that was refused now would wait for ever.
     t.is(cache.counts().reclaimablePages, cache.pool.counts().mappedPages);
   });
 }
