@@ -7,6 +7,7 @@ import {
 import { cacheTest } from '../helpers/cache.js';
 import { PatternEngine, turn } from './pattern-engine.js';
 import { assertAnswer, assertQuiet, collect, promptOf, resultOf, servingTests, smallModel } from './serving-bench.js';
+import { SteppedClock } from './stepped-clock.js';
 
 /** An engine whose calls go wrong in a given way. */
 function faulty(
@@ -59,17 +60,17 @@ servingTests('a reader of tokens gets the error once, behind the last token', {}
 });
 
 servingTests('a deadline ends a request, whether it waits or runs', { slots: 1 }, async ({ t, cache, engine }) => {
-  let clockMs = 0;
-  const scheduler = new OnlineScheduler({ cache, engine, now: () => clockMs });
+  const clock = new SteppedClock();
+  const scheduler = new OnlineScheduler({ cache, engine, ...clock.options });
   const first = scheduler.submit({ tokens: promptOf(30), maxNewTokens: 300, deadlineMs: 100 });
   const second = scheduler.submit({ tokens: promptOf(30, 1), maxNewTokens: 5, deadlineMs: 50 });
   const third = scheduler.submit({ tokens: promptOf(30, 2), maxNewTokens: 5, deadlineMs: 101 });
   for (let token = 0; token < 7; token += 1) await first.next();
-  clockMs = 50;
+  clock.advance(50);
   const waited = await t.throwsAsync(second.result, { code: 'KV_DEADLINE_EXCEEDED' });
   t.true(isKvError(waited, 'KV_DEADLINE_EXCEEDED'));
   t.like(waited, { details: { deadlineMs: 50, generatedTokens: 0, maxNewTokens: 5 } });
-  clockMs = 100;
+  clock.advance(50);
   const error = await t.throwsAsync(first.result, { code: 'KV_DEADLINE_EXCEEDED' });
   t.true(isKvError(error, 'KV_DEADLINE_EXCEEDED') && error.details.generatedTokens >= 7);
   t.is((await third.result).tokens.length, 5);

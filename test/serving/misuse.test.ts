@@ -267,7 +267,7 @@ servingTests('an aborted or late request takes no place in the queue, however lo
   const { t, cache, engine } = serving;
   const { held, answer } = heldEngine(engine);
   let clockMs = 0;
-  const scheduler = new OnlineScheduler({ cache, engine: held, maxWaiting: 2, now: () => clockMs });
+  const scheduler = new OnlineScheduler({ cache, engine: held, maxWaiting: 2, now: () => clockMs, timer: () => () => {} });
   const controller = new AbortController();
   const request = (key: number): GenerationRequest => ({ tokens: promptOf(30, key), maxNewTokens: 3 });
   const first = scheduler.submit(request(0));

@@ -52,8 +52,11 @@ async function runOnTwo(t: ExecutionContext, on: DriverName, random: Random, sum
   const pool = new PagePool({ memoryBudgetBytes: memoryBudgetBytes!, driver, pageBytes });
   const caches = [0, 1].map(() => new KvCache({ ...options, slots: 1 + random.integer(4), pool, mapper: random.chance(0.5) ? 'background' : 'off' }));
   const patterns = caches.map((cache) => new PatternEngine({ cache, pause: () => (random.chance(0.3) ? turn() : Promise.resolve()) }));
+  const clock = new SteppedClock();
+  let isOver = false;
+  const time = pass(clock, () => isOver);
   const clients = caches.flatMap((cache, index) => Array.from({ length: 1 + random.integer(2) }, () => {
-    const given = { cache, engine: patterns[index]!, prefillTokensPerStep: 1 + random.integer(100), watermarkRows: random.integer(3) };
+    const given = { cache, engine: patterns[index]!, ...clock.options, prefillTokensPerStep: 1 + random.integer(100), watermarkRows: random.integer(3) };
     const requests = randomRequests(random, 10, 120, 60);
     if (random.chance(0.5)) return runList(t, random.chance(0.5) ? new NaiveScheduler(given) : new OfflineScheduler(given), requests, random, count);
     const scheduler = new OnlineScheduler(given);
@@ -61,6 +64,8 @@ async function runOnTwo(t: ExecutionContext, on: DriverName, random: Random, sum
     return Promise.all(answers).then(() => count('preemptions', scheduler.totals.preemptions));
   }));
   await Promise.all(clients);
+  isOver = true;
+  await time;
   caches.forEach((cache, index) => assertQuiet(t, cache, patterns[index]!));
   for (const cache of caches) cache.close();
   pool.close();
@@ -164,7 +169,7 @@ async function holdSometimes(cache: KvCache, rows: number, random: Random, isOve
   }
 }
 
-/** Time passes turn by turn. */
+/** Lets a millisecond pass each turn of the event loop. */
 async function pass(clock: SteppedClock, isOver: () => boolean): Promise<void> {
   while (!isOver()) {
     clock.advance(1);
