@@ -60,6 +60,8 @@ export class ReplayScheduler {
   readonly #batching: ContinuousBatching;
   readonly #sharesPrefixes: boolean;
   readonly #seed: number;
+  /** A prompt whose tokens do not matter. */
+  readonly #blank: Int32Array;
   #arrivals = 0;
   /** The next id of text that only one request has; they go down, as those of traces go up. */
   #ownId = 2 ** 31 - 1;
@@ -70,6 +72,7 @@ export class ReplayScheduler {
     this.maxBatch = maxBatch;
     this.#sharesPrefixes = sharesPrefixes;
     this.#seed = seed;
+    this.#blank = new Int32Array(sharesPrefixes ? 0 : cache.layout.maxTokens);
     this.#engine = new StampEngine(verification, maxBatch);
     const options = readSchedulerOptions('ReplayScheduler', {
       cache, engine: this.#engine, maxBatch, prefillTokensPerStep, watermarkRows: 0, minPendingTokens: Infinity,
@@ -117,7 +120,7 @@ export class ReplayScheduler {
     const { promptTokens, outputTokens } = request;
     const text = this.#sharesPrefixes ? new RequestText({ request, ownId: this.#ownId, seed: this.#seed }) : undefined;
     this.#ownId -= text?.ownIds ?? 0;
-    const tokens = text?.tokens(promptTokens) ?? new Int32Array(promptTokens);
+    const tokens = text?.tokens(promptTokens) ?? this.#blank.subarray(0, promptTokens);
     const read = readRequest('ReplayScheduler', { tokens, maxNewTokens: Math.max(1, outputTokens) }, this.#engine.vocabularyTokens);
     this.#arrivals += 1;
     const generation = new Generation({ request: read, arrival: this.#arrivals, nowMs: 0, listener: this.#listener(request, text) });
