@@ -138,7 +138,7 @@ export class ReplayScheduler {
     await this.#batching.step();
     this.totals.preemptions = this.#batching.totals.preemptions;
     if (this.#error !== undefined) throw this.#error;
-    if (this.totals.steps === steps && !this.isIdle) await this.#batching.turn(); // the mapper still holds pages
+    if (this.totals.steps === steps && !this.isIdle) await this.#batching.turn(); // it waits for slots or pages
   }
 
   /** Verifies and releases all running sequences, as at an interrupt, and forgets waiting requests. */
