@@ -121,7 +121,8 @@ export class ReplayScheduler {
     const text = this.#sharesPrefixes ? new RequestText({ request, ownId: this.#ownId, seed: this.#seed }) : undefined;
     this.#ownId -= text?.ownIds ?? 0;
     const tokens = text?.tokens(promptTokens) ?? this.#blank.subarray(0, promptTokens);
-    const read = readRequest('ReplayScheduler', { tokens, maxNewTokens: Math.max(1, outputTokens) }, this.#engine.vocabularyTokens);
+    const caching = this.#sharesPrefixes ? 'read-write' : 'off';
+    const read = readRequest('ReplayScheduler', { tokens, caching, maxNewTokens: Math.max(1, outputTokens) }, this.#engine.vocabularyTokens);
     this.#arrivals += 1;
     const generation = new Generation({ request: read, arrival: this.#arrivals, nowMs: 0, listener: this.#listener(request, text) });
     this.#batching.requests.expect(generation);

@@ -205,14 +205,14 @@ export class Generation implements OrderedRequest {
   /** Takes the next token of the answer. Returns the result when it was the last. */
   accept(token: number, nowMs: number): GenerationResult | undefined {
     if (this.#firstTokenMs < 0) this.#firstTokenMs = nowMs;
-    const { stopTokens, maxNewTokens } = this.request;
+    const { stopTokens, maxNewTokens, caching } = this.request;
     if (stopTokens.has(token)) return this.#result('stop', token, nowMs);
     if (this.textTokens === this.text.length) this.#enlarge();
     this.text[this.textTokens] = token;
     this.textTokens += 1;
     this.listener.token?.(token);
     if (this.generatedTokens >= maxNewTokens) return this.#result('length', undefined, nowMs);
-    this.sequence!.append(token);
+    if (caching !== 'off') this.sequence!.append(token);
     return undefined;
   }
 
