@@ -6,8 +6,7 @@ import { Readable, pipeline } from 'node:stream';
 
 import { CsvError, parse, type Info } from 'csv-parse';
 
-import { LineProblem, timestampField, tokensField } from './trace-fields.js';
-import type { ParsedLine } from './trace-request.js';
+import { LineProblem, timestampField, tokensField, type ParsedLine } from './trace-request.js';
 
 const MAX_LINE_BYTES = 64 * 1024;
 

@@ -5,8 +5,7 @@
 import { StringDecoder } from 'node:string_decoder';
 
 import { formatCount } from '../base/format.js';
-import { LineProblem, quoted, tokensField } from './trace-fields.js';
-import { HASH_BLOCK_TOKENS, type ParsedLine, type TraceRequest } from './trace-request.js';
+import { HASH_BLOCK_TOKENS, LineProblem, quoted, tokensField, type ParsedLine, type TraceRequest } from './trace-request.js';
 
 const MAX_LINE_CHARACTERS = 16 * 2 ** 20;
 

@@ -60,6 +60,8 @@ export class ReplayScheduler {
   readonly #batching: ContinuousBatching;
   readonly #sharesPrefixes: boolean;
   readonly #seed: number;
+  /** A prompt whose tokens do not matter. */
+  readonly #blank: Int32Array;
   #arrivals = 0;
   /** The next id of text that only one request has; they go down, as those of traces go up. */
   #ownId = 2 ** 31 - 1;
@@ -70,6 +72,7 @@ export class ReplayScheduler {
     this.maxBatch = maxBatch;
     this.#sharesPrefixes = sharesPrefixes;
     this.#seed = seed;
+    this.#blank = new Int32Array(sharesPrefixes ? 0 : cache.layout.maxTokens);
     this.#engine = new StampEngine(verification, maxBatch);
     const options = readSchedulerOptions('ReplayScheduler', {
       cache, engine: this.#engine, maxBatch, prefillTokensPerStep, watermarkRows: 0, minPendingTokens: Infinity,
@@ -117,8 +120,9 @@ export class ReplayScheduler {
     const { promptTokens, outputTokens } = request;
     const text = this.#sharesPrefixes ? new RequestText({ request, ownId: this.#ownId, seed: this.#seed }) : undefined;
     this.#ownId -= text?.ownIds ?? 0;
-    const tokens = text?.tokens(promptTokens) ?? new Int32Array(promptTokens);
-    const read = readRequest('ReplayScheduler', { tokens, maxNewTokens: Math.max(1, outputTokens) }, this.#engine.vocabularyTokens);
+    const tokens = text?.tokens(promptTokens) ?? this.#blank.subarray(0, promptTokens);
+    const caching = this.#sharesPrefixes ? 'read-write' : 'off';
+    const read = readRequest('ReplayScheduler', { tokens, caching, maxNewTokens: Math.max(1, outputTokens) }, this.#engine.vocabularyTokens);
     this.#arrivals += 1;
     const generation = new Generation({ request: read, arrival: this.#arrivals, nowMs: 0, listener: this.#listener(request, text) });
     this.#batching.requests.expect(generation);
@@ -135,7 +139,7 @@ export class ReplayScheduler {
     await this.#batching.step();
     this.totals.preemptions = this.#batching.totals.preemptions;
     if (this.#error !== undefined) throw this.#error;
-    if (this.totals.steps === steps && !this.isIdle) await this.#batching.turn(); // the mapper still holds pages
+    if (this.totals.steps === steps && !this.isIdle) await this.#batching.turn(); // it waits for slots or pages
   }
 
   /** Verifies and releases all running sequences, as at an interrupt, and forgets waiting requests. */

@@ -13,12 +13,11 @@ import { ChangeSignal } from '../device/change-signal.js';
 import { Admission, withRetries } from './admission.js';
 import { EngineCalls, type EngineCall } from './engine-calls.js';
 import type { Generation } from './generation.js';
-import { OpenRequests } from './open-requests.js';
+import { noTotals, OpenRequests, type ServingTotals } from './open-requests.js';
 import { checkFits } from './request.js';
 import { RunningList } from './running-list.js';
 import type { ReadSchedulerOptions } from './scheduler-options.js';
 import { StepPasses, type Pass } from './step-passes.js';
-import { noTotals, type ServingTotals } from './totals.js';
 
 /** Follows what steps do with the cache. */
 export interface StepObserver {

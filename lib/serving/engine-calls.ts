@@ -16,7 +16,7 @@ import type { Engine, EngineOutput } from './engine.js';
 import type { Generation } from './generation.js';
 import { asError, type Clock } from './scheduler-options.js';
 import type { Pass } from './step-passes.js';
-import type { ServingTotals } from './totals.js';
+import type { ServingTotals } from './open-requests.js';
 
 export type { EngineCall } from './engine-answer.js';
 

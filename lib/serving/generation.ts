@@ -9,7 +9,6 @@ import { createError } from '../base/errors.js';
 import type { Sequence } from '../cache/sequence.js';
 import type { OrderedRequest, TenantShare } from './request-order.js';
 import type { ReadRequest } from './request.js';
-import type { StepMember } from './step-passes.js';
 
 /** Why an answer ended: `length`: it has `maxNewTokens` tokens. `stop`: a stop token came. */
 export type FinishReason = 'length' | 'stop';
@@ -52,7 +51,7 @@ export interface GenerationOptions {
   readonly listener: GenerationListener;
 }
 
-export class Generation implements OrderedRequest, StepMember {
+export class Generation implements OrderedRequest {
   readonly request: ReadRequest;
   readonly arrival: number;
   readonly listener: GenerationListener;
@@ -63,6 +62,7 @@ export class Generation implements OrderedRequest, StepMember {
   sequence: Sequence | undefined;
   /** Valid tokens of the sequence. */
   length = 0;
+  /** Tokens that it computes in the running step, as planned. */
   passTokens = 0;
   cachedTokens = 0;
   preemptions = 0;
@@ -106,7 +106,7 @@ export class Generation implements OrderedRequest, StepMember {
   }
 
   /** What the cache is asked for. */
-  get prompt() {
+  get prompt(): Pick<ReadRequest, 'items' | 'tenant' | 'salt' | 'adapter'> & { readonly tokens: Int32Array } {
     const { items, tenant, salt, adapter } = this.request;
     return { tokens: this.text.subarray(0, this.textTokens), items, tenant, salt, adapter };
   }
@@ -205,14 +205,14 @@ export class Generation implements OrderedRequest, StepMember {
   /** Takes the next token of the answer. Returns the result when it was the last. */
   accept(token: number, nowMs: number): GenerationResult | undefined {
     if (this.#firstTokenMs < 0) this.#firstTokenMs = nowMs;
-    const { stopTokens, maxNewTokens } = this.request;
+    const { stopTokens, maxNewTokens, caching } = this.request;
     if (stopTokens.has(token)) return this.#result('stop', token, nowMs);
     if (this.textTokens === this.text.length) this.#enlarge();
     this.text[this.textTokens] = token;
     this.textTokens += 1;
     this.listener.token?.(token);
     if (this.generatedTokens >= maxNewTokens) return this.#result('length', undefined, nowMs);
-    this.sequence!.append(token);
+    if (caching !== 'off') this.sequence!.append(token);
     return undefined;
   }
 

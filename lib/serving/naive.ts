@@ -3,10 +3,10 @@
 
 import { ContinuousBatching } from './continuous-batching.js';
 import { Generation } from './generation.js';
+import { noTotals, type ServingTotals } from './open-requests.js';
 import { OutcomeCollector, type GenerationOutcome } from './outcome.js';
 import { checkRequests, readRequest, type GenerationRequest } from './request.js';
 import { readSchedulerOptions, type ReadSchedulerOptions, type SchedulerOptions } from './scheduler-options.js';
-import { noTotals, type ServingTotals } from './totals.js';
 
 /** Serves requests one after the other: the simplest schedule, and a reference for the other schedulers. */
 export class NaiveScheduler {

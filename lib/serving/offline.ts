@@ -5,10 +5,10 @@
 import { oneOf, readOptions, withDefault } from '../base/options.js';
 import { ContinuousBatching } from './continuous-batching.js';
 import { Generation } from './generation.js';
+import { noTotals, type ServingTotals } from './open-requests.js';
 import { OutcomeCollector, type GenerationOutcome } from './outcome.js';
 import { checkRequests, readRequest, type GenerationRequest, type ReadRequest } from './request.js';
 import { completeOptions, schedulerSpec, type ReadSchedulerOptions, type SchedulerOptions } from './scheduler-options.js';
-import { noTotals, type ServingTotals } from './totals.js';
 
 /** Options of `OfflineScheduler`. */
 export interface OfflineSchedulerOptions extends SchedulerOptions {

@@ -10,10 +10,10 @@ import { readWaitOptions, waitUntil, type Noticing, type WaitOptions } from '../
 import { integer, readOptions, withDefault } from '../base/options.js';
 import { ContinuousBatching } from './continuous-batching.js';
 import { Generation } from './generation.js';
+import type { ServingTotals } from './open-requests.js';
 import { checkFits, readRequest, type GenerationRequest } from './request.js';
 import { asError, completeOptions, schedulerSpec, type ReadSchedulerOptions, type SchedulerOptions } from './scheduler-options.js';
 import { TokenStream } from './token-stream.js';
-import type { ServingTotals } from './totals.js';
 
 /** Options of `OnlineScheduler`. */
 export interface OnlineSchedulerOptions extends SchedulerOptions {

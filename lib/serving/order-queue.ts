@@ -60,6 +60,7 @@ export class OrderQueue {
 
   /** Moves a tenant whose share has grown. Call it before another share grows, so that one is out of place at a time. */
   reorder(share: TenantShare): void {
+    if (this.#tenants.length < 2) return; // nothing to be out of place with
     const queue = this.#byShare.get(share);
     if (queue !== undefined) this.#tenants.update(queue.index);
   }

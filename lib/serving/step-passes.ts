@@ -55,6 +55,7 @@ export class Pass implements EnginePass {
   over: Promise<void> | undefined;
   #tokens: Int32Array;
   #tokenCount = 0;
+  #length = 0;
 
   /** For at most `capacity` sequences. */
   constructor(capacity: number) {
@@ -68,7 +69,7 @@ export class Pass implements EnginePass {
   }
 
   get length(): number {
-    return this.generations.length;
+    return this.#length;
   }
 
   get tokens(): Int32Array {
@@ -80,14 +81,18 @@ export class Pass implements EnginePass {
     return this.generations.every(({ hasEnded }) => hasEnded);
   }
 
+  /** Begins to fill it anew; `trim` when that is done. */
   clear(): void {
-    this.sequences.length = 0;
-    this.contextTokens.length = 0;
-    this.generations.length = 0;
-    this.errors.length = 0;
-    this.keptLogits.length = 0;
     this.over = undefined;
     this.#tokenCount = 0;
+    this.#length = 0;
+  }
+
+  /** Cuts the arrays of objects to its length. Not emptied and filled again, they keep their memory. */
+  trim(): void {
+    const { sequences, contextTokens, generations, errors, keptLogits } = this;
+    if (sequences.length === this.#length) return;
+    for (const list of [sequences, contextTokens, generations, errors, keptLogits]) list.length = this.#length;
   }
 
   /** Adds the next `passTokens` tokens of a generation. */
@@ -99,11 +104,12 @@ export class Pass implements EnginePass {
     this.tokenCounts[at] = passTokens;
     this.starts[at] = this.#tokenCount;
     this.wantsLogits[at] = passTokens === remainingTokens ? 1 : 0;
-    this.sequences.push(sequence!);
-    this.contextTokens.push(text);
-    this.generations.push(generation);
-    this.errors.push(undefined);
-    this.keptLogits.push(undefined);
+    this.sequences[at] = sequence!;
+    this.contextTokens[at] = text;
+    this.generations[at] = generation;
+    this.errors[at] = undefined;
+    this.keptLogits[at] = undefined;
+    this.#length += 1;
     this.#reserve(this.#tokenCount + passTokens);
     for (let index = 0; index < passTokens; index += 1) this.#tokens[this.#tokenCount + index] = text[length + index]!;
     this.#tokenCount += passTokens;
@@ -141,5 +147,7 @@ export class StepPasses {
       this.batch.add(sequence!, passTokens);
       (remainingPrefillTokens === 0 ? this.decode : this.prefill).add(generation);
     }
+    this.decode.trim();
+    this.prefill.trim();
   }
 }

@@ -1,6 +1,8 @@
 // What a replay makes of the requests of a trace: what it asks the cache for, what it counts, and that it verifies every token. How
 // the batching loop admits and preempts is the subject of test/serving.
 
+import { setImmediate } from 'node:timers/promises';
+
 import type { ExecutionContext } from 'ava';
 
 import type { KvCache } from 'virtual-kv';
@@ -37,7 +39,7 @@ function replayTests(
     const verification = watched(new Verification({ cache, mode: 'full', seed: 1, layout: cache.layout }), log);
     const acquire = cache.acquire.bind(cache);
     cache.acquire = (acquired = {}) => {
-      log.push(`acquire (${Array.from(acquired.tokens!).length})`);
+      log.push(`acquire (${Array.from(acquired.tokens ?? []).length})`);
       return acquire(acquired);
     };
     const scheduler = new ReplayScheduler({
@@ -144,6 +146,18 @@ replayTests('a preempted request comes back before those that never ran', { rows
 replayTests('a request that does not fit an empty cache rejects the step', { rows: 3 }, async ({ t, scheduler, enqueue }) => {
   enqueue([60, 1]);
   await t.throwsAsync(scheduler.step(), { code: 'KV_OUT_OF_PAGES' });
+});
+
+replayTests('a step waits while other sequences of the cache hold what its requests need', { slots: 1 }, async ({ t, cache, scheduler, enqueue, runToEnd }) => {
+  const held = cache.acquire();
+  enqueue([10, 2]);
+  const waiting = scheduler.step();
+  await setImmediate();
+  t.is(scheduler.totals.steps, 0);
+  held.release();
+  await waiting;
+  await runToEnd();
+  t.like(scheduler.totals, { completedRequests: 1, steps: 2 });
 });
 
 replayTests('tokens are counted while they are valid, and in blocks as a paged cache would hold them', { prefillTokensPerStep: 64 }, async (bench) => {

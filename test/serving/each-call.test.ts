@@ -1,5 +1,5 @@
-// Something happens to one of several requests, or to the engine, at each of its calls in turn: before the pass and behind it. Every
-// request ends with the right tokens or the error that was to be expected, and nothing is left.
+// One request of several is ended, or the engine fails, at each of its calls in turn, before the pass and behind it. Every request
+// ends with the right tokens or the expected error, and nothing is left.
 
 import {
   isKvError, OfflineScheduler, OnlineScheduler, type Engine, type EngineOutput, type EnginePass, type GenerationResult, type KvCache,
@@ -9,7 +9,7 @@ import {
 import { turn, vocabularyTokens, type PatternEngine } from './pattern-engine.js';
 import { assertAnswer, assertQuiet, promptOf, servingTests } from './serving-bench.js';
 
-/** What there is to do something to. */
+/** What a happening acts on. */
 interface Scene {
   readonly cache: KvCache;
   readonly scheduler: OnlineScheduler;
@@ -20,7 +20,7 @@ interface Scene {
 interface Happening {
   /** `output` is there behind the pass. What it returns is answered instead. */
   readonly act: (scene: Scene, output: EngineOutput | undefined) => EngineOutput | undefined;
-  /** What the middle request, and the others, may end with besides their answer. */
+  /** Error codes that the middle request, and the other two, may end with instead of their answers. */
   readonly middle?: string;
   readonly others?: string;
 }

@@ -1,4 +1,4 @@
-// How requests end that are not answered: every one with a typed error, what it held free again, and the others untouched.
+// How requests end that are not answered: each with a typed error, what it held free again, and no other request disturbed.
 
 import {
   greedy, isKvError, NaiveScheduler, OfflineScheduler, OnlineScheduler, type Engine, type EngineOutput, type EnginePass, type GenerationRequest,
@@ -7,8 +7,9 @@ import {
 import { cacheTest } from '../helpers/cache.js';
 import { PatternEngine, turn } from './pattern-engine.js';
 import { assertAnswer, assertQuiet, collect, promptOf, resultOf, servingTests, smallModel } from './serving-bench.js';
+import { SteppedClock } from './stepped-clock.js';
 
-/** The engine of a bench whose next calls go wrong in a given way. */
+/** An engine whose calls go wrong in a given way. */
 function faulty(
   engine: PatternEngine, call: 'prefill' | 'decode', fault: (pass: EnginePass) => EngineOutput | undefined,
 ): Engine {
@@ -46,7 +47,7 @@ servingTests('leaving the loop over its tokens cancels a request', {}, async ({ 
   t.deepEqual(await stream.next(), { done: true, value: undefined });
 });
 
-servingTests('who reads tokens hears of the error behind the last of them, once', {}, async ({ t, cache, engine }) => {
+servingTests('a reader of tokens gets the error once, behind the last token', {}, async ({ t, cache, engine }) => {
   let calls = 0;
   const scheduler = new OnlineScheduler({
     cache, engine: faulty(engine, 'decode', () => { if (++calls === 3) throw new Error('broken'); return undefined; }),
@@ -59,23 +60,23 @@ servingTests('who reads tokens hears of the error behind the last of them, once'
 });
 
 servingTests('a deadline ends a request, whether it waits or runs', { slots: 1 }, async ({ t, cache, engine }) => {
-  let clockMs = 0;
-  const scheduler = new OnlineScheduler({ cache, engine, now: () => clockMs });
+  const clock = new SteppedClock();
+  const scheduler = new OnlineScheduler({ cache, engine, ...clock.options });
   const first = scheduler.submit({ tokens: promptOf(30), maxNewTokens: 300, deadlineMs: 100 });
   const second = scheduler.submit({ tokens: promptOf(30, 1), maxNewTokens: 5, deadlineMs: 50 });
   const third = scheduler.submit({ tokens: promptOf(30, 2), maxNewTokens: 5, deadlineMs: 101 });
   for (let token = 0; token < 7; token += 1) await first.next();
-  clockMs = 50;
+  clock.advance(50);
   const waited = await t.throwsAsync(second.result, { code: 'KV_DEADLINE_EXCEEDED' });
   t.true(isKvError(waited, 'KV_DEADLINE_EXCEEDED'));
   t.like(waited, { details: { deadlineMs: 50, generatedTokens: 0, maxNewTokens: 5 } });
-  clockMs = 100;
+  clock.advance(50);
   const error = await t.throwsAsync(first.result, { code: 'KV_DEADLINE_EXCEEDED' });
   t.true(isKvError(error, 'KV_DEADLINE_EXCEEDED') && error.details.generatedTokens >= 7);
   t.is((await third.result).tokens.length, 5);
 });
 
-servingTests('the queue is bounded, and says when it has room', { slots: 1 }, async ({ t, cache, engine }) => {
+servingTests('a full queue refuses requests, and queueFree() resolves when it has room', { slots: 1 }, async ({ t, cache, engine }) => {
   const scheduler = new OnlineScheduler({ cache, engine, maxWaiting: 2 });
   const request = (key: number): GenerationRequest => ({ tokens: promptOf(10, key), maxNewTokens: 8 });
   const streams = [scheduler.submit(request(0))];
@@ -89,7 +90,7 @@ servingTests('the queue is bounded, and says when it has room', { slots: 1 }, as
   await Promise.all(streams.map((stream) => stream.result));
 });
 
-servingTests('what can never fit is refused at once', { rows: 4 }, async ({ t, cache, engine }) => {
+servingTests('a request that can never fit is refused at once', { rows: 4 }, async ({ t, cache, engine }) => {
   const scheduler = new OnlineScheduler({ cache, engine });
   t.throws(() => scheduler.submit({ tokens: promptOf(300), maxNewTokens: 102 }), { code: 'KV_LENGTH_OUT_OF_RANGE' });
   const error = t.throws(() => scheduler.submit({ tokens: promptOf(200), maxNewTokens: 100 }), { code: 'KV_OUT_OF_PAGES' });
@@ -103,7 +104,7 @@ servingTests('what can never fit is refused at once', { rows: 4 }, async ({ t, c
   t.is(offline.totals.failedRequests, 1);
 });
 
-servingTests("an engine's failure ends the requests of its pass; the others go on", {}, async ({ t, cache, engine }) => {
+servingTests("an engine's failure ends the requests of its pass; other requests go on", {}, async ({ t, cache, engine }) => {
   const broken = new Error('no more');
   let failures = 1;
   const failOnce = (): undefined => {
@@ -122,7 +123,7 @@ servingTests("an engine's failure ends the requests of its pass; the others go o
   assertAnswer(t, again, await scheduler.submit(again).result);
 });
 
-servingTests('an answer that is none is the failure of its engine, and is not cached', {}, async ({ t, cache, engine }) => {
+servingTests('a malformed answer of the engine ends the request with KV_ENGINE_FAILED, and is not cached', {}, async ({ t, cache, engine }) => {
   const answers: (() => EngineOutput)[] = [
     () => ({ logits: new Float32Array(3) }), () => ({ tokens: new Int32Array(0) }), () => ({ tokens: Int32Array.of(61) }),
     () => ({ logits: new Float32Array(61).fill(Number.NaN) }), () => ({}) as EngineOutput, () => null as never,
@@ -147,7 +148,7 @@ servingTests('a sampler that throws ends its own request', {}, async ({ t, cache
   assertAnswer(t, request, await other.result);
 });
 
-servingTests('close ends what is not done, and takes nothing more', { isAsync: true }, async ({ t, cache, engine }) => {
+servingTests('close ends all open requests, and refuses further ones', { isAsync: true }, async ({ t, cache, engine }) => {
   const scheduler = new OnlineScheduler({ cache, engine });
   const stream = scheduler.submit({ tokens: promptOf(60), maxNewTokens: 300 });
   await stream.next();
@@ -160,7 +161,7 @@ servingTests('close ends what is not done, and takes nothing more', { isAsync: t
   await new OnlineScheduler({ cache, engine })[Symbol.asyncDispose]();
 });
 
-servingTests('leaving an offline run early ends what is not done', {}, async ({ t, cache, engine }) => {
+servingTests('leaving an offline run early ends its open requests', {}, async ({ t, cache, engine }) => {
   const offline = new OfflineScheduler({ cache, engine });
   const requests = [0, 1, 2].map((key) => ({ tokens: promptOf(20, key), maxNewTokens: 1 + 100 * key }));
   for await (const outcome of offline.run(requests)) {
@@ -208,7 +209,7 @@ cacheTest('a cache that is closed under its scheduler ends all requests', small,
 });
 
 for (const kind of [NaiveScheduler, OfflineScheduler, OnlineScheduler]) {
-  cacheTest(`a driver that fails now and then is asked again: ${kind.name}`, { ...small, mapper: 'off' }, async (t, bench) => {
+  cacheTest(`a driver call that fails once is tried again: ${kind.name}`, { ...small, mapper: 'off' }, async (t, bench) => {
     const { cache } = bench;
     const engine = new PatternEngine({ cache });
     const scheduler = new kind({ cache, engine });

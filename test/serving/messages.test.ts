@@ -1,5 +1,4 @@
-// What a mistake in using the schedulers is answered with: a typed error that says which value, in which request, and what to write
-// instead.
+// Mistakes in using the schedulers: each is a typed error that names the value, the request, and what to write instead.
 
 import test from 'ava';
 
@@ -12,7 +11,7 @@ import { assertAnswer, collect, promptOf, servingTests } from './serving-bench.j
 
 const request = { tokens: promptOf(30), maxNewTokens: 3 };
 
-servingTests('a misspelt option of a request is answered with the one that was meant', {}, async ({ t, cache, engine }) => {
+servingTests('the error of a misspelt option of a request suggests the one that was meant', {}, async ({ t, cache, engine }) => {
   const scheduler = new OnlineScheduler({ cache, engine });
   const meant: Readonly<Record<string, [unknown, string]>> = {
     maxTokens: [3, '`maxNewTokens`'], max_tokens: [3, '`maxNewTokens`'], stopToken: [[3], '`stopTokens`'], token: [[3], '`tokens`'],
@@ -33,13 +32,13 @@ servingTests('a misspelt option of a request is answered with the one that was m
   t.is(scheduler.waitingRequests, 0);
 });
 
-test('a temperature of 0 is answered with `greedy`', (t) => {
+test('the error of a temperature of 0 suggests `greedy`', (t) => {
   t.throws(() => randomSampler({ temperature: 0 }), { code: 'KV_INVALID_OPTION', message: /`temperature` must be.*, got 0\..*`greedy`/ });
   t.throws(() => randomSampler({ temperature: -1 }), { code: 'KV_INVALID_OPTION' });
   t.is(greedy(Float32Array.of(1, 3, 2), 0), 1);
 });
 
-servingTests('an engine that lacks a member is told which', {}, async ({ t, cache, engine }) => {
+servingTests('the error of an incomplete engine names the missing member', {}, async ({ t, cache, engine }) => {
   const prefill = engine.prefill.bind(engine);
   const decode = engine.decode.bind(engine);
   const lacking: readonly (readonly [unknown, RegExp])[] = [
@@ -57,7 +56,7 @@ servingTests('an engine that lacks a member is told which', {}, async ({ t, cach
   }
 });
 
-servingTests('an answer of an engine that is none is described', {}, async ({ t, cache, engine }) => {
+servingTests('the error of a malformed answer says what the engine has answered', {}, async ({ t, cache, engine }) => {
   const thrown = new Error('not now');
   const answers: readonly (readonly [() => unknown, RegExp])[] = [
     [() => new Float32Array(vocabularyTokens), /an array itself instead of `\{ logits \}`/],
@@ -86,7 +85,7 @@ servingTests('an answer of an engine that is none is described', {}, async ({ t,
   }
 });
 
-servingTests('an answer is read once, whatever a second look would see', {}, async ({ t, cache, engine }) => {
+servingTests('each part of an answer is read once', {}, async ({ t, cache, engine }) => {
   let reads = 0;
   const twice: Engine = {
     vocabularyTokens, decode: engine.decode.bind(engine),
@@ -100,7 +99,7 @@ servingTests('an answer is read once, whatever a second look would see', {}, asy
   t.is(reads, 1);
 });
 
-servingTests('a promise that answers twice is heard once', {}, async ({ t, cache, engine }) => {
+servingTests('of a thenable that resolves twice the first answer counts', {}, async ({ t, cache, engine }) => {
   const twice: Engine = {
     vocabularyTokens, decode: engine.decode.bind(engine),
     prefill: (pass) => ({
@@ -118,7 +117,7 @@ servingTests('a promise that answers twice is heard once', {}, async ({ t, cache
   }
 });
 
-servingTests('a sampler that throws what is no error fails its request, and gives no token', {}, async ({ t, cache, engine }) => {
+servingTests('a sampler that throws undefined or null ends its request with a typed error, without a token', {}, async ({ t, cache, engine }) => {
   const scheduler = new OnlineScheduler({ cache, engine });
   for (const thrown of [undefined, null]) {
     const sampler = (): number => { throw thrown; }; // eslint-disable-line @typescript-eslint/only-throw-error -- on purpose
@@ -129,7 +128,7 @@ servingTests('a sampler that throws what is no error fails its request, and give
   await scheduler.close();
 });
 
-servingTests('a bad request in a list is named by its place', {}, async ({ t, cache, engine }) => {
+servingTests('the error of a bad request in a list names its index', {}, async ({ t, cache, engine }) => {
   const bad: readonly (readonly [unknown, RegExp])[] = [
     [{ ...request, tokens: [] }, /`requests\[2\]\.tokens`/], [{ ...request, tokens: [1, 61] }, /`requests\[2\]\.tokens\[1\]`/],
     [{ ...request, maxNewTokens: 0 }, /`requests\[2\]\.maxNewTokens`/], [{ ...request, urgency: 256 }, /`requests\[2\]\.urgency`/],
@@ -142,7 +141,7 @@ servingTests('a bad request in a list is named by its place', {}, async ({ t, ca
   }
 });
 
-servingTests('a stream has one reader, and says so to the second', {}, async ({ t, cache, engine }) => {
+servingTests('a second reader of a stream is refused', {}, async ({ t, cache, engine }) => {
   const scheduler = new OnlineScheduler({ cache, engine });
   const stream = scheduler.submit(request);
   const { value } = await stream.next();
@@ -160,7 +159,7 @@ servingTests('a stream has one reader, and says so to the second', {}, async ({ 
   t.is(count, 3);
 });
 
-servingTests('a stream that is taken for its result says that `.result` was forgotten', {}, async ({ t, cache, engine }) => {
+servingTests('reading a field of the result from a stream throws, and suggests `.result`', {}, async ({ t, cache, engine }) => {
   const scheduler = new OnlineScheduler({ cache, engine });
   const stream = await (scheduler.submit(request) as unknown as Promise<Record<string, unknown>>); // as JavaScript may
   const result = await (stream['result'] as Promise<object>);
@@ -170,7 +169,7 @@ servingTests('a stream that is taken for its result says that `.result` was forg
   }
 });
 
-servingTests('an object that only has the prototype of a signal is refused, and harms nobody', {}, async ({ t, cache, engine }) => {
+servingTests('an object with only the prototype of a signal is refused, and no other request is disturbed', {}, async ({ t, cache, engine }) => {
   const scheduler = new OnlineScheduler({ cache, engine });
   const stream = scheduler.submit(request);
   t.throws(() => scheduler.submit({ ...request, signal: Object.create(AbortSignal.prototype) as AbortSignal }));
@@ -179,7 +178,7 @@ servingTests('an object that only has the prototype of a signal is refused, and 
 });
 
 for (const [option, wrong] of [['now', () => Number.NaN], ['now', () => '1'], ['timer', () => 3]] as const) {
-  servingTests(`a clock whose \`${option}\` answers ${String(wrong())} is found out by submit, which changes nothing`, {}, async ({ t, cache, engine }) => {
+  servingTests(`a clock whose \`${option}\` answers ${String(wrong())} is refused by submit, which changes nothing`, {}, async ({ t, cache, engine }) => {
     const scheduler = new OnlineScheduler({ cache, engine, [option]: wrong });
     const late = { ...request, deadlineMs: 10, signal: new AbortController().signal };
     t.throws(() => scheduler.submit(late), { code: 'KV_INVALID_OPTION', message: new RegExp(`\`${option}\``) });
@@ -191,7 +190,7 @@ for (const [option, wrong] of [['now', () => Number.NaN], ['now', () => '1'], ['
   });
 }
 
-test('a cache without a model says that it is missing', (t) => {
+test('the error of a cache without a model names the option', (t) => {
   for (const model of [null, undefined, 3]) {
     t.throws(() => new KvCache({ model: model as never, slots: 1, maxTokens: 10, memoryBudgetBytes: 1e9, driver: 'host' }), { code: 'KV_INVALID_OPTION', message: /`model/ });
   }
@@ -205,7 +204,7 @@ const reentries: Readonly<Record<string, (scheduler: OnlineScheduler) => unknown
 
 for (const [name, reenter] of Object.entries(reentries)) {
   for (const where of ['engine', 'sampler', 'order', 'now'] as const) {
-    servingTests(`${where} that calls the scheduler's ${name} harms nobody`, {}, async ({ t, cache, engine }) => {
+    servingTests(`${where} may call the scheduler's ${name}: every request still ends once`, {}, async ({ t, cache, engine }) => {
       let calls = 0;
       const call = (): void => {
         calls += 1;
@@ -247,7 +246,7 @@ for (const [name, reenter] of Object.entries(reentries)) {
   }
 }
 
-servingTests('a sampler, and a signal in the engine\'s call, may end requests of the pass', {}, async ({ t, cache, engine }) => {
+servingTests('requests of a pass may end in its sampler, or by a signal in the engine\'s call', {}, async ({ t, cache, engine }) => {
   const controller = new AbortController();
   const aborting: Engine = {
     vocabularyTokens, decode: (pass) => engine.decode(pass),

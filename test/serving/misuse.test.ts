@@ -1,4 +1,4 @@
-// Wrong use, and engines and samplers that misbehave: whoever does it hears of it by a typed error, and nobody else is harmed.
+// Wrong use, and engines and samplers that misbehave: the call or the request at fault gets a typed error, other requests go on.
 
 import { setImmediate } from 'node:timers/promises';
 
@@ -15,14 +15,14 @@ function asEngine(engine: PatternEngine): Engine {
   return { vocabularyTokens, prefill: (pass) => engine.prefill(pass), decode: (pass) => engine.decode(pass) };
 }
 
-/** An engine whose prefill answers when it is told to. */
+/** An engine whose prefill answers when `answer` is called. */
 function heldEngine(engine: PatternEngine): { readonly held: Engine; readonly answer: () => void } {
   let answer = (): void => {};
   const answered = new Promise<void>((resolve) => { answer = resolve; });
   return { held: { ...asEngine(engine), prefill: (pass) => answered.then(() => engine.prefill(pass)) }, answer };
 }
 
-servingTests('items that cannot be are refused by submit, and harm nobody', {}, async ({ t, cache, engine }) => {
+servingTests('items outside the prompt or overlapping are refused by submit, and no other request is disturbed', {}, async ({ t, cache, engine }) => {
   const scheduler = new OnlineScheduler({ cache, engine, minPendingTokens: 1 });
   const request = { tokens: promptOf(60), maxNewTokens: 20 };
   const stream = scheduler.submit(request);
@@ -46,7 +46,7 @@ servingTests('a prompt with a token that the engine does not have is refused by 
   }
 });
 
-servingTests('an order that does not look at urgency lets nobody give way to urgency', { slots: 1 }, async ({ t, cache, engine }) => {
+servingTests('with an order that ignores urgency an urgent request preempts none', { slots: 1 }, async ({ t, cache, engine }) => {
   const scheduler = new OnlineScheduler({ cache, engine, order: (a, b) => a.arrival - b.arrival });
   const first = { tokens: promptOf(30), maxNewTokens: 10 };
   const second = { tokens: promptOf(30, 1), maxNewTokens: 10, urgency: 9 };
@@ -56,14 +56,14 @@ servingTests('an order that does not look at urgency lets nobody give way to urg
   t.is(scheduler.totals.preemptions, 0);
 });
 
-servingTests('two reads of a stream at once get a token each', {}, async ({ t, cache, engine }) => {
+servingTests('concurrent reads of a stream get one token each, in order', {}, async ({ t, cache, engine }) => {
   const scheduler = new OnlineScheduler({ cache, engine });
   const stream = scheduler.submit({ tokens: promptOf(30), maxNewTokens: 3 });
   const reads = await Promise.all([0, 1, 2, 3, 4].map(() => stream.next()));
   t.deepEqual(reads.map(({ value }) => value), [...(await stream.result).tokens, undefined, undefined]);
 });
 
-servingTests('a read that waits is over when its reader leaves, whatever the engine does', {}, async ({ t, cache, engine }) => {
+servingTests('a waiting read is done when its reader leaves, also while the engine computes', {}, async ({ t, cache, engine }) => {
   const { held, answer } = heldEngine(engine);
   const scheduler = new OnlineScheduler({ cache, engine: held });
   const stream = scheduler.submit({ tokens: promptOf(30), maxNewTokens: 3 });
@@ -93,7 +93,7 @@ for (const scheduler of knownLists) {
     t.true(engine.computedTokens < 150, `${engine.computedTokens} tokens computed`);
   });
 
-  servingTests(`${scheduler.name}: who was aborted or is too late gets no answer, not even a cached one`, {}, async ({ t, cache, engine }) => {
+  servingTests(`${scheduler.name}: an aborted or late request gets no answer, not even a cached one`, {}, async ({ t, cache, engine }) => {
     const run = new scheduler({ cache, engine });
     const request = { tokens: promptOf(60), maxNewTokens: 1 };
     const [first] = await collect(run.run([request]));
@@ -107,7 +107,7 @@ for (const scheduler of knownLists) {
     t.is(run.totals.skippedPrefills, 1);
   });
 
-  servingTests(`${scheduler.name}: a reset of the prefix cache in the middle costs time, not truth`, {}, async ({ t, cache }) => {
+  servingTests(`${scheduler.name}: answers are right after a reset of the prefix cache in the middle`, {}, async ({ t, cache }) => {
     let passes = 0;
     const pause = async (): Promise<void> => {
       await turn();
@@ -139,14 +139,14 @@ for (const scheduler of knownLists) {
     lists.forEach((requests, list) => requests.forEach((request, index) => assertAnswer(t, request, resultOf(outcomes[list]![index]))));
   });
 
-  servingTests(`${scheduler.name}: what is no list of requests is refused`, {}, async ({ t, cache, engine }) => {
+  servingTests(`${scheduler.name}: a value that is not iterable is refused as a list of requests`, {}, async ({ t, cache, engine }) => {
     for (const requests of [undefined, 3, { tokens: [1], maxNewTokens: 1 }]) {
       await t.throwsAsync(collect(new scheduler({ cache, engine }).run(requests as never)), { code: 'KV_INVALID_OPTION' });
     }
   });
 }
 
-servingTests('whatever an engine throws or answers, its requests end with KV_ENGINE_FAILED', {}, async ({ t, cache, engine }) => {
+servingTests('requests end with KV_ENGINE_FAILED when their engine throws or gives a malformed answer', {}, async ({ t, cache, engine }) => {
   const answers: (() => EngineOutput | Promise<EngineOutput>)[] = [
     () => { throw 'a string'; }, // eslint-disable-line @typescript-eslint/only-throw-error
     () => Promise.reject(),
@@ -165,7 +165,7 @@ servingTests('whatever an engine throws or answers, its requests end with KV_ENG
   }
 });
 
-servingTests('logits that are no numbers take the place of none that are kept', {}, async ({ t, cache, engine }) => {
+servingTests('logits that are not numbers replace no cached logits', {}, async ({ t, cache, engine }) => {
   const request = { tokens: promptOf(60), maxNewTokens: 3 };
   const good = new OnlineScheduler({ cache, engine });
   assertAnswer(t, request, await good.submit(request).result);
@@ -183,7 +183,7 @@ servingTests('logits that are no numbers take the place of none that are kept', 
   t.is(good.totals.skippedPrefills, 1);
 });
 
-servingTests('an engine need not answer for chunks that nobody reads', {}, async ({ t, cache, engine }) => {
+servingTests('an engine may leave out the logits of chunks in the middle of a prompt', {}, async ({ t, cache, engine }) => {
   const lazy: Engine = {
     ...asEngine(engine),
     prefill: async (pass) => {
@@ -196,7 +196,7 @@ servingTests('an engine need not answer for chunks that nobody reads', {}, async
   assertAnswer(t, request, await scheduler.submit(request).result);
 });
 
-servingTests('a sampler that chooses what is no token ends its own request, and says so', {}, async ({ t, cache, engine }) => {
+servingTests('a sampler that returns no token of the vocabulary ends its own request with an error that names it', {}, async ({ t, cache, engine }) => {
   const scheduler = new OnlineScheduler({ cache, engine });
   const request = { tokens: promptOf(60), maxNewTokens: 12 };
   const wrong = [vocabularyTokens, -1, 1.5, undefined, Promise.resolve(1)].map((token, key) =>
@@ -209,7 +209,7 @@ servingTests('a sampler that chooses what is no token ends its own request, and 
   assertAnswer(t, request, await stream.result);
 });
 
-servingTests('a sampler that changes the logits it is given changes nobody else\'s', {}, async ({ t, cache, engine }) => {
+servingTests('a sampler that writes to its logits does not change those of other requests', {}, async ({ t, cache, engine }) => {
   const scheduler = new OnlineScheduler({ cache, engine });
   const request = { tokens: promptOf(60), maxNewTokens: 1 };
   const forbid = (logits: Float32Array): number => {
@@ -222,7 +222,7 @@ servingTests('a sampler that changes the logits it is given changes nobody else\
   t.is(scheduler.totals.skippedPrefills, 2);
 });
 
-servingTests('stop tokens that can never come, and a vocabulary of nothing, are refused', {}, async ({ t, cache, engine }) => {
+servingTests('stop tokens that are not tokens, and an empty vocabulary, are refused', {}, async ({ t, cache, engine }) => {
   const scheduler = new OnlineScheduler({ cache, engine });
   for (const stopTokens of [['</s>'], [-1], [1.5], [undefined]]) {
     t.throws(() => scheduler.submit({ tokens: [1], maxNewTokens: 1, stopTokens: stopTokens as never }), { code: 'KV_INVALID_OPTION' });
@@ -232,7 +232,7 @@ servingTests('stop tokens that can never come, and a vocabulary of nothing, are 
   }
 });
 
-servingTests('close waits for the pass that runs, and its cache can be closed right after', {}, async ({ t, cache, engine }) => {
+servingTests('close waits for the running pass, and the cache can be closed right after', {}, async ({ t, cache, engine }) => {
   let passes = 0;
   const slow: Engine = { ...asEngine(engine), decode: async (pass) => {
     passes += 1;
@@ -251,7 +251,7 @@ servingTests('close waits for the pass that runs, and its cache can be closed ri
   t.is(cache.counts().activeSlots, 0);
 });
 
-servingTests('who waits and is cancelled ends at once, however long a pass takes', { slots: 1 }, async ({ t, cache, engine }) => {
+servingTests('a waiting request that is cancelled ends at once, however long a pass takes', { slots: 1 }, async ({ t, cache, engine }) => {
   const { held, answer } = heldEngine(engine);
   const scheduler = new OnlineScheduler({ cache, engine: held });
   const streams = [0, 1, 2].map((key) => scheduler.submit({ tokens: promptOf(30, key), maxNewTokens: 3 }));
@@ -263,11 +263,11 @@ servingTests('who waits and is cancelled ends at once, however long a pass takes
   for (const stream of [streams[0]!, streams[2]!]) t.is((await stream.result).tokens.length, 3);
 });
 
-servingTests('who was aborted or is too late takes no place in the queue, however long a pass takes', { slots: 1 }, async (serving) => {
+servingTests('an aborted or late request takes no place in the queue, however long a pass takes', { slots: 1 }, async (serving) => {
   const { t, cache, engine } = serving;
   const { held, answer } = heldEngine(engine);
   let clockMs = 0;
-  const scheduler = new OnlineScheduler({ cache, engine: held, maxWaiting: 2, now: () => clockMs });
+  const scheduler = new OnlineScheduler({ cache, engine: held, maxWaiting: 2, now: () => clockMs, timer: () => () => {} });
   const controller = new AbortController();
   const request = (key: number): GenerationRequest => ({ tokens: promptOf(30, key), maxNewTokens: 3 });
   const first = scheduler.submit(request(0));

@@ -1,4 +1,4 @@
-// What the schedulers of known lists do beyond giving the right tokens.
+// What the schedulers of known lists do beside giving the right tokens.
 
 import { NaiveScheduler, OfflineScheduler, type GenerationOutcome, type GenerationRequest } from 'virtual-kv';
 
@@ -11,7 +11,7 @@ function grouped(groups: number, members: number): GenerationRequest[] {
   }));
 }
 
-servingTests('offline, prompts that begin alike follow each other, and are seldom computed twice', { rows: 9 }, async ({ t, cache, engine }) => {
+servingTests('offline, prompts with a common prefix follow each other, and it is seldom computed twice', { rows: 9 }, async ({ t, cache, engine }) => {
   const requests = grouped(6, 5);
   const computed: number[] = [];
   for (const arrangement of ['given', 'prefix'] as const) {
@@ -27,7 +27,7 @@ servingTests('offline, prompts that begin alike follow each other, and are seldo
   t.true(given! > 2 * prefix!, `${given} tokens computed`);
 });
 
-servingTests('a list much longer than the batch is fed as it is done', { slots: 2 }, async ({ t, cache, engine }) => {
+servingTests('a list much longer than the batch is fed while it is served', { slots: 2 }, async ({ t, cache, engine }) => {
   const requests = Array.from({ length: 100 }, (_, key) => ({ tokens: promptOf(5 + (key % 7), key), maxNewTokens: 1 + (key % 3) }));
   const offline = new OfflineScheduler({ cache, engine });
   let first = 0;
@@ -50,7 +50,7 @@ servingTests('a wrong request is refused before an offline run begins, and when 
   t.is(naive.totals.completedRequests, 1);
 });
 
-servingTests('naive, one request after the other uses what those before have cached', {}, async ({ t, cache, engine }) => {
+servingTests('naive, each request uses what earlier ones have cached, in passes of one sequence', {}, async ({ t, cache, engine }) => {
   const naive = new NaiveScheduler({ cache, engine, prefillTokensPerStep: 50 });
   const requests = [140, 140, 120, 200].map((tokens) => ({ tokens: promptOf(tokens), maxNewTokens: 2 }));
   const results = (await collect(naive.run(requests))).map(resultOf);

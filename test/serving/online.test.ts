@@ -1,5 +1,4 @@
-// What the online scheduler does with requests that come, go on and give way. Answers are checked against what the engine
-// must say.
+// How the online scheduler admits, continues and preempts requests. Answers are compared with those that the engine must give.
 
 import { byTenantShare, OnlineScheduler, type GenerationRequest, type TokenStream } from 'virtual-kv';
 
@@ -26,7 +25,7 @@ async function ends(submitted: readonly Submitted[]): Promise<number[]> {
   return order;
 }
 
-servingTests('tokens are there as soon as their step is over', {}, async ({ t, cache, engine }) => {
+servingTests('a token is in its stream as soon as its step is over', {}, async ({ t, cache, engine }) => {
   const scheduler = new OnlineScheduler({ cache, engine });
   const request = { tokens: promptOf(20), maxNewTokens: 5 };
   const stream = scheduler.submit(request);
@@ -66,7 +65,7 @@ servingTests('a long prompt is computed in chunks between which answers go on', 
   await assertAnswers(serving, [short, long]);
 });
 
-servingTests('a prompt that is being computed is waited for, and computed once', {}, async (serving) => {
+servingTests('requests wait for a common prompt that is being computed, so that it is computed once', {}, async (serving) => {
   const { t, cache, engine } = serving;
   const scheduler = new OnlineScheduler({ cache, engine, prefillTokensPerStep: 50 });
   const tokens = promptOf(200);
@@ -76,7 +75,7 @@ servingTests('a prompt that is being computed is waited for, and computed once',
   t.true(engine.computedTokens <= 200 + 2 + (1 + 2 + 3) + 20 + 3, `${engine.computedTokens} tokens`);
 });
 
-servingTests('nobody waits for a prompt with minPendingTokens: Infinity', {}, async (serving) => {
+servingTests('with minPendingTokens: Infinity no request waits for another\'s prompt', {}, async (serving) => {
   const { t, cache, engine } = serving;
   const scheduler = new OnlineScheduler({ cache, engine, minPendingTokens: Infinity });
   const tokens = promptOf(200);
@@ -84,7 +83,7 @@ servingTests('nobody waits for a prompt with minPendingTokens: Infinity', {}, as
   t.true(engine.computedTokens >= 400);
 });
 
-servingTests('who waits for a prompt computes it when its request is cancelled', {}, async (serving) => {
+servingTests('a request that waits for another\'s prompt computes it when that one is cancelled', {}, async (serving) => {
   const { t, cache, engine } = serving;
   const scheduler = new OnlineScheduler({ cache, engine, prefillTokensPerStep: 20 });
   const tokens = promptOf(200);
@@ -97,7 +96,7 @@ servingTests('who waits for a prompt computes it when its request is cancelled',
   await assertAnswers(serving, [second]);
 });
 
-servingTests('the latest gives way when memory runs out, and finds its rows again', { rows: 9 }, async (serving) => {
+servingTests('the latest request is preempted when memory runs out, and finds its rows again', { rows: 9 }, async (serving) => {
   const { t, cache, engine } = serving;
   const scheduler = new OnlineScheduler({ cache, engine, watermarkRows: 0 });
   const submitted = [0, 1, 2].map((key) => submit(scheduler, { tokens: promptOf(140, key), maxNewTokens: 60 }));
@@ -110,7 +109,7 @@ servingTests('the latest gives way when memory runs out, and finds its rows agai
   t.true(recomputedTokens < 140 * preemptions, `${recomputedTokens} tokens computed again`);
 });
 
-servingTests('an admission leaves the watermark for those that run', { rows: 9 }, async (serving) => {
+servingTests('an admission leaves the watermark free for running requests', { rows: 9 }, async (serving) => {
   const { t, cache, engine } = serving;
   const scheduler = new OnlineScheduler({ cache, engine, watermarkRows: 4 });
   const submitted = [0, 1, 2].map((key) => submit(scheduler, { tokens: promptOf(140, key), maxNewTokens: 60 }));
@@ -119,7 +118,7 @@ servingTests('an admission leaves the watermark for those that run', { rows: 9 }
   t.is(engine.largestPass, 1);
 });
 
-servingTests('the more urgent goes first, and others give way to it', { slots: 2 }, async (serving) => {
+servingTests('a more urgent request is admitted first, and preempts less urgent ones', { slots: 2 }, async (serving) => {
   const { t, cache, engine } = serving;
   const scheduler = new OnlineScheduler({ cache, engine });
   const ordinary = [0, 1, 2].map((key) => submit(scheduler, { tokens: promptOf(60, key), maxNewTokens: 30 }));
@@ -138,7 +137,7 @@ servingTests('requests of one urgency are admitted as they came', { slots: 1 }, 
   await assertAnswers(serving, submitted);
 });
 
-servingTests("by tenant share, one tenant's flood does not delay another", { slots: 1 }, async (serving) => {
+servingTests("by tenant share, many requests of one tenant do not delay another tenant", { slots: 1 }, async (serving) => {
   const { t, cache, engine } = serving;
   const scheduler = new OnlineScheduler({ cache, engine, order: byTenantShare() });
   const request = (tenant: string, key: number): GenerationRequest => ({ tokens: promptOf(40, key), maxNewTokens: 4, tenant });
@@ -149,7 +148,7 @@ servingTests("by tenant share, one tenant's flood does not delay another", { slo
   await assertAnswers(serving, [...flood, other]);
 });
 
-servingTests('by tenant share, whoever had most computed gives way, not whoever came last', { rows: 9 }, async (serving) => {
+servingTests('by tenant share, the tenant with most computed tokens is preempted, not the latest request', { rows: 9 }, async (serving) => {
   const { t, cache, engine } = serving;
   const scheduler = new OnlineScheduler({ cache, engine, order: byTenantShare(), watermarkRows: 0 });
   const first = submit(scheduler, { tokens: promptOf(200), maxNewTokens: 100, tenant: 'a' });
@@ -159,7 +158,7 @@ servingTests('by tenant share, whoever had most computed gives way, not whoever 
   t.deepEqual(preemptions, [1, 0]);
 });
 
-servingTests('tenants, salts and adapters do not share, nor does who opts out', {}, async (serving) => {
+servingTests('tenants, salts and adapters never share, nor do requests that opt out', {}, async (serving) => {
   const { t, cache, engine } = serving;
   const scheduler = new OnlineScheduler({ cache, engine });
   const tokens = promptOf(150);
@@ -172,7 +171,7 @@ servingTests('tenants, salts and adapters do not share, nor does who opts out', 
   t.is(scheduler.totals.cachedTokens, 4 * 150);
 });
 
-servingTests('a prompt that is cached whole computes nothing before its first token', {}, async (serving) => {
+servingTests('of a prompt that is cached whole nothing is computed before its first token', {}, async (serving) => {
   const { t, cache, engine } = serving;
   const scheduler = new OnlineScheduler({ cache, engine });
   const tokens = promptOf(130);
@@ -189,7 +188,7 @@ servingTests('a prompt that is cached whole computes nothing before its first to
   t.is(scheduler.totals.cachedTokens, 3 * 130);
 });
 
-servingTests('what somebody else keeps at the end of a prompt is no logits', {}, async (serving) => {
+servingTests('a value that the application keeps at the end of a prompt is not taken for logits', {}, async (serving) => {
   const { t, cache, engine, bench } = serving;
   const tokens = promptOf(60);
   const mine = cache.acquire({ tokens, caching: 'read-write' });
@@ -207,7 +206,7 @@ servingTests('what somebody else keeps at the end of a prompt is no logits', {},
   t.is(engine.computedTokens, 5);
 });
 
-servingTests('a reset of the prefix cache while answers run costs time, not truth', { isAsync: true }, async (serving) => {
+servingTests('answers are right after a reset of the prefix cache while they run', { isAsync: true }, async (serving) => {
   const { t, cache, engine } = serving;
   const scheduler = new OnlineScheduler({ cache, engine });
   const submitted = [0, 1, 2].map((key) => submit(scheduler, { tokens: promptOf(70, key), maxNewTokens: 12 }));
@@ -217,7 +216,7 @@ servingTests('a reset of the prefix cache while answers run costs time, not trut
   t.true(scheduler.totals.preemptions >= 3);
 });
 
-servingTests('a reset in the middle of a pass has the pass run again', {}, async (serving) => {
+servingTests('a pass in which the prefix cache is reset runs again', {}, async (serving) => {
   const { t, cache } = serving;
   let passes = 0;
   const pause = async (): Promise<void> => {
@@ -232,7 +231,7 @@ servingTests('a reset in the middle of a pass has the pass run again', {}, async
   t.is(scheduler.totals.preemptions, 6);
 });
 
-servingTests('a stop token ends an answer and is no part of it', {}, async ({ t, cache, engine }) => {
+servingTests('a stop token ends an answer without being part of it', {}, async ({ t, cache, engine }) => {
   const scheduler = new OnlineScheduler({ cache, engine });
   const tokens = promptOf(30);
   const whole = await scheduler.submit({ tokens, maxNewTokens: 20 }).result;

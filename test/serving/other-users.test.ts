@@ -1,5 +1,5 @@
-// Others use the cache too: sequences that the application holds, a second scheduler, another cache on the pool. A request that
-// would fit but for them waits until they release something; only what can never fit is refused.
+// A cache with other users: sequences that the application holds, a second scheduler, another cache on the pool. A request that
+// lacks what they hold waits until they release it; only a request that can never fit is refused. Time passes by stepped clocks.
 
 import test from 'ava';
 
@@ -9,21 +9,25 @@ import {
 
 import { createError } from '#internal/base/errors.js';
 import { assertNothingLeft, cacheOptions, cacheTest, openDriver, type CacheBench } from '../helpers/cache.js';
+import { nativeOf } from '../helpers/native-of.js';
 import { hashOf, PatternEngine, turn } from './pattern-engine.js';
 import { assertAnswer, assertQuiet, collect, promptOf, resultOf, servingTests, smallModel } from './serving-bench.js';
 import { SteppedClock } from './stepped-clock.js';
 
-/** Each scheduler with one request; `hasEnded` says so without waiting. */
+/** Options with a clock that stands still, unless they have one. */
+const timed = (options: SchedulerOptions): SchedulerOptions => ({ ...new SteppedClock().options, ...options });
+
+/** Each scheduler with one request. */
 const schedulers = {
   naive: (options: SchedulerOptions, request: GenerationRequest) =>
-    collect(new NaiveScheduler(options).run([request])).then(([outcome]) => resultOf(outcome)),
+    collect(new NaiveScheduler(timed(options)).run([request])).then(([outcome]) => resultOf(outcome)),
   offline: (options: SchedulerOptions, request: GenerationRequest) =>
-    collect(new OfflineScheduler(options).run([request])).then(([outcome]) => resultOf(outcome)),
-  online: (options: SchedulerOptions, request: GenerationRequest) => new OnlineScheduler(options).submit(request).result,
+    collect(new OfflineScheduler(timed(options)).run([request])).then(([outcome]) => resultOf(outcome)),
+  online: (options: SchedulerOptions, request: GenerationRequest) => new OnlineScheduler(timed(options)).submit(request).result,
 } as const;
 const names = Object.keys(schedulers) as (keyof typeof schedulers)[];
 
-/** Turns after which whoever could have started has. */
+/** Turns after which every request that can start has started. */
 async function manyTurns(): Promise<void> {
   for (let turns = 0; turns < 20; turns += 1) await turn();
 }
@@ -53,7 +57,7 @@ const holders: Readonly<Record<string, (bench: CacheBench) => { release(): void 
 
 for (const name of names) {
   for (const [what, hold] of Object.entries(holders)) {
-    servingTests(`${name}: who lacks what others hold waits until it is released: ${what}`, { rows: 6, slots: 3 }, async (serving) => {
+    servingTests(`${name}: a request that lacks what others hold waits until it is released: ${what}`, { rows: 6, slots: 3 }, async (serving) => {
       const { t, cache, engine, bench } = serving;
       const held = hold(bench);
       const request = { tokens: promptOf(150), maxNewTokens: 30 };
@@ -66,7 +70,7 @@ for (const name of names) {
     });
   }
 
-  servingTests(`${name}: an answer that cannot grow for others' memory waits, and goes on where it was`, { rows: 6 }, async (serving) => {
+  servingTests(`${name}: an answer that lacks memory that others hold gives its slot back, waits, and goes on where it was`, { rows: 6 }, async (serving) => {
     const { t, cache, engine, bench } = serving;
     const held = bench.sequenceOf(150);
     const request = { tokens: promptOf(90), maxNewTokens: 100 };
@@ -82,7 +86,7 @@ for (const name of names) {
     t.is(answer.preemptions, 1);
   });
 
-  servingTests(`${name}: waiting for others ends by a signal and by a deadline`, { slots: 1 }, async ({ t, cache, engine }) => {
+  servingTests(`${name}: a request that waits for others ends by a signal and by a deadline`, { slots: 1 }, async ({ t, cache, engine }) => {
     const held = cache.acquire();
     const clock = new SteppedClock();
     const controller = new AbortController();
@@ -101,7 +105,7 @@ for (const name of names) {
     assertAnswer(t, request, await schedulers[name](options, request));
   });
 
-  servingTests(`${name}: who waits for others is refused when the budget is lowered below what it needs`, { rows: 6 }, async (serving) => {
+  servingTests(`${name}: a request that waits for others is refused when the budget is lowered below what it needs`, { rows: 6 }, async (serving) => {
     const { t, cache, engine, bench } = serving;
     const held = bench.sequenceOf(150);
     const { result } = watch(schedulers[name]({ cache, engine }, { tokens: promptOf(200), maxNewTokens: 30 }));
@@ -111,7 +115,7 @@ for (const name of names) {
     held.release();
   });
 
-  cacheTest(`${name}: who waits for others hears that the cache is closed`, { model: smallModel, maxTokens: 400, slots: 1 }, async (t, bench) => {
+  cacheTest(`${name}: a request that waits for others ends when the cache is closed`, { model: smallModel, maxTokens: 400, slots: 1 }, async (t, bench) => {
     const { cache } = bench;
     cache.acquire();
     const { result } = watch(schedulers[name]({ cache, engine: new PatternEngine({ cache }) }, { tokens: promptOf(60), maxNewTokens: 3 }));
@@ -120,17 +124,17 @@ for (const name of names) {
     await t.throwsAsync(result, { code: 'KV_CLOSED' });
   });
 
-  cacheTest(`${name}: who waits for others hears that the device is lost`, { model: smallModel, maxTokens: 400, slots: 1 }, async (t, bench) => {
+  cacheTest(`${name}: a request that waits for others ends when the device is lost`, { model: smallModel, maxTokens: 400, slots: 1 }, async (t, bench) => {
     const { cache } = bench;
     cache.acquire();
     const { result } = watch(schedulers[name]({ cache, engine: new PatternEngine({ cache }) }, { tokens: promptOf(60), maxNewTokens: 3 }));
     await manyTurns();
     bench.mock.loseDevice();
-    t.throws(() => bench.driver.memory(), { code: 'KV_DRIVER_LOST' }); // somebody's call finds out
+    t.throws(() => bench.driver.memory(), { code: 'KV_DRIVER_LOST' }); // any call finds out
     await t.throwsAsync(result, { code: 'KV_DRIVER_LOST' });
   });
 
-  test(`${name}: who lacks pages that another cache of the pool holds waits for them`, async (t) => {
+  test(`${name}: a request that lacks pages that another cache of the pool holds waits for them`, async (t) => {
     const { driver, device } = openDriver();
     const { memoryBudgetBytes, pageBytes: _pageBytes, driver: _driver, ...options } = cacheOptions({ model: smallModel, maxTokens: 400, rows: 6 }, driver);
     const pool = new PagePool({ memoryBudgetBytes: memoryBudgetBytes!, driver, pageBytes: 65_536 });
@@ -150,9 +154,9 @@ for (const name of names) {
   });
 }
 
-servingTests('what others release is noticed while answers run', { slots: 2 }, async ({ t, cache, engine }) => {
+servingTests('a request starts beside running ones when others release a slot', { slots: 2 }, async ({ t, cache, engine }) => {
   const held = cache.acquire();
-  const scheduler = new OnlineScheduler({ cache, engine });
+  const scheduler = new OnlineScheduler(timed({ cache, engine }));
   const [long, short] = [{ tokens: promptOf(30), maxNewTokens: 300 }, { tokens: promptOf(30, 1), maxNewTokens: 3 }];
   const [first, second] = [scheduler.submit(long), scheduler.submit(short)];
   await first.next();
@@ -164,16 +168,16 @@ servingTests('what others release is noticed while answers run', { slots: 2 }, a
   assertAnswer(t, long, await first.result);
 });
 
-servingTests('who others leave no room for lets those pass who fit, and is the next one otherwise', { rows: 6 }, async (serving) => {
+servingTests('requests that fit pass a blocked request, which is next when others release its memory', { rows: 6 }, async (serving) => {
   const { t, cache, engine, bench } = serving;
   const held = bench.sequenceOf(150);
-  const scheduler = new OnlineScheduler({ cache, engine });
+  const scheduler = new OnlineScheduler(timed({ cache, engine }));
   const large = { tokens: promptOf(200), maxNewTokens: 3, urgency: 9 };
   const small = { tokens: promptOf(30, 1), maxNewTokens: 30 };
   const waiting = watch(scheduler.submit(large).result);
   for (let count = 0; count < 3; count += 1) assertAnswer(t, small, await scheduler.submit(small).result);
   t.false(waiting.hasEnded());
-  t.is(scheduler.totals.preemptions, 0); // nobody gives way where it would not help
+  t.is(scheduler.totals.preemptions, 0); // none is preempted where that would not help
   const running = scheduler.submit(small);
   await running.next();
   held.release();
@@ -183,7 +187,7 @@ servingTests('who others leave no room for lets those pass who fit, and is the n
   await Promise.all([running.result, later.result]);
 });
 
-servingTests('of many who wait for others, none is tried again before something is released', { rows: 6 }, async (serving) => {
+servingTests('of many requests that wait for others, none is tried again before something is released', { rows: 6 }, async (serving) => {
   const { t, cache, engine, bench } = serving;
   const held = bench.sequenceOf(150);
   const clock = new SteppedClock();
@@ -205,13 +209,13 @@ servingTests('of many who wait for others, none is tried again before something 
   for (let seconds = 0; seconds < 3; seconds += 1) {
     clock.advance(1_000);
     await manyTurns();
-    t.is(tried, 155 + 150); // once more, since prompts were computed meanwhile
+    t.is(tried, 155 + 150); // once each, since prompts were computed meanwhile
   }
   held.release();
   for (const result of await Promise.all(large)) t.is(result.tokens.length, 1);
 });
 
-servingTests('while nothing changes for those who wait for others, nobody looks and no timer is set', { rows: 6 }, async (serving) => {
+servingTests('while nothing changes for schedulers that wait for others, they neither look nor set a timer', { rows: 6 }, async (serving) => {
   const { t, cache, engine, bench } = serving;
   const held = bench.sequenceOf(150);
   const clock = new SteppedClock();
@@ -227,11 +231,46 @@ servingTests('while nothing changes for those who wait for others, nobody looks 
   for (let round = 0; round < 5; round += 1) await manyTurns();
   t.deepEqual({ looks, alarms: clock.alarms }, { looks: 0, alarms: 0 });
   held.release();
-  t.is(looks, 0); // it is only told
+  t.is(looks, 0); // until its turn
   for (const { result } of waiting) assertAnswer(t, request, await result);
 });
 
-servingTests('what needs less since others have computed its prompt tries again after a second', { rows: 6, slots: 3 }, async (serving) => {
+cacheTest('a scheduler polls for a slot only while work queued on a stream may use it', {
+  model: smallModel, maxTokens: 400, slots: 1, device: { streams: 'manual' },
+}, async (t, bench) => {
+  const { cache } = bench;
+  const engine = new PatternEngine({ cache });
+  const request = { tokens: promptOf(60), maxNewTokens: 3 };
+  let looks = 0;
+  const counts = cache.counts.bind(cache);
+  cache.counts = () => {
+    looks += 1;
+    return counts();
+  };
+  const stream = nativeOf(bench.driver).createStream();
+  const behindWork = bench.sequenceOf(1);
+  const [{ address, strides }] = cache.tensors as [(typeof cache.tensors)[number]];
+  bench.mock.queueWork(stream, [{ address: address + BigInt(behindWork.slot * strides.slotBytes), bytes: 1024, access: 'write' }]);
+  behindWork.release({ fence: { stream } });
+  const first = watch(schedulers.online({ cache, engine }, request));
+  await manyTurns();
+  t.true(looks > 10, `${looks} looks`);
+  t.false(first.hasEnded());
+  bench.mock.completeStream(stream);
+  assertAnswer(t, request, await first.result);
+  const held = cache.acquire();
+  const second = watch(schedulers.online({ cache, engine }, request));
+  await manyTurns();
+  looks = 0;
+  await manyTurns();
+  t.is(looks, 0);
+  held.release();
+  assertAnswer(t, request, await second.result);
+  assertQuiet(t, cache, engine);
+  nativeOf(bench.driver).destroyStream(stream);
+});
+
+servingTests('a request that needs less since others have computed its prompt tries again after a second', { rows: 6, slots: 3 }, async (serving) => {
   const { t, cache, engine, bench } = serving;
   const clock = new SteppedClock();
   const tokens = promptOf(200);
@@ -252,7 +291,7 @@ servingTests('what needs less since others have computed its prompt tries again 
   mine.release();
 });
 
-servingTests('what is short of something that is not the pool\'s tries again after a second', { mapper: 'off' }, async ({ t, cache, engine }) => {
+servingTests('a request refused for something that is not the pool\'s tries again after a second', { mapper: 'off' }, async ({ t, cache, engine }) => {
   const held = cache.acquire();
   const clock = new SteppedClock();
   const acquire = cache.acquire.bind(cache);
@@ -270,9 +309,9 @@ servingTests('what is short of something that is not the pool\'s tries again aft
   held.release();
 });
 
-servingTests('close ends those who wait for others', { slots: 1 }, async ({ t, cache, engine }) => {
+servingTests('close ends requests that wait for others', { slots: 1 }, async ({ t, cache, engine }) => {
   const held = cache.acquire();
-  const scheduler = new OnlineScheduler({ cache, engine, maxWaiting: 1 });
+  const scheduler = new OnlineScheduler({ ...timed({ cache, engine }), maxWaiting: 1 });
   const stream = scheduler.submit({ tokens: promptOf(30), maxNewTokens: 3 });
   t.throws(() => scheduler.submit({ tokens: promptOf(30), maxNewTokens: 3 }), { code: 'KV_QUEUE_FULL' });
   await manyTurns();
@@ -281,9 +320,9 @@ servingTests('close ends those who wait for others', { slots: 1 }, async ({ t, c
   held.release();
 });
 
-servingTests('a scheduler with work without end lets others start: each gets slots, and memory for a long prompt', { slots: 2, rows: 6 }, async (serving) => {
+servingTests('beside a scheduler with work without end, each other scheduler gets a slot, and memory for a long prompt', { slots: 2, rows: 6 }, async (serving) => {
   const { t, cache, engine } = serving;
-  const busy = new OnlineScheduler({ cache, engine });
+  const busy = new OnlineScheduler(timed({ cache, engine }));
   let isOver = false;
   let submitted = 0;
   const client = async (key: number): Promise<void> => {

@@ -22,7 +22,7 @@ export interface PatternEngineOptions {
 
 export class PatternEngine implements Engine {
   readonly vocabularyTokens = vocabularyTokens;
-  /** Tokens whose K or V was not what it must be. */
+  /** Tokens with a wrong K or V. */
   wrongTokens = 0;
   /** Tokens that it has computed. */
   computedTokens = 0;

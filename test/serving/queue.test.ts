@@ -1,5 +1,5 @@
-// What a queue of many costs, counted by what is asked of the scheduler's order: nothing for a request that cannot run, little more
-// than linear for a burst. And orders of every kind, which the queue must follow.
+// What a long queue costs, counted in calls of the scheduler's order: nothing for a request that cannot run, little more than linear
+// for a burst. And orders of every kind, which the queue must follow.
 
 import test from 'ava';
 
@@ -9,15 +9,14 @@ import { Random } from '#internal/base/random.js';
 import { ChangeSignal } from '#internal/device/change-signal.js';
 import { checkedClock } from '#internal/serving/scheduler-options.js';
 import { Generation } from '#internal/serving/generation.js';
-import { OpenRequests } from '#internal/serving/open-requests.js';
+import { noTotals, OpenRequests } from '#internal/serving/open-requests.js';
 import { readRequest } from '#internal/serving/request.js';
-import { noTotals } from '#internal/serving/totals.js';
 import { seedOf } from '../helpers/seed.js';
 import { turn } from './pattern-engine.js';
 import { promptOf, servingTests } from './serving-bench.js';
 import { SteppedClock } from './stepped-clock.js';
 
-/** An order that counts how often it is asked. */
+/** An order that counts its calls. */
 function counting(order: RequestOrder): { readonly order: RequestOrder; asked: number } {
   const counter = {
     asked: 0,
@@ -35,10 +34,10 @@ for (const [name, make] of Object.entries(orders)) {
   servingTests(`a queued request that cannot run costs a step nothing (${name})`, { slots: 1 }, async ({ t, cache, engine }) => {
     const perStep = async (queued: number): Promise<number> => {
       const counter = counting(make());
-      const scheduler = new OnlineScheduler({ cache, engine, order: counter.order, maxWaiting: queued });
+      const scheduler = new OnlineScheduler({ cache, engine, order: counter.order, maxWaiting: queued, ...new SteppedClock().options });
       const running = scheduler.submit({ tokens: promptOf(30), maxNewTokens: 60 });
       await running.next();
-      const signal = AbortSignal.timeout(2 ** 30);
+      const { signal } = new AbortController();
       for (let key = 1; key <= queued; key += 1) {
         void scheduler.submit({ tokens: [key % 60], maxNewTokens: 1, tenant: `tenant ${key % 50}`, deadlineMs: 1e6, signal }).result.catch(() => {});
       }
@@ -56,7 +55,7 @@ for (const [name, make] of Object.entries(orders)) {
 }
 
 for (const name of ['cancel', 'signals', 'one signal', 'deadlines'] as const) {
-  servingTests(`ending many queued requests in one turn asks the order nothing: ${name}`, { slots: 1 }, async ({ t, cache, engine }) => {
+  servingTests(`ending many queued requests in one turn does not call the order: ${name}`, { slots: 1 }, async ({ t, cache, engine }) => {
     const counter = counting(byArrival());
     const clock = new SteppedClock();
     const scheduler = new OnlineScheduler({ cache, engine, order: counter.order, maxWaiting: 10_000, ...clock.options });
@@ -99,7 +98,7 @@ servingTests('requests that come and go while the engine computes leave nothing 
   await t.throwsAsync(first.result, { code: 'KV_ENGINE_FAILED' });
 });
 
-/** Requests of a scheduler's book without a scheduler. */
+/** Open requests without a scheduler. */
 function bookOf(order: RequestOrder): { readonly book: OpenRequests; readonly add: (tenant: string, urgency: number) => Generation } {
   const clock = checkedClock(() => 0, () => () => {});
   const book: OpenRequests = new OpenRequests({
@@ -120,20 +119,20 @@ for (const [name, make] of Object.entries({
   ...orders, 'the most computed first': (): RequestOrder => (a, b) => b.tenantTokens - a.tenantTokens || a.arrival - b.arrival,
 })) {
   const seed = seedOf(`queue-${name}`);
-  test(`whatever comes, ends, is held up and is computed, the first is who the order says: ${name} (seed ${seed})`, (t) => {
+  test(`while requests come, end, are blocked and are computed, the first one is that of the order: ${name} (seed ${seed})`, (t) => {
     const random = new Random(seed);
     const order = make();
     const { book, add } = bookOf(order);
     const { waiting } = book;
     const open = new Set<Generation>();
-    const heldUp = new Set<Generation>();
+    const blocked = new Set<Generation>();
     for (let round = 0; round < 20_000; round += 1) {
       const action = random.integer(6);
       if (action <= 1 && open.size < 60) open.add(add(`tenant ${random.integer(7)}`, random.integer(3)));
       waiting.settle();
-      const withHeldUp = random.chance(0.5);
-      const candidates = [...open].filter((one) => withHeldUp || !heldUp.has(one));
-      const first = waiting.first(withHeldUp);
+      const withBlocked = random.chance(0.5);
+      const candidates = [...open].filter((one) => withBlocked || !blocked.has(one));
+      const first = waiting.first(withBlocked);
       t.is(first, candidates.sort(order)[0]);
       t.is(waiting.length, open.size);
       t.is(waiting.urgency, Math.max(-1, ...[...open].map(({ urgency }) => urgency)));
@@ -141,22 +140,22 @@ for (const [name, make] of Object.entries({
       if (action === 2 && some !== undefined) {
         book.fail(some, new Error('enough'));
         open.delete(some);
-        heldUp.delete(some);
-      } else if (action === 3 && first !== undefined && !heldUp.has(first)) {
+        blocked.delete(some);
+      } else if (action === 3 && first !== undefined && !blocked.has(first)) {
         waiting.block(first);
-        heldUp.add(first);
+        blocked.add(first);
       } else if (action === 4 && some !== undefined) {
         some.share!.tokens += random.integer(5);
         waiting.reorder(some.share!);
       } else if (action === 5 && random.chance(0.3)) {
         waiting.unblock();
-        heldUp.clear();
+        blocked.clear();
       }
     }
   });
 }
 
-test('a newcomer among many tenants starts at the least, at a cost that does not grow with them', (t) => {
+test('a new tenant starts at the least share of all tenants', (t) => {
   const { book, add } = bookOf(byTenantShare());
   const random = new Random(seedOf('shares'));
   const open: Generation[] = [];
@@ -198,7 +197,7 @@ servingTests('an order that throws in the middle loses no request', {}, async ({
   }
 });
 
-test('a change is told to each who waits, once', (t) => {
+test('a change wakes each waiting call once', (t) => {
   const signal = new ChangeSignal();
   const heard: number[] = [];
   signal.once(() => { heard.push(1); });

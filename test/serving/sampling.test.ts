@@ -34,12 +34,12 @@ test('a random sampler depends on the logits, the seed and the index, and on not
 for (const [title, options, expected] of [
   ['tokens come as often as their probability says', {}, probabilities(1)],
   ['a low temperature prefers the likely', { temperature: 0.5 }, probabilities(0.5)],
-  ['topK leaves the most likely', { topK: 3 }, probabilities(1, (token) => [1, 3, 4].includes(token))],
-  ['topK leaves the first of equals', { topK: 1 }, probabilities(1, (token) => token === 3)],
-  ['topP leaves the most likely with that share', { topP: 0.85 }, probabilities(1, (token) => [1, 3, 4].includes(token))],
-  ['topP of nothing leaves the most likely', { topP: 0 }, probabilities(1, (token) => token === 3)],
-  ['topP counts among what topK left', { topK: 3, topP: 0.8 }, probabilities(1, (token) => [3, 4].includes(token))],
-  ['a topK of all and more is none', { topK: 99, temperature: 2 }, probabilities(2)],
+  ['topK keeps the most likely tokens', { topK: 3 }, probabilities(1, (token) => [1, 3, 4].includes(token))],
+  ['of equal logits topK keeps the first', { topK: 1 }, probabilities(1, (token) => token === 3)],
+  ['topP keeps the most likely tokens with that share', { topP: 0.85 }, probabilities(1, (token) => [1, 3, 4].includes(token))],
+  ['topP 0 keeps the most likely token', { topP: 0 }, probabilities(1, (token) => token === 3)],
+  ['topP counts among the tokens that topK keeps', { topK: 3, topP: 0.8 }, probabilities(1, (token) => [3, 4].includes(token))],
+  ['a topK above the vocabulary keeps all tokens', { topK: 99, temperature: 2 }, probabilities(2)],
 ] as const) {
   test(title, (t) => {
     const drawn = shares(randomSampler({ seed: 7, ...options }));

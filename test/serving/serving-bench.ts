@@ -1,4 +1,4 @@
-// ServingBench: a small cache with an engine of known answers on it, and random requests whose prompts share their starts.
+// ServingBench: a small cache with an engine of known answers on it, and random requests with common prefixes.
 
 import type { ExecutionContext } from 'ava';
 
@@ -38,7 +38,7 @@ export function servingTests(
   }
 }
 
-/** Nobody has a slot, nothing is set aside, no byte was wrong, and all counts add up. */
+/** Asserts that no slot is in use, nothing is set aside, no byte was wrong, and all counts add up. */
 export function assertQuiet(t: ExecutionContext, cache: KvCache, engine: PatternEngine): void {
   const { activeSlots, retiringSlots, quarantinedSlots } = cache.counts();
   t.deepEqual({ activeSlots, retiringSlots, quarantinedSlots }, { activeSlots: 0, retiringSlots: 0, quarantinedSlots: 0 });
@@ -47,7 +47,7 @@ export function assertQuiet(t: ExecutionContext, cache: KvCache, engine: Pattern
   cache.verify();
 }
 
-/** The answer is what the engine must say without any cache. */
+/** Asserts that the answer is the one that the engine must give without any cache. */
 export function assertAnswer(t: ExecutionContext, { tokens, maxNewTokens }: GenerationRequest, result: GenerationResult): void {
   t.deepEqual([...result.tokens], expectedTokens(tokens, maxNewTokens));
 }
@@ -59,18 +59,18 @@ export async function collect(outcomes: AsyncIterable<GenerationOutcome>): Promi
   return byIndex;
 }
 
-/** The result of an outcome that must be one. */
+/** The result of an outcome; throws the error of a rejected one. */
 export function resultOf(outcome: GenerationOutcome | undefined): GenerationResult {
   if (outcome?.status !== 'fulfilled') throw outcome?.reason ?? new Error('it has not ended');
   return outcome.value;
 }
 
-/** A prompt of so many tokens that is like no other with another key. */
+/** A prompt of this many tokens, which differs from its first token on from prompts with other keys. */
 export function promptOf(tokens: number, key = 0): Int32Array {
   return Int32Array.from({ length: tokens }, (_, at) => (at * 7 + key * 13 + (at === 0 ? key : 0)) % vocabularyTokens);
 }
 
-/** Requests that often start, or are wholly, like one of the last 20. */
+/** Requests that often have a common prefix, or all their tokens, with one of the last 20. */
 export function randomRequests(
   random: Random, count: number, longestPrompt: number, longestAnswer: number,
 ): GenerationRequest[] {

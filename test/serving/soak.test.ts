@@ -1,4 +1,4 @@
-// The online scheduler under everything at once: thousands of requests that share prompts, come at random, are cancelled,
+// The online scheduler under a random load of every kind: thousands of requests that share prompts, come at random, are cancelled,
 // have deadlines and urgencies, through a budget in which few fit, with an engine that sometimes fails. Every request ends,
 // every answer is right to its last token, every byte is right, and nothing is left.
 

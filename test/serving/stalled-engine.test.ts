@@ -1,5 +1,5 @@
 // Engines that answer late or never: signals, deadlines, pass timeouts and `close` end requests at once, and the memory of a pass that
-// still runs belongs to nobody else until it is over.
+// still runs is given to no other sequence until it is over.
 
 import {
   KvCache, NaiveScheduler, OfflineScheduler, OnlineScheduler, PagePool, type Engine, type EngineOutput, type EnginePass,
@@ -10,7 +10,7 @@ import { PatternEngine, turn, vocabularyTokens } from './pattern-engine.js';
 import { assertAnswer, collect, promptOf, resultOf, servingTests } from './serving-bench.js';
 import { SteppedClock } from './stepped-clock.js';
 
-/** An engine whose passes are over when the test says so, while it is held. */
+/** An engine whose passes are over when the test calls `end`, while it is held. */
 class HeldEngine implements Engine {
   readonly vocabularyTokens = vocabularyTokens;
   isHeld = true;
@@ -44,7 +44,7 @@ class HeldEngine implements Engine {
     for (let turns = 0; turns < 5; turns += 1) await turn();
   }
 
-  /** Whatever it says, where the pass was given up: its sequences are gone. */
+  /** Where the pass was given up, any answer: its sequences are gone. */
   #answer(name: 'prefill' | 'decode', pass: EnginePass): EngineOutput | Promise<EngineOutput> {
     if (pass.sequences.some(({ isReleased }) => isReleased)) return { logits: new Float32Array(pass.length * vocabularyTokens) };
     return this.#engine[name](pass);
@@ -95,7 +95,7 @@ for (const [name, answers] of Object.entries(schedulers)) {
       assertAnswer(t, other, resultOf((await answers({ cache, engine: held }, [other]))[0]));
     });
 
-    servingTests(`${name}: a pass that takes too long is given up, and so are those behind it until it is over (late ${how})`, { slots: 2 }, async (serving) => {
+    servingTests(`${name}: a pass that takes too long is given up, and requests that need the engine end until it is over (late ${how})`, { slots: 2 }, async (serving) => {
       const { t, cache, engine } = serving;
       const held = new HeldEngine(engine);
       const clock = new SteppedClock();
@@ -129,7 +129,7 @@ for (const [name, answers] of Object.entries(schedulers)) {
     t.is(clock.alarms, 0);
   });
 
-  servingTests(`${name}: who waits for an engine that never answers another scheduler ends by its signal, without a slot`, {}, async (serving) => {
+  servingTests(`${name}: a request behind another scheduler's pass that is never answered ends by its signal, and gives its slot back`, {}, async (serving) => {
     const { t, cache, engine } = serving;
     const held = new HeldEngine(engine);
     const first = new OnlineScheduler({ cache, engine: held });
@@ -185,7 +185,7 @@ servingTests('close ends every request at once, and gives up waiting for the eng
   t.is(cache.counts().activeSlots, 0);
 });
 
-servingTests('of a step whose decode is given up, the prompts are put back, and end with the engine', {}, async ({ t, cache, engine }) => {
+servingTests('when the decode of a step is given up, its prompts wait again, and end while the engine is stalled', {}, async ({ t, cache, engine }) => {
   const held = new HeldEngine(engine);
   held.isHeld = false;
   const clock = new SteppedClock();
@@ -206,7 +206,7 @@ servingTests('of a step whose decode is given up, the prompts are put back, and 
   await scheduler.idle();
 });
 
-servingTests('who others share a pass with is not disturbed by one that is cancelled in it', {}, async ({ t, cache, engine }) => {
+servingTests('a request that is cancelled in a pass does not disturb the other requests of the pass', {}, async ({ t, cache, engine }) => {
   const held = new HeldEngine(engine);
   const scheduler = new OnlineScheduler({ cache, engine: held });
   const requests = [0, 1].map((key) => ({ tokens: promptOf(60, key), maxNewTokens: 4 }));

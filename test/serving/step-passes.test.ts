@@ -8,11 +8,11 @@ const plan = (remaining: readonly number[], budget: number): { passes: number[];
   return { passes: members.map(({ passTokens }) => passTokens), prefillTokens };
 };
 
-test('everybody who decodes gets a token, whatever the budget of prompts', (t) => {
+test('every decoding sequence gets a token, whatever the budget of prompts', (t) => {
   t.deepEqual(plan([0, 5, 0, 0], 3), { passes: [1, 3, 1, 1], prefillTokens: 3 });
 });
 
-test('prompts get the budget in order, the first as much as it can use', (t) => {
+test('prompts get the budget in order, each as much as it can use', (t) => {
   t.deepEqual(plan([5, 4, 9, 2], 12), { passes: [5, 4, 3, 0], prefillTokens: 12 });
   t.deepEqual(plan([5, 4], 100), { passes: [5, 4], prefillTokens: 9 });
   t.deepEqual(plan([], 100), { passes: [], prefillTokens: 0 });

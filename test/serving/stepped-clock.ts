@@ -1,4 +1,4 @@
-// SteppedClock: the clock and the timers of a scheduler in a test: time passes when the test says so.
+// SteppedClock: the clock and the timers of a scheduler in a test: time passes only by `advance`.
 
 interface Alarm {
   readonly atMs: number;
@@ -24,7 +24,7 @@ export class SteppedClock {
     return this.#alarms.size;
   }
 
-  /** Lets so many ms pass: the alarms of that time ring, the first first. */
+  /** Lets `ms` ms pass: alarms due until then ring, in order of their times. */
   advance(ms: number): void {
     const endMs = this.#nowMs + ms;
     for (;;) {
