@@ -17,12 +17,11 @@ export type { CacheCounts, CacheMetrics } from './cache/statistics.js';
 export type { AcquireOptions, PromptOptions, Tokens } from './cache/acquire-options.js';
 export type { KvCacheOptions } from './cache/kv-cache-options.js';
 export type { PrefixCacheOptions, PrefixEventsOptions } from './cache/prefix-options.js';
-export type { PrefixMetrics } from './cache/prefix-statistics.js';
 export type { PrefixClearedEvent, PrefixEvent, PrefixRemovedEvent, PrefixStoredEvent } from './cache/prefix-events.js';
 export { prefixBlockKeys, type PrefixBlockKeysOptions } from './cache/prefix-block-keys.js';
 export type { PrefixExplanation } from './prefix/prefix-explanation.js';
 export type { PromptItem, PromptItemKind } from './prefix/prompt-encoder.js';
-export { Prefixes, type PrefixLookup, type PrefixResetOptions } from './cache/prefixes.js';
+export { Prefixes, type PrefixLookup, type PrefixMetrics, type PrefixResetOptions } from './cache/prefixes.js';
 export type { CachedBy } from './cache/prompt.js';
 export {
   byteOffset, computeLayout, layoutKinds,

@@ -49,14 +49,12 @@ export function bytesOf(view: unknown): Uint8Array | undefined {
   }
 }
 
-/** Calls `visit` with each element in order; elements and length are read once. Returns false for anything but an array or typed array. */
-export function forElements(value: unknown, visit: (element: unknown, index: number, length: number) => void): boolean {
+/** Elements of an array or a typed array of numbers, to be read once each, and how many there are; undefined for anything else. */
+export function elementsOf(value: unknown): { readonly elements: ArrayLike<unknown>; readonly length: number } | undefined {
   const kind = typedArrayKind(value);
-  if (kind === undefined && !isArray(value)) return false;
-  const array = value as ArrayLike<unknown>;
-  const length = kind === undefined ? array.length : lengthGetter(array);
-  for (let index = 0; index < length; index += 1) visit(array[index], index, length);
-  return true;
+  if (kind === undefined && !isArray(value)) return undefined;
+  const elements = value as ArrayLike<unknown>;
+  return { elements, length: kind === undefined ? elements.length : lengthGetter(elements) };
 }
 
 /** As Array.isArray, but false for a revoked proxy instead of a throw. */

@@ -82,11 +82,11 @@ export class KvCache {
   acquire(options: AcquireOptions = {}): Sequence {
     const read = readAcquireOptions(options);
     this.#checkOpen('acquire a slot');
-    const { leases, steps, tenantNumber } = this.#parts;
+    const { leases, steps, memory } = this.#parts;
     const { promptTokens, reserve, tenant, stream } = read;
     const prompt = this.prefixes.promptOf(read);
     const admitted = leases.acquire({
-      promptTokens, isPromised: reserve === 'prompt' && promptTokens > 0, tenant: tenantNumber(tenant), prompt, stream,
+      promptTokens, isPromised: reserve === 'prompt' && promptTokens > 0, tenant: memory.tenantNumber(tenant), prompt, stream,
     });
     try {
       steps.requestFor(admitted.slot);

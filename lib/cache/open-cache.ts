@@ -19,8 +19,7 @@ import { openPool, type ReadKvCacheOptions } from './kv-cache-options.js';
 import { Lifetime } from './lifetime.js';
 import { PrefixEvents } from './prefix-events.js';
 import type { ReadPrefixCacheOptions } from './prefix-options.js';
-import { PrefixStatistics } from './prefix-statistics.js';
-import { Prefixes } from './prefixes.js';
+import { Prefixes, PrefixStatistics } from './prefixes.js';
 import { RowRegistry } from './row-registry.js';
 import { RowSharing } from './row-sharing.js';
 import { RowSupply } from './row-supply.js';
@@ -40,8 +39,6 @@ import { SlotViews } from './views.js';
 export interface CacheParts extends SequenceOwner {
   /** Whether no other cache uses the pool, which closes with this one. */
   readonly ownsPool: boolean;
-  /** Number of a tenant for the addon; one for all where nothing is scrubbed. */
-  readonly tenantNumber: (tenant: string | undefined) => bigint;
   readonly fences: SlotFences;
   readonly prefixes: Prefixes;
   readonly cached: CachedRows;
@@ -93,7 +90,7 @@ interface OpenMemory {
 function openParts(read: ReadKvCacheOptions, cache: object, { native, pool, layout, slots, fences }: OpenMemory, ownsPool: boolean): CacheParts {
   const { guard } = pool;
   const late = new BackgroundErrors(cache);
-  const memory = new SlotMemory({ native, pool, layout, slots, views: new SlotViews(native, cache, late), late });
+  const memory = new SlotMemory({ native, pool, layout, slots, views: new SlotViews(native, cache, late), late, isScrubbed: read.scrub !== 'off' });
   const options = guarded(read.prefixCache, guard, late);
   const { index, encoder, events } = openIndex(options, cache, memory);
   const registry = new RowRegistry(memory, index);
@@ -110,7 +107,6 @@ function openParts(read: ReadKvCacheOptions, cache: object, { native, pool, layo
   const lifetime = new Lifetime(guard);
   return {
     memory, slots, fences, cached, tokens, supply, sharing, leases, steps, lifetime, ownsPool,
-    tenantNumber: read.scrub === 'off' ? () => 1n : (tenant) => pool.tenantNumber(tenant),
     prefixes: new Prefixes({ slots, memory, lifetime, leases, steps, cached, encoder, statistics, events, isOn: options !== 'off' }),
     statistics: new CacheStatistics(memory, supply, leases, cached, ownsPool),
     access: new SlotAccess(memory, sharing, fences),

@@ -5,7 +5,7 @@ import { createError } from '../base/errors.js';
 import { checkInteger, notConstructible } from '../base/options.js';
 import type { Admitted } from './admission.js';
 import { checkFence, GivenFence, readFence, type ReleaseOptions } from './fence.js';
-import { readAppended } from './given-tokens.js';
+import { readAppended } from './acquire-options.js';
 import type { Lifetime } from './lifetime.js';
 import type { CachedBy } from './prompt.js';
 import type { RowSharing } from './row-sharing.js';

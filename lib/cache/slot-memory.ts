@@ -23,6 +23,8 @@ export interface SlotMemoryParts {
   readonly slots: Slots;
   readonly views: SlotViews;
   readonly late: BackgroundErrors;
+  /** Whether pages are zeroed before another tenant gets them. */
+  readonly isScrubbed: boolean;
 }
 
 export class SlotMemory {
@@ -41,7 +43,9 @@ export class SlotMemory {
   /** Every tensor on this worker, in layer order, K before V. */
   readonly tensors: readonly Tensor[];
 
-  constructor({ native, pool, layout, slots, views, late }: SlotMemoryParts) {
+  readonly #isScrubbed: boolean;
+
+  constructor({ native, pool, layout, slots, views, late, isScrubbed }: SlotMemoryParts) {
     this.native = native;
     this.news = native.news();
     this.pool = pool;
@@ -49,10 +53,16 @@ export class SlotMemory {
     this.slots = slots;
     this.views = views;
     this.late = late;
+    this.#isScrubbed = isScrubbed;
     this.groups = rowArithmetic({ tokenBytes: layout.maxTokenBytes, pageBytes: layout.pageBytes * layout.groupRows });
     this.tensors = Object.freeze(layout.tensors.map((tensor) => Object.freeze({
       ...tensor, address: native.address(tensor.reservation) + BigInt(tensor.offsetBytes),
     })));
+  }
+
+  /** Number of a tenant for the addon; one for all where nothing is scrubbed. */
+  tenantNumber(tenant: string | undefined): bigint {
+    return this.#isScrubbed ? this.pool.tenantNumber(tenant) : 1n;
   }
 
   /** Hears of the mapper: rows that it mapped, and failures that it met. All other calls leave `slots.rows` right themselves. */

@@ -175,11 +175,11 @@ export function computeLayout(options: LayoutOptions): Layout {
       return Math.ceil((tokens * maxTokenBytes) / pageBytes);
     },
     tokensIn(rows) {
-      checkInteger('Layout', 'rows', rows);
+      if (!isCount(rows)) checkInteger('Layout', 'rows', rows);
       return Math.min(Math.floor((rows * pageBytes) / maxTokenBytes), maxTokens);
     },
     pagesFor(rows) {
-      checkInteger('Layout', 'rows', rows, 0, maxRows);
+      if (!isCount(rows) || rows > maxRows) checkInteger('Layout', 'rows', rows, 0, maxRows);
       let pages = 0;
       for (const { reservation, count } of kinds) pages += count * pagesOf(reservation, rows);
       return pages;
@@ -274,10 +274,15 @@ function countAlike(reservations: readonly ReservationSpec[]): readonly AlikeRes
 }
 
 function checkTokens(tokens: number, maxTokens: number): void {
-  checkInteger('Layout', 'tokens', tokens);
+  if (!isCount(tokens)) checkInteger('Layout', 'tokens', tokens);
   if (tokens > maxTokens) throw createError('KV_LENGTH_OUT_OF_RANGE', { tokens, maxTokens });
 }
 
+
+/** What the cache's own loops ask for, so that only a wrong number costs a call. */
+function isCount(value: number): boolean {
+  return Number.isSafeInteger(value) && value >= 0;
+}
 
 function sum(values: readonly number[]): number {
   return values.reduce((total, value) => total + value, 0);

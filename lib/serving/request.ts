@@ -2,8 +2,7 @@
 // are copied, so the caller may use the array again.
 
 import { createError } from '../base/errors.js';
-import { cachingField, itemsField, textField, type AcquireOptions } from '../cache/acquire-options.js';
-import { checkTokens, maxToken, tokensField } from '../cache/given-tokens.js';
+import { cachingField, checkTokens, itemsField, maxToken, textField, tokensField, type AcquireOptions } from '../cache/acquire-options.js';
 import type { Layout } from '../layout/layout.js';
 import type { PagePool } from '../device/page-pool.js';
 import { abortSignal, callable, checkInteger, integer, number, optional, readIterable, readOptions, withDefault, withoutRevoked, type Field } from '../base/options.js';
