@@ -209,7 +209,7 @@ export class Admission {
       if (rows > 0) this.#supply.promise(slot, rows);
       if (path !== undefined) this.#orderBehindWriters(slot, plan.groups);
       if (plan.copiedId >= 0) this.#copy(slot, plan);
-      if (!isPromised) native.promise(slot, 0);
+      if (!isPromised) native.earmark(slot, 0);
     } catch (error) {
       this.#undo(slot, plan, path);
       throw error;
@@ -273,7 +273,7 @@ export class Admission {
   #undo(slot: number, { groups, adoptedGroups, copiedId }: Plan, path: PrefixPath | undefined): void {
     const { native, late } = this.#memory;
     const { index, registry } = this.#cached;
-    native.promise(slot, 0);
+    native.earmark(slot, 0);
     registry.stop(slot);
     late.attempt(() => {
       if (groups > adoptedGroups || copiedId >= 0) this.#cached.vacate(slot, adoptedGroups);
