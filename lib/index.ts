@@ -1,4 +1,4 @@
-// virtual-kv: the public API. The simulated device for tests is in virtual-kv/testing.
+// virtual-kv: the public API. virtual-kv/testing has the simulated device, virtual-kv/prometheus the metrics.
 
 export { DenseKernels, type FloatBuffer, type Norm, type Product, type Weight } from './kernels/dense-kernels.js';
 export type { DenseKernelsOptions } from './kernels/dense-options.js';

@@ -1,13 +1,12 @@
-// virtual-kv/prometheus: a cache's counts as Prometheus metrics, through the optional package prom-client. Values are read from the
-// cache when somebody scrapes, and cost nothing in between. One set of metrics per registry and prefix serves all caches that are
-// registered there; their labels tell them apart.
+// virtual-kv/prometheus: a cache's counts as Prometheus metrics, through the optional package prom-client. Each scrape reads the
+// values from the caches; nothing is counted in between. Caches of one registry and prefix share one set of metrics, and differ by
+// their labels.
 
 import { createRequire } from 'node:module';
 
 import { createError } from './base/errors.js';
 import { callable, instanceOf, readOptions, withDefault, withoutRevoked, type Field } from './base/options.js';
-import { KvCache } from './cache/kv-cache.js';
-import { cacheMetrics, type MetricDefinition, type MetricSample } from './cache/metric-definitions.js';
+import { KvCache, type CacheCounts, type CacheMetrics, type PoolCounts, type PrefixMetrics } from './index.js';
 
 /** A `Registry` of prom-client. */
 export interface MetricsRegister {
@@ -19,18 +18,18 @@ export interface MetricsRegister {
 
 /** Options of `registerMetrics`. */
 export interface MetricsOptions {
-  /** Where the metrics go. Default: prom-client's own `register`. */
+  /** The registry of the metrics. Default: prom-client's own `register`. */
   readonly register?: MetricsRegister | undefined;
-  /** In front of every name. Default `virtual_kv_`. */
+  /** The start of every metric's name. Default `virtual_kv_`. */
   readonly prefix?: string | undefined;
-  /** Labels of this cache in every metric. All caches of one register and prefix have the same label names. Default: none. */
+  /** Labels of this cache in every metric. All caches of one registry and prefix need the same label names. Default: none. */
   readonly labels?: Readonly<Record<string, string>> | undefined;
 }
 
-/** Takes the cache out of the metrics; idempotent. A closed cache goes by itself at the next scrape. */
+/** Removes the cache from the metrics; idempotent. The next scrape removes a closed cache by itself. */
 export type UnregisterMetrics = () => void;
 
-/** What is used of prom-client. */
+/** The part of prom-client that is used. */
 interface Metric {
   reset(): void;
   set(labels: Readonly<Record<string, string>>, value: number): void;
@@ -55,6 +54,79 @@ interface Member {
   readonly cache: KvCache;
   readonly labels: Readonly<Record<string, string>>;
 }
+
+/** The counts of a cache at one moment. */
+interface MetricSample {
+  readonly counts: CacheCounts;
+  readonly metrics: CacheMetrics;
+  readonly prefixes: PrefixMetrics;
+  readonly pool: PoolCounts;
+  readonly pageBytes: number;
+}
+
+/** A metric: its name, its meaning, and how it is read. Names follow Prometheus' rules: base units, `_total` for sums. */
+interface MetricDefinition {
+  /** The name without the prefix. */
+  readonly name: string;
+  readonly help: string;
+  readonly kind: 'gauge' | 'counter';
+  /** Name of the label that tells the values apart; undefined: there is one value. */
+  readonly label: string | undefined;
+  /** The values, each with its label's value. */
+  readonly read: (sample: MetricSample) => readonly (readonly [value: number, label?: string])[];
+}
+
+type One = (sample: MetricSample) => number;
+type Several = (sample: MetricSample) => Readonly<Record<string, number>>;
+
+const one = (kind: MetricDefinition['kind']) => (name: string, help: string, value: One): MetricDefinition =>
+  ({ name, help, kind, label: undefined, read: (sample) => [[value(sample)]] });
+
+const several = (kind: MetricDefinition['kind']) => (name: string, label: string, help: string, values: Several): MetricDefinition =>
+  ({ name, help, kind, label, read: (sample) => Object.entries(values(sample)).map(([key, value]) => [value, key] as const) });
+
+const gauge = one('gauge');
+const gauges = several('gauge');
+const counter = one('counter');
+const counters = several('counter');
+
+const cacheMetrics: readonly MetricDefinition[] = [
+  gauges('slots', 'state', 'Slots of the cache.', ({ counts }) => ({
+    idle: counts.idleSlots, active: counts.activeSlots, retiring: counts.retiringSlots, quarantined: counts.quarantinedSlots,
+  })),
+  gauge('used_tokens', 'Valid tokens of running sequences.', ({ counts }) => counts.usedTokens),
+  gauges('rows', 'use', 'Rows, by use: a row may be both mapped and cached.', ({ counts }) => ({
+    mapped: counts.mappedRows, idle: counts.idleRows, cached: counts.cachedRows, pooled: counts.pooledRows,
+  })),
+  gauge('reclaimable_pages', 'Pages that a growing sequence could get.', ({ counts }) => counts.reclaimablePages),
+  gauge('admissible_pages', 'Pages that could be set aside for new prompts without a cached prefix.', ({ counts }) => counts.admissiblePages),
+  gauge('admissible_tokens', 'Tokens of the longest prompt without a cached prefix that would be admitted.', ({ counts }) => counts.admissibleTokens),
+  gauges('pool_pages', 'state', 'Pages of the page pool; every cache of a shared pool reports the whole pool.', ({ pool }) => ({
+    free: pool.freePages, mapped: pool.mappedPages, quarantined: pool.quarantinedPages,
+  })),
+  gauge('pool_promised_pages', 'Pages of the pool that are set aside for prompts.', ({ pool }) => pool.promisedPages),
+  gauge('pool_budget_bytes', 'Most bytes of the pages of the pool together.', ({ pool, pageBytes }) => pool.budgetPages * pageBytes),
+  gauge('pool_created_bytes', 'Bytes of the created pages of the pool.', ({ pool, pageBytes }) => pool.createdPages * pageBytes),
+  gauge('recent_hit_ratio', 'Share of the prompt tokens of the last requests that was cached.', ({ prefixes }) => prefixes.recentHitRate),
+
+  counter('sequences_acquired_total', 'Sequences that got a slot.', ({ metrics }) => metrics.acquired),
+  counter('sequences_released_total', 'Sequences that gave their slot back.', ({ metrics }) => metrics.released),
+  counters('mapped_pages_total', 'by', 'Pages mapped: while a step waited, by the mapper, or for a shared prefix.', ({ metrics }) => ({
+    foreground: metrics.foregroundMaps, background: metrics.backgroundMaps, alias: metrics.aliasMaps,
+  })),
+  counter('unmapped_pages_total', 'Pages unmapped.', ({ metrics }) => metrics.unmaps),
+  counter('scrubbed_pages_total', 'Pages zeroed between tenants.', ({ metrics }) => metrics.scrubbedPages),
+  counter('copied_bytes_total', 'Bytes of K and V copied within the cache.', ({ metrics }) => metrics.copiedBytes),
+  counter('detached_rows_total', 'Shared rows copied before a sequence wrote to them.', ({ metrics }) => metrics.detachedRows),
+  counter('starved_wishes_total', 'Mapping requests that the mapper dropped for want of pages.', ({ metrics }) => metrics.starved),
+  counter('late_errors_total', 'Failures in the background, which no call could throw.', ({ metrics }) => metrics.lateErrors),
+  counter('prefix_requests_total', 'Requests that looked for a cached prefix.', ({ prefixes }) => prefixes.requests),
+  counter('prefix_prompt_tokens_total', 'Tokens of their prompts.', ({ prefixes }) => prefixes.promptTokens),
+  counters('prefix_cached_tokens_total', 'by', 'Of these, cached tokens, by how the sequence got them.', ({ prefixes }) => ({
+    adopted: prefixes.adoptedTokens, aliased: prefixes.aliasedTokens, copied: prefixes.copiedTokens,
+  })),
+  counters('prefix_dropped_rows_total', 'reason', 'Rows that the prefix cache dropped.', ({ prefixes }) => prefixes.droppedRows),
+];
 
 const sets = new WeakMap<MetricsRegister, Map<string, MetricSet>>();
 
@@ -83,8 +155,8 @@ const labels: Field<Readonly<Record<string, string>>> = (value, place) => {
 
 /**
  * Registers the metrics of a cache. Throws KV_DEPENDENCY_MISSING when prom-client is not installed, KV_INVALID_OPTION when
- * another cache has the same labels there, or other label names.
- * @param load How prom-client is found; for tests.
+ * another cache of that registry and prefix has the same labels, or other label names.
+ * @param load Loads prom-client; for tests.
  */
 export function registerMetrics(
   cache: KvCache, options: MetricsOptions = {}, load: (name: string) => unknown = createRequire(__filename),
@@ -118,7 +190,7 @@ interface SetOptions {
 class MetricSet {
   readonly #options: SetOptions;
   readonly #members = new Set<Member>();
-  /** What the caches said in this scrape; it asks for one metric after the other. */
+  /** The samples of this scrape, shared by its metrics, which are read one after the other. */
   #samples: Map<Member, MetricSample> | undefined;
 
   constructor(options: SetOptions) {
@@ -188,7 +260,7 @@ function loadClient(load: (name: string) => unknown): PromClient {
   try {
     const client = load('prom-client') as Partial<PromClient> | null | undefined;
     if (typeof client?.Gauge === 'function' && typeof client.Counter === 'function') return client as PromClient;
-    throw Object.assign(new Error('What was loaded has no Gauge and no Counter.'), { code: 'MODULE_NOT_FOUND' });
+    throw Object.assign(new Error('The loaded module has no Gauge or no Counter.'), { code: 'MODULE_NOT_FOUND' });
   } catch (cause) {
     if ((cause as NodeJS.ErrnoException | undefined)?.code !== 'MODULE_NOT_FOUND') throw cause;
     throw createError('KV_DEPENDENCY_MISSING', { dependency: 'prom-client', purpose: 'registering metrics' }, { cause });

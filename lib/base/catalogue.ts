@@ -3,22 +3,11 @@
 // the numbers. docs/errors.md has a section per code. Those of drivers are in driver-codes.ts; native-codes.ts maps the addon's.
 
 import { formatAddress, formatBytes, formatCount, formatList, formatNumber } from './format.js';
-import type { Recovery } from './classes.js';
-import type { ErrorCode, ErrorDetails } from './details.js';
+import type { CatalogueEntry } from './classes.js';
+import type { ErrorCode } from './details.js';
 import { driverCodes } from './driver-codes.js';
-import { capitalize, describe, joined, nextPowerOfTwo, ownerNouns, placesTried, whoCannotGrow } from './phrases.js';
+import { capitalize, describe, joined, nextPowerOfTwo, ownerNouns, placesTried, cannotGrow } from './phrases.js';
 
-export type ErrorClass =
-  | 'TypeError' | 'RangeError'
-  | 'KvError' | 'KvStateError' | 'KvCapacityError' | 'KvDriverError' | 'KvAbortError';
-
-export interface CatalogueEntry<C extends ErrorCode = ErrorCode> {
-  /** By name; a function when the details decide. */
-  readonly class: ErrorClass | ((details: ErrorDetails[C]) => ErrorClass);
-  readonly recovery: Recovery;
-  /** The message. Never throws, whatever the numbers are. */
-  readonly template: (details: ErrorDetails[C]) => string;
-}
 
 export const catalogue: { readonly [C in ErrorCode]: CatalogueEntry<C> } = {
   // Mistakes in the call: nothing has changed.
@@ -51,17 +40,17 @@ export const catalogue: { readonly [C in ErrorCode]: CatalogueEntry<C> } = {
     template: ({ slot, tokens, maxTokens }) =>
       `${slot === undefined ? 'A slot' : `Slot ${slot}`} cannot hold ${formatCount('token', tokens)}: its limit is ` +
       `${formatNumber(maxTokens)} (\`maxTokens\`). Truncate the request, or open the cache with a larger ` +
-      '`maxTokens`; address space is cheap, pages are not used until needed.',
+      '`maxTokens`: addresses take no memory.',
   },
   KV_COPY_OUT_OF_RANGE: {
     class: 'RangeError',
     recovery: 'fix',
     template: ({ call, address, bytes }) =>
       `Cannot ${call} ${formatBytes(bytes)} at ${formatAddress(address)}: not all of it is mapped. ` +
-      'Touch only tokens that `prepare` has made room for.',
+      'Use only tokens that `prepare` has mapped.',
   },
 
-  // State: something was used after its end, or in the wrong order.
+  // State: an object was used after its end, or in the wrong order.
 
   KV_CLOSED: {
     class: 'KvStateError',
@@ -74,22 +63,22 @@ export const catalogue: { readonly [C in ErrorCode]: CatalogueEntry<C> } = {
     recovery: 'fix',
     template: ({ slot, generation, currentGeneration }) =>
       `This handle to slot ${slot} is stale (generation ${generation}, now ${currentGeneration}): it was released, and ` +
-      'the slot may belong to another request. Drop the sequence that `acquire` returned once it is released.',
+      'the slot may belong to another request. Do not use a sequence after `release()`.',
   },
   KV_SLOT_BUSY: {
     class: 'KvStateError',
     recovery: 'fix',
     template: ({ slot, operation, holder }) => holder === 'the quarantine'
       ? `Cannot ${operation} slot ${slot}: the driver refused to undo a failed change there, and it is out of service until the ` +
-        'cache closes. Release its sequence, and compute it again in another slot.'
+        'cache closes. Release its sequence and compute it again in another slot.'
       : `Cannot ${operation} slot ${slot}: ${holder} still uses it. Commit or discard that batch first.`,
   },
   KV_ROW_SHARED: {
     class: 'KvStateError',
     recovery: 'fix',
     template: ({ call, slot, fromToken, tokens }) =>
-      `Cannot ${call} ${formatCount('token', tokens)} from token ${formatNumber(fromToken)} on of slot ${slot}: not all of them are its ` +
-      'sequence\'s alone. Write only tokens behind its length, of a prepared batch.',
+      `Cannot ${call} ${formatCount('token', tokens)} from token ${formatNumber(fromToken)} on of slot ${slot}: its sequence shares some of ` +
+      'them, or none holds the slot. Write only past the sequence\'s length, in a prepared batch.',
   },
   KV_WORK_QUEUED: {
     class: 'KvStateError',
@@ -108,15 +97,15 @@ export const catalogue: { readonly [C in ErrorCode]: CatalogueEntry<C> } = {
     class: 'KvStateError',
     recovery: 'fix',
     template: ({ slot, buffers }) =>
-      `${formatCount('buffer', buffers)} of the views of slot ${slot} cannot be detached: transferred elsewhere, or marked as ` +
-      'untransferable. It shows zeros once the sequence is released. Transfer a copy (`view.slice()`) instead.',
+      `${formatCount('buffer', buffers)} of the views of slot ${slot} cannot be detached: transferred, or marked as untransferable. ` +
+      'Once the sequence is released they show zeros. Transfer a copy (`view.slice()`) instead.',
   },
   KV_POLICY_REENTRY: {
     class: 'KvStateError',
     recovery: 'fix',
     template: ({ operation, policy }) =>
-      `Cannot ${operation} while the policy \`${policy}\` decides. Decide by what the policy is given, and do this after the call ` +
-      'that asked it.',
+      `Cannot ${operation} while the policy \`${policy}\` decides. Decide from the policy's arguments, and do this after the cache's ` +
+      'call has returned.',
   },
   KV_PREFIX_IN_USE: {
     class: 'KvStateError',
@@ -131,12 +120,12 @@ export const catalogue: { readonly [C in ErrorCode]: CatalogueEntry<C> } = {
     template: ({ owner, users }) => {
       if (owner === 'KvCache') {
         return `Cannot close the cache: ${users === 1 ? 'a pass' : `${formatNumber(users)} passes`} of an engine may still write to it. ` +
-          "Await the scheduler's `close()`, and have the engine settle its answer, if only with an error.";
+          "Await the scheduler's `close()`; the engine must settle its answer, with an error if need be.";
       }
-      const who = owner === 'PagePool'
+      const counted = owner === 'PagePool'
         ? formatCount('cache', users)
         : `${formatCount('user', users)} (page pools, kernel sets, device memory)`;
-      return `Cannot close the ${ownerNouns[owner]}: ${who} still ${users === 1 ? 'uses' : 'use'} it. ` +
+      return `Cannot close the ${ownerNouns[owner]}: ${counted} still ${users === 1 ? 'uses' : 'use'} it. ` +
         `Close ${users === 1 ? 'it' : 'them'} first.`;
     },
   },
@@ -155,7 +144,7 @@ export const catalogue: { readonly [C in ErrorCode]: CatalogueEntry<C> } = {
     class: 'KvCapacityError',
     recovery: 'free',
     template: ({ needRows, needPages, havePages, budgetBytes, pageBytes, slots }) =>
-      `${whoCannotGrow(slots)}: ${formatCount('more page', needPages)} ${needPages === 1 ? 'is' : 'are'} needed ` +
+      `${cannotGrow(slots)}: ${formatCount('more page', needPages)} ${needPages === 1 ? 'is' : 'are'} needed ` +
       `(${formatCount('row', needRows)}, ${formatBytes(needPages * pageBytes)}); ${formatNumber(havePages)} of ` +
       `${formatNumber(Math.floor(budgetBytes / pageBytes))} are free. Release sequences, or raise \`memoryBudgetBytes\` ` +
       `(now ${formatBytes(budgetBytes)}).`,
@@ -227,7 +216,7 @@ export const catalogue: { readonly [C in ErrorCode]: CatalogueEntry<C> } = {
       `. ${hint}`,
   },
 
-  // Serving: how a request ends that was not answered.
+  // Serving: how an unanswered request ends.
 
   KV_QUEUE_FULL: {
     class: 'KvCapacityError',
@@ -247,17 +236,16 @@ export const catalogue: { readonly [C in ErrorCode]: CatalogueEntry<C> } = {
     class: 'KvError',
     recovery: 'retry',
     template: ({ call, sequences, problem }) =>
-      `The engine's \`${call}\` of ${formatCount('sequence', sequences)} failed: ${problem}. See \`cause\`, where there is one; ` +
-      'the tokens of this pass do not count.',
+      `The engine's \`${call}\` of ${formatCount('sequence', sequences)} failed: ${problem}. The tokens of this pass do not count; see ` +
+      '`cause` if there is one.',
   },
-
   KV_ENGINE_STALLED: {
     class: 'KvError',
     recovery: 'retry',
     template: ({ call, sequences, timeoutMs }) =>
       `The engine's \`${call}\` of ${formatCount('sequence', sequences)} has not answered in ${formatNumber(timeoutMs, 1)} ms ` +
-      '(`passTimeoutMs`). Until it does, its slots stay out of use and its other requests end with this as well; have it answer, if only ' +
-      'with an error, or restart it with the process.',
+      '(`passTimeoutMs`). Until it does, the slots of the pass stay out of use and its requests end with this error. Make the engine ' +
+      'answer, with an error if need be, or restart the process.',
   },
   KV_STREAM_STATE: {
     class: 'KvStateError',
@@ -270,13 +258,12 @@ export const catalogue: { readonly [C in ErrorCode]: CatalogueEntry<C> } = {
   ...driverCodes,
 
   // Addon
-
   KV_VIEW_FORBIDDEN: {
     class: 'KvError',
     recovery: 'fix',
     template: ({ status }) =>
-      `The program that embeds Node.js, Electron for one, allows no ArrayBuffer over other memory than its own (Node-API status ${status}), ` +
-      'so `view` has nothing to give. Open the cache in a process of plain Node.js, or give `address(tensor)` to native code.',
+      `The program that embeds Node.js (for example Electron) allows no ArrayBuffer over native memory (Node-API status ${status}), so ` +
+      '`view` cannot return one. Open the cache in a process of plain Node.js, or pass `address(tensor)` to native code.',
   },
   KV_ADDON_NOT_FOUND: {
     class: 'KvError',
@@ -300,7 +287,7 @@ export const catalogue: { readonly [C in ErrorCode]: CatalogueEntry<C> } = {
     template: ({ source, line, problem, isSkippable }) =>
       `${source}, line ${formatNumber(line)}: ${problem}. ` + (isSkippable
         ? 'Correct the line, or pass `--skip-invalid`.'
-        : 'Correct it; what follows cannot be read without it.'),
+        : 'Correct it: the lines after it cannot be read otherwise.'),
   },
   KV_CONFIG_INVALID: {
     class: 'KvError',

@@ -1,7 +1,21 @@
-// The error classes. They follow what the catcher does; `code` says what happened. Programming mistakes are no class of
-// ours but TypeError and RangeError with the same four fields. Instances are made by `createError` only.
+// The error classes, one for each way to react; `code` says what happened. Programming mistakes are TypeError and RangeError with
+// the same four fields. Only `createError` makes instances.
 
 import type { DriverCall, ErrorCode, ErrorDetails } from './details.js';
+
+/** The class of an error, by name. */
+export type ErrorClass =
+  | 'TypeError' | 'RangeError'
+  | 'KvError' | 'KvStateError' | 'KvCapacityError' | 'KvDriverError' | 'KvAbortError';
+
+/** What the catalogue says of one code. */
+export interface CatalogueEntry<C extends ErrorCode = ErrorCode> {
+  /** By name; a function when the details decide. */
+  readonly class: ErrorClass | ((details: ErrorDetails[C]) => ErrorClass);
+  readonly recovery: Recovery;
+  /** Returns the message. Never throws, whatever the numbers are. */
+  readonly template: (details: ErrorDetails[C]) => string;
+}
 
 /**
  * What helps: `fix` the call · `free` (release or evict) and retry · `retry` the same call later · `restart` (close
@@ -9,7 +23,7 @@ import type { DriverCall, ErrorCode, ErrorDetails } from './details.js';
  */
 export type Recovery = 'fix' | 'free' | 'retry' | 'restart' | 'report' | 'none';
 
-/** The fields that every error of this package has, whatever its class. */
+/** The fields of every error of this package, whatever its class. */
 export interface CodedError<C extends ErrorCode = ErrorCode> extends Error {
   /** What happened; stable within a major version. docs/errors.md lists all. */
   readonly code: C;
@@ -27,7 +41,7 @@ export interface KvErrorFields<C extends ErrorCode = ErrorCode> {
   readonly cause?: unknown;
 }
 
-/** Base of every operational failure and of wrong use over time. */
+/** Base class of all errors but mistakes in a call, which are TypeError and RangeError. */
 export class KvError<C extends ErrorCode = ErrorCode> extends Error implements CodedError<C> {
   /** What happened; stable within a major version. docs/errors.md lists all. */
   readonly code: C;
@@ -83,14 +97,14 @@ export class KvDriverError<C extends ErrorCode = ErrorCode> extends KvError<C> i
   }
 }
 
-/** The caller's own signal stopped it: stop quietly. Its `name` is `AbortError`, as everywhere in Node. */
+/** The caller's own signal stopped the operation: stop quietly. Its `name` is `AbortError`, as everywhere in Node. */
 export class KvAbortError<C extends ErrorCode = ErrorCode> extends KvError<C> {
   static {
     setName(this, 'AbortError');
   }
 }
 
-/** On the prototype and not enumerable, like the built-in errors: stack traces start with it, inspection skips it. */
+/** Sets `name` on the prototype, not enumerable, as in the built-in errors: stack traces start with it, inspection skips it. */
 function setName(errorClass: { readonly prototype: Error }, name: string): void {
   Object.defineProperty(errorClass.prototype, 'name', { value: name, configurable: true, writable: true });
 }

@@ -1,10 +1,10 @@
-// Makes the error of a code: picks its class, renders its message from the catalogue, keeps details and cause. The only
-// place where errors of this package are constructed. Throws nothing itself.
+// Makes the error of a code: picks its class, renders its message from the catalogue, keeps details and cause. Every error of this
+// package is constructed here. Throws nothing itself.
 
-import { catalogue, type CatalogueEntry, type ErrorClass } from './catalogue.js';
+import { catalogue } from './catalogue.js';
 import {
   KvAbortError, KvCapacityError, KvDriverError, KvError, KvStateError,
-  type CodedError, type KvErrorFields,
+  type CatalogueEntry, type CodedError, type ErrorClass, type KvErrorFields,
 } from './classes.js';
 import type { ErrorCode, ErrorDetails } from './details.js';
 
@@ -12,7 +12,7 @@ const constructors = {
   KvError, KvStateError, KvCapacityError, KvDriverError, KvAbortError,
 } as const;
 
-/** The error of `code`, ready to be thrown; its stack starts at the caller. `details` is kept, not copied. */
+/** Returns the error of `code`, to be thrown by the caller, where its stack starts. Keeps `details` without copying it. */
 export function createError<C extends ErrorCode>(
   code: C, details: ErrorDetails[C], options: { readonly cause?: unknown } = {},
 ): CodedError<C> {
@@ -25,13 +25,13 @@ export function createError<C extends ErrorCode>(
 }
 
 /**
- * Whether `error` is one of this package's, and of that code when one is given; `details` is then typed by the code.
+ * Whether `error` is an error of this package, and has that code when one is given; `details` then has the code's type.
  */
 export function isKvError<C extends ErrorCode = ErrorCode>(error: unknown, code?: C): error is CodedError<C> {
   try {
     if (!(error instanceof Error) || !('code' in error) || !('recovery' in error)) return false;
     return code === undefined ? typeof error.code === 'string' && Object.hasOwn(catalogue, error.code) : error.code === code;
-  } catch { // a proxy that was revoked, or that answers with errors
+  } catch { // a proxy that was revoked, or whose traps throw
     return false;
   }
 }

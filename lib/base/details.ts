@@ -1,8 +1,8 @@
-// What each error code carries: plain numbers and names, used in its message and read by tests, metrics and schedulers.
-// Types only. A field is added freely and removed or renamed only with a major version. Sizes are in bytes unless the
-// name says otherwise; an optional field is absent when nobody knew it.
+// The `details` of each error code: plain numbers and names, used in its message and read by tests, metrics and schedulers.
+// Types only. A minor version may add a field; only a major version removes or renames one. Sizes are in bytes unless the
+// name says otherwise; an optional field is absent where its value is unknown.
 
-/** The layer below: which call of the driver or system refused, and what it returned. */
+/** Which call of the driver or system failed, and what it returned. */
 export interface DriverCall {
   /** The call's own name: `cuMemMap`, `mmap`. */
   readonly call: string;
@@ -12,9 +12,17 @@ export interface DriverCall {
   readonly statusName: string;
 }
 
-/** Why there is no such driver on this machine; native/driver.h has the same list as `Unavailable`. */
+/** Why a driver cannot be opened on this machine; native/driver.h has the same list as `Unavailable`. */
 export type UnavailableReason =
   | 'no-library' | 'no-device' | 'stub-library' | 'init-failed' | 'no-such-device' | 'memory-refused' | 'forked';
+
+/** The pass of an engine that failed or has not answered. */
+interface EnginePass {
+  /** Which of the engine's functions. */
+  readonly call: 'prefill' | 'decode';
+  /** Sequences in the pass. */
+  readonly sequences: number;
+}
 
 /** The `details` of each code. docs/errors.md says what each means. */
 export interface ErrorDetails {
@@ -23,7 +31,7 @@ export interface ErrorDetails {
     readonly owner: string;
     readonly option: string;
     readonly suggestion?: string | undefined;
-    /** The names that are known there. */
+    /** The options that exist there. */
     readonly known?: readonly string[] | undefined;
   };
   KV_INVALID_OPTION: {
@@ -37,7 +45,7 @@ export interface ErrorDetails {
     /** Ends the sentence "`option` must be …". */
     readonly expected: string;
     readonly received: unknown;
-    /** Whether `received` is what the function that was given returned. */
+    /** Whether `received` is what the caller's function returned. */
     readonly isReturned?: boolean | undefined;
     /** One whole sentence: what to do instead. */
     readonly hint?: string | undefined;
@@ -76,7 +84,7 @@ export interface ErrorDetails {
   KV_SLOT_BUSY: {
     readonly slot: number;
     readonly operation: string;
-    /** A batch that computes on it; or the quarantine, where a slot is kept in which the driver refused to undo a failed change. */
+    /** A batch that uses the slot; or the quarantine, which keeps a slot where the driver refused to undo a failed change. */
     readonly holder: 'a prepared batch' | 'another prepared batch' | 'the quarantine';
   };
   KV_BATCH_STATE: {
@@ -106,18 +114,18 @@ export interface ErrorDetails {
     readonly havePages: number;
     readonly budgetBytes: number;
     readonly pageBytes: number;
-    /** The slots that could not grow; empty when a new sequence asked. */
+    /** The slots that cannot grow; empty when a new sequence was asked for. */
     readonly slots: readonly number[];
     readonly pagesPerRow: number;
   };
   KV_OUT_OF_DEVICE_MEMORY: {
-    /** Bytes of device memory that were asked for beside every budget; absent where a cache asked, in its budget. */
+    /** Bytes that a `DeviceMemory` asked for, outside every budget; absent where a cache asked, within its budget. */
     readonly memoryBytes?: number | undefined;
     readonly pageBytes: number;
     readonly createdPages: number;
     readonly budgetPages: number;
     readonly freeBytes?: number | undefined;
-    /** Of the free bytes, those that `headroomBytes` leaves to others; absent where there is none. */
+    /** Of the free bytes, those that `headroomBytes` keeps free; absent where it is 0. */
     readonly headroomBytes?: number | undefined;
   };
   KV_OUT_OF_ADDRESS_SPACE: {
@@ -128,15 +136,15 @@ export interface ErrorDetails {
     readonly limitBytes?: number | undefined;
   };
   KV_OUT_OF_MAPPINGS: {
-    /** Those of the driver that was asked; where the kernel refused, those it has. */
+    /** Mappings that the driver needs; where the kernel refused, those it has. */
     readonly neededMappings: number;
-    /** What the host drivers of the process keep to together. */
+    /** The limit of all host drivers of the process together. */
     readonly limitMappings: number;
-    /** Of the process's other host drivers; absent where the limit is the driver's own `mappingLimit`. */
+    /** Mappings of the process's other host drivers; absent where the limit is the driver's own `mappingLimit`. */
     readonly otherMappings?: number | undefined;
-    /** The kernel itself refused: the limit is `vm.max_map_count`, and the rest of the process has what is missing. */
+    /** The kernel itself refused: the limit is `vm.max_map_count`, and the rest of the process holds the missing mappings. */
     readonly isKernelLimit?: boolean | undefined;
-    /** Mappings of the whole process were counted, for another view. */
+    /** A view was refused: `neededMappings` counts the whole process. */
     readonly isForView?: boolean | undefined;
   };
   KV_TIMEOUT: {
@@ -150,21 +158,12 @@ export interface ErrorDetails {
   // Serving
   KV_QUEUE_FULL: { readonly waitingRequests: number; readonly maxWaiting: number };
   KV_DEADLINE_EXCEEDED: { readonly deadlineMs: number; readonly generatedTokens: number; readonly maxNewTokens: number };
-  KV_ENGINE_FAILED: {
-    /** Which of the engine's functions. */
-    readonly call: 'prefill' | 'decode';
-    /** In the pass. */
-    readonly sequences: number;
+  KV_ENGINE_FAILED: EnginePass & {
     /** Ends the sentence "The engine's … failed: …". */
     readonly problem: string;
   };
-
-  KV_ENGINE_STALLED: {
-    /** Which of the engine's functions has not answered. */
-    readonly call: 'prefill' | 'decode';
-    /** In its pass. */
-    readonly sequences: number;
-    /** How long it was waited for. */
+  KV_ENGINE_STALLED: EnginePass & {
+    /** How long the scheduler has waited. */
     readonly timeoutMs: number;
   };
   KV_STREAM_STATE: {
@@ -188,7 +187,7 @@ export interface ErrorDetails {
   KV_DRIVER_TOO_OLD: DriverCall & {
     /** The entry point that is missing. */
     readonly missing: string;
-    /** As the driver gives it: 10010 for 10.1. 0 when it would not say. */
+    /** As the driver returns it: 10010 for 10.1. 0 when unknown. */
     readonly driverVersion: number;
   };
   KV_CUBLAS_UNAVAILABLE: {
@@ -196,7 +195,7 @@ export interface ErrorDetails {
     readonly missing?: string | undefined;
   };
   KV_KERNELS_REFUSED: DriverCall & {
-    /** What the driver's compiler said; empty when it said nothing. */
+    /** The log of the driver's compiler; may be empty. */
     readonly log: string;
   };
   KV_DRIVER_CALL_FAILED: DriverCall & {
@@ -221,7 +220,7 @@ export interface ErrorDetails {
     readonly source: string;
     readonly line: number;
     readonly problem: string;
-    /** Whether the lines behind it can be read, so that `--skip-invalid` helps. */
+    /** Whether the lines after it can be read, so that `--skip-invalid` helps. */
     readonly isSkippable: boolean;
   };
   KV_CONFIG_INVALID: { readonly source: string; readonly problem: string; readonly hint: string };

@@ -1,7 +1,7 @@
-// Errors of drivers, part of the catalogue: the machine refused.
+// The driver's part of the catalogue: the machine refused a call.
 
 import { formatAddress, formatBytes } from './format.js';
-import type { CatalogueEntry } from './catalogue.js';
+import type { CatalogueEntry } from './classes.js';
 import { aftermath, apiVersion, callResult, joined, statusText, unavailable } from './phrases.js';
 
 type DriverCode =
@@ -39,7 +39,7 @@ export const driverCodes: { readonly [C in DriverCode]: CatalogueEntry<C> } = {
     class: 'KvDriverError',
     recovery: 'fix',
     template: ({ log, ...call }) =>
-      `The driver does not take the CUDA kernels: \`${call.call}\`: ${statusText(call)}` +
+      `The driver refused the CUDA kernels: \`${call.call}\`: ${statusText(call)}` +
       `${log === '' ? '' : `, "${log.trim().split('\n')[0]!.trim()}"`}. ` + (call.statusName === 'CUDA_ERROR_OUT_OF_MEMORY'
         ? 'Load them before the cache fills the device (`loadKernels`), or raise `headroomBytes`.'
         : 'Update the NVIDIA driver, or name kernels that were compiled for it with `VKV_KERNELS`.'),

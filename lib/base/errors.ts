@@ -1,9 +1,9 @@
-// The errors of this package: one catalogue, stable codes, a recovery for each.
+// What the rest of the package uses of the errors: one catalogue, stable codes, a recovery for each.
 
-export { catalogue, type CatalogueEntry, type ErrorClass } from './catalogue.js';
+export { catalogue } from './catalogue.js';
 export {
   KvAbortError, KvCapacityError, KvDriverError, KvError, KvStateError,
-  type CodedError, type Recovery,
+  type CatalogueEntry, type CodedError, type ErrorClass, type Recovery,
 } from './classes.js';
 export { createError, isKvError } from './create-error.js';
 export type { DriverCall, ErrorCode, ErrorDetails, UnavailableReason } from './details.js';

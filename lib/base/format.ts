@@ -1,5 +1,5 @@
-// Numbers and sizes as people read and write them: thousands separators, binary units, lists, and the parser for sizes
-// such as `2MiB`. Pure; the same text appears in error messages, tables and reports. Knows no locale but English.
+// Formats numbers, sizes and lists for people, and parses sizes such as `2MiB`. Error messages, tables and reports share these
+// functions, so that a number looks the same everywhere. Pure; English only.
 
 const units = ['B', 'KiB', 'MiB', 'GiB', 'TiB', 'PiB'] as const;
 
@@ -18,7 +18,7 @@ export function formatNumber(value: number, decimals = 0): string {
   return formatters[decimals].format(value);
 }
 
-/** `2097152` → `2 MiB`: the largest unit of which there is at least one, at most `decimals` digits after the point. */
+/** `2097152` → `2 MiB`: in the largest unit that gives at least 1, with at most `decimals` digits after the point. */
 export function formatBytes(bytes: number, decimals = 1): string {
   let value = bytes;
   let unit = 0;
@@ -30,7 +30,7 @@ export function formatBytes(bytes: number, decimals = 1): string {
   return `${formatNumber(value, decimals)} ${units[unit]}`;
 }
 
-/** `count('page', 1)` → `1 page`, `count('page', 2040)` → `2,040 pages`. */
+/** `formatCount('page', 1)` → `1 page`, `formatCount('page', 2040)` → `2,040 pages`. */
 export function formatCount(noun: string, value: number, plural = `${noun}s`): string {
   return `${formatNumber(value)} ${value === 1 ? noun : plural}`;
 }
@@ -48,8 +48,8 @@ export function formatAddress(address: number | bigint): string {
 }
 
 /**
- * The bytes a person meant: `2MiB`, `1.5 GiB`, `64kib`, `80GB`, `2097152`. `KiB` … `PiB` are powers of 1,024, `kB` …
- * `PB` powers of 1,000, and case does not matter. Undefined when the text is no size, or not a whole number of bytes.
+ * Parses `2MiB`, `1.5 GiB`, `64kib`, `80GB`, `2097152` to bytes. `KiB` … `PiB` are powers of 1,024, `kB` … `PB` powers of
+ * 1,000, and case does not matter. Returns undefined when the text is no size, or not a whole number of bytes.
  */
 export function parseBytes(text: string): number | undefined {
   const match = /^\s*(\d[\d,_]*(?:\.\d+)?)\s*([a-z]*)\s*$/i.exec(text);
@@ -60,16 +60,16 @@ export function parseBytes(text: string): number | undefined {
   return Number.isSafeInteger(bytes) ? bytes : undefined;
 }
 
-/** C0 and C1 controls, DEL, line separators, and marks that change the direction of what follows. */
+/** C0 and C1 controls, DEL, line separators, and marks that change the writing direction. */
 // eslint-disable-next-line no-control-regex
 const unprintable = /[\u0000-\u001f\u007f-\u009f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]/g;
 
-/** Text from outside (a file, its name, a value) for one line of a terminal, a log or a report: controls are spelt out, `\\u001b`. */
+/** Makes text from outside (a file, its name, a value) safe for one line of a terminal, log or report: spells out controls, `\\u001b`. */
 export function printable(text: string): string {
   return text.replace(unprintable, (character) => `\\u${character.charCodeAt(0).toString(16).padStart(4, '0')}`);
 }
 
-/** JSON for people and programs, two spaces deep, whose strings are printable. */
+/** JSON indented by two spaces, every string of it `printable`. */
 export function printableJson(value: unknown): string {
   return JSON.stringify(value, undefined, 2).split('\n').map(printable).join('\n');
 }

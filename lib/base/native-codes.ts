@@ -1,9 +1,9 @@
-// The numbers that the addon's Status carries, and the code each one becomes. The same list stands in native/status.h
-// (and the reasons in native/driver.h); a test compares them. Numbers are never reused.
+// Maps the numbers of the addon's Status to error codes and reasons. native/status.h has the same codes, native/driver.h the same
+// reasons; a test compares them. Numbers are never reused.
 
 import type { ErrorCode, UnavailableReason } from './details.js';
 
-/** By the name in `enum class Code` of native/status.h: its number, and our code. */
+/** By the name in `enum class Code` of native/status.h: its number, and the error code. */
 export const nativeCodes = {
   kOutOfPages: { number: 1, code: 'KV_OUT_OF_PAGES' },
   kOutOfDeviceMemory: { number: 2, code: 'KV_OUT_OF_DEVICE_MEMORY' },
@@ -24,7 +24,7 @@ export const nativeCodes = {
   kInvalidArgument: { number: 17, code: 'KV_INTERNAL' },
 } as const satisfies Readonly<Record<string, { number: number; code: ErrorCode }>>;
 
-/** By the name in `enum class Unavailable` of native/driver.h: `Status.what` of kDriverUnavailable, and our name. */
+/** By the name in `enum class Unavailable` of native/driver.h: its number, which is `Status.what` of kDriverUnavailable, and the reason. */
 export const nativeReasons = {
   kNoLibrary: { number: 1, reason: 'no-library' },
   kNoDevice: { number: 2, reason: 'no-device' },
@@ -35,7 +35,7 @@ export const nativeReasons = {
   kForked: { number: 7, reason: 'forked' },
 } as const satisfies Readonly<Record<string, { number: number; reason: UnavailableReason }>>;
 
-/** A code that some Status can become. */
+/** A code that a Status maps to. */
 export type NativeErrorCode = (typeof nativeCodes)[keyof typeof nativeCodes]['code'];
 
 const codeByNumber = new Map<number, NativeErrorCode>(
@@ -45,12 +45,12 @@ const reasonByNumber = new Map<number, UnavailableReason>(
   Object.values(nativeReasons).map(({ number, reason }) => [number, reason]),
 );
 
-/** The code of a Status that is not ok. A number this version does not know is a bug: `KV_INTERNAL`. */
+/** The code of a Status that is not ok; `KV_INTERNAL` for a number that this version does not know. */
 export function codeOfNative(number: number): NativeErrorCode {
   return codeByNumber.get(number) ?? 'KV_INTERNAL';
 }
 
-/** The reason in a Status of `kDriverUnavailable`. */
+/** The reason of a Status of `kDriverUnavailable`. */
 export function reasonOfNative(number: number): UnavailableReason {
   return reasonByNumber.get(number) ?? 'init-failed';
 }

@@ -1,7 +1,6 @@
-// Reads options objects: every name is known, every value is checked, defaults are filled in, before anything happens.
+// Reads options objects: rejects unknown names, checks every value and fills in defaults, before anything else happens.
 // A spec lists one `Field` per option; fields are plain functions, so a module may write its own. Throws
-// KV_UNKNOWN_OPTION (with a suggestion) and KV_INVALID_OPTION. Copies nothing deep and keeps no reference to what it
-// was given.
+// KV_UNKNOWN_OPTION (with a suggestion) and KV_INVALID_OPTION. Makes no deep copy and keeps no reference to the object.
 
 import { distance } from 'fastest-levenshtein';
 
@@ -34,7 +33,7 @@ export interface IntegerRange {
   readonly hint?: string;
 }
 
-/** Checks `options` (undefined counts as `{}`) against `spec`; `path` is the option they came from, when nested. */
+/** Checks `options` (undefined counts as `{}`) against `spec`; `path` is the option that holds them, when nested. */
 export function readOptions<S extends FieldSpec>(
   owner: string, options: unknown, spec: S, path = '',
 ): OptionsOf<S> {
@@ -48,7 +47,7 @@ export function readOptions<S extends FieldSpec>(
   return Object.fromEntries(entries) as OptionsOf<S>;
 }
 
-/** The value of each name in the spec, read once. Nothing of `options` is looked at after that. */
+/** The value of each name in the spec. Each is read once; `options` is not read again. */
 function valuesOf(owner: string, options: object, spec: FieldSpec, prefix: string): Readonly<Record<string, unknown>> {
   for (const name of Object.keys(options)) {
     if (!Object.hasOwn(spec, name)) throw unknownOption(owner, name, Object.keys(spec), prefix);
@@ -60,7 +59,7 @@ function valuesOf(owner: string, options: object, spec: FieldSpec, prefix: strin
   return values;
 }
 
-/** Reads from a value of the caller's. What its getters throw passes; a proxy that is or was revoked is no value. */
+/** Calls `read`, which reads a value of the caller's. Errors of its getters pass; a revoked proxy becomes KV_INVALID_OPTION. */
 export function withoutRevoked<T>(value: unknown, place: FieldPlace, read: () => T): T {
   try {
     return read();
@@ -69,20 +68,20 @@ export function withoutRevoked<T>(value: unknown, place: FieldPlace, read: () =>
   }
 }
 
-/** The error of a look at `value`: its own, or KV_INVALID_OPTION when the value is a proxy that was revoked. */
+/** The error to throw where reading `value` threw `error`: the same, or KV_INVALID_OPTION when the value is a revoked proxy. */
 export function explainRevoked(error: unknown, value: unknown, place: FieldPlace): unknown {
   return isRevoked(value) ? invalid('type', place, 'no revoked proxy', value) : error;
 }
 
-/** Far more than any list of options has; an array that says it is longer holds nothing, and would be read for ever. */
-const mostElements = 2 ** 20;
+/** Far more than any list of options needs. A `length` beyond it is a mistake, and reading so many holes would block the process. */
+const maxElements = 2 ** 20;
 
-/** An array's elements, each read once. Throws KV_INVALID_OPTION, and what its getters throw. */
+/** Maps an array's elements through `read`, each read once. Throws KV_INVALID_OPTION, and what its getters throw. */
 export function readArray<T>(value: unknown, place: FieldPlace, read: (element: unknown, index: number) => T): T[] {
   if (!isArray(value)) throw invalid('type', place, 'an array', value);
   return withoutRevoked(value, place, () => {
     const { length } = value;
-    if (length > mostElements) throw invalid('range', place, `an array of at most ${formatNumber(mostElements)} elements`, `one of ${formatNumber(length)}`);
+    if (length > maxElements) throw invalid('range', place, `an array of at most ${formatNumber(maxElements)} elements`, `one of ${formatNumber(length)}`);
     const elements: T[] = [];
     for (let index = 0; index < length; index += 1) elements.push(read(value[index], index));
     return elements;
@@ -90,8 +89,8 @@ export function readArray<T>(value: unknown, place: FieldPlace, read: (element: 
 }
 
 /**
- * An iterable whose iterator was taken already: what cannot be gone through (a detached array, a borrowed prototype) is refused here,
- * before anything has begun. `expected` ends "must be …".
+ * Takes the iterator of `value` and returns an iterable over it. Throws KV_INVALID_OPTION for a value that cannot be iterated (a
+ * detached array, a borrowed prototype), before anything has begun. `expected` ends "must be …".
  */
 export function readIterable(value: unknown, place: FieldPlace, expected: string): Iterable<unknown> {
   let iterator: Iterator<unknown>;
@@ -110,24 +109,17 @@ export function readIterable(value: unknown, place: FieldPlace, expected: string
   };
 }
 
-/** The error of a constructor that only the package calls; `how` is what its users call. */
+/** The error of a constructor that only the package may call; `how` is what its users call instead. */
 export function notConstructible(owner: string, how: string): Error {
   return invalid('type', { owner, option: `new ${owner}` }, `left to \`${how}\``, 'a call');
 }
 
-/** An object that is no array; a revoked proxy is none. */
+/** Whether it is an object and no array; false for a revoked proxy. */
 export function isOptionsObject(value: unknown): value is object {
-  try {
-    return typeof value === 'object' && value !== null && !Array.isArray(value);
-  } catch {
-    return false;
-  }
+  return typeof value === 'object' && value !== null && !isRevoked(value) && !Array.isArray(value);
 }
 
-/**
- * Checks one integer argument, without making an object when it is right: for calls made once per token or step. The
- * range is inclusive.
- */
+/** Checks one integer argument against an inclusive range. Allocates nothing when it is right, for calls made per token or step. */
 export function checkInteger(
   owner: string, option: string, value: unknown, min = 0, max = Number.MAX_SAFE_INTEGER, hint?: string,
 ): asserts value is number {
@@ -161,21 +153,21 @@ export function number(min = -Infinity, max = Infinity): Field<number> {
   };
 }
 
-/** Choices that a message lists. */
-const mostChoices = 8;
+/** How many choices a message lists at most. */
+const listedChoices = 8;
 
 /** One of a few strings. */
 export function oneOf<const T extends string>(choices: readonly T[]): Field<T> {
   return (value, place) => {
     if ((choices as readonly unknown[]).includes(value)) return value as T;
     const hint = typeof value === 'string' ? didYouMean(value, choices) : undefined;
-    const named = formatList(choices.slice(0, mostChoices).map((choice) => `'${choice}'`));
-    const expected = choices.length <= mostChoices ? named : `one of ${formatNumber(choices.length)} names, such as ${named}`;
+    const named = formatList(choices.slice(0, listedChoices).map((choice) => `'${choice}'`));
+    const expected = choices.length <= listedChoices ? named : `one of ${formatNumber(choices.length)} names, such as ${named}`;
     throw invalid(typeof value === 'string' ? 'range' : 'type', place, expected, value, hint);
   };
 }
 
-/** true or false, nothing that only behaves like it. */
+/** true or false; nothing is converted. */
 export const boolean: Field<boolean> = (value, place) => {
   if (typeof value !== 'boolean') throw invalid('type', place, 'true or false', value);
   return value;
@@ -197,8 +189,8 @@ export function callable<F extends (...parameters: never[]) => unknown>(): Field
 }
 
 /**
- * A policy: a function. `shipped` are the package's own factories by name: one that was not called, or only named, is refused with the
- * call that was meant.
+ * A policy: a function. `shipped` are the package's own factories by name: a factory that was not called, or only its name, is refused
+ * with a hint to call it.
  */
 export function policy<P extends (...parameters: never[]) => unknown>(shipped: Readonly<Record<string, (...options: never[]) => P>>): Field<P> {
   return (value, place) => {
@@ -208,7 +200,7 @@ export function policy<P extends (...parameters: never[]) => unknown>(shipped: R
   };
 }
 
-/** A class that knows its own instances, which `instanceof` does not: a prototype can be borrowed. */
+/** A class that recognizes its instances by a private field: `instanceof` accepts any object with the right prototype. */
 export interface KnownClass<T> {
   readonly name: string;
   isInstance(value: unknown): value is T;
@@ -224,7 +216,7 @@ export function instanceOf<T>(known: KnownClass<T>, expected = `a ${known.name}`
 
 const largestAddress = 2n ** 64n - 1n;
 
-/** A bigint as native code takes it: an address, a handle, a stream; 0n counts. */
+/** Whether it is a bigint of 64 bits, as native code takes an address, a handle or a stream; 0n is one. */
 export function isAddress(value: unknown): value is bigint {
   return typeof value === 'bigint' && value >= 0n && value <= largestAddress;
 }
@@ -242,14 +234,14 @@ const { get: abortedGetter } = Object.getOwnPropertyDescriptor(AbortSignal.proto
 export const abortSignal: Field<AbortSignal> = (value, place) => {
   try {
     Reflect.apply(abortedGetter!, value, []);
-    removeEventListener.call(value as AbortSignal, 'abort', null as never); // throws for what only looks like one
+    removeEventListener.call(value as AbortSignal, 'abort', null as never); // throws for an object with a borrowed prototype
     return value as AbortSignal;
   } catch {
     throw invalid('type', place, 'an AbortSignal', value);
   }
 };
 
-/** An options object of its own; absent counts as `{}`, so that its own required fields are named. */
+/** A nested options object; absent counts as `{}`, so that the error names its required fields. */
 export function nested<S extends FieldSpec>(spec: S): Field<OptionsOf<S>> {
   return (value, place) => readOptions(place.owner, value, spec, place.option);
 }
@@ -265,12 +257,12 @@ export function optional<T>(field: Field<T>): Field<T | undefined> {
   return (value, place) => (value === undefined ? undefined : field(value, place));
 }
 
-/** Absent becomes `fallback`, which is not checked. */
+/** Absent becomes `fallback`, unchecked. */
 export function withDefault<T>(field: Field<T>, fallback: T): Field<T> {
   return (value, place) => (value === undefined ? fallback : field(value, place));
 }
 
-/** The one of `names` that was probably meant, when one is close enough. */
+/** The one of `names` that was probably meant; undefined when none is close enough. */
 export function closest(name: string, names: readonly string[]): string | undefined {
   const limit = Math.max(1, Math.floor(name.length / 3));
   let best: { name: string; edits: number; start: number } | undefined;
@@ -283,14 +275,14 @@ export function closest(name: string, names: readonly string[]): string | undefi
   return best?.name;
 }
 
-/** Letters from the start that both have: of names that are equally close, the one that begins alike was meant. */
+/** Length of the common start: of equally close names, `closest` takes the one with the longest. */
 function commonStart(a: string, b: string): number {
   let at = 0;
   while (at < a.length && a[at] === b[at]) at += 1;
   return at;
 }
 
-/** The error of an option that is not among `names`; `prefix` stands before its name. */
+/** The error of an option that is not among `names`. `prefix` is put before each name. */
 export function unknownOption(owner: string, name: string, names: readonly string[], prefix: string): Error {
   const found = closest(name, names);
   const suggestion = found === undefined ? undefined : prefix + found;
@@ -305,7 +297,7 @@ function didYouMean(text: string, choices: readonly string[]): string | undefine
 
 function integerRange(min: number, max: number): string {
   if (max === Number.MAX_SAFE_INTEGER) return `an integer, at least ${formatNumber(min)}`;
-  if (max < min) return 'one that there is, and there is none';
+  if (max < min) return 'one that exists, and there is none';
   if (min === max) return formatNumber(min);
   return `an integer from ${formatNumber(min)} to ${formatNumber(max)}`;
 }

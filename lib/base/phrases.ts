@@ -1,5 +1,5 @@
 // Phrases: the parts of error messages that need more than a template: lists, ranges, driver results, received values. Each
-// gives readable text whatever it gets, and never throws.
+// function returns readable text for any input, and never throws.
 
 import { formatCount, formatList, formatNumber, printable } from './format.js';
 import type { DriverCall, ErrorDetails, UnavailableReason } from './details.js';
@@ -19,48 +19,49 @@ export const unavailable: Readonly<Record<UnavailableReason, (details: ErrorDeta
   forked: () => 'this process is a fork of the one that opened it. Open the driver after the fork.',
 };
 
-/** The parts that are there, with spaces between them. */
+/** Joins the parts that are neither empty nor undefined, with spaces. */
 export function joined(...parts: readonly (string | undefined)[]): string {
   return parts.filter((part) => part).join(' ');
 }
 
-export function whoCannotGrow(slots: readonly number[]): string {
+/** What cannot grow: a new sequence where there are no slots, else the slots by number, or by count above four. */
+export function cannotGrow(slots: readonly number[]): string {
   if (slots.length === 0) return 'A new sequence cannot start';
   if (slots.length === 1) return `Slot ${slots[0]} cannot grow`;
   if (slots.length > 4) return `${formatNumber(slots.length)} slots of the batch cannot grow together`;
   return `Slots ${formatList(slots, 'and')} cannot grow together`;
 }
 
-/** `: cuInit said CUDA_ERROR_UNKNOWN (999)`, or nothing when no call was made. */
+/** `: cuInit returned CUDA_ERROR_UNKNOWN (999)`, or nothing when no call was made. */
 export function callResult(call: DriverCall): string {
-  return call.statusName || call.status ? `: ${call.call} said ${statusText(call)}` : '';
+  return call.statusName || call.status ? `: ${call.call} returned ${statusText(call)}` : '';
 }
 
 export function statusText({ status, statusName }: DriverCall): string {
   return statusName === '' ? formatNumber(status) : `${statusName} (${status})`;
 }
 
-/** What has become of the work that a refused call was part of. */
+/** What has happened to the work that a failed call was part of. */
 export function aftermath(call: string): string {
   if (/^(cuLaunchKernel|cublas)/.test(call)) {
-    return 'What was launched before it may still run, and its results do not count: discard the batch, and compute its tokens again.';
+    return 'Kernels that were launched before it may still run, and their results do not count: discard the batch, and compute its tokens again.';
   }
   if (/^cuMemcpy(HtoD|DtoH)/.test(call)) return 'Some of the bytes may have been copied.';
-  return 'What it was part of was undone, or its slot is out of service until the cache closes (`counts().quarantinedSlots`).';
+  return 'The change was undone, or its slot is out of service until the cache closes (`counts().quarantinedSlots`).';
 }
 
 export function apiVersion(version: number): string {
   return version === 0 ? 'unknown' : `${Math.floor(version / 1000)}.${Math.floor((version % 1000) / 10)}`;
 }
 
-/** The first places with their reasons; a loader may try a dozen, and `details` has them all. */
+/** The first two places with their reasons, and the number of others; a loader may try a dozen, and `details` has them all. */
 export function placesTried(tried: ErrorDetails['KV_ADDON_NOT_FOUND']['tried']): string {
   const shown = tried.slice(0, 2).map(({ path, reason }) => `${path} (${reason})`);
   const others = tried.length - shown.length;
   return [...shown, ...(others > 0 ? [`${formatCount('other place', others)}`] : [])].join('; ') || 'no place was tried';
 }
 
-/** A received value in a message: short, and safe whatever it is. */
+/** A received value as a message shows it: short, and safe to print. */
 export function describe(value: unknown): string {
   switch (typeof value) {
     case 'number': return Number.isFinite(value) ? formatNumber(value, 6) : String(value);
@@ -72,7 +73,7 @@ export function describe(value: unknown): string {
   }
 }
 
-/** By its class, where it has one. */
+/** Names the object's class, where it has one. */
 function describeObject(value: object): string {
   try {
     if (Array.isArray(value)) return 'an array';

@@ -4,7 +4,7 @@
 
 const GOLDEN = 0x9e3779b9;
 
-/** Mixes two 32-bit words into one: the murmur3 finaliser. A stateless hash for "choose 1 in N of these". */
+/** Mixes two 32-bit words into one with the murmur3 finaliser. A stateless hash for "choose 1 in N of these". */
 export function mix32(a: number, b: number): number {
   let h = (a ^ Math.imul(b, GOLDEN)) | 0;
   h = Math.imul(h ^ (h >>> 16), 0x85ebca6b);
@@ -15,7 +15,7 @@ export function mix32(a: number, b: number): number {
 const rotateLeft = (word: number, bits: number): number => (word << bits) | (word >>> (32 - bits));
 
 export class Random {
-  /** The seed this generator was made from: print it where a run may have to be repeated. */
+  /** The seed that this generator was made from. Print it where a run may have to be repeated. */
   readonly seed: number;
   #a: number;
   #b: number;
@@ -71,7 +71,7 @@ export class Random {
     return median * Math.exp(deviation * this.normal());
   }
 
-  /** An exponential deviate with this mean: the gap between arrivals that know nothing of each other. */
+  /** An exponential deviate with this mean: the gap between independent arrivals. */
   exponential(mean: number): number {
     return -mean * Math.log(1 - this.next());
   }

@@ -1,7 +1,7 @@
-// Typed arrays as they are, not as they say: kind, length and place come from the language's own getters, taken when this module is
-// loaded. A prototype or a property that somebody put on an object says nothing here, and arrays of other realms (`vm`) count.
+// Reads the kind, length and memory of a caller's typed array with the language's own getters, taken when this module is loaded: a
+// prototype or a property that was put on the object cannot change the answer. Arrays of other realms (`vm`) count.
 //
-// Reading an element of a typed array runs no code of the caller's, so what was checked stays as it is until the next such read.
+// Reading an element of a typed array runs no code of the caller's, so what was checked holds until the caller runs again.
 
 /** Calls a getter of `prototype` on any value, also on one whose own property hides it. */
 function getterOf<T>(prototype: object, key: PropertyKey): (of: unknown) => T {
@@ -18,10 +18,10 @@ const viewBufferGetter = getterOf<ArrayBufferLike>(DataView.prototype, 'buffer')
 const viewOffsetGetter = getterOf<number>(DataView.prototype, 'byteOffset');
 const viewLengthGetter = getterOf<number>(DataView.prototype, 'byteLength');
 
-/** `Int32Array` and the like; undefined for whatever is no typed array. A Buffer is a `Uint8Array`. */
+/** The class name, `Int32Array` and the like; undefined for anything but a typed array. A Buffer is a `Uint8Array`. */
 export const typedArrayKind = getterOf<string | undefined>(prototype, Symbol.toStringTag);
 
-/** Elements that it has now: 0 once it is detached, or cut off by its buffer. Throws TypeError for what is no typed array. */
+/** The number of elements: 0 once the array is detached, or its buffer has shrunk below it. Throws TypeError for other values. */
 export const lengthOf: (array: Float32Array | Int32Array | Uint32Array | Uint16Array) => number = lengthGetter;
 
 export function isInt32Array(value: unknown): value is Int32Array {
@@ -32,12 +32,12 @@ export function isFloat32Array(value: unknown): value is Float32Array {
   return typedArrayKind(value) === 'Float32Array';
 }
 
-/** Elements [from, from + length) of floats over the same memory, whatever species the array names. */
+/** A Float32Array over elements [from, from + length) of the same memory, whatever species the array names. */
 export function floatsOf(array: Float32Array, from: number, length: number): Float32Array {
   return new Float32Array(bufferGetter(array), byteOffsetGetter(array) + from * Float32Array.BYTES_PER_ELEMENT, length);
 }
 
-/** The bytes of a typed array or a DataView; undefined for anything else, and for one that is detached or cut off by its buffer. */
+/** The bytes of a typed array or a DataView; undefined for anything else, and once its buffer is detached or has shrunk below it. */
 export function bytesOf(view: unknown): Uint8Array | undefined {
   if (!ArrayBuffer.isView(view)) return undefined;
   const isArray = typedArrayKind(view) !== undefined;
@@ -49,7 +49,7 @@ export function bytesOf(view: unknown): Uint8Array | undefined {
   }
 }
 
-/** Calls `visit` with each element, read once, in order; its length is read once too. False: it is no array or typed array of numbers. */
+/** Calls `visit` with each element in order; elements and length are read once. Returns false for anything but an array or typed array. */
 export function forElements(value: unknown, visit: (element: unknown, index: number, length: number) => void): boolean {
   const kind = typedArrayKind(value);
   if (kind === undefined && !isArray(value)) return false;
@@ -59,16 +59,12 @@ export function forElements(value: unknown, visit: (element: unknown, index: num
   return true;
 }
 
-/** As Array.isArray, which throws for a revoked proxy: that is none. */
+/** As Array.isArray, but false for a revoked proxy instead of a throw. */
 export function isArray(value: unknown): value is readonly unknown[] {
-  try {
-    return Array.isArray(value);
-  } catch {
-    return false;
-  }
+  return !isRevoked(value) && Array.isArray(value);
 }
 
-/** A proxy that answers nothing any more: every look at it throws. */
+/** Whether it is a proxy that was revoked: reading anything of it throws. */
 export function isRevoked(value: unknown): boolean {
   try {
     Array.isArray(value);

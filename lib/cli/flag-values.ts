@@ -1,12 +1,12 @@
-// Parsers of flag values for commander: counts, sizes, dtypes. Each returns a value or throws commander's
-// InvalidArgumentError, so that the message names the flag. They know no command.
+// Parses flag values for commander: counts, sizes, dtypes. Each parser returns a value or throws commander's
+// InvalidArgumentError, so that the message names the flag. Knows no command.
 
 import { InvalidArgumentError } from 'commander';
 
 import { formatList, formatNumber, parseBytes } from '../base/format.js';
-import { dtypes, type Dtype } from '../layout/model-shape.js';
+import { dtypes, type Dtype } from '../index.js';
 
-/** A parser of integers, at least `min`. `8_192` and `8,192` are 8192. */
+/** Returns a parser of integers, at least `min`. `8_192` and `8,192` are 8192. */
 export function countFrom(min: number): (text: string) => number {
   return (text) => {
     const value = /^\d[\d,_]*$/.test(text) ? Number(text.replace(/[,_]/g, '')) : Number.NaN;
@@ -17,7 +17,7 @@ export function countFrom(min: number): (text: string) => number {
   };
 }
 
-/** A size in bytes, at least 1: `2MiB`, `64KiB`, `8GiB`, `80GB`, `2097152`. */
+/** Parses a size to bytes, at least 1: `2MiB`, `64KiB`, `8GiB`, `80GB`, `2097152`. */
 export function sizeFlag(text: string): number {
   const bytes = parseBytes(text);
   if (bytes === undefined || bytes < 1) {
@@ -26,7 +26,7 @@ export function sizeFlag(text: string): number {
   return bytes;
 }
 
-/** Bytes of a page: a size that is a multiple of 4 KiB, the smallest page of any machine. */
+/** Parses the size of a page to bytes: a multiple of 4 KiB, the smallest page of any machine. */
 export function pageSizeFlag(text: string): number {
   const bytes = sizeFlag(text);
   if (bytes % 4096 !== 0) throw new InvalidArgumentError('It must be a multiple of 4 KiB.');
@@ -42,10 +42,7 @@ const dtypeAliases = new Map<string, Dtype>(Object.entries({
   i8: 'int8',
 } as const));
 
-/**
- * The dtype of a name as flags, model files and other tools write it (`fp16`, `torch.bfloat16`); undefined if
- * unknown.
- */
+/** The dtype of a name as flags, model files and other tools write it (`fp16`, `torch.bfloat16`); undefined if unknown. */
 export function dtypeNamed(name: string): Dtype | undefined {
   const plain = name.toLowerCase().replace(/^torch\./, '');
   return dtypes.find((dtype) => dtype === plain) ?? dtypeAliases.get(plain);

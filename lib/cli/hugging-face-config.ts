@@ -1,32 +1,32 @@
-// Reads the attention shape of a model from a Hugging Face `config.json`: which layers keep K and V, how many heads of
-// which size, or MLA's latent. It knows the names that model families use for these numbers; it reads nothing else of
-// the model, and asks for flags when the file does not say.
+// Reads the attention shape of a model from a Hugging Face `config.json`: which layers keep K and V, the number and size of heads,
+// or MLA's latent, under the names that model families use. Notes where the shape simplifies: layers that see a window of the text
+// only, and layers that keep a state instead of K and V. Where the file lacks a number, the error asks for a flag.
 
 import { readFileSync, statSync } from 'node:fs';
 import * as path from 'node:path';
 
 import { createError } from '../base/errors.js';
-import type { LayerShape, ModelShape } from '../layout/model-shape.js';
-import { keepsKeysAndValues, notesOnLayers } from './config-notes.js';
+import { formatCount, formatNumber } from '../base/format.js';
+import type { LayerShape, ModelShape } from '../index.js';
 import { dtypeNamed } from './flag-values.js';
 
 type Json = Readonly<Record<string, unknown>>;
 
-/** What a config file says, or flags in its place. */
+/** The model of a config file, with numbers that flags replace. */
 export interface ConfigModel {
-  /** For people: the model's own name, else its folder's or its type's. */
+  /** The name to show: the model's own, otherwise its folder's or its file's. */
   readonly name: string;
   readonly model: ModelShape;
-  /** Longest sequence the model was made for; undefined when the file does not say. */
+  /** Longest sequence that the model was made for; undefined when the file does not say. */
   readonly maxTokens: number | undefined;
-  /** What the shape leaves out, or takes for more than it is: a sentence each, without its full stop. */
+  /** What the shape leaves out or overestimates: one sentence each, without a full stop. */
   readonly notes: readonly string[];
 }
 
-/** Numbers that the caller knows better: they replace those of the file, which may then lack them. */
+/** Numbers that replace those of the file, which may then lack them. */
 export type ConfigOverrides = Partial<Pick<ModelShape, 'layers' | 'kvHeads' | 'headDim' | 'latentDim' | 'dtype'>>;
 
-/** The same number under the names that model families give it, most common first. */
+/** The names that model families give to each number, most common first. */
 const names = {
   layers: ['num_hidden_layers', 'n_layer', 'n_layers', 'num_layers', 'num_transformer_layers'],
   queryHeads: ['num_attention_heads', 'n_head', 'n_heads', 'num_heads', 'num_query_heads'],
@@ -41,7 +41,7 @@ const names = {
 /** Where a multimodal model keeps the config of its language model. */
 const languageParts = ['text_config', 'llm_config', 'language_config'];
 
-/** What the library fills in for a model type when the file leaves it out. */
+/** Hugging Face's defaults for a model type, where a file may leave numbers out. */
 const familyDefaults: Readonly<Record<string, Json>> = {
   gemma3_text: { num_attention_heads: 8, num_key_value_heads: 4, head_dim: 256, max_position_embeddings: 131_072 },
 };
@@ -49,8 +49,8 @@ const familyDefaults: Readonly<Record<string, Json>> = {
 const giveConfig = "Give a model's `config.json`, or the folder it is in.";
 
 /**
- * The model of a config file, or of the `config.json` in a folder. Throws KV_CONFIG_INVALID when it cannot be read, or
- * does not say what is needed and `overrides` do not either.
+ * Reads a config file, or the `config.json` in a folder. Throws KV_CONFIG_INVALID when it cannot be read, or when a number is
+ * missing both there and in `overrides`.
  */
 export function readHuggingFaceConfig(fileOrFolder: string, overrides: ConfigOverrides = {}): ConfigModel {
   const { file, json } = readJson(fileOrFolder);
@@ -86,7 +86,7 @@ function attentionOf(
   return { headDim, layerShapes: kvHeads.map((count): LayerShape => ({ kvHeads: count })) };
 }
 
-/** DeepSeek V2 and V3 and their kin: the latent and the rotary part of K, kept side by side. */
+/** MLA, as in DeepSeek V2 and V3: the latent and the rotary part of K, kept side by side. */
 function latentDimOf(config: Json): number | undefined {
   const latent = numberIn(config, ['kv_lora_rank']);
   const rotary = numberIn(config, ['qk_rope_head_dim']);
@@ -116,7 +116,7 @@ function headDimOf(config: Json): number | undefined {
   return isCount(headDim) ? headDim : undefined;
 }
 
-/** Layers that keep K and V of their own: not the linear-attention ones, not those that read another layer's. */
+/** Counts the layers that keep K and V of their own: neither linear attention nor layers that read another layer's. */
 function cachingLayers(config: Json, file: string): number | undefined {
   const types = config['layer_types'];
   const allLayers = numberIn(config, names.layers);
@@ -172,7 +172,7 @@ function invalid(source: string, problem: string, hint: string, cause?: unknown)
   return createError('KV_CONFIG_INVALID', { source, problem, hint }, { cause });
 }
 
-/** The first of these names that holds a count; null and 0 count as not given, as they do in these files. */
+/** The first of these names that holds a count; in these files null and 0 mean "not given". */
 function numberIn(config: Json, keys: readonly string[]): number | undefined {
   return keys.map((key) => config[key]).find(isCount);
 }
@@ -183,4 +183,37 @@ function isCount(value: unknown): value is number {
 
 function isObject(value: unknown): value is Json {
   return typeof value === 'object' && value !== null && !Array.isArray(value);
+}
+
+/** Names under which configs without `layer_types` say which layers have attention. */
+const otherPatterns = [
+  'full_attention_interval', 'attn_layer_period', 'attn_layer_indices', 'layers_block_type', 'hybrid_override_pattern',
+] as const;
+
+/** Whether a layer of this type keeps K and V of its own. */
+function keepsKeysAndValues(type: unknown): boolean {
+  return /attention/.test(String(type)) && !/linear/.test(String(type));
+}
+
+/** One note per kind of layer that the shape leaves out or overestimates. `maxTokens`: the longest text, where the config has it. */
+function notesOnLayers(config: Json, maxTokens: number | undefined): string[] {
+  const window = [config['sliding_window'], config['attention_chunk_size']].find((value) => Number.isSafeInteger(value)) as number | undefined;
+  const seen = window === undefined ? 'a part of the text' : `a window of ${formatCount('token', window)}`;
+  const planned = 'planned as if they kept every token';
+  const types = config['layer_types'];
+  if (Array.isArray(types) && types.length > 0) {
+    const of = (some: readonly unknown[]): string => `${formatNumber(some.length)} of ${formatCount('layer', types.length)}`;
+    const windowed = types.filter((type) => keepsKeysAndValues(type) && /sliding|chunked|local|window/.test(String(type)));
+    const without = types.filter((type) => !keepsKeysAndValues(type));
+    return [
+      ...windowed.length > 0 ? [`${of(windowed)} see ${seen} only, ${planned}`] : [],
+      ...without.length > 0 ? [`${of(without)} keep no K and V (${[...new Set(without)].join(', ')}); they and their state are left out`] : [],
+    ];
+  }
+  const isWindowed = window !== undefined && config['use_sliding_window'] !== false && (maxTokens === undefined || window < maxTokens);
+  const pattern = otherPatterns.find((name) => config[name] !== undefined && config[name] !== null);
+  return [
+    ...isWindowed ? [`layers that see ${seen} only are ${planned}`] : [],
+    ...pattern === undefined ? [] : [`\`${pattern}\` is not read: all layers are planned as attention; give \`--layers\` with the number that keep K and V`],
+  ];
 }

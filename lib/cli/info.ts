@@ -1,5 +1,5 @@
-// `vkv info`: the machine and the build, for people or as JSON. What it says is gathered by machine-info.ts. Its exit
-// code is 0 also when no driver is there: that is an answer.
+// `vkv info`: the machine and the build, as a table or as JSON; machine-info.ts collects the facts. The exit code is 0 also when
+// there is no driver: that is an answer.
 
 import { Command } from 'commander';
 

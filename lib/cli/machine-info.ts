@@ -1,15 +1,15 @@
-// What this machine and this build can do: versions, drivers and why one is missing, memory, mapping limit, pages and
-// addresses. Opens each driver for a moment and closes it; a failure is part of the answer, not an error.
+// Collects what this machine and this build can do: versions, drivers and why one is missing, memory, mapping limit, pages and
+// addresses. Opens each driver and closes it again; a failure is part of the answer, not an error.
 
 import { readFileSync } from 'node:fs';
 import * as os from 'node:os';
+import * as path from 'node:path';
 
 import { isKvError, type ErrorCode } from '../base/errors.js';
-import { Driver, type DriverInfo, type DriverMemory } from '../device/driver.js';
 import { native } from '../device/native.js';
-import { packageVersion } from '../base/version.js';
+import { Driver, type DriverInfo, type DriverMemory } from '../index.js';
 
-/** Why something is not there: an error's code and message. */
+/** Why the addon or a driver is missing: an error's code and message. */
 export interface Absence {
   readonly isAvailable: false;
   readonly code: ErrorCode;
@@ -23,7 +23,7 @@ export type DriverReport = { readonly kind: 'cuda' | 'host'; readonly device: nu
   | (DriverInfo & {
     readonly isAvailable: true;
     readonly memory: DriverMemory;
-    /** Whole TiB of addresses that one reservation could have just now; 0 when not even one. */
+    /** Bytes of the largest reservation possible just now, in whole TiB; 0 when below one. */
     readonly reservableBytes: number;
   })
 );
@@ -33,7 +33,7 @@ export interface MachineInfo {
   readonly node: string;
   readonly platform: string;
   readonly addon: AddonInfo;
-  /** Every CUDA device, or the one line why there is none; then the host. */
+  /** Every CUDA device, or one entry that says why there is none; then the host. */
   readonly drivers: readonly DriverReport[];
   readonly host: {
     readonly memoryBytes: number;
@@ -43,10 +43,14 @@ export interface MachineInfo {
   };
 }
 
-/** More devices than one machine has; ends the search if a driver never says "no such device". */
-const mostDevices = 64;
+/** More devices than a machine has; ends the search if a driver never returns "no such device". */
+const maxDevices = 64;
 
 const TiB = 2 ** 40;
+
+const manifest = path.join(__dirname, '..', '..', 'package.json');
+/** The version of this package. */
+export const packageVersion = (JSON.parse(readFileSync(manifest, 'utf8')) as { version: string }).version;
 
 export function inspectMachine(): MachineInfo {
   const addon = inspectAddon();
@@ -71,9 +75,9 @@ function inspectAddon(): AddonInfo {
 
 function inspectCuda(): DriverReport[] {
   const reports: DriverReport[] = [];
-  for (let device = 0; device < mostDevices; device += 1) {
+  for (let device = 0; device < maxDevices; device += 1) {
     const report = inspectDriver('cuda', device);
-    // Past the last device the driver is unavailable; at device 0 that line is the answer.
+    // Past the last device the driver is unavailable; at device 0 that is the report.
     const isPastTheLast = !report.isAvailable && report.code === 'KV_DRIVER_UNAVAILABLE';
     if (device === 0 || !isPastTheLast) reports.push(report);
     if (isPastTheLast) break;
@@ -92,7 +96,7 @@ function inspectDriver(kind: 'cuda' | 'host', device = 0): DriverReport {
   }
 }
 
-/** Bisects, reserving and freeing at once, up to the 128 TiB of a 47-bit address space. It costs nothing but addresses. */
+/** Bisects up to the 128 TiB of a 47-bit address space, freeing each reservation at once; takes no memory. */
 function reservableBytes(driver: Driver): number {
   let possible = 0;
   let refused = 129;

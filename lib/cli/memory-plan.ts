@@ -1,10 +1,10 @@
-// Memory plan: the numbers `vkv plan` answers with, for one layout, page size and (when asked) length and memory. Pure;
-// the names are those of `--json` and stay stable within a major version.
+// Memory plan: the numbers of `vkv plan` for one layout and page size, and optionally one length and memory. Pure; the names are
+// those of `--json`, stable within a major version.
 
 import { createError } from '../base/errors.js';
-import { computeLayout, type Layout, type LayoutKind, type LayoutOptions } from '../layout/layout.js';
+import { computeLayout, type Layout, type LayoutKind, type LayoutOptions } from '../index.js';
 
-/** What can be reserved of the 128 TiB of addresses that x86-64 and arm64 usually give a process, in whole powers of two. */
+/** The largest power of two that can be reserved of the 128 TiB of addresses that x86-64 and arm64 usually give a process. */
 export const usualAddressBytes = 64 * 2 ** 40;
 
 export interface MemoryPlan {
@@ -13,27 +13,27 @@ export interface MemoryPlan {
   readonly slots: number;
   readonly maxTokens: number;
   readonly tensors: number;
-  /** One token in one tensor; the largest where tensors differ. */
+  /** Bytes of one token in one tensor; of the largest where tensors differ. */
   readonly tokenBytes: number;
-  /** One token in all tensors together. */
+  /** Bytes of one token in all tensors together. */
   readonly totalTokenBytes: number;
-  /** In one reservation, the one of the largest tokens where they differ; so are the next two. */
+  /** Bytes of a slot in one reservation; this and the next two are of the reservation with the largest tokens. */
   readonly slotBytes: number;
   readonly slotStrideBytes: number;
   readonly reservationBytes: number;
   readonly reservations: number;
   readonly virtualBytes: number;
-  /** Whether a process on the usual Linux can reserve so many addresses, 64 TiB; `vkv info` says it of this machine. */
+  /** Whether `virtualBytes` is at most the 64 TiB that a process can usually reserve; `vkv info` measures this machine. */
   readonly isReservable: boolean;
   /** Possibly a fraction, also below 1. */
   readonly tokensPerRow: number;
   readonly pagesPerRow: number;
   readonly rowBytes: number;
-  /** Rows of a slot that is full. */
+  /** Rows of a full slot. */
   readonly rowsPerSlot: number;
-  /** One sequence of so many tokens. */
+  /** What one sequence of `tokens` tokens takes. */
   readonly sequence?: undefined | SequencePlan;
-  /** What fits into so much memory. */
+  /** What fits into `memoryBytes`. */
   readonly memory?: undefined | MemoryFit;
 }
 
@@ -42,14 +42,14 @@ export interface SequencePlan {
   readonly rows: number;
   readonly pages: number;
   readonly physicalBytes: number;
-  /** Mapped and not yet used. */
+  /** Bytes mapped and not yet used. */
   readonly unusedBytes: number;
 }
 
 export interface MemoryFit {
   readonly memoryBytes: number;
   readonly rowsThatFit: number;
-  /** Sequences of `--tokens` tokens, else of `maxTokens`, by memory alone: `slots` may be fewer. */
+  /** Sequences of `--tokens` tokens, otherwise of `maxTokens`, by memory alone: `slots` may be fewer. */
   readonly sequencesThatFit: number;
 }
 
@@ -58,7 +58,7 @@ export interface PlanQuestion {
   readonly memoryBytes?: number | undefined;
 }
 
-/** Throws what `computeLayout` throws, and KV_LENGTH_OUT_OF_RANGE when `tokens` do not fit in a slot. */
+/** Computes a plan. Throws what `computeLayout` throws, and KV_LENGTH_OUT_OF_RANGE when `tokens` do not fit in a slot. */
 export function planMemory(options: LayoutOptions, question: PlanQuestion = {}): MemoryPlan {
   const layout = computeLayout(options);
   const { kind, pageBytes, slots, maxTokens, tensors, reservations } = layout;
@@ -85,7 +85,7 @@ export function planMemory(options: LayoutOptions, question: PlanQuestion = {}):
   };
 }
 
-/** The plan as `--json` prints it: everything on one level. */
+/** The plan as `--json` prints it: flat. */
 export function flattenPlan({ sequence, memory, ...plan }: MemoryPlan): Record<string, unknown> {
   return { ...plan, ...sequence, ...memory };
 }

@@ -1,17 +1,15 @@
-// The flags that say which model and which memory layout, shared by the commands, and the model they amount to: a
-// Hugging Face config, the three numbers of a shape, or the default model. Flags replace what a config says. Reads one
-// file at most; opens no driver.
+// The flags for the model and the memory layout, which several commands share, and the model they select: a Hugging Face config, the
+// three numbers of a shape, or the default model. Flags replace numbers of a config. Reads at most one file; opens no driver.
 
 import { Option, type Command } from 'commander';
 
 import { createError } from '../base/errors.js';
 import { formatCount, formatList, formatNumber } from '../base/format.js';
-import { layoutKinds, type LayoutKind } from '../layout/layout.js';
-import { dtypes, type Dtype, type ModelShape } from '../layout/model-shape.js';
+import { dtypes, layoutKinds, type Dtype, type LayoutKind, type ModelShape } from '../index.js';
 import { countFrom, dtypeFlag, pageSizeFlag } from './flag-values.js';
 import { readHuggingFaceConfig } from './hugging-face-config.js';
 
-/** As commander parses them; a flag that was not given is undefined. */
+/** As commander parses them; an absent flag is undefined. */
 export interface ModelFlags {
   readonly config?: string;
   readonly layers?: number;
@@ -29,11 +27,11 @@ export interface LayoutFlags {
   readonly maxTokens?: number;
 }
 
-/** A model under the name people know it by. */
+/** A model with the name to show. */
 export interface NamedModel {
   readonly name: string;
   readonly model: ModelShape;
-  /** The longest sequence it was made for. */
+  /** The longest sequence that it was made for. */
   readonly maxTokens: number;
 }
 
@@ -43,11 +41,11 @@ export type ModelSource = 'config' | 'flags' | 'default';
 /** The model of a command line; `model.parallel` is this worker's share of it. */
 export interface SelectedModel extends NamedModel {
   readonly source: ModelSource;
-  /** What a config's shape leaves out, or takes for more than it is: a sentence each, without its full stop. */
+  /** What a config's shape leaves out or overestimates: one sentence each, without a full stop. */
   readonly notes: readonly string[];
 }
 
-/** What a command works on when no flag names a model. */
+/** The model of `vkv plan` when no flag names one. */
 export const llama3: NamedModel = {
   name: 'Llama-3-8B',
   model: { layers: 32, kvHeads: 8, headDim: 128, dtype: 'float16' },
@@ -68,7 +66,7 @@ export function addModelOptions(command: Command): Command {
     .option('--pipeline-parallel <count>', 'workers that share the layers; this is the first (default: 1)', count);
 }
 
-/** Adds the flags that say how the tensors lie in memory. A command names its own defaults for two of them. */
+/** Adds the flags that say how the tensors lie in memory. `defaults` are the texts for two defaults that differ by command. */
 export function addLayoutOptions(
   command: Command, defaults: { readonly pageBytes: string; readonly maxTokens: string },
 ): Command {
@@ -81,9 +79,9 @@ export function addLayoutOptions(
 }
 
 /**
- * The model that the flags describe, `fallback` when they describe none. `maxTokens` is the flag's, else the config's,
- * else the fallback's. Throws KV_INVALID_OPTION when a shape is given by flags but not wholly, and what
- * `readHuggingFaceConfig` throws. That the model can be divided as asked is checked by `tensorsOf`.
+ * Returns the model that the flags describe, `fallback` when they describe none. `maxTokens` is the flag's, otherwise the config's,
+ * otherwise the fallback's. Throws KV_INVALID_OPTION when flags give only a part of the shape, and what `readHuggingFaceConfig`
+ * throws. `tensorsOf` checks later whether the model can be divided as asked.
  */
 export function selectModel(
   flags: ModelFlags & Pick<LayoutFlags, 'maxTokens'>, fallback: NamedModel = llama3,
@@ -115,7 +113,7 @@ function modelOfFlags({ layers, kvHeads, headDim, latentDim, dtype = 'float16' }
   return { layers: required('--layers', layers), attention: 'latent', latentDim, dtype };
 }
 
-/** One line for people: `32 layers, 8 KV heads × 128, float16, tensor-parallel 2`. */
+/** Describes a model in a line: `32 layers, 8 KV heads × 128, float16, tensor-parallel 2`. */
 export function describeModel(model: ModelShape): string {
   const { layers, kvHeads, headDim, latentDim, attention, dtype, layerShapes, parallel } = model;
   const heads = kvHeads === undefined && layerShapes !== undefined
@@ -149,7 +147,7 @@ function rejectWith(flag: string, others: Readonly<Record<string, number | undef
   }
 }
 
-/** Only what is there: an explicit undefined must not replace a value when spread. */
+/** Drops undefined members: spread, they would replace values. */
 function given<T extends object>(values: T): { [K in keyof T]?: Exclude<T[K], undefined> } {
   const entries = Object.entries(values).filter(([, value]) => value !== undefined);
   return Object.fromEntries(entries) as { [K in keyof T]?: Exclude<T[K], undefined> };

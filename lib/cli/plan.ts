@@ -1,10 +1,10 @@
-// `vkv plan`: how much address space and memory a model's KV cache takes, before anything runs. Flags in, a table or
-// JSON out; the numbers are memory-plan.ts. It opens no driver and maps nothing.
+// `vkv plan`: how much address space and memory a model's KV cache takes. Prints the numbers of memory-plan.ts as a table or JSON.
+// Opens no driver and maps nothing.
 
 import { Command } from 'commander';
 
 import { formatBytes, formatCount, formatNumber, printable, printableJson } from '../base/format.js';
-import { layoutKinds, type LayoutOptions } from '../layout/layout.js';
+import { layoutKinds, type LayoutOptions } from '../index.js';
 import { countFrom, sizeFlag } from './flag-values.js';
 import { flattenPlan, planMemory, usualAddressBytes, type MemoryPlan, type PlanQuestion, type SequencePlan } from './memory-plan.js';
 import {
@@ -21,7 +21,7 @@ interface PlanFlags extends ModelFlags, LayoutFlags, PlanQuestion {
 /** The page of a GPU with a stock driver. */
 const defaultPageBytes = 2 ** 21;
 
-/** Page sizes that `--compare` sets side by side, besides the one asked for. */
+/** Page sizes that `--compare` shows besides the one of the flags. */
 const comparedPageBytes = [2 ** 16, 2 ** 18, defaultPageBytes];
 
 const tooManyAddresses = `more than the ${formatBytes(usualAddressBytes)} that a process can usually reserve; lower --slots or --max-tokens`;
@@ -31,9 +31,9 @@ export function planCommand(): Command {
   addModelOptions(command);
   return addLayoutOptions(command, { pageBytes: '2 MiB', maxTokens: "the model's own limit, else 8,192" })
     .option('--slots <count>', 'sequences at a time', countFrom(1), 256)
-    .option('--tokens <count>', 'also: what one sequence of this length takes', countFrom(0))
-    .option('--memory-bytes <size>', 'also: how much fits into this memory', sizeFlag)
-    .option('--compare', 'layouts and page sizes side by side')
+    .option('--tokens <count>', 'also print what one sequence of this length takes', countFrom(0))
+    .option('--memory-bytes <size>', 'also print how much fits into this memory', sizeFlag)
+    .option('--compare', 'print layouts and page sizes side by side')
     .option('--json', 'print JSON, sizes in bytes')
     .action((flags: PlanFlags) => {
       process.stdout.write(`${plan(flags)}\n`);

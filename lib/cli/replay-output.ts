@@ -1,5 +1,5 @@
-// What `vkv replay` shows a person: a progress bar on stderr while it runs (on a terminal only), and at the end a table of
-// facts, memory as bars, and one sentence that says whether all was well. It computes nothing.
+// What `vkv replay` prints: a progress bar on stderr while it runs (on a terminal only), and at the end a table of facts, memory as
+// bars, and the verdict in one sentence. Computes nothing.
 
 import * as path from 'node:path';
 
@@ -13,11 +13,11 @@ import { factsOf, memoryBarsOf, verdictOf } from '../replay/summary.js';
 import { describeModel } from './model-options.js';
 import { factsTable } from './table.js';
 
-/** Resolution of the bar. */
+/** Steps of the progress bar. */
 const WHOLE = 1000;
 const BAR_WIDTH = 40;
 
-/** The bar, or nothing where stderr is no terminal. */
+/** The progress bar; does nothing where stderr is no terminal. */
 export class ReplayBar {
   readonly #bar: SingleBar | undefined;
 
@@ -70,7 +70,7 @@ function barLines(result: ReplayResult): string[] {
   });
 }
 
-/** A bar of BAR_WIDTH characters at most, exact to an eighth; never empty. */
+/** A bar of at most BAR_WIDTH characters, exact to an eighth of one; never empty. */
 function barOf(share: number): string {
   const eighths = Math.max(1, Math.round(share * BAR_WIDTH * 8));
   return '█'.repeat(Math.floor(eighths / 8)) + (['', '▏', '▎', '▍', '▌', '▋', '▊', '▉'][eighths % 8] ?? '');

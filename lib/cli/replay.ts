@@ -1,6 +1,6 @@
-// `vkv replay`: a serving trace through real virtual memory. It reads flags, and shows what replay() of lib/replay says: a
-// progress bar, a table or JSON, a report. Exit code 1 when memory was not as it should be or no
-// request could be served, 130 when stopped by Ctrl-C.
+// `vkv replay`: runs a serving trace through real virtual memory. Reads flags, calls replay() of lib/replay, and prints its result:
+// a progress bar, a table or JSON, a report. Exit code 1 when the verification failed or no request could be served, 130 after
+// Ctrl-C.
 
 import { existsSync } from 'node:fs';
 import * as path from 'node:path';
@@ -9,7 +9,7 @@ import { Command, InvalidArgumentError, Option } from 'commander';
 
 import { createError } from '../base/errors.js';
 import { printable, printableJson } from '../base/format.js';
-import { MockDevice } from '../device/mock-device.js';
+
 import { evictionPolicyNames, type EvictionPolicyName } from '../prefix/eviction/named-policies.js';
 import { arrivalModes, type ArrivalMode } from '../replay/replay-loop.js';
 import { DEFAULT_MAX_TOKENS, DEFAULT_MODEL, replay } from '../replay/replay.js';
@@ -20,6 +20,7 @@ import { TraceReader } from '../replay/trace-reader.js';
 import type { TraceFormat } from '../replay/trace-request.js';
 import { verifyModes, type VerifyMode } from '../replay/verification.js';
 import { Workload } from '../replay/workload.js';
+import { MockDevice } from '../testing.js';
 import { countFrom, sizeFlag } from './flag-values.js';
 import { addLayoutOptions, addModelOptions, selectModel, type LayoutFlags, type ModelFlags } from './model-options.js';
 import { ReplayBar, summaryText } from './replay-output.js';
@@ -47,12 +48,12 @@ interface ReplayFlags extends ModelFlags, LayoutFlags {
   readonly json?: true;
 }
 
-/** What flags that only it understands stand for. */
+/** Implied by flags of the prefix cache. */
 const withPrefixCache = { prefixCache: true };
 
 const GENERATED_REQUESTS = 5_000;
 const MOCK_MEMORY_BYTES = 10 * 2 ** 30;
-/** Room for the longest request that is generated (16,384 + 2,048 tokens), as a server with a 32K context would have. */
+/** Enough for the longest generated request (16,384 + 2,048 tokens): a server with a 32K context. */
 const GENERATED_MAX_TOKENS = 32_768;
 
 export function replayCommand(): Command {
@@ -62,8 +63,8 @@ export function replayCommand(): Command {
     .argument('[file]', 'Azure CSV or Mooncake JSONL, also gzipped; - for stdin')
     .option('--generate [requests]', 'make a workload instead of reading one (default: 5,000 requests)', count)
     .addOption(choice('--format <name>', 'format of the file', ['auto', 'azure', 'mooncake']))
-    .option('--skip-invalid', 'skip broken lines and count them; otherwise one ends the replay')
-    .option('--limit <requests>', 'stop after so many requests', count);
+    .option('--skip-invalid', 'skip and count invalid lines; otherwise the first ends the replay')
+    .option('--limit <requests>', 'stop after this many requests', count);
   return addLayoutOptions(addModelOptions(command), {
     pageBytes: "the driver's", maxTokens: "the config's own limit, else 196,608, or 32,768 with --generate",
   })
@@ -71,13 +72,13 @@ export function replayCommand(): Command {
     .option('--prefill-tokens-per-step <tokens>', 'most prompt tokens in one forward pass', count, 2_048)
     .addOption(choice('--driver <kind>', 'memory to use; auto is cuda if there is a GPU, else host', driverKinds))
     .option('--memory-bytes <size>', 'physical memory for pages (default: 8 GiB, or 80 % of what is free)', sizeFlag)
-    .option('--prefix-cache', 'keep what requests say, and compute what they have in common once')
-    .addOption(choice('--policy <name>', 'what the prefix cache lets go of first', evictionPolicyNames)
+    .option('--prefix-cache', 'keep the K and V of requests, and compute common prefixes once')
+    .addOption(choice('--policy <name>', 'which rows the prefix cache evicts first', evictionPolicyNames)
       .implies(withPrefixCache))
-    .addOption(new Option('--pool-rows <rows>', 'rows of finished requests that may stay for their prefixes (default: all)')
+    .addOption(new Option('--pool-rows <rows>', 'rows of finished requests to keep for their prefixes (default: all)')
       .argParser(countFrom(0)).implies(withPrefixCache))
-    .option('--prompt-only', 'release every request after its prefill, without an answer')
-    .addOption(choice('--arrivals <mode>', 'saturate: as soon as there is room; trace: at their times', arrivalModes))
+    .option('--prompt-only', 'release every request after its prefill, without decoding')
+    .addOption(choice('--arrivals <mode>', 'saturate: admit as soon as memory allows; trace: at the times of the trace', arrivalModes))
     .option('--step-ms <ms>', 'length of a forward pass on the clock of --arrivals trace', milliseconds, 25)
     .addOption(choice('--verify <mode>', 'tokens to write and read back', verifyModes, 'sampled'))
     .option('--seed <number>', 'chooses the generated workload, patterns and samples', countFrom(0), 1)
@@ -86,14 +87,14 @@ export function replayCommand(): Command {
     .action(runReplay);
 }
 
-/** An option with a few values; the first is the default unless another is named. */
+/** An option with a few values; the first is the default unless `byDefault` names another. */
 function choice(flags: string, description: string, values: readonly string[], byDefault = values[0]): Option {
   return new Option(flags, description).choices(values).default(byDefault);
 }
 
 async function runReplay(file: string | undefined, flags: ReplayFlags, command: Command): Promise<void> {
   refuseIgnored(command, file, flags);
-  const reporter = flags.report === undefined ? undefined : await Reporter.load(); // before the work, not after it
+  const reporter = flags.report === undefined ? undefined : await Reporter.load(); // a missing package is reported before the work
   const trace = openTrace(file, flags);
   const { model, maxTokens, notes } = selectModel(flags, {
     name: 'Llama-3.2-1B', model: DEFAULT_MODEL, maxTokens: file === undefined ? GENERATED_MAX_TOKENS : DEFAULT_MAX_TOKENS,
@@ -130,7 +131,7 @@ async function runReplay(file: string | undefined, flags: ReplayFlags, command: 
   }
 }
 
-/** A flag that would change nothing is a mistake, not a wish. */
+/** Throws KV_INVALID_OPTION for a flag that would have no effect. */
 function refuseIgnored(command: Command, file: string | undefined, { arrivals, generate }: ReplayFlags): void {
   const refuse = (option: keyof ReplayFlags, flag: string, expected: string): void => {
     if (command.getOptionValueSource(option) !== 'cli') return;
@@ -138,7 +139,7 @@ function refuseIgnored(command: Command, file: string | undefined, { arrivals, g
       reason: 'range', owner: 'vkv replay', option: flag, expected, received: command.getOptionValue(option),
     });
   };
-  if (arrivals !== 'trace') refuse('stepMs', '--step-ms', 'given with `--arrivals trace`, which it is the clock of');
+  if (arrivals !== 'trace') refuse('stepMs', '--step-ms', 'given with `--arrivals trace` only');
   if (file !== undefined || generate === undefined) return;
   refuse('format', '--format', 'left out with `--generate`, which reads no file');
   refuse('skipInvalid', '--skip-invalid', 'left out with `--generate`, which reads no file');
@@ -156,7 +157,7 @@ function openTrace(file: string | undefined, { generate, format, skipInvalid, se
   return new Workload({ requests: generate === true ? GENERATED_REQUESTS : generate!, seed });
 }
 
-/** A simulated device with memory to spare; its bytes are only counted when nobody reads them. */
+/** Makes a simulated device with memory to spare. Without verification its pages have no bytes and are only counted. */
 function openMock({ memoryBytes = MOCK_MEMORY_BYTES, pageBytes = 2 ** 21, verify }: ReplayFlags): MockDevice {
   return new MockDevice({ memoryBytes, granularityBytes: pageBytes, backing: verify === 'off' ? 'none' : 'real' });
 }

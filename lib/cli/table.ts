@@ -1,15 +1,15 @@
-// Tables for people: names beside values, and columns under headings. Thin over cli-table3, with the borders and
-// colours of this program; it formats no numbers. Cells may hold text from outside, whose controls are spelt out. Colours go away where output is no terminal (picocolors decides).
+// Prints tables: names beside values, and columns under headings. Thin over cli-table3; formats no numbers. Cells may hold text from
+// outside, whose controls are spelt out. Without a terminal there are no colours (picocolors decides).
 
 import Table from 'cli-table3';
 import colours from 'picocolors';
 
 import { printable } from '../base/format.js';
 
-/** A name and what stands beside it; a title alone starts a section. */
+/** A name and its values; a title alone starts a section. */
 export type TableRow = readonly [name: string, ...values: string[]] | { readonly title: string };
 
-/** No borders, two spaces between columns, and no colours of its own: they would stay where output is no terminal. */
+/** No borders, two spaces between columns, and no colours of cli-table3, which prints them without a terminal too. */
 const bare = {
   style: { 'padding-left': 0, 'padding-right': 0, head: [], border: [] },
   chars: {

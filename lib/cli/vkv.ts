@@ -1,11 +1,11 @@
 #!/usr/bin/env node
-// The `vkv` command: one file per subcommand, and here only what they share: version, help, errors and exit codes. A
-// reader that goes away (`vkv plan | head -1`) ends it quietly.
+// The `vkv` command: one file per subcommand; this one has version, help, errors and exit codes. When the reader of a pipe closes
+// it (`vkv plan | head -1`), the command ends quietly.
 
 import { Command } from 'commander';
 
-import { packageVersion } from '../base/version.js';
 import { infoCommand } from './info.js';
+import { packageVersion } from './machine-info.js';
 import { planCommand } from './plan.js';
 import { replayCommand } from './replay.js';
 import { reportError } from './report-error.js';
@@ -19,7 +19,7 @@ async function main(): Promise<void> {
     .version(packageVersion, '-V, --version', 'print the version');
   for (const command of commands) program.addCommand(command);
   for (const command of [program, ...commands]) {
-    // Errors are thrown to the one place below that prints them; help still goes to stdout.
+    // Errors are thrown to the one place below that prints them; help goes to stdout.
     command.exitOverride().configureOutput({ outputError: () => {} }).showSuggestionAfterError();
   }
   try {

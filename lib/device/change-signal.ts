@@ -1,10 +1,10 @@
-// ChangeSignal: says to those who wait for something that it may have come about, so that they look again and nobody asks by a
-// timer. It carries no value and remembers nothing. For one Node thread.
+// ChangeSignal: wakes waiters when what they wait for may have happened, so that they check again instead of polling. It carries no
+// value and remembers nothing. For one Node thread.
 
 export class ChangeSignal {
   readonly #wakes = new Set<() => void>();
 
-  /** Calls what waits, each once. To be called where the change is complete; what waits must only note it. */
+  /** Calls each waiting `wake` once. Call it when the change is complete; a `wake` must only take note of it. */
   raise(): void {
     if (this.#wakes.size === 0) return;
     const wakes = [...this.#wakes];
@@ -12,7 +12,7 @@ export class ChangeSignal {
     for (const wake of wakes) wake();
   }
 
-  /** `wake` is called at the next change, once. Returns what withdraws it. */
+  /** Calls `wake` at the next change, once. Returns a function that withdraws it. */
   once(wake: () => void): () => void {
     this.#wakes.add(wake);
     return () => {
@@ -21,5 +21,5 @@ export class ChangeSignal {
   }
 }
 
-/** A device was found to be lost, by any call. */
+/** Raised when any call finds its device lost. */
 export const deviceLost = new ChangeSignal();

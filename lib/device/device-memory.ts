@@ -1,5 +1,5 @@
-// DeviceMemory: plain memory of a driver outside any cache: an engine's weights and activations. On a GPU its address goes to
-// kernels, which nobody can check; bytes come and go through `write` and `read`. Whole from the start, beside every budget.
+// DeviceMemory: plain memory of a driver outside any cache, for an engine's weights and activations. Allocated whole when it is
+// made, outside every budget. Kernels use its address; `write` and `read` copy bytes.
 
 import { createError, isKvError } from '../base/errors.js';
 import { checkInteger, instanceOf, integer, readOptions, streamField } from '../base/options.js';
@@ -11,9 +11,9 @@ import type { Membership } from './weak-users.js';
 
 /** Options of `DeviceMemory`. */
 export interface DeviceMemoryOptions {
-  /** Whose memory; it cannot be closed before this. */
+  /** The driver whose memory it is; it cannot be closed before this. */
   readonly driver: Driver;
-  /** At least 1. The driver gives whole pages. */
+  /** Bytes wanted, at least 1. The driver allocates whole pages. */
   readonly bytes: number;
 }
 
@@ -23,17 +23,17 @@ const spec = { driver: instanceOf(Driver), bytes: integer({ min: 1 }) };
 export class DeviceMemory {
   /** The driver whose memory it is. */
   readonly driver: Driver;
-  /** As asked for. */
+  /** Bytes, as asked for. */
   readonly bytes: number;
-  /** Of the first byte; aligned to a page. */
+  /** Address of the first byte, aligned to a page. */
   readonly address: bigint;
   readonly #native: NativeMemory;
   readonly #membership: Membership<undefined>;
   #isClosed = false;
 
   /**
-   * Its first content is anything. Throws on bad options, KV_OUT_OF_DEVICE_MEMORY, KV_OUT_OF_ADDRESS_SPACE, or the driver's
-   * error; nothing stays then.
+   * Allocates the memory; its content is undefined. Throws KV_INVALID_OPTION, KV_OUT_OF_DEVICE_MEMORY, KV_OUT_OF_ADDRESS_SPACE, or
+   * the driver's error, and then keeps nothing.
    */
   constructor(options: DeviceMemoryOptions) {
     const { driver, bytes } = readOptions('DeviceMemory', options, spec);
@@ -70,7 +70,7 @@ export class DeviceMemory {
     this.#native.read(bytes, atByte, stream);
   }
 
-  /** Gives it back; nothing that is queued may use it any more. Idempotent. */
+  /** Frees the memory; no queued work may use it any more. Idempotent. */
   close(): void {
     if (this.#isClosed) return;
     this.#native.close();
@@ -100,7 +100,7 @@ export class DeviceMemory {
   }
 }
 
-/** Out of memory, with how much was asked for and what there is. */
+/** Adds to an out-of-memory error how much was asked for and how much is free; returns any other error as it is. */
 function explained(error: unknown, driver: Driver, bytes: number): unknown {
   if (!isKvError(error, 'KV_OUT_OF_DEVICE_MEMORY')) return error;
   const { livePages, freeBytes } = driver.memory(); // everything was given back

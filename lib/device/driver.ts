@@ -1,6 +1,6 @@
-// Driver: the only thing that knows the machine. `cuda` is a GPU, `host` this machine's own memory; `mock` is a simulated
-// device and comes from MockDevice (virtual-kv/testing). One driver serves any number of page pools, kernel sets and device
-// memories of its environment.
+// Driver: the only part that depends on the machine. `cuda` is a GPU, `host` the CPU's own memory; `mock` is a simulated
+// device of MockDevice (virtual-kv/testing). One driver serves any number of page pools, kernel sets and device memories of its
+// environment.
 
 import { createError, isKvError } from '../base/errors.js';
 import { formatNumber } from '../base/format.js';
@@ -11,10 +11,10 @@ import { WeakUsers, type Membership, type UserMemory } from './weak-users.js';
 /** `cuda`: a GPU. `host`: the CPU's own memory. `mock`: a simulated CUDA device, for tests. */
 export type DriverKind = 'cuda' | 'host' | 'mock';
 
-/** What a driver is and can do; the same numbers for its whole life. */
+/** What a driver is and can do; it never changes. */
 export type DriverInfo = NativeDriverInfo;
 
-/** Memory of the device, stale as soon as it is returned. */
+/** Memory of the device at the moment of the call. */
 export type DriverMemory = NativeMemoryInfo;
 
 /** Options of `Driver.open`. */
@@ -24,27 +24,27 @@ export interface DriverOptions {
   /** `cuda`: the driver library to open instead of the system's libcuda.so.1. */
   readonly libraryPath?: string | undefined;
   /**
-   * `host`: bytes that pages may have together, at least 1. Default: what this machine, or the tightest of its memory cgroups, has,
-   * less headroom for everything else: an eighth, from 128 MiB (half, where the limit is smaller) to 2 GiB. Without it a page is
-   * refused, too, when its memory is not there just now. Given, it is taken at your word, also beyond what the machine has:
-   * pages that are never touched take no memory.
+   * `host`: bytes of all pages together, at least 1. Default: the memory of this machine, or of its tightest memory cgroup, less
+   * headroom for everything else: an eighth, from 128 MiB (half, where the limit is smaller) to 2 GiB; a page is then also
+   * refused while its memory is not free. A number of yours is not checked, and may exceed the machine's memory: pages that are
+   * never touched take none.
    */
   readonly memoryBytes?: number | undefined;
   /**
-   * `host`: take a page's memory from the system when it is created instead of when it is first touched, so that first touches take
-   * no faults. A page is refused (KV_OUT_OF_DEVICE_MEMORY) while fewer than its bytes and the headroom are there, whatever
+   * `host`: take a page's memory from the system when the page is created instead of when it is first touched, so that first touches
+   * take no faults. A page is refused (KV_OUT_OF_DEVICE_MEMORY) while fewer than its bytes and the headroom are free, whatever
    * `memoryBytes` says. Default false.
    */
   readonly populate?: boolean | undefined;
   /**
-   * `host`: ask the kernel to make pages of 2 MiB and multiples huge ones, which makes mapping, touching and unmapping them
-   * many times cheaper. Takes memory when a page is created, and refuses as `populate` does; no effect where the kernel cannot.
+   * `host`: ask the kernel for huge pages where pages are multiples of 2 MiB, which makes mapping, touching and unmapping them
+   * many times cheaper. Takes memory and refuses pages as `populate` does; no effect where the kernel has no huge pages.
    * Default false.
    */
   readonly hugePages?: boolean | undefined;
   /**
-   * `host`: kernel mappings this driver keeps to, at least 1, at most seven eighths of `vm.max_map_count`. Default: half of that,
-   * which all host drivers of the process, in all its threads, keep to together; only a driver that asks for more may pass it.
+   * `host`: most kernel mappings of this driver, at least 1, at most seven eighths of `vm.max_map_count`. Default: half of that limit,
+   * shared by all host drivers of the process, in all its threads; only a driver with a larger `mappingLimit` may exceed the half.
    */
   readonly mappingLimit?: number | undefined;
 }
@@ -60,7 +60,7 @@ const spec = {
   mappingLimit: withDefault(integer({ min: 1 }), 0),
 };
 
-/** One device's memory, or the CPU's own. Page pools, caches, kernels and device memory are opened on it. For one Node thread. */
+/** One device's memory, or the CPU's own. Page pools, caches, kernels and device memory are opened on a driver. For one Node thread. */
 export class Driver {
   /** What the driver is and can do; fixed when it is opened. */
   readonly info: DriverInfo;
@@ -78,8 +78,8 @@ export class Driver {
   }
 
   /**
-   * Opens a driver. `auto` takes cuda where there is one and host otherwise. Throws KV_DRIVER_UNAVAILABLE (why, in one
-   * line), KV_DRIVER_UNSUPPORTED or KV_DRIVER_TOO_OLD.
+   * Opens a driver. `auto` takes cuda where it can be opened and host otherwise. Throws KV_DRIVER_UNAVAILABLE (with the reason),
+   * KV_DRIVER_UNSUPPORTED or KV_DRIVER_TOO_OLD.
    */
   static open(kind: 'auto' | 'cuda' | 'host', options: DriverOptions = {}): Driver {
     oneOf(driverChoices)(kind, { owner: 'Driver.open', option: 'kind' });
@@ -96,7 +96,7 @@ export class Driver {
     }
   }
 
-  /** Whether it is a Driver that was opened, and no object that only has its prototype. @internal */
+  /** Whether it is an opened Driver: false for an object that only has its prototype. @internal */
   static isInstance(value: unknown): value is Driver {
     return typeof value === 'object' && value !== null && #users in value;
   }
@@ -106,7 +106,7 @@ export class Driver {
     return this.info.kind;
   }
 
-  /** True after a sticky failure of the device: every further call fails; only a new process helps. */
+  /** Whether the device has failed for good: every later call fails, and only a new process helps. */
   get isLost(): boolean {
     return this.#native.isLost();
   }
@@ -116,7 +116,7 @@ export class Driver {
     return this.#isClosed;
   }
 
-  /** Asks the device. Throws KV_CLOSED, KV_DRIVER_LOST. */
+  /** Queries the device's memory. Throws KV_CLOSED, KV_DRIVER_LOST. */
   memory(): DriverMemory {
     this.#checkOpen('query its memory');
     return this.#native.queryMemory();
@@ -163,18 +163,18 @@ export class Driver {
     this.close();
   }
 
-  /** Throws KV_DRIVER_LOST, with what the device said, when it is lost. @internal */
+  /** Throws KV_DRIVER_LOST, with the device's result, when the device is lost. @internal */
   checkAlive(): void {
     if (this.isLost) this.memory();
   }
 
-  /** @internal The raw calls, for this package and the contract suite. */
+  /** The raw calls, for this package and the contract suite. @internal */
   get native(): NativeDriver {
     this.#checkOpen('use it');
     return this.#native;
   }
 
-  /** Held weakly, by what is returned; `memory` is closed for it when it is collected. @internal */
+  /** Registers a user, which keeps the membership; when the user is collected, its `memory` is closed. @internal */
   addUser(memory: UserMemory): Membership<undefined> {
     this.#checkOpen('use it');
     return this.#users.add(undefined, memory);
@@ -200,13 +200,13 @@ export class Driver {
   }
 }
 
-/** Closes the driver when it cannot keep so many mappings. */
+/** Closes the driver and throws KV_INVALID_OPTION when it cannot have so many mappings. */
 function checkedMappingLimit(driver: Driver, mappingLimit: number): Driver {
   const most = driver.info.mappingLimit;
   if (mappingLimit <= most) return driver;
   driver.close();
   throw createError('KV_INVALID_OPTION', {
     reason: 'range', owner: 'Driver.open', option: 'mappingLimit', expected: `an integer from 1 to ${formatNumber(most)}`,
-    received: mappingLimit, hint: 'The rest of what `vm.max_map_count` allows is for everything else in the process.',
+    received: mappingLimit, hint: 'The rest of `vm.max_map_count` is kept for everything else in the process.',
   });
 }

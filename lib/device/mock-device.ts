@@ -1,6 +1,6 @@
-// MockDevice: a CUDA device that isn't there, for tests. It stands where the CUDA driver library would, so that a cache
-// over it runs the code that is shipped; it is strict about every rule of CUDA's virtual memory calls; and it does what a
-// test needs of a device: fail on demand, be slow, be lost, finish its work when told. Threads: the environment's own.
+// MockDevice: a simulated CUDA device, for tests. It replaces the CUDA driver library, so that a cache over it runs the shipped
+// code; it checks every rule of CUDA's virtual memory calls; and a test can make it fail, slow it down, lose it, or decide when
+// its work completes. Threads: the environment's own.
 
 import { createError } from '../base/errors.js';
 import {
@@ -14,19 +14,19 @@ import { native, type NativeMockDevice } from './native.js';
 
 /** Options of `MockDevice`. */
 export interface MockDeviceOptions {
-  /** Bytes that all pages may have together. Default 1 GiB. */
+  /** Bytes of all pages together. Default 1 GiB. */
   readonly memoryBytes?: number | undefined;
-  /** Bytes that all reservations may have together. Default 128 TiB (with real backing this machine may allow less). */
+  /** Bytes of all reservations together. Default 128 TiB (with real backing this machine may allow less). */
   readonly addressSpaceBytes?: number | undefined;
-  /** Every page is a multiple of it; a multiple of 4,096. Default 2 MiB, as GPUs have it. */
+  /** Bytes that every page size is a multiple of; itself a multiple of 4,096. Default 2 MiB, as on GPUs. */
   readonly granularityBytes?: number | undefined;
   /**
-   * `real` (default): pages are host memory that is mapped at their addresses, so their bytes can be written and read, also
-   * by the CPU directly; at most 15,000 mappings. `none`: pages are only counted, for models of large machines; copies and
-   * fills are checked and move nothing, reads and writes are refused.
+   * `real` (default): pages are host memory mapped at their addresses, which the CPU can read and write directly; at most 15,000
+   * mappings. `none`: pages are only counted, for models of large machines; copies and fills are checked but move nothing, reads
+   * and writes are refused.
    */
   readonly backing?: 'real' | 'none' | undefined;
-  /** `immediate` (default): work is done when it is queued. `manual`: when it is completed, or waited for. */
+  /** `immediate` (default): work is done when it is queued. `manual`: when the test completes it, or a call waits for it. */
   readonly streams?: 'immediate' | 'manual' | undefined;
   /** Fill new pages with 0xff, which is NaN in every float format, instead of zeros. Real backing only. Default false. */
   readonly hasGarbage?: boolean | undefined;
@@ -35,8 +35,8 @@ export interface MockDeviceOptions {
   /** Bytes of `memoryBytes` that a module of kernels takes. Default 0. */
   readonly moduleBytes?: number | undefined;
   /**
-   * What unmapping does while work is queued. `checks` (default): memory that the work uses must not be unmapped, all else returns
-   * at once. `waits`: it lets all queued work end first, as a driver may.
+   * What unmapping does while work is queued. `checks` (default): unmapping memory that the work uses is a misuse, any other returns
+   * at once. `waits`: it waits for all queued work first, as a driver may.
    */
   readonly unmap?: 'checks' | 'waits' | undefined;
   /** False makes a device without virtual memory management, which no driver opens. Default true. */
@@ -56,8 +56,8 @@ export interface FailCallOptions {
   /** Which call of this kind from now on; 1 is the next. Default 1. */
   readonly nth?: number | undefined;
   /**
-   * The CUresult it answers, by name or number. One that ends a real device (CUDA_ERROR_ILLEGAL_ADDRESS, …) also loses
-   * this one. Default CUDA_ERROR_UNKNOWN (999).
+   * The CUresult that the call returns, by name or number. A result that ends a real device (CUDA_ERROR_ILLEGAL_ADDRESS, …) also
+   * loses this one. Default CUDA_ERROR_UNKNOWN (999).
    */
   readonly result?: string | number | undefined;
   /** How many calls in a row. Default 1. */
@@ -68,7 +68,7 @@ export interface FailCallOptions {
 export interface MockUse {
   /** Where the memory begins. */
   readonly address: bigint;
-  /** How many bytes. */
+  /** Its length, at least 1. */
   readonly bytes: number;
   /** Whether it is read or written. */
   readonly access: 'read' | 'write';
@@ -116,20 +116,20 @@ export class MockDevice {
     this.#native = new (native().NativeMockDevice)(readOptions('MockDevice', options, deviceSpec));
   }
 
-  /** The driver for caches and pools: opened when first asked for, closed with the device. Throws as `openDriver()`. */
+  /** The driver for caches and pools: opened at the first use of this property, closed with the device. Throws as `openDriver()`. */
   get driver(): Driver {
     this.#driver ??= this.openDriver();
     return this.#driver;
   }
 
-  /** Opens one more driver over this device, for the caller to close. Throws what opening a GPU may throw. */
+  /** Opens another driver over this device, which the caller closes. Throws what opening a GPU may throw. */
   openDriver(): Driver {
     return new Driver(this.#open().openDriver());
   }
 
   // Script
 
-  /** Makes one call of a kind, or a few in a row, answer an error and do nothing. Scripts of one kind add up. */
+  /** Makes one call of a kind, or several in a row, return an error and do nothing. Scripts for one kind add up. */
   failCall(call: MockCall, options: FailCallOptions = {}): void {
     const { nth, result, times } = readOptions('MockDevice.failCall', options, failureSpec);
     checkCall('MockDevice.failCall', call);
@@ -141,14 +141,14 @@ export class MockDevice {
     this.#open().clearFailures();
   }
 
-  /** Every call of this kind takes this long from now on. Calls that map wait for each other, as with a real driver. */
+  /** Makes every call of this kind take this long from now on. Calls that map wait for each other, as with a real driver. */
   setLatencyNs(call: MockCall, ns: number): void {
     checkCall('MockDevice.setLatencyNs', call);
     checkInteger('MockDevice.setLatencyNs', 'ns', ns);
     this.#open().setLatencyNs(call, ns);
   }
 
-  /** Ends the device: every call answers this CUresult for good. Default CUDA_ERROR_ILLEGAL_ADDRESS (700). */
+  /** Ends the device: every later call returns this CUresult. Default CUDA_ERROR_ILLEGAL_ADDRESS (700). */
   loseDevice(result?: string | number): void {
     const place = { owner: 'MockDevice.loseDevice', option: 'result' };
     this.#open().loseDevice(cudaResult('CUDA_ERROR_ILLEGAL_ADDRESS')(result, place));
@@ -157,9 +157,9 @@ export class MockDevice {
   // Streams
 
   /**
-   * Queues what an engine's kernel would do on a stream: use these ranges. Memory that queued work uses must not be
-   * unmapped, and must be mapped and accessible when the work is done; else the device is lost, as a real one would be. In
-   * the journal it is a `cuLaunchKernel`.
+   * Queues work on a stream that uses these ranges, as an engine's kernel would. Memory that queued work uses must not be
+   * unmapped, and must be mapped and accessible when the work is done; otherwise the device is lost, as a real one would be. The
+   * journal shows it as a `cuLaunchKernel`.
    */
   queueWork(stream: bigint, uses: readonly MockUse[]): void {
     const owner = 'MockDevice.queueWork';
@@ -181,7 +181,7 @@ export class MockDevice {
     this.#open().completeAll();
   }
 
-  /** How many pieces of work are queued and not done. */
+  /** How many pieces of work are queued. */
   get pendingWork(): number {
     return this.#open().pendingWork();
   }
@@ -218,12 +218,12 @@ export class MockDevice {
     this.#open().clearMisuses();
   }
 
-  /** What is still reserved, mapped or created. */
+  /** Counts what is still reserved, mapped or created. */
   leaks(): MockLeaks {
     return this.#open().leaks();
   }
 
-  /** Throws an Error that lists what was not given back and every misuse. Call it last, with caches and pools closed. */
+  /** Throws an Error that lists every leak and every misuse, if there are any. Call it last, with caches and pools closed. */
   assertNoLeaks(): void {
     const device = this.#open();
     const leaks = device.leaks();
@@ -237,7 +237,7 @@ export class MockDevice {
     if (lines.length > 0) throw new Error(`The mock device was not left clean:\n- ${lines.join('\n- ')}`);
   }
 
-  /** Closes `driver` (KV_DRIVER_IN_USE while something uses it) and lets go of the device. Idempotent. */
+  /** Closes `driver`, then the device. Throws KV_DRIVER_IN_USE while the driver has users. Idempotent. */
   close(): void {
     this.#driver?.close();
     this.#native?.close();
@@ -261,7 +261,7 @@ export class MockDevice {
   }
 }
 
-/** A CUresult that is an error, by name or number. */
+/** A CUresult other than success, by name or number. */
 function cudaResult(fallback: string): Field<number> {
   return (value, place) => {
     if (typeof value === 'number') return integer({ min: 1, max: 99_999 })(value, place);

@@ -1,9 +1,8 @@
-// What a simulated device records: its calls, its misuses and what was not given back, as plain data; and the text of a
-// leak report. Pure.
+// What a simulated device records, as plain data: calls, misuses and leaks; and the text of a leak report. Pure.
 
 import { formatAddress, formatBytes, formatCount } from '../base/format.js';
 
-/** The entry points of the CUDA driver that this package uses, and so the kinds of calls there are. */
+/** The kinds of calls: the entry points of the CUDA driver that this package uses. */
 export const mockCalls = [
   'cuInit', 'cuDriverGetVersion', 'cuGetErrorName', 'cuDeviceGetCount', 'cuDeviceGet', 'cuDeviceGetName',
   'cuDeviceGetAttribute', 'cuDeviceTotalMem', 'cuDevicePrimaryCtxRetain', 'cuDevicePrimaryCtxRelease', 'cuCtxPushCurrent',
@@ -19,21 +18,21 @@ export const mockCalls = [
 /** Name of a call of the CUDA driver. */
 export type MockCall = (typeof mockCalls)[number];
 
-/** What a call was about; what does not apply to it is 0. */
+/** The arguments of a call; those that do not apply to it are 0. */
 export interface MockArguments {
-  /** A copy's destination. */
+  /** The range's start; for a copy, its destination. */
   readonly address: bigint;
-  /** A copy's source. */
+  /** For a copy, its source. */
   readonly from: bigint;
-  /** Bytes that the call was about. */
+  /** Bytes of the range. */
   readonly bytes: number;
   /** Page, stream, event or context. */
   readonly handle: bigint;
-  /** The stream that work was queued on. */
+  /** The stream where the call queued work. */
   readonly stream: bigint;
 }
 
-/** One call that the device got. */
+/** One call to the device. */
 export interface MockJournalEntry extends MockArguments {
   /** 1 for the device's first call. */
   readonly step: number;
@@ -53,7 +52,7 @@ export interface MockMisuse extends MockArguments {
   readonly call: MockCall;
   /** The rule that the call broke. */
   readonly rule: string;
-  /** The call that last unmapped, freed or released the same thing; 0 when the journal has none. */
+  /** Number of the call that last unmapped, freed or released the same object; 0 when the journal has none. */
   readonly earlierStep: number;
 }
 
@@ -71,7 +70,7 @@ export interface MockLeftovers {
   readonly events: number;
 }
 
-/** What is still there. All 0 when everything was given back. */
+/** What has not been given back. All 0 when there are no leaks. */
 export interface MockLeaks extends MockLeftovers {
   /** Bytes of pages that are live, or dead but still mapped. */
   readonly pageBytes: number;
@@ -79,17 +78,17 @@ export interface MockLeaks extends MockLeftovers {
   readonly modules: number;
   /** Graphs, captured or made ready to launch, that were not destroyed. */
   readonly graphs: number;
-  /** Of the primary context: one for each open driver. */
+  /** References to the primary context: one for each open driver. */
   readonly retainedContexts: number;
-  /** Contexts made current on some thread and not taken back. */
+  /** Contexts made current on a thread and not popped. */
   readonly pushedContexts: number;
-  /** What drivers had not given back when they were closed; they do so then. */
+  /** What drivers still had when they were closed, and gave back then. */
   readonly leftByDrivers: MockLeftovers;
-  /** The device was lost: nothing can be given back any more, and the counts above mean nothing. */
+  /** The device was lost: nothing can be given back, and the counts above mean nothing. */
   readonly isLost: boolean;
 }
 
-/** In words, one line each: what leaked and which rules were broken. Empty when all is well. */
+/** Describes each leak and each broken rule in a line. Empty when there are none. */
 export function describeLeaks(leaks: MockLeaks, misuses: readonly MockMisuse[]): readonly string[] {
   const lines = misuses.map(describeMisuse);
   if (leaks.isLost) return lines;

@@ -19,7 +19,7 @@ export interface NativeDriverInfo {
 export interface NativeMemoryInfo {
   /** Device memory; host: the budget of the driver (`memoryBytes`). */
   readonly totalBytes: number;
-  /** What new pages can have just now. */
+  /** Bytes that new pages can take just now. */
   readonly freeBytes: number;
   readonly residentBytes: number;
   readonly livePages: number;
@@ -30,7 +30,7 @@ export interface NativeMemoryInfo {
   readonly processMappings: number;
 }
 
-/** One driver, call by call (native/driver.h says what each does). Addresses and handles are bigints. */
+/** One driver, call by call. Addresses and handles are bigints. */
 export interface NativeDriver {
   info(): NativeDriverInfo;
   queryMemory(): NativeMemoryInfo;
@@ -52,11 +52,11 @@ export interface NativeDriver {
   synchronizeStream(stream: bigint): void;
   recordEvent(stream: bigint): bigint;
   queryEvent(event: bigint): boolean;
-  /** Waits until it is done. */
+  /** Blocks until the event is complete. */
   synchronizeEvent(event: bigint): void;
-  /** What is queued on the stream from here on runs after the event. */
+  /** Work queued on the stream from here on runs after the event. */
   waitEvent(stream: bigint, event: bigint): void;
   destroyEvent(event: bigint): void;
-  /** Host only, for tests: the nth next system call of a kind fails with an errno. */
+  /** Host only, for tests: makes the nth next system call of a kind fail with an errno. */
   failCall(kind: string, nth: number, errno: number): void;
 }

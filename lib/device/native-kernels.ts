@@ -1,6 +1,6 @@
-// The addon's kernel classes as TypeScript sees them; types only. Everything trusts its arguments: lib/kernels validates before it calls.
+// The addon's kernel classes as TypeScript sees them; types only. They do not check their arguments: lib/kernels validates before it calls.
 
-/** The addon's view of an engine's rows: a typed array's memory, or an address. */
+/** Rows of an engine as the addon takes them: a typed array, or an address. */
 export type NativeRows = Float32Array | Uint16Array | bigint;
 
 export interface NativeKernelsOptions {
@@ -28,17 +28,17 @@ export interface NativeKernels {
   copyTokens(copies: Int32Array, count: number): void;
   decodeAttention(layer: number, spans: Int32Array, count: number, queries: NativeRows, output: NativeRows): void;
   prefillAttention(layer: number, spans: Int32Array, count: number, queries: NativeRows, output: NativeRows): void;
-  /** Of a step that is captured, on a device: `list` is the address of `count` spans, read when the kernels run. */
+  /** While a step is captured, on a device: `list` is the address of `count` spans, read when the kernels run. */
   appendStep(layer: number, list: bigint, count: number, keys: NativeRows, values: NativeRows): void;
   decodeStep(layer: number, list: bigint, count: number, queries: NativeRows, output: NativeRows): void;
-  /** From here on the stream records. `endCapture` gives the graph. */
+  /** Starts recording the stream. `endCapture` returns the graph. */
   beginCapture(): void;
   endCapture(): bigint;
   abortCapture(): void;
   /** Copies bytes to `to`, then launches the graph, both on the stream. */
   replay(graph: bigint, to: bigint, bytes: Uint8Array): void;
   dropGraph(graph: bigint): void;
-  /** Makes the device current on this thread until `leave`. Nests. */
+  /** Makes the device current on this thread until `leave`. Calls nest. */
   enter(): void;
   leave(): void;
   close(): void;
@@ -55,7 +55,7 @@ export interface NativeDenseOptions {
   readonly workspaceBytes: number;
 }
 
-/** The dense arithmetic; a matrix is its data, its dtype's number and its outputs. */
+/** The dense kernels. A matrix is passed as its data, its dtype's number and its number of outputs. */
 export interface NativeDense {
   target(): string;
   /** (input, rows, inputs, then of each product: weight, dtype, outputs, bias, output, whether it adds) */

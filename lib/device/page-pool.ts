@@ -1,5 +1,5 @@
-// PagePool: physical pages under one budget. A cache makes its own unless it is given one; several caches (several models)
-// may share one, and then take idle rows from each other when pages are short. It owns its driver if it opened it.
+// PagePool: physical pages under one budget. A cache makes its own unless one is passed in; several caches (several models)
+// may share one, and then take idle rows from each other when pages are short. A pool owns the driver that it opened.
 
 import { createHmac, randomBytes } from 'node:crypto';
 
@@ -17,30 +17,30 @@ import { WeakUsers, type Membership, type UserMemory } from './weak-users.js';
 /** Options of `PagePool`. */
 export interface PagePoolOptions {
   /**
-   * Bytes that mapped and free pages may have together; whole pages count. At least one page, at most what the driver has (on mock:
-   * any number). May be changed later with `setBudget`.
+   * Bytes of mapped and free pages together, rounded down to whole pages. At least one page, at most the driver's memory (on mock:
+   * any number). `setBudget` changes it later.
    */
   readonly memoryBudgetBytes: number;
-  /** A driver, or the kind to open. Default `auto`. The pool closes a driver that it opened. */
+  /** A driver, or the kind of driver to open, which the pool closes. Default `auto`. */
   readonly driver?: Driver | 'auto' | 'cuda' | 'host' | undefined;
   /** Bytes of a page, a multiple of the driver's granularity. Default: the driver's (2 MiB). */
   readonly pageBytes?: number | undefined;
   /**
-   * Device memory that new pages leave free, whatever the budget: for the code of kernels, for cuBLAS and for the engine, which fail
-   * in worse ways than a pool that has to make do. What cuts into it is refused as by the device. Default 512 MiB on cuda, else 0.
+   * Device memory that new pages leave free, whatever the budget, for the code of kernels, cuBLAS and the engine. A page that would cut
+   * into it is refused as if the device had refused it. In bytes, 0 or more; default 512 MiB on cuda, otherwise 0.
    */
   readonly headroomBytes?: number | undefined;
   /**
-   * Bytes of free pages that the caches' mappers create ahead, within the budget, so that growth finds them created: a GPU needs 30
-   * to 200 µs for one. Default 1 GiB on cuda, else 0.
+   * Bytes of free pages, within the budget, that the caches' mappers create ahead of growth: a GPU needs 30 to 200 µs to create one. 0 or
+   * more; default 1 GiB on cuda, otherwise 0.
    */
   readonly readyBytes?: number | undefined;
 }
 
-/** freePages + mappedPages + quarantinedPages = createdPages, always. A page counts once, however often it is mapped. */
+/** Always freePages + mappedPages + quarantinedPages = createdPages. A page counts once, however often it is mapped. */
 export type PoolCounts = NativePoolCounts;
 
-/** cuBLAS takes 32 to 64 MiB, the code of all kernels a few, a context's growth with local memory some 100. */
+/** cuBLAS takes 32 to 64 MiB, the code of all kernels a few, local memory of a context some 100. */
 const cudaHeadroomBytes = 512 * 2 ** 20;
 const cudaReadyBytes = 2 ** 30;
 
@@ -58,13 +58,13 @@ export class PagePool {
   readonly #membership: Membership<undefined>;
   /** @internal */
   readonly guard = new PolicyGuard();
-  /** Slots or pages of some cache may have become free, or the budget has changed. @internal */
+  /** Raised when slots or pages of a cache may have become free, or the budget has changed. @internal */
   readonly capacity = new ChangeSignal();
   readonly #tenantKey = randomBytes(32);
   #budgetBytes: number;
   #isClosed = false;
 
-  /** Throws KV_INVALID_OPTION, and what `Driver.open` throws. Creates no page yet. */
+  /** Opens a pool, which creates no page yet. Throws KV_INVALID_OPTION, and what `Driver.open` throws. */
   constructor(options: PagePoolOptions) {
     const given = readOptions('PagePool', options, {
       memoryBudgetBytes: integer({ min: 1 }), driver: driverField, pageBytes: pageBytesField, headroomBytes: optional(integer()),
@@ -79,7 +79,7 @@ export class PagePool {
       integer({
         min: granularityBytes, multipleOf: granularityBytes,
         hint: `The ${driver.kind} driver's granularity is ${formatNumber(granularityBytes)} bytes; leave ` +
-          '`pageBytes` out to use the page this driver is best with.',
+          '`pageBytes` out for the page size that suits this driver best.',
       })(pageBytes, { owner: 'PagePool', option: 'pageBytes' });
       this.pageBytes = pageBytes;
       this.#checkBudget(given.memoryBudgetBytes, pageBytes);
@@ -98,7 +98,7 @@ export class PagePool {
     unclosed.register(this, unclosedPool(this.#native, driver, isOwn), this);
   }
 
-  /** Whether it is a PagePool that was opened, and no object that only has its prototype. @internal */
+  /** Whether it is an opened PagePool: false for an object that only has its prototype. @internal */
   static isInstance(value: unknown): value is PagePool {
     return typeof value === 'object' && value !== null && #tenantKey in value;
   }
@@ -113,16 +113,16 @@ export class PagePool {
     return this.#isClosed;
   }
 
-  /** The moment's counts of pages. */
+  /** Counts the pages by state. */
   counts(): PoolCounts {
     this.#checkOpen('count its pages');
     return this.#native.counts();
   }
 
   /**
-   * Raises or lowers the budget while everything runs. Lowering takes idle rows and free pages back at once; what sequences
-   * use or were promised stays theirs until they release it, and until then nothing else can grow. At least 1, at most what the
-   * driver has. When the driver refuses, the budget is as before.
+   * Raises or lowers the budget; caches may be in use. Lowering reclaims idle rows and free pages at once; sequences keep their pages
+   * and those set aside for their prompts until they release them, and until then nothing else can grow. In bytes, at least 1, at most
+   * the driver's memory. When the driver refuses, the budget is unchanged.
    */
   setBudget(memoryBudgetBytes: number): void {
     integer({ min: 1 })(memoryBudgetBytes, { owner: 'PagePool', option: 'memoryBudgetBytes' });
@@ -150,8 +150,8 @@ export class PagePool {
   }
 
   /**
-   * Releases every page, and the driver if the pool opened it. Throws KV_DRIVER_IN_USE while caches use the pool, or others a
-   * driver that it opened; nothing has changed then. Idempotent.
+   * Releases every page, and closes the driver if the pool opened it. Throws KV_DRIVER_IN_USE, and changes nothing, while a cache uses
+   * the pool, or anything but the pool a driver that it opened. Idempotent.
    */
   close(): void {
     if (this.#isClosed) return;
@@ -177,7 +177,7 @@ export class PagePool {
     return this.#native;
   }
 
-  /** Held weakly, by what is returned; `memory` is closed for it when it is collected. @internal */
+  /** Registers a user, which keeps the membership; when the user is collected, its `memory` is closed. @internal */
   addUser(user: PageUser, memory: UserMemory): Membership<PageUser> {
     this.#checkOpen('use it');
     return this.#users.add(user, memory);
@@ -189,12 +189,12 @@ export class PagePool {
     this.capacity.raise();
   }
 
-  /** Pages that can be taken: free, not created yet, or reclaimable from idle rows of any cache. @internal */
+  /** Counts the pages that growth could take: free, not created yet, or reclaimable from idle rows of any cache. @internal */
   obtainablePages(): number {
     return Math.max(0, this.#native.available() + this.#reclaimablePages());
   }
 
-  /** Makes `pages` pages available, reclaiming idle rows, `first`'s before other caches'. False: that many cannot be had. @internal */
+  /** Makes `pages` pages available by reclaiming idle rows, `first`'s before other caches'. False: there are too few. @internal */
   makeRoom(pages: number, first: PageUser): boolean {
     const missing = pages - this.#native.available();
     if (pages === 0 || missing <= 0) return true;
@@ -203,14 +203,14 @@ export class PagePool {
     return true;
   }
 
-  /** The same for pages that exist already: the device has no memory for new ones. @internal */
+  /** As `makeRoom`, but counts only pages that exist: for when the device has no memory for new ones. @internal */
   makeRoomInFreePages(pages: number, first: PageUser): boolean {
     const missing = pages - this.#native.counts().freePages;
     if (missing <= 0) return true;
     return this.#reclaimablePages() >= missing && this.#reclaim(missing, first) >= missing;
   }
 
-  /** Unmaps about `pages` pages of idle rows: the system has no room for more mappings. False: there are none. @internal */
+  /** Unmaps about `pages` pages of idle rows, for when the system refuses more mappings. False: there are none. @internal */
   makeRoomForMappings(pages: number, first: PageUser): boolean {
     let unmapped = 0;
     for (const user of this.#users.inOrder(first)) {
@@ -219,12 +219,12 @@ export class PagePool {
     return unmapped > 0;
   }
 
-  /** Stops every mapper until the next wish, so that pages on their way are where they can be counted. @internal */
+  /** Stops every mapper until its next request, so that no page is counted while it is being mapped. @internal */
   quiesce(): void {
     for (const user of this.#users.inOrder()) user.quiesce();
   }
 
-  /** Takes back, from idle rows and free pages, what a lowered budget no longer allows. @internal */
+  /** Reclaims idle rows and free pages beyond a lowered budget. @internal */
   keepToBudget(): void {
     const excess = -this.#native.available();
     if (excess > 0) this.#reclaim(excess);
@@ -234,8 +234,8 @@ export class PagePool {
 
   /**
    * A tenant's number for the addon, the same in all caches of the pool: 64 bits of a hash under a key of the pool's own, so that no
-   * name is remembered and no other name can be made to have it; requests without a tenant have one too. Never 0 or the largest,
-   * which say something else there. @internal
+   * name is stored and a client cannot construct a name with the same number. Requests without a tenant have a number too. Never 0
+   * or 2⁶⁴ − 1, which the addon reserves. @internal
    */
   tenantNumber(tenant: string | undefined): bigint {
     const name = tenant === undefined ? '' : `=${tenant}`;
@@ -243,7 +243,7 @@ export class PagePool {
     return number === 0n || number === 2n ** 64n - 1n ? 1n : number;
   }
 
-  /** Throws KV_INVALID_OPTION for a budget that can never be had. A simulated device may be smaller, so that a test can exhaust it. */
+  /** Throws KV_INVALID_OPTION for a budget beyond the driver's memory. A simulated device may be smaller, so that a test can exhaust it. */
   #checkBudget(memoryBudgetBytes: number, min: number): void {
     const { kind } = this.driver;
     const max = kind === 'mock' ? Number.MAX_SAFE_INTEGER : this.driver.memory().totalBytes;
@@ -273,7 +273,7 @@ export class PagePool {
   }
 }
 
-/** Must not refer to the pool. Its caches are gone: they hold it, and so does what gives them back. */
+/** Must not refer to the pool. Its caches were collected before it, since they refer to it. */
 function unclosedPool(memory: NativePool, driver: Driver, ownsDriver: boolean): Unclosed {
   return {
     what: 'A PagePool',

@@ -4,10 +4,10 @@
 export interface PageUser {
   /** Pages that `reclaim` could free now. */
   reclaimablePages(): number;
-  /** Frees at least `pages` pages if it has so many to give; returns how many it freed. */
+  /** Frees at least `pages` pages, or all that are reclaimable; returns how many it freed. */
   reclaim(pages: number): number;
-  /** Unmaps at least `pages` pages of idle slots if it can, freeing them or not; returns how many. */
+  /** Unmaps at least `pages` pages of idle slots, or all, whether that frees them or not; returns how many it unmapped. */
   unmapIdle(pages: number): number;
-  /** Stops taking pages in the background until it is asked to again. */
+  /** Stops taking pages in the background until its next request. */
   quiesce(): void;
 }

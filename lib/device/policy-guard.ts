@@ -1,10 +1,10 @@
-// PolicyGuard: while a policy decides, the caches of its page pool are in the middle of a call. What it calls of them meanwhile
-// is refused, before anything is half changed. One per page pool, since caches of a pool take rows from each other.
+// PolicyGuard: refuses calls to the caches of a page pool while a policy decides, because a cache is then in the middle of a call and
+// half changed. One per page pool, since caches of a pool take rows from each other.
 
 import { createError } from '../base/errors.js';
 import type { EvictionPolicy, EvictionPolicyFactory } from '../prefix/index.js';
 
-/** The option that a policy was given as. */
+/** The option that the policy is the value of. */
 export type PolicyName = 'growth' | 'placement' | 'reclaim' | 'prefixCache.policy' | 'prefixCache.now';
 
 type Callable = (...parameters: never[]) => unknown;
@@ -17,7 +17,7 @@ export class PolicyGuard {
     if (this.#deciding !== undefined) throw createError('KV_POLICY_REENTRY', { operation, policy: this.#deciding });
   }
 
-  /** This policy decides until `leave`, which wants what is returned. */
+  /** Marks the policy as deciding until `leave`, which takes the returned value. */
   enter(policy: PolicyName): PolicyName | undefined {
     const outer = this.#deciding;
     this.#deciding = policy;
@@ -28,7 +28,7 @@ export class PolicyGuard {
     this.#deciding = outer;
   }
 
-  /** Calls `work`, in which this policy decides. */
+  /** Calls `work` with the policy marked as deciding; returns its result. */
   during<T>(policy: PolicyName, work: () => T): T {
     const outer = this.enter(policy);
     try {
@@ -38,12 +38,12 @@ export class PolicyGuard {
     }
   }
 
-  /** The same policy; while it decides, `check` throws. */
+  /** Returns the policy, wrapped so that `check` throws while it decides. */
   wrap<P extends Callable>(name: PolicyName, policy: P): P {
     return ((...parameters: Parameters<P>) => this.during(name, () => policy(...parameters))) as P;
   }
 
-  /** The same for all methods of what a factory makes, and for the factory. */
+  /** The same for a factory, and for all methods of the policy that it makes. */
   wrapEviction(make: EvictionPolicyFactory): EvictionPolicyFactory {
     const name = 'prefixCache.policy';
     return this.wrap(name, (context) => {

@@ -1,16 +1,16 @@
-// The safety net for what nobody closed: garbage collection gives its memory back and warns once per process, with the code
-// KV_NOT_CLOSED.
+// The safety net for objects that were never closed: when one is garbage-collected, gives its memory back and warns once per process,
+// with the code KV_NOT_CLOSED.
 
 import type { UserMemory } from './weak-users.js';
 
 export interface Unclosed {
   /** Begins the warning: "A KvCache". */
   readonly what: string;
-  /** Gives back what the collected object had, if nobody has. Must not refer to it. */
+  /** Gives back the memory of the collected object, unless that has been done. Must not refer to the object. */
   readonly giveBack: () => void;
 }
 
-/** For a user of a driver that has all it holds in `memory`. */
+/** For an object that holds nothing but `memory` of the driver. */
 export function giveBackTo(driver: { removeUser(memory: UserMemory): void }, what: string, memory: UserMemory): Unclosed {
   return {
     what,
@@ -23,12 +23,12 @@ export function giveBackTo(driver: { removeUser(memory: UserMemory): void }, wha
 
 let hasWarned = false;
 
-/** Register, and unregister in `close`. */
+/** A closable object registers itself when it is made, and unregisters in `close`. */
 export const unclosed = new FinalizationRegistry<Unclosed>(({ what, giveBack }) => {
   try {
     giveBack();
   } catch {
-    // nobody is left to be told; what uses the memory's pool or driver next tries again, at the latest when that is closed
+    // no caller can be told; WeakUsers tries again at the next use of the pool or driver, at the latest when that is closed
   }
   if (hasWarned) return;
   hasWarned = true;

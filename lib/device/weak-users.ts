@@ -1,15 +1,15 @@
-// WeakUsers: the users of a page pool or driver. Each is held weakly, so that one that was never closed can be collected while
-// what it uses lives on; its memory is then given back here. Decides nothing.
+// WeakUsers: the users of a page pool or driver. It holds them weakly, so that a user that was never closed can be collected while
+// the pool or driver lives on, and then gives the user's memory back. Decides nothing.
 
-/** What a collected user leaves behind. Must not refer to the user. */
+/** The memory of a user, which outlives it. Must not refer to the user. */
 export interface UserMemory {
   /** Gives all of it back. Idempotent; throws what the driver throws. */
   close(): void;
 }
 
 /**
- * Kept by a user for as long as it lives: that it was collected says that the user was. A weak reference keeps its target until the
- * running JavaScript ends, so the target is this small object, which lets go of the user when that is removed.
+ * A user keeps its membership as long as it lives, so both are collected together. The weak reference is to this small object, because
+ * dereferencing one keeps its target alive until the running JavaScript ends; `remove` makes it let go of the user at once.
  */
 export class Membership<User> {
   readonly memory: UserMemory;
@@ -30,7 +30,7 @@ export class WeakUsers<User> {
     return this.#entries.size;
   }
 
-  /** The user keeps what this returns. */
+  /** Adds a user, which must keep the returned membership. */
   add(user: User, memory: UserMemory): Membership<User> {
     const membership = new Membership(user, memory);
     this.#entries.set(memory, new WeakRef(membership));
@@ -43,7 +43,7 @@ export class WeakUsers<User> {
     this.#entries.delete(memory);
   }
 
-  /** All of them, `first` before the others. */
+  /** All users, `first` before the others. */
   inOrder(first?: User): readonly User[] {
     this.#giveBackCollected();
     const users = first === undefined ? [] : [first];
@@ -54,7 +54,7 @@ export class WeakUsers<User> {
     return users;
   }
 
-  /** What the driver refuses to take back is tried again next time. */
+  /** Gives back the memory of collected users. Where the driver refuses, the next call tries again. */
   #giveBackCollected(): void {
     for (const [memory, entry] of this.#entries) {
       if (entry.deref() !== undefined) continue;
@@ -62,7 +62,7 @@ export class WeakUsers<User> {
         memory.close();
         this.#entries.delete(memory);
       } catch {
-        // counted as a user until then
+        // stays counted as a user
       }
     }
   }

@@ -1,9 +1,9 @@
-// CapturedSteps: decoding steps that are queued once and repeated. On a GPU a step of many layers is hundreds of launches, which take
-// the CPU about as long as the GPU needs to read the weights; captured as a graph they are one. Contiguous slots make that easy:
-// addresses never change, and what does, slots, lengths and tokens, is in device memory and written by one small copy a step.
+// CapturedSteps: decoding steps that are recorded once and replayed. On a GPU a step of many layers is hundreds of launches, which take
+// the CPU about as long as the GPU needs to read the weights; a captured graph is one launch. Contiguous slots make that easy:
+// addresses never change; slots, lengths and tokens are in device memory, which one small copy a step updates.
 //
-// A graph is for one number of rows; there is one for each of `sizes`, and a step takes the smallest that holds it. It owns the
-// graphs and that memory. Rows may be mapped, unmapped and moved to other slots between replays: each replay checks its own.
+// A graph is for one number of rows; there is one for each of `sizes`, and a step takes the smallest that holds it. CapturedSteps owns
+// the graphs and that memory. Pages may be mapped and unmapped between replays: each replay checks its own sequences.
 
 import { createError } from '../base/errors.js';
 import type { Batch } from '../cache/batch.js';
@@ -23,21 +23,21 @@ export interface CaptureOptions {
    * runs at every replay.
    */
   readonly record: (step: RecordedStep) => void;
-  /** Rows to capture steps for. Default 1, 2, 4, 8 … and as many as there are slots. */
+  /** Numbers of rows to capture steps for. Default 1, 2, 4, 8 … up to the number of slots. */
   readonly sizes?: readonly number[] | undefined;
 }
 
-/** What a step is recorded with: stands for its sequences in `append` and `decodeAttention`. Row i is sequence i of the replay. */
+/** Stands for the sequences of a step in `append` and `decodeAttention` while it is recorded. Row i is sequence i of the replay. */
 export interface RecordedStep {
-  /** Rows that it computes; those behind the sequences of a replay come to nothing. */
+  /** Rows that it computes; results of rows past the sequences of a replay are ignored. */
   readonly size: number;
-  /** [row]: the new token's id, for DenseKernels.gather: an address on a device. 0 in rows that come to nothing. */
+  /** [row]: the new token's id, for DenseKernels.gather: an address on a device. 0 in rows past the sequences. */
   readonly tokens: Int32Array | bigint;
-  /** [row]: its place in its text, for DenseKernels.rotate; a table for it must reach as far as `maxTokens`. */
+  /** [row]: the new token's position, for DenseKernels.rotate, whose table must reach to `maxTokens`. */
   readonly positions: Int32Array | bigint;
 }
 
-/** A recorded step as the kernels take it; of use while it is being recorded, and to the kernels it was made for. @internal */
+/** A recorded step as the kernels take it: valid while it is recorded, for the kernels that it was made for. @internal */
 export class StepPlace implements RecordedStep {
   readonly size: number;
   readonly tokens: Int32Array | bigint;
@@ -53,7 +53,7 @@ export class StepPlace implements RecordedStep {
     Object.freeze(this);
   }
 
-  /** Whether it is one that was made here, and no object that only has its prototype. */
+  /** Whether it was made here: false for an object that only has its prototype. */
   static isInstance(value: unknown): value is StepPlace {
     return typeof value === 'object' && value !== null && #list in value;
   }
@@ -131,7 +131,7 @@ const wordBytes = 4;
 
 /** Decoding steps captured as graphs, one per batch size, which `replay` repeats for any sequences. */
 export class CapturedSteps {
-  /** Rows of the steps that are captured, ascending. */
+  /** Rows of the captured steps, ascending. */
   readonly sizes: readonly number[];
   readonly #owner: StepOwner;
   readonly #record: (step: RecordedStep) => void;
@@ -140,13 +140,13 @@ export class CapturedSteps {
   readonly #words: Int32Array;
   readonly #bytes: Uint8Array;
   readonly #mostRows: number;
-  /** Undefined on host. */
+  /** The memory that graphs read; undefined on host. */
   readonly #memory: DeviceMemory | undefined;
-  /** By size, on a device. */
+  /** Graphs by size, on a device. */
   readonly #graphs: bigint[] = [];
-  /** By size, on host. */
+  /** Recorded steps by size, on host. */
   readonly #places: StepPlace[] = [];
-  /** On host, the sequences of the replay at hand, without those that have no new token. */
+  /** On host, the sequences of the current replay that have a new token. */
   readonly #sequences: { readonly slots: Int32Array; readonly lengths: Int32Array; readonly tokens: Int32Array; count: number };
   readonly #checkOpen = (): void => {
     if (this.#isClosed) throw createError('KV_CLOSED', { operation: 'replay', owner: 'Kernels' });
@@ -167,7 +167,7 @@ export class CapturedSteps {
     if (!isHost && stream <= 2n) {
       throw createError('KV_INVALID_OPTION', {
         reason: 'range', owner, option: 'stream', expected: 'a stream of the engine\'s own', received: stream,
-        hint: 'A default stream cannot be captured: open the kernels for another.',
+        hint: 'A default stream cannot be captured: open the kernels for another stream.',
       });
     }
     if (sizes.length === 0) checkInteger(owner, 'sizes.length', 0, 1);
@@ -197,11 +197,10 @@ export class CapturedSteps {
   }
 
   /**
-   * Repeats the step for these sequences, a prepared batch or typed arrays, of which those with no new token are left out; `tokens`
-   * are the new tokens' ids, one for each of the others, in their order. Returns the rows that were queued, 0 when there is nothing
-   * to do. Queued on the stream, and waits for nothing; the cache hears of it as of other work of the kernels. Throws as `append`,
-   * KV_INVALID_OPTION when there are more sequences than the largest size holds, or one has more than one new token; nothing was
-   * queued then.
+   * Queues the step for these sequences, a prepared batch or typed arrays, and returns without waiting. Sequences without a new token
+   * are left out; `tokens` has the new token's id of each other sequence, in their order. Returns the number of queued rows, 0 when no
+   * sequence has a new token. Throws as `append`, and KV_INVALID_OPTION when there are more sequences than the largest size, or one has
+   * more than one new token; nothing was queued then.
    */
   replay(sequences: Batch | SequenceSpans, tokens: Int32Array): number {
     const owner = 'CapturedSteps.replay';
@@ -228,7 +227,7 @@ export class CapturedSteps {
     return size;
   }
 
-  /** Gives back the graphs and their memory; queued work must be over. Idempotent. */
+  /** Frees the graphs and their memory; queued work must be over. Idempotent. */
   close(): void {
     if (this.#isClosed) return;
     for (const graph of this.#graphs) this.#owner.native.dropGraph(graph);
@@ -264,7 +263,7 @@ export class CapturedSteps {
     }
   }
 
-  /** Rows behind the sequences have no token, and so no slot. */
+  /** Rows past the sequences have no token, and so no slot. */
   #write(rows: number, size: number, tokens: Int32Array): void {
     const words = this.#words;
     const { entries, count } = this.#spans;

@@ -1,5 +1,5 @@
-// What callers of DenseKernels pass, read: every member of their objects once, before anything is checked that a getter could undo.
-// An unknown name is refused, since a misspelt one would compute something else. Shapes are checked here, buffers by DenseKernels.
+// Reads what callers of DenseKernels pass: every member of their objects once, before any check that a getter could undo. Refuses
+// unknown names, since a misspelt one would compute something else. Checks shapes; DenseKernels checks buffers.
 
 import { createError } from '../base/errors.js';
 import type { NativeDense } from '../device/native-kernels.js';
@@ -41,11 +41,11 @@ export interface RotationShape {
   dim: number;
 }
 
-/** Numbers in front of the products, and of each: as `NativeDense.multiply` takes them. */
+/** Arguments before the products, and of each product, as `NativeDense.multiply` takes them. */
 const head = 3;
 const each = 6;
 
-/** The arguments of one `multiply` as the addon takes them, in a list that is kept. */
+/** The arguments of one `multiply` as the addon takes them, in a list that is reused. */
 export class ProductArguments {
   readonly list: Argument[] = [];
   readonly #weight: ReadWeight = { data: 0n, dtype: 0, outputs: 0, inputs: 0 };
@@ -97,7 +97,7 @@ export class ProductArguments {
   }
 }
 
-/** A weight's members into `into`, its shape checked. */
+/** Reads a weight's members into `into` and checks its shape. */
 export function readWeight(owner: string, option: string, weight: Weight, into: ReadWeight): ReadWeight {
   checkNames(owner, option, weight, weightNames);
   let data, dtype, outputs, inputs;
@@ -116,7 +116,7 @@ export function readWeight(owner: string, option: string, weight: Weight, into: 
   return into;
 }
 
-/** What a row is normalized with, into `into`; `weight` is as it came. */
+/** Reads a norm into `into`; does not check `weight`. */
 export function readNorm(owner: string, norm: Norm, into: ReadNorm): ReadNorm {
   checkNames(owner, 'norm', norm, normNames);
   let weight, width, epsilon;
@@ -133,7 +133,7 @@ export function readNorm(owner: string, norm: Norm, into: ReadNorm): ReadNorm {
   return into;
 }
 
-/** The shape of rotated rows into `into`; half of `dim` turns with the other half. */
+/** Reads the shape of rotated rows into `into`; `dim` must be even. */
 export function readRotationShape(owner: string, shape: RotationShape, into: RotationShape): RotationShape {
   checkNames(owner, 'shape', shape, rotationNames);
   let heads, dim;
@@ -150,7 +150,7 @@ export function readRotationShape(owner: string, shape: RotationShape, into: Rot
   return into;
 }
 
-/** Names are looked at without making a list of them: this is once per product and layer. */
+/** Checks names without a list of them, since this runs once per product and layer. */
 function checkNames(owner: string, option: string, given: object, names: Readonly<Record<string, true>>): void {
   if (typeof given !== 'object' || (given as object | null) === null) {
     throw createError('KV_INVALID_OPTION', { reason: 'type', owner, option, expected: 'an object', received: given });

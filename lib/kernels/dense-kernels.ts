@@ -1,9 +1,9 @@
 // DenseKernels: what a transformer computes besides attention, on the CPU or on a GPU: matrix products, RMSNorm, rotary
 // positions, SwiGLU.
 //
-// Activations are floats [row, width], contiguous; only their first `rows` rows count. On the CPU every call does its work
-// before it returns, on all threads where that pays; on a GPU it is queued on the stream. It allocates nothing. A row's result
-// does not depend, not by a bit, on the other rows of the call, unless cuBLAS multiplies: batches and chunks may be cut in any way.
+// Activations are floats [row, width], contiguous; only their first `rows` rows count. On the CPU a call computes before it
+// returns, on all threads where that pays; on a GPU it queues work on the stream. It allocates nothing. A row's result does not
+// depend, to the bit, on the other rows of the call, unless cuBLAS multiplies: batches and chunks may be cut in any way.
 // For one Node thread. It knows nothing of caches.
 
 import { createError } from '../base/errors.js';
@@ -22,14 +22,14 @@ import type { RowDtype } from './kernels-options.js';
 import { kernelModule } from './load-kernels.js';
 
 /**
- * Floats: a Float32Array on the CPU, or the address of memory that the driver's device can use, which nobody can check. On a
- * GPU only addresses are taken.
+ * Floats: a Float32Array, or an address, which is not checked, of memory that the driver's device can use. On a GPU it must be an
+ * address.
  */
 export type FloatBuffer = Float32Array | bigint;
 
-/** A matrix as models store it: `[outputs, inputs]`, 16-bit floats as their bits, or the address of that. It must not change its length. */
+/** A matrix as models store it: `[outputs, inputs]`. Its array must not change its length. */
 export interface Weight {
-  /** Its elements row by row, or the address of them; 16-bit floats as their bits. */
+  /** Its elements row by row, 16-bit floats as their bits; or their address. */
   readonly data: Float32Array | Uint16Array | bigint;
   /** Type of its elements. */
   readonly dtype: RowDtype;
@@ -43,21 +43,21 @@ export interface Weight {
 export interface Product {
   /** The matrix to multiply with. */
   readonly weight: Weight;
-  /** `[outputs]`, added to each row. */
+  /** `[outputs]`, added to each row. Default: none. */
   readonly bias?: FloatBuffer | undefined;
   /** `[row, outputs]`. */
   readonly output: FloatBuffer;
-  /** `add`: to what `output` holds (a residual). Default `replace`. */
+  /** `add`: adds to the content of `output` (a residual). Default `replace`. */
   readonly mode?: 'replace' | 'add' | undefined;
 }
 
-/** What a row is normalized with. */
+/** How rows are normalized. */
 export interface Norm {
   /** `[width]` */
   readonly weight: FloatBuffer;
   /** Elements of a row, 1 or more. */
   readonly width: number;
-  /** Added to the mean square before its root is taken, above 0. */
+  /** Added to the mean square before the root; above 0. */
   readonly epsilon: number;
 }
 
@@ -66,19 +66,19 @@ export interface Norm {
  * thread.
  */
 export class DenseKernels {
-  /** What multiplies: `avx512`, `avx2` or `portable` on the CPU, on a GPU `cublas 12.8` or our own kernel, `sm_90`. */
+  /** The code that multiplies: `avx512`, `avx2` or `portable` on the CPU, on a GPU `cublas 12.8`, or the package's kernel, `sm_90`. */
   readonly target: string;
-  /** The device's; undefined on the CPU. */
+  /** The device's driver; undefined on the CPU. */
   readonly #driver: Driver | undefined;
   readonly #native: NativeDense;
   readonly #membership: Membership<undefined> | undefined;
   /** Arguments of one `multiply`, kept so that a step makes no new array; undefined while a call reads its own. */
   #arguments: ProductArguments | undefined;
-  /** What the objects of one call said. */
+  /** Members read from the objects of one call. */
   readonly #norm: ReadNorm = { weight: 0n, width: 0, epsilon: 0 };
   readonly #shape: RotationShape = { heads: 0, dim: 0 };
   readonly #table: ReadWeight = { data: 0n, dtype: 0, outputs: 0, inputs: 0 };
-  /** Positions or tokens of one call, as they were checked. */
+  /** The checked positions or tokens of one call. */
   #numbers = new Int32Array(64);
   #isClosed = false;
 
@@ -98,7 +98,7 @@ export class DenseKernels {
   }
 
   /**
-   * Products of one input with one or more weights, as one piece of work: Q, K and V together, or gate and up. Outputs overlap
+   * Multiplies one input with one or more weights, as one piece of work: Q, K and V together, or gate and up. Outputs must overlap
    * neither each other nor the input. One row is bound by memory: each weight is read once. Many rows are bound by arithmetic.
    * Throws KV_INVALID_OPTION when a weight has another number of inputs or a buffer is too short; nothing was written then. All
    * calls throw KV_CLOSED, and on a GPU the driver's error.
@@ -106,7 +106,7 @@ export class DenseKernels {
   multiply(input: FloatBuffer, rows: number, ...products: readonly Product[]): void {
     const owner = 'DenseKernels.multiply';
     const given = this.#arguments ?? new ProductArguments();
-    this.#arguments = undefined; // a getter that multiplies itself gets others
+    this.#arguments = undefined; // a getter that calls `multiply` must not overwrite these
     given.read(owner, input, rows, products);
     this.#arguments = given;
     this.#checkOpen();
@@ -135,10 +135,10 @@ export class DenseKernels {
   }
 
   /**
-   * Turns `[row, head, dim]` to positions, in place: the pair (i, i + dim / 2) by the angle whose cosine and sine are
+   * Rotates `[row, head, dim]` to positions, in place: the pair (i, i + dim / 2) by the angle whose cosine and sine are
    * `table[position, 0, i]` and `table[position, 1, i]`, i < dim / 2. Positions are read during the call; on a GPU they may be the
-   * address of int32 numbers, read when the kernel runs. Throws KV_INVALID_OPTION when the table, where it is no address, is too
-   * short.
+   * address of int32 numbers, read when the kernel runs. Throws KV_INVALID_OPTION when the table is too short, unless it is an
+   * address.
    */
   rotate(rows: FloatBuffer, count: number, shape: { readonly heads: number; readonly dim: number },
     positions: Int32Array | bigint, table: FloatBuffer): void {
@@ -165,7 +165,7 @@ export class DenseKernels {
   }
 
   /**
-   * `output[row] = table[tokens[row]]`, as floats: the embedding, or some rows of other activations. Tokens are read during the
+   * `output[row] = table[tokens[row]]`, as floats: the embedding, or a selection of rows. Tokens are read during the
    * call; on a GPU they may be an address, as `rotate`'s positions. Throws KV_INVALID_OPTION when a token is not in the table.
    */
   gather(table: Weight, tokens: Int32Array | bigint, rows: number, output: FloatBuffer): void {
@@ -179,7 +179,7 @@ export class DenseKernels {
     this.#native.gather(data, dtype, inputs, checked, rows, output);
   }
 
-  /** Gives back what it holds on the device; queued work must be over. Idempotent. */
+  /** Frees its memory on the device; queued work must be over. Idempotent. */
   close(): void {
     if (this.#isClosed) return;
     this.#native.close();
@@ -215,8 +215,8 @@ export class DenseKernels {
   }
 
   /**
-   * The first `count` numbers, each at most `most`: a copy, since another thread may write where they are. On a device an address
-   * as it is.
+   * Checks the first `count` numbers, each at most `most`, in a copy, since another thread may write to the array. On a device
+   * returns an address as it is.
    */
   #checkNumbers(owner: string, option: string, numbers: Int32Array | bigint, count: number, most: number): Int32Array | bigint {
     const isOnDevice = this.#driver !== undefined;

@@ -8,23 +8,23 @@ import { instructionsField, type Instructions } from './kernels-options.js';
 
 /** Options of `DenseKernels`. */
 export interface DenseKernelsOptions {
-  /** On whose machine to compute; a GPU's cannot be closed before these kernels. Default: the CPU, as for a host driver. */
+  /** The driver to compute on; a GPU's driver cannot be closed before these kernels. Default: the CPU, as with a host driver. */
   readonly driver?: Driver | undefined;
   /** CPU: threads, the caller's included. Default: one per processor. */
   readonly threads?: number | undefined;
-  /** CPU: vectors to use; one that this machine lacks is refused. Default: the widest. */
+  /** CPU: vector instructions to use; refused where this machine lacks them. Default `auto`: the widest. */
   readonly instructions?: Instructions | undefined;
-  /** cuda: the stream that everything is queued on, a CUstream. Default 0n, the default stream. */
+  /** cuda: the CUstream on which all work is queued. Default 0n, the default stream. */
   readonly stream?: bigint | undefined;
   /**
-   * cuda: what multiplies matrices. `auto`: cuBLAS where one is found that works here; or the path of a libcublas.so, which has to;
-   * `off`: our own kernel, slower with many rows, whose results do not depend on the batch. Default: VKV_CUBLAS, or else `auto`;
-   * on a simulated device `off`.
+   * cuda: which library multiplies matrices. `auto`: cuBLAS where a working one is found. A path: that libcublas.so, or an error.
+   * `off`: the package's own kernel, slower with many rows, whose results do not depend on the batch. Default: VKV_CUBLAS, otherwise
+   * `auto`; on a simulated device `off`.
    */
   readonly cublas?: string | undefined;
   /**
-   * cuda, with cuBLAS: device memory for activations in the type of 16-bit weights; rounded up to pages. Rows that do not fit are
-   * multiplied in several calls. Default 32 MiB.
+   * cuda, with cuBLAS: bytes of device memory for activations in the type of 16-bit weights, rounded up to pages. Rows that do not fit
+   * are multiplied in several calls. Default 32 MiB.
    */
   readonly workspaceBytes?: number | undefined;
 }
@@ -38,7 +38,7 @@ const spec = {
   workspaceBytes: withDefault(integer({ min: 1, max: 2 ** 40 }), 32 * 2 ** 20),
 };
 
-/** `driver` is a device's, or undefined. Throws KV_UNKNOWN_OPTION and KV_INVALID_OPTION. */
+/** Reads the options; `driver` is a device's, or undefined. Throws KV_UNKNOWN_OPTION and KV_INVALID_OPTION. */
 export function readDenseKernelsOptions(options: DenseKernelsOptions) {
   const read = readOptions('DenseKernels', options, spec);
   const driver = read.driver?.kind === 'host' ? undefined : read.driver;

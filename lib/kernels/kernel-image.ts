@@ -1,13 +1,13 @@
-// The images of the CUDA kernels, best first: the fatbin that nvcc made when the package was installed, and the PTX that comes
-// with the package, which the driver compiles itself: one for GPUs since Ampere, and one for those since Turing. A driver may
-// refuse one and take the next. Each is read when it is wanted, once per process, and kept.
+// The images of the CUDA kernels, best first: the fatbin that nvcc made when the package was installed, and the PTX of the package,
+// which the driver compiles: one for GPUs since Ampere, and one for those since Turing. A driver may refuse one and take the next.
+// Each is read from disk at its first use, once per process.
 
 import { existsSync, readFileSync } from 'node:fs';
 import * as path from 'node:path';
 import { brotliDecompressSync } from 'node:zlib';
 
 export interface KernelImage {
-  /** Of the module that it becomes. */
+  /** Name of its module. */
   readonly name: string;
   /** PTX, ended by a zero, or a fatbin. */
   read(): Uint8Array;
@@ -17,8 +17,8 @@ const packageRoot = path.resolve(__dirname, '..', '..');
 const contents = new Map<string, Uint8Array>();
 
 /**
- * For a GPU of a compute capability (75 is Turing), the one to try first first. `VKV_KERNELS` names a file to use instead of
- * all: a fatbin, a cubin or PTX.
+ * Returns the images for a compute capability (75 is Turing), in the order to try them. `VKV_KERNELS` names a file to use instead: a
+ * fatbin, a cubin or PTX.
  */
 export function kernelImages(computeCapability: number): readonly KernelImage[] {
   const override = process.env['VKV_KERNELS'];

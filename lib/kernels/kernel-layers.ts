@@ -1,5 +1,5 @@
-// KernelLayers: a cache's tensors as the kernels know them, by layer, and its reservations as a copy knows them. Numbers for
-// the addon, made once; no memory of its own.
+// KernelLayers: a cache's tensors by layer, as the kernels take them, and its reservations, as copies take them. Computed once; holds
+// no memory of the cache.
 
 import { createError } from '../base/errors.js';
 import { formatList } from '../base/format.js';
@@ -67,15 +67,15 @@ export class KernelLayers {
   }
 
   /**
-   * Position of a layer, given its number in the whole model. Throws KV_INVALID_OPTION when it is not on this worker, or
-   * when this cache is of a kind that kernels cannot attend to.
+   * Returns the position here of a layer, given its number in the whole model. Throws KV_INVALID_OPTION when it is not on this worker,
+   * or when the kernels have no attention for the cache's dtype.
    */
   indexOf(layer: number, owner: string): number {
     if (this.#layers.length === 0 || !attendable.includes(this.cacheDtype)) {
       const kind = this.#layers.length === 0 ? 'latent attention' : this.cacheDtype;
       throw createError('KV_INVALID_OPTION', {
         reason: 'range', owner, option: 'cache', expected: `one of K and V in ${formatList(attendable)}`, received: kind,
-        hint: 'Of other caches kernels only copy tokens.',
+        hint: 'Kernels can only copy tokens of other caches.',
       });
     }
     const index = Number.isSafeInteger(layer) ? layer - this.#first : -1;
@@ -90,7 +90,7 @@ export class KernelLayers {
     return this.#layers[index]!;
   }
 
-  /** For the addon: 14 numbers per layer, three per reservation (native/addon/kernels_binding.cc reads them). */
+  /** Flattens them for native/addon/kernels_binding.cc: 14 numbers per layer, three per reservation. */
   numbers(): { readonly layers: Float64Array; readonly regions: Float64Array } {
     const { layout, tensors } = this.#cache;
     const layers = this.#layers.flatMap(({ keys, values, queryHeads, scale }) =>

@@ -8,10 +8,10 @@ import { native } from '../device/native.js';
 import { arrayOf, instanceOf, integer, number, oneOf, optional, readOptions, streamField, withDefault, type Field } from '../base/options.js';
 import { isArray } from '../base/typed-arrays.js';
 
-/** Types that rows can have, and the cache when it is attended to. */
+/** Types of activations, and of caches with attention. */
 export type RowDtype = 'float32' | 'float16' | 'bfloat16';
 
-/** Vectors of the CPU. */
+/** Vector instructions of the CPU. */
 export type Instructions = 'auto' | 'avx512' | 'avx2' | 'portable';
 
 /** Options of `Kernels`. */
@@ -20,19 +20,19 @@ export interface KernelsOptions {
   readonly cache: KvCache;
   /** Query heads of every layer, or of each layer in turn; a multiple of the layer's KV heads. Default: as many as KV heads. */
   readonly queryHeads?: number | readonly number[] | undefined;
-  /** What the products of queries and keys are multiplied with. Default 1 / √headDim. */
+  /** Factor of the products of queries and keys. Default 1 / √headDim. */
   readonly scale?: number | undefined;
-  /** Type of the rows an engine passes: new K and V, queries, outputs. Default float32. */
+  /** Type of the activations: new K and V, queries, outputs. Default float32. */
   readonly rowDtype?: RowDtype | undefined;
   /** host: threads, the caller's included. Default: one per processor. */
   readonly threads?: number | undefined;
-  /** host: vectors to use; one that this machine lacks is refused. Default: the widest. */
+  /** host: vector instructions to use; refused where this machine lacks them. Default `auto`: the widest. */
   readonly instructions?: Instructions | undefined;
-  /** cuda: the stream that everything is queued on, a CUstream. Default 0n, the default stream. */
+  /** cuda: the CUstream on which all work is queued. Default 0n, the default stream. */
   readonly stream?: bigint | undefined;
   /**
-   * cuda: device memory for the parts of sequences that decoding splits, taken beside the cache's budget; rounded up to
-   * pages. 0: a sequence is never split. Default 32 MiB.
+   * cuda: bytes of device memory, outside the cache's budget and rounded up to pages, for the parts of sequences that decoding splits.
+   * 0: a sequence is never split. Default 32 MiB.
    */
   readonly workspaceBytes?: number | undefined;
 }
@@ -45,7 +45,7 @@ const headsField: Field<number | readonly number[]> = (value, place) => {
   return isArray(value) ? headsOfLayers(value, place) : positive(value, place);
 };
 
-/** One that this machine has. */
+/** `auto`, or vector instructions of this machine. */
 export const instructionsField: Field<Instructions> = (value, place) => {
   const wanted = oneOf(['auto', 'avx512', 'avx2', 'portable'])(value, place);
   const { cpuInstructions } = native();
@@ -66,7 +66,7 @@ const spec = {
   workspaceBytes: withDefault(integer({ max: 2 ** 40 }), 32 * 2 ** 20),
 };
 
-/** Throws KV_UNKNOWN_OPTION and KV_INVALID_OPTION. */
+/** Reads the options. Throws KV_UNKNOWN_OPTION and KV_INVALID_OPTION. */
 export function readKernelsOptions(options: KernelsOptions) {
   const read = readOptions('Kernels', options, spec);
   return { ...read, threads: read.threads || availableParallelism() };

@@ -1,9 +1,9 @@
-// Kernels: what an engine does with a cache's memory, ready made: append new K and V, attend, copy tokens. They read the
-// tensors as what they are, contiguous tokens at a stride, on the CPU (host) or on the cache's GPU.
+// Kernels: an engine's work on a cache's memory: append new K and V, attention, copies of tokens. They read the tensors as contiguous
+// tokens at a stride, on the CPU (host) or on the cache's GPU.
 //
 // Per step and layer: `append`, then `decodeAttention` or `prefillAttention`; the same `sequences` in all calls of a step. A
-// call is one crossing and allocates nothing. On host all work is done when a call returns; on a GPU it is queued on the
-// stream. For one Node thread. It decides nothing about memory: what a kernel touches must be mapped already.
+// call is one addon call and allocates nothing. On host all work is done when a call returns; on a GPU it is queued on the
+// stream. For one Node thread. It maps no memory: tokens must have rows already.
 
 import { createError } from '../base/errors.js';
 import { Batch } from '../cache/batch.js';
@@ -20,26 +20,26 @@ import { StepSpans, type SequenceSpans } from './step-spans.js';
 import { TokenCopies, type TokenCopy } from './token-copies.js';
 
 /**
- * Rows of a step, contiguous: a typed array on host (`Float32Array`, or the bits of 16-bit floats in a `Uint16Array`), or the
- * address of memory that the driver's device can use, which nobody can check.
+ * Activations of a step, contiguous: a typed array on host (`Float32Array`, or the bits of 16-bit floats in a `Uint16Array`), or an
+ * address, which is not checked, of memory that the driver's device can use.
  */
 export type RowBuffer = Float32Array | Uint16Array | bigint;
 
-/** Which sequences a step computes: a prepared batch, the same in typed arrays of the engine's own, or a step that is recorded. */
+/** The sequences of a step: a prepared batch, typed arrays of the engine's own, or a step that is being recorded. */
 export type StepSequences = Batch | SequenceSpans | RecordedStep;
 
 /** Kernels over a cache's tensors: append K and V, attention, copies of tokens. Queued on one stream. For one Node thread. */
 export class Kernels {
   /** The cache whose tensors the kernels read and write. */
   readonly cache: KvCache;
-  /** Type of the rows: new K and V, queries, outputs. */
+  /** Type of the activations: new K and V, queries, outputs. */
   readonly rowDtype: RowDtype;
-  /** What runs: `avx512`, `avx2` or `portable` on host, `sm_90` and the like on a GPU. */
+  /** The code that runs: `avx512`, `avx2` or `portable` on host, `sm_90` and the like on a GPU. */
   readonly target: string;
-  /** As `cache`, which its holder can overwrite. */
+  /** As `cache`, a property that JavaScript can overwrite. */
   readonly #cache: KvCache;
   readonly #isHost: boolean;
-  /** What holds rows on host. */
+  /** The typed array of activations on host. */
   readonly #rowArray: 'Float32Array' | 'Uint16Array';
   readonly #native: NativeKernels;
   readonly #layers: KernelLayers;
@@ -57,8 +57,8 @@ export class Kernels {
   #isClosed = false;
 
   /**
-   * Loads the kernels where they are not yet (`loadKernels` does so on another thread). Throws on bad options, KV_KERNELS_REFUSED,
-   * or the driver's error. Close it before its cache.
+   * Opens kernels over a cache. Loads the CUDA code unless `loadKernels` has done so on another thread. Throws KV_INVALID_OPTION,
+   * KV_KERNELS_REFUSED, or the driver's error. Close it before its cache.
    */
   constructor(options: KernelsOptions) {
     const { cache, queryHeads, scale, rowDtype, ...rest } = readKernelsOptions(options);
@@ -85,10 +85,10 @@ export class Kernels {
   }
 
   /**
-   * Writes new tokens' K and V of one layer behind what each sequence holds, converted to the cache's type: `keys` is
-   * `[row, kvHead, dim]`, `values` `[row, kvHead, valueDim]`, rows being the new tokens of all sequences in their order.
+   * Writes new tokens' K and V of one layer past each sequence's length, converted to the cache's type: `keys` is
+   * `[row, kvHead, dim]`, `values` `[row, kvHead, valueDim]`, one row per new token, sequence by sequence.
    * Throws KV_BATCH_STATE (the batch is not prepared), KV_COPY_OUT_OF_RANGE (a sequence has no memory for its tokens),
-   * KV_ROW_SHARED (spans over tokens that are not the sequence's alone), KV_INVALID_OPTION, KV_LENGTH_OUT_OF_RANGE, or the driver's
+   * KV_ROW_SHARED (spans over tokens that the sequence shares), KV_INVALID_OPTION, KV_LENGTH_OUT_OF_RANGE, or the driver's
    * error; nothing was written then, except when the driver failed.
    */
   append(layer: number, sequences: StepSequences, keys: RowBuffer, values: RowBuffer): void {
@@ -108,7 +108,7 @@ export class Kernels {
   }
 
   /**
-   * Attention of one new token per sequence (0: it sits this step out) over everything its slot holds, that token included:
+   * Attention of one new token per sequence (0: the sequence is left out) over all tokens of its slot, the new one included:
    * call it after `append`. `queries` is `[row, queryHead, dim]`, `output` `[row, queryHead, valueDim]`; query heads
    * h · group … share KV head h. Bound by memory: K and V of each sequence are read once, by all threads together even when
    * there is one sequence. Throws as `append`, and KV_INVALID_OPTION when a sequence has more than one new token.
@@ -131,8 +131,8 @@ export class Kernels {
   }
 
   /**
-   * Causal attention of any number of new tokens per sequence: new token j sees what the slot held before the step and the
-   * new tokens up to j, so that a prompt can come in chunks, and behind a cached prefix. Shapes and errors as
+   * Causal attention of any number of new tokens per sequence: new token j sees the slot's tokens from before the step and the
+   * new tokens up to j, so that a prompt can come in chunks, and after a cached prefix. Shapes and errors as
    * `decodeAttention`. Bound by arithmetic: K and V are read once for 64 queries.
    */
   prefillAttention(layer: number, sequences: StepSequences, queries: RowBuffer, output: RowBuffer): void {
@@ -140,7 +140,7 @@ export class Kernels {
     if (StepPlace.isInstance(sequences)) {
       throw createError('KV_INVALID_OPTION', {
         reason: 'range', owner, option: 'sequences', expected: 'a batch or typed arrays', received: 'a recorded step',
-        hint: 'Only decoding is captured: use `decodeAttention`.',
+        hint: 'Only decoding can be captured: use `decodeAttention`.',
       });
     }
     const index = this.#checkAttention(owner, layer, sequences, queries, output);
@@ -149,10 +149,9 @@ export class Kernels {
   }
 
   /**
-   * Copies stretches of tokens between slots in every tensor of the cache, whatever its type: all of them in one call. The
-   * stretches of one call must not overlap what another of them writes. Throws KV_COPY_OUT_OF_RANGE when a stretch has no
-   * memory, KV_ROW_SHARED when one would write tokens that are not the sequence's alone, KV_INVALID_OPTION,
-   * KV_LENGTH_OUT_OF_RANGE, or the driver's error.
+   * Copies ranges of tokens between slots, in every tensor of the cache, of any dtype. No range of a call may read or write tokens that
+   * another range of it writes. Throws KV_COPY_OUT_OF_RANGE when a range has no memory, KV_ROW_SHARED when one would write tokens that
+   * a sequence shares, KV_INVALID_OPTION, KV_LENGTH_OUT_OF_RANGE, or the driver's error.
    */
   copyTokens(copies: readonly TokenCopy[]): void {
     this.#copies.read(copies, this.#checkCopy);
@@ -194,7 +193,7 @@ export class Kernels {
     }
   }
 
-  /** Gives back what it holds on the device; queued work must be over. Idempotent. */
+  /** Frees its memory on the device; queued work must be over. Idempotent. */
   close(): void {
     if (this.#isClosed) return;
     for (const steps of this.#captured) steps.close();
@@ -206,7 +205,7 @@ export class Kernels {
     this.close();
   }
 
-  /** The position of the layer, once everything about the call is right. */
+  /** Checks a call and returns the position of its layer. */
   #checkAttention(
     owner: string, layer: number, sequences: StepSequences, queries: RowBuffer, output: RowBuffer,
   ): number {
@@ -218,7 +217,7 @@ export class Kernels {
     return index;
   }
 
-  /** Takes the sequences of a call into `#spans`, or into `#list`; returns the rows of its buffers. */
+  /** Reads the sequences of a call into `#spans`, or into `#list`; returns the number of rows of its buffers. */
   #read(sequences: StepSequences, owner: string, checkOpen: () => void): number {
     this.#list = undefined;
     if (!StepPlace.isInstance(sequences)) {
@@ -232,7 +231,7 @@ export class Kernels {
     return sequences.size;
   }
 
-  /** Where work is queued the cache hears of it, so that no memory changes hands under it. */
+  /** Tells the cache of queued work, so that no memory is reused under it. */
   #queued(work: StepSpans | TokenCopies): void {
     if (this.cache.driver.info.hasStreams) work.noteQueued(this.#stream);
   }

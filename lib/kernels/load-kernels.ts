@@ -1,5 +1,5 @@
-// Loading the CUDA kernels: one module per driver, for all kernel sets that are opened over it, with every kernel looked up.
-// The images are tried in turn: what one driver refuses another takes.
+// Loads the CUDA kernels: one module per driver, for all its kernel sets, with every kernel looked up. Tries the images in turn,
+// since a driver may refuse one and take the next.
 
 import { createError, isKvError } from '../base/errors.js';
 import { Driver } from '../device/driver.js';
@@ -9,20 +9,20 @@ import { kernelImages } from './kernel-image.js';
 
 /** Options of `loadKernels`. */
 export interface LoadKernelsOptions {
-  /** Stops waiting with KV_ABORTED; the module is loaded nevertheless. */
+  /** Aborts the wait with KV_ABORTED; the module is loaded all the same. */
   readonly signal?: AbortSignal | undefined;
 }
 
 const loaded = new WeakMap<Driver, string>();
-/** What all callers wait for that load the kernels of one driver at once; the driver cannot be closed before it settles, and can then. */
+/** Loads in progress by driver, shared by concurrent callers. The driver cannot be closed before its promise settles. */
 const underWay = new WeakMap<Driver, Promise<void>>();
 
 /**
- * Loads the CUDA kernels on a driver, on another thread: a GPU's driver takes seconds to compile them the first time, and keeps
- * what it compiled on disk. `Kernels` and `DenseKernels` opened afterwards find them there; opened before, they wait. Best done
- * before the cache fills the device, as code takes device memory too. The module stays until the driver is closed; on host there
- * is nothing to load. Throws KV_KERNELS_REFUSED, with what the driver's compiler said, when it takes no image; KV_CLOSED,
- * KV_ABORTED, or the driver's error.
+ * Loads the CUDA kernels on a driver, on another thread: a GPU's driver takes seconds to compile them the first time, and then caches
+ * them on disk. `Kernels` and `DenseKernels` opened afterwards use them; opened before, they block. Call it before the cache fills the
+ * device, since code takes device memory too. The module stays until the driver is closed; on host there is nothing to load. Throws
+ * KV_KERNELS_REFUSED, with the log of the driver's compiler, when the driver refuses every image; KV_CLOSED, KV_ABORTED, or the
+ * driver's error.
  */
 export async function loadKernels(driver: Driver, options: LoadKernelsOptions = {}): Promise<void> {
   instanceOf(Driver)(driver, { owner: 'loadKernels', option: 'driver' });
@@ -38,7 +38,7 @@ export async function loadKernels(driver: Driver, options: LoadKernelsOptions = 
   });
 }
 
-/** The name of the driver's module, which is loaded first if it is not there, on this thread; undefined on host. @internal */
+/** Returns the name of the driver's module, loading it on this thread if needed; undefined on host. @internal */
 export function kernelModule(driver: Driver): string | undefined {
   if (driver.kind === 'host') return undefined;
   const known = loaded.get(driver);
@@ -83,7 +83,7 @@ async function load(driver: Driver): Promise<void> {
   throw refusal;
 }
 
-/** A refusal of one image, caused by that of the image before; every other error ends the loading. */
+/** Returns the refusal of one image, with that of the image before as its cause. Rethrows every other error. */
 function explained(error: unknown, before: unknown): unknown {
   if (!isKvError(error, 'KV_KERNELS_REFUSED')) throw error;
   return before === undefined ? error : createError('KV_KERNELS_REFUSED', error.details, { cause: before });

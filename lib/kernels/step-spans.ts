@@ -1,5 +1,5 @@
-// StepSpans: the sequences of one step as the addon takes them: [slot, length, tokens, first row] of each, in one array that
-// is made once and only grows. It checks what the kernels trust: slots exist and come once, tokens have memory.
+// StepSpans: the sequences of one step as the addon takes them: [slot, length, tokens, first row] of each, in one reused array
+// that only grows. Checks what the kernels do not: slots exist and come once, tokens have memory.
 
 import { createError } from '../base/errors.js';
 import { Batch } from '../cache/batch.js';
@@ -9,7 +9,7 @@ import { isInt32Array, lengthOf } from '../base/typed-arrays.js';
 
 /** Sequences of a step in an engine's own arrays; index: the sequence. Read during the call only. */
 export interface SequenceSpans {
-  /** Row of the tensors; no slot comes twice. */
+  /** Slot of each sequence, none twice. */
   readonly slots: Int32Array;
   /** Tokens that the slot held before this step. */
   readonly lengths: Int32Array;
@@ -23,7 +23,7 @@ const span = 4;
 
 export class StepSpans {
   readonly #cache: KvCache;
-  /** By slot: the reading it was seen in. */
+  /** By slot: number of the last call that named it. */
   readonly #seen: Float64Array;
   #entries = new Int32Array(span * 16);
   #reading = 0;
@@ -36,7 +36,7 @@ export class StepSpans {
     this.#seen = new Float64Array(cache.layout.slots);
   }
 
-  /** The first `count` entries of four count. */
+  /** Entries of four numbers; the first `count` are valid. */
   get entries(): Int32Array {
     return this.#entries;
   }
@@ -50,7 +50,7 @@ export class StepSpans {
     return this.#rows;
   }
 
-  /** Of one sequence. */
+  /** Most new tokens of one sequence. */
   get mostTokens(): number {
     return this.#mostTokens;
   }
@@ -65,7 +65,7 @@ export class StepSpans {
     }
   }
 
-  /** Tells the cache that work over the sequences is going to be queued on the stream. */
+  /** Tells the cache that work on the sequences will be queued on the stream. */
   noteQueued(stream: bigint): void {
     const entries = this.#entries;
     for (let at = 0; at < span * this.#count; at += span) {
@@ -74,8 +74,8 @@ export class StepSpans {
   }
 
   /**
-   * Takes the sequences of a call; `checkOpen` throws unless the call may go on once their getters have run. Throws KV_BATCH_STATE,
-   * KV_INVALID_OPTION, KV_LENGTH_OUT_OF_RANGE, KV_COPY_OUT_OF_RANGE.
+   * Reads the sequences of a call. Calls `checkOpen` after the caller's getters, which may have closed the kernels. Throws
+   * KV_BATCH_STATE, KV_INVALID_OPTION, KV_LENGTH_OUT_OF_RANGE, KV_COPY_OUT_OF_RANGE.
    */
   read(sequences: Batch | SequenceSpans, owner: string, checkOpen: () => void): this {
     if (Batch.isInstance(sequences)) {
@@ -104,8 +104,8 @@ export class StepSpans {
     if (typeof sequences !== 'object' || sequences === null) throw noSequences(sequences, owner);
     let slots: unknown, lengths: unknown, tokens: unknown, given: number | undefined;
     try {
-      if (sequences instanceof Batch) throw noSequences(sequences, owner); // it only has the prototype of one
-      // Each once: what a getter does, it does before anything is checked.
+      if (sequences instanceof Batch) throw noSequences(sequences, owner); // it only has a Batch's prototype
+      // Reads each once, so that getters run before anything is checked.
       ({ slots, lengths, tokens, count: given } = sequences);
     } catch (error) {
       throw explainRevoked(error, sequences, { owner, option: 'sequences' });

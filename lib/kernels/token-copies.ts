@@ -1,5 +1,5 @@
-// TokenCopies: the stretches of one copyTokens call as the addon takes them: five numbers of each, in one array that is made
-// once and only grows. It checks that both ends have memory, and that a stretch does not overlap itself.
+// TokenCopies: the ranges of one copyTokens call as the addon takes them: five numbers of each, in one reused array that only
+// grows. Checks that source and destination have memory and do not overlap.
 
 import { createError } from '../base/errors.js';
 import { Batch } from '../cache/batch.js';
@@ -8,7 +8,7 @@ import type { Layout } from '../layout/layout.js';
 import { checkInteger, withoutRevoked } from '../base/options.js';
 import { isArray } from '../base/typed-arrays.js';
 
-/** Tokens [fromToken, fromToken + tokens) of one slot, to be written at `toToken` of another or the same. */
+/** Copies tokens [fromToken, fromToken + tokens) of one slot to `toToken` of another or the same. */
 export interface TokenCopy {
   /** Slot to copy from. */
   readonly fromSlot: number;
@@ -16,7 +16,7 @@ export interface TokenCopy {
   readonly fromToken: number;
   /** Slot to copy to; it may be the same one. */
   readonly toSlot: number;
-  /** Where the first token goes, counted from the start of the slot. */
+  /** First token to write, counted from the start of the slot. */
   readonly toToken: number;
   /** How many tokens are copied, 0 or more. */
   readonly tokens: number;
@@ -35,7 +35,7 @@ export class TokenCopies {
     this.#cache = cache;
   }
 
-  /** The first `count` entries of five count. */
+  /** Entries of five numbers; the first `count` are valid. */
   get entries(): Int32Array {
     return this.#entries;
   }
@@ -45,7 +45,7 @@ export class TokenCopies {
   }
 
   /**
-   * Takes the stretches of a call; `checkOpen` throws unless the call may go on once their getters have run. Throws
+   * Reads the ranges of a call. Calls `checkOpen` after the caller's getters, which may have closed the kernels. Throws
    * KV_INVALID_OPTION, KV_LENGTH_OUT_OF_RANGE, KV_COPY_OUT_OF_RANGE, KV_ROW_SHARED.
    */
   read(copies: readonly TokenCopy[], checkOpen: () => void): void {
@@ -53,7 +53,7 @@ export class TokenCopies {
       throw createError('KV_INVALID_OPTION', { reason: 'type', owner, option: 'copies', expected: 'an array', received: copies });
     }
     const reading = new Reading(this.#entries, this.#cache.layout);
-    this.#entries = noEntries; // a getter that copies tokens itself gets entries of its own
+    this.#entries = noEntries; // a getter that calls `copyTokens` must not overwrite these
     withoutRevoked(copies, { owner, option: 'copies' }, () => {
       const { length } = copies;
       for (let index = 0; index < length; index += 1) reading.add(copies[index]!);
@@ -71,7 +71,7 @@ export class TokenCopies {
     }
   }
 
-  /** Tells the cache that the copies are going to be queued on the stream. */
+  /** Tells the cache that the copies will be queued on the stream. */
   noteQueued(stream: bigint): void {
     const entries = this.#entries;
     for (let at = 0; at < numbers * this.#count; at += numbers) {
@@ -81,7 +81,7 @@ export class TokenCopies {
   }
 }
 
-/** The stretches of one call while they are read. */
+/** The ranges of one call while they are read. */
 class Reading {
   entries: Int32Array;
   count = 0;
@@ -106,7 +106,7 @@ class Reading {
     }
     if (fromSlot === toSlot && Math.abs(fromToken - toToken) < tokens) {
       throw createError('KV_INVALID_OPTION', {
-        reason: 'range', owner, option: 'toToken', expected: 'outside the tokens that are copied', received: toToken,
+        reason: 'range', owner, option: 'toToken', expected: 'outside the copied tokens', received: toToken,
       });
     }
     const at = numbers * this.count;
@@ -124,7 +124,7 @@ class Reading {
   }
 }
 
-/** Each member once. A batch has `tokens` too, and is none. */
+/** Reads each member once. Refuses a Batch, which has `tokens` too. */
 function members(copy: TokenCopy): TokenCopy {
   if (typeof copy !== 'object' || (copy as TokenCopy | null) === null || copy instanceof Batch) {
     throw createError('KV_INVALID_OPTION', { reason: 'type', owner, option: 'copies', expected: 'an array of objects', received: copy });

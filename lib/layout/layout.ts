@@ -1,13 +1,14 @@
-// Layout: where each tensor of each token lies, and how many pages a length of tokens needs. Pure arithmetic from a
-// model's shape; it reserves and maps nothing. All counting is by bytes, never by whole tokens per page, so a slot
-// smaller than a page, a slot that is no multiple of it, and a page that ends inside a token are all ordinary.
+// Layout: where each tensor of each token lies, and how many pages a number of tokens needs. Pure arithmetic from a
+// model's shape; it reserves and maps nothing. It counts bytes, never whole tokens per page, so a slot may be smaller than a
+// page or no multiple of it, and a page may end inside a token.
 //
-// A row is the pages behind the same stretch of tokens in every reservation. Where reservations have tokens of
-// different sizes, the largest (S) sets the pace: after r rows it has r pages, and one of s bytes has ⌈r · s / S⌉.
+// A row is the pages behind the same range of tokens in every reservation. Where tokens of different reservations differ in
+// size, the largest (S bytes) sets the pace: after r rows its reservation has r pages, one with tokens of s bytes ⌈r · s / S⌉.
 
 import { createError } from '../base/errors.js';
 import { checkInteger, integer, oneOf, readOptions, withoutRevoked, type Field } from '../base/options.js';
 import { dtypeBytes, tensorsOf, type ModelShape, type TensorSpec } from './model-shape.js';
+import { greatestCommonDivisor } from './row-arithmetic.js';
 
 /**
  * `per-layer`: a reservation per tensor, `[slot, token, head, dim]`. `sliced`: one for all K and one for all V,
@@ -15,7 +16,7 @@ import { dtypeBytes, tensorsOf, type ModelShape, type TensorSpec } from './model
  */
 export type LayoutKind = 'per-layer' | 'sliced' | 'fused';
 
-/** The layouts there are. */
+/** All layouts. */
 export const layoutKinds: readonly LayoutKind[] = ['per-layer', 'sliced', 'fused'];
 
 /** Options of `computeLayout`. */
@@ -24,21 +25,21 @@ export interface LayoutOptions {
   readonly model: ModelShape;
   /** How tensors share reservations. Default `per-layer`. */
   readonly layout: LayoutKind;
-  /** Rows of the batch, at least 1. */
+  /** Slots of the cache, at least 1. */
   readonly slots: number;
   /** Tokens that a slot has addresses for, at least 1. */
   readonly maxTokens: number;
-  /** Bytes of a physical page, at least 1; what a driver can do is the driver's to check. */
+  /** Bytes of a physical page, at least 1. The driver's granularity is not checked here. */
   readonly pageBytes: number;
 }
 
 /** One range of addresses, `[slot, token]`. */
 export interface ReservationSpec {
-  /** One token of every tensor in it. */
+  /** Bytes of one token in all tensors of the reservation. */
   readonly tokenBytes: number;
   /** maxTokens · tokenBytes. */
   readonly slotBytes: number;
-  /** slotBytes rounded up to a whole page: from one slot to the next. */
+  /** Bytes from one slot to the next: slotBytes rounded up to whole pages. */
   readonly slotStrideBytes: number;
   /** slots · slotStrideBytes. */
   readonly bytes: number;
@@ -57,15 +58,15 @@ export interface TensorStrides {
 }
 
 /**
- * A tensor and where it lies: element [slot, token, head, i] is at offsetBytes + the four strides times those
- * indices.
+ * A tensor and where it lies: element [slot, token, head, i] is at offsetBytes plus the four indices times their
+ * strides.
  */
 export interface TensorPlacement extends TensorSpec {
   /** Position in `Layout.tensors`. */
   readonly index: number;
   /** Position in `Layout.reservations`. */
   readonly reservation: number;
-  /** From the start of the reservation to [0, 0, 0, 0]. */
+  /** Bytes from the start of the reservation to element [0, 0, 0, 0]. */
   readonly offsetBytes: number;
   /** Bytes from one slot, token, head and element to the next. */
   readonly strides: TensorStrides;
@@ -87,22 +88,22 @@ export interface Layout {
   readonly tensors: readonly TensorPlacement[];
   /** The address ranges of the cache. */
   readonly reservations: readonly ReservationSpec[];
-  /** Largest `tokenBytes` of a reservation: the one that sets the pace. */
+  /** Largest `tokenBytes` of a reservation, which sets the pace of rows. */
   readonly maxTokenBytes: number;
-  /** Pages of a row at most: one per reservation. Exact when all reservations are alike. */
+  /** Most pages of a row: one per reservation. Exact when all reservations have tokens of the same size. */
   readonly pagesPerRow: number;
   /** pagesPerRow · pageBytes. */
   readonly rowBytes: number;
-  /** pageBytes / maxTokenBytes: an exact ratio, possibly a fraction, also below 1. For people; count with `rowsFor`. */
+  /** pageBytes / maxTokenBytes: an exact ratio, possibly a fraction, also below 1. To be shown; count with `rowsFor`. */
   readonly tokensPerRow: number;
-  /** Rows of a slot that is full: `rowsFor(maxTokens)`. */
+  /** Rows of a full slot: `rowsFor(maxTokens)`. */
   readonly maxRows: number;
   /**
    * Rows of a group, the unit of sharing: the fewest that end at the same token in every reservation. 1 where tokens have the
    * same size everywhere, as in most models.
    */
   readonly groupRows: number;
-  /** Addresses of all reservations. */
+  /** Bytes of addresses of all reservations. */
   readonly virtualBytes: number;
   /** Rows that `tokens` tokens of one slot need. Throws KV_LENGTH_OUT_OF_RANGE above `maxTokens`. */
   rowsFor(tokens: number): number;
@@ -115,7 +116,7 @@ export interface Layout {
    * slot.
    */
   pagesIn(reservation: number, rows: number): number;
-  /** Bytes of K and V that `tokens` tokens of one slot really have, over all reservations. */
+  /** Bytes of K and V of `tokens` tokens of one slot, over all reservations: what is used of their pages. */
   usedBytes(tokens: number): number;
 }
 
@@ -130,7 +131,7 @@ const spec = {
   pageBytes: positive,
 };
 
-/** Throws KV_INVALID_OPTION, KV_INVALID_SHAPE, and KV_OUT_OF_ADDRESS_SPACE where sizes are no longer exact integers. */
+/** Computes a layout. Throws KV_INVALID_OPTION, KV_INVALID_SHAPE, and KV_OUT_OF_ADDRESS_SPACE where sizes exceed 2⁵³ bytes. */
 export function computeLayout(options: LayoutOptions): Layout {
   const { model, layout: kind, slots, maxTokens, pageBytes } = readOptions('computeLayout', options, spec);
   const specs = tensorsOf(model);
@@ -153,11 +154,11 @@ export function computeLayout(options: LayoutOptions): Layout {
   const kinds = countAlike(reservations);
   const commonBytes = reservations.reduce((divisor, { tokenBytes }) => greatestCommonDivisor(divisor, tokenBytes), 0);
 
-  // A slot of smaller tokens may be full before the rows are: its pages end with its own stride.
+  // Where tokens are smaller, a slot's last page may come before the last row: its stride bounds its pages.
   const pagesOf = ({ tokenBytes, slotStrideBytes }: ReservationSpec, rows: number): number =>
     Math.min(Math.ceil((rows * tokenBytes) / maxTokenBytes), slotStrideBytes / pageBytes);
 
-  // Frozen all through: a cache's kernels and its addon have been told these numbers.
+  // Frozen all through: a cache's kernels and its addon copy these numbers.
   return deepFreeze({
     kind, pageBytes, slots, maxTokens,
     tensors: placeTensors(specs, groups, reservations, slots, maxTokens),
@@ -200,7 +201,7 @@ function deepFreeze<T extends object>(value: T): T {
   return Object.freeze(value);
 }
 
-/** Bytes from the start of its reservation to a token of a tensor. Throws KV_INVALID_OPTION; the upper bounds are not checked. */
+/** Bytes from the start of a tensor's reservation to one of its tokens. Throws KV_INVALID_OPTION; checks no upper bounds. */
 export function byteOffset(tensor: TensorPlacement, slot: number, token: number): number {
   checkInteger('byteOffset', 'slot', slot);
   checkInteger('byteOffset', 'token', token);
@@ -218,7 +219,7 @@ function members<T, M>(object: T, option: string, read: (object: T) => M): M {
   throw createError('KV_INVALID_OPTION', { reason: 'type', ...place, expected: 'a tensor of a layout', received: object });
 }
 
-/** Which tensors (by index) share a reservation, in the order they lie in one token. */
+/** Groups tensors (by index) that share a reservation, in their order within one token. */
 function groupByReservation(kind: LayoutKind, specs: readonly TensorSpec[]): readonly (readonly number[])[] {
   const indices = specs.map((_, index) => index);
   switch (kind) {
@@ -261,7 +262,7 @@ interface AlikeReservations {
   count: number;
 }
 
-/** Reservations with equal tokens, counted: most models have one kind, so counting pages does not loop over layers. */
+/** Counts reservations with tokens of equal size: most models have one size, so counting pages does not loop over layers. */
 function countAlike(reservations: readonly ReservationSpec[]): readonly AlikeReservations[] {
   const byTokenBytes = new Map<number, AlikeReservations>();
   for (const reservation of reservations) {
@@ -277,9 +278,6 @@ function checkTokens(tokens: number, maxTokens: number): void {
   if (tokens > maxTokens) throw createError('KV_LENGTH_OUT_OF_RANGE', { tokens, maxTokens });
 }
 
-function greatestCommonDivisor(a: number, b: number): number {
-  return b === 0 ? a : greatestCommonDivisor(b, a % b);
-}
 
 function sum(values: readonly number[]): number {
   return values.reduce((total, value) => total + value, 0);

@@ -1,5 +1,5 @@
-// Model shape: what the attention layers of a model keep per token, and which part of it this worker holds. Pure
-// arithmetic on plain objects: no memory, no driver. Placement of the tensors is layout.ts.
+// Model shape: which K and V tensors the attention layers of a model keep per token, and which of them this worker holds. Pure
+// arithmetic on plain objects: no memory, no driver. layout.ts places the tensors.
 
 import { createError } from '../base/errors.js';
 import { formatCount, formatList } from '../base/format.js';
@@ -20,7 +20,7 @@ export function dtypeBytes(dtype: Dtype): number {
 
 const dtypeField = oneOf(dtypes);
 
-/** Where one layer differs from the rest; what is left out is as in the model. */
+/** How one layer differs from the model; omitted numbers are the model's. */
 export interface LayerShape {
   /** KV heads of the layer, 1 or more. Default: the model's. */
   readonly kvHeads?: number | undefined;
@@ -34,9 +34,9 @@ export interface LayerShape {
 export interface ParallelShape {
   /** Workers that share every layer's KV heads. Default 1. */
   readonly tensor?: number | undefined;
-  /** Workers that share the layers; when they do not divide evenly, the first ones have one more. Default 1. */
+  /** Workers that share the layers; when the layers do not divide evenly, the first workers have one more. Default 1. */
   readonly pipeline?: number | undefined;
-  /** Which of the `pipeline` workers this is, 0 … pipeline − 1. Default 0, which holds as many layers as any. */
+  /** Which of the `pipeline` workers this is, 0 … pipeline − 1. Default 0, which never has fewer layers than another. */
   readonly pipelineRank?: number | undefined;
 }
 
@@ -83,7 +83,7 @@ export interface TensorSpec {
   readonly tokenBytes: number;
 }
 
-// Far beyond any model; what is larger is a mistake, and would fill this process's memory with names of tensors.
+// Far beyond any model. A larger number is a mistake, and would fill this process's memory with names of tensors.
 const maxLayers = 2 ** 16;
 const maxSize = 2 ** 20;
 
@@ -108,9 +108,9 @@ const spec = {
 } satisfies FieldSpec;
 
 /**
- * The tensors of this worker, in layer order, K before V. MLA's latent tensor is whole on every tensor-parallel worker,
- * and so are KV heads where workers outnumber them (each head is then kept by several). Throws KV_INVALID_SHAPE when
- * the model cannot be divided that way, KV_INVALID_OPTION when a field is missing or wrong.
+ * Returns the tensors of this worker, in layer order, K before V. Every tensor-parallel worker holds MLA's latent tensor whole;
+ * where workers outnumber KV heads, several workers hold the same head. Throws KV_INVALID_SHAPE when the model cannot be
+ * divided that way, KV_INVALID_OPTION when a field is missing or wrong.
  */
 export function tensorsOf(model: ModelShape): TensorSpec[] {
   if (!isOptionsObject(model)) {
@@ -123,7 +123,7 @@ export function tensorsOf(model: ModelShape): TensorSpec[] {
     throw createError('KV_INVALID_SHAPE', {
       option: 'layers', value: layers,
       problem: `\`layerShapes\` has ${formatCount('entry', layerShapes.length, 'entries')}`,
-      hint: 'Give one entry per layer, `{}` where it is as in the model.',
+      hint: 'Give one entry per layer, `{}` for a layer that does not differ from the model.',
     });
   }
   const tensors: TensorSpec[] = [];

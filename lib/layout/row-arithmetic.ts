@@ -1,5 +1,5 @@
-// RowArithmetic: how tokens of a sequence fall into rows. The prefix index counts in tokens and owns rows, and this is all
-// it knows about memory. Pure; a row may hold a fraction of a token more than a whole number, or less than one token.
+// RowArithmetic: converts between tokens and rows of a sequence. It is all that the prefix index knows about memory. Pure; T, the
+// tokens in a row, may be a fraction, also below 1.
 
 /** `KvCache` makes one from its layout. */
 export interface RowArithmetic {
@@ -8,7 +8,7 @@ export interface RowArithmetic {
   readonly rowUnits: number;
   /** Rows that the first `tokens` tokens of a sequence touch: ⌈tokens / T⌉. */
   rowsFor(tokens: number): number;
-  /** Rows that the first `tokens` tokens fill to the last byte, so that nothing else is in them: ⌊tokens / T⌋. */
+  /** Rows that the first `tokens` tokens fill completely: ⌊tokens / T⌋. */
   wholeRows(tokens: number): number;
   /** Tokens that lie completely in the first `rows` rows: ⌊rows · T⌋. */
   tokensIn(rows: number): number;
@@ -21,7 +21,7 @@ export interface RowShape {
   readonly pageBytes: number;
 }
 
-/** Rows of `pageBytes / tokenBytes` tokens. Both are positive integers; nothing is rounded but the answers. */
+/** Arithmetic for rows of T = `pageBytes / tokenBytes` tokens, both positive integers. Rounds only the results. */
 export function rowArithmetic({ tokenBytes, pageBytes }: RowShape): RowArithmetic {
   const divisor = greatestCommonDivisor(tokenBytes, pageBytes); // keeps the products below 2⁵³
   const tokenUnits = tokenBytes / divisor;
@@ -35,6 +35,6 @@ export function rowArithmetic({ tokenBytes, pageBytes }: RowShape): RowArithmeti
   };
 }
 
-function greatestCommonDivisor(a: number, b: number): number {
+export function greatestCommonDivisor(a: number, b: number): number {
   return b === 0 ? a : greatestCommonDivisor(b, a % b);
 }

@@ -95,7 +95,7 @@ const calls: Readonly<Record<string, [(world: World) => void, { code: string; me
   'a copy onto itself': [({ cache, kernels }) => {
     prepared(cache, 10);
     kernels.copyTokens([{ fromSlot: 0, fromToken: 0, toSlot: 0, toToken: 3, tokens: 4 }]);
-  }, { code: 'KV_INVALID_OPTION', message: /`toToken` must be outside the tokens that are copied/ }],
+  }, { code: 'KV_INVALID_OPTION', message: /`toToken` must be outside the copied tokens/ }],
   'a copy with a part missing': [({ kernels }) => kernels.copyTokens([{ fromSlot: 2, fromToken: 0 } as TokenCopy]),
     { code: 'KV_INVALID_OPTION', message: /`toSlot` must be/ }],
 };
@@ -122,7 +122,7 @@ for (const [kind, model] of [
   test(`a cache of ${kind} is copied, but not attended to`, (t) => {
     withKernels({}, { model }, ({ cache, kernels }) => {
       t.throws(() => kernels.append(0, prepared(cache, 1), rows(8), rows(8)), {
-        code: 'KV_INVALID_OPTION', message: new RegExp(`got '${kind}'. Of other caches kernels only copy tokens.`),
+        code: 'KV_INVALID_OPTION', message: new RegExp(`got '${kind}'. Kernels can only copy tokens of other caches.`),
       });
       t.notThrows(() => kernels.copyTokens([]));
     });

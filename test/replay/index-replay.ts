@@ -9,7 +9,7 @@ import type { TraceRequest } from '#internal/replay/trace-request.js';
 export interface IndexReplayOptions {
   readonly requests: readonly TraceRequest[];
   readonly tokensPerRow: number;
-  /** Tokens that stay when nobody uses them. */
+  /** Tokens of released sequences that stay cached. */
   readonly poolTokens: number;
   readonly policy: EvictionPolicyFactory;
 }

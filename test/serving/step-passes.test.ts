@@ -1,6 +1,6 @@
 import test from 'ava';
 
-import { planStep } from '#internal/serving/step-plan.js';
+import { planStep } from '#internal/serving/step-passes.js';
 
 const plan = (remaining: readonly number[], budget: number): { passes: number[]; prefillTokens: number } => {
   const members = remaining.map((remainingPrefillTokens) => ({ remainingPrefillTokens, passTokens: -1 }));

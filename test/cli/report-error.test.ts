@@ -1,6 +1,6 @@
 import test from 'ava';
 
-import { inFlagWords } from '#internal/cli/flag-words.js';
+import { inFlagWords } from '#internal/cli/report-error.js';
 import { planCommand } from '#internal/cli/plan.js';
 import { replayCommand } from '#internal/cli/replay.js';
 import { catalogue, createError, type ErrorCode } from '#internal/base/errors.js';
