@@ -62,6 +62,18 @@ const nothing: Plan = {
   keptValue: undefined,
 };
 
+interface Copy {
+  readonly source: () => number;
+  readonly id: number;
+  readonly tokens: number;
+  /** On which it is queued; undefined: it is done when the slot is admitted. */
+  readonly stream: bigint | undefined;
+  /** Slots that a queued copy reads, and those whose work it waits for. */
+  readonly usedSlots: readonly number[];
+}
+
+const noCopy: Copy = { source: () => -1, id: -1, tokens: 0, stream: undefined, usedSlots: [] };
+
 export class Admission {
   readonly #memory: SlotMemory;
   readonly #supply: RowSupply;
@@ -104,27 +116,22 @@ export class Admission {
   }
 
   #admitAs(plan: Plan, request: AdmissionRequest, retiringSlots: number): Admitted {
-    const { native, layout, slots } = this.#memory;
+    const { layout, slots } = this.#memory;
     const { promptTokens, isPromised } = request;
     const promptRows = layout.rowsFor(promptTokens);
     if (isPromised && plan.tokens === 0) this.#evictFor(promptRows);
     const slot = plan.adoptedSlot >= 0 ? plan.adoptedSlot : this.#choose(plan, promptRows, retiringSlots);
 
-    // Rows that are there after aliasing, and those that must be there or set aside in the end. What is ready may lack rows of
-    // its last group. Counting stops a mapper that may just have finished a row of the slot: its rows are looked at behind that.
+    // What is ready may lack rows of its last group.
     const isReady = slots.foreignRow[slot] === noForeignRow && plan.adoptedGroups === plan.groups &&
       (plan.groups > 0 || this.#cached.contentRows(slot) === 0);
     const neededRows = layout.rowsFor(Math.max(plan.tokens, isPromised ? promptTokens : 0));
     const pages = layout.pagesFor(neededRows) - plan.usedPages + plan.sourcePages;
     this.#supply.checkObtainable(pages, Math.ceil(pages / layout.pagesPerRow));
-    const aliasedRows = isReady ? slots.rows[slot]! : this.#rowsOf(plan.groups);
-    const copiedRows = plan.copiedId >= 0 ? layout.rowsFor(plan.tokens) : 0;
-    const rows = Math.max(aliasedRows, copiedRows, isPromised ? promptRows : 0);
 
-    native.cancel(slot);
     if (!isReady) this.#cached.vacate(slot, plan.adoptedGroups);
     else this.#cached.take(slot);
-    this.#attach(slot, plan, request, rows > aliasedRows ? rows : 0);
+    this.#attach(slot, plan, request);
     return {
       slot, cachedTokens: plan.tokens, cachedBy: this.#cachedBy(plan), pendingTokens: plan.pendingTokens, keptValue: plan.keptValue,
     };
@@ -192,26 +199,31 @@ export class Admission {
     throw createError('KV_NO_FREE_SLOT', { slots: this.#memory.slots.count, retiringSlots });
   }
 
-  /** Gives the slot what the plan says, and sets pages aside up to `promisedRows` rows. Undoes what it did when it fails. */
-  #attach(slot: number, plan: Plan, { promptTokens, isPromised, tenant, prompt, stream }: AdmissionRequest, rows: number): void {
-    const { native, slots, late } = this.#memory;
+  /** Gives the slot what the plan says, and sets the prompt's pages aside. When that fails, the slot is idle again as it was. */
+  #attach(slot: number, plan: Plan, { promptTokens, isPromised, tenant, prompt, stream }: AdmissionRequest): void {
+    const { layout, slots, late } = this.#memory;
     const { registry, tokens, index } = this.#cached;
     const path = this.#open(slot, plan, prompt);
     registry.start(slot);
     if (plan.copiedId >= 0) registry.borrow(plan.copiedId);
     try {
-      native.assign(slot, tenant);
       this.#fences.setStream(slot, stream);
-      if (path !== undefined && plan.groups > plan.adoptedGroups) {
-        this.#supply.alias(slot, registry.idsOf(slot), plan.adoptedGroups, plan.groups);
-        registry.join(slot, plan.groups);
-      }
-      if (rows > 0) this.#supply.promise(slot, rows);
       if (path !== undefined) this.#orderBehindWriters(slot, plan.groups);
-      if (plan.copiedId >= 0) this.#copy(slot, plan);
-      if (!isPromised) native.earmark(slot, 0);
+      const copy = this.#copyFor(slot, plan);
+      this.#supply.admit(slot, tenant, {
+        ids: registry.idsOf(slot), from: plan.adoptedGroups, to: plan.groups, copy,
+        rows: copy.tokens > 0 ? layout.rowsFor(plan.tokens) : 0, promisedRows: isPromised ? layout.rowsFor(promptTokens) : 0,
+      });
+      registry.join(slot, plan.groups);
+      if (copy.tokens > 0) registry.hasCopied(plan.copiedId, slot, plan.tokens);
+      if (copy.stream !== undefined) this.#sharing.copies.hasQueuedCopy(slot, copy.usedSlots, copy.stream);
     } catch (error) {
-      this.#undo(slot, plan, path);
+      registry.stop(slot);
+      this.#cached.putBack(slot, plan.adoptedGroups);
+      if (path !== undefined) index.release(path);
+      late.attempt(() => {
+        this.#cached.settle();
+      });
       throw error;
     } finally {
       if (plan.copiedId >= 0) registry.giveBack(plan.copiedId);
@@ -220,7 +232,9 @@ export class Admission {
     if (path === undefined || prompt === undefined) return;
     tokens.open(slot, { path, buffer: prompt.text, count: prompt.text.length });
     if (prompt.canWrite) index.announce(path, prompt.text, prompt.text.length);
-    late.attempt(() => this.#cached.settle());
+    late.attempt(() => {
+      this.#cached.settle();
+    });
   }
 
   #open(slot: number, plan: Plan, prompt: Prompt | undefined): PrefixPath | undefined {
@@ -231,27 +245,25 @@ export class Admission {
     return index.open(hit, { rows: registry.idsOf(slot), isStored: canWrite, level: priority });
   }
 
-  /** Copies the matching tokens of a group that goes on differently: behind the work that is queued on it, or at once. */
-  #copy(slot: number, { tokens, groups, copiedId }: Plan): void {
-    const { native, layout } = this.#memory;
-    const { registry } = this.#cached;
+  /**
+   * How the matching tokens of a group that goes on differently are copied: queued behind the work that is queued on the group, which is
+   * ordered for it, or at once, when that work is over.
+   */
+  #copyFor(slot: number, { tokens, copiedId }: Plan): Copy {
+    if (copiedId < 0) return noCopy;
     const { copies } = this.#sharing;
     const fences = this.#fences;
-    const rows = layout.rowsFor(tokens);
-    this.#supply.growOne(slot, rows);
+    const rows = this.#memory.layout.rowsFor(tokens);
     const writers = copies.writersOf(copiedId);
     const source = copies.sourceOf(copiedId, slot, rows);
     const stream = fences.streamOf(slot);
     if (writers.length === 0 || source < 0 || stream === undefined) {
       for (const writer of writers) fences.waitWritten(writer, 'copy from');
-      native.copyGroup(slot, groups, registry.slotOf(copiedId, rows), copiedId, tokens, undefined);
-    } else {
-      fences.ensure(stream);
-      for (const writer of writers) fences.order(stream, writer);
-      native.copyGroup(slot, groups, source, copiedId, tokens, stream);
-      copies.hasQueuedCopy(slot, [source, ...writers], stream);
+      return { source: () => this.#cached.registry.slotOf(copiedId, rows), id: copiedId, tokens, stream: undefined, usedSlots: [] };
     }
-    registry.hasCopied(copiedId, slot, tokens);
+    fences.ensure(stream);
+    for (const writer of writers) fences.order(stream, writer);
+    return { source: () => source, id: copiedId, tokens, stream, usedSlots: [source, ...writers] };
   }
 
   /** What will be queued for the slot runs after work on other streams that may still write what it shares. */
@@ -267,20 +279,6 @@ export class Admission {
       const isForeign = slots.foreignRow[other]! < groups * layout.groupRows;
       if (isForeign || registry.isSharing(other, ids, groups)) fences.order(stream, other);
     }
-  }
-
-  /** The slot is idle again and holds what it held when it was chosen. */
-  #undo(slot: number, { groups, adoptedGroups, copiedId }: Plan, path: PrefixPath | undefined): void {
-    const { native, late } = this.#memory;
-    const { index, registry } = this.#cached;
-    native.earmark(slot, 0);
-    registry.stop(slot);
-    late.attempt(() => {
-      if (groups > adoptedGroups || copiedId >= 0) this.#cached.vacate(slot, adoptedGroups);
-      this.#cached.putBack(slot, adoptedGroups);
-    });
-    if (path !== undefined) index.release(path);
-    late.attempt(() => this.#cached.settle());
   }
 
   #cachedBy({ tokens, groups, adoptedGroups }: Plan): CachedBy {

@@ -165,7 +165,7 @@ export class CachedRows {
 
   /** The slot, which holds so many groups of a text, is idle again: whoever took it did not keep it. */
   putBack(slot: number, groups: number): void {
-    this.choice.add(slot, groups);
+    if (this.#memory.slots.isQuarantined[slot] === 0) this.choice.add(slot, groups);
   }
 
   /** The slot is taken as it is, its content with it. */
@@ -307,10 +307,6 @@ export class CachedRows {
 
   /** The slot's first groups that the index holds. */
   #heldGroups(slot: number): number {
-    const { index, registry } = this;
-    const ids = registry.idsOf(slot);
-    let groups = 0;
-    while (groups < registry.namedGroups(slot) && index.isHolding(ids[groups]!)) groups += 1;
-    return groups;
+    return this.index.countHeld(this.registry.idsOf(slot), this.registry.namedGroups(slot));
   }
 }

@@ -58,7 +58,6 @@ export class RowCopies {
     const isTooLong = registry.namedRows(slot) > rows;
     room.withRoom(slot, this.pagesFor(slot, group), () => {
       if (isTooLong) this.#memory.unmap(slot, rows); // nothing queued uses the slot
-      native.cancel(slot);
       views.revoke(slot);
       if (isQueued) {
         fences.ensure(stream);

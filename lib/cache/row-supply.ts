@@ -4,13 +4,36 @@
 
 import { createError, isKvError } from '../base/errors.js';
 import type { Layout } from '../layout/layout.js';
-import type { NativeCache } from '../device/native.js';
+import { cacheNews, type NativeCache } from '../device/native.js';
 import type { PagePool } from '../device/page-pool.js';
 import type { PageUser } from '../device/page-user.js';
 import type { CachedRows } from './cached-rows.js';
 import type { IdleSlots, ReclaimPolicy } from './memory-policies.js';
 import type { SlotMemory } from './slot-memory.js';
 import { noForeignRow, slotStates, type Slots } from './slots.js';
+
+/** What an admitted sequence gets: see `RowSupply.admit`. */
+export interface Admittance {
+  readonly ids: Int32Array;
+  readonly from: number;
+  readonly to: number;
+  readonly rows: number;
+  readonly promisedRows: number;
+  /**
+   * Tokens before `tokens` in group `to` are copied from the slot `source`, or where it is -1 from the kept group `id`; 0: nothing is.
+   * `source` is asked when there is room, which idle slots may have given.
+   */
+  readonly copy: { readonly source: () => number; readonly id: number; readonly tokens: number; readonly stream: bigint | undefined };
+}
+
+/** What work lacks: rows, their pages or mappings, and how many of the pages are not set aside for it. */
+interface Missing {
+  readonly rows: number;
+  readonly pages: number;
+  readonly unpromisedPages: number;
+}
+
+const noSlots: readonly number[] = [];
 
 export class RowSupply implements PageUser {
   readonly #native: NativeCache;
@@ -21,7 +44,6 @@ export class RowSupply implements PageUser {
   readonly #policy: ReclaimPolicy;
   readonly #memory: SlotMemory;
   readonly #idle: IdleSlots;
-  readonly #pair = new Int32Array(2);
   #heldSlot = -1;
 
   constructor(memory: SlotMemory, cached: CachedRows, policy: ReclaimPolicy) {
@@ -50,26 +72,22 @@ export class RowSupply implements PageUser {
     });
   }
 
-  /** The same for one slot, which is held: its own rows are not reclaimed for it. */
-  growOne(slot: number, rows: number): void {
-    this.#pair[0] = slot;
-    this.#pair[1] = rows;
+  /**
+   * Gives an idle slot what a new sequence needs, all or nothing: the groups ids[from … to) mapped behind its rows, rows of its own up to
+   * `rows`, pages set aside up to `promisedRows`, and a copy (see NativeCache.admit). Its own rows are not reclaimed for it.
+   */
+  admit(slot: number, tenant: bigint, { ids, from, to, rows, promisedRows, copy }: Admittance): void {
+    const { groupRows } = this.#layout;
+    const missing = (): Missing => {
+      const mapped = to > from ? Math.min(to * groupRows, this.#layout.maxRows) : this.#slots.rows[slot]!;
+      const target = Math.max(rows, promisedRows, mapped);
+      const unpromisedPages = this.#layout.pagesFor(target) - this.#layout.pagesFor(mapped);
+      const aliasedPages = to > from ? this.#layout.pagesFor(mapped) - this.#layout.pagesFor(from * groupRows) : 0;
+      return { rows: target - mapped, pages: unpromisedPages + aliasedPages, unpromisedPages };
+    };
     this.#hold(slot, () => {
-      this.#attempt(this.#pair, 1, () => {
-        const pages = this.#slots.missingPages(slot, rows);
-        return { rows: rows - this.#slots.rows[slot]!, pages, unpromisedPages: 0 };
-      }, () => {
-        this.#native.grow(this.#pair, 1);
-      });
-    });
-  }
-
-  /** Maps the groups ids[from … to) behind the slot's rows. They take no pages, but mappings. */
-  alias(slot: number, ids: Int32Array, from: number, to: number): void {
-    const pages = this.#layout.pagesFor(to * this.#layout.groupRows) - this.#layout.pagesFor(from * this.#layout.groupRows);
-    this.#hold(slot, () => {
-      this.#attempt([slot], 1, () => ({ rows: 0, pages, unpromisedPages: 0 }), () => {
-        this.#native.alias(slot, ids, from, to);
+      this.#attempt(noSlots, 0, missing, () => {
+        this.#native.admit(slot, tenant, ids, from, to, rows, promisedRows, copy.source(), copy.id, copy.tokens, copy.stream);
       });
     });
   }
@@ -101,14 +119,14 @@ export class RowSupply implements PageUser {
 
   /** Whether running sequences can need so many pages more than now. Takes nothing. */
   canObtain(pages: number): boolean {
-    if (this.#pool.native.available() >= 2 * pages) return true;
+    if (this.#memory.news[cacheNews.availablePages]! >= 2 * pages) return true; // what is short all the same, the growth says
     this.#pool.quiesce();
     return this.#pool.obtainablePages() >= pages;
   }
 
   /** How many of the pages that `lack` counts could be had only by evicting prefixes; 0 as well when not even so. Takes nothing. */
   missingWithoutEviction(lack: () => number, heldSlot: number): number {
-    if (lack() <= this.#pool.native.available()) return 0;
+    if (lack() <= this.#memory.news[cacheNews.availablePages]!) return 0;
     let missing = 0;
     this.#hold(heldSlot, () => {
       this.#pool.quiesce();
@@ -239,12 +257,12 @@ export class RowSupply implements PageUser {
    */
   #attempt(
     pairs: ArrayLike<number>, count: number,
-    missing: () => { readonly rows: number; readonly pages: number; readonly unpromisedPages: number }, work: () => void,
+    missing: () => Missing, work: () => void,
   ): void {
     for (let attempt = 1; ; attempt += 1) {
       const { rows, pages, unpromisedPages } = missing();
       try {
-        if (!this.#pool.makeRoom(unpromisedPages, this)) throw this.#outOfPages(slotsIn(pairs, count), rows, unpromisedPages);
+        if (unpromisedPages > 0 && !this.#pool.makeRoom(unpromisedPages, this)) throw this.#outOfPages(slotsIn(pairs, count), rows, unpromisedPages);
         work();
         return;
       } catch (error) {

@@ -67,7 +67,6 @@ export class SlotMemory {
    * for the slot too, and views are detached first. Throws what the driver throws; then the rows are still there.
    */
   unmap(slot: number, rows: number): number {
-    this.native.cancel(slot);
     this.views.revoke(slot);
     const before = this.slots.rows[slot]!;
     this.native.shrink(slot, rows);

@@ -21,7 +21,7 @@ export class NodeTable implements NodeView {
   tailRow: Int32Array = new Int32Array(0);
   /** Open paths that go through the node or end in it. */
   pins: Int32Array = new Int32Array(0);
-  /** First of the open paths that end in the node; the others follow by `next`. */
+  /** First of the open paths that end in the node, a list by `next`. */
   readonly ending: (PrefixPath | undefined)[] = [];
   uses: Float64Array = new Float64Array(0);
   lastUse: Float64Array = new Float64Array(0);

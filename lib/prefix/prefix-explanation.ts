@@ -1,5 +1,5 @@
-// Explainer: says why a text is cached no further than it is. For an operator's questions and for logs, not for every
-// request; and not for strangers: within one tenant it tells of texts under other salts.
+// PrefixExplanation: why a text is cached no further than it is, and the memory of evictions that this needs. For an operator's
+// questions and for logs, not for every request, nor for clients: within one tenant it tells of texts under other salts.
 
 import { mix32 } from '../base/random.js';
 import { domainParts, type DomainRoots, type PrefixDomain, type PrefixDomainPart } from './domain.js';
@@ -8,17 +8,17 @@ import type { PrefixTree, TextListener, TreePlace } from './prefix-tree.js';
 import { dropReasons, type DropReason } from './row-ledger.js';
 
 /**
- * Where the cached part of a text ends, after `tokens` tokens, and why. `complete`: all of it is cached · `evicted`: it
- * went on, and lost this at `atMs` (of the `now` given to the index) for `reason` · `other-domain`: more of it,
- * `otherTokens`, is cached in a domain of the same tenant that differs in `parts` · `differs`: cached texts go on
- * otherwise; one of them with `cachedToken` · `ends`: nothing that was cached went on from there.
+ * Where the cached part of a text ends, after `tokens` tokens, and why. `complete`: all of it is cached · `evicted`: it went on, and lost
+ * this at `atMs` (of the `now` given to the index) for `dropReason` · `other-domain`: more of it, `otherTokens`, is cached in a domain of
+ * the same tenant that differs in `parts` · `differs`: cached texts go on otherwise; one of them with `cachedToken` · `never-cached`: no
+ * text that was cached went on from there.
  */
 export type PrefixExplanation = { readonly tokens: number } & (
-  | { readonly end: 'complete' }
-  | { readonly end: 'evicted'; readonly atMs: number; readonly reason: DropReason }
-  | { readonly end: 'other-domain'; readonly otherTokens: number; readonly parts: readonly PrefixDomainPart[] }
-  | { readonly end: 'differs'; readonly askedToken: number; readonly cachedToken: number }
-  | { readonly end: 'ends' }
+  | { readonly reason: 'complete' }
+  | { readonly reason: 'evicted'; readonly atMs: number; readonly dropReason: DropReason }
+  | { readonly reason: 'other-domain'; readonly otherTokens: number; readonly parts: readonly PrefixDomainPart[] }
+  | { readonly reason: 'differs'; readonly askedToken: number; readonly cachedToken: number }
+  | { readonly reason: 'never-cached' }
 );
 
 /** Other domains that are searched at most. */
@@ -41,19 +41,19 @@ export class Explainer {
   explain(hit: PrefixHit, text: Int32Array): PrefixExplanation {
     const { tree, memory } = this.#parts;
     const { domain, node, tokens } = hit;
-    if (tokens === text.length) return { tokens, end: 'complete' };
+    if (tokens === text.length) return { tokens, reason: 'complete' };
     const askedToken = text[tokens]!;
     const lost = memory.find(domain, node, tokens, askedToken);
-    if (lost !== undefined) return { tokens, end: 'evicted', atMs: lost.atMs, reason: lost.reason };
+    if (lost !== undefined) return { tokens, reason: 'evicted', atMs: lost.atMs, dropReason: lost.dropReason };
     const other = this.#longestElsewhere(domain, text, tokens);
-    if (other !== undefined) return { tokens, end: 'other-domain', ...other };
+    if (other !== undefined) return { tokens, reason: 'other-domain', ...other };
     const { to, firstChild, firstToken } = tree.nodes;
-    if (node < 0) return { tokens, end: 'ends' };
+    if (node < 0) return { tokens, reason: 'never-cached' };
     const isInside = tokens < to[node]!;
-    if (!isInside && firstChild[node]! < 0) return { tokens, end: 'ends' };
+    if (!isInside && firstChild[node]! < 0) return { tokens, reason: 'never-cached' };
     const cachedToken = isInside ? tree.tokenAt(node, tokens) : firstToken[firstChild[node]!]!;
     // Equal: a running sequence has the token, in no row that could be shared yet.
-    return cachedToken === askedToken ? { tokens, end: 'ends' } : { tokens, end: 'differs', askedToken, cachedToken };
+    return cachedToken === askedToken ? { tokens, reason: 'never-cached' } : { tokens, reason: 'differs', askedToken, cachedToken };
   }
 
   #longestElsewhere(domain: PrefixDomain, text: Int32Array, tokens: number):
@@ -80,7 +80,7 @@ export class Explainer {
 
 interface RememberedCut {
   readonly atMs: number;
-  readonly reason: DropReason;
+  readonly dropReason: DropReason;
 }
 
 interface Entry extends RememberedCut {
@@ -133,7 +133,7 @@ export class EvictionMemory implements TextListener {
     const key = from === 0 ? rootKey(roots.domainOf(place), token) : this.#nodeKey(place, token);
     this.#entries.delete(key);
     this.#entries.set(key, {
-      node: place, generation: nodes.generation[place]!, at: from, token, atMs: now(), reason: dropReasons[reason]!,
+      node: place, generation: nodes.generation[place]!, at: from, token, atMs: now(), dropReason: dropReasons[reason]!,
     });
     if (this.#entries.size <= places) return;
     const [oldest] = this.#entries.keys();

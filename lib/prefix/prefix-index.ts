@@ -19,10 +19,9 @@ import { lru } from './eviction/lru.js';
 import { checkIndex } from './index-check.js';
 import { NodeTable } from './node-table.js';
 import { OpenPaths } from './open-paths.js';
-import { PathWriter } from './path-writer.js';
 import { EvictionMemory, Explainer, type PrefixExplanation } from './prefix-explanation.js';
 import { PrefixHit } from './prefix-hit.js';
-import { PrefixPath, type PathOptions } from './prefix-path.js';
+import type { PathOptions, PrefixPath } from './prefix-path.js';
 import { PrefixTree, type TextListener } from './prefix-tree.js';
 import { PrefixValues } from './prefix-values.js';
 import { DroppedRows, reasonNumber, RowLedger } from './row-ledger.js';
@@ -73,7 +72,6 @@ export class PrefixIndex {
   readonly #roots: DomainRoots;
   readonly #pool: CachePool;
   readonly #paths: OpenPaths;
-  readonly #writer: PathWriter;
   readonly #values: PrefixValues;
   readonly #explainer: Explainer;
   readonly #listeners: TextListener[];
@@ -94,14 +92,13 @@ export class PrefixIndex {
     const listeners = this.#listeners = [memory, values];
     const policy = makePolicy(options.policy ?? lru(), {
       nodes,
-      copyText: (node, from, to, target, start) => { tree.copyPath(node, from, to, target, start); },
-      rowsOf: (node) => ledger.ownRows(node),
+      copyText: tree.copyPath.bind(tree),
+      rowsOf: ledger.ownRows.bind(ledger),
       hashSeed,
       poolTokens: options.poolTokens ?? (poolRows === Infinity ? Infinity : arithmetic.tokensIn(poolRows)),
     });
     const pool = this.#pool = new CachePool({ tree, ledger, roots, dropped: this.dropped, policy, listeners, poolRows, tenantRows });
-    const paths = this.#paths = new OpenPaths(nodes, pool);
-    this.#writer = new PathWriter({ tree, ledger, pool, paths, listeners });
+    const paths = this.#paths = new OpenPaths({ tree, ledger, pool, listeners });
     this.#hit = new PrefixHit({ tree, ledger, roots, paths, values }, sharedDomain);
     this.#explainer = new Explainer({ tree, roots, memory });
   }
@@ -139,6 +136,11 @@ export class PrefixIndex {
     return this.#ledger.isHolding(row);
   }
 
+  /** How many of rows[0, count) the index holds, up to the first that it does not. */
+  countHeld(rows: Int32Array, count: number): number {
+    return this.#ledger.countHeld(rows, count);
+  }
+
   /**
    * How much of `text` is cached, `limit` tokens at most. Default: what a request may take, which is all but its last token, or all
    * of it where a value is kept at its end. Changes nothing. There is one hit: it is valid until the next match, or until the index
@@ -151,7 +153,7 @@ export class PrefixIndex {
 
   /**
    * Opens a path along what `match` found: `path.length` tokens. The rows they fill are written into `rows`, which is `path.rows` from
-   * now on; the owner gives the others, and copies into the first of them what `hit.tailRow` holds. From here on until release none of
+   * now on; the owner gives the rows behind, and copies into the first of them what `hit.tailRow` holds. From here on until release none of
    * this text is evicted. Throws KV_INTERNAL when the index has changed since the match, unless that found nothing.
    */
   open(hit: PrefixHit, options: PathOptions): PrefixPath {
@@ -159,7 +161,7 @@ export class PrefixIndex {
     hit.check(this.#version);
     this.#version += 1;
     if (value !== undefined) this.#values.use(node, tokens);
-    return this.#open(options, tokens === 0 ? this.#roots.open(domain) : this.#writer.splitAtRow(node, tokens), tokens);
+    return this.#paths.open(options, tokens === 0 ? this.#roots.open(domain) : node, tokens);
   }
 
   /** The path will commit `tokens` tokens of `text`; the array is kept and must not change until then. */
@@ -178,7 +180,7 @@ export class PrefixIndex {
     if (length > text.length) {
       throw createError('KV_INTERNAL', { problem: 'a sequence commits more tokens than its text has', what: length });
     }
-    this.#writer.commit(path, text, length);
+    this.#paths.commit(path, text, length);
   }
 
   /**
@@ -187,7 +189,7 @@ export class PrefixIndex {
    */
   truncate(path: PrefixPath, length: number): void {
     this.#change(path);
-    this.#writer.truncate(path, length);
+    this.#paths.truncate(path, length);
   }
 
   /**
@@ -204,14 +206,13 @@ export class PrefixIndex {
   /** Another open path at the same place. The rows it can share are written into `rows`; the last, partial one it cannot. */
   fork(path: PrefixPath, rows: Int32Array): PrefixPath {
     this.#change(path);
-    return this.#open({ rows, isStored: path.isStored, level: path.level }, path.node, path.length);
+    return this.#paths.fork(path, rows);
   }
 
   /** Ends the path. Its text stays cached as the pool's bounds allow. */
   release(path: PrefixPath): void {
     this.#change(path);
     this.#paths.close(path);
-    this.#pool.release(path.node, path.length, path.level);
   }
 
   /** Frees up to `rows` rows of the pool as the policy chooses; returns how many. They are in `dropped`. */
@@ -227,13 +228,13 @@ export class PrefixIndex {
    */
   replaceDuplicates(isSpare: (row: number) => boolean): void {
     this.#version += 1;
-    this.#writer.replaceDuplicates(isSpare);
+    this.#paths.replaceDuplicates(isSpare);
   }
 
   /** For want of memory: the path keeps no text from being evicted behind its own tokens, also not in its last row. */
   splitAt(path: PrefixPath): void {
     this.#change(path);
-    this.#writer.splitAt(path.node, path.length);
+    this.#paths.splitAt(path.node, path.length);
   }
 
   /**
@@ -290,15 +291,6 @@ export class PrefixIndex {
   /** Throws KV_INTERNAL when something inside does not hold. For tests: looks at everything. */
   verify(): void {
     checkIndex({ tree: this.#tree, ledger: this.#ledger, pool: this.#pool, paths: this.#paths });
-  }
-
-  /** A path that ends in `node` after `tokens` tokens. */
-  #open(options: PathOptions, node: number, tokens: number): PrefixPath {
-    const path = new PrefixPath(options);
-    path.sharedTokens = tokens;
-    this.#paths.open(path, node, tokens);
-    if (tokens > 0) this.#ledger.fill(node, tokens, path.rows);
-    return path;
   }
 
   /** Something is about to change by this path: hits found before are not valid any more. */

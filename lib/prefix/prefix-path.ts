@@ -4,8 +4,8 @@
 
 export interface PathOptions {
   /**
-   * Row ids by their number on the path. The index fills in those it shares; the owner all others, before it commits tokens
-   * in them. May be longer than needed, and is read until release.
+   * Row ids by their number on the path. The index fills in those it shares; the owner all the rest, before it commits
+   * tokens in them. May be longer than needed, and is read until release.
    */
   readonly rows: Int32Array;
   /** Whether what it commits is cached (`write` of the request). */

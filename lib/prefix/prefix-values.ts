@@ -76,8 +76,8 @@ export class PrefixValues implements TextListener {
   }
 
   #remove(entry: Entry): void {
-    const others = this.#byNode.get(entry.node)!.filter((other) => other !== entry);
-    if (others.length > 0) this.#byNode.set(entry.node, others);
+    const rest = this.#byNode.get(entry.node)!.filter((other) => other !== entry);
+    if (rest.length > 0) this.#byNode.set(entry.node, rest);
     else this.#byNode.delete(entry.node);
   }
 

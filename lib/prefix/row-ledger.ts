@@ -16,9 +16,7 @@ import type { NodeTable } from './node-table.js';
  */
 export type DropReason = 'evicted' | 'bound' | 'quota' | 'replaced' | 'truncated' | 'cleared';
 
-export const dropReasons: readonly DropReason[] = [
-  'evicted', 'bound', 'quota', 'replaced', 'truncated', 'cleared',
-];
+export const dropReasons: readonly DropReason[] = ['evicted', 'bound', 'quota', 'replaced', 'truncated', 'cleared'];
 
 /**
  * The rows that the index stopped holding since the caller last cleared this, once per hold, each with its reason. Every call of the
@@ -28,11 +26,8 @@ export const dropReasons: readonly DropReason[] = [
 export class DroppedRows {
   #rows = new Int32Array(64);
   #reasons = new Uint8Array(64);
-  #count = 0;
-
-  get count(): number {
-    return this.#count;
-  }
+  /** How many there are. Read only. */
+  count = 0;
 
   row(index: number): number {
     return this.#rows[index]!;
@@ -43,18 +38,18 @@ export class DroppedRows {
   }
 
   clear(): void {
-    this.#count = 0;
+    this.count = 0;
   }
 
   /** @internal */
   add(row: number, reason: number): void {
-    if (this.#count === this.#rows.length) {
-      this.#rows = enlarged(this.#rows, 2 * this.#count);
-      this.#reasons = enlarged(this.#reasons, 2 * this.#count);
+    if (this.count === this.#rows.length) {
+      this.#rows = enlarged(this.#rows, 2 * this.count);
+      this.#reasons = enlarged(this.#reasons, 2 * this.count);
     }
-    this.#rows[this.#count] = row;
-    this.#reasons[this.#count] = reason;
-    this.#count += 1;
+    this.#rows[this.count] = row;
+    this.#reasons[this.count] = reason;
+    this.count += 1;
   }
 }
 
@@ -117,6 +112,13 @@ export class RowLedger {
 
   isHolding(row: number): boolean {
     return row >= 0 && row < this.#isHeld.length && this.#isHeld[row] === 1;
+  }
+
+  /** How many of rows[0, count) it holds, up to the first that it does not. */
+  countHeld(rows: Int32Array, count: number): number {
+    let held = 0;
+    while (held < count && this.isHolding(rows[held]!)) held += 1;
+    return held;
   }
 
   /** Rows that hang on the node itself. */
@@ -219,12 +221,10 @@ export class RowLedger {
     for (let index = this.wholeRows(from); index < end; index += 1) {
       const row = table[index];
       if (row === undefined || row < 0) {
-        const problem = 'a sequence commits tokens without a row for them';
-        throw createError('KV_INTERNAL', { problem, what: row, howMany: end });
+        throw createError('KV_INTERNAL', { problem: 'a sequence commits tokens without a row for them', what: row, howMany: end });
       }
       if (row !== tail && this.isHolding(row)) {
-        const problem = 'a sequence commits tokens in a row that the prefix index holds';
-        throw createError('KV_INTERNAL', { problem, what: row });
+        throw createError('KV_INTERNAL', { problem: 'a sequence commits tokens in a row that the prefix index holds', what: row });
       }
     }
   }

@@ -185,14 +185,14 @@ export class SimulatedOwner {
     const tokens = this.cached(text, domain);
     const { match, ...explanation } = { match: tokens, ...this.index.explain(domain, text) };
     equal(explanation.tokens, match, 'an explanation is about the match');
-    equal(explanation.end === 'complete' ? 1 : 0, tokens === text.length ? 1 : 0, 'complete exactly when all is cached');
-    if (explanation.end === 'evicted' && this.everCommitted(text, domain) <= tokens) throw new Error('evicted and never there');
-    if (explanation.end === 'differs') {
+    equal(explanation.reason === 'complete' ? 1 : 0, tokens === text.length ? 1 : 0, 'complete exactly when all is cached');
+    if (explanation.reason === 'evicted' && this.everCommitted(text, domain) <= tokens) throw new Error('evicted and never there');
+    if (explanation.reason === 'differs') {
       equal(explanation.askedToken, text[tokens]!, 'the token asked for');
       const cached = text.slice(0, tokens + 1).fill(explanation.cachedToken, tokens);
       equal(this.everCommitted(cached, domain), tokens + 1, 'tokens of a text that went on otherwise');
     }
-    if (explanation.end === 'other-domain' && explanation.otherTokens <= tokens) throw new Error('another domain has no more');
+    if (explanation.reason === 'other-domain' && explanation.otherTokens <= tokens) throw new Error('another domain has no more');
     const value = this.index.match(domain, text).value;
     if (value !== undefined) {
       equal(tokens, text.length, 'a value only where all is cached');
