@@ -1,8 +1,8 @@
 // DeviceMemory: a stretch of a driver's memory that is all there from the start: a workspace, weights, activations.
 //
-// Reserved and mapped whole by Open, in few large pages of one size, which nobody shares; given back by the destructor.
-// Beside any page pool and its budget. The driver outlives it. Threads: one at a time, inside a DriverScope, its
-// destruction included.
+// Reserved and mapped whole by Open, in few large pages of one size, which are not shared; given back by the
+// destructor. Beside any page pool and its budget. The driver outlives it. Threads: one at a time, inside a
+// DriverScope, its destruction included.
 #ifndef VKV_DEVICE_MEMORY_H_
 #define VKV_DEVICE_MEMORY_H_
 
@@ -27,8 +27,9 @@ class DeviceMemory {
   uint64_t address() const { return address_; }
   uint64_t bytes() const { return bytes_; }
 
-  // Copies between plain memory and the bytes from `at` on, which are inside; done when the call returns. With a stream,
-  // what is queued there is waited for first; without, they come where Driver::Write does. No bytes wait as well.
+  // Copies between plain memory and the bytes from `at` on, which are inside; done when the call returns. With a
+  // stream, what is queued there is waited for first; without, they come where Driver::Write does. No bytes wait as
+  // well.
   Status Write(uint64_t at, const void* from, uint64_t bytes, std::optional<Stream> stream);
   Status Read(void* to, uint64_t at, uint64_t bytes, std::optional<Stream> stream);
 

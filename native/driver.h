@@ -37,7 +37,7 @@ struct DriverInfo {
   int32_t driver_version = 0;       // CUDA: 13000 for 13.0; host: 0
   int32_t compute_capability = 0;   // CUDA: 90 for 9.0; host: 0
   uint64_t granularity_bytes = 0;   // every page size is a multiple of it
-  uint64_t default_page_bytes = 0;  // the page size to use when nobody asks for another
+  uint64_t default_page_bytes = 0;  // the page size to use unless another is asked for
   uint64_t mapping_limit = 0;       // mappings this driver allows itself, beside the process's limit; 0: none
   bool has_streams = false;         // streams and events mean something (host: all work is done when a call returns)
   bool has_host_access = false;     // the CPU may dereference mapped addresses

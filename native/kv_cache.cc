@@ -123,8 +123,8 @@ Status KvCache::UnmapHeld(int32_t slot_index, int32_t rows) {
   Strand(std::move(stranded));
   pool_->Give(run.pages);
   Slot& slot = slots_[slot_index];
-  pool_->Unpromise(PromisedPages(slot, slot.rows, slot.promised_rows));
-  slot.promised_rows = 0;
+  pool_->DropEarmark(EarmarkedPages(slot, slot.rows, slot.earmarked_rows));
+  slot.earmarked_rows = 0;
   slot.pages.resize(rows * layout().reservations());
   slot.rows = rows;
   if (run.to > run.from) MarkChanged(slot_index);

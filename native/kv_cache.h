@@ -5,8 +5,8 @@
 // them is referred to once per slot that maps it, and once more while its group is kept. A slot that someone works on
 // is busy; only its holder touches its pages. A slot in which the driver refused an undo is quarantined: what it left
 // mapped is kept aside, and it is not used again. Threads: any. The mutex guards the slots' records; it is not held
-// across driver calls (Close alone excepted: nobody else is left). Waiting happens only in Hold, for a slot the other
-// thread works on: at most one row's mapping.
+// across driver calls (Close alone excepted: no other thread is left). Waiting happens only in Hold, for a slot the
+// other thread works on: at most one row's mapping.
 #ifndef VKV_KV_CACHE_H_
 #define VKV_KV_CACHE_H_
 
@@ -62,7 +62,7 @@ struct AdmitCommand {
   std::optional<Tenant> tenant;     // as Assign; none: whose it was
   KeptGroups groups;                // mapped behind its rows
   int32_t rows;                     // the rows it shall have then: what it lacks gets pages of its own
-  int32_t promised_rows;            // pages are set aside up to this row; 0: none
+  int32_t earmarked_rows;           // pages are set aside up to this row; 0: none
   std::optional<CopyCommand> copy;  // into rows of its own
 };
 
@@ -102,16 +102,16 @@ class KvCache {
   uint64_t address(size_t reservation) const { return ranges_.address(reservation); }
   CacheCounters counters() const;
 
-  // Maps what every named slot lacks, all or nothing for the whole list. On failure rows, pages and promises are as
+  // Maps what every named slot lacks, all or nothing for the whole list. On failure rows, pages and earmarks are as
   // before.
   Status Grow(std::span<const GrowCommand> commands);
   // The mapper's way: one more row for `slot` unless it has `rows` already. `is_done` says nothing is left to do.
   Status GrowAhead(int32_t slot, int32_t rows, bool& is_done);
-  // Unmaps from the end until `rows` are left, gives the pages back and drops the promise. On failure all is as before.
+  // Unmaps from the end until `rows` are left, gives the pages back and drops the earmark. On failure all is as before.
   Status Shrink(int32_t slot, int32_t rows);
-  // Sets pages aside until the slot has `rows` rows (fewer than now: drops the promise, which always succeeds).
+  // Sets pages aside until the slot has `rows` rows (fewer than now: drops the earmark, which always succeeds).
   // kOutOfPages changes nothing.
-  Status Promise(int32_t slot, int32_t rows);
+  Status Earmark(int32_t slot, int32_t rows);
   // The slot's next content belongs to `tenant`; scrubs mapped rows of another one if the cache scrubs.
   Status Assign(int32_t slot, Tenant tenant);
 
@@ -122,14 +122,14 @@ class KvCache {
   Status Keep(std::span<const KeepCommand> commands);
   // Ends it: pages that no slot maps are free.
   void Drop(std::span<const int32_t> ids);
-  // Maps kept groups behind the slot's rows, which end at a group. Pages of a promise that this saves are free again.
+  // Maps kept groups behind the slot's rows, which end at a group. Earmarked pages that this saves are free again.
   // On failure nothing has changed.
   Status Alias(int32_t slot, const KeptGroups& groups);
-  // Gives the slot all of the command, or nothing: on failure rows, pages and promises are as before; only when the
+  // Gives the slot all of the command, or nothing: on failure rows, pages and earmarks are as before; only when the
   // driver refuses the undo, the slot is in quarantine, with the rows it had. kOutOfPages comes before any driver call.
   // What was scrubbed for the tenant stays scrubbed. Pre: the copy's tokens lie in rows of its own.
   Status Admit(const AdmitCommand& command);
-  // Copies a group's first tokens into rows that the slot has and nobody else. On failure nothing is queued any more,
+  // Copies a group's first tokens into rows that are the slot's alone. On failure nothing is queued any more,
   // and those rows hold anything.
   Status CopyGroup(const CopyCommand& command);
   // Gives the slot pages of its own for those rows of a group that hold the command's tokens. Pre: no queued work uses
@@ -149,7 +149,7 @@ class KvCache {
   struct Slot {
     std::vector<PageId> pages;  // [row, reservation], kNoPage where a row adds none
     int32_t rows = 0;
-    int32_t promised_rows = 0;  // promised up to this row
+    int32_t earmarked_rows = 0;  // pages are set aside up to this row
     Tenant tenant = kUnknownTenant;
     bool is_busy = false;
     bool is_quarantined = false;
@@ -162,7 +162,7 @@ class KvCache {
   Status Hold(Lock& lock, int32_t slot);  // waits until the slot is free, then marks it busy
   void LetGo(int32_t slot);               // pre: locked
   void MarkChanged(int32_t slot);         // pre: locked
-  uint64_t PromisedPages(const Slot& slot, int32_t from, int32_t to) const;
+  uint64_t EarmarkedPages(const Slot& slot, int32_t from, int32_t to) const;
 
   Status AssignHeld(int32_t slot, Tenant tenant);
   Status SharedRun(int32_t slot, const KeptGroups& groups, RowRun& run);
@@ -170,8 +170,8 @@ class KvCache {
   Status MapAndFill(const AdmitCommand& command, const RowRun& run, const RowRun& own,
                     std::vector<StrandedRun>& stranded);
   Status GrowHeld(std::span<RowRun> runs, bool is_background);
-  Status TakePages(std::span<RowRun> runs, uint64_t promised);
-  void GiveBack(std::span<const RowRun> runs, uint64_t promised, std::vector<StrandedRun> stranded);
+  Status TakePages(std::span<RowRun> runs, uint64_t earmarked);
+  void GiveBack(std::span<const RowRun> runs, uint64_t earmarked, std::vector<StrandedRun> stranded);
   void Strand(std::vector<StrandedRun> stranded);  // pre: locked
   Status Scrub(const RowRun& run, Tenant tenant);
   Status WaitFor(Stream stream, const Status& status);

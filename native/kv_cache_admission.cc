@@ -1,4 +1,4 @@
-// Kept groups of a KvCache, and how a slot gets them, with rows of its own and a promise: all of it or nothing.
+// Kept groups of a KvCache, and how a slot gets them, with rows of its own and pages earmarked: all of it or nothing.
 
 #include <algorithm>
 
@@ -24,12 +24,12 @@ void KvCache::Drop(std::span<const int32_t> ids) {
 }
 
 Status KvCache::Alias(int32_t slot, const KeptGroups& groups) {
-  int32_t promised_rows = 0;
+  int32_t earmarked_rows = 0;
   {
     std::lock_guard lock(mutex_);
-    promised_rows = slots_[slot].promised_rows;
+    earmarked_rows = slots_[slot].earmarked_rows;
   }
-  return Admit({slot, std::nullopt, groups, 0, promised_rows, std::nullopt});
+  return Admit({slot, std::nullopt, groups, 0, earmarked_rows, std::nullopt});
 }
 
 Status KvCache::Admit(const AdmitCommand& command) {
@@ -68,19 +68,19 @@ Status KvCache::AdmitHeld(const AdmitCommand& command) {
   RowRun shared;
   VKV_RETURN_IF_ERROR(SharedRun(command.slot, command.groups, shared));
   RowRun own{command.slot, shared.to, std::max(shared.to, command.rows), {}};
-  uint64_t promised = 0;  // as of now
+  uint64_t earmarked = 0;  // as of now
   {
     std::lock_guard lock(mutex_);
     const Slot& slot = slots_[command.slot];
-    promised = PromisedPages(slot, slot.rows, slot.promised_rows);
+    earmarked = EarmarkedPages(slot, slot.rows, slot.earmarked_rows);
   }
   const uint64_t taken = layout().PagesBetween(own.from, own.to);
-  const uint64_t needed = taken + layout().PagesBetween(own.to, std::max(own.to, command.promised_rows));
-  const uint64_t more = needed > promised ? needed - promised : 0;
-  VKV_RETURN_IF_ERROR(pool_->Promise(more));
+  const uint64_t needed = taken + layout().PagesBetween(own.to, std::max(own.to, command.earmarked_rows));
+  const uint64_t more = needed > earmarked ? needed - earmarked : 0;
+  VKV_RETURN_IF_ERROR(pool_->Earmark(more));
   Status status = TakePages(std::span(&own, 1), taken);
   if (!status.ok()) {
-    pool_->Unpromise(more);
+    pool_->DropEarmark(more);
     return status;
   }
 
@@ -93,14 +93,14 @@ Status KvCache::AdmitHeld(const AdmitCommand& command) {
   if (!status.ok()) {
     if (status.code == Code::kDriverLost) stranded.clear();  // a lost device holds no mapping any more
     GiveBack(std::span(&run, 1), taken, std::move(stranded));
-    pool_->Unpromise(more);
+    pool_->DropEarmark(more);
     return status;
   }
 
   std::lock_guard lock(mutex_);
   Slot& slot = slots_[command.slot];
-  pool_->Unpromise(promised + more - needed);
-  slot.promised_rows = command.promised_rows;
+  pool_->DropEarmark(earmarked + more - needed);
+  slot.earmarked_rows = command.earmarked_rows;
   if (run.to == run.from) return Ok();
   slot.pages.insert(slot.pages.end(), run.pages.begin(), run.pages.end());
   slot.rows = run.to;

@@ -110,8 +110,8 @@ void KvCache::LoseRows(const RowRun& run, std::vector<StrandedRun> stranded) {
   pool_->Give(run.pages);  // the slot's references
   pool_->Give(behind.pages);
   Slot& slot = slots_[run.slot];
-  pool_->Unpromise(PromisedPages(slot, slot.rows, slot.promised_rows));
-  slot.promised_rows = 0;
+  pool_->DropEarmark(EarmarkedPages(slot, slot.rows, slot.earmarked_rows));
+  slot.earmarked_rows = 0;
   if (!slot.is_quarantined) ++counters_.quarantined_slots;
   slot.is_quarantined = true;
   counters_.mapped_rows -= slot.rows - run.from;

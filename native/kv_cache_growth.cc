@@ -6,23 +6,23 @@
 
 namespace vkv {
 
-uint64_t KvCache::PromisedPages(const Slot& slot, int32_t from, int32_t to) const {
-  const int32_t end = std::min(to, slot.promised_rows);
+uint64_t KvCache::EarmarkedPages(const Slot& slot, int32_t from, int32_t to) const {
+  const int32_t end = std::min(to, slot.earmarked_rows);
   return end > from ? layout().PagesBetween(from, end) : 0;
 }
 
-Status KvCache::Promise(int32_t slot_index, int32_t rows) {
+Status KvCache::Earmark(int32_t slot_index, int32_t rows) {
   Lock lock(mutex_);
   Slot& slot = slots_[slot_index];
   let_go_.wait(lock, [&] { return !slot.is_busy; });
-  const uint64_t before = PromisedPages(slot, slot.rows, slot.promised_rows);
+  const uint64_t before = EarmarkedPages(slot, slot.rows, slot.earmarked_rows);
   const uint64_t after = rows > slot.rows ? layout().PagesBetween(slot.rows, rows) : 0;
   if (after > before) {
     if (slot.is_quarantined) return Fail(Code::kSlotBusy, "quarantine", slot_index);
-    VKV_RETURN_IF_ERROR(pool_->Promise(after - before));
+    VKV_RETURN_IF_ERROR(pool_->Earmark(after - before));
   }
-  if (after < before) pool_->Unpromise(before - after);
-  slot.promised_rows = rows;
+  if (after < before) pool_->DropEarmark(before - after);
+  slot.earmarked_rows = rows;
   return Ok();
 }
 
@@ -62,12 +62,12 @@ Status KvCache::GrowAhead(int32_t slot, int32_t rows, bool& is_done) {
 
 // Pre: every slot of `runs` is held by this thread. First all pages (no address touched), then the mappings.
 Status KvCache::GrowHeld(std::span<RowRun> runs, bool is_background) {
-  uint64_t promised = 0;
+  uint64_t earmarked = 0;
   {
     std::lock_guard lock(mutex_);
-    for (const RowRun& run : runs) promised += PromisedPages(slots_[run.slot], run.from, run.to);
+    for (const RowRun& run : runs) earmarked += EarmarkedPages(slots_[run.slot], run.from, run.to);
   }
-  VKV_RETURN_IF_ERROR(TakePages(runs, promised));
+  VKV_RETURN_IF_ERROR(TakePages(runs, earmarked));
 
   std::vector<StrandedRun> stranded;
   Status status;
@@ -91,7 +91,7 @@ Status KvCache::GrowHeld(std::span<RowRun> runs, bool is_background) {
   }
   if (!status.ok()) {
     if (status.code == Code::kDriverLost) stranded.clear();  // a lost device holds no mapping any more
-    GiveBack(runs, promised, std::move(stranded));
+    GiveBack(runs, earmarked, std::move(stranded));
     return status;
   }
 
@@ -112,7 +112,7 @@ Status KvCache::GrowHeld(std::span<RowRun> runs, bool is_background) {
   return Ok();
 }
 
-Status KvCache::TakePages(std::span<RowRun> runs, uint64_t promised) {
+Status KvCache::TakePages(std::span<RowRun> runs, uint64_t earmarked) {
   const size_t width = layout().reservations();
   std::vector<uint64_t> near;
   for (RowRun& run : runs) {
@@ -122,7 +122,7 @@ Status KvCache::TakePages(std::span<RowRun> runs, uint64_t promised) {
         if (layout().HasPage(row, i)) near.push_back(ranges_.RowAddress(run.slot, row, i));
   }
   std::vector<PageId> taken(near.size());
-  VKV_RETURN_IF_ERROR(pool_->Take(promised, near, taken));
+  VKV_RETURN_IF_ERROR(pool_->Take(earmarked, near, taken));
   size_t next = 0;
   for (RowRun& run : runs)
     for (size_t k = 0; k < run.pages.size(); ++k)
@@ -130,10 +130,10 @@ Status KvCache::TakePages(std::span<RowRun> runs, uint64_t promised) {
   return Ok();
 }
 
-void KvCache::GiveBack(std::span<const RowRun> runs, uint64_t promised, std::vector<StrandedRun> stranded) {
+void KvCache::GiveBack(std::span<const RowRun> runs, uint64_t earmarked, std::vector<StrandedRun> stranded) {
   std::lock_guard lock(mutex_);
   Strand(std::move(stranded));
-  pool_->Repromise(promised);  // first, so that nobody takes these pages in between
+  pool_->RestoreEarmark(earmarked);  // first, so that no other thread takes these pages in between
   for (const RowRun& run : runs) pool_->Give(run.pages);
 }
 

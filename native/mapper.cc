@@ -82,13 +82,13 @@ void Mapper::Quiesce() {
   queue_.clear();
   is_working_cancelled_ = true;
   wants_pages_ = false;
-  row_finished_.wait(lock, [this] { return working_slot_ == kNobody && !is_creating_; });
+  row_finished_.wait(lock, [this] { return working_slot_ == kNoSlot && !is_creating_; });
 }
 
 MapperState Mapper::state() const {
   std::lock_guard lock(mutex_);
-  const bool is_idle = queue_.empty() && working_slot_ == kNobody && !wants_pages_ && !is_creating_;
-  return {is_idle, late_errors_, last_error_, starved_};
+  const bool is_idle = queue_.empty() && working_slot_ == kNoSlot && !wants_pages_ && !is_creating_;
+  return {is_idle, late_errors_, last_error_, dropped_requests_};
 }
 
 void Mapper::Stop() {
@@ -125,10 +125,10 @@ void Mapper::MapRow(std::unique_lock<std::mutex>& lock) {
   bool is_done = false;
   const Status status = cache_.GrowAhead(slot, rows, is_done);
   lock.lock();
-  working_slot_ = kNobody;
+  working_slot_ = kNoSlot;
   row_finished_.notify_all();
   if (IsWantOfRoom(status.code)) {
-    ++starved_;
+    ++dropped_requests_;
   } else if (!status.ok()) {
     ++late_errors_;
     last_error_ = status;

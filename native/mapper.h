@@ -1,9 +1,9 @@
 // Mapper: the one background thread of a cache that maps rows ahead of need.
 //
 // It is told how many rows each slot should have and maps them one at a time, slots in turn. It uses free pages and
-// never takes one from anybody: when there are none, the wish is dropped, and the growth happens in the foreground if
-// it must. With no row to map it creates pages for the pool's free list, one at a time, up to the pool's ready_pages.
-// It calls no JavaScript and holds no lock across a driver call. A failure nobody waits for is kept as a late error.
+// reclaims none: when there are none, the request is dropped, and the growth happens in the foreground if it must. With
+// no row to map it creates pages for the pool's free list, one at a time, up to the pool's ready_pages. It calls no
+// JavaScript and holds no lock across a driver call. A failure that no call waits for is kept as a late error.
 // Threads: all methods from the owner's thread; the worker is private.
 #ifndef VKV_MAPPER_H_
 #define VKV_MAPPER_H_
@@ -23,10 +23,10 @@
 namespace vkv {
 
 struct MapperState {
-  bool is_idle = true;       // it has nothing left to do
-  uint64_t late_errors = 0;  // failures of the driver so far
-  Status last_error;         // the last of them
-  uint64_t starved = 0;      // wishes dropped for want of room: pages, device memory, kernel mappings
+  bool is_idle = true;            // it has nothing left to do
+  uint64_t late_errors = 0;       // failures of the driver so far
+  Status last_error;              // the last of them
+  uint64_t dropped_requests = 0;  // for want of room: pages, device memory, kernel mappings
 };
 
 class Mapper {
@@ -38,22 +38,22 @@ class Mapper {
 
   // Starts the thread. kDriverCallFailed with errno when the system refuses one.
   Status Start();
-  // Sets the rows each named slot should have; a later wish for the same slot replaces an earlier one.
+  // Sets the rows each named slot should have; a later request for the same slot replaces an earlier one.
   void Request(std::span<const GrowCommand> commands);
   // Looks whether the pool has as many free pages as it should. Costs nothing where it should have none.
   void Refill();
-  // Drops the wish for a slot and waits until the row at hand, if it is the slot's, is finished: from here on until the
-  // next Request the slot's rows are the caller's to change.
+  // Drops the request for a slot and waits until the row at hand, if it is the slot's, is finished: from here on until
+  // the next Request the slot's rows are the caller's to change.
   void Cancel(int32_t slot);
-  // Drops all wishes and waits until the row or page at hand, if any, is finished: from here on until the next Request
-  // or Refill it takes no page.
+  // Drops all requests and waits until the row or page at hand, if any, is finished: from here on until the next
+  // Request or Refill it takes no page.
   void Quiesce();
   MapperState state() const;
   // Finishes the row at hand and joins. Idempotent.
   void Stop();
 
  private:
-  static constexpr int32_t kNobody = -1;
+  static constexpr int32_t kNoSlot = -1;
 
   void Run();
   // One row of the next slot, and one page for the free list; the lock is let go of meanwhile.
@@ -68,14 +68,14 @@ class Mapper {
   std::condition_variable wake_;
   std::condition_variable row_finished_;
   std::vector<int32_t> wanted_rows_;  // by slot; 0: nothing
-  std::deque<int32_t> queue_;         // slots with a wish, each once
-  int32_t working_slot_ = kNobody;
+  std::deque<int32_t> queue_;         // slots with a request, each once
+  int32_t working_slot_ = kNoSlot;
   bool is_working_cancelled_ = false;
   bool wants_pages_ = false;  // the free list may be short
   bool is_creating_ = false;  // a page is being created for it
   bool is_stopping_ = false;
   uint64_t late_errors_ = 0;
-  uint64_t starved_ = 0;
+  uint64_t dropped_requests_ = 0;
   Status last_error_;
 };
 

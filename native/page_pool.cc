@@ -19,7 +19,7 @@ PoolCounts PagePool::counts() const {
   counts.budget = budget_;
   counts.created = created_ - creating_ahead_;
   counts.free = free_.size();
-  counts.promised = promised_;
+  counts.earmarked = earmarked_;
   counts.quarantined = quarantined_;
   counts.in_use = counts.created - free_.size() - quarantined_;
   return counts;
@@ -27,7 +27,7 @@ PoolCounts PagePool::counts() const {
 
 int64_t PagePool::AvailableLocked() const {
   const uint64_t in_use = created_ - creating_ahead_ - free_.size();
-  return static_cast<int64_t>(budget_) - static_cast<int64_t>(in_use + promised_);
+  return static_cast<int64_t>(budget_) - static_cast<int64_t>(in_use + earmarked_);
 }
 
 int64_t PagePool::available() const {
@@ -35,23 +35,23 @@ int64_t PagePool::available() const {
   return AvailableLocked();
 }
 
-Status PagePool::Promise(uint64_t pages) {
+Status PagePool::Earmark(uint64_t pages) {
   std::lock_guard lock(mutex_);
   const int64_t available = std::max<int64_t>(0, AvailableLocked());
   const int64_t wanted = static_cast<int64_t>(pages);
-  if (wanted > available) return Fail(Code::kOutOfPages, "Promise", wanted, available);
-  promised_ += pages;
+  if (wanted > available) return Fail(Code::kOutOfPages, "Earmark", wanted, available);
+  earmarked_ += pages;
   return Ok();
 }
 
-void PagePool::Unpromise(uint64_t pages) {
+void PagePool::DropEarmark(uint64_t pages) {
   std::lock_guard lock(mutex_);
-  promised_ -= std::min(pages, promised_);
+  earmarked_ -= std::min(pages, earmarked_);
 }
 
-void PagePool::Repromise(uint64_t pages) {
+void PagePool::RestoreEarmark(uint64_t pages) {
   std::lock_guard lock(mutex_);
-  promised_ += pages;
+  earmarked_ += pages;
 }
 
 // Code, cuBLAS and the engine take device memory too, and fail in worse ways than a pool that may use what it has.
@@ -99,7 +99,7 @@ void PagePool::AwaitNoneAhead(std::unique_lock<std::mutex>& lock) {
   --waiting_;
 }
 
-Status PagePool::Take(uint64_t promised, std::span<const uint64_t> near, std::span<PageId> pages) {
+Status PagePool::Take(uint64_t earmarked, std::span<const uint64_t> near, std::span<PageId> pages) {
   const uint64_t wanted = near.size();
   // Pages used again far from where they were first mapped do not merge with their neighbours, so each costs the kernel
   // a mapping of its own.
@@ -109,9 +109,9 @@ Status PagePool::Take(uint64_t promised, std::span<const uint64_t> near, std::sp
     std::unique_lock lock(mutex_);
     if (free_.size() < wanted) AwaitNoneAhead(lock);
     const int64_t available = std::max<int64_t>(0, AvailableLocked());
-    const int64_t unpromised = static_cast<int64_t>(wanted - promised);
-    if (unpromised > available) return Fail(Code::kOutOfPages, "Take", unpromised, available);
-    promised_ -= promised;
+    const int64_t unearmarked = static_cast<int64_t>(wanted - earmarked);
+    if (unearmarked > available) return Fail(Code::kOutOfPages, "Take", unearmarked, available);
+    earmarked_ -= earmarked;
     for (; taken < wanted && !free_.empty(); ++taken) {
       pages[taken] = free_.back();
       free_.pop_back();
@@ -136,8 +136,8 @@ Status PagePool::Take(uint64_t promised, std::span<const uint64_t> near, std::sp
   if (status.ok()) return Ok();
 
   // Undo: pages just created go back to the driver (or, if it refuses even that, to the free list), reused ones to the
-  // list. The promise comes first, so that nobody takes its pages in between.
-  Repromise(promised);
+  // list. The earmark comes first, so that no other thread takes its pages in between.
+  RestoreEarmark(earmarked);
   {
     DriverScope scope(*driver_);
     for (uint64_t k = reused; k < taken; ++k) {

@@ -3,7 +3,7 @@
 // Every created page is exactly one of free (in the free list, kept for reuse), in use (referred to by one or more
 // slots) or quarantined (a failed undo left it mapped somewhere unknown; never used again): free + in use + quarantined
 // = created. A page that is being created ahead of need is none of them yet, but to be had as if it were free. Part of
-// what is available can be promised to a slot, so that a prompt admitted in chunks always finds its pages. Threads:
+// what is available can be earmarked for a slot, so that a prompt admitted in chunks always finds its pages. Threads:
 // any; the mutex guards the page table and is not held across driver calls.
 #ifndef VKV_PAGE_POOL_H_
 #define VKV_PAGE_POOL_H_
@@ -35,7 +35,7 @@ struct PoolCounts {
   uint64_t created = 0;
   uint64_t free = 0;
   uint64_t in_use = 0;
-  uint64_t promised = 0;
+  uint64_t earmarked = 0;
   uint64_t quarantined = 0;
 };
 
@@ -57,20 +57,20 @@ class PagePool {
   uint64_t page_bytes() const { return page_bytes_; }
   PoolCounts counts() const;
 
-  // Pages that can still be taken without breaking a promise. Below zero when a lowered budget is exceeded: so many
+  // Pages that can still be taken beside the earmarked ones. Below zero when a lowered budget is exceeded: so many
   // must come back before one can be taken.
   int64_t available() const;
   // Sets pages aside: kOutOfPages {pages, available} when there are not so many.
-  Status Promise(uint64_t pages);
-  void Unpromise(uint64_t pages);
-  // Puts back a promise that Take has drawn from, before its pages are given back: it cannot be refused.
-  void Repromise(uint64_t pages);
+  Status Earmark(uint64_t pages);
+  void DropEarmark(uint64_t pages);
+  // Puts back an earmark that Take has drawn from, before its pages are given back: it cannot be refused.
+  void RestoreEarmark(uint64_t pages);
 
   // Takes near.size() pages, each with one reference, free ones first; creates the rest, page k close to near[k]. The
-  // first `promised` of them are drawn from the promise, and are there even if the budget was lowered since. All or
+  // first `earmarked` of them are drawn from the earmark, and are there even if the budget was lowered since. All or
   // nothing: kOutOfPages, kOutOfDeviceMemory where it would cut into the headroom, or the driver's refusal to create,
   // leaves every count as it was.
-  Status Take(uint64_t promised, std::span<const uint64_t> near, std::span<PageId> pages);
+  Status Take(uint64_t earmarked, std::span<const uint64_t> near, std::span<PageId> pages);
   // Creates one free page where fewer than ready_pages are free and the budget allows it, so that a later Take need
   // not. False: nothing is left to do, or what there is does not allow more.
   Status CreateAhead(bool& is_created);
@@ -79,7 +79,7 @@ class PagePool {
   void Share(std::span<const PageId> pages);
   uint32_t references(PageId page) const;
   bool is_quarantined(PageId page) const;
-  // Whether it has more references than one, places it is stranded at not counted: nobody reads those.
+  // Whether it has more references than one, places it is stranded at not counted: those are not read.
   bool is_shared(PageId page) const;
   // Drops one reference each; a page without any is free.
   void Give(std::span<const PageId> pages);
@@ -97,7 +97,7 @@ class PagePool {
   Tenant tenant(PageId page) const;
   void set_tenant(std::span<const PageId> pages, Tenant tenant);  // passes over kNoPage
 
-  // Lowering it below what is created releases free pages; what is in use stays, and only promised pages are created
+  // Lowering it below what is created releases free pages; what is in use stays, and only earmarked pages are created
   // until enough is given back. When the driver refuses to release a page the budget is as before.
   Status SetBudget(uint64_t budget_bytes);
   // Releases free pages to the system until at most `keep` are left.
@@ -136,7 +136,7 @@ class PagePool {
 
   mutable std::mutex mutex_;  // guards all below
   uint64_t budget_;
-  uint64_t promised_ = 0;
+  uint64_t earmarked_ = 0;
   uint64_t quarantined_ = 0;
   uint64_t created_ = 0;         // includes pages being created
   uint64_t creating_ahead_ = 0;  // of those, what will be free

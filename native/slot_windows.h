@@ -27,7 +27,7 @@ class SlotWindows {
   // mapped, and what is mapped there is not unmapped before Hide. kOutOfMappings, kOutOfAddressSpace: nothing has
   // changed.
   Status Show(int32_t slot, size_t reservation, uint64_t bytes, uint64_t& address);
-  // Shows nothing of the slot any more. `is_escaped`: somebody may touch its windows still; their addresses then hold
+  // Shows nothing of the slot any more. `is_escaped`: JavaScript may still touch its windows; their addresses then hold
   // private memory until the process ends.
   void Hide(int32_t slot, bool is_escaped);
   // Frees all addresses; where something is shown still, as if it had escaped.

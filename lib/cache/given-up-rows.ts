@@ -31,7 +31,7 @@ export class GivenUpRows {
     slots.giveUpRows(slot, row);
     native.cancel(slot);
     views.revoke(slot);
-    native.promise(slot, 0);
+    native.earmark(slot, 0);
   }
 
   /** Unmaps those of an active slot, unless queued work may use them. Throws what the driver throws; they then stay. */

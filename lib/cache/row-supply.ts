@@ -104,7 +104,7 @@ export class RowSupply implements PageUser {
         const pages = this.#slots.missingPages(slot, rows);
         return { rows: rows - this.#slots.rows[slot]!, pages, unpromisedPages: pages };
       }, () => {
-        this.#native.promise(slot, rows);
+        this.#native.earmark(slot, rows);
       });
     });
   }

@@ -122,7 +122,7 @@ export class SlotLeases {
     const isWaiting = batch !== undefined || this.#fences.isPending(slot);
     views.revoke(slot);
     native.cancel(slot);
-    native.promise(slot, 0);
+    native.earmark(slot, 0);
     slots.retire(slot);
     this.#released += 1;
     if (!isWaiting) {

@@ -70,7 +70,7 @@ export interface NativeCacheCounters {
 export interface NativeMapperState {
   readonly isIdle: boolean;
   readonly lateErrors: number;
-  readonly starved: number;
+  readonly droppedRequests: number;
   readonly lastError: Error | undefined;
 }
 
@@ -82,7 +82,7 @@ export const cacheNews = {
   droppedRequests: 1,
   /** 1: the mapper has nothing to do, and all that it mapped is in the bound arrays; 0: it works or is about to. */
   isIdle: 2,
-  /** Pages that can be taken from the pool, by any of its caches, without breaking a promise; below zero when a lowered budget is exceeded. */
+  /** Pages that can be taken from the pool, by any of its caches, beside those set aside; below zero when a lowered budget is exceeded. */
   availablePages: 3,
 } as const;
 
@@ -101,10 +101,11 @@ export interface NativeCache {
   request(pairs: Int32Array, count: number): void;
   /** Drops what the mapper was asked for the slot, and waits for the row at hand if it is the slot's. */
   cancel(slot: number): void;
-  /** Drops all wishes and waits for the row at hand. */
+  /** Drops all requests and waits for the row at hand. */
   quiesce(): void;
   shrink(slot: number, rows: number): void;
-  promise(slot: number, rows: number): void;
+  /** Sets pages aside until the slot has `rows` rows; with fewer than it has, none are any more. */
+  earmark(slot: number, rows: number): void;
   assign(slot: number, tenant: bigint): void;
   /** Keeps the first `rows` rows of groups as `id`, no others: `quads` is [slot, group, id, rows] × count. */
   keep(quads: Int32Array, count: number): void;
@@ -112,16 +113,16 @@ export interface NativeCache {
   /**
    * What an idle slot gets for a new sequence, all of it or nothing: it is `tenant`'s; the kept groups ids[from … to) are mapped
    * behind its rows, which end at group `from` if there are any; rows of its own behind those, until it has `rows`; pages are set aside
-   * until it has `promisedRows` (0: none are); and with `copyTokens` > 0 the slot's tokens before that which lie in group `to` are copied
+   * until it has `earmarkedRows` (0: none are); and with `copyTokens` > 0 the slot's tokens before that which lie in group `to` are copied
    * there, from `copySource` or `copyId` and on `stream` as `copyGroup` says.
    *
-   * Needs as many pages as lie between the rows behind the groups and the larger of `rows` and `promisedRows`, and mappings for the groups
+   * Needs as many pages as lie between the rows behind the groups and the larger of `rows` and `earmarkedRows`, and mappings for the groups
    * as well. Throws KV_OUT_OF_PAGES, KV_OUT_OF_MAPPINGS, KV_OUT_OF_DEVICE_MEMORY or what else the driver says; the slot then has
-   * the rows it had and no promise more, so that the same call can follow once there is room. Where the driver refused the undo
+   * the rows it had and no more pages set aside, so that the same call can follow once there is room. Where the driver refused the undo
    * too, it is in quarantine.
    */
   admit(
-    slot: number, tenant: bigint, ids: Int32Array, from: number, to: number, rows: number, promisedRows: number,
+    slot: number, tenant: bigint, ids: Int32Array, from: number, to: number, rows: number, earmarkedRows: number,
     copySource: number, copyId: number, copyTokens: number, stream: bigint | undefined,
   ): void;
   /** Maps the kept groups ids[from … to) behind the slot's rows. */
@@ -138,8 +139,6 @@ export interface NativeCache {
   detach(slot: number, group: number, tokens: number, fromSlot: number, stream: bigint): void;
   /** Writes the slots that the mapper changed into the bound arrays, and `news()`. Throws KV_CLOSED once closed. */
   synchronize(): void;
-  /** The same, until lib/cache calls it `synchronize`. */
-  publish(): void;
   /** The array of `cacheNews` that `synchronize` writes, and no other call: always the same one, made with the cache, of zeros at first. */
   news(): Float64Array;
   mapperState(): NativeMapperState;

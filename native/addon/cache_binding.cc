@@ -6,32 +6,20 @@
 namespace vkv::addon {
 
 void NativeCache::Define(Napi::Env env, Napi::Object exports) {
-  const Napi::Function cache_class = DefineClass(env, "NativeCache",
-                                                 {InstanceMethod<&NativeCache::Grow>("grow"),
-                                                  InstanceMethod<&NativeCache::Request>("request"),
-                                                  InstanceMethod<&NativeCache::Cancel>("cancel"),
-                                                  InstanceMethod<&NativeCache::Quiesce>("quiesce"),
-                                                  InstanceMethod<&NativeCache::Shrink>("shrink"),
-                                                  InstanceMethod<&NativeCache::Promise>("promise"),
-                                                  InstanceMethod<&NativeCache::Assign>("assign"),
-                                                  InstanceMethod<&NativeCache::Keep>("keep"),
-                                                  InstanceMethod<&NativeCache::Drop>("drop"),
-                                                  InstanceMethod<&NativeCache::Alias>("alias"),
-                                                  InstanceMethod<&NativeCache::Admit>("admit"),
-                                                  InstanceMethod<&NativeCache::CopyGroup>("copyGroup"),
-                                                  InstanceMethod<&NativeCache::Detach>("detach"),
-                                                  InstanceMethod<&NativeCache::Synchronize>("synchronize"),
-                                                  InstanceMethod<&NativeCache::Synchronize>("publish"),
-                                                  InstanceMethod<&NativeCache::News>("news"),
-                                                  InstanceMethod<&NativeCache::MapperState>("mapperState"),
-                                                  InstanceMethod<&NativeCache::Counters>("counters"),
-                                                  InstanceMethod<&NativeCache::Address>("address"),
-                                                  InstanceMethod<&NativeCache::Window>("window"),
-                                                  InstanceMethod<&NativeCache::Revoke>("revoke"),
-                                                  InstanceMethod<&NativeCache::Stamp>("stamp"),
-                                                  InstanceMethod<&NativeCache::Check>("check"),
-                                                  InstanceMethod<&NativeCache::Verify>("verify"),
-                                                  InstanceMethod<&NativeCache::Close>("close")});
+  const Napi::Function cache_class = DefineClass(
+      env, "NativeCache",
+      {InstanceMethod<&NativeCache::Grow>("grow"),         InstanceMethod<&NativeCache::Request>("request"),
+       InstanceMethod<&NativeCache::Cancel>("cancel"),     InstanceMethod<&NativeCache::Quiesce>("quiesce"),
+       InstanceMethod<&NativeCache::Shrink>("shrink"),     InstanceMethod<&NativeCache::Earmark>("earmark"),
+       InstanceMethod<&NativeCache::Assign>("assign"),     InstanceMethod<&NativeCache::Keep>("keep"),
+       InstanceMethod<&NativeCache::Drop>("drop"),         InstanceMethod<&NativeCache::Alias>("alias"),
+       InstanceMethod<&NativeCache::Admit>("admit"),       InstanceMethod<&NativeCache::CopyGroup>("copyGroup"),
+       InstanceMethod<&NativeCache::Detach>("detach"),     InstanceMethod<&NativeCache::Synchronize>("synchronize"),
+       InstanceMethod<&NativeCache::News>("news"),         InstanceMethod<&NativeCache::MapperState>("mapperState"),
+       InstanceMethod<&NativeCache::Counters>("counters"), InstanceMethod<&NativeCache::Address>("address"),
+       InstanceMethod<&NativeCache::Window>("window"),     InstanceMethod<&NativeCache::Revoke>("revoke"),
+       InstanceMethod<&NativeCache::Stamp>("stamp"),       InstanceMethod<&NativeCache::Check>("check"),
+       InstanceMethod<&NativeCache::Verify>("verify"),     InstanceMethod<&NativeCache::Close>("close")});
   ContextOf(env).cache_class = Napi::Persistent(cache_class);
   exports.Set("NativeCache", cache_class);
 }
@@ -149,10 +137,10 @@ Napi::Value NativeCache::Shrink(const Napi::CallbackInfo& info) {
   return ChangeSlot(info, given, slot, [&] { return cache_->Shrink(slot, rows); });
 }
 
-Napi::Value NativeCache::Promise(const Napi::CallbackInfo& info) {
-  CacheArguments given(info, "promise", cache_->layout());
+Napi::Value NativeCache::Earmark(const Napi::CallbackInfo& info) {
+  CacheArguments given(info, "earmark", cache_->layout());
   const int32_t slot = given.Slot(0), rows = given.Rows(1);
-  return Run(info, given, [&] { return cache_->Promise(slot, rows); });
+  return Run(info, given, [&] { return cache_->Earmark(slot, rows); });
 }
 
 Napi::Value NativeCache::Assign(const Napi::CallbackInfo& info) {
@@ -228,7 +216,7 @@ Napi::Value NativeCache::MapperState(const Napi::CallbackInfo& info) {
   Napi::Object to = Napi::Object::New(env);
   to.Set("isIdle", from.is_idle);
   to.Set("lateErrors", FromCount(env, from.late_errors));
-  to.Set("starved", FromCount(env, from.starved));
+  to.Set("droppedRequests", FromCount(env, from.dropped_requests));
   to.Set("lastError", MakeError(env, from.last_error, driver_kind_));
   return to;
 }

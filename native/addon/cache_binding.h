@@ -36,17 +36,17 @@ class NativeCache : public Napi::ObjectWrap<NativeCache>, private Stoppable {
   Napi::Value Cancel(const Napi::CallbackInfo& info);   // (slot)
   Napi::Value Quiesce(const Napi::CallbackInfo& info);
   Napi::Value Shrink(const Napi::CallbackInfo& info);   // (slot, rows)
-  Napi::Value Promise(const Napi::CallbackInfo& info);  // (slot, rows)
+  Napi::Value Earmark(const Napi::CallbackInfo& info);  // (slot, rows)
   Napi::Value Assign(const Napi::CallbackInfo& info);   // (slot, tenant)
   Napi::Value Keep(const Napi::CallbackInfo& info);     // ([slot, group, id, rows] * count, count)
   Napi::Value Drop(const Napi::CallbackInfo& info);     // (ids, count)
   Napi::Value Alias(const Napi::CallbackInfo& info);    // (slot, ids, from, to)
-  // (slot, tenant, ids, from, to, rows, promised rows, from slot, id, tokens, stream)
+  // (slot, tenant, ids, from, to, rows, earmarked rows, from slot, id, tokens, stream)
   Napi::Value Admit(const Napi::CallbackInfo& info);
   Napi::Value CopyGroup(const Napi::CallbackInfo& info);    // (slot, group, from slot, id, tokens, stream)
   Napi::Value Detach(const Napi::CallbackInfo& info);       // (slot, group, tokens, stream)
-  Napi::Value Synchronize(const Napi::CallbackInfo& info);  // () writes slots and news; also as `publish`
-  Napi::Value MapperState(const Napi::CallbackInfo& info);  // () => {isIdle, lateErrors, starved, lastError}
+  Napi::Value Synchronize(const Napi::CallbackInfo& info);  // () writes slots and news
+  Napi::Value MapperState(const Napi::CallbackInfo& info);  // () => {isIdle, lateErrors, droppedRequests, lastError}
   Napi::Value News(const Napi::CallbackInfo& info);         // () => Float64Array that synchronize() writes
   Napi::Value Counters(const Napi::CallbackInfo& info);
   Napi::Value Address(const Napi::CallbackInfo& info);  // (reservation) => BigInt

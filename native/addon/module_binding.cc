@@ -36,7 +36,7 @@ Status Load(Driver& driver, const std::string& module, const void* image, std::s
 }
 
 // Keeps the driver and a copy of the image until the thread is done. By plain Node-API: when it is, JavaScript may no
-// longer run, and then nobody is told.
+// longer run, and then it is not told.
 class Loading {
  public:
   explicit Loading(const Request& request)

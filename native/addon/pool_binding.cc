@@ -43,7 +43,7 @@ Napi::Value NativePool::Counts(const Napi::CallbackInfo& info) {
   to.Set("createdPages", FromCount(env, from.created));
   to.Set("freePages", FromCount(env, from.free));
   to.Set("mappedPages", FromCount(env, from.in_use));
-  to.Set("promisedPages", FromCount(env, from.promised));
+  to.Set("promisedPages", FromCount(env, from.earmarked));
   to.Set("quarantinedPages", FromCount(env, from.quarantined));
   return to;
 }

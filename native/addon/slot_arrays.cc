@@ -41,9 +41,9 @@ Status SlotArrays::WriteNews(const MapperState& state, KvCache& cache) {
   Bytes news;
   if (!ReadArray(news_.Env(), news_.Value(), napi_float64_array, news) || news.bytes < kNewsNumbers * sizeof(double))
     return Fail(Code::kInternal, "news of a cache", static_cast<int64_t>(news.bytes));
-  const std::array<double, kNewsNumbers> numbers = {static_cast<double>(state.late_errors),
-                                                    static_cast<double>(state.starved), state.is_idle ? 1.0 : 0.0,
-                                                    static_cast<double>(cache.pool().available())};
+  const std::array<double, kNewsNumbers> numbers = {
+      static_cast<double>(state.late_errors), static_cast<double>(state.dropped_requests), state.is_idle ? 1.0 : 0.0,
+      static_cast<double>(cache.pool().available())};
   std::ranges::copy(numbers, static_cast<double*>(news.data));
   return Ok();
 }

@@ -25,7 +25,7 @@ class SlotArrays {
   // Writes the slots that either thread has changed since the last time. Nothing once closed.
   Status WriteSlots(KvCache& cache);
   // Writes the news: late errors, requests that the mapper dropped, whether it is idle (0 or 1), pages of the pool that
-  // can be taken without breaking a promise. Pre: open.
+  // can be taken beside the earmarked ones. Pre: open.
   Status WriteNews(const MapperState& state, KvCache& cache);
   Napi::Value news() const { return news_.Value(); }
 

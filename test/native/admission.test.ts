@@ -29,7 +29,7 @@ interface Scenario {
 
 const scenarios: readonly Scenario[] = [
   {
-    title: 'a slot with rows of another tenant, and a promise', rows: 2 * groupRows, newRows: 0, ownRows: 0, tokens: 0,
+    title: 'a slot with rows of another tenant, and pages set aside', rows: 2 * groupRows, newRows: 0, ownRows: 0, tokens: 0,
     promisedPages: pagesPerGroup,
     prepare: (bench) => {
       bench.grow(3, 2 * groupRows);
@@ -39,14 +39,14 @@ const scenarios: readonly Scenario[] = [
     },
   },
   {
-    title: 'shared rows and a promise', rows: 2 * groupRows, newRows: 2 * groupRows, ownRows: 0,
+    title: 'shared rows and pages set aside', rows: 2 * groupRows, newRows: 2 * groupRows, ownRows: 0,
     tokens: 2 * groupTokens, promisedPages: pagesPerGroup,
     admit: ({ cache }) => {
       cache.admit(3, newTenant, ids, 0, 2, 0, 3 * groupRows, -1, -1, 0, undefined);
     },
   },
   {
-    title: 'shared rows, a copy of kept ones and a promise', rows: 3 * groupRows, newRows: 3 * groupRows,
+    title: 'shared rows, a copy of kept ones and pages set aside', rows: 3 * groupRows, newRows: 3 * groupRows,
     ownRows: groupRows, tokens: 2 * groupTokens + half, promisedPages: pagesPerGroup,
     admit: ({ cache }) => {
       cache.admit(3, newTenant, ids, 0, 2, 3 * groupRows, 4 * groupRows, -1, 12, 2 * groupTokens + half, undefined);
@@ -99,7 +99,7 @@ function assertAdmitted(bench: NativeCacheBench, { rows, tokens, promisedPages }
 
 function end(bench: NativeCacheBench): void {
   bench.device.clearFailures();
-  bench.cache.promise(3, 0);
+  bench.cache.earmark(3, 0);
   bench.drop([10, 11, 12]);
   bench.close();
 }

@@ -108,8 +108,8 @@ test('synchronize says in one call what the mapper did and what is free', async 
   t.deepEqual([...news], [0, 0, 1, 2 * pagesPerGroup]);
   t.is(rows[0], groupRows);
 
-  cache.promise(1, 2 * groupRows);
-  cache.request(Int32Array.of(2, groupRows), 1); // all that is left is promised
+  cache.earmark(1, 2 * groupRows);
+  cache.request(Int32Array.of(2, groupRows), 1); // all that is left is set aside
   await untilIdle(bench);
   t.deepEqual([...news], [0, 1, 1, 0]);
   t.is(rows[2], 0);
@@ -131,7 +131,7 @@ test('an array whose memory was given away fails the call that would write it, a
   t.throws(() => {
     bench.grow(0, 1);
   }, { code: 'KV_INTERNAL' });
-  bench.cache.promise(0, slots); // changes no slot
+  bench.cache.earmark(0, slots); // changes no slot
   bench.cache.close();
   bench.pool.close();
   bench.driver.close();
