@@ -205,19 +205,20 @@ export class Admission {
     const { registry, tokens, index } = this.#cached;
     const path = this.#open(slot, plan, prompt);
     registry.start(slot);
+    registry.join(slot, plan.groups); // before room is made, which leaves alone what a sequence uses
     if (plan.copiedId >= 0) registry.borrow(plan.copiedId);
     try {
       this.#fences.setStream(slot, stream);
       if (path !== undefined) this.#orderBehindWriters(slot, plan.groups);
       const copy = this.#copyFor(slot, plan);
       this.#supply.admit(slot, tenant, {
-        ids: registry.idsOf(slot), from: plan.adoptedGroups, to: plan.groups, copy,
+        ids: registry.idsOf(slot), from: plan.adoptedGroups, to: plan.groups, sharedRows: registry.rowsOfLast(slot), copy,
         rows: copy.tokens > 0 ? layout.rowsFor(plan.tokens) : 0, promisedRows: isPromised ? layout.rowsFor(promptTokens) : 0,
       });
-      registry.join(slot, plan.groups);
       if (copy.tokens > 0) registry.hasCopied(plan.copiedId, slot, plan.tokens);
       if (copy.stream !== undefined) this.#sharing.copies.hasQueuedCopy(slot, copy.usedSlots, copy.stream);
     } catch (error) {
+      registry.leave(slot, plan.adoptedGroups);
       registry.stop(slot);
       this.#cached.putBack(slot, plan.adoptedGroups);
       if (path !== undefined) index.release(path);

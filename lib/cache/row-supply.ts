@@ -17,6 +17,8 @@ export interface Admittance {
   readonly ids: Int32Array;
   readonly from: number;
   readonly to: number;
+  /** Rows that end with the last of these groups. */
+  readonly sharedRows: number;
   readonly rows: number;
   readonly promisedRows: number;
   /**
@@ -26,11 +28,13 @@ export interface Admittance {
   readonly copy: { readonly source: () => number; readonly id: number; readonly tokens: number; readonly stream: bigint | undefined };
 }
 
-/** What work lacks: rows, their pages or mappings, and how many of the pages are not set aside for it. */
+/** What work lacks: rows, the pages that it maps or sets aside, those of them that are not set aside for it, and mappings. */
 interface Missing {
   readonly rows: number;
   readonly pages: number;
   readonly unpromisedPages: number;
+  /** Default: as many as pages. */
+  readonly mappings?: number;
 }
 
 const noSlots: readonly number[] = [];
@@ -76,14 +80,15 @@ export class RowSupply implements PageUser {
    * Gives an idle slot what a new sequence needs, all or nothing: the groups ids[from … to) mapped behind its rows, rows of its own up to
    * `rows`, pages set aside up to `promisedRows`, and a copy (see NativeCache.admit). Its own rows are not reclaimed for it.
    */
-  admit(slot: number, tenant: bigint, { ids, from, to, rows, promisedRows, copy }: Admittance): void {
-    const { groupRows } = this.#layout;
+  admit(slot: number, tenant: bigint, { ids, from, to, sharedRows, rows, promisedRows, copy }: Admittance): void {
+    const pagesFor = (count: number): number => this.#layout.pagesFor(count);
     const missing = (): Missing => {
-      const mapped = to > from ? Math.min(to * groupRows, this.#layout.maxRows) : this.#slots.rows[slot]!;
-      const target = Math.max(rows, promisedRows, mapped);
-      const unpromisedPages = this.#layout.pagesFor(target) - this.#layout.pagesFor(mapped);
-      const aliasedPages = to > from ? this.#layout.pagesFor(mapped) - this.#layout.pagesFor(from * groupRows) : 0;
-      return { rows: target - mapped, pages: unpromisedPages + aliasedPages, unpromisedPages };
+      const mapped = this.#slots.rows[slot]!;
+      const before = Math.max(mapped, sharedRows);
+      const after = Math.max(before, rows, promisedRows);
+      const grown = Math.max(before, rows);
+      const unpromisedPages = pagesFor(after) - pagesFor(before);
+      return { rows: after - before, pages: pagesFor(grown) - pagesFor(before), unpromisedPages, mappings: pagesFor(grown) - pagesFor(mapped) };
     };
     this.#hold(slot, () => {
       this.#attempt(noSlots, 0, missing, () => {
@@ -260,14 +265,14 @@ export class RowSupply implements PageUser {
     missing: () => Missing, work: () => void,
   ): void {
     for (let attempt = 1; ; attempt += 1) {
-      const { rows, pages, unpromisedPages } = missing();
+      const { rows, pages, unpromisedPages, mappings = pages } = missing();
       try {
         if (unpromisedPages > 0 && !this.#pool.makeRoom(unpromisedPages, this)) throw this.#outOfPages(slotsIn(pairs, count), rows, unpromisedPages);
         work();
         return;
       } catch (error) {
         this.#pool.quiesce();
-        if (this.#isWorthAnother(attempt, error, pages)) continue;
+        if (this.#isWorthAnother(attempt, error, pages, mappings)) continue;
         if (isKvError(error, 'KV_OUT_OF_DEVICE_MEMORY')) throw this.#outOfDeviceMemory(error);
         throw error;
       }
@@ -295,10 +300,10 @@ export class RowSupply implements PageUser {
   }
 
   /** Makes room for another attempt, of the kind that `error` says was missing. */
-  #isWorthAnother(attempt: number, error: unknown, pages: number): boolean {
+  #isWorthAnother(attempt: number, error: unknown, pages: number, mappings: number): boolean {
     if (isKvError(error, 'KV_OUT_OF_PAGES')) return attempt === 1;
     if (isKvError(error, 'KV_OUT_OF_DEVICE_MEMORY')) return attempt <= 2 && this.#pool.makeRoomInFreePages(pages, this);
-    return isKvError(error, 'KV_OUT_OF_MAPPINGS') && this.#pool.makeRoomForMappings(pages, this);
+    return isKvError(error, 'KV_OUT_OF_MAPPINGS') && this.#pool.makeRoomForMappings(mappings, this);
   }
 
   #outOfPages(slots: readonly number[], needRows: number, needPages: number): Error {
