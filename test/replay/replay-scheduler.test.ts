@@ -39,7 +39,7 @@ function replayTests(
     const verification = watched(new Verification({ cache, mode: 'full', seed: 1, layout: cache.layout }), log);
     const acquire = cache.acquire.bind(cache);
     cache.acquire = (acquired = {}) => {
-      log.push(`acquire (${Array.from(acquired.tokens ?? []).length})`);
+      log.push(`acquire (${acquired.promptTokens ?? Array.from(acquired.tokens ?? []).length})`);
       return acquire(acquired);
     };
     const scheduler = new ReplayScheduler({
