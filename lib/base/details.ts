@@ -2,6 +2,12 @@
 // Types only. A field is added freely and removed or renamed only with a major version. Sizes are in bytes unless the
 // name says otherwise; an optional field is absent when nobody knew it.
 
+/**
+ * What helps: `fix` the call · `free` (release or evict) and retry · `retry` the same call later · `restart` (close
+ * this cache or the process) · `report` a bug of ours · `none` (an abort: nothing is wrong).
+ */
+export type Recovery = 'fix' | 'free' | 'retry' | 'restart' | 'report' | 'none';
+
 /** The layer below: which call of the driver or system refused, and what it returned. */
 export interface DriverCall {
   /** The call's own name: `cuMemMap`, `mmap`. */

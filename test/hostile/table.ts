@@ -43,6 +43,12 @@ function opened<T extends { close(): unknown }>(world: World, one: T): T {
 /** Rows that need kernels of the CPU. */
 export const hostOnly: ReadonlySet<string> = new Set(['Kernels', 'CapturedSteps', 'DenseKernels']);
 
+/** Classes of errors, which the package alone makes. */
+const makes = (errorClass: unknown): Rows => ({
+  new: () => call((...given: never[]) => new (errorClass as new (...given: unknown[]) => unknown)(...given),
+    'text', { code: 'KV_CLOSED', recovery: 'fix', details: {}, cause: 1 }),
+});
+
 export const table: Readonly<Record<string, Rows>> = {
   adaptive: { call: null }, byArrival: { call: null }, byTenantShare: { call: null }, bestFit: { call: null }, leastRecentlyUsed: { call: null },
   lru: { call: null }, onDemand: { call: null },
@@ -64,7 +70,8 @@ export const table: Readonly<Record<string, Rows>> = {
       cache, { prefix: 'x_', labels: { a: 'b' } }, createRequire(__filename)),
   },
   // Made by the package alone.
-  KvError: { new: null }, KvStateError: { new: null }, KvCapacityError: { new: null }, KvDriverError: { new: null }, KvAbortError: { new: null },
+  KvError: makes(kv.KvError), KvStateError: makes(kv.KvStateError), KvCapacityError: makes(kv.KvCapacityError),
+  KvDriverError: makes(kv.KvDriverError), KvAbortError: makes(kv.KvAbortError),
   Batch: {
     new: () => call((...given: never[]) => new (kv.Batch as unknown as new (...given: unknown[]) => unknown)(...given), {}, 1, 1),
     add: ({ cache, sequence }) => {
