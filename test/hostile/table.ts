@@ -138,7 +138,11 @@ export const table: Readonly<Record<string, Rows>> = {
   },
   Driver: {
     ...close, memory: null, acquireStream: null,
-    releaseStream: ({ driver }) => call(driver.releaseStream.bind(driver), driver.acquireStream()),
+    releaseStream: ({ driver, closable }) => {
+      const stream = driver.acquireStream();
+      closable.push({ close: () => { try { driver.releaseStream(stream); } catch { /* it was the call that did */ } } });
+      return call(driver.releaseStream.bind(driver), stream);
+    },
     new: (world) => call((...given: never[]) => opened(world, new (kv.Driver as unknown as new (...given: unknown[]) => kv.Driver)(...given)), {}),
     open: (world) => call((...given: Parameters<typeof kv.Driver.open>) => opened(world, kv.Driver.open(...given)), 'host', {
       device: 0, libraryPath: '/nowhere', memoryBytes: 2 ** 24, populate: false, hugePages: false, mappingLimit: 100,

@@ -1,11 +1,11 @@
 // What callers of DenseKernels pass, read: every member of their objects once, before anything is checked that a getter could undo.
 // An unknown name is refused, since a misspelt one would compute something else. Shapes are checked here, buffers by DenseKernels.
 
-import { createError } from '../base/errors.js';
-import type { NativeDense } from '../device/native-kernels.js';
-import { checkInteger, explainRevoked, integer, number, oneOf, unknownOption } from '../base/options.js';
-import type { FloatBuffer, Norm, Product, Weight } from './dense-kernels.js';
-import type { RowDtype } from './kernels-options.js';
+import { createError } from '../../base/errors.js';
+import type { NativeDense } from '../../device/native-kernels.js';
+import { checkInteger, explainRevoked, integer, number, oneOf, unknownOption } from '../../base/options.js';
+import type { FloatBuffer, Norm, Product, Weight } from './dense-operands.js';
+import type { RowDtype } from '../kernels-options.js';
 
 type Argument = Parameters<NativeDense['multiply']>[number];
 
