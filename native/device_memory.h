@@ -27,8 +27,9 @@ class DeviceMemory {
   uint64_t address() const { return address_; }
   uint64_t bytes() const { return bytes_; }
 
-  // Copies between plain memory and the bytes from `at` on, which are inside; done when the call returns. With a stream,
-  // what is queued there is waited for first; without, they come where Driver::Write does. No bytes wait as well.
+  // Copies between plain memory and the bytes from `at` on, which are inside; done when the call returns. With a
+  // stream, what is queued there is waited for first; without, they come where Driver::Write does. No bytes wait as
+  // well.
   Status Write(uint64_t at, const void* from, uint64_t bytes, std::optional<Stream> stream);
   Status Read(void* to, uint64_t at, uint64_t bytes, std::optional<Stream> stream);
 
