@@ -1,10 +1,12 @@
 // virtual-kv: the public API. virtual-kv/testing has the simulated device, virtual-kv/prometheus the metrics.
 
-export { DenseKernels, type FloatBuffer, type Norm, type Product, type Weight } from './kernels/dense-kernels.js';
-export type { DenseKernelsOptions } from './kernels/dense-options.js';
+export { DenseKernels } from './kernels/dense/dense-kernels.js';
+export type { FloatBuffer, Norm, Product, Weight } from './kernels/dense/dense-operands.js';
+export type { DenseKernelsOptions } from './kernels/dense/dense-options.js';
 export { Kernels, type RowBuffer, type StepSequences } from './kernels/kernels.js';
 export type { Instructions, KernelsOptions, RowDtype } from './kernels/kernels-options.js';
-export type { CapturedSteps, CaptureOptions, RecordedStep } from './kernels/captured-steps.js';
+export type { CapturedSteps, CaptureOptions } from './kernels/captured-steps.js';
+export type { RecordedStep } from './kernels/recorded-step.js';
 export { loadKernels, type LoadKernelsOptions } from './kernels/load-kernels.js';
 export type { SequenceSpans } from './kernels/step-spans.js';
 export type { TokenCopy } from './kernels/token-copies.js';

@@ -30,8 +30,8 @@ const ages = [
 
 // What the simulated device needs besides itself.
 const needed = [
-  'native/cuda/results.cc', 'kernels/reference.cc', 'kernels/dense_reference.cc', 'kernels/cuda/launches.cc', 'kernels/cuda/simulated.cc',
-  'kernels/cuda/dense_launches.cc', 'kernels/cuda/simulated_dense.cc',
+  'native/cuda/results.cc', 'kernels/reference.cc', 'kernels/dense/dense_reference.cc', 'kernels/cuda/launches.cc', 'kernels/cuda/simulated.cc',
+  'kernels/dense/cuda/dense_launches.cc', 'kernels/dense/cuda/simulated_dense.cc',
 ];
 
 function run(args) {

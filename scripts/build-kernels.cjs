@@ -21,11 +21,11 @@ const PTX_VERSION = '7.0';
 
 /** What PTX is made, from which sources, and for which GPUs and later ones. */
 function images() {
-  const folder = path.join(root, 'kernels', 'cuda');
-  const named = (end) => fs.readdirSync(folder).filter((name) => name.endsWith(end)).sort().map((name) => `kernels/cuda/${name}`);
-  const shared = [...named('_inl.h'), 'kernels/cuda/device.h', 'kernels/cuda/parameters.h', 'kernels/commands.h'];
-  const dense = ['kernels/cuda/dense_parameters.h', 'kernels/dense_commands.h'];
-  const all = { source: 'kernels/cuda/kernels.cu', sources: [...named('.cu'), ...shared, ...dense] };
+  const named = (folder, end) =>
+    fs.readdirSync(path.join(root, folder)).filter((name) => name.endsWith(end)).sort().map((name) => `${folder}/${name}`);
+  const shared = [...named('kernels/cuda', '_inl.h'), 'kernels/cuda/device.h', 'kernels/cuda/parameters.h', 'kernels/commands.h'];
+  const dense = [...named('kernels/dense/cuda', '.cu'), 'kernels/dense/cuda/dense_parameters.h', 'kernels/dense/dense_commands.h'];
+  const all = { source: 'kernels/cuda/kernels.cu', sources: [...named('kernels/cuda', '.cu'), ...shared, ...dense] };
   const blockTable = ['scripts/gpu/block_table.cu', 'scripts/gpu/block_table.h'];
   return {
     'kernels/cuda/kernels': { ...all, architecture: 75 },

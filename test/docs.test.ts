@@ -41,9 +41,9 @@ const documented = {
   CaptureOptions: 'lib/kernels/captured-steps.ts',
   SequenceSpans: 'lib/kernels/step-spans.ts',
   TokenCopy: 'lib/kernels/token-copies.ts',
-  DenseKernelsOptions: 'lib/kernels/dense-options.ts',
-  Product: 'lib/kernels/dense-kernels.ts',
-  Norm: 'lib/kernels/dense-kernels.ts',
+  DenseKernelsOptions: 'lib/kernels/dense/dense-options.ts',
+  Product: 'lib/kernels/dense/dense-operands.ts',
+  Norm: 'lib/kernels/dense/dense-operands.ts',
   DeviceMemoryOptions: 'lib/device/device-memory.ts',
   FailCallOptions: 'lib/device/mock-device.ts',
 } as const;

@@ -2,7 +2,7 @@
 
 #include <vector>
 
-#include "kernels/cuda/dense_parameters.h"
+#include "kernels/dense/cuda/dense_parameters.h"
 
 namespace vkv::kernels::cuda {
 namespace {

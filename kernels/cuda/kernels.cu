@@ -3,5 +3,5 @@
 #include "kernels/cuda/copy.cu"
 #include "kernels/cuda/decode.cu"
 #include "kernels/cuda/prefill.cu"
-#include "kernels/cuda/product.cu"
-#include "kernels/cuda/rows.cu"
+#include "kernels/dense/cuda/product.cu"
+#include "kernels/dense/cuda/rows.cu"

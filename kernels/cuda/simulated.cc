@@ -8,7 +8,7 @@
 
 #include "kernels/cuda/launches.h"
 #include "kernels/cuda/simulated_base.h"
-#include "kernels/cuda/simulated_dense.h"
+#include "kernels/dense/cuda/simulated_dense.h"
 #include "kernels/reference.h"
 
 namespace vkv::kernels::cuda {

@@ -3,8 +3,7 @@
 // the numbers. docs/errors.md has a section per code. Those of drivers are in driver-codes.ts; native-codes.ts maps the addon's.
 
 import { formatAddress, formatBytes, formatCount, formatList, formatNumber } from './format.js';
-import type { CatalogueEntry } from './classes.js';
-import type { ErrorCode } from './details.js';
+import type { CatalogueEntry, ErrorCode } from './details.js';
 import { driverCodes } from './driver-codes.js';
 import { capitalize, describe, joined, nextPowerOfTwo, ownerNouns, placesTried, cannotGrow } from './phrases.js';
 

@@ -1,27 +1,10 @@
 // The error classes, one for each way to react; `code` says what happened. Programming mistakes are TypeError and RangeError with
 // the same four fields. Only `createError` makes instances.
 
-import type { DriverCall, ErrorCode, ErrorDetails } from './details.js';
+import { catalogue } from './catalogue.js';
+import type { DriverCall, ErrorCode, ErrorDetails, Recovery } from './details.js';
 
-/** The class of an error, by name. */
-export type ErrorClass =
-  | 'TypeError' | 'RangeError'
-  | 'KvError' | 'KvStateError' | 'KvCapacityError' | 'KvDriverError' | 'KvAbortError';
-
-/** What the catalogue says of one code. */
-export interface CatalogueEntry<C extends ErrorCode = ErrorCode> {
-  /** By name; a function when the details decide. */
-  readonly class: ErrorClass | ((details: ErrorDetails[C]) => ErrorClass);
-  readonly recovery: Recovery;
-  /** Returns the message. Never throws, whatever the numbers are. */
-  readonly template: (details: ErrorDetails[C]) => string;
-}
-
-/**
- * What helps: `fix` the call · `free` (release or evict) and retry · `retry` the same call later · `restart` (close
- * this cache or the process) · `report` a bug of ours · `none` (an abort: nothing is wrong).
- */
-export type Recovery = 'fix' | 'free' | 'retry' | 'restart' | 'report' | 'none';
+export type { Recovery } from './details.js';
 
 /** The fields of every error of this package, whatever its class. */
 export interface CodedError<C extends ErrorCode = ErrorCode> extends Error {
@@ -33,12 +16,29 @@ export interface CodedError<C extends ErrorCode = ErrorCode> extends Error {
   readonly details: ErrorDetails[C];
 }
 
-export interface KvErrorFields<C extends ErrorCode = ErrorCode> {
+/** What `createError` makes an error of; nobody else can, whatever the object looks like. @internal */
+export class KvErrorFields<C extends ErrorCode = ErrorCode> {
   readonly code: C;
   readonly recovery: Recovery;
   readonly details: ErrorDetails[C];
   /** The error of the layer below, or an abort signal's reason. */
-  readonly cause?: unknown;
+  readonly cause: unknown;
+  readonly #isMade = true;
+
+  constructor(code: C, recovery: Recovery, details: ErrorDetails[C], cause: unknown) {
+    this.code = code;
+    this.recovery = recovery;
+    this.details = details;
+    this.cause = cause;
+  }
+
+  /** The same fields; throws KV_INVALID_OPTION for any others. */
+  static check<C extends ErrorCode>(fields: KvErrorFields<C>): KvErrorFields<C> {
+    if (typeof fields === 'object' && (fields as object | null) !== null && #isMade in fields) return fields;
+    const details = { reason: 'type', owner: 'KvError', option: 'new KvError', expected: 'left to this package', received: 'a call' } as const;
+    const { template, recovery } = catalogue.KV_INVALID_OPTION;
+    throw Object.assign(new TypeError(template(details)), { code: 'KV_INVALID_OPTION', recovery, details } as const);
+  }
 }
 
 /** Base class of all errors but mistakes in a call, which are TypeError and RangeError. */
@@ -52,7 +52,8 @@ export class KvError<C extends ErrorCode = ErrorCode> extends Error implements C
 
   /** @internal */
   constructor(message: string, fields: KvErrorFields<C>) {
-    super(message, fields.cause === undefined ? undefined : { cause: fields.cause });
+    const { cause } = KvErrorFields.check(fields);
+    super(message, cause === undefined ? undefined : { cause });
     this.code = fields.code;
     this.recovery = fields.recovery;
     this.details = fields.details;

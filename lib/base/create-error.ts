@@ -3,10 +3,9 @@
 
 import { catalogue } from './catalogue.js';
 import {
-  KvAbortError, KvCapacityError, KvDriverError, KvError, KvStateError,
-  type CatalogueEntry, type CodedError, type ErrorClass, type KvErrorFields,
+  KvAbortError, KvCapacityError, KvDriverError, KvError, KvErrorFields, KvStateError, type CodedError,
 } from './classes.js';
-import type { ErrorCode, ErrorDetails } from './details.js';
+import type { CatalogueEntry, ErrorClass, ErrorCode, ErrorDetails } from './details.js';
 
 const constructors = {
   KvError, KvStateError, KvCapacityError, KvDriverError, KvAbortError,
@@ -18,10 +17,21 @@ export function createError<C extends ErrorCode>(
 ): CodedError<C> {
   const entry: CatalogueEntry<C> = catalogue[code];
   const errorClass = typeof entry.class === 'function' ? entry.class(details) : entry.class;
-  const fields: KvErrorFields<C> = { code, recovery: entry.recovery, details, cause: options.cause };
-  const error = construct(errorClass, entry.template(details), fields);
+  const fields = new KvErrorFields(code, entry.recovery, details, options.cause);
+  const error = withoutStack(errorClass, entry.template(details), fields);
   Error.captureStackTrace(error, createError);
   return error;
+}
+
+/** Constructed without the stack that every Error takes, which is most of its cost: `createError` takes the one that counts. */
+function withoutStack<C extends ErrorCode>(errorClass: ErrorClass, message: string, fields: KvErrorFields<C>): CodedError<C> {
+  const { stackTraceLimit } = Error;
+  Reflect.set(Error, 'stackTraceLimit', 0); // where it is frozen, two stacks are taken
+  try {
+    return construct(errorClass, message, fields);
+  } finally {
+    Reflect.set(Error, 'stackTraceLimit', stackTraceLimit);
+  }
 }
 
 /**

@@ -2,6 +2,26 @@
 // Types only. A minor version may add a field; only a major version removes or renames one. Sizes are in bytes unless the
 // name says otherwise; an optional field is absent where its value is unknown.
 
+/**
+ * What helps: `fix` the call · `free` (release or evict) and retry · `retry` the same call later · `restart` (close
+ * this cache or the process) · `report` a bug of ours · `none` (an abort: nothing is wrong).
+ */
+export type Recovery = 'fix' | 'free' | 'retry' | 'restart' | 'report' | 'none';
+
+/** The class of an error, by name. */
+export type ErrorClass =
+  | 'TypeError' | 'RangeError'
+  | 'KvError' | 'KvStateError' | 'KvCapacityError' | 'KvDriverError' | 'KvAbortError';
+
+/** What the catalogue says of one code. */
+export interface CatalogueEntry<C extends ErrorCode = ErrorCode> {
+  /** By name; a function when the details decide. */
+  readonly class: ErrorClass | ((details: ErrorDetails[C]) => ErrorClass);
+  readonly recovery: Recovery;
+  /** Returns the message. Never throws, whatever the numbers are. */
+  readonly template: (details: ErrorDetails[C]) => string;
+}
+
 /** Which call of the driver or system failed, and what it returned. */
 export interface DriverCall {
   /** The call's own name: `cuMemMap`, `mmap`. */

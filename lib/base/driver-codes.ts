@@ -1,7 +1,7 @@
 // The driver's part of the catalogue: the machine refused a call.
 
 import { formatAddress, formatBytes } from './format.js';
-import type { CatalogueEntry } from './classes.js';
+import type { CatalogueEntry } from './details.js';
 import { aftermath, apiVersion, callResult, joined, statusText, unavailable } from './phrases.js';
 
 type DriverCode =

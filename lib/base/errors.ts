@@ -2,9 +2,10 @@
 
 export { catalogue } from './catalogue.js';
 export {
-  KvAbortError, KvCapacityError, KvDriverError, KvError, KvStateError,
-  type CatalogueEntry, type CodedError, type ErrorClass, type Recovery,
+  KvAbortError, KvCapacityError, KvDriverError, KvError, KvStateError, type CodedError,
 } from './classes.js';
 export { createError, isKvError } from './create-error.js';
-export type { DriverCall, ErrorCode, ErrorDetails, UnavailableReason } from './details.js';
+export type {
+  CatalogueEntry, DriverCall, ErrorClass, ErrorCode, ErrorDetails, Recovery, UnavailableReason,
+} from './details.js';
 export { codeOfNative, nativeCodes, nativeReasons, reasonOfNative, type NativeErrorCode } from './native-codes.js';

@@ -75,6 +75,8 @@ export interface MockUse {
 }
 
 const hostPageBytes = 4096;
+/** A test that asked for more would hang rather than be slow: a call holds its thread. */
+const mostLatencyNs = 1e9;
 
 const deviceSpec = {
   memoryBytes: withDefault(integer({ min: 1 }), 2 ** 30),
@@ -141,10 +143,10 @@ export class MockDevice {
     this.#open().clearFailures();
   }
 
-  /** Makes every call of this kind take this long from now on. Calls that map wait for each other, as with a real driver. */
+  /** Makes every call of this kind take this long from now on, at most a second. Calls that map wait for each other, as with a real driver. */
   setLatencyNs(call: MockCall, ns: number): void {
     checkCall('MockDevice.setLatencyNs', call);
-    checkInteger('MockDevice.setLatencyNs', 'ns', ns);
+    checkInteger('MockDevice.setLatencyNs', 'ns', ns, 0, mostLatencyNs);
     this.#open().setLatencyNs(call, ns);
   }
 

@@ -12,10 +12,11 @@ import type { NativeKernels } from '../device/native-kernels.js';
 import { native } from '../device/native.js';
 import { callable, checkInteger, isAddress } from '../base/options.js';
 import { lengthOf, typedArrayKind } from '../base/typed-arrays.js';
-import { CapturedSteps, checkSynchronous, Recording, StepPlace, type CaptureOptions, type RecordedStep } from './captured-steps.js';
+import { CapturedSteps, type CaptureOptions } from './captured-steps.js';
 import { KernelLayers } from './kernel-layers.js';
 import { readKernelsOptions, type KernelsOptions, type RowDtype } from './kernels-options.js';
 import { kernelModule } from './load-kernels.js';
+import { checkSynchronous, Recording, StepPlace, type RecordedStep } from './recorded-step.js';
 import { StepSpans, type SequenceSpans } from './step-spans.js';
 import { TokenCopies, type TokenCopy } from './token-copies.js';
 

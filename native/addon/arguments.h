@@ -61,22 +61,16 @@ class Arguments {
   std::string String(Key key) {
     return ToText(At(key));
   }
-  template <typename Key>
-  std::span<int32_t> Int32s(Key key) {
-    return ToSpan<int32_t>(At(key), napi_int32_array);
+#define VKV_NUMBERS(name, Number, array_type)   \
+  template <typename Key>                       \
+  std::span<Number> name(Key key) {             \
+    return ToSpan<Number>(At(key), array_type); \
   }
-  template <typename Key>
-  std::span<double> Doubles(Key key) {
-    return ToSpan<double>(At(key), napi_float64_array);
-  }
-  template <typename Key>
-  std::span<uint64_t> Uint64s(Key key) {
-    return ToSpan<uint64_t>(At(key), napi_biguint64_array);
-  }
-  template <typename Key>
-  std::span<uint8_t> Uint8s(Key key) {
-    return ToSpan<uint8_t>(At(key), napi_uint8_array);
-  }
+  VKV_NUMBERS(Int32s, int32_t, napi_int32_array)
+  VKV_NUMBERS(Doubles, double, napi_float64_array)
+  VKV_NUMBERS(Uint64s, uint64_t, napi_biguint64_array)
+  VKV_NUMBERS(Uint8s, uint8_t, napi_uint8_array)
+#undef VKV_NUMBERS
   // The first `count` entries of an Int32Array, each of which is an `Entry`.
   template <typename Entry, typename Key>
   std::span<const Entry> Entries(Key key, size_t count_at) {

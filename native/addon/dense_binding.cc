@@ -7,8 +7,8 @@
 #include "addon/context.h"
 #include "addon/driver_binding.h"
 #include "cuda/driver_cuda.h"
-#include "kernels/cpu/dense_set_cpu.h"
-#include "kernels/cuda/dense_set_cuda.h"
+#include "kernels/dense/cpu/dense_set_cpu.h"
+#include "kernels/dense/cuda/dense_set_cuda.h"
 
 namespace vkv::addon {
 namespace {

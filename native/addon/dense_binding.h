@@ -10,7 +10,7 @@
 
 #include "addon/arguments.h"
 #include "driver.h"
-#include "kernels/dense_set.h"
+#include "kernels/dense/dense_set.h"
 
 namespace vkv::addon {
 

@@ -70,15 +70,13 @@ CUresult MockDevice::cuGraphLaunch(CUgraphExec exec, CUstream stream) {
 CUresult MockDevice::cuGraphExecDestroy(CUgraphExec exec) {
   Call call(*this, CallKind::cuGraphExecDestroy, {.handle = ToHandle(exec)});
   if (call.is_refused()) return call.result();
-  if (!graphs_.Remove(ToHandle(exec))) return call.Break(rules::kLiveGraph, CUDA_ERROR_INVALID_HANDLE);
-  return call.result();
+  return call.EndOf(graphs_.Remove(ToHandle(exec)), rules::kLiveGraph);
 }
 
 CUresult MockDevice::cuGraphDestroy(CUgraph graph) {
   Call call(*this, CallKind::cuGraphDestroy, {.handle = ToHandle(graph)});
   if (call.is_refused()) return call.result();
-  if (!graphs_.Remove(ToHandle(graph))) return call.Break(rules::kLiveGraph, CUDA_ERROR_INVALID_HANDLE);
-  return call.result();
+  return call.EndOf(graphs_.Remove(ToHandle(graph)), rules::kLiveGraph);
 }
 
 std::vector<Touch> MockDevice::TouchesOf(const Work& work, const uint64_t* behind_stream) const {

@@ -142,8 +142,7 @@ CUresult MockDevice::cuStreamCreate(CUstream* stream, unsigned flags) {
 CUresult MockDevice::cuStreamDestroy(CUstream stream) {
   Call call(*this, CallKind::cuStreamDestroy, {.handle = ToHandle(stream)});
   if (call.is_refused()) return call.result();
-  if (!streams_.DestroyStream(ToHandle(stream))) return call.Break(rules::kLiveStream, CUDA_ERROR_INVALID_HANDLE);
-  return call.result();
+  return call.EndOf(streams_.DestroyStream(ToHandle(stream)), rules::kLiveStream);
 }
 
 CUresult MockDevice::cuStreamSynchronize(CUstream stream) {
@@ -205,8 +204,7 @@ CUresult MockDevice::cuEventSynchronize(CUevent event) {
 CUresult MockDevice::cuEventDestroy(CUevent event) {
   Call call(*this, CallKind::cuEventDestroy, {.handle = ToHandle(event)});
   if (call.is_refused()) return call.result();
-  if (!streams_.DestroyEvent(ToHandle(event))) return call.Break(rules::kLiveEvent, CUDA_ERROR_INVALID_HANDLE);
-  return call.result();
+  return call.EndOf(streams_.DestroyEvent(ToHandle(event)), rules::kLiveEvent);
 }
 
 }  // namespace vkv::mock

@@ -30,6 +30,8 @@ class MockDevice::Call {
   CUresult Answer(CUresult result) { return entry_.result = result; }
   // Ends the call because it broke a rule.
   CUresult Break(Rule rule, CUresult result = CUDA_ERROR_INVALID_VALUE);
+  // Ends the call that ends a thing: it was live, or else the rule was broken.
+  CUresult EndOf(bool was_live, Rule rule) { return was_live ? result() : Break(rule, CUDA_ERROR_INVALID_HANDLE); }
   // Ends the call because it broke a rule that costs a real device its life.
   CUresult BreakDevice(Rule rule);
 

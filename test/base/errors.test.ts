@@ -116,6 +116,37 @@ test('an error keeps its cause and starts its stack at the caller', (t) => {
   t.false(error.stack?.includes('create-error.js'));
 });
 
+test('an error takes one stack, as long as the process wants it', (t) => {
+  const { stackTraceLimit } = Error;
+  const seen: number[] = [];
+  const details = { ...errorExamples.KV_DRIVER_CALL_FAILED };
+  Object.defineProperty(details, 'status', { get: () => seen.push(Error.stackTraceLimit) }); // read while it is constructed
+  const caller = (depth: number): Error => depth === 0 ? createError('KV_DRIVER_CALL_FAILED', details) : caller(depth - 1);
+  Error.stackTraceLimit = 7;
+  try {
+    const { stack = '' } = caller(20);
+    t.is(stack.match(/\n {4}at /g)!.length, 7);
+    t.is(seen.at(-1), 0, 'none is taken by its constructor');
+    t.is(Error.stackTraceLimit, 7);
+    Object.defineProperty(details, 'status', { get: () => { throw new Error('mine'); } });
+    t.throws(() => caller(0), { message: 'mine' });
+    t.is(Error.stackTraceLimit, 7);
+  } finally {
+    Error.stackTraceLimit = stackTraceLimit;
+  }
+});
+
+test('only this package makes its errors', (t) => {
+  const { proxy, revoke } = Proxy.revocable({}, {});
+  revoke();
+  const like = { code: 'KV_CLOSED', recovery: 'fix', details: {}, cause: undefined };
+  for (const errorClass of [KvError, KvStateError, KvCapacityError, KvDriverError, KvAbortError]) {
+    for (const fields of [undefined, null, 1, 'x', {}, like, proxy, Symbol('x')]) {
+      t.throws(() => new errorClass('text', fields as never), { instanceOf: TypeError, code: 'KV_INVALID_OPTION', message: /left to this package/ });
+    }
+  }
+});
+
 test('a driver error carries the call, its status and the name of the status', (t) => {
   const error = createError('KV_DRIVER_CALL_FAILED', errorExamples.KV_DRIVER_CALL_FAILED) as unknown as KvDriverError;
   t.like(error, { call: 'cuMemMap', status: 999, statusName: 'CUDA_ERROR_UNKNOWN' });

@@ -43,6 +43,12 @@ function opened<T extends { close(): unknown }>(world: World, one: T): T {
 /** Rows that need kernels of the CPU. */
 export const hostOnly: ReadonlySet<string> = new Set(['Kernels', 'CapturedSteps', 'DenseKernels']);
 
+/** Classes of errors, which the package alone makes. */
+const makes = (errorClass: unknown): Rows => ({
+  new: () => call((...given: never[]) => new (errorClass as new (...given: unknown[]) => unknown)(...given),
+    'text', { code: 'KV_CLOSED', recovery: 'fix', details: {}, cause: 1 }),
+});
+
 export const table: Readonly<Record<string, Rows>> = {
   adaptive: { call: null }, byArrival: { call: null }, byTenantShare: { call: null }, bestFit: { call: null }, leastRecentlyUsed: { call: null },
   lru: { call: null }, onDemand: { call: null },
@@ -64,7 +70,8 @@ export const table: Readonly<Record<string, Rows>> = {
       cache, { prefix: 'x_', labels: { a: 'b' } }, createRequire(__filename)),
   },
   // Made by the package alone.
-  KvError: { new: null }, KvStateError: { new: null }, KvCapacityError: { new: null }, KvDriverError: { new: null }, KvAbortError: { new: null },
+  KvError: makes(kv.KvError), KvStateError: makes(kv.KvStateError), KvCapacityError: makes(kv.KvCapacityError),
+  KvDriverError: makes(kv.KvDriverError), KvAbortError: makes(kv.KvAbortError),
   Batch: {
     new: () => call((...given: never[]) => new (kv.Batch as unknown as new (...given: unknown[]) => unknown)(...given), {}, 1, 1),
     add: ({ cache, sequence }) => {
@@ -131,7 +138,11 @@ export const table: Readonly<Record<string, Rows>> = {
   },
   Driver: {
     ...close, memory: null, acquireStream: null,
-    releaseStream: ({ driver }) => call(driver.releaseStream.bind(driver), driver.acquireStream()),
+    releaseStream: ({ driver, closable }) => {
+      const stream = driver.acquireStream();
+      closable.push({ close: () => { try { driver.releaseStream(stream); } catch { /* it was the call that did */ } } });
+      return call(driver.releaseStream.bind(driver), stream);
+    },
     new: (world) => call((...given: never[]) => opened(world, new (kv.Driver as unknown as new (...given: unknown[]) => kv.Driver)(...given)), {}),
     open: (world) => call((...given: Parameters<typeof kv.Driver.open>) => opened(world, kv.Driver.open(...given)), 'host', {
       device: 0, libraryPath: '/nowhere', memoryBytes: 2 ** 24, populate: false, hugePages: false, mappingLimit: 100,

@@ -20,7 +20,7 @@ run(`every CUDA kernel does what its reference does, thread by thread (seed ${se
 run(`so does every CUDA kernel of the dense arithmetic, and a row is the same in any company (seed ${seed})`, (t) => {
   t.timeout(300_000);
   const rounds = Math.max(2, Math.round(30 * scale));
-  const sources = ['kernels/cuda/launches.cc', 'kernels/cuda/dense_launches.cc', 'kernels/dense_reference.cc'];
+  const sources = ['kernels/cuda/launches.cc', 'kernels/dense/cuda/dense_launches.cc', 'kernels/dense/dense_reference.cc'];
   const lines = runProbe('dense_probe', sources, [String(seed), String(rounds)]);
   t.true(lines.length > 8);
   for (const line of lines) t.regex(line, /^vkv_\w+ \d+ ok$/);

@@ -161,6 +161,7 @@ for (const [title, call] of [
   ['success as a failure', (device) => device.failCall('cuMemMap', { result: 'CUDA_SUCCESS' })],
   ['the call before the next', (device) => device.failCall('cuMemMap', { nth: 0 })],
   ['a negative time', (device) => device.setLatencyNs('cuMemMap', -1)],
+  ['more than a second', (device) => device.setLatencyNs('cuMemMap', 1e9 + 1)],
   ['a stream that is a number', (device) => device.completeStream(0 as unknown as bigint)],
   ['a stream that does not exist', (device) => device.completeStream(77n)],
   ['work on a stream that does not exist', (device) => device.queueWork(77n, [])],

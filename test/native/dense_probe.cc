@@ -8,9 +8,9 @@
 #include <algorithm>
 #include <cstring>
 
-#include "kernels/cuda/dense_launches.h"
 #include "kernels/cuda/kernels.cu"
-#include "kernels/dense_reference.h"
+#include "kernels/dense/cuda/dense_launches.h"
+#include "kernels/dense/dense_reference.h"
 
 namespace {
 

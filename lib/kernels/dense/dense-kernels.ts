@@ -6,60 +6,20 @@
 // depend, to the bit, on the other rows of the call, unless cuBLAS multiplies: batches and chunks may be cut in any way.
 // For one Node thread. It knows nothing of caches.
 
-import { createError } from '../base/errors.js';
-import type { Driver } from '../device/driver.js';
-import type { NativeDense } from '../device/native-kernels.js';
-import { native } from '../device/native.js';
-import { giveBackTo, unclosed } from '../device/unclosed.js';
-import type { Membership } from '../device/weak-users.js';
-import { checkInteger, isAddress } from '../base/options.js';
-import { isInt32Array, lengthOf, typedArrayKind } from '../base/typed-arrays.js';
+import { createError } from '../../base/errors.js';
+import type { Driver } from '../../device/driver.js';
+import type { NativeDense } from '../../device/native-kernels.js';
+import { native } from '../../device/native.js';
+import { giveBackTo, unclosed } from '../../device/unclosed.js';
+import type { Membership } from '../../device/weak-users.js';
+import { checkInteger, isAddress } from '../../base/options.js';
+import { isInt32Array, lengthOf, typedArrayKind } from '../../base/typed-arrays.js';
 import {
   float32, ProductArguments, readNorm, readRotationShape, readWeight, type ReadNorm, type ReadWeight, type RotationShape,
 } from './dense-arguments.js';
+import type { FloatBuffer, Norm, Product, Weight } from './dense-operands.js';
 import { readDenseKernelsOptions, type DenseKernelsOptions } from './dense-options.js';
-import type { RowDtype } from './kernels-options.js';
-import { kernelModule } from './load-kernels.js';
-
-/**
- * Floats: a Float32Array, or an address, which is not checked, of memory that the driver's device can use. On a GPU it must be an
- * address.
- */
-export type FloatBuffer = Float32Array | bigint;
-
-/** A matrix as models store it: `[outputs, inputs]`. Its array must not change its length. */
-export interface Weight {
-  /** Its elements row by row, 16-bit floats as their bits; or their address. */
-  readonly data: Float32Array | Uint16Array | bigint;
-  /** Type of its elements. */
-  readonly dtype: RowDtype;
-  /** Rows of the matrix: elements of an output row, 1 or more. */
-  readonly outputs: number;
-  /** Columns of the matrix: elements of an input row, 1 or more. */
-  readonly inputs: number;
-}
-
-/** One product of an input: `output[row, o] = Σ input[row, i] · weight[o, i]`. */
-export interface Product {
-  /** The matrix to multiply with. */
-  readonly weight: Weight;
-  /** `[outputs]`, added to each row. Default: none. */
-  readonly bias?: FloatBuffer | undefined;
-  /** `[row, outputs]`. */
-  readonly output: FloatBuffer;
-  /** `add`: adds to the content of `output` (a residual). Default `replace`. */
-  readonly mode?: 'replace' | 'add' | undefined;
-}
-
-/** How rows are normalized. */
-export interface Norm {
-  /** `[width]` */
-  readonly weight: FloatBuffer;
-  /** Elements of a row, 1 or more. */
-  readonly width: number;
-  /** Added to the mean square before the root; above 0. */
-  readonly epsilon: number;
-}
+import { kernelModule } from '../load-kernels.js';
 
 /**
  * What a transformer computes besides attention: matrix products, RMSNorm, rotary positions, SwiGLU, gathering rows. For one Node

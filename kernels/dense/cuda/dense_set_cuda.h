@@ -5,8 +5,8 @@
 // as cuBLAS multiplies numbers of one type only; so everything goes to the one stream it was opened for, in order.
 // Nothing is allocated, uploaded or waited for after Open. Threads: one at a time, inside a DriverScope; also for its
 // destruction, before which the stream must have finished.
-#ifndef VKV_KERNELS_CUDA_DENSE_SET_CUDA_H_
-#define VKV_KERNELS_CUDA_DENSE_SET_CUDA_H_
+#ifndef VKV_KERNELS_DENSE_CUDA_DENSE_SET_CUDA_H_
+#define VKV_KERNELS_DENSE_CUDA_DENSE_SET_CUDA_H_
 
 #include <memory>
 #include <string>
@@ -15,7 +15,7 @@
 #include "cuda/driver_cuda.h"
 #include "device_memory.h"
 #include "kernels/cuda/kernel_launcher.h"
-#include "kernels/dense_set.h"
+#include "kernels/dense/dense_set.h"
 
 namespace vkv::kernels {
 
@@ -58,4 +58,4 @@ class CudaDense final : public DenseSet {
 
 }  // namespace vkv::kernels
 
-#endif  // VKV_KERNELS_CUDA_DENSE_SET_CUDA_H_
+#endif  // VKV_KERNELS_DENSE_CUDA_DENSE_SET_CUDA_H_

@@ -1,11 +1,11 @@
 // Reads what callers of DenseKernels pass: every member of their objects once, before any check that a getter could undo. Refuses
 // unknown names, since a misspelt one would compute something else. Checks shapes; DenseKernels checks buffers.
 
-import { createError } from '../base/errors.js';
-import type { NativeDense } from '../device/native-kernels.js';
-import { checkInteger, explainRevoked, integer, number, oneOf, unknownOption } from '../base/options.js';
-import type { FloatBuffer, Norm, Product, Weight } from './dense-kernels.js';
-import type { RowDtype } from './kernels-options.js';
+import { createError } from '../../base/errors.js';
+import type { NativeDense } from '../../device/native-kernels.js';
+import { checkInteger, explainRevoked, integer, number, oneOf, unknownOption } from '../../base/options.js';
+import type { FloatBuffer, Norm, Product, Weight } from './dense-operands.js';
+import type { RowDtype } from '../kernels-options.js';
 
 type Argument = Parameters<NativeDense['multiply']>[number];
 

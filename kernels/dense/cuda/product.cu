@@ -6,8 +6,8 @@
 // order is the same for every tile and alignment: a row's result does not depend, not by a bit, on the other rows. One
 // row is bound by memory; many are bound by what the first-level cache delivers: the plain version, without tensor
 // cores.
-#include "kernels/cuda/dense_parameters.h"
 #include "kernels/cuda/device.h"
+#include "kernels/dense/cuda/dense_parameters.h"
 
 namespace vkv::kernels::cuda {
 

@@ -2,9 +2,9 @@
 
 import { availableParallelism } from 'node:os';
 
-import { Driver } from '../device/driver.js';
-import { instanceOf, integer, optional, readOptions, streamField, string, withDefault } from '../base/options.js';
-import { instructionsField, type Instructions } from './kernels-options.js';
+import { Driver } from '../../device/driver.js';
+import { instanceOf, integer, optional, readOptions, streamField, string, withDefault } from '../../base/options.js';
+import { instructionsField, type Instructions } from '../kernels-options.js';
 
 /** Options of `DenseKernels`. */
 export interface DenseKernelsOptions {

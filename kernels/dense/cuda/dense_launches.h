@@ -1,13 +1,13 @@
 // Dense launches: which kernels a command of the dense arithmetic takes. As launches.h: pure arithmetic; knows no
 // driver.
-#ifndef VKV_KERNELS_CUDA_DENSE_LAUNCHES_H_
-#define VKV_KERNELS_CUDA_DENSE_LAUNCHES_H_
+#ifndef VKV_KERNELS_DENSE_CUDA_DENSE_LAUNCHES_H_
+#define VKV_KERNELS_DENSE_CUDA_DENSE_LAUNCHES_H_
 
 #include <span>
 #include <string>
 
-#include "kernels/cuda/dense_parameters.h"
 #include "kernels/cuda/launches.h"
+#include "kernels/dense/cuda/dense_parameters.h"
 
 namespace vkv::kernels::cuda {
 
@@ -34,4 +34,4 @@ bool IsAligned(const ProductInput& input, const Product& product);
 
 }  // namespace vkv::kernels::cuda
 
-#endif  // VKV_KERNELS_CUDA_DENSE_LAUNCHES_H_
+#endif  // VKV_KERNELS_DENSE_CUDA_DENSE_LAUNCHES_H_

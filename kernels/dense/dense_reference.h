@@ -2,12 +2,12 @@
 //
 // What the CUDA kernels are compared with, and what the simulated device runs in their place. Slow; touches only the
 // memory that the command names. Any thread; no state.
-#ifndef VKV_KERNELS_DENSE_REFERENCE_H_
-#define VKV_KERNELS_DENSE_REFERENCE_H_
+#ifndef VKV_KERNELS_DENSE_DENSE_REFERENCE_H_
+#define VKV_KERNELS_DENSE_DENSE_REFERENCE_H_
 
 #include <span>
 
-#include "kernels/dense_commands.h"
+#include "kernels/dense/dense_commands.h"
 
 namespace vkv::kernels::reference {
 
@@ -23,4 +23,4 @@ void Narrow(const float* from, void* to, Dtype dtype, int64_t count);
 
 }  // namespace vkv::kernels::reference
 
-#endif  // VKV_KERNELS_DENSE_REFERENCE_H_
+#endif  // VKV_KERNELS_DENSE_DENSE_REFERENCE_H_

@@ -1,4 +1,4 @@
-#include "kernels/cuda/dense_launches.h"
+#include "kernels/dense/cuda/dense_launches.h"
 
 #include <algorithm>
 

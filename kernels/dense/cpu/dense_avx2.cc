@@ -2,9 +2,9 @@
 #include <bit>
 #include <cstdint>
 
-#include "kernels/cpu/dense.h"
 #include "kernels/cpu/simd.h"
 #include "kernels/cpu/target.h"
+#include "kernels/dense/cpu/dense.h"
 #include "kernels/float16.h"
 
 #if defined(__x86_64__)
@@ -18,9 +18,9 @@ namespace {
 
 #include "kernels/cpu/common_inl.h"
 
-#include "kernels/cpu/product_inl.h"
+#include "kernels/dense/cpu/product_inl.h"
 
-#include "kernels/cpu/rows_inl.h"
+#include "kernels/dense/cpu/rows_inl.h"
 }  // namespace
 }  // namespace vkv::kernels
 

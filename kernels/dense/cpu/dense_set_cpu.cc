@@ -1,4 +1,4 @@
-#include "kernels/cpu/dense_set_cpu.h"
+#include "kernels/dense/cpu/dense_set_cpu.h"
 
 #include <algorithm>
 

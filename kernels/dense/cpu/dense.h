@@ -3,12 +3,12 @@
 // Sums are taken in one order whatever the number of rows, so that a token's result does not depend, not by a bit, on
 // who else is in the batch or how a prompt was cut. A DenseKernels works on one part of a command in one thread;
 // dense_set_cpu.cc divides commands into parts. Nothing here allocates: scratch is given. Pure functions; any thread.
-#ifndef VKV_KERNELS_CPU_DENSE_H_
-#define VKV_KERNELS_CPU_DENSE_H_
+#ifndef VKV_KERNELS_DENSE_CPU_DENSE_H_
+#define VKV_KERNELS_DENSE_CPU_DENSE_H_
 
 #include <cstdint>
 
-#include "kernels/dense_commands.h"
+#include "kernels/dense/dense_commands.h"
 
 namespace vkv::kernels {
 
@@ -56,4 +56,4 @@ const DenseKernels* ChooseDense(const char* wanted = nullptr);
 
 }  // namespace vkv::kernels
 
-#endif  // VKV_KERNELS_CPU_DENSE_H_
+#endif  // VKV_KERNELS_DENSE_CPU_DENSE_H_

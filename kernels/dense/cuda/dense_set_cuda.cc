@@ -1,9 +1,9 @@
-#include "kernels/cuda/dense_set_cuda.h"
+#include "kernels/dense/cuda/dense_set_cuda.h"
 
 #include <algorithm>
 #include <limits>
 
-#include "kernels/cuda/dense_launches.h"
+#include "kernels/dense/cuda/dense_launches.h"
 
 namespace vkv::kernels {
 namespace {

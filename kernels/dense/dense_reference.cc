@@ -1,4 +1,4 @@
-#include "kernels/dense_reference.h"
+#include "kernels/dense/dense_reference.h"
 
 #include <cmath>
 

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <initializer_list>
 
-#include "kernels/cpu/dense.h"
+#include "kernels/dense/cpu/dense.h"
 #include "kernels/float16.h"
 
 namespace vkv::kernels {
@@ -13,9 +13,9 @@ namespace {
 
 #include "kernels/cpu/common_inl.h"
 
-#include "kernels/cpu/product_inl.h"
+#include "kernels/dense/cpu/product_inl.h"
 
-#include "kernels/cpu/rows_inl.h"
+#include "kernels/dense/cpu/rows_inl.h"
 }  // namespace
 
 const DenseKernels* PortableDense() {

@@ -4,8 +4,8 @@
 // Activations are float, [row, width], contiguous; weights are as they lie in a model's file, [output, input], in any
 // Dtype. Pointers are addresses on the machine that computes, but for tokens and positions, which are plain memory,
 // read during the call. Nothing overlaps unless it says so. This header compiles as CUDA C++ too.
-#ifndef VKV_KERNELS_DENSE_COMMANDS_H_
-#define VKV_KERNELS_DENSE_COMMANDS_H_
+#ifndef VKV_KERNELS_DENSE_DENSE_COMMANDS_H_
+#define VKV_KERNELS_DENSE_DENSE_COMMANDS_H_
 
 #include "kernels/commands.h"
 
@@ -67,4 +67,4 @@ struct Gathering {
 
 }  // namespace vkv::kernels
 
-#endif  // VKV_KERNELS_DENSE_COMMANDS_H_
+#endif  // VKV_KERNELS_DENSE_DENSE_COMMANDS_H_

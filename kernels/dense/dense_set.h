@@ -3,12 +3,12 @@
 // Work is queued in the order of the calls; on the CPU it is done when a call returns. Pre, for every call: buffers are
 // as large as the shapes say, tokens and positions are in their tables; the binding's caller has checked what can be.
 // One thread at a time.
-#ifndef VKV_KERNELS_DENSE_SET_H_
-#define VKV_KERNELS_DENSE_SET_H_
+#ifndef VKV_KERNELS_DENSE_DENSE_SET_H_
+#define VKV_KERNELS_DENSE_DENSE_SET_H_
 
 #include <span>
 
-#include "kernels/dense_commands.h"
+#include "kernels/dense/dense_commands.h"
 #include "status.h"
 
 namespace vkv::kernels {
@@ -30,4 +30,4 @@ class DenseSet {
 
 }  // namespace vkv::kernels
 
-#endif  // VKV_KERNELS_DENSE_SET_H_
+#endif  // VKV_KERNELS_DENSE_DENSE_SET_H_

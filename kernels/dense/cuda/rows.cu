@@ -3,8 +3,8 @@
 //
 // Grid: a block per row, or per piece of kPieceElements, whose threads take its elements in turn. All bound by launch
 // and memory.
-#include "kernels/cuda/dense_parameters.h"
 #include "kernels/cuda/device.h"
+#include "kernels/dense/cuda/dense_parameters.h"
 
 namespace vkv::kernels::cuda {
 

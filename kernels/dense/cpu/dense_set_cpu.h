@@ -4,16 +4,16 @@
 // Products are divided by outputs, everything else by rows; work too small to be worth waking a thread stays in the
 // caller. Scratch is a few hundred kilobytes per thread, made at the first product and kept. Calls from one thread at a
 // time.
-#ifndef VKV_KERNELS_CPU_DENSE_SET_CPU_H_
-#define VKV_KERNELS_CPU_DENSE_SET_CPU_H_
+#ifndef VKV_KERNELS_DENSE_CPU_DENSE_SET_CPU_H_
+#define VKV_KERNELS_DENSE_CPU_DENSE_SET_CPU_H_
 
 #include <memory>
 #include <span>
 
-#include "kernels/cpu/dense.h"
 #include "kernels/cpu/scratch.h"
 #include "kernels/cpu/worker_pool.h"
-#include "kernels/dense_set.h"
+#include "kernels/dense/cpu/dense.h"
+#include "kernels/dense/dense_set.h"
 
 namespace vkv::kernels {
 
@@ -41,4 +41,4 @@ class CpuDense final : public DenseSet {
 
 }  // namespace vkv::kernels
 
-#endif  // VKV_KERNELS_CPU_DENSE_SET_CPU_H_
+#endif  // VKV_KERNELS_DENSE_CPU_DENSE_SET_CPU_H_

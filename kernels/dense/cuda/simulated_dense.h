@@ -1,6 +1,6 @@
 // Simulated dense: the stand-ins of the dense kernels on the simulated device; as simulated.h, which asks here.
-#ifndef VKV_KERNELS_CUDA_SIMULATED_DENSE_H_
-#define VKV_KERNELS_CUDA_SIMULATED_DENSE_H_
+#ifndef VKV_KERNELS_DENSE_CUDA_SIMULATED_DENSE_H_
+#define VKV_KERNELS_DENSE_CUDA_SIMULATED_DENSE_H_
 
 #include <memory>
 #include <string>
@@ -14,4 +14,4 @@ std::shared_ptr<const mock::SimulatedKernel> FindSimulatedDense(const std::strin
 
 }  // namespace vkv::kernels::cuda
 
-#endif  // VKV_KERNELS_CUDA_SIMULATED_DENSE_H_
+#endif  // VKV_KERNELS_DENSE_CUDA_SIMULATED_DENSE_H_

@@ -3,11 +3,11 @@
 //
 // As parameters.h for those over a cache: tokens and positions travel with the launch, more of them take more launches.
 // Compiled as C++ and as CUDA C++; the simulated device checks launches against it.
-#ifndef VKV_KERNELS_CUDA_DENSE_PARAMETERS_H_
-#define VKV_KERNELS_CUDA_DENSE_PARAMETERS_H_
+#ifndef VKV_KERNELS_DENSE_CUDA_DENSE_PARAMETERS_H_
+#define VKV_KERNELS_DENSE_CUDA_DENSE_PARAMETERS_H_
 
 #include "kernels/cuda/parameters.h"
-#include "kernels/dense_commands.h"
+#include "kernels/dense/dense_commands.h"
 
 namespace vkv::kernels::cuda {
 
@@ -81,4 +81,4 @@ static_assert(sizeof(RotateParameters) <= kMostParameterBytes && sizeof(GatherPa
 
 }  // namespace vkv::kernels::cuda
 
-#endif  // VKV_KERNELS_CUDA_DENSE_PARAMETERS_H_
+#endif  // VKV_KERNELS_DENSE_CUDA_DENSE_PARAMETERS_H_

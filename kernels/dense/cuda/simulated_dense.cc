@@ -1,12 +1,12 @@
-#include "kernels/cuda/simulated_dense.h"
+#include "kernels/dense/cuda/simulated_dense.h"
 
 #include <algorithm>
 #include <cstddef>
 #include <vector>
 
-#include "kernels/cuda/dense_launches.h"
 #include "kernels/cuda/simulated_base.h"
-#include "kernels/dense_reference.h"
+#include "kernels/dense/cuda/dense_launches.h"
+#include "kernels/dense/dense_reference.h"
 
 namespace vkv::kernels::cuda {
 namespace {
