@@ -1,10 +1,10 @@
-// Mapper: the one background thread of a cache that maps rows ahead of need.
+// Mapper: the background thread of a cache that maps rows before they are needed.
 //
-// It is told how many rows each slot should have and maps them one at a time, slots in turn. It uses free pages and
-// never takes one from anybody: when there are none, the wish is dropped, and the growth happens in the foreground if
-// it must. With no row to map it creates pages for the pool's free list, one at a time, up to the pool's ready_pages.
-// It calls no JavaScript and holds no lock across a driver call. A failure nobody waits for is kept as a late error.
-// Threads: all methods from the owner's thread; the worker is private.
+// Request sets how many rows each slot should have; the thread maps them one at a time, slots in turn. It uses free
+// pages only: when there are none, it drops the request, and the growth happens in the foreground if it must. With no
+// row to map it creates pages for the pool's free list, one at a time, up to the pool's ready_pages. It calls no
+// JavaScript and holds no lock across a driver call. It keeps a failure as a late error. Threads: all methods from the
+// owner's thread; the worker is private.
 #ifndef VKV_MAPPER_H_
 #define VKV_MAPPER_H_
 
@@ -31,30 +31,30 @@ class Mapper {
 
   // Starts the thread. kDriverCallFailed with errno when the system refuses one.
   Status Start();
-  // Sets the rows each named slot should have; a later wish for the same slot replaces an earlier one.
+  // Sets the rows that each named slot should have; a later request for the same slot replaces an earlier one.
   void Request(std::span<const GrowCommand> commands);
-  // Looks whether the pool has as many free pages as it should. Costs nothing where it should have none.
+  // Wakes the thread if the pool has fewer free pages than ready_pages. Costs nothing where ready_pages is 0.
   void Refill();
-  // Drops the wish for a slot and waits until the row at hand, if it is the slot's, is finished: from here on until the
-  // next Request the slot's rows are the caller's to change.
+  // Drops the request for a slot and waits until the current row, if it is the slot's, is finished: from here on until
+  // the next Request only the caller changes the slot's rows.
   void Cancel(int32_t slot);
-  // Drops all wishes and waits until the row or page at hand, if any, is finished: from here on until the next Request
-  // or Refill it takes no page.
+  // Drops all requests and waits until the current row or page, if any, is finished: from here on until the next
+  // Request or Refill it takes no page.
   void Quiesce();
-  // True when it has nothing left to do.
+  // Whether it has nothing left to do.
   bool is_idle() const;
   // Failures of the driver so far, and the last of them.
   uint64_t late_errors(Status& last) const;
-  // Wishes dropped for want of room: pages, device memory, kernel mappings.
+  // Requests dropped for want of pages, device memory or kernel mappings.
   uint64_t starved() const;
-  // Finishes the row at hand and joins. Idempotent.
+  // Finishes the current row and joins. Idempotent.
   void Stop();
 
  private:
   static constexpr int32_t kNobody = -1;
 
   void Run();
-  // One row of the next slot, and one page for the free list; the lock is let go of meanwhile.
+  // Maps one row of the next slot, or creates one page for the free list; releases the lock meanwhile.
   void MapRow(std::unique_lock<std::mutex>& lock);
   void CreatePage(std::unique_lock<std::mutex>& lock);
 
@@ -66,7 +66,7 @@ class Mapper {
   std::condition_variable wake_;
   std::condition_variable row_finished_;
   std::vector<int32_t> wanted_rows_;  // by slot; 0: nothing
-  std::deque<int32_t> queue_;         // slots with a wish, each once
+  std::deque<int32_t> queue_;         // slots with a request, each once
   int32_t working_slot_ = kNobody;
   bool is_working_cancelled_ = false;
   bool wants_pages_ = false;  // the free list may be short

@@ -54,7 +54,7 @@ void PagePool::Repromise(uint64_t pages) {
   promised_ += pages;
 }
 
-// Code, cuBLAS and the engine take device memory too, and fail in worse ways than a pool that may use what it has.
+// Kernels' code, cuBLAS and the engine need device memory too, and would fail where the pool can reuse its pages.
 Status PagePool::CheckHeadroom(uint64_t pages) {
   if (headroom_bytes_ == 0) return Ok();
   MemoryInfo memory;
@@ -136,7 +136,7 @@ Status PagePool::Take(uint64_t promised, std::span<const uint64_t> near, std::sp
   if (status.ok()) return Ok();
 
   // Undo: pages just created go back to the driver (or, if it refuses even that, to the free list), reused ones to the
-  // list. The promise comes first, so that nobody takes its pages in between.
+  // list. The promise is restored first, so that no other call takes its pages in between.
   Repromise(promised);
   {
     DriverScope scope(*driver_);

@@ -1,9 +1,9 @@
-// PagePool: the physical pages, their budget, and who refers to them. Several caches may share one.
+// PagePool: the physical pages, their budget, and the references to them. Several caches may share one.
 //
 // Every created page is exactly one of free (in the free list, kept for reuse), in use (referred to by one or more
 // slots) or quarantined (a failed undo left it mapped somewhere unknown; never used again): free + in use + quarantined
-// = created. A page that is being created ahead of need is none of them yet, but to be had as if it were free. Part of
-// what is available can be promised to a slot, so that a prompt admitted in chunks always finds its pages. Threads:
+// = created. A page that is being created ahead is none of these yet, but counts as available. Part of the available
+// pages can be promised to a slot, so that a prompt admitted in chunks always finds its pages. Threads:
 // any; the mutex guards the page table and is not held across driver calls.
 #ifndef VKV_PAGE_POOL_H_
 #define VKV_PAGE_POOL_H_
@@ -42,7 +42,7 @@ struct PoolCounts {
 struct PoolOptions {
   uint64_t page_bytes = 0;
   uint64_t budget_bytes = 0;
-  uint64_t headroom_bytes = 0;  // device memory that new pages leave free for others than the pool
+  uint64_t headroom_bytes = 0;  // device memory that new pages leave free for uses outside the pool
   uint64_t ready_pages = 0;     // free pages that CreateAhead aims for
 };
 
@@ -57,13 +57,13 @@ class PagePool {
   uint64_t page_bytes() const { return page_bytes_; }
   PoolCounts counts() const;
 
-  // Pages that can still be taken without breaking a promise. Below zero when a lowered budget is exceeded: so many
+  // Pages that can still be taken without breaking a promise. Below zero when a lowered budget is exceeded: that many
   // must come back before one can be taken.
   int64_t available() const;
-  // Sets pages aside: kOutOfPages {pages, available} when there are not so many.
+  // Sets pages aside. kOutOfPages {pages, available} when there are too few.
   Status Promise(uint64_t pages);
   void Unpromise(uint64_t pages);
-  // Puts back a promise that Take has drawn from, before its pages are given back: it cannot be refused.
+  // Restores a promise that Take has drawn from, before its pages are given back. Cannot fail.
   void Repromise(uint64_t pages);
 
   // Takes near.size() pages, each with one reference, free ones first; creates the rest, page k close to near[k]. The
@@ -72,37 +72,37 @@ class PagePool {
   // leaves every count as it was.
   Status Take(uint64_t promised, std::span<const uint64_t> near, std::span<PageId> pages);
   // Creates one free page where fewer than ready_pages are free and the budget allows it, so that a later Take need
-  // not. False: nothing is left to do, or what there is does not allow more.
+  // not. False: enough are free, or budget or device memory allow no more.
   Status CreateAhead(bool& is_created);
   uint64_t ready_pages() const { return ready_pages_; }
   // One more reference each, to pages in use; passes over kNoPage.
   void Share(std::span<const PageId> pages);
   uint32_t references(PageId page) const;
   bool is_quarantined(PageId page) const;
-  // Whether it has more references than one, places it is stranded at not counted: nobody reads those.
+  // Whether it has more than one reference, without those of places where it is stranded, which are never read.
   bool is_shared(PageId page) const;
   // Drops one reference each; a page without any is free.
   void Give(std::span<const PageId> pages);
-  // Takes a page in use out of service with one more reference: it stays where it is until Restore has ended that, as
-  // often as it was put there.
+  // Puts a page in use into quarantine with one more reference. It stays there until Restore was called as often as
+  // Quarantine.
   void Quarantine(PageId page);
   void Restore(PageId page);
   // Driver handles of pages in use, in the same order.
   void Handles(std::span<const PageId> pages, std::span<PageHandle> handles) const;
 
-  // Said by a cache that scrubs, before it names a tenant: from here on pages of tenants may come to any cache.
+  // Called by a cache that scrubs, before it names a tenant: from here on pages of tenants may come to any cache.
   void BeginTenants() { has_tenants_.store(true, std::memory_order_relaxed); }
   // Whether any cache of this pool ever scrubbed.
   bool has_tenants() const { return has_tenants_.load(std::memory_order_relaxed); }
   Tenant tenant(PageId page) const;
   void set_tenant(std::span<const PageId> pages, Tenant tenant);  // passes over kNoPage
 
-  // Lowering it below what is created releases free pages; what is in use stays, and only promised pages are created
-  // until enough is given back. When the driver refuses to release a page the budget is as before.
+  // Lowering it below the created pages releases free ones; pages in use stay, and only promised pages are created
+  // until enough are given back. When the driver refuses to release a page, the budget is unchanged.
   Status SetBudget(uint64_t budget_bytes);
   // Releases free pages to the system until at most `keep` are left.
   Status Trim(uint64_t keep);
-  // Releases all, and lets go of the driver. kInternal when pages are still in use. Retryable; idempotent.
+  // Releases all pages and the reference to the driver. kInternal when pages are still in use. Retryable; idempotent.
   Status Close();
 
  private:
@@ -121,9 +121,9 @@ class PagePool {
         budget_(options.budget_bytes / options.page_bytes) {}
 
   int64_t AvailableLocked() const;
-  // kOutOfDeviceMemory when so many new pages would leave less free than the headroom. Inside a DriverScope.
+  // kOutOfDeviceMemory when that many new pages would leave less free than the headroom. Inside a DriverScope.
   Status CheckHeadroom(uint64_t pages);
-  // Pages that are being created ahead are free or given up from here on, and no more are begun while the lock is held.
+  // Waits until no page is being created ahead; none is begun while the lock is held.
   void AwaitNoneAhead(std::unique_lock<std::mutex>& lock);
   PageId AddLocked(PageHandle handle);
   Status ReleaseOneFree(bool& released, uint64_t keep);

@@ -1,5 +1,5 @@
-// LlamaEngine: the forward pass of a Llama over one cache, on whatever driver that has. It knows slots, positions and tokens, and
-// nothing of requests or sharing: K and V of a token are where the cache says, whoever computed them.
+// LlamaEngine: the forward pass of a Llama over one cache, on any driver. It knows slots, positions and tokens, and
+// nothing of requests or sharing: K and V of a token are where the cache says, whichever request computed them.
 //
 // A pass is all layers for some new tokens of some sequences: rows [row, width], one sequence after the other. On a GPU all of it
 // is queued on the default stream, and waited for at the end, where the logits are read back. `logits` are valid until the next pass.
@@ -21,7 +21,7 @@ export interface LlamaPass {
   readonly tokenCounts: Int32Array;
   /** New tokens of all sequences, one sequence after the other. */
   readonly tokens: Int32Array;
-  /** 1 when the logits behind the last new token are read. */
+  /** 1 when the logits of the last new token are read. */
   readonly wantsLogits: Uint8Array;
 }
 
@@ -67,7 +67,7 @@ export class LlamaEngine {
     this.vocabularyTokens = model.config.vocabularyTokens;
   }
 
-  /** The machine, what attends and what multiplies: `host memory, avx512`, `NVIDIA H200, sm_90`. */
+  /** The machine, and the code that attends and multiplies: `host memory, avx512`, `NVIDIA H200, sm_90`. */
   get target(): string {
     const { deviceName } = this.#kernels.cache.driver.info;
     return [...new Set([deviceName, this.#kernels.target, this.#place.dense.target])].join(', ');
@@ -147,7 +147,7 @@ export class LlamaEngine {
     dense.multiply(attended, rows, { ...layer.attentionOutput, output: hidden, mode: 'add' });
   }
 
-  /** Each head by itself, where the model does that. */
+  /** Normalizes each head, where the model does that. */
   #normalizeHeads(heads: FloatBuffer, count: number, weight: FloatBuffer | undefined): void {
     const { headDim: width, normEpsilon: epsilon } = this.#model.config;
     if (weight !== undefined) this.#place.dense.normalize(heads, count, { weight, width, epsilon }, heads);
@@ -166,7 +166,7 @@ export class LlamaEngine {
     dense.multiply(gate, rows, { ...layer.down, output: hidden, mode: 'add' });
   }
 
-  /** Of the last new token of each sequence; not computed when nobody reads any. Waits for the pass. */
+  /** Logits of the last new token of each sequence; not computed when none is read. Waits for the pass. */
   #logits(pass: LlamaPass, hidden: FloatBuffer, rows: number): Float32Array {
     const { config } = this.#model;
     const { weights, dense } = this.#place;
@@ -187,7 +187,7 @@ export class LlamaEngine {
     return { weight, width, epsilon };
   }
 
-  /** Says where each row stands in its text; returns how many rows there are. */
+  /** Sets the position of each row; returns the number of rows. */
   #placeRows({ length, positions, tokenCounts }: LlamaPass): number {
     let rows = 0;
     this.#reach = 0;

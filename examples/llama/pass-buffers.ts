@@ -1,5 +1,5 @@
 // PassBuffers: the activations of a pass, by name: Float32Arrays on host, addresses of memory of their own on a device. Made for
-// the largest pass so far and reused; what is in one after it grew is anything, so it may grow only where a pass begins to use it.
+// the largest pass so far and reused. Growing loses a buffer's content, so it may grow only where a pass begins to use it.
 
 import { DeviceMemory, type Driver, type FloatBuffer } from 'virtual-kv';
 
@@ -7,19 +7,19 @@ export class PassBuffers {
   readonly #driver: Driver;
   readonly #arrays = new Map<string, Float32Array>();
   readonly #memories = new Map<string, DeviceMemory>();
-  /** What the memory of that name was written with. */
+  /** By name, the table that its memory holds. */
   readonly #written = new Map<string, Float32Array>();
 
   constructor(driver: Driver) {
     this.#driver = driver;
   }
 
-  /** At least so many floats. */
+  /** A buffer of at least `elements` floats. */
   floats(name: string, elements: number): FloatBuffer {
     return this.#driver.kind === 'host' ? this.#array(name, elements) : this.#memory(name, elements).address;
   }
 
-  /** A table where the pass can read it; it must not change, but may be followed by another of the same name. */
+  /** Puts a table where the pass can read it. It must not change, but another table may replace it. */
   table(name: string, values: Float32Array): FloatBuffer {
     if (this.#driver.kind === 'host') return values;
     const memory = this.#memory(name, values.length);
@@ -28,14 +28,14 @@ export class PassBuffers {
     return memory.address;
   }
 
-  /** The first floats of a buffer, once all that was queued is done; the same array every time, and perhaps longer. */
+  /** Waits for all queued work and reads the first floats of a buffer, into the same array every time; it may be longer. */
   read(name: string, elements: number): Float32Array {
     const array = this.#array(name, elements);
     this.#memories.get(name)?.read(array.subarray(0, elements));
     return array;
   }
 
-  /** Waits until all that was queued is done. */
+  /** Waits for all queued work. */
   finish(): void {
     for (const memory of this.#memories.values()) return memory.read(new Uint8Array(0));
   }

@@ -1,5 +1,5 @@
 // LlamaPlace: a model on one machine: its weights, and the arithmetic that reads them. On host those are the model's own; on a
-// device the weights are a copy, in one stretch of the device's memory, and the arithmetic is on its default stream.
+// device the weights are a copy, in one range of the device's memory, and the arithmetic is on its default stream.
 
 import { DenseKernels, DeviceMemory, type DenseKernelsOptions, type Driver } from 'virtual-kv';
 
@@ -10,7 +10,7 @@ export interface LlamaPlace {
   readonly dense: DenseKernels;
 }
 
-/** Arrays start where lines of memory do. */
+/** Arrays start on lines of memory. */
 const alignmentBytes = 256;
 
 export class DevicePlace implements LlamaPlace {
@@ -18,7 +18,7 @@ export class DevicePlace implements LlamaPlace {
   readonly dense: DenseKernels;
   readonly #memory: DeviceMemory;
 
-  /** Copies the weights. Throws what the driver throws, KV_OUT_OF_DEVICE_MEMORY among it; nothing stays then. */
+  /** Copies the weights. Throws what the driver throws, for example KV_OUT_OF_DEVICE_MEMORY, and then keeps nothing. */
   constructor(weights: LlamaWeights, driver: Driver, options: DenseKernelsOptions) {
     const places = new Map<ArrayBufferView, number>(); // a tied head is the embedding's array
     let bytes = 0;

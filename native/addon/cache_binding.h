@@ -55,7 +55,7 @@ class NativeCache : public Napi::ObjectWrap<NativeCache>, private Stoppable {
 
   void StopForTeardown() override;
   void StopMapper();
-  // The addon's own checks of what TypeScript has checked: what is outside would be a touch of other memory.
+  // Repeats TypeScript's checks of ranges: a value outside them would access other memory.
   int32_t ReadSlot(Arguments& given, size_t at) const;
   int32_t ReadRows(Arguments& given, size_t at) const;
   int32_t ReadGroup(Arguments& given, size_t at) const;

@@ -24,8 +24,8 @@ const smallerSize: Readonly<Record<string, readonly string[]>> = {
 const missing: Readonly<Record<string, string | undefined>> = { onnxruntime: whyNoOnnxRuntime() };
 
 function run(name: string, args = smallerSize[name] ?? []): { status: number | null; stdout: string; stderr: string } {
-  const script = path.join(root, 'scripts', 'run-example.mjs');
-  return spawnSync(process.execPath, [script, name, ...args], { cwd: root, encoding: 'utf8' });
+  const script = path.join(root, 'scripts', 'run.mjs');
+  return spawnSync(process.execPath, [script, 'example', name, ...args], { cwd: root, encoding: 'utf8' });
 }
 
 for (const name of names) {
