@@ -87,11 +87,11 @@ function failsAndGoesOn(t: ExecutionContext, call: MockCall, nths: readonly numb
   device.close();
 }
 
-test('a pass that a launch ends is over, and may come again', (t) => {
+test('a pass that fails at a launch is over, and can be repeated', (t) => {
   failsAndGoesOn(t, 'cuLaunchKernel', [1, 2, 7, 19]);
 });
 
-test('so is one whose logits cannot be read', (t) => {
+test('a pass whose logits cannot be read is over, and can be repeated', (t) => {
   failsAndGoesOn(t, 'cuMemcpyDtoH', [1]);
 });
 
