@@ -11,9 +11,9 @@ export type { TokenCopy } from './kernels/token-copies.js';
 export { Batch } from './cache/batch.js';
 export { DeviceMemory, type DeviceMemoryOptions } from './device/device-memory.js';
 export { Driver, type DriverInfo, type DriverKind, type DriverMemory, type DriverOptions } from './device/driver.js';
-export type { Tensor } from './cache/cache-rooms.js';
+export type { Tensor } from './cache/slot-memory.js';
 export { KvCache } from './cache/kv-cache.js';
-export type { CacheCounts, CacheMetrics } from './cache/accounts.js';
+export type { CacheCounts, CacheMetrics } from './cache/statistics.js';
 export type { AcquireOptions, PromptOptions, Tokens } from './cache/acquire-options.js';
 export type { KvCacheOptions } from './cache/kv-cache-options.js';
 export type { PrefixCacheOptions, PrefixEventsOptions } from './cache/prefix-options.js';
@@ -21,7 +21,7 @@ export type { PrefixMetrics } from './cache/prefix-statistics.js';
 export type { PrefixClearedEvent, PrefixEvent, PrefixRemovedEvent, PrefixStoredEvent } from './cache/prefix-events.js';
 export { prefixBlockKeys, type PrefixBlockKeysOptions } from './cache/prefix-block-keys.js';
 export type { PrefixExplanation } from './prefix/prefix-explanation.js';
-export type { PromptItem, PromptItemKind } from './prefix/prefix-text.js';
+export type { PromptItem, PromptItemKind } from './prefix/prompt-encoder.js';
 export { Prefixes, type PrefixLookup, type PrefixResetOptions } from './cache/prefixes.js';
 export type { CachedBy } from './cache/prompt.js';
 export {
@@ -36,14 +36,13 @@ export type { CommitOptions, Fence, ReleaseOptions } from './cache/fence.js';
 export { Sequence } from './cache/sequence.js';
 export type { TensorView } from './cache/views.js';
 export type { WaitOptions } from './cache/wait.js';
-export { ahead, onDemand, type GrowthPolicy } from './cache/growth.js';
-export type { IdleSlots } from './cache/idle-slots.js';
-export { bestFit, type PlacementPolicy } from './cache/placement.js';
+export {
+  ahead, bestFit, leastRecentlyUsed, onDemand, type GrowthPolicy, type IdleSlots, type PlacementPolicy, type ReclaimPolicy,
+} from './cache/memory-policies.js';
 export {
   adaptive, lfu, lru, priority, slru, type DropReason, type EvictionContext, type EvictionPolicy, type EvictionPolicyFactory,
   type LeastFrequentlyUsedOptions, type NodeView, type PriorityOptions, type SegmentedLruOptions,
 } from './prefix/index.js';
-export { leastRecentlyUsed, type ReclaimPolicy } from './cache/reclaim.js';
 export { byArrival, byTenantShare, type OrderedRequest, type RequestOrder } from './serving/request-order.js';
 export * from './serving/index.js';
 export {

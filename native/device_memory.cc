@@ -34,14 +34,14 @@ Status DeviceMemory::Map(uint64_t bytes) {
   return driver_.SetAccess(address_, bytes_);
 }
 
-Status DeviceMemory::Write(uint64_t at, const void* from, uint64_t bytes, Stream stream) {
-  VKV_RETURN_IF_ERROR(driver_.SynchronizeStream(stream));
-  return bytes == 0 ? Ok() : driver_.Write(address_ + at, from, bytes);
+Status DeviceMemory::Write(uint64_t at, const void* from, uint64_t bytes, std::optional<Stream> stream) {
+  if (stream) VKV_RETURN_IF_ERROR(driver_.SynchronizeStream(*stream));
+  return driver_.Write(address_ + at, from, bytes);
 }
 
-Status DeviceMemory::Read(void* to, uint64_t at, uint64_t bytes, Stream stream) {
-  VKV_RETURN_IF_ERROR(driver_.SynchronizeStream(stream));
-  return bytes == 0 ? Ok() : driver_.Read(to, address_ + at, bytes);
+Status DeviceMemory::Read(void* to, uint64_t at, uint64_t bytes, std::optional<Stream> stream) {
+  if (stream) VKV_RETURN_IF_ERROR(driver_.SynchronizeStream(*stream));
+  return driver_.Read(to, address_ + at, bytes);
 }
 
 // A failure here cannot be reported; closing the driver frees what stays.

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "driver.h"
@@ -26,10 +27,10 @@ class DeviceMemory {
   uint64_t address() const { return address_; }
   uint64_t bytes() const { return bytes_; }
 
-  // Waits for the work queued on `stream`, then copies between plain memory and the bytes from `at` on; done when the
-  // call returns. Pre: the bytes are inside.
-  Status Write(uint64_t at, const void* from, uint64_t bytes, Stream stream);
-  Status Read(void* to, uint64_t at, uint64_t bytes, Stream stream);
+  // Copies between plain memory and the bytes from `at` on, which are inside; done when the call returns. With a stream,
+  // what is queued there is waited for first; without, they come where Driver::Write does. No bytes wait as well.
+  Status Write(uint64_t at, const void* from, uint64_t bytes, std::optional<Stream> stream);
+  Status Read(void* to, uint64_t at, uint64_t bytes, std::optional<Stream> stream);
 
  private:
   // Most bytes of a page: a model's weights take tens of pages and not thousands, and no page is too large for a device

@@ -93,8 +93,9 @@ class Driver {
   // Pre: whole mappings, no hole; may span many pages. Post: unmapped, access gone, the pages live on.
   virtual Status Unmap(uint64_t address, uint64_t bytes) = 0;
 
-  // Copies between plain memory and mapped addresses; done when the call returns. kCopyOutOfRange outside mapped
-  // memory. Here and below a size of 0 does nothing.
+  // Copies between plain memory and mapped addresses; done when the call returns. They come after what was queued
+  // through this driver on its default stream, and after nothing else: a caller waits for any other stream first.
+  // kCopyOutOfRange outside mapped memory. No bytes only wait; of Copy and Fill they are done at once.
   virtual Status Write(uint64_t to, const void* from, uint64_t bytes) = 0;
   virtual Status Read(void* to, uint64_t from, uint64_t bytes) = 0;
   // Queued on `stream`; done when the call returns if !has_streams. The ranges do not overlap.

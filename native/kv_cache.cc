@@ -53,12 +53,23 @@ void KvCache::MarkChanged(int32_t slot) {
   changed_.push_back(slot);
 }
 
-Status KvCache::Assign(int32_t slot_index, Tenant tenant) {
-  RowRun mapped;
+Status KvCache::Assign(int32_t slot, Tenant tenant) {
   {
     Lock lock(mutex_);
-    VKV_RETURN_IF_ERROR(Hold(lock, slot_index));
-    Slot& slot = slots_[slot_index];
+    VKV_RETURN_IF_ERROR(Hold(lock, slot));
+  }
+  const Status status = AssignHeld(slot, tenant);
+  std::lock_guard lock(mutex_);
+  LetGo(slot);
+  return status;
+}
+
+// Pre: the slot is held.
+Status KvCache::AssignHeld(int32_t slot_index, Tenant tenant) {
+  RowRun mapped;
+  {
+    std::lock_guard lock(mutex_);
+    const Slot& slot = slots_[slot_index];
     mapped = {slot_index, 0, slot.rows, slot.pages};
     if (!scrub_ || slot.tenant == tenant) mapped.pages.clear();
   }
@@ -70,7 +81,6 @@ Status KvCache::Assign(int32_t slot_index, Tenant tenant) {
   }
   std::lock_guard lock(mutex_);
   if (status.ok()) slots_[slot_index].tenant = tenant;
-  LetGo(slot_index);
   return status;
 }
 
@@ -126,16 +136,14 @@ Status KvCache::UnmapHeld(int32_t slot_index, int32_t rows) {
   return status;
 }
 
-int32_t KvCache::Publish(std::span<int32_t> rows, std::span<uint8_t> quarantined) {
+void KvCache::Publish(std::span<int32_t> rows, std::span<uint8_t> quarantined) {
   std::lock_guard lock(mutex_);
   for (int32_t slot : changed_) {
     rows[slot] = slots_[slot].rows;
     quarantined[slot] = slots_[slot].is_quarantined ? 1 : 0;
     slots_[slot].has_changed = false;
   }
-  const int32_t count = static_cast<int32_t>(changed_.size());
   changed_.clear();
-  return count;
 }
 
 Status KvCache::Verify(uint64_t& pages_in_use) const {
@@ -179,7 +187,10 @@ Status KvCache::UnmapStranded() {
     for (PageId page : stranded_.back().pages) pool_->Restore(page);
     stranded_.pop_back();
   }
-  for (Slot& slot : slots_) slot.is_quarantined = false;
+  for (size_t slot = 0; slot < slots_.size(); ++slot) {
+    if (slots_[slot].is_quarantined) MarkChanged(static_cast<int32_t>(slot));
+    slots_[slot].is_quarantined = false;
+  }
   counters_.quarantined_slots = 0;
   return Ok();
 }

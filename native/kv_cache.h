@@ -12,6 +12,7 @@
 
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -47,6 +48,22 @@ struct CopyCommand {
   uint64_t tokens;  // of the slot, from its start: those of them that are in the group are copied
   // With `from_slot`: queued there, behind what that slot's rows wait for. Without: done when the call returns.
   std::optional<Stream> stream;
+};
+
+// Kept groups that come behind a slot's rows, which end where group `from` begins. Only the last may lack rows.
+struct KeptGroups {
+  int32_t from;
+  std::span<const int32_t> ids;
+};
+
+// What a slot gets for a new sequence.
+struct AdmitCommand {
+  int32_t slot;
+  std::optional<Tenant> tenant;     // as Assign; none: whose it was
+  KeptGroups groups;                // mapped behind its rows
+  int32_t rows;                     // the rows it shall have then: what it lacks gets pages of its own
+  int32_t promised_rows;            // pages are set aside up to this row; 0: none
+  std::optional<CopyCommand> copy;  // into rows of its own
 };
 
 // A slot that gets pages of its own for a group.
@@ -107,7 +124,11 @@ class KvCache {
   void Drop(std::span<const int32_t> ids);
   // Maps kept groups behind the slot's rows, which end at a group. Pages of a promise that this saves are free again.
   // On failure nothing has changed.
-  Status Alias(int32_t slot, int32_t from_group, std::span<const int32_t> ids);
+  Status Alias(int32_t slot, const KeptGroups& groups);
+  // Gives the slot all of the command, or nothing: on failure rows, pages and promises are as before; only when the
+  // driver refuses the undo, the slot is in quarantine, with the rows it had. kOutOfPages comes before any driver call.
+  // What was scrubbed for the tenant stays scrubbed. Pre: the copy's tokens lie in rows of its own.
+  Status Admit(const AdmitCommand& command);
   // Copies a group's first tokens into rows that the slot has and nobody else. On failure nothing is queued any more,
   // and those rows hold anything.
   Status CopyGroup(const CopyCommand& command);
@@ -116,8 +137,8 @@ class KvCache {
   // and the slot is in quarantine.
   Status Detach(const DetachCommand& command);
 
-  // Writes rows and quarantine (0 or 1) of every slot that changed since the last call; returns how many.
-  int32_t Publish(std::span<int32_t> rows, std::span<uint8_t> quarantined);
+  // Writes rows and quarantine (0 or 1) of every slot that changed since the last call.
+  void Publish(std::span<int32_t> rows, std::span<uint8_t> quarantined);
   // kInternal when the records contradict each other or the pool's references; counts the pages in use here, each once,
   // those in quarantine not.
   Status Verify(uint64_t& pages) const;
@@ -143,6 +164,11 @@ class KvCache {
   void MarkChanged(int32_t slot);         // pre: locked
   uint64_t PromisedPages(const Slot& slot, int32_t from, int32_t to) const;
 
+  Status AssignHeld(int32_t slot, Tenant tenant);
+  Status SharedRun(int32_t slot, const KeptGroups& groups, RowRun& run);
+  Status AdmitHeld(const AdmitCommand& command);
+  Status MapAndFill(const AdmitCommand& command, const RowRun& run, const RowRun& own,
+                    std::vector<StrandedRun>& stranded);
   Status GrowHeld(std::span<RowRun> runs, bool is_background);
   Status TakePages(std::span<RowRun> runs, uint64_t promised);
   void GiveBack(std::span<const RowRun> runs, uint64_t promised, std::vector<StrandedRun> stranded);
@@ -156,8 +182,7 @@ class KvCache {
   Status FillQueued(const DetachCommand& command, const RowRun& shared, const RowRun& fresh, Tenant tenant,
                     bool& is_swapped);
   Status ClearScratch();
-  template <typename Work>
-  Status InScratch(const RowRun& run, Work work);
+  Status InScratch(const RowRun& run, const std::function<Status()>& work);
   RowRun RunOf(int32_t slot, int32_t from, int32_t to) const;
   Status Swap(const RowRun& shared, const RowRun& fresh, bool& is_swapped);
   void SwapBack(const RowRun& shared, const RowRun& fresh);

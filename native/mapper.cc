@@ -85,20 +85,10 @@ void Mapper::Quiesce() {
   row_finished_.wait(lock, [this] { return working_slot_ == kNobody && !is_creating_; });
 }
 
-bool Mapper::is_idle() const {
+MapperState Mapper::state() const {
   std::lock_guard lock(mutex_);
-  return queue_.empty() && working_slot_ == kNobody && !wants_pages_ && !is_creating_;
-}
-
-uint64_t Mapper::late_errors(Status& last) const {
-  std::lock_guard lock(mutex_);
-  last = last_error_;
-  return late_errors_;
-}
-
-uint64_t Mapper::starved() const {
-  std::lock_guard lock(mutex_);
-  return starved_;
+  const bool is_idle = queue_.empty() && working_slot_ == kNobody && !wants_pages_ && !is_creating_;
+  return {is_idle, late_errors_, last_error_, starved_};
 }
 
 void Mapper::Stop() {

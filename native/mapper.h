@@ -22,6 +22,13 @@
 
 namespace vkv {
 
+struct MapperState {
+  bool is_idle = true;       // it has nothing left to do
+  uint64_t late_errors = 0;  // failures of the driver so far
+  Status last_error;         // the last of them
+  uint64_t starved = 0;      // wishes dropped for want of room: pages, device memory, kernel mappings
+};
+
 class Mapper {
  public:
   explicit Mapper(KvCache& cache);
@@ -41,13 +48,8 @@ class Mapper {
   // Drops all requests and waits until the current row or page, if any, is finished: from here on until the next
   // Request or Refill it takes no page.
   void Quiesce();
-  // Whether it has nothing left to do.
-  bool is_idle() const;
-  // Failures of the driver so far, and the last of them.
-  uint64_t late_errors(Status& last) const;
-  // Requests dropped for want of pages, device memory or kernel mappings.
-  uint64_t starved() const;
-  // Finishes the current row and joins. Idempotent.
+  MapperState state() const;
+  // Finishes the row at hand and joins. Idempotent.
   void Stop();
 
  private:

@@ -2,14 +2,16 @@
 // nothing of requests or sharing: K and V of a token are where the cache says, whichever request computed them.
 //
 // A pass is all layers for some new tokens of some sequences: rows [row, width], one sequence after the other. On a GPU all of it
-// is queued on the default stream, and waited for at the end, where the logits are read back. `logits` are valid until the next pass.
+// is queued on one stream, decoding as a captured step, and waited for at the end, where the logits are read back. `logits` are valid
+// until the next pass.
 
-import { Kernels, type FloatBuffer, type KvCache, type Norm, type Weight } from 'virtual-kv';
+import { isKvError, Kernels, type KvCache } from 'virtual-kv';
 
+import { CapturedDecoding } from './captured-decoding.js';
+import { LlamaLayers } from './layers.js';
 import type { LlamaModel } from './model.js';
 import { PassBuffers } from './pass-buffers.js';
 import type { LlamaPlace } from './place.js';
-import type { LayerWeights } from './weights.js';
 
 /** What a pass computes; index: the sequence. The first `length` entries count. As the package's EnginePass. */
 export interface LlamaPass {
@@ -25,18 +27,15 @@ export interface LlamaPass {
   readonly wantsLogits: Uint8Array;
 }
 
-/** The sequences of a pass as the kernels take them. */
-interface Spans {
-  readonly slots: Int32Array;
-  readonly lengths: Int32Array;
-  readonly tokens: Int32Array;
-  readonly count: number;
-}
-
 export interface LlamaEngineOptions {
   readonly model: LlamaModel;
   /** A cache of `model.shape()`. */
   readonly cache: KvCache;
+  /**
+   * How a device decodes. `captured`: by graphs, captured the first time that so many sequences are decoded; `queued`: launch by
+   * launch, as prompts are. Default `auto`: captured, unless cuBLAS multiplies or the driver refuses.
+   */
+  readonly decoding?: 'auto' | 'captured' | 'queued' | undefined;
 }
 
 export class LlamaEngine {
@@ -45,6 +44,10 @@ export class LlamaEngine {
   readonly #kernels: Kernels;
   readonly #place: LlamaPlace;
   readonly #buffers: PassBuffers;
+  readonly #layers: LlamaLayers;
+  readonly #captured: CapturedDecoding;
+  readonly #isCaptureWanted: boolean;
+  #whyQueued: string | undefined;
   #isClosed = false;
   /** [row]: the token's place in its text. */
   #positions = new Int32Array(0);
@@ -54,16 +57,26 @@ export class LlamaEngine {
   #reach = 0;
 
   /** On a device this copies the model's weights there, unless another engine has done it. Throws what the driver throws. */
-  constructor({ model, cache }: LlamaEngineOptions) {
+  constructor({ model, cache, decoding = 'auto' }: LlamaEngineOptions) {
+    const { driver } = cache;
     this.#model = model;
-    this.#place = model.acquirePlace(cache.driver);
+    this.#place = model.acquirePlace(driver);
+    const { stream, dense } = this.#place;
     try {
-      this.#kernels = new Kernels({ cache, queryHeads: model.config.queryHeads });
+      this.#kernels = new Kernels({ cache, queryHeads: model.config.queryHeads, stream });
     } catch (error) {
-      model.releasePlace(cache.driver);
+      model.releasePlace(driver);
       throw error;
     }
-    this.#buffers = new PassBuffers(cache.driver);
+    this.#buffers = new PassBuffers(driver, stream);
+    this.#layers = new LlamaLayers(model, this.#place, this.#kernels);
+    this.#captured = new CapturedDecoding({ model, place: this.#place, kernels: this.#kernels, layers: this.#layers });
+    this.#isCaptureWanted = decoding === 'captured';
+    if (driver.kind === 'host') this.#whyQueued = 'the CPU has no launches to save';
+    else if (decoding === 'queued') this.#whyQueued = 'it was asked for';
+    else if (decoding === 'auto' && dense.target.startsWith('cublas')) {
+      this.#whyQueued = 'cuBLAS multiplies, and no GPU has run it within a captured step yet';
+    }
     this.vocabularyTokens = model.config.vocabularyTokens;
   }
 
@@ -73,20 +86,26 @@ export class LlamaEngine {
     return [...new Set([deviceName, this.#kernels.target, this.#place.dense.target])].join(', ');
   }
 
+  /** Why decoding is not captured; undefined where it is, or will be. */
+  get whyQueued(): string | undefined {
+    return this.#whyQueued;
+  }
+
   /** Computes chunks of prompts. `logits` is [sequence, token of the vocabulary]. */
   prefill(pass: LlamaPass): { readonly logits: Float32Array } {
-    return this.#compute(pass, 'prefillAttention');
+    return this.#compute(() => this.#run(pass, 'prefillAttention'));
   }
 
   /** Computes one token of each sequence. */
   decode(pass: LlamaPass): { readonly logits: Float32Array } {
-    return this.#compute(pass, 'decodeAttention');
+    return this.#compute(() => this.#canReplay(pass) ? this.#replay(pass) : this.#run(pass, 'decodeAttention'));
   }
 
   /** Before its cache is closed. Idempotent. */
   close(): void {
     if (this.#isClosed) return;
     this.#isClosed = true;
+    this.#captured.close();
     this.#kernels.close();
     this.#buffers.close();
     this.#model.releasePlace(this.#kernels.cache.driver);
@@ -97,94 +116,50 @@ export class LlamaEngine {
   }
 
   /** The pass is over when this returns, and also when it throws: nothing that was queued still runs. */
-  #compute(pass: LlamaPass, attention: 'prefillAttention' | 'decodeAttention'): { readonly logits: Float32Array } {
+  #compute(run: () => Float32Array): { readonly logits: Float32Array } {
     try {
-      return { logits: this.#run(pass, attention) };
+      return { logits: run() };
     } catch (error) {
-      if (!this.#kernels.cache.driver.isLost) this.#buffers.finish();
+      if (!this.#kernels.cache.driver.isLost) {
+        this.#buffers.finish();
+        this.#captured.finish();
+      }
       throw error;
     }
   }
 
+  /** Whether there is a captured step for the pass. Where one cannot be captured for `auto`, decoding is queued from then on. */
+  #canReplay({ length }: LlamaPass): boolean {
+    if (length === 0 || this.#whyQueued !== undefined) return false;
+    try {
+      this.#captured.reach(length);
+      return true;
+    } catch (error) {
+      const { driver } = this.#kernels.cache;
+      if (this.#isCaptureWanted || driver.isLost || !isKvError(error)) throw error;
+      this.#captured.close();
+      this.#whyQueued = `the driver refused: ${error.message}`;
+      return false;
+    }
+  }
+
+  #replay({ length: count, positions: lengths, tokenCounts, slots, tokens }: LlamaPass): Float32Array {
+    return this.#captured.decode({ slots, lengths, tokens: tokenCounts, count }, tokens);
+  }
+
   #run(pass: LlamaPass, attention: 'prefillAttention' | 'decodeAttention'): Float32Array {
-    const { config } = this.#model;
-    const { weights, dense } = this.#place;
-    const rows = this.#placeRows(pass);
-    const { positions: lengths, tokenCounts: tokens, slots, length: count } = pass;
-    const spans = { slots, lengths, tokens, count };
-    const hidden = this.#buffers.floats('hidden', rows * config.hidden);
-    dense.gather(weights.embedding, pass.tokens, rows, hidden);
-    weights.layers.forEach((layer, index) => {
-      this.#attend(index, layer, hidden, rows, spans, attention);
-      this.#feedForward(layer, hidden, rows);
-    });
-    return this.#logits(pass, hidden, rows);
-  }
-
-  /** hidden += attention(norm(hidden)); writes the new K and V. */
-  #attend(
-    index: number, layer: LayerWeights, hidden: FloatBuffer, rows: number, spans: Spans,
-    attention: 'prefillAttention' | 'decodeAttention',
-  ): void {
     const { config, rotary } = this.#model;
-    const { dense } = this.#place;
-    const { queryHeads, kvHeads, headDim: dim } = config;
     const buffers = this.#buffers;
-    const normalized = buffers.floats('normalized', rows * config.hidden);
-    const queries = buffers.floats('queries', rows * queryHeads * dim);
-    const [keys, values] = [buffers.floats('keys', rows * kvHeads * dim), buffers.floats('values', rows * kvHeads * dim)];
-    const attended = buffers.floats('attended', rows * queryHeads * dim);
-    dense.normalize(hidden, rows, this.#norm(layer.attentionNorm), normalized);
-    dense.multiply(normalized, rows,
-      { ...layer.query, output: queries }, { ...layer.key, output: keys }, { ...layer.value, output: values });
-    this.#normalizeHeads(queries, rows * queryHeads, layer.queryNorm);
-    this.#normalizeHeads(keys, rows * kvHeads, layer.keyNorm);
-    const table = buffers.table('rotary', rotary.upTo(this.#reach));
-    dense.rotate(queries, rows, { heads: queryHeads, dim }, this.#positions, table);
-    dense.rotate(keys, rows, { heads: kvHeads, dim }, this.#positions, table);
-    this.#kernels.append(index, spans, keys, values);
-    this.#kernels[attention](index, spans, queries, attended);
-    dense.multiply(attended, rows, { ...layer.attentionOutput, output: hidden, mode: 'add' });
-  }
-
-  /** Normalizes each head, where the model does that. */
-  #normalizeHeads(heads: FloatBuffer, count: number, weight: FloatBuffer | undefined): void {
-    const { headDim: width, normEpsilon: epsilon } = this.#model.config;
-    if (weight !== undefined) this.#place.dense.normalize(heads, count, { weight, width, epsilon }, heads);
-  }
-
-  /** hidden += down(silu(gate(x)) · up(x)), x = norm(hidden) */
-  #feedForward(layer: LayerWeights, hidden: FloatBuffer, rows: number): void {
-    const { config } = this.#model;
-    const { dense } = this.#place;
-    const normalized = this.#buffers.floats('normalized', rows * config.hidden);
-    const gate = this.#buffers.floats('gate', rows * config.intermediate);
-    const up = this.#buffers.floats('up', rows * config.intermediate);
-    dense.normalize(hidden, rows, this.#norm(layer.feedForwardNorm), normalized);
-    dense.multiply(normalized, rows, { ...layer.gate, output: gate }, { ...layer.up, output: up });
-    dense.gate(gate, up, rows * config.intermediate, gate);
-    dense.multiply(gate, rows, { ...layer.down, output: hidden, mode: 'add' });
-  }
-
-  /** Logits of the last new token of each sequence; not computed when none is read. Waits for the pass. */
-  #logits(pass: LlamaPass, hidden: FloatBuffer, rows: number): Float32Array {
-    const { config } = this.#model;
-    const { weights, dense } = this.#place;
-    const buffers = this.#buffers;
-    const count = pass.length * config.vocabularyTokens;
-    const logits = buffers.floats('logits', count);
-    if (!pass.wantsLogits.subarray(0, pass.length).includes(1)) return buffers.read('logits', count); // for the wait
-    const last = buffers.floats('last', pass.length * config.hidden);
-    const all: Weight = { data: hidden, dtype: 'float32', outputs: rows, inputs: config.hidden };
-    dense.gather(all, this.#lastRows, pass.length, last);
-    dense.normalize(last, pass.length, this.#norm(weights.norm), last);
-    dense.multiply(last, pass.length, { weight: weights.head, output: logits });
-    return buffers.read('logits', count);
-  }
-
-  #norm(weight: FloatBuffer): Norm {
-    const { hidden: width, normEpsilon: epsilon } = this.#model.config;
-    return { weight, width, epsilon };
+    const { positions: lengths, tokenCounts, slots, tokens, length } = pass;
+    const count = this.#placeRows(pass);
+    const rows = {
+      count, tokens, positions: this.#positions, attention, sequences: { slots, lengths, tokens: tokenCounts, count: length },
+      table: buffers.table('rotary', rotary.upTo(this.#reach)), at: buffers.activations(config, count, length),
+    };
+    this.#layers.compute(rows);
+    // Of the last new token of each sequence; not computed when nobody reads any.
+    if (pass.wantsLogits.subarray(0, length).includes(1)) this.#layers.computeLogits(rows, { rows: this.#lastRows, count: length });
+    return buffers.readLogits(length * config.vocabularyTokens); // which waits
   }
 
   /** Sets the position of each row; returns the number of rows. */

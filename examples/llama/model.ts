@@ -14,6 +14,7 @@ export class LlamaModel implements LlamaPlace {
   readonly weights: LlamaWeights;
   readonly dense: DenseKernels;
   readonly rotary: RotaryTable;
+  readonly stream = 0n;
   readonly #options: DenseKernelsOptions;
   /** On devices, with the engines that use each. */
   readonly #places = new Map<Driver, { readonly place: DevicePlace; users: number }>();

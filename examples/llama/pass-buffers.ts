@@ -3,46 +3,82 @@
 
 import { DeviceMemory, type Driver, type FloatBuffer } from 'virtual-kv';
 
+import type { LlamaConfig } from './config.js';
+
+/** Where a pass keeps what it computes; each is [row, …]. */
+export interface Activations {
+  readonly hidden: FloatBuffer;
+  readonly normalized: FloatBuffer;
+  readonly queries: FloatBuffer;
+  readonly keys: FloatBuffer;
+  readonly values: FloatBuffer;
+  readonly attended: FloatBuffer;
+  readonly gate: FloatBuffer;
+  readonly up: FloatBuffer;
+  /** Of the rows whose logits are computed. */
+  readonly last: FloatBuffer;
+  readonly logits: FloatBuffer;
+}
+
 export class PassBuffers {
   readonly #driver: Driver;
+  readonly #stream: bigint;
   readonly #arrays = new Map<string, Float32Array>();
   readonly #memories = new Map<string, DeviceMemory>();
   /** By name, the table that its memory holds. */
   readonly #written = new Map<string, Float32Array>();
 
-  constructor(driver: Driver) {
+  /** `stream`: what the passes are queued on. */
+  constructor(driver: Driver, stream: bigint) {
     this.#driver = driver;
+    this.#stream = stream;
   }
 
-  /** A buffer of at least `elements` floats. */
-  floats(name: string, elements: number): FloatBuffer {
-    return this.#driver.kind === 'host' ? this.#array(name, elements) : this.#memory(name, elements).address;
+  /** Room for so many rows, and the logits of so many. */
+  activations({ hidden, queryHeads, kvHeads, headDim, intermediate, vocabularyTokens }: LlamaConfig, rows: number, last: number): Activations {
+    return {
+      hidden: this.#floats('hidden', rows * hidden),
+      normalized: this.#floats('normalized', rows * hidden),
+      queries: this.#floats('queries', rows * queryHeads * headDim),
+      keys: this.#floats('keys', rows * kvHeads * headDim),
+      values: this.#floats('values', rows * kvHeads * headDim),
+      attended: this.#floats('attended', rows * queryHeads * headDim),
+      gate: this.#floats('gate', rows * intermediate),
+      up: this.#floats('up', rows * intermediate),
+      last: this.#floats('last', last * hidden),
+      logits: this.#floats('logits', last * vocabularyTokens),
+    };
   }
 
   /** Puts a table where the pass can read it. It must not change, but another table may replace it. */
   table(name: string, values: Float32Array): FloatBuffer {
     if (this.#driver.kind === 'host') return values;
     const memory = this.#memory(name, values.length);
-    if (this.#written.get(name) !== values) memory.write(values);
+    if (this.#written.get(name) !== values) memory.write(values, 0, this.#stream);
     this.#written.set(name, values);
     return memory.address;
   }
 
-  /** Waits for all queued work and reads the first floats of a buffer, into the same array every time; it may be longer. */
-  read(name: string, elements: number): Float32Array {
-    const array = this.#array(name, elements);
-    this.#memories.get(name)?.read(array.subarray(0, elements));
+  /** The first logits, once all that was queued is done; the same array every time, and perhaps longer. */
+  readLogits(elements: number): Float32Array {
+    const array = this.#array('logits', elements);
+    this.#memories.get('logits')?.read(array.subarray(0, elements), 0, this.#stream);
     return array;
   }
 
   /** Waits for all queued work. */
   finish(): void {
-    for (const memory of this.#memories.values()) return memory.read(new Uint8Array(0));
+    for (const memory of this.#memories.values()) return memory.read(new Uint8Array(0), 0, this.#stream);
   }
 
   close(): void {
     for (const memory of this.#memories.values()) memory.close();
     this.#memories.clear();
+    this.#written.clear();
+  }
+
+  #floats(name: string, elements: number): FloatBuffer {
+    return this.#driver.kind === 'host' ? this.#array(name, elements) : this.#memory(name, elements).address;
   }
 
   #array(name: string, elements: number): Float32Array {

@@ -1,5 +1,6 @@
 // LlamaPlace: a model on one machine: its weights, and the arithmetic that reads them. On host those are the model's own; on a
-// device the weights are a copy, in one range of the device's memory, and the arithmetic is on its default stream.
+// device the weights are a copy, in one stretch of the device's memory, and the arithmetic is on a stream of its own, which all
+// engines over that driver share.
 
 import { DenseKernels, DeviceMemory, type DenseKernelsOptions, type Driver } from 'virtual-kv';
 
@@ -8,6 +9,8 @@ import { mapWeights, type LlamaWeights } from './weights.js';
 export interface LlamaPlace {
   readonly weights: LlamaWeights;
   readonly dense: DenseKernels;
+  /** What everything is queued on; 0n on host, where nothing is queued. */
+  readonly stream: bigint;
 }
 
 /** Arrays start on lines of memory. */
@@ -16,6 +19,8 @@ const alignmentBytes = 256;
 export class DevicePlace implements LlamaPlace {
   readonly weights: LlamaWeights;
   readonly dense: DenseKernels;
+  readonly stream: bigint;
+  readonly #driver: Driver;
   readonly #memory: DeviceMemory;
 
   /** Copies the weights. Throws what the driver throws, for example KV_OUT_OF_DEVICE_MEMORY, and then keeps nothing. */
@@ -30,10 +35,14 @@ export class DevicePlace implements LlamaPlace {
       return array;
     });
     this.#memory = new DeviceMemory({ driver, bytes });
+    this.#driver = driver;
+    let stream: bigint | undefined;
     try {
       for (const [array, at] of places) this.#memory.write(array, at);
-      this.dense = new DenseKernels({ ...options, driver });
+      this.stream = stream = driver.acquireStream();
+      this.dense = new DenseKernels({ ...options, driver, stream });
     } catch (error) {
+      if (stream !== undefined) driver.releaseStream(stream);
       this.#memory.close();
       throw error;
     }
@@ -44,6 +53,7 @@ export class DevicePlace implements LlamaPlace {
   /** When no pass is under way. */
   close(): void {
     this.dense.close();
+    this.#driver.releaseStream(this.stream);
     this.#memory.close();
   }
 }

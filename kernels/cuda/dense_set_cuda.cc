@@ -34,7 +34,11 @@ Status CudaDense::OpenCublas(const CublasChoice& choice) {
   const bool is_usual = choice.kind == CublasChoice::Kind::kUsual;
   const Status status = vkv::cuda::Cublas::Open(is_usual ? nullptr : choice.path.c_str(), launcher_->stream(), cublas_);
   if (!status.ok()) return is_usual ? Ok() : status;  // where it is absent, or does not work here, our own kernels do
-  return DeviceMemory::Open(launcher_->driver(), choice.workspace_bytes, workspace_);
+  vkv::cuda::DriverCuda& driver = launcher_->driver();
+  VKV_RETURN_IF_ERROR(DeviceMemory::Open(driver, choice.workspace_bytes, workspace_));
+  const uint64_t bytes = vkv::cuda::Cublas::WorkspaceBytes(driver.info().compute_capability);
+  VKV_RETURN_IF_ERROR(DeviceMemory::Open(driver, bytes, cublas_workspace_));
+  return cublas_->SetWorkspace(cublas_workspace_->address(), bytes);
 }
 
 CudaDense::~CudaDense() {
@@ -84,6 +88,7 @@ Status CudaDense::MultiplyByCublas(const ProductInput& input, const Product& pro
     VKV_RETURN_IF_ERROR(cuda::LaunchBias({product.bias, product.output, input.rows, product.outputs, product.adds},
                                          launcher_->submit()));
   }
+  launcher_->driver().NoteQueued(launcher_->stream());
   return cublas_->Multiply({product.weight, rows, product.output, static_cast<int>(input.rows),
                             static_cast<int>(input.inputs), static_cast<int>(product.outputs), TypeOf(product.dtype),
                             product.adds || product.bias != nullptr});

@@ -1,10 +1,10 @@
 // CudaDense: the dense arithmetic on a CUDA device, queued on one stream: by the package's kernels, matrix products by
 // cuBLAS where it is used.
 //
-// Owns cuBLAS's handle, and a workspace for activations in the type of 16-bit weights, as cuBLAS multiplies
-// numbers of one type only; so everything goes to the one stream it was opened for, in order. Nothing is allocated,
-// uploaded or waited for after Open. Threads: one at a time, inside a DriverScope; also for its destruction, before
-// which the stream must have finished.
+// Owns cuBLAS's handle and the memory that it works in, and a workspace for activations in the type of 16-bit weights,
+// as cuBLAS multiplies numbers of one type only; so everything goes to the one stream it was opened for, in order.
+// Nothing is allocated, uploaded or waited for after Open. Threads: one at a time, inside a DriverScope; also for its
+// destruction, before which the stream must have finished.
 #ifndef VKV_KERNELS_CUDA_DENSE_SET_CUDA_H_
 #define VKV_KERNELS_CUDA_DENSE_SET_CUDA_H_
 
@@ -50,8 +50,9 @@ class CudaDense final : public DenseSet {
   Status MultiplyByCublas(const ProductInput& input, const Product& product, Dtype& narrowed);
 
   std::unique_ptr<cuda::KernelLauncher> launcher_;
-  std::unique_ptr<vkv::cuda::Cublas> cublas_;  // null: the package's kernels multiply
-  std::unique_ptr<DeviceMemory> workspace_;    // with cuBLAS
+  std::unique_ptr<vkv::cuda::Cublas> cublas_;  // null: our own kernels multiply
+  std::unique_ptr<DeviceMemory> workspace_;    // with cuBLAS, of narrowed activations
+  std::unique_ptr<DeviceMemory> cublas_workspace_;
   std::string name_;
 };
 

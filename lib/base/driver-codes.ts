@@ -32,8 +32,8 @@ export const driverCodes: { readonly [C in DriverCode]: CatalogueEntry<C> } = {
     class: 'KvDriverError',
     recovery: 'fix',
     template: ({ missing }) =>
-      `cuBLAS ${missing === undefined ? 'could not be opened' : `lacks \`${missing}\``}. Set \`cublas\` to the path of a ` +
-      "libcublas.so of CUDA 11 or later whose own libraries can be found, or to 'auto' or 'off' to do without.",
+      `cuBLAS ${missing === undefined ? 'could not be opened' : `lacks \`${missing}\``}. Give \`cublas\` the path of a ` +
+      "libcublas.so since CUDA 11.2 whose own libraries are found, or 'auto' or 'off' to do without.",
   },
   KV_KERNELS_REFUSED: {
     class: 'KvDriverError',

@@ -5,7 +5,7 @@ import { createError } from '../base/errors.js';
 import {
   integer, oneOf, optional, readArray, readOptions, streamField, string, withDefault, type Field, type FieldSpec, type OptionsOf,
 } from '../base/options.js';
-import type { PromptItem } from '../prefix/prefix-text.js';
+import type { PromptItem } from '../prefix/prompt-encoder.js';
 import { isArray } from '../base/typed-arrays.js';
 import { checkTokens, tokensField, type TokenArray } from './given-tokens.js';
 

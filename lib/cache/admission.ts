@@ -5,38 +5,15 @@
 // Owns no state. On failure nothing has changed but, where the driver refused, which idle slot has what mapped.
 
 import { createError, isKvError } from '../base/errors.js';
-import type { PlacementPolicy } from './placement.js';
-import type { PrefixIndex } from '../prefix/prefix-index.js';
+import type { PrefixHit } from '../prefix/prefix-hit.js';
 import type { PrefixPath } from '../prefix/prefix-path.js';
-import type { RowArithmetic } from '../layout/row-arithmetic.js';
-import type { IdleSlots } from './idle-slots.js';
-import type { IdlePrefixes } from './idle-prefixes.js';
-import type { Layout } from '../layout/layout.js';
-import type { LateErrors } from './late-errors.js';
-import type { NativeCache } from '../device/native.js';
-import type { PrefixSharing } from './prefix-sharing.js';
+import type { CachedRows } from './cached-rows.js';
 import type { CachedBy, Prompt } from './prompt.js';
+import type { RowSharing } from './row-sharing.js';
 import type { RowSupply } from './row-supply.js';
-import type { SequenceTexts } from './sequence-texts.js';
-import type { SharedRows } from './shared-rows.js';
 import type { SlotFences } from './slot-fences.js';
-import { noForeignRow, type SlotTable } from './slot-table.js';
-
-export interface AdmissionParts {
-  readonly native: NativeCache;
-  readonly layout: Layout;
-  readonly table: SlotTable;
-  readonly supply: RowSupply;
-  readonly index: PrefixIndex;
-  readonly sharing: PrefixSharing;
-  readonly idlePrefixes: IdlePrefixes;
-  readonly shared: SharedRows;
-  readonly texts: SequenceTexts;
-  readonly groups: RowArithmetic;
-  readonly late: LateErrors;
-  readonly fences: SlotFences;
-  readonly placement: PlacementPolicy;
-}
+import type { SlotMemory } from './slot-memory.js';
+import { noForeignRow, sharedTails } from './slots.js';
 
 export interface AdmissionRequest {
   readonly promptTokens: number;
@@ -61,6 +38,8 @@ export interface Admitted {
 
 /** What is cached of a prompt, and the cheapest way to it. */
 interface Plan {
+  /** What the index found; undefined: it was not asked. */
+  readonly hit: PrefixHit | undefined;
   readonly tokens: number;
   readonly pendingTokens: number;
   /** Groups to have from others: whole ones, and one more when the adopted slot ends inside one. */
@@ -74,37 +53,61 @@ interface Plan {
   readonly usedPages: number;
   /** Pages that nobody uses and that are needed while they are copied from. */
   readonly sourcePages: number;
+  /** What was kept at the end of the prompt. */
+  readonly keptValue: unknown;
 }
 
 const nothing: Plan = {
-  tokens: 0, pendingTokens: 0, groups: 0, adoptedSlot: -1, adoptedGroups: 0, copiedId: -1, usedPages: 0, sourcePages: 0,
+  hit: undefined, tokens: 0, pendingTokens: 0, groups: 0, adoptedSlot: -1, adoptedGroups: 0, copiedId: -1, usedPages: 0, sourcePages: 0,
+  keptValue: undefined,
 };
 
+interface Copy {
+  readonly source: () => number;
+  readonly id: number;
+  readonly tokens: number;
+  /** On which it is queued; undefined: it is done when the slot is admitted. */
+  readonly stream: bigint | undefined;
+  /** Slots that a queued copy reads, and those whose work it waits for. */
+  readonly usedSlots: readonly number[];
+}
+
+const noCopy: Copy = { source: () => -1, id: -1, tokens: 0, stream: undefined, usedSlots: [] };
+
 export class Admission {
-  readonly #parts: AdmissionParts;
+  readonly #memory: SlotMemory;
+  readonly #supply: RowSupply;
+  readonly #cached: CachedRows;
+  readonly #sharing: RowSharing;
+  readonly #fences: SlotFences;
   #ids = new Int32Array(64);
 
-  constructor(parts: AdmissionParts) {
-    this.#parts = parts;
+  constructor(memory: SlotMemory, supply: RowSupply, cached: CachedRows, sharing: RowSharing, fences: SlotFences) {
+    this.#memory = memory;
+    this.#supply = supply;
+    this.#cached = cached;
+    this.#sharing = sharing;
+    this.#fences = fences;
   }
 
-  /** Throws KV_NO_FREE_SLOT, KV_OUT_OF_PAGES, KV_LENGTH_OUT_OF_RANGE or what the driver throws. */
+  /**
+   * Commits have been flushed. Throws KV_NO_FREE_SLOT, for which `retiringSlots` is told, KV_OUT_OF_PAGES, KV_LENGTH_OUT_OF_RANGE or
+   * what the driver throws.
+   */
   admit(request: AdmissionRequest, retiringSlots: number): Admitted {
-    const { sharing, idlePrefixes, groups } = this.#parts;
     const { prompt } = request;
-    sharing.tell();
-    for (let mostTokens = Infinity, hasReplaced = false; ; ) {
-      const plan = prompt?.canRead === true ? this.#plan(prompt, mostTokens) : nothing;
+    for (let maxTokens: number | undefined, hasReplaced = false; ; ) {
+      const plan = prompt?.canRead === true ? this.#plan(this.#cached.index.match(prompt.domain, prompt.text, maxTokens)) : nothing;
       try {
         return this.#admitAs(plan, request, retiringSlots);
       } catch (error) {
         if (!isKvError(error, 'KV_OUT_OF_PAGES')) throw error;
         if (!hasReplaced && this.#hasIdleGroups(plan)) { // running sequences may have the same in rows of their own
           hasReplaced = true;
-          idlePrefixes.replaceDuplicates();
+          this.#cached.replaceDuplicates();
         } else if (plan.copiedId >= 0) {
           // The row that is copied from cannot make room meanwhile: a prompt that fits an empty cache does without it.
-          mostTokens = groups.tokensIn(plan.groups);
+          maxTokens = this.#memory.groups.tokensIn(plan.groups);
         } else {
           throw error;
         }
@@ -113,219 +116,179 @@ export class Admission {
   }
 
   #admitAs(plan: Plan, request: AdmissionRequest, retiringSlots: number): Admitted {
-    const { layout, table, supply, idlePrefixes } = this.#parts;
-    const { promptTokens, isPromised, prompt } = request;
+    const { layout, slots } = this.#memory;
+    const { promptTokens, isPromised } = request;
     const promptRows = layout.rowsFor(promptTokens);
     if (isPromised && plan.tokens === 0) this.#evictFor(promptRows);
     const slot = plan.adoptedSlot >= 0 ? plan.adoptedSlot : this.#choose(plan, promptRows, retiringSlots);
 
-    // Rows that are there after aliasing, and those that must be there or set aside in the end. What is ready may lack rows of
-    // its last group. Counting stops a mapper that may just have finished a row of the slot: its rows are looked at behind that.
-    const isReady = table.foreignRow[slot] === noForeignRow && plan.adoptedGroups === plan.groups &&
-      (plan.groups > 0 || idlePrefixes.contentRows(slot) === 0);
+    // What is ready may lack rows of its last group.
+    const isReady = slots.foreignRow[slot] === noForeignRow && plan.adoptedGroups === plan.groups &&
+      (plan.groups > 0 || this.#cached.contentRows(slot) === 0);
     const neededRows = layout.rowsFor(Math.max(plan.tokens, isPromised ? promptTokens : 0));
     const pages = layout.pagesFor(neededRows) - plan.usedPages + plan.sourcePages;
-    supply.checkObtainable(pages, Math.ceil(pages / layout.pagesPerRow));
-    const aliasedRows = isReady ? table.rows[slot]! : this.#rowsOf(plan.groups);
-    const copiedRows = plan.copiedId >= 0 ? layout.rowsFor(plan.tokens) : 0;
-    const rows = Math.max(aliasedRows, copiedRows, isPromised ? promptRows : 0);
+    this.#supply.checkObtainable(pages, Math.ceil(pages / layout.pagesPerRow));
 
-    this.#parts.native.cancel(slot);
-    if (!isReady) idlePrefixes.vacate(slot, plan.adoptedGroups);
-    else idlePrefixes.take(slot);
-    this.#attach(slot, plan, request, rows > aliasedRows ? rows : 0);
-    const isWhole = prompt !== undefined && plan.tokens === prompt.text.length;
+    if (!isReady) this.#cached.vacate(slot, plan.adoptedGroups);
+    else this.#cached.take(slot);
+    this.#attach(slot, plan, request);
     return {
-      slot, cachedTokens: plan.tokens, cachedBy: this.#cachedBy(plan), pendingTokens: plan.pendingTokens,
-      keptValue: isWhole ? this.#parts.index.valueAt(prompt.domain, prompt.text) : undefined,
+      slot, cachedTokens: plan.tokens, cachedBy: this.#cachedBy(plan), pendingTokens: plan.pendingTokens, keptValue: plan.keptValue,
     };
   }
 
   /** Where a text of its own must displace cached ones, those go first that idle slots hold: it then gets one with their rows. */
   #evictFor(promptRows: number): void {
-    const { layout, table, supply, idlePrefixes } = this.#parts;
-    const { slots, count } = supply.collectFree();
-    let largest = -1;
-    for (let at = 0; at < count; at += 1) {
-      const slot = slots[at]!;
-      if (idlePrefixes.contentRows(slot) === 0 && (largest < 0 || table.rows[slot]! > table.rows[largest]!)) largest = slot;
-    }
-    const missing = count === 0 ? 0 : supply.missingWithoutEviction(() => {
-      const rows = largest < 0 ? 0 : Math.min(table.rows[largest]!, promptRows);
+    const { layout, slots } = this.#memory;
+    if (!slots.hasFree()) return;
+    const fullest = this.#cached.choice.fullestBlank();
+    const missing = this.#supply.missingWithoutEviction(() => {
+      const rows = fullest < 0 ? 0 : Math.min(slots.rows[fullest]!, promptRows);
       return layout.pagesFor(promptRows) - layout.pagesFor(rows);
-    }, largest);
-    if (missing > 0) idlePrefixes.evictInPlace(missing);
+    }, fullest);
+    if (missing > 0) this.#cached.evictInPlace(missing);
   }
 
-  #plan({ domain, text, ...rest }: Prompt, mostTokens: number): Plan {
-    const { index, shared, sharing, fences } = this.#parts;
-    const match = index.match(domain, text, Math.min(mostTokens, index.matchLimit(domain, text)));
-    const { tokens, wholeRows, tailRow, isTailWhole, pendingTokens } = match;
-    if (tokens === 0) return { ...nothing, pendingTokens };
+  #plan(hit: PrefixHit): Plan {
+    const { registry, choice } = this.#cached;
+    const { tokens, wholeRows, tailRow, isTailWhole, pendingTokens, value } = hit;
+    if (tokens === 0) return { ...nothing, hit, pendingTokens };
     if (this.#ids.length < wholeRows) this.#ids = new Int32Array(2 * wholeRows);
-    index.fill(this.#ids);
-    const sourcePages = tailRow >= 0 && shared.usersOf(tailRow) === 0 ? shared.pagesOf(tailRow) : 0;
-    const plan = { tokens, pendingTokens, groups: wholeRows, copiedId: tailRow, usedPages: this.#usedPages(wholeRows), sourcePages };
-    // Whoever adopts a row that is not full writes on in it, so nothing may lie behind the match there.
-    if (tailRow >= 0 && isTailWhole && shared.mappersOf(tailRow) === 1) {
-      const slot = this.#freeSlotEndingIn(tailRow);
+    hit.fill(this.#ids);
+    const sourcePages = tailRow >= 0 && registry.usersOf(tailRow) === 0 ? registry.pagesOf(tailRow) : 0;
+    const usedPages = this.#usedPages(wholeRows);
+    const plan = { hit, tokens, pendingTokens, groups: wholeRows, copiedId: tailRow, usedPages, sourcePages, keptValue: value };
+    // A sequence that adopts a row that is not full writes on in it, so nothing may lie behind the match there.
+    if (tailRow >= 0 && isTailWhole && registry.mappersOf(tailRow) === 1) {
+      const slot = choice.freeEndingIn(tailRow);
       const groups = wholeRows + 1;
       if (slot >= 0) return { ...plan, groups, adoptedSlot: slot, adoptedGroups: groups, copiedId: -1, sourcePages: 0 };
     }
     // A copy cannot be put behind a step of the engine: what it may still be writing is not found yet.
-    if (tailRow >= 0 && sharing.copies.writersOf(tailRow).some((writer) => fences.writtenStep(writer) >= 0)) {
-      return this.#plan({ domain, text, ...rest }, this.#parts.groups.tokensIn(wholeRows));
+    if (tailRow >= 0 && this.#sharing.copies.writersOf(tailRow).some((writer) => this.#fences.writtenStep(writer) >= 0)) {
+      hit.limitTo(this.#memory.groups.tokensIn(wholeRows));
+      return this.#plan(hit);
     }
     for (let group = wholeRows - 1; group >= 0; group -= 1) {
-      const slot = this.#freeSlotEndingIn(this.#ids[group]!);
+      const slot = choice.freeEndingIn(this.#ids[group]!);
       if (slot >= 0) return { ...plan, adoptedSlot: slot, adoptedGroups: group + 1 };
     }
     return { ...plan, adoptedSlot: -1, adoptedGroups: 0 };
   }
 
   #hasIdleGroups({ groups, usedPages }: Plan): boolean {
-    return groups > 0 && usedPages < this.#parts.layout.pagesFor(this.#rowsOf(groups));
+    return groups > 0 && usedPages < this.#memory.layout.pagesFor(this.#rowsOf(groups));
   }
 
   /** Of the first `groups` groups of the match, pages that running sequences use: those of its start, as a rule. */
   #usedPages(groups: number): number {
-    const { shared } = this.#parts;
+    const { registry } = this.#cached;
     let pages = 0;
     for (let group = 0; group < groups; group += 1) {
       const id = this.#ids[group]!;
-      if (shared.usersOf(id) > 0) pages += shared.pagesOf(id);
+      if (registry.usersOf(id) > 0) pages += registry.pagesOf(id);
     }
     return pages;
   }
 
-  #freeSlotEndingIn(id: number): number {
-    const slot = this.#parts.idlePrefixes.endingIn(id);
-    return slot >= 0 && this.#parts.table.isFree(slot) ? slot : -1;
-  }
-
-  /** A slot that nobody will adopt if there is one: for a new text as the placement policy says, for aliases the emptiest. */
+  /** An idle slot for what no slot has ready. */
   #choose({ groups }: Plan, promptRows: number, retiringSlots: number): number {
-    const { table, supply, idlePrefixes } = this.#parts;
-    const idle = supply.collectFree();
-    if (idle.count === 0) throw createError('KV_NO_FREE_SLOT', { slots: table.count, retiringSlots });
-    const { slots, rows, lastUsed } = idle;
-    let blanks = 0;
-    let oldest = slots[0]!;
-    for (let at = 0; at < idle.count; at += 1) {
-      const slot = slots[at]!;
-      if (lastUsed[slot]! < lastUsed[oldest]!) oldest = slot;
-      if (idlePrefixes.contentRows(slot) > 0) continue;
-      slots[at] = slots[blanks]!;
-      slots[blanks] = slot;
-      blanks += 1;
-    }
-    if (blanks === 0) return oldest;
-    idle.count = blanks;
-    if (groups === 0) return this.#place(idle, promptRows);
-    let emptiest = slots[0]!;
-    for (let at = 1; at < blanks; at += 1) if (rows[slots[at]!]! < rows[emptiest]!) emptiest = slots[at]!;
-    return emptiest;
+    const { choice } = this.#cached;
+    const slot = groups === 0 ? choice.forText(promptRows) : choice.forSharedRows();
+    if (slot >= 0) return slot;
+    throw createError('KV_NO_FREE_SLOT', { slots: this.#memory.slots.count, retiringSlots });
   }
 
-  #place(idle: IdleSlots, promptRows: number): number {
-    const slot = this.#parts.placement(idle, promptRows);
-    if (idle.slots.subarray(0, idle.count).includes(slot)) return slot;
-    throw createError('KV_INVALID_OPTION', {
-      reason: 'range', owner: 'KvCache', option: 'placement', expected: 'a function that returns one of the candidates',
-      received: slot, isReturned: true,
-    });
-  }
-
-  /** Gives the slot what the plan says, and sets pages aside up to `promisedRows` rows. Undoes what it did when it fails. */
-  #attach(slot: number, plan: Plan, { promptTokens, isPromised, tenant, prompt, stream }: AdmissionRequest, rows: number): void {
-    const { native, table, supply, idlePrefixes, shared, texts, late, fences } = this.#parts;
+  /** Gives the slot what the plan says, and sets the prompt's pages aside. When that fails, the slot is idle again as it was. */
+  #attach(slot: number, plan: Plan, { promptTokens, isPromised, tenant, prompt, stream }: AdmissionRequest): void {
+    const { layout, slots, late } = this.#memory;
+    const { registry, tokens, index } = this.#cached;
     const path = this.#open(slot, plan, prompt);
-    shared.start(slot);
-    if (plan.copiedId >= 0) shared.borrow(plan.copiedId);
+    registry.start(slot);
+    if (plan.copiedId >= 0) registry.borrow(plan.copiedId);
     try {
-      native.assign(slot, tenant);
-      fences.setStream(slot, stream);
-      if (path !== undefined && plan.groups > plan.adoptedGroups) {
-        supply.alias(slot, shared.idsOf(slot), plan.adoptedGroups, plan.groups);
-        shared.join(slot, plan.groups);
-      }
-      if (rows > 0) supply.promise(slot, rows);
+      this.#fences.setStream(slot, stream);
       if (path !== undefined) this.#orderBehindWriters(slot, plan.groups);
-      if (plan.copiedId >= 0) this.#copy(slot, plan);
-      if (!isPromised) native.promise(slot, 0);
+      const copy = this.#copyFor(slot, plan);
+      this.#supply.admit(slot, tenant, {
+        ids: registry.idsOf(slot), from: plan.adoptedGroups, to: plan.groups, copy,
+        rows: copy.tokens > 0 ? layout.rowsFor(plan.tokens) : 0, promisedRows: isPromised ? layout.rowsFor(promptTokens) : 0,
+      });
+      registry.join(slot, plan.groups);
+      if (copy.tokens > 0) registry.hasCopied(plan.copiedId, slot, plan.tokens);
+      if (copy.stream !== undefined) this.#sharing.copies.hasQueuedCopy(slot, copy.usedSlots, copy.stream);
     } catch (error) {
-      this.#undo(slot, plan, path);
+      registry.stop(slot);
+      this.#cached.putBack(slot, plan.adoptedGroups);
+      if (path !== undefined) index.release(path);
+      late.attempt(() => {
+        this.#cached.settle();
+      });
       throw error;
     } finally {
-      if (plan.copiedId >= 0) shared.giveBack(plan.copiedId);
+      if (plan.copiedId >= 0) registry.giveBack(plan.copiedId);
     }
-    table.length[slot] = plan.tokens;
-    table.promisedTokens[slot] = isPromised ? promptTokens : 0;
-    table.sharedTail[slot] = 0;
+    slots.lease(slot, { tokens: plan.tokens, promisedTokens: isPromised ? promptTokens : 0, tenant, sharedTail: sharedTails.none });
     if (path === undefined || prompt === undefined) return;
-    texts.open(slot, { path, buffer: prompt.text, tokens: prompt.text.length });
-    if (prompt.canWrite) this.#parts.index.announce(path, prompt.text, prompt.text.length);
-    late.attempt(() => idlePrefixes.settle());
+    tokens.open(slot, { path, buffer: prompt.text, count: prompt.text.length });
+    if (prompt.canWrite) index.announce(path, prompt.text, prompt.text.length);
+    late.attempt(() => {
+      this.#cached.settle();
+    });
   }
 
   #open(slot: number, plan: Plan, prompt: Prompt | undefined): PrefixPath | undefined {
     if (prompt === undefined) return undefined;
+    const { index, registry } = this.#cached;
     const { domain, text, canWrite, priority } = prompt;
-    return this.#parts.index.acquire(domain, text, plan.tokens, this.#parts.shared.idsOf(slot), { isStored: canWrite, level: priority });
+    const hit = plan.hit ?? index.match(domain, text, 0);
+    return index.open(hit, { rows: registry.idsOf(slot), isStored: canWrite, level: priority });
   }
 
-  /** Copies the matching tokens of a group that goes on differently: behind the work that is queued on it, or at once. */
-  #copy(slot: number, { tokens, groups, copiedId }: Plan): void {
-    const { native, layout, supply, shared, sharing, fences } = this.#parts;
-    const rows = layout.rowsFor(tokens);
-    supply.growOne(slot, rows);
-    const writers = sharing.copies.writersOf(copiedId);
-    const source = sharing.copies.sourceOf(copiedId, slot, rows);
+  /**
+   * How the matching tokens of a group that goes on differently are copied: queued behind the work that is queued on the group, which is
+   * ordered for it, or at once, when that work is over.
+   */
+  #copyFor(slot: number, { tokens, copiedId }: Plan): Copy {
+    if (copiedId < 0) return noCopy;
+    const { copies } = this.#sharing;
+    const fences = this.#fences;
+    const rows = this.#memory.layout.rowsFor(tokens);
+    const writers = copies.writersOf(copiedId);
+    const source = copies.sourceOf(copiedId, slot, rows);
     const stream = fences.streamOf(slot);
     if (writers.length === 0 || source < 0 || stream === undefined) {
       for (const writer of writers) fences.waitWritten(writer, 'copy from');
-      native.copyGroup(slot, groups, shared.slotOf(copiedId, rows), copiedId, tokens, undefined);
-      return;
+      return { source: () => this.#cached.registry.slotOf(copiedId, rows), id: copiedId, tokens, stream: undefined, usedSlots: [] };
     }
     fences.ensure(stream);
     for (const writer of writers) fences.order(stream, writer);
-    native.copyGroup(slot, groups, source, copiedId, tokens, stream);
-    sharing.copies.hasQueuedCopy(slot, [source, ...writers], stream);
+    return { source: () => source, id: copiedId, tokens, stream, usedSlots: [source, ...writers] };
   }
 
   /** What will be queued for the slot runs after work on other streams that may still write what it shares. */
   #orderBehindWriters(slot: number, groups: number): void {
-    const { layout, table, shared, fences } = this.#parts;
+    const { layout, slots } = this.#memory;
+    const { registry } = this.#cached;
+    const fences = this.#fences;
     const stream = fences.streamOf(slot);
     if (groups === 0 || stream === undefined) return;
-    const ids = shared.idsOf(slot);
-    for (let other = 0; other < table.count; other += 1) {
+    const ids = registry.idsOf(slot);
+    for (let other = 0; other < slots.count; other += 1) {
       if (other === slot || !fences.isPendingBeside(other, stream)) continue;
-      const isForeign = table.foreignRow[other]! < groups * layout.groupRows;
-      if (isForeign || shared.isSharing(other, ids, groups)) fences.order(stream, other);
+      const isForeign = slots.foreignRow[other]! < groups * layout.groupRows;
+      if (isForeign || registry.isSharing(other, ids, groups)) fences.order(stream, other);
     }
   }
 
-  /** The slot is idle again and holds what it held when it was chosen. */
-  #undo(slot: number, { groups, adoptedGroups, copiedId }: Plan, path: PrefixPath | undefined): void {
-    const { native, index, shared, idlePrefixes, late } = this.#parts;
-    native.promise(slot, 0);
-    shared.stop(slot);
-    late.attempt(() => {
-      if (groups > adoptedGroups || copiedId >= 0) idlePrefixes.vacate(slot, adoptedGroups);
-      idlePrefixes.putBack(slot, adoptedGroups);
-    });
-    if (path !== undefined) index.release(path);
-    late.attempt(() => idlePrefixes.settle());
-  }
-
   #cachedBy({ tokens, groups, adoptedGroups }: Plan): CachedBy {
-    const adoptedTokens = Math.min(tokens, this.#parts.groups.tokensIn(adoptedGroups));
-    const aliasedTokens = Math.min(tokens, this.#parts.groups.tokensIn(groups)) - adoptedTokens;
+    const { groups: arithmetic } = this.#memory;
+    const adoptedTokens = Math.min(tokens, arithmetic.tokensIn(adoptedGroups));
+    const aliasedTokens = Math.min(tokens, arithmetic.tokensIn(groups)) - adoptedTokens;
     return { adoptedTokens, aliasedTokens, copiedTokens: tokens - adoptedTokens - aliasedTokens };
   }
 
   #rowsOf(groups: number): number {
-    return Math.min(groups * this.#parts.layout.groupRows, this.#parts.layout.maxRows);
+    return Math.min(groups * this.#memory.layout.groupRows, this.#memory.layout.maxRows);
   }
 }

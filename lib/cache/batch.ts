@@ -5,13 +5,13 @@
 import { createError } from '../base/errors.js';
 import { checkInteger, notConstructible } from '../base/options.js';
 import { Sequence } from './sequence.js';
-import { SlotTable } from './slot-table.js';
+import { Slots, type SlotNumbers } from './slots.js';
 
 /**
  * Sequences of one forward pass and their new tokens. Made by `KvCache.createBatch` and used again: clear, add, prepare, commit.
  */
 export class Batch {
-  readonly #table: SlotTable;
+  readonly #owner: Slots;
   readonly #maxTokens: number;
   #slots: Int32Array;
   #generations: Uint32Array;
@@ -23,19 +23,19 @@ export class Batch {
   #isPrepared = false;
 
   /** @internal Use `cache.createBatch`. */
-  constructor(table: SlotTable, maxTokens: number, capacity: number) {
-    if (!SlotTable.isInstance(table)) throw notConstructible('Batch', 'cache.createBatch');
-    this.#table = table;
+  constructor(slots: Slots, maxTokens: number, capacity: number) {
+    if (!Slots.isInstance(slots)) throw notConstructible('Batch', 'cache.createBatch');
+    this.#owner = slots;
     this.#maxTokens = maxTokens;
     this.#slots = new Int32Array(capacity);
     this.#generations = new Uint32Array(capacity);
     this.#tokens = new Int32Array(capacity);
-    this.#filling = new Float64Array(table.count);
+    this.#filling = new Float64Array(slots.count);
   }
 
   /** Whether it is a Batch that a cache made, and no object that only has its prototype. @internal */
   static isInstance(value: unknown): value is Batch {
-    return typeof value === 'object' && value !== null && #table in value;
+    return typeof value === 'object' && value !== null && #owner in value;
   }
 
   /** Sequences in it. */
@@ -73,12 +73,12 @@ export class Batch {
    */
   add(sequence: Sequence, tokens: number): void {
     this.#checkOpen('add to');
-    const table = this.#table;
-    const slot = Sequence.slotIn(table, sequence, 'Batch.add');
+    const slots = this.#owner;
+    const slot = Sequence.slotIn(slots, sequence, 'Batch.add');
     if (!Number.isSafeInteger(tokens) || tokens < 1) checkInteger('Batch', 'tokens', tokens, 1, this.#maxTokens);
-    if (table.length[slot]! + tokens > this.#maxTokens) {
+    if (slots.length[slot]! + tokens > this.#maxTokens) {
       throw createError('KV_LENGTH_OUT_OF_RANGE', {
-        slot, tokens: table.length[slot]! + tokens, maxTokens: this.#maxTokens,
+        slot, tokens: slots.length[slot]! + tokens, maxTokens: this.#maxTokens,
       });
     }
     if (this.#filling[slot] === this.#fillings) {
@@ -87,14 +87,14 @@ export class Batch {
     if (this.#length === this.#slots.length) this.#extend();
     this.#filling[slot] = this.#fillings;
     this.#slots[this.#length] = slot;
-    this.#generations[this.#length] = table.generation[slot]!;
+    this.#generations[this.#length] = slots.generation[slot]!;
     this.#tokens[this.#length] = tokens;
     this.#length += 1;
   }
 
   /** @internal */
-  belongsTo(table: SlotTable): boolean {
-    return this.#table === table;
+  belongsTo(slots: Slots): boolean {
+    return this.#owner === slots;
   }
 
   /** @internal The arrays themselves, for the cache's loops; the first `length` entries count. */
@@ -103,8 +103,8 @@ export class Batch {
   }
 
   /** @internal Valid tokens by slot: the cache's own array. */
-  get lengths(): Int32Array {
-    return this.#table.length;
+  get lengths(): SlotNumbers {
+    return this.#owner.length;
   }
 
   /** @internal */

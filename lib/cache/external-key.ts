@@ -3,7 +3,7 @@
 // and under every layout and page size. It hides nothing that can be guessed: who must not find a tenant's text by
 // trying needs a salt that cannot be guessed.
 //
-// Version 1. All numbers are 32-bit words, least significant byte first; strings, domains and blocks as in policy/prefix/key-words.ts.
+// Version 1. All numbers are 32-bit words, least significant byte first; strings, domains and blocks as in prefix/router/block-keys.ts.
 //
 //   root   SHA-256 of: the string "virtual-kv external key", 1, the tensors of this worker (their number; of each its layer,
 //          role, heads, dim and dtype), the domain, the tokens of a block
@@ -15,7 +15,8 @@
 import { createHash } from 'node:crypto';
 
 import type { PrefixDomainParts } from '../prefix/domain.js';
-import { KeyWords, type ItemNames } from '../prefix/key-words.js';
+import type { ItemNames } from '../prefix/prompt-encoder.js';
+import { KeyWords } from '../prefix/router/block-keys.js';
 import type { TensorSpec } from '../layout/model-shape.js';
 
 const magic = 'virtual-kv external key';

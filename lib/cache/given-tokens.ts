@@ -3,7 +3,7 @@
 
 import { createError } from '../base/errors.js';
 import { checkInteger, withoutRevoked, type Field, type FieldPlace } from '../base/options.js';
-import { sortItems, type PromptItem } from '../prefix/prefix-text.js';
+import { sortItems, type PromptItem } from '../prefix/prompt-encoder.js';
 import { forElements, typedArrayKind } from '../base/typed-arrays.js';
 
 /** An Int32Array. By its own name TypeScript 5.7 and later declare it as generic, which older ones do not read. */

@@ -1,25 +1,22 @@
-// GivenUpRows: rows at the end of running sequences' slots that are not the sequence's any more, as others need them: it took tokens
-// back behind a fork, say. They are unmapped at once, or stay mapped behind the slot's fence, and until then nobody can have their
-// pages. Decides nothing.
+// GivenUpRows: rows at the end of running sequences' slots that are not the sequence's any more, as other sequences need them: it took
+// tokens back behind a fork, say. They are unmapped at once, or stay mapped behind the slot's fence, and until then their pages
+// are not free. Decides nothing.
 
-import type { PagePool } from '../device/page-pool.js';
+import type { RowRegistry } from './row-registry.js';
 import type { SlotFences } from './slot-fences.js';
-import { noForeignRow, slotStates } from './slot-table.js';
-import { unmapRows, type SlotMemory } from './unmap-rows.js';
-import type { SharedRows } from './shared-rows.js';
-
-export interface GivenUpRowsParts extends SlotMemory {
-  readonly pool: PagePool;
-  readonly shared: SharedRows;
-  readonly fences: SlotFences;
-}
+import type { SlotMemory } from './slot-memory.js';
+import { noForeignRow, slotStates } from './slots.js';
 
 export class GivenUpRows {
-  readonly #parts: GivenUpRowsParts;
+  readonly #memory: SlotMemory;
+  readonly #registry: RowRegistry;
+  readonly #fences: SlotFences;
   readonly #slots = new Set<number>();
 
-  constructor(parts: GivenUpRowsParts) {
-    this.#parts = parts;
+  constructor(memory: SlotMemory, registry: RowRegistry, fences: SlotFences) {
+    this.#memory = memory;
+    this.#registry = registry;
+    this.#fences = fences;
   }
 
   /** Slots that have some. */
@@ -27,36 +24,35 @@ export class GivenUpRows {
     return this.#slots.size;
   }
 
-  /** The slot's rows from `row` on are not its own from here on, and what it was promised has ended. `settle` unmaps them. */
+  /** The slot's rows from `row` on are not its own from here on, and what was set aside for it is not any more. `settle` unmaps them. */
   add(slot: number, row: number): void {
-    const { native, table, views } = this.#parts;
+    const { native, slots, views } = this.#memory;
     this.#slots.add(slot);
-    table.foreignRow[slot] = Math.min(table.foreignRow[slot]!, row);
+    slots.giveUpRows(slot, row);
     native.cancel(slot);
     views.revoke(slot);
     native.promise(slot, 0);
-    table.promisedTokens[slot] = 0;
   }
 
   /** Unmaps those of an active slot, unless queued work may use them. Throws what the driver throws; they then stay. */
   settle(slot: number): void {
-    const { pool, table, shared, fences } = this.#parts;
-    if (!this.#slots.has(slot) || fences.isPending(slot)) return;
-    if (table.foreignRow[slot] !== noForeignRow) unmapRows(this.#parts, slot, table.foreignRow[slot]!);
-    shared.unmapped(slot);
+    const { pool, slots } = this.#memory;
+    if (!this.#slots.has(slot) || this.#fences.isPending(slot)) return;
+    if (slots.foreignRow[slot] !== noForeignRow) this.#memory.unmap(slot, slots.foreignRow[slot]!);
+    this.#registry.unmapped(slot);
     this.#slots.delete(slot);
     pool.capacity.raise();
   }
 
   /** The same for all slots. Throws the driver's first refusal, at the end. */
   settleAll(): void {
-    const { table } = this.#parts;
+    const { slots } = this.#memory;
     let failure: { readonly error: unknown } | undefined;
     for (const slot of this.#slots) {
-      const isIdle = table.state[slot] === slotStates.idle; // then it is IdlePrefixes' part
-      if (isIdle || table.isQuarantined[slot] === 1) this.#slots.delete(slot);
+      const isIdle = slots.state[slot] === slotStates.idle; // then CachedRows unmaps them
+      if (isIdle || slots.isQuarantined[slot] === 1) this.#slots.delete(slot);
       try {
-        if (table.state[slot] === slotStates.active) this.settle(slot);
+        if (slots.state[slot] === slotStates.active) this.settle(slot);
       } catch (error) {
         failure ??= { error };
       }
@@ -66,9 +62,8 @@ export class GivenUpRows {
 
   /** Waits until the slot can be written up to its row `rows` - 1, and unmaps what is in the way. Throws as `SlotFences.wait`. */
   clear(slot: number, rows: number): void {
-    const { table, fences } = this.#parts;
-    if (table.foreignRow[slot]! >= rows) return;
-    fences.wait(slot, 'write to');
+    if (this.#memory.slots.foreignRow[slot]! >= rows) return;
+    this.#fences.wait(slot, 'write to');
     this.settle(slot);
   }
 }

@@ -1,9 +1,9 @@
 // The options of a KvCache: meaning, unit, range and default of each, and how they are read.
 
 import { instanceOf, integer, oneOf, optional, policy, readOptions, streamField, withDefault, type Field } from '../base/options.js';
-import { ahead, onDemand, type GrowthPolicy } from './growth.js';
-import { bestFit, type PlacementPolicy } from './placement.js';
-import { leastRecentlyUsed, type ReclaimPolicy } from './reclaim.js';
+import { ahead, onDemand, type GrowthPolicy } from './memory-policies.js';
+import { bestFit, type PlacementPolicy } from './memory-policies.js';
+import { leastRecentlyUsed, type ReclaimPolicy } from './memory-policies.js';
 import type { Driver } from '../device/driver.js';
 import { layoutKinds, type LayoutKind } from '../layout/layout.js';
 import type { ModelShape } from '../layout/model-shape.js';

@@ -1,31 +1,30 @@
-// KvCache: one long stretch of addresses per tensor, and memory under it only where sequences are. The house's front door:
-// it checks calls and joins the rooms behind it: leases (who has which slot), steps (the hot path), supply (rows), accounts.
-// For one Node thread; workers open their own.
+// KvCache: one long stretch of addresses per tensor, and memory under it only where sequences are. The public face: it checks what
+// callers give and passes it on to the parts that `openCache` builds: leases (which sequence has which slot), steps (the hot path),
+// prefixes, statistics. For one Node thread; workers open their own.
 //
 // Invariants: the `length + prepared` tokens of a sequence always have memory; a slot changes hands only when idle, that is
 // released and past its fence; no public method leaves half a change behind.
 
-import { createError } from '../base/errors.js';
 import { checkInteger } from '../base/options.js';
-import type { CacheCounts, CacheMetrics } from './accounts.js';
-import { readAcquireOptions, type AcquireOptions } from './acquire-options.js';
-import type { AdmissionRequest, Admitted } from './admission.js';
-import { Batch } from './batch.js';
-import { openRooms, unclosedCache, type CacheRooms, type Tensor } from './cache-rooms.js';
 import { deviceLost } from '../device/change-signal.js';
 import type { Driver } from '../device/driver.js';
-import { checkFence, GivenFence, readFence, type CommitOptions } from './fence.js';
-import { readKvCacheOptions, type KvCacheOptions } from './kv-cache-options.js';
-import type { Layout } from '../layout/layout.js';
+import { cacheNews } from '../device/native.js';
 import type { PagePool } from '../device/page-pool.js';
 import type { PageUser } from '../device/page-user.js';
-import type { Prefixes } from './prefixes.js';
-import type { Room } from './room.js';
-import { RunningPasses } from './running-passes.js';
-import { Sequence, type SequenceOwner } from './sequence.js';
 import { unclosed } from '../device/unclosed.js';
-import { checkHostAccess } from './views.js';
 import type { Membership } from '../device/weak-users.js';
+import type { Layout } from '../layout/layout.js';
+import { readAcquireOptions, type AcquireOptions } from './acquire-options.js';
+import { Batch } from './batch.js';
+import { checkFence, GivenFence, readFence, type CommitOptions } from './fence.js';
+import { readKvCacheOptions, type KvCacheOptions } from './kv-cache-options.js';
+import type { Lifetime } from './lifetime.js';
+import { openCache, unclosedCache, type CacheParts } from './open-cache.js';
+import type { Prefixes } from './prefixes.js';
+import { Sequence } from './sequence.js';
+import type { SlotAccess } from './slot-access.js';
+import type { Tensor } from './slot-memory.js';
+import type { CacheCounts, CacheMetrics } from './statistics.js';
 import { byAsking, readWaitOptions, waitUntil, type Noticing, type WaitOptions } from './wait.js';
 
 /** The KV cache of one model on one device: slots of contiguous addresses, and pages where sequences are. For one Node thread. */
@@ -39,36 +38,31 @@ export class KvCache {
   /** Every tensor on this worker, in layer order, K before V. */
   readonly tensors: readonly Tensor[];
   /** @internal */
-  readonly room: Room;
+  readonly access: SlotAccess;
   /** @internal */
-  readonly passes = new RunningPasses();
-  readonly #rooms: CacheRooms;
-  readonly #owner: SequenceOwner;
+  readonly lifetime: Lifetime;
+  readonly #parts: CacheParts;
   readonly #membership: Membership<PageUser>;
-  #state: 'open' | 'closing' | 'closed' = 'open';
 
   /** Reserves the addresses; maps nothing yet. Throws on bad options, KV_OUT_OF_ADDRESS_SPACE, and what the driver throws. */
   constructor(options: KvCacheOptions) {
-    const rooms = openRooms(readKvCacheOptions(options), {
-      cache: this,
-      checkOpen: (operation) => this.#checkOpen(operation),
-      release: (slot) => this.#release(slot, new GivenFence()),
-    });
-    this.pool = rooms.pool;
-    this.layout = rooms.layout;
-    this.prefixes = rooms.prefixes;
-    this.tensors = rooms.tensors;
-    this.room = rooms.room;
-    this.#rooms = rooms;
-    this.#owner = this.#sequenceOwner();
-    this.#membership = this.pool.addUser(rooms.supply, rooms.native);
-    unclosed.register(this, unclosedCache(rooms), this);
-    rooms.leases.keepEagerRows();
+    const parts = openCache(readKvCacheOptions(options), this);
+    const { memory, supply, leases } = parts;
+    this.layout = memory.layout;
+    this.pool = memory.pool;
+    this.prefixes = parts.prefixes;
+    this.tensors = memory.tensors;
+    this.access = parts.access;
+    this.lifetime = parts.lifetime;
+    this.#parts = parts;
+    this.#membership = this.pool.addUser(supply, memory.native);
+    unclosed.register(this, unclosedCache(parts), this);
+    leases.keepEagerRows();
   }
 
   /** Whether it is a KvCache that was opened, and no object that only has its prototype. @internal */
   static isInstance(value: unknown): value is KvCache {
-    return typeof value === 'object' && value !== null && #state in value;
+    return typeof value === 'object' && value !== null && #parts in value;
   }
 
   /** The driver of its pool. */
@@ -78,7 +72,7 @@ export class KvCache {
 
   /** Whether `close` has ended. Every other call then throws KV_CLOSED. */
   get isClosed(): boolean {
-    return this.#state === 'closed';
+    return this.lifetime.isClosed;
   }
 
   /**
@@ -88,29 +82,28 @@ export class KvCache {
   acquire(options: AcquireOptions = {}): Sequence {
     const read = readAcquireOptions(options);
     this.#checkOpen('acquire a slot');
-    this.driver.checkAlive();
-    this.#rooms.news.hear();
+    const { leases, steps, tenantNumber } = this.#parts;
     const { promptTokens, reserve, tenant, stream } = read;
     const prompt = this.prefixes.promptOf(read);
-    const isPromised = reserve === 'prompt' && promptTokens > 0;
-    const admitted = this.#lease({ promptTokens, isPromised, tenant: this.#rooms.tenantNumber(tenant), prompt, stream });
-    const { slot } = admitted;
+    const admitted = leases.acquire({
+      promptTokens, isPromised: reserve === 'prompt' && promptTokens > 0, tenant: tenantNumber(tenant), prompt, stream,
+    });
     try {
-      this.#rooms.steps.wishFor(slot);
+      steps.requestFor(admitted.slot);
     } catch (error) { // a growth policy's
-      this.#rooms.leases.release(slot, new GivenFence(), undefined);
+      leases.release(admitted.slot, new GivenFence(), undefined);
       throw error;
     }
     this.prefixes.admitted(prompt, admitted.cachedBy);
-    this.#rooms.leases.keepEagerRows();
-    return new Sequence(this.#owner, admitted);
+    leases.keepEagerRows();
+    return new Sequence(this.#parts, admitted);
   }
 
   /** A batch with room for `capacity` sequences (default: all slots); it grows by itself. Reuse it: clear, add, prepare, commit. */
   createBatch(capacity = this.layout.slots): Batch {
     checkInteger('KvCache.createBatch', 'capacity', capacity);
     this.#checkOpen('create a batch');
-    return new Batch(this.#rooms.table, this.layout.maxTokens, Math.min(capacity, this.layout.slots));
+    return new Batch(this.#parts.slots, this.layout.maxTokens, Math.min(capacity, this.layout.slots));
   }
 
   /**
@@ -124,11 +117,12 @@ export class KvCache {
    */
   prepare(batch: Batch): void {
     this.#checkOpen('prepare a batch');
+    const { leases, steps } = this.#parts;
     try {
-      this.#rooms.steps.prepare(batch);
+      steps.prepare(batch);
     } catch (error) {
-      this.#rooms.news.hearOfPages(error);
-      this.#rooms.steps.prepare(batch);
+      leases.checkRetry(error);
+      steps.prepare(batch);
     }
   }
 
@@ -139,78 +133,77 @@ export class KvCache {
    * named; then nothing has changed.
    */
   commit(batch: Batch, options?: CommitOptions): void {
-    const fence = readFence('KvCache.commit', options, this.#rooms.fences.given);
+    const fence = readFence('KvCache.commit', options, this.#parts.fences.given);
     this.#checkOpen('commit a batch');
     checkFence('KvCache.commit', fence, this.driver.kind);
-    this.#rooms.steps.commit(batch, fence);
-    this.#rooms.news.hearFences();
-    this.#rooms.late.attempt(() => this.prefixes.tellRouters());
+    this.#parts.steps.commit(batch, fence);
+    this.#hearFences();
+    this.#parts.memory.late.attempt(() => this.prefixes.tellRouters());
   }
 
   /** The pass failed or was not run: its tokens do not count, their memory stays mapped. `fence` as `commit`'s. Throws as that. */
   discard(batch: Batch, options?: CommitOptions): void {
-    const fence = readFence('KvCache.discard', options, this.#rooms.fences.given);
+    const fence = readFence('KvCache.discard', options, this.#parts.fences.given);
     this.#checkOpen('discard a batch');
     checkFence('KvCache.discard', fence, this.driver.kind);
-    this.#rooms.steps.discard(batch, fence);
-    this.#rooms.news.hearFences();
+    this.#parts.steps.discard(batch, fence);
+    this.#hearFences();
   }
 
   /** The engine's work up to and including its step `step` is over: fences of steps up to it pass. */
   completeStep(step: number): void {
     checkInteger('KvCache.completeStep', 'step', step);
     this.#checkOpen('complete a step');
-    this.#rooms.fences.completeStep(step);
-    this.#rooms.news.hearFences();
+    this.#parts.fences.completeStep(step);
+    this.#hearFences();
   }
 
   /** Resolves when a slot is free. Rejects with KV_TIMEOUT, KV_ABORTED, KV_CLOSED or the driver's error; state is as before. */
   async slotFree(options: WaitOptions = {}): Promise<void> {
     await waitUntil('a free slot', readWaitOptions('KvCache.slotFree', options), () => {
       this.#checkOpen('wait for a slot');
-      this.#rooms.leases.pollRetirement();
-      return this.#rooms.table.hasFree();
+      this.#parts.leases.pollRetirement();
+      return this.#parts.slots.hasFree();
     }, this.capacityChange(), 'Release sequences, raise `timeoutMs`, or open the cache with more `slots`.');
   }
 
   /** How those notice who wait for slots or pages that there may be more. Fences on streams can only be asked for. @internal */
   capacityChange(): Noticing {
-    return { signals: [this.pool.capacity, deviceLost], mustAsk: () => this.#rooms.fences.hasEvents };
+    return { signals: [this.pool.capacity, deviceLost], mustAsk: () => this.#parts.fences.hasEvents };
   }
 
   /** Resolves when the mapper has nothing left to do. Rejects with KV_TIMEOUT, KV_ABORTED or KV_CLOSED; state is as before. */
   async settled(options: WaitOptions = {}): Promise<void> {
     await waitUntil('the mapper', readWaitOptions('KvCache.settled', options), () => {
       this.#checkOpen('wait for the mapper');
-      const { isIdle } = this.#rooms.native.mapperState();
-      this.#rooms.news.hear();
-      return isIdle;
+      this.#parts.leases.synchronize();
+      return this.#parts.memory.news[cacheNews.isIdle] === 1;
     }, byAsking, 'Raise `timeoutMs`, or map earlier with `growth: ahead(…)`.');
   }
 
   /** The moment's counts. */
   counts(): CacheCounts {
     this.#checkOpen('count its slots');
-    this.#rooms.news.hear();
-    return this.#rooms.accounts.counts();
+    this.#parts.leases.synchronize();
+    return this.#parts.statistics.counts();
   }
 
   /** Sums since the cache was opened. */
   get metrics(): CacheMetrics {
     this.#checkOpen('read its metrics');
-    return this.#rooms.accounts.metrics();
+    return this.#parts.statistics.metrics();
   }
 
   /** Checks that pages and rows add up everywhere. Throws KV_INTERNAL. */
   verify(): void {
     this.#checkOpen('verify it');
-    this.#rooms.accounts.verify();
+    this.#parts.statistics.verify();
   }
 
   /** All there is to know, as plain objects, for a bug report. */
   inspect(): Readonly<Record<string, unknown>> {
     this.#checkOpen('inspect it');
-    return this.#rooms.accounts.inspect();
+    return this.#parts.statistics.inspect();
   }
 
   /**
@@ -219,13 +212,13 @@ export class KvCache {
    */
   stamp(sequence: Sequence, fromToken: number, tokens: number, key: number | bigint): number {
     this.#checkOpen('stamp');
-    return this.#rooms.stamps.write(sequence, fromToken, tokens, key);
+    return this.#parts.access.stamp(sequence, fromToken, tokens, key);
   }
 
   /** Counts the tokens of which any tensor differs from what `stamp` wrote under `key`. */
   verifyStamp(sequence: Sequence, fromToken: number, tokens: number, key: number | bigint): number {
     this.#checkOpen('verify');
-    return this.#rooms.stamps.countWrong(sequence, fromToken, tokens, key);
+    return this.#parts.access.countWrong(sequence, fromToken, tokens, key);
   }
 
   /**
@@ -234,21 +227,19 @@ export class KvCache {
    * word. Streams named in fences are waited for. Idempotent; after a failure of the driver call it again, it goes on.
    */
   close(): void {
-    if (this.#state === 'closed') return;
-    this.pool.guard.check('close the cache');
-    this.passes.checkNone();
-    if (this.#state === 'open') {
-      this.#state = 'closing';
-      for (let slot = 0; slot < this.#rooms.table.count; slot += 1) this.#rooms.table.generation[slot]! += 1;
-      this.#rooms.views.revokeAll();
+    if (this.lifetime.isClosed) return;
+    const { memory: { native, views, late }, slots, fences, ownsPool } = this.#parts;
+    if (this.lifetime.beginClose()) {
+      slots.endAll();
+      views.revokeAll();
       this.prefixes.close();
     }
-    this.#rooms.fences.finish();
-    this.#rooms.native.close();
+    fences.finish();
+    native.close();
     this.pool.removeUser(this.#membership.memory);
-    if (this.#rooms.ownsPool) this.pool.close();
-    else this.#rooms.late.attempt(() => this.pool.keepToBudget());
-    this.#state = 'closed';
+    if (ownsPool) this.pool.close();
+    else late.attempt(() => this.pool.keepToBudget());
+    this.lifetime.endClose();
     unclosed.unregister(this);
   }
 
@@ -256,88 +247,14 @@ export class KvCache {
     this.close();
   }
 
-  #sequenceOwner(): SequenceOwner {
-    return {
-      table: this.#rooms.table,
-      checkOpen: (operation) => this.#checkOpen(operation),
-      release: (slot, fence) => {
-        this.#release(slot, fence);
-      },
-      truncate: (slot, tokens) => {
-        checkInteger('Sequence.truncate', 'tokens', tokens, 0, this.#rooms.table.length[slot]!, 'It can only become shorter.');
-        this.#checkIdle(slot, 'truncate');
-        this.#rooms.table.length[slot] = tokens;
-        this.#rooms.late.attempt(() => this.prefixes.sharing.truncate(slot));
-        this.pool.capacity.raise();
-      },
-      fork: (slot) => {
-        this.#checkIdle(slot, 'fork');
-        this.driver.checkAlive();
-        this.#rooms.news.hear();
-        if (!this.#rooms.table.hasRoom(slot, this.#rooms.table.length[slot]!)) { // it has lost rows
-          throw createError('KV_SLOT_BUSY', { slot, operation: 'fork', holder: 'the quarantine' });
-        }
-        const fork = this.#rooms.leases.fork(slot);
-        const cachedTokens = this.#rooms.table.length[fork]!;
-        const cachedBy = { adoptedTokens: 0, aliasedTokens: cachedTokens, copiedTokens: 0 };
-        return { slot: fork, cachedTokens, cachedBy, pendingTokens: 0, keptValue: undefined };
-      },
-      keepValue: (slot, value) => {
-        this.#checkOpen('keep a value');
-        this.#rooms.news.hear();
-        const path = this.prefixes.texts.of(slot)?.path;
-        return path?.length === this.#rooms.table.length[slot] && path !== undefined && this.prefixes.index.keepValue(path, value);
-      },
-      append: (slot, tokens) => {
-        this.#checkOpen('append tokens');
-        const text = this.prefixes.texts.of(slot);
-        if (text !== undefined) this.prefixes.texts.append(text, tokens, this.#rooms.table.length[slot]!);
-      },
-      address: (tensor, slot) => {
-        const { address, strides } = this.#tensor(tensor, 'Sequence.address');
-        return address + BigInt(slot * strides.slotBytes);
-      },
-      view: (tensor, slot) => {
-        const placement = this.#tensor(tensor, 'Sequence.view');
-        checkHostAccess(this.driver.kind, this.driver.info.hasHostAccess);
-        this.#rooms.native.publish();
-        const pages = this.layout.pagesIn(placement.reservation, this.#rooms.table.ownRows(slot));
-        return this.#rooms.views.open(slot, placement, pages * this.layout.pageBytes);
-      },
-    };
-  }
-
-  #release(slot: number, fence: GivenFence): void {
-    this.#checkOpen('release a sequence');
-    checkFence('Sequence.release', fence, this.driver.kind);
-    this.#rooms.news.hear();
-    this.#rooms.leases.release(slot, fence, this.#rooms.steps.batchOf(slot));
-    this.#rooms.leases.keepEagerRows();
-  }
-
-  #checkIdle(slot: number, operation: string): void {
-    this.#checkOpen(`${operation} a sequence`);
-    if (this.#rooms.steps.batchOf(slot) === undefined) return;
-    throw createError('KV_SLOT_BUSY', { slot, operation, holder: 'a prepared batch' });
-  }
-
-  #tensor(index: number, owner: string): Tensor {
-    const hint = typeof index === 'number' ? undefined : "Give the tensor's `index`.";
-    checkInteger(owner, 'tensor', index, 0, this.tensors.length - 1, hint);
-    return this.tensors[index]!;
-  }
-
-  #lease(request: AdmissionRequest): Admitted {
-    try {
-      return this.#rooms.leases.acquire(request);
-    } catch (error) {
-      this.#rooms.news.hearOfPages(error);
-      return this.#rooms.leases.acquire(request);
-    }
+  #hearFences(): void {
+    const { leases, memory } = this.#parts;
+    memory.late.attempt(() => {
+      leases.pollRetirement();
+    });
   }
 
   #checkOpen(operation: string): void {
-    if (this.#state !== 'open') throw createError('KV_CLOSED', { operation, owner: 'KvCache' });
-    this.pool.guard.check(operation);
+    this.lifetime.check(operation);
   }
 }

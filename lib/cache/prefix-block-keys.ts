@@ -3,9 +3,9 @@
 
 import { createError } from '../base/errors.js';
 import { integer, withDefault } from '../base/options.js';
-import { blockKeys, formatBlockKey } from '../prefix/chain-key.js';
+import { blockKeys, formatBlockKey } from '../prefix/router/block-keys.js';
 import { prefixDomain } from '../prefix/domain.js';
-import { PrefixTexts } from '../prefix/prefix-text.js';
+import { PromptEncoder } from '../prefix/prompt-encoder.js';
 import { readPromptOptions, text, type PromptOptions } from './acquire-options.js';
 
 /** Options of `prefixBlockKeys`. */
@@ -35,7 +35,7 @@ export function prefixBlockKeys(options: PrefixBlockKeysOptions): string[] {
       reason: 'type', owner: 'prefixBlockKeys', option: 'tokens', expected: 'the tokens of the prompt', received: undefined,
     });
   }
-  const names = new PrefixTexts({ index: { forTexts: () => { /* these names serve one call */ } } });
-  const written = items.length === 0 ? tokens : names.textOf(tokens, items);
+  const names = new PromptEncoder({ index: { forTexts: () => { /* these names serve one call */ } } });
+  const written = items.length === 0 ? tokens : names.encode(tokens, items);
   return blockKeys(prefixDomain({ namespace, tenant, salt, adapter }), written, blockTokens, names).map(formatBlockKey);
 }

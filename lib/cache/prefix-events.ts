@@ -6,9 +6,10 @@
 
 import * as diagnostics from 'node:diagnostics_channel';
 
-import { formatBlockKey } from '../prefix/chain-key.js';
-import type { DropReason } from '../prefix/dropped-rows.js';
-import type { RemovedBlocks, StoredBlocks, StoredRun } from '../prefix/stored-blocks.js';
+import { formatBlockKey } from '../prefix/router/block-keys.js';
+import type { DropReason } from '../prefix/row-ledger.js';
+import type { PrefixIndex } from '../prefix/prefix-index.js';
+import { StoredBlocks, type RemovedBlocks, type StoredBlocksOptions, type StoredRun } from '../prefix/router/stored-blocks.js';
 
 /** In every event. */
 export interface PrefixEvent {
@@ -59,6 +60,11 @@ const storedChannel = diagnostics.channel('virtual-kv:prefix-stored');
 const removedChannel = diagnostics.channel('virtual-kv:prefix-removed');
 const clearedChannel = diagnostics.channel('virtual-kv:prefix-cleared');
 
+/** Which blocks are told, and how. */
+export interface PrefixEventsRules extends Omit<StoredBlocksOptions, 'onChange'> {
+  readonly label: string | undefined;
+}
+
 export class PrefixEvents {
   readonly #cache: object;
   readonly #label: string | undefined;
@@ -66,25 +72,16 @@ export class PrefixEvents {
   #number = 0;
   #isWaiting = false;
 
-  constructor(cache: object, label: string | undefined) {
+  /** Follows an index from its beginning. */
+  constructor(cache: object, index: PrefixIndex, { label, ...blocks }: PrefixEventsRules) {
     this.#cache = cache;
     this.#label = label;
-  }
-
-  /** Where the blocks are, given once. */
-  connect(blocks: StoredBlocks): void {
-    this.#blocks = blocks;
-  }
-
-  /** There is something to publish, once the running JavaScript has finished. */
-  readonly schedule = (): void => {
-    if (this.#isWaiting) return;
-    this.#isWaiting = true;
-    queueMicrotask(() => {
-      this.#isWaiting = false;
-      this.#publish();
+    this.#blocks = new StoredBlocks(index, {
+      ...blocks, onChange: () => {
+        this.#schedule();
+      },
     });
-  };
+  }
 
   /** For routers that come late: `cleared`, then all blocks. */
   publishAll(): void {
@@ -99,6 +96,16 @@ export class PrefixEvents {
     if (this.#blocks === undefined) return;
     this.#blocks = undefined;
     this.#clear('closed');
+  }
+
+  /** There is something to publish, once the running JavaScript has finished. */
+  #schedule(): void {
+    if (this.#isWaiting) return;
+    this.#isWaiting = true;
+    queueMicrotask(() => {
+      this.#isWaiting = false;
+      this.#publish();
+    });
   }
 
   #publish(): void {

@@ -1,7 +1,7 @@
 // PrefixStatistics: what the prefix cache was worth, in tokens: sums since the cache was opened, and the hit rate of the last
 // requests. Counts only; made once, allocates nothing per request.
 
-import { dropReasons, type DroppedRows, type DropReason } from '../prefix/dropped-rows.js';
+import { dropReasons, type DroppedRows, type DropReason } from '../prefix/row-ledger.js';
 import type { CachedBy } from './prompt.js';
 
 /** What the prefix cache was worth, in tokens, since the cache was opened. */

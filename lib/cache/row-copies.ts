@@ -1,26 +1,12 @@
 // RowCopies: a sequence gets a row of its own before it writes to one that others need as it is. What is queued on the row is
-// copied behind that, and what is copied is in use until it is over. Who needs a copy is PrefixSharing's business.
+// copied behind that, and what is copied is in use until it is over. Which sequence needs a copy, RowSharing decides.
 
 import { isKvError } from '../base/errors.js';
-import type { PrefixIndex } from '../prefix/prefix-index.js';
-import type { RowArithmetic } from '../layout/row-arithmetic.js';
-import type { LateErrors } from './late-errors.js';
-import type { Layout } from '../layout/layout.js';
+import type { RowRegistry } from './row-registry.js';
+import type { SequenceTokens } from './sequence-tokens.js';
 import type { SlotFences } from './slot-fences.js';
-import { slotStates } from './slot-table.js';
-import { unmapRows, type SlotMemory } from './unmap-rows.js';
-import type { SequenceTexts } from './sequence-texts.js';
-import type { SharedRows } from './shared-rows.js';
-
-export interface RowCopiesParts extends SlotMemory {
-  readonly layout: Layout;
-  readonly index: PrefixIndex;
-  readonly shared: SharedRows;
-  readonly texts: SequenceTexts;
-  readonly groups: RowArithmetic;
-  readonly fences: SlotFences;
-  readonly late: LateErrors;
-}
+import type { SlotMemory } from './slot-memory.js';
+import { slotStates } from './slots.js';
 
 /** Where the pages of copies come from. */
 export interface CopyRoom {
@@ -33,16 +19,22 @@ export interface CopyRoom {
 }
 
 export class RowCopies {
-  readonly #parts: RowCopiesParts;
+  readonly #memory: SlotMemory;
+  readonly #registry: RowRegistry;
+  readonly #tokens: SequenceTokens;
+  readonly #fences: SlotFences;
 
-  constructor(parts: RowCopiesParts) {
-    this.#parts = parts;
+  constructor(memory: SlotMemory, registry: RowRegistry, tokens: SequenceTokens, fences: SlotFences) {
+    this.#memory = memory;
+    this.#registry = registry;
+    this.#tokens = tokens;
+    this.#fences = fences;
   }
 
   /** Pages of a copy of the slot's group, which is its last with tokens: of its rows that hold some. */
   pagesFor(slot: number, group: number): number {
-    const { layout, table } = this.#parts;
-    return layout.pagesFor(layout.rowsFor(table.length[slot]!)) - layout.pagesFor(group * layout.groupRows);
+    const { layout, slots } = this.#memory;
+    return layout.pagesFor(layout.rowsFor(slots.length[slot]!)) - layout.pagesFor(group * layout.groupRows);
   }
 
   /**
@@ -50,9 +42,11 @@ export class RowCopies {
    * itself must not have any: else it is waited for. Throws KV_OUT_OF_PAGES, KV_WORK_QUEUED, and what the driver throws.
    */
   detach(slot: number, group: number, room: CopyRoom): void {
-    const { native, layout, table, views, shared, fences } = this.#parts;
-    const id = shared.idsOf(slot)[group]!;
-    const length = table.length[slot]!;
+    const { native, layout, slots, views } = this.#memory;
+    const registry = this.#registry;
+    const fences = this.#fences;
+    const id = registry.idsOf(slot)[group]!;
+    const length = slots.length[slot]!;
     const rows = layout.rowsFor(length);
     fences.wait(slot, 'write to');
     const writers = this.writersOf(id);
@@ -61,10 +55,9 @@ export class RowCopies {
     const stream = fences.streamOf(slot);
     const isQueued = writers.length > 0 && source >= 0 && stream !== undefined;
     if (!isQueued) for (const other of writers) fences.waitWritten(other, 'copy the last row of');
-    const isTooLong = shared.namedRows(slot) > rows;
+    const isTooLong = registry.namedRows(slot) > rows;
     room.withRoom(slot, this.pagesFor(slot, group), () => {
-      if (isTooLong) unmapRows(this.#parts, slot, rows); // nothing queued uses the slot
-      native.cancel(slot);
+      if (isTooLong) this.#memory.unmap(slot, rows); // nothing queued uses the slot
       views.revoke(slot);
       if (isQueued) {
         fences.ensure(stream);
@@ -74,9 +67,10 @@ export class RowCopies {
       } else { // nothing is queued on it now
         native.detach(slot, group, length, -1, 0n);
       }
-      shared.leave(slot, group);
+      registry.hasCopied(id, slot, length);
+      registry.leave(slot, group);
     });
-    if (isTooLong && table.promisedTokens[slot]! > length) room.promise(slot, layout.rowsFor(table.promisedTokens[slot]!));
+    if (isTooLong && slots.promisedTokens[slot]! > length) room.promise(slot, layout.rowsFor(slots.promisedTokens[slot]!));
   }
 
   /**
@@ -84,16 +78,16 @@ export class RowCopies {
    * place, since its addresses cannot be exchanged yet. False: that does not help, or there is no room to spare for it.
    */
   moveOthers(slot: number, group: number, room: CopyRoom): boolean {
-    const { index, table, shared, texts, groups, fences } = this.#parts;
+    const { slots, groups } = this.#memory;
+    const registry = this.#registry;
+    const fences = this.#fences;
     if (!fences.isPending(slot) || fences.pendingStep(slot) >= 0) return false;
-    const id = shared.idsOf(slot)[group]!;
-    const path = texts.of(slot)?.path;
-    const isIndexFine = path === undefined ? !index.isHolding(id) : index.isWritable(path, group);
-    const others = shared.slotsOf(id).filter((other) => other !== slot);
-    const canMove = (other: number): boolean => table.state[other] === slotStates.active && table.isQuarantined[other] === 0 &&
-      table.prepared[other] === 0 && !fences.isPending(other) && fences.streamOf(other) !== undefined &&
-      groups.wholeRows(table.length[other]!) === group && shared.namedGroups(other) === group + 1;
-    if (!isIndexFine || !others.every(canMove)) return false;
+    const id = registry.idsOf(slot)[group]!;
+    const others = registry.slotsOf(id).filter((other) => other !== slot);
+    const canMove = (other: number): boolean => slots.state[other] === slotStates.active && slots.isQuarantined[other] === 0 &&
+      slots.prepared[other] === 0 && !fences.isPending(other) && fences.streamOf(other) !== undefined &&
+      groups.wholeRows(slots.length[other]!) === group && registry.namedGroups(other) === group + 1;
+    if (!this.#tokens.isTailWritable(slot, group) || !others.every(canMove)) return false;
     const pages = others.reduce((sum, other) => sum + this.pagesFor(other, group), 0);
     if (!room.canSpare(pages - this.pagesFor(slot, group))) return false;
     try {
@@ -110,8 +104,9 @@ export class RowCopies {
    * the sources later, which may write there, runs after it.
    */
   hasQueuedCopy(slot: number, sources: readonly number[], stream: bigint): void {
-    const { table, layout, fences, late } = this.#parts;
-    const usedTokens = (used: number): number => layout.tokensIn(table.rows[used]!);
+    const { slots, layout, late } = this.#memory;
+    const fences = this.#fences;
+    const usedTokens = (used: number): number => layout.tokensIn(slots.rows[used]!);
     for (const used of [slot, ...sources]) fences.noteQueued(used, stream, usedTokens(used));
     for (const source of sources) {
       const other = fences.streamOf(source);
@@ -124,19 +119,19 @@ export class RowCopies {
    * one, which may change hands at any time.
    */
   sourceOf(id: number, slot: number, rows: number): number {
-    const { table, shared } = this.#parts;
-    return shared.slotsOf(id).find((other) => other !== slot && table.isQuarantined[other] === 0 &&
-      table.state[other] !== slotStates.idle && table.ownRows(other) >= rows) ?? -1;
+    const { slots } = this.#memory;
+    return this.#registry.slotsOf(id).find((other) => other !== slot && slots.isQuarantined[other] === 0 &&
+      slots.state[other] !== slotStates.idle && slots.ownRows(other) >= rows) ?? -1;
   }
 
   /** Slots whose queued work may still write the group: those that map it, and those that gave up rows in its place. */
   writersOf(id: number): number[] {
-    const { layout, table, shared, fences } = this.#parts;
-    const row = shared.groupOf(id) * layout.groupRows;
-    const slots = shared.slotsOf(id);
-    for (let slot = 0; slot < table.count; slot += 1) {
-      if (table.foreignRow[slot]! < row + layout.groupRows && row < table.rows[slot]! && !slots.includes(slot)) slots.push(slot);
+    const { layout, slots: { count, foreignRow, rows } } = this.#memory;
+    const row = this.#registry.groupOf(id) * layout.groupRows;
+    const writers = this.#registry.slotsOf(id);
+    for (let slot = 0; slot < count; slot += 1) {
+      if (foreignRow[slot]! < row + layout.groupRows && row < rows[slot]! && !writers.includes(slot)) writers.push(slot);
     }
-    return slots.filter((slot) => fences.isWritten(slot));
+    return writers.filter((slot) => this.#fences.isWritten(slot));
   }
 }

@@ -3,58 +3,61 @@
 // sequences. A refusal for want of pages changes nothing: what can be had is counted before anything is taken.
 
 import { createError, isKvError } from '../base/errors.js';
-import type { IdleSlots } from './idle-slots.js';
-import type { ReclaimPolicy } from './reclaim.js';
 import type { Layout } from '../layout/layout.js';
-import type { NativeCache } from '../device/native.js';
+import { cacheNews, type NativeCache } from '../device/native.js';
 import type { PagePool } from '../device/page-pool.js';
 import type { PageUser } from '../device/page-user.js';
-import { noForeignRow, slotStates, type SlotTable } from './slot-table.js';
-import { unmapRows, type SlotMemory } from './unmap-rows.js';
+import type { CachedRows } from './cached-rows.js';
+import type { IdleSlots, ReclaimPolicy } from './memory-policies.js';
+import type { SlotMemory } from './slot-memory.js';
+import { noForeignRow, slotStates, type Slots } from './slots.js';
 
-/** What is mapped, or kept, for the prefixes of idle slots and none. */
-export interface CachedRows {
-  /** Rows of an idle slot that are not its alone. */
-  contentRows(slot: number): number;
-  /** Pages that `evict` could free. */
-  evictablePages(): number;
-  /** Frees so many pages, or all it can; returns how many. */
-  evict(pages: number): number;
-  /** Unmaps so many pages, or all it can, of prefixes that stay cached; returns how many. */
-  unmapContents(pages: number): number;
+/** What an admitted sequence gets: see `RowSupply.admit`. */
+export interface Admittance {
+  readonly ids: Int32Array;
+  readonly from: number;
+  readonly to: number;
+  readonly rows: number;
+  readonly promisedRows: number;
+  /**
+   * Tokens before `tokens` in group `to` are copied from the slot `source`, or where it is -1 from the kept group `id`; 0: nothing is.
+   * `source` is asked when there is room, which idle slots may have given.
+   */
+  readonly copy: { readonly source: () => number; readonly id: number; readonly tokens: number; readonly stream: bigint | undefined };
 }
 
-export interface SupplyParts extends SlotMemory {
-  readonly pool: PagePool;
-  readonly layout: Layout;
-  readonly cached: CachedRows;
-  readonly policy: ReclaimPolicy;
+/** What work lacks: rows, their pages or mappings, and how many of the pages are not set aside for it. */
+interface Missing {
+  readonly rows: number;
+  readonly pages: number;
+  readonly unpromisedPages: number;
 }
+
+const noSlots: readonly number[] = [];
 
 export class RowSupply implements PageUser {
   readonly #native: NativeCache;
   readonly #pool: PagePool;
   readonly #layout: Layout;
-  readonly #table: SlotTable;
+  readonly #slots: Slots;
   readonly #cached: CachedRows;
   readonly #policy: ReclaimPolicy;
   readonly #memory: SlotMemory;
   readonly #idle: IdleSlots;
-  readonly #pair = new Int32Array(2);
   #heldSlot = -1;
 
-  constructor(parts: SupplyParts) {
-    const { native, pool, layout, table, cached, policy } = parts;
+  constructor(memory: SlotMemory, cached: CachedRows, policy: ReclaimPolicy) {
+    const { native, pool, layout, slots } = memory;
     this.#native = native;
     this.#pool = pool;
     this.#layout = layout;
-    this.#table = table;
+    this.#slots = slots;
     this.#cached = cached;
     this.#policy = policy;
-    this.#memory = parts;
+    this.#memory = memory;
     this.#idle = {
-      count: 0, slots: new Int32Array(table.count), rows: table.rows, surplusRows: new Int32Array(table.count),
-      isActive: new Uint8Array(table.count), lastUsed: table.lastUsed,
+      count: 0, slots: new Int32Array(slots.count), rows: slots.rows, surplusRows: new Int32Array(slots.count),
+      isActive: new Uint8Array(slots.count), lastUsed: slots.lastUsed,
     };
   }
 
@@ -69,26 +72,22 @@ export class RowSupply implements PageUser {
     });
   }
 
-  /** The same for one slot, which is held: its own rows are not reclaimed for it. */
-  growOne(slot: number, rows: number): void {
-    this.#pair[0] = slot;
-    this.#pair[1] = rows;
+  /**
+   * Gives an idle slot what a new sequence needs, all or nothing: the groups ids[from … to) mapped behind its rows, rows of its own up to
+   * `rows`, pages set aside up to `promisedRows`, and a copy (see NativeCache.admit). Its own rows are not reclaimed for it.
+   */
+  admit(slot: number, tenant: bigint, { ids, from, to, rows, promisedRows, copy }: Admittance): void {
+    const { groupRows } = this.#layout;
+    const missing = (): Missing => {
+      const mapped = to > from ? Math.min(to * groupRows, this.#layout.maxRows) : this.#slots.rows[slot]!;
+      const target = Math.max(rows, promisedRows, mapped);
+      const unpromisedPages = this.#layout.pagesFor(target) - this.#layout.pagesFor(mapped);
+      const aliasedPages = to > from ? this.#layout.pagesFor(mapped) - this.#layout.pagesFor(from * groupRows) : 0;
+      return { rows: target - mapped, pages: unpromisedPages + aliasedPages, unpromisedPages };
+    };
     this.#hold(slot, () => {
-      this.#attempt(this.#pair, 1, () => {
-        const pages = this.#table.missingPages(slot, rows);
-        return { rows: rows - this.#table.rows[slot]!, pages, unpromisedPages: 0 };
-      }, () => {
-        this.#native.grow(this.#pair, 1);
-      });
-    });
-  }
-
-  /** Maps the groups ids[from … to) behind the slot's rows. They take no pages, but mappings. */
-  alias(slot: number, ids: Int32Array, from: number, to: number): void {
-    const pages = this.#layout.pagesFor(to * this.#layout.groupRows) - this.#layout.pagesFor(from * this.#layout.groupRows);
-    this.#hold(slot, () => {
-      this.#attempt([slot], 1, () => ({ rows: 0, pages, unpromisedPages: 0 }), () => {
-        this.#native.alias(slot, ids, from, to);
+      this.#attempt(noSlots, 0, missing, () => {
+        this.#native.admit(slot, tenant, ids, from, to, rows, promisedRows, copy.source(), copy.id, copy.tokens, copy.stream);
       });
     });
   }
@@ -102,8 +101,8 @@ export class RowSupply implements PageUser {
   promise(slot: number, rows: number): void {
     this.#hold(slot, () => {
       this.#attempt([], 0, () => {
-        const pages = this.#table.missingPages(slot, rows);
-        return { rows: rows - this.#table.rows[slot]!, pages, unpromisedPages: pages };
+        const pages = this.#slots.missingPages(slot, rows);
+        return { rows: rows - this.#slots.rows[slot]!, pages, unpromisedPages: pages };
       }, () => {
         this.#native.promise(slot, rows);
       });
@@ -120,17 +119,17 @@ export class RowSupply implements PageUser {
 
   /** Whether running sequences can need so many pages more than now. Takes nothing. */
   canObtain(pages: number): boolean {
-    if (this.#pool.native.available() >= 2 * pages) return true;
-    this.#quiesce();
+    if (this.#memory.news[cacheNews.availablePages]! >= 2 * pages) return true; // what is short all the same, the growth says
+    this.#pool.quiesce();
     return this.#pool.obtainablePages() >= pages;
   }
 
   /** How many of the pages that `lack` counts could be had only by evicting prefixes; 0 as well when not even so. Takes nothing. */
   missingWithoutEviction(lack: () => number, heldSlot: number): number {
-    if (lack() <= this.#pool.native.available()) return 0;
+    if (lack() <= this.#memory.news[cacheNews.availablePages]!) return 0;
     let missing = 0;
     this.#hold(heldSlot, () => {
-      this.#quiesce();
+      this.#pool.quiesce();
       const pages = lack();
       const obtainable = this.#pool.obtainablePages();
       if (obtainable >= pages) missing = pages - (obtainable - this.#cached.evictablePages());
@@ -190,27 +189,17 @@ export class RowSupply implements PageUser {
     return freed;
   }
 
-  /** Candidates for placement: idle slots, mapped or not. */
-  collectFree(): IdleSlots {
-    const { rows, count } = this.#table;
-    this.#idle.count = 0;
-    for (let slot = 0; slot < count; slot += 1) {
-      if (this.#table.isFree(slot)) this.#add(slot, rows[slot]!, 0);
-    }
-    return this.#idle;
-  }
-
   /** Candidates for reclaim: slots with rows that nobody needs. */
   #collect(withActive: boolean): void {
-    const { state, rows, isQuarantined, count } = this.#table;
-    this.#native.publish();
+    const { state, rows, isQuarantined, count } = this.#slots;
+    this.#memory.synchronize();
     this.#idle.count = 0;
     for (let slot = 0; slot < count; slot += 1) {
       if (rows[slot] === 0 || isQuarantined[slot] === 1 || slot === this.#heldSlot) continue;
-      if (this.#table.foreignRow[slot] !== noForeignRow) continue; // they go another way
+      if (this.#slots.foreignRow[slot] !== noForeignRow) continue; // they go another way
       const isActive = state[slot] === slotStates.active;
       if (isActive ? !withActive : state[slot] !== slotStates.idle) continue;
-      const needed = isActive ? this.#table.neededRows(slot) : 0;
+      const needed = isActive ? this.#slots.neededRows(slot) : 0;
       const surplus = rows[slot]! - Math.max(needed, this.#cached.contentRows(slot));
       if (surplus > 0) this.#add(slot, surplus, isActive ? 1 : 0);
     }
@@ -235,14 +224,14 @@ export class RowSupply implements PageUser {
   /** Frees up to `rows` rows of the slot that the policy names; returns the pages freed. */
   #takeFromOne(rows: number): number {
     const slot = this.#choose(rows);
-    const before = this.#layout.pagesFor(this.#table.rows[slot]!);
+    const before = this.#layout.pagesFor(this.#slots.rows[slot]!);
     this.#shrink(slot, Math.min(rows, this.#idle.surplusRows[slot]!));
-    return before - this.#layout.pagesFor(this.#table.rows[slot]!);
+    return before - this.#layout.pagesFor(this.#slots.rows[slot]!);
   }
 
   /** Unmaps `rows` rows from the slot's end and drops it from the candidates when it has no surplus left. */
   #shrink(slot: number, rows: number): number {
-    const taken = unmapRows(this.#memory, slot, this.#table.rows[slot]! - rows);
+    const taken = this.#memory.unmap(slot, this.#slots.rows[slot]! - rows);
     const left = this.#idle.surplusRows[slot]! -= taken;
     if (left <= 0) {
       const index = this.#idle.slots.indexOf(slot);
@@ -262,20 +251,22 @@ export class RowSupply implements PageUser {
     }
   }
 
-  /** Calls `work` with room for what is missing, and again after making more of what the driver says is short. */
+  /**
+   * Calls `work` with room for what is missing, and again after making more of what the driver says is short. A mapper may have taken
+   * the room in between, or have in its hands what is missing: before that, all mappers of the pool stop until the next request.
+   */
   #attempt(
     pairs: ArrayLike<number>, count: number,
-    missing: () => { readonly rows: number; readonly pages: number; readonly unpromisedPages: number }, work: () => void,
+    missing: () => Missing, work: () => void,
   ): void {
     for (let attempt = 1; ; attempt += 1) {
       const { rows, pages, unpromisedPages } = missing();
       try {
-        if (!this.#pool.makeRoom(unpromisedPages, this)) throw this.#outOfPages(slotsIn(pairs, count), rows, unpromisedPages);
+        if (unpromisedPages > 0 && !this.#pool.makeRoom(unpromisedPages, this)) throw this.#outOfPages(slotsIn(pairs, count), rows, unpromisedPages);
         work();
-        this.#native.publish();
         return;
       } catch (error) {
-        this.#quiesce();
+        this.#pool.quiesce();
         if (this.#isWorthAnother(attempt, error, pages)) continue;
         if (isKvError(error, 'KV_OUT_OF_DEVICE_MEMORY')) throw this.#outOfDeviceMemory(error);
         throw error;
@@ -284,7 +275,7 @@ export class RowSupply implements PageUser {
   }
 
   #pagesOfSurplus(slot: number): number {
-    const rows = this.#table.rows[slot]!;
+    const rows = this.#slots.rows[slot]!;
     return this.#layout.pagesFor(rows) - this.#layout.pagesFor(rows - this.#idle.surplusRows[slot]!);
   }
 
@@ -296,20 +287,11 @@ export class RowSupply implements PageUser {
     for (let index = 0; index < count; index += 1) {
       const slot = pairs[2 * index]!;
       const target = pairs[2 * index + 1]!;
-      rows += Math.max(0, target - this.#table.rows[slot]!);
-      pages += this.#table.missingPages(slot, target);
-      promisedPages += this.#table.promisedPages(slot, target);
+      rows += Math.max(0, target - this.#slots.rows[slot]!);
+      pages += this.#slots.missingPages(slot, target);
+      promisedPages += this.#slots.promisedPages(slot, target);
     }
     return { rows, pages, promisedPages };
-  }
-
-  /**
-   * A mapper may have taken the room in between, or have in its hands what is missing here: stops all of them until the next
-   * wish, so that from here on only this thread takes pages.
-   */
-  #quiesce(): void {
-    this.#pool.quiesce();
-    this.#native.publish();
   }
 
   /** Makes room for another attempt, of the kind that `error` says was missing. */

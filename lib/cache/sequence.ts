@@ -2,26 +2,29 @@
 // error and never touches another request's memory. All state is the cache's.
 
 import { createError } from '../base/errors.js';
-import { notConstructible } from '../base/options.js';
+import { checkInteger, notConstructible } from '../base/options.js';
 import type { Admitted } from './admission.js';
-import { GivenFence, readFence, type ReleaseOptions } from './fence.js';
+import { checkFence, GivenFence, readFence, type ReleaseOptions } from './fence.js';
 import { readAppended } from './given-tokens.js';
+import type { Lifetime } from './lifetime.js';
 import type { CachedBy } from './prompt.js';
-import { holdsTable, type SlotTable } from './slot-table.js';
+import type { RowSharing } from './row-sharing.js';
+import type { SequenceTokens } from './sequence-tokens.js';
+import type { SlotLeases } from './slot-leases.js';
+import type { SlotMemory } from './slot-memory.js';
+import { holdsSlots, type Slots } from './slots.js';
+import type { Steps } from './steps.js';
 import type { TensorView } from './views.js';
 
-/** What a sequence asks its cache to do. @internal */
+/** The parts of a cache that do what its sequences ask for. @internal */
 export interface SequenceOwner {
-  readonly table: SlotTable;
-  /** Throws KV_CLOSED, naming the operation, unless the cache is open. */
-  checkOpen(operation: string): void;
-  release(slot: number, fence: GivenFence): void;
-  truncate(slot: number, tokens: number): void;
-  fork(slot: number): Admitted;
-  keepValue(slot: number, value: unknown): boolean;
-  append(slot: number, tokens: number | Int32Array): void;
-  address(tensor: number, slot: number): bigint;
-  view(tensor: number, slot: number): TensorView;
+  readonly slots: Slots;
+  readonly memory: SlotMemory;
+  readonly lifetime: Lifetime;
+  readonly leases: SlotLeases;
+  readonly tokens: SequenceTokens;
+  readonly sharing: RowSharing;
+  readonly steps: Steps;
 }
 
 /** One request's lease of a slot: its tokens, its length, its memory. Made by `KvCache.acquire` and `fork`. */
@@ -46,7 +49,7 @@ export class Sequence {
 
   /** @internal Use `cache.acquire`. */
   constructor(owner: SequenceOwner, admitted: Admitted) {
-    if (!holdsTable(owner)) throw notConstructible('Sequence', 'cache.acquire');
+    if (!holdsSlots(owner)) throw notConstructible('Sequence', 'cache.acquire');
     const { slot, cachedTokens, cachedBy, pendingTokens, keptValue } = admitted;
     this.slot = slot;
     this.cachedTokens = cachedTokens;
@@ -55,7 +58,7 @@ export class Sequence {
     this.keptValue = keptValue;
     this.#owner = owner;
     this.#slot = slot;
-    this.#generation = owner.table.generation[slot]!;
+    this.#generation = owner.slots.generation[slot]!;
   }
 
   /**
@@ -63,22 +66,23 @@ export class Sequence {
    * is closed.
    */
   get isReleased(): boolean {
-    return this.#owner.table.generation[this.#slot] !== this.#generation;
+    return this.#owner.slots.generation[this.#slot] !== this.#generation;
   }
 
   /** Tokens whose K and V are valid. */
   get length(): number {
-    return this.#owner.table.length[this.#check()]!;
+    return this.#owner.slots.length[this.#check()]!;
   }
 
   /** Rows mapped for it, as far as this thread has heard from the mapper. */
   get mappedRows(): number {
-    return this.#owner.table.rows[this.#check()]!;
+    return this.#owner.slots.rows[this.#check()]!;
   }
 
   /** Address of its first token in a tensor (index into `cache.tensors`), for kernels: [token, head, dim] by the strides. */
   address(tensor: number): bigint {
-    return this.#owner.address(tensor, this.#check());
+    const slot = this.#check();
+    return this.#owner.memory.address(slot, tensor);
   }
 
   /**
@@ -88,7 +92,8 @@ export class Sequence {
    * ask again; after release, or before any of it is unmapped, the array is detached and has length 0.
    */
   view(tensor: number): TensorView {
-    return this.#owner.view(tensor, this.#check());
+    const slot = this.#check();
+    return this.#owner.memory.view(slot, tensor);
   }
 
   /**
@@ -97,7 +102,13 @@ export class Sequence {
    * again with `append` to have it cached. That holds for the current length too, which takes back what was announced and drops nothing.
    */
   truncate(tokens: number): void {
-    this.#owner.truncate(this.#check(), tokens);
+    const { slots, lifetime, memory, sharing } = this.#owner;
+    const slot = this.#check();
+    checkInteger('Sequence.truncate', 'tokens', tokens, 0, slots.length[slot]!, 'It can only become shorter.');
+    lifetime.check('truncate a sequence');
+    this.#checkNotComputing(slot, 'truncate');
+    memory.late.attempt(() => sharing.truncate(slot, tokens));
+    memory.pool.capacity.raise();
   }
 
   /**
@@ -107,7 +118,9 @@ export class Sequence {
    */
   append(tokens: number | ArrayLike<number>): void {
     const read = readAppended(tokens);
-    this.#owner.append(this.#check(), read);
+    const slot = this.#check();
+    this.#owner.lifetime.check('append tokens');
+    this.#owner.tokens.append(slot, read);
   }
 
   /**
@@ -116,7 +129,10 @@ export class Sequence {
    * with the text's last row, or when there are more than `endValues`.
    */
   keepValue(value: unknown): boolean {
-    return this.#owner.keepValue(this.#check(), value);
+    const slot = this.#check();
+    this.#owner.lifetime.check('keep a value');
+    this.#owner.leases.synchronize();
+    return this.#owner.tokens.keepValue(slot, value);
   }
 
   /**
@@ -127,7 +143,10 @@ export class Sequence {
    * then nothing has changed.
    */
   fork(): Sequence {
-    return new Sequence(this.#owner, this.#owner.fork(this.#check()));
+    const slot = this.#check();
+    this.#owner.lifetime.check('fork a sequence');
+    this.#checkNotComputing(slot, 'fork');
+    return new Sequence(this.#owner, this.#owner.leases.fork(slot));
   }
 
   /**
@@ -136,7 +155,11 @@ export class Sequence {
    */
   release(options?: ReleaseOptions): void {
     const fence = readFence('Sequence.release', options, new GivenFence());
-    this.#owner.release(this.#check(), fence);
+    const { lifetime, memory, leases, steps } = this.#owner;
+    const slot = this.#check();
+    lifetime.check('release a sequence');
+    checkFence('Sequence.release', fence, memory.pool.driver.kind);
+    leases.release(slot, fence, steps.batchOf(slot));
   }
 
   [Symbol.dispose](): void {
@@ -144,13 +167,13 @@ export class Sequence {
   }
 
   /** The slot of a sequence, if it is one, alive and of this cache; static, since a method can be overwritten. @internal */
-  static slotIn(table: SlotTable, sequence: Sequence, owner: string): number {
+  static slotIn(slots: Slots, sequence: Sequence, owner: string): number {
     if (typeof sequence !== 'object' || sequence === null || !(#owner in sequence)) {
       throw createError('KV_INVALID_OPTION', {
         reason: 'type', owner, option: 'sequence', expected: 'a Sequence', received: sequence,
       });
     }
-    if (table !== sequence.#owner.table) {
+    if (slots !== sequence.#owner.slots) {
       throw createError('KV_INVALID_OPTION', {
         reason: 'range', owner: 'KvCache', option: 'sequence', expected: 'a sequence of this cache', received: sequence,
       });
@@ -159,11 +182,16 @@ export class Sequence {
   }
 
   #check(): number {
-    const current = this.#owner.table.generation[this.#slot]!;
+    const current = this.#owner.slots.generation[this.#slot]!;
     if (current !== this.#generation) {
-      this.#owner.checkOpen('use a sequence');
+      this.#owner.lifetime.check('use a sequence');
       throw createError('KV_SLOT_RELEASED', { slot: this.#slot, generation: this.#generation, currentGeneration: current });
     }
     return this.#slot;
+  }
+
+  #checkNotComputing(slot: number, operation: string): void {
+    if (this.#owner.steps.batchOf(slot) === undefined) return;
+    throw createError('KV_SLOT_BUSY', { slot, operation, holder: 'a prepared batch' });
   }
 }

@@ -1,58 +1,59 @@
-// SlotLeases: who has which slot. Hands idle slots to new sequences, retires released ones behind their fences, keeps one
-// idle slot warm and the idle rows within their bound. A slot changes hands only when it is idle.
+// SlotLeases: which sequence has which slot. Leases idle slots to new sequences and forks, retires released ones behind their fences,
+// keeps one idle slot warm and the idle rows within their bound. A slot changes hands only when it is idle: released, in no prepared
+// batch and past its fence. Every call that decides hears first what has happened since: rows that the mapper mapped, fences that
+// passed, tokens that were committed, failures that no call reported.
 
-import { createError } from '../base/errors.js';
-import type { IdleSlots } from './idle-slots.js';
+import { createError, isKvError } from '../base/errors.js';
 import type { Admission, AdmissionRequest, Admitted } from './admission.js';
-import type { GivenFence } from './fence.js';
-import type { IdlePrefixes } from './idle-prefixes.js';
-import type { LateErrors } from './late-errors.js';
-import type { NativeCache } from '../device/native.js';
-import type { PagePool } from '../device/page-pool.js';
-import type { PrefixSharing } from './prefix-sharing.js';
-import type { Retirement, RunningBatch } from './retirement.js';
+import type { CachedRows } from './cached-rows.js';
+import { GivenFence } from './fence.js';
+import type { RowSharing } from './row-sharing.js';
 import type { RowSupply } from './row-supply.js';
-import type { SharedRows } from './shared-rows.js';
 import type { SlotFences } from './slot-fences.js';
-import { slotStates, type SlotTable } from './slot-table.js';
-import type { SlotViews } from './views.js';
+import type { SlotMemory } from './slot-memory.js';
 
 export interface LeaseRules {
   readonly eagerRows: number;
   readonly idleRowsLimit: number;
 }
 
-export interface LeaseParts {
-  readonly native: NativeCache;
-  readonly pool: PagePool;
-  readonly table: SlotTable;
-  readonly views: SlotViews;
-  readonly supply: RowSupply;
-  readonly retirement: Retirement;
-  readonly fences: SlotFences;
-  readonly late: LateErrors;
-  readonly sharing: PrefixSharing;
-  readonly shared: SharedRows;
-  readonly idlePrefixes: IdlePrefixes;
+/** A batch that computes on the slot. */
+export interface RunningBatch {
+  readonly isPrepared: boolean;
+}
+
+export interface LeaseCollaborators {
   readonly admission: Admission;
+  readonly supply: RowSupply;
+  readonly cached: CachedRows;
+  readonly sharing: RowSharing;
+  readonly fences: SlotFences;
 }
 
 export class SlotLeases {
-  readonly #parts: LeaseParts;
+  readonly #memory: SlotMemory;
+  readonly #admission: Admission;
+  readonly #supply: RowSupply;
+  readonly #cached: CachedRows;
+  readonly #sharing: RowSharing;
+  readonly #fences: SlotFences;
   readonly #rules: LeaseRules;
   readonly #pair = new Int32Array(2);
-  /** By slot: number of its sequence's tenant. */
-  readonly #tenants: BigUint64Array;
-  /** The idle slot that rows were wished for last, or -1. */
+  /** Released slots that are not idle yet, each with the batch that it waits for first. */
+  readonly #retiring = new Map<number, RunningBatch | undefined>();
+  /** The idle slot that rows were requested for last, or -1. */
   #eagerSlot = -1;
-  #tick = 0;
   #acquired = 0;
   #released = 0;
 
-  constructor(parts: LeaseParts, rules: LeaseRules) {
-    this.#parts = parts;
+  constructor(memory: SlotMemory, { admission, supply, cached, sharing, fences }: LeaseCollaborators, rules: LeaseRules) {
+    this.#memory = memory;
+    this.#admission = admission;
+    this.#supply = supply;
+    this.#cached = cached;
+    this.#sharing = sharing;
+    this.#fences = fences;
     this.#rules = rules;
-    this.#tenants = new BigUint64Array(parts.table.count);
   }
 
   get acquired(): number {
@@ -63,132 +64,144 @@ export class SlotLeases {
     return this.#released;
   }
 
-  /** Leases a slot. On failure nothing has changed. */
+  /** Hears what has happened since the last call. Never throws: what fails is reported in the background. */
+  synchronize(): void {
+    const { late } = this.#memory;
+    this.#memory.synchronize();
+    late.attempt(() => {
+      this.pollRetirement();
+    });
+    late.attempt(() => {
+      this.#cached.flushCommits();
+    });
+  }
+
+  /** Leases a slot. On failure nothing has changed. Throws as `Admission.admit`. */
   acquire(request: AdmissionRequest): Admitted {
-    const { retirement, admission } = this.#parts;
-    const admitted = admission.admit(request, retirement.size);
-    this.#start(admitted.slot, request.tenant);
+    this.#memory.pool.driver.checkAlive();
+    this.synchronize();
+    const admitted = this.#admit(request);
+    this.#acquired += 1;
     return admitted;
   }
 
-  /** Leases a slot to a copy of the sequence in `from`. On failure nothing has changed. */
-  fork(from: number): number {
-    const { native, table, sharing, shared, idlePrefixes, supply, retirement, late } = this.#parts;
-    const slot = this.#emptiest(supply.collectFree());
-    if (slot < 0) throw createError('KV_NO_FREE_SLOT', { slots: table.count, retiringSlots: retirement.size });
-    idlePrefixes.vacate(slot, 0);
-    native.assign(slot, this.#tenants[from]!);
-    shared.start(slot);
+  /** Leases a slot to a copy of the sequence in `from`, which no prepared batch computes on. On failure nothing has changed. */
+  fork(from: number): Admitted {
+    const { native, pool, slots, late } = this.#memory;
+    const { registry, choice } = this.#cached;
+    pool.driver.checkAlive();
+    this.synchronize();
+    if (!slots.hasRoom(from, slots.length[from]!)) { // it has lost rows
+      throw createError('KV_SLOT_BUSY', { slot: from, operation: 'fork', holder: 'the quarantine' });
+    }
+    const slot = choice.forSharedRows();
+    if (slot < 0) throw createError('KV_NO_FREE_SLOT', { slots: slots.count, retiringSlots: this.#retiring.size });
+    this.#cached.vacate(slot, 0);
+    native.assign(slot, slots.tenantOf(from));
+    registry.start(slot);
     try {
-      sharing.fork(from, slot);
+      slots.lease(slot, this.#sharing.fork(from, slot));
     } catch (error) {
-      shared.stop(slot);
-      late.attempt(() => idlePrefixes.vacate(slot, 0));
+      registry.stop(slot);
+      late.attempt(() => this.#cached.vacate(slot, 0));
       throw error;
     }
-    table.promisedTokens[slot] = 0;
-    this.#start(slot, this.#tenants[from]!);
-    return slot;
+    this.#acquired += 1;
+    const cachedTokens = slots.length[slot]!;
+    return { slot, cachedTokens, cachedBy: { adoptedTokens: 0, aliasedTokens: cachedTokens, copiedTokens: 0 }, pendingTokens: 0, keptValue: undefined };
   }
 
-  /** Retires a slot. When recording the fence fails, nothing has changed. */
+  /**
+   * Retires a slot behind the fences of its commits and `fence`; `batch` computes on it, if any does. When recording the fence
+   * fails, nothing has changed.
+   */
   release(slot: number, fence: GivenFence, batch: RunningBatch | undefined): void {
-    const { native, pool, table, views, retirement, sharing, late } = this.#parts;
-    const isWaiting = retirement.enter(slot, fence, batch);
-    late.attempt(() => sharing.tell());
+    const { native, pool, slots, views, late } = this.#memory;
+    this.synchronize();
+    this.#fences.release(slot, fence);
+    const isWaiting = batch !== undefined || this.#fences.isPending(slot);
     views.revoke(slot);
     native.cancel(slot);
     native.promise(slot, 0);
-    table.generation[slot]! += 1;
-    table.prepared[slot] = 0;
-    table.promisedTokens[slot] = 0;
-    table.state[slot] = slotStates.retiring;
+    slots.retire(slot);
     this.#released += 1;
-    if (!isWaiting) this.#becomeIdle(slot);
-    else {
+    if (!isWaiting) {
+      this.#becomeIdle(slot);
+    } else {
+      this.#retiring.set(slot, batch);
       if (fence.isNone) late.attempt(() => this.pollRetirement()); // what its commits named may be over
       pool.capacity.raise(); // what was set aside for it, and fences to ask for
     }
+    this.keepEagerRows();
   }
 
-  /** Slots whose fence has passed become idle, and rows given up behind one are unmapped. Throws what asking and unmapping throw. */
+  /**
+   * Slots whose fence has passed become idle, and rows given up behind one are unmapped. Throws what asking and unmapping throw,
+   * after all others were asked; what failed stays behind its fence.
+   */
   pollRetirement(): void {
-    const { retirement, sharing } = this.#parts;
-    if (retirement.size === 0 && sharing.givenUp.size === 0) return;
+    const { givenUp } = this.#sharing;
+    if (this.#retiring.size === 0 && givenUp.size === 0) return;
     try {
-      retirement.poll((slot) => this.#becomeIdle(slot));
+      this.#fences.poll();
     } finally {
-      sharing.givenUp.settleAll();
+      for (const [slot, batch] of this.#retiring) {
+        if (batch?.isPrepared === true || this.#fences.isPending(slot)) continue;
+        this.#retiring.delete(slot);
+        this.#becomeIdle(slot);
+      }
+      givenUp.settleAll();
     }
   }
 
-  /** For want of pages: asks every fence. True when one has passed that pages were behind. */
-  hearAllFences(): boolean {
-    const { fences, retirement, sharing, late } = this.#parts;
-    const { passes } = fences;
-    const waiting = retirement.size + sharing.givenUp.size;
-    late.attempt(() => fences.poll());
-    late.attempt(() => this.pollRetirement());
-    return fences.passes > passes || retirement.size + sharing.givenUp.size < waiting;
+  /** Before a refusal for want of pages stands, all fences are asked. Throws `error` unless one has passed that pages were behind. */
+  checkRetry(error: unknown): void {
+    if (!isKvError(error, 'KV_OUT_OF_PAGES') || !this.#hearAllFences()) throw error;
   }
 
-  /** Wishes rows for the idle slot that has most, if none has enough for the next prompt; no more than idle slots may have together. */
+  /** Requests rows for the idle slot that has most, if none has enough for the next prompt; no more than idle slots may have together. */
   keepEagerRows(): void {
     const { eagerRows, idleRowsLimit } = this.#rules;
     if (eagerRows === 0) return;
-    const { native, supply, idlePrefixes, table } = this.#parts;
-    native.publish();
-    const idle = supply.collectFree();
-    let best = -1;
-    let idleRows = 0;
-    for (let index = 0; index < idle.count; index += 1) {
-      const slot = idle.slots[index]!;
-      const contentRows = idlePrefixes.contentRows(slot);
-      idleRows += table.rows[slot]! - contentRows;
-      if (contentRows === 0 && (best < 0 || table.rows[slot]! > table.rows[best]!)) best = slot;
-    }
+    const { native, slots } = this.#memory;
+    const best = this.#cached.choice.fullestBlank();
     if (best < 0) return;
-    const rows = Math.min(eagerRows, table.rows[best]! + idleRowsLimit - idleRows);
-    if (table.rows[best]! >= rows) return;
+    const rows = Math.min(eagerRows, slots.rows[best]! + idleRowsLimit - this.#cached.choice.blankRows());
+    if (slots.rows[best]! >= rows) return;
     this.#eagerSlot = best;
     this.#pair[0] = best;
     this.#pair[1] = rows;
     native.request(this.#pair, 1);
   }
 
-  #start(slot: number, tenant: bigint): void {
-    const { native, table } = this.#parts;
-    native.publish();
-    table.state[slot] = slotStates.active;
-    table.lastUsed[slot] = this.#tick += 1;
-    this.#tenants[slot] = tenant;
-    this.#acquired += 1;
+  #admit(request: AdmissionRequest): Admitted {
+    try {
+      return this.#admission.admit(request, this.#retiring.size);
+    } catch (error) {
+      this.checkRetry(error);
+      return this.#admission.admit(request, this.#retiring.size);
+    }
   }
 
-  /** The idle slot with the fewest rows, one without content if there is one; or -1. */
-  #emptiest(idle: IdleSlots): number {
-    const { idlePrefixes } = this.#parts;
-    let best = -1;
-    for (let index = 0; index < idle.count; index += 1) {
-      const slot = idle.slots[index]!;
-      const order = best < 0 ? -1 : idlePrefixes.contentRows(slot) - idlePrefixes.contentRows(best) || idle.rows[slot]! - idle.rows[best]!;
-      if (order < 0) best = slot;
-    }
-    return best;
+  /** Asks every fence. True when one has passed that pages were behind. */
+  #hearAllFences(): boolean {
+    const { late } = this.#memory;
+    const { passes } = this.#fences;
+    const waiting = this.#retiring.size + this.#sharing.givenUp.size;
+    late.attempt(() => this.#fences.poll());
+    late.attempt(() => this.pollRetirement());
+    return this.#fences.passes > passes || this.#retiring.size + this.#sharing.givenUp.size < waiting;
   }
 
   #becomeIdle(slot: number): void {
-    const { native, pool, table, supply, sharing, late } = this.#parts;
+    const { native, pool, slots, late } = this.#memory;
     const { idleRowsLimit } = this.#rules;
-    native.publish();
-    table.lastUsed[slot] = this.#tick += 1;
-    table.state[slot] = slotStates.idle;
-    table.sharedTail[slot] = 0; // until now it may have mapped a row that it took back
-    late.attempt(() => sharing.retire(slot));
+    slots.becomeIdle(slot);
+    late.attempt(() => this.#cached.retire(slot));
     late.attempt(() => {
       if (idleRowsLimit < Number.MAX_SAFE_INTEGER) {
-        if (this.#eagerSlot >= 0 && table.isFree(this.#eagerSlot)) native.cancel(this.#eagerSlot); // until `keepEagerRows`
-        supply.limitIdleRows(idleRowsLimit);
+        if (this.#eagerSlot >= 0 && slots.isFree(this.#eagerSlot)) native.cancel(this.#eagerSlot); // until `keepEagerRows`
+        this.#supply.limitIdleRows(idleRowsLimit);
       }
       pool.keepToBudget();
     });

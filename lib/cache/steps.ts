@@ -3,32 +3,22 @@
 // crosses into the addon.
 
 import { createError, isKvError } from '../base/errors.js';
-import type { GrowthPolicy } from './growth.js';
-import { Batch } from './batch.js';
-import type { LateErrors } from './late-errors.js';
-import type { Layout } from '../layout/layout.js';
-import type { NativeCache } from '../device/native.js';
-import type { PagePool } from '../device/page-pool.js';
 import type { PolicyGuard } from '../device/policy-guard.js';
-import type { PrefixSharing } from './prefix-sharing.js';
-import type { CopyRoom } from './row-copies.js';
-import type { RowSupply } from './row-supply.js';
-import type { SequenceTexts } from './sequence-texts.js';
+import { Batch } from './batch.js';
 import { GivenFence } from './fence.js';
+import type { GrowthPolicy } from './memory-policies.js';
+import type { CopyRoom } from './row-copies.js';
+import type { RowSharing } from './row-sharing.js';
+import type { RowSupply } from './row-supply.js';
+import type { SequenceTokens } from './sequence-tokens.js';
 import type { SlotFences } from './slot-fences.js';
-import { noForeignRow, type SlotTable } from './slot-table.js';
+import type { SlotMemory } from './slot-memory.js';
+import { noForeignRow, type Slots } from './slots.js';
 
-export interface StepParts {
-  readonly native: NativeCache;
-  readonly pool: PagePool;
-  readonly layout: Layout;
-  readonly table: SlotTable;
+export interface StepCollaborators {
   readonly supply: RowSupply;
-  readonly sharing: PrefixSharing;
-  readonly texts: SequenceTexts;
-  readonly late: LateErrors;
-  readonly growth: GrowthPolicy;
-  readonly guard: PolicyGuard;
+  readonly sharing: RowSharing;
+  readonly tokens: SequenceTokens;
   readonly fences: SlotFences;
 }
 
@@ -36,55 +26,49 @@ export interface StepParts {
 const released = new GivenFence();
 
 export class Steps {
-  readonly #native: NativeCache;
-  readonly #pool: PagePool;
-  readonly #layout: Layout;
-  readonly #table: SlotTable;
+  readonly #memory: SlotMemory;
+  readonly #slots: Slots;
   readonly #supply: RowSupply;
-  readonly #sharing: PrefixSharing;
-  readonly #texts: SequenceTexts;
-  readonly #late: LateErrors;
+  readonly #sharing: RowSharing;
+  readonly #tokens: SequenceTokens;
+  readonly #fences: SlotFences;
   readonly #growth: GrowthPolicy;
   readonly #guard: PolicyGuard;
-  readonly #fences: SlotFences;
   readonly #pairs: Int32Array;
   readonly #open = new Set<Batch>();
-  #hasWishes = false;
+  #hasRequests = false;
 
-  constructor({ native, pool, layout, table, supply, sharing, texts, late, growth, guard, fences }: StepParts) {
-    this.#native = native;
-    this.#pool = pool;
-    this.#layout = layout;
-    this.#table = table;
+  constructor(memory: SlotMemory, { supply, sharing, tokens, fences }: StepCollaborators, growth: GrowthPolicy) {
+    this.#memory = memory;
+    this.#slots = memory.slots;
     this.#supply = supply;
     this.#sharing = sharing;
-    this.#texts = texts;
-    this.#late = late;
-    this.#growth = growth;
-    this.#guard = guard;
+    this.#tokens = tokens;
     this.#fences = fences;
-    this.#pairs = new Int32Array(2 * table.count);
+    this.#growth = growth;
+    this.#guard = memory.pool.guard;
+    this.#pairs = new Int32Array(2 * memory.slots.count);
   }
 
   prepare(batch: Batch): void {
     this.#check(batch, 'prepare', false);
     const { slots, tokens, generations, length } = batch;
-    const table = this.#table;
+    const numbers = this.#slots;
     let lacking = 0;
     let sharing = 0;
     for (let index = 0; index < length; index += 1) {
       const slot = slots[index]!;
-      if (table.generation[slot] !== generations[index]) throw this.#stale(slot, generations[index]!);
-      if (table.prepared[slot] !== 0) {
+      if (numbers.generation[slot] !== generations[index]) throw this.#stale(slot, generations[index]!);
+      if (numbers.prepared[slot] !== 0) {
         throw createError('KV_SLOT_BUSY', { slot, operation: 'prepare', holder: 'another prepared batch' });
       }
       // Its length may have changed since `add`, by a truncate or by another batch.
-      const lengthTokens = table.length[slot]! + tokens[index]!;
-      if (lengthTokens > this.#layout.maxTokens) {
-        throw createError('KV_LENGTH_OUT_OF_RANGE', { slot, tokens: lengthTokens, maxTokens: this.#layout.maxTokens });
+      const lengthTokens = numbers.length[slot]! + tokens[index]!;
+      if (lengthTokens > this.#memory.layout.maxTokens) {
+        throw createError('KV_LENGTH_OUT_OF_RANGE', { slot, tokens: lengthTokens, maxTokens: this.#memory.layout.maxTokens });
       }
-      if (!table.hasRoom(slot, lengthTokens)) lacking += 1;
-      if (table.sharedTail[slot] !== 0) sharing += 1;
+      if (!numbers.hasRoom(slot, lengthTokens)) lacking += 1;
+      if (numbers.sharedTail[slot] !== 0) sharing += 1;
     }
     batch.setPrepared(true); // from here on nobody changes it, a policy included
     try {
@@ -92,10 +76,10 @@ export class Steps {
         this.#makeWritable(batch);
         lacking += sharing; // it may have unmapped rows
       }
-      for (let index = 0; index < length; index += 1) table.prepared[slots[index]!] = tokens[index]!;
+      for (let index = 0; index < length; index += 1) numbers.prepare(slots[index]!, tokens[index]!);
       if (lacking > 0) this.#grow(batch);
     } catch (error) {
-      for (let index = 0; index < length; index += 1) table.prepared[slots[index]!] = 0;
+      for (let index = 0; index < length; index += 1) numbers.prepare(slots[index]!, 0);
       batch.setPrepared(false);
       throw error;
     }
@@ -106,30 +90,29 @@ export class Steps {
   commit(batch: Batch, given: GivenFence): void {
     this.#check(batch, 'commit', true);
     const isFenced = this.#fences.open(given);
-    if (this.#hasWishes) this.#native.publish();
+    if (this.#hasRequests) this.#memory.synchronize();
     const { slots, tokens, generations, length } = batch;
-    const table = this.#table;
+    const numbers = this.#slots;
     for (let index = 0; index < length; index += 1) {
       const slot = slots[index]!;
-      if (table.generation[slot] !== generations[index]) continue; // released since prepare
-      table.prepared[slot] = 0;
-      table.length[slot]! += tokens[index]!;
-      this.#texts.hasCommitted(slot);
+      if (numbers.generation[slot] !== generations[index]) continue; // released since prepare
+      numbers.commit(slot, tokens[index]!);
+      this.#tokens.hasCommitted(slot);
     }
     if (isFenced) this.#note(batch, given, 0);
     this.#finish(batch);
     // From here on the commit is done, whatever the growth policy does.
-    let wishes = 0;
+    let requests = 0;
     const outer = this.#guard.enter('growth');
     try {
       for (let index = 0; index < length; index += 1) {
         const slot = slots[index]!;
-        if (table.generation[slot] === generations[index] && this.#wishAhead(slot, wishes)) wishes += 1;
+        if (numbers.generation[slot] === generations[index] && this.#requestAhead(slot, requests)) requests += 1;
       }
     } finally {
       this.#guard.leave(outer);
     }
-    this.#request(wishes);
+    this.#request(requests);
   }
 
   discard(batch: Batch, given: GivenFence): void {
@@ -137,57 +120,57 @@ export class Steps {
     if (this.#fences.open(given)) this.#note(batch, given, 1);
     for (let index = 0; index < batch.length; index += 1) {
       const slot = batch.slots[index]!;
-      if (this.#table.generation[slot] === batch.generations[index]) this.#table.prepared[slot] = 0;
+      if (this.#slots.generation[slot] === batch.generations[index]) this.#slots.prepare(slot, 0);
     }
     this.#finish(batch);
   }
 
   /** Notes the fence for every slot, of sequences released since `prepare` too. `added`: 1 when the batch's tokens do not count. */
   #note({ slots, tokens, generations, length }: Batch, given: GivenFence, added: 0 | 1): void {
-    const table = this.#table;
+    const numbers = this.#slots;
     for (let index = 0; index < length; index += 1) {
       const slot = slots[index]!;
-      this.#fences.note(slot, given, table.length[slot]! + added * tokens[index]!);
-      if (table.generation[slot] !== generations[index]) this.#late.attempt(() => this.#fences.release(slot, released));
+      this.#fences.note(slot, given, numbers.length[slot]! + added * tokens[index]!);
+      if (numbers.generation[slot] !== generations[index]) this.#memory.late.attempt(() => this.#fences.release(slot, released));
     }
   }
 
-  /** Wishes what the growth policy wants for one slot. */
-  wishFor(slot: number): void {
-    this.#request(this.#guard.during('growth', () => this.#wishAhead(slot, 0)) ? 1 : 0);
+  /** Requests rows ahead for one slot, as the growth policy wants. */
+  requestFor(slot: number): void {
+    this.#request(this.#guard.during('growth', () => this.#requestAhead(slot, 0)) ? 1 : 0);
   }
 
   /** The prepared batch that is computing on a slot, if any. */
   batchOf(slot: number): Batch | undefined {
-    if (this.#table.prepared[slot] === 0) return undefined;
+    if (this.#slots.prepared[slot] === 0) return undefined;
     for (const batch of this.#open) if (batch.slots.subarray(0, batch.length).includes(slot)) return batch;
     return undefined;
   }
 
-  /** Puts a wish for the slot into the pairs at `index` if its policy wants more than is mapped. */
-  #wishAhead(slot: number, index: number): boolean {
-    const table = this.#table;
-    const lengthTokens = table.length[slot]!;
-    const wish = this.#growth(lengthTokens, table.promisedTokens[slot]!);
-    if (typeof wish !== 'number' || Number.isNaN(wish)) throw notTokens(wish);
-    const wanted = Math.min(Math.ceil(wish), this.#layout.maxTokens);
-    if (wanted <= lengthTokens || table.hasRoom(slot, wanted) || table.foreignRow[slot] !== noForeignRow) return false;
+  /** Puts a request for the slot into the pairs at `index` if the growth policy wants more than is mapped. */
+  #requestAhead(slot: number, index: number): boolean {
+    const numbers = this.#slots;
+    const lengthTokens = numbers.length[slot]!;
+    const wanted = this.#growth(lengthTokens, numbers.promisedTokens[slot]!);
+    if (typeof wanted !== 'number' || Number.isNaN(wanted)) throw notTokens(wanted);
+    const tokens = Math.min(Math.ceil(wanted), this.#memory.layout.maxTokens);
+    if (tokens <= lengthTokens || numbers.hasRoom(slot, tokens) || numbers.foreignRow[slot] !== noForeignRow) return false;
     this.#pairs[2 * index] = slot;
-    this.#pairs[2 * index + 1] = this.#layout.rowsFor(wanted);
+    this.#pairs[2 * index + 1] = this.#memory.layout.rowsFor(tokens);
     return true;
   }
 
-  #request(wishes: number): void {
-    this.#hasWishes = wishes > 0;
-    if (wishes === 0) return;
+  #request(count: number): void {
+    this.#hasRequests = count > 0;
+    if (count === 0) return;
     let pages = 0;
-    for (let index = 0; index < wishes; index += 1) {
+    for (let index = 0; index < count; index += 1) {
       const slot = this.#pairs[2 * index]!;
       const rows = this.#pairs[2 * index + 1]!;
-      pages += this.#table.missingPages(slot, rows) - this.#table.promisedPages(slot, rows); // those are set aside
+      pages += this.#slots.missingPages(slot, rows) - this.#slots.promisedPages(slot, rows); // those are set aside
     }
-    this.#late.attempt(() => this.#supply.evictFor(pages));
-    this.#native.request(this.#pairs, wishes);
+    this.#memory.late.attempt(() => this.#supply.evictFor(pages));
+    this.#memory.native.request(this.#pairs, count);
   }
 
   /**
@@ -196,18 +179,18 @@ export class Steps {
    */
   #makeWritable(batch: Batch): void {
     const { slots, tokens, length } = batch;
-    const table = this.#table;
-    this.#late.attempt(() => this.#fences.poll());
-    this.#late.attempt(() => this.#sharing.givenUp.settleAll());
+    const numbers = this.#slots;
+    this.#memory.late.attempt(() => this.#fences.poll());
+    this.#memory.late.attempt(() => this.#sharing.givenUp.settleAll());
     for (let index = 0; index < length; index += 1) {
       const slot = slots[index]!;
-      if (table.sharedTail[slot] !== 0) this.#sharing.clearWay(slot, table.length[slot]! + tokens[index]!);
+      if (numbers.sharedTail[slot] !== 0) this.#sharing.clearWay(slot, numbers.length[slot]! + tokens[index]!);
     }
     const room = this.#checkRoom(batch);
     const later: number[] = []; // waiting for one ends the queued work of others too
     for (let index = 0; index < length; index += 1) {
       const slot = slots[index]!;
-      if (table.sharedTail[slot] === 0) continue;
+      if (numbers.sharedTail[slot] === 0) continue;
       if (this.#fences.isPending(slot)) later.push(slot);
       else this.#makeSlotWritable(slot, room);
     }
@@ -231,27 +214,27 @@ export class Steps {
   #orderBehindOthers(slot: number): void {
     const stream = this.#fences.streamOf(slot);
     if (stream === undefined) return;
-    for (let other = 0; other < this.#table.count; other += 1) {
+    for (let other = 0; other < this.#slots.count; other += 1) {
       if (other !== slot && this.#fences.isPendingBeside(other, stream)) this.#fences.order(stream, other);
     }
   }
 
   /** Where the batch's copies go. Throws KV_OUT_OF_PAGES unless its copies and growth have room together. */
   #checkRoom({ slots, tokens, length }: Batch): CopyRoom {
-    const table = this.#table;
+    const numbers = this.#slots;
     const supply = this.#supply;
     const copied = new Map<number, number>();
     let pages = 0;
     let rows = 0;
     for (let index = 0; index < length; index += 1) {
       const slot = slots[index]!;
-      const target = this.#layout.rowsFor(table.length[slot]! + tokens[index]!);
-      const needed = table.neededRows(slot);
+      const target = this.#memory.layout.rowsFor(numbers.length[slot]! + tokens[index]!);
+      const needed = numbers.neededRows(slot);
       if (target > needed) {
-        pages += this.#layout.pagesFor(target) - this.#layout.pagesFor(needed);
+        pages += this.#memory.layout.pagesFor(target) - this.#memory.layout.pagesFor(needed);
         rows += target - needed;
       }
-      if (table.sharedTail[slot] === 0) continue;
+      if (numbers.sharedTail[slot] === 0) continue;
       const id = this.#sharing.contestedTail(slot, copied);
       if (id < 0) continue;
       copied.set(id, (copied.get(id) ?? 0) + 1);
@@ -272,16 +255,16 @@ export class Steps {
 
   /** Maps what the batch lacks in the foreground, once the mapper's news are in. */
   #grow(batch: Batch): void {
-    this.#native.publish();
+    this.#memory.synchronize();
     const { slots, tokens, length } = batch;
-    const table = this.#table;
+    const numbers = this.#slots;
     let count = 0;
     for (let index = 0; index < length; index += 1) {
       const slot = slots[index]!;
-      const lengthTokens = table.length[slot]! + tokens[index]!;
-      if (table.hasRoom(slot, lengthTokens)) continue;
+      const lengthTokens = numbers.length[slot]! + tokens[index]!;
+      if (numbers.hasRoom(slot, lengthTokens)) continue;
       this.#pairs[2 * count] = slot;
-      this.#pairs[2 * count + 1] = this.#layout.rowsFor(lengthTokens);
+      this.#pairs[2 * count + 1] = this.#memory.layout.rowsFor(lengthTokens);
       count += 1;
     }
     if (count > 0) this.#supply.grow(this.#pairs, count);
@@ -290,7 +273,7 @@ export class Steps {
   #finish(batch: Batch): void {
     batch.setPrepared(false);
     this.#open.delete(batch);
-    this.#pool.capacity.raise();
+    this.#memory.pool.capacity.raise();
   }
 
   #check(batch: Batch, operation: 'prepare' | 'commit' | 'discard', isPrepared: boolean): void {
@@ -299,7 +282,7 @@ export class Steps {
         reason: 'type', owner: `KvCache.${operation}`, option: 'batch', expected: 'a Batch', received: batch,
       });
     }
-    if (!batch.belongsTo(this.#table)) {
+    if (!batch.belongsTo(this.#slots)) {
       throw createError('KV_BATCH_STATE', {
         operation, problem: 'belongs to another cache', hint: "Create it with this cache's `createBatch`.",
       });
@@ -314,7 +297,7 @@ export class Steps {
   }
 
   #stale(slot: number, generation: number): Error {
-    return createError('KV_SLOT_RELEASED', { slot, generation, currentGeneration: this.#table.generation[slot]! });
+    return createError('KV_SLOT_RELEASED', { slot, generation, currentGeneration: this.#slots.generation[slot]! });
   }
 }
 

@@ -5,7 +5,7 @@
 import { markAsUntransferable } from 'node:worker_threads';
 
 import { createError } from '../base/errors.js';
-import type { LateErrors } from './late-errors.js';
+import type { BackgroundErrors } from './background-errors.js';
 import type { Dtype } from '../layout/model-shape.js';
 import type { TensorPlacement } from '../layout/layout.js';
 import { native, type NativeCache } from '../device/native.js';
@@ -30,10 +30,10 @@ const lengthOf = Object.getOwnPropertyDescriptor(ArrayBuffer.prototype, 'byteLen
 export class SlotViews {
   readonly #cache: NativeCache;
   readonly #owner: object;
-  readonly #late: LateErrors;
+  readonly #late: BackgroundErrors;
   readonly #windows = new Map<number, Window[]>();
 
-  constructor(cache: NativeCache, owner: object, late: LateErrors) {
+  constructor(cache: NativeCache, owner: object, late: BackgroundErrors) {
     this.#cache = cache;
     this.#owner = owner;
     this.#late = late;

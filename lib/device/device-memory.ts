@@ -55,16 +55,17 @@ export class DeviceMemory {
   }
 
   /**
-   * Waits for the work queued on `stream`, then copies bytes to `atByte`; done when it returns. Throws KV_INVALID_OPTION when they do
-   * not fit, KV_CLOSED, or the driver's error.
+   * Copies bytes here, behind what is queued on `stream`; done when it returns. Without `stream`, behind what this package queued
+   * through the driver on the default stream, and nothing else: name the stream of any other work. Throws KV_INVALID_OPTION when
+   * they do not fit, KV_CLOSED, or the driver's error.
    */
-  write(from: ArrayBufferView, atByte = 0, stream = 0n): void {
+  write(from: ArrayBufferView, atByte = 0, stream?: bigint): void {
     const bytes = this.#check('write to', 'DeviceMemory.write', from, atByte, stream);
     this.#native.write(atByte, bytes, stream);
   }
 
-  /** Waits for the work queued on `stream`, then copies bytes from `atByte`. Throws as `write`. */
-  read(into: ArrayBufferView, atByte = 0, stream = 0n): void {
+  /** Copies bytes from here, once what `write` waits for is done. Throws as `write`. */
+  read(into: ArrayBufferView, atByte = 0, stream?: bigint): void {
     const bytes = this.#check('read', 'DeviceMemory.read', into, atByte, stream);
     this.#native.read(bytes, atByte, stream);
   }
@@ -82,7 +83,7 @@ export class DeviceMemory {
     this.close();
   }
 
-  #check(operation: string, owner: string, view: ArrayBufferView, atByte: number, stream: bigint): Uint8Array {
+  #check(operation: string, owner: string, view: ArrayBufferView, atByte: number, stream: bigint | undefined): Uint8Array {
     const bytes = bytesOf(view);
     if (bytes === undefined) {
       const option = operation === 'read' ? 'into' : 'from';
@@ -93,7 +94,7 @@ export class DeviceMemory {
     checkInteger(owner, 'atByte', atByte);
     const end = atByte + bytes.byteLength;
     if (end > this.bytes) checkInteger(owner, 'atByte + byteLength', end, 0, this.bytes);
-    streamField(stream, { owner, option: 'stream' });
+    if (stream !== undefined) streamField(stream, { owner, option: 'stream' });
     if (this.#isClosed) throw createError('KV_CLOSED', { operation, owner: 'DeviceMemory' });
     return bytes;
   }

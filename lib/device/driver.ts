@@ -66,6 +66,8 @@ export class Driver {
   readonly info: DriverInfo;
   readonly #native: NativeDriver;
   readonly #users = new WeakUsers<undefined>();
+  readonly #lentStreams = new Set<bigint>();
+  readonly #idleStreams: bigint[] = [];
   #isClosed = false;
 
   /** @internal Use `Driver.open`. */
@@ -120,11 +122,39 @@ export class Driver {
     return this.#native.queryMemory();
   }
 
-  /** Closes the driver. Throws KV_DRIVER_IN_USE while page pools, device memory or dense kernels use it. Idempotent. */
+  /**
+   * A stream for an engine that has none: kernels, device memory and sequences take it as `stream`, and unlike the default stream it
+   * can be captured. The default stream does not wait for it (CUDA's non-blocking kind). On host it stands for nothing. Throws
+   * KV_CLOSED, or the driver's error.
+   */
+  acquireStream(): bigint {
+    this.#checkOpen('acquire a stream');
+    const stream = this.#idleStreams.pop() ?? this.#native.createStream();
+    this.#lentStreams.add(stream);
+    return stream;
+  }
+
+  /**
+   * Gives a stream back. It lives on with the driver, for caches that know of work on it, and the next `acquireStream` gets it. Throws
+   * KV_INVALID_OPTION unless it was acquired and not given back, KV_CLOSED.
+   */
+  releaseStream(stream: bigint): void {
+    this.#checkOpen('release a stream');
+    if (!this.#lentStreams.delete(stream)) {
+      throw createError('KV_INVALID_OPTION', {
+        reason: 'range', owner: 'Driver.releaseStream', option: 'stream', expected: 'a stream of `acquireStream` that was not given back',
+        received: stream,
+      });
+    }
+    this.#idleStreams.push(stream);
+  }
+
+  /** Throws KV_DRIVER_IN_USE while page pools, device memory or dense kernels use it. Idempotent. */
   close(): void {
     if (this.#isClosed) return;
     const users = this.#users.count;
     if (users > 0) throw createError('KV_DRIVER_IN_USE', { owner: 'Driver', users });
+    if (!this.isLost) for (const stream of this.#idleStreams) this.#native.destroyStream(stream);
     this.#native.close();
     this.#isClosed = true;
   }
@@ -153,6 +183,11 @@ export class Driver {
   /** @internal */
   removeUser(memory: UserMemory): void {
     this.#users.remove(memory);
+  }
+
+  /** Streams that were given back and live on. @internal */
+  get idleStreams(): number {
+    return this.#idleStreams.length;
   }
 
   /** @internal */

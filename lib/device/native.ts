@@ -74,10 +74,32 @@ export interface NativeMapperState {
   readonly lastError: Error | undefined;
 }
 
-/** Slots and rows. `pairs` is [slot, rows] × count. */
+/** Places of `NativeCache.news()`. */
+export const cacheNews = {
+  /** Failures of the driver that the mapper met, since the cache was opened; where it has grown, `mapperState()` has the last one. */
+  lateErrors: 0,
+  /** Requests that the mapper dropped for want of pages, device memory or kernel mappings, since the cache was opened. */
+  droppedRequests: 1,
+  /** 1: the mapper has nothing to do, and all that it mapped is in the bound arrays; 0: it works or is about to. */
+  isIdle: 2,
+  /** Pages that can be taken from the pool, by any of its caches, without breaking a promise; below zero when a lowered budget is exceeded. */
+  availablePages: 3,
+} as const;
+
+/**
+ * Slots and rows. `pairs` is [slot, rows] × count.
+ *
+ * The addon writes the arrays that the cache was opened with, on the JavaScript thread and only inside a call: what `grow`, `shrink`,
+ * `admit`, `assign`, `alias`, `detach`, `cancel`, `quiesce` and `close` changed stands there when they return or throw, and with it
+ * what the mapper has changed by then; no other call changes a slot. `synchronize` is for the mapper's news alone. Where the memory
+ * of an array was given away, these calls do what they do and then throw KV_INTERNAL, all but `close`.
+ *
+ * `shrink`, `admit`, `assign`, `alias` and `detach` cancel what the mapper was asked for the slot before they look at it.
+ */
 export interface NativeCache {
   grow(pairs: Int32Array, count: number): void;
   request(pairs: Int32Array, count: number): void;
+  /** Drops what the mapper was asked for the slot, and waits for the row at hand if it is the slot's. */
   cancel(slot: number): void;
   /** Drops all wishes and waits for the row at hand. */
   quiesce(): void;
@@ -87,6 +109,21 @@ export interface NativeCache {
   /** Keeps the first `rows` rows of groups as `id`, no others: `quads` is [slot, group, id, rows] × count. */
   keep(quads: Int32Array, count: number): void;
   drop(ids: Int32Array, count: number): void;
+  /**
+   * What an idle slot gets for a new sequence, all of it or nothing: it is `tenant`'s; the kept groups ids[from … to) are mapped
+   * behind its rows, which end at group `from` if there are any; rows of its own behind those, until it has `rows`; pages are set aside
+   * until it has `promisedRows` (0: none are); and with `copyTokens` > 0 the slot's tokens before that which lie in group `to` are copied
+   * there, from `copySource` or `copyId` and on `stream` as `copyGroup` says.
+   *
+   * Needs as many pages as lie between the rows behind the groups and the larger of `rows` and `promisedRows`, and mappings for the groups
+   * as well. Throws KV_OUT_OF_PAGES, KV_OUT_OF_MAPPINGS, KV_OUT_OF_DEVICE_MEMORY or what else the driver says; the slot then has
+   * the rows it had and no promise more, so that the same call can follow once there is room. Where the driver refused the undo
+   * too, it is in quarantine.
+   */
+  admit(
+    slot: number, tenant: bigint, ids: Int32Array, from: number, to: number, rows: number, promisedRows: number,
+    copySource: number, copyId: number, copyTokens: number, stream: bigint | undefined,
+  ): void;
   /** Maps the kept groups ids[from … to) behind the slot's rows. */
   alias(slot: number, ids: Int32Array, from: number, to: number): void;
   /**
@@ -99,8 +136,12 @@ export interface NativeCache {
    * maps them too, by a copy that is queued on `stream`; where it is -1, the copy is done when the call returns.
    */
   detach(slot: number, group: number, tokens: number, fromSlot: number, stream: bigint): void;
-  /** Writes rows and quarantine (0 or 1) of slots that changed into the bound arrays; returns how many did. */
-  publish(): number;
+  /** Writes the slots that the mapper changed into the bound arrays, and `news()`. Throws KV_CLOSED once closed. */
+  synchronize(): void;
+  /** The same, until lib/cache calls it `synchronize`. */
+  publish(): void;
+  /** The array of `cacheNews` that `synchronize` writes, and no other call: always the same one, made with the cache, of zeros at first. */
+  news(): Float64Array;
   mapperState(): NativeMapperState;
   counters(): NativeCacheCounters;
   address(reservation: number): bigint;
@@ -118,11 +159,11 @@ export interface NativeCache {
   close(): void;
 }
 
-/** Plain memory of a driver. Both copies wait for the stream first. */
+/** Plain memory of a driver. Both copies wait for the stream first, where one is given. */
 export interface NativeMemory {
   address(): bigint;
-  write(toByte: number, bytes: Uint8Array, stream: bigint): void;
-  read(into: Uint8Array, fromByte: number, stream: bigint): void;
+  write(toByte: number, bytes: Uint8Array, stream: bigint | undefined): void;
+  read(into: Uint8Array, fromByte: number, stream: bigint | undefined): void;
   close(): void;
 }
 
@@ -171,6 +212,7 @@ export interface Native {
     driver: NativeDriver, pageBytes: number, budgetBytes: number, headroomBytes: number, readyPages: number,
   ) => NativePool;
   readonly NativeCache: new (
+    /** `rows`: mapped rows, `isQuarantined`: 0 or 1; index the slot. */
     pool: NativePool, options: NativeCacheOptions, rows: Int32Array, isQuarantined: Uint8Array,
   ) => NativeCache;
   readonly NativeKernels: new (driver: NativeDriver, options: NativeKernelsOptions) => NativeKernels;

@@ -17,9 +17,10 @@ import { StepSpans, type SequenceSpans } from './step-spans.js';
 /** Options of `Kernels.captureSteps`. */
 export interface CaptureOptions {
   /**
-   * Queues one decoding step of `step.size` rows on the kernels' stream: everything from the embedding of `step.tokens` to the logits,
-   * with `step` for the sequences. On a device it is called once for each size, which only records: it must not wait, read results or
-   * allocate device memory, and its buffers must stay allocated. On host it is called at every replay.
+   * Queues one decoding step of `step.size` rows: everything from the embedding of `step.tokens` to the logits, on the kernels'
+   * stream, with `step` for the sequences and no others. It runs once for each size, and nothing is computed then: it must be
+   * synchronous, neither wait nor read results, nor allocate device memory, and every buffer that it names must stay. On host it
+   * runs at every replay.
    */
   readonly record: (step: RecordedStep) => void;
   /** Numbers of rows to capture steps for. Default 1, 2, 4, 8 … up to the number of slots. */
@@ -60,7 +61,7 @@ export class StepPlace implements RecordedStep {
   record(record: (step: RecordedStep) => void): void {
     this.#isRecording = true;
     try {
-      record(this);
+      checkSynchronous(record(this), 'Kernels.captureSteps', 'record');
     } finally {
       this.#isRecording = false;
     }
@@ -81,11 +82,45 @@ interface PlaceParts {
   readonly tokens: Int32Array | bigint;
 }
 
-/** What CapturedSteps uses of the kernels. @internal */
+/** The recordings of some kernels: what is queued meanwhile is repeated by every replay. @internal */
+export class Recording {
+  #steps = 0;
+
+  run(place: StepPlace, record: (step: RecordedStep) => void): void {
+    this.#steps += 1;
+    try {
+      place.record(record);
+    } finally {
+      this.#steps -= 1;
+    }
+  }
+
+  /** Throws KV_INVALID_OPTION while a step is recorded, for a call that names slots by itself. */
+  checkNone(owner: string, option: string): void {
+    if (this.#steps === 0) return;
+    throw createError('KV_INVALID_OPTION', {
+      reason: 'range', owner, option, expected: 'the step that `record` was given', received: 'slots of its own',
+      hint: 'Every replay would repeat these slots. Pass the step, and queue other work outside of `record`.',
+    });
+  }
+}
+
+/** Throws KV_INVALID_OPTION for what an async function returned: it goes on when the call is over. @internal */
+export function checkSynchronous(result: unknown, owner: string, option: string): void {
+  if (typeof result !== 'object' || result === null || !('then' in result) || typeof result.then !== 'function') return;
+  Promise.resolve(result).catch(() => {}); // this error is the caller's, whatever comes of the promise
+  throw createError('KV_INVALID_OPTION', {
+    reason: 'type', owner, option, expected: 'a synchronous function', received: result,
+    hint: 'Only what it queues before it returns counts: do its waiting before the call.',
+  });
+}
+
+/** What the kernels give of theirs. @internal */
 export interface StepOwner {
   readonly cache: KvCache;
   readonly native: NativeKernels;
   readonly stream: bigint;
+  readonly recording: Recording;
   /** Throws unless the kernels are open. */
   readonly checkOpen: () => void;
   readonly forget: (closed: CapturedSteps) => void;
@@ -169,6 +204,7 @@ export class CapturedSteps {
    */
   replay(sequences: Batch | SequenceSpans, tokens: Int32Array): number {
     const owner = 'CapturedSteps.replay';
+    this.#owner.recording.checkNone(owner, 'sequences');
     const { rows, mostTokens } = this.#spans.read(sequences, owner, this.#checkOpen);
     if (mostTokens > 1) checkInteger(owner, 'sequences.tokens', mostTokens, 0, 1);
     if (rows > this.#mostRows) checkInteger(owner, 'sequences.length', rows, 0, this.#mostRows);
@@ -181,9 +217,9 @@ export class CapturedSteps {
     const index = this.#indexFor(rows);
     const size = this.sizes[index]!;
     this.#write(rows, size, tokens);
-    const { cache, native, stream } = this.#owner;
+    const { cache, native, stream, recording } = this.#owner;
     if (this.#memory === undefined) {
-      this.#places[index]!.record(this.#record);
+      recording.run(this.#places[index]!, this.#record);
       return size;
     }
     if (cache.driver.info.hasStreams) this.#spans.noteQueued(stream);
@@ -211,12 +247,12 @@ export class CapturedSteps {
   }
 
   #capture(place: StepPlace): bigint {
-    const { native } = this.#owner;
+    const { native, recording } = this.#owner;
     native.enter();
     try {
       native.beginCapture();
       try {
-        place.record(this.#record);
+        recording.run(place, this.#record);
       } catch (error) {
         native.abortCapture();
         throw error;

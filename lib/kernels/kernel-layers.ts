@@ -3,7 +3,7 @@
 
 import { createError } from '../base/errors.js';
 import { formatList } from '../base/format.js';
-import type { Tensor } from '../cache/cache-rooms.js';
+import type { Tensor } from '../cache/slot-memory.js';
 import type { KvCache } from '../cache/kv-cache.js';
 import type { Dtype } from '../layout/model-shape.js';
 

@@ -12,7 +12,7 @@ import type { NativeKernels } from '../device/native-kernels.js';
 import { native } from '../device/native.js';
 import { callable, checkInteger, isAddress } from '../base/options.js';
 import { lengthOf, typedArrayKind } from '../base/typed-arrays.js';
-import { CapturedSteps, StepPlace, type CaptureOptions, type RecordedStep } from './captured-steps.js';
+import { CapturedSteps, checkSynchronous, Recording, StepPlace, type CaptureOptions, type RecordedStep } from './captured-steps.js';
 import { KernelLayers } from './kernel-layers.js';
 import { readKernelsOptions, type KernelsOptions, type RowDtype } from './kernels-options.js';
 import { kernelModule } from './load-kernels.js';
@@ -47,7 +47,8 @@ export class Kernels {
   readonly #copies: TokenCopies;
   readonly #stream: bigint;
   readonly #captured = new Set<CapturedSteps>();
-  /** While a step is captured, the address of its sequences; undefined where `#spans` has them. */
+  readonly #recording = new Recording();
+  /** In a call for a step that is being captured, the address of its sequences; undefined where `#spans` has them. */
   #list: bigint | undefined;
   readonly #checkAppend = (): void => { this.#checkOpen('append'); };
   readonly #checkAttend = (): void => { this.#checkOpen('attend'); };
@@ -154,20 +155,21 @@ export class Kernels {
    */
   copyTokens(copies: readonly TokenCopy[]): void {
     this.#copies.read(copies, this.#checkCopy);
+    this.#recording.checkNone('Kernels.copyTokens', 'copies');
     this.#queued(this.#copies);
     this.#native.copyTokens(this.#copies.entries, this.#copies.count);
   }
 
   /**
-   * Captures decoding steps, one for each size, for `replay`. On a device the kernels must have a stream of the engine's own, which
-   * nothing else uses during the call, and the driver must support CUDA 11.4; `record` may queue any work on that stream, cuBLAS
-   * included. On host each replay calls `record`. Throws what `record` throws, KV_INVALID_OPTION, KV_OUT_OF_DEVICE_MEMORY, or the
-   * driver's error, and then keeps nothing. Closed with the kernels.
+   * Captures decoding steps, one for each of some sizes, to be repeated with `replay`. On a device the kernels must be open for a
+   * stream of the engine's own (`driver.acquireStream()`), which nothing else may use meanwhile, and the driver know CUDA 11.4; `record` may use whatever
+   * queues on that stream, cuBLAS included. On host a replay runs `record`. Throws what `record` throws, KV_INVALID_OPTION,
+   * KV_OUT_OF_DEVICE_MEMORY, or the driver's error; nothing stays then. Closed with the kernels.
    */
   captureSteps(options: CaptureOptions): CapturedSteps {
     this.#checkOpen('capture steps');
     const steps = new CapturedSteps(options, {
-      cache: this.#cache, native: this.#native, stream: this.#stream, checkOpen: this.#checkReplay,
+      cache: this.#cache, native: this.#native, stream: this.#stream, recording: this.#recording, checkOpen: this.#checkReplay,
       forget: (closed) => { this.#captured.delete(closed); },
     });
     this.#captured.add(steps);
@@ -175,15 +177,17 @@ export class Kernels {
   }
 
   /**
-   * Calls `body`, which must be synchronous, and returns its result. The device is made current once for all calls of the package in
-   * `body` instead of in each of them, which saves four driver calls per launch.
+   * Calls `body` with the device made current once for all calls of the package in it, instead of by each of them: four calls of
+   * the driver less for each launch. `body` must be synchronous: KV_INVALID_OPTION when it returns a promise. Returns what it returns.
    */
   step<Result>(body: () => Result): Result {
     bodyField(body, { owner: 'Kernels.step', option: 'body' });
     this.#checkOpen('compute a step');
     this.#native.enter();
     try {
-      return body();
+      const result = body();
+      checkSynchronous(result, 'Kernels.step', 'body');
+      return result;
     } finally {
       this.#native.leave();
     }
@@ -216,7 +220,10 @@ export class Kernels {
   /** Reads the sequences of a call into `#spans`, or into `#list`; returns the number of rows of its buffers. */
   #read(sequences: StepSequences, owner: string, checkOpen: () => void): number {
     this.#list = undefined;
-    if (!StepPlace.isInstance(sequences)) return this.#spans.read(sequences as Batch | SequenceSpans, owner, checkOpen).rows;
+    if (!StepPlace.isInstance(sequences)) {
+      this.#recording.checkNone(owner, 'sequences');
+      return this.#spans.read(sequences as Batch | SequenceSpans, owner, checkOpen).rows;
+    }
     checkOpen();
     const list = sequences.listFor(this.#native, owner);
     if (typeof list === 'bigint') this.#list = list;

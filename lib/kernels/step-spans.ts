@@ -61,7 +61,7 @@ export class StepSpans {
     const entries = this.#entries;
     for (let at = 0; at < span * this.#count; at += span) {
       const from = entries[at + 1]!;
-      this.#cache.room.checkWritable('append', entries[at]!, from, from + entries[at + 2]!);
+      this.#cache.access.requireWritable('append', entries[at]!, from, from + entries[at + 2]!);
     }
   }
 
@@ -69,7 +69,7 @@ export class StepSpans {
   noteQueued(stream: bigint): void {
     const entries = this.#entries;
     for (let at = 0; at < span * this.#count; at += span) {
-      if (entries[at + 2]! > 0) this.#cache.room.hasQueued(stream, entries[at]!, entries[at + 1]! + entries[at + 2]!);
+      if (entries[at + 2]! > 0) this.#cache.access.hasQueued(stream, entries[at]!, entries[at + 1]! + entries[at + 2]!);
     }
   }
 
@@ -86,7 +86,7 @@ export class StepSpans {
   }
 
   #readBatch(batch: Batch, owner: string): void {
-    if (!this.#cache.room.owns(batch)) {
+    if (!this.#cache.access.owns(batch)) {
       throw createError('KV_INVALID_OPTION', {
         reason: 'range', owner, option: 'sequences', expected: 'a batch of the same cache', received: batch,
       });
@@ -115,7 +115,7 @@ export class StepSpans {
     const most = Math.min(lengthOf(slots), lengthOf(lengths), lengthOf(tokens));
     const count = given ?? Math.max(lengthOf(slots), lengthOf(lengths), lengthOf(tokens));
     checkInteger(owner, 'sequences.count', count, 0, most);
-    const { room, layout: { maxTokens } } = this.#cache;
+    const { access, layout: { maxTokens } } = this.#cache;
     this.#start(count);
     for (let index = 0; index < count; index += 1) {
       const [slot, length, added] = [slots[index]!, lengths[index]!, tokens[index]!];
@@ -131,7 +131,7 @@ export class StepSpans {
         });
       }
       this.#seen[slot] = this.#reading;
-      if (added > 0) room.check('run kernels over', slot, length + added);
+      if (added > 0) access.requireMapped('run kernels over', slot, length + added);
       this.#add(index, slot, length, added);
     }
   }

@@ -61,13 +61,13 @@ export class TokenCopies {
     this.#entries = reading.entries;
     this.#count = reading.count;
     checkOpen();
-    const { room } = this.#cache;
+    const { access } = this.#cache;
     const entries = this.#entries;
     for (let at = 0; at < numbers * this.#count; at += numbers) {
       const tokens = entries[at + 4]!;
-      room.check('copy', entries[at]!, entries[at + 1]! + tokens);
-      room.check('copy', entries[at + 2]!, entries[at + 3]! + tokens);
-      room.checkWritable('copy to', entries[at + 2]!, entries[at + 3]!, entries[at + 3]! + tokens);
+      access.requireMapped('copy', entries[at]!, entries[at + 1]! + tokens);
+      access.requireMapped('copy', entries[at + 2]!, entries[at + 3]! + tokens);
+      access.requireWritable('copy to', entries[at + 2]!, entries[at + 3]!, entries[at + 3]! + tokens);
     }
   }
 
@@ -75,8 +75,8 @@ export class TokenCopies {
   noteQueued(stream: bigint): void {
     const entries = this.#entries;
     for (let at = 0; at < numbers * this.#count; at += numbers) {
-      this.#cache.room.hasQueued(stream, entries[at]!, entries[at + 1]! + entries[at + 4]!);
-      this.#cache.room.hasQueued(stream, entries[at + 2]!, entries[at + 3]! + entries[at + 4]!);
+      this.#cache.access.hasQueued(stream, entries[at]!, entries[at + 1]! + entries[at + 4]!);
+      this.#cache.access.hasQueued(stream, entries[at + 2]!, entries[at + 3]! + entries[at + 4]!);
     }
   }
 }

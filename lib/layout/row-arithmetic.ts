@@ -1,8 +1,11 @@
 // RowArithmetic: converts between tokens and rows of a sequence. It is all that the prefix index knows about memory. Pure; T, the
 // tokens in a row, may be a fraction, also below 1.
 
-/** `KvCache` makes one from its layout; any object with these results will do. */
+/** `KvCache` makes one from its layout. */
 export interface RowArithmetic {
+  /** One token and one row, in the largest unit that both are multiples of: T = rowUnits / tokenUnits tokens lie in a row. */
+  readonly tokenUnits: number;
+  readonly rowUnits: number;
   /** Rows that the first `tokens` tokens of a sequence touch: ⌈tokens / T⌉. */
   rowsFor(tokens: number): number;
   /** Rows that the first `tokens` tokens fill completely: ⌊tokens / T⌋. */
@@ -21,12 +24,14 @@ export interface RowShape {
 /** Arithmetic for rows of T = `pageBytes / tokenBytes` tokens, both positive integers. Rounds only the results. */
 export function rowArithmetic({ tokenBytes, pageBytes }: RowShape): RowArithmetic {
   const divisor = greatestCommonDivisor(tokenBytes, pageBytes); // keeps the products below 2⁵³
-  const token = tokenBytes / divisor;
-  const page = pageBytes / divisor;
+  const tokenUnits = tokenBytes / divisor;
+  const rowUnits = pageBytes / divisor;
   return {
-    rowsFor: (tokens) => Math.ceil((tokens * token) / page),
-    wholeRows: (tokens) => Math.floor((tokens * token) / page),
-    tokensIn: (rows) => Math.floor((rows * page) / token),
+    tokenUnits,
+    rowUnits,
+    rowsFor: (tokens) => Math.ceil((tokens * tokenUnits) / rowUnits),
+    wholeRows: (tokens) => Math.floor((tokens * tokenUnits) / rowUnits),
+    tokensIn: (rows) => Math.floor((rows * rowUnits) / tokenUnits),
   };
 }
 

@@ -1,26 +1,29 @@
-// CachePool: the rows that no sequence uses and that are kept because their text may return. Bounded as a whole and per
-// tenant; what goes is the policy's choice. It counts, takes rows off the ends of texts, and keeps what is left closed under
-// prefixes: a text loses its end first, and what remains of it lies in rows completely.
+// CachePool: the nodes that no running sequence uses, which are kept because their text may return; and so also which nodes are used.
+// Bounded as a whole and per tenant; the policy chooses what goes. It counts, takes rows off the ends of texts, and keeps what is left
+// closed under prefixes: a text loses its end first, and what remains of it lies in rows completely.
+//
+// Invariants: pins[node] = open paths whose end is the node or lies below it; a pinned node's parent is pinned; a node is in the pool
+// when it is neither pinned nor a root.
 
-import { reasonNumber, type DroppedRows } from './dropped-rows.js';
-import type { DomainRoots } from './domain-roots.js';
+import { enlarged } from '../base/enlarged.js';
+import type { DomainRoots } from './domain.js';
 import type { EvictionPolicy } from './eviction/eviction-policy.js';
-import type { OpenPaths, PinListener } from './open-paths.js';
-import type { PrefixTree } from './prefix-tree.js';
-import type { RowLedger } from './row-ledger.js';
-import type { TenantQuota } from './tenant-quota.js';
-import type { TextListener } from './text-listener.js';
+import { NodeLists } from './eviction/node-lists.js';
+import type { NodeTable } from './node-table.js';
+import type { PrefixTree, TextListener } from './prefix-tree.js';
+import { reasonNumber, type DroppedRows, type RowLedger } from './row-ledger.js';
 
-export interface PoolParts {
+export interface PoolOptions {
   readonly tree: PrefixTree;
   readonly ledger: RowLedger;
   readonly roots: DomainRoots;
   readonly dropped: DroppedRows;
   readonly policy: EvictionPolicy;
-  readonly quota: TenantQuota | undefined;
   readonly listeners: readonly TextListener[];
   /** Rows of the pool at most; Infinity: no bound. */
-  readonly limitRows: number;
+  readonly poolRows: number;
+  /** Rows of the pool that one tenant has at most; Infinity: no bound. */
+  readonly tenantRows: number;
 }
 
 const evicted = reasonNumber('evicted');
@@ -28,52 +31,72 @@ const bound = reasonNumber('bound');
 const cleared = reasonNumber('cleared');
 const overQuota = reasonNumber('quota');
 
-export class CachePool implements PinListener {
-  readonly #parts: PoolParts;
-  #paths: OpenPaths | undefined;
-  #rows = 0;
+export class CachePool {
+  readonly #options: PoolOptions;
+  readonly #nodes: NodeTable;
+  readonly #quota: TenantQuota | undefined;
+  /** Rows that can be evicted. Read only. */
+  rows = 0;
+  #releases = 0;
 
-  constructor(parts: PoolParts) {
-    this.#parts = parts;
+  constructor(options: PoolOptions) {
+    this.#options = options;
+    this.#nodes = options.tree.nodes;
+    this.#quota = options.tenantRows === Infinity ? undefined : new TenantQuota(this.#nodes, options.tenantRows);
   }
 
-  /** Where open paths are; given once, before any node is made. */
-  connect(paths: OpenPaths): void {
-    this.#paths = paths;
+  /** One more path ends in the node: takes it and all above it out of the pool. */
+  pinPath(node: number): void {
+    const { parent } = this.#nodes;
+    for (let above = node; above >= 0; above = parent[above]!) this.pin(above);
   }
 
-  /** Rows that can be evicted. */
-  get rows(): number {
-    return this.#rows;
+  /** One more path goes through the node. */
+  pin(node: number): void {
+    const { pins, parent } = this.#nodes;
+    if (pins[node] === 0 && parent[node]! >= 0) this.#forget(node, this.#options.ledger.ownRows(node));
+    pins[node]! += 1;
   }
 
-  enter(node: number): void {
-    const { tree, ledger, policy, quota } = this.#parts;
-    if (tree.isRoot(node)) return;
-    const rows = ledger.ownRows(node);
-    this.#rows += rows;
-    policy.add(node);
-    quota?.add(node, rows);
+  /** `paths` paths no longer go through the node. The nodes below it come first, so that it is more recent than they are. */
+  unpin(node: number, paths: number): void {
+    const { pins, parent } = this.#nodes;
+    pins[node]! -= paths;
+    if (pins[node] !== 0 || parent[node]! < 0) return;
+    const rows = this.#options.ledger.ownRows(node);
+    this.rows += rows;
+    this.#options.policy.add(node);
+    this.#quota?.add(node, rows);
   }
 
-  leave(node: number): void {
-    const { tree, ledger, policy, quota } = this.#parts;
-    if (tree.isRoot(node)) return;
-    const rows = ledger.ownRows(node);
-    this.#rows -= rows;
-    policy.remove(node);
-    quota?.remove(node, rows);
+  /**
+   * The path of `tokens` tokens that ended in `node`, for a request of this priority level, is over. What no other path uses goes into
+   * the pool as the most recent, as the bounds allow.
+   */
+  release(node: number, tokens: number, pathLevel: number): void {
+    const { uses, lastUse, level, parent, tenant } = this.#nodes;
+    const owner = tenant[node]!;
+    this.#releases += 1;
+    for (let above = node; above >= 0; above = parent[above]!) {
+      uses[above]! += 1;
+      lastUse[above] = this.#releases;
+      level[above] = Math.max(level[above]!, pathLevel);
+    }
+    for (let above = node; above >= 0; above = parent[above]!) this.unpin(above, 1);
+    this.#options.policy.observe?.(node, tokens);
+    this.#tidy(node);
+    this.keepWithinBounds(owner);
   }
 
   /** `upper` was cut off the front of `lower`; both are in the pool. */
   split(upper: number, lower: number): void {
-    this.#parts.policy.split(upper, lower);
-    this.#parts.quota?.split(upper, lower);
+    this.#options.policy.split(upper, lower);
+    this.#quota?.split(upper, lower);
   }
 
-  /** Evicts rows as the policy chooses until `rows` are free or nothing is left; answers how many were freed. */
+  /** Evicts rows as the policy chooses until `rows` rows are free or nothing is left; returns how many were freed. */
   evict(rows: number, reason = evicted): number {
-    const { policy } = this.#parts;
+    const { policy } = this.#options;
     let freed = 0;
     while (freed < rows) {
       const victim = policy.victim();
@@ -85,7 +108,8 @@ export class CachePool implements PinListener {
 
   /** Evicts what is above the bounds: the tenant's, then that of all. */
   keepWithinBounds(tenant: number): void {
-    const { quota, limitRows } = this.#parts;
+    const { poolRows } = this.#options;
+    const quota = this.#quota;
     if (quota !== undefined) {
       while (quota.rowsOf(tenant) > quota.limitRows) {
         const victim = quota.oldest(tenant);
@@ -93,19 +117,19 @@ export class CachePool implements PinListener {
         this.#take(victim, quota.rowsOf(tenant) - quota.limitRows, 0, overQuota);
       }
     }
-    if (this.#rows > limitRows) this.evict(this.#rows - limitRows, bound);
+    if (this.rows > poolRows) this.evict(this.rows - poolRows, bound);
   }
 
   /** Drops all text below a root that no sequence uses. */
   clear(root: number): void {
-    const { firstChild, nextSibling, pins } = this.#parts.tree.nodes;
+    const { firstChild, nextSibling, pins } = this.#nodes;
     const below = [root];
     for (let index = 0; index < below.length; index += 1) {
       for (let child = firstChild[below[index]!]!; child >= 0; child = nextSibling[child]!) below.push(child);
     }
     for (let index = below.length - 1; index > 0; index -= 1) { // children before their parents
       const node = below[index]!;
-      if (pins[node] === 0 && this.#parts.tree.isUsedLeaf(node)) this.cut(node, 0, cleared);
+      if (pins[node] === 0 && this.#options.tree.isUsedLeaf(node)) this.cut(node, 0, cleared);
     }
   }
 
@@ -114,13 +138,13 @@ export class CachePool implements PinListener {
    * what above it is no longer backed. Also for leaves in use, of which some token must stay.
    */
   cut(leaf: number, tokens: number, reason: number): void {
-    const { tree, ledger, roots, listeners } = this.#parts;
-    const { nodes } = tree;
+    const { tree, ledger, roots, listeners } = this.#options;
+    const nodes = this.#nodes;
     const isPooled = nodes.pins[leaf] === 0;
     const before = ledger.ownRows(leaf);
     const to = nodes.to[leaf]!;
     const kept = ledger.cut(leaf, tokens, reason);
-    for (const listener of listeners) listener.cut(leaf, kept, to, reason);
+    for (const listener of listeners) listener.cut?.(leaf, kept, to, reason);
     if (kept > nodes.from[leaf]!) {
       if (kept < to) tree.trim(leaf, kept);
       if (isPooled) this.#shrink(leaf, before - ledger.ownRows(leaf));
@@ -129,8 +153,8 @@ export class CachePool implements PinListener {
     this.#forget(leaf, before);
     const parent = nodes.parent[leaf]!;
     tree.remove(leaf);
-    if (tree.isRoot(parent)) roots.closeIfEmpty(parent);
-    else if (tree.isLeaf(parent)) this.settle(parent, reason);
+    if (nodes.parent[parent]! < 0) roots.closeIfEmpty(parent);
+    else if (nodes.firstChild[parent]! < 0) this.settle(parent, reason);
     else this.joinChild(parent);
   }
 
@@ -140,16 +164,17 @@ export class CachePool implements PinListener {
    * in it.)
    */
   settle(leaf: number, reason: number): void {
-    const { tree, ledger, listeners } = this.#parts;
-    const to = tree.nodes.to[leaf]!;
+    const { ledger, listeners } = this.#options;
+    const { ending } = this.#nodes;
+    const to = this.#nodes.to[leaf]!;
     const backed = ledger.backedTokens(leaf);
     if (backed === to) return;
     let kept = backed;
-    for (let path = this.#paths?.endingIn(leaf); path !== undefined; path = path.next) kept = Math.max(kept, path.length);
+    for (let path = ending[leaf]; path !== undefined; path = path.next) kept = Math.max(kept, path.length);
     if (kept < to) this.cut(leaf, kept, reason);
     if (kept === backed) return;
-    const index = ledger.arithmetic.wholeRows(kept);
-    for (let path = this.#paths?.endingIn(leaf); path !== undefined; path = path.next) {
+    const index = ledger.wholeRows(kept);
+    for (let path = ending[leaf]; path !== undefined; path = path.next) {
       const row = path.rows[index];
       if (path.length !== kept || row === undefined || row < 0 || ledger.isHolding(row)) continue;
       ledger.attachTail(leaf, row);
@@ -159,48 +184,103 @@ export class CachePool implements PinListener {
   }
 
   /**
-   * Makes one node of a pooled node and its only child where nobody can tell them apart: all releases so far used both, or
-   * the upper one has no row of its own. Answers whether it did; the child remains.
+   * Makes one node of a node of the pool and its only child where nothing tells them apart: all releases so far used both, or
+   * the upper one has no row of its own. Returns whether it did; the child remains.
    */
   joinChild(upper: number): boolean {
-    const { tree, ledger, listeners } = this.#parts;
-    const { nodes } = tree;
+    const { tree, ledger, policy, listeners } = this.#options;
+    const nodes = this.#nodes;
     const lower = nodes.firstChild[upper]!;
-    if (lower < 0 || nodes.pins[upper] !== 0 || tree.isRoot(upper) || !nodes.isOnlyChild(lower)) return false;
+    if (lower < 0 || nodes.pins[upper] !== 0 || nodes.parent[upper]! < 0 || !nodes.isOnlyChild(lower)) return false;
+    const rows = ledger.ownRows(upper);
     // What used the child used its parent too: as many uses are the same uses.
-    if (nodes.uses[upper] !== nodes.uses[lower] && ledger.ownRows(upper) > 0) return false;
-    this.#beforeJoin(upper, ledger.ownRows(upper));
+    if (nodes.uses[upper] !== nodes.uses[lower] && rows > 0) return false;
+    policy.remove(upper);
+    this.#quota?.remove(upper, rows);
+    this.#quota?.shrink(nodes.tenant[upper]!, -rows); // they count for the child from now on
     tree.join(lower);
-    for (const listener of listeners) listener.joined(upper, lower);
+    for (const listener of listeners) listener.joined?.(upper, lower);
     return true;
   }
 
-  /** The rows of `upper` count for its child from now on. */
-  #beforeJoin(upper: number, rows: number): void {
-    const { tree, policy, quota } = this.#parts;
-    policy.remove(upper);
-    quota?.remove(upper, rows);
-    quota?.shrink(tree.nodes.tenant[upper]!, -rows);
+  /** Once no path ends in `node` any more: cuts off what lies in no row, joins what is one text again. */
+  #tidy(node: number): void {
+    const { parent, firstChild } = this.#nodes;
+    if (parent[node]! < 0) {
+      this.#options.roots.closeIfEmpty(node);
+      return;
+    }
+    const child = firstChild[node]!;
+    let below = this.joinChild(node) ? child : node;
+    while (parent[below]! >= 0) if (!this.joinChild(parent[below]!)) below = parent[below]!;
+    if (this.#options.tree.isUsedLeaf(node)) this.settle(node, bound);
   }
 
   #take(leaf: number, rows: number, floorTokens: number, reason: number): number {
-    const { tree, ledger } = this.#parts;
-    const before = this.#parts.dropped.count;
-    const total = ledger.arithmetic.rowsFor(tree.nodes.to[leaf]!);
-    const floor = floorTokens > 0 ? ledger.arithmetic.rowsFor(floorTokens) : 0;
+    const { ledger, dropped } = this.#options;
+    const before = dropped.count;
+    const total = ledger.rowsFor(this.#nodes.to[leaf]!);
+    const floor = floorTokens > 0 ? ledger.rowsFor(floorTokens) : 0;
     const kept = Math.min(total - 1, Math.max(total - rows, floor));
-    this.cut(leaf, ledger.arithmetic.tokensIn(kept), reason);
-    return this.#parts.dropped.count - before;
+    this.cut(leaf, ledger.tokensIn(kept), reason);
+    return dropped.count - before;
   }
 
+  /** The node leaves the pool with all its rows. */
   #forget(node: number, rows: number): void {
-    this.#rows -= rows;
-    this.#parts.policy.remove(node);
-    this.#parts.quota?.remove(node, rows);
+    this.rows -= rows;
+    this.#options.policy.remove(node);
+    this.#quota?.remove(node, rows);
   }
 
   #shrink(node: number, rows: number): void {
-    this.#rows -= rows;
-    this.#parts.quota?.shrink(this.#parts.tree.nodes.tenant[node]!, rows);
+    this.rows -= rows;
+    this.#quota?.shrink(this.#nodes.tenant[node]!, rows);
+  }
+}
+
+/**
+ * How many rows of the pool each tenant has, and which of its texts goes first when that is too many: what it used longest ago,
+ * whatever the eviction policy prefers. Costs nothing when there is no quota.
+ */
+class TenantQuota {
+  readonly limitRows: number;
+  readonly #nodes: NodeTable;
+  readonly #lists = new NodeLists(1);
+  #rows = new Int32Array(1);
+
+  constructor(nodes: NodeTable, limitRows: number) {
+    this.#nodes = nodes;
+    this.limitRows = limitRows;
+  }
+
+  rowsOf(tenant: number): number {
+    return this.#rows[tenant] ?? 0;
+  }
+
+  add(node: number, rows: number): void {
+    const tenant = this.#nodes.tenant[node]!;
+    if (tenant >= this.#rows.length) this.#rows = enlarged(this.#rows, Math.max(tenant + 1, 2 * this.#rows.length));
+    this.#rows[tenant]! += rows;
+    this.#lists.add(node, tenant);
+  }
+
+  remove(node: number, rows: number): void {
+    this.#rows[this.#nodes.tenant[node]!]! -= rows;
+    this.#lists.remove(node);
+  }
+
+  /** A node of the pool lost rows, or got some (`rows` below 0), and stays. */
+  shrink(tenant: number, rows: number): void {
+    this.#rows[tenant]! -= rows;
+  }
+
+  split(upper: number, lower: number): void {
+    this.#lists.addAfter(upper, lower);
+  }
+
+  /** The leaf that the tenant used longest ago, or -1. */
+  oldest(tenant: number): number {
+    return tenant < this.#lists.lists ? this.#lists.oldest(tenant) : -1;
   }
 }

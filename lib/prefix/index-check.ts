@@ -36,11 +36,11 @@ export function checkIndex(parts: CheckedParts): void {
   expect(paths === parts.paths.count, 'the count of open paths is wrong', parts.paths.count, paths);
 }
 
-/** Answers how many paths end in the node. */
-function checkPins({ tree, paths }: CheckedParts, node: number): number {
+/** Returns how many paths end in the node. */
+function checkPins({ tree }: CheckedParts, node: number): number {
   const { nodes } = tree;
   let ending = 0;
-  for (let path = paths.endingIn(node); path !== undefined; path = path.next) {
+  for (let path = nodes.ending[node]; path !== undefined; path = path.next) {
     const isInside = path.length <= nodes.to[node]! && (path.length > nodes.from[node]! || tree.isRoot(node));
     expect(path.node === node && path.isOpen && isInside, 'a path ends outside its node', node, path.length);
     ending += 1;
@@ -53,7 +53,6 @@ function checkPins({ tree, paths }: CheckedParts, node: number): number {
 
 function checkText({ tree, ledger }: CheckedParts, node: number): void {
   const { nodes } = tree;
-  const { arithmetic } = ledger;
   const parent = nodes.parent[node]!;
   const to = nodes.to[node]!;
   expect(nodes.isUsed(parent) && nodes.from[node] === nodes.to[parent], 'a node does not go on where its parent ends', node);
@@ -72,7 +71,7 @@ function checkText({ tree, ledger }: CheckedParts, node: number): void {
   if (!tree.isLeaf(node)) expect(nodes.tailRow[node] === -1, 'a node has a tail and children', node);
   if (nodes.pins[node] === 0) checkPooled(ledger, nodes, node, rows);
   if (nodes.tailRow[node]! >= 0) {
-    expect(arithmetic.rowsFor(to) === arithmetic.wholeRows(to) + 1, 'a leaf has a tail and no token in it', node, to);
+    expect(ledger.rowsFor(to) === ledger.wholeRows(to) + 1, 'a leaf has a tail and no token in it', node, to);
   }
 }
 
@@ -80,7 +79,7 @@ function checkPooled(ledger: RowLedger, nodes: NodeTable, node: number, rows: nu
   const child = nodes.firstChild[node]!;
   if (child < 0) {
     const isBacked = ledger.backedTokens(node) === nodes.to[node];
-    expect(isBacked && rows > 0, 'tokens of a leaf that nobody uses lie in no row', node, nodes.to[node]);
+    expect(isBacked && rows > 0, 'tokens of a leaf that no path uses lie in no row', node, nodes.to[node]);
   } else if (nodes.isOnlyChild(child)) {
     expect(nodes.uses[node] !== nodes.uses[child] && rows > 0, 'a node and its only child could be one', node, child);
   }

@@ -1,9 +1,10 @@
-// NodeTable: the nodes of the prefix tree as numbers in typed arrays, index everywhere: the node. A node is a run of tokens
-// [from, to) of some path from a root. It keeps no rule: the tree, the ledger of rows and the pool do. Arrays are replaced
-// when the table grows, so nobody keeps one across a call that may make a node.
+// NodeTable: the nodes of the prefix tree as numbers in typed arrays, all indexed by node. A node is a run of tokens [from, to) of
+// some path from a root. It keeps no rule: the tree, the ledger of rows, the pool and the open paths do. Growing replaces the arrays,
+// so read them anew after a call that may make a node.
 
 import { enlarged } from '../base/enlarged.js';
 import type { NodeView } from './eviction/eviction-policy.js';
+import type { PrefixPath } from './prefix-path.js';
 
 export class NodeTable implements NodeView {
   parent: Int32Array = new Int32Array(0);
@@ -20,6 +21,8 @@ export class NodeTable implements NodeView {
   tailRow: Int32Array = new Int32Array(0);
   /** Open paths that go through the node or end in it. */
   pins: Int32Array = new Int32Array(0);
+  /** First of the open paths that end in the node, a list by `next`. */
+  readonly ending: (PrefixPath | undefined)[] = [];
   uses: Float64Array = new Float64Array(0);
   lastUse: Float64Array = new Float64Array(0);
   level: Uint8Array = new Uint8Array(0);

@@ -1,176 +1,310 @@
-// OpenPaths: which nodes running sequences use, and where each sequence ends. A node that a path goes through or ends in is
-// pinned: it is not in the pool. It tells the pool when nodes enter and leave.
-//
-// Invariant: pins[node] = open paths whose end is the node or lies below it; a pinned node's parent is pinned.
+// OpenPaths: where the texts of running sequences end in the tree, what they have announced, and how they change the tree: a text goes on
+// along what is there, branches off, or lengthens it, and takes tokens back. The only place that adds text and splits nodes. The pool
+// counts which nodes are used.
 
+import type { CachePool } from './cache-pool.js';
 import type { NodeTable } from './node-table.js';
-import type { PrefixPath } from './prefix-path.js';
+import { PrefixPath, type PathOptions } from './prefix-path.js';
+import type { PrefixTree, TextListener } from './prefix-tree.js';
+import { reasonNumber, type RowLedger } from './row-ledger.js';
 
-/** Where unpinned nodes are. */
-export interface PinListener {
-  /** The node is no longer used; those below it entered before. */
-  enter(node: number): void;
-  /** The node is used again. */
-  leave(node: number): void;
+export interface OpenPathsParts {
+  readonly tree: PrefixTree;
+  readonly ledger: RowLedger;
+  readonly pool: CachePool;
+  readonly listeners: readonly TextListener[];
 }
 
+const truncated = reasonNumber('truncated');
+
 export class OpenPaths {
+  /** Open paths. Read only. */
+  count = 0;
+  /** Open paths that have announced a prompt and not committed all of it. Read only. */
+  announcing = 0;
+  readonly #parts: OpenPathsParts;
   readonly #nodes: NodeTable;
-  readonly #pool: PinListener;
-  /** First of the paths that end in a node. */
-  readonly #ending: (PrefixPath | undefined)[] = [];
-  #count = 0;
-  #announcing = 0;
 
-  constructor(nodes: NodeTable, pool: PinListener) {
-    this.#nodes = nodes;
-    this.#pool = pool;
+  constructor(parts: OpenPathsParts) {
+    this.#parts = parts;
+    this.#nodes = parts.tree.nodes;
   }
 
-  /** Open paths. */
-  get count(): number {
-    return this.#count;
+  /** Opens a path along the first `tokens` tokens of a text, which end in `node`, and writes the rows that they fill into its table. */
+  open(options: PathOptions, node: number, tokens: number): PrefixPath {
+    return this.#add(options, this.#splitAtRow(node, tokens), tokens);
   }
 
-  /** Open paths that have announced a prompt and not committed all of it. */
-  get announcing(): number {
-    return this.#announcing;
+  /** Opens another path at the same place. */
+  fork(path: PrefixPath, rows: Int32Array): PrefixPath {
+    return this.#add({ rows, isStored: path.isStored, level: path.level }, path.node, path.length);
   }
 
-  /** All open paths. */
-  all(): PrefixPath[] {
-    const paths: PrefixPath[] = [];
-    for (const first of this.#ending) {
-      for (let path = first; path !== undefined; path = path.next) paths.push(path);
-    }
-    return paths;
-  }
-
-  /** First of the paths that end in the node; the others follow by `next`. */
-  endingIn(node: number): PrefixPath | undefined {
-    return this.#ending[node];
-  }
-
-  /** Opens a path that ends in `node` after `length` tokens: pins the node and all above it. */
-  open(path: PrefixPath, node: number, length: number): void {
-    for (let above = node; above >= 0; above = this.#nodes.parent[above]!) this.#pin(above);
-    this.#count += 1;
-    path.moveTo(length);
-    this.#attach(path, node);
-  }
-
-  /** The path goes on into a child of its end, of which its text has `length` tokens in all. */
-  descend(path: PrefixPath, child: number, length: number): void {
-    this.#detach(path);
-    this.#pin(child);
-    path.moveTo(length);
-    this.#attach(path, child);
-  }
-
-  /** The same, into a child that has just been made and is not in the pool. */
-  start(path: PrefixPath, child: number, length: number): void {
-    this.#detach(path);
-    this.#nodes.pins[child] = 1;
-    path.moveTo(length);
-    this.#attach(path, child);
-  }
-
-  /** The path ends at the end of its node's parent now. */
-  ascend(path: PrefixPath): void {
-    const node = path.node;
-    this.#detach(path);
-    path.moveTo(this.#nodes.from[node]!);
-    this.#attach(path, this.#nodes.parent[node]!);
-    this.unpin(node);
-  }
-
-  /** The path's length changes within its node. */
-  move(path: PrefixPath, length: number): void {
-    path.moveTo(length);
-    this.#countAnnouncement(path);
-  }
-
-  /** Closes the path; its nodes stay pinned until `unpin` is called for each, from the end up. */
+  /** Closes the path. Its text stays cached as the pool's bounds allow. */
   close(path: PrefixPath): void {
-    this.withdraw(path);
+    this.#withdraw(path);
     this.#detach(path);
-    this.#count -= 1;
-    path.close();
+    this.count -= 1;
+    path.isOpen = false;
+    this.#parts.pool.release(path.node, path.length, path.level);
   }
 
-  /** Takes one pin from a node that its path has left. */
-  unpin(node: number): void {
-    this.#nodes.pins[node]! -= 1;
-    if (this.#nodes.pins[node] === 0) this.#pool.enter(node);
-  }
-
-  /** `upper` was cut off the front of `lower`: paths that end before the cut move, and no longer pin what is below it. */
-  split(upper: number, lower: number): void {
-    const at = this.#nodes.to[upper]!;
-    let moved = 0;
-    for (let path = this.#ending[lower]; path !== undefined;) {
-      const next = path.next;
-      if (path.length <= at) {
-        this.#detach(path);
-        this.#attach(path, upper);
-        moved += 1;
+  /** The path's text is text[0, length) from now on; what it has committed is not compared again. */
+  commit(path: PrefixPath, text: Int32Array, length: number): void {
+    const { tree, pool } = this.#parts;
+    const nodes = this.#nodes;
+    while (path.length < length) {
+      const node = path.node;
+      const at = path.length;
+      if (at < nodes.to[node]!) {
+        const agreed = tree.agree(node, at, text, at, length - at);
+        if (agreed > 0) this.#move(path, at + agreed);
+        else this.#split(node, at);
+        continue;
       }
-      path = next;
+      const child = tree.child(node, text[at]!);
+      if (child >= 0) {
+        pool.pin(child);
+        this.#go(path, child, at + tree.agree(child, at, text, at, length - at));
+      } else this.#extend(path, text, length);
     }
-    if (moved === 0) return;
-    this.#nodes.pins[lower]! -= moved;
-    if (this.#nodes.pins[lower] === 0) this.#pool.enter(lower);
+    const end = path.node;
+    if (nodes.firstChild[end]! < 0 && nodes.parent[end]! >= 0) pool.settle(end, truncated);
+  }
+
+  /** Takes the tokens from `length` on back: rows of the path's own that no other path uses are not cached any more. */
+  truncate(path: PrefixPath, length: number): void {
+    const { tree, pool } = this.#parts;
+    const nodes = this.#nodes;
+    while (path.length > length) {
+      const node = path.node;
+      const from = nodes.from[node]!;
+      const to = nodes.to[node]!;
+      const isAtEnd = path.length === to;
+      if (length > from) {
+        this.#move(path, length);
+      } else {
+        this.#go(path, nodes.parent[node]!, from);
+        pool.unpin(node, 1);
+      }
+      if (nodes.firstChild[node]! >= 0) {
+        pool.joinChild(node);
+        continue;
+      }
+      const kept = isAtEnd ? this.#keptTokens(path, node, Math.max(length, from)) : to;
+      if (kept < to) pool.cut(node, kept, truncated);
+      if (tree.isUsedLeaf(node)) pool.settle(node, truncated);
+    }
+    this.#splitAtRow(path.node, path.length);
+    pool.keepWithinBounds(nodes.tenant[path.node]!);
+  }
+
+  /** Splits the node behind the first `length` tokens of its text, whatever row follows. */
+  splitAt(node: number, length: number): void {
+    const { from, to } = this.#nodes;
+    if (from[node]! < length && length < to[node]!) this.#split(node, length);
+  }
+
+  /**
+   * A running sequence may have rows of its own with the same tokens as cached ones: it computed what was there already, or copied the
+   * last tokens of what it found. Its path keeps the cached ones from being evicted, and needs neither them nor what lies behind its
+   * tokens in the same node. Where memory is short, its own rows are cached in their place, which loses nothing, while evicting loses
+   * text. Drops the cached ones that `isSpare` affirms, as `replaced`, or makes them evictable.
+   */
+  replaceDuplicates(isSpare: (row: number) => boolean): void {
+    const { ledger } = this.#parts;
+    const instead = new Map<number, number>();
+    for (const path of this.#all()) {
+      this.#splitAtRow(path.node, path.length);
+      const last = this.#cachedTail(path);
+      if (last >= 0 && last !== this.#ownTail(path) && isSpare(last)) this.splitAt(path.node, path.length);
+      const held = new Int32Array(ledger.wholeRows(path.length));
+      ledger.fill(path.node, path.length, held);
+      held.forEach((row, index) => {
+        const own = path.rows[index]!;
+        if (own !== row && own >= 0 && !instead.has(row) && !ledger.isHolding(own) && isSpare(row)) instead.set(row, own);
+      });
+    }
+    if (instead.size > 0) ledger.replace(instead);
+    for (const path of this.#all()) this.#replaceTail(path, isSpare);
   }
 
   /** `tokens` tokens of `text` are the path's prompt; it keeps the array. */
   announce(path: PrefixPath, text: Int32Array, tokens: number): void {
-    this.withdraw(path);
+    this.#withdraw(path);
     if (tokens <= path.length) return;
     path.announced = text;
     path.announcedTokens = tokens;
-    this.#announcing += 1;
-  }
-
-  withdraw(path: PrefixPath): void {
-    if (path.announced === undefined) return;
-    path.announced = undefined;
-    this.#announcing -= 1;
+    this.announcing += 1;
   }
 
   /** Calls `visit` with every announced text and the part [from, to) that is to come. */
   forAnnounced(visit: (tokens: Int32Array, from: number, to: number) => void): void {
-    if (this.#announcing === 0) return;
-    for (const first of this.#ending) {
+    if (this.announcing === 0) return;
+    for (const first of this.#nodes.ending) {
       for (let path = first; path !== undefined; path = path.next) {
         if (path.announced !== undefined) visit(path.announced, path.length, path.announcedTokens);
       }
     }
   }
 
-  #pin(node: number): void {
-    if (this.#nodes.pins[node] === 0) this.#pool.leave(node);
-    this.#nodes.pins[node]! += 1;
+  /** A path whose text ends in `node`. */
+  #add(options: PathOptions, node: number, tokens: number): PrefixPath {
+    const { ledger, pool } = this.#parts;
+    const path = new PrefixPath(options);
+    pool.pinPath(node);
+    this.count += 1;
+    path.length = tokens;
+    path.sharedTokens = tokens;
+    this.#attach(path, node);
+    if (tokens > 0) ledger.fill(node, tokens, path.rows);
+    return path;
   }
 
-  #countAnnouncement(path: PrefixPath): void {
-    if (path.announced !== undefined && path.length >= path.announcedTokens) this.withdraw(path);
+  /** Adds text[path.length, length) behind the path's node, at whose end the path is. */
+  #extend(path: PrefixPath, text: Int32Array, length: number): void {
+    const { tree, ledger, listeners } = this.#parts;
+    const nodes = this.#nodes;
+    const node = path.node;
+    const at = path.length;
+    const isLeaf = nodes.firstChild[node]! < 0 && nodes.parent[node]! >= 0;
+    const isAlone = path.next === undefined && path.previous === undefined;
+    const tail = isLeaf ? nodes.tailRow[node]! : -1;
+    ledger.check(at, length, path.rows, tail);
+    // Not where the leaf was released, as it keeps its own count of uses, nor where other paths end, which would pin what they lack.
+    if (isLeaf && nodes.uses[node] === 0 && isAlone) {
+      tree.grow(node, text, at, length - at);
+      ledger.attach(node, at, path.rows, tail);
+      this.#move(path, length);
+    } else {
+      const child = tree.addChild(node, text, at, length - at);
+      ledger.attach(child, at, path.rows, tail);
+      if (isLeaf) nodes.tailRow[node] = -1;
+      nodes.pins[child] = 1;
+      this.#go(path, child, length);
+    }
+    for (const listener of listeners) listener.added?.(path.node, at);
+  }
+
+  /** Tokens of a leaf that stay when the path leaves those from `length` on: what other paths use, or wrote. */
+  #keptTokens(path: PrefixPath, leaf: number, length: number): number {
+    const { ledger } = this.#parts;
+    const { to, tailRow, lastRow, ending } = this.#nodes;
+    const end = to[leaf]!;
+    let kept = Math.max(length, Math.min(path.sharedTokens, end));
+    for (let other = ending[leaf]; other !== undefined; other = other.next) kept = Math.max(kept, other.length);
+    const first = ledger.wholeRows(kept);
+    let rows = ledger.rowsFor(end);
+    for (let row = tailRow[leaf]! >= 0 ? tailRow[leaf]! : lastRow[leaf]!; rows > first && row === path.rows[rows - 1]; rows -= 1) {
+      row = ledger.rowAbove(leaf, row);
+    }
+    return Math.max(kept, Math.min(end, ledger.tokensIn(rows)));
+  }
+
+  /**
+   * Splits the node where the last row ends that its text's first `length` tokens touch, so that a path that ends there does not pin
+   * the rows behind. Returns the node in which those tokens end then.
+   */
+  #splitAtRow(node: number, length: number): number {
+    const at = this.#parts.ledger.tokensToRowEnd(length);
+    return at < this.#nodes.to[node]! ? this.#split(node, at) : node;
+  }
+
+  /** Returns the new node, which has the tokens before `at`. */
+  #split(lower: number, at: number): number {
+    const { tree, ledger, pool, listeners } = this.#parts;
+    const nodes = this.#nodes;
+    const isPooled = nodes.pins[lower] === 0;
+    const upper = tree.split(lower, at, ledger.lastRowAt(lower, at));
+    for (const listener of listeners) listener.split?.(upper, lower);
+    if (isPooled) pool.split(upper, lower);
+    else this.#moveEnds(upper, lower);
+    if (nodes.pins[lower] !== 0) return upper;
+    if (nodes.firstChild[lower]! < 0) pool.settle(lower, truncated);
+    else pool.joinChild(lower);
+    if (!isPooled) pool.keepWithinBounds(nodes.tenant[upper]!);
+    return upper;
+  }
+
+  /** `upper` was cut off the front of `lower`: paths that end before the cut move, and no longer pin what is below it. */
+  #moveEnds(upper: number, lower: number): void {
+    const { to, ending } = this.#nodes;
+    let moved = 0;
+    for (let path = ending[lower]; path !== undefined;) {
+      const next = path.next;
+      if (path.length <= to[upper]!) {
+        this.#go(path, upper, path.length);
+        moved += 1;
+      }
+      path = next;
+    }
+    if (moved > 0) this.#parts.pool.unpin(lower, moved);
+  }
+
+  /** The path ends in another node, which is pinned for it. */
+  #go(path: PrefixPath, node: number, length: number): void {
+    this.#detach(path);
+    this.#attach(path, node);
+    this.#move(path, length);
+  }
+
+  /** The path's length changes within its node. */
+  #move(path: PrefixPath, length: number): void {
+    path.length = length;
+    if (path.announced !== undefined && length >= path.announcedTokens) this.#withdraw(path);
+  }
+
+  /** Where the path ends its node: caches the path's row with the last tokens in the place of the node's. */
+  #replaceTail(path: PrefixPath, isSpare: (row: number) => boolean): void {
+    const { ledger } = this.#parts;
+    const tail = this.#nodes.tailRow[path.node]!;
+    const own = this.#ownTail(path);
+    if (tail < 0 || tail === own || own < 0 || path.length !== this.#nodes.to[path.node] || !isSpare(tail) || ledger.isHolding(own)) return;
+    ledger.replaceTail(path.node, own);
+  }
+
+  /** The row of the path's node that has its last tokens, if these do not fill it; or -1. */
+  #cachedTail({ node, length }: PrefixPath): number {
+    const { ledger } = this.#parts;
+    const { to, tailRow, parent } = this.#nodes;
+    const whole = ledger.wholeRows(length);
+    if (parent[node]! < 0 || ledger.rowsFor(length) === whole) return -1;
+    return ledger.wholeRows(to[node]!) > whole ? ledger.partialRow(node, length) : tailRow[node]!;
+  }
+
+  /** The path's own row behind its whole ones, or -1. */
+  #ownTail({ rows, length }: PrefixPath): number {
+    return rows[this.#parts.ledger.wholeRows(length)] ?? -1;
+  }
+
+  #withdraw(path: PrefixPath): void {
+    if (path.announced === undefined) return;
+    path.announced = undefined;
+    this.announcing -= 1;
+  }
+
+  #all(): PrefixPath[] {
+    const paths: PrefixPath[] = [];
+    for (const first of this.#nodes.ending) {
+      for (let path = first; path !== undefined; path = path.next) paths.push(path);
+    }
+    return paths;
   }
 
   #attach(path: PrefixPath, node: number): void {
-    const first = this.#ending[node];
+    const first = this.#nodes.ending[node];
     path.node = node;
     path.next = first;
     path.previous = undefined;
     if (first !== undefined) first.previous = path;
-    this.#ending[node] = path;
-    this.#countAnnouncement(path);
+    this.#nodes.ending[node] = path;
   }
 
   #detach(path: PrefixPath): void {
     const { next, previous, node } = path;
     if (next !== undefined) next.previous = previous;
     if (previous !== undefined) previous.next = next;
-    else this.#ending[node] = next;
+    else this.#nodes.ending[node] = next;
     path.next = undefined;
     path.previous = undefined;
   }

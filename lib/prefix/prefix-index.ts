@@ -11,82 +11,102 @@
 // where `isWritable` denies it; no row that holds text of an open path is evicted; texts lose their ends first.
 
 import { createError } from '../base/errors.js';
+import type { RowArithmetic } from '../layout/row-arithmetic.js';
 import { CachePool } from './cache-pool.js';
-import { replaceDuplicates } from './duplicates.js';
-import { DomainRoots } from './domain-roots.js';
-import type { PrefixDomain } from './domain.js';
-import { DroppedRows, reasonNumber } from './dropped-rows.js';
-import { EndValues } from './end-values.js';
-import { EvictionMemory } from './eviction/eviction-memory.js';
-import { makePolicy, type EvictionPolicy } from './eviction/eviction-policy.js';
-import { checkIndex } from './index-check.js';
+import { DomainRoots, sharedDomain, type PrefixDomain } from './domain.js';
+import { makePolicy, type EvictionPolicyFactory } from './eviction/eviction-policy.js';
 import { lru } from './eviction/lru.js';
+import { checkIndex } from './index-check.js';
 import { NodeTable } from './node-table.js';
 import { OpenPaths } from './open-paths.js';
-import { PathWriter } from './path-writer.js';
-import { Explainer, type PrefixExplanation } from './prefix-explanation.js';
-import type { PrefixIndexOptions } from './prefix-index-options.js';
-import { Matcher, type PrefixMatch } from './prefix-match.js';
-import { PrefixPath, type PathOptions } from './prefix-path.js';
-import { PrefixTree } from './prefix-tree.js';
-import { RowLedger } from './row-ledger.js';
-import { StoredBlocks } from './stored-blocks.js';
-import { TenantQuota } from './tenant-quota.js';
+import { EvictionMemory, Explainer, type PrefixExplanation } from './prefix-explanation.js';
+import { PrefixHit } from './prefix-hit.js';
+import type { PathOptions, PrefixPath } from './prefix-path.js';
+import { PrefixTree, type TextListener } from './prefix-tree.js';
+import { PrefixValues } from './prefix-values.js';
+import { DroppedRows, reasonNumber, RowLedger } from './row-ledger.js';
 
-const bound = reasonNumber('bound');
+/** Only the arithmetic is required. */
+export interface PrefixIndexOptions {
+  readonly arithmetic: RowArithmetic;
+  /** Rows of the pool at most. Default: no bound; 0: nothing is kept after release. */
+  readonly poolRows?: number | undefined;
+  /** Rows of the pool that one tenant has at most. Default: no bound. */
+  readonly tenantRows?: number | undefined;
+  /** Default: `lru()`. */
+  readonly policy?: EvictionPolicyFactory | undefined;
+  /**
+   * Chooses the hashes inside, any safe integer. Nothing but the time that calls take depends on it; a cache that strangers send
+   * tokens to needs one that they cannot guess. Default 0.
+   */
+  readonly hashSeed?: number | undefined;
+  /** Bits of hashes that count, 1 … 32 (the default): tests truncate them to force collisions. */
+  readonly hashBits?: number | undefined;
+  /** Tokens that the pool can hold, for policies that size themselves. Default: what `poolRows` hold. */
+  readonly poolTokens?: number | undefined;
+  /** Values that are kept at ends of texts at most (`keepValue`). Default 64. */
+  readonly endValues?: number | undefined;
+  /** Places of which it is remembered when and why text was cut off there (`explain`), at most. Default 4,096. */
+  readonly rememberedCuts?: number | undefined;
+  /** A clock in milliseconds, for `explain`. Default: always 0. */
+  readonly now?: (() => number) | undefined;
+}
+
+/** What listeners may read of an index. */
+export interface IndexedTexts {
+  readonly tree: PrefixTree;
+  readonly ledger: RowLedger;
+  readonly roots: DomainRoots;
+}
+
 const evicted = reasonNumber('evicted');
 
 export class PrefixIndex {
   /** Rows that it stopped holding since the caller last cleared this. */
   readonly dropped = new DroppedRows();
-  /** What is stored, in blocks; undefined unless asked for. */
-  readonly blocks: StoredBlocks | undefined;
+  /** @internal */
+  readonly texts: IndexedTexts;
   readonly #nodes = new NodeTable();
   readonly #tree: PrefixTree;
   readonly #ledger: RowLedger;
   readonly #roots: DomainRoots;
   readonly #pool: CachePool;
   readonly #paths: OpenPaths;
-  readonly #writer: PathWriter;
-  readonly #matcher: Matcher;
-  readonly #policy: EvictionPolicy;
-  readonly #values: EndValues;
+  readonly #values: PrefixValues;
   readonly #explainer: Explainer;
-  #releases = 0;
+  readonly #listeners: TextListener[];
+  readonly #hit: PrefixHit;
+  /** Counts the calls that can change what a hit says. */
+  #version = 0;
 
   constructor(options: PrefixIndexOptions) {
-    const { arithmetic, poolRows = Infinity, tenantRows = Infinity, policy = lru(), hashBits, hashSeed = 0 } = options;
+    const { arithmetic, poolRows = Infinity, tenantRows = Infinity, hashBits, hashSeed = 0 } = options;
     const { now = () => 0, endValues = 64, rememberedCuts = 4096 } = options;
     const nodes = this.#nodes;
-    const tree = new PrefixTree(nodes, hashSeed, hashBits);
-    const ledger = new RowLedger(nodes, arithmetic, this.dropped);
-    const roots = new DomainRoots(tree);
-    this.blocks = options.blocks === undefined ? undefined : new StoredBlocks({ tree, ledger, roots }, options.blocks);
-    const values = new EndValues(tree, endValues);
+    const tree = this.#tree = new PrefixTree(nodes, hashSeed, hashBits);
+    const ledger = this.#ledger = new RowLedger(nodes, arithmetic, this.dropped);
+    const roots = this.#roots = new DomainRoots(tree);
+    this.texts = { tree, ledger, roots };
+    const values = this.#values = new PrefixValues(tree, endValues);
     const memory = new EvictionMemory({ tree, roots, now, places: rememberedCuts, hashSeed });
-    const listeners = [memory, values, ...this.blocks === undefined ? [] : [this.blocks], ...options.listeners ?? []];
-    this.#policy = makePolicy(policy, {
+    const listeners = this.#listeners = [memory, values];
+    const policy = makePolicy(options.policy ?? lru(), {
       nodes,
-      copyText: (node, from, to, target, start) => { tree.copyPath(node, from, to, target, start); },
-      rowsOf: (node) => ledger.ownRows(node),
+      copyText: tree.copyPath.bind(tree),
+      rowsOf: ledger.ownRows.bind(ledger),
       hashSeed,
       poolTokens: options.poolTokens ?? (poolRows === Infinity ? Infinity : arithmetic.tokensIn(poolRows)),
     });
-    const quota = tenantRows === Infinity ? undefined : new TenantQuota(nodes, tenantRows);
-    const pool = new CachePool({
-      tree, ledger, roots, dropped: this.dropped, policy: this.#policy, quota, listeners, limitRows: poolRows,
-    });
-    const paths = new OpenPaths(nodes, pool);
-    pool.connect(paths);
-    this.#tree = tree;
-    this.#ledger = ledger;
-    this.#roots = roots;
-    this.#pool = pool;
-    this.#paths = paths;
-    this.#writer = new PathWriter({ tree, ledger, pool, paths, listeners });
-    this.#matcher = new Matcher({ tree, ledger, paths, roots });
-    this.#values = values;
-    this.#explainer = new Explainer({ tree, roots, matcher: this.#matcher, memory });
+    const pool = this.#pool = new CachePool({ tree, ledger, roots, dropped: this.dropped, policy, listeners, poolRows, tenantRows });
+    const paths = this.#paths = new OpenPaths({ tree, ledger, pool, listeners });
+    this.#hit = new PrefixHit({ tree, ledger, roots, paths, values }, sharedDomain);
+    this.#explainer = new Explainer({ tree, roots, memory });
+  }
+
+  /** Calls the listener from now on for every change of what is cached. Throws KV_INTERNAL when text is cached already. @internal */
+  listen(listener: TextListener): void {
+    if (this.nodes > 0) throw createError('KV_INTERNAL', { problem: 'a listener comes to a prefix index that has text', what: this.nodes });
+    this.#listeners.push(listener);
   }
 
   /** Rows that it holds: those of open paths, and the pool. */
@@ -116,33 +136,37 @@ export class PrefixIndex {
     return this.#ledger.isHolding(row);
   }
 
-  /** How much of `text` is cached, `limit` tokens at most. Changes nothing. The result is valid until the next call. */
-  match(domain: PrefixDomain, text: Int32Array, limit = text.length): PrefixMatch {
-    return this.#matcher.match(domain, text, limit);
-  }
-
-  /** After `match`, and before anything else: writes the ids of its whole rows into `table`. */
-  fill(table: Int32Array): void {
-    const { tokens } = this.#matcher.result;
-    if (tokens > 0) this.#ledger.fill(this.#matcher.node, tokens, table);
+  /** How many of rows[0, count) the index holds, up to the first that it does not. */
+  countHeld(rows: Int32Array, count: number): number {
+    return this.#ledger.countHeld(rows, count);
   }
 
   /**
-   * Opens a path along the cached part of `text`, `limit` tokens at most: `path.length` tokens. The rows they fill are
-   * written into `rows`, which is `path.rows` from now on; the owner gives the others, and copies into the first of them
-   * what `match(…).tailRow` holds. From here on until release none of this text is evicted.
+   * How much of `text` is cached, `limit` tokens at most. Default: what a request may take, which is all but its last token, or all
+   * of it where a value is kept at its end. Changes nothing. There is one hit: it is valid until the next match, or until the index
+   * changes.
    */
-  acquire(domain: PrefixDomain, text: Int32Array, limit: number, rows: Int32Array, options: PathOptions): PrefixPath {
-    const path = new PrefixPath(rows, options);
-    this.#roots.open(domain);
-    const { node, tokens } = this.#matcher.find(domain, text, limit);
-    this.#open(path, this.#writer.narrow(node, tokens), tokens);
-    return path;
+  match(domain: PrefixDomain, text: Int32Array, limit?: number): PrefixHit {
+    this.#hit.find(domain, text, limit, this.#version);
+    return this.#hit;
+  }
+
+  /**
+   * Opens a path along what `match` found: `path.length` tokens. The rows they fill are written into `rows`, which is `path.rows` from
+   * now on; the owner gives the rows behind, and copies into the first of them what `hit.tailRow` holds. From here on until release none of
+   * this text is evicted. Throws KV_INTERNAL when the index has changed since the match, unless that found nothing.
+   */
+  open(hit: PrefixHit, options: PathOptions): PrefixPath {
+    const { domain, node, tokens, value } = hit;
+    hit.check(this.#version);
+    this.#version += 1;
+    if (value !== undefined) this.#values.use(node, tokens);
+    return this.#paths.open(options, tokens === 0 ? this.#roots.open(domain) : node, tokens);
   }
 
   /** The path will commit `tokens` tokens of `text`; the array is kept and must not change until then. */
   announce(path: PrefixPath, text: Int32Array, tokens: number): void {
-    assertOpen(path);
+    this.#change(path);
     if (path.isStored) this.#paths.announce(path, text, Math.min(tokens, text.length));
   }
 
@@ -151,12 +175,12 @@ export class PrefixIndex {
    * tokens that were not cached yet are held from now on. Nothing happens when the path is not stored.
    */
   commit(path: PrefixPath, text: Int32Array, length: number): void {
-    assertOpen(path);
+    this.#change(path);
     if (!path.isStored) return;
     if (length > text.length) {
       throw createError('KV_INTERNAL', { problem: 'a sequence commits more tokens than its text has', what: length });
     }
-    this.#writer.commit(path, text, length);
+    this.#paths.commit(path, text, length);
   }
 
   /**
@@ -164,8 +188,8 @@ export class PrefixIndex {
    * was cached before the path came. Ask `isWritable` before tokens are written behind `length` in the same rows.
    */
   truncate(path: PrefixPath, length: number): void {
-    assertOpen(path);
-    this.#writer.truncate(path, length);
+    this.#change(path);
+    this.#paths.truncate(path, length);
   }
 
   /**
@@ -181,33 +205,19 @@ export class PrefixIndex {
 
   /** Another open path at the same place. The rows it can share are written into `rows`; the last, partial one it cannot. */
   fork(path: PrefixPath, rows: Int32Array): PrefixPath {
-    assertOpen(path);
-    const fork = new PrefixPath(rows, path);
-    this.#open(fork, path.node, path.length);
-    return fork;
+    this.#change(path);
+    return this.#paths.fork(path, rows);
   }
 
   /** Ends the path. Its text stays cached as the pool's bounds allow. */
   release(path: PrefixPath): void {
-    assertOpen(path);
-    const { uses, lastUse, level, parent, tenant } = this.#nodes;
-    const { node } = path;
-    const owner = tenant[node]!;
-    this.#releases += 1;
-    for (let above = node; above >= 0; above = parent[above]!) {
-      uses[above]! += 1;
-      lastUse[above] = this.#releases;
-      level[above] = Math.max(level[above]!, path.level);
-    }
+    this.#change(path);
     this.#paths.close(path);
-    for (let above = node; above >= 0; above = parent[above]!) this.#paths.unpin(above);
-    this.#policy.observe?.(node, path.length);
-    this.#tidy(node);
-    this.#pool.keepWithinBounds(owner);
   }
 
-  /** Frees up to `rows` rows of the pool as the policy chooses; answers how many. They are in `dropped`. */
+  /** Frees up to `rows` rows of the pool as the policy chooses; returns how many. They are in `dropped`. */
   evict(rows: number): number {
+    this.#version += 1;
     return this.#pool.evict(rows);
   }
 
@@ -217,21 +227,22 @@ export class PrefixIndex {
    * `isSpare` affirms can be evicted afterwards, or is dropped.
    */
   replaceDuplicates(isSpare: (row: number) => boolean): void {
-    replaceDuplicates({ tree: this.#tree, ledger: this.#ledger, paths: this.#paths, writer: this.#writer }, isSpare);
+    this.#version += 1;
+    this.#paths.replaceDuplicates(isSpare);
   }
 
   /** For want of memory: the path keeps no text from being evicted behind its own tokens, also not in its last row. */
-  part(path: PrefixPath): void {
-    assertOpen(path);
-    this.#writer.part(path.node, path.length);
+  splitAt(path: PrefixPath): void {
+    this.#change(path);
+    this.#paths.splitAt(path.node, path.length);
   }
 
   /**
    * For want of memory: evicts the text that goes on in path.rows[index] behind `path.length`, so that the path can go on there.
-   * Answers whether it can; not where a running sequence needs that text. After `replaceDuplicates`, for which the row was spare.
+   * Returns whether it can; not where a running sequence needs that text. After `replaceDuplicates`, for which the row was spare.
    */
   claim(path: PrefixPath, index: number): boolean {
-    this.part(path);
+    this.splitAt(path);
     const { pins, firstChild } = this.#nodes;
     while (!this.isWritable(path, index)) {
       let node = this.#ledger.holderBelow(path.node, path.rows[index]!);
@@ -242,8 +253,9 @@ export class PrefixIndex {
     return true;
   }
 
-  /** Drops all that no sequence uses, of one domain or of all; answers how many rows. */
+  /** Drops all that no sequence uses, of one domain or of all; returns how many rows. */
   clear(domain?: PrefixDomain): number {
+    this.#version += 1;
     const before = this.dropped.count;
     const roots = domain === undefined ? [...this.#roots.entries()].map(([root]) => root) : [this.#roots.find(domain)];
     for (const root of roots) if (root >= 0) this.#pool.clear(root);
@@ -252,32 +264,19 @@ export class PrefixIndex {
 
   /** Says why no more of `text` is cached than is. Changes nothing. */
   explain(domain: PrefixDomain, text: Int32Array): PrefixExplanation {
-    return this.#explainer.explain(domain, text);
+    this.#hit.find(domain, text, text.length, this.#version);
+    return this.#explainer.explain(this.#hit, text);
   }
 
   /**
    * Keeps a value (last logits, say) at the end of what the path has committed, in place of the one there. It goes with any
-   * token of the text, or when there are too many. Answers whether it was kept: not when the path is not stored, or has no
+   * token of the text, or when there are too many. Returns whether it was kept: not when the path is not stored, or has no
    * token.
    */
   keepValue(path: PrefixPath, value: unknown): boolean {
-    assertOpen(path);
+    this.#change(path);
     if (!path.isStored || path.length === 0) return false;
     return this.#values.keep(path.node, path.length, value);
-  }
-
-  /** How many tokens of `text` a request may take from the cache: all but one, and all where their value is kept. */
-  matchLimit(domain: PrefixDomain, text: Int32Array): number {
-    return this.#values.count > 0 && this.valueAt(domain, text) !== undefined ? text.length : Math.max(0, text.length - 1);
-  }
-
-  /**
-   * The value at the end of `text`, undefined when there is none or not all of the text is cached. Counts as a use of the
-   * value.
-   */
-  valueAt(domain: PrefixDomain, text: Int32Array): unknown {
-    const { node, tokens } = this.#matcher.find(domain, text, text.length);
-    return tokens === text.length ? this.#values.use(node, tokens) : undefined;
   }
 
   /**
@@ -294,28 +293,9 @@ export class PrefixIndex {
     checkIndex({ tree: this.#tree, ledger: this.#ledger, pool: this.#pool, paths: this.#paths });
   }
 
-  #open(path: PrefixPath, node: number, tokens: number): void {
-    path.sharedTokens = tokens;
-    this.#paths.open(path, node, tokens);
-    if (tokens > 0) this.#ledger.fill(node, tokens, path.rows);
+  /** Something is about to change by this path: hits found before are not valid any more. */
+  #change(path: PrefixPath): void {
+    if (!path.isOpen) throw createError('KV_INTERNAL', { problem: 'a path of the prefix index is used after its release' });
+    this.#version += 1;
   }
-
-  /** Once nobody ends in `node` any more: cuts off what lies in no row, joins what is one text again. */
-  #tidy(node: number): void {
-    const { parent } = this.#nodes;
-    if (this.#tree.isRoot(node)) {
-      this.#roots.closeIfEmpty(node);
-      return;
-    }
-    const child = this.#nodes.firstChild[node]!;
-    let below = this.#pool.joinChild(node) ? child : node;
-    while (!this.#tree.isRoot(below)) {
-      if (!this.#pool.joinChild(parent[below]!)) below = parent[below]!;
-    }
-    if (this.#tree.isUsedLeaf(node)) this.#pool.settle(node, bound);
-  }
-}
-
-function assertOpen(path: PrefixPath): void {
-  if (!path.isOpen) throw createError('KV_INTERNAL', { problem: 'a path of the prefix index is used after its release' });
 }

@@ -1,8 +1,13 @@
 // PrefixPath: one sequence's place in the prefix index: the text it has committed, and its table of rows. A handle made by
-// `acquire` or `fork` and ended by `release`. While it is open, no row of its text is evicted. Owned by the index: read it,
+// `open` or `fork` and ended by `release`. While it is open, no row of its text is evicted. Owned by the index: read it,
 // and write only into `rows`.
 
 export interface PathOptions {
+  /**
+   * Row ids by their number on the path. The index fills in those it shares; the owner all the rest, before it commits
+   * tokens in them. May be longer than needed, and is read until release.
+   */
+  readonly rows: Int32Array;
   /** Whether what it commits is cached (`write` of the request). */
   readonly isStored: boolean;
   /** Priority level of its request, 0 … 255. */
@@ -10,21 +15,18 @@ export interface PathOptions {
 }
 
 export class PrefixPath {
-  /**
-   * Row ids by their number on the path. The index fills in those it shares; the owner all others, before it commits tokens
-   * in them. May be longer than needed, and is read until release.
-   */
   readonly rows: Int32Array;
   readonly isStored: boolean;
   readonly level: number;
-  #length = 0;
-  #isOpen = true;
-
+  /** Tokens matched and committed. */
+  length = 0;
+  /** False after release. */
+  isOpen = true;
   /** Tokens that it found cached when it was opened: not its own to take back. @internal */
   sharedTokens = 0;
   /** Deepest node of the text. @internal */
   node = -1;
-  /** Others that end in the same node. @internal */
+  /** Other paths that end in the same node. @internal */
   next: PrefixPath | undefined = undefined;
   /** @internal */
   previous: PrefixPath | undefined = undefined;
@@ -34,35 +36,9 @@ export class PrefixPath {
   announcedTokens = 0;
 
   /** @internal */
-  constructor(rows: Int32Array, { isStored, level }: PathOptions) {
+  constructor({ rows, isStored, level }: PathOptions) {
     this.rows = rows;
     this.isStored = isStored;
     this.level = level;
-  }
-
-  /** Tokens matched and committed. */
-  get length(): number {
-    return this.#length;
-  }
-
-  /** False after release. */
-  get isOpen(): boolean {
-    return this.#isOpen;
-  }
-
-  /** Whether no other path ends in the same node. @internal */
-  get isAlone(): boolean {
-    return this.next === undefined && this.previous === undefined;
-  }
-
-  /** @internal */
-  moveTo(length: number): void {
-    this.#length = length;
-  }
-
-  /** @internal */
-  close(): void {
-    this.#isOpen = false;
-    this.announced = undefined;
   }
 }

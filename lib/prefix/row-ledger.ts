@@ -1,20 +1,78 @@
-// RowLedger: which rows the index holds, and which tokens are in them. The whole rows of a path are a chain from its deepest
-// row upwards, so that a node needs to know only its last one; a row that is not full hangs on a leaf, as its tail. It
-// reports what it lets go of to DroppedRows and decides nothing.
+// RowLedger: which rows the index holds, and which tokens are in them. The whole rows of a path are a chain from its deepest row
+// upwards, so that a node needs to know only its last one; a row that is not full hangs on a leaf, as its tail. It decides nothing.
 //
 // Invariants: row r of a path is chained at the node that contains its last token; a row that straddles a branching point
-// exists once below each branch; only leaves have a tail; the tokens of a leaf that nobody uses lie in its rows completely.
+// exists once below each branch; only leaves have a tail; the tokens of a leaf that no path uses lie in its rows completely.
 
 import { createError } from '../base/errors.js';
-import { reasonNumber, type DroppedRows } from './dropped-rows.js';
 import { enlarged } from '../base/enlarged.js';
-import type { NodeTable } from './node-table.js';
 import type { RowArithmetic } from '../layout/row-arithmetic.js';
+import type { NodeTable } from './node-table.js';
+
+/**
+ * `evicted`: room was asked for · `bound`: the pool had more than `poolRows` · `quota`: the tenant had more than its share
+ * · `replaced`: a row of the same tokens, a fuller one or a running sequence's, took its place · `truncated`: its sequence
+ * took the tokens back · `cleared`: by `clear`.
+ */
+export type DropReason = 'evicted' | 'bound' | 'quota' | 'replaced' | 'truncated' | 'cleared';
+
+export const dropReasons: readonly DropReason[] = ['evicted', 'bound', 'quota', 'replaced', 'truncated', 'cleared'];
+
+/**
+ * The rows that the index stopped holding since the caller last cleared this, once per hold, each with its reason. Every call of the
+ * index that can drop rows fills it. A row may have been taken again since it was dropped: it is free when no sequence maps it and
+ * `isHolding` denies it.
+ */
+export class DroppedRows {
+  #rows = new Int32Array(64);
+  #reasons = new Uint8Array(64);
+  /** How many there are. Read only. */
+  count = 0;
+
+  row(index: number): number {
+    return this.#rows[index]!;
+  }
+
+  reason(index: number): DropReason {
+    return dropReasons[this.#reasons[index]!]!;
+  }
+
+  clear(): void {
+    this.count = 0;
+  }
+
+  /** @internal */
+  add(row: number, reason: number): void {
+    if (this.count === this.#rows.length) {
+      this.#rows = enlarged(this.#rows, 2 * this.count);
+      this.#reasons = enlarged(this.#reasons, 2 * this.count);
+    }
+    this.#rows[this.count] = row;
+    this.#reasons[this.count] = reason;
+    this.count += 1;
+  }
+}
+
+/** Number of a reason, for the hot path. @internal */
+export function reasonNumber(reason: DropReason): number {
+  return dropReasons.indexOf(reason);
+}
 
 const replaced = reasonNumber('replaced');
 
+/** Where the tokens of a text lie. */
+export interface TextRows {
+  /** Rows that the tokens fill to the last byte. */
+  wholeRows: number;
+  /** The row that holds the tokens after those; -1: none remain. */
+  tailRow: number;
+  /** The node on which the tail row hangs, or -1. */
+  tailNode: number;
+}
+
 export class RowLedger {
-  readonly arithmetic: RowArithmetic;
+  readonly #tokenUnits: number;
+  readonly #rowUnits: number;
   readonly #nodes: NodeTable;
   readonly #dropped: DroppedRows;
   // By row.
@@ -25,8 +83,27 @@ export class RowLedger {
 
   constructor(nodes: NodeTable, arithmetic: RowArithmetic, dropped: DroppedRows) {
     this.#nodes = nodes;
-    this.arithmetic = arithmetic;
+    this.#tokenUnits = arithmetic.tokenUnits;
+    this.#rowUnits = arithmetic.rowUnits;
     this.#dropped = dropped;
+  }
+
+  // As in RowArithmetic.
+  rowsFor(tokens: number): number {
+    return Math.ceil((tokens * this.#tokenUnits) / this.#rowUnits);
+  }
+
+  wholeRows(tokens: number): number {
+    return Math.floor((tokens * this.#tokenUnits) / this.#rowUnits);
+  }
+
+  tokensIn(rows: number): number {
+    return Math.floor((rows * this.#rowUnits) / this.#tokenUnits);
+  }
+
+  /** Tokens up to the end of the last row that the first `tokens` tokens touch, with the one that ends in the next row. */
+  tokensToRowEnd(tokens: number): number {
+    return Math.ceil((this.rowsFor(tokens) * this.#rowUnits) / this.#tokenUnits);
   }
 
   get heldRows(): number {
@@ -37,16 +114,23 @@ export class RowLedger {
     return row >= 0 && row < this.#isHeld.length && this.#isHeld[row] === 1;
   }
 
+  /** How many of rows[0, count) it holds, up to the first that it does not. */
+  countHeld(rows: Int32Array, count: number): number {
+    let held = 0;
+    while (held < count && this.isHolding(rows[held]!)) held += 1;
+    return held;
+  }
+
   /** Rows that hang on the node itself. */
   ownRows(node: number): number {
     const { from, to, tailRow } = this.#nodes;
-    const whole = this.arithmetic.wholeRows(to[node]!) - this.arithmetic.wholeRows(from[node]!);
+    const whole = this.wholeRows(to[node]!) - this.wholeRows(from[node]!);
     return tailRow[node]! >= 0 ? whole + 1 : whole;
   }
 
   /** The deepest whole row of the path's first `tokens` tokens, which end in `node`; -1: none. */
   lastRowAt(node: number, tokens: number): number {
-    let hops = this.arithmetic.wholeRows(this.#nodes.to[node]!) - this.arithmetic.wholeRows(tokens);
+    let hops = this.wholeRows(this.#nodes.to[node]!) - this.wholeRows(tokens);
     let row = this.#nodes.lastRow[node]!;
     for (; hops > 0; hops -= 1) row = this.#above[row]!;
     return row;
@@ -58,10 +142,25 @@ export class RowLedger {
    */
   fill(node: number, tokens: number, table: Int32Array): void {
     let row = this.lastRowAt(node, tokens);
-    for (let index = this.arithmetic.wholeRows(tokens) - 1; index >= 0; index -= 1) {
+    for (let index = this.wholeRows(tokens) - 1; index >= 0; index -= 1) {
       table[index] = row;
       row = this.#above[row]!;
     }
+  }
+
+  /**
+   * Writes where the path's first `tokens` tokens lie, which end in `node`. Returns false when the last of them lie in no row that the
+   * index holds; then only `wholeRows` is right.
+   */
+  locate(node: number, tokens: number, place: TextRows): boolean {
+    place.wholeRows = this.wholeRows(tokens);
+    place.tailNode = -1;
+    place.tailRow = -1;
+    if (this.rowsFor(tokens) === place.wholeRows) return true;
+    place.tailNode = this.partialNode(node, tokens);
+    if (place.tailNode < 0) return false;
+    place.tailRow = this.partialRow(place.tailNode, tokens);
+    return true;
   }
 
   /**
@@ -70,9 +169,9 @@ export class RowLedger {
    */
   partialNode(node: number, tokens: number): number {
     const { parent, firstChild, nextSibling, tailRow, to } = this.#nodes;
-    const wanted = this.arithmetic.wholeRows(tokens);
+    const wanted = this.wholeRows(tokens);
     for (let below = node; ;) { // nearly always the node itself or its first child has it
-      if (tailRow[below]! >= 0 || this.arithmetic.wholeRows(to[below]!) > wanted) return below;
+      if (tailRow[below]! >= 0 || this.wholeRows(to[below]!) > wanted) return below;
       if (firstChild[below]! >= 0) {
         below = firstChild[below]!;
         continue;
@@ -83,10 +182,10 @@ export class RowLedger {
     }
   }
 
-  /** The row with the last of `tokens` tokens, of a node that `partialNode` answered. */
+  /** The row with the last of `tokens` tokens, of a node that `partialNode` returned. */
   partialRow(node: number, tokens: number): number {
-    const wanted = this.arithmetic.wholeRows(tokens);
-    let hops = this.arithmetic.wholeRows(this.#nodes.to[node]!) - 1 - wanted;
+    const wanted = this.wholeRows(tokens);
+    let hops = this.wholeRows(this.#nodes.to[node]!) - 1 - wanted;
     if (hops < 0) return this.#nodes.tailRow[node]!;
     let row = this.#nodes.lastRow[node]!;
     for (; hops > 0; hops -= 1) row = this.#above[row]!;
@@ -108,11 +207,6 @@ export class RowLedger {
     return -1;
   }
 
-  /** The leaf's last row, or -1. */
-  deepestRow(leaf: number): number {
-    return this.#nodes.tailRow[leaf]! >= 0 ? this.#nodes.tailRow[leaf]! : this.#nodes.lastRow[leaf]!;
-  }
-
   /** The row before a whole or tail row of `node`'s path, given that row and whether it is the tail. */
   rowAbove(node: number, row: number): number {
     return row === this.#nodes.tailRow[node] ? this.#nodes.lastRow[node]! : this.#above[row]!;
@@ -123,16 +217,14 @@ export class RowLedger {
    * `tail`.
    */
   check(from: number, to: number, table: Int32Array, tail: number): void {
-    const end = this.arithmetic.rowsFor(to);
-    for (let index = this.arithmetic.wholeRows(from); index < end; index += 1) {
+    const end = this.rowsFor(to);
+    for (let index = this.wholeRows(from); index < end; index += 1) {
       const row = table[index];
       if (row === undefined || row < 0) {
-        const problem = 'a sequence commits tokens without a row for them';
-        throw createError('KV_INTERNAL', { problem, what: row, howMany: end });
+        throw createError('KV_INTERNAL', { problem: 'a sequence commits tokens without a row for them', what: row, howMany: end });
       }
       if (row !== tail && this.isHolding(row)) {
-        const problem = 'a sequence commits tokens in a row that the prefix index holds';
-        throw createError('KV_INTERNAL', { problem, what: row });
+        throw createError('KV_INTERNAL', { problem: 'a sequence commits tokens in a row that the prefix index holds', what: row });
       }
     }
   }
@@ -143,9 +235,9 @@ export class RowLedger {
    */
   attach(node: number, from: number, table: Int32Array, tail: number): void {
     const { to, lastRow, tailRow } = this.#nodes;
-    const first = this.arithmetic.wholeRows(from);
-    const end = this.arithmetic.wholeRows(to[node]!);
-    const last = this.arithmetic.rowsFor(to[node]!);
+    const first = this.wholeRows(from);
+    const end = this.wholeRows(to[node]!);
+    const last = this.rowsFor(to[node]!);
     if (tail >= 0) {
       this.#release(tail);
       if (table[first] !== tail) this.#dropped.add(tail, replaced);
@@ -192,20 +284,20 @@ export class RowLedger {
   /** Tokens of the leaf that lie in rows of the index; all of them when it has its tail. */
   backedTokens(leaf: number): number {
     const to = this.#nodes.to[leaf]!;
-    return this.#nodes.tailRow[leaf]! >= 0 ? to : Math.min(to, this.arithmetic.tokensIn(this.arithmetic.wholeRows(to)));
+    return this.#nodes.tailRow[leaf]! >= 0 ? to : Math.min(to, this.tokensIn(this.wholeRows(to)));
   }
 
   /**
    * Keeps the leaf's tokens before `tokens`, counted from the start of the text, with the rows they lie in, and drops its
-   * other rows. Answers where the leaf ends then; `from` of the leaf when nothing of it is left. The caller then shortens
+   * other rows. Returns where the leaf ends then; `from` of the leaf when nothing of it is left. The caller then shortens
    * the node, or removes it.
    */
   cut(leaf: number, tokens: number, reason: number): number {
     const { from, to, lastRow, tailRow } = this.#nodes;
     const kept = Math.max(from[leaf]!, Math.min(to[leaf]!, tokens));
-    const wholeKept = this.arithmetic.wholeRows(kept);
-    const hasTail = kept > from[leaf]! && this.arithmetic.rowsFor(kept) > wholeKept;
-    let whole = this.arithmetic.wholeRows(to[leaf]!);
+    const wholeKept = this.wholeRows(kept);
+    const hasTail = kept > from[leaf]! && this.rowsFor(kept) > wholeKept;
+    let whole = this.wholeRows(to[leaf]!);
     if (tailRow[leaf]! >= 0 && !(hasTail && whole === wholeKept)) {
       this.#drop(tailRow[leaf]!, reason);
       tailRow[leaf] = -1;
@@ -227,10 +319,10 @@ export class RowLedger {
   /** Calls `visit` for the node's own rows, the last first. For checks. */
   forOwnRows(node: number, visit: (row: number, index: number) => void): void {
     const { from, to, lastRow, tailRow } = this.#nodes;
-    let index = this.arithmetic.wholeRows(to[node]!);
+    let index = this.wholeRows(to[node]!);
     if (tailRow[node]! >= 0) visit(tailRow[node]!, index);
     let row = lastRow[node]!;
-    for (index -= 1; index >= this.arithmetic.wholeRows(from[node]!); index -= 1) {
+    for (index -= 1; index >= this.wholeRows(from[node]!); index -= 1) {
       visit(row, index);
       row = this.#above[row]!;
     }

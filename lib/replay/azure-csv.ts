@@ -1,13 +1,13 @@
 // The Azure LLM inference trace: a CSV of TIMESTAMP, ContextTokens, GeneratedTokens (2023 and 2024 releases), one request a
-// line. Columns are found by their names, in any order and case; others are ignored. Yields requests, or what is wrong
+// line. Columns are found by their names, in any order and case; further columns are ignored. Yields requests, or what is wrong
 // with a line, and decides nothing about it.
 
 import { Readable, pipeline } from 'node:stream';
 
 import { CsvError, parse, type Info } from 'csv-parse';
 
-import type { ParsedLine } from './parsed-line.js';
 import { LineProblem, timestampField, tokensField } from './trace-fields.js';
+import type { ParsedLine } from './trace-request.js';
 
 const MAX_LINE_BYTES = 64 * 1024;
 

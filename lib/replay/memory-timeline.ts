@@ -1,11 +1,11 @@
-// MemoryTimeline: how much memory a run held as it went on, and its peak. Bounded: time is cut into POINTS equal buckets at
-// most, each of which keeps the largest of its samples; when the run outgrows them, neighbours are joined and every bucket
-// stands for twice as long. So a run of any length gives a good number of points, and no peak is lost.
+// MemoryTimeline: how much memory a run held as it went on, and its peak. Bounded: time is divided into at most POINTS equal
+// buckets, each of which keeps the largest of its samples; when the run outgrows them, neighbours are joined and every bucket is
+// twice as long. So a run of any length has a useful number of points, and no peak is lost.
 
 export interface MemorySample {
   /** Physical memory that the pool holds: the next field, and what is kept mapped or free for the next requests. */
   readonly poolBytes: number;
-  /** Physical memory mapped for running sequences, which nobody else could have. */
+  /** Physical memory mapped for running sequences, which no other sequence could get. */
   readonly mappedBytes: number;
   /** Memory of valid tokens, in all tensors; of those that sequences share, once for each: it may be more than is mapped. */
   readonly usedBytes: number;
@@ -14,14 +14,14 @@ export interface MemorySample {
 }
 
 export interface MemoryPoint extends MemorySample {
-  /** Where its bucket begins, in the unit of `record`. */
+  /** Start of its bucket, in the unit of `record`. */
   readonly at: number;
 }
 
-/** Tokens in a block of the paged cache that is compared with. */
+/** Block size of the paged cache that the replay is compared with, in tokens. */
 export const PAGED_BLOCK_TOKENS = 16;
 
-/** Nothing runs, nothing is held. */
+/** No memory at all. */
 export const NO_MEMORY: MemorySample = { poolBytes: 0, mappedBytes: 0, usedBytes: 0, pagedBytes: 0 };
 
 const POINTS = 1024;
@@ -35,7 +35,7 @@ export class MemoryTimeline {
   #peak = NO_MEMORY;
   #peakPoolBytes = 0;
 
-  /** @param bucketLength How much of the run one bucket stands for at first: a step, in the unit of `record`. */
+  /** @param bucketLength Length of a bucket at first: one step, in the unit of `record`. */
   constructor(bucketLength: number) {
     this.#bucketLength = bucketLength;
   }
@@ -50,7 +50,7 @@ export class MemoryTimeline {
     return this.#peakPoolBytes;
   }
 
-  /** Adds what was held at `at` (a step, or a time), which never goes back. */
+  /** Adds the memory held at `at`: a step or a time, never less than the last one. */
   record(at: number, sample: MemorySample): void {
     const { poolBytes, mappedBytes, usedBytes } = sample;
     const { mappedBytes: peakBytes, usedBytes: usedAtPeakBytes } = this.#peak;
@@ -65,7 +65,7 @@ export class MemoryTimeline {
     this.#buckets = bucket + 1;
   }
 
-  /** The buckets, from the start. One without a sample held what the pool held before, and ran nothing. */
+  /** The buckets, from the start. In a bucket without a sample nothing runs, and the pool holds what it held before. */
   points(): MemoryPoint[] {
     let lastPoolBytes = 0;
     return Array.from({ length: this.#buckets }, (_, bucket) => {

@@ -5,9 +5,8 @@
 import { StringDecoder } from 'node:string_decoder';
 
 import { formatCount } from '../base/format.js';
-import type { ParsedLine } from './parsed-line.js';
 import { LineProblem, quoted, tokensField } from './trace-fields.js';
-import { HASH_BLOCK_TOKENS, type TraceRequest } from './trace-request.js';
+import { HASH_BLOCK_TOKENS, type ParsedLine, type TraceRequest } from './trace-request.js';
 
 const MAX_LINE_CHARACTERS = 16 * 2 ** 20;
 

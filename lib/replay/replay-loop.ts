@@ -1,11 +1,11 @@
-// ReplayLoop: takes requests from a trace as they arrive, steps the batching until all are done, and records the memory of
-// every step. It keeps the replay's clock, and gives the event loop a turn every few milliseconds, so that a signal, a
-// progress bar and the trace's own reading go on. It owns nothing that must be closed.
+// ReplayLoop: takes requests from a trace as they arrive, steps the scheduler until all are done, and records the memory of every
+// step. It keeps the replay's clock, and gives the event loop a turn every few milliseconds, so that a signal, a progress bar and
+// the reading of the trace go on. It owns nothing that must be closed.
 
 import { setImmediate } from 'node:timers/promises';
 
-import type { Batching } from './batching.js';
 import { MemoryTimeline, NO_MEMORY, type MemorySample } from './memory-timeline.js';
+import type { ReplayScheduler } from './replay-scheduler.js';
 import type { RequestFeed } from './request-feed.js';
 import type { TraceRequest } from './trace-request.js';
 
@@ -28,13 +28,13 @@ export type Refusal = 'too-long' | 'too-large';
 
 export interface ReplayLoopOptions {
   readonly feed: RequestFeed;
-  readonly batching: Batching;
+  readonly scheduler: ReplayScheduler;
   readonly arrivals: ArrivalMode;
-  /** What a step takes on the replay's clock, in ms. */
+  /** Length of a step on the replay's clock, in ms. */
   readonly stepMs: number;
-  /** Why a request can never be served; it is counted and left out then. */
+  /** Why a request can never be served, and is counted and left out; undefined: it can. */
   readonly refusalOf: (request: TraceRequest) => Refusal | undefined;
-  /** The memory held right now. */
+  /** Returns the memory that is held now. */
   readonly measure: () => MemorySample;
   readonly signal?: AbortSignal | undefined;
   readonly onProgress?: ((progress: ReplayProgress) => void) | undefined;
@@ -50,7 +50,7 @@ export class ReplayLoop {
   #memory = NO_MEMORY;
   #clockMs = 0;
   readonly #refusals: Record<Refusal, number> = { 'too-long': 0, 'too-large': 0 };
-  /** As told last. */
+  /** The share that was reported last. */
   #fraction: number | undefined;
 
   constructor(options: ReplayLoopOptions) {
@@ -69,23 +69,24 @@ export class ReplayLoop {
 
   /** Runs to the end of the trace, or to the signal. Returns whether it was interrupted; then sequences are left running. */
   async run(): Promise<boolean> {
-    const { feed, batching, arrivals, stepMs, measure, signal, onProgress } = this.#options;
+    const { feed, scheduler, arrivals, stepMs, measure, signal, onProgress } = this.#options;
+    const record = (): void => {
+      this.#memory = measure();
+      this.timeline.record(arrivals === 'trace' ? this.#clockMs : scheduler.totals.steps, this.#memory);
+    };
     let turnMs = performance.now();
     let progressMs = turnMs;
     while (!signal?.aborted) {
       if (feed.isLow) await feed.fill();
       this.#enqueueArrived();
-      if (batching.isIdle) {
+      if (scheduler.isIdle) {
         const next = feed.peek();
         if (next === undefined && !feed.isLow) break;
         if (next !== undefined) this.#clockMs = Math.max(this.#clockMs, next.arrivalMs); // nothing to do until then
         continue;
       }
-      batching.step();
       this.#clockMs += stepMs;
-      this.#memory = measure();
-      this.timeline.record(arrivals === 'trace' ? this.#clockMs : batching.totals.steps, this.#memory);
-      batching.releaseDone();
+      await scheduler.step(record);
       const nowMs = performance.now();
       if (nowMs - turnMs < TURN_MS) continue;
       if (onProgress !== undefined && nowMs - progressMs >= PROGRESS_MS) {
@@ -99,26 +100,26 @@ export class ReplayLoop {
     return signal?.aborted ?? false;
   }
 
-  /** Moves what has arrived into the queue; no more than can start in one step, since the feed keeps the rest as well. */
+  /** Queues requests that have arrived, at most as many as can start in one step: the feed keeps the rest. */
   #enqueueArrived(): void {
-    const { feed, batching, arrivals, refusalOf } = this.#options;
-    while (batching.waitingRequests < batching.maxBatch) {
+    const { feed, scheduler, arrivals, refusalOf } = this.#options;
+    while (scheduler.waitingRequests < scheduler.maxBatch) {
       const next = feed.peek();
       if (next === undefined || (arrivals === 'trace' && next.arrivalMs > this.#clockMs)) return;
       feed.take();
       const refusal = refusalOf(next);
-      if (refusal === undefined) batching.enqueue(next);
+      if (refusal === undefined) scheduler.enqueue(next);
       else this.#refusals[refusal] += 1;
     }
   }
 
   #progress(): ReplayProgress {
-    const { feed, batching } = this.#options;
-    const { completedRequests, steps } = batching.totals;
+    const { feed, scheduler } = this.#options;
+    const { completedRequests, steps } = scheduler.totals;
     const doneRequests = completedRequests + this.refusedRequests;
     const doneShare = doneRequests / Math.max(1, feed.takenRequests);
     // Never backwards: the trace's length may be an estimate, and products of shares round either way.
     if (feed.fraction !== undefined) this.#fraction = Math.max(this.#fraction ?? 0, feed.fraction * doneShare);
-    return { fraction: this.#fraction, completedRequests, runningRequests: batching.runningRequests, steps, memory: this.#memory };
+    return { fraction: this.#fraction, completedRequests, runningRequests: scheduler.runningRequests, steps, memory: this.#memory };
   }
 }

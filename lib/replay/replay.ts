@@ -1,5 +1,5 @@
-// replay(): runs a trace through a KvCache on real mapped memory, and says what that took and whether every byte was right.
-// It opens a driver, a pool and a cache of its own, closes them whatever happens, and counts what did not come back.
+// replay(): runs a trace through a KvCache on real mapped memory, and returns what that took and whether every byte was right. It
+// opens a driver, a pool and a cache of its own, closes them in any case, and counts the pages that were not returned.
 
 import type { Driver } from '../device/driver.js';
 import { KvCache } from '../cache/kv-cache.js';
@@ -10,13 +10,12 @@ import { evictionPolicyNamed, evictionPolicyNames, type EvictionPolicyName } fro
 import {
   abortSignal, boolean, callable, integer, number, oneOf, optional, readOptions, withDefault, type Field,
 } from '../base/options.js';
-import { Batching } from './batching.js';
 import type { MemorySample } from './memory-timeline.js';
 import { arrivalModes, ReplayLoop, type ArrivalMode, type Refusal, type ReplayProgress } from './replay-loop.js';
+import { ReplayScheduler } from './replay-scheduler.js';
 import { RequestFeed, type ReplayTrace } from './request-feed.js';
-import { peakTokensOf } from './request-state.js';
 import type { Replay, ReplayResult } from './result.js';
-import type { TraceRequest } from './trace-request.js';
+import { peakTokensOf, type TraceRequest } from './trace-request.js';
 import { Verification, verifyModes, type VerifyMode } from './verification.js';
 
 export interface ReplayOptions {
@@ -38,15 +37,15 @@ export interface ReplayOptions {
   readonly prefillTokensPerStep?: number | undefined;
   /** Physical memory for pages, in bytes. Default 8 GiB, or 80 % of what the driver has free where that is less. */
   readonly memoryBytes?: number | undefined;
-  /** `on`: the cache is told what requests say, and what they have in common is computed and kept once. Default `off`. */
+  /** `on`: requests with a common prefix share its rows, which are computed once. Default `off`. */
   readonly prefixCache?: 'on' | 'off' | undefined;
-  /** What the prefix cache lets go of first. Default `adaptive`. */
+  /** Which cached rows the prefix cache evicts first. Default `adaptive`. */
   readonly policy?: EvictionPolicyName | undefined;
-  /** Rows of finished requests that may stay for their prefixes. Default: no bound but the memory. */
+  /** Most rows of ended requests that stay cached, 0 or more. Default: bounded by the memory only. */
   readonly poolRows?: number | undefined;
-  /** Whether requests are released after their prefill, without an answer. Default false. */
+  /** Whether requests end after their prefill, without an answer. Default false. */
   readonly promptOnly?: boolean | undefined;
-  /** Which tokens are written and read back. Default `sampled`. */
+  /** Which tokens are stamped and read back. Default `sampled`. */
   readonly verify?: VerifyMode | undefined;
   /** When requests arrive. Default `saturate`. */
   readonly arrivals?: ArrivalMode | undefined;
@@ -58,7 +57,7 @@ export interface ReplayOptions {
   readonly seed?: number | undefined;
   /** Ends the replay early and cleanly, with the numbers so far. */
   readonly signal?: AbortSignal | undefined;
-  /** Called at most ten times a second, and at the end. */
+  /** Told of the progress, at most ten times a second, and at the end. */
   readonly onProgress?: ((progress: ReplayProgress) => void) | undefined;
 }
 
@@ -67,11 +66,11 @@ export const DEFAULT_MODEL: ModelShape = { layers: 16, kvHeads: 8, headDim: 64, 
 /** Holds the longest request of the public Mooncake traces (191,378 + 8 tokens); addresses cost nothing. */
 export const DEFAULT_MAX_TOKENS = 192 * 1024;
 
-/** Holds one such request of the default model (6 GiB) with room for others. */
+/** Holds one such request of the default model (6 GiB), and smaller ones beside it. */
 const DEFAULT_MEMORY_BYTES = 8 * 2 ** 30;
 const DEFAULT_SHARE_OF_FREE = 0.8;
 
-const unchecked = <T>(): Field<T> => (value) => value as T; // checked by whoever takes it
+const unchecked = <T>(): Field<T> => (value) => value as T; // checked where it is used
 const count = integer({ min: 1 });
 
 const spec = {
@@ -132,21 +131,21 @@ async function replayOn(driver: Driver, pool: PagePool, settings: Settings): Pro
   try {
     const { layout } = cache;
     const verification = new Verification({ cache, mode: verify, layout, seed });
-    const batching = new Batching({ cache, verification, maxBatch, prefillTokensPerStep, sharesPrefixes, seed });
+    const scheduler = new ReplayScheduler({ cache, verification, maxBatch, prefillTokensPerStep, sharesPrefixes, seed });
     const feed = new RequestFeed({ trace, ahead: maxBatch, limit, promptOnly, signal });
     const loop = new ReplayLoop({
-      feed, batching, arrivals, stepMs, signal, onProgress: settings.onProgress,
-      refusalOf: (request) => refusalOf(request, layout, pool), measure: () => measure(cache, batching),
+      feed, scheduler, arrivals, stepMs, signal, onProgress: settings.onProgress,
+      refusalOf: (request) => refusalOf(request, layout, pool), measure: () => measure(cache, scheduler),
     });
     const interrupted = await loop.run();
-    batching.stop();
+    scheduler.stop();
     const { foregroundMaps, backgroundMaps, unmaps } = cache.metrics;
     const wallSeconds = rounded((performance.now() - startMs) / 1e3);
     cache.close();
     const { createdPages, freePages, budgetPages } = pool.counts();
     const { pageBytes, rowBytes, tokensPerRow } = layout;
     const { peak, peakPoolBytes } = loop.timeline;
-    const { stepTimes, totals } = batching;
+    const { stepTimes, totals } = scheduler;
     const tokenBytes = layout.usedBytes(1);
     const result: ReplayResult = {
       requests: feed.takenRequests,
@@ -193,7 +192,7 @@ function refusalOf(request: TraceRequest, layout: Layout, pool: PagePool): Refus
   return layout.pagesFor(layout.rowsFor(tokens)) > pool.counts().budgetPages ? 'too-large' : undefined;
 }
 
-function measure(cache: KvCache, batching: Batching): MemorySample {
+function measure(cache: KvCache, scheduler: ReplayScheduler): MemorySample {
   const { layout, pool } = cache;
   const { createdPages, mappedPages } = pool.counts();
   const { reclaimablePages } = cache.counts();
@@ -201,8 +200,8 @@ function measure(cache: KvCache, batching: Batching): MemorySample {
   return {
     poolBytes: createdPages * layout.pageBytes,
     mappedBytes: (mappedPages - reclaimablePages) * layout.pageBytes,
-    usedBytes: batching.usedTokens * tokenBytes,
-    pagedBytes: batching.pagedTokens * tokenBytes,
+    usedBytes: scheduler.usedTokens * tokenBytes,
+    pagedBytes: scheduler.pagedTokens * tokenBytes,
   };
 }
 

@@ -10,7 +10,7 @@ import { chartColours, chartOf } from './report-chart.js';
 import { reportPage } from './report-page.js';
 import type { Replay } from './result.js';
 
-/** What is used of Vega, whose own types need a browser's. */
+/** The part of Vega that is used; its own types need those of a browser. */
 interface Vega {
   parse(spec: unknown): unknown;
   View: new (runtime: unknown, options: { readonly renderer: 'none' }) => { toSVG(): Promise<string>; finalize(): void };

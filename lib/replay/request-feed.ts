@@ -1,12 +1,11 @@
 // RequestFeed: the next requests of a trace, read ahead, so that the loop of a replay takes them without waiting. It holds a
-// bounded number, whatever the trace; ends early at a limit or a signal; and closes what it reads from.
+// bounded number of them; ends early at a limit or a signal; and closes what it reads from.
 
-import { RingQueue } from './ring-queue.js';
 import type { TraceRequest } from './trace-request.js';
 
 /** What can be replayed: a TraceReader, a Workload, or any list or stream of requests in order of arrival. */
 export type ReplayTrace = (AsyncIterable<TraceRequest> | Iterable<TraceRequest>) & {
-  /** For people: a path, `stdin`, `generated`. */
+  /** The name to print: a path, `stdin`, `generated`. */
   readonly name?: string;
   readonly format?: string | undefined;
   /** Requests in all, where that is known before the end. */
@@ -35,7 +34,7 @@ export class RequestFeed {
   readonly #limit: number;
   readonly #promptOnly: boolean;
   readonly #signal: AbortSignal | undefined;
-  readonly #requests = new RingQueue<TraceRequest>();
+  readonly #requests: TraceRequest[] = [];
   #takenRequests = 0;
   #isEnded = false;
   readonly #stop = (): void => this.close();
@@ -56,7 +55,7 @@ export class RequestFeed {
     return this.#takenRequests;
   }
 
-  /** How much of the trace has been taken, 0 to 1; undefined where nobody knows. */
+  /** How much of the trace has been taken, 0 to 1; undefined where that is not known. */
   get fraction(): number | undefined {
     const { totalRequests, readFraction } = this.#trace;
     const total = Math.min(totalRequests ?? Infinity, this.#limit);
@@ -73,7 +72,7 @@ export class RequestFeed {
 
   /** The next request; undefined when there is none (or, before `fill`, none yet). */
   peek(): TraceRequest | undefined {
-    return this.#requests.peek();
+    return this.#requests[0];
   }
 
   take(): TraceRequest | undefined {

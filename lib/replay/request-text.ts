@@ -1,19 +1,19 @@
-// RequestText: what one request of a replay says, as token ids, prompt and answer. A trace has lengths and the identity of
-// blocks, never text: each hash id stands for HASH_BLOCK_TOKENS tokens, the same wherever it is, and what no id stands for
-// (a prompt without ids, the answer) is the request's own. Made of runs: one for each id, the last of the prompt cut to its
-// length, then those of the answer.
+// RequestText: the token ids of one request of a replay, prompt and answer. A trace has lengths and the identity of blocks, never
+// text: each hash id stands for HASH_BLOCK_TOKENS tokens, the same wherever it is; tokens without an id (of a prompt without ids,
+// of the answer) are the request's own. Made of runs: one for each id, the last of the prompt cut to its length, then those of
+// the answer.
 //
 // Invariants: two ids differ in every token; the key of a run is made of all ids up to it, so equal keys are equal prefixes.
 
 import { mix32 } from '../base/random.js';
-import type { StampKeys } from './stamp-keys.js';
+import type { StampKeys } from './stamps.js';
 import { HASH_BLOCK_TOKENS, type TraceRequest } from './trace-request.js';
 
 const ID_BITS = 0x7fff_ffff;
 
 export interface RequestTextOptions {
   readonly request: TraceRequest;
-  /** The first id that nobody else has. Ids below it, as many as `ownIds` says, are taken. */
+  /** The first id that no other request has. Ids from it downwards, `ownIds` of them, become this request's own. */
   readonly ownId: number;
   /** Chooses the keys. */
   readonly seed: number;

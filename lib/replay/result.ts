@@ -1,5 +1,5 @@
 // ReplayResult: the numbers of one replay, as `vkv replay --json` prints them. Names are stable within a major version. The
-// timeline, which only the report draws, is apart.
+// timeline is apart: only the report draws it.
 
 import type { ModelShape } from '../layout/model-shape.js';
 import type { EvictionPolicyName } from '../prefix/eviction/named-policies.js';
@@ -20,9 +20,9 @@ export interface ReplayResult {
   readonly skippedLines: number;
   /** Prompt tokens of requests whose prefill was done, each once. */
   readonly promptTokens: number;
-  /** Those of them that need not be computed, since the cache had them when the request was first admitted. */
+  /** Of these, tokens that were cached when the request was first admitted, and not computed. */
   readonly cachedTokens: number;
-  /** How they came: in a slot that had them already, by mapping the rows of others, by copying from a row. Their sum. */
+  /** Of these, by how the sequence got them: in a slot that had them, by mapping rows of other sequences, by copying. Their sum. */
   readonly adoptedTokens: number;
   readonly aliasedTokens: number;
   readonly copiedTokens: number;
@@ -31,7 +31,7 @@ export interface ReplayResult {
   readonly generatedTokens: number;
   /** Tokens computed again because of preemptions. */
   readonly recomputedTokens: number;
-  /** Tokens that preempted requests found in the cache when they came back, and need not compute again. */
+  /** Tokens of preempted requests that were still cached when these were admitted again. */
   readonly recoveredTokens: number;
   /** Forward passes. */
   readonly steps: number;
@@ -42,9 +42,9 @@ export interface ReplayResult {
   readonly backgroundMaps: number;
   /** Pages unmapped, until the last request was done. */
   readonly unmaps: number;
-  /** Most physical memory mapped for running sequences, which nobody else could have. */
+  /** Most physical memory mapped for running sequences, which no other sequence could get. */
   readonly peakPhysicalBytes: number;
-  /** Most physical memory that the pool held: also rows kept for the next requests, given up when somebody needs them. */
+  /** Most physical memory that the pool held, cached rows included, which are evicted when running sequences need memory. */
   readonly peakPoolBytes: number;
   /** When `peakPhysicalBytes` was reached: memory of valid tokens. Those that sequences share count for each of them. */
   readonly usedBytesAtPeak: number;
@@ -53,9 +53,9 @@ export interface ReplayResult {
   /** What one contiguous allocation per slot, for `maxTokens` each, would hold all the time. */
   readonly staticBytes: number;
   readonly verify: VerifyMode;
-  /** Tokens whose test pattern was read back, in all tensors. */
+  /** Tokens that were verified: their test pattern was read back in all tensors. */
   readonly verifiedTokens: number;
-  /** Those of them that were wrong in some tensor. */
+  /** Of these, tokens that were wrong in at least one tensor. */
   readonly mismatches: number;
   /** Pages that were not back in the pool when the cache was closed. */
   readonly leakedPages: number;
@@ -95,12 +95,12 @@ export interface Replay {
   readonly arrivals: 'saturate' | 'trace';
 }
 
-/** Whether there was something to do, and none of it could be done. */
+/** Whether there were requests, and none could be served. */
 export function isAllRefused({ requests, refusedRequests }: ReplayResult): boolean {
   return requests > 0 && refusedRequests === requests;
 }
 
-/** Whether memory was as it must be: every pattern read back right, and every page returned. */
+/** Whether every pattern was read back right, and every page returned. */
 export function isSound({ mismatches, leakedPages }: ReplayResult): boolean {
   return mismatches === 0 && leakedPages === 0;
 }

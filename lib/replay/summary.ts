@@ -1,5 +1,5 @@
-// The summary of a replay for people: what was served, what it cost, and what memory it took beside what other ways of
-// keeping the cache would have taken. Plain facts; the terminal and the report draw them each in their own way.
+// The summary of a replay as text: what was served, what it cost, and how much memory it took, compared with other ways to keep the
+// cache. The terminal and the report lay it out, each in its own way.
 
 import { formatBytes, formatCount, formatNumber } from '../base/format.js';
 import { PAGED_BLOCK_TOKENS } from './memory-timeline.js';
@@ -19,7 +19,7 @@ export interface MemoryBar {
   readonly note: string;
 }
 
-/** One sentence: whether all went well. */
+/** Whether every pattern was right and every page came back, in one sentence. */
 export function verdictOf(result: ReplayResult): string {
   const { mismatches, leakedPages, verifiedTokens, verify, interrupted } = result;
   if (!isSound(result)) {
@@ -104,7 +104,7 @@ export function factsOf(result: ReplayResult): Fact[] {
   ];
 }
 
-/** Why requests were refused, each with the flag that would let them in. */
+/** Why requests were refused, with the flag that would admit them. */
 function refusals({ tooLongRequests, tooLargeRequests, cache }: ReplayResult): string[] {
   const some = (count: number, text: string): string[] => (count > 0 ? [`${formatNumber(count)} refused: ${text}`] : []);
   return [

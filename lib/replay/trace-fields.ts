@@ -1,4 +1,4 @@
-// The fields of a trace line: checks and conversions that both formats share. A value that will not do is thrown as a
+// The fields of a trace line: checks and conversions that both formats share. A wrong value is thrown as a
 // LineProblem, whose text ends the sentence "FILE, line 7: …"; the readers add the file and the line.
 
 import { printable } from '../base/format.js';

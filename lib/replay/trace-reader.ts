@@ -1,14 +1,13 @@
 // TraceReader: the requests of a trace file, one by one, in the order of the file. It finds the format in the first line,
-// names the line of what is broken (or counts it, when told to skip), and streams: a trace larger than memory is fine. A
-// reader is read once.
+// names a broken line in its error (or skips and counts it), and streams: a trace may be larger than memory. A reader is read
+// once.
 
 import type { Readable } from 'node:stream';
 
 import { createError, isKvError } from '../base/errors.js';
 import { readAzureCsv } from './azure-csv.js';
 import { readMooncakeJsonl } from './mooncake-jsonl.js';
-import type { ParsedLine } from './parsed-line.js';
-import type { TraceFormat, TraceRequest } from './trace-request.js';
+import type { ParsedLine, TraceFormat, TraceRequest } from './trace-request.js';
 import { TraceSource, startWith } from './trace-source.js';
 
 export interface TraceReaderOptions {
@@ -27,7 +26,7 @@ const readers: Readonly<Record<TraceFormat, FormatReader>> = {
   mooncake: readMooncakeJsonl,
 };
 
-/** As much of the file as is looked at for its first line. */
+/** Bytes of the file in which its first line must end. */
 const HEAD_BYTES = 64 * 1024;
 
 export class TraceReader implements AsyncIterable<TraceRequest> {

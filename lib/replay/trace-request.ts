@@ -1,5 +1,5 @@
-// TraceRequest: one request of a serving trace, whatever file it came from. Readers and the generated workload make
-// them, the replay consumes them; nobody changes one. A trace has lengths and times, never text.
+// TraceRequest: one request of a serving trace, as the format readers and the generated workload make it; it is not changed after
+// that. A trace has lengths and times, never text.
 
 /** Trace files this package reads. `azure`: the Azure LLM inference CSV. `mooncake`: the Mooncake JSONL. */
 export type TraceFormat = 'azure' | 'mooncake';
@@ -18,4 +18,20 @@ export interface TraceRequest {
   readonly outputTokens: number;
   /** Content of the prompt: equal ids at equal places are equal blocks of HASH_BLOCK_TOKENS tokens, first block first. */
   readonly hashIds?: Int32Array;
+}
+
+/** What a format reader makes of one line of a trace. The trace reader decides what a problem means. */
+export type ParsedLine =
+  | { readonly line: number; readonly request: TraceRequest }
+  | {
+    readonly line: number;
+    /** Ends the sentence "FILE, line 7: …", without its full stop. */
+    readonly problem: string;
+    /** The lines after it cannot be read either, so it cannot be skipped. */
+    readonly isFatal: boolean;
+  };
+
+/** Tokens that a request holds at its end: the last token it generates is never fed back, so it has no K and V. */
+export function peakTokensOf({ promptTokens, outputTokens }: TraceRequest): number {
+  return promptTokens + Math.max(0, outputTokens - 1);
 }

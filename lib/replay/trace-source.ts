@@ -1,5 +1,5 @@
-// TraceSource: the bytes of a trace, from a file, from stdin or from any stream, gunzipped when they begin as gzip does
-// (the name is not asked). It streams: what is in memory is a few chunks. It knows nothing of formats.
+// TraceSource: the bytes of a trace, from a file, from stdin or from any stream, gunzipped when their first bytes
+// are those of gzip. It streams: only a few chunks are in memory. Knows no trace format.
 
 import { createReadStream } from 'node:fs';
 import { stat } from 'node:fs/promises';
@@ -9,7 +9,7 @@ import { createGunzip } from 'node:zlib';
 const GZIP_MAGIC = [0x1f, 0x8b];
 
 export class TraceSource {
-  /** The name for people: the path, or `stdin`, or `stream`. */
+  /** The name to print: the path, `stdin` or `stream`. */
   readonly name: string;
   readonly #source: string | Readable;
   #stream: Readable | undefined;
@@ -36,7 +36,7 @@ export class TraceSource {
     yield* GZIP_MAGIC.every((byte, at) => start[at] === byte) ? gunzipped(whole) : whole;
   }
 
-  /** Destroys the stream below, also while somebody waits for its next bytes (who then gets an error). Idempotent. */
+  /** Destroys the stream below, also while a read waits for its next bytes, which then fails. Idempotent. */
   close(): void {
     this.#stream?.destroy();
   }

@@ -1,25 +1,30 @@
-// Verification: stands in for the attention kernels, and proves that memory holds what was put there. It writes a pattern
-// made of a key, the tensor and the token when tokens are computed, and reads it back before the sequence is released. What
-// came from the cache was stamped by whoever computed it, and is never written again, only read.
+// Verification: writes a pattern made of a key, the tensor and the token where a model would write K and V, and reads it back before
+// the sequence is released: this proves that memory holds what was written. Tokens that came from the cache were stamped when they
+// were computed; they are only read.
 //
 //   full      every token
 //   sampled   the marks: the tokens on both sides of every row border (where one page ends and the next begins, in every
 //             tensor) and of every border between runs of text; the first and last token of every chunk; and one decoded
-//             token in DECODE_SAMPLE, chosen by a hash. Of cached tokens the marks, which do not depend on who computed them
+//             token in DECODE_SAMPLE, chosen by a hash. Of cached tokens the marks, which are the same for every sequence
 //   off       none
 
 import { mix32 } from '../base/random.js';
-import type { ReplayCache, ReplaySequence } from './replay-cache.js';
-import type { StampKeys } from './stamp-keys.js';
-import { StampRuns } from './stamp-runs.js';
+import type { Sequence } from '../cache/sequence.js';
+import type { StampKeys, StampRuns } from './stamps.js';
 
 export const verifyModes = ['full', 'sampled', 'off'] as const;
 export type VerifyMode = (typeof verifyModes)[number];
 
 const DECODE_SAMPLE = 64;
 
-export interface VerificationOptions {
-  readonly cache: Pick<ReplayCache, 'stamp' | 'verifyStamp'>;
+/** Memory that can be stamped: a KvCache. Both return a number of tokens: that were stamped, that are wrong. */
+export interface StampedMemory<S> {
+  stamp(sequence: S, fromToken: number, tokens: number, key: number): number;
+  verifyStamp(sequence: S, fromToken: number, tokens: number, key: number): number;
+}
+
+export interface VerificationOptions<S> {
+  readonly cache: StampedMemory<S>;
   readonly mode: VerifyMode;
   /** Chooses patterns and the sample. */
   readonly seed: number;
@@ -27,8 +32,8 @@ export interface VerificationOptions {
   readonly layout: { readonly pageBytes: number; readonly maxTokenBytes: number };
 }
 
-export class Verification {
-  readonly #cache: Pick<ReplayCache, 'stamp' | 'verifyStamp'>;
+export class Verification<S = Sequence> {
+  readonly #cache: StampedMemory<S>;
   readonly #mode: VerifyMode;
   readonly #pageBytes: number;
   readonly #tokenBytes: number;
@@ -36,7 +41,7 @@ export class Verification {
   #verifiedTokens = 0;
   #mismatches = 0;
 
-  constructor({ cache, mode, layout, seed }: VerificationOptions) {
+  constructor({ cache, mode, layout, seed }: VerificationOptions<S>) {
     this.#cache = cache;
     this.#mode = mode;
     this.#pageBytes = layout.pageBytes;
@@ -54,13 +59,13 @@ export class Verification {
     return this.#mismatches;
   }
 
-  /** The key of the n-th admission's pattern; no two are alike in a run. */
+  /** The key of the n-th admission's pattern; no two admissions of a run have the same. */
   keyOf(admission: number): number {
     return mix32(this.#seed, admission);
   }
 
   /** Writes the pattern of a pass that computes `tokens` tokens from `from` on, and notes in `runs` where. */
-  stamp(sequence: ReplaySequence, runs: StampRuns, keys: StampKeys, from: number, tokens: number): void {
+  stamp(sequence: S, runs: StampRuns, keys: StampKeys, from: number, tokens: number): void {
     if (this.#mode === 'off') return;
     if (this.#mode === 'full') {
       this.#write(sequence, runs, keys, from, from + tokens);
@@ -79,7 +84,7 @@ export class Verification {
     }
   }
 
-  /** Notes in `runs` what is to be found in the first `tokens` tokens of a sequence, which came from the cache. */
+  /** Notes in `runs` which of the first `tokens` tokens of a sequence, which came from the cache, are to be verified. */
   recall(runs: StampRuns, keys: StampKeys, tokens: number): void {
     if (this.#mode === 'off' || tokens === 0) return;
     if (this.#mode === 'full') {
@@ -90,7 +95,7 @@ export class Verification {
   }
 
   /** Reads back what was stamped, and empties `runs`. Call it before the sequence is released. */
-  verify(sequence: ReplaySequence, runs: StampRuns, keys: StampKeys): void {
+  verify(sequence: S, runs: StampRuns, keys: StampKeys): void {
     for (let run = 0; run < runs.length; ++run) {
       const tokens = runs.tokensOf(run);
       const from = runs.fromOf(run);
@@ -102,14 +107,14 @@ export class Verification {
     runs.clear();
   }
 
-  #write(sequence: ReplaySequence, runs: StampRuns, keys: StampKeys, from: number, end: number): void {
+  #write(sequence: S, runs: StampRuns, keys: StampKeys, from: number, end: number): void {
     forEachKey(keys, from, end, (start, stop, key) => {
       this.#cache.stamp(sequence, start, stop - start, key);
     });
     runs.push(from, end - from);
   }
 
-  /** The first mark from `token` on: a token whose stamp everybody who says the same writes, however the work was cut. */
+  /** The first mark from `token` on: a token that is stamped in every sequence with this text, however its chunks were cut. */
   #nextMark(keys: StampKeys, token: number): number {
     const border = this.#firstTokenOf(this.#rowAfter(token)); // that row begins inside it, or right before it
     return Math.min(border - 1 < token ? border : border - 1, keys.nextEdge(token));

@@ -1,6 +1,6 @@
 // Workload: a serving trace that the package makes itself, so that a replay needs no data file. Shaped like the public
 // ones: lognormal prompt lengths (median and spread of the Azure code trace), short answers to long prompts, arrivals in
-// bursts, and conversations whose turns repeat what was said before, over a few system prompts that many share. A seed
+// bursts, and conversations whose turns repeat their earlier turns, over a few common system prompts. A seed
 // gives the same requests on every machine, each time it is iterated.
 
 import { Random } from '../base/random.js';
@@ -17,9 +17,9 @@ export interface WorkloadOptions {
   readonly meanGapMs?: number;
 }
 
-/** Share of requests that are turns of a conversation; the others are one-off completions. */
+/** Share of requests that are turns of a conversation; the rest are one-off completions. */
 const CONVERSATION_SHARE = 0.4;
-/** Chance that such a request goes on with an open conversation instead of opening one. */
+/** Chance that a turn continues an open conversation instead of opening one. */
 const NEXT_TURN_CHANCE = 0.75;
 const OPEN_CONVERSATIONS = 64;
 const SYSTEM_PROMPTS = 6;
@@ -35,7 +35,7 @@ const BURST_GAP = 0.3;
 const PAUSE_GAP = (1 - BURST_CHANCE * BURST_GAP) / (1 - BURST_CHANCE);
 
 interface Conversation {
-  /** Tokens said until now: the system prompt, every turn, every answer. */
+  /** Tokens so far: the system prompt, every turn, every answer. */
   tokens: number;
   /** Ids of those blocks that can no longer change, first block first. */
   wholeBlocks: Int32Array;
@@ -70,7 +70,7 @@ export class Workload implements Iterable<TraceRequest> {
   }
 }
 
-/** What is said: lengths and the identity of blocks. Owns the conversations that are open. */
+/** Makes the prompts: lengths and the identity of blocks. Owns the open conversations. */
 class Talk {
   readonly #random: Random;
   readonly #maxPromptTokens: number;
@@ -93,7 +93,7 @@ class Talk {
     return { promptTokens, outputTokens: this.#length(COMPLETION.output), hashIds: this.#blocksOf(promptTokens) };
   }
 
-  /** A turn: everything said before in its conversation, and something new. */
+  /** A turn: its conversation so far, and new tokens. */
   turn(): Omit<TraceRequest, 'line' | 'arrivalMs'> {
     const at = this.#place();
     const conversation = (this.#open[at] ??= { ...this.#systemPrompts[this.#random.integer(SYSTEM_PROMPTS)]! });
@@ -106,7 +106,7 @@ class Talk {
     return { promptTokens, outputTokens, hashIds };
   }
 
-  /** Which conversation speaks: an open one, or a new one, which takes the place of an old one when there are many. */
+  /** Chooses the conversation of a turn: an open one, or a new one, which replaces an old one when there are many. */
   #place(): number {
     if (this.#open.length > 0 && this.#random.chance(NEXT_TURN_CHANCE)) return this.#random.integer(this.#open.length);
     if (this.#open.length < OPEN_CONVERSATIONS) return this.#open.length;

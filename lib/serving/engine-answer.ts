@@ -1,10 +1,10 @@
-// EngineAnswer: what an engine has answered, each part read once and checked before anything is taken from it. Row by row, over
-// the engine's own memory: an engine that answers with the same array every time costs no allocation per token.
+// EngineAnswer: what an engine has answered to a pass. Each part is read once, and checked before anything is taken from it. Rows of
+// logits are views of the engine's own memory: an engine that answers with the same array every time costs no allocation.
 
 import { createError } from '../base/errors.js';
 import { formatCount, formatNumber } from '../base/format.js';
 import { floatsOf, isArray, isFloat32Array, lengthOf, typedArrayKind } from '../base/typed-arrays.js';
-import type { Pass } from './pass.js';
+import type { Pass } from './step-passes.js';
 
 export type EngineCall = 'prefill' | 'decode';
 
@@ -20,7 +20,7 @@ export class EngineAnswer {
   }
 
   /**
-   * Takes an answer to a pass. Throws KV_ENGINE_FAILED unless it has a part for each sequence up to the last whose answer is read.
+   * Takes an answer to a pass. Throws KV_ENGINE_FAILED unless it has a row for each sequence up to the last that wants logits.
    */
   take(call: EngineCall, { length, wantsLogits }: Pass, output: unknown): void {
     const sequences = 1 + wantsLogits.subarray(0, length).lastIndexOf(1);
@@ -35,23 +35,23 @@ export class EngineAnswer {
     if (problem !== undefined) throw createError('KV_ENGINE_FAILED', { call, sequences: length, problem }, { cause });
   }
 
-  /** The token that the engine itself has chosen for a sequence, where `hasTokens`; anything, and to be read once. */
+  /** What the engine gave as the next token of a sequence, where `hasTokens`: unchecked, to be read once. */
   token(index: number): unknown {
     return this.#tokens?.[index];
   }
 
-  /** Whether the engine itself has chosen the tokens. */
+  /** Whether the engine has chosen the tokens. */
   get hasTokens(): boolean {
     return this.#tokens !== undefined;
   }
 
-  /** The logits of a sequence. Undefined: the engine has taken them back since. */
+  /** The logits of a sequence. Undefined: the engine has transferred their memory since. */
   row(index: number): Float32Array | undefined {
     const row = this.#rows[index]!;
     return lengthOf(row) === this.#vocabularyTokens ? row : undefined;
   }
 
-  /** What is wrong with it. */
+  /** Takes an answer's parts; returns what is wrong with it, if something is. */
   #read(output: unknown, sequences: number): string | undefined {
     const isObject = typeof output === 'object' && output !== null;
     if (isObject && (ArrayBuffer.isView(output) || isArray(output))) {
@@ -77,7 +77,7 @@ export class EngineAnswer {
     return `it answered with ${kind}${count} instead of ${wanted}`;
   }
 
-  /** Rows of an array that came before are kept. */
+  /** Makes a view per row. Those of an array that came before are used again. */
   #cut(logits: Float32Array, sequences: number): void {
     if (logits !== this.#rowsOf || this.#rows.some((row) => lengthOf(row) !== this.#vocabularyTokens)) {
       this.#rowsOf = logits;
@@ -90,7 +90,7 @@ export class EngineAnswer {
   }
 }
 
-/** Elements of a list; undefined for what is none. */
+/** Elements of an array or typed array; undefined for anything else. */
 function countOf(list: unknown): number | undefined {
   if (typedArrayKind(list) !== undefined) return lengthOf(list as Float32Array);
   return isArray(list) ? list.length : undefined;

@@ -1,20 +1,21 @@
-// EngineCalls: how a scheduler calls its engine: one pass at a time, whoever else has the same engine; waits for the answer,
-// for so long at most, takes the time, chooses the next token of every sequence, and says whatever went wrong as an error of the
-// catalogue. The cache knows of each pass until it is really over.
+// EngineCalls: how a scheduler calls its engine: one pass at a time, also where several schedulers, or runs, have the same engine;
+// waits for the answer, at most `passTimeoutMs`; takes the time; chooses the next token of every sequence; and turns what went
+// wrong into an error of the catalogue. The cache knows of each pass until it is really over.
+//
+// Invariant: an engine has at most one turn. It lasts until the engine has answered, however long its caller waits; passes behind
+// one that was given up fail instead of waiting.
 
-import { createError } from '../base/errors.js';
+import { createError, type ErrorDetails } from '../base/errors.js';
 import { describe } from '../base/phrases.js';
 import { ChangeSignal } from '../device/change-signal.js';
 import type { KvCache } from '../cache/kv-cache.js';
 import { nextChange } from '../cache/wait.js';
 import { isFloat32Array, lengthOf } from '../base/typed-arrays.js';
-import { asError } from './as-error.js';
-import type { Clock } from './clock.js';
 import { EngineAnswer, type EngineCall } from './engine-answer.js';
 import type { Engine, EngineOutput } from './engine.js';
-import { beginTurn, giveUpTurn, turnOf, type Turn } from './engine-turns.js';
 import type { Generation } from './generation.js';
-import type { Pass } from './pass.js';
+import { asError, type Clock } from './scheduler-options.js';
+import type { Pass } from './step-passes.js';
 import type { ServingTotals } from './totals.js';
 
 export type { EngineCall } from './engine-answer.js';
@@ -23,16 +24,26 @@ export interface EngineCallsOptions {
   readonly cache: KvCache;
   readonly engine: Engine;
   readonly vocabularyTokens: number;
-  /** How long a pass may take; Infinity: for ever. */
+  /** Ms after which a pass is given up; Infinity: never. */
   readonly passTimeoutMs: number;
   readonly totals: ServingTotals;
   readonly clock: Clock;
 }
 
+interface Turn {
+  /** Set when the pass was given up. */
+  stalled: ErrorDetails['KV_ENGINE_STALLED'] | undefined;
+  /** The pass is over, or was given up. */
+  readonly changed: ChangeSignal;
+}
+
+/** The running pass of each engine that has one. */
+const turns = new WeakMap<Engine, Turn>();
+
 export class EngineCalls {
   readonly #options: EngineCallsOptions;
   readonly #answer: EngineAnswer;
-  /** Some request has ended. */
+  /** A request of the scheduler has ended. */
   readonly #ended = new ChangeSignal();
 
   constructor(options: EngineCallsOptions) {
@@ -43,21 +54,23 @@ export class EngineCalls {
   /**
    * Has the engine compute a pass, and chooses the next tokens at once: its logits are its own again with its next call.
    * Rejects with KV_ENGINE_FAILED, its cause what the engine threw, and with KV_ENGINE_STALLED, while the engine may still
-   * compute until `pass.over`; with KV_ABORTED when nobody wants the pass any more before its turn. What is wrong with one
+   * compute until `pass.over`; with KV_ABORTED when all requests of the pass end before its turn. What is wrong with one
    * sequence only is in `pass.errors`.
    */
   async run(call: EngineCall, pass: Pass): Promise<void> {
     const { engine, cache } = this.#options;
-    while (turnOf(engine) !== undefined) await this.#waitForTurn(call, pass);
-    const { turn, end } = beginTurn(engine);
-    const leavePasses = cache.passes.enter();
+    for (let turn = turns.get(engine); turn !== undefined; turn = turns.get(engine)) await this.#waitBehind(turn, call, pass);
+    const turn: Turn = { stalled: undefined, changed: new ChangeSignal() };
+    turns.set(engine, turn);
+    const leavePasses = cache.lifetime.enterPass();
     let setOver = (): void => {};
     pass.over = new Promise((resolve) => { setOver = resolve; });
     pass.isRunning = true;
     const finish = (): void => {
       pass.isRunning = false;
       leavePasses();
-      end();
+      turns.delete(engine);
+      turn.changed.raise();
       setOver();
     };
     let isLeft = false;
@@ -74,14 +87,14 @@ export class EngineCalls {
     }
   }
 
-  /** The error of requests that need the engine now; undefined: it has no pass that was given up and is not over. */
+  /** The error of requests that need the engine now, while a pass that was given up is not over; else undefined. */
   stall(): Error | undefined {
-    const stalled = turnOf(this.#options.engine)?.stalled;
+    const stalled = turns.get(this.#options.engine)?.stalled;
     return stalled === undefined ? undefined : createError('KV_ENGINE_STALLED', stalled);
   }
 
-  /** Some request has ended: nobody may want a pass that waits for its turn. */
-  hearEnd(): void {
+  /** Notes that a request has ended: a pass that waits for its turn may have none left. */
+  noteEnd(): void {
     this.#ended.raise();
   }
 
@@ -94,26 +107,28 @@ export class EngineCalls {
     if (generation.length < textTokens) return undefined;
     const logits = sequence!.keptValue;
     if (isFloat32Array(logits) && lengthOf(logits) === this.#options.vocabularyTokens) {
-      return this.#sample(new Float32Array(logits), generation, 'prefill'); // a sampler that changes them would change others' answers
+      return this.#sample(new Float32Array(logits), generation, 'prefill'); // a copy: a sampler may change them
     }
-    sequence!.truncate(textTokens - 1); // somebody else keeps values of his own in this cache
+    sequence!.truncate(textTokens - 1); // another user of the cache has kept a value of its own
     generation.length = textTokens - 1;
     return undefined;
   }
 
-  /** Until the engine's pass is over; another scheduler may be faster then. Throws what ends a pass before its turn. */
-  async #waitForTurn(call: EngineCall, pass: Pass): Promise<void> {
-    const turn = turnOf(this.#options.engine)!;
+  /** Waits until a turn is over; another scheduler may take the next. Throws what ends a pass before its turn. */
+  async #waitBehind(turn: Turn, call: EngineCall, pass: Pass): Promise<void> {
     const stall = this.stall();
     if (stall !== undefined) throw stall;
     await nextChange({ signals: [turn.changed, this.#ended], mustAsk: () => false }, 0, () => () => {});
-    if (pass.isUnwanted) throw createError('KV_ABORTED', { operation: 'generating' });
+    if (pass.hasEnded) throw createError('KV_ABORTED', { operation: 'generating' });
     if (pass.sequences.some((sequence) => sequence.isReleased)) { // its memory may be gone
       throw createError('KV_ENGINE_FAILED', { call, sequences: pass.length, problem: 'a slot was taken away before its turn' });
     }
   }
 
-  /** The engine's answer, boxed: resolving a promise with it would look at it again. Calls `leave` where it rejects although the engine has not answered. */
+  /**
+   * The engine's answer, boxed: resolving a promise with it would read its `then` again. Calls `leave` where it rejects although the
+   * engine has not answered.
+   */
   async #compute(call: EngineCall, pass: Pass, turn: Turn, leave: (answered: Promise<unknown>) => void): Promise<{ readonly output: EngineOutput }> {
     const { engine, clock, totals, passTimeoutMs } = this.#options;
     const startMs = clock.now();
@@ -134,7 +149,8 @@ export class EngineCalls {
       totals[`${call}Ms`] += clock.now() - startMs;
     }
     const stalled = { call, sequences: pass.length, timeoutMs: passTimeoutMs };
-    giveUpTurn(turn, stalled);
+    turn.stalled = stalled;
+    turn.changed.raise();
     throw createError('KV_ENGINE_STALLED', stalled);
   }
 
@@ -160,7 +176,7 @@ export class EngineCalls {
     if (logits === undefined) throw createError('KV_ENGINE_FAILED', { call, sequences: 1, problem: 'its logits were gone before they were read' });
     const kept = generation.keepsLogits ? new Float32Array(logits) : undefined;
     const chosen = this.#sample(logits, generation, call);
-    pass.keptLogits[index] = kept; // only now: what gave no token is worth nothing to others
+    pass.keptLogits[index] = kept; // only now: logits that gave no token are not kept
     return chosen;
   }
 
@@ -172,7 +188,7 @@ export class EngineCalls {
       throw asError(error, 'sampler');
     }
     if (this.#isToken(token)) {
-      // Undefined: the engine, or the sampler, has given their memory away.
+      // Undefined: the engine, or the sampler, has transferred their memory.
       const logit = logits[token];
       if (logit !== undefined && !Number.isNaN(logit)) return token;
       throw createError('KV_ENGINE_FAILED', { call, sequences: 1, problem: 'its logits are not numbers' });
@@ -192,7 +208,7 @@ function isPromise(answer: unknown): boolean {
   return typeof answer === 'object' && answer !== null && typeof (answer as Partial<Promise<unknown>>).then === 'function';
 }
 
-/** Whether it is settled, however, in so many ms. */
+/** Whether `answered` is resolved or rejected within `timeoutMs`. */
 async function isSettledWithin(answered: Promise<unknown>, timeoutMs: number, clock: Clock): Promise<boolean> {
   let cancel = (): void => {};
   try {

@@ -1,17 +1,17 @@
-// Engine: what the schedulers need of an inference engine, as types. An engine is two functions over the cache's addresses;
-// it owns weights and kernels, and knows nothing of requests, admission or sharing. The schedulers call it from the cache's
-// thread, one pass at a time, also where several have the same engine. docs/engines.md shows how to write one.
+// Engine: what the schedulers need of an inference engine, as types. An engine is two functions over the cache's addresses.
+// It owns weights and kernels, and does not know requests, admission or sharing. The schedulers call it from the cache's
+// thread, one pass at a time, also where several of them have the same engine. docs/engines.md shows how to write one.
 
 import type { Sequence } from '../cache/sequence.js';
 
 /**
- * One forward pass over several sequences, as flat arrays that can cross into native code as they are. All of it is the
- * scheduler's: valid until the engine's answer, not to be written to or kept. Of each array the first entries count.
+ * One forward pass over several sequences, as flat arrays that native code can read as they are. The arrays belong to the
+ * scheduler: they are valid until the engine's answer, must not be written to or kept, and only their first `length` entries count.
  *
- * What the engine does for sequence i: it computes K and V of its `tokenCounts[i]` new tokens and writes them at tokens
+ * For each sequence i the engine computes K and V of `tokenCounts[i]` new tokens and writes them at tokens
  * `positions[i]` … `positions[i] + tokenCounts[i] - 1` of slot `slots[i]` in every tensor of the cache. Memory for them is
  * mapped. Each new token attends to all tokens of the slot up to itself; those before `positions[i]` are valid, whether the
- * engine has computed them in this slot, or the prefix cache has brought them from another.
+ * engine has computed them in this slot or the prefix cache has taken them from another.
  */
 export interface EnginePass {
   /** Sequences in it, 1 or more. */
@@ -31,27 +31,27 @@ export interface EnginePass {
   /** [sequence]: the lease of the slot, for `address` and `view`. */
   readonly sequences: readonly Sequence[];
   /** [sequence]: all its tokens from the first on, at least `positions[i] + tokenCounts[i]` of them. */
-  readonly texts: readonly Int32Array[];
+  readonly contextTokens: readonly Int32Array[];
 }
 
 /**
- * `logits`: [sequence, token of the vocabulary], the engine's own array, which may be the same every time; rows where
- * `wantsLogits` is 0 are not read, and may be missing at the end. `tokens`: [sequence], the next token of each, where the engine samples by itself.
+ * What an engine answers to a pass. `logits`: [sequence, token of the vocabulary], the engine's own array, which may be the same
+ * every time; rows where `wantsLogits` is 0 are not read, and may be missing at the end. `tokens`: [sequence], the next token of
+ * each, where the engine samples by itself.
  */
 export type EngineOutput = { readonly logits: Float32Array } | { readonly tokens: Int32Array };
 
 /**
- * Both functions answer at once or by a promise, which the scheduler waits for before it touches these slots again, also where it
- * has given the pass up (`passTimeoutMs`). The answer says that the pass is over: nothing reads or writes this memory any more,
- * since rows may change hands right after it.
- * Where they throw, that holds too, and the pass does not count: its requests end with KV_ENGINE_FAILED and this error as its
- * cause; the others go on.
+ * Computes passes. Both functions answer at once or by a promise. The scheduler waits for it before it uses these slots again,
+ * also where it has given the pass up (`passTimeoutMs`). An answer says that the pass is over: the engine must not read or write
+ * this memory any more, since rows may be given to other sequences right after it. The same holds where a function throws or
+ * rejects; then the pass does not count: its requests end with KV_ENGINE_FAILED and this error as the cause, other requests go on.
  */
 export interface Engine {
   /** Tokens of the vocabulary: the length of a row of logits. */
   readonly vocabularyTokens: number;
   /** Computes chunks of prompts, of one sequence or several. */
   prefill(pass: EnginePass): EngineOutput | Promise<EngineOutput>;
-  /** Computes one token of each sequence. Also the last token of a prompt whose others are valid, or that has no others. */
+  /** Computes one token of each sequence. Also the last token of a prompt when all before it are valid, or there are none. */
   decode(pass: EnginePass): EngineOutput | Promise<EngineOutput>;
 }

@@ -1,16 +1,15 @@
-// Generation: where one request stands: waiting, computing its prompt, decoding, done. Schedulers alone change it. It
-// outlives a preemption: what was generated until then stays, becomes part of what is computed again, and is found in the
-// cache where it still is.
+// Generation: the state of one request: waiting, computing its prompt, decoding, ended. Only the batching loop changes it. It
+// outlives a preemption: the tokens generated until then stay, are computed again with the prompt, and are found in the cache
+// where they still are.
 //
 // Invariant: `length` tokens of the text have K and V in the sequence; the last known token never has, since its logits
-// are what comes next.
+// give the next.
 
 import { createError } from '../base/errors.js';
 import type { Sequence } from '../cache/sequence.js';
-import type { OrderedRequest } from './request-order.js';
-import type { StepMember } from './step-plan.js';
+import type { OrderedRequest, TenantShare } from './request-order.js';
 import type { ReadRequest } from './request.js';
-import type { TenantShare } from './tenant-shares.js';
+import type { StepMember } from './step-passes.js';
 
 /** Why an answer ended: `length`: it has `maxNewTokens` tokens. `stop`: a stop token came. */
 export type FinishReason = 'length' | 'stop';
@@ -27,16 +26,20 @@ export interface GenerationResult {
   readonly promptTokens: number;
   /** Tokens of the prompt that came from the prefix cache when it was first admitted. */
   readonly cachedTokens: number;
-  /** How often it had to give way. */
+  /** How often it was preempted: lost its slot, and started again later. */
   readonly preemptions: number;
-  /** From submission to the first token, and to the end. */
+  /** Milliseconds from its submission to its first token. */
   readonly firstTokenMs: number;
   /** Milliseconds from its submission to its end. */
   readonly totalMs: number;
 }
 
-/** Whoever asked for it. Called by the scheduler between passes; must not throw. */
+/** What follows a request. Called by the batching loop between passes; must not throw. */
 export interface GenerationListener {
+  /** It has got a slot, for the first time or again. */
+  started?(sequence: Sequence): void;
+  /** It gives its slot back next; until then its tokens are valid there. */
+  leaving?(sequence: Sequence): void;
   token?(token: number): void;
   done(result: GenerationResult): void;
   failed(error: Error): void;
@@ -58,31 +61,31 @@ export class Generation implements OrderedRequest, StepMember {
   textTokens: number;
   /** The lease of a slot; undefined while waiting. */
   sequence: Sequence | undefined;
-  /** Valid tokens of the sequence, kept here so that a step asks nobody. */
+  /** Valid tokens of the sequence. */
   length = 0;
   passTokens = 0;
   cachedTokens = 0;
   preemptions = 0;
-  /** Tokens that were computed when it last gave way. */
+  /** Tokens that were computed when it was last preempted. */
   lostTokens = 0;
-  /** Its tenant's account; undefined where nobody keeps one. */
+  /** Its tenant's share; undefined before it is enqueued. */
   share: TenantShare | undefined;
-  /** Somebody who is computing the start of its text: it waits until he has computed `awaitedTokens` of it. */
+  /** A running request that computes the start of its text: it waits until `awaitedTokens` of it are computed. */
   leader: Generation | undefined;
   awaitedTokens = 0;
-  /** Its listener has heard how it ended; what it holds goes when the pass that uses it is over. */
+  /** Whether its listener has been told how it ended. What it holds is released when no pass uses it. */
   hasEnded = false;
   isWaiting = false;
-  /** It waits until others leave it more room. */
-  isHeldUp = false;
+  /** Whether it was refused for what other users of the cache hold. */
+  isBlocked = false;
   /** In the scheduler's clock; Infinity: it has none. */
   readonly deadlineAtMs: number;
-  /** Its place among the deadlines; -1: it has none there. */
+  /** Its place among the deadlines; -1: none. */
   deadlineIndex = -1;
   readonly #submittedMs: number;
   #firstTokenMs = -1;
-  /** Tokens of its text when it last gave way. */
-  #gaveWayAtTokens = -1;
+  /** Tokens of its text when it was last preempted. */
+  #preemptedAtTokens = -1;
 
   constructor({ request, arrival, nowMs, listener }: GenerationOptions) {
     this.request = request;
@@ -102,6 +105,12 @@ export class Generation implements OrderedRequest, StepMember {
     return this.request.tenant;
   }
 
+  /** What the cache is asked for. */
+  get prompt() {
+    const { items, tenant, salt, adapter } = this.request;
+    return { tokens: this.text.subarray(0, this.textTokens), items, tenant, salt, adapter };
+  }
+
   get tenantTokens(): number {
     return this.share?.tokens ?? 0;
   }
@@ -119,20 +128,20 @@ export class Generation implements OrderedRequest, StepMember {
     return this.textTokens - this.length;
   }
 
-  /** A single remaining token is decoding: also the last of a prompt whose others were cached. */
+  /** A single remaining token is decoding: also the last of a prompt when all before it were cached. */
   get remainingPrefillTokens(): number {
     return this.remainingTokens === 1 ? 0 : this.remainingTokens;
   }
 
-  /** Whether the logits behind its text are those of a prompt, which another request may have, and can be stored with it. */
+  /** Whether the logits behind its text may be cached: they are those of a prompt, which other requests may have. */
   get keepsLogits(): boolean {
     const { caching } = this.request;
     return this.generatedTokens === 0 && (caching === 'read-write' || caching === 'write');
   }
 
-  /** Whether it gave way and has not come further since: doing so again would help nobody. */
+  /** Whether it has got no token since it was last preempted: preempting it again would be in vain. */
   get isStuck(): boolean {
-    return this.#gaveWayAtTokens === this.textTokens;
+    return this.#preemptedAtTokens === this.textTokens;
   }
 
   /** Whether `other` may find this one's text in the cache. */
@@ -143,54 +152,57 @@ export class Generation implements OrderedRequest, StepMember {
       && (caching === 'read-write' || caching === 'write') && (its.caching === 'read-write' || its.caching === 'read');
   }
 
-  /** What it ends with when somebody wants it no more. */
+  /** The error it ends with when it is cancelled. */
   abortError(reason?: unknown): Error {
     return createError('KV_ABORTED', { operation: 'generating' }, { cause: reason });
   }
 
-  /** What it ends with when its deadline has passed. */
+  /** The error it ends with when its deadline has passed. */
   lateError(): Error {
     const { deadlineMs = Infinity, maxNewTokens } = this.request;
     return createError('KV_DEADLINE_EXCEEDED', { deadlineMs, generatedTokens: this.generatedTokens, maxNewTokens });
   }
 
-  /** It has a slot; what is cached of its text is valid there. */
+  /** Takes a slot, in which the cached start of its text is valid. */
   start(sequence: Sequence): void {
     this.sequence = sequence;
     this.length = sequence.length;
     this.leader = undefined;
     if (this.preemptions === 0) this.cachedTokens = sequence.cachedTokens;
+    this.listener.started?.(sequence);
   }
 
-  /** Gives its slot back, if it has one and nobody has released it. */
+  /** Gives its slot back, unless it has none or that was taken away. */
   release(): void {
     const { sequence } = this;
     this.sequence = undefined;
     this.length = 0;
     this.passTokens = 0;
-    if (sequence !== undefined && !sequence.isReleased) sequence.release();
+    if (sequence === undefined || sequence.isReleased) return;
+    this.listener.leaving?.(sequence);
+    sequence.release();
   }
 
-  /** It has to start again later: what it has generated stays, and its rows may still be cached then. */
-  giveUp(): void {
+  /** Gives its slot back and has to start again later. Its tokens stay, and its rows may still be cached then. */
+  preempt(): void {
     this.lostTokens = this.length;
-    this.#gaveWayAtTokens = this.textTokens;
+    this.#preemptedAtTokens = this.textTokens;
     this.release();
     this.preemptions += 1;
   }
 
-  /** Its next tokens are computed and valid; `keptLogits` are those behind a prompt, if they are worth keeping. */
+  /** Counts the tokens of its pass as valid. `keptLogits`: those behind its prompt, to be cached with it. */
   advance(keptLogits: Float32Array | undefined): void {
     this.length += this.passTokens;
     if (keptLogits !== undefined) this.sequence!.keepValue(keptLogits);
   }
 
-  /** What it computed last gave no token: nobody shall find it in the cache. */
+  /** Takes the tokens of its pass back, since they gave no token: no request shall find them in the cache. */
   takeBack(): void {
     this.sequence!.truncate(this.length - this.passTokens);
   }
 
-  /** The next token of the answer. Returns its result when it is the last; else the sequence hears of the token. */
+  /** Takes the next token of the answer. Returns the result when it was the last. */
   accept(token: number, nowMs: number): GenerationResult | undefined {
     if (this.#firstTokenMs < 0) this.#firstTokenMs = nowMs;
     const { stopTokens, maxNewTokens } = this.request;

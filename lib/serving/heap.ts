@@ -1,6 +1,6 @@
-// Heap: a binary heap: the first of many in an order, and changes in logarithmic time. `moved` tells an item where it is, for
-// those who change or take out one that is not the first. Knows nothing of what it holds; an order that throws leaves
-// all items in it, out of order.
+// Heap: a binary heap: the first item of an order, and changes in logarithmic time. `moved` is told the index of each item that
+// moves, so that an item that is not the first can be updated or removed. An order that throws leaves all items in it, out of
+// order.
 
 export class Heap<T> {
   readonly #order: (a: T, b: T) => number;
@@ -26,14 +26,14 @@ export class Heap<T> {
     this.#up(this.#items.length - 1);
   }
 
-  /** Takes out the first. */
+  /** Removes and returns the first. */
   shift(): T | undefined {
     const first = this.#items[0];
     if (first !== undefined) this.remove(0);
     return first;
   }
 
-  /** Takes out the one at `index`, which it was told last. */
+  /** Removes the item at `index`, as `moved` was told last. */
   remove(index: number): void {
     const last = this.#items.pop()!;
     if (index === this.#items.length) return;
@@ -42,19 +42,19 @@ export class Heap<T> {
     this.update(index);
   }
 
-  /** The item at `index` has changed its place in the order. */
+  /** Moves the item at `index`, whose place in the order has changed. */
   update(index: number): void {
     if (!this.#up(index)) this.#down(index);
   }
 
-  /** Takes out those that `isKept` refuses, in linear time. */
+  /** Removes the items for which `isKept` returns false, in linear time. */
   retain(isKept: (item: T) => boolean): void {
     this.#items = this.#items.filter(isKept);
     this.#items.forEach((item, index) => { this.#moved(item, index); });
     for (let index = (this.#items.length >> 1) - 1; index >= 0; index -= 1) this.#down(index);
   }
 
-  /** All of them, in no order; it is empty then. */
+  /** Removes and returns all items, in no order. */
   clear(): T[] {
     const items = this.#items;
     this.#items = [];

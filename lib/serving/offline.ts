@@ -1,21 +1,20 @@
-// OfflineScheduler: all requests are known, and the whole counts, not each answer's speed: continuous batching in an order
-// in which prompts that begin alike follow each other, so that the later find the earlier's rows while they are there. For
-// the cache's thread; the caller's loop drives it.
+// OfflineScheduler: continuous batching for a known list of requests, where the time of all counts and not that of each. Requests
+// with a common prefix follow each other, so that the later ones find its rows while they are cached. For the cache's thread; the
+// caller's loop drives it.
 
-import { createError } from '../base/errors.js';
 import { oneOf, readOptions, withDefault } from '../base/options.js';
 import { ContinuousBatching } from './continuous-batching.js';
 import { Generation } from './generation.js';
 import { OutcomeCollector, type GenerationOutcome } from './outcome.js';
-import { checkFits, checkRequests, readRequest, type GenerationRequest, type ReadRequest } from './request.js';
+import { checkRequests, readRequest, type GenerationRequest, type ReadRequest } from './request.js';
 import { completeOptions, schedulerSpec, type ReadSchedulerOptions, type SchedulerOptions } from './scheduler-options.js';
 import { noTotals, type ServingTotals } from './totals.js';
 
 /** Options of `OfflineScheduler`. */
 export interface OfflineSchedulerOptions extends SchedulerOptions {
   /**
-   * `prefix`: requests whose prompts begin alike follow each other. `given`: as they stand in the list. `order` decides
-   * among those that are next. Default `prefix`.
+   * `prefix`: requests whose prompts have a common prefix follow each other. `given`: in the order of the list. `order` decides
+   * among the next of them. Default `prefix`.
    */
   readonly arrangement?: 'prefix' | 'given' | undefined;
 }
@@ -47,11 +46,11 @@ export class OfflineScheduler {
 
   /**
    * Runs all requests; yields how each ended, as they end. Rejects at once for wrong options of any request, whose index the error
-   * names; later only when the cache cannot go on (lost driver, closed). Leaving the loop early ends what is not done. It is over when
-   * all requests have ended, also while the engine still computes a pass that nobody waits for any more.
+   * names; later only when the cache cannot go on (lost driver, closed). Leaving the loop early ends the open requests. It is over when
+   * all requests have ended, also while the engine still computes a pass that was given up.
    */
   async *run(requests: Iterable<GenerationRequest>): AsyncGenerator<GenerationOutcome, void, undefined> {
-    const { cache, clock, maxBatch, vocabularyTokens } = this.#options;
+    const { clock, maxBatch, vocabularyTokens } = this.#options;
     const owner = 'OfflineScheduler.run';
     const entries: Entry[] = [];
     for (const request of checkRequests(owner, requests)) {
@@ -65,27 +64,11 @@ export class OfflineScheduler {
     const generations = entries.map(({ index, request }, arrival) =>
       new Generation({ request, arrival, nowMs, listener: outcomes.listener(index) }));
     let fed = 0;
-    const feed = (generation: Generation): void => {
-      try {
-        checkFits(generation.request, cache.layout, cache.pool);
-        batching.enqueue(generation);
-      } catch (error) {
-        batching.end(generation, error as Error);
-      }
-    };
-    const round = async (): Promise<void> => {
-      // More than a batch waits, so that who waits for another's prompt is passed by others.
-      while (fed < generations.length && batching.waitingRequests < 2 * maxBatch) feed(generations[fed++]!);
-      await batching.step();
-      await batching.turn();
-    };
-    try {
-      for (const generation of generations) batching.requests.expect(generation);
-      while (batching.requests.count > 0) yield* outcomes.during(round(), () => batching.requests.count === 0);
-      yield* outcomes.take();
-    } finally {
-      batching.failAll(createError('KV_ABORTED', { operation: 'generating' }));
-    }
+    for (const generation of generations) batching.requests.expect(generation);
+    yield* outcomes.of(batching, () => {
+      // More than a batch waits, so that a request that waits for another's prompt is passed by others.
+      while (fed < generations.length && batching.waitingRequests < 2 * maxBatch) batching.enqueueFitting(generations[fed++]!);
+    });
   }
 }
 

@@ -1,24 +1,23 @@
-// OnlineScheduler: continuous batching for a server. Requests arrive while others decode; each answer streams as it is made.
+// OnlineScheduler: continuous batching for a server. Requests arrive while others decode; each answer streams as it is generated.
 // It steps by itself while there is work, and gives the event loop a turn after every step. For the cache's thread.
 //
-// What waits is bounded: `submit` refuses what the queue has no room for, and never waits itself.
+// Invariant: at most `maxWaiting` new requests wait. `submit` refuses further ones, and never waits itself.
 
 import { setImmediate } from 'node:timers/promises';
 
 import { createError } from '../base/errors.js';
 import { readWaitOptions, waitUntil, type Noticing, type WaitOptions } from '../cache/wait.js';
 import { integer, readOptions, withDefault } from '../base/options.js';
-import { asError } from './as-error.js';
 import { ContinuousBatching } from './continuous-batching.js';
 import { Generation } from './generation.js';
 import { checkFits, readRequest, type GenerationRequest } from './request.js';
-import { completeOptions, schedulerSpec, type ReadSchedulerOptions, type SchedulerOptions } from './scheduler-options.js';
+import { asError, completeOptions, schedulerSpec, type ReadSchedulerOptions, type SchedulerOptions } from './scheduler-options.js';
 import { TokenStream } from './token-stream.js';
 import type { ServingTotals } from './totals.js';
 
 /** Options of `OnlineScheduler`. */
 export interface OnlineSchedulerOptions extends SchedulerOptions {
-  /** Requests that may wait for a slot, 1 or more; those that had to give way come on top. Default 1,024. */
+  /** Requests that may wait for a slot, 1 or more; preempted requests are not counted. Default 1,024. */
   readonly maxWaiting?: number | undefined;
 }
 
@@ -29,7 +28,7 @@ export class OnlineScheduler {
   readonly #options: ReadSchedulerOptions;
   readonly #maxWaiting: number;
   readonly #batching: ContinuousBatching;
-  /** Every change that is waited for here comes with a call, or a step. */
+  /** Changes that `queueFree`, `idle` and `close` wait for. Each comes with a call, or a step. */
   readonly #noticing: Noticing;
   #arrivals = 0;
   #loop: Promise<void> | undefined;
@@ -49,7 +48,7 @@ export class OnlineScheduler {
     return this.#batching.totals;
   }
 
-  /** Requests that have no slot yet, or gave theirs up. */
+  /** Requests that have no slot: new and preempted ones. */
   get waitingRequests(): number {
     return this.#batching.waitingRequests;
   }
@@ -66,8 +65,8 @@ export class OnlineScheduler {
 
   /**
    * Queues a request; its tokens come through the stream. Throws KV_QUEUE_FULL (await `queueFree()`, or tell the client to
-   * come back), KV_LENGTH_OUT_OF_RANGE and KV_OUT_OF_PAGES (it would not fit an empty cache), KV_CLOSED, and for wrong
-   * options; then nothing has changed. Whatever happens later ends the stream.
+   * retry), KV_LENGTH_OUT_OF_RANGE and KV_OUT_OF_PAGES (it would not fit an empty cache), KV_CLOSED, and for wrong
+   * options; then nothing has changed. Errors after that end the stream.
    */
   submit(request: GenerationRequest): TokenStream {
     const { cache, clock, vocabularyTokens } = this.#options;
@@ -89,7 +88,10 @@ export class OnlineScheduler {
     return stream;
   }
 
-  /** Resolves when the queue has room for one more, for everybody who waits: the first to submit has it. Rejects with KV_TIMEOUT, KV_ABORTED or KV_CLOSED. */
+  /**
+   * Resolves when the queue has room for one more request. All waiting calls resolve; the first `submit` gets the place. Rejects
+   * with KV_TIMEOUT, KV_ABORTED or KV_CLOSED.
+   */
   async queueFree(options: WaitOptions = {}): Promise<void> {
     await waitUntil('room in the queue', readWaitOptions('OnlineScheduler.queueFree', options), () => {
       this.#checkOpen('wait for room in its queue');
@@ -104,9 +106,9 @@ export class OnlineScheduler {
   }
 
   /**
-   * Takes no more requests, ends all there are with KV_CLOSED at once, and waits until the engine's running pass is over: then
+   * Takes no more requests, ends the open ones with KV_CLOSED at once, and waits until the engine's running pass is over: then
    * nothing uses their memory any more, and the cache can be closed. The cache stays open. Rejects with KV_TIMEOUT or KV_ABORTED,
-   * also while the engine never answers; the scheduler is closed all the same, and `close` may be called again to wait on.
+   * also while the engine never answers; the scheduler is closed all the same, and `close` may be called again to wait longer.
    */
   async close(options: WaitOptions = {}): Promise<void> {
     const read = readWaitOptions('OnlineScheduler.close', options);
@@ -121,7 +123,7 @@ export class OnlineScheduler {
     return this.close();
   }
 
-  /** Steps until nothing is left. Never rejects: what goes wrong goes to the requests. */
+  /** Steps until no request is left. Never rejects: errors of a step end all requests. */
   async #run(): Promise<void> {
     await setImmediate(); // requests submitted together start together
     while (this.#batching.requests.count > 0) {
@@ -136,7 +138,7 @@ export class OnlineScheduler {
     this.#batching.changed.raise();
   }
 
-  /** Whether the queue has room, once those have left it who are too late. */
+  /** Whether the queue has room, after late requests have left it. */
   #hasRoom(): boolean {
     if (this.waitingRequests >= this.#maxWaiting) this.#batching.requests.endLate();
     return this.waitingRequests < this.#maxWaiting;

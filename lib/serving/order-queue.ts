@@ -1,14 +1,13 @@
-// OrderQueue: waiting requests by the scheduler's order. What an order sees of a waiting request stays as it is, but the tokens
-// computed for its tenant: so each tenant's requests are a heap, and the tenants are one by their first requests. A step touches
-// the tenants that have computed something, and no request. It looks at requests only in the scheduler's steps, since orders
-// may be the user's functions, and throw.
+// OrderQueue: waiting requests by the scheduler's order. Of what an order compares, only the tokens of the tenant change while a
+// request waits: so each tenant's requests are a heap, and the tenants are a heap by their first requests. A step touches the
+// tenants for which tokens were computed, and no request. The order is called only within steps, since it may be the user's
+// function, and throw.
 //
-// Requests that have ended stay until they come first, or are the most: nobody looks for them.
+// Requests that have ended stay until they come first, or `forgetEnded`.
 
-import type { RequestOrder } from './request-order.js';
 import type { Generation } from './generation.js';
 import { Heap } from './heap.js';
-import type { TenantShare } from './tenant-shares.js';
+import type { RequestOrder, TenantShare } from './request-order.js';
 
 interface TenantQueue {
   readonly share: TenantShare;
@@ -26,11 +25,6 @@ export class OrderQueue {
     this.#order = order;
     const byFirst = (a: TenantQueue, b: TenantQueue): number => order(a.requests.first!, b.requests.first!);
     this.#tenants = new Heap<TenantQueue>(byFirst, (queue, index) => { queue.index = index; });
-  }
-
-  /** Whether there is none, not even one that has ended. */
-  get isEmpty(): boolean {
-    return this.#tenants.length === 0;
   }
 
   add(generation: Generation): void {
@@ -58,14 +52,14 @@ export class OrderQueue {
     return undefined;
   }
 
-  /** Takes out what `first` has answered. */
+  /** Takes out what `first` has returned. */
   shift(): void {
     const queue = this.#tenants.first;
     if (queue !== undefined) this.#takeFirst(queue);
   }
 
-  /** More was computed for this tenant; to be said before more is computed for another, so that one is out of place at a time. */
-  hasGrown(share: TenantShare): void {
+  /** Moves a tenant whose share has grown. Call it before another share grows, so that one is out of place at a time. */
+  reorder(share: TenantShare): void {
     const queue = this.#byShare.get(share);
     if (queue !== undefined) this.#tenants.update(queue.index);
   }
@@ -76,7 +70,7 @@ export class OrderQueue {
     for (const generation of left) if (!generation.hasEnded) this.add(generation);
   }
 
-  /** All of them, in no order; it is empty then. Asks the order nothing. */
+  /** Takes out all of them, in no order. Does not call the order. */
   clear(): Generation[] {
     const all = this.#tenants.clear().flatMap(({ requests }) => requests.clear());
     this.#byShare.clear();

@@ -1,13 +1,15 @@
-// GenerationOutcome: how one of many requests ended, as Promise.allSettled would say it; and the collector that turns a
-// generation's calls into outcomes, in the order in which they come.
+// GenerationOutcome: how one of many requests ended, as Promise.allSettled would say it; and the collector that steps a batching
+// loop and yields the outcomes of its requests in the order in which they come.
 
+import { createError } from '../base/errors.js';
 import { ChangeSignal } from '../device/change-signal.js';
 import { nextChange } from '../cache/wait.js';
+import type { ContinuousBatching } from './continuous-batching.js';
 import type { GenerationListener, GenerationResult } from './generation.js';
 
 /** How a request of a list ended. */
 export type GenerationOutcome = PromiseSettledResult<GenerationResult> & {
-  /** Of the request in the list. */
+  /** Place of the request in the list, from 0. */
   readonly index: number;
 };
 
@@ -15,7 +17,7 @@ export class OutcomeCollector {
   readonly #outcomes: GenerationOutcome[] = [];
   readonly #came = new ChangeSignal();
 
-  /** Tells of the request at `index`. */
+  /** Collects the outcome of the request at `index`. */
   listener(index: number): GenerationListener {
     return {
       done: (value) => {
@@ -29,13 +31,31 @@ export class OutcomeCollector {
     };
   }
 
-  /** Those that have come since the last call. */
-  take(): GenerationOutcome[] {
+  /**
+   * Steps until all requests of `batching` have ended, also while a pass of theirs goes on; before each step, `feed` enqueues those
+   * that may start. Yields the outcomes as they come. Throws what a step throws; ends all requests when it is left early.
+   */
+  async *of(batching: ContinuousBatching, feed: () => void = () => {}): AsyncGenerator<GenerationOutcome, void, undefined> {
+    const { requests } = batching;
+    const step = async (): Promise<void> => {
+      feed();
+      await batching.step();
+      await batching.turn();
+    };
+    try {
+      while (requests.count > 0) yield* this.#during(step(), () => requests.count === 0);
+      yield* this.#take();
+    } finally {
+      batching.failAll(createError('KV_ABORTED', { operation: 'generating' }));
+    }
+  }
+
+  #take(): GenerationOutcome[] {
     return this.#outcomes.splice(0);
   }
 
-  /** Yields those that come until `work` is done, or `isDone` says that no more will. Throws what `work` rejects with. */
-  async *during(work: Promise<unknown>, isDone: () => boolean): AsyncGenerator<GenerationOutcome, void, undefined> {
+  /** Yields the outcomes that come until `work` is over, or `isDone` says that no more will. Throws what `work` rejects with. */
+  async *#during(work: Promise<unknown>, isDone: () => boolean): AsyncGenerator<GenerationOutcome, void, undefined> {
     let isOver = false;
     let failure: { readonly error: unknown } | undefined;
     const over = (): void => {
@@ -47,11 +67,11 @@ export class OutcomeCollector {
       over();
     });
     for (;;) {
-      yield* this.take();
+      yield* this.#take();
       if (isOver || isDone()) break;
       await nextChange({ signals: [this.#came], mustAsk: () => false }, 0, () => () => {});
     }
-    yield* this.take();
+    yield* this.#take();
     if (failure !== undefined) throw failure.error;
   }
 }

@@ -1,15 +1,15 @@
-// RequestWatch: ends requests when their signal or their deadline says so, whatever their scheduler does at that moment. It
-// listens to signals and sets one alarm, for the first deadline; it looks through no list. Decides nothing else.
+// RequestWatch: ends requests when their signal is aborted or their deadline passes, also in the middle of a step. It listens to
+// each signal once and sets one alarm, for the first deadline; it searches no list.
 
-import type { Clock } from './clock.js';
 import type { Generation } from './generation.js';
 import { Heap } from './heap.js';
+import type { Clock } from './scheduler-options.js';
 
 export interface RequestWatchOptions {
   readonly clock: Clock;
-  /** A request was aborted or is too late. It is not watched any more. */
+  /** Told of a request that was aborted or is too late, and is not watched any more. */
   readonly onOver: (generation: Generation, error: Error) => void;
-  /** The clock's functions threw where nobody called. */
+  /** Told what the clock's functions threw in an alarm. */
   readonly onFailure: (error: Error) => void;
 }
 
@@ -31,7 +31,7 @@ export class RequestWatch {
     this.#options = options;
   }
 
-  /** Ends it at once where its signal has been aborted already. Throws what the clock throws; it is not watched then. */
+  /** Watches a request; ends it at once where its signal is aborted already. Throws what the clock throws, and does not watch it then. */
   add(generation: Generation): void {
     const { signal } = generation.request;
     try {
@@ -45,7 +45,7 @@ export class RequestWatch {
       this.remove(generation);
       throw error;
     }
-    if (signal.aborted) this.#hear(signal);
+    if (signal.aborted) this.#endAborted(signal);
   }
 
   remove(generation: Generation): void {
@@ -63,7 +63,7 @@ export class RequestWatch {
     this.#bySignal.delete(signal!);
   }
 
-  /** Ends those that are too late. Throws what the clock throws. */
+  /** Ends requests whose deadline has passed. Throws what the clock throws. */
   check(): void {
     if (this.#deadlines.length === 0) return;
     const nowMs = this.#options.clock.now();
@@ -72,19 +72,11 @@ export class RequestWatch {
     }
   }
 
-  /** Watches nothing any more. */
-  close(): void {
-    for (const { stop } of this.#bySignal.values()) stop();
-    this.#bySignal.clear();
-    for (const generation of this.#deadlines.clear()) generation.deadlineIndex = -1;
-    this.#stopAlarm();
-  }
-
   #listeningTo(signal: AbortSignal): Listening {
     const known = this.#bySignal.get(signal);
     if (known !== undefined) return known;
     const listener = (): void => {
-      this.#hear(signal);
+      this.#endAborted(signal);
     };
     signal.addEventListener('abort', listener);
     const listening = { generations: new Set<Generation>(), stop: () => { signal.removeEventListener('abort', listener); } };
@@ -92,7 +84,7 @@ export class RequestWatch {
     return listening;
   }
 
-  #hear(signal: AbortSignal): void {
+  #endAborted(signal: AbortSignal): void {
     for (const generation of this.#bySignal.get(signal)?.generations ?? []) this.#end(generation, generation.abortError(signal.reason));
   }
 
@@ -101,7 +93,7 @@ export class RequestWatch {
     this.#options.onOver(generation, error);
   }
 
-  /** For the first deadline, unless one is set that rings before it. */
+  /** Sets the alarm for the first deadline, unless one is set that rings before it. */
   #setAlarm(): void {
     const { first } = this.#deadlines;
     if (first === undefined || first.deadlineAtMs >= this.#alarmAtMs) return;

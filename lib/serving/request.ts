@@ -1,5 +1,5 @@
-// GenerationRequest: what somebody wants generated: meaning, unit, range and default of each option, and how they are read.
-// The prompt's tokens are copied, so the caller may use theirs again.
+// GenerationRequest: what to generate: meaning, unit, range and default of each option, and how they are read. The prompt's tokens
+// are copied, so the caller may use the array again.
 
 import { createError } from '../base/errors.js';
 import { cachingField, itemsField, textField, type AcquireOptions } from '../cache/acquire-options.js';
@@ -7,7 +7,7 @@ import { checkTokens, maxToken, tokensField } from '../cache/given-tokens.js';
 import type { Layout } from '../layout/layout.js';
 import type { PagePool } from '../device/page-pool.js';
 import { abortSignal, callable, checkInteger, integer, number, optional, readIterable, readOptions, withDefault, withoutRevoked, type Field } from '../base/options.js';
-import { sortItems, type PromptItem } from '../prefix/prefix-text.js';
+import { sortItems, type PromptItem } from '../prefix/prompt-encoder.js';
 import { greedy, type Sampler } from './sampling.js';
 
 type Prompt = Pick<AcquireOptions, 'items' | 'tenant' | 'salt' | 'adapter' | 'caching' | 'priority'>;
@@ -16,23 +16,23 @@ type Prompt = Pick<AcquireOptions, 'items' | 'tenant' | 'salt' | 'adapter' | 'ca
 export interface GenerationRequest extends Prompt {
   /** The prompt, 1 token or more, each of the engine's vocabulary where no item covers it. */
   readonly tokens: NonNullable<AcquireOptions['tokens']>;
-  /** Tokens to generate at most, 1 or more. */
+  /** Most tokens to generate, 1 or more. */
   readonly maxNewTokens: number;
-  /** Tokens that end the answer; they are no part of it. Default: none. */
+  /** Tokens that end the answer, without being part of it. Default: none. */
   readonly stopTokens?: Iterable<number> | undefined;
-  /** How the next token is chosen. Default `greedy`. An engine that answers with tokens has chosen itself. */
+  /** How the next token is chosen. Default `greedy`. Not called where the engine answers with tokens. */
   readonly sampler?: Sampler | undefined;
-  /** Who goes first, 0 … 255: the more urgent is admitted before others, and others give way to it. Default 0. */
+  /** 0 … 255: a more urgent request is admitted first, and preempts less urgent ones where it needs their slot or memory. Default 0. */
   readonly urgency?: number | undefined;
-  /** Ms from submission after which it fails with KV_DEADLINE_EXCEEDED, waiting or running, at once. Default: none. */
+  /** Ms from submission after which it ends with KV_DEADLINE_EXCEEDED, waiting or running, at once; 0 or more. Default: none. */
   readonly deadlineMs?: number | undefined;
-  /** Fails it with KV_ABORTED, at once. */
+  /** Ends it with KV_ABORTED, at once. Default: none. */
   readonly signal?: AbortSignal | undefined;
 }
 
 const stopField: Field<ReadonlySet<number>> = (value, place) => {
   const stops = new Set<number>();
-  for (const token of readIterable(value, place, 'an iterable of token ids')) { // each checked before the next is asked for: they may be without end
+  for (const token of readIterable(value, place, 'an iterable of token ids')) { // each checked before the next is read: the iterable may be endless
     checkInteger(place.owner, `each of ${place.option}`, token, 0, maxToken);
     stops.add(token);
   }
@@ -59,17 +59,18 @@ const spec = {
 
 export type ReadRequest = ReturnType<typeof readRequest>;
 
-/** Options of a sampler that others have in the request, and what to say here instead. */
+/** Options of a sampler that other libraries have in the request. */
 const samplerOptions = ['temperature', 'topK', 'topP', 'seed', 'top_k', 'top_p'];
 
 /**
- * Checked options with defaults, for an engine with so many tokens: what only its pass would find wrong would fail everybody in
- * the pass. `index`: of the request in a list, which the error names. Throws KV_UNKNOWN_OPTION and KV_INVALID_OPTION.
+ * Checked options with defaults, for an engine with this vocabulary: a token that only a pass would find wrong would fail all
+ * requests of the pass. `index`: place of the request in a list, which the error names. Throws KV_UNKNOWN_OPTION and
+ * KV_INVALID_OPTION.
  */
 export function readRequest(owner: string, options: GenerationRequest, vocabularyTokens: number, index?: number) {
   const path = index === undefined ? '' : `requests[${index}]`;
   const prefix = index === undefined ? '' : `${path}.`;
-  if (options === undefined) readOptions(owner, null, spec, path); // no request at all, which is not one without options
+  if (options === undefined) readOptions(owner, null, spec, path); // a missing request, not one without options
   checkSamplerOptions(owner, options, prefix);
   const read = readOptions(owner, options, spec, path);
   const { items } = read;
@@ -84,7 +85,7 @@ export function readRequest(owner: string, options: GenerationRequest, vocabular
   return { ...read, tokens };
 }
 
-/** Throws KV_UNKNOWN_OPTION, with the sampler that was meant. */
+/** Throws KV_UNKNOWN_OPTION, which suggests the sampler that was meant. */
 function checkSamplerOptions(owner: string, options: object | null, prefix: string): void {
   if (typeof options !== 'object' || options === null) return;
   const place = { owner, option: prefix === '' ? 'options' : prefix.slice(0, -1) };
@@ -96,13 +97,13 @@ function checkSamplerOptions(owner: string, options: object | null, prefix: stri
   throw createError('KV_UNKNOWN_OPTION', { owner, option: prefix + name, suggestion });
 }
 
-/** The requests to go through, once. Throws KV_INVALID_OPTION unless they can be. */
+/** Requests that can be iterated once. Throws KV_INVALID_OPTION. */
 export function checkRequests(owner: string, requests: Iterable<GenerationRequest>): Iterable<GenerationRequest> {
   const place = { owner, option: 'requests' };
   return readIterable(requests, place, 'an array or another iterable of requests') as Iterable<GenerationRequest>;
 }
 
-/** Every token that no item covers is one of the engine's. */
+/** Throws KV_INVALID_OPTION unless every token that no item covers is in the engine's vocabulary. */
 function checkVocabulary(
   owner: string, option: string, tokens: Int32Array, items: readonly PromptItem[], vocabularyTokens: number,
 ): void {

@@ -1,7 +1,7 @@
-// RunningList: requests that have a slot, in the scheduler's order. One that has ended stays until no pass uses its slot any more.
+// RunningList: requests that hold a slot, in the scheduler's order. An ended request stays until no pass uses its slot.
 
-import type { RequestOrder } from './request-order.js';
 import type { Generation } from './generation.js';
+import type { RequestOrder } from './request-order.js';
 
 export class RunningList {
   readonly #order: RequestOrder;
@@ -11,7 +11,7 @@ export class RunningList {
     this.#order = order;
   }
 
-  /** All of them, in order; not to be changed. */
+  /** All of them, in order. */
   get all(): readonly Generation[] {
     return this.#generations;
   }
@@ -24,12 +24,12 @@ export class RunningList {
     return this.#generations.at(-1);
   }
 
-  /** Those that have not ended. */
+  /** Returns how many have not ended. */
   countOpen(): number {
     return this.#generations.reduce((count, { hasEnded, sequence }) => count + (hasEnded || sequence === undefined ? 0 : 1), 0);
   }
 
-  /** At the end, until `sort`. */
+  /** Adds a request at the end; call `sort` before the order counts. */
   push(generation: Generation): void {
     this.#generations.push(generation);
   }
@@ -42,7 +42,7 @@ export class RunningList {
     this.#generations.splice(this.#generations.indexOf(generation), 1);
   }
 
-  /** Tenants' shares grow with every step, and with them the order may change. */
+  /** Sorts where the order has changed: tenants' shares grow with every step. */
   keepOrder(): void {
     for (let at = 1; at < this.#generations.length; at += 1) {
       if (this.#order(this.#generations[at - 1]!, this.#generations[at]!) < 0) continue;
@@ -51,7 +51,7 @@ export class RunningList {
     }
   }
 
-  /** Those that have ended give their slots back, and those without a slot run no more. Returns how many gave one back. */
+  /** Releases the slots of ended requests and removes requests without a slot. Returns how many slots it has released. */
   removeEnded(): number {
     let kept = 0;
     let released = 0;

@@ -1,6 +1,5 @@
-// Sampling: how the next token is chosen from logits. Samplers are pure functions: what they choose depends on the logits,
-// their options and the index of the token in the answer, never on an earlier call. So an answer is the same whatever the
-// schedule, also when a preempted request goes on.
+// Sampling: how the next token is chosen from logits. Samplers are pure functions of the logits, their options and the index of the
+// token in the answer, never of an earlier call. So an answer does not depend on the schedule, nor on preemptions.
 
 import { createError } from '../base/errors.js';
 import { integer, number, optional, readOptions, withDefault, type Field } from '../base/options.js';
@@ -8,20 +7,19 @@ import { mix32 } from '../base/random.js';
 import { isFloat32Array, lengthOf } from '../base/typed-arrays.js';
 
 /**
- * Chooses a token: an index into `logits`, which must not be changed or kept. `index` counts the tokens of the answer from
- * 0.
+ * Chooses a token: returns an index into `logits`, which must not be changed or kept. `index`: place of the token in the answer, from 0.
  */
 export type Sampler = (logits: Float32Array, index: number) => number;
 
 /** Options of `randomSampler`. */
 export interface SamplerOptions {
-  /** Divides the logits: below 1 surer, above 1 more varied. More than 0; default 1. */
+  /** Divides the logits, more than 0: below 1 prefers likely tokens more, above 1 less. Default 1. */
   readonly temperature?: number | undefined;
-  /** Only the so many most likely tokens can be chosen, 1 or more. Default: all. */
+  /** Chooses among this many most likely tokens only, 1 or more. Default: all. */
   readonly topK?: number | undefined;
-  /** Only the most likely tokens of `topK` that have this share of the probability together. 0 … 1, default 1. */
+  /** Chooses among the most likely tokens of `topK` that together have this share of the probability, 0 … 1. Default 1. */
   readonly topP?: number | undefined;
-  /** Another seed, another answer. Default 0. */
+  /** Integer that selects the random numbers: the same seed gives the same answer. Default 0. */
   readonly seed?: number | undefined;
 }
 
@@ -39,12 +37,12 @@ const spec = {
   seed: withDefault(integer(), 0),
 };
 
-/** The most likely token; of equals the first. Where one is not a number, that one, so that the scheduler sees it. */
+/** Chooses the most likely token, of equals the first; a logit that is NaN, so that the scheduler sees it. */
 export const greedy: Sampler = (logits) => {
   if (!isFloat32Array(logits)) {
     throw createError('KV_INVALID_OPTION', { reason: 'type', owner: 'greedy', option: 'logits', expected: 'a Float32Array', received: logits });
   }
-  const length = lengthOf(logits); // whatever it says itself
+  const length = lengthOf(logits); // not `logits.length`, which may be overwritten
   let best = 0;
   let largest = -Infinity;
   for (let token = 0; token < length; token += 1) {
@@ -57,7 +55,7 @@ export const greedy: Sampler = (logits) => {
   return best;
 };
 
-/** A sampler that draws a token by its probability. Throws KV_UNKNOWN_OPTION and KV_INVALID_OPTION. */
+/** Makes a sampler that draws a token by its probability. Throws KV_UNKNOWN_OPTION and KV_INVALID_OPTION. */
 export function randomSampler(options: SamplerOptions = {}): Sampler {
   const { temperature, topK = Infinity, topP, seed } = readOptions('randomSampler', options, spec);
   const high = Math.floor(seed / 2 ** 32);
@@ -71,7 +69,7 @@ export function randomSampler(options: SamplerOptions = {}): Sampler {
   };
 }
 
-/** The token in whose part of [0, 1) `uniform` lies, tokens in their own order. */
+/** The token in whose part of [0, 1) `uniform` lies, by token id. */
 function draw(logits: Float32Array, temperature: number, largest: number, uniform: number): number {
   let total = 0;
   for (const logit of logits) total += Math.exp((logit - largest) / temperature);
@@ -107,7 +105,7 @@ function drawAmongBest(logits: Float32Array, { temperature, topK, topP, largest 
   return best[0]!; // rounding only
 }
 
-/** The `topK` best tokens, the best first; without the many that cannot be among those of `topP`. */
+/** The `topK` most likely tokens in order, without those that cannot be among those of `topP`. */
 function bestTokens(logits: Float32Array, { temperature, topK, topP, largest }: Cut): number[] {
   let least = topK < logits.length ? kthLargest(logits, topK) : -Infinity;
   if (topK >= logits.length) {
@@ -124,7 +122,7 @@ function bestTokens(logits: Float32Array, { temperature, topK, topP, largest }: 
   return tokens;
 }
 
-/** By a heap of the `k` largest, the least of them on top. */
+/** Keeps the `k` largest in a heap, the least of them on top. */
 function kthLargest(logits: Float32Array, k: number): number {
   const heap = logits.slice(0, k).sort(); // ascending is a heap
   for (let token = k; token < logits.length; token += 1) {

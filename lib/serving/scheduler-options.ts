@@ -1,31 +1,34 @@
-// The options that the schedulers share: meaning, unit, range and default of each, and how they are read.
+// SchedulerOptions: the options that the schedulers share: meaning, unit, range and default of each, and how they are read. What
+// a user's functions return or throw (clock, order, sampler) is checked here at each call.
 
 import { createError } from '../base/errors.js';
+import { describe } from '../base/phrases.js';
 import { KvCache } from '../cache/kv-cache.js';
+import { after } from '../cache/wait.js';
 import {
   callable, instanceOf, integer, number, optional, policy, readOptions, streamField, withDefault, withoutRevoked, type Field,
 } from '../base/options.js';
-import { byArrival, byTenantShare, type RequestOrder } from './request-order.js';
-import { checkedClock, systemTimer, type Clock, type Timer } from './clock.js';
 import type { Engine } from './engine.js';
+import { byArrival, byTenantShare, type RequestOrder } from './request-order.js';
 
 /** Options that all schedulers have. */
 export interface SchedulerOptions {
-  /** Whose slots it leases. Others may use it too: who fits but for what they hold waits until they release it. */
+  /** The cache whose slots it leases. It may have other users: requests wait while those hold the memory that they need. */
   readonly cache: KvCache;
   /** What computes the passes. */
   readonly engine: Engine;
   /** Sequences in a step at most, 1 or more. Default: the slots of the cache. */
   readonly maxBatch?: number | undefined;
   /**
-   * Prompt tokens in a step at most, over all sequences, 1 or more: more is faster, fewer lets answers flow. Default 2,048.
+   * Prompt tokens in a step at most, over all sequences, 1 or more. More compute prompts faster, fewer delay running answers less.
+   * Default 2,048.
    */
   readonly prefillTokensPerStep?: number | undefined;
-  /** Rows that an admission must leave for running answers to grow into. Default: 1 % of the budget, 1 or more. */
+  /** Rows that a new request must leave free for running answers to grow into, 0 or more. Default: 1 % of the budget, at least 1. */
   readonly watermarkRows?: number | undefined;
   /**
-   * A request waits when another is computing the start of its prompt, and waiting saves it so many tokens. Infinity: nobody
-   * waits. Default 64.
+   * Tokens, 1 or more. A request waits while a running one computes the start of its prompt, if that saves it at least this many.
+   * Infinity: requests do not wait for each other. Default 64.
    */
   readonly minPendingTokens?: number | undefined;
   /**
@@ -33,20 +36,30 @@ export interface SchedulerOptions {
    * next, until the engine has answered. Their slots stay out of use until then. More than 0; default: never.
    */
   readonly passTimeoutMs?: number | undefined;
-  /** Whose turn is next, and who gives way. Default `byArrival()`. */
+  /** Which request is admitted next, and which running one is preempted when memory runs out. Default `byArrival()`. */
   readonly order?: RequestOrder | undefined;
   /** The engine's stream, on which its passes are queued: copies within the cache that must wait for work run there. Default: the cache's. */
   readonly stream?: bigint | undefined;
   /** The clock of deadlines and timings, in ms. Default `performance.now`. */
   readonly now?: (() => number) | undefined;
-  /** How an alarm is set in that clock: `wake` is to be called once in so many ms; it returns what cancels that. Default `setTimeout`. */
+  /** Sets an alarm in that clock: calls `wake` once in about `delayMs` ms, and returns a function that cancels it. Default `setTimeout`. */
   readonly timer?: ((wake: () => void, delayMs: number) => () => void) | undefined;
+}
+
+type Timer = NonNullable<SchedulerOptions['timer']>;
+
+/** The time of a scheduler's deadlines and timings, and alarms in it. */
+export interface Clock {
+  /** Throws KV_INVALID_OPTION, and what the option's function throws. */
+  now(): number;
+  /** Throws as `now`. */
+  readonly after: Timer;
 }
 
 const vocabulary = integer({ min: 1 });
 const engineFunction = callable<Engine['prefill']>();
 
-/** Names the member that it lacks. */
+/** Reads an engine; the error names the member that it lacks. */
 const engineField: Field<Engine> = (value, place) => {
   if ((typeof value !== 'object' && typeof value !== 'function') || value === null) {
     throw createError('KV_INVALID_OPTION', {
@@ -79,7 +92,7 @@ export const schedulerSpec = {
   stream: optional(streamField),
   passTimeoutMs: withDefault(timeoutField, Infinity),
   now: withDefault(callable<() => number>(), () => performance.now()),
-  timer: withDefault(callable<Timer>(), systemTimer),
+  timer: withDefault(callable<Timer>(), after),
 };
 
 type Given = ReturnType<typeof readOptions<typeof schedulerSpec>>;
@@ -105,7 +118,27 @@ export function completeOptions({ now, timer, order, ...given }: Given): ReadSch
   };
 }
 
-/** An order that says what is wrong where it answers with no number, and puts none of two beside each other. */
+/** A clock of the options `now` and `timer`, whose results are checked. */
+export function checkedClock(now: () => number, timer: Timer): Clock {
+  return {
+    now: () => {
+      const ms = now();
+      if (Number.isFinite(ms)) return ms;
+      throw wrongClock('now', 'a function that returns a number of milliseconds', ms);
+    },
+    after: (wake, delayMs) => {
+      const cancel = timer(wake, Math.max(0, delayMs));
+      if (typeof cancel === 'function') return cancel;
+      throw wrongClock('timer', 'a function that returns what cancels the timer', cancel);
+    },
+  };
+}
+
+function wrongClock(option: string, expected: string, received: unknown): Error {
+  return createError('KV_INVALID_OPTION', { reason: 'type', owner: 'SchedulerOptions', option, expected, received });
+}
+
+/** An order that throws where it returns no number, and holds no two requests for equal. */
 function checkedOrder(order: RequestOrder): RequestOrder {
   return (a, b) => {
     const sign = order(a, b);
@@ -114,6 +147,17 @@ function checkedOrder(order: RequestOrder): RequestOrder {
       reason: 'type', owner: 'SchedulerOptions', option: 'order', expected: 'a function that returns a number', received: sign,
     });
   };
+}
+
+/**
+ * What the function of the option `by` has thrown, as an error that can be handed on: `throw undefined` would read as "no error".
+ */
+export function asError(thrown: unknown, by: 'sampler' | 'order'): Error {
+  if (thrown !== undefined && thrown !== null) return thrown as Error;
+  return createError('KV_INVALID_OPTION', {
+    reason: 'type', owner: by === 'sampler' ? 'GenerationRequest' : 'SchedulerOptions', option: by,
+    expected: 'a function that throws nothing but errors', received: describe(thrown),
+  });
 }
 
 /** Checked options with defaults. Throws KV_UNKNOWN_OPTION and KV_INVALID_OPTION. */

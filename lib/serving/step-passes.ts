@@ -1,11 +1,121 @@
-// StepPasses: the two passes of a step, those who decode and chunks of prompts, and the batch that holds both. Filled anew
-// every step, and reused. It prepares nothing.
+// StepPasses: the plan of a step, its two passes, the one that decodes and the one with chunks of prompts, and the batch that
+// holds both. Filled anew every step and reused; arrays only grow. Prepares and computes nothing.
 
 import type { Batch } from '../cache/batch.js';
 import type { KvCache } from '../cache/kv-cache.js';
-import { planStep } from './step-plan.js';
+import type { Sequence } from '../cache/sequence.js';
+import type { EnginePass } from './engine.js';
 import type { Generation } from './generation.js';
-import { Pass } from './pass.js';
+
+/** A sequence as the plan sees it. */
+export interface StepMember {
+  /** Tokens of its prompt to compute before it decodes; 0: it decodes. */
+  readonly remainingPrefillTokens: number;
+  /** Set by the plan: tokens that it computes in the next step; 0: it waits. */
+  passTokens: number;
+}
+
+/**
+ * Sets `passTokens` of every member: 1 for each that decodes, so that no answer stalls behind a prompt, and what the budget allows
+ * for prompts, in the order given. Returns the prefill tokens, at most `prefillTokensPerStep`.
+ */
+export function planStep(members: readonly StepMember[], prefillTokensPerStep: number): number {
+  let prefillTokens = 0;
+  for (const member of members) {
+    const { remainingPrefillTokens } = member;
+    if (remainingPrefillTokens === 0) {
+      member.passTokens = 1;
+      continue;
+    }
+    member.passTokens = Math.min(remainingPrefillTokens, prefillTokensPerStep - prefillTokens);
+    prefillTokens += member.passTokens;
+  }
+  return prefillTokens;
+}
+
+/** The arrays of one forward pass, and the requests in it. */
+export class Pass implements EnginePass {
+  readonly slots: Int32Array;
+  readonly positions: Int32Array;
+  readonly tokenCounts: Int32Array;
+  readonly starts: Int32Array;
+  readonly wantsLogits: Uint8Array;
+  readonly sequences: Sequence[] = [];
+  readonly contextTokens: Int32Array[] = [];
+  readonly generations: Generation[] = [];
+  /** [sequence]: the token behind its last, where `wantsLogits` is 1 and there is no error. */
+  readonly nextTokens: Int32Array;
+  /** [sequence]: why no next token could be chosen. */
+  readonly errors: (Error | undefined)[] = [];
+  /** [sequence]: a copy of the logits behind its prompt, where they may be kept for other requests. */
+  readonly keptLogits: (Float32Array | undefined)[] = [];
+  /** Whether the engine has begun it and not answered: the device may write to its slots. */
+  isRunning = false;
+  /** Resolves when it runs no more; undefined: it was not begun. */
+  over: Promise<void> | undefined;
+  #tokens: Int32Array;
+  #tokenCount = 0;
+
+  /** For at most `capacity` sequences. */
+  constructor(capacity: number) {
+    this.slots = new Int32Array(capacity);
+    this.positions = new Int32Array(capacity);
+    this.tokenCounts = new Int32Array(capacity);
+    this.starts = new Int32Array(capacity);
+    this.wantsLogits = new Uint8Array(capacity);
+    this.nextTokens = new Int32Array(capacity);
+    this.#tokens = new Int32Array(Math.max(capacity, 256));
+  }
+
+  get length(): number {
+    return this.generations.length;
+  }
+
+  get tokens(): Int32Array {
+    return this.#tokens;
+  }
+
+  /** Whether all its requests have ended. */
+  get hasEnded(): boolean {
+    return this.generations.every(({ hasEnded }) => hasEnded);
+  }
+
+  clear(): void {
+    this.sequences.length = 0;
+    this.contextTokens.length = 0;
+    this.generations.length = 0;
+    this.errors.length = 0;
+    this.keptLogits.length = 0;
+    this.over = undefined;
+    this.#tokenCount = 0;
+  }
+
+  /** Adds the next `passTokens` tokens of a generation. */
+  add(generation: Generation): void {
+    const { length: at } = this;
+    const { sequence, text, length, passTokens, remainingTokens } = generation;
+    this.slots[at] = sequence!.slot;
+    this.positions[at] = length;
+    this.tokenCounts[at] = passTokens;
+    this.starts[at] = this.#tokenCount;
+    this.wantsLogits[at] = passTokens === remainingTokens ? 1 : 0;
+    this.sequences.push(sequence!);
+    this.contextTokens.push(text);
+    this.generations.push(generation);
+    this.errors.push(undefined);
+    this.keptLogits.push(undefined);
+    this.#reserve(this.#tokenCount + passTokens);
+    for (let index = 0; index < passTokens; index += 1) this.#tokens[this.#tokenCount + index] = text[length + index]!;
+    this.#tokenCount += passTokens;
+  }
+
+  #reserve(tokens: number): void {
+    if (tokens <= this.#tokens.length) return;
+    const larger = new Int32Array(Math.max(tokens, 2 * this.#tokens.length));
+    larger.set(this.#tokens);
+    this.#tokens = larger;
+  }
+}
 
 export class StepPasses {
   readonly batch: Batch;

@@ -1,8 +1,8 @@
-// TokenStream: one answer as it comes: an async iterator of tokens, for one reader, and a promise of the whole. It holds at
-// most the answer's tokens, so a slow reader delays nobody. Leaving the loop early (`return`) cancels the request. A second reader
-// is refused, and so is taking the stream for its result.
+// TokenStream: one answer as it is generated: an async iterator of tokens, for one reader, and a promise of the whole. It holds at
+// most the answer's tokens, so a slow reader delays no request. Leaving the loop early (`return`) cancels the request. A second
+// reader is refused, and so is using the stream as its result.
 //
-// Invariant: reads wait only while every token that came was read; they are answered in the order in which they were made.
+// Invariant: reads wait only while all tokens so far are read; they are answered in the order in which they were made.
 
 import { createError } from '../base/errors.js';
 import type { GenerationListener, GenerationResult } from './generation.js';
@@ -19,9 +19,9 @@ export class TokenStream implements AsyncIterableIterator<number> {
   #readTokens = 0;
   #hasReader = false;
   #state: 'open' | 'ended' | 'left' = 'open';
-  /** Until the reader has heard of it. */
+  /** The error that the next read rejects with, once. */
   #error: Error | undefined;
-  /** Reads that wait, the first first. */
+  /** Waiting reads, in order. */
   readonly #reads: Read[] = [];
   readonly #result: Promise<GenerationResult>;
   #settle!: (end: GenerationResult | Promise<never>) => void;
@@ -30,7 +30,7 @@ export class TokenStream implements AsyncIterableIterator<number> {
   constructor(cancel: () => void) {
     this.#cancel = cancel;
     this.#result = new Promise((resolve) => { this.#settle = resolve; });
-    this.#result.catch(() => {}); // whoever only reads tokens hears of the error there
+    this.#result.catch(() => {}); // a reader of tokens gets the error there
   }
 
   /** The whole answer. Rejects with the error that ended it: KV_ABORTED, KV_DEADLINE_EXCEEDED, KV_ENGINE_FAILED, … */
@@ -38,7 +38,7 @@ export class TokenStream implements AsyncIterableIterator<number> {
     return this.#result;
   }
 
-  /** The one reader; what `next` has answered before is not read again. Throws KV_STREAM_STATE the second time. */
+  /** The one reader, which goes on behind the tokens that `next` has returned. Throws KV_STREAM_STATE the second time. */
   [Symbol.asyncIterator](): AsyncIterableIterator<number> {
     if (this.#hasReader) throw createError('KV_STREAM_STATE', { operation: 'read', problem: 'has a reader, and a token goes to one only' });
     this.#hasReader = true;
@@ -50,7 +50,7 @@ export class TokenStream implements AsyncIterableIterator<number> {
     return reader;
   }
 
-  /** The next token as soon as it is there; done behind the last. Rejects with the error that ended it, once. */
+  /** Resolves with the next token; done behind the last. Rejects once with the error that ended the request. */
   next(): Promise<IteratorResult<number, undefined>> {
     return new Promise((resolve, reject) => {
       this.#reads.push({ resolve, reject });
@@ -58,7 +58,7 @@ export class TokenStream implements AsyncIterableIterator<number> {
     });
   }
 
-  /** Nobody reads on: cancels the request. */
+  /** Ends reading, and cancels the request. */
   return(): Promise<IteratorResult<number, undefined>> {
     const isOpen = this.#state === 'open';
     this.#state = 'left';
@@ -68,12 +68,12 @@ export class TokenStream implements AsyncIterableIterator<number> {
     return Promise.resolve({ done: true, value: undefined });
   }
 
-  /** The request ends with KV_ABORTED, at once. Nothing happens once it has ended. */
+  /** Ends the request with KV_ABORTED, at once. Nothing happens when it has ended. */
   cancel(): void {
     if (this.#state === 'open') this.#cancel();
   }
 
-  /** Tells the stream what the scheduler says. @internal */
+  /** The listener that fills the stream. @internal */
   listener(): GenerationListener {
     return {
       token: (token) => {
@@ -112,7 +112,7 @@ export class TokenStream implements AsyncIterableIterator<number> {
   }
 }
 
-/** What is a result's, and undefined of a stream where `.result` was forgotten; unknown to the type, so that compilers see it too. */
+/** Fields that only the result has: reading them from a stream throws, and the type does not have them. */
 const resultFields: readonly (keyof GenerationResult)[] = [
   'tokens', 'finishReason', 'stopToken', 'promptTokens', 'cachedTokens', 'preemptions', 'firstTokenMs', 'totalMs',
 ];

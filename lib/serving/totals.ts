@@ -1,12 +1,10 @@
-// ServingTotals: what a scheduler has done until now; plain numbers, read by anybody, written by the scheduler alone.
-
-import type { Generation } from './generation.js';
+// ServingTotals: what a scheduler has done until now, as plain numbers that only the scheduler writes.
 
 /** Sums of a scheduler since it was made. */
 export interface ServingTotals {
   /** Requests that were answered. */
   completedRequests: number;
-  /** Requests that ended with an error: aborted, too late, too large, or their engine's failure. */
+  /** Requests that ended with an error: aborted, too late, too large, or an engine's failure. */
   failedRequests: number;
   /** Prompt tokens of requests that were admitted; counted once, also after a preemption. */
   promptTokens: number;
@@ -16,24 +14,16 @@ export interface ServingTotals {
   generatedTokens: number;
   /** Tokens computed again after preemptions; those found in the cache again are not among them. */
   recomputedTokens: number;
-  /** Prompts that were cached whole with their last logits, and computed nothing before their first token. */
+  /** Prompts that were cached whole with their last logits: nothing was computed before their first token. */
   skippedPrefills: number;
   /** Rounds of the batching loop. */
   steps: number;
-  /** Times that a running request gave its memory up for another. */
+  /** Times that a running request lost its slot, to another request or to other users of the cache. */
   preemptions: number;
-  /** Time in the engine's two functions. */
+  /** Milliseconds that the engine's `prefill` took. */
   prefillMs: number;
   /** Milliseconds that the engine's `decode` took. */
   decodeMs: number;
-}
-
-/** A generation has a slot, for the first time or again. */
-export function countStart(totals: ServingTotals, { preemptions, promptTokens, cachedTokens, lostTokens, length }: Generation): void {
-  totals.recomputedTokens += Math.max(0, lostTokens - length);
-  if (preemptions > 0) return;
-  totals.promptTokens += promptTokens;
-  totals.cachedTokens += cachedTokens;
 }
 
 export function noTotals(): ServingTotals {

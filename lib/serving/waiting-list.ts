@@ -1,72 +1,71 @@
-// WaitingList: requests that have no slot: those that came, those that gave way, those that others leave no room for, and those
-// that wait for another one's prompt. One that cannot start now costs a step nothing: each stands where only what it waits for
-// brings it back. It knows no memory and starts nothing.
+// WaitingList: requests that have no slot: new, preempted, blocked by what other users of the cache hold, or waiting for another
+// request's prompt. A request that cannot start costs a step nothing: it stands in a queue from which only what it waits for takes
+// it. Knows no memory and starts nothing.
 //
-// Invariants: `add` and `drop` ask the order nothing, so they may be called at any time; all else is for a step. Whoever has
-// ended is counted nowhere, and forgotten when it comes first or when such are the most.
+// Invariants: `add` and `drop` do not call the order, so they may be called at any time; all else is for a step. An ended request
+// is not counted, and is removed when it comes first or when ended requests are the majority.
 
-import type { RequestOrder } from './request-order.js';
 import type { Generation } from './generation.js';
 import { Heap } from './heap.js';
 import { OrderQueue } from './order-queue.js';
-import type { TenantShare } from './tenant-shares.js';
+import type { RequestOrder, TenantShare } from './request-order.js';
 
 export class WaitingList {
   readonly #order: RequestOrder;
   readonly #ready: OrderQueue;
   /** Refused while nothing of the scheduler ran, for what others hold. */
-  readonly #heldUp: OrderQueue;
-  /** Since the last step. */
+  readonly #blocked: OrderQueue;
+  /** Added since the last step. */
   readonly #arrived = new Set<Generation>();
-  /** By who computes the start of their prompts: the one first that needs least of it. */
+  /** By the request that computes the start of their prompts; the one that needs least of it first. */
   readonly #followers = new Map<Generation, Heap<Generation>>();
   readonly #byUrgency = new Int32Array(256);
   /** At least the largest urgency among them. */
   #mostUrgent = -1;
   #length = 0;
-  /** That have ended and are still somewhere. */
+  /** Ended requests that are still in a queue. */
   #ended = 0;
 
   constructor(order: RequestOrder) {
     this.#order = order;
     this.#ready = new OrderQueue(order);
-    this.#heldUp = new OrderQueue(order);
+    this.#blocked = new OrderQueue(order);
   }
 
   get length(): number {
     return this.#length;
   }
 
-  /** Whether some came since the step began. */
+  /** Whether requests were added since the step began. */
   get hasArrivals(): boolean {
     return this.#arrived.size > 0;
   }
 
-  /** The largest urgency among them; -1: there are none. */
+  /** The largest urgency in the list; -1: it is empty. */
   get urgency(): number {
     while (this.#mostUrgent >= 0 && this.#byUrgency[this.#mostUrgent] === 0) this.#mostUrgent -= 1;
     return this.#mostUrgent;
   }
 
-  /** One that came: it is looked at from the next step on. */
+  /** Adds a new request, which can be `first` from the next step on. */
   add(generation: Generation): void {
     this.#count(generation, 1);
     this.#arrived.add(generation);
   }
 
-  /** One that gave way. */
+  /** Adds a preempted request. */
   addBack(generation: Generation): void {
     this.#count(generation, 1);
     this.#ready.add(generation);
   }
 
-  /** It has ended. */
+  /** Removes a request that has ended. */
   drop(generation: Generation): void {
     this.#count(generation, -1);
     if (!this.#arrived.delete(generation)) this.#ended += 1;
   }
 
-  /** A step begins: those that came, and those whose wait for another's prompt is over, can be next. */
+  /** Begins a step: new requests, and those whose wait for another's prompt is over, can be `first`. */
   settle(): void {
     for (const generation of this.#arrived) {
       this.#ready.add(generation);
@@ -76,31 +75,31 @@ export class WaitingList {
     if (this.#ended > 64 && this.#ended > this.#length) this.#forgetEnded();
   }
 
-  /** The first in order; of those that were held up only where `withHeldUp` says so. */
-  first(withHeldUp: boolean): Generation | undefined {
+  /** The first in order, of blocked requests only with `withBlocked`. */
+  first(withBlocked: boolean): Generation | undefined {
     const ready = this.#ready.first();
-    const heldUp = withHeldUp ? this.#heldUp.first() : undefined;
-    if (ready === undefined || heldUp === undefined) return ready ?? heldUp;
-    return this.#order(heldUp, ready) < 0 ? heldUp : ready;
+    const blocked = withBlocked ? this.#blocked.first() : undefined;
+    if (ready === undefined || blocked === undefined) return ready ?? blocked;
+    return this.#order(blocked, ready) < 0 ? blocked : ready;
   }
 
-  /** What `first` has answered has got a slot, or ends. */
+  /** Takes out what `first` has returned: it has got a slot, or ends. */
   take(generation: Generation): void {
     this.#queueOf(generation).shift();
-    generation.isHeldUp = false;
+    generation.isBlocked = false;
     if (generation.isWaiting) this.#count(generation, -1);
     else this.#ended -= 1;
   }
 
-  /** What `first` has answered waits until there is more than others leave now. */
-  holdUp(generation: Generation): void {
-    if (generation.isHeldUp) return;
+  /** Blocks what `first` has returned, until `unblock`. */
+  block(generation: Generation): void {
+    if (generation.isBlocked) return;
     this.#ready.shift();
-    generation.isHeldUp = true;
-    this.#heldUp.add(generation);
+    generation.isBlocked = true;
+    this.#blocked.add(generation);
   }
 
-  /** What `first` has answered waits for its leader. */
+  /** Has what `first` has returned wait for its leader. */
   follow(generation: Generation): void {
     this.#queueOf(generation).shift();
     const leader = generation.leader!;
@@ -109,25 +108,25 @@ export class WaitingList {
     followers.push(generation);
   }
 
-  /** There is more: those that were held up may try again. */
-  letTryAgain(): void {
-    for (const generation of this.#heldUp.clear()) {
-      generation.isHeldUp = false;
+  /** Lets blocked requests try again. */
+  unblock(): void {
+    for (const generation of this.#blocked.clear()) {
+      generation.isBlocked = false;
       this.#ready.add(generation);
     }
   }
 
-  /** More was computed for a tenant. */
-  hasGrown(share: TenantShare): void {
-    this.#ready.hasGrown(share);
-    this.#heldUp.hasGrown(share);
+  /** Moves the requests of a tenant whose share has grown. */
+  reorder(share: TenantShare): void {
+    this.#ready.reorder(share);
+    this.#blocked.reorder(share);
   }
 
-  /** Forgets all; those in it have ended. Also after the order threw in the middle of a change. */
+  /** Removes all, which have ended. Also after the order threw in the middle of a change. */
   clear(): void {
     this.#arrived.clear();
     this.#ready.clear();
-    this.#heldUp.clear();
+    this.#blocked.clear();
     this.#followers.clear();
     this.#byUrgency.fill(0);
     this.#length = 0;
@@ -141,8 +140,8 @@ export class WaitingList {
     this.#mostUrgent = Math.max(this.#mostUrgent, generation.urgency);
   }
 
-  #queueOf({ isHeldUp }: Generation): OrderQueue {
-    return isHeldUp ? this.#heldUp : this.#ready;
+  #queueOf({ isBlocked }: Generation): OrderQueue {
+    return isBlocked ? this.#blocked : this.#ready;
   }
 
   #settleFollowers(leader: Generation, followers: Heap<Generation>): void {
@@ -159,7 +158,7 @@ export class WaitingList {
 
   #forgetEnded(): void {
     this.#ready.forgetEnded();
-    this.#heldUp.forgetEnded();
+    this.#blocked.forgetEnded();
     for (const [leader, followers] of this.#followers) {
       followers.retain(({ hasEnded }) => !hasEnded);
       if (followers.length === 0) this.#followers.delete(leader);

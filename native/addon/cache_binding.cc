@@ -1,23 +1,37 @@
 #include "addon/cache_binding.h"
 
+#include "addon/cache_arguments.h"
 #include "addon/pool_binding.h"
 
 namespace vkv::addon {
 
 void NativeCache::Define(Napi::Env env, Napi::Object exports) {
-  const Napi::Function cache_class = DefineClass(
-      env, "NativeCache",
-      {InstanceMethod<&NativeCache::Grow>("grow"),           InstanceMethod<&NativeCache::Request>("request"),
-       InstanceMethod<&NativeCache::Cancel>("cancel"),       InstanceMethod<&NativeCache::Quiesce>("quiesce"),
-       InstanceMethod<&NativeCache::Shrink>("shrink"),       InstanceMethod<&NativeCache::Promise>("promise"),
-       InstanceMethod<&NativeCache::Assign>("assign"),       InstanceMethod<&NativeCache::Keep>("keep"),
-       InstanceMethod<&NativeCache::Drop>("drop"),           InstanceMethod<&NativeCache::Alias>("alias"),
-       InstanceMethod<&NativeCache::CopyGroup>("copyGroup"), InstanceMethod<&NativeCache::Detach>("detach"),
-       InstanceMethod<&NativeCache::Publish>("publish"),     InstanceMethod<&NativeCache::MapperState>("mapperState"),
-       InstanceMethod<&NativeCache::Counters>("counters"),   InstanceMethod<&NativeCache::Address>("address"),
-       InstanceMethod<&NativeCache::Window>("window"),       InstanceMethod<&NativeCache::Revoke>("revoke"),
-       InstanceMethod<&NativeCache::Stamp>("stamp"),         InstanceMethod<&NativeCache::Check>("check"),
-       InstanceMethod<&NativeCache::Verify>("verify"),       InstanceMethod<&NativeCache::Close>("close")});
+  const Napi::Function cache_class = DefineClass(env, "NativeCache",
+                                                 {InstanceMethod<&NativeCache::Grow>("grow"),
+                                                  InstanceMethod<&NativeCache::Request>("request"),
+                                                  InstanceMethod<&NativeCache::Cancel>("cancel"),
+                                                  InstanceMethod<&NativeCache::Quiesce>("quiesce"),
+                                                  InstanceMethod<&NativeCache::Shrink>("shrink"),
+                                                  InstanceMethod<&NativeCache::Promise>("promise"),
+                                                  InstanceMethod<&NativeCache::Assign>("assign"),
+                                                  InstanceMethod<&NativeCache::Keep>("keep"),
+                                                  InstanceMethod<&NativeCache::Drop>("drop"),
+                                                  InstanceMethod<&NativeCache::Alias>("alias"),
+                                                  InstanceMethod<&NativeCache::Admit>("admit"),
+                                                  InstanceMethod<&NativeCache::CopyGroup>("copyGroup"),
+                                                  InstanceMethod<&NativeCache::Detach>("detach"),
+                                                  InstanceMethod<&NativeCache::Synchronize>("synchronize"),
+                                                  InstanceMethod<&NativeCache::Synchronize>("publish"),
+                                                  InstanceMethod<&NativeCache::News>("news"),
+                                                  InstanceMethod<&NativeCache::MapperState>("mapperState"),
+                                                  InstanceMethod<&NativeCache::Counters>("counters"),
+                                                  InstanceMethod<&NativeCache::Address>("address"),
+                                                  InstanceMethod<&NativeCache::Window>("window"),
+                                                  InstanceMethod<&NativeCache::Revoke>("revoke"),
+                                                  InstanceMethod<&NativeCache::Stamp>("stamp"),
+                                                  InstanceMethod<&NativeCache::Check>("check"),
+                                                  InstanceMethod<&NativeCache::Verify>("verify"),
+                                                  InstanceMethod<&NativeCache::Close>("close")});
   ContextOf(env).cache_class = Napi::Persistent(cache_class);
   exports.Set("NativeCache", cache_class);
 }
@@ -54,8 +68,7 @@ NativeCache::NativeCache(const Napi::CallbackInfo& info) : Napi::ObjectWrap<Nati
 
   pattern_ = std::make_unique<Pattern>(*cache_, std::move(tensors));
   windows_ = std::make_unique<SlotWindows>(*cache_);
-  rows_ = Napi::Persistent(info[2].As<Napi::Int32Array>());
-  quarantined_ = Napi::Persistent(info[3].As<Napi::Uint8Array>());
+  arrays_.Open(info[2].As<Napi::Int32Array>(), info[3].As<Napi::Uint8Array>());
   if (!has_mapper) return;
   mapper_ = std::make_unique<Mapper>(*cache_);
   if (ThrowIfFailed(env, mapper_->Start(), driver_kind_)) return;
@@ -78,27 +91,6 @@ void NativeCache::StopMapper() {
   if (mapper_) mapper_->Stop();
 }
 
-int32_t NativeCache::ReadSlot(Arguments& given, size_t at) const {
-  return static_cast<int32_t>(given.Integer(at, 0, slots() - 1));
-}
-
-int32_t NativeCache::ReadRows(Arguments& given, size_t at) const {
-  return static_cast<int32_t>(given.Integer(at, 0, most_rows()));
-}
-
-int32_t NativeCache::ReadGroup(Arguments& given, size_t at) const {
-  return static_cast<int32_t>(given.Integer(at, 0, most_groups()));
-}
-
-std::span<const GrowCommand> NativeCache::ReadCommands(Arguments& given) const {
-  const auto commands = given.Entries<GrowCommand>(0, 1);
-  for (const GrowCommand& command : commands) {
-    if (command.slot < 0 || command.slot >= slots() || command.rows < 0 || command.rows > most_rows())
-      given.Refuse(command.slot);
-  }
-  return commands;
-}
-
 template <typename Call>
 Napi::Value NativeCache::Run(const Napi::CallbackInfo& info, const Arguments& given, Call call) {
   const Status status = given.ok() ? call() : given.status();
@@ -107,15 +99,32 @@ Napi::Value NativeCache::Run(const Napi::CallbackInfo& info, const Arguments& gi
   return info.Env().Undefined();
 }
 
+template <typename Call>
+Napi::Value NativeCache::Change(const Napi::CallbackInfo& info, const Arguments& given, Call call) {
+  return Run(info, given, [&] {
+    const Status status = call();
+    const Status written = arrays_.WriteSlots(*cache_);
+    return status.ok() ? written : status;
+  });
+}
+
+template <typename Call>
+Napi::Value NativeCache::ChangeSlot(const Napi::CallbackInfo& info, const Arguments& given, int32_t slot, Call call) {
+  return Change(info, given, [&] {
+    if (mapper_) mapper_->Cancel(slot);
+    return call();
+  });
+}
+
 Napi::Value NativeCache::Grow(const Napi::CallbackInfo& info) {
-  Arguments given(info, "grow");
-  const auto commands = ReadCommands(given);
-  return Run(info, given, [&] { return cache_->Grow(commands); });
+  CacheArguments given(info, "grow", cache_->layout());
+  const auto commands = given.Grows();
+  return Change(info, given, [&] { return cache_->Grow(commands); });
 }
 
 Napi::Value NativeCache::Request(const Napi::CallbackInfo& info) {
-  Arguments given(info, "request");
-  const auto commands = ReadCommands(given);
+  CacheArguments given(info, "request", cache_->layout());
+  const auto commands = given.Grows();
   return Run(info, given, [&] {
     if (mapper_) mapper_->Request(commands);
     return Ok();
@@ -123,51 +132,44 @@ Napi::Value NativeCache::Request(const Napi::CallbackInfo& info) {
 }
 
 Napi::Value NativeCache::Cancel(const Napi::CallbackInfo& info) {
-  Arguments given(info, "cancel");
-  const int32_t slot = ReadSlot(given, 0);
-  return Run(info, given, [&] {
-    if (mapper_) mapper_->Cancel(slot);
-    return Ok();
-  });
+  CacheArguments given(info, "cancel", cache_->layout());
+  const int32_t slot = given.Slot(0);
+  return ChangeSlot(info, given, slot, Ok);
 }
 
 Napi::Value NativeCache::Quiesce(const Napi::CallbackInfo& info) {
   if (mapper_) mapper_->Quiesce();
+  ThrowIfFailed(info.Env(), arrays_.WriteSlots(*cache_), driver_kind_);
   return info.Env().Undefined();
 }
 
 Napi::Value NativeCache::Shrink(const Napi::CallbackInfo& info) {
-  Arguments given(info, "shrink");
-  const int32_t slot = ReadSlot(given, 0), rows = ReadRows(given, 1);
-  return Run(info, given, [&] { return cache_->Shrink(slot, rows); });
+  CacheArguments given(info, "shrink", cache_->layout());
+  const int32_t slot = given.Slot(0), rows = given.Rows(1);
+  return ChangeSlot(info, given, slot, [&] { return cache_->Shrink(slot, rows); });
 }
 
 Napi::Value NativeCache::Promise(const Napi::CallbackInfo& info) {
-  Arguments given(info, "promise");
-  const int32_t slot = ReadSlot(given, 0), rows = ReadRows(given, 1);
+  CacheArguments given(info, "promise", cache_->layout());
+  const int32_t slot = given.Slot(0), rows = given.Rows(1);
   return Run(info, given, [&] { return cache_->Promise(slot, rows); });
 }
 
 Napi::Value NativeCache::Assign(const Napi::CallbackInfo& info) {
-  Arguments given(info, "assign");
-  const int32_t slot = ReadSlot(given, 0);
+  CacheArguments given(info, "assign", cache_->layout());
+  const int32_t slot = given.Slot(0);
   const Tenant tenant = given.Address(1);
-  return Run(info, given, [&] { return cache_->Assign(slot, tenant); });
+  return ChangeSlot(info, given, slot, [&] { return cache_->Assign(slot, tenant); });
 }
 
 Napi::Value NativeCache::Keep(const Napi::CallbackInfo& info) {
-  Arguments given(info, "keep");
-  const auto commands = given.Entries<KeepCommand>(0, 1);
-  const int64_t groups = most_groups();
-  for (const KeepCommand& command : commands) {
-    if (command.slot < 0 || command.slot >= slots() || command.group < 0 || command.group > groups)
-      given.Refuse(command.slot);
-  }
+  CacheArguments given(info, "keep", cache_->layout());
+  const auto commands = given.Keeps();
   return Run(info, given, [&] { return cache_->Keep(commands); });
 }
 
 Napi::Value NativeCache::Drop(const Napi::CallbackInfo& info) {
-  Arguments given(info, "drop");
+  CacheArguments given(info, "drop", cache_->layout());
   const auto ids = given.Entries<int32_t>(0, 1);
   return Run(info, given, [&] {
     cache_->Drop(ids);
@@ -176,61 +178,59 @@ Napi::Value NativeCache::Drop(const Napi::CallbackInfo& info) {
 }
 
 Napi::Value NativeCache::Alias(const Napi::CallbackInfo& info) {
-  Arguments given(info, "alias");
-  const int32_t slot = ReadSlot(given, 0);
-  const auto ids = given.Entries<int32_t>(1, 3);
-  const auto from = static_cast<size_t>(given.Integer(2, 0, static_cast<int64_t>(ids.size())));
-  return Run(info, given, [&] { return cache_->Alias(slot, static_cast<int32_t>(from), ids.subspan(from)); });
+  CacheArguments given(info, "alias", cache_->layout());
+  const int32_t slot = given.Slot(0);
+  const KeptGroups groups = given.Groups(1);
+  return ChangeSlot(info, given, slot, [&] { return cache_->Alias(slot, groups); });
+}
+
+Napi::Value NativeCache::Admit(const Napi::CallbackInfo& info) {
+  CacheArguments given(info, "admit", cache_->layout());
+  const int32_t slot = given.Slot(0);
+  const Tenant tenant = given.Address(1);
+  const KeptGroups groups = given.Groups(2);
+  AdmitCommand command = {slot, tenant, groups, given.Rows(5), given.Rows(6), std::nullopt};
+  const CopyCommand copy = given.Copy(7, slot, groups.from + static_cast<int32_t>(groups.ids.size()));
+  if (copy.tokens > 0) command.copy = copy;
+  return ChangeSlot(info, given, slot, [&] { return cache_->Admit(command); });
 }
 
 Napi::Value NativeCache::CopyGroup(const Napi::CallbackInfo& info) {
-  Arguments given(info, "copyGroup");
-  CopyCommand command = {ReadSlot(given, 0),
-                         ReadGroup(given, 1),
-                         static_cast<int32_t>(given.Integer(2, -1, slots() - 1)),
-                         static_cast<RowId>(given.Integer(3, -1, INT32_MAX)),
-                         static_cast<uint64_t>(given.Integer(4, 0, most_tokens())),
-                         std::nullopt};
-  if (!given.IsUndefined(5)) command.stream = given.Address(5);
+  CacheArguments given(info, "copyGroup", cache_->layout());
+  const int32_t slot = given.Slot(0), group = given.Group(1);
+  const CopyCommand command = given.Copy(2, slot, group);
   return Run(info, given, [&] { return cache_->CopyGroup(command); });
 }
 
 Napi::Value NativeCache::Detach(const Napi::CallbackInfo& info) {
-  Arguments given(info, "detach");
-  const DetachCommand command = {ReadSlot(given, 0), ReadGroup(given, 1),
-                                 static_cast<uint64_t>(given.Integer(2, 0, most_tokens())),
-                                 static_cast<int32_t>(given.Integer(3, -1, slots() - 1)), given.Address(4)};
-  return Run(info, given, [&] { return cache_->Detach(command); });
+  CacheArguments given(info, "detach", cache_->layout());
+  const DetachCommand command = {given.Slot(0), given.Group(1), given.Tokens(2), given.SlotOrNone(3), given.Address(4)};
+  return ChangeSlot(info, given, command.slot, [&] { return cache_->Detach(command); });
 }
 
-Napi::Value NativeCache::Publish(const Napi::CallbackInfo& info) {
-  if (rows_.IsEmpty()) {
-    ThrowIfFailed(info.Env(), Fail(Code::kClosed, "cache"), driver_kind_);
-    return info.Env().Undefined();
-  }
-  Bytes rows, quarantined;
-  // A policy that was shown them may have given their memory away.
-  const bool is_there = ReadArray(info.Env(), rows_.Value(), napi_int32_array, rows) &&
-                        ReadArray(info.Env(), quarantined_.Value(), napi_uint8_array, quarantined);
-  const auto count = static_cast<size_t>(slots());
-  if (!is_there || rows.bytes < count * sizeof(int32_t) || quarantined.bytes < count) {
-    ThrowIfFailed(info.Env(), Fail(Code::kInternal, "arrays of a cache", static_cast<int64_t>(rows.bytes)));
-    return info.Env().Undefined();
-  }
-  return Napi::Number::New(info.Env(), cache_->Publish({static_cast<int32_t*>(rows.data), count},
-                                                       {static_cast<uint8_t*>(quarantined.data), count}));
+Napi::Value NativeCache::Synchronize(const Napi::CallbackInfo& info) {
+  Status status = arrays_.is_open() ? Ok() : Fail(Code::kClosed, "cache");
+  // News first: where it says that the mapper is idle, all that it did is written behind that.
+  if (status.ok()) status = arrays_.WriteNews(state_of_mapper(), *cache_);
+  if (status.ok()) status = arrays_.WriteSlots(*cache_);
+  ThrowIfFailed(info.Env(), status, driver_kind_);
+  return info.Env().Undefined();
+}
+
+Napi::Value NativeCache::News(const Napi::CallbackInfo& info) {
+  const Status status = arrays_.is_open() ? Ok() : Fail(Code::kClosed, "cache");
+  return ThrowIfFailed(info.Env(), status, driver_kind_) ? info.Env().Undefined() : arrays_.news();
 }
 
 Napi::Value NativeCache::MapperState(const Napi::CallbackInfo& info) {
   const Napi::Env env = info.Env();
-  Status last;
-  const uint64_t late_errors = mapper_ ? mapper_->late_errors(last) : 0;
-  Napi::Object state = Napi::Object::New(env);
-  state.Set("isIdle", !mapper_ || mapper_->is_idle());
-  state.Set("lateErrors", FromCount(env, late_errors));
-  state.Set("starved", FromCount(env, mapper_ ? mapper_->starved() : 0));
-  state.Set("lastError", MakeError(env, last, driver_kind_));
-  return state;
+  const vkv::MapperState from = state_of_mapper();
+  Napi::Object to = Napi::Object::New(env);
+  to.Set("isIdle", from.is_idle);
+  to.Set("lateErrors", FromCount(env, from.late_errors));
+  to.Set("starved", FromCount(env, from.starved));
+  to.Set("lastError", MakeError(env, from.last_error, driver_kind_));
+  return to;
 }
 
 Napi::Value NativeCache::Counters(const Napi::CallbackInfo& info) {
@@ -256,17 +256,17 @@ Napi::Value NativeCache::Counters(const Napi::CallbackInfo& info) {
 }
 
 Napi::Value NativeCache::Address(const Napi::CallbackInfo& info) {
-  Arguments given(info, "address");
-  const auto reservation = static_cast<size_t>(given.Integer(0, 0, reservations() - 1));
+  CacheArguments given(info, "address", cache_->layout());
+  const auto reservation = given.Reservation(0);
   if (ThrowIfFailed(info.Env(), given.status(), driver_kind_)) return info.Env().Undefined();
   return FromUint64(info.Env(), cache_->address(reservation));
 }
 
 Napi::Value NativeCache::Window(const Napi::CallbackInfo& info) {
   // Pre (lib/cache/views.ts): the bytes are mapped, and the slot is revoked before any of them is unmapped.
-  Arguments given(info, "window");
-  const int32_t slot = ReadSlot(given, 0);
-  const auto reservation = static_cast<size_t>(given.Integer(1, 0, reservations() - 1));
+  CacheArguments given(info, "window", cache_->layout());
+  const int32_t slot = given.Slot(0);
+  const auto reservation = given.Reservation(1);
   const auto stripe = static_cast<int64_t>(cache_->layout().StripeBytes(reservation));
   const int64_t bytes = given.Integer(2, 0, stripe);
   if (ThrowIfFailed(info.Env(), given.status(), driver_kind_)) return info.Env().Undefined();
@@ -277,35 +277,25 @@ Napi::Value NativeCache::Window(const Napi::CallbackInfo& info) {
 }
 
 Napi::Value NativeCache::Revoke(const Napi::CallbackInfo& info) {
-  Arguments given(info, "revoke");
-  const int32_t slot = ReadSlot(given, 0);
+  CacheArguments given(info, "revoke", cache_->layout());
+  const int32_t slot = given.Slot(0);
   const bool is_escaped = given.Boolean(1);
   if (ThrowIfFailed(info.Env(), given.status(), driver_kind_)) return info.Env().Undefined();
   windows_->Hide(slot, is_escaped);
   return info.Env().Undefined();
 }
 
-NativeCache::Stretch NativeCache::ReadStretch(Arguments& given) const {
-  Stretch stretch;
-  stretch.slot = ReadSlot(given, 0);
-  const int64_t from = given.Integer(1, 0, most_tokens());
-  stretch.from = static_cast<uint64_t>(from);
-  stretch.tokens = static_cast<uint64_t>(given.Integer(2, 0, most_tokens() - from));
-  stretch.key = given.Address(3);
-  return stretch;
-}
-
 Napi::Value NativeCache::Stamp(const Napi::CallbackInfo& info) {
-  Arguments given(info, "stamp");
-  const auto [slot, from, tokens, key] = ReadStretch(given);
+  CacheArguments given(info, "stamp", cache_->layout());
+  const auto [slot, from, tokens, key] = given.Stamped();
   return Run(info, given, [&, slot = slot, from = from, tokens = tokens, key = key] {
     return pattern_->Stamp(slot, from, tokens, key);
   });
 }
 
 Napi::Value NativeCache::Check(const Napi::CallbackInfo& info) {
-  Arguments given(info, "check");
-  const auto [slot, from, tokens, key] = ReadStretch(given);
+  CacheArguments given(info, "check", cache_->layout());
+  const auto [slot, from, tokens, key] = given.Stamped();
   uint64_t wrong = 0;
   const Status status = given.ok() ? pattern_->Check(slot, from, tokens, key, wrong) : given.status();
   if (ThrowIfFailed(info.Env(), status, driver_kind_)) return info.Env().Undefined();
@@ -322,10 +312,8 @@ Napi::Value NativeCache::Close(const Napi::CallbackInfo& info) {
   StopMapper();
   windows_->Close();
   const Status status = cache_->Close();
-  if (status.ok()) {  // the arrays would be kept until this object is collected, which is no sooner than the next turn
-    rows_.Reset();
-    quarantined_.Reset();
-  }
+  (void)arrays_.WriteSlots(*cache_);  // where they are gone, the cache closes all the same
+  if (status.ok()) arrays_.Close();   // else kept until this object is collected, which is no sooner than the next turn
   ThrowIfFailed(info.Env(), status, driver_kind_);
   return info.Env().Undefined();
 }

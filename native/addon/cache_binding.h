@@ -1,8 +1,8 @@
 // NativeCache: a KvCache, its mapper and its test pattern, seen from JavaScript. Converts and forwards.
 //
-// The rows of each slot stand in an Int32Array bound at construction, and whether it is in quarantine in a Uint8Array;
-// only publish(), on the JavaScript thread, writes them. Lists of slots and rows pass as an Int32Array of pairs with a
-// count: one crossing per step, nothing allocated.
+// Every call that may change a slot, or that waits for the mapper, writes all slots that changed into the bound arrays
+// before it returns, also when it throws; synchronize() does it for what the mapper alone changed. Lists of slots and
+// rows pass as an Int32Array of pairs with a count: one crossing per step, nothing allocated.
 #ifndef VKV_ADDON_CACHE_BINDING_H_
 #define VKV_ADDON_CACHE_BINDING_H_
 
@@ -13,6 +13,7 @@
 
 #include "addon/arguments.h"
 #include "addon/context.h"
+#include "addon/slot_arrays.h"
 #include "kv_cache.h"
 #include "mapper.h"
 #include "pattern.h"
@@ -34,16 +35,19 @@ class NativeCache : public Napi::ObjectWrap<NativeCache>, private Stoppable {
   Napi::Value Request(const Napi::CallbackInfo& info);  // (pairs, count)
   Napi::Value Cancel(const Napi::CallbackInfo& info);   // (slot)
   Napi::Value Quiesce(const Napi::CallbackInfo& info);
-  Napi::Value Shrink(const Napi::CallbackInfo& info);       // (slot, rows)
-  Napi::Value Promise(const Napi::CallbackInfo& info);      // (slot, rows)
-  Napi::Value Assign(const Napi::CallbackInfo& info);       // (slot, tenant)
-  Napi::Value Keep(const Napi::CallbackInfo& info);         // ([slot, group, id, rows] * count, count)
-  Napi::Value Drop(const Napi::CallbackInfo& info);         // (ids, count)
-  Napi::Value Alias(const Napi::CallbackInfo& info);        // (slot, ids, from, to)
+  Napi::Value Shrink(const Napi::CallbackInfo& info);   // (slot, rows)
+  Napi::Value Promise(const Napi::CallbackInfo& info);  // (slot, rows)
+  Napi::Value Assign(const Napi::CallbackInfo& info);   // (slot, tenant)
+  Napi::Value Keep(const Napi::CallbackInfo& info);     // ([slot, group, id, rows] * count, count)
+  Napi::Value Drop(const Napi::CallbackInfo& info);     // (ids, count)
+  Napi::Value Alias(const Napi::CallbackInfo& info);    // (slot, ids, from, to)
+  // (slot, tenant, ids, from, to, rows, promised rows, from slot, id, tokens, stream)
+  Napi::Value Admit(const Napi::CallbackInfo& info);
   Napi::Value CopyGroup(const Napi::CallbackInfo& info);    // (slot, group, from slot, id, tokens, stream)
   Napi::Value Detach(const Napi::CallbackInfo& info);       // (slot, group, tokens, stream)
-  Napi::Value Publish(const Napi::CallbackInfo& info);      // () => changed slots
+  Napi::Value Synchronize(const Napi::CallbackInfo& info);  // () writes slots and news; also as `publish`
   Napi::Value MapperState(const Napi::CallbackInfo& info);  // () => {isIdle, lateErrors, starved, lastError}
+  Napi::Value News(const Napi::CallbackInfo& info);         // () => Float64Array that synchronize() writes
   Napi::Value Counters(const Napi::CallbackInfo& info);
   Napi::Value Address(const Napi::CallbackInfo& info);  // (reservation) => BigInt
   Napi::Value Window(const Napi::CallbackInfo& info);   // (slot, reservation, bytes) => ArrayBuffer
@@ -55,27 +59,17 @@ class NativeCache : public Napi::ObjectWrap<NativeCache>, private Stoppable {
 
   void StopForTeardown() override;
   void StopMapper();
-  // Repeats TypeScript's checks of ranges: a value outside them would access other memory.
-  int32_t ReadSlot(Arguments& given, size_t at) const;
-  int32_t ReadRows(Arguments& given, size_t at) const;
-  int32_t ReadGroup(Arguments& given, size_t at) const;
-  std::span<const GrowCommand> ReadCommands(Arguments& given) const;
-  // Tokens of a slot, and a key: (slot, from, tokens, key).
-  struct Stretch {
-    int32_t slot = 0;
-    uint64_t from = 0;
-    uint64_t tokens = 0;
-    uint64_t key = 0;
-  };
-  Stretch ReadStretch(Arguments& given) const;
-  int64_t slots() const { return static_cast<int64_t>(cache_->layout().slots()); }
-  int64_t reservations() const { return static_cast<int64_t>(cache_->layout().reservations()); }
-  int64_t most_rows() const { return static_cast<int64_t>(cache_->layout().MaxRows()); }
-  int64_t most_groups() const { return most_rows() / static_cast<int64_t>(cache_->layout().GroupRows()); }
-  int64_t most_tokens() const { return static_cast<int64_t>(cache_->layout().max_tokens()); }
+  vkv::MapperState state_of_mapper() const { return mapper_ ? mapper_->state() : vkv::MapperState(); }
   // Does `call`, if its arguments could be read; throws what fails.
   template <typename Call>
   Napi::Value Run(const Napi::CallbackInfo& info, const Arguments& given, Call call);
+  // The same for a call after which the slots in the bound arrays are what they are in the cache. Where the arrays are
+  // gone, the call's own failure goes first.
+  template <typename Call>
+  Napi::Value Change(const Napi::CallbackInfo& info, const Arguments& given, Call call);
+  // The same once what the mapper was asked for the slot is dropped, and the row at hand finished.
+  template <typename Call>
+  Napi::Value ChangeSlot(const Napi::CallbackInfo& info, const Arguments& given, int32_t slot, Call call);
 
   std::string driver_kind_;         // for errors
   EnvContext* context_ = nullptr;   // while registered there
@@ -83,8 +77,7 @@ class NativeCache : public Napi::ObjectWrap<NativeCache>, private Stoppable {
   std::unique_ptr<Mapper> mapper_;  // null without a background thread
   std::unique_ptr<Pattern> pattern_;
   std::unique_ptr<SlotWindows> windows_;
-  Napi::Reference<Napi::Int32Array> rows_;
-  Napi::Reference<Napi::Uint8Array> quarantined_;
+  SlotArrays arrays_;
 };
 
 }  // namespace vkv::addon

@@ -1,10 +1,22 @@
 #include "addon/memory_binding.h"
 
+#include <optional>
+
 #include "addon/arguments.h"
 #include "addon/context.h"
 #include "addon/driver_binding.h"
 
 namespace vkv::addon {
+namespace {
+
+constexpr size_t kStreamAt = 2;  // of both copies; undefined: none is waited for
+
+std::optional<Stream> StreamOf(Arguments& given) {
+  if (given.IsUndefined(kStreamAt)) return std::nullopt;
+  return given.Address(kStreamAt);
+}
+
+}  // namespace
 
 void NativeMemory::Define(Napi::Env env, Napi::Object exports) {
   exports.Set(
@@ -57,7 +69,7 @@ Napi::Value NativeMemory::Write(const Napi::CallbackInfo& info) {
   Arguments given(info, "write");
   const std::span<uint8_t> bytes = given.Uint8s(1);
   const int64_t to = given.Integer(0, 0, bytes_ - static_cast<int64_t>(bytes.size()));
-  const uint64_t stream = given.Address(2);
+  const std::optional<Stream> stream = StreamOf(given);
   return Run(info.Env(), [&](DeviceMemory& memory) {
     return given.ok() ? memory.Write(static_cast<uint64_t>(to), bytes.data(), bytes.size(), stream) : given.status();
   });
@@ -67,7 +79,7 @@ Napi::Value NativeMemory::Read(const Napi::CallbackInfo& info) {
   Arguments given(info, "read");
   const std::span<uint8_t> bytes = given.Uint8s(0);
   const int64_t from = given.Integer(1, 0, bytes_ - static_cast<int64_t>(bytes.size()));
-  const uint64_t stream = given.Address(2);
+  const std::optional<Stream> stream = StreamOf(given);
   return Run(info.Env(), [&](DeviceMemory& memory) {
     return given.ok() ? memory.Read(bytes.data(), static_cast<uint64_t>(from), bytes.size(), stream) : given.status();
   });

@@ -67,6 +67,16 @@ Cublas::~Cublas() {
   if (handle_ != nullptr) (void)cublasDestroy_v2_(handle_);
 }
 
+Status Cublas::SetWorkspace(uint64_t address, uint64_t bytes) {
+  return Check("cublasSetWorkspace_v2", cublasSetWorkspace_v2_(handle_, reinterpret_cast<void*>(address), bytes));
+}
+
+// What its documentation asks for: 32 MiB since Hopper, 4 MiB before.
+uint64_t Cublas::WorkspaceBytes(int32_t compute_capability) {
+  constexpr int32_t kHopper = 90;
+  return uint64_t{compute_capability >= kHopper ? 32u : 4u} << 20;
+}
+
 // cuBLAS stores columns one after another, so that our [output, input] is its matrix of `inputs` rows and `outputs`
 // columns, and our [row, output] its one of `outputs` rows and `rows` columns: output = weightᵀ · input.
 Status Cublas::Multiply(const CublasProduct& product) {

@@ -30,6 +30,7 @@ enum cublasGemmAlgo_t : int { CUBLAS_GEMM_DEFAULT = -1 };
   X(cublasDestroy_v2, (cublasHandle_t handle)) \
   X(cublasGetVersion_v2, (cublasHandle_t handle, int* version)) \
   X(cublasSetStream_v2, (cublasHandle_t handle, void* stream)) \
+  X(cublasSetWorkspace_v2, (cublasHandle_t handle, void* workspace, size_t bytes)) \
   X(cublasGemmEx, \
     (cublasHandle_t handle, cublasOperation_t operation_a, cublasOperation_t operation_b, int m, int n, int k, \
      const void* alpha, const void* a, cudaDataType_t type_a, int lda, const void* b, cudaDataType_t type_b, int ldb, \
@@ -60,6 +61,11 @@ class Cublas {
   Cublas& operator=(const Cublas&) = delete;
 
   const std::string& version() const { return version_; }  // "12.8"
+
+  // Memory of the device's for its kernels, aligned to 256 bytes, in place of what it would allocate by itself, also in
+  // the middle of a stream's capture. Before the first product. How much it asks for depends on the device.
+  Status SetWorkspace(uint64_t address, uint64_t bytes);
+  static uint64_t WorkspaceBytes(int32_t compute_capability);
 
   // In float32 throughout where that is the type: never in TF32.
   Status Multiply(const CublasProduct& product);

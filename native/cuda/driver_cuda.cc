@@ -58,6 +58,8 @@ Status DriverCuda::Open(std::shared_ptr<CudaApi> api, int device, const char* ki
     const DriverScope scope(*opened);
     VKV_RETURN_IF_ERROR(scope.status());
     VKV_RETURN_IF_ERROR(FindPageSizes(*opened->api_, opened->info_));
+    VKV_RETURN_IF_ERROR(
+        opened->Check("cuStreamCreate", opened->api_->cuStreamCreate(&opened->own_stream_, CU_STREAM_NON_BLOCKING)));
   }
   driver = std::move(opened);
   return Ok();
@@ -69,6 +71,7 @@ DriverCuda::DriverCuda(std::shared_ptr<CudaApi> api, DriverInfo info, CUdevice d
 DriverCuda::~DriverCuda() {
   if (!Enter().ok()) return;  // lost, forked, or the process is ending: nothing can be given back
   GiveBackLeftovers();
+  if (own_stream_ != nullptr) (void)api_->cuStreamDestroy(own_stream_);
   for (const CUmodule module : modules_.Take()) (void)api_->cuModuleUnload(module);
   Leave();
   if (!is_lost()) (void)api_->cuDevicePrimaryCtxRelease(device_);
@@ -234,30 +237,40 @@ Status DriverCuda::Unmap(uint64_t address, uint64_t bytes) {
   return status;
 }
 
+// Between pageable memory and the device a call returns once the bytes are staged, so that the stream is waited for.
 Status DriverCuda::Write(uint64_t to, const void* from, uint64_t bytes) {
   VKV_RETURN_IF_ERROR(Ready());
+  VKV_RETURN_IF_ERROR(WaitForDefault());
   if (bytes == 0) return Ok();
-  VKV_RETURN_IF_ERROR(Check("cuMemcpyHtoD", api_->cuMemcpyHtoD(to, from, bytes), AboutCopy(to, bytes)));
-  // From pageable memory the call returns once the bytes are staged; other streams must see them at their
-  // place.
-  return Check("cuStreamSynchronize", api_->cuStreamSynchronize(nullptr));
+  VKV_RETURN_IF_ERROR(
+      Check("cuMemcpyHtoDAsync", api_->cuMemcpyHtoDAsync(to, from, bytes, own_stream_), AboutCopy(to, bytes)));
+  return Check("cuStreamSynchronize", api_->cuStreamSynchronize(own_stream_));
 }
 
 Status DriverCuda::Read(void* to, uint64_t from, uint64_t bytes) {
   VKV_RETURN_IF_ERROR(Ready());
+  VKV_RETURN_IF_ERROR(WaitForDefault());
   if (bytes == 0) return Ok();
-  return Check("cuMemcpyDtoH", api_->cuMemcpyDtoH(to, from, bytes), AboutCopy(from, bytes));
+  VKV_RETURN_IF_ERROR(
+      Check("cuMemcpyDtoHAsync", api_->cuMemcpyDtoHAsync(to, from, bytes, own_stream_), AboutCopy(from, bytes)));
+  return Check("cuStreamSynchronize", api_->cuStreamSynchronize(own_stream_));
+}
+
+Status DriverCuda::WaitForDefault() {
+  return has_default_work_.load(std::memory_order_acquire) ? SynchronizeStream(/*stream=*/0) : Ok();
 }
 
 Status DriverCuda::Copy(uint64_t to, uint64_t from, uint64_t bytes, Stream stream) {
   VKV_RETURN_IF_ERROR(Ready());
   if (bytes == 0) return Ok();
+  NoteQueued(stream);
   return Check("cuMemcpyDtoDAsync", api_->cuMemcpyDtoDAsync(to, from, bytes, ToStream(stream)), AboutCopy(to, bytes));
 }
 
 Status DriverCuda::Fill(uint64_t to, uint8_t value, uint64_t bytes, Stream stream) {
   VKV_RETURN_IF_ERROR(Ready());
   if (bytes == 0) return Ok();
+  NoteQueued(stream);
   return Check("cuMemsetD8Async", api_->cuMemsetD8Async(to, value, bytes, ToStream(stream)), AboutCopy(to, bytes));
 }
 
@@ -281,7 +294,11 @@ Status DriverCuda::DestroyStream(Stream stream) {
 
 Status DriverCuda::SynchronizeStream(Stream stream) {
   VKV_RETURN_IF_ERROR(Ready());
-  return Check("cuStreamSynchronize", api_->cuStreamSynchronize(ToStream(stream)), About(stream));
+  // Before the wait: what another thread queues during it counts anew.
+  const bool had_work = IsDefault(stream) && has_default_work_.exchange(false, std::memory_order_acq_rel);
+  const Status status = Check("cuStreamSynchronize", api_->cuStreamSynchronize(ToStream(stream)), About(stream));
+  if (!status.ok() && had_work) NoteQueued(stream);
+  return status;
 }
 
 Status DriverCuda::RecordEvent(Stream stream, Event& event) {

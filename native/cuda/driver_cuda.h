@@ -92,9 +92,16 @@ class DriverCuda final : public Driver {
   // Queued; `from` may change as soon as it returns.
   Status Upload(uint64_t to, const void* from, uint64_t bytes, Stream stream);
 
+  // Work for a stream that is queued past the driver (cuBLAS's): Write and Read come after it, when it is the default.
+  void NoteQueued(Stream stream) {
+    if (IsDefault(stream)) has_default_work_.store(true, std::memory_order_release);
+  }
+
  private:
   DriverCuda(std::shared_ptr<CudaApi> api, DriverInfo info, CUdevice device, CUcontext context);
 
+  // By CUDA's names: 0, and 1 where it is called the legacy one.
+  static bool IsDefault(Stream stream) { return stream <= 1; }
   bool is_forked() const;
   // Ok when a call may reach CUDA.
   Status Ready() const;
@@ -104,6 +111,9 @@ class DriverCuda final : public Driver {
   Status CheckGivenBack(const char* call, CUresult result, const Subject& subject);
   void Lose(const char* call, CUresult result);
   void GiveBackLeftovers();
+  // Waits for the default stream when something was queued there through this driver, and else leaves it alone, as it
+  // cannot be used while a blocking stream is captured.
+  Status WaitForDefault();
   Status OpenModule(const void* image, std::span<const ModuleKernel> kernels, Module& module, std::string& log);
 
   const std::shared_ptr<CudaApi> api_;
@@ -113,6 +123,8 @@ class DriverCuda final : public Driver {
   const pid_t owner_;        // the process that opened it
   Ledger ledger_;
   Modules modules_;
+  CUstream own_stream_ = nullptr;  // non-blocking; of Write and Read. From Open on
+  std::atomic<bool> has_default_work_{false};
   std::atomic<CUresult> lost_result_{CUDA_SUCCESS};  // the first sticky failure
   std::atomic<const char*> lost_call_{""};
 };

@@ -38,6 +38,7 @@ void DriverCuda::AbortCapture(Stream stream) {
 
 Status DriverCuda::LaunchGraph(CUgraphExec graph, Stream stream) {
   VKV_RETURN_IF_ERROR(Ready());
+  NoteQueued(stream);
   return Check("cuGraphLaunch", api_->cuGraphLaunch(graph, ToStream(stream)));
 }
 
@@ -51,6 +52,7 @@ Status DriverCuda::Upload(uint64_t to, const void* from, uint64_t bytes, Stream 
   if (bytes == 0) return Ok();
   Subject subject = {.what = static_cast<int64_t>(to), .how_many = static_cast<int64_t>(bytes)};
   subject.misuse = Code::kCopyOutOfRange;
+  NoteQueued(stream);
   // From pageable memory the bytes are staged before the call returns.
   return Check("cuMemcpyHtoDAsync", api_->cuMemcpyHtoDAsync(to, from, bytes, ToStream(stream)), subject);
 }

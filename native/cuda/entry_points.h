@@ -66,6 +66,8 @@
   X(cuMemcpyHtoDAsync, 3020, cuMemcpyHtoDAsync_v2, kRequired, \
     (CUdeviceptr to, const void* from, size_t bytes, CUstream stream), (to, from, bytes, stream)) \
   X(cuMemcpyDtoH, 3020, cuMemcpyDtoH_v2, kRequired, (void* to, CUdeviceptr from, size_t bytes), (to, from, bytes)) \
+  X(cuMemcpyDtoHAsync, 3020, cuMemcpyDtoHAsync_v2, kRequired, \
+    (void* to, CUdeviceptr from, size_t bytes, CUstream stream), (to, from, bytes, stream)) \
   X(cuMemcpyDtoDAsync, 3020, cuMemcpyDtoDAsync_v2, kRequired, \
     (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream), (to, from, bytes, stream)) \
   X(cuMemsetD8Async, 3020, cuMemsetD8Async, kRequired, \

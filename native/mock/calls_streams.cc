@@ -17,6 +17,7 @@ CUresult MockDevice::cuMemcpyHtoD(CUdeviceptr to, const void* from, size_t bytes
   if (from == nullptr && bytes != 0) return call.Break(rules::kHostPointer);
   if (!addresses_.CanAccess(to, bytes, /*is_write=*/true)) return call.Break(rules::kWritable);
   if (!backing_->has_memory()) return call.Answer(CUDA_ERROR_NOT_SUPPORTED);
+  if (!IsFree(call, /*stream=*/0)) return call.result();
   if (!DoAll(streams_.TakeStream(/*stream=*/0))) return call.Answer(lost_);  // in order with the default stream
   backing_->Copy(to, reinterpret_cast<uint64_t>(from), bytes);
   return call.result();
@@ -40,7 +41,21 @@ CUresult MockDevice::cuMemcpyDtoH(void* to, CUdeviceptr from, size_t bytes) {
   if (to == nullptr && bytes != 0) return call.Break(rules::kHostPointer);
   if (!addresses_.CanAccess(from, bytes, /*is_write=*/false)) return call.Break(rules::kReadable);
   if (!backing_->has_memory()) return call.Answer(CUDA_ERROR_NOT_SUPPORTED);
+  if (!IsFree(call, /*stream=*/0)) return call.result();
   if (!DoAll(streams_.TakeStream(/*stream=*/0))) return call.Answer(lost_);
+  backing_->Copy(reinterpret_cast<uint64_t>(to), from, bytes);
+  return call.result();
+}
+
+// Into pageable memory: the bytes are there when the call returns, as they are on a real device.
+CUresult MockDevice::cuMemcpyDtoHAsync(void* to, CUdeviceptr from, size_t bytes, CUstream stream) {
+  Call call(*this, CallKind::cuMemcpyDtoHAsync, {.from = from, .bytes = bytes, .stream = ToHandle(stream)});
+  if (call.is_refused()) return call.result();
+  if (to == nullptr && bytes != 0) return call.Break(rules::kHostPointer);
+  if (!addresses_.CanAccess(from, bytes, /*is_write=*/false)) return call.Break(rules::kReadable);
+  if (!backing_->has_memory()) return call.Answer(CUDA_ERROR_NOT_SUPPORTED);
+  if (!IsFree(call, ToHandle(stream)) || BreaksCapture(call, &stream)) return call.result();
+  if (!DoAll(streams_.TakeStream(ToHandle(stream)))) return call.Answer(lost_);
   backing_->Copy(reinterpret_cast<uint64_t>(to), from, bytes);
   return call.result();
 }
@@ -65,11 +80,7 @@ CUresult MockDevice::cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t
 }
 
 CUresult MockDevice::Queue(Call& call, uint64_t stream, Work work) {
-  if (!streams_.IsLiveStream(stream)) return call.Break(rules::kLiveStream, CUDA_ERROR_INVALID_HANDLE);
-  if (StreamModel::IsDefault(stream) && streams_.IsBlockingCaptured()) {
-    streams_.InvalidateCaptures();
-    return call.Break(rules::kDefaultStream, CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
-  }
+  if (!IsFree(call, stream)) return call.result();
   if (streams_.IsCapturing(stream)) {
     streams_.Record(stream, std::move(work));
     return call.result();
@@ -101,8 +112,19 @@ bool MockDevice::Do(const Work& work) {
   return true;
 }
 
-bool MockDevice::BreaksCapture(Call& call, const uint64_t* stream) {
-  if (stream != nullptr ? !streams_.IsCapturing(*stream) : !streams_.IsAnyCapturing()) return false;
+bool MockDevice::IsFree(Call& call, uint64_t stream) {
+  if (!streams_.IsLiveStream(stream)) {
+    call.Break(rules::kLiveStream, CUDA_ERROR_INVALID_HANDLE);
+    return false;
+  }
+  if (!StreamModel::IsDefault(stream) || !streams_.IsBlockingCaptured()) return true;
+  streams_.InvalidateCaptures();
+  call.Break(rules::kDefaultStream, CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
+  return false;
+}
+
+bool MockDevice::BreaksCapture(Call& call, const CUstream* stream) {
+  if (stream != nullptr ? !streams_.IsCapturing(ToHandle(*stream)) : !streams_.IsAnyCapturing()) return false;
   streams_.InvalidateCaptures();
   call.Break(rules::kNotWhileCapturing, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
   return true;
@@ -127,16 +149,14 @@ CUresult MockDevice::cuStreamDestroy(CUstream stream) {
 CUresult MockDevice::cuStreamSynchronize(CUstream stream) {
   Call call(*this, CallKind::cuStreamSynchronize, {.handle = ToHandle(stream)});
   if (call.is_refused()) return call.result();
-  if (!streams_.IsLiveStream(ToHandle(stream))) return call.Break(rules::kLiveStream, CUDA_ERROR_INVALID_HANDLE);
-  if (const uint64_t on = ToHandle(stream); BreaksCapture(call, &on)) return call.result();
+  if (!IsFree(call, ToHandle(stream)) || BreaksCapture(call, &stream)) return call.result();
   return DoAll(streams_.TakeStream(ToHandle(stream))) ? call.result() : call.Answer(lost_);
 }
 
 CUresult MockDevice::cuStreamQuery(CUstream stream) {
   Call call(*this, CallKind::cuStreamQuery, {.handle = ToHandle(stream)});
   if (call.is_refused()) return call.result();
-  if (!streams_.IsLiveStream(ToHandle(stream))) return call.Break(rules::kLiveStream, CUDA_ERROR_INVALID_HANDLE);
-  if (const uint64_t on = ToHandle(stream); BreaksCapture(call, &on)) return call.result();
+  if (!IsFree(call, ToHandle(stream)) || BreaksCapture(call, &stream)) return call.result();
   return streams_.IsIdle(ToHandle(stream)) ? call.result() : call.Answer(CUDA_ERROR_NOT_READY);
 }
 
@@ -144,9 +164,8 @@ CUresult MockDevice::cuStreamWaitEvent(CUstream stream, CUevent event, unsigned 
   Call call(*this, CallKind::cuStreamWaitEvent, {.handle = ToHandle(event), .stream = ToHandle(stream)});
   if (call.is_refused()) return call.result();
   if (flags != 0) return call.Break(rules::kFlags);
-  if (!streams_.IsLiveStream(ToHandle(stream))) return call.Break(rules::kLiveStream, CUDA_ERROR_INVALID_HANDLE);
   if (!streams_.IsLiveEvent(ToHandle(event))) return call.Break(rules::kLiveEvent, CUDA_ERROR_INVALID_HANDLE);
-  if (const uint64_t on = ToHandle(stream); BreaksCapture(call, &on)) return call.result();
+  if (!IsFree(call, ToHandle(stream)) || BreaksCapture(call, &stream)) return call.result();
   streams_.Wait(ToHandle(stream), ToHandle(event));
   return call.result();
 }
@@ -164,8 +183,7 @@ CUresult MockDevice::cuEventRecord(CUevent event, CUstream stream) {
   Call call(*this, CallKind::cuEventRecord, {.handle = ToHandle(event), .stream = ToHandle(stream)});
   if (call.is_refused()) return call.result();
   if (!streams_.IsLiveEvent(ToHandle(event))) return call.Break(rules::kLiveEvent, CUDA_ERROR_INVALID_HANDLE);
-  if (!streams_.IsLiveStream(ToHandle(stream))) return call.Break(rules::kLiveStream, CUDA_ERROR_INVALID_HANDLE);
-  if (const uint64_t on = ToHandle(stream); BreaksCapture(call, &on)) return call.result();
+  if (!IsFree(call, ToHandle(stream)) || BreaksCapture(call, &stream)) return call.result();
   streams_.Record(ToHandle(event), ToHandle(stream));
   return call.result();
 }

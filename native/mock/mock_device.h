@@ -87,9 +87,12 @@ class MockDevice final : public cuda::CudaApi {
   bool IsGranular(uint64_t address, uint64_t bytes) const;
   bool Show(const std::vector<Mapping>& mappings, CUmemAccess_flags access);
   CUresult Queue(Call& call, uint64_t stream, Work work);
-  // The rules of a call that waits for a stream, or for all with no stream named, while one is captured.
-  bool BreaksCapture(Call& call, const uint64_t* stream);
-  // The ranges that a kernel uses when it runs: now, or after the work queued on a stream.
+  // The rules of a call that uses a stream; false: it broke one. All of them look at IsFree first: the stream lives,
+  // and is not the default one beside the capture of one that is ordered with it. BreaksCapture is for those that wait
+  // for the stream, or for all with none named, while it is captured.
+  bool IsFree(Call& call, uint64_t stream);
+  bool BreaksCapture(Call& call, const CUstream* stream);
+  // What a kernel uses when it runs: now, or after what is queued on a stream.
   std::vector<Touch> TouchesOf(const Work& work, const uint64_t* behind_stream) const;
   // Runs the work. False when it used memory that it must not use; then the device is lost.
   bool Do(const Work& work);

@@ -45,10 +45,30 @@ bool StreamModel::IsLiveStream(uint64_t stream) const {
 }
 
 void StreamModel::Enqueue(uint64_t stream, Work work) {
+  for (const Span& span : Queued(stream)) {
+    if (span.stream != Normalize(stream)) work.behind.push_back(span);
+  }
   streams_.at(Normalize(stream)).pending.push_back(std::move(work));
 }
 
-bool StreamModel::IsIdle(uint64_t stream) const { return streams_.at(Normalize(stream)).pending.empty(); }
+bool StreamModel::IsIdle(uint64_t stream) const { return Queued(stream).empty(); }
+
+std::vector<Span> StreamModel::Queued(uint64_t stream) const {
+  std::vector<Span> spans;
+  const auto add = [&spans](uint64_t handle, const StreamState& state) {
+    if (!state.pending.empty()) spans.push_back({handle, state.done + state.pending.size()});
+  };
+  const uint64_t own = Normalize(stream);
+  if (own == kDefaultStream) {
+    for (const auto& [handle, state] : streams_) {
+      if (state.is_blocking && handle != own) add(handle, state);
+    }
+  } else if (streams_.at(own).is_blocking) {
+    add(kDefaultStream, streams_.at(kDefaultStream));
+  }
+  add(own, streams_.at(own));
+  return spans;
+}
 
 bool StreamModel::BeginCapture(uint64_t stream) {
   if (stream <= kPerThreadStream || streams_.at(stream).is_capturing) return false;
@@ -101,49 +121,42 @@ uint64_t StreamModel::CreateEvent() {
 
 bool StreamModel::DestroyEvent(uint64_t event) { return events_.erase(event) != 0; }
 
-void StreamModel::Record(uint64_t event, uint64_t stream) {
-  const StreamState& state = streams_.at(Normalize(stream));
-  events_.at(event) = {Normalize(stream), state.done + state.pending.size()};
-}
+void StreamModel::Record(uint64_t event, uint64_t stream) { events_.at(event) = Queued(stream); }
 
-bool StreamModel::HasReached(uint64_t stream, uint64_t target) const {
-  const auto found = streams_.find(stream);
-  return found == streams_.end() || found->second.done >= target;
-}
+bool StreamModel::IsDone(uint64_t event) const { return IsDone(events_.at(event)); }
 
-bool StreamModel::IsDone(uint64_t event) const {
-  const EventState& state = events_.at(event);
-  return HasReached(state.stream, state.target);
+bool StreamModel::IsDone(const std::vector<Span>& spans) const {
+  return std::all_of(spans.begin(), spans.end(), [this](const Span& span) {
+    const auto found = streams_.find(span.stream);
+    return found == streams_.end() || found->second.done >= span.count;
+  });
 }
 
 void StreamModel::Wait(uint64_t stream, uint64_t event) {
   if (IsDone(event)) return;
-  const EventState& state = events_.at(event);
   Work wait;
   wait.kind = WorkKind::kWait;
-  wait.awaited_stream = state.stream;
-  wait.awaited_target = state.target;
+  wait.behind = events_.at(event);
   Enqueue(stream, std::move(wait));
 }
 
 std::vector<Work> StreamModel::TakeStream(uint64_t stream) {
   std::vector<Work> taken;
-  Take(Normalize(stream), UINT64_MAX, taken);
+  Take(Queued(stream), taken);
   ForgetDestroyed();
   return taken;
 }
 
 std::vector<Work> StreamModel::TakeUpTo(uint64_t event) {
   std::vector<Work> taken;
-  const EventState& state = events_.at(event);
-  Take(state.stream, state.target, taken);
+  Take(events_.at(event), taken);
   ForgetDestroyed();
   return taken;
 }
 
 std::vector<Work> StreamModel::TakeAll() {
   std::vector<Work> taken;
-  for (const auto& [stream, state] : streams_) Take(stream, UINT64_MAX, taken);
+  for (const auto& [stream, state] : streams_) Take({{stream, UINT64_MAX}}, taken);
   ForgetDestroyed();
   return taken;
 }
@@ -167,17 +180,20 @@ uint64_t StreamModel::pending() const {
 
 uint64_t StreamModel::Normalize(uint64_t stream) { return stream == kLegacyStream ? kDefaultStream : stream; }
 
-// What a stream waits for is taken before what waits: a device would have done it by then.
-void StreamModel::Take(uint64_t stream, uint64_t target, std::vector<Work>& taken) {
-  const auto found = streams_.find(stream);
-  if (found == streams_.end()) return;
-  StreamState& state = found->second;
-  while (!state.pending.empty() && state.done < target) {
-    Work work = std::move(state.pending.front());
-    state.pending.pop_front();
-    if (work.kind == WorkKind::kWait) Take(work.awaited_stream, work.awaited_target, taken);
-    ++state.done;
-    taken.push_back(std::move(work));
+// What work waits for is taken before it: a device would have done it by then. It was queued earlier, so that nothing
+// waits for itself.
+void StreamModel::Take(const std::vector<Span>& spans, std::vector<Work>& taken) {
+  for (const auto& [stream, count] : spans) {
+    const auto found = streams_.find(stream);
+    if (found == streams_.end()) continue;
+    StreamState& state = found->second;
+    while (!state.pending.empty() && state.done < count) {
+      Work work = std::move(state.pending.front());
+      state.pending.pop_front();
+      Take(work.behind, taken);
+      ++state.done;
+      taken.push_back(std::move(work));
+    }
   }
 }
 

@@ -1,9 +1,9 @@
 // StreamModel: the simulated device's streams and events, and the work queued on them.
 //
-// Work of one stream is done in order; streams wait for each other only where they are told to (Wait), the default
-// stream included. The model only says what is pending and hands work out when it is to be done; its owner does it. An
-// event is done when the work that its stream held at the time of the record is done. Handles are never used again.
-// Threads: guarded by its owner's lock.
+// Work of one stream is done in order. Streams wait for each other where they are told to (Wait), and beside the
+// default stream: its work comes after what all blocking streams held before, and theirs after what it held. The model
+// only says what is pending and hands work out when it is to be done; its owner does it. An event is done when what
+// came before it on its stream is done. Handles are never used again. Threads: guarded by its owner's lock.
 #ifndef VKV_MOCK_STREAM_MODEL_H_
 #define VKV_MOCK_STREAM_MODEL_H_
 
@@ -26,6 +26,12 @@ enum class WorkKind { kCopy, kFill, kUpload, kKernel, kWait };
 
 class SimulatedKernel;
 
+// The first so many pieces of work of a stream.
+struct Span {
+  uint64_t stream = 0;
+  uint64_t count = 0;
+};
+
 struct Work {
   WorkKind kind = WorkKind::kKernel;
   std::vector<Touch> touches;  // a copy: destination, source; a fill, an upload: destination
@@ -35,9 +41,7 @@ struct Work {
   std::shared_ptr<const SimulatedKernel> kernel = nullptr;
   std::vector<uint8_t> parameter = {};  // of an upload: its bytes
   bool is_replayed = false;             // of a graph: its ranges may have changed since the capture
-  // A wait's: done when that stream's `done` has reached the target.
-  uint64_t awaited_stream = 0;
-  uint64_t awaited_target = 0;
+  std::vector<Span> behind = {};        // work of other streams that comes first
 };
 
 class StreamModel {
@@ -75,7 +79,7 @@ class StreamModel {
   void Wait(uint64_t stream, uint64_t event);
 
   // Takes out what is pending, in order, for its owner to do now.
-  std::vector<Work> TakeStream(uint64_t stream);
+  std::vector<Work> TakeStream(uint64_t stream);  // and what that is ordered behind
   std::vector<Work> TakeUpTo(uint64_t event);
   std::vector<Work> TakeAll();
 
@@ -96,19 +100,17 @@ class StreamModel {
     bool is_invalid = false;  // the capture
     std::vector<Work> captured;
   };
-  struct EventState {
-    uint64_t stream = 0;
-    uint64_t target = 0;  // done when the stream's `done` has reached it
-  };
 
   static uint64_t Normalize(uint64_t stream);
-  bool HasReached(uint64_t stream, uint64_t target) const;
-  void Take(uint64_t stream, uint64_t target, std::vector<Work>& taken);
+  // What is pending on a stream, and on those that it is ordered with, the stream's own last.
+  std::vector<Span> Queued(uint64_t stream) const;
+  bool IsDone(const std::vector<Span>& spans) const;
+  void Take(const std::vector<Span>& spans, std::vector<Work>& taken);
   void ForgetDestroyed();
 
   std::map<uint64_t, StreamState> streams_;
-  std::map<uint64_t, EventState> events_;
-  uint64_t live_streams_ = 0;  // created and not destroyed; not the default streams
+  std::map<uint64_t, std::vector<Span>> events_;  // what each stands behind
+  uint64_t live_streams_ = 0;                     // created and not destroyed; not the default streams
   uint64_t last_handle_ = uint64_t{0x57} << 32;
 };
 

@@ -125,7 +125,7 @@ test('a failed call says whether its change was undone', (t) => {
   const of = (call: string): string => createError('KV_DRIVER_CALL_FAILED', { call, status: 999, statusName: 'CUDA_ERROR_UNKNOWN' }).message;
   for (const call of ['cuMemMap', 'mmap', 'cuMemcpyDtoDAsync', 'cuMemsetD8Async', 'cuEventRecord']) t.regex(of(call), /was undone, or its slot/, call);
   for (const call of ['cuLaunchKernel', 'cublasGemmEx']) t.regex(of(call), /launched before it may still run.*discard the batch/, call);
-  for (const call of ['cuMemcpyHtoD', 'cuMemcpyDtoH']) t.regex(of(call), /Some of the bytes may have been copied/, call);
+  for (const call of ['cuMemcpyHtoDAsync', 'cuMemcpyDtoHAsync']) t.regex(of(call), /Some of the bytes may have been copied/, call);
 });
 
 test('the error of a busy slot says what frees it', (t) => {

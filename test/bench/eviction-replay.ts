@@ -31,7 +31,7 @@ export function evictionHits({ prompts, policy, capacityBlocks, rowsPerBlock = 1
   return Float64Array.from(prompts, (prompt) => {
     const text = tokensPerBlock === 1 ? prompt : tokensOf(prompt);
     const rows = new Int32Array(arithmetic.rowsFor(text.length));
-    const path = index.acquire(sharedDomain, text, text.length, rows, { isStored: true, level: 0 });
+    const path = index.open(index.match(sharedDomain, text, text.length), { rows, isStored: true, level: 0 });
     const hitTokens = path.length;
     const first = arithmetic.wholeRows(hitTokens);
     const wanted = rows.length - first - free.length;

@@ -3,7 +3,7 @@
 // 1,000,000 blocks of 16 tokens cached at most 1.5 times what it is with 60,000; with nothing to find at most 3 times; with tokens
 // that were chosen to collide at most 2 times.
 
-import { adaptive, lru, PrefixIndex, rowArithmetic, sharedDomain, type EvictionPolicyFactory } from '#internal/prefix/index.js';
+import { adaptive, lru, PrefixIndex, rowArithmetic, sharedDomain, type EvictionPolicyFactory, type PrefixHit } from '#internal/prefix/index.js';
 import { mix32, Random } from '#internal/base/random.js';
 import { format, median, microseconds, type BenchResult } from './measure.js';
 
@@ -50,18 +50,18 @@ function requestMicroseconds({ rowTokens, poolTokens, shared, policy = lru() }: 
   const documents = Array.from({ length: 16 }, () => Int32Array.from({ length: promptTokens }, () => random.integer(128_256)));
   const all: number[] = [];
   const match: number[] = [];
-  const options = { isStored: true, level: 0 };
   const rows = new Int32Array(arithmetic.rowsFor(promptTokens));
+  const options = { rows, isStored: true, level: 0 };
   const text = new Int32Array(promptTokens);
   const fillRequests = Math.ceil((1.2 * poolTokens) / (promptTokens * (1 - shared) + rowTokens));
   for (let request = -fillRequests; request < requests; request += 1) {
     text.set(documents[random.integer(documents.length)]!);
     for (let at = Math.floor(shared * promptTokens); at < promptTokens; at += 1) text[at] = random.integer(128_256);
-    let found = 0;
-    const matchTime = microseconds(() => { found = index.match(sharedDomain, text, promptTokens - 1).wholeRows; });
-    for (let row = found; row < rows.length; row += 1) rows[row] = ids.take();
+    let hit: PrefixHit | undefined;
+    const matchTime = microseconds(() => { hit = index.match(sharedDomain, text); });
+    for (let row = hit!.wholeRows; row < rows.length; row += 1) rows[row] = ids.take();
     const time = microseconds(() => {
-      const path = index.acquire(sharedDomain, text, promptTokens - 1, rows, options);
+      const path = index.open(hit!, options);
       index.commit(path, text, promptTokens);
       index.release(path);
     });
@@ -99,7 +99,7 @@ function decodeNanoseconds(rowTokens: number): number {
   const running = Array.from({ length: sequences }, (_, number) => {
     const text = Int32Array.from({ length: 1000 + steps }, () => random.integer(128_256));
     const rows = Int32Array.from({ length: rowsEach }, (_row, row) => number * rowsEach + row);
-    const path = index.acquire(sharedDomain, text, 0, rows, { isStored: true, level: 0 });
+    const path = index.open(index.match(sharedDomain, text, 0), { rows, isStored: true, level: 0 });
     index.commit(path, text, 1000);
     return { path, text };
   });
@@ -118,7 +118,7 @@ function floodMilliseconds(tokens: readonly number[]): number {
   const texts = tokens.map((token) => Int32Array.of(token));
   const time = microseconds(() => {
     texts.forEach((text, row) => {
-      const path = index.acquire(sharedDomain, text, 0, Int32Array.of(row), { isStored: true, level: 0 });
+      const path = index.open(index.match(sharedDomain, text, 0), { rows: Int32Array.of(row), isStored: true, level: 0 });
       index.commit(path, text, 1);
       index.release(path);
       index.dropped.clear();

@@ -46,7 +46,19 @@ export function streamContract(contractTest: ContractTest): void {
     for (const stream of [first, second]) native.destroyStream(stream);
   });
 
-  contractTest('an event without work before it can be awaited, and is done at once without streams', [], (t, bench) => {
+  contractTest('a read comes after what was queued on the default stream, and a write does', ['memory'], (t, bench) => {
+    const address = bench.reserve(1);
+    bench.fillRun(address, 1);
+    bench.native.fill(address, 6, bench.pageBytes, 0n);
+    t.deepEqual(bench.read(bench.at(address, 1) - 1n, 1), [6]);
+    bench.native.fill(address, 7, bench.pageBytes, 0n);
+    bench.write(address, 8);
+    bench.native.synchronizeStream(0n);
+    t.deepEqual(bench.read(address, 2), [8, 7]);
+  });
+
+  contractTest('without streams an event is done at once', [], (t, bench) => {
+    if (bench.info.hasStreams) return t.pass();
     const event = bench.native.recordEvent(0n);
     if (bench.info.hasStreams) bench.native.synchronizeEvent(event);
     t.true(bench.native.queryEvent(event));

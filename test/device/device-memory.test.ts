@@ -5,6 +5,8 @@ import test from 'ava';
 import { DeviceMemory, Driver } from 'virtual-kv';
 import { MockDevice, type MockCall } from 'virtual-kv/testing';
 
+import { nativeOf } from '../helpers/native-of.js';
+
 const MiB = 2 ** 20;
 const GiB = 2 ** 30;
 
@@ -107,15 +109,59 @@ test('the error of a device without enough memory says how much is free', (t) =>
   device.close();
 });
 
-test('a failing copy throws the driver\'s error', (t) => {
+test('copies come after what the package queued on the default stream, and after other work only where its stream is named', (t) => {
+  const device = new MockDevice({ memoryBytes: 4 * MiB, streams: 'manual' });
+  const native = nativeOf(device.driver);
+  const memory = new DeviceMemory({ driver: device.driver, bytes: 4 });
+  const read = (stream?: bigint): number[] => {
+    const into = new Uint8Array(4);
+    memory.read(into, 0, stream);
+    return [...into];
+  };
+  memory.write(new Uint8Array(4));
+  const engines = native.createStream();
+  native.fill(memory.address, 1, 1, engines);
+  native.fill(memory.address + 1n, 2, 1, 0n);
+  t.deepEqual(read(), [0, 2, 0, 0]);
+  t.deepEqual(read(engines), [1, 2, 0, 0]);
+  native.fill(memory.address, 3, 4, 0n);
+  memory.read(new Uint8Array(0));
+  t.is(device.pendingWork, 0, 'no bytes wait as well');
+  native.fill(memory.address, 4, 4, 0n);
+  memory.write(Uint8Array.of(9), 3);
+  t.deepEqual(read(), [4, 4, 4, 9]);
+  native.destroyStream(engines);
+  memory.close();
+  device.assertNoLeaks();
+  device.close();
+});
+
+test('copies leave the default stream alone, which may be out of use, unless the package queued something there', (t) => {
+  const device = new MockDevice({ memoryBytes: 4 * MiB });
+  const memory = new DeviceMemory({ driver: device.driver, bytes: 4 });
+  const touchesDefault = (): boolean => {
+    device.clearJournal();
+    memory.write(Uint8Array.of(1));
+    memory.read(new Uint8Array(1));
+    return device.journal().some(({ call, handle, stream }) => /^cu(Memcpy|Stream)/.test(call) && handle === 0n && stream === 0n);
+  };
+  t.false(touchesDefault());
+  nativeOf(device.driver).fill(memory.address, 1, 1, 0n);
+  t.true(touchesDefault());
+  t.false(touchesDefault(), 'it is waited for once');
+  memory.close();
+  device.close();
+});
+
+test('what a failing copy says is the driver\'s error', (t) => {
   const device = new MockDevice({ memoryBytes: 4 * MiB });
   const memory = new DeviceMemory({ driver: device.driver, bytes: 1 });
-  for (const call of ['cuMemcpyHtoD', 'cuStreamSynchronize'] as const) {
+  for (const call of ['cuMemcpyHtoDAsync', 'cuStreamSynchronize'] as const) {
     device.failCall(call);
     t.throws(() => memory.write(new Uint8Array(1)), { code: 'KV_DRIVER_CALL_FAILED', message: new RegExp(call) });
   }
-  device.failCall('cuMemcpyDtoH');
-  t.throws(() => memory.read(new Uint8Array(1)), { code: 'KV_DRIVER_CALL_FAILED', message: /cuMemcpyDtoH/ });
+  device.failCall('cuMemcpyDtoHAsync');
+  t.throws(() => memory.read(new Uint8Array(1)), { code: 'KV_DRIVER_CALL_FAILED', message: /cuMemcpyDtoHAsync/ });
   memory.close();
   device.assertNoLeaks();
   device.close();

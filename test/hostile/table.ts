@@ -130,7 +130,8 @@ export const table: Readonly<Record<string, Rows>> = {
     },
   },
   Driver: {
-    ...close, memory: null,
+    ...close, memory: null, acquireStream: null,
+    releaseStream: ({ driver }) => call(driver.releaseStream.bind(driver), driver.acquireStream()),
     new: (world) => call((...given: never[]) => opened(world, new (kv.Driver as unknown as new (...given: unknown[]) => kv.Driver)(...given)), {}),
     open: (world) => call((...given: Parameters<typeof kv.Driver.open>) => opened(world, kv.Driver.open(...given)), 'host', {
       device: 0, libraryPath: '/nowhere', memoryBytes: 2 ** 24, populate: false, hugePages: false, mappingLimit: 100,
@@ -257,7 +258,7 @@ export const table: Readonly<Record<string, Rows>> = {
     failCall: ({ device }) => call((...given: Parameters<MockDevice['failCall']>) => {
       device.failCall(...given);
       device.clearFailures();
-    }, 'cuMemcpyDtoH', { nth: 1, result: 'CUDA_ERROR_UNKNOWN', times: 1 }),
+    }, 'cuMemcpyDtoHAsync', { nth: 1, result: 'CUDA_ERROR_UNKNOWN', times: 1 }),
     loseDevice: (world) => {
       const device = opened(world, new MockDevice({ granularityBytes: pageBytes }));
       return call(device.loseDevice.bind(device), 700);

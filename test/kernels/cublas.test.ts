@@ -93,7 +93,7 @@ cublasTest('every failure of cuBLAS is an error with its status, and no handle s
   const open = (): DenseKernels => new DenseKernels({ driver: device.driver, cublas: fakeCublas(), workspaceBytes: 1 });
   const failures = [
     ['cublasCreate_v2', 1, 'CUBLAS_STATUS_NOT_INITIALIZED'], ['cublasGetVersion_v2', 14, 'CUBLAS_STATUS_INTERNAL_ERROR'],
-    ['cublasSetStream_v2', 7, 'CUBLAS_STATUS_INVALID_VALUE'],
+    ['cublasSetStream_v2', 7, 'CUBLAS_STATUS_INVALID_VALUE'], ['cublasSetWorkspace_v2', 7, 'CUBLAS_STATUS_INVALID_VALUE'],
   ] as const;
   const before = device.driver.memory();
   for (const [call, status, statusName] of [...failures, ...failures]) { // more often than there is room for handles

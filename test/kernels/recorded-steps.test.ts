@@ -122,6 +122,65 @@ for (const on of ['mock', 'host'] as const) {
     scene.close();
   });
 
+  test(`slots in a recorded step are those of each replay: others are refused where it is recorded (${on})`, (t) => {
+    const scene = new Scene(on);
+    const { kernels, cache } = scene;
+    const sequence = scene.sequenceOf(5);
+    const batch = cache.createBatch();
+    batch.add(sequence, 1);
+    cache.prepare(batch);
+    const wrong: Readonly<Record<string, () => void>> = {
+      batch: () => { kernels.append(0, batch, scene.rows, scene.rows); },
+      spans: () => { kernels.decodeAttention(0, spans(sequence.slot, 5), scene.rows, scene.rows); },
+      prefill: () => { kernels.prefillAttention(0, batch, scene.rows, scene.rows); },
+      copies: () => { kernels.copyTokens([{ fromSlot: sequence.slot, fromToken: 0, toSlot: sequence.slot, toToken: 5, tokens: 1 }]); },
+    };
+    for (const [name, call] of Object.entries(wrong)) {
+      const capture = (): unknown => kernels.captureSteps({ sizes: [1], record: (step) => { scene.append(step); call(); } })
+        .replay(batch, Int32Array.of(1));
+      const error = t.throws(capture, { code: 'KV_INVALID_OPTION', message: /Pass the step/ }, name);
+      t.regex(error.message, /must be the step that `record` was given/);
+      t.notThrows(call, `${name}, outside`);
+    }
+    let steps: ReturnType<Kernels['captureSteps']> | undefined = kernels.captureSteps({ sizes: [1], record: scene.append });
+    const nested = (): unknown => kernels.captureSteps({ sizes: [1], record: () => { steps!.replay(batch, Int32Array.of(1)); } })
+      .replay(batch, Int32Array.of(1));
+    t.throws(nested, { code: 'KV_INVALID_OPTION', message: /Pass the step/ }, 'another step');
+    t.is(steps.replay(batch, Int32Array.of(1)), 1);
+    steps = undefined;
+    scene.device?.completeAll();
+    cache.discard(batch);
+    sequence.release();
+    scene.close();
+  });
+
+  test(`functions that go on when they return record nothing (${on})`, async (t) => {
+    const scene = new Scene(on);
+    const { kernels, cache } = scene;
+    const sequence = scene.sequenceOf(5);
+    const batch = cache.createBatch();
+    batch.add(sequence, 1);
+    cache.prepare(batch);
+    const goesOn = async (step: RecordedStep): Promise<void> => {
+      scene.append(step);
+      await Promise.resolve();
+      scene.append(step); // rejects: it is not being recorded any more
+    };
+    t.throws(() => kernels.captureSteps({ sizes: [1], record: goesOn as unknown as () => void }).replay(batch, Int32Array.of(1)), {
+      code: 'KV_INVALID_OPTION', message: /`record` must be a synchronous function/,
+    });
+    t.throws(() => kernels.step(async () => { await Promise.reject(new Error('mine')); }), {
+      code: 'KV_INVALID_OPTION', message: /`body` must be a synchronous function/,
+    });
+    await new Promise(setImmediate); // no rejection is unhandled
+    t.is(kernels.step(() => 7), 7);
+    if (scene.device !== undefined) t.like(scene.device.leaks(), { graphs: 0, pushedContexts: 0 });
+    scene.device?.completeAll();
+    cache.discard(batch);
+    sequence.release();
+    scene.close();
+  });
+
   test(`kernels that are closed while they record leave nothing behind (${on})`, (t) => {
     const scene = new Scene(on);
     const kernels = new Kernels({ cache: scene.cache, stream: scene.stream, threads: 1, workspaceBytes: 0 });

@@ -84,6 +84,10 @@ const breaches: Readonly<Record<string, readonly [rule: string, result: number]>
   'a wait for a stream that is captured': ['kNotWhileCapturing', 900],
   'a wait for everything while a stream is captured': ['kNotWhileCapturing', 900],
   'the default stream beside the capture of a blocking one': ['kDefaultStream', 906],
+  'a wait for the default stream beside the capture of a blocking one': ['kDefaultStream', 906],
+  'an event of the default stream beside the capture of a blocking one': ['kDefaultStream', 906],
+  'a copy on no stream beside the capture of a blocking one': ['kDefaultStream', 906],
+  'a read on a stream that is captured': ['kNotWhileCapturing', 900],
   'the launch of a graph that never was': ['kLiveGraph', 400],
   'a call before init': ['kInitialized', 3],
 };

@@ -103,7 +103,7 @@ test('each call of a kind takes at least its latency', (t) => {
 
 for (const [title, call, result] of [
   ['an illegal address', 'cuMemMap', 'CUDA_ERROR_ILLEGAL_ADDRESS'],
-  ['a failed launch', 'cuMemcpyHtoD', 'CUDA_ERROR_LAUNCH_FAILED'],
+  ['a failed launch', 'cuMemcpyHtoDAsync', 'CUDA_ERROR_LAUNCH_FAILED'],
   ['an uncorrectable memory error', 'cuMemSetAccess', 'CUDA_ERROR_ECC_UNCORRECTABLE'],
   ['a driver that was deinitialized', 'cuMemMap', 'CUDA_ERROR_DEINITIALIZED'],
   ['a destroyed context', 'cuMemMap', 'CUDA_ERROR_CONTEXT_IS_DESTROYED'],

@@ -3,9 +3,12 @@
 
 import test from 'ava';
 
+import { Random } from '#internal/base/random.js';
 import { MockBench, pageBytes } from '../helpers/mock-bench.js';
+import { seedOf } from '../helpers/seed.js';
 
 const manual = { streams: 'manual' } as const;
+const seed = seedOf('mock streams');
 
 test('queued work is done when its stream is completed, in order', (t) => {
   const bench = new MockBench(manual);
@@ -112,9 +115,101 @@ test('a destroyed stream still does its work', (t) => {
   bench.end();
 });
 
-test('reads and writes are in order with the default stream', (t) => {
+/** The default stream of the thread: a stream of its own that is ordered with the default stream. */
+const blocking = 2n;
+
+test('the default stream comes after what blocking streams held, and they after what it held', (t) => {
   const bench = new MockBench(manual);
   bench.map(0);
+  const { native, device } = bench;
+  const [first, other] = [bench.at(0), bench.at(0) + 1n];
+  native.fill(first, 1, 1, blocking);
+  native.fill(first, 2, 1, 0n);
+  const event = native.recordEvent(0n);
+  native.fill(first, 3, 1, blocking);
+  native.fill(other, 4, 1, 0n);
+  native.synchronizeEvent(event);
+  t.is(device.pendingWork, 2, 'only what came before it');
+  native.fill(other, 5, 1, blocking);
+  device.completeStream(blocking);
+  t.is(device.pendingWork, 0, 'its last work comes after the default stream\'s');
+  t.deepEqual(bench.read(first, 2), [3, 5]);
+  native.destroyEvent(event);
+  bench.end();
+});
+
+test('an event of the default stream is done with what blocking streams held, and theirs with what it held', (t) => {
+  const bench = new MockBench(manual);
+  bench.map(0);
+  const { native, device } = bench;
+  native.fill(bench.at(0), 1, 1, blocking);
+  const behindBlocking = native.recordEvent(0n);
+  t.false(native.queryEvent(behindBlocking));
+  device.completeStream(blocking);
+  t.true(native.queryEvent(behindBlocking));
+  native.fill(bench.at(0), 2, 1, 0n);
+  const behindDefault = native.recordEvent(blocking);
+  t.false(native.queryEvent(behindDefault));
+  native.synchronizeEvent(behindDefault);
+  t.deepEqual(bench.read(bench.at(0), 1), [2]);
+  for (const event of [behindBlocking, behindDefault]) native.destroyEvent(event);
+  bench.end();
+});
+
+test('the default stream waits for no stream that does not block, and none of these for it', (t) => {
+  const bench = new MockBench(manual);
+  bench.map(0);
+  const { native, device } = bench;
+  const stream = native.createStream();
+  native.fill(bench.at(0), 1, 1, stream);
+  native.fill(bench.at(0) + 1n, 2, 1, 0n);
+  native.fill(bench.at(0) + 2n, 3, 1, stream);
+  device.completeStream(0n);
+  t.is(device.pendingWork, 2);
+  t.deepEqual(bench.read(bench.at(0), 3), [0, 2, 0]);
+  native.fill(bench.at(0), 4, 1, 0n);
+  device.completeStream(stream);
+  t.is(device.pendingWork, 1);
+  native.destroyStream(stream);
+  device.completeAll();
+  bench.end();
+});
+
+test(`the order by the default stream is that of queueing, whatever is completed first (seed ${seed})`, (t) => {
+  const random = new Random(seed);
+  for (let round = 0; round < 50; round += 1) {
+    const bench = new MockBench(manual);
+    bench.map(0);
+    const { native, device } = bench;
+    const own = native.createStream();
+    const streams = [0n, blocking, 1n, own];
+    let [last, lastOfOwn] = [0, 0];
+    for (let value = 1; value <= 40; value += 1) {
+      const stream = streams[random.integer(4)]!;
+      // Ordered work writes one byte, and the stream that does not block another.
+      native.fill(bench.at(0) + (stream === own ? 1n : 0n), value, 1, stream);
+      if (stream === own) lastOfOwn = value;
+      else last = value;
+      if (random.chance(0.1)) device.completeStream(streams[random.integer(4)]!);
+    }
+    device.completeStream(own);
+    for (const stream of random.chance(0.5) ? [0n, blocking] : [blocking, 0n]) native.synchronizeStream(stream);
+    t.deepEqual(bench.read(bench.at(0), 2), [last, lastOfOwn], `round ${round}`);
+    t.is(device.pendingWork, 0);
+    native.destroyStream(own);
+    bench.end();
+  }
+});
+
+test('reads and writes come after what the driver queued on the default stream, and after nothing else', (t) => {
+  const bench = new MockBench(manual);
+  bench.map(0);
+  bench.map(1);
+  const stream = bench.native.createStream();
+  bench.native.fill(bench.at(1), 7, 1, stream);
+  t.deepEqual(bench.read(bench.at(1), 1), [0]);
+  bench.native.destroyStream(stream);
+  bench.device.completeAll();
   bench.native.fill(bench.at(0), 3, 4, 0n);
   t.deepEqual(bench.read(bench.at(0), 1), [3]);
   bench.native.fill(bench.at(0), 4, 4, 0n);

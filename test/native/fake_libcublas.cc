@@ -27,10 +27,13 @@ constexpr int kAllocFailed = 3;
 constexpr int kInvalidValue = 7;
 constexpr int kNotSupported = 15;
 constexpr size_t kMostHandles = 4;
+constexpr size_t kWorkspaceAlignment = 256;
+constexpr size_t kLeastWorkspaceBytes = size_t{4} << 20;
 constexpr int kVersion = 120'899;
 
 struct State {
   bool has_stream = false;
+  bool has_workspace = false;  // without one of the caller's a product allocates, which no capture takes
 };
 using Handle = State*;
 // Lives as long as the process; one that is left when its device is lost is no leak.
@@ -93,6 +96,15 @@ FAKE_EXPORT int cublasSetStream_v2(Handle handle, void* /*stream*/) {
   if (const int refusal = Refusal("cublasSetStream_v2")) return refusal;
   if (!handles.contains(handle)) return kNotInitialized;
   handle->has_stream = true;
+  handle->has_workspace = false;  // back to its own, as the real one does
+  return kSuccess;
+}
+
+FAKE_EXPORT int cublasSetWorkspace_v2(Handle handle, void* workspace, size_t bytes) {
+  if (const int refusal = Refusal("cublasSetWorkspace_v2")) return refusal;
+  if (!handles.contains(handle)) return kNotInitialized;
+  if (reinterpret_cast<uintptr_t>(workspace) % kWorkspaceAlignment != 0) return kInvalidValue;
+  handle->has_workspace = workspace != nullptr && bytes >= kLeastWorkspaceBytes;
   return kSuccess;
 }
 
@@ -101,7 +113,7 @@ FAKE_EXPORT int cublasGemmEx(Handle handle, int operation_a, int operation_b, in
                              const void* a, int type_a, int lda, const void* b, int type_b, int ldb, const void* beta,
                              void* c, int type_c, int ldc, int compute, int algorithm) {
   if (const int refusal = Refusal("cublasGemmEx")) return refusal;
-  if (!handles.contains(handle) || !handle->has_stream) return kNotInitialized;
+  if (!handles.contains(handle) || !handle->has_stream || !handle->has_workspace) return kNotInitialized;
   const Matrix left = {a, static_cast<cudaDataType_t>(type_a), lda, operation_a == CUBLAS_OP_T};
   const Matrix right = {b, static_cast<cudaDataType_t>(type_b), ldb, operation_b == CUBLAS_OP_T};
   if (m < 0 || n < 0 || k < 0 || ldc < std::max(1, m) || !left.Fits(m, k) || !right.Fits(k, n)) return kInvalidValue;

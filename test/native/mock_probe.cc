@@ -25,6 +25,7 @@ struct Scene {
   CUmemAllocationProp prop = {};
   CUmemAccessDesc access = {};
   CUstream stream = nullptr;
+  CUevent event = nullptr;
   CUmodule module = nullptr;  // loaded by those that need kernels
   CUfunction kernel = nullptr;
   char bytes[256] = {};
@@ -298,6 +299,21 @@ const Breach kBreaches[] = {
     {"the default stream beside the capture of a blocking one",
      [](Scene& s, MockDevice& d) { return d.cuMemsetD8Async(s.At(0), 0, 16, nullptr); },
      [](Scene& s, MockDevice& d) { Capture(s, d, CU_STREAM_DEFAULT); }},
+    {"a wait for the default stream beside the capture of a blocking one",
+     [](Scene&, MockDevice& d) { return d.cuStreamSynchronize(nullptr); },
+     [](Scene& s, MockDevice& d) { Capture(s, d, CU_STREAM_DEFAULT); }},
+    {"an event of the default stream beside the capture of a blocking one",
+     [](Scene& s, MockDevice& d) { return d.cuEventRecord(s.event, nullptr); },
+     [](Scene& s, MockDevice& d) {
+       Must(d.cuEventCreate(&s.event, /*flags=*/0));
+       Capture(s, d, CU_STREAM_DEFAULT);
+     }},
+    {"a copy on no stream beside the capture of a blocking one",
+     [](Scene& s, MockDevice& d) { return d.cuMemcpyHtoD(s.At(0), s.bytes, 16); },
+     [](Scene& s, MockDevice& d) { Capture(s, d, CU_STREAM_DEFAULT); }},
+    {"a read on a stream that is captured",
+     [](Scene& s, MockDevice& d) { return d.cuMemcpyDtoHAsync(s.bytes, s.At(0), 16, s.stream); },
+     [](Scene& s, MockDevice& d) { Capture(s, d, CU_STREAM_NON_BLOCKING); }},
     {"the launch of a graph that never was",
      [](Scene&, MockDevice& d) { return d.cuGraphLaunch(reinterpret_cast<CUgraphExec>(12345), nullptr); }},
 };

@@ -3,9 +3,8 @@
 
 import test from 'ava';
 
-import { ChildTable } from '#internal/prefix/child-table.js';
-import { KeyedHash } from '#internal/prefix/keyed-hash.js';
 import { NodeTable } from '#internal/prefix/node-table.js';
+import { ChildTable, KeyedHash } from '#internal/prefix/prefix-tree.js';
 import { mix32, Random } from '#internal/base/random.js';
 import { seedOf } from '../helpers/seed.js';
 

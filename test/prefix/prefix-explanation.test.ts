@@ -14,25 +14,25 @@ function owned(options: Partial<OwnerOptions> = {}): { owner: SimulatedOwner; cl
 test('a text that is cached as a whole is complete', (t) => {
   const { owner } = owned();
   cache(owner, run(0, 10));
-  t.deepEqual(owner.index.explain(sharedDomain, run(0, 10)), { tokens: 10, end: 'complete' });
-  t.deepEqual(owner.index.explain(sharedDomain, run(0, 3)), { tokens: 3, end: 'complete' });
+  t.deepEqual(owner.index.explain(sharedDomain, run(0, 10)), { tokens: 10, reason: 'complete' });
+  t.deepEqual(owner.index.explain(sharedDomain, run(0, 3)), { tokens: 3, reason: 'complete' });
 });
 
 test('where cached texts go on otherwise, it says with which token', (t) => {
   const { owner } = owned();
   cache(owner, run(0, 10));
   const asked = join(run(0, 6), run(70, 3));
-  t.deepEqual(owner.index.explain(sharedDomain, asked), { tokens: 6, end: 'differs', askedToken: 70, cachedToken: 6 });
+  t.deepEqual(owner.index.explain(sharedDomain, asked), { tokens: 6, reason: 'differs', askedToken: 70, cachedToken: 6 });
   cache(owner, asked);
-  t.like(owner.index.explain(sharedDomain, join(run(0, 6), run(80, 1))), { tokens: 6, end: 'differs', askedToken: 80 });
-  t.deepEqual(owner.index.explain(sharedDomain, run(9, 2)), { tokens: 0, end: 'differs', askedToken: 9, cachedToken: 0 });
+  t.like(owner.index.explain(sharedDomain, join(run(0, 6), run(80, 1))), { tokens: 6, reason: 'differs', askedToken: 80 });
+  t.deepEqual(owner.index.explain(sharedDomain, run(9, 2)), { tokens: 0, reason: 'differs', askedToken: 9, cachedToken: 0 });
 });
 
-test('where nothing was cached further, the text ends', (t) => {
+test('where no cached text went on, the rest was never cached', (t) => {
   const { owner } = owned();
-  t.deepEqual(owner.index.explain(sharedDomain, run(0, 10)), { tokens: 0, end: 'ends' });
+  t.deepEqual(owner.index.explain(sharedDomain, run(0, 10)), { tokens: 0, reason: 'never-cached' });
   cache(owner, run(0, 10));
-  t.deepEqual(owner.index.explain(sharedDomain, run(0, 12)), { tokens: 10, end: 'ends' });
+  t.deepEqual(owner.index.explain(sharedDomain, run(0, 12)), { tokens: 10, reason: 'never-cached' });
 });
 
 test('what was evicted is remembered with the time and the reason', (t) => {
@@ -40,11 +40,11 @@ test('what was evicted is remembered with the time and the reason', (t) => {
   cache(owner, run(0, 10));
   clock.ms = 500;
   owner.evict(1);
-  t.deepEqual(owner.index.explain(sharedDomain, run(0, 10)), { tokens: 8, end: 'evicted', atMs: 500, reason: 'evicted' });
+  t.deepEqual(owner.index.explain(sharedDomain, run(0, 10)), { tokens: 8, reason: 'evicted', atMs: 500, dropReason: 'evicted' });
   clock.ms = 900;
   owner.clear();
-  t.deepEqual(owner.index.explain(sharedDomain, run(0, 10)), { tokens: 0, end: 'evicted', atMs: 900, reason: 'cleared' });
-  t.deepEqual(owner.index.explain(sharedDomain, run(1, 10)), { tokens: 0, end: 'ends' }, 'another text');
+  t.deepEqual(owner.index.explain(sharedDomain, run(0, 10)), { tokens: 0, reason: 'evicted', atMs: 900, dropReason: 'cleared' });
+  t.deepEqual(owner.index.explain(sharedDomain, run(1, 10)), { tokens: 0, reason: 'never-cached' }, 'another text');
 });
 
 test('of many continuations of one start, each is remembered', (t) => {
@@ -57,7 +57,7 @@ test('of many continuations of one start, each is remembered', (t) => {
   }
   for (const [index, first] of [100, 200, 300].entries()) {
     const explanation = owner.index.explain(sharedDomain, join(system, run(first, 4)));
-    t.deepEqual(explanation, { tokens: 8, end: 'evicted', atMs: index + 1, reason: 'evicted' });
+    t.deepEqual(explanation, { tokens: 8, reason: 'evicted', atMs: index + 1, dropReason: 'evicted' });
   }
 });
 
@@ -66,16 +66,16 @@ test('text that is cached again is not said to be evicted', (t) => {
   cache(owner, run(0, 12));
   owner.evict(1);
   cache(owner, run(0, 12));
-  t.deepEqual(owner.index.explain(sharedDomain, run(0, 12)), { tokens: 12, end: 'complete' });
-  t.deepEqual(owner.index.explain(sharedDomain, run(0, 13)), { tokens: 12, end: 'ends' });
+  t.deepEqual(owner.index.explain(sharedDomain, run(0, 12)), { tokens: 12, reason: 'complete' });
+  t.deepEqual(owner.index.explain(sharedDomain, run(0, 13)), { tokens: 12, reason: 'never-cached' });
 });
 
 test('only so many places are remembered, the latest', (t) => {
   const { owner } = owned({ rememberedCuts: 2 });
   for (const first of [0, 100, 200]) cache(owner, run(first, 4));
   owner.evict(3);
-  const ends = [0, 100, 200].map((first) => owner.index.explain(sharedDomain, run(first, 4)).end);
-  t.deepEqual(ends, ['ends', 'evicted', 'evicted']);
+  const reasons = [0, 100, 200].map((first) => owner.index.explain(sharedDomain, run(first, 4)).reason);
+  t.deepEqual(reasons, ['never-cached', 'evicted', 'evicted']);
 });
 
 test('a place is forgotten with its node, also when the number comes back for another text', (t) => {
@@ -86,7 +86,7 @@ test('a place is forgotten with its node, also when the number comes back for an
   owner.clear();
   for (let text = 0; text < 40; text += 1) cache(owner, run(1000 + 10 * text, 8));
   for (let text = 0; text < 40; text += 1) {
-    t.is(owner.index.explain(sharedDomain, join(run(1000 + 10 * text, 8), run(50, 4))).end, 'ends');
+    t.is(owner.index.explain(sharedDomain, join(run(1000 + 10 * text, 8), run(50, 4))).reason, 'never-cached');
   }
 });
 
@@ -95,16 +95,16 @@ test('a longer match in another domain of the same tenant is named with the part
   const domain = prefixDomain({ tenant: 'a', adapter: 'x' });
   cache(owner, run(0, 8), prefixDomain({ tenant: 'a', adapter: 'y', salt: 's' }));
   const explain = (): object => owner.index.explain(domain, run(0, 12));
-  t.deepEqual(explain(), { tokens: 0, end: 'other-domain', otherTokens: 8, parts: ['salt', 'adapter'] });
+  t.deepEqual(explain(), { tokens: 0, reason: 'other-domain', otherTokens: 8, parts: ['salt', 'adapter'] });
   cache(owner, run(0, 10), prefixDomain({ tenant: 'a' }));
-  t.deepEqual(explain(), { tokens: 0, end: 'other-domain', otherTokens: 10, parts: ['adapter'] });
+  t.deepEqual(explain(), { tokens: 0, reason: 'other-domain', otherTokens: 10, parts: ['adapter'] });
   cache(owner, run(0, 12), domain);
-  t.is(owner.index.explain(domain, run(0, 12)).end, 'complete');
+  t.is(owner.index.explain(domain, run(0, 12)).reason, 'complete');
 });
 
 test('texts of other tenants are never told of', (t) => {
   const { owner } = owned();
   cache(owner, run(0, 8), prefixDomain({ tenant: 'a' }));
   cache(owner, run(0, 8));
-  t.deepEqual(owner.index.explain(prefixDomain({ tenant: 'b' }), run(0, 8)), { tokens: 0, end: 'ends' });
+  t.deepEqual(owner.index.explain(prefixDomain({ tenant: 'b' }), run(0, 8)), { tokens: 0, reason: 'never-cached' });
 });

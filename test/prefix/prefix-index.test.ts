@@ -3,8 +3,8 @@
 
 import test from 'ava';
 
-import { prefixDomain, PrefixIndex, rowArithmetic, sharedDomain } from '#internal/prefix/index.js';
-import { cache, join, owned, run } from './texts.js';
+import { prefixDomain, PrefixIndex, rowArithmetic } from '#internal/prefix/index.js';
+import { cache, join, openPath, owned, run } from './texts.js';
 
 test('what a released sequence committed is found again, to the token', (t) => {
   const owner = owned();
@@ -25,24 +25,6 @@ test('what a running sequence has committed is found, and no token more', (t) =>
     t.is(owner.cached(run(0, 20)), length);
   }
   t.is(owner.index.pooledRows, 0);
-});
-
-test('a match is never longer than its limit, and names whole rows, the tail row and what is in the pool', (t) => {
-  const owner = owned();
-  cache(owner, run(0, 10));
-  const { index } = owner;
-  const at = (limit: number): object => {
-    const { tokens, wholeRows, pooledRows, isTailPooled } = index.match(sharedDomain, run(0, 10), limit);
-    return { tokens, wholeRows, pooledRows, isTailPooled };
-  };
-  t.deepEqual(at(10), { tokens: 10, wholeRows: 2, pooledRows: 2, isTailPooled: true });
-  t.deepEqual(at(9), { tokens: 9, wholeRows: 2, pooledRows: 2, isTailPooled: true });
-  t.deepEqual(at(8), { tokens: 8, wholeRows: 2, pooledRows: 2, isTailPooled: false });
-  t.deepEqual(at(0), { tokens: 0, wholeRows: 0, pooledRows: 0, isTailPooled: false });
-  const sequence = owner.acquire(run(0, 10), { limit: 9 });
-  t.deepEqual(at(10), { tokens: 10, wholeRows: 2, pooledRows: 0, isTailPooled: false }, 'in use');
-  owner.release(sequence);
-  t.is(index.match(sharedDomain, run(0, 10), 8).tailRow, -1);
 });
 
 test('sequences with the same start share its whole rows and have a partial row each', (t) => {
@@ -222,7 +204,7 @@ test('what another sequence computed first stays when a duplicate takes tokens b
 test('tokens whose row is gone are not found until a sequence has one for them', (t) => {
   const owner = owned();
   for (const first of [100, 200]) cache(owner, join(run(0, 6), run(first, 4)));
-  const withoutRow = owner.index.acquire(sharedDomain, run(0, 6), 6, new Int32Array(2).fill(-1), { isStored: true, level: 0 });
+  const withoutRow = openPath(owner.index, run(0, 6), 6, new Int32Array(2).fill(-1));
   t.is(withoutRow.length, 6);
   const second = owner.acquire(run(0, 6), { limit: 0 });
   owner.evict(9);
@@ -254,33 +236,6 @@ test('a pool of no rows keeps nothing after release', (t) => {
   t.deepEqual([owner.index.heldRows, owner.index.nodes, owner.freeRows], [0, 0, 3]);
 });
 
-test('a text that a running sequence has announced is pending until it is committed', (t) => {
-  const { index } = owned();
-  const pending = (text: Int32Array, limit = text.length): number => index.match(sharedDomain, text, limit).pendingTokens;
-  const path = index.acquire(sharedDomain, run(0, 12), 11, Int32Array.from([0, 1, 2, 3]), { isStored: true, level: 0 });
-  t.is(pending(run(0, 12)), 0);
-  index.announce(path, run(0, 12), 12);
-  t.is(pending(run(0, 12)), 12);
-  t.is(pending(run(0, 12), 7), 7, 'not more than the limit');
-  t.is(pending(join(run(0, 5), run(70, 5))), 5, 'as far as it is the same');
-  t.is(pending(run(3, 5)), 0);
-  index.commit(path, run(0, 12), 6);
-  t.is(pending(run(0, 12)), 12);
-  t.is(pending(join(run(0, 5), run(70, 5))), 0, 'it is there now');
-  index.commit(path, run(0, 12), 12);
-  t.is(pending(run(0, 12)), 0);
-  index.release(path);
-});
-
-test('what a sequence announced is pending no longer once it is released', (t) => {
-  const { index } = owned();
-  const path = index.acquire(sharedDomain, run(0, 12), 11, new Int32Array(3).fill(-1), { isStored: true, level: 0 });
-  index.announce(path, run(0, 12), 12);
-  index.release(path);
-  t.is(index.match(sharedDomain, run(0, 12)).pendingTokens, 0);
-  t.is(index.nodes, 0);
-});
-
 test('a match changes nothing: neither what is cached nor what is evicted next', (t) => {
   const owner = owned();
   cache(owner, run(0, 4));
@@ -293,12 +248,11 @@ test('a match changes nothing: neither what is cached nor what is evicted next',
 
 test('a row that the index holds for other tokens is not taken again', (t) => {
   const index = new PrefixIndex({ arithmetic: rowArithmetic({ tokenBytes: 1, pageBytes: 4 }) });
-  const options = { isStored: true, level: 0 };
-  const first = index.acquire(sharedDomain, run(0, 4), 4, Int32Array.of(7), options);
+  const first = openPath(index, run(0, 4), 4, Int32Array.of(7));
   index.commit(first, run(0, 4), 4);
-  const second = index.acquire(sharedDomain, run(50, 4), 4, Int32Array.of(7), options);
+  const second = openPath(index, run(50, 4), 4, Int32Array.of(7));
   t.throws(() => { index.commit(second, run(50, 4), 4); }, { code: 'KV_INTERNAL' });
-  const third = index.acquire(sharedDomain, run(60, 4), 4, Int32Array.of(-1), options);
+  const third = openPath(index, run(60, 4), 4, Int32Array.of(-1));
   t.throws(() => { index.commit(third, run(60, 4), 4); }, { code: 'KV_INTERNAL' });
   index.verify();
   index.release(first);
@@ -316,18 +270,4 @@ test('a conversation that goes on turn by turn is one text', (t) => {
   t.is(owner.index.textTokens, 200);
   t.is(owner.index.heldRows, 50);
   owner.verify();
-});
-
-test('matching reads each token once, however much is cached', (t) => {
-  const owner = owned();
-  for (let text = 0; text < 200; text += 1) cache(owner, join(run(0, 40), run(1000 * text, 20)));
-  let reads = 0;
-  const text = new Proxy(join(run(0, 40), run(5000, 20)), {
-    get: (target, name) => {
-      if (typeof name === 'string' && /^\d+$/.test(name)) reads += 1;
-      return Reflect.get(target, name, target) as unknown;
-    },
-  });
-  t.is(owner.index.match(sharedDomain, text, 60).tokens, 60);
-  t.true(reads <= 60 + 2, `${reads} reads: one for each token and one for each node`);
 });

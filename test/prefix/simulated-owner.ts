@@ -4,7 +4,7 @@
 
 import {
   prefixDomain, PrefixIndex, rowArithmetic,
-  type PrefixDomain, type PrefixIndexOptions, type PrefixMatch, type PrefixPath, type RowArithmetic,
+  type PrefixDomain, type PrefixIndexOptions, type PrefixHit, type PrefixPath, type RowArithmetic,
 } from '#internal/prefix/index.js';
 
 export interface SimulatedSequence {
@@ -68,19 +68,20 @@ export class SimulatedOwner {
   acquire(
     text: Int32Array, { domain = prefixDomain(), limit = text.length, isStored = true, level = 0 } = {},
   ): SimulatedSequence {
-    const match = { ...this.index.match(domain, text, limit) };
+    const hit = this.index.match(domain, text, limit);
+    const { tokens, wholeRows, tailRow } = hit;
     const table = new Int32Array(this.arithmetic.rowsFor(4 * text.length + 256)).fill(-1);
-    this.index.fill(table);
-    this.#checkMatch(domain, text, match, table, limit);
+    hit.fill(table);
+    this.#checkHit(domain, text, hit, table, limit);
     const rows = new Int32Array(table.length).fill(-1);
-    const path = this.index.acquire(domain, text, limit, rows, { isStored, level });
-    equal(path.length, match.tokens, 'acquire finds what match found');
-    for (let index = 0; index < match.wholeRows; index += 1) {
-      equal(rows[index]!, table[index]!, 'acquire fills in what fill did');
+    const path = this.index.open(hit, { rows, isStored, level });
+    equal(path.length, tokens, 'a path starts with what the match found');
+    for (let index = 0; index < wholeRows; index += 1) {
+      equal(rows[index]!, table[index]!, 'a path starts with the rows that fill wrote');
       this.#map(rows[index]!);
     }
-    const sequence = { domain, path, rows, text, computed: match.tokens };
-    if (match.tailRow >= 0) this.#copyTail(sequence, match.tailRow, match.tokens);
+    const sequence = { domain, path, rows, text, computed: tokens };
+    if (tailRow >= 0) this.#copyTail(sequence, tailRow, tokens);
     this.sequences.push(sequence);
     this.#settle();
     return sequence;
@@ -172,11 +173,11 @@ export class SimulatedOwner {
 
   /** Tokens of the text that are cached, their rows verified. */
   cached(text: Int32Array, domain = prefixDomain()): number {
-    const match = { ...this.index.match(domain, text) };
-    const table = new Int32Array(match.wholeRows);
-    this.index.fill(table);
-    this.#checkMatch(domain, text, match, table);
-    return match.tokens;
+    const hit = this.index.match(domain, text, text.length);
+    const table = new Int32Array(hit.wholeRows);
+    hit.fill(table);
+    this.#checkHit(domain, text, hit, table);
+    return hit.tokens;
   }
 
   /** Asks all there is to ask about a text, and checks the answers against each other and the past. */
@@ -184,15 +185,15 @@ export class SimulatedOwner {
     const tokens = this.cached(text, domain);
     const { match, ...explanation } = { match: tokens, ...this.index.explain(domain, text) };
     equal(explanation.tokens, match, 'an explanation is about the match');
-    equal(explanation.end === 'complete' ? 1 : 0, tokens === text.length ? 1 : 0, 'complete exactly when all is cached');
-    if (explanation.end === 'evicted' && this.everCommitted(text, domain) <= tokens) throw new Error('evicted and never there');
-    if (explanation.end === 'differs') {
+    equal(explanation.reason === 'complete' ? 1 : 0, tokens === text.length ? 1 : 0, 'complete exactly when all is cached');
+    if (explanation.reason === 'evicted' && this.everCommitted(text, domain) <= tokens) throw new Error('evicted and never there');
+    if (explanation.reason === 'differs') {
       equal(explanation.askedToken, text[tokens]!, 'the token asked for');
       const cached = text.slice(0, tokens + 1).fill(explanation.cachedToken, tokens);
       equal(this.everCommitted(cached, domain), tokens + 1, 'tokens of a text that went on otherwise');
     }
-    if (explanation.end === 'other-domain' && explanation.otherTokens <= tokens) throw new Error('another domain has no more');
-    const value = this.index.valueAt(domain, text);
+    if (explanation.reason === 'other-domain' && explanation.otherTokens <= tokens) throw new Error('another domain has no more');
+    const value = this.index.match(domain, text).value;
     if (value !== undefined) {
       equal(tokens, text.length, 'a value only where all is cached');
       equal(value as number, this.#prefixesOf(domain, text, tokens).at(-1)!, 'the value of this text');
@@ -227,8 +228,8 @@ export class SimulatedOwner {
     this.#checkRows(domain, text, computed, rows.map((row, index) => (index === unnamed?.index ? unnamed.row : row)));
   }
 
-  #checkMatch(domain: PrefixDomain, text: Int32Array, match: PrefixMatch, table: Int32Array, limit = text.length): void {
-    const { tokens, wholeRows, tailRow, pendingTokens } = match;
+  #checkHit(domain: PrefixDomain, text: Int32Array, hit: PrefixHit, table: Int32Array, limit = text.length): void {
+    const { tokens, wholeRows, tailRow, pendingTokens } = hit;
     equal(pendingTokens, this.#pendingTokens(domain, text.subarray(0, limit), tokens), 'tokens that are announced');
     equal(wholeRows, this.arithmetic.wholeRows(tokens), 'whole rows of a match');
     equal(tailRow >= 0 ? 1 : 0, this.arithmetic.rowsFor(tokens) - wholeRows, 'a tail row exactly when tokens remain');

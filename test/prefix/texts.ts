@@ -1,6 +1,6 @@
 // What the tests of the prefix index have in common: short texts, and an owner with rows of 4 tokens.
 
-import { sharedDomain } from '#internal/prefix/index.js';
+import { sharedDomain, type PrefixIndex, type PrefixPath } from '#internal/prefix/index.js';
 import { SimulatedOwner, type OwnerOptions } from './simulated-owner.js';
 
 /** An owner with rows of 4 tokens. */
@@ -22,4 +22,9 @@ export function cache(owner: SimulatedOwner, text: Int32Array, domain = sharedDo
   const sequence = owner.acquire(text, { domain });
   if (sequence.computed < text.length) owner.commit(sequence, text.length);
   owner.release(sequence);
+}
+
+/** A path of the shared domain along what is cached of a text, without an owner. */
+export function openPath(index: PrefixIndex, text: Int32Array, limit: number, rows: Int32Array): PrefixPath {
+  return index.open(index.match(sharedDomain, text, limit), { rows, isStored: true, level: 0 });
 }

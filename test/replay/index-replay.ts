@@ -9,7 +9,7 @@ import type { TraceRequest } from '#internal/replay/trace-request.js';
 export interface IndexReplayOptions {
   readonly requests: readonly TraceRequest[];
   readonly tokensPerRow: number;
-  /** Tokens that stay when nobody uses them. */
+  /** Tokens of released sequences that stay cached. */
   readonly poolTokens: number;
   readonly policy: EvictionPolicyFactory;
 }
@@ -33,7 +33,7 @@ export function replayIndex({ requests, tokensPerRow, poolTokens, policy }: Inde
   const cached: number[] = [];
   for (const text of promptsOf(requests)) {
     const rows = new Int32Array(arithmetic.rowsFor(text.length)).fill(-1);
-    const path = index.acquire(sharedDomain, text, text.length - 1, rows, { isStored: true, level: 0 });
+    const path = index.open(index.match(sharedDomain, text), { rows, isStored: true, level: 0 });
     cached.push(path.length);
     const taken = rows.subarray(arithmetic.wholeRows(path.length));
     for (let at = 0; at < taken.length; at += 1) taken[at] = free.pop() ?? made++;

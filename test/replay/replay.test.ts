@@ -43,20 +43,20 @@ for (const layout of ['per-layer', 'sliced', 'fused'] as const) {
   });
 }
 
-test('models of other shapes: MLA, and tokens that fill no whole page', async (t) => {
+test('models with MLA, and with tokens that fill no whole page, are replayed with every token right', async (t) => {
   const mla = await onMock({ model: { layers: 3, attention: 'latent', latentDim: 576, dtype: 'bfloat16' } });
   t.is(mla.result.cache.tokenBytes, 3 * 576 * 2);
   const mixed = await onMock({ model: { layers: 2, headDim: 40, dtype: 'float16', layerShapes: [{ kvHeads: 1 }, { kvHeads: 3 }] } });
   for (const { result } of [mla, mixed]) t.true(isSound(result) && result.completedRequests === 100);
 });
 
-test('with little memory sequences give way to each other, and every token is still right', async (t) => {
+test('with little memory requests are preempted, and every token is still right', async (t) => {
   const { result } = await replay({
     ...smallHost, trace: new Workload({ requests: 300, seed: 2, maxPromptTokens: 2_048 }), memoryBytes: 4 * 2 ** 20,
     maxTokens: 8_192, maxBatch: 32, verify: 'full',
   });
   t.like(result, { completedRequests: 300, refusedRequests: 0, mismatches: 0, leakedPages: 0 });
-  t.true(result.preemptions > 0 && result.recomputedTokens > 0, 'it is meant to preempt');
+  t.true(result.preemptions > 0 && result.recomputedTokens > 0, 'the load is meant to preempt');
   t.true(result.peakPoolBytes <= 4 * 2 ** 20 && result.peakPhysicalBytes <= result.peakPoolBytes);
   t.true(result.usedBytesAtPeak <= result.pagedBytesAtPeak && result.usedBytesAtPeak <= result.peakPhysicalBytes);
 });
@@ -77,13 +77,13 @@ for (const layout of ['per-layer', 'sliced', 'fused'] as const) {
 }
 
 for (const policy of evictionPolicyNames) {
-  test(`with little memory and shared prefixes the preempted find their own rows again: ${policy}`, async (t) => {
+  test(`with little memory and shared prefixes preempted requests find their own rows again: ${policy}`, async (t) => {
     const { result } = await replay({
       ...smallHost, trace: new Workload({ requests: 300, seed: 2, maxPromptTokens: 2_048 }), memoryBytes: 4 * 2 ** 20,
       maxTokens: 8_192, maxBatch: 32, prefixCache: 'on', policy, verify: 'full',
     });
     t.like(result, { completedRequests: 300, refusedRequests: 0, mismatches: 0, leakedPages: 0 });
-    t.true(result.preemptions > 0 && result.recoveredTokens > 0, 'it is meant to preempt');
+    t.true(result.preemptions > 0 && result.recoveredTokens > 0, 'the load is meant to preempt');
     t.true(result.peakPoolBytes <= 4 * 2 ** 20 && result.peakPhysicalBytes <= result.peakPoolBytes);
   });
 }
@@ -98,7 +98,7 @@ test('poolRows 0 keeps nothing after release; a pool of a few rows keeps little;
   t.true(none.cache.promptOnly && none.completedRequests === 200);
 });
 
-test('a request larger than the whole budget, or longer than maxTokens, is refused and the others are served', async (t) => {
+test('a request larger than the whole budget, or longer than maxTokens, is refused and the rest is served', async (t) => {
   const request = (line: number, promptTokens: number): object => ({ line, arrivalMs: 0, promptTokens, outputTokens: 1 });
   const trace = [request(1, 100), request(2, 9_000), request(3, 4_096), request(4, 100), request(5, 4_097)] as never;
   const { result } = await replay({ ...smallHost, trace, maxTokens: 8_192, maxBatch: 2, memoryBytes: 2 * 2 ** 20 });
@@ -126,7 +126,7 @@ test('a signal ends it with the numbers so far; what ran was verified and releas
   t.like(before.result, { interrupted: true, completedRequests: 0, steps: 0, leakedPages: 0 });
 });
 
-test('progress is told, and ends at the whole', async (t) => {
+test('the reported progress never falls, and ends at 1', async (t) => {
   const fractions: (number | undefined)[] = [];
   await replay({ ...smallHost, trace: workload(300), onProgress: ({ fraction }) => fractions.push(fraction) });
   t.is(fractions.at(-1), 1);
@@ -144,7 +144,7 @@ test('a driver call that fails once is retried; a lost device ends it, with ever
   });
   device.loseDevice();
   t.is(((await t.throwsAsync(lost)) as { code?: string }).code, 'KV_DRIVER_LOST');
-  t.notThrows(() => device.close(), 'nobody uses the driver any more');
+  t.notThrows(() => device.close(), 'the driver is not in use any more');
 });
 
 test('a driver that was given stays open; a broken trace closes everything else', async (t) => {

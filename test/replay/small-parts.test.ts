@@ -2,29 +2,9 @@ import test from 'ava';
 
 import { MemoryTimeline, type MemorySample } from '#internal/replay/memory-timeline.js';
 import { RequestFeed } from '#internal/replay/request-feed.js';
-import { RingQueue } from '#internal/replay/ring-queue.js';
-import { StampRuns } from '#internal/replay/stamp-runs.js';
+import { StampRuns } from '#internal/replay/stamps.js';
 import { StepTimes } from '#internal/replay/step-times.js';
 import type { TraceRequest } from '#internal/replay/trace-request.js';
-
-test('RingQueue: first in, first out, and back at the front', (t) => {
-  const queue = new RingQueue<number>();
-  const model: number[] = [];
-  for (let turn = 0; turn < 5_000; ++turn) {
-    if (turn % 7 === 3) {
-      queue.pushFront(turn);
-      model.unshift(turn);
-    } else if (turn % 3 === 0) {
-      t.is(queue.shift(), model.shift());
-    } else {
-      queue.push(turn);
-      model.push(turn);
-    }
-    if (queue.length !== model.length || queue.peek() !== model[0]) t.fail(`turn ${turn}`);
-  }
-  while (model.length > 0) t.is(queue.shift(), model.shift());
-  t.deepEqual([queue.shift(), queue.peek(), queue.length], [undefined, undefined, 0]);
-});
 
 test('StampRuns joins neighbours, grows, and is emptied', (t) => {
   const runs = new StampRuns();

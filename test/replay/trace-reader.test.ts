@@ -70,7 +70,7 @@ test('CRLF, a byte order mark, blank lines, no last newline', async (t) => {
   t.deepEqual(lengths((await read(MOONCAKE.replace('\n', '\n\r\n'))).requests), [[1, 1100, 6], [3, 513, 4], [4, 12, 1]]);
 });
 
-test('Azure columns are found by name, in any order and case, with others between', async (t) => {
+test('Azure columns are found by name, in any order and case, with further columns between', async (t) => {
   const { requests } = await read(`generated_tokens,Model,Timestamp,contextTokens
 7,a,2024-05-10 00:00:00.009930+00:00,300
 9,"b, c",2024-05-10 02:00:01+02:00,400

@@ -2,25 +2,39 @@ import test from 'ava';
 
 import { Random } from '#internal/base/random.js';
 import { RequestText } from '#internal/replay/request-text.js';
-import { oneKey, type StampKeys } from '#internal/replay/stamp-keys.js';
-import { StampRuns } from '#internal/replay/stamp-runs.js';
-import { Verification, type VerifyMode } from '#internal/replay/verification.js';
+import { oneKey, StampRuns, type StampKeys } from '#internal/replay/stamps.js';
+import { Verification, type StampedMemory, type VerifyMode } from '#internal/replay/verification.js';
 import { seedOf } from '../helpers/seed.js';
-import { FakeCache, type FakeSequence } from './fake-cache.js';
 
 const KEYS = oneKey(5);
 
+/** A sequence that remembers which token was stamped with which key. */
+interface FakeSequence {
+  readonly stamps: Map<number, number>;
+}
+
+const memory: StampedMemory<FakeSequence> = {
+  stamp: ({ stamps }, from, tokens, key) => {
+    for (let token = from; token < from + tokens; ++token) stamps.set(token, key);
+    return tokens;
+  },
+  verifyStamp: ({ stamps }, from, tokens, key) => {
+    let wrong = 0;
+    for (let token = from; token < from + tokens; ++token) if (stamps.get(token) !== key) wrong += 1;
+    return wrong;
+  },
+};
+
 function setUp(mode: VerifyMode, pageBytes = 64, maxTokenBytes = 1): {
-  verification: Verification; sequence: FakeSequence; runs: StampRuns; stamped: () => number[];
+  verification: Verification<FakeSequence>; sequence: FakeSequence; runs: StampRuns; stamped: () => number[];
 } {
-  const cache = new FakeCache({ budgetTokens: 1e6 });
-  const sequence = cache.acquire({ promptTokens: 1 });
-  const verification = new Verification({ cache, mode, seed: 1, layout: { pageBytes, maxTokenBytes } });
+  const sequence = { stamps: new Map<number, number>() };
+  const verification = new Verification({ cache: memory, mode, seed: 1, layout: { pageBytes, maxTokenBytes } });
   const stamped = (): number[] => [...sequence.stamps.keys()].sort((a, b) => a - b);
   return { verification, sequence, runs: new StampRuns(), stamped };
 }
 
-test('full stamps every token and reads every token, as one run', (t) => {
+test('with `full` every token is stamped and read, as one run', (t) => {
   const { verification, sequence, runs, stamped } = setUp('full');
   verification.stamp(sequence, runs, KEYS, 0, 300);
   verification.stamp(sequence, runs, KEYS, 300, 1);
@@ -30,14 +44,14 @@ test('full stamps every token and reads every token, as one run', (t) => {
   t.deepEqual([verification.verifiedTokens, verification.mismatches, runs.length], [301, 0, 0]);
 });
 
-test('off does nothing', (t) => {
+test('with `off` nothing is stamped and nothing read', (t) => {
   const { verification, sequence, runs, stamped } = setUp('off');
   verification.stamp(sequence, runs, KEYS, 0, 300);
   verification.verify(sequence, runs, KEYS);
   t.deepEqual([stamped().length, verification.verifiedTokens], [0, 0]);
 });
 
-test('sampled takes the ends of a chunk and both sides of every row border', (t) => {
+test('with `sampled` the ends of a chunk and both sides of every row border are stamped', (t) => {
   const { verification, sequence, runs, stamped } = setUp('sampled');
   verification.stamp(sequence, runs, KEYS, 0, 200);
   t.deepEqual(stamped(), [0, 63, 64, 127, 128, 191, 192, 199]);
@@ -49,19 +63,19 @@ test('sampled takes the ends of a chunk and both sides of every row border', (t)
   t.deepEqual([verification.verifiedTokens, verification.mismatches], [12, 0]);
 });
 
-test('a border inside a token has that token and the one before it', (t) => {
+test('of a row border inside a token, that token and the one before it are stamped', (t) => {
   const { verification, sequence, runs, stamped } = setUp('sampled', 100, 30); // borders at 3.33, 6.67, 10, 13.3
   verification.stamp(sequence, runs, KEYS, 0, 20);
   t.deepEqual(stamped(), [0, 2, 3, 5, 6, 9, 10, 12, 13, 15, 16, 19]);
 });
 
-test('tokens larger than a page are all at a border', (t) => {
+test('of tokens larger than a page all are stamped', (t) => {
   const { verification, sequence, runs, stamped } = setUp('sampled', 64, 120);
   verification.stamp(sequence, runs, KEYS, 0, 12);
   t.is(stamped().length, 12);
 });
 
-test('decoded tokens: one in sixty-four, and those at a border', (t) => {
+test('of decoded tokens one in sixty-four is stamped, and those at a border', (t) => {
   const { verification, sequence, runs, stamped } = setUp('sampled', 1_000, 1);
   for (let token = 1; token < 10_000; ++token) verification.stamp(sequence, runs, KEYS, token, 1);
   const borders = stamped().filter((token) => token % 1_000 === 0 || token % 1_000 === 999);
@@ -69,7 +83,7 @@ test('decoded tokens: one in sixty-four, and those at a border', (t) => {
   t.true(stamped().length > 100 && stamped().length < 250, `${stamped().length} tokens`);
 });
 
-test('the sample does not depend on how a prompt was cut, but for the cuts themselves', (t) => {
+test('a prompt in chunks has the stamps of the whole prompt, and those at the ends of chunks', (t) => {
   const whole = setUp('sampled');
   whole.verification.stamp(whole.sequence, whole.runs, KEYS, 0, 1_000);
   const cut = setUp('sampled');
@@ -88,7 +102,7 @@ test('a wrong token is a mismatch; another key is another pattern', (t) => {
   t.is(verification.mismatches, 3);
 });
 
-test('no two admissions have one key, and another seed has others', (t) => {
+test('no two admissions have the same key', (t) => {
   const { verification } = setUp('full');
   const keys = new Set(Array.from({ length: 10_000 }, (_, admission) => verification.keyOf(admission)));
   t.is(keys.size, 10_000);
@@ -121,7 +135,7 @@ test('a token from the cache is read under the key of its text, and never writte
 
 const seed = seedOf('marks');
 
-test(`what is looked for in cached tokens was stamped by whoever computed them, however the work was cut (seed ${seed})`, (t) => {
+test(`the tokens that are verified of a cached text were stamped when it was computed, in whatever chunks (seed ${seed})`, (t) => {
   const random = new Random(seed);
   for (let round = 0; round < 200; ++round) {
     const { verification, sequence, runs } = setUp('sampled', 1 + random.integer(300), 1 + random.integer(40));

@@ -3,7 +3,7 @@ import test from 'ava';
 import { HASH_BLOCK_TOKENS, type TraceRequest } from '#internal/replay/trace-request.js';
 import { Workload } from '#internal/replay/workload.js';
 
-test('a seed gives the same requests again, another seed others', (t) => {
+test('the same seed gives the same requests, another seed different ones', (t) => {
   const workload = new Workload({ requests: 200, seed: 7 });
   t.deepEqual([...workload], [...workload]);
   t.deepEqual([...workload], [...new Workload({ requests: 200, seed: 7 })]);

@@ -71,7 +71,7 @@ export class PatternEngine implements Engine {
   /** Writes the new tokens' pattern, and verifies the context's; returns the hash up to the last. */
   #computeOne(pass: EnginePass, index: number): number {
     const sequence = pass.sequences[index]!;
-    const text = pass.texts[index]!;
+    const text = pass.contextTokens[index]!;
     const position = pass.positions[index]!;
     const end = position + pass.tokenCounts[index]!;
     const isVerified = pass.wantsLogits[index] === 1;

@@ -7,7 +7,7 @@ import { byArrival, byTenantShare, OnlineScheduler, type RequestOrder, type Toke
 
 import { Random } from '#internal/base/random.js';
 import { ChangeSignal } from '#internal/device/change-signal.js';
-import { checkedClock } from '#internal/serving/clock.js';
+import { checkedClock } from '#internal/serving/scheduler-options.js';
 import { Generation } from '#internal/serving/generation.js';
 import { OpenRequests } from '#internal/serving/open-requests.js';
 import { readRequest } from '#internal/serving/request.js';
@@ -143,13 +143,13 @@ for (const [name, make] of Object.entries({
         open.delete(some);
         heldUp.delete(some);
       } else if (action === 3 && first !== undefined && !heldUp.has(first)) {
-        waiting.holdUp(first);
+        waiting.block(first);
         heldUp.add(first);
       } else if (action === 4 && some !== undefined) {
         some.share!.tokens += random.integer(5);
-        waiting.hasGrown(some.share!);
+        waiting.reorder(some.share!);
       } else if (action === 5 && random.chance(0.3)) {
-        waiting.letTryAgain();
+        waiting.unblock();
         heldUp.clear();
       }
     }
@@ -168,7 +168,7 @@ test('a newcomer among many tenants starts at the least, at a cost that does not
     book.waiting.settle();
     const grown = open[random.integer(open.length)]!;
     grown.share!.tokens += random.integer(100);
-    book.waiting.hasGrown(grown.share!);
+    book.waiting.reorder(grown.share!);
     if (open.length > 40) book.fail(open.splice(random.integer(open.length), 1)[0]!, new Error('enough'));
   }
 });

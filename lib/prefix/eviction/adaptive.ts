@@ -2,14 +2,13 @@
 // in a list for each class of text, oldest first; the one that goes is worth least. Within a class worth may fall or rise with
 // age, so the two ends of each list are compared and nothing else. Before anything is learnt it is LRU.
 //
-// Why a leaf: whoever uses a child uses its parent, so a parent is never worth less than its child in truth; where the
-// estimates disagree, the end of a text below the node found goes instead.
+// Why a leaf: what uses a child uses its parent, so a parent is never worth less than its child in truth; where the estimates
+// disagree, the end of a text below the node found goes instead.
 
-import type { EvictionContext, EvictionPolicy, EvictionPolicyFactory } from './eviction-policy.js';
 import { enlarged } from '../../base/enlarged.js';
+import type { EvictionContext, EvictionPolicy, EvictionPolicyFactory } from './eviction-policy.js';
 import { NodeLists } from './node-lists.js';
-import { ReuseHistory } from './reuse-history.js';
-import { ReuseRates, textClass, textClasses } from './reuse-rates.js';
+import { ReuseHistory, ReuseRates, textClass, textClasses } from './reuse-history.js';
 
 /** An eviction policy that learns which texts return, by their age, their uses and the length of their prompts. The default. */
 export function adaptive(): EvictionPolicyFactory {

@@ -1,6 +1,5 @@
-// EvictionPolicy: which cached text goes first when rows are needed. A policy orders the nodes that no sequence uses; the
-// pool tells it which those are and asks for victims. Ours are no different from yours. Pure: no clock but the one it is
-// given.
+// EvictionPolicy: which cached text goes first when rows are needed. A policy orders the nodes that no sequence uses; the pool tells it
+// which those are and asks for victims. Those of the package have no other means than a user's own. Pure: no clock but the one given.
 
 import { createError } from '../../base/errors.js';
 
@@ -10,7 +9,7 @@ import { createError } from '../../base/errors.js';
  * nearly so.
  */
 export interface EvictionPolicy {
-  /** The node was used, and nobody uses it now: it is the most recent. It is in no list of the policy. */
+  /** The last sequence that used the node is over: it is the most recent. It is in no list of the policy. */
   add(node: number): void;
   /** The node is in use, evicted, or part of another node now. */
   remove(node: number): void;
@@ -18,11 +17,11 @@ export interface EvictionPolicy {
   split(upper: number, lower: number): void;
   /** A leaf of the pool whose last rows are to go, or -1 when the policy lets none go. */
   victim(): number;
-  /** Tokens of that victim, from the start of the text, after which others may be better victims; 0: take all of it. */
+  /** Tokens of that victim, from the start of the text, after which another node may be a better victim; 0: take all of it. */
   floorTokens?(victim: number): number;
   /**
-   * A sequence was released whose text ends in `node` and has `tokens` tokens; its nodes have been added where nobody else
-   * uses them.
+   * A sequence was released whose text ends in `node` and has `tokens` tokens. Those of its nodes that no other sequence uses have been
+   * added.
    */
   observe?(node: number, tokens: number): void;
 }

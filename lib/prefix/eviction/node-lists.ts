@@ -35,11 +35,6 @@ export class NodeLists {
     return this.#newest[list]!;
   }
 
-  /** The next newer one of the same list, or -1. */
-  newer(node: number): number {
-    return this.#newer[node]!;
-  }
-
   /** Adds a node that is in no list as the newest. */
   add(node: number, list: number): void {
     if (node >= this.#list.length) this.#growNodes(node + 1);
@@ -66,7 +61,7 @@ export class NodeLists {
     else this.#newest[list] = node;
   }
 
-  /** Takes the node out of its list, if it is in one; answers the list, or -1. */
+  /** Takes the node out of its list, if it is in one; returns the list, or -1. */
   remove(node: number): number {
     const list = this.listOf(node);
     if (list < 0) return -1;

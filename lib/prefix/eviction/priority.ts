@@ -7,8 +7,8 @@
 // one of them is gone.
 
 import { callable, integer, number, optional, readOptions, withDefault } from '../../base/options.js';
-import type { EvictionContext, EvictionPolicy, EvictionPolicyFactory } from './eviction-policy.js';
 import { enlarged } from '../../base/enlarged.js';
+import type { EvictionContext, EvictionPolicy, EvictionPolicyFactory } from './eviction-policy.js';
 import { NodeLists } from './node-lists.js';
 
 /** Options of `priority`. */

@@ -1,14 +1,14 @@
 // slru: segmented LRU (Karedla, Love and Wherry 1994). What has been used once waits on probation, what has been used again is
-// protected; probation goes first. A flood of texts that never return then passes through probation and costs the others
-// nothing. When something has to go and the protected have more than their share of the pool, their oldest go back
-// on probation as its newest.
+// protected; probation goes first. A flood of texts that never return then passes through probation and costs the
+// protected nothing. When rows have to go and the protected have more than their share of the pool, their oldest go back on probation as
+// its newest.
 //
 // Why a leaf comes first: a parent has at least the uses of its child and is added after it, so it is in the same list and
 // newer, or protected while the child is not; and of the protected the child is sent back before its parent.
 
 import { number, readOptions, withDefault } from '../../base/options.js';
-import type { EvictionContext, EvictionPolicy, EvictionPolicyFactory } from './eviction-policy.js';
 import { enlarged } from '../../base/enlarged.js';
+import type { EvictionContext, EvictionPolicy, EvictionPolicyFactory } from './eviction-policy.js';
 import { NodeLists } from './node-lists.js';
 
 /** Options of `slru`. */
@@ -63,7 +63,7 @@ class SegmentedLru implements EvictionPolicy {
     this.#count(upper, list);
   }
 
-  /** Sends back before it looks: while nothing has to go, nobody has too much. */
+  /** Sends back only now: while nothing has to go, the protected cannot have too much. */
   victim(): number {
     this.#sendBack();
     const first = this.#lists.oldest(probation);

@@ -9,7 +9,7 @@ const model: ModelShape = { layers: 2, kvHeads: 8, headDim: 64, dtype: 'float16'
 const text = Int32Array.from({ length: 10 }, (_, at) => at + 1);
 const domain = { namespace: '', tenant: '' };
 
-// Vectors computed by a Python program from the description in external-key.ts and key-words.ts alone.
+// Vectors computed by a Python program from the description in external-key.ts and KeyWords alone.
 
 test('keys are the same in every process', (t) => {
   t.deepEqual(externalKeys({ tensors: tensorsOf(model), domain, text, blockTokens: 4 }), [

@@ -290,11 +290,11 @@ cacheTests('a miss is explained', { prefixCache: { poolRows: 2, now: () => 42 } 
   const speaker = new Speaker(bench.cache);
   const { prefixes } = bench.cache;
   speaker.say(textOf(1, 3)).release();
-  t.like(prefixes.explain({ tokens: textOf(1, 3) }), { tokens: 2 * rowTokens, end: 'evicted', atMs: 42, reason: 'bound' });
-  t.like(prefixes.explain({ tokens: textOf(1, 2) }), { end: 'complete' });
+  t.like(prefixes.explain({ tokens: textOf(1, 3) }), { tokens: 2 * rowTokens, reason: 'evicted', atMs: 42, dropReason: 'bound' });
+  t.like(prefixes.explain({ tokens: textOf(1, 2) }), { reason: 'complete' });
   const other = [...textOf(1, 1), 7, 7];
-  t.like(prefixes.explain({ tokens: other }), { tokens: rowTokens, end: 'differs', askedToken: 7 });
-  t.like(prefixes.explain({ tokens: textOf(1, 1), salt: 'x' }), { tokens: 0, end: 'other-domain', parts: ['salt'] });
+  t.like(prefixes.explain({ tokens: other }), { tokens: rowTokens, reason: 'differs', askedToken: 7 });
+  t.like(prefixes.explain({ tokens: textOf(1, 1), salt: 'x' }), { tokens: 0, reason: 'other-domain', parts: ['salt'] });
 });
 
 cacheTests('bad prompts are refused', {}, (t, bench) => {

@@ -1,0 +1,59 @@
+// BackgroundErrors: failures that no call could report, because the call they belong to was over (a fence asked for after a commit,
+// rows taken back after a release) or there was none (the mapper). Each is counted and published on the diagnostics channel
+// `virtual-kv:late-error` as { cache, error, lateErrors }, once the running JavaScript has finished (in a microtask), so that a
+// subscriber may use the cache; what failed is tried again when there is reason to.
+
+import * as diagnostics from 'node:diagnostics_channel';
+
+import type { NativeMapperState } from '../device/native.js';
+
+const channel = diagnostics.channel('virtual-kv:late-error');
+
+export class BackgroundErrors {
+  readonly #cache: object;
+  #own = 0;
+  #mapper = 0;
+
+  constructor(cache: object) {
+    this.#cache = cache;
+  }
+
+  /** All so far, as far as this thread has heard from the mapper. */
+  get count(): number {
+    return this.#own + this.#mapper;
+  }
+
+  /** Does what follows a call that is done already: a failure of it is late. */
+  attempt(work: () => void): void {
+    try {
+      work();
+    } catch (error) {
+      this.report(error);
+    }
+  }
+
+  /** A failure that the call in which it was found does not share. */
+  report(error: unknown): void {
+    this.#own += 1;
+    this.#publish(error);
+  }
+
+  /** Those of the mapper that were heard of. */
+  get mapperErrors(): number {
+    return this.#mapper;
+  }
+
+  /** The mapper has failed since the last time; of several failures the last one is published. */
+  hear({ lateErrors, lastError }: NativeMapperState): void {
+    this.#mapper = lateErrors;
+    this.#publish(lastError);
+  }
+
+  #publish(error: unknown): void {
+    if (!channel.hasSubscribers) return;
+    const message = { cache: this.#cache, error, lateErrors: this.count };
+    queueMicrotask(() => {
+      channel.publish(message);
+    });
+  }
+}

@@ -1,0 +1,90 @@
+// The policies of memory, all pure: growth (how far ahead of its length a sequence should have memory), placement (which idle slot a
+// new sequence gets) and reclaim (from which slot rows are taken when pages are needed). They see plain numbers and the cache's own
+// arrays, so that a step allocates nothing.
+
+import { checkInteger } from '../base/options.js';
+
+/** Slots that a placement or reclaim policy chooses from. The arrays must not be changed or kept. */
+export interface IdleSlots {
+  /** How many candidates there are. */
+  count: number;
+  /** The candidates: the first `count` entries. */
+  readonly slots: Int32Array;
+  /** Rows mapped in each slot. */
+  readonly rows: Int32Array;
+  /** Rows of each candidate that hold nothing that is needed: all of a retired slot, the unused tail of an active one. */
+  readonly surplusRows: Int32Array;
+  /** 1 for candidates that a sequence uses: only their tail is surplus. */
+  readonly isActive: Uint8Array;
+  /** When each slot was released or acquired last: larger is later. */
+  readonly lastUsed: Float64Array;
+}
+
+/**
+ * `lengthTokens`: tokens of the sequence that are valid. `promisedTokens`: tokens it was promised memory for at `acquire`
+ * (its whole prompt; 0 without). Returns the tokens that should be mapped soon; less than `lengthTokens` means nothing, Infinity as
+ * many as a slot has. What is no number is refused (KV_INVALID_OPTION) once the commit is done.
+ */
+export type GrowthPolicy = (lengthTokens: number, promisedTokens: number) => number;
+
+/** Maps nothing ahead: rows appear in `prepare`, when they are needed. The fewest pages, and the longest steps. */
+export function onDemand(): GrowthPolicy {
+  return (lengthTokens) => lengthTokens;
+}
+
+/**
+ * Maps ahead in the background: the whole promised prompt, whose pages are set aside for it anyway, and then the row that
+ * the next `tokens` tokens will touch. Default 16: enough steps for the mapper to be done before the row is needed.
+ */
+export function ahead(tokens = 16): GrowthPolicy {
+  checkInteger('ahead', 'tokens', tokens, 1);
+  return (lengthTokens, promisedTokens) => Math.max(lengthTokens + tokens, promisedTokens);
+}
+
+/** Returns one of the candidates' slots. `neededRows` is what the prompt needs, 0 when it is not known. `count` is at least 1. */
+export type PlacementPolicy = (idle: IdleSlots, neededRows: number) => number;
+
+/**
+ * The slot whose mapped rows fit best: the fewest of those with enough, else the most of those with too few; so that the
+ * least is mapped now and the least left unused. Among equals the one released longest ago.
+ */
+export function bestFit(): PlacementPolicy {
+  return ({ count, slots, rows, lastUsed }, neededRows) => {
+    let best = slots[0]!;
+    for (let index = 1; index < count; index += 1) {
+      const slot = slots[index]!;
+      const order = compareFit(rows[slot]!, rows[best]!, neededRows);
+      if (order < 0 || (order === 0 && lastUsed[slot]! < lastUsed[best]!)) best = slot;
+    }
+    return best;
+  };
+}
+
+/** Negative when `rows` fits better than `other`. */
+function compareFit(rows: number, other: number, neededRows: number): number {
+  const isEnough = rows >= neededRows;
+  if (isEnough !== other >= neededRows) return isEnough ? -1 : 1;
+  return isEnough ? rows - other : other - rows;
+}
+
+/** Returns one of the candidates' slots; each has surplus rows. `count` is at least 1. */
+export type ReclaimPolicy = (idle: IdleSlots, neededRows: number) => number;
+
+/**
+ * The unused tails of active slots first, since they hold nothing, the longest first; then retired slots, the one released
+ * longest ago first.
+ */
+export function leastRecentlyUsed(): ReclaimPolicy {
+  return ({ count, slots, surplusRows, isActive, lastUsed }) => {
+    let best = slots[0]!;
+    for (let index = 1; index < count; index += 1) {
+      const slot = slots[index]!;
+      if (isActive[slot] !== isActive[best]) {
+        if (isActive[slot] === 1) best = slot;
+      } else if (isActive[slot] === 1 ? surplusRows[slot]! > surplusRows[best]! : lastUsed[slot]! < lastUsed[best]!) {
+        best = slot;
+      }
+    }
+    return best;
+  };
+}

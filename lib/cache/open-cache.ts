@@ -1,0 +1,195 @@
+// Opens a cache: builds its parts in the order in which they depend on each other, each from those before it. When one cannot be
+// opened, nothing stays reserved.
+
+import { randomInt } from 'node:crypto';
+
+import { createError, isKvError } from '../base/errors.js';
+import { formatCount, formatNumber } from '../base/format.js';
+import { native as addon, type NativeCache } from '../device/native.js';
+import type { PagePool } from '../device/page-pool.js';
+import type { PolicyGuard } from '../device/policy-guard.js';
+import type { Unclosed } from '../device/unclosed.js';
+import { computeLayout, type Layout } from '../layout/layout.js';
+import { PrefixIndex } from '../prefix/prefix-index.js';
+import { PromptEncoder } from '../prefix/prompt-encoder.js';
+import { Admission } from './admission.js';
+import { BackgroundErrors } from './background-errors.js';
+import { CachedRows } from './cached-rows.js';
+import { openPool, type ReadKvCacheOptions } from './kv-cache-options.js';
+import { Lifetime } from './lifetime.js';
+import { PrefixEvents } from './prefix-events.js';
+import type { ReadPrefixCacheOptions } from './prefix-options.js';
+import { PrefixStatistics } from './prefix-statistics.js';
+import { Prefixes } from './prefixes.js';
+import { RowRegistry } from './row-registry.js';
+import { RowSharing } from './row-sharing.js';
+import { RowSupply } from './row-supply.js';
+import type { SequenceOwner } from './sequence.js';
+import { SequenceTokens } from './sequence-tokens.js';
+import { SlotAccess } from './slot-access.js';
+import { SlotChoice } from './slot-choice.js';
+import { SlotFences } from './slot-fences.js';
+import { SlotLeases } from './slot-leases.js';
+import { SlotMemory } from './slot-memory.js';
+import { Slots } from './slots.js';
+import { CacheStatistics } from './statistics.js';
+import { Steps } from './steps.js';
+import { SlotViews } from './views.js';
+
+/** The parts of an open cache. */
+export interface CacheParts extends SequenceOwner {
+  /** Whether no other cache uses the pool, which closes with this one. */
+  readonly ownsPool: boolean;
+  /** Number of a tenant for the addon; one for all where nothing is scrubbed. */
+  readonly tenantNumber: (tenant: string | undefined) => bigint;
+  readonly fences: SlotFences;
+  readonly prefixes: Prefixes;
+  readonly cached: CachedRows;
+  readonly supply: RowSupply;
+  readonly statistics: CacheStatistics;
+  readonly access: SlotAccess;
+}
+
+/** `cache`: for events and warnings. Throws KV_OUT_OF_ADDRESS_SPACE, KV_INVALID_OPTION and what the driver throws. */
+export function openCache(read: ReadKvCacheOptions, cache: object): CacheParts {
+  const { pool, isOwn } = openPool(read);
+  let native: NativeCache | undefined;
+  try {
+    const layout = computeLayout({ model: read.model, layout: read.layout, slots: read.slots, maxTokens: read.maxTokens, pageBytes: pool.pageBytes });
+    checkRows(layout);
+    checkBudget(layout, pool, isOwn);
+    const { native: driver, info: { hasStreams } } = pool.driver;
+    const fences = new SlotFences({ driver: () => driver, slots: read.slots, stream: hasStreams ? read.stream : undefined });
+    const slots = new Slots(layout, fences);
+    native = openNative(pool, layout, slots, read);
+    return openParts(read, cache, { native, pool, layout, slots, fences }, isOwn);
+  } catch (error) {
+    native?.close();
+    if (isOwn) pool.close();
+    throw error;
+  }
+}
+
+/** Must not refer to the cache: the addon's part of it, and the pool that knows it, closed if it is the cache's own. */
+export function unclosedCache({ memory: { native, pool }, ownsPool }: CacheParts): Unclosed {
+  return {
+    what: 'A KvCache',
+    giveBack: () => {
+      native.close();
+      pool.removeUser(native);
+      if (ownsPool) pool.close();
+    },
+  };
+}
+
+interface OpenMemory {
+  readonly native: NativeCache;
+  readonly pool: PagePool;
+  readonly layout: Layout;
+  readonly slots: Slots;
+  readonly fences: SlotFences;
+}
+
+function openParts(read: ReadKvCacheOptions, cache: object, { native, pool, layout, slots, fences }: OpenMemory, ownsPool: boolean): CacheParts {
+  const { guard } = pool;
+  const late = new BackgroundErrors(cache);
+  const memory = new SlotMemory({ native, pool, layout, slots, views: new SlotViews(native, cache, late), late });
+  const options = guarded(read.prefixCache, guard, late);
+  const { index, encoder, events } = openIndex(options, cache, memory);
+  const registry = new RowRegistry(memory, index);
+  const tokens = new SequenceTokens(memory, registry, index);
+  const choice = new SlotChoice(memory, registry, guard.wrap('placement', read.placement));
+  const statistics = new PrefixStatistics({ recentRequests: options === 'off' ? 1 : options.recentRequests, groupRows: layout.groupRows });
+  const cached = new CachedRows(memory, { index, registry, tokens, choice, onDropped: (dropped) => statistics.dropped(dropped) });
+  const supply = new RowSupply(memory, cached, guard.wrap('reclaim', read.reclaim));
+  const sharing = new RowSharing(memory, cached, fences);
+  const admission = new Admission(memory, supply, cached, sharing, fences);
+  const eagerRows = Math.min(read.eagerRows, layout.maxRows);
+  const leases = new SlotLeases(memory, { admission, supply, cached, sharing, fences }, { eagerRows, idleRowsLimit: read.idleRowsLimit });
+  const steps = new Steps(memory, { supply, sharing, tokens, fences }, read.growth);
+  const lifetime = new Lifetime(guard);
+  return {
+    memory, slots, fences, cached, tokens, supply, sharing, leases, steps, lifetime, ownsPool,
+    tenantNumber: read.scrub === 'off' ? () => 1n : (tenant) => pool.tenantNumber(tenant),
+    prefixes: new Prefixes({ slots, memory, lifetime, leases, steps, cached, encoder, statistics, events, isOn: options !== 'off' }),
+    statistics: new CacheStatistics(memory, supply, leases, cached, ownsPool),
+    access: new SlotAccess(memory, sharing, fences),
+  };
+}
+
+function openNative(pool: PagePool, layout: Layout, { rows, isQuarantined }: Slots, { scrub, mapper }: ReadKvCacheOptions): NativeCache {
+  const { pageBytes, slots, maxTokens, reservations, tensors } = layout;
+  const options = {
+    pageBytes, slots, maxTokens, scrub: scrub !== 'off', mapper: mapper === 'background',
+    tokenBytes: Float64Array.from(reservations, ({ tokenBytes }) => tokenBytes),
+    tensors: Float64Array.from(tensors.flatMap(({ reservation, offsetBytes, tokenBytes }) => [reservation, offsetBytes, tokenBytes])),
+  };
+  try {
+    return new (addon().NativeCache)(pool.native, options, rows, isQuarantined);
+  } catch (error) {
+    if (!isKvError(error, 'KV_OUT_OF_ADDRESS_SPACE')) throw error;
+    throw createError('KV_OUT_OF_ADDRESS_SPACE', {
+      bytes: layout.virtualBytes, reservations: reservations.length, slots, maxTokens,
+    }, { cause: error });
+  }
+}
+
+interface OpenIndex {
+  readonly index: PrefixIndex;
+  readonly encoder: PromptEncoder;
+  /** Undefined unless routers are told. */
+  readonly events: PrefixEvents | undefined;
+}
+
+/** The index of the cache's groups of rows. With `off` it holds nothing after a release, and shares only what forks. */
+function openIndex(options: ReadPrefixCacheOptions | 'off', cache: object, { layout, groups }: SlotMemory): OpenIndex {
+  const hashSeed = randomInt(2 ** 48 - 1);
+  if (options === 'off') {
+    const index = new PrefixIndex({ arithmetic: groups, poolRows: 0, hashSeed });
+    return { index, encoder: new PromptEncoder({ index }), events: undefined };
+  }
+  const { poolRows = Infinity, poolBytes = Infinity, tenantRows = Infinity, policy, endValues, now } = options;
+  const toGroups = (rows: number): number => (rows === Infinity ? rows : Math.floor(rows / layout.groupRows));
+  const bounds = {
+    poolRows: toGroups(Math.min(poolRows, Math.floor(poolBytes / layout.rowBytes))), tenantRows: toGroups(tenantRows),
+  };
+  const index = new PrefixIndex({ arithmetic: groups, ...bounds, policy, endValues, now, hashSeed });
+  const encoder = new PromptEncoder({ index });
+  const events = options.events === 'off' ? undefined : new PrefixEvents(cache, index, { ...options.events, names: encoder });
+  return { index, encoder, events };
+}
+
+/** With a policy and a clock that cannot call the cache; a clock that throws stands still, and that is a late error. */
+function guarded(options: ReadPrefixCacheOptions | 'off', guard: PolicyGuard, late: BackgroundErrors): ReadPrefixCacheOptions | 'off' {
+  if (options === 'off') return options;
+  const clock = guard.wrap('prefixCache.now', options.now);
+  let time = 0;
+  const now = (): number => {
+    late.attempt(() => time = clock());
+    return time;
+  };
+  return { ...options, policy: guard.wrapEviction(options.policy), now };
+}
+
+/** What is kept per row of a slot fits one typed array, and its number a 32-bit integer. */
+const mostRows = 2 ** 28;
+
+function checkRows({ maxTokens, maxRows }: Layout): void {
+  if (maxRows <= mostRows) return;
+  throw createError('KV_INVALID_SHAPE', {
+    option: 'maxTokens', value: maxTokens, problem: `makes ${formatNumber(maxRows)} rows of a slot; there can be ${formatNumber(mostRows)}`,
+    hint: 'Lower it, or use larger `pageBytes`.',
+  });
+}
+
+/** With less than a row no token could ever be computed. */
+function checkBudget(layout: Layout, pool: PagePool, isOwn: boolean): void {
+  const rowPages = layout.pagesFor(1);
+  if (pool.counts().budgetPages >= rowPages) return;
+  const rowBytes = formatNumber(rowPages * layout.pageBytes);
+  throw createError('KV_INVALID_OPTION', {
+    reason: 'range', owner: 'KvCache', option: isOwn ? 'memoryBudgetBytes' : 'pool',
+    expected: isOwn ? `at least ${rowBytes}` : `a PagePool with a budget of at least ${rowBytes} bytes`, received: pool.memoryBudgetBytes,
+    hint: `One row of this cache has ${formatCount('page', rowPages)} of ${formatNumber(layout.pageBytes)} bytes.`,
+  });
+}

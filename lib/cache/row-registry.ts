@@ -1,0 +1,336 @@
+// RowRegistry: the groups of rows that may have other users than the slot that filled them. Each has a number, the same in the
+// addon, which keeps its pages; the registry knows which slots map it, ends it when no slot and no prefix needs it any more, and
+// tells followers of every step in a row's life. The one place where a row ends.
+//
+// Invariants: the named groups of a slot are its first ones; a group that only its slot has, and has no number, is that
+// slot's to write; a number is in use while a slot maps or uses it or the prefix index holds it. A number has the rows of its group that
+// hold tokens; rows behind them in the same group are the slot's alone. A slot *uses* what it maps from `start` to `stop`, and what it has given up
+// until that is unmapped.
+
+import { createError } from '../base/errors.js';
+import type { PrefixIndex } from '../prefix/prefix-index.js';
+import type { RowFollower } from './row-follower.js';
+import { RowNumbers } from './row-numbers.js';
+import type { SlotMemory } from './slot-memory.js';
+import type { SlotNumbers } from './slots.js';
+
+export class RowRegistry {
+  /** By slot: its groups that have a number, which are its first ones. */
+  readonly named: SlotNumbers;
+  readonly #memory: SlotMemory;
+  readonly #index: PrefixIndex;
+  readonly #maxGroups: number;
+  readonly #groupRows: number;
+  readonly #isUsing: Uint8Array;
+  /** Numbers by group, per slot; made when a slot first needs it. The first `named` of them count. */
+  readonly #ids: (Int32Array | undefined)[] = [];
+  readonly #named: Int32Array;
+  /** By slot: numbers that it has given up and still maps, since queued work may use them there. */
+  readonly #givenUp = new Map<number, number[]>();
+  readonly #numbers: RowNumbers;
+  #quads = new Int32Array(4 * 64);
+  #drops = new Int32Array(64);
+  #dropCount = 0;
+  readonly #followers: RowFollower[] = [];
+
+  constructor(memory: SlotMemory, index: PrefixIndex) {
+    const { layout: { maxRows, groupRows }, slots } = memory;
+    this.#memory = memory;
+    this.#index = index;
+    this.#numbers = new RowNumbers(memory.layout);
+    this.#maxGroups = Math.ceil(maxRows / groupRows);
+    this.#groupRows = groupRows;
+    this.named = this.#named = new Int32Array(slots.count);
+    this.#isUsing = new Uint8Array(slots.count);
+  }
+
+  /** `follower` hears of every change from now on. */
+  follow(follower: RowFollower): void {
+    this.#followers.push(follower);
+  }
+
+  /** Pages of the numbers that no running sequence uses. */
+  get idlePages(): number {
+    return this.#numbers.idlePages;
+  }
+
+  /** The slot's numbers by group; those behind `namedGroups` mean nothing. */
+  idsOf(slot: number): Int32Array {
+    return (this.#ids[slot] ??= new Int32Array(this.#maxGroups).fill(-1));
+  }
+
+  /** Groups of the slot that have a number: its first ones. */
+  namedGroups(slot: number): number {
+    return this.#named[slot]!;
+  }
+
+  /** Rows of the slot that its numbers have, as far as they are mapped. */
+  namedRows(slot: number): number {
+    return Math.min(this.rowsOfLast(slot), this.#memory.slots.rows[slot]!);
+  }
+
+  /** Rows of the slot, up to the last that one of its numbers has, mapped or not. */
+  rowsOfLast(slot: number): number {
+    const last = this.#named[slot]! - 1;
+    return last < 0 ? 0 : last * this.#groupRows + this.#numbers.rows[this.#ids[slot]![last]!]!;
+  }
+
+  /** Rows of its group that a number has. */
+  rowsOf(id: number): number {
+    return this.#numbers.rows[id]!;
+  }
+
+  /** Pages of the first `rows` rows of the number's group, or of those that it has. */
+  pagesOf(id: number, rows?: number): number {
+    return this.#numbers.pagesOf(id, rows);
+  }
+
+  /** Slots that use it, and copies that read it. */
+  usersOf(id: number): number {
+    return this.#numbers.users[id]!;
+  }
+
+  /** A sequence has the slot from now on, and uses what it maps. Idempotent. */
+  start(slot: number): void {
+    if (this.#isUsing[slot] === 1) return;
+    this.#isUsing[slot] = 1;
+    for (let group = 0; group < this.#named[slot]!; group += 1) this.#numbers.use(this.#ids[slot]![group]!, 1);
+  }
+
+  /** No sequence has the slot any more; what it maps is cached, or nobody's. In quarantine it stays in use. */
+  stop(slot: number): void {
+    if (this.#isUsing[slot] === 0 || this.#memory.slots.isQuarantined[slot] === 1) return;
+    this.#isUsing[slot] = 0;
+    for (let group = 0; group < this.#named[slot]!; group += 1) this.#numbers.use(this.#ids[slot]![group]!, -1);
+  }
+
+  /** Where in a slot the group lies. */
+  groupOf(id: number): number {
+    return this.#numbers.group[id]!;
+  }
+
+  isHeld(id: number): boolean {
+    return this.#index.isHolding(id);
+  }
+
+  /** Slots that map it. */
+  mappersOf(id: number): number {
+    return this.#numbers.mappers[id]!;
+  }
+
+  /**
+   * A slot that maps the group, up to its own row `rows` - 1 at least, or -1; none in quarantine, which may have lost it. Looks at one
+   * slot after the other: for copies, which cost more.
+   */
+  slotOf(id: number, rows: number): number {
+    if (this.#numbers.mappers[id] === 0) return -1;
+    const { slots } = this.#memory;
+    for (let slot = 0; slot < slots.count; slot += 1) {
+      if (slots.isQuarantined[slot] === 0 && this.#isMapping(slot, id) && slots.ownRows(slot) >= rows) return slot;
+    }
+    return -1;
+  }
+
+  /** All slots that map the group. */
+  slotsOf(id: number): number[] {
+    if (this.#numbers.mappers[id] === 0) return [];
+    return Array.from({ length: this.#memory.slots.count }, (_, slot) => slot).filter((slot) => this.#isMapping(slot, id));
+  }
+
+  /** Whether the slot maps one of the groups ids[0 … groups). */
+  isSharing(slot: number, ids: Int32Array, groups: number): boolean {
+    const own = this.#ids[slot];
+    for (let group = 0; group < Math.min(groups, this.#named[slot]!); group += 1) if (own![group] === ids[group]) return true;
+    return false;
+  }
+
+  /**
+   * Gives numbers to the slot's groups up to the one that its row `rows` - 1 is in, and lets the addon keep its rows up to there,
+   * which are mapped. The last group has those of its rows, no others.
+   */
+  name(slot: number, rows: number): void {
+    const groups = Math.ceil(rows / this.#groupRows);
+    const from = this.#named[slot]!;
+    // A group that was named before all its rows were there has more to keep.
+    const first = this.#groupRows > 1 ? Math.max(0, from - 1) : from;
+    if (first >= groups) return;
+    const ids = this.idsOf(slot);
+    if (this.#quads.length < 4 * (groups - first)) this.#quads = new Int32Array(8 * (groups - first));
+    let count = 0;
+    for (let group = first; group < groups; group += 1) {
+      const groupRows = Math.min(this.#groupRows, rows - group * this.#groupRows);
+      if (group >= from) ids[group] = this.#numbers.make(group, this.#isUsing[slot]!, groupRows);
+      else if (groupRows > this.#numbers.rows[ids[group]!]!) this.#numbers.setRows(ids[group]!, groupRows);
+      else continue;
+      this.#put(count, slot, group, groupRows);
+      count += 1;
+    }
+    this.#named[slot] = Math.max(from, groups);
+    if (count > 0) this.#keep(count);
+  }
+
+  /** The last number of the slot has only `rows` rows of its group from now on; those behind are the slot's alone, or gone. */
+  trim(slot: number, rows: number): void {
+    const group = this.#named[slot]! - 1;
+    this.#numbers.setRows(this.#ids[slot]![group]!, rows);
+    this.#put(0, slot, group, rows);
+    this.#keep(1);
+  }
+
+  /** The slot's numbers up to `groups` have been written into `idsOf(slot)`, and the groups mapped. */
+  join(slot: number, groups: number): void {
+    const ids = this.idsOf(slot);
+    for (let group = this.#named[slot]!; group < groups; group += 1) {
+      const id = ids[group]!;
+      this.#numbers.mappers[id]! += 1;
+      if (this.#isUsing[slot] === 1) this.#numbers.use(id, 1);
+      for (const follower of this.#followers) follower.shared(id, slot, group);
+    }
+    this.#named[slot] = groups;
+  }
+
+  /** The slot no longer maps its groups from `groups` on, or has them for itself again. */
+  leave(slot: number, groups: number): void {
+    this.#leave(slot, groups, false);
+  }
+
+  /** The slot's groups from `groups` on are not its own any more, but it still maps them, and uses them until `unmapped`. */
+  giveUp(slot: number, groups: number): void {
+    this.#leave(slot, groups, true);
+  }
+
+  /** What the slot gave up is unmapped. */
+  unmapped(slot: number): void {
+    const ids = this.#givenUp.get(slot);
+    if (ids === undefined) return;
+    this.#givenUp.delete(slot);
+    for (const id of ids) {
+      this.#numbers.use(id, -1);
+      this.dropIfUnused(id);
+    }
+    this.flush();
+  }
+
+  /** Slots that use it and have not given it up. */
+  ownersOf(id: number): number {
+    let owners = this.usersOf(id);
+    for (const ids of this.#givenUp.values()) if (ids.includes(id)) owners -= 1;
+    return owners;
+  }
+
+  #leave(slot: number, groups: number, isStillMapped: boolean): void {
+    const ids = this.#ids[slot];
+    for (let group = this.#named[slot]! - 1; group >= groups; group -= 1) {
+      const id = ids![group]!;
+      ids![group] = -1;
+      this.#named[slot] = group;
+      this.#numbers.mappers[id]! -= 1;
+      for (const follower of this.#followers) follower.detached(id, slot, group);
+      if (this.#isUsing[slot] === 1) {
+        if (isStillMapped) this.#noteGivenUp(slot, id);
+        else this.#numbers.use(id, -1);
+      }
+      this.dropIfUnused(id);
+    }
+    this.flush();
+  }
+
+  /** Keeps a number in use, whatever the index drops, while its rows are copied from. */
+  borrow(id: number): void {
+    this.#numbers.mappers[id]! += 1;
+    this.#numbers.use(id, 1);
+  }
+
+  giveBack(id: number): void {
+    this.#numbers.mappers[id]! -= 1;
+    this.#numbers.use(id, -1);
+    this.dropIfUnused(id);
+    this.flush();
+  }
+
+  /** Ends a number that nobody uses; `flush` tells the addon. */
+  dropIfUnused(id: number): void {
+    if (!this.#numbers.isUsed(id) || this.#numbers.mappers[id] !== 0 || this.#numbers.users[id] !== 0 || this.#index.isHolding(id)) return;
+    if (this.#dropCount === this.#drops.length) {
+      const drops = new Int32Array(2 * this.#dropCount);
+      drops.set(this.#drops);
+      this.#drops = drops;
+    }
+    this.#numbers.retire(id);
+    this.#drops[this.#dropCount] = id;
+    this.#dropCount += 1;
+  }
+
+  /** Lets the addon drop what has ended. Their numbers may be used again from here on. */
+  flush(): void {
+    if (this.#dropCount === 0) return;
+    const count = this.#dropCount;
+    this.#memory.native.drop(this.#drops, count);
+    this.#dropCount = 0;
+    for (let index = 0; index < count; index += 1) this.#numbers.free(this.#drops[index]!);
+    for (const follower of this.#followers) for (let index = 0; index < count; index += 1) follower.dropped(this.#drops[index]!);
+  }
+
+  /** Whether every group of the slot from `groups` on is its alone. */
+  isAlone(slot: number, groups: number): boolean {
+    const ids = this.#ids[slot];
+    for (let group = groups; group < this.#named[slot]!; group += 1) {
+      if (this.#numbers.mappers[ids![group]!]! > 1 || this.#index.isHolding(ids![group]!)) return false;
+    }
+    return true;
+  }
+
+  /** The number's tokens up to `tokens` of a text have been copied to the same place of a slot, or will be by what is queued. */
+  hasCopied(id: number, slot: number, tokens: number): void {
+    for (const follower of this.#followers) follower.copied(id, slot, this.#numbers.group[id]!, tokens);
+  }
+
+  /** Throws KV_INTERNAL unless its counts agree with each other and with the addon's. */
+  verify(): void {
+    const { native, slots } = this.#memory;
+    const mappers = new Int32Array(this.#numbers.end);
+    for (let slot = 0; slot < slots.count; slot += 1) {
+      for (let group = 0; group < this.#named[slot]!; group += 1) mappers[this.#ids[slot]![group]!]! += 1;
+    }
+    const miscounted = mappers.findIndex((count, id) => this.#numbers.isUsed(id) && this.#numbers.mappers[id] !== count);
+    if (miscounted >= 0) {
+      throw createError('KV_INTERNAL', { problem: 'the slots that map a shared row are miscounted', what: miscounted, howMany: mappers[miscounted]! });
+    }
+    const idlePages = this.#numbers.countIdlePages();
+    if (this.#numbers.idlePages !== idlePages) {
+      throw createError('KV_INTERNAL', { problem: 'the pages that no sequence uses are miscounted', what: this.#numbers.idlePages, howMany: idlePages });
+    }
+    const { keptGroups } = native.counters();
+    if (keptGroups === this.#numbers.count) return;
+    throw createError('KV_INTERNAL', { problem: 'the kept rows are miscounted', what: keptGroups, howMany: this.#numbers.count });
+  }
+
+  /** Lets the addon keep the rows of the first `count` quads, and tells followers. */
+  #keep(count: number): void {
+    this.#memory.native.keep(this.#quads, count);
+    for (const follower of this.#followers) {
+      for (let at = 0; at < 4 * count; at += 4) {
+        follower.registered(this.#quads[at + 2]!, this.#quads[at]!, this.#quads[at + 1]!, this.#quads[at + 3]!);
+      }
+    }
+  }
+
+  #noteGivenUp(slot: number, id: number): void {
+    const ids = this.#givenUp.get(slot);
+    if (ids === undefined) this.#givenUp.set(slot, [id]);
+    else ids.push(id);
+  }
+
+  #isMapping(slot: number, id: number): boolean {
+    const group = this.#numbers.group[id]!;
+    return this.#named[slot]! > group && this.#ids[slot]![group] === id;
+  }
+
+  #put(index: number, slot: number, group: number, rows: number): void {
+    const at = 4 * index;
+    this.#quads[at] = slot;
+    this.#quads[at + 1] = group;
+    this.#quads[at + 2] = this.#ids[slot]![group]!;
+    this.#quads[at + 3] = rows;
+  }
+}

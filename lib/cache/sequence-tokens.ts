@@ -1,0 +1,128 @@
+// SequenceTokens: what the running sequences say, slot by slot: the tokens known so far, whether computed yet or not, and the path in
+// the prefix index of those that are. Only slots whose request gave its tokens have them. Commits are collected: the index hears of
+// them at the next `flush`, so a decode step costs it nothing.
+
+import type { PrefixIndex } from '../prefix/prefix-index.js';
+import type { PrefixPath } from '../prefix/prefix-path.js';
+import type { RowRegistry } from './row-registry.js';
+import type { SlotMemory } from './slot-memory.js';
+import { slotStates } from './slots.js';
+
+export interface KnownTokens {
+  readonly path: PrefixPath;
+  /** The first `count` entries count. */
+  buffer: Int32Array;
+  count: number;
+}
+
+export class SequenceTokens {
+  readonly #memory: SlotMemory;
+  readonly #registry: RowRegistry;
+  readonly #index: PrefixIndex;
+  readonly #bySlot: (KnownTokens | undefined)[];
+  /** Slots that have committed tokens which the index has not heard of. */
+  readonly #waiting: Int32Array;
+  readonly #isWaiting: Uint8Array;
+  #waitingCount = 0;
+
+  constructor(memory: SlotMemory, registry: RowRegistry, index: PrefixIndex) {
+    const { slots: { count } } = memory;
+    this.#memory = memory;
+    this.#registry = registry;
+    this.#index = index;
+    this.#bySlot = new Array<KnownTokens | undefined>(count).fill(undefined);
+    this.#waiting = new Int32Array(count);
+    this.#isWaiting = new Uint8Array(count);
+  }
+
+  of(slot: number): KnownTokens | undefined {
+    return this.#bySlot[slot];
+  }
+
+  pathOf(slot: number): PrefixPath | undefined {
+    return this.#bySlot[slot]?.path;
+  }
+
+  open(slot: number, known: KnownTokens): void {
+    this.#bySlot[slot] = known;
+  }
+
+  /** The sequence has ended: what the index stored of it may be evicted. Returns the tokens that the index has. */
+  close(slot: number): number {
+    const path = this.pathOf(slot);
+    if (path === undefined) return 0;
+    const { length } = path;
+    this.#index.release(path);
+    this.#bySlot[slot] = undefined;
+    return length;
+  }
+
+  /**
+   * Adds tokens, which were checked, behind those known. When more than those have been computed already, the text has a gap
+   * and can no longer be told apart from others: it stays as it is.
+   */
+  append(slot: number, tokens: number | Int32Array): void {
+    const known = this.#bySlot[slot];
+    if (known === undefined || known.count < this.#memory.slots.length[slot]!) return;
+    const added = typeof tokens === 'number' ? 1 : tokens.length;
+    if (known.count + added > known.buffer.length) {
+      const buffer = new Int32Array(Math.max(64, known.count + added, 2 * known.buffer.length));
+      buffer.set(known.buffer);
+      known.buffer = buffer;
+    }
+    if (typeof tokens === 'number') known.buffer[known.count] = tokens;
+    else known.buffer.set(tokens, known.count);
+    known.count += added;
+  }
+
+  /** The sequence has only its first `tokens` tokens. */
+  truncate(slot: number, tokens: number): void {
+    const known = this.#bySlot[slot];
+    if (known === undefined) return;
+    known.count = Math.min(known.count, tokens);
+    if (known.path.length > tokens) this.#index.truncate(known.path, tokens);
+  }
+
+  /** Keeps a value at the end of the sequence's computed tokens; false when those are not stored. `flush` first. */
+  keepValue(slot: number, value: unknown): boolean {
+    const path = this.pathOf(slot);
+    return path !== undefined && path.length === this.#memory.slots.length[slot] && this.#index.keepValue(path, value);
+  }
+
+  /**
+   * Whether the sequence may write behind its tokens in its group `group`, as far as the index is concerned: nothing else is cached
+   * there.
+   */
+  isTailWritable(slot: number, group: number): boolean {
+    const path = this.pathOf(slot);
+    return path === undefined ? !this.#index.isHolding(this.#registry.idsOf(slot)[group]!) : this.#index.isWritable(path, group);
+  }
+
+  /** The slot has computed tokens. */
+  hasCommitted(slot: number): void {
+    if (this.#isWaiting[slot] === 1 || this.#bySlot[slot] === undefined) return;
+    this.#isWaiting[slot] = 1;
+    this.#waiting[this.#waitingCount] = slot;
+    this.#waitingCount += 1;
+  }
+
+  /** Tells the index what all sequences have committed since the last time. What it drops for that is settled by `CachedRows`. */
+  flush(): void {
+    while (this.#waitingCount > 0) {
+      this.#waitingCount -= 1;
+      const slot = this.#waiting[this.#waitingCount]!;
+      this.#isWaiting[slot] = 0;
+      const known = this.#bySlot[slot];
+      if (known !== undefined) this.#commit(slot, known);
+    }
+  }
+
+  #commit(slot: number, { path, buffer, count }: KnownTokens): void {
+    const { layout, slots } = this.#memory;
+    const valid = Math.min(slots.length[slot]!, count);
+    if (slots.state[slot] !== slotStates.active || !path.isStored || valid <= path.length) return;
+    if (!slots.hasRoom(slot, valid)) return; // in quarantine: rows of it are lost
+    this.#registry.name(slot, layout.rowsFor(valid));
+    this.#index.commit(path, buffer, valid);
+  }
+}

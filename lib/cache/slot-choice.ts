@@ -1,0 +1,148 @@
+// SlotChoice: which idle slot a sequence gets: every choice of one is here. It lists the idle slots that still hold the start of some
+// text, each by its last group of rows, since a slot that holds a text's last group holds all of it; a request that goes on where
+// such a slot ends adopts it, and nothing is mapped or copied.
+
+import { createError } from '../base/errors.js';
+import type { IdleSlots, PlacementPolicy } from './memory-policies.js';
+import type { RowRegistry } from './row-registry.js';
+import type { SlotMemory } from './slot-memory.js';
+import { slotStates, type Slots } from './slots.js';
+
+export class SlotChoice {
+  readonly #slots: Slots;
+  readonly #registry: RowRegistry;
+  readonly #placement: PlacementPolicy;
+  /** By number of a group: slot + 1 of the one that was added last; 0: none. */
+  #first = new Int32Array(64);
+  // By slot.
+  readonly #next: Int32Array;
+  readonly #previous: Int32Array;
+  /** The group it is listed under, or -1. */
+  readonly #under: Int32Array;
+  /** The candidates of a choice, and what the placement policy sees of them. */
+  readonly #idle: IdleSlots;
+
+  constructor({ slots }: SlotMemory, registry: RowRegistry, placement: PlacementPolicy) {
+    this.#slots = slots;
+    this.#registry = registry;
+    this.#placement = placement;
+    this.#next = new Int32Array(slots.count).fill(-1);
+    this.#previous = new Int32Array(slots.count).fill(-1);
+    this.#under = new Int32Array(slots.count).fill(-1);
+    this.#idle = {
+      count: 0, slots: new Int32Array(slots.count), rows: slots.rows, surplusRows: new Int32Array(slots.count),
+      isActive: new Uint8Array(slots.count), lastUsed: slots.lastUsed,
+    };
+  }
+
+  /** Lists an idle slot that holds a text's first `groups` groups, which have numbers; not if it holds none. */
+  add(slot: number, groups: number): void {
+    if (groups === 0) return;
+    const id = this.#registry.idsOf(slot)[groups - 1]!;
+    if (id >= this.#first.length) {
+      const first = new Int32Array(Math.max(id + 1, 2 * this.#first.length));
+      first.set(this.#first);
+      this.#first = first;
+    }
+    const next = this.#first[id]! - 1;
+    this.#under[slot] = id;
+    this.#next[slot] = next;
+    this.#previous[slot] = -1;
+    if (next >= 0) this.#previous[next] = slot;
+    this.#first[id] = slot + 1;
+  }
+
+  /** Takes a slot out of the list, if it is there. */
+  remove(slot: number): void {
+    const id = this.#under[slot]!;
+    if (id < 0) return;
+    const next = this.#next[slot]!;
+    const previous = this.#previous[slot]!;
+    if (next >= 0) this.#previous[next] = previous;
+    if (previous >= 0) this.#next[previous] = next;
+    else this.#first[id] = next + 1;
+    this.#under[slot] = -1;
+  }
+
+  /** Whether the slot is listed: it holds the start of a text. */
+  has(slot: number): boolean {
+    return this.#under[slot]! >= 0;
+  }
+
+  /** A listed slot whose text ends with this group, or -1. */
+  endingIn(id: number): number {
+    return id < this.#first.length ? this.#first[id]! - 1 : -1;
+  }
+
+  /** The same that a new sequence may have. */
+  freeEndingIn(id: number): number {
+    const slot = this.endingIn(id);
+    return slot >= 0 && this.#slots.isFree(slot) ? slot : -1;
+  }
+
+  /** For a text of its own: a slot without content by the placement policy, or else the one used longest ago; -1: none is idle. */
+  forText(promptRows: number): number {
+    const oldest = this.#collectBlanks();
+    if (this.#idle.count === 0) return oldest;
+    const slot = this.#placement(this.#idle, promptRows);
+    if (this.#idle.slots.subarray(0, this.#idle.count).includes(slot)) return slot;
+    throw createError('KV_INVALID_OPTION', {
+      reason: 'range', owner: 'KvCache', option: 'placement', expected: 'a function that returns one of the candidates',
+      received: slot, isReturned: true,
+    });
+  }
+
+  /** For rows of other slots: the slot without content that has fewest rows, or else the one used longest ago; -1: none is idle. */
+  forSharedRows(): number {
+    const oldest = this.#collectBlanks();
+    const { slots, rows, count } = this.#idle;
+    let emptiest = count === 0 ? oldest : slots[0]!;
+    for (let at = 1; at < count; at += 1) if (rows[slots[at]!]! < rows[emptiest]!) emptiest = slots[at]!;
+    return emptiest;
+  }
+
+  /** The idle slot without content that has most rows, or -1. */
+  fullestBlank(): number {
+    this.#collectBlanks();
+    const { slots, rows, count } = this.#idle;
+    let fullest = count === 0 ? -1 : slots[0]!;
+    for (let at = 1; at < count; at += 1) if (rows[slots[at]!]! > rows[fullest]!) fullest = slots[at]!;
+    return fullest;
+  }
+
+  /** Rows of idle slots that hold no text. */
+  blankRows(): number {
+    let rows = 0;
+    for (let slot = 0; slot < this.#slots.count; slot += 1) {
+      if (this.#slots.isFree(slot)) rows += this.#slots.rows[slot]! - this.#registry.namedRows(slot);
+    }
+    return rows;
+  }
+
+  /** The listed slot that was used longest ago, or -1. */
+  oldestWithContent(): number {
+    const { count, lastUsed } = this.#slots;
+    let oldest = -1;
+    for (let slot = 0; slot < count; slot += 1) {
+      if (this.#under[slot]! >= 0 && (oldest < 0 || lastUsed[slot]! < lastUsed[oldest]!)) oldest = slot;
+    }
+    return oldest;
+  }
+
+  /** Makes the idle slots without content the candidates; returns the idle slot used longest ago, or -1. */
+  #collectBlanks(): number {
+    const { count, state, isQuarantined, rows, lastUsed } = this.#slots;
+    const { named } = this.#registry;
+    const idle = this.#idle;
+    let oldest = -1;
+    idle.count = 0;
+    for (let slot = 0; slot < count; slot += 1) {
+      if (state[slot] !== slotStates.idle || isQuarantined[slot] === 1) continue;
+      if (oldest < 0 || lastUsed[slot]! < lastUsed[oldest]!) oldest = slot;
+      if (named[slot]! > 0 && rows[slot]! > 0) continue;
+      idle.slots[idle.count] = slot;
+      idle.count += 1;
+    }
+    return oldest;
+  }
+}

@@ -1,0 +1,210 @@
+// Slots: the numbers that a cache keeps per slot, in typed arrays made once. Index everywhere: the slot. Every change of a slot's
+// state is a method here, so that only this file writes them; the addon writes `rows` and `isQuarantined` before each of its calls
+// returns. It keeps no rule: which slot is leased, and when one becomes idle, others decide.
+
+import type { Layout } from '../layout/layout.js';
+import type { SlotFences } from './slot-fences.js';
+
+/** Where a slot is in its life. An idle slot in quarantine is out of service. */
+export const slotStates = { idle: 0, active: 1, retiring: 2 } as const;
+
+/** How a slot came to share the row that it writes to next. */
+export const sharedTails = { none: 0, forked: 1, truncated: 2 } as const;
+
+/** In `foreignRow`: all rows are the slot's. */
+export const noForeignRow = 2 ** 31 - 1;
+
+/** A typed array that its reader must not write. */
+export interface SlotNumbers {
+  readonly length: number;
+  readonly [slot: number]: number;
+}
+
+/** What a lease begins with. */
+export interface Lease {
+  /** Tokens that are valid from the start. */
+  readonly tokens: number;
+  /** Tokens that memory is set aside for. */
+  readonly promisedTokens: number;
+  /** Number of the tenant, for scrubbing. */
+  readonly tenant: bigint;
+  readonly sharedTail: number;
+}
+
+export class Slots {
+  readonly count: number;
+  /** Mapped rows, as of the last call into the addon. */
+  readonly rows: Int32Array;
+  /** 1: the driver refused to undo a failed change there; its rows stay as they are until the cache closes. */
+  readonly isQuarantined: Uint8Array;
+  /** Ticks: when the slot was acquired or released last. */
+  readonly lastUsed: Float64Array;
+  /** One of `slotStates`. */
+  readonly state: SlotNumbers;
+  /** Raised at every release: a handle with an older one is stale. */
+  readonly generation: SlotNumbers;
+  /** Valid tokens. */
+  readonly length: SlotNumbers;
+  /** Tokens that a prepared batch is computing now. */
+  readonly prepared: SlotNumbers;
+  /** Tokens that memory was set aside for. */
+  readonly promisedTokens: SlotNumbers;
+  /** One of `sharedTails`: not 0 when the row that the slot writes to next may have other users. */
+  readonly sharedTail: SlotNumbers;
+  /**
+   * First mapped row that is no longer the slot's, or `noForeignRow`: rows that a running sequence gave up, and that other slots
+   * may use, stay mapped there while queued work may use the addresses. They hold nothing of the slot, and must not be written.
+   */
+  readonly foreignRow: SlotNumbers;
+  readonly #layout: Layout;
+  readonly #fences: SlotFences;
+  readonly #state: Uint8Array;
+  readonly #generation: Uint32Array;
+  readonly #length: Int32Array;
+  readonly #prepared: Int32Array;
+  readonly #promisedTokens: Int32Array;
+  readonly #sharedTail: Uint8Array;
+  readonly #foreignRow: Int32Array;
+  readonly #tenant: BigUint64Array;
+  #tick = 0;
+
+  constructor(layout: Layout, fences: SlotFences) {
+    const { slots } = layout;
+    this.count = slots;
+    this.#layout = layout;
+    this.#fences = fences;
+    this.rows = new Int32Array(slots);
+    this.isQuarantined = new Uint8Array(slots);
+    this.lastUsed = new Float64Array(slots);
+    this.state = this.#state = new Uint8Array(slots);
+    this.generation = this.#generation = new Uint32Array(slots);
+    this.length = this.#length = new Int32Array(slots);
+    this.prepared = this.#prepared = new Int32Array(slots);
+    this.promisedTokens = this.#promisedTokens = new Int32Array(slots);
+    this.sharedTail = this.#sharedTail = new Uint8Array(slots);
+    this.foreignRow = this.#foreignRow = new Int32Array(slots).fill(noForeignRow);
+    this.#tenant = new BigUint64Array(slots);
+  }
+
+  /** Whether it is the slots of a cache, and no object that only has their prototype. */
+  static isInstance(value: unknown): value is Slots {
+    return typeof value === 'object' && value !== null && #layout in value;
+  }
+
+  tenantOf(slot: number): bigint {
+    return this.#tenant[slot]!;
+  }
+
+  /** Whether a new sequence may have the slot. */
+  isFree(slot: number): boolean {
+    return this.#state[slot] === slotStates.idle && this.isQuarantined[slot] === 0;
+  }
+
+  /** Whether a new sequence may have some slot. */
+  hasFree(): boolean {
+    for (let slot = 0; slot < this.count; slot += 1) if (this.isFree(slot)) return true;
+    return false;
+  }
+
+  /** Mapped rows that are the slot's. */
+  ownRows(slot: number): number {
+    return Math.min(this.rows[slot]!, this.#foreignRow[slot]!);
+  }
+
+  /** Whether the slot has memory for `tokens` tokens. */
+  hasRoom(slot: number, tokens: number): boolean {
+    return tokens * this.#layout.maxTokenBytes <= this.ownRows(slot) * this.#layout.pageBytes;
+  }
+
+  /** Rows of an active slot that must stay: its tokens, those being computed, those promised, and those that queued work may use. */
+  neededRows(slot: number): number {
+    const tokens = Math.max(this.#length[slot]! + this.#prepared[slot]!, this.#promisedTokens[slot]!, this.#fences.pendingTokens(slot));
+    return this.#layout.rowsFor(tokens);
+  }
+
+  /** Pages of the promise that are not mapped yet, among the rows up to `rows`. */
+  promisedPages(slot: number, rows: number): number {
+    const promisedRows = Math.min(rows, this.#layout.rowsFor(this.#promisedTokens[slot]!));
+    return this.missingPages(slot, promisedRows);
+  }
+
+  /** Pages between the mapped rows and `rows`. */
+  missingPages(slot: number, rows: number): number {
+    const mapped = this.rows[slot]!;
+    return rows > mapped ? this.#layout.pagesFor(rows) - this.#layout.pagesFor(mapped) : 0;
+  }
+
+  /** A sequence has the slot from now on. */
+  lease(slot: number, { tokens, promisedTokens, tenant, sharedTail }: Lease): void {
+    this.#length[slot] = tokens;
+    this.#promisedTokens[slot] = promisedTokens;
+    this.#sharedTail[slot] = sharedTail;
+    this.#tenant[slot] = tenant;
+    this.#state[slot] = slotStates.active;
+    this.#touch(slot);
+  }
+
+  /** The sequence is released; queued work may still use the slot. */
+  retire(slot: number): void {
+    this.#generation[slot]! += 1;
+    this.#prepared[slot] = 0;
+    this.#promisedTokens[slot] = 0;
+    this.#state[slot] = slotStates.retiring;
+  }
+
+  /** A new sequence may have the slot. */
+  becomeIdle(slot: number): void {
+    this.#sharedTail[slot] = sharedTails.none; // until now it may have mapped a row that it took back
+    this.#state[slot] = slotStates.idle;
+    this.#touch(slot);
+  }
+
+  /** A batch is about to compute `tokens` tokens more; 0: none does. */
+  prepare(slot: number, tokens: number): void {
+    this.#prepared[slot] = tokens;
+  }
+
+  /** `tokens` tokens more are valid, and no batch computes. */
+  commit(slot: number, tokens: number): void {
+    this.#prepared[slot] = 0;
+    this.#length[slot]! += tokens;
+  }
+
+  /** Only the first `tokens` tokens are valid. */
+  truncate(slot: number, tokens: number): void {
+    this.#length[slot] = tokens;
+  }
+
+  setSharedTail(slot: number, sharedTail: number): void {
+    this.#sharedTail[slot] = sharedTail;
+  }
+
+  /** Rows from `row` on are not the slot's any more, nor what it was promised. */
+  giveUpRows(slot: number, row: number): void {
+    this.#foreignRow[slot] = Math.min(this.#foreignRow[slot]!, row);
+    this.#promisedTokens[slot] = 0;
+  }
+
+  /** Rows at the slot's end were unmapped: what was given up may be gone. */
+  haveShrunk(slot: number): void {
+    if (this.rows[slot]! <= this.#foreignRow[slot]!) this.#foreignRow[slot] = noForeignRow;
+  }
+
+  /** No handle of a sequence is valid any more: the cache closes. */
+  endAll(): void {
+    for (let slot = 0; slot < this.count; slot += 1) this.#generation[slot]! += 1;
+  }
+
+  #touch(slot: number): void {
+    this.lastUsed[slot] = this.#tick += 1;
+  }
+}
+
+/** Whether an object comes from a cache, by its slots: constructors can be called by anybody, with anything. */
+export function holdsSlots(parts: unknown): boolean {
+  try {
+    return Slots.isInstance((parts as { readonly slots: unknown }).slots);
+  } catch { // no object, or a proxy that answers with errors
+    return false;
+  }
+}

@@ -1,0 +1,156 @@
+// CacheStatistics: what a cache says about itself: counts of the moment, sums since it was opened, the check that all of them add
+// up, and everything together for a bug report. Changes nothing.
+
+import { createError } from '../base/errors.js';
+import { cacheNews, type NativeCacheCounters } from '../device/native.js';
+import type { Layout } from '../layout/layout.js';
+import type { CachedRows } from './cached-rows.js';
+import type { RowSupply } from './row-supply.js';
+import type { SlotLeases } from './slot-leases.js';
+import type { SlotMemory } from './slot-memory.js';
+import { slotStates } from './slots.js';
+
+/** The moment's counts. */
+export interface CacheCounts {
+  /** Slots that a new sequence may have. */
+  readonly idleSlots: number;
+  /** Slots of running sequences. */
+  readonly activeSlots: number;
+  /** Released, their fence not passed yet. */
+  readonly retiringSlots: number;
+  /** Out of service because the driver refused to undo a failed change there. */
+  readonly quarantinedSlots: number;
+  /** Rows mapped in all slots together, each mapping counted. */
+  readonly mappedRows: number;
+  /** Mappings of pages: one that several slots share counts for each. `pool.counts().mappedPages` counts pages, each once. */
+  readonly mappedPages: number;
+  /** Rows of idle slots that hold no prefix. */
+  readonly idleRows: number;
+  /** Rows that the prefix cache holds: of running sequences, and of the cache pool. */
+  readonly cachedRows: number;
+  /** The cache pool: those of them that no sequence uses, mapped or not. They can be evicted. */
+  readonly pooledRows: number;
+  /** Pages that a growing sequence could be given: of idle rows, of unused tails of active slots, and of the cache pool. */
+  readonly reclaimablePages: number;
+  /**
+   * Pages that prompts without a cached prefix could be promised now, all of them together: what is free, not created yet, or
+   * reclaimable, also from other caches of the pool, less what is promised already.
+   */
+  readonly admissiblePages: number;
+  /** Tokens of the longest prompt without a cached prefix that `acquire` would promise memory now; 0 when no slot is idle. */
+  readonly admissibleTokens: number;
+  /** Valid tokens of active sequences. */
+  readonly usedTokens: number;
+}
+
+/** Sums since the cache was opened. Maps and unmaps count pages; `foreground` is what some `prepare` waited for. */
+export interface CacheMetrics extends NativeCacheCounters {
+  /** Sequences that were given a slot, forks included. */
+  readonly acquired: number;
+  /** Sequences that gave theirs back. */
+  readonly released: number;
+  /**
+   * Failures that no call could report: the mapper's, and those of what follows a call that is done already. Each is also
+   * published on the channel `virtual-kv:late-error`.
+   */
+  readonly lateErrors: number;
+  /** Requests that the mapper dropped for want of room; the growth then happens in `prepare` if it must. */
+  readonly starved: number;
+}
+
+const stateNames = Object.keys(slotStates);
+
+export class CacheStatistics {
+  readonly #memory: SlotMemory;
+  readonly #supply: RowSupply;
+  readonly #leases: SlotLeases;
+  readonly #cached: CachedRows;
+  /** Whether no other cache uses the pool. */
+  readonly #ownsPool: boolean;
+
+  constructor(memory: SlotMemory, supply: RowSupply, leases: SlotLeases, cached: CachedRows, ownsPool: boolean) {
+    this.#memory = memory;
+    this.#supply = supply;
+    this.#leases = leases;
+    this.#cached = cached;
+    this.#ownsPool = ownsPool;
+  }
+
+  counts(): CacheCounts {
+    const { native, pool, slots: numbers, layout } = this.#memory;
+    const { index } = this.#cached;
+    const slots = [0, 0, 0];
+    let quarantinedSlots = 0;
+    let idleRows = 0;
+    let usedTokens = 0;
+    for (let slot = 0; slot < numbers.count; slot += 1) {
+      const state = numbers.state[slot]!;
+      if (state === slotStates.idle && !numbers.isFree(slot)) {
+        quarantinedSlots += 1;
+        continue;
+      }
+      slots[state]! += 1;
+      if (state === slotStates.idle) idleRows += numbers.rows[slot]! - this.#cached.contentRows(slot);
+      if (state === slotStates.active) usedTokens += numbers.length[slot]!;
+    }
+    const { mappedRows, mappedPages } = native.counters();
+    const admissiblePages = pool.obtainablePages();
+    const admissibleRows = slots[slotStates.idle] === 0 ? 0 : rowsIn(admissiblePages, layout);
+    return {
+      idleSlots: slots[slotStates.idle]!, activeSlots: slots[slotStates.active]!,
+      retiringSlots: slots[slotStates.retiring]!, quarantinedSlots,
+      mappedRows, mappedPages, idleRows, cachedRows: index.heldRows * layout.groupRows,
+      pooledRows: index.pooledRows * layout.groupRows, reclaimablePages: this.#supply.reclaimablePages(),
+      admissiblePages, admissibleTokens: layout.tokensIn(admissibleRows), usedTokens,
+    };
+  }
+
+  metrics(): CacheMetrics {
+    const { native, late } = this.#memory;
+    this.#memory.synchronize();
+    return {
+      ...native.counters(), acquired: this.#leases.acquired, released: this.#leases.released, lateErrors: late.count,
+      starved: this.#memory.news[cacheNews.droppedRequests]!,
+    };
+  }
+
+  /** Throws KV_INTERNAL unless free + in use + quarantined = created and the cache's own records agree with it. */
+  verify(): void {
+    const { native, pool } = this.#memory;
+    this.#cached.index.verify();
+    this.#cached.registry.verify();
+    // While the mapper maps, pages are taken before they are counted as mapped here. Once idle it stays so during this call.
+    const isStill = this.#ownsPool && native.mapperState().isIdle;
+    const own = native.verify();
+    const { freePages, mappedPages, quarantinedPages, createdPages } = pool.counts();
+    const isOwnRight = isStill ? own === mappedPages : own <= mappedPages;
+    if (freePages + mappedPages + quarantinedPages === createdPages && isOwnRight) return;
+    throw createError('KV_INTERNAL', { problem: 'pages are not conserved', what: own, howMany: mappedPages });
+  }
+
+  inspect(): Readonly<Record<string, unknown>> {
+    const { pool, slots: numbers, layout } = this.#memory;
+    const { kind, pageBytes, slots, maxTokens, reservations } = layout;
+    const counts = this.counts(); // first: it hears of the mapper
+    const used = Array.from({ length: numbers.count }, (_, slot) => ({
+      slot, state: stateNames[numbers.state[slot]!], isQuarantined: numbers.isQuarantined[slot] === 1,
+      generation: numbers.generation[slot], length: numbers.length[slot], prepared: numbers.prepared[slot],
+      rows: numbers.rows[slot], promisedTokens: numbers.promisedTokens[slot],
+    })).filter(({ generation, state, rows }) => generation !== 0 || state !== 'idle' || rows !== 0);
+    return {
+      driver: pool.driver.info, layout: { kind, pageBytes, slots, maxTokens, reservations: reservations.length },
+      pool: pool.counts(), counts, metrics: this.metrics(), slots: used,
+    };
+  }
+}
+
+/** Rows of a slot that so many pages are enough for. */
+function rowsIn(pages: number, { maxRows, pagesFor }: Layout): number {
+  let enough = 0;
+  for (let tooMany = maxRows + 1; tooMany - enough > 1;) {
+    const rows = Math.floor((enough + tooMany) / 2);
+    if (pagesFor(rows) <= pages) enough = rows;
+    else tooMany = rows;
+  }
+  return enough;
+}

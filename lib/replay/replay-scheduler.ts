@@ -1,0 +1,182 @@
+// ReplayScheduler: the requests of a trace through the batching loop that the package ships, with an engine that writes and verifies
+// test patterns. It counts what became of their tokens, and times the cache in each step. In order of arrival; no request waits for
+// another's prompt, so that a replay finds in the prefix cache what earlier steps have left there.
+
+import { createError } from '../base/errors.js';
+import type { KvCache } from '../cache/kv-cache.js';
+import type { Sequence } from '../cache/sequence.js';
+import { ContinuousBatching } from '../serving/continuous-batching.js';
+import { Generation, type GenerationListener } from '../serving/generation.js';
+import { readRequest } from '../serving/request.js';
+import { readSchedulerOptions } from '../serving/scheduler-options.js';
+import { RequestText } from './request-text.js';
+import { StampEngine } from './stamp-engine.js';
+import { StepTimes } from './step-times.js';
+import type { TraceRequest } from './trace-request.js';
+import type { Verification } from './verification.js';
+
+export interface ReplaySchedulerOptions {
+  readonly cache: KvCache;
+  readonly verification: Verification;
+  /** Most sequences in a step, 1 or more, at most the slots of the cache. */
+  readonly maxBatch: number;
+  /** Most prompt tokens in a step, over all sequences, 1 or more. */
+  readonly prefillTokensPerStep: number;
+  /** Whether requests have the tokens that their trace says; otherwise their number only. Default false. */
+  readonly sharesPrefixes?: boolean;
+  /** Chooses the keys of patterns that belong to text. Default 1. */
+  readonly seed?: number;
+}
+
+/** Sums over all requests until now. */
+export interface ReplayTotals {
+  completedRequests: number;
+  /** Prompt tokens of requests whose prefill is done; counted once, also after a preemption. */
+  promptTokens: number;
+  /** Of these, tokens that were cached when the request was first admitted; then by how the sequence got them. */
+  cachedTokens: number;
+  adoptedTokens: number;
+  aliasedTokens: number;
+  copiedTokens: number;
+  generatedTokens: number;
+  /** Tokens computed again because of preemptions. */
+  recomputedTokens: number;
+  /** Tokens of preempted requests that were still cached when these were admitted again. */
+  recoveredTokens: number;
+  steps: number;
+  preemptions: number;
+}
+
+export class ReplayScheduler {
+  readonly totals: ReplayTotals = {
+    completedRequests: 0, promptTokens: 0, cachedTokens: 0, adoptedTokens: 0, aliasedTokens: 0, copiedTokens: 0,
+    generatedTokens: 0, recomputedTokens: 0, recoveredTokens: 0, steps: 0, preemptions: 0,
+  };
+
+  readonly maxBatch: number;
+  /** Time in `prepare` and `commit` of each step. */
+  readonly stepTimes = new StepTimes();
+  readonly #engine: StampEngine;
+  readonly #batching: ContinuousBatching;
+  readonly #sharesPrefixes: boolean;
+  readonly #seed: number;
+  #arrivals = 0;
+  /** The next id of text that only one request has; they go down, as those of traces go up. */
+  #ownId = 2 ** 31 - 1;
+  #error: Error | undefined;
+  #onCommit = (): void => {};
+
+  constructor({ cache, verification, maxBatch, prefillTokensPerStep, sharesPrefixes = false, seed = 1 }: ReplaySchedulerOptions) {
+    this.maxBatch = maxBatch;
+    this.#sharesPrefixes = sharesPrefixes;
+    this.#seed = seed;
+    this.#engine = new StampEngine(verification, maxBatch);
+    const options = readSchedulerOptions('ReplayScheduler', {
+      cache, engine: this.#engine, maxBatch, prefillTokensPerStep, watermarkRows: 0, minPendingTokens: Infinity,
+    });
+    let startMs = 0;
+    let stepMs = 0;
+    this.#batching = new ContinuousBatching(options, {
+      observer: {
+        enter: () => { startMs = performance.now(); },
+        leave: () => { stepMs += performance.now() - startMs; },
+        committed: () => {
+          this.stepTimes.record(stepMs);
+          stepMs = 0;
+          this.totals.steps += 1;
+          this.#onCommit();
+        },
+      },
+    });
+  }
+
+  get waitingRequests(): number {
+    return this.#batching.waitingRequests;
+  }
+
+  get runningRequests(): number {
+    return this.#batching.runningRequests;
+  }
+
+  get isIdle(): boolean {
+    return this.#batching.requests.count === 0;
+  }
+
+  /** Valid tokens of the running sequences. */
+  get usedTokens(): number {
+    return this.#engine.usedTokens;
+  }
+
+  /** Tokens that a paged cache would hold for them. */
+  get pagedTokens(): number {
+    return this.#engine.pagedTokens;
+  }
+
+  /** Queues a request behind all others. It must fit an empty cache, to its last token. */
+  enqueue(request: TraceRequest): void {
+    const { promptTokens, outputTokens } = request;
+    const text = this.#sharesPrefixes ? new RequestText({ request, ownId: this.#ownId, seed: this.#seed }) : undefined;
+    this.#ownId -= text?.ownIds ?? 0;
+    const tokens = text?.tokens(promptTokens) ?? new Int32Array(promptTokens);
+    const read = readRequest('ReplayScheduler', { tokens, maxNewTokens: Math.max(1, outputTokens) }, this.#engine.vocabularyTokens);
+    this.#arrivals += 1;
+    const generation = new Generation({ request: read, arrival: this.#arrivals, nowMs: 0, listener: this.#listener(request, text) });
+    this.#batching.requests.expect(generation);
+    this.#batching.enqueue(generation);
+  }
+
+  /**
+   * Runs one step, `onCommit` after its commit, while completed sequences still hold their memory; does nothing when idle. Rejects
+   * with the first error of a request, or of the step.
+   */
+  async step(onCommit = (): void => {}): Promise<void> {
+    const { steps } = this.totals;
+    this.#onCommit = onCommit;
+    await this.#batching.step();
+    this.totals.preemptions = this.#batching.totals.preemptions;
+    if (this.#error !== undefined) throw this.#error;
+    if (this.totals.steps === steps && !this.isIdle) await this.#batching.turn(); // the mapper still holds pages
+  }
+
+  /** Verifies and releases all running sequences, as at an interrupt, and forgets waiting requests. */
+  stop(): void {
+    this.#batching.failAll(createError('KV_ABORTED', { operation: 'generating' }));
+  }
+
+  /** Counts what becomes of a request. */
+  #listener(request: TraceRequest, text: RequestText | undefined): GenerationListener {
+    const { totals } = this;
+    let cachedBy: Sequence['cachedBy'] | undefined;
+    let lostTokens = 0;
+    let isPrefilled = false;
+    return {
+      started: (sequence) => {
+        this.#engine.start(sequence, text);
+        cachedBy ??= sequence.cachedBy;
+        const recoveredTokens = Math.min(sequence.cachedTokens, lostTokens);
+        totals.recoveredTokens += recoveredTokens;
+        totals.recomputedTokens += lostTokens - recoveredTokens;
+      },
+      leaving: (sequence) => {
+        lostTokens = this.#engine.end(sequence);
+      },
+      token: () => {
+        if (request.outputTokens > 0) totals.generatedTokens += 1; // without an answer only the prefill counts
+        if (isPrefilled) return;
+        isPrefilled = true;
+        const { adoptedTokens, aliasedTokens, copiedTokens } = cachedBy!;
+        totals.promptTokens += request.promptTokens;
+        totals.cachedTokens += adoptedTokens + aliasedTokens + copiedTokens;
+        totals.adoptedTokens += adoptedTokens;
+        totals.aliasedTokens += aliasedTokens;
+        totals.copiedTokens += copiedTokens;
+      },
+      done: () => {
+        totals.completedRequests += 1;
+      },
+      failed: (error) => {
+        this.#error ??= error;
+      },
+    };
+  }
+}

@@ -1,0 +1,247 @@
+// Admission: which waiting requests get a slot, and which running requests give theirs up. It leaves a watermark of rows for
+// running answers to grow into, lets a request wait for a running one that computes the start of its prompt, preempts for more
+// urgent requests, and blocks while other users of the cache hold what its requests need. Called within a step; runs no pass.
+//
+// Invariants: the running list is in order; a preempted request keeps its arrival number; while a scheduler of the same pool
+// waits for capacity, no request starts beside running ones.
+
+import { isKvError } from '../base/errors.js';
+import type { Sequence } from '../cache/sequence.js';
+import { CapacityWait } from './capacity-wait.js';
+import type { EngineCalls } from './engine-calls.js';
+import type { Generation } from './generation.js';
+import type { OpenRequests } from './open-requests.js';
+import { checkFits } from './request.js';
+import type { RunningList } from './running-list.js';
+import type { ReadSchedulerOptions } from './scheduler-options.js';
+
+/** Requests refused in one step, while none runs, before the event loop gets a turn. */
+const maxRefusals = 64;
+const driverRetries = 2;
+
+export class Admission {
+  readonly #options: ReadSchedulerOptions;
+  readonly #requests: OpenRequests;
+  readonly #running: RunningList;
+  readonly #engine: EngineCalls;
+  readonly #capacity: CapacityWait;
+  /** Whether a request was refused beside running ones, or preempted: none starts until one has ended or more can be had. */
+  #isFull = false;
+  #isBlocked = false;
+
+  constructor(options: ReadSchedulerOptions, requests: OpenRequests, running: RunningList, engine: EngineCalls) {
+    this.#options = options;
+    this.#requests = requests;
+    this.#running = running;
+    this.#engine = engine;
+    this.#capacity = new CapacityWait(options.cache, options.clock);
+  }
+
+  /** Whether none runs, and others hold what the waiting requests need. */
+  get isBlocked(): boolean {
+    return this.#isBlocked;
+  }
+
+  /** Starts waiting requests while there are slots, memory, and prefill tokens in this step that no earlier prompt takes. */
+  admit(): void {
+    const { cache, order, maxBatch, prefillTokensPerStep } = this.#options;
+    const { waiting } = this.#requests;
+    const running = this.#running;
+    const isAlone = running.length === 0;
+    if (isAlone && this.#capacity.recheck()) waiting.unblock();
+    if (isAlone || (this.#isFull && this.#capacity.hasMore())) this.#isFull = false;
+    let refusals = 0;
+    let hasPlace = false; // a request has just been preempted
+    this.#isBlocked = false;
+    while (waiting.length > 0) {
+      const isFirst = hasPlace || !this.#capacity.hasWaiters;
+      const hasRoom = running.length === 0 || (!this.#isFull && isFirst && running.length < maxBatch);
+      if (!hasRoom && running.last!.urgency >= waiting.urgency) return;
+      const next = this.#firstReady(!isAlone && running.length > 0);
+      if (next === undefined) break;
+      let prefillTokens = 0;
+      for (const other of running.all) if (order(other, next) < 0) prefillTokens += other.remainingPrefillTokens;
+      if (prefillTokens >= prefillTokensPerStep) return;
+      if (hasRoom && this.#start(next)) {
+        hasPlace = false;
+        continue;
+      }
+      const { last } = running;
+      if (last === undefined) {
+        if (cache.counts().idleSlots === 0) break;
+        if (++refusals < maxRefusals) continue; // requests that fit pass it
+        return;
+      }
+      // Never preempt a request that the order ranks ahead of the candidate: an order need not look at urgency.
+      if (next.isBlocked || last.urgency >= next.urgency || order(last, next) < 0) return;
+      this.preempt(last);
+      this.#isFull = false;
+      hasPlace = true;
+    }
+    this.#isBlocked = running.length === 0 && waiting.length > 0 && !waiting.hasArrivals;
+  }
+
+  /** Takes a request's slot; it waits, and none starts until another has ended. */
+  preempt(generation: Generation): void {
+    this.#running.remove(generation);
+    this.#requests.preempt(generation);
+    this.#isFull = true;
+    this.#capacity.refuse();
+  }
+
+  /** Slots of ended requests go back, and requests may start again. */
+  removeEnded(): void {
+    if (this.#running.removeEnded() > 0) this.#isFull = false;
+  }
+
+  /** Lets requests start again, whatever was refused. */
+  reopen(): void {
+    this.#isFull = false;
+  }
+
+  /** Resolves when it is not blocked any more. Rejects as `CapacityWait.wait`. */
+  async unblocked(): Promise<void> {
+    if (this.#isBlocked) await this.#capacity.wait();
+  }
+
+  /** Ends `unblocked`: there is another reason to step. */
+  unblock(): void {
+    this.#isBlocked = false;
+    this.#capacity.stop();
+  }
+
+  /** The first that need not wait for a prompt that is being computed. Blocked requests are passed while none runs. */
+  #firstReady(withBlocked: boolean): Generation | undefined {
+    const { waiting } = this.#requests;
+    for (let next = waiting.first(withBlocked); next !== undefined; next = waiting.first(withBlocked)) {
+      this.#findLeader(next);
+      if (next.leader === undefined) return next;
+      waiting.follow(next);
+    }
+    return undefined;
+  }
+
+  /** Leases a slot, or ends the request when nothing can make room for it. Returns false when it has to wait. */
+  #start(generation: Generation): boolean {
+    const isAlone = this.#running.length === 0;
+    if (!isAlone && !this.#hasRoom(generation)) return this.#refuse();
+    const { waiting } = this.#requests;
+    try {
+      generation.start(this.#lease(generation));
+    } catch (error) {
+      if (!isKvError(error) || error.recovery === 'restart' || error.code === 'KV_CLOSED') throw error;
+      const isShort = error.recovery === 'free';
+      if (isShort && !isAlone) return this.#refuse();
+      const refusal = isShort ? this.#refusalOf(generation, error) : error;
+      if (refusal === undefined) {
+        this.#capacity.block(error);
+        waiting.block(generation);
+        return false;
+      }
+      waiting.take(generation);
+      this.#requests.fail(generation, refusal);
+      return true;
+    }
+    this.#running.push(generation); // first: what runs is released, whatever throws
+    waiting.take(generation);
+    this.#requests.countStart(generation);
+    if (!generation.hasEnded) this.#skipPrefill(generation);
+    if (generation.hasEnded) this.removeEnded();
+    else this.#running.sort();
+    return true;
+  }
+
+  #refuse(): false {
+    this.#isFull = true;
+    this.#capacity.refuse();
+    return false;
+  }
+
+  /** Where the whole prompt is cached with its last logits, the first token is there at once, and may be the last. */
+  #skipPrefill(generation: Generation): void {
+    try {
+      const token = this.#engine.nextOfCached(generation);
+      if (token === undefined || generation.hasEnded) return;
+      this.#requests.totals.skippedPrefills += 1;
+      this.#requests.accept(generation, token, this.#options.clock.now());
+    } catch (error) { // its sampler's
+      this.#requests.fail(generation, error as Error);
+    }
+  }
+
+  /** Whether its prompt leaves the watermark free. An estimate: `#lease` decides. */
+  #hasRoom(generation: Generation): boolean {
+    const { cache, watermarkRows } = this.#options;
+    const { layout, pool } = cache;
+    const pages = layout.pagesFor(layout.rowsFor(generation.textTokens));
+    const sparePages = pool.obtainablePages() - watermarkRows * layout.pagesPerRow;
+    if (pages <= sparePages) return true;
+    const { cachedTokens } = cache.prefixes.lookup(generation.prompt);
+    return pages - layout.pagesFor(Math.floor(cachedTokens / layout.tokensPerRow)) <= sparePages;
+  }
+
+  /** A slot with the cached start of its text. Throws what `acquire` throws. */
+  #lease(generation: Generation): Sequence {
+    const { cache, stream } = this.#options;
+    const { caching, priority } = generation.request;
+    const options = { ...generation.prompt, caching, priority, stream };
+    return withRetries(() => cache.acquire(options));
+  }
+
+  /**
+   * Why a request that was refused with `error`, while its scheduler held nothing, can never start. Undefined: it fits, but for
+   * what others hold, and can wait for them.
+   */
+  #refusalOf({ request }: Generation, error: Error): Error | undefined {
+    const { layout, pool } = this.#options.cache;
+    try {
+      checkFits(request, layout, pool);
+    } catch (unfit) { // the budget is less than it was
+      return unfit as Error;
+    }
+    return this.#capacity.isHeldByOthers() ? undefined : error;
+  }
+
+  /**
+   * Sets its `leader` to a running request that computes the start of its prompt, if waiting for that saves enough. The wait ends
+   * when the common start is there, or the leader does not run any more; so it always ends.
+   */
+  #findLeader(generation: Generation): void {
+    const { cache, minPendingTokens } = this.#options;
+    if (minPendingTokens === Infinity) return;
+    let leader: Generation | undefined;
+    let awaitedTokens = minPendingTokens - 1;
+    for (const other of this.#running.all) {
+      if (other.remainingPrefillTokens === 0 || other.text[0] !== generation.text[0] || !other.sharesWith(generation)) continue;
+      const common = commonTokens(generation, other);
+      if (common <= awaitedTokens || common <= other.length) continue;
+      leader = other;
+      awaitedTokens = common;
+    }
+    if (leader === undefined) return;
+    const { cachedTokens, pendingTokens } = cache.prefixes.lookup(generation.prompt);
+    awaitedTokens = Math.min(awaitedTokens, pendingTokens); // less where items differ, or the cache does not store it
+    if (awaitedTokens - cachedTokens < minPendingTokens) return;
+    generation.leader = leader;
+    generation.awaitedTokens = awaitedTokens;
+  }
+}
+
+/** Calls `work` again when the driver says that this may help. Throws what `work` throws, at the latest the third time. */
+export function withRetries<T>(work: () => T): T {
+  for (let tries = 0; ; tries += 1) {
+    try {
+      return work();
+    } catch (error) {
+      if (!isKvError(error) || error.recovery !== 'retry' || tries === driverRetries) throw error;
+    }
+  }
+}
+
+/** Tokens from the start that both texts have. */
+function commonTokens(generation: Generation, other: Generation): number {
+  const end = Math.min(generation.textTokens, other.textTokens);
+  let at = 0;
+  while (at < end && generation.text[at] === other.text[at]) at += 1;
+  return at;
+}

@@ -1,0 +1,131 @@
+// CapacityWait: notices that a scheduler's cache can give more slots or pages than when it refused a request, while other users
+// of the cache or its pool hold them: sequences of the application, other schedulers, other caches. Schedulers that wait are
+// listed by pool, and a scheduler that runs starts no further request before them. Leases nothing. For the cache's thread.
+//
+// It looks when the pool signals a change. It sets an alarm only where a blocked request may start without one: prompts were
+// computed since, so it may need less, or something other than the pool was short.
+//
+// Invariant: a blocked request was refused while its scheduler held nothing of the cache, and no more could be had since.
+
+import { isKvError } from '../base/errors.js';
+import { ChangeSignal } from '../device/change-signal.js';
+import type { KvCache } from '../cache/kv-cache.js';
+import type { PagePool } from '../device/page-pool.js';
+import { nextChange } from '../cache/wait.js';
+import type { Clock } from './scheduler-options.js';
+
+/** What the cache can give at a moment. */
+interface Capacity {
+  readonly usedSlots: number;
+  readonly obtainablePages: number;
+  readonly budgetPages: number;
+  readonly cachedRows: number;
+  readonly atMs: number;
+}
+
+/** A blocked request that may start without a change of the pool tries again after this time. */
+const retryMs = 1_000;
+
+/** By pool: schedulers that can start no request, because others hold what it needs. */
+const waitersOf = new WeakMap<PagePool, Set<CapacityWait>>();
+
+export class CapacityWait {
+  readonly #cache: KvCache;
+  readonly #clock: Clock;
+  readonly #waiters: Set<CapacityWait>;
+  readonly #stopped = new ChangeSignal();
+  #blockedAt: Capacity | undefined;
+  /** Whether something beside slots and pages was short for a blocked request. */
+  #isShortOfOther = false;
+  #refusedAt: Capacity | undefined;
+  #isStopped = false;
+
+  constructor(cache: KvCache, clock: Clock) {
+    this.#cache = cache;
+    this.#clock = clock;
+    const waiters = waitersOf.get(cache.pool) ?? new Set();
+    waitersOf.set(cache.pool, this.#waiters = waiters);
+  }
+
+  /** Whether another scheduler of the pool waits. */
+  get hasWaiters(): boolean {
+    return this.#waiters.size > (this.#waiters.has(this) ? 1 : 0);
+  }
+
+  /** Whether slots or pages are held, for a scheduler that holds none itself. */
+  isHeldByOthers(): boolean {
+    const { usedSlots, obtainablePages, budgetPages } = this.#capacity();
+    return usedSlots > 0 || obtainablePages + this.#cache.pool.counts().quarantinedPages < budgetPages;
+  }
+
+  /** Remembers that a request was refused beside running ones. */
+  refuse(): void {
+    this.#refusedAt = this.#capacity();
+  }
+
+  /** Whether more can be had than at the last `refuse`. Throws KV_CLOSED and KV_DRIVER_LOST. */
+  hasMore(): boolean {
+    return this.#refusedAt !== undefined && this.#isMore(this.#refusedAt, false);
+  }
+
+  /** Remembers that a request was refused with `error` while nothing of this scheduler ran. */
+  block(error: Error): void {
+    this.#isShortOfOther ||= !isKvError(error, 'KV_OUT_OF_PAGES') && !isKvError(error, 'KV_NO_FREE_SLOT');
+    this.#blockedAt = this.#capacity();
+  }
+
+  /** Returns whether blocked requests may try again, which ends the block. Throws as `hasMore`. */
+  recheck(): boolean {
+    const hasMore = this.#blockedAt !== undefined && this.#isMore(this.#blockedAt, this.#isShortOfOther);
+    if (!hasMore) return false;
+    this.#blockedAt = undefined;
+    this.#isShortOfOther = false;
+    return true;
+  }
+
+  /** Resolves when more can be had than at the last `block`, or with `stop`. Rejects as `hasMore` throws. */
+  async wait(): Promise<void> {
+    const { signals, mustAsk } = this.#cache.capacityChange();
+    const noticing = { signals: [...signals, this.#stopped], mustAsk };
+    this.#waiters.add(this);
+    this.#isStopped = false;
+    try {
+      for (let turn = 0; this.#mustWait(); turn += 1) await nextChange(noticing, turn, (wake) => this.#setAlarm(wake));
+    } finally {
+      this.#waiters.delete(this);
+    }
+  }
+
+  /** Ends `wait`: there is another reason to step. */
+  stop(): void {
+    this.#isStopped = true;
+    this.#stopped.raise();
+  }
+
+  #mustWait(): boolean {
+    return !this.#isStopped && this.#blockedAt !== undefined && !this.#isMore(this.#blockedAt, this.#isShortOfOther);
+  }
+
+  #isMore(before: Capacity, isShortOfOther: boolean): boolean {
+    this.#cache.driver.checkAlive();
+    const { usedSlots, obtainablePages, budgetPages, cachedRows, atMs } = this.#capacity();
+    if (usedSlots < before.usedSlots || obtainablePages > before.obtainablePages || budgetPages !== before.budgetPages) return true;
+    return (isShortOfOther || cachedRows > before.cachedRows) && atMs - before.atMs >= retryMs;
+  }
+
+  /** Sets an alarm for the time from which a blocked request may try again without more capacity, where it may. */
+  #setAlarm(wake: () => void): () => void {
+    const before = this.#blockedAt!;
+    if (!this.#isShortOfOther && this.#capacity().cachedRows <= before.cachedRows) return () => {};
+    return this.#clock.after(wake, Math.max(1, before.atMs + retryMs - this.#clock.now()));
+  }
+
+  #capacity(): Capacity {
+    const { activeSlots, retiringSlots, cachedRows } = this.#cache.counts(); // notices fences that have passed
+    const { pool } = this.#cache;
+    return {
+      usedSlots: activeSlots + retiringSlots, obtainablePages: pool.obtainablePages(), budgetPages: pool.counts().budgetPages,
+      cachedRows, atMs: this.#clock.now(),
+    };
+  }
+}

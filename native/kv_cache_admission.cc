@@ -1,0 +1,136 @@
+// Kept groups of a KvCache, and how a slot gets them, with rows of its own and a promise: all of it or nothing.
+
+#include <algorithm>
+
+#include "kv_cache.h"
+
+namespace vkv {
+
+Status KvCache::Keep(std::span<const KeepCommand> commands) {
+  const size_t width = layout().reservations();
+  std::lock_guard lock(mutex_);
+  for (const KeepCommand& command : commands) {
+    const Slot& slot = slots_[command.slot];
+    const int32_t from = command.group * group_rows_;
+    const int32_t to = from + std::min(command.rows, group_rows_);
+    if (to <= from || to > slot.rows) return Fail(Code::kInternal, "Keep", command.slot, command.group);
+    kept_.Keep(command.id, std::span(slot.pages).subspan(from * width, (to - from) * width));
+  }
+  return Ok();
+}
+
+void KvCache::Drop(std::span<const int32_t> ids) {
+  for (const int32_t id : ids) kept_.Drop(static_cast<RowId>(id));
+}
+
+Status KvCache::Alias(int32_t slot, const KeptGroups& groups) {
+  int32_t promised_rows = 0;
+  {
+    std::lock_guard lock(mutex_);
+    promised_rows = slots_[slot].promised_rows;
+  }
+  return Admit({slot, std::nullopt, groups, 0, promised_rows, std::nullopt});
+}
+
+Status KvCache::Admit(const AdmitCommand& command) {
+  {
+    Lock lock(mutex_);
+    VKV_RETURN_IF_ERROR(Hold(lock, command.slot));
+  }
+  const Status status = AdmitHeld(command);
+  std::lock_guard lock(mutex_);
+  LetGo(command.slot);
+  return status;
+}
+
+// Pages of kept groups, behind the slot's rows. Pre: the slot is held.
+Status KvCache::SharedRun(int32_t slot, const KeptGroups& groups, RowRun& run) {
+  const size_t width = layout().reservations();
+  {
+    std::lock_guard lock(mutex_);
+    run = {slot, slots_[slot].rows, slots_[slot].rows, {}};
+  }
+  if (!groups.ids.empty() && run.from != groups.from * group_rows_)
+    return Fail(Code::kInternal, "Alias", slot, run.from);
+  for (const int32_t id : groups.ids) {
+    const std::span<const PageId> pages = kept_.pages(static_cast<RowId>(id));
+    // Only the last group may lack rows, and each must be there.
+    if (pages.empty() || run.to % group_rows_ != 0) return Fail(Code::kInternal, "Alias", slot, id);
+    run.pages.insert(run.pages.end(), pages.begin(), pages.end());
+    run.to += static_cast<int32_t>(pages.size() / width);
+  }
+  return Ok();
+}
+
+// Pre: the slot is held. First all pages (no driver call for those that are refused), then one run of mappings for the
+// shared rows and its own, then what must be in them.
+Status KvCache::AdmitHeld(const AdmitCommand& command) {
+  RowRun shared;
+  VKV_RETURN_IF_ERROR(SharedRun(command.slot, command.groups, shared));
+  RowRun own{command.slot, shared.to, std::max(shared.to, command.rows), {}};
+  uint64_t promised = 0;  // as of now
+  {
+    std::lock_guard lock(mutex_);
+    const Slot& slot = slots_[command.slot];
+    promised = PromisedPages(slot, slot.rows, slot.promised_rows);
+  }
+  const uint64_t taken = layout().PagesBetween(own.from, own.to);
+  const uint64_t needed = taken + layout().PagesBetween(own.to, std::max(own.to, command.promised_rows));
+  const uint64_t more = needed > promised ? needed - promised : 0;
+  VKV_RETURN_IF_ERROR(pool_->Promise(more));
+  Status status = TakePages(std::span(&own, 1), taken);
+  if (!status.ok()) {
+    pool_->Unpromise(more);
+    return status;
+  }
+
+  pool_->Share(shared.pages);
+  RowRun run{command.slot, shared.from, own.to, shared.pages};
+  run.pages.insert(run.pages.end(), own.pages.begin(), own.pages.end());
+  std::vector<StrandedRun> stranded;
+  if (command.tenant) status = AssignHeld(command.slot, *command.tenant);
+  if (status.ok()) status = MapAndFill(command, run, own, stranded);
+  if (!status.ok()) {
+    if (status.code == Code::kDriverLost) stranded.clear();  // a lost device holds no mapping any more
+    GiveBack(std::span(&run, 1), taken, std::move(stranded));
+    pool_->Unpromise(more);
+    return status;
+  }
+
+  std::lock_guard lock(mutex_);
+  Slot& slot = slots_[command.slot];
+  pool_->Unpromise(promised + more - needed);
+  slot.promised_rows = command.promised_rows;
+  if (run.to == run.from) return Ok();
+  slot.pages.insert(slot.pages.end(), run.pages.begin(), run.pages.end());
+  slot.rows = run.to;
+  MarkChanged(command.slot);
+  const uint64_t aliased = layout().PagesBetween(shared.from, shared.to);
+  counters_.aliased_rows += shared.to - shared.from;
+  counters_.alias_maps += aliased;
+  counters_.foreground_rows += own.to - own.from;
+  counters_.foreground_maps += taken;
+  counters_.mapped_rows += run.to - run.from;
+  counters_.mapped_pages += aliased + taken;
+  return Ok();
+}
+
+// Pre: the slot is held. On failure nothing of `run`, whose last rows are `own`, is mapped but what `stranded` says.
+Status KvCache::MapAndFill(const AdmitCommand& command, const RowRun& run, const RowRun& own,
+                           std::vector<StrandedRun>& stranded) {
+  if (run.to == run.from && !command.copy) return Ok();
+  Tenant tenant;
+  {
+    std::lock_guard lock(mutex_);
+    tenant = slots_[command.slot].tenant;
+  }
+  DriverScope scope(pool_->driver());
+  VKV_RETURN_IF_ERROR(scope.status());
+  VKV_RETURN_IF_ERROR(ranges_.Map(run, stranded));
+  Status status = Scrub(own, tenant);
+  if (status.ok() && command.copy) status = CopyGroup(*command.copy);
+  if (!status.ok()) ranges_.Unwind(run, layout().reservations(), stranded);
+  return status;
+}
+
+}  // namespace vkv

@@ -1,0 +1,92 @@
+// Copies of groups within a KvCache, and the scratch slot in which pages are read or filled that are in no slot.
+
+#include <algorithm>
+
+#include "kv_cache.h"
+
+namespace vkv {
+
+Status KvCache::CopyGroup(const CopyCommand& command) {
+  if (command.from_slot >= 0) {
+    DriverScope scope(pool_->driver());
+    VKV_RETURN_IF_ERROR(scope.status());
+    return CopyTokens(command.slot, command.from_slot, command.group, command.tokens, command.stream);
+  }
+  const std::span<const PageId> pages = kept_.pages(static_cast<RowId>(command.id));
+  if (pages.empty()) return Fail(Code::kInternal, "CopyGroup", command.slot, command.id);
+  const RowRun run{
+      kScratchSlot, 0, static_cast<int32_t>(pages.size() / layout().reservations()), {pages.begin(), pages.end()}};
+  return InScratch(run,
+                   [&] { return CopyTokens(command.slot, kScratchSlot, command.group, command.tokens, std::nullopt); });
+}
+
+// Copies the group's tokens before `tokens`, counted from the start of a slot: on `queued` if it is given, else on the
+// cache's own stream, until they are there. After a failure nothing of it is queued any more. One call per reservation.
+// A token that the group shares with the one before has its first bytes there. The scratch slot has one group.
+Status KvCache::CopyTokens(int32_t to_slot, int32_t from_slot, int32_t group, uint64_t tokens,
+                           std::optional<Stream> queued) {
+  Driver& driver = pool_->driver();
+  Stream stream = 0;
+  if (queued) {
+    stream = *queued;
+  } else {
+    VKV_RETURN_IF_ERROR(OwnStream(stream));
+  }
+  const int32_t row = group * group_rows_;
+  const int32_t to_row = to_slot == kScratchSlot ? 0 : row;
+  const int32_t from_row = from_slot == kScratchSlot ? 0 : row;
+  uint64_t copied = 0;
+  Status status;
+  for (size_t i = 0; i < layout().reservations(); ++i) {
+    const uint64_t start = layout().PagesAfter(row, i) * layout().page_bytes();
+    const uint64_t end = tokens * layout().token_bytes(i);
+    if (end <= start) continue;
+    status = driver.Copy(ranges_.RowAddress(to_slot, to_row, i), ranges_.RowAddress(from_slot, from_row, i),
+                         end - start, stream);
+    if (!status.ok()) break;
+    copied += end - start;
+  }
+  if (!queued || !status.ok()) status = WaitFor(stream, status);
+  VKV_RETURN_IF_ERROR(status);
+  std::lock_guard lock(mutex_);
+  counters_.copied_bytes += copied;
+  return Ok();
+}
+
+// Unmaps what was left in the scratch slot.
+Status KvCache::ClearScratch() {
+  for (;;) {
+    StrandedRun run;
+    {
+      std::lock_guard lock(mutex_);
+      const auto found = std::ranges::find(stranded_, kScratchSlot, &StrandedRun::slot);
+      if (found == stranded_.end()) return Ok();
+      run = *found;
+    }
+    VKV_RETURN_IF_ERROR(ranges_.UnmapStranded(run));
+    std::lock_guard lock(mutex_);
+    stranded_.erase(std::ranges::find(stranded_, kScratchSlot, &StrandedRun::slot));
+    for (const PageId page : run.pages) pool_->Restore(page);
+  }
+}
+
+// Calls `work` while the run is mapped in the scratch slot. What the driver then refuses to unmap waits there for the
+// next time: the work is done.
+Status KvCache::InScratch(const RowRun& run, const std::function<Status()>& work) {
+  DriverScope scope(pool_->driver());
+  VKV_RETURN_IF_ERROR(scope.status());
+  VKV_RETURN_IF_ERROR(ranges_.OpenScratch());
+  VKV_RETURN_IF_ERROR(ClearScratch());
+  std::vector<StrandedRun> stranded;
+  Status status = ranges_.Map(run, stranded);
+  if (status.ok()) {
+    status = work();
+    ranges_.Unwind(run, layout().reservations(), stranded);
+  }
+  if (status.code == Code::kDriverLost) stranded.clear();
+  std::lock_guard lock(mutex_);
+  Strand(std::move(stranded));
+  return status;
+}
+
+}  // namespace vkv

@@ -1,0 +1,168 @@
+// The reference engine's captured decoding on the simulated device: the same tokens as by queued steps, one launch a step, and a
+// reason wherever it decodes launch by launch instead.
+
+import test from 'ava';
+
+import { KvCache, OfflineScheduler, type Driver, type GenerationRequest } from 'virtual-kv';
+import { MockDevice, type MockCall } from 'virtual-kv/testing';
+
+import { Random } from '#internal/base/random.js';
+import { LlamaEngine, type LlamaEngineOptions } from '../../build-examples/llama/engine.js';
+import { LlamaModel } from '../../build-examples/llama/model.js';
+import { fakeCublas } from '../helpers/fake-cublas.js';
+import { pageBytes, randomText, shapeOf, vocabularyTokens } from '../helpers/llama-shapes.js';
+import { removeFolder, writeLlama, randomLlama } from '../helpers/made-llama.js';
+import { hasCompiler } from '../helpers/native-probe.js';
+import { seedOf } from '../helpers/seed.js';
+
+const seed = seedOf('captured llama');
+const folder = writeLlama(randomLlama(new Random(seed), shapeOf('per-layer', 2, 4, 2)));
+const model = new LlamaModel(folder);
+test.after.always(() => removeFolder(folder));
+
+const openDevice = (streams: 'immediate' | 'manual' = 'immediate'): MockDevice =>
+  new MockDevice({ granularityBytes: pageBytes, memoryBytes: 2 ** 28, hasGarbage: true, streams });
+const openCache = (driver: Driver, slots = 6): KvCache =>
+  new KvCache({ model: model.shape('float32'), slots, maxTokens: 256, memoryBudgetBytes: 2 ** 25, driver, pageBytes, mapper: 'off' });
+
+/** Tokens of each request, and how often the device launched. */
+async function generate(
+  device: MockDevice, requests: readonly GenerationRequest[], decoding: LlamaEngineOptions['decoding'],
+): Promise<{ texts: number[][]; graphs: number; kernels: number }> {
+  using cache = openCache(device.driver);
+  using engine = new LlamaEngine({ model, cache, decoding });
+  const scheduler = new OfflineScheduler({ cache, engine, prefillTokensPerStep: 70 });
+  device.resetCallCounts();
+  const texts: number[][] = [];
+  for await (const outcome of scheduler.run(requests)) {
+    if (outcome.status === 'rejected') throw outcome.reason;
+    texts[outcome.index] = [...outcome.value.tokens];
+  }
+  const { cuGraphLaunch: graphs, cuLaunchKernel: kernels } = device.callCounts();
+  return { texts, graphs, kernels };
+}
+
+for (const streams of ['immediate', 'manual'] as const) {
+  test(`captured steps give the tokens of queued ones while sequences come, share rows, grow and end (${streams} streams, seed ${seed})`, async (t) => {
+    const random = new Random(seed);
+    const shared = randomText(random, 60);
+    const requests = Array.from({ length: 14 }, (): GenerationRequest => ({
+      tokens: [...(random.chance(0.5) ? shared : []), ...randomText(random, 1 + random.integer(50))], maxNewTokens: 1 + random.integer(60),
+    }));
+    const device = openDevice(streams);
+    const captured = await generate(device, requests, 'auto');
+    const queued = await generate(device, requests, 'queued');
+    t.deepEqual(captured.texts, queued.texts);
+    t.is(queued.graphs, 0);
+    t.true(captured.graphs > 60, `${captured.graphs} replays`);
+    t.true(captured.kernels < queued.kernels / 3, `${captured.kernels} launches, ${queued.kernels} without`);
+    device.assertNoLeaks();
+    device.close();
+  });
+}
+
+/** An engine over sequences with one token each, and one decoding step over the first of them. */
+function scene(device: MockDevice, sequences: number, options: Partial<LlamaEngineOptions> = {}) {
+  const cache = openCache(device.driver, sequences);
+  const engine = new LlamaEngine({ model, cache, ...options });
+  const all = Array.from({ length: sequences }, () => cache.acquire());
+  const pass = (count: number, call: 'prefill' | 'decode'): Float32Array => {
+    const batch = cache.createBatch();
+    const some = all.slice(0, count);
+    for (const sequence of some) batch.add(sequence, 1);
+    cache.prepare(batch);
+    try {
+      return engine[call]({
+        length: count, slots: Int32Array.from(some, ({ slot }) => slot), positions: Int32Array.from(some, ({ length }) => length),
+        tokenCounts: new Int32Array(count).fill(1), tokens: Int32Array.from(some, (_, index) => (7 * index) % vocabularyTokens),
+        wantsLogits: new Uint8Array(count).fill(1),
+      }).logits.slice(0, count * vocabularyTokens);
+    } finally {
+      cache.discard(batch);
+    }
+  };
+  const close = (): void => {
+    for (const sequence of all) sequence.release();
+    engine.close();
+    cache.close();
+    device.assertNoLeaks();
+    device.close();
+  };
+  return { engine, pass, close };
+}
+
+test('a steady decoding step is one launch; a larger one captures anew, for all smaller ones too', (t) => {
+  const device = openDevice();
+  const { engine, pass, close } = scene(device, 6);
+  const graphsOf = (count: number): readonly number[] => {
+    device.resetCallCounts();
+    pass(count, 'decode');
+    const { cuGraphInstantiateWithFlags, cuGraphLaunch } = device.callCounts();
+    return [cuGraphInstantiateWithFlags, cuGraphLaunch];
+  };
+  t.deepEqual(graphsOf(3), [3, 1], 'for 1, 2 and 4');
+  const before = device.callCounts();
+  t.deepEqual(graphsOf(4), [0, 1]);
+  t.true(before.cuLaunchKernel > 0);
+  t.is(device.callCounts().cuLaunchKernel, 0);
+  t.deepEqual(graphsOf(5), [4, 1], 'and for as many as there are slots, 6');
+  t.deepEqual(graphsOf(1), [0, 1]);
+  t.is(engine.whyQueued, undefined);
+  t.is(device.leaks().graphs, 4);
+  close();
+});
+
+for (const call of ['cuStreamBeginCapture', 'cuStreamEndCapture', 'cuGraphInstantiateWithFlags', 'cuMemCreate'] as const satisfies readonly MockCall[]) {
+  test(`a step that cannot be captured, as ${call} fails, is queued from then on and says why`, (t) => {
+    const device = openDevice();
+    const { engine, pass, close } = scene(device, 2);
+    const expected = pass(2, 'prefill');
+    device.failCall(call);
+    const actual = pass(2, 'decode');
+    t.regex(engine.whyQueued!, new RegExp(`the driver refused: .*${call}`));
+    t.true(actual.every((logit, at) => Math.abs(logit - expected[at]!) < 1e-4));
+    device.resetCallCounts();
+    pass(2, 'decode');
+    t.is(device.callCounts().cuGraphLaunch, 0);
+    close();
+  });
+
+  test(`where captured steps were asked for, the failure of ${call} is the caller's, and may be tried again`, (t) => {
+    const device = openDevice();
+    const { engine, pass, close } = scene(device, 2, { decoding: 'captured' });
+    device.failCall(call);
+    t.throws(() => pass(2, 'decode'), { code: 'KV_DRIVER_CALL_FAILED' });
+    t.is(device.leaks().graphs, 0);
+    t.is(pass(2, 'decode').length, 2 * vocabularyTokens);
+    t.is(engine.whyQueued, undefined);
+    close();
+  });
+}
+
+test('a replay that fails is over, and the next one is right', (t) => {
+  const device = openDevice('manual');
+  const { pass, close } = scene(device, 2);
+  const expected = pass(2, 'decode');
+  for (const call of ['cuMemcpyHtoDAsync', 'cuGraphLaunch', 'cuMemcpyDtoHAsync', 'cuStreamSynchronize'] as const) {
+    device.failCall(call);
+    t.throws(() => pass(2, 'decode'), { code: 'KV_DRIVER_CALL_FAILED' });
+    t.is(device.pendingWork, 0, call);
+    t.deepEqual(pass(2, 'decode'), expected, call);
+  }
+  close();
+});
+
+(hasCompiler ? test : test.skip)('with cuBLAS, on the CPU, and where it was asked for, decoding is queued and says so', (t) => {
+  const byCublas = new LlamaModel(folder, { cublas: fakeCublas(), workspaceBytes: pageBytes });
+  const device = openDevice();
+  const { engine, pass, close } = scene(device, 1, { model: byCublas });
+  pass(1, 'decode');
+  t.regex(engine.whyQueued!, /cuBLAS multiplies/);
+  t.is(device.callCounts().cuGraphLaunch, 0);
+  close();
+  using cache = new KvCache({ model: model.shape('float32'), slots: 1, maxTokens: 8, memoryBudgetBytes: 2 ** 24, driver: 'host', pageBytes });
+  using onHost = new LlamaEngine({ model, cache });
+  t.regex(onHost.whyQueued!, /CPU/);
+  using asked = new LlamaEngine({ model, cache, decoding: 'queued' });
+  t.truthy(asked.whyQueued);
+});

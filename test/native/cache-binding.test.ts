@@ -1,0 +1,146 @@
+// What the addon's calls leave in the arrays that a cache was opened with. lib/cache reads them without asking.
+
+import test, { type ExecutionContext } from 'ava';
+
+import type { MockCall } from 'virtual-kv/testing';
+
+import { cacheNews } from '#internal/device/native.js';
+
+import { groupRows, groupTokens, NativeCacheBench, pagesPerGroup, slots, sum } from '../helpers/native-cache.js';
+
+type Call = (bench: NativeCacheBench) => void;
+
+/** Slot 0 has two groups of its own, kept as 10 and 11, which slot 1 shares; slot 2 has one. */
+function sharing(t: ExecutionContext): NativeCacheBench {
+  const bench = new NativeCacheBench(t);
+  bench.grow(0, 2 * groupRows);
+  bench.keep(0, [10, 11]);
+  bench.cache.alias(1, Int32Array.of(10, 11), 0, 2);
+  bench.grow(2, groupRows);
+  return bench;
+}
+
+const calls: Readonly<Record<string, Call>> = {
+  'grow': ({ cache }) => {
+    cache.grow(Int32Array.of(2, 2 * groupRows, 3, groupRows), 2);
+  },
+  'shrink': ({ cache }) => {
+    cache.shrink(0, 1);
+  },
+  'alias': ({ cache }) => {
+    cache.alias(3, Int32Array.of(10, 11), 0, 2);
+  },
+  'admit': ({ cache }) => {
+    cache.admit(3, 1n, Int32Array.of(10), 0, 1, 2 * groupRows, 3 * groupRows, 0, -1, 2 * groupTokens, undefined);
+  },
+  'detach': ({ cache }) => {
+    cache.detach(1, 0, groupTokens, -1, 0n);
+  },
+  'detach behind a stream': ({ cache }) => {
+    cache.detach(1, 0, groupTokens, 0, 0n);
+  },
+  'close': ({ cache }) => {
+    cache.close();
+  },
+};
+
+const failing: readonly MockCall[] = ['cuMemCreate', 'cuMemMap', 'cuMemSetAccess', 'cuMemUnmap', 'cuMemcpyDtoDAsync'];
+/** What the driver refuses in the undo as well: how often in a row, of which call. */
+const undos: readonly (readonly [MockCall, number])[] = [['cuMemMap', 0], ['cuMemUnmap', 40], ['cuMemMap', 40]];
+
+for (const [name, call] of Object.entries(calls)) {
+  test(`rows and quarantine are right when ${name} returns or throws, whatever the driver refused`, (t) => {
+    let refusals = 0;
+    for (const kind of failing) {
+      for (const [undo, times] of undos) {
+        for (let nth = 1; ; nth += 1) {
+          const bench = sharing(t);
+          bench.device.failCall(kind, { nth, result: 999 });
+          if (times > 0) bench.device.failCall(undo, { nth: undo === kind ? nth + 1 : 1, result: 999, times });
+          let hasFailed = false;
+          try {
+            call(bench);
+          } catch {
+            hasFailed = true;
+          }
+          bench.assertSeen(`${kind} ${nth}, undo ${undo} × ${times}`);
+          bench.close();
+          if (!hasFailed) break;
+          refusals += 1;
+          if (nth > 40) break;
+        }
+      }
+    }
+    t.true(refusals > 0);
+  });
+}
+
+test('rows that the mapper mapped are seen when its request is cancelled, and when it is quiesced', (t) => {
+  const bench = new NativeCacheBench(t);
+  const { cache, rows } = bench;
+  for (let round = 0; round < 20; round += 1) {
+    cache.request(Int32Array.of(0, 6, 1, 6), 2);
+    if (round % 2 === 0) {
+      cache.cancel(0);
+      cache.cancel(1);
+    } else {
+      cache.quiesce();
+    }
+    bench.assertSeen(`round ${round}`);
+    cache.shrink(0, 0);
+    cache.shrink(1, 0);
+  }
+  t.is(sum(rows), 0);
+  bench.close();
+});
+
+test('synchronize says in one call what the mapper did and what is free', async (t) => {
+  const bench = new NativeCacheBench(t, { pages: 3 * pagesPerGroup });
+  const { cache, rows, device } = bench;
+  const news = cache.news();
+  t.is(cache.news(), news);
+  t.deepEqual([...news], [0, 0, 0, 0]); // not asked yet
+  cache.synchronize();
+  t.deepEqual([...news], [0, 0, 1, 3 * pagesPerGroup]);
+
+  cache.request(Int32Array.of(0, groupRows), 1);
+  await untilIdle(bench);
+  t.deepEqual([...news], [0, 0, 1, 2 * pagesPerGroup]);
+  t.is(rows[0], groupRows);
+
+  cache.promise(1, 2 * groupRows);
+  cache.request(Int32Array.of(2, groupRows), 1); // all that is left is promised
+  await untilIdle(bench);
+  t.deepEqual([...news], [0, 1, 1, 0]);
+  t.is(rows[2], 0);
+
+  device.failCall('cuMemMap', { result: 999 });
+  cache.request(Int32Array.of(1, groupRows), 1);
+  await untilIdle(bench);
+  t.deepEqual([...news], [1, 1, 1, 0]);
+  t.is((cache.mapperState().lastError as { code?: string } | undefined)?.code, 'KV_DRIVER_CALL_FAILED');
+  bench.close();
+  t.throws(() => {
+    cache.synchronize();
+  }, { code: 'KV_CLOSED' });
+});
+
+test('an array whose memory was given away fails the call that would write it, and does not keep the cache open', (t) => {
+  const bench = new NativeCacheBench(t);
+  structuredClone(bench.rows, { transfer: [bench.rows.buffer as ArrayBuffer] });
+  t.throws(() => {
+    bench.grow(0, 1);
+  }, { code: 'KV_INTERNAL' });
+  bench.cache.promise(0, slots); // changes no slot
+  bench.cache.close();
+  bench.pool.close();
+  bench.driver.close();
+  bench.device.close();
+});
+
+async function untilIdle({ cache }: NativeCacheBench): Promise<void> {
+  do {
+    await new Promise(setImmediate);
+    cache.synchronize();
+  } while (cache.news()[cacheNews.isIdle] === 0);
+}
