@@ -1,5 +1,5 @@
-// What `npm run lint` checks: typescript-eslint's strict rules, those type-aware ones that find real mistakes, and this
-// project's own style as far as a machine can tell (no enums, namespaces, parameter properties or default exports; no file
+// `npm run lint`: typescript-eslint's strict rules, the type-aware rules that find real mistakes, and this
+// project's style as far as a linter can check it (no enums, namespaces, parameter properties or default exports; no file
 // over 350 lines; the library never prints).
 
 import eslint from '@eslint/js';

@@ -1,6 +1,6 @@
-// The experiment of a report on prefix caching (Z. Lin, "Hashing Table Prefixing Implementation Report", 2024), rerun on the
+// The experiment of a report on prefix caching (Z. Lin, "Hashing Table Prefixing Implementation Report", 2024), repeated on the
 // real cache: a share p of the requests are prompts from a small set of frequent ones, the others are random; 1,000 requests
-// of 15 tokens; K rows of finished requests may stay. A table, and an SVG with --svg FILE.
+// of 15 tokens; a pool of K rows. Prints a table, and draws an SVG with --svg FILE.
 // Run it: npm run example -- hit-rate [--requests 1000] [--svg hit-rate.svg]
 //
 // Computing is modelled, not done: COMPUTE_MS a token. The time in the cache is measured, as processor time of this machine.
@@ -20,7 +20,7 @@ const MEAN_ANSWER_TOKENS = 25;
 /** 20,000 tokens a second, prompt and answer alike. */
 const COMPUTE_MS = 0.05;
 const SHARES = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1] as const;
-/** Rows that may stay: 4 tokens each. A frequent prompt with its answer has 10. `off`: no prefix cache. */
+/** Rows in the pool, 4 tokens each. A frequent prompt with its answer has 10. `off`: no prefix cache. */
 const POOLS = ['off', 64, 256, 1_024, 16_384] as const;
 type Pool = (typeof POOLS)[number];
 
@@ -33,7 +33,7 @@ const flags = exampleCommand('hit-rate', 'Hit rate and throughput of the prefix 
   .option('--svg <file>', 'draw both to an .svg file')
   .parse().opts<{ requests: number; svg?: string }>();
 
-/** The same numbers in every run: mulberry32. */
+/** mulberry32: the same numbers in every run. */
 function randomFrom(seed: number): () => number {
   let state = seed;
   return () => {
@@ -124,7 +124,7 @@ const differences = `Against the report:
 - Ours ends near 90 %, not at 100: one token of ${PROMPT_TOKENS} is always computed, and each prompt is new once. The
   report's rate is much lower (8.14 % with a single prompt for all), which it puts down to answers, no two of which are
   alike; here only the prompts' tokens count, and a match may end inside a row.
-- For small p the cache costs more than it saves, in both: rows that nobody asks for again are mapped, noted and evicted,
+- For small p the cache costs more than it saves, in both: rows that are never used again are mapped, indexed and evicted,
   and without it a slot just keeps its pages. Prompts of ${PROMPT_TOKENS} tokens are the worst case for it: what a hit
   saves grows with the prompt, what it costs hardly does.
 - The report's throughput is noisy because its answers differ from run to run; here all pools serve the same requests.`;

@@ -1,5 +1,5 @@
-// An engine behind HTTP, with what a server must do: stream, stop when the client leaves, turn away what the queue has no room
-// for, and close in the right order. It is its own clients, and ends: one reads its answer, one leaves early, one comes too many.
+// An engine behind HTTP, with all duties of a server: stream, stop when the client leaves, refuse requests beyond the queue's
+// bound, and close in the right order. It calls itself, and ends: one client reads its answer, one leaves early, one is refused.
 // Run it: npm run example -- http-server
 
 import { once } from 'node:events';
@@ -31,7 +31,7 @@ async function answer(request: IncomingMessage, response: ServerResponse, schedu
     for await (const token of stream) {
       if (!response.write(textOf(token))) await Promise.race([once(response, 'drain'), once(response, 'close')]);
     }
-  } catch (error) { // a typed error: before the first token it has a status, behind it the answer just ends
+  } catch (error) { // a typed error: before the first token it becomes a status, after it the answer just ends
     if (!response.headersSent) response.writeHead(isKvError(error, 'KV_QUEUE_FULL') ? 503 : isKvError(error) && error.recovery === 'fix' ? 400 : 500);
     if (!left.signal.aborted) response.write((error as Error).message);
   }
@@ -61,7 +61,7 @@ async function main(): Promise<void> {
   const { completedRequests, failedRequests } = scheduler.totals;
   console.log(`${completedRequests} answered; ${failedRequests} whose client left`);
 
-  server.close(); // no new clients; then those who wait end with KV_CLOSED, the pass with its answer, and last goes what it ran on
+  server.close(); // no new clients; then waiting requests end with KV_CLOSED, the pass ends, and the cache is closed last
   await scheduler.close();
   server.closeAllConnections();
   engine.close();

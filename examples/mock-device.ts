@@ -1,5 +1,5 @@
-// How an engine tests what it does when memory runs out or a GPU fails, on a machine that has none: a simulated CUDA device
-// that is strict, fails on demand, and in the end says what was not given back.
+// How to test, without a GPU, what an engine does when memory runs out or a GPU fails: a simulated CUDA device that is strict,
+// fails on demand, and reports leaks at the end.
 // Run it: npm run example -- mock-device
 
 import assert from 'node:assert/strict';
@@ -16,11 +16,11 @@ const sequence = cache.acquire();
 const batch = cache.createBatch();
 batch.add(sequence, 2000);
 
-// The fifth page that the driver is asked for is refused: growth is all or nothing, so the other four went back.
+// The driver refuses the fifth page: growth is all or nothing, so the other four went back.
 device.failCall('cuMemCreate', { nth: 5, result: 'CUDA_ERROR_OUT_OF_MEMORY' });
 assert.throws(() => cache.prepare(batch), (error) => {
   assert(isKvError(error, 'KV_OUT_OF_DEVICE_MEMORY'));
-  assert.equal(error.recovery, 'free'); // what an engine branches on: release or preempt somebody, then try again
+  assert.equal(error.recovery, 'free'); // what an engine branches on: release or preempt a sequence, then try again
   console.log(`As scripted: ${error.message}`);
   return true;
 });

@@ -1,6 +1,6 @@
-// A kernel nobody here wrote: onnxruntime's MultiHeadAttention on the CPU reads K and V of sequences where the cache keeps them,
-// as plain contiguous tensors [1, token, head · dim], while pages come as they grow. Every decoding step is compared with this
-// package's own kernel; the second sequence has the first one's pages for the prompt that they share.
+// A third-party kernel: onnxruntime's MultiHeadAttention on the CPU reads K and V of sequences in the cache's own memory,
+// as plain contiguous tensors [1, token, head · dim], while pages are mapped as they grow. Every decoding step is compared with this
+// package's kernel; the two sequences share the pages of their common prompt.
 // Run it: npm run example -- onnxruntime
 
 import { Kernels, KvCache, type Sequence } from 'virtual-kv';
@@ -34,7 +34,7 @@ let readBytes = 0;
 let steps = 0;
 let worst = 0;
 
-/** What a model computes from a token at a position: here, numbers that differ for every token, position and element. */
+/** Stands for a model: numbers that differ for every token, position and element. */
 function project(kind: number, token: number, at: number): Float32Array {
   return Float32Array.from({ length: WIDTH }, (_, i) => Math.sin(kind + 0.37 * token + 0.011 * at * (1 + i % 7) + 0.61 * i));
 }
@@ -73,7 +73,7 @@ async function main(): Promise<void> {
     outputs: [{ name: 'output', type: 'float32', shape: [1, 1, WIDTH] }],
   }), { executionProviders: ['cpu'] });
 
-  /** What the cache does not have of the prompt, in chunks. */
+  /** Computes the tokens of the prompt that are not cached, in chunks. */
   const prefill = (prompt: readonly number[]): Sequence => {
     const sequence = cache.acquire({ tokens: prompt });
     while (sequence.length < prompt.length) {
@@ -108,7 +108,7 @@ async function main(): Promise<void> {
   await decode('first sequence ', first, 68);
   const second = prefill([...prompt, 7, 77, 777]);
   await decode('second sequence', second, 40);
-  await decode('first one again', first, 32); // nothing of the second got into it
+  await decode('first one again', first, 32); // the second one's tokens are not in it
 
   const MiB = 2 ** 20;
   const { virtualBytes, pageBytes } = cache.layout;

@@ -1,4 +1,4 @@
-// The smallest use there is: one cache, one sequence, a prompt and a few decoded tokens. No GPU needed.
+// The smallest program: one cache, one sequence, a prompt and a few decoded tokens. No GPU needed.
 // Run it: npm run example -- quick-start
 
 import { KvCache } from 'virtual-kv';

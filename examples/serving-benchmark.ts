@@ -1,7 +1,7 @@
-// What prefix caching is worth to a server: the same requests through the three schedulers, with the prefix cache off and on, on
-// the small Llama of this repository. As in the published run it repeats, 64 requests have 54,784 prompt tokens with shared
-// prefixes and 1,024 completion tokens; the prompts are made of random token ids, and nothing of the answers is shown.
-// There the cache took prefill from 1.087 s to 0.251 s offline (4.3 times faster), and the whole to 1.26 times the speed.
+// Measures prefix caching in a server: the same requests through the three schedulers, with the prefix cache off and on, on
+// the small Llama of this repository. It repeats a published run: 64 requests with 54,784 prompt tokens with shared
+// prefixes and 1,024 completion tokens; the prompts are random token ids, and the answers are not shown.
+// In that run the cache made offline prefill 4.3 times faster (1.087 s to 0.251 s), and the whole 1.26 times.
 // Run it: npm start, or npm run example -- serving-benchmark [--requests 64] [--shared 768] [--groups 4] [--report FILE.svg]
 //         [--driver host] (default: the GPU where there is one)
 
@@ -39,7 +39,7 @@ interface Setting {
   readonly requests: readonly GenerationRequest[];
 }
 
-/** Tokens of a text that nobody else says: a Weyl sequence over the vocabulary. */
+/** Tokens of a text that no other request has: a Weyl sequence over the vocabulary. */
 function textOf(name: number, tokens: number, vocabularyTokens: number): number[] {
   const step = ((name * 31) % 611) + 101;
   return Array.from({ length: tokens }, (_, at) => 2 + ((name * 7_919 + (at + 1) * step) % (vocabularyTokens - 2)));
@@ -57,7 +57,7 @@ interface Run {
   readonly totals: Readonly<ServingTotals>;
   readonly seconds: number;
   readonly mebibytes: number;
-  /** What sequences of full length in all slots would take. */
+  /** Bytes of sequences of full length in all slots. */
   readonly staticMebibytes: number;
   readonly answers: string;
 }
@@ -123,7 +123,7 @@ async function draw(file: string, runs: readonly { readonly name: string; readon
   writeFileSync(file, await drawCharts(values, [chart('prefill', 'seconds of prefill'), chart('speed', 'completion tokens per second')]));
 }
 
-/** Before minutes are spent: throws unless the report can be written. */
+/** Throws unless the report can be written, before minutes are spent. */
 function checkReport(file: string): void {
   try {
     accessSync(path.dirname(path.resolve(file)), constants.W_OK);
@@ -132,7 +132,7 @@ function checkReport(file: string): void {
   }
 }
 
-/** All six runs, told as they end. Throws when answers differ where they may not. */
+/** Makes all six runs and prints each as it ends. Throws when answers differ where they must not. */
 async function compare(setting: Setting): Promise<void> {
   console.log('scheduler cache   prefill    decode     total  tokens/s  hit rate    memory');
   await run('naive', 'off', setting); // the compiler's turn

@@ -1,6 +1,6 @@
-// An engine on the cache, and the three schedulers over it. The engine is one attention head that was not trained but made to
-// copy: it looks for the place before which most of the same stood as now, and says what came there. All it knows of a text is
-// what it finds in the cache's memory, so a wrong row would be a wrong answer. docs/engines.md goes through it.
+// An engine on the cache, and the three schedulers over it. The engine is one attention head, not trained, that copies: it finds
+// the place with the longest context equal to the current one, and predicts the token that followed there. It reads the text only
+// from the cache's memory, so a wrong row would be a wrong answer. docs/engines.md explains it.
 // Run it: npm run example -- serving
 
 import {

@@ -1,5 +1,5 @@
 // Three requests with one system prompt: what each gets from the cache, how, and what it saves. The shapes are those of Yi-34B on
-// one of two GPUs; the device is simulated and counts its pages without having them, so this runs anywhere.
+// one of two GPUs; the device is simulated and only counts its pages, so this runs anywhere.
 // Run it: npm run example -- shared-prefix
 
 import { KvCache, type Sequence } from 'virtual-kv';
@@ -39,7 +39,7 @@ const mapped = cache.counts().mappedPages; // every mapping, as if nothing were 
 const real = cache.pool.counts().mappedPages;
 console.log(`two sequences map ${mapped} pages and have ${real}: ${(mapped - real) * 2} MiB saved`);
 
-one.release(); // its rows stay, mapped, until somebody needs them
+one.release(); // its rows stay mapped until other sequences need them
 const three = prefill('first one, next turn ', [...first, ...text(300, 4)]);
 console.log(`hit rate: ${(100 * cache.prefixes.metrics.hitRate).toFixed(1)} % of all prompt tokens`);
 

@@ -18,7 +18,7 @@ if (keys === undefined || values === undefined) throw new Error('one layer has t
 const tokenStride = keys.strides.tokenBytes / 4; // in elements
 const headStride = keys.strides.headBytes / 4;
 
-/** What a real model computes from a token: here, numbers that differ for every sequence, token, head and element. */
+/** Stands for a model: numbers that differ for every sequence, token, head and element. */
 function project(kind: number, sequence: number, token: number): Float32Array {
   return Float32Array.from({ length: HEADS * DIM }, (_, i) => Math.sin(kind + 7 * sequence + 0.1 * token + 0.3 * i));
 }

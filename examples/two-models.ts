@@ -1,5 +1,5 @@
-// Two models on one GPU's worth of memory: each has a cache of its own, and both draw from one pool of pages. What one model
-// has no use for, the other gets, without a restart and without dividing the memory beforehand.
+// Two models on one GPU's worth of memory: each has a cache of its own, and both draw from one pool of pages. Memory that one
+// model does not use goes to the other, without a restart and without dividing it beforehand.
 // Run it: npm run example -- two-models
 
 import { KvCache, PagePool, type Sequence } from 'virtual-kv';

@@ -1,10 +1,10 @@
-// Commands: what the kernels are told, as plain data with no pointers to follow but those to the tensors themselves.
+// Commands: the arguments of the kernels, as plain data with no pointers but those to the tensors themselves.
 //
 // One list of types for the CPU kernels, the CUDA kernels (which get a command by value, as a launch parameter) and the
 // simulated device. Rows of new tokens ("row") are numbered through the sequences of a step, in their order. Shapes:
 // keys [slot, token, head, dim] and values [slot, token, head, value dim] by the tensor's strides; new keys, new
-// values, queries and outputs contiguous, [row, head, dim]. This header includes nothing of ours, and compiles as CUDA
-// C++ too.
+// values, queries and outputs contiguous, [row, head, dim]. This header includes no other of the package, and compiles
+// as CUDA C++ too.
 #ifndef VKV_KERNELS_COMMANDS_H_
 #define VKV_KERNELS_COMMANDS_H_
 
@@ -38,7 +38,7 @@ struct Span {
   int32_t first_row = 0;
 };
 
-// Writes the new tokens' K and V behind what each slot holds.
+// Writes the new tokens' K and V past each sequence's length.
 struct AppendCommand {
   Tensor keys;
   Tensor values;
@@ -68,7 +68,7 @@ struct Region {
   int64_t token_bytes = 0;
 };
 
-// Copies tokens of one slot to another (or the same) slot, in every region. The two stretches do not overlap.
+// Copies tokens of one slot to another (or the same) slot, in every region. The two ranges do not overlap.
 struct TokenCopy {
   int32_t from_slot = 0;
   int32_t from_token = 0;

@@ -1,7 +1,7 @@
-// KernelSet: the four kernels over a cache's memory, on whatever machine that memory is.
+// KernelSet: the four kernels over a cache's memory, on the machine of that memory.
 //
 // Work is queued in the order of the calls; on the CPU it is done when a call returns. Pre, for every call: each token
-// that a command touches is mapped, the rows are as large as the spans say, and no two spans name the same slot; the
+// that a command uses is mapped, the rows are as large as the spans say, and no two spans name the same slot; the
 // binding's caller has checked that. One thread at a time.
 #ifndef VKV_KERNELS_KERNEL_SET_H_
 #define VKV_KERNELS_KERNEL_SET_H_
@@ -17,7 +17,7 @@ class KernelSet {
  public:
   virtual ~KernelSet() = default;
 
-  // What runs: "avx512", "sm_90".
+  // The code that runs: "avx512", "sm_90".
   virtual const char* name() const = 0;
 
   virtual Status Append(const AppendCommand& command, std::span<const Span> spans) = 0;

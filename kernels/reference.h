@@ -1,7 +1,7 @@
 // Reference: every kernel in the most obvious way, one loop per axis, sums in double.
 //
-// What the CUDA kernels are compared with (scripts/gpu-check), and what the simulated device runs in their place. Slow;
-// allocates; touches only the memory that the command names. Any thread; no state.
+// scripts/gpu-check compares the CUDA kernels with it, and the simulated device runs it in their place. Slow;
+// allocates; uses only the memory that the command names. Any thread; no state.
 #ifndef VKV_KERNELS_REFERENCE_H_
 #define VKV_KERNELS_REFERENCE_H_
 

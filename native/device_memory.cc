@@ -44,7 +44,7 @@ Status DeviceMemory::Read(void* to, uint64_t at, uint64_t bytes, std::optional<S
   return driver_.Read(to, address_ + at, bytes);
 }
 
-// No caller is left to be told of a failure; the driver's own end takes care of what stays.
+// A failure here cannot be reported; closing the driver frees what stays.
 DeviceMemory::~DeviceMemory() {
   if (mapped_bytes_ != 0) (void)driver_.Unmap(address_, mapped_bytes_);
   for (const PageHandle page : pages_) (void)driver_.ReleasePage(page, page_bytes_);

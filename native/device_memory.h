@@ -1,8 +1,8 @@
-// DeviceMemory: a stretch of a driver's memory that is all there from the start: a workspace, weights, activations.
+// DeviceMemory: a range of a driver's memory that is allocated whole: a workspace, weights, activations.
 //
-// Reserved and mapped whole by Open, in few large pages of one size, which are not shared; given back by the
-// destructor. Beside any page pool and its budget. The driver outlives it. Threads: one at a time, inside a
-// DriverScope, its destruction included.
+// Open reserves and maps it whole, in few large pages of one size, which are not shared; the destructor frees it.
+// Outside any page pool and budget. The driver outlives it. Threads: one at a time, inside a DriverScope, its
+// destruction included.
 #ifndef VKV_DEVICE_MEMORY_H_
 #define VKV_DEVICE_MEMORY_H_
 
@@ -17,8 +17,8 @@ namespace vkv {
 
 class DeviceMemory {
  public:
-  // At least `bytes`, more than 0, rounded up to pages of the driver's default size for each GiB. What fails leaves
-  // nothing behind.
+  // Allocates at least `bytes`, more than 0, rounded up to pages of the driver's default size for each GiB. A failure
+  // leaves nothing behind.
   static Status Open(Driver& driver, uint64_t bytes, std::unique_ptr<DeviceMemory>& memory);
   ~DeviceMemory();
   DeviceMemory(const DeviceMemory&) = delete;
@@ -34,8 +34,8 @@ class DeviceMemory {
   Status Read(void* to, uint64_t at, uint64_t bytes, std::optional<Stream> stream);
 
  private:
-  // What one page holds at most: a model's weights take tens of creates and not thousands, and no page is so large that
-  // a device could not find it.
+  // Most bytes of a page: a model's weights take tens of pages and not thousands, and no page is too large for a device
+  // to find memory for it.
   static constexpr uint64_t kMostPageBytes = uint64_t{1} << 30;
 
   explicit DeviceMemory(Driver& driver) : driver_(driver) {}

@@ -1,5 +1,5 @@
-// Driver: the only thing that knows the machine. About twenty calls, each with its pre- and post-conditions; what a
-// driver can and cannot do is data (DriverInfo), not a subclass to test for.
+// Driver: the only part that depends on the machine. About twenty calls, each with its pre- and post-conditions; a
+// driver's capabilities are data (DriverInfo), not a subclass to test for.
 //
 // Threads: every method may be called from any thread at any time; calls on overlapping ranges must be ordered by the
 // caller. Calls that touch the device are made inside a DriverScope (which makes the CUDA context current).
@@ -41,7 +41,7 @@ struct DriverInfo {
   uint64_t mapping_limit = 0;       // mappings this driver allows itself, beside the process's limit; 0: none
   bool has_streams = false;         // streams and events mean something (host: all work is done when a call returns)
   bool has_host_access = false;     // the CPU may dereference mapped addresses
-  bool has_zeroed_pages = false;    // a page's first content is zeros (elsewhere: whatever was there)
+  bool has_zeroed_pages = false;    // a page's first content is zeros (elsewhere: undefined)
   bool has_readable_holes = false;  // reading an unmapped address of a reservation gives zeros instead of a fault
   bool has_memory = true;           // false: pages are only counted (mock, backing 'none'): Write and Read are
                                     // refused, Copy and Fill are checked and move nothing
@@ -63,13 +63,13 @@ class Driver {
 
   virtual const DriverInfo& info() const = 0;
   virtual Status QueryMemory(MemoryInfo& memory) = 0;
-  // Whether kernel mappings run short (host): pages made anew for their place, which merge, are then worth more than
-  // free ones.
+  // Whether kernel mappings run short (host): new pages, which merge with their neighbours, are then better than free
+  // ones.
   virtual bool IsShortOfMappings() { return false; }
-  // True after a sticky failure: every later call returns kDriverLost and touches nothing.
+  // True after a sticky failure: every later call returns kDriverLost and changes nothing.
   virtual bool is_lost() const = 0;
 
-  // Makes the device current on this thread, and back. Nests. Use DriverScope.
+  // Makes the device current on this thread, and restores the previous one. Nests. Use DriverScope.
   virtual Status Enter() = 0;
   virtual void Leave() = 0;
 
@@ -109,7 +109,7 @@ class Driver {
   virtual Status RecordEvent(Stream stream, Event& event) = 0;  // a new event, done when the work queued so far is done
   virtual Status QueryEvent(Event event, bool& is_done) = 0;    // never waits
   virtual Status SynchronizeEvent(Event event) = 0;             // waits until it is done
-  // What is queued on `stream` from here on runs after the event is done; the caller does not wait.
+  // Work queued on `stream` from here on runs after the event is done; the caller does not wait.
   virtual Status WaitEvent(Stream stream, Event event) = 0;
   virtual Status DestroyEvent(Event event) = 0;
 };

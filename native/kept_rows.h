@@ -1,6 +1,6 @@
 // KeptRows: groups of rows that are kept under a number because their content may be used again, whether or not a slot
-// maps them. It holds one reference to each of their pages and decides nothing: TypeScript gives the numbers out, and
-// says what is kept and dropped.
+// maps them. It holds one reference to each of their pages and decides nothing: TypeScript assigns the numbers and
+// decides what is kept and dropped.
 //
 // A group that is not full may be kept with the rows that hold tokens, and with more or fewer of them later.
 // Threads: the owner's thread only. Makes no driver call and cannot fail.
@@ -21,8 +21,8 @@ class KeptRows {
  public:
   explicit KeptRows(PagePool& pool) : pool_(pool) {}
 
-  // `pages` are the pages of the group's first rows, [row, reservation]: those beyond what is kept already get a
-  // reference, and those that are kept and not among them lose it.
+  // Keeps exactly `pages`, the pages of the group's first rows, [row, reservation]: pages not yet kept get a reference,
+  // and kept pages not among them lose theirs.
   void Keep(RowId id, std::span<const PageId> pages);
   // Drops the references; nothing if there are none.
   void Drop(RowId id);

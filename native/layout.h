@@ -2,8 +2,8 @@
 //
 // A reservation holds `slots` stripes; a stripe holds max_tokens tokens of token_bytes[i] each. The unit of growth is
 // the row: after r rows, reservation i has ceil(r * s_i / s_max) pages of a slot, so that every row covers the same
-// stretch of tokens everywhere; with equal tensors that is one page per reservation and row. Counting is by bytes,
-// never by whole tokens per page. Pure arithmetic, the same as lib/layout/layout.ts (a test compares them).
+// range of tokens everywhere; with equal tensors that is one page per reservation and row. It counts bytes,
+// never whole tokens per page. Pure arithmetic, the same as lib/layout/layout.ts (a test compares them).
 #ifndef VKV_LAYOUT_H_
 #define VKV_LAYOUT_H_
 

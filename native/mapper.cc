@@ -20,7 +20,7 @@ class SignalsBlocked {
   sigset_t before_;
 };
 
-// Expected while others hold what there is; the growth happens in the foreground if it must.
+// Expected while other users hold the pages; the growth happens in the foreground if it must.
 bool IsWantOfRoom(Code code) {
   return code == Code::kOutOfPages || code == Code::kOutOfDeviceMemory || code == Code::kOutOfMappings ||
          code == Code::kSlotBusy;

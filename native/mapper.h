@@ -1,4 +1,4 @@
-// Mapper: the one background thread of a cache that maps rows ahead of need.
+// Mapper: the background thread of a cache that maps rows before they are needed.
 //
 // It is told how many rows each slot should have and maps them one at a time, slots in turn. It uses free pages and
 // reclaims none: when there are none, the request is dropped, and the growth happens in the foreground if it must. With
@@ -40,7 +40,7 @@ class Mapper {
   Status Start();
   // Sets the rows each named slot should have; a later request for the same slot replaces an earlier one.
   void Request(std::span<const GrowCommand> commands);
-  // Looks whether the pool has as many free pages as it should. Costs nothing where it should have none.
+  // Wakes the thread if the pool has fewer free pages than ready_pages. Costs nothing where ready_pages is 0.
   void Refill();
   // Drops the request for a slot and waits until the row at hand, if it is the slot's, is finished: from here on until
   // the next Request the slot's rows are the caller's to change.
@@ -56,7 +56,7 @@ class Mapper {
   static constexpr int32_t kNoSlot = -1;
 
   void Run();
-  // One row of the next slot, and one page for the free list; the lock is let go of meanwhile.
+  // Maps one row of the next slot, or creates one page for the free list; releases the lock meanwhile.
   void MapRow(std::unique_lock<std::mutex>& lock);
   void CreatePage(std::unique_lock<std::mutex>& lock);
 

@@ -54,7 +54,7 @@ void PagePool::RestoreEarmark(uint64_t pages) {
   earmarked_ += pages;
 }
 
-// Code, cuBLAS and the engine take device memory too, and fail in worse ways than a pool that may use what it has.
+// Kernels' code, cuBLAS and the engine need device memory too, and would fail where the pool can reuse its pages.
 Status PagePool::CheckHeadroom(uint64_t pages) {
   if (headroom_bytes_ == 0) return Ok();
   MemoryInfo memory;

@@ -1,4 +1,4 @@
-// PagePool: the physical pages, their budget, and who refers to them. Several caches may share one.
+// PagePool: the physical pages, their budget, and the references to them. Several caches may share one.
 //
 // Every created page is exactly one of free (in the free list, kept for reuse), in use (referred to by one or more
 // slots) or quarantined (a failed undo left it mapped somewhere unknown; never used again): free + in use + quarantined
@@ -42,7 +42,7 @@ struct PoolCounts {
 struct PoolOptions {
   uint64_t page_bytes = 0;
   uint64_t budget_bytes = 0;
-  uint64_t headroom_bytes = 0;  // device memory that new pages leave free for others than the pool
+  uint64_t headroom_bytes = 0;  // device memory that new pages leave free for uses outside the pool
   uint64_t ready_pages = 0;     // free pages that CreateAhead aims for
 };
 
@@ -72,25 +72,25 @@ class PagePool {
   // leaves every count as it was.
   Status Take(uint64_t earmarked, std::span<const uint64_t> near, std::span<PageId> pages);
   // Creates one free page where fewer than ready_pages are free and the budget allows it, so that a later Take need
-  // not. False: nothing is left to do, or what there is does not allow more.
+  // not. False: enough are free, or budget or device memory allow no more.
   Status CreateAhead(bool& is_created);
   uint64_t ready_pages() const { return ready_pages_; }
   // One more reference each, to pages in use; passes over kNoPage.
   void Share(std::span<const PageId> pages);
   uint32_t references(PageId page) const;
   bool is_quarantined(PageId page) const;
-  // Whether it has more references than one, places it is stranded at not counted: those are not read.
+  // Whether it has more than one reference, without those of places where it is stranded, which are never read.
   bool is_shared(PageId page) const;
   // Drops one reference each; a page without any is free.
   void Give(std::span<const PageId> pages);
-  // Takes a page in use out of service with one more reference: it stays where it is until Restore has ended that, as
-  // often as it was put there.
+  // Puts a page in use into quarantine with one more reference. It stays there until Restore was called as often as
+  // Quarantine.
   void Quarantine(PageId page);
   void Restore(PageId page);
   // Driver handles of pages in use, in the same order.
   void Handles(std::span<const PageId> pages, std::span<PageHandle> handles) const;
 
-  // Said by a cache that scrubs, before it names a tenant: from here on pages of tenants may come to any cache.
+  // Called by a cache that scrubs, before it names a tenant: from here on pages of tenants may come to any cache.
   void BeginTenants() { has_tenants_.store(true, std::memory_order_relaxed); }
   // Whether any cache of this pool ever scrubbed.
   bool has_tenants() const { return has_tenants_.load(std::memory_order_relaxed); }
@@ -102,7 +102,7 @@ class PagePool {
   Status SetBudget(uint64_t budget_bytes);
   // Releases free pages to the system until at most `keep` are left.
   Status Trim(uint64_t keep);
-  // Releases all, and lets go of the driver. kInternal when pages are still in use. Retryable; idempotent.
+  // Releases all pages and the reference to the driver. kInternal when pages are still in use. Retryable; idempotent.
   Status Close();
 
  private:
@@ -121,9 +121,9 @@ class PagePool {
         budget_(options.budget_bytes / options.page_bytes) {}
 
   int64_t AvailableLocked() const;
-  // kOutOfDeviceMemory when so many new pages would leave less free than the headroom. Inside a DriverScope.
+  // kOutOfDeviceMemory when that many new pages would leave less free than the headroom. Inside a DriverScope.
   Status CheckHeadroom(uint64_t pages);
-  // Pages that are being created ahead are free or given up from here on, and no more are begun while the lock is held.
+  // Waits until no page is being created ahead; none is begun while the lock is held.
   void AwaitNoneAhead(std::unique_lock<std::mutex>& lock);
   PageId AddLocked(PageHandle handle);
   Status ReleaseOneFree(bool& released, uint64_t keep);

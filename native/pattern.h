@@ -1,4 +1,4 @@
-// Pattern: bytes that say whose they are. Every token of every tensor gets bytes made from a key (a sequence's), the
+// Pattern: bytes that identify their owner. Every token of every tensor gets bytes made from a key (a sequence's), the
 // tensor's index and the token's position; reading them back proves that no page was lost, shared or mixed up.
 //
 // Used by `vkv replay --verify` and by tests of engines; works through Driver::Write and Read, so on every driver that

@@ -91,7 +91,7 @@ Status RowRanges::Unmap(const RowRun& run, std::vector<StrandedRun>& stranded) {
     if (status.ok()) continue;
     for (size_t k = 0; k < i; ++k) {
       if (MapColumn(run, k, stranded).ok()) continue;
-      // Reservations below k are mapped again, those from k to i-1 are not, those from i on never left: go forward.
+      // Reservations below k are mapped again, those from k to i-1 are not, those from i on still are: unmap the rest.
       Unwind(run, k, stranded);
       for (size_t rest = i; rest < layout_.reservations(); ++rest)
         if (!UnmapColumn(run, rest).ok())

@@ -30,7 +30,7 @@ struct RowRun {
   std::vector<PageId> pages;
 };
 
-// Pages that are still mapped where they should not be.
+// Pages that are still mapped because the driver refused to unmap them.
 struct StrandedRun {
   int32_t slot;
   size_t reservation;

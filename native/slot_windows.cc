@@ -8,9 +8,9 @@
 namespace vkv {
 namespace {
 
-// Of what the kernel allows a process: drivers keep to half, and at the limit even malloc fails.
+// Share of the kernel's limit of mappings: drivers keep to half, and at the limit even malloc fails.
 constexpr uint64_t LimitOfAllMappings(uint64_t kernel_limit) { return kernel_limit / 4 * 3; }
-// What one count of the mappings is good for, as other threads make mappings too.
+// How many mappings may be made between two counts, since other threads make mappings too.
 constexpr uint64_t ShareOfSpare(uint64_t spare) { return spare / 16; }
 
 constexpr uint64_t kMostBytes = uint64_t{1} << 32;              // of an ArrayBuffer that Node-API makes
@@ -21,7 +21,7 @@ constexpr uint64_t kLargestAlignmentBytes = uint64_t{2} << 20;  // huge pages
 Status SlotWindows::Show(int32_t slot, size_t reservation, uint64_t bytes, uint64_t& address) {
   const Layout& layout = cache_.layout();
   std::vector<SlotWindow>& windows = by_slot_[slot];
-  // One that could not be extended is too small for ever: the last of a reservation counts.
+  // A window that could not be extended stays too small; the last one of a reservation is used.
   const auto known = std::find_if(windows.rbegin(), windows.rend(),
                                   [&](const SlotWindow& entry) { return entry.reservation == reservation; });
   host::Window* window = known == windows.rend() ? nullptr : known->window.get();

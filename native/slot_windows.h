@@ -1,9 +1,9 @@
 // SlotWindows: the windows through which JavaScript sees the slots of a KvCache, at most one for each slot and
 // reservation.
 //
-// The slot's own addresses are never handed to JavaScript: what it keeps of a view (a buffer it has transferred, a
-// thread it gave it to) must see neither the slot's next content nor a fault. Invariant: a window shows a part of what
-// is mapped in its slot, from the start. Threads: the owner's.
+// JavaScript never gets the slot's own addresses: a view that it keeps (in a transferred buffer, on another thread)
+// must show neither the slot's next content nor fault. Invariant: a window shows a part of the slot's mapped rows, from
+// the start. Threads: the owner's.
 #ifndef VKV_SLOT_WINDOWS_H_
 #define VKV_SLOT_WINDOWS_H_
 
@@ -23,14 +23,13 @@ class SlotWindows {
   explicit SlotWindows(const KvCache& cache) : cache_(cache) {}
   ~SlotWindows() { Close(); }
 
-  // An address at which the first `bytes` bytes of the slot in the reservation are seen until Hide. Pre: they are
-  // mapped, and what is mapped there is not unmapped before Hide. kOutOfMappings, kOutOfAddressSpace: nothing has
-  // changed.
+  // Returns an address that shows the first `bytes` bytes of the slot in the reservation until Hide. Pre: they are
+  // mapped, and are not unmapped before Hide. kOutOfMappings, kOutOfAddressSpace: nothing has changed.
   Status Show(int32_t slot, size_t reservation, uint64_t bytes, uint64_t& address);
-  // Shows nothing of the slot any more. `is_escaped`: JavaScript may still touch its windows; their addresses then hold
-  // private memory until the process ends.
+  // Hides the slot. `is_escaped`: other code may still access its windows; their addresses then hold private memory
+  // until the process ends.
   void Hide(int32_t slot, bool is_escaped);
-  // Frees all addresses; where something is shown still, as if it had escaped.
+  // Frees all addresses, except those of windows that still show memory, which it treats as escaped.
   void Close();
 
  private:

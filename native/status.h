@@ -1,9 +1,8 @@
 // Status: the result of every native call that can fail.
 //
-// It carries what happened (code), which driver call said so and what it returned, and some numbers. It owns no memory
-// and holds no text: TypeScript renders the message from the catalogue in lib/errors, so that wording lives in one
-// place. The numbers of each code are fixed (lib/device/native.ts hands them to the catalogue); add at the end, never
-// renumber.
+// It carries a code, the driver call that failed and its result, and some numbers. It owns no memory and holds no text:
+// TypeScript renders the message from the catalogue in lib/base. The numbers of each code are fixed
+// (lib/base/native-codes.ts maps them to the catalogue); add at the end, never renumber.
 #ifndef VKV_STATUS_H_
 #define VKV_STATUS_H_
 
@@ -31,8 +30,8 @@ enum class Code : int32_t {
   kInternal = 13,          // an invariant does not hold: our bug     what, how_many: see call
   kCopyOutOfRange = 14,    // bytes outside mapped memory             what: address         how_many: bytes
   kLibraryUnavailable = 15,  // cuBLAS; call: dlopen, or the entry point that it lacks
-  kKernelsRefused = 16,      // the driver does not take an image of kernels; what it said travels beside the Status
-  kInvalidArgument = 17,     // the addon cannot take what it was given: our bug   what: the value, where there is one
+  kKernelsRefused = 16,      // the driver refused an image of kernels; its log is returned beside the Status
+  kInvalidArgument = 17,     // an argument of a wrong type or range: our bug      what: the value, where there is one
 };
 
 struct [[nodiscard]] Status {

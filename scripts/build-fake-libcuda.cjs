@@ -1,8 +1,8 @@
 'use strict';
 // Builds the fake CUDA driver libraries that the loader's tests open: test/native/fake_libcuda.cc over the simulated
-// device, once for each age of driver. Writes build-test/fake-libcuda/<version>/libcuda.so.1, and beside those folders
-// libcublas.so, a fake cuBLAS, and libcublas-without-gemm.so, one that is not whole. `--cublas`: only those two. CXX names the C++
-// compiler.
+// device, once for each CUDA version below. Writes build-test/fake-libcuda/<version>/libcuda.so.1, and beside those folders
+// libcublas.so, a fake cuBLAS, and libcublas-without-gemm.so, which lacks an entry point. `--cublas`: only those two. CXX names the
+// C++ compiler.
 const { spawnSync } = require('node:child_process');
 const fs = require('node:fs');
 const path = require('node:path');
@@ -14,7 +14,7 @@ const flags = [
   '-std=c++20', '-O1', '-fPIC', '-fvisibility=hidden', '-fno-exceptions', '-fno-rtti', '-Wall', '-Wextra', '-Inative', '-I.',
 ];
 
-// A CUDA version, and the symbols that came later.
+// A CUDA version, and the symbols that it lacks.
 const since12 = ['cuGetProcAddress_v2'];
 const since11 = [...since12, 'cuGetProcAddress', 'cuMemRetainAllocationHandle', 'cuDevicePrimaryCtxRelease_v2'];
 const since10point2 = [
@@ -28,7 +28,7 @@ const ages = [
   { version: 10010, hidden: since10point2 },
 ];
 
-// What the simulated device needs besides itself.
+// Sources that the simulated device needs.
 const needed = [
   'native/cuda/results.cc', 'kernels/reference.cc', 'kernels/dense/dense_reference.cc', 'kernels/cuda/launches.cc', 'kernels/cuda/simulated.cc',
   'kernels/dense/cuda/dense_launches.cc', 'kernels/dense/cuda/simulated_dense.cc',
@@ -41,7 +41,7 @@ function run(args) {
   process.exit(status || 1);
 }
 
-// Several test processes may do this at once: a library is whole when it has its name.
+// Several test processes may do this at once: a library is renamed into place when it is complete.
 function buildCublas() {
   for (const [name, ...more] of [['libcublas.so'], ['libcublas-without-gemm.so', '-DFAKE_WITHOUT_GEMM']]) {
     const library = path.join(output, name);

@@ -3,9 +3,9 @@
 //   node scripts/build-kernels.cjs          build/Release/kernels.fatbin, for the GPUs named below and PTX for later ones
 //   node scripts/build-kernels.cjs --ptx    kernels/cuda/*.ptx.br, the PTX that comes with the package, and in a checkout
 //                                           scripts/gpu/block-table.ptx.br, which gpu-check compares with it
-// PTX needs no toolkit where it is used: the driver compiles it. There is one for GPUs since Turing, and one for those since
-// Ampere, which have tensor cores for bfloat16; both are for drivers since CUDA 11.0. The last line has a hash of the sources,
-// and a test fails when they have changed since. NVCC names another nvcc. Exit code 0: it was written.
+// PTX needs no toolkit where it is used: the driver compiles it. There is one for GPUs since Turing, and one for GPUs since
+// Ampere, which have tensor cores for bfloat16; both are for drivers since CUDA 11.0. The last line is a hash of the sources,
+// and a test fails when the sources have changed since. NVCC names another nvcc. Exit code 0: the images were written.
 const { spawnSync } = require('node:child_process');
 const { createHash } = require('node:crypto');
 const fs = require('node:fs');
@@ -19,7 +19,7 @@ const flags = ['-std=c++17', '-O3', '-I.'];
 const ARCHITECTURES = [80, 86, 89, 90];
 const PTX_VERSION = '7.0';
 
-/** What PTX is made, from which sources, and for which GPUs and later ones. */
+/** The PTX images: their sources, and the first GPU architecture of each. */
 function images() {
   const named = (folder, end) =>
     fs.readdirSync(path.join(root, folder)).filter((name) => name.endsWith(end)).sort().map((name) => `${folder}/${name}`);
@@ -53,11 +53,11 @@ function buildFatbin() {
   const codes = ARCHITECTURES.map((number) => `-gencode=arch=compute_${number},code=sm_${number}`);
   const last = ARCHITECTURES.at(-1);
   const ptx = `-gencode=arch=compute_${last},code=compute_${last}`;
-  // Compressed code of this nvcc is refused by drivers before its own version.
+  // Drivers older than this nvcc refuse its compressed code.
   compile('kernels/cuda/kernels.cu', ['-fatbin', '--no-compress', '--threads=0', ...codes, ptx, '-o', output]);
 }
 
-/** Without comments, indentation, and a hint that only newer versions of PTX have. */
+/** Strips comments, indentation, and a hint that only newer versions of PTX have. */
 function shortened(ptx) {
   return ptx.replace(/\/\/.*$/gm, '').replace(/^\s*\.pragma "used_bytes_mask[^\n]*$/gm, '').replace(/^[ \t]+|[ \t]+$/gm, '')
     .replace(/\n+/g, '\n').trim().replace(/^\.version .*$/m, `.version ${PTX_VERSION}`);

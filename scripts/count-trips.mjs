@@ -1,6 +1,6 @@
-// Counts what a public call of KvCache costs a reader, and the processor: files of lib/ entered, calls from one file into another,
-// and calls into the addon. Compiles lib/ into build-trips/ with a counter at the head of every function, then makes each kind of
-// call on the host driver and prints a table.
+// Counts, for each public call of KvCache, the files of lib/ entered, the calls from one file into another, and the calls of the
+// addon. Compiles lib/ into build-trips/ with a counter at the head of every function, then makes each kind of call on the host
+// driver and prints a table.
 //
 //   node scripts/count-trips.mjs                     the table
 //   node scripts/count-trips.mjs 'acquire, miss'     the arrows of one call, the most used first
@@ -30,7 +30,7 @@ for (const [name, { files, calls, addon, arrows }] of Object.entries(measure()))
 }
 console.log(table.toString());
 
-/** Each kind of call, once, after the same kind was made before where that changes what is left to do. */
+/** Each kind of call, counted once; where the first of its kind does extra work, after one that is not counted. */
 function measure() {
   const results = {};
   const count = (name, work) => {

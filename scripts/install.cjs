@@ -4,7 +4,7 @@
 // scripts/ but build-kernels.cjs. VKV_BUILD = auto (default) | cmake | gyp | skip chooses by hand; CMAKE and CXX name other
 // tools. Where nvcc is there it compiles the CUDA kernels too, which takes a minute and is not needed: without, the GPU's
 // driver compiles the PTX that comes with the package. VKV_FATBIN = auto (default) | skip.
-// Exit code 0: the addon is there and newer than its sources.
+// Exit code 0: the addon exists and is newer than its sources.
 const { spawnSync } = require('node:child_process');
 const fs = require('node:fs');
 const os = require('node:os');
@@ -31,7 +31,7 @@ function fail(problem, advice) {
   process.exit(1);
 }
 
-/** Both tools keep their files in build/ and neither can use the other's. */
+/** Both tools use build/, and neither can use the other's files. */
 function removeForeignBuild(ownFile) {
   if (fs.existsSync(buildFolder) && !fs.existsSync(path.join(buildFolder, ownFile))) {
     fs.rmSync(buildFolder, { recursive: true });
@@ -88,8 +88,8 @@ if (!(tool === 'cmake' ? buildWithCmake() : buildWithGyp())) {
     `the native addon could not be built with ${tool === 'cmake' ? 'cmake-js' : 'node-gyp'}; its output is above.`,
     `It needs a C++20 compiler (GCC 10 or Clang 12). On Debian or Ubuntu: ${APT_LINE}`);
 }
-// A build that had nothing to do leaves the file's time, and everybody would think it stale; and what was changed while the
-// compiler ran is not in it.
+// A build with nothing to do leaves the file's time, and the file would look stale. Sources that changed while the
+// compiler ran must count as newer.
 fs.utimesSync(path.join(buildFolder, 'Release', 'virtual_kv.node'), begin, begin);
 if (process.env.VKV_FATBIN !== 'skip' && isOnPath(process.env.NVCC || 'nvcc')) {
   if (!run(process.execPath, [path.join(__dirname, 'build-kernels.cjs')])) {

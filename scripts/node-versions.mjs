@@ -1,7 +1,7 @@
 // `npm run test:node -- 22 24 26`: runs the tests on other releases of Node.js, all with the one addon that is built. A release
-// comes from the npm package `node`, into build-nodes/<release>, once. What stands behind `--` goes to AVA. With `--addon` only the
-// tests of the addon are run, and each of its functions must have been called by them. Where the registry cannot be reached, it
-// says so; that is a failure only in CI.
+// is installed once from the npm package `node` into build-nodes/<release>. Arguments after `--` go to AVA. With `--addon` it runs only
+// the tests of the addon, which must call each of its functions. Where the registry cannot be reached, it says so; that is a failure
+// only in CI.
 
 import { spawnSync } from 'node:child_process';
 import { existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
@@ -36,7 +36,7 @@ function divided(given) {
   return at < 0 ? [given, []] : [given.slice(0, at), given.slice(at + 1)];
 }
 
-/** The executable of a release, or undefined where it cannot be had. */
+/** The executable of a release; undefined where it cannot be installed. */
 function install(release) {
   const folder = path.join(root, 'build-nodes', release);
   const node = path.join(folder, 'node_modules', 'node', 'bin', 'node');

@@ -1,5 +1,5 @@
-// Brings a clone from nothing to where it can run: npm packages, the addon, TypeScript, and what else is asked for. Each
-// step is done only when something it reads is newer than what it made, says so in one line, and shows its output only
+// Installs and builds what is missing in a clone: npm packages, the addon, TypeScript, and more on request. A step
+// runs only when one of its inputs is newer than its output, prints one line, and shows its output only
 // when it fails; then the process ends with that step's exit code. Used by start, test, bench and the examples.
 
 import { spawnSync } from 'node:child_process';
@@ -10,7 +10,7 @@ import { fileURLToPath } from 'node:url';
 export const root = path.resolve(path.dirname(fileURLToPath(import.meta.url)), '..');
 const stamps = path.join(root, 'node_modules', '.cache', 'virtual-kv');
 
-/** Packages, addon and dist/: all that the command needs. */
+/** Packages, addon and dist/: all that the vkv command needs. */
 export function prepare() {
   if (!hasPackages('.')) step('installing npm packages', 'npm', ['ci', '--no-progress'], { VKV_BUILD: 'skip' });
   if (process.env.VKV_ADDON === undefined && isAddonStale()) step('building the addon', process.execPath, ['scripts/install.cjs'], { VKV_FATBIN: 'skip' });
@@ -37,7 +37,7 @@ export function prepareExamplePackages(name) {
   step(`installing npm packages of the example ${name}`, 'npm', ['ci', '--no-progress'], {}, folder);
 }
 
-/** Runs a Node program of this package with our standard streams; resolves to its exit code. */
+/** Runs a Node program of this package with the same standard streams; returns its exit code. */
 export function runNode(script, args, environment = {}) {
   const { status, signal } = spawnSync(process.execPath, [path.join(root, script), ...args], {
     stdio: 'inherit', env: { ...process.env, ...environment },
@@ -45,7 +45,7 @@ export function runNode(script, args, environment = {}) {
   return status ?? (signal === 'SIGINT' ? 130 : 1);
 }
 
-/** Whether a folder's node_modules has exactly the packages of its lock file, whoever put them there. */
+/** Whether a folder's node_modules has exactly the packages of its lock file. */
 function hasPackages(folder) {
   const installed = readJson(path.join(root, folder, 'node_modules', '.package-lock.json'))?.packages;
   if (installed === undefined) return false;
@@ -71,10 +71,10 @@ function compile({ name, title, sources, output, project = sources, needs = [] }
   removeOrphans(path.join(root, sources), path.join(root, output));
   mkdirSync(stamps, { recursive: true });
   writeFileSync(stamp, '');
-  utimesSync(stamp, begin, begin); // what changed while we compiled is not in it
+  utimesSync(stamp, begin, begin); // a source that changes during the compilation must count as newer
 }
 
-/** Compiled files whose source is gone would still run, or ship. */
+/** Removes compiled files without a source, which would still run, or ship. */
 function removeOrphans(sources, output) {
   for (const entry of readdirSync(output, { recursive: true })) {
     const compiled = /^(.*?)(\.d\.ts|\.js)(\.map)?$/.exec(entry);
@@ -83,7 +83,7 @@ function removeOrphans(sources, output) {
   }
 }
 
-/** The latest change in files and folders, npm packages left out, in ms; 0 for what is not there. */
+/** The latest change in files and folders, npm packages left out, in ms; 0 for missing ones. */
 function timeOf(...places) {
   let latest = 0;
   for (const place of places) {

@@ -1,6 +1,6 @@
-// Replays the public traces whole on the host driver, every sequence sampled, and the beginning of each with every byte
-// checked; with shared prefixes too, and how much of the prompts is found; fails on any mismatch, leaked page, refused or
-// unfinished request, or when less is found than should be. They are not in the repository: without a folder of traces (the
+// Replays the public traces whole on the host driver with a sample of each sequence verified, and their beginnings with every byte
+// verified; then with the prefix cache, comparing the share of prompt tokens found. Fails on any mismatch, leaked page, refused or
+// unfinished request, or a share that is too low. The traces are not in the repository: without a folder of traces (the
 // argument; default ../shared/traces) it says so and ends with 0. Used by CI.
 
 import { spawnSync } from 'node:child_process';

@@ -44,19 +44,19 @@ export LSAN_OPTIONS=suppressions=$PWD/scripts/lsan.supp:print_suppressions=0
 export UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1:exitcode=99
 export TSAN_OPTIONS=handle_segv=0:exitcode=99:second_deadlock_stack=1:suppressions=$PWD/scripts/tsan.supp
 if [ $# -eq 0 ] && [ "$kind" = address ]; then
-  # A process that is ended in the middle leaves what Node itself had; here only wrong memory counts. TSan is left out: it
-  # takes the threads of Node's own workers for races.
+  # A process that ends early leaks Node's own memory, so only memory errors count here. TSan is left out: it
+  # reports races of the threads of Node's own workers.
   ASAN_OPTIONS=$ASAN_OPTIONS:detect_leaks=0 node scripts/test.mjs build-test/teardown
 fi
 skipped=(--match='!*file descriptor*')
-# TSan's own tables take memory with every address that is touched, and leave no room for reservations of many TiB.
-# Threads of Node's own workers look like races to it.
+# TSan's own tables take memory for every address in use, which leaves too little for reservations of many TiB.
+# It reports races of the threads of Node's own workers.
 [ "$kind" = thread ] && skipped+=(--match='!*takes no memory*' --match='!*12.6 TB*' --match='!*in eight threads*')
 run() { node scripts/test.mjs "${skipped[@]}" "${suites[@]}"; }
 if [ "$kind" = thread ]; then
   run
 elif ! run 2>&1 | tee "$out.run"; then
-  # The leak checker stops the process's threads and reads their memory, and sometimes dies of it; that says nothing of ours.
+  # The leak checker stops the process's threads and reads their memory, and sometimes crashes itself; that is no failure here.
   grep -q 'LeakSanitizer has encountered a fatal error' "$out.run" || exit 1
   echo 'The leak checker itself failed; once more without it.'
   ASAN_OPTIONS=$ASAN_OPTIONS:detect_leaks=0 run

@@ -1,5 +1,5 @@
 // `npm test`: installs and builds what is missing, runs AVA, and ends with a line `N passed, N failed` for machines to read.
-// Arguments go to AVA: `npm test -- build-test/memory`. The exit code is AVA's. VKV_TEST_PACKAGE=1: only the tests of the
+// Arguments go to AVA: `npm test -- build-test/cache`. The exit code is AVA's. VKV_TEST_PACKAGE=1: only the tests of the
 // packed package (ava.config.mjs).
 
 import { spawn } from 'node:child_process';
@@ -9,7 +9,7 @@ import { prepareExamplePackages, prepareTests, root } from './prepare.mjs';
 
 const given = process.argv.slice(2);
 prepareTests();
-// 113 MB to download, so only for who names them; otherwise its tests are skipped, by name, where it is not there.
+// 113 MB to download, so only when its tests are named; otherwise they are skipped, by name, where it is not installed.
 if (given.some((argument) => argument.includes('onnxruntime'))) prepareExamplePackages('onnxruntime');
 
 const child = spawn(process.execPath, [path.join(root, 'node_modules', 'ava', 'entrypoints', 'cli.mjs'), ...given], {
@@ -32,7 +32,7 @@ child.on('close', (code) => {
   process.exitCode = exitCode;
 });
 
-/** AVA leaves the passed tests out of its closing lines when one failed: those are counted where they are listed. */
+/** When a test failed, AVA's closing lines leave out the passed ones: these are counted where they are listed. */
 function readSummary(text) {
   // eslint-disable-next-line no-control-regex -- colours
   const plain = text.replace(/\u001B\[[0-9;]*m/g, '');

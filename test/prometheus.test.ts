@@ -13,7 +13,7 @@ async function scrape(register: Registry): Promise<Record<string, number>> {
   return Object.fromEntries(lines.map((line) => [line.slice(0, line.lastIndexOf(' ')), Number(line.slice(line.lastIndexOf(' ')))]));
 }
 
-cacheTest('a scrape shows what the cache says at that moment', {}, async (t, bench) => {
+cacheTest('a scrape shows the counts of the cache at that moment', {}, async (t, bench) => {
   const { cache } = bench;
   const register = new Registry();
   registerMetrics(cache, { register, labels: { worker: '3' } });
@@ -78,7 +78,7 @@ test('several caches of one register are told apart by their labels', async (t) 
 });
 
 cacheTest('metrics go to the default register, under a prefix of their own', {}, async (t, { cache }) => {
-  const other = new Gauge({ name: 'other', help: 'of somebody else' });
+  const other = new Gauge({ name: 'other', help: 'of another package' });
   const leave = registerMetrics(cache, { prefix: 'engine_kv_' });
   t.true(defaultRegister.getSingleMetric('engine_kv_slots') instanceof Gauge);
   t.true(defaultRegister.getSingleMetric('engine_kv_prefix_requests_total') instanceof Counter);
@@ -88,7 +88,7 @@ cacheTest('metrics go to the default register, under a prefix of their own', {},
   t.truthy(other);
 });
 
-cacheTest('what is wrong is refused, and a missing prom-client named', {}, (t, { cache }) => {
+cacheTest('wrong arguments are refused, and a missing prom-client is named', {}, (t, { cache }) => {
   const missing = (): never => { throw Object.assign(new Error('Cannot find module'), { code: 'MODULE_NOT_FOUND' }); };
   t.like(t.throws(() => registerMetrics(cache, {}, missing)), {
     code: 'KV_DEPENDENCY_MISSING', details: { dependency: 'prom-client' },

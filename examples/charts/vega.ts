@@ -5,7 +5,7 @@ const config = {
   font: 'system-ui, sans-serif', view: { stroke: null }, axis: { gridColor: '#e4e6ea', titleFontWeight: 'normal' },
 };
 
-/** `charts`, which share `values`, side by side. */
+/** Draws `charts`, which share `values`, side by side. */
 export async function drawCharts(values: readonly object[], charts: readonly object[]): Promise<string> {
   const load = async (name: string): Promise<unknown> => import(name); // their types need a browser's
   const vegaLite = (await load('vega-lite')) as { compile(spec: unknown): { readonly spec: unknown } };

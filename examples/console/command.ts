@@ -1,5 +1,5 @@
-// What the examples share that have flags: numbers are checked where they are read, a mistake or a failure is one line without a
-// stack (exit code 2 for a wrong command line, 1 for a failure), and a reader that goes away (`| head -1`) ends them quietly.
+// Shared by the examples with flags: numbers are checked where they are read, a mistake or a failure is one line without a
+// stack (exit code 2 for a wrong command line, 1 for a failure), and a closed pipe (`| head -1`) ends them quietly.
 
 import { Command, InvalidArgumentError } from 'commander';
 

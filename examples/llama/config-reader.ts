@@ -1,5 +1,5 @@
-// ConfigReader: one object of a `config.json`, field by field: numbers and flags are what they must be, or are refused by the
-// file's and the field's name. null is what these files write for nothing. It knows no model.
+// ConfigReader: reads one object of a `config.json`, field by field. A number or flag of the wrong kind is an error that names the
+// file and the field. null counts as missing. It knows no model.
 
 import { ModelError } from './model-error.js';
 
@@ -16,7 +16,7 @@ export class ConfigReader {
     this.#place = place;
   }
 
-  /** Throws ModelError: that this engine does not do `what`. */
+  /** Throws ModelError: this engine does not support `what`. */
   refuse(what: string, hint: string): never {
     throw new ModelError(`${this.#file}: ${what} is not supported. ${hint}`);
   }

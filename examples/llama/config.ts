@@ -1,5 +1,5 @@
-// LlamaConfig: what the engine needs of a Hugging Face `config.json`. Reads Llama, Mistral, Qwen2 and Qwen3; an option that would
-// change the arithmetic and that this engine does not have is refused by name, never ignored.
+// LlamaConfig: the numbers of a Hugging Face `config.json` that the engine needs. Reads Llama, Mistral, Qwen2 and Qwen3. An option that
+// would change the arithmetic and is not supported is an error that names it, never ignored.
 
 import { existsSync, readFileSync } from 'node:fs';
 import * as path from 'node:path';
@@ -11,7 +11,7 @@ export type Json = Readonly<Record<string, unknown>>;
 
 const types: readonly string[] = ['llama', 'mistral', 'qwen2', 'qwen3'];
 
-/** How positions beyond those trained on are brought within them. */
+/** How positions beyond the trained ones are scaled into their range. */
 export type RopeScaling =
   | { readonly kind: 'none' }
   | { readonly kind: 'linear'; readonly factor: number }
@@ -87,12 +87,12 @@ function checkWindow(reader: ConfigReader, layers: number): void {
     reader.refuse(`layer_types ${JSON.stringify(kinds.find((kind) => kind !== 'full_attention'))}`, hint);
   }
   if (!isGiven(window) || type === 'llama' || Array.isArray(kinds)) return;
-  // A Qwen has it only where it says so, and in the layers behind the first `max_window_layers`.
+  // A Qwen has a window only where it says so, and only in layers from `max_window_layers` on.
   const hasWindow = type === 'mistral' || (uses === true && !(typeof fullLayers === 'number' && fullLayers >= layers));
   if (hasWindow) reader.refuse(`sliding_window ${JSON.stringify(window)}`, hint);
 }
 
-/** Newer files have theta, scaling and all in `rope_parameters`. */
+/** Newer files have theta and scaling in `rope_parameters`. */
 function readRope(reader: ConfigReader): { readonly ropeTheta: number; readonly ropeScaling: RopeScaling } {
   const parameters = reader.within('rope_parameters');
   const scaling = isGiven(reader.json['rope_scaling']) ? reader.within('rope_scaling') : parameters;
@@ -124,12 +124,12 @@ function tokensIn(value: unknown): number[] {
   return [value].flat().filter((token): token is number => Number.isSafeInteger(token));
 }
 
-/** null is what these files write for nothing. */
+/** null counts as missing. */
 function isGiven(value: unknown): boolean {
   return value !== undefined && value !== null;
 }
 
-/** Throws ModelError when it is not there or no JSON object. */
+/** Throws ModelError when the file is missing or no JSON object. */
 export function readJson(file: string): Json {
   const wrong = (what: string, cause?: unknown): never => {
     throw new ModelError(`${file} ${what}. Give the folder of a Hugging Face model.`, { cause });

@@ -1,5 +1,5 @@
-// LlamaEngine: the forward pass of a Llama over one cache, on whatever driver that has. It knows slots, positions and tokens, and
-// nothing of requests or sharing: K and V of a token are where the cache says, whoever computed them.
+// LlamaEngine: the forward pass of a Llama over one cache, on any driver. It knows slots, positions and tokens, and
+// nothing of requests or sharing: K and V of a token are where the cache says, whichever request computed them.
 //
 // A pass is all layers for some new tokens of some sequences: rows [row, width], one sequence after the other. On a GPU all of it
 // is queued on one stream, decoding as a captured step, and waited for at the end, where the logits are read back. `logits` are valid
@@ -23,7 +23,7 @@ export interface LlamaPass {
   readonly tokenCounts: Int32Array;
   /** New tokens of all sequences, one sequence after the other. */
   readonly tokens: Int32Array;
-  /** 1 when the logits behind the last new token are read. */
+  /** 1 when the logits of the last new token are read. */
   readonly wantsLogits: Uint8Array;
 }
 
@@ -80,7 +80,7 @@ export class LlamaEngine {
     this.vocabularyTokens = model.config.vocabularyTokens;
   }
 
-  /** The machine, what attends and what multiplies: `host memory, avx512`, `NVIDIA H200, sm_90`. */
+  /** The machine, and the code that attends and multiplies: `host memory, avx512`, `NVIDIA H200, sm_90`. */
   get target(): string {
     const { deviceName } = this.#kernels.cache.driver.info;
     return [...new Set([deviceName, this.#kernels.target, this.#place.dense.target])].join(', ');
@@ -162,7 +162,7 @@ export class LlamaEngine {
     return buffers.readLogits(length * config.vocabularyTokens); // which waits
   }
 
-  /** Says where each row stands in its text; returns how many rows there are. */
+  /** Sets the position of each row; returns the number of rows. */
   #placeRows({ length, positions, tokenCounts }: LlamaPass): number {
     let rows = 0;
     this.#reach = 0;

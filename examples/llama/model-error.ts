@@ -1,4 +1,4 @@
-// ModelError: a model's folder is not what this engine can run: says which file, what is wrong, and what to do.
+// ModelError: this engine cannot run a model's folder. The message has the file, what is wrong, and what to do.
 
 export class ModelError extends Error {
   override readonly name = 'ModelError';

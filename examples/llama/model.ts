@@ -1,5 +1,5 @@
 // LlamaModel: a model's config, weights and arithmetic, loaded once; engines over different caches may share it, on the CPU and
-// on devices, where its weights are copied once for all of them. It says what a cache must be like for it.
+// on devices, where its weights are copied once for all engines. It has the model shape for a cache.
 
 import { DenseKernels, type DenseKernelsOptions, type Driver, type Dtype, type ModelShape } from 'virtual-kv';
 
@@ -28,7 +28,7 @@ export class LlamaModel implements LlamaPlace {
     this.rotary = new RotaryTable(this.config);
   }
 
-  /** The model where that driver computes, to be released by each who acquired it. Throws what the driver throws. */
+  /** Returns the model on the driver's machine; each caller must release it. Throws what the driver throws. */
   acquirePlace(driver: Driver): LlamaPlace {
     if (driver.kind === 'host') return this;
     const held = this.#places.get(driver) ?? { place: new DevicePlace(this.weights, driver, this.#options), users: 0 };
@@ -37,7 +37,7 @@ export class LlamaModel implements LlamaPlace {
     return held.place;
   }
 
-  /** With the last one, the copy of the weights goes. */
+  /** The last release frees the copy of the weights. */
   releasePlace(driver: Driver): void {
     const held = this.#places.get(driver);
     if (held === undefined || (held.users -= 1) > 0) return;

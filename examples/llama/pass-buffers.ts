@@ -1,5 +1,5 @@
 // PassBuffers: the activations of a pass, by name: Float32Arrays on host, addresses of memory of their own on a device. Made for
-// the largest pass so far and reused; what is in one after it grew is anything, so it may grow only where a pass begins to use it.
+// the largest pass so far and reused. Growing loses a buffer's content, so it may grow only where a pass begins to use it.
 
 import { DeviceMemory, type Driver, type FloatBuffer } from 'virtual-kv';
 
@@ -25,7 +25,7 @@ export class PassBuffers {
   readonly #stream: bigint;
   readonly #arrays = new Map<string, Float32Array>();
   readonly #memories = new Map<string, DeviceMemory>();
-  /** What the memory of that name was written with. */
+  /** By name, the table that its memory holds. */
   readonly #written = new Map<string, Float32Array>();
 
   /** `stream`: what the passes are queued on. */
@@ -50,7 +50,7 @@ export class PassBuffers {
     };
   }
 
-  /** A table where the pass can read it; it must not change, but may be followed by another of the same name. */
+  /** Puts a table where the pass can read it. It must not change, but another table may replace it. */
   table(name: string, values: Float32Array): FloatBuffer {
     if (this.#driver.kind === 'host') return values;
     const memory = this.#memory(name, values.length);
@@ -66,7 +66,7 @@ export class PassBuffers {
     return array;
   }
 
-  /** Waits until all that was queued is done. */
+  /** Waits for all queued work. */
   finish(): void {
     for (const memory of this.#memories.values()) return memory.read(new Uint8Array(0), 0, this.#stream);
   }

@@ -13,7 +13,7 @@ export interface LlamaPlace {
   readonly stream: bigint;
 }
 
-/** Arrays start where lines of memory do. */
+/** Arrays start on lines of memory. */
 const alignmentBytes = 256;
 
 export class DevicePlace implements LlamaPlace {
@@ -23,7 +23,7 @@ export class DevicePlace implements LlamaPlace {
   readonly #driver: Driver;
   readonly #memory: DeviceMemory;
 
-  /** Copies the weights. Throws what the driver throws, KV_OUT_OF_DEVICE_MEMORY among it; nothing stays then. */
+  /** Copies the weights. Throws what the driver throws, for example KV_OUT_OF_DEVICE_MEMORY, and then keeps nothing. */
   constructor(weights: LlamaWeights, driver: Driver, options: DenseKernelsOptions) {
     const places = new Map<ArrayBufferView, number>(); // a tied head is the embedding's array
     let bytes = 0;

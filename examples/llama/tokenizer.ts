@@ -13,7 +13,7 @@ export interface ChatMessage {
   readonly content: string;
 }
 
-/** What we use of the two packages; their own types are not made for CommonJS. */
+/** The part of the two packages that is used here; their own types are not made for CommonJS. */
 interface TokenizerLibrary {
   readonly Tokenizer: new (tokenizer: object, config: object) => {
     encode(text: string, options: { readonly add_special_tokens: boolean }): { readonly ids: number[] };
@@ -34,7 +34,7 @@ export class LlamaTokenizer {
   readonly #config: Json;
   readonly #template: InstanceType<TemplateLibrary['Template']> | undefined;
 
-  /** Reads `tokenizer.json`, and what is there of its config, special tokens and chat template. Throws ModelError. */
+  /** Reads `tokenizer.json`, and its config, special tokens and chat template where they exist. Throws ModelError. */
   constructor(folder: string) {
     this.#folder = folder;
     const { Tokenizer } = load('@huggingface/tokenizers') as TokenizerLibrary;
@@ -92,7 +92,7 @@ export class LlamaTokenizer {
    * turned into text again, so that a long answer costs no more per token than a short one.
    */
   stream(): (token: number) => string {
-    let printed: number[] = []; // the tokens before, for what a token's text owes to them
+    let printed: number[] = []; // the tokens before, which a token's text may depend on
     let news: number[] = [];
     return (token) => {
       news.push(token);
@@ -112,7 +112,7 @@ export class LlamaTokenizer {
   }
 }
 
-/** What `work` throws as a ModelError. */
+/** Calls `work`; rethrows its errors as ModelError. */
 function attempt<T>(what: string, work: () => T): T {
   try {
     return work();

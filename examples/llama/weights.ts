@@ -1,5 +1,5 @@
 // LlamaWeights: the weights of a model by their part in it, as they are in the file; norms and biases, which are small, as
-// floats. On a device, addresses are in the arrays' place. A tensor that is missing, or that no part of the arithmetic uses, is an
+// floats. On a device, addresses replace the arrays. A tensor that is missing, or that no part of the arithmetic uses, is an
 // error that names it.
 
 import { dtypeBytes, type DenseKernels, type FloatBuffer, type Weight } from 'virtual-kv';
@@ -19,7 +19,7 @@ export interface LayerWeights {
   readonly query: Linear;
   readonly key: Linear;
   readonly value: Linear;
-  /** Of each head of queries and of keys; undefined where they are not normalized. */
+  /** Norms of each head of queries and of keys; undefined where they are not normalized. */
   readonly queryNorm: FloatBuffer | undefined;
   readonly keyNorm: FloatBuffer | undefined;
   readonly attentionOutput: Linear;
@@ -92,7 +92,7 @@ export function readLlamaWeights(tensors: Safetensors, config: LlamaConfig, dens
   return { embedding, layers, norm, head, bytesPerToken };
 }
 
-/** The same weights with every array replaced, by what `map` makes of it: those on a device by their addresses. */
+/** The same weights with every array replaced by `map`'s result: for a device, by its address. */
 export function mapWeights(weights: LlamaWeights, map: (array: Float32Array | Uint16Array) => Weight['data']): LlamaWeights {
   const matrix = (weight: Weight): Weight => typeof weight.data === 'bigint' ? weight : { ...weight, data: map(weight.data) };
   const floats = (buffer: FloatBuffer): FloatBuffer => typeof buffer === 'bigint' ? buffer : map(buffer) as FloatBuffer;

@@ -1,5 +1,5 @@
-// Loads onnxruntime-node, which is installed in examples/onnxruntime and nowhere else (`npm run example -- onnxruntime` does it
-// when it is missing), and says why it is not there. The types are what the example and its tests use of it.
+// Loads onnxruntime-node, which is installed in examples/onnxruntime only (`npm run example -- onnxruntime` installs it),
+// or says why it is missing. The types are the part of it that the example and its tests use.
 
 import { existsSync } from 'node:fs';
 import { createRequire } from 'node:module';

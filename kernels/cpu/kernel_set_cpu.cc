@@ -128,7 +128,7 @@ Status CpuKernels::DecodeAttention(const AttentionCommand& command, std::span<co
     float* const own = at(task);
     simd_->decode({&command, span.slot, span.first_row, part.from, part.to, own + sums, own + sums + heads, own},
                   ScratchOf(worker));
-    // Whoever does the last part of a sequence merges all of them.
+    // The thread that finishes the last part of a sequence merges all parts.
     if (parts_left_[static_cast<size_t>(part.span)].fetch_sub(1, std::memory_order_acq_rel) != 1) return;
     float* const first = at(part.first_part);
     simd_->merge({&command, span.first_row, part.parts, stride, first + sums, first + sums + heads, first});
@@ -152,7 +152,7 @@ Status CpuKernels::PrefillAttention(const AttentionCommand& command, std::span<c
   const int64_t per_block = command.keys.heads * head_blocks;
   const auto blocks = static_cast<int64_t>(blocks_.size());
   pool_->ForEach(blocks * per_block, threads_, [&](int64_t task, int worker) {
-    // The last blocks of a sequence see the most keys: first come, so that nobody is left with a long one.
+    // The last blocks of a sequence see the most keys: they come first, so that no thread is left with a long one.
     const Block& block = blocks_[static_cast<size_t>(blocks - 1 - task / per_block)];
     const auto kv_head = static_cast<int32_t>(task % per_block / head_blocks);
     const auto from_head = static_cast<int32_t>(kv_head * group + task % head_blocks * heads_at_once);

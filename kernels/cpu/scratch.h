@@ -15,7 +15,7 @@ constexpr int64_t WholeLines(int64_t floats) { return (floats + kLineFloats - 1)
 
 class Scratch {
  public:
-  // Sees that there is room for so many floats; if there was not, what was in them is lost.
+  // Makes room for that many floats; growing loses their content.
   void Reserve(int64_t floats) {
     if (floats <= floats_) return;
     const auto bytes = static_cast<size_t>(floats) * sizeof(float);

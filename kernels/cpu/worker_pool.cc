@@ -10,7 +10,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Longer than what lies between two kernels of a step, shorter than a step.
+// Longer than the pause between two kernels of a step, shorter than a step.
 constexpr std::chrono::microseconds kSpin(50);
 constexpr int kLooksPerClock = 64;
 

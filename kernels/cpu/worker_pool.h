@@ -1,4 +1,4 @@
-// WorkerPool: a few threads that share the tasks of one loop at a time with the thread that asks for it.
+// WorkerPool: a few threads that share the tasks of one loop at a time with the calling thread.
 //
 // One pool per Node environment, started when first used and joined before the environment ends. Workers spin for some
 // microseconds after a loop, because a decoding step is many short loops, and sleep after that. Threads: Run and Stop
@@ -48,7 +48,7 @@ class WorkerPool {
   struct Worker {
     WorkerPool* pool = nullptr;
     int number = 0;
-    uint64_t seen_round = 0;  // none before it is its business
+    uint64_t seen_round = 0;  // the last round that it took part in or skipped
     pthread_t thread{};
   };
 
@@ -57,10 +57,10 @@ class WorkerPool {
   void TakeTasks(int worker);
   void Grow(int threads);
 
-  std::vector<Worker*> workers_;  // stay where they are: their threads hold them
+  std::vector<Worker*> workers_;  // at fixed addresses, which their threads keep
   bool is_stopped_ = false;
 
-  // The loop at hand. Written before round_ moves, read after.
+  // The current loop. Written before round_ moves, read after.
   Task task_ = nullptr;
   void* context_ = nullptr;
   int64_t tasks_ = 0;

@@ -1,4 +1,4 @@
-// Append: new K and V [row, head, dim] behind what each slot holds, converted to the cache's type.
+// Append: new K and V [row, head, dim] past each sequence's length, converted to the cache's type.
 //
 // Grid (rows): a block per new token, whose threads take its elements in turn, keys first. The sequence of a row is
 // found by bisection. Bound by launch and memory; a step's rows are few.
@@ -35,7 +35,7 @@ VKV_KERNEL vkv_append(const __grid_constant__ AppendParameters parameters) {
   const AppendCommand& command = parameters.command;
   const int64_t row = SpanAt(parameters.spans, 0).first_row + static_cast<int64_t>(blockIdx.x);
   const Span span = SpanOf(parameters.spans, row);
-  if (row - span.first_row >= span.tokens) return;  // a captured step's row that this one has no sequence for
+  if (row - span.first_row >= span.tokens) return;  // a captured step's row without a sequence in this replay
   AppendRow(command.keys, command.new_keys, command, span, row);
   AppendRow(command.values, command.new_values, command, span, row);
 }

@@ -1,7 +1,7 @@
-// Copy: stretches of tokens between slots, in all regions: one launch for all tensors of many sequences.
+// Copy: ranges of tokens between slots, in all regions: one launch for all tensors of many sequences.
 //
-// Grid (pieces of 64 KiB, regions, copies): a block copies one piece, 16 bytes per thread and load, four loads under
-// way, where addresses and length allow it; narrower where not. Pieces past the end of a shorter stretch do nothing.
+// Grid (pieces of 64 KiB, regions, copies): a block copies one piece, 16 bytes per thread and load, four loads in
+// flight, where addresses and length allow it; narrower where not. Pieces past the end of a shorter range do nothing.
 #include "kernels/cuda/device.h"
 
 namespace vkv::kernels::cuda {

@@ -4,7 +4,7 @@
 
 namespace vkv::kernels::cuda {
 
-// What all threads of a block agree on: the largest, or the sum, of a number of each.
+// The largest, or the sum, of one number of each thread of a block, in all of them.
 struct MergeShared {
   float factors[kMostSplits];
   float warps[2][kDecodeThreads / 32];

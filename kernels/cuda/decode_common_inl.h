@@ -1,5 +1,5 @@
-// What both kinds of decode blocks share: where a token lies, powers of two, queries, and how a block's parts become
-// its result. Device code only.
+// Shared by both kinds of decode blocks: where a token lies, powers of two, queries, and how a block's parts are merged
+// into its result. Device code only.
 #ifndef VKV_KERNELS_CUDA_DECODE_COMMON_INL_H_
 #define VKV_KERNELS_CUDA_DECODE_COMMON_INL_H_
 
@@ -21,7 +21,7 @@ __device__ inline float PowerOf(float score, float largest) {
 #endif
 }
 
-// The place of one token of a slot, of which every tensor can be asked.
+// The place of one token of a slot, in any tensor.
 class PlaceInSlot {
  public:
   using Parameters = DecodeParameters;
@@ -35,8 +35,8 @@ class PlaceInSlot {
   int token_ = 0;
 };
 
-// Elements place(0) … place(Count - 1) of a row, as floats; zeros where they are not below `limit`. The type is asked
-// for once, so that all loads are under way together.
+// Elements place(0) … place(Count - 1) of a row, as floats; zeros where they are not below `limit`. Branches on the
+// type once, so that all loads are in flight together.
 template <typename R, int Count, typename Place>
 __device__ inline void LoadElements(float (&to)[Count], const R* row, int limit, const Place& place) {
   VKV_UNROLL
@@ -59,7 +59,7 @@ struct DecodeResults {
   float total[Parts][Heads];
   float sums[Parts][Heads][Dim];
 
-  // Merges the parts, and writes what the block found of `heads` heads. All threads of the block.
+  // Merges the parts, and writes the block's result for `heads` heads. All threads of the block call it.
   __device__ void Write(const DecodeParameters& parameters, int span, int64_t row, int head, int heads) const {
     const AttentionCommand& command = parameters.command;
     const int dim = command.values.dim;
@@ -93,7 +93,7 @@ struct DecodeResults {
   }
 };
 
-// What a block keeps in shared memory: what comes, and when all of it has been looked at, what it found.
+// A block's shared memory: K and V on their way from memory, and after the last tile the block's result.
 template <typename Ring, typename Results>
 union DecodeShared {
   Ring ring;

@@ -1,13 +1,13 @@
 // Decode attention: one query token per sequence over contiguous K and V, split over the length.
 //
-// Grid (KV heads · blocks of query heads, splits, spans). A block takes a stretch of one KV head for up to `Heads`
+// Grid (KV heads · blocks of query heads, splits, spans). A block takes a range of one KV head for up to `Heads`
 // query heads. The lanes of a group hold one token's key side by side, 16 bytes each; groups take tokens in turn,
 // kAtOnce of them to a tile, which come through decode_ring_inl.h. Each group keeps its own running maximum, total and
 // sums; the block's groups are merged through shared memory, the splits by vkv_merge. Scores are in powers of two: log2
 // e is part of the scale. Several query heads over 16-bit K and V take more arithmetic than that leaves time for:
 // decode_tiles_inl.h has them on tensor cores.
 //
-// Where a token lies is asked of `Place`: in the cache's slots it is arithmetic.
+// `Place` says where a token lies: in the cache's slots it is arithmetic.
 #ifndef VKV_KERNELS_CUDA_DECODE_INL_H_
 #define VKV_KERNELS_CUDA_DECODE_INL_H_
 
@@ -31,8 +31,8 @@ struct DecodeBlock {
 
   const typename Place::Parameters& parameters;
   const Stretch stretch;
-  Place places[kAtOnce];        // of the tile whose keys were copied last
-  float score[kAtOnce][Heads];  // of the tile whose keys were looked at last, and then their weights
+  Place places[kAtOnce];        // of the tile with the last copied keys
+  float score[kAtOnce][Heads];  // of the tile with the last used keys, and then their weights
   float query[Heads][kHeld];
   float sums[Heads][kHeld];
   float largest[Heads];
@@ -199,9 +199,9 @@ __device__ inline void Decode(const typename Place::Parameters& parameters) {
   Block block(parameters, {span.slot, kv_head, from, to});
   ReadTiles(block, shared.ring, block.CountTiles(),
             [&] { block.Start(command, span.first_row, head, parameters.group - first); });
-  __syncthreads();  // nobody needs the ring any more
+  __syncthreads();  // all threads are done with the ring
   const int heads = (kv_head + 1) * parameters.group - head;
-  // Asked for again, so that the loop over the tokens need not keep it in a register.
+  // Read again, so that the loop over the tokens need not keep it in a register.
   const int row = SpanAt(parameters.spans, blockIdx.z).first_row;
   block.Finish(shared.results, static_cast<int>(blockIdx.z), row, head, heads < Heads ? heads : Heads);
 }

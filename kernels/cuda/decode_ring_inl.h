@@ -1,11 +1,11 @@
 // DecodeRing: a block's keys and values on their way from memory, in shared memory.
 //
-// Three parts, each for the keys or the values of one tile of tokens: while one is looked at, the next two come. A
-// thread copies what it looks at itself, to slots that no other thread uses, so it waits for its own copies and for
-// nobody. Two parts of a block for 4 or 8 heads of 128 16-bit floats are 32 KiB, and three such blocks run on a
-// multiprocessor: 96 KiB are under way, where an H200 needs about 35 (4.8 TB/s for 900 ns, over 132 of them); 48 KiB
-// are the fewest of all kernels. Loads into registers, the obvious way, were left by the compiler where each is needed:
-// five waits for memory in a tile.
+// Three parts, each for the keys or the values of one tile of tokens: while one is used, the next two are copied. A
+// thread copies the elements that it uses itself, to slots that no other thread uses, so it waits for its own copies
+// only. Two parts of a block for 4 or 8 heads of 128 16-bit floats are 32 KiB, and three such blocks run on a
+// multiprocessor: 96 KiB are in flight, where an H200 needs about 35 (4.8 TB/s for 900 ns, over 132 of them); 48 KiB
+// are the fewest of all kernels. Loads into registers, the obvious way, were placed by the compiler right before each
+// use: five waits for memory in a tile.
 #ifndef VKV_KERNELS_CUDA_DECODE_RING_INL_H_
 #define VKV_KERNELS_CUDA_DECODE_RING_INL_H_
 
@@ -32,7 +32,7 @@ struct DecodeRing {
 };
 
 // Reads `tiles` tiles: `block` has CopyKeys, UseKeys, CopyValues and UseValues of (tile, slots). The first copies are
-// under way while `start` runs. All lanes of a warp have as many tiles.
+// in flight while `start` runs. All lanes of a warp have the same number of tiles.
 template <typename Block, typename Ring, typename Start>
 __device__ inline void ReadTiles(Block& block, Ring& ring, int tiles, const Start& start) {
   typename Ring::Of* keys = ring.Part(0);

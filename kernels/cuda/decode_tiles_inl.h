@@ -97,7 +97,7 @@ struct DecodeTiles {
 
   const typename Place::Parameters& parameters;
   const Stretch stretch;
-  float score[4];       // of the tile whose keys were looked at last: tokens g, g + 8 of heads 2t, 2t + 1; then weights
+  float score[4];       // of the tile with the last used keys: tokens g, g + 8 of heads 2t, 2t + 1; then weights
   float correction[2];  // of sums that belong to a smaller largest score
 
   unsigned query[kKeyPacks * 4][kParts];  // of head g, elements 32c + 8t + 2j and the next at [4c + j]

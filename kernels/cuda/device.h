@@ -1,6 +1,6 @@
-// Device: what the CUDA kernels share: elements of 16 and 32 bits as floats, wide loads, addresses. Device code only.
+// Device: shared by the CUDA kernels: elements of 16 and 32 bits as floats, wide loads, addresses. Device code only.
 //
-// It needs no header of a toolkit but what nvcc includes by itself. A test compiles the same sources as plain C++, with
+// It includes no header of a toolkit; nvcc brings the built-ins. A test compiles the same sources as plain C++, with
 // an emulation of threads in place of those built-ins (test/native/cuda_emulation.h): there __CUDA_ARCH__ is not
 // defined.
 #ifndef VKV_KERNELS_CUDA_DEVICE_H_
@@ -14,9 +14,9 @@
 #include "kernels/float16.h"
 #endif
 
-// For the compiler. VKV_UNROLL: for loops over what must be in registers, which only an unrolled loop can index.
-// VKV_KEEP_LOOP: for loops whose body is long enough. VKV_UNROLL_BY: for loops over memory, so that many loads are
-// under way together.
+// For the compiler. VKV_UNROLL: for loops over registers, which only an unrolled loop can index.
+// VKV_KEEP_LOOP: for loops with a long body. VKV_UNROLL_BY: for loops over memory, so that many loads are
+// in flight together.
 #if defined(__CUDACC__)
 #define VKV_UNROLL _Pragma("unroll")
 #define VKV_UNROLL_BY(times) VKV_PRAGMA(unroll times)
@@ -31,8 +31,8 @@
 #endif
 
 #define VKV_KERNEL extern "C" __global__ void
-// For registers that so many blocks of `threads` have room for on a multiprocessor; before Ampere its shared memory has
-// not.
+// Bounds the registers, so that this many blocks of `threads` fit on a multiprocessor; before Ampere its shared memory
+// is too small for them.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
 #define VKV_KERNEL_FOR(threads, blocks) extern "C" __global__ void __launch_bounds__(threads)
 #else
@@ -108,9 +108,8 @@ __device__ inline Pack<T, Elements> LoadPack(uint64_t address) {
   return *reinterpret_cast<const Pack<T, Elements>*>(address);
 }
 
-// Copies to shared memory that go on by themselves, where the GPU has them (since Ampere) and a slot is 16 bytes;
-// others are done at once. A thread sees a copy of its own after AwaitCopies; zeros unless `is_there`, and `from` is
-// not read.
+// Copies to shared memory, asynchronous where the GPU can (since Ampere) and a slot is 16 bytes; others are done at
+// once. A thread sees its copies after AwaitCopies. Unless `is_there`, writes zeros and does not read `from`.
 template <typename Slot>
 __device__ inline void CopyAhead(Slot* to, uint64_t from, bool is_there) {
 #if !defined(__CUDACC__)
@@ -126,7 +125,7 @@ __device__ inline void CopyAhead(Slot* to, uint64_t from, bool is_there) {
     return;
   }
 #endif
-  // As bits that nobody writes: then the loads need not wait for the stores.
+  // As read-only bits: then the loads need not wait for the stores.
   using Bits =
       std::conditional_t<sizeof(Slot) == 16, uint4, std::conditional_t<sizeof(Slot) == 4, unsigned, unsigned short> >;
   static_assert(sizeof(Bits) == sizeof(Slot));

@@ -1,7 +1,7 @@
-// KernelLauncher: the package's CUDA kernels, as a driver has them loaded, launched on one stream.
+// KernelLauncher: launches the package's CUDA kernels, from a module that the driver has loaded, on one stream.
 //
-// Owns nothing: the module is the driver's. Nothing is looked up in the driver, allocated or waited for. The driver
-// outlives it. Threads: one at a time, inside a DriverScope.
+// Owns nothing: the module is the driver's. It looks nothing up in the driver, does not allocate and does not wait. The
+// driver outlives it. Threads: one at a time, inside a DriverScope.
 #ifndef VKV_KERNELS_CUDA_KERNEL_LAUNCHER_H_
 #define VKV_KERNELS_CUDA_KERNEL_LAUNCHER_H_
 

@@ -20,7 +20,7 @@ namespace vkv::kernels {
 class CudaKernels final : public KernelSet {
  public:
   // `module` is one that the driver has loaded. `workspace_bytes` is rounded up to pages; 0: no sequence is ever
-  // split. What fails leaves nothing behind. `driver` outlives the set.
+  // split. A failure leaves nothing behind. `driver` outlives the set.
   static Status Open(vkv::cuda::DriverCuda& driver, const std::string& module, Stream stream, uint64_t workspace_bytes,
                      std::unique_ptr<KernelSet>& set);
 
@@ -30,8 +30,8 @@ class CudaKernels final : public KernelSet {
   Status DecodeAttention(const AttentionCommand& command, std::span<const Span> spans) override;
   Status PrefillAttention(const AttentionCommand& command, std::span<const Span> spans) override;
 
-  // A captured step: what is queued on the stream between BeginCapture and EndCapture, by these two and by others, is
-  // launched by Replay, behind a copy of the bytes that its lists are made of. Graphs live as long as the set.
+  // A captured step: Replay launches the work queued on the stream between BeginCapture and EndCapture, by these two
+  // calls and by others, after a copy of the bytes of its lists. Graphs live as long as the set.
   Status AppendStep(const AppendCommand& command, const cuda::StepList& list);
   Status DecodeStep(const AttentionCommand& command, const cuda::StepList& list);
   Status BeginCapture();

@@ -1,4 +1,4 @@
-// All CUDA kernels as one module: what is compiled, loaded and launched.
+// All CUDA kernels as one module, the unit of compiling and loading.
 #include "kernels/cuda/append.cu"
 #include "kernels/cuda/copy.cu"
 #include "kernels/cuda/decode.cu"

@@ -145,8 +145,8 @@ Status LaunchDecode(const AttentionCommand& command, std::span<const Span> spans
   return Ok();
 }
 
-// Lengths are not known: as many splits as give every multiprocessor kStepWaves times the blocks that it runs at a
-// time. A sequence that is too short for them leaves some of them idle, which end at once.
+// Lengths are unknown: takes as many splits as give every multiprocessor kStepWaves times the blocks that it runs at a
+// time. A sequence that is too short leaves some of them without tokens, which end at once.
 Status LaunchDecode(const AttentionCommand& command, const StepList& list, int multiprocessors,
                     const Workspace& workspace, const Submit& submit) {
   if (list.count == 0) return Ok();

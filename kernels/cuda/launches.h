@@ -1,8 +1,7 @@
-// Launches: which kernels a command takes, with which grid, block, shared memory and parameters. Pure arithmetic; knows
+// Launches: the kernels that a command launches, with grid, block, shared memory and parameters. Pure arithmetic; knows
 // no driver, so that the launcher, the simulated device and a test of the sources all use the same.
 //
-// A launch is handed to `submit(name, grid, threads, shared_bytes, parameters)`, whose Status ends the command when it
-// fails.
+// Each launch calls `submit(name, grid, threads, shared_bytes, parameters)`; a failed Status ends the command.
 #ifndef VKV_KERNELS_CUDA_LAUNCHES_H_
 #define VKV_KERNELS_CUDA_LAUNCHES_H_
 
@@ -61,10 +60,10 @@ struct StepList {
 
 Status LaunchAppend(const AppendCommand& command, std::span<const Span> spans, const Submit& submit);
 Status LaunchCopy(std::span<const Region> regions, std::span<const TokenCopy> copies, const Submit& submit);
-// `multiprocessors`: whose room for blocks the splits are to fill.
+// `multiprocessors`: the number that the splits are to fill with blocks.
 Status LaunchDecode(const AttentionCommand& command, std::span<const Span> spans, int multiprocessors,
                     const Workspace& workspace, const Submit& submit);
-// The same of a step whose sequences are read when the kernels run: the launches are the same whatever their lengths.
+// The same for a step that reads its sequences when the kernels run: the launches do not depend on their lengths.
 Status LaunchAppend(const AppendCommand& command, const StepList& list, const Submit& submit);
 Status LaunchDecode(const AttentionCommand& command, const StepList& list, int multiprocessors,
                     const Workspace& workspace, const Submit& submit);

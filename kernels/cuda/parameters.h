@@ -1,7 +1,7 @@
 // Parameters: what each CUDA kernel is launched with, by value, and its name, grid and block.
 //
-// A launch carries its sequences with it (4,096 bytes are what every driver takes), so nothing has to be uploaded, and
-// no buffer has to outlive the launch. More sequences than fit take more launches. A step that is captured once and
+// A launch carries its sequences with it (every driver takes 4,096 bytes of parameters), so nothing has to be uploaded,
+// and no buffer has to outlive the launch. More sequences than fit take more launches. A step that is captured once and
 // replayed with other sequences has them in device memory instead: the launch carries only the address. Compiled as C++
 // and as CUDA C++; the simulated device checks launches against it.
 #ifndef VKV_KERNELS_CUDA_PARAMETERS_H_
@@ -35,7 +35,7 @@ struct AppendParameters {
   Spans spans;
 };
 
-// vkv_copy: grid (pieces of the longest stretch, regions, copies).
+// vkv_copy: grid (pieces of the longest range, regions, copies).
 inline constexpr int kCopyThreads = 256;
 inline constexpr int64_t kCopyPieceBytes = 64 << 10;
 struct CopyParameters {

@@ -17,7 +17,7 @@ __device__ inline void LoadTile(float* tile, const Tensor& tensor, int slot, int
   for (int at = threadIdx.x; at < Rows * tensor.dim; at += kQuarters * Rows) {
     const int token = at / tensor.dim;
     const int element = at % tensor.dim;
-    // What is not there must not be a NaN that a weight of zero does not take away.
+    // A missing element must not be a NaN, which a weight of zero would not remove.
     tile[token * PrefillStride(tensor.dim) + element] =
         token < tokens ? AsFloat(reinterpret_cast<const T*>(HeadAt(tensor, slot, from + token, kv_head))[element])
                        : 0.0f;
@@ -96,7 +96,7 @@ __device__ inline void Prefill(const PrefillParameters& parameters, float* share
     sum += __shfl_xor_sync(0xffffffffu, sum, 1);
     sum += __shfl_xor_sync(0xffffffffu, sum, 2);
     total = total * correction + sum;
-    __syncthreads();  // the keys are done with
+    __syncthreads();  // all threads are done with the keys
     LoadTile<T, Rows>(tile, command.values, span.slot, kv_head, from, tokens);
     __syncthreads();
     VKV_UNROLL
@@ -126,7 +126,7 @@ __device__ inline void Prefill(const PrefillParameters& parameters, float* share
     VKV_LAUNCH_SHARED(shared);                                                                    \
     Prefill<type, rows>(parameters, shared);                                                      \
   }
-// Where there are no products of tiles (bfloat16 on Turing) the plain one does it, with the same launch.
+// Without products of tiles (bfloat16 on Turing) the plain kernel runs, with the same launch.
 template <typename T, int Dim>
 __device__ inline void PrefillByTiles(const PrefillParameters& parameters, float* shared) {
   if constexpr (Tiles<T>::kAreThere)

@@ -1,10 +1,10 @@
 // Prefill attention on tensor cores: over 16-bit K and V, exact to float32 but for rounding, as decoding is and by the
-// same tiles (decode_tiles_inl.h): what is a query head there is a new token here.
+// same tiles (decode_tiles_inl.h), with new tokens in place of query heads.
 //
-// A warp takes 8 new tokens of one query head, a block 4 warps. Keys and values of 32 tokens at a time come to shared
-// memory, which all warps read: scores [token, new token] = K · Qᵀ, then sums [element, new token] += Vᵀ · weights.
-// Rows of keys lie 64 bytes further apart than they are long, and of values 16, so that the 16-byte reads of 8 lanes
-// are of all banks. Device code only.
+// A warp takes 8 new tokens of one query head, a block 4 warps. Keys and values of 32 tokens at a time are loaded to
+// shared memory, which all warps read: scores [token, new token] = K · Qᵀ, then sums [element, new token] += Vᵀ ·
+// weights. Rows of keys lie 64 bytes further apart than they are long, and of values 16, so that the 16-byte reads of 8
+// lanes are of all banks. Device code only.
 #ifndef VKV_KERNELS_CUDA_PREFILL_TILES_INL_H_
 #define VKV_KERNELS_CUDA_PREFILL_TILES_INL_H_
 

@@ -50,7 +50,7 @@ void TouchRows(std::vector<Touch>& touches, uint64_t address, Dtype dtype, const
   }
 }
 
-// What an attention kernel reads: queries, and all keys and values of its spans.
+// The ranges that an attention kernel reads: queries, and all keys and values of its spans.
 std::vector<Touch> TouchesOfAttention(const AttentionCommand& command, const Spans& spans) {
   std::vector<Touch> touches;
   for (const Span& span : SpansOf(spans)) {
@@ -258,7 +258,7 @@ std::shared_ptr<const SimulatedKernel> FindSimulated(const char* name) {
   if (kernel == "vkv_copy") return std::make_shared<SimulatedCopy>();
   if (kernel == "vkv_merge") return std::make_shared<SimulatedMerge>();
   if (kernel.starts_with("vkv_prefill_")) return std::make_shared<SimulatedPrefill>(kernel);
-  // The launch is held against the name that the command asks for, so any decode kernel's stand-in is the same.
+  // The launch is compared with the kernel that the command needs, so every decode kernel has the same stand-in.
   if (kernel.starts_with("vkv_decode_")) return std::make_shared<SimulatedDecode>(kernel);
   return FindSimulatedDense(kernel);
 }

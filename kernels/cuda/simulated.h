@@ -1,5 +1,5 @@
-// Simulated: every CUDA kernel's stand-in on the simulated device: does what the kernel does, in the obvious way, on
-// the CPU; says what memory that touches; and holds each launch against launches.h's own rules of grid, block and
+// Simulated: every CUDA kernel's stand-in on the simulated device: computes the kernel's results in the obvious way on
+// the CPU, lists the memory that it uses, and compares each launch with launches.h's rules for grid, block and
 // shared memory.
 #ifndef VKV_KERNELS_CUDA_SIMULATED_H_
 #define VKV_KERNELS_CUDA_SIMULATED_H_
@@ -10,7 +10,7 @@
 
 namespace vkv::kernels::cuda {
 
-// Null for a name that no kernel has.
+// Null when no kernel has that name.
 std::shared_ptr<const mock::SimulatedKernel> FindSimulated(const char* name);
 
 }  // namespace vkv::kernels::cuda

@@ -1,4 +1,4 @@
-// Simulated: what the kernels' stand-ins on the simulated device have in common: their parameter by its type.
+// Simulated: shared by the kernels' stand-ins on the simulated device: their parameter by its type.
 #ifndef VKV_KERNELS_CUDA_SIMULATED_BASE_H_
 #define VKV_KERNELS_CUDA_SIMULATED_BASE_H_
 
@@ -16,8 +16,7 @@ inline bool IsSize(const mock::LaunchArguments& launch, int64_t x, int64_t y, in
          launch.shared_bytes == static_cast<uint32_t>(shared_bytes);
 }
 
-// A kernel whose one parameter is of this type. IsPossible: the counts in it are within bounds, asked before anything
-// else.
+// A kernel with one parameter of this type. IsPossible checks that its counts are within bounds, before anything else.
 template <typename Parameters>
 class Simulated : public mock::SimulatedKernel {
  public:

@@ -1,9 +1,9 @@
-// Dense commands: what the dense kernels are told, as plain data: matrix products, RMSNorm, rotary positions, SwiGLU,
-// embedding.
+// Dense commands: the arguments of the dense kernels, as plain data: matrix products, RMSNorm, rotary positions,
+// SwiGLU, embedding.
 //
-// Activations are float, [row, width], contiguous; weights are as they lie in a model's file, [output, input], in any
+// Activations are float, [row, width], contiguous; weights have the format of a model's file, [output, input], in any
 // Dtype. Pointers are addresses on the machine that computes, but for tokens and positions, which are plain memory,
-// read during the call. Nothing overlaps unless it says so. This header compiles as CUDA C++ too.
+// read during the call. Buffers do not overlap unless a comment says so. This header compiles as CUDA C++ too.
 #ifndef VKV_KERNELS_DENSE_DENSE_COMMANDS_H_
 #define VKV_KERNELS_DENSE_DENSE_COMMANDS_H_
 
@@ -11,7 +11,7 @@
 
 namespace vkv::kernels {
 
-// output[row, o] = Σ input[row, i] · weight[o, i], + bias[o] if there is one, + what output held if it `adds`.
+// output[row, o] = Σ input[row, i] · weight[o, i], + bias[o] if there is one, + the old output[row, o] if it `adds`.
 struct Product {
   const void* weight = nullptr;  // [output, input]
   const float* bias = nullptr;   // [output], or null
@@ -21,7 +21,7 @@ struct Product {
   bool adds = false;
 };
 
-// What products are computed of.
+// The input of products.
 struct ProductInput {
   const float* input = nullptr;  // [row, input]
   int64_t rows = 0;

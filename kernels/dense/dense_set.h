@@ -1,8 +1,8 @@
-// DenseSet: what a transformer computes besides attention, on whatever machine its activations and weights are.
+// DenseSet: a transformer's arithmetic besides attention, on the machine of its activations and weights.
 //
 // Work is queued in the order of the calls; on the CPU it is done when a call returns. Pre, for every call: buffers are
-// as large as the shapes say, tokens and positions are in their tables; the binding's caller has checked what can be.
-// One thread at a time.
+// as large as the shapes say, tokens and positions are in their tables; the binding's caller checks what can be
+// checked. One thread at a time.
 #ifndef VKV_KERNELS_DENSE_DENSE_SET_H_
 #define VKV_KERNELS_DENSE_DENSE_SET_H_
 
@@ -17,7 +17,7 @@ class DenseSet {
  public:
   virtual ~DenseSet() = default;
 
-  // What multiplies: "avx512", "sm_90".
+  // The code that multiplies: "avx512", "sm_90".
   virtual const char* name() const = 0;
 
   // Several products of the same input, as one piece of work.

@@ -30,7 +30,7 @@ Napi::Value Detach(const Napi::CallbackInfo& info) {
   return info.Env().Undefined();
 }
 
-// What Node-API answers to an ArrayBuffer over memory of our own: napi_ok, or napi_no_external_buffers_allowed where
+// What Node-API returns for an ArrayBuffer over memory of the addon: napi_ok, or napi_no_external_buffers_allowed where
 // the program that embeds Node.js forbids it (Electron).
 napi_status TryExternalBuffer(Napi::Env env) {
   static uint8_t memory[8];

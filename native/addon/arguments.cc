@@ -24,7 +24,7 @@ size_t ElementBytes(napi_typedarray_type type) {
 bool ReadArray(napi_env env, napi_value value, napi_typedarray_type wanted, Bytes& bytes) {
   bool is_array = false;
   if (value == nullptr || napi_is_typedarray(env, value, &is_array) != napi_ok || !is_array) return false;
-  auto type = static_cast<napi_typedarray_type>(-1);  // stays so for one that this Node-API does not know
+  auto type = static_cast<napi_typedarray_type>(-1);  // stays so for a type that this Node-API does not know
   size_t length = 0;
   void* data = nullptr;
   if (napi_get_typedarray_info(env, value, &type, &length, &data, nullptr, nullptr) != napi_ok) return false;
@@ -52,7 +52,7 @@ napi_valuetype Arguments::TypeOf(napi_value value) {
 
 int64_t Arguments::ToInteger(napi_value value, int64_t least, int64_t most) {
   const double number = ToDouble(value);
-  // 2⁵³: above it a double does not say which integer it is.
+  // 2⁵³: above it a double may stand for several integers.
   const bool is_integer = std::trunc(number) == number && std::abs(number) <= 9007199254740992.0;
   const int64_t integer = is_integer ? static_cast<int64_t>(number) : 0;
   if (!is_integer || integer < least || integer > most) Refuse(integer);

@@ -1,10 +1,10 @@
-// Arguments: what JavaScript passed to one call, or the members of one of its objects, read so that nothing can go
-// wrong in between: every status of Node-API is looked at, types and ranges are checked, nothing throws and nothing
-// aborts. TypeScript has checked already; here stands what the process would die of.
+// Arguments: reads the arguments of a call from JavaScript, or the members of an object argument. It checks every
+// status of Node-API, every type and range, and neither throws nor aborts. TypeScript has validated before; these
+// checks are for values that would crash the process.
 //
-// The first value that is not what was asked for makes `status()` a failure, and it and all later ones read as zero or
-// empty. So a call reads all it needs, and then does its work only where `status()` is ok. A worker that is being
-// terminated answers nothing any more: its values read as failures too. For the environment's own thread.
+// The first value of a wrong type or range makes `status()` a failure, and it and all later values read as zero or
+// empty. So a call reads all its arguments first, and does its work only when `status()` is ok. In a worker that is
+// being terminated all values read as failures. For the environment's own thread.
 #ifndef VKV_ADDON_ARGUMENTS_H_
 #define VKV_ADDON_ARGUMENTS_H_
 
@@ -17,16 +17,17 @@
 
 namespace vkv::addon {
 
-// The largest integer that a Number says exactly.
+// The largest integer that a Number holds exactly.
 constexpr int64_t kLargestInteger = (int64_t{1} << 53) - 1;
 
-// Memory of a typed array: no code of the caller's may run while it is held.
+// Memory of a typed array, valid until code of the caller's runs.
 struct Bytes {
   void* data = nullptr;
   size_t bytes = 0;
 };
 
-// False when `value` is no typed array of `type`; one that is detached, or was cut off by its buffer, has no bytes.
+// False when `value` is no typed array of `type`. A detached array, or one whose buffer has shrunk below it, has no
+// bytes.
 bool ReadArray(napi_env env, napi_value value, napi_typedarray_type type, Bytes& bytes);
 
 class Arguments {
@@ -93,7 +94,7 @@ class Arguments {
   bool IsUndefined(Key key) {
     return TypeOf(At(key)) == napi_undefined;
   }
-  // The call's own failure, for what only it can check: `what` was not among what it takes.
+  // Makes `status()` a failure, for checks that only the call can make; `what` is the refused value.
   void Refuse(int64_t what = 0);
 
  private:

@@ -1,7 +1,7 @@
 #include "addon/context.h"
 
 namespace vkv::addon {
-// By plain Node-API: where JavaScript can no longer run, each of these says so and nothing else happens.
+// Plain Node-API: where JavaScript can no longer run, each of these calls fails without a further effect.
 Napi::Value MakeError(Napi::Env env, const Status& status, const std::string& driver, const std::string& text) {
   if (status.ok()) return env.Undefined();
   EnvContext& context = ContextOf(env);

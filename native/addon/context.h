@@ -15,7 +15,7 @@
 
 namespace vkv::addon {
 
-// Something with a thread that must stop before its environment ends.
+// An object with a thread that must stop before its environment ends.
 class Stoppable {
  public:
   // Stops the thread for good; from here on the context may be gone.
@@ -38,14 +38,14 @@ struct EnvContext {
 
 inline EnvContext& ContextOf(Napi::Env env) { return *env.GetInstanceData<EnvContext>(); }
 
-// Throws the JavaScript error of a failed status; true when it did. `driver` is the kind of the driver in use and
-// `text` what it wrote about the failure, for the error.
+// Throws the JavaScript error of a failed status and returns true; false when the status is ok. `driver` is the kind of
+// the driver, `text` its log, for the error.
 bool ThrowIfFailed(Napi::Env env, const Status& status, const std::string& driver = {}, const std::string& text = {});
 // The error object itself, or undefined for an ok status.
 Napi::Value MakeError(Napi::Env env, const Status& status, const std::string& driver, const std::string& text = {});
 
-// An object of one of the addon's classes, which its tag says: another object, also one of another of these classes, is
-// refused. Null for that, and while the environment is being terminated.
+// The addon's object behind `value`, checked by its class's tag. Null for any other object, and while the environment
+// is being terminated.
 template <typename Class>
 Class* UnwrapTagged(const Napi::Value& value) {
   bool is_tagged = false;
@@ -56,8 +56,8 @@ Class* UnwrapTagged(const Napi::Value& value) {
   return napi_unwrap(value.Env(), value, &wrapped) == napi_ok ? static_cast<Class*>(wrapped) : nullptr;
 }
 
-// Conversions for calls that check their numbers themselves, as drivers do; 0 for what is no number. All others read
-// through Arguments.
+// Conversions for calls that check their numbers themselves, as drivers do; 0 for anything but a number. All others
+// read through Arguments.
 uint64_t ToUint64(const Napi::Value& value);  // a Number or a BigInt
 int32_t ToInt32(const Napi::Value& value);
 Napi::BigInt FromUint64(Napi::Env env, uint64_t value);         // addresses and handles

@@ -32,7 +32,7 @@ kernels::Dtype ToDtype(Arguments& given, size_t at) { return static_cast<kernels
 
 int64_t ToCount(Arguments& given, size_t at) { return given.Integer(at, 0, kMostElements); }
 
-// Elements of [rows, width]; refuses what would overflow.
+// Elements of [rows, width]; refuses numbers that would overflow.
 int64_t Product(Arguments& given, int64_t rows, int64_t width) {
   if (width > 0 && rows > kMostElements / width) given.Refuse(rows);
   return given.ok() ? rows * width : 0;
@@ -40,11 +40,11 @@ int64_t Product(Arguments& given, int64_t rows, int64_t width) {
 
 struct Indices {
   std::span<const int32_t> numbers;
-  int64_t most = -1;           // of them; -1 where they are not known
-  bool are_on_device = false;  // read when the kernel runs, and so not looked at
+  int64_t most = -1;           // the largest; -1 where they are not known
+  bool are_on_device = false;  // read when the kernel runs, and so not checked here
 };
 
-// The first `count` numbers of an Int32Array, none below zero, or the address of so many where a device can read them.
+// The first `count` numbers of an Int32Array, none below zero, or the address of `count` numbers on a device.
 Indices ReadIndices(Arguments& given, size_t at, int64_t count, bool has_device) {
   Indices indices;
   if (has_device && given.IsAddress(at)) {
@@ -113,7 +113,7 @@ Status NativeDense::OpenSet(Napi::Env env, Arguments& options) {
 
 void NativeDense::CloseSet() {
   if (!driver_ || !dense_) return dense_.reset();
-  DriverScope scope(*driver_);  // where it fails there is nothing to give back any more
+  DriverScope scope(*driver_);  // where it fails, nothing is left to give back
   dense_.reset();
 }
 

@@ -35,8 +35,8 @@ class NativeDense : public Napi::ObjectWrap<NativeDense> {
 
   Status OpenSet(Napi::Env env, Arguments& options);
   void CloseSet();
-  // Runs `call(set)`, with the device current where there is one, if its arguments could be read; throws what fails,
-  // kClosed included.
+  // Runs `call(set)`, with the device current where there is one, if its arguments could be read; throws the error of a
+  // failure, kClosed included.
   template <typename Call>
   Napi::Value Run(Napi::Env env, const Arguments& given, Call call);
 

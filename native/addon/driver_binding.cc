@@ -34,7 +34,7 @@ Napi::Value OpenCuda(const Napi::CallbackInfo& info) {
   return NativeDriver::Wrap(info.Env(), std::move(driver));
 }
 
-// For lib/device/driver.ts, whose constructor JavaScript can reach.
+// For the Driver constructor of lib/device/driver.ts, which users can call with any object.
 Napi::Value IsDriver(const Napi::CallbackInfo& info) {
   return Napi::Boolean::New(info.Env(), UnwrapTagged<NativeDriver>(info[0]) != nullptr);
 }

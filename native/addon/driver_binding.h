@@ -49,7 +49,7 @@ class NativeDriver : public Napi::ObjectWrap<NativeDriver> {
   Napi::Value DestroyEvent(const Napi::CallbackInfo& info);
   Napi::Value FailCall(const Napi::CallbackInfo& info);
 
-  // Runs `call(driver)` with the device current; throws what fails, kClosed included. Undefined on success.
+  // Runs `call(driver)` with the device current; throws the error of a failure, kClosed included. Undefined on success.
   template <typename Call>
   Napi::Value Run(Napi::Env env, Call call);
 

@@ -23,7 +23,7 @@ kernels::Tensor ToTensor(const double* from) {
           static_cast<int64_t>(from[3]),  static_cast<int32_t>(from[4]), static_cast<int32_t>(from[5])};
 }
 
-// The rows of new tokens, of a type, or their address.
+// The activations of new tokens, of a type, or their address.
 uint64_t Rows(Arguments& given, size_t at, kernels::Dtype dtype, int64_t elements) {
   return reinterpret_cast<uint64_t>(
       given.Buffer<void>(at, dtype == kernels::Dtype::kFloat32 ? napi_float32_array : napi_uint16_array,
@@ -106,7 +106,7 @@ Status NativeKernels::OpenSet(Napi::Env env, Arguments& options) {
 
 void NativeKernels::CloseSet() {
   if (!set_) return;
-  DriverScope scope(*driver_);  // where it fails there is nothing to give back any more
+  DriverScope scope(*driver_);  // where it fails, nothing is left to give back
   set_.reset();
 }
 
@@ -248,7 +248,7 @@ Napi::Value NativeKernels::EndCapture(const Napi::CallbackInfo& info) {
 
 Napi::Value NativeKernels::AbortCapture(const Napi::CallbackInfo& info) {
   Arguments given(info, "abortCapture");
-  if (!set_) return info.Env().Undefined();  // it ended with the kernels
+  if (!set_) return info.Env().Undefined();  // closing the kernels ended the capture
   return RunOnDevice(info.Env(), given, [](kernels::CudaKernels& set) {
     set.AbortCapture();
     return Ok();
@@ -267,7 +267,7 @@ Napi::Value NativeKernels::DropGraph(const Napi::CallbackInfo& info) {
   Arguments given(info, "dropGraph");
   const uint64_t graph = given.Address(0);
   if (given.ok() && (!set_ || driver_->is_lost()))
-    return info.Env().Undefined();  // it went with the kernels, or the device
+    return info.Env().Undefined();  // destroyed with the kernels or the device
   return RunOnDevice(info.Env(), given, [&](kernels::CudaKernels& set) { return set.DropGraph(graph); });
 }
 

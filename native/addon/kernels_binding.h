@@ -55,19 +55,20 @@ class NativeKernels : public Napi::ObjectWrap<NativeKernels> {
 
   Status OpenSet(Napi::Env env, Arguments& options);
   void CloseSet();
-  // The layer whose number is the first argument, and the spans behind it with the rows that they have together.
+  // Reads the layer number (the first argument) and the spans after it; counts their rows.
   const Layer& ReadLayer(Arguments& given) const;
   std::span<const kernels::Span> ReadSpans(Arguments& given, int64_t& rows) const;
   kernels::cuda::StepList ReadList(Arguments& given) const;
-  // The commands of so many rows, whose buffers are the call's last two arguments.
+  // Commands for that many rows; their buffers are the call's last two arguments.
   kernels::AppendCommand AppendOf(Arguments& given, const Layer& layer, int64_t rows) const;
   kernels::AttentionCommand AttentionOf(Arguments& given, const Layer& layer, int64_t rows) const;
   template <typename Call>
   Napi::Value Attend(const Napi::CallbackInfo& info, const char* name, Call call);
-  // Runs `call(set)` with the device current, if its arguments could be read; throws what fails, kClosed included.
+  // Runs `call(set)` with the device current, if its arguments could be read; throws the error of a failure, kClosed
+  // included.
   template <typename Call>
   Napi::Value Run(Napi::Env env, const Arguments& given, Call call);
-  // As Run; refuses where the kernels are none of a device.
+  // As Run, for kernels of a device only.
   template <typename Call>
   Napi::Value RunOnDevice(Napi::Env env, Arguments& given, Call call);
 

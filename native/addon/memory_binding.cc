@@ -46,7 +46,7 @@ Status NativeMemory::Open(uint64_t bytes) {
 
 void NativeMemory::CloseMemory() {
   if (!memory_) return;
-  DriverScope scope(*driver_);  // where it fails there is nothing to give back any more
+  DriverScope scope(*driver_);  // where it fails, nothing is left to give back
   memory_.reset();
 }
 

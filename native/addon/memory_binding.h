@@ -26,7 +26,7 @@ class NativeMemory : public Napi::ObjectWrap<NativeMemory> {
 
   Status Open(uint64_t bytes);
   void CloseMemory();
-  // Runs `call(memory)` with the device current; throws what fails, kClosed included.
+  // Runs `call(memory)` with the device current; throws the error of a failure, kClosed included.
   template <typename Call>
   Napi::Value Run(Napi::Env env, Call call);
 

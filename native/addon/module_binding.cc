@@ -35,14 +35,15 @@ Status Load(Driver& driver, const std::string& module, const void* image, std::s
   return static_cast<cuda::DriverCuda&>(driver).LoadModule(module, image, kernels::cuda::PackageKernels(), log);
 }
 
-// Keeps the driver and a copy of the image until the thread is done. By plain Node-API: when it is, JavaScript may no
-// longer run, and then it is not told.
+// Keeps the driver and a copy of the image until the thread is done. Plain Node-API, because JavaScript may no longer
+// run by then; the result is dropped in that case.
 class Loading {
  public:
   explicit Loading(const Request& request)
       : driver_(request.driver), module_(request.module), image_(request.image.begin(), request.image.end()) {}
 
-  // The promise of what is on its way; nothing when the environment is being ended. From here on it deletes itself.
+  // Starts the work and returns its promise; nothing while the environment is being terminated. Deletes itself
+  // afterwards.
   static Napi::Value Start(Napi::Env env, std::unique_ptr<Loading> loading) {
     napi_value promise = nullptr;
     napi_value name = nullptr;

@@ -1,7 +1,7 @@
-// Answers: turns what an entry point answered into a Status.
+// Answers: turns the result of an entry point into a Status.
 //
-// What an answer means depends on the call: no memory for a page is not the same as no room for a
-// reservation. A Subject says so, together with the two numbers of the Status. Any thread; no state.
+// What a result means depends on the call: no memory for a page differs from no addresses for a reservation. A Subject
+// has that meaning and the two numbers of the Status. Any thread; no state.
 #ifndef VKV_CUDA_ANSWERS_H_
 #define VKV_CUDA_ANSWERS_H_
 
@@ -12,7 +12,7 @@
 
 namespace vkv::cuda {
 
-// What a call was about, and what a refusal of it means.
+// What a call works on, and what its refusal means.
 struct Subject {
   int64_t what = 0;
   int64_t how_many = 0;
@@ -20,7 +20,7 @@ struct Subject {
   Code misuse = Code::kDriverMisuse;
 };
 
-// `call` is a static string. A sticky answer, or that of a context that is gone, gives kDriverLost.
+// `call` is a static string. A sticky result, or that of a destroyed context, gives kDriverLost.
 Status ToStatus(CudaApi& api, const char* call, CUresult result, const Subject& subject = {});
 
 }  // namespace vkv::cuda

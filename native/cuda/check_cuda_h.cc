@@ -1,5 +1,5 @@
-// Compares our declarations with the real cuda.h, at compile time, where there is one of CUDA 13; elsewhere
-// it compiles to nothing, so that no toolkit, however old or new, can be in the way of an installation.
+// Compares the declarations here with the real cuda.h, at compile time, where CUDA 13 has one; elsewhere
+// it compiles to nothing, so that no version of the toolkit can break an installation.
 //
 // Checked: the size and every offset of each struct, the value of each enumerator, and for each entry point
 // that the prototype of the version we ask for (PFN_<name>_v<version> of cudaTypedefs.h) takes what we pass:

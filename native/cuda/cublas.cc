@@ -37,7 +37,7 @@ Status Cublas::Open(const char* library_path, Stream stream, std::unique_ptr<Cub
   for (const char* path : kUsualPaths) {
     const Status opened = OpenLibrary(path, stream, cublas);
     if (opened.ok()) return opened;
-    // What one that is there says is worth more than that others are not.
+    // The error of a library that exists tells more than that another one is missing.
     if (opened.code != Code::kLibraryUnavailable) status = opened;
   }
   return status;
@@ -62,7 +62,7 @@ Status Cublas::OpenLibrary(const char* library_path, Stream stream, std::unique_
   return Ok();
 }
 
-// Nobody is left to be told of a failure.
+// A failure here cannot be reported.
 Cublas::~Cublas() {
   if (handle_ != nullptr) (void)cublasDestroy_v2_(handle_);
 }

@@ -37,8 +37,8 @@ enum cublasGemmAlgo_t : int { CUBLAS_GEMM_DEFAULT = -1 };
      const void* beta, void* c, cudaDataType_t type_c, int ldc, cublasComputeType_t compute, cublasGemmAlgo_t algorithm))
 // clang-format on
 
-// output[row, o] = Σ input[row, i] · weight[o, i], + what output held if it `adds`; all row after row. Sums and output
-// are float; input and weight are of one type.
+// output[row, o] = Σ input[row, i] · weight[o, i], plus the content of output if it `adds`; all row-major. Sums and
+// output are float; input and weight are of one type.
 struct CublasProduct {
   const void* weight = nullptr;  // [output, input]
   const void* input = nullptr;   // [row, input]
@@ -52,9 +52,9 @@ struct CublasProduct {
 
 class Cublas {
  public:
-  // `library_path`: the library to open, or null for the places where it is usually found, newest first, of which the
-  // first is taken that serves this context. Fails with kLibraryUnavailable (call: "dlopen" or the entry point that is
-  // missing), or kDriverCallFailed with cuBLAS's own status; nothing stays then.
+  // `library_path`: the library to open; null tries the usual places, newest first, and takes the first library that
+  // works in this context. Fails with kLibraryUnavailable (call: "dlopen" or the missing entry point), or
+  // kDriverCallFailed with cuBLAS's own status, and leaves nothing behind.
   static Status Open(const char* library_path, Stream stream, std::unique_ptr<Cublas>& cublas);
   ~Cublas();
   Cublas(const Cublas&) = delete;
@@ -70,7 +70,7 @@ class Cublas {
   // In float32 throughout where that is the type: never in TF32.
   Status Multiply(const CublasProduct& product);
 
-  // The context is gone, and what was in it: nothing is given back.
+  // The context is gone with all that was in it: frees nothing.
   void Forget() { handle_ = nullptr; }
 
  private:

@@ -1,9 +1,8 @@
 // CudaApi: the CUDA driver as a table of entry points, one virtual method for each, under CUDA's own names.
 //
-// LoadedCuda fills it from libcuda.so.1; the mock is the table itself, which puts everything above it,
-// DriverCuda included, under test as it is shipped. An entry point that the library lacks answers
-// CUDA_ERROR_NOT_FOUND. Threads: any; what CUDA says about contexts and threads holds. It is owned by the
-// drivers opened over it (shared_ptr).
+// LoadedCuda fills it from libcuda.so.1; the mock implements the table itself, so that tests run all shipped code above
+// it, DriverCuda included. An entry point that the library lacks returns CUDA_ERROR_NOT_FOUND. Threads: any, under
+// CUDA's own rules about contexts. Owned by the drivers opened over it (shared_ptr).
 #ifndef VKV_CUDA_CUDA_API_H_
 #define VKV_CUDA_CUDA_API_H_
 
@@ -14,13 +13,13 @@
 
 namespace vkv::cuda {
 
-// What no entry point can tell.
+// Properties that no entry point returns.
 struct CudaTraits {
   bool has_memory = true;        // false: pages are accounted, but there are no bytes in them (mock)
   bool has_host_access = false;  // the CPU may dereference mapped addresses (mock with real backing)
 };
 
-// What a driver had not given back when it was closed, and gives back now.
+// What a driver still had when it was closed, and gives back then.
 struct Leftovers {
   uint64_t reservations = 0;
   uint64_t mappings = 0;
@@ -38,7 +37,7 @@ class CudaApi {
   virtual CudaTraits traits() const { return {}; }
   // The physical memory that the created pages really hold now; CUDA's pages hold theirs from the start.
   virtual uint64_t ResidentBytes(uint64_t created_bytes) { return created_bytes; }
-  // A driver over this table is about to give back what its owner forgot. A simulated device remembers it as
+  // Called before a driver over this table gives back what its owner forgot. A simulated device records it as
   // a leak.
   virtual void NoteLeftovers(const Leftovers& leftovers) { (void)leftovers; }
 

@@ -46,7 +46,7 @@ Status FindDevice(CudaApi& api, int ordinal, CUdevice& device, DriverInfo& info)
   }
   VKV_CALL(cuDeviceGet, &device, ordinal);
 
-  // A driver that does not know the attribute refuses the question: it has no virtual memory management
+  // A driver that does not know the attribute returns an error: it has no virtual memory management
   // either.
   int has_virtual_memory = 0;
   const Status attribute =

@@ -14,7 +14,7 @@ Status FindDevice(CudaApi& api, int ordinal, CUdevice& device, DriverInfo& info)
 // Fills in the page sizes. The device's context is current.
 Status FindPageSizes(CudaApi& api, DriverInfo& info);
 
-// The properties of every page we create: device memory that is shared with nobody.
+// The properties of every created page: device memory, not shared with other processes.
 CUmemAllocationProp PageProperties(int ordinal);
 
 }  // namespace vkv::cuda

@@ -10,8 +10,8 @@
 namespace vkv::cuda {
 namespace {
 
-// The scopes open on this thread, innermost last: whose each is, and the capture mode that it replaced. Scopes nest,
-// also those of different drivers, so one stack for each thread is enough.
+// The scopes open on this thread, innermost last: the driver of each, and the capture mode that it replaced. Scopes
+// nest, also those of different drivers, so one stack for each thread is enough.
 struct OpenScope {
   const DriverCuda* driver;
   bool is_inner;  // within one of the same driver: it changed nothing
@@ -82,7 +82,7 @@ void DriverCuda::GiveBackLeftovers() {
   if (leftovers == Leftovers{}) return;
   api_->NoteLeftovers(leftovers);
   const Ledger::Contents contents = ledger_.Take();
-  (void)api_->cuCtxSynchronize();  // the leftovers' fences, if there were any, are forgotten too
+  (void)api_->cuCtxSynchronize();  // queued work may still use the leftovers
   for (const auto& [address, bytes] : contents.mappings) (void)api_->cuMemUnmap(address, bytes);
   for (const auto& [page, bytes] : contents.pages) (void)api_->cuMemRelease(page);
   for (const auto& [address, bytes] : contents.reservations) (void)api_->cuMemAddressFree(address, bytes);
@@ -123,7 +123,7 @@ Status DriverCuda::Enter() {
   VKV_RETURN_IF_ERROR(Ready());
   CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
   CUcontext current = nullptr;
-  // Between an outer scope and this one others may have made another context current.
+  // Since the outer scope began, other code may have made another context current.
   const bool is_inner = !open_scopes.empty() && open_scopes.back().driver == this &&
                         api_->cuCtxGetCurrent(&current) == CUDA_SUCCESS && current == context_;
   if (!is_inner) {
@@ -163,7 +163,7 @@ Status DriverCuda::Reserve(uint64_t bytes, uint64_t page_bytes, uint64_t& addres
   VKV_RETURN_IF_ERROR(Ready());
   Subject subject = About(bytes);
   subject.out_of_memory = Code::kOutOfAddressSpace;
-  // A size beyond what there is may also be called an invalid value.
+  // For a size beyond the device's memory CUDA may also return CUDA_ERROR_INVALID_VALUE.
   if (bytes != 0 && bytes % page_bytes == 0) subject.misuse = Code::kOutOfAddressSpace;
   CUdeviceptr reserved = 0;
   VKV_RETURN_IF_ERROR(Check(

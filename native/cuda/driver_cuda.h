@@ -1,6 +1,5 @@
-// DriverCuda: a Driver over a table of CUDA entry points, be it the real library or the mock. It translates:
-// calls into entry points, their answers into Status. What is allowed is for CUDA to say; it checks nothing
-// itself.
+// DriverCuda: a Driver over a table of CUDA entry points, of the real library or the mock. It translates calls into
+// entry points and their results into Status. It checks nothing itself: CUDA decides what is allowed.
 //
 // It keeps the device's primary context (never one of its own, so that it shares addresses with the engine)
 // from Open until it is destroyed. Threads: any, inside a DriverScope. After a sticky failure, and in a
@@ -44,8 +43,8 @@ class DriverCuda final : public Driver {
   Status QueryMemory(MemoryInfo& memory) override;
   bool is_lost() const override { return lost_result_.load(std::memory_order_acquire) != CUDA_SUCCESS; }
 
-  // Also relaxes the thread's stream capture mode, so that mapping is legal while some stream is being
-  // captured. Within a scope of the same driver that is all done.
+  // Also relaxes the thread's stream capture mode, so that mapping is legal while a stream is being
+  // captured. Does nothing within a scope of the same driver.
   Status Enter() override;
   void Leave() override;
 
@@ -75,16 +74,16 @@ class DriverCuda final : public Driver {
   // Kernels (driver_cuda_kernels.cc), inside a DriverScope too. LoadModule compiles and loads an image, PTX ended by a
   // zero or a fatbin, as the module of that name, with all these kernels looked up, so that no launch loads any. A
   // module that is there already, or that another thread is loading, is taken as it is. It lives as long as the driver.
-  // kKernelsRefused, with what the compiler said in `log`, leaves nothing behind. A launch copies its one parameter.
+  // kKernelsRefused, with the compiler's log in `log`, leaves nothing behind. A launch copies its one parameter.
   Status LoadModule(const std::string& name, const void* image, std::span<const ModuleKernel> kernels,
                     std::string& log);
   const Module* FindModule(const std::string& name) { return modules_.Find(name); }  // null: not loaded
   Status LaunchKernel(CUfunction kernel, const LaunchSize& size, Stream stream, const void* parameter);
   Status CountMultiprocessors(int& count);
 
-  // Graphs (driver_cuda_graphs.cc), inside a DriverScope too. From BeginCapture on what is queued on the stream, which
-  // is none of the default streams, is recorded and not done, until EndCapture makes a graph of it or AbortCapture
-  // forgets it. The caller destroys the graph, once what it launched is over.
+  // Graphs (driver_cuda_graphs.cc), inside a DriverScope too. From BeginCapture on, work queued on the stream (not a
+  // default stream) is recorded and not run, until EndCapture makes a graph of it or AbortCapture drops it. The caller
+  // destroys the graph once its launches are over.
   Status BeginCapture(Stream stream);
   Status EndCapture(Stream stream, CUgraphExec& graph);
   void AbortCapture(Stream stream);
@@ -106,7 +105,7 @@ class DriverCuda final : public Driver {
   bool is_forked() const;
   // Ok when a call may reach CUDA.
   Status Ready() const;
-  // The Status of a call's answer; a sticky one makes the driver lost.
+  // The Status of a call's result; a sticky one makes the driver lost.
   Status Check(const char* call, CUresult result, const Subject& subject = {});
   // The same for a call that gives something back: with the context gone there is nothing left to give.
   Status CheckGivenBack(const char* call, CUresult result, const Subject& subject);

@@ -1,4 +1,4 @@
-// DriverCuda's calls about graphs: what a stream captures is launched again as a whole.
+// DriverCuda's calls for graphs: captures a stream's work and launches it again as a whole.
 #include "cuda/driver_cuda.h"
 
 namespace vkv::cuda {
@@ -19,7 +19,7 @@ Status DriverCuda::EndCapture(Stream stream, CUgraphExec& graph) {
   CUgraph captured = nullptr;
   const CUresult ended = api_->cuStreamEndCapture(ToStream(stream), &captured);
   if (ended != CUDA_SUCCESS) {
-    // A capture that something invalidated is over; after another refusal the stream may still record.
+    // An invalidated capture is over; after any other refusal the stream may still record.
     if (ended != CUDA_ERROR_STREAM_CAPTURE_INVALIDATED) AbortCapture(stream);
     return Check("cuStreamEndCapture", ended);
   }

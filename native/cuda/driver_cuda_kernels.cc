@@ -1,4 +1,4 @@
-// DriverCuda's calls about kernels: modules, their functions, launches.
+// DriverCuda's calls for kernels: modules, their functions, launches.
 #include <cstdint>
 #include <memory>
 
@@ -7,9 +7,9 @@
 namespace vkv::cuda {
 namespace {
 
-constexpr size_t kLogBytes = 8192;  // of what the compiler says of an image
+constexpr size_t kLogBytes = 8192;  // of the compiler's log of an image
 
-// What the compiler wrote, the error first.
+// The compiler's logs, errors first.
 std::string TextOf(const char* error, const char* info) {
   std::string text = error;
   if (!text.empty() && text.back() != '\n' && *info != 0) text += '\n';

@@ -1,15 +1,14 @@
-// The CUDA driver's entry points that we use: the one list. From it are made CudaApi (one virtual method
-// each), the loader's table, the mock's call kinds, the fake library of the loader's tests, and the check
-// against cuda.h.
+// The one list of the CUDA driver's entry points in use. CudaApi (one virtual method each), the loader's table, the
+// mock's call kinds, the fake library of the loader's tests and the check against cuda.h are generated from it.
 #ifndef VKV_CUDA_ENTRY_POINTS_H_
 #define VKV_CUDA_ENTRY_POINTS_H_
 
 // Each line is X(name, version, symbol, need, parameters, arguments).
 //
-// version: the CUDA version in which this very prototype appeared. It is what cuGetProcAddress is asked for,
-// never the version of the driver, because a later one may give the same name another signature
-// (cuCtxSynchronize at 13.0). symbol: what dlsym is asked for where there is no cuGetProcAddress. need: a
-// missing kRequired entry point fails the load; a missing kOptional one answers CUDA_ERROR_NOT_FOUND when
+// version: the CUDA version that introduced this prototype. cuGetProcAddress is called with it,
+// never with the driver's version, because a later version may change the signature of a name
+// (cuCtxSynchronize at 13.0). symbol: the name for dlsym where there is no cuGetProcAddress. need: a
+// missing kRequired entry point fails the load; a missing kOptional one returns CUDA_ERROR_NOT_FOUND when
 // called.
 //
 // clang-format off

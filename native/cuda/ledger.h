@@ -1,9 +1,9 @@
-// Ledger: what one DriverCuda has live: reservations, mappings, pages, streams and events. It is what
-// QueryMemory counts and what a closing driver gives back.
+// Ledger: the live objects of one DriverCuda: reservations, mappings, pages, streams and events. QueryMemory
+// counts them, and a closing driver gives them back.
 //
-// It checks nothing: whether a call is allowed is for the CUDA driver to say. An object is noted after the
-// call that made it and struck out before the call that ends it, because the driver may hand the same value
-// out again at once. Threads: any; one mutex guards all of it and is held across no driver call.
+// It checks nothing: the CUDA driver decides what is allowed. An object is added after the call that creates it
+// and removed before the call that ends it, because the driver may return the same value
+// again at once. Threads: any; one mutex guards all of it and is held across no driver call.
 #ifndef VKV_CUDA_LEDGER_H_
 #define VKV_CUDA_LEDGER_H_
 
@@ -29,13 +29,13 @@ class Ledger {
     uint64_t page_bytes = 0;  // of all pages together
   };
 
-  // A Remove answers whether the object was there, and how large; when the call fails after all, it is added
+  // A Remove returns whether the object was there, and its size; when the driver call fails, the caller adds it
   // again.
   void AddReservation(uint64_t address, uint64_t bytes);
   bool RemoveReservation(uint64_t address, uint64_t& bytes);
   void AddMapping(uint64_t address, uint64_t bytes);
-  // Strikes out all mappings that begin in the range; `removed` are they, for AddMappings when the call fails
-  // after all.
+  // Removes all mappings that begin in the range, and returns them in `removed`, for AddMappings when the driver call
+  // fails.
   void RemoveMappings(uint64_t address, uint64_t bytes, std::map<uint64_t, uint64_t>& removed);
   void AddMappings(std::map<uint64_t, uint64_t>& mappings);
   void AddPage(PageHandle page, uint64_t bytes);

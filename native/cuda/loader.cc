@@ -10,7 +10,7 @@ namespace {
 // Where the driver's library is. The second is for WSL2 distributions that do not put it on the search path.
 constexpr const char* kUsualPaths[] = {"libcuda.so.1", "/usr/lib/wsl/lib/libcuda.so.1"};
 
-// Asks one library for entry points, in the newest way that it knows.
+// Looks up entry points in one library, in the newest way that it supports.
 class EntryPointFinder {
  public:
   explicit EntryPointFinder(void* library)
@@ -22,8 +22,7 @@ class EntryPointFinder {
   void* Find(const char* name, int version, const char* symbol) const {
     void* entry_point = nullptr;
     if (get_v2_ != nullptr) {
-      // A symbol that is not there is no error for cuGetProcAddress: the answer is success, nullptr and the
-      // query's result.
+      // For a missing symbol cuGetProcAddress returns success, with nullptr and the query's result.
       CUdriverProcAddressQueryResult query = CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
       const CUresult result = get_v2_(name, &entry_point, version, /*flags=*/0, &query);
       return result == CUDA_SUCCESS && query == CU_GET_PROC_ADDRESS_SUCCESS ? entry_point : nullptr;

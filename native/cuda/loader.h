@@ -1,8 +1,8 @@
 // LoadedCuda: the table of CUDA entry points filled from the installed driver's library, without a toolkit.
 //
 // Load finds libcuda.so.1 with dlopen and every entry point with cuGetProcAddress (12.0, then 11.3) or dlsym.
-// It calls nothing of the driver but cuGetProcAddress and, for an error's text, cuDriverGetVersion: cuInit is
-// the business of DriverCuda. The library is never closed, because the driver does not survive being unloaded
+// Of the driver it calls only cuGetProcAddress and, for an error's text, cuDriverGetVersion; DriverCuda calls
+// cuInit. The library is never closed, because the driver does not survive being unloaded
 // after use. Threads: Load from any; the table is immutable afterwards.
 #ifndef VKV_CUDA_LOADER_H_
 #define VKV_CUDA_LOADER_H_

@@ -1,6 +1,7 @@
-// Modules: the modules of kernels that a driver has loaded, by name, each loaded once whichever threads ask for it.
+// Modules: the modules of kernels that a driver has loaded, by name. Of several threads that need a module, one loads
+// it.
 //
-// It keeps them and says who loads; it makes no driver call. A module does not change once it is there. Threads: any.
+// It stores modules and chooses the thread that loads; it makes no driver call. A module never changes. Threads: any.
 #ifndef VKV_CUDA_MODULES_H_
 #define VKV_CUDA_MODULES_H_
 
@@ -38,11 +39,11 @@ class Modules {
  public:
   // nullptr when it is not there, or not yet.
   const Module* Find(const std::string& name);
-  // True: the caller loads it, and calls Finish. False: it is there. Waits while another thread loads it.
+  // True: the caller must load it and call Finish. False: it is loaded. Waits while another thread loads it.
   bool Claim(const std::string& name);
   // Ends a claim; null: it could not be loaded.
   void Finish(const std::string& name, std::unique_ptr<const Module> module);
-  // Takes all out, for their owner to unload.
+  // Removes and returns all, for the owner to unload.
   std::vector<CUmodule> Take();
 
  private:

@@ -1,5 +1,4 @@
-// OpenCudaDriver: the place that knows how a CUDA driver is put together: the loader's table under a
-// DriverCuda.
+// OpenCudaDriver: builds a CUDA driver: the loader's table under a DriverCuda.
 #ifndef VKV_CUDA_OPEN_CUDA_H_
 #define VKV_CUDA_OPEN_CUDA_H_
 

@@ -24,8 +24,7 @@ bool IsSticky(CUresult result) {
     case CUDA_ERROR_INVALID_PC:
     case CUDA_ERROR_LAUNCH_FAILED:
     case CUDA_ERROR_EXTERNAL_DEVICE:
-    // Ours: the documentation does not call these four fatal, but memory that survives them cannot be
-    // trusted.
+    // The documentation does not call these four fatal, but memory cannot be trusted after them.
     case CUDA_ERROR_DEVICE_UNAVAILABLE:
     case CUDA_ERROR_ECC_UNCORRECTABLE:
     case CUDA_ERROR_NVLINK_UNCORRECTABLE:

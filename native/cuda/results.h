@@ -1,8 +1,7 @@
-// CUresult: the answers of the CUDA driver, under its own names, and what they mean for us.
+// CUresult: the results of the CUDA driver, under its own names, and what they mean here.
 //
-// One list makes the enum and the name table; check_cuda_h.cc holds it against the real header. Which answers
-// end a process is NVIDIA's word ("must be terminated and relaunched") plus four of our own, named below. Any
-// thread.
+// One list makes the enum and the name table; check_cuda_h.cc compares it with the real header. A result is fatal where
+// NVIDIA says so ("must be terminated and relaunched"), and four more are, named in results.cc. Any thread.
 #ifndef VKV_CUDA_RESULTS_H_
 #define VKV_CUDA_RESULTS_H_
 
@@ -96,8 +95,8 @@ const char* ResultName(CUresult result);
 // The device or its context has failed for good: every later call fails too, and only a new process helps.
 bool IsSticky(CUresult result);
 
-// The driver, or the context, is no longer there (process exit, or someone reset the primary context).
-// Nothing is left to give back, so teardown takes it as success; anything else takes it as a lost device.
+// The driver or the context no longer exists (the process exits, or other code has reset the primary context).
+// Nothing is left to give back, so teardown takes it as success; every other call takes it as a lost device.
 bool IsGone(CUresult result);
 
 // The call was refused because of its arguments.

@@ -1,5 +1,4 @@
-// Our own declarations of the CUDA types we use, under CUDA's names, so that the package builds with no
-// toolkit.
+// Declarations of the CUDA types in use, under CUDA's names, so that the package builds without a toolkit.
 //
 // Layouts and values are those of the driver's binary interface, which does not change between versions:
 // sizes and offsets are asserted here, and check_cuda_h.cc compares every one with the real header where

@@ -26,11 +26,11 @@ struct AddressRange {
   const uint64_t bytes;
   const uint64_t guard_bytes;  // follow the range
   const uint64_t page_bytes;
-  const uint64_t file_offset;  // of the page whose home is the range's first address
+  const uint64_t file_offset;  // offset of the page at home at the range's first address
   MappingTable table;
 };
 
-// Some whole pages of one range.
+// A run of whole pages of one range.
 struct PageRun {
   AddressRange* range = nullptr;
   uint64_t first = 0;
@@ -49,12 +49,13 @@ class AddressSpace {
   void Add(uint64_t address, uint64_t bytes, uint64_t guard_bytes, uint64_t page_bytes, uint64_t file_offset);
   // Pre: nothing is mapped in it.
   void Remove(const AddressRange& range);
-  // Forgets all ranges, whatever is mapped in them. Not done by a destructor: in a forked child they are not ours.
+  // Forgets all ranges, whatever is mapped in them. Not done by a destructor: in a forked child they belong to the
+  // parent.
   void Clear();
 
   // The range that holds all these bytes, or null. Valid until it is removed.
   AddressRange* Find(uint64_t address, uint64_t bytes);
-  // The run these bytes are; false unless they are whole pages of one range.
+  // The run of these bytes; false unless they are whole pages of one range.
   bool FindRun(uint64_t address, uint64_t bytes, PageRun& run);
   // The first range above this address, or null: one after another.
   const AddressRange* After(uint64_t address) const;

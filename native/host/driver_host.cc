@@ -61,7 +61,7 @@ Status DriverHost::Open(const HostOptions& options, std::unique_ptr<DriverHost>&
 
 DriverHost::~DriverHost() {
   if (guard_ == nullptr) return;
-  if (guard_->is_forked()) {  // nothing here is ours
+  if (guard_->is_forked()) {  // all of it belongs to the parent
     (void)share_.release();   // its neighbours are the parent's
     return;
   }
@@ -100,7 +100,7 @@ bool DriverHost::IsShortOfMappings() {
   return 2 * space_.mappings() > info_.mapping_limit || 2 * host::ProcessMappings::in_use() > shared_mapping_limit_;
 }
 
-// Whether this driver may have so many: its own limit, and the one that all host drivers of the process share.
+// Checks this driver's own limit of mappings, and the one that all host drivers of the process share.
 Status DriverHost::CheckMappings(uint64_t needed) const {
   const uint64_t own = space_.mappings();
   if (needed <= own) return Ok();
@@ -213,7 +213,7 @@ Status DriverHost::CreatePage(uint64_t page_bytes, uint64_t near, PageHandle& pa
     page = created;
     return Ok();
   }
-  // Huge pages may be there already. What the kernel keeps in spite of this the next page at the offset has.
+  // Huge pages may be there already. Memory that the kernel keeps all the same goes to the next page at the offset.
   (void)file_.Punch(offset, page_bytes);
   std::lock_guard lock(mutex_);
   GiveOffset(*pages_.Find(created));

@@ -27,13 +27,13 @@
 namespace vkv {
 
 struct HostOptions {
-  // The most bytes of pages that exist at a time; CreatePage refuses beyond it. 0: what this machine, or the
-  // memory cgroup this process is in, has, less headroom; CreatePage then refuses, too, what cannot be had just
-  // now. Not 0: the caller's word, also where pages are never touched.
+  // The most bytes of pages that exist at a time; CreatePage refuses beyond it. 0: the memory of this machine, or of
+  // the process's memory cgroup, less headroom; CreatePage then also refuses pages whose memory is not available just
+  // now. Any other number is not checked.
   uint64_t memory_bytes = 0;
   // Memory is taken from the system when a page is created, and page tables are filled when it is mapped; first
-  // touches take no faults. CreatePage refuses what cannot be had just now, whatever `memory_bytes` says. False:
-  // memory is taken at the first touch.
+  // touches take no faults. CreatePage refuses pages whose memory is not available just now, whatever `memory_bytes`
+  // says. False: memory is taken at the first touch.
   bool populate = false;
   // Pages that are a multiple of 2 MiB come in the machine's huge pages where the kernel can, and have their
   // memory from the start: CreatePage refuses as with `populate`. Saves nine tenths of what filling, mapping, unmapping
@@ -43,7 +43,7 @@ struct HostOptions {
   // where all host drivers of the process together have half of vm.max_map_count, or `mapping_limit` if that is
   // more. 0: that half. At most seven eighths of vm.max_map_count: at the kernel's own limit even malloc fails.
   uint64_t mapping_limit = 0;
-  // For tests: stands in front of every path that is read to learn what memory can be had.
+  // For tests: prefix of every path that is read to find the available memory.
   std::string machine_root;
 };
 

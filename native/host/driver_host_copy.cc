@@ -1,4 +1,4 @@
-// DriverHost's calls on the bytes of mapped pages, and the streams and events that are always done.
+// DriverHost's calls on the bytes of mapped pages, and its streams and events, which are always done.
 #include <cstring>
 
 #include "host/driver_host.h"

@@ -1,6 +1,5 @@
-// DriverHost's calls that map: Map books, SetAccess and Unmap tell the kernel. A page is busy from the moment
-// the lock is given up for a system call on it until the outcome is booked; any other call on it in between
-// is misuse.
+// DriverHost's calls that map: Map books, SetAccess and Unmap make the system calls. A page is busy while a system call
+// on it runs without the lock, until the outcome is booked; any other call on it in between is misuse.
 #include <cerrno>
 #include <vector>
 
@@ -90,7 +89,7 @@ Status DriverHost::SetAccess(uint64_t address, uint64_t bytes) {
   }
   for (Piece& piece : pieces) {
     if (error == 0 || !piece.is_accessible) continue;
-    // What cannot be undone stays accessible, and is booked so.
+    // Pages that cannot be undone stay accessible, and are booked as such.
     piece.is_accessible = calls_.Unmap(address_of(piece), piece.pages * page_bytes) != 0;
   }
 
@@ -101,8 +100,8 @@ Status DriverHost::SetAccess(uint64_t address, uint64_t bytes) {
     for (uint64_t page = 0; page < piece.pages; ++page) run.range->table.set_accessible(piece.first + page, true);
   }
   if (error == 0) return Ok();
-  // The one thing that a shared mapping over reserved addresses can lack is a mapping: the rest of the process
-  // has more than its half.
+  // A shared mapping over reserved addresses can fail only for want of mappings: the rest of the process has more than
+  // its half.
   if (error == ENOMEM) {
     Status status = SystemError(Code::kOutOfMappings, "mmap", error, space_.mappings(), kernel_mapping_limit_);
     status.others = static_cast<int64_t>(host::ProcessMappings::in_use() - space_.mappings());

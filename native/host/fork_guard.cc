@@ -89,8 +89,7 @@ void ForkGuard::AfterForkInParent() {
   guard_list.mutex.unlock();
 }
 
-// Runs in the child's only thread, before fork() returns there: nothing but system calls and memory that is
-// ours.
+// Runs in the child's only thread, before fork() returns there: uses only system calls and memory of its own.
 void ForkGuard::AfterForkInChild() {
   uint64_t ranges = 0;
   for (ForkGuard* guard = guard_list.first; guard != nullptr; guard = guard->next_) {

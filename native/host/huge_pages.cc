@@ -38,8 +38,8 @@ class ScratchRange {
 }  // namespace
 
 int AddHugePages(int file, uint64_t offset, uint64_t bytes) {
-  // The kernel collapses what is there into one huge page and refuses to where nothing is, so one byte of
-  // each must be.
+  // The kernel collapses pages that have memory into one huge page, and refuses where one has none, so a byte of each
+  // is written.
   for (uint64_t huge = 0; huge < bytes; huge += kHugePageBytes)
     if (fallocate(file, 0, static_cast<off_t>(offset + huge), 1) != 0) return errno;
   const ScratchRange scratch(bytes);

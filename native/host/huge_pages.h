@@ -13,7 +13,7 @@ namespace vkv::host {
 inline constexpr uint64_t kHugePageBytes = uint64_t{2} << 20;
 
 // Backs this part of the file, which holds nothing yet, with huge pages now. Pre: multiples of
-// kHugePageBytes. Returns an errno: what is not there yet then comes in ordinary pages, and nothing else is
+// kHugePageBytes. Returns an errno; on failure the rest gets ordinary pages, and nothing else is
 // different. EINVAL: this kernel cannot (before 6.1, or with huge pages of another size).
 int AddHugePages(int file, uint64_t offset, uint64_t bytes);
 

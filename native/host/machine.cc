@@ -33,11 +33,11 @@ uint64_t SumOfLines(const std::string& path, std::string_view first, std::string
   return sum;
 }
 
-// The names that a version of cgroups gives its files, and those lines of memory.stat that count what files
-// have cached: it goes before anything is ended for want of memory.
+// The file names of a version of cgroups, and the lines of memory.stat that count cached files, which the kernel drops
+// before it ends a process for want of memory.
 struct GroupFiles {
   const char* limit;
-  const char* soft_limit;  // null: none. Above it a process is slowed down until it is as good as dead
+  const char* soft_limit;  // null: none. Above it the kernel throttles a process almost to a halt
   const char* usage;
   std::string_view inactive_files;
   std::string_view active_files;
@@ -55,7 +55,7 @@ void LowerTo(const std::string& tree, std::string path, const GroupFiles& files,
     const std::string group = tree + path + "/";
     uint64_t limit = ReadNumber(group + files.limit);
     if (files.soft_limit != nullptr) limit = std::min(limit, ReadNumber(group + files.soft_limit));
-    if (limit < machine_bytes) {  // what is larger limits nothing
+    if (limit < machine_bytes) {  // a larger limit has no effect
       room.limit_bytes = std::min(room.limit_bytes, limit);
       const uint64_t usage = ReadNumber(group + files.usage);
       const uint64_t used = usage == kNoLimit ? 0 : usage;
@@ -68,7 +68,7 @@ void LowerTo(const std::string& tree, std::string path, const GroupFiles& files,
   }
 }
 
-// What the kernel says can be had without swapping.
+// Memory available without swapping, as the kernel reports it.
 uint64_t AvailableBytes(const std::string& root) {
   std::ifstream file(root + "/proc/meminfo");
   std::string name;

@@ -9,12 +9,12 @@
 namespace vkv::host {
 
 struct MemoryRoom {
-  uint64_t limit_bytes = 0;      // that this process and those it shares a cgroup with can have
-  uint64_t available_bytes = 0;  // that can be taken now without swapping; what files have cached counts as free
+  uint64_t limit_bytes = 0;      // for this process and those in its cgroup together
+  uint64_t available_bytes = 0;  // that can be taken now without swapping; cached files count as free
 };
 
 // Of the machine and of every memory cgroup (v1 or v2) from this process's up to the top, the least each: the
-// tightest limit and the least room may be different ones. `root` stands in front of every path read, for tests.
+// tightest limit and the least room may be of different ones. `root` is a prefix of every path read, for tests.
 MemoryRoom FindMemoryRoom(const std::string& root = "");
 
 // What stays for everything else, of memory with this limit: an eighth, but at least 128 MiB (or half, where

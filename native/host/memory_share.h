@@ -1,10 +1,10 @@
-// MemoryShare: one driver's part of the memory that this process can still take. All shares of the process look
-// at the machine and its memory cgroups together, so that a page is refused before the kernel ends the process.
+// MemoryShare: one driver's part of the memory that this process can still take. All shares of the process use one
+// reading of the machine and its memory cgroups, so that a page is refused before the kernel ends the process.
 //
-// What can be had is what the kernel says is available, less the headroom that stays for everything else, less
-// pages that were created and never touched: their memory is still to come. The kernel is asked again when an
-// eighth of its last answer is used up, or after a tenth of a second. Other processes ask nobody, so what they
-// take in between comes out of the headroom. Threads: any.
+// Obtainable is the available memory that the kernel reports, less the headroom kept for everything else, less
+// pages that were created and never touched, since they will take memory later. The reading is renewed when an
+// eighth of it is used up, or after a tenth of a second. What other processes take in between comes out of the
+// headroom. Threads: any.
 #ifndef VKV_HOST_MEMORY_SHARE_H_
 #define VKV_HOST_MEMORY_SHARE_H_
 
@@ -23,11 +23,11 @@ class MemoryShare {
   MemoryShare(const MemoryShare&) = delete;
   MemoryShare& operator=(const MemoryShare&) = delete;
 
-  // Counts the bytes of a new page; false when they cannot be had.
+  // Counts the bytes of a new page; false when they are not obtainable.
   bool Take(uint64_t bytes);
   // A page is gone, its memory given back.
   void Give(uint64_t bytes);
-  // What can be had now; asks the kernel.
+  // Obtainable bytes now; reads them from the kernel.
   uint64_t available_bytes() const;
 
   // Around a fork of the process, in this order; the child has no shares.

@@ -43,7 +43,7 @@ Status PageFile::Open() {
   file_ = CreateFile();
   const auto reason = static_cast<uint64_t>(Unavailable::kMemoryRefused);
   if (file_ < 0) return SystemError(Code::kDriverUnavailable, "memfd_create", errno, reason);
-  // Nobody can cut the file short under mapped pages, which would make their next touch a SIGBUS.
+  // The file must never shrink under mapped pages: their next touch would be a SIGBUS.
   if (fcntl(file_, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_SEAL) == 0) return Ok();
   const Status status = SystemError(Code::kDriverUnavailable, "fcntl", errno, reason);
   Close();

@@ -1,4 +1,4 @@
-// PageFile: the one sparse memory file that holds every page of a driver, and which part of it is whose.
+// PageFile: the sparse memory file that holds every page of a driver, and which part of it each page has.
 //
 // Each reservation has a range as long as itself, so that a page can lie at the offset of the address it is
 // first mapped at: neighbours in memory are then neighbours in the file, and the kernel keeps one mapping for
@@ -46,8 +46,7 @@ class PageFile {
   void AddHugePages(uint64_t offset, uint64_t bytes);
   // Gives a page's memory back; returns an errno.
   int Punch(uint64_t offset, uint64_t bytes) { return calls_.Punch(file_, offset, bytes); }
-  // The memory the file holds now: the truth, where a process's resident size counts a page once for every
-  // mapping.
+  // The memory that the file holds now. (A process's resident size would count a page once for every mapping.)
   Status ResidentBytes(uint64_t& bytes) const;
 
  private:

@@ -38,7 +38,7 @@ const char* ErrorName(int error) {
 
 void* At(uint64_t address) { return reinterpret_cast<void*>(address); }
 
-// Holds SIGXFSZ back from this thread while it lives, and swallows one that was raised meanwhile.
+// Blocks SIGXFSZ on this thread while it lives, and discards one that was raised meanwhile.
 class FileSizeSignalBlock {
  public:
   FileSizeSignalBlock() {

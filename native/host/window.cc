@@ -16,8 +16,8 @@ constexpr int kNoMemory = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
 
 void* At(uint64_t address) { return reinterpret_cast<void*>(address); }
 
-// Zeros in place of what is there, with one call, so that no touch falls in between. At the kernel's limit of mappings
-// it refuses; then what was there must not stay in sight all the same.
+// Replaces the content by zeros with one call, so that no access falls in between. At the kernel's limit of mappings
+// that call fails; the old content must not stay visible even then.
 void Replace(uint64_t address, uint64_t bytes, int protection) {
   if (bytes == 0 || mmap(At(address), bytes, protection, kNoMemory | MAP_FIXED, -1, 0) != MAP_FAILED) return;
   (void)mprotect(At(address), bytes, PROT_NONE);
@@ -59,12 +59,12 @@ Status Window::Show(uint64_t from, uint64_t bytes, uint64_t page_bytes) {
     done += piece;
   }
   shown_bytes_ += bytes;
-  // A fork's copy would be the very memory.
+  // In a forked child the window would show the parent's memory.
   (void)madvise(At(address_ + before), bytes, MADV_DONTFORK);
   return Ok();
 }
 
-// A mremap that fails may have left a hole, which a mmap of any thread may have taken already: the window ends there.
+// A failed mremap may have left a hole that another thread's mmap has taken since: the window ends there.
 void Window::CutBehind(uint64_t end_bytes, uint64_t hole_bytes) {
   const uint64_t rest = end_bytes + hole_bytes;
   if (rest < bytes_) munmap(At(address_ + rest), bytes_ - rest);

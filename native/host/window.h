@@ -1,9 +1,8 @@
-// Window: addresses at which a part of a reservation is seen a second time, so that it can be taken out of the sight of
-// code that cannot be made to let go of an address.
+// Window: a second mapping of a part of a reservation, which can be revoked while other code still has its addresses.
 //
 // Linux only, and only for memory that the driver maps shared (host; the mock's real backing). It owns its addresses,
-// never the memory. Where nothing is shown it reads as zeros. Threads: the caller locks; other threads may touch the
-// addresses at any time, and no call leaves a moment in which a touch of what was shown would be fatal.
+// never the memory. Where nothing is shown it reads as zeros. Threads: the caller locks; other threads may read the
+// addresses at any time, and no call makes a read of shown addresses fatal, even for a moment.
 #ifndef VKV_HOST_WINDOW_H_
 #define VKV_HOST_WINDOW_H_
 
@@ -21,7 +20,7 @@ class Window {
 
   // Takes addresses for `bytes` bytes; shows nothing. kOutOfAddressSpace when there are none.
   static Status Open(uint64_t bytes, uint64_t alignment_bytes, std::unique_ptr<Window>& window);
-  ~Window();  // frees the addresses; pre: nobody can touch them any more, or Leave() was called
+  ~Window();  // frees the addresses; pre: no code can access them any more, or Leave() was called
   Window(const Window&) = delete;
   Window& operator=(const Window&) = delete;
 
@@ -32,9 +31,9 @@ class Window {
   // Shows the memory at [from, from + bytes) behind what is shown already, in pieces of `page_bytes`, each of which
   // lies in one shared mapping. On failure nothing more is shown than before, and bytes() may have become smaller.
   Status Show(uint64_t from, uint64_t bytes, uint64_t page_bytes);
-  // Shows nothing any more: reads give zeros, writes are fatal. The addresses can be used for other memory.
+  // Hides the memory: reads give zeros, writes are fatal. The addresses can be used for other memory.
   void Hide();
-  // The same for addresses that somebody keeps: writes reach private memory. They stay taken until the process ends.
+  // The same for addresses that other code keeps: writes reach private memory. They stay taken until the process ends.
   void Leave();
 
  private:

@@ -14,7 +14,7 @@ auto FindAtOrBelow(Map& map, uint64_t address) {
   return above == map.begin() ? map.end() : std::prev(above);
 }
 
-// Whether both are seen through the same bytes of a page.
+// Whether both show the same bytes of a page.
 bool Meet(const Extent& one, const Extent& other) {
   return one.page == other.page && one.offset < other.offset + other.bytes && other.offset < one.offset + one.bytes;
 }

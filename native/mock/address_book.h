@@ -1,7 +1,7 @@
 // AddressBook: the reservations of the simulated device and what is mapped in them, with which access.
 //
-// It keeps the rules about ranges: its Check methods say which one a call would break, its other methods take
-// for granted that none is. It knows nothing of memory. Invariants: reservations are disjoint; each mapping
+// It has the rules for ranges: its Check methods return the one that a call would break; its other methods require
+// that none is broken. It knows nothing of memory. Invariants: reservations are disjoint; each mapping
 // lies in one reservation; mappings are disjoint. Threads: guarded by its owner's lock.
 #ifndef VKV_MOCK_ADDRESS_BOOK_H_
 #define VKV_MOCK_ADDRESS_BOOK_H_
@@ -22,7 +22,7 @@ struct Mapping {
   CUmemAccess_flags access = CU_MEM_ACCESS_FLAGS_PROT_NONE;
 };
 
-// Bytes of one page, and where they are seen.
+// Bytes of one page, and their address.
 struct Extent {
   uint64_t address = 0;
   uint64_t page = 0;

@@ -1,7 +1,7 @@
-// Backing: where the simulated device's addresses and page bytes come from: the host's memory, or nowhere.
+// Backing: provides the simulated device's addresses and page bytes: from the host's memory, or none.
 //
-// It does what it is told and knows no rules; the address book and the page store have checked before. A file
-// offset stands for the place of a page's bytes. Threads: guarded by its owner's lock.
+// It checks no rules; the address book and the page store have done so. A file offset names the place of a page's
+// bytes. Threads: guarded by its owner's lock.
 #ifndef VKV_MOCK_BACKING_H_
 #define VKV_MOCK_BACKING_H_
 
@@ -27,7 +27,7 @@ class Backing {
   // Gives the bytes back to the system. Nothing is mapped there any more.
   virtual void DropPage(uint64_t bytes, uint64_t offset) = 0;
 
-  // Lets [address, address + bytes) show the file from `offset` on. False when the system refuses.
+  // Makes [address, address + bytes) show the file from `offset` on. False when the system refuses.
   virtual bool Show(uint64_t address, uint64_t bytes, uint64_t offset, CUmemAccess_flags access) = 0;
   virtual void Hide(uint64_t address, uint64_t bytes) = 0;
 

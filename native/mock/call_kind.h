@@ -1,5 +1,5 @@
-// CallKind: names the entry points of the simulated device, for scripts, counts and the journal. Made from
-// the one list of entry points; the names are CUDA's. Any thread; no state.
+// CallKind: names the entry points of the simulated device, for scripts, counts and the journal. Generated from
+// the list of entry points; the names are CUDA's. Any thread; no state.
 #ifndef VKV_MOCK_CALL_KIND_H_
 #define VKV_MOCK_CALL_KIND_H_
 
@@ -60,13 +60,13 @@ constexpr Needs NeedsOf(CallKind kind) {
   }
 }
 
-// Calls about the calling thread or the driver alone; they still work when the device is lost.
+// Calls that concern only the calling thread or the driver; they still work when the device is lost.
 constexpr bool SurvivesLoss(CallKind kind) {
   return NeedsOf(kind) == Needs::kNothing || kind == CallKind::cuCtxPushCurrent || kind == CallKind::cuCtxPopCurrent ||
          kind == CallKind::cuCtxGetCurrent || kind == CallKind::cuThreadExchangeStreamCaptureMode;
 }
 
-// Calls that a real driver makes one after another, whichever threads they come from.
+// Calls that a real driver runs one after another, from whichever thread.
 constexpr bool IsSerialized(CallKind kind) {
   return kind >= CallKind::cuMemAddressReserve && kind <= CallKind::cuMemSetAccess;
 }

@@ -1,4 +1,4 @@
-// MockDevice's entry points about the driver, its one device and contexts.
+// MockDevice's entry points for the driver, its device and contexts.
 #include <cstdio>
 
 #include "mock/mock_call.h"

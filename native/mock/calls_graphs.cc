@@ -1,6 +1,5 @@
-// MockDevice's entry points about graphs: a stream's work is recorded, and queued again at every launch, when each
-// range it uses is checked anew: what was mapped at the capture need not be at the replay, and lists in memory have
-// other numbers.
+// MockDevice's entry points for graphs: they record a stream's work and queue it again at every launch. Each launch
+// checks the ranges again, since mappings and the lists in memory may have changed since the capture.
 #include <cstring>
 #include <utility>
 

@@ -1,6 +1,5 @@
-// MockDevice's entry points about kernels. It runs those it was given a simulation of, on the CPU, when their turn on
-// the stream comes; a device without any answers that kernels are not supported, and tests stand in for them with
-// QueueWork.
+// MockDevice's entry points for kernels. It runs simulated kernels on the CPU, in the order of their stream. A device
+// without simulated kernels returns that kernels are not supported; tests use QueueWork in their place.
 #include <algorithm>
 #include <cstring>
 #include <string>
@@ -16,7 +15,7 @@ constexpr uint32_t kMostGridYz = 65'535;
 constexpr uint32_t kMostThreads = 1024;
 constexpr uint32_t kMostSharedBytes = 48 << 10;  // without asking for more
 
-// Fills a log's buffer, as far as it goes; in place of its size the caller gets how much was written.
+// Writes `text` to a log's buffer, as far as it fits, and returns the written size in place of the buffer's.
 void WriteLog(const std::string& log, unsigned count, const CUjit_option* options, void** values) {
   char* buffer = nullptr;
   for (unsigned i = 0; i < count; ++i) {

@@ -1,4 +1,4 @@
-// MockDevice's entry points about addresses and physical memory.
+// MockDevice's entry points for addresses and physical memory.
 #include <algorithm>
 #include <bit>
 #include <numeric>
@@ -141,7 +141,7 @@ CUresult MockDevice::cuMemUnmap(CUdeviceptr address, size_t bytes) {
   if (!IsGranular(address, bytes)) return call.Break(rules::kGranularity);
   if (const Rule rule = addresses_.CheckWholeMappings(address, bytes)) return call.Break(rule);
   if (options_.unmap_waits && !DoAll(streams_.TakeAll())) return call.Answer(lost_);
-  // A real device faults later, when the work gets there; here the culprit is told at once.
+  // A real device faults later, when the work runs; here the call that causes it fails at once.
   if (streams_.IsBusy(address, bytes)) return call.BreakDevice(rules::kBusy);
   const std::vector<Mapping> mappings = addresses_.MappingsIn(address, bytes);
   backing_->Hide(address, bytes);
@@ -179,7 +179,7 @@ CUresult MockDevice::cuMemGetAccess(unsigned long long* flags, const CUmemLocati
 
 bool MockDevice::Show(const std::vector<Mapping>& mappings, CUmemAccess_flags access) {
   for (size_t first = 0; first < mappings.size();) {
-    // Neighbours in the address range and in the backing are shown with one system call.
+    // One system call shows neighbours in both the address range and the backing.
     const uint64_t offset = pages_.Mapped(mappings[first].page).offset;
     uint64_t bytes = 0;
     size_t next = first;

@@ -1,4 +1,4 @@
-// MockDevice's entry points about bytes, streams and events, and the doing of queued work.
+// MockDevice's entry points for bytes, streams and events, and the execution of queued work.
 #include <utility>
 
 #include "mock/mock_call.h"

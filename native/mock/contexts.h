@@ -17,7 +17,7 @@ namespace vkv::mock {
 class Contexts {
  public:
   CUcontext Retain();
-  // False when nobody retains it.
+  // False when it is not retained.
   bool Release();
   bool is_retained() const { return retains_ != 0; }
   uint64_t retains() const { return retains_; }
@@ -31,7 +31,7 @@ class Contexts {
   // How many are pushed and not yet popped, on all threads.
   uint64_t pushed() const;
 
-  // Stream capture is not simulated; a thread's mode is only kept, for whoever exchanges it.
+  // A thread's capture mode has no effect here; it is only kept, to be exchanged.
   CUstreamCaptureMode ExchangeCaptureMode(CUstreamCaptureMode mode);
 
  private:

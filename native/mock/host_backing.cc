@@ -45,7 +45,7 @@ HostBacking::~HostBacking() {
 }
 
 bool HostBacking::Reserve(uint64_t bytes, uint64_t alignment_bytes, uint64_t& address) {
-  // The system aligns to its own pages only: take more and give back what is left at both ends.
+  // The system aligns to its own pages only: reserve more and free the rest at both ends.
   const uint64_t slack_bytes = alignment_bytes;
   void* taken = mmap(nullptr, bytes + slack_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (taken == MAP_FAILED) return false;
@@ -90,7 +90,7 @@ bool HostBacking::Show(uint64_t address, uint64_t bytes, uint64_t offset, CUmemA
 void HostBacking::Hide(uint64_t address, uint64_t bytes) {
   const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
   void* hidden = mmap(ToPointer(address), bytes, PROT_NONE, flags, -1, 0);
-  // At the kernel's limit of mappings it refuses; the old pages must not stay accessible all the same.
+  // At the kernel's limit of mappings it fails; the old pages must not stay accessible even then.
   if (hidden == MAP_FAILED) (void)mprotect(ToPointer(address), bytes, PROT_NONE);
 }
 

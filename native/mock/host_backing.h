@@ -1,8 +1,8 @@
 // HostBacking: page bytes in one memory file, shown at real addresses of this process with mmap.
 //
 // A reservation is a PROT_NONE mapping; showing replaces part of it by a shared mapping of the file, hiding
-// puts PROT_NONE back. A dropped page is punched out of the file, so that the system has its memory back at
-// once. Everything goes with the object. Threads: guarded by its owner's lock.
+// puts PROT_NONE back. A dropped page is punched out of the file, so that its memory goes back to the system at
+// once. The destructor frees everything. Threads: guarded by its owner's lock.
 #ifndef VKV_MOCK_HOST_BACKING_H_
 #define VKV_MOCK_HOST_BACKING_H_
 

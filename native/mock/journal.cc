@@ -23,7 +23,7 @@ bool Ended(const JournalEntry& entry, const CallArguments& arguments) {
   }
 }
 
-// A loop that goes wrong must not fill the memory with reports.
+// A faulty loop must not fill the memory with reports.
 constexpr size_t kMostMisuses = 1000;
 
 }  // namespace

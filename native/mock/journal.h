@@ -1,4 +1,4 @@
-// Journal: what the simulated device was asked: the latest calls with their answers, how often each kind was
+// Journal: the latest calls of the simulated device with their results, how often each kind was
 // called, and every misuse (the first thousand). Threads: guarded by its owner's lock.
 #ifndef VKV_MOCK_JOURNAL_H_
 #define VKV_MOCK_JOURNAL_H_
@@ -14,7 +14,7 @@
 
 namespace vkv::mock {
 
-// What a call was about; what does not apply to it is 0.
+// The arguments of a call; those that do not apply to it are 0.
 struct CallArguments {
   uint64_t address = 0;  // a copy's destination
   uint64_t from = 0;     // a copy's source

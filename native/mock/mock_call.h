@@ -1,8 +1,7 @@
 // MockDevice::Call: one call of an entry point, from its first line to its last.
 //
-// It takes the call's time, holds the device's lock, counts and steps, refuses what must be refused before
-// anything else (a lost device, no cuInit, no current context, a scripted failure), and writes the journal
-// when it ends.
+// It takes the call's time, holds the device's lock, counts the call, makes the checks that come first (a lost device,
+// no cuInit, no current context, a scripted failure), and writes the journal when it ends.
 #ifndef VKV_MOCK_MOCK_CALL_H_
 #define VKV_MOCK_MOCK_CALL_H_
 
@@ -23,10 +22,10 @@ class MockDevice::Call {
   bool is_refused() const { return entry_.result != CUDA_SUCCESS; }
   CUresult result() const { return entry_.result; }
   uint64_t step() const { return entry_.step; }
-  // For the journal: what the call gave.
+  // For the journal: the handle that the call returned.
   CallArguments& arguments() { return entry_.arguments; }
 
-  // Ends the call with an answer that nobody is to blame for.
+  // Ends the call with a result that is no misuse.
   CUresult Answer(CUresult result) { return entry_.result = result; }
   // Ends the call because it broke a rule.
   CUresult Break(Rule rule, CUresult result = CUDA_ERROR_INVALID_VALUE);

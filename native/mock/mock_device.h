@@ -1,8 +1,8 @@
-// MockDevice: a CUDA device that is not there: a table of entry points, strict and scriptable.
+// MockDevice: a simulated CUDA device: a table of entry points, strict and scriptable.
 //
-// Strict: a call that breaks a rule (rules.h) changes nothing, answers as CUDA would, and is remembered as a
-// misuse. Scripted: calls fail and take time, streams do their work, and the device is lost, as told.
-// Everything is in the journal. It runs the kernels it was given simulations of; QueueWork stands for any other.
+// Strict: a call that breaks a rule (rules.h) changes nothing, returns what CUDA would, and is recorded as a
+// misuse. Scripted: a test makes calls fail or take time, completes streams, and loses the device.
+// Every call is in the journal. It runs simulated kernels; QueueWork stands for any other.
 // Threads: any; one mutex guards all state.
 #ifndef VKV_MOCK_MOCK_DEVICE_H_
 #define VKV_MOCK_MOCK_DEVICE_H_
@@ -28,8 +28,7 @@
 
 namespace vkv::mock {
 
-// What is still there, and what drivers that were closed had not given back. All zero when everybody cleaned
-// up.
+// What is still there, and what drivers still had when they were closed. All zero when there are no leaks.
 struct LeakReport {
   cuda::Leftovers live;
   cuda::Leftovers left_by_drivers;
@@ -38,7 +37,7 @@ struct LeakReport {
   uint64_t retained_contexts = 0;
   uint64_t pushed_contexts = 0;
   uint64_t page_bytes = 0;  // of memory in use, also by pages that are only mapped
-  bool is_lost = false;     // then nothing can be given back, and the rest counts for nothing
+  bool is_lost = false;     // then nothing can be given back, and the other counts mean nothing
 };
 
 class MockDevice final : public cuda::CudaApi {
@@ -54,7 +53,7 @@ class MockDevice final : public cuda::CudaApi {
   void SetLatency(CallKind kind, uint64_t ns);
   void Lose(CUresult result);
 
-  // Streams. QueueWork queues what an engine's kernel would do: use these ranges. It is journaled as
+  // Streams. QueueWork queues work that uses these ranges, as an engine's kernel would. The journal has it as
   // cuLaunchKernel. False when the stream is not live.
   bool QueueWork(uint64_t stream, std::vector<Touch> touches);
   bool CompleteStream(uint64_t stream);
@@ -95,7 +94,7 @@ class MockDevice final : public cuda::CudaApi {
   bool BreaksCapture(Call& call, const CUstream* stream);
   // What a kernel uses when it runs: now, or after what is queued on a stream.
   std::vector<Touch> TouchesOf(const Work& work, const uint64_t* behind_stream) const;
-  // False when the work used memory that it must not use; then the device is lost.
+  // Runs the work. False when it used memory that it must not use; then the device is lost.
   bool Do(const Work& work);
   bool DoKernel(const Work& work);
   // Whether every range may be used; where one may not the device is lost.

@@ -1,5 +1,5 @@
-// The doing of kernels on MockDevice: the ranges they use are checked, then a simulated one does its work. QueueWork
-// stands for a kernel of which only the ranges are known, for tests of what must not happen meanwhile.
+// Runs kernels on MockDevice: checks the ranges that they use, then runs the simulated one. QueueWork stands for a
+// kernel of which only the ranges are known, for tests of what must not happen while it runs.
 #include <utility>
 
 #include "mock/mock_device.h"
@@ -41,7 +41,7 @@ void MockDevice::NoteMisuse(const Work& work, Rule rule, const Touch& touch) {
 }
 
 bool MockDevice::DoKernel(const Work& work) {
-  // Lists in memory hold now what the kernel reads.
+  // Lists in memory now hold the numbers that the kernel reads.
   const bool has_list = work.kernel != nullptr && work.kernel->ListOf(work.parameter.data()).bytes != 0;
   const std::vector<Touch> read = has_list ? TouchesOf(work, /*behind_stream=*/nullptr) : std::vector<Touch>();
   const std::vector<Touch>& touches = has_list ? read : work.touches;

@@ -1,5 +1,5 @@
-// ModuleImage: what the simulated device reads of an image of kernels, and whether a driver and a GPU of some age would
-// take it: PTX by its version, target and entries, a fatbin by its header and its size. Code is not looked at. Pure.
+// ModuleImage: reads an image of kernels as far as the simulated device needs it: PTX's version, target and entries, a
+// fatbin's header and size; and whether a driver and a GPU of some version would accept it. Does not read code. Pure.
 #ifndef VKV_MOCK_MODULE_IMAGE_H_
 #define VKV_MOCK_MODULE_IMAGE_H_
 
@@ -20,8 +20,8 @@ struct ModuleImage {
   bool Has(std::string_view kernel) const { return !is_ptx || entries.contains(kernel); }
 };
 
-// CUDA_SUCCESS, or what the driver would answer, with what its compiler would say in `log`. Of PTX `image` is a text
-// that ends with a zero.
+// CUDA_SUCCESS, or the result that a driver would return, with its compiler's message in `log`. PTX is a text that ends
+// with a zero.
 CUresult ReadImage(const void* image, int32_t driver_version, int32_t compute_capability, ModuleImage& read,
                    std::string& log);
 

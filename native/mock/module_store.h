@@ -1,5 +1,5 @@
-// ModuleStore: the modules loaded on the simulated device, the kernels that their images name, and those asked for in
-// them. Handles are never used again. Threads: guarded by its owner's lock.
+// ModuleStore: the modules loaded on the simulated device, the kernels that their images name, and the functions looked
+// up in them. Handles are never used again. Threads: guarded by its owner's lock.
 #ifndef VKV_MOCK_MODULE_STORE_H_
 #define VKV_MOCK_MODULE_STORE_H_
 
@@ -24,7 +24,7 @@ class ModuleStore {
   // Of a live module.
   bool HasKernel(uint64_t module, const char* name) const { return modules_.at(module).image.Has(name); }
 
-  // The same kernel asked for twice is two functions, which CUDA allows.
+  // Looking up a kernel twice makes two functions, which CUDA allows.
   uint64_t AddFunction(uint64_t module, std::shared_ptr<const SimulatedKernel> kernel) {
     modules_.at(module).functions[++last_handle_] = std::move(kernel);
     return last_handle_;

@@ -1,7 +1,7 @@
 // NoBacking: addresses that look like real ones and pages without bytes, for models of machines larger than
 // this one.
 //
-// Addresses are not used again while others are left, so that a stale one is noticed. Threads: guarded by its
+// Addresses are not used again while unused ones are left, so that a stale address is detected. Threads: guarded by its
 // owner's lock.
 #ifndef VKV_MOCK_NO_BACKING_H_
 #define VKV_MOCK_NO_BACKING_H_

@@ -1,4 +1,4 @@
-// MockOptions: what simulated device to make. Plain data, validated by whoever fills it in.
+// MockOptions: the options of a simulated device. Plain data, validated by the caller.
 #ifndef VKV_MOCK_OPTIONS_H_
 #define VKV_MOCK_OPTIONS_H_
 
@@ -21,13 +21,12 @@ struct MockOptions {
   // mappings. kNone: pages are counted only; copies and fills are checked and move nothing, and the bytes
   // cannot be read or written.
   BackingMode backing = BackingMode::kReal;
-  // kImmediate: work is done when it is queued. kManual: when its stream is completed, or somebody waits for
-  // it.
+  // kImmediate: work is done when it is queued. kManual: when its stream is completed, or a call waits for it.
   StreamMode streams = StreamMode::kImmediate;
   bool has_garbage = false;    // kReal: a new page's bytes are 0xff, which is NaN in every float format
   uint64_t context_bytes = 0;  // of memory_bytes: taken while the context is retained
   uint64_t module_bytes = 0;   // and by each loaded module
-  bool unmap_waits = false;    // cuMemUnmap lets all queued work end first, as a driver may
+  bool unmap_waits = false;    // cuMemUnmap waits for all queued work first, as a driver may
   bool has_virtual_memory = true;
   int32_t driver_version = 13000;
   int32_t compute_capability = 90;

@@ -1,8 +1,8 @@
 // PageStore: the physical pages of the simulated device: handles, references, and the budget they are taken
 // from.
 //
-// A page is live while somebody holds a reference (cuMemCreate gives one, cuMemRetainAllocationHandle more);
-// its memory goes when the last reference and the last mapping are gone, as CUDA has it. Handles are never
+// A page is live while there are references to it (cuMemCreate gives one, cuMemRetainAllocationHandle more);
+// its memory is freed with the last reference and the last mapping, as in CUDA. Handles are never
 // used again. Threads: guarded by its owner's lock.
 #ifndef VKV_MOCK_PAGE_STORE_H_
 #define VKV_MOCK_PAGE_STORE_H_

@@ -1,7 +1,7 @@
-// Rules: what a caller of the simulated device may not do, in words. A misuse names the rule that was broken.
+// Rules: the rules for callers of the simulated device, as texts. A misuse names the broken rule.
 //
-// Those about ranges and handles are CUDA's (some of them CUDA leaves undefined or tolerates; here they are
-// all errors).
+// The rules about ranges and handles are CUDA's; where CUDA leaves a breach undefined or tolerates it, it is an error
+// here.
 #ifndef VKV_MOCK_RULES_H_
 #define VKV_MOCK_RULES_H_
 
@@ -13,7 +13,7 @@ namespace rules {
 
 inline constexpr char kInitialized[] = "cuInit must be called first";
 inline constexpr char kCurrentContext[] = "a context must be current on this thread";
-inline constexpr char kLiveContext[] = "the context must be retained by somebody";
+inline constexpr char kLiveContext[] = "the context must be retained";
 inline constexpr char kNoContextToPop[] = "only a pushed context can be popped";
 inline constexpr char kRetainedContext[] = "the primary context can be released as often as it was retained";
 inline constexpr char kKnownDevice[] = "the device must exist";

@@ -1,5 +1,5 @@
-// Script: how the simulated device is told to misbehave: which call of which kind fails and with what, and
-// how long calls take. Threads: the owner's lock guards all but latency_ns, which may be read at any time.
+// Script: which calls of the simulated device fail, with which result, and how long calls take.
+// Threads: the owner's lock guards all but latency_ns, which may be read at any time.
 #ifndef VKV_MOCK_SCRIPT_H_
 #define VKV_MOCK_SCRIPT_H_
 
@@ -15,7 +15,7 @@ namespace vkv::mock {
 
 class Script {
  public:
-  // The nth call of this kind from now on (1: the next one), and the `times` - 1 after it, answer `result`
+  // Makes the nth call of this kind from now on (1: the next one), and the `times` - 1 calls after it, return `result`
   // and do nothing.
   void FailCall(CallKind kind, uint64_t nth, CUresult result, uint64_t times);
   // Forgets all failures that are still to come.
@@ -23,7 +23,7 @@ class Script {
   void SetLatency(CallKind kind, uint64_t ns) { latency_ns_[Index(kind)] = ns; }
   uint64_t latency_ns(CallKind kind) const { return latency_ns_[Index(kind)]; }
 
-  // Counts one call; what it must answer, CUDA_SUCCESS when it is to do its work.
+  // Counts one call and returns its scripted result, CUDA_SUCCESS when it is to do its work.
   CUresult Next(CallKind kind);
 
  private:

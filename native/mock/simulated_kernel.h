@@ -1,5 +1,5 @@
-// SimulatedKernel: what the simulated device knows of one kernel: how to check a launch, which memory it touches, and a
-// function that does its work on the CPU. A table of them is handed to the device; it has none of its own.
+// SimulatedKernel: one kernel as the simulated device runs it: how to check a launch, which memory it uses, and a
+// function that computes its results on the CPU. The device gets a table of them; it has none of its own.
 #ifndef VKV_MOCK_SIMULATED_KERNEL_H_
 #define VKV_MOCK_SIMULATED_KERNEL_H_
 
@@ -30,12 +30,12 @@ class SimulatedKernel {
   virtual size_t parameter_bytes() const = 0;
   // Whether grid, block and shared memory are those that the parameter needs.
   virtual bool IsLaunchable(const LaunchArguments& launch) const = 0;
-  // Every range the kernel uses, with what its lists hold now.
+  // Every range that the kernel uses, given the current content of its lists.
   virtual std::vector<Touch> TouchesOf(const void* parameter) const = 0;
-  // Where in the parameter there is the address of a list that the kernel reads when it runs, null for none, and the
+  // Where the parameter has the address of a list that the kernel reads when it runs, null for none, and the
   // list's length.
   virtual ListUse ListOf(const void* /*parameter*/) const { return {}; }
-  // Does what the kernel does; all it touches is accessible.
+  // Computes the kernel's results. Pre: all memory that it uses is accessible.
   virtual void Run(const void* parameter) const = 0;
 };
 

@@ -1,4 +1,4 @@
-// The decode kernels' own source over a block table: another Place, and nothing else. For the comparison in gpu-check
+// The decode kernels' own source over a block table: only Place differs. For the comparison in gpu-check
 // only.
 #include "kernels/cuda/decode_inl.h"
 #include "scripts/gpu/block_table.h"

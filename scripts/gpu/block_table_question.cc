@@ -1,7 +1,7 @@
-// What a block table costs: decode attention over contiguous slots, and over 16-token blocks scattered in a pool as
-// large, by the same kernel. Both are held against each other and against the CPU before they are timed.
+// The cost of a block table: decode attention over contiguous slots, and over 16-token blocks scattered in a pool of
+// the same size, by the same kernel. Both are compared with each other and with the CPU before they are timed.
 //
-// Launches take turns over all slots, so that the device's cache serves neither, and the two kinds take turns too.
+// Launches rotate over all slots, so that the device's cache serves neither, and the two kinds alternate.
 #include <algorithm>
 #include <cmath>
 

@@ -1,5 +1,5 @@
-// What each call of the CUDA driver costs through this package's own driver, and how much can be reserved at once. One thread,
-// nothing else running. Times in µs.
+// The cost of each call of the CUDA driver through this package's driver, and the largest reservation. One thread, nothing else
+// running. Times in µs.
 
 const TIB = 2 ** 40;
 const MOST_PAGES = 512;

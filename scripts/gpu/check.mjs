@@ -1,4 +1,4 @@
-// What gpu-check runs: plan.mjs, over a GPU or a simulated one, with what there is on the machine.
+// gpu-check's main program: runs plan.mjs over a GPU or a simulated one, with the tools of this machine.
 //   node scripts/gpu/check.mjs --seconds N --results RESULTS.json [--simulated]
 
 import { spawnSync } from 'node:child_process';
@@ -48,14 +48,14 @@ function describeMachine() {
   return text;
 }
 
-/** The first cuBLAS where no loader looks: in a toolkit, or among Python's packages. */
+/** The first cuBLAS outside the loader's path: in a toolkit, or among Python's packages. */
 function findCublas() {
   const roots = ['/usr/local', '/opt', '/usr/lib', '/usr/lib64', '/root', '/home'].filter((folder) => existsSync(folder));
   const { stdout } = spawnSync('find', [...roots, '-name', 'libcublas.so.1[1-9]'], { encoding: 'utf8', timeout: 10_000 });
   return (stdout ?? '').split('\n').find(Boolean);
 }
 
-/** Whether the loader finds one by itself. */
+/** Whether the loader finds a cuBLAS by itself. */
 function hasCublas() {
   const { status } = spawnSync(node, ['scripts/gpu/load.mjs', 'cublas'], { timeout: 20_000 });
   return status === 0;

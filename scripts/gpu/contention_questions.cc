@@ -1,5 +1,5 @@
-// Questions about what mapping costs others, and what can be done in its place: launches while another thread maps,
-// rows of models by layout, and a row that changes hands in place, by a copy, or by mapping it elsewhere.
+// Questions about the cost of mapping to other work, and alternatives: launches while another thread maps, rows of
+// models by layout, and a row that passes to another slot in place, by a copy, or by mapping it elsewhere.
 #include <atomic>
 #include <thread>
 
@@ -165,7 +165,7 @@ void SlideUnderAKernel(Gpu& gpu, const char* name) {
       .Number("waited", waited);
 }
 
-// What CUDA forbids without promising an answer: the contract suite does not ask it.
+// Calls that CUDA forbids without defining the result: the contract suite does not test them.
 void Forbidden(Gpu& gpu, const char* name) {
   const size_t bytes = gpu.page_bytes();
   CudaApi& api = gpu.api();

@@ -1,5 +1,5 @@
-// Copies the npm packages that this package and AVA need, and no other, into a folder: node scripts/gpu/copy-packages.mjs TO.
-// What needs what is read from the lock file. AVA's bundler (@vercel/nft) is left out: AVA loads it for shared workers only.
+// Copies exactly the npm packages that this package and AVA need into a folder: node scripts/gpu/copy-packages.mjs TO.
+// Reads dependencies from the lock file. Leaves out AVA's bundler (@vercel/nft), which AVA loads for shared workers only.
 
 import { cpSync, existsSync, readFileSync } from 'node:fs';
 import path from 'node:path';

@@ -1,5 +1,5 @@
-// The reference engine with the model of this repository on the device and on the CPU: the likeliest tokens of some texts have to be
-// the same, by our own kernels; how fast, by those and by cuBLAS. It writes tokens, not text: no tokenizer is needed.
+// Runs the reference engine with the model of this repository on the device and on the CPU: with the package's kernels the likeliest
+// tokens of some texts must be the same. Times it with those and with cuBLAS. Works on tokens: no tokenizer is needed.
 
 import { createRequire } from 'node:module';
 import path from 'node:path';
@@ -15,7 +15,7 @@ function texts(vocabularyTokens, count) {
     Array.from({ length: promptTokens }, (_, at) => at === 0 ? 0 : 5 + ((text * 131 + at * (17 + text)) % (vocabularyTokens - 5))));
 }
 
-/** How much likelier the likeliest token may be and still another be taken for it, by logits that are sums of floats. */
+/** How far two logits, sums of floats, may be apart and still change places. */
 const tie = 1e-3;
 
 /** The tokens that follow each text, by how much each is the likeliest, and the milliseconds of prefilling and decoding. */
@@ -72,7 +72,7 @@ export function runEngine(driver, api) {
   const run = (on, cublas) => {
     const model = new LlamaModel(folder, { cublas });
     const use = { model, engineOf: (cache) => new LlamaEngine({ model, cache }), newTokens };
-    generate(on, api, { ...use, newTokens: 2 }); // the compiler's turn
+    generate(on, api, { ...use, newTokens: 2 }); // warms up the compiler
     return generate(on, api, use);
   };
   const host = api.Driver.open('host');
@@ -86,7 +86,7 @@ export function runEngine(driver, api) {
     'tokens as the CPU\'s': answers.flat().filter((token, at) => token === expected.answers.flat()[at]).length,
     'of': sequences * newTokens,
   }));
-  // A text goes its own way from the first token that differs; there the CPU must have had two that were as good.
+  // After the first different token the texts differ; at that token the CPU must have had two equally good candidates.
   const isSame = expected.answers.every((answer, index) => {
     const at = answer.findIndex((token, place) => token !== own.answers[index][place]);
     return at === -1 || expected.leads[index][at] < tie;

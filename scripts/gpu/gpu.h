@@ -1,4 +1,4 @@
-// What the probe's questions share: the device, ranges of pages, work that keeps it busy, times, and the
+// Shared by the probe's questions: the device, ranges of pages, work that keeps it busy, times, and the
 // lines of output.
 //
 // Each question runs in a process of its own, because some of them may end the device for the process; so

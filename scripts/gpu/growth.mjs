@@ -1,6 +1,6 @@
-// What growth costs an engine: sequences that are prefilled in chunks, with forward passes of about 10 ms, once mapping on
-// demand and once ahead by the mapper; beside an idle device and beside a chain of fills on a stream. The passes are timed
-// too, to see whether mapping slows what runs.
+// Measures the cost of growth to an engine: sequences are prefilled in chunks, with forward passes of about 10 ms, once mapping on
+// demand and once ahead by the mapper; on an idle device and during a chain of fills on a stream. The passes are timed
+// too, to see whether mapping slows running work.
 
 import { percentiles, timeUs } from './call-costs.mjs';
 

@@ -1,10 +1,9 @@
-// How fast the kernels are on the device. Decoding and copies are held against the device's own copy, in bytes read and written
-// per second; append and prefill have no goal. Single sequences take turns, so that the device's cache does not serve them. That
-// the kernels are right shows build-test/kernels/cuda.test.js, which gpu-check runs before. On a simulated device everything is
-// small, and means nothing.
+// Times the kernels on the device. Decoding and copies are compared with the device's own copy, in bytes read and written
+// per second; append and prefill have no goal. Single sequences alternate, so that the device's cache does not serve them.
+// gpu-check checks the kernels first, by build-test/kernels/cuda.test.js. On a simulated device everything is small, and times
+// mean nothing.
 
-import { fillRandomly } from './random-floats.mjs';
-import { isSimulated, timeLaunchesUs } from './timing.mjs';
+import { fillRandomly, isSimulated, timeLaunchesUs } from './timing.mjs';
 
 const kvHeads = 8;
 const dim = 128;
@@ -12,8 +11,8 @@ const goalPercent = 80;
 const cases = [['float16', 1], ['float16', 4], ['float16', 8], ['bfloat16', 4], ['float32', 4]]; // and query heads to a KV head
 
 /**
- * Rows for a table: what was measured, µs, and for those with a goal GB/s and their part of the copy's GB/s. `without`: types
- * whose kernels were found wrong. `report` gets the rows so far whenever there are more.
+ * Rows for a table: the case, µs, and for cases with a goal GB/s and their share of the copy's GB/s. `without`: types
+ * with wrong kernels. `report` gets the rows so far whenever there are more.
  */
 export function measureKernels(driver, api, { without = [], report = () => {} } = {}) {
   const rows = [];

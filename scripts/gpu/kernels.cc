@@ -1,5 +1,5 @@
-// The probe's kernels, as PTX that any GPU since Volta compiles when it is loaded, and work for those that
-// cannot.
+// The probe's kernels, as PTX that the driver of any GPU since Volta compiles, and substitutes for devices without
+// kernels.
 #include <algorithm>
 
 #include "gpu.h"

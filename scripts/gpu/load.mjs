@@ -1,4 +1,4 @@
-// One thing that later sections take for granted, so that what fails there fails here, by name:
+// Checks one prerequisite of later sections, so that its failure has a name:
 //   node scripts/gpu/load.mjs gpu       opens the GPU
 //   node scripts/gpu/load.mjs kernels   loads the kernels' module, which compiles PTX before others need it
 //   node scripts/gpu/load.mjs cublas    exit code 0 where the loader finds a cuBLAS that works; says nothing

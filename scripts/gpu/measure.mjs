@@ -1,9 +1,8 @@
-// Everything that gpu-check measures of the driver and of attention, as tables for people and, with --json FILE, as numbers:
+// Measures the driver and attention for gpu-check; prints tables and, with --json FILE, writes numbers:
 //   node scripts/gpu/measure.mjs [--json FILE] [--probe PROGRAM] [--library libcuda.so.1] [--without TYPE,…] [PART…]
-// PART: kernels, block-table, calls, growth, questions; all of them where none is named. What they find is added to what FILE has,
-// as soon as it is there. --without: types whose kernels were found wrong, whose times mean nothing. Against the simulated device it
-// shows only that the program runs: its times mean nothing. Exit code 1: a kernel that was to be timed gave something wrong, or
-// a question could not be asked.
+// PART: kernels, block-table, calls, growth, questions; default: all. Results are added to FILE as soon as they are there. --without:
+// types with wrong kernels, which are not timed. Against the simulated device it shows only that the program runs: its times mean
+// nothing. Exit code 1: a timed kernel gave a wrong result, or a question could not run.
 
 import { spawnSync } from 'node:child_process';
 import { createRequire } from 'node:module';
@@ -13,8 +12,7 @@ import { parseArgs } from 'node:util';
 import { measureCalls, measureReservations } from './call-costs.mjs';
 import { measureGrowth } from './growth.mjs';
 import { measureKernels } from './kernel-times.mjs';
-import { addResults } from './results.mjs';
-import { print } from './tables.mjs';
+import { addResults, print } from './results.mjs';
 
 const require = createRequire(import.meta.url);
 const api = require('../../dist/index.js');
@@ -70,7 +68,7 @@ function ask(isWanted, report) {
   return all;
 }
 
-/** A line for each that is not right, which makes the exit code 1. */
+/** Prints a line for each wrong result, and sets the exit code to 1. */
 function complain(lines) {
   for (const { question, what, matches, ended } of lines) {
     if (matches === false) console.error(`Wrong, and not timed: ${question}, ${what}`);

@@ -1,8 +1,8 @@
-// What gpu-check does, as data: stages in their order, each of sections that may run beside each other. First what tells most and
-// needs no kernel; last, with the seconds that are left, what went wrong again by itself. The limits of all stages together fit
-// into nine minutes, so that the last one has its turn even where each of them runs to its limit.
+// The plan of gpu-check, as data: stages in order, each with sections that may run at the same time. The most important ones, which
+// need no kernel, come first; the last repeats failed checks one by one in the seconds that are left. The limits of all stages
+// together fit into nine minutes, so that the last one runs even where each of them takes its limit.
 //
-// A stage `needs` what an earlier one `gives`: without the GPU nothing is left to ask, without the kernels all else still is.
+// A stage `needs` what an earlier one `gives`: without a GPU none can run, without the kernels all others still do.
 
 export const planSeconds = 530;
 export const dtypes = ['float16', 'bfloat16', 'float32'];

@@ -1,4 +1,4 @@
-// probe: asks an NVIDIA driver what its documentation leaves open, one question per process.
+// probe: measures what the documentation of the NVIDIA driver leaves open, one question per process.
 //
 //   probe --list                                 the questions, one name per line
 //   probe QUESTION [LIBRARY]                     one JSON object per line; LIBRARY replaces the system's

@@ -1,10 +1,8 @@
-// The last word of gpu-check: the goals, and what is worth a page, from its results: node scripts/gpu/report.mjs RESULTS.json [PAGE.md]
-// The page is the same as Markdown, with every table.
+// Prints gpu-check's goals from its results, and writes a page with every table: node scripts/gpu/report.mjs RESULTS.json [PAGE.md]
 
 import { writeFileSync } from 'node:fs';
 
-import { readResults } from './results.mjs';
-import { markdown, print } from './tables.mjs';
+import { markdown, print, readResults } from './results.mjs';
 
 const [file, page] = process.argv.slice(2);
 const { machine, kernels = [], blockTable = [], calls = [], growth = [], engine = [], products } = readResults(file);

@@ -1,5 +1,5 @@
-// Runs a plan (plan.mjs): its stages one after another, the sections of one beside each other where the GPU may be shared. What a
-// failed section was to give is missing for those that need it, and for no other.
+// Runs a plan (plan.mjs): its stages one after another, the sections of a stage at the same time where the GPU may be shared. When a
+// section fails, only the stages that need what it gives are left out.
 
 /** Resolves to whether every section passed. `sections` is a Sections. */
 export async function runPlan(plan, sections, { canShare = true } = {}) {
@@ -27,7 +27,7 @@ export async function runPlan(plan, sections, { canShare = true } = {}) {
   return sections.conclude();
 }
 
-/** Beside each other they all have the stage's seconds; one after another they share them. */
+/** Sections that run at the same time each have the stage's seconds; one after another they share them. */
 async function runStage(planned, sections, seconds, canShare) {
   if (planned.length === 1) return [await sections.run({ ...planned[0], seconds: Math.min(seconds, planned[0].seconds ?? seconds) })];
   if (canShare) return Promise.all(planned.map((section) => sections.run({ ...section, seconds: Math.min(seconds, section.seconds ?? seconds), beside: true })));

@@ -1,4 +1,4 @@
-// Questions about mapping while the device works: does a call wait for it, does it disturb it, can two
+// Questions about mapping while the device works: does a call wait for the work, does it disturb the work, can two
 // threads map at once.
 #include <functional>
 #include <thread>

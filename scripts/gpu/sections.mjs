@@ -1,5 +1,5 @@
-// Sections: programs that are run one after another or beside each other, each in processes of its own and for so many seconds at
-// most, so that none stops the others. What they print is shown, and kept in a file.
+// Sections: runs programs one after another or at the same time, each in processes of its own and with a limit in seconds, so that
+// none stops the others. Prints their output, and writes it to a file.
 
 import { spawn } from 'node:child_process';
 import { appendFileSync, writeFileSync } from 'node:fs';
@@ -66,7 +66,7 @@ export class Sections {
   }
 }
 
-/** What a command printed, and why it did not pass, if so. Whatever it started ends with it. */
+/** Runs a command; resolves to its output, and to why it failed, if so. Ends the processes that it started. */
 function runFor(ms, [program, ...args], env, show) {
   if (ms <= 0) return { verdict: 'there was no time left', output: '' };
   return new Promise((resolve) => {

@@ -96,7 +96,7 @@ test('mistakes in the call are built-in errors, whose class follows the reason',
   t.is(range.details.received, 0.5);
 });
 
-test('operational failures follow what the catcher does', (t) => {
+test('operational failures have the class of the reaction they need', (t) => {
   const of = (code: ErrorCode): Error => createError(code, errorExamples[code]);
   t.true(of('KV_CLOSED') instanceof KvStateError);
   t.true(of('KV_OUT_OF_PAGES') instanceof KvCapacityError);
@@ -152,21 +152,21 @@ test('a driver error carries the call, its status and the name of the status', (
   t.like(error, { call: 'cuMemMap', status: 999, statusName: 'CUDA_ERROR_UNKNOWN' });
 });
 
-test('a refused call says what became of the work that it was part of', (t) => {
+test('a failed call says whether its change was undone', (t) => {
   const of = (call: string): string => createError('KV_DRIVER_CALL_FAILED', { call, status: 999, statusName: 'CUDA_ERROR_UNKNOWN' }).message;
   for (const call of ['cuMemMap', 'mmap', 'cuMemcpyDtoDAsync', 'cuMemsetD8Async', 'cuEventRecord']) t.regex(of(call), /was undone, or its slot/, call);
   for (const call of ['cuLaunchKernel', 'cublasGemmEx']) t.regex(of(call), /launched before it may still run.*discard the batch/, call);
   for (const call of ['cuMemcpyHtoDAsync', 'cuMemcpyDtoHAsync']) t.regex(of(call), /Some of the bytes may have been copied/, call);
 });
 
-test('a busy slot is told what frees it', (t) => {
+test('the error of a busy slot says what frees it', (t) => {
   const of = (holder: 'the quarantine' | 'another prepared batch'): string =>
     createError('KV_SLOT_BUSY', { slot: 3, operation: 'change', holder }).message;
   t.regex(of('another prepared batch'), /another prepared batch still uses it\. Commit or discard that batch/);
   t.regex(of('the quarantine'), /out of service until the cache closes\. Release its sequence/);
 });
 
-test('isKvError tells ours from others, and one code from another', (t) => {
+test('isKvError tells errors of this package from others, and one code from another', (t) => {
   const error: unknown = createError('KV_OUT_OF_PAGES', errorExamples.KV_OUT_OF_PAGES);
   t.true(isKvError(error));
   t.false(isKvError(error, 'KV_CLOSED'));

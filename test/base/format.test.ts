@@ -13,7 +13,7 @@ test('sizes are shown in the largest unit of which there is one', (t) => {
   t.is(formatBytes(1024 ** 2 - 1), '1 MiB', 'rounding up to 1,024 KiB goes to the next unit');
 });
 
-test('numbers, counts, lists and addresses', (t) => {
+test('numbers, counts, lists and addresses are formatted for people', (t) => {
   t.is(formatNumber(1234567), '1,234,567');
   t.is(formatNumber(34.1333, 2), '34.13');
   t.is(formatCount('page', 1), '1 page');
@@ -34,7 +34,7 @@ test('sizes are read in binary and decimal units, any case', (t) => {
   for (const [text, bytes] of Object.entries(sizes)) t.is(parseBytes(text), bytes, text);
 });
 
-test('what is no whole number of bytes is not a size', (t) => {
+test('a text that is no whole number of bytes is no size', (t) => {
   for (const text of ['', 'x', '2 MiBs', '-1', '1.5', '0.3KiB', '9PiB9', '1e3', '99999PiB', '0x10']) {
     t.is(parseBytes(text), undefined, text);
   }

@@ -77,7 +77,7 @@ test('one integer argument is checked by the same rules', (t) => {
   });
 });
 
-test('a misspelt choice is answered with the nearest one', (t) => {
+test('a misspelt choice is refused with the nearest one', (t) => {
   const { message, name } = rejects(oneOf(['per-layer', 'sliced', 'fused']), 'per-Layer');
   t.is(name, 'RangeError');
   t.is(message, "`it` must be 'per-layer', 'sliced' or 'fused', got 'per-Layer'. Did you mean 'per-layer'?");
@@ -91,7 +91,7 @@ class Known {
   }
 }
 
-test('other kinds of value', (t) => {
+test('a value of the wrong type or range is refused with what it must be', (t) => {
   t.is(rejects(boolean, 1).message, '`it` must be true or false, got 1.');
   t.is(rejects(string, '').name, 'RangeError');
   t.is(rejects(string, 5n).message, '`it` must be a string, got 5n.');

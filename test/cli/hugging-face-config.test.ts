@@ -1,27 +1,13 @@
-import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
-import { tmpdir } from 'node:os';
 import * as path from 'node:path';
 
 import test from 'ava';
 
 import { readHuggingFaceConfig, type ConfigModel } from '#internal/cli/hugging-face-config.js';
-import type { ModelShape } from '#internal/layout/model-shape.js';
+import type { ModelShape } from 'virtual-kv';
+import { withTemporaryFolder } from '../helpers/temporary-folder.js';
 
 const configs = path.resolve(__dirname, '..', '..', 'test', 'fixtures', 'configs');
 const read = (family: string): ConfigModel => readHuggingFaceConfig(path.join(configs, `${family}.json`));
-
-function temporary(files: Readonly<Record<string, string>>, use: (folder: string) => void): void {
-  const folder = mkdtempSync(path.join(tmpdir(), 'vkv-config-'));
-  try {
-    for (const [file, text] of Object.entries(files)) {
-      mkdirSync(path.dirname(path.join(folder, file)), { recursive: true });
-      writeFileSync(path.join(folder, file), text);
-    }
-    use(folder);
-  } finally {
-    rmSync(folder, { recursive: true });
-  }
-}
 
 const families: Readonly<Record<string, { model: ModelShape; maxTokens?: number }>> = {
   'llama': { model: { layers: 32, kvHeads: 8, headDim: 128, dtype: 'bfloat16' }, maxTokens: 8192 },
@@ -58,7 +44,7 @@ for (const [family, { model, maxTokens }] of Object.entries(families)) {
 test('a model is named by itself, its file or its folder', (t) => {
   t.is(read('llava').name, 'example/llava');
   t.is(read('llama').name, 'llama');
-  temporary({ 'Tiny-1B/config.json': '{"num_hidden_layers":1,"num_attention_heads":2,"hidden_size":8}' }, (folder) => {
+  withTemporaryFolder({ 'Tiny-1B/config.json': '{"num_hidden_layers":1,"num_attention_heads":2,"hidden_size":8}' }, (folder) => {
     t.is(readHuggingFaceConfig(path.join(folder, 'Tiny-1B')).name, 'Tiny-1B');
     t.is(readHuggingFaceConfig(path.join(folder, 'Tiny-1B', 'config.json')).model.headDim, 4);
   });
@@ -73,7 +59,7 @@ test('overrides win over the file, and fill in what it lacks', (t) => {
   t.deepEqual(readHuggingFaceConfig(mla, { kvHeads: 128, headDim: 192 }).model, {
     layers: 61, kvHeads: 128, headDim: 192, dtype: 'bfloat16',
   }, 'heads ask for the uncompressed cache of an MLA model');
-  temporary({ 'c.json': '{"num_hidden_layers":3}' }, (folder) => {
+  withTemporaryFolder({ 'c.json': '{"num_hidden_layers":3}' }, (folder) => {
     const bare = path.join(folder, 'c.json');
     t.throws(() => readHuggingFaceConfig(bare), { code: 'KV_CONFIG_INVALID', message: /number of KV heads.*`--kv-heads`/ });
     t.throws(() => readHuggingFaceConfig(bare, { kvHeads: 2 }), { code: 'KV_CONFIG_INVALID', message: /`--head-dim`/ });
@@ -83,12 +69,12 @@ test('overrides win over the file, and fill in what it lacks', (t) => {
 
 test('layers that share the K and V of others keep none', (t) => {
   const json = { num_hidden_layers: 35, num_kv_shared_layers: 15, num_attention_heads: 8, head_dim: 256 };
-  temporary({ 'c.json': JSON.stringify(json) }, (folder) => {
+  withTemporaryFolder({ 'c.json': JSON.stringify(json) }, (folder) => {
     t.is(readHuggingFaceConfig(path.join(folder, 'c.json')).model.layers, 20);
   });
 });
 
-test('what a plan takes for more than it is, or leaves out, is said', (t) => {
+test('a plan notes what it overestimates or leaves out', (t) => {
   t.deepEqual(read('gemma3').notes, ['layers that see a window of 1,024 tokens only are planned as if they kept every token']);
   t.deepEqual(read('qwen3-next').notes, ['6 of 8 layers keep no K and V (linear_attention); they and their state are left out']);
   for (const family of ['llama', 'mistral', 'qwen2', 'deepseek-v3', 'gpt2']) t.deepEqual(read(family).notes, [], family);
@@ -100,7 +86,7 @@ test('what a plan takes for more than it is, or leaves out, is said', (t) => {
     wide: { ...shape, sliding_window: 4096, max_position_embeddings: 4096 },
   };
   const files = Object.fromEntries(Object.entries(configs).map(([name, json]) => [`${name}.json`, JSON.stringify(json)]));
-  temporary(files, (folder) => {
+  withTemporaryFolder(files, (folder) => {
     const notes = (name: string, overrides = {}): readonly string[] => readHuggingFaceConfig(path.join(folder, `${name}.json`), overrides).notes;
     t.deepEqual(notes('mixed'), ['2 of 4 layers see a window of 512 tokens only, planned as if they kept every token']);
     t.regex(notes('pattern').join(), /^`full_attention_interval` is not read: .*`--layers`/);
@@ -108,13 +94,13 @@ test('what a plan takes for more than it is, or leaves out, is said', (t) => {
   });
 });
 
-test('a file that is missing, broken or of another kind says so', (t) => {
+test('a missing, broken or different file is refused with the reason', (t) => {
   const files = {
     'broken.json': '{"num_hidden_layers": 3,', 'list.json': '[]', 't5.json': '{"is_encoder_decoder": true, "num_layers": 6}',
     'types.json': '{"num_hidden_layers":24,"layer_types":["full_attention","full_attention"],"num_attention_heads":2,"head_dim":4}',
     'short.json': '{"num_hidden_layers":3,"num_kv_heads":[1,2],"head_dim":4}', 'empty.json': '{}',
   };
-  temporary(files, (folder) => {
+  withTemporaryFolder(files, (folder) => {
     const wrong = (file: string, message: RegExp): void => {
       t.throws(() => readHuggingFaceConfig(path.join(folder, file)), { code: 'KV_CONFIG_INVALID', message });
     };

@@ -10,7 +10,7 @@ import { runVkv, runVkvJson } from './run-vkv.js';
 const info = (environment?: NodeJS.ProcessEnv): MachineInfo =>
   runVkvJson(['info'], environment) as unknown as MachineInfo;
 
-test('the addon, the machine and the host driver', (t) => {
+test('--json has the addon, the machine and the host driver', (t) => {
   const { addon, node, package: version, drivers, host } = info();
   t.is(node, process.version);
   t.like(addon, { isAvailable: true, version });
@@ -31,7 +31,7 @@ test('a machine without a GPU says why in one line', (t) => {
   if (cuda.code === 'KV_DRIVER_UNAVAILABLE') t.regex(cuda.reason, /^No cuda driver here: /);
 });
 
-test('for people it is a table with a line for every driver', (t) => {
+test('without --json it is a table with a line for every driver', (t) => {
   const { exitCode, stdout, stderr } = runVkv(['info']);
   t.is(exitCode, 0);
   t.is(stderr, '');

@@ -9,7 +9,7 @@ const yi34b = ['--layers', '60', '--kv-heads', '8', '--head-dim', '128', '--dtyp
 const yi34bTp2 = [...yi34b, '--tensor-parallel', '2', '--slots', '500', '--max-tokens', '204800'];
 const plan = (...parameters: string[]): Record<string, unknown> => runVkvJson(['plan', ...parameters]);
 
-test('Yi-34B TP-2: one token to 12.6 TB of addresses', (t) => {
+test('the plan of Yi-34B TP-2 goes from one token to 12.6 TB of addresses', (t) => {
   t.like(plan(...yi34bTp2), {
     layout: 'per-layer', pageBytes: 2_097_152, slots: 500, maxTokens: 204_800, tokenBytes: 1024,
     slotBytes: 209_715_200, slotStrideBytes: 209_715_200, reservationBytes: 104_857_600_000, reservations: 120,
@@ -21,7 +21,7 @@ test('Yi-34B TP-2: one token to 12.6 TB of addresses', (t) => {
   });
 });
 
-test('--tokens: rows, pages and what is not yet used', (t) => {
+test('--tokens adds rows, pages and unused bytes of one sequence', (t) => {
   const ask = (...parameters: string[]): Record<string, unknown> => plan(...yi34bTp2, '--tokens', '33000', ...parameters);
   t.like(ask(), { rows: 17, pages: 2040, physicalBytes: 4_278_190_080, unusedBytes: 223_150_080 });
   t.like(ask('--page-bytes', '64KiB'), { pages: 61_920, unusedBytes: 2_949_120 });
@@ -29,7 +29,7 @@ test('--tokens: rows, pages and what is not yet used', (t) => {
   t.like(plan(...yi34bTp2, '--tokens', '0'), { rows: 0, pages: 0, physicalBytes: 0, unusedBytes: 0 });
 });
 
-test('addresses that no process has are not said to be free', (t) => {
+test('addresses beyond those of a process are not called free', (t) => {
   const many = ['--layers', '80', '--kv-heads', '8', '--head-dim', '128', '--max-tokens', '131072', '--slots', '4096'];
   t.like(plan(...many), { virtualBytes: 160 * 2 ** 40, isReservable: false });
   t.regex(runVkv(['plan', ...many]).stdout, /= 160 TiB, more than the 64 TiB that a process can usually reserve; lower --slots or --max-tokens/);
@@ -37,13 +37,13 @@ test('addresses that no process has are not said to be free', (t) => {
   t.like(plan(...many, '--slots', '1024'), { virtualBytes: 40 * 2 ** 40, isReservable: true });
 });
 
-test('layers of another kind are remarked on', (t) => {
+test('layers without K and V are noted', (t) => {
   const { stdout } = runVkv(['plan', '--config', path.join(configs, 'qwen3-next.json')]);
   t.regex(stdout, /^qwen3-next\n2 layers, .*\nNote: 6 of 8 layers keep no K and V \(linear_attention\); they and their state are left out\.\n/);
   t.deepEqual((plan('--config', path.join(configs, 'gemma3.json'))['model'] as { notes: string[] }).notes.length, 1);
 });
 
-test('--memory-bytes: what fits, of --tokens or of the longest sequence', (t) => {
+test('--memory-bytes adds how many sequences fit, of --tokens or of the longest', (t) => {
   const memory = ['--memory-bytes', '100GiB'];
   t.like(plan(...yi34bTp2, ...memory, '--tokens', '33000'), {
     memoryBytes: 107_374_182_400, rowsThatFit: 426, sequencesThatFit: 25,
@@ -51,7 +51,7 @@ test('--memory-bytes: what fits, of --tokens or of the longest sequence', (t) =>
   t.like(plan(...yi34bTp2, ...memory), { rowsThatFit: 426, sequencesThatFit: 4 });
 });
 
-test('a token larger than a page', (t) => {
+test('a token may be larger than a page', (t) => {
   const sliced = [...yi34b, '--layout', 'sliced', '--page-bytes', '64KiB', '--tokens'];
   t.like(plan(...sliced, '1'), { rows: 2, pages: 4 });
   t.like(plan(...sliced, '8'), { rows: 15, pages: 30 });
@@ -67,7 +67,7 @@ test('without a model it plans Llama-3-8B, and says so', (t) => {
   t.regex(stdout, /in 16 GiB +128 rows: 25 sequences of 5,000 tokens/);
 });
 
-test('sizes are taken in units', (t) => {
+test('sizes have units', (t) => {
   for (const size of ['2097152', '2MiB', '2048KiB', '2 mib']) t.is(plan('--page-bytes', size)['pageBytes'], 2_097_152);
 });
 
@@ -79,13 +79,13 @@ test('a config gives shape, dtype and longest sequence; flags replace what it sa
   t.like(plan(...config, '--tensor-parallel', '2', '--pipeline-parallel', '4'), { tokenBytes: 512, reservations: 14 });
 });
 
-test('MLA, from a config and from flags', (t) => {
+test('MLA is planned from a config and from flags', (t) => {
   const expected = { tokenBytes: 1152, reservations: 61, tensors: 61, totalTokenBytes: 70_272 };
   t.like(plan('--config', path.join(configs, 'deepseek-v3.json')), expected);
   t.like(plan('--layers', '61', '--latent-dim', '576', '--dtype', 'bf16', '--tensor-parallel', '8'), expected);
 });
 
-test('layers that differ', (t) => {
+test('layers may differ', (t) => {
   t.like(plan('--config', path.join(configs, 'openelm.json'), '--tokens', '2048', '--page-bytes', '64KiB'), {
     reservations: 8, tokenBytes: 640, totalTokenBytes: 2 * 2 * 64 * 15, rows: 20, pages: 2 * (12 + 12 + 16 + 20),
   });
@@ -102,7 +102,7 @@ test('--compare sets layouts and page sizes side by side', (t) => {
   t.is(lines.filter((line) => /^(per-layer|sliced|fused) /.test(line)).length, 9);
 });
 
-test('a command line that cannot be meant ends with 2, one line and no stack', (t) => {
+test('a wrong command line ends with 2, one line and no stack', (t) => {
   const wrong = (parameters: string[], line: RegExp): void => {
     const { exitCode, stdout, stderr } = runVkv(['plan', ...parameters]);
     t.is(exitCode, 2, parameters.join(' '));

@@ -28,7 +28,7 @@ const commands = documents.flatMap((document) => commandsOf(document).map((comma
 /** With something of the reader's own in them: a word in capitals, an ellipsis, a choice. */
 const isPattern = (command: string): boolean => /\b[A-Z]{2,}\b|…|\|/.test(command.replace(/"[^"]*"|[A-Z_]+=\S+|\d[A-Za-z]+/g, ''));
 
-test('documents print commands', (t) => {
+test('the documents have commands to check', (t) => {
   t.true(commands.filter(({ command }) => command.startsWith('npx vkv')).length >= 6);
 });
 
@@ -44,7 +44,7 @@ for (const { document, command } of commands.filter(({ command: line }) => /^npx
   });
 }
 
-test('every npm script, example and program that a document prints is there', (t) => {
+test('every npm script, example and program that a document prints exists', (t) => {
   const { scripts } = JSON.parse(readFileSync(path.join(root, 'package.json'), 'utf8')) as { scripts: Record<string, string> };
   for (const { document, command } of commands) {
     const script = /^npm run (\S+)/.exec(command)?.[1] ?? /^npm (start|test)\b/.exec(command)?.[1];

@@ -10,7 +10,7 @@ import { runVkv, runVkvJson, vkvInShell } from './run-vkv.js';
 const MOONCAKE = Array.from({ length: 20 }, (_, at) =>
   JSON.stringify({ timestamp: at * 10, input_length: 100 + 300 * (at % 5), output_length: 1 + (at % 7) })).join('\n');
 
-/** Small pages and little memory, so that a test is fast and still preempts nobody. */
+/** Small pages and little memory, so that a test is fast and still preempts no request. */
 const SMALL = ['--layers', '2', '--kv-heads', '2', '--head-dim', '32', '--page-bytes', '64KiB', '--memory-bytes', '256MiB'];
 
 function folderFor(t: ExecutionContext): string {
@@ -25,7 +25,7 @@ function traceIn(t: ExecutionContext, text = MOONCAKE): string {
   return file;
 }
 
-test('--json: every number of the contract', (t) => {
+test('--json prints every number of the contract', (t) => {
   const result = runVkvJson(['replay', traceIn(t), ...SMALL, '--driver', 'host', '--verify', 'full']);
   t.like(result, {
     requests: 20, completedRequests: 20, refusedRequests: 0, skippedLines: 0, promptTokens: 14_000, cachedTokens: 0,
@@ -39,7 +39,7 @@ test('--json: every number of the contract', (t) => {
   t.deepEqual(Object.keys(result['stepOverheadUs'] as object), ['p50', 'p99', 'max']);
 });
 
-test('a table for people, on stdout and without a progress bar where there is no terminal', (t) => {
+test('the result is a table on stdout, without a progress bar where there is no terminal', (t) => {
   const { exitCode, stdout, stderr } = runVkv(['replay', '--generate', '30', ...SMALL, '--driver', 'host']);
   t.is(exitCode, 0, stderr);
   t.is(stderr, '');
@@ -77,7 +77,7 @@ test('a request that cannot fit is refused and counted', (t) => {
   });
 });
 
-test('where no request fits, the reason is said and the exit code is 1', (t) => {
+test('where no request fits, the reason is printed and the exit code is 1', (t) => {
   const memory = runVkv(['replay', traceIn(t), '--driver', 'host', ...SMALL, '--head-dim', '1024', '--memory-bytes', '256KiB']);
   t.is(memory.exitCode, 1);
   t.regex(memory.stdout, /Requests +0 completed · 20 refused: more than all memory, 256 KiB/);
@@ -90,14 +90,14 @@ test('where no request fits, the reason is said and the exit code is 1', (t) => 
   t.regex(length.stdout, /Nothing was served: of 20 requests 20 longer than 50 tokens \(raise --max-tokens\)/);
 });
 
-test('a line that cannot be skipped is not said to be', (t) => {
+test('the error of a line that cannot be skipped does not suggest to skip it', (t) => {
   const file = traceIn(t, 'TIMESTAMP,ContextTokens\n2023-11-16 18:17:03,5\n');
   const { stderr } = runVkv(['replay', file, '--driver', 'host', ...SMALL, '--skip-invalid']);
   t.regex(stderr, /KV_TRACE_INVALID.*line 1: .*GeneratedTokens/);
   t.notRegex(stderr, /skip-invalid/);
 });
 
-test('what a trace says cannot write to the terminal', (t) => {
+test('control characters of a trace never reach the terminal', (t) => {
   const evil = '\u001b]0;owned\u0007\u009b31m\u202e';
   const folder = folderFor(t);
   const file = path.join(folder, `trace${evil}.jsonl`);
@@ -120,7 +120,7 @@ test('what a trace says cannot write to the terminal', (t) => {
   t.is((JSON.parse(outputs[3]!.stdout) as { trace: { name: string } }).trace.name, good, 'JSON says it as it is');
 });
 
-test('--limit, --arrivals trace', (t) => {
+test('--limit ends the replay early, and --arrivals trace keeps the times of the trace', (t) => {
   const result = runVkvJson(['replay', traceIn(t), '--limit', '7', '--arrivals', 'trace', '--step-ms', '1', '--driver', 'host', ...SMALL]);
   t.like(result, { requests: 7, completedRequests: 7 });
 });
@@ -155,7 +155,7 @@ test('--policy and --pool-rows stand for --prefix-cache', (t) => {
   t.like(runVkvJson([...flags, '--pool-rows', '0']), { cachedTokens: 0, cache: { prefixCache: { policy: 'adaptive', poolRows: 0 } } });
 });
 
-test('a mistake in the flags is said before anything runs, with exit code 2', (t) => {
+test('a mistake in the flags is reported before anything runs, with exit code 2', (t) => {
   const message = (...flags: string[]): string => {
     const { exitCode, stderr } = runVkv(['replay', ...flags]);
     t.is(exitCode, 2, flags.join(' '));

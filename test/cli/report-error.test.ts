@@ -27,7 +27,7 @@ test('no message of the catalogue names an option where the command has a flag',
   }
 });
 
-test('errors of the API speak of the flags that were typed', (t) => {
+test('errors of the API name flags of the command', (t) => {
   const said = (...parameters: string[]): string => runVkv(parameters).stderr;
   t.regex(said('replay', '--generate', '1', '--driver', 'cuda', '--layers', '1', '--kv-heads', '1', '--head-dim', '8'), /`--driver host`|^$/);
   t.regex(said('replay', '--generate', '1', '--driver', 'host', '--max-batch', '2000000'), /`--max-batch` must be an integer from 1 to 1,048,576/);

@@ -14,7 +14,7 @@ export function bytesContract(contractTest: ContractTest): void {
     t.is(Buffer.compare(into, bytes), 0);
   });
 
-  contractTest('no bytes are a range like any other', ['memory'], (t, bench) => {
+  contractTest('a range of no bytes is accepted and does nothing', ['memory'], (t, bench) => {
     const address = bench.reserve(1);
     bench.fillRun(address, 1);
     bench.write(address, 5);

@@ -50,7 +50,7 @@ export function driverContract(driver: DriverDescription): void {
 }
 
 function infoContract(driver: DriverDescription, contractTest: ContractTest): void {
-  contractTest('what it says about itself is what its tests assume', [], (t, { info }) => {
+  contractTest('the capabilities of the driver are those that its tests assume', [], (t, { info }) => {
     t.is(info.kind, driver.kind);
     t.not(info.deviceName, '');
     t.is(info.defaultPageBytes % info.granularityBytes, 0);
@@ -68,7 +68,7 @@ function infoContract(driver: DriverDescription, contractTest: ContractTest): vo
     t.false(native.isLost());
   });
 
-  contractTest('drivers of one process are apart', [], (t, bench) => {
+  contractTest('drivers of one process have separate counts', [], (t, bench) => {
     withBench(t, driver, (other) => {
       const before = bench.counts();
       other.fillRun(other.reserve(2), 2);

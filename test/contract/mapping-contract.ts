@@ -95,7 +95,7 @@ export function mappingContract(contractTest: ContractTest): void {
     [0, 1, 2, 33, 4, 5].forEach((value, index) => bench.isMarked(bench.at(address, index), value));
   });
 
-  contractTest('access over a hole is refused and given to nobody', ['access check'], (_t, bench) => {
+  contractTest('access over a hole is refused and given to no page', ['access check'], (_t, bench) => {
     const { native, pageBytes } = bench;
     const address = bench.reserve(4);
     for (const index of [0, 1, 3]) bench.map(bench.at(address, index), bench.create());
@@ -138,7 +138,7 @@ export function mappingContract(contractTest: ContractTest): void {
     bench.refuses('KV_DRIVER_MISUSE', () => bench.native.unmap(address + BigInt(half), half));
   });
 
-  contractTest('what is unmapped cannot be unmapped again', [], (_t, bench) => {
+  contractTest('an unmapped page cannot be unmapped again', [], (_t, bench) => {
     const address = bench.reserve(2);
     bench.place(address, bench.create());
     bench.unmap(address);

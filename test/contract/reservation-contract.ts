@@ -31,7 +31,7 @@ export function reservationContract(contractTest: ContractTest): void {
     if (bench.info.kind !== 'host') t.is(bench.native.queryMemory().freeBytes, freeBefore);
   });
 
-  contractTest('more addresses than there are is refused', [], (_t, bench) => {
+  contractTest('more addresses than the machine has are refused', [], (_t, bench) => {
     bench.refuses('KV_OUT_OF_ADDRESS_SPACE', () => bench.native.reserve(1024 * TiB, bench.pageBytes));
   });
 

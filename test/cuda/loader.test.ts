@@ -89,7 +89,7 @@ for (const version of [13_000, 11_040]) {
     t.like(error, { details: { missing: 'cuMemMap', driverVersion: version } });
   });
 
-  loaderTest(`CUDA ${version}: what only some features need may be missing`, (t) => {
+  loaderTest(`CUDA ${version}: entry points of optional features may be missing`, (t) => {
     for (const name of ['cuLaunchKernel', 'cuMemGetAccess', 'cuGetErrorName', 'cuThreadExchangeStreamCaptureMode']) {
       const driver = open(version, `without:${name}`);
       t.is(driver.memory().livePages, 0, name);
@@ -124,7 +124,7 @@ loaderTest('a library that is not there is unavailable', (t) => {
   t.like(error, { code: 'KV_DRIVER_UNAVAILABLE', details: { driver: 'cuda', reason: 'no-library', call: 'dlopen' } });
 });
 
-loaderTest('a library that is not CUDA is too old for anything', (t) => {
+loaderTest('a library without CUDA\'s entry points is too old', (t) => {
   const addon = process.env['VKV_ADDON'] ?? path.join(root, 'build', 'Release', 'virtual_kv.node');
   const error = t.throws(() => Driver.open('cuda', { libraryPath: addon }));
   t.like(error, { code: 'KV_DRIVER_TOO_OLD', details: { missing: 'cuInit', driverVersion: 0 } });

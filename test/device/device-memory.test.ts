@@ -15,7 +15,7 @@ function pattern(length: number): Uint8Array {
 }
 
 for (const kind of ['host', 'mock'] as const) {
-  test(`bytes written are read again, anywhere in it (${kind})`, (t) => {
+  test(`bytes are read as they were written, anywhere in the memory (${kind})`, (t) => {
     const device = kind === 'mock' ? new MockDevice({ memoryBytes: 64 * MiB }) : undefined;
     const driver = device?.driver ?? Driver.open('host');
     const before = driver.memory().livePages;
@@ -42,7 +42,7 @@ for (const kind of ['host', 'mock'] as const) {
   });
 }
 
-test('what does not fit, a closed one, and wrong options are refused', (t) => {
+test('bytes that do not fit, closed memory and wrong options are refused', (t) => {
   const driver = Driver.open('host');
   const memory = new DeviceMemory({ driver, bytes: 8 });
   const refused = { code: 'KV_INVALID_OPTION' };
@@ -101,7 +101,7 @@ test('memory for a model\'s weights takes few large pages, and any of them that 
   device.close();
 });
 
-test('a device without so much memory says how much there is', (t) => {
+test('the error of a device without enough memory says how much is free', (t) => {
   const device = new MockDevice({ memoryBytes: 4 * MiB });
   const error = t.throws(() => new DeviceMemory({ driver: device.driver, bytes: 6 * MiB }), { code: 'KV_OUT_OF_DEVICE_MEMORY' });
   t.is(error.message, 'The device refused 6 MiB of plain memory: 4 MiB is free. Free some, or lower a cache\'s `memoryBudgetBytes`.');

@@ -24,8 +24,8 @@ const smallerSize: Readonly<Record<string, readonly string[]>> = {
 const missing: Readonly<Record<string, string | undefined>> = { onnxruntime: whyNoOnnxRuntime() };
 
 function run(name: string, args = smallerSize[name] ?? []): { status: number | null; stdout: string; stderr: string } {
-  const script = path.join(root, 'scripts', 'run-example.mjs');
-  return spawnSync(process.execPath, [script, name, ...args], { cwd: root, encoding: 'utf8' });
+  const script = path.join(root, 'scripts', 'run.mjs');
+  return spawnSync(process.execPath, [script, 'example', name, ...args], { cwd: root, encoding: 'utf8' });
 }
 
 for (const name of names) {
@@ -51,7 +51,7 @@ const wrongLines: readonly (readonly [string, readonly string[], number, RegExp]
   ['hit-rate', ['--requests', 'all'], 2, /It must be a whole number/],
 ];
 for (const [name, args, code, message] of wrongLines) {
-  test.serial(`what cannot be is said in a line: ${name} ${args.join(' ').slice(0, 40)}`, (t) => {
+  test.serial(`a wrong command line or a failure is one line: ${name} ${args.join(' ').slice(0, 40)}`, (t) => {
     const { status, stderr } = run(name, args);
     t.is(status, code);
     t.regex(stderr, message);
@@ -59,7 +59,7 @@ for (const [name, args, code, message] of wrongLines) {
   });
 }
 
-test.serial('a reader that goes away ends an example quietly', (t) => {
+test.serial('a closed pipe ends an example quietly', (t) => {
   const command = `"${process.execPath}" build-examples/llama.js | head -c 60`;
   const { stdout, stderr } = spawnSync('sh', ['-c', command], { cwd: root, encoding: 'utf8' });
   t.is(stdout.length, 60);
@@ -72,7 +72,7 @@ test.serial('an answer of one token, and one that is cut where the context ends,
   t.regex(full.stdout, /\(1024 prompt tokens.*; cut where the context ends\)/);
 });
 
-test.serial('npm start says what it takes without building anything', (t) => {
+test.serial('npm start -- --help prints the flags without building anything', (t) => {
   const { status, stdout } = spawnSync(process.execPath, [path.join(root, 'scripts', 'start.mjs'), '--help'], { encoding: 'utf8' });
   t.is(status, 0);
   for (const part of ['npm start ', '--prompt', '--model FOLDER']) t.true(stdout.includes(part), part);

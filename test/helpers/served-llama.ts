@@ -1,5 +1,5 @@
 // ServedLlama: the reference engine behind a scheduler, with rules that only a test needs: it counts what the passes were like,
-// makes rows that nobody may read unreadable, answers now or later, and fails when told to.
+// makes rows that must not be read unreadable, answers now or later, and fails when told to.
 
 import type { Engine, EngineOutput, EnginePass, KvCache } from 'virtual-kv';
 

@@ -2,8 +2,7 @@
 // them, and an error has to come before the kernel's own answer, which is the end of the process.
 
 import { spawnSync } from 'node:child_process';
-import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+import { readFileSync } from 'node:fs';
 import * as path from 'node:path';
 
 import test, { type ExecutionContext } from 'ava';
@@ -12,6 +11,7 @@ import { Driver } from 'virtual-kv';
 
 import { compileHostProbe, hostProbe, whyNoProbe } from '../helpers/host-probe.js';
 import { runInCgroup } from '../helpers/memory-cgroup.js';
+import { withTemporaryFolder } from '../helpers/temporary-folder.js';
 
 const child = path.join(__dirname, 'limits-child.js');
 const MiB = 2 ** 20;
@@ -56,20 +56,6 @@ const probeTest = (title: string, body: (t: ExecutionContext) => void): void => 
 };
 if (noProbe === undefined) test.before(compileHostProbe);
 
-/** Calls `work` with a folder that has these files. */
-function withRoot(files: Readonly<Record<string, string>>, work: (root: string) => void): void {
-  const root = mkdtempSync(path.join(tmpdir(), 'vkv-'));
-  try {
-    for (const [name, text] of Object.entries(files)) {
-      mkdirSync(path.dirname(path.join(root, name)), { recursive: true });
-      writeFileSync(path.join(root, name), text);
-    }
-    work(root);
-  } finally {
-    rmSync(root, { recursive: true });
-  }
-}
-
 /** Files of a cgroup of either version; -1: no limit. */
 const group2 = (folder: string, limit: number, usage: number, cached = 0): Readonly<Record<string, string>> => ({
   [`sys/fs/cgroup${folder}/memory.max`]: limit < 0 ? 'max\n' : `${limit}\n`,
@@ -86,8 +72,8 @@ const meminfo = (availableBytes: number): Readonly<Record<string, string>> => ({
 });
 
 for (const [version, group, self] of [['v2', group2, '0::/a/b\n'], ['v1', group1, '3:cpu:/x\n4:memory,blkio:/a/b\n0::/\n']] as const) {
-  probeTest(`the tightest limit and the least room count, of the cgroup and all above it (${version})`, (t) => {
-    withRoot({
+  probeTest(`the tightest limit and the least room of the cgroup and all above it count (${version})`, (t) => {
+    withTemporaryFolder({
       'proc/self/cgroup': self, ...meminfo(900 * MiB),
       ...group('/a/b', 600 * MiB, 100 * MiB), ...group('/a', 800 * MiB, 700 * MiB), ...group('', -1, 5000 * MiB),
     }, (root) => {
@@ -97,14 +83,14 @@ for (const [version, group, self] of [['v2', group2, '0::/a/b\n'], ['v1', group1
     });
   });
 
-  probeTest(`what files have cached can be had (${version})`, (t) => {
-    withRoot({ 'proc/self/cgroup': self, ...meminfo(900 * MiB), ...group('/a/b', 600 * MiB, 590 * MiB, 400 * MiB) }, (root) => {
+  probeTest(`cached files count as available (${version})`, (t) => {
+    withTemporaryFolder({ 'proc/self/cgroup': self, ...meminfo(900 * MiB), ...group('/a/b', 600 * MiB, 590 * MiB, 400 * MiB) }, (root) => {
       t.is(hostProbe('memory-room', root)['available-bytes'], `${410 * MiB}`);
     });
   });
 
-  probeTest(`a path that only the machine outside knows still finds the limit at the top (${version})`, (t) => {
-    withRoot({ 'proc/self/cgroup': self, ...meminfo(900 * MiB), ...group('', 64 * MiB, 4 * MiB) }, (root) => {
+  probeTest(`a cgroup path that exists only outside the container still finds the limit at the top (${version})`, (t) => {
+    withTemporaryFolder({ 'proc/self/cgroup': self, ...meminfo(900 * MiB), ...group('', 64 * MiB, 4 * MiB) }, (root) => {
       t.deepEqual(hostProbe('memory-room', root), {
         'limit-bytes': `${64 * MiB}`, 'available-bytes': `${60 * MiB}`, 'headroom-bytes': `${32 * MiB}`,
       });
@@ -112,22 +98,22 @@ for (const [version, group, self] of [['v2', group2, '0::/a/b\n'], ['v1', group1
   });
 }
 
-probeTest('above `memory.high` a process is as good as dead, so it is a limit too', (t) => {
-  withRoot({
+probeTest('`memory.high` is a limit too, since a process is throttled above it', (t) => {
+  withTemporaryFolder({
     'proc/self/cgroup': '0::/\n', ...meminfo(900 * MiB), ...group2('', 600 * MiB, 0), 'sys/fs/cgroup/memory.high': `${500 * MiB}\n`,
   }, (root) => {
     t.is(hostProbe('memory-room', root)['limit-bytes'], `${500 * MiB}`);
   });
 });
 
-probeTest('without cgroups it is what the kernel says is available', (t) => {
-  withRoot({ 'proc/self/cgroup': '', ...meminfo(96 * MiB) }, (root) => {
+probeTest('without cgroups the available memory is the kernel\'s number', (t) => {
+  withTemporaryFolder({ 'proc/self/cgroup': '', ...meminfo(96 * MiB) }, (root) => {
     t.is(hostProbe('memory-room', root)['available-bytes'], `${96 * MiB}`);
   });
 });
 
-probeTest('drivers of one process share what can be had, pages that were never touched included', (t) => {
-  withRoot({ 'proc/self/cgroup': '0::/\n', ...meminfo(4096 * MiB), ...group2('', 600 * MiB, 80 * MiB) }, (root) => {
+probeTest('drivers of one process share the available memory, and pages that were never touched count', (t) => {
+  withTemporaryFolder({ 'proc/self/cgroup': '0::/\n', ...meminfo(4096 * MiB), ...group2('', 600 * MiB, 80 * MiB) }, (root) => {
     t.deepEqual(hostProbe('memory-shares', root), {
       'total-bytes': `${472 * MiB}`, 'free-bytes': `${392 * MiB}`,
       'pages-of-first': '392', 'pages-of-second': '0', 'pages-after-release': '1', 'second-is-alone': '1',

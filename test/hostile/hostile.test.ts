@@ -62,7 +62,7 @@ for (const name of Object.keys(table)) {
     if (on === 'mock' && hostOnly.has(name)) continue;
     if (Object.values(table[name]!).every((row) => row === null)) continue;
     const seed = seedOf(`${name} ${on}`);
-    test(`${name} refuses what is wrong, or does what is right (${on}, seed ${seed})`, async (t) => {
+    test(`${name} refuses wrong arguments, or does what was asked (${on}, seed ${seed})`, async (t) => {
       t.timeout(60 * 60_000); // most of it waiting for its turn
       t.deepEqual(await inLane(() => run(name, on, seed)), { code: 0, signal: null, errors: '', last: undefined });
     });

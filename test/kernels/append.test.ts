@@ -107,7 +107,7 @@ const copied: readonly ModelShape[] = [
 ];
 for (const layout of layoutKinds) {
   const seed = seedOf(`copyTokens ${layout}`);
-  test(`copyTokens moves any stretch of any cache, in all tensors at once (${layout}, seed ${seed})`, (t) => {
+  test(`copyTokens moves any range of any cache, in all tensors at once (${layout}, seed ${seed})`, (t) => {
     const random = new Random(seed);
     for (const shape of copied) {
       withCache(t, { layout, model: shape, slots: 2, memoryBudgetBytes: 2 ** 28 }, (cache) => {

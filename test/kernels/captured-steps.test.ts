@@ -262,7 +262,7 @@ test('a replay over a row that is not mapped any more ends the device, as it wou
   t.like(device.misuses()[0], { call: 'cuGraphLaunch', rule: 'a kernel may use only memory that is mapped and accessible' });
 });
 
-test('what cannot be captured leaves nothing behind', (t) => {
+test('a failed capture leaves nothing behind', (t) => {
   const { toy, device, done } = scene();
   const before = device.leaks();
   const record = (step: RecordedStep): void => { toy.queue(step, step.size, step.tokens, step.positions); };

@@ -51,7 +51,7 @@ for (const streams of ['immediate', 'manual'] as const) {
   });
 }
 
-test('rows beyond one launch take more, with their tokens and positions', (t) => {
+test('rows beyond one launch take several, with their tokens and positions', (t) => {
   const device = openDevice();
   const [cpu, gpu] = [new DenseKernels(), new DenseKernels({ driver: device.driver })];
   const memory = new DeviceFloats(device.driver);
@@ -151,7 +151,7 @@ test('a kernel that cannot be launched is the driver\'s error, and nothing stays
   device.close();
 });
 
-test('on a host driver they are the CPU\'s', (t) => {
+test('on a host driver products are the CPU\'s', (t) => {
   const cpu = new DenseKernels();
   cpu.gate(Float32Array.of(0), Float32Array.of(1), 1, new Float32Array(1));
   cpu.close();

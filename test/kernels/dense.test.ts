@@ -32,7 +32,7 @@ function worstOf(actual: ArrayLike<number>, expected: readonly number[]): number
 for (const instructions of native().cpuInstructions as readonly Instructions[]) {
   const seed = seedOf(`dense ${instructions}`);
 
-  test(`products match plain sums, and a row is the same in any company, with ${instructions} (seed ${seed})`, (t) => {
+  test(`products match plain sums, and a row does not depend on the other rows, with ${instructions} (seed ${seed})`, (t) => {
     const random = new Random(seed);
     const pick = <T>(choices: readonly T[]): T => choices[random.integer(choices.length)]!;
     for (let round = 0; round < 40 * scale; round += 1) {

@@ -57,7 +57,7 @@ test('kernels are loaded on another thread, and a set that is opened meanwhile w
   close(t, device);
 });
 
-test('loading again and again at once compiles once', async (t) => {
+test('concurrent loads compile once', async (t) => {
   const device = openDevice();
   await Promise.all([loadKernels(device.driver), loadKernels(device.driver), loadKernels(device.driver)]);
   t.is(loads(device), 1);
@@ -84,7 +84,7 @@ test('a kernel that an image lacks is refused with its name, and the image does 
   close(t, device);
 });
 
-test('a driver that takes no image says why, and loading can be tried again', async (t) => {
+test('a driver that refuses every image says why, and loading can be repeated', async (t) => {
   const device = openDevice({ driverVersion: 10_020 });
   const expected = {
     code: 'KV_KERNELS_REFUSED', message: /CUDA_ERROR_UNSUPPORTED_PTX_VERSION \(222\), "ptxas .*Unsupported .version 7.0; current version/,
@@ -105,7 +105,7 @@ test('a lost device ends the loading at once', async (t) => {
   device.close();
 });
 
-test('waiting for the kernels can be given up, and they are loaded nevertheless', async (t) => {
+test('a wait for the kernels can be aborted, and they are loaded all the same', async (t) => {
   const device = openDevice();
   await t.throwsAsync(loadKernels(device.driver, { signal: AbortSignal.abort() }), { code: 'KV_ABORTED' });
   t.is(loads(device), 0);
@@ -125,7 +125,7 @@ test('on host there is nothing to load', async (t) => {
   await t.throwsAsync(loadKernels({} as Driver), { code: 'KV_INVALID_OPTION', message: /`driver`/ });
 });
 
-test.serial('the simulated device holds an image against its own age', (t) => {
+test.serial('the simulated device refuses images that are newer than its driver or GPU', (t) => {
   const file = path.join(tmpdir(), `virtual-kv-image-${process.pid}`);
   const refusalOf = (image: string | Uint8Array, options: MockDeviceOptions = {}): string | undefined => {
     const device = openDevice(options);

@@ -73,7 +73,7 @@ test('a sequence that ends right behind a replay keeps its rows until the replay
   cache.commit(batch);
   sequence.release();
   const mapped = cache.pool.counts().mappedPages;
-  cache.pool.setBudget(cache.pool.pageBytes); // takes back all rows that nobody uses
+  cache.pool.setBudget(cache.pool.pageBytes); // takes back all unused rows
   t.is(cache.pool.counts().mappedPages, mapped);
   t.deepEqual(device!.misuses(), []);
   device!.completeAll();
@@ -97,7 +97,7 @@ for (const on of ['mock', 'host'] as const) {
     scene.close();
   });
 
-  test(`a recorded step is of use while it is recorded, and to the kernels that record it (${on})`, (t) => {
+  test(`a recorded step is valid only while it is recorded, for the kernels that record it (${on})`, (t) => {
     const scene = new Scene(on);
     const others = new Kernels({ cache: scene.cache, stream: scene.stream, threads: 1, workspaceBytes: 0 });
     const seen: RecordedStep[] = [];

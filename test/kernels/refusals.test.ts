@@ -38,7 +38,7 @@ const options: Readonly<Record<string, [Partial<KernelsOptions> | Record<string,
   'a layer\'s query heads that its KV heads do not divide': [{ queryHeads: [2, 5] }, /`queryHeads\[1\]`/],
   'no threads at all': [{ threads: 0 }, /`threads` must be an integer from 1/],
   'an unknown type of rows': [{ rowDtype: 'float8' }, /`rowDtype` must be/],
-  'vectors that nobody has': [{ instructions: 'avx1024' }, /Did you mean|`instructions` must be/],
+  'vector instructions that do not exist': [{ instructions: 'avx1024' }, /Did you mean|`instructions` must be/],
   'an option that is not there': [{ thread: 2 }, /Unknown option `thread` for Kernels. Did you mean `threads`\?/],
   'something that is no cache': [{ cache: {} }, /`cache` must be a KvCache/],
 };

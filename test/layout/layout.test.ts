@@ -45,7 +45,7 @@ test('a slot smaller than a page starts on a page of its own, and the strides sa
   t.deepEqual(layout.tensors[0]!.shape, [4, 512, 8, 128]);
 });
 
-test('tokens per row, by page size', (t) => {
+test('a row has as many tokens as fit a page of its size', (t) => {
   const perRow = (model: ModelShape): number[] =>
     [64 * KiB, 128 * KiB, 256 * KiB, 2 * MiB].map((pageBytes) => layoutOf(model, { pageBytes }).tokensPerRow);
   t.deepEqual(perRow(yi6b), [64, 128, 256, 2048]);
@@ -53,14 +53,14 @@ test('tokens per row, by page size', (t) => {
   t.deepEqual(perRow(yi34bTp2), [64, 128, 256, 2048]);
 });
 
-test('tokens per row, by layout', (t) => {
+test('a row has fewer tokens where tensors share a reservation', (t) => {
   t.deepEqual(layoutKinds.map((layout) => layoutOf(llama3, { layout }).tokensPerRow), [1024, 32, 16]);
   t.deepEqual(layoutKinds.map((layout) => layoutOf(llama3, { layout }).reservations.length), [64, 2, 1]);
   t.is(layoutOf(yi6b, { layout: 'sliced' }).tokensPerRow, 64);
   t.is(layoutOf(yi34bTp2, { layout: 'sliced' }).tokensPerRow.toFixed(2), '34.13');
 });
 
-test('rows for a length', (t) => {
+test('a length needs the rows that its bytes fill', (t) => {
   const layout = layoutOf(yi34bTp2);
   const lengths = [0, 1, 2_048, 2_049, 33_000, 204_800];
   t.deepEqual(lengths.map((tokens) => layout.rowsFor(tokens)), [0, 1, 1, 2, 17, 100]);
@@ -76,7 +76,7 @@ test('the next growth after 33,000 tokens is at 34,817', (t) => {
   t.is(layout.pagesFor(2) - layout.pagesFor(1), 120);
 });
 
-test('pages and unused bytes of 33,000 tokens', (t) => {
+test('33,000 tokens have the pages of their rows, and the rest is unused', (t) => {
   const large = layoutOf(yi34bTp2);
   t.is(large.pagesFor(17), 2_040);
   t.is(large.pagesFor(17) * large.pageBytes, 4_278_190_080);
@@ -124,7 +124,7 @@ test('a replicated MQA head costs every worker the same', (t) => {
   t.is(layoutOf(falcon).virtualBytes, layoutOf({ ...falcon, parallel: { tensor: 4 } }).virtualBytes);
 });
 
-test('reservations of different tokens keep to the same stretch of tokens', (t) => {
+test('reservations with tokens of different sizes cover the same tokens in each row', (t) => {
   const model: ModelShape = { layers: 2, kvHeads: 4, headDim: 128, dtype: 'float16', layerShapes: [{}, { kvHeads: 1 }] };
   const layout = layoutOf(model, { maxTokens: 10_000, pageBytes: 64 * KiB }); // 1,024 and 256 bytes per token
   t.is(layout.maxTokenBytes, 1024);
@@ -162,7 +162,7 @@ test('wrong options and arguments are refused', (t) => {
   t.throws(() => layout.usedBytes(204_801), { code: 'KV_LENGTH_OUT_OF_RANGE' });
 });
 
-test('any shape: rows lose no token, never shrink, and no two tokens share a byte', (t) => {
+test('in any shape rows lose no token, never shrink, and no two tokens share a byte', (t) => {
   const seed = Number(process.env['VKV_TEST_SEED'] ?? 20_260_117);
   t.log(`VKV_TEST_SEED=${seed}`);
   const random = new Random(seed);

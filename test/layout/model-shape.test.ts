@@ -12,7 +12,7 @@ test('a dtype has 1, 2 or 4 bytes', (t) => {
   t.is(tensorsOf({ ...llama, dtype: 'float32' })[0]!.tokenBytes, 4096);
 });
 
-test('K before V, layer by layer', (t) => {
+test('tensors come layer by layer, K before V', (t) => {
   t.deepEqual(shapes(llama), [
     'layer.0.key 8x128 2048', 'layer.0.value 8x128 2048', 'layer.1.key 8x128 2048', 'layer.1.value 8x128 2048',
   ]);
@@ -50,7 +50,7 @@ test('tensor parallelism divides heads', (t) => {
   t.is(heads(2, 8), 1, 'two heads on eight workers: each head on four');
 });
 
-test('heads that cannot be divided are refused with what would do', (t) => {
+test('heads that cannot be divided are refused with the numbers that can', (t) => {
   t.throws(() => tensorsOf({ ...llama, parallel: { tensor: 3 } }), {
     instanceOf: RangeError, code: 'KV_INVALID_SHAPE',
     message: '`kvHeads` is 8 and cannot be divided over 3 tensor-parallel workers. Use 1, 2, 4 or 8.',
@@ -72,7 +72,7 @@ test('a pipeline worker takes its own part of differing layers', (t) => {
   t.deepEqual(shapes(model), ['layer.1.key 2x128 512', 'layer.1.value 2x128 512']);
 });
 
-test('more pipeline workers than layers, or a rank that is not there, is refused', (t) => {
+test('more pipeline workers than layers, or a rank that does not exist, is refused', (t) => {
   t.throws(() => tensorsOf({ ...llama, parallel: { pipeline: 3 } }), { code: 'KV_INVALID_SHAPE' });
   t.throws(() => tensorsOf({ ...llama, parallel: { pipeline: 2, pipelineRank: 2 } }), { code: 'KV_INVALID_OPTION' });
 });

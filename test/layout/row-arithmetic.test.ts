@@ -5,7 +5,7 @@ import test from 'ava';
 import { rowArithmetic } from '#internal/prefix/index.js';
 
 for (const [tokenBytes, pageBytes] of [[1024, 2 ** 21], [5, 16], [5, 2], [576 * 2, 2 ** 16], [3, 3]] as const) {
-  test(`tokens of ${tokenBytes} bytes in pages of ${pageBytes}: by bytes, never by rounded tokens`, (t) => {
+  test(`tokens of ${tokenBytes} bytes in pages of ${pageBytes} are counted by bytes, never by rounded tokens`, (t) => {
     const { rowsFor, wholeRows, tokensIn } = rowArithmetic({ tokenBytes, pageBytes });
     for (let tokens = 0; tokens < 3000; tokens += 7) {
       const bytes = tokens * tokenBytes;

@@ -87,7 +87,7 @@ function failsAndGoesOn(t: ExecutionContext, call: MockCall, nths: readonly numb
   device.close();
 }
 
-test('a pass that a launch ends is over, and may come again', (t) => {
+test('a pass that fails at a launch is over, and can be repeated', (t) => {
   failsAndGoesOn(t, 'cuLaunchKernel', [1, 2, 7, 19]);
 });
 

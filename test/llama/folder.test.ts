@@ -30,7 +30,7 @@ function refusalOf(change: { config?: Json; tensors?: (tensors: Map<string, unkn
   }
 }
 
-test('a folder as it should be loads', (t) => {
+test('a complete folder loads', (t) => {
   t.is(refusalOf({}), 'nothing');
   t.is(refusalOf({ tensors: (tensors) => tensors.set('model.layers.0.self_attn.rotary_emb.inv_freq', { shape: [2], values: [1, 2] }) }), 'nothing');
 });
@@ -137,7 +137,7 @@ const headers: readonly (readonly [unknown, RegExp])[] = [
   [{ a: { ...entry, dtype: 'I64' } }, /tensor `a` is I64/],
 ];
 for (const [header, message] of headers) {
-  test(`a header that cannot be is refused: ${JSON.stringify(header)}`, (t) => {
+  test(`an impossible header is refused: ${JSON.stringify(header)}`, (t) => {
     const text = typeof header === 'string' ? header : JSON.stringify(header);
     const length = Buffer.alloc(8);
     length.writeBigUInt64LE(BigInt(text.length));

@@ -59,7 +59,7 @@ test('a streamed answer comes in whole characters', (t) => {
   t.true(pieces.every((piece) => !piece.includes('\uFFFD')));
 });
 
-test('it tells a story and knows what it told', async (t) => {
+test('the small model tells a story and answers questions about it', async (t) => {
   const asked = [user('Tell me a story about a fox named Mia and a red ball.')];
   const { texts: [story] } = await answersTo([request(asked)], NaiveScheduler);
   t.regex(story!, /named Mia/);
@@ -73,7 +73,7 @@ test('it tells a story and knows what it told', async (t) => {
   t.true(food !== undefined && story!.includes(` ${food} together`), answers[1]);
 });
 
-test('on a device it tells the same, and engines on one device share its weights', async (t) => {
+test('on a device the small model gives the same tokens, and engines of one device share its weights', async (t) => {
   const asked = [request([user('Tell me a story about a fox named Mia and a red ball.')], { maxNewTokens: 50 })];
   const { texts: expected } = await answersTo(asked, NaiveScheduler);
   const device = new MockDevice({ memoryBytes: 2 ** 28, granularityBytes: 65_536 });

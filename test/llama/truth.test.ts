@@ -27,7 +27,7 @@ for (const layout of layoutKinds) {
 
   for (const [streams, products] of [['immediate', 'our own'], ['manual', 'our own'], ['immediate', "cuBLAS's"]] as const) {
     const declare = products === 'our own' || hasCompiler ? test : test.skip;
-    declare(`so it is on a device, ${layout}, ${streams} streams, products ${products} (seed ${seed})`, (t) => {
+    declare(`a prefix is right on a device however it came, ${layout}, ${streams} streams, products ${products} (seed ${seed})`, (t) => {
       const device = new MockDevice({ granularityBytes: pageBytes, memoryBytes: 2 ** 28, hasGarbage: true, streams });
       const cublas = products === 'our own' ? 'off' : fakeCublas();
       comeInAllWays(t, seed, layout, { driver: device.driver }, { cublas, workspaceBytes: pageBytes });
@@ -133,7 +133,7 @@ class Schedule {
     this.#attempt(() => this.#world.fork(member));
   }
 
-  /** Somebody is done or preempted: the text may come again. */
+  /** A request is done or preempted: its text may come again. */
   #leave(): void {
     const member = this.#world.members[this.#random.integer(this.#world.members.length)];
     if (member === undefined) return;
@@ -141,7 +141,7 @@ class Schedule {
     this.#world.release(member);
   }
 
-  /** A full cache is no failure of the test: somebody leaves. */
+  /** A full cache is no failure of the test: a request is released. */
   #attempt(call: () => void): void {
     try {
       call();

@@ -8,7 +8,7 @@ import { MockDevice, type MockDeviceOptions } from 'virtual-kv/testing';
 import { MockBench, pageBytes, reservedPages } from '../helpers/mock-bench.js';
 import { nativeOf } from '../helpers/native-of.js';
 
-test('without options it is a GPU with 1 GiB and pages of 2 MiB', (t) => {
+test('without options the device has 1 GiB and pages of 2 MiB', (t) => {
   const device = new MockDevice();
   t.deepEqual(device.driver.info, {
     kind: 'mock', deviceName: 'mock device', device: 0, driverVersion: 13_000, computeCapability: 90,
@@ -19,7 +19,7 @@ test('without options it is a GPU with 1 GiB and pages of 2 MiB', (t) => {
   device[Symbol.dispose]();
 });
 
-test('what it says of itself can be chosen', (t) => {
+test('the properties of the device can be chosen', (t) => {
   const device = new MockDevice({
     name: 'Imaginary 9000', driverVersion: 12_040, computeCapability: 120, granularityBytes: 65_536, memoryBytes: 2 ** 20,
   });
@@ -37,7 +37,7 @@ test('a device without virtual memory management opens no driver', (t) => {
   device[Symbol.dispose]();
 });
 
-test('its memory is its budget', (t) => {
+test('pages beyond the memory of the device are refused', (t) => {
   const bench = new MockBench({ memoryBytes: 3 * pageBytes + 1 });
   Array.from({ length: 3 }, () => bench.create());
   t.is(bench.native.queryMemory().freeBytes, 1);
@@ -46,7 +46,7 @@ test('its memory is its budget', (t) => {
   bench.end();
 });
 
-test('its address space is limited', (t) => {
+test('reservations beyond the address space of the device are refused', (t) => {
   const bench = new MockBench({ addressSpaceBytes: (reservedPages + 4) * pageBytes });
   const error = t.throws(() => bench.native.reserve(5 * pageBytes, pageBytes), { code: 'KV_OUT_OF_ADDRESS_SPACE' });
   t.like(error, { details: { bytes: 5 * pageBytes } });
@@ -94,7 +94,7 @@ test('memory is given back to this machine with the page', (t) => {
   bench.end();
 });
 
-test('without backing it models a machine that is larger than this one', (t) => {
+test('without backing the device can be larger than this machine', (t) => {
   const bench = new MockBench({ backing: 'none', memoryBytes: 2 ** 50 });
   const { native } = bench;
   t.like(native.info(), { hasMemory: false, hasHostAccess: false });
@@ -174,7 +174,7 @@ for (const [title, call] of [
   });
 }
 
-test('a cache over it is given back without a leak', (t) => {
+test('a closed cache leaves no leak on the device', (t) => {
   const device = new MockDevice();
   const cache = new KvCache({
     driver: device.driver, model: { layers: 2, kvHeads: 2, headDim: 64, dtype: 'float16' }, slots: 4, maxTokens: 4096,

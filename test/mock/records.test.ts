@@ -7,7 +7,7 @@ import { MockDevice, mockCalls } from 'virtual-kv/testing';
 import { MockBench, pageBytes, reservedPages } from '../helpers/mock-bench.js';
 import { nativeOf } from '../helpers/native-of.js';
 
-test('the journal has every call in order, with what it was about and what came of it', (t) => {
+test('the journal has every call in order, with its arguments and its result', (t) => {
   const bench = new MockBench();
   bench.device.clearJournal();
   const page = bench.map(2);
@@ -58,7 +58,7 @@ test('the kinds of calls are those of the native side', (t) => {
   device.close();
 });
 
-test('leaks are what is still there', (t) => {
+test('leaks are the objects that were not given back', (t) => {
   const bench = new MockBench();
   bench.map(0);
   bench.map(1);
@@ -94,7 +94,7 @@ test('what a driver had not given back when it was closed is given back, and sta
   });
 });
 
-test('an open driver of its own is no leak, another one is', (t) => {
+test('an open driver of the device itself is no leak, another one is', (t) => {
   const device = new MockDevice();
   t.is(device.driver.kind, 'mock');
   t.notThrows(() => device.assertNoLeaks());

@@ -49,7 +49,7 @@ const breaches: Readonly<Record<string, readonly [rule: string, result: number]>
   'access to a hole': ['kNoHole', 1],
   'access to nothing at all': ['kNoHole', 1],
   'access of no kind': ['kAccess', 1],
-  'access for nobody': ['kAccess', 1],
+  'access for no device': ['kAccess', 1],
   'the access of a hole': ['kMapped', 1],
   'unmap a hole': ['kNoHole', 1],
   'unmap across a hole': ['kNoHole', 1],

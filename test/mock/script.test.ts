@@ -18,7 +18,7 @@ test('the nth call from now on fails, and only that', (t) => {
   bench.end();
 });
 
-test('a page that cannot be created, though there is memory, is told by its bytes and no address', (t) => {
+test('the error of a page that cannot be created despite free memory has its bytes and no address', (t) => {
   const bench = new MockBench();
   bench.device.failCall('cuMemCreate', { result: 'CUDA_ERROR_NOT_PERMITTED' });
   const error = t.throws(() => bench.create(), { code: 'KV_DRIVER_CALL_FAILED' });
@@ -90,7 +90,7 @@ test('setting access is tried again while the device is not ready, and not for e
   bench.end();
 });
 
-test('latency is added to each call of its kind', (t) => {
+test('each call of a kind takes at least its latency', (t) => {
   const bench = new MockBench();
   bench.device.setLatencyNs('cuMemCreate', 3e6);
   const beginMs = performance.now();
@@ -106,7 +106,7 @@ for (const [title, call, result] of [
   ['a failed launch', 'cuMemcpyHtoDAsync', 'CUDA_ERROR_LAUNCH_FAILED'],
   ['an uncorrectable memory error', 'cuMemSetAccess', 'CUDA_ERROR_ECC_UNCORRECTABLE'],
   ['a driver that was deinitialized', 'cuMemMap', 'CUDA_ERROR_DEINITIALIZED'],
-  ['a context that somebody destroyed', 'cuMemMap', 'CUDA_ERROR_CONTEXT_IS_DESTROYED'],
+  ['a destroyed context', 'cuMemMap', 'CUDA_ERROR_CONTEXT_IS_DESTROYED'],
 ] as const) {
   test(`after ${title} the driver is lost, and asks the device nothing more`, (t) => {
     const bench = new MockBench();
@@ -129,7 +129,7 @@ for (const [title, call, result] of [
   });
 }
 
-test('with the context gone, giving back succeeds, because there is nothing left', (t) => {
+test('with the context gone, giving back succeeds, because nothing is left', (t) => {
   const bench = new MockBench();
   bench.map(0);
   bench.device.failCall('cuMemUnmap', { result: 'CUDA_ERROR_CONTEXT_IS_DESTROYED' });
@@ -180,7 +180,7 @@ for (const [call, result, code, details] of [
   });
 }
 
-test('a driver opens once what was in its way is gone', (t) => {
+test('a driver opens once the failure is withdrawn', (t) => {
   const device = new MockDevice();
   device.failCall('cuDevicePrimaryCtxRetain', { result: 'CUDA_ERROR_OUT_OF_MEMORY' });
   t.throws(() => device.driver, { code: 'KV_DRIVER_UNAVAILABLE' });

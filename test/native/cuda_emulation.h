@@ -113,7 +113,7 @@ inline void AwaitCopies(unsigned left) {
   std::erase_if(fiber.copies, std::not_fn(is_under_way));
 }
 
-// Lets those go on that wait for nobody any more; whether there were any.
+// Resumes the threads whose barrier is complete; returns whether there were any.
 inline bool Release() {
   bool is_released = false;
   const auto all = [&](size_t begin, size_t end, Wait wait) {

@@ -191,7 +191,7 @@ const Breach kBreaches[] = {
        s.access.flags = static_cast<CUmemAccess_flags>(2);
        return d.cuMemSetAccess(s.At(0), kPage, &s.access, 1);
      }},
-    {"access for nobody",
+    {"access for no device",
      [](Scene& s, MockDevice& d) { return d.cuMemSetAccess(s.At(0), kPage, nullptr, 0); }},
     {"the access of a hole",
      [](Scene& s, MockDevice& d) {

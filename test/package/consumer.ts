@@ -1,4 +1,4 @@
-// A project of somebody else: a temporary folder with the packed package installed in it.
+// Another project: a temporary folder with the packed package installed in it.
 
 import { spawnSync } from 'node:child_process';
 import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';

@@ -99,7 +99,6 @@ for (const { wanted, buildTool } of builds) {
       t.is((JSON.parse(plan) as { tokenBytes: number }).tokenBytes, 2048);
 
       if (wanted === 'auto') checkAllTypes(consumer);
-      t.pass();
     } finally {
       consumer.remove();
     }

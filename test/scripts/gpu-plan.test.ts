@@ -74,7 +74,7 @@ test('the limits of all stages fit into nine minutes together', async (t) => {
   t.true(planSeconds <= 535);
 });
 
-test('what needs no kernel comes directly after the GPU was opened, and everything passes where nothing fails', async (t) => {
+test('sections without kernels come directly after the GPU is opened, and all pass where nothing fails', async (t) => {
   const { verdicts, passed, order, saved } = await runPlan();
   t.true(passed);
   t.deepEqual(notPassed(verdicts), []);
@@ -113,7 +113,7 @@ test('a section that crashes costs no other', async (t) => {
 });
 
 for (const canShare of [true, false]) {
-  test(`a section that hangs costs its stage's seconds, ${canShare ? 'beside others' : 'one after another'}`, async (t) => {
+  test(`a section that hangs costs its stage's seconds, ${canShare ? 'at the same time as others' : 'one after another'}`, async (t) => {
     const { verdicts } = await runPlan({ dense: 'sleep 600' }, { canShare, stageSeconds: 3 });
     t.deepEqual(notPassed(verdicts), ['dense kernels on cuda', 'reference engine and matrix products']);
     t.is(verdicts.get('dense kernels on cuda'), 'FAILED (it ran out of time)');

@@ -29,7 +29,7 @@ async function open(seconds: number): Promise<{ sections: Sections; log: () => s
 const isAlive = (pid: number): boolean => {
   try {
     process.kill(pid, 0);
-    return !readFileSync(`/proc/${pid}/stat`, 'utf8').includes(') Z '); // nobody may be there to bury it
+    return !readFileSync(`/proc/${pid}/stat`, 'utf8').includes(') Z '); // it may stay a zombie
   } catch {
     return false;
   }
@@ -48,7 +48,7 @@ test('a section that hangs is ended after its seconds with all that it started, 
   t.regex(log(), /FAILED \(it ran out of time\) {2}hangs[^]*done[^]*passed {2}works[^]*1 passed, 1 failed/);
 });
 
-test('sections beside each other are shown one after another, each with its exit code', async (t) => {
+test('sections that run at the same time are shown one after another, each with its exit code', async (t) => {
   const { sections, log } = await open(60);
   const [first, second] = await Promise.all([
     sections.run({ title: 'fails', seconds: 30, command: program('console.log("a"); process.exit(3)'), beside: true }),
@@ -59,7 +59,7 @@ test('sections beside each other are shown one after another, each with its exit
   t.regex(log(), /== works\nb\n {3}passed/);
 });
 
-test('what there is no time left for is said to have failed', async (t) => {
+test('sections without time left are reported as failed', async (t) => {
   const { sections, log } = await open(0);
   t.false((await sections.run({ title: 'late', seconds: 30, command: program('') })).passed);
   t.false(sections.conclude());

@@ -187,7 +187,7 @@ const scenarios: Scenarios = {
       const cache = openCache(driver);
       const sequences = Array.from({ length: 8 }, () => start(cache));
       await cache.settled();
-      for (const sequence of sequences) expect(cache.verifyStamp(sequence, 0, 100, 1) === 0, 'somebody else wrote here');
+      for (const sequence of sequences) expect(cache.verifyStamp(sequence, 0, 100, 1) === 0, 'another sequence wrote here');
       cache.verify();
       cache.close();
     }

@@ -1,4 +1,4 @@
-// Teardown scenarios in which nobody closes what garbage collection then finds.
+// Teardown scenarios in which objects are garbage-collected without close().
 
 import { DenseKernels, DeviceMemory, Driver, PagePool } from 'virtual-kv';
 import { MockDevice } from 'virtual-kv/testing';

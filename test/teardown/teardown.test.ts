@@ -32,7 +32,7 @@ for (const [title, scenario, on = drivers] of [
   ['a process that ends with open caches, sequences, fences and a prepared batch', 'open'],
   ['a process that ends while the mapper works', 'mapping'],
   ['`process.exit` in the middle of the mapper\'s work', 'exit while mapping'],
-  ['`process.exit` while somebody waits for the mapper', 'exit inside a promise'],
+  ['`process.exit` while a caller waits for the mapper', 'exit inside a promise'],
   ['a process that ends with views of all its memory', 'views of everything'],
   ['a process whose device was lost', 'lost device', ['mock']],
   ['a process with a cache that could not be closed', 'half closed', ['mock']],

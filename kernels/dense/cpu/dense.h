@@ -1,7 +1,7 @@
-// Dense: what a transformer computes besides attention, on the CPU: matrix products, RMSNorm, rotary positions, SwiGLU.
+// Dense: a transformer's arithmetic besides attention, on the CPU: matrix products, RMSNorm, rotary positions, SwiGLU.
 //
 // Sums are taken in one order whatever the number of rows, so that a token's result does not depend, not by a bit, on
-// who else is in the batch or how a prompt was cut. A DenseKernels works on one part of a command in one thread;
+// the rest of the batch or how a prompt was cut. A DenseKernels works on one part of a command in one thread;
 // dense_set_cpu.cc divides commands into parts. Nothing here allocates: scratch is given. Pure functions; any thread.
 #ifndef VKV_KERNELS_DENSE_CPU_DENSE_H_
 #define VKV_KERNELS_DENSE_CPU_DENSE_H_
@@ -14,7 +14,7 @@ namespace vkv::kernels {
 
 // Outputs that are computed together, so that their weights, as floats, stay in a second-level cache.
 inline constexpr int kPanelOutputs = 64;
-// The same for few rows, which use the weights as they lie.
+// The same for few rows, which use the weights without conversion.
 inline constexpr int kFewOutputs = 16;
 // Inputs whose products are summed in registers before they are added up: a tile's rows of them are in a first-level
 // cache.

@@ -1,5 +1,5 @@
-// Matrix products: both operands lie along their inputs, so a tile of rows × outputs is so many dot products at once,
-// and nothing has to be transposed.
+// Matrix products: both operands are contiguous along their inputs, so a tile of rows × outputs is a set of dot
+// products, and nothing has to be transposed.
 //
 // A tile's sums are vectors, which are brought into one lane each at its end, a vector's width of them at a time. One
 // row (decoding) is bound by memory: the weights of the next tile are fetched meanwhile. Many rows are bound by

@@ -1,4 +1,4 @@
-// What is done to each row by itself: RMSNorm, rotary positions, SwiGLU, conversion. Included after common_inl.h.
+// Operations on single rows: RMSNorm, rotary positions, SwiGLU, conversion. Included after common_inl.h.
 
 inline void Normalize(const Normalization& command, int64_t from, int64_t to) {
   const int64_t width = command.width;

@@ -1,5 +1,4 @@
-// Dense launches: which kernels a command of the dense arithmetic takes. As launches.h: pure arithmetic; knows no
-// driver.
+// Dense launches: the kernels that a dense command launches. As launches.h: pure arithmetic; knows no driver.
 #ifndef VKV_KERNELS_DENSE_CUDA_DENSE_LAUNCHES_H_
 #define VKV_KERNELS_DENSE_CUDA_DENSE_LAUNCHES_H_
 
@@ -17,7 +16,7 @@ Status LaunchRotate(const Rotation& command, int64_t rows, const Submit& submit)
 Status LaunchGate(const Gating& command, const Submit& submit);
 Status LaunchGather(const Gathering& command, std::span<const int32_t> tokens, const Submit& submit);
 
-// What cuBLAS needs around it: see BiasParameters and NarrowParameters.
+// Complements of cuBLAS: see BiasParameters and NarrowParameters.
 Status LaunchBias(const BiasParameters& parameters, const Submit& submit);
 Status LaunchNarrow(const NarrowParameters& parameters, const Submit& submit);
 

@@ -1,8 +1,8 @@
 // Dense parameters: what each CUDA kernel of the dense arithmetic is launched with, by value, and its name, grid and
 // block.
 //
-// As parameters.h for those over a cache: tokens and positions travel with the launch, more of them take more launches.
-// Compiled as C++ and as CUDA C++; the simulated device checks launches against it.
+// As parameters.h for those over a cache: tokens and positions are passed with the launch, more of them take more
+// launches. Compiled as C++ and as CUDA C++; the simulated device checks launches against it.
 #ifndef VKV_KERNELS_DENSE_CUDA_DENSE_PARAMETERS_H_
 #define VKV_KERNELS_DENSE_CUDA_DENSE_PARAMETERS_H_
 
@@ -68,7 +68,7 @@ struct GatherParameters {
   int32_t tokens[kIndicesPerLaunch];
 };
 
-// vkv_bias: grid (rows, 1, 1): output[row, o] = bias[o], + what output held if it `adds`.
+// vkv_bias: grid (rows, 1, 1): output[row, o] = bias[o], + the old output[row, o] if it `adds`.
 struct BiasParameters {
   const float* bias = nullptr;
   float* output = nullptr;

@@ -42,7 +42,7 @@ Status CudaDense::OpenCublas(const CublasChoice& choice) {
 }
 
 CudaDense::~CudaDense() {
-  // After a loss, and in a fork, no call may reach the device, through cuBLAS neither.
+  // After a loss, and in a fork, no call may reach the device, not even through cuBLAS.
   if (!cublas_) return;
   DriverScope scope(launcher_->driver());
   if (!scope.status().ok()) cublas_->Forget();

@@ -19,8 +19,8 @@
 
 namespace vkv::kernels {
 
-// Which cuBLAS. kNone: our own kernels multiply. kUsual: the one in the usual places, or none where none works. kPath:
-// the library at `path`; when it does not work, opening fails.
+// Which cuBLAS. kNone: the package's kernels multiply. kUsual: the one in the usual places, or none where none works.
+// kPath: the library at `path`; when it does not work, opening fails.
 struct CublasChoice {
   enum class Kind { kNone, kUsual, kPath } kind = Kind::kNone;
   std::string path;
@@ -29,7 +29,7 @@ struct CublasChoice {
 
 class CudaDense final : public DenseSet {
  public:
-  // `module` is one that the driver has loaded. What fails leaves nothing behind. `driver` outlives the set.
+  // `module` is one that the driver has loaded. A failure leaves nothing behind. `driver` outlives the set.
   static Status Open(vkv::cuda::DriverCuda& driver, const std::string& module, Stream stream,
                      const CublasChoice& choice, std::unique_ptr<DenseSet>& set);
   ~CudaDense() override;

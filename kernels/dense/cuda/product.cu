@@ -1,10 +1,10 @@
-// Product: output[row, o] = Σ input[row, i] · weight[o, i], as so many dot products: both operands lie along their
+// Product: output[row, o] = Σ input[row, i] · weight[o, i], as dot products: both operands are contiguous along their
 // inputs.
 //
 // Grid: see dense_parameters.h. A warp has a tile of Rows × Outputs sums in registers. Its lanes take kLaneElements
 // neighbours of the inputs in turn, so that a warp reads whole lines, and their sums are added up at the end. That
-// order is the same for every tile and alignment: a row's result does not depend, not by a bit, on the other rows. One
-// row is bound by memory; many are bound by what the first-level cache delivers: the plain version, without tensor
+// order is the same for every tile and alignment: to the bit, a row's result does not depend on the other rows. One
+// row is bound by memory; many are bound by the first-level cache: the plain version, without tensor
 // cores.
 #include "kernels/cuda/device.h"
 #include "kernels/dense/cuda/dense_parameters.h"

@@ -1,5 +1,5 @@
-// Rows: what is done to each row of activations by itself: RMSNorm, rotary positions, SwiGLU, embedding; and what
-// cuBLAS needs around its products: biases, 16-bit floats.
+// Rows: operations on single rows of activations: RMSNorm, rotary positions, SwiGLU, embedding; and complements of
+// cuBLAS's products: biases, 16-bit floats.
 //
 // Grid: a block per row, or per piece of kPieceElements, whose threads take its elements in turn. All bound by launch
 // and memory.
@@ -23,7 +23,7 @@ __device__ inline float BlockSum(float value) {
   return sum;
 }
 
-// Of a list in device memory, or where there is none of those that came with the launch.
+// An entry of the list in device memory, or, where there is none, of the launch's own.
 __device__ inline int64_t IndexAt(const int32_t* list, const int32_t (&given)[kIndicesPerLaunch], int64_t row) {
   return list != nullptr ? list[row] : given[row];
 }

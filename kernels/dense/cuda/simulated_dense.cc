@@ -186,7 +186,7 @@ std::shared_ptr<const SimulatedKernel> FindSimulatedDense(const std::string& nam
   if (name == "vkv_gather") return std::make_shared<SimulatedGather>();
   if (name == "vkv_bias") return std::make_shared<SimulatedBias>();
   if (name == "vkv_narrow") return std::make_shared<SimulatedNarrow>();
-  // The launch is held against the name that the product asks for, so any product kernel's stand-in is the same.
+  // The launch is compared with the kernel that the product needs, so every product kernel has the same stand-in.
   if (name.starts_with("vkv_multiply_")) return std::make_shared<SimulatedMultiply>(name);
   return nullptr;
 }

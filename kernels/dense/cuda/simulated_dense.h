@@ -1,4 +1,4 @@
-// Simulated dense: the stand-ins of the dense kernels on the simulated device; as simulated.h, which asks here.
+// Simulated dense: the stand-ins of the dense kernels on the simulated device; used by simulated.h.
 #ifndef VKV_KERNELS_DENSE_CUDA_SIMULATED_DENSE_H_
 #define VKV_KERNELS_DENSE_CUDA_SIMULATED_DENSE_H_
 
@@ -9,7 +9,7 @@
 
 namespace vkv::kernels::cuda {
 
-// Null for a name that no dense kernel has.
+// Null when no dense kernel has that name.
 std::shared_ptr<const mock::SimulatedKernel> FindSimulatedDense(const std::string& name);
 
 }  // namespace vkv::kernels::cuda
