@@ -261,13 +261,17 @@ export class CachedRows {
     return tails;
   }
 
-  /** What is cached behind the tokens of running sequences in groups with rows that they do not need can be evicted. */
+  /**
+   * What is cached behind the tokens of running sequences in groups with rows that they do not need can be evicted, and idle slots give
+   * those groups up.
+   */
   #partLongTails(): void {
     const { index, registry, tokens } = this;
     for (const id of this.#longTails().keys()) {
       for (const slot of registry.slotsOf(id)) {
         const path = tokens.pathOf(slot);
         if (path !== undefined) index.splitAt(path);
+        if (this.choice.has(slot)) this.#exceed(slot, registry.groupOf(id));
       }
     }
   }

@@ -274,6 +274,7 @@ export class RowSupply implements PageUser {
         this.#pool.quiesce();
         if (this.#isWorthAnother(attempt, error, pages, mappings)) continue;
         if (isKvError(error, 'KV_OUT_OF_DEVICE_MEMORY')) throw this.#outOfDeviceMemory(error);
+        if (isKvError(error, 'KV_OUT_OF_PAGES')) throw this.#outOfPages(slotsIn(pairs, count), rows, unpromisedPages);
         throw error;
       }
     }

@@ -117,7 +117,8 @@ export class OpenPaths {
     for (const path of this.#all()) {
       this.#splitAtRow(path.node, path.length);
       const last = this.#cachedTail(path);
-      if (last >= 0 && last !== this.#ownTail(path) && isSpare(last)) this.splitAt(path.node, path.length);
+      const isOther = last >= 0 && last !== this.#ownTail(path) && isSpare(last);
+      if (isOther || this.#isTailBehind(path, isSpare)) this.splitAt(path.node, path.length);
       const held = new Int32Array(ledger.wholeRows(path.length));
       ledger.fill(path.node, path.length, held);
       held.forEach((row, index) => {
@@ -270,6 +271,13 @@ export class OpenPaths {
     const whole = ledger.wholeRows(length);
     if (parent[node]! < 0 || ledger.rowsFor(length) === whole) return -1;
     return ledger.wholeRows(to[node]!) > whole ? ledger.partialRow(node, length) : tailRow[node]!;
+  }
+
+  /** Whether a row ends inside a token behind the path's, of which the rest is in a row that is spare. */
+  #isTailBehind({ node, length }: PrefixPath, isSpare: (row: number) => boolean): boolean {
+    const { ledger } = this.#parts;
+    const { to, tailRow } = this.#nodes;
+    return tailRow[node]! >= 0 && ledger.wholeRows(to[node]!) >= ledger.rowsFor(length) && isSpare(tailRow[node]!);
   }
 
   /** The path's own row behind its whole ones, or -1. */
