@@ -309,8 +309,16 @@ export class CachedRows {
     this.#overfull.set(slot, groups);
   }
 
-  /** The slot's first groups that the index holds. */
+  /** The slot's first groups that the index holds, and all of whose rows it maps: a shortened sequence may have given some up. */
   #heldGroups(slot: number): number {
-    return this.index.countHeld(this.registry.idsOf(slot), this.registry.namedGroups(slot));
+    const { index, registry } = this;
+    const { slots, layout } = this.#memory;
+    const ids = registry.idsOf(slot);
+    let groups = 0;
+    while (groups < registry.namedGroups(slot) && index.isHolding(ids[groups]!)) {
+      if (groups * layout.groupRows + registry.rowsOf(ids[groups]!) > slots.rows[slot]!) break;
+      groups += 1;
+    }
+    return groups;
   }
 }

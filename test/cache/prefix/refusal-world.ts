@@ -65,6 +65,9 @@ export class RefusalWorld {
     else if (roll < 0.995) this.#cache.prefixes.lookup({ tokens: this.#prompt() });
     else this.#cache.verify();
     this.#memory.hear();
+    for (const { sequence } of this.#live) {
+      this.#expect(sequence.mappedRows >= this.#cache.layout.rowsFor(sequence.length), `${sequence.length} tokens have ${sequence.mappedRows} rows`);
+    }
   }
 
   end(): void {

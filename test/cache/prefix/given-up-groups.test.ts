@@ -1,0 +1,35 @@
+// Groups of rows that a shortened sequence shares with others: what it has given up of them is not its own when it ends.
+
+import test from 'ava';
+
+import { KvCache, onDemand } from 'virtual-kv';
+
+const model = { layers: 3, kvHeads: 2, headDim: 160, valueHeadDim: 96, dtype: 'float16' } as const;
+const text = Array.from({ length: 60 }, (_, index) => 7 * index);
+
+test('a sequence that was shortened inside a group of rows leaves no slot that claims the rest of the group', (t) => {
+  const cache = new KvCache({ driver: 'host', model, layout: 'sliced', slots: 2, maxTokens: 20_000, memoryBudgetBytes: 2 ** 28, growth: onDemand(), mapper: 'off' });
+  const { groupRows } = cache.layout;
+  t.true(groupRows > 2, 'the shape has groups of rows');
+  const batch = cache.createBatch();
+  const long = cache.layout.tokensIn(groupRows); // a whole group
+  const tokens = Array.from({ length: long + 1 }, (_, index) => text[index % text.length]! + index);
+  const compute = (sequence: ReturnType<KvCache['acquire']>): void => {
+    const from = sequence.length;
+    batch.clear();
+    batch.add(sequence, tokens.length - 1 - from);
+    cache.prepare(batch);
+    for (let at = from; at < tokens.length - 1; at += 997) cache.stamp(sequence, at, Math.min(997, tokens.length - 1 - at), 1);
+    cache.commit(batch);
+  };
+  const first = cache.acquire({ tokens: tokens.slice(0, -1) });
+  compute(first);
+  const fork = first.fork();
+  fork.truncate(Math.floor(long / groupRows)); // the first rows of the group
+  first.release();
+  fork.release();
+  const again = cache.acquire({ tokens });
+  t.true(again.mappedRows >= cache.layout.rowsFor(again.length), `${again.length} tokens have ${again.mappedRows} rows`);
+  t.is(cache.verifyStamp(again, 0, again.length, 1), 0);
+  cache.close();
+});
