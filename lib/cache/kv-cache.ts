@@ -21,6 +21,7 @@ import { readKvCacheOptions, type KvCacheOptions } from './kv-cache-options.js';
 import type { Lifetime } from './lifetime.js';
 import { openCache, unclosedCache, type CacheParts } from './open-cache.js';
 import type { Prefixes } from './prefixes.js';
+import type { RowFollower } from './row-follower.js';
 import { Sequence } from './sequence.js';
 import type { SlotAccess } from './slot-access.js';
 import type { Tensor } from './slot-memory.js';
@@ -165,6 +166,11 @@ export class KvCache {
       this.#parts.leases.pollRetirement();
       return this.#parts.slots.hasFree();
     }, this.capacityChange(), 'Release sequences, raise `timeoutMs`, or open the cache with more `slots`.');
+  }
+
+  /** `follower` hears of every change of the cache's rows, from an empty cache on. @internal */
+  followRows(follower: RowFollower): void {
+    this.#parts.cached.registry.follow(follower);
   }
 
   /** How those notice who wait for slots or pages that there may be more. Fences on streams can only be asked for. @internal */

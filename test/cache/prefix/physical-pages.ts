@@ -46,10 +46,15 @@ export class PhysicalPages {
 
   /** Where the sequence's slot starts in each reservation. */
   addressesOf(sequence: Sequence): bigint[] {
+    return this.addressesOfSlot(sequence.slot);
+  }
+
+  /** Where a slot starts in each reservation. */
+  addressesOfSlot(slot: number): bigint[] {
     const { tensors, layout } = this.#cache;
-    return layout.reservations.map((_, reservation) => {
-      const { index, offsetBytes } = tensors.find((tensor) => tensor.reservation === reservation)!;
-      return sequence.address(index) - BigInt(offsetBytes);
+    return layout.reservations.map(({ slotStrideBytes }, reservation) => {
+      const { address, offsetBytes } = tensors.find((tensor) => tensor.reservation === reservation)!;
+      return address - BigInt(offsetBytes) + BigInt(slot * slotStrideBytes);
     });
   }
 }

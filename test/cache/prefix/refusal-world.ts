@@ -9,6 +9,7 @@ import { isKvError, type AcquireOptions, type ErrorCode, type KvCache, type Sequ
 import type { Random } from '#internal/base/random.js';
 import type { CacheBench } from '../../helpers/cache.js';
 import { PhysicalPages } from './physical-pages.js';
+import { RowMirror } from './row-mirror.js';
 
 interface Live {
   readonly sequence: Sequence;
@@ -37,6 +38,7 @@ export class RefusalWorld {
   readonly #batch;
   readonly #texts: number[][] = [];
   readonly #isExact: boolean;
+  readonly #mirror: RowMirror;
   readonly #budgetPages: number;
   #live: Live[] = [];
   #retiring: { readonly addresses: readonly bigint[]; readonly step: number }[] = [];
@@ -49,6 +51,7 @@ export class RefusalWorld {
     this.#random = random;
     this.#isExact = isExact;
     this.#memory = new PhysicalPages(bench.mock, bench.cache);
+    this.#mirror = new RowMirror(bench.cache, this.#memory);
     this.#batch = bench.cache.createBatch();
     this.#budgetPages = bench.pool().budgetPages;
   }
@@ -65,6 +68,7 @@ export class RefusalWorld {
     else if (roll < 0.995) this.#cache.prefixes.lookup({ tokens: this.#prompt() });
     else this.#cache.verify();
     this.#memory.hear();
+    this.#mirror.check();
     for (const { sequence } of this.#live) {
       this.#expect(sequence.mappedRows >= this.#cache.layout.rowsFor(sequence.length), `${sequence.length} tokens have ${sequence.mappedRows} rows`);
     }
@@ -74,6 +78,8 @@ export class RefusalWorld {
     this.#completeStep();
     this.#completeStep();
     for (const { sequence } of this.#live) sequence.release();
+    this.#cache.prefixes.reset();
+    this.#expect(this.#mirror.size === 0, `${this.#mirror.size} numbers of rows are left of an empty cache`);
   }
 
   #acquire(): void {

@@ -1,0 +1,92 @@
+// RowMirror: what a store beside K and V would know of a cache's rows from the events alone. It checks that each comes once and in
+// order, and, after every operation, that the slots which map a number map the same physical pages there, from its first to its last
+// day.
+
+import type { RowFollower } from '#internal/cache/row-follower.js';
+import type { KvCache } from 'virtual-kv';
+import type { PhysicalPages } from './physical-pages.js';
+
+interface Mirrored {
+  readonly group: number;
+  rows: number;
+  readonly slots: Set<number>;
+  /** Physical pages of its rows, as far as a slot mapped them at the end of an operation. */
+  pages: readonly (bigint | undefined)[];
+}
+
+export class RowMirror implements RowFollower {
+  readonly #cache: KvCache;
+  readonly #memory: PhysicalPages;
+  readonly #numbers = new Map<number, Mirrored>();
+  /** Slots that were told of a copy, and from which number. */
+  copies = 0;
+
+  constructor(cache: KvCache, memory: PhysicalPages) {
+    this.#cache = cache;
+    this.#memory = memory;
+    (cache as unknown as { followRows(follower: RowFollower): void }).followRows(this);
+  }
+
+  get size(): number {
+    return this.#numbers.size;
+  }
+
+  registered(id: number, slot: number, group: number, rows: number): void {
+    const known = this.#numbers.get(id);
+    if (known === undefined) {
+      this.#numbers.set(id, { group, rows, slots: new Set([slot]), pages: [] });
+      return;
+    }
+    if (known.group !== group || !known.slots.has(slot)) throw new Error(`number ${id} is registered for slot ${slot}, which does not have it`);
+    if (rows < known.rows) known.pages = [];
+    known.rows = rows;
+  }
+
+  shared(id: number, slot: number, group: number): void {
+    const known = this.#get(id, group);
+    if (known.slots.has(slot)) throw new Error(`slot ${slot} gets number ${id} twice`);
+    known.slots.add(slot);
+  }
+
+  copied(id: number, slot: number, group: number, tokens: number): void {
+    const { rows } = this.#get(id, group);
+    const { layout } = this.#cache;
+    if (layout.rowsFor(tokens) > group * layout.groupRows + rows) throw new Error(`slot ${slot} gets ${tokens} tokens of number ${id}, which has ${rows} rows`);
+    this.copies += 1;
+  }
+
+  detached(id: number, slot: number, group: number): void {
+    if (!this.#get(id, group).slots.delete(slot)) throw new Error(`slot ${slot} loses number ${id}, which it does not have`);
+  }
+
+  dropped(id: number): void {
+    const known = this.#numbers.get(id);
+    if (known === undefined || known.slots.size > 0) throw new Error(`number ${id} is dropped, which ${known?.slots.size ?? 'none of the'} slots have`);
+    this.#numbers.delete(id);
+  }
+
+  /** After an operation, of which the pages have been heard. */
+  check(): void {
+    const { layout } = this.#cache;
+    for (const [id, known] of this.#numbers) {
+      const from = known.group * layout.groupRows;
+      for (const slot of known.slots) {
+        const pages: (bigint | undefined)[] = [];
+        this.#memory.visit(this.#memory.addressesOfSlot(slot), from, from + known.rows, (page) => pages.push(page));
+        pages.forEach((page, index) => {
+          const before = known.pages[index];
+          if (page !== undefined && before !== undefined && page !== before && known.pages.length === pages.length) {
+            throw new Error(`slot ${slot} maps page ${page} at place ${index} of number ${id}, which is page ${before}`);
+          }
+        });
+        if (pages.every((page) => page !== undefined)) known.pages = pages;
+      }
+    }
+  }
+
+  #get(id: number, group: number): Mirrored {
+    const known = this.#numbers.get(id);
+    if (known?.group !== group) throw new Error(`number ${id} is told at group ${group}, and was registered at ${known?.group ?? 'none'}`);
+    return known;
+  }
+}
