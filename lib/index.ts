@@ -24,7 +24,7 @@ export { prefixBlockKeys, type PrefixBlockKeysOptions } from './cache/prefix-blo
 export type { PrefixExplanation } from './prefix/prefix-explanation.js';
 export type { PromptItem, PromptItemKind } from './prefix/prompt-encoder.js';
 export { Prefixes, type PrefixLookup, type PrefixMetrics, type PrefixResetOptions } from './cache/prefixes.js';
-export type { CachedBy } from './cache/prompt.js';
+export type { CachedBy } from './cache/admission-request.js';
 export {
   byteOffset, computeLayout, layoutKinds,
   type Layout, type LayoutKind, type LayoutOptions, type ReservationSpec, type TensorPlacement, type TensorStrides,

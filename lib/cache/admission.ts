@@ -8,33 +8,12 @@ import { createError, isKvError } from '../base/errors.js';
 import type { PrefixHit } from '../prefix/prefix-hit.js';
 import type { PrefixPath } from '../prefix/prefix-path.js';
 import type { CachedRows } from './cached-rows.js';
-import type { CachedBy, Prompt } from './prompt.js';
+import type { Admitted, AdmissionRequest, CachedBy, Prompt } from './admission-request.js';
 import type { RowSharing } from './row-sharing.js';
 import type { RowSupply } from './row-supply.js';
 import type { SlotFences } from './slot-fences.js';
 import type { SlotMemory } from './slot-memory.js';
 import { noForeignRow, sharedTails } from './slots.js';
-
-export interface AdmissionRequest {
-  readonly promptTokens: number;
-  /** Whether pages for all of them are set aside. */
-  readonly isPromised: boolean;
-  /** Number of the tenant, for scrubbing. */
-  readonly tenant: bigint;
-  readonly prompt: Prompt | undefined;
-  /** On which the sequence's work will be queued, if that was said. */
-  readonly stream: bigint | undefined;
-}
-
-export interface Admitted {
-  readonly slot: number;
-  readonly cachedTokens: number;
-  readonly cachedBy: CachedBy;
-  /** Tokens of the prompt, from its start, that running sequences have computed or are computing; 0 if no more than cached ones. */
-  readonly pendingTokens: number;
-  /** What was kept at the end of the prompt; only when all of it is cached. */
-  readonly keptValue: unknown;
-}
 
 /** What is cached of a prompt, and the cheapest way to it. */
 interface Plan {
@@ -42,16 +21,16 @@ interface Plan {
   readonly hit: PrefixHit | undefined;
   readonly tokens: number;
   readonly pendingTokens: number;
-  /** Groups to have from others: whole ones, and one more when the adopted slot ends inside one. */
+  /** Shared groups that the slot gets: whole ones, and one more when the adopted slot ends inside one. */
   readonly groups: number;
   /** Slot to adopt, or -1, and how many of the groups it has. */
   readonly adoptedSlot: number;
   readonly adoptedGroups: number;
-  /** Group from which the tokens behind the others are copied, or -1. */
+  /** Group from which the tokens behind the shared groups are copied, or -1. */
   readonly copiedId: number;
   /** Pages of the groups to have that running sequences use already. */
   readonly usedPages: number;
-  /** Pages that nobody uses and that are needed while they are copied from. */
+  /** Pages in no sequence's use that must stay while they are copied from. */
   readonly sourcePages: number;
   /** What was kept at the end of the prompt. */
   readonly keptValue: unknown;
@@ -68,7 +47,7 @@ interface Copy {
   readonly tokens: number;
   /** On which it is queued; undefined: it is done when the slot is admitted. */
   readonly stream: bigint | undefined;
-  /** Slots that a queued copy reads, and those whose work it waits for. */
+  /** Slots that a queued copy reads, and slots whose work it waits for. */
   readonly usedSlots: readonly number[];
 }
 

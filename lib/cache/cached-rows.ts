@@ -1,4 +1,4 @@
-// CachedRows: the rows of the prefix cache: those that idle slots still map for whoever goes on there, and those that no slot maps.
+// CachedRows: the rows of the prefix cache: those that idle slots still map, for the next request with that text, and those that no slot maps.
 // What the index drops is forgotten here everywhere, and evicting until pages are free is asked of it. Which rows are dropped is the
 // index's business, which idle slot a sequence gets SlotChoice's.
 //
@@ -84,13 +84,13 @@ export class CachedRows {
     }
   }
 
-  /** Evicts about `pages` pages, which stay where they are mapped: they are rows of idle slots, for whoever gets those. */
+  /** Evicts about `pages` pages, which stay mapped: the sequences that get those idle slots get their rows. */
   evictInPlace(pages: number): void {
     this.index.evict(Math.ceil(pages / this.#pagesPerGroup));
     this.#settle(false);
   }
 
-  /** Lets go of cached rows that nobody uses and that running sequences have too, in rows of their own. Throws as `settle`. */
+  /** Drops cached rows that no sequence uses and whose tokens running sequences have in rows of their own. Throws as `settle`. */
   replaceDuplicates(): void {
     this.#replaceDuplicates(this.#isSpare);
     this.#settle(true);
@@ -133,7 +133,7 @@ export class CachedRows {
     return this.#forgotten.size > 0;
   }
 
-  /** A released slot's prefix goes when the work that uses it is over, and all others with it. */
+  /** A released slot's prefix is dropped when the work that uses it is over, and all other prefixes with it. */
   forgetLater(slot: number): void {
     this.#forgotten.add(slot);
   }
@@ -146,7 +146,7 @@ export class CachedRows {
   }
 
   /**
-   * A slot that became idle keeps the first groups that the index holds, for whoever goes on there. `wholeGroups` of them are
+   * A slot that became idle keeps the first groups that the index holds, for the next request with that text. `wholeGroups` of them are
    * full; a last one that is not, and that another slot maps too, cannot be gone on in.
    */
   #add(slot: number, wholeGroups: number): void {
@@ -163,7 +163,7 @@ export class CachedRows {
     }
   }
 
-  /** The slot, which holds so many groups of a text, is idle again: whoever took it did not keep it. */
+  /** The slot, which holds so many groups of a text, is idle again: its admission failed. */
   putBack(slot: number, groups: number): void {
     if (this.#memory.slots.isQuarantined[slot] === 0) this.choice.add(slot, groups);
   }
@@ -186,8 +186,8 @@ export class CachedRows {
   }
 
   /**
-   * Forgets what the index has dropped, as far as nobody else uses it. Where idle slots alone map it, it is theirs, for whoever
-   * gets them; other rows are unmapped or free. Throws the driver's first refusal, at the end; what could not be unmapped is
+   * Ends the rows that the index has dropped and no sequence uses. Rows that idle slots alone map stay mapped there, as rows without
+   * text; all others are unmapped or free. Throws the driver's first refusal, at the end; what could not be unmapped is
    * tried again next time.
    */
   settle(): void {
@@ -203,7 +203,7 @@ export class CachedRows {
     for (let at = 0; at < dropped.count; at += 1) this.#shortenContents(dropped.row(at));
     let failure: { readonly error: unknown } | undefined;
     for (const [slot, content] of this.#overfull) {
-      if (slots.isQuarantined[slot] === 1) { // nobody gets it, and `close` unmaps it
+      if (slots.isQuarantined[slot] === 1) { // it is not leased again, and `close` unmaps it
         registry.start(slot);
         this.#overfull.delete(slot);
         continue;
@@ -226,8 +226,8 @@ export class CachedRows {
   }
 
   /**
-   * Lets go of cached rows that `isSpare` says nobody uses and whose tokens running sequences have in rows of their own too: those
-   * are cached in their place.
+   * Drops cached rows for which `isSpare` returns true and whose tokens running sequences have in rows of their own: these are cached
+   * in their place.
    */
   #replaceDuplicates(isSpare: (id: number) => boolean): void {
     const { index, registry, tokens } = this;

@@ -1,7 +1,7 @@
 // ExternalKey: names a block of K and V, with everything before it, in stores outside this process: a disk, another machine, an
 // object store. Collision-resistant, so that a store may trust a key it finds; the same in every process, on both byte orders,
-// and under every layout and page size. It hides nothing that can be guessed: who must not find a tenant's text by
-// trying needs a salt that cannot be guessed.
+// and under every layout and page size. It hides nothing that can be guessed: to keep others from finding a tenant's text by
+// trying, give it a salt that cannot be guessed.
 //
 // Version 1. All numbers are 32-bit words, least significant byte first; strings, domains and blocks as in prefix/router/block-keys.ts.
 //

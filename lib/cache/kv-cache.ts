@@ -109,7 +109,7 @@ export class KvCache {
 
   /**
    * Before a forward pass: gives every sequence of the batch memory for its tokens, or changes nothing. Throws
-   * KV_OUT_OF_PAGES with the rows needed and had (release or preempt somebody, try again), KV_SLOT_BUSY when a sequence is
+   * KV_OUT_OF_PAGES with the rows needed and had (release or preempt a sequence, try again), KV_SLOT_BUSY when a sequence is
    * in another prepared batch, KV_WORK_QUEUED when rows can change hands only after a step of the engine, KV_SLOT_RELEASED,
    * KV_BATCH_STATE, or the driver's error. In steady decode it maps nothing.
    *
@@ -173,7 +173,7 @@ export class KvCache {
     this.#parts.cached.registry.follow(follower);
   }
 
-  /** How those notice who wait for slots or pages that there may be more. Fences on streams can only be asked for. @internal */
+  /** Signals that a caller which waits for slots or pages listens to. Fences on streams give no signal and must be polled. @internal */
   capacityChange(): Noticing {
     return { signals: [this.pool.capacity, deviceLost], mustAsk: () => this.#parts.fences.hasEvents };
   }

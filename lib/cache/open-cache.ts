@@ -10,6 +10,7 @@ import type { PagePool } from '../device/page-pool.js';
 import type { PolicyGuard } from '../device/policy-guard.js';
 import type { Unclosed } from '../device/unclosed.js';
 import { computeLayout, type Layout } from '../layout/layout.js';
+import type { EvictionPolicy, EvictionPolicyFactory } from '../prefix/eviction/eviction-policy.js';
 import { PrefixIndex } from '../prefix/prefix-index.js';
 import { PromptEncoder } from '../prefix/prompt-encoder.js';
 import { Admission } from './admission.js';
@@ -37,6 +38,7 @@ import { SlotViews } from './views.js';
 
 /** The parts of an open cache. */
 export interface CacheParts extends SequenceOwner {
+  readonly steps: Steps;
   /** Whether no other cache uses the pool, which closes with this one. */
   readonly ownsPool: boolean;
   readonly fences: SlotFences;
@@ -164,7 +166,7 @@ function guarded(options: ReadPrefixCacheOptions | 'off', guard: PolicyGuard, la
     late.attempt(() => time = clock());
     return time;
   };
-  return { ...options, policy: guard.wrapEviction(options.policy), now };
+  return { ...options, policy: guardedEviction(options.policy, guard), now };
 }
 
 /** What is kept per row of a slot fits one typed array, and its number a 32-bit integer. */
@@ -187,5 +189,20 @@ function checkBudget(layout: Layout, pool: PagePool, isOwn: boolean): void {
     reason: 'range', owner: 'KvCache', option: isOwn ? 'memoryBudgetBytes' : 'pool',
     expected: isOwn ? `at least ${rowBytes}` : `a PagePool with a budget of at least ${rowBytes} bytes`, received: pool.memoryBudgetBytes,
     hint: `One row of this cache has ${formatCount('page', rowPages)} of ${formatNumber(layout.pageBytes)} bytes.`,
+  });
+}
+
+/** The same for the eviction policy's factory, and for all methods of what it makes. */
+function guardedEviction(make: EvictionPolicyFactory, guard: PolicyGuard): EvictionPolicyFactory {
+  const name = 'prefixCache.policy';
+  return guard.wrap(name, (context) => {
+    const policy = make(context);
+    if (typeof policy !== 'object' || policy === null) return policy;
+    const wrapped = Object.create(policy) as EvictionPolicy;
+    for (const method of ['add', 'remove', 'split', 'victim', 'floorTokens', 'observe'] as const) {
+      const decide = policy[method] as ((...parameters: never[]) => unknown) | undefined;
+      if (typeof decide === 'function') Object.assign(wrapped, { [method]: guard.wrap(name, decide.bind(policy)) });
+    }
+    return wrapped;
   });
 }

@@ -14,7 +14,7 @@ import { GivenFence } from './fence.js';
 import type { Lifetime } from './lifetime.js';
 import { blockTokensField } from './prefix-block-keys.js';
 import type { PrefixEvents } from './prefix-events.js';
-import type { CachedBy, Prompt } from './prompt.js';
+import type { CachedBy, Prompt } from './admission-request.js';
 import type { SlotLeases } from './slot-leases.js';
 import type { SlotMemory } from './slot-memory.js';
 import { holdsSlots, slotStates, type Slots } from './slots.js';
@@ -26,7 +26,7 @@ export interface PrefixLookup {
   readonly cachedTokens: number;
   /**
    * Tokens that it will find once running sequences have computed what they are at: waiting for them may be cheaper than
-   * computing the same twice. Equal to `cachedTokens` when nobody is.
+   * computing the same twice. Equal to `cachedTokens` when none does.
    */
   readonly pendingTokens: number;
 }

@@ -1,4 +1,4 @@
-// RowCopies: a sequence gets a row of its own before it writes to one that others need as it is. What is queued on the row is
+// RowCopies: a sequence gets a row of its own before it writes to one that must stay as it is for another sequence or a cached text. What is queued on the row is
 // copied behind that, and what is copied is in use until it is over. Which sequence needs a copy, RowSharing decides.
 
 import { isKvError } from '../base/errors.js';
@@ -10,7 +10,7 @@ import { slotStates } from './slots.js';
 
 /** Where the pages of copies come from. */
 export interface CopyRoom {
-  /** Calls `work`, which needs `pages` pages for the slot that nobody promised, with room for them. */
+  /** Calls `work`, which needs `pages` pages for the slot that are not set aside for it, with room for them. */
   withRoom(slot: number, pages: number, work: () => void): void;
   /** Sets pages aside until the slot has `rows` rows. */
   promise(slot: number, rows: number): void;
@@ -38,7 +38,7 @@ export class RowCopies {
   }
 
   /**
-   * Gives the slot a copy of its last group, which others need as it is. What has queued work on it is copied behind that; the slot
+   * Gives the slot a copy of its last group, which must stay as it is. What has queued work on it is copied behind that; the slot
    * itself must not have any: else it is waited for. Throws KV_OUT_OF_PAGES, KV_WORK_QUEUED, and what the driver throws.
    */
   detach(slot: number, group: number, room: CopyRoom): void {

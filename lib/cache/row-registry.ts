@@ -97,7 +97,7 @@ export class RowRegistry {
     for (let group = 0; group < this.#named[slot]!; group += 1) this.#numbers.use(this.#ids[slot]![group]!, 1);
   }
 
-  /** No sequence has the slot any more; what it maps is cached, or nobody's. In quarantine it stays in use. */
+  /** No sequence has the slot any more; what it maps is cached, or free to take. In quarantine it stays in use. */
   stop(slot: number): void {
     if (this.#isUsing[slot] === 0 || this.#memory.slots.isQuarantined[slot] === 1) return;
     this.#isUsing[slot] = 0;
@@ -146,7 +146,7 @@ export class RowRegistry {
 
   /**
    * Gives numbers to the slot's groups up to the one that its row `rows` - 1 is in, and lets the addon keep its rows up to there,
-   * which are mapped. The last group has those of its rows, no others.
+   * which are mapped. Of the last group only those of its rows.
    */
   name(slot: number, rows: number): void {
     const groups = Math.ceil(rows / this.#groupRows);
@@ -248,7 +248,7 @@ export class RowRegistry {
     this.flush();
   }
 
-  /** Ends a number that nobody uses; `flush` tells the addon. */
+  /** Ends a number without users; `flush` tells the addon. */
   dropIfUnused(id: number): void {
     if (!this.#numbers.isUsed(id) || this.#numbers.mappers[id] !== 0 || this.#numbers.users[id] !== 0 || this.#index.isHolding(id)) return;
     if (this.#dropCount === this.#drops.length) {

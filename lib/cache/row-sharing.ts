@@ -1,5 +1,5 @@
 // RowSharing: how running sequences come to share rows and to have their own. It forks them, gives a sequence a row of its own before
-// it writes to one that others need as it is, and takes back what a shortened sequence shares behind its end. How rows end is
+// it writes to one that must stay as it is, and takes back what a shortened sequence shares behind its end. How rows end is
 // CachedRows' and RowRegistry's part; it decides nothing, as the index finds and evicts.
 //
 // Invariant: no slot writes to a row that another slot maps, or behind whose written tokens another text goes on.
@@ -156,7 +156,7 @@ export class RowSharing {
   }
 
   /**
-   * The slot shares nothing behind its length any more: rows there that others need are not its own from here on, nor what it was
+   * The slot shares nothing behind its length any more: rows there that other sequences or cached texts need are not its own from here on, nor what it was
    * promised with them. They are unmapped at once, or when no queued work uses the slot.
    */
   #leaveBehind(slot: number): void {
@@ -172,7 +172,7 @@ export class RowSharing {
     this.givenUp.settle(slot);
   }
 
-  /** The group that holds the slot's last tokens and room for the next, if others need it as it is; or -1. */
+  /** The group that holds the slot's last tokens and room for the next, if it must stay as it is; or -1. */
   #sharedTail(slot: number): number {
     const { slots, groups } = this.#memory;
     const { registry, tokens } = this.#cached;

@@ -1,5 +1,5 @@
 // RowSupply: gets rows for slots and takes idle ones back. It turns "these slots need rows" into room in the pool (reclaiming
-// by policy what nobody needs), a transaction of the addon, and errors with all their numbers. It decides nothing about
+// by policy what no sequence needs), a transaction of the addon, and errors with all their numbers. It decides nothing about
 // sequences. A refusal for want of pages changes nothing: what can be had is counted before anything is taken.
 
 import { createError, isKvError } from '../base/errors.js';
@@ -97,7 +97,7 @@ export class RowSupply implements PageUser {
     });
   }
 
-  /** Calls `work`, which needs `pages` pages for the slot that nobody promised, with room for them; also from its own unused tail. */
+  /** Calls `work`, which needs `pages` pages for the slot that are not set aside for it, with room for them; also from its own unused tail. */
   withRoom(slot: number, pages: number, work: () => void): void {
     this.#attempt([slot], 1, () => ({ rows: 1, pages, unpromisedPages: pages }), work);
   }
@@ -116,7 +116,7 @@ export class RowSupply implements PageUser {
 
   /**
    * Throws KV_OUT_OF_PAGES unless running sequences can need `pages` pages more than now, which are for `rows` rows. Takes nothing.
-   * Unless there are plenty, the mappers stop until the next wish: what is on its way is counted where it arrives.
+   * Unless there are plenty, the mappers stop until the next request, so that no page is counted while it is being mapped.
    */
   checkObtainable(pages: number, rows: number, slots: readonly number[] = []): void {
     if (pages > 0 && !this.canObtain(pages)) throw this.#outOfPages(slots, rows, pages);
@@ -142,7 +142,7 @@ export class RowSupply implements PageUser {
     return missing;
   }
 
-  /** Evicts prefixes so that the mapper finds so many free pages, as far as that goes: it takes none from anybody itself. */
+  /** Evicts prefixes so that the mapper finds so many free pages, as far as that goes: it reclaims none itself. */
   evictFor(pages: number): void {
     const evictable = this.#cached.evictablePages();
     if (evictable === 0) return;
@@ -194,7 +194,7 @@ export class RowSupply implements PageUser {
     return freed;
   }
 
-  /** Candidates for reclaim: slots with rows that nobody needs. */
+  /** Candidates for reclaim: slots with rows that no sequence needs. */
   #collect(withActive: boolean): void {
     const { state, rows, isQuarantined, count } = this.#slots;
     this.#memory.synchronize();

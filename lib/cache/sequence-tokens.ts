@@ -59,7 +59,7 @@ export class SequenceTokens {
 
   /**
    * Adds tokens, which were checked, behind those known. When more than those have been computed already, the text has a gap
-   * and can no longer be told apart from others: it stays as it is.
+   * and no longer identifies what was computed: it stays as it is.
    */
   append(slot: number, tokens: number | Int32Array): void {
     const known = this.#bySlot[slot];

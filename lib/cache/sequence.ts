@@ -3,17 +3,15 @@
 
 import { createError } from '../base/errors.js';
 import { checkInteger, notConstructible } from '../base/options.js';
-import type { Admitted } from './admission.js';
+import type { Admitted, CachedBy } from './admission-request.js';
 import { checkFence, GivenFence, readFence, type ReleaseOptions } from './fence.js';
 import { readAppended } from './acquire-options.js';
 import type { Lifetime } from './lifetime.js';
-import type { CachedBy } from './prompt.js';
 import type { RowSharing } from './row-sharing.js';
 import type { SequenceTokens } from './sequence-tokens.js';
-import type { SlotLeases } from './slot-leases.js';
+import type { RunningBatch, SlotLeases } from './slot-leases.js';
 import type { SlotMemory } from './slot-memory.js';
 import { holdsSlots, type Slots } from './slots.js';
-import type { Steps } from './steps.js';
 import type { TensorView } from './views.js';
 
 /** The parts of a cache that do what its sequences ask for. @internal */
@@ -24,7 +22,7 @@ export interface SequenceOwner {
   readonly leases: SlotLeases;
   readonly tokens: SequenceTokens;
   readonly sharing: RowSharing;
-  readonly steps: Steps;
+  readonly steps: { batchOf(slot: number): RunningBatch | undefined };
 }
 
 /** One request's lease of a slot: its tokens, its length, its memory. Made by `KvCache.acquire` and `fork`. */
@@ -36,8 +34,8 @@ export class Sequence {
   /** How they came: their sum is `cachedTokens`. */
   readonly cachedBy: CachedBy;
   /**
-   * Tokens of its prompt that others are computing at this moment, counted from the start; 0 when that is no more than
-   * `cachedTokens`. Who releases, waits for them and acquires again need not compute them.
+   * Tokens of its prompt that other sequences are computing at this moment, counted from the start; 0 when that is no more than
+   * `cachedTokens`. An engine that releases this sequence, waits for those and acquires again need not compute them.
    */
   readonly pendingTokens: number;
   /** What `keepValue` kept at the end of the same prompt: its last logits, say. Then all of it is cached and nothing is left to compute. */

@@ -51,7 +51,7 @@ export class SlotFences {
     return this.#passes;
   }
 
-  /** Whether work is queued on streams, which tell nobody that it is over. */
+  /** Whether work is queued on streams, which must be polled to know that it is over. */
   get hasEvents(): boolean {
     return this.#streams.some((fence) => !fence.isIdle);
   }
@@ -168,7 +168,7 @@ export class SlotFences {
     this.#passes += 1;
   }
 
-  /** Hears what is over. Throws what asking throws, after all others were asked. */
+  /** Polls all streams. Throws the first failure, after all were polled. */
   poll(): void {
     let failure: { readonly error: unknown } | undefined;
     for (const fence of this.#streams) {

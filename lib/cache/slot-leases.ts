@@ -4,7 +4,8 @@
 // passed, tokens that were committed, failures that no call reported.
 
 import { createError, isKvError } from '../base/errors.js';
-import type { Admission, AdmissionRequest, Admitted } from './admission.js';
+import type { Admission } from './admission.js';
+import type { Admitted, AdmissionRequest } from './admission-request.js';
 import type { CachedRows } from './cached-rows.js';
 import { GivenFence } from './fence.js';
 import type { RowSharing } from './row-sharing.js';
@@ -136,8 +137,8 @@ export class SlotLeases {
   }
 
   /**
-   * Slots whose fence has passed become idle, and rows given up behind one are unmapped. Throws what asking and unmapping throw,
-   * after all others were asked; what failed stays behind its fence.
+   * Slots whose fence has passed become idle, and rows given up behind one are unmapped. Throws the first failure of
+   * polling or unmapping, after all were tried; what failed stays behind its fence.
    */
   pollRetirement(): void {
     const { givenUp } = this.#sharing;

@@ -1,6 +1,6 @@
 // Slots: the numbers that a cache keeps per slot, in typed arrays made once. Index everywhere: the slot. Every change of a slot's
 // state is a method here, so that only this file writes them; the addon writes `rows` and `isQuarantined` before each of its calls
-// returns. It keeps no rule: which slot is leased, and when one becomes idle, others decide.
+// returns. It keeps no rule: SlotLeases decides which slot is leased, and when one becomes idle.
 
 import type { Layout } from '../layout/layout.js';
 import type { SlotFences } from './slot-fences.js';
@@ -200,7 +200,7 @@ export class Slots {
   }
 }
 
-/** Whether an object comes from a cache, by its slots: constructors can be called by anybody, with anything. */
+/** Whether an object comes from a cache, by its slots: a caller can call constructors, with any argument. */
 export function holdsSlots(parts: unknown): boolean {
   try {
     return Slots.isInstance((parts as { readonly slots: unknown }).slots);

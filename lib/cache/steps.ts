@@ -70,7 +70,7 @@ export class Steps {
       if (!numbers.hasRoom(slot, lengthTokens)) lacking += 1;
       if (numbers.sharedTail[slot] !== 0) sharing += 1;
     }
-    batch.setPrepared(true); // from here on nobody changes it, a policy included
+    batch.setPrepared(true); // from here on it cannot be changed, by a policy either
     try {
       if (sharing > 0) {
         this.#makeWritable(batch);
@@ -175,7 +175,7 @@ export class Steps {
 
   /**
    * Gives every sequence of the batch rows of its own where it is going to write: first those that no queued work uses, so that the
-   * others of a shared row find themselves alone. Nothing is copied unless all of it has room, behind what is waited for.
+   * last user of a shared row is left alone with it. Nothing is copied unless all of it has room, behind what is waited for.
    */
   #makeWritable(batch: Batch): void {
     const { slots, tokens, length } = batch;
@@ -187,7 +187,7 @@ export class Steps {
       if (numbers.sharedTail[slot] !== 0) this.#sharing.clearWay(slot, numbers.length[slot]! + tokens[index]!);
     }
     const room = this.#checkRoom(batch);
-    const later: number[] = []; // waiting for one ends the queued work of others too
+    const later: number[] = []; // waiting for one ends other slots' queued work too
     for (let index = 0; index < length; index += 1) {
       const slot = slots[index]!;
       if (numbers.sharedTail[slot] === 0) continue;

@@ -89,7 +89,7 @@ export class SlotViews {
   }
 }
 
-/** False when somebody has it elsewhere, or has forbidden it. */
+/** False when it was transferred, or marked untransferable. */
 function detach(buffer: ArrayBuffer): boolean {
   if (lengthOf.call(buffer) === 0) return false;
   if (transfer === undefined) {

@@ -1,6 +1,6 @@
-// Waiting for a condition that others bring about. Where a signal says that something has changed, it is asked for then and by no
-// timer. What native threads or the device bring about can only be asked for: once per turn of the event loop, so that timers,
-// I/O and signals go on, and once per millisecond when that has not helped at first. State is untouched when it gives up.
+// Waits for a condition that other calls, threads or the device bring about. Where a signal says that something has changed, the condition
+// is checked then, and no timer runs. What native threads or the device bring about must be polled: once per turn of the event loop, so
+// that timers, I/O and signals go on, and once per millisecond when that has not helped at first. Giving up changes no state.
 
 import { createError } from '../base/errors.js';
 import { abortSignal, number, optional, readOptions } from '../base/options.js';
@@ -17,18 +17,18 @@ export interface WaitOptions {
 /** How it is noticed that a condition may hold. */
 export interface Noticing {
   readonly signals: readonly ChangeSignal[];
-  /** Whether it must be asked for as well, since what is waited for at this moment tells nobody. */
+  /** Whether the condition must be polled as well, since no signal is given for what is waited for at this moment. */
   readonly mustAsk: () => boolean;
 }
 
-/** Turns of the event loop before it leaves the processor to others: most waits are shorter. */
+/** Turns of the event loop before it yields the processor: most waits are shorter. */
 const eagerTurns = 64;
 const askAgainMs = 1;
 const longestTimerMs = 2 ** 31 - 1;
 
 const spec = { timeoutMs: optional(number(0)), signal: optional(abortSignal) };
 
-/** Nobody tells: it is asked for. */
+/** No signal: the condition is polled. */
 export const byAsking: Noticing = { signals: [], mustAsk: () => true };
 
 export function readWaitOptions(owner: string, options: WaitOptions) {

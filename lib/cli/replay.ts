@@ -10,7 +10,7 @@ import { Command, InvalidArgumentError, Option } from 'commander';
 import { createError } from '../base/errors.js';
 import { printable, printableJson } from '../base/format.js';
 
-import { evictionPolicyNames, type EvictionPolicyName } from '../prefix/eviction/named-policies.js';
+import { evictionPolicyNames, type EvictionPolicyName } from '../replay/named-policies.js';
 import { arrivalModes, type ArrivalMode } from '../replay/replay-loop.js';
 import { DEFAULT_MAX_TOKENS, DEFAULT_MODEL, replay } from '../replay/replay.js';
 import { Reporter, reportFormatOf } from '../replay/report.js';

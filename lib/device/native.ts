@@ -107,7 +107,7 @@ export interface NativeCache {
   /** Sets pages aside until the slot has `rows` rows; with fewer than it has, none are any more. */
   earmark(slot: number, rows: number): void;
   assign(slot: number, tenant: bigint): void;
-  /** Keeps the first `rows` rows of groups as `id`, no others: `quads` is [slot, group, id, rows] × count. */
+  /** Keeps the first `rows` rows of groups as `id`, and only those: `quads` is [slot, group, id, rows] × count. */
   keep(quads: Int32Array, count: number): void;
   drop(ids: Int32Array, count: number): void;
   /**
@@ -148,7 +148,7 @@ export interface NativeCache {
   window(slot: number, reservation: number, bytes: number): ArrayBuffer;
   /**
    * The windows of a slot show nothing of it any more: reads give zeros. Where one `isEscaped`, writes reach private memory; else
-   * nobody may touch them.
+   * the caller must not touch them.
    */
   revoke(slot: number, isEscaped: boolean): void;
   stamp(slot: number, from: number, tokens: number, key: bigint): void;

@@ -2,7 +2,6 @@
 // half changed. One per page pool, since caches of a pool take rows from each other.
 
 import { createError } from '../base/errors.js';
-import type { EvictionPolicy, EvictionPolicyFactory } from '../prefix/index.js';
 
 /** The option that the policy is the value of. */
 export type PolicyName = 'growth' | 'placement' | 'reclaim' | 'prefixCache.policy' | 'prefixCache.now';
@@ -41,20 +40,5 @@ export class PolicyGuard {
   /** Returns the policy, wrapped so that `check` throws while it decides. */
   wrap<P extends Callable>(name: PolicyName, policy: P): P {
     return ((...parameters: Parameters<P>) => this.during(name, () => policy(...parameters))) as P;
-  }
-
-  /** The same for a factory, and for all methods of the policy that it makes. */
-  wrapEviction(make: EvictionPolicyFactory): EvictionPolicyFactory {
-    const name = 'prefixCache.policy';
-    return this.wrap(name, (context) => {
-      const policy = make(context);
-      if (typeof policy !== 'object' || policy === null) return policy;
-      const wrapped = Object.create(policy) as EvictionPolicy;
-      for (const method of ['add', 'remove', 'split', 'victim', 'floorTokens', 'observe'] as const) {
-        const decide = policy[method] as Callable | undefined;
-        if (typeof decide === 'function') Object.assign(wrapped, { [method]: this.wrap(name, decide.bind(policy)) });
-      }
-      return wrapped;
-    });
   }
 }

@@ -3,8 +3,7 @@
 // another's prompt, so that a replay finds in the prefix cache what earlier steps have left there.
 
 import { createError } from '../base/errors.js';
-import type { KvCache } from '../cache/kv-cache.js';
-import type { Sequence } from '../cache/sequence.js';
+import type { KvCache, Sequence } from '../index.js';
 import { ContinuousBatching } from '../serving/continuous-batching.js';
 import { Generation, type GenerationListener } from '../serving/generation.js';
 import { readRequest } from '../serving/request.js';

@@ -1,12 +1,9 @@
 // replay(): runs a trace through a KvCache on real mapped memory, and returns what that took and whether every byte was right. It
 // opens a driver, a pool and a cache of its own, closes them in any case, and counts the pages that were not returned.
 
-import type { Driver } from '../device/driver.js';
-import { KvCache } from '../cache/kv-cache.js';
-import { layoutKinds, type Layout, type LayoutKind } from '../layout/layout.js';
-import type { ModelShape } from '../layout/model-shape.js';
-import { driverField, openDriver, PagePool } from '../device/page-pool.js';
-import { evictionPolicyNamed, evictionPolicyNames, type EvictionPolicyName } from '../prefix/eviction/named-policies.js';
+import { KvCache, layoutKinds, PagePool, type Driver, type Layout, type LayoutKind, type ModelShape } from '../index.js';
+import { driverField, openDriver } from '../device/page-pool.js';
+import { evictionPolicyNamed, evictionPolicyNames, type EvictionPolicyName } from './named-policies.js';
 import {
   abortSignal, boolean, callable, integer, number, oneOf, optional, readOptions, withDefault, type Field,
 } from '../base/options.js';

@@ -1,8 +1,8 @@
 // ReplayResult: the numbers of one replay, as `vkv replay --json` prints them. Names are stable within a major version. The
 // timeline is apart: only the report draws it.
 
-import type { ModelShape } from '../layout/model-shape.js';
-import type { EvictionPolicyName } from '../prefix/eviction/named-policies.js';
+import type { ModelShape } from '../index.js';
+import type { EvictionPolicyName } from './named-policies.js';
 import type { MemoryPoint } from './memory-timeline.js';
 import type { VerifyMode } from './verification.js';
 

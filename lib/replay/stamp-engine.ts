@@ -1,7 +1,7 @@
 // StampEngine: the engine of a replay. It stamps a test pattern where a model would write K and V, answers with the tokens that the
 // trace's requests say, and verifies the pattern before a sequence is released. It counts the valid tokens of running sequences.
 
-import type { Sequence } from '../cache/sequence.js';
+import type { Sequence } from '../index.js';
 import type { Engine, EngineOutput, EnginePass } from '../serving/engine.js';
 import { PAGED_BLOCK_TOKENS } from './memory-timeline.js';
 import { oneKey, StampRuns, type StampKeys } from './stamps.js';

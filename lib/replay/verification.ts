@@ -9,7 +9,7 @@
 //   off       none
 
 import { mix32 } from '../base/random.js';
-import type { Sequence } from '../cache/sequence.js';
+import type { Sequence } from '../index.js';
 import type { StampKeys, StampRuns } from './stamps.js';
 
 export const verifyModes = ['full', 'sampled', 'off'] as const;

@@ -1,6 +1,6 @@
 import test, { type ExecutionContext } from 'ava';
 
-import { evictionPolicyNamed, evictionPolicyNames, type EvictionPolicyName } from '#internal/prefix/eviction/named-policies.js';
+import { evictionPolicyNamed, evictionPolicyNames, type EvictionPolicyName } from '#internal/replay/named-policies.js';
 import { MockDevice } from '#internal/device/mock-device.js';
 import { replay, type ReplayOptions } from '#internal/replay/replay.js';
 import type { ReplayResult } from '#internal/replay/result.js';

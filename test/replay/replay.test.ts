@@ -3,7 +3,7 @@ import test from 'ava';
 import { isKvError } from '#internal/base/errors.js';
 import { Driver } from '#internal/device/driver.js';
 import { MockDevice } from '#internal/device/mock-device.js';
-import { evictionPolicyNames } from '#internal/prefix/eviction/named-policies.js';
+import { evictionPolicyNames } from '#internal/replay/named-policies.js';
 import { replay, type ReplayOptions } from '#internal/replay/replay.js';
 import { isSound, type Replay } from '#internal/replay/result.js';
 import { TraceReader } from '#internal/replay/trace-reader.js';

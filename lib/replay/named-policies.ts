@@ -1,12 +1,7 @@
 // The eviction policies that come with the package, by the names that commands and results use, the default first. Each with
 // its defaults.
 
-import { adaptive } from './adaptive.js';
-import type { EvictionPolicyFactory } from './eviction-policy.js';
-import { lfu } from './lfu.js';
-import { lru } from './lru.js';
-import { priority } from './priority.js';
-import { slru } from './slru.js';
+import { adaptive, lfu, lru, priority, slru, type EvictionPolicyFactory } from '../index.js';
 
 export const evictionPolicyNames = ['adaptive', 'lru', 'slru', 'lfu', 'priority'] as const;
 export type EvictionPolicyName = (typeof evictionPolicyNames)[number];
