@@ -57,6 +57,8 @@ export class Slots {
    */
   readonly foreignRow: SlotNumbers;
   readonly #layout: Layout;
+  readonly #tokenBytes: number;
+  readonly #pageBytes: number;
   readonly #fences: SlotFences;
   readonly #state: Uint8Array;
   readonly #generation: Uint32Array;
@@ -72,6 +74,8 @@ export class Slots {
     const { slots } = layout;
     this.count = slots;
     this.#layout = layout;
+    this.#tokenBytes = layout.maxTokenBytes;
+    this.#pageBytes = layout.pageBytes;
     this.#fences = fences;
     this.rows = new Int32Array(slots);
     this.isQuarantined = new Uint8Array(slots);
@@ -113,7 +117,7 @@ export class Slots {
 
   /** Whether the slot has memory for `tokens` tokens. */
   hasRoom(slot: number, tokens: number): boolean {
-    return tokens * this.#layout.maxTokenBytes <= this.ownRows(slot) * this.#layout.pageBytes;
+    return tokens * this.#tokenBytes <= Math.min(this.rows[slot]!, this.#foreignRow[slot]!) * this.#pageBytes;
   }
 
   /** Rows of an active slot that must stay: its tokens, those being computed, those promised, and those that queued work may use. */
@@ -162,6 +166,12 @@ export class Slots {
   /** A batch is about to compute `tokens` tokens more; 0: none does. */
   prepare(slot: number, tokens: number): void {
     this.#prepared[slot] = tokens;
+  }
+
+  /** The same for the first `count` of `slots`. */
+  prepareAll(slots: Int32Array, tokens: Int32Array, count: number): void {
+    const prepared = this.#prepared;
+    for (let index = 0; index < count; index += 1) prepared[slots[index]!] = tokens[index]!;
   }
 
   /** `tokens` tokens more are valid, and no batch computes. */

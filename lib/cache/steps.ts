@@ -54,21 +54,19 @@ export class Steps {
     this.#check(batch, 'prepare', false);
     const { slots, tokens, generations, length } = batch;
     const numbers = this.#slots;
+    const { generation, prepared, length: lengths, sharedTail } = numbers;
+    const { maxTokens } = this.#memory.layout;
     let lacking = 0;
     let sharing = 0;
     for (let index = 0; index < length; index += 1) {
       const slot = slots[index]!;
-      if (numbers.generation[slot] !== generations[index]) throw this.#stale(slot, generations[index]!);
-      if (numbers.prepared[slot] !== 0) {
-        throw createError('KV_SLOT_BUSY', { slot, operation: 'prepare', holder: 'another prepared batch' });
-      }
+      if (generation[slot] !== generations[index]) throw this.#stale(slot, generations[index]!);
+      if (prepared[slot] !== 0) throw createError('KV_SLOT_BUSY', { slot, operation: 'prepare', holder: 'another prepared batch' });
       // Its length may have changed since `add`, by a truncate or by another batch.
-      const lengthTokens = numbers.length[slot]! + tokens[index]!;
-      if (lengthTokens > this.#memory.layout.maxTokens) {
-        throw createError('KV_LENGTH_OUT_OF_RANGE', { slot, tokens: lengthTokens, maxTokens: this.#memory.layout.maxTokens });
-      }
+      const lengthTokens = lengths[slot]! + tokens[index]!;
+      if (lengthTokens > maxTokens) throw createError('KV_LENGTH_OUT_OF_RANGE', { slot, tokens: lengthTokens, maxTokens });
       if (!numbers.hasRoom(slot, lengthTokens)) lacking += 1;
-      if (numbers.sharedTail[slot] !== 0) sharing += 1;
+      if (sharedTail[slot] !== 0) sharing += 1;
     }
     batch.setPrepared(true); // from here on it cannot be changed, by a policy either
     try {
@@ -76,7 +74,7 @@ export class Steps {
         this.#makeWritable(batch);
         lacking += sharing; // it may have unmapped rows
       }
-      for (let index = 0; index < length; index += 1) numbers.prepare(slots[index]!, tokens[index]!);
+      numbers.prepareAll(slots, tokens, length);
       if (lacking > 0) this.#grow(batch);
     } catch (error) {
       for (let index = 0; index < length; index += 1) numbers.prepare(slots[index]!, 0);
@@ -93,11 +91,13 @@ export class Steps {
     if (this.#hasRequests) this.#memory.synchronize();
     const { slots, tokens, generations, length } = batch;
     const numbers = this.#slots;
+    const { generation } = numbers;
+    const known = this.#tokens;
     for (let index = 0; index < length; index += 1) {
       const slot = slots[index]!;
-      if (numbers.generation[slot] !== generations[index]) continue; // released since prepare
+      if (generation[slot] !== generations[index]) continue; // released since prepare
       numbers.commit(slot, tokens[index]!);
-      this.#tokens.hasCommitted(slot);
+      known.hasCommitted(slot);
     }
     if (isFenced) this.#note(batch, given, 0);
     this.#finish(batch);
@@ -107,7 +107,7 @@ export class Steps {
     try {
       for (let index = 0; index < length; index += 1) {
         const slot = slots[index]!;
-        if (numbers.generation[slot] === generations[index] && this.#requestAhead(slot, requests)) requests += 1;
+        if (generation[slot] === generations[index] && this.#requestAhead(slot, requests)) requests += 1;
       }
     } finally {
       this.#guard.leave(outer);
