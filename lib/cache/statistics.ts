@@ -55,7 +55,7 @@ export interface CacheMetrics extends NativeCacheCounters {
    */
   readonly lateErrors: number;
   /** Requests that the mapper dropped for want of room; the growth then happens in `prepare` if it must. */
-  readonly starved: number;
+  readonly droppedRequests: number;
 }
 
 const stateNames = Object.keys(slotStates);
@@ -110,7 +110,7 @@ export class CacheStatistics {
     this.#memory.synchronize();
     return {
       ...native.counters(), acquired: this.#leases.acquired, released: this.#leases.released, lateErrors: late.count,
-      starved: this.#memory.news[cacheNews.droppedRequests]!,
+      droppedRequests: this.#memory.news[cacheNews.droppedRequests]!,
     };
   }
 

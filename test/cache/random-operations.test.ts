@@ -51,8 +51,8 @@ for (const [name, options] of Object.entries(worlds)) {
       throw error;
     }
     t.log(JSON.stringify(world.counts));
-    const { foregroundRows, backgroundRows, unmappedRows, scrubbedPages, starved } = bench.cache.metrics;
-    t.log(JSON.stringify({ foregroundRows, backgroundRows, unmappedRows, scrubbedPages, starved }));
+    const { foregroundRows, backgroundRows, unmappedRows, scrubbedPages, droppedRequests } = bench.cache.metrics;
+    t.log(JSON.stringify({ foregroundRows, backgroundRows, unmappedRows, scrubbedPages, droppedRequests }));
     for (const [what, value] of Object.entries({ foregroundRows, backgroundRows, unmappedRows, scrubbedPages })) {
       t.true(operations < 20_000 || value > 100, `${what}: ${value}`);
     }
