@@ -74,12 +74,15 @@ function runAddonTests(node) {
   }
 }
 
+/** Since Node.js 22 JavaScript detaches buffers itself (`ArrayBuffer.prototype.transfer`). */
+const onlyOnNode20 = new Set(['detach']);
+
 function checkCalls(folder) {
   const called = new Set(readdirSync(folder).flatMap((file) => readFileSync(path.join(folder, file), 'utf8').split('\n')));
   const require = createRequire(import.meta.url);
   const addon = require(process.env.VKV_ADDON ?? path.join(root, 'build', 'Release', 'virtual_kv.node'));
   const all = require(noter).functionsOf(addon);
-  const missing = all.filter((name) => !called.has(name));
+  const missing = all.filter((name) => !called.has(name) && !onlyOnNode20.has(name));
   if (missing.length === 0) {
     console.log(`all ${all.length} functions of the addon were called`);
     return 0;

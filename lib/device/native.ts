@@ -114,7 +114,8 @@ export interface NativeCache {
    * What an idle slot gets for a new sequence, all of it or nothing: it is `tenant`'s; the kept groups ids[from … to) are mapped
    * behind its rows, which end at group `from` if there are any; rows of its own behind those, until it has `rows`; pages are set aside
    * until it has `earmarkedRows` (0: none are); and with `copyTokens` > 0 the slot's tokens before that which lie in group `to` are copied
-   * there, from `copySource` or `copyId` and on `stream` as `copyGroup` says.
+   * there, from the slot `copySource`, or where it is -1 from what is kept as `copyId`; done when it returns, or with `stream` (and
+   * `copySource`) queued there.
    *
    * Needs as many pages as lie between the rows behind the groups and the larger of `rows` and `earmarkedRows`, and mappings for the groups
    * as well. Throws KV_OUT_OF_PAGES, KV_OUT_OF_MAPPINGS, KV_OUT_OF_DEVICE_MEMORY or what else the driver says; the slot then has
@@ -127,11 +128,6 @@ export interface NativeCache {
   ): void;
   /** Maps the kept groups ids[from … to) behind the slot's rows. */
   alias(slot: number, ids: Int32Array, from: number, to: number): void;
-  /**
-   * Copies the slot's tokens before `tokens` that lie in the group, from `fromSlot`, or where it is -1 from what is kept as `id`.
-   * Done when it returns; with `stream` (and `fromSlot`) queued there.
-   */
-  copyGroup(slot: number, group: number, fromSlot: number, id: number, tokens: number, stream: bigint | undefined): void;
   /**
    * Gives the slot pages of its own for the rows of a group that hold tokens before `tokens`, which are copied: from `fromSlot`, which
    * maps them too, by a copy that is queued on `stream`; where it is -1, the copy is done when the call returns.

@@ -6,20 +6,30 @@
 namespace vkv::addon {
 
 void NativeCache::Define(Napi::Env env, Napi::Object exports) {
-  const Napi::Function cache_class = DefineClass(
-      env, "NativeCache",
-      {InstanceMethod<&NativeCache::Grow>("grow"),         InstanceMethod<&NativeCache::Request>("request"),
-       InstanceMethod<&NativeCache::Cancel>("cancel"),     InstanceMethod<&NativeCache::Quiesce>("quiesce"),
-       InstanceMethod<&NativeCache::Shrink>("shrink"),     InstanceMethod<&NativeCache::Earmark>("earmark"),
-       InstanceMethod<&NativeCache::Assign>("assign"),     InstanceMethod<&NativeCache::Keep>("keep"),
-       InstanceMethod<&NativeCache::Drop>("drop"),         InstanceMethod<&NativeCache::Alias>("alias"),
-       InstanceMethod<&NativeCache::Admit>("admit"),       InstanceMethod<&NativeCache::CopyGroup>("copyGroup"),
-       InstanceMethod<&NativeCache::Detach>("detach"),     InstanceMethod<&NativeCache::Synchronize>("synchronize"),
-       InstanceMethod<&NativeCache::News>("news"),         InstanceMethod<&NativeCache::MapperState>("mapperState"),
-       InstanceMethod<&NativeCache::Counters>("counters"), InstanceMethod<&NativeCache::Address>("address"),
-       InstanceMethod<&NativeCache::Window>("window"),     InstanceMethod<&NativeCache::Revoke>("revoke"),
-       InstanceMethod<&NativeCache::Stamp>("stamp"),       InstanceMethod<&NativeCache::Check>("check"),
-       InstanceMethod<&NativeCache::Verify>("verify"),     InstanceMethod<&NativeCache::Close>("close")});
+  const Napi::Function cache_class = DefineClass(env, "NativeCache",
+                                                 {InstanceMethod<&NativeCache::Grow>("grow"),
+                                                  InstanceMethod<&NativeCache::Request>("request"),
+                                                  InstanceMethod<&NativeCache::Cancel>("cancel"),
+                                                  InstanceMethod<&NativeCache::Quiesce>("quiesce"),
+                                                  InstanceMethod<&NativeCache::Shrink>("shrink"),
+                                                  InstanceMethod<&NativeCache::Earmark>("earmark"),
+                                                  InstanceMethod<&NativeCache::Assign>("assign"),
+                                                  InstanceMethod<&NativeCache::Keep>("keep"),
+                                                  InstanceMethod<&NativeCache::Drop>("drop"),
+                                                  InstanceMethod<&NativeCache::Alias>("alias"),
+                                                  InstanceMethod<&NativeCache::Admit>("admit"),
+                                                  InstanceMethod<&NativeCache::Detach>("detach"),
+                                                  InstanceMethod<&NativeCache::Synchronize>("synchronize"),
+                                                  InstanceMethod<&NativeCache::News>("news"),
+                                                  InstanceMethod<&NativeCache::MapperState>("mapperState"),
+                                                  InstanceMethod<&NativeCache::Counters>("counters"),
+                                                  InstanceMethod<&NativeCache::Address>("address"),
+                                                  InstanceMethod<&NativeCache::Window>("window"),
+                                                  InstanceMethod<&NativeCache::Revoke>("revoke"),
+                                                  InstanceMethod<&NativeCache::Stamp>("stamp"),
+                                                  InstanceMethod<&NativeCache::Check>("check"),
+                                                  InstanceMethod<&NativeCache::Verify>("verify"),
+                                                  InstanceMethod<&NativeCache::Close>("close")});
   ContextOf(env).cache_class = Napi::Persistent(cache_class);
   exports.Set("NativeCache", cache_class);
 }
@@ -181,13 +191,6 @@ Napi::Value NativeCache::Admit(const Napi::CallbackInfo& info) {
   const CopyCommand copy = given.Copy(7, slot, groups.from + static_cast<int32_t>(groups.ids.size()));
   if (copy.tokens > 0) command.copy = copy;
   return ChangeSlot(info, given, slot, [&] { return cache_->Admit(command); });
-}
-
-Napi::Value NativeCache::CopyGroup(const Napi::CallbackInfo& info) {
-  CacheArguments given(info, "copyGroup", cache_->layout());
-  const int32_t slot = given.Slot(0), group = given.Group(1);
-  const CopyCommand command = given.Copy(2, slot, group);
-  return Run(info, given, [&] { return cache_->CopyGroup(command); });
 }
 
 Napi::Value NativeCache::Detach(const Napi::CallbackInfo& info) {

@@ -43,7 +43,6 @@ class NativeCache : public Napi::ObjectWrap<NativeCache>, private Stoppable {
   Napi::Value Alias(const Napi::CallbackInfo& info);    // (slot, ids, from, to)
   // (slot, tenant, ids, from, to, rows, earmarked rows, from slot, id, tokens, stream)
   Napi::Value Admit(const Napi::CallbackInfo& info);
-  Napi::Value CopyGroup(const Napi::CallbackInfo& info);    // (slot, group, from slot, id, tokens, stream)
   Napi::Value Detach(const Napi::CallbackInfo& info);       // (slot, group, tokens, stream)
   Napi::Value Synchronize(const Napi::CallbackInfo& info);  // () writes slots and news
   Napi::Value MapperState(const Napi::CallbackInfo& info);  // () => {isIdle, lateErrors, droppedRequests, lastError}
