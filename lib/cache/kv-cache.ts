@@ -10,7 +10,7 @@ import { deviceLost } from '../device/change-signal.js';
 import type { Driver } from '../device/driver.js';
 import { cacheNews } from '../device/native.js';
 import type { PagePool } from '../device/page-pool.js';
-import type { PageUser } from '../device/page-user.js';
+import type { PoolMember } from '../device/page-user.js';
 import { unclosed } from '../device/unclosed.js';
 import type { Membership } from '../device/weak-users.js';
 import type { Layout } from '../layout/layout.js';
@@ -43,7 +43,7 @@ export class KvCache {
   /** @internal */
   readonly lifetime: Lifetime;
   readonly #parts: CacheParts;
-  readonly #membership: Membership<PageUser>;
+  readonly #membership: Membership<PoolMember>;
 
   /** Reserves the addresses; maps nothing yet. Throws on bad options, KV_OUT_OF_ADDRESS_SPACE, and what the driver throws. */
   constructor(options: KvCacheOptions) {
@@ -56,7 +56,7 @@ export class KvCache {
     this.access = parts.access;
     this.lifetime = parts.lifetime;
     this.#parts = parts;
-    this.#membership = this.pool.addUser(supply, memory.native);
+    this.#membership = this.pool.addUser({ supply, leases }, memory.native);
     unclosed.register(this, unclosedCache(parts), this);
     leases.keepEagerRows();
   }

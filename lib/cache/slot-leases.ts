@@ -155,9 +155,12 @@ export class SlotLeases {
     }
   }
 
-  /** Before a refusal for want of pages stands, all fences are asked. Throws `error` unless one has passed that pages were behind. */
+  /**
+   * Before a refusal for want of pages stands, all caches of the pool ask their fences. Throws `error` unless one has passed that pages
+   * were behind.
+   */
   checkRetry(error: unknown): void {
-    if (!isKvError(error, 'KV_OUT_OF_PAGES') || !this.#hearAllFences()) throw error;
+    if (!isKvError(error, 'KV_OUT_OF_PAGES') || !this.#memory.pool.hearFences()) throw error;
   }
 
   /** Requests rows for the idle slot that has most, if none has enough for the next prompt; no more than idle slots may have together. */
@@ -185,7 +188,7 @@ export class SlotLeases {
   }
 
   /** Asks every fence. True when one has passed that pages were behind. */
-  #hearAllFences(): boolean {
+  hearFences(): boolean {
     const { late } = this.#memory;
     const { passes } = this.#fences;
     const waiting = this.#retiring.size + this.#sharing.givenUp.size;

@@ -10,7 +10,7 @@ import { ChangeSignal } from './change-signal.js';
 import { Driver, type DriverOptions } from './driver.js';
 import { native, type NativePool, type NativePoolCounts } from './native.js';
 import { PolicyGuard } from './policy-guard.js';
-import type { PageUser } from './page-user.js';
+import type { PageUser, PoolMember } from './page-user.js';
 import { unclosed, type Unclosed } from './unclosed.js';
 import { WeakUsers, type Membership, type UserMemory } from './weak-users.js';
 
@@ -54,7 +54,7 @@ export class PagePool {
   readonly headroomBytes: number;
   readonly #native: NativePool;
   readonly #ownsDriver: boolean;
-  readonly #users = new WeakUsers<PageUser>();
+  readonly #users = new WeakUsers<PoolMember>();
   readonly #membership: Membership<undefined>;
   /** @internal */
   readonly guard = new PolicyGuard();
@@ -178,7 +178,7 @@ export class PagePool {
   }
 
   /** Registers a user, which keeps the membership; when the user is collected, its `memory` is closed. @internal */
-  addUser(user: PageUser, memory: UserMemory): Membership<PageUser> {
+  addUser(user: PoolMember, memory: UserMemory): Membership<PoolMember> {
     this.#checkOpen('use it');
     return this.#users.add(user, memory);
   }
@@ -213,7 +213,7 @@ export class PagePool {
   /** Unmaps about `pages` pages of idle rows, for when the system refuses more mappings. False: there are none. @internal */
   makeRoomForMappings(pages: number, first: PageUser): boolean {
     let unmapped = 0;
-    for (const user of this.#users.inOrder(first)) {
+    for (const user of this.#suppliers(first)) {
       if (unmapped < pages) unmapped += user.unmapIdle(pages - unmapped);
     }
     return unmapped > 0;
@@ -221,7 +221,14 @@ export class PagePool {
 
   /** Stops every mapper until its next request, so that no page is counted while it is being mapped. @internal */
   quiesce(): void {
-    for (const user of this.#users.inOrder()) user.quiesce();
+    for (const user of this.#suppliers()) user.quiesce();
+  }
+
+  /** Before a refusal for want of pages stands: asks every cache whether queued work is over. True when some is. @internal */
+  hearFences(): boolean {
+    let heard = false;
+    for (const { leases } of this.#users.all()) heard = leases.hearFences() || heard;
+    return heard;
   }
 
   /** Reclaims idle rows and free pages beyond a lowered budget. @internal */
@@ -254,15 +261,22 @@ export class PagePool {
     integer({ min, max, hint })(memoryBudgetBytes, { owner: 'PagePool', option: 'memoryBudgetBytes' });
   }
 
+  /** All caches' supplies, `first` before the others. */
+  #suppliers(first?: PageUser): PageUser[] {
+    const suppliers = first === undefined ? [] : [first];
+    for (const { supply } of this.#users.all()) if (supply !== first) suppliers.push(supply);
+    return suppliers;
+  }
+
   #reclaimablePages(): number {
     let pages = 0;
-    for (const user of this.#users.inOrder()) pages += user.reclaimablePages();
+    for (const user of this.#suppliers()) pages += user.reclaimablePages();
     return pages;
   }
 
   #reclaim(pages: number, first?: PageUser): number {
     let freed = 0;
-    for (const user of this.#users.inOrder(first)) {
+    for (const user of this.#suppliers(first)) {
       if (freed < pages) freed += user.reclaim(pages - freed);
     }
     return freed;

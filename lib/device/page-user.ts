@@ -1,4 +1,4 @@
-// PageUser: what a page pool asks of the caches that share it.
+// PoolMember: what a page pool asks of the caches that share it.
 
 /** A cache that can give pages back. */
 export interface PageUser {
@@ -10,4 +10,13 @@ export interface PageUser {
   unmapIdle(pages: number): number;
   /** Stops taking pages in the background until its next request. */
   quiesce(): void;
+}
+
+/** A cache of the pool. */
+export interface PoolMember {
+  readonly supply: PageUser;
+  readonly leases: {
+    /** Asks whether queued work is over; true when some is, and memory was kept for it. */
+    hearFences(): boolean;
+  };
 }

@@ -43,13 +43,13 @@ export class WeakUsers<User> {
     this.#entries.delete(memory);
   }
 
-  /** All users, `first` before the others. */
-  inOrder(first?: User): readonly User[] {
+  /** All users, in the order in which they were added. */
+  all(): readonly User[] {
     this.#giveBackCollected();
-    const users = first === undefined ? [] : [first];
+    const users: User[] = [];
     for (const entry of this.#entries.values()) {
       const alive = entry.deref()?.user;
-      if (alive !== undefined && alive !== first) users.push(alive);
+      if (alive !== undefined) users.push(alive);
     }
     return users;
   }

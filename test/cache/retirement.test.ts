@@ -3,7 +3,12 @@
 
 import { subscribe, unsubscribe } from 'node:diagnostics_channel';
 
-import { cacheTest, cacheTests, rowTokens, type BenchOptions, type CacheBench } from '../helpers/cache.js';
+import test from 'ava';
+
+import { KvCache, onDemand, PagePool } from 'virtual-kv';
+import { MockDevice } from 'virtual-kv/testing';
+
+import { cacheTest, cacheTests, pageBytes, rowTokens, tinyModel, type BenchOptions, type CacheBench } from '../helpers/cache.js';
 import { nativeOf } from '../helpers/native-of.js';
 
 const manual: BenchOptions = { device: { streams: 'manual' } };
@@ -256,4 +261,26 @@ cacheTest('one fence that cannot be asked for does not hold up the others', manu
   cache.completeStep(1);
   t.is(cache.metrics.lateErrors, 1);
   t.like(cache.counts(), { retiringSlots: 0, idleSlots: 8 });
+});
+
+test('a cache hears of queued work of another cache of its pool before it refuses for want of pages', (t) => {
+  const device = new MockDevice({ granularityBytes: pageBytes, streams: 'manual' });
+  const pool = new PagePool({ driver: device.driver, memoryBudgetBytes: 4 * 4 * pageBytes });
+  const open = (): KvCache => new KvCache({ pool, model: tinyModel, slots: 2, maxTokens: 512, growth: onDemand(), prefixCache: 'off' });
+  const [first, second] = [open(), open()];
+  const stream = device.driver.acquireStream();
+  const sequence = first.acquire({ promptTokens: 4 * rowTokens });
+  const batch = first.createBatch();
+  batch.add(sequence, 4 * rowTokens);
+  first.prepare(batch);
+  device.queueWork(stream, [{ address: sequence.address(0), bytes: 1024, access: 'write' }]);
+  first.commit(batch, { fence: { stream } });
+  sequence.release();
+  t.throws(() => second.acquire({ promptTokens: rowTokens }), { code: 'KV_OUT_OF_PAGES' }, 'the work may still use all pages');
+  device.completeStream(stream);
+  second.acquire({ promptTokens: 4 * rowTokens }).release();
+  for (const cache of [first, second]) cache.close();
+  pool.close();
+  device.driver.releaseStream(stream);
+  device.assertNoLeaks();
 });
