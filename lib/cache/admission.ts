@@ -159,15 +159,9 @@ export class Admission {
     return groups > 0 && usedPages < this.#memory.layout.pagesFor(this.#rowsOf(groups));
   }
 
-  /** Of the first `groups` groups of the match, pages that running sequences use: those of its start, as a rule. */
+  /** Of the first `groups` groups of the match, pages that running sequences need: those of its start, as a rule. */
   #usedPages(groups: number): number {
-    const { registry } = this.#cached;
-    let pages = 0;
-    for (let group = 0; group < groups; group += 1) {
-      const id = this.#ids[group]!;
-      if (registry.usersOf(id) > 0) pages += registry.pagesOf(id);
-    }
-    return pages;
+    return this.#cached.pagesInUse(this.#ids, groups);
   }
 
   /** An idle slot for what no slot has ready. */

@@ -65,6 +65,19 @@ export class CachedRows {
     return pages;
   }
 
+  /** Pages of the groups ids[0 … count) that running sequences need. */
+  pagesInUse(ids: Int32Array, count: number): number {
+    const { registry } = this;
+    const tails = this.#longTails();
+    let pages = 0;
+    for (let group = 0; group < count; group += 1) {
+      const id = ids[group]!;
+      const tail = tails.get(id);
+      if (registry.usersOf(id) > 0) pages += registry.pagesOf(id, tail?.users === registry.usersOf(id) ? tail.rows : undefined);
+    }
+    return pages;
+  }
+
   /** Evicts until `pages` pages are free that were not, or nothing is left to evict; returns how many are. */
   evict(pages: number): number {
     const { index } = this;
@@ -77,10 +90,7 @@ export class CachedRows {
       this.#trimTails();
       if (freed() >= pages || hasReplaced) return freed();
       hasReplaced = true;
-      const longTails = this.#longTails();
-      this.#replaceDuplicates((id) => this.#isSpare(id) || longTails.has(id));
-      this.#partLongTails();
-      this.#settle(true);
+      this.replaceDuplicates();
     }
   }
 
@@ -92,8 +102,11 @@ export class CachedRows {
 
   /** Drops cached rows that no sequence uses and whose tokens running sequences have in rows of their own. Throws as `settle`. */
   replaceDuplicates(): void {
-    this.#replaceDuplicates(this.#isSpare);
+    const longTails = this.#longTails();
+    this.#replaceDuplicates((id) => this.#isSpare(id) || longTails.has(id));
+    this.#partLongTails();
     this.#settle(true);
+    this.#trimTails();
   }
 
   /** Evicts what is cached behind the sequence's tokens in the slot's group `tail`. Throws as `settle`. */
