@@ -173,13 +173,13 @@ export class CachedRows {
     this.choice.remove(slot);
   }
 
-  /** Takes an idle slot out of the list of contents and unmaps its rows behind the first `groups` groups. */
+  /** Takes an idle slot out of the list of contents and unmaps its rows behind the first `groups` groups, and those that it gave up. */
   vacate(slot: number, groups: number): void {
     const { registry } = this;
     const { layout, slots } = this.#memory;
     this.choice.remove(slot);
     this.#overfull.set(slot, groups);
-    this.#memory.unmap(slot, groups * layout.groupRows);
+    this.#memory.unmap(slot, Math.min(groups * layout.groupRows, slots.foreignRow[slot]!));
     registry.leave(slot, groups);
     if (slots.foreignRow[slot] === noForeignRow) registry.unmapped(slot);
     this.#overfull.delete(slot);
@@ -316,7 +316,7 @@ export class CachedRows {
     const ids = registry.idsOf(slot);
     let groups = 0;
     while (groups < registry.namedGroups(slot) && index.isHolding(ids[groups]!)) {
-      if (groups * layout.groupRows + registry.rowsOf(ids[groups]!) > slots.rows[slot]!) break;
+      if (groups * layout.groupRows + registry.rowsOf(ids[groups]!) > slots.ownRows(slot)) break;
       groups += 1;
     }
     return groups;
