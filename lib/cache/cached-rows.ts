@@ -157,14 +157,14 @@ export class CachedRows {
     const groups = isTailShared ? wholeGroups : held;
     if (slots.foreignRow[slot] === noForeignRow && registry.isAlone(slot, groups)) {
       registry.leave(slot, groups);
-      this.choice.add(slot, groups);
+      this.list(slot, groups);
     } else {
       this.#overfull.set(slot, groups);
     }
   }
 
-  /** The slot, which holds so many groups of a text, is idle again: its admission failed. */
-  putBack(slot: number, groups: number): void {
+  /** Lists an idle slot that holds so many groups of a text; not one in quarantine, which is not leased again, and `close` unmaps it. */
+  list(slot: number, groups: number): void {
     if (this.#memory.slots.isQuarantined[slot] === 0) this.choice.add(slot, groups);
   }
 
