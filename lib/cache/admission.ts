@@ -193,7 +193,7 @@ export class Admission {
     } catch (error) {
       registry.leave(slot, plan.adoptedGroups);
       registry.stop(slot);
-      this.#cached.putBack(slot, plan.adoptedGroups);
+      this.#cached.list(slot, plan.adoptedGroups);
       if (path !== undefined) index.release(path);
       late.attempt(() => {
         this.#cached.settle();

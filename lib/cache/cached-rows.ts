@@ -170,14 +170,14 @@ export class CachedRows {
     const groups = isTailShared ? wholeGroups : held;
     if (slots.foreignRow[slot] === noForeignRow && registry.isAlone(slot, groups)) {
       registry.leave(slot, groups);
-      this.choice.add(slot, groups);
+      this.list(slot, groups);
     } else {
       this.#overfull.set(slot, groups);
     }
   }
 
-  /** The slot, which holds so many groups of a text, is idle again: its admission failed. */
-  putBack(slot: number, groups: number): void {
+  /** Lists an idle slot that holds so many groups of a text; not one in quarantine, which is not leased again, and `close` unmaps it. */
+  list(slot: number, groups: number): void {
     if (this.#memory.slots.isQuarantined[slot] === 0) this.choice.add(slot, groups);
   }
 
@@ -186,13 +186,13 @@ export class CachedRows {
     this.choice.remove(slot);
   }
 
-  /** Takes an idle slot out of the list of contents and unmaps its rows behind the first `groups` groups. */
+  /** Takes an idle slot out of the list of contents and unmaps its rows behind the first `groups` groups, and those that it gave up. */
   vacate(slot: number, groups: number): void {
     const { registry } = this;
     const { layout, slots } = this.#memory;
     this.choice.remove(slot);
     this.#overfull.set(slot, groups);
-    this.#memory.unmap(slot, groups * layout.groupRows);
+    this.#memory.unmap(slot, Math.min(groups * layout.groupRows, slots.foreignRow[slot]!));
     registry.leave(slot, groups);
     if (slots.foreignRow[slot] === noForeignRow) registry.unmapped(slot);
     this.#overfull.delete(slot);
@@ -329,7 +329,7 @@ export class CachedRows {
     const ids = registry.idsOf(slot);
     let groups = 0;
     while (groups < registry.namedGroups(slot) && index.isHolding(ids[groups]!)) {
-      if (groups * layout.groupRows + registry.rowsOf(ids[groups]!) > slots.rows[slot]!) break;
+      if (groups * layout.groupRows + registry.rowsOf(ids[groups]!) > slots.ownRows(slot)) break;
       groups += 1;
     }
     return groups;

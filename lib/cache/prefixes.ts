@@ -178,7 +178,7 @@ export class Prefixes {
 
   /** A request's prompt, if its prefix can be cached. @internal */
   promptOf({ tokens, items, tenant, salt, adapter, caching, priority }: ReadAcquireOptions): Prompt | undefined {
-    if (tokens === undefined || tokens.length === 0 || caching === 'off' || !this.isOn || this.#parts.cached.isForgetting) return undefined;
+    if (tokens === undefined || tokens.length === 0 || caching === 'off' || !this.isOn || this.#isForgetting()) return undefined;
     return {
       domain: this.#domainOf(tenant, salt, adapter), text: this.#textOf(tokens, items), priority,
       canRead: caching !== 'write', canWrite: caching !== 'read',
@@ -188,6 +188,13 @@ export class Prefixes {
   /** A request was admitted. @internal */
   admitted(prompt: Prompt | undefined, cachedBy: CachedBy): void {
     if (prompt?.canRead === true) this.#parts.statistics.request(prompt.text.length, cachedBy);
+  }
+
+  /** Whether prefixes that were reset are still used by running work, after hearing which is over. */
+  #isForgetting(): boolean {
+    const { cached, leases } = this.#parts;
+    if (cached.isForgetting) leases.synchronize();
+    return cached.isForgetting;
   }
 
   #prompt(owner: string, options: PromptOptions): { text: Int32Array; domain: PrefixDomain } {

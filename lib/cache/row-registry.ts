@@ -271,11 +271,12 @@ export class RowRegistry {
     for (const follower of this.#followers) for (let index = 0; index < count; index += 1) follower.dropped(this.#drops[index]!);
   }
 
-  /** Whether every group of the slot from `groups` on is its alone. */
+  /** Whether every group of the slot from `groups` on is its alone: not while a slot that gave one up still maps it. */
   isAlone(slot: number, groups: number): boolean {
     const ids = this.#ids[slot];
     for (let group = groups; group < this.#named[slot]!; group += 1) {
-      if (this.#numbers.mappers[ids![group]!]! > 1 || this.#index.isHolding(ids![group]!)) return false;
+      const id = ids![group]!;
+      if (this.#numbers.mappers[id]! > 1 || this.#numbers.users[id]! > this.#isUsing[slot]! || this.#index.isHolding(id)) return false;
     }
     return true;
   }

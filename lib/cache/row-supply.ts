@@ -122,7 +122,7 @@ export class RowSupply implements PageUser {
     if (pages > 0 && !this.canObtain(pages)) throw this.#outOfPages(slots, rows, pages);
   }
 
-  /** Whether running sequences can need so many pages more than now. Takes nothing. */
+  /** Whether running sequences can need so many pages more than now, as far as the last `synchronize` knows. Takes nothing. */
   canObtain(pages: number): boolean {
     if (this.#memory.news[cacheNews.availablePages]! >= 2 * pages) return true; // what is short all the same, the growth says
     this.#pool.quiesce();

@@ -141,6 +141,7 @@ export class SlotChoice {
       if (oldest < 0 || lastUsed[slot]! < lastUsed[oldest]!) oldest = slot;
       if (named[slot]! > 0 && rows[slot]! > 0) continue;
       idle.slots[idle.count] = slot;
+      idle.surplusRows[slot] = rows[slot]!;
       idle.count += 1;
     }
     return oldest;

@@ -223,6 +223,7 @@ export class Steps {
   #checkRoom({ slots, tokens, length }: Batch): CopyRoom {
     const numbers = this.#slots;
     const supply = this.#supply;
+    this.#memory.synchronize(); // pages are counted by its news
     const copied = new Map<number, number>();
     let pages = 0;
     let rows = 0;
@@ -249,7 +250,11 @@ export class Steps {
       promise: (slot, promisedRows) => {
         supply.promise(slot, promisedRows);
       },
-      canSpare: (more) => more <= 0 || supply.canObtain(pages + more),
+      canSpare: (more) => {
+        if (more <= 0) return true;
+        this.#memory.synchronize(); // copies have been made since
+        return supply.canObtain(pages + more);
+      },
     };
   }
 

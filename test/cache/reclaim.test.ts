@@ -141,6 +141,19 @@ cacheTest('a placement policy chooses among the free slots', {
   t.deepEqual([1, 2, 3].map(() => cache.acquire().slot), [7, 6, 5]);
 });
 
+cacheTest('a placement policy is told that all rows of an idle slot are surplus', {
+  placement: ({ slots, count, rows, surplusRows }) => {
+    const candidates = Array.from(slots.subarray(0, count));
+    return candidates.find((slot) => rows[slot]! > 0 && surplusRows[slot] === rows[slot]) ?? candidates[0]!;
+  },
+}, (t, bench) => {
+  const first = bench.sequenceOf(0);
+  const second = bench.sequenceOf(rowTokens + 1);
+  first.release();
+  second.release();
+  t.is(bench.cache.acquire().slot, second.slot);
+});
+
 cacheTest('a placement policy that names a slot in use is refused, and nothing is leased', { placement: () => 0 }, (t, { cache }) => {
   cache.acquire();
   const error = t.throws(() => cache.acquire({ promptTokens: 100 }), { code: 'KV_INVALID_OPTION' });

@@ -1,6 +1,7 @@
 // Forks and rows that are written while shared: copied at the first write of either side, never later, and never for nothing.
 
-import { cacheTests, rowTokens, tinyModel } from '../../helpers/cache.js';
+import { cacheTest, cacheTests, rowTokens, tinyModel } from '../../helpers/cache.js';
+import { PhysicalPages } from './physical-pages.js';
 import { Speaker, tokensOf } from './spoken.js';
 
 const prompt = tokensOf(1, 2 * rowTokens + 10);
@@ -116,3 +117,36 @@ cacheTests('a rejected speculation is no longer found, and costs no copy', {}, (
   t.is(speaker.wrongTokens(sequence, text), 0);
   t.like(bench.cache.metrics, { detachedRows: 0, copiedBytes: 0 });
 });
+
+for (const scrub of ['off', 'between-tenants'] as const) {
+  cacheTest(`a row that queued work still uses where it was given up goes to no other sequence with a fork's slot (scrub: ${scrub})`, { scrub }, (t, bench) => {
+    const { cache, mock } = bench;
+    const memory = new PhysicalPages(mock, cache);
+    const pagesOf = (addresses: readonly bigint[]): bigint[] => {
+      const pages: bigint[] = [];
+      memory.hear();
+      memory.visit(addresses, 0, cache.layout.maxRows, (page) => {
+        if (page !== undefined) pages.push(page);
+      });
+      return pages;
+    };
+    const parent = cache.acquire({ promptTokens: 10, reserve: 'none', tenant: 'a' }); // nothing of it is cached
+    const batch = bench.batchOf([parent, 10]);
+    cache.prepare(batch);
+    cache.commit(batch, { fence: { step: 1 } }); // which goes on, at the parent's addresses
+    const fork = parent.fork();
+    parent.truncate(0);
+    fork.release(); // no work of its own was queued
+    const used = pagesOf(memory.addressesOf(parent));
+    t.is(used.length, pagesPerRow);
+    const others = Array.from({ length: cache.layout.slots - 1 }, () => cache.acquire({ promptTokens: 1, tenant: 'b' }));
+    for (const other of others) {
+      bench.compute(other, 1);
+      const pages = pagesOf(memory.addressesOf(other));
+      t.deepEqual(pages.filter((page) => used.includes(page)), [], `slot ${other.slot}`);
+    }
+    cache.completeStep(1);
+    cache.verify();
+    t.is(cache.metrics.lateErrors, 0);
+  });
+}

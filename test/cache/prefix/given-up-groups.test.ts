@@ -4,6 +4,9 @@ import test from 'ava';
 
 import { KvCache, onDemand } from 'virtual-kv';
 
+import { cacheTest } from '../../helpers/cache.js';
+import { Speaker, tokensOf } from './spoken.js';
+
 const model = { layers: 3, kvHeads: 2, headDim: 160, valueHeadDim: 96, dtype: 'float16' } as const;
 const text = Array.from({ length: 60 }, (_, index) => 7 * index);
 
@@ -32,4 +35,33 @@ test('a sequence that was shortened inside a group of rows leaves no slot that c
   t.true(again.mappedRows >= cache.layout.rowsFor(again.length), `${again.length} tokens have ${again.mappedRows} rows`);
   t.is(cache.verifyStamp(again, 0, again.length, 1), 0);
   cache.close();
+});
+
+cacheTest('rows that a released sequence had given up inside a group are not left in the slot with its text', {
+  model: { layers: 2, layerShapes: [{ kvHeads: 8, headDim: 64 }, { kvHeads: 2, headDim: 64 }], dtype: 'float16' },
+  pageBytes: 4096, device: { granularityBytes: 4096 }, slots: 2, maxTokens: 64, memoryBudgetBytes: 100 * 4096, mapper: 'off',
+}, (t, bench) => {
+  const { cache } = bench;
+  const { groupRows } = cache.layout;
+  t.true(groupRows > 1, 'the shape has groups of rows');
+  const speaker = new Speaker(cache);
+  const group = tokensOf(1, cache.layout.tokensIn(groupRows));
+  const first = speaker.say(group);
+  const fork = first.fork();
+  const batch = bench.batchOf([first, 1]);
+  cache.prepare(batch);
+  cache.discard(batch, { fence: { step: 1 } }); // its work goes on
+  first.truncate(2);
+  fork.release();
+  first.release();
+  const other = speaker.say(tokensOf(2, 2)); // in the fork's slot
+  t.is(other.slot, fork.slot);
+  cache.completeStep(1);
+  const text = [...group, 7, 8];
+  const again = cache.acquire({ tokens: text });
+  t.is(again.slot, first.slot);
+  t.is(again.cachedTokens, group.length);
+  t.true(again.mappedRows >= cache.layout.rowsFor(again.length));
+  speaker.compute(again, text, 2);
+  t.is(speaker.wrongTokens(again, text), 0);
 });

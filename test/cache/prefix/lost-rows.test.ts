@@ -49,3 +49,40 @@ for (const [title, options] of [['every row is a group', {}], ['rows are shared 
     t.is(cache.metrics.lateErrors, 0);
   });
 }
+
+cacheTest('for want of mappings no slot in quarantine is asked for its own', { on: 'host', slots: 3 }, (t, bench) => {
+  const { cache } = bench;
+  const speaker = new Speaker(cache);
+  const prompt = tokensOf(1, 2 * rowTokens);
+  const ruined = speaker.say(prompt);
+  bench.fail('mmap-map', 2);
+  bench.fail('mmap-unmap', 1);
+  t.throws(() => speaker.goOn(ruined, prompt, [1]), { code: 'KV_OUT_OF_MAPPINGS' });
+  bench.forgiveAll();
+  t.is(cache.metrics.quarantinedSlots, 1);
+  ruined.release();
+  speaker.say(tokensOf(2, rowTokens)).release();
+  bench.fail('mmap-map', 1);
+  const sequence = speaker.say(tokensOf(3, 2 * rowTokens)); // once an idle slot has given its own
+  bench.forgiveAll();
+  t.is(speaker.wrongTokens(sequence, tokensOf(3, 2 * rowTokens)), 0);
+  t.is(cache.metrics.lateErrors, 0);
+});
+
+cacheTest('a slot in quarantine hides no other that holds the same text', { slots: 3 }, (t, bench) => {
+  const { cache, mock } = bench;
+  const speaker = new Speaker(cache);
+  const prompt = tokensOf(1, 2 * rowTokens);
+  const ruined = speaker.say(prompt);
+  const other = cache.acquire({ tokens: [...prompt, 1] });
+  mock.failCall('cuMemMap', { nth: 2, times: 1_000 });
+  mock.failCall('cuMemUnmap', { times: 1_000 });
+  t.throws(() => speaker.goOn(ruined, prompt, [1]), { code: 'KV_DRIVER_CALL_FAILED' });
+  mock.clearFailures();
+  t.is(cache.metrics.quarantinedSlots, 1);
+  other.release();
+  ruined.release();
+  const again = cache.acquire({ tokens: [...prompt, 1] });
+  t.is(again.slot, other.slot);
+  t.like(again.cachedBy, { adoptedTokens: 2 * rowTokens, aliasedTokens: 0 });
+});

@@ -55,6 +55,21 @@ cacheTests('a sequence that took tokens back writes on where it is when there is
   sequence.release();
 });
 
+cacheTests('a batch whose copies and growth do not fit loses no cached row, however many pages were free before', { rows: 10 }, (t, bench) => {
+  const { cache } = bench;
+  const speaker = new Speaker(cache);
+  speaker.say(tokensOf(3, rowTokens)).release();
+  const parent = speaker.say(text.slice(0, 10), { reserve: 'none' });
+  const fork = parent.fork();
+  const other = cache.acquire({ promptTokens: 0 });
+  bench.compute(other, 8 * rowTokens); // nothing asks the mapper since
+  t.is(bench.pool().freePages, 0);
+  t.throws(() => { bench.prepare(parent, rowTokens); }, { code: 'KV_OUT_OF_PAGES' });
+  t.is(cache.metrics.detachedRows, 0);
+  t.is(cache.prefixes.lookup({ tokens: [...tokensOf(3, rowTokens), 1] }).cachedTokens, rowTokens);
+  for (const sequence of [parent, fork]) t.is(speaker.wrongTokens(sequence, text), 0);
+});
+
 cacheTests('a batch whose copies and growth do not fit together changes nothing', { rows: 5 }, (t, bench) => {
   const speaker = new Speaker(bench.cache);
   const parent = speaker.say(text);

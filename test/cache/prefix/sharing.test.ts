@@ -2,7 +2,8 @@
 
 import test from 'ava';
 
-import { cacheTests, rowTokens } from '../../helpers/cache.js';
+import { cacheTest, cacheTests, rowTokens } from '../../helpers/cache.js';
+import { nativeOf } from '../../helpers/native-of.js';
 import { Speaker, tokensOf } from './spoken.js';
 
 const prompt = tokensOf(1, 3 * rowTokens + 10);
@@ -212,6 +213,22 @@ cacheTests('a reset under running work: nothing is found or stored until it is o
   speaker.say(prompt).release();
   t.is(prefixes.lookup({ tokens: prompt }).cachedTokens, length - 1);
   bench.cache.verify();
+});
+
+cacheTest('a prompt is cached again once the work that a reset waits for is over, without another call', { device: { streams: 'manual' } }, (t, bench) => {
+  const { cache, mock } = bench;
+  const speaker = new Speaker(cache);
+  const stream = nativeOf(bench.driver).createStream();
+  const running = speaker.say(prompt);
+  mock.queueWork(stream, [{ address: running.address(0), bytes: 1, access: 'read' }]);
+  const batch = bench.batchOf([running, 1]);
+  cache.prepare(batch);
+  cache.commit(batch, { fence: { stream } });
+  cache.prefixes.reset({ preempt: true });
+  mock.completeStream(stream);
+  speaker.say(prompt).release();
+  t.is(cache.prefixes.lookup({ tokens: prompt }).cachedTokens, length - 1);
+  nativeOf(bench.driver).destroyStream(stream);
 });
 
 const yi = { layers: 60, kvHeads: 4, headDim: 128, dtype: 'float16' } as const;
