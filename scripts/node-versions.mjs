@@ -11,8 +11,10 @@ import path from 'node:path';
 
 import { prepareTests, root } from './prepare.mjs';
 
+/** Since Node.js 22 JavaScript detaches buffers itself (`ArrayBuffer.prototype.transfer`). */
+const onlyOnNode20 = new Set(['detach']);
 /** Tests that call every function of the addon, on every driver; `--addon` checks that they still do. */
-const addonTests = ['contract', 'cuda', 'host', 'kernels', 'memory', 'mock', 'teardown'].map((folder) => `build-test/${folder}`);
+const addonTests = ['cache', 'contract', 'cuda', 'device', 'host', 'kernels', 'mock', 'native', 'teardown'].map((folder) => `build-test/${folder}`);
 const noter = path.join(root, 'build-test', 'helpers', 'addon-calls.js');
 
 const [own, forAva] = divided(process.argv.slice(2));
@@ -73,9 +75,6 @@ function runAddonTests(node) {
     rmSync(folder, { recursive: true, force: true });
   }
 }
-
-/** Since Node.js 22 JavaScript detaches buffers itself (`ArrayBuffer.prototype.transfer`). */
-const onlyOnNode20 = new Set(['detach']);
 
 function checkCalls(folder) {
   const called = new Set(readdirSync(folder).flatMap((file) => readFileSync(path.join(folder, file), 'utf8').split('\n')));

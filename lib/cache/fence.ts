@@ -5,6 +5,7 @@
 import { types } from 'node:util';
 
 import { createError } from '../base/errors.js';
+import type { Driver } from '../device/driver.js';
 import { integer, isAddress, isOptionsObject, optional, readOptions, streamField, type FieldPlace } from '../base/options.js';
 
 /**
@@ -73,9 +74,14 @@ function fenceMembers(fence: unknown, place: FieldPlace): { readonly stream?: bi
   });
 }
 
-/** Throws KV_INVALID_OPTION for a stream where there are none but 0n, on which nothing runs when a call has returned. */
-export function checkFence(owner: 'Sequence.release' | 'KvCache.commit' | 'KvCache.discard', { stream }: GivenFence, driverKind: string): void {
-  if (driverKind !== 'host' || stream === undefined || stream === 0n) return;
+/** Throws KV_INVALID_OPTION for a stream where there are none but 0n, on which nothing runs when a call has returned, and those that the driver lent. */
+export function checkFence(owner: 'Sequence.release' | 'KvCache.commit' | 'KvCache.discard', fence: GivenFence, driver: Driver): void {
+  const { stream } = fence;
+  if (driver.kind !== 'host' || stream === undefined || stream === 0n) return;
+  if (driver.hasLent(stream)) { // it stands for nothing there
+    fence.set(fence.step, 0n);
+    return;
+  }
   const verb = { 'Sequence.release': 'Release', 'KvCache.commit': 'Commit', 'KvCache.discard': 'Discard' }[owner];
   throw createError('KV_INVALID_OPTION', {
     reason: 'range', owner, option: 'fence.stream', expected: '0n or left out on host, which has no streams',

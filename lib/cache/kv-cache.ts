@@ -136,7 +136,7 @@ export class KvCache {
   commit(batch: Batch, options?: CommitOptions): void {
     const fence = readFence('KvCache.commit', options, this.#parts.fences.given);
     this.#checkOpen('commit a batch');
-    checkFence('KvCache.commit', fence, this.driver.kind);
+    checkFence('KvCache.commit', fence, this.driver);
     this.#parts.steps.commit(batch, fence);
     this.#hearFences();
     this.#parts.memory.late.attempt(() => this.prefixes.tellRouters());
@@ -146,7 +146,7 @@ export class KvCache {
   discard(batch: Batch, options?: CommitOptions): void {
     const fence = readFence('KvCache.discard', options, this.#parts.fences.given);
     this.#checkOpen('discard a batch');
-    checkFence('KvCache.discard', fence, this.driver.kind);
+    checkFence('KvCache.discard', fence, this.driver);
     this.#parts.steps.discard(batch, fence);
     this.#hearFences();
   }

@@ -140,7 +140,7 @@ interface OpenIndex {
 }
 
 /** The index of the cache's groups of rows. With `off` it holds nothing after a release, and shares only what forks. */
-function openIndex(options: ReadPrefixCacheOptions | 'off', cache: object, { layout, groups }: SlotMemory): OpenIndex {
+function openIndex(options: ReadPrefixCacheOptions | 'off', cache: object, { layout, groups, late }: SlotMemory): OpenIndex {
   const hashSeed = randomInt(2 ** 48 - 1);
   if (options === 'off') {
     const index = new PrefixIndex({ arithmetic: groups, poolRows: 0, hashSeed });
@@ -151,7 +151,7 @@ function openIndex(options: ReadPrefixCacheOptions | 'off', cache: object, { lay
   const bounds = {
     poolRows: toGroups(Math.min(poolRows, Math.floor(poolBytes / layout.rowBytes))), tenantRows: toGroups(tenantRows),
   };
-  const index = new PrefixIndex({ arithmetic: groups, ...bounds, policy, endValues, now, hashSeed });
+  const index = new PrefixIndex({ arithmetic: groups, ...bounds, policy, endValues, now, hashSeed, onPolicyFailure: (error) => late.report(error) });
   const encoder = new PromptEncoder({ index });
   const events = options.events === 'off' ? undefined : new PrefixEvents(cache, index, { ...options.events, names: encoder });
   return { index, encoder, events };

@@ -52,8 +52,8 @@ export class SequenceTokens {
     const path = this.pathOf(slot);
     if (path === undefined) return 0;
     const { length } = path;
-    this.#index.release(path);
     this.#bySlot[slot] = undefined;
+    this.#index.release(path);
     return length;
   }
 

@@ -156,7 +156,7 @@ export class Sequence {
     const { lifetime, memory, leases, steps } = this.#owner;
     const slot = this.#check();
     lifetime.check('release a sequence');
-    checkFence('Sequence.release', fence, memory.pool.driver.kind);
+    checkFence('Sequence.release', fence, memory.pool.driver);
     leases.release(slot, fence, steps.batchOf(slot));
   }
 

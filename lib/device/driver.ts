@@ -134,6 +134,11 @@ export class Driver {
     return stream;
   }
 
+  /** Whether it is a stream that `acquireStream` gave and that was not given back. @internal */
+  hasLent(stream: bigint): boolean {
+    return this.#lentStreams.has(stream);
+  }
+
   /**
    * Gives a stream back. It lives on with the driver, for caches that know of work on it, and the next `acquireStream` gets it. Throws
    * KV_INVALID_OPTION unless it was acquired and not given back, KV_CLOSED.

@@ -63,6 +63,7 @@ export class Kernels {
    */
   constructor(options: KernelsOptions) {
     const { cache, queryHeads, scale, rowDtype, ...rest } = readKernelsOptions(options);
+    cache.lifetime.check('open kernels over it');
     this.cache = cache;
     this.rowDtype = rowDtype;
     this.#cache = cache;

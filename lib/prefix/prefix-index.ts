@@ -14,6 +14,7 @@ import { createError } from '../base/errors.js';
 import type { RowArithmetic } from '../layout/row-arithmetic.js';
 import { CachePool } from './cache-pool.js';
 import { DomainRoots, sharedDomain, type PrefixDomain } from './domain.js';
+import { CheckedPolicy } from './eviction/checked-policy.js';
 import { makePolicy, type EvictionPolicyFactory } from './eviction/eviction-policy.js';
 import { lru } from './eviction/lru.js';
 import { checkIndex } from './index-check.js';
@@ -35,6 +36,8 @@ export interface PrefixIndexOptions {
   readonly tenantRows?: number | undefined;
   /** Default: `lru()`. */
   readonly policy?: EvictionPolicyFactory | undefined;
+  /** Hears why the policy was replaced by `lru`: it threw, or named no victim. */
+  readonly onPolicyFailure?: ((error: unknown) => void) | undefined;
   /**
    * Chooses the hashes inside, any safe integer. Nothing but the time that calls take depends on it; a cache that strangers send
    * tokens to needs one that they cannot guess. Default 0.
@@ -90,13 +93,14 @@ export class PrefixIndex {
     const values = this.#values = new PrefixValues(tree, endValues);
     const memory = new EvictionMemory({ tree, roots, now, places: rememberedCuts, hashSeed });
     const listeners = this.#listeners = [memory, values];
-    const policy = makePolicy(options.policy ?? lru(), {
+    const given = makePolicy(options.policy ?? lru(), {
       nodes,
       copyText: tree.copyPath.bind(tree),
       rowsOf: ledger.ownRows.bind(ledger),
       hashSeed,
       poolTokens: options.poolTokens ?? (poolRows === Infinity ? Infinity : arithmetic.tokensIn(poolRows)),
     });
+    const policy = new CheckedPolicy(given, nodes, options.onPolicyFailure ?? (() => { /* the index goes on with lru */ }));
     const pool = this.#pool = new CachePool({ tree, ledger, roots, dropped: this.dropped, policy, listeners, poolRows, tenantRows });
     const paths = this.#paths = new OpenPaths({ tree, ledger, pool, listeners });
     this.#hit = new PrefixHit({ tree, ledger, roots, paths, values }, sharedDomain);

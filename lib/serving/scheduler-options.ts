@@ -107,7 +107,8 @@ export type ReadSchedulerOptions = Omit<Given, 'now' | 'timer'> & {
 
 /** Defaults that follow from the cache, and functions whose answers are checked. */
 export function completeOptions({ now, timer, order, ...given }: Given): ReadSchedulerOptions {
-  const { layout, pool } = given.cache;
+  const { layout, pool, lifetime } = given.cache;
+  lifetime.check('schedule requests on it');
   const { vocabularyTokens } = given.engine;
   vocabulary(vocabularyTokens, { owner: 'SchedulerOptions', option: 'engine.vocabularyTokens' }); // a getter may answer anew
   const budgetRows = Math.floor(pool.counts().budgetPages / layout.pagesPerRow);

@@ -5,6 +5,7 @@
 // Invariant: reads wait only while all tokens so far are read; they are answered in the order in which they were made.
 
 import { createError } from '../base/errors.js';
+import { notConstructible } from '../base/options.js';
 import type { GenerationListener, GenerationResult } from './generation.js';
 
 interface Read {
@@ -28,6 +29,7 @@ export class TokenStream implements AsyncIterableIterator<number> {
 
   /** @internal Use `scheduler.submit`. */
   constructor(cancel: () => void) {
+    if (typeof cancel !== 'function') throw notConstructible('TokenStream', 'scheduler.submit');
     this.#cancel = cancel;
     this.#result = new Promise((resolve) => { this.#settle = resolve; });
     this.#result.catch(() => {}); // a reader of tokens gets the error there

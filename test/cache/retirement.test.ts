@@ -5,7 +5,7 @@ import { subscribe, unsubscribe } from 'node:diagnostics_channel';
 
 import test from 'ava';
 
-import { KvCache, onDemand, PagePool } from 'virtual-kv';
+import { Driver, KvCache, onDemand, PagePool } from 'virtual-kv';
 import { MockDevice } from 'virtual-kv/testing';
 
 import { cacheTest, cacheTests, pageBytes, rowTokens, tinyModel, type BenchOptions, type CacheBench } from '../helpers/cache.js';
@@ -283,4 +283,21 @@ test('a cache hears of queued work of another cache of its pool before it refuse
   pool.close();
   device.driver.releaseStream(stream);
   device.assertNoLeaks();
+});
+
+test('a stream that the host driver lent is a fence of work that is over', (t) => {
+  const driver = Driver.open('host');
+  const cache = new KvCache({ driver, model: tinyModel, slots: 1, maxTokens: 64, memoryBudgetBytes: 2 ** 24, growth: onDemand() });
+  const stream = driver.acquireStream();
+  const batch = cache.createBatch();
+  const sequence = cache.acquire({ stream });
+  batch.add(sequence, 1);
+  cache.prepare(batch);
+  cache.commit(batch, { fence: { stream } });
+  sequence.release({ fence: { stream } });
+  t.is(cache.counts().idleSlots, 1);
+  driver.releaseStream(stream);
+  t.throws(() => cache.acquire().release({ fence: { stream } }), { code: 'KV_INVALID_OPTION' });
+  cache.close();
+  driver.close();
 });

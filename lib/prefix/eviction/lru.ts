@@ -9,7 +9,7 @@ export function lru(): EvictionPolicyFactory {
   return () => new LeastRecentlyUsed();
 }
 
-class LeastRecentlyUsed implements EvictionPolicy {
+export class LeastRecentlyUsed implements EvictionPolicy {
   readonly #list = new NodeLists(1);
 
   add(node: number): void {

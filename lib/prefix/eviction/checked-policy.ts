@@ -1,0 +1,108 @@
+// CheckedPolicy: an eviction policy that cannot harm the index. It knows which nodes the policy was told of, so that it can tell a victim
+// from nonsense; a policy that throws, or names what is no victim, is replaced by `lru` for good, and reported once.
+
+import { createError } from '../../base/errors.js';
+import type { EvictionPolicy, NodeView } from './eviction-policy.js';
+import { LeastRecentlyUsed } from './lru.js';
+
+export class CheckedPolicy implements EvictionPolicy {
+  readonly #nodes: NodeView;
+  readonly #onFailure: (error: unknown) => void;
+  #policy: EvictionPolicy;
+  /** By node: 1 when it is in the pool. */
+  #isListed = new Uint8Array(64);
+
+  /** `onFailure` hears of the failure that ended the policy. */
+  constructor(policy: EvictionPolicy, nodes: NodeView, onFailure: (error: unknown) => void) {
+    this.#policy = policy;
+    this.#nodes = nodes;
+    this.#onFailure = onFailure;
+  }
+
+  add(node: number): void {
+    this.#list(node);
+    try {
+      this.#policy.add(node);
+    } catch (error) {
+      this.#replace(error);
+    }
+  }
+
+  remove(node: number): void {
+    this.#isListed[node] = 0;
+    try {
+      this.#policy.remove(node);
+    } catch (error) {
+      this.#replace(error);
+    }
+  }
+
+  split(upper: number, lower: number): void {
+    this.#list(upper);
+    try {
+      this.#policy.split(upper, lower);
+    } catch (error) {
+      this.#replace(error);
+    }
+  }
+
+  victim(): number {
+    try {
+      return this.#checked(this.#policy.victim());
+    } catch (error) {
+      this.#replace(error);
+      return this.#policy.victim();
+    }
+  }
+
+  floorTokens(victim: number): number {
+    try {
+      const tokens: unknown = this.#policy.floorTokens?.(victim) ?? 0;
+      if (typeof tokens === 'number' && tokens >= 0) return tokens;
+      throw refused('`floorTokens` returns a number of tokens', tokens);
+    } catch (error) {
+      this.#replace(error);
+      return 0;
+    }
+  }
+
+  observe(node: number, tokens: number): void {
+    try {
+      this.#policy.observe?.(node, tokens);
+    } catch (error) {
+      this.#replace(error);
+    }
+  }
+
+  #checked(victim: unknown): number {
+    if (typeof victim === 'number' && victim < 0) return -1;
+    if (typeof victim === 'number' && this.#isListed[victim] === 1 && this.#nodes.firstChild[victim] === -1) return victim;
+    throw refused('`victim` returns a leaf that was added and not removed since, or -1', victim);
+  }
+
+  #list(node: number): void {
+    if (node >= this.#isListed.length) {
+      const longer = new Uint8Array(Math.max(node + 1, 2 * this.#isListed.length));
+      longer.set(this.#isListed);
+      this.#isListed = longer;
+    }
+    this.#isListed[node] = 1;
+  }
+
+  /** Goes on with `lru` over the same nodes: by last use, and of one text the end first. */
+  #replace(error: unknown): void {
+    const { lastUse, to } = this.#nodes;
+    const listed: number[] = [];
+    this.#isListed.forEach((isListed, node) => { if (isListed === 1) listed.push(node); });
+    listed.sort((a, b) => lastUse[a]! - lastUse[b]! || to[b]! - to[a]!);
+    this.#policy = new LeastRecentlyUsed();
+    for (const node of listed) this.#policy.add(node);
+    this.#onFailure(error);
+  }
+}
+
+function refused(expected: string, received: unknown): Error {
+  return createError('KV_INVALID_OPTION', {
+    reason: 'range', owner: 'KvCache', option: 'prefixCache.policy', expected: `a policy whose ${expected}`, received, isReturned: true,
+  });
+}
