@@ -141,13 +141,13 @@ export class RowSharing {
     const path = known === undefined ? undefined : index.fork(known.path, ids);
     try {
       native.alias(slot, ids, 0, count);
+      registry.join(slot, count); // before anything can fail: the slot then is not taken for one that shares nothing
       if (slots.rows[slot]! > layout.rowsFor(length)) this.#memory.unmap(slot, layout.rowsFor(length));
     } catch (error) {
       if (path !== undefined) index.release(path);
       this.#cached.settle();
       throw error;
     }
-    registry.join(slot, count);
     this.#fences.setStream(slot, this.#fences.streamOf(from));
     if (groups.wholeRows(length) < count) slots.setSharedTail(from, Math.max(slots.sharedTail[from]!, sharedTails.forked));
     if (known !== undefined && path !== undefined) tokens.open(slot, { path, buffer: known.buffer.slice(0, known.count), count: known.count });

@@ -4,7 +4,7 @@ import test from 'ava';
 
 import { KvCache, onDemand } from 'virtual-kv';
 
-import { cacheTest } from '../../helpers/cache.js';
+import { cacheTest, type BenchOptions } from '../../helpers/cache.js';
 import { Speaker, tokensOf } from './spoken.js';
 
 const model = { layers: 3, kvHeads: 2, headDim: 160, valueHeadDim: 96, dtype: 'float16' } as const;
@@ -37,10 +37,13 @@ test('a sequence that was shortened inside a group of rows leaves no slot that c
   cache.close();
 });
 
-cacheTest('rows that a released sequence had given up inside a group are not left in the slot with its text', {
+/** Groups of four rows of four tokens. */
+const groups: BenchOptions = {
   model: { layers: 2, layerShapes: [{ kvHeads: 8, headDim: 64 }, { kvHeads: 2, headDim: 64 }], dtype: 'float16' },
   pageBytes: 4096, device: { granularityBytes: 4096 }, slots: 2, maxTokens: 64, memoryBudgetBytes: 100 * 4096, mapper: 'off',
-}, (t, bench) => {
+};
+
+cacheTest('rows that a released sequence had given up inside a group are not left in the slot with its text', groups, (t, bench) => {
   const { cache } = bench;
   const { groupRows } = cache.layout;
   t.true(groupRows > 1, 'the shape has groups of rows');
@@ -64,4 +67,19 @@ cacheTest('rows that a released sequence had given up inside a group are not lef
   t.true(again.mappedRows >= cache.layout.rowsFor(again.length));
   speaker.compute(again, text, 2);
   t.is(speaker.wrongTokens(again, text), 0);
+});
+
+cacheTest('the slot of a fork that failed, and could not be cleared, is leased only without the rows it was to share', groups, (t, bench) => {
+  const { cache, mock } = bench;
+  const speaker = new Speaker(cache);
+  const text = tokensOf(1, cache.layout.tokensIn(cache.layout.groupRows));
+  const parent = speaker.say(text);
+  cache.counts(); // the rows get a number
+  parent.truncate(2); // which still has all of the group
+  mock.failCall('cuMemUnmap', { times: 1_000 });
+  t.throws(() => parent.fork(), { code: 'KV_DRIVER_CALL_FAILED' });
+  mock.clearFailures();
+  const other = speaker.say(tokensOf(2, 6), { caching: 'off' });
+  t.is(speaker.wrongTokens(other, tokensOf(2, 6)), 0);
+  t.is(speaker.wrongTokens(parent, text), 0);
 });
