@@ -131,7 +131,7 @@ export class KvCache {
    * After the pass, or once it is queued: the batch's tokens are valid for what is queued behind it. With `fence` its work may go on:
    * no memory that it uses changes hands before. Rows that will be needed soon go to the mapper. A sequence released since
    * `prepare` is passed over. Throws KV_BATCH_STATE, KV_INVALID_OPTION, and what the driver throws the first time that a stream is
-   * named; then nothing has changed.
+   * named; then nothing has changed. What the growth policy throws is thrown when the commit is done.
    */
   commit(batch: Batch, options?: CommitOptions): void {
     const fence = readFence('KvCache.commit', options, this.#parts.fences.given);
