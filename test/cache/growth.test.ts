@@ -144,7 +144,7 @@ cacheTests('without a mapper every row is mapped in `prepare`', { growth: ahead(
 });
 
 cacheTest('a released sequence gets no more rows ahead', { growth: ahead(900) }, async (t, bench) => {
-  bench.mock.setLatencyNs('cuMemMap', 20_000_000);
+  bench.mock.setLatencyNs('cuMemMap', 100_000_000);
   const sequence = bench.sequenceOf(1);
   sequence.release();
   const { mappedRows } = bench.cache.counts();
