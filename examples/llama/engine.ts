@@ -157,7 +157,7 @@ export class LlamaEngine {
       table: buffers.table('rotary', rotary.upTo(this.#reach)), at: buffers.activations(config, count, length),
     };
     this.#layers.compute(rows);
-    // Of the last new token of each sequence; not computed when nobody reads any.
+    // Logits of the last new token of each sequence; not computed for a pass that reads none.
     if (pass.wantsLogits.subarray(0, length).includes(1)) this.#layers.computeLogits(rows, { rows: this.#lastRows, count: length });
     return buffers.readLogits(length * config.vocabularyTokens); // which waits
   }

@@ -16,7 +16,7 @@ export interface CodedError<C extends ErrorCode = ErrorCode> extends Error {
   readonly details: ErrorDetails[C];
 }
 
-/** What `createError` makes an error of; nobody else can, whatever the object looks like. @internal */
+/** The fields of an error. Only `createError` can make an instance: an object with the same members is refused. @internal */
 export class KvErrorFields<C extends ErrorCode = ErrorCode> {
   readonly code: C;
   readonly recovery: Recovery;

@@ -4,14 +4,14 @@
 import type { RowDtype } from '../kernels-options.js';
 
 /**
- * Floats: a Float32Array on the CPU, or the address of memory that the driver's device can use, which nobody can check. On a
- * GPU only addresses are taken.
+ * Floats: a Float32Array, or an address, which is not checked, of memory that the driver's device can use. On a GPU it must be an
+ * address.
  */
 export type FloatBuffer = Float32Array | bigint;
 
-/** A matrix as models store it: `[outputs, inputs]`, 16-bit floats as their bits, or the address of that. It must not change its length. */
+/** A matrix as models store it: `[outputs, inputs]`. Its array must not change its length. */
 export interface Weight {
-  /** Its elements row by row, or the address of them; 16-bit floats as their bits. */
+  /** Its elements row by row, 16-bit floats as their bits; or their address. */
   readonly data: Float32Array | Uint16Array | bigint;
   /** Type of its elements. */
   readonly dtype: RowDtype;
@@ -25,20 +25,20 @@ export interface Weight {
 export interface Product {
   /** The matrix to multiply with. */
   readonly weight: Weight;
-  /** `[outputs]`, added to each row. */
+  /** `[outputs]`, added to each row. Default: none. */
   readonly bias?: FloatBuffer | undefined;
   /** `[row, outputs]`. */
   readonly output: FloatBuffer;
-  /** `add`: to what `output` holds (a residual). Default `replace`. */
+  /** `add`: adds to the content of `output` (a residual). Default `replace`. */
   readonly mode?: 'replace' | 'add' | undefined;
 }
 
-/** What a row is normalized with. */
+/** How rows are normalized. */
 export interface Norm {
   /** `[width]` */
   readonly weight: FloatBuffer;
   /** Elements of a row, 1 or more. */
   readonly width: number;
-  /** Added to the mean square before its root is taken, above 0. */
+  /** Added to the mean square before the root; above 0. */
   readonly epsilon: number;
 }
