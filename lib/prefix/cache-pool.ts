@@ -144,6 +144,7 @@ export class CachePool {
     const before = ledger.ownRows(leaf);
     const to = nodes.to[leaf]!;
     const kept = ledger.cut(leaf, tokens, reason);
+    if (kept < to) nodes.generation[leaf]! += 1;
     for (const listener of listeners) listener.cut?.(leaf, kept, to, reason);
     if (kept > nodes.from[leaf]!) {
       if (kept < to) tree.trim(leaf, kept);

@@ -28,7 +28,7 @@ export class NodeTable implements NodeView {
   level: Uint8Array = new Uint8Array(0);
   /** Number of the tenant whose text it is. */
   tenant: Int32Array = new Int32Array(0);
-  /** How often the number has been given back: tells a node from a later one of the same number. */
+  /** How often the number has been given back, or its text shortened: tells a text from a later one in the same place. */
   generation: Int32Array = new Int32Array(0);
   #free: number[] = [];
   #made = 0;

@@ -70,6 +70,22 @@ test('text that is cached again is not said to be evicted', (t) => {
   t.deepEqual(owner.index.explain(sharedDomain, run(0, 13)), { tokens: 12, reason: 'never-cached' });
 });
 
+test('what was lost behind a text is not said of another text that took its place', (t) => {
+  const { owner } = owned();
+  const sequence = owner.acquire(run(0, 8));
+  owner.commit(sequence, 8);
+  const longer = owner.acquire(run(0, 12));
+  owner.commit(longer, 12);
+  owner.truncate(longer, 3);
+  t.deepEqual(owner.index.explain(sharedDomain, run(0, 12)), { tokens: 8, reason: 'evicted', atMs: 0, dropReason: 'truncated' });
+
+  owner.truncate(sequence, 5);
+  const other = join(run(0, 5), run(50, 3));
+  sequence.text = other;
+  owner.commit(sequence, 8);
+  t.deepEqual(owner.index.explain(sharedDomain, join(other, run(8, 4))), { tokens: 8, reason: 'never-cached' });
+});
+
 test('only so many places are remembered, the latest', (t) => {
   const { owner } = owned({ rememberedCuts: 2 });
   for (const first of [0, 100, 200]) cache(owner, run(first, 4));
