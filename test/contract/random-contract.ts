@@ -5,6 +5,7 @@ import type { ExecutionContext } from 'ava';
 
 import { Random } from '#internal/base/random.js';
 import type { DriverBench } from '../helpers/driver-bench.js';
+import { seedOf } from '../helpers/seed.js';
 import type { ContractTest } from './driver-contract.js';
 
 const RESERVATIONS = 3;
@@ -26,7 +27,7 @@ interface ModelPlace {
 
 export function randomContract(contractTest: ContractTest): void {
   contractTest('a long random run agrees with the model', ['memory', 'page handle check', 'access check'], (t, bench) => {
-    const run = new RandomRun(t, bench, Number(process.env['VKV_TEST_SEED'] ?? Date.now() % 2 ** 31));
+    const run = new RandomRun(t, bench, seedOf('contract'));
     for (let step = 0; step < STEPS; ++step) run.step();
     run.compareAll();
   });

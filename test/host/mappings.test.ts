@@ -8,6 +8,7 @@ import { Random } from '#internal/base/random.js';
 import { withBench, type DriverBench } from '../helpers/driver-bench.js';
 import { hostDriver, openHost } from '../helpers/drivers.js';
 import { kernelMappings } from '../helpers/process-memory.js';
+import { seedOf } from '../helpers/seed.js';
 
 /** A reservation makes two: its addresses, and the guard behind them. */
 const EMPTY = 2;
@@ -75,7 +76,7 @@ test('a page released and made again for its old address merges again', (t) => {
 });
 
 test('the count is the kernel’s after any order of mapping, aliasing and unmapping', (t) => {
-  const seed = Number(process.env['VKV_TEST_SEED'] ?? Date.now() % 2 ** 31);
+  const seed = seedOf('mappings');
   t.log(`VKV_TEST_SEED=${seed}`);
   const random = new Random(seed);
   withBench(t, hostDriver, (bench) => {

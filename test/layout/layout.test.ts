@@ -3,6 +3,7 @@ import test from 'ava';
 import { byteOffset, computeLayout, layoutKinds, type Layout, type LayoutOptions } from '#internal/layout/layout.js';
 import { dtypes, type ModelShape } from '#internal/layout/model-shape.js';
 import { Random } from '#internal/base/random.js';
+import { seedOf } from '../helpers/seed.js';
 
 const KiB = 1024;
 const MiB = 1024 * KiB;
@@ -163,7 +164,7 @@ test('wrong options and arguments are refused', (t) => {
 });
 
 test('in any shape rows lose no token, never shrink, and no two tokens share a byte', (t) => {
-  const seed = Number(process.env['VKV_TEST_SEED'] ?? 20_260_117);
+  const seed = seedOf('layout');
   t.log(`VKV_TEST_SEED=${seed}`);
   const random = new Random(seed);
   for (let round = 0; round < 400; round += 1) checkRandomLayout(t, random, `round ${round}`);
