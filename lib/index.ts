@@ -35,7 +35,7 @@ export {
 export { PagePool, type PagePoolOptions, type PoolCounts } from './device/page-pool.js';
 export type { CommitOptions, Fence, ReleaseOptions } from './cache/fence.js';
 export { Sequence } from './cache/sequence.js';
-export type { TensorView } from './cache/views.js';
+export type { TensorView } from './device/slot-views.js';
 export type { WaitOptions } from './cache/wait.js';
 export {
   ahead, bestFit, leastRecentlyUsed, onDemand, type GrowthPolicy, type IdleSlots, type PlacementPolicy, type ReclaimPolicy,

@@ -75,6 +75,14 @@ struct DetachCommand {
   Stream stream;
 };
 
+// Tokens that are written to a slot, from one place in a packed source.
+struct PutCommand {
+  int32_t slot;
+  int32_t from;    // token of the slot
+  int32_t tokens;  // how many
+  int32_t at;      // token of the source
+};
+
 struct CacheCounters {
   uint64_t foreground_rows = 0, foreground_maps = 0;  // maps and unmaps count pages
   uint64_t background_rows = 0, background_maps = 0;
@@ -132,6 +140,10 @@ class KvCache {
   // Copies a group's first tokens into rows that are the slot's alone. On failure nothing is queued any more,
   // and those rows hold anything.
   Status CopyGroup(const CopyCommand& command);
+  // Writes whole tokens of a cache with one reservation, from plain memory with `source_bytes` bytes; done when it
+  // returns. Pre: no queued work uses those tokens. kInternal, before anything is written, when a slot has no rows for
+  // its tokens or the source is too short; after the driver's failure those tokens hold anything.
+  Status Put(std::span<const PutCommand> commands, const void* source, uint64_t source_bytes);
   // Gives the slot pages of its own for those rows of a group that hold the command's tokens. Pre: no queued work uses
   // its rows there. On failure all is as before; only when the driver refuses the undo, the rows from there on are gone
   // and the slot is in quarantine.

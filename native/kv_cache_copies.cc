@@ -1,4 +1,5 @@
-// Copies of groups within a KvCache, and the scratch slot in which pages are read or filled that are in no slot.
+// Copies of groups within a KvCache and of tokens into it, and the scratch slot in which pages are read or filled that
+// are in no slot.
 
 #include <algorithm>
 
@@ -50,6 +51,29 @@ Status KvCache::CopyTokens(int32_t to_slot, int32_t from_slot, int32_t group, ui
   VKV_RETURN_IF_ERROR(status);
   std::lock_guard lock(mutex_);
   counters_.copied_bytes += copied;
+  return Ok();
+}
+
+Status KvCache::Put(std::span<const PutCommand> commands, const void* source, uint64_t source_bytes) {
+  const uint64_t token_bytes = layout().token_bytes(0);
+  {
+    std::lock_guard lock(mutex_);
+    for (const PutCommand& command : commands) {
+      const uint64_t end = static_cast<uint64_t>(command.from) + static_cast<uint64_t>(command.tokens);
+      const uint64_t source_end = static_cast<uint64_t>(command.at) + static_cast<uint64_t>(command.tokens);
+      const Slot& slot = slots_[static_cast<size_t>(command.slot)];
+      if (layout().RowsFor(end) > static_cast<uint64_t>(slot.rows) || source_end * token_bytes > source_bytes)
+        return Fail(Code::kInternal, "Put", command.slot, command.tokens);
+    }
+  }
+  DriverScope scope(pool_->driver());
+  VKV_RETURN_IF_ERROR(scope.status());
+  const auto* bytes = static_cast<const uint8_t*>(source);
+  for (const PutCommand& command : commands) {
+    const uint64_t to = ranges_.RowAddress(command.slot, 0, 0) + static_cast<uint64_t>(command.from) * token_bytes;
+    const uint8_t* from = bytes + static_cast<uint64_t>(command.at) * token_bytes;
+    VKV_RETURN_IF_ERROR(pool_->driver().Write(to, from, static_cast<uint64_t>(command.tokens) * token_bytes));
+  }
   return Ok();
 }
 

@@ -14,7 +14,7 @@ import type { EvictionPolicy, EvictionPolicyFactory } from '../prefix/eviction/e
 import { PrefixIndex } from '../prefix/prefix-index.js';
 import { PromptEncoder } from '../prefix/prompt-encoder.js';
 import { Admission } from './admission.js';
-import { BackgroundErrors } from './background-errors.js';
+import { BackgroundErrors } from '../device/background-errors.js';
 import { CachedRows } from './cached-rows.js';
 import { openPool, type ReadKvCacheOptions } from './kv-cache-options.js';
 import { Lifetime } from './lifetime.js';
@@ -34,7 +34,7 @@ import { SlotMemory } from './slot-memory.js';
 import { Slots } from './slots.js';
 import { CacheStatistics } from './statistics.js';
 import { Steps } from './steps.js';
-import { SlotViews } from './views.js';
+import { SlotViews } from '../device/slot-views.js';
 
 /** The parts of an open cache. */
 export interface CacheParts extends SequenceOwner {

@@ -133,6 +133,13 @@ export interface NativeCache {
    * maps them too, by a copy that is queued on `stream`; where it is -1, the copy is done when the call returns.
    */
   detach(slot: number, group: number, tokens: number, fromSlot: number, stream: bigint): void;
+  /** Copies the slot's tokens before `tokens` that lie in `group` into rows of its own, as `admit` does; done when the call returns. */
+  copy(slot: number, group: number, fromSlot: number, id: number, tokens: number): void;
+  /**
+   * Writes tokens of a cache with one reservation: `quads` is [slot, first token, tokens, token of `bytes`] × count. The slots have rows
+   * for them, and no queued work uses them.
+   */
+  put(quads: Int32Array, count: number, bytes: Uint8Array): void;
   /** Writes the slots that the mapper changed into the bound arrays, and `news()`. Throws KV_CLOSED once closed. */
   synchronize(): void;
   /** The array of `cacheNews` that `synchronize` writes, and no other call: always the same one, made with the cache, of zeros at first. */

@@ -19,6 +19,14 @@ std::span<const KeepCommand> CacheArguments::Keeps() {
   return commands;
 }
 
+std::span<const PutCommand> CacheArguments::Puts() {
+  const auto commands = Entries<PutCommand>(0, 1);
+  for (const auto& [slot, from, count, at] : commands) {
+    if (slot < 0 || slot >= slots() || from < 0 || count < 0 || at < 0 || count > tokens() - from) Refuse(slot);
+  }
+  return commands;
+}
+
 KeptGroups CacheArguments::Groups(size_t at) {
   const auto ids = Entries<int32_t>(at, at + 2);
   const auto from = static_cast<size_t>(Integer(at + 1, 0, static_cast<int64_t>(ids.size())));

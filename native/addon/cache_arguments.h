@@ -34,6 +34,7 @@ class CacheArguments : public Arguments {
   }
   std::span<const GrowCommand> Grows();                      // (pairs, count)
   std::span<const KeepCommand> Keeps();                      // (quads, count)
+  std::span<const PutCommand> Puts();                        // (quads, count)
   KeptGroups Groups(size_t at);                              // (…, ids, from, to)
   CopyCommand Copy(size_t at, int32_t slot, int32_t group);  // (…, from slot, id, tokens, stream)
   Stretch Stamped();                                         // (slot, from, tokens, key)

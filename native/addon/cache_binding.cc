@@ -19,6 +19,8 @@ void NativeCache::Define(Napi::Env env, Napi::Object exports) {
                                                   InstanceMethod<&NativeCache::Alias>("alias"),
                                                   InstanceMethod<&NativeCache::Admit>("admit"),
                                                   InstanceMethod<&NativeCache::Detach>("detach"),
+                                                  InstanceMethod<&NativeCache::Copy>("copy"),
+                                                  InstanceMethod<&NativeCache::Put>("put"),
                                                   InstanceMethod<&NativeCache::Synchronize>("synchronize"),
                                                   InstanceMethod<&NativeCache::News>("news"),
                                                   InstanceMethod<&NativeCache::MapperState>("mapperState"),
@@ -87,14 +89,6 @@ void NativeCache::StopForTeardown() {
 
 void NativeCache::StopMapper() {
   if (mapper_) mapper_->Stop();
-}
-
-template <typename Call>
-Napi::Value NativeCache::Run(const Napi::CallbackInfo& info, const Arguments& given, Call call) {
-  const Status status = given.ok() ? call() : given.status();
-  if (mapper_) mapper_->Refill();  // what a call took of the free list comes back before it is needed
-  ThrowIfFailed(info.Env(), status, driver_kind_);
-  return info.Env().Undefined();
 }
 
 template <typename Call>
@@ -244,53 +238,6 @@ Napi::Value NativeCache::Counters(const Napi::CallbackInfo& info) {
   to.Set("keptGroups", FromCount(env, from.kept_groups));
   to.Set("quarantinedSlots", FromCount(env, from.quarantined_slots));
   return to;
-}
-
-Napi::Value NativeCache::Address(const Napi::CallbackInfo& info) {
-  CacheArguments given(info, "address", cache_->layout());
-  const auto reservation = given.Reservation(0);
-  if (ThrowIfFailed(info.Env(), given.status(), driver_kind_)) return info.Env().Undefined();
-  return FromUint64(info.Env(), cache_->address(reservation));
-}
-
-Napi::Value NativeCache::Window(const Napi::CallbackInfo& info) {
-  // Pre (lib/cache/views.ts): the bytes are mapped, and the slot is revoked before any of them is unmapped.
-  CacheArguments given(info, "window", cache_->layout());
-  const int32_t slot = given.Slot(0);
-  const auto reservation = given.Reservation(1);
-  const auto stripe = static_cast<int64_t>(cache_->layout().StripeBytes(reservation));
-  const int64_t bytes = given.Integer(2, 0, stripe);
-  if (ThrowIfFailed(info.Env(), given.status(), driver_kind_)) return info.Env().Undefined();
-  uint64_t start = 0;
-  const Status status = windows_->Show(slot, reservation, static_cast<uint64_t>(bytes), start);
-  if (ThrowIfFailed(info.Env(), status, driver_kind_)) return info.Env().Undefined();
-  return Napi::ArrayBuffer::New(info.Env(), reinterpret_cast<void*>(start), static_cast<size_t>(bytes));
-}
-
-Napi::Value NativeCache::Revoke(const Napi::CallbackInfo& info) {
-  CacheArguments given(info, "revoke", cache_->layout());
-  const int32_t slot = given.Slot(0);
-  const bool is_escaped = given.Boolean(1);
-  if (ThrowIfFailed(info.Env(), given.status(), driver_kind_)) return info.Env().Undefined();
-  windows_->Hide(slot, is_escaped);
-  return info.Env().Undefined();
-}
-
-Napi::Value NativeCache::Stamp(const Napi::CallbackInfo& info) {
-  CacheArguments given(info, "stamp", cache_->layout());
-  const auto [slot, from, tokens, key] = given.Stamped();
-  return Run(info, given, [&, slot = slot, from = from, tokens = tokens, key = key] {
-    return pattern_->Stamp(slot, from, tokens, key);
-  });
-}
-
-Napi::Value NativeCache::Check(const Napi::CallbackInfo& info) {
-  CacheArguments given(info, "check", cache_->layout());
-  const auto [slot, from, tokens, key] = given.Stamped();
-  uint64_t wrong = 0;
-  const Status status = given.ok() ? pattern_->Check(slot, from, tokens, key, wrong) : given.status();
-  if (ThrowIfFailed(info.Env(), status, driver_kind_)) return info.Env().Undefined();
-  return FromCount(info.Env(), wrong);
 }
 
 Napi::Value NativeCache::Verify(const Napi::CallbackInfo& info) {

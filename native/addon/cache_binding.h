@@ -44,6 +44,8 @@ class NativeCache : public Napi::ObjectWrap<NativeCache>, private Stoppable {
   // (slot, tenant, ids, from, to, rows, earmarked rows, from slot, id, tokens, stream)
   Napi::Value Admit(const Napi::CallbackInfo& info);
   Napi::Value Detach(const Napi::CallbackInfo& info);       // (slot, group, tokens, stream)
+  Napi::Value Copy(const Napi::CallbackInfo& info);         // (slot, group, from slot, id, tokens)
+  Napi::Value Put(const Napi::CallbackInfo& info);          // ([slot, from, tokens, at] * count, count, bytes)
   Napi::Value Synchronize(const Napi::CallbackInfo& info);  // () writes slots and news
   Napi::Value MapperState(const Napi::CallbackInfo& info);  // () => {isIdle, lateErrors, droppedRequests, lastError}
   Napi::Value News(const Napi::CallbackInfo& info);         // () => Float64Array that synchronize() writes
@@ -78,6 +80,14 @@ class NativeCache : public Napi::ObjectWrap<NativeCache>, private Stoppable {
   std::unique_ptr<SlotWindows> windows_;
   SlotArrays arrays_;
 };
+
+template <typename Call>
+Napi::Value NativeCache::Run(const Napi::CallbackInfo& info, const Arguments& given, Call call) {
+  const Status status = given.ok() ? call() : given.status();
+  if (mapper_) mapper_->Refill();  // what a call took of the free list comes back before it is needed
+  ThrowIfFailed(info.Env(), status, driver_kind_);
+  return info.Env().Undefined();
+}
 
 }  // namespace vkv::addon
 

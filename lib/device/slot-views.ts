@@ -7,11 +7,18 @@ import { markAsUntransferable } from 'node:worker_threads';
 import { createError } from '../base/errors.js';
 import type { BackgroundErrors } from './background-errors.js';
 import type { Dtype } from '../layout/model-shape.js';
-import type { TensorPlacement } from '../layout/layout.js';
-import { native, type NativeCache } from '../device/native.js';
+import { native, type NativeCache } from './native.js';
 
 /** Elements as JavaScript can hold them: 16-bit floats come as their bits. */
 export type TensorView = Float32Array | Uint16Array | Uint8Array | Int8Array;
+
+/** Where a tensor lies in a reservation. */
+export interface ViewedTensor {
+  readonly reservation: number;
+  readonly offsetBytes: number;
+  readonly dtype: Dtype;
+  readonly strides: { readonly elementBytes: number };
+}
 
 interface Window {
   readonly reservation: number;
@@ -43,7 +50,7 @@ export class SlotViews {
    * Elements of `tensor` from the slot's first token on, as far as `mappedBytes` bytes of its stripe reach, at most 4 GiB.
    * Element [token, head, i] is at token · strides.tokenBytes / elementBytes + head · dim + i.
    */
-  open(slot: number, tensor: TensorPlacement, mappedBytes: number): TensorView {
+  open(slot: number, tensor: ViewedTensor, mappedBytes: number): TensorView {
     const bytes = Math.min(mappedBytes, maxWindowBytes);
     const { elementBytes } = tensor.strides;
     const length = Math.max(0, Math.floor((bytes - tensor.offsetBytes) / elementBytes));
@@ -71,7 +78,7 @@ export class SlotViews {
     for (const slot of [...this.#windows.keys()]) this.revoke(slot);
   }
 
-  #windowOf(slot: number, tensor: TensorPlacement, bytes: number): ArrayBuffer {
+  #windowOf(slot: number, tensor: ViewedTensor, bytes: number): ArrayBuffer {
     let windows = this.#windows.get(slot);
     if (windows === undefined) this.#windows.set(slot, windows = []);
     const { reservation } = tensor;

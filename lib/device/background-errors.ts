@@ -5,7 +5,7 @@
 
 import * as diagnostics from 'node:diagnostics_channel';
 
-import type { NativeMapperState } from '../device/native.js';
+import type { NativeMapperState } from './native.js';
 
 const channel = diagnostics.channel('virtual-kv:late-error');
 
