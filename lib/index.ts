@@ -21,9 +21,8 @@ export type { KvCacheOptions } from './cache/kv-cache-options.js';
 export type { PrefixCacheOptions, PrefixEventsOptions } from './cache/prefix-options.js';
 export type { PrefixClearedEvent, PrefixEvent, PrefixRemovedEvent, PrefixStoredEvent } from './cache/prefix-events.js';
 export { prefixBlockKeys, type PrefixBlockKeysOptions } from './cache/prefix-block-keys.js';
-export type { PrefixExplanation } from './prefix/prefix-explanation.js';
 export type { PromptItem, PromptItemKind } from './prefix/prompt-encoder.js';
-export { Prefixes, type PrefixLookup, type PrefixMetrics, type PrefixResetOptions } from './cache/prefixes.js';
+export { Prefixes, type PrefixExplanation, type PrefixLookup, type PrefixLookupOptions, type PrefixMetrics, type PrefixResetOptions } from './cache/prefixes.js';
 export type { CachedBy } from './cache/admission-request.js';
 export {
   byteOffset, computeLayout, layoutKinds,
@@ -35,6 +34,10 @@ export {
 export { PagePool, type PagePoolOptions, type PoolCounts } from './device/page-pool.js';
 export type { CommitOptions, Fence, ReleaseOptions } from './cache/fence.js';
 export { Sequence } from './cache/sequence.js';
+export { HandOver } from './side/hand-over.js';
+export type { SideRowsByName } from './side/side-rows.js';
+export type { SideTensorShape, SideTensorShapes } from './side/side-tensor-options.js';
+export type { SideCounts, SideTensorInfo } from './side/side-tensors.js';
 export type { TensorView } from './device/slot-views.js';
 export type { WaitOptions } from './cache/wait.js';
 export {

@@ -40,7 +40,8 @@ Status KvCache::CopyTokens(int32_t to_slot, int32_t from_slot, int32_t group, ui
   Status status;
   for (size_t i = 0; i < layout().reservations(); ++i) {
     const uint64_t start = layout().PagesAfter(row, i) * layout().page_bytes();
-    const uint64_t end = tokens * layout().token_bytes(i);
+    const uint64_t group_end = layout().PagesAfter(row + group_rows_, i) * layout().page_bytes();
+    const uint64_t end = std::min(tokens * layout().token_bytes(i), group_end);
     if (end <= start) continue;
     status = driver.Copy(ranges_.RowAddress(to_slot, to_row, i), ranges_.RowAddress(from_slot, from_row, i),
                          end - start, stream);

@@ -92,6 +92,11 @@ export const catalogue: { readonly [C in ErrorCode]: CatalogueEntry<C> } = {
     template: ({ operation, problem, hint = 'Use a batch in the order `add`, `prepare`, then `commit` or `discard`.' }) =>
       `Cannot ${operation} this batch: it ${problem}. ${hint}`,
   },
+  KV_SIDE_STATE: {
+    class: 'KvStateError',
+    recovery: 'fix',
+    template: ({ operation, sideTensor, problem, hint }) => `Cannot ${operation} the side tensor \`${sideTensor}\`: ${problem}. ${hint}`,
+  },
   KV_VIEW_TRANSFERRED: {
     class: 'KvStateError',
     recovery: 'fix',
@@ -134,16 +139,21 @@ export const catalogue: { readonly [C in ErrorCode]: CatalogueEntry<C> } = {
   KV_NO_FREE_SLOT: {
     class: 'KvCapacityError',
     recovery: 'free',
-    template: ({ slots, retiringSlots }) =>
-      (slots === 1 ? 'The only slot is in use' : `All ${formatCount('slot', slots)} are in use`) +
+    template: ({ slots, retiringSlots, leasedSlots }) => leasedSlots !== undefined
+      ? `All ${formatCount('side slot', slots)} are in use, ${formatNumber(leasedSlots)} of them by hand-overs of released sequences. Close ` +
+        'hand-overs that were read, or raise `handOverSlots`.'
+      : (slots === 1 ? 'The only slot is in use' : `All ${formatCount('slot', slots)} are in use`) +
       (retiringSlots === 0 ? '. ' : `, ${slots === 1 ? 'released' : `${formatNumber(retiringSlots)} of them released`} and behind a fence. `) +
       'Release a sequence, await `cache.slotFree()`, or raise `slots`.',
   },
   KV_OUT_OF_PAGES: {
     class: 'KvCapacityError',
     recovery: 'free',
-    template: ({ needRows, needPages, havePages, budgetBytes, pageBytes, slots }) =>
-      `${cannotGrow(slots)}: ${formatCount('more page', needPages)} ${needPages === 1 ? 'is' : 'are'} needed ` +
+    template: ({ needRows, needPages, havePages, budgetBytes, pageBytes, slots, sideTensor }) => sideTensor !== undefined
+      ? `The side tensor \`${sideTensor}\` cannot grow: ${formatCount('more page', needPages)} ${needPages === 1 ? 'is' : 'are'} needed ` +
+        `(${formatBytes(needPages * pageBytes)}), and sequences and hand-overs leave ${formatNumber(havePages)}. Release sequences, close ` +
+        `hand-overs that were read, or raise \`sideBudgetBytes\` (now ${formatBytes(budgetBytes)}).`
+      : `${cannotGrow(slots)}: ${formatCount('more page', needPages)} ${needPages === 1 ? 'is' : 'are'} needed ` +
       `(${formatCount('row', needRows)}, ${formatBytes(needPages * pageBytes)}); ${formatNumber(havePages)} of ` +
       `${formatNumber(Math.floor(budgetBytes / pageBytes))} are free. Release sequences, or raise \`memoryBudgetBytes\` ` +
       `(now ${formatBytes(budgetBytes)}).`,

@@ -115,6 +115,15 @@ export interface ErrorDetails {
     /** One whole sentence: what to do. Default: the order in which a batch is used. */
     readonly hint?: string | undefined;
   };
+  KV_SIDE_STATE: {
+    /** `write`, `read`, `hand over`. */
+    readonly operation: string;
+    readonly sideTensor: string;
+    /** Follows the colon: `token 12 was committed`. */
+    readonly problem: string;
+    /** One whole sentence: what to do instead. */
+    readonly hint: string;
+  };
   KV_VIEW_TRANSFERRED: { readonly slot: number; readonly buffers: number };
   KV_POLICY_REENTRY: {
     /** Ends the sentence "Cannot …". */
@@ -126,7 +135,12 @@ export interface ErrorDetails {
   KV_DRIVER_IN_USE: { readonly owner: 'Driver' | 'PagePool' | 'KvCache'; readonly users: number };
 
   // Capacity
-  KV_NO_FREE_SLOT: { readonly slots: number; readonly retiringSlots: number };
+  KV_NO_FREE_SLOT: {
+    readonly slots: number;
+    readonly retiringSlots: number;
+    /** Where side slots are short: those that only hand-overs keep. */
+    readonly leasedSlots?: number | undefined;
+  };
   KV_OUT_OF_PAGES: {
     readonly needRows: number;
     readonly haveRows: number;
@@ -137,6 +151,8 @@ export interface ErrorDetails {
     /** The slots that cannot grow; empty when a new sequence was asked for. */
     readonly slots: readonly number[];
     readonly pagesPerRow: number;
+    /** The side tensor that cannot grow; absent for K and V. A row of it is a page. */
+    readonly sideTensor?: string | undefined;
   };
   KV_OUT_OF_DEVICE_MEMORY: {
     /** Bytes that a `DeviceMemory` asked for, outside every budget; absent where a cache asked, within its budget. */

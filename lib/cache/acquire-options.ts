@@ -4,7 +4,7 @@
 
 import { createError } from '../base/errors.js';
 import {
-  checkInteger, integer, oneOf, optional, readArray, readOptions, streamField, string, withDefault, withoutRevoked,
+  arrayOf, checkInteger, integer, oneOf, optional, readArray, readOptions, streamField, string, withDefault, withoutRevoked,
   type Field, type FieldPlace, type FieldSpec, type OptionsOf,
 } from '../base/options.js';
 import { sortItems, type PromptItem } from '../prefix/prompt-encoder.js';
@@ -43,6 +43,11 @@ export interface AcquireOptions extends PromptOptions {
    * `read`: use cached prefixes, store nothing. `write`: compute all of it, and store. `off`: neither. Default `read-write`.
    */
   readonly caching?: 'read-write' | 'read' | 'write' | 'off' | undefined;
+  /**
+   * The side tensors that the sequence carries: it begins only with tokens of which all of them are cached, and its engine may write
+   * them. `[]`: K and V alone. Default: all of the cache.
+   */
+  readonly needs?: readonly string[] | undefined;
   /** For eviction policies that look at it: 0 … 255, higher stays longer. Default 0. */
   readonly priority?: number | undefined;
   /**
@@ -193,6 +198,7 @@ const acquireSpec = {
   promptTokens: optional(integer()),
   reserve: withDefault(oneOf(['prompt', 'none']), 'prompt'),
   caching,
+  needs: optional(arrayOf(string)),
   priority: withDefault(integer({ max: 255 }), 0),
   stream: optional(streamField),
 };

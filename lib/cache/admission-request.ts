@@ -28,6 +28,8 @@ export interface AdmissionRequest {
   /** Number of the tenant, for scrubbing. */
   readonly tenant: bigint;
   readonly prompt: Prompt | undefined;
+  /** Side tensors that the sequence carries, as bits. */
+  readonly needs: number;
   /** On which the sequence's work will be queued, if that was said. */
   readonly stream: bigint | undefined;
 }

@@ -9,6 +9,7 @@ import type { PrefixHit } from '../prefix/prefix-hit.js';
 import type { PrefixPath } from '../prefix/prefix-path.js';
 import type { CachedRows } from './cached-rows.js';
 import type { Admitted, AdmissionRequest, CachedBy, Prompt } from './admission-request.js';
+import type { SideTensors } from '../side/side-tensors.js';
 import type { RowSharing } from './row-sharing.js';
 import type { RowSupply } from './row-supply.js';
 import type { SlotFences } from './slot-fences.js';
@@ -59,14 +60,16 @@ export class Admission {
   readonly #cached: CachedRows;
   readonly #sharing: RowSharing;
   readonly #fences: SlotFences;
+  readonly #side: SideTensors;
   #ids = new Int32Array(64);
 
-  constructor(memory: SlotMemory, supply: RowSupply, cached: CachedRows, sharing: RowSharing, fences: SlotFences) {
+  constructor(memory: SlotMemory, supply: RowSupply, cached: CachedRows, sharing: RowSharing, fences: SlotFences, side: SideTensors) {
     this.#memory = memory;
     this.#supply = supply;
     this.#cached = cached;
     this.#sharing = sharing;
     this.#fences = fences;
+    this.#side = side;
   }
 
   /**
@@ -76,7 +79,7 @@ export class Admission {
   admit(request: AdmissionRequest, retiringSlots: number): Admitted {
     const { prompt } = request;
     for (let maxTokens: number | undefined, hasReplaced = false; ; ) {
-      const plan = prompt?.canRead === true ? this.#plan(this.#cached.index.match(prompt.domain, prompt.text, maxTokens)) : nothing;
+      const plan = prompt?.canRead === true ? this.#plan(this.#match(prompt, maxTokens, request.needs)) : nothing;
       try {
         return this.#admitAs(plan, request, retiringSlots);
       } catch (error) {
@@ -92,6 +95,14 @@ export class Admission {
         }
       }
     }
+  }
+
+  /** What is cached of the prompt in K, V and every side tensor that the sequence carries. */
+  #match({ domain, text }: Prompt, maxTokens: number | undefined, needs: number): PrefixHit {
+    const hit = this.#cached.index.match(domain, text, maxTokens);
+    const covered = this.#side.covered(hit.node, hit.tokens, needs);
+    if (covered < hit.tokens) hit.limitTo(covered);
+    return hit;
   }
 
   #admitAs(plan: Plan, request: AdmissionRequest, retiringSlots: number): Admitted {
@@ -173,7 +184,7 @@ export class Admission {
   }
 
   /** Gives the slot what the plan says, and sets the prompt's pages aside. When that fails, the slot is idle again as it was. */
-  #attach(slot: number, plan: Plan, { promptTokens, isPromised, tenant, prompt, stream }: AdmissionRequest): void {
+  #attach(slot: number, plan: Plan, { promptTokens, isPromised, tenant, prompt, needs, stream }: AdmissionRequest): void {
     const { layout, slots, late } = this.#memory;
     const { registry, tokens, index } = this.#cached;
     const path = this.#open(slot, plan, prompt);
@@ -181,6 +192,7 @@ export class Admission {
     registry.join(slot, plan.groups); // before room is made, which leaves alone what a sequence uses
     if (plan.copiedId >= 0) registry.borrow(plan.copiedId);
     try {
+      this.#side.admit(slot, { node: path?.node ?? -1, tokens: plan.tokens, promisedTokens: isPromised ? promptTokens : 0, needs, tenant });
       this.#fences.setStream(slot, stream);
       if (path !== undefined) this.#orderBehindWriters(slot, plan.groups);
       const copy = this.#copyFor(slot, plan);
@@ -191,6 +203,7 @@ export class Admission {
       if (copy.tokens > 0) registry.hasCopied(plan.copiedId, slot, plan.tokens);
       if (copy.stream !== undefined) this.#sharing.copies.hasQueuedCopy(slot, copy.usedSlots, copy.stream);
     } catch (error) {
+      this.#side.retire(slot, 0);
       registry.leave(slot, plan.adoptedGroups);
       registry.stop(slot);
       this.#cached.list(slot, plan.adoptedGroups);

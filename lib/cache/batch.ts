@@ -38,6 +38,26 @@ export class Batch {
     return typeof value === 'object' && value !== null && #owner in value;
   }
 
+  /** Throws KV_INVALID_OPTION or KV_BATCH_STATE unless it is a batch of these slots, prepared or not. @internal */
+  static check(batch: Batch, slots: Slots, operation: 'prepare' | 'commit' | 'discard' | 'writeSide', isPrepared: boolean): void {
+    if (!Batch.isInstance(batch)) {
+      throw createError('KV_INVALID_OPTION', {
+        reason: 'type', owner: `KvCache.${operation}`, option: 'batch', expected: 'a Batch', received: batch,
+      });
+    }
+    if (batch.#owner !== slots) {
+      throw createError('KV_BATCH_STATE', {
+        operation, problem: 'belongs to another cache', hint: "Create it with this cache's `createBatch`.",
+      });
+    }
+    if (batch.#isPrepared === isPrepared) return;
+    throw createError('KV_BATCH_STATE', {
+      operation, ...isPrepared
+        ? { problem: 'is not prepared', hint: 'Call `prepare` before the pass, and `commit` or `discard` once after it.' }
+        : { problem: 'is prepared already', hint: 'Commit or discard it first.' },
+    });
+  }
+
   /** Sequences in it. */
   get length(): number {
     return this.#length;

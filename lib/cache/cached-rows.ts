@@ -5,7 +5,7 @@
 // Invariants: what an idle slot maps is either listed content or its alone, except while it is `overfull`; a row that the
 // index holds is kept by the addon.
 
-import type { DroppedRows } from '../prefix/row-ledger.js';
+import type { DroppedRows } from '../prefix/dropped-rows.js';
 import type { PrefixIndex } from '../prefix/prefix-index.js';
 import type { RowRegistry } from './row-registry.js';
 import type { SequenceTokens } from './sequence-tokens.js';

@@ -10,6 +10,7 @@ import type { ModelShape } from '../layout/model-shape.js';
 import { driverField, PagePool } from '../device/page-pool.js';
 import { prefixCacheField, readPrefixCacheOptions, type PrefixCacheOptions } from './prefix-options.js';
 import { createError } from '../base/errors.js';
+import { sideTensorsField, type SideTensorShapes } from '../side/side-tensor-options.js';
 
 /** Options of `KvCache`. */
 export interface KvCacheOptions {
@@ -59,6 +60,18 @@ export interface KvCacheOptions {
    * Without meaning where the driver has no streams.
    */
   readonly stream?: bigint | undefined;
+  /**
+   * What a stage computes beside K and V for each token, by name: cached with the prefix, and handed on. Default: none, which costs
+   * nothing.
+   */
+  readonly sideTensors?: SideTensorShapes | undefined;
+  /**
+   * Bytes of all pages of side tensors together, at least one page of each: cached rows are evicted for those of running sequences.
+   * `setSideBudget` changes it. Default: as many tokens as K and V have room for, and a page for each slot and tensor.
+   */
+  readonly sideBudgetBytes?: number | undefined;
+  /** Released sequences whose side tensors hand-overs may still keep. 0 … 1,048,576. Default: as many as `slots`. */
+  readonly handOverSlots?: number | undefined;
   /** `background`: a thread maps ahead of need. `off`: everything is mapped in `prepare`. Default `background`. */
   readonly mapper?: 'background' | 'off' | undefined;
 }
@@ -84,6 +97,9 @@ const spec = {
   prefixCache: withDefault(prefixCacheField, readPrefixCacheOptions({})),
   scrub: withDefault(oneOf(['off', 'between-tenants']), 'off'),
   stream: optional(streamField),
+  sideTensors: sideTensorsField,
+  sideBudgetBytes: optional(integer({ min: 1 })),
+  handOverSlots: optional(integer({ max: 2 ** 20 })),
   mapper: withDefault(oneOf(['background', 'off']), 'background'),
 };
 

@@ -23,6 +23,8 @@ import { openCache, unclosedCache, type CacheParts } from './open-cache.js';
 import type { Prefixes } from './prefixes.js';
 import type { RowFollower } from './row-follower.js';
 import { Sequence } from './sequence.js';
+import type { SideRowsByName } from '../side/side-rows.js';
+import type { SideCounts, SideTensorInfo } from '../side/side-tensors.js';
 import type { SlotAccess } from './slot-access.js';
 import type { Tensor } from './slot-memory.js';
 import type { CacheCounts, CacheMetrics } from './statistics.js';
@@ -85,9 +87,10 @@ export class KvCache {
     this.#checkOpen('acquire a slot');
     const { leases, steps, memory } = this.#parts;
     const { promptTokens, reserve, tenant, stream } = read;
+    const needs = this.#parts.side.bitsOf('KvCache.acquire', 'needs', read.needs);
     const prompt = this.prefixes.promptOf(read);
     const admitted = leases.acquire({
-      promptTokens, isPromised: reserve === 'prompt' && promptTokens > 0, tenant: memory.tenantNumber(tenant), prompt, stream,
+      promptTokens, isPromised: reserve === 'prompt' && promptTokens > 0, tenant: memory.tenantNumber(tenant), prompt, needs, stream,
     });
     try {
       steps.requestFor(admitted.slot);
@@ -125,6 +128,18 @@ export class KvCache {
       leases.checkRetry(error);
       steps.prepare(batch);
     }
+  }
+
+  /**
+   * Between `prepare` and `commit`: writes what the pass computed for side tensors, by name, each [tokens of the batch, width] packed in
+   * the batch's order, as a typed array of its dtype (`HandOver.rows` says which). From `commit` on the rows are handed over and
+   * cached. Sequences that do not carry a tensor are passed over. Throws KV_INVALID_OPTION (another dtype, another number of elements,
+   * no such tensor), KV_SIDE_STATE, KV_BATCH_STATE, or what the driver says; then nothing counts as written.
+   */
+  writeSide(batch: Batch, rows: SideRowsByName): void {
+    this.#checkOpen('write side tensors');
+    Batch.check(batch, this.#parts.slots, 'writeSide', true);
+    this.#parts.sideRows.writeBatch('KvCache.writeSide', batch, rows);
   }
 
   /**
@@ -194,6 +209,30 @@ export class KvCache {
     return this.#parts.statistics.counts();
   }
 
+  /** Side tensors, in the order of their names in the options. */
+  get sideTensors(): readonly SideTensorInfo[] {
+    return this.#parts.side.infos;
+  }
+
+  /** Memory of the side tensors at this moment. */
+  sideCounts(): SideCounts {
+    this.#checkOpen('count its side tensors');
+    this.#parts.leases.synchronize();
+    return this.#parts.side.counts();
+  }
+
+  /**
+   * Raises or lowers `sideBudgetBytes`. Lowering evicts cached rows at once; sequences and hand-overs keep what they have. Throws
+   * KV_INVALID_OPTION, and what the driver throws.
+   */
+  setSideBudget(bytes: number): void {
+    checkInteger('KvCache.setSideBudget', 'bytes', bytes, 1);
+    this.#checkOpen('set its side budget');
+    this.#parts.leases.synchronize();
+    this.#parts.side.budget.set(bytes);
+    this.pool.capacity.raise();
+  }
+
   /** Sums since the cache was opened. */
   get metrics(): CacheMetrics {
     this.#checkOpen('read its metrics');
@@ -234,13 +273,15 @@ export class KvCache {
    */
   close(): void {
     if (this.lifetime.isClosed) return;
-    const { memory: { native, views, late }, slots, fences, ownsPool } = this.#parts;
+    const { memory: { native, views, late }, slots, fences, side, closeSide, ownsPool } = this.#parts;
     if (this.lifetime.beginClose()) {
       slots.endAll();
       views.revokeAll();
+      side.close();
       this.prefixes.close();
     }
     fences.finish();
+    closeSide();
     native.close();
     this.pool.removeUser(this.#membership.memory);
     if (ownsPool) this.pool.close();

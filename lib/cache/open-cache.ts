@@ -13,6 +13,8 @@ import { computeLayout, type Layout } from '../layout/layout.js';
 import type { EvictionPolicy, EvictionPolicyFactory } from '../prefix/eviction/eviction-policy.js';
 import { PrefixIndex } from '../prefix/prefix-index.js';
 import { PromptEncoder } from '../prefix/prompt-encoder.js';
+import { openSideTensors, type SideTensorsToOpen } from '../side/open-side-tensors.js';
+import { SideRows } from '../side/side-rows.js';
 import { Admission } from './admission.js';
 import { BackgroundErrors } from '../device/background-errors.js';
 import { CachedRows } from './cached-rows.js';
@@ -47,6 +49,8 @@ export interface CacheParts extends SequenceOwner {
   readonly supply: RowSupply;
   readonly statistics: CacheStatistics;
   readonly access: SlotAccess;
+  /** Closes the memory of the side tensors. Does not refer to the cache. */
+  readonly closeSide: () => void;
 }
 
 /** `cache`: for events and warnings. Throws KV_OUT_OF_ADDRESS_SPACE, KV_INVALID_OPTION and what the driver throws. */
@@ -70,10 +74,11 @@ export function openCache(read: ReadKvCacheOptions, cache: object): CacheParts {
 }
 
 /** Must not refer to the cache: the addon's part of it, and the pool that knows it, closed if it is the cache's own. */
-export function unclosedCache({ memory: { native, pool }, ownsPool }: CacheParts): Unclosed {
+export function unclosedCache({ memory: { native, pool }, closeSide, ownsPool }: CacheParts): Unclosed {
   return {
     what: 'A KvCache',
     giveBack: () => {
+      closeSide();
       native.close();
       pool.removeUser(native);
       if (ownsPool) pool.close();
@@ -96,22 +101,32 @@ function openParts(read: ReadKvCacheOptions, cache: object, { native, pool, layo
   const options = guarded(read.prefixCache, guard, late);
   const { index, encoder, events } = openIndex(options, cache, memory);
   const registry = new RowRegistry(memory, index);
-  const tokens = new SequenceTokens(memory, registry, index);
+  const { side, closeMemory: closeSide } = openSideTensors(sideToOpen(read, pool, layout), { nodes: index.texts.tree.nodes, lengths: slots, late, owner: cache });
+  for (const { cover } of side.all) index.listen(cover);
+  const tokens = new SequenceTokens(memory, registry, index, side);
   const choice = new SlotChoice(memory, registry, guard.wrap('placement', read.placement));
   const statistics = new PrefixStatistics({ recentRequests: options === 'off' ? 1 : options.recentRequests, groupRows: layout.groupRows });
   const cached = new CachedRows(memory, { index, registry, tokens, choice, onDropped: (dropped) => statistics.dropped(dropped) });
   const supply = new RowSupply(memory, cached, guard.wrap('reclaim', read.reclaim));
   const sharing = new RowSharing(memory, cached, fences);
-  const admission = new Admission(memory, supply, cached, sharing, fences);
+  const admission = new Admission(memory, supply, cached, sharing, fences, side);
   const eagerRows = Math.min(read.eagerRows, layout.maxRows);
-  const leases = new SlotLeases(memory, { admission, supply, cached, sharing, fences }, { eagerRows, idleRowsLimit: read.idleRowsLimit });
-  const steps = new Steps(memory, { supply, sharing, tokens, fences }, read.growth);
+  const leases = new SlotLeases(memory, { admission, supply, cached, sharing, fences, side }, { eagerRows, idleRowsLimit: read.idleRowsLimit });
+  const steps = new Steps(memory, { supply, sharing, tokens, fences, side }, read.growth);
   const lifetime = new Lifetime(guard);
   return {
-    memory, slots, fences, cached, tokens, supply, sharing, leases, steps, lifetime, ownsPool,
-    prefixes: new Prefixes({ slots, memory, lifetime, leases, steps, cached, encoder, statistics, events, isOn: options !== 'off' }),
-    statistics: new CacheStatistics(memory, supply, leases, cached, ownsPool),
+    memory, slots, fences, cached, tokens, supply, sharing, side, sideRows: new SideRows(side), closeSide, leases, steps, lifetime, ownsPool,
+    prefixes: new Prefixes({ slots, memory, lifetime, leases, steps, cached, side, encoder, statistics, events, isOn: options !== 'off' }),
+    statistics: new CacheStatistics(memory, supply, leases, cached, side, ownsPool),
     access: new SlotAccess(memory, sharing, fences),
+  };
+}
+
+function sideToOpen({ sideTensors, sideBudgetBytes, handOverSlots, slots, maxTokens, scrub }: ReadKvCacheOptions, pool: PagePool, layout: Layout): SideTensorsToOpen {
+  const tokenBytes = layout.reservations.reduce((sum, reservation) => sum + reservation.tokenBytes, 0);
+  return {
+    tensors: sideTensors, budgetBytes: sideBudgetBytes, cachedTokens: Math.ceil(pool.memoryBudgetBytes / tokenBytes), slots, maxTokens,
+    handOverSlots: handOverSlots ?? slots, isScrubbed: scrub !== 'off', driver: pool.driver,
   };
 }
 

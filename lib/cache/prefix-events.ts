@@ -7,7 +7,7 @@
 import * as diagnostics from 'node:diagnostics_channel';
 
 import { formatBlockKey } from '../prefix/router/block-keys.js';
-import type { DropReason } from '../prefix/row-ledger.js';
+import type { DropReason } from '../prefix/dropped-rows.js';
 import type { PrefixIndex } from '../prefix/prefix-index.js';
 import { StoredBlocks, type RemovedBlocks, type StoredBlocksOptions, type StoredRun } from '../prefix/router/stored-blocks.js';
 

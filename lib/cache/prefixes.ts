@@ -2,11 +2,13 @@
 // and the namespace that a change of weights changes. `KvCache.acquire` uses it by itself; nothing here needs to be called.
 
 import { createError } from '../base/errors.js';
-import { boolean, notConstructible, readOptions, withDefault } from '../base/options.js';
+import { arrayOf, boolean, notConstructible, optional, readOptions, string, withDefault } from '../base/options.js';
 import { prefixDomain, type PrefixDomain } from '../prefix/domain.js';
-import type { PrefixExplanation } from '../prefix/prefix-explanation.js';
+import type { PrefixExplanation as TextExplanation } from '../prefix/prefix-explanation.js';
 import type { PromptEncoder, PromptItem } from '../prefix/prompt-encoder.js';
-import { dropReasons, type DroppedRows, type DropReason } from '../prefix/row-ledger.js';
+import { dropReasons, type DroppedRows, type DropReason } from '../prefix/dropped-rows.js';
+import type { CoverEnd } from '../side/side-cover.js';
+import type { SideTensors } from '../side/side-tensors.js';
 import { readPromptOptions, type PromptOptions, type ReadAcquireOptions } from './acquire-options.js';
 import type { CachedRows } from './cached-rows.js';
 import { externalKeys } from './external-key.js';
@@ -19,6 +21,23 @@ import type { SlotLeases } from './slot-leases.js';
 import type { SlotMemory } from './slot-memory.js';
 import { holdsSlots, slotStates, type Slots } from './slots.js';
 import type { Steps } from './steps.js';
+
+/** A prompt, and what its sequence would carry. */
+export interface PrefixLookupOptions extends PromptOptions {
+  /** As of `KvCache.acquire`. Default: all side tensors of the cache. */
+  readonly needs?: readonly string[] | undefined;
+}
+
+/**
+ * Why no more of a prompt is cached. `side-evicted`, `side-never-written`: K and V are, up to `keyValueTokens`, but `sideTensor` is not:
+ * its end was evicted, or the sequences that computed the text did not write it.
+ */
+export type PrefixExplanation = TextExplanation | {
+  readonly tokens: number;
+  readonly reason: CoverEnd;
+  readonly sideTensor: string;
+  readonly keyValueTokens: number;
+};
 
 /** What `Prefixes.lookup` finds. */
 export interface PrefixLookup {
@@ -67,6 +86,7 @@ export interface PrefixParts {
   readonly leases: SlotLeases;
   readonly steps: Steps;
   readonly cached: CachedRows;
+  readonly side: SideTensors;
   readonly encoder: PromptEncoder;
   readonly statistics: PrefixStatistics;
   /** Undefined unless routers are told. */
@@ -92,21 +112,27 @@ export class Prefixes {
   }
 
   /** What `acquire` would find of a prompt. Changes nothing, not even what is evicted next. */
-  lookup(options: PromptOptions): PrefixLookup {
-    const { text, domain } = this.#prompt('Prefixes.lookup', options);
-    const { cached, cached: { index } } = this.#parts;
+  lookup(options: PrefixLookupOptions): PrefixLookup {
+    const { text, domain, needs } = this.#prompt('Prefixes.lookup', options);
+    const { cached, cached: { index }, side } = this.#parts;
     cached.flushCommits();
     if (cached.isForgetting) return { cachedTokens: 0, pendingTokens: 0 };
-    const { tokens, pendingTokens } = index.match(domain, text);
+    const hit = index.match(domain, text);
+    const covered = side.covered(hit.node, hit.tokens, needs);
+    if (covered < hit.tokens) hit.limitTo(covered);
+    const { tokens, pendingTokens } = hit;
     return { cachedTokens: tokens, pendingTokens: Math.max(tokens, pendingTokens) };
   }
 
   /** Why no more of a prompt is cached than is: for logs and an operator's questions. */
-  explain(options: PromptOptions): PrefixExplanation {
-    const { text, domain } = this.#prompt('Prefixes.explain', options);
-    const { cached } = this.#parts;
+  explain(options: PrefixLookupOptions): PrefixExplanation {
+    const { text, domain, needs } = this.#prompt('Prefixes.explain', options);
+    const { cached: { index }, cached, side } = this.#parts;
     cached.flushCommits();
-    return cached.index.explain(domain, text);
+    const { node, tokens: keyValueTokens } = index.match(domain, text, text.length);
+    const lacking = side.lacking(node, keyValueTokens, needs);
+    if (lacking === undefined) return index.explain(domain, text);
+    return { tokens: lacking.tokens, reason: lacking.reason, sideTensor: lacking.tensor, keyValueTokens };
   }
 
   /**
@@ -197,15 +223,17 @@ export class Prefixes {
     return cached.isForgetting;
   }
 
-  #prompt(owner: string, options: PromptOptions): { text: Int32Array; domain: PrefixDomain } {
-    const { tokens, items, tenant, salt, adapter } = readPromptOptions(owner, options, {});
+  #prompt(owner: string, options: PrefixLookupOptions): { text: Int32Array; domain: PrefixDomain; needs: number } {
+    const { tokens, items, tenant, salt, adapter, needs } = readPromptOptions(owner, options, { needs: optional(arrayOf(string)) });
     this.#parts.lifetime.check('look up a prompt');
     if (tokens === undefined) {
       throw createError('KV_INVALID_OPTION', {
         reason: 'type', owner, option: 'tokens', expected: 'the tokens of the prompt', received: undefined,
       });
     }
-    return { text: this.#textOf(tokens, items), domain: this.#domainOf(tenant, salt, adapter) };
+    return {
+      text: this.#textOf(tokens, items), domain: this.#domainOf(tenant, salt, adapter), needs: this.#parts.side.bitsOf(owner, 'needs', needs),
+    };
   }
 
   #textOf(tokens: Int32Array, items: readonly PromptItem[]): Int32Array {

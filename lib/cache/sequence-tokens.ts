@@ -4,6 +4,7 @@
 
 import type { PrefixIndex } from '../prefix/prefix-index.js';
 import type { PrefixPath } from '../prefix/prefix-path.js';
+import type { SideTensors } from '../side/side-tensors.js';
 import type { RowRegistry } from './row-registry.js';
 import type { SlotMemory } from './slot-memory.js';
 import { slotStates } from './slots.js';
@@ -19,17 +20,19 @@ export class SequenceTokens {
   readonly #memory: SlotMemory;
   readonly #registry: RowRegistry;
   readonly #index: PrefixIndex;
+  readonly #side: SideTensors;
   readonly #bySlot: (KnownTokens | undefined)[];
   /** Slots that have committed tokens which the index has not heard of. */
   readonly #waiting: Int32Array;
   readonly #isWaiting: Uint8Array;
   #waitingCount = 0;
 
-  constructor(memory: SlotMemory, registry: RowRegistry, index: PrefixIndex) {
+  constructor(memory: SlotMemory, registry: RowRegistry, index: PrefixIndex, side: SideTensors) {
     const { slots: { count } } = memory;
     this.#memory = memory;
     this.#registry = registry;
     this.#index = index;
+    this.#side = side;
     this.#bySlot = new Array<KnownTokens | undefined>(count).fill(undefined);
     this.#waiting = new Int32Array(count);
     this.#isWaiting = new Uint8Array(count);
@@ -124,5 +127,9 @@ export class SequenceTokens {
     if (!slots.hasRoom(slot, valid)) return; // in quarantine: rows of it are lost
     this.#registry.name(slot, layout.rowsFor(valid));
     this.#index.commit(path, buffer, valid);
+    if (this.#side.sideSlots.carried[slot] === 0) return;
+    this.#memory.late.attempt(() => { // text without its side tensors is cached all the same
+      this.#side.publish(slot, path);
+    });
   }
 }

@@ -7,6 +7,9 @@ import type { Admitted, CachedBy } from './admission-request.js';
 import { checkFence, GivenFence, readFence, type ReleaseOptions } from './fence.js';
 import { readAppended } from './acquire-options.js';
 import type { Lifetime } from './lifetime.js';
+import { HandOver } from '../side/hand-over.js';
+import type { SideRows, SideRowsByName } from '../side/side-rows.js';
+import type { SideTensors } from '../side/side-tensors.js';
 import type { RowSharing } from './row-sharing.js';
 import type { SequenceTokens } from './sequence-tokens.js';
 import type { RunningBatch, SlotLeases } from './slot-leases.js';
@@ -22,6 +25,8 @@ export interface SequenceOwner {
   readonly leases: SlotLeases;
   readonly tokens: SequenceTokens;
   readonly sharing: RowSharing;
+  readonly side: SideTensors;
+  readonly sideRows: SideRows;
   readonly steps: { batchOf(slot: number): RunningBatch | undefined };
 }
 
@@ -100,12 +105,13 @@ export class Sequence {
    * again with `append` to have it cached. That holds for the current length too, which takes back what was announced and drops nothing.
    */
   truncate(tokens: number): void {
-    const { slots, lifetime, memory, sharing } = this.#owner;
+    const { slots, lifetime, memory, sharing, side } = this.#owner;
     const slot = this.#check();
     checkInteger('Sequence.truncate', 'tokens', tokens, 0, slots.length[slot]!, 'It can only become shorter.');
     lifetime.check('truncate a sequence');
     this.#checkNotComputing(slot, 'truncate');
     memory.late.attempt(() => sharing.truncate(slot, tokens));
+    memory.late.attempt(() => side.truncate(slot, tokens));
     memory.pool.capacity.raise();
   }
 
@@ -145,6 +151,38 @@ export class Sequence {
     this.#owner.lifetime.check('fork a sequence');
     this.#checkNotComputing(slot, 'fork');
     return new Sequence(this.#owner, this.#owner.leases.fork(slot));
+  }
+
+  /** Tokens from the first on that have a row of a side tensor, committed or not. Throws KV_INVALID_OPTION, KV_SIDE_STATE. */
+  sideTokens(name: string): number {
+    const slot = this.#check();
+    const { side } = this.#owner;
+    const tensor = side.carriedBy(slot, { owner: 'Sequence.sideTokens', option: 'name' }, name, 'read');
+    return tensor.written[side.sideSlots.of[slot]!]!;
+  }
+
+  /**
+   * Writes rows of side tensors by name, each [tokens, width] as a typed array of its dtype (as `HandOver.rows`), for tokens from `from`
+   * on, between `prepare` and `commit`. `KvCache.writeSide` writes those of a whole batch. Throws KV_INVALID_OPTION and KV_SIDE_STATE;
+   * then nothing is written.
+   */
+  writeSide(from: number, rows: SideRowsByName): void {
+    const slot = this.#check();
+    checkInteger('Sequence.writeSide', 'from', from);
+    this.#owner.lifetime.check('write side tensors');
+    this.#owner.sideRows.writeTo('Sequence.writeSide', slot, from, rows);
+  }
+
+  /**
+   * What it has written to side tensors (default: all that it carries), for the next stage, also after this sequence was released. Close
+   * it when the rows were read: until then it keeps their memory. Throws KV_INVALID_OPTION, KV_SIDE_STATE.
+   */
+  handOver(names?: readonly string[]): HandOver {
+    const slot = this.#check();
+    const { side, lifetime } = this.#owner;
+    lifetime.check('hand over side tensors');
+    const tensors = side.carriedBits('Sequence.handOver', slot, names, 'hand over');
+    return new HandOver({ side, slot, tensors });
   }
 
   /**

@@ -8,6 +8,7 @@ import type { Admission } from './admission.js';
 import type { Admitted, AdmissionRequest } from './admission-request.js';
 import type { CachedRows } from './cached-rows.js';
 import { GivenFence } from './fence.js';
+import type { SideTensors } from '../side/side-tensors.js';
 import type { RowSharing } from './row-sharing.js';
 import type { RowSupply } from './row-supply.js';
 import type { SlotFences } from './slot-fences.js';
@@ -29,6 +30,7 @@ export interface LeaseCollaborators {
   readonly cached: CachedRows;
   readonly sharing: RowSharing;
   readonly fences: SlotFences;
+  readonly side: SideTensors;
 }
 
 export class SlotLeases {
@@ -38,6 +40,7 @@ export class SlotLeases {
   readonly #cached: CachedRows;
   readonly #sharing: RowSharing;
   readonly #fences: SlotFences;
+  readonly #side: SideTensors;
   readonly #rules: LeaseRules;
   readonly #pair = new Int32Array(2);
   /** Released slots that are not idle yet, each with the batch that it waits for first. */
@@ -47,13 +50,14 @@ export class SlotLeases {
   #acquired = 0;
   #released = 0;
 
-  constructor(memory: SlotMemory, { admission, supply, cached, sharing, fences }: LeaseCollaborators, rules: LeaseRules) {
+  constructor(memory: SlotMemory, { admission, supply, cached, sharing, fences, side }: LeaseCollaborators, rules: LeaseRules) {
     this.#memory = memory;
     this.#admission = admission;
     this.#supply = supply;
     this.#cached = cached;
     this.#sharing = sharing;
     this.#fences = fences;
+    this.#side = side;
     this.#rules = rules;
   }
 
@@ -74,6 +78,9 @@ export class SlotLeases {
     });
     late.attempt(() => {
       this.#cached.flushCommits();
+    });
+    late.attempt(() => {
+      this.#side.settle();
     });
   }
 
@@ -101,8 +108,10 @@ export class SlotLeases {
     native.assign(slot, slots.tenantOf(from));
     registry.start(slot);
     try {
+      this.#side.fork(from, slot, slots.tenantOf(from));
       slots.lease(slot, this.#sharing.fork(from, slot));
     } catch (error) {
+      this.#side.retire(slot, 0);
       registry.stop(slot);
       late.attempt(() => this.#cached.vacate(slot, 0));
       throw error;
@@ -202,6 +211,7 @@ export class SlotLeases {
     const { idleRowsLimit } = this.#rules;
     slots.becomeIdle(slot);
     late.attempt(() => this.#cached.retire(slot));
+    this.#side.retire(slot, slots.length[slot]!);
     late.attempt(() => {
       if (idleRowsLimit < Number.MAX_SAFE_INTEGER) {
         if (this.#eagerSlot >= 0 && slots.isFree(this.#eagerSlot)) native.cancel(this.#eagerSlot); // until `keepEagerRows`

@@ -6,6 +6,7 @@ import { cacheNews, type NativeCacheCounters } from '../device/native.js';
 import type { Layout } from '../layout/layout.js';
 import type { CachedRows } from './cached-rows.js';
 import type { RowSupply } from './row-supply.js';
+import type { SideTensors } from '../side/side-tensors.js';
 import type { SlotLeases } from './slot-leases.js';
 import type { SlotMemory } from './slot-memory.js';
 import { slotStates } from './slots.js';
@@ -65,14 +66,16 @@ export class CacheStatistics {
   readonly #supply: RowSupply;
   readonly #leases: SlotLeases;
   readonly #cached: CachedRows;
+  readonly #side: SideTensors;
   /** Whether no other cache uses the pool. */
   readonly #ownsPool: boolean;
 
-  constructor(memory: SlotMemory, supply: RowSupply, leases: SlotLeases, cached: CachedRows, ownsPool: boolean) {
+  constructor(memory: SlotMemory, supply: RowSupply, leases: SlotLeases, cached: CachedRows, side: SideTensors, ownsPool: boolean) {
     this.#memory = memory;
     this.#supply = supply;
     this.#leases = leases;
     this.#cached = cached;
+    this.#side = side;
     this.#ownsPool = ownsPool;
   }
 
@@ -119,6 +122,7 @@ export class CacheStatistics {
     const { native, pool } = this.#memory;
     this.#cached.index.verify();
     this.#cached.registry.verify();
+    this.#side.verify();
     // While the mapper maps, pages are taken before they are counted as mapped here. Once idle it stays so during this call.
     const isStill = this.#ownsPool && native.mapperState().isIdle;
     const own = native.verify();

@@ -8,6 +8,7 @@ import { Batch } from './batch.js';
 import { GivenFence } from './fence.js';
 import type { GrowthPolicy } from './memory-policies.js';
 import type { CopyRoom } from './row-copies.js';
+import type { SideTensors } from '../side/side-tensors.js';
 import type { RowSharing } from './row-sharing.js';
 import type { RowSupply } from './row-supply.js';
 import type { SequenceTokens } from './sequence-tokens.js';
@@ -20,6 +21,7 @@ export interface StepCollaborators {
   readonly sharing: RowSharing;
   readonly tokens: SequenceTokens;
   readonly fences: SlotFences;
+  readonly side: SideTensors;
 }
 
 /** Of a slot that was released already: what it has is recorded. */
@@ -32,32 +34,36 @@ export class Steps {
   readonly #sharing: RowSharing;
   readonly #tokens: SequenceTokens;
   readonly #fences: SlotFences;
+  readonly #side: SideTensors;
   readonly #growth: GrowthPolicy;
   readonly #guard: PolicyGuard;
   readonly #pairs: Int32Array;
   readonly #open = new Set<Batch>();
   #hasRequests = false;
 
-  constructor(memory: SlotMemory, { supply, sharing, tokens, fences }: StepCollaborators, growth: GrowthPolicy) {
+  constructor(memory: SlotMemory, { supply, sharing, tokens, fences, side }: StepCollaborators, growth: GrowthPolicy) {
     this.#memory = memory;
     this.#slots = memory.slots;
     this.#supply = supply;
     this.#sharing = sharing;
     this.#tokens = tokens;
     this.#fences = fences;
+    this.#side = side;
     this.#growth = growth;
     this.#guard = memory.pool.guard;
     this.#pairs = new Int32Array(2 * memory.slots.count);
   }
 
   prepare(batch: Batch): void {
-    this.#check(batch, 'prepare', false);
+    Batch.check(batch, this.#slots, 'prepare', false);
     const { slots, tokens, generations, length } = batch;
     const numbers = this.#slots;
     const { generation, prepared, length: lengths, sharedTail } = numbers;
     const { maxTokens } = this.#memory.layout;
+    const { ready } = this.#side;
     let lacking = 0;
     let sharing = 0;
+    let isSideLacking = false;
     for (let index = 0; index < length; index += 1) {
       const slot = slots[index]!;
       if (generation[slot] !== generations[index]) throw this.#stale(slot, generations[index]!);
@@ -67,6 +73,7 @@ export class Steps {
       if (lengthTokens > maxTokens) throw createError('KV_LENGTH_OUT_OF_RANGE', { slot, tokens: lengthTokens, maxTokens });
       if (!numbers.hasRoom(slot, lengthTokens)) lacking += 1;
       if (sharedTail[slot] !== 0) sharing += 1;
+      if (ready[slot]! < lengthTokens) isSideLacking = true;
     }
     batch.setPrepared(true); // from here on it cannot be changed, by a policy either
     try {
@@ -76,6 +83,7 @@ export class Steps {
       }
       numbers.prepareAll(slots, tokens, length);
       if (lacking > 0) this.#grow(batch);
+      if (isSideLacking) this.#growSide(batch);
     } catch (error) {
       for (let index = 0; index < length; index += 1) numbers.prepare(slots[index]!, 0);
       batch.setPrepared(false);
@@ -86,7 +94,7 @@ export class Steps {
 
   /** `given`: what must be over before the memory that the batch used may change hands. */
   commit(batch: Batch, given: GivenFence): void {
-    this.#check(batch, 'commit', true);
+    Batch.check(batch, this.#slots, 'commit', true);
     const isFenced = this.#fences.open(given);
     if (this.#hasRequests) this.#memory.synchronize();
     const { slots, tokens, generations, length } = batch;
@@ -116,11 +124,13 @@ export class Steps {
   }
 
   discard(batch: Batch, given: GivenFence): void {
-    this.#check(batch, 'discard', true);
+    Batch.check(batch, this.#slots, 'discard', true);
     if (this.#fences.open(given)) this.#note(batch, given, 1);
     for (let index = 0; index < batch.length; index += 1) {
       const slot = batch.slots[index]!;
-      if (this.#slots.generation[slot] === batch.generations[index]) this.#slots.prepare(slot, 0);
+      if (this.#slots.generation[slot] !== batch.generations[index]) continue;
+      this.#slots.prepare(slot, 0);
+      this.#side.discard(slot);
     }
     this.#finish(batch);
   }
@@ -275,30 +285,18 @@ export class Steps {
     if (count > 0) this.#supply.grow(this.#pairs, count);
   }
 
+  #growSide({ slots, tokens, length }: Batch): void {
+    for (let index = 0; index < length; index += 1) {
+      const slot = slots[index]!;
+      const lengthTokens = this.#slots.length[slot]! + tokens[index]!;
+      if (this.#side.ready[slot]! < lengthTokens) this.#side.ensure(slot, lengthTokens);
+    }
+  }
+
   #finish(batch: Batch): void {
     batch.setPrepared(false);
     this.#open.delete(batch);
     this.#memory.pool.capacity.raise();
-  }
-
-  #check(batch: Batch, operation: 'prepare' | 'commit' | 'discard', isPrepared: boolean): void {
-    if (!Batch.isInstance(batch)) {
-      throw createError('KV_INVALID_OPTION', {
-        reason: 'type', owner: `KvCache.${operation}`, option: 'batch', expected: 'a Batch', received: batch,
-      });
-    }
-    if (!batch.belongsTo(this.#slots)) {
-      throw createError('KV_BATCH_STATE', {
-        operation, problem: 'belongs to another cache', hint: "Create it with this cache's `createBatch`.",
-      });
-    }
-    if (batch.isPrepared !== isPrepared) {
-      throw createError('KV_BATCH_STATE', {
-        operation, ...isPrepared
-          ? { problem: 'is not prepared', hint: 'Call `prepare` before the pass, and `commit` or `discard` once after it.' }
-          : { problem: 'is prepared already', hint: 'Commit or discard it first.' },
-      });
-    }
   }
 
   #stale(slot: number, generation: number): Error {

@@ -111,6 +111,11 @@ function detach(buffer: ArrayBuffer): boolean {
   }
 }
 
+/** The class of the views of each dtype. */
+export const viewKinds = {
+  float32: 'Float32Array', float16: 'Uint16Array', bfloat16: 'Uint16Array', float8: 'Uint8Array', int8: 'Int8Array',
+} as const satisfies Readonly<Record<Dtype, string>>;
+
 function typedArray(dtype: Dtype, buffer: ArrayBuffer, offset: number, length: number): TensorView {
   switch (dtype) {
     case 'float32': return new Float32Array(buffer, offset, length);

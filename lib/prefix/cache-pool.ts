@@ -11,7 +11,8 @@ import type { EvictionPolicy } from './eviction/eviction-policy.js';
 import { NodeLists } from './eviction/node-lists.js';
 import type { NodeTable } from './node-table.js';
 import type { PrefixTree, TextListener } from './prefix-tree.js';
-import { reasonNumber, type DroppedRows, type RowLedger } from './row-ledger.js';
+import { reasonNumber, type DroppedRows } from './dropped-rows.js';
+import { type RowLedger } from './row-ledger.js';
 
 export interface PoolOptions {
   readonly tree: PrefixTree;

@@ -17,5 +17,5 @@ export type { TextListener } from './prefix-tree.js';
 export {
   PromptEncoder, type ItemNames, type PromptEncoderOptions, type PromptItem, type PromptItemKind, type TextSource,
 } from './prompt-encoder.js';
-export { dropReasons, type DropReason, type DroppedRows } from './row-ledger.js';
+export { dropReasons, type DropReason, type DroppedRows } from './dropped-rows.js';
 export { rowArithmetic, type RowArithmetic, type RowShape } from '../layout/row-arithmetic.js';

@@ -6,7 +6,8 @@ import type { CachePool } from './cache-pool.js';
 import type { NodeTable } from './node-table.js';
 import { PrefixPath, type PathOptions } from './prefix-path.js';
 import type { PrefixTree, TextListener } from './prefix-tree.js';
-import { reasonNumber, type RowLedger } from './row-ledger.js';
+import { reasonNumber } from './dropped-rows.js';
+import { type RowLedger } from './row-ledger.js';
 
 export interface OpenPathsParts {
   readonly tree: PrefixTree;

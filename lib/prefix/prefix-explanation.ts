@@ -5,7 +5,7 @@ import { mix32 } from '../base/random.js';
 import { domainParts, type DomainRoots, type PrefixDomain, type PrefixDomainPart } from './domain.js';
 import type { PrefixHit } from './prefix-hit.js';
 import type { PrefixTree, TextListener, TreePlace } from './prefix-tree.js';
-import { dropReasons, type DropReason } from './row-ledger.js';
+import { dropReasons, type DropReason } from './dropped-rows.js';
 
 /**
  * Where the cached part of a text ends, after `tokens` tokens, and why. `complete`: all of it is cached · `evicted`: it went on, and lost

@@ -25,7 +25,8 @@ import { PrefixHit } from './prefix-hit.js';
 import type { PathOptions, PrefixPath } from './prefix-path.js';
 import { PrefixTree, type TextListener } from './prefix-tree.js';
 import { PrefixValues } from './prefix-values.js';
-import { DroppedRows, reasonNumber, RowLedger } from './row-ledger.js';
+import { DroppedRows, reasonNumber } from './dropped-rows.js';
+import { RowLedger } from './row-ledger.js';
 
 /** Only the arithmetic is required. */
 export interface PrefixIndexOptions {

@@ -7,55 +7,20 @@
 import { createError } from '../base/errors.js';
 import { enlarged } from '../base/enlarged.js';
 import type { RowArithmetic } from '../layout/row-arithmetic.js';
-import type { NodeTable } from './node-table.js';
+import { reasonNumber, type DroppedRows } from './dropped-rows.js';
 
-/**
- * `evicted`: room was asked for · `bound`: the pool had more than `poolRows` · `quota`: the tenant had more than its share
- * · `replaced`: a row of the same tokens, a fuller one or a running sequence's, took its place · `truncated`: its sequence
- * took the tokens back · `cleared`: by `clear`.
- */
-export type DropReason = 'evicted' | 'bound' | 'quota' | 'replaced' | 'truncated' | 'cleared';
-
-export const dropReasons: readonly DropReason[] = ['evicted', 'bound', 'quota', 'replaced', 'truncated', 'cleared'];
-
-/**
- * The rows that the index stopped holding since the caller last cleared this, once per hold, each with its reason. Every call of the
- * index that can drop rows fills it. A row may have been taken again since it was dropped: it is free when no sequence maps it and
- * `isHolding` denies it.
- */
-export class DroppedRows {
-  #rows = new Int32Array(64);
-  #reasons = new Uint8Array(64);
-  /** How many there are. Read only. */
-  count = 0;
-
-  row(index: number): number {
-    return this.#rows[index]!;
-  }
-
-  reason(index: number): DropReason {
-    return dropReasons[this.#reasons[index]!]!;
-  }
-
-  clear(): void {
-    this.count = 0;
-  }
-
-  /** @internal */
-  add(row: number, reason: number): void {
-    if (this.count === this.#rows.length) {
-      this.#rows = enlarged(this.#rows, 2 * this.count);
-      this.#reasons = enlarged(this.#reasons, 2 * this.count);
-    }
-    this.#rows[this.count] = row;
-    this.#reasons[this.count] = reason;
-    this.count += 1;
-  }
-}
-
-/** Number of a reason, for the hot path. @internal */
-export function reasonNumber(reason: DropReason): number {
-  return dropReasons.indexOf(reason);
+/** What it reads and writes of the nodes of a tree. */
+export interface LedgerNodes {
+  readonly parent: Int32Array;
+  readonly firstChild: Int32Array;
+  readonly nextSibling: Int32Array;
+  readonly from: Int32Array;
+  /** Tokens up to which the node's text lies in rows. */
+  readonly to: Int32Array;
+  readonly lastRow: Int32Array;
+  readonly tailRow: Int32Array;
+  readonly end: number;
+  isUsed(node: number): boolean;
 }
 
 const replaced = reasonNumber('replaced');
@@ -73,7 +38,7 @@ export interface TextRows {
 export class RowLedger {
   readonly #tokenUnits: number;
   readonly #rowUnits: number;
-  readonly #nodes: NodeTable;
+  readonly #nodes: LedgerNodes;
   readonly #dropped: DroppedRows;
   // By row.
   /** The row before it on its path, or -1. */
@@ -81,7 +46,7 @@ export class RowLedger {
   #isHeld = new Uint8Array(0);
   #heldRows = 0;
 
-  constructor(nodes: NodeTable, arithmetic: RowArithmetic, dropped: DroppedRows) {
+  constructor(nodes: LedgerNodes, arithmetic: RowArithmetic, dropped: DroppedRows) {
     this.#nodes = nodes;
     this.#tokenUnits = arithmetic.tokenUnits;
     this.#rowUnits = arithmetic.rowUnits;

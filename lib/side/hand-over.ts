@@ -1,0 +1,118 @@
+// HandOver: a lease on what a sequence has written to its side tensors, for the next stage. It reads by position, follows the sequence
+// while that runs, and keeps the rows after it was released, whatever is evicted or used again.
+
+import { createError } from '../base/errors.js';
+import { checkInteger, notConstructible } from '../base/options.js';
+import { checkHostAccess, type TensorView } from '../device/slot-views.js';
+import { unclosed } from '../device/unclosed.js';
+import type { SideTensor } from './side-tensor.js';
+import { SideTensors } from './side-tensors.js';
+
+/** What a hand-over is made of. @internal */
+export interface HandOverParts {
+  readonly side: SideTensors;
+  readonly slot: number;
+  /** Tensors, as bits. */
+  readonly tensors: number;
+}
+
+/** Rows of side tensors, by position. Made by `Sequence.handOver`; close it when they were read. */
+export class HandOver {
+  /** Names of its tensors. */
+  readonly names: readonly string[];
+  readonly #side: SideTensors;
+  readonly #slot: number;
+  readonly #sideSlot: number;
+  readonly #tensors: readonly SideTensor[];
+  #isClosed = false;
+
+  /** @internal Use `sequence.handOver`. */
+  constructor({ side, slot, tensors }: HandOverParts) {
+    if (!(side instanceof SideTensors)) throw notConstructible('HandOver', 'sequence.handOver');
+    this.#side = side;
+    this.#slot = slot;
+    this.#sideSlot = side.sideSlots.of[slot]!;
+    this.#tensors = side.all.filter((_, index) => (tensors & 2 ** index) !== 0);
+    this.names = Object.freeze(this.#tensors.map(({ open }) => open.name));
+    side.lease(this.#sideSlot);
+    const sideSlot = this.#sideSlot;
+    unclosed.register(this, {
+      what: 'A HandOver',
+      giveBack: () => {
+        side.endLease(sideSlot);
+      },
+    }, this);
+  }
+
+  /** Tokens whose rows can be read, in all its tensors: those that were committed. It grows while the sequence runs. */
+  get tokens(): number {
+    this.#check('read');
+    return this.#tensors.reduce((least, { written }) => Math.min(least, written[this.#sideSlot]!), this.#committed);
+  }
+
+  /** Whether the sequence was released: no more tokens come. */
+  get isComplete(): boolean {
+    return this.#side.sideSlots.finalTokens[this.#sideSlot]! >= 0;
+  }
+
+  get isClosed(): boolean {
+    return this.#isClosed;
+  }
+
+  /**
+   * Rows [from, to) of a tensor (default: all), [to − from, width], as a typed array over the memory itself: `float32` as a
+   * Float32Array, `float16` and `bfloat16` as a Uint16Array of their bits, `float8` as a Uint8Array, `int8` as an Int8Array. Cached rows
+   * and those that were computed are one piece. It is detached (length 0) when the hand-over is closed, or the sequence is truncated
+   * before `to`; then ask again. Throws KV_SIDE_STATE, KV_INVALID_OPTION, KV_DRIVER_UNSUPPORTED for a tensor on another device.
+   */
+  rows(name: string, from = 0, to = this.tokens): TensorView {
+    const tensor = this.#named('HandOver.rows', name);
+    const { tokens } = this;
+    checkInteger('HandOver.rows', 'to', to, 0, tokens, 'These are the tokens that were committed with their rows.');
+    checkInteger('HandOver.rows', 'from', from, 0, to);
+    const { width, pool: { driver } } = tensor.open;
+    checkHostAccess(driver.kind, driver.info.hasHostAccess);
+    this.#side.handed(this.#sideSlot, to);
+    const view = tensor.view(this.#sideSlot);
+    return view.subarray(from * width, to * width);
+  }
+
+  /** Address of token 0 of a tensor, for kernels: [token, width], without gaps. It stays the same until the hand-over is closed. */
+  address(name: string): bigint {
+    return this.#named('HandOver.address', name).address(this.#sideSlot);
+  }
+
+  /** Its rows may be evicted and their memory used again. Idempotent. */
+  close(): void {
+    if (this.#isClosed) return;
+    this.#isClosed = true;
+    unclosed.unregister(this);
+    this.#side.endLease(this.#sideSlot);
+  }
+
+  [Symbol.dispose](): void {
+    this.close();
+  }
+
+  get #committed(): number {
+    const final = this.#side.sideSlots.finalTokens[this.#sideSlot]!;
+    return final >= 0 ? final : this.#side.slots.length[this.#slot]!;
+  }
+
+  #named(owner: string, name: string): SideTensor {
+    this.#check('read');
+    const { tensor } = this.#side.named(owner, 'name', name);
+    if (this.#tensors.includes(tensor)) return tensor;
+    throw createError('KV_SIDE_STATE', {
+      operation: 'read', sideTensor: name, problem: 'it is not part of this hand-over', hint: 'Name it in `sequence.handOver([…])`.',
+    });
+  }
+
+  #check(operation: string): void {
+    this.#side.checkOpen(operation);
+    if (!this.#isClosed) return;
+    throw createError('KV_SIDE_STATE', {
+      operation, sideTensor: this.names.join(', '), problem: 'the hand-over was closed', hint: 'Copy what is needed before `close()`.',
+    });
+  }
+}

@@ -1,0 +1,133 @@
+// Opens the side tensors of a cache: a page pool and a reservation for each, in the CPU's memory or on the cache's driver. When one
+// cannot be opened, nothing stays.
+
+import { createError, isKvError } from '../base/errors.js';
+import type { BackgroundErrors } from '../device/background-errors.js';
+import { Driver } from '../device/driver.js';
+import { native as addon, type NativeCache } from '../device/native.js';
+import { PagePool } from '../device/page-pool.js';
+import { dtypeBytes } from '../layout/model-shape.js';
+import { rowArithmetic } from '../layout/row-arithmetic.js';
+import type { NodeTable } from '../prefix/node-table.js';
+import { SideBudget } from './side-budget.js';
+import { SideSlots } from './side-slots.js';
+import { SideTensor } from './side-tensor.js';
+import type { ReadSideTensor } from './side-tensor-options.js';
+import { SideTensors, type SlotLengths } from './side-tensors.js';
+
+const kibibyte = 1024;
+
+export interface SideTensorsToOpen {
+  readonly tensors: readonly ReadSideTensor[];
+  /** Bytes of all pages together; undefined: as many tokens as K and V have, and a page per slot and tensor. */
+  readonly budgetBytes: number | undefined;
+  readonly cachedTokens: number;
+  readonly slots: number;
+  readonly handOverSlots: number;
+  readonly maxTokens: number;
+  readonly isScrubbed: boolean;
+  /** The cache's driver. */
+  readonly driver: Driver;
+}
+
+export interface SideCollaborators {
+  readonly nodes: NodeTable;
+  readonly lengths: SlotLengths;
+  readonly late: BackgroundErrors;
+  readonly owner: object;
+}
+
+/** Side tensors, and what closes their memory: it does not refer to the cache. */
+export interface OpenSide {
+  readonly side: SideTensors;
+  readonly closeMemory: () => void;
+}
+
+/** Throws KV_INVALID_OPTION, KV_OUT_OF_ADDRESS_SPACE, and what the driver throws. */
+export function openSideTensors(given: SideTensorsToOpen, { nodes, lengths, late, owner }: SideCollaborators): OpenSide {
+  const { tensors: shapes, slots, driver, handOverSlots } = given;
+  const isOnHost = shapes.some(({ place }) => place === 'host');
+  const host = isOnHost && driver.kind !== 'host' ? Driver.open('host') : undefined;
+  const tensors: SideTensor[] = [];
+  const memories: SideMemory[] = [];
+  const closeMemory = closingOf(memories, host);
+  try {
+    const sideSlots = new SideSlots(slots, shapes.length === 0 ? 0 : handOverSlots);
+    const budget = new SideBudget(tensors, budgetOf(given, host ?? driver));
+    for (const shape of shapes) {
+      const on = shape.place === 'host' ? host ?? driver : driver;
+      const makeRoom = (tensor: SideTensor, pages: number): void => {
+        budget.makeRoom(tensor, pages);
+      };
+      const open = openTensor(shape, on, given, budget.bytes);
+      memories.push({ native: open.native, pool: open.pool });
+      tensors.push(new SideTensor(open, { nodes, late, owner, makeRoom }));
+    }
+    return { side: new SideTensors({ tensors, sideSlots, budget, slots: lengths, late }), closeMemory };
+  } catch (error) {
+    closeMemory();
+    throw error;
+  }
+}
+
+interface SideMemory {
+  readonly native: NativeCache;
+  readonly pool: PagePool;
+}
+
+/** Idempotent; after a failure of the driver call it again. */
+function closingOf(memories: readonly SideMemory[], driver: Driver | undefined): () => void {
+  return () => {
+    for (const { native, pool } of memories) {
+      native.close();
+      pool.close();
+    }
+    driver?.close();
+  };
+}
+
+function openTensor({ name, width, dtype, pageBytes }: ReadSideTensor, driver: Driver, given: SideTensorsToOpen, budgetBytes: number) {
+  const { maxTokens, slots, handOverSlots, isScrubbed } = given;
+  const tokenBytes = width * dtypeBytes(dtype);
+  const pool = new PagePool({
+    driver, pageBytes: pageBytes ?? defaultPageBytes(driver, tokenBytes), memoryBudgetBytes: budgetBytes, headroomBytes: 0, readyBytes: 0,
+  });
+  const count = slots + handOverSlots;
+  const rows = new Int32Array(count);
+  const isQuarantined = new Uint8Array(count);
+  try {
+    const native: NativeCache = new (addon().NativeCache)(pool.native, {
+      pageBytes: pool.pageBytes, slots: count, maxTokens, scrub: isScrubbed, mapper: false,
+      tokenBytes: Float64Array.of(tokenBytes), tensors: Float64Array.of(0, 0, tokenBytes),
+    }, rows, isQuarantined);
+    const arithmetic = rowArithmetic({ tokenBytes, pageBytes: pool.pageBytes });
+    return { name, width, dtype, tokenBytes, arithmetic, slotPages: arithmetic.rowsFor(maxTokens), pool, native, rows, isQuarantined };
+  } catch (error) {
+    pool.close();
+    if (!isKvError(error, 'KV_OUT_OF_ADDRESS_SPACE')) throw error;
+    const bytes = Math.ceil(maxTokens * tokenBytes / pool.pageBytes) * pool.pageBytes * count;
+    throw createError('KV_OUT_OF_ADDRESS_SPACE', { bytes, reservations: 1, slots: count, maxTokens }, { cause: error });
+  }
+}
+
+/** Small enough that a short text shares something, large enough that a long one is few pages. */
+function defaultPageBytes(driver: Driver, tokenBytes: number): number {
+  const { granularityBytes, defaultPageBytes: own } = driver.info;
+  if (driver.kind !== 'host') return own;
+  const wanted = tokenBytes >= kibibyte ? 256 * kibibyte : 64 * kibibyte;
+  return Math.ceil(wanted / granularityBytes) * granularityBytes;
+}
+
+function budgetOf({ tensors, budgetBytes, cachedTokens, slots }: SideTensorsToOpen, driver: Driver): number {
+  const pages = tensors.map(({ width, dtype, pageBytes }) => pageBytes ?? defaultPageBytes(driver, width * dtypeBytes(dtype)));
+  const largest = pages.reduce((most, bytes) => Math.max(most, bytes), 1);
+  if (budgetBytes !== undefined) {
+    if (budgetBytes >= largest) return budgetBytes;
+    throw createError('KV_INVALID_OPTION', {
+      reason: 'range', owner: 'KvCache', option: 'sideBudgetBytes', expected: `at least ${largest}`, received: budgetBytes,
+      hint: 'That is the largest page of a side tensor.',
+    });
+  }
+  const bytes = tensors.reduce((sum, { width, dtype }, index) => sum + cachedTokens * width * dtypeBytes(dtype) + slots * pages[index]!, 0);
+  return Math.max(largest, driver.kind === 'mock' ? bytes : Math.min(bytes, driver.memory().totalBytes));
+}

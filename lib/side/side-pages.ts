@@ -1,0 +1,247 @@
+// SidePages: which pages of one side tensor each slot maps, and who has each page: slots, those among them that are in use, the addon,
+// which keeps the pages that a text holds or slots share. Pages have numbers; a slot's table names its pages, from the first on.
+//
+// Invariants: a number is in use while a slot maps the page or a text holds it; then the addon knows it too, if it keeps it.
+
+import { createError } from '../base/errors.js';
+import { enlarged } from '../base/enlarged.js';
+import type { NativeCache } from '../device/native.js';
+
+export class SidePages {
+  readonly #native: NativeCache;
+  /** Whether a text holds the page. */
+  readonly #isHeld: (page: number) => boolean;
+  readonly #slotPages: number;
+  readonly #tables: (Int32Array | undefined)[] = [];
+  readonly #counts: Int32Array;
+  readonly #isInUse: Uint8Array;
+  // By page.
+  #mappers = new Int32Array(64);
+  #users = new Int32Array(64);
+  #index = new Int32Array(64);
+  #isKept = new Uint8Array(64);
+  #isUsed = new Uint8Array(64);
+  #made = 0;
+  readonly #free: number[] = [];
+  #quads = new Int32Array(4 * 64);
+  readonly #one = new Int32Array(1);
+  #idlePages = 0;
+
+  constructor(native: NativeCache, { slots, slotPages, isHeld }: {
+    readonly slots: number; readonly slotPages: number; readonly isHeld: (page: number) => boolean;
+  }) {
+    this.#native = native;
+    this.#isHeld = isHeld;
+    this.#slotPages = slotPages;
+    this.#counts = new Int32Array(slots);
+    this.#isInUse = new Uint8Array(slots);
+  }
+
+  /** Pages that no slot in use maps. */
+  get idlePages(): number {
+    return this.#idlePages;
+  }
+
+  /** The slot's pages; the first `countOf` of them count. Read only. */
+  tableOf(slot: number): Int32Array {
+    return (this.#tables[slot] ??= new Int32Array(this.#slotPages));
+  }
+
+  /** Pages in the slot's table. */
+  countOf(slot: number): number {
+    return this.#counts[slot]!;
+  }
+
+  isInUse(slot: number): boolean {
+    return this.#isInUse[slot] === 1;
+  }
+
+  isUsed(page: number): boolean {
+    return page < this.#made && this.#isUsed[page] === 1;
+  }
+
+  /** Slots in use that map the page, and those that pinned it. */
+  usersOf(page: number): number {
+    return this.#users[page]!;
+  }
+
+  /** How many of the slot's first pages are those of `ids`, of which there are `count`. */
+  agree(slot: number, ids: Int32Array, count: number): number {
+    const table = this.#tables[slot];
+    const most = Math.min(this.#counts[slot]!, count);
+    let agreed = 0;
+    while (agreed < most && table![agreed] === ids[agreed]) agreed += 1;
+    return agreed;
+  }
+
+  /** Whether the slot has the page. */
+  isMapping(slot: number, page: number): boolean {
+    const index = this.#index[page]!;
+    return this.#counts[slot]! > index && this.#tables[slot]![index] === page;
+  }
+
+  /** A slot that maps the page, for which `isRight` is true, or -1. */
+  mapperOf(page: number, isRight: (slot: number) => boolean): number {
+    if (this.#mappers[page] === 0) return -1;
+    for (let slot = 0; slot < this.#counts.length; slot += 1) if (this.isMapping(slot, page) && isRight(slot)) return slot;
+    return -1;
+  }
+
+  /** Where the page lies in a text, and in every slot that maps it. */
+  indexOf(page: number): number {
+    return this.#index[page]!;
+  }
+
+  /** Keeps the page from being evicted; -1: nothing. */
+  pin(page: number): void {
+    if (page >= 0) this.#addUsers(page, 1);
+  }
+
+  unpin(page: number): void {
+    if (page >= 0) this.#addUsers(page, -1);
+  }
+
+  /** A sequence or a lease has the slot from now on. */
+  use(slot: number): void {
+    if (this.#isInUse[slot] === 1) return;
+    this.#isInUse[slot] = 1;
+    for (let index = 0; index < this.#counts[slot]!; index += 1) this.#addUsers(this.#tables[slot]![index]!, 1);
+  }
+
+  /** The slot is idle from now on. */
+  idle(slot: number): void {
+    if (this.#isInUse[slot] === 0) return;
+    for (let index = 0; index < this.#counts[slot]!; index += 1) this.#addUsers(this.#tables[slot]![index]!, -1);
+    this.#isInUse[slot] = 0;
+  }
+
+  /** The slot maps ids[its count … end) too, which are kept. */
+  join(slot: number, ids: Int32Array, end: number): void {
+    const table = this.tableOf(slot);
+    for (let index = this.#counts[slot]!; index < end; index += 1) {
+      table[index] = ids[index]!;
+      this.#mappers[ids[index]!]! += 1;
+      this.#addUsers(ids[index]!, this.#isInUse[slot]!);
+      this.#counts[slot] = index + 1;
+    }
+  }
+
+  /** The slot maps pages of its own behind what it had, `end` pages in all. */
+  nameNew(slot: number, end: number): void {
+    const table = this.tableOf(slot);
+    for (let index = this.#counts[slot]!; index < end; index += 1) {
+      table[index] = this.#make(index, this.#isInUse[slot]!);
+      this.#counts[slot] = index + 1;
+    }
+  }
+
+  /** The slot, which is in use, has a page of its own in the place of one that it shared. */
+  exchange(slot: number, index: number): void {
+    const table = this.tableOf(slot);
+    const before = table[index]!;
+    table[index] = this.#make(index, 1);
+    this.#mappers[before]! -= 1;
+    this.#addUsers(before, -1);
+    this.endIfUnused(before);
+  }
+
+  /** The slot maps only its first `count` pages. */
+  leave(slot: number, count: number): void {
+    for (let index = this.#counts[slot]! - 1; index >= count; index -= 1) {
+      const page = this.#tables[slot]![index]!;
+      this.#counts[slot] = index;
+      this.#mappers[page]! -= 1;
+      this.#addUsers(page, -this.#isInUse[slot]!);
+      this.endIfUnused(page);
+    }
+  }
+
+  /** Lets the addon keep the slot's pages [from, to), whatever the slot does later. */
+  keep(slot: number, from: number, to: number): void {
+    if (this.#quads.length < 4 * (to - from)) this.#quads = new Int32Array(8 * (to - from));
+    const table = this.tableOf(slot);
+    let count = 0;
+    for (let index = from; index < to; index += 1) {
+      const page = table[index]!;
+      if (this.#isKept[page] === 1) continue;
+      this.#quads[4 * count] = slot;
+      this.#quads[4 * count + 1] = index;
+      this.#quads[4 * count + 2] = page;
+      this.#quads[4 * count + 3] = 1;
+      count += 1;
+    }
+    if (count === 0) return;
+    this.#native.keep(this.#quads, count);
+    for (let at = 0; at < count; at += 1) this.#isKept[this.#quads[4 * at + 2]!] = 1;
+  }
+
+  /** Ends a page that no slot maps and no text holds. */
+  endIfUnused(page: number): void {
+    if (this.#isUsed[page] === 0 || this.#mappers[page] !== 0 || this.#isHeld(page)) return;
+    if (this.#isKept[page] === 1) {
+      this.#one[0] = page;
+      this.#native.drop(this.#one, 1);
+    }
+    this.#isUsed[page] = 0;
+    this.#idlePages -= 1; // it has no user
+    this.#free.push(page);
+  }
+
+  /** Throws KV_INTERNAL unless the counts agree with each other, with what texts hold and with the addon. */
+  verify(rows: Int32Array): void {
+    const mappers = new Int32Array(this.#made);
+    const users = new Int32Array(this.#made);
+    for (let slot = 0; slot < this.#counts.length; slot += 1) {
+      if (this.#counts[slot] !== rows[slot]) throw broken('a slot maps other pages than its table names', slot, rows[slot]!);
+      for (let index = 0; index < this.#counts[slot]!; index += 1) {
+        const page = this.#tables[slot]![index]!;
+        mappers[page]! += 1;
+        users[page]! += this.#isInUse[slot]!;
+        if (this.#index[page] !== index) throw broken('a page is in the wrong place of a slot', slot, page);
+        if (this.#isInUse[slot] === 0 && !this.#isHeld(page)) throw broken('an idle slot maps a page that no text holds', slot, page);
+      }
+    }
+    for (let page = 0; page < this.#made; page += 1) {
+      if (this.#isUsed[page] === 0) continue;
+      if (this.#mappers[page] !== mappers[page]) throw broken('the slots that map a page are miscounted', page, mappers[page]!);
+      if (this.#users[page] !== users[page]) throw broken('the slots in use that map a page are miscounted', page, users[page]!);
+      const isHeld = this.#isHeld(page);
+      if (mappers[page] === 0 && !isHeld) throw broken('a page that nobody has is counted', page, 0);
+      if (isHeld && this.#isKept[page] === 0) throw broken('a page that a text holds is not kept', page, 0);
+    }
+    const idlePages = users.reduce((idle, count, page) => (this.#isUsed[page] === 1 && count === 0 ? idle + 1 : idle), 0);
+    if (this.#idlePages !== idlePages) throw broken('idle pages are miscounted', this.#idlePages, idlePages);
+    const counted = this.#made - this.#free.length;
+    const inUse = this.#native.verify();
+    if (inUse !== counted) throw broken('pages in use are miscounted', counted, inUse);
+  }
+
+  #addUsers(page: number, users: number): void {
+    const before = this.#users[page]!;
+    this.#users[page] = before + users;
+    if (before === 0) this.#idlePages -= users === 0 ? 0 : 1;
+    else if (before + users === 0) this.#idlePages += 1;
+  }
+
+  #make(index: number, users: number): number {
+    const page = this.#free.pop() ?? this.#made++;
+    if (page >= this.#mappers.length) {
+      this.#mappers = enlarged(this.#mappers, 2 * page);
+      this.#users = enlarged(this.#users, 2 * page);
+      this.#index = enlarged(this.#index, 2 * page);
+      this.#isKept = enlarged(this.#isKept, 2 * page);
+      this.#isUsed = enlarged(this.#isUsed, 2 * page);
+    }
+    this.#mappers[page] = 1;
+    this.#users[page] = users;
+    if (users === 0) this.#idlePages += 1;
+    this.#index[page] = index;
+    this.#isKept[page] = 0;
+    this.#isUsed[page] = 1;
+    return page;
+  }
+}
+
+function broken(problem: string, what: number, howMany: number): Error {
+  return createError('KV_INTERNAL', { problem: `side tensors: ${problem}`, what, howMany });
+}

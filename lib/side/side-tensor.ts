@@ -1,0 +1,347 @@
+// SideTensor: the memory of one side tensor: a reservation [slot, token, width] and the pages under it. Slots share the pages that a
+// cached text holds and go on in pages of their own; the end of a text inside a page is copied. It knows which bytes may be written and
+// what is cached; which slot a sequence gets and what the budget allows is asked elsewhere.
+//
+// Invariant: an idle slot maps only pages that a text holds, but for those that `settle` is still to unmap.
+
+import { createError, isKvError } from '../base/errors.js';
+import type { BackgroundErrors } from '../device/background-errors.js';
+import type { NativeCache } from '../device/native.js';
+import type { PagePool } from '../device/page-pool.js';
+import { SlotViews, type TensorView } from '../device/slot-views.js';
+import type { Dtype } from '../layout/model-shape.js';
+import type { RowArithmetic } from '../layout/row-arithmetic.js';
+import { DroppedRows } from '../prefix/dropped-rows.js';
+import type { NodeTable } from '../prefix/node-table.js';
+import { FoundPages } from './found-pages.js';
+import { SideCover } from './side-cover.js';
+import { SidePages } from './side-pages.js';
+
+export interface OpenSideTensor {
+  readonly name: string;
+  readonly width: number;
+  readonly dtype: Dtype;
+  /** Bytes of one token. */
+  readonly tokenBytes: number;
+  /** How tokens fall into pages, which its names call rows. */
+  readonly arithmetic: RowArithmetic;
+  /** Pages of a slot's addresses. */
+  readonly slotPages: number;
+  readonly pool: PagePool;
+  readonly native: NativeCache;
+  /** Mapped pages by slot, and whether the driver has ruined the slot: the addon writes both. */
+  readonly rows: Int32Array;
+  readonly isQuarantined: Uint8Array;
+}
+
+export interface SideTensorParts {
+  readonly nodes: NodeTable;
+  readonly late: BackgroundErrors;
+  /** What views keep alive. */
+  readonly owner: object;
+  /** Sees that so many pages can be taken. Throws KV_OUT_OF_PAGES. */
+  readonly makeRoom: (tensor: SideTensor, pages: number) => void;
+}
+
+/** What a slot gets for a new sequence, beside the pages that were found. */
+export interface SideAdmission {
+  readonly tenant: bigint;
+  /** Tokens that were found. */
+  readonly tokens: number;
+  /** Tokens that pages are set aside for. */
+  readonly promisedTokens: number;
+}
+
+export class SideTensor {
+  readonly open: OpenSideTensor;
+  readonly cover: SideCover;
+  /** What `admit` gives a slot. */
+  readonly found: FoundPages;
+  /** By slot: tokens from the first on that were written, or shared. */
+  readonly written: Int32Array;
+  readonly #native: NativeCache;
+  readonly #rows: Int32Array;
+  readonly #arithmetic: RowArithmetic;
+  readonly #views: SlotViews;
+  readonly #makeRoom: (tensor: SideTensor, pages: number) => void;
+  readonly #pages: SidePages;
+  readonly #dropped = new DroppedRows();
+  readonly #earmarked: Int32Array;
+  /** Idle slots that map more than texts hold. */
+  readonly #overfull = new Set<number>();
+  readonly #isSpare = (page: number): boolean => this.#pages.usersOf(page) === 0;
+  readonly #pair = new Int32Array(2);
+
+  constructor(open: OpenSideTensor, { nodes, late, owner, makeRoom }: SideTensorParts) {
+    const { native, rows, arithmetic, slotPages } = open;
+    this.open = open;
+    this.#native = native;
+    this.#rows = rows;
+    this.#arithmetic = arithmetic;
+    this.#makeRoom = makeRoom;
+    this.cover = new SideCover(nodes, arithmetic, this.#dropped);
+    this.#pages = new SidePages(native, { slots: rows.length, slotPages, isHeld: (page) => this.cover.isHolding(page) });
+    this.found = new FoundPages(native, {
+      cover: this.cover, pages: this.#pages, isQuarantined: (slot) => this.isQuarantined(slot), makeRoom: (pages) => makeRoom(this, pages),
+    });
+    this.#views = new SlotViews(native, owner, late);
+    this.written = new Int32Array(rows.length);
+    this.#earmarked = new Int32Array(rows.length);
+  }
+
+  isQuarantined(slot: number): boolean {
+    return this.open.isQuarantined[slot] === 1;
+  }
+
+  /** Pages that the slot maps. */
+  mappedPages(slot: number): number {
+    return this.#rows[slot]!;
+  }
+
+  /** Address of the slot's first token. */
+  address(slot: number): bigint {
+    return this.#native.address(0) + BigInt(slot) * BigInt(this.open.slotPages * this.open.pool.pageBytes);
+  }
+
+  /** The slot's mapped tokens, as a typed array over the memory. Throws KV_VIEW_TRANSFERRED, KV_OUT_OF_MAPPINGS. */
+  view(slot: number): TensorView {
+    const { dtype, tokenBytes, width, pool } = this.open;
+    const tensor = { reservation: 0, offsetBytes: 0, dtype, strides: { elementBytes: tokenBytes / width } };
+    return this.#views.open(slot, tensor, this.#rows[slot]! * pool.pageBytes);
+  }
+
+  /** Detaches the slot's views. */
+  revoke(slot: number): void {
+    this.#views.revoke(slot);
+  }
+
+  /**
+   * Gives an idle slot what was found, and sets pages aside. It is in use from then on. Throws KV_OUT_OF_PAGES, or what the driver says;
+   * then the slot is idle, with some of what it had.
+   */
+  admit(slot: number, { tenant, tokens, promisedTokens }: SideAdmission): void {
+    const shared = this.found.sharedPages(slot);
+    if (shared < this.#pages.countOf(slot)) this.#shrink(slot, shared);
+    this.#overfull.delete(slot);
+    this.#pages.use(slot);
+    try {
+      const promised = this.#arithmetic.rowsFor(promisedTokens);
+      const own = Math.max(this.#arithmetic.rowsFor(tokens), promised) - Math.max(shared, this.found.wholePages);
+      this.#withRoom(own, () => {
+        this.found.mapInto(slot, { tenant, shared, promised, tokens });
+      });
+      this.#pages.nameNew(slot, this.#rows[slot]!);
+      this.#earmarked[slot] = promised;
+      this.written[slot] = tokens;
+    } catch (error) {
+      this.release(slot);
+      throw error;
+    }
+  }
+
+  /** The slot is idle from now on. What of its pages texts hold stays mapped, for the next sequence with that text. Never throws. */
+  release(slot: number): void {
+    this.#views.revoke(slot);
+    this.#native.earmark(slot, 0);
+    this.#earmarked[slot] = 0;
+    this.written[slot] = 0;
+    this.#pages.idle(slot);
+    this.#overfull.add(slot);
+  }
+
+  /**
+   * Gives the slot memory of its own from its last written token up to `tokens`. Returns the tokens for which it has that then. Throws
+   * KV_OUT_OF_PAGES, KV_SLOT_BUSY, or what the driver says; what it has then counts.
+   */
+  ensure(slot: number, tokens: number): number {
+    if (this.isQuarantined(slot)) throw createError('KV_SLOT_BUSY', { slot, operation: 'write side tensors of', holder: 'the quarantine' });
+    const written = this.written[slot]!;
+    const tail = this.#arithmetic.wholeRows(written);
+    if (this.#arithmetic.rowsFor(written) > tail && !this.#isWritable(slot, tail, written)) this.#detach(slot, tail, written);
+    const rows = this.#arithmetic.rowsFor(tokens);
+    const mapped = this.#rows[slot]!;
+    if (rows > mapped) {
+      this.#withRoom(rows - Math.max(mapped, Math.min(rows, this.#earmarked[slot]!)), () => {
+        this.#pair[0] = slot;
+        this.#pair[1] = rows;
+        this.#native.grow(this.#pair, 1);
+      });
+      this.#pages.nameNew(slot, this.#rows[slot]!);
+    }
+    return this.#arithmetic.tokensIn(this.#rows[slot]!);
+  }
+
+  /** Writes packed tokens to slots that have memory for them: `quads` as `NativeCache.put`. */
+  put(quads: Int32Array, count: number, bytes: Uint8Array): void {
+    this.#native.put(quads, count, bytes);
+  }
+
+  /** Only the first `tokens` tokens of the slot are written. Throws what the driver says; then they are not, but stay mapped. */
+  truncate(slot: number, tokens: number): void {
+    if (this.written[slot]! <= tokens) return;
+    this.written[slot] = tokens;
+    const pages = this.#arithmetic.rowsFor(tokens);
+    if (pages < this.#pages.countOf(slot)) this.#shrink(slot, pages);
+  }
+
+  /** An idle slot shares all that another has written; which of them writes first gets a copy of the last page. */
+  fork(from: number, to: number, tenant: bigint): void {
+    const count = this.#arithmetic.rowsFor(this.written[from]!);
+    const table = this.#pages.tableOf(from);
+    this.#shrink(to, 0);
+    this.#overfull.delete(to);
+    this.#pages.keep(from, 0, count);
+    this.#pages.use(to);
+    try {
+      this.#withRoom(0, () => {
+        this.#native.admit(to, tenant, table, 0, count, 0, 0, -1, -1, 0, undefined);
+      });
+      this.#pages.join(to, table, count);
+      this.written[to] = this.written[from]!;
+    } catch (error) {
+      this.release(to);
+      throw error;
+    }
+  }
+
+  /** What the slot has written of the first `tokens` tokens of a text, which end in `node`, is cached from now on. */
+  publish(slot: number, node: number, tokens: number): void {
+    const covered = Math.min(tokens, this.written[slot]!);
+    const before = this.cover.tokensOf(node, covered);
+    if (before >= covered || this.isQuarantined(slot)) return;
+    this.#pages.keep(slot, this.#arithmetic.wholeRows(before), this.#arithmetic.rowsFor(covered));
+    this.cover.extend(node, covered, this.#pages.tableOf(slot));
+  }
+
+  /** Unmaps and ends what no text needs any more and no sequence has. Throws the driver's first refusal, at the end; goes on next time. */
+  settle(): void {
+    const dropped = this.#dropped;
+    for (let at = 0; at < dropped.count; at += 1) {
+      const page = dropped.row(at);
+      if (!this.#pages.isUsed(page) || this.cover.isHolding(page)) continue;
+      const isIdle = (slot: number): boolean => !this.#pages.isInUse(slot) && !this.#overfull.has(slot);
+      for (let slot = this.#pages.mapperOf(page, isIdle); slot >= 0; slot = this.#pages.mapperOf(page, isIdle)) this.#overfull.add(slot);
+      this.#pages.endIfUnused(page);
+    }
+    dropped.clear();
+    let failure: { readonly error: unknown } | undefined;
+    for (const slot of this.#overfull) {
+      try {
+        if (!this.isQuarantined(slot)) this.#shrink(slot, this.#heldPages(slot));
+        this.#overfull.delete(slot);
+      } catch (error) {
+        failure ??= { error };
+      }
+    }
+    if (failure !== undefined) throw failure.error;
+  }
+
+  /** When the text that would be evicted next was used last; Infinity: none can be. */
+  get oldestUse(): number {
+    const node = this.cover.victim(this.#isSpare);
+    return node < 0 ? Infinity : this.cover.lastUse(node);
+  }
+
+  /** Evicts the last page of the text that was used longest ago. False: no text has a page that no sequence has. */
+  evict(): boolean {
+    const node = this.cover.victim(this.#isSpare);
+    if (node < 0) return false;
+    this.cover.evictPage(node);
+    this.settle();
+    return true;
+  }
+
+  /** Bytes that are mapped, kept or set aside. */
+  get usedBytes(): number {
+    const { pool } = this.open;
+    return (pool.counts().budgetPages - pool.native.available()) * pool.pageBytes;
+  }
+
+  /** Bytes of cached pages that no sequence and no lease has: what `evict` can free. */
+  get idleBytes(): number {
+    return this.#pages.idlePages * this.open.pool.pageBytes;
+  }
+
+  /** Throws KV_INTERNAL unless pages, slots and texts agree. */
+  verify(): void {
+    this.settle();
+    this.#pages.verify(this.#rows);
+    this.cover.verify((page, index) => {
+      if (this.#pages.isUsed(page) && this.#pages.indexOf(page) === index) return;
+      throw createError('KV_INTERNAL', { problem: 'side tensors: a text has a page that is not there', what: page, howMany: index });
+    });
+  }
+
+  /** Detaches all views: the cache closes. */
+  close(): void {
+    this.#views.revokeAll();
+  }
+
+  /** Whether the slot may write behind its token `written` in its page `index`: nobody else relies on what is there. */
+  #isWritable(slot: number, index: number, written: number): boolean {
+    const page = this.#pages.tableOf(slot)[index]!;
+    if (this.#pages.usersOf(page) > 1) return false;
+    return !this.cover.isHolding(page) || this.cover.heldTokens(page) <= written;
+  }
+
+  #detach(slot: number, index: number, tokens: number): void {
+    try {
+      this.#withRoom(1, () => {
+        this.#views.revoke(slot);
+        this.#native.detach(slot, index, tokens, -1, 0n);
+      });
+    } finally {
+      if (this.#rows[slot]! < this.#pages.countOf(slot)) this.#lose(slot);
+    }
+    this.#pages.exchange(slot, index);
+  }
+
+  /** The driver has ruined the slot: what was there is lost. */
+  #lose(slot: number): void {
+    this.#pages.leave(slot, this.#rows[slot]!);
+    this.written[slot] = Math.min(this.written[slot]!, this.#arithmetic.tokensIn(this.#rows[slot]!));
+  }
+
+  /** The slot's first pages that a text holds. */
+  #heldPages(slot: number): number {
+    const table = this.#pages.tableOf(slot);
+    let held = 0;
+    while (held < this.#pages.countOf(slot) && this.cover.isHolding(table[held]!)) held += 1;
+    return held;
+  }
+
+  #shrink(slot: number, pages: number): void {
+    if (pages >= this.#rows[slot]!) return;
+    this.#views.revoke(slot);
+    try {
+      this.#native.shrink(slot, pages);
+    } finally {
+      this.#pages.leave(slot, this.#rows[slot]!);
+    }
+  }
+
+  /** Does `work`, which takes `pages` pages; again while what the driver refuses can be made room for. */
+  #withRoom(pages: number, work: () => void): void {
+    this.#makeRoom(this, pages);
+    for (;;) {
+      try {
+        work();
+        return;
+      } catch (error) {
+        const isMemory = isKvError(error, 'KV_OUT_OF_DEVICE_MEMORY');
+        if (!isMemory && !isKvError(error, 'KV_OUT_OF_MAPPINGS')) throw error;
+        if (!(isMemory ? this.evict() : this.#unmapOneIdle())) throw error;
+      }
+    }
+  }
+
+  /** Unmaps what an idle slot shares. False: none does. */
+  #unmapOneIdle(): boolean {
+    for (let slot = 0; slot < this.#rows.length; slot += 1) {
+      if (this.#pages.isInUse(slot) || this.#rows[slot] === 0 || this.isQuarantined(slot)) continue;
+      this.#shrink(slot, 0);
+      return true;
+    }
+    return false;
+  }
+}

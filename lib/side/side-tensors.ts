@@ -1,0 +1,332 @@
+// SideTensors: what a cache keeps beside K and V for each token, for a next stage: one reservation [slot, token, width] per tensor,
+// shared by prefix as K and V are. It goes with the slots of the cache step by step: admitted with a sequence, grown when a batch is
+// prepared, cached when the index hears of commits, released when the slot is idle. A cache without side tensors has none of its memory.
+
+import { createError } from '../base/errors.js';
+import { formatList } from '../base/format.js';
+import { readArray, type FieldPlace } from '../base/options.js';
+import type { BackgroundErrors } from '../device/background-errors.js';
+import type { DriverKind } from '../device/driver.js';
+import type { Dtype } from '../layout/model-shape.js';
+import type { PrefixPath } from '../prefix/prefix-path.js';
+import type { CoverEnd } from './side-cover.js';
+import type { SideBudget } from './side-budget.js';
+import type { SideSlots } from './side-slots.js';
+import type { SideTensor } from './side-tensor.js';
+
+/** What is said of the cache's slots, by slot. */
+export interface SlotLengths {
+  /** Tokens that were committed. */
+  readonly length: { readonly [slot: number]: number };
+  /** Tokens that a prepared batch computes. */
+  readonly prepared: { readonly [slot: number]: number };
+  /** How often it was released. */
+  readonly generation: { readonly [slot: number]: number };
+}
+
+export interface SideTensorsParts {
+  readonly tensors: readonly SideTensor[];
+  readonly sideSlots: SideSlots;
+  readonly budget: SideBudget;
+  readonly slots: SlotLengths;
+  readonly late: BackgroundErrors;
+}
+
+/** Of a slot without side tensors: nothing is ever lacking. */
+export const alwaysReady = 2 ** 31 - 1;
+
+/** What a sequence begins with. */
+export interface SideRequest {
+  /** The node in which the text ends that it starts with, or -1. */
+  readonly node: number;
+  /** Its tokens, covered in all tensors of `needs`. */
+  readonly tokens: number;
+  readonly promisedTokens: number;
+  /** Tensors that the sequence carries, as bits. */
+  readonly needs: number;
+  readonly tenant: bigint;
+}
+
+/** A side tensor of a cache. */
+export interface SideTensorInfo {
+  readonly name: string;
+  readonly width: number;
+  readonly dtype: Dtype;
+  /** Bytes of one token. */
+  readonly tokenBytes: number;
+  /** Bytes of a page: texts share whole ones. */
+  readonly pageBytes: number;
+  /** The driver in whose memory it is. */
+  readonly driver: DriverKind;
+}
+
+/** Bytes and pages of all side tensors, now. */
+export interface SideCounts {
+  readonly budgetBytes: number;
+  /** Mapped, cached or set aside. */
+  readonly usedBytes: number;
+  /** Side slots that only leases keep. */
+  readonly leasedSlots: number;
+}
+
+export class SideTensors {
+  readonly all: readonly SideTensor[];
+  readonly infos: readonly SideTensorInfo[];
+  readonly sideSlots: SideSlots;
+  readonly budget: SideBudget;
+  readonly slots: SlotLengths;
+  /** By slot: tokens up to which its sequence may write now, in all tensors that it carries. Read only. */
+  readonly ready: Int32Array;
+  readonly #late: BackgroundErrors;
+  /** By side slot: tokens up to which views have been handed out. */
+  readonly #handed: Int32Array;
+  #time = 0;
+  #isClosed = false;
+
+  constructor({ tensors, sideSlots, budget, slots, late }: SideTensorsParts) {
+    this.all = tensors;
+    this.infos = Object.freeze(tensors.map(({ open: { name, width, dtype, tokenBytes, pool } }) =>
+      Object.freeze({ name, width, dtype, tokenBytes, pageBytes: pool.pageBytes, driver: pool.driver.kind })));
+    this.sideSlots = sideSlots;
+    this.budget = budget;
+    this.slots = slots;
+    this.#late = late;
+    this.ready = new Int32Array(sideSlots.of.length).fill(alwaysReady);
+    this.#handed = new Int32Array(sideSlots.count);
+  }
+
+  /** All tensors, as bits. */
+  get everything(): number {
+    return 2 ** this.all.length - 1;
+  }
+
+  /** The tensor of that name. Throws KV_INVALID_OPTION. */
+  named(owner: string, option: string, name: string): { readonly tensor: SideTensor; readonly bit: number } {
+    const index = this.all.findIndex(({ open }) => open.name === name);
+    if (index >= 0) return { tensor: this.all[index]!, bit: 2 ** index };
+    const names = this.all.map(({ open }) => `'${open.name}'`);
+    throw createError('KV_INVALID_OPTION', {
+      reason: 'range', owner, option, received: name,
+      expected: names.length === 0 ? 'left out: this cache has no side tensors' : `the name of a side tensor: ${formatList(names)}`,
+    });
+  }
+
+  /** The tensors of those names, as bits; undefined: all. Throws KV_INVALID_OPTION. */
+  bitsOf(owner: string, option: string, names: readonly string[] | undefined): number {
+    if (names === undefined) return this.everything;
+    return names.reduce((bits, name, index) => bits | this.named(owner, `${option}[${index}]`, name).bit, 0);
+  }
+
+  /** The tensor of that name, which the slot's sequence carries. Throws KV_INVALID_OPTION, KV_SIDE_STATE. */
+  carriedBy(slot: number, { owner, option }: FieldPlace, name: string, operation: string): SideTensor {
+    const { tensor, bit } = this.named(owner, option, name);
+    if ((this.sideSlots.carried[slot]! & bit) !== 0) return tensor;
+    throw createError('KV_SIDE_STATE', {
+      operation, sideTensor: name, problem: `the sequence in slot ${slot} does not carry it`, hint: 'Name it in `acquire({ needs })`.',
+    });
+  }
+
+  /** Those tensors of the slot's sequence, as bits; undefined: all that it carries. Throws KV_INVALID_OPTION, KV_SIDE_STATE when there is none. */
+  carriedBits(owner: string, slot: number, names: readonly string[] | undefined, operation: string): number {
+    if (names !== undefined) {
+      const bits = this.bitsOf(owner, 'names', readArray(names, { owner, option: 'names' }, (name) => name as string));
+      for (const { open } of this.#in(bits)) this.carriedBy(slot, { owner, option: 'names' }, open.name, operation);
+      if (bits !== 0) return bits;
+    } else if (this.sideSlots.carried[slot] !== 0) {
+      return this.sideSlots.carried[slot]!;
+    }
+    throw createError('KV_SIDE_STATE', {
+      operation, sideTensor: '', problem: `none is named, or the sequence in slot ${slot} carries none`, hint: 'Name some in `acquire({ needs })`.',
+    });
+  }
+
+  /** Of a text's first `tokens` tokens, which end in `node`, how many all tensors of `needs` have. */
+  covered(node: number, tokens: number, needs: number): number {
+    let covered = tokens;
+    for (const tensor of this.#in(needs)) covered = tensor.cover.tokensOf(node, covered);
+    return covered;
+  }
+
+  /** The tensor of `needs` that has least of the text's first `tokens` tokens, and why it has no more; undefined: all have them all. */
+  lacking(node: number, tokens: number, needs: number): { readonly tensor: string; readonly tokens: number; readonly reason: CoverEnd } | undefined {
+    let least: SideTensor | undefined;
+    let covered = tokens;
+    for (const tensor of this.#in(needs)) {
+      const has = tensor.cover.tokensOf(node, tokens);
+      if (has >= covered) continue;
+      least = tensor;
+      covered = has;
+    }
+    return least && { tensor: least.open.name, tokens: covered, reason: least.cover.reasonAt(node, tokens) };
+  }
+
+  /**
+   * Gives a slot's new sequence what its tensors have of its text. Throws KV_NO_FREE_SLOT when leases keep too many side slots,
+   * KV_OUT_OF_PAGES, or what the driver says; then nothing of it stays.
+   */
+  admit(slot: number, { node, tokens, promisedTokens, needs, tenant }: SideRequest): void {
+    if (needs === 0) return;
+    const admitted: SideTensor[] = [];
+    let side = -1;
+    this.#late.attempt(() => {
+      this.settle();
+    });
+    try {
+      this.#time += 1;
+      for (const tensor of this.#in(needs)) {
+        tensor.found.find(node, tokens, tensor.open.arithmetic.rowsFor(tokens));
+        tensor.cover.use(node, this.#time);
+      }
+      side = this.#choose(slot, needs, true);
+      this.sideSlots.take(slot, side, needs);
+      for (const tensor of this.#in(needs)) {
+        tensor.admit(side, { tenant, tokens, promisedTokens });
+        admitted.push(tensor);
+      }
+    } catch (error) {
+      for (const tensor of admitted) tensor.release(side);
+      if (side >= 0) this.sideSlots.leave(slot, 0);
+      throw error;
+    } finally {
+      for (const tensor of this.#in(needs)) tensor.found.forget();
+    }
+    this.#handed[side] = 0;
+    this.ready[slot] = 0;
+  }
+
+  /** Another sequence starts with all that one in slot `from` has. Throws as `admit`. */
+  fork(from: number, to: number, tenant: bigint): void {
+    const needs = this.sideSlots.carried[from]!;
+    if (needs === 0) return;
+    const forked: SideTensor[] = [];
+    const source = this.sideSlots.of[from]!;
+    const side = this.#choose(to, needs, false);
+    this.sideSlots.take(to, side, needs);
+    this.ready[from] = 0;
+    try {
+      for (const tensor of this.#in(needs)) {
+        tensor.fork(source, side, tenant);
+        forked.push(tensor);
+      }
+    } catch (error) {
+      for (const tensor of forked) tensor.release(side);
+      this.sideSlots.leave(to, 0);
+      throw error;
+    }
+    this.#handed[side] = 0;
+    this.ready[to] = 0;
+  }
+
+  /** Gives the slot's sequence memory to write up to `tokens` tokens. Throws KV_OUT_OF_PAGES, KV_SLOT_BUSY, or what the driver says. */
+  ensure(slot: number, tokens: number): void {
+    const side = this.sideSlots.of[slot]!;
+    let ready = alwaysReady;
+    for (const tensor of this.#in(this.sideSlots.carried[slot]!)) ready = Math.min(ready, tensor.ensure(side, tokens));
+    this.ready[slot] = ready;
+  }
+
+  /** Only the sequence's first `tokens` tokens count. Throws what the driver says; then they do not count, and stay mapped. */
+  truncate(slot: number, tokens: number): void {
+    const side = this.sideSlots.of[slot]!;
+    if (side < 0) return;
+    this.ready[slot] = 0;
+    const isHanded = this.#handed[side]! > tokens;
+    if (isHanded) this.#handed[side] = tokens;
+    for (const tensor of this.#in(this.sideSlots.carried[slot]!)) {
+      if (isHanded) tensor.revoke(side);
+      tensor.truncate(side, tokens);
+    }
+  }
+
+  /** What was written for a batch that was not committed does not count. */
+  discard(slot: number): void {
+    const side = this.sideSlots.of[slot]!;
+    const tokens = this.slots.length[slot]!;
+    for (const tensor of this.#in(this.sideSlots.carried[slot]!)) tensor.written[side] = Math.min(tensor.written[side]!, tokens);
+  }
+
+  /** The index has heard of the path's commits: what the slot has written of them is cached. */
+  publish(slot: number, path: PrefixPath): void {
+    const side = this.sideSlots.of[slot]!;
+    this.#time += 1;
+    for (const tensor of this.#in(this.sideSlots.carried[slot]!)) {
+      tensor.publish(side, path.node, path.length);
+      tensor.cover.use(path.node, this.#time);
+    }
+  }
+
+  /** No sequence has the slot any more, nor any queued work. */
+  retire(slot: number, tokens: number): void {
+    const carried = this.sideSlots.carried[slot]!;
+    this.ready[slot] = alwaysReady;
+    const side = this.sideSlots.leave(slot, tokens);
+    if (side >= 0) this.#giveBack(side, carried);
+  }
+
+  /** Keeps a side slot, whatever becomes of its sequence. */
+  lease(side: number): void {
+    this.sideSlots.lease(side);
+  }
+
+  endLease(side: number): void {
+    if (this.#isClosed) return;
+    const tensors = this.sideSlots.tensorsIn(side);
+    if (this.sideSlots.endLease(side)) this.#giveBack(side, tensors);
+  }
+
+  /** Views of the side slot's first `tokens` tokens have been handed out. */
+  handed(side: number, tokens: number): void {
+    this.#handed[side] = Math.max(this.#handed[side]!, tokens);
+  }
+
+  /** Ends what no text and no sequence needs. Throws the driver's first refusal, at the end. */
+  settle(): void {
+    for (const tensor of this.all) tensor.settle();
+  }
+
+  counts(): SideCounts {
+    return { budgetBytes: this.budget.bytes, usedBytes: this.budget.usedBytes, leasedSlots: this.sideSlots.leased };
+  }
+
+  verify(): void {
+    for (const tensor of this.all) tensor.verify();
+  }
+
+  /** Detaches all views: the cache closes. */
+  close(): void {
+    this.#isClosed = true;
+    for (const tensor of this.all) tensor.close();
+  }
+
+  /** Throws KV_CLOSED. */
+  checkOpen(operation: string): void {
+    if (this.#isClosed) throw createError('KV_CLOSED', { operation: `${operation} side tensors`, owner: 'KvCache' });
+  }
+
+  /** An idle side slot: one that has most of what was found, else one that maps little. */
+  #choose(slot: number, needs: number, isFound: boolean): number {
+    const side = this.sideSlots.choose(slot, (candidate) => {
+      let shared = 0;
+      let mapped = 0;
+      for (const tensor of this.#in(needs)) {
+        if (tensor.isQuarantined(candidate)) return -Infinity;
+        if (isFound) shared += tensor.found.sharedPages(candidate);
+        mapped += tensor.mappedPages(candidate);
+      }
+      return shared > 0 ? shared : -mapped;
+    });
+    if (side >= 0 && !this.#in(needs).some((tensor) => tensor.isQuarantined(side))) return side;
+    throw createError('KV_NO_FREE_SLOT', { slots: this.sideSlots.count, retiringSlots: 0, leasedSlots: this.sideSlots.leased });
+  }
+
+  #giveBack(side: number, tensors: number): void {
+    for (const tensor of this.#in(tensors)) tensor.release(side);
+    this.#late.attempt(() => {
+      this.settle();
+    });
+  }
+
+  #in(tensors: number): readonly SideTensor[] {
+    return tensors === this.everything ? this.all : this.all.filter((_, index) => (tensors & 2 ** index) !== 0);
+  }
+}

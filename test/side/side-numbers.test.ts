@@ -1,0 +1,160 @@
+// The example of vLLM-Omni's prefix cache, token by token: 4 tokens a page, a text of 12 tokens, one of 8 that shares 4. What is shared,
+// what is copied, what a stage reads as one piece.
+
+import test, { type ExecutionContext } from 'ava';
+
+import { KvCache, type KvCacheOptions } from 'virtual-kv';
+import { MockDevice } from 'virtual-kv/testing';
+import { SideSpeaker } from './side-speaker.js';
+
+const KiB = 1024;
+const a = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12];
+const b = [1, 2, 3, 4, 50, 51, 52, 53];
+
+interface World {
+  readonly cache: KvCache;
+  readonly speaker: SideSpeaker;
+}
+
+function worlds(title: string, options: Partial<KvCacheOptions>, check: (t: ExecutionContext, world: World) => void): void {
+  for (const place of ['host', 'device'] as const) {
+    test(`${title} (${place === 'host' ? 'host' : 'mock'})`, (t) => {
+      const device = place === 'device' ? new MockDevice({ granularityBytes: 64 * KiB, memoryBytes: 2 ** 26, backing: 'real' }) : undefined;
+      const cache = new KvCache({
+        model: { layers: 1, kvHeads: 16, headDim: 256, dtype: 'float32' }, slots: 4, maxTokens: 64, memoryBudgetBytes: 2 ** 23, pageBytes: 64 * KiB,
+        driver: device?.driver ?? 'host', mapper: 'off',
+        sideTensors: {
+          hidden: { width: 4096, dtype: 'float32', pageBytes: 64 * KiB, place },
+          mm_feature: { width: 8192, dtype: 'float32', pageBytes: 128 * KiB, place },
+        },
+        sideBudgetBytes: 2 ** 23, ...options,
+      });
+      try {
+        check(t, { cache, speaker: new SideSpeaker(cache) });
+        cache.verify();
+      } finally {
+        cache.close();
+        if (device !== undefined) {
+          t.deepEqual(device.misuses(), []);
+          device.close();
+        }
+      }
+    });
+  }
+}
+
+/** Pages that hold rows, by tensor. */
+function pages({ cache }: World): number {
+  return cache.sideCounts().usedBytes / (192 * KiB);
+}
+
+worlds('a text that shares 4 of 8 tokens aliases their page, copies nothing and computes 4; the next stage reads one piece', {}, (t, world) => {
+  const { cache, speaker } = world;
+  speaker.cacheText(a);
+  t.is(pages(world), 3);
+  const second = speaker.say(b);
+  t.is(second.sequence.cachedTokens, 4);
+  t.is(pages(world), 4, 'three pages of the first text, one of the second');
+  using handOver = second.sequence.handOver();
+  t.is(speaker.wrongRows(handOver, b), 0);
+  t.is(handOver.rows('hidden').length, 8 * 4096, 'one view of cached and computed rows');
+  t.is(cache.prefixes.lookup({ tokens: [...b, 9] }).cachedTokens, 8);
+});
+
+worlds('the same text again shares 8 tokens by pages and 3 by bytes; with a kept value all 12, and nothing is computed', {}, (t, world) => {
+  const { cache, speaker } = world;
+  const first = speaker.cacheText(a);
+  t.is(speaker.say([...first.text, 13]).sequence.cachedTokens, 12);
+  const again = cache.acquire({ tokens: a });
+  t.is(again.cachedTokens, 11);
+  t.is(again.sideTokens('hidden'), 11);
+  using handOver = again.handOver();
+  t.is(speaker.wrongRows(handOver, a, 11), 0);
+
+  const kept = speaker.say(a);
+  t.true(kept.sequence.keepValue('logits'));
+  const whole = cache.acquire({ tokens: a });
+  t.deepEqual([whole.cachedTokens, whole.keptValue], [12, 'logits']);
+  using all = whole.handOver();
+  t.is(speaker.wrongRows(all, a), 0);
+});
+
+worlds('a text that ends inside a page shares 4 tokens by the page and 2 by bytes', {}, (t, world) => {
+  const { speaker } = world;
+  speaker.cacheText(a);
+  const text = [...a.slice(0, 6), 60, 61];
+  const other = speaker.say(text);
+  t.is(other.sequence.cachedTokens, 6);
+  t.is(pages(world), 4);
+  using handOver = other.sequence.handOver();
+  t.is(speaker.wrongRows(handOver, text), 0);
+});
+
+worlds('of a sequence and its fork the first that writes gets a copy of their last page, the other none', {}, (t, world) => {
+  const { speaker } = world;
+  const parent = speaker.say(a.slice(0, 10));
+  const child = { sequence: parent.sequence.fork(), text: [...parent.text] };
+  t.is(pages(world), 3);
+  speaker.decode(child, 70);
+  t.is(pages(world), 4);
+  speaker.decode(parent, 80);
+  t.is(pages(world), 4);
+  for (const spoken of [parent, child]) {
+    using handOver = spoken.sequence.handOver();
+    t.is(speaker.wrongRows(handOver, spoken.text), 0);
+  }
+});
+
+worlds('a shortened text is found up to where it was shortened, with its rows', {}, (t, { cache, speaker }) => {
+  const spoken = speaker.say(a);
+  spoken.sequence.truncate(5);
+  t.is(cache.prefixes.lookup({ tokens: a }).cachedTokens, 5);
+  t.is(spoken.sequence.sideTokens('hidden'), 5);
+  spoken.text.length = 5;
+  speaker.decode(spoken, 90);
+  using handOver = spoken.sequence.handOver();
+  t.is(speaker.wrongRows(handOver, spoken.text), 0);
+});
+
+worlds('a text whose writer did not write a tensor is a miss for those that need it, and a hit for others', {}, (t, { cache, speaker }) => {
+  speaker.cacheText(a, { needs: ['hidden'] });
+  const asked = { tokens: [...a, 1] };
+  t.is(cache.prefixes.lookup(asked).cachedTokens, 0);
+  t.is(cache.prefixes.lookup({ ...asked, needs: ['hidden'] }).cachedTokens, 12);
+  t.is(cache.prefixes.lookup({ ...asked, needs: [] }).cachedTokens, 12);
+  t.deepEqual(cache.prefixes.explain(asked), { tokens: 0, reason: 'side-never-written', sideTensor: 'mm_feature', keyValueTokens: 12 });
+
+  speaker.cacheText(a, {});
+  t.is(cache.prefixes.lookup(asked).cachedTokens, 12, 'computed again, it is there for all');
+});
+
+worlds('a prompt in chunks of 5, 4 and 3 is found up to what was committed', {}, (t, { cache, speaker }) => {
+  const sequence = cache.acquire({ tokens: a });
+  const found = [];
+  for (const chunk of [5, 4, 3]) {
+    found.push(cache.prefixes.lookup({ tokens: [...a, 1] }).cachedTokens);
+    speaker.compute([{ sequence, text: a }], chunk);
+  }
+  t.deepEqual([...found, cache.prefixes.lookup({ tokens: [...a, 1] }).cachedTokens], [0, 5, 9, 12]);
+});
+
+test('a budget of two pages keeps 8 tokens of side rows beside 11 of K and V', (t) => {
+  using cache = new KvCache({
+    model: { layers: 1, kvHeads: 16, headDim: 256, dtype: 'float32' }, slots: 4, maxTokens: 64, memoryBudgetBytes: 2 ** 23, pageBytes: 64 * KiB,
+    driver: 'host', sideTensors: { hidden: { width: 4096, dtype: 'float32', pageBytes: 64 * KiB } }, sideBudgetBytes: 2 ** 22,
+  });
+  const speaker = new SideSpeaker(cache);
+  speaker.cacheText(a);
+  cache.setSideBudget(128 * KiB);
+  t.is(cache.prefixes.lookup({ tokens: a, needs: [] }).cachedTokens, 11);
+  t.is(cache.prefixes.lookup({ tokens: a }).cachedTokens, 8);
+  t.deepEqual(cache.prefixes.explain({ tokens: a }), { tokens: 8, reason: 'side-evicted', sideTensor: 'hidden', keyValueTokens: 12 });
+  t.is(cache.sideCounts().usedBytes, 128 * KiB);
+  t.throws(() => speaker.say(a), { code: 'KV_OUT_OF_PAGES', message: /side tensor `hidden`.*sideBudgetBytes/ });
+  cache.setSideBudget(2 ** 22);
+  const again = speaker.say(a);
+  t.is(again.sequence.cachedTokens, 8);
+  using handOver = again.sequence.handOver();
+  t.is(speaker.wrongRows(handOver, a), 0);
+  cache.verify();
+});
