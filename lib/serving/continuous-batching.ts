@@ -89,9 +89,8 @@ export class ContinuousBatching {
 
   /** Lets a request start as `enqueue`, or ends it where it would not fit an empty cache. */
   enqueueFitting(generation: Generation): void {
-    const { cache } = this.#options;
     try {
-      checkFits(generation.request, cache.layout, cache.pool);
+      checkFits(generation.request, this.#options.cache);
       this.enqueue(generation);
     } catch (error) {
       this.end(generation, error as Error);

@@ -7,6 +7,7 @@
 
 import { createError } from '../base/errors.js';
 import type { Sequence } from '../cache/sequence.js';
+import type { HandOver } from '../side/hand-over.js';
 import type { OrderedRequest, TenantShare } from './request-order.js';
 import type { ReadRequest } from './request.js';
 
@@ -31,6 +32,11 @@ export interface GenerationResult {
   readonly firstTokenMs: number;
   /** Milliseconds from its submission to its end. */
   readonly totalMs: number;
+  /**
+   * Rows of side tensors, of its prompt and its answer but for the last token, which was not computed. Undefined unless the request has
+   * `handOver`. Close it when they were read: until then it keeps their memory, and later requests may wait for that.
+   */
+  readonly side: HandOver | undefined;
 }
 
 /** What follows a request. Called by the batching loop between passes; must not throw. */
@@ -62,6 +68,8 @@ export class Generation implements OrderedRequest {
   sequence: Sequence | undefined;
   /** Valid tokens of the sequence. */
   length = 0;
+  /** Its side rows, where it hands some over: while it has a slot, and once it is answered. */
+  side: HandOver | undefined;
   /** Tokens that it computes in the running step, as planned. */
   passTokens = 0;
   cachedTokens = 0;
@@ -86,6 +94,8 @@ export class Generation implements OrderedRequest {
   #firstTokenMs = -1;
   /** Tokens of its text when it was last preempted. */
   #preemptedAtTokens = -1;
+  /** Whether its side rows are its result's. */
+  #isAnswered = false;
 
   constructor({ request, arrival, nowMs, listener }: GenerationOptions) {
     this.request = request;
@@ -106,9 +116,9 @@ export class Generation implements OrderedRequest {
   }
 
   /** What the cache is asked for. */
-  get prompt(): Pick<ReadRequest, 'items' | 'tenant' | 'salt' | 'adapter'> & { readonly tokens: Int32Array } {
-    const { items, tenant, salt, adapter } = this.request;
-    return { tokens: this.text.subarray(0, this.textTokens), items, tenant, salt, adapter };
+  get prompt(): Pick<ReadRequest, 'items' | 'tenant' | 'salt' | 'adapter' | 'needs'> & { readonly tokens: Int32Array } {
+    const { items, tenant, salt, adapter, needs } = this.request;
+    return { tokens: this.text.subarray(0, this.textTokens), items, tenant, salt, adapter, needs };
   }
 
   get tenantTokens(): number {
@@ -146,8 +156,9 @@ export class Generation implements OrderedRequest {
 
   /** Whether `other` may find this one's text in the cache. */
   sharesWith(other: Generation): boolean {
-    const { tenant, salt, adapter, caching } = this.request;
+    const { tenant, salt, adapter, caching, needs } = this.request;
     const its = other.request;
+    if (needs !== undefined && !(its.needs?.every((name) => needs.includes(name)) ?? false)) return false;
     return tenant === its.tenant && salt === its.salt && adapter === its.adapter
       && (caching === 'read-write' || caching === 'write') && (its.caching === 'read-write' || its.caching === 'read');
   }
@@ -169,6 +180,8 @@ export class Generation implements OrderedRequest {
     this.length = sequence.length;
     this.leader = undefined;
     if (this.preemptions === 0) this.cachedTokens = sequence.cachedTokens;
+    const { handOver } = this.request;
+    if (handOver !== false) this.side = sequence.handOver(handOver === true ? undefined : handOver);
     this.listener.started?.(sequence);
   }
 
@@ -178,6 +191,10 @@ export class Generation implements OrderedRequest {
     this.sequence = undefined;
     this.length = 0;
     this.passTokens = 0;
+    if (!this.#isAnswered) { // preempted or failed: nobody gets the rows, and their memory is wanted
+      this.side?.close();
+      this.side = undefined;
+    }
     if (sequence === undefined || sequence.isReleased) return;
     this.listener.leaving?.(sequence);
     sequence.release();
@@ -217,10 +234,11 @@ export class Generation implements OrderedRequest {
   }
 
   #result(finishReason: FinishReason, stopToken: number | undefined, nowMs: number): GenerationResult {
+    this.#isAnswered = true;
     return {
       tokens: this.text.slice(this.promptTokens, this.textTokens), finishReason, stopToken, promptTokens: this.promptTokens,
       cachedTokens: this.cachedTokens, preemptions: this.preemptions, firstTokenMs: this.#firstTokenMs - this.#submittedMs,
-      totalMs: nowMs - this.#submittedMs,
+      totalMs: nowMs - this.#submittedMs, side: this.side,
     };
   }
 

@@ -3,6 +3,7 @@
 
 import { createError, isKvError } from '../base/errors.js';
 import type { BackgroundErrors } from '../device/background-errors.js';
+import type { ChangeSignal } from '../device/change-signal.js';
 import { Driver } from '../device/driver.js';
 import { native as addon, type NativeCache } from '../device/native.js';
 import { PagePool } from '../device/page-pool.js';
@@ -34,6 +35,7 @@ export interface SideCollaborators {
   readonly nodes: NodeTable;
   readonly lengths: SlotLengths;
   readonly late: BackgroundErrors;
+  readonly capacity: ChangeSignal;
   readonly owner: object;
 }
 
@@ -44,7 +46,7 @@ export interface OpenSide {
 }
 
 /** Throws KV_INVALID_OPTION, KV_OUT_OF_ADDRESS_SPACE, and what the driver throws. */
-export function openSideTensors(given: SideTensorsToOpen, { nodes, lengths, late, owner }: SideCollaborators): OpenSide {
+export function openSideTensors(given: SideTensorsToOpen, { nodes, lengths, late, capacity, owner }: SideCollaborators): OpenSide {
   const { tensors: shapes, slots, driver, handOverSlots } = given;
   const isOnHost = shapes.some(({ place }) => place === 'host');
   const host = isOnHost && driver.kind !== 'host' ? Driver.open('host') : undefined;
@@ -63,7 +65,7 @@ export function openSideTensors(given: SideTensorsToOpen, { nodes, lengths, late
       memories.push({ native: open.native, pool: open.pool });
       tensors.push(new SideTensor(open, { nodes, late, owner, makeRoom }));
     }
-    return { side: new SideTensors({ tensors, sideSlots, budget, slots: lengths, late }), closeMemory };
+    return { side: new SideTensors({ tensors, sideSlots, budget, slots: lengths, late, capacity }), closeMemory };
   } catch (error) {
     closeMemory();
     throw error;
