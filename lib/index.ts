@@ -52,6 +52,9 @@ export { EncoderHold } from './side/encoder-hold.js';
 export type {
   EncoderAcquireOptions, EncoderCacheOptions, EncoderComputation, EncoderItemName, EncoderKindOptions,
 } from './side/encoder-options.js';
+export {
+  SideTensorSuggestion, suggestSideTensors, type PassedThrough, type PassThroughReason, type SuggestedSideTensor,
+} from './side/suggest-side-tensors.js';
 export type { PrefixDomainParts } from './prefix/domain.js';
 export {
   isKvError, KvAbortError, KvCapacityError, KvDriverError, KvError, KvStateError,

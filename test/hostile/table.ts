@@ -65,6 +65,7 @@ export const table: Readonly<Record<string, Rows>> = {
   priority: { call: () => call(kv.priority, { pinnedLevel: 3, lifetimeMs: () => 1, now: () => 0 }) },
   randomSampler: { call: () => call(kv.randomSampler, { temperature: 1, topK: 2, topP: 0.5, seed: 1 }) },
   slru: { call: () => call(kv.slru, { protectedShare: 0.5 }) },
+  suggestSideTensors: { call: () => call(kv.suggestSideTensors, { hidden: { shape: [3, 2], dtype: 'float32', data: floats(6) } }, 3) },
   tensorsOf: { call: () => call(kv.tensorsOf, { ...model, layerShapes: [{ kvHeads: 2 }], parallel: { tensor: 1 } }) },
   registerMetrics: {
     call: ({ cache }) => call((...given: Parameters<typeof registerMetrics>) => { registerMetrics(...given)(); },
@@ -258,6 +259,13 @@ export const table: Readonly<Record<string, Rows>> = {
   EncoderHold: {
     new: () => call((...given: never[]) => new (kv.EncoderHold as unknown as new (...given: unknown[]) => unknown)(...given), {}, {}),
     release: null,
+  },
+  SideTensorSuggestion: {
+    new: null,
+    observe: () => {
+      const suggestion = new kv.SideTensorSuggestion();
+      return call(suggestion.observe.bind(suggestion), { hidden: { shape: [3, 2], dtype: 'float32' }, other: { dims: [3, 2], data: floats(6) } }, 3);
+    },
   },
   NaiveScheduler: {
     new: (world) => call((options: kv.SchedulerOptions) => new kv.NaiveScheduler(options), schedulerOptions(world)),
