@@ -22,7 +22,7 @@ export function copyComputedRows(answer: unknown, { kind: { width, dtype, rowByt
   if (tokens !== undefined && count !== tokens) throw wrong(bytes);
   const buffer = new ArrayBuffer(bytes.length);
   new Uint8Array(buffer).set(bytes);
-  markAsUntransferable(buffer); // a view's holder must not take the rows from the others
+  markAsUntransferable(buffer); // no user of a view can take the rows away from the cache
   return { rows: arrayOver(dtype, buffer, 0, count * width), tokens: count };
 
   function wrong(given: Uint8Array | undefined): Error {

@@ -1,6 +1,6 @@
-// EncoderCache: outputs of vision and audio encoders, so that an image or a sound that is seen again is not encoded again. It owns the rows, in
-// this process's memory, within a budget in bytes; requests share them by domain, kind and hash, and hold them while they use them. It
-// knows nothing of any KvCache, and runs no encoder of its own. For one Node thread.
+// EncoderCache: outputs of vision and audio encoders, so that an image or a sound that is seen again is not encoded again. It owns the
+// rows, in this process's memory, within a budget in bytes; requests share them by domain, kind and hash, and hold them while they use
+// them. It knows nothing of any KvCache, and runs no encoder of its own. For one Node thread.
 
 import { createError } from '../base/errors.js';
 import { checkInteger, instanceOf, readOptions } from '../base/options.js';
@@ -40,7 +40,7 @@ export interface EncoderCounts {
 export interface EncoderMetrics {
   /** Calls of `acquire` that found the rows. */
   readonly hits: number;
-  /** Calls that found the rows waited for or being computed, and waited with the others. */
+  /** Calls that joined requests for the same item, which were waiting for room or for its encoder. */
   readonly joins: number;
   /** Calls that found nothing. */
   readonly misses: number;
@@ -50,7 +50,7 @@ export interface EncoderMetrics {
   readonly computations: number;
   /** Of `computations`, those that failed. */
   readonly failures: number;
-  /** Items that were evicted for others, or after the budget was lowered. */
+  /** Items that were evicted: for the room of another, or after the budget was lowered. */
   readonly evictions: number;
   /** Bytes of rows that encoders have returned. */
   readonly computedBytes: number;
@@ -99,8 +99,8 @@ export class EncoderCache {
   }
 
   /**
-   * Rows [from, to) of a held item as a view [to − from, width], without copying; by default all. Others see the same memory: do not
-   * write to it, and do not use it after the hold's release. Throws KV_INVALID_OPTION, KV_HOLD_STATE and KV_CLOSED.
+   * Rows [from, to) of a held item as a view [to − from, width], without copying; by default all. All holds of the item show the same
+   * memory: do not write to it, and do not use it after the hold's release. Throws KV_INVALID_OPTION, KV_HOLD_STATE and KV_CLOSED.
    */
   range(hold: EncoderHold, from = 0, to?: number): Readonly<TensorView> {
     const owner = 'EncoderCache.range';
@@ -117,8 +117,9 @@ export class EncoderCache {
   }
 
   /**
-   * Changes the budget, at least 1 byte. Where it is lowered, items that nobody holds are evicted at once, the others once they are
-   * released; requests that wait for more than the whole budget are rejected with KV_ITEM_TOO_LARGE. Throws KV_INVALID_OPTION and KV_CLOSED.
+   * Changes the budget, at least 1 byte. Where it is lowered, items without a hold are evicted at once, held ones once they are
+   * released; requests that wait for more than the whole budget are rejected with KV_ITEM_TOO_LARGE. Throws KV_INVALID_OPTION and
+   * KV_CLOSED.
    */
   setBudget(budgetBytes: number): void {
     checkInteger('EncoderCache.setBudget', 'budgetBytes', budgetBytes, 1);
@@ -127,8 +128,9 @@ export class EncoderCache {
   }
 
   /**
-   * Drops the items of all domains that have the given parts, by default all items: no later request finds them. Who holds one keeps it
-   * until the release; who waits for one that is being computed is given it. Throws KV_UNKNOWN_OPTION, KV_INVALID_OPTION and KV_CLOSED.
+   * Drops the items of all domains that have the given parts, by default all items: no later request finds them. Held
+   * rows stay valid until their release, and requests that wait for a computation get its rows. Throws KV_UNKNOWN_OPTION,
+   * KV_INVALID_OPTION and KV_CLOSED.
    */
   clear(domain?: PrefixDomainParts): void {
     const parts = readOptions('EncoderCache.clear', domain, domainSpec, 'domain');
@@ -155,7 +157,7 @@ export class EncoderCache {
     return { ...events, evictions, evictedBytes };
   }
 
-  /** Drops everything: requests that wait are rejected with KV_CLOSED, running encoders are aborted, holds are worth nothing. Idempotent. */
+  /** Drops everything: requests that wait are rejected with KV_CLOSED, running encoders are aborted, all rows are gone. Idempotent. */
   close(): void {
     if (this.#isClosed) return;
     this.#isClosed = true;

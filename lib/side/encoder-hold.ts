@@ -24,7 +24,7 @@ export class EncoderHold {
   readonly dtype: Dtype;
   /** Bytes of all rows. */
   readonly bytes: number;
-  /** Whether the rows stay in the cache when nobody holds them; false where they are more than its whole budget. */
+  /** Whether the rows stay in the cache after their last release; false where they are more than its whole budget. */
   readonly isCached: boolean;
   readonly #owner: HoldOwner;
   readonly #item: EncoderItem;

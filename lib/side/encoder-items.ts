@@ -1,6 +1,6 @@
-// EncoderItems: the life of an EncoderCache's items, from the first request for one to its eviction: who joins whom, whose encoder runs,
-// who waits for room, who is told. No caller's code runs inside its calls: encoders start in a microtask of their own, and a caller's
-// listeners of an abort are called last.
+// EncoderItems: the life of an EncoderCache's items, from the first request for one to its eviction: which requests join, which encoder
+// runs, which requests wait for room, and when each is answered. No caller's code runs inside its calls: encoders start in a microtask
+// of their own, and a caller's listeners of an abort are called last.
 
 import { createError } from '../base/errors.js';
 import { explainRevoked } from '../base/options.js';
@@ -78,7 +78,7 @@ export class EncoderItems implements HoldOwner {
     this.queue.serve();
   }
 
-  /** No later request is given the items of a domain that are there or being computed; what nobody holds is dropped. */
+  /** No later request is given the items of a domain that are there or being computed; those without a hold are dropped. */
   clear(parts: PrefixDomainParts): void {
     for (const item of [...this.#findable.values()]) {
       if (item.state === 'queued' && item.rows === undefined) continue; // not computed yet
@@ -126,7 +126,7 @@ export class EncoderItems implements HoldOwner {
     item.requests.add(request);
   }
 
-  /** Makes the item that nobody has asked for yet. */
+  /** Makes the item, for its first request. */
   #open(request: EncoderRequest): void {
     const { given, number } = request;
     const item = new EncoderItem(given, number, given.tokens);
@@ -176,7 +176,7 @@ export class EncoderItems implements HoldOwner {
       const { compute } = request!.given;
       this.events.computations += 1;
       const outcome = await computedBy(compute, item, computation.signal);
-      if (item.computation !== computation) return; // nobody waits any more
+      if (item.computation !== computation) return; // all its requests have given up
       if (!('error' in outcome)) return this.#finish(item, outcome);
       this.events.failures += 1;
       if (!item.requests.has(request!)) continue;
@@ -226,7 +226,7 @@ export class EncoderItems implements HoldOwner {
     this.#answer(request).resolve(new EncoderHold(this, item));
   }
 
-  /** Nobody holds the item any more. */
+  /** The last hold of the item was released. */
   #letGo(item: EncoderItem): void {
     if (item.isFindable && !item.isOutside) return this.room.unpin(item);
     this.room.giveBack(item);

@@ -34,7 +34,10 @@ export interface EncoderItemName {
   readonly domain?: PrefixDomainParts | undefined;
   /** One of the cache's `kinds`. */
   readonly kind: string;
-  /** Hash of the content and of all that the encoder's output depends on: a string or bytes, 1 … 1,024 of them. A string never equals bytes. */
+  /**
+   * Hash of the content and of all that the encoder's output depends on: a string or bytes, 1 … 1,024 of them. A string never equals
+   * bytes.
+   */
   readonly hash: string | Uint8Array;
 }
 
@@ -53,7 +56,7 @@ export interface EncoderAcquireOptions extends EncoderItemName {
   readonly compute: (computation: EncoderComputation) => TensorView | Promise<TensorView>;
   /** Rows of the item, where known before it is computed: room is then made first. At least 1. Default: unknown. */
   readonly tokens?: number | undefined;
-  /** Where others hold the room: `wait` for it in the order of arrival, or `refuse` with KV_ENCODER_FULL. Default `wait`. */
+  /** Where there is no room: `wait` for it in the order of arrival, or `refuse` with KV_ENCODER_FULL. Default `wait`. */
   readonly whenFull?: 'wait' | 'refuse' | undefined;
   /** Gives up after so many milliseconds of waiting, for room or for the encoder, with KV_TIMEOUT. Default: never. */
   readonly timeoutMs?: number | undefined;
@@ -102,7 +105,9 @@ const kindsField: Field<EncoderKinds> = (value, place) => {
 const hashField: Field<string> = (value, place) => {
   const expected = 'a string or a Uint8Array of 1 to 1,024 characters or bytes';
   const bytes = bytesOf(value);
-  if (typeof value !== 'string' && bytes === undefined) throw createError('KV_INVALID_OPTION', { reason: 'type', ...place, expected, received: value });
+  if (typeof value !== 'string' && bytes === undefined) {
+    throw createError('KV_INVALID_OPTION', { reason: 'type', ...place, expected, received: value });
+  }
   const length = typeof value === 'string' ? value.length : bytes!.length;
   if (length === 0 || length > longestHash) throw createError('KV_INVALID_OPTION', { reason: 'range', ...place, expected, received: value });
   return typeof value === 'string' ? `s${value}` : `b${Buffer.from(bytes!).toString('hex')}`;

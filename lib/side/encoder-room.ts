@@ -1,5 +1,5 @@
-// EncoderRoom: the bytes of an EncoderCache. It counts items within the budget, remembers which of them nobody holds, and evicts those,
-// the least recently used first, when room is needed and never before.
+// EncoderRoom: the bytes of an EncoderCache. It counts items within the budget, and evicts those without a hold, the least recently
+// used first, when room is needed and never before.
 //
 // Invariants: pinned bytes (held, or being computed) + unheld bytes = used bytes. Used bytes exceed the budget only by pinned ones, after
 // the budget was lowered.
@@ -55,12 +55,12 @@ export class EncoderRoom {
     this.outsideBytes += item.bytes!;
   }
 
-  /** An item that nobody held is held again. */
+  /** The item is held: it is not evicted from now on. */
   pin(item: EncoderItem): void {
     if (this.#unheld.delete(item)) this.#unheldBytes -= item.countedBytes;
   }
 
-  /** Nobody holds the item any more: it may be evicted from now on. */
+  /** The last hold was released: the item may be evicted from now on. */
   unpin(item: EncoderItem): void {
     this.#unheld.add(item);
     this.#unheldBytes += item.countedBytes;

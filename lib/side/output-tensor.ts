@@ -35,7 +35,8 @@ export function readOutput(value: unknown, place: FieldPlace): OutputTensor | Ot
     const { shape: named, dims, dtype, type } = value as Readonly<Record<string, unknown>>;
     const array = typedArrayKind(value);
     const length = array === undefined ? undefined : lengthOf(value as Float32Array);
-    const shape = named === undefined && dims === undefined && length !== undefined ? [length] : shapeOf(named ?? dims);
+    const given = named ?? dims ?? (length === undefined ? undefined : [length]);
+    const shape = shapeOf(given, { ...place, option: `${place.option}.shape` });
     if (shape === undefined) return { kind: 'not-a-tensor' };
     if (length !== undefined && shape.reduce((product, size) => product * size, 1) !== length) return { kind: 'not-a-tensor' };
     return { kind: 'tensor', shape, ...dtypeOf(dtype ?? type, () => array ?? typedArrayKind((value as { readonly data?: unknown }).data)) };
@@ -43,11 +44,13 @@ export function readOutput(value: unknown, place: FieldPlace): OutputTensor | Ot
 }
 
 /** Undefined for what is no list of sizes. */
-function shapeOf(value: unknown): readonly number[] | undefined {
-  const list = elementsOf(value);
-  if (list === undefined || list.length > mostDimensions) return undefined;
-  const shape = Array.from({ length: list.length }, (_, index) => list.elements[index]);
-  return shape.every((size) => Number.isSafeInteger(size) && (size as number) >= 0) ? shape as number[] : undefined;
+function shapeOf(value: unknown, place: FieldPlace): readonly number[] | undefined {
+  const shape = withoutRevoked(value, place, () => {
+    const list = elementsOf(value);
+    if (list === undefined || list.length > mostDimensions) return undefined;
+    return Array.from({ length: list.length }, (_, index) => list.elements[index]);
+  });
+  return shape?.every((size) => Number.isSafeInteger(size) && (size as number) >= 0) ? shape as number[] : undefined;
 }
 
 /** By the name that it gives, else by the typed array of its elements, of which a Uint16Array and a Uint8Array say too little. */

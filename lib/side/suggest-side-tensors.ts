@@ -1,6 +1,6 @@
-// suggestSideTensors: which outputs of an engine look like one row per token, for the `sideTensors` of a cache. It is a suggestion, from the
-// shapes of some passes; a cache never discovers anything by itself. An output counts only after its rows followed two different
-// numbers of tokens: a constant of 12 rows fits a prompt of 12 tokens by accident. Keeps shapes, never the outputs.
+// suggestSideTensors: which outputs of an engine look like one row per token, for the `sideTensors` of a cache. It is a suggestion,
+// from the shapes of some passes; a cache never discovers anything by itself. An output counts only after its rows followed two
+// different numbers of tokens: a constant of 12 rows fits a prompt of 12 tokens by accident. Keeps shapes, never the outputs.
 
 import { createError } from '../base/errors.js';
 import { formatCount, formatNumber, printable } from '../base/format.js';
@@ -18,9 +18,10 @@ export interface SuggestedSideTensor {
 }
 
 /**
- * Why an output is not suggested. `scalar`, `list`, `not-a-tensor`: it has no shape · `dimensions`: not [rows, width] · `first-dimension`: its rows
- * are not the pass's tokens · `accidental-match`: they were in one pass and not in another · `width-changed`, `dtype-changed` between passes ·
- * `dtype-unknown`: not one that a cache can hold, or not said · `one-token-count`: all right so far, but only ever with one number of tokens.
+ * Why an output is not suggested. `scalar`, `list`, `not-a-tensor`: it has no shape · `dimensions`: not [rows, width] ·
+ * `first-dimension`: its rows are not the pass's tokens · `accidental-match`: they were in one pass and not in another ·
+ * `width-changed`, `dtype-changed` between passes · `dtype-unknown`: not one that a cache can hold, or not said · `one-token-count`: right
+ * so far, but with one number of tokens only.
  */
 export type PassThroughReason =
   | 'scalar' | 'list' | 'not-a-tensor' | 'dimensions' | 'first-dimension' | 'accidental-match'
@@ -47,13 +48,14 @@ interface Observed {
 
 const owner = 'SideTensorSuggestion.observe';
 
-/** What the outputs of some passes suggest, made by `suggestSideTensors`. Observe more passes, with other numbers of tokens, until it is sure. */
+/** What the outputs of some passes suggest, made by `suggestSideTensors`. Observe more passes, with other numbers of tokens. */
 export class SideTensorSuggestion {
   readonly #observed = new Map<string, Observed>();
 
   /**
-   * Adds the outputs of a pass, by name, and the tokens that the pass has computed, at least 1: for a batch, those of all its sequences.
-   * An output may be missing in a pass. Throws KV_INVALID_OPTION, and what getters of the outputs throw, and has then observed nothing of it.
+   * Adds the outputs of a pass, by name, and the tokens that the pass has computed, at least 1: for a batch, those of all its
+   * sequences. An output may be missing in a pass. Throws KV_INVALID_OPTION, and what getters of the outputs throw, and has then
+   * observed nothing of the pass.
    */
   observe(outputs: Readonly<Record<string, unknown>>, tokens: number): this {
     const place = { owner, option: 'outputs' };
@@ -67,7 +69,7 @@ export class SideTensorSuggestion {
     return this;
   }
 
-  /** The outputs that look like one row per token, ready to be the option `sideTensors` of a cache; empty until two numbers of tokens were seen. */
+  /** The outputs that look like one row per token, as the option `sideTensors` of a cache; empty until two numbers of tokens were seen. */
   get sideTensors(): Readonly<Record<string, SuggestedSideTensor>> {
     const sure = [...this.#observed].filter(([, { refusal, hasFollowedTwo }]) => refusal === undefined && hasFollowedTwo);
     return Object.fromEntries(sure.map(([name, { width, dtype }]) => [name, { width, dtype: dtype! }]));
@@ -75,12 +77,12 @@ export class SideTensorSuggestion {
 
   /** All other outputs, and why. */
   get passedThrough(): Readonly<Record<string, PassedThrough>> {
-    const others = [...this.#observed].flatMap(([name, { refusal, hasFollowedTwo, tokens }]): [string, PassedThrough][] => {
+    const entries = [...this.#observed].flatMap(([name, { refusal, hasFollowedTwo, tokens }]): [string, PassedThrough][] => {
       if (refusal !== undefined) return [[name, refusal]];
-      const explanation = `it has one row per token, but was seen with ${formatCount('token', tokens)} only; observe a pass of another number`;
+      const explanation = `it was seen with ${formatCount('token', tokens)} only; observe a pass of another number`;
       return hasFollowedTwo ? [] : [[name, { reason: 'one-token-count', explanation }]];
     });
-    return Object.fromEntries(others);
+    return Object.fromEntries(entries);
   }
 
   #add(name: string, output: OutputTensor | OtherOutput, tokens: number): void {
@@ -96,7 +98,7 @@ export class SideTensorSuggestion {
   }
 }
 
-/** What the outputs of one pass of `tokens` tokens suggest; observe further passes with what it returns. Throws as `SideTensorSuggestion.observe`. */
+/** What the outputs of a pass of `tokens` tokens suggest; `observe` of the result adds passes. Throws as `SideTensorSuggestion.observe`. */
 export function suggestSideTensors(outputs: Readonly<Record<string, unknown>>, tokens: number): SideTensorSuggestion {
   return new SideTensorSuggestion().observe(outputs, tokens);
 }
@@ -111,15 +113,18 @@ function refusalOf(output: OutputTensor | OtherOutput, tokens: number, before: O
   const { shape, dtype, dtypeName } = output;
   const [rows, width] = shape;
   if (shape.length !== 2 || width === 0) {
-    return { reason: 'dimensions', explanation: `its shape is [${shape.map((size) => formatNumber(size)).join(' × ')}], and not [tokens × width]` };
+    const sizes = shape.map((size) => formatNumber(size)).join(' × ');
+    return { reason: 'dimensions', explanation: `its shape is [${sizes}], and not [tokens × width]` };
   }
   if (rows !== tokens) {
     const now = `${formatCount('row', rows!)} in a pass of ${formatCount('token', tokens)}`;
     if (before === undefined) return { reason: 'first-dimension', explanation: `it has ${now}` };
-    return { reason: 'accidental-match', explanation: `it has ${now}, although it had as many rows as a pass of ${formatCount('token', before.tokens)}` };
+    const then = formatCount('token', before.tokens);
+    return { reason: 'accidental-match', explanation: `it has ${now}, although it had as many rows as a pass of ${then}` };
   }
   if (dtype === undefined) {
-    return { reason: 'dtype-unknown', explanation: `no dtype of a cache is certain from '${printable(dtypeName.slice(0, 40))}'; name it as \`dtype\`, such as 'bfloat16'` };
+    const name = printable(dtypeName.slice(0, 40));
+    return { reason: 'dtype-unknown', explanation: `no dtype of a cache is certain from '${name}'; name it as \`dtype\`, such as 'bfloat16'` };
   }
   if (before !== undefined && before.width !== width) {
     return { reason: 'width-changed', explanation: `its rows have ${formatNumber(width!)} elements, and had ${formatNumber(before.width)}` };

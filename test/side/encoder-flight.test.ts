@@ -1,4 +1,4 @@
-// Requests for one item that come together: one computation, and what becomes of the others when a request gives up or its encoder fails.
+// Requests for one item that come together: one computation, and what becomes of the rest when a request gives up or its encoder fails.
 
 import test from 'ava';
 
@@ -29,7 +29,7 @@ test('requests that wait for room for one item share its place and its computati
   t.is(bench.called, 'held x y');
 });
 
-test('a computation goes on for the others when the request that began it is aborted', async (t) => {
+test('a computation goes on for the rest when the request that began it is aborted', async (t) => {
   const bench = new EncoderBench(6);
   const controller = new AbortController();
   const first = bench.ask('x', 4, { signal: controller.signal });
@@ -62,7 +62,7 @@ test('the next request computes when the encoder of one that was aborted fails',
   t.like(bench.encoder.metrics, { computations: 2, failures: 1 });
 });
 
-test('a computation that nobody waits for any more is aborted, and its room is free', async (t) => {
+test('a computation whose requests have all given up is aborted, and its room is free', async (t) => {
   const bench = new EncoderBench(6);
   const controllers = [new AbortController(), new AbortController()];
   const requests = controllers.map(({ signal }) => bench.ask('x', 6, { signal }));
@@ -105,7 +105,7 @@ test('a request that is aborted before its encoder was called does not call it',
   t.is(bench.called, '');
 });
 
-test('a failure is that of all who wait, and the next request computes again', async (t) => {
+test('a failure is that of all requests that wait, and the next request computes again', async (t) => {
   const bench = new EncoderBench(6);
   const requests = [bench.ask('x', 4), bench.ask('x', 4)];
   const waiting = bench.take('other', 6);

@@ -31,7 +31,7 @@ test('several requests are served by one release when there is room for all', as
   t.deepEqual(holds.map((hold) => [...bench.encoder.range(hold)]), ['a', 'b', 'c'].map((name) => [...rowsOf(name, 2)]));
 });
 
-test('an item that is there is given at once although others wait', async (t) => {
+test('an item that is there is given at once although requests wait', async (t) => {
   const bench = new EncoderBench(6);
   await bench.take('held', 4);
   const waiting = bench.take('waits', 6);
@@ -164,7 +164,7 @@ test('two items of unknown size never wait for each other', async (t) => {
   t.is(bench.encoder.counts().usedBytes, 6 * rowBytes);
 });
 
-test('`refuse` of an item of unknown size that turns out too large for now rejects; the others wait', async (t) => {
+test('`refuse` of an item of unknown size that turns out too large for now rejects; the rest wait', async (t) => {
   const bench = new EncoderBench(6);
   const refused = bench.ask('x', 4, { tokens: undefined, whenFull: 'refuse' });
   const patient = bench.ask('x', 4, { tokens: undefined });

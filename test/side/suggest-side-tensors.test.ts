@@ -1,4 +1,4 @@
-// suggestSideTensors: which outputs look like one row per token, and why the others do not.
+// suggestSideTensors: which outputs look like one row per token, and why the rest do not.
 
 import test from 'ava';
 
