@@ -1,11 +1,13 @@
 // The one list of error codes: class, recovery and message of each. A message is "what failed: the numbers. What to
 // do.", at most three sentences, sizes with units, option names in backticks. Nothing parses a message; `details` has
-// the numbers. docs/errors.md has a section per code. Those of drivers are in driver-codes.ts; native-codes.ts maps the addon's.
+// the numbers. docs/errors.md has a section per code. Those of drivers are in driver-codes.ts, those of what is cached beside K and V in
+// side-codes.ts; native-codes.ts maps the addon's.
 
-import { formatAddress, formatBytes, formatCount, formatList, formatNumber, printable } from './format.js';
+import { formatAddress, formatBytes, formatCount, formatList, formatNumber } from './format.js';
 import type { CatalogueEntry, ErrorCode } from './details.js';
 import { driverCodes } from './driver-codes.js';
 import { capitalize, describe, joined, nextPowerOfTwo, ownerNouns, placesTried, cannotGrow } from './phrases.js';
+import { sideCodes } from './side-codes.js';
 
 
 export const catalogue: { readonly [C in ErrorCode]: CatalogueEntry<C> } = {
@@ -40,13 +42,6 @@ export const catalogue: { readonly [C in ErrorCode]: CatalogueEntry<C> } = {
       `${slot === undefined ? 'A slot' : `Slot ${slot}`} cannot hold ${formatCount('token', tokens)}: its limit is ` +
       `${formatNumber(maxTokens)} (\`maxTokens\`). Truncate the request, or open the cache with a larger ` +
       '`maxTokens`: addresses take no memory.',
-  },
-  KV_ITEM_TOO_LARGE: {
-    class: 'RangeError',
-    recovery: 'fix',
-    template: ({ kind, tokens, bytes, budgetBytes }) =>
-      `The encoder cache cannot hold an item of ${formatCount('token', tokens)} of kind '${printable(kind)}': that is ${formatBytes(bytes)}, ` +
-      `and its whole budget is ${formatBytes(budgetBytes)}. Raise \`budgetBytes\`, or leave out \`tokens\` to have it computed but not cached.`,
   },
   KV_COPY_OUT_OF_RANGE: {
     class: 'RangeError',
@@ -99,12 +94,6 @@ export const catalogue: { readonly [C in ErrorCode]: CatalogueEntry<C> } = {
     template: ({ operation, problem, hint = 'Use a batch in the order `add`, `prepare`, then `commit` or `discard`.' }) =>
       `Cannot ${operation} this batch: it ${problem}. ${hint}`,
   },
-  KV_HOLD_STATE: {
-    class: 'KvStateError',
-    recovery: 'fix',
-    template: ({ operation, problem }) =>
-      `Cannot ${operation} an encoder item: its hold ${problem}. Acquire the item from this cache, and release the hold after its last use.`,
-  },
   KV_VIEW_TRANSFERRED: {
     class: 'KvStateError',
     recovery: 'fix',
@@ -151,15 +140,6 @@ export const catalogue: { readonly [C in ErrorCode]: CatalogueEntry<C> } = {
       (slots === 1 ? 'The only slot is in use' : `All ${formatCount('slot', slots)} are in use`) +
       (retiringSlots === 0 ? '. ' : `, ${slots === 1 ? 'released' : `${formatNumber(retiringSlots)} of them released`} and behind a fence. `) +
       'Release a sequence, await `cache.slotFree()`, or raise `slots`.',
-  },
-  KV_ENCODER_FULL: {
-    class: 'KvCapacityError',
-    recovery: 'free',
-    template: ({ kind, neededBytes, heldBytes, budgetBytes, waiting }) =>
-      `The encoder cache has no room for ${neededBytes === undefined ? 'an item' : formatBytes(neededBytes)} of kind '${printable(kind)}': ` +
-      `${formatBytes(heldBytes)} of ${formatBytes(budgetBytes)} is held${waiting === 0 ? '' : `, and ${formatNumber(waiting)} ` +
-      `${waiting === 1 ? 'waits' : 'wait'} for room`}. ` +
-      'Release holds, raise `budgetBytes`, or wait (`whenFull: \'wait\'`).',
   },
   KV_OUT_OF_PAGES: {
     class: 'KvCapacityError',
@@ -277,6 +257,8 @@ export const catalogue: { readonly [C in ErrorCode]: CatalogueEntry<C> } = {
   },
 
   ...driverCodes,
+
+  ...sideCodes,
 
   // Addon
   KV_VIEW_FORBIDDEN: {
