@@ -70,7 +70,7 @@ for (const setting of settings) {
     if (device !== undefined) {
       t.deepEqual(device.misuses(), []);
       device.driver.close();
-      t.is(device.leaks().total, 0);
+      device.assertNoLeaks();
       device.close();
     }
     host?.close();
