@@ -49,6 +49,16 @@ export {
 } from './prefix/index.js';
 export { byArrival, byTenantShare, type OrderedRequest, type RequestOrder } from './serving/request-order.js';
 export * from './serving/index.js';
+export { contentHash } from './side/content-hash.js';
+export { EncoderCache, type EncoderCounts, type EncoderMetrics } from './side/encoder-cache.js';
+export { EncoderHold } from './side/encoder-hold.js';
+export type {
+  EncoderAcquireOptions, EncoderCacheOptions, EncoderComputation, EncoderItemName, EncoderKindOptions,
+} from './side/encoder-options.js';
+export {
+  SideTensorSuggestion, suggestSideTensors, type PassedThrough, type PassThroughReason, type SuggestedSideTensor,
+} from './side/suggest-side-tensors.js';
+export type { PrefixDomainParts } from './prefix/domain.js';
 export {
   isKvError, KvAbortError, KvCapacityError, KvDriverError, KvError, KvStateError,
   type CodedError, type DriverCall, type ErrorCode, type ErrorDetails, type Recovery, type UnavailableReason,

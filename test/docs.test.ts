@@ -46,6 +46,9 @@ const documented = {
   Norm: 'lib/kernels/dense/dense-operands.ts',
   DeviceMemoryOptions: 'lib/device/device-memory.ts',
   FailCallOptions: 'lib/device/mock-device.ts',
+  EncoderCacheOptions: 'lib/side/encoder-options.ts',
+  EncoderKindOptions: 'lib/side/encoder-options.ts',
+  EncoderAcquireOptions: 'lib/side/encoder-options.ts',
 } as const;
 
 /** Fields of an interface, and of the one it extends when that is in the same file. */

@@ -1,11 +1,13 @@
 // The one list of error codes: class, recovery and message of each. A message is "what failed: the numbers. What to
 // do.", at most three sentences, sizes with units, option names in backticks. Nothing parses a message; `details` has
-// the numbers. docs/errors.md has a section per code. Those of drivers are in driver-codes.ts; native-codes.ts maps the addon's.
+// the numbers. docs/errors.md has a section per code. Those of drivers are in driver-codes.ts, those of what is cached beside K and V in
+// side-codes.ts; native-codes.ts maps the addon's.
 
 import { formatAddress, formatBytes, formatCount, formatList, formatNumber } from './format.js';
 import type { CatalogueEntry, ErrorCode } from './details.js';
 import { driverCodes } from './driver-codes.js';
 import { capitalize, describe, joined, nextPowerOfTwo, ownerNouns, placesTried, cannotGrow } from './phrases.js';
+import { sideCodes } from './side-codes.js';
 
 
 export const catalogue: { readonly [C in ErrorCode]: CatalogueEntry<C> } = {
@@ -91,11 +93,6 @@ export const catalogue: { readonly [C in ErrorCode]: CatalogueEntry<C> } = {
     recovery: 'fix',
     template: ({ operation, problem, hint = 'Use a batch in the order `add`, `prepare`, then `commit` or `discard`.' }) =>
       `Cannot ${operation} this batch: it ${problem}. ${hint}`,
-  },
-  KV_SIDE_STATE: {
-    class: 'KvStateError',
-    recovery: 'fix',
-    template: ({ operation, sideTensor, problem, hint }) => `Cannot ${operation} the side tensor \`${sideTensor}\`: ${problem}. ${hint}`,
   },
   KV_VIEW_TRANSFERRED: {
     class: 'KvStateError',
@@ -265,6 +262,8 @@ export const catalogue: { readonly [C in ErrorCode]: CatalogueEntry<C> } = {
   },
 
   ...driverCodes,
+
+  ...sideCodes,
 
   // Addon
   KV_VIEW_FORBIDDEN: {

@@ -79,6 +79,7 @@ export interface ErrorDetails {
     readonly hint: string;
   };
   KV_LENGTH_OUT_OF_RANGE: { readonly slot?: number | undefined; readonly tokens: number; readonly maxTokens: number };
+  KV_ITEM_TOO_LARGE: { readonly kind: string; readonly tokens: number; readonly bytes: number; readonly budgetBytes: number };
   KV_COPY_OUT_OF_RANGE: { readonly call: string; readonly address: number; readonly bytes: number };
 
   // State
@@ -86,7 +87,7 @@ export interface ErrorDetails {
     /** Ends the sentence "Cannot …". */
     readonly operation: string;
     readonly owner: 'KvCache' | 'PagePool' | 'Driver' | 'Mapper' | 'MockDevice' | 'OnlineScheduler' | 'Kernels' | 'DenseKernels' |
-      'DeviceMemory';
+      'DeviceMemory' | 'EncoderCache';
   };
   KV_SLOT_RELEASED: { readonly slot: number; readonly generation: number; readonly currentGeneration: number };
   KV_ROW_SHARED: {
@@ -124,6 +125,12 @@ export interface ErrorDetails {
     /** One whole sentence: what to do instead. */
     readonly hint: string;
   };
+  KV_HOLD_STATE: {
+    /** Ends the sentence "Cannot …". */
+    readonly operation: string;
+    /** Ends the sentence "its hold …". */
+    readonly problem: 'was released' | 'belongs to another cache' | 'has lost its rows, which were transferred through a view';
+  };
   KV_VIEW_TRANSFERRED: { readonly slot: number; readonly buffers: number };
   KV_POLICY_REENTRY: {
     /** Ends the sentence "Cannot …". */
@@ -140,6 +147,16 @@ export interface ErrorDetails {
     readonly retiringSlots: number;
     /** Where side slots are short: those that only hand-overs keep. */
     readonly leasedSlots?: number | undefined;
+  };
+  KV_ENCODER_FULL: {
+    readonly kind: string;
+    /** Bytes of the item; absent where the caller did not say how many rows it has. */
+    readonly neededBytes?: number | undefined;
+    /** Bytes of items that are held or being computed. */
+    readonly heldBytes: number;
+    readonly budgetBytes: number;
+    /** Requests and items that wait for room. */
+    readonly waiting: number;
   };
   KV_OUT_OF_PAGES: {
     readonly needRows: number;

@@ -3,6 +3,7 @@
 
 import type { PrefixTree } from './prefix-tree.js';
 
+/** Within which requests share: those whose parts are all equal. None is not the empty string. */
 export interface PrefixDomainParts {
   /** Whose text it is: tenants are apart, and a tenant has a quota. */
   readonly tenant?: string | undefined;

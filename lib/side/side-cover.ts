@@ -31,7 +31,6 @@ export class SideCover implements TextListener, LedgerNodes {
   readonly #arithmetic: RowArithmetic;
   readonly #ledger: RowLedger;
   readonly #chain: number[] = [];
-  readonly #place = { wholeRows: 0, tailRow: -1, tailNode: -1 };
   /** Covered nodes, the one used longest ago first; a node is used no later than what lies before it. */
   readonly #order = new Set<number>();
   #wasEvicted = new Uint8Array(0);
@@ -110,10 +109,9 @@ export class SideCover implements TextListener, LedgerNodes {
     if (tokens === 0) return;
     let at = node;
     while (tokens <= this.from[at]!) at = this.parent[at]!;
-    this.#ledger.locate(at, tokens, this.#place);
     this.#ledger.fill(at, tokens, table);
-    pages.wholePages = this.#place.wholeRows;
-    pages.tailPage = this.#place.tailRow;
+    pages.wholePages = this.#arithmetic.wholeRows(tokens);
+    if (this.#arithmetic.rowsFor(tokens) > pages.wholePages) pages.tailPage = this.#ledger.partialRow(this.#holder(at, tokens), tokens);
   }
 
   /** The text that ends in `node` was used: what of it is covered goes last. `time` grows. */
@@ -249,7 +247,7 @@ export class SideCover implements TextListener, LedgerNodes {
       const whole = this.#arithmetic.wholeRows(this.to[node]!);
       const isInside = this.#arithmetic.rowsFor(this.to[node]!) > whole;
       if (this.tailRow[node]! >= 0 && (!isInside || this.#hasCoveredChild(node))) throw broken('a text has a tail that it does not need', node, whole);
-      if (isInside && this.#ledger.partialNode(node, this.to[node]!) < 0) throw broken('the last tokens of a covered text lie in no page', node, whole);
+      if (isInside && this.#holder(node, this.to[node]!) < 0) throw broken('the last tokens of a covered text lie in no page', node, whole);
       this.#ledger.forOwnRows(node, (page, index) => {
         if (!this.isHolding(page)) throw broken('a page of a covered text is not held', node, page);
         held += 1;
@@ -289,9 +287,19 @@ export class SideCover implements TextListener, LedgerNodes {
     }
     this.#order.delete(node);
     const above = this.parent[node]!;
-    if (straddling < 0 || this.#ledger.partialNode(above, start) >= 0) return;
+    if (straddling < 0 || this.#holder(above, start) >= 0) return;
     this.#ledger.attachTail(above, straddling);
     this.#setHeldTokens(straddling, start);
+  }
+
+  /** The covered node, `node` or one below it, on which the page hangs that the text's first `tokens` tokens end in; -1: there is none. */
+  #holder(node: number, tokens: number): number {
+    if (this.tailRow[node]! >= 0 || this.#arithmetic.wholeRows(this.to[node]!) > this.#arithmetic.wholeRows(tokens)) return node;
+    for (let child = this.firstChild[node]!; child >= 0; child = this.nextSibling[child]!) {
+      const holder = this.#isCovered(child) ? this.#holder(child, tokens) : -1;
+      if (holder >= 0) return holder;
+    }
+    return -1;
   }
 
   /** The page in which the node starts, if the end of the text before it lies there too; else -1. */

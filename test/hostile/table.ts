@@ -55,6 +55,7 @@ export const table: Readonly<Record<string, Rows>> = {
   ahead: { call: () => call(kv.ahead, 16) },
   byteOffset: { call: () => call(kv.byteOffset, layout().tensors[0], 1, 2) },
   computeLayout: { call: () => call(kv.computeLayout, { model, layout: 'fused', slots: 2, maxTokens: 16, pageBytes }) },
+  contentHash: { call: () => call(kv.contentHash, Uint8Array.of(1)) },
   dtypeBytes: { call: () => call(kv.dtypeBytes, 'float16') },
   greedy: { call: () => call(kv.greedy, floats(4), 0) },
   isKvError: { call: () => call(kv.isKvError, new Error('x'), 'KV_CLOSED') },
@@ -64,6 +65,7 @@ export const table: Readonly<Record<string, Rows>> = {
   priority: { call: () => call(kv.priority, { pinnedLevel: 3, lifetimeMs: () => 1, now: () => 0 }) },
   randomSampler: { call: () => call(kv.randomSampler, { temperature: 1, topK: 2, topP: 0.5, seed: 1 }) },
   slru: { call: () => call(kv.slru, { protectedShare: 0.5 }) },
+  suggestSideTensors: { call: () => call(kv.suggestSideTensors, { hidden: { shape: [3, 2], dtype: 'float32', data: floats(6) } }, 3) },
   tensorsOf: { call: () => call(kv.tensorsOf, { ...model, layerShapes: [{ kvHeads: 2 }], parallel: { tensor: 1 } }) },
   registerMetrics: {
     call: ({ cache }) => call((...given: Parameters<typeof registerMetrics>) => { registerMetrics(...given)(); },
@@ -219,6 +221,50 @@ export const table: Readonly<Record<string, Rows>> = {
     rotate: (world) => {
       const dense = world.dense();
       return call(dense.rotate.bind(dense), floats(2 * width), 2, { heads: 2, dim: 4 }, Int32Array.of(0, 3), floats(16));
+    },
+  },
+  EncoderCache: {
+    ...close, counts: null,
+    new: (world) => call((options: kv.EncoderCacheOptions) => opened(world, new kv.EncoderCache(options)), {
+      budgetBytes: 64, kinds: { image: { width: 2, dtype: 'float32' } },
+    }),
+    acquire: (world) => {
+      const encoder = world.encoder();
+      return call(encoder.acquire.bind(encoder), {
+        domain: { tenant: 'a', salt: 's', adapter: 'l', namespace: 'n' }, kind: 'image', hash: 'h', compute: () => floats(4), tokens: 2,
+        whenFull: 'wait', signal: new AbortController().signal, timeoutMs: 60_000,
+      });
+    },
+    'compute answers': (world) => call((answer: unknown) => world.encoder().acquire({ kind: 'image', hash: 'h', compute: () => answer as never }), floats(4)),
+    clear: (world) => {
+      const encoder = world.encoder();
+      return call(encoder.clear.bind(encoder), { tenant: 'a', salt: 's', adapter: 'l', namespace: 'n' });
+    },
+    has: (world) => {
+      const encoder = world.encoder();
+      return call(encoder.has.bind(encoder), { domain: { tenant: 'a' }, kind: 'image', hash: Uint8Array.of(1) });
+    },
+    range: (world) => {
+      const encoder = world.encoder();
+      const held = {}; // stands for a hold, which takes time to get
+      return call(async (hold: unknown, from: number, to: number) => encoder.range(
+        hold === held ? await encoder.acquire({ kind: 'image', hash: 'h', compute: () => floats(4) }) : hold as kv.EncoderHold, from, to,
+      ), held, 0, 1);
+    },
+    setBudget: (world) => {
+      const encoder = world.encoder();
+      return call(encoder.setBudget.bind(encoder), 8);
+    },
+  },
+  EncoderHold: {
+    new: () => call((...given: never[]) => new (kv.EncoderHold as unknown as new (...given: unknown[]) => unknown)(...given), {}, {}),
+    release: null,
+  },
+  SideTensorSuggestion: {
+    new: null,
+    observe: () => {
+      const suggestion = new kv.SideTensorSuggestion();
+      return call(suggestion.observe.bind(suggestion), { hidden: { shape: [3, 2], dtype: 'float32' }, other: { dims: [3, 2], data: floats(6) } }, 3);
     },
   },
   NaiveScheduler: {

@@ -96,7 +96,7 @@ const thrower = (): never => { throw new OnPurpose('trap'); };
 /** Objects that have the prototype of something, and nothing else of it. */
 const borrowed: Readonly<Record<string, Make>> = Object.fromEntries([
   ...[...typed, Array, DataView, AbortSignal, Map].map((constructor) => constructor as { readonly name: string; readonly prototype: object }),
-  ...[kv.KvCache, kv.PagePool, kv.Driver, kv.Sequence, kv.Batch, kv.Kernels, kv.DeviceMemory]
+  ...[kv.KvCache, kv.PagePool, kv.Driver, kv.Sequence, kv.Batch, kv.Kernels, kv.DeviceMemory, kv.EncoderHold]
     .map((constructor) => constructor as unknown as { readonly name: string; readonly prototype: object }),
 ].map(({ name, prototype }) => [`prototype of ${name}`, () => Object.defineProperty(Object.create(prototype), 'length', { value: 2 ** 20 })]));
 

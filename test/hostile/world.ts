@@ -2,7 +2,7 @@
 // ahead), so that what a refused call has changed can be seen.
 
 import {
-  Batch, DenseKernels, DeviceMemory, Driver, Kernels, KvCache, NaiveScheduler, OfflineScheduler, OnlineScheduler, onDemand, PagePool,
+  Batch, DenseKernels, DeviceMemory, Driver, EncoderCache, Kernels, KvCache, NaiveScheduler, OfflineScheduler, OnlineScheduler, onDemand, PagePool,
   type Engine, type Sequence,
 } from 'virtual-kv';
 import { MockDevice } from 'virtual-kv/testing';
@@ -43,6 +43,10 @@ export class World {
 
   memory(): DeviceMemory {
     return this.#kept(new DeviceMemory({ driver: this.driver, bytes: 4096 }));
+  }
+
+  encoder(): EncoderCache {
+    return this.#kept(new EncoderCache({ budgetBytes: 64, kinds: { image: { width: 2, dtype: 'float32' } } }));
   }
 
   pool(): PagePool {

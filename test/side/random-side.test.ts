@@ -1,0 +1,79 @@
+// Side tensors against a model: seeded random operations, with and without shortage, on host and mock: cover is a prefix of what was
+// written, every row that can be read is that of its text, nothing leaks. VKV_TEST_SCALE makes runs longer.
+
+import test from 'ava';
+
+import { Random } from '#internal/base/random.js';
+import { Driver, KvCache } from 'virtual-kv';
+import { MockDevice } from 'virtual-kv/testing';
+import { seedOf } from '../helpers/seed.js';
+import { SideWorld } from './side-world.js';
+
+const scale = Number(process.env['VKV_TEST_SCALE'] ?? 1);
+const KiB = 1024;
+const MiB = KiB * KiB;
+
+interface Setting {
+  readonly name: string;
+  readonly isLossless?: boolean;
+  readonly memoryBudgetBytes: number;
+  readonly budgets: readonly number[];
+  readonly mappingLimit?: number;
+  readonly scrub?: boolean;
+  readonly isMock?: boolean;
+}
+
+const settings: readonly Setting[] = [
+  { name: 'nothing lost', isLossless: true, memoryBudgetBytes: 512 * MiB, budgets: [1024 * MiB] },
+  { name: 'few side pages', memoryBudgetBytes: 512 * MiB, budgets: [3 * MiB, 6 * MiB, 12 * MiB] },
+  { name: 'few pages of K and V', memoryBudgetBytes: 4 * MiB, budgets: [64 * MiB, 8 * MiB] },
+  { name: 'scrubbed between tenants', scrub: true, memoryBudgetBytes: 8 * MiB, budgets: [6 * MiB, 20 * MiB] },
+  { name: 'few mappings', memoryBudgetBytes: 32 * MiB, budgets: [32 * MiB], mappingLimit: 260 },
+  { name: 'on the device', isMock: true, memoryBudgetBytes: 8 * MiB, budgets: [6 * MiB, 20 * MiB] },
+];
+
+for (const setting of settings) {
+  const seed = seedOf(`side ${setting.name}`);
+  test(`${setting.name}: each row that can be read is that of its text (seed ${seed})`, (t) => {
+    const device = setting.isMock === true ? new MockDevice({ granularityBytes: 64 * KiB, memoryBytes: 256 * MiB, backing: 'real' }) : undefined;
+    const host = device === undefined ? Driver.open('host', { memoryBytes: 2048 * MiB, mappingLimit: setting.mappingLimit }) : undefined;
+    const place = device === undefined ? 'host' : 'device';
+    const cache = new KvCache({
+      model: { layers: 1, kvHeads: 16, headDim: 256, dtype: 'float32' }, slots: 6, maxTokens: 48, pageBytes: 64 * KiB,
+      memoryBudgetBytes: setting.memoryBudgetBytes, driver: device?.driver ?? host!, mapper: 'off', scrub: setting.scrub === true ? 'between-tenants' : 'off',
+      sideTensors: {
+        whole: { width: 4096, dtype: 'float32', pageBytes: 64 * KiB, place }, // 4 tokens a page
+        odd: { width: 5000, dtype: 'float32', pageBytes: 64 * KiB, place }, // a page ends inside a token
+        large: { width: 20_000, dtype: 'float32', pageBytes: 64 * KiB, place }, // a token has more than a page
+        narrow: { width: 16, dtype: 'float32', pageBytes: 64 * KiB, place }, // a text has less than a page
+      },
+      sideBudgetBytes: setting.budgets[0], handOverSlots: 4,
+    });
+    const world = new SideWorld(cache, {
+      random: new Random(seed), maxTokens: 48, isLossless: setting.isLossless ?? false, budgets: setting.budgets,
+    });
+    const operations = Math.ceil(1500 * scale);
+    for (let operation = 0; operation < operations; operation += 1) {
+      try {
+        world.step();
+        if (operation % 50 === 0) world.verify();
+      } catch (error) {
+        throw new Error(`operation ${operation}: ${error instanceof Error ? (error.stack ?? '') : String(error)}`, { cause: error });
+      }
+    }
+    world.verify();
+    t.true(world.hits > 0);
+    world.finish();
+    cache.prefixes.reset();
+    t.is(cache.sideCounts().usedBytes, 0, 'nothing is left when nothing is cached');
+    cache.close();
+    if (device !== undefined) {
+      t.deepEqual(device.misuses(), []);
+      device.driver.close();
+      device.assertNoLeaks();
+      device.close();
+    }
+    host?.close();
+    t.log(`${operations} operations, ${world.hits} hits, ${world.refusals} refusals`);
+  });
+}
