@@ -36,6 +36,14 @@ export interface LlamaEngineOptions {
    * launch, as prompts are. Default `auto`: captured, unless cuBLAS multiplies or the driver refuses.
    */
   readonly decoding?: 'auto' | 'captured' | 'queued' | undefined;
+  /** Name of the side tensor [token, hidden size of the model], float32, that each pass answers with: hidden states behind the last layer. Default: none. */
+  readonly hidden?: string | undefined;
+}
+
+/** What a pass is answered with: [sequence, token of the vocabulary], and side rows if the engine has a name for them. */
+export interface LlamaOutput {
+  readonly logits: Float32Array;
+  readonly side?: Readonly<Record<string, Float32Array>> | undefined;
 }
 
 export class LlamaEngine {
@@ -47,6 +55,7 @@ export class LlamaEngine {
   readonly #layers: LlamaLayers;
   readonly #captured: CapturedDecoding;
   readonly #isCaptureWanted: boolean;
+  readonly #hidden: string | undefined;
   #whyQueued: string | undefined;
   #isClosed = false;
   /** [row]: the token's place in its text. */
@@ -57,7 +66,7 @@ export class LlamaEngine {
   #reach = 0;
 
   /** On a device this copies the model's weights there, unless another engine has done it. Throws what the driver throws. */
-  constructor({ model, cache, decoding = 'auto' }: LlamaEngineOptions) {
+  constructor({ model, cache, decoding = 'auto', hidden }: LlamaEngineOptions) {
     const { driver } = cache;
     this.#model = model;
     this.#place = model.acquirePlace(driver);
@@ -72,7 +81,9 @@ export class LlamaEngine {
     this.#layers = new LlamaLayers(model, this.#place, this.#kernels);
     this.#captured = new CapturedDecoding({ model, place: this.#place, kernels: this.#kernels, layers: this.#layers });
     this.#isCaptureWanted = decoding === 'captured';
-    if (driver.kind === 'host') this.#whyQueued = 'the CPU has no launches to save';
+    this.#hidden = hidden;
+    if (hidden !== undefined) this.#whyQueued = 'its hidden states are read';
+    else if (driver.kind === 'host') this.#whyQueued = 'the CPU has no launches to save';
     else if (decoding === 'queued') this.#whyQueued = 'it was asked for';
     else if (decoding === 'auto' && dense.target.startsWith('cublas')) {
       this.#whyQueued = 'cuBLAS multiplies, and no GPU has run it within a captured step yet';
@@ -92,12 +103,12 @@ export class LlamaEngine {
   }
 
   /** Computes chunks of prompts. `logits` is [sequence, token of the vocabulary]. */
-  prefill(pass: LlamaPass): { readonly logits: Float32Array } {
+  prefill(pass: LlamaPass): LlamaOutput {
     return this.#compute(() => this.#run(pass, 'prefillAttention'));
   }
 
   /** Computes one token of each sequence. */
-  decode(pass: LlamaPass): { readonly logits: Float32Array } {
+  decode(pass: LlamaPass): LlamaOutput {
     return this.#compute(() => this.#canReplay(pass) ? this.#replay(pass) : this.#run(pass, 'decodeAttention'));
   }
 
@@ -116,9 +127,9 @@ export class LlamaEngine {
   }
 
   /** The pass is over when this returns, and also when it throws: nothing that was queued still runs. */
-  #compute(run: () => Float32Array): { readonly logits: Float32Array } {
+  #compute(run: () => LlamaOutput): LlamaOutput {
     try {
-      return { logits: run() };
+      return run();
     } catch (error) {
       if (!this.#kernels.cache.driver.isLost) {
         this.#buffers.finish();
@@ -143,11 +154,11 @@ export class LlamaEngine {
     }
   }
 
-  #replay({ length: count, positions: lengths, tokenCounts, slots, tokens }: LlamaPass): Float32Array {
-    return this.#captured.decode({ slots, lengths, tokens: tokenCounts, count }, tokens);
+  #replay({ length: count, positions: lengths, tokenCounts, slots, tokens }: LlamaPass): LlamaOutput {
+    return { logits: this.#captured.decode({ slots, lengths, tokens: tokenCounts, count }, tokens) };
   }
 
-  #run(pass: LlamaPass, attention: 'prefillAttention' | 'decodeAttention'): Float32Array {
+  #run(pass: LlamaPass, attention: 'prefillAttention' | 'decodeAttention'): LlamaOutput {
     const { config, rotary } = this.#model;
     const buffers = this.#buffers;
     const { positions: lengths, tokenCounts, slots, tokens, length } = pass;
@@ -159,7 +170,8 @@ export class LlamaEngine {
     this.#layers.compute(rows);
     // Logits of the last new token of each sequence; not computed for a pass that reads none.
     if (pass.wantsLogits.subarray(0, length).includes(1)) this.#layers.computeLogits(rows, { rows: this.#lastRows, count: length });
-    return buffers.readLogits(length * config.vocabularyTokens); // which waits
+    const logits = buffers.readLogits(length * config.vocabularyTokens); // which waits
+    return this.#hidden === undefined ? { logits } : { logits, side: { [this.#hidden]: buffers.readHidden(count * config.hidden) } };
   }
 
   /** Sets the position of each row; returns the number of rows. */
