@@ -38,7 +38,7 @@ export { HandOver } from './side/hand-over.js';
 export type { SideRowsByName } from './side/side-rows.js';
 export type { SideTensorShape, SideTensorShapes } from './side/side-tensor-options.js';
 export type { SideCounts, SideTensorInfo } from './side/side-tensors.js';
-export type { TensorView } from './device/slot-views.js';
+export type { TensorView } from './layout/dtype-arrays.js';
 export type { WaitOptions } from './cache/wait.js';
 export {
   ahead, bestFit, leastRecentlyUsed, onDemand, type GrowthPolicy, type IdleSlots, type PlacementPolicy, type ReclaimPolicy,

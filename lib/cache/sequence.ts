@@ -15,7 +15,7 @@ import type { SequenceTokens } from './sequence-tokens.js';
 import type { RunningBatch, SlotLeases } from './slot-leases.js';
 import type { SlotMemory } from './slot-memory.js';
 import { holdsSlots, type Slots } from './slots.js';
-import type { TensorView } from '../device/slot-views.js';
+import type { TensorView } from '../layout/dtype-arrays.js';
 
 /** The parts of a cache that do what its sequences ask for. @internal */
 export interface SequenceOwner {

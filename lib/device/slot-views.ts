@@ -6,11 +6,9 @@ import { markAsUntransferable } from 'node:worker_threads';
 
 import { createError } from '../base/errors.js';
 import type { BackgroundErrors } from './background-errors.js';
+import { arrayOver, type TensorView } from '../layout/dtype-arrays.js';
 import type { Dtype } from '../layout/model-shape.js';
 import { native, type NativeCache } from './native.js';
-
-/** Elements as JavaScript can hold them: 16-bit floats come as their bits. */
-export type TensorView = Float32Array | Uint16Array | Uint8Array | Int8Array;
 
 /** Where a tensor lies in a reservation. */
 export interface ViewedTensor {
@@ -54,9 +52,9 @@ export class SlotViews {
     const bytes = Math.min(mappedBytes, maxWindowBytes);
     const { elementBytes } = tensor.strides;
     const length = Math.max(0, Math.floor((bytes - tensor.offsetBytes) / elementBytes));
-    if (length === 0) return typedArray(tensor.dtype, new ArrayBuffer(0), 0, 0);
+    if (length === 0) return arrayOver(tensor.dtype, new ArrayBuffer(0), 0, 0);
     const buffer = this.#windowOf(slot, tensor, bytes);
-    return typedArray(tensor.dtype, buffer, tensor.offsetBytes, length);
+    return arrayOver(tensor.dtype, buffer, tensor.offsetBytes, length);
   }
 
   /**
@@ -108,20 +106,6 @@ function detach(buffer: ArrayBuffer): boolean {
     return true;
   } catch {
     return false;
-  }
-}
-
-/** The class of the views of each dtype. */
-export const viewKinds = {
-  float32: 'Float32Array', float16: 'Uint16Array', bfloat16: 'Uint16Array', float8: 'Uint8Array', int8: 'Int8Array',
-} as const satisfies Readonly<Record<Dtype, string>>;
-
-function typedArray(dtype: Dtype, buffer: ArrayBuffer, offset: number, length: number): TensorView {
-  switch (dtype) {
-    case 'float32': return new Float32Array(buffer, offset, length);
-    case 'float16': case 'bfloat16': return new Uint16Array(buffer, offset, length);
-    case 'float8': return new Uint8Array(buffer, offset, length);
-    case 'int8': return new Int8Array(buffer, offset, length);
   }
 }
 

@@ -4,9 +4,9 @@ import { markAsUntransferable } from 'node:worker_threads';
 
 import { createError } from '../base/errors.js';
 import { formatNumber } from '../base/format.js';
-import type { TensorView } from '../cache/views.js';
+import type { TensorView } from '../layout/dtype-arrays.js';
 import { dtypeBytes } from '../layout/model-shape.js';
-import { arrayNameOf, arrayOver, bytesIfOf } from './dtype-arrays.js';
+import { arrayNameOf, arrayOver, bytesIfOf } from '../layout/dtype-arrays.js';
 import type { EncoderItem } from './encoder-item.js';
 
 export interface ComputedRows {

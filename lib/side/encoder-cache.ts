@@ -4,9 +4,9 @@
 
 import { createError } from '../base/errors.js';
 import { checkInteger, instanceOf, readOptions } from '../base/options.js';
-import type { TensorView } from '../cache/views.js';
+import type { TensorView } from '../layout/dtype-arrays.js';
 import type { PrefixDomainParts } from '../prefix/domain.js';
-import { arrayOver } from './dtype-arrays.js';
+import { arrayOver } from '../layout/dtype-arrays.js';
 import { EncoderHold } from './encoder-hold.js';
 import { EncoderItems } from './encoder-items.js';
 import {

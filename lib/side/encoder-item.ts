@@ -1,7 +1,7 @@
 // EncoderItem: what an EncoderCache knows of one item. `queued`: it waits for room; `computing`: its encoder runs; `stored`: its rows are
 // there. EncoderCache moves it from state to state, EncoderRoom counts its bytes; nothing here changes anything else.
 
-import type { TensorView } from '../cache/views.js';
+import type { TensorView } from '../layout/dtype-arrays.js';
 import type { PrefixDomain } from '../prefix/domain.js';
 import type { EncoderKind, ReadItemName } from './encoder-options.js';
 import type { EncoderRequest } from './encoder-request.js';

@@ -8,7 +8,7 @@ import {
 } from '../base/options.js';
 import { bytesOf } from '../base/typed-arrays.js';
 import { textField } from '../cache/acquire-options.js';
-import type { TensorView } from '../cache/views.js';
+import type { TensorView } from '../layout/dtype-arrays.js';
 import { dtypeBytes, dtypes, type Dtype } from '../layout/model-shape.js';
 import { prefixDomain, type PrefixDomain, type PrefixDomainParts } from '../prefix/domain.js';
 

@@ -3,7 +3,8 @@
 
 import { createError } from '../base/errors.js';
 import { checkInteger, notConstructible } from '../base/options.js';
-import { checkHostAccess, type TensorView } from '../device/slot-views.js';
+import { checkHostAccess } from '../device/slot-views.js';
+import type { TensorView } from '../layout/dtype-arrays.js';
 import { unclosed } from '../device/unclosed.js';
 import type { SideTensor } from './side-tensor.js';
 import { SideTensors } from './side-tensors.js';

@@ -11,6 +11,7 @@ import type { RowArithmetic } from '../layout/row-arithmetic.js';
 import { reasonNumber, type DroppedRows } from '../prefix/dropped-rows.js';
 import type { NodeTable } from '../prefix/node-table.js';
 import type { TextListener } from '../prefix/prefix-tree.js';
+import { CoverOrder } from './cover-order.js';
 import { RowLedger, type LedgerNodes } from '../prefix/row-ledger.js';
 
 const evicted = reasonNumber('evicted');
@@ -31,10 +32,8 @@ export class SideCover implements TextListener, LedgerNodes {
   readonly #arithmetic: RowArithmetic;
   readonly #ledger: RowLedger;
   readonly #chain: number[] = [];
-  /** Covered nodes, the one used longest ago first; a node is used no later than what lies before it. */
-  readonly #order = new Set<number>();
+  readonly #order = new CoverOrder();
   #wasEvicted = new Uint8Array(0);
-  #lastUse = new Float64Array(0);
   /** By page: tokens of the text up to which the ledger relies on its bytes. */
   #heldTokens = new Int32Array(64);
   // As RowLedger needs them; `to` is the cover.
@@ -117,11 +116,7 @@ export class SideCover implements TextListener, LedgerNodes {
   /** The text that ends in `node` was used: what of it is covered goes last. `time` grows. */
   use(node: number, time: number): void {
     if (node < 0) return;
-    for (let at = this.#deepestCovered(node); !this.#isRoot(at); at = this.parent[at]!) {
-      this.#lastUse[at] = time;
-      this.#order.delete(at);
-      this.#order.add(at);
-    }
+    for (let at = this.#deepestCovered(node); !this.#isRoot(at); at = this.parent[at]!) this.#order.use(at, time);
   }
 
   /**
@@ -170,7 +165,7 @@ export class SideCover implements TextListener, LedgerNodes {
   }
 
   lastUse(node: number): number {
-    return this.#lastUse[node]!;
+    return this.#order.lastUse(node);
   }
 
   /** The last page of a text that `victim` named goes, and the tokens that end in it. */
@@ -200,7 +195,6 @@ export class SideCover implements TextListener, LedgerNodes {
     const at = this.from[lower]!;
     const covered = this.to[lower]!;
     this.#wasEvicted[upper] = this.#wasEvicted[lower]!;
-    this.#lastUse[upper] = this.#lastUse[lower]!;
     this.to[upper] = Math.min(at, covered);
     this.lastRow[upper] = this.lastRow[lower]!;
     this.tailRow[upper] = -1;
@@ -210,13 +204,9 @@ export class SideCover implements TextListener, LedgerNodes {
       this.tailRow[upper] = this.tailRow[lower]!;
       this.tailRow[lower] = -1;
       this.to[lower] = at;
-      this.#order.delete(lower);
+      this.#order.remove(lower);
     }
-    if (!this.#isCovered(upper)) return;
-    this.#order.add(upper);
-    if (this.#order.delete(lower)) this.#order.add(lower);
-    this.#order.delete(upper);
-    this.#order.add(upper); // used no earlier than what lies behind it
+    if (this.#isCovered(upper)) this.#order.use(upper, this.#order.lastUse(lower));
   }
 
   joined(upper: number, lower: number): void {
@@ -227,10 +217,8 @@ export class SideCover implements TextListener, LedgerNodes {
       this.tailRow[lower] = this.tailRow[upper]!;
       if (this.to[upper]! < at) this.#wasEvicted[lower] = this.#wasEvicted[upper]!;
     }
-    this.#lastUse[lower] = Math.max(this.#lastUse[lower]!, this.#lastUse[upper]!);
-    this.#order.delete(upper);
-    this.#order.delete(lower);
-    if (this.#isCovered(lower)) this.#order.add(lower);
+    this.#order.remove(upper);
+    if (this.#isCovered(lower)) this.#order.use(lower, Math.max(this.#order.lastUse(lower), this.#order.lastUse(upper)));
   }
 
   /** Throws KV_INTERNAL unless the invariants hold; `visit` gets every page that is held, and how many tokens rely on it. */
@@ -255,7 +243,7 @@ export class SideCover implements TextListener, LedgerNodes {
       });
       if (!this.#order.has(node)) throw broken('a covered text is in no order', node, this.to[node]!);
     }
-    if (covered !== this.#order.size) throw broken('covered texts are miscounted', covered, this.#order.size);
+    if (covered !== this.#order.count) throw broken('covered texts are miscounted', covered, this.#order.count);
     if (held !== this.heldPages) throw broken('held pages are miscounted', held, this.heldPages);
   }
 
@@ -268,12 +256,8 @@ export class SideCover implements TextListener, LedgerNodes {
     this.to[node] = tokens;
     this.#ledger.attach(node, from, table, tail);
     if (tail >= 0) this.tailRow[above] = -1;
-    this.#lastUse[node] = isFirst ? 0 : this.#lastUse[above]!;
-    this.#order.add(node);
-    for (let at = above; !this.#isRoot(at); at = this.parent[at]!) { // used no earlier than this
-      this.#order.delete(at);
-      this.#order.add(at);
-    }
+    const lastUse = isFirst ? 0 : this.#order.lastUse(above);
+    for (let at = node; !this.#isRoot(at); at = this.parent[at]!) this.#order.use(at, lastUse);
   }
 
   /** The node, which has no covered child unless all of it goes, keeps its cover up to `tokens`. */
@@ -285,7 +269,7 @@ export class SideCover implements TextListener, LedgerNodes {
       if (this.tailRow[node]! >= 0) this.#setHeldTokens(this.tailRow[node]!, tokens);
       return;
     }
-    this.#order.delete(node);
+    this.#order.remove(node);
     const above = this.parent[node]!;
     if (straddling < 0 || this.#holder(above, start) >= 0) return;
     this.#ledger.attachTail(above, straddling);
@@ -349,7 +333,7 @@ export class SideCover implements TextListener, LedgerNodes {
     this.lastRow = enlarged(this.lastRow, length);
     this.tailRow = enlarged(this.tailRow, length, -1);
     this.#wasEvicted = enlarged(this.#wasEvicted, length);
-    this.#lastUse = enlarged(this.#lastUse, length);
+    this.#order.fit(length);
   }
 }
 

@@ -3,8 +3,8 @@
 
 import { createError } from '../base/errors.js';
 import { isOptionsObject, withoutRevoked } from '../base/options.js';
-import { bytesOf, lengthOf, typedArrayKind } from '../base/typed-arrays.js';
-import { viewKinds, type TensorView } from '../device/slot-views.js';
+import { lengthOf, typedArrayKind } from '../base/typed-arrays.js';
+import { arrayNameOf, bytesIfOf, type TensorView } from '../layout/dtype-arrays.js';
 import type { SideTensor } from './side-tensor.js';
 import type { SideTensors } from './side-tensors.js';
 
@@ -125,12 +125,11 @@ function readRows(owner: string, rows: unknown): [string, unknown][] {
 }
 
 function rowBytes(owner: string, { open: { name, dtype, width } }: SideTensor, rows: unknown, tokens: number): Uint8Array {
-  const kind = viewKinds[dtype];
-  const bytes = typedArrayKind(rows) === kind ? bytesOf(rows) : undefined;
+  const bytes = bytesIfOf(dtype, rows);
   const elements = bytes === undefined ? -1 : lengthOf(rows as Float32Array);
   if (bytes !== undefined && elements === tokens * width) return bytes;
   throw createError('KV_INVALID_OPTION', {
     reason: bytes === undefined ? 'type' : 'range', owner, option: `rows.${name}`, received: bytes === undefined ? rows : elements,
-    expected: `a ${kind} of ${tokens} × ${width} elements`, hint: `The tensor is ${dtype}; rows are packed in the order of the batch.`,
+    expected: `a ${arrayNameOf(dtype)} of ${tokens} × ${width} elements`, hint: `The tensor is ${dtype}; rows are packed in the order of the batch.`,
   });
 }

@@ -1,9 +1,11 @@
 // Typed arrays by dtype: which class holds the elements of a dtype in JavaScript (16-bit floats and float8 come as their bits), and
 // how a caller's array is copied. Pure.
 
-import type { TensorView } from '../cache/views.js';
-import type { Dtype } from '../layout/model-shape.js';
+import type { Dtype } from './model-shape.js';
 import { bytesOf, typedArrayKind } from '../base/typed-arrays.js';
+
+/** Elements as JavaScript can hold them: 16-bit floats come as their bits. */
+export type TensorView = Float32Array | Uint16Array | Uint8Array | Int8Array;
 
 const arrays = {
   float32: Float32Array, float16: Uint16Array, bfloat16: Uint16Array, float8: Uint8Array, int8: Int8Array,

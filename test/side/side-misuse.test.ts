@@ -1,0 +1,177 @@
+// What callers may get wrong with side tensors: a typed error before anything changes, and never rows of another text.
+
+import test from 'ava';
+
+import { HandOver, KvCache, type Batch, type Sequence } from 'virtual-kv';
+import { SideSpeaker } from './side-speaker.js';
+
+const text = [1, 2, 3, 4, 5, 6, 7, 8];
+
+function open(options: Partial<ConstructorParameters<typeof KvCache>[0]> = {}): KvCache {
+  return new KvCache({
+    model: { layers: 1, kvHeads: 1, headDim: 64, dtype: 'float32' }, slots: 3, maxTokens: 256, memoryBudgetBytes: 2 ** 23, driver: 'host',
+    pageBytes: 65_536, mapper: 'off', sideTensors: { hidden: { width: 8, dtype: 'float32' }, code: { width: 2, dtype: 'int8' } }, ...options,
+  });
+}
+
+/** A batch with so many tokens of each sequence. */
+function batchOf(cache: KvCache, ...added: readonly (readonly [Sequence, number])[]): Batch {
+  const batch = cache.createBatch();
+  for (const [sequence, tokens] of added) batch.add(sequence, tokens);
+  return batch;
+}
+
+test('rows of another dtype, width or number are refused, and nothing counts as written', (t) => {
+  using cache = open();
+  const sequence = cache.acquire({ tokens: text });
+  const batch = batchOf(cache, [sequence, 4]);
+  cache.prepare(batch);
+  const hidden = new Float32Array(4 * 8);
+  const wrong: unknown[] = [
+    { hidden: new Float32Array(4 * 7) }, { hidden: new Float64Array(4 * 8) }, { hidden: [] }, { hidden, code: new Int8Array(7) },
+    { hiden: hidden }, { hidden, code: undefined }, 7, null, undefined, [hidden], { hidden: new DataView(new ArrayBuffer(128)) },
+    { hidden: new Uint8Array(128) },
+  ];
+  for (const rows of wrong) t.throws(() => cache.writeSide(batch, rows as never), { code: 'KV_INVALID_OPTION' }, JSON.stringify(rows));
+  t.is(sequence.sideTokens('hidden'), 0);
+  cache.writeSide(batch, { hidden, code: new Int8Array(8) });
+  t.deepEqual([sequence.sideTokens('hidden'), sequence.sideTokens('code')], [4, 4]);
+  cache.commit(batch);
+});
+
+test('rows are written between prepare and commit, for the prepared tokens, and in order', (t) => {
+  using cache = open();
+  const sequence = cache.acquire({ tokens: text });
+  const batch = batchOf(cache, [sequence, 4]);
+  const rows = (tokens: number): { hidden: Float32Array } => ({ hidden: new Float32Array(8 * tokens) });
+  t.throws(() => cache.writeSide(batch, rows(4)), { code: 'KV_BATCH_STATE' });
+  t.throws(() => sequence.writeSide(0, rows(1)), { code: 'KV_SIDE_STATE', message: /prepared tokens end at 0/ });
+  cache.prepare(batch);
+  t.throws(() => sequence.writeSide(0, rows(5)), { code: 'KV_SIDE_STATE', message: /prepared tokens end at 4/ });
+  t.throws(() => sequence.writeSide(2, rows(2)), { code: 'KV_SIDE_STATE', message: /rows of tokens 0 to 1 were not written/ });
+  sequence.writeSide(0, rows(2));
+  sequence.writeSide(2, rows(2));
+  cache.commit(batch);
+  t.throws(() => cache.writeSide(batch, rows(4)), { code: 'KV_BATCH_STATE' });
+  t.throws(() => sequence.writeSide(3, rows(1)), { code: 'KV_SIDE_STATE', message: /token 3 was committed/ });
+  cache.prepare(batch);
+  cache.commit(batch); // without rows: the tensor ends here for this sequence
+  batch.clear();
+  batch.add(sequence, 1);
+  cache.prepare(batch);
+  t.throws(() => cache.writeSide(batch, rows(1)), { code: 'KV_SIDE_STATE', message: /rows of tokens 4 to 7 were not written/ });
+  cache.discard(batch);
+  t.is(cache.prefixes.lookup({ tokens: [...text, 9], needs: ['hidden'] }).cachedTokens, 4, 'and what was written stays');
+});
+
+test('a sequence reads and writes only what it carries, and only while it has its slot', (t) => {
+  using cache = open();
+  const sequence = cache.acquire({ tokens: text, needs: ['hidden'] });
+  t.throws(() => cache.acquire({ tokens: text, needs: ['hiden'] }), { code: 'KV_INVALID_OPTION', message: /'hidden' or 'code'|'hidden' and 'code'/ });
+  for (const needs of [7, 'hidden', [7], [''], null]) t.throws(() => cache.acquire({ tokens: text, needs: needs as never }), { code: 'KV_INVALID_OPTION' });
+  t.throws(() => sequence.sideTokens('code'), { code: 'KV_SIDE_STATE', message: /does not carry it/ });
+  t.throws(() => sequence.handOver(['code']), { code: 'KV_SIDE_STATE' });
+  t.throws(() => sequence.handOver([]), { code: 'KV_SIDE_STATE' });
+  t.throws(() => sequence.handOver('hidden' as never), { code: 'KV_INVALID_OPTION' });
+  t.throws(() => sequence.sideTokens(undefined as never), { code: 'KV_INVALID_OPTION' });
+  const plain = cache.acquire({ tokens: text, needs: [] });
+  t.throws(() => plain.handOver(), { code: 'KV_SIDE_STATE' });
+  sequence.release();
+  t.throws(() => sequence.writeSide(0, {}), { code: 'KV_SLOT_RELEASED' });
+  t.throws(() => sequence.handOver(), { code: 'KV_SLOT_RELEASED' });
+  t.throws(() => sequence.sideTokens('hidden'), { code: 'KV_SLOT_RELEASED' });
+});
+
+test('a hand-over reads what was committed, and nothing once it is closed or its cache is', (t) => {
+  const cache = open();
+  const speaker = new SideSpeaker(open({ sideTensors: { hidden: { width: 8, dtype: 'float32' } } }));
+  t.is(speaker.wrongRows(speaker.say(text).sequence.handOver(), text), 0);
+  const sequence = cache.acquire({ tokens: text });
+  const handOver = sequence.handOver(['hidden']);
+  t.is(handOver.tokens, 0);
+  const batch = batchOf(cache, [sequence, 4]);
+  cache.prepare(batch);
+  cache.writeSide(batch, { hidden: new Float32Array(32).fill(3), code: new Int8Array(8) });
+  t.is(handOver.tokens, 0, 'not before commit');
+  cache.commit(batch);
+  t.is(handOver.tokens, 4);
+  for (const [from, to] of [[0, 5], [-1, 2], [3, 2], [0.5, 2], ['0', 2]]) {
+    t.throws(() => handOver.rows('hidden', from as number, to as number), { code: 'KV_INVALID_OPTION' });
+  }
+  t.throws(() => handOver.rows('code'), { code: 'KV_SIDE_STATE' });
+  t.throws(() => handOver.rows('other'), { code: 'KV_INVALID_OPTION' });
+  const rows = handOver.rows('hidden', 1, 3);
+  t.deepEqual([...rows], new Array<number>(16).fill(3));
+  t.true(handOver.address('hidden') > 0n);
+  handOver.close();
+  handOver.close();
+  sequence.release();
+  t.is(rows.length, 0, 'a view does not outlive what it shows');
+  t.throws(() => handOver.tokens, { code: 'KV_SIDE_STATE', message: /was closed/ });
+  const second = cache.acquire({ tokens: text }).handOver();
+  cache.close();
+  t.throws(() => second.tokens, { code: 'KV_CLOSED' });
+  t.notThrows(() => second.close());
+  t.throws(() => new (HandOver as unknown as new (parts: object) => HandOver)({}), { code: 'KV_INVALID_OPTION' });
+});
+
+test('rows under a hand-over outlive release, eviction and the next use of the slot', (t) => {
+  using cache = open({ slots: 1, sideTensors: { hidden: { width: 8, dtype: 'float32' } }, handOverSlots: 2 });
+  const speaker = new SideSpeaker(cache);
+  const texts = [text, [50, 51, 52, 53], [60, 61, 62, 63, 64]];
+  const handOvers = texts.slice(0, 2).map((one) => {
+    const { sequence } = speaker.say(one);
+    const handOver = sequence.handOver();
+    sequence.release();
+    t.true(handOver.isComplete);
+    return handOver;
+  });
+  cache.prefixes.reset();
+  t.is(cache.sideCounts().leasedSlots, 2);
+  speaker.cacheText(texts[2]!);
+  handOvers.forEach((handOver, index) => t.is(speaker.wrongRows(handOver, texts[index]!), 0));
+
+  const last = speaker.say(texts[2]!).sequence;
+  const third = last.handOver();
+  last.release();
+  t.throws(() => cache.acquire({ tokens: text }), { code: 'KV_NO_FREE_SLOT', message: /All 3 side slots.*3 of them by hand-overs/ });
+  t.notThrows(() => cache.acquire({ tokens: text, needs: [] }).release());
+  handOvers[0]!.close();
+  t.notThrows(() => cache.acquire({ tokens: text }).release());
+  third.close();
+  handOvers[1]!.close();
+  cache.verify();
+});
+
+test('options of side tensors are checked before anything is reserved', (t) => {
+  const wrong: unknown[] = [
+    7, null, [], 'hidden', { '': { width: 1, dtype: 'int8' } }, { a: {} }, { a: { width: 0, dtype: 'int8' } }, { a: { width: 1, dtype: 'int4' } },
+    { a: { width: 1.5, dtype: 'int8' } }, { a: { width: 1, dtype: 'int8', place: 'disk' } }, { a: null },
+    Object.fromEntries(Array.from({ length: 32 }, (_, at) => [`t${at}`, { width: 1, dtype: 'int8' }])),
+  ];
+  for (const sideTensors of wrong) t.throws(() => open({ sideTensors: sideTensors as never }), { code: 'KV_INVALID_OPTION' }, JSON.stringify(sideTensors));
+  t.throws(() => open({ sideTensors: { a: { width: 1, dtype: 'int8', wide: 1 } as never } }), { code: 'KV_UNKNOWN_OPTION' });
+  t.throws(() => open({ sideTensors: { a: { width: 1, dtype: 'int8', pageBytes: 1000 } } }), { code: 'KV_INVALID_OPTION' });
+  t.throws(() => open({ sideBudgetBytes: 1000 }), { code: 'KV_INVALID_OPTION', message: /sideBudgetBytes/ });
+  t.throws(() => open({ handOverSlots: -1 }), { code: 'KV_INVALID_OPTION' });
+  t.throws(() => open({ sideTensors: { a: { width: 2 ** 20, dtype: 'float32' } }, maxTokens: 2 ** 30 }), { code: 'KV_OUT_OF_ADDRESS_SPACE' });
+  using plain = open({ sideTensors: undefined });
+  t.deepEqual([plain.sideTensors, plain.sideCounts()], [[], { budgetBytes: plain.sideCounts().budgetBytes, usedBytes: 0, leasedSlots: 0 }]);
+  t.throws(() => plain.acquire({ tokens: text, needs: ['hidden'] }), { code: 'KV_INVALID_OPTION', message: /no side tensors/ });
+});
+
+test('writes refused for one sequence leave the rest of the batch as it was, which commits', (t) => {
+  using cache = open({ sideTensors: { hidden: { width: 8, dtype: 'float32' } } });
+  const speaker = new SideSpeaker(cache);
+  const [first, second] = [speaker.say(text), speaker.say([9, 9, 9])];
+  for (const { sequence } of [first, second]) sequence.append(1);
+  const batch = batchOf(cache, [first.sequence, 1], [second.sequence, 1]);
+  cache.prepare(batch);
+  t.throws(() => cache.writeSide(batch, { hidden: new Float32Array(8) }), { code: 'KV_INVALID_OPTION' });
+  second.sequence.release();
+  first.text.push(1);
+  cache.writeSide(batch, { hidden: Float32Array.from([...speaker.rowsOf([first], 1)['hidden']!, ...new Float32Array(8)]) });
+  cache.commit(batch);
+  using handOver = first.sequence.handOver();
+  t.is(speaker.wrongRows(handOver, first.text), 0);
+});
