@@ -8,6 +8,7 @@
 import { isKvError, Kernels, type KvCache } from 'virtual-kv';
 
 import { CapturedDecoding } from './captured-decoding.js';
+import { givenTo } from './given-rows.js';
 import { LlamaLayers } from './layers.js';
 import type { LlamaModel } from './model.js';
 import { PassBuffers } from './pass-buffers.js';
@@ -25,6 +26,8 @@ export interface LlamaPass {
   readonly tokens: Int32Array;
   /** 1 when the logits of the last new token are read. */
   readonly wantsLogits: Uint8Array;
+  /** A list of GivenRows of each sequence, or undefined: embeddings [token, hidden size] in the place of its tokens'. Default: none. */
+  readonly inputs?: readonly unknown[] | undefined;
 }
 
 export interface LlamaEngineOptions {
@@ -140,7 +143,8 @@ export class LlamaEngine {
   }
 
   /** Whether there is a captured step for the pass. Where one cannot be captured for `auto`, decoding is queued from then on. */
-  #canReplay({ length }: LlamaPass): boolean {
+  #canReplay({ length, inputs = [] }: LlamaPass): boolean {
+    if (inputs.some((input) => input !== undefined)) return false;
     if (length === 0 || this.#whyQueued !== undefined) return false;
     try {
       this.#captured.reach(length);
@@ -166,12 +170,29 @@ export class LlamaEngine {
     const rows = {
       count, tokens, positions: this.#positions, attention, sequences: { slots, lengths, tokens: tokenCounts, count: length },
       table: buffers.table('rotary', rotary.upTo(this.#reach)), at: buffers.activations(config, count, length),
+      embed: () => { this.#embed(pass); },
     };
     this.#layers.compute(rows);
     // Logits of the last new token of each sequence; not computed for a pass that reads none.
     if (pass.wantsLogits.subarray(0, length).includes(1)) this.#layers.computeLogits(rows, { rows: this.#lastRows, count: length });
     const logits = buffers.readLogits(length * config.vocabularyTokens); // which waits
     return this.#hidden === undefined ? { logits } : { logits, side: { [this.#hidden]: buffers.readHidden(count * config.hidden) } };
+  }
+
+  /** Puts the rows that sequences were given in the place of their tokens' embeddings. */
+  #embed({ length, positions, tokenCounts, inputs }: LlamaPass): void {
+    const width = this.#model.config.hidden;
+    let row = 0;
+    for (let index = 0; index < length; index += 1) {
+      const position = positions[index]!;
+      const end = position + tokenCounts[index]!;
+      for (const { at, rows } of givenTo(inputs, index)) {
+        const from = Math.max(at, position);
+        const to = Math.min(at + rows.length / width, end);
+        if (from < to) this.#buffers.writeHidden(rows.subarray((from - at) * width, (to - at) * width), (row + from - position) * width);
+      }
+      row += tokenCounts[index]!;
+    }
   }
 
   /** Sets the position of each row; returns the number of rows. */

@@ -69,6 +69,13 @@ export class PassBuffers {
     return this.#read('hidden', elements).subarray(0, elements);
   }
 
+  /** Replaces hidden states from an element on. */
+  writeHidden(values: Float32Array, element: number): void {
+    const memory = this.#memories.get('hidden');
+    if (memory === undefined) this.#array('hidden', 0).set(values, element);
+    else memory.write(values, 4 * element, this.#stream);
+  }
+
   /** Waits for all queued work. */
   finish(): void {
     for (const memory of this.#memories.values()) return memory.read(new Uint8Array(0), 0, this.#stream);
