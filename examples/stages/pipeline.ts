@@ -96,7 +96,7 @@ export class Pipeline {
     return [this.thinker, this.talker, this.vocoder];
   }
 
-  /** Calls `use` with the rows of an image, which are there until it has resolved. */
+  /** Calls `use` with the rows of an image, which are there until it has resolved: nothing is cancelled here, or `releaseInput` would do it. */
   async #withImage<T>(image: Float32Array, hash: string, use: (rows: Float32Array) => Promise<T>): Promise<T> {
     const compute = (): Float32Array => {
       const startMs = performance.now();

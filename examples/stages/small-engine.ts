@@ -10,6 +10,8 @@ export interface SmallEngineOptions {
   readonly model: SmallModel;
   /** Name of the side tensor [token, `model.sideWidth`], float32. */
   readonly side: string;
+  /** Elements from the K of one token to that of the next in the cache. Default `model.width`. */
+  readonly tokenStride?: number | undefined;
 }
 
 export class SmallEngine implements Engine {
@@ -18,12 +20,14 @@ export class SmallEngine implements Engine {
   computedTokens = 0;
   readonly #model: SmallModel;
   readonly #side: string;
+  readonly #tokenStride: number;
   #rows = new Float32Array(0);
   #logits = new Float32Array(0);
 
-  constructor({ model, side }: SmallEngineOptions) {
+  constructor({ model, side, tokenStride = model.width }: SmallEngineOptions) {
     this.#model = model;
     this.#side = side;
+    this.#tokenStride = tokenStride;
     this.vocabularyTokens = model.vocabularyTokens;
   }
 
@@ -53,13 +57,13 @@ export class SmallEngine implements Engine {
   #computeOne({ sequences, positions, tokenCounts, starts, tokens, inputs }: EnginePass, index: number): void {
     const { sideWidth } = this.#model;
     const given = givenTo(inputs, index);
-    const keys = sequences[index]!.view(0) as Float32Array;
-    const values = sequences[index]!.view(1) as Float32Array;
+    const [keys, values] = [sequences[index]!.view(0) as Float32Array, sequences[index]!.view(1) as Float32Array];
+    const context = { keys, values, tokenStride: this.#tokenStride };
     for (let offset = 0; offset < tokenCounts[index]!; offset += 1) {
       const at = positions[index]! + offset;
       const row = starts[index]! + offset;
       const side = this.#rows.subarray(row * sideWidth, (row + 1) * sideWidth);
-      this.#model.compute(tokens[row]!, rowAt(given, at, this.#model.givenWidth), at, keys, values, side);
+      this.#model.compute(tokens[row]!, rowAt(given, at, this.#model.givenWidth), at, context, side);
     }
   }
 }

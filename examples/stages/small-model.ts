@@ -17,6 +17,13 @@ export interface SmallModelOptions {
   readonly width?: number | undefined;
 }
 
+/** K and V of a text: of each token, `tokenStride` elements from that of the token before. */
+export interface Context {
+  readonly keys: Float32Array;
+  readonly values: Float32Array;
+  readonly tokenStride: number;
+}
+
 /** [outputs, inputs] */
 interface Matrix {
   readonly outputs: number;
@@ -72,7 +79,8 @@ export class SmallModel {
    * Computes token `at` of a text, with the row that it is given, if any: writes its K and V behind those of the tokens before, attends to
    * all of them, and writes its row for the next stage.
    */
-  compute(token: number, given: Float32Array | undefined, at: number, keys: Float32Array, values: Float32Array, side: Float32Array): void {
+  compute(token: number, given: Float32Array | undefined, at: number, context: Context, side: Float32Array): void {
+    const { keys, values, tokenStride: stride } = context;
     const { width } = this;
     const state = this.#state;
     for (let index = 0; index < width; index += 1) state[index] = 4 * this.#embedding.weights[token * width + index]!;
@@ -81,9 +89,9 @@ export class SmallModel {
       for (let index = 0; index < width; index += 1) state[index]! += this.#vector[index]!;
     }
     for (let index = 0; index < width; index += 1) state[index] = Math.tanh(state[index]!);
-    multiply(this.#key, state, keys.subarray(at * width, (at + 1) * width), width);
-    multiply(this.#value, state, values.subarray(at * width, (at + 1) * width), width);
-    this.#attend(at, keys, values);
+    multiply(this.#key, state, keys.subarray(at * stride, at * stride + width), width);
+    multiply(this.#value, state, values.subarray(at * stride, at * stride + width), width);
+    this.#attend(at, context);
     multiply(this.#output, this.#attended, this.#vector, width);
     for (let index = 0; index < width; index += 1) state[index] = Math.tanh(state[index]! + this.#vector[index]!);
     multiply(this.#side, state, side, width);
@@ -96,14 +104,14 @@ export class SmallModel {
   }
 
   /** attended = softmax of the last token's query over all keys, times the values; near tokens count more. */
-  #attend(at: number, keys: Float32Array, values: Float32Array): void {
+  #attend(at: number, { keys, values, tokenStride }: Context): void {
     const { width } = this;
     multiply(this.#query, this.#state, this.#vector, width);
     if (this.#scores.length <= at) this.#scores = new Float64Array(2 * at + 2);
     let most = -Infinity;
     for (let token = 0; token <= at; token += 1) {
       let score = (token - at) / 16;
-      for (let index = 0; index < width; index += 1) score += this.#vector[index]! * keys[token * width + index]! / width;
+      for (let index = 0; index < width; index += 1) score += this.#vector[index]! * keys[token * tokenStride + index]! / width;
       this.#scores[token] = score;
       most = Math.max(most, score);
     }
@@ -112,7 +120,7 @@ export class SmallModel {
     for (let token = 0; token <= at; token += 1) {
       const weight = Math.exp(this.#scores[token]! - most);
       sum += weight;
-      for (let index = 0; index < width; index += 1) this.#attended[index]! += weight * values[token * width + index]!;
+      for (let index = 0; index < width; index += 1) this.#attended[index]! += weight * values[token * tokenStride + index]!;
     }
     for (let index = 0; index < width; index += 1) this.#attended[index]! /= sum;
   }

@@ -10,6 +10,7 @@ import type { Sequence } from '../cache/sequence.js';
 import type { HandOver } from '../side/hand-over.js';
 import type { OrderedRequest, TenantShare } from './request-order.js';
 import type { ReadRequest } from './request.js';
+import { asError } from './scheduler-options.js';
 
 /** Why an answer ended: `length`: it has `maxNewTokens` tokens. `stop`: a stop token came. */
 export type FinishReason = 'length' | 'stop';
@@ -81,6 +82,8 @@ export class Generation implements OrderedRequest {
   /** A running request that computes the start of its text: it waits until `awaitedTokens` of it are computed. */
   leader: Generation | undefined;
   awaitedTokens = 0;
+  /** Told what `releaseInput` throws. */
+  onFailure: (error: Error) => void = () => {};
   /** Whether its listener has been told how it ended. What it holds is released when no pass uses it. */
   hasEnded = false;
   isWaiting = false;
@@ -96,6 +99,9 @@ export class Generation implements OrderedRequest {
   #preemptedAtTokens = -1;
   /** Whether its side rows are its result's. */
   #isAnswered = false;
+  #isInputFree = false;
+  /** Resolves when no pass that was given up reads its input. */
+  #inputRead: Promise<void> = Promise.resolve();
 
   constructor({ request, arrival, nowMs, listener }: GenerationOptions) {
     this.request = request;
@@ -195,9 +201,26 @@ export class Generation implements OrderedRequest {
       this.side?.close();
       this.side = undefined;
     }
-    if (sequence === undefined || sequence.isReleased) return;
-    this.listener.leaving?.(sequence);
-    sequence.release();
+    if (sequence !== undefined && !sequence.isReleased) {
+      this.listener.leaving?.(sequence);
+      sequence.release();
+    }
+    if (this.hasEnded) this.freeInput();
+  }
+
+  /** A pass that was given up may read its input until `over` resolves. */
+  keepInput(over: Promise<void>): void {
+    this.#inputRead = over;
+  }
+
+  /** It has ended, and no step will read its input. */
+  freeInput(): void {
+    const { releaseInput } = this.request;
+    if (this.#isInputFree || releaseInput === undefined) return;
+    this.#isInputFree = true;
+    this.#inputRead.then(releaseInput).catch((error: unknown) => {
+      this.onFailure(asError(error, 'releaseInput'));
+    });
   }
 
   /** Gives its slot back and has to start again later. Its tokens stay, and its rows may still be cached then. */
@@ -212,6 +235,14 @@ export class Generation implements OrderedRequest {
   advance(keptLogits: Float32Array | undefined): void {
     this.length += this.passTokens;
     if (keptLogits !== undefined) this.sequence!.keepValue(keptLogits);
+  }
+
+  /**
+   * Takes the tokens of its pass back, for which it has ended before they were counted: its input may have been gone, and no request shall
+   * find in the cache what was computed without.
+   */
+  forgetPass(): void {
+    if (this.request.input !== undefined) this.sequence!.truncate(this.length);
   }
 
   /** Takes the tokens of its pass back, since they gave no token: no request shall find them in the cache. */

@@ -37,6 +37,11 @@ export interface GenerationRequest extends Prompt {
    * what was computed. Default: undefined.
    */
   readonly input?: unknown;
+  /**
+   * Called once, when no pass of the engine reads `input` any more: after the request has ended, which it may do in the middle of a pass,
+   * and that pass is over. Let go there of what `input` lies in: close hand-overs, release images. Default: nothing is called.
+   */
+  readonly releaseInput?: (() => void) | undefined;
   /** Ends it with KV_ABORTED, at once. Default: none. */
   readonly signal?: AbortSignal | undefined;
 }
@@ -71,6 +76,7 @@ const spec = {
   needs: optional(arrayOf(string)),
   handOver: handOverField,
   input: anything,
+  releaseInput: optional(callable<() => void>()),
 };
 
 /** What requests must agree with. */

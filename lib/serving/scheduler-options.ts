@@ -156,10 +156,10 @@ function checkedOrder(order: RequestOrder): RequestOrder {
 /**
  * What the function of the option `by` has thrown, as an error that can be handed on: `throw undefined` would read as "no error".
  */
-export function asError(thrown: unknown, by: 'sampler' | 'order'): Error {
+export function asError(thrown: unknown, by: 'sampler' | 'releaseInput' | 'order'): Error {
   if (thrown !== undefined && thrown !== null) return thrown as Error;
   return createError('KV_INVALID_OPTION', {
-    reason: 'type', owner: by === 'sampler' ? 'GenerationRequest' : 'SchedulerOptions', option: by,
+    reason: 'type', owner: by === 'order' ? 'SchedulerOptions' : 'GenerationRequest', option: by,
     expected: 'a function that throws nothing but errors', received: describe(thrown),
   });
 }

@@ -277,11 +277,3 @@ sideTests('a name that a pass leaves out ends what is cached and handed over of 
   assertHandedOver(serving, request, await scheduler.submit(request).result);
   await scheduler.close();
 });
-
-sideTests('a request whose input is given finds it in its passes', {}, async ({ t, cache, engine }) => {
-  const input = { rows: 3 };
-  await collect(new NaiveScheduler({ cache, engine }).run([{ tokens: [1, 2, 3], maxNewTokens: 2, input }]));
-  t.deepEqual(engine.inputs, [input]);
-  await collect(new NaiveScheduler({ cache, engine }).run([{ tokens: [4], maxNewTokens: 1 }]));
-  t.deepEqual(engine.inputs, [undefined]);
-});
