@@ -92,13 +92,13 @@ export class SidePages {
     return this.#index[page]!;
   }
 
-  /** Keeps the page from being evicted; -1: nothing. */
+  /** Keeps the page from being evicted. */
   pin(page: number): void {
-    if (page >= 0) this.#addUsers(page, 1);
+    this.#addUsers(page, 1);
   }
 
   unpin(page: number): void {
-    if (page >= 0) this.#addUsers(page, -1);
+    this.#addUsers(page, -1);
   }
 
   /** A sequence or a lease has the slot from now on. */

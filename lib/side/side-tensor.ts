@@ -1,5 +1,5 @@
 // SideTensor: the memory of one side tensor: a reservation [slot, token, width] and the pages under it. Slots share the pages that a
-// cached text holds and go on in pages of their own; the end of a text inside a page is copied. It knows which bytes may be written and
+// cached text holds and go on in pages of their own; a shared page in which a text ends is copied when it is written to. It knows which bytes may be written and
 // what is cached; which slot a sequence gets and what the budget allows is asked elsewhere.
 //
 // Invariant: an idle slot maps only pages that a text holds, but for those that `settle` is still to unmap.
@@ -111,8 +111,8 @@ export class SideTensor {
     this.#pages.use(slot);
     try {
       const promised = this.#arithmetic.rowsFor(promisedTokens);
-      const own = Math.max(this.#arithmetic.rowsFor(tokens), promised) - Math.max(shared, this.found.wholePages);
-      this.#withRoom(own, () => {
+      const copied = this.#arithmetic.wholeRows(tokens) < this.found.count ? 1 : 0; // when it is written to
+      this.#withRoom(Math.max(0, promised - this.found.count) + copied, () => {
         this.found.mapInto(slot, { tenant, shared, promised, tokens });
       });
       this.#pages.nameNew(slot, this.#rows[slot]!);

@@ -110,6 +110,17 @@ Status DriverHost::SetAccess(uint64_t address, uint64_t bytes) {
   return SystemError(Code::kDriverCallFailed, "mmap", error, address, bytes);
 }
 
+uint64_t DriverHost::SharedRunBytes(uint64_t address, uint64_t bytes) {
+  std::lock_guard lock(mutex_);
+  PageRun run;
+  if (!space_.FindRun(address, bytes, run) || !IsMappedAndIdle(run)) return 0;
+  const uint64_t offset = run.range->table.At(run.first).offset;
+  uint64_t pages = 1;
+  while (pages < run.pages && run.range->table.At(run.first + pages).offset == offset + pages * run.range->page_bytes)
+    ++pages;
+  return pages * run.range->page_bytes;
+}
+
 Status DriverHost::Unmap(uint64_t address, uint64_t bytes) {
   VKV_RETURN_IF_ERROR(CheckProcess());
   PageRun run;
