@@ -23,7 +23,7 @@ const shapes: Readonly<Record<DriverName, BenchOptions>> = {
   },
   host: {
     pageBytes: 64 * KiB, model: { layers: 1, kvHeads: 16, headDim: 256, dtype: 'float32' }, slots: 3, maxTokens: 64,
-    sideTensors: { whole: { width: 4096, dtype: 'float32', pageBytes: 64 * KiB }, large: { width: 20_000, dtype: 'float32', pageBytes: 64 * KiB } },
+    sideTensors: { whole: { width: 4096, dtype: 'float32', place: 'device', pageBytes: 64 * KiB }, large: { width: 20_000, dtype: 'float32', place: 'device', pageBytes: 64 * KiB } },
     sideBudgetBytes: 16_384 * KiB, handOverSlots: 2, mapper: 'off',
   },
 };
