@@ -93,6 +93,13 @@ class Driver {
   // Pre: whole mappings, no hole; may span many pages. Post: unmapped, access gone, the pages live on.
   virtual Status Unmap(uint64_t address, uint64_t bytes) = 0;
 
+  // Of mapped memory that the CPU may read, the bytes from `address` on, at most `bytes`, that lie side by side in one
+  // file of the process, so that one system call can map them a second time; 0: not known.
+  virtual uint64_t SharedRunBytes(uint64_t address, uint64_t bytes) {
+    (void)address, (void)bytes;
+    return 0;
+  }
+
   // Copies between plain memory and mapped addresses; done when the call returns. They come after what was queued
   // through this driver on its default stream, and after nothing else: a caller waits for any other stream first.
   // kCopyOutOfRange outside mapped memory. No bytes only wait; of Copy and Fill they are done at once.

@@ -107,6 +107,7 @@ class KvCache {
 
   const Layout& layout() const { return ranges_.layout(); }
   PagePool& pool() { return *pool_; }
+  Driver& driver() const { return pool_->driver(); }
   uint64_t address(size_t reservation) const { return ranges_.address(reservation); }
   CacheCounters counters() const;
 

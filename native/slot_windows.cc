@@ -28,8 +28,9 @@ Status SlotWindows::Show(int32_t slot, size_t reservation, uint64_t bytes, uint6
   if (window != nullptr && window->bytes() < bytes) window = nullptr;
   const uint64_t shown = window == nullptr ? 0 : window->shown_bytes();
   if (shown < bytes) {
-    const uint64_t pages = (bytes - shown + layout.page_bytes() - 1) / layout.page_bytes();
-    VKV_RETURN_IF_ERROR(TakeMappings(host::Window::MappingsFor(pages)));
+    const uint64_t from = cache_.address(reservation) + layout.RowOffset(slot, 0, reservation) + shown;
+    const std::vector<uint64_t> runs = Runs(from, bytes - shown);
+    VKV_RETURN_IF_ERROR(TakeMappings(host::Window::MappingsFor(runs.size())));
     if (window == nullptr) {
       const uint64_t alignment = std::min(uint64_t{1} << std::countr_zero(layout.page_bytes()), kLargestAlignmentBytes);
       SlotWindow opened{reservation, nullptr};
@@ -38,11 +39,26 @@ Status SlotWindows::Show(int32_t slot, size_t reservation, uint64_t bytes, uint6
       window = opened.window.get();
       windows.push_back(std::move(opened));
     }
-    const uint64_t from = cache_.address(reservation) + layout.RowOffset(slot, 0, reservation) + shown;
-    VKV_RETURN_IF_ERROR(window->Show(from, bytes - shown, layout.page_bytes()));
+    uint64_t done = 0;
+    for (const uint64_t run : runs) {
+      VKV_RETURN_IF_ERROR(window->Show(from + done, run, run));
+      done += run;
+    }
   }
   address = window->address();
   return Ok();
+}
+
+// Bytes of the pieces of mapped memory that one call can show, in order.
+std::vector<uint64_t> SlotWindows::Runs(uint64_t from, uint64_t bytes) const {
+  const uint64_t page_bytes = cache_.layout().page_bytes();
+  std::vector<uint64_t> runs;
+  for (uint64_t done = 0; done < bytes; done += runs.back()) {
+    const uint64_t pages = CeilDiv(bytes - done, page_bytes);
+    const uint64_t run = cache_.driver().SharedRunBytes(from + done, pages * page_bytes);
+    runs.push_back(std::min(bytes - done, std::max(run, page_bytes)));
+  }
+  return runs;
 }
 
 Status SlotWindows::TakeMappings(uint64_t mappings) {

@@ -38,6 +38,7 @@ class SlotWindows {
     std::unique_ptr<host::Window> window;
   };
 
+  std::vector<uint64_t> Runs(uint64_t from, uint64_t bytes) const;
   Status TakeMappings(uint64_t mappings);
 
   const KvCache& cache_;

@@ -4,7 +4,7 @@ import { instanceOf, integer, oneOf, optional, policy, readOptions, streamField,
 import { ahead, onDemand, type GrowthPolicy } from './memory-policies.js';
 import { bestFit, type PlacementPolicy } from './memory-policies.js';
 import { leastRecentlyUsed, type ReclaimPolicy } from './memory-policies.js';
-import type { Driver } from '../device/driver.js';
+import { Driver } from '../device/driver.js';
 import { layoutKinds, type LayoutKind } from '../layout/layout.js';
 import type { ModelShape } from '../layout/model-shape.js';
 import { driverField, PagePool } from '../device/page-pool.js';
@@ -66,6 +66,12 @@ export interface KvCacheOptions {
    */
   readonly sideTensors?: SideTensorShapes | undefined;
   /**
+   * The host driver that side tensors are kept with which are in the CPU's memory: one whose memory, mappings or huge pages are yours to
+   * choose. It must live until the cache is closed. Default: one of the cache's own, which takes memory when a page is created, with huge
+   * pages where a tensor's `pageBytes` is a multiple of 2 MiB.
+   */
+  readonly sideDriver?: Driver | undefined;
+  /**
    * Bytes of all pages of side tensors together, at least one page of each: cached rows are evicted for those of running sequences.
    * `setSideBudget` changes it. Default: as many tokens as K and V have room for, and a page for each slot and tensor.
    */
@@ -75,6 +81,14 @@ export interface KvCacheOptions {
   /** `background`: a thread maps ahead of need. `off`: everything is mapped in `prepare`. Default `background`. */
   readonly mapper?: 'background' | 'off' | undefined;
 }
+
+const sideDriverField: Field<Driver> = (value, place) => {
+  if (Driver.isInstance(value) && value.kind === 'host') return value;
+  throw createError('KV_INVALID_OPTION', {
+    reason: Driver.isInstance(value) ? 'range' : 'type', ...place, expected: "a Driver of kind 'host'", received: value,
+    hint: 'Tensors with `place: \'device\'` are on the cache\'s own driver.',
+  });
+};
 
 const asIs: Field<ModelShape> = (value) => value as ModelShape; // computeLayout checks it
 
@@ -98,6 +112,7 @@ const spec = {
   scrub: withDefault(oneOf(['off', 'between-tenants']), 'off'),
   stream: optional(streamField),
   sideTensors: sideTensorsField,
+  sideDriver: optional(sideDriverField),
   sideBudgetBytes: optional(integer({ min: 1 })),
   handOverSlots: optional(integer({ max: 2 ** 20 })),
   mapper: withDefault(oneOf(['background', 'off']), 'background'),

@@ -124,11 +124,11 @@ function openParts(read: ReadKvCacheOptions, cache: object, { native, pool, layo
   };
 }
 
-function sideToOpen({ sideTensors, sideBudgetBytes, handOverSlots, slots, maxTokens, scrub }: ReadKvCacheOptions, pool: PagePool, layout: Layout): SideTensorsToOpen {
+function sideToOpen({ sideTensors, sideBudgetBytes, sideDriver, handOverSlots, slots, maxTokens, scrub }: ReadKvCacheOptions, pool: PagePool, layout: Layout): SideTensorsToOpen {
   const tokenBytes = layout.reservations.reduce((sum, reservation) => sum + reservation.tokenBytes, 0);
   return {
     tensors: sideTensors, budgetBytes: sideBudgetBytes, cachedTokens: Math.ceil(pool.memoryBudgetBytes / tokenBytes), slots, maxTokens,
-    handOverSlots: handOverSlots ?? slots, isScrubbed: scrub !== 'off', driver: pool.driver,
+    handOverSlots: handOverSlots ?? slots, isScrubbed: scrub !== 'off', driver: pool.driver, sideDriver,
   };
 }
 

@@ -74,13 +74,13 @@ export class HandOver {
     const { width, pool: { driver } } = tensor.open;
     checkHostAccess(driver.kind, driver.info.hasHostAccess);
     this.#side.handed(this.#sideSlot, to);
-    const view = tensor.view(this.#sideSlot);
+    const view = tensor.views.view(this.#sideSlot);
     return view.subarray(from * width, to * width);
   }
 
   /** Address of token 0 of a tensor, for kernels: [token, width], without gaps. It stays the same until the hand-over is closed. */
   address(name: string): bigint {
-    return this.#named('HandOver.address', name).address(this.#sideSlot);
+    return this.#named('HandOver.address', name).views.address(this.#sideSlot);
   }
 
   /** Its rows may be evicted and their memory used again. Idempotent. */

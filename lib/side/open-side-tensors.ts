@@ -29,6 +29,8 @@ export interface SideTensorsToOpen {
   readonly isScrubbed: boolean;
   /** The cache's driver. */
   readonly driver: Driver;
+  /** The one for tensors in the CPU's memory; undefined: one is opened. */
+  readonly sideDriver: Driver | undefined;
 }
 
 export interface SideCollaborators {
@@ -48,11 +50,13 @@ export interface OpenSide {
 /** Throws KV_INVALID_OPTION, KV_OUT_OF_ADDRESS_SPACE, and what the driver throws. */
 export function openSideTensors(given: SideTensorsToOpen, { nodes, lengths, late, capacity, owner }: SideCollaborators): OpenSide {
   const { tensors: shapes, slots, driver, handOverSlots } = given;
+  const { sideDriver } = given;
   const isOnHost = shapes.some(({ place }) => place === 'host');
-  const host = isOnHost && driver.kind !== 'host' ? Driver.open('host') : undefined;
+  const own = isOnHost && sideDriver === undefined ? Driver.open('host', { populate: true, hugePages: shapes.some(isHuge) }) : undefined;
+  const host = sideDriver ?? own;
   const tensors: SideTensor[] = [];
   const memories: SideMemory[] = [];
-  const closeMemory = closingOf(memories, host);
+  const closeMemory = closingOf(memories, own);
   try {
     const sideSlots = new SideSlots(slots, shapes.length === 0 ? 0 : handOverSlots);
     const budget = new SideBudget(tensors, budgetOf(given, host ?? driver));
@@ -110,6 +114,12 @@ function openTensor({ name, width, dtype, pageBytes }: ReadSideTensor, driver: D
     const bytes = Math.ceil(maxTokens * tokenBytes / pool.pageBytes) * pool.pageBytes * count;
     throw createError('KV_OUT_OF_ADDRESS_SPACE', { bytes, reservations: 1, slots: count, maxTokens }, { cause: error });
   }
+}
+
+const hugePageBytes = 2 ** 21;
+
+function isHuge({ place, pageBytes }: ReadSideTensor): boolean {
+  return place === 'host' && pageBytes !== undefined && pageBytes % hugePageBytes === 0;
 }
 
 /** Small enough that a short text shares something, large enough that a long one is few pages. */

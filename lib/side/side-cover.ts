@@ -19,14 +19,6 @@ const evicted = reasonNumber('evicted');
 /** Where the cover of a text ends, and why. */
 export type CoverEnd = 'side-evicted' | 'side-never-written';
 
-/** The pages of a text's first tokens. */
-export interface CoveredPages {
-  /** Pages that the tokens fill to the last byte. */
-  wholePages: number;
-  /** The page that holds the tokens after those, or the rest of the last one; -1: none remain. */
-  tailPage: number;
-}
-
 export class SideCover implements TextListener, LedgerNodes {
   readonly #nodes: NodeTable;
   readonly #arithmetic: RowArithmetic;
@@ -101,16 +93,14 @@ export class SideCover implements TextListener, LedgerNodes {
     return ends >= 0 && ends < this.to.length && this.#wasEvicted[ends] === 1 ? 'side-evicted' : 'side-never-written';
   }
 
-  /** Writes the pages of the text's first `tokens` tokens, which are covered and end in `node`, into `table` and `pages`. */
-  find(node: number, tokens: number, table: Int32Array, pages: CoveredPages): void {
-    pages.wholePages = 0;
-    pages.tailPage = -1;
+  /** Writes the pages of the text's first `tokens` tokens, which are covered and end in `node`, into `table`. */
+  find(node: number, tokens: number, table: Int32Array): void {
     if (tokens === 0) return;
     let at = node;
     while (tokens <= this.from[at]!) at = this.parent[at]!;
     this.#ledger.fill(at, tokens, table);
-    pages.wholePages = this.#arithmetic.wholeRows(tokens);
-    if (this.#arithmetic.rowsFor(tokens) > pages.wholePages) pages.tailPage = this.#ledger.partialRow(this.#holder(at, tokens), tokens);
+    const whole = this.#arithmetic.wholeRows(tokens);
+    if (this.#arithmetic.rowsFor(tokens) > whole) table[whole] = this.#ledger.partialRow(this.#holder(at, tokens), tokens);
   }
 
   /** The text that ends in `node` was used: what of it is covered goes last. `time` grows. */

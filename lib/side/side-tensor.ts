@@ -1,5 +1,5 @@
 // SideTensor: the memory of one side tensor: a reservation [slot, token, width] and the pages under it. Slots share the pages that a
-// cached text holds and go on in pages of their own; the end of a text inside a page is copied. It knows which bytes may be written and
+// cached text holds and go on in pages of their own; a shared page in which a text ends is copied when it is written to. It knows which bytes may be written and
 // what is cached; which slot a sequence gets and what the budget allows is asked elsewhere.
 //
 // Invariant: an idle slot maps only pages that a text holds, but for those that `settle` is still to unmap.
@@ -8,8 +8,6 @@ import { createError, isKvError } from '../base/errors.js';
 import type { BackgroundErrors } from '../device/background-errors.js';
 import type { NativeCache } from '../device/native.js';
 import type { PagePool } from '../device/page-pool.js';
-import { SlotViews } from '../device/slot-views.js';
-import type { TensorView } from '../layout/dtype-arrays.js';
 import type { Dtype } from '../layout/model-shape.js';
 import type { RowArithmetic } from '../layout/row-arithmetic.js';
 import { DroppedRows } from '../prefix/dropped-rows.js';
@@ -17,6 +15,7 @@ import type { NodeTable } from '../prefix/node-table.js';
 import { FoundPages } from './found-pages.js';
 import { SideCover } from './side-cover.js';
 import { SidePages } from './side-pages.js';
+import { SideViews } from './side-views.js';
 
 export interface OpenSideTensor {
   readonly name: string;
@@ -56,6 +55,7 @@ export interface SideAdmission {
 export class SideTensor {
   readonly open: OpenSideTensor;
   readonly cover: SideCover;
+  readonly views: SideViews;
   /** What `admit` gives a slot. */
   readonly found: FoundPages;
   /** By slot: tokens from the first on that were written, or shared. */
@@ -63,11 +63,12 @@ export class SideTensor {
   readonly #native: NativeCache;
   readonly #rows: Int32Array;
   readonly #arithmetic: RowArithmetic;
-  readonly #views: SlotViews;
   readonly #makeRoom: (tensor: SideTensor, pages: number) => void;
   readonly #pages: SidePages;
   readonly #dropped = new DroppedRows();
   readonly #earmarked: Int32Array;
+  /** Slots in use that map pages behind those written, which may be others': a truncation was refused. */
+  readonly #overlong = new Set<number>();
   /** Idle slots that map more than texts hold. */
   readonly #overfull = new Set<number>();
   readonly #isSpare = (page: number): boolean => this.#pages.usersOf(page) === 0;
@@ -85,7 +86,7 @@ export class SideTensor {
     this.found = new FoundPages(native, {
       cover: this.cover, pages: this.#pages, isQuarantined: (slot) => this.isQuarantined(slot), makeRoom: (pages) => makeRoom(this, pages),
     });
-    this.#views = new SlotViews(native, owner, late);
+    this.views = new SideViews(open, owner, late);
     this.written = new Int32Array(rows.length);
     this.#earmarked = new Int32Array(rows.length);
   }
@@ -99,23 +100,6 @@ export class SideTensor {
     return this.#rows[slot]!;
   }
 
-  /** Address of the slot's first token. */
-  address(slot: number): bigint {
-    return this.#native.address(0) + BigInt(slot) * BigInt(this.open.slotPages * this.open.pool.pageBytes);
-  }
-
-  /** The slot's mapped tokens, as a typed array over the memory. Throws KV_VIEW_TRANSFERRED, KV_OUT_OF_MAPPINGS. */
-  view(slot: number): TensorView {
-    const { dtype, tokenBytes, width, pool } = this.open;
-    const tensor = { reservation: 0, offsetBytes: 0, dtype, strides: { elementBytes: tokenBytes / width } };
-    return this.#views.open(slot, tensor, this.#rows[slot]! * pool.pageBytes);
-  }
-
-  /** Detaches the slot's views. */
-  revoke(slot: number): void {
-    this.#views.revoke(slot);
-  }
-
   /**
    * Gives an idle slot what was found, and sets pages aside. It is in use from then on. Throws KV_OUT_OF_PAGES, or what the driver says;
    * then the slot is idle, with some of what it had.
@@ -127,8 +111,8 @@ export class SideTensor {
     this.#pages.use(slot);
     try {
       const promised = this.#arithmetic.rowsFor(promisedTokens);
-      const own = Math.max(this.#arithmetic.rowsFor(tokens), promised) - Math.max(shared, this.found.wholePages);
-      this.#withRoom(own, () => {
+      const copied = this.#arithmetic.wholeRows(tokens) < this.found.count ? 1 : 0; // when it is written to
+      this.#withRoom(Math.max(0, promised - this.found.count) + copied, () => {
         this.found.mapInto(slot, { tenant, shared, promised, tokens });
       });
       this.#pages.nameNew(slot, this.#rows[slot]!);
@@ -142,10 +126,11 @@ export class SideTensor {
 
   /** The slot is idle from now on. What of its pages texts hold stays mapped, for the next sequence with that text. Never throws. */
   release(slot: number): void {
-    this.#views.revoke(slot);
+    this.views.revoke(slot);
     this.#native.earmark(slot, 0);
     this.#earmarked[slot] = 0;
     this.written[slot] = 0;
+    this.#overlong.delete(slot);
     this.#pages.idle(slot);
     this.#overfull.add(slot);
   }
@@ -156,6 +141,7 @@ export class SideTensor {
    */
   ensure(slot: number, tokens: number): number {
     if (this.isQuarantined(slot)) throw createError('KV_SLOT_BUSY', { slot, operation: 'write side tensors of', holder: 'the quarantine' });
+    if (this.#overlong.has(slot)) this.#unmapRest(slot);
     const written = this.written[slot]!;
     const tail = this.#arithmetic.wholeRows(written);
     if (this.#arithmetic.rowsFor(written) > tail && !this.#isWritable(slot, tail, written)) this.#detach(slot, tail, written);
@@ -181,8 +167,9 @@ export class SideTensor {
   truncate(slot: number, tokens: number): void {
     if (this.written[slot]! <= tokens) return;
     this.written[slot] = tokens;
-    const pages = this.#arithmetic.rowsFor(tokens);
-    if (pages < this.#pages.countOf(slot)) this.#shrink(slot, pages);
+    if (this.#arithmetic.rowsFor(tokens) === this.#pages.countOf(slot)) return;
+    this.#overlong.add(slot);
+    this.#unmapRest(slot);
   }
 
   /** An idle slot shares all that another has written; which of them writes first gets a copy of the last page. */
@@ -266,16 +253,17 @@ export class SideTensor {
   /** Throws KV_INTERNAL unless pages, slots and texts agree. */
   verify(): void {
     this.settle();
-    this.#pages.verify(this.#rows);
+    const counted = this.#pages.verify(this.#rows);
+    const inUse = this.#native.verify();
+    const { mappedPages, quarantinedPages } = this.open.pool.counts();
+    // A page that a slot or a text has may be in quarantine too: where the driver would not unmap it after it was read.
+    if (inUse !== mappedPages || inUse > counted || inUse + quarantinedPages < counted) {
+      throw createError('KV_INTERNAL', { problem: 'side tensors: pages are not conserved', what: inUse, howMany: counted });
+    }
     this.cover.verify((page, index) => {
       if (this.#pages.isUsed(page) && this.#pages.indexOf(page) === index) return;
       throw createError('KV_INTERNAL', { problem: 'side tensors: a text has a page that is not there', what: page, howMany: index });
     });
-  }
-
-  /** Detaches all views: the cache closes. */
-  close(): void {
-    this.#views.revokeAll();
   }
 
   /** Whether the slot may write behind its token `written` in its page `index`: nobody else relies on what is there. */
@@ -288,7 +276,7 @@ export class SideTensor {
   #detach(slot: number, index: number, tokens: number): void {
     try {
       this.#withRoom(1, () => {
-        this.#views.revoke(slot);
+        this.views.revoke(slot);
         this.#native.detach(slot, index, tokens, -1, 0n);
       });
     } finally {
@@ -311,9 +299,14 @@ export class SideTensor {
     return held;
   }
 
+  #unmapRest(slot: number): void {
+    this.#shrink(slot, this.#arithmetic.rowsFor(this.written[slot]!));
+    this.#overlong.delete(slot);
+  }
+
   #shrink(slot: number, pages: number): void {
     if (pages >= this.#rows[slot]!) return;
-    this.#views.revoke(slot);
+    this.views.revoke(slot);
     try {
       this.#native.shrink(slot, pages);
     } finally {

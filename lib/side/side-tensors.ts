@@ -232,17 +232,17 @@ export class SideTensors {
     this.ready[slot] = ready;
   }
 
-  /** Only the sequence's first `tokens` tokens count. Throws what the driver says; then they do not count, and stay mapped. */
+  /** Only the sequence's first `tokens` tokens count. Throws what the driver says, at the end; then they do not count, and stay mapped. */
   truncate(slot: number, tokens: number): void {
     const side = this.sideSlots.of[slot]!;
     if (side < 0) return;
     this.ready[slot] = 0;
     const isHanded = this.#handed[side]! > tokens;
     if (isHanded) this.#handed[side] = tokens;
-    for (const tensor of this.#in(this.sideSlots.carried[slot]!)) {
-      if (isHanded) tensor.revoke(side);
+    this.#inEach(this.sideSlots.carried[slot]!, (tensor) => {
+      if (isHanded) tensor.views.revoke(side);
       tensor.truncate(side, tokens);
-    }
+    });
   }
 
   /** What was written for a batch that was not committed does not count. */
@@ -290,7 +290,9 @@ export class SideTensors {
 
   /** Ends what no text and no sequence needs. Throws the driver's first refusal, at the end. */
   settle(): void {
-    for (const tensor of this.all) tensor.settle();
+    this.#inEach(this.everything, (tensor) => {
+      tensor.settle();
+    });
   }
 
   counts(): SideCounts {
@@ -305,7 +307,7 @@ export class SideTensors {
   /** Detaches all views: the cache closes. */
   close(): void {
     this.#isClosed = true;
-    for (const tensor of this.all) tensor.close();
+    for (const { views } of this.all) views.revokeAll();
   }
 
   /** Throws KV_CLOSED. */
@@ -334,6 +336,19 @@ export class SideTensors {
     this.#late.attempt(() => {
       this.settle();
     });
+  }
+
+  /** Does it for all of them, and throws the first failure then. */
+  #inEach(tensors: number, work: (tensor: SideTensor) => void): void {
+    let failure: { readonly error: unknown } | undefined;
+    for (const tensor of this.#in(tensors)) {
+      try {
+        work(tensor);
+      } catch (error) {
+        failure ??= { error };
+      }
+    }
+    if (failure !== undefined) throw failure.error;
   }
 
   #in(tensors: number): readonly SideTensor[] {

@@ -74,6 +74,7 @@ class DriverHost final : public Driver {
   Status ReleasePage(PageHandle page, uint64_t page_bytes) override;
   Status Map(uint64_t address, uint64_t page_bytes, PageHandle page) override;
   Status SetAccess(uint64_t address, uint64_t bytes) override;
+  uint64_t SharedRunBytes(uint64_t address, uint64_t bytes) override;
   Status Unmap(uint64_t address, uint64_t bytes) override;
 
   Status Write(uint64_t to, const void* from, uint64_t bytes) override;

@@ -17,6 +17,7 @@ struct Piece {
   uint64_t first;
   uint64_t pages;
   uint64_t offset;
+  bool is_new;  // its pages are mapped nowhere else
   bool is_accessible;
 };
 
@@ -33,20 +34,22 @@ bool IsMappedAndIdle(const PageRun& run) {
 }
 
 // The parts of a mapped run that have no access yet.
-std::vector<Piece> PiecesWithoutAccess(const PageRun& run) {
+std::vector<Piece> PiecesWithoutAccess(const PageRun& run, host::PageTable& pages) {
   const uint64_t page_bytes = run.range->page_bytes;
   std::vector<Piece> pieces;
   for (uint64_t index = run.first; index < run.end(); ++index) {
     const MappingTable::Entry& entry = run.range->table.At(index);
     if (entry.is_accessible) continue;
+    const bool is_new = pages.At(entry.page).maps == 1;
     if (!pieces.empty()) {
       Piece& last = pieces.back();
-      if (last.first + last.pages == index && last.offset + last.pages * page_bytes == entry.offset) {
+      if (last.first + last.pages == index && last.offset + last.pages * page_bytes == entry.offset &&
+          last.is_new == is_new) {
         ++last.pages;
         continue;
       }
     }
-    pieces.push_back({index, 1, entry.offset, false});
+    pieces.push_back({index, 1, entry.offset, is_new, false});
   }
   return pieces;
 }
@@ -74,7 +77,7 @@ Status DriverHost::SetAccess(uint64_t address, uint64_t bytes) {
   {
     std::lock_guard lock(mutex_);
     if (!space_.FindRun(address, bytes, run) || !IsMappedAndIdle(run)) return Misuse("SetAccess", address, bytes);
-    pieces = PiecesWithoutAccess(run);
+    pieces = PiecesWithoutAccess(run, pages_);
     if (pieces.empty()) return Ok();
     SetBusy(run, true);
   }
@@ -83,7 +86,9 @@ Status DriverHost::SetAccess(uint64_t address, uint64_t bytes) {
   const auto address_of = [&](const Piece& piece) { return run.range->address + piece.first * page_bytes; };
   int error = 0;
   for (Piece& piece : pieces) {
-    error = file_.Map(address_of(piece), piece.pages * page_bytes, piece.offset, populate_);
+    // Pages that were mapped before have been touched: a new mapping of all of them would cost more than the few faults
+    // of what is read of them.
+    error = file_.Map(address_of(piece), piece.pages * page_bytes, piece.offset, populate_ && piece.is_new);
     if (error != 0) break;
     piece.is_accessible = true;
   }
@@ -108,6 +113,17 @@ Status DriverHost::SetAccess(uint64_t address, uint64_t bytes) {
     return status;
   }
   return SystemError(Code::kDriverCallFailed, "mmap", error, address, bytes);
+}
+
+uint64_t DriverHost::SharedRunBytes(uint64_t address, uint64_t bytes) {
+  std::lock_guard lock(mutex_);
+  PageRun run;
+  if (!space_.FindRun(address, bytes, run) || !IsMappedAndIdle(run)) return 0;
+  const uint64_t offset = run.range->table.At(run.first).offset;
+  uint64_t pages = 1;
+  while (pages < run.pages && run.range->table.At(run.first + pages).offset == offset + pages * run.range->page_bytes)
+    ++pages;
+  return pages * run.range->page_bytes;
 }
 
 Status DriverHost::Unmap(uint64_t address, uint64_t bytes) {

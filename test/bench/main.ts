@@ -17,6 +17,7 @@ import { prefixReuse } from './prefix-reuse.js';
 import { replayMemory } from './replay-memory.js';
 import { replayPrefixes } from './replay-prefixes.js';
 import { reserve } from './reserve.js';
+import { sideTensors } from './side-tensors.js';
 import { step } from './step.js';
 
 const machine = `${cpus()[0]?.model ?? 'unknown CPU'}, ${availableParallelism()} threads, ` +
@@ -24,7 +25,7 @@ const machine = `${cpus()[0]?.model ?? 'unknown CPU'}, ${availableParallelism()}
 
 const benchmarks: readonly (() => BenchResult | BenchResult[])[] = [
   step, () => growth(2 * 2 ** 20), () => growth(64 * 1024), decode, reserve, kernels, dense, llama, replayMemory,
-  prefixIndex, prefixReuse, replayPrefixes,
+  prefixIndex, prefixReuse, sideTensors, replayPrefixes,
 ];
 
 const results: BenchResult[] = [];

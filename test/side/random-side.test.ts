@@ -37,7 +37,7 @@ for (const setting of settings) {
   test(`${setting.name}: each row that can be read is that of its text (seed ${seed})`, (t) => {
     const device = setting.isMock === true ? new MockDevice({ granularityBytes: 64 * KiB, memoryBytes: 256 * MiB, backing: 'real' }) : undefined;
     const host = device === undefined ? Driver.open('host', { memoryBytes: 2048 * MiB, mappingLimit: setting.mappingLimit }) : undefined;
-    const place = device === undefined ? 'host' : 'device';
+    const place = device !== undefined || setting.mappingLimit !== undefined ? 'device' : 'host';
     const cache = new KvCache({
       model: { layers: 1, kvHeads: 16, headDim: 256, dtype: 'float32' }, slots: 6, maxTokens: 48, pageBytes: 64 * KiB,
       memoryBudgetBytes: setting.memoryBudgetBytes, driver: device?.driver ?? host!, mapper: 'off', scrub: setting.scrub === true ? 'between-tenants' : 'off',

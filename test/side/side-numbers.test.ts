@@ -57,7 +57,7 @@ worlds('a text that shares 4 of 8 tokens aliases their page, copies nothing and 
   t.is(pages(world), 4, 'three pages of the first text, one of the second');
   using handOver = second.sequence.handOver();
   t.is(speaker.wrongRows(handOver, b), 0);
-  t.is(handOver.rows('hidden').length, 8 * 4096, 'one view of cached and computed rows');
+  if (cache.driver.kind === 'host') t.is(handOver.rows('hidden').length, 8 * 4096, 'one view of cached and computed rows');
   t.is(cache.prefixes.lookup({ tokens: [...b, 9] }).cachedTokens, 8);
 });
 

@@ -3,6 +3,7 @@
 
 import { mix32 } from '#internal/base/random.js';
 import type { HandOver, KvCache, Sequence, SideTensorInfo } from 'virtual-kv';
+import { readRows } from './side-reading.js';
 
 export interface Spoken {
   readonly sequence: Sequence;
@@ -59,7 +60,7 @@ export class SideSpeaker {
     let wrong = 0;
     for (const tensor of this.#cache.sideTensors.filter(({ name }) => handOver.names.includes(name))) {
       const has = Math.min(tokens, handOver.tokens);
-      const rows = handOver.rows(tensor.name, 0, has) as Float32Array;
+      const rows = readRows(this.#cache, handOver, tensor.name, 0, has);
       wrong += tokens - has;
       const hashes = prefixHashes(text);
       for (let at = 0; at < has; at += 1) if (!isRow(rows, at, hashes[at]!, tensor)) wrong += 1;

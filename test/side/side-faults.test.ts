@@ -1,0 +1,194 @@
+// Fail the n-th driver call of every kind, for every n until a scenario no longer makes so many, in everything that side tensors do: no
+// row of another text is ever read, the books agree, and the same call succeeds afterwards.
+
+import { constants } from 'node:os';
+
+import test from 'ava';
+
+import { isKvError } from 'virtual-kv';
+import type { MockCall } from 'virtual-kv/testing';
+
+import { drivers, hostCalls, type BenchOptions, type CacheBench, type DriverName } from '../helpers/cache.js';
+import { failEach } from '../helpers/fail-each.js';
+import { SideSpeaker, type Spoken } from './side-speaker.js';
+
+const KiB = 1024;
+
+/** Pages of 4 tokens, and of less than one. */
+const shapes: Readonly<Record<DriverName, BenchOptions>> = {
+  mock: {
+    pageBytes: 4 * KiB, model: { layers: 1, kvHeads: 1, headDim: 256, dtype: 'float32' }, device: { granularityBytes: 4 * KiB }, slots: 3, maxTokens: 64,
+    sideTensors: { whole: { width: 256, dtype: 'float32', place: 'device' }, large: { width: 1500, dtype: 'float32', place: 'device' } },
+    sideBudgetBytes: 1024 * KiB, handOverSlots: 2, mapper: 'off',
+  },
+  host: {
+    pageBytes: 64 * KiB, model: { layers: 1, kvHeads: 16, headDim: 256, dtype: 'float32' }, slots: 3, maxTokens: 64,
+    sideTensors: { whole: { width: 4096, dtype: 'float32', place: 'device', pageBytes: 64 * KiB }, large: { width: 20_000, dtype: 'float32', place: 'device', pageBytes: 64 * KiB } },
+    sideBudgetBytes: 16_384 * KiB, handOverSlots: 2, mapper: 'off',
+  },
+};
+
+const text = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10];
+const branch = [1, 2, 3, 4, 5, 6, 20, 21, 22];
+
+interface Scenario {
+  readonly title: string;
+  prepare(bench: CacheBench, speaker: SideSpeaker): { readonly alive: readonly Spoken[]; act(): void };
+}
+
+const scenarios: readonly Scenario[] = [
+  {
+    title: 'sharing a text that no slot maps, and going on',
+    prepare: (_, speaker) => {
+      speaker.cacheText(text);
+      for (const first of [30, 40, 50, 60, 70]) speaker.cacheText([first, first + 1]);
+      return { alive: [], act: () => void speaker.cacheText(branch) };
+    },
+  },
+  {
+    title: 'adopting a slot, and decoding',
+    prepare: (_, speaker) => {
+      speaker.cacheText(text);
+      return {
+        alive: [],
+        act: () => {
+          const spoken = speaker.say([...text, 11, 12]);
+          try {
+            speaker.decode(spoken, 13);
+          } finally {
+            spoken.sequence.release();
+          }
+        },
+      };
+    },
+  },
+  {
+    title: 'forking, and writing on both sides',
+    prepare: (_, speaker) => {
+      const parent = speaker.say(text);
+      return {
+        alive: [parent],
+        act: () => {
+          const fork: Spoken = { sequence: parent.sequence.fork(), text: [...parent.text] };
+          try {
+            decodeOrTakeBack(speaker, fork, 80);
+            decodeOrTakeBack(speaker, parent, 90);
+          } finally {
+            fork.sequence.release();
+          }
+        },
+      };
+    },
+  },
+  {
+    title: 'taking cached tokens back, and writing others',
+    prepare: (_, speaker) => {
+      const [one, other] = [speaker.say(text), speaker.say([...text, 12])];
+      return {
+        alive: [one, other],
+        act: () => {
+          other.sequence.truncate(6);
+          other.text.length = 6;
+          decodeOrTakeBack(speaker, other, 100);
+        },
+      };
+    },
+  },
+  {
+    title: 'evicting for new rows, beside a hand-over',
+    prepare: ({ cache }, speaker) => {
+      const kept = speaker.say(text);
+      const handOver = kept.sequence.handOver();
+      kept.sequence.release();
+      speaker.cacheText([30, 31, 32, 33, 34, 35, 36, 37]);
+      cache.setSideBudget(cache.sideCounts().usedBytes);
+      return {
+        alive: [],
+        act: () => {
+          let wrong: number;
+          try {
+            speaker.cacheText([40, 41, 42, 43, 44]);
+          } finally {
+            wrong = speaker.wrongRows(handOver, text);
+            handOver.close();
+            cache.setSideBudget(16_384 * KiB);
+          }
+          if (wrong > 0) throw new Error(`${wrong} rows of a hand-over are wrong`);
+        },
+      };
+    },
+  },
+];
+
+/** A token that cannot be computed is not part of the text. */
+function decodeOrTakeBack(speaker: SideSpeaker, spoken: Spoken, token: number): void {
+  try {
+    speaker.decode(spoken, token);
+  } catch (error) {
+    spoken.text.length = spoken.sequence.length;
+    spoken.sequence.truncate(spoken.sequence.length);
+    throw error;
+  }
+}
+
+const results = { mock: [999, 2], host: [constants.errno.ENOMEM] } as const;
+const mockKinds: readonly MockCall[] = [
+  'cuCtxPushCurrent', 'cuMemAddressReserve', 'cuMemCreate', 'cuMemRelease', 'cuMemMap', 'cuMemUnmap', 'cuMemSetAccess', 'cuMemcpyDtoDAsync',
+  'cuMemcpyHtoDAsync', 'cuStreamSynchronize',
+];
+
+for (const on of drivers) {
+  for (const scenario of scenarios) {
+    test(`${scenario.title}: any call that fails leaves no wrong row (${on})`, (t) => {
+      const kinds = on === 'mock' ? mockKinds : hostCalls.filter((call) => call !== 'ftruncate');
+      const reached: Record<string, number> = {};
+      for (const kind of kinds) {
+        for (const result of results[on]) {
+          const sweep = { title: scenario.title, on, options: shapes[on], kind, result };
+          const times = failEach(t, sweep, (bench, nth) => failOne(bench, scenario, kind, nth, result));
+          reached[kind] = Math.max(reached[kind] ?? 0, times);
+        }
+      }
+      t.log(JSON.stringify(reached));
+      t.true(on === 'host' || Object.values(reached).some((times) => times > 0));
+    });
+  }
+}
+
+function failOne(bench: CacheBench, scenario: Scenario, kind: string, nth: number, result: number): boolean {
+  const { t, cache } = bench;
+  const speaker = new SideSpeaker(cache);
+  const { alive, act } = scenario.prepare(bench, speaker);
+  const { lateErrors } = cache.metrics;
+  bench.device?.resetCallCounts();
+  bench.fail(kind, nth, result);
+  let error: unknown;
+  try {
+    act();
+  } catch (thrown) {
+    error = thrown;
+  }
+  const isLate = cache.metrics.lateErrors > lateErrors;
+  const isReached = bench.device === undefined ? error !== undefined || isLate : bench.device.callCounts()[kind as MockCall] >= nth;
+  bench.forgiveAll();
+  const what = `${kind} number ${nth}: ${String(error)}`;
+  if (error !== undefined) t.true(isKvError(error) && /^KV_(DRIVER_CALL_FAILED|OUT_OF_|SLOT_BUSY)/.test(error.code), what);
+  cache.verify();
+  for (const spoken of alive) {
+    if (spoken.sequence.isReleased) continue;
+    const handOver = spoken.sequence.handOver();
+    t.is(speaker.wrongRows(handOver, spoken.text, handOver.tokens), 0, what);
+    handOver.close();
+  }
+  for (const tokens of [[...text, 1], branch, [40, 41, 42, 43, 44]]) {
+    const again = speaker.say(tokens);
+    const handOver = again.sequence.handOver();
+    t.is(speaker.wrongRows(handOver, tokens), 0, what);
+    handOver.close();
+    again.sequence.release();
+  }
+  for (const { sequence } of alive) if (!sequence.isReleased) sequence.release();
+  cache.verify();
+  bench.close();
+  return isReached;
+}
