@@ -105,7 +105,8 @@ export class Admission {
     const isReady = slots.foreignRow[slot] === noForeignRow && plan.adoptedGroups === plan.groups &&
       (plan.groups > 0 || this.#cached.contentRows(slot) === 0);
     const neededRows = layout.rowsFor(Math.max(plan.tokens, isPromised ? promptTokens : 0));
-    const pages = layout.pagesFor(neededRows) - plan.usedPages + plan.sourcePages;
+    let pages = layout.pagesFor(neededRows) - plan.usedPages + plan.sourcePages;
+    if (pages > 0 && plan.hit !== undefined && !this.#supply.canObtain(pages)) pages -= this.#cached.withheld.idlePagesIn(this.#ids, plan.hit, neededRows);
     this.#supply.checkObtainable(pages, Math.ceil(pages / layout.pagesPerRow));
 
     if (!isReady) this.#cached.vacate(slot, plan.adoptedGroups);

@@ -68,6 +68,7 @@ export class Steps {
       if (!numbers.hasRoom(slot, lengthTokens)) lacking += 1;
       if (sharedTail[slot] !== 0) sharing += 1;
     }
+    if (lacking + sharing > 0) this.#memory.late.attempt(() => { this.#sharing.flushBesideWithheld(); });
     batch.setPrepared(true); // from here on it cannot be changed, by a policy either
     try {
       if (sharing > 0) {

@@ -58,12 +58,15 @@ class Priority implements EvictionPolicy {
   /** Levels that were ever used, lowest first: the few that `victim` looks at. */
   readonly #levels: number[] = [];
   #usedMs = new Float64Array(0);
+  /** Absent where no level is pinned: nothing is withheld then, and nothing looked at. */
+  readonly withholds?: (node: number) => boolean;
 
   constructor({ nodes }: EvictionContext, pinnedLevel: number, lifetimesMs: Float64Array | undefined, now: () => number) {
     this.#nodes = nodes;
     this.#pinnedLevel = pinnedLevel;
     this.#lifetimesMs = lifetimesMs;
     this.#now = now;
+    if (pinnedLevel < levels) this.withholds = (node) => this.#isPinned(node);
   }
 
   add(node: number): void {
@@ -100,6 +103,15 @@ class Priority implements EvictionPolicy {
       if (node >= 0) return node;
     }
     return -1;
+  }
+
+  #isPinned(node: number): boolean {
+    const level = this.#nodes.level[node]!;
+    if (level < this.#pinnedLevel) return false;
+    if (this.#lifetimesMs === undefined) return true;
+    const list = this.#lists.listOf(node);
+    if (list < 0) return this.#lifetimesMs[level]! > 0; // in use: its lifetime begins when it is added
+    return list === level && this.#usedMs[node]! > this.#now() - this.#lifetimesMs[level]!;
   }
 
   #expire(lifetimesMs: Float64Array): void {
