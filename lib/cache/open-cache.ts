@@ -199,7 +199,7 @@ function guardedEviction(make: EvictionPolicyFactory, guard: PolicyGuard): Evict
     const policy = make(context);
     if (typeof policy !== 'object' || policy === null) return policy;
     const wrapped = Object.create(policy) as EvictionPolicy;
-    for (const method of ['add', 'remove', 'split', 'victim', 'floorTokens', 'observe'] as const) {
+    for (const method of ['add', 'remove', 'split', 'victim', 'withholds', 'floorTokens', 'observe'] as const) {
       const decide = policy[method] as ((...parameters: never[]) => unknown) | undefined;
       if (typeof decide === 'function') Object.assign(wrapped, { [method]: guard.wrap(name, decide.bind(policy)) });
     }

@@ -35,9 +35,11 @@ export class WithheldRows {
   }
 
   /** All their pages that no running sequence needs. */
-  idlePages(tails: LongTails): number {
+  idlePages(tails?: LongTails): number {
+    if (!this.isAny) return 0;
+    const known = tails ?? this.#longTails();
     let pages = 0;
-    this.#index.forWithheldRows((id) => pages += idlePagesOf(this.#registry, id, tails));
+    this.#index.forWithheldRows((id) => pages += idlePagesOf(this.#registry, id, known));
     return pages;
   }
 

@@ -1,6 +1,6 @@
 // Text that the eviction policy withholds: no request is promised its memory, and no request pays for it twice.
 
-import { priority } from 'virtual-kv';
+import { priority, type EvictionContext, type EvictionPolicy, type NodeView } from 'virtual-kv';
 
 import { cacheTests, rowTokens, type CacheBench } from '../../helpers/cache.js';
 import { Speaker, tokensOf } from './spoken.js';
@@ -93,4 +93,45 @@ cacheTests('pinned text is admissible once it has expired', expiring, (t, bench)
   t.is(bench.cache.counts().admissibleTokens, 8 * rowTokens);
   bench.cache.acquire({ promptTokens: 8 * rowTokens }).release();
   t.is(bench.cache.prefixes.lookup({ tokens: [...pinned, 1] }).cachedTokens, 0);
+});
+
+/** Keeps what begins a text. */
+class KeepsBeginnings implements EvictionPolicy {
+  readonly #nodes: NodeView;
+  readonly #there = new Set<number>();
+
+  constructor({ nodes }: EvictionContext) {
+    this.#nodes = nodes;
+  }
+
+  add(node: number): void {
+    this.#there.add(node);
+  }
+
+  remove(node: number): void {
+    this.#there.delete(node);
+  }
+
+  split(upper: number): void {
+    this.#there.add(upper);
+  }
+
+  victim(): number {
+    for (const node of this.#there) if (this.#nodes.firstChild[node] === -1 && !this.withholds(node)) return node;
+    return -1;
+  }
+
+  withholds(node: number): boolean {
+    return this.#nodes.from[node] === 0;
+  }
+}
+
+cacheTests('a policy of one\'s own says what it withholds', { rows: 8, prefixCache: { policy: (context) => new KeepsBeginnings(context) } }, (t, bench) => {
+  const speaker = new Speaker(bench.cache);
+  const whole = [...pinned, ...tokensOf(5, rowTokens)];
+  speaker.say(pinned).release();
+  speaker.say(whole).release();
+  assertAdmitsExactly(bench, 6);
+  t.is(bench.cache.prefixes.lookup({ tokens: whole }).cachedTokens, 2 * rowTokens);
+  t.is(bench.cache.metrics.lateErrors, 0);
 });
