@@ -177,11 +177,14 @@ export class Admission {
   #attach(slot: number, plan: Plan, { promptTokens, isPromised, tenant, prompt, stream }: AdmissionRequest): void {
     const { layout, slots, late } = this.#memory;
     const { registry, tokens, index } = this.#cached;
-    const path = this.#open(slot, plan, prompt);
-    registry.start(slot);
-    registry.join(slot, plan.groups); // before room is made, which leaves alone what a sequence uses
-    if (plan.copiedId >= 0) registry.borrow(plan.copiedId);
+    let path: PrefixPath | undefined;
+    let isBorrowing = false;
     try {
+      path = this.#open(slot, plan, prompt);
+      registry.start(slot);
+      registry.join(slot, plan.groups); // before room is made, which leaves alone what a sequence uses
+      isBorrowing = plan.copiedId >= 0;
+      if (isBorrowing) registry.borrow(plan.copiedId);
       this.#fences.setStream(slot, stream);
       if (path !== undefined) this.#orderBehindWriters(slot, plan.groups);
       const copy = this.#copyFor(slot, plan);
@@ -201,7 +204,7 @@ export class Admission {
       });
       throw error;
     } finally {
-      if (plan.copiedId >= 0) registry.giveBack(plan.copiedId);
+      if (isBorrowing) registry.giveBack(plan.copiedId);
     }
     slots.lease(slot, { tokens: plan.tokens, promisedTokens: isPromised ? promptTokens : 0, tenant, sharedTail: sharedTails.none });
     if (path === undefined || prompt === undefined) return;
