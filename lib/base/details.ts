@@ -186,6 +186,13 @@ export interface ErrorDetails {
     /** How long the scheduler has waited. */
     readonly timeoutMs: number;
   };
+  KV_CALLBACK_FAILED: {
+    readonly option: 'sampler' | 'order';
+    /** Ends the sentence "… threw an error instead of …". */
+    readonly operation: string;
+    /** The `arrival` of the requests that it was asked about: one, or the two to be compared. */
+    readonly arrivals: readonly number[];
+  };
   KV_STREAM_STATE: {
     /** Starts the sentence "Cannot … this stream". */
     readonly operation: string;

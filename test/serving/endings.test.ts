@@ -135,16 +135,19 @@ servingTests('a malformed answer of the engine ends the request with KV_ENGINE_F
   }
 });
 
-servingTests('a sampler that throws ends its own request', {}, async ({ t, cache, engine }) => {
+servingTests('a sampler that throws ends its own request with an error that says where, and has its own as cause', {}, async ({ t, cache, engine }) => {
   const scheduler = new OnlineScheduler({ cache, engine });
+  const thrown = new Error('undecided');
   const sampler = (_logits: Float32Array, index: number): number => {
-    if (index === 3) throw new Error('undecided');
+    if (index === 3) throw thrown;
     return 1;
   };
   const undecided = scheduler.submit({ tokens: promptOf(60), maxNewTokens: 12, sampler });
   const request = { tokens: promptOf(60, 1), maxNewTokens: 12 };
   const other = scheduler.submit(request);
-  await t.throwsAsync(undecided.result, { message: 'undecided' });
+  const error = await t.throwsAsync(undecided.result, { code: 'KV_CALLBACK_FAILED', message: /`sampler` .* token 3 .* prompt of 60 tokens/ });
+  t.is(error.cause, thrown);
+  t.true(isKvError(error, 'KV_CALLBACK_FAILED') && error.details.arrivals[0] === 1);
   assertAnswer(t, request, await other.result);
 });
 
