@@ -231,7 +231,11 @@ export interface ErrorDetails {
     readonly slot?: number | undefined;
   };
   KV_DRIVER_LOST: DriverCall & { readonly driver: string };
-  KV_DRIVER_MISUSE: DriverCall & { readonly address: number; readonly bytes: number };
+  KV_DRIVER_MISUSE: DriverCall & {
+    /** Or the handle of a stream or an event, for a call that works on one. */
+    readonly address: number;
+    readonly bytes: number;
+  };
 
   // Addon
   KV_VIEW_FORBIDDEN: { readonly status: number };

@@ -242,6 +242,15 @@ export function isAddress(value: unknown): value is bigint {
   return typeof value === 'bigint' && value >= 0n && value <= largestAddress;
 }
 
+/** What the clock of an option returns. Throws KV_INVALID_OPTION unless it is a number of milliseconds. */
+export function checkTime(ms: unknown, owner: string, option: string): number {
+  if (typeof ms === 'number' && Number.isFinite(ms)) return ms;
+  throw createError('KV_INVALID_OPTION', {
+    reason: typeof ms === 'number' ? 'range' : 'type', owner, option, expected: 'a function that returns a number of milliseconds', received: ms,
+    isReturned: true,
+  });
+}
+
 /** A CUstream. */
 export const streamField: Field<bigint> = (value, place) => {
   if (isAddress(value)) return value;

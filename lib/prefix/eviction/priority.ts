@@ -6,7 +6,7 @@
 // level is a leaf. Lifetimes may break that order: an expired node that still has children waits in a list of its own until
 // one of them is gone.
 
-import { callable, integer, number, optional, readOptions, withDefault } from '../../base/options.js';
+import { callable, checkTime, integer, number, optional, readOptions, withDefault } from '../../base/options.js';
 import { enlarged } from '../../base/enlarged.js';
 import type { EvictionContext, EvictionPolicy, EvictionPolicyFactory } from './eviction-policy.js';
 import { NodeLists } from './node-lists.js';
@@ -42,7 +42,7 @@ export function priority(options?: PriorityOptions): EvictionPolicyFactory {
     const value = lifetimeMs(level);
     return value === Infinity ? value : isLifetime(value, { owner: 'priority', option: `lifetimeMs(${level})` });
   });
-  return (context) => new Priority(context, pinnedLevel, lifetimes, clock);
+  return (context) => new Priority(context, pinnedLevel, lifetimes, () => checkTime(clock(), 'priority', 'now'));
 }
 
 /** Expired nodes: those that may go, and those that had children when they were looked at. Behind the lists of the levels. */

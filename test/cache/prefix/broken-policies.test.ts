@@ -32,6 +32,7 @@ const broken: Readonly<Record<string, EvictionPolicyFactory>> = {
   'withholds a number': altered(() => ({ withholds: () => 1 as never })),
   'names NaN as floor': altered(() => ({ floorTokens: () => NaN })),
   'forgets to remove': altered(() => ({ remove: () => {} })),
+  'has a clock that returns NaN': priority({ lifetimeMs: () => 1_000, now: () => NaN }),
   'has a clock that throws': priority({ lifetimeMs: () => 1_000, now: fails }),
 };
 
