@@ -3,6 +3,7 @@
 
 import type { IndexedTexts } from '#internal/prefix/prefix-index.js';
 import type { KvCache } from 'virtual-kv';
+import { GroupArithmetic } from './group-arithmetic.js';
 import type { PhysicalPages } from './physical-pages.js';
 import type { RowMirror } from './row-mirror.js';
 
@@ -48,14 +49,15 @@ export class PinnedTexts {
     this.#texts = [];
   }
 
-  /** Throws unless all of them are there; what does not fill a group may lie in one with text that continues it, and goes with that. */
+  /**
+   * Throws unless all of them are there up to the last group that ends with one of their tokens; what is behind may lie in a group with
+   * text that continues it, and goes with that.
+   */
   check(): void {
-    const { layout } = this.#cache;
-    const groupBytes = layout.pageBytes * layout.groupRows;
+    const arithmetic = new GroupArithmetic(this.#cache.layout);
     for (const { text, domain } of this.#texts) {
       const { cachedTokens } = this.#cache.prefixes.lookup({ tokens: [...text, 0], ...(domain === '' ? {} : { tenant: domain }) });
-      const groups = Math.floor((text.length * layout.maxTokenBytes) / groupBytes);
-      if (cachedTokens >= Math.floor((groups * groupBytes) / layout.maxTokenBytes)) continue;
+      if (cachedTokens >= arithmetic.exactTokens(text.length)) continue;
       throw new Error(`${cachedTokens} tokens are left of ${text.length} pinned ones`);
     }
   }
