@@ -201,14 +201,19 @@ cacheTest('a lost device ends all requests', { model: smallModel, maxTokens: 400
 
 const small = { model: smallModel, maxTokens: 400 };
 
-cacheTest('a cache that is closed under its scheduler ends all requests', small, async (t, bench) => {
+cacheTest('a cache that is closed under its scheduler ends all requests, and their errors name the cache', small, async (t, bench) => {
   const { cache } = bench;
   const engine = new PatternEngine({ cache });
   const scheduler = new OnlineScheduler({ cache, engine });
   const streams = [0, 1].map((key) => scheduler.submit({ tokens: promptOf(45, key), maxNewTokens: 300 }));
+  const lists = [NaiveScheduler, OfflineScheduler].map((kind) => new kind({ cache, engine }));
   await streams[1]!.next();
   cache.close();
-  for (const stream of streams) await t.throwsAsync(stream.result, { code: 'KV_CLOSED' });
+  const closed = { code: 'KV_CLOSED', message: /the cache was closed/ };
+  for (const stream of streams) await t.throwsAsync(stream.result, closed);
+  const request = { tokens: promptOf(45), maxNewTokens: 3 };
+  t.throws(() => scheduler.submit(request), closed);
+  for (const list of lists) await t.throwsAsync(collect(list.run([request])), closed);
 });
 
 for (const kind of [NaiveScheduler, OfflineScheduler, OnlineScheduler]) {
