@@ -106,7 +106,10 @@ export class Admission {
       (plan.groups > 0 || this.#cached.contentRows(slot) === 0);
     const neededRows = layout.rowsFor(Math.max(plan.tokens, isPromised ? promptTokens : 0));
     let pages = layout.pagesFor(neededRows) - plan.usedPages + plan.sourcePages;
-    if (pages > 0 && plan.hit !== undefined && !this.#supply.canObtain(pages)) pages -= this.#cached.withheld.idlePagesIn(this.#ids, plan.hit, neededRows);
+    const { withheld } = this.#cached;
+    if (withheld.isAny && plan.hit !== undefined && pages > 0 && !this.#supply.canObtain(pages)) {
+      pages -= withheld.idlePagesIn(this.#ids, plan.hit, neededRows);
+    }
     this.#supply.checkObtainable(pages, Math.ceil(pages / layout.pagesPerRow));
 
     if (!isReady) this.#cached.vacate(slot, plan.adoptedGroups);

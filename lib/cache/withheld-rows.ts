@@ -48,7 +48,6 @@ export class WithheldRows {
    * copies from them, takes no page from anything else for them.
    */
   idlePagesIn(ids: Int32Array, { wholeRows, tailRow }: PrefixHit, rows: number): number {
-    if (!this.isAny) return 0;
     const registry = this.#registry;
     const withheld = new Set<number>();
     this.#index.forWithheldRows((id) => withheld.add(id));
