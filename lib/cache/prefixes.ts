@@ -5,6 +5,7 @@ import { createError } from '../base/errors.js';
 import { arrayOf, boolean, notConstructible, optional, readOptions, string, withDefault } from '../base/options.js';
 import { prefixDomain, type PrefixDomain } from '../prefix/domain.js';
 import type { PrefixExplanation as TextExplanation } from '../prefix/prefix-explanation.js';
+import type { PrefixIndex } from '../prefix/prefix-index.js';
 import type { PromptEncoder, PromptItem } from '../prefix/prompt-encoder.js';
 import { dropReasons, type DroppedRows, type DropReason } from '../prefix/dropped-rows.js';
 import type { CoverEnd } from '../side/side-cover.js';
@@ -195,6 +196,11 @@ export class Prefixes {
   /** Tokens have been committed: tells routers now, if there are any, rather than at the next flush. @internal */
   tellRouters(): void {
     if (this.#parts.events !== undefined) this.#parts.cached.flushCommits();
+  }
+
+  /** For tests: what is cached. @internal */
+  get index(): PrefixIndex {
+    return this.#parts.cached.index;
   }
 
   /** @internal */

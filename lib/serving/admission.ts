@@ -195,9 +195,8 @@ export class Admission {
    * what others hold, and can wait for them.
    */
   #refusalOf({ request }: Generation, error: Error): Error | undefined {
-    const { layout, pool } = this.#options.cache;
     try {
-      checkFits(request, layout, pool);
+      checkFits(request, this.#options.cache);
     } catch (unfit) { // the budget is less than it was
       return unfit as Error;
     }

@@ -91,7 +91,7 @@ export class ContinuousBatching {
   enqueueFitting(generation: Generation): void {
     const { cache } = this.#options;
     try {
-      checkFits(generation.request, cache.layout, cache.pool);
+      checkFits(generation.request, cache);
       this.enqueue(generation);
     } catch (error) {
       this.end(generation, error as Error);

@@ -72,7 +72,7 @@ export class OnlineScheduler {
     const { cache, clock, vocabularyTokens } = this.#options;
     const read = readRequest('OnlineScheduler.submit', request, vocabularyTokens);
     this.#checkOpen('submit a request');
-    checkFits(read, cache.layout, cache.pool);
+    checkFits(read, cache);
     if (!this.#hasRoom()) {
       throw createError('KV_QUEUE_FULL', { waitingRequests: this.waitingRequests, maxWaiting: this.#maxWaiting });
     }

@@ -4,7 +4,6 @@
 import { createError } from '../base/errors.js';
 import { cachingField, checkTokens, itemsField, maxToken, textField, tokensField, type AcquireOptions } from '../cache/acquire-options.js';
 import type { KvCache } from '../cache/kv-cache.js';
-import type { PagePool } from '../device/page-pool.js';
 import { sortItems, type PromptItem } from '../prefix/prompt-encoder.js';
 import { abortSignal, callable, checkInteger, integer, number, optional, readIterable, readOptions, withDefault, withoutRevoked, type Field } from '../base/options.js';
 import { greedy, type Sampler } from './sampling.js';
@@ -118,8 +117,10 @@ function checkVocabulary(
   }
 }
 
-/** Throws KV_LENGTH_OUT_OF_RANGE or KV_OUT_OF_PAGES when the request would not fit an empty cache to its last token. */
-export function checkFits({ tokens, maxNewTokens }: ReadRequest, layout: KvCache['layout'], pool: PagePool): void {
+/** Throws KV_LENGTH_OUT_OF_RANGE or KV_OUT_OF_PAGES when the request would not fit the empty cache to its last token, and KV_CLOSED. */
+export function checkFits({ tokens, maxNewTokens }: ReadRequest, cache: KvCache): void {
+  const { layout, pool } = cache;
+  cache.lifetime.check('serve a request');
   const peakTokens = tokens.length + maxNewTokens - 1; // the last token is never fed back, so it has no K and V
   const { maxTokens, pagesPerRow, pageBytes } = layout;
   if (peakTokens > maxTokens) throw createError('KV_LENGTH_OUT_OF_RANGE', { tokens: peakTokens, maxTokens });
