@@ -16,6 +16,7 @@ const read = (file: string): string => readFileSync(path.join(root, file), 'utf8
 const documented = {
   KvCacheOptions: 'lib/cache/kv-cache-options.ts',
   AcquireOptions: 'lib/cache/acquire-options.ts',
+  SideTensorShape: 'lib/side/side-tensor-options.ts',
   PrefixCacheOptions: 'lib/cache/prefix-options.ts',
   PrefixEventsOptions: 'lib/cache/prefix-options.ts',
   PrefixResetOptions: 'lib/cache/prefixes.ts',

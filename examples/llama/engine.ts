@@ -8,6 +8,7 @@
 import { isKvError, Kernels, type KvCache } from 'virtual-kv';
 
 import { CapturedDecoding } from './captured-decoding.js';
+import { givenTo } from './given-rows.js';
 import { LlamaLayers } from './layers.js';
 import type { LlamaModel } from './model.js';
 import { PassBuffers } from './pass-buffers.js';
@@ -25,6 +26,8 @@ export interface LlamaPass {
   readonly tokens: Int32Array;
   /** 1 when the logits of the last new token are read. */
   readonly wantsLogits: Uint8Array;
+  /** A list of GivenRows of each sequence, or undefined: embeddings [token, hidden size] in the place of its tokens'. Default: none. */
+  readonly inputs?: readonly unknown[] | undefined;
 }
 
 export interface LlamaEngineOptions {
@@ -36,6 +39,14 @@ export interface LlamaEngineOptions {
    * launch, as prompts are. Default `auto`: captured, unless cuBLAS multiplies or the driver refuses.
    */
   readonly decoding?: 'auto' | 'captured' | 'queued' | undefined;
+  /** Name of the side tensor [token, hidden size of the model], float32, that each pass answers with: hidden states behind the last layer. Default: none. */
+  readonly hidden?: string | undefined;
+}
+
+/** What a pass is answered with: [sequence, token of the vocabulary], and side rows if the engine has a name for them. */
+export interface LlamaOutput {
+  readonly logits: Float32Array;
+  readonly side?: Readonly<Record<string, Float32Array>> | undefined;
 }
 
 export class LlamaEngine {
@@ -47,6 +58,7 @@ export class LlamaEngine {
   readonly #layers: LlamaLayers;
   readonly #captured: CapturedDecoding;
   readonly #isCaptureWanted: boolean;
+  readonly #hidden: string | undefined;
   #whyQueued: string | undefined;
   #isClosed = false;
   /** [row]: the token's place in its text. */
@@ -57,7 +69,7 @@ export class LlamaEngine {
   #reach = 0;
 
   /** On a device this copies the model's weights there, unless another engine has done it. Throws what the driver throws. */
-  constructor({ model, cache, decoding = 'auto' }: LlamaEngineOptions) {
+  constructor({ model, cache, decoding = 'auto', hidden }: LlamaEngineOptions) {
     const { driver } = cache;
     this.#model = model;
     this.#place = model.acquirePlace(driver);
@@ -72,7 +84,9 @@ export class LlamaEngine {
     this.#layers = new LlamaLayers(model, this.#place, this.#kernels);
     this.#captured = new CapturedDecoding({ model, place: this.#place, kernels: this.#kernels, layers: this.#layers });
     this.#isCaptureWanted = decoding === 'captured';
-    if (driver.kind === 'host') this.#whyQueued = 'the CPU has no launches to save';
+    this.#hidden = hidden;
+    if (hidden !== undefined) this.#whyQueued = 'its hidden states are read';
+    else if (driver.kind === 'host') this.#whyQueued = 'the CPU has no launches to save';
     else if (decoding === 'queued') this.#whyQueued = 'it was asked for';
     else if (decoding === 'auto' && dense.target.startsWith('cublas')) {
       this.#whyQueued = 'cuBLAS multiplies, and no GPU has run it within a captured step yet';
@@ -92,12 +106,12 @@ export class LlamaEngine {
   }
 
   /** Computes chunks of prompts. `logits` is [sequence, token of the vocabulary]. */
-  prefill(pass: LlamaPass): { readonly logits: Float32Array } {
+  prefill(pass: LlamaPass): LlamaOutput {
     return this.#compute(() => this.#run(pass, 'prefillAttention'));
   }
 
   /** Computes one token of each sequence. */
-  decode(pass: LlamaPass): { readonly logits: Float32Array } {
+  decode(pass: LlamaPass): LlamaOutput {
     return this.#compute(() => this.#canReplay(pass) ? this.#replay(pass) : this.#run(pass, 'decodeAttention'));
   }
 
@@ -116,9 +130,9 @@ export class LlamaEngine {
   }
 
   /** The pass is over when this returns, and also when it throws: nothing that was queued still runs. */
-  #compute(run: () => Float32Array): { readonly logits: Float32Array } {
+  #compute(run: () => LlamaOutput): LlamaOutput {
     try {
-      return { logits: run() };
+      return run();
     } catch (error) {
       if (!this.#kernels.cache.driver.isLost) {
         this.#buffers.finish();
@@ -129,7 +143,8 @@ export class LlamaEngine {
   }
 
   /** Whether there is a captured step for the pass. Where one cannot be captured for `auto`, decoding is queued from then on. */
-  #canReplay({ length }: LlamaPass): boolean {
+  #canReplay({ length, inputs = [] }: LlamaPass): boolean {
+    if (inputs.some((input) => input !== undefined)) return false;
     if (length === 0 || this.#whyQueued !== undefined) return false;
     try {
       this.#captured.reach(length);
@@ -143,11 +158,11 @@ export class LlamaEngine {
     }
   }
 
-  #replay({ length: count, positions: lengths, tokenCounts, slots, tokens }: LlamaPass): Float32Array {
-    return this.#captured.decode({ slots, lengths, tokens: tokenCounts, count }, tokens);
+  #replay({ length: count, positions: lengths, tokenCounts, slots, tokens }: LlamaPass): LlamaOutput {
+    return { logits: this.#captured.decode({ slots, lengths, tokens: tokenCounts, count }, tokens) };
   }
 
-  #run(pass: LlamaPass, attention: 'prefillAttention' | 'decodeAttention'): Float32Array {
+  #run(pass: LlamaPass, attention: 'prefillAttention' | 'decodeAttention'): LlamaOutput {
     const { config, rotary } = this.#model;
     const buffers = this.#buffers;
     const { positions: lengths, tokenCounts, slots, tokens, length } = pass;
@@ -155,11 +170,29 @@ export class LlamaEngine {
     const rows = {
       count, tokens, positions: this.#positions, attention, sequences: { slots, lengths, tokens: tokenCounts, count: length },
       table: buffers.table('rotary', rotary.upTo(this.#reach)), at: buffers.activations(config, count, length),
+      embed: () => { this.#embed(pass); },
     };
     this.#layers.compute(rows);
     // Logits of the last new token of each sequence; not computed for a pass that reads none.
     if (pass.wantsLogits.subarray(0, length).includes(1)) this.#layers.computeLogits(rows, { rows: this.#lastRows, count: length });
-    return buffers.readLogits(length * config.vocabularyTokens); // which waits
+    const logits = buffers.readLogits(length * config.vocabularyTokens); // which waits
+    return this.#hidden === undefined ? { logits } : { logits, side: { [this.#hidden]: buffers.readHidden(count * config.hidden) } };
+  }
+
+  /** Puts the rows that sequences were given in the place of their tokens' embeddings. */
+  #embed({ length, positions, tokenCounts, inputs }: LlamaPass): void {
+    const width = this.#model.config.hidden;
+    let row = 0;
+    for (let index = 0; index < length; index += 1) {
+      const position = positions[index]!;
+      const end = position + tokenCounts[index]!;
+      for (const { at, rows } of givenTo(inputs, index)) {
+        const from = Math.max(at, position);
+        const to = Math.min(at + rows.length / width, end);
+        if (from < to) this.#buffers.writeHidden(rows.subarray((from - at) * width, (to - at) * width), (row + from - position) * width);
+      }
+      row += tokenCounts[index]!;
+    }
   }
 
   /** Sets the position of each row; returns the number of rows. */

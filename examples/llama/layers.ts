@@ -21,6 +21,8 @@ export interface PassRows {
   readonly table: FloatBuffer;
   /** Of `count` rows. */
   readonly at: Activations;
+  /** Changes what the tokens begin with, in `at.hidden`. */
+  readonly embed?: (() => void) | undefined;
 }
 
 export class LlamaLayers {
@@ -36,6 +38,7 @@ export class LlamaLayers {
   compute(rows: PassRows): void {
     const { weights, dense } = this.#place;
     dense.gather(weights.embedding, rows.tokens, rows.count, rows.at.hidden);
+    rows.embed?.();
     weights.layers.forEach((layer, index) => {
       this.#attend(index, layer, rows);
       this.#feedForward(layer, rows);

@@ -61,9 +61,19 @@ export class PassBuffers {
 
   /** The first logits, once all that was queued is done; the same array every time, and perhaps longer. */
   readLogits(elements: number): Float32Array {
-    const array = this.#array('logits', elements);
-    this.#memories.get('logits')?.read(array.subarray(0, elements), 0, this.#stream);
-    return array;
+    return this.#read('logits', elements);
+  }
+
+  /** The first hidden states likewise, and no more of them. */
+  readHidden(elements: number): Float32Array {
+    return this.#read('hidden', elements).subarray(0, elements);
+  }
+
+  /** Replaces hidden states from an element on. */
+  writeHidden(values: Float32Array, element: number): void {
+    const memory = this.#memories.get('hidden');
+    if (memory === undefined) this.#array('hidden', 0).set(values, element);
+    else memory.write(values, 4 * element, this.#stream);
   }
 
   /** Waits for all queued work. */
@@ -86,6 +96,12 @@ export class PassBuffers {
     if (held !== undefined && held.length >= elements) return held;
     const array = new Float32Array(elements);
     this.#arrays.set(name, array);
+    return array;
+  }
+
+  #read(name: string, elements: number): Float32Array {
+    const array = this.#array(name, elements);
+    this.#memories.get(name)?.read(array.subarray(0, elements), 0, this.#stream);
     return array;
   }
 

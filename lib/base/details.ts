@@ -220,7 +220,7 @@ export interface ErrorDetails {
     readonly timeoutMs: number;
   };
   KV_CALLBACK_FAILED: {
-    readonly option: 'sampler' | 'order';
+    readonly option: 'sampler' | 'releaseInput' | 'order';
     /** Ends the sentence "… threw an error instead of …". */
     readonly operation: string;
     /** The `arrival` of the requests that it was asked about: one, or the two to be compared. */

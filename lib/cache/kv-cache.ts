@@ -23,7 +23,7 @@ import { openCache, unclosedCache, type CacheParts } from './open-cache.js';
 import type { Prefixes } from './prefixes.js';
 import type { RowFollower } from './row-follower.js';
 import { Sequence } from './sequence.js';
-import type { SideRowsByName } from '../side/side-rows.js';
+import type { RowPlaces, SideRowsByName } from '../side/side-rows.js';
 import type { SideCounts, SideTensorInfo } from '../side/side-tensors.js';
 import type { SlotAccess } from './slot-access.js';
 import type { Tensor } from './slot-memory.js';
@@ -140,6 +140,12 @@ export class KvCache {
     this.#checkOpen('write side tensors');
     Batch.check(batch, this.#parts.slots, 'writeSide', true);
     this.#parts.sideRows.writeBatch('KvCache.writeSide', batch, rows);
+  }
+
+  /** As `writeSide`, for some sequences of a prepared batch. @internal */
+  writeSideRows(places: RowPlaces, rows: SideRowsByName): void {
+    this.#checkOpen('write side tensors');
+    this.#parts.sideRows.writeBatch('EngineOutput.side', places, rows);
   }
 
   /**

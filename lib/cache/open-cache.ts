@@ -102,7 +102,9 @@ function openParts(read: ReadKvCacheOptions, cache: object, { native, pool, layo
   const options = guarded(read.prefixCache, guard, late);
   const { index, encoder, events } = openIndex(options, cache, memory);
   const registry = new RowRegistry(memory, index);
-  const { side, closeMemory: closeSide } = openSideTensors(sideToOpen(read, pool, layout), { nodes: index.texts.tree.nodes, lengths: slots, late, owner: cache });
+  const { side, closeMemory: closeSide } = openSideTensors(sideToOpen(read, pool, layout), {
+    nodes: index.texts.tree.nodes, lengths: slots, late, capacity: pool.capacity, owner: cache,
+  });
   for (const { cover } of side.all) index.listen(cover);
   const tokens = new SequenceTokens(memory, registry, index, side);
   const choice = new SlotChoice(memory, registry, guard.wrap('placement', read.placement));

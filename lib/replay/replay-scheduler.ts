@@ -6,7 +6,7 @@ import { createError } from '../base/errors.js';
 import type { KvCache, Sequence } from '../index.js';
 import { ContinuousBatching } from '../serving/continuous-batching.js';
 import { Generation, type GenerationListener } from '../serving/generation.js';
-import { readRequest } from '../serving/request.js';
+import { readRequest, type ServedBy } from '../serving/request.js';
 import { readSchedulerOptions } from '../serving/scheduler-options.js';
 import { RequestText } from './request-text.js';
 import { StampEngine } from './stamp-engine.js';
@@ -59,6 +59,7 @@ export class ReplayScheduler {
   readonly #batching: ContinuousBatching;
   readonly #sharesPrefixes: boolean;
   readonly #seed: number;
+  readonly #served: ServedBy;
   /** A prompt whose tokens do not matter. */
   readonly #blank: Int32Array;
   #arrivals = 0;
@@ -76,6 +77,7 @@ export class ReplayScheduler {
     const options = readSchedulerOptions('ReplayScheduler', {
       cache, engine: this.#engine, maxBatch, prefillTokensPerStep, watermarkRows: 0, minPendingTokens: Infinity,
     });
+    this.#served = options;
     let startMs = 0;
     let stepMs = 0;
     this.#batching = new ContinuousBatching(options, {
@@ -121,7 +123,7 @@ export class ReplayScheduler {
     this.#ownId -= text?.ownIds ?? 0;
     const tokens = text?.tokens(promptTokens) ?? this.#blank.subarray(0, promptTokens);
     const caching = this.#sharesPrefixes ? 'read-write' : 'off';
-    const read = readRequest('ReplayScheduler', { tokens, caching, maxNewTokens: Math.max(1, outputTokens) }, this.#engine.vocabularyTokens);
+    const read = readRequest('ReplayScheduler', { tokens, caching, maxNewTokens: Math.max(1, outputTokens) }, this.#served);
     this.#arrivals += 1;
     const generation = new Generation({ request: read, arrival: this.#arrivals, nowMs: 0, listener: this.#listener(request, text) });
     this.#batching.requests.expect(generation);

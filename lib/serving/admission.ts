@@ -183,9 +183,9 @@ export class Admission {
   /** A slot with the cached start of its text. Throws what `acquire` throws. */
   #lease(generation: Generation): Sequence {
     const { cache, stream } = this.#options;
-    const { caching, priority, tenant, salt, adapter } = generation.request;
+    const { caching, priority, tenant, salt, adapter, needs } = generation.request;
     // Without caching only the number of tokens matters, and reading them costs a copy.
-    const prompt = caching === 'off' ? { promptTokens: generation.textTokens, tenant, salt, adapter } : generation.prompt;
+    const prompt = caching === 'off' ? { promptTokens: generation.textTokens, tenant, salt, adapter, needs } : generation.prompt;
     const options = { ...prompt, caching, priority, stream };
     return withRetries(() => cache.acquire(options));
   }

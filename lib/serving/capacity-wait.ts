@@ -19,9 +19,16 @@ interface Capacity {
   readonly usedSlots: number;
   readonly obtainablePages: number;
   readonly budgetPages: number;
+  /** Of side tensors: slots that only hand-overs keep, bytes that cannot be evicted, and the budget. */
+  readonly leasedSlots: number;
+  readonly sideHeldBytes: number;
+  readonly sideBudgetBytes: number;
   readonly cachedRows: number;
   readonly atMs: number;
 }
+
+/** Of a cache without side tensors. */
+const noSide = { leasedSlots: 0, heldBytes: 0, budgetBytes: 0 };
 
 /** A blocked request that may start without a change of the pool tries again after this time. */
 const retryMs = 1_000;
@@ -52,12 +59,12 @@ export class CapacityWait {
     return this.#waiters.size > (this.#waiters.has(this) ? 1 : 0);
   }
 
-  /** Whether slots or pages are held, for a scheduler that holds none itself. */
+  /** Whether slots or pages are held, hand-overs included, for a scheduler that holds none itself. */
   isHeldByOthers(): boolean {
-    const { usedSlots, obtainablePages, budgetPages } = this.#capacity();
+    const { usedSlots, obtainablePages, budgetPages, leasedSlots, sideHeldBytes } = this.#capacity();
     const { pool } = this.#cache;
     const lostPages = pool.counts().quarantinedPages + pool.withheldPages();
-    return usedSlots > 0 || obtainablePages + lostPages < budgetPages;
+    return usedSlots > 0 || leasedSlots > 0 || sideHeldBytes > 0 || obtainablePages + lostPages < budgetPages;
   }
 
   /** Remembers that a request was refused beside running ones. */
@@ -110,7 +117,8 @@ export class CapacityWait {
 
   #isMore(before: Capacity, isShortOfOther: boolean): boolean {
     this.#cache.driver.checkAlive();
-    const { usedSlots, obtainablePages, budgetPages, cachedRows, atMs } = this.#capacity();
+    const { usedSlots, obtainablePages, budgetPages, leasedSlots, sideHeldBytes, sideBudgetBytes, cachedRows, atMs } = this.#capacity();
+    if (leasedSlots < before.leasedSlots || sideHeldBytes < before.sideHeldBytes || sideBudgetBytes !== before.sideBudgetBytes) return true;
     if (usedSlots < before.usedSlots || obtainablePages > before.obtainablePages || budgetPages !== before.budgetPages) return true;
     return (isShortOfOther || cachedRows > before.cachedRows) && atMs - before.atMs >= retryMs;
   }
@@ -124,10 +132,11 @@ export class CapacityWait {
 
   #capacity(): Capacity {
     const { activeSlots, retiringSlots, cachedRows } = this.#cache.counts(); // notices fences that have passed
-    const { pool } = this.#cache;
+    const { pool, sideTensors } = this.#cache;
+    const { leasedSlots, heldBytes: sideHeldBytes, budgetBytes: sideBudgetBytes } = sideTensors.length > 0 ? this.#cache.sideCounts() : noSide;
     return {
       usedSlots: activeSlots + retiringSlots, obtainablePages: pool.obtainablePages(), budgetPages: pool.counts().budgetPages,
-      cachedRows, atMs: this.#clock.now(),
+      leasedSlots, sideHeldBytes, sideBudgetBytes, cachedRows, atMs: this.#clock.now(),
     };
   }
 }

@@ -89,9 +89,8 @@ export class ContinuousBatching {
 
   /** Lets a request start as `enqueue`, or ends it where it would not fit an empty cache. */
   enqueueFitting(generation: Generation): void {
-    const { cache } = this.#options;
     try {
-      checkFits(generation.request, cache);
+      checkFits(generation.request, this.#options.cache);
       this.enqueue(generation);
     } catch (error) {
       this.end(generation, error as Error);
@@ -167,6 +166,9 @@ export class ContinuousBatching {
     const { cache, maxBatch } = this.#options;
     const { batch, decode, prefill } = passes;
     this.#givenUpPasses += 1;
+    for (const pass of [decode, prefill]) {
+      if (pass.isRunning) for (const generation of pass.generations) generation.keepInput(pass.over!);
+    }
     this.#passes = new StepPasses(cache, maxBatch);
     void Promise.all([decode.over, prefill.over]).then(() => {
       if (batch.isPrepared && !cache.isClosed) cache.discard(batch);
@@ -235,7 +237,11 @@ export class ContinuousBatching {
     const nowMs = this.#options.clock.now();
     for (let index = 0; index < pass.length; index += 1) {
       const generation = pass.generations[index]!;
-      if (generation.hasEnded || generation.sequence!.isReleased) continue; // a lost slot: `#requeueLost` puts it back
+      if (generation.sequence?.isReleased !== false) continue; // a lost slot: `#requeueLost` puts it back
+      if (generation.hasEnded) {
+        generation.forgetPass();
+        continue;
+      }
       this.requests.advance(generation, pass.keptLogits[index]);
       if (pass.wantsLogits[index] === 0) continue;
       const error = pass.errors[index];

@@ -12,6 +12,7 @@ export class EngineAnswer {
   readonly #vocabularyTokens: number;
   #tokens: ArrayLike<unknown> | undefined;
   #logits: Float32Array | undefined;
+  #side: unknown;
   #rowsOf: Float32Array | undefined;
   readonly #rows: Float32Array[] = [];
 
@@ -40,6 +41,11 @@ export class EngineAnswer {
     return this.#tokens?.[index];
   }
 
+  /** Rows of side tensors, unchecked, to be read once; undefined: it gave none. */
+  get side(): unknown {
+    return this.#side;
+  }
+
   /** Whether the engine has chosen the tokens. */
   get hasTokens(): boolean {
     return this.#tokens !== undefined;
@@ -57,13 +63,14 @@ export class EngineAnswer {
     if (isObject && (ArrayBuffer.isView(output) || isArray(output))) {
       return 'it answered with an array itself instead of `{ logits }` or `{ tokens }`';
     }
-    const { tokens, logits } = (isObject ? output : {}) as { readonly tokens?: unknown; readonly logits?: unknown };
+    const { tokens, logits, side } = (isObject ? output : {}) as { readonly tokens?: unknown; readonly logits?: unknown; readonly side?: unknown };
     const hasTokens = tokens !== undefined;
     const given = hasTokens ? tokens : logits;
     const needed = hasTokens ? sequences : sequences * this.#vocabularyTokens;
     const length = countOf(given);
     const isRightKind = length !== undefined && (hasTokens || isFloat32Array(given));
     if (!isRightKind || !(length >= needed)) return this.#complaint(given, length, isRightKind, hasTokens, sequences, needed);
+    this.#side = side;
     this.#tokens = hasTokens ? given as ArrayLike<unknown> : undefined;
     this.#logits = hasTokens ? undefined : given as Float32Array;
     if (this.#logits !== undefined) this.#cut(this.#logits, sequences);

@@ -5,7 +5,7 @@
 // Invariant: an engine has at most one turn. It lasts until the engine has answered, however long its caller waits; passes behind
 // one that was given up fail instead of waiting.
 
-import { createError, type ErrorDetails } from '../base/errors.js';
+import { createError, isKvError, type ErrorDetails } from '../base/errors.js';
 import { formatCount, formatNumber } from '../base/format.js';
 import { describe } from '../base/phrases.js';
 import { ChangeSignal } from '../device/change-signal.js';
@@ -18,6 +18,7 @@ import type { Generation } from './generation.js';
 import { asError, type Clock } from './scheduler-options.js';
 import type { Pass } from './step-passes.js';
 import type { ServingTotals } from './open-requests.js';
+import type { SideRowsByName } from '../side/side-rows.js';
 
 export type { EngineCall } from './engine-answer.js';
 
@@ -82,6 +83,7 @@ export class EngineCalls {
     try {
       const { output } = await this.#compute(call, pass, turn, leave);
       this.#answer.take(call, pass, output);
+      this.#writeSide(call, pass);
       this.#chooseAll(call, pass); // before the next pass of the engine, which has the same logits
     } finally {
       if (!isLeft) finish();
@@ -153,6 +155,18 @@ export class EngineCalls {
     turn.stalled = stalled;
     turn.changed.raise();
     throw createError('KV_ENGINE_STALLED', stalled);
+  }
+
+  /** Keeps the side rows of an answer; they count from the commit on. Wrong ones fail the pass: which of its sequences they belong to is not known. */
+  #writeSide(call: EngineCall, pass: Pass): void {
+    const { side } = this.#answer;
+    if (side === undefined) return;
+    try {
+      this.#options.cache.writeSideRows(pass.places, side as SideRowsByName);
+    } catch (error) {
+      if (isKvError(error) && error.recovery !== 'fix') throw error; // the driver's
+      throw createError('KV_ENGINE_FAILED', { call, sequences: pass.length, problem: 'its side rows are not what the cache keeps' }, { cause: error });
+    }
   }
 
   #chooseAll(call: EngineCall, pass: Pass): void {

@@ -3,6 +3,7 @@
 // thread, one pass at a time, also where several of them have the same engine. docs/engines.md shows how to write one.
 
 import type { Sequence } from '../cache/sequence.js';
+import type { SideRowsByName } from '../side/side-rows.js';
 
 /**
  * One forward pass over several sequences, as flat arrays that native code can read as they are. The arrays belong to the
@@ -32,14 +33,22 @@ export interface EnginePass {
   readonly sequences: readonly Sequence[];
   /** [sequence]: all its tokens from the first on, at least `positions[i] + tokenCounts[i]` of them. */
   readonly contextTokens: readonly Int32Array[];
+  /** [sequence]: `input` of its request. */
+  readonly inputs: readonly unknown[];
 }
 
 /**
  * What an engine answers to a pass. `logits`: [sequence, token of the vocabulary], the engine's own array, which may be the same
  * every time; rows where `wantsLogits` is 0 are not read, and may be missing at the end. `tokens`: [sequence], the next token of
  * each, where the engine samples by itself.
+ *
+ * `side`: rows of the cache's side tensors by name, each [new token of the pass, width], packed in the order of `tokens` in the pass, as
+ * a typed array of its dtype. They are copied at once, so the engine may use the arrays again. A name may be missing: then what is cached
+ * and handed over of that tensor ends before this pass, for the sequences in it.
  */
-export type EngineOutput = { readonly logits: Float32Array } | { readonly tokens: Int32Array };
+export type EngineOutput = ({ readonly logits: Float32Array } | { readonly tokens: Int32Array }) & {
+  readonly side?: SideRowsByName | undefined;
+};
 
 /**
  * Computes passes. Both functions answer at once or by a promise. The scheduler waits for it before it uses these slots again,

@@ -7,8 +7,10 @@
 
 import { createError } from '../base/errors.js';
 import type { Sequence } from '../cache/sequence.js';
+import type { HandOver } from '../side/hand-over.js';
 import type { OrderedRequest, TenantShare } from './request-order.js';
 import type { ReadRequest } from './request.js';
+import { asError } from './scheduler-options.js';
 
 /** Why an answer ended: `length`: it has `maxNewTokens` tokens. `stop`: a stop token came. */
 export type FinishReason = 'length' | 'stop';
@@ -31,6 +33,11 @@ export interface GenerationResult {
   readonly firstTokenMs: number;
   /** Milliseconds from its submission to its end. */
   readonly totalMs: number;
+  /**
+   * Rows of side tensors, of its prompt and its answer but for the last token, which was not computed. Undefined unless the request has
+   * `handOver`. Close it when they were read: until then it keeps their memory, and later requests may wait for that.
+   */
+  readonly side: HandOver | undefined;
 }
 
 /** What follows a request. Called by the batching loop between passes; must not throw. */
@@ -62,6 +69,8 @@ export class Generation implements OrderedRequest {
   sequence: Sequence | undefined;
   /** Valid tokens of the sequence. */
   length = 0;
+  /** Its side rows, where it hands some over: while it has a slot, and once it is answered. */
+  side: HandOver | undefined;
   /** Tokens that it computes in the running step, as planned. */
   passTokens = 0;
   cachedTokens = 0;
@@ -73,6 +82,8 @@ export class Generation implements OrderedRequest {
   /** A running request that computes the start of its text: it waits until `awaitedTokens` of it are computed. */
   leader: Generation | undefined;
   awaitedTokens = 0;
+  /** Told what `releaseInput` throws. */
+  onFailure: (error: Error) => void = () => {};
   /** Whether its listener has been told how it ended. What it holds is released when no pass uses it. */
   hasEnded = false;
   isWaiting = false;
@@ -86,6 +97,11 @@ export class Generation implements OrderedRequest {
   #firstTokenMs = -1;
   /** Tokens of its text when it was last preempted. */
   #preemptedAtTokens = -1;
+  /** Whether its side rows are its result's. */
+  #isAnswered = false;
+  #isInputFree = false;
+  /** Resolves when no pass that was given up reads its input. */
+  #inputRead: Promise<void> = Promise.resolve();
 
   constructor({ request, arrival, nowMs, listener }: GenerationOptions) {
     this.request = request;
@@ -106,9 +122,9 @@ export class Generation implements OrderedRequest {
   }
 
   /** What the cache is asked for. */
-  get prompt(): Pick<ReadRequest, 'items' | 'tenant' | 'salt' | 'adapter'> & { readonly tokens: Int32Array } {
-    const { items, tenant, salt, adapter } = this.request;
-    return { tokens: this.text.subarray(0, this.textTokens), items, tenant, salt, adapter };
+  get prompt(): Pick<ReadRequest, 'items' | 'tenant' | 'salt' | 'adapter' | 'needs'> & { readonly tokens: Int32Array } {
+    const { items, tenant, salt, adapter, needs } = this.request;
+    return { tokens: this.text.subarray(0, this.textTokens), items, tenant, salt, adapter, needs };
   }
 
   get tenantTokens(): number {
@@ -146,8 +162,9 @@ export class Generation implements OrderedRequest {
 
   /** Whether `other` may find this one's text in the cache. */
   sharesWith(other: Generation): boolean {
-    const { tenant, salt, adapter, caching } = this.request;
+    const { tenant, salt, adapter, caching, needs } = this.request;
     const its = other.request;
+    if (needs !== undefined && !(its.needs?.every((name) => needs.includes(name)) ?? false)) return false;
     return tenant === its.tenant && salt === its.salt && adapter === its.adapter
       && (caching === 'read-write' || caching === 'write') && (its.caching === 'read-write' || its.caching === 'read');
   }
@@ -169,6 +186,8 @@ export class Generation implements OrderedRequest {
     this.length = sequence.length;
     this.leader = undefined;
     if (this.preemptions === 0) this.cachedTokens = sequence.cachedTokens;
+    const { handOver } = this.request;
+    if (handOver !== false) this.side = sequence.handOver(handOver === true ? undefined : handOver);
     this.listener.started?.(sequence);
   }
 
@@ -178,9 +197,30 @@ export class Generation implements OrderedRequest {
     this.sequence = undefined;
     this.length = 0;
     this.passTokens = 0;
-    if (sequence === undefined || sequence.isReleased) return;
-    this.listener.leaving?.(sequence);
-    sequence.release();
+    if (!this.#isAnswered) { // preempted or failed: nobody gets the rows, and their memory is wanted
+      this.side?.close();
+      this.side = undefined;
+    }
+    if (sequence !== undefined && !sequence.isReleased) {
+      this.listener.leaving?.(sequence);
+      sequence.release();
+    }
+    if (this.hasEnded) this.freeInput();
+  }
+
+  /** A pass that was given up may read its input until `over` resolves. */
+  keepInput(over: Promise<void>): void {
+    this.#inputRead = over;
+  }
+
+  /** It has ended, and no step will read its input. */
+  freeInput(): void {
+    const { releaseInput } = this.request;
+    if (this.#isInputFree || releaseInput === undefined) return;
+    this.#isInputFree = true;
+    this.#inputRead.then(releaseInput).catch((error: unknown) => {
+      this.onFailure(asError(error, 'releaseInput'));
+    });
   }
 
   /** Gives its slot back and has to start again later. Its tokens stay, and its rows may still be cached then. */
@@ -195,6 +235,14 @@ export class Generation implements OrderedRequest {
   advance(keptLogits: Float32Array | undefined): void {
     this.length += this.passTokens;
     if (keptLogits !== undefined) this.sequence!.keepValue(keptLogits);
+  }
+
+  /**
+   * Takes the tokens of its pass back, for which it has ended before they were counted: its input may have been gone, and no request shall
+   * find in the cache what was computed without.
+   */
+  forgetPass(): void {
+    if (this.request.input !== undefined) this.sequence!.truncate(this.length);
   }
 
   /** Takes the tokens of its pass back, since they gave no token: no request shall find them in the cache. */
@@ -217,10 +265,11 @@ export class Generation implements OrderedRequest {
   }
 
   #result(finishReason: FinishReason, stopToken: number | undefined, nowMs: number): GenerationResult {
+    this.#isAnswered = true;
     return {
       tokens: this.text.slice(this.promptTokens, this.textTokens), finishReason, stopToken, promptTokens: this.promptTokens,
       cachedTokens: this.cachedTokens, preemptions: this.preemptions, firstTokenMs: this.#firstTokenMs - this.#submittedMs,
-      totalMs: nowMs - this.#submittedMs,
+      totalMs: nowMs - this.#submittedMs, side: this.side,
     };
   }
 

@@ -29,12 +29,12 @@ export class NaiveScheduler {
    * behind it undone.
    */
   async *run(requests: Iterable<GenerationRequest>): AsyncGenerator<GenerationOutcome, void, undefined> {
-    const { vocabularyTokens, clock } = this.#options;
+    const { clock } = this.#options;
     const owner = 'NaiveScheduler.run';
     const outcomes = new OutcomeCollector();
     let index = 0;
     for (const options of checkRequests(owner, requests)) {
-      const request = readRequest(owner, options, vocabularyTokens, index);
+      const request = readRequest(owner, options, this.#options, index);
       const batching = new ContinuousBatching(this.#options, { totals: this.#totals }); // a pass that was given up goes on in the last one
       const generation = new Generation({ request, arrival: index, nowMs: clock.now(), listener: outcomes.listener(index) });
       batching.requests.expect(generation);

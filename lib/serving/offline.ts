@@ -50,11 +50,11 @@ export class OfflineScheduler {
    * all requests have ended, also while the engine still computes a pass that was given up.
    */
   async *run(requests: Iterable<GenerationRequest>): AsyncGenerator<GenerationOutcome, void, undefined> {
-    const { clock, maxBatch, vocabularyTokens } = this.#options;
+    const { clock, maxBatch } = this.#options;
     const owner = 'OfflineScheduler.run';
     const entries: Entry[] = [];
     for (const request of checkRequests(owner, requests)) {
-      entries.push({ index: entries.length, request: readRequest(owner, request, vocabularyTokens, entries.length) });
+      entries.push({ index: entries.length, request: readRequest(owner, request, this.#options, entries.length) });
     }
     if (this.#arrangement === 'prefix') entries.sort(byText);
     const batching = new ContinuousBatching(this.#options);

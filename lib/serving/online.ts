@@ -69,8 +69,8 @@ export class OnlineScheduler {
    * options; then nothing has changed. Errors after that end the stream.
    */
   submit(request: GenerationRequest): TokenStream {
-    const { cache, clock, vocabularyTokens } = this.#options;
-    const read = readRequest('OnlineScheduler.submit', request, vocabularyTokens);
+    const { cache, clock } = this.#options;
+    const read = readRequest('OnlineScheduler.submit', request, this.#options);
     this.#checkOpen('submit a request');
     checkFits(read, cache);
     if (!this.#hasRoom()) {
@@ -78,7 +78,7 @@ export class OnlineScheduler {
     }
     const stream: TokenStream = new TokenStream(() => {
       this.#batching.end(generation, generation.abortError());
-    });
+    }, () => generation.side);
     const arrival = this.#arrivals + 1;
     const generation = new Generation({ request: read, arrival, nowMs: clock.now(), listener: stream.listener() });
     this.#batching.requests.expect(generation);

@@ -49,11 +49,13 @@ export class OpenRequests {
   readonly totals: ServingTotals;
   readonly #open = new Set<Generation>();
   readonly #watch: RequestWatch;
+  readonly #onFailure: (error: Error) => void;
   readonly #shares = new TenantShares();
 
   constructor(options: OpenRequestsOptions) {
     this.waiting = new WaitingList(options.order);
     this.#watch = new RequestWatch(options);
+    this.#onFailure = options.onFailure;
     this.totals = options.totals;
   }
 
@@ -64,6 +66,7 @@ export class OpenRequests {
   /** Adds a request that may not start yet. Its signal and its deadline count from now on. Throws what the clock throws. */
   expect(generation: Generation): void {
     this.#open.add(generation);
+    generation.onFailure = this.#onFailure;
     try {
       this.#watch.add(generation);
     } catch (error) {
@@ -135,5 +138,6 @@ export class OpenRequests {
     this.#watch.remove(generation);
     if (generation.isWaiting) this.waiting.drop(generation);
     if (generation.share !== undefined) this.#shares.leave(generation.tenant, generation.share);
+    if (generation.sequence === undefined) generation.freeInput();
   }
 }

@@ -47,11 +47,13 @@ export class OutcomeCollector {
       yield* this.#take();
     } finally {
       batching.failAll(createError('KV_ABORTED', { operation: 'generating' }));
+      for (const outcome of this.#take()) if (outcome.status === 'fulfilled') outcome.value.side?.close(); // nobody gets it
     }
   }
 
-  #take(): GenerationOutcome[] {
-    return this.#outcomes.splice(0);
+  /** One by one: when the caller leaves, the others stay. */
+  *#take(): Generator<GenerationOutcome, void, undefined> {
+    for (let next = this.#outcomes.shift(); next !== undefined; next = this.#outcomes.shift()) yield next;
   }
 
   /** Yields the outcomes that come until `work` is over, or `isDone` says that no more will. Throws what `work` rejects with. */

@@ -5,10 +5,12 @@ import { createError } from '../base/errors.js';
 import { cachingField, checkTokens, itemsField, maxToken, textField, tokensField, type AcquireOptions } from '../cache/acquire-options.js';
 import type { KvCache } from '../cache/kv-cache.js';
 import { sortItems, type PromptItem } from '../prefix/prompt-encoder.js';
-import { abortSignal, callable, checkInteger, integer, number, optional, readIterable, readOptions, withDefault, withoutRevoked, type Field } from '../base/options.js';
+import { abortSignal, arrayOf, callable, checkInteger, integer, number, optional, readIterable, readOptions, string, withDefault, withoutRevoked, type Field } from '../base/options.js';
+import type { SideTensorInfo } from '../side/side-tensors.js';
 import { greedy, type Sampler } from './sampling.js';
+import { checkSideFits, checkSideNames, handOverField } from './side-request.js';
 
-type Prompt = Pick<AcquireOptions, 'items' | 'tenant' | 'salt' | 'adapter' | 'caching' | 'priority'>;
+type Prompt = Pick<AcquireOptions, 'items' | 'tenant' | 'salt' | 'adapter' | 'caching' | 'priority' | 'needs'>;
 
 /** What to generate: the prompt, how many tokens, and how they are chosen. */
 export interface GenerationRequest extends Prompt {
@@ -24,6 +26,22 @@ export interface GenerationRequest extends Prompt {
   readonly urgency?: number | undefined;
   /** Ms from submission after which it ends with KV_DEADLINE_EXCEEDED, waiting or running, at once; 0 or more. Default: none. */
   readonly deadlineMs?: number | undefined;
+  /**
+   * Hands rows of side tensors over to a next stage: `result.side`, and `stream.side` while it grows. `true`: of all that it carries
+   * (`needs`). Names: of these. The result's must be closed. Default `false`.
+   */
+  readonly handOver?: boolean | readonly string[] | undefined;
+  /**
+   * What the engine needs for this request beside its tokens, as `EnginePass.inputs`: rows that the stage before has handed over, or those
+   * of an image. It must follow from tokens, items, tenant, salt and adapter, as K and V do: requests that are alike in these share
+   * what was computed. Default: undefined.
+   */
+  readonly input?: unknown;
+  /**
+   * Called once, when no pass of the engine reads `input` any more: after the request has ended, which it may do in the middle of a pass,
+   * and that pass is over. Let go there of what `input` lies in: close hand-overs, release images. Default: nothing is called.
+   */
+  readonly releaseInput?: (() => void) | undefined;
   /** Ends it with KV_ABORTED, at once. Default: none. */
   readonly signal?: AbortSignal | undefined;
 }
@@ -36,6 +54,8 @@ const stopField: Field<ReadonlySet<number>> = (value, place) => {
   }
   return stops;
 };
+
+const anything: Field<unknown> = (value) => value;
 
 const noTokens: ReadonlySet<number> = new Set();
 
@@ -53,7 +73,17 @@ const spec = {
   urgency: withDefault(integer({ max: 255 }), 0),
   deadlineMs: optional(number(0)),
   signal: optional(abortSignal),
+  needs: optional(arrayOf(string)),
+  handOver: handOverField,
+  input: anything,
+  releaseInput: optional(callable<() => void>()),
 };
+
+/** What requests must agree with. */
+export interface ServedBy {
+  readonly vocabularyTokens: number;
+  readonly sideTensors: readonly SideTensorInfo[];
+}
 
 export type ReadRequest = ReturnType<typeof readRequest>;
 
@@ -61,11 +91,11 @@ export type ReadRequest = ReturnType<typeof readRequest>;
 const samplerOptions = ['temperature', 'topK', 'topP', 'seed', 'top_k', 'top_p'];
 
 /**
- * Checked options with defaults, for an engine with this vocabulary: a token that only a pass would find wrong would fail all
+ * Checked options with defaults, for an engine with this vocabulary and a cache with these side tensors: a token that only a pass would find wrong would fail all
  * requests of the pass. `index`: place of the request in a list, which the error names. Throws KV_UNKNOWN_OPTION and
  * KV_INVALID_OPTION.
  */
-export function readRequest(owner: string, options: GenerationRequest, vocabularyTokens: number, index?: number) {
+export function readRequest(owner: string, options: GenerationRequest, { vocabularyTokens, sideTensors }: ServedBy, index?: number) {
   const path = index === undefined ? '' : `requests[${index}]`;
   const prefix = index === undefined ? '' : `${path}.`;
   if (options === undefined) readOptions(owner, null, spec, path); // a missing request, not one without options
@@ -80,6 +110,7 @@ export function readRequest(owner: string, options: GenerationRequest, vocabular
   }
   const sorted = items.length === 0 ? items : sortItems(owner, items, tokens.length);
   checkVocabulary(owner, `${prefix}tokens`, tokens, sorted, vocabularyTokens);
+  checkSideNames(owner, read, sideTensors, prefix);
   return { ...read, tokens };
 }
 
@@ -117,8 +148,9 @@ function checkVocabulary(
   }
 }
 
-/** Throws KV_LENGTH_OUT_OF_RANGE or KV_OUT_OF_PAGES when the request would not fit the empty cache to its last token, and KV_CLOSED. */
-export function checkFits({ tokens, maxNewTokens }: ReadRequest, cache: KvCache): void {
+/** Throws KV_LENGTH_OUT_OF_RANGE or KV_OUT_OF_PAGES when the request would not fit an empty cache to its last token, and KV_CLOSED. */
+export function checkFits(request: ReadRequest, cache: KvCache): void {
+  const { tokens, maxNewTokens } = request;
   const { layout, pool } = cache;
   cache.lifetime.check('serve a request');
   const peakTokens = tokens.length + maxNewTokens - 1; // the last token is never fed back, so it has no K and V
@@ -127,7 +159,7 @@ export function checkFits({ tokens, maxNewTokens }: ReadRequest, cache: KvCache)
   const needRows = layout.rowsFor(peakTokens);
   const needPages = layout.pagesFor(needRows);
   const { budgetPages } = pool.counts();
-  if (needPages <= budgetPages) return;
+  if (needPages <= budgetPages) return checkSideFits(request, peakTokens, cache);
   throw createError('KV_OUT_OF_PAGES', {
     needRows, haveRows: Math.floor(budgetPages / pagesPerRow), needPages, havePages: budgetPages,
     budgetBytes: budgetPages * pageBytes, pageBytes, slots: [], pagesPerRow,

@@ -8,6 +8,7 @@ import { after } from '../cache/wait.js';
 import {
   callable, instanceOf, integer, number, optional, policy, readOptions, streamField, withDefault, withoutRevoked, type Field,
 } from '../base/options.js';
+import type { SideTensorInfo } from '../side/side-tensors.js';
 import type { Engine } from './engine.js';
 import { byArrival, byTenantShare, type RequestOrder } from './request-order.js';
 
@@ -102,18 +103,20 @@ export type ReadSchedulerOptions = Omit<Given, 'now' | 'timer'> & {
   readonly watermarkRows: number;
   /** Of the engine, read once. */
   readonly vocabularyTokens: number;
+  /** Of the cache. */
+  readonly sideTensors: readonly SideTensorInfo[];
   readonly clock: Clock;
 };
 
 /** Defaults that follow from the cache, and functions whose answers are checked. */
 export function completeOptions({ now, timer, order, ...given }: Given): ReadSchedulerOptions {
-  const { layout, pool, lifetime } = given.cache;
+  const { layout, pool, lifetime, sideTensors } = given.cache;
   lifetime.check('schedule requests on it');
   const { vocabularyTokens } = given.engine;
   vocabulary(vocabularyTokens, { owner: 'SchedulerOptions', option: 'engine.vocabularyTokens' }); // a getter may answer anew
   const budgetRows = Math.floor(pool.counts().budgetPages / layout.pagesPerRow);
   return {
-    ...given, order: checkedOrder(order), clock: checkedClock(now, timer), vocabularyTokens,
+    ...given, order: checkedOrder(order), clock: checkedClock(now, timer), vocabularyTokens, sideTensors,
     maxBatch: Math.min(given.maxBatch ?? layout.slots, layout.slots),
     watermarkRows: given.watermarkRows ?? Math.max(1, Math.floor(budgetRows / 100)),
   };
@@ -160,14 +163,14 @@ function checkedOrder(order: RequestOrder): RequestOrder {
  * says what was asked of the function; without it the error is not known to be its.
  */
 export function asError(
-  thrown: unknown, by: 'sampler' | 'order', asked?: { readonly operation: string; readonly arrivals: readonly number[] },
+  thrown: unknown, by: 'sampler' | 'releaseInput' | 'order', asked?: { readonly operation: string; readonly arrivals: readonly number[] },
 ): Error {
   if (thrown !== undefined && thrown !== null) {
     if (asked === undefined || isKvError(thrown)) return thrown as Error;
     return createError('KV_CALLBACK_FAILED', { option: by, ...asked }, { cause: thrown });
   }
   return createError('KV_INVALID_OPTION', {
-    reason: 'type', owner: by === 'sampler' ? 'GenerationRequest' : 'SchedulerOptions', option: by,
+    reason: 'type', owner: by === 'order' ? 'SchedulerOptions' : 'GenerationRequest', option: by,
     expected: 'a function that throws nothing but errors', received: describe(thrown),
   });
 }

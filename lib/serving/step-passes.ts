@@ -4,6 +4,7 @@
 import type { Batch } from '../cache/batch.js';
 import type { KvCache } from '../cache/kv-cache.js';
 import type { Sequence } from '../cache/sequence.js';
+import type { RowPlaces } from '../side/side-rows.js';
 import type { EnginePass } from './engine.js';
 import type { Generation } from './generation.js';
 
@@ -42,6 +43,7 @@ export class Pass implements EnginePass {
   readonly wantsLogits: Uint8Array;
   readonly sequences: Sequence[] = [];
   readonly contextTokens: Int32Array[] = [];
+  readonly inputs: unknown[] = [];
   readonly generations: Generation[] = [];
   /** [sequence]: the token behind its last, where `wantsLogits` is 1 and there is no error. */
   readonly nextTokens: Int32Array;
@@ -53,6 +55,8 @@ export class Pass implements EnginePass {
   isRunning = false;
   /** Resolves when it runs no more; undefined: it was not begun. */
   over: Promise<void> | undefined;
+  /** [sequence]: the generation of its slot. */
+  readonly #slotGenerations: Uint32Array;
   #tokens: Int32Array;
   #tokenCount = 0;
   #length = 0;
@@ -65,6 +69,7 @@ export class Pass implements EnginePass {
     this.starts = new Int32Array(capacity);
     this.wantsLogits = new Uint8Array(capacity);
     this.nextTokens = new Int32Array(capacity);
+    this.#slotGenerations = new Uint32Array(capacity);
     this.#tokens = new Int32Array(Math.max(capacity, 256));
   }
 
@@ -74,6 +79,11 @@ export class Pass implements EnginePass {
 
   get tokens(): Int32Array {
     return this.#tokens;
+  }
+
+  /** Where rows of side tensors go that are packed as its tokens are. */
+  get places(): RowPlaces {
+    return { slots: this.slots, tokens: this.tokenCounts, generations: this.#slotGenerations, length: this.#length, skipsGaps: true };
   }
 
   /** Whether all its requests have ended. */
@@ -90,13 +100,13 @@ export class Pass implements EnginePass {
 
   /** Cuts the arrays of objects to its length. Not emptied and filled again, they keep their memory. */
   trim(): void {
-    const { sequences, contextTokens, generations, errors, keptLogits } = this;
+    const { sequences, contextTokens, inputs, generations, errors, keptLogits } = this;
     if (sequences.length === this.#length) return;
-    for (const list of [sequences, contextTokens, generations, errors, keptLogits]) list.length = this.#length;
+    for (const list of [sequences, contextTokens, inputs, generations, errors, keptLogits]) list.length = this.#length;
   }
 
-  /** Adds the next `passTokens` tokens of a generation. */
-  add(generation: Generation): void {
+  /** Adds the next `passTokens` tokens of a generation, whose slot has this generation. */
+  add(generation: Generation, slotGeneration: number): void {
     const { length: at } = this;
     const { sequence, text, length, passTokens, remainingTokens } = generation;
     this.slots[at] = sequence!.slot;
@@ -106,6 +116,8 @@ export class Pass implements EnginePass {
     this.wantsLogits[at] = passTokens === remainingTokens ? 1 : 0;
     this.sequences[at] = sequence!;
     this.contextTokens[at] = text;
+    this.inputs[at] = generation.request.input;
+    this.#slotGenerations[at] = slotGeneration;
     this.generations[at] = generation;
     this.errors[at] = undefined;
     this.keptLogits[at] = undefined;
@@ -145,7 +157,7 @@ export class StepPasses {
       const { passTokens, remainingPrefillTokens, sequence } = generation;
       if (passTokens === 0) continue;
       this.batch.add(sequence!, passTokens);
-      (remainingPrefillTokens === 0 ? this.decode : this.prefill).add(generation);
+      (remainingPrefillTokens === 0 ? this.decode : this.prefill).add(generation, this.batch.generations[this.batch.length - 1]!);
     }
     this.decode.trim();
     this.prefill.trim();

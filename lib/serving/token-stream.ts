@@ -6,6 +6,7 @@
 
 import { createError } from '../base/errors.js';
 import { notConstructible } from '../base/options.js';
+import type { HandOver } from '../side/hand-over.js';
 import type { GenerationListener, GenerationResult } from './generation.js';
 
 interface Read {
@@ -16,6 +17,7 @@ interface Read {
 /** The tokens of one answer, as they are generated. It has one reader. */
 export class TokenStream implements AsyncIterableIterator<number> {
   readonly #cancel: () => void;
+  readonly #side: () => HandOver | undefined;
   readonly #tokens: number[] = [];
   #readTokens = 0;
   #hasReader = false;
@@ -28,9 +30,10 @@ export class TokenStream implements AsyncIterableIterator<number> {
   #settle!: (end: GenerationResult | Promise<never>) => void;
 
   /** @internal Use `scheduler.submit`. */
-  constructor(cancel: () => void) {
+  constructor(cancel: () => void, side: () => HandOver | undefined) {
     if (typeof cancel !== 'function') throw notConstructible('TokenStream', 'scheduler.submit');
     this.#cancel = cancel;
+    this.#side = side;
     this.#result = new Promise((resolve) => { this.#settle = resolve; });
     this.#result.catch(() => {}); // a reader of tokens gets the error there
   }
@@ -38,6 +41,15 @@ export class TokenStream implements AsyncIterableIterator<number> {
   /** The whole answer. Rejects with the error that ended it: KV_ABORTED, KV_DEADLINE_EXCEEDED, KV_ENGINE_FAILED, … */
   get result(): Promise<GenerationResult> {
     return this.#result;
+  }
+
+  /**
+   * Rows of side tensors as the answer grows, from its admission on; of a request without `handOver` undefined, and of others while they
+   * wait, at first or after a preemption. A resumed request has another HandOver, with the same rows at the same positions; it may have
+   * fewer at first. In the end it is the result's, which must be closed; where the request fails, it is closed and undefined.
+   */
+  get side(): HandOver | undefined {
+    return this.#side();
   }
 
   /** The one reader, which goes on behind the tokens that `next` has returned. Throws KV_STREAM_STATE the second time. */

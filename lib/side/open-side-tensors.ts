@@ -3,6 +3,7 @@
 
 import { createError, isKvError } from '../base/errors.js';
 import type { BackgroundErrors } from '../device/background-errors.js';
+import type { ChangeSignal } from '../device/change-signal.js';
 import { Driver } from '../device/driver.js';
 import { native as addon, type NativeCache } from '../device/native.js';
 import { PagePool } from '../device/page-pool.js';
@@ -36,6 +37,7 @@ export interface SideCollaborators {
   readonly nodes: NodeTable;
   readonly lengths: SlotLengths;
   readonly late: BackgroundErrors;
+  readonly capacity: ChangeSignal;
   readonly owner: object;
 }
 
@@ -46,7 +48,7 @@ export interface OpenSide {
 }
 
 /** Throws KV_INVALID_OPTION, KV_OUT_OF_ADDRESS_SPACE, and what the driver throws. */
-export function openSideTensors(given: SideTensorsToOpen, { nodes, lengths, late, owner }: SideCollaborators): OpenSide {
+export function openSideTensors(given: SideTensorsToOpen, { nodes, lengths, late, capacity, owner }: SideCollaborators): OpenSide {
   const { tensors: shapes, slots, driver, handOverSlots } = given;
   const { sideDriver } = given;
   const isOnHost = shapes.some(({ place }) => place === 'host');
@@ -67,7 +69,7 @@ export function openSideTensors(given: SideTensorsToOpen, { nodes, lengths, late
       memories.push({ native: open.native, pool: open.pool });
       tensors.push(new SideTensor(open, { nodes, late, owner, makeRoom }));
     }
-    return { side: new SideTensors({ tensors, sideSlots, budget, slots: lengths, late }), closeMemory };
+    return { side: new SideTensors({ tensors, sideSlots, budget, slots: lengths, late, capacity }), closeMemory };
   } catch (error) {
     closeMemory();
     throw error;

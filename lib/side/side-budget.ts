@@ -23,12 +23,17 @@ export class SideBudget {
     return this.#tensors.reduce((sum, tensor) => sum + tensor.usedBytes, 0);
   }
 
+  /** Of these, bytes that sequences and leases have: what cannot be evicted. */
+  get heldBytes(): number {
+    return this.#tensors.reduce((sum, { usedBytes, idleBytes }) => sum + usedBytes - idleBytes, 0);
+  }
+
   /** Sees that `pages` more pages can be taken. Throws KV_OUT_OF_PAGES when sequences and leases have too much for that; then nothing is evicted. */
   makeRoom(tensor: SideTensor, pages: number): void {
     if (pages <= 0) return;
     const { pool } = tensor.open;
     const bytes = pages * pool.pageBytes;
-    const needed = this.#tensors.reduce((sum, { usedBytes, idleBytes }) => sum + usedBytes - idleBytes, bytes);
+    const needed = this.heldBytes + bytes;
     if (needed > this.#bytes || !this.#evictTo(this.#bytes - bytes)) {
       throw createError('KV_OUT_OF_PAGES', {
         needRows: pages, haveRows: 0, needPages: pages, havePages: Math.max(0, pages - Math.ceil((needed - this.#bytes) / pool.pageBytes)),

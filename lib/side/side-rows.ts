@@ -18,6 +18,8 @@ export interface RowPlaces {
   /** Generations of the slots' sequences; one that was released since is passed over. Undefined: all are alive. */
   readonly generations: Uint32Array | undefined;
   readonly length: number;
+  /** Whether sequences of which earlier rows were not written are passed over: none of theirs behind those can be. Default: refused. */
+  readonly skipsGaps?: boolean;
 }
 
 /** Checked rows of one tensor. */
@@ -65,7 +67,7 @@ export class SideRows {
     }
   }
 
-  #pack(owner: string, name: string, rows: unknown, { slots, tokens, generations, length }: RowPlaces, from: number | undefined): PackedRows {
+  #pack(owner: string, name: string, rows: unknown, { slots, tokens, generations, length, skipsGaps = false }: RowPlaces, from: number | undefined): PackedRows {
     const { tensor, bit } = this.#side.named(owner, `rows.${name}`, name);
     let total = 0;
     for (let index = 0; index < length; index += 1) total += tokens[index]!;
@@ -80,12 +82,14 @@ export class SideRows {
       const isAlive = generations === undefined || generations[index] === numbers.generation[slot];
       if (isAlive && (sideSlots.carried[slot]! & bit) !== 0) {
         const first = from ?? numbers.length[slot]!;
-        this.#check(tensor, slot, first, tokens[index]!);
-        quads[4 * count] = sideSlots.of[slot]!;
-        quads[4 * count + 1] = first;
-        quads[4 * count + 2] = tokens[index]!;
-        quads[4 * count + 3] = at;
-        count += 1;
+        if (!skipsGaps || first <= tensor.written[sideSlots.of[slot]!]!) {
+          this.#check(tensor, slot, first, tokens[index]!);
+          quads[4 * count] = sideSlots.of[slot]!;
+          quads[4 * count + 1] = first;
+          quads[4 * count + 2] = tokens[index]!;
+          quads[4 * count + 3] = at;
+          count += 1;
+        }
       }
       at += tokens[index]!;
     }

@@ -6,6 +6,7 @@ import { createError } from '../base/errors.js';
 import { formatList } from '../base/format.js';
 import { readArray, type FieldPlace } from '../base/options.js';
 import type { BackgroundErrors } from '../device/background-errors.js';
+import type { ChangeSignal } from '../device/change-signal.js';
 import type { DriverKind } from '../device/driver.js';
 import type { Dtype } from '../layout/model-shape.js';
 import type { PrefixPath } from '../prefix/prefix-path.js';
@@ -30,6 +31,8 @@ export interface SideTensorsParts {
   readonly budget: SideBudget;
   readonly slots: SlotLengths;
   readonly late: BackgroundErrors;
+  /** Wakes callers that wait for slots or pages of the cache. */
+  readonly capacity: ChangeSignal;
 }
 
 /** Of a slot without side tensors: nothing is ever lacking. */
@@ -65,6 +68,8 @@ export interface SideCounts {
   readonly budgetBytes: number;
   /** Mapped, cached or set aside. */
   readonly usedBytes: number;
+  /** Of `usedBytes`, those that running sequences and hand-overs have: the rest is evicted when it is needed. */
+  readonly heldBytes: number;
   /** Side slots that only leases keep. */
   readonly leasedSlots: number;
 }
@@ -78,12 +83,13 @@ export class SideTensors {
   /** By slot: tokens up to which its sequence may write now, in all tensors that it carries. Read only. */
   readonly ready: Int32Array;
   readonly #late: BackgroundErrors;
+  readonly #capacity: ChangeSignal;
   /** By side slot: tokens up to which views have been handed out. */
   readonly #handed: Int32Array;
   #time = 0;
   #isClosed = false;
 
-  constructor({ tensors, sideSlots, budget, slots, late }: SideTensorsParts) {
+  constructor({ tensors, sideSlots, budget, slots, late, capacity }: SideTensorsParts) {
     this.all = tensors;
     this.infos = Object.freeze(tensors.map(({ open: { name, width, dtype, tokenBytes, pool } }) =>
       Object.freeze({ name, width, dtype, tokenBytes, pageBytes: pool.pageBytes, driver: pool.driver.kind })));
@@ -91,6 +97,7 @@ export class SideTensors {
     this.budget = budget;
     this.slots = slots;
     this.#late = late;
+    this.#capacity = capacity;
     this.ready = new Int32Array(sideSlots.of.length).fill(alwaysReady);
     this.#handed = new Int32Array(sideSlots.count);
   }
@@ -271,7 +278,9 @@ export class SideTensors {
   endLease(side: number): void {
     if (this.#isClosed) return;
     const tensors = this.sideSlots.tensorsIn(side);
-    if (this.sideSlots.endLease(side)) this.#giveBack(side, tensors);
+    if (!this.sideSlots.endLease(side)) return;
+    this.#giveBack(side, tensors);
+    this.#capacity.raise();
   }
 
   /** Views of the side slot's first `tokens` tokens have been handed out. */
@@ -287,7 +296,8 @@ export class SideTensors {
   }
 
   counts(): SideCounts {
-    return { budgetBytes: this.budget.bytes, usedBytes: this.budget.usedBytes, leasedSlots: this.sideSlots.leased };
+    const { bytes: budgetBytes, usedBytes, heldBytes } = this.budget;
+    return { budgetBytes, usedBytes, heldBytes, leasedSlots: this.sideSlots.leased };
   }
 
   verify(): void {
