@@ -238,7 +238,7 @@ export class Prefixes {
       });
     }
     return {
-      text: this.#textOf(tokens, items), domain: this.#domainOf(tenant, salt, adapter), needs: this.#parts.side.bitsOf(owner, 'needs', needs),
+      text: this.#textOf(tokens, items), domain: this.#domainOf(tenant, salt, adapter), needs: this.#parts.side.names.bitsOf(owner, 'needs', needs),
     };
   }
 
