@@ -154,7 +154,7 @@ const labels: Field<Readonly<Record<string, string>>> = (value, place) => {
 };
 
 /**
- * Registers the metrics of a cache. Throws KV_DEPENDENCY_MISSING when prom-client is not installed, KV_INVALID_OPTION when
+ * Registers the metrics of a cache. Throws KV_CLOSED, KV_DEPENDENCY_MISSING when prom-client is not installed, KV_INVALID_OPTION when
  * another cache of that registry and prefix has the same labels, or other label names.
  * @param load Loads prom-client; for tests.
  */
@@ -162,6 +162,7 @@ export function registerMetrics(
   cache: KvCache, options: MetricsOptions = {}, load: (name: string) => unknown = createRequire(__filename),
 ): UnregisterMetrics {
   instanceOf(KvCache)(cache, { owner: 'registerMetrics', option: 'cache' });
+  if (cache.isClosed) throw createError('KV_CLOSED', { operation: 'register its metrics', owner: 'KvCache' });
   const read = readOptions('registerMetrics', options, {
     register, prefix: withDefault(text, 'virtual_kv_'), labels: withDefault(labels, {}),
   });

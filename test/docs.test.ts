@@ -4,6 +4,7 @@ import * as path from 'node:path';
 import test from 'ava';
 import { Registry } from 'prom-client';
 
+import type { Sequence } from 'virtual-kv';
 import { registerMetrics } from 'virtual-kv/prometheus';
 
 import { cacheTest } from './helpers/cache.js';
@@ -75,6 +76,11 @@ for (const [name, file] of Object.entries(documented)) {
   });
 }
 
+test('docs/api.md names every field of a layout', (t) => {
+  const section = read('docs/api.md').split(/^## /m).find((part) => part.startsWith('Layouts\n')) ?? '';
+  for (const field of fieldsOf('Layout', 'lib/layout/layout.ts')) t.true(section.includes(`\`${field}\``), field);
+});
+
 cacheTest('docs/api.md has every metric once, with its kind and its label', {}, (t, { cache }) => {
   const section = read('docs/api.md').split(/^#+ /m).find((part) => part.startsWith('Metrics\n')) ?? '';
   const rows = [...section.matchAll(/^\| `(\w+)` \| (gauge|counter) \| (?:`(\w+)`: [^|]+)? ?\|/gm)];
@@ -107,3 +113,27 @@ test('the engine in docs/engines.md is the one of the example that runs', (t) =>
   const engine = /class CopyingEngine.*?\n}\n/s.exec(read('examples/serving.ts'))![0];
   t.true(read('docs/engines.md').includes(engine));
 });
+
+/** The first code block of a document below a heading. */
+const blockOf = (file: string, heading: string): string => new RegExp(`^#+ ${heading}\\n.*?\`\`\`\\w+\\n(.*?)\`\`\``, 'ms').exec(read(file))![1]!;
+
+for (const [file, heading] of [['README.md', 'Shared prefixes'], ['docs/prefix-caching.md', 'Prefix caching']] as const) {
+  cacheTest(`the code of ${file} for a shared prefix runs whatever is cached, a value for the whole prompt too`, { rows: 8 }, (t, { cache }) => {
+    const prompt = Int32Array.from({ length: 100 }, (_, at) => at);
+    const batch = cache.createBatch();
+    const run = new Function('cache', 'batch', 'prompt', 'token', `${blockOf(file, heading)}\nreturn sequence;`) as
+      (...parameters: unknown[]) => Sequence;
+    for (const expected of [0, 99, 100]) {
+      batch.clear();
+      const sequence = run(cache, batch, prompt, 7);
+      t.is(sequence.cachedTokens, expected);
+      if (batch.length > 0 && !batch.isPrepared && sequence.length < 100) {
+        cache.prepare(batch);
+        cache.commit(batch);
+      }
+      t.is(sequence.length, 100);
+      if (expected === 99) sequence.keepValue('last logits');
+      sequence.release();
+    }
+  });
+}

@@ -77,6 +77,13 @@ test('several caches of one register are told apart by their labels', async (t) 
   });
 });
 
+cacheTest('the metrics of a closed cache are refused', {}, async (t, { cache }) => {
+  const register = new Registry();
+  cache.close();
+  t.throws(() => registerMetrics(cache, { register }), { code: 'KV_CLOSED', message: 'Cannot register its metrics: the cache was closed. Create a new KvCache.' });
+  t.is(await register.metrics(), '\n');
+});
+
 cacheTest('metrics go to the default register, under a prefix of their own', {}, async (t, { cache }) => {
   const other = new Gauge({ name: 'other', help: 'of another package' });
   const leave = registerMetrics(cache, { prefix: 'engine_kv_' });

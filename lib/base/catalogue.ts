@@ -253,6 +253,11 @@ export const catalogue: { readonly [C in ErrorCode]: CatalogueEntry<C> } = {
       '(`passTimeoutMs`). Until it does, the slots of the pass stay out of use and its requests end with this error. Make the engine ' +
       'answer, with an error if need be, or restart the process.',
   },
+  KV_CALLBACK_FAILED: {
+    class: 'KvError',
+    recovery: 'fix',
+    template: ({ option, operation }) => `\`${option}\` threw an error instead of ${operation}. See \`cause\`.`,
+  },
   KV_STREAM_STATE: {
     class: 'KvStateError',
     recovery: 'fix',

@@ -219,6 +219,13 @@ export interface ErrorDetails {
     /** How long the scheduler has waited. */
     readonly timeoutMs: number;
   };
+  KV_CALLBACK_FAILED: {
+    readonly option: 'sampler' | 'releaseInput' | 'order';
+    /** Ends the sentence "… threw an error instead of …". */
+    readonly operation: string;
+    /** The `arrival` of the requests that it was asked about: one, or the two to be compared. */
+    readonly arrivals: readonly number[];
+  };
   KV_STREAM_STATE: {
     /** Starts the sentence "Cannot … this stream". */
     readonly operation: string;
@@ -257,7 +264,11 @@ export interface ErrorDetails {
     readonly slot?: number | undefined;
   };
   KV_DRIVER_LOST: DriverCall & { readonly driver: string };
-  KV_DRIVER_MISUSE: DriverCall & { readonly address: number; readonly bytes: number };
+  KV_DRIVER_MISUSE: DriverCall & {
+    /** Or the handle of a stream or an event, for a call that works on one. */
+    readonly address: number;
+    readonly bytes: number;
+  };
 
   // Addon
   KV_VIEW_FORBIDDEN: { readonly status: number };

@@ -65,8 +65,18 @@ export const driverCodes: { readonly [C in DriverCode]: CatalogueEntry<C> } = {
   KV_DRIVER_MISUSE: {
     class: 'KvDriverError',
     recovery: 'report',
-    template: ({ call, address, bytes }) =>
-      `\`${call}\` broke a rule of the driver, at ${formatAddress(address)}` +
-      `${bytes > 0 ? ` (${formatBytes(bytes)})` : ''}. With the mock driver, print \`journal()\` for the history.`,
+    template: ({ call, address, bytes }) => {
+      const handle = handleOf(call);
+      return (handle === undefined
+        ? `\`${call}\` broke a rule of the driver, at ${formatAddress(address)}${bytes > 0 ? ` (${formatBytes(bytes)})` : ''}. `
+        : `\`${call}\` refused the ${handle} ${formatAddress(address)}: it does not exist, or was destroyed before its last use. `) +
+        'With the mock driver, print `journal()` for the history.';
+    },
   },
 };
+
+/** What the number is that a call works on, where that is no address. */
+function handleOf(call: string): 'stream' | 'event' | undefined {
+  if (/^cuStream|^cuEventRecord$|Stream$/.test(call)) return 'stream';
+  return /^cuEvent|Event$/.test(call) ? 'event' : undefined;
+}

@@ -6,6 +6,7 @@ import { distance } from 'fastest-levenshtein';
 
 import { createError } from './errors.js';
 import { formatList, formatNumber } from './format.js';
+import { describe } from './phrases.js';
 import { isArray, isRevoked } from './typed-arrays.js';
 
 /** Where a value stands, for the error: `owner` is the class or command, `option` the dotted path (`model.kvHeads`). */
@@ -42,21 +43,41 @@ export function readOptions<S extends FieldSpec>(
     throw invalid('type', place, 'an object', options);
   }
   const prefix = path === '' ? '' : `${path}.`;
-  const given = withoutRevoked(options, place, () => valuesOf(owner, options ?? {}, spec, prefix));
+  const given = withoutRevoked(options, place, () => valuesOf(place, options ?? {}, spec, prefix));
   const entries = Object.entries(spec).map(([name, field]) => [name, field(given[name], { owner, option: prefix + name })] as const);
   return Object.fromEntries(entries) as OptionsOf<S>;
 }
 
 /** The value of each name in the spec. Each is read once; `options` is not read again. */
-function valuesOf(owner: string, options: object, spec: FieldSpec, prefix: string): Readonly<Record<string, unknown>> {
-  for (const name of Object.keys(options)) {
-    if (!Object.hasOwn(spec, name)) throw unknownOption(owner, name, Object.keys(spec), prefix);
+function valuesOf(place: FieldPlace, options: object, spec: FieldSpec, prefix: string): Readonly<Record<string, unknown>> {
+  const names = Object.keys(options);
+  for (const name of names) {
+    if (!Object.hasOwn(spec, name)) throw unknownOption(place.owner, name, Object.keys(spec), prefix);
   }
+  const prototype = Object.getPrototypeOf(options) as object | null;
+  if (prototype !== Object.prototype && prototype !== null) checkPrototype(place, options, names.length === 0, spec, prefix);
   const values: Record<string, unknown> = Object.create(null) as Record<string, unknown>;
   for (const name of Object.keys(spec)) {
     values[name] = Object.hasOwn(options, name) ? (options as Readonly<Record<string, unknown>>)[name] : undefined;
   }
   return values;
+}
+
+/**
+ * Only an object's own properties are options. Throws KV_INVALID_OPTION for an object of a class that has none (a Map, say), or that
+ * inherits some, which would be left out without a word. What all objects inherit is no option.
+ */
+function checkPrototype(place: FieldPlace, options: object, isEmpty: boolean, spec: FieldSpec, prefix: string): void {
+  for (let from = Object.getPrototypeOf(options) as object | null; from !== null;) {
+    const next = Object.getPrototypeOf(from) as object | null;
+    const inherited = next === null ? undefined : Object.keys(spec).find((name) => Object.hasOwn(from!, name) && !Object.hasOwn(options, name));
+    if (inherited !== undefined) {
+      const hint = `The object inherits it, from its class say; pass \`{ ${inherited}: object.${inherited} }\`.`;
+      throw invalid('type', { ...place, option: prefix + inherited }, 'a property of the object itself', undefined, hint);
+    }
+    from = next;
+  }
+  if (isEmpty && describe(options) !== 'an object') throw invalid('type', place, 'a plain object', options);
 }
 
 /** Calls `read`, which reads a value of the caller's. Errors of its getters pass; a revoked proxy becomes KV_INVALID_OPTION. */
@@ -219,6 +240,15 @@ const largestAddress = 2n ** 64n - 1n;
 /** Whether it is a bigint of 64 bits, as native code takes an address, a handle or a stream; 0n is one. */
 export function isAddress(value: unknown): value is bigint {
   return typeof value === 'bigint' && value >= 0n && value <= largestAddress;
+}
+
+/** What the clock of an option returns. Throws KV_INVALID_OPTION unless it is a number of milliseconds. */
+export function checkTime(ms: unknown, owner: string, option: string): number {
+  if (typeof ms === 'number' && Number.isFinite(ms)) return ms;
+  throw createError('KV_INVALID_OPTION', {
+    reason: typeof ms === 'number' ? 'range' : 'type', owner, option, expected: 'a function that returns a number of milliseconds', received: ms,
+    isReturned: true,
+  });
 }
 
 /** A CUstream. */

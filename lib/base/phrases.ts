@@ -2,6 +2,7 @@
 // function returns readable text for any input, and never throws.
 
 import { formatCount, formatList, formatNumber, printable } from './format.js';
+import { isDetached, typedArrayKind } from './typed-arrays.js';
 import type { DriverCall, ErrorDetails, UnavailableReason } from './details.js';
 
 export const ownerNouns = {
@@ -78,9 +79,10 @@ export function describe(value: unknown): string {
 function describeObject(value: object): string {
   try {
     if (Array.isArray(value)) return 'an array';
+    if (isDetached(value)) return `a detached ${typedArrayKind(value)}`;
     const { constructor } = value;
-    const name = typeof constructor === 'function' && constructor !== Object ? printable(String(constructor.name)) : '';
-    if (name === '' || name.length > 40) return 'an object';
+    const name = typeof constructor === 'function' ? printable(String(constructor.name)) : '';
+    if (name === '' || name === 'Object' || name.length > 40) return 'an object';
     return `${/^[AEIOU]/.test(name) ? 'an' : 'a'} ${name}`;
   } catch {
     return 'a revoked proxy';

@@ -49,6 +49,17 @@ export function bytesOf(view: unknown): Uint8Array | undefined {
   }
 }
 
+/** Whether it is a typed array whose buffer was detached (transferred to a worker, say). */
+export function isDetached(value: unknown): boolean {
+  if (typedArrayKind(value) === undefined) return false;
+  try {
+    void new Uint8Array(bufferGetter(value)); // throws for a detached buffer
+    return false;
+  } catch {
+    return true;
+  }
+}
+
 /** Elements of an array or a typed array of numbers, to be read once each, and how many there are; undefined for anything else. */
 export function elementsOf(value: unknown): { readonly elements: ArrayLike<unknown>; readonly length: number } | undefined {
   const kind = typedArrayKind(value);

@@ -8,7 +8,7 @@ import {
   type Field, type FieldPlace, type FieldSpec, type OptionsOf,
 } from '../base/options.js';
 import { sortItems, type PromptItem } from '../prefix/prompt-encoder.js';
-import { elementsOf, isArray, typedArrayKind } from '../base/typed-arrays.js';
+import { elementsOf, isArray, isDetached, typedArrayKind } from '../base/typed-arrays.js';
 
 /** Token ids, each 0 … 2³¹ − 1. */
 export type Tokens = Int32Array | Uint32Array | readonly number[];
@@ -107,7 +107,7 @@ export function readAppended(tokens: number | ArrayLike<number>): number | Int32
     return tokens;
   }
   const kind = typedArrayKind(tokens);
-  const list = kind !== undefined && kind.startsWith('Big') ? undefined : copyList(tokens, appended, (token, index) => {
+  const list = kind !== undefined && (kind.startsWith('Big') || isDetached(tokens)) ? undefined : copyList(tokens, appended, (token, index) => {
     checkInteger(appended.owner, `${appended.option}[${index}]`, token, 0, maxToken);
     return token;
   });

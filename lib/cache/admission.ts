@@ -116,7 +116,11 @@ export class Admission {
     const isReady = slots.foreignRow[slot] === noForeignRow && plan.adoptedGroups === plan.groups &&
       (plan.groups > 0 || this.#cached.contentRows(slot) === 0);
     const neededRows = layout.rowsFor(Math.max(plan.tokens, isPromised ? promptTokens : 0));
-    const pages = layout.pagesFor(neededRows) - plan.usedPages + plan.sourcePages;
+    let pages = layout.pagesFor(neededRows) - plan.usedPages + plan.sourcePages;
+    const { withheld } = this.#cached;
+    if (withheld.isAny && plan.hit !== undefined && pages > 0 && !this.#supply.canObtain(pages)) {
+      pages -= withheld.idlePagesIn(this.#ids, plan.hit, neededRows);
+    }
     this.#supply.checkObtainable(pages, Math.ceil(pages / layout.pagesPerRow));
 
     if (!isReady) this.#cached.vacate(slot, plan.adoptedGroups);
@@ -187,11 +191,14 @@ export class Admission {
   #attach(slot: number, plan: Plan, { promptTokens, isPromised, tenant, prompt, needs, stream }: AdmissionRequest): void {
     const { layout, slots, late } = this.#memory;
     const { registry, tokens, index } = this.#cached;
-    const path = this.#open(slot, plan, prompt);
-    registry.start(slot);
-    registry.join(slot, plan.groups); // before room is made, which leaves alone what a sequence uses
-    if (plan.copiedId >= 0) registry.borrow(plan.copiedId);
+    let path: PrefixPath | undefined;
+    let isBorrowing = false;
     try {
+      path = this.#open(slot, plan, prompt);
+      registry.start(slot);
+      registry.join(slot, plan.groups); // before room is made, which leaves alone what a sequence uses
+      isBorrowing = plan.copiedId >= 0;
+      if (isBorrowing) registry.borrow(plan.copiedId);
       this.#side.admit(slot, { node: path?.node ?? -1, tokens: plan.tokens, promisedTokens: isPromised ? promptTokens : 0, needs, tenant });
       this.#fences.setStream(slot, stream);
       if (path !== undefined) this.#orderBehindWriters(slot, plan.groups);
@@ -213,7 +220,7 @@ export class Admission {
       });
       throw error;
     } finally {
-      if (plan.copiedId >= 0) registry.giveBack(plan.copiedId);
+      if (isBorrowing) registry.giveBack(plan.copiedId);
     }
     slots.lease(slot, { tokens: plan.tokens, promisedTokens: isPromised ? promptTokens : 0, tenant, sharedTail: sharedTails.none });
     if (path === undefined || prompt === undefined) return;

@@ -12,12 +12,15 @@ import type { SequenceTokens } from './sequence-tokens.js';
 import type { SlotChoice } from './slot-choice.js';
 import type { SlotMemory } from './slot-memory.js';
 import { noForeignRow, slotStates } from './slots.js';
+import { WithheldRows, type LongTails } from './withheld-rows.js';
 
 export class CachedRows {
   readonly index: PrefixIndex;
   readonly registry: RowRegistry;
   readonly tokens: SequenceTokens;
   readonly choice: SlotChoice;
+  /** Those that the eviction policy does not let go. */
+  readonly withheld: WithheldRows;
   readonly #memory: SlotMemory;
   /** Hears of the rows that the index has dropped, before they are forgotten. */
   readonly #onDropped: (dropped: DroppedRows) => void;
@@ -40,6 +43,7 @@ export class CachedRows {
     this.tokens = tokens;
     this.choice = choice;
     this.#onDropped = onDropped;
+    this.withheld = new WithheldRows(index, registry, memory.layout, () => this.#longTails());
     this.#pagesPerGroup = memory.layout.pagesFor(memory.layout.groupRows);
     this.#isSpare = (id) => registry.usersOf(id) === 0;
   }
@@ -55,14 +59,20 @@ export class CachedRows {
     return this.registry.namedRows(slot);
   }
 
-  /** Pages of cached rows that no running sequence uses: what `evict` could free. */
+  /** Before withheld text is counted, where there may be some: what running sequences have computed of it need not be kept. Throws as `settle`. */
+  flushBesideWithheld(): void {
+    if (this.withheld.isAny) this.flushCommits();
+  }
+
+  /** Pages of cached rows that no running sequence uses and the eviction policy does not withhold: what `evict` could free. */
   evictablePages(): number {
     const { registry } = this;
+    const tails = this.#longTails();
     let pages = registry.idlePages;
-    for (const [id, { rows, users }] of this.#longTails()) {
+    for (const [id, { rows, users }] of tails) {
       if (users === registry.usersOf(id)) pages += registry.pagesOf(id) - registry.pagesOf(id, rows);
     }
-    return pages;
+    return pages - this.withheld.idlePages(tails);
   }
 
   /** Pages of the groups ids[0 … count) that running sequences need. */
@@ -256,7 +266,7 @@ export class CachedRows {
   }
 
   /** Last groups of slots in use with more rows than their tokens and promises need: by number, what the longest needs. */
-  #longTails(): ReadonlyMap<number, { rows: number; users: number }> {
+  #longTails(): LongTails {
     const { registry } = this;
     const { slots, layout } = this.#memory;
     const tails = new Map<number, { rows: number; users: number }>();

@@ -87,7 +87,7 @@ export class KvCache {
     this.#checkOpen('acquire a slot');
     const { leases, steps, memory } = this.#parts;
     const { promptTokens, reserve, tenant, stream } = read;
-    const needs = this.#parts.side.bitsOf('KvCache.acquire', 'needs', read.needs);
+    const needs = this.#parts.side.names.bitsOf('KvCache.acquire', 'needs', read.needs);
     const prompt = this.prefixes.promptOf(read);
     const admitted = leases.acquire({
       promptTokens, isPromised: reserve === 'prompt' && promptTokens > 0, tenant: memory.tenantNumber(tenant), prompt, needs, stream,

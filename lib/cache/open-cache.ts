@@ -5,6 +5,7 @@ import { randomInt } from 'node:crypto';
 
 import { createError, isKvError } from '../base/errors.js';
 import { formatCount, formatNumber } from '../base/format.js';
+import { checkTime } from '../base/options.js';
 import { native as addon, type NativeCache } from '../device/native.js';
 import type { PagePool } from '../device/page-pool.js';
 import type { PolicyGuard } from '../device/policy-guard.js';
@@ -174,13 +175,13 @@ function openIndex(options: ReadPrefixCacheOptions | 'off', cache: object, { lay
   return { index, encoder, events };
 }
 
-/** With a policy and a clock that cannot call the cache; a clock that throws stands still, and that is a late error. */
+/** With a policy and a clock that cannot call the cache; a clock that throws or returns no number stands still, and that is a late error. */
 function guarded(options: ReadPrefixCacheOptions | 'off', guard: PolicyGuard, late: BackgroundErrors): ReadPrefixCacheOptions | 'off' {
   if (options === 'off') return options;
   const clock = guard.wrap('prefixCache.now', options.now);
   let time = 0;
   const now = (): number => {
-    late.attempt(() => time = clock());
+    late.attempt(() => time = checkTime(clock(), 'KvCache', 'prefixCache.now'));
     return time;
   };
   return { ...options, policy: guardedEviction(options.policy, guard), now };
@@ -216,7 +217,7 @@ function guardedEviction(make: EvictionPolicyFactory, guard: PolicyGuard): Evict
     const policy = make(context);
     if (typeof policy !== 'object' || policy === null) return policy;
     const wrapped = Object.create(policy) as EvictionPolicy;
-    for (const method of ['add', 'remove', 'split', 'victim', 'floorTokens', 'observe'] as const) {
+    for (const method of ['add', 'remove', 'split', 'victim', 'withholds', 'floorTokens', 'observe'] as const) {
       const decide = policy[method] as ((...parameters: never[]) => unknown) | undefined;
       if (typeof decide === 'function') Object.assign(wrapped, { [method]: guard.wrap(name, decide.bind(policy)) });
     }

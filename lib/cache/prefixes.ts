@@ -5,6 +5,7 @@ import { createError } from '../base/errors.js';
 import { arrayOf, boolean, notConstructible, optional, readOptions, string, withDefault } from '../base/options.js';
 import { prefixDomain, type PrefixDomain } from '../prefix/domain.js';
 import type { PrefixExplanation as TextExplanation } from '../prefix/prefix-explanation.js';
+import type { PrefixIndex } from '../prefix/prefix-index.js';
 import type { PromptEncoder, PromptItem } from '../prefix/prompt-encoder.js';
 import { dropReasons, type DroppedRows, type DropReason } from '../prefix/dropped-rows.js';
 import type { CoverEnd } from '../side/side-cover.js';
@@ -197,6 +198,11 @@ export class Prefixes {
     if (this.#parts.events !== undefined) this.#parts.cached.flushCommits();
   }
 
+  /** For tests: what is cached. @internal */
+  get index(): PrefixIndex {
+    return this.#parts.cached.index;
+  }
+
   /** @internal */
   close(): void {
     this.#parts.events?.close();
@@ -232,7 +238,7 @@ export class Prefixes {
       });
     }
     return {
-      text: this.#textOf(tokens, items), domain: this.#domainOf(tenant, salt, adapter), needs: this.#parts.side.bitsOf(owner, 'needs', needs),
+      text: this.#textOf(tokens, items), domain: this.#domainOf(tenant, salt, adapter), needs: this.#parts.side.names.bitsOf(owner, 'needs', needs),
     };
   }
 

@@ -33,13 +33,21 @@ export class RowSharing {
     return tail < 0 ? 0 : this.copies.pagesFor(slot, tail);
   }
 
-  /** The group that other running sequences use where the slot is written to next, or -1; `left`: how many of them will not. */
+  /** Before the slots of a batch get memory: see `CachedRows.flushBesideWithheld`. */
+  flushBesideWithheld(): void {
+    this.#cached.flushBesideWithheld();
+  }
+
+  /**
+   * The group that must stay as it is for others where the slot is written to next, or -1: other running sequences use it, of which `left`
+   * will not, or what is cached behind the slot's tokens is withheld.
+   */
   contestedTail(slot: number, left: ReadonlyMap<number, number>): number {
     const tail = this.#sharedTail(slot);
     if (tail < 0) return -1;
     const { registry } = this.#cached;
     const id = registry.idsOf(slot)[tail]!;
-    return registry.ownersOf(id) - (left.get(id) ?? 0) > 1 ? id : -1;
+    return registry.ownersOf(id) - (left.get(id) ?? 0) > 1 || this.#cached.withheld.has(id) ? id : -1;
   }
 
   /**
@@ -51,6 +59,7 @@ export class RowSharing {
     const tail = this.#sharedTail(slot);
     if (tail < 0 || tokens.of(slot) === undefined || registry.ownersOf(registry.idsOf(slot)[tail]!) > 1) return tail < 0;
     this.#cached.flushCommits();
+    if (this.#cached.withheld.has(registry.idsOf(slot)[tail]!)) return false;
     this.#cached.claim(slot, tail);
     return this.#sharedTail(slot) < 0;
   }

@@ -161,6 +161,10 @@ export class RowSupply implements PageUser {
     return pages;
   }
 
+  withheldPages(): number {
+    return this.#cached.withheld.idlePages();
+  }
+
   reclaim(pages: number): number {
     let freed = this.#reclaimSurplus(pages);
     if (freed < pages) freed += this.#cached.evict(pages - freed);

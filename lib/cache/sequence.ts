@@ -157,7 +157,7 @@ export class Sequence {
   sideTokens(name: string): number {
     const slot = this.#check();
     const { side } = this.#owner;
-    const tensor = side.carriedBy(slot, { owner: 'Sequence.sideTokens', option: 'name' }, name, 'read');
+    const tensor = side.names.carriedBy(slot, { owner: 'Sequence.sideTokens', option: 'name' }, name, 'read');
     return tensor.written[side.sideSlots.of[slot]!]!;
   }
 
@@ -181,7 +181,7 @@ export class Sequence {
     const slot = this.#check();
     const { side, lifetime } = this.#owner;
     lifetime.check('hand over side tensors');
-    const tensors = side.carriedBits('Sequence.handOver', slot, names, 'hand over');
+    const tensors = side.names.carriedBits('Sequence.handOver', slot, names, 'hand over');
     return new HandOver({ side, slot, tensors });
   }
 

@@ -29,7 +29,7 @@ export interface CacheCounts {
   readonly idleRows: number;
   /** Rows that the prefix cache holds: of running sequences, and of the cache pool. */
   readonly cachedRows: number;
-  /** The cache pool: those of them that no sequence uses, mapped or not. They can be evicted. */
+  /** The cache pool: those of them that no sequence uses, mapped or not. They can be evicted, unless the eviction policy withholds them. */
   readonly pooledRows: number;
   /** Pages that a growing sequence could be given: of idle rows, of unused tails of active slots, and of the cache pool. */
   readonly reclaimablePages: number;
@@ -80,8 +80,11 @@ export class CacheStatistics {
   }
 
   counts(): CacheCounts {
-    const { native, pool, slots: numbers, layout } = this.#memory;
+    const { native, pool, slots: numbers, layout, late } = this.#memory;
     const { index } = this.#cached;
+    late.attempt(() => {
+      this.#cached.flushBesideWithheld();
+    });
     const slots = [0, 0, 0];
     let quarantinedSlots = 0;
     let idleRows = 0;

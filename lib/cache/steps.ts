@@ -75,6 +75,7 @@ export class Steps {
       if (sharedTail[slot] !== 0) sharing += 1;
       if (ready[slot]! < lengthTokens) isSideLacking = true;
     }
+    if (lacking + sharing > 0) this.#memory.late.attempt(() => { this.#sharing.flushBesideWithheld(); });
     batch.setPrepared(true); // from here on it cannot be changed, by a policy either
     try {
       if (sharing > 0) {

@@ -194,6 +194,13 @@ export class PagePool {
     return Math.max(0, this.#native.available() + this.#reclaimablePages());
   }
 
+  /** Counts the pages that caches keep though nothing that runs needs them. @internal */
+  withheldPages(): number {
+    let pages = 0;
+    for (const user of this.#suppliers()) pages += user.withheldPages();
+    return pages;
+  }
+
   /** Makes `pages` pages available by reclaiming idle rows, `first`'s before other caches'. False: there are too few. @internal */
   makeRoom(pages: number, first: PageUser): boolean {
     const missing = pages - this.#native.available();

@@ -4,6 +4,8 @@
 export interface PageUser {
   /** Pages that `reclaim` could free now. */
   reclaimablePages(): number;
+  /** Pages that it keeps though nothing that runs needs them: cached text that its eviction policy withholds. */
+  withheldPages(): number;
   /** Frees at least `pages` pages, or all that are reclaimable; returns how many it freed. */
   reclaim(pages: number): number;
   /** Unmaps at least `pages` pages of idle slots, or all, whether that frees them or not; returns how many it unmapped. */

@@ -7,19 +7,20 @@
 
 import { enlarged } from '../base/enlarged.js';
 import type { DomainRoots } from './domain.js';
-import type { EvictionPolicy } from './eviction/eviction-policy.js';
+import type { CheckedPolicy } from './eviction/checked-policy.js';
 import { NodeLists } from './eviction/node-lists.js';
 import type { NodeTable } from './node-table.js';
 import type { PrefixTree, TextListener } from './prefix-tree.js';
 import { reasonNumber, type DroppedRows } from './dropped-rows.js';
-import { type RowLedger } from './row-ledger.js';
+import type { RowLedger } from './row-ledger.js';
+import { WithheldText } from './withheld-text.js';
 
 export interface PoolOptions {
   readonly tree: PrefixTree;
   readonly ledger: RowLedger;
   readonly roots: DomainRoots;
   readonly dropped: DroppedRows;
-  readonly policy: EvictionPolicy;
+  readonly policy: CheckedPolicy;
   readonly listeners: readonly TextListener[];
   /** Rows of the pool at most; Infinity: no bound. */
   readonly poolRows: number;
@@ -36,13 +37,16 @@ export class CachePool {
   readonly #options: PoolOptions;
   readonly #nodes: NodeTable;
   readonly #quota: TenantQuota | undefined;
-  /** Rows that can be evicted. Read only. */
+  /** What of it, and of the nodes in use, the policy does not give. */
+  readonly withheld: WithheldText;
+  /** Rows of its nodes. Read only. */
   rows = 0;
   #releases = 0;
 
   constructor(options: PoolOptions) {
     this.#options = options;
     this.#nodes = options.tree.nodes;
+    this.withheld = new WithheldText(this.#nodes, options.ledger, options.policy);
     this.#quota = options.tenantRows === Infinity ? undefined : new TenantQuota(this.#nodes, options.tenantRows);
   }
 
@@ -83,8 +87,11 @@ export class CachePool {
       lastUse[above] = this.#releases;
       level[above] = Math.max(level[above]!, pathLevel);
     }
-    for (let above = node; above >= 0; above = parent[above]!) this.unpin(above, 1);
-    this.#options.policy.observe?.(node, tokens);
+    for (let above = node; above >= 0; above = parent[above]!) {
+      this.unpin(above, 1);
+      if (parent[above]! >= 0) this.withheld.note(above);
+    }
+    this.#options.policy.observe(node, tokens);
     this.#tidy(node);
     this.keepWithinBounds(owner);
   }
@@ -102,7 +109,7 @@ export class CachePool {
     while (freed < rows) {
       const victim = policy.victim();
       if (victim < 0) break;
-      freed += this.#take(victim, rows - freed, policy.floorTokens?.(victim) ?? 0, reason);
+      freed += this.#take(victim, rows - freed, policy.floorTokens(victim), reason);
     }
     return freed;
   }
@@ -153,6 +160,7 @@ export class CachePool {
       return;
     }
     this.#forget(leaf, before);
+    this.withheld.remove(leaf);
     const parent = nodes.parent[leaf]!;
     tree.remove(leaf);
     if (nodes.parent[parent]! < 0) roots.closeIfEmpty(parent);
@@ -198,6 +206,7 @@ export class CachePool {
     // What used the child used its parent too: as many uses are the same uses.
     if (nodes.uses[upper] !== nodes.uses[lower] && rows > 0) return false;
     policy.remove(upper);
+    this.withheld.remove(upper);
     this.#quota?.remove(upper, rows);
     this.#quota?.shrink(nodes.tenant[upper]!, -rows); // they count for the child from now on
     tree.join(lower);

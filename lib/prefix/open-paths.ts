@@ -219,6 +219,7 @@ export class OpenPaths {
     const isPooled = nodes.pins[lower] === 0;
     const upper = tree.split(lower, at, ledger.lastRowAt(lower, at));
     for (const listener of listeners) listener.split?.(upper, lower);
+    pool.withheld.split(upper, lower);
     if (isPooled) pool.split(upper, lower);
     else this.#moveEnds(upper, lower);
     if (nodes.pins[lower] !== 0) return upper;

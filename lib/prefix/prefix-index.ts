@@ -119,9 +119,19 @@ export class PrefixIndex {
     return this.#ledger.heldRows;
   }
 
-  /** Rows that `evict` could free. */
+  /** Rows that `evict` could free, and those that the policy withholds. */
   get pooledRows(): number {
     return this.#pool.rows;
+  }
+
+  /** Whether the policy may withhold some row. */
+  get hasWithheldRows(): boolean {
+    return this.#pool.withheld.isAny;
+  }
+
+  /** Calls `visit` for every row that neither `evict` nor `replaceDuplicates` lets go, since the policy withholds its text. */
+  forWithheldRows(visit: (row: number) => void): void {
+    this.#pool.withheld.forRows(visit);
   }
 
   get openPaths(): number {

@@ -62,7 +62,9 @@ export class CapacityWait {
   /** Whether slots or pages are held, hand-overs included, for a scheduler that holds none itself. */
   isHeldByOthers(): boolean {
     const { usedSlots, obtainablePages, budgetPages, leasedSlots, sideHeldBytes } = this.#capacity();
-    return usedSlots > 0 || leasedSlots > 0 || sideHeldBytes > 0 || obtainablePages + this.#cache.pool.counts().quarantinedPages < budgetPages;
+    const { pool } = this.#cache;
+    const lostPages = pool.counts().quarantinedPages + pool.withheldPages();
+    return usedSlots > 0 || leasedSlots > 0 || sideHeldBytes > 0 || obtainablePages + lostPages < budgetPages;
   }
 
   /** Remembers that a request was refused beside running ones. */

@@ -6,6 +6,7 @@
 // one that was given up fail instead of waiting.
 
 import { createError, isKvError, type ErrorDetails } from '../base/errors.js';
+import { formatCount, formatNumber } from '../base/format.js';
 import { describe } from '../base/phrases.js';
 import { ChangeSignal } from '../device/change-signal.js';
 import type { KvCache } from '../cache/kv-cache.js';
@@ -194,12 +195,13 @@ export class EngineCalls {
     return chosen;
   }
 
-  #sample(logits: Float32Array, { request, generatedTokens }: Generation, call: EngineCall): number {
+  #sample(logits: Float32Array, { request, generatedTokens, arrival }: Generation, call: EngineCall): number {
     let token: unknown;
     try {
       token = request.sampler(logits, generatedTokens);
     } catch (error) {
-      throw asError(error, 'sampler');
+      const operation = `choosing token ${formatNumber(generatedTokens)} of the answer to a prompt of ${formatCount('token', request.tokens.length)}`;
+      throw asError(error, 'sampler', { operation, arrivals: [arrival] });
     }
     if (this.#isToken(token)) {
       // Undefined: the engine, or the sampler, has transferred their memory.

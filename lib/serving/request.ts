@@ -148,10 +148,11 @@ function checkVocabulary(
   }
 }
 
-/** Throws KV_LENGTH_OUT_OF_RANGE or KV_OUT_OF_PAGES when the request would not fit an empty cache to its last token. */
+/** Throws KV_LENGTH_OUT_OF_RANGE or KV_OUT_OF_PAGES when the request would not fit an empty cache to its last token, and KV_CLOSED. */
 export function checkFits(request: ReadRequest, cache: KvCache): void {
   const { tokens, maxNewTokens } = request;
   const { layout, pool } = cache;
+  cache.lifetime.check('serve a request');
   const peakTokens = tokens.length + maxNewTokens - 1; // the last token is never fed back, so it has no K and V
   const { maxTokens, pagesPerRow, pageBytes } = layout;
   if (peakTokens > maxTokens) throw createError('KV_LENGTH_OUT_OF_RANGE', { tokens: peakTokens, maxTokens });

@@ -1,7 +1,7 @@
 // SchedulerOptions: the options that the schedulers share: meaning, unit, range and default of each, and how they are read. What
 // a user's functions return or throw (clock, order, sampler) is checked here at each call.
 
-import { createError } from '../base/errors.js';
+import { createError, isKvError } from '../base/errors.js';
 import { describe } from '../base/phrases.js';
 import { KvCache } from '../cache/kv-cache.js';
 import { after } from '../cache/wait.js';
@@ -145,7 +145,12 @@ function wrongClock(option: string, expected: string, received: unknown): Error 
 /** An order that throws where it returns no number, and holds no two requests for equal. */
 function checkedOrder(order: RequestOrder): RequestOrder {
   return (a, b) => {
-    const sign = order(a, b);
+    let sign: unknown;
+    try {
+      sign = order(a, b);
+    } catch (error) {
+      throw asError(error, 'order', { operation: `comparing the requests ${a.arrival} and ${b.arrival}`, arrivals: [a.arrival, b.arrival] });
+    }
     if (typeof sign === 'number' && !Number.isNaN(sign)) return sign || a.arrival - b.arrival;
     throw createError('KV_INVALID_OPTION', {
       reason: 'type', owner: 'SchedulerOptions', option: 'order', expected: 'a function that returns a number', received: sign,
@@ -154,10 +159,16 @@ function checkedOrder(order: RequestOrder): RequestOrder {
 }
 
 /**
- * What the function of the option `by` has thrown, as an error that can be handed on: `throw undefined` would read as "no error".
+ * What the function of the option `by` has thrown, as an error that can be handed on: `throw undefined` would read as "no error". `asked`
+ * says what was asked of the function; without it the error is not known to be its.
  */
-export function asError(thrown: unknown, by: 'sampler' | 'releaseInput' | 'order'): Error {
-  if (thrown !== undefined && thrown !== null) return thrown as Error;
+export function asError(
+  thrown: unknown, by: 'sampler' | 'releaseInput' | 'order', asked?: { readonly operation: string; readonly arrivals: readonly number[] },
+): Error {
+  if (thrown !== undefined && thrown !== null) {
+    if (asked === undefined || isKvError(thrown)) return thrown as Error;
+    return createError('KV_CALLBACK_FAILED', { option: by, ...asked }, { cause: thrown });
+  }
   return createError('KV_INVALID_OPTION', {
     reason: 'type', owner: by === 'order' ? 'SchedulerOptions' : 'GenerationRequest', option: by,
     expected: 'a function that throws nothing but errors', received: describe(thrown),

@@ -103,7 +103,7 @@ export class HandOver {
 
   #named(owner: string, name: string): SideTensor {
     this.#check('read');
-    const { tensor } = this.#side.named(owner, 'name', name);
+    const { tensor } = this.#side.names.named(owner, 'name', name);
     if (this.#tensors.includes(tensor)) return tensor;
     throw createError('KV_SIDE_STATE', {
       operation: 'read', sideTensor: name, problem: 'it is not part of this hand-over', hint: 'Name it in `sequence.handOver([…])`.',

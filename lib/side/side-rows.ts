@@ -51,7 +51,7 @@ export class SideRows {
   /** The same for tokens of one sequence from `from` on, which carries every tensor that is named. */
   writeTo(owner: string, slot: number, from: number, rows: SideRowsByName): void {
     const read = readRows(owner, rows);
-    const tensors = read.map(([name]) => this.#side.carriedBy(slot, { owner, option: `rows.${name}` }, name, 'write'));
+    const tensors = read.map(([name]) => this.#side.names.carriedBy(slot, { owner, option: `rows.${name}` }, name, 'write'));
     if (tensors.length === 0) return;
     const [, first] = read[0]!;
     this.#one.slots[0] = slot;
@@ -68,7 +68,7 @@ export class SideRows {
   }
 
   #pack(owner: string, name: string, rows: unknown, { slots, tokens, generations, length, skipsGaps = false }: RowPlaces, from: number | undefined): PackedRows {
-    const { tensor, bit } = this.#side.named(owner, `rows.${name}`, name);
+    const { tensor, bit } = this.#side.names.named(owner, `rows.${name}`, name);
     let total = 0;
     for (let index = 0; index < length; index += 1) total += tokens[index]!;
     const bytes = rowBytes(owner, tensor, rows, total);

@@ -3,8 +3,6 @@
 // prepared, cached when the index hears of commits, released when the slot is idle. A cache without side tensors has none of its memory.
 
 import { createError } from '../base/errors.js';
-import { formatList } from '../base/format.js';
-import { readArray, type FieldPlace } from '../base/options.js';
 import type { BackgroundErrors } from '../device/background-errors.js';
 import type { ChangeSignal } from '../device/change-signal.js';
 import type { DriverKind } from '../device/driver.js';
@@ -13,6 +11,7 @@ import type { PrefixPath } from '../prefix/prefix-path.js';
 import type { CoverEnd } from './side-cover.js';
 import type { SideBudget } from './side-budget.js';
 import type { SideSlots } from './side-slots.js';
+import { SideNames } from './side-names.js';
 import type { SideTensor } from './side-tensor.js';
 
 /** What is said of the cache's slots, by slot. */
@@ -81,6 +80,7 @@ export interface SideCounts {
 export class SideTensors {
   readonly all: readonly SideTensor[];
   readonly infos: readonly SideTensorInfo[];
+  readonly names: SideNames;
   readonly sideSlots: SideSlots;
   readonly budget: SideBudget;
   readonly slots: SlotLengths;
@@ -97,6 +97,7 @@ export class SideTensors {
     this.all = tensors;
     this.infos = Object.freeze(tensors.map(({ open: { name, width, dtype, tokenBytes, pool } }) =>
       Object.freeze({ name, width, dtype, tokenBytes, pageBytes: pool.pageBytes, driver: pool.driver.kind })));
+    this.names = new SideNames(tensors, sideSlots);
     this.sideSlots = sideSlots;
     this.budget = budget;
     this.slots = slots;
@@ -109,46 +110,6 @@ export class SideTensors {
   /** All tensors, as bits. */
   get everything(): number {
     return 2 ** this.all.length - 1;
-  }
-
-  /** The tensor of that name. Throws KV_INVALID_OPTION. */
-  named(owner: string, option: string, name: string): { readonly tensor: SideTensor; readonly bit: number } {
-    const index = this.all.findIndex(({ open }) => open.name === name);
-    if (index >= 0) return { tensor: this.all[index]!, bit: 2 ** index };
-    const names = this.all.map(({ open }) => `'${open.name}'`);
-    throw createError('KV_INVALID_OPTION', {
-      reason: 'range', owner, option, received: name,
-      expected: names.length === 0 ? 'left out: this cache has no side tensors' : `the name of a side tensor: ${formatList(names)}`,
-    });
-  }
-
-  /** The tensors of those names, as bits; undefined: all. Throws KV_INVALID_OPTION. */
-  bitsOf(owner: string, option: string, names: readonly string[] | undefined): number {
-    if (names === undefined) return this.everything;
-    return names.reduce((bits, name, index) => bits | this.named(owner, `${option}[${index}]`, name).bit, 0);
-  }
-
-  /** The tensor of that name, which the slot's sequence carries. Throws KV_INVALID_OPTION, KV_SIDE_STATE. */
-  carriedBy(slot: number, { owner, option }: FieldPlace, name: string, operation: string): SideTensor {
-    const { tensor, bit } = this.named(owner, option, name);
-    if ((this.sideSlots.carried[slot]! & bit) !== 0) return tensor;
-    throw createError('KV_SIDE_STATE', {
-      operation, sideTensor: name, problem: `the sequence in slot ${slot} does not carry it`, hint: 'Name it in `acquire({ needs })`.',
-    });
-  }
-
-  /** Those tensors of the slot's sequence, as bits; undefined: all that it carries. Throws KV_INVALID_OPTION, KV_SIDE_STATE when there is none. */
-  carriedBits(owner: string, slot: number, names: readonly string[] | undefined, operation: string): number {
-    if (names !== undefined) {
-      const bits = this.bitsOf(owner, 'names', readArray(names, { owner, option: 'names' }, (name) => name as string));
-      for (const { open } of this.#in(bits)) this.carriedBy(slot, { owner, option: 'names' }, open.name, operation);
-      if (bits !== 0) return bits;
-    } else if (this.sideSlots.carried[slot] !== 0) {
-      return this.sideSlots.carried[slot]!;
-    }
-    throw createError('KV_SIDE_STATE', {
-      operation, sideTensor: '', problem: `none is named, or the sequence in slot ${slot} carries none`, hint: 'Name some in `acquire({ needs })`.',
-    });
   }
 
   /** Of a text's first `tokens` tokens, which end in `node`, how many all tensors of `needs` have. */

@@ -1,3 +1,5 @@
+import { runInNewContext } from 'node:vm';
+
 import test from 'ava';
 
 import { isKvError, type ErrorCode } from '#internal/base/errors.js';
@@ -50,6 +52,37 @@ test('names of Object.prototype are not options', (t) => {
   t.is(failure(() => readOptions('Thing', { slots: 1, constructor: 1 }, spec)).code, 'KV_UNKNOWN_OPTION');
   const inherited = Object.create({ slots: 1 }) as object;
   t.regex(failure(() => readOptions('Thing', inherited, spec)).message, /^`slots` must be .*; it is missing/);
+});
+
+class Configured {
+  get slots(): number { return 3; }
+}
+
+class Filled {
+  slots = 3;
+}
+
+test('options of an object are its own: what it inherits is refused, and so is an object of a class without any', (t) => {
+  t.is(
+    failure(() => readOptions('Thing', new Configured(), spec)).message,
+    '`slots` must be a property of the object itself; it is missing. The object inherits it, from its class say; pass `{ slots: object.slots }`.',
+  );
+  t.regex(failure(() => readOptions('Thing', { slots: 1, mapper: Object.create({ ahead: 2 }) as object }, spec)).message, /^`mapper\.ahead` must be a property/);
+  const isOptional = { slots: withDefault(integer(), 1) };
+  for (const [wrong, name] of [[new Map([['slots', 1]]), 'a Map'], [new Date(0), 'a Date'], [Promise.resolve({ slots: 1 }), 'a Promise'], [/x/, 'a RegExp']] as const) {
+    t.is(failure(() => readOptions('Thing', wrong, isOptional)).message, `\`options\` must be a plain object, got ${name}.`);
+    t.is(failure(() => readOptions('Thing', { mapper: wrong, slots: 1 }, spec)).message, `\`mapper\` must be a plain object, got ${name}.`);
+  }
+  const empty = [{}, Object.create(null), Object.create({}), runInNewContext('({})')] as object[];
+  for (const object of empty) t.deepEqual(readOptions('Thing', object, isOptional), { slots: 1 });
+  const filled = [new Filled(), Object.assign(Object.create(null) as object, { slots: 3 }), runInNewContext('({ slots: 3 })')] as object[];
+  for (const object of filled) t.deepEqual(readOptions('Thing', object, isOptional), { slots: 3 });
+});
+
+test('a detached array is called so', (t) => {
+  const array = new Int32Array(4);
+  structuredClone(array, { transfer: [array.buffer] });
+  t.is(rejects(integer(), array).message, '`it` must be an integer, at least 0, got a detached Int32Array.');
 });
 
 test('options must be an object', (t) => {

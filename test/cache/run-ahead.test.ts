@@ -39,6 +39,21 @@ cacheTest('taking tokens back into a row that another sequence needs waits for i
   engine.close();
 });
 
+cacheTest('taking tokens back into a row in which cached text goes on waits for its own work, and leaves that text cached', manual, (t, bench) => {
+  const engine = new RunAheadEngine(bench);
+  const writer = engine.start(prompt);
+  engine.step([writer]);
+  engine.release(writer);
+  const sequence = engine.start([...prompt, 1, 2]);
+  engine.step([sequence]);
+  engine.truncate(sequence, rowTokens + 3);
+  engine.step([sequence]);
+  t.is(bench.cache.metrics.detachedRows, 1);
+  t.is(bench.cache.prefixes.lookup({ tokens: [...prompt, 9] }).cachedTokens, prompt.length);
+  engine.assertAll();
+  engine.close();
+});
+
 cacheTest('of a batch in which waiting for one sequence ends the work of another, both get rows of their own', manual, (t, bench) => {
   const engine = new RunAheadEngine(bench);
   const first = engine.start(prompt);

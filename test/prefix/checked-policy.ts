@@ -41,6 +41,10 @@ class CheckedPolicy implements EvictionPolicy {
     return victim;
   }
 
+  withholds(node: number): boolean {
+    return this.#policy.withholds?.(node) ?? false;
+  }
+
   floorTokens(victim: number): number {
     return this.#policy.floorTokens?.(victim) ?? 0;
   }

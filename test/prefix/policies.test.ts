@@ -236,3 +236,36 @@ for (const [name, factory] of everyPolicy) {
     });
   }
 }
+
+/** What neither a policy that pins level 2 gives, nor what is above it: counted by the index, and left when all else is evicted. */
+for (const lifetimeMs of [undefined, (level: number): number => (level === 2 ? 200 : Infinity)]) {
+  for (const rowUnits of [1, 16]) {
+    const name = lifetimeMs === undefined ? 'for ever' : 'until it expires';
+    const seed = seedOf(`pinned ${name} ${rowUnits}`);
+    test(`priority, rows of ${rowUnits}: what is withheld ${name} is what is left when all is evicted (seed ${seed})`, (t) => {
+      const random = new Random(seed);
+      let nowMs = 0;
+      const pinning = priority(lifetimeMs === undefined ? { pinnedLevel: 2 } : { pinnedLevel: 2, lifetimeMs, now: () => nowMs });
+      const owner = new SimulatedOwner({ tokenUnits: 1, rowUnits, policy: checkedPolicy(pinning) });
+      const withheldRows = (): number => {
+        let rows = 0;
+        owner.index.forWithheldRows(() => { rows += 1; });
+        return rows;
+      };
+      let most = 0;
+      for (let round = 0; round < Math.ceil(60 * scale); round += 1) {
+        play(random, owner, 100, () => { nowMs += random.integer(3); });
+        for (const sequence of [...owner.sequences]) owner.release(sequence);
+        const rows = withheldRows();
+        most = Math.max(most, rows);
+        const pooled = owner.index.pooledRows;
+        t.is(owner.evict(Infinity), pooled - rows);
+        t.is(owner.index.pooledRows, rows);
+        t.is(withheldRows(), rows);
+        owner.verify();
+        if (lifetimeMs === undefined && round % 10 === 9) owner.index.clear();
+      }
+      t.true(most > 5, 'something was withheld');
+    });
+  }
+}

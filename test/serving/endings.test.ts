@@ -135,16 +135,19 @@ servingTests('a malformed answer of the engine ends the request with KV_ENGINE_F
   }
 });
 
-servingTests('a sampler that throws ends its own request', {}, async ({ t, cache, engine }) => {
+servingTests('a sampler that throws ends its own request with an error that says where, and has its own as cause', {}, async ({ t, cache, engine }) => {
   const scheduler = new OnlineScheduler({ cache, engine });
+  const thrown = new Error('undecided');
   const sampler = (_logits: Float32Array, index: number): number => {
-    if (index === 3) throw new Error('undecided');
+    if (index === 3) throw thrown;
     return 1;
   };
   const undecided = scheduler.submit({ tokens: promptOf(60), maxNewTokens: 12, sampler });
   const request = { tokens: promptOf(60, 1), maxNewTokens: 12 };
   const other = scheduler.submit(request);
-  await t.throwsAsync(undecided.result, { message: 'undecided' });
+  const error = await t.throwsAsync(undecided.result, { code: 'KV_CALLBACK_FAILED', message: /`sampler` .* token 3 .* prompt of 60 tokens/ });
+  t.is(error.cause, thrown);
+  t.true(isKvError(error, 'KV_CALLBACK_FAILED') && error.details.arrivals[0] === 1);
   assertAnswer(t, request, await other.result);
 });
 
@@ -198,14 +201,19 @@ cacheTest('a lost device ends all requests', { model: smallModel, maxTokens: 400
 
 const small = { model: smallModel, maxTokens: 400 };
 
-cacheTest('a cache that is closed under its scheduler ends all requests', small, async (t, bench) => {
+cacheTest('a cache that is closed under its scheduler ends all requests, and their errors name the cache', small, async (t, bench) => {
   const { cache } = bench;
   const engine = new PatternEngine({ cache });
   const scheduler = new OnlineScheduler({ cache, engine });
   const streams = [0, 1].map((key) => scheduler.submit({ tokens: promptOf(45, key), maxNewTokens: 300 }));
+  const lists = [NaiveScheduler, OfflineScheduler].map((kind) => new kind({ cache, engine }));
   await streams[1]!.next();
   cache.close();
-  for (const stream of streams) await t.throwsAsync(stream.result, { code: 'KV_CLOSED' });
+  const closed = { code: 'KV_CLOSED', message: /the cache was closed/ };
+  for (const stream of streams) await t.throwsAsync(stream.result, closed);
+  const request = { tokens: promptOf(45), maxNewTokens: 3 };
+  t.throws(() => scheduler.submit(request), closed);
+  for (const list of lists) await t.throwsAsync(collect(list.run([request])), closed);
 });
 
 for (const kind of [NaiveScheduler, OfflineScheduler, OnlineScheduler]) {

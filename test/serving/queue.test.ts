@@ -192,7 +192,10 @@ servingTests('an order that throws in the middle loses no request', {}, async ({
     } });
     const streams = Array.from({ length: 12 }, (_, key) => scheduler.submit({ tokens: promptOf(10, key), maxNewTokens: 3, tenant: `tenant ${key % 3}` }));
     const ends = await Promise.allSettled(streams.map(({ result }) => result));
-    for (const end of ends) if (end.status === 'rejected') t.is((end.reason as Error).message, 'undecided', `seed ${seed}`);
+    for (const end of ends) {
+      if (end.status !== 'rejected') continue;
+      t.like(end.reason as Error, { code: 'KV_CALLBACK_FAILED', details: { option: 'order' }, cause: { message: 'undecided' } }, `seed ${seed}`);
+    }
     await scheduler.close();
   }
 });

@@ -55,6 +55,22 @@ export class CheckedPolicy implements EvictionPolicy {
     }
   }
 
+  /** Whether the policy may withhold text. */
+  get canWithhold(): boolean {
+    return this.#policy.withholds !== undefined;
+  }
+
+  withholds(node: number): boolean {
+    try {
+      const isWithheld: unknown = this.#policy.withholds?.(node) ?? false;
+      if (typeof isWithheld === 'boolean') return isWithheld;
+      throw refused('`withholds` returns true or false', isWithheld);
+    } catch (error) {
+      this.#replace(error);
+      return false;
+    }
+  }
+
   floorTokens(victim: number): number {
     try {
       const tokens: unknown = this.#policy.floorTokens?.(victim) ?? 0;

@@ -15,8 +15,14 @@ export interface EvictionPolicy {
   remove(node: number): void;
   /** `upper` was cut off the front of `lower`, which is in the pool: it ranks as `lower` does, and above it. */
   split(upper: number, lower: number): void;
-  /** A leaf of the pool whose last rows are to go, or -1 when the policy lets none go. */
+  /** A leaf of the pool whose last rows are to go, or -1 when the policy lets none go: it withholds all that is there. */
   victim(): number;
+  /**
+   * Whether `victim` does not return the node for now, however short rows are. Asked when a sequence that used it is released, and for those
+   * of which it was true then, again whenever rows are counted: it may become false by itself, not true. Of a node in use: whether it
+   * will be withheld once it is added. Rows of such text do not count as obtainable. Default: no node is.
+   */
+  withholds?(node: number): boolean;
   /** Tokens of that victim, from the start of the text, after which another node may be a better victim; 0: take all of it. */
   floorTokens?(victim: number): number;
   /**

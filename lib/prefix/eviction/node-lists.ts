@@ -35,6 +35,11 @@ export class NodeLists {
     return this.#newest[list]!;
   }
 
+  /** The next newer one in the list of a node that is in one, or -1. */
+  newerThan(node: number): number {
+    return this.#newer[node]!;
+  }
+
   /** Adds a node that is in no list as the newest. */
   add(node: number, list: number): void {
     if (node >= this.#list.length) this.#growNodes(node + 1);

@@ -6,7 +6,7 @@
 // level is a leaf. Lifetimes may break that order: an expired node that still has children waits in a list of its own until
 // one of them is gone.
 
-import { callable, integer, number, optional, readOptions, withDefault } from '../../base/options.js';
+import { callable, checkTime, integer, number, optional, readOptions, withDefault } from '../../base/options.js';
 import { enlarged } from '../../base/enlarged.js';
 import type { EvictionContext, EvictionPolicy, EvictionPolicyFactory } from './eviction-policy.js';
 import { NodeLists } from './node-lists.js';
@@ -42,7 +42,7 @@ export function priority(options?: PriorityOptions): EvictionPolicyFactory {
     const value = lifetimeMs(level);
     return value === Infinity ? value : isLifetime(value, { owner: 'priority', option: `lifetimeMs(${level})` });
   });
-  return (context) => new Priority(context, pinnedLevel, lifetimes, clock);
+  return (context) => new Priority(context, pinnedLevel, lifetimes, () => checkTime(clock(), 'priority', 'now'));
 }
 
 /** Expired nodes: those that may go, and those that had children when they were looked at. Behind the lists of the levels. */
@@ -58,12 +58,15 @@ class Priority implements EvictionPolicy {
   /** Levels that were ever used, lowest first: the few that `victim` looks at. */
   readonly #levels: number[] = [];
   #usedMs = new Float64Array(0);
+  /** Absent where no level is pinned: nothing is withheld then, and nothing looked at. */
+  readonly withholds?: (node: number) => boolean;
 
   constructor({ nodes }: EvictionContext, pinnedLevel: number, lifetimesMs: Float64Array | undefined, now: () => number) {
     this.#nodes = nodes;
     this.#pinnedLevel = pinnedLevel;
     this.#lifetimesMs = lifetimesMs;
     this.#now = now;
+    if (pinnedLevel < levels) this.withholds = (node) => this.#isPinned(node);
   }
 
   add(node: number): void {
@@ -100,6 +103,15 @@ class Priority implements EvictionPolicy {
       if (node >= 0) return node;
     }
     return -1;
+  }
+
+  #isPinned(node: number): boolean {
+    const level = this.#nodes.level[node]!;
+    if (level < this.#pinnedLevel) return false;
+    if (this.#lifetimesMs === undefined) return true;
+    const list = this.#lists.listOf(node);
+    if (list < 0) return this.#lifetimesMs[level]! > 0; // in use: its lifetime begins when it is added
+    return list === level && this.#usedMs[node]! > this.#now() - this.#lifetimesMs[level]!;
   }
 
   #expire(lifetimesMs: Float64Array): void {

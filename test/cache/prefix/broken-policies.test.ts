@@ -28,8 +28,11 @@ const broken: Readonly<Record<string, EvictionPolicyFactory>> = {
   'throws in `split`': altered(() => ({ split: fails })),
   'throws in `observe`': altered(() => ({ observe: fails })),
   'throws in `floorTokens`': altered(() => ({ floorTokens: fails })),
+  'throws in `withholds`': altered(() => ({ withholds: fails })),
+  'withholds a number': altered(() => ({ withholds: () => 1 as never })),
   'names NaN as floor': altered(() => ({ floorTokens: () => NaN })),
   'forgets to remove': altered(() => ({ remove: () => {} })),
+  'has a clock that returns NaN': priority({ lifetimeMs: () => 1_000, now: () => NaN }),
   'has a clock that throws': priority({ lifetimeMs: () => 1_000, now: fails }),
 };
 

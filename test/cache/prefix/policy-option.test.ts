@@ -44,3 +44,27 @@ for (const [what, { policy, message }] of Object.entries(broken)) {
     });
   }
 }
+
+test('a clock of the prefix cache that returns no number stands still, and that is a late error', (t) => {
+  const times: unknown[] = [5, NaN, 7, '8', undefined, Infinity];
+  let at = 0;
+  const { driver, device } = openDriver({});
+  const cache = new KvCache({ ...cacheOptions({ slots: 2 }, driver), prefixCache: { policy: lru(), poolRows: 0, now: () => times[at] as number } });
+  const batch = cache.createBatch();
+  const seen = times.map((_, index) => {
+    at = index;
+    const tokens = Array.from({ length: 100 }, (_unused, token) => 1_000 * index + token);
+    const sequence = cache.acquire({ tokens });
+    batch.clear();
+    batch.add(sequence, 100);
+    cache.prepare(batch);
+    cache.commit(batch);
+    sequence.release();
+    const explanation = cache.prefixes.explain({ tokens });
+    return explanation.reason === 'evicted' ? explanation.atMs : explanation.reason;
+  });
+  t.deepEqual(seen, [5, 5, 7, 7, 7, 7]);
+  t.is(cache.metrics.lateErrors, 4);
+  cache.close();
+  assertNothingLeft(t, driver, device);
+});

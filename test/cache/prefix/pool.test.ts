@@ -310,7 +310,7 @@ cacheTests('bad prompts are refused', {}, (t, bench) => {
   t.throws(() => cache.prefixes.setNamespace(4 as never), { code: 'KV_INVALID_OPTION' });
   const sequence = cache.acquire({ tokens: [1, 2] });
   const lists = [undefined, null, 'ab', {}, { length: Number.NaN }, { length: -2 }, { length: 1.5, 0: 1, 1: 1 }, new DataView(new ArrayBuffer(8))];
-  for (const token of [-1, 1.5, 2 ** 31, '1', ...lists]) t.throws(() => { sequence.append(token as never); }, { code: 'KV_INVALID_OPTION' });
+  for (const token of [-1, 1.5, 2 ** 31, '1', detached, ...lists]) t.throws(() => { sequence.append(token as never); }, { code: 'KV_INVALID_OPTION' });
   t.throws(() => sequence.append([1, -1]), { code: 'KV_INVALID_OPTION' });
   t.is(cache.acquire({ tokens: [] }).cachedTokens, 0);
 });

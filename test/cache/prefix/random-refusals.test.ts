@@ -4,11 +4,12 @@
 
 import test from 'ava';
 
-import { adaptive, ahead, onDemand, type ModelShape } from 'virtual-kv';
+import { adaptive, ahead, onDemand, priority, type ModelShape } from 'virtual-kv';
 
 import { Random } from '#internal/base/random.js';
 import { CacheBench, type BenchOptions } from '../../helpers/cache.js';
 import { seedOf } from '../../helpers/seed.js';
+import { pinnedLevel } from './pinned-texts.js';
 import { RefusalWorld } from './refusal-world.js';
 
 const operations = Math.ceil(500 * Number(process.env['VKV_TEST_SCALE'] ?? 1));
@@ -18,6 +19,8 @@ const common = { on: 'mock', device, slots: 6, maxTokens: 64, pageBytes: 4096, g
 const layers = (...kvHeads: number[]): ModelShape =>
   ({ layers: kvHeads.length, layerShapes: kvHeads.map((heads) => ({ kvHeads: heads, headDim: 64 })), dtype: 'float16' });
 const pages = (count: number): { readonly memoryBudgetBytes: number } => ({ memoryBudgetBytes: count * 4096 });
+
+const pinning = { policy: priority({ pinnedLevel }) };
 
 const shapes: Readonly<Record<string, BenchOptions>> = {
   'one KV head': { ...common, model: layers(8), ...pages(30) },
@@ -42,6 +45,12 @@ const shapes: Readonly<Record<string, BenchOptions>> = {
   'a bound on idle rows': { ...common, model: layers(8), idleRowsLimit: 4, ...pages(40) },
   'a mapper': { ...common, model: layers(8), mapper: 'background', growth: ahead(16), eagerRows: 2, ...pages(40) },
   'a mapper, layers that differ': { ...common, model: layers(8, 4), mapper: 'background', growth: ahead(16), eagerRows: 2, ...pages(60) },
+  'pinned text': { ...common, model: layers(8), prefixCache: pinning, ...pages(40) },
+  'pinned text, fused': { ...common, layout: 'fused', model: layers(4, 4), prefixCache: pinning, ...pages(40) },
+  'pinned text, rows that end inside a token': { ...common, layout: 'fused', model: layers(3, 2), prefixCache: pinning, ...pages(40) },
+  'pinned text, layers of 8 and 4 KV heads': { ...common, model: layers(8, 4), prefixCache: pinning, ...pages(60) },
+  'pinned text, layers of 5 and 3 KV heads': { ...common, maxTokens: 96, model: layers(5, 3), prefixCache: pinning, ...pages(60) },
+  'pinned text, a mapper': { ...common, model: layers(8), prefixCache: pinning, mapper: 'background', growth: ahead(16), eagerRows: 2, ...pages(50) },
 };
 
 for (const [name, options] of Object.entries(shapes)) {
@@ -50,7 +59,7 @@ for (const [name, options] of Object.entries(shapes)) {
     t.timeout(3_000_000);
     t.log(`VKV_TEST_SEED=${seed}`);
     const bench = new CacheBench(t, options);
-    const world = new RefusalWorld(bench, new Random(seed), options.mapper === 'off');
+    const world = new RefusalWorld(bench, new Random(seed), options.mapper === 'off', options.prefixCache === pinning);
     let operation = 0;
     try {
       for (; operation < operations; operation += 1) world.operate();

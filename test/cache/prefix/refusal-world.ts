@@ -8,7 +8,9 @@ import { isKvError, type AcquireOptions, type ErrorCode, type KvCache, type Sequ
 
 import type { Random } from '#internal/base/random.js';
 import type { CacheBench } from '../../helpers/cache.js';
+import { GroupArithmetic } from './group-arithmetic.js';
 import { PhysicalPages } from './physical-pages.js';
+import { PinnedTexts, pinnedLevel } from './pinned-texts.js';
 import { RowMirror } from './row-mirror.js';
 
 interface Live {
@@ -16,13 +18,14 @@ interface Live {
   readonly addresses: readonly bigint[];
   readonly domain: string;
   readonly isStored: boolean;
+  readonly isPinned: boolean;
   promisedTokens: number;
   text: number[];
 }
 
 interface Kept {
-  /** Pages that are mapped and needed. */
-  readonly pages: Set<bigint>;
+  /** Pages that are needed and exist: by handle where they are mapped. */
+  readonly pages: Set<bigint | string>;
   /** Pages that are promised and not mapped. */
   promised: number;
 }
@@ -35,6 +38,7 @@ export class RefusalWorld {
   readonly #cache: KvCache;
   readonly #random: Random;
   readonly #memory: PhysicalPages;
+  readonly #arithmetic: GroupArithmetic;
   readonly #batch;
   readonly #texts: number[][] = [];
   readonly #isExact: boolean;
@@ -44,14 +48,21 @@ export class RefusalWorld {
   #retiring: { readonly addresses: readonly bigint[]; readonly step: number }[] = [];
   #step = 0;
   #refusal = '';
+  /** Undefined where the eviction policy pins none. */
+  readonly #pinned: PinnedTexts | undefined;
 
-  /** `isExact`: no mapper takes pages meanwhile, so that what `counts` says can be compared. */
-  constructor(bench: CacheBench, random: Random, isExact: boolean) {
+  /**
+   * `isExact`: no mapper takes pages meanwhile, so that what `counts` says can be compared. `hasPins`: the eviction policy withholds texts
+   * from `pinnedLevel` on.
+   */
+  constructor(bench: CacheBench, random: Random, isExact: boolean, hasPins = false) {
     this.#cache = bench.cache;
     this.#random = random;
     this.#isExact = isExact;
     this.#memory = new PhysicalPages(bench.mock, bench.cache);
+    this.#arithmetic = new GroupArithmetic(bench.cache.layout);
     this.#mirror = new RowMirror(bench.cache, this.#memory);
+    this.#pinned = hasPins ? new PinnedTexts(bench.cache, this.#memory, this.#mirror) : undefined;
     this.#batch = bench.cache.createBatch();
     this.#budgetPages = bench.pool().budgetPages;
   }
@@ -69,6 +80,7 @@ export class RefusalWorld {
     else this.#cache.verify();
     this.#memory.hear();
     this.#mirror.check();
+    this.#pinned?.check();
     for (const { sequence } of this.#live) {
       this.#expect(sequence.mappedRows >= this.#cache.layout.rowsFor(sequence.length), `${sequence.length} tokens have ${sequence.mappedRows} rows`);
     }
@@ -88,7 +100,8 @@ export class RefusalWorld {
     const caching = cachings[this.#random.integer(cachings.length)]!;
     const reserve = this.#random.chance(0.6) ? 'prompt' : 'none';
     const domain = options.tenant ?? '';
-    const outcome = this.#try(() => this.#cache.acquire({ tokens, caching, reserve, ...options }));
+    const priority = this.#pinned !== undefined && this.#random.chance(0.1) ? pinnedLevel : 0;
+    const outcome = this.#try(() => this.#cache.acquire({ tokens, caching, reserve, priority, ...options }));
     if (outcome === 'KV_NO_FREE_SLOT') {
       const { length } = this.#live;
       return this.#expect(length + this.#retiring.length >= this.#cache.layout.slots, 'a slot was free');
@@ -97,11 +110,12 @@ export class RefusalWorld {
       const canRead = caching === 'read' || caching === 'read-write';
       this.#expect(reserve === 'prompt', 'nothing was asked for');
       const kept = this.#kept();
-      const more = this.#pagesFor(tokens.length) - (canRead ? this.#sharedPages(tokens, domain, kept) : 0);
-      return this.#expectRefused(kept, more, `a prompt of ${tokens.length}`);
+      const more = this.#arithmetic.pagesFor(tokens.length) - (canRead ? this.#sharedPages(tokens, domain, kept) : 0);
+      this.#expectRefused(kept, more, `a prompt of ${tokens.length}`);
+      return this.#forgetPinned();
     }
     this.#live.push({
-      sequence: outcome, addresses: this.#memory.addressesOf(outcome), domain,
+      sequence: outcome, addresses: this.#memory.addressesOf(outcome), domain, isPinned: priority === pinnedLevel,
       isStored: caching === 'read-write' || caching === 'write', promisedTokens: reserve === 'prompt' ? tokens.length : 0, text: tokens,
     });
   }
@@ -136,9 +150,10 @@ export class RefusalWorld {
     let pages = 0;
     const writers: Live[] = [];
     const retiring = this.#retiringPages();
+    const pinned = this.#pinned?.pages() ?? [];
     for (const { live, tokens } of batch) {
       const { length } = live.sequence;
-      pages += Math.max(0, this.#pagesFor(length + tokens) - this.#pagesFor(Math.max(length, live.promisedTokens)));
+      pages += Math.max(0, this.#arithmetic.pagesFor(length + tokens) - this.#arithmetic.pagesFor(Math.max(length, live.promisedTokens)));
       const own = this.#tailOf(live);
       writers.push(live);
       // The last of those that share it needs no copy.
@@ -146,7 +161,7 @@ export class RefusalWorld {
         const tail = writers.includes(other) ? this.#tailOf(other) : undefined;
         return other !== live && isOverlapping(own, this.#neededOf(other).filter((page) => page === undefined || tail?.has(page) !== true));
       });
-      if (isNeeded || isOverlapping(own, [...retiring])) pages += own.size;
+      if (isNeeded || isOverlapping(own, [...retiring, ...pinned])) pages += own.size;
     }
     return pages;
   }
@@ -157,6 +172,8 @@ export class RefusalWorld {
     this.#live = this.#live.filter((other) => other !== live);
     this.#texts.push(live.text);
     if (this.#texts.length > 20) this.#texts.splice(this.#random.integer(20), 1);
+    const computed = live.text.slice(0, live.sequence.length);
+    if (live.isPinned && live.isStored) this.#pinned?.add(computed, live.domain);
     if (this.#random.chance(0.85)) return live.sequence.release();
     const step = this.#step + 1 + this.#random.integer(2);
     live.sequence.release({ fence: { step } });
@@ -177,6 +194,7 @@ export class RefusalWorld {
     const tokens = this.#random.integer(live.sequence.length + 1);
     const { mappedRows } = live.sequence;
     live.sequence.truncate(tokens);
+    if (live.isStored) this.#pinned?.truncate(live.text, tokens, live.domain);
     live.text = live.text.slice(0, tokens);
     if (live.sequence.mappedRows < mappedRows) live.promisedTokens = 0; // rows that others share had to go
   }
@@ -200,6 +218,19 @@ export class RefusalWorld {
     this.#count('admitted');
   }
 
+  /** Once pinned text leaves too little: nothing in use, everything forgotten. */
+  #forgetPinned(): void {
+    if (this.#pinned === undefined || this.#pinned.pages().size < this.#budgetPages / 2) return;
+    this.#completeStep();
+    this.#completeStep();
+    for (const { sequence } of this.#live) sequence.release();
+    this.#live = [];
+    this.#cache.prefixes.reset();
+    this.#pinned.clear();
+    this.#memory.hear();
+    this.#count('forgot');
+  }
+
   #completeStep(): void {
     this.#step += 1;
     this.#cache.completeStep(this.#step);
@@ -217,6 +248,7 @@ export class RefusalWorld {
       }
     }
     for (const page of this.#retiringPages()) kept.pages.add(page);
+    for (const page of this.#pinned?.pages() ?? []) kept.pages.add(page);
     return kept;
   }
 
@@ -243,47 +275,29 @@ export class RefusalWorld {
   #tailOf({ sequence: { length }, addresses }: Live): Set<bigint> {
     const { layout } = this.#cache;
     const pages = new Set<bigint>();
-    const first = this.#wholeGroups(length) * layout.groupRows;
+    const first = this.#arithmetic.wholeGroups(length) * layout.groupRows;
     this.#memory.visit(addresses, first, layout.rowsFor(length), (page) => {
       if (page !== undefined) pages.add(page);
     });
     return pages;
   }
 
-  /** Pages of whole groups that a prompt would share with a running sequence that has stored them. */
+  /** Pages of whole groups that a prompt would share with a running sequence that has stored them, and with pinned text. */
   #sharedPages(tokens: readonly number[], domain: string, kept: Kept): number {
     const { layout } = this.#cache;
     const { cachedTokens } = this.#cache.prefixes.lookup({ tokens, ...(domain === '' ? {} : { tenant: domain }) });
-    let most = 0;
+    const pinnedPages = (from: number): number => this.#pinned?.pages({ tokens, domain, from, to: this.#arithmetic.exactTokens(cachedTokens) }).size ?? 0;
+    let most = pinnedPages(0);
     for (const live of this.#live) {
       if (!live.isStored || live.domain !== domain) continue;
       let agreed = 0;
       while (agreed < Math.min(cachedTokens, live.sequence.length) && tokens[agreed] === live.text[agreed]) agreed += 1;
       const pages = new Set<bigint>();
-      this.#memory.visit(live.addresses, 0, this.#exactGroups(agreed) * layout.groupRows, (page) => pages.add(page!));
+      this.#memory.visit(live.addresses, 0, this.#arithmetic.exactGroups(agreed) * layout.groupRows, (page) => pages.add(page!));
       this.#expect([...pages].every((page) => kept.pages.has(page)), 'a page of a running sequence is not needed');
-      most = Math.max(most, pages.size);
+      most = Math.max(most, pages.size + pinnedPages(this.#arithmetic.exactTokens(agreed)));
     }
     return most;
-  }
-
-  /** Groups that so many tokens fill to the last byte. */
-  #wholeGroups(tokens: number): number {
-    const { maxTokenBytes, pageBytes, groupRows } = this.#cache.layout;
-    return Math.floor((tokens * maxTokenBytes) / (pageBytes * groupRows));
-  }
-
-  /** The same where a group ends with a token: what comes behind a row that ends inside one is copied, from a row that must stay. */
-  #exactGroups(tokens: number): number {
-    const { maxTokenBytes, pageBytes, groupRows } = this.#cache.layout;
-    let groups = this.#wholeGroups(tokens);
-    while ((groups * pageBytes * groupRows) % maxTokenBytes !== 0) groups -= 1;
-    return groups;
-  }
-
-  #pagesFor(tokens: number): number {
-    const { layout } = this.#cache;
-    return layout.pagesFor(layout.rowsFor(tokens));
   }
 
   #expectRefused(kept: Kept, more: number, what: string): void {
@@ -309,12 +323,14 @@ export class RefusalWorld {
   }
 
   #try<T>(call: () => T): T | ErrorCode {
+    const { evicted } = this.#cache.prefixes.metrics.droppedRows;
     try {
       return call();
     } catch (error) {
       if (!isKvError(error) || !['KV_OUT_OF_PAGES', 'KV_NO_FREE_SLOT'].includes(error.code)) throw error;
       this.#count(error.code);
       this.#refusal = error.message;
+      if (this.#isExact && error.code === 'KV_OUT_OF_PAGES') this.#expect(this.#cache.prefixes.metrics.droppedRows.evicted === evicted, 'a refusal evicted rows');
       return error.code;
     }
   }
@@ -328,6 +344,6 @@ export class RefusalWorld {
   }
 }
 
-function isOverlapping(pages: ReadonlySet<bigint>, others: readonly (bigint | undefined)[]): boolean {
-  return others.some((page) => page !== undefined && pages.has(page));
+function isOverlapping(pages: ReadonlySet<bigint>, others: readonly (bigint | string | undefined)[]): boolean {
+  return others.some((page) => typeof page === 'bigint' && pages.has(page));
 }

@@ -65,6 +65,13 @@ export class RowMirror implements RowFollower {
     this.#numbers.delete(id);
   }
 
+  /** The slots that map a number, where in a slot its group lies, and its rows. */
+  placeOf(id: number): { readonly slots: ReadonlySet<number>; readonly group: number; readonly rows: number } {
+    const known = this.#numbers.get(id);
+    if (known === undefined) throw new Error(`number ${id} is not known`);
+    return known;
+  }
+
   /** After an operation, of which the pages have been heard. */
   check(): void {
     const { layout } = this.#cache;

@@ -1,0 +1,36 @@
+// An admission that fails after its slot was chosen leaves the slot idle, with the text that it had.
+
+import type { PrefixIndex } from '#internal/prefix/index.js';
+import { cacheTests, rowTokens } from '../../helpers/cache.js';
+import { Speaker, tokensOf } from './spoken.js';
+
+const text = tokensOf(1, rowTokens + 10);
+const prompts = {
+  'holds the text': { tokens: [...text, 5], adoptedTokens: text.length },
+  'is to share a row': { tokens: [...text.slice(0, rowTokens), 6, 7], adoptedTokens: 0 },
+  'is to share a row and have a copy of another': { tokens: [...text.slice(0, rowTokens + 4), 6, 7], adoptedTokens: 0 },
+  'holds no text': { tokens: tokensOf(2, 9), adoptedTokens: 0 },
+} as const;
+
+for (const [what, { tokens, adoptedTokens }] of Object.entries(prompts)) {
+  cacheTests(`a slot that ${what} is idle as before when the index cannot open its path`, { slots: 3 }, (t, bench) => {
+    const { cache } = bench;
+    const speaker = new Speaker(cache);
+    speaker.say(text).release();
+    const { index } = cache.prefixes as unknown as { readonly index: PrefixIndex };
+    const before = { ...cache.counts() };
+    const cached = cache.prefixes.lookup({ tokens });
+    index.open = () => { throw new Error('mine'); };
+    t.throws(() => cache.acquire({ tokens }), { message: 'mine' });
+    Reflect.deleteProperty(index, 'open');
+    cache.verify();
+    t.like(cache.counts(), { idleSlots: 3, activeSlots: 0, cachedRows: before.cachedRows, admissiblePages: before.admissiblePages });
+    t.deepEqual(cache.prefixes.lookup({ tokens }), cached);
+    const sequence = speaker.say(tokens);
+    t.is(sequence.cachedTokens, cached.cachedTokens);
+    t.is(cache.prefixes.metrics.adoptedTokens, adoptedTokens, 'nothing need be mapped for it');
+    t.is(speaker.wrongTokens(sequence, tokens), 0);
+    const others = [cache.acquire(), cache.acquire()];
+    for (const one of [sequence, ...others]) one.release();
+  });
+}

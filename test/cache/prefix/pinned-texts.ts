@@ -1,0 +1,121 @@
+// PinnedTexts: what a cache must keep of texts that its eviction policy pins: that they are there, and in which physical pages, counted
+// from the tree of all that is cached without asking the policy.
+
+import type { IndexedTexts } from '#internal/prefix/prefix-index.js';
+import type { KvCache } from 'virtual-kv';
+import { GroupArithmetic } from './group-arithmetic.js';
+import type { PhysicalPages } from './physical-pages.js';
+import type { RowMirror } from './row-mirror.js';
+
+/** Texts of this priority are pinned. */
+export const pinnedLevel = 9;
+
+interface Group {
+  readonly id: number;
+  readonly domain: string;
+  /** The text up to the last token that begins in the group. */
+  readonly text: Int32Array;
+}
+
+interface LinkedPath {
+  readonly length: number;
+  readonly next: LinkedPath | undefined;
+}
+
+export class PinnedTexts {
+  readonly #cache: KvCache;
+  readonly #memory: PhysicalPages;
+  readonly #mirror: RowMirror;
+  #texts: { readonly text: readonly number[]; readonly domain: string }[] = [];
+
+  constructor(cache: KvCache, memory: PhysicalPages, mirror: RowMirror) {
+    this.#cache = cache;
+    this.#memory = memory;
+    this.#mirror = mirror;
+  }
+
+  /** A sequence with this text was released. */
+  add(text: readonly number[], domain: string): void {
+    this.#texts.push({ text, domain });
+  }
+
+  /** A sequence takes back its text from `tokens` on: what it wrote it may take, also where a fork with the same text was released since. */
+  truncate(text: readonly number[], tokens: number, domain: string): void {
+    const taken = text.slice(0, tokens + 1);
+    this.#texts = this.#texts.filter((other) => other.domain !== domain || taken.some((token, at) => other.text[at] !== token));
+  }
+
+  clear(): void {
+    this.#texts = [];
+  }
+
+  /**
+   * Throws unless all of them are there up to the last group that ends with one of their tokens; what is behind may lie in a group with
+   * text that continues it, and goes with that.
+   */
+  check(): void {
+    const arithmetic = new GroupArithmetic(this.#cache.layout);
+    for (const { text, domain } of this.#texts) {
+      const { cachedTokens } = this.#cache.prefixes.lookup({ tokens: [...text, 0], ...(domain === '' ? {} : { tenant: domain }) });
+      if (cachedTokens >= arithmetic.exactTokens(text.length)) continue;
+      throw new Error(`${cachedTokens} tokens are left of ${text.length} pinned ones`);
+    }
+  }
+
+  /**
+   * Pages of the groups that are kept for pinned text: by handle where some slot maps them, otherwise by a name. `prompt`: only of groups
+   * that lie in its tokens [from, to).
+   */
+  pages(prompt?: { readonly tokens: readonly number[]; readonly domain: string; readonly from: number; readonly to: number }): Set<bigint | string> {
+    const { layout } = this.#cache;
+    const pages = new Set<bigint | string>();
+    for (const { id, domain, text } of this.#groups()) {
+      if (prompt !== undefined) {
+        const { tokens, from, to } = prompt;
+        if (domain !== prompt.domain || text.length <= from || text.length > to || text.some((token, at) => token !== tokens[at])) continue;
+      }
+      const { slots, group, rows } = this.#mirror.placeOf(id);
+      const first = group * layout.groupRows;
+      const names: (bigint | string)[] = [];
+      for (let page = layout.pagesFor(first); page < layout.pagesFor(first + rows); page += 1) names.push(`${id}: ${page}`);
+      for (const slot of slots) { // one may map fewer of its rows than another
+        let at = 0;
+        this.#memory.visit(this.#memory.addressesOfSlot(slot), first, first + rows, (page) => {
+          if (page !== undefined) names[at] = page;
+          at += 1;
+        });
+      }
+      for (const name of names) pages.add(name);
+    }
+    return pages;
+  }
+
+  /** Groups in which text of the pinned level lies that no open path has all of. */
+  #groups(): Group[] {
+    const { pageBytes, groupRows, maxTokenBytes } = this.#cache.layout;
+    const { tree, ledger, roots } = (this.#cache.prefixes as unknown as { readonly index: { readonly texts: IndexedTexts } }).index.texts;
+    const { nodes } = tree;
+    /** By node: the token up to which some open path has its text. */
+    const had = new Map<number, number>();
+    for (let node = 0; node < nodes.end; node += 1) {
+      if (!nodes.isUsed(node)) continue;
+      for (let path = nodes.ending[node] as LinkedPath | undefined; path !== undefined; path = path.next) {
+        for (let above = node; above >= 0; above = nodes.parent[above]!) had.set(above, Math.max(had.get(above) ?? 0, path.length));
+      }
+    }
+    const groups: Group[] = [];
+    for (let node = 0; node < nodes.end; node += 1) {
+      if (!nodes.isUsed(node) || tree.isRoot(node) || nodes.level[node]! < pinnedLevel) continue;
+      let root = node;
+      while (!tree.isRoot(root)) root = nodes.parent[root]!;
+      ledger.forOwnRows(node, (id, index) => {
+        const tokens = Math.min(nodes.to[node]!, Math.ceil(((index + 1) * pageBytes * groupRows) / maxTokenBytes));
+        if (tokens <= (had.get(node) ?? 0)) return;
+        const text = new Int32Array(tokens);
+        tree.copyPath(node, 0, tokens, text, 0);
+        groups.push({ id, domain: roots.domainOf(root).tenant ?? '', text });
+      });
+    }
+    return groups;
+  }
+}
