@@ -23,7 +23,7 @@ import { openCache, unclosedCache, type CacheParts } from './open-cache.js';
 import type { Prefixes } from './prefixes.js';
 import type { RowFollower } from './row-follower.js';
 import { Sequence } from './sequence.js';
-import type { RowPlaces, SideRowsByName } from '../side/side-rows.js';
+import { readSideRows, type RowPlaces, type SideRowsByName } from '../side/side-rows.js';
 import type { SideCounts, SideTensorInfo } from '../side/side-tensors.js';
 import type { SlotAccess } from './slot-access.js';
 import type { Tensor } from './slot-memory.js';
@@ -137,15 +137,17 @@ export class KvCache {
    * no such tensor), KV_SIDE_STATE, KV_BATCH_STATE, or what the driver says; then nothing counts as written.
    */
   writeSide(batch: Batch, rows: SideRowsByName): void {
+    const read = readSideRows('KvCache.writeSide', rows);
     this.#checkOpen('write side tensors');
     Batch.check(batch, this.#parts.slots, 'writeSide', true);
-    this.#parts.sideRows.writeBatch('KvCache.writeSide', batch, rows);
+    this.#parts.sideRows.writeBatch('KvCache.writeSide', batch, read);
   }
 
   /** As `writeSide`, for some sequences of a prepared batch. @internal */
   writeSideRows(places: RowPlaces, rows: SideRowsByName): void {
+    const read = readSideRows('EngineOutput.side', rows);
     this.#checkOpen('write side tensors');
-    this.#parts.sideRows.writeBatch('EngineOutput.side', places, rows);
+    this.#parts.sideRows.writeBatch('EngineOutput.side', places, read);
   }
 
   /**

@@ -2,13 +2,13 @@
 // error and never touches another request's memory. All state is the cache's.
 
 import { createError } from '../base/errors.js';
-import { checkInteger, notConstructible } from '../base/options.js';
+import { checkInteger, notConstructible, readArray } from '../base/options.js';
 import type { Admitted, CachedBy } from './admission-request.js';
 import { checkFence, GivenFence, readFence, type ReleaseOptions } from './fence.js';
 import { readAppended } from './acquire-options.js';
 import type { Lifetime } from './lifetime.js';
 import { HandOver } from '../side/hand-over.js';
-import type { SideRows, SideRowsByName } from '../side/side-rows.js';
+import { readSideRows, type SideRows, type SideRowsByName } from '../side/side-rows.js';
 import type { SideTensors } from '../side/side-tensors.js';
 import type { RowSharing } from './row-sharing.js';
 import type { SequenceTokens } from './sequence-tokens.js';
@@ -167,10 +167,11 @@ export class Sequence {
    * then nothing is written.
    */
   writeSide(from: number, rows: SideRowsByName): void {
+    const read = readSideRows('Sequence.writeSide', rows);
     const slot = this.#check();
     checkInteger('Sequence.writeSide', 'from', from);
     this.#owner.lifetime.check('write side tensors');
-    this.#owner.sideRows.writeTo('Sequence.writeSide', slot, from, rows);
+    this.#owner.sideRows.writeTo('Sequence.writeSide', slot, from, read);
   }
 
   /**
@@ -178,11 +179,13 @@ export class Sequence {
    * it when the rows were read: until then it keeps their memory. Throws KV_INVALID_OPTION, KV_SIDE_STATE.
    */
   handOver(names?: readonly string[]): HandOver {
+    const owner = 'Sequence.handOver';
+    const read = names === undefined ? undefined : readArray(names, { owner, option: 'names' }, (name) => name as string); // getters may run
     const slot = this.#check();
     const { side, lifetime } = this.#owner;
     lifetime.check('hand over side tensors');
-    const tensors = side.names.carriedBits('Sequence.handOver', slot, names, 'hand over');
-    return new HandOver({ side, slot, tensors });
+    const tensors = side.names.carriedBits(owner, slot, read, 'hand over');
+    return new HandOver(side, slot, tensors);
   }
 
   /**

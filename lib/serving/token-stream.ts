@@ -31,7 +31,7 @@ export class TokenStream implements AsyncIterableIterator<number> {
 
   /** @internal Use `scheduler.submit`. */
   constructor(cancel: () => void, side: () => HandOver | undefined) {
-    if (typeof cancel !== 'function') throw notConstructible('TokenStream', 'scheduler.submit');
+    if (typeof cancel !== 'function' || typeof side !== 'function') throw notConstructible('TokenStream', 'scheduler.submit');
     this.#cancel = cancel;
     this.#side = side;
     this.#result = new Promise((resolve) => { this.#settle = resolve; });

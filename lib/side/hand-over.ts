@@ -9,14 +9,6 @@ import { unclosed } from '../device/unclosed.js';
 import type { SideTensor } from './side-tensor.js';
 import { SideTensors } from './side-tensors.js';
 
-/** What a hand-over is made of. @internal */
-export interface HandOverParts {
-  readonly side: SideTensors;
-  readonly slot: number;
-  /** Tensors, as bits. */
-  readonly tensors: number;
-}
-
 /** Rows of side tensors, by position. Made by `Sequence.handOver`; close it when they were read. */
 export class HandOver {
   /** Names of its tensors. */
@@ -27,9 +19,9 @@ export class HandOver {
   readonly #tensors: readonly SideTensor[];
   #isClosed = false;
 
-  /** @internal Use `sequence.handOver`. */
-  constructor({ side, slot, tensors }: HandOverParts) {
-    if (!(side instanceof SideTensors)) throw notConstructible('HandOver', 'sequence.handOver');
+  /** @param tensors As bits. @internal Use `sequence.handOver`. */
+  constructor(side: SideTensors, slot: number, tensors: number) {
+    if (!SideTensors.isInstance(side)) throw notConstructible('HandOver', 'sequence.handOver');
     this.#side = side;
     this.#slot = slot;
     this.#sideSlot = side.sideSlots.of[slot]!;

@@ -2,7 +2,7 @@
 
 import { createError } from '../base/errors.js';
 import { formatList } from '../base/format.js';
-import { readArray, type FieldPlace } from '../base/options.js';
+import type { FieldPlace } from '../base/options.js';
 import type { SideSlots } from './side-slots.js';
 import type { SideTensor } from './side-tensor.js';
 
@@ -44,7 +44,7 @@ export class SideNames {
   /** Those tensors of the slot's sequence, as bits; undefined: all that it carries. Throws KV_INVALID_OPTION, KV_SIDE_STATE when there is none. */
   carriedBits(owner: string, slot: number, names: readonly string[] | undefined, operation: string): number {
     if (names !== undefined) {
-      const bits = this.bitsOf(owner, 'names', readArray(names, { owner, option: 'names' }, (name) => name as string));
+      const bits = this.bitsOf(owner, 'names', names);
       this.#tensors.forEach(({ open: { name } }, index) => {
         if ((bits & 2 ** index) !== 0) this.carriedBy(slot, { owner, option: 'names' }, name, operation);
       });

@@ -11,6 +11,9 @@ import type { SideTensors } from './side-tensors.js';
 /** Rows by name of the side tensor, each [tokens, width] as a typed array of its dtype. */
 export type SideRowsByName = Readonly<Record<string, TensorView>>;
 
+/** Names and what was given under each, not checked. */
+export type ReadSideRows = readonly (readonly [string, unknown])[];
+
 /** Sequences and their new tokens, in the order of the rows. */
 export interface RowPlaces {
   readonly slots: Int32Array;
@@ -44,23 +47,22 @@ export class SideRows {
    * Writes the rows of a prepared batch, packed in its order, to the sequences that carry the tensor. Throws KV_INVALID_OPTION,
    * KV_SIDE_STATE, or what the driver says; then nothing counts as written.
    */
-  writeBatch(owner: string, places: RowPlaces, rows: SideRowsByName): void {
+  writeBatch(owner: string, places: RowPlaces, rows: ReadSideRows): void {
     this.#write(owner, places, undefined, rows);
   }
 
   /** The same for tokens of one sequence from `from` on, which carries every tensor that is named. */
-  writeTo(owner: string, slot: number, from: number, rows: SideRowsByName): void {
-    const read = readRows(owner, rows);
-    const tensors = read.map(([name]) => this.#side.names.carriedBy(slot, { owner, option: `rows.${name}` }, name, 'write'));
+  writeTo(owner: string, slot: number, from: number, rows: ReadSideRows): void {
+    const tensors = rows.map(([name]) => this.#side.names.carriedBy(slot, { owner, option: `rows.${name}` }, name, 'write'));
     if (tensors.length === 0) return;
-    const [, first] = read[0]!;
+    const [, first] = rows[0]!;
     this.#one.slots[0] = slot;
     this.#one.tokens[0] = typedArrayKind(first) === undefined ? 0 : Math.floor(lengthOf(first as Float32Array) / tensors[0]!.open.width);
-    this.#write(owner, this.#one, from, Object.fromEntries(read) as SideRowsByName);
+    this.#write(owner, this.#one, from, rows);
   }
 
-  #write(owner: string, places: RowPlaces, from: number | undefined, rows: SideRowsByName): void {
-    const packed = readRows(owner, rows).map(([name, given]) => this.#pack(owner, name, given, places, from));
+  #write(owner: string, places: RowPlaces, from: number | undefined, rows: ReadSideRows): void {
+    const packed = rows.map(([name, given]) => this.#pack(owner, name, given, places, from));
     for (const { tensor, quads, count, bytes } of packed) tensor.put(quads, count, bytes);
     for (const { tensor, quads, count } of packed) {
       for (let at = 0; at < 4 * count; at += 4) tensor.written[quads[at]!] = quads[at + 1]! + quads[at + 2]!;
@@ -117,8 +119,11 @@ export class SideRows {
   }
 }
 
-/** Names and rows, each read once. */
-function readRows(owner: string, rows: unknown): [string, unknown][] {
+/**
+ * Reads names and rows, each once. Getters may run: what they could change must be checked behind it. Throws KV_INVALID_OPTION, and what a
+ * getter throws.
+ */
+export function readSideRows(owner: string, rows: unknown): ReadSideRows {
   const place = { owner, option: 'rows' };
   if (isOptionsObject(rows)) return withoutRevoked(rows, place, () => Object.entries(rows));
   throw createError('KV_INVALID_OPTION', { reason: 'type', ...place, expected: 'an object with a typed array for each name', received: rows });

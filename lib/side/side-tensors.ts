@@ -107,6 +107,11 @@ export class SideTensors {
     this.#handed = new Int32Array(sideSlots.count);
   }
 
+  /** Whether it is SideTensors that a cache made. */
+  static isInstance(value: unknown): value is SideTensors {
+    return typeof value === 'object' && value !== null && #late in value;
+  }
+
   /** All tensors, as bits. */
   get everything(): number {
     return 2 ** this.all.length - 1;
