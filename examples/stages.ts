@@ -1,5 +1,5 @@
 // A pipeline of stages: a language model looks at an image and answers, a second model turns its hidden states into codes of speech, a
-// third turns those into samples. Three conversations of four turns, once without and once with caches: every stage computes only what
+// third turns those into samples. Three conversations of seven turns, once without and once with caches: every stage computes only what
 // is new, the next one reads cached and new rows as one array, and every output is the same to the last bit.
 // Run it: npm run example -- stages
 
@@ -16,7 +16,10 @@ const story = 'There once was a clever fox named Mia. Mia was clever and loved a
   'garden, and looked at the river, and looked in the old forest. Then she met a small bear named Tom. Tom was kind and had seen the ball. ' +
   '"It is on the hill," he said. They went up the hill together, and there it was. Mia was happy. They sat down and ate soup and honey, ' +
   'and went home when the sun was low. ';
-const questions = [`${story}What did Mia lose?`, 'Who helped her?', 'What did they eat?', 'Where was the ball?', 'Who is Tom?', 'What was the weather like?', 'Tell me the story again.'];
+const questions = [
+  `${story}What did Mia lose?`, 'Who helped her?', 'What did they eat?', 'Where was the ball?', 'Who is Tom?', 'What was the weather like?',
+  'Tell me the story again.',
+];
 const pictures = 3;
 const wordsPerAnswer = 32;
 
@@ -66,7 +69,8 @@ async function main(): Promise<void> {
   await converse(model, tokenizer, true); // warms up
   const off = await converse(model, tokenizer, false);
   const on = await converse(model, tokenizer, true);
-  const rows = ['images encoded', 'encoder', ...['thinker', 'talker', 'vocoder'].flatMap((stage) => [`${stage}: prompt tokens`, '  of these computed', '  its engine']), 'all of it'];
+  const stages = ['thinker', 'talker', 'vocoder'].flatMap((stage) => [`${stage}: prompt tokens`, '  of these computed', '  its engine']);
+  const rows = ['images encoded', 'encoder', ...stages, 'all of it'];
   console.log(`${pictures} conversations of ${questions.length} turns about an image each\n`);
   console.log(`${''.padEnd(24)}${'caches off'.padStart(12)}${'caches on'.padStart(12)}`);
   rows.forEach((row, index) => {

@@ -4,7 +4,9 @@
 
 import { createHash } from 'node:crypto';
 
-import { EncoderCache, KvCache, OnlineScheduler, type Engine, type GenerationRequest, type GenerationResult, type KvCacheOptions, type PromptItem } from 'virtual-kv';
+import {
+  EncoderCache, KvCache, OnlineScheduler, type Engine, type GenerationRequest, type GenerationResult, type KvCacheOptions, type PromptItem,
+} from 'virtual-kv';
 
 import { LlamaEngine } from '../llama/engine.js';
 import type { LlamaModel } from '../llama/model.js';
@@ -96,7 +98,7 @@ export class Pipeline {
     return [this.thinker, this.talker, this.vocoder];
   }
 
-  /** Calls `use` with the rows of an image, which are there until it has resolved: nothing is cancelled here, or `releaseInput` would do it. */
+  /** Calls `use` with the rows of an image, which are there until it has resolved. Requests that may be cancelled need `releaseInput` for that. */
   async #withImage<T>(image: Float32Array, hash: string, use: (rows: Float32Array) => Promise<T>): Promise<T> {
     const compute = (): Float32Array => {
       const startMs = performance.now();
