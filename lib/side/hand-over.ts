@@ -56,6 +56,7 @@ export class HandOver {
     return this.#side.sideSlots.finalTokens[this.#sideSlot]! >= 0;
   }
 
+  /** Whether `close` was called: nothing of it can be read any more. */
   get isClosed(): boolean {
     return this.#isClosed;
   }

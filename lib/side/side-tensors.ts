@@ -51,8 +51,11 @@ export interface SideRequest {
 
 /** A side tensor of a cache. */
 export interface SideTensorInfo {
+  /** As in the options. */
   readonly name: string;
+  /** Elements of a token's row. */
   readonly width: number;
+  /** Type of the elements. */
   readonly dtype: Dtype;
   /** Bytes of one token. */
   readonly tokenBytes: number;
@@ -64,6 +67,7 @@ export interface SideTensorInfo {
 
 /** Bytes and pages of all side tensors, now. */
 export interface SideCounts {
+  /** What may be used at most. */
   readonly budgetBytes: number;
   /** Mapped, cached or set aside. */
   readonly usedBytes: number;

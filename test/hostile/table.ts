@@ -7,6 +7,7 @@ import * as kv from 'virtual-kv';
 import { registerMetrics } from 'virtual-kv/prometheus';
 import { MockDevice } from 'virtual-kv/testing';
 
+import { sideRows } from './side-rows.js';
 import { cacheOptions, model, pageBytes, vocabularyTokens, type World } from './world.js';
 
 export interface Call {
@@ -84,8 +85,9 @@ export const table: Readonly<Record<string, Rows>> = {
     slotAt: ({ batch }) => call(batch.slotAt.bind(batch), 0),
     tokensAt: ({ batch }) => call(batch.tokensAt.bind(batch), 0),
   },
+  HandOver: sideRows.HandOver,
   Sequence: {
-    ...close,
+    ...close, ...sideRows.Sequence,
     new: () => call((...given: never[]) => new (kv.Sequence as unknown as new (...given: unknown[]) => unknown)(...given), {}, {}),
     fork: null,
     address: ({ sequence }) => call(sequence.address.bind(sequence), 0),
@@ -102,11 +104,12 @@ export const table: Readonly<Record<string, Rows>> = {
     view: ({ sequence }) => call(sequence.view.bind(sequence), 0),
   },
   KvCache: {
-    ...close,
+    ...close, ...sideRows.KvCache,
     new: (world) => call((options: kv.KvCacheOptions) => opened(world, new kv.KvCache(options)), {
       ...cacheOptions, model: { ...model, layerShapes: [{ headDim: 64 }], parallel: { tensor: 1 } }, driver: world.driver, pageBytes,
       memoryBudgetBytes: 8 * pageBytes, headroomBytes: 1, readyBytes: pageBytes, layout: 'fused', placement: kv.bestFit(), reclaim: kv.leastRecentlyUsed(), eagerRows: 0,
       idleRowsLimit: 4, scrub: 'between-tenants', prefixCache: { poolRows: 4, policy: kv.lru(), events: { blockTokens: 4, label: 'l' } },
+      sideTensors: { hidden: { width: 2, dtype: 'float32', place: 'host', pageBytes } }, sideBudgetBytes: 8 * pageBytes, handOverSlots: 2,
     }),
     acquire: ({ cache }) => call(cache.acquire.bind(cache), { ...prompt, reserve: 'none', caching: 'read', priority: 1, stream: 0n }),
     commit: ({ cache, batch }) => call(cache.commit.bind(cache), batch),
@@ -276,7 +279,7 @@ export const table: Readonly<Record<string, Rows>> = {
     run: (world) => call((requests: never) => world.offline().run(requests), [request]),
   },
   OnlineScheduler: {
-    ...close,
+    ...close, ...sideRows.OnlineScheduler,
     new: (world) => call((options: kv.SchedulerOptions) => opened(world, new kv.OnlineScheduler(options)), { ...schedulerOptions(world), maxWaiting: 3 }),
     idle: (world) => {
       const online = world.online();

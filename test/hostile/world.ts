@@ -24,11 +24,15 @@ export class World {
   constructor(on: 'host' | 'mock') {
     this.on = on;
     this.driver = on === 'host' ? Driver.open('host', { memoryBytes: 2 ** 28 }) : this.device.driver;
-    this.cache = new KvCache({ ...cacheOptions, driver: this.driver, pageBytes, memoryBudgetBytes: 64 * pageBytes });
+    this.cache = new KvCache({
+      ...cacheOptions, driver: this.driver, pageBytes, memoryBudgetBytes: 64 * pageBytes,
+      sideTensors: { hidden: { width: 2, dtype: 'float32', pageBytes } }, sideBudgetBytes: 64 * pageBytes,
+    });
     this.sequence = this.cache.acquire({ tokens: [1, 2, 3] });
     this.batch = this.cache.createBatch();
     this.batch.add(this.sequence, 3);
     this.cache.prepare(this.batch);
+    this.cache.writeSide(this.batch, { hidden: new Float32Array(6) });
     this.cache.commit(this.batch);
     this.cache.prepare(this.batch);
   }
@@ -77,7 +81,7 @@ export class World {
     if (this.cache.isClosed) return undefined;
     const { sequence, cache, batch } = this;
     return JSON.stringify([
-      cache.counts(), cache.pool.counts(), sequence.isReleased || [sequence.length, sequence.mappedRows], batch.length, batch.isPrepared,
+      cache.counts(), cache.sideCounts(), cache.pool.counts(), sequence.isReleased || [sequence.length, sequence.mappedRows], batch.length, batch.isPrepared,
       cache.prefixes.namespace, cache.prefixes.lookup({ tokens: [1, 2, 3, 4] }),
     ]);
   }

@@ -117,6 +117,14 @@ for (const name of names) {
     assertAnswer(t, { tokens: promptOf(200), maxNewTokens: 1 }, resultOf(outcome));
   });
 
+  sideTests(`${name}: what fits an empty side budget fits a full one, also where the page is cached in which its text ends`, { sideBudgetBytes: 4 * 64 * 1024 }, async (serving) => {
+    const { cache, engine } = serving;
+    for (const tokens of [promptOf(40), promptOf(40), promptOf(44), promptOf(40, 2), Int32Array.from([...promptOf(38), 1, 1])]) {
+      const request = { tokens, maxNewTokens: 3, handOver: true };
+      for await (const outcome of runs[name]({ cache, engine }, [request])) assertHandedOver(serving, request, resultOf(outcome));
+    }
+  });
+
   const mistakes: readonly (readonly [Partial<GenerationRequest>, RegExp])[] = [
     [{ needs: ['hiden'] }, /needs\[0\]/], [{ handOver: ['x'] }, /handOver\[0\]/], [{ handOver: ['hidden'], needs: ['feature'] }, /handOver\[0\]/],
     [{ handOver: true, needs: [] }, /carries no side tensors/], [{ handOver: [] }, /at least one name/],
