@@ -32,7 +32,7 @@ export interface DriverOptions {
   readonly memoryBytes?: number | undefined;
   /**
    * `host`: take a page's memory from the system when the page is created instead of when it is first touched, so that first touches
-   * take no faults. A page is refused (KV_OUT_OF_DEVICE_MEMORY) while fewer than its bytes and the headroom are free, whatever
+   * take no faults; where it is mapped a second time, what is read takes few. A page is refused (KV_OUT_OF_DEVICE_MEMORY) while fewer than its bytes and the headroom are free, whatever
    * `memoryBytes` says. Default false.
    */
   readonly populate?: boolean | undefined;

@@ -2,6 +2,9 @@
 
 import type { ExecutionContext } from 'ava';
 
+import { isKvError } from 'virtual-kv';
+import type { MockCall } from 'virtual-kv/testing';
+
 import { CacheBench, type BenchOptions, type DriverName } from './cache.js';
 
 export interface FaultSweep {
@@ -32,4 +35,36 @@ export function failEach(
     }
   }
   throw new Error(`${title} makes too many calls of ${kind}`);
+}
+
+/** One call that fails. */
+export interface Fault {
+  readonly kind: string;
+  readonly nth: number;
+  readonly result: number;
+}
+
+/**
+ * Calls `act` while the fault is scripted; what it throws must be the driver's failure, or a shortage. Says whether the fault was come to,
+ * and what came of it.
+ */
+export function failIn(
+  bench: CacheBench, { kind, nth, result }: Fault, act: () => void,
+): { readonly error: unknown; readonly isReached: boolean; readonly what: string } {
+  const { t, cache, device } = bench;
+  const { lateErrors } = cache.metrics;
+  device?.resetCallCounts();
+  bench.fail(kind, nth, result);
+  let error: unknown;
+  try {
+    act();
+  } catch (thrown) {
+    error = thrown;
+  }
+  const isLate = cache.metrics.lateErrors > lateErrors;
+  const isReached = device === undefined ? error !== undefined || isLate : device.callCounts()[kind as MockCall] >= nth;
+  bench.forgiveAll();
+  const what = `${kind} number ${nth}: ${String(error)}`;
+  if (error !== undefined) t.true(isKvError(error) && /^KV_(DRIVER_CALL_FAILED|OUT_OF_|SLOT_BUSY)/.test(error.code), what);
+  return { error, isReached, what };
 }

@@ -5,11 +5,11 @@ import { constants } from 'node:os';
 
 import test from 'ava';
 
-import { isKvError, type Sequence } from 'virtual-kv';
+import type { Sequence } from 'virtual-kv';
 import type { MockCall } from 'virtual-kv/testing';
 
 import { drivers, hostCalls, type BenchOptions, type CacheBench, type DriverName } from '../../helpers/cache.js';
-import { failEach } from '../../helpers/fail-each.js';
+import { failEach, failIn } from '../../helpers/fail-each.js';
 import { Speaker, tokensOf } from './spoken.js';
 
 interface Said {
@@ -163,20 +163,7 @@ function failOne(bench: CacheBench, scenario: Scenario, kind: string, nth: numbe
   const { t, cache } = bench;
   const speaker = new Speaker(cache);
   const { alive, act } = scenario.prepare(bench, speaker);
-  const { lateErrors } = cache.metrics;
-  bench.device?.resetCallCounts();
-  bench.fail(kind, nth, result);
-  let error: unknown;
-  try {
-    act();
-  } catch (thrown) {
-    error = thrown;
-  }
-  const isLate = cache.metrics.lateErrors > lateErrors;
-  const isReached = bench.device === undefined ? error !== undefined || isLate : bench.device.callCounts()[kind as MockCall] >= nth;
-  bench.forgiveAll();
-  const what = `${kind} number ${nth}: ${String(error)}`;
-  if (error !== undefined) t.true(isKvError(error) && /^KV_(DRIVER_CALL_FAILED|OUT_OF_|SLOT_BUSY)/.test(error.code), what);
+  const { error, isReached, what } = failIn(bench, { kind, nth, result }, act);
   const check = () => {
     cache.verify();
     for (const { sequence, text } of alive) if (!sequence.isReleased) t.is(speaker.wrongTokens(sequence, text), 0, what);
