@@ -165,6 +165,20 @@ export class SideCover implements TextListener, LedgerNodes {
     this.#wasEvicted[node] = 1;
   }
 
+  /**
+   * No text relies on the bytes of the page behind its first `tokens` tokens any more: the text that ends there loses what it has behind
+   * them. False: more than the end of a text lies there.
+   */
+  release(page: number, tokens: number): boolean {
+    for (const node of this.#order) {
+      if ((this.tailRow[node]! >= 0 ? this.tailRow[node] : this.lastRow[node]) !== page || this.#hasCoveredChild(node)) continue;
+      this.#cutTo(node, Math.max(this.from[node]!, tokens), evicted);
+      this.#wasEvicted[node] = 1;
+      return !this.isHolding(page) || this.heldTokens(page) <= tokens;
+    }
+    return false;
+  }
+
   // As TextListener.
 
   added(node: number, from: number): void {

@@ -111,8 +111,7 @@ export class SideTensor {
     this.#pages.use(slot);
     try {
       const promised = this.#arithmetic.rowsFor(promisedTokens);
-      const copied = this.#arithmetic.wholeRows(tokens) < this.found.count ? 1 : 0; // when it is written to
-      this.#withRoom(Math.max(0, promised - this.found.count) + copied, () => {
+      this.#withRoom(promised - this.found.count, () => {
         this.found.mapInto(slot, { tenant, shared, promised, tokens });
       });
       this.#pages.nameNew(slot, this.#rows[slot]!);
@@ -144,7 +143,7 @@ export class SideTensor {
     if (this.#overlong.has(slot)) this.#unmapRest(slot);
     const written = this.written[slot]!;
     const tail = this.#arithmetic.wholeRows(written);
-    if (this.#arithmetic.rowsFor(written) > tail && !this.#isWritable(slot, tail, written)) this.#detach(slot, tail, written);
+    if (this.#arithmetic.rowsFor(written) > tail && !this.#isWritable(slot, tail, written)) this.#makeWritable(slot, tail, written);
     const rows = this.#arithmetic.rowsFor(tokens);
     const mapped = this.#rows[slot]!;
     if (rows > mapped) {
@@ -273,6 +272,17 @@ export class SideTensor {
     return !this.cover.isHolding(page) || this.cover.heldTokens(page) <= written;
   }
 
+  /** Gives the slot a copy of its page; where there is no room for one and only a cached text needs what is behind `written`, that goes. */
+  #makeWritable(slot: number, index: number, written: number): void {
+    try {
+      this.#detach(slot, index, written);
+    } catch (error) {
+      const page = this.#pages.tableOf(slot)[index]!;
+      const isLastUser = isKvError(error, 'KV_OUT_OF_PAGES') && this.#pages.usersOf(page) === 1;
+      if (!isLastUser || !this.cover.release(page, written)) throw error;
+    }
+  }
+
   #detach(slot: number, index: number, tokens: number): void {
     try {
       this.#withRoom(1, () => {
@@ -280,15 +290,10 @@ export class SideTensor {
         this.#native.detach(slot, index, tokens, -1, 0n);
       });
     } finally {
-      if (this.#rows[slot]! < this.#pages.countOf(slot)) this.#lose(slot);
+      this.#pages.leave(slot, this.#rows[slot]!); // where the driver has ruined the slot, what was there is lost
+      this.written[slot] = Math.min(this.written[slot]!, this.#arithmetic.tokensIn(this.#rows[slot]!));
     }
     this.#pages.exchange(slot, index);
-  }
-
-  /** The driver has ruined the slot: what was there is lost. */
-  #lose(slot: number): void {
-    this.#pages.leave(slot, this.#rows[slot]!);
-    this.written[slot] = Math.min(this.written[slot]!, this.#arithmetic.tokensIn(this.#rows[slot]!));
   }
 
   /** The slot's first pages that a text holds. */

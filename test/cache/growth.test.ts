@@ -143,7 +143,8 @@ cacheTests('without a mapper every row is mapped in `prepare`', { growth: ahead(
   t.like(bench.cache.metrics, { foregroundRows: 2, backgroundRows: 0 });
 });
 
-cacheTest('a released sequence gets no more rows ahead', { growth: ahead(900) }, async (t, bench) => {
+// Nothing is asked for before the first commit: the mapper's calls would keep those of `prepare` waiting, as long as it pleases the system.
+cacheTest('a released sequence gets no more rows ahead', { growth: (tokens) => (tokens > 0 ? 900 : 0) }, async (t, bench) => {
   bench.mock.setLatencyNs('cuMemMap', 100_000_000);
   const sequence = bench.sequenceOf(1);
   sequence.release();

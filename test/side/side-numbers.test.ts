@@ -128,6 +128,23 @@ worlds('a text whose writer did not write a tensor is a miss for those that need
   t.is(cache.prefixes.lookup(asked).cachedTokens, 12, 'computed again, it is there for all');
 });
 
+test('where memory is just enough for a sequence, it goes on in the page of the text that it shares', (t) => {
+  using cache = new KvCache({
+    model: { layers: 1, kvHeads: 16, headDim: 256, dtype: 'float32' }, slots: 4, maxTokens: 64, memoryBudgetBytes: 2 ** 23, pageBytes: 64 * KiB,
+    driver: 'host', sideTensors: { hidden: { width: 4096, dtype: 'float32', pageBytes: 64 * KiB } }, sideBudgetBytes: 128 * KiB,
+  });
+  const speaker = new SideSpeaker(cache);
+  speaker.cacheText(a.slice(0, 8));
+  const text = [...a.slice(0, 6), 60, 61];
+  const spoken = speaker.say(text);
+  t.is(spoken.sequence.cachedTokens, 6);
+  using handOver = spoken.sequence.handOver();
+  t.is(speaker.wrongRows(handOver, text), 0);
+  t.is(cache.prefixes.lookup({ tokens: a }).cachedTokens, 6, 'the other text has lost its end');
+  t.is(cache.sideCounts().usedBytes, 128 * KiB);
+  cache.verify();
+});
+
 worlds('a prompt in chunks of 5, 4 and 3 is found up to what was committed', {}, (t, { cache, speaker }) => {
   const sequence = cache.acquire({ tokens: a });
   const found = [];
