@@ -14,7 +14,7 @@ import { prepareTests, root } from './prepare.mjs';
 /** Since Node.js 22 JavaScript detaches buffers itself (`ArrayBuffer.prototype.transfer`). */
 const onlyOnNode20 = new Set(['detach']);
 /** Tests that call every function of the addon, on every driver; `--addon` checks that they still do. */
-const addonTests = ['cache', 'contract', 'cuda', 'device', 'host', 'kernels', 'mock', 'native', 'teardown'].map((folder) => `build-test/${folder}`);
+const addonTests = ['cache', 'contract', 'cuda', 'device', 'host', 'kernels', 'mock', 'native', 'side', 'teardown'].map((folder) => `build-test/${folder}`);
 const noter = path.join(root, 'build-test', 'helpers', 'addon-calls.js');
 
 const [own, forAva] = divided(process.argv.slice(2));

@@ -1,10 +1,13 @@
 // The example of vLLM-Omni's prefix cache, token by token: 4 tokens a page, a text of 12 tokens, one of 8 that shares 4. What is shared,
 // what is copied, what a stage reads as one piece.
 
+import { constants } from 'node:os';
+
 import test, { type ExecutionContext } from 'ava';
 
-import { KvCache, type KvCacheOptions } from 'virtual-kv';
+import { Driver, KvCache, type KvCacheOptions } from 'virtual-kv';
 import { MockDevice } from 'virtual-kv/testing';
+import { nativeOf } from '../helpers/native-of.js';
 import { SideSpeaker } from './side-speaker.js';
 
 const KiB = 1024;
@@ -143,6 +146,32 @@ test('where memory is just enough for a sequence, it goes on in the page of the 
   t.is(cache.prefixes.lookup({ tokens: a }).cachedTokens, 6, 'the other text has lost its end');
   t.is(cache.sideCounts().usedBytes, 128 * KiB);
   cache.verify();
+});
+
+test('where the system refuses a mapping, rows are copied instead, and the hit is the same', (t) => {
+  const sideDriver = Driver.open('host');
+  const cache = new KvCache({
+    model: { layers: 1, kvHeads: 16, headDim: 256, dtype: 'float32' }, slots: 4, maxTokens: 64, memoryBudgetBytes: 2 ** 23, pageBytes: 64 * KiB,
+    driver: 'host', sideDriver, mapper: 'off',
+    sideTensors: { hidden: { width: 4096, dtype: 'float32', pageBytes: 64 * KiB }, odd: { width: 5000, dtype: 'float32', pageBytes: 64 * KiB } },
+  });
+  const speaker = new SideSpeaker(cache);
+  const first = speaker.say(a); // its side slot is in use
+  for (const nth of [1, 2]) {
+    nativeOf(sideDriver).failCall('mmap-map', nth, constants.errno.ENOMEM);
+    const text = [...a.slice(0, 10), 60 + nth, 61];
+    const spoken = speaker.say(text);
+    t.is(spoken.sequence.cachedTokens, 10);
+    const handOver = spoken.sequence.handOver();
+    t.is(speaker.wrongRows(handOver, text), 0);
+    handOver.close();
+    cache.verify();
+  }
+  const handOver = first.sequence.handOver();
+  t.is(speaker.wrongRows(handOver, a), 0);
+  handOver.close();
+  cache.close();
+  sideDriver.close();
 });
 
 worlds('a prompt in chunks of 5, 4 and 3 is found up to what was committed', {}, (t, { cache, speaker }) => {
