@@ -54,12 +54,13 @@ export class HandOver {
   }
 
   /**
-   * Rows [from, to) of a tensor (default: all), [to − from, width], as a typed array over the memory itself: `float32` as a
-   * Float32Array, `float16` and `bfloat16` as a Uint16Array of their bits, `float8` as a Uint8Array, `int8` as an Int8Array. Cached rows
-   * and those that were computed are one piece. It is detached (length 0) when the hand-over is closed, or the sequence is truncated
-   * before `to`; then ask again. Throws KV_SIDE_STATE, KV_INVALID_OPTION, KV_DRIVER_UNSUPPORTED for a tensor on another device.
+   * Rows [from, to) of a tensor (default: all), [to − from, width], as a typed array over the memory itself: `float32` as a Float32Array,
+   * `float16` and `bfloat16` as a Uint16Array of their bits, `float8` as a Uint8Array, `int8` as an Int8Array. Cached rows and those that
+   * were computed are one piece. For reading only: a write would change what is cached. It is detached (length 0) when the hand-over is
+   * closed, or the sequence is truncated before `to`; then ask again. Throws KV_SIDE_STATE, KV_INVALID_OPTION, KV_DRIVER_UNSUPPORTED for
+   * a tensor on another device.
    */
-  rows(name: string, from = 0, to = this.tokens): TensorView {
+  rows(name: string, from = 0, to = this.tokens): Readonly<TensorView> {
     const tensor = this.#named('HandOver.rows', name);
     const { tokens } = this;
     checkInteger('HandOver.rows', 'to', to, 0, tokens, 'These are the tokens that were committed with their rows.');
