@@ -17,7 +17,7 @@ shift
 suites=("$@")
 if [ ${#suites[@]} -eq 0 ]; then
   suites=(build-test/contract build-test/device build-test/cache build-test/host build-test/mock build-test/cuda build-test/kernels)
-  [ "$kind" = address ] && suites+=(build-test/hostile)
+  [ "$kind" = address ] && suites+=(build-test/side build-test/hostile)
 fi
 
 node --input-type=module -e 'import { prepareTests } from "./scripts/prepare.mjs"; prepareTests();'

@@ -11,16 +11,18 @@ import type { RowArithmetic } from '../layout/row-arithmetic.js';
 import { reasonNumber, type DroppedRows } from '../prefix/dropped-rows.js';
 import type { NodeTable } from '../prefix/node-table.js';
 import type { TextListener } from '../prefix/prefix-tree.js';
+import { CoverNodes } from './cover-nodes.js';
 import { CoverOrder } from './cover-order.js';
-import { RowLedger, type LedgerNodes } from '../prefix/row-ledger.js';
+import { RowLedger } from '../prefix/row-ledger.js';
 
 const evicted = reasonNumber('evicted');
 
 /** Where the cover of a text ends, and why. */
 export type CoverEnd = 'side-evicted' | 'side-never-written';
 
-export class SideCover implements TextListener, LedgerNodes {
+export class SideCover implements TextListener {
   readonly #nodes: NodeTable;
+  readonly #covered: CoverNodes;
   readonly #arithmetic: RowArithmetic;
   readonly #ledger: RowLedger;
   readonly #chain: number[] = [];
@@ -28,40 +30,13 @@ export class SideCover implements TextListener, LedgerNodes {
   #wasEvicted = new Uint8Array(0);
   /** By page: tokens of the text up to which the ledger relies on its bytes. */
   #heldTokens = new Int32Array(64);
-  // As RowLedger needs them; `to` is the cover.
-  to: Int32Array = new Int32Array(0);
-  lastRow: Int32Array = new Int32Array(0);
-  tailRow: Int32Array = new Int32Array(0);
 
   /** @param dropped Gets every page that no text needs any more. */
   constructor(nodes: NodeTable, arithmetic: RowArithmetic, dropped: DroppedRows) {
     this.#nodes = nodes;
     this.#arithmetic = arithmetic;
-    this.#ledger = new RowLedger(this, arithmetic, dropped);
-  }
-
-  get parent(): Int32Array {
-    return this.#nodes.parent;
-  }
-
-  get firstChild(): Int32Array {
-    return this.#nodes.firstChild;
-  }
-
-  get nextSibling(): Int32Array {
-    return this.#nodes.nextSibling;
-  }
-
-  get from(): Int32Array {
-    return this.#nodes.from;
-  }
-
-  get end(): number {
-    return this.#nodes.end;
-  }
-
-  isUsed(node: number): boolean {
-    return this.#nodes.isUsed(node);
+    this.#covered = new CoverNodes(nodes);
+    this.#ledger = new RowLedger(this.#covered, arithmetic, dropped);
   }
 
   /** Pages that some text needs. */
@@ -81,23 +56,23 @@ export class SideCover implements TextListener, LedgerNodes {
   /** Of the first `tokens` tokens of the text, which end in `node` (-1: the domain has no text), how many are covered. */
   tokensOf(node: number, tokens: number): number {
     if (node < 0) return 0;
-    return Math.min(tokens, this.#coverEnd(this.#deepestCovered(node)));
+    return Math.min(tokens, this.#covered.coverEnd(this.#covered.deepestCovered(node)));
   }
 
   /** Why no more of the text is covered, where its first `tokens` tokens end in `node`. */
   reasonAt(node: number, tokens: number): CoverEnd {
     let last = node;
-    for (let at = node; at >= 0 && !this.#isCovered(at); at = this.parent[at]!) last = at;
-    const covered = node < 0 ? node : this.#deepestCovered(node);
-    const ends = covered >= 0 && !this.#isRoot(covered) && this.to[covered]! < Math.min(tokens, this.#nodes.to[covered]!) ? covered : last;
-    return ends >= 0 && ends < this.to.length && this.#wasEvicted[ends] === 1 ? 'side-evicted' : 'side-never-written';
+    for (let at = node; at >= 0 && !this.#covered.isCovered(at); at = this.#nodes.parent[at]!) last = at;
+    const covered = node < 0 ? node : this.#covered.deepestCovered(node);
+    const ends = covered >= 0 && !this.#covered.isRoot(covered) && this.#covered.to[covered]! < Math.min(tokens, this.#nodes.to[covered]!) ? covered : last;
+    return ends >= 0 && ends < this.#wasEvicted.length && this.#wasEvicted[ends] === 1 ? 'side-evicted' : 'side-never-written';
   }
 
   /** Writes the pages of the text's first `tokens` tokens, which are covered and end in `node`, into `table`. */
   find(node: number, tokens: number, table: Int32Array): void {
     if (tokens === 0) return;
     let at = node;
-    while (tokens <= this.from[at]!) at = this.parent[at]!;
+    while (tokens <= this.#nodes.from[at]!) at = this.#nodes.parent[at]!;
     this.#ledger.fill(at, tokens, table);
     const whole = this.#arithmetic.wholeRows(tokens);
     if (this.#arithmetic.rowsFor(tokens) > whole) table[whole] = this.#ledger.partialRow(this.#holder(at, tokens), tokens);
@@ -106,7 +81,7 @@ export class SideCover implements TextListener, LedgerNodes {
   /** The text that ends in `node` was used: what of it is covered goes last. `time` grows. */
   use(node: number, time: number): void {
     if (node < 0) return;
-    for (let at = this.#deepestCovered(node); !this.#isRoot(at); at = this.parent[at]!) this.#order.use(at, time);
+    for (let at = this.#covered.deepestCovered(node); !this.#covered.isRoot(at); at = this.#nodes.parent[at]!) this.#order.use(at, time);
   }
 
   /**
@@ -118,23 +93,23 @@ export class SideCover implements TextListener, LedgerNodes {
     const chain = this.#chain;
     chain.length = 0;
     let at = node;
-    for (; !this.#isRoot(at) && !this.#isCovered(at); at = this.parent[at]!) chain.push(at);
-    const before = this.#coverEnd(at);
+    for (; !this.#covered.isRoot(at) && !this.#covered.isCovered(at); at = this.#nodes.parent[at]!) chain.push(at);
+    const before = this.#covered.coverEnd(at);
     if (before >= tokens) return before;
     const first = this.#arithmetic.wholeRows(before);
-    const tail = this.#isRoot(at) ? -1 : this.tailRow[at]!;
+    const tail = this.#covered.isRoot(at) ? -1 : this.#covered.tailRow[at]!;
     this.#ledger.check(before, tokens, table, tail);
     for (let covered = before; covered < tokens;) {
-      if (this.#isRoot(at) || covered === this.#nodes.to[at]) {
+      if (this.#covered.isRoot(at) || covered === this.#nodes.to[at]) {
         const above = at;
         at = chain.pop()!;
         covered = Math.min(tokens, this.#nodes.to[at]!);
         this.#begin(at, above, covered, table);
       } else {
         covered = Math.min(tokens, this.#nodes.to[at]!);
-        const from = this.to[at]!;
-        this.to[at] = covered;
-        this.#ledger.attach(at, from, table, this.tailRow[at]!);
+        const from = this.#covered.to[at]!;
+        this.#covered.to[at] = covered;
+        this.#ledger.attach(at, from, table, this.#covered.tailRow[at]!);
       }
       this.#wasEvicted[at] = 0;
     }
@@ -143,14 +118,11 @@ export class SideCover implements TextListener, LedgerNodes {
   }
 
   /**
-   * The covered text that was used longest ago and whose last page `isSpare` affirms, by its last node; -1: none. Its ends go before
-   * its start.
+   * The covered text that was used longest ago and of which `isSpare` affirms the pages that `evictPage` would take, by its last node;
+   * -1: none. Its ends go before its start.
    */
   victim(isSpare: (page: number) => boolean): number {
-    for (const node of this.#order) {
-      if (this.#hasCoveredChild(node)) continue;
-      if (isSpare(this.tailRow[node]! >= 0 ? this.tailRow[node]! : this.lastRow[node]!)) return node;
-    }
+    for (const node of this.#order) if (!this.#covered.hasCoveredChild(node) && this.#isEndSpare(node, isSpare)) return node;
     return -1;
   }
 
@@ -160,8 +132,7 @@ export class SideCover implements TextListener, LedgerNodes {
 
   /** The last page of a text that `victim` named goes, and the tokens that end in it. */
   evictPage(node: number): void {
-    const pages = this.#arithmetic.rowsFor(this.to[node]!);
-    this.#cutTo(node, Math.max(this.from[node]!, this.#arithmetic.tokensIn(pages - 1)), evicted);
+    this.#cutTo(node, this.#endWithoutPage(node), evicted);
     this.#wasEvicted[node] = 1;
   }
 
@@ -171,8 +142,8 @@ export class SideCover implements TextListener, LedgerNodes {
    */
   release(page: number, tokens: number): boolean {
     for (const node of this.#order) {
-      if ((this.tailRow[node]! >= 0 ? this.tailRow[node] : this.lastRow[node]) !== page || this.#hasCoveredChild(node)) continue;
-      this.#cutTo(node, Math.max(this.from[node]!, tokens), evicted);
+      if (this.#lastPage(node) !== page || this.#covered.hasCoveredChild(node)) continue;
+      this.#cutTo(node, Math.max(this.#nodes.from[node]!, tokens), evicted);
       this.#wasEvicted[node] = 1;
       return !this.isHolding(page) || this.heldTokens(page) <= tokens;
     }
@@ -183,46 +154,46 @@ export class SideCover implements TextListener, LedgerNodes {
 
   added(node: number, from: number): void {
     this.#fit();
-    if (from > this.from[node]!) return; // it has become longer
-    this.to[node] = from;
-    this.tailRow[node] = -1;
+    if (from > this.#nodes.from[node]!) return; // it has become longer
+    this.#covered.to[node] = from;
+    this.#covered.tailRow[node] = -1;
     this.#wasEvicted[node] = 0;
   }
 
   cut(node: number, from: number, _to: number, reason: number): void {
     this.#fit();
-    if (from < this.#coverEnd(node)) this.#cutTo(node, from, reason);
+    if (from < this.#covered.coverEnd(node)) this.#cutTo(node, from, reason);
   }
 
   split(upper: number, lower: number): void {
     this.#fit();
-    const at = this.from[lower]!;
-    const covered = this.to[lower]!;
+    const at = this.#nodes.from[lower]!;
+    const covered = this.#covered.to[lower]!;
     this.#wasEvicted[upper] = this.#wasEvicted[lower]!;
-    this.to[upper] = Math.min(at, covered);
-    this.lastRow[upper] = this.lastRow[lower]!;
-    this.tailRow[upper] = -1;
+    this.#covered.to[upper] = Math.min(at, covered);
+    this.#covered.lastRow[upper] = this.#covered.lastRow[lower]!;
+    this.#covered.tailRow[upper] = -1;
     if (covered > at) {
-      this.lastRow[upper] = this.#ledger.lastRowAt(lower, at);
+      this.#covered.lastRow[upper] = this.#ledger.lastRowAt(lower, at);
     } else {
-      this.tailRow[upper] = this.tailRow[lower]!;
-      this.tailRow[lower] = -1;
-      this.to[lower] = at;
+      this.#covered.tailRow[upper] = this.#covered.tailRow[lower]!;
+      this.#covered.tailRow[lower] = -1;
+      this.#covered.to[lower] = at;
       this.#order.remove(lower);
     }
-    if (this.#isCovered(upper)) this.#order.use(upper, this.#order.lastUse(lower));
+    if (this.#covered.isCovered(upper)) this.#order.use(upper, this.#order.lastUse(lower));
   }
 
   joined(upper: number, lower: number): void {
     const at = this.#nodes.to[upper]!;
-    if (this.to[lower]! <= at) {
-      this.to[lower] = this.to[upper]!;
-      this.lastRow[lower] = this.lastRow[upper]!;
-      this.tailRow[lower] = this.tailRow[upper]!;
-      if (this.to[upper]! < at) this.#wasEvicted[lower] = this.#wasEvicted[upper]!;
+    if (this.#covered.to[lower]! <= at) {
+      this.#covered.to[lower] = this.#covered.to[upper]!;
+      this.#covered.lastRow[lower] = this.#covered.lastRow[upper]!;
+      this.#covered.tailRow[lower] = this.#covered.tailRow[upper]!;
+      if (this.#covered.to[upper]! < at) this.#wasEvicted[lower] = this.#wasEvicted[upper]!;
     }
     this.#order.remove(upper);
-    if (this.#isCovered(lower)) this.#order.use(lower, Math.max(this.#order.lastUse(lower), this.#order.lastUse(upper)));
+    if (this.#covered.isCovered(lower)) this.#order.use(lower, Math.max(this.#order.lastUse(lower), this.#order.lastUse(upper)));
   }
 
   /** Throws KV_INTERNAL unless the invariants hold; `visit` gets every page that is held, and how many tokens rely on it. */
@@ -230,51 +201,78 @@ export class SideCover implements TextListener, LedgerNodes {
     this.#fit();
     let covered = 0;
     let held = 0;
-    for (let node = 0; node < this.end; node += 1) {
-      if (!this.isUsed(node) || this.#isRoot(node) || !this.#isCovered(node)) continue;
+    let table = new Int32Array(64);
+    for (let node = 0; node < this.#nodes.end; node += 1) {
+      if (!this.#nodes.isUsed(node) || this.#covered.isRoot(node) || !this.#covered.isCovered(node)) continue;
       covered += 1;
-      const above = this.parent[node]!;
-      if (this.#coverEnd(above) !== this.from[node]) throw broken('text is covered behind text that is not', node, this.from[node]!);
-      if (this.to[node]! > this.#nodes.to[node]!) throw broken('more text is covered than there is', node, this.to[node]!);
-      const whole = this.#arithmetic.wholeRows(this.to[node]!);
-      const isInside = this.#arithmetic.rowsFor(this.to[node]!) > whole;
-      if (this.tailRow[node]! >= 0 && (!isInside || this.#hasCoveredChild(node))) throw broken('a text has a tail that it does not need', node, whole);
-      if (isInside && this.#holder(node, this.to[node]!) < 0) throw broken('the last tokens of a covered text lie in no page', node, whole);
+      const above = this.#nodes.parent[node]!;
+      if (this.#covered.coverEnd(above) !== this.#nodes.from[node]) throw broken('text is covered behind text that is not', node, this.#nodes.from[node]!);
+      if (this.#covered.to[node]! > this.#nodes.to[node]!) throw broken('more text is covered than there is', node, this.#covered.to[node]!);
+      const whole = this.#arithmetic.wholeRows(this.#covered.to[node]!);
+      const isInside = this.#arithmetic.rowsFor(this.#covered.to[node]!) > whole;
+      if (this.#covered.tailRow[node]! >= 0 && (!isInside || this.#covered.hasCoveredChild(node))) throw broken('a text has a tail that it does not need', node, whole);
+      if (isInside && this.#holder(node, this.#covered.to[node]!) < 0) throw broken('the last tokens of a covered text lie in no page', node, whole);
       this.#ledger.forOwnRows(node, (page, index) => {
         if (!this.isHolding(page)) throw broken('a page of a covered text is not held', node, page);
         held += 1;
         visit(page, index);
       });
-      if (!this.#order.has(node)) throw broken('a covered text is in no order', node, this.to[node]!);
+      this.find(node, this.#covered.to[node]!, table = table.length < whole + 1 ? new Int32Array(2 * (whole + 1)) : table);
+      table.subarray(0, this.#arithmetic.rowsFor(this.#covered.to[node]!)).forEach((page, index) => {
+        if (!this.isHolding(page)) throw broken('a page on the way to a covered text is not held', node, page);
+        visit(page, index);
+      });
+      if (!this.#order.has(node)) throw broken('a covered text is in no order', node, this.#covered.to[node]!);
     }
     if (covered !== this.#order.count) throw broken('covered texts are miscounted', covered, this.#order.count);
     if (held !== this.heldPages) throw broken('held pages are miscounted', held, this.heldPages);
   }
 
+  #lastPage(node: number): number {
+    return this.#covered.tailRow[node]! >= 0 ? this.#covered.tailRow[node]! : this.#covered.lastRow[node]!;
+  }
+
+  /** Where the node's cover ends without its last page. */
+  #endWithoutPage(node: number): number {
+    return Math.max(this.#nodes.from[node]!, this.#arithmetic.tokensIn(this.#arithmetic.rowsFor(this.#covered.to[node]!) - 1));
+  }
+
+  /** A token that has more than a page, or lies in two, takes all its pages with it. */
+  #isEndSpare(node: number, isSpare: (page: number) => boolean): boolean {
+    const end = this.#endWithoutPage(node);
+    const first = end > this.#nodes.from[node]! ? this.#arithmetic.rowsFor(end) : this.#arithmetic.wholeRows(end);
+    let page = this.#lastPage(node);
+    for (let index = this.#arithmetic.rowsFor(this.#covered.to[node]!) - 1; index >= first; index -= 1) {
+      if (!isSpare(page)) return false;
+      page = this.#ledger.rowAbove(node, page);
+    }
+    return true;
+  }
+
   #begin(node: number, above: number, tokens: number, table: Int32Array): void {
-    const isFirst = this.#isRoot(above);
-    const tail = isFirst ? -1 : this.tailRow[above]!;
-    const from = this.from[node]!;
-    this.lastRow[node] = isFirst ? -1 : this.lastRow[above]!;
-    this.tailRow[node] = -1;
-    this.to[node] = tokens;
+    const isFirst = this.#covered.isRoot(above);
+    const tail = isFirst ? -1 : this.#covered.tailRow[above]!;
+    const from = this.#nodes.from[node]!;
+    this.#covered.lastRow[node] = isFirst ? -1 : this.#covered.lastRow[above]!;
+    this.#covered.tailRow[node] = -1;
+    this.#covered.to[node] = tokens;
     this.#ledger.attach(node, from, table, tail);
-    if (tail >= 0) this.tailRow[above] = -1;
+    if (tail >= 0) this.#covered.tailRow[above] = -1;
     const lastUse = isFirst ? 0 : this.#order.lastUse(above);
-    for (let at = node; !this.#isRoot(at); at = this.parent[at]!) this.#order.use(at, lastUse);
+    for (let at = node; !this.#covered.isRoot(at); at = this.#nodes.parent[at]!) this.#order.use(at, lastUse);
   }
 
   /** The node, which has no covered child unless all of it goes, keeps its cover up to `tokens`. */
   #cutTo(node: number, tokens: number, reason: number): void {
-    const start = this.from[node]!;
+    const start = this.#nodes.from[node]!;
     const straddling = tokens <= start ? this.#straddlingPage(node) : -1;
-    this.to[node] = this.#ledger.cut(node, tokens, reason);
+    this.#covered.to[node] = this.#ledger.cut(node, tokens, reason);
     if (tokens > start) {
-      if (this.tailRow[node]! >= 0) this.#setHeldTokens(this.tailRow[node]!, tokens);
+      if (this.#covered.tailRow[node]! >= 0) this.#setHeldTokens(this.#covered.tailRow[node]!, tokens);
       return;
     }
     this.#order.remove(node);
-    const above = this.parent[node]!;
+    const above = this.#nodes.parent[node]!;
     if (straddling < 0 || this.#holder(above, start) >= 0) return;
     this.#ledger.attachTail(above, straddling);
     this.#setHeldTokens(straddling, start);
@@ -282,9 +280,9 @@ export class SideCover implements TextListener, LedgerNodes {
 
   /** The covered node, `node` or one below it, on which the page hangs that the text's first `tokens` tokens end in; -1: there is none. */
   #holder(node: number, tokens: number): number {
-    if (this.tailRow[node]! >= 0 || this.#arithmetic.wholeRows(this.to[node]!) > this.#arithmetic.wholeRows(tokens)) return node;
-    for (let child = this.firstChild[node]!; child >= 0; child = this.nextSibling[child]!) {
-      const holder = this.#isCovered(child) ? this.#holder(child, tokens) : -1;
+    if (this.#covered.tailRow[node]! >= 0 || this.#arithmetic.wholeRows(this.#covered.to[node]!) > this.#arithmetic.wholeRows(tokens)) return node;
+    for (let child = this.#nodes.firstChild[node]!; child >= 0; child = this.#nodes.nextSibling[child]!) {
+      const holder = this.#covered.isCovered(child) ? this.#holder(child, tokens) : -1;
       if (holder >= 0) return holder;
     }
     return -1;
@@ -292,36 +290,13 @@ export class SideCover implements TextListener, LedgerNodes {
 
   /** The page in which the node starts, if the end of the text before it lies there too; else -1. */
   #straddlingPage(node: number): number {
-    const first = this.#arithmetic.wholeRows(this.from[node]!);
-    if (this.#arithmetic.rowsFor(this.from[node]!) === first) return -1;
+    const first = this.#arithmetic.wholeRows(this.#nodes.from[node]!);
+    if (this.#arithmetic.rowsFor(this.#nodes.from[node]!) === first) return -1;
     let found = -1;
     this.#ledger.forOwnRows(node, (page, index) => {
       if (index === first) found = page;
     });
     return found;
-  }
-
-  #deepestCovered(node: number): number {
-    let at = node;
-    while (!this.#isRoot(at) && !this.#isCovered(at)) at = this.parent[at]!;
-    return at;
-  }
-
-  #isRoot(node: number): boolean {
-    return this.parent[node]! < 0;
-  }
-
-  #isCovered(node: number): boolean {
-    return node < this.to.length && this.to[node]! > this.from[node]!;
-  }
-
-  #coverEnd(node: number): number {
-    return this.#isRoot(node) ? 0 : Math.max(this.from[node]!, this.to[node]!);
-  }
-
-  #hasCoveredChild(node: number): boolean {
-    for (let child = this.firstChild[node]!; child >= 0; child = this.nextSibling[child]!) if (this.#isCovered(child)) return true;
-    return false;
   }
 
   #setHeldTokens(page: number, tokens: number): void {
@@ -331,13 +306,10 @@ export class SideCover implements TextListener, LedgerNodes {
 
   /** Has room for every node of the tree. */
   #fit(): void {
-    const { length } = this.parent;
-    if (this.to.length >= length) return;
-    this.to = enlarged(this.to, length);
-    this.lastRow = enlarged(this.lastRow, length);
-    this.tailRow = enlarged(this.tailRow, length, -1);
-    this.#wasEvicted = enlarged(this.#wasEvicted, length);
+    const { length } = this.#nodes.parent;
+    this.#covered.fit(length);
     this.#order.fit(length);
+    if (this.#wasEvicted.length < length) this.#wasEvicted = enlarged(this.#wasEvicted, length);
   }
 }
 

@@ -10,7 +10,6 @@
 
 #include <memory>
 #include <string>
-#include <unordered_map>
 
 #include "addon/arguments.h"
 #include "addon/context.h"
@@ -79,7 +78,6 @@ class NativeCache : public Napi::ObjectWrap<NativeCache>, private Stoppable {
   std::unique_ptr<Mapper> mapper_;  // null without a background thread
   std::unique_ptr<Pattern> pattern_;
   std::unique_ptr<SlotWindows> windows_;
-  std::unordered_map<int32_t, int64_t> window_bytes_;  // of the ArrayBuffers over a slot's windows
   SlotArrays arrays_;
 };
 

@@ -23,9 +23,6 @@ Napi::Value NativeCache::Window(const Napi::CallbackInfo& info) {
   uint64_t start = 0;
   const Status status = windows_->Show(slot, reservation, static_cast<uint64_t>(bytes), start);
   if (ThrowIfFailed(info.Env(), status, driver_kind_)) return info.Env().Undefined();
-  // The memory is not the garbage collector's to free: counted as if it were, views of a long prompt would make it run.
-  Napi::MemoryManagement::AdjustExternalMemory(info.Env(), -bytes);
-  window_bytes_[slot] += bytes;
   return Napi::ArrayBuffer::New(info.Env(), reinterpret_cast<void*>(start), static_cast<size_t>(bytes));
 }
 
@@ -35,10 +32,6 @@ Napi::Value NativeCache::Revoke(const Napi::CallbackInfo& info) {
   const bool is_escaped = given.Boolean(1);
   if (ThrowIfFailed(info.Env(), given.status(), driver_kind_)) return info.Env().Undefined();
   windows_->Hide(slot, is_escaped);
-  if (const auto shown = window_bytes_.find(slot); shown != window_bytes_.end()) {
-    Napi::MemoryManagement::AdjustExternalMemory(info.Env(), shown->second);
-    window_bytes_.erase(shown);
-  }
   return info.Env().Undefined();
 }
 
