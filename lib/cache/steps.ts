@@ -60,10 +60,8 @@ export class Steps {
     const numbers = this.#slots;
     const { generation, prepared, length: lengths, sharedTail } = numbers;
     const { maxTokens } = this.#memory.layout;
-    const { ready } = this.#side;
     let lacking = 0;
     let sharing = 0;
-    let isSideLacking = false;
     for (let index = 0; index < length; index += 1) {
       const slot = slots[index]!;
       if (generation[slot] !== generations[index]) throw this.#stale(slot, generations[index]!);
@@ -73,7 +71,6 @@ export class Steps {
       if (lengthTokens > maxTokens) throw createError('KV_LENGTH_OUT_OF_RANGE', { slot, tokens: lengthTokens, maxTokens });
       if (!numbers.hasRoom(slot, lengthTokens)) lacking += 1;
       if (sharedTail[slot] !== 0) sharing += 1;
-      if (ready[slot]! < lengthTokens) isSideLacking = true;
     }
     if (lacking + sharing > 0) this.#memory.late.attempt(() => { this.#sharing.flushBesideWithheld(); });
     batch.setPrepared(true); // from here on it cannot be changed, by a policy either
@@ -84,7 +81,7 @@ export class Steps {
       }
       numbers.prepareAll(slots, tokens, length);
       if (lacking > 0) this.#grow(batch);
-      if (isSideLacking) this.#growSide(batch);
+      if (this.#side.all.length > 0) this.#growSide(batch);
     } catch (error) {
       for (let index = 0; index < length; index += 1) numbers.prepare(slots[index]!, 0);
       batch.setPrepared(false);
