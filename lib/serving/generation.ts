@@ -197,7 +197,7 @@ export class Generation implements OrderedRequest {
     this.sequence = undefined;
     this.length = 0;
     this.passTokens = 0;
-    if (!this.#isAnswered) { // preempted or failed: nobody gets the rows, and their memory is wanted
+    if (!this.#isAnswered) { // preempted or failed: no result carries the rows, and other requests need their memory
       this.side?.close();
       this.side = undefined;
     }

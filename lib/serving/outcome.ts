@@ -47,7 +47,7 @@ export class OutcomeCollector {
       yield* this.#take();
     } finally {
       batching.failAll(createError('KV_ABORTED', { operation: 'generating' }));
-      for (const outcome of this.#take()) if (outcome.status === 'fulfilled') outcome.value.side?.close(); // nobody gets it
+      for (const outcome of this.#take()) if (outcome.status === 'fulfilled') outcome.value.side?.close(); // the caller has left the run
     }
   }
 

@@ -1,5 +1,5 @@
 // FoundPages: the pages of one side tensor that a new sequence's text begins with, from the moment they were found until a slot has them.
-// All are shared, also the one in which the text ends: who writes there first gets a copy. They are not evicted meanwhile.
+// All are shared, also the one in which the text ends: the slot that writes there first gets a copy. They are not evicted meanwhile.
 
 import { isKvError } from '../base/errors.js';
 import type { NativeCache } from '../device/native.js';

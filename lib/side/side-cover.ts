@@ -1,6 +1,6 @@
 // SideCover: how much of each cached text one side tensor has, and in which of its pages. It follows the texts of the prefix index: per
 // node the token up to which the tensor was written (its cover), and in a ledger of its own the pages that hold it. A page may end
-// inside a token and inside a node. What nobody wrote cannot be found.
+// inside a token and inside a node. What no engine wrote cannot be found.
 //
 // Invariants: cover is closed under prefixes: a node is covered only where all before it is; a node whose cover ends inside a page has
 // that page as its tail, unless a covered child has it.

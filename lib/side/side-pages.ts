@@ -206,7 +206,7 @@ export class SidePages {
       if (this.#mappers[page] !== mappers[page]) throw broken('the slots that map a page are miscounted', page, mappers[page]!);
       if (this.#users[page] !== users[page]) throw broken('the slots in use that map a page are miscounted', page, users[page]!);
       const isHeld = this.#isHeld(page);
-      if (mappers[page] === 0 && !isHeld) throw broken('a page that nobody has is counted', page, 0);
+      if (mappers[page] === 0 && !isHeld) throw broken('a page that no slot maps and no text holds is counted', page, 0);
       if (isHeld && this.#isKept[page] === 0) throw broken('a page that a text holds is not kept', page, 0);
     }
     const idlePages = users.reduce((idle, count, page) => (this.#isUsed[page] === 1 && count === 0 ? idle + 1 : idle), 0);

@@ -265,7 +265,7 @@ export class SideTensor {
     });
   }
 
-  /** Whether the slot may write behind its token `written` in its page `index`: nobody else relies on what is there. */
+  /** Whether the slot may write behind its token `written` in its page `index`: no other slot and no text relies on what is there. */
   #isWritable(slot: number, index: number, written: number): boolean {
     const page = this.#pages.tableOf(slot)[index]!;
     if (this.#pages.usersOf(page) > 1) return false;
