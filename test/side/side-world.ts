@@ -171,7 +171,6 @@ export class SideWorld {
     const sequence = running.sequence.fork();
     this.#running.push({ ...running, sequence, gaps: new Set(running.gaps), text: running.text.slice() });
     const fork = this.#running.at(-1)!;
-    fork.text.length = Math.min(fork.text.length, Math.max(sequence.length, fork.text.length));
     this.#checkRunning(fork);
   }
 
