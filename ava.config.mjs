@@ -8,6 +8,7 @@ export default {
     ? ['build-test/package/**/*.test.js']
     : ['build-test/**/*.test.js', '!build-test/package/**'],
   workerThreads: false,
+  ...(VKV_TEST_PACKAGE ? { concurrency: 1 } : {}), // each file makes a release in this clone
   timeout: VKV_TEST_TIMEOUT ?? (VKV_TEST_PACKAGE ? '15m' : '120s'),
   environmentVariables: VKV_TEST_PRELOAD ? { LD_PRELOAD: VKV_TEST_PRELOAD } : {},
 };

@@ -13,7 +13,7 @@ const style = [
 ].map(([selector, message]) => ({ selector, message }));
 
 const nodeGlobals = Object.fromEntries(
-  ['console', 'process', 'performance', 'require', 'module', '__dirname', 'Buffer', 'URL', 'setTimeout']
+  ['console', 'process', 'performance', 'require', 'module', '__dirname', 'Buffer', 'URL', 'fetch', 'setTimeout']
     .map((name) => [name, 'readonly']));
 
 export default tseslint.config(
@@ -23,7 +23,7 @@ export default tseslint.config(
   {
     files: ['**/*.ts'],
     languageOptions: {
-      parserOptions: { project: ['tsconfig.json', 'test/tsconfig.json', 'examples/tsconfig.json'] },
+      parserOptions: { project: ['tsconfig.json', 'lib/server/page/tsconfig.json', 'test/tsconfig.json', 'examples/tsconfig.json'] },
     },
     rules: {
       '@typescript-eslint/await-thenable': 'error',
@@ -51,11 +51,15 @@ export default tseslint.config(
     },
   },
   {
+    files: ['lib/server/page/*.ts'],
+    languageOptions: { globals: Object.fromEntries(['document', 'fetch', 'matchMedia', 'sessionStorage', 'clearTimeout', 'AbortSignal'].map((name) => [name, 'readonly'])) },
+  },
+  {
     // Programs that leave things undone on purpose.
     files: ['test/teardown/**/*.ts'],
     rules: { '@typescript-eslint/no-floating-promises': 'off', 'no-useless-assignment': 'off' },
   },
   { files: ['lib/**/*.ts'], ignores: ['lib/cli/**'], rules: { 'no-console': 'error' } },
-  // The addon and package.json are found at run time, so an import cannot name them.
-  { files: ['**/*.cjs', 'lib/device/native.ts'], rules: { '@typescript-eslint/no-require-imports': 'off' } },
+  // package.json is outside of lib/, so an import cannot name it.
+  { files: ['**/*.cjs', 'lib/base/package-version.ts'], rules: { '@typescript-eslint/no-require-imports': 'off' } },
 );

@@ -10,7 +10,7 @@ import { writeFileSync } from 'node:fs';
 
 import { KvCache, lru, type Sequence } from 'virtual-kv';
 
-import { drawCharts } from './charts/vega.js';
+import { drawCharts, machine } from './charts/vega.js';
 import { exampleCommand, runExample, wholeNumber } from './console/command.js';
 
 const PROMPT_TOKENS = 15;
@@ -99,20 +99,26 @@ function table(title: string, rows: readonly Measured[], format: (measured: Meas
 }
 
 /** Two charts side by side, hit rate and items per second over p; drawn by Vega, as the reports of `vkv replay` are. */
-async function svgOf(rows: readonly Measured[]): Promise<string> {
+async function svgOf(rows: readonly Measured[], count: number): Promise<string> {
   const names = POOLS.map((pool) => (pool === 'off' ? 'no prefix cache' : `K = ${pool} rows`));
   const chart = (field: string, title: string, format: string): object => ({
     width: 340, height: 260, mark: { type: 'line', strokeWidth: 2, point: { size: 30 } },
     encoding: {
       x: { field: 'share', type: 'quantitative', title: 'share of frequent prompts, p', scale: { domain: [0, 1] } },
-      y: { field, type: 'quantitative', title, axis: { format }, scale: { zero: field === 'hitRate' } },
+      y: { field, type: 'quantitative', title, axis: { format }, scale: { zero: true, ...field === 'hitRate' ? { domain: [0, 1] } : {} } },
       color: {
         field: 'name', type: 'nominal', title: null, sort: names, legend: { orient: 'top', symbolType: 'stroke' },
         scale: { domain: names, range: ['#9aa4af', '#b9d3f5', '#7fb0ec', '#3f7fd6', '#1c4f94'] },
       },
     },
   });
-  return drawCharts(rows.map((row) => ({ ...row, name: names[POOLS.indexOf(row.pool)] })), [
+  return drawCharts({
+    text: 'What a prefix cache is worth, by the share of frequent prompts',
+    lines: [
+      `${count.toLocaleString('en-US')} requests of ${PROMPT_TOKENS} tokens a run, ${FREQUENT_PROMPTS} frequent prompts, pools of K rows of 4 tokens; computing modelled at ${COMPUTE_MS * 1e3} µs a token`,
+      `time in the cache measured on ${machine()}`,
+    ],
+  }, rows.map((row) => ({ ...row, name: names[POOLS.indexOf(row.pool)] })), [
     chart('hitRate', 'prompt tokens from the cache', '.0%'), chart('itemsPerSecond', 'items per second', 'd'),
   ]);
 }
@@ -143,7 +149,7 @@ async function main(): Promise<void> {
     ({ itemsPerSecond }) => itemsPerSecond.toFixed(0)));
   console.log(differences);
   if (flags.svg === undefined) return;
-  writeFileSync(flags.svg, await svgOf(rows));
+  writeFileSync(flags.svg, await svgOf(rows, count));
   console.log(`\nPlot: ${flags.svg}`);
 }
 

@@ -10,11 +10,9 @@ import { text } from 'node:stream/consumers';
 import { setImmediate } from 'node:timers/promises';
 
 import { isKvError, KvCache, OnlineScheduler } from 'virtual-kv';
+import { LlamaEngine, LlamaModel, LlamaTokenizer } from 'virtual-kv/llama';
 
 import { runExample } from './console/command.js';
-import { LlamaEngine } from './llama/engine.js';
-import { LlamaModel } from './llama/model.js';
-import { LlamaTokenizer } from './llama/tokenizer.js';
 
 const folder = path.join(__dirname, '..', 'examples', 'llama', 'storyteller');
 

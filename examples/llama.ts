@@ -10,11 +10,9 @@ import * as path from 'node:path';
 import { Option } from 'commander';
 
 import { greedy, KvCache, OnlineScheduler, randomSampler, type GenerationResult, type Sampler } from 'virtual-kv';
+import { LlamaEngine, LlamaModel, LlamaTokenizer, type ChatMessage } from 'virtual-kv/llama';
 
 import { anyNumber, exampleCommand, runExample, wholeNumber } from './console/command.js';
-import { LlamaEngine } from './llama/engine.js';
-import { LlamaModel } from './llama/model.js';
-import { LlamaTokenizer, type ChatMessage } from './llama/tokenizer.js';
 
 const storyteller = path.join(__dirname, '..', 'examples', 'llama', 'storyteller');
 const story = ['Tell me a story about a fox named Mia and a red ball.', 'What did Mia lose?', 'What did they eat?'];

@@ -13,11 +13,10 @@ import { Option } from 'commander';
 import {
   Driver, KvCache, NaiveScheduler, OfflineScheduler, OnlineScheduler, type GenerationRequest, type ServingTotals,
 } from 'virtual-kv';
+import { LlamaEngine, LlamaModel } from 'virtual-kv/llama';
 
-import { drawCharts } from './charts/vega.js';
+import { drawCharts, machine } from './charts/vega.js';
 import { exampleCommand, runExample, wholeNumber } from './console/command.js';
-import { LlamaEngine } from './llama/engine.js';
-import { LlamaModel } from './llama/model.js';
 
 const promptTokens = 856;
 
@@ -106,21 +105,49 @@ function line(name: string, prefixCache: string, { totals, seconds, mebibytes }:
   return name.padEnd(10) + prefixCache.padEnd(5) + cells.map((cell) => cell.padStart(10)).join('');
 }
 
-/** Seconds of prefill and decode, and completion tokens per second, of each scheduler without and with the prefix cache. */
-async function draw(file: string, runs: readonly { readonly name: string; readonly prefixCache: string; readonly run: Run }[]): Promise<void> {
+/** The title of the report: what was gained, the workload, the machine. */
+function titleOf(runs: readonly NamedRun[], { requests, driver, model }: Setting): { readonly text: string; readonly lines: readonly string[] } {
+  const of = (cache: string): readonly NamedRun[] => runs.filter(({ prefixCache }) => prefixCache === cache);
+  const gains = of('off').map(({ run }, at) => run.totals.prefillMs / of('on')[at]!.run.totals.prefillMs);
+  const { totals } = of('on')[0]!.run;
+  const count = (value: number): string => value.toLocaleString('en-US');
+  return {
+    text: `A prefix cache makes prefill ${Math.min(...gains).toFixed(1)} to ${Math.max(...gains).toFixed(1)} times faster`,
+    lines: [
+      `${count(requests.length)} requests, ${count(requests.length * promptTokens)} prompt tokens in ${count(flags.groups)} groups that share ${count(flags.shared)} of ${count(promptTokens)} each, ` +
+        `${count(totals.generatedTokens)} completion tokens; hit rate ${(100 * totals.cachedTokens / totals.promptTokens).toFixed(0)} %`,
+      `storyteller, ${count(Math.round(model.config.layers))} layers; ${driver.info.deviceName}; ${machine()}`,
+    ],
+  };
+}
+
+interface NamedRun {
+  readonly name: string;
+  readonly prefixCache: string;
+  readonly run: Run;
+}
+
+/** Seconds of prefill, and completion tokens per second, of each scheduler without and with the prefix cache, with their numbers. */
+async function draw(file: string, runs: readonly NamedRun[], setting: Setting): Promise<void> {
   const values = runs.map(({ name, prefixCache, run: { totals, seconds } }) => ({
     name, cache: `prefix cache ${prefixCache}`, prefill: totals.prefillMs / 1e3, speed: totals.generatedTokens / seconds,
   }));
-  const chart = (field: string, title: string): object => ({
-    width: 300, height: 220, mark: 'bar',
+  const chart = (field: string, title: string, format: string): object => ({
+    width: 320, height: 240, title: { text: title, anchor: 'start', fontSize: 13, fontWeight: 'normal', offset: 10 },
     encoding: {
-      x: { field: 'name', type: 'nominal', title: null, sort: null, axis: { labelAngle: 0 } },
+      x: { field: 'name', type: 'nominal', title: null, sort: null, axis: { labelAngle: 0, domain: false, ticks: false, labelPadding: 8 } },
       xOffset: { field: 'cache', sort: null },
-      y: { field, type: 'quantitative', title },
-      color: { field: 'cache', type: 'nominal', title: null, sort: null, legend: { orient: 'top' }, scale: { range: ['#9aa4af', '#3f7fd6'] } },
+      y: { field, type: 'quantitative', title: null, scale: { zero: true }, axis: { domain: false, ticks: false, tickCount: 5 } },
+      color: { field: 'cache', type: 'nominal', title: null, sort: null, legend: { orient: 'bottom', offset: 14 }, scale: { range: ['#9aa4af', '#3f7fd6'] } },
     },
+    layer: [
+      { mark: { type: 'bar', cornerRadiusEnd: 2 } },
+      { mark: { type: 'text', dy: -7, fontSize: 12, color: '#1f2329' }, encoding: { text: { field, type: 'quantitative', format }, color: { value: '#1f2329' } } },
+    ],
   });
-  writeFileSync(file, await drawCharts(values, [chart('prefill', 'seconds of prefill'), chart('speed', 'completion tokens per second')]));
+  writeFileSync(file, await drawCharts(titleOf(runs, setting), values, [
+    chart('prefill', 'seconds of prefill, less is better', '.2f'), chart('speed', 'completion tokens a second, more is better', ',.0f'),
+  ]));
 }
 
 /** Throws unless the report can be written, before minutes are spent. */
@@ -138,7 +165,7 @@ async function compare(setting: Setting): Promise<void> {
   await run('naive', 'off', setting); // the compiler's turn
   const seen = new Set<string>();
   const gains: string[] = [];
-  const runs: { name: string; prefixCache: string; run: Run }[] = [];
+  const runs: NamedRun[] = [];
   for (const name of ['naive', 'offline', 'online']) {
     const off = await run(name, 'off', setting);
     console.log(line(name, 'off', off));
@@ -152,7 +179,7 @@ async function compare(setting: Setting): Promise<void> {
   console.log(`\nFaster with the prefix cache:\n${gains.join('\n')}`);
   console.log(`A static reservation for ${slots} sequences would take ${runs[0]!.run.staticMebibytes.toFixed(1)} MiB.`);
   if (flags.report !== undefined) {
-    await draw(flags.report, runs);
+    await draw(flags.report, runs, setting);
     console.log(`Report: ${flags.report}`);
   }
   if (seen.size === 1) console.log('All six runs gave the same tokens.');
@@ -165,11 +192,11 @@ async function main(): Promise<void> {
   const driver = Driver.open(flags.driver);
   const model = new LlamaModel(path.join(__dirname, '..', 'examples', 'llama', 'storyteller'), { cublas: 'off' }); // answers are compared
   const requests = makeRequests(model.config.vocabularyTokens);
-  const place = model.acquirePlace(driver); // the weights stay there from run to run
+  const place = model.acquirePlace(driver, 'blocking'); // the weights stay there from run to run
   console.log(`on ${driver.info.deviceName}, ${place.dense.target}`);
   console.log(`${requests.length} requests, ${requests.length * promptTokens} prompt tokens, ${requests.length * completionTokens} completion tokens\n`);
   await compare({ driver, model, requests });
-  model.releasePlace(driver);
+  model.releasePlace(driver, place);
   driver.close();
 }
 

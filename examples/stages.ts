@@ -5,9 +5,9 @@
 
 import * as path from 'node:path';
 
+import { LlamaModel, LlamaTokenizer, type ChatMessage } from 'virtual-kv/llama';
+
 import { runExample } from './console/command.js';
-import { LlamaModel } from './llama/model.js';
-import { LlamaTokenizer, type ChatMessage } from './llama/tokenizer.js';
 import { stripes } from './stages/image.js';
 import { Pipeline, type Spoken } from './stages/pipeline.js';
 

@@ -12,7 +12,9 @@ export type { SequenceSpans } from './kernels/step-spans.js';
 export type { TokenCopy } from './kernels/token-copies.js';
 export { Batch } from './cache/batch.js';
 export { DeviceMemory, type DeviceMemoryOptions } from './device/device-memory.js';
-export { Driver, type DriverInfo, type DriverKind, type DriverMemory, type DriverOptions } from './device/driver.js';
+export {
+  Driver, type DriverInfo, type DriverKind, type DriverMemory, type DriverOptions, type SynchronizeOptions,
+} from './device/driver.js';
 export type { Tensor } from './cache/slot-memory.js';
 export { KvCache } from './cache/kv-cache.js';
 export type { CacheCounts, CacheMetrics } from './cache/statistics.js';
@@ -22,7 +24,20 @@ export type { PrefixCacheOptions, PrefixEventsOptions } from './cache/prefix-opt
 export type { PrefixClearedEvent, PrefixEvent, PrefixRemovedEvent, PrefixStoredEvent } from './cache/prefix-events.js';
 export { prefixBlockKeys, type PrefixBlockKeysOptions } from './cache/prefix-block-keys.js';
 export type { PromptItem, PromptItemKind } from './prefix/prompt-encoder.js';
-export { Prefixes, type PrefixExplanation, type PrefixLookup, type PrefixLookupOptions, type PrefixMetrics, type PrefixResetOptions } from './cache/prefixes.js';
+export { Prefixes, type PrefixExplanation, type PrefixLookup, type PrefixLookupOptions, type PrefetchOptions, type PrefixResetOptions, type PromoteOptions } from './cache/prefixes.js';
+export type { PrefixMetrics } from './cache/prefix-statistics.js';
+export type { CacheTiers, TierMetrics, TiersMetrics } from './cache/cache-tiers.js';
+export type { Promotion, PromotionEnd } from './cache/promotions.js';
+export type { LeftInTiers } from './cache/promotion-totals.js';
+export type { TextPlace, TiersExplanation } from './cache/text-places.js';
+export type { BlockAbsence } from './tiers/absences.js';
+export type { LoadComparison, LoadPart } from './tiers/load-comparison.js';
+export type { Durability } from './store/disk-store-options.js';
+export { diskTier, type DiskTierOptions } from './tiers/disk-tier.js';
+export { hostTier, type HostTierOptions } from './tiers/host-tier.js';
+export type {
+  BlockRecord, BorrowedBlock, GetMiss, PutRefusal, Tier, TierContext, TierGet, TierPut, TierStatistics,
+} from './tiers/tier.js';
 export type { CachedBy } from './cache/admission-request.js';
 export {
   byteOffset, computeLayout, layoutKinds,
@@ -35,17 +50,19 @@ export { PagePool, type PagePoolOptions, type PoolCounts } from './device/page-p
 export type { CommitOptions, Fence, ReleaseOptions } from './cache/fence.js';
 export { Sequence } from './cache/sequence.js';
 export { HandOver } from './side/hand-over.js';
+export type { DeviceRows } from './side/device-rows.js';
 export type { SideRowsByName } from './side/side-rows.js';
 export type { SideTensorShape, SideTensorShapes } from './side/side-tensor-options.js';
-export type { SideCounts, SideTensorInfo } from './side/side-tensors.js';
-export type { TensorView } from './layout/dtype-arrays.js';
+export type { SideCounts } from './side/side-counts.js';
+export type { SideTensorInfo } from './side/side-tensors.js';
+export { sideDtypes, type SideDtype, type SideView, type TensorView } from './layout/dtype-arrays.js';
 export type { WaitOptions } from './cache/wait.js';
 export {
-  ahead, bestFit, leastRecentlyUsed, onDemand, type GrowthPolicy, type IdleSlots, type PlacementPolicy, type ReclaimPolicy,
+  ahead, bestFit, leastRecentlyUsed, onDemand, tailsFirst, type GrowthPolicy, type IdleSlots, type PlacementPolicy, type ReclaimPolicy,
 } from './cache/memory-policies.js';
 export {
   adaptive, lfu, lru, priority, slru, type DropReason, type EvictionContext, type EvictionPolicy, type EvictionPolicyFactory,
-  type LeastFrequentlyUsedOptions, type NodeView, type PriorityOptions, type SegmentedLruOptions,
+  type LeastFrequentlyUsedOptions, type NodeView, type PriorityOptions, type ReleasedRequest, type SegmentedLruOptions,
 } from './prefix/index.js';
 export { byArrival, byTenantShare, type OrderedRequest, type RequestOrder } from './serving/request-order.js';
 export * from './serving/index.js';
@@ -58,8 +75,9 @@ export type {
 export {
   SideTensorSuggestion, suggestSideTensors, type PassedThrough, type PassThroughReason, type SuggestedSideTensor,
 } from './side/suggest-side-tensors.js';
+export { redisTier, type RedisBreakerOptions, type RedisClient, type RedisTierOptions } from './tiers/redis-tier.js';
 export type { PrefixDomainParts } from './prefix/domain.js';
 export {
   isKvError, KvAbortError, KvCapacityError, KvDriverError, KvError, KvStateError,
-  type CodedError, type DriverCall, type ErrorCode, type ErrorDetails, type Recovery, type UnavailableReason,
+  type CodedError, type DriverCall, type ErrorCode, type ErrorDetails, type Recovery, type RemoteRefusal, type UnavailableReason,
 } from './base/errors.js';

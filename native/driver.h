@@ -1,4 +1,4 @@
-// Driver: the only part that depends on the machine. About twenty calls, each with its pre- and post-conditions; a
+// Driver: the only part that depends on the machine. About twenty-five calls, each with its pre- and post-conditions; a
 // driver's capabilities are data (DriverInfo), not a subclass to test for.
 //
 // Threads: every method may be called from any thread at any time; calls on overlapping ranges must be ordered by the
@@ -39,7 +39,7 @@ struct DriverInfo {
   uint64_t granularity_bytes = 0;   // every page size is a multiple of it
   uint64_t default_page_bytes = 0;  // the page size to use unless another is asked for
   uint64_t mapping_limit = 0;       // mappings this driver allows itself, beside the process's limit; 0: none
-  bool has_streams = false;         // streams and events mean something (host: all work is done when a call returns)
+  bool has_streams = false;         // the default stream too is queued (host: its work is done when a call returns)
   bool has_host_access = false;     // the CPU may dereference mapped addresses
   bool has_zeroed_pages = false;    // a page's first content is zeros (elsewhere: undefined)
   bool has_readable_holes = false;  // reading an unmapped address of a reservation gives zeros instead of a fault
@@ -93,6 +93,11 @@ class Driver {
   // Pre: whole mappings, no hole; may span many pages. Post: unmapped, access gone, the pages live on.
   virtual Status Unmap(uint64_t address, uint64_t bytes) = 0;
 
+  // From BeginUndo to EndUndo pages are mapped again that were unmapped just before: no limit of the driver's own
+  // refuses that. Use UndoScope.
+  virtual void BeginUndo() {}
+  virtual void EndUndo() {}
+
   // Of mapped memory that the CPU may read, the bytes from `address` on, at most `bytes`, that lie side by side in one
   // file of the process, so that one system call can map them a second time; 0: not known.
   virtual uint64_t SharedRunBytes(uint64_t address, uint64_t bytes) {
@@ -105,11 +110,23 @@ class Driver {
   // kCopyOutOfRange outside mapped memory. No bytes only wait; of Copy and Fill they are done at once.
   virtual Status Write(uint64_t to, const void* from, uint64_t bytes) = 0;
   virtual Status Read(void* to, uint64_t from, uint64_t bytes) = 0;
-  // Queued on `stream`; done when the call returns if !has_streams. The ranges do not overlap.
+  // Registers memory of this process, so that the device copies there by itself while the CPU goes on. `address` and
+  // `bytes` are multiples of 4,096; the range overlaps no registered one, is no device's, and shows the same memory
+  // until UnregisterHost. A refusal (a limit on locked memory, say) leaves it as it was. Without streams: does nothing.
+  virtual Status RegisterHost(uint64_t address, uint64_t bytes) = 0;
+  // Pre: the start of a registered range, which no queued copy uses.
+  virtual Status UnregisterHost(uint64_t address) = 0;
+  // Copies mapped memory into plain memory, queued on `stream` where all of it lies in one registered range; to memory
+  // without any it is done when the call returns. kCopyOutOfRange as Read.
+  virtual Status Download(void* to, uint64_t from, uint64_t bytes, Stream stream) = 0;
+  // Copies plain memory into mapped memory, queued on `stream`. Where all of `from` lies in one registered range it
+  // must stay as it is until the stream has done that; elsewhere it may change as soon as the call returns.
+  virtual Status Upload(uint64_t to, const void* from, uint64_t bytes, Stream stream) = 0;
+  // Queued on `stream`; done when the call returns on the default stream if !has_streams. The ranges do not overlap.
   virtual Status Copy(uint64_t to, uint64_t from, uint64_t bytes, Stream stream) = 0;
   virtual Status Fill(uint64_t to, uint8_t value, uint64_t bytes, Stream stream) = 0;
 
-  // Without streams (host) these succeed and mean: everything is done already.
+  // If !has_streams, everything on the default stream is done already.
   virtual Status CreateStream(Stream& stream) = 0;
   virtual Status DestroyStream(Stream stream) = 0;
   virtual Status SynchronizeStream(Stream stream) = 0;          // waits until all work queued on it is done
@@ -135,6 +152,18 @@ class DriverScope {
  private:
   Driver& driver_;
   Status status_;
+};
+
+// While it lives, mapping is the undo of a change that has failed.
+class UndoScope {
+ public:
+  explicit UndoScope(Driver& driver) : driver_(driver) { driver_.BeginUndo(); }
+  ~UndoScope() { driver_.EndUndo(); }
+  UndoScope(const UndoScope&) = delete;
+  UndoScope& operator=(const UndoScope&) = delete;
+
+ private:
+  Driver& driver_;
 };
 
 }  // namespace vkv

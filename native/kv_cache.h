@@ -27,6 +27,8 @@
 
 namespace vkv {
 
+class PinnedArena;
+
 struct GrowCommand {
   int32_t slot;
   int32_t rows;  // the rows it shall have; no effect if it has as many
@@ -81,6 +83,16 @@ struct PutCommand {
   int32_t from;    // token of the slot
   int32_t tokens;  // how many
   int32_t at;      // token of the source
+};
+
+// Packed tokens in memory of a driver: the cache's own, or one whose bytes come through `arena`; null: it copies to the
+// slots' addresses.
+struct FetchSource {
+  Driver* driver;
+  uint64_t address;
+  uint64_t bytes;
+  Stream stream;
+  PinnedArena* arena;
 };
 
 struct CacheCounters {
@@ -145,6 +157,12 @@ class KvCache {
   // returns. Pre: no queued work uses those tokens. kInternal, before anything is written, when a slot has no rows for
   // its tokens or the source is too short; after the driver's failure those tokens hold anything.
   Status Put(std::span<const PutCommand> commands, const void* source, uint64_t source_bytes);
+  // The same from memory of a device, of `source.bytes` bytes: queued on its stream where the source's driver has
+  // streams and the arena, if any, can be written by it; else done when the call returns. After a failure some of it
+  // may be queued.
+  Status Fetch(std::span<const PutCommand> commands, const FetchSource& source);
+  // kInternal unless the slot has rows for its first `tokens` tokens.
+  Status CheckTokens(int32_t slot, uint64_t tokens) const;
   // Gives the slot pages of its own for those rows of a group that hold the command's tokens. Pre: no queued work uses
   // its rows there. On failure all is as before; only when the driver refuses the undo, the rows from there on are gone
   // and the slot is in quarantine.
@@ -191,6 +209,8 @@ class KvCache {
   Status OwnStream(Stream& stream);
   Status UnmapHeld(int32_t slot, int32_t rows);
   Status UnmapStranded();
+  Status CheckPut(const char* call, std::span<const PutCommand> commands, uint64_t source_bytes) const;
+  Status FetchOne(uint64_t to, uint64_t from, uint64_t bytes, const FetchSource& source);
   Status CopyTokens(int32_t to_slot, int32_t from_slot, int32_t group, uint64_t tokens, std::optional<Stream> queued);
   Status FillQueued(const DetachCommand& command, const RowRun& shared, const RowRun& fresh, Tenant tenant,
                     bool& is_swapped);

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "kv_cache.h"
+#include "pinned_arena.h"
 
 namespace vkv {
 
@@ -55,18 +56,28 @@ Status KvCache::CopyTokens(int32_t to_slot, int32_t from_slot, int32_t group, ui
   return Ok();
 }
 
-Status KvCache::Put(std::span<const PutCommand> commands, const void* source, uint64_t source_bytes) {
+Status KvCache::CheckTokens(int32_t slot, uint64_t tokens) const {
+  std::lock_guard lock(mutex_);
+  if (layout().RowsFor(tokens) <= static_cast<uint64_t>(slots_[static_cast<size_t>(slot)].rows)) return Ok();
+  return Fail(Code::kInternal, "CheckTokens", slot, static_cast<int64_t>(tokens));
+}
+
+Status KvCache::CheckPut(const char* call, std::span<const PutCommand> commands, uint64_t source_bytes) const {
   const uint64_t token_bytes = layout().token_bytes(0);
-  {
-    std::lock_guard lock(mutex_);
-    for (const PutCommand& command : commands) {
-      const uint64_t end = static_cast<uint64_t>(command.from) + static_cast<uint64_t>(command.tokens);
-      const uint64_t source_end = static_cast<uint64_t>(command.at) + static_cast<uint64_t>(command.tokens);
-      const Slot& slot = slots_[static_cast<size_t>(command.slot)];
-      if (layout().RowsFor(end) > static_cast<uint64_t>(slot.rows) || source_end * token_bytes > source_bytes)
-        return Fail(Code::kInternal, "Put", command.slot, command.tokens);
-    }
+  std::lock_guard lock(mutex_);
+  for (const PutCommand& command : commands) {
+    const uint64_t end = static_cast<uint64_t>(command.from) + static_cast<uint64_t>(command.tokens);
+    const uint64_t source_end = static_cast<uint64_t>(command.at) + static_cast<uint64_t>(command.tokens);
+    const Slot& slot = slots_[static_cast<size_t>(command.slot)];
+    if (layout().RowsFor(end) > static_cast<uint64_t>(slot.rows) || source_end * token_bytes > source_bytes)
+      return Fail(Code::kInternal, call, command.slot, command.tokens);
   }
+  return Ok();
+}
+
+Status KvCache::Put(std::span<const PutCommand> commands, const void* source, uint64_t source_bytes) {
+  VKV_RETURN_IF_ERROR(CheckPut("Put", commands, source_bytes));
+  const uint64_t token_bytes = layout().token_bytes(0);
   DriverScope scope(pool_->driver());
   VKV_RETURN_IF_ERROR(scope.status());
   const auto* bytes = static_cast<const uint8_t*>(source);
@@ -74,6 +85,39 @@ Status KvCache::Put(std::span<const PutCommand> commands, const void* source, ui
     const uint64_t to = ranges_.RowAddress(command.slot, 0, 0) + static_cast<uint64_t>(command.from) * token_bytes;
     const uint8_t* from = bytes + static_cast<uint64_t>(command.at) * token_bytes;
     VKV_RETURN_IF_ERROR(pool_->driver().Write(to, from, static_cast<uint64_t>(command.tokens) * token_bytes));
+  }
+  return Ok();
+}
+
+Status KvCache::Fetch(std::span<const PutCommand> commands, const FetchSource& source) {
+  VKV_RETURN_IF_ERROR(CheckPut("Fetch", commands, source.bytes));
+  const uint64_t token_bytes = layout().token_bytes(0);
+  DriverScope scope(pool_->driver());
+  VKV_RETURN_IF_ERROR(scope.status());
+  DriverScope source_scope(*source.driver);
+  VKV_RETURN_IF_ERROR(source_scope.status());
+  for (const PutCommand& command : commands) {
+    const uint64_t to = ranges_.RowAddress(command.slot, 0, 0) + static_cast<uint64_t>(command.from) * token_bytes;
+    const uint64_t from = source.address + static_cast<uint64_t>(command.at) * token_bytes;
+    VKV_RETURN_IF_ERROR(FetchOne(to, from, static_cast<uint64_t>(command.tokens) * token_bytes, source));
+  }
+  return Ok();
+}
+
+// One copy for each run of pages that follow each other in the arena.
+Status KvCache::FetchOne(uint64_t to, uint64_t from, uint64_t bytes, const FetchSource& source) {
+  if (source.driver == &pool_->driver()) {
+    VKV_RETURN_IF_ERROR(source.driver->Copy(to, from, bytes, source.stream));
+    return source.driver->info().has_streams ? Ok() : source.driver->SynchronizeStream(source.stream);
+  }
+  for (uint64_t done = 0; done < bytes;) {
+    PinnedArena::Place place = {to + done, bytes - done, false};
+    if (source.arena != nullptr) {
+      VKV_RETURN_IF_ERROR(source.arena->Find(to + done, bytes - done, layout().page_bytes(), source.stream, place));
+    }
+    void* const target = reinterpret_cast<void*>(place.address);
+    VKV_RETURN_IF_ERROR(source.driver->Download(target, from + done, place.bytes, source.stream));
+    done += place.bytes;
   }
   return Ok();
 }

@@ -80,6 +80,7 @@ Status KvCache::Swap(const RowRun& shared, const RowRun& fresh, bool& is_swapped
   if (status.ok()) {
     status = ranges_.Map(fresh, stranded);
     is_swapped = status.ok();
+    const UndoScope undo(pool_->driver());
     if (!status.ok()) is_lost = !stranded.empty() || !ranges_.Map(shared, stranded).ok();
   }
   if (is_lost) LoseRows(shared, std::move(stranded));
@@ -88,6 +89,7 @@ Status KvCache::Swap(const RowRun& shared, const RowRun& fresh, bool& is_swapped
 
 // The same backwards. `fresh` does not hold what it should: it cannot stay, and when it does not go the rows are lost.
 void KvCache::SwapBack(const RowRun& shared, const RowRun& fresh) {
+  const UndoScope undo(pool_->driver());
   std::vector<StrandedRun> stranded;
   const Status status = ranges_.Unmap(fresh, stranded);
   if (status.ok() && ranges_.Map(shared, stranded).ok()) return;

@@ -1,24 +1,7 @@
 #include "mapper.h"
 
-#include <errno.h>
-#include <signal.h>
-
 namespace vkv {
 namespace {
-
-// Signals belong to Node's own threads.
-class SignalsBlocked {
- public:
-  SignalsBlocked() {
-    sigset_t all;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before_);
-  }
-  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-
- private:
-  sigset_t before_;
-};
 
 // Expected while other users hold the pages; the growth happens in the foreground if it must.
 bool IsWantOfRoom(Code code) {
@@ -31,19 +14,7 @@ bool IsWantOfRoom(Code code) {
 Mapper::Mapper(KvCache& cache)
     : cache_(cache), wanted_rows_(cache.layout().slots(), 0), wants_pages_(cache.pool().ready_pages() > 0) {}
 
-Status Mapper::Start() {
-  SignalsBlocked blocked;
-  const int error = pthread_create(
-      &thread_, nullptr,
-      [](void* mapper) -> void* {
-        static_cast<Mapper*>(mapper)->Run();
-        return nullptr;
-      },
-      this);
-  if (error != 0) return {Code::kDriverCallFailed, "pthread_create", error, error == EAGAIN ? "EAGAIN" : "", 0, 0};
-  is_started_ = true;
-  return Ok();
-}
+Status Mapper::Start() { return thread_.Start<Mapper, &Mapper::Run>(this); }
 
 void Mapper::Request(std::span<const GrowCommand> commands) {
   {
@@ -92,14 +63,12 @@ MapperState Mapper::state() const {
 }
 
 void Mapper::Stop() {
-  if (!is_started_) return;
   {
     std::lock_guard lock(mutex_);
     is_stopping_ = true;
   }
   wake_.notify_one();
-  pthread_join(thread_, nullptr);
-  is_started_ = false;
+  thread_.Join();
 }
 
 void Mapper::Run() {

@@ -8,8 +8,6 @@
 #ifndef VKV_MAPPER_H_
 #define VKV_MAPPER_H_
 
-#include <pthread.h>
-
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -18,6 +16,7 @@
 #include <vector>
 
 #include "kv_cache.h"
+#include "quiet_thread.h"
 #include "status.h"
 
 namespace vkv {
@@ -61,8 +60,7 @@ class Mapper {
   void CreatePage(std::unique_lock<std::mutex>& lock);
 
   KvCache& cache_;
-  pthread_t thread_{};
-  bool is_started_ = false;
+  QuietThread thread_;
 
   mutable std::mutex mutex_;  // guards all below
   std::condition_variable wake_;

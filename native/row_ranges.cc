@@ -89,6 +89,7 @@ Status RowRanges::Unmap(const RowRun& run, std::vector<StrandedRun>& stranded) {
   for (size_t i = 0; i < layout_.reservations(); ++i) {
     const Status status = UnmapColumn(run, i);
     if (status.ok()) continue;
+    const UndoScope undo(pool_.driver());
     for (size_t k = 0; k < i; ++k) {
       if (MapColumn(run, k, stranded).ok()) continue;
       // Reservations below k are mapped again, those from k to i-1 are not, those from i on still are: unmap the rest.

@@ -18,8 +18,11 @@ constexpr uint64_t kLargestAlignmentBytes = uint64_t{2} << 20;  // huge pages
 
 }  // namespace
 
-Status SlotWindows::Show(int32_t slot, size_t reservation, uint64_t bytes, uint64_t& address) {
+Status SlotWindows::Show(int32_t slot, size_t reservation, uint64_t least_bytes, uint64_t& address) {
   const Layout& layout = cache_.layout();
+  const uint64_t most = std::min(layout.StripeBytes(reservation), kMostBytes);
+  const uint64_t whole_pages = CeilDiv(least_bytes, layout.page_bytes()) * layout.page_bytes();
+  const uint64_t bytes = std::max(least_bytes, std::min(whole_pages, most));
   std::vector<SlotWindow>& windows = by_slot_[slot];
   // A window that could not be extended stays too small; the last one of a reservation is used.
   const auto known = std::find_if(windows.rbegin(), windows.rend(),
@@ -34,8 +37,7 @@ Status SlotWindows::Show(int32_t slot, size_t reservation, uint64_t bytes, uint6
     if (window == nullptr) {
       const uint64_t alignment = std::min(uint64_t{1} << std::countr_zero(layout.page_bytes()), kLargestAlignmentBytes);
       SlotWindow opened{reservation, nullptr};
-      VKV_RETURN_IF_ERROR(
-          host::Window::Open(std::min(layout.StripeBytes(reservation), kMostBytes), alignment, opened.window));
+      VKV_RETURN_IF_ERROR(host::Window::Open(most, alignment, opened.window));
       window = opened.window.get();
       windows.push_back(std::move(opened));
     }

@@ -23,9 +23,10 @@ class SlotWindows {
   explicit SlotWindows(const KvCache& cache) : cache_(cache) {}
   ~SlotWindows() { Close(); }
 
-  // Returns an address that shows the first `bytes` bytes of the slot in the reservation until Hide. Pre: they are
-  // mapped, and are not unmapped before Hide. kOutOfMappings, kOutOfAddressSpace: nothing has changed.
-  Status Show(int32_t slot, size_t reservation, uint64_t bytes, uint64_t& address);
+  // Returns an address that shows the first `least_bytes` bytes of the slot in the reservation until Hide, up to the
+  // end of a page. Pre: they are mapped, and are not unmapped before Hide. kOutOfMappings, kOutOfAddressSpace: nothing
+  // has changed.
+  Status Show(int32_t slot, size_t reservation, uint64_t least_bytes, uint64_t& address);
   // Hides the slot. `is_escaped`: other code may still access its windows; their addresses then hold private memory
   // until the process ends.
   void Hide(int32_t slot, bool is_escaped);

@@ -32,6 +32,12 @@ enum class Code : int32_t {
   kLibraryUnavailable = 15,  // cuBLAS; call: dlopen, or the entry point that it lacks
   kKernelsRefused = 16,      // the driver refused an image of kernels; its log is returned beside the Status
   kInvalidArgument = 17,     // an argument of a wrong type or range: our bug      what: the value, where there is one
+  // Of a disk store; the path comes beside the Status.
+  kStoreUnavailable = 18,  // the system refused a call on its folder
+  kStoreLocked = 19,       // open elsewhere                          what: the process, 0 where unknown
+  kStoreForeign = 20,      // the folder holds something else
+  kStoreVersion = 21,      // written by a later version              what: its format   how_many: the latest known here
+  kStoreFailed = 22,       // a write or sync was refused
 };
 
 struct [[nodiscard]] Status {

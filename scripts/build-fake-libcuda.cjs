@@ -1,9 +1,10 @@
 'use strict';
 // Builds the fake CUDA driver libraries that the loader's tests open: test/native/fake_libcuda.cc over the simulated
 // device, once for each CUDA version below. Writes build-test/fake-libcuda/<version>/libcuda.so.1, and beside those folders
-// libcublas.so, a fake cuBLAS, and libcublas-without-gemm.so, which lacks an entry point. `--cublas`: only those two. CXX names the
-// C++ compiler.
+// libcublas.so, a fake cuBLAS, and libcublas-without-gemm.so, which lacks an entry point. `--cublas`: only those two. The driver
+// libraries are left as they are while no source has changed. CXX names the C++ compiler.
 const { spawnSync } = require('node:child_process');
+const { createHash } = require('node:crypto');
 const fs = require('node:fs');
 const path = require('node:path');
 
@@ -51,25 +52,45 @@ function buildCublas() {
   }
 }
 
+/** Of everything that the driver libraries are made from. */
+function sourceHash() {
+  const hash = createHash('sha256').update(fs.readFileSync(path.join(__dirname, 'build-fake-libcuda.cjs'))).update(compiler);
+  for (const folder of ['native', 'kernels', 'test/native']) {
+    const names = fs.readdirSync(path.join(root, folder), { recursive: true }).filter((name) => /\.(cc|h|txt)$/.test(name)).sort();
+    for (const name of names) hash.update(name).update(fs.readFileSync(path.join(root, folder, name)));
+  }
+  return hash.digest('hex');
+}
+
+/** Each is renamed into place too, and after them the file that says what they were made from. */
 function buildLibcuda() {
+  const stamp = path.join(output, 'sources');
+  const hash = sourceHash();
+  if (fs.existsSync(stamp) && fs.readFileSync(stamp, 'utf8') === hash) return;
+  const made = fs.mkdtempSync(path.join(output, 'making-'));
   const sources = fs.readFileSync(path.join(root, 'native', 'sources.txt'), 'utf8').split(/\r?\n/)
     .filter((source) => source.startsWith('native/mock/') || needed.includes(source))
     .concat('test/native/simulated_block_table.cc');
   const objects = sources.map((source) => {
-    const object = path.join(output, `${path.basename(source, '.cc')}.o`);
+    const object = path.join(made, `${path.basename(source, '.cc')}.o`);
     run([...flags, '-c', source, '-o', object]);
     return object;
   });
   for (const { version, hidden } of ages) {
     const folder = path.join(output, String(version));
     fs.mkdirSync(folder, { recursive: true });
-    const exported = path.join(folder, 'exported.map');
+    const exported = path.join(made, 'exported.map');
+    const library = path.join(made, 'libcuda.so.1');
     fs.writeFileSync(exported, `{ global: cu*; local: ${[...hidden, '*'].join('; ')}; };\n`);
     run([
       ...flags, `-DFAKE_CUDA_VERSION=${version}`, '-shared', 'test/native/fake_libcuda.cc', ...objects,
-      `-Wl,--version-script=${exported}`, '-o', path.join(folder, 'libcuda.so.1'),
+      `-Wl,--version-script=${exported}`, '-o', library,
     ]);
+    fs.renameSync(library, path.join(folder, 'libcuda.so.1'));
   }
+  fs.writeFileSync(path.join(made, 'sources'), hash);
+  fs.renameSync(path.join(made, 'sources'), stamp);
+  fs.rmSync(made, { recursive: true });
 }
 
 fs.mkdirSync(output, { recursive: true });

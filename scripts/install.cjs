@@ -1,98 +1,30 @@
 'use strict';
-// Builds the addon into build/Release: with cmake-js where CMake is there, with npm's own node-gyp otherwise. It runs when
-// the package is installed, and as `npm run build:native`; it is shipped with the package, so it uses nothing else of
-// scripts/ but build-kernels.cjs. VKV_BUILD = auto (default) | cmake | gyp | skip chooses by hand; CMAKE and CXX name other
-// tools. Where nvcc is there it compiles the CUDA kernels too, which takes a minute and is not needed: without, the GPU's
-// driver compiles the PTX that comes with the package. VKV_FATBIN = auto (default) | skip.
-// Exit code 0: the addon exists and is newer than its sources.
+// Runs when the package is installed. Where a prebuilt addon of prebuilds/ loads, there is nothing to build, and the package works
+// without this script too; elsewhere on Linux, and always in a clone, it builds the addon from source (build-addon.cjs). macOS and
+// Windows have no addon, and the install ends well there. VKV_BUILD = auto (default) | gyp | cmake | skip: gyp and cmake build
+// from source in any case. Where nvcc is there it compiles the CUDA kernels too; VKV_FATBIN = auto (default) | skip.
+// Exit code 0: the addon loads, or there is none for this platform.
 const { spawnSync } = require('node:child_process');
 const fs = require('node:fs');
-const os = require('node:os');
 const path = require('node:path');
 
+const { build, compileKernels, readTool } = require('./build-addon.cjs');
+
 const root = path.resolve(__dirname, '..');
-const buildFolder = path.join(root, 'build');
-const cmake = process.env.CMAKE || 'cmake';
-const OLDEST_CMAKE = [3, 18];
-const jobs = String(os.availableParallelism());
-const APT_LINE = 'apt-get install build-essential cmake';
 
-const isOnPath = (command) => spawnSync(command, ['--version'], { stdio: 'ignore' }).status === 0;
-
-function hasCmake() {
-  const { status, stdout } = spawnSync(cmake, ['--version'], { encoding: 'utf8' });
-  if (status !== 0) return false;
-  const [major, minor] = (/(\d+)\.(\d+)/.exec(stdout) ?? [0, 0, 0]).slice(1).map(Number);
-  return major > OLDEST_CMAKE[0] || (major === OLDEST_CMAKE[0] && minor >= OLDEST_CMAKE[1]);
+/** In another process: a library for another machine may do more than fail to load. */
+function loads() {
+  const { VKV_ADDON: _, ...env } = process.env;
+  const library = JSON.stringify(path.join(root, 'dist', 'device', 'native.js'));
+  return spawnSync(process.execPath, ['-e', `require(${library}).native()`], { env, stdio: 'ignore' }).status === 0;
 }
 
-function fail(problem, advice) {
-  console.error(`virtual-kv: ${problem} ${advice}`);
-  process.exit(1);
-}
-
-/** Both tools use build/, and neither can use the other's files. */
-function removeForeignBuild(ownFile) {
-  if (fs.existsSync(buildFolder) && !fs.existsSync(path.join(buildFolder, ownFile))) {
-    fs.rmSync(buildFolder, { recursive: true });
-  }
-}
-
-function run(command, args) {
-  return spawnSync(command, args, { cwd: root, stdio: 'inherit' }).status === 0;
-}
-
-function buildWithCmake() {
-  removeForeignBuild('CMakeCache.txt');
-  const script = require.resolve('cmake-js/bin/cmake-js');
-  return run(process.execPath, [script, 'compile', '-p', jobs, ...(process.env.CMAKE ? ['-c', cmake] : [])]);
-}
-
-function buildWithGyp() {
-  removeForeignBuild('config.gypi');
-  // Headers that came with Node spare node-gyp a download.
-  const prefix = path.resolve(process.execPath, '..', '..');
-  const hasHeaders = fs.existsSync(path.join(prefix, 'include', 'node', 'node_api.h'));
-  const args = ['configure', 'build', `--jobs=${jobs}`, ...(hasHeaders ? [`--nodedir=${prefix}`] : [])];
-  const bundled = path.join(prefix, 'lib', 'node_modules', 'npm', 'node_modules', 'node-gyp', 'bin', 'node-gyp.js');
-  const script = process.env.npm_config_node_gyp || (fs.existsSync(bundled) ? bundled : undefined);
-  return script === undefined ? run('node-gyp', args) : run(process.execPath, [script, ...args]);
-}
-
-function chooseTool(wanted) {
-  if (wanted === 'cmake' && !hasCmake()) fail(`VKV_BUILD is cmake, and there is no CMake 3.18 or later.`, APT_LINE);
-  if (wanted !== 'auto') return wanted;
-  return hasCmake() ? 'cmake' : 'gyp';
-}
-
-function checkTools(tool) {
-  const missing = [];
-  const compilers = process.env.CXX ? [process.env.CXX.split(' ')[0]] : ['c++', 'g++', 'clang++'];
-  if (!compilers.some(isOnPath)) missing.push('a C++20 compiler');
-  if (!isOnPath('make') && !isOnPath('ninja')) missing.push('make');
-  if (tool === 'gyp' && !isOnPath('python3')) missing.push('CMake 3.18 or later (or python3, for node-gyp)');
-  if (missing.length === 0) return;
-  fail(`the native addon cannot be built here: ${missing.join(' and ')} is missing.`, `On Debian or Ubuntu: ${APT_LINE}`);
-}
-
-const wanted = process.env.VKV_BUILD || 'auto';
-if (!['auto', 'cmake', 'gyp', 'skip'].includes(wanted)) {
-  fail(`VKV_BUILD is ${JSON.stringify(wanted)}.`, 'Use one of auto, cmake, gyp, skip.');
-}
+const wanted = readTool();
+const isClone = fs.existsSync(path.join(root, 'lib'));
 if (wanted === 'skip') process.exit(0);
-const tool = chooseTool(wanted);
-checkTools(tool);
-const begin = new Date();
-if (!(tool === 'cmake' ? buildWithCmake() : buildWithGyp())) {
-  fail(
-    `the native addon could not be built with ${tool === 'cmake' ? 'cmake-js' : 'node-gyp'}; its output is above.`,
-    `It needs a C++20 compiler (GCC 10 or Clang 12). On Debian or Ubuntu: ${APT_LINE}`);
+if (process.platform !== 'linux') {
+  console.log('virtual-kv: it has a native addon for Linux only; what needs none works here (planning, layouts, block keys).');
+  process.exit(0);
 }
-// A build with nothing to do leaves the file's time, and the file would look stale. Sources that changed while the
-// compiler ran must count as newer.
-fs.utimesSync(path.join(buildFolder, 'Release', 'virtual_kv.node'), begin, begin);
-if (process.env.VKV_FATBIN !== 'skip' && isOnPath(process.env.NVCC || 'nvcc')) {
-  if (!run(process.execPath, [path.join(__dirname, 'build-kernels.cjs')])) {
-    console.error('virtual-kv: nvcc could not compile the CUDA kernels; the PTX that comes with the package is used instead.');
-  }
-}
+if (wanted === 'auto' && !isClone && loads()) compileKernels();
+else build(wanted);

@@ -4,7 +4,7 @@
 // only in CI.
 
 import { spawnSync } from 'node:child_process';
-import { existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { chmodSync, existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
@@ -14,7 +14,7 @@ import { prepareTests, root } from './prepare.mjs';
 /** Since Node.js 22 JavaScript detaches buffers itself (`ArrayBuffer.prototype.transfer`). */
 const onlyOnNode20 = new Set(['detach']);
 /** Tests that call every function of the addon, on every driver; `--addon` checks that they still do. */
-const addonTests = ['cache', 'contract', 'cuda', 'device', 'host', 'kernels', 'mock', 'native', 'side', 'teardown'].map((folder) => `build-test/${folder}`);
+const addonTests = ['cache', 'contract', 'cuda', 'device', 'host', 'kernels', 'mock', 'native', 'side', 'store', 'teardown'].map((folder) => `build-test/${folder}`);
 const noter = path.join(root, 'build-test', 'helpers', 'addon-calls.js');
 
 const [own, forAva] = divided(process.argv.slice(2));
@@ -67,6 +67,7 @@ function runTests(node, given, environment = {}) {
 
 function runAddonTests(node) {
   const folder = mkdtempSync(path.join(tmpdir(), 'virtual-kv-calls-'));
+  chmodSync(folder, 0o777); // tests start processes of other users
   try {
     const options = [process.env.NODE_OPTIONS, `--require ${JSON.stringify(noter)}`].filter(Boolean).join(' ');
     const status = runTests(node, forAva.length > 0 ? forAva : addonTests, { VKV_ADDON_CALLS: folder, NODE_OPTIONS: options });

@@ -13,8 +13,8 @@ const stamps = path.join(root, 'node_modules', '.cache', 'virtual-kv');
 /** Packages, addon and dist/: all that the vkv command needs. */
 export function prepare() {
   if (!hasPackages('.')) step('installing npm packages', 'npm', ['ci', '--no-progress'], { VKV_BUILD: 'skip' });
-  if (process.env.VKV_ADDON === undefined && isAddonStale()) step('building the addon', process.execPath, ['scripts/install.cjs'], { VKV_FATBIN: 'skip' });
-  compile({ name: 'dist', title: 'compiling TypeScript', sources: 'lib', project: '.', output: 'dist' });
+  if (process.env.VKV_ADDON === undefined && isAddonStale()) step('building the addon', process.execPath, ['scripts/build-addon.cjs'], { VKV_FATBIN: 'skip' });
+  compile({ name: 'dist', title: 'compiling TypeScript', sources: 'lib', project: '.', output: 'dist', then: 'scripts/build-page.mjs' });
   chmodSync(path.join(root, 'dist', 'cli', 'vkv.js'), 0o755); // tsc does not keep the bit
 }
 
@@ -32,9 +32,13 @@ export function prepareFolder(name) {
 
 /** The npm packages that only the example of this name needs, if it has any: examples/<name>/package.json. */
 export function prepareExamplePackages(name) {
-  const folder = path.join('examples', name);
+  preparePackages(path.join('examples', name));
+}
+
+/** The npm packages of a folder that has a package.json of its own, and nothing for another. */
+export function preparePackages(folder) {
   if (!existsSync(path.join(root, folder, 'package.json')) || hasPackages(folder)) return;
-  step(`installing npm packages of the example ${name}`, 'npm', ['ci', '--no-progress'], {}, folder);
+  step(`installing npm packages of ${folder}`, 'npm', ['ci', '--no-progress'], {}, folder);
 }
 
 /** Runs a Node program of this package with the same standard streams; returns its exit code. */
@@ -59,7 +63,8 @@ function isAddonStale() {
   return !existsSync(addon) || timeOf('native', 'kernels', 'CMakeLists.txt', 'binding.gyp', 'package.json') > timeOf(addon);
 }
 
-function compile({ name, title, sources, output, project = sources, needs = [] }) {
+/** @param then A program that completes the output. */
+function compile({ name, title, sources, output, project = sources, needs = [], then }) {
   const stamp = path.join(stamps, name);
   const inputs = [sources, 'tsconfig.json', ...needs.map((other) => path.join(stamps, other))];
   if (existsSync(path.join(root, output)) && existsSync(stamp) && timeOf(...inputs) <= timeOf(stamp)) return;
@@ -69,9 +74,15 @@ function compile({ name, title, sources, output, project = sources, needs = [] }
   if (!existsSync(path.join(root, output))) rmSync(state, { force: true });
   step(title, process.execPath, [tsc, '-p', project, '--noEmitOnError', '--incremental', '--tsBuildInfoFile', state]);
   removeOrphans(path.join(root, sources), path.join(root, output));
+  if (then !== undefined) step(`${title} of the live page`, process.execPath, [then]);
   mkdirSync(stamps, { recursive: true });
   writeFileSync(stamp, '');
   utimesSync(stamp, begin, begin); // a source that changes during the compilation must count as newer
+}
+
+/** Has the next `prepare` compile a folder's TypeScript again, all of it. */
+export function forget(name) {
+  for (const file of [name, `${name}.tsbuildinfo`]) rmSync(path.join(stamps, file), { force: true });
 }
 
 /** Removes compiled files without a source, which would still run, or ship. */

@@ -16,8 +16,8 @@ esac
 shift
 suites=("$@")
 if [ ${#suites[@]} -eq 0 ]; then
-  suites=(build-test/contract build-test/device build-test/cache build-test/host build-test/mock build-test/cuda build-test/kernels)
-  [ "$kind" = address ] && suites+=(build-test/side build-test/hostile)
+  suites=(build-test/contract build-test/device build-test/cache build-test/host build-test/mock build-test/cuda build-test/kernels build-test/store)
+  [ "$kind" = address ] && suites+=(build-test/side build-test/hostile build-test/tiers)
 fi
 
 node --input-type=module -e 'import { prepareTests } from "./scripts/prepare.mjs"; prepareTests();'
@@ -51,7 +51,7 @@ fi
 skipped=(--match='!*file descriptor*')
 # TSan's own tables take memory for every address in use, which leaves too little for reservations of many TiB.
 # It reports races of the threads of Node's own workers.
-[ "$kind" = thread ] && skipped+=(--match='!*takes no memory*' --match='!*12.6 TB*' --match='!*in eight threads*')
+[ "$kind" = thread ] && skipped+=(--match='!*takes no memory*' --match='!*12.6 TB*' --match='!*in eight threads*' --match='!*workers that are terminated*')
 run() { node scripts/test.mjs "${skipped[@]}" "${suites[@]}"; }
 if [ "$kind" = thread ]; then
   run

@@ -5,14 +5,17 @@
 import { spawn } from 'node:child_process';
 import path from 'node:path';
 
-import { prepareExamplePackages, prepareTests, root } from './prepare.mjs';
+import { prepareExamplePackages, preparePackages, prepareTests, root } from './prepare.mjs';
 
 const given = process.argv.slice(2);
 prepareTests();
 // 113 MB to download, so only when its tests are named; otherwise they are skipped, by name, where it is not installed.
 if (given.some((argument) => argument.includes('onnxruntime'))) prepareExamplePackages('onnxruntime');
+if (given.some((argument) => argument.includes('real-tokenizers'))) preparePackages(path.join('test', 'llama', 'tokenizers'));
 
-const child = spawn(process.execPath, [path.join(root, 'node_modules', 'ava', 'entrypoints', 'cli.mjs'), ...given], {
+// A module that AVA's own process loads first (scripts/test-arm64.mjs).
+const preload = process.env.VKV_TEST_REQUIRE === undefined ? [] : ['--require', process.env.VKV_TEST_REQUIRE];
+const child = spawn(process.execPath, [...preload, path.join(root, 'node_modules', 'ava', 'entrypoints', 'cli.mjs'), ...given], {
   cwd: root,
   stdio: ['inherit', 'pipe', 'inherit'],
   env: { ...(process.stdout.isTTY ? { FORCE_COLOR: '1' } : {}), ...process.env },

@@ -1,22 +1,27 @@
+import { spawnSync } from 'node:child_process';
 import { readdirSync, readFileSync } from 'node:fs';
 import * as path from 'node:path';
 
 import test from 'ava';
 import { Registry } from 'prom-client';
 
-import type { Sequence } from 'virtual-kv';
-import { registerMetrics } from 'virtual-kv/prometheus';
+import { isKvError, OnlineScheduler, type Sequence } from 'virtual-kv';
+import { registerMetrics, registerServingMetrics } from 'virtual-kv/prometheus';
 
 import { cacheTest } from './helpers/cache.js';
 
 const root = path.resolve(__dirname, '..');
 const read = (file: string): string => readFileSync(path.join(root, file), 'utf8');
 
+/** The first code block of a document below a heading. */
+const blockOf = (file: string, heading: string): string => new RegExp(`^#+ ${heading}\\n.*?\`\`\`\\w+\\n(.*?)\`\`\``, 'ms').exec(read(file))![1]!;
+
 /** Public options interfaces and where they are; their fields must each stand once in the table of that name. */
 const documented = {
   KvCacheOptions: 'lib/cache/kv-cache-options.ts',
   AcquireOptions: 'lib/cache/acquire-options.ts',
   SideTensorShape: 'lib/side/side-tensor-options.ts',
+  DeviceRows: 'lib/side/device-rows.ts',
   PrefixCacheOptions: 'lib/cache/prefix-options.ts',
   PrefixEventsOptions: 'lib/cache/prefix-options.ts',
   PrefixResetOptions: 'lib/cache/prefixes.ts',
@@ -24,7 +29,11 @@ const documented = {
   SegmentedLruOptions: 'lib/prefix/eviction/slru.ts',
   LeastFrequentlyUsedOptions: 'lib/prefix/eviction/lfu.ts',
   PriorityOptions: 'lib/prefix/eviction/priority.ts',
-  MetricsOptions: 'lib/prometheus.ts',
+  MetricsOptions: 'lib/prometheus/metrics-options.ts',
+  LlamaEngineOptions: 'lib/llama/engine.ts',
+  EncodeOptions: 'lib/llama/tokenizer.ts',
+  ModelServerOptions: 'lib/server/server-options.ts',
+  ListenOptions: 'lib/server/model-server.ts',
   WaitOptions: 'lib/cache/wait.ts',
   ReleaseOptions: 'lib/cache/fence.ts',
   CommitOptions: 'lib/cache/fence.ts',
@@ -51,6 +60,8 @@ const documented = {
   EncoderCacheOptions: 'lib/side/encoder-options.ts',
   EncoderKindOptions: 'lib/side/encoder-options.ts',
   EncoderAcquireOptions: 'lib/side/encoder-options.ts',
+  RedisTierOptions: 'lib/tiers/redis/redis-options.ts',
+  RedisBreakerOptions: 'lib/tiers/redis/redis-options.ts',
 } as const;
 
 /** Fields of an interface, and of the one it extends when that is in the same file. */
@@ -83,11 +94,22 @@ test('docs/api.md names every field of a layout', (t) => {
 
 cacheTest('docs/api.md has every metric once, with its kind and its label', {}, (t, { cache }) => {
   const section = read('docs/api.md').split(/^#+ /m).find((part) => part.startsWith('Metrics\n')) ?? '';
-  const rows = [...section.matchAll(/^\| `(\w+)` \| (gauge|counter) \| (?:`(\w+)`: [^|]+)? ?\|/gm)];
+  const rows = [...section.matchAll(/^\| `(\w+)` \| (gauge|counter|histogram) \| (?:`(\w+)`: [^|]+)? ?\|/gm)];
   const register = new Registry();
   registerMetrics(cache, { register, prefix: 'x' });
   const metrics = register.getMetricsAsArray() as unknown as { name: string; type: string; labelNames: readonly string[] }[];
   t.deepEqual(rows.map(([, ...columns]) => columns), metrics.map(({ name, type, labelNames: [label] }) => [name.slice(1), type, label]));
+});
+
+cacheTest('docs/api.md has every serving metric once, with its kind and its label', {}, async (t, { cache }) => {
+  const section = read('docs/api.md').split(/^#+ /m).find((part) => part.startsWith('Serving metrics\n')) ?? '';
+  const rows = [...section.matchAll(/^\| `(\w+)` \| (gauge|counter|histogram) \| (?:`(\w+)`: [^|]+)? ?\|/gm)];
+  const register = new Registry();
+  const scheduler = new OnlineScheduler({ cache, engine: { vocabularyTokens: 1, prefill: () => ({ tokens: new Int32Array(1) }), decode: () => ({ tokens: new Int32Array(1) }) } });
+  registerServingMetrics(scheduler, { register, prefix: 'x' });
+  const metrics = register.getMetricsAsArray() as unknown as { name: string; type: string; labelNames: readonly string[] }[];
+  t.deepEqual(rows.map(([, ...columns]) => columns), metrics.map(({ name, type, labelNames: [label] }) => [name.slice(1), type, label]));
+  await scheduler.close();
 });
 
 test('no document names a file that is not there', (t) => {
@@ -104,18 +126,55 @@ test('the code in the README is the example that runs', (t) => {
   t.true(read('README.md').includes(code));
 });
 
-test('the smallest engine in docs/engines.md is the example that runs', (t) => {
+test('the smallest engine in docs/first-engine.md is the example that runs', (t) => {
   const code = read('examples/first-engine.ts').split('\n').filter((line) => !/^\/\/ /.test(line)).join('\n').trim();
-  t.true(read('docs/engines.md').includes(`\`\`\`ts\n${code}\n\`\`\``));
+  t.true(read('docs/first-engine.md').includes(`\`\`\`ts\n${code}\n\`\`\``));
+});
+
+test('the loop of docs/first-engine.md that streams text is in the example that runs', (t) => {
+  const plain = (text: string): string => text.replace(/^ +/gm, '');
+  t.true(plain(read('examples/text-stream.ts')).includes(plain(blockOf('docs/first-engine.md', 'Text as it comes'))));
+});
+
+cacheTest('names and roles of tensors are those of docs/first-engine.md', {}, (t, { cache }) => {
+  const section = read('docs/first-engine.md').split(/^## /m).find((part) => part.startsWith('Where K and V lie'))!;
+  t.deepEqual(cache.tensors.map(({ name }) => name), ['layer.0.key', 'layer.0.value', 'layer.1.key', 'layer.1.value']);
+  t.deepEqual(cache.tensors.map(({ role }) => role), ['key', 'value', 'key', 'value']);
+  for (const { name, strides, index } of cache.tensors) {
+    if (index < 3) t.true(section.includes(`\`${name}\``), name);
+    for (const stride of Object.keys(strides)) t.true(section.includes(`\`${stride}\``), stride);
+  }
+  t.true(section.includes("`'key'`, `'value'` or `'latent'`"));
+  t.true(read('README.md').includes('layer.0.key ') && !/layer\.\d\.[KV]\b/.test(read('README.md')));
+});
+
+for (const [file, heading] of [['docs/cache.md', 'A step'], ['docs/plan.md', 'In a program']] as const) {
+  test(`the program of ${file} runs as it is printed`, (t) => {
+    const { status, stdout, stderr } = spawnSync(process.execPath, ['--input-type=module', '-e', blockOf(file, heading)], { encoding: 'utf8', cwd: root });
+    t.is(status, 0, stderr);
+    t.regex(stdout, /tokens/);
+  });
+}
+
+cacheTest('the function of docs/cache.md for short memory preempts until the batch fits, and not without end', { rows: 4, slots: 4 }, (t, { cache }) => {
+  const code = blockOf('docs/cache.md', 'When memory is short').replace(/^import .*$/m, '');
+  const prepare = new Function('isKvError', `${code}\nreturn prepareOrPreempt;`)(isKvError) as (...parameters: unknown[]) => void;
+  const batch = cache.createBatch();
+  const rows = cache.layout.tokensIn(2);
+  const running = [0, 1, 2].map(() => ({ sequence: cache.acquire(), tokens: rows }));
+  prepare(cache, batch, running);
+  t.is(running.length, 2);
+  cache.commit(batch);
+  running.splice(1)[0]!.sequence.release();
+  running[0]!.tokens = cache.layout.tokensIn(6) - rows;
+  t.throws(() => { prepare(cache, batch, running); }, { code: 'KV_OUT_OF_PAGES' });
+  running[0]!.sequence.release();
 });
 
 test('the engine in docs/engines.md is the one of the example that runs', (t) => {
   const engine = /class CopyingEngine.*?\n}\n/s.exec(read('examples/serving.ts'))![0];
   t.true(read('docs/engines.md').includes(engine));
 });
-
-/** The first code block of a document below a heading. */
-const blockOf = (file: string, heading: string): string => new RegExp(`^#+ ${heading}\\n.*?\`\`\`\\w+\\n(.*?)\`\`\``, 'ms').exec(read(file))![1]!;
 
 for (const [file, heading] of [['README.md', 'Shared prefixes'], ['docs/prefix-caching.md', 'Prefix caching']] as const) {
   cacheTest(`the code of ${file} for a shared prefix runs whatever is cached, a value for the whole prompt too`, { rows: 8 }, (t, { cache }) => {

@@ -1,8 +1,11 @@
 import test from 'ava';
 import { Counter, Gauge, register as defaultRegister, Registry } from 'prom-client';
 
+import { hostTier, type HandOver } from 'virtual-kv';
 import { registerMetrics } from 'virtual-kv/prometheus';
 
+import { dropFromDevice } from './cache/tiers/device-index.js';
+import { PlainTier } from './cache/tiers/plain-tier.js';
 import { cacheTest, withCache } from './helpers/cache.js';
 
 const tokens = (length: number): number[] => Array.from({ length }, (_, at) => at);
@@ -50,6 +53,36 @@ cacheTest('a scrape shows the counts of the cache at that moment', {}, async (t,
   };
   for (const [name, value] of Object.entries(expected)) t.is(seen[name], value, name);
   t.deepEqual(await scrape(register), seen, 'a second scrape counts nothing twice');
+});
+
+cacheTest('a scrape shows the bytes of side tensors, by use', {
+  sideTensors: { hidden: { width: 8, dtype: 'float32', place: 'device' } }, sideBudgetBytes: 2 ** 22,
+}, async (t, bench) => {
+  const { cache } = bench;
+  const register = new Registry();
+  registerMetrics(cache, { register });
+  const say = (text: readonly number[]): HandOver => {
+    const sequence = cache.acquire({ tokens: text });
+    const batch = bench.batchOf([sequence, text.length]);
+    cache.prepare(batch);
+    cache.writeSide(batch, { hidden: new Float32Array(8 * text.length) });
+    cache.commit(batch);
+    const handOver = sequence.handOver();
+    sequence.release();
+    return handOver;
+  };
+  say([1, 2, 3]).close();
+  const handOver = say([4, 5]);
+  const { usedBytes, heldBytes } = cache.sideCounts();
+  t.true(heldBytes > 0 && heldBytes < usedBytes);
+  const seen = await scrape(register);
+  const expected = {
+    virtual_kv_side_budget_bytes: 2 ** 22, 'virtual_kv_side_bytes{use="held"}': heldBytes, 'virtual_kv_side_bytes{use="cached"}': usedBytes - heldBytes,
+    'virtual_kv_side_bytes{use="quarantined"}': 0, virtual_kv_side_leased_slots: 1, virtual_kv_side_registered_bytes: 0, virtual_kv_side_pageable_bytes_total: 0,
+  };
+  for (const [name, value] of Object.entries(expected)) t.is(seen[name], value, name);
+  handOver.close();
+  t.is((await scrape(register))['virtual_kv_side_bytes{use="held"}'], 0);
 });
 
 test('several caches of one register are told apart by their labels', async (t) => {
@@ -108,4 +141,51 @@ cacheTest('wrong arguments are refused, and a missing prom-client is named', {},
   }
   t.throws(() => registerMetrics(cache, { registr: 1 } as object), { code: 'KV_UNKNOWN_OPTION' });
   t.throws(() => registerMetrics({} as never), { code: 'KV_INVALID_OPTION' });
+});
+
+test('tiers have series by their names, and a cache without tiers has none of them', async (t) => {
+  const register = new Registry();
+  await withCache(t, {}, async ({ cache }) => {
+    const leave = registerMetrics(cache, { register, labels: { worker: '3' } });
+    t.deepEqual(Object.keys(await scrape(register)).filter((name) => name.startsWith('virtual_kv_tier')), []);
+    leave();
+  });
+  const host = hostTier({ bytes: 2 ** 20 });
+  const tiers = [host, new PlainTier('mine')];
+  await withCache(t, { prefixCache: { tiers, tierBlockTokens: 16, modelId: 'm' } }, async (bench) => {
+    const { cache } = bench;
+    registerMetrics(cache, { register, labels: { worker: '3' } });
+    const sequence = cache.acquire({ tokens: tokens(64) });
+    bench.compute(sequence, 64);
+    sequence.release();
+    await cache.prefixes.tiers!.settled();
+    dropFromDevice(cache);
+    host.borrow = () => undefined; // it has lost it
+    t.is((await cache.prefixes.promote({ tokens: tokens(64) })).promotedTokens, 64);
+    cache.prefixes.tiers!.hasPrefilled(8, 1);
+    const seen = await scrape(register);
+    const { tiers: [first, mine] } = cache.prefixes.tiers!.metrics();
+    const expected = {
+      'virtual_kv_tier_state{worker="3",tier="host",state="open"}': 1,
+      'virtual_kv_tier_state{worker="3",tier="mine",state="failed"}': 0,
+      'virtual_kv_tier_blocks{worker="3",tier="host"}': 0,
+      'virtual_kv_tier_blocks{worker="3",tier="mine"}': 4,
+      'virtual_kv_tier_capacity_bytes{worker="3",tier="host"}': 2 ** 20,
+      'virtual_kv_tier_capacity_bytes{worker="3",tier="mine"}': undefined,
+      'virtual_kv_tier_bandwidth_bytes{worker="3",tier="mine"}': mine!.bytesPerMs! * 1e3,
+      'virtual_kv_tier_promoted_tokens_total{worker="3",tier="mine"}': 64,
+      'virtual_kv_tier_promoted_tokens_total{worker="3",tier="host"}': 0,
+      'virtual_kv_tier_stored_bytes_total{worker="3",tier="host"}': first!.storedBytes,
+      'virtual_kv_tier_misses_total{worker="3",tier="mine",reason="timeout"}': 0,
+      'virtual_kv_tier_get_seconds_count{worker="3",tier="mine"}': 4,
+      'virtual_kv_tier_put_seconds_bucket{worker="3",tier="host",le="+Inf"}': 4,
+      'virtual_kv_tier_breaker_state{worker="3",tier="mine",lane="reads"}': undefined,
+      'virtual_kv_tiers_promotions_total{worker="3",end="complete"}': 1,
+      'virtual_kv_tiers_prefetches_total{worker="3",end="complete"}': 0,
+      'virtual_kv_tiers_promotion_seconds_count{worker="3"}': 1,
+      'virtual_kv_tiers_prefill_tokens{worker="3"}': 8_000,
+    };
+    for (const [name, value] of Object.entries(expected)) t.is(seen[name], value, name);
+    await cache.prefixes.tiers!.close();
+  });
 });

@@ -7,9 +7,8 @@ import { createHash } from 'node:crypto';
 import {
   EncoderCache, KvCache, OnlineScheduler, type Engine, type GenerationRequest, type GenerationResult, type KvCacheOptions, type PromptItem,
 } from 'virtual-kv';
+import { LlamaEngine, type LlamaModel } from 'virtual-kv/llama';
 
-import { LlamaEngine } from '../llama/engine.js';
-import type { LlamaModel } from '../llama/model.js';
 import { encodeImage, imageTokens } from './image.js';
 import { SmallEngine } from './small-engine.js';
 import { SmallModel } from './small-model.js';

@@ -2,8 +2,8 @@
 // the row of every new token for the side tensor `side`.
 
 import type { Engine, EngineOutput, EnginePass } from 'virtual-kv';
+import { givenTo, type GivenRows } from 'virtual-kv/llama';
 
-import { givenTo, type GivenRows } from '../llama/given-rows.js';
 import type { SmallModel } from './small-model.js';
 
 export interface SmallEngineOptions {

@@ -65,3 +65,22 @@ inline Vector ScaleByPower(Vector value, Vector n) {
 inline Vector ZeroBelow(Vector x, Vector least, Vector value) {
   return _mm256_and_ps(_mm256_cmp_ps(x, least, _CMP_GE_OQ), value);
 }
+// a · b + sum, rounded once: the same bits on every machine.
+inline Vector FusedMultiplyAdd(Vector a, Vector b, Vector sum) { return _mm256_fmadd_ps(a, b, sum); }
+inline bool HasNan(Vector a, Vector b) { return _mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_UNORD_Q)) != 0; }
+// Writes the lanes that are `low` … `high` and their numbers, from `first` on, one behind the other, and returns how
+// many. Up to kWidth entries behind them are overwritten.
+inline int Compress(Vector value, Vector low, Vector high, int32_t first, float* values, int32_t* ids) {
+  const int kept =
+      _mm256_movemask_ps(_mm256_and_ps(_mm256_cmp_ps(value, low, _CMP_GE_OQ), _mm256_cmp_ps(value, high, _CMP_LE_OQ)));
+  if (kept == 0) return 0;
+  float lanes[kWidth];
+  Store(lanes, value);
+  int count = 0;
+  for (int lane = 0; lane < kWidth; ++lane) {
+    values[count] = lanes[lane];
+    ids[count] = first + lane;
+    count += kept >> lane & 1;
+  }
+  return count;
+}

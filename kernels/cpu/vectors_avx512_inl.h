@@ -64,3 +64,16 @@ inline Vector ScaleByPower(Vector value, Vector n) { return _mm512_scalef_ps(val
 inline Vector ZeroBelow(Vector x, Vector least, Vector value) {
   return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, least, _CMP_GE_OQ), value);
 }
+// a · b + sum, rounded once: the same bits on every machine.
+inline Vector FusedMultiplyAdd(Vector a, Vector b, Vector sum) { return _mm512_fmadd_ps(a, b, sum); }
+inline bool HasNan(Vector a, Vector b) { return _mm512_cmp_ps_mask(a, b, _CMP_UNORD_Q) != 0; }
+// Writes the lanes that are `low` … `high` and their numbers, from `first` on, one behind the other, and returns how
+// many. Up to kWidth entries behind them are overwritten.
+inline int Compress(Vector value, Vector low, Vector high, int32_t first, float* values, int32_t* ids) {
+  const __mmask16 kept = _mm512_mask_cmp_ps_mask(_mm512_cmp_ps_mask(value, low, _CMP_GE_OQ), value, high, _CMP_LE_OQ);
+  if (kept == 0) return 0;
+  const __m512i lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  _mm512_storeu_ps(values, _mm512_maskz_compress_ps(kept, value));
+  _mm512_storeu_si512(ids, _mm512_maskz_compress_epi32(kept, _mm512_add_epi32(lanes, _mm512_set1_epi32(first))));
+  return __builtin_popcount(kept);
+}

@@ -69,3 +69,24 @@ inline Vector ScaleByPower(const Vector& value, const Vector& n) {
 inline Vector ZeroBelow(const Vector& x, const Vector& least, const Vector& value) {
   return Each([&](int i) { return x.lane[i] >= least.lane[i] ? value.lane[i] : 0.0f; });
 }
+// a · b + sum, rounded once: the same bits on every machine.
+inline Vector FusedMultiplyAdd(const Vector& a, const Vector& b, const Vector& sum) {
+  return Each([&](int i) { return __builtin_fmaf(a.lane[i], b.lane[i], sum.lane[i]); });
+}
+inline bool HasNan(const Vector& a, const Vector& b) {
+  bool has = false;
+  for (int i = 0; i < kWidth; ++i) has |= __builtin_isunordered(a.lane[i], b.lane[i]) != 0;
+  return has;
+}
+// Writes the lanes that are `low` … `high` and their numbers, from `first` on, one behind the other, and returns how
+// many. Up to kWidth entries behind them are overwritten.
+inline int Compress(const Vector& value, const Vector& low, const Vector& high, int32_t first, float* values,
+                    int32_t* ids) {
+  int count = 0;
+  for (int i = 0; i < kWidth; ++i) {
+    values[count] = value.lane[i];
+    ids[count] = first + i;
+    count += value.lane[i] >= low.lane[i] && value.lane[i] <= high.lane[i] ? 1 : 0;
+  }
+  return count;
+}

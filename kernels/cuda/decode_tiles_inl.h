@@ -169,9 +169,10 @@ struct DecodeTiles {
     const bool is_there = token < stretch.to;
     const Place place(parameters, stretch.slot, token, is_there);
     const uint64_t address = place.HeadOf(tensor, stretch.kv_head);
+    const int limit = is_there ? tensor.dim : 0;
     VKV_UNROLL
     for (int p = 0; p < packs; ++p, element += step) {
-      CopyAhead(&slots[p * kDecodeThreads], address + element * sizeof(T), is_there && element < tensor.dim);
+      CopyAhead(&slots[p * kDecodeThreads], address + element * sizeof(T), element < limit);
     }
   }
   // [half, pack]: elements 32c + 8t and on of tokens g, g + 8.

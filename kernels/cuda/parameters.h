@@ -98,16 +98,16 @@ VKV_BOTH constexpr int PrefillValueSlots(int dim) { return dim / 8 + 1; }
 constexpr int PrefillTileBytes(int dim) {
   return kPrefillTileTokens * 16 * (PrefillKeySlots(dim) + PrefillValueSlots(dim));
 }
-// Floats from one row of a tile in shared memory to the next: odd, so that the same element of 8 rows, or of 4 tokens,
-// is in as many banks.
-VKV_BOTH constexpr int PrefillStride(int dim) { return dim | 1; }
+// Floats from one row of a tile in shared memory to the next: an odd number of fours, so that four elements of each of
+// 8 rows, and the same element of 4 tokens, are in as many banks.
+VKV_BOTH constexpr int PrefillStride(int dim) { return ((dim + 3) / 4 | 1) * 4; }
 constexpr int PrefillSharedBytes(int dim, int value_dim) {
   const int rows = PrefillRows(dim, value_dim);
   const int widest = dim > value_dim ? dim : value_dim;
   // Queries [row, dim], a tile of as many keys or values [token, widest], scores [row, token].
   return static_cast<int>(sizeof(float)) * rows * (PrefillStride(dim) + PrefillStride(widest) + PrefillStride(rows));
 }
-static_assert(PrefillStride(64) % 2 == 1 && PrefillStride(128) % 2 == 1 && PrefillStride(13) % 2 == 1);
+static_assert(PrefillStride(64) == 68 && PrefillStride(128) == 132 && PrefillStride(13) == 20);
 struct PrefillParameters {
   AttentionCommand command;
   Spans spans;

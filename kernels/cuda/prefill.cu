@@ -2,10 +2,10 @@
 //
 // Grid (blocks of Rows new tokens, query heads, spans), 4 threads to a row. Keys come through shared memory in tiles of
 // Rows tokens, then the values of the same tokens; each thread scores a quarter of the tile and sums a quarter of the
-// dims. Rows in shared memory lie PrefillStride apart, so that no access of a warp waits for a bank (at a stride of dim
-// the queries took 8 turns and the keys 4), and a thread has the scores of its quarter in registers: 9 loads for 8
-// multiply-adds. Otherwise this is the obvious version: float arithmetic, no tensor cores (prefill_tiles_inl.h has
-// them), and query heads that share a KV head each read it.
+// dims. Rows in shared memory lie PrefillStride apart, so that no access of a warp waits for a bank, which a test
+// counts (at a stride of dim the queries took 8 turns and the keys 4). A thread has the scores of its quarter in
+// registers: 9 loads for 8 multiply-adds. Otherwise this is the obvious version: float arithmetic, no tensor cores
+// (prefill_tiles_inl.h has them), and query heads that share a KV head each read it.
 #include "kernels/cuda/prefill_tiles_inl.h"
 
 namespace vkv::kernels::cuda {

@@ -1,14 +1,17 @@
 // The one list of error codes: class, recovery and message of each. A message is "what failed: the numbers. What to
 // do.", at most three sentences, sizes with units, option names in backticks. Nothing parses a message; `details` has
 // the numbers. docs/errors.md has a section per code. Those of drivers are in driver-codes.ts, those of what is cached beside K and V in
-// side-codes.ts; native-codes.ts maps the addon's.
+// side-codes.ts, those of stores over a network in remote-codes.ts, of disk stores in store-codes.ts, of the server in server-codes.ts;
+// native-codes.ts maps the addon's.
 
 import { formatAddress, formatBytes, formatCount, formatList, formatNumber } from './format.js';
 import type { CatalogueEntry, ErrorCode } from './details.js';
 import { driverCodes } from './driver-codes.js';
 import { capitalize, describe, joined, nextPowerOfTwo, ownerNouns, placesTried, cannotGrow } from './phrases.js';
+import { remoteCodes } from './remote-codes.js';
+import { serverCodes } from './server-codes.js';
 import { sideCodes } from './side-codes.js';
-
+import { storeCodes } from './store-codes.js';
 
 export const catalogue: { readonly [C in ErrorCode]: CatalogueEntry<C> } = {
   // Mistakes in the call: nothing has changed.
@@ -267,8 +270,9 @@ export const catalogue: { readonly [C in ErrorCode]: CatalogueEntry<C> } = {
   },
 
   ...driverCodes,
-
   ...sideCodes,
+  ...storeCodes,
+  ...remoteCodes,
 
   // Addon
   KV_VIEW_FORBIDDEN: {
@@ -281,9 +285,12 @@ export const catalogue: { readonly [C in ErrorCode]: CatalogueEntry<C> } = {
   KV_ADDON_NOT_FOUND: {
     class: 'KvError',
     recovery: 'fix',
-    template: ({ platform, nodeVersion, tried }) =>
-      `The native addon could not be loaded on ${platform}, Node ${nodeVersion}: ${placesTried(tried)}. Build it with ` +
-      '`npm run build:native` or `npm rebuild virtual-kv` (needs a C++20 compiler, and CMake or python3).',
+    template: ({ platform, nodeVersion, tried }) => platform.startsWith('linux-')
+      ? `The native addon could not be loaded on ${platform}, Node ${nodeVersion}: ${placesTried(tried)}. Prebuilt ones are for ` +
+        'linux-x64 and linux-arm64 with glibc 2.28 or later. Build it from source with `npm rebuild virtual-kv`, in a clone with ' +
+        '`npm run build:native` (needs a C++20 compiler, make and python3).'
+      : `There is no native addon for ${platform} (Node ${nodeVersion}): caches, drivers, schedulers and replays run on Linux only, ` +
+        'prebuilt for linux-x64 and linux-arm64. Planning (`vkv plan`), layouts, block keys and reading traces work without it.',
   },
   KV_ADDON_MISMATCH: {
     class: 'KvError',
@@ -307,13 +314,22 @@ export const catalogue: { readonly [C in ErrorCode]: CatalogueEntry<C> } = {
     recovery: 'fix',
     template: ({ source, problem, hint }) => joined(`${source}: ${problem}.`, hint),
   },
+  KV_MODEL_INVALID: {
+    class: 'KvError',
+    recovery: 'fix',
+    template: ({ problem }) => problem,
+  },
   KV_DEPENDENCY_MISSING: {
     class: 'KvError',
     recovery: 'fix',
-    template: ({ dependency, purpose }) =>
-      `${capitalize(purpose)} needs the package \`${dependency}\`, which is not installed. ` +
-      `Run \`npm install ${dependency}\`.`,
+    template: ({ dependency, purpose }) => {
+      const names = dependency.split(' ').map((name) => `\`${name}\``);
+      const needed = names.length === 1 ? `the package ${names[0]}, which is` : `the packages ${formatList(names, 'and')}, which are`;
+      return `${capitalize(purpose)} needs ${needed} not installed. Run \`npm install ${dependency}\`.`;
+    },
   },
+
+  ...serverCodes,
 
   // Stopping and bugs
 

@@ -2,6 +2,12 @@
 // Types only. A minor version may add a field; only a major version removes or renames one. Sizes are in bytes unless the
 // name says otherwise; an optional field is absent where its value is unknown.
 
+import type { DriverCall } from './driver-call.js';
+import type { StoreDetails } from './store-details.js';
+
+export type { DriverCall } from './driver-call.js';
+export type { RemoteRefusal } from './store-details.js';
+
 /**
  * What helps: `fix` the call · `free` (release or evict) and retry · `retry` the same call later · `restart` (close
  * this cache or the process) · `report` a bug of ours · `none` (an abort: nothing is wrong).
@@ -22,16 +28,6 @@ export interface CatalogueEntry<C extends ErrorCode = ErrorCode> {
   readonly template: (details: ErrorDetails[C]) => string;
 }
 
-/** Which call of the driver or system failed, and what it returned. */
-export interface DriverCall {
-  /** The call's own name: `cuMemMap`, `mmap`. */
-  readonly call: string;
-  /** What it returned: a CUresult, an errno. 0 when the driver refused before calling. */
-  readonly status: number;
-  /** That status by name: `CUDA_ERROR_OUT_OF_MEMORY`, `ENOMEM`; empty when there is none. */
-  readonly statusName: string;
-}
-
 /** Why a driver cannot be opened on this machine; native/driver.h has the same list as `Unavailable`. */
 export type UnavailableReason =
   | 'no-library' | 'no-device' | 'stub-library' | 'init-failed' | 'no-such-device' | 'memory-refused' | 'forked';
@@ -45,7 +41,7 @@ interface EnginePass {
 }
 
 /** The `details` of each code. docs/errors.md says what each means. */
-export interface ErrorDetails {
+export interface ErrorDetails extends StoreDetails {
   // Mistakes in the call
   KV_UNKNOWN_OPTION: {
     readonly owner: string;
@@ -87,7 +83,7 @@ export interface ErrorDetails {
     /** Ends the sentence "Cannot …". */
     readonly operation: string;
     readonly owner: 'KvCache' | 'PagePool' | 'Driver' | 'Mapper' | 'MockDevice' | 'OnlineScheduler' | 'Kernels' | 'DenseKernels' |
-      'DeviceMemory' | 'EncoderCache';
+      'DeviceMemory' | 'EncoderCache' | 'RedisTier' | 'DiskStore' | 'ModelServer';
   };
   KV_SLOT_RELEASED: { readonly slot: number; readonly generation: number; readonly currentGeneration: number };
   KV_ROW_SHARED: {
@@ -258,6 +254,10 @@ export interface ErrorDetails {
     /** The log of the driver's compiler; may be empty. */
     readonly log: string;
   };
+  KV_COMMAND_FAILED: {
+    /** How many commands were queued before it since the stream was last known to be done, counting from 0. */
+    readonly command: number;
+  };
   KV_DRIVER_CALL_FAILED: DriverCall & {
     readonly address?: number | undefined;
     readonly bytes?: number | undefined;
@@ -288,7 +288,39 @@ export interface ErrorDetails {
     readonly isSkippable: boolean;
   };
   KV_CONFIG_INVALID: { readonly source: string; readonly problem: string; readonly hint: string };
-  KV_DEPENDENCY_MISSING: { readonly dependency: string; readonly purpose: string };
+  KV_MODEL_INVALID: {
+    /** The whole message: the file, what is wrong there, what to do. */
+    readonly problem: string;
+  };
+  KV_DEPENDENCY_MISSING: {
+    /** One package, or several with spaces between them. */
+    readonly dependency: string;
+    /** Starts the sentence "… needs the package". */
+    readonly purpose: string;
+  };
+
+  // Server: what its clients' requests are refused for
+  KV_REQUEST_INVALID: {
+    readonly reason: 'malformed' | 'too-large' | 'too-slow' | 'media-type' | 'not-found' | 'method' | 'unauthorized' | 'too-many';
+    /** Ends the sentence "The request was refused: …". */
+    readonly problem: string;
+    /** One whole sentence: what to do instead. */
+    readonly hint: string;
+  };
+  KV_SERVER_UNREACHABLE: {
+    /** The address that was asked. */
+    readonly url: string;
+    /** Ends the sentence "The server at … cannot be watched: …". */
+    readonly problem: string;
+  };
+  KV_NOT_SUPPORTED: {
+    /** The parameter of the request. */
+    readonly option: string;
+    /** Ends the sentence "`option` is not supported: …". */
+    readonly problem: string;
+    /** One whole sentence: what to do instead. */
+    readonly hint: string;
+  };
 
   // Stopping and bugs
   KV_ABORTED: { /** Starts the sentence "… was aborted". */ readonly operation: string };

@@ -1,12 +1,12 @@
 // The driver's part of the catalogue: the machine refused a call.
 
-import { formatAddress, formatBytes } from './format.js';
+import { formatAddress, formatBytes, formatNumber } from './format.js';
 import type { CatalogueEntry } from './details.js';
 import { aftermath, apiVersion, callResult, joined, statusText, unavailable } from './phrases.js';
 
 type DriverCode =
   | 'KV_DRIVER_UNAVAILABLE' | 'KV_DRIVER_UNSUPPORTED' | 'KV_DRIVER_TOO_OLD' | 'KV_CUBLAS_UNAVAILABLE'
-  | 'KV_KERNELS_REFUSED' | 'KV_DRIVER_CALL_FAILED' | 'KV_DRIVER_LOST' | 'KV_DRIVER_MISUSE';
+  | 'KV_KERNELS_REFUSED' | 'KV_COMMAND_FAILED' | 'KV_DRIVER_CALL_FAILED' | 'KV_DRIVER_LOST' | 'KV_DRIVER_MISUSE';
 
 export const driverCodes: { readonly [C in DriverCode]: CatalogueEntry<C> } = {
   KV_DRIVER_UNAVAILABLE: {
@@ -43,6 +43,13 @@ export const driverCodes: { readonly [C in DriverCode]: CatalogueEntry<C> } = {
       `${log === '' ? '' : `, "${log.trim().split('\n')[0]!.trim()}"`}. ` + (call.statusName === 'CUDA_ERROR_OUT_OF_MEMORY'
         ? 'Load them before the cache fills the device (`loadKernels`), or raise `headroomBytes`.'
         : 'Update the NVIDIA driver, or name kernels that were compiled for it with `VKV_KERNELS`.'),
+  },
+  KV_COMMAND_FAILED: {
+    class: 'KvDriverError',
+    recovery: 'retry',
+    template: ({ command }) =>
+      `Command ${formatNumber(command)} of the work queued on a stream failed, and those behind it were dropped. Discard the batch ` +
+      'and compute the pass again; `cause` says what failed.',
   },
   KV_DRIVER_CALL_FAILED: {
     class: 'KvDriverError',

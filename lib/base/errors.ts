@@ -6,6 +6,6 @@ export {
 } from './classes.js';
 export { createError, isKvError } from './create-error.js';
 export type {
-  CatalogueEntry, DriverCall, ErrorClass, ErrorCode, ErrorDetails, Recovery, UnavailableReason,
+  CatalogueEntry, DriverCall, ErrorClass, ErrorCode, ErrorDetails, Recovery, RemoteRefusal, UnavailableReason,
 } from './details.js';
 export { codeOfNative, nativeCodes, nativeReasons, reasonOfNative, type NativeErrorCode } from './native-codes.js';

@@ -22,6 +22,11 @@ export const nativeCodes = {
   kLibraryUnavailable: { number: 15, code: 'KV_CUBLAS_UNAVAILABLE' },
   kKernelsRefused: { number: 16, code: 'KV_KERNELS_REFUSED' },
   kInvalidArgument: { number: 17, code: 'KV_INTERNAL' },
+  kStoreUnavailable: { number: 18, code: 'KV_STORE_UNAVAILABLE' },
+  kStoreLocked: { number: 19, code: 'KV_STORE_LOCKED' },
+  kStoreForeign: { number: 20, code: 'KV_STORE_FOREIGN' },
+  kStoreVersion: { number: 21, code: 'KV_STORE_VERSION' },
+  kStoreFailed: { number: 22, code: 'KV_STORE_FAILED' },
 } as const satisfies Readonly<Record<string, { number: number; code: ErrorCode }>>;
 
 /** By the name in `enum class Unavailable` of native/driver.h: its number, which is `Status.what` of kDriverUnavailable, and the reason. */

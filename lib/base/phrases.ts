@@ -1,6 +1,8 @@
 // Phrases: the parts of error messages that need more than a template: lists, ranges, driver results, received values. Each
 // function returns readable text for any input, and never throws.
 
+import { types } from 'node:util';
+
 import { formatCount, formatList, formatNumber, printable } from './format.js';
 import { isDetached, typedArrayKind } from './typed-arrays.js';
 import type { DriverCall, ErrorDetails, UnavailableReason } from './details.js';
@@ -8,7 +10,7 @@ import type { DriverCall, ErrorDetails, UnavailableReason } from './details.js';
 export const ownerNouns = {
   KvCache: 'cache', PagePool: 'page pool', Driver: 'driver', Mapper: 'mapper', MockDevice: 'mock device',
   OnlineScheduler: 'scheduler', Kernels: 'kernel set', DenseKernels: 'kernel set', DeviceMemory: 'device memory',
-  EncoderCache: 'encoder cache',
+  EncoderCache: 'encoder cache', RedisTier: 'Redis tier', DiskStore: 'disk store', ModelServer: 'server',
 } as const;
 
 export const unavailable: Readonly<Record<UnavailableReason, (details: ErrorDetails['KV_DRIVER_UNAVAILABLE']) => string>> = {
@@ -75,15 +77,21 @@ export function describe(value: unknown): string {
   }
 }
 
+const typedArrayNames = new Set([
+  Int8Array, Uint8Array, Uint8ClampedArray, Int16Array, Uint16Array, Int32Array, Uint32Array, Float32Array, Float64Array, BigInt64Array, BigUint64Array,
+].map(({ name }) => name));
+
 /** Names the object's class, where it has one. */
 function describeObject(value: object): string {
   try {
     if (Array.isArray(value)) return 'an array';
+    if (types.isProxy(value)) return 'a Proxy'; // what it says of itself is what its handler makes up
     if (isDetached(value)) return `a detached ${typedArrayKind(value)}`;
     const { constructor } = value;
     const name = typeof constructor === 'function' ? printable(String(constructor.name)) : '';
     if (name === '' || name === 'Object' || name.length > 40) return 'an object';
-    return `${/^[AEIOU]/.test(name) ? 'an' : 'a'} ${name}`;
+    if (typedArrayNames.has(name) && typedArrayKind(value) === undefined) return `an object with the prototype of a ${name}`;
+    return `${/^(?!Uint)[AEIOU]/.test(name) ? 'an' : 'a'} ${name}`;
   } catch {
     return 'a revoked proxy';
   }

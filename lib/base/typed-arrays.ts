@@ -18,6 +18,8 @@ const viewBufferGetter = getterOf<ArrayBufferLike>(DataView.prototype, 'buffer')
 const viewOffsetGetter = getterOf<number>(DataView.prototype, 'byteOffset');
 const viewLengthGetter = getterOf<number>(DataView.prototype, 'byteLength');
 
+const sharedLengthGetter = getterOf<number>(SharedArrayBuffer.prototype, 'byteLength');
+
 /** The class name, `Int32Array` and the like; undefined for anything but a typed array. A Buffer is a `Uint8Array`. */
 export const typedArrayKind = getterOf<string | undefined>(prototype, Symbol.toStringTag);
 
@@ -46,6 +48,16 @@ export function bytesOf(view: unknown): Uint8Array | undefined {
       : new Uint8Array(viewBufferGetter(view), viewOffsetGetter(view), viewLengthGetter(view));
   } catch {
     return undefined;
+  }
+}
+
+/** Whether a typed array's memory can neither be detached nor shrink: that of a SharedArrayBuffer. */
+export function isShared(array: unknown): boolean {
+  try {
+    sharedLengthGetter(bufferGetter(array)); // throws for an ArrayBuffer
+    return true;
+  } catch {
+    return false;
   }
 }
 

@@ -32,6 +32,8 @@ export interface AdmissionRequest {
   readonly needs: number;
   /** On which the sequence's work will be queued, if that was said. */
   readonly stream: bigint | undefined;
+  /** Whether the cache itself asks, to move K and V: counted apart, and no use of the text. */
+  readonly isTransfer: boolean;
 }
 
 export interface Admitted {

@@ -5,6 +5,7 @@
 // Owns no state. On failure nothing has changed but, where the driver refused, which idle slot has what mapped.
 
 import { createError, isKvError } from '../base/errors.js';
+import { cacheNews } from '../device/native.js';
 import type { PrefixHit } from '../prefix/prefix-hit.js';
 import type { PrefixPath } from '../prefix/prefix-path.js';
 import type { CachedRows } from './cached-rows.js';
@@ -36,6 +37,9 @@ interface Plan {
   /** What was kept at the end of the prompt. */
   readonly keptValue: unknown;
 }
+
+/** Of the cached rows that no sequence uses, how many are evicted for a prompt before they must be. */
+const earlyShare = 1 / 32;
 
 const nothing: Plan = {
   hit: undefined, tokens: 0, pendingTokens: 0, groups: 0, adoptedSlot: -1, adoptedGroups: 0, copiedId: -1, usedPages: 0, sourcePages: 0,
@@ -114,7 +118,7 @@ export class Admission {
 
     // What is ready may lack rows of its last group.
     const isReady = slots.foreignRow[slot] === noForeignRow && plan.adoptedGroups === plan.groups &&
-      (plan.groups > 0 || this.#cached.contentRows(slot) === 0);
+      this.#cached.registry.namedGroups(slot) === plan.groups && (plan.groups > 0 || this.#cached.contentRows(slot) === 0);
     const neededRows = layout.rowsFor(Math.max(plan.tokens, isPromised ? promptTokens : 0));
     let pages = layout.pagesFor(neededRows) - plan.usedPages + plan.sourcePages;
     const { withheld } = this.#cached;
@@ -131,16 +135,29 @@ export class Admission {
     };
   }
 
-  /** Where a text of its own must displace cached ones, those go first that idle slots hold: it then gets one with their rows. */
+  /**
+   * Where a text of its own must displace cached ones, those go first that idle slots hold: it then gets one with their rows. Rows that it
+   * would have to take from several slots cost a mapping each, so for one slot with enough of them some texts go before they must.
+   */
   #evictFor(promptRows: number): void {
-    const { layout, slots } = this.#memory;
+    const { layout, slots, news } = this.#memory;
+    const { choice, index } = this.#cached;
     if (!slots.hasFree()) return;
-    const fullest = this.#cached.choice.fullestBlank();
-    const missing = this.#supply.missingWithoutEviction(() => {
-      const rows = fullest < 0 ? 0 : Math.min(slots.rows[fullest]!, promptRows);
-      return layout.pagesFor(promptRows) - layout.pagesFor(rows);
-    }, fullest);
+    const fullest = choice.fullestBlank();
+    const lacking = (slot: number): number => Math.max(0, promptRows - (slot < 0 ? 0 : slots.rows[slot]!));
+    const lackingPages = (): number => layout.pagesFor(promptRows) - layout.pagesFor(promptRows - lacking(fullest));
+    if (lackingPages() <= news[cacheNews.availablePages]!) return;
+    const missing = this.#supply.missingWithoutEviction(lackingPages, fullest);
+    if (missing < 0) return; // it will be refused
     if (missing > 0) this.#cached.evictInPlace(missing);
+    let spare = Math.min(promptRows, Math.floor(index.pooledRows * layout.groupRows * earlyShare));
+    spare -= Math.max(0, choice.blankRows() - promptRows); // evicted early for others
+    while (spare > 0) {
+      const rows = Math.min(spare, lacking(choice.fullestBlank()));
+      if (rows === 0) return;
+      this.#cached.evictInPlace(layout.pagesFor(rows));
+      spare -= rows;
+    }
   }
 
   #plan(hit: PrefixHit): Plan {
@@ -163,11 +180,29 @@ export class Admission {
       hit.limitTo(this.#memory.groups.tokensIn(wholeRows));
       return this.#plan(hit);
     }
-    for (let group = wholeRows - 1; group >= 0; group -= 1) {
-      const slot = choice.freeEndingIn(this.#ids[group]!);
-      if (slot >= 0) return { ...plan, adoptedSlot: slot, adoptedGroups: group + 1 };
+    let adoptedGroups = wholeRows;
+    let adoptedSlot = -1;
+    for (; adoptedGroups > 0 && adoptedSlot < 0; adoptedGroups -= adoptedSlot < 0 ? 1 : 0) adoptedSlot = choice.freeEndingIn(this.#ids[adoptedGroups - 1]!);
+    const longer = this.#longerSlot(wholeRows, this.#rowsOf(wholeRows) - this.#rowsOf(adoptedGroups));
+    return longer < 0 ? { ...plan, adoptedSlot, adoptedGroups } : { ...plan, adoptedSlot: longer, adoptedGroups: wholeRows };
+  }
+
+  /**
+   * An idle slot that maps all these groups of the match and goes on with another text, where unmapping that, which stays cached, is less
+   * work than mapping the `lackingRows` rows of the match that the next best slot lacks; or -1.
+   */
+  #longerSlot(groups: number, lackingRows: number): number {
+    const { registry, choice } = this.#cached;
+    const { slots } = this.#memory;
+    let longer = -1;
+    let fewest = lackingRows + this.#rowsOf(groups);
+    if (lackingRows === 0) return longer;
+    for (const slot of registry.slotsOf(this.#ids[groups - 1]!)) {
+      if (!choice.has(slot) || !slots.isFree(slot) || slots.rows[slot]! >= fewest) continue;
+      longer = slot;
+      fewest = slots.rows[slot]!;
     }
-    return { ...plan, adoptedSlot: -1, adoptedGroups: 0 };
+    return longer;
   }
 
   #hasIdleGroups({ groups, usedPages }: Plan): boolean {
@@ -184,17 +219,17 @@ export class Admission {
     const { choice } = this.#cached;
     const slot = groups === 0 ? choice.forText(promptRows) : choice.forSharedRows();
     if (slot >= 0) return slot;
-    throw createError('KV_NO_FREE_SLOT', { slots: this.#memory.slots.count, retiringSlots });
+    throw createError('KV_NO_FREE_SLOT', { slots: this.#memory.slots.sequences, retiringSlots });
   }
 
   /** Gives the slot what the plan says, and sets the prompt's pages aside. When that fails, the slot is idle again as it was. */
-  #attach(slot: number, plan: Plan, { promptTokens, isPromised, tenant, prompt, needs, stream }: AdmissionRequest): void {
+  #attach(slot: number, plan: Plan, { promptTokens, isPromised, tenant, prompt, needs, stream, isTransfer }: AdmissionRequest): void {
     const { layout, slots, late } = this.#memory;
     const { registry, tokens, index } = this.#cached;
     let path: PrefixPath | undefined;
     let isBorrowing = false;
     try {
-      path = this.#open(slot, plan, prompt);
+      path = this.#open(slot, plan, prompt, isTransfer);
       registry.start(slot);
       registry.join(slot, plan.groups); // before room is made, which leaves alone what a sequence uses
       isBorrowing = plan.copiedId >= 0;
@@ -222,7 +257,7 @@ export class Admission {
     } finally {
       if (isBorrowing) registry.giveBack(plan.copiedId);
     }
-    slots.lease(slot, { tokens: plan.tokens, promisedTokens: isPromised ? promptTokens : 0, tenant, sharedTail: sharedTails.none });
+    slots.lease(slot, { tokens: plan.tokens, promisedTokens: isPromised ? promptTokens : 0, tenant, sharedTail: sharedTails.none, isTransfer });
     if (path === undefined || prompt === undefined) return;
     tokens.open(slot, { path, buffer: prompt.text, count: prompt.text.length });
     if (prompt.canWrite) index.announce(path, prompt.text, prompt.text.length);
@@ -231,12 +266,12 @@ export class Admission {
     });
   }
 
-  #open(slot: number, plan: Plan, prompt: Prompt | undefined): PrefixPath | undefined {
+  #open(slot: number, plan: Plan, prompt: Prompt | undefined, isTransfer: boolean): PrefixPath | undefined {
     if (prompt === undefined) return undefined;
     const { index, registry } = this.#cached;
     const { domain, text, canWrite, priority } = prompt;
     const hit = plan.hit ?? index.match(domain, text, 0);
-    return index.open(hit, { rows: registry.idsOf(slot), isStored: canWrite, level: priority });
+    return index.open(hit, { rows: registry.idsOf(slot), isStored: canWrite, level: priority, isTransfer, promptTokens: text.length });
   }
 
   /**

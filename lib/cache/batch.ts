@@ -93,8 +93,12 @@ export class Batch {
    */
   add(sequence: Sequence, tokens: number): void {
     this.#checkOpen('add to');
+    this.addSlot(Sequence.slotIn(this.#owner, sequence, 'Batch.add'), tokens);
+  }
+
+  /** As `add`, of the sequence that has the slot. @internal */
+  addSlot(slot: number, tokens: number): void {
     const slots = this.#owner;
-    const slot = Sequence.slotIn(slots, sequence, 'Batch.add');
     if (!Number.isSafeInteger(tokens) || tokens < 1) checkInteger('Batch', 'tokens', tokens, 1, this.#maxTokens);
     if (slots.length[slot]! + tokens > this.#maxTokens) {
       throw createError('KV_LENGTH_OUT_OF_RANGE', {

@@ -2,11 +2,11 @@
 // What the index drops is forgotten here everywhere, and evicting until pages are free is asked of it. Which rows are dropped is the
 // index's business, which idle slot a sequence gets SlotChoice's.
 //
-// Invariants: what an idle slot maps is either listed content or its alone, except while it is `overfull`; a row that the
-// index holds is kept by the addon.
+// Invariants: what an idle slot maps is listed content or its alone, except while it is `overfull`; the addon keeps what the index holds.
 
 import type { DroppedRows } from '../prefix/dropped-rows.js';
 import type { PrefixIndex } from '../prefix/prefix-index.js';
+import type { FinishedTexts } from './finished-texts.js';
 import type { RowRegistry } from './row-registry.js';
 import type { SequenceTokens } from './sequence-tokens.js';
 import type { SlotChoice } from './slot-choice.js';
@@ -22,6 +22,7 @@ export class CachedRows {
   /** Those that the eviction policy does not let go. */
   readonly withheld: WithheldRows;
   readonly #memory: SlotMemory;
+  readonly #finished: FinishedTexts;
   /** Hears of the rows that the index has dropped, before they are forgotten. */
   readonly #onDropped: (dropped: DroppedRows) => void;
   readonly #pagesPerGroup: number;
@@ -32,9 +33,9 @@ export class CachedRows {
   readonly #forgotten = new Set<number>();
 
   constructor(
-    memory: SlotMemory, { index, registry, tokens, choice, onDropped }: {
+    memory: SlotMemory, { index, registry, tokens, choice, finished, onDropped }: {
       readonly index: PrefixIndex; readonly registry: RowRegistry; readonly tokens: SequenceTokens; readonly choice: SlotChoice;
-      readonly onDropped: (dropped: DroppedRows) => void;
+      readonly finished: FinishedTexts; readonly onDropped: (dropped: DroppedRows) => void;
     },
   ) {
     this.#memory = memory;
@@ -42,6 +43,7 @@ export class CachedRows {
     this.registry = registry;
     this.tokens = tokens;
     this.choice = choice;
+    this.#finished = finished;
     this.#onDropped = onDropped;
     this.withheld = new WithheldRows(index, registry, memory.layout, () => this.#longTails());
     this.#pagesPerGroup = memory.layout.pagesFor(memory.layout.groupRows);
@@ -146,6 +148,7 @@ export class CachedRows {
   /** A slot without running work becomes idle: its text stays cached, and what it maps of it stays mapped. Throws as `settle`. */
   retire(slot: number): void {
     this.registry.stop(slot);
+    if (!this.isForgetting) this.#finished.note(this.tokens.of(slot), this.index);
     this.#add(slot, this.#memory.groups.wholeRows(this.tokens.close(slot)));
     if (this.#forgotten.delete(slot) && this.#forgotten.size === 0) this.index.clear();
     this.settle();

@@ -3,7 +3,7 @@
 import { instanceOf, integer, oneOf, optional, policy, readOptions, streamField, withDefault, type Field } from '../base/options.js';
 import { ahead, onDemand, type GrowthPolicy } from './memory-policies.js';
 import { bestFit, type PlacementPolicy } from './memory-policies.js';
-import { leastRecentlyUsed, type ReclaimPolicy } from './memory-policies.js';
+import { leastRecentlyUsed, tailsFirst, type ReclaimPolicy } from './memory-policies.js';
 import { Driver } from '../device/driver.js';
 import { layoutKinds, type LayoutKind } from '../layout/layout.js';
 import type { ModelShape } from '../layout/model-shape.js';
@@ -41,7 +41,7 @@ export interface KvCacheOptions {
   readonly growth?: GrowthPolicy | undefined;
   /** Which idle slot a new sequence gets. Default `bestFit()`. */
   readonly placement?: PlacementPolicy | undefined;
-  /** Where rows are taken from when pages are short. Default `leastRecentlyUsed()`. */
+  /** Where rows are taken from when pages are short. Default `tailsFirst()`. */
   readonly reclaim?: ReclaimPolicy | undefined;
   /** Rows that the mapper keeps mapped in one idle slot, so that a new prompt starts at once; within `idleRowsLimit`. Default 0. */
   readonly eagerRows?: number | undefined;
@@ -105,7 +105,7 @@ const spec = {
   layout: withDefault(oneOf(layoutKinds), 'per-layer'),
   growth: withDefault(policy<GrowthPolicy>({ ahead, onDemand }), ahead()),
   placement: withDefault(policy<PlacementPolicy>({ bestFit }), bestFit()),
-  reclaim: withDefault(policy<ReclaimPolicy>({ leastRecentlyUsed }), leastRecentlyUsed()),
+  reclaim: withDefault(policy<ReclaimPolicy>({ leastRecentlyUsed, tailsFirst }), tailsFirst()),
   eagerRows: withDefault(integer(), 0),
   idleRowsLimit: withDefault(integer(), Number.MAX_SAFE_INTEGER),
   prefixCache: withDefault(prefixCacheField, readPrefixCacheOptions({})),

@@ -16,6 +16,7 @@ import type { Membership } from '../device/weak-users.js';
 import type { Layout } from '../layout/layout.js';
 import { readAcquireOptions, type AcquireOptions } from './acquire-options.js';
 import { Batch } from './batch.js';
+import { pictureOf, type CachePicture } from './cache-picture.js';
 import { checkFence, GivenFence, readFence, type CommitOptions } from './fence.js';
 import { readKvCacheOptions, type KvCacheOptions } from './kv-cache-options.js';
 import type { Lifetime } from './lifetime.js';
@@ -24,7 +25,8 @@ import type { Prefixes } from './prefixes.js';
 import type { RowFollower } from './row-follower.js';
 import { Sequence } from './sequence.js';
 import { readSideRows, type RowPlaces, type SideRowsByName } from '../side/side-rows.js';
-import type { SideCounts, SideTensorInfo } from '../side/side-tensors.js';
+import type { SideCounts } from '../side/side-counts.js';
+import type { SideTensorInfo } from '../side/side-tensors.js';
 import type { SlotAccess } from './slot-access.js';
 import type { Tensor } from './slot-memory.js';
 import type { CacheCounts, CacheMetrics } from './statistics.js';
@@ -73,6 +75,11 @@ export class KvCache {
     return this.pool.driver;
   }
 
+  /** Sequences that can be alive at once: the option `slots`. The layout has a few slots more where there are tiers. */
+  get maxSequences(): number {
+    return this.#parts.slots.sequences;
+  }
+
   /** Whether `close` has ended. Every other call then throws KV_CLOSED. */
   get isClosed(): boolean {
     return this.lifetime.isClosed;
@@ -91,6 +98,7 @@ export class KvCache {
     const prompt = this.prefixes.promptOf(read);
     const admitted = leases.acquire({
       promptTokens, isPromised: reserve === 'prompt' && promptTokens > 0, tenant: memory.tenantNumber(tenant), prompt, needs, stream,
+      isTransfer: false,
     });
     try {
       steps.requestFor(admitted.slot);
@@ -100,11 +108,11 @@ export class KvCache {
     }
     this.prefixes.admitted(prompt, admitted.cachedBy);
     leases.keepEagerRows();
-    return new Sequence(this.#parts, admitted);
+    return new Sequence(this.#parts, admitted, this.prefixes.demotedTokens(prompt, admitted.cachedTokens));
   }
 
   /** A batch with room for `capacity` sequences (default: all slots); it grows by itself. Reuse it: clear, add, prepare, commit. */
-  createBatch(capacity = this.layout.slots): Batch {
+  createBatch(capacity = this.maxSequences): Batch {
     checkInteger('KvCache.createBatch', 'capacity', capacity);
     this.#checkOpen('create a batch');
     return new Batch(this.#parts.slots, this.layout.maxTokens, Math.min(capacity, this.layout.slots));
@@ -198,7 +206,7 @@ export class KvCache {
 
   /** Signals that a caller which waits for slots or pages listens to. Fences on streams give no signal and must be polled. @internal */
   capacityChange(): Noticing {
-    return { signals: [this.pool.capacity, deviceLost], mustAsk: () => this.#parts.fences.hasEvents };
+    return { signals: [this.pool.capacity, deviceLost], mustAsk: () => this.#parts.fences.hasEvents || !this.#parts.side.copies.isIdle };
   }
 
   /** Resolves when the mapper has nothing left to do. Rejects with KV_TIMEOUT, KV_ABORTED or KV_CLOSED; state is as before. */
@@ -251,6 +259,13 @@ export class KvCache {
   verify(): void {
     this.#checkOpen('verify it');
     this.#parts.statistics.verify();
+    this.#parts.tiers?.verify();
+  }
+
+  /** What it looks like, for who watches it: bounded in size and in time, by one crossing. @internal */
+  picture(): CachePicture {
+    this.#checkOpen('draw it');
+    return pictureOf(this.#parts.memory, this.#parts.cached);
   }
 
   /** All there is to know, as plain objects, for a bug report. */
@@ -283,6 +298,7 @@ export class KvCache {
     if (this.lifetime.isClosed) return;
     const { memory: { native, views, late }, slots, fences, side, closeSide, ownsPool } = this.#parts;
     if (this.lifetime.beginClose()) {
+      void this.#parts.tiers?.end();
       slots.endAll();
       views.revokeAll();
       side.close();

@@ -11,19 +11,23 @@ import type { PagePool } from '../device/page-pool.js';
 import type { PolicyGuard } from '../device/policy-guard.js';
 import type { Unclosed } from '../device/unclosed.js';
 import { computeLayout, type Layout } from '../layout/layout.js';
+import { readModelShape } from '../layout/model-shape.js';
 import type { EvictionPolicy, EvictionPolicyFactory } from '../prefix/eviction/eviction-policy.js';
 import { PrefixIndex } from '../prefix/prefix-index.js';
-import { PromptEncoder } from '../prefix/prompt-encoder.js';
+import { PromptEncoder, type TextSource } from '../prefix/prompt-encoder.js';
 import { openSideTensors, type SideTensorsToOpen } from '../side/open-side-tensors.js';
 import { SideRows } from '../side/side-rows.js';
 import { Admission } from './admission.js';
 import { BackgroundErrors } from '../device/background-errors.js';
+import { CacheTiers, transferSlots } from './cache-tiers.js';
 import { CachedRows } from './cached-rows.js';
+import { FinishedTexts } from './finished-texts.js';
 import { openPool, type ReadKvCacheOptions } from './kv-cache-options.js';
 import { Lifetime } from './lifetime.js';
 import { PrefixEvents } from './prefix-events.js';
 import type { ReadPrefixCacheOptions } from './prefix-options.js';
-import { Prefixes, PrefixStatistics } from './prefixes.js';
+import { PrefixStatistics } from './prefix-statistics.js';
+import { Prefixes } from './prefixes.js';
 import { RowRegistry } from './row-registry.js';
 import { RowSharing } from './row-sharing.js';
 import { RowSupply } from './row-supply.js';
@@ -50,6 +54,8 @@ export interface CacheParts extends SequenceOwner {
   readonly supply: RowSupply;
   readonly statistics: CacheStatistics;
   readonly access: SlotAccess;
+  /** Undefined without tiers. */
+  readonly tiers: CacheTiers | undefined;
   /** Closes the memory of the side tensors. Does not refer to the cache. */
   readonly closeSide: () => void;
 }
@@ -59,14 +65,15 @@ export function openCache(read: ReadKvCacheOptions, cache: object): CacheParts {
   const { pool, isOwn } = openPool(read);
   let native: NativeCache | undefined;
   try {
-    const layout = computeLayout({ model: read.model, layout: read.layout, slots: read.slots, maxTokens: read.maxTokens, pageBytes: pool.pageBytes });
+    const model = readModelShape(read.model);
+    const layout = computeLayout({ model, layout: read.layout, slots: read.slots + slotsForTransfers(read), maxTokens: read.maxTokens, pageBytes: pool.pageBytes });
     checkRows(layout);
     checkBudget(layout, pool, isOwn);
     const { native: driver, info: { hasStreams } } = pool.driver;
-    const fences = new SlotFences({ driver: () => driver, slots: read.slots, stream: hasStreams ? read.stream : undefined });
-    const slots = new Slots(layout, fences);
+    const fences = new SlotFences({ driver: () => driver, slots: layout.slots, stream: hasStreams ? read.stream : undefined });
+    const slots = new Slots(layout, fences, read.slots);
     native = openNative(pool, layout, slots, read);
-    return openParts(read, cache, { native, pool, layout, slots, fences }, isOwn);
+    return openParts({ ...read, model }, cache, { native, pool, layout, slots, fences }, isOwn);
   } catch (error) {
     native?.close();
     if (isOwn) pool.close();
@@ -100,7 +107,7 @@ function openParts(read: ReadKvCacheOptions, cache: object, { native, pool, layo
   const late = new BackgroundErrors(cache);
   const memory = new SlotMemory({ native, pool, layout, slots, views: new SlotViews(native, cache, late), late, isScrubbed: read.scrub !== 'off' });
   const options = guarded(read.prefixCache, guard, late);
-  const { index, encoder, events } = openIndex(options, cache, memory);
+  const { index, encoder, events, texts } = openIndex(options, cache, memory);
   const registry = new RowRegistry(memory, index);
   const { side, closeMemory: closeSide } = openSideTensors(sideToOpen(read, pool, layout), {
     nodes: index.texts.tree.nodes, lengths: slots, late, capacity: pool.capacity, owner: cache,
@@ -109,7 +116,8 @@ function openParts(read: ReadKvCacheOptions, cache: object, { native, pool, layo
   const tokens = new SequenceTokens(memory, registry, index, side);
   const choice = new SlotChoice(memory, registry, guard.wrap('placement', read.placement));
   const statistics = new PrefixStatistics({ recentRequests: options === 'off' ? 1 : options.recentRequests, groupRows: layout.groupRows });
-  const cached = new CachedRows(memory, { index, registry, tokens, choice, onDropped: (dropped) => statistics.dropped(dropped) });
+  const finished = new FinishedTexts();
+  const cached = new CachedRows(memory, { index, registry, tokens, choice, finished, onDropped: (dropped) => statistics.dropped(dropped) });
   const supply = new RowSupply(memory, cached, guard.wrap('reclaim', read.reclaim));
   const sharing = new RowSharing(memory, cached, fences);
   const admission = new Admission(memory, supply, cached, sharing, fences, side);
@@ -117,19 +125,23 @@ function openParts(read: ReadKvCacheOptions, cache: object, { native, pool, layo
   const leases = new SlotLeases(memory, { admission, supply, cached, sharing, fences, side }, { eagerRows, idleRowsLimit: read.idleRowsLimit });
   const steps = new Steps(memory, { supply, sharing, tokens, fences, side }, read.growth);
   const lifetime = new Lifetime(guard);
+  const tiers = options === 'off' || options.tiers.length === 0 ? undefined
+    : new CacheTiers(memory, { leases, steps, fences, cached, finished, encoder }, { ...options, blockTokens: options.tierBlockTokens, model: read.model });
+  if (tiers !== undefined) texts.push(tiers);
   return {
-    memory, slots, fences, cached, tokens, supply, sharing, side, sideRows: new SideRows(side), closeSide, leases, steps, lifetime, ownsPool,
-    prefixes: new Prefixes({ slots, memory, lifetime, leases, steps, cached, side, encoder, statistics, events, isOn: options !== 'off' }),
+    memory, slots, fences, cached, tokens, supply, sharing, side, sideRows: new SideRows(side, pool.driver), closeSide, leases, steps, lifetime, ownsPool,
+    prefixes: new Prefixes({ slots, memory, lifetime, leases, steps, cached, side, encoder, statistics, events, isOn: options !== 'off', tiers }),
+    tiers,
     statistics: new CacheStatistics(memory, supply, leases, cached, side, ownsPool),
     access: new SlotAccess(memory, sharing, fences),
   };
 }
 
-function sideToOpen({ sideTensors, sideBudgetBytes, sideDriver, handOverSlots, slots, maxTokens, scrub }: ReadKvCacheOptions, pool: PagePool, layout: Layout): SideTensorsToOpen {
+function sideToOpen({ sideTensors, sideBudgetBytes, sideDriver, handOverSlots, slots: sequences, maxTokens, scrub }: ReadKvCacheOptions, pool: PagePool, layout: Layout): SideTensorsToOpen {
   const tokenBytes = layout.reservations.reduce((sum, reservation) => sum + reservation.tokenBytes, 0);
   return {
-    tensors: sideTensors, budgetBytes: sideBudgetBytes, cachedTokens: Math.ceil(pool.memoryBudgetBytes / tokenBytes), slots, maxTokens,
-    handOverSlots: handOverSlots ?? slots, isScrubbed: scrub !== 'off', driver: pool.driver, sideDriver,
+    tensors: sideTensors, budgetBytes: sideBudgetBytes, cachedTokens: Math.ceil(pool.memoryBudgetBytes / tokenBytes), slots: layout.slots, maxTokens,
+    handOverSlots: handOverSlots ?? sequences, isScrubbed: scrub !== 'off', driver: pool.driver, sideDriver,
   };
 }
 
@@ -155,6 +167,8 @@ interface OpenIndex {
   readonly encoder: PromptEncoder;
   /** Undefined unless routers are told. */
   readonly events: PrefixEvents | undefined;
+  /** Where names of items are in use. */
+  readonly texts: TextSource[];
 }
 
 /** The index of the cache's groups of rows. With `off` it holds nothing after a release, and shares only what forks. */
@@ -162,7 +176,7 @@ function openIndex(options: ReadPrefixCacheOptions | 'off', cache: object, { lay
   const hashSeed = randomInt(2 ** 48 - 1);
   if (options === 'off') {
     const index = new PrefixIndex({ arithmetic: groups, poolRows: 0, hashSeed });
-    return { index, encoder: new PromptEncoder({ index }), events: undefined };
+    return { index, encoder: new PromptEncoder({ index }), events: undefined, texts: [] };
   }
   const { poolRows = Infinity, poolBytes = Infinity, tenantRows = Infinity, policy, endValues, now } = options;
   const toGroups = (rows: number): number => (rows === Infinity ? rows : Math.floor(rows / layout.groupRows));
@@ -170,9 +184,10 @@ function openIndex(options: ReadPrefixCacheOptions | 'off', cache: object, { lay
     poolRows: toGroups(Math.min(poolRows, Math.floor(poolBytes / layout.rowBytes))), tenantRows: toGroups(tenantRows),
   };
   const index = new PrefixIndex({ arithmetic: groups, ...bounds, policy, endValues, now, hashSeed, onPolicyFailure: (error) => late.report(error) });
-  const encoder = new PromptEncoder({ index });
+  const texts: TextSource[] = [index];
+  const encoder = new PromptEncoder({ index: { forTexts: (visit) => { for (const source of texts) source.forTexts(visit); } } });
   const events = options.events === 'off' ? undefined : new PrefixEvents(cache, index, { ...options.events, names: encoder });
-  return { index, encoder, events };
+  return { index, encoder, events, texts };
 }
 
 /** With a policy and a clock that cannot call the cache; a clock that throws or returns no number stands still, and that is a late error. */
@@ -185,6 +200,11 @@ function guarded(options: ReadPrefixCacheOptions | 'off', guard: PolicyGuard, la
     return time;
   };
   return { ...options, policy: guardedEviction(options.policy, guard), now };
+}
+
+/** Slots beside those of users' sequences, through which K and V go to tiers and come back. */
+function slotsForTransfers({ prefixCache }: ReadKvCacheOptions): number {
+  return prefixCache === 'off' || prefixCache.tiers.length === 0 ? 0 : transferSlots;
 }
 
 /** What is kept per row of a slot fits one typed array, and its number a 32-bit integer. */

@@ -2,9 +2,11 @@
 
 import { createError } from '../base/errors.js';
 import {
-  boolean, callable, integer, isOptionsObject, optional, policy, readOptions, string, withDefault, type Field, type FieldSpec, type OptionsOf,
+  arrayOf, boolean, callable, integer, isOptionsObject, optional, policy, readOptions, string, withDefault, type Field, type FieldSpec, type OptionsOf,
 } from '../base/options.js';
 import { adaptive, lfu, lru, priority, slru, type EvictionPolicyFactory } from '../prefix/index.js';
+import { tierField, checkTierNames } from '../tiers/tier-field.js';
+import type { Tier } from '../tiers/tier.js';
 import { blockTokensField, defaultBlockTokens } from './prefix-block-keys.js';
 
 /** The option `prefixCache` of a `KvCache`. */
@@ -26,6 +28,21 @@ export interface PrefixCacheOptions {
   readonly now?: (() => number) | undefined;
   /** Requests over which the recent hit rate is taken, 1 or more. Default 1,000. */
   readonly recentRequests?: number | undefined;
+  /**
+   * Where text is kept that the device has no room for, the fastest first: `hostTier`, `diskTier`, `redisTier`, or `Tier`s of your own, 8
+   * at most. Finished text is stored there in the background; `promote` brings it back. Default: none.
+   */
+  readonly tiers?: readonly Tier[] | undefined;
+  /**
+   * Names the weights and their revision, for tiers that outlive the process: text of another model is never found, nor of another shape or
+   * worker, which `model` says. Required with such a tier.
+   */
+  readonly modelId?: string | undefined;
+  /**
+   * Tokens of a stored block, 1 … 65,536; the same in all processes that share a tier. Default: a power of two, 16 … 256, of which K and V
+   * have about 4 MiB.
+   */
+  readonly tierBlockTokens?: number | undefined;
   /** Tell routers which blocks are cached, on the channels `virtual-kv:prefix-stored`, `-removed` and `-cleared`. Default `off`. */
   readonly events?: PrefixEventsOptions | 'off' | undefined;
 }
@@ -40,6 +57,12 @@ export interface PrefixEventsOptions {
   readonly includesTokens?: boolean | undefined;
 }
 
+const tiersField: Field<readonly Tier[]> = (value, place) => {
+  const tiers = arrayOf(tierField)(value, place);
+  if (tiers.length <= 8) return checkTierNames(tiers, place);
+  throw createError('KV_INVALID_OPTION', { reason: 'range', ...place, expected: 'at most 8 tiers', received: tiers.length });
+};
+
 const shipped = { adaptive, lfu, lru, priority, slru };
 
 const spec = {
@@ -49,6 +72,9 @@ const spec = {
   policy: withDefault(policy<EvictionPolicyFactory>(shipped), adaptive()),
   endValues: withDefault(integer(), 64),
   now: withDefault(callable<() => number>(), () => Date.now()),
+  tiers: withDefault(tiersField, []),
+  modelId: optional(string),
+  tierBlockTokens: optional(integer({ min: 1, max: 2 ** 16 })),
   recentRequests: withDefault(integer({ min: 1, max: 2 ** 20 }), 1_000),
   events: withDefault(orOff({
     blockTokens: withDefault(blockTokensField, defaultBlockTokens),

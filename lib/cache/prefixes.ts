@@ -2,26 +2,31 @@
 // and the namespace that a change of weights changes. `KvCache.acquire` uses it by itself; nothing here needs to be called.
 
 import { createError } from '../base/errors.js';
-import { arrayOf, boolean, notConstructible, optional, readOptions, string, withDefault } from '../base/options.js';
+import {
+  abortSignal, arrayOf, boolean, integer, notConstructible, optional, readOptions, string, withDefault, type FieldSpec, type OptionsOf,
+} from '../base/options.js';
 import { prefixDomain, type PrefixDomain } from '../prefix/domain.js';
 import type { PrefixExplanation as TextExplanation } from '../prefix/prefix-explanation.js';
 import type { PrefixIndex } from '../prefix/prefix-index.js';
 import type { PromptEncoder, PromptItem } from '../prefix/prompt-encoder.js';
-import { dropReasons, type DroppedRows, type DropReason } from '../prefix/dropped-rows.js';
 import type { CoverEnd } from '../side/side-cover.js';
 import type { SideTensors } from '../side/side-tensors.js';
 import { readPromptOptions, type PromptOptions, type ReadAcquireOptions } from './acquire-options.js';
+import type { CacheTiers } from './cache-tiers.js';
 import type { CachedRows } from './cached-rows.js';
-import { externalKeys } from './external-key.js';
+import { BlockKeys } from '../tiers/block-keys.js';
 import { GivenFence } from './fence.js';
 import type { Lifetime } from './lifetime.js';
 import { blockTokensField } from './prefix-block-keys.js';
 import type { PrefixEvents } from './prefix-events.js';
+import type { PrefixMetrics, PrefixStatistics } from './prefix-statistics.js';
 import type { CachedBy, Prompt } from './admission-request.js';
+import type { Promotion, PromotionRequest } from './promotions.js';
 import type { SlotLeases } from './slot-leases.js';
 import type { SlotMemory } from './slot-memory.js';
 import { holdsSlots, slotStates, type Slots } from './slots.js';
 import type { Steps } from './steps.js';
+import type { TextPlace, TiersExplanation } from './text-places.js';
 
 /** A prompt, and what its sequence would carry. */
 export interface PrefixLookupOptions extends PromptOptions {
@@ -33,11 +38,14 @@ export interface PrefixLookupOptions extends PromptOptions {
  * Why no more of a prompt is cached. `side-evicted`, `side-never-written`: K and V are, up to `keyValueTokens`, but `sideTensor` is not:
  * its end was evicted, or the sequences that computed the text did not write it.
  */
-export type PrefixExplanation = TextExplanation | {
+export type PrefixExplanation = (TextExplanation | {
   readonly tokens: number;
   readonly reason: CoverEnd;
   readonly sideTensor: string;
   readonly keyValueTokens: number;
+}) & {
+  /** Where the text lies below the device, and why no more of it; undefined without tiers. */
+  readonly tiers?: TiersExplanation | undefined;
 };
 
 /** What `Prefixes.lookup` finds. */
@@ -49,34 +57,34 @@ export interface PrefixLookup {
    * computing the same twice. Equal to `cachedTokens` when none does.
    */
   readonly pendingTokens: number;
+  /** Tokens behind `cachedTokens` that `promote` could bring from tiers, as far as known without asking them. */
+  readonly demotedTokens: number;
+  /** Where the prompt lies, stretch by stretch: on the device, in tiers, in several of them. What lies nowhere is left out. */
+  readonly stretches: readonly TextPlace[];
+}
+
+/** A prompt, and how long bringing its text may take. */
+export interface PromoteOptions extends PromptOptions {
+  /** Milliseconds after which it ends, 0 or more; what has come by then stays. Default: none. */
+  readonly deadlineMs?: number | undefined;
+  /** As of `KvCache.acquire`, for what comes. Default 0. */
+  readonly priority?: number | undefined;
+  /** Ends it early, for a request that was cancelled. */
+  readonly signal?: AbortSignal | undefined;
+}
+
+/** A prompt that is likely to come. */
+export interface PrefetchOptions extends PromptOptions {
+  /** As of `KvCache.acquire`, for what comes. Default 0. */
+  readonly priority?: number | undefined;
+  /** Ends it, where the prompt will not come after all. */
+  readonly signal?: AbortSignal | undefined;
 }
 
 /** Options of `Prefixes.reset`. */
 export interface PrefixResetOptions {
   /** Release sequences that use cached rows, whatever they are doing. Default false: refuse while there are any. */
   readonly preempt?: boolean | undefined;
-}
-
-/** What the prefix cache was worth, in tokens, since the cache was opened. */
-export interface PrefixMetrics {
-  /** Requests that gave their tokens and read the cache. */
-  readonly requests: number;
-  /** Their prompts' tokens. */
-  readonly promptTokens: number;
-  /** Of these, those that came from the cache, and how. */
-  readonly cachedTokens: number;
-  /** Cached tokens that came with an idle slot that held them: nothing was mapped or copied. */
-  readonly adoptedTokens: number;
-  /** Cached tokens whose rows were mapped under another slot. */
-  readonly aliasedTokens: number;
-  /** Cached tokens that were copied, of rows that match in part. */
-  readonly copiedTokens: number;
-  /** cachedTokens / promptTokens; 0 without any. */
-  readonly hitRate: number;
-  /** The same over the last requests (`recentRequests`). */
-  readonly recentHitRate: number;
-  /** Rows that the cache let go of, by reason. */
-  readonly droppedRows: Readonly<Record<DropReason, number>>;
 }
 
 /** The parts of a cache that keep its prefixes. @internal */
@@ -94,7 +102,10 @@ export interface PrefixParts {
   readonly events: PrefixEvents | undefined;
   /** False with `prefixCache: 'off'`. */
   readonly isOn: boolean;
+  readonly tiers: CacheTiers | undefined;
 }
+
+const hintSpec = { priority: withDefault(integer({ max: 255 }), 0), signal: optional(abortSignal) };
 
 /** The prefix cache of a `KvCache`: what is cached of a prompt, why not more, hit rates, reset. */
 export class Prefixes {
@@ -114,26 +125,58 @@ export class Prefixes {
 
   /** What `acquire` would find of a prompt. Changes nothing, not even what is evicted next. */
   lookup(options: PrefixLookupOptions): PrefixLookup {
-    const { text, domain, needs } = this.#prompt('Prefixes.lookup', options);
+    const { text, domain, needs } = this.#lookupPrompt('Prefixes.lookup', options);
     const { cached, cached: { index }, side } = this.#parts;
     cached.flushCommits();
-    if (cached.isForgetting) return { cachedTokens: 0, pendingTokens: 0 };
+    if (cached.isForgetting) return { cachedTokens: 0, pendingTokens: 0, demotedTokens: 0, stretches: [] };
     const hit = index.match(domain, text);
     const covered = side.covered(hit.node, hit.tokens, needs);
     if (covered < hit.tokens) hit.limitTo(covered);
     const { tokens, pendingTokens } = hit;
-    return { cachedTokens: tokens, pendingTokens: Math.max(tokens, pendingTokens) };
+    const { tiers } = this.#parts;
+    const onDevice = tokens === 0 ? [] : [{ from: 0, to: tokens, places: ['device'] }];
+    return {
+      cachedTokens: tokens, pendingTokens: Math.max(tokens, pendingTokens), demotedTokens: tiers?.demotedTokens(domain, text, tokens) ?? 0,
+      stretches: tiers?.stretches(domain, text, tokens) ?? onDevice,
+    };
+  }
+
+  /** The tiers below the device: when they are open, what they have and did. Undefined without `prefixCache.tiers`. */
+  get tiers(): CacheTiers | undefined {
+    return this.#parts.tiers;
+  }
+
+  /**
+   * Brings as much of a prompt as tiers have, and as is worth it, back to the device, without a slot; `acquire` then finds it. Resolves
+   * with what came from where and why no more; at once where there are no tiers. Rejects with KV_INVALID_OPTION, KV_CLOSED, and
+   * what the driver throws, not for what a tier does.
+   */
+  async promote(options: PromoteOptions): Promise<Promotion> {
+    const { text, domain, given } = this.#prompt('Prefixes.promote', options, { deadlineMs: optional(integer()), ...hintSpec });
+    return this.#bring(domain, text, { ...given, isHint: false });
+  }
+
+  /**
+   * A hint that a prompt is likely to come soon, such as a conversation's next turn: brings its text to the device ahead of the
+   * request. Requests come first: hints load one at a time, beside what requests wait for, and end where a request wants the
+   * memory. Rejects as `promote`.
+   */
+  async prefetch(options: PrefetchOptions): Promise<Promotion> {
+    const { text, domain, given } = this.#prompt('Prefixes.prefetch', options, hintSpec);
+    return this.#bring(domain, text, { ...given, deadlineMs: undefined, isHint: true });
   }
 
   /** Why no more of a prompt is cached than is: for logs and an operator's questions. */
   explain(options: PrefixLookupOptions): PrefixExplanation {
-    const { text, domain, needs } = this.#prompt('Prefixes.explain', options);
+    const { text, domain, needs } = this.#lookupPrompt('Prefixes.explain', options);
     const { cached: { index }, cached, side } = this.#parts;
     cached.flushCommits();
     const { node, tokens: keyValueTokens } = index.match(domain, text, text.length);
     const lacking = side.lacking(node, keyValueTokens, needs);
-    if (lacking === undefined) return index.explain(domain, text);
-    return { tokens: lacking.tokens, reason: lacking.reason, sideTensor: lacking.tensor, keyValueTokens };
+    const tiers = this.#parts.tiers?.explain(domain, text, keyValueTokens);
+    const below = tiers === undefined ? {} : { tiers };
+    if (lacking === undefined) return { ...index.explain(domain, text), ...below };
+    return { tokens: lacking.tokens, reason: lacking.reason, sideTensor: lacking.tensor, keyValueTokens, ...below };
   }
 
   /**
@@ -142,9 +185,9 @@ export class Prefixes {
    */
   externalKeys(options: PromptOptions, blockTokens: number): string[] {
     blockTokensField(blockTokens, { owner: 'Prefixes.externalKeys', option: 'blockTokens' });
-    const { text, domain } = this.#prompt('Prefixes.externalKeys', options);
+    const { text, domain } = this.#prompt('Prefixes.externalKeys', options, {});
     const { memory, encoder } = this.#parts;
-    return externalKeys({ tensors: memory.layout.tensors, domain, text, blockTokens, names: encoder });
+    return new BlockKeys(memory.layout.tensors, blockTokens).ofText(domain, text, encoder);
   }
 
   /** For routers that come late: publishes `virtual-kv:prefix-cleared`, then all blocks that are cached. Nothing without `events`. */
@@ -185,9 +228,11 @@ export class Prefixes {
     const { preempt } = readOptions('Prefixes.reset', options, { preempt: withDefault(boolean, false) });
     this.#parts.lifetime.check('reset its prefixes');
     const { memory: { layout, slots }, leases, steps, cached } = this.#parts;
-    cached.flushCommits();
+    this.#parts.tiers?.interrupt();
+    leases.synchronize();
     const users = Array.from({ length: slots.count }, (_, slot) => slot).filter((slot) => cached.tokens.of(slot) !== undefined);
     if (users.length > 0 && !preempt) throw createError('KV_PREFIX_IN_USE', { sequences: users.length });
+    this.#parts.tiers?.clear();
     for (const slot of users) if (slots.state[slot] === slotStates.active) leases.release(slot, new GivenFence(), steps.batchOf(slot));
     for (const slot of users) if (cached.tokens.of(slot) !== undefined) cached.forgetLater(slot);
     return cached.clear() * layout.groupRows;
@@ -222,6 +267,12 @@ export class Prefixes {
     if (prompt?.canRead === true) this.#parts.statistics.request(prompt.text.length, cachedBy);
   }
 
+  /** Tokens of an admitted prompt behind those found that tiers have. @internal */
+  demotedTokens(prompt: Prompt | undefined, cachedTokens: number): number {
+    const { tiers } = this.#parts;
+    return tiers === undefined || prompt?.canRead !== true ? 0 : tiers.demotedTokens(prompt.domain, prompt.text, cachedTokens);
+  }
+
   /** Whether prefixes that were reset are still used by running work, after hearing which is over. */
   #isForgetting(): boolean {
     const { cached, leases } = this.#parts;
@@ -229,17 +280,29 @@ export class Prefixes {
     return cached.isForgetting;
   }
 
-  #prompt(owner: string, options: PrefixLookupOptions): { text: Int32Array; domain: PrefixDomain; needs: number } {
-    const { tokens, items, tenant, salt, adapter, needs } = readPromptOptions(owner, options, { needs: optional(arrayOf(string)) });
+  async #bring(domain: PrefixDomain, text: Int32Array, how: Pick<PromotionRequest, 'deadlineMs' | 'signal' | 'priority' | 'isHint'>): Promise<Promotion> {
+    const { tiers, cached } = this.#parts;
+    if (tiers !== undefined && !this.#isForgetting()) return tiers.promote({ domain, text, ...how });
+    cached.flushCommits();
+    const cachedTokens = cached.index.match(domain, text, text.length).tokens;
+    return { cachedTokens, promotedTokens: 0, promotedFrom: {}, end: 'complete', estimate: undefined, milliseconds: 0 };
+  }
+
+  #prompt<S extends FieldSpec>(owner: string, options: PromptOptions, more: S): { text: Int32Array; domain: PrefixDomain; given: OptionsOf<S> } {
+    const given = readPromptOptions(owner, options, more);
+    const { tokens, items, tenant, salt, adapter } = given;
     this.#parts.lifetime.check('look up a prompt');
     if (tokens === undefined) {
       throw createError('KV_INVALID_OPTION', {
         reason: 'type', owner, option: 'tokens', expected: 'the tokens of the prompt', received: undefined,
       });
     }
-    return {
-      text: this.#textOf(tokens, items), domain: this.#domainOf(tenant, salt, adapter), needs: this.#parts.side.names.bitsOf(owner, 'needs', needs),
-    };
+    return { text: this.#textOf(tokens, items), domain: this.#domainOf(tenant, salt, adapter), given };
+  }
+
+  #lookupPrompt(owner: string, options: PrefixLookupOptions): { text: Int32Array; domain: PrefixDomain; needs: number } {
+    const { text, domain, given } = this.#prompt(owner, options, { needs: optional(arrayOf(string)) });
+    return { text, domain, needs: this.#parts.side.names.bitsOf(owner, 'needs', given.needs) };
   }
 
   #textOf(tokens: Int32Array, items: readonly PromptItem[]): Int32Array {
@@ -249,59 +312,4 @@ export class Prefixes {
   #domainOf(tenant: string | undefined, salt: string | undefined, adapter: string | undefined): PrefixDomain {
     return prefixDomain({ namespace: this.#namespace, tenant, salt, adapter });
   }
-}
-
-/** Sums since the cache was opened, and the hit rate of the last requests. Made once, allocates nothing per request. */
-export class PrefixStatistics {
-  readonly #recentPrompt: Float64Array;
-  readonly #recentCached: Float64Array;
-  #recentPromptTokens = 0;
-  #recentCachedTokens = 0;
-  #requests = 0;
-  #promptTokens = 0;
-  #adoptedTokens = 0;
-  #aliasedTokens = 0;
-  #copiedTokens = 0;
-  readonly #droppedRows: Record<DropReason, number>;
-  readonly #rowsPerGroup: number;
-
-  constructor({ recentRequests, groupRows }: { readonly recentRequests: number; readonly groupRows: number }) {
-    this.#recentPrompt = new Float64Array(recentRequests);
-    this.#recentCached = new Float64Array(recentRequests);
-    this.#droppedRows = Object.fromEntries(dropReasons.map((reason) => [reason, 0])) as Record<DropReason, number>;
-    this.#rowsPerGroup = groupRows;
-  }
-
-  request(promptTokens: number, { adoptedTokens, aliasedTokens, copiedTokens }: CachedBy): void {
-    const at = this.#requests % this.#recentPrompt.length;
-    const cachedTokens = adoptedTokens + aliasedTokens + copiedTokens;
-    this.#recentPromptTokens += promptTokens - this.#recentPrompt[at]!;
-    this.#recentCachedTokens += cachedTokens - this.#recentCached[at]!;
-    this.#recentPrompt[at] = promptTokens;
-    this.#recentCached[at] = cachedTokens;
-    this.#requests += 1;
-    this.#promptTokens += promptTokens;
-    this.#adoptedTokens += adoptedTokens;
-    this.#aliasedTokens += aliasedTokens;
-    this.#copiedTokens += copiedTokens;
-  }
-
-  dropped(dropped: DroppedRows): void {
-    for (let index = 0; index < dropped.count; index += 1) this.#droppedRows[dropped.reason(index)] += this.#rowsPerGroup;
-  }
-
-  metrics(): PrefixMetrics {
-    const cachedTokens = this.#adoptedTokens + this.#aliasedTokens + this.#copiedTokens;
-    return {
-      requests: this.#requests, promptTokens: this.#promptTokens, cachedTokens, adoptedTokens: this.#adoptedTokens,
-      aliasedTokens: this.#aliasedTokens, copiedTokens: this.#copiedTokens,
-      hitRate: share(cachedTokens, this.#promptTokens),
-      recentHitRate: share(this.#recentCachedTokens, this.#recentPromptTokens),
-      droppedRows: { ...this.#droppedRows },
-    };
-  }
-}
-
-function share(part: number, whole: number): number {
-  return whole === 0 ? 0 : part / whole;
 }

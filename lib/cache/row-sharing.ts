@@ -161,7 +161,7 @@ export class RowSharing {
     if (groups.wholeRows(length) < count) slots.setSharedTail(from, Math.max(slots.sharedTail[from]!, sharedTails.forked));
     if (known !== undefined && path !== undefined) tokens.open(slot, { path, buffer: known.buffer.slice(0, known.count), count: known.count });
     const sharedTail = groups.wholeRows(length) < count ? slots.sharedTail[from]! : sharedTails.none;
-    return { tokens: length, promisedTokens: 0, tenant: slots.tenantOf(from), sharedTail };
+    return { tokens: length, promisedTokens: 0, tenant: slots.tenantOf(from), sharedTail, isTransfer: false };
   }
 
   /**

@@ -129,15 +129,15 @@ export class RowSupply implements PageUser {
     return this.#pool.obtainablePages() >= pages;
   }
 
-  /** How many of the pages that `lack` counts could be had only by evicting prefixes; 0 as well when not even so. Takes nothing. */
+  /** How many of the pages that `lack` counts could be had only by evicting prefixes; -1: not even so. Takes nothing. */
   missingWithoutEviction(lack: () => number, heldSlot: number): number {
     if (lack() <= this.#memory.news[cacheNews.availablePages]!) return 0;
-    let missing = 0;
+    let missing = -1;
     this.#hold(heldSlot, () => {
       this.#pool.quiesce();
       const pages = lack();
       const obtainable = this.#pool.obtainablePages();
-      if (obtainable >= pages) missing = pages - (obtainable - this.#cached.evictablePages());
+      if (obtainable >= pages) missing = Math.max(0, pages - (obtainable - this.#cached.evictablePages()));
     });
     return missing;
   }
@@ -162,7 +162,7 @@ export class RowSupply implements PageUser {
   }
 
   withheldPages(): number {
-    return this.#cached.withheld.idlePages();
+    return this.#cached.withheld.idlePages() + this.#quarantinedPages();
   }
 
   reclaim(pages: number): number {
@@ -187,6 +187,16 @@ export class RowSupply implements PageUser {
       rows -= this.#shrink(slot, Math.min(rows - limit, this.#idle.surplusRows[slot]!));
       if (rows === before) return;
     }
+  }
+
+  /** Pages that idle slots map which the driver has ruined: text in them cannot be evicted either. */
+  #quarantinedPages(): number {
+    const { state, rows, isQuarantined, count } = this.#slots;
+    let pages = 0;
+    for (let slot = 0; slot < count; slot += 1) {
+      if (isQuarantined[slot] === 1 && state[slot] === slotStates.idle) pages += this.#layout.pagesFor(rows[slot]!);
+    }
+    return pages;
   }
 
   #reclaimSurplus(pages: number): number {

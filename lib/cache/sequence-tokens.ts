@@ -118,6 +118,16 @@ export class SequenceTokens {
       const known = this.#bySlot[slot];
       if (known !== undefined) this.#commit(slot, known);
     }
+    this.publishArrived();
+  }
+
+  /** Rows of side tensors that have come from the device are cached, of slots whose path is open. */
+  publishArrived(): void {
+    this.#side.hear();
+    for (const slot of this.#side.copies.takeArrivedSlots()) {
+      const path = this.pathOf(slot);
+      if (path?.isStored === true && path.length > 0) this.#publish(slot, path);
+    }
   }
 
   #commit(slot: number, { path, buffer, count }: KnownTokens): void {
@@ -127,7 +137,10 @@ export class SequenceTokens {
     if (!slots.hasRoom(slot, valid)) return; // in quarantine: rows of it are lost
     this.#registry.name(slot, layout.rowsFor(valid));
     this.#index.commit(path, buffer, valid);
-    if (this.#side.sideSlots.carried[slot] === 0) return;
+    if (this.#side.sideSlots.carried[slot] !== 0) this.#publish(slot, path);
+  }
+
+  #publish(slot: number, path: PrefixPath): void {
     this.#memory.late.attempt(() => { // text without its side tensors is cached all the same
       this.#side.publish(slot, path);
     });

@@ -43,6 +43,11 @@ export class Sequence {
    * `cachedTokens`. An engine that releases this sequence, waits for those and acquires again need not compute them.
    */
   readonly pendingTokens: number;
+  /**
+   * Tokens of its prompt behind `cachedTokens` that tiers have, as far as known without asking them: `cache.prefixes.promote` before
+   * acquiring would have brought them.
+   */
+  readonly demotedTokens: number;
   /** What `keepValue` kept at the end of the same prompt: its last logits, say. Then all of it is cached and nothing is left to compute. */
   readonly keptValue: unknown;
   readonly #owner: SequenceOwner;
@@ -51,13 +56,14 @@ export class Sequence {
   readonly #generation: number;
 
   /** @internal Use `cache.acquire`. */
-  constructor(owner: SequenceOwner, admitted: Admitted) {
+  constructor(owner: SequenceOwner, admitted: Admitted, demotedTokens = 0) {
     if (!holdsSlots(owner)) throw notConstructible('Sequence', 'cache.acquire');
     const { slot, cachedTokens, cachedBy, pendingTokens, keptValue } = admitted;
     this.slot = slot;
     this.cachedTokens = cachedTokens;
     this.cachedBy = cachedBy;
     this.pendingTokens = pendingTokens;
+    this.demotedTokens = demotedTokens;
     this.keptValue = keptValue;
     this.#owner = owner;
     this.#slot = slot;
@@ -158,7 +164,7 @@ export class Sequence {
     const slot = this.#check();
     const { side } = this.#owner;
     const tensor = side.names.carriedBy(slot, { owner: 'Sequence.sideTokens', option: 'name' }, name, 'read');
-    return tensor.written[side.sideSlots.of[slot]!]!;
+    return tensor.writes.written[side.sideSlots.of[slot]!]!;
   }
 
   /**

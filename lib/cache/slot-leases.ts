@@ -45,6 +45,8 @@ export class SlotLeases {
   readonly #pair = new Int32Array(2);
   /** Released slots that are not idle yet, each with the batch that it waits for first. */
   readonly #retiring = new Map<number, RunningBatch | undefined>();
+  /** Hears that pages are wanted, and returns whether it let some go. */
+  #letGo: () => boolean = () => false;
   /** The idle slot that rows were requested for last, or -1. */
   #eagerSlot = -1;
   #acquired = 0;
@@ -88,6 +90,7 @@ export class SlotLeases {
   acquire(request: AdmissionRequest): Admitted {
     this.#memory.pool.driver.checkAlive();
     this.synchronize();
+    this.#checkFree(request.isTransfer);
     const admitted = this.#admit(request);
     this.#acquired += 1;
     return admitted;
@@ -102,8 +105,9 @@ export class SlotLeases {
     if (!slots.hasRoom(from, slots.length[from]!)) { // it has lost rows
       throw createError('KV_SLOT_BUSY', { slot: from, operation: 'fork', holder: 'the quarantine' });
     }
+    this.#checkFree(false);
     const slot = choice.forSharedRows();
-    if (slot < 0) throw createError('KV_NO_FREE_SLOT', { slots: slots.count, retiringSlots: this.#retiring.size });
+    if (slot < 0) throw this.#noFreeSlot();
     this.#cached.vacate(slot, 0);
     native.assign(slot, slots.tenantOf(from));
     registry.start(slot);
@@ -129,7 +133,7 @@ export class SlotLeases {
     const { native, pool, slots, views, late } = this.#memory;
     this.synchronize();
     this.#fences.release(slot, fence);
-    const isWaiting = batch !== undefined || this.#fences.isPending(slot);
+    const isWaiting = batch !== undefined || this.#isBusy(slot);
     views.revoke(slot);
     native.cancel(slot);
     native.earmark(slot, 0);
@@ -152,11 +156,12 @@ export class SlotLeases {
   pollRetirement(): void {
     const { givenUp } = this.#sharing;
     if (this.#retiring.size === 0 && givenUp.size === 0) return;
+    this.#side.hear();
     try {
       this.#fences.poll();
     } finally {
       for (const [slot, batch] of this.#retiring) {
-        if (batch?.isPrepared === true || this.#fences.isPending(slot)) continue;
+        if (batch?.isPrepared === true || this.#isBusy(slot)) continue;
         this.#retiring.delete(slot);
         this.#becomeIdle(slot);
       }
@@ -196,19 +201,39 @@ export class SlotLeases {
     }
   }
 
-  /** Asks every fence. True when one has passed that pages were behind. */
+  /** `letGo` is called before a refusal for want of pages stands; it returns whether it let some go. */
+  onWantOfPages(letGo: () => boolean): void {
+    this.#letGo = letGo;
+  }
+
+  /** Asks every fence, and transfers to end. True when pages may be free that were not. */
   hearFences(): boolean {
     const { late } = this.#memory;
+    const hasLetGo = this.#letGo();
     const { passes } = this.#fences;
     const waiting = this.#retiring.size + this.#sharing.givenUp.size;
     late.attempt(() => this.#fences.poll());
     late.attempt(() => this.pollRetirement());
-    return this.#fences.passes > passes || this.#retiring.size + this.#sharing.givenUp.size < waiting;
+    return hasLetGo || this.#fences.passes > passes || this.#retiring.size + this.#sharing.givenUp.size < waiting;
+  }
+
+  #checkFree(isTransfer: boolean): void {
+    if (!this.#memory.slots.canLease(isTransfer)) throw this.#noFreeSlot();
+  }
+
+  #noFreeSlot(): Error {
+    return createError('KV_NO_FREE_SLOT', { slots: this.#memory.slots.sequences, retiringSlots: this.#retiring.size });
+  }
+
+  /** Whether queued work may still use the slot, or rows of its side tensors are on their way. */
+  #isBusy(slot: number): boolean {
+    return this.#fences.isPending(slot) || this.#side.isCopying(slot);
   }
 
   #becomeIdle(slot: number): void {
     const { native, pool, slots, late } = this.#memory;
     const { idleRowsLimit } = this.#rules;
+    this.#cached.tokens.publishArrived(); // before its text is closed
     slots.becomeIdle(slot);
     late.attempt(() => this.#cached.retire(slot));
     this.#side.retire(slot, slots.length[slot]!);

@@ -29,10 +29,14 @@ export interface Lease {
   /** Number of the tenant, for scrubbing. */
   readonly tenant: bigint;
   readonly sharedTail: number;
+  /** Whether no user's sequence has it, but a transfer of the cache's own, which counts apart. */
+  readonly isTransfer: boolean;
 }
 
 export class Slots {
   readonly count: number;
+  /** Sequences of users that can be alive at once: the other slots are there for transfers. */
+  readonly sequences: number;
   /** Mapped rows, as of the last call into the addon. */
   readonly rows: Int32Array;
   /** 1: the driver refused to undo a failed change there; its rows stay as they are until the cache closes. */
@@ -68,11 +72,17 @@ export class Slots {
   readonly #sharedTail: Uint8Array;
   readonly #foreignRow: Int32Array;
   readonly #tenant: BigUint64Array;
+  readonly #isTransfer: Uint8Array;
+  /** Slots that sequences of users have, retiring ones with them, and those that transfers have. */
+  #usedSlots = 0;
+  #transferSlots = 0;
   #tick = 0;
 
-  constructor(layout: Layout, fences: SlotFences) {
+  /** @param sequences Of users, at once; all slots of the layout, but for those of transfers. */
+  constructor(layout: Layout, fences: SlotFences, sequences: number) {
     const { slots } = layout;
     this.count = slots;
+    this.sequences = sequences;
     this.#layout = layout;
     this.#tokenBytes = layout.maxTokenBytes;
     this.#pageBytes = layout.pageBytes;
@@ -88,6 +98,7 @@ export class Slots {
     this.sharedTail = this.#sharedTail = new Uint8Array(slots);
     this.foreignRow = this.#foreignRow = new Int32Array(slots).fill(noForeignRow);
     this.#tenant = new BigUint64Array(slots);
+    this.#isTransfer = new Uint8Array(slots);
   }
 
   /** Whether it is the slots of a cache, and no object that only has their prototype. */
@@ -104,8 +115,24 @@ export class Slots {
     return this.#state[slot] === slotStates.idle && this.isQuarantined[slot] === 0;
   }
 
-  /** Whether a new sequence may have some slot. */
+  /** Slots that users' sequences have, and those that they could have beside. */
+  get freeSequences(): number {
+    return this.sequences - this.#usedSlots;
+  }
+
+  /** Whether a transfer has the slot. */
+  isTransfer(slot: number): boolean {
+    return this.#isTransfer[slot] === 1;
+  }
+
+  /** Whether one more sequence of a user, or one more transfer, may be alive. */
+  canLease(isTransfer: boolean): boolean {
+    return isTransfer ? this.#transferSlots < this.count - this.sequences : this.#usedSlots < this.sequences;
+  }
+
+  /** Whether a new sequence of a user may have some slot. */
   hasFree(): boolean {
+    if (!this.canLease(false)) return false;
     for (let slot = 0; slot < this.count; slot += 1) if (this.isFree(slot)) return true;
     return false;
   }
@@ -139,7 +166,10 @@ export class Slots {
   }
 
   /** A sequence has the slot from now on. */
-  lease(slot: number, { tokens, promisedTokens, tenant, sharedTail }: Lease): void {
+  lease(slot: number, { tokens, promisedTokens, tenant, sharedTail, isTransfer }: Lease): void {
+    this.#isTransfer[slot] = isTransfer ? 1 : 0;
+    if (isTransfer) this.#transferSlots += 1;
+    else this.#usedSlots += 1;
     this.#length[slot] = tokens;
     this.#promisedTokens[slot] = promisedTokens;
     this.#sharedTail[slot] = sharedTail;
@@ -158,6 +188,9 @@ export class Slots {
 
   /** A new sequence may have the slot. */
   becomeIdle(slot: number): void {
+    if (this.#isTransfer[slot] === 1) this.#transferSlots -= 1;
+    else this.#usedSlots -= 1;
+    this.#isTransfer[slot] = 0;
     this.#sharedTail[slot] = sharedTails.none; // until now it may have mapped a row that it took back
     this.#state[slot] = slotStates.idle;
     this.#touch(slot);

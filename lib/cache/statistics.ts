@@ -95,15 +95,17 @@ export class CacheStatistics {
         quarantinedSlots += 1;
         continue;
       }
+      if (numbers.isTransfer(slot)) continue;
       slots[state]! += 1;
       if (state === slotStates.idle) idleRows += numbers.rows[slot]! - this.#cached.contentRows(slot);
       if (state === slotStates.active) usedTokens += numbers.length[slot]!;
     }
+    const idleSlots = Math.min(slots[slotStates.idle]!, numbers.freeSequences);
     const { mappedRows, mappedPages } = native.counters();
     const admissiblePages = pool.obtainablePages();
-    const admissibleRows = slots[slotStates.idle] === 0 ? 0 : rowsIn(admissiblePages, layout);
+    const admissibleRows = idleSlots === 0 ? 0 : rowsIn(admissiblePages, layout);
     return {
-      idleSlots: slots[slotStates.idle]!, activeSlots: slots[slotStates.active]!,
+      idleSlots, activeSlots: slots[slotStates.active]!,
       retiringSlots: slots[slotStates.retiring]!, quarantinedSlots,
       mappedRows, mappedPages, idleRows, cachedRows: index.heldRows * layout.groupRows,
       pooledRows: index.pooledRows * layout.groupRows, reclaimablePages: this.#supply.reclaimablePages(),

@@ -158,6 +158,7 @@ export class Steps {
   /** Puts a request for the slot into the pairs at `index` if the growth policy wants more than is mapped. */
   #requestAhead(slot: number, index: number): boolean {
     const numbers = this.#slots;
+    if (numbers.isTransfer(slot)) return false;
     const lengthTokens = numbers.length[slot]!;
     const wanted = this.#growth(lengthTokens, numbers.promisedTokens[slot]!);
     if (typeof wanted !== 'number' || Number.isNaN(wanted)) throw notTokens(wanted);

@@ -20,7 +20,7 @@ export function infoCommand(): Command {
 function facts({ package: version, node, platform, addon, drivers, host }: MachineInfo): TableRow[] {
   return [
     ['virtual-kv', version],
-    ['addon', addon.isAvailable ? `${addon.version}, built with ${addon.buildTool}` : `not loaded. ${addon.reason}`],
+    ['addon', addon.isAvailable ? `${addon.version}, built with ${addon.buildTool}: ${addon.file}` : `not loaded. ${addon.reason}`],
     ['node', `${node}, ${platform}`],
     ['memory', `${formatBytes(host.freeBytes)} free of ${formatBytes(host.memoryBytes)}`],
     ['mappings', host.maxMapCount === undefined

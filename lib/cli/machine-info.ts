@@ -3,10 +3,10 @@
 
 import { readFileSync } from 'node:fs';
 import * as os from 'node:os';
-import * as path from 'node:path';
 
 import { isKvError, type ErrorCode } from '../base/errors.js';
-import { native } from '../device/native.js';
+import { packageVersion } from '../base/package-version.js';
+import { addonFile, native } from '../device/native.js';
 import { Driver, type DriverInfo, type DriverMemory } from '../index.js';
 
 /** Why the addon or a driver is missing: an error's code and message. */
@@ -16,7 +16,7 @@ export interface Absence {
   readonly reason: string;
 }
 
-export type AddonInfo = Absence | { readonly isAvailable: true; readonly version: string; readonly buildTool: string };
+export type AddonInfo = Absence | { readonly isAvailable: true; readonly version: string; readonly buildTool: string; readonly file: string };
 
 export type DriverReport = { readonly kind: 'cuda' | 'host'; readonly device: number } & (
   | Absence
@@ -48,10 +48,6 @@ const maxDevices = 64;
 
 const TiB = 2 ** 40;
 
-const manifest = path.join(__dirname, '..', '..', 'package.json');
-/** The version of this package. */
-export const packageVersion = (JSON.parse(readFileSync(manifest, 'utf8')) as { version: string }).version;
-
 export function inspectMachine(): MachineInfo {
   const addon = inspectAddon();
   return {
@@ -67,7 +63,7 @@ export function inspectMachine(): MachineInfo {
 function inspectAddon(): AddonInfo {
   try {
     const { version, buildTool } = native();
-    return { isAvailable: true, version, buildTool };
+    return { isAvailable: true, version, buildTool, file: addonFile() };
   } catch (error) {
     return absence(error);
   }

@@ -3,7 +3,6 @@
 
 import * as path from 'node:path';
 
-import { Presets, SingleBar } from 'cli-progress';
 import colours from 'picocolors';
 
 import { formatBytes, formatCount, formatNumber, printable } from '../base/format.js';
@@ -11,23 +10,17 @@ import type { ReplayProgress } from '../replay/replay-loop.js';
 import { isAllRefused, isSound, type ReplayResult } from '../replay/result.js';
 import { factsOf, memoryBarsOf, verdictOf } from '../replay/summary.js';
 import { describeModel } from './model-options.js';
+import { ProgressBar } from './progress-bar.js';
 import { factsTable } from './table.js';
 
-/** Steps of the progress bar. */
-const WHOLE = 1000;
 const BAR_WIDTH = 40;
 
 /** The progress bar; does nothing where stderr is no terminal. */
 export class ReplayBar {
-  readonly #bar: SingleBar | undefined;
+  readonly #bar: ProgressBar | undefined;
 
   constructor(stream: NodeJS.WriteStream = process.stderr) {
-    if (!stream.isTTY) return;
-    this.#bar = new SingleBar({
-      stream, hideCursor: true, clearOnComplete: true, stopOnComplete: false, barsize: 28, etaBuffer: 40, gracefulExit: false,
-      format: `${colours.cyan('{bar}')} {status}`,
-    }, Presets.shades_classic);
-    this.#bar.start(WHOLE, 0, { status: 'starting' });
+    if (stream.isTTY) this.#bar = new ProgressBar(stream, colours.cyan, 'starting');
   }
 
   update({ fraction, completedRequests, runningRequests, memory }: ReplayProgress): void {
@@ -36,7 +29,7 @@ export class ReplayBar {
       `${formatCount('request', completedRequests)} done, ${formatNumber(runningRequests)} running`,
       `${formatBytes(memory.usedBytes)} used of ${formatBytes(memory.mappedBytes)} mapped`,
     ];
-    this.#bar?.update(Math.round((fraction ?? 0) * WHOLE), { status: status.join(' · ') });
+    this.#bar?.update(fraction ?? 0, status.join(' · '));
   }
 
   stop(): void {

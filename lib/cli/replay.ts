@@ -20,10 +20,12 @@ import { TraceReader } from '../replay/trace-reader.js';
 import type { TraceFormat } from '../replay/trace-request.js';
 import { verifyModes, type VerifyMode } from '../replay/verification.js';
 import { Workload } from '../replay/workload.js';
+import type { Tier } from '../index.js';
 import { MockDevice } from '../testing.js';
 import { countFrom, sizeFlag } from './flag-values.js';
 import { addLayoutOptions, addModelOptions, selectModel, type LayoutFlags, type ModelFlags } from './model-options.js';
 import { ReplayBar, summaryText } from './replay-output.js';
+import { tiersFlag, tiersHelp } from './tier-flag.js';
 
 const driverKinds = ['auto', 'cuda', 'host', 'mock'] as const;
 
@@ -39,6 +41,8 @@ interface ReplayFlags extends ModelFlags, LayoutFlags {
   readonly prefixCache?: true;
   readonly policy: EvictionPolicyName;
   readonly poolRows?: number;
+  readonly tiers?: readonly Tier[];
+  readonly prefillRate: number;
   readonly promptOnly?: true;
   readonly arrivals: ArrivalMode;
   readonly stepMs: number;
@@ -77,6 +81,8 @@ export function replayCommand(): Command {
       .implies(withPrefixCache))
     .addOption(new Option('--pool-rows <rows>', 'rows of finished requests to keep for their prefixes (default: all)')
       .argParser(countFrom(0)).implies(withPrefixCache))
+    .addOption(new Option('--tiers <tiers>', tiersHelp).argParser(tiersFlag).implies(withPrefixCache))
+    .option('--prefill-rate <tokens>', 'prompt tokens a second that the engine is taken to compute, for --tiers', count, 10_000)
     .option('--prompt-only', 'release every request after its prefill, without decoding')
     .addOption(choice('--arrivals <mode>', 'saturate: admit as soon as memory allows; trace: at the times of the trace', arrivalModes))
     .option('--step-ms <ms>', 'length of a forward pass on the clock of --arrivals trace', milliseconds, 25)
@@ -110,7 +116,7 @@ async function runReplay(file: string | undefined, flags: ReplayFlags, command: 
       trace, model, maxTokens, driver: flags.driver === 'mock' ? device?.driver : flags.driver,
       layout: flags.layout, pageBytes: flags.pageBytes, maxBatch: flags.maxBatch, memoryBytes: flags.memoryBytes,
       prefillTokensPerStep: flags.prefillTokensPerStep, prefixCache: flags.prefixCache ? 'on' : 'off', policy: flags.policy,
-      poolRows: flags.poolRows, promptOnly: flags.promptOnly === true, arrivals: flags.arrivals, stepMs: flags.stepMs,
+      poolRows: flags.poolRows, tiers: flags.tiers, prefillTokensPerSecond: flags.prefillRate, promptOnly: flags.promptOnly === true, arrivals: flags.arrivals, stepMs: flags.stepMs,
       verify: flags.verify, limit: flags.limit, seed: flags.seed,
       signal: stop.signal, onProgress: (progress) => bar.update(progress),
     });
@@ -132,7 +138,7 @@ async function runReplay(file: string | undefined, flags: ReplayFlags, command: 
 }
 
 /** Throws KV_INVALID_OPTION for a flag that would have no effect. */
-function refuseIgnored(command: Command, file: string | undefined, { arrivals, generate }: ReplayFlags): void {
+function refuseIgnored(command: Command, file: string | undefined, { arrivals, generate, tiers }: ReplayFlags): void {
   const refuse = (option: keyof ReplayFlags, flag: string, expected: string): void => {
     if (command.getOptionValueSource(option) !== 'cli') return;
     throw createError('KV_INVALID_OPTION', {
@@ -140,6 +146,7 @@ function refuseIgnored(command: Command, file: string | undefined, { arrivals, g
     });
   };
   if (arrivals !== 'trace') refuse('stepMs', '--step-ms', 'given with `--arrivals trace` only');
+  if (tiers === undefined) refuse('prefillRate', '--prefill-rate', 'given with `--tiers` only');
   if (file !== undefined || generate === undefined) return;
   refuse('format', '--format', 'left out with `--generate`, which reads no file');
   refuse('skipInvalid', '--skip-invalid', 'left out with `--generate`, which reads no file');
@@ -157,9 +164,9 @@ function openTrace(file: string | undefined, { generate, format, skipInvalid, se
   return new Workload({ requests: generate === true ? GENERATED_REQUESTS : generate!, seed });
 }
 
-/** Makes a simulated device with memory to spare. Without verification its pages have no bytes and are only counted. */
-function openMock({ memoryBytes = MOCK_MEMORY_BYTES, pageBytes = 2 ** 21, verify }: ReplayFlags): MockDevice {
-  return new MockDevice({ memoryBytes, granularityBytes: pageBytes, backing: verify === 'off' ? 'none' : 'real' });
+/** Makes a simulated device with memory to spare. Without verification its pages have no bytes and are only counted, unless tiers keep them. */
+function openMock({ memoryBytes = MOCK_MEMORY_BYTES, pageBytes = 2 ** 21, verify, tiers }: ReplayFlags): MockDevice {
+  return new MockDevice({ memoryBytes, granularityBytes: pageBytes, backing: verify === 'off' && tiers === undefined ? 'none' : 'real' });
 }
 
 function milliseconds(text: string): number {

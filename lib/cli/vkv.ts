@@ -4,13 +4,16 @@
 
 import { Command } from 'commander';
 
+import { packageVersion } from '../base/package-version.js';
 import { infoCommand } from './info.js';
-import { packageVersion } from './machine-info.js';
 import { planCommand } from './plan.js';
 import { replayCommand } from './replay.js';
 import { reportError } from './report-error.js';
+import { serveCommand } from './serve.js';
+import { storeCommand } from './store.js';
+import { topCommand } from './top.js';
 
-const commands = [planCommand(), replayCommand(), infoCommand()];
+const commands = [planCommand(), replayCommand(), serveCommand(), topCommand(), storeCommand(), infoCommand()];
 
 async function main(): Promise<void> {
   for (const stream of [process.stdout, process.stderr]) stream.on('error', endOnClosedPipe);
@@ -18,7 +21,7 @@ async function main(): Promise<void> {
     .description('A KV cache that is contiguous in virtual memory and paged in physical memory.')
     .version(packageVersion, '-V, --version', 'print the version');
   for (const command of commands) program.addCommand(command);
-  for (const command of [program, ...commands]) {
+  for (const command of [program, ...commands, ...commands.flatMap((one) => one.commands)]) {
     // Errors are thrown to the one place below that prints them; help goes to stdout.
     command.exitOverride().configureOutput({ outputError: () => {} }).showSuggestionAfterError();
   }

@@ -49,6 +49,11 @@ export class DeviceMemory {
     unclosed.register(this, giveBackTo(driver, 'A DeviceMemory', this.#native), this);
   }
 
+  /** Whether it is an allocated DeviceMemory: false for an object that only has its prototype. @internal */
+  static isInstance(value: unknown): value is DeviceMemory {
+    return typeof value === 'object' && value !== null && #membership in value;
+  }
+
   /** Whether `close` was called. Every other call then throws KV_CLOSED. */
   get isClosed(): boolean {
     return this.#isClosed;

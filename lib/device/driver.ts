@@ -4,8 +4,9 @@
 
 import { createError, isKvError } from '../base/errors.js';
 import { formatNumber } from '../base/format.js';
-import { boolean, integer, notConstructible, oneOf, optional, readOptions, string, withDefault } from '../base/options.js';
+import { abortSignal, boolean, integer, notConstructible, oneOf, optional, readOptions, streamField, string, withDefault } from '../base/options.js';
 import { native, type NativeDriver, type NativeDriverInfo, type NativeMemoryInfo } from './native.js';
+import { StreamWork } from './stream-work.js';
 import { WeakUsers, type Membership, type UserMemory } from './weak-users.js';
 
 /** `cuda`: a GPU. `host`: the CPU's own memory. `mock`: a simulated CUDA device, for tests. */
@@ -49,6 +50,15 @@ export interface DriverOptions {
   readonly mappingLimit?: number | undefined;
 }
 
+/** Options of `Driver.synchronize`. */
+export interface SynchronizeOptions {
+  /**
+   * Gives up with KV_ABORTED, once nothing of what was queued runs any more: on host commands of kernels that have not begun are
+   * dropped, whichever kernels queued them; on a device what is queued runs to its end. Default: none.
+   */
+  readonly signal?: AbortSignal | undefined;
+}
+
 const driverChoices = ['auto', 'cuda', 'host'] as const;
 
 const spec = {
@@ -68,6 +78,8 @@ export class Driver {
   readonly #users = new WeakUsers<undefined>();
   readonly #lentStreams = new Set<bigint>();
   readonly #idleStreams: bigint[] = [];
+  /** On host, by stream. */
+  readonly #work = new Map<bigint, StreamWork>();
   #isClosed = false;
 
   /** @internal Use `Driver.open`. */
@@ -124,14 +136,45 @@ export class Driver {
 
   /**
    * A stream for an engine that has none: kernels, device memory and sequences take it as `stream`, and unlike the default stream it
-   * can be captured. The default stream does not wait for it (CUDA's non-blocking kind). On host it stands for nothing. Throws
-   * KV_CLOSED, or the driver's error.
+   * can be captured. The default stream does not wait for it (CUDA's non-blocking kind). On host it is a thread that runs what
+   * kernels queue while JavaScript goes on. Throws KV_CLOSED, or the driver's error.
    */
   acquireStream(): bigint {
     this.#checkOpen('acquire a stream');
     const stream = this.#idleStreams.pop() ?? this.#native.createStream();
     this.#lentStreams.add(stream);
+    if (this.kind === 'host' && !this.#work.has(stream)) this.#work.set(stream, new StreamWork(this.#native, stream));
     return stream;
+  }
+
+  /**
+   * Resolves when all work that was queued on the stream so far is done; JavaScript goes on meanwhile. The driver cannot be closed
+   * before. Rejects with KV_INVALID_OPTION, KV_CLOSED, KV_ABORTED, KV_COMMAND_FAILED (host), or the driver's error.
+   */
+  async synchronize(stream: bigint, options: SynchronizeOptions = {}): Promise<void> {
+    const owner = 'Driver.synchronize';
+    streamField(stream, { owner, option: 'stream' });
+    const { signal } = readOptions(owner, options, { signal: optional(abortSignal) });
+    this.#checkOpen('wait for a stream');
+    const membership = this.addUser({ close: () => { /* nothing of its own */ } });
+    try {
+      if (this.kind === 'host') await this.workOn(stream, owner)?.wait(signal);
+      else await this.#native.synchronizeAsync(stream);
+    } finally {
+      this.removeUser(membership.memory);
+    }
+    if (signal?.aborted) throw createError('KV_ABORTED', { operation: 'waiting for a stream' }, { cause: signal.reason });
+  }
+
+  /** On host, what is queued on a stream that was acquired; undefined for the default stream, and on devices. @internal */
+  workOn(stream: bigint, owner: string): StreamWork | undefined {
+    if (this.kind !== 'host' || stream === 0n) return undefined;
+    const known = this.#work.get(stream);
+    if (known !== undefined && this.#lentStreams.has(stream)) return known;
+    throw createError('KV_INVALID_OPTION', {
+      reason: 'range', owner, option: 'stream', expected: 'a stream of the driver\'s `acquireStream` that was not given back, or 0n',
+      received: stream,
+    });
   }
 
   /** Whether it is a stream that `acquireStream` gave and that was not given back. @internal */

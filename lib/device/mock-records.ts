@@ -9,7 +9,8 @@ export const mockCalls = [
   'cuCtxPopCurrent', 'cuCtxGetCurrent', 'cuCtxSynchronize', 'cuThreadExchangeStreamCaptureMode', 'cuMemGetInfo',
   'cuMemGetAllocationGranularity', 'cuMemAddressReserve', 'cuMemAddressFree', 'cuMemCreate', 'cuMemRelease',
   'cuMemRetainAllocationHandle', 'cuMemMap', 'cuMemUnmap', 'cuMemSetAccess', 'cuMemGetAccess', 'cuMemcpyHtoD',
-  'cuMemcpyHtoDAsync', 'cuMemcpyDtoH', 'cuMemcpyDtoHAsync', 'cuMemcpyDtoDAsync', 'cuMemsetD8Async', 'cuStreamCreate', 'cuStreamDestroy',
+  'cuMemcpyHtoDAsync', 'cuMemcpyDtoH', 'cuMemcpyDtoHAsync', 'cuMemcpyDtoDAsync', 'cuMemsetD8Async', 'cuMemHostRegister',
+  'cuMemHostUnregister', 'cuStreamCreate', 'cuStreamDestroy',
   'cuStreamSynchronize', 'cuStreamQuery', 'cuStreamWaitEvent', 'cuEventCreate', 'cuEventRecord', 'cuEventQuery', 'cuEventSynchronize', 'cuEventDestroy',
   'cuStreamBeginCapture', 'cuStreamEndCapture', 'cuGraphInstantiateWithFlags', 'cuGraphLaunch', 'cuGraphExecDestroy', 'cuGraphDestroy',
   'cuModuleLoadDataEx', 'cuModuleUnload', 'cuModuleGetFunction', 'cuFuncSetAttribute', 'cuLaunchKernel',
@@ -68,6 +69,8 @@ export interface MockLeftovers {
   readonly streams: number;
   /** Events that were not destroyed. */
   readonly events: number;
+  /** Ranges of the CPU's memory that are registered. */
+  readonly registrations: number;
 }
 
 /** What has not been given back. All 0 when there are no leaks. */
@@ -118,7 +121,7 @@ function describeMisuse({ step, call, rule, address, bytes, handle, earlierStep 
 function describeLeftovers(left: MockLeftovers): string[] {
   return [
     ...count('reservation', left.reservations), ...count('mapping', left.mappings), ...count('page', left.pages),
-    ...count('stream', left.streams), ...count('event', left.events),
+    ...count('stream', left.streams), ...count('event', left.events), ...count('registration', left.registrations),
   ];
 }
 

@@ -45,11 +45,25 @@ export interface NativeDriver {
   unmap(address: bigint, bytes: number): void;
   write(to: bigint, bytes: Uint8Array): void;
   read(into: Uint8Array, from: bigint): void;
+  registerHost(address: bigint, bytes: number): void;
+  unregisterHost(address: bigint): void;
+  /** To an address of this process. */
+  download(to: bigint, from: bigint, bytes: number, stream: bigint): void;
+  /** From an address of this process. */
+  upload(to: bigint, from: bigint, bytes: number, stream: bigint): void;
   copy(to: bigint, from: bigint, bytes: number, stream: bigint): void;
   fill(to: bigint, value: number, bytes: number, stream: bigint): void;
   createStream(): bigint;
   destroyStream(stream: bigint): void;
   synchronizeStream(stream: bigint): void;
+  /** Not on host: the same on another thread. */
+  synchronizeAsync(stream: bigint): Promise<void>;
+  /** Host: tells `Native.setOnStreamMark`'s function the id when what is queued on the stream so far is done or dropped. */
+  markStream(stream: bigint, id: number, isAwaited: boolean): void;
+  /** Host: a mark that was awaited, and so kept the event loop running, was told. */
+  endAwait(): void;
+  /** Host: drops the kernels' commands that have not begun. */
+  cancelStream(stream: bigint): void;
   recordEvent(stream: bigint): bigint;
   queryEvent(event: bigint): boolean;
   /** Blocks until the event is complete. */

@@ -66,3 +66,18 @@ export interface NativeDense {
   gather(table: NativeRows, dtype: number, width: number, tokens: Int32Array | bigint, rows: number, output: NativeRows): void;
   close(): void;
 }
+
+export interface NativeSamplingOptions {
+  readonly threads: number;
+  readonly instructions: string;
+}
+
+/** Choosing tokens from logits. */
+export interface NativeSampling {
+  target(): string;
+  /**
+   * (logits, vocabulary, choices, numbers, most likely tokens wanted of each, tokens, log-probabilities, most likely tokens, their
+   * log-probabilities, then, unless no choice has either, of each: its text, the tokens of its bias, the bias)
+   */
+  choose(...given: (Float32Array | Float64Array | Int32Array | number | undefined)[]): void;
+}

@@ -4,7 +4,7 @@
 export interface PageUser {
   /** Pages that `reclaim` could free now. */
   reclaimablePages(): number;
-  /** Pages that it keeps though nothing that runs needs them: cached text that its eviction policy withholds. */
+  /** Pages that it keeps though nothing that runs needs them: cached text that its eviction policy withholds, and slots in quarantine. */
   withheldPages(): number;
   /** Frees at least `pages` pages, or all that are reclaimable; returns how many it freed. */
   reclaim(pages: number): number;

@@ -6,25 +6,32 @@ import { markAsUntransferable } from 'node:worker_threads';
 
 import { createError } from '../base/errors.js';
 import type { BackgroundErrors } from './background-errors.js';
-import { arrayOver, type TensorView } from '../layout/dtype-arrays.js';
+import { arrayOver, type SideDtype, type SideView, type TensorView } from '../layout/dtype-arrays.js';
 import type { Dtype } from '../layout/model-shape.js';
 import { native, type NativeCache } from './native.js';
 
 /** Where a tensor lies in a reservation. */
-export interface ViewedTensor {
+export interface ViewedTensor<D extends SideDtype = Dtype> {
   readonly reservation: number;
   readonly offsetBytes: number;
-  readonly dtype: Dtype;
+  readonly dtype: D;
   readonly strides: { readonly elementBytes: number };
 }
 
 interface Window {
   readonly reservation: number;
-  readonly bytes: number;
+  /** From the slot's start. */
+  readonly from: number;
+  readonly to: number;
   readonly buffer: ArrayBuffer;
 }
 
 const maxWindowBytes = 2 ** 32;
+/**
+ * Buffers of a part begin and end at multiples of this, so that the next part is often in the same one. V8 counts all bytes of a buffer as
+ * memory to collect: a few rows must not look like the whole slot.
+ */
+const partBytes = 2 ** 20;
 const keepAlive = new WeakMap<ArrayBuffer, object>();
 
 /** Node 22 and later. */
@@ -48,13 +55,25 @@ export class SlotViews {
    * Elements of `tensor` from the slot's first token on, as far as `mappedBytes` bytes of its stripe reach, at most 4 GiB.
    * Element [token, head, i] is at token · strides.tokenBytes / elementBytes + head · dim + i.
    */
-  open(slot: number, tensor: ViewedTensor, mappedBytes: number): TensorView {
+  open(slot: number, { reservation, offsetBytes, dtype, strides: { elementBytes } }: ViewedTensor, mappedBytes: number): TensorView {
     const bytes = Math.min(mappedBytes, maxWindowBytes);
-    const { elementBytes } = tensor.strides;
-    const length = Math.max(0, Math.floor((bytes - tensor.offsetBytes) / elementBytes));
-    if (length === 0) return arrayOver(tensor.dtype, new ArrayBuffer(0), 0, 0);
-    const buffer = this.#windowOf(slot, tensor, bytes);
-    return arrayOver(tensor.dtype, buffer, tensor.offsetBytes, length);
+    const length = Math.floor((bytes - offsetBytes) / elementBytes);
+    if (length <= 0) return arrayOver(dtype, new ArrayBuffer(0), 0, 0);
+    const { buffer } = this.#known(slot, reservation, 0, bytes) ?? this.#made(slot, reservation, 0, bytes);
+    return arrayOver(dtype, buffer, offsetBytes, length);
+  }
+
+  /** Elements [from, to) of these only, of which all before `to` are mapped, over a buffer that may have no more. */
+  openPart(
+    slot: number, { reservation, offsetBytes, dtype, strides: { elementBytes } }: ViewedTensor<SideDtype>, mappedBytes: number, from: number, to: number,
+  ): SideView {
+    const bytes = Math.min(mappedBytes, maxWindowBytes);
+    const start = offsetBytes + from * elementBytes;
+    const end = Math.min(bytes, offsetBytes + to * elementBytes);
+    if (end <= start) return arrayOver(dtype, new ArrayBuffer(0), 0, 0);
+    const window = this.#known(slot, reservation, start, end)
+      ?? this.#made(slot, reservation, start - start % partBytes, Math.min(bytes, Math.ceil(end / partBytes) * partBytes));
+    return arrayOver(dtype, window.buffer, start - window.from, (end - start) / elementBytes);
   }
 
   /**
@@ -76,21 +95,29 @@ export class SlotViews {
     for (const slot of [...this.#windows.keys()]) this.revoke(slot);
   }
 
-  #windowOf(slot: number, tensor: ViewedTensor, bytes: number): ArrayBuffer {
+  #made(slot: number, reservation: number, from: number, to: number): Window {
     let windows = this.#windows.get(slot);
     if (windows === undefined) this.#windows.set(slot, windows = []);
-    const { reservation } = tensor;
-    for (const window of windows) {
-      if (window.reservation !== reservation) continue;
-      if (lengthOf.call(window.buffer) === 0) throw createError('KV_VIEW_TRANSFERRED', { slot, buffers: 1 });
-      if (window.bytes === bytes) return window.buffer;
-    }
-    const buffer = this.#cache.window(slot, reservation, bytes);
+    const buffer = this.#cache.window(slot, reservation, from, to);
     // What Node 22 and later refuse by themselves. There the mark would be one more thing that keeps a buffer from being detached.
     if (transfer === undefined) markAsUntransferable(buffer);
     keepAlive.set(buffer, this.#owner);
-    windows.push({ reservation, bytes, buffer });
-    return buffer;
+    const window = { reservation, from, to, buffer };
+    windows.push(window);
+    return window;
+  }
+
+  /** The latest one that shows the bytes [from, to). Throws KV_VIEW_TRANSFERRED where one that was looked at is gone. */
+  #known(slot: number, reservation: number, from: number, to: number): Window | undefined {
+    const windows = this.#windows.get(slot);
+    if (windows === undefined) return undefined;
+    for (let index = windows.length - 1; index >= 0; index -= 1) {
+      const window = windows[index]!;
+      if (window.reservation !== reservation) continue;
+      if (lengthOf.call(window.buffer) === 0) throw createError('KV_VIEW_TRANSFERRED', { slot, buffers: 1 });
+      if (window.from <= from && window.to >= to) return window;
+    }
+    return undefined;
   }
 }
 

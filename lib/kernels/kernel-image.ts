@@ -6,6 +6,8 @@ import { existsSync, readFileSync } from 'node:fs';
 import * as path from 'node:path';
 import { brotliDecompressSync } from 'node:zlib';
 
+import { packageFolder } from '../base/package-folder.js';
+
 export interface KernelImage {
   /** Name of its module. */
   readonly name: string;
@@ -13,7 +15,6 @@ export interface KernelImage {
   read(): Uint8Array;
 }
 
-const packageRoot = path.resolve(__dirname, '..', '..');
 const contents = new Map<string, Uint8Array>();
 
 /**
@@ -23,7 +24,7 @@ const contents = new Map<string, Uint8Array>();
 export function kernelImages(computeCapability: number): readonly KernelImage[] {
   const override = process.env['VKV_KERNELS'];
   if (override !== undefined) return [image(override, () => ended(readFileSync(override)))];
-  const fatbin = path.join(packageRoot, 'build', 'Release', 'kernels.fatbin');
+  const fatbin = path.join(packageFolder, 'build', 'Release', 'kernels.fatbin');
   return [
     ...(existsSync(fatbin) ? [image('kernels.fatbin', () => readFileSync(fatbin))] : []),
     ...(computeCapability >= 80 ? [ptx('kernels-sm80')] : []),
@@ -32,7 +33,7 @@ export function kernelImages(computeCapability: number): readonly KernelImage[] 
 }
 
 function ptx(name: string): KernelImage {
-  const file = path.join(packageRoot, 'kernels', 'cuda', `${name}.ptx.br`);
+  const file = path.join(packageFolder, 'kernels', 'cuda', `${name}.ptx.br`);
   return image(name, () => ended(brotliDecompressSync(readFileSync(file))));
 }
 

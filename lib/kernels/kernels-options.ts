@@ -28,7 +28,10 @@ export interface KernelsOptions {
   readonly threads?: number | undefined;
   /** host: vector instructions to use; refused where this machine lacks them. Default `auto`: the widest. */
   readonly instructions?: Instructions | undefined;
-  /** cuda: the CUstream on which all work is queued. Default 0n, the default stream. */
+  /**
+   * The stream on which all work is queued: on cuda a CUstream, on host one of `driver.acquireStream()`. Default 0n, the default
+   * stream; on host each call there computes before it returns.
+   */
   readonly stream?: bigint | undefined;
   /**
    * cuda: bytes of device memory, outside the cache's budget and rounded up to pages, for the parts of sequences that decoding splits.

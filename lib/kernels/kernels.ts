@@ -2,8 +2,8 @@
 // tokens at a stride, on the CPU (host) or on the cache's GPU.
 //
 // Per step and layer: `append`, then `decodeAttention` or `prefillAttention`; the same `sequences` in all calls of a step. A
-// call is one addon call and allocates nothing. On host all work is done when a call returns; on a GPU it is queued on the
-// stream. For one Node thread. It maps no memory: tokens must have rows already.
+// call is one addon call and allocates nothing. On a GPU, and on a stream of the host driver, work is queued; on host's default
+// stream it is done when a call returns. For one Node thread. It maps no memory: tokens must have rows already.
 
 import { createError } from '../base/errors.js';
 import { Batch } from '../cache/batch.js';
@@ -11,18 +11,21 @@ import type { KvCache } from '../cache/kv-cache.js';
 import type { NativeKernels } from '../device/native-kernels.js';
 import { native } from '../device/native.js';
 import { callable, checkInteger, isAddress } from '../base/options.js';
+import type { StreamWork } from '../device/stream-work.js';
 import { lengthOf, typedArrayKind } from '../base/typed-arrays.js';
 import { CapturedSteps, type CaptureOptions } from './captured-steps.js';
 import { KernelLayers } from './kernel-layers.js';
 import { readKernelsOptions, type KernelsOptions, type RowDtype } from './kernels-options.js';
 import { kernelModule } from './load-kernels.js';
+import { checkShared } from './queued-operands.js';
 import { checkSynchronous, Recording, StepPlace, type RecordedStep } from './recorded-step.js';
 import { StepSpans, type SequenceSpans } from './step-spans.js';
 import { TokenCopies, type TokenCopy } from './token-copies.js';
 
 /**
- * Activations of a step, contiguous: a typed array on host (`Float32Array`, or the bits of 16-bit floats in a `Uint16Array`), or an
- * address, which is not checked, of memory that the driver's device can use.
+ * Activations of a step, contiguous: a typed array on host (`Float32Array`, or the bits of 16-bit floats in a `Uint16Array`; on a
+ * stream over a SharedArrayBuffer, since other memory could be detached under queued work), or an address, which is not checked, of
+ * memory that the driver's device can use.
  */
 export type RowBuffer = Float32Array | Uint16Array | bigint;
 
@@ -47,6 +50,8 @@ export class Kernels {
   readonly #spans: StepSpans;
   readonly #copies: TokenCopies;
   readonly #stream: bigint;
+  /** On a stream of the host driver, what is queued there. */
+  readonly #work: StreamWork | undefined;
   readonly #captured = new Set<CapturedSteps>();
   readonly #recording = new Recording();
   /** In a call for a step that is being captured, the address of its sequences; undefined where `#spans` has them. */
@@ -71,6 +76,7 @@ export class Kernels {
     this.#rowArray = rowDtype === 'float32' ? 'Float32Array' : 'Uint16Array';
     this.#layers = new KernelLayers(cache, queryHeads, scale);
     this.#stream = rest.stream;
+    this.#work = cache.driver.workOn(rest.stream, 'Kernels');
     this.#spans = new StepSpans(cache);
     this.#copies = new TokenCopies(cache);
     this.#native = new (native().NativeKernels)(cache.driver.native, {
@@ -195,7 +201,7 @@ export class Kernels {
     }
   }
 
-  /** Frees its memory on the device; queued work must be over. Idempotent. */
+  /** Frees its memory on the device; queued work must be over, and on host is waited for. Idempotent. */
   close(): void {
     if (this.#isClosed) return;
     for (const steps of this.#captured) steps.close();
@@ -234,8 +240,9 @@ export class Kernels {
   }
 
   /** Tells the cache of queued work, so that no memory is reused under it. */
-  #queued(work: StepSpans | TokenCopies): void {
-    if (this.cache.driver.info.hasStreams) work.noteQueued(this.#stream);
+  #queued(spans: StepSpans | TokenCopies): void {
+    this.#work?.keep(this); // and so the cache
+    if (this.#work !== undefined || this.#cache.driver.info.hasStreams) spans.noteQueued(this.#stream);
   }
 
   #checkRows(owner: string, option: string, buffer: RowBuffer, elements: number): void {
@@ -244,8 +251,11 @@ export class Kernels {
     const isHost = this.#isHost;
     if (isHost && typedArrayKind(buffer) === wanted) {
       const length = lengthOf(buffer as Float32Array);
-      if (length >= elements) return;
-      checkInteger(owner, `${option}.length`, length, elements);
+      if (length < elements) checkInteger(owner, `${option}.length`, length, elements);
+      if (this.#work === undefined) return;
+      checkShared(owner, option, buffer);
+      this.#work.keep(buffer);
+      return;
     }
     throw createError('KV_INVALID_OPTION', {
       reason: 'type', owner, option, received: buffer,

@@ -3,7 +3,7 @@
 
 import { createError } from '../base/errors.js';
 import { formatCount, formatList } from '../base/format.js';
-import { arrayOf, integer, isOptionsObject, nested, oneOf, optional, readOptions, withDefault, type FieldSpec } from '../base/options.js';
+import { arrayOf, integer, isOptionsObject, nested, oneOf, optional, readOptions, withDefault, type FieldSpec, type OptionsOf } from '../base/options.js';
 
 const dtypeSizes = { float32: 4, float16: 2, bfloat16: 2, float8: 1, int8: 1 } as const;
 
@@ -34,6 +34,11 @@ export interface LayerShape {
 export interface ParallelShape {
   /** Workers that share every layer's KV heads. Default 1. */
   readonly tensor?: number | undefined;
+  /**
+   * Which of the `tensor` workers this is, 0 … tensor − 1. Their tensors look alike: text in tiers that outlive the process is found by it,
+   * so such tiers need it where there are several workers and heads to divide. Default: not said.
+   */
+  readonly tensorRank?: number | undefined;
   /** Workers that share the layers; when the layers do not divide evenly, the first workers have one more. Default 1. */
   readonly pipeline?: number | undefined;
   /** Which of the `pipeline` workers this is, 0 … pipeline − 1. Default 0, which never has fewer layers than another. */
@@ -102,10 +107,21 @@ const spec = {
   }))),
   parallel: nested({
     tensor: withDefault(size, 1),
+    tensorRank: optional(integer()),
     pipeline: withDefault(size, 1),
     pipelineRank: withDefault(integer(), 0),
   }),
 } satisfies FieldSpec;
+
+/** The fields of a model, each read once, which `tensorsOf` takes for the model. Throws KV_INVALID_OPTION. */
+export function readModelShape(model: ModelShape): OptionsOf<typeof spec> {
+  if (!isOptionsObject(model)) {
+    throw createError('KV_INVALID_OPTION', {
+      reason: 'type', owner: 'model', option: 'model', expected: 'an object such as `{ layers, kvHeads, headDim, dtype }`', received: model,
+    });
+  }
+  return readOptions('model', model, spec);
+}
 
 /**
  * Returns the tensors of this worker, in layer order, K before V. Every tensor-parallel worker holds MLA's latent tensor whole;
@@ -113,12 +129,8 @@ const spec = {
  * divided that way, KV_INVALID_OPTION when a field is missing or wrong.
  */
 export function tensorsOf(model: ModelShape): TensorSpec[] {
-  if (!isOptionsObject(model)) {
-    throw createError('KV_INVALID_OPTION', {
-      reason: 'type', owner: 'model', option: 'model', expected: 'an object such as `{ layers, kvHeads, headDim, dtype }`', received: model,
-    });
-  }
-  const { layers, dtype, attention, latentDim, layerShapes, parallel, ...whole } = readOptions('model', model, spec);
+  const { layers, dtype, attention, latentDim, layerShapes, parallel, ...whole } = readModelShape(model);
+
   if (layerShapes !== undefined && layerShapes.length !== layers) {
     throw createError('KV_INVALID_SHAPE', {
       option: 'layers', value: layers,
@@ -131,6 +143,7 @@ export function tensorsOf(model: ModelShape): TensorSpec[] {
     const tokenBytes = heads * dim * dtypeBytes(dtype);
     tensors.push({ name: `layer.${layer}.${role}`, layer, role, heads, dim, dtype, tokenBytes });
   };
+  if (parallel.tensorRank !== undefined) integer({ max: parallel.tensor - 1 })(parallel.tensorRank, { owner: 'model', option: 'parallel.tensorRank' });
   const { first, end } = layersOfWorker(layers, parallel.pipeline, parallel.pipelineRank);
   for (let layer = first; layer < end; layer += 1) {
     if (attention === 'latent') {

@@ -10,6 +10,7 @@ import type { DomainRoots } from './domain.js';
 import type { CheckedPolicy } from './eviction/checked-policy.js';
 import { NodeLists } from './eviction/node-lists.js';
 import type { NodeTable } from './node-table.js';
+import type { PrefixPath } from './prefix-path.js';
 import type { PrefixTree, TextListener } from './prefix-tree.js';
 import { reasonNumber, type DroppedRows } from './dropped-rows.js';
 import type { RowLedger } from './row-ledger.js';
@@ -28,6 +29,14 @@ export interface PoolOptions {
   readonly tenantRows: number;
 }
 
+/** Rows of the pool, by how many requests ended since their text was used last. */
+export interface RowsByAge {
+  /** [bound]: up to it and above the one before; the last entry: more than all bounds. */
+  readonly rows: readonly number[];
+  /** Requests that have ended. */
+  readonly requests: number;
+}
+
 const evicted = reasonNumber('evicted');
 const bound = reasonNumber('bound');
 const cleared = reasonNumber('cleared');
@@ -42,6 +51,8 @@ export class CachePool {
   /** Rows of its nodes. Read only. */
   rows = 0;
   #releases = 0;
+  /** The request of the path that was released last. */
+  readonly #request = { promptTokens: 0, newTokens: 0, answerTokens: 0 };
 
   constructor(options: PoolOptions) {
     this.#options = options;
@@ -74,16 +85,29 @@ export class CachePool {
     this.#quota?.add(node, rows);
   }
 
-  /**
-   * The path of `tokens` tokens that ended in `node`, for a request of this priority level, is over. What no other path uses goes into
-   * the pool as the most recent, as the bounds allow.
-   */
-  release(node: number, tokens: number, pathLevel: number): void {
+  /** Counts its rows by age. Where there are more than `maxNodes` nodes, looks at every second, third, …, which count for the others too. */
+  rowsByAge(bounds: readonly number[], maxNodes: number): RowsByAge {
+    const nodes = this.#nodes;
+    const rows = new Array<number>(bounds.length + 1).fill(0);
+    const step = Math.max(1, Math.ceil(nodes.end / maxNodes));
+    for (let node = 0; node < nodes.end; node += step) {
+      if (!nodes.isUsed(node) || nodes.pins[node] !== 0 || nodes.parent[node]! < 0) continue;
+      const age = this.#releases - nodes.lastUse[node]! + 1;
+      let at = 0;
+      while (at < bounds.length && age > bounds[at]!) at += 1;
+      rows[at]! += step * this.#options.ledger.ownRows(node);
+    }
+    return { rows, requests: this.#releases };
+  }
+
+  /** The path is over. What no other path uses goes into the pool as the most recent, as the bounds allow. */
+  release(path: PrefixPath): void {
+    const { node, length, level: pathLevel, isTransfer, sharedTokens, promptTokens = length } = path;
     const { uses, lastUse, level, parent, tenant } = this.#nodes;
     const owner = tenant[node]!;
     this.#releases += 1;
     for (let above = node; above >= 0; above = parent[above]!) {
-      uses[above]! += 1;
+      if (!isTransfer) uses[above]! += 1;
       lastUse[above] = this.#releases;
       level[above] = Math.max(level[above]!, pathLevel);
     }
@@ -91,7 +115,13 @@ export class CachePool {
       this.unpin(above, 1);
       if (parent[above]! >= 0) this.withheld.note(above);
     }
-    this.#options.policy.observe(node, tokens);
+    if (!isTransfer) {
+      const request = this.#request;
+      request.promptTokens = promptTokens;
+      request.newTokens = Math.max(0, promptTokens - sharedTokens);
+      request.answerTokens = Math.max(0, length - promptTokens);
+      this.#options.policy.observe(node, length, request);
+    }
     this.#tidy(node);
     this.keepWithinBounds(owner);
   }

@@ -4,7 +4,7 @@ export {
   domainParts, prefixDomain, sharedDomain, type PrefixDomain, type PrefixDomainPart, type PrefixDomainParts,
 } from './domain.js';
 export { adaptive } from './eviction/adaptive.js';
-export type { EvictionContext, EvictionPolicy, EvictionPolicyFactory, NodeView } from './eviction/eviction-policy.js';
+export type { EvictionContext, EvictionPolicy, EvictionPolicyFactory, NodeView, ReleasedRequest } from './eviction/eviction-policy.js';
 export { lfu, type LeastFrequentlyUsedOptions } from './eviction/lfu.js';
 export { lru } from './eviction/lru.js';
 export { priority, type PriorityOptions } from './eviction/priority.js';

@@ -38,7 +38,7 @@ export class OpenPaths {
 
   /** Opens another path at the same place. */
   fork(path: PrefixPath, rows: Int32Array): PrefixPath {
-    return this.#add({ rows, isStored: path.isStored, level: path.level }, path.node, path.length);
+    return this.#add({ rows, isStored: path.isStored, level: path.level, promptTokens: path.promptTokens }, path.node, path.length);
   }
 
   /** Closes the path. Its text stays cached as the pool's bounds allow. */
@@ -47,7 +47,7 @@ export class OpenPaths {
     this.#detach(path);
     this.count -= 1;
     path.isOpen = false;
-    this.#parts.pool.release(path.node, path.length, path.level);
+    this.#parts.pool.release(path);
   }
 
   /** The path's text is text[0, length) from now on; what it has committed is not compared again. */

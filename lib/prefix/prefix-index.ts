@@ -12,7 +12,7 @@
 
 import { createError } from '../base/errors.js';
 import type { RowArithmetic } from '../layout/row-arithmetic.js';
-import { CachePool } from './cache-pool.js';
+import { CachePool, type RowsByAge } from './cache-pool.js';
 import { DomainRoots, sharedDomain, type PrefixDomain } from './domain.js';
 import { CheckedPolicy } from './eviction/checked-policy.js';
 import { makePolicy, type EvictionPolicyFactory } from './eviction/eviction-policy.js';
@@ -124,6 +124,11 @@ export class PrefixIndex {
     return this.#pool.rows;
   }
 
+  /** Counts the pool's rows by age. Looks at `maxNodes` nodes at most. */
+  rowsByAge(bounds: readonly number[], maxNodes: number): RowsByAge {
+    return this.#pool.rowsByAge(bounds, maxNodes);
+  }
+
   /** Whether the policy may withhold some row. */
   get hasWithheldRows(): boolean {
     return this.#pool.withheld.isAny;
@@ -222,6 +227,14 @@ export class PrefixIndex {
   fork(path: PrefixPath, rows: Int32Array): PrefixPath {
     this.#change(path);
     return this.#paths.fork(path, rows);
+  }
+
+  /** The domain of the path's text, of which there must be some. */
+  domainOf(path: PrefixPath): PrefixDomain {
+    const { parent } = this.#nodes;
+    let root = path.node;
+    while (parent[root]! >= 0) root = parent[root]!;
+    return this.#roots.domainOf(root);
   }
 
   /** Ends the path. Its text stays cached as the pool's bounds allow. */

@@ -12,12 +12,18 @@ export interface PathOptions {
   readonly isStored: boolean;
   /** Priority level of its request, 0 … 255. */
   readonly level: number;
+  /** Whether the owner only moves K and V: no use of the text. Default false. */
+  readonly isTransfer?: boolean | undefined;
+  /** Tokens of its prompt, for eviction policies. Default: all that it has when it is released. */
+  readonly promptTokens?: number | undefined;
 }
 
 export class PrefixPath {
   readonly rows: Int32Array;
   readonly isStored: boolean;
   readonly level: number;
+  readonly isTransfer: boolean;
+  readonly promptTokens: number | undefined;
   /** Tokens matched and committed. */
   length = 0;
   /** False after release. */
@@ -36,9 +42,11 @@ export class PrefixPath {
   announcedTokens = 0;
 
   /** @internal */
-  constructor({ rows, isStored, level }: PathOptions) {
+  constructor({ rows, isStored, level, isTransfer = false, promptTokens }: PathOptions) {
     this.rows = rows;
     this.isStored = isStored;
     this.level = level;
+    this.isTransfer = isTransfer;
+    this.promptTokens = promptTokens;
   }
 }

@@ -89,15 +89,19 @@ export class PromptEncoder implements ItemNames {
     checkTokens(tokens, plain, tokens.length);
     if (this.#numbers.size + sorted.length > this.#sweepAt) this.#sweep();
     for (const item of sorted) {
-      const number = this.#numberOf(item);
+      const number = this.#numberOfItem(item);
       text[item.at] = -2 * number - 1; // where an item starts is another number than where it goes on
       text.fill(-2 * number - 2, item.at + 1, item.at + item.length);
     }
     return text;
   }
 
-  #numberOf({ kind, hash }: PromptItem): number {
-    const key = `${kind} ${hash}`;
+  #numberOfItem({ kind, hash }: PromptItem): number {
+    return this.numberOf(`${kind} ${hash}`);
+  }
+
+  /** The number of the content with this name; a new one where it has none. */
+  numberOf(key: string): number {
     const known = this.#numbers.get(key);
     if (known !== undefined) return known;
     const number = this.#unusedNumber();

@@ -2,51 +2,42 @@
 // line. Columns are found by their names, in any order and case; further columns are ignored. Yields requests, or what is wrong
 // with a line, and decides nothing about it.
 
-import { Readable, pipeline } from 'node:stream';
-
-import { CsvError, parse, type Info } from 'csv-parse';
-
+import { csvFields, linesOf } from './trace-lines.js';
 import { LineProblem, timestampField, tokensField, type ParsedLine } from './trace-request.js';
 
-const MAX_LINE_BYTES = 64 * 1024;
+const MAX_LINE_CHARACTERS = 64 * 1024;
 
 /** Column names as compared: letters and digits only, lower case. */
 const COLUMNS = { timestamp: 'TIMESTAMP', contexttokens: 'ContextTokens', generatedtokens: 'GeneratedTokens' } as const;
 type Column = keyof typeof COLUMNS;
 
-interface Row { readonly record: readonly string[]; readonly info: Info }
-
 /** Reads the file from its header on. */
 export async function* readAzureCsv(chunks: AsyncIterable<Buffer>): AsyncGenerator<ParsedLine, void, undefined> {
-  const parser = parse({
-    bom: true, info: true, max_record_size: MAX_LINE_BYTES, relax_column_count: true, skip_empty_lines: true, trim: true,
-  });
-  pipeline(Readable.from(chunks), parser, () => undefined); // an error of either side ends the loop below with it
   let places: Record<Column, number> | undefined;
   let startMs: number | undefined;
-  try {
-    for await (const row of parser) {
-      const { record, info } = row as Row;
-      try {
-        if (places === undefined) {
-          places = findColumns(record);
-          continue;
-        }
-        const atMs = timestampField(COLUMNS.timestamp, record[places.timestamp]);
-        const promptTokens = tokensField(COLUMNS.contexttokens, record[places.contexttokens], 1);
-        const outputTokens = tokensField(COLUMNS.generatedtokens, record[places.generatedtokens], 0);
-        startMs ??= atMs;
-        const arrivalMs = toMicroseconds(atMs - startMs);
-        yield { line: info.lines, request: { line: info.lines, arrivalMs, promptTokens, outputTokens } };
-      } catch (error) {
-        if (!(error instanceof LineProblem)) throw error;
-        yield { line: info.lines, problem: error.message, isFatal: places === undefined };
-      }
+  let line = 0;
+  for await (const text of linesOf(chunks, MAX_LINE_CHARACTERS)) {
+    line += 1;
+    const fields = text.length > MAX_LINE_CHARACTERS ? `it is longer than ${MAX_LINE_CHARACTERS} characters` : csvFields(text);
+    if (typeof fields === 'string') {
+      yield { line, problem: fields, isFatal: true };
+      return;
     }
-  } catch (error) {
-    if (!(error instanceof CsvError)) throw error;
-    const { lines } = error as CsvError & { readonly lines?: number };
-    yield { line: lines ?? parser.info.lines, problem: csvProblem(error), isFatal: true };
+    if (text.trim() === '') continue;
+    try {
+      if (places === undefined) {
+        places = findColumns(fields);
+        continue;
+      }
+      const atMs = timestampField(COLUMNS.timestamp, fields[places.timestamp]);
+      const promptTokens = tokensField(COLUMNS.contexttokens, fields[places.contexttokens], 1);
+      const outputTokens = tokensField(COLUMNS.generatedtokens, fields[places.generatedtokens], 0);
+      startMs ??= atMs;
+      yield { line, request: { line, arrivalMs: toMicroseconds(atMs - startMs), promptTokens, outputTokens } };
+    } catch (error) {
+      if (!(error instanceof LineProblem)) throw error;
+      yield { line, problem: error.message, isFatal: places === undefined };
+    }
   }
 }
 
@@ -60,14 +51,6 @@ function findColumns(header: readonly string[]): Record<Column, number> {
   return {
     timestamp: place('timestamp'), contexttokens: place('contexttokens'), generatedtokens: place('generatedtokens'),
   };
-}
-
-function csvProblem(error: CsvError): string {
-  switch (error.code) {
-    case 'CSV_QUOTE_NOT_CLOSED': return 'a quote is opened and never closed';
-    case 'CSV_MAX_RECORD_SIZE': return `the line is longer than ${MAX_LINE_BYTES} bytes, or a quote is never closed`;
-    default: return `it is no CSV (${error.code})`;
-  }
 }
 
 /** Milliseconds with three decimals: what is left of seven digits after a subtraction of two large numbers. */

@@ -2,9 +2,8 @@
 // 512 prompt tokens, optional)}; other fields are ignored. Yields requests, or what is wrong with a line, and decides
 // nothing about it.
 
-import { StringDecoder } from 'node:string_decoder';
-
 import { formatCount } from '../base/format.js';
+import { linesOf } from './trace-lines.js';
 import { HASH_BLOCK_TOKENS, LineProblem, quoted, tokensField, type ParsedLine, type TraceRequest } from './trace-request.js';
 
 const MAX_LINE_CHARACTERS = 16 * 2 ** 20;
@@ -13,7 +12,7 @@ const MAX_LINE_CHARACTERS = 16 * 2 ** 20;
 export async function* readMooncakeJsonl(chunks: AsyncIterable<Buffer>): AsyncGenerator<ParsedLine, void, undefined> {
   let line = 0;
   let startMs: number | undefined;
-  for await (const text of linesOf(chunks)) {
+  for await (const text of linesOf(chunks, MAX_LINE_CHARACTERS)) {
     line += 1;
     if (text.length > MAX_LINE_CHARACTERS) {
       yield { line, problem: `it is longer than ${MAX_LINE_CHARACTERS} characters`, isFatal: true };
@@ -68,32 +67,4 @@ function hashIdsField(value: unknown, promptTokens: number): Int32Array {
     throw new LineProblem(`hash_ids has ${value.length} ids for ${wanted}`);
   }
   return Int32Array.from(value as number[]);
-}
-
-/** Lines of UTF-8 text, without their LF or CRLF and without a byte order mark. */
-async function* linesOf(chunks: AsyncIterable<Buffer>): AsyncGenerator<string, void, undefined> {
-  const decoder = new StringDecoder('utf8');
-  let rest = '';
-  let isFirst = true;
-  for await (const chunk of chunks) {
-    let text = decoder.write(chunk);
-    if (isFirst && text !== '') {
-      isFirst = false;
-      if (text.startsWith('\ufeff')) text = text.slice(1);
-    }
-    let from = 0;
-    for (let end = text.indexOf('\n'); end >= 0; end = text.indexOf('\n', from)) {
-      yield withoutReturn(rest + text.slice(from, end));
-      rest = '';
-      from = end + 1;
-    }
-    rest += text.slice(from);
-    if (rest.length > MAX_LINE_CHARACTERS) break;
-  }
-  rest += decoder.end();
-  if (rest !== '') yield withoutReturn(rest);
-}
-
-function withoutReturn(line: string): string {
-  return line.endsWith('\r') ? line.slice(0, -1) : line;
 }

@@ -86,7 +86,7 @@ export class ReplayLoop {
         continue;
       }
       this.#clockMs += stepMs;
-      await scheduler.step(record);
+      await scheduler.step(record, arrivals === 'trace' ? this.#clockMs : scheduler.totals.steps);
       const nowMs = performance.now();
       if (nowMs - turnMs < TURN_MS) continue;
       if (onProgress !== undefined && nowMs - progressMs >= PROGRESS_MS) {

@@ -3,11 +3,12 @@
 // another's prompt, so that a replay finds in the prefix cache what earlier steps have left there.
 
 import { createError } from '../base/errors.js';
-import type { KvCache, Sequence } from '../index.js';
+import type { KvCache, Promotion, Sequence } from '../index.js';
 import { ContinuousBatching } from '../serving/continuous-batching.js';
 import { Generation, type GenerationListener } from '../serving/generation.js';
 import { readRequest, type ServedBy } from '../serving/request.js';
 import { readSchedulerOptions } from '../serving/scheduler-options.js';
+import type { ReplayTiers } from './replay-tiers.js';
 import { RequestText } from './request-text.js';
 import { StampEngine } from './stamp-engine.js';
 import { StepTimes } from './step-times.js';
@@ -23,6 +24,8 @@ export interface ReplaySchedulerOptions {
   readonly prefillTokensPerStep: number;
   /** Whether requests have the tokens that their trace says; otherwise their number only. Default false. */
   readonly sharesPrefixes?: boolean;
+  /** What is below the device; its engine has a speed, and its clock is what that takes. Default: nothing. */
+  readonly tiers?: ReplayTiers | undefined;
   /** Chooses the keys of patterns that belong to text. Default 1. */
   readonly seed?: number;
 }
@@ -60,6 +63,9 @@ export class ReplayScheduler {
   readonly #sharesPrefixes: boolean;
   readonly #seed: number;
   readonly #served: ServedBy;
+  readonly #tiers: ReplayTiers | undefined;
+  /** What tiers call now. */
+  #at = 0;
   /** A prompt whose tokens do not matter. */
   readonly #blank: Int32Array;
   #arrivals = 0;
@@ -68,14 +74,16 @@ export class ReplayScheduler {
   #error: Error | undefined;
   #onCommit = (): void => {};
 
-  constructor({ cache, verification, maxBatch, prefillTokensPerStep, sharesPrefixes = false, seed = 1 }: ReplaySchedulerOptions) {
+  constructor({ cache, verification, maxBatch, prefillTokensPerStep, sharesPrefixes = false, tiers, seed = 1 }: ReplaySchedulerOptions) {
     this.maxBatch = maxBatch;
     this.#sharesPrefixes = sharesPrefixes;
     this.#seed = seed;
     this.#blank = new Int32Array(sharesPrefixes ? 0 : cache.layout.maxTokens);
-    this.#engine = new StampEngine(verification, maxBatch);
+    const engine = this.#engine = new StampEngine(verification, maxBatch, tiers?.tokensPerMs);
+    this.#tiers = tiers;
     const options = readSchedulerOptions('ReplayScheduler', {
       cache, engine: this.#engine, maxBatch, prefillTokensPerStep, watermarkRows: 0, minPendingTokens: Infinity,
+      ...tiers === undefined ? {} : { now: () => engine.computedMs },
     });
     this.#served = options;
     let startMs = 0;
@@ -125,19 +133,21 @@ export class ReplayScheduler {
     const caching = this.#sharesPrefixes ? 'read-write' : 'off';
     const read = readRequest('ReplayScheduler', { tokens, caching, maxNewTokens: Math.max(1, outputTokens) }, this.#served);
     this.#arrivals += 1;
-    const generation = new Generation({ request: read, arrival: this.#arrivals, nowMs: 0, listener: this.#listener(request, text) });
+    const generation: Generation = new Generation({ request: read, arrival: this.#arrivals, nowMs: 0, listener: this.#listener(request, text, (): Promotion | undefined => generation.promotion) });
     this.#batching.requests.expect(generation);
     this.#batching.enqueue(generation);
   }
 
   /**
    * Runs one step, `onCommit` after its commit, while completed sequences still hold their memory; does nothing when idle. Rejects
-   * with the first error of a request, or of the step.
+   * with the first error of a request, or of the step. `at`: the time by which tiers' hits are told. Default: the step.
    */
-  async step(onCommit = (): void => {}): Promise<void> {
+  async step(onCommit = (): void => {}, at = this.totals.steps): Promise<void> {
     const { steps } = this.totals;
     this.#onCommit = onCommit;
+    this.#at = at;
     await this.#batching.step();
+    await this.#tiers?.settle();
     this.totals.preemptions = this.#batching.totals.preemptions;
     if (this.#error !== undefined) throw this.#error;
     if (this.totals.steps === steps && !this.isIdle) await this.#batching.turn(); // it waits for slots or pages
@@ -149,7 +159,7 @@ export class ReplayScheduler {
   }
 
   /** Counts what becomes of a request. */
-  #listener(request: TraceRequest, text: RequestText | undefined): GenerationListener {
+  #listener(request: TraceRequest, text: RequestText | undefined, promotion: () => Promotion | undefined): GenerationListener {
     const { totals } = this;
     let cachedBy: Sequence['cachedBy'] | undefined;
     let lostTokens = 0;
@@ -175,6 +185,8 @@ export class ReplayScheduler {
         totals.adoptedTokens += adoptedTokens;
         totals.aliasedTokens += aliasedTokens;
         totals.copiedTokens += copiedTokens;
+        const cachedTokens = adoptedTokens + aliasedTokens + copiedTokens;
+        this.#tiers?.served({ promptTokens: request.promptTokens, cachedTokens, promotion: promotion() }, this.#at);
       },
       done: () => {
         totals.completedRequests += 1;

@@ -1,8 +1,9 @@
 // replay(): runs a trace through a KvCache on real mapped memory, and returns what that took and whether every byte was right. It
 // opens a driver, a pool and a cache of its own, closes them in any case, and counts the pages that were not returned.
 
-import { KvCache, layoutKinds, PagePool, type Driver, type Layout, type LayoutKind, type ModelShape } from '../index.js';
+import { KvCache, layoutKinds, PagePool, type Driver, type Layout, type LayoutKind, type ModelShape, type Tier } from '../index.js';
 import { driverField, openDriver } from '../device/page-pool.js';
+import { createError } from '../base/errors.js';
 import { evictionPolicyNamed, evictionPolicyNames, type EvictionPolicyName } from './named-policies.js';
 import {
   abortSignal, boolean, callable, integer, number, oneOf, optional, readOptions, withDefault, type Field,
@@ -10,6 +11,7 @@ import {
 import type { MemorySample } from './memory-timeline.js';
 import { arrivalModes, ReplayLoop, type ArrivalMode, type Refusal, type ReplayProgress } from './replay-loop.js';
 import { ReplayScheduler } from './replay-scheduler.js';
+import { ReplayTiers } from './replay-tiers.js';
 import { RequestFeed, type ReplayTrace } from './request-feed.js';
 import type { Replay, ReplayResult } from './result.js';
 import { peakTokensOf, type TraceRequest } from './trace-request.js';
@@ -40,6 +42,10 @@ export interface ReplayOptions {
   readonly policy?: EvictionPolicyName | undefined;
   /** Most rows of ended requests that stay cached, 0 or more. Default: bounded by the memory only. */
   readonly poolRows?: number | undefined;
+  /** What is below the device, the fastest first, closed at the end. Needs `prefixCache: 'on'`. Default: nothing. */
+  readonly tiers?: readonly Tier[] | undefined;
+  /** Prompt tokens a second that the engine is taken to compute, above 0, which loading from tiers is compared with. Default 10,000. */
+  readonly prefillTokensPerSecond?: number | undefined;
   /** Whether requests end after their prefill, without an answer. Default false. */
   readonly promptOnly?: boolean | undefined;
   /** Which tokens are stamped and read back. Default `sampled`. */
@@ -83,6 +89,8 @@ const spec = {
   prefixCache: withDefault(oneOf(['on', 'off']), 'off'),
   policy: withDefault(oneOf(evictionPolicyNames), evictionPolicyNames[0]),
   poolRows: optional(integer()),
+  tiers: withDefault(unchecked<readonly Tier[]>(), []),
+  prefillTokensPerSecond: withDefault(number(1e-3), 10_000),
   promptOnly: withDefault(boolean, false),
   verify: withDefault(oneOf(verifyModes), 'sampled'),
   arrivals: withDefault(oneOf(arrivalModes), 'saturate'),
@@ -120,15 +128,23 @@ export async function replay(options: ReplayOptions): Promise<Replay> {
 
 async function replayOn(driver: Driver, pool: PagePool, settings: Settings): Promise<Replay> {
   const { trace, model, maxTokens, maxBatch, prefillTokensPerStep, verify, arrivals, stepMs, limit, seed, signal } = settings;
-  const { policy, poolRows, promptOnly } = settings;
+  const { policy, poolRows, promptOnly, tiers } = settings;
   const sharesPrefixes = settings.prefixCache === 'on';
-  const prefixCache = sharesPrefixes ? { policy: evictionPolicyNamed(policy), poolRows } : 'off';
+  if (tiers.length > 0 && !sharesPrefixes) {
+    throw createError('KV_INVALID_OPTION', { reason: 'range', owner: 'replay', option: 'tiers', expected: "left out with prefixCache: 'off'", received: tiers.length });
+  }
+  // What is stamped depends on these, and a later replay may find it in a tier.
+  const modelId = `replay ${JSON.stringify([seed, verify, ...verify === 'sampled' ? [settings.layout, pool.pageBytes] : []])}`;
+  const prefixCache = sharesPrefixes ? { policy: evictionPolicyNamed(policy), poolRows, tiers, modelId } : 'off';
   const startMs = performance.now();
   const cache = new KvCache({ model, slots: maxBatch, maxTokens, pool, layout: settings.layout, prefixCache });
   try {
+    await cache.prefixes.tiers?.ready();
     const { layout } = cache;
+    const below = cache.prefixes.tiers === undefined ? undefined
+      : new ReplayTiers(cache, tiers, settings.prefillTokensPerSecond, arrivals === 'trace' ? stepMs : 1);
     const verification = new Verification({ cache, mode: verify, layout, seed });
-    const scheduler = new ReplayScheduler({ cache, verification, maxBatch, prefillTokensPerStep, sharesPrefixes, seed });
+    const scheduler = new ReplayScheduler({ cache, verification, maxBatch, prefillTokensPerStep, sharesPrefixes, seed, tiers: below });
     const feed = new RequestFeed({ trace, ahead: maxBatch, limit, promptOnly, signal });
     const loop = new ReplayLoop({
       feed, scheduler, arrivals, stepMs, signal, onProgress: settings.onProgress,
@@ -136,6 +152,7 @@ async function replayOn(driver: Driver, pool: PagePool, settings: Settings): Pro
     });
     const interrupted = await loop.run();
     scheduler.stop();
+    await cache.prefixes.tiers?.close();
     const { foregroundMaps, backgroundMaps, unmaps } = cache.metrics;
     const wallSeconds = rounded((performance.now() - startMs) / 1e3);
     cache.close();
@@ -174,10 +191,12 @@ async function replayOn(driver: Driver, pool: PagePool, settings: Settings): Pro
         memoryBytes: budgetPages * pageBytes, prefillTokensPerStep, promptOnly,
         prefixCache: sharesPrefixes ? { policy, poolRows: poolRows ?? null } : 'off',
       },
+      tiers: below?.result() ?? null,
       driver: { kind: driver.info.kind, deviceName: driver.info.deviceName },
     };
-    return { result, timeline: loop.timeline.points(), arrivals };
+    return { result, timeline: loop.timeline.points(), sources: below?.points() ?? [], arrivals };
   } finally {
+    await cache.prefixes.tiers?.close();
     cache.close();
   }
 }

@@ -14,12 +14,31 @@ export const chartColours = {
   mapped: '#4a8fe1',
   pool: '#a9b1bb',
   used: '#1c4f94',
+  host: '#2f9e77',
+  remote: '#8e5bd0',
 } as const;
 
 export const CHART_FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif';
 
-const WIDTH = 840;
-const HEIGHT = 340;
+/** How large a chart is. */
+export interface ChartSize {
+  /** Of the plot, without axes. */
+  readonly width: number;
+  readonly height: number;
+  /** Ticks of the time axis, about. */
+  readonly ticks: number;
+  /** Columns of the legend; 0: as many as it has entries. */
+  readonly legendColumns: number;
+  /** Moments that can be pointed at. */
+  readonly slices: number;
+}
+
+export const chartSizes = {
+  wide: { width: 840, height: 340, ticks: 8, legendColumns: 0, slices: 120 },
+  /** For a phone: its letters are as large there as the page's. */
+  narrow: { width: 240, height: 250, ticks: 3, legendColumns: 1, slices: 45 },
+} as const satisfies Readonly<Record<string, ChartSize>>;
+
 /** Where the reservation's line, the gap below it, and the end of the plot lie, as shares of the linear part. */
 const BREAK = { from: 1.05, to: 1.1, line: 1.16, end: 1.2 };
 
@@ -27,7 +46,7 @@ type Spec = Readonly<Record<string, unknown>>;
 type Series = 'fixed' | 'pool' | 'mapped' | 'used';
 
 /** The linear part of an axis. */
-interface Axis {
+export interface Axis {
   /** How many of the data's own unit (bytes, steps, ms) are 1 on the axis. */
   readonly unit: number;
   /** What 1 is called. */
@@ -36,10 +55,10 @@ interface Axis {
   readonly end: number;
 }
 
-export function chartOf({ result, timeline, arrivals }: Replay): Spec {
+export function chartOf({ result, timeline, arrivals }: Replay, { width, height, ticks, legendColumns }: ChartSize = chartSizes.wide): Spec {
   const memory = memoryAxis(Math.max(result.peakPoolBytes, 1));
   const end = Math.max(1, timeline.at(-1)?.at ?? 1);
-  const time = arrivals === 'trace' ? clockAxis(end) : stepAxis(end);
+  const time = axisOfTime(arrivals, end, ticks);
   const values = timeline.map(({ at, poolBytes, mappedBytes, usedBytes }) => ({
     time: at / time.unit, pool: poolBytes / memory.unit, mapped: mappedBytes / memory.unit,
     used: Math.min(usedBytes, mappedBytes) / memory.unit, // shared tokens count several times
@@ -51,7 +70,7 @@ export function chartOf({ result, timeline, arrivals }: Replay): Spec {
   });
   return {
     $schema: 'https://vega.github.io/schema/vega-lite/v6.json',
-    width: WIDTH, height: HEIGHT, padding: 10, background: 'transparent', config: chartConfig,
+    width, height, padding: 10, background: 'transparent', config: chartConfig,
     data: { values },
     encoding: {
       x: {
@@ -69,7 +88,7 @@ export function chartOf({ result, timeline, arrivals }: Replay): Spec {
         type: 'nominal',
         scale: { domain: Object.values(names), range: Object.keys(names).map((name) => chartColours[name as Series]) },
         legend: {
-          orient: 'top', title: null, offset: 14, columnPadding: 4, labelLimit: 0,
+          orient: 'top', title: null, offset: 14, columns: legendColumns, columnPadding: 4, labelLimit: 0,
           symbolType: 'square', symbolOpacity: 1, symbolStrokeWidth: 0,
         },
       },
@@ -81,7 +100,7 @@ export function chartOf({ result, timeline, arrivals }: Replay): Spec {
       {
         data: { values: [{}] }, mark: { type: 'rule', strokeWidth: 2 },
         encoding: {
-          x: { value: 0 }, x2: { value: WIDTH }, y: { datum: memory.end * BREAK.line }, color: { datum: names.fixed },
+          x: { value: 0 }, x2: { value: width }, y: { datum: memory.end * BREAK.line }, color: { datum: names.fixed },
         },
       },
       ...[BREAK.from, BREAK.to].map((share) => breakMark(memory.end * share, memory.end * 0.01)),
@@ -119,17 +138,17 @@ function memoryAxis(peakBytes: number): Axis {
   return { unit, name: ['B', 'KiB', 'MiB', 'GiB', 'TiB'][power]!, ...ticksTo(peakBytes / unit, 4) };
 }
 
-function stepAxis(steps: number): Axis {
-  return { unit: 1, name: 'forward passes', ...ticksTo(steps, 8), end: steps };
+/** The unit of the time axis: forward passes, or the trace's own clock in units that suit its length. */
+export function timeUnitOf(arrivals: Replay['arrivals'], end: number): Pick<Axis, 'unit' | 'name'> {
+  if (arrivals !== 'trace') return { unit: 1, name: 'forward passes' };
+  if (end < 180_000) return { unit: 1_000, name: 'seconds of the trace' };
+  return end < 10_800_000 ? { unit: 60_000, name: 'minutes of the trace' } : { unit: 3_600_000, name: 'hours of the trace' };
 }
 
-function clockAxis(endMs: number): Axis {
-  const { unit, name } = endMs < 180_000
-    ? { unit: 1_000, name: 'seconds of the trace' }
-    : endMs < 10_800_000
-      ? { unit: 60_000, name: 'minutes of the trace' }
-      : { unit: 3_600_000, name: 'hours of the trace' };
-  return { unit, name, ...ticksTo(endMs / unit, 8), end: endMs / unit };
+/** Of what `at` is: steps, or the trace's time in ms. */
+export function axisOfTime(arrivals: Replay['arrivals'], end: number, ticks = chartSizes.wide.ticks as number): Axis {
+  const { unit, name } = timeUnitOf(arrivals, end);
+  return { unit, name, ...ticksTo(end / unit, ticks), end: end / unit };
 }
 
 /** About `wanted` round steps from zero that reach past `value`. */
@@ -141,7 +160,7 @@ function ticksTo(value: number, wanted: number): Pick<Axis, 'ticks' | 'end'> {
   return { ticks, end: Math.max(value, ticks.at(-1)!) };
 }
 
-const chartConfig: Spec = {
+export const chartConfig: Spec = {
   font: CHART_FONT,
   view: { stroke: null },
   axis: {

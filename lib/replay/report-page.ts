@@ -5,8 +5,15 @@ import { formatBytes, formatNumber, printable } from '../base/format.js';
 import { isAllRefused, isSound, type ReplayResult } from './result.js';
 import { factsOf, memoryBarsOf, verdictOf, type Fact, type MemoryBar } from './summary.js';
 
-/** `chart` is trusted SVG; everything else is escaped. */
-export function reportPage(result: ReplayResult, chart: string): string {
+/** The charts of a page, as trusted SVG; `narrow` is the one of memory for a phone. */
+export interface ReportCharts {
+  readonly memory: string;
+  readonly narrow: string;
+  readonly tiers: { readonly hits: string; readonly firstToken: string } | undefined;
+}
+
+/** Everything but the charts is escaped. */
+export function reportPage(result: ReplayResult, { memory, narrow, tiers }: ReportCharts): string {
   const bars = memoryBarsOf(result);
   const most = Math.max(...bars.map(({ bytes }) => bytes), 1);
   const tokens = result.promptTokens + result.generatedTokens;
@@ -35,9 +42,19 @@ ${bars.map((bar, index) => barOf(bar, index, most)).join('\n')}
 </section>
 <section aria-label="Memory over time">
 <h2>Memory over time</h2>
-<figure>${chart}</figure>
+<figure class="wide">${memory}</figure>
+<figure class="narrow">${narrow}</figure>
+<p class="hint">Point at the chart, or tap it, for the numbers of a moment.</p>
 </section>
-<section aria-label="Numbers">
+${tiers === undefined ? '' : `<section aria-label="Where prompts came from">
+<h2>Where prompts came from</h2>
+<figure>${tiers.hits}</figure>
+</section>
+<section aria-label="Time to the first token">
+<h2>Time to the first token, by where most of the prompt came from</h2>
+<figure>${tiers.firstToken}</figure>
+</section>
+`}<section aria-label="Numbers">
 <h2>Numbers</h2>
 <table>
 ${factsOf(result).map(rowOf).join('\n')}
@@ -87,10 +104,13 @@ dd b { margin-right: -84px; white-space: nowrap; font-variant-numeric: tabular-n
 .bar { height: 22px; min-width: 2px; border-radius: 3px; flex: none; }
 .bar-0 { background: var(--fixed); } .bar-1 { background: var(--mapped); }
 .bar-2 { background: var(--paged); } .bar-3 { background: var(--used); }
-figure { margin: 0; overflow-x: auto; }
-figure svg { display: block; width: 100%; min-width: 640px; height: auto; }
+figure { margin: 0; }
+figure svg { display: block; width: 100%; height: auto; }
+.narrow { display: none; }
+.hint { margin: 6px 0 0; color: var(--faint); font-size: 13px; }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
 th, td { padding: 8px 0; border-top: 1px solid var(--line); text-align: left; vertical-align: top; }
 th { width: 200px; font-weight: normal; color: var(--faint); }
-@media (max-width: 620px) { .bars { grid-template-columns: 1fr; gap: 4px; } dd { margin-bottom: 10px; } th { width: 130px; } }
+@media (max-width: 620px) { main { padding: 24px 16px 48px; } .wide { display: none; } .narrow { display: block; } td { overflow-wrap: anywhere; }
+  .bars { grid-template-columns: 1fr; gap: 4px; } dd { margin-bottom: 10px; } th { width: 104px; padding-right: 8px; } }
 `;

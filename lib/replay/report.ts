@@ -1,13 +1,15 @@
-// The report of a replay: the chart of memory over time as an SVG, or as an HTML page with the summary beside it, complete in
-// one file, readable in the light and in the dark. Vega and Vega-Lite draw it; they are optional dependencies, loaded when a
+// The report of a replay: the chart of memory over time, and with tiers those of where prompts came from, as an SVG, or as an HTML page with
+// the summary beside them, complete in one file, readable in the light and in the dark. Vega and Vega-Lite draw it; they are optional dependencies, loaded when a
 // report is asked for.
 
 import { writeFile } from 'node:fs/promises';
 
 import { createError } from '../base/errors.js';
 import { formatBytes } from '../base/format.js';
-import { chartColours, chartOf } from './report-chart.js';
+import { chartColours, chartConfig, chartOf, chartSizes, type ChartSize } from './report-chart.js';
+import { hoverOf, hoverStyles } from './report-hover.js';
 import { reportPage } from './report-page.js';
+import { tierChartsOf } from './report-tiers-chart.js';
 import type { Replay } from './result.js';
 
 /** The part of Vega that is used; its own types need those of a browser. */
@@ -56,34 +58,77 @@ export class Reporter {
   }
 
   async render(replay: Replay, format: ReportFormat): Promise<string> {
-    const view = new this.#vega.View(this.#vega.parse(this.#vegaLite.compile(chartOf(replay)).spec), { renderer: 'none' });
-    try {
-      const svg = themed(await view.toSVG(), replay, format);
-      return format === 'svg' ? svg : reportPage(replay.result, svg);
-    } finally {
-      view.finalize();
-    }
+    const tiers = tierChartsOf(replay);
+    const { result } = replay;
+    const title = `Memory over time: ${formatBytes(result.peakPhysicalBytes)} mapped at most, ${formatBytes(result.staticBytes)} in a static reservation`;
+    const memory = (size: ChartSize): Promise<string> => this.#draw(chartOf(replay, size), title, format, (svg) => hoverOf(replay, svg, size));
+    if (format === 'svg') return tiers === undefined ? memory(chartSizes.wide) : this.#draw(below([chartOf(replay), tiers.hits, tiers.firstToken]), title, format);
+    return reportPage(result, {
+      memory: await memory(chartSizes.wide), narrow: await memory(chartSizes.narrow),
+      tiers: tiers === undefined ? undefined : {
+        hits: await this.#draw(tiers.hits, 'Where prompts came from, over time', format),
+        firstToken: await this.#draw(tiers.firstToken, 'Time to the first token, by where most of the prompt came from', format),
+      },
+    });
   }
 
   /** Renders in the format that the name of `file` asks for (HTML unless it ends in .svg), and writes it. */
   async write(replay: Replay, file: string): Promise<void> {
     await writeFile(file, await this.render(replay, reportFormatOf(file) ?? 'html'));
   }
+
+  /** `hover`: what is drawn over the chart, of which it gets the SVG. */
+  async #draw(spec: Readonly<Record<string, unknown>>, title: string, format: ReportFormat, hover: (svg: string) => string = () => ''): Promise<string> {
+    const view = new this.#vega.View(this.#vega.parse(this.#vegaLite.compile(spec).spec), { renderer: 'none' });
+    try {
+      const svg = shortPaths(await view.toSVG());
+      return themed(svg.replace(/<\/svg>\s*$/, `${hover(svg)}</svg>`), title, format);
+    } finally {
+      view.finalize();
+    }
+  }
+}
+
+/** Paths of straight lines in a third of their bytes: to a tenth of a pixel, and steps as horizontal and vertical lines. */
+export function shortPaths(svg: string): string {
+  return svg.replace(/ d="(M[^"A-KN-Ya-z]*)"/g, (whole: string, path: string) => {
+    const corners = [...path.matchAll(/([MLZ])(?:(-?[\d.]+),(-?[\d.]+))?/g)];
+    let [lastX, lastY, short] = ['', '', ''];
+    for (const [, command, rawX, rawY] of corners) {
+      if (rawX === undefined || rawY === undefined) {
+        short += command!;
+        continue;
+      }
+      const [x, y] = [String(Math.round(10 * Number(rawX)) / 10), String(Math.round(10 * Number(rawY)) / 10)];
+      if (command === 'M') short += `M${x},${y}`;
+      else if (y === lastY) short += x === lastX ? '' : `H${x}`;
+      else short += x === lastX ? `V${y}` : `L${x},${y}`;
+      [lastX, lastY] = [x, y];
+    }
+    return corners.map(([part]) => part).join('') === path ? ` d="${short}"` : whole;
+  });
 }
 
 /** Dark counterparts, by the name in `chartColours`. */
 const darkColours: Readonly<Record<keyof typeof chartColours, string>> = {
-  ink: '#e6edf3', faint: '#9aa4af', grid: '#2d333b', fixed: '#e0904a', mapped: '#4f8fe6', pool: '#59626d', used: '#9cc4fa',
+  ink: '#e6edf3', faint: '#9aa4af', grid: '#2d333b', fixed: '#e0904a', mapped: '#4f8fe6', pool: '#59626d', used: '#9cc4fa', host: '#4cc79b', remote: '#b08cf0',
 };
 
+/** Charts one under the other, each with scales of its own. */
+function below(charts: readonly Readonly<Record<string, unknown>>[]): Readonly<Record<string, unknown>> {
+  const views = charts.map(({ $schema: _, config: __, padding: ___, background: ____, ...view }) => view);
+  return {
+    $schema: charts[0]!['$schema'], config: chartConfig, padding: 10, background: 'transparent', spacing: 44,
+    vconcat: views, resolve: { scale: { color: 'independent' } },
+  };
+}
+
 /** Adds a description for readers who cannot see it, and a stylesheet that recolours it in the dark. */
-function themed(svg: string, { result }: Replay, format: ReportFormat): string {
+function themed(svg: string, title: string, format: ReportFormat): string {
   const dark = (Object.keys(chartColours) as (keyof typeof chartColours)[]).flatMap((name) =>
     ['fill', 'stroke'].map((attribute) => `[${attribute}="${chartColours[name]}"]{${attribute}:${darkColours[name]}}`));
   const paper = format === 'svg' ? 'svg{background:#fff}' : '';
   const darkPaper = format === 'svg' ? 'svg{background:#0d1117}' : '';
-  const style = `<style>${paper}@media (prefers-color-scheme: dark){${darkPaper}${dark.join('')}}</style>`;
-  const title = `Memory over time: ${formatBytes(result.peakPhysicalBytes)} mapped at most, ` +
-    `${formatBytes(result.staticBytes)} in a static reservation`;
+  const style = `<style>${paper}${hoverStyles.light}@media (prefers-color-scheme: dark){${darkPaper}${hoverStyles.dark}${dark.join('')}}</style>`;
   return svg.replace(/<svg[^>]*>/, (tag) => `${tag.replace('<svg', '<svg role="img"')}<title>${title}</title>${style}`);
 }

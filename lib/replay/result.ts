@@ -4,6 +4,8 @@
 import type { ModelShape } from '../index.js';
 import type { EvictionPolicyName } from './named-policies.js';
 import type { MemoryPoint } from './memory-timeline.js';
+import type { TiersResult } from './replay-tiers.js';
+import type { SourcePoint } from './source-timeline.js';
 import type { VerifyMode } from './verification.js';
 
 export interface ReplayResult {
@@ -85,12 +87,16 @@ export interface ReplayResult {
     /** `poolRows`: null without a bound. */
     readonly prefixCache: 'off' | { readonly policy: EvictionPolicyName; readonly poolRows: number | null };
   };
+  /** Null without tiers. */
+  readonly tiers: TiersResult | null;
   readonly driver: { readonly kind: string; readonly deviceName: string };
 }
 
 export interface Replay {
   readonly result: ReplayResult;
   readonly timeline: readonly MemoryPoint[];
+  /** Where prompts came from, with tiers. */
+  readonly sources: readonly SourcePoint[];
   /** What `at` in the timeline is: a step with `saturate`, ms of the trace's time with `trace`. */
   readonly arrivals: 'saturate' | 'trace';
 }

@@ -23,12 +23,17 @@ export class StampEngine implements Engine {
   readonly #verification: Verification;
   readonly #sequences = new Map<Sequence, StampedSequence>();
   readonly #answer: { readonly tokens: Int32Array };
+  /** How fast prompts are taken to be computed, in tokens a millisecond; undefined: it does not matter. */
+  readonly #tokensPerMs: number | undefined;
+  /** What computing prompts would have taken until now, at that speed. Read only. */
+  computedMs = 0;
   #admissions = 0;
   #usedTokens = 0;
   #pagedBlocks = 0;
 
   /** For passes of at most `maxBatch` sequences. */
-  constructor(verification: Verification, maxBatch: number) {
+  constructor(verification: Verification, maxBatch: number, tokensPerMs?: number) {
+    this.#tokensPerMs = tokensPerMs;
     this.#verification = verification;
     this.#answer = { tokens: new Int32Array(maxBatch) };
   }
@@ -64,6 +69,9 @@ export class StampEngine implements Engine {
   }
 
   prefill(pass: EnginePass): EngineOutput {
+    if (this.#tokensPerMs !== undefined) {
+      for (let index = 0; index < pass.length; index += 1) this.computedMs += pass.tokenCounts[index]! / this.#tokensPerMs;
+    }
     return this.#compute(pass);
   }
 

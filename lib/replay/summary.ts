@@ -3,6 +3,7 @@
 
 import { formatBytes, formatCount, formatNumber } from '../base/format.js';
 import { PAGED_BLOCK_TOKENS } from './memory-timeline.js';
+import type { TiersResult } from './replay-tiers.js';
 import { isAllRefused, isSound, type ReplayResult } from './result.js';
 
 /** One line of the summary. */
@@ -64,6 +65,7 @@ export function factsOf(result: ReplayResult): Fact[] {
         some(result.aliasedTokens, 'aliased'), some(result.copiedTokens, 'copied'), poolText(cache.prefixCache),
       ),
     }]),
+    ...(result.tiers === null ? [] : tierFacts(result.tiers)),
     {
       name: 'Preemptions',
       value: preemptions === 0
@@ -101,6 +103,17 @@ export function factsOf(result: ReplayResult): Fact[] {
       value: `${formatBytes(cache.memoryBytes)} of ${driver.deviceName} · ${formatBytes(result.peakPoolBytes)} held at most`,
     },
     { name: 'Time', value: formatSeconds(result.wallSeconds) },
+  ];
+}
+
+function tierFacts({ promptTokensBy, firstTokenMsBy, prefillTokensPerSecond }: TiersResult): Fact[] {
+  const total = Math.max(1, Object.values(promptTokensBy).reduce((sum, tokens) => sum + tokens, 0));
+  const by = (values: Readonly<Record<string, string>>): string => Object.entries(values).map(([name, value]) => `${value} ${name}`).join(' · ');
+  const shares = Object.fromEntries(Object.entries(promptTokensBy).map(([name, tokens]) => [name, `${formatNumber((100 * tokens) / total, 1)} %`]));
+  const times = Object.fromEntries(Object.entries(firstTokenMsBy).map(([name, { p50Ms }]) => [name, formatMicroseconds(1e3 * p50Ms)]));
+  return [
+    { name: 'Prompts came from', value: by(shares) },
+    { name: 'First token, median', value: `${by(times)}; computing at ${formatNumber(prefillTokensPerSecond)} tokens/s` },
   ];
 }
 

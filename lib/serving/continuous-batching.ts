@@ -13,10 +13,12 @@ import { ChangeSignal } from '../device/change-signal.js';
 import { Admission, withRetries } from './admission.js';
 import { EngineCalls, type EngineCall } from './engine-calls.js';
 import type { Generation } from './generation.js';
+import { LoadingRequests } from './loading-requests.js';
 import { noTotals, OpenRequests, type ServingTotals } from './open-requests.js';
 import { checkFits } from './request.js';
 import { RunningList } from './running-list.js';
 import type { ReadSchedulerOptions } from './scheduler-options.js';
+import { ServingTimes } from './serving-times.js';
 import { StepPasses, type Pass } from './step-passes.js';
 
 /** Follows what steps do with the cache. */
@@ -37,6 +39,7 @@ export interface BatchingOptions {
 
 export class ContinuousBatching {
   readonly requests: OpenRequests;
+  readonly times = new ServingTimes();
   /** A request has begun or ended, or a pass that was given up is over. */
   readonly changed = new ChangeSignal();
   readonly #options: ReadSchedulerOptions;
@@ -44,6 +47,7 @@ export class ContinuousBatching {
   readonly #engine: EngineCalls;
   readonly #running: RunningList;
   readonly #admission: Admission;
+  readonly #loading: LoadingRequests;
   #passes: StepPasses;
   #isStepping = false;
   /** Passes that were given up and are not over. */
@@ -53,14 +57,15 @@ export class ContinuousBatching {
     this.#observer = observer;
     const { cache, maxBatch, clock, order } = options;
     this.#options = options;
-    this.#engine = new EngineCalls({ ...options, totals });
+    this.#engine = new EngineCalls({ ...options, totals, times: this.times });
     this.#passes = new StepPasses(cache, maxBatch);
     this.#running = new RunningList(order);
     this.requests = new OpenRequests({
-      clock, order, totals,
+      clock, order, totals, times: this.times,
       onOver: (generation, error) => { this.end(generation, error); }, onFailure: (error) => { this.failAll(error); },
     });
     this.#admission = new Admission(options, this.requests, this.#running, this.#engine);
+    this.#loading = new LoadingRequests(cache);
   }
 
   get totals(): ServingTotals {
@@ -68,7 +73,7 @@ export class ContinuousBatching {
   }
 
   get waitingRequests(): number {
-    return this.requests.waiting.length;
+    return this.requests.waiting.length + this.#loading.count;
   }
 
   get runningRequests(): number {
@@ -80,11 +85,14 @@ export class ContinuousBatching {
     return this.requests.count === 0 && !this.#isStepping && this.#givenUpPasses === 0 && this.#running.length === 0;
   }
 
-  /** Lets a request that `requests` expects start. Nothing happens when it has ended. */
+  /** Lets a request that `requests` expects start, once text of its prompt has come from tiers. Nothing happens when it has ended. */
   enqueue(generation: Generation): void {
     if (generation.hasEnded) return;
-    this.requests.enqueue(generation);
-    this.#wake();
+    const begin = (): void => {
+      if (!generation.hasEnded) this.requests.enqueue(generation);
+      this.#wake();
+    };
+    if (!this.#loading.start(generation, begin)) begin();
   }
 
   /** Lets a request start as `enqueue`, or ends it where it would not fit an empty cache. */
@@ -100,6 +108,17 @@ export class ContinuousBatching {
   /** Ends a request with an error, unless it has ended. */
   end(generation: Generation, error: Error): void {
     this.requests.fail(generation, error);
+    this.#noteEnd(generation);
+  }
+
+  /** Ends a request with the answer that it has, unless it has ended. Throws what the clock throws. */
+  finish(generation: Generation): void {
+    this.requests.finish(generation, this.#options.clock.now());
+    this.#noteEnd(generation);
+  }
+
+  #noteEnd(generation: Generation): void {
+    this.#loading.drop(generation);
     if (generation.sequence !== undefined && !this.#isStepping) this.#admission.removeEnded();
     this.#engine.noteEnd();
     this.#wake();
@@ -108,6 +127,7 @@ export class ContinuousBatching {
   /** Ends all requests with an error. */
   failAll(error: Error): void {
     this.requests.failAll(error);
+    this.#loading.dropAll();
     if (!this.#isStepping) this.#admission.removeEnded();
     this.#admission.reopen();
     this.#engine.noteEnd();
@@ -142,13 +162,17 @@ export class ContinuousBatching {
   async turn(): Promise<void> {
     await setImmediate();
     await this.#admission.unblocked();
+    while (this.#loading.count > 0 && this.#running.length === 0 && this.requests.waiting.length === 0) await this.#woken();
   }
 
   async #compute(passes: StepPasses): Promise<void> {
     const { batch, decode, prefill } = passes;
-    const { cache } = this.#options;
+    const { cache, clock } = this.#options;
     try {
-      if (!await this.#call('decode', decode) || !await this.#call('prefill', prefill)) return;
+      if (!await this.#call('decode', decode)) return;
+      const beganMs = clock.now();
+      if (!await this.#call('prefill', prefill)) return;
+      if (prefill.length > 0) cache.prefixes.tiers?.hasPrefilled(prefill.totalTokens, clock.now() - beganMs);
       this.#observed(() => cache.commit(batch));
       this.totals.steps += 1;
       this.#observer?.committed();
@@ -177,6 +201,13 @@ export class ContinuousBatching {
       this.changed.raise();
     });
     for (const generation of this.#running.all) if (!generation.hasEnded) this.requests.preempt(generation); // of the other pass in the batch
+  }
+
+  /** Resolves when there is reason for another step. */
+  #woken(): Promise<void> {
+    return new Promise((resolve) => {
+      this.changed.once(resolve);
+    });
   }
 
   /** Notes that there is reason for another step. */

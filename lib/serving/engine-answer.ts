@@ -51,6 +51,11 @@ export class EngineAnswer {
     return this.#tokens !== undefined;
   }
 
+  /** The logits of all sequences, as many rows as the last that wants some. Undefined: the engine has transferred their memory since. */
+  get logits(): Float32Array | undefined {
+    return this.#rows.length > 0 && this.row(0) !== undefined ? this.#logits : undefined;
+  }
+
   /** The logits of a sequence. Undefined: the engine has transferred their memory since. */
   row(index: number): Float32Array | undefined {
     const row = this.#rows[index]!;

@@ -12,10 +12,12 @@ import { ChangeSignal } from '../device/change-signal.js';
 import type { KvCache } from '../cache/kv-cache.js';
 import { nextChange } from '../cache/wait.js';
 import { isFloat32Array, lengthOf } from '../base/typed-arrays.js';
+import { BatchSampler } from './batch-sampler.js';
 import { EngineAnswer, type EngineCall } from './engine-answer.js';
 import type { Engine, EngineOutput } from './engine.js';
 import type { Generation } from './generation.js';
 import { asError, type Clock } from './scheduler-options.js';
+import type { ServingTimes } from './serving-times.js';
 import type { Pass } from './step-passes.js';
 import type { ServingTotals } from './open-requests.js';
 import type { SideRowsByName } from '../side/side-rows.js';
@@ -29,6 +31,7 @@ export interface EngineCallsOptions {
   /** Ms after which a pass is given up; Infinity: never. */
   readonly passTimeoutMs: number;
   readonly totals: ServingTotals;
+  readonly times: ServingTimes;
   readonly clock: Clock;
 }
 
@@ -45,12 +48,16 @@ const turns = new WeakMap<Engine, Turn>();
 export class EngineCalls {
   readonly #options: EngineCallsOptions;
   readonly #answer: EngineAnswer;
+  readonly #sampler: BatchSampler;
+  /** [choice]: its place in the pass. */
+  readonly #places: number[] = [];
   /** A request of the scheduler has ended. */
   readonly #ended = new ChangeSignal();
 
   constructor(options: EngineCallsOptions) {
     this.#options = options;
     this.#answer = new EngineAnswer(options.vocabularyTokens);
+    this.#sampler = new BatchSampler(options);
   }
 
   /**
@@ -110,11 +117,19 @@ export class EngineCalls {
     if (generation.length < textTokens) return undefined;
     const logits = sequence!.keptValue;
     if (isFloat32Array(logits) && lengthOf(logits) === this.#options.vocabularyTokens) {
-      return this.#sample(new Float32Array(logits), generation, 'prefill'); // a copy: a sampler may change them
+      return this.#nextOfKept(new Float32Array(logits), generation); // a copy: a sampler may change them
     }
     sequence!.truncate(textTokens - 1); // another user of the cache has kept a value of its own
     generation.length = textTokens - 1;
     return undefined;
+  }
+
+  #nextOfKept(logits: Float32Array, generation: Generation): number {
+    if (generation.rules === undefined) return this.#sample(logits, generation, 'prefill');
+    this.#sampler.begin(1, 0);
+    this.#sampler.add(0, generation.rules, generation);
+    this.#sampler.choose(logits);
+    return this.#sampler.tokens[0]!;
   }
 
   /** Waits until a turn is over; another scheduler may take the next. Throws what ends a pass before its turn. */
@@ -133,7 +148,7 @@ export class EngineCalls {
    * engine has not answered.
    */
   async #compute(call: EngineCall, pass: Pass, turn: Turn, leave: (answered: Promise<unknown>) => void): Promise<{ readonly output: EngineOutput }> {
-    const { engine, clock, totals, passTimeoutMs } = this.#options;
+    const { engine, clock, totals, times, passTimeoutMs } = this.#options;
     const startMs = clock.now();
     try {
       const answer = call === 'prefill' ? engine.prefill(pass) : engine.decode(pass);
@@ -149,7 +164,9 @@ export class EngineCalls {
     } catch (error) {
       throw createError('KV_ENGINE_FAILED', { call, sequences: pass.length, problem: 'it threw an error' }, { cause: error });
     } finally {
-      totals[`${call}Ms`] += clock.now() - startMs;
+      const tookMs = clock.now() - startMs;
+      totals[`${call}Ms`] += tookMs;
+      times[call].observe(tookMs);
     }
     const stalled = { call, sequences: pass.length, timeoutMs: passTimeoutMs };
     turn.stalled = stalled;
@@ -170,14 +187,45 @@ export class EngineCalls {
   }
 
   #chooseAll(call: EngineCall, pass: Pass): void {
+    const hasTokens = this.#answer.hasTokens;
+    if (!hasTokens) this.#chooseNatively(call, pass);
     for (let index = 0; index < pass.length; index += 1) {
-      if (pass.wantsLogits[index] === 0 || pass.generations[index]!.hasEnded) continue;
+      const generation = pass.generations[index]!;
+      if (pass.wantsLogits[index] === 0 || generation.hasEnded || (!hasTokens && generation.rules !== undefined)) continue;
       try {
         pass.nextTokens[index] = this.#next(call, index, pass);
       } catch (error) { // what the sampler of a request throws
         pass.errors[index] = error as Error;
       }
     }
+  }
+
+  /** Chooses for all requests whose samplers native code can take over, in one call. */
+  #chooseNatively(call: EngineCall, pass: Pass): void {
+    const sampler = this.#sampler;
+    sampler.begin(pass.length, 0);
+    for (let index = 0; index < pass.length; index += 1) {
+      const generation = pass.generations[index]!;
+      if (pass.wantsLogits[index] === 0 || generation.hasEnded || generation.rules === undefined) continue;
+      this.#places[sampler.count] = index;
+      sampler.add(index, generation.rules, generation);
+    }
+    if (sampler.count === 0) return;
+    const { logits } = this.#answer;
+    if (logits !== undefined) sampler.choose(logits);
+    for (let choice = 0; choice < sampler.count; choice += 1) {
+      const index = this.#places[choice]!;
+      const row = logits && this.#answer.row(index);
+      const token = sampler.tokens[choice]!;
+      pass.nextTokens[index] = token;
+      if (row === undefined) pass.errors[index] = this.#logitsError(call, 'its logits were gone before they were read');
+      else if (Number.isNaN(row[token])) pass.errors[index] = this.#logitsError(call, 'its logits are not numbers');
+      else if (pass.generations[index]!.keepsLogits) pass.keptLogits[index] = new Float32Array(row);
+    }
+  }
+
+  #logitsError(call: EngineCall, problem: string): Error {
+    return createError('KV_ENGINE_FAILED', { call, sequences: 1, problem });
   }
 
   #next(call: EngineCall, index: number, pass: Pass): number {
@@ -188,17 +236,18 @@ export class EngineCalls {
       throw createError('KV_ENGINE_FAILED', { call, sequences: 1, problem: `token ${describe(token)} is not in its vocabulary` });
     }
     const logits = this.#answer.row(index);
-    if (logits === undefined) throw createError('KV_ENGINE_FAILED', { call, sequences: 1, problem: 'its logits were gone before they were read' });
+    if (logits === undefined) throw this.#logitsError(call, 'its logits were gone before they were read');
     const kept = generation.keepsLogits ? new Float32Array(logits) : undefined;
     const chosen = this.#sample(logits, generation, call);
     pass.keptLogits[index] = kept; // only now: logits that gave no token are not kept
     return chosen;
   }
 
-  #sample(logits: Float32Array, { request, generatedTokens, arrival }: Generation, call: EngineCall): number {
+  #sample(logits: Float32Array, generation: Generation, call: EngineCall): number {
+    const { request, generatedTokens, arrival } = generation;
     let token: unknown;
     try {
-      token = request.sampler(logits, generatedTokens);
+      token = request.sampler(logits, generatedTokens, generation.sampledText);
     } catch (error) {
       const operation = `choosing token ${formatNumber(generatedTokens)} of the answer to a prompt of ${formatCount('token', request.tokens.length)}`;
       throw asError(error, 'sampler', { operation, arrivals: [arrival] });
@@ -207,7 +256,7 @@ export class EngineCalls {
       // Undefined: the engine, or the sampler, has transferred their memory.
       const logit = logits[token];
       if (logit !== undefined && !Number.isNaN(logit)) return token;
-      throw createError('KV_ENGINE_FAILED', { call, sequences: 1, problem: 'its logits are not numbers' });
+      throw this.#logitsError(call, 'its logits are not numbers');
     }
     throw createError('KV_INVALID_OPTION', {
       reason: typeof token === 'number' ? 'range' : 'type', owner: 'GenerationRequest', option: 'sampler',

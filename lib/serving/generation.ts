@@ -6,27 +6,31 @@
 // give the next.
 
 import { createError } from '../base/errors.js';
+import type { Promotion } from '../cache/promotions.js';
 import type { Sequence } from '../cache/sequence.js';
 import type { HandOver } from '../side/hand-over.js';
 import type { OrderedRequest, TenantShare } from './request-order.js';
 import type { ReadRequest } from './request.js';
+import { randomSeed, rulesOf, type KnownSampler, type SampledText } from './sampling.js';
 import { asError } from './scheduler-options.js';
 
-/** Why an answer ended: `length`: it has `maxNewTokens` tokens. `stop`: a stop token came. */
+/** Why an answer ended: `length`: it has `maxNewTokens` tokens. `stop`: a stop token came, or its reader called `finish`. */
 export type FinishReason = 'length' | 'stop';
 
 /** What a request was answered with. */
 export interface GenerationResult {
   /** The answer, without a stop token. */
   readonly tokens: Int32Array;
-  /** Why it ended: `length` after `maxNewTokens`, `stop` at a stop token. */
+  /** Why it ended: `length` after `maxNewTokens`, `stop` at a stop token or by `stream.finish()`. */
   readonly finishReason: FinishReason;
-  /** The token that ended it; undefined with `length`. */
+  /** The token that ended it; undefined with `length` and after `finish`. */
   readonly stopToken: number | undefined;
   /** Tokens of its prompt. */
   readonly promptTokens: number;
   /** Tokens of the prompt that came from the prefix cache when it was first admitted. */
   readonly cachedTokens: number;
+  /** What came from tiers before that; undefined: they were not asked. */
+  readonly promotion: Promotion | undefined;
   /** How often it was preempted: lost its slot, and started again later. */
   readonly preemptions: number;
   /** Milliseconds from its submission to its first token. */
@@ -38,6 +42,16 @@ export interface GenerationResult {
    * `handOver`. Close it when they were read: until then it keeps their memory, and later requests may wait for that.
    */
   readonly side: HandOver | undefined;
+}
+
+/** What is known of a request from its first slot on. */
+export interface GenerationAdmission {
+  /** Milliseconds from its submission to its first slot. */
+  readonly waitMs: number;
+  /** Tokens of the prompt that came from the prefix cache. */
+  readonly cachedTokens: number;
+  /** What came from tiers before; undefined: they were not asked. */
+  readonly promotion: Promotion | undefined;
 }
 
 /** What follows a request. Called by the batching loop between passes; must not throw. */
@@ -58,6 +72,27 @@ export interface GenerationOptions {
   readonly listener: GenerationListener;
 }
 
+/** The text of a generation as samplers see it: one object for all its tokens. */
+class TextOf implements SampledText {
+  readonly #generation: Generation;
+
+  constructor(generation: Generation) {
+    this.#generation = generation;
+  }
+
+  get tokens(): Int32Array {
+    return this.#generation.text;
+  }
+
+  get length(): number {
+    return this.#generation.textTokens;
+  }
+
+  get promptTokens(): number {
+    return this.#generation.promptTokens;
+  }
+}
+
 export class Generation implements OrderedRequest {
   readonly request: ReadRequest;
   readonly arrival: number;
@@ -74,7 +109,10 @@ export class Generation implements OrderedRequest {
   /** Tokens that it computes in the running step, as planned. */
   passTokens = 0;
   cachedTokens = 0;
+  promotion: Promotion | undefined;
   preemptions = 0;
+  /** Undefined until it has got a slot. */
+  admission: GenerationAdmission | undefined;
   /** Tokens that were computed when it was last preempted. */
   lostTokens = 0;
   /** Its tenant's share; undefined before it is enqueued. */
@@ -89,17 +127,26 @@ export class Generation implements OrderedRequest {
   isWaiting = false;
   /** Whether it was refused for what other users of the cache hold. */
   isBlocked = false;
+  /** How its tokens are chosen by native code; undefined: its sampler is called. */
+  readonly rules: KnownSampler | undefined;
+  /** Of its random numbers, the same after a preemption. */
+  readonly seed: number;
   /** In the scheduler's clock; Infinity: it has none. */
   readonly deadlineAtMs: number;
   /** Its place among the deadlines; -1: none. */
   deadlineIndex = -1;
-  readonly #submittedMs: number;
-  #firstTokenMs = -1;
+  /** In the scheduler's clock. */
+  readonly submittedMs: number;
+  /** When it got its last token; NaN: it has none. */
+  lastTokenMs = Number.NaN;
+  /** When it got its first token; -1: it has none. */
+  firstTokenAtMs = -1;
   /** Tokens of its text when it was last preempted. */
   #preemptedAtTokens = -1;
   /** Whether its side rows are its result's. */
   #isAnswered = false;
   #isInputFree = false;
+  readonly #sampledText: SampledText;
   /** Resolves when no pass that was given up reads its input. */
   #inputRead: Promise<void> = Promise.resolve();
 
@@ -109,7 +156,10 @@ export class Generation implements OrderedRequest {
     this.listener = listener;
     this.text = request.tokens;
     this.textTokens = request.tokens.length;
-    this.#submittedMs = nowMs;
+    this.submittedMs = nowMs;
+    this.#sampledText = new TextOf(this);
+    this.rules = rulesOf(request.sampler);
+    this.seed = this.rules?.seed ?? randomSeed();
     this.deadlineAtMs = nowMs + (request.deadlineMs ?? Infinity);
   }
 
@@ -133,6 +183,11 @@ export class Generation implements OrderedRequest {
 
   get promptTokens(): number {
     return this.request.tokens.length;
+  }
+
+  /** What a sampler is given of its text. */
+  get sampledText(): SampledText {
+    return this.#sampledText;
   }
 
   get generatedTokens(): number {
@@ -189,6 +244,13 @@ export class Generation implements OrderedRequest {
     const { handOver } = this.request;
     if (handOver !== false) this.side = sequence.handOver(handOver === true ? undefined : handOver);
     this.listener.started?.(sequence);
+  }
+
+  /** Notes when it first got a slot; returns how long it has waited, in ms. */
+  noteStart(nowMs: number): number {
+    const waitMs = nowMs - this.submittedMs;
+    this.admission = { waitMs, cachedTokens: this.cachedTokens, promotion: this.promotion };
+    return waitMs;
   }
 
   /** Gives its slot back, unless it has none or that was taken away. */
@@ -252,7 +314,8 @@ export class Generation implements OrderedRequest {
 
   /** Takes the next token of the answer. Returns the result when it was the last. */
   accept(token: number, nowMs: number): GenerationResult | undefined {
-    if (this.#firstTokenMs < 0) this.#firstTokenMs = nowMs;
+    if (this.firstTokenAtMs < 0) this.firstTokenAtMs = nowMs;
+    this.lastTokenMs = nowMs;
     const { stopTokens, maxNewTokens, caching } = this.request;
     if (stopTokens.has(token)) return this.#result('stop', token, nowMs);
     if (this.textTokens === this.text.length) this.#enlarge();
@@ -264,12 +327,17 @@ export class Generation implements OrderedRequest {
     return undefined;
   }
 
+  /** Ends the answer with the tokens that it has. */
+  finish(nowMs: number): GenerationResult {
+    return this.#result('stop', undefined, nowMs);
+  }
+
   #result(finishReason: FinishReason, stopToken: number | undefined, nowMs: number): GenerationResult {
     this.#isAnswered = true;
     return {
       tokens: this.text.slice(this.promptTokens, this.textTokens), finishReason, stopToken, promptTokens: this.promptTokens,
-      cachedTokens: this.cachedTokens, preemptions: this.preemptions, firstTokenMs: this.#firstTokenMs - this.#submittedMs,
-      totalMs: nowMs - this.#submittedMs, side: this.side,
+      cachedTokens: this.cachedTokens, promotion: this.promotion, preemptions: this.preemptions, firstTokenMs: (this.firstTokenAtMs < 0 ? nowMs : this.firstTokenAtMs) - this.submittedMs,
+      totalMs: nowMs - this.submittedMs, side: this.side,
     };
   }
 

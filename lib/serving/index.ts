@@ -1,13 +1,15 @@
 // What of lib/serving is public.
 
 export type { Engine, EngineOutput, EnginePass } from './engine.js';
-export type { FinishReason, GenerationResult } from './generation.js';
+export type { FinishReason, GenerationAdmission, GenerationResult } from './generation.js';
 export { NaiveScheduler } from './naive.js';
 export { OfflineScheduler, type OfflineSchedulerOptions } from './offline.js';
 export { OnlineScheduler, type OnlineSchedulerOptions } from './online.js';
 export type { ServingTotals } from './open-requests.js';
+export { ServingTimes } from './serving-times.js';
+export { TimeHistogram } from '../base/time-histogram.js';
 export type { GenerationOutcome } from './outcome.js';
 export type { GenerationRequest } from './request.js';
-export { greedy, randomSampler, type Sampler, type SamplerOptions } from './sampling.js';
+export { greedy, randomSampler, type SampledText, type Sampler, type SamplerOptions } from './sampling.js';
 export type { SchedulerOptions } from './scheduler-options.js';
 export { TokenStream } from './token-stream.js';

@@ -6,13 +6,16 @@
 import { setImmediate } from 'node:timers/promises';
 
 import { createError } from '../base/errors.js';
+import type { KvCache } from '../cache/kv-cache.js';
 import { readWaitOptions, waitUntil, type Noticing, type WaitOptions } from '../cache/wait.js';
 import { integer, readOptions, withDefault } from '../base/options.js';
 import { ContinuousBatching } from './continuous-batching.js';
 import { Generation } from './generation.js';
 import type { ServingTotals } from './open-requests.js';
+import type { RequestsPicture } from './request-picture.js';
 import { checkFits, readRequest, type GenerationRequest } from './request.js';
 import { asError, completeOptions, schedulerSpec, type ReadSchedulerOptions, type SchedulerOptions } from './scheduler-options.js';
+import type { ServingTimes } from './serving-times.js';
 import { TokenStream } from './token-stream.js';
 
 /** Options of `OnlineScheduler`. */
@@ -43,9 +46,34 @@ export class OnlineScheduler {
     this.#noticing = { signals: [this.#batching.changed], mustAsk: () => false };
   }
 
+  /** The cache whose slots it leases. */
+  get cache(): KvCache {
+    return this.#options.cache;
+  }
+
   /** Sums since it was made. */
   get totals(): Readonly<ServingTotals> {
     return this.#batching.totals;
+  }
+
+  /** How long its requests and passes took, since it was made. */
+  get times(): ServingTimes {
+    return this.#batching.times;
+  }
+
+  /** Whether it is an OnlineScheduler that was made, and no object that only has its prototype. @internal */
+  static isInstance(value: unknown): value is OnlineScheduler {
+    return typeof value === 'object' && value !== null && #isClosed in value;
+  }
+
+  /** What its requests look like, for who watches it: bounded in size. Throws what the clock throws. @internal */
+  picture(): RequestsPicture {
+    return this.#batching.requests.picture();
+  }
+
+  /** Requests that may wait for a slot. */
+  get maxWaiting(): number {
+    return this.#maxWaiting;
   }
 
   /** Requests that have no slot: new and preempted ones. */
@@ -76,9 +104,11 @@ export class OnlineScheduler {
     if (!this.#hasRoom()) {
       throw createError('KV_QUEUE_FULL', { waitingRequests: this.waitingRequests, maxWaiting: this.#maxWaiting });
     }
-    const stream: TokenStream = new TokenStream(() => {
-      this.#batching.end(generation, generation.abortError());
-    }, () => generation.side);
+    const stream: TokenStream = new TokenStream({
+      cancel: () => { this.#batching.end(generation, generation.abortError()); },
+      finish: () => { this.#batching.finish(generation); },
+      side: () => generation.side, admission: () => generation.admission,
+    });
     const arrival = this.#arrivals + 1;
     const generation = new Generation({ request: read, arrival, nowMs: clock.now(), listener: stream.listener() });
     this.#batching.requests.expect(generation);

@@ -2,7 +2,11 @@
 // tenants and in the totals, and end exactly once. Which of them run, and what they hold, is decided elsewhere.
 
 import type { Generation } from './generation.js';
+import { pictureOfRequests, type RequestsPicture } from './request-picture.js';
 import { TenantShares, type RequestOrder } from './request-order.js';
+import type { Clock } from './scheduler-options.js';
+import { promptSource } from './prompt-source.js';
+import type { ServingTimes } from './serving-times.js';
 import { RequestWatch, type RequestWatchOptions } from './request-watch.js';
 import { WaitingList } from './waiting-list.js';
 
@@ -42,11 +46,14 @@ export function noTotals(): ServingTotals {
 export interface OpenRequestsOptions extends RequestWatchOptions {
   readonly order: RequestOrder;
   readonly totals: ServingTotals;
+  readonly times: ServingTimes;
 }
 
 export class OpenRequests {
   readonly waiting: WaitingList;
   readonly totals: ServingTotals;
+  readonly #times: ServingTimes;
+  readonly #clock: Clock;
   readonly #open = new Set<Generation>();
   readonly #watch: RequestWatch;
   readonly #onFailure: (error: Error) => void;
@@ -57,6 +64,8 @@ export class OpenRequests {
     this.#watch = new RequestWatch(options);
     this.#onFailure = options.onFailure;
     this.totals = options.totals;
+    this.#times = options.times;
+    this.#clock = options.clock;
   }
 
   get count(): number {
@@ -87,9 +96,11 @@ export class OpenRequests {
   }
 
   /** Counts a request that has got a slot, for the first time or again. */
-  countStart({ preemptions, promptTokens, cachedTokens, lostTokens, length }: Generation): void {
+  countStart(generation: Generation): void {
+    const { preemptions, promptTokens, cachedTokens, lostTokens, length } = generation;
     this.totals.recomputedTokens += Math.max(0, lostTokens - length);
     if (preemptions > 0) return;
+    this.#times.wait.observe(generation.noteStart(this.#clock.now()));
     this.totals.promptTokens += promptTokens;
     this.totals.cachedTokens += cachedTokens;
   }
@@ -111,9 +122,13 @@ export class OpenRequests {
   /** Gives a request its next token, which may be the last. */
   accept(generation: Generation, token: number, nowMs: number): void {
     const before = generation.generatedTokens;
+    const { lastTokenMs } = generation;
     const result = generation.accept(token, nowMs);
     this.totals.generatedTokens += generation.generatedTokens - before;
+    if (Number.isNaN(lastTokenMs)) this.#times.observeFirstToken(nowMs - generation.submittedMs, promptSource(generation));
+    else this.#times.betweenTokens.observe(nowMs - lastTokenMs);
     if (result === undefined) return;
+    this.#times.total.observe(result.totalMs);
     this.#end(generation);
     this.totals.completedRequests += 1;
     generation.listener.done(result);
@@ -125,6 +140,21 @@ export class OpenRequests {
     this.#end(generation);
     this.totals.failedRequests += 1;
     generation.listener.failed(error);
+  }
+
+  /** Ends a request with the answer that it has, unless it has ended. */
+  finish(generation: Generation, nowMs: number): void {
+    if (generation.hasEnded) return;
+    const result = generation.finish(nowMs);
+    this.#times.total.observe(result.totalMs);
+    this.#end(generation);
+    this.totals.completedRequests += 1;
+    generation.listener.done(result);
+  }
+
+  /** What those that run look like, and the first of those that wait. Throws what the clock throws. */
+  picture(): RequestsPicture {
+    return pictureOfRequests(this.#open, this.#clock.now());
   }
 
   failAll(error: Error): void {

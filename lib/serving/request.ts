@@ -7,7 +7,7 @@ import type { KvCache } from '../cache/kv-cache.js';
 import { sortItems, type PromptItem } from '../prefix/prompt-encoder.js';
 import { abortSignal, arrayOf, callable, checkInteger, integer, number, optional, readIterable, readOptions, string, withDefault, withoutRevoked, type Field } from '../base/options.js';
 import type { SideTensorInfo } from '../side/side-tensors.js';
-import { greedy, type Sampler } from './sampling.js';
+import { greedy, rulesOf, type Sampler } from './sampling.js';
 import { checkSideFits, checkSideNames, handOverField } from './side-request.js';
 
 type Prompt = Pick<AcquireOptions, 'items' | 'tenant' | 'salt' | 'adapter' | 'caching' | 'priority' | 'needs'>;
@@ -88,7 +88,10 @@ export interface ServedBy {
 export type ReadRequest = ReturnType<typeof readRequest>;
 
 /** Options of a sampler that other libraries have in the request. */
-const samplerOptions = ['temperature', 'topK', 'topP', 'seed', 'top_k', 'top_p'];
+const samplerOptions = [
+  'temperature', 'topK', 'topP', 'minP', 'seed', 'repetitionPenalty', 'presencePenalty', 'frequencyPenalty', 'logitBias',
+  'top_k', 'top_p', 'min_p', 'repetition_penalty', 'presence_penalty', 'frequency_penalty', 'logit_bias',
+];
 
 /**
  * Checked options with defaults, for an engine with this vocabulary and a cache with these side tensors: a token that only a pass would find wrong would fail all
@@ -111,6 +114,7 @@ export function readRequest(owner: string, options: GenerationRequest, { vocabul
   const sorted = items.length === 0 ? items : sortItems(owner, items, tokens.length);
   checkVocabulary(owner, `${prefix}tokens`, tokens, sorted, vocabularyTokens);
   checkSideNames(owner, read, sideTensors, prefix);
+  checkBias(owner, `${prefix}sampler`, read.sampler, vocabularyTokens);
   return { ...read, tokens };
 }
 
@@ -121,7 +125,7 @@ function checkSamplerOptions(owner: string, options: object | null, prefix: stri
   const name = withoutRevoked(options, place, () => samplerOptions.find((option) => Object.hasOwn(options, option)));
   if (name === undefined) return;
   const value: unknown = (options as Readonly<Record<string, unknown>>)[name];
-  const option = { top_k: 'topK', top_p: 'topP' }[name] ?? name;
+  const option = name.replace(/_(\w)/g, (_, letter: string) => letter.toUpperCase());
   const suggestion = name === 'temperature' && value === 0 ? `${prefix}sampler: greedy` : `${prefix}sampler: randomSampler({ ${option} })`;
   throw createError('KV_UNKNOWN_OPTION', { owner, option: prefix + name, suggestion });
 }
@@ -130,6 +134,14 @@ function checkSamplerOptions(owner: string, options: object | null, prefix: stri
 export function checkRequests(owner: string, requests: Iterable<GenerationRequest>): Iterable<GenerationRequest> {
   const place = { owner, option: 'requests' };
   return readIterable(requests, place, 'an array or another iterable of requests') as Iterable<GenerationRequest>;
+}
+
+/** Throws KV_INVALID_OPTION where a sampler biases a token that the engine does not have. */
+function checkBias(owner: string, option: string, sampler: Sampler, vocabularyTokens: number): void {
+  for (const token of rulesOf(sampler)?.biasTokens ?? []) {
+    if (token < vocabularyTokens) continue;
+    checkInteger(owner, `each token of ${option}.logitBias`, token, 0, vocabularyTokens - 1, "It is not in the engine's vocabulary.");
+  }
 }
 
 /** Throws KV_INVALID_OPTION unless every token that no item covers is in the engine's vocabulary. */

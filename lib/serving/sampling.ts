@@ -1,17 +1,35 @@
-// Sampling: how the next token is chosen from logits. Samplers are pure functions of the logits, their options and the index of the
-// token in the answer, never of an earlier call. So an answer does not depend on the schedule, nor on preemptions.
+// Sampling: how the next token is chosen from logits. Samplers are pure functions of the logits, the text, their options and the index
+// of the token in the answer, never of an earlier call. So an answer does not depend on the schedule, nor on preemptions.
+//
+// The schedulers choose with native code (batch-sampler.ts) for `greedy` and what `randomSampler` has made, which they know by
+// `rulesOf`; they call any other sampler.
+
+import { randomInt } from 'node:crypto';
 
 import { createError } from '../base/errors.js';
-import { integer, number, optional, readOptions, withDefault, type Field } from '../base/options.js';
+import { checkInteger, integer, number, optional, readIterable, readOptions, withDefault, withoutRevoked, type Field } from '../base/options.js';
+import { maxToken } from '../cache/acquire-options.js';
 import { mix32 } from '../base/random.js';
-import { isFloat32Array, lengthOf } from '../base/typed-arrays.js';
+import { isArray, isFloat32Array, isInt32Array, lengthOf } from '../base/typed-arrays.js';
+import { draw, mostLikely, type SamplingRules } from './plain-sampling.js';
+
+/** What a request's answer goes on from. Valid during the call of a sampler. */
+export interface SampledText {
+  /** Prompt and answer; only the first `length` count. Must not be changed or kept. */
+  readonly tokens: Int32Array;
+  /** Tokens of both. */
+  readonly length: number;
+  /** Of these, the prompt's. */
+  readonly promptTokens: number;
+}
 
 /**
  * Chooses a token: returns an index into `logits`, which must not be changed or kept. `index`: place of the token in the answer, from 0.
+ * `text`: the prompt and the answer so far; the schedulers always give it.
  */
-export type Sampler = (logits: Float32Array, index: number) => number;
+export type Sampler = (logits: Float32Array, index: number, text?: SampledText) => number;
 
-/** Options of `randomSampler`. */
+/** Options of `randomSampler`. They take effect in the order bias, penalties, temperature, `topK`, `topP`, `minP`. */
 export interface SamplerOptions {
   /** Divides the logits, more than 0: below 1 prefers likely tokens more, above 1 less. Default 1. */
   readonly temperature?: number | undefined;
@@ -19,8 +37,26 @@ export interface SamplerOptions {
   readonly topK?: number | undefined;
   /** Chooses among the most likely tokens of `topK` that together have this share of the probability, 0 … 1. Default 1. */
   readonly topP?: number | undefined;
-  /** Integer that selects the random numbers: the same seed gives the same answer. Default 0. */
+  /** Leaves out tokens with less than this share of the most likely one's probability, 0 … 1. Default 0. */
+  readonly minP?: number | undefined;
+  /** Divides positive logits of tokens that are in the prompt or the answer, and multiplies the others; more than 0. Default 1. */
+  readonly repetitionPenalty?: number | undefined;
+  /** Taken from the logits of tokens that are in the answer; any finite number up to 1e9. Default 0. */
+  readonly presencePenalty?: number | undefined;
+  /** Taken from the logits of tokens that are in the answer, for each time; any finite number up to 1e9. Default 0. */
+  readonly frequencyPenalty?: number | undefined;
+  /** Pairs [token, what is added to its logit], a Map for one: -1e9 … 1e9, or -Infinity, with which it is never chosen. Default: none. */
+  readonly logitBias?: Iterable<readonly [token: number, bias: number]> | undefined;
+  /**
+   * Integer that selects the random numbers: the same seed gives the same answer. Default: one drawn at random, and in a scheduler one
+   * for each request.
+   */
   readonly seed?: number | undefined;
+}
+
+export interface KnownSampler extends SamplingRules {
+  /** Undefined: each request draws its own. */
+  readonly seed: number | undefined;
 }
 
 const positive = number(1e-6);
@@ -32,112 +68,85 @@ const temperatureField: Field<number> = (value, place) => {
   });
 };
 
+const biasNumber = number(-1e9, 1e9);
+
+const biasField: Field<ReadonlyMap<number, number>> = (value, place) => {
+  const biases = new Map<number, number>();
+  for (const pair of readIterable(value, place, 'an iterable of pairs [token, bias], a Map for one')) {
+    if (!isArray(pair)) {
+      throw createError('KV_INVALID_OPTION', { reason: 'type', ...place, option: `each of ${place.option}`, expected: 'a pair [token, bias]', received: pair });
+    }
+    const [token, bias] = withoutRevoked(pair, place, () => [(pair as unknown[])[0], (pair as unknown[])[1]]);
+    checkInteger(place.owner, `each token of ${place.option}`, token, 0, maxToken);
+    biases.set(token as number, bias === -Infinity ? bias : biasNumber(bias, { ...place, option: `each bias of ${place.option}` }));
+  }
+  return biases;
+};
+
+const noBias: ReadonlyMap<number, number> = new Map();
+
 const spec = {
   temperature: withDefault(temperatureField, 1), topK: optional(integer({ min: 1 })), topP: withDefault(number(0, 1), 1),
-  seed: withDefault(integer(), 0),
+  minP: withDefault(number(0, 1), 0), repetitionPenalty: withDefault(number(1e-6, 1e9), 1), presencePenalty: withDefault(biasNumber, 0),
+  frequencyPenalty: withDefault(biasNumber, 0), logitBias: withDefault(biasField, noBias), seed: optional(integer()),
 };
+
+/** The options of samplers that native code can take over. */
+const known = new WeakMap<Sampler, KnownSampler>();
 
 /** Chooses the most likely token, of equals the first; a logit that is NaN, so that the scheduler sees it. */
 export const greedy: Sampler = (logits) => {
-  if (!isFloat32Array(logits)) {
-    throw createError('KV_INVALID_OPTION', { reason: 'type', owner: 'greedy', option: 'logits', expected: 'a Float32Array', received: logits });
-  }
-  const length = lengthOf(logits); // not `logits.length`, which may be overwritten
-  let best = 0;
-  let largest = -Infinity;
-  for (let token = 0; token < length; token += 1) {
-    const logit = logits[token]!;
-    if (logit <= largest) continue;
-    best = token;
-    largest = logit;
-    if (Number.isNaN(logit)) break;
-  }
-  return best;
+  checkLogits('greedy', logits);
+  return mostLikely(logits);
 };
 
 /** Makes a sampler that draws a token by its probability. Throws KV_UNKNOWN_OPTION and KV_INVALID_OPTION. */
 export function randomSampler(options: SamplerOptions = {}): Sampler {
-  const { temperature, topK = Infinity, topP, seed } = readOptions('randomSampler', options, spec);
-  const high = Math.floor(seed / 2 ** 32);
-  return (logits, index) => {
-    const likeliest = greedy(logits, index);
-    const largest = logits[likeliest]!;
-    if (!Number.isFinite(largest)) return likeliest; // no probabilities follow from it
-    const uniform = mix32(mix32(seed, high), index) / 2 ** 32;
-    const isCut = topK < logits.length || topP < 1;
-    return isCut ? drawAmongBest(logits, { temperature, topK, topP, largest }, uniform) : draw(logits, temperature, largest, uniform);
+  const { topK = Infinity, logitBias, ...read } = readOptions('randomSampler', options, spec);
+  const biasTokens = Int32Array.from(logitBias.keys());
+  const rules: KnownSampler = { ...read, topK, biasTokens, bias: Float32Array.from(logitBias.values()) };
+  const seed = read.seed ?? randomSeed();
+  const sampler: Sampler = (logits, index, text) => {
+    checkLogits('randomSampler', logits);
+    return draw(logits, rules, uniformOf(seed, index), text === undefined ? undefined : readText(text));
   };
+  known.set(sampler, rules);
+  return sampler;
 }
 
-/** The token in whose part of [0, 1) `uniform` lies, by token id. */
-function draw(logits: Float32Array, temperature: number, largest: number, uniform: number): number {
-  let total = 0;
-  for (const logit of logits) total += Math.exp((logit - largest) / temperature);
-  let left = uniform * total;
-  for (let token = 0; token < logits.length; token += 1) {
-    left -= Math.exp((logits[token]! - largest) / temperature);
-    if (left < 0) return token;
+known.set(greedy, {
+  temperature: 0, topK: Infinity, topP: 1, minP: 0, repetitionPenalty: 1, presencePenalty: 0, frequencyPenalty: 0, seed: 0,
+  biasTokens: new Int32Array(0), bias: new Float32Array(0),
+});
+
+/** The options of a sampler of this file; undefined for any other. */
+export const rulesOf = (sampler: Sampler): KnownSampler | undefined => known.get(sampler);
+
+export const randomSeed = (): number => randomInt(2 ** 48 - 1);
+
+/** The random number of a token of an answer, 0 … 1, below 1. */
+export const uniformOf = (seed: number, index: number): number => mix32(mix32(seed, Math.floor(seed / 2 ** 32)), index) / 2 ** 32;
+
+function checkLogits(owner: string, logits: unknown): void {
+  if (isFloat32Array(logits)) return;
+  throw createError('KV_INVALID_OPTION', { reason: 'type', owner, option: 'logits', expected: 'a Float32Array', received: logits });
+}
+
+function readText(text: unknown): SampledText {
+  const place = { owner: 'randomSampler', option: 'text' };
+  const isObject = typeof text === 'object' && text !== null;
+  const { tokens, length, promptTokens } = isObject
+    ? withoutRevoked(text, place, () => {
+      const { tokens, length, promptTokens } = text as Partial<SampledText>;
+      return { tokens, length, promptTokens };
+    })
+    : {};
+  if (!isInt32Array(tokens)) {
+    throw createError('KV_INVALID_OPTION', {
+      reason: 'type', ...place, expected: '`{ tokens, length, promptTokens }`, `tokens` an Int32Array', received: isObject ? tokens : text,
+    });
   }
-  return greedy(logits, 0); // rounding only
-}
-
-interface Cut {
-  readonly temperature: number;
-  readonly topK: number;
-  readonly topP: number;
-  /** The largest logit, a finite number. */
-  readonly largest: number;
-}
-
-function drawAmongBest(logits: Float32Array, { temperature, topK, topP, largest }: Cut, uniform: number): number {
-  const weightOf = (token: number): number => Math.exp((logits[token]! - largest) / temperature);
-  const best = bestTokens(logits, { temperature, topK, topP, largest });
-  let total = 0;
-  for (const token of best) total += weightOf(token);
-  let nucleus = 0;
-  let count = 0;
-  while (count < best.length && (count === 0 || nucleus < topP * total)) nucleus += weightOf(best[count++]!);
-  let left = uniform * nucleus;
-  for (let at = 0; at < count; at += 1) {
-    left -= weightOf(best[at]!);
-    if (left < 0) return best[at]!;
-  }
-  return best[0]!; // rounding only
-}
-
-/** The `topK` most likely tokens in order, without those that cannot be among those of `topP`. */
-function bestTokens(logits: Float32Array, { temperature, topK, topP, largest }: Cut): number[] {
-  let least = topK < logits.length ? kthLargest(logits, topK) : -Infinity;
-  if (topK >= logits.length) {
-    let total = 0;
-    for (const logit of logits) total += Math.exp((logit - largest) / temperature);
-    // All tokens below this probability have less than 1 - topP together: leaving them out leaves the nucleus whole.
-    const probability = (1 - topP) / logits.length;
-    least = largest + temperature * Math.log(probability * total);
-  }
-  const tokens: number[] = [];
-  for (let token = 0; token < logits.length; token += 1) if (logits[token]! >= least) tokens.push(token);
-  tokens.sort((a, b) => logits[b]! - logits[a]! || a - b);
-  if (tokens.length > topK) tokens.length = topK;
-  return tokens;
-}
-
-/** Keeps the `k` largest in a heap, the least of them on top. */
-function kthLargest(logits: Float32Array, k: number): number {
-  const heap = logits.slice(0, k).sort(); // ascending is a heap
-  for (let token = k; token < logits.length; token += 1) {
-    const logit = logits[token]!;
-    if (!(logit > heap[0]!)) continue;
-    let at = 0;
-    for (;;) {
-      let child = 2 * at + 1;
-      if (child >= k) break;
-      if (child + 1 < k && heap[child + 1]! < heap[child]!) child += 1;
-      if (heap[child]! >= logit) break;
-      heap[at] = heap[child]!;
-      at = child;
-    }
-    heap[at] = logit;
-  }
-  return heap[0]!;
+  checkInteger(place.owner, 'text.length', length, 0, lengthOf(tokens));
+  checkInteger(place.owner, 'text.promptTokens', promptTokens, 0, length);
+  return { tokens, length: length!, promptTokens: promptTokens! };
 }

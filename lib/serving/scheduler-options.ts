@@ -110,14 +110,14 @@ export type ReadSchedulerOptions = Omit<Given, 'now' | 'timer'> & {
 
 /** Defaults that follow from the cache, and functions whose answers are checked. */
 export function completeOptions({ now, timer, order, ...given }: Given): ReadSchedulerOptions {
-  const { layout, pool, lifetime, sideTensors } = given.cache;
+  const { layout, maxSequences, pool, lifetime, sideTensors } = given.cache;
   lifetime.check('schedule requests on it');
   const { vocabularyTokens } = given.engine;
   vocabulary(vocabularyTokens, { owner: 'SchedulerOptions', option: 'engine.vocabularyTokens' }); // a getter may answer anew
   const budgetRows = Math.floor(pool.counts().budgetPages / layout.pagesPerRow);
   return {
     ...given, order: checkedOrder(order), clock: checkedClock(now, timer), vocabularyTokens, sideTensors,
-    maxBatch: Math.min(given.maxBatch ?? layout.slots, layout.slots),
+    maxBatch: Math.min(given.maxBatch ?? maxSequences, maxSequences),
     watermarkRows: given.watermarkRows ?? Math.max(1, Math.floor(budgetRows / 100)),
   };
 }

@@ -81,6 +81,11 @@ export class Pass implements EnginePass {
     return this.#tokens;
   }
 
+  /** Tokens of all its sequences. */
+  get totalTokens(): number {
+    return this.#tokenCount;
+  }
+
   /** Where rows of side tensors go that are packed as its tokens are. */
   get places(): RowPlaces {
     return { slots: this.slots, tokens: this.tokenCounts, generations: this.#slotGenerations, length: this.#length, skipsGaps: true };

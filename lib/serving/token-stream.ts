@@ -7,7 +7,15 @@
 import { createError } from '../base/errors.js';
 import { notConstructible } from '../base/options.js';
 import type { HandOver } from '../side/hand-over.js';
-import type { GenerationListener, GenerationResult } from './generation.js';
+import type { GenerationAdmission, GenerationListener, GenerationResult } from './generation.js';
+
+/** What a stream asks its scheduler. */
+export interface TokenStreamOptions {
+  readonly cancel: () => void;
+  readonly finish: () => void;
+  readonly side: () => HandOver | undefined;
+  readonly admission: () => GenerationAdmission | undefined;
+}
 
 interface Read {
   readonly resolve: (result: IteratorResult<number, undefined>) => void;
@@ -17,7 +25,9 @@ interface Read {
 /** The tokens of one answer, as they are generated. It has one reader. */
 export class TokenStream implements AsyncIterableIterator<number> {
   readonly #cancel: () => void;
+  readonly #finish: () => void;
   readonly #side: () => HandOver | undefined;
+  readonly #admission: () => GenerationAdmission | undefined;
   readonly #tokens: number[] = [];
   #readTokens = 0;
   #hasReader = false;
@@ -30,10 +40,14 @@ export class TokenStream implements AsyncIterableIterator<number> {
   #settle!: (end: GenerationResult | Promise<never>) => void;
 
   /** @internal Use `scheduler.submit`. */
-  constructor(cancel: () => void, side: () => HandOver | undefined) {
-    if (typeof cancel !== 'function' || typeof side !== 'function') throw notConstructible('TokenStream', 'scheduler.submit');
+  constructor(options: TokenStreamOptions) {
+    const read = readOptions(options);
+    if (read === undefined) throw notConstructible('TokenStream', 'scheduler.submit');
+    const { cancel, finish, side, admission } = read;
     this.#cancel = cancel;
+    this.#finish = finish;
     this.#side = side;
+    this.#admission = admission;
     this.#result = new Promise((resolve) => { this.#settle = resolve; });
     this.#result.catch(() => {}); // a reader of tokens gets the error there
   }
@@ -41,6 +55,11 @@ export class TokenStream implements AsyncIterableIterator<number> {
   /** The whole answer. Rejects with the error that ended it: KV_ABORTED, KV_DEADLINE_EXCEEDED, KV_ENGINE_FAILED, … */
   get result(): Promise<GenerationResult> {
     return this.#result;
+  }
+
+  /** How long it waited for its first slot, and how much of its prompt was cached; undefined until it has one. */
+  get admission(): GenerationAdmission | undefined {
+    return this.#admission();
   }
 
   /**
@@ -87,6 +106,14 @@ export class TokenStream implements AsyncIterableIterator<number> {
     if (this.#state === 'open') this.#cancel();
   }
 
+  /**
+   * Ends the answer with the tokens that it has, at once: a text that ends it was found, say. `result` resolves with `finishReason: 'stop'`.
+   * Nothing happens when it has ended.
+   */
+  finish(): void {
+    if (this.#state === 'open') this.#finish();
+  }
+
   /** The listener that fills the stream. @internal */
   listener(): GenerationListener {
     return {
@@ -128,7 +155,7 @@ export class TokenStream implements AsyncIterableIterator<number> {
 
 /** Fields that only the result has: reading them from a stream throws, and the type does not have them. */
 const resultFields: readonly (keyof GenerationResult)[] = [
-  'tokens', 'finishReason', 'stopToken', 'promptTokens', 'cachedTokens', 'preemptions', 'firstTokenMs', 'totalMs',
+  'tokens', 'finishReason', 'stopToken', 'promptTokens', 'cachedTokens', 'promotion', 'preemptions', 'firstTokenMs', 'totalMs',
 ];
 
 for (const field of resultFields) {
@@ -137,4 +164,14 @@ for (const field of resultFields) {
       throw createError('KV_STREAM_STATE', { operation: `read \`${field}\` of`, problem: 'is no result' });
     },
   });
+}
+
+/** Undefined for what no scheduler gives: a caller can call constructors, with any argument. */
+function readOptions(options: TokenStreamOptions): TokenStreamOptions | undefined {
+  try {
+    const { cancel, finish, side, admission } = options;
+    return [cancel, finish, side, admission].every((each) => typeof each === 'function') ? { cancel, finish, side, admission } : undefined;
+  } catch { // no object, or a proxy that answers with errors
+    return undefined;
+  }
 }

@@ -4,13 +4,12 @@ import { markAsUntransferable } from 'node:worker_threads';
 
 import { createError } from '../base/errors.js';
 import { formatNumber } from '../base/format.js';
-import type { TensorView } from '../layout/dtype-arrays.js';
-import { dtypeBytes } from '../layout/model-shape.js';
-import { arrayNameOf, arrayOver, bytesIfOf } from '../layout/dtype-arrays.js';
+import type { SideView } from '../layout/dtype-arrays.js';
+import { arrayNameOf, arrayOver, bytesIfOf, sideDtypeBytes } from '../layout/dtype-arrays.js';
 import type { EncoderItem } from './encoder-item.js';
 
 export interface ComputedRows {
-  readonly rows: TensorView;
+  readonly rows: SideView;
   readonly tokens: number;
 }
 
@@ -30,7 +29,7 @@ export function copyComputedRows(answer: unknown, { kind: { width, dtype, rowByt
     return createError('KV_INVALID_OPTION', {
       reason: given === undefined ? 'type' : 'range', owner: 'EncoderCache.acquire', option: 'compute', isReturned: true,
       expected: `a function that returns a ${arrayNameOf(dtype)} of ${announced} of ${formatNumber(width)} (${dtype})`,
-      received: given === undefined ? answer : `${formatNumber(given.length / dtypeBytes(dtype))} elements`,
+      received: given === undefined ? answer : `${formatNumber(given.length / sideDtypeBytes(dtype))} elements`,
     });
   }
 }

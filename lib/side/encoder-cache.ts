@@ -4,7 +4,7 @@
 
 import { createError } from '../base/errors.js';
 import { checkInteger, instanceOf, readOptions } from '../base/options.js';
-import type { TensorView } from '../layout/dtype-arrays.js';
+import type { SideView } from '../layout/dtype-arrays.js';
 import type { PrefixDomainParts } from '../prefix/domain.js';
 import { arrayOver } from '../layout/dtype-arrays.js';
 import { EncoderHold } from './encoder-hold.js';
@@ -102,7 +102,7 @@ export class EncoderCache {
    * Rows [from, to) of a held item as a view [to − from, width], without copying; by default all. All holds of the item show the same
    * memory: do not write to it, and do not use it after the hold's release. Throws KV_INVALID_OPTION, KV_HOLD_STATE and KV_CLOSED.
    */
-  range(hold: EncoderHold, from = 0, to?: number): Readonly<TensorView> {
+  range(hold: EncoderHold, from = 0, to?: number): Readonly<SideView> {
     const owner = 'EncoderCache.range';
     instanceOf(EncoderHold, 'an EncoderHold')(hold, { owner, option: 'hold' });
     this.#checkOpen('read an item');

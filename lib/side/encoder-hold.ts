@@ -3,7 +3,7 @@
 
 import { createError } from '../base/errors.js';
 import { notConstructible } from '../base/options.js';
-import type { Dtype } from '../layout/model-shape.js';
+import type { SideDtype } from '../layout/dtype-arrays.js';
 import { EncoderItem } from './encoder-item.js';
 
 /** The part of a cache that its holds talk to. @internal */
@@ -21,7 +21,7 @@ export class EncoderHold {
   /** Elements of a row. */
   readonly width: number;
   /** Type of an element. */
-  readonly dtype: Dtype;
+  readonly dtype: SideDtype;
   /** Bytes of all rows. */
   readonly bytes: number;
   /** Whether the rows stay in the cache after their last release; false where they are more than its whole budget. */

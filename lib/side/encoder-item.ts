@@ -1,10 +1,9 @@
 // EncoderItem: what an EncoderCache knows of one item. `queued`: it waits for room; `computing`: its encoder runs; `stored`: its rows are
 // there. EncoderCache moves it from state to state, EncoderRoom counts its bytes; nothing here changes anything else.
 
-import type { TensorView } from '../layout/dtype-arrays.js';
+import type { SideView } from '../layout/dtype-arrays.js';
 import type { PrefixDomain } from '../prefix/domain.js';
 import type { EncoderKind, ReadItemName } from './encoder-options.js';
-import type { EncoderRequest } from './encoder-request.js';
 
 export class EncoderItem {
   readonly key: string;
@@ -12,12 +11,10 @@ export class EncoderItem {
   readonly kind: EncoderKind;
   /** Arrival of the request that it was made for: its place among those that wait for room. */
   readonly number: number;
-  /** Requests that wait for it, in the order of arrival. The first has it computed. */
-  readonly requests = new Set<EncoderRequest>();
   state: 'queued' | 'computing' | 'stored' = 'queued';
   /** Rows, as far as known. */
   tokens: number | undefined;
-  rows: TensorView | undefined;
+  rows: SideView | undefined;
   /** Bytes counted within the budget: 0 where its size is not known yet, or is more than the whole budget. */
   countedBytes = 0;
   /** Whether its rows are more than the whole budget, and counted outside it. */

@@ -34,6 +34,8 @@ export class EncoderItems implements HoldOwner {
   readonly items = new Set<EncoderItem>();
   readonly #findable = new Map<string, EncoderItem>();
   readonly #tickets = new Map<EncoderItem, RoomTicket>();
+  /** By item: requests that wait for it, in the order of arrival. The first has it computed. */
+  readonly #waiting = new WeakMap<EncoderItem, Set<EncoderRequest>>();
   #arrivals = 0;
 
   constructor(budgetBytes: number) {
@@ -123,7 +125,7 @@ export class EncoderItems implements HoldOwner {
     request.ticket = undefined;
     if (item.state === 'stored') return this.#give(request, item);
     request.item = item;
-    item.requests.add(request);
+    this.#requestsOf(item).add(request);
   }
 
   /** Makes the item, for its first request. */
@@ -172,14 +174,14 @@ export class EncoderItems implements HoldOwner {
   /** Runs the encoder of the first request, then of the next as long as the one whose encoder failed had given up before. */
   async #compute(item: EncoderItem, computation: AbortController): Promise<void> {
     while (item.computation === computation) {
-      const [request] = item.requests;
+      const [request] = this.#requestsOf(item);
       const { compute } = request!.given;
       this.events.computations += 1;
       const outcome = await computedBy(compute, item, computation.signal);
       if (item.computation !== computation) return; // all its requests have given up
       if (!('error' in outcome)) return this.#finish(item, outcome);
       this.events.failures += 1;
-      if (!item.requests.has(request!)) continue;
+      if (!this.#requestsOf(item).has(request!)) continue;
       this.#fail(item, outcome.error);
       this.queue.serve();
     }
@@ -190,16 +192,16 @@ export class EncoderItems implements HoldOwner {
     item.rows = rows;
     item.tokens = tokens;
     this.events.computedBytes += item.bytes!;
-    for (const request of [...item.requests]) {
+    for (const request of [...this.#requestsOf(item)]) {
       if (!disagrees(request.given.tokens, tokens)) continue;
-      item.requests.delete(request);
+      this.#requestsOf(item).delete(request);
       this.#answer(request).reject(wrongTokens(request.given.tokens!, tokens));
     }
     if (item.countedBytes > 0) return this.#store(item);
     if (item.bytes! > this.room.budgetBytes) return this.#storeOutside(item);
     this.#enqueue(item);
     if (!this.#tickets.has(item)) return;
-    for (const request of [...item.requests]) {
+    for (const request of [...this.#requestsOf(item)]) {
       if (request.given.whenFull === 'refuse') this.#giveUp(request, this.#full(request));
       else this.events.waits += 1;
     }
@@ -208,8 +210,8 @@ export class EncoderItems implements HoldOwner {
   #store(item: EncoderItem): void {
     item.state = 'stored';
     item.holds += 1; // until all are told
-    for (const request of item.requests) this.#give(request, item);
-    item.requests.clear();
+    for (const request of this.#requestsOf(item)) this.#give(request, item);
+    this.#requestsOf(item).clear();
     this.release(item);
   }
 
@@ -244,16 +246,19 @@ export class EncoderItems implements HoldOwner {
     const { item, ticket } = request;
     this.#answer(request).reject(error);
     if (ticket !== undefined) this.queue.remove(ticket);
-    item?.requests.delete(request);
-    const computation = item?.requests.size === 0 ? this.#abandon(item) : undefined;
+    let computation: AbortController | undefined;
+    if (item !== undefined) {
+      this.#requestsOf(item).delete(request);
+      if (this.#requestsOf(item).size === 0) computation = this.#abandon(item);
+    }
     this.queue.serve();
     computation?.abort(error);
   }
 
   /** Ends all requests for an item that was not stored with an error. */
   #fail(item: EncoderItem, error: unknown): void {
-    for (const request of item.requests) this.#answer(request).reject(error);
-    item.requests.clear();
+    for (const request of this.#requestsOf(item)) this.#answer(request).reject(error);
+    this.#requestsOf(item).clear();
     this.#abandon(item);
   }
 
@@ -274,6 +279,12 @@ export class EncoderItems implements HoldOwner {
   #remove(item: EncoderItem): void {
     this.items.delete(item);
     if (this.#findable.get(item.key) === item) this.#findable.delete(item.key);
+  }
+
+  #requestsOf(item: EncoderItem): Set<EncoderRequest> {
+    let requests = this.#waiting.get(item);
+    if (requests === undefined) this.#waiting.set(item, requests = new Set());
+    return requests;
   }
 
   /** The request, which gets its answer now. */

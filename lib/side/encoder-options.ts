@@ -8,8 +8,7 @@ import {
 } from '../base/options.js';
 import { bytesOf } from '../base/typed-arrays.js';
 import { textField } from '../cache/acquire-options.js';
-import type { TensorView } from '../layout/dtype-arrays.js';
-import { dtypeBytes, dtypes, type Dtype } from '../layout/model-shape.js';
+import { sideDtypeBytes, sideDtypes, type SideDtype, type SideView } from '../layout/dtype-arrays.js';
 import { prefixDomain, type PrefixDomain, type PrefixDomainParts } from '../prefix/domain.js';
 
 /** The rows of one kind of items: what its encoder returns for one token. */
@@ -17,7 +16,7 @@ export interface EncoderKindOptions {
   /** Elements of a row, 1 … 1,048,576. */
   readonly width: number;
   /** Type of an element. JavaScript holds 16-bit floats as their bits in a Uint16Array, float8 in a Uint8Array. */
-  readonly dtype: Dtype;
+  readonly dtype: SideDtype;
 }
 
 /** Options of `EncoderCache`. */
@@ -53,7 +52,7 @@ export interface EncoderAcquireOptions extends EncoderItemName {
    * Runs the encoder; called only when the rows are neither there nor being computed. Returns them as one typed array [tokens, width] of
    * the kind's dtype, which is copied. It must not acquire the same item.
    */
-  readonly compute: (computation: EncoderComputation) => TensorView | Promise<TensorView>;
+  readonly compute: (computation: EncoderComputation) => SideView | Promise<SideView>;
   /** Rows of the item, where known before it is computed: room is then made first. At least 1. Default: unknown. */
   readonly tokens?: number | undefined;
   /** Where there is no room: `wait` for it in the order of arrival, or `refuse` with KV_ENCODER_FULL. Default `wait`. */
@@ -83,7 +82,7 @@ export interface ReadItemName {
 const mostKinds = 1_024;
 const longestHash = 1_024;
 
-const kindSpec = { width: integer({ min: 1, max: 2 ** 20 }), dtype: oneOf(dtypes) };
+const kindSpec = { width: integer({ min: 1, max: 2 ** 20 }), dtype: oneOf(sideDtypes) };
 
 const kindsField: Field<EncoderKinds> = (value, place) => {
   const expected = "an object such as `{ image: { width: 2048, dtype: 'bfloat16' } }`";
@@ -96,7 +95,7 @@ const kindsField: Field<EncoderKinds> = (value, place) => {
     return new Map(names.map((name) => {
       const given: unknown = (value as Readonly<Record<string, unknown>>)[name];
       const { width, dtype } = readOptions(place.owner, given, kindSpec, `${place.option}.${name}`);
-      return [name, { name, width, dtype, rowBytes: width * dtypeBytes(dtype) }];
+      return [name, { name, width, dtype, rowBytes: width * sideDtypeBytes(dtype) }];
     }));
   });
 };

@@ -3,8 +3,7 @@
 
 import { createError } from '../base/errors.js';
 import { checkInteger, notConstructible } from '../base/options.js';
-import { checkHostAccess } from '../device/slot-views.js';
-import type { TensorView } from '../layout/dtype-arrays.js';
+import type { SideView } from '../layout/dtype-arrays.js';
 import { unclosed } from '../device/unclosed.js';
 import type { SideTensor } from './side-tensor.js';
 import { SideTensors } from './side-tensors.js';
@@ -17,6 +16,7 @@ export class HandOver {
   readonly #slot: number;
   readonly #sideSlot: number;
   readonly #tensors: readonly SideTensor[];
+  readonly #byName = new Map<string, SideTensor>();
   #isClosed = false;
 
   /** @param tensors As bits. @internal Use `sequence.handOver`. */
@@ -27,6 +27,7 @@ export class HandOver {
     this.#sideSlot = side.sideSlots.of[slot]!;
     this.#tensors = side.all.filter((_, index) => (tensors & 2 ** index) !== 0);
     this.names = Object.freeze(this.#tensors.map(({ open }) => open.name));
+    for (const tensor of this.#tensors) this.#byName.set(tensor.open.name, tensor);
     side.lease(this.#sideSlot);
     const sideSlot = this.#sideSlot;
     unclosed.register(this, {
@@ -40,7 +41,18 @@ export class HandOver {
   /** Tokens whose rows can be read, in all its tensors: those that were committed. It grows while the sequence runs. */
   get tokens(): number {
     this.#check('read');
-    return this.#tensors.reduce((least, { written }) => Math.min(least, written[this.#sideSlot]!), this.#committed);
+    let least = this.#committed;
+    for (let index = 0; index < this.#tensors.length; index += 1) {
+      least = Math.min(least, this.#tensors[index]!.writes.written[this.#sideSlot]!);
+    }
+    return least;
+  }
+
+  /** Of `tokens`, those that are there: where rows come from the device, `rows` beyond them waits until their copy is over. */
+  get arrivedTokens(): number {
+    const { tokens } = this;
+    this.#side.hear();
+    return this.#tensors.reduce((least, { writes }) => Math.min(least, writes.arrived[this.#sideSlot]!), tokens);
   }
 
   /** Whether the sequence was released: no more tokens come. */
@@ -55,21 +67,20 @@ export class HandOver {
 
   /**
    * Rows [from, to) of a tensor (default: all), [to − from, width], as a typed array over the memory itself: `float32` as a Float32Array,
-   * `float16` and `bfloat16` as a Uint16Array of their bits, `float8` as a Uint8Array, `int8` as an Int8Array. Cached rows and those that
-   * were computed are one piece. For reading only: a write would change what is cached. It is detached (length 0) when the hand-over is
-   * closed, or the sequence is truncated before `to`; then ask again. Throws KV_SIDE_STATE, KV_INVALID_OPTION, KV_DRIVER_UNSUPPORTED for
+   * `float16` and `bfloat16` as a Uint16Array of their bits, `float8` as a Uint8Array, `int8` and `int32` as an Int8Array and an
+   * Int32Array. Cached rows and those that were computed are one piece. For reading only: a write would change what is cached. It is
+   * detached (length 0) when the hand-over is closed, or the sequence is truncated before `to`; then ask again. A short range is the
+   * cheaper one: V8 counts a view's memory as garbage to be collected. Throws KV_SIDE_STATE, KV_INVALID_OPTION, KV_DRIVER_UNSUPPORTED for
    * a tensor on another device.
    */
-  rows(name: string, from = 0, to = this.tokens): Readonly<TensorView> {
+  rows(name: string, from = 0, to = this.tokens): Readonly<SideView> {
     const tensor = this.#named('HandOver.rows', name);
     const { tokens } = this;
     checkInteger('HandOver.rows', 'to', to, 0, tokens, 'These are the tokens that were committed with their rows.');
     checkInteger('HandOver.rows', 'from', from, 0, to);
-    const { width, pool: { driver } } = tensor.open;
-    checkHostAccess(driver.kind, driver.info.hasHostAccess);
     this.#side.handed(this.#sideSlot, to);
-    const view = tensor.views.view(this.#sideSlot);
-    return view.subarray(from * width, to * width);
+    this.#side.copies.waitFor(tensor.writes.number, this.#sideSlot, to);
+    return tensor.views.view(this.#sideSlot, from, to);
   }
 
   /** Address of token 0 of a tensor, for kernels: [token, width], without gaps. It stays the same until the hand-over is closed. */
@@ -96,8 +107,9 @@ export class HandOver {
 
   #named(owner: string, name: string): SideTensor {
     this.#check('read');
-    const { tensor } = this.#side.names.named(owner, 'name', name);
-    if (this.#tensors.includes(tensor)) return tensor;
+    const tensor = this.#byName.get(name);
+    if (tensor !== undefined) return tensor;
+    this.#side.names.named(owner, 'name', name);
     throw createError('KV_SIDE_STATE', {
       operation: 'read', sideTensor: name, problem: 'it is not part of this hand-over', hint: 'Name it in `sequence.handOver([…])`.',
     });

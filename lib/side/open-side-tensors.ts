@@ -7,10 +7,12 @@ import type { ChangeSignal } from '../device/change-signal.js';
 import { Driver } from '../device/driver.js';
 import { native as addon, type NativeCache } from '../device/native.js';
 import { PagePool } from '../device/page-pool.js';
-import { dtypeBytes } from '../layout/model-shape.js';
+import { sideDtypeBytes } from '../layout/dtype-arrays.js';
 import { rowArithmetic } from '../layout/row-arithmetic.js';
 import type { NodeTable } from '../prefix/node-table.js';
 import { SideBudget } from './side-budget.js';
+import { SideCopies } from './side-copies.js';
+import type { SideMemory } from './side-memory.js';
 import { SideSlots } from './side-slots.js';
 import { SideTensor } from './side-tensor.js';
 import type { ReadSideTensor } from './side-tensor-options.js';
@@ -56,7 +58,8 @@ export function openSideTensors(given: SideTensorsToOpen, { nodes, lengths, late
   const host = sideDriver ?? own;
   const tensors: SideTensor[] = [];
   const memories: SideMemory[] = [];
-  const closeMemory = closingOf(memories, own);
+  const copies = new SideCopies(driver, isOnHost ? host : undefined, slots + handOverSlots);
+  const closeMemory = closingOf(memories, copies, own);
   try {
     const sideSlots = new SideSlots(slots, shapes.length === 0 ? 0 : handOverSlots);
     const budget = new SideBudget(tensors, budgetOf(given, host ?? driver));
@@ -66,24 +69,20 @@ export function openSideTensors(given: SideTensorsToOpen, { nodes, lengths, late
         budget.makeRoom(tensor, pages);
       };
       const open = openTensor(shape, on, given, budget.bytes);
-      memories.push({ native: open.native, pool: open.pool });
-      tensors.push(new SideTensor(open, { nodes, late, owner, makeRoom }));
+      memories.push(open);
+      tensors.push(new SideTensor(open, { nodes, late, owner, copies, makeRoom }));
     }
-    return { side: new SideTensors({ tensors, sideSlots, budget, slots: lengths, late, capacity }), closeMemory };
+    return { side: new SideTensors({ tensors, sideSlots, budget, copies, slots: lengths, late, capacity }), closeMemory };
   } catch (error) {
     closeMemory();
     throw error;
   }
 }
 
-interface SideMemory {
-  readonly native: NativeCache;
-  readonly pool: PagePool;
-}
-
 /** Idempotent; after a failure of the driver call it again. */
-function closingOf(memories: readonly SideMemory[], driver: Driver | undefined): () => void {
+function closingOf(memories: readonly SideMemory[], copies: SideCopies, driver: Driver | undefined): () => void {
   return () => {
+    copies.close();
     for (const { native, pool } of memories) {
       native.close();
       pool.close();
@@ -92,9 +91,9 @@ function closingOf(memories: readonly SideMemory[], driver: Driver | undefined):
   };
 }
 
-function openTensor({ name, width, dtype, pageBytes }: ReadSideTensor, driver: Driver, given: SideTensorsToOpen, budgetBytes: number) {
+function openTensor({ name, width, dtype, pageBytes }: ReadSideTensor, driver: Driver, given: SideTensorsToOpen, budgetBytes: number): SideMemory {
   const { maxTokens, slots, handOverSlots, isScrubbed } = given;
-  const tokenBytes = width * dtypeBytes(dtype);
+  const tokenBytes = width * sideDtypeBytes(dtype);
   const pool = new PagePool({
     driver, pageBytes: pageBytes ?? defaultPageBytes(driver, tokenBytes), memoryBudgetBytes: budgetBytes, headroomBytes: 0, readyBytes: 0,
   });
@@ -131,7 +130,7 @@ function defaultPageBytes(driver: Driver, tokenBytes: number): number {
 }
 
 function budgetOf({ tensors, budgetBytes, cachedTokens, slots }: SideTensorsToOpen, driver: Driver): number {
-  const pages = tensors.map(({ width, dtype, pageBytes }) => pageBytes ?? defaultPageBytes(driver, width * dtypeBytes(dtype)));
+  const pages = tensors.map(({ width, dtype, pageBytes }) => pageBytes ?? defaultPageBytes(driver, width * sideDtypeBytes(dtype)));
   const largest = pages.reduce((most, bytes) => Math.max(most, bytes), 1);
   if (budgetBytes !== undefined) {
     if (budgetBytes >= largest) return budgetBytes;
@@ -140,6 +139,6 @@ function budgetOf({ tensors, budgetBytes, cachedTokens, slots }: SideTensorsToOp
       hint: 'That is the largest page of a side tensor.',
     });
   }
-  const bytes = tensors.reduce((sum, { width, dtype }, index) => sum + cachedTokens * width * dtypeBytes(dtype) + slots * pages[index]!, 0);
+  const bytes = tensors.reduce((sum, { width, dtype }, index) => sum + cachedTokens * width * sideDtypeBytes(dtype) + slots * pages[index]!, 0);
   return Math.max(largest, driver.kind === 'mock' ? bytes : Math.min(bytes, driver.memory().totalBytes));
 }

@@ -3,13 +3,13 @@
 
 import { withoutRevoked, type FieldPlace } from '../base/options.js';
 import { elementsOf, isArray, lengthOf, typedArrayKind } from '../base/typed-arrays.js';
-import { dtypes, type Dtype } from '../layout/model-shape.js';
+import { sideDtypes, type SideDtype } from '../layout/dtype-arrays.js';
 
 /** A tensor's shape, and its dtype where that is one that a cache can hold. */
 export interface OutputTensor {
   readonly kind: 'tensor';
   readonly shape: readonly number[];
-  readonly dtype: Dtype | undefined;
+  readonly dtype: SideDtype | undefined;
   /** The dtype as the tensor names it, for messages. */
   readonly dtypeName: string;
 }
@@ -22,9 +22,9 @@ export interface OtherOutput {
 /** More dimensions than any tensor has: a longer list is no shape. */
 const mostDimensions = 16;
 
-const shortNames: Readonly<Record<string, Dtype>> = { f32: 'float32', f16: 'float16', bf16: 'bfloat16', i8: 'int8' };
+const shortNames: Readonly<Record<string, SideDtype>> = { f32: 'float32', f16: 'float16', bf16: 'bfloat16', i8: 'int8', i32: 'int32' };
 
-const arrayDtypes: Readonly<Record<string, Dtype>> = { Float32Array: 'float32', Float16Array: 'float16', Int8Array: 'int8' };
+const arrayDtypes: Readonly<Record<string, SideDtype>> = { Float32Array: 'float32', Float16Array: 'float16', Int8Array: 'int8', Int32Array: 'int32' };
 
 /** Reads each member of `value` once. Throws what its getters throw, and KV_INVALID_OPTION for a revoked proxy. */
 export function readOutput(value: unknown, place: FieldPlace): OutputTensor | OtherOutput {
@@ -57,7 +57,7 @@ function shapeOf(value: unknown, place: FieldPlace): readonly number[] | undefin
 function dtypeOf(name: unknown, arrayOf: () => string | undefined): Pick<OutputTensor, 'dtype' | 'dtypeName'> {
   if (typeof name === 'string') {
     const lower = name.toLowerCase();
-    const dtype = dtypes.find((one) => one === lower) ?? (Object.hasOwn(shortNames, lower) ? shortNames[lower] : undefined)
+    const dtype = sideDtypes.find((one) => one === lower) ?? (Object.hasOwn(shortNames, lower) ? shortNames[lower] : undefined)
       ?? (/^f(?:loat)?8/.test(lower) ? 'float8' : undefined);
     return { dtype, dtypeName: name };
   }

@@ -23,9 +23,13 @@ export class SideBudget {
     return this.#tensors.reduce((sum, tensor) => sum + tensor.usedBytes, 0);
   }
 
-  /** Of these, bytes that sequences and leases have: what cannot be evicted. */
-  get heldBytes(): number {
+  /** Of these, bytes that cannot be evicted: what sequences and leases have, and what is in quarantine. */
+  get unevictableBytes(): number {
     return this.#tensors.reduce((sum, { usedBytes, idleBytes }) => sum + usedBytes - idleBytes, 0);
+  }
+
+  get quarantinedBytes(): number {
+    return this.#tensors.reduce((sum, { open: { pool } }) => sum + pool.counts().quarantinedPages * pool.pageBytes, 0);
   }
 
   /** Sees that `pages` more pages can be taken. Throws KV_OUT_OF_PAGES when sequences and leases have too much for that; then nothing is evicted. */
@@ -33,7 +37,7 @@ export class SideBudget {
     if (pages <= 0) return;
     const { pool } = tensor.open;
     const bytes = pages * pool.pageBytes;
-    const needed = this.heldBytes + bytes;
+    const needed = this.unevictableBytes + bytes;
     if (needed > this.#bytes || !this.#evictTo(this.#bytes - bytes)) {
       throw createError('KV_OUT_OF_PAGES', {
         needRows: pages, haveRows: 0, needPages: pages, havePages: Math.max(0, pages - Math.ceil((needed - this.#bytes) / pool.pageBytes)),

@@ -27,6 +27,10 @@ export class SideCover implements TextListener {
   readonly #ledger: RowLedger;
   readonly #chain: number[] = [];
   readonly #order = new CoverOrder();
+  /** The rest of the order for `victim`: what comes before can lose nothing. Undefined: it starts again. */
+  #rest: Iterator<number> | undefined;
+  #victim = -1;
+  #spareEpoch = -1;
   #wasEvicted = new Uint8Array(0);
   /** By page: tokens of the text up to which the ledger relies on its bytes. */
   #heldTokens = new Int32Array(64);
@@ -81,7 +85,10 @@ export class SideCover implements TextListener {
   /** The text that ends in `node` was used: what of it is covered goes last. `time` grows. */
   use(node: number, time: number): void {
     if (node < 0) return;
-    for (let at = this.#covered.deepestCovered(node); !this.#covered.isRoot(at); at = this.#nodes.parent[at]!) this.#order.use(at, time);
+    for (let at = this.#covered.deepestCovered(node); !this.#covered.isRoot(at); at = this.#nodes.parent[at]!) {
+      this.#order.use(at, time);
+      if (at === this.#victim) this.#victim = -1;
+    }
   }
 
   /**
@@ -96,6 +103,7 @@ export class SideCover implements TextListener {
     for (; !this.#covered.isRoot(at) && !this.#covered.isCovered(at); at = this.#nodes.parent[at]!) chain.push(at);
     const before = this.#covered.coverEnd(at);
     if (before >= tokens) return before;
+    this.#rest = undefined;
     const first = this.#arithmetic.wholeRows(before);
     const tail = this.#covered.isRoot(at) ? -1 : this.#covered.tailRow[at]!;
     this.#ledger.check(before, tokens, table, tail);
@@ -119,10 +127,19 @@ export class SideCover implements TextListener {
 
   /**
    * The covered text that was used longest ago and of which `isSpare` affirms the pages that `evictPage` would take, by its last node;
-   * -1: none. Its ends go before its start.
+   * -1: none. Its ends go before its start. `spareEpoch` is another number once a page has become spare: until then it goes on where it
+   * was, and passes over the texts in use once.
    */
-  victim(isSpare: (page: number) => boolean): number {
-    for (const node of this.#order) if (!this.#covered.hasCoveredChild(node) && this.#isEndSpare(node, isSpare)) return node;
+  victim(isSpare: (page: number) => boolean, spareEpoch: number): number {
+    const canLose = (node: number): boolean => !this.#covered.hasCoveredChild(node) && this.#isEndSpare(node, isSpare);
+    if (this.#rest === undefined || spareEpoch !== this.#spareEpoch) {
+      this.#rest = this.#order[Symbol.iterator]();
+      this.#spareEpoch = spareEpoch;
+    } else if (this.#victim >= 0 && this.#order.has(this.#victim) && canLose(this.#victim)) {
+      return this.#victim;
+    }
+    this.#victim = -1;
+    for (let next = this.#rest.next(); next.done !== true; next = this.#rest.next()) if (canLose(next.value)) return this.#victim = next.value;
     return -1;
   }
 
@@ -132,7 +149,9 @@ export class SideCover implements TextListener {
 
   /** The last page of a text that `victim` named goes, and the tokens that end in it. */
   evictPage(node: number): void {
+    const rest = this.#rest;
     this.#cutTo(node, this.#endWithoutPage(node), evicted);
+    if (this.#covered.isCovered(node)) this.#rest = rest; // it is the next victim too, or the end that it has now is in use
     this.#wasEvicted[node] = 1;
   }
 
@@ -167,6 +186,7 @@ export class SideCover implements TextListener {
 
   split(upper: number, lower: number): void {
     this.#fit();
+    this.#rest = undefined;
     const at = this.#nodes.from[lower]!;
     const covered = this.#covered.to[lower]!;
     this.#wasEvicted[upper] = this.#wasEvicted[lower]!;
@@ -185,6 +205,7 @@ export class SideCover implements TextListener {
   }
 
   joined(upper: number, lower: number): void {
+    this.#rest = undefined;
     const at = this.#nodes.to[upper]!;
     if (this.#covered.to[lower]! <= at) {
       this.#covered.to[lower] = this.#covered.to[upper]!;
@@ -266,6 +287,7 @@ export class SideCover implements TextListener {
   #cutTo(node: number, tokens: number, reason: number): void {
     const start = this.#nodes.from[node]!;
     const straddling = tokens <= start ? this.#straddlingPage(node) : -1;
+    this.#rest = undefined;
     this.#covered.to[node] = this.#ledger.cut(node, tokens, reason);
     if (tokens > start) {
       if (this.#covered.tailRow[node]! >= 0) this.#setHeldTokens(this.#covered.tailRow[node]!, tokens);

@@ -26,6 +26,7 @@ export class SidePages {
   #quads = new Int32Array(4 * 64);
   readonly #one = new Int32Array(1);
   #idlePages = 0;
+  #idleEpoch = 0;
 
   constructor(native: NativeCache, { slots, slotPages, isHeld }: {
     readonly slots: number; readonly slotPages: number; readonly isHeld: (page: number) => boolean;
@@ -35,6 +36,11 @@ export class SidePages {
     this.#slotPages = slotPages;
     this.#counts = new Int32Array(slots);
     this.#isInUse = new Uint8Array(slots);
+  }
+
+  /** Another number once a page has lost its last user. */
+  get idleEpoch(): number {
+    return this.#idleEpoch;
   }
 
   /** Pages that no slot in use maps. */
@@ -218,7 +224,10 @@ export class SidePages {
     const before = this.#users[page]!;
     this.#users[page] = before + users;
     if (before === 0) this.#idlePages -= users === 0 ? 0 : 1;
-    else if (before + users === 0) this.#idlePages += 1;
+    else if (before + users === 0) {
+      this.#idlePages += 1;
+      this.#idleEpoch += 1;
+    }
   }
 
   #make(index: number, users: number): number {

@@ -4,15 +4,21 @@
 import { createError } from '../base/errors.js';
 import { isOptionsObject, withoutRevoked } from '../base/options.js';
 import { lengthOf, typedArrayKind } from '../base/typed-arrays.js';
-import { arrayNameOf, bytesIfOf, type TensorView } from '../layout/dtype-arrays.js';
+import type { DeviceMemory } from '../device/device-memory.js';
+import type { Driver } from '../device/driver.js';
+import { arrayNameOf, bytesIfOf, type SideView } from '../layout/dtype-arrays.js';
+import { deviceBytes, readDeviceRows, type DeviceBytes, type DeviceRows, type ReadDeviceRows } from './device-rows.js';
 import type { SideTensor } from './side-tensor.js';
 import type { SideTensors } from './side-tensors.js';
 
-/** Rows by name of the side tensor, each [tokens, width] as a typed array of its dtype. */
-export type SideRowsByName = Readonly<Record<string, TensorView>>;
+/**
+ * Rows by name of the side tensor, each [tokens, width]: as a typed array of its dtype, which is copied at once, or in memory of the cache's
+ * driver (`DeviceRows`, or only its `memory`), from which it is copied behind what is queued there.
+ */
+export type SideRowsByName = Readonly<Record<string, SideView | DeviceRows | DeviceMemory | bigint>>;
 
-/** Names and what was given under each, not checked. */
-export type ReadSideRows = readonly (readonly [string, unknown])[];
+/** Names and what was given under each: device rows as they were read, anything else not checked. */
+export type ReadSideRows = readonly (readonly [name: string, rows: unknown, onDevice: ReadDeviceRows | undefined])[];
 
 /** Sequences and their new tokens, in the order of the rows. */
 export interface RowPlaces {
@@ -28,19 +34,33 @@ export interface RowPlaces {
 /** Checked rows of one tensor. */
 interface PackedRows {
   readonly tensor: SideTensor;
-  readonly bytes: Uint8Array;
+  readonly bytes: Uint8Array | undefined;
+  /** Where they are instead, and the stream that computes them. */
+  readonly onDevice: { readonly from: DeviceBytes; readonly stream: bigint } | undefined;
   readonly quads: Int32Array;
+  /** Of the cache, as the quads name those of the tensor. */
+  readonly slots: Int32Array;
   readonly count: number;
+}
+
+/** Scratch of a tensor. */
+interface Lists {
+  readonly quads: Int32Array;
+  readonly slots: Int32Array;
 }
 
 export class SideRows {
   readonly #side: SideTensors;
+  /** The cache's. */
+  readonly #driver: Driver;
+  #places = new Int32Array(0);
   /** By tensor, used again. */
-  readonly #quads = new Map<SideTensor, Int32Array>();
+  readonly #lists = new Map<SideTensor, Lists>();
   readonly #one = { slots: new Int32Array(1), tokens: new Int32Array(1), generations: undefined, length: 1 };
 
-  constructor(side: SideTensors) {
+  constructor(side: SideTensors, driver: Driver) {
     this.#side = side;
+    this.#driver = driver;
   }
 
   /**
@@ -55,28 +75,72 @@ export class SideRows {
   writeTo(owner: string, slot: number, from: number, rows: ReadSideRows): void {
     const tensors = rows.map(([name]) => this.#side.names.carriedBy(slot, { owner, option: `rows.${name}` }, name, 'write'));
     if (tensors.length === 0) return;
-    const [, first] = rows[0]!;
     this.#one.slots[0] = slot;
-    this.#one.tokens[0] = typedArrayKind(first) === undefined ? 0 : Math.floor(lengthOf(first as Float32Array) / tensors[0]!.open.width);
+    this.#one.tokens[0] = this.#tokensOf(slot, from, rows[0]!, tensors[0]!);
     this.#write(owner, this.#one, from, rows);
   }
 
+  /** Rows on the device do not say how many they are: those of all tokens that are being computed from there on. */
+  #tokensOf(slot: number, from: number, [, rows, onDevice]: ReadSideRows[number], tensor: SideTensor): number {
+    const { length, prepared } = this.#side.slots;
+    if (onDevice !== undefined) return Math.max(0, length[slot]! + prepared[slot]! - from);
+    return typedArrayKind(rows) === undefined ? 0 : Math.floor(lengthOf(rows as Float32Array) / tensor.open.width);
+  }
+
   #write(owner: string, places: RowPlaces, from: number | undefined, rows: ReadSideRows): void {
-    const packed = rows.map(([name, given]) => this.#pack(owner, name, given, places, from));
-    for (const { tensor, quads, count, bytes } of packed) tensor.put(quads, count, bytes);
-    for (const { tensor, quads, count } of packed) {
-      for (let at = 0; at < 4 * count; at += 4) tensor.written[quads[at]!] = quads[at + 1]! + quads[at + 2]!;
+    const packed = rows.map((given) => this.#pack(owner, given, places, from));
+    const { hasStreams } = this.#driver.info;
+    for (const { tensor: { writes }, quads, count } of packed) { // what is written again does not count until all of it is
+      for (let at = 0; at < 4 * count; at += 4) if (quads[at + 1]! < writes.written[quads[at]!]!) writes.cut(quads[at]!, quads[at + 1]!);
+    }
+    for (const { tensor: { writes }, quads, count, bytes, onDevice } of packed) {
+      if (bytes !== undefined) writes.put(quads, count, bytes);
+      else if (!hasStreams) writes.fetch(quads, count, onDevice!.from, onDevice!.stream);
+    }
+    if (hasStreams) this.#queue(packed.filter(({ onDevice }) => onDevice !== undefined));
+    for (const { tensor: { writes }, quads, count, onDevice } of packed) writes.count(quads, count, onDevice === undefined || !hasStreams);
+  }
+
+  /** Queues copies, those of each stream together. */
+  #queue(packed: readonly PackedRows[]): void {
+    for (const stream of new Set(packed.map(({ onDevice }) => onDevice!.stream))) {
+      const together = packed.filter(({ onDevice }) => onDevice!.stream === stream);
+      const count = this.#placesOf(together);
+      this.#side.copies.run(stream, { places: this.#places, count }, (own) => {
+        for (const { tensor: { writes }, quads, count: rows, onDevice } of together) writes.fetch(quads, rows, onDevice!.from, own);
+      });
     }
   }
 
-  #pack(owner: string, name: string, rows: unknown, { slots, tokens, generations, length, skipsGaps = false }: RowPlaces, from: number | undefined): PackedRows {
+  /** Writes where copies go, as `SideCopies` has places. */
+  #placesOf(packed: readonly PackedRows[]): number {
+    const total = packed.reduce((sum, { count }) => sum + count, 0);
+    if (this.#places.length < 4 * total) this.#places = new Int32Array(8 * total);
+    let at = 0;
+    for (const { tensor: { writes }, quads, slots, count } of packed) {
+      for (let index = 0; index < count; index += 1, at += 4) {
+        this.#places[at] = writes.number;
+        this.#places[at + 1] = quads[4 * index]!;
+        this.#places[at + 2] = slots[index]!;
+        this.#places[at + 3] = quads[4 * index + 1]! + quads[4 * index + 2]!;
+      }
+    }
+    return total;
+  }
+
+  #pack(
+    owner: string, [name, rows, deviceRows]: ReadSideRows[number], { slots, tokens, generations, length, skipsGaps = false }: RowPlaces,
+    from: number | undefined,
+  ): PackedRows {
     const { tensor, bit } = this.#side.names.named(owner, `rows.${name}`, name);
     let total = 0;
     for (let index = 0; index < length; index += 1) total += tokens[index]!;
-    const bytes = rowBytes(owner, tensor, rows, total);
+    const bytes = deviceRows === undefined ? rowBytes(owner, tensor, rows, total) : undefined;
+    const onDevice = deviceRows === undefined ? undefined : {
+      from: deviceBytes(owner, `rows.${name}`, deviceRows, this.#driver, total * tensor.open.tokenBytes), stream: deviceRows.stream,
+    };
     const { sideSlots, slots: numbers } = this.#side;
-    let quads = this.#quads.get(tensor);
-    if (quads === undefined || quads.length < 4 * length) this.#quads.set(tensor, quads = new Int32Array(8 * length));
+    const { quads, slots: written } = this.#listsOf(tensor, length);
     let count = 0;
     let at = 0;
     for (let index = 0; index < length; index += 1) {
@@ -84,25 +148,34 @@ export class SideRows {
       const isAlive = generations === undefined || generations[index] === numbers.generation[slot];
       if (isAlive && (sideSlots.carried[slot]! & bit) !== 0) {
         const first = from ?? numbers.length[slot]!;
-        if (!skipsGaps || first <= tensor.written[sideSlots.of[slot]!]!) {
+        if (!skipsGaps || first <= tensor.writes.written[sideSlots.of[slot]!]!) {
           this.#check(tensor, slot, first, tokens[index]!);
           quads[4 * count] = sideSlots.of[slot]!;
           quads[4 * count + 1] = first;
           quads[4 * count + 2] = tokens[index]!;
           quads[4 * count + 3] = at;
+          written[count] = slot;
           count += 1;
         }
       }
       at += tokens[index]!;
     }
-    return { tensor, bytes, quads, count };
+    return { tensor, bytes, onDevice, quads, slots: written, count };
+  }
+
+  #listsOf(tensor: SideTensor, length: number): Lists {
+    let lists = this.#lists.get(tensor);
+    if (lists === undefined || lists.slots.length < length) {
+      this.#lists.set(tensor, lists = { quads: new Int32Array(8 * length), slots: new Int32Array(2 * length) });
+    }
+    return lists;
   }
 
   #check(tensor: SideTensor, slot: number, from: number, tokens: number): void {
     const { sideSlots, slots } = this.#side;
     const length = slots.length[slot]!;
     const end = length + slots.prepared[slot]!;
-    const written = tensor.written[sideSlots.of[slot]!]!;
+    const written = tensor.writes.written[sideSlots.of[slot]!]!;
     if (from >= length && from + tokens <= end && from <= written) return;
     const refuse = (problem: string, hint: string): Error =>
       createError('KV_SIDE_STATE', { operation: 'write', sideTensor: tensor.open.name, problem: `slot ${slot}: ${problem}`, hint });
@@ -120,13 +193,15 @@ export class SideRows {
 }
 
 /**
- * Reads names and rows, each once. Getters may run: what they could change must be checked behind it. Throws KV_INVALID_OPTION, and what a
- * getter throws.
+ * Reads names and rows, each once. Getters may run: what they could change must be checked behind it. Throws KV_INVALID_OPTION,
+ * KV_UNKNOWN_OPTION, and what a getter throws.
  */
 export function readSideRows(owner: string, rows: unknown): ReadSideRows {
   const place = { owner, option: 'rows' };
-  if (isOptionsObject(rows)) return withoutRevoked(rows, place, () => Object.entries(rows));
-  throw createError('KV_INVALID_OPTION', { reason: 'type', ...place, expected: 'an object with a typed array for each name', received: rows });
+  if (isOptionsObject(rows)) {
+    return withoutRevoked(rows, place, () => Object.entries(rows).map(([name, given]) => [name, given, readDeviceRows(owner, `rows.${name}`, given)] as const));
+  }
+  throw createError('KV_INVALID_OPTION', { reason: 'type', ...place, expected: 'an object with rows for each name', received: rows });
 }
 
 function rowBytes(owner: string, { open: { name, dtype, width } }: SideTensor, rows: unknown, tokens: number): Uint8Array {

@@ -2,14 +2,14 @@
 
 import { createError } from '../base/errors.js';
 import { integer, isOptionsObject, oneOf, optional, readOptions, withDefault, withoutRevoked, type Field } from '../base/options.js';
-import { dtypes, type Dtype } from '../layout/model-shape.js';
+import { sideDtypes, type SideDtype } from '../layout/dtype-arrays.js';
 
 /** What one side tensor keeps per token. */
 export interface SideTensorShape {
   /** Elements of a token's row, 1 … 1,048,576. */
   readonly width: number;
-  /** Type of the elements. */
-  readonly dtype: Dtype;
+  /** Type of the elements: as of K and V, or `int32` for codes and other whole numbers. */
+  readonly dtype: SideDtype;
   /**
    * Where it is kept. `host`: in the CPU's memory, whatever the cache's driver, for a next stage that reads it there. `device`: in the
    * memory of the cache's driver, for one that runs on it. Default `host`.
@@ -28,7 +28,7 @@ export type SideTensorShapes = Readonly<Record<string, SideTensorShape>>;
 export interface ReadSideTensor {
   readonly name: string;
   readonly width: number;
-  readonly dtype: Dtype;
+  readonly dtype: SideDtype;
   readonly place: 'host' | 'device';
   readonly pageBytes: number | undefined;
 }
@@ -37,7 +37,7 @@ export interface ReadSideTensor {
 const mostTensors = 31;
 
 const shapeSpec = {
-  width: integer({ min: 1, max: 2 ** 20 }), dtype: oneOf(dtypes), place: withDefault(oneOf(['host', 'device']), 'host'),
+  width: integer({ min: 1, max: 2 ** 20 }), dtype: oneOf(sideDtypes), place: withDefault(oneOf(['host', 'device']), 'host'),
   pageBytes: optional(integer({ min: 1 })),
 };
 

@@ -7,38 +7,24 @@
 import { createError, isKvError } from '../base/errors.js';
 import type { BackgroundErrors } from '../device/background-errors.js';
 import type { NativeCache } from '../device/native.js';
-import type { PagePool } from '../device/page-pool.js';
-import type { Dtype } from '../layout/model-shape.js';
 import type { RowArithmetic } from '../layout/row-arithmetic.js';
 import { DroppedRows } from '../prefix/dropped-rows.js';
 import type { NodeTable } from '../prefix/node-table.js';
 import { FoundPages } from './found-pages.js';
+import type { SideCopies } from './side-copies.js';
 import { SideCover } from './side-cover.js';
+import type { SideMemory } from './side-memory.js';
 import { SidePages } from './side-pages.js';
 import { SideViews } from './side-views.js';
-
-export interface OpenSideTensor {
-  readonly name: string;
-  readonly width: number;
-  readonly dtype: Dtype;
-  /** Bytes of one token. */
-  readonly tokenBytes: number;
-  /** How tokens fall into pages, which its names call rows. */
-  readonly arithmetic: RowArithmetic;
-  /** Pages of a slot's addresses. */
-  readonly slotPages: number;
-  readonly pool: PagePool;
-  readonly native: NativeCache;
-  /** Mapped pages by slot, and whether the driver has ruined the slot: the addon writes both. */
-  readonly rows: Int32Array;
-  readonly isQuarantined: Uint8Array;
-}
+import { SideWrites } from './side-writes.js';
 
 export interface SideTensorParts {
   readonly nodes: NodeTable;
   readonly late: BackgroundErrors;
   /** What views keep alive. */
   readonly owner: object;
+  /** Copies from the device to this cache's side tensors. */
+  readonly copies: SideCopies;
   /** Sees that so many pages can be taken. Throws KV_OUT_OF_PAGES. */
   readonly makeRoom: (tensor: SideTensor, pages: number) => void;
 }
@@ -53,13 +39,14 @@ export interface SideAdmission {
 }
 
 export class SideTensor {
-  readonly open: OpenSideTensor;
+  readonly open: SideMemory;
   readonly cover: SideCover;
   readonly views: SideViews;
   /** What `admit` gives a slot. */
   readonly found: FoundPages;
-  /** By slot: tokens from the first on that were written, or shared. */
-  readonly written: Int32Array;
+  /** What of its slots was written. */
+  readonly writes: SideWrites;
+  readonly #copies: SideCopies;
   readonly #native: NativeCache;
   readonly #rows: Int32Array;
   readonly #arithmetic: RowArithmetic;
@@ -67,14 +54,14 @@ export class SideTensor {
   readonly #pages: SidePages;
   readonly #dropped = new DroppedRows();
   readonly #earmarked: Int32Array;
-  /** Slots in use that map pages behind those written, which may be others': a truncation was refused. */
+  /** Slots in use that map pages behind those written, which may be others': a truncation was refused, or copies were on their way there. */
   readonly #overlong = new Set<number>();
   /** Idle slots that map more than texts hold. */
   readonly #overfull = new Set<number>();
   readonly #isSpare = (page: number): boolean => this.#pages.usersOf(page) === 0;
   readonly #pair = new Int32Array(2);
 
-  constructor(open: OpenSideTensor, { nodes, late, owner, makeRoom }: SideTensorParts) {
+  constructor(open: SideMemory, { nodes, late, owner, copies, makeRoom }: SideTensorParts) {
     const { native, rows, arithmetic, slotPages } = open;
     this.open = open;
     this.#native = native;
@@ -87,7 +74,8 @@ export class SideTensor {
       cover: this.cover, pages: this.#pages, isQuarantined: (slot) => this.isQuarantined(slot), makeRoom: (pages) => makeRoom(this, pages),
     });
     this.views = new SideViews(open, owner, late);
-    this.written = new Int32Array(rows.length);
+    this.writes = new SideWrites(open, copies);
+    this.#copies = copies;
     this.#earmarked = new Int32Array(rows.length);
   }
 
@@ -116,7 +104,7 @@ export class SideTensor {
       });
       this.#pages.nameNew(slot, this.#rows[slot]!);
       this.#earmarked[slot] = promised;
-      this.written[slot] = tokens;
+      this.writes.set(slot, tokens);
     } catch (error) {
       this.release(slot);
       throw error;
@@ -128,7 +116,7 @@ export class SideTensor {
     this.views.revoke(slot);
     this.#native.earmark(slot, 0);
     this.#earmarked[slot] = 0;
-    this.written[slot] = 0;
+    this.writes.set(slot, 0);
     this.#overlong.delete(slot);
     this.#pages.idle(slot);
     this.#overfull.add(slot);
@@ -140,10 +128,16 @@ export class SideTensor {
    */
   ensure(slot: number, tokens: number): number {
     if (this.isQuarantined(slot)) throw createError('KV_SLOT_BUSY', { slot, operation: 'write side tensors of', holder: 'the quarantine' });
-    if (this.#overlong.has(slot)) this.#unmapRest(slot);
-    const written = this.written[slot]!;
+    if (this.#overlong.has(slot)) {
+      this.#copies.wait(slot);
+      this.#unmapRest(slot);
+    }
+    const written = this.writes.written[slot]!;
     const tail = this.#arithmetic.wholeRows(written);
-    if (this.#arithmetic.rowsFor(written) > tail && !this.#isWritable(slot, tail, written)) this.#makeWritable(slot, tail, written);
+    if (this.#arithmetic.rowsFor(written) > tail && !this.#isWritable(slot, tail, written)) {
+      this.#copies.wait(slot); // its bytes are copied
+      this.#makeWritable(slot, tail, written);
+    }
     const rows = this.#arithmetic.rowsFor(tokens);
     const mapped = this.#rows[slot]!;
     if (rows > mapped) {
@@ -157,23 +151,19 @@ export class SideTensor {
     return this.#arithmetic.tokensIn(this.#rows[slot]!);
   }
 
-  /** Writes packed tokens to slots that have memory for them: `quads` as `NativeCache.put`. */
-  put(quads: Int32Array, count: number, bytes: Uint8Array): void {
-    this.#native.put(quads, count, bytes);
-  }
-
   /** Only the first `tokens` tokens of the slot are written. Throws what the driver says; then they are not, but stay mapped. */
   truncate(slot: number, tokens: number): void {
-    if (this.written[slot]! <= tokens) return;
-    this.written[slot] = tokens;
+    if (this.writes.written[slot]! <= tokens) return;
+    this.writes.cut(slot, tokens);
     if (this.#arithmetic.rowsFor(tokens) === this.#pages.countOf(slot)) return;
     this.#overlong.add(slot);
-    this.#unmapRest(slot);
+    if (!this.#copies.isCopying(slot)) this.#unmapRest(slot); // else before it is written to
   }
 
   /** An idle slot shares all that another has written; which of them writes first gets a copy of the last page. */
   fork(from: number, to: number, tenant: bigint): void {
-    const count = this.#arithmetic.rowsFor(this.written[from]!);
+    this.#copies.wait(from); // only what is there can be shared
+    const count = this.#arithmetic.rowsFor(this.writes.written[from]!);
     const table = this.#pages.tableOf(from);
     this.#shrink(to, 0);
     this.#overfull.delete(to);
@@ -184,16 +174,16 @@ export class SideTensor {
         this.#native.admit(to, tenant, table, 0, count, 0, 0, -1, -1, 0, undefined);
       });
       this.#pages.join(to, table, count);
-      this.written[to] = this.written[from]!;
+      this.writes.set(to, this.writes.arrived[from]!);
     } catch (error) {
       this.release(to);
       throw error;
     }
   }
 
-  /** What the slot has written of the first `tokens` tokens of a text, which end in `node`, is cached from now on. */
+  /** What the slot has of the first `tokens` tokens of a text, which end in `node`, is cached from now on. */
   publish(slot: number, node: number, tokens: number): void {
-    const covered = Math.min(tokens, this.written[slot]!);
+    const covered = Math.min(tokens, this.writes.arrived[slot]!);
     const before = this.cover.tokensOf(node, covered);
     if (before >= covered || this.isQuarantined(slot)) return;
     this.#pages.keep(slot, this.#arithmetic.wholeRows(before), this.#arithmetic.rowsFor(covered));
@@ -225,17 +215,21 @@ export class SideTensor {
 
   /** When the text that would be evicted next was used last; Infinity: none can be. */
   get oldestUse(): number {
-    const node = this.cover.victim(this.#isSpare);
+    const node = this.#victim();
     return node < 0 ? Infinity : this.cover.lastUse(node);
   }
 
   /** Evicts the last page of the text that was used longest ago. False: no text has a page that no sequence has. */
   evict(): boolean {
-    const node = this.cover.victim(this.#isSpare);
+    const node = this.#victim();
     if (node < 0) return false;
     this.cover.evictPage(node);
     this.settle();
     return true;
+  }
+
+  #victim(): number {
+    return this.cover.victim(this.#isSpare, this.#pages.idleEpoch);
   }
 
   /** Bytes that are mapped, kept or set aside. */
@@ -291,7 +285,7 @@ export class SideTensor {
       });
     } finally {
       this.#pages.leave(slot, this.#rows[slot]!); // where the driver has ruined the slot, what was there is lost
-      this.written[slot] = Math.min(this.written[slot]!, this.#arithmetic.tokensIn(this.#rows[slot]!));
+      this.writes.cut(slot, this.#arithmetic.tokensIn(this.#rows[slot]!));
     }
     this.#pages.exchange(slot, index);
   }
@@ -305,7 +299,7 @@ export class SideTensor {
   }
 
   #unmapRest(slot: number): void {
-    this.#shrink(slot, this.#arithmetic.rowsFor(this.written[slot]!));
+    this.#shrink(slot, this.#arithmetic.rowsFor(this.writes.written[slot]!));
     this.#overlong.delete(slot);
   }
 

@@ -6,10 +6,12 @@ import { createError } from '../base/errors.js';
 import type { BackgroundErrors } from '../device/background-errors.js';
 import type { ChangeSignal } from '../device/change-signal.js';
 import type { DriverKind } from '../device/driver.js';
-import type { Dtype } from '../layout/model-shape.js';
+import type { SideDtype } from '../layout/dtype-arrays.js';
 import type { PrefixPath } from '../prefix/prefix-path.js';
 import type { CoverEnd } from './side-cover.js';
 import type { SideBudget } from './side-budget.js';
+import type { SideCounts } from './side-counts.js';
+import type { SideCopies } from './side-copies.js';
 import type { SideSlots } from './side-slots.js';
 import { SideNames } from './side-names.js';
 import type { SideTensor } from './side-tensor.js';
@@ -28,6 +30,7 @@ export interface SideTensorsParts {
   readonly tensors: readonly SideTensor[];
   readonly sideSlots: SideSlots;
   readonly budget: SideBudget;
+  readonly copies: SideCopies;
   readonly slots: SlotLengths;
   readonly late: BackgroundErrors;
   /** Wakes callers that wait for slots or pages of the cache. */
@@ -56,7 +59,7 @@ export interface SideTensorInfo {
   /** Elements of a token's row. */
   readonly width: number;
   /** Type of the elements. */
-  readonly dtype: Dtype;
+  readonly dtype: SideDtype;
   /** Bytes of one token. */
   readonly tokenBytes: number;
   /** Bytes of a page: texts share whole ones. */
@@ -65,24 +68,13 @@ export interface SideTensorInfo {
   readonly driver: DriverKind;
 }
 
-/** Bytes and pages of all side tensors, now. */
-export interface SideCounts {
-  /** What may be used at most. */
-  readonly budgetBytes: number;
-  /** Mapped, cached or set aside. */
-  readonly usedBytes: number;
-  /** Of `usedBytes`, those that running sequences and hand-overs have: the rest is evicted when it is needed. */
-  readonly heldBytes: number;
-  /** Side slots that only leases keep. */
-  readonly leasedSlots: number;
-}
-
 export class SideTensors {
   readonly all: readonly SideTensor[];
   readonly infos: readonly SideTensorInfo[];
   readonly names: SideNames;
   readonly sideSlots: SideSlots;
   readonly budget: SideBudget;
+  readonly copies: SideCopies;
   readonly slots: SlotLengths;
   /** By slot: tokens up to which its sequence may write now, in all tensors that it carries. Read only. */
   readonly ready: Int32Array;
@@ -93,13 +85,14 @@ export class SideTensors {
   #time = 0;
   #isClosed = false;
 
-  constructor({ tensors, sideSlots, budget, slots, late, capacity }: SideTensorsParts) {
+  constructor({ tensors, sideSlots, budget, copies, slots, late, capacity }: SideTensorsParts) {
     this.all = tensors;
     this.infos = Object.freeze(tensors.map(({ open: { name, width, dtype, tokenBytes, pool } }) =>
       Object.freeze({ name, width, dtype, tokenBytes, pageBytes: pool.pageBytes, driver: pool.driver.kind })));
     this.names = new SideNames(tensors, sideSlots);
     this.sideSlots = sideSlots;
     this.budget = budget;
+    this.copies = copies;
     this.slots = slots;
     this.#late = late;
     this.#capacity = capacity;
@@ -219,7 +212,19 @@ export class SideTensors {
   discard(slot: number): void {
     const side = this.sideSlots.of[slot]!;
     const tokens = this.slots.length[slot]!;
-    for (const tensor of this.#in(this.sideSlots.carried[slot]!)) tensor.written[side] = Math.min(tensor.written[side]!, tokens);
+    for (const { writes } of this.#in(this.sideSlots.carried[slot]!)) writes.cut(side, tokens);
+  }
+
+  /** Whether copies from the device may still write to what the slot's sequence has, as far as was heard. */
+  isCopying(slot: number): boolean {
+    const side = this.sideSlots.of[slot]!;
+    return side >= 0 && this.copies.isCopying(side);
+  }
+
+  /** Hears what has arrived from the device. Never throws: what fails is reported in the background. */
+  hear(): void {
+    if (this.copies.isIdle) return;
+    this.#late.attempt(() => { this.copies.poll(); });
   }
 
   /** The index has heard of the path's commits: what the slot has written of them is cached. */
@@ -266,8 +271,9 @@ export class SideTensors {
   }
 
   counts(): SideCounts {
-    const { bytes: budgetBytes, usedBytes, heldBytes } = this.budget;
-    return { budgetBytes, usedBytes, heldBytes, leasedSlots: this.sideSlots.leased };
+    const { bytes: budgetBytes, usedBytes, unevictableBytes, quarantinedBytes } = this.budget;
+    const heldBytes = Math.max(0, unevictableBytes - quarantinedBytes);
+    return { budgetBytes, usedBytes, heldBytes, quarantinedBytes, leasedSlots: this.sideSlots.leased, ...this.copies.counts() };
   }
 
   verify(): void {
@@ -310,15 +316,15 @@ export class SideTensors {
 
   /** Does it for all of them, and throws the first failure then. */
   #inEach(tensors: number, work: (tensor: SideTensor) => void): void {
-    let failure: { readonly error: unknown } | undefined;
+    const failures: unknown[] = [];
     for (const tensor of this.#in(tensors)) {
       try {
         work(tensor);
       } catch (error) {
-        failure ??= { error };
+        failures.push(error);
       }
     }
-    if (failure !== undefined) throw failure.error;
+    if (failures.length > 0) throw failures[0];
   }
 
   #in(tensors: number): readonly SideTensor[] {

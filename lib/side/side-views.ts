@@ -1,17 +1,17 @@
 // SideViews: where the rows of one side tensor are seen: as typed arrays over the memory itself, and as addresses.
 
 import type { BackgroundErrors } from '../device/background-errors.js';
-import { SlotViews, type ViewedTensor } from '../device/slot-views.js';
-import type { TensorView } from '../layout/dtype-arrays.js';
-import type { OpenSideTensor } from './side-tensor.js';
+import { checkHostAccess, SlotViews, type ViewedTensor } from '../device/slot-views.js';
+import type { SideDtype, SideView } from '../layout/dtype-arrays.js';
+import type { SideMemory } from './side-memory.js';
 
 export class SideViews {
-  readonly #open: OpenSideTensor;
+  readonly #open: SideMemory;
   readonly #views: SlotViews;
-  readonly #tensor: ViewedTensor;
+  readonly #tensor: ViewedTensor<SideDtype>;
 
   /** @param owner What views keep alive. */
-  constructor(open: OpenSideTensor, owner: object, late: BackgroundErrors) {
+  constructor(open: SideMemory, owner: object, late: BackgroundErrors) {
     this.#open = open;
     this.#views = new SlotViews(open.native, owner, late);
     this.#tensor = { reservation: 0, offsetBytes: 0, dtype: open.dtype, strides: { elementBytes: open.tokenBytes / open.width } };
@@ -23,9 +23,11 @@ export class SideViews {
     return native.address(0) + BigInt(slot) * BigInt(slotPages * pool.pageBytes);
   }
 
-  /** The slot's mapped tokens. Throws KV_VIEW_TRANSFERRED, KV_OUT_OF_MAPPINGS. */
-  view(slot: number): TensorView {
-    return this.#views.open(slot, this.#tensor, this.#open.rows[slot]! * this.#open.pool.pageBytes);
+  /** The slot's tokens [from, to), which are mapped. Throws KV_VIEW_TRANSFERRED, KV_VIEW_FORBIDDEN, KV_DRIVER_UNSUPPORTED, KV_OUT_OF_MAPPINGS. */
+  view(slot: number, from: number, to: number): SideView {
+    const { rows, pool: { driver, pageBytes }, width } = this.#open;
+    checkHostAccess(driver.kind, driver.info.hasHostAccess);
+    return this.#views.openPart(slot, this.#tensor, rows[slot]! * pageBytes, from * width, to * width);
   }
 
   /** Detaches the slot's views. */

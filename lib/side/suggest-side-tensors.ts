@@ -6,7 +6,7 @@ import { createError } from '../base/errors.js';
 import { formatCount, formatNumber, printable } from '../base/format.js';
 import { checkInteger, isOptionsObject, withoutRevoked } from '../base/options.js';
 import { typedArrayKind } from '../base/typed-arrays.js';
-import type { Dtype } from '../layout/model-shape.js';
+import type { SideDtype } from '../layout/dtype-arrays.js';
 import { readOutput, type OtherOutput, type OutputTensor } from './output-tensor.js';
 
 /** An output that looks like one row per token. */
@@ -14,7 +14,7 @@ export interface SuggestedSideTensor {
   /** Elements of a row. */
   readonly width: number;
   /** Type of an element. */
-  readonly dtype: Dtype;
+  readonly dtype: SideDtype;
 }
 
 /**
@@ -38,7 +38,7 @@ export interface PassedThrough {
 /** What is known of one output. */
 interface Observed {
   width: number;
-  dtype: Dtype | undefined;
+  dtype: SideDtype | undefined;
   /** The first number of tokens that its rows followed. */
   tokens: number;
   hasFollowedTwo: boolean;

@@ -70,6 +70,7 @@ class Arguments {
   VKV_NUMBERS(Int32s, int32_t, napi_int32_array)
   VKV_NUMBERS(Doubles, double, napi_float64_array)
   VKV_NUMBERS(Uint64s, uint64_t, napi_biguint64_array)
+  VKV_NUMBERS(Uint32s, uint32_t, napi_uint32_array)
   VKV_NUMBERS(Uint8s, uint8_t, napi_uint8_array)
 #undef VKV_NUMBERS
   // The first `count` entries of an Int32Array, each of which is an `Entry`.

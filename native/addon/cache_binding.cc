@@ -21,6 +21,7 @@ void NativeCache::Define(Napi::Env env, Napi::Object exports) {
                                                   InstanceMethod<&NativeCache::Detach>("detach"),
                                                   InstanceMethod<&NativeCache::Copy>("copy"),
                                                   InstanceMethod<&NativeCache::Put>("put"),
+                                                  InstanceMethod<&NativeCache::Fetch>("fetch"),
                                                   InstanceMethod<&NativeCache::Synchronize>("synchronize"),
                                                   InstanceMethod<&NativeCache::News>("news"),
                                                   InstanceMethod<&NativeCache::MapperState>("mapperState"),
@@ -30,6 +31,10 @@ void NativeCache::Define(Napi::Env env, Napi::Object exports) {
                                                   InstanceMethod<&NativeCache::Revoke>("revoke"),
                                                   InstanceMethod<&NativeCache::Stamp>("stamp"),
                                                   InstanceMethod<&NativeCache::Check>("check"),
+                                                  InstanceMethod<&NativeCache::OpenCopier>("openCopier"),
+                                                  InstanceMethod<&NativeCache::CopierGate>("copierGate"),
+                                                  InstanceMethod<&NativeCache::CopyBlock>("copyBlock"),
+                                                  InstanceMethod<&NativeCache::CancelCopies>("cancelCopies"),
                                                   InstanceMethod<&NativeCache::Verify>("verify"),
                                                   InstanceMethod<&NativeCache::Close>("close")});
   ContextOf(env).cache_class = Napi::Persistent(cache_class);
@@ -66,29 +71,36 @@ NativeCache::NativeCache(const Napi::CallbackInfo& info) : Napi::ObjectWrap<Nati
   if (ThrowIfFailed(env, options.status())) return;
   if (ThrowIfFailed(env, KvCache::Open(std::move(pool), std::move(layout), scrub, cache_), driver_kind_)) return;
 
-  pattern_ = std::make_unique<Pattern>(*cache_, std::move(tensors));
+  pattern_ = std::make_unique<Pattern>(*cache_, tensors);
+  tensors_ = std::move(tensors);
   windows_ = std::make_unique<SlotWindows>(*cache_);
   arrays_.Open(info[2].As<Napi::Int32Array>(), info[3].As<Napi::Uint8Array>());
   if (!has_mapper) return;
   mapper_ = std::make_unique<Mapper>(*cache_);
   if (ThrowIfFailed(env, mapper_->Start(), driver_kind_)) return;
+  RegisterForTeardown(env);
+}
+
+void NativeCache::RegisterForTeardown(Napi::Env env) {
   context_ = &ContextOf(env);
   context_->stoppables.insert(this);
 }
 
 NativeCache::~NativeCache() {
   if (context_ != nullptr) context_->stoppables.erase(this);
-  StopMapper();
+  StopThreads();
   windows_.reset();  // before the memory goes
 }
 
 void NativeCache::StopForTeardown() {
   context_ = nullptr;
-  StopMapper();
+  StopThreads();
 }
 
-void NativeCache::StopMapper() {
+void NativeCache::StopThreads() {
   if (mapper_) mapper_->Stop();
+  if (copier_) copier_->Stop();
+  copied_.Close();
 }
 
 template <typename Call>
@@ -247,9 +259,10 @@ Napi::Value NativeCache::Verify(const Napi::CallbackInfo& info) {
 }
 
 Napi::Value NativeCache::Close(const Napi::CallbackInfo& info) {
-  StopMapper();
+  StopThreads();
   windows_->Close();
-  const Status status = cache_->Close();
+  Status status = copier_ ? copier_->Close() : Ok();
+  if (status.ok()) status = cache_->Close();
   (void)arrays_.WriteSlots(*cache_);  // where they are gone, the cache closes all the same
   if (status.ok()) arrays_.Close();   // else kept until this object is collected, which is no sooner than the next turn
   ThrowIfFailed(info.Env(), status, driver_kind_);

@@ -10,10 +10,13 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "addon/arguments.h"
 #include "addon/context.h"
+#include "addon/notifier.h"
 #include "addon/slot_arrays.h"
+#include "block_copier.h"
 #include "kv_cache.h"
 #include "mapper.h"
 #include "pattern.h"
@@ -43,23 +46,32 @@ class NativeCache : public Napi::ObjectWrap<NativeCache>, private Stoppable {
   Napi::Value Alias(const Napi::CallbackInfo& info);    // (slot, ids, from, to)
   // (slot, tenant, ids, from, to, rows, earmarked rows, from slot, id, tokens, stream)
   Napi::Value Admit(const Napi::CallbackInfo& info);
-  Napi::Value Detach(const Napi::CallbackInfo& info);       // (slot, group, tokens, stream)
-  Napi::Value Copy(const Napi::CallbackInfo& info);         // (slot, group, from slot, id, tokens)
-  Napi::Value Put(const Napi::CallbackInfo& info);          // ([slot, from, tokens, at] * count, count, bytes)
+  Napi::Value Detach(const Napi::CallbackInfo& info);  // (slot, group, tokens, stream)
+  Napi::Value Copy(const Napi::CallbackInfo& info);    // (slot, group, from slot, id, tokens)
+  Napi::Value Put(const Napi::CallbackInfo& info);     // ([slot, from, tokens, at] * count, count, bytes)
+  // ([slot, from, tokens, at] * count, count, driver, address, bytes, stream, arena or undefined)
+  Napi::Value Fetch(const Napi::CallbackInfo& info);
   Napi::Value Synchronize(const Napi::CallbackInfo& info);  // () writes slots and news
   Napi::Value MapperState(const Napi::CallbackInfo& info);  // () => {isIdle, lateErrors, droppedRequests, lastError}
   Napi::Value News(const Napi::CallbackInfo& info);         // () => Float64Array that synchronize() writes
   Napi::Value Counters(const Napi::CallbackInfo& info);
   Napi::Value Address(const Napi::CallbackInfo& info);  // (reservation) => BigInt
-  Napi::Value Window(const Napi::CallbackInfo& info);   // (slot, reservation, bytes) => ArrayBuffer
+  Napi::Value Window(const Napi::CallbackInfo& info);   // (slot, reservation, from, to) => ArrayBuffer
   Napi::Value Revoke(const Napi::CallbackInfo& info);   // (slot, is escaped)
   Napi::Value Stamp(const Napi::CallbackInfo& info);    // (slot, from, tokens, key)
   Napi::Value Check(const Napi::CallbackInfo& info);    // (slot, from, tokens, key) => wrong tokens
-  Napi::Value Verify(const Napi::CallbackInfo& info);   // () => pages in use
+  // (threads, (id, damaged tensor or -1, error or undefined) => void)
+  Napi::Value OpenCopier(const Napi::CallbackInfo& info);
+  Napi::Value CopierGate(const Napi::CallbackInfo& info);
+  // (id, is load, slot, from, tokens, skipped, block tokens, payload, sums, stream or undefined)
+  Napi::Value CopyBlock(const Napi::CallbackInfo& info);
+  Napi::Value CancelCopies(const Napi::CallbackInfo& info);
+  Napi::Value Verify(const Napi::CallbackInfo& info);  // () => pages in use
   Napi::Value Close(const Napi::CallbackInfo& info);
 
   void StopForTeardown() override;
-  void StopMapper();
+  void StopThreads();
+  void RegisterForTeardown(Napi::Env env);
   vkv::MapperState state_of_mapper() const { return mapper_ ? mapper_->state() : vkv::MapperState(); }
   // Does `call`, if its arguments could be read; throws what fails.
   template <typename Call>
@@ -79,6 +91,9 @@ class NativeCache : public Napi::ObjectWrap<NativeCache>, private Stoppable {
   std::unique_ptr<Pattern> pattern_;
   std::unique_ptr<SlotWindows> windows_;
   SlotArrays arrays_;
+  std::vector<TensorSpan> tensors_;
+  Notifier<BlockCopied> copied_;
+  std::unique_ptr<BlockCopier> copier_;  // null until opened
 };
 
 template <typename Call>

@@ -1,7 +1,9 @@
 // What JavaScript reads and writes of a cache's slots: addresses and windows, tokens put and copied, test patterns.
 
+#include "addon/arena_binding.h"
 #include "addon/cache_arguments.h"
 #include "addon/cache_binding.h"
+#include "addon/driver_binding.h"
 
 namespace vkv::addon {
 
@@ -13,17 +15,19 @@ Napi::Value NativeCache::Address(const Napi::CallbackInfo& info) {
 }
 
 Napi::Value NativeCache::Window(const Napi::CallbackInfo& info) {
-  // Pre (lib/cache/views.ts): the bytes are mapped, and the slot is revoked before any of them is unmapped.
+  // Pre (lib/device/slot-views.ts): the bytes are mapped, and the slot is revoked before any of them is unmapped.
   CacheArguments given(info, "window", cache_->layout());
   const int32_t slot = given.Slot(0);
   const auto reservation = given.Reservation(1);
   const auto stripe = static_cast<int64_t>(cache_->layout().StripeBytes(reservation));
-  const int64_t bytes = given.Integer(2, 0, stripe);
+  const int64_t from = given.Integer(2, 0, stripe);
+  const int64_t to = given.Integer(3, from, stripe);
   if (ThrowIfFailed(info.Env(), given.status(), driver_kind_)) return info.Env().Undefined();
   uint64_t start = 0;
-  const Status status = windows_->Show(slot, reservation, static_cast<uint64_t>(bytes), start);
+  const Status status = windows_->Show(slot, reservation, static_cast<uint64_t>(to), start);
   if (ThrowIfFailed(info.Env(), status, driver_kind_)) return info.Env().Undefined();
-  return Napi::ArrayBuffer::New(info.Env(), reinterpret_cast<void*>(start), static_cast<size_t>(bytes));
+  void* const shown = reinterpret_cast<void*>(start + static_cast<uint64_t>(from));
+  return Napi::ArrayBuffer::New(info.Env(), shown, static_cast<size_t>(to - from));
 }
 
 Napi::Value NativeCache::Revoke(const Napi::CallbackInfo& info) {
@@ -64,6 +68,18 @@ Napi::Value NativeCache::Put(const Napi::CallbackInfo& info) {
   const auto commands = given.Puts();
   const std::span<uint8_t> source = given.Uint8s(2);
   return Run(info, given, [&] { return cache_->Put(commands, source.data(), source.size()); });
+}
+
+Napi::Value NativeCache::Fetch(const Napi::CallbackInfo& info) {
+  CacheArguments given(info, "fetch", cache_->layout());
+  const auto commands = given.Puts();
+  const std::shared_ptr<Driver> driver = NativeDriver::Of(info[2]);
+  FetchSource source = {driver.get(), given.Address(3), 0, 0, nullptr};
+  source.bytes = static_cast<uint64_t>(given.Integer(4, 0, kLargestInteger));
+  source.stream = given.Address(5);
+  const std::shared_ptr<PinnedArena> arena = NativeArena::Of(info[6]);
+  source.arena = arena.get();
+  return Run(info, given, [&] { return driver ? cache_->Fetch(commands, source) : Fail(Code::kClosed, "driver"); });
 }
 
 }  // namespace vkv::addon

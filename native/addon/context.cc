@@ -1,6 +1,28 @@
 #include "addon/context.h"
 
 namespace vkv::addon {
+
+std::shared_ptr<kernels::WorkerPool> EnvContext::WorkersOf(const std::shared_ptr<HostStream>& stream) {
+  if (!stream) return workers;
+  std::erase_if(stream_workers, [](const auto& known) { return known.second.expired(); });
+  for (const auto& [of, pool] : stream_workers)
+    if (of.lock() == stream) return pool.lock();
+  auto pool = std::make_shared<kernels::WorkerPool>();
+  stream_workers.emplace_back(stream, pool);
+  return pool;
+}
+
+// Streams before the threads that work for them, and before what their commands use.
+void EnvContext::StopForTeardown() {
+  for (const auto& known : host_drivers)
+    if (const auto driver = known.lock()) static_cast<DriverHost&>(*driver).StopStreams();
+  stream_marks.Close();
+  for (Stoppable* stoppable : stoppables) stoppable->StopForTeardown();
+  workers->Stop();
+  for (const auto& [stream, known] : stream_workers)
+    if (const auto pool = known.lock()) pool->Stop();
+}
+
 // Plain Node-API: where JavaScript can no longer run, each of these calls fails without a further effect.
 Napi::Value MakeError(Napi::Env env, const Status& status, const std::string& driver, const std::string& text) {
   if (status.ok()) return env.Undefined();

@@ -1,6 +1,6 @@
 // EnvContext: what the addon keeps per Node environment (main thread or worker): the function that makes errors, the
-// classes, the caches whose mapper must be joined before the environment goes, and the threads of the CPU kernels. No
-// globals. Threads: the environment's own.
+// classes, what has threads that must be joined before the environment goes: caches, stores, streams of host drivers,
+// and the threads of the CPU kernels. No globals. Threads: the environment's own.
 #ifndef VKV_ADDON_CONTEXT_H_
 #define VKV_ADDON_CONTEXT_H_
 
@@ -9,7 +9,11 @@
 #include <memory>
 #include <string>
 #include <unordered_set>
+#include <utility>
+#include <vector>
 
+#include "addon/notifier.h"
+#include "host/driver_host.h"
 #include "kernels/cpu/worker_pool.h"
 #include "status.h"
 
@@ -25,6 +29,12 @@ class Stoppable {
   ~Stoppable() = default;
 };
 
+// A mark of a host stream was reached: what was queued before it is done, or was dropped.
+struct StreamMark {
+  int64_t id = 0;
+  HostStream::Failure failure;
+};
+
 struct EnvContext {
   Napi::FunctionReference make_error;
   Napi::FunctionReference driver_class;
@@ -34,6 +44,13 @@ struct EnvContext {
   std::unordered_set<Stoppable*> stoppables;
   // Threads start when a kernel first wants them.
   std::shared_ptr<kernels::WorkerPool> workers = std::make_shared<kernels::WorkerPool>();
+  // Those that work for a stream's thread, which runs beside the environment's.
+  std::vector<std::pair<std::weak_ptr<HostStream>, std::weak_ptr<kernels::WorkerPool>>> stream_workers;
+  std::vector<std::weak_ptr<Driver>> host_drivers;
+  Notifier<StreamMark> stream_marks;
+
+  std::shared_ptr<kernels::WorkerPool> WorkersOf(const std::shared_ptr<HostStream>& stream);  // null: the environment
+  void StopForTeardown();
 };
 
 inline EnvContext& ContextOf(Napi::Env env) { return *env.GetInstanceData<EnvContext>(); }

@@ -16,6 +16,8 @@ namespace {
 constexpr size_t kCommonArguments = 3;
 constexpr size_t kProductArguments = 6;
 
+constexpr std::span<const int32_t> kNoEntries;
+
 constexpr int64_t kMostElements = int64_t{1} << 48;  // their bytes are no overflow
 
 // `off`, `auto`, or a path.
@@ -94,11 +96,13 @@ NativeDense::NativeDense(const Napi::CallbackInfo& info) : Napi::ObjectWrap<Nati
 NativeDense::~NativeDense() { CloseSet(); }
 
 Status NativeDense::OpenSet(Napi::Env env, Arguments& options) {
-  if (!driver_) {
+  if (!driver_ || KindOf(driver_) == "host") {
     const std::string instructions = options.String("instructions");
     const auto threads = static_cast<int32_t>(options.Integer("threads", 1, 1024));
+    stream_ = HostStreamOf(driver_, options);
+    if (driver_ && !stream_) options.Refuse();
     VKV_RETURN_IF_ERROR(options.status());
-    dense_ = std::make_unique<kernels::CpuDense>(ContextOf(env).workers, threads,
+    dense_ = std::make_unique<kernels::CpuDense>(ContextOf(env).WorkersOf(stream_), threads,
                                                  kernels::ChooseDense(instructions.c_str()));
     return Ok();
   }
@@ -112,22 +116,26 @@ Status NativeDense::OpenSet(Napi::Env env, Arguments& options) {
 }
 
 void NativeDense::CloseSet() {
-  if (!driver_ || !dense_) return dense_.reset();
+  if (stream_ && dense_) stream_->WaitForAll();
+  if (!is_on_device() || !dense_) return dense_.reset();
   DriverScope scope(*driver_);  // where it fails, nothing is left to give back
   dense_.reset();
 }
 
-template <typename Call>
-Napi::Value NativeDense::Run(Napi::Env env, const Arguments& given, Call call) {
+template <typename Entry, typename Call>
+Napi::Value NativeDense::Run(Napi::Env env, const Arguments& given, std::span<const Entry> entries, Call call) {
   if (!dense_) {
     ThrowIfFailed(env, Fail(Code::kClosed, "dense kernels"));
   } else if (!given.ok()) {
     ThrowIfFailed(env, given.status());
+  } else if (stream_) {
+    stream_->Queue(HostStream::Kind::kDroppable, entries,
+                   [set = dense_.get(), call](std::span<const Entry> queued) { return call(*set, queued); });
   } else if (!driver_) {
-    ThrowIfFailed(env, call(*dense_));
+    ThrowIfFailed(env, call(*dense_, entries));
   } else {
     DriverScope scope(*driver_);
-    ThrowIfFailed(env, scope.status().ok() ? call(*dense_) : scope.status(), KindOf(driver_));
+    ThrowIfFailed(env, scope.status().ok() ? call(*dense_, entries) : scope.status(), KindOf(driver_));
   }
   return env.Undefined();
 }
@@ -149,7 +157,8 @@ Napi::Value NativeDense::Multiply(const Napi::CallbackInfo& info) {
                          Floats<float>(given, at + 4, Product(given, rows, outputs)), outputs, dtype,
                          given.Boolean(at + 5)});
   }
-  return Run(info.Env(), given, [&](kernels::DenseSet& dense) { return dense.Multiply(input, products_); });
+  return Run(info.Env(), given, std::span<const kernels::Product>(products_),
+             [input](kernels::DenseSet& dense, auto products) { return dense.Multiply(input, products); });
 }
 
 Napi::Value NativeDense::Normalize(const Napi::CallbackInfo& info) {
@@ -158,17 +167,22 @@ Napi::Value NativeDense::Normalize(const Napi::CallbackInfo& info) {
   const int64_t count = Product(given, rows, width);
   const kernels::Normalization command = {Floats<const float>(given, 0, count), Floats<const float>(given, 2, width),
                                           Floats<float>(given, 5, count), width, static_cast<float>(given.Double(4))};
-  return Run(info.Env(), given, [&](kernels::DenseSet& dense) { return dense.Normalize(command, rows); });
+  return Run(info.Env(), given, kNoEntries,
+             [command, rows](kernels::DenseSet& dense, auto) { return dense.Normalize(command, rows); });
 }
 
 Napi::Value NativeDense::Rotate(const Napi::CallbackInfo& info) {
   Arguments given(info, "rotate");
   const int64_t rows = ToCount(given, 1), heads = ToCount(given, 2), dim = ToCount(given, 3);
   float* const floats = Floats<float>(given, 0, Product(given, rows, Product(given, heads, dim)));
-  const Indices positions = ReadIndices(given, 4, rows, driver_ != nullptr);
+  const Indices positions = ReadIndices(given, 4, rows, is_on_device());
   const auto* const table = Floats<const float>(given, 5, Product(given, positions.most + 1, dim));
   const kernels::Rotation command = {floats, positions.numbers.data(), table, heads, dim, positions.are_on_device};
-  return Run(info.Env(), given, [&](kernels::DenseSet& dense) { return dense.Rotate(command, rows); });
+  return Run(info.Env(), given, positions.numbers, [command, rows](kernels::DenseSet& dense, auto numbers) {
+    kernels::Rotation rotation = command;
+    rotation.positions = numbers.data();  // where it was queued, a copy
+    return dense.Rotate(rotation, rows);
+  });
 }
 
 Napi::Value NativeDense::Gate(const Napi::CallbackInfo& info) {
@@ -176,18 +190,19 @@ Napi::Value NativeDense::Gate(const Napi::CallbackInfo& info) {
   const int64_t count = ToCount(given, 2);
   const kernels::Gating command = {Floats<const float>(given, 0, count), Floats<const float>(given, 1, count),
                                    Floats<float>(given, 3, count), count};
-  return Run(info.Env(), given, [&](kernels::DenseSet& dense) { return dense.Gate(command); });
+  return Run(info.Env(), given, kNoEntries, [command](kernels::DenseSet& dense, auto) { return dense.Gate(command); });
 }
 
 Napi::Value NativeDense::Gather(const Napi::CallbackInfo& info) {
   Arguments given(info, "gather");
   const kernels::Dtype dtype = ToDtype(given, 1);
   const int64_t width = ToCount(given, 2), rows = ToCount(given, 4);
-  const Indices tokens = ReadIndices(given, 3, rows, driver_ != nullptr);
+  const Indices tokens = ReadIndices(given, 3, rows, is_on_device());
   const kernels::Gathering command = {Matrix(given, 0, dtype, Product(given, tokens.most + 1, width)),
                                       Floats<float>(given, 5, Product(given, rows, width)), width, dtype,
                                       tokens.are_on_device};
-  return Run(info.Env(), given, [&](kernels::DenseSet& dense) { return dense.Gather(command, tokens.numbers); });
+  return Run(info.Env(), given, tokens.numbers,
+             [command](kernels::DenseSet& dense, auto numbers) { return dense.Gather(command, numbers); });
 }
 
 Napi::Value NativeDense::Close(const Napi::CallbackInfo& info) {

@@ -10,6 +10,7 @@
 
 #include "addon/arguments.h"
 #include "driver.h"
+#include "host/host_stream.h"
 #include "kernels/dense/dense_set.h"
 
 namespace vkv::addon {
@@ -18,8 +19,8 @@ class NativeDense : public Napi::ObjectWrap<NativeDense> {
  public:
   static void Define(Napi::Env env, Napi::Object exports);
 
-  // (driver, or undefined for the CPU; {threads, instructions, stream, module, cublas,
-  // workspaceBytes})
+  // (driver, a host driver's only with a stream of it, or undefined for the CPU; {threads, instructions, stream,
+  // module, cublas, workspaceBytes})
   explicit NativeDense(const Napi::CallbackInfo& info);
   ~NativeDense() override;
 
@@ -35,13 +36,15 @@ class NativeDense : public Napi::ObjectWrap<NativeDense> {
 
   Status OpenSet(Napi::Env env, Arguments& options);
   void CloseSet();
-  // Runs `call(set)`, with the device current where there is one, if its arguments could be read; throws the error of a
-  // failure, kClosed included.
-  template <typename Call>
-  Napi::Value Run(Napi::Env env, const Arguments& given, Call call);
+  bool is_on_device() const { return driver_ != nullptr && !stream_; }
+  // Runs `call(set, entries)`, with the device current where there is one, or queues it on the host driver's stream, if
+  // its arguments could be read; throws the error of a failure, kClosed included. `call` is plain data.
+  template <typename Entry, typename Call>
+  Napi::Value Run(Napi::Env env, const Arguments& given, std::span<const Entry> entries, Call call);
 
-  std::shared_ptr<Driver> driver_;            // null: the CPU
-  std::unique_ptr<kernels::DenseSet> dense_;  // null once closed
+  std::shared_ptr<Driver> driver_;            // null: the CPU, without a stream
+  std::shared_ptr<HostStream> stream_;        // of a host driver, else null
+  std::unique_ptr<kernels::DenseSet> dense_;  // null once closed; queued commands use it
   std::vector<kernels::Product> products_;
 };
 

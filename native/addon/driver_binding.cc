@@ -4,6 +4,7 @@
 
 #include "addon/arguments.h"
 #include "addon/context.h"
+#include "addon/synchronizing.h"
 #include "cuda/open_cuda.h"
 #include "host/driver_host.h"
 
@@ -20,7 +21,11 @@ Napi::Value OpenHost(const Napi::CallbackInfo& info) {
   std::unique_ptr<Driver> driver;
   const Status status = given.ok() ? OpenHostDriver(options, driver) : given.status();
   if (ThrowIfFailed(info.Env(), status, "host")) return info.Env().Undefined();
-  return NativeDriver::Wrap(info.Env(), std::move(driver));
+  std::shared_ptr<Driver> shared = std::move(driver);
+  auto& known = ContextOf(info.Env()).host_drivers;
+  std::erase_if(known, [](const auto& other) { return other.expired(); });
+  known.push_back(shared);
+  return NativeDriver::Wrap(info.Env(), std::move(shared));
 }
 
 Napi::Value OpenCuda(const Napi::CallbackInfo& info) {
@@ -57,11 +62,19 @@ void NativeDriver::Define(Napi::Env env, Napi::Object exports) {
                    InstanceMethod<&NativeDriver::Unmap>("unmap"),
                    InstanceMethod<&NativeDriver::Write>("write"),
                    InstanceMethod<&NativeDriver::Read>("read"),
+                   InstanceMethod<&NativeDriver::RegisterHost>("registerHost"),
+                   InstanceMethod<&NativeDriver::UnregisterHost>("unregisterHost"),
+                   InstanceMethod<&NativeDriver::Download>("download"),
+                   InstanceMethod<&NativeDriver::Upload>("upload"),
                    InstanceMethod<&NativeDriver::Copy>("copy"),
                    InstanceMethod<&NativeDriver::Fill>("fill"),
                    InstanceMethod<&NativeDriver::CreateStream>("createStream"),
                    InstanceMethod<&NativeDriver::DestroyStream>("destroyStream"),
                    InstanceMethod<&NativeDriver::SynchronizeStream>("synchronizeStream"),
+                   InstanceMethod<&NativeDriver::SynchronizeAsync>("synchronizeAsync"),
+                   InstanceMethod<&NativeDriver::MarkStream>("markStream"),
+                   InstanceMethod<&NativeDriver::EndAwait>("endAwait"),
+                   InstanceMethod<&NativeDriver::CancelStream>("cancelStream"),
                    InstanceMethod<&NativeDriver::RecordEvent>("recordEvent"),
                    InstanceMethod<&NativeDriver::QueryEvent>("queryEvent"),
                    InstanceMethod<&NativeDriver::SynchronizeEvent>("synchronizeEvent"),
@@ -206,6 +219,28 @@ Napi::Value NativeDriver::Read(const Napi::CallbackInfo& info) {
   });
 }
 
+Napi::Value NativeDriver::RegisterHost(const Napi::CallbackInfo& info) {
+  return Run(info.Env(), [&](Driver& driver) { return driver.RegisterHost(ToUint64(info[0]), ToUint64(info[1])); });
+}
+
+Napi::Value NativeDriver::UnregisterHost(const Napi::CallbackInfo& info) {
+  return Run(info.Env(), [&](Driver& driver) { return driver.UnregisterHost(ToUint64(info[0])); });
+}
+
+Napi::Value NativeDriver::Download(const Napi::CallbackInfo& info) {
+  return Run(info.Env(), [&](Driver& driver) {
+    void* const to = reinterpret_cast<void*>(ToUint64(info[0]));
+    return driver.Download(to, ToUint64(info[1]), ToUint64(info[2]), ToUint64(info[3]));
+  });
+}
+
+Napi::Value NativeDriver::Upload(const Napi::CallbackInfo& info) {
+  return Run(info.Env(), [&](Driver& driver) {
+    const void* const from = reinterpret_cast<const void*>(ToUint64(info[1]));
+    return driver.Upload(ToUint64(info[0]), from, ToUint64(info[2]), ToUint64(info[3]));
+  });
+}
+
 Napi::Value NativeDriver::Copy(const Napi::CallbackInfo& info) {
   return Run(info.Env(), [&](Driver& driver) {
     return driver.Copy(ToUint64(info[0]), ToUint64(info[1]), ToUint64(info[2]), ToUint64(info[3]));
@@ -231,6 +266,49 @@ Napi::Value NativeDriver::DestroyStream(const Napi::CallbackInfo& info) {
 
 Napi::Value NativeDriver::SynchronizeStream(const Napi::CallbackInfo& info) {
   return Run(info.Env(), [&](Driver& driver) { return driver.SynchronizeStream(ToUint64(info[0])); });
+}
+
+Napi::Value NativeDriver::SynchronizeAsync(const Napi::CallbackInfo& info) {
+  if (!driver_) return Run(info.Env(), [](Driver&) { return Ok(); });
+  return Synchronizing::Start(info.Env(), std::make_unique<Synchronizing>(driver_, ToUint64(info[0])));
+}
+
+Napi::Value NativeDriver::MarkStream(const Napi::CallbackInfo& info) {
+  return Run(info.Env(), [&](Driver& driver) {
+    Arguments given(info, "markStream");
+    const int64_t id = given.Integer(1, 0, kLargestInteger);
+    const bool is_awaited = given.Boolean(2);
+    const auto stream =
+        driver.info().kind == "host" ? static_cast<DriverHost&>(driver).FindStream(ToUint64(info[0])) : nullptr;
+    if (!stream || !given.ok()) return Fail(Code::kDriverMisuse, "markStream", static_cast<int64_t>(ToUint64(info[0])));
+    auto* const marks = &ContextOf(info.Env()).stream_marks;
+    if (is_awaited) marks->Await(1);
+    stream->Mark([marks, id](const HostStream::Failure& failure) { marks->Notify({id, failure}); });
+    return Ok();
+  });
+}
+
+Napi::Value NativeDriver::EndAwait(const Napi::CallbackInfo& info) {
+  ContextOf(info.Env()).stream_marks.Await(-1);
+  return info.Env().Undefined();
+}
+
+Napi::Value NativeDriver::CancelStream(const Napi::CallbackInfo& info) {
+  return Run(info.Env(), [&](Driver& driver) {
+    const auto stream =
+        driver.info().kind == "host" ? static_cast<DriverHost&>(driver).FindStream(ToUint64(info[0])) : nullptr;
+    if (!stream) return Fail(Code::kDriverMisuse, "cancelStream", static_cast<int64_t>(ToUint64(info[0])));
+    stream->Cancel();
+    return Ok();
+  });
+}
+
+std::shared_ptr<HostStream> HostStreamOf(const std::shared_ptr<Driver>& driver, Arguments& options) {
+  const uint64_t stream = options.Address("stream");
+  if (!driver || stream == 0) return nullptr;
+  auto found = static_cast<DriverHost&>(*driver).FindStream(stream);
+  if (!found) options.Refuse(static_cast<int64_t>(stream));
+  return found;
 }
 
 Napi::Value NativeDriver::RecordEvent(const Napi::CallbackInfo& info) {

@@ -8,7 +8,9 @@
 #include <memory>
 #include <string>
 
+#include "addon/arguments.h"
 #include "driver.h"
+#include "host/host_stream.h"
 
 namespace vkv::addon {
 
@@ -37,11 +39,20 @@ class NativeDriver : public Napi::ObjectWrap<NativeDriver> {
   Napi::Value Unmap(const Napi::CallbackInfo& info);
   Napi::Value Write(const Napi::CallbackInfo& info);
   Napi::Value Read(const Napi::CallbackInfo& info);
+  Napi::Value RegisterHost(const Napi::CallbackInfo& info);    // (address, bytes)
+  Napi::Value UnregisterHost(const Napi::CallbackInfo& info);  // (address)
+  Napi::Value Download(const Napi::CallbackInfo& info);        // (to address of the process, from, bytes, stream)
+  Napi::Value Upload(const Napi::CallbackInfo& info);          // (to, from address of the process, bytes, stream)
   Napi::Value Copy(const Napi::CallbackInfo& info);
   Napi::Value Fill(const Napi::CallbackInfo& info);
   Napi::Value CreateStream(const Napi::CallbackInfo& info);
   Napi::Value DestroyStream(const Napi::CallbackInfo& info);
   Napi::Value SynchronizeStream(const Napi::CallbackInfo& info);
+  Napi::Value SynchronizeAsync(const Napi::CallbackInfo& info);  // (stream), not host: a promise
+  // Host: what is queued on a stream so far is told by its id when it is done; whether that keeps the loop alive.
+  Napi::Value MarkStream(const Napi::CallbackInfo& info);    // (stream, id, is awaited)
+  Napi::Value EndAwait(const Napi::CallbackInfo& info);      // () a mark that is awaited was told
+  Napi::Value CancelStream(const Napi::CallbackInfo& info);  // (stream)
   Napi::Value RecordEvent(const Napi::CallbackInfo& info);
   Napi::Value QueryEvent(const Napi::CallbackInfo& info);
   Napi::Value SynchronizeEvent(const Napi::CallbackInfo& info);
@@ -55,6 +66,9 @@ class NativeDriver : public Napi::ObjectWrap<NativeDriver> {
 
   std::shared_ptr<Driver> driver_;
 };
+
+// The host driver's stream that `options` name; null: the default stream. Refuses others.
+std::shared_ptr<HostStream> HostStreamOf(const std::shared_ptr<Driver>& driver, Arguments& options);
 
 // The kind of a driver, for errors; empty without one.
 inline std::string KindOf(const std::shared_ptr<Driver>& driver) { return driver ? driver->info().kind : ""; }

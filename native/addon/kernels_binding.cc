@@ -90,8 +90,9 @@ Status NativeKernels::OpenSet(Napi::Env env, Arguments& options) {
   if (driver_->info().kind == "host") {
     const std::string instructions = options.String("instructions");
     const auto threads = static_cast<int32_t>(options.Integer("threads", 1, 1024));
+    stream_ = HostStreamOf(driver_, options);
     VKV_RETURN_IF_ERROR(options.status());
-    set_ = std::make_unique<kernels::CpuKernels>(ContextOf(env).workers, threads,
+    set_ = std::make_unique<kernels::CpuKernels>(ContextOf(env).WorkersOf(stream_), threads,
                                                  kernels::ChooseSimd(instructions.c_str()));
     return Ok();
   }
@@ -106,18 +107,24 @@ Status NativeKernels::OpenSet(Napi::Env env, Arguments& options) {
 
 void NativeKernels::CloseSet() {
   if (!set_) return;
+  if (stream_) stream_->WaitForAll();
   DriverScope scope(*driver_);  // where it fails, nothing is left to give back
   set_.reset();
 }
 
-template <typename Call>
-Napi::Value NativeKernels::Run(Napi::Env env, const Arguments& given, Call call) {
+template <typename Entry, typename Call>
+Napi::Value NativeKernels::Run(Napi::Env env, const Arguments& given, std::span<const Entry> entries, Call call) {
   if (!set_ || !given.ok()) {
     ThrowIfFailed(env, set_ ? given.status() : Fail(Code::kClosed, "kernels"));
     return env.Undefined();
   }
   DriverScope scope(*driver_);
-  ThrowIfFailed(env, scope.status().ok() ? call(*set_) : scope.status(), KindOf(driver_));
+  if (stream_ && scope.status().ok()) {
+    stream_->Queue(HostStream::Kind::kDroppable, entries,
+                   [set = set_.get(), call](std::span<const Entry> queued) { return call(*set, queued); });
+  } else {
+    ThrowIfFailed(env, scope.status().ok() ? call(*set_, entries) : scope.status(), KindOf(driver_));
+  }
   return env.Undefined();
 }
 
@@ -170,7 +177,8 @@ Napi::Value NativeKernels::Append(const Napi::CallbackInfo& info) {
   int64_t rows = 0;
   const auto spans = ReadSpans(given, rows);
   const kernels::AppendCommand command = AppendOf(given, layer, rows);
-  return Run(info.Env(), given, [&](kernels::KernelSet& set) { return set.Append(command, spans); });
+  return Run(info.Env(), given, spans,
+             [command](kernels::KernelSet& set, auto entries) { return set.Append(command, entries); });
 }
 
 Napi::Value NativeKernels::CopyTokens(const Napi::CallbackInfo& info) {
@@ -183,7 +191,10 @@ Napi::Value NativeKernels::CopyTokens(const Napi::CallbackInfo& info) {
     if (!is_inside(copy.from_slot, copy.from_token, copy.tokens)) given.Refuse(copy.from_slot);
     if (!is_inside(copy.to_slot, copy.to_token, copy.tokens)) given.Refuse(copy.to_slot);
   }
-  return Run(info.Env(), given, [&](kernels::KernelSet& set) { return set.CopyTokens(regions_, copies); });
+  return Run(info.Env(), given, copies,
+             [regions = std::span<const kernels::Region>(regions_)](kernels::KernelSet& set, auto entries) {
+               return set.CopyTokens(regions, entries);
+             });
 }
 
 template <typename Call>
@@ -193,7 +204,8 @@ Napi::Value NativeKernels::Attend(const Napi::CallbackInfo& info, const char* na
   int64_t rows = 0;
   const auto spans = ReadSpans(given, rows);
   const kernels::AttentionCommand command = AttentionOf(given, layer, rows);
-  return Run(info.Env(), given, [&](kernels::KernelSet& set) { return call(set, command, spans); });
+  return Run(info.Env(), given, spans,
+             [command, call](kernels::KernelSet& set, auto entries) { return call(set, command, entries); });
 }
 
 Napi::Value NativeKernels::DecodeAttention(const Napi::CallbackInfo& info) {
@@ -211,7 +223,14 @@ Napi::Value NativeKernels::PrefillAttention(const Napi::CallbackInfo& info) {
 template <typename Call>
 Napi::Value NativeKernels::RunOnDevice(Napi::Env env, Arguments& given, Call call) {
   if (driver_ && driver_->info().kind == "host") given.Refuse();
-  return Run(env, given, [&](kernels::KernelSet& set) { return call(static_cast<kernels::CudaKernels&>(set)); });
+  if (!set_ || !given.ok()) {
+    ThrowIfFailed(env, set_ ? given.status() : Fail(Code::kClosed, "kernels"));
+    return env.Undefined();
+  }
+  DriverScope scope(*driver_);
+  ThrowIfFailed(env, scope.status().ok() ? call(static_cast<kernels::CudaKernels&>(*set_)) : scope.status(),
+                KindOf(driver_));
+  return env.Undefined();
 }
 
 kernels::cuda::StepList NativeKernels::ReadList(Arguments& given) const {

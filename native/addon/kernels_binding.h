@@ -13,6 +13,7 @@
 
 #include "addon/arguments.h"
 #include "driver.h"
+#include "host/host_stream.h"
 #include "kernels/cuda/launches.h"
 #include "kernels/kernel_set.h"
 
@@ -64,16 +65,17 @@ class NativeKernels : public Napi::ObjectWrap<NativeKernels> {
   kernels::AttentionCommand AttentionOf(Arguments& given, const Layer& layer, int64_t rows) const;
   template <typename Call>
   Napi::Value Attend(const Napi::CallbackInfo& info, const char* name, Call call);
-  // Runs `call(set)` with the device current, if its arguments could be read; throws the error of a failure, kClosed
-  // included.
-  template <typename Call>
-  Napi::Value Run(Napi::Env env, const Arguments& given, Call call);
+  // Runs `call(set, entries)` with the device current, or queues it on the host driver's stream, if its arguments could
+  // be read; throws the error of a failure, kClosed included. `call` is plain data.
+  template <typename Entry, typename Call>
+  Napi::Value Run(Napi::Env env, const Arguments& given, std::span<const Entry> entries, Call call);
   // As Run, for kernels of a device only.
   template <typename Call>
   Napi::Value RunOnDevice(Napi::Env env, Arguments& given, Call call);
 
   std::shared_ptr<Driver> driver_;
-  std::unique_ptr<kernels::KernelSet> set_;           // null once closed
+  std::shared_ptr<HostStream> stream_;                // of the host driver; null: its default stream
+  std::unique_ptr<kernels::KernelSet> set_;           // null once closed; queued commands use it
   std::vector<std::unique_ptr<DriverScope>> scopes_;  // of Enter, innermost last
   std::vector<Layer> layers_;
   std::vector<kernels::Region> regions_;

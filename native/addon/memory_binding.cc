@@ -5,6 +5,7 @@
 #include "addon/arguments.h"
 #include "addon/context.h"
 #include "addon/driver_binding.h"
+#include "host/driver_host.h"
 
 namespace vkv::addon {
 namespace {
@@ -46,6 +47,7 @@ Status NativeMemory::Open(uint64_t bytes) {
 
 void NativeMemory::CloseMemory() {
   if (!memory_) return;
+  if (KindOf(driver_) == "host") static_cast<DriverHost&>(*driver_).WaitForStreams();  // as a device's driver does
   DriverScope scope(*driver_);  // where it fails, nothing is left to give back
   memory_.reset();
 }

@@ -51,6 +51,7 @@ void SetLeftovers(Napi::Env env, const cuda::Leftovers& from, Napi::Object& to) 
   to.Set("pages", FromCount(env, from.pages));
   to.Set("streams", FromCount(env, from.streams));
   to.Set("events", FromCount(env, from.events));
+  to.Set("registrations", FromCount(env, from.registrations));
 }
 
 // The CUDA driver's results by name, for scripts that fail a call.

@@ -26,6 +26,7 @@ struct Leftovers {
   uint64_t pages = 0;
   uint64_t streams = 0;
   uint64_t events = 0;
+  uint64_t registrations = 0;  // of the CPU's memory
 
   bool operator==(const Leftovers&) const = default;
 };

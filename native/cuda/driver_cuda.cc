@@ -27,6 +27,7 @@ uint64_t LargestPowerOfTwoIn(uint64_t bytes) { return bytes & (~bytes + 1); }
 
 CUstream ToStream(Stream stream) { return reinterpret_cast<CUstream>(stream); }
 CUevent ToEvent(Event event) { return reinterpret_cast<CUevent>(event); }
+void* ToPointer(uint64_t address) { return reinterpret_cast<void*>(address); }
 
 Subject About(uint64_t what, uint64_t how_many = 0) {
   return {.what = static_cast<int64_t>(what), .how_many = static_cast<int64_t>(how_many)};
@@ -86,6 +87,7 @@ void DriverCuda::GiveBackLeftovers() {
   for (const auto& [address, bytes] : contents.mappings) (void)api_->cuMemUnmap(address, bytes);
   for (const auto& [page, bytes] : contents.pages) (void)api_->cuMemRelease(page);
   for (const auto& [address, bytes] : contents.reservations) (void)api_->cuMemAddressFree(address, bytes);
+  for (const uint64_t address : contents.registrations) (void)api_->cuMemHostUnregister(ToPointer(address));
   for (const Event event : contents.events) (void)api_->cuEventDestroy(ToEvent(event));
   for (const Stream stream : contents.streams) (void)api_->cuStreamDestroy(ToStream(stream));
 }

@@ -59,6 +59,10 @@ class DriverCuda final : public Driver {
 
   Status Write(uint64_t to, const void* from, uint64_t bytes) override;
   Status Read(void* to, uint64_t from, uint64_t bytes) override;
+  Status RegisterHost(uint64_t address, uint64_t bytes) override;
+  Status UnregisterHost(uint64_t address) override;
+  Status Download(void* to, uint64_t from, uint64_t bytes, Stream stream) override;
+  Status Upload(uint64_t to, const void* from, uint64_t bytes, Stream stream) override;
   Status Copy(uint64_t to, uint64_t from, uint64_t bytes, Stream stream) override;
   Status Fill(uint64_t to, uint8_t value, uint64_t bytes, Stream stream) override;
 
@@ -89,8 +93,6 @@ class DriverCuda final : public Driver {
   void AbortCapture(Stream stream);
   Status LaunchGraph(CUgraphExec graph, Stream stream);
   Status DestroyGraph(CUgraphExec graph);
-  // Queued; `from` may change as soon as it returns.
-  Status Upload(uint64_t to, const void* from, uint64_t bytes, Stream stream);
 
   // Work for a stream that is queued past the driver (cuBLAS's): Write and Read come after it, when it is the default.
   void NoteQueued(Stream stream) {

@@ -47,14 +47,4 @@ Status DriverCuda::DestroyGraph(CUgraphExec graph) {
   return CheckGivenBack("cuGraphExecDestroy", api_->cuGraphExecDestroy(graph), {});
 }
 
-Status DriverCuda::Upload(uint64_t to, const void* from, uint64_t bytes, Stream stream) {
-  VKV_RETURN_IF_ERROR(Ready());
-  if (bytes == 0) return Ok();
-  Subject subject = {.what = static_cast<int64_t>(to), .how_many = static_cast<int64_t>(bytes)};
-  subject.misuse = Code::kCopyOutOfRange;
-  NoteQueued(stream);
-  // From pageable memory the bytes are staged before the call returns.
-  return Check("cuMemcpyHtoDAsync", api_->cuMemcpyHtoDAsync(to, from, bytes, ToStream(stream)), subject);
-}
-
 }  // namespace vkv::cuda

@@ -72,6 +72,10 @@
     (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream), (to, from, bytes, stream)) \
   X(cuMemsetD8Async, 3020, cuMemsetD8Async, kRequired, \
     (CUdeviceptr to, unsigned char value, size_t bytes, CUstream stream), (to, value, bytes, stream)) \
+  /* the CPU's memory */ \
+  X(cuMemHostRegister, 6050, cuMemHostRegister_v2, kOptional, (void* start, size_t bytes, unsigned flags), \
+    (start, bytes, flags)) \
+  X(cuMemHostUnregister, 4000, cuMemHostUnregister, kOptional, (void* start), (start)) \
   /* streams and events */ \
   X(cuStreamCreate, 2000, cuStreamCreate, kRequired, (CUstream* stream, unsigned flags), (stream, flags)) \
   X(cuStreamDestroy, 4000, cuStreamDestroy_v2, kRequired, (CUstream stream), (stream)) \

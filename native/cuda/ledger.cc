@@ -71,10 +71,20 @@ bool Ledger::RemoveEvent(Event event) {
   return contents_.events.erase(event) != 0;
 }
 
+void Ledger::AddRegistration(uint64_t address) {
+  const std::lock_guard lock(mutex_);
+  contents_.registrations.insert(address);
+}
+
+bool Ledger::RemoveRegistration(uint64_t address) {
+  const std::lock_guard lock(mutex_);
+  return contents_.registrations.erase(address) != 0;
+}
+
 Leftovers Ledger::Count() const {
   const std::lock_guard lock(mutex_);
-  return {contents_.reservations.size(), contents_.mappings.size(), contents_.pages.size(), contents_.streams.size(),
-          contents_.events.size()};
+  return {contents_.reservations.size(), contents_.mappings.size(), contents_.pages.size(),
+          contents_.streams.size(),      contents_.events.size(),   contents_.registrations.size()};
 }
 
 uint64_t Ledger::page_bytes() const {

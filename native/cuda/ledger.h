@@ -1,5 +1,5 @@
-// Ledger: the live objects of one DriverCuda: reservations, mappings, pages, streams and events. QueryMemory
-// counts them, and a closing driver gives them back.
+// Ledger: the live objects of one DriverCuda: reservations, mappings, pages, streams, events and
+// registered memory. QueryMemory counts them, and a closing driver gives them back.
 //
 // It checks nothing: the CUDA driver decides what is allowed. An object is added after the call that creates it
 // and removed before the call that ends it, because the driver may return the same value
@@ -26,7 +26,8 @@ class Ledger {
     std::unordered_map<PageHandle, uint64_t> pages;  // handle -> bytes
     std::unordered_set<Stream> streams;
     std::unordered_set<Event> events;
-    uint64_t page_bytes = 0;  // of all pages together
+    std::unordered_set<uint64_t> registrations;  // of the CPU's memory, by address
+    uint64_t page_bytes = 0;                     // of all pages together
   };
 
   // A Remove returns whether the object was there, and its size; when the driver call fails, the caller adds it
@@ -44,6 +45,8 @@ class Ledger {
   bool RemoveStream(Stream stream);
   void AddEvent(Event event);
   bool RemoveEvent(Event event);
+  void AddRegistration(uint64_t address);
+  bool RemoveRegistration(uint64_t address);
 
   Leftovers Count() const;
   uint64_t page_bytes() const;

@@ -61,10 +61,14 @@ Status DriverHost::Open(const HostOptions& options, std::unique_ptr<DriverHost>&
 
 DriverHost::~DriverHost() {
   if (guard_ == nullptr) return;
-  if (guard_->is_forked()) {  // all of it belongs to the parent
-    (void)share_.release();   // its neighbours are the parent's
+  if (guard_->is_forked()) {              // all of it belongs to the parent
+    (void)share_.release();               // its neighbours are the parent's
+    (void)new auto(std::move(streams_));  // and so are the threads
+    (void)new auto(std::move(ended_streams_));
+    (void)new auto(std::move(events_));
     return;
   }
+  StopStreams();
   for (const AddressRange* range = space_.After(0); range != nullptr; range = space_.After(range->address))
     (void)guard_->Free(calls_, range->address, range->bytes + range->guard_bytes);
   space_.Clear();
@@ -73,6 +77,14 @@ DriverHost::~DriverHost() {
 }
 
 Status DriverHost::FailCall(std::string_view kind, uint64_t nth, int error) {
+  if (kind == "command") {
+    for (const auto& stream : AllStreams()) stream->FailCommand(nth, error);
+    return Ok();
+  }
+  if (kind == "hold") {
+    for (const auto& stream : AllStreams()) stream->Hold(nth != 0);
+    return Ok();
+  }
   host::SystemCall call;
   if (!host::SystemCallFromName(kind, call)) return Misuse("FailCall", 0, nth);
   calls_.FailNext(call, nth, error);
@@ -103,7 +115,8 @@ bool DriverHost::IsShortOfMappings() {
 // Checks this driver's own limit of mappings, and the one that all host drivers of the process share.
 Status DriverHost::CheckMappings(uint64_t needed) const {
   const uint64_t own = space_.mappings();
-  if (needed <= own) return Ok();
+  // Unmapping in the middle of a run takes mappings and asks no limit: what was unmapped beyond it must come back.
+  if (needed <= own || undos_.load(std::memory_order_relaxed) > 0) return Ok();
   const uint64_t others = host::ProcessMappings::in_use() - own;
   const bool is_own_limit = info_.mapping_limit < shared_mapping_limit_ && needed > info_.mapping_limit;
   if (!is_own_limit && needed + others <= shared_mapping_limit_) return Ok();
@@ -233,11 +246,13 @@ Status DriverHost::ReleasePage(PageHandle handle, uint64_t page_bytes) {
     page->is_releasing = true;
     offset = page->offset;
   }
-  const int error = file_.Punch(offset, page_bytes);
+  const Status told = TellListeners(offset, page_bytes);
+  const int error = told.ok() ? file_.Punch(offset, page_bytes) : 0;
   std::lock_guard lock(mutex_);
   const host::PageIndex index = host::PageTable::IndexOf(handle);
   Page& page = pages_.At(index);
   page.is_releasing = false;
+  if (!told.ok()) return told;
   if (error != 0) return SystemError(Code::kDriverCallFailed, "fallocate", error, handle, page_bytes);
   GiveOffset(page);
   pages_.Remove(index);

@@ -8,18 +8,22 @@
 #ifndef VKV_HOST_DRIVER_HOST_H_
 #define VKV_HOST_DRIVER_HOST_H_
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <string_view>
-#include <unordered_set>
+#include <unordered_map>
+#include <vector>
 
 #include "driver.h"
 #include "host/address_space.h"
 #include "host/fork_guard.h"
+#include "host/host_stream.h"
 #include "host/memory_share.h"
 #include "host/page_file.h"
+#include "host/page_listener.h"
 #include "host/page_table.h"
 #include "host/process_mappings.h"
 #include "host/system_calls.h"
@@ -47,8 +51,9 @@ struct HostOptions {
   std::string machine_root;
 };
 
-// A reservation takes pages of one size only. All work is done when a call returns, so streams and events are
-// only counted. In a fork of the process that opened it every call returns kDriverUnavailable (kForked).
+// A reservation takes pages of one size only. Work on the default stream is done when a call returns; each other stream
+// is a thread that runs what kernels and the driver queue there. In a fork of the process that opened it every call
+// returns kDriverUnavailable (kForked).
 class DriverHost final : public Driver {
  public:
   static Status Open(const HostOptions& options, std::unique_ptr<DriverHost>& driver);
@@ -57,8 +62,9 @@ class DriverHost final : public Driver {
   DriverHost& operator=(const DriverHost&) = delete;
 
   // For tests: the nth system call of this kind from now on (1: the next) fails once with the errno; 0
-  // withdraws that. Kinds: "ftruncate", "mmap-reserve", "mmap-map", "mmap-unmap", "munmap", "fallocate";
-  // kDriverMisuse for any other.
+  // withdraws that. Kinds: "ftruncate", "mmap-reserve", "mmap-map", "mmap-unmap", "munmap", "fallocate"; and "command",
+  // the nth that kernels queue on each stream there is. kDriverMisuse for any other. "hold": what kernels queue on the
+  // streams there are is not begun until that is withdrawn.
   Status FailCall(std::string_view kind, uint64_t nth, int error);
 
   const DriverInfo& info() const override { return info_; }
@@ -74,11 +80,28 @@ class DriverHost final : public Driver {
   Status ReleasePage(PageHandle page, uint64_t page_bytes) override;
   Status Map(uint64_t address, uint64_t page_bytes, PageHandle page) override;
   Status SetAccess(uint64_t address, uint64_t bytes) override;
+  void BeginUndo() override { undos_.fetch_add(1, std::memory_order_relaxed); }
+  void EndUndo() override { undos_.fetch_sub(1, std::memory_order_relaxed); }
   uint64_t SharedRunBytes(uint64_t address, uint64_t bytes) override;
   Status Unmap(uint64_t address, uint64_t bytes) override;
 
+  // For a second mapping of the pages that never changes (pinned_arena.h). Finds where the page at `address` lies in
+  // the page file, and how many of the `bytes` bytes from there on follow it there; both whole pages. False unless they
+  // are mapped.
+  bool FindInFile(uint64_t address, uint64_t bytes, uint64_t& offset, uint64_t& run_bytes);
+  // Maps a part of the page file, which need not be there yet, at addresses of its own. kOutOfMappings,
+  // kOutOfAddressSpace.
+  Status MapLinear(uint64_t offset, uint64_t bytes, uint64_t& address);
+  Status UnmapLinear(uint64_t address, uint64_t bytes);
+  // It hears of pages from here on, for as long as it lives.
+  void AddListener(const std::shared_ptr<host::PageListener>& listener);
+
   Status Write(uint64_t to, const void* from, uint64_t bytes) override;
   Status Read(void* to, uint64_t from, uint64_t bytes) override;
+  Status RegisterHost(uint64_t address, uint64_t bytes) override;
+  Status UnregisterHost(uint64_t address) override;
+  Status Download(void* to, uint64_t from, uint64_t bytes, Stream stream) override;
+  Status Upload(uint64_t to, const void* from, uint64_t bytes, Stream stream) override;
   Status Copy(uint64_t to, uint64_t from, uint64_t bytes, Stream stream) override;
   Status Fill(uint64_t to, uint8_t value, uint64_t bytes, Stream stream) override;
 
@@ -90,8 +113,19 @@ class DriverHost final : public Driver {
   Status SynchronizeEvent(Event event) override;
   Status WaitEvent(Stream stream, Event event) override;
   Status DestroyEvent(Event event) override;
+  // A stream that CreateStream made and DestroyStream did not end; null for any other, the default stream included.
+  std::shared_ptr<HostStream> FindStream(Stream stream);
+  // Waits for all streams: what their commands name by address alone may be taken away then.
+  void WaitForStreams();
+  // Drops what is queued on all streams, and ends their threads: the environment ends. Nothing runs from here on.
+  void StopStreams();
 
  private:
+  // Work up to a ticket of a stream; null: of the default stream, and so done.
+  struct Mark {
+    std::shared_ptr<HostStream> stream;
+    uint64_t ticket = 0;
+  };
   DriverHost() = default;
 
   Status CheckProcess() const {
@@ -106,6 +140,7 @@ class DriverHost final : public Driver {
     if (share_ != nullptr) share_->Give(bytes);
   }
   Status MakeRange(uint64_t bytes, uint64_t page_bytes, uint64_t& address);
+  Status TellListeners(uint64_t offset, uint64_t bytes);
 
   // All of these: the caller holds mutex_.
   Status CheckMappings(uint64_t needed) const;
@@ -113,6 +148,12 @@ class DriverHost final : public Driver {
   void GiveOffset(const host::Page& page);
   Status CheckAccess(const char* call, uint64_t address, uint64_t bytes);
   Status CheckStream(const char* call, Stream stream) const;
+  std::shared_ptr<HostStream> StreamOf(Stream stream) const;  // null: the default stream
+  // Runs `command` on the stream, or here.
+  template <typename Command>
+  static Status RunOn(const std::shared_ptr<HostStream>& stream, const Command& command);
+  Status FindMark(const char* call, Event event, Mark& mark);  // takes mutex_ itself
+  std::vector<std::shared_ptr<HostStream>> AllStreams();       // likewise
 
   DriverInfo info_;
   uint64_t memory_bytes_ = 0;
@@ -121,6 +162,7 @@ class DriverHost final : public Driver {
   bool populate_ = false;
   bool huge_pages_ = false;
 
+  std::atomic<int32_t> undos_{0};  // under way
   host::SystemCalls calls_;
   std::unique_ptr<host::ForkGuard> guard_;
 
@@ -129,8 +171,10 @@ class DriverHost final : public Driver {
   std::unique_ptr<host::MemoryShare> share_;  // null: `memory_bytes` is the caller's word. Has a lock of its own
   host::PageTable pages_;
   host::AddressSpace space_;
-  std::unordered_set<Stream> streams_;
-  std::unordered_set<Event> events_;
+  std::vector<std::weak_ptr<host::PageListener>> listeners_;
+  std::unordered_map<Stream, std::shared_ptr<HostStream>> streams_;
+  std::vector<std::shared_ptr<HostStream>> ended_streams_;
+  std::unordered_map<Event, Mark> events_;
   uint64_t last_handle_ = 0;  // of streams and events
 };
 

@@ -1,4 +1,5 @@
-// DriverHost's calls on the bytes of mapped pages, and its streams and events, which are always done.
+// DriverHost's calls on the bytes of mapped pages, and its streams and events. What these calls queue is always run:
+// others than the engine rely on it.
 #include <cstring>
 
 #include "host/driver_host.h"
@@ -46,52 +47,127 @@ Status DriverHost::Read(void* to, uint64_t from, uint64_t bytes) {
   return Ok();
 }
 
+// The CPU copies by itself: there is nothing to register memory for.
+Status DriverHost::RegisterHost(uint64_t /*address*/, uint64_t /*bytes*/) { return CheckProcess(); }
+
+Status DriverHost::UnregisterHost(uint64_t /*address*/) { return CheckProcess(); }
+
+Status DriverHost::Download(void* to, uint64_t from, uint64_t bytes, Stream stream) {
+  VKV_RETURN_IF_ERROR(SynchronizeStream(stream));
+  return Read(to, from, bytes);
+}
+
+Status DriverHost::Upload(uint64_t to, const void* from, uint64_t bytes, Stream stream) {
+  VKV_RETURN_IF_ERROR(SynchronizeStream(stream));
+  return Write(to, from, bytes);
+}
+
+template <typename Command>
+Status DriverHost::RunOn(const std::shared_ptr<HostStream>& stream, const Command& command) {
+  if (!stream) return command({});
+  stream->Queue<std::byte>(HostStream::Kind::kAlways, {}, command);
+  return Ok();
+}
+
 Status DriverHost::Copy(uint64_t to, uint64_t from, uint64_t bytes, Stream stream) {
   VKV_RETURN_IF_ERROR(CheckProcess());
+  std::shared_ptr<HostStream> on;
   {
     std::lock_guard lock(mutex_);
     VKV_RETURN_IF_ERROR(CheckStream("Copy", stream));
     VKV_RETURN_IF_ERROR(CheckAccess("Copy", from, bytes));
     VKV_RETURN_IF_ERROR(CheckAccess("Copy", to, bytes));
     if (to < from + bytes && from < to + bytes) return Misuse("Copy", to, bytes);
+    on = StreamOf(stream);
   }
-  std::memcpy(At(to), At(from), bytes);
-  return Ok();
+  if (bytes == 0) return Ok();
+  return RunOn(on, [to, from, bytes](std::span<const std::byte>) {
+    std::memcpy(At(to), At(from), bytes);
+    return Ok();
+  });
 }
 
 Status DriverHost::Fill(uint64_t to, uint8_t value, uint64_t bytes, Stream stream) {
   VKV_RETURN_IF_ERROR(CheckProcess());
+  std::shared_ptr<HostStream> on;
   {
     std::lock_guard lock(mutex_);
     VKV_RETURN_IF_ERROR(CheckStream("Fill", stream));
     VKV_RETURN_IF_ERROR(CheckAccess("Fill", to, bytes));
+    on = StreamOf(stream);
   }
-  if (bytes != 0) std::memset(At(to), value, bytes);
-  return Ok();
+  if (bytes == 0) return Ok();
+  return RunOn(on, [to, value, bytes](std::span<const std::byte>) {
+    std::memset(At(to), value, bytes);
+    return Ok();
+  });
 }
 
 Status DriverHost::CheckStream(const char* call, Stream stream) const {
   return stream == 0 || streams_.contains(stream) ? Ok() : Misuse(call, stream, 0);
 }
 
+std::shared_ptr<HostStream> DriverHost::StreamOf(Stream stream) const {
+  const auto found = streams_.find(stream);
+  return found == streams_.end() ? nullptr : found->second;
+}
+
+std::shared_ptr<HostStream> DriverHost::FindStream(Stream stream) {
+  std::lock_guard lock(mutex_);
+  return StreamOf(stream);
+}
+
+std::vector<std::shared_ptr<HostStream>> DriverHost::AllStreams() {
+  std::lock_guard lock(mutex_);
+  std::vector<std::shared_ptr<HostStream>> all;
+  for (const auto& [stream, on] : streams_) all.push_back(on);
+  return all;
+}
+
+void DriverHost::WaitForStreams() {
+  for (const auto& stream : AllStreams()) stream->WaitForAll();
+}
+
+void DriverHost::StopStreams() {
+  const auto all = AllStreams();
+  for (const auto& stream : all) stream->RequestStop();  // all of them first: one may wait for another
+  for (const auto& stream : all) stream->Stop();
+}
+
 Status DriverHost::CreateStream(Stream& stream) {
   VKV_RETURN_IF_ERROR(CheckProcess());
   std::lock_guard lock(mutex_);
   stream = ++last_handle_;
-  streams_.insert(stream);
+  streams_.emplace(stream, std::make_shared<HostStream>());
   return Ok();
 }
 
+// Events and waits of other streams may name it still, so it stays, without a thread, until the driver goes.
 Status DriverHost::DestroyStream(Stream stream) {
   VKV_RETURN_IF_ERROR(CheckProcess());
-  std::lock_guard lock(mutex_);
-  return streams_.erase(stream) != 0 ? Ok() : Misuse("DestroyStream", stream, 0);
+  std::shared_ptr<HostStream> ended;
+  {
+    std::lock_guard lock(mutex_);
+    ended = StreamOf(stream);
+    if (!ended) return Misuse("DestroyStream", stream, 0);
+    streams_.erase(stream);
+    ended_streams_.push_back(ended);
+  }
+  ended->WaitForAll();
+  ended->Stop();
+  return Ok();
 }
 
 Status DriverHost::SynchronizeStream(Stream stream) {
   VKV_RETURN_IF_ERROR(CheckProcess());
-  std::lock_guard lock(mutex_);
-  return CheckStream("SynchronizeStream", stream);
+  std::shared_ptr<HostStream> on;
+  {
+    std::lock_guard lock(mutex_);
+    VKV_RETURN_IF_ERROR(CheckStream("SynchronizeStream", stream));
+    on = StreamOf(stream);
+  }
+  if (on) on->WaitForAll();
+  return Ok();
 }
 
 Status DriverHost::RecordEvent(Stream stream, Event& event) {
@@ -99,29 +175,55 @@ Status DriverHost::RecordEvent(Stream stream, Event& event) {
   std::lock_guard lock(mutex_);
   VKV_RETURN_IF_ERROR(CheckStream("RecordEvent", stream));
   event = ++last_handle_;
-  events_.insert(event);
+  std::shared_ptr<HostStream> on = StreamOf(stream);
+  const uint64_t ticket = on ? on->queued() : 0;
+  events_.emplace(event, Mark{std::move(on), ticket});
+  return Ok();
+}
+
+Status DriverHost::FindMark(const char* call, Event event, Mark& mark) {
+  VKV_RETURN_IF_ERROR(CheckProcess());
+  std::lock_guard lock(mutex_);
+  const auto found = events_.find(event);
+  if (found == events_.end()) return Misuse(call, event, 0);
+  mark = found->second;
   return Ok();
 }
 
 Status DriverHost::QueryEvent(Event event, bool& is_done) {
-  VKV_RETURN_IF_ERROR(CheckProcess());
-  std::lock_guard lock(mutex_);
-  if (!events_.contains(event)) return Misuse("QueryEvent", event, 0);
-  is_done = true;
+  Mark mark;
+  VKV_RETURN_IF_ERROR(FindMark("QueryEvent", event, mark));
+  is_done = !mark.stream || mark.stream->IsDone(mark.ticket);
   return Ok();
 }
 
 Status DriverHost::SynchronizeEvent(Event event) {
-  VKV_RETURN_IF_ERROR(CheckProcess());
-  std::lock_guard lock(mutex_);
-  return events_.contains(event) ? Ok() : Misuse("SynchronizeEvent", event, 0);
+  Mark mark;
+  VKV_RETURN_IF_ERROR(FindMark("SynchronizeEvent", event, mark));
+  if (mark.stream) mark.stream->Wait(mark.ticket);
+  return Ok();
 }
 
+// The default stream waits here, since its work is done when a call returns; so does a stream whose event is its own's.
 Status DriverHost::WaitEvent(Stream stream, Event event) {
-  VKV_RETURN_IF_ERROR(CheckProcess());
-  std::lock_guard lock(mutex_);
-  VKV_RETURN_IF_ERROR(CheckStream("WaitEvent", stream));
-  return events_.contains(event) ? Ok() : Misuse("WaitEvent", event, 0);
+  std::shared_ptr<HostStream> on;
+  {
+    VKV_RETURN_IF_ERROR(CheckProcess());
+    std::lock_guard lock(mutex_);
+    VKV_RETURN_IF_ERROR(CheckStream("WaitEvent", stream));
+    on = StreamOf(stream);
+  }
+  Mark mark;
+  VKV_RETURN_IF_ERROR(FindMark("WaitEvent", event, mark));
+  if (!mark.stream || mark.stream == on || mark.stream->IsDone(mark.ticket)) return Ok();
+  if (!on) {
+    mark.stream->Wait(mark.ticket);
+    return Ok();
+  }
+  return RunOn(on, [from = mark.stream.get(), ticket = mark.ticket](std::span<const std::byte>) {
+    from->Wait(ticket);
+    return Ok();
+  });
 }
 
 Status DriverHost::DestroyEvent(Event event) {

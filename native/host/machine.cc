@@ -4,7 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
-#include <fstream>
+#include <cstdio>
 #include <string_view>
 
 namespace vkv::host {
@@ -13,23 +13,53 @@ namespace {
 constexpr uint64_t kNoLimit = UINT64_MAX;
 constexpr uint64_t kDefaultMappingLimit = 65'530;
 
-// The number a file starts with; kNoLimit when there is no such file or it says "max".
-uint64_t ReadNumber(const std::string& path) {
+// The bytes of a small file; none when there is no such file. (Streams of the standard library would double the size of
+// a released addon.)
+std::string ReadFile(const std::string& path) {
   std::string text;
-  std::ifstream file(path);
-  std::getline(file, text);
+  std::FILE* file = std::fopen(path.c_str(), "re");
+  if (file == nullptr) return text;
+  char part[4096];
+  for (size_t bytes = 0; (bytes = std::fread(part, 1, sizeof(part), file)) > 0;) text.append(part, bytes);
+  std::fclose(file);
+  return text;
+}
+
+// Takes the first line off `text`; false when none is left.
+bool TakeLine(std::string_view& text, std::string_view& line) {
+  if (text.empty()) return false;
+  const size_t end = text.find('\n');
+  line = text.substr(0, end);
+  text.remove_prefix(end == text.npos ? text.size() : end + 1);
+  return true;
+}
+
+// The number a text starts with; kNoLimit when it starts with something else ("max").
+uint64_t ParseNumber(std::string_view text) {
   uint64_t number = 0;
   const auto result = std::from_chars(text.data(), text.data() + text.size(), number);
   return result.ec == std::errc() ? number : kNoLimit;
 }
 
+// The number a file starts with; kNoLimit when there is no such file or it says "max".
+uint64_t ReadNumber(const std::string& path) { return ParseNumber(ReadFile(path)); }
+
+// A line is "name number"; false when it is not.
+bool SplitEntry(std::string_view line, std::string_view& name, uint64_t& number) {
+  const size_t end = line.find(' ');
+  if (end == line.npos) return false;
+  name = line.substr(0, end);
+  number = ParseNumber(line.substr(std::min(line.find_first_not_of(' ', end), line.size())));
+  return number != kNoLimit;
+}
+
 // The sum of some lines "name number" of a file; 0 without it.
 uint64_t SumOfLines(const std::string& path, std::string_view first, std::string_view second) {
   uint64_t sum = 0;
-  std::ifstream file(path);
-  std::string name;
-  for (uint64_t number = 0; file >> name >> number;)
-    if (name == first || name == second) sum += number;
+  const std::string text = ReadFile(path);
+  std::string_view rest = text, line, name;
+  for (uint64_t number = 0; TakeLine(rest, line);)
+    if (SplitEntry(line, name, number) && (name == first || name == second)) sum += number;
   return sum;
 }
 
@@ -70,11 +100,10 @@ void LowerTo(const std::string& tree, std::string path, const GroupFiles& files,
 
 // Memory available without swapping, as the kernel reports it.
 uint64_t AvailableBytes(const std::string& root) {
-  std::ifstream file(root + "/proc/meminfo");
-  std::string name;
-  uint64_t kibibytes = 0;
-  for (std::string unit; file >> name >> kibibytes; std::getline(file, unit))
-    if (name == "MemAvailable:") return kibibytes << 10;
+  const std::string text = ReadFile(root + "/proc/meminfo");
+  std::string_view rest = text, line, name;
+  for (uint64_t kibibytes = 0; TakeLine(rest, line);)
+    if (SplitEntry(line, name, kibibytes) && name == "MemAvailable:") return kibibytes << 10;
   return static_cast<uint64_t>(sysconf(_SC_AVPHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
 }
 
@@ -105,8 +134,9 @@ MemoryRoom FindMemoryRoom(const std::string& root) {
   room.limit_bytes = static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
   room.available_bytes = std::min(AvailableBytes(root), room.limit_bytes);
   const std::string top = root + "/sys/fs/cgroup";
-  std::ifstream groups(root + "/proc/self/cgroup");
-  for (std::string line; std::getline(groups, line);) {
+  const std::string groups = ReadFile(root + "/proc/self/cgroup");
+  std::string_view rest = groups, line;
+  while (TakeLine(rest, line)) {
     std::string_view controllers;
     std::string_view path;
     if (!SplitLine(line, controllers, path)) continue;

@@ -20,17 +20,22 @@ const char* ErrorName(int error) {
   return name != nullptr ? name : "";
 #else
   switch (error) {
+    case EACCES: return "EACCES";
     case EAGAIN: return "EAGAIN";
     case EBADF: return "EBADF";
+    case EEXIST: return "EEXIST";
     case EFBIG: return "EFBIG";
     case EINTR: return "EINTR";
     case EINVAL: return "EINVAL";
+    case EIO: return "EIO";
     case EMFILE: return "EMFILE";
     case ENFILE: return "ENFILE";
     case ENOMEM: return "ENOMEM";
     case ENOSPC: return "ENOSPC";
     case ENOSYS: return "ENOSYS";
+    case ENOTDIR: return "ENOTDIR";
     case EPERM: return "EPERM";
+    case EROFS: return "EROFS";
     default: return "";
   }
 #endif

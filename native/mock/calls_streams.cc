@@ -6,6 +6,8 @@
 namespace vkv::mock {
 namespace {
 
+constexpr uint64_t kHostPageBytes = 4096;
+
 uint64_t ToHandle(CUstream stream) { return reinterpret_cast<uint64_t>(stream); }
 uint64_t ToHandle(CUevent event) { return reinterpret_cast<uint64_t>(event); }
 
@@ -23,12 +25,19 @@ CUresult MockDevice::cuMemcpyHtoD(CUdeviceptr to, const void* from, size_t bytes
   return call.result();
 }
 
+// From memory that is not registered the bytes are taken at once, from registered memory when the stream comes to it.
 CUresult MockDevice::cuMemcpyHtoDAsync(CUdeviceptr to, const void* from, size_t bytes, CUstream stream) {
   Call call(*this, CallKind::cuMemcpyHtoDAsync, {.address = to, .bytes = bytes, .stream = ToHandle(stream)});
   if (call.is_refused()) return call.result();
   if (from == nullptr && bytes != 0) return call.Break(rules::kHostPointer);
   if (!addresses_.CanAccess(to, bytes, /*is_write=*/true)) return call.Break(rules::kWritable);
   if (!backing_->has_memory()) return call.Answer(CUDA_ERROR_NOT_SUPPORTED);
+  const auto address = reinterpret_cast<uint64_t>(from);
+  const HostRegistrations::Cover cover = registrations_.CoverOf(address, bytes);
+  if (cover == HostRegistrations::Cover::kPart) return call.Break(rules::kOneRegistration);
+  if (cover == HostRegistrations::Cover::kWhole && bytes != 0) {
+    return Queue(call, ToHandle(stream), {WorkKind::kUpload, {{to, bytes, true}, {address, bytes, false}}});
+  }
   const auto* const content = static_cast<const uint8_t*>(from);
   Work work = {.kind = WorkKind::kUpload, .touches = {{to, bytes, true}}, .step = call.step()};
   work.parameter.assign(content, content + bytes);
@@ -47,16 +56,51 @@ CUresult MockDevice::cuMemcpyDtoH(void* to, CUdeviceptr from, size_t bytes) {
   return call.result();
 }
 
-// Into pageable memory: the bytes are there when the call returns, as they are on a real device.
+// Into memory that is not registered: the bytes are there when the call returns, as they are on a real device.
 CUresult MockDevice::cuMemcpyDtoHAsync(void* to, CUdeviceptr from, size_t bytes, CUstream stream) {
   Call call(*this, CallKind::cuMemcpyDtoHAsync, {.from = from, .bytes = bytes, .stream = ToHandle(stream)});
   if (call.is_refused()) return call.result();
   if (to == nullptr && bytes != 0) return call.Break(rules::kHostPointer);
   if (!addresses_.CanAccess(from, bytes, /*is_write=*/false)) return call.Break(rules::kReadable);
   if (!backing_->has_memory()) return call.Answer(CUDA_ERROR_NOT_SUPPORTED);
+  const auto address = reinterpret_cast<uint64_t>(to);
+  const HostRegistrations::Cover cover = registrations_.CoverOf(address, bytes);
+  if (cover == HostRegistrations::Cover::kPart) return call.Break(rules::kOneRegistration);
   if (!IsFree(call, ToHandle(stream)) || BreaksCapture(call, &stream)) return call.result();
+  if (cover == HostRegistrations::Cover::kWhole && bytes != 0) {
+    return Queue(call, ToHandle(stream), {WorkKind::kDownload, {{address, bytes, true}, {from, bytes, false}}});
+  }
   if (!DoAll(streams_.TakeStream(ToHandle(stream)))) return call.Answer(lost_);
-  backing_->Copy(reinterpret_cast<uint64_t>(to), from, bytes);
+  backing_->Copy(address, from, bytes);
+  return call.result();
+}
+
+CUresult MockDevice::cuMemHostRegister(void* start, size_t bytes, unsigned flags) {
+  const auto address = reinterpret_cast<uint64_t>(start);
+  Call call(*this, CallKind::cuMemHostRegister, {.address = address, .bytes = bytes});
+  if (call.is_refused()) return call.result();
+  if (flags != 0) return call.Break(rules::kFlags);
+  if (address == 0 || bytes == 0 || address % kHostPageBytes != 0 || bytes % kHostPageBytes != 0 ||
+      !addresses_.MappingsIn(address, bytes).empty()) {
+    return call.Break(rules::kRegistrable);
+  }
+  if (registrations_.CoverOf(address, bytes) != HostRegistrations::Cover::kNone) {
+    return call.Break(rules::kRegisteredOnce, CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
+  }
+  registrations_.Add(address, bytes);
+  return call.result();
+}
+
+CUresult MockDevice::cuMemHostUnregister(void* start) {
+  const auto address = reinterpret_cast<uint64_t>(start);
+  Call call(*this, CallKind::cuMemHostUnregister, {.address = address});
+  if (call.is_refused()) return call.result();
+  const uint64_t bytes = registrations_.BytesAt(address);
+  if (bytes == 0) return call.Break(rules::kRegistered, CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
+  call.arguments().bytes = bytes;
+  // A real device waits for the copy, or faults in it; here the call that causes it fails at once.
+  if (streams_.IsBusy(address, bytes)) return call.BreakDevice(rules::kRegistrationInUse);
+  registrations_.Remove(address);
   return call.result();
 }
 
@@ -100,10 +144,10 @@ bool MockDevice::DoAll(const std::vector<Work>& works) {
 bool MockDevice::Do(const Work& work) {
   const std::vector<Touch>& touches = work.touches;
   if (work.kind != WorkKind::kKernel && work.is_replayed && !CheckTouches(work, touches)) return false;
-  if (work.kind == WorkKind::kCopy) {
+  if (work.kind == WorkKind::kCopy || work.kind == WorkKind::kDownload) {
     backing_->Copy(touches[0].address, touches[1].address, touches[0].bytes);
   } else if (work.kind == WorkKind::kUpload) {
-    backing_->Copy(touches[0].address, reinterpret_cast<uint64_t>(work.parameter.data()), touches[0].bytes);
+    backing_->Copy(touches[0].address, SourceOf(work), touches[0].bytes);
   } else if (work.kind == WorkKind::kFill) {
     backing_->Fill(touches[0].address, work.value, touches[0].bytes);
   } else if (work.kind == WorkKind::kKernel) {

@@ -90,8 +90,8 @@ void MockDevice::ClearMisuses() {
 LeakReport MockDevice::Leaks() {
   const std::lock_guard lock(mutex_);
   LeakReport report;
-  report.live = {addresses_.reservations(), addresses_.mappings(), pages_.live_pages(), streams_.streams(),
-                 streams_.events()};
+  report.live = {addresses_.reservations(), addresses_.mappings(), pages_.live_pages(),
+                 streams_.streams(),        streams_.events(),     registrations_.count()};
   report.left_by_drivers = left_by_drivers_;
   report.modules = modules_.modules();
   report.graphs = graphs_.count();
@@ -118,6 +118,7 @@ void MockDevice::NoteLeftovers(const cuda::Leftovers& leftovers) {
   left_by_drivers_.pages += leftovers.pages;
   left_by_drivers_.streams += leftovers.streams;
   left_by_drivers_.events += leftovers.events;
+  left_by_drivers_.registrations += leftovers.registrations;
 }
 
 }  // namespace vkv::mock

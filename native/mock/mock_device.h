@@ -18,6 +18,7 @@
 #include "mock/contexts.h"
 #include "mock/cuda_names.h"
 #include "mock/graph_store.h"
+#include "mock/host_registrations.h"
 #include "mock/journal.h"
 #include "mock/module_store.h"
 #include "mock/options.h"
@@ -112,6 +113,7 @@ class MockDevice final : public cuda::CudaApi {
   AddressBook addresses_;
   PageStore pages_;
   StreamModel streams_;
+  HostRegistrations registrations_;
   ModuleStore modules_;
   GraphStore graphs_;
   cuda::Leftovers left_by_drivers_;

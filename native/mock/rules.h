@@ -41,6 +41,12 @@ inline constexpr char kWholePage[] = "a page must be mapped as a whole";
 inline constexpr char kReadable[] = "every byte that is read must be mapped and readable";
 inline constexpr char kWritable[] = "every byte that is written must be mapped and writable";
 inline constexpr char kHostPointer[] = "the host pointer must not be null";
+inline constexpr char kRegistrable[] = "registered memory must be whole pages of the CPU's memory, and not empty";
+inline constexpr char kRegisteredOnce[] = "memory must not be registered twice";
+inline constexpr char kRegistered[] = "the address must be the start of registered memory";
+inline constexpr char kRegistrationInUse[] = "memory that a queued copy uses must not be unregistered";
+inline constexpr char kOneRegistration[] =
+    "memory of the CPU that a copy uses must lie in one registered range, or in none at all";
 inline constexpr char kOverlap[] = "the two ranges of a copy must not share memory, at the same or at another address";
 inline constexpr char kAlias[] = "one kernel must not write a page at one address and use it at another";
 inline constexpr char kBusy[] = "memory that queued work uses must not be unmapped";

@@ -108,7 +108,8 @@ void StreamModel::Preview(uint64_t stream, uint64_t address, std::vector<uint8_t
     if (work.kind != WorkKind::kUpload || !Overlaps(work.touches[0], address, content.size())) continue;
     const uint64_t from = std::max(address, work.touches[0].address);
     const uint64_t to = std::min(address + content.size(), work.touches[0].address + work.touches[0].bytes);
-    std::copy_n(work.parameter.begin() + static_cast<int64_t>(from - work.touches[0].address), to - from,
+    const auto* const bytes = reinterpret_cast<const uint8_t*>(SourceOf(work));
+    std::copy_n(bytes + (from - work.touches[0].address), to - from,
                 content.begin() + static_cast<int64_t>(from - address));
   }
 }

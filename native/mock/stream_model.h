@@ -22,7 +22,7 @@ struct Touch {
   bool is_write = false;
 };
 
-enum class WorkKind { kCopy, kFill, kUpload, kKernel, kWait };
+enum class WorkKind { kCopy, kFill, kUpload, kDownload, kKernel, kWait };
 
 class SimulatedKernel;
 
@@ -34,15 +34,21 @@ struct Span {
 
 struct Work {
   WorkKind kind = WorkKind::kKernel;
-  std::vector<Touch> touches;  // a copy: destination, source; a fill, an upload: destination
+  std::vector<Touch> touches;  // a copy, a download, an upload from registered memory: destination, source; a fill,
+                               // another upload: destination
   uint8_t value = 0;           // a fill's
   uint64_t step = 0;           // a kernel's, in the journal
   // A kernel's that is simulated, with its parameter; null for one that only stands for its touches.
   std::shared_ptr<const SimulatedKernel> kernel = nullptr;
-  std::vector<uint8_t> parameter = {};  // of an upload: its bytes
+  std::vector<uint8_t> parameter = {};  // of an upload from memory that is not registered: its bytes
   bool is_replayed = false;             // of a graph: its ranges may have changed since the capture
   std::vector<Span> behind = {};        // work of other streams that comes first
 };
+
+// Where the bytes of an upload are now.
+inline uint64_t SourceOf(const Work& upload) {
+  return upload.touches.size() > 1 ? upload.touches[1].address : reinterpret_cast<uint64_t>(upload.parameter.data());
+}
 
 class StreamModel {
  public:

@@ -1,4 +1,4 @@
-// Copies exactly the npm packages that this package and AVA need into a folder: node scripts/gpu/copy-packages.mjs TO.
+// Copies exactly the npm packages that this package, its report and AVA need into a folder: node scripts/gpu/copy-packages.mjs TO.
 // Reads dependencies from the lock file. Leaves out AVA's bundler (@vercel/nft), which AVA loads for shared workers only.
 
 import { cpSync, existsSync, readFileSync } from 'node:fs';
@@ -8,7 +8,7 @@ import { fileURLToPath } from 'node:url';
 const root = path.resolve(path.dirname(fileURLToPath(import.meta.url)), '..', '..');
 const to = path.resolve(process.argv[2]);
 const { packages } = JSON.parse(readFileSync(path.join(root, 'package-lock.json'), 'utf8'));
-const leftOut = new Set(['@vercel/nft', 'cmake-js', 'node-addon-api']);
+const leftOut = new Set(['@vercel/nft', 'node-addon-api']);
 
 /** Where Node finds `name` from a package at `place`: the nearest node_modules going up. */
 function resolve(name, place) {
@@ -28,7 +28,7 @@ function want(name, from) {
 }
 
 for (const name of Object.keys(packages[''].dependencies)) want(name, '');
-want('ava', '');
+for (const name of ['ava', 'cli-table3']) want(name, ''); // results.mjs prints tables
 for (const place of wanted) {
   const from = path.join(root, place);
   if (!existsSync(from)) continue;

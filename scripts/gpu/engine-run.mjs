@@ -65,13 +65,13 @@ function generate(driver, { KvCache }, { model, engineOf, newTokens }) {
 
 /** Rows for a table, and whether the device's tokens were the CPU's. */
 export function runEngine(driver, api) {
-  const { LlamaEngine } = require(path.join(root, 'build-examples', 'llama', 'engine.js'));
-  const { LlamaModel } = require(path.join(root, 'build-examples', 'llama', 'model.js'));
+  const { LlamaEngine } = require(path.join(root, 'dist', 'llama', 'engine.js'));
+  const { LlamaModel } = require(path.join(root, 'dist', 'llama', 'model.js'));
   const folder = path.join(root, 'examples', 'llama', 'storyteller');
   const newTokens = driver.memory().totalBytes < 8 * 2 ** 30 ? 8 : 64;
   const run = (on, cublas) => {
     const model = new LlamaModel(folder, { cublas });
-    const use = { model, engineOf: (cache) => new LlamaEngine({ model, cache }), newTokens };
+    const use = { model, engineOf: (cache) => new LlamaEngine({ model, cache, passes: 'blocking' }), newTokens };
     generate(on, api, { ...use, newTokens: 2 }); // warms up the compiler
     return generate(on, api, use);
   };

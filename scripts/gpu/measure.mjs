@@ -1,8 +1,8 @@
 // Measures the driver and attention for gpu-check; prints tables and, with --json FILE, writes numbers:
 //   node scripts/gpu/measure.mjs [--json FILE] [--probe PROGRAM] [--library libcuda.so.1] [--without TYPE,…] [PART…]
-// PART: kernels, block-table, calls, growth, questions; default: all. Results are added to FILE as soon as they are there. --without:
+// PART: kernels, block-table, calls, growth, side, tiers, questions; default: all. Results are added to FILE as soon as they are there. --without:
 // types with wrong kernels, which are not timed. Against the simulated device it shows only that the program runs: its times mean
-// nothing. Exit code 1: a timed kernel gave a wrong result, or a question could not run.
+// nothing. Exit code 1: a timed kernel or a copy gave a wrong result, or a question could not run.
 
 import { spawnSync } from 'node:child_process';
 import { createRequire } from 'node:module';
@@ -13,11 +13,13 @@ import { measureCalls, measureReservations } from './call-costs.mjs';
 import { measureGrowth } from './growth.mjs';
 import { measureKernels } from './kernel-times.mjs';
 import { addResults, print } from './results.mjs';
+import { measureSideRows } from './side-rows.mjs';
+import { measureTierCopies } from './tier-copies.mjs';
 
 const require = createRequire(import.meta.url);
 const api = require('../../dist/index.js');
 
-const parts = ['kernels', 'block-table', 'calls', 'growth', 'questions'];
+const parts = ['kernels', 'block-table', 'calls', 'growth', 'side', 'tiers', 'questions'];
 const { values: flags, positionals } = parseArgs({
   allowPositionals: true,
   options: { json: { type: 'string' }, probe: { type: 'string' }, library: { type: 'string' }, without: { type: 'string' } },
@@ -78,6 +80,12 @@ function complain(lines) {
   }
 }
 
+function fail(wrong, what) {
+  if (wrong === 0) return;
+  console.error(`Wrong: ${wrong} ${what}`);
+  process.exitCode = 1;
+}
+
 const driver = api.Driver.open('cuda', { libraryPath: flags.library });
 const { info } = driver;
 const cpu = `${cpus()[0]?.model ?? 'unknown'}, ${cpus().length} threads`;
@@ -103,6 +111,16 @@ if (wants('growth')) {
   const growth = await measureGrowth(driver, { ...api, report: (rows) => keep({ growth: rows }) });
   print('Growth beside passes of 10 ms: p50 / p99 / max in µs', growth);
   keep({ growth });
+}
+if (wants('side')) {
+  const { table, wrongRows } = measureSideRows(driver, api, (rows) => keep({ sideRows: rows }));
+  print('Rows of the device in side tensors of the CPU\'s memory', table);
+  fail(wrongRows, 'rows of side tensors');
+}
+if (wants('tiers')) {
+  const { table, wrongTokens } = await measureTierCopies(driver, api, (rows) => keep({ tierCopies: rows }));
+  print('Text between the device and a tier in host memory', table);
+  fail(wrongTokens, 'tokens of tiers');
 }
 driver.close();
 

@@ -1,5 +1,5 @@
 // The plan of gpu-check, as data: stages in order, each with sections that may run at the same time. The most important ones, which
-// need no kernel, come first; the last repeats failed checks one by one in the seconds that are left. The limits of all stages
+// need no kernel, come first; what times copies has the GPU to itself; the last repeats failed checks one by one in the seconds that are left. The limits of all stages
 // together fit into nine minutes, so that the last one runs even where each of them takes its limit.
 //
 // A stage `needs` what an earlier one `gives`: without a GPU none can run, without the kernels all others still do.
@@ -13,22 +13,24 @@ export function makePlan({ programs: { vkv, script, measure, ava }, results, pag
   const kernelTest = (title, seconds, ...args) => ({ title, seconds, env: scaled, command: ava(...args) });
   return [
     { seconds: 10, sections: [{ title: 'vkv info', command: vkv('info') }] },
-    { seconds: 20, gives: 'gpu', sections: [{ title: 'the GPU is opened', command: script('load.mjs', 'gpu') }] },
-    { seconds: 50, needs: 'gpu', gives: 'kernels', sections: [{ title: 'the kernels are loaded', command: script('load.mjs', 'kernels') }] },
+    { seconds: 15, gives: 'gpu', sections: [{ title: 'the GPU is opened', command: script('load.mjs', 'gpu') }] },
+    { seconds: 35, needs: 'gpu', gives: 'kernels', sections: [{ title: 'the kernels are loaded', command: script('load.mjs', 'kernels') }] },
     { seconds: 60, needs: 'gpu', sections: [{ title: 'calls of the driver, growth beside work', command: measure('calls', 'growth') }] },
-    { seconds: 70, needs: 'gpu', sections: [{ title: 'questions to the driver', command: measure('questions') }] },
+    { seconds: 65, needs: 'gpu', sections: [{ title: 'questions to the driver', command: measure('questions') }] },
     { seconds: 40, needs: 'gpu', sections: groups.map((group) => ({
       title: `contract on cuda: ${group}`, env: { VKV_CONTRACT_GROUP: group }, command: ava('build-test/contract/cuda.test.js'),
     })) },
-    { seconds: 90, needs: 'kernels', gives: 'checked kernels', sections: [
+    { seconds: 20, needs: 'gpu', sections: [{ title: 'side rows from the device', command: measure('side') }] },
+    { seconds: 20, needs: 'gpu', sections: [{ title: 'copies of tiers', command: measure('tiers') }] },
+    { seconds: 80, needs: 'kernels', gives: 'checked kernels', sections: [
       ...dtypes.map((dtype) => ({
-        ...kernelTest(`${dtype} kernels on cuda`, 90, '--match', `${dtype}, *`, 'build-test/kernels/cuda.test.js'), dtype,
+        ...kernelTest(`${dtype} kernels on cuda`, 80, '--match', `${dtype}, *`, 'build-test/kernels/cuda.test.js'), dtype,
         again: () => shapes.map(({ dim, group }) => {
           const title = `${dtype}, head dim ${dim}, ${group} query heads to a KV head`;
           return kernelTest(`by itself: ${title}`, 40, '--match', title, 'build-test/kernels/cuda.test.js');
         }),
       })),
-      kernelTest('dense kernels on cuda', 90, 'build-test/kernels/dense-cuda.test.js'),
+      kernelTest('dense kernels on cuda', 80, 'build-test/kernels/dense-cuda.test.js'),
     ] },
     { seconds: 50, needs: 'kernels', sections: [{ title: 'how fast the kernels are', command: (wrong) => measure(...without(wrong), 'kernels') }] },
     { seconds: 60, needs: 'kernels', unlessWrong: 'float16', sections: [
@@ -37,7 +39,7 @@ export function makePlan({ programs: { vkv, script, measure, ava }, results, pag
     { seconds: 40, needs: 'kernels', sections: [
       { title: 'reference engine and matrix products', command: script('dense.mjs', '--json', results) },
     ] },
-    { seconds: 30, needs: 'gpu', sections: [{ title: 'replay on cuda, every byte checked', command: vkv(
+    { seconds: 25, needs: 'gpu', sections: [{ title: 'replay on cuda, every byte checked', command: vkv(
       'replay', '--generate', '200', '--driver', 'cuda', '--verify', 'full', ...(simulated ? ['--memory-bytes', '512MiB', '--limit', '8'] : []),
     ) }] },
     { seconds: 10, sections: [{ title: 'report', command: script('report.mjs', results, page) }] },

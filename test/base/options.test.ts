@@ -2,7 +2,7 @@ import { runInNewContext } from 'node:vm';
 
 import test from 'ava';
 
-import { isKvError, type ErrorCode } from '#internal/base/errors.js';
+import { createError, isKvError, type ErrorCode } from '#internal/base/errors.js';
 import {
   abortSignal, arrayOf, boolean, callable, checkInteger, closest, instanceOf, integer, nested, number, oneOf, optional,
   readOptions, string, withDefault, type Field,
@@ -77,6 +77,15 @@ test('options of an object are its own: what it inherits is refused, and so is a
   for (const object of empty) t.deepEqual(readOptions('Thing', object, isOptional), { slots: 1 });
   const filled = [new Filled(), Object.assign(Object.create(null) as object, { slots: 3 }), runInNewContext('({ slots: 3 })')] as object[];
   for (const object of filled) t.deepEqual(readOptions('Thing', object, isOptional), { slots: 3 });
+});
+
+test('what only looks like a typed array is not called one', (t) => {
+  const place = { owner: 'world', option: 'name' };
+  const got = (received: unknown): string => createError('KV_INVALID_OPTION', { reason: 'type', ...place, expected: 'a Float32Array', received }).message;
+  t.regex(got(new Proxy(new Float32Array(2), {})), /must be a Float32Array, got a Proxy\b/);
+  t.regex(got(Object.create(Float32Array.prototype)), /got an object with the prototype of a Float32Array/);
+  t.regex(got(new Uint16Array(2)), /got a Uint16Array/);
+  t.regex(got(new Proxy({}, { get: () => { throw new Error('trap'); } })), /got a Proxy/);
 });
 
 test('a detached array is called so', (t) => {

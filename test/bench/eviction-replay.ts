@@ -1,37 +1,42 @@
-// Replays prompts through a prefix index with an eviction policy and without any memory: rows are numbers. One prompt after
-// the other, nothing generated: what is measured is what the policy kept, and nothing else.
+// Replays requests through a prefix index with an eviction policy and without any memory: rows are numbers. One request after
+// the other, each with its answer: what is measured is what the policy kept, and nothing else.
 
 import type { EvictionPolicyFactory } from '#internal/prefix/eviction/eviction-policy.js';
 import { sharedDomain } from '#internal/prefix/domain.js';
 import { PrefixIndex } from '#internal/prefix/prefix-index.js';
 import { rowArithmetic } from '#internal/layout/row-arithmetic.js';
-import { mix32 } from '#internal/base/random.js';
 import { HASH_BLOCK_TOKENS } from '#internal/replay/trace-request.js';
 
 export interface EvictionReplay {
-  /** What the prompts consist of. */
+  /** The blocks of HASH_BLOCK_TOKENS tokens that the prompts consist of. */
   readonly prompts: readonly Int32Array[];
+  /** Tokens of each prompt, the last block of which need not be whole. Default: all blocks are. */
+  readonly promptTokens?: readonly number[] | undefined;
+  /** Tokens of each answer, which no other request has. Default: nothing is generated. */
+  readonly answerTokens?: readonly number[] | undefined;
   readonly policy: EvictionPolicyFactory;
   readonly capacityBlocks: number;
-  /** Rows that a block of HASH_BLOCK_TOKENS tokens is made of: 1 (the default) replays each block as a single token. */
+  /** Rows that a block is made of. Default 1. */
   readonly rowsPerBlock?: number;
 }
 
-/** Blocks found at the start of each prompt. */
-export function evictionHits({ prompts, policy, capacityBlocks, rowsPerBlock = 1 }: EvictionReplay): Float64Array {
-  const tokensPerBlock = rowsPerBlock === 1 ? 1 : HASH_BLOCK_TOKENS;
+/** Tokens found at the start of each prompt. */
+export function evictionHits({
+  prompts, promptTokens, answerTokens, policy, capacityBlocks, rowsPerBlock = 1,
+}: EvictionReplay): Float64Array {
   const capacityRows = capacityBlocks * rowsPerBlock;
-  const arithmetic = rowArithmetic({ tokenBytes: rowsPerBlock, pageBytes: tokensPerBlock });
-  const index = new PrefixIndex({ arithmetic, policy, poolTokens: capacityBlocks * tokensPerBlock });
+  const arithmetic = rowArithmetic({ tokenBytes: rowsPerBlock, pageBytes: HASH_BLOCK_TOKENS });
+  const index = new PrefixIndex({ arithmetic, policy, poolTokens: capacityBlocks * HASH_BLOCK_TOKENS });
   const free = Array.from({ length: capacityRows }, (_, row) => row);
   const drain = (): void => {
     for (let at = 0; at < index.dropped.count; at += 1) free.push(index.dropped.row(at));
     index.dropped.clear();
   };
-  return Float64Array.from(prompts, (prompt) => {
-    const text = tokensPerBlock === 1 ? prompt : tokensOf(prompt);
+  return Float64Array.from(prompts, (blocks, at) => {
+    const length = promptTokens?.[at] ?? blocks.length * HASH_BLOCK_TOKENS;
+    const text = textOf(blocks, length, answerTokens?.[at] ?? 0, at);
     const rows = new Int32Array(arithmetic.rowsFor(text.length));
-    const path = index.open(index.match(sharedDomain, text, text.length), { rows, isStored: true, level: 0 });
+    const path = index.open(index.match(sharedDomain, text, length), { rows, isStored: true, level: 0, promptTokens: length });
     const hitTokens = path.length;
     const first = arithmetic.wholeRows(hitTokens);
     const wanted = rows.length - first - free.length;
@@ -41,12 +46,13 @@ export function evictionHits({ prompts, policy, capacityBlocks, rowsPerBlock = 1
     index.commit(path, text, text.length);
     index.release(path);
     drain();
-    return hitTokens / tokensPerBlock;
+    return hitTokens;
   });
 }
 
-/** The tokens that blocks stand for, made from their ids. */
-function tokensOf(blocks: Int32Array): Int32Array {
-  const tokens = new Int32Array(blocks.length * HASH_BLOCK_TOKENS);
-  return tokens.map((_, at) => mix32(blocks[Math.floor(at / HASH_BLOCK_TOKENS)]!, at % HASH_BLOCK_TOKENS));
+/** A prompt and its answer: each token of a block is the block's id, and each of the answer says which request it is of. */
+function textOf(blocks: Int32Array, promptTokens: number, answerTokens: number, request: number): Int32Array {
+  const text = new Int32Array(promptTokens + answerTokens).fill(-1 - request, promptTokens);
+  blocks.forEach((id, at) => text.fill(id, at * HASH_BLOCK_TOKENS, Math.min((at + 1) * HASH_BLOCK_TOKENS, promptTokens)));
+  return text;
 }

@@ -24,6 +24,8 @@ interface Prompts {
   readonly blocks: readonly Int32Array[];
   /** Tokens of each prompt; its last block may be shorter than the others. */
   readonly tokens: readonly number[];
+  /** Tokens of each answer. */
+  readonly answers: readonly number[];
   readonly poolsTokens: readonly number[];
 }
 
@@ -43,37 +45,38 @@ const policies: readonly (readonly [string, EvictionPolicyFactory])[] = [
 async function ofTrace(path: string): Promise<Prompts> {
   const blocks: Int32Array[] = [];
   const tokens: number[] = [];
+  const answers: number[] = [];
   for await (const parsed of readMooncakeJsonl(new TraceSource(path).chunks())) {
     if (!('request' in parsed) || parsed.request.hashIds === undefined) continue;
     blocks.push(parsed.request.hashIds);
     tokens.push(parsed.request.promptTokens);
+    answers.push(parsed.request.outputTokens);
   }
-  return { name: 'trace', blocks, tokens, poolsTokens: [1e6, 3e6, 10e6] };
+  return { name: 'trace', blocks, tokens, answers, poolsTokens: [1e6, 3e6, 10e6] };
 }
 
 function generated(): Prompts[] {
   return evictionWorkloads.map((workload) => {
     const blocks = workload.requests(Number(flags.requests), Number(flags.seed));
     const tokens = blocks.map(({ length }) => length * HASH_BLOCK_TOKENS);
-    return { name: workload.name, blocks, tokens, poolsTokens: [0.25e6, 1e6, 4e6] };
+    return { name: workload.name, blocks, tokens, answers: tokens.map(() => 0), poolsTokens: [0.25e6, 1e6, 4e6] };
   });
 }
 
-function hitRate(hits: Iterable<number>, tokens: readonly number[]): number {
-  let hit = 0;
-  [...hits].forEach((blocks, at) => { hit += Math.min(blocks * HASH_BLOCK_TOKENS, tokens[at]!); });
-  return hit / tokens.reduce((sum, count) => sum + count, 0);
-}
+const sum = (numbers: Iterable<number>): number => [...numbers].reduce((total, number) => total + number, 0);
 
 const percent = (rate: number): string => (100 * rate).toFixed(1);
 
 function row(prompts: Prompts, poolTokens: number): string {
   const capacityBlocks = Math.floor(poolTokens / HASH_BLOCK_TOKENS);
   const rowsPerBlock = Number(flags['rows-per-block']);
+  const { blocks, tokens: promptTokens, answers: answerTokens } = prompts;
+  const total = sum(promptTokens);
   const rates = policies.map(([, policy]) => (
-    hitRate(evictionHits({ prompts: prompts.blocks, policy, capacityBlocks, rowsPerBlock }), prompts.tokens)
+    sum(evictionHits({ prompts: blocks, promptTokens, answerTokens, policy, capacityBlocks, rowsPerBlock })) / total
   ));
-  const best = hitRate(clairvoyantHits(prompts.blocks, capacityBlocks), prompts.tokens);
+  const bestBlocks = clairvoyantHits(blocks, capacityBlocks);
+  const best = sum(bestBlocks.map((found, at) => Math.min(found * HASH_BLOCK_TOKENS, promptTokens[at]!))) / total;
   const gap = best - rates[0]!;
   const closed = gap < 0.005 ? '' : `${percent((rates.at(-1)! - rates[0]!) / gap)} %`;
   const cells = [prompts.name, `${poolTokens / 1e6} M`, ...rates.map(percent), percent(best), closed];

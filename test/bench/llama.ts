@@ -8,8 +8,8 @@ import * as path from 'node:path';
 
 import { KvCache } from 'virtual-kv';
 
-import { LlamaEngine } from '../../build-examples/llama/engine.js';
-import { LlamaModel } from '../../build-examples/llama/model.js';
+import { LlamaEngine } from '#internal/llama/engine.js';
+import { LlamaModel } from '#internal/llama/model.js';
 import { CopyMeter } from './dense.js';
 import { format, median, microseconds, type BenchResult } from './measure.js';
 
@@ -59,7 +59,7 @@ export function llama(): BenchResult[] {
   const model = new LlamaModel(folder);
   rmSync(folder, { recursive: true });
   using cache = new KvCache({ model: model.shape(), slots: 1, maxTokens: 4096, memoryBudgetBytes: 2 ** 28, driver: 'host' });
-  using engine = new LlamaEngine({ model, cache });
+  using engine = new LlamaEngine({ model, cache, passes: 'blocking' });
   const sequence = cache.acquire();
   const batch = cache.createBatch();
   const tokens = new Int32Array(promptTokens);

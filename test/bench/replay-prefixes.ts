@@ -11,6 +11,9 @@ import { format, type BenchResult } from './measure.js';
 const root = path.resolve(__dirname, '..', '..');
 const mooncake = path.resolve(root, '..', 'shared', 'traces', 'mooncake-synthetic.jsonl');
 
+/** The trace of the prefix cache's benchmarks, where there is one. */
+export const prefixTraceFile = process.env['VKV_PREFIX_TRACE'] ?? (existsSync(mooncake) ? mooncake : undefined);
+
 interface Replay {
   readonly completedRequests: number;
   readonly promptTokens: number;
@@ -26,7 +29,7 @@ const FLAGS = [
 ];
 
 export function replayPrefixes(): BenchResult[] {
-  const file = process.env['VKV_PREFIX_TRACE'] ?? (existsSync(mooncake) ? mooncake : undefined);
+  const file = prefixTraceFile;
   const trace = file === undefined ? ['--generate', '4000'] : [file];
   const name = file === undefined ? 'the generated workload' : path.basename(file);
   const off = replay(trace);

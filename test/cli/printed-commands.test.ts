@@ -1,15 +1,20 @@
 // What the documents print is what people type: every printed `vkv` command runs in a clone and succeeds, every printed npm script,
 // example and program is there. Words in capitals (FILE) stand for something of the reader's own.
 
+import { spawn } from 'node:child_process';
+import { once } from 'node:events';
 import { existsSync, mkdtempSync, readdirSync, readFileSync, rmSync, symlinkSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import * as path from 'node:path';
+import { text } from 'node:stream/consumers';
 
 import test from 'ava';
 
-import { runVkv } from './run-vkv.js';
+import { WatchedWorld } from '../server/watched-world.js';
+import { runVkv, serveOnce } from './run-vkv.js';
 
 const root = path.resolve(__dirname, '..', '..');
+const vkv = path.join(root, 'dist', 'cli', 'vkv.js');
 const documents = [
   'README.md', ...readdirSync(path.join(root, 'docs')).filter((file) => file.endsWith('.md')).map((file) => `docs/${file}`),
   ...readdirSync(path.join(root, 'examples'), { recursive: true, encoding: 'utf8' })
@@ -32,7 +37,32 @@ test('the documents have commands to check', (t) => {
   t.true(commands.filter(({ command }) => command.startsWith('npx vkv')).length >= 6);
 });
 
-for (const { document, command } of commands.filter(({ command: line }) => /^npx vkv /.test(line) && !isPattern(line))) {
+const runnable = commands.filter(({ command: line }) => /^npx vkv /.test(line) && !isPattern(line));
+const isWatcher = (command: string): boolean => command.startsWith('npx vkv top ');
+const isServer = (command: string): boolean => command.startsWith('npx vkv serve ') && !command.includes('--help');
+
+for (const { document, command } of runnable.filter((each) => isServer(each.command))) {
+  test(`${document}: ${command} serves until it is told to end`, async (t) => {
+    const { exitCode, stdout, models } = await serveOnce(command.split(' ').slice(3));
+    t.is(exitCode, 0);
+    t.regex(stdout, /^Listening at http:\/\/127\.0\.0\.1:\d+\/v1, without an API key$/m);
+    t.deepEqual(models, ['storyteller']);
+  });
+}
+
+for (const { document, command } of runnable.filter((each) => isWatcher(each.command))) {
+  test(`${document}: ${command} shows a server, at the port that it has here`, async (t) => {
+    const world = new WatchedWorld();
+    const url = await world.server.listen({ port: 0 });
+    const child = spawn(vkv, command.replace('http://127.0.0.1:8000', url).split(' ').slice(2), { stdio: ['ignore', 'pipe', 'inherit'], env: { ...process.env, NO_COLOR: '1' } });
+    const [output, [exitCode]] = await Promise.all([text(child.stdout), once(child, 'close')]) as [string, [number]];
+    t.is(exitCode, 0);
+    t.regex(output, /^storyteller /);
+    await world.close();
+  });
+}
+
+for (const { document, command } of runnable.filter((each) => !isServer(each.command) && !isWatcher(each.command))) {
   test(`${document}: ${command}`, (t) => {
     const clone = mkdtempSync(path.join(tmpdir(), 'vkv-clone-')); // so that reports are written elsewhere
     t.teardown(() => rmSync(clone, { recursive: true }));

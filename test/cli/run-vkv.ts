@@ -1,6 +1,7 @@
 // Runs the built command in a child process and returns what it printed and how it ended.
 
-import { spawnSync } from 'node:child_process';
+import { spawn, spawnSync } from 'node:child_process';
+import { once } from 'node:events';
 import * as path from 'node:path';
 
 const bin = path.resolve(__dirname, '..', '..', 'dist', 'cli', 'vkv.js');
@@ -18,7 +19,30 @@ export function runVkv(parameters: readonly string[], environment: NodeJS.Proces
   return { exitCode: status, stdout, stderr };
 }
 
-/** The same, for `--json`: what was printed, parsed. */
+/** Runs `vkv serve` at any free port, asks which models it has, and tells it to end. */
+export async function serveOnce(parameters: readonly string[]): Promise<{ readonly exitCode: number | null; readonly stdout: string; readonly models: readonly string[] }> {
+  const child = spawn(process.execPath, [bin, 'serve', ...parameters, '--port', '0'], {
+    cwd: path.resolve(bin, '..', '..', '..'), env: { ...process.env, VKV_API_KEY: '' }, stdio: ['ignore', 'pipe', 'pipe'],
+  });
+  let stdout = '';
+  let stderr = '';
+  const exit = once(child, 'exit') as Promise<[number | null]>;
+  child.stderr.on('data', (chunk: Buffer) => { stderr += chunk.toString(); });
+  const url = await new Promise<string>((resolve, reject) => {
+    child.stdout.on('data', (chunk: Buffer) => {
+      stdout += chunk.toString();
+      const found = /Listening at (\S+)\/v1/.exec(stdout)?.[1];
+      if (found !== undefined) resolve(found);
+    });
+    child.once('exit', (code) => { reject(new Error(`vkv serve ended with ${code}: ${stderr}`)); });
+  });
+  const { data } = await (await fetch(`${url}/v1/models`)).json() as { data: { id: string }[] };
+  child.kill('SIGTERM');
+  const [exitCode] = await exit;
+  return { exitCode, stdout, models: data.map(({ id }) => id) };
+}
+
+/** `runVkv` with `--json`: what was printed, parsed. */
 export function runVkvJson(parameters: readonly string[], environment?: NodeJS.ProcessEnv): Record<string, unknown> {
   const { exitCode, stdout, stderr } = runVkv([...parameters, '--json'], environment);
   if (exitCode !== 0) throw new Error(`vkv ${parameters.join(' ')} ended with ${exitCode}: ${stderr}`);

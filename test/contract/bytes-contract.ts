@@ -1,5 +1,6 @@
-// The contract of Write, Read, Copy and Fill.
+// The contract of Write, Read, Download, Upload, Copy and Fill.
 
+import { HostPages } from '../helpers/host-pages.js';
 import type { ContractTest } from './driver-contract.js';
 
 export function bytesContract(contractTest: ContractTest): void {
@@ -47,6 +48,56 @@ export function bytesContract(contractTest: ContractTest): void {
     bench.refuses('KV_COPY_OUT_OF_RANGE', () => native.copy(address, end - 8n, 16, 0n), 'from');
     bench.refuses('KV_COPY_OUT_OF_RANGE', () => native.copy(end - 8n, address, 16, 0n), 'to');
     bench.refuses('KV_COPY_OUT_OF_RANGE', () => native.fill(end - 8n, 1, 16, 0n), 'fill');
+  });
+
+  contractTest('bytes arrive in memory of the CPU, in registered memory once the stream has done them', ['memory'], (t, bench) => {
+    const address = bench.reserve(1);
+    bench.fillRun(address, 1);
+    bench.native.fill(address, 6, bench.pageBytes, 0n);
+    bench.native.synchronizeStream(0n);
+    const host = new HostPages();
+    const stream = bench.native.createStream();
+    bench.native.registerHost(host.address, HostPages.bytes);
+    for (const at of [0n, 1n, 4096n]) bench.native.download(host.address + at * 16n, address + at, 16, stream);
+    bench.native.synchronizeStream(stream);
+    t.deepEqual(host.read(0, 33), [...new Array<number>(32).fill(6), 0]);
+    t.deepEqual(host.read(4096 * 16 - 1, 18), [0, ...new Array<number>(16).fill(6), 0]);
+    bench.native.unregisterHost(host.address);
+    bench.native.download(host.address + 100n, address, 3, stream); // done when it returns
+    t.deepEqual(host.read(99, 5), [0, 6, 6, 6, 0]);
+    bench.native.destroyStream(stream);
+    host.close();
+  });
+
+  contractTest('bytes come from memory of the CPU, from registered memory once the stream has taken them', ['memory'], (t, bench) => {
+    const address = bench.reserve(1);
+    bench.fillRun(address, 1);
+    bench.native.fill(address, 1, 64, 0n);
+    bench.native.synchronizeStream(0n);
+    const host = new HostPages();
+    host.write(0, [2, 3, 4, 5]);
+    const stream = bench.native.createStream();
+    bench.native.registerHost(host.address, HostPages.bytes);
+    bench.native.upload(address + 1n, host.address, 2, stream);
+    bench.native.synchronizeStream(stream);
+    t.deepEqual(bench.read(address, 4), [1, 2, 3, 1]);
+    bench.native.unregisterHost(host.address);
+    bench.native.upload(address + 5n, host.address + 2n, 2, stream);
+    host.write(0, [9, 9, 9, 9]); // it was taken when the call returned
+    bench.native.synchronizeStream(stream);
+    t.deepEqual(bench.read(address, 8), [1, 2, 3, 1, 1, 4, 5, 1]);
+    bench.native.destroyStream(stream);
+    host.close();
+  });
+
+  contractTest('bytes outside mapped memory do not arrive anywhere', ['memory', 'access check'], (t, bench) => {
+    const address = bench.reserve(2);
+    bench.fillRun(address, 1);
+    const host = new HostPages();
+    bench.refuses('KV_COPY_OUT_OF_RANGE', () => bench.native.download(host.address, bench.at(address, 1) - 8n, 16, 0n));
+    t.deepEqual(host.read(0, 16), new Array<number>(16).fill(0));
+    bench.refuses('KV_COPY_OUT_OF_RANGE', () => bench.native.upload(bench.at(address, 1) - 8n, host.address, 16, 0n));
+    host.close();
   });
 
   contractTest('a fill writes its range and nothing else', ['memory'], (t, bench) => {

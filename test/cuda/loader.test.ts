@@ -7,6 +7,7 @@ import test from 'ava';
 
 import { DenseKernels, Driver } from 'virtual-kv';
 
+import { buildFakeLibcuda, fakeLibcuda } from '../helpers/fake-libcuda.js';
 import { nativeOf } from '../helpers/native-of.js';
 import { hasCompiler } from '../helpers/native-probe.js';
 
@@ -14,22 +15,16 @@ const root = path.resolve(__dirname, '..', '..');
 const loaderTest = hasCompiler ? test.serial : test.serial.skip; // serial: a fault is in the environment
 
 test.before(() => {
-  if (!hasCompiler) return;
-  const { status, stderr } = spawnSync(process.execPath, [path.join(root, 'scripts', 'build-fake-libcuda.cjs')]);
-  if (status !== 0) throw new Error(String(stderr));
+  if (hasCompiler) buildFakeLibcuda();
 });
 
 test.afterEach.always(() => {
   delete process.env['FAKE_LIBCUDA'];
 });
 
-function libraryPath(version: number): string {
-  return path.join(root, 'build-test', 'fake-libcuda', String(version), 'libcuda.so.1');
-}
-
 function open(version: number, fault?: string): Driver {
   if (fault !== undefined) process.env['FAKE_LIBCUDA'] = fault;
-  return Driver.open('cuda', { libraryPath: libraryPath(version) });
+  return Driver.open('cuda', { libraryPath: fakeLibcuda(version) });
 }
 
 for (const [version, way] of [
@@ -115,7 +110,7 @@ loaderTest('a device that does not know virtual memory management does not suppo
 });
 
 loaderTest('an ordinal out of range is no such device', (t) => {
-  const error = t.throws(() => Driver.open('cuda', { device: 3, libraryPath: libraryPath(13_000) }));
+  const error = t.throws(() => Driver.open('cuda', { device: 3, libraryPath: fakeLibcuda(13_000) }));
   t.like(error, { code: 'KV_DRIVER_UNAVAILABLE', details: { driver: 'cuda', reason: 'no-such-device', device: 3 } });
 });
 
@@ -150,7 +145,7 @@ loaderTest('the llama example computes on the GPU where there is one, and tells 
     const program = path.join(root, 'build-examples', 'llama.js');
     const flags = ['--driver', driver, '--prompt', 'Tell me a story.', '--max-new-tokens', '8'];
     const { status, stdout, stderr } = spawnSync(process.execPath, [program, ...flags], {
-      encoding: 'utf8', env: { ...process.env, LD_LIBRARY_PATH: path.dirname(libraryPath(13_000)), VKV_CUBLAS: 'off' },
+      encoding: 'utf8', env: { ...process.env, LD_LIBRARY_PATH: path.dirname(fakeLibcuda(13_000)), VKV_CUBLAS: 'off' },
     });
     t.is(status, 0, stderr);
     return stdout;

@@ -3,7 +3,7 @@
 
 import { layoutKinds, type LayoutKind, type PromptItem } from 'virtual-kv';
 
-import { LlamaModel } from '../../build-examples/llama/model.js';
+import { LlamaModel } from '#internal/llama/model.js';
 import type { Random } from '#internal/base/random.js';
 import { pageBytes, randomText, rowPagesOf, shapeOf } from './llama-shapes.js';
 import { randomLlama, removeFolder, writeLlama, type LlamaSizes } from './made-llama.js';

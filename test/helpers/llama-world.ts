@@ -6,8 +6,8 @@ import type { ExecutionContext } from 'ava';
 
 import { isKvError, KvCache, type DenseKernelsOptions, type KvCacheOptions, type Sequence } from 'virtual-kv';
 
-import { LlamaEngine } from '../../build-examples/llama/engine.js';
-import { LlamaModel } from '../../build-examples/llama/model.js';
+import { LlamaEngine, type LlamaEngineOptions } from '#internal/llama/engine.js';
+import { LlamaModel } from '#internal/llama/model.js';
 import { pageBytes } from './llama-shapes.js';
 import { difference, isLikeliest, mostLikely, tolerance } from './logits.js';
 import { removeFolder, writeLlama, type MadeLlama } from './made-llama.js';
@@ -31,8 +31,7 @@ interface Answer {
   readonly step: string;
 }
 
-export type WorldOptions = Partial<Omit<KvCacheOptions, 'model' | 'pool'>>;
-
+export type WorldOptions = Partial<Omit<KvCacheOptions, 'model' | 'pool'>> & Pick<LlamaEngineOptions, 'passes'>;
 
 export class LlamaWorld {
   readonly cache: KvCache;
@@ -45,14 +44,14 @@ export class LlamaWorld {
   readonly #plain: PlainLlama;
 
   /** `dense` is for the engine's arithmetic. */
-  constructor(t: ExecutionContext, made: MadeLlama, options: WorldOptions = {}, dense: DenseKernelsOptions = { threads: 2 }) {
+  constructor(t: ExecutionContext, made: MadeLlama, { passes, ...options }: WorldOptions = {}, dense: DenseKernelsOptions = { threads: 2 }) {
     this.#t = t;
     this.#folder = writeLlama(made);
     const model = new LlamaModel(this.#folder, dense);
     this.cache = new KvCache({
       model: model.shape('float32'), slots: 6, maxTokens: 256, memoryBudgetBytes: 2 ** 26, driver: 'host', pageBytes, ...options,
     });
-    this.#engine = new LlamaEngine({ model, cache: this.cache });
+    this.#engine = new LlamaEngine({ model, cache: this.cache, passes });
     this.#plain = new PlainLlama(made);
   }
 
@@ -96,7 +95,7 @@ export class LlamaWorld {
   /**
    * One pass: the next tokens of some texts, as many of each as given. False when pages are short; then nothing was computed.
    */
-  step(chunks: readonly (readonly [Member, number])[], call: 'prefill' | 'decode'): boolean {
+  async step(chunks: readonly (readonly [Member, number])[], call: 'prefill' | 'decode'): Promise<boolean> {
     const batch = this.cache.createBatch();
     for (const [{ sequence }, tokens] of chunks) batch.add(sequence, tokens);
     try {
@@ -105,7 +104,7 @@ export class LlamaWorld {
       if (isKvError(error) && error.code === 'KV_OUT_OF_PAGES') return false;
       throw error;
     }
-    const { logits } = this.#engine[call]({
+    const { logits } = await this.#engine[call]({
       length: chunks.length,
       slots: Int32Array.from(chunks, ([{ sequence }]) => sequence.slot),
       positions: Int32Array.from(chunks, ([{ sequence }]) => sequence.length),
@@ -125,8 +124,8 @@ export class LlamaWorld {
   }
 
   /** Computes the rest of a text at once. */
-  finish(member: Member): Float64Array {
-    this.step([[member, this.remaining(member)]], 'prefill');
+  async finish(member: Member): Promise<Float64Array> {
+    await this.step([[member, this.remaining(member)]], 'prefill');
     return member.logits!;
   }
 

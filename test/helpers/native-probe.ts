@@ -9,11 +9,16 @@ const root = path.resolve(__dirname, '..', '..');
 const compiler = process.env['CXX'] ?? 'c++';
 const flags = ['-std=c++20', '-O1', '-fno-exceptions', '-fno-rtti', '-Wall', '-Wextra', '-Inative', '-I.', '-pthread'];
 
-export const hasCompiler = spawnSync(compiler, ['--version']).status === 0;
+const version = spawnSync(compiler, ['--version'], { encoding: 'utf8' });
+export const hasCompiler = version.status === 0;
+export const isGcc = hasCompiler && version.stdout.includes('Free Software Foundation');
 
-/** The lines that test/native/`name`.cc prints, with native sources whose paths start with one of `prefixes`. */
+/**
+ * The lines that test/native/`name`.cc prints, with native sources whose paths start with one of `prefixes`. `instrumented`: flags for that
+ * file alone, which the linker does not see.
+ */
 export function runProbe(
-  name: string, prefixes: readonly string[], args: readonly string[] = [],
+  name: string, prefixes: readonly string[], args: readonly string[] = [], instrumented: readonly string[] = [],
 ): readonly string[] {
   const folder = path.join(root, 'build-test', 'native');
   const probe = path.join(folder, name);
@@ -21,7 +26,8 @@ export function runProbe(
     .filter((source) => prefixes.some((prefix) => source.startsWith(prefix)));
   mkdirSync(folder, { recursive: true });
   const made = `${probe}-${process.pid}`; // another test's process may be running the program
-  run(compiler, [...flags, `test/native/${name}.cc`, ...sources, '-o', made, '-ldl']);
+  if (instrumented.length > 0) run(compiler, [...flags, ...instrumented, '-c', `test/native/${name}.cc`, '-o', `${made}.o`]);
+  run(compiler, [...flags, instrumented.length > 0 ? `${made}.o` : `test/native/${name}.cc`, ...sources, '-o', made, '-ldl']);
   renameSync(made, probe);
   return run(probe, args).trimEnd().split('\n');
 }

@@ -1,15 +1,16 @@
 // ServedLlama: the reference engine behind a scheduler, with rules that only a test needs: it counts what the passes were like,
-// makes rows that must not be read unreadable, answers now or later, and fails when told to.
+// makes rows that must not be read unreadable, answers later still, and fails when told to.
 
 import type { Engine, EngineOutput, EnginePass, KvCache } from 'virtual-kv';
 
-import { LlamaEngine } from '../../build-examples/llama/engine.js';
-import type { LlamaModel } from '../../build-examples/llama/model.js';
+import { LlamaEngine, type LlamaEngineOptions } from '#internal/llama/engine.js';
+import type { LlamaModel } from '#internal/llama/model.js';
 
 export interface ServedLlamaOptions {
   readonly model: LlamaModel;
   readonly cache: KvCache;
-  /** Before each answer; undefined: it answers at once. */
+  readonly passes?: LlamaEngineOptions['passes'];
+  /** Before each pass; undefined: it begins at once. */
   readonly pause?: (() => Promise<unknown> | undefined) | undefined;
   /** Throws when a pass is to fail; called before and after it is computed. */
   readonly fault?: (() => void) | undefined;
@@ -25,18 +26,18 @@ export class ServedLlama implements Engine {
   readonly #pause: (() => Promise<unknown> | undefined) | undefined;
   readonly #fault: () => void;
 
-  constructor({ model, cache, pause, fault }: ServedLlamaOptions) {
-    this.#engine = new LlamaEngine({ model, cache });
+  constructor({ model, cache, passes, pause, fault }: ServedLlamaOptions) {
+    this.#engine = new LlamaEngine({ model, cache, passes });
     this.vocabularyTokens = this.#engine.vocabularyTokens;
     this.#pause = pause;
     this.#fault = fault ?? (() => {});
   }
 
-  prefill(pass: EnginePass): EngineOutput | Promise<EngineOutput> {
+  prefill(pass: EnginePass): Promise<EngineOutput> {
     return this.#answer('prefill', pass);
   }
 
-  decode(pass: EnginePass): EngineOutput | Promise<EngineOutput> {
+  decode(pass: EnginePass): Promise<EngineOutput> {
     return this.#answer('decode', pass);
   }
 
@@ -45,14 +46,10 @@ export class ServedLlama implements Engine {
     this.#engine.close();
   }
 
-  #answer(call: 'prefill' | 'decode', pass: EnginePass): EngineOutput | Promise<EngineOutput> {
-    const paused = this.#pause?.();
-    return paused === undefined ? this.#compute(call, pass) : paused.then(() => this.#compute(call, pass));
-  }
-
-  #compute(call: 'prefill' | 'decode', pass: EnginePass): EngineOutput {
+  async #answer(call: 'prefill' | 'decode', pass: EnginePass): Promise<EngineOutput> {
+    await this.#pause?.();
     this.#fault();
-    const { logits } = this.#engine[call](pass);
+    const { logits } = await this.#engine[call](pass);
     this.largestPass = Math.max(this.largestPass, pass.length);
     for (let index = 0; index < pass.length; index += 1) {
       if (pass.wantsLogits[index] === 1) continue;

@@ -2,8 +2,8 @@
 // every argument, every hostile value; each export in a process of its own, which must end by itself.
 
 import { spawn } from 'node:child_process';
-import { readdirSync, readFileSync } from 'node:fs';
-import { availableParallelism } from 'node:os';
+import { mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs';
+import { availableParallelism, tmpdir } from 'node:os';
 import * as path from 'node:path';
 
 import test from 'ava';
@@ -17,6 +17,10 @@ import { hostOnly, table } from './table.js';
 
 const dist = path.resolve(__dirname, '../../dist');
 const child = path.join(__dirname, 'child.js');
+/** Where the processes run: some strings are good names of folders. */
+const cwd = mkdtempSync(path.join(tmpdir(), 'vkv-hostile-'));
+test.after.always(() => { rmSync(cwd, { recursive: true, force: true }); });
+/** In one case: all of them together take as long as the machine is busy. */
 const limitMs = 110_000;
 /** Under a leak checker: what the caller's own buffers leave when they are cut off is not ours. */
 const env = { ...process.env, ASAN_OPTIONS: `${process.env['ASAN_OPTIONS'] ?? ''}:detect_leaks=0` };
@@ -43,11 +47,14 @@ function inLane<T>(work: () => Promise<T>): Promise<T> {
 function run(name: string, on: string, seed: number): Promise<End> {
   return new Promise((resolve, reject) => {
     // Node 20 can hang at exit while a compiling thread of V8 waits for a garbage collection.
-    const started = spawn(process.execPath, ['--no-concurrent-recompilation', child, name, on, String(seed)], { stdio: ['ignore', 'pipe', 'pipe'], env });
+    const started = spawn(process.execPath, ['--no-concurrent-recompilation', child, name, on, String(seed)], { stdio: ['ignore', 'pipe', 'pipe'], env, cwd });
     const timer = setTimeout(() => started.kill('SIGKILL'), limitMs);
     let errors = '';
     let said = '';
-    started.stdout.setEncoding('utf8').on('data', (text: string) => { said = (said + text).slice(-2000); });
+    started.stdout.setEncoding('utf8').on('data', (text: string) => {
+      timer.refresh();
+      said = (said + text).slice(-2000);
+    });
     started.stderr.setEncoding('utf8').on('data', (text: string) => { errors += text; });
     started.on('error', reject);
     started.on('close', (code, signal) => {

@@ -4,10 +4,11 @@
 import { createRequire } from 'node:module';
 
 import * as kv from 'virtual-kv';
-import { registerMetrics } from 'virtual-kv/prometheus';
+import { registerMetrics, registerServingMetrics } from 'virtual-kv/prometheus';
 import { MockDevice } from 'virtual-kv/testing';
 
 import { sideRows } from './side-rows.js';
+import { tierRows } from './tier-rows.js';
 import { cacheOptions, model, pageBytes, vocabularyTokens, type World } from './world.js';
 
 export interface Call {
@@ -51,7 +52,7 @@ const makes = (errorClass: unknown): Rows => ({
 });
 
 export const table: Readonly<Record<string, Rows>> = {
-  adaptive: { call: null }, byArrival: { call: null }, byTenantShare: { call: null }, bestFit: { call: null }, leastRecentlyUsed: { call: null },
+  adaptive: { call: null }, byArrival: { call: null }, byTenantShare: { call: null }, bestFit: { call: null }, leastRecentlyUsed: { call: null }, tailsFirst: { call: null },
   lru: { call: null }, onDemand: { call: null },
   ahead: { call: () => call(kv.ahead, 16) },
   byteOffset: { call: () => call(kv.byteOffset, layout().tensors[0], 1, 2) },
@@ -64,13 +65,20 @@ export const table: Readonly<Record<string, Rows>> = {
   lfu: { call: () => call(kv.lfu, { countedUses: 3 }) },
   prefixBlockKeys: { call: () => call(kv.prefixBlockKeys, { ...prompt, namespace: 'n', blockTokens: 2 }) },
   priority: { call: () => call(kv.priority, { pinnedLevel: 3, lifetimeMs: () => 1, now: () => 0 }) },
-  randomSampler: { call: () => call(kv.randomSampler, { temperature: 1, topK: 2, topP: 0.5, seed: 1 }) },
+  randomSampler: { call: () => call((options: kv.SamplerOptions) => kv.randomSampler(options)(floats(8), 0, { tokens: Int32Array.of(1, 2), length: 2, promptTokens: 1 }), {
+    temperature: 1, topK: 2, topP: 0.5, minP: 0.1, repetitionPenalty: 1.1, presencePenalty: 0.1, frequencyPenalty: 0.1, logitBias: [[1, 2]], seed: 1,
+  }) },
+  ...tierRows,
   slru: { call: () => call(kv.slru, { protectedShare: 0.5 }) },
   suggestSideTensors: { call: () => call(kv.suggestSideTensors, { hidden: { shape: [3, 2], dtype: 'float32', data: floats(6) } }, 3) },
   tensorsOf: { call: () => call(kv.tensorsOf, { ...model, layerShapes: [{ kvHeads: 2 }], parallel: { tensor: 1 } }) },
   registerMetrics: {
     call: ({ cache }) => call((...given: Parameters<typeof registerMetrics>) => { registerMetrics(...given)(); },
       cache, { prefix: 'x_', labels: { a: 'b' } }, createRequire(__filename)),
+  },
+  registerServingMetrics: {
+    call: (world) => call((...given: Parameters<typeof registerServingMetrics>) => { registerServingMetrics(...given)(); },
+      world.online(), { prefix: 'y_', labels: { a: 'b' } }, createRequire(__filename)),
   },
   // Made by the package alone.
   KvError: makes(kv.KvError), KvStateError: makes(kv.KvStateError), KvCapacityError: makes(kv.KvCapacityError),
@@ -108,7 +116,7 @@ export const table: Readonly<Record<string, Rows>> = {
     new: (world) => call((options: kv.KvCacheOptions) => opened(world, new kv.KvCache(options)), {
       ...cacheOptions, model: { ...model, layerShapes: [{ headDim: 64 }], parallel: { tensor: 1 } }, driver: world.driver, pageBytes,
       memoryBudgetBytes: 8 * pageBytes, headroomBytes: 1, readyBytes: pageBytes, layout: 'fused', placement: kv.bestFit(), reclaim: kv.leastRecentlyUsed(), eagerRows: 0,
-      idleRowsLimit: 4, scrub: 'between-tenants', prefixCache: { poolRows: 4, policy: kv.lru(), events: { blockTokens: 4, label: 'l' } },
+      idleRowsLimit: 4, scrub: 'between-tenants', prefixCache: { poolRows: 4, policy: kv.lru(), events: { blockTokens: 4, label: 'l' }, tiers: [kv.hostTier({ bytes: 2 ** 20 })], modelId: 'm', tierBlockTokens: 4 },
       sideTensors: { hidden: { width: 2, dtype: 'float32', place: 'host', pageBytes } }, sideBudgetBytes: 8 * pageBytes, handOverSlots: 2,
     }),
     acquire: ({ cache }) => call(cache.acquire.bind(cache), { ...prompt, reserve: 'none', caching: 'read', priority: 1, stream: 0n }),
@@ -129,6 +137,8 @@ export const table: Readonly<Record<string, Rows>> = {
     explain: ({ cache: { prefixes } }) => call(prefixes.explain.bind(prefixes), prompt),
     externalKeys: ({ cache: { prefixes } }) => call(prefixes.externalKeys.bind(prefixes), prompt, 2),
     lookup: ({ cache: { prefixes } }) => call(prefixes.lookup.bind(prefixes), prompt),
+    promote: ({ cache: { prefixes } }) => call(prefixes.promote.bind(prefixes), { ...prompt, deadlineMs: 1, priority: 1, signal: new AbortController().signal }),
+    prefetch: ({ cache: { prefixes } }) => call(prefixes.prefetch.bind(prefixes), { ...prompt, priority: 1, signal: new AbortController().signal }),
     reset: ({ cache: { prefixes } }) => call(prefixes.reset.bind(prefixes), { preempt: true }),
     setNamespace: ({ cache: { prefixes } }) => call(prefixes.setNamespace.bind(prefixes), 'n'),
   },
@@ -148,6 +158,7 @@ export const table: Readonly<Record<string, Rows>> = {
       closable.push({ close: () => { try { driver.releaseStream(stream); } catch { /* it was the call that did */ } } });
       return call(driver.releaseStream.bind(driver), stream);
     },
+    synchronize: ({ driver }) => call(driver.synchronize.bind(driver), 0n, { signal: new AbortController().signal }),
     new: (world) => call((...given: never[]) => opened(world, new (kv.Driver as unknown as new (...given: unknown[]) => kv.Driver)(...given)), {}),
     open: (world) => call((...given: Parameters<typeof kv.Driver.open>) => opened(world, kv.Driver.open(...given)), 'host', {
       device: 0, libraryPath: '/nowhere', memoryBytes: 2 ** 24, populate: false, hugePages: false, mappingLimit: 100,
@@ -300,7 +311,7 @@ export const table: Readonly<Record<string, Rows>> = {
   },
   TokenStream: {
     new: () => call((...given: never[]) => new (kv.TokenStream as unknown as new (...given: unknown[]) => unknown)(...given), () => {}),
-    next: null, return: null, cancel: null,
+    next: null, return: null, cancel: null, finish: null,
   },
   Layout: {
     pagesFor: () => call(layout().pagesFor, 1), pagesIn: () => call(layout().pagesIn, 0, 1), rowsFor: () => call(layout().rowsFor, 1),

@@ -42,6 +42,18 @@ test('all kernel sets of a driver share one module, with every kernel looked up 
   close(t, device);
 });
 
+test('decoding kernels ask for all shared memory of a multiprocessor, and are loaded where the driver refuses that hint', async (t) => {
+  for (const isRefused of [false, true]) {
+    const device = openDevice();
+    if (isRefused) device.failCall('cuFuncSetAttribute', { times: 1000, result: 'CUDA_ERROR_NOT_SUPPORTED' });
+    await loadKernels(device.driver);
+    const ptx = Buffer.from(kernelImages(90)[0]!.read()).toString('latin1');
+    t.is(device.callCounts().cuFuncSetAttribute, [...ptx.matchAll(/\.entry vkv_decode/g)].length);
+    t.is(loads(device), 1);
+    close(t, device);
+  }
+});
+
 test('kernels are loaded on another thread, and a set that is opened meanwhile waits for them', async (t) => {
   const device = openDevice();
   device.setLatencyNs('cuModuleLoadDataEx', 50e6);

@@ -1,9 +1,10 @@
-// The CUDA kernels' own sources, run on emulated threads (test/native/cuda_emulation.h) against their references.
+// The CUDA kernels' own sources, run on emulated threads (test/native/cuda_emulation.h): against their references, and what their accesses
+// to shared memory cost.
 
 import test from 'ava';
 
 import { seedOf } from '../helpers/seed.js';
-import { hasCompiler, runProbe } from '../helpers/native-probe.js';
+import { hasCompiler, isGcc, runProbe } from '../helpers/native-probe.js';
 
 const scale = Number(process.env['VKV_TEST_SCALE'] ?? 1);
 const run = hasCompiler ? test : test.skip;
@@ -24,4 +25,12 @@ run(`so does every CUDA kernel of the dense arithmetic, and a row is the same in
   const lines = runProbe('dense_probe', sources, [String(seed), String(rounds)]);
   t.true(lines.length > 8);
   for (const line of lines) t.regex(line, /^vkv_\w+ \d+ ok$/);
+});
+
+(isGcc ? test : test.skip)('no access of a warp to shared memory waits for a bank in prefill (needs GCC)', (t) => {
+  t.timeout(300_000);
+  // Structures stay whole, and every read and write calls the program.
+  const lines = runProbe('banks_probe', ['kernels/cuda/launches.cc'], [], ['-fsanitize=thread', '-fno-tree-sra']);
+  t.is(lines.length, 9);
+  for (const line of lines) t.regex(line, /^vkv_prefill_\w+ \d+ [1-9]\d{3,} 0$/, 'kernel, dim, accesses, turns of the worst beyond the fewest');
 });

@@ -7,8 +7,8 @@ import { KvCache, OfflineScheduler, type Driver, type GenerationRequest } from '
 import { MockDevice, type MockCall } from 'virtual-kv/testing';
 
 import { Random } from '#internal/base/random.js';
-import { LlamaEngine, type LlamaEngineOptions } from '../../build-examples/llama/engine.js';
-import { LlamaModel } from '../../build-examples/llama/model.js';
+import { LlamaEngine, type LlamaEngineOptions } from '#internal/llama/engine.js';
+import { LlamaModel } from '#internal/llama/model.js';
 import { fakeCublas } from '../helpers/fake-cublas.js';
 import { pageBytes, randomText, shapeOf, vocabularyTokens } from '../helpers/llama-shapes.js';
 import { removeFolder, writeLlama, randomLlama } from '../helpers/made-llama.js';
@@ -66,17 +66,18 @@ function scene(device: MockDevice, sequences: number, options: Partial<LlamaEngi
   const cache = openCache(device.driver, sequences);
   const engine = new LlamaEngine({ model, cache, ...options });
   const all = Array.from({ length: sequences }, () => cache.acquire());
-  const pass = (count: number, call: 'prefill' | 'decode'): Float32Array => {
+  const pass = async (count: number, call: 'prefill' | 'decode'): Promise<Float32Array> => {
     const batch = cache.createBatch();
     const some = all.slice(0, count);
     for (const sequence of some) batch.add(sequence, 1);
     cache.prepare(batch);
     try {
-      return engine[call]({
+      const { logits } = await engine[call]({
         length: count, slots: Int32Array.from(some, ({ slot }) => slot), positions: Int32Array.from(some, ({ length }) => length),
         tokenCounts: new Int32Array(count).fill(1), tokens: Int32Array.from(some, (_, index) => (7 * index) % vocabularyTokens),
         wantsLogits: new Uint8Array(count).fill(1),
-      }).logits.slice(0, count * vocabularyTokens);
+      });
+      return logits.slice(0, count * vocabularyTokens);
     } finally {
       cache.discard(batch);
     }
@@ -91,72 +92,72 @@ function scene(device: MockDevice, sequences: number, options: Partial<LlamaEngi
   return { engine, pass, close };
 }
 
-test('a steady decoding step is one launch; a larger one captures anew, for all smaller ones too', (t) => {
+test('a steady decoding step is one launch; a larger one captures anew, for all smaller ones too', async (t) => {
   const device = openDevice();
   const { engine, pass, close } = scene(device, 6);
-  const graphsOf = (count: number): readonly number[] => {
+  const graphsOf = async (count: number): Promise<readonly number[]> => {
     device.resetCallCounts();
-    pass(count, 'decode');
+    await pass(count, 'decode');
     const { cuGraphInstantiateWithFlags, cuGraphLaunch } = device.callCounts();
     return [cuGraphInstantiateWithFlags, cuGraphLaunch];
   };
-  t.deepEqual(graphsOf(3), [3, 1], 'for 1, 2 and 4');
+  t.deepEqual(await graphsOf(3), [3, 1], 'for 1, 2 and 4');
   const before = device.callCounts();
-  t.deepEqual(graphsOf(4), [0, 1]);
+  t.deepEqual(await graphsOf(4), [0, 1]);
   t.true(before.cuLaunchKernel > 0);
   t.is(device.callCounts().cuLaunchKernel, 0);
-  t.deepEqual(graphsOf(5), [4, 1], 'and for as many as there are slots, 6');
-  t.deepEqual(graphsOf(1), [0, 1]);
+  t.deepEqual(await graphsOf(5), [4, 1], 'and for as many as there are slots, 6');
+  t.deepEqual(await graphsOf(1), [0, 1]);
   t.is(engine.whyQueued, undefined);
   t.is(device.leaks().graphs, 4);
   close();
 });
 
 for (const call of ['cuStreamBeginCapture', 'cuStreamEndCapture', 'cuGraphInstantiateWithFlags', 'cuMemCreate'] as const satisfies readonly MockCall[]) {
-  test(`a step that cannot be captured, as ${call} fails, is queued from then on and says why`, (t) => {
+  test(`a step that cannot be captured, as ${call} fails, is queued from then on and says why`, async (t) => {
     const device = openDevice();
     const { engine, pass, close } = scene(device, 2);
-    const expected = pass(2, 'prefill');
+    const expected = await pass(2, 'prefill');
     device.failCall(call);
-    const actual = pass(2, 'decode');
+    const actual = await pass(2, 'decode');
     t.regex(engine.whyQueued!, new RegExp(`the driver refused: .*${call}`));
     t.true(actual.every((logit, at) => Math.abs(logit - expected[at]!) < 1e-4));
     device.resetCallCounts();
-    pass(2, 'decode');
+    await pass(2, 'decode');
     t.is(device.callCounts().cuGraphLaunch, 0);
     close();
   });
 
-  test(`where captured steps were asked for, the failure of ${call} is the caller's, and may be tried again`, (t) => {
+  test(`where captured steps were asked for, the failure of ${call} is the caller's, and may be tried again`, async (t) => {
     const device = openDevice();
     const { engine, pass, close } = scene(device, 2, { decoding: 'captured' });
     device.failCall(call);
-    t.throws(() => pass(2, 'decode'), { code: 'KV_DRIVER_CALL_FAILED' });
+    await t.throwsAsync(() => pass(2, 'decode'), { code: 'KV_DRIVER_CALL_FAILED' });
     t.is(device.leaks().graphs, 0);
-    t.is(pass(2, 'decode').length, 2 * vocabularyTokens);
+    t.is((await pass(2, 'decode')).length, 2 * vocabularyTokens);
     t.is(engine.whyQueued, undefined);
     close();
   });
 }
 
-test('a replay that fails is over, and the next one is right', (t) => {
+test('a replay that fails is over, and the next one is right', async (t) => {
   const device = openDevice('manual');
   const { pass, close } = scene(device, 2);
-  const expected = pass(2, 'decode');
+  const expected = await pass(2, 'decode');
   for (const call of ['cuMemcpyHtoDAsync', 'cuGraphLaunch', 'cuMemcpyDtoHAsync', 'cuStreamSynchronize'] as const) {
     device.failCall(call);
-    t.throws(() => pass(2, 'decode'), { code: 'KV_DRIVER_CALL_FAILED' });
+    await t.throwsAsync(() => pass(2, 'decode'), { code: 'KV_DRIVER_CALL_FAILED' });
     t.is(device.pendingWork, 0, call);
-    t.deepEqual(pass(2, 'decode'), expected, call);
+    t.deepEqual(await pass(2, 'decode'), expected, call);
   }
   close();
 });
 
-(hasCompiler ? test : test.skip)('with cuBLAS, on the CPU, and where it was asked for, decoding is queued and says so', (t) => {
+(hasCompiler ? test : test.skip)('with cuBLAS, on the CPU, and where it was asked for, decoding is queued and says so', async (t) => {
   const byCublas = new LlamaModel(folder, { cublas: fakeCublas(), workspaceBytes: pageBytes });
   const device = openDevice();
   const { engine, pass, close } = scene(device, 1, { model: byCublas });
-  pass(1, 'decode');
+  await pass(1, 'decode');
   t.regex(engine.whyQueued!, /cuBLAS multiplies/);
   t.is(device.callCounts().cuGraphLaunch, 0);
   close();

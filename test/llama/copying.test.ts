@@ -23,7 +23,7 @@ function differentTokens(random: Random, count: number): number[] {
 
 for (const layout of layoutKinds) {
   const seed = seedOf(`copying ${layout}`);
-  test(`answers are copied out of the cache as they stand in the text, ${layout} (seed ${seed})`, (t) => {
+  test(`answers are copied out of the cache as they stand in the text, ${layout} (seed ${seed})`, async (t) => {
     const random = new Random(seed);
     const { made, logitsOf } = copyingLlama(random);
     const world = new LlamaWorld(t, made, { layout, maxTokens: 300 });
@@ -35,33 +35,33 @@ for (const layout of layoutKinds) {
       t.is(mostLikely(member.logits!), told[at]!);
       t.true(worst < 2e-3 * expected[told[at]!]!, `off by ${worst}`);
     };
-    const begin = (told: readonly number[], at: number): Member => {
+    const begin = async (told: readonly number[], at: number): Promise<Member> => {
       const member = world.acquire([startToken, ...told, told[at]!]);
       while (world.remaining(member) > 0) {
-        world.step([[member, Math.min(world.remaining(member), 1 + random.integer(40))]], 'prefill');
+        await world.step([[member, Math.min(world.remaining(member), 1 + random.integer(40))]], 'prefill');
       }
       check(member, told, at + 1);
       return member;
     };
-    const goOn = (members: readonly (readonly [Member, readonly number[]])[], from: number, to: number): void => {
+    const goOn = async (members: readonly (readonly [Member, readonly number[]])[], from: number, to: number): Promise<void> => {
       for (let at = from; at < to; at += 1) {
         for (const [member, told] of members) world.append(member, told[at]!);
-        world.step(members.map(([member]) => [member, 1]), 'decode');
+        await world.step(members.map(([member]) => [member, 1]), 'decode');
         for (const [member, told] of members) check(member, told, at + 1);
       }
     };
 
     const told = differentTokens(random, 90);
     const other = [...told.slice(0, 70), ...told.slice(70).reverse()]; // the same beginning, another end
-    const first = begin(told, 10);
-    const second = begin(other, 10);
-    goOn([[first, told], [second, other]], 11, 85);
+    const first = await begin(told, 10);
+    const second = await begin(other, 10);
+    await goOn([[first, told], [second, other]], 11, 85);
     const fork = world.fork(second);
-    goOn([[fork, other], [first, told], [second, other]], 85, 88);
+    await goOn([[fork, other], [first, told], [second, other]], 85, 88);
     const { text } = first;
     world.release(first);
     const back = world.acquire([...text, told[3]!]); // adopted; asks for another place of the same text
-    world.finish(back);
+    await world.finish(back);
     check(back, told, 4);
     world.close();
   });

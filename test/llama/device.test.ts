@@ -7,8 +7,8 @@ import { KvCache, type Driver } from 'virtual-kv';
 import { MockDevice, type MockCall } from 'virtual-kv/testing';
 
 import { Random } from '#internal/base/random.js';
-import { LlamaEngine } from '../../build-examples/llama/engine.js';
-import { LlamaModel } from '../../build-examples/llama/model.js';
+import { LlamaEngine } from '#internal/llama/engine.js';
+import { LlamaModel } from '#internal/llama/model.js';
 import { removeFolder, writeLlama, randomLlama } from '../helpers/made-llama.js';
 
 const pageBytes = 2 ** 21;
@@ -53,33 +53,34 @@ for (const call of [
 }
 
 /** One prompt of ten tokens, its logits. */
-function prefill(cache: KvCache, engine: LlamaEngine): Float32Array {
+async function prefill(cache: KvCache, engine: LlamaEngine): Promise<Float32Array> {
   const sequence = cache.acquire();
   const batch = cache.createBatch();
   batch.add(sequence, 10);
   cache.prepare(batch);
   try {
-    return engine.prefill({
+    const { logits } = await engine.prefill({
       length: 1, slots: Int32Array.of(sequence.slot), positions: Int32Array.of(0), tokenCounts: Int32Array.of(10),
       tokens: Int32Array.from({ length: 10 }, (_, at) => 5 * at), wantsLogits: Uint8Array.of(1),
-    }).logits.slice(0, engine.vocabularyTokens);
+    });
+    return logits.slice(0, engine.vocabularyTokens);
   } finally {
     cache.discard(batch);
     sequence.release();
   }
 }
 
-function failsAndGoesOn(t: ExecutionContext, call: MockCall, nths: readonly number[]): void {
+async function failsAndGoesOn(t: ExecutionContext, call: MockCall, nths: readonly number[]): Promise<void> {
   const device = openDevice('manual');
   const cache = openCache(device.driver);
   const engine = new LlamaEngine({ model, cache });
-  const expected = prefill(cache, engine);
+  const expected = await prefill(cache, engine);
   for (const nth of nths) {
     device.failCall(call, { nth });
-    t.throws(() => prefill(cache, engine), { code: 'KV_DRIVER_CALL_FAILED' }, `call ${nth}`);
+    await t.throwsAsync(() => prefill(cache, engine), { code: 'KV_DRIVER_CALL_FAILED' }, `call ${nth}`);
     t.is(device.pendingWork, 0, 'nothing still runs');
     device.clearFailures();
-    t.deepEqual(prefill(cache, engine), expected, 'and the same again is right');
+    t.deepEqual(await prefill(cache, engine), expected, 'and the same again is right');
   }
   engine.close();
   cache.close();
@@ -87,15 +88,15 @@ function failsAndGoesOn(t: ExecutionContext, call: MockCall, nths: readonly numb
   device.close();
 }
 
-test('a pass that fails at a launch is over, and can be repeated', (t) => {
-  failsAndGoesOn(t, 'cuLaunchKernel', [1, 2, 7, 19]);
+test('a pass that fails at a launch is over, and can be repeated', async (t) => {
+  await failsAndGoesOn(t, 'cuLaunchKernel', [1, 2, 7, 19]);
 });
 
-test('so is one whose logits cannot be read', (t) => {
-  failsAndGoesOn(t, 'cuMemcpyDtoHAsync', [1]);
+test('so is one whose logits cannot be read', async (t) => {
+  await failsAndGoesOn(t, 'cuMemcpyDtoHAsync', [1]);
 });
 
-test('engines on one device share one copy of the weights, which goes with the last', (t) => {
+test('engines on one device share one copy of the weights, which goes with the last', async (t) => {
   const device = openDevice();
   const caches = [openCache(device.driver), openCache(device.driver)];
   const { livePages } = device.driver.memory();
@@ -105,7 +106,7 @@ test('engines on one device share one copy of the weights, which goes with the l
   first!.close();
   const one = device.driver.memory().livePages;
   t.true(one > livePages && both > one, `${livePages}, ${one}, ${both}`);
-  t.is(prefill(caches[1]!, second!).length, 60);
+  t.is((await prefill(caches[1]!, second!)).length, 60);
   second!.close();
   for (const cache of caches) cache.close();
   device.assertNoLeaks();

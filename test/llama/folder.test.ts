@@ -6,8 +6,8 @@ import * as path from 'node:path';
 import test from 'ava';
 
 import { Random } from '#internal/base/random.js';
-import { LlamaModel } from '../../build-examples/llama/model.js';
-import { ModelError } from '../../build-examples/llama/model-error.js';
+import { LlamaModel } from '#internal/llama/model.js';
+import { isKvError } from 'virtual-kv';
 import { randomLlama, removeFolder, writeLlama, type Json, type LlamaSizes, type MadeLlama } from '../helpers/made-llama.js';
 
 const sizes: LlamaSizes = { layers: 2, hidden: 8, intermediate: 8, queryHeads: 2, kvHeads: 1, headDim: 4, vocabularyTokens: 9 };
@@ -23,7 +23,7 @@ function refusalOf(change: { config?: Json; tensors?: (tensors: Map<string, unkn
     new LlamaModel(folder);
     return 'nothing';
   } catch (error) {
-    if (!(error instanceof ModelError)) throw error;
+    if (!isKvError(error, 'KV_MODEL_INVALID')) throw error;
     return error.message;
   } finally {
     removeFolder(folder);

@@ -6,8 +6,8 @@ import { KvCache, type DenseKernelsOptions, type KvCacheOptions, type RowDtype }
 import { MockDevice } from 'virtual-kv/testing';
 
 import { Random } from '#internal/base/random.js';
-import { LlamaEngine } from '../../build-examples/llama/engine.js';
-import { LlamaModel } from '../../build-examples/llama/model.js';
+import { LlamaEngine } from '#internal/llama/engine.js';
+import { LlamaModel } from '#internal/llama/model.js';
 import { fakeCublas } from '../helpers/fake-cublas.js';
 import { pageBytes } from '../helpers/llama-shapes.js';
 import { LlamaWorld } from '../helpers/llama-world.js';
@@ -45,27 +45,27 @@ const families: Readonly<Record<string, { readonly more: Json; readonly sizes?: 
 
 for (const [name, { more, sizes: others }] of Object.entries(families)) {
   const seed = seedOf(name);
-  test(`${name}: the logits of every prefix are those of the plain model (seed ${seed})`, (t) => {
+  test(`${name}: the logits of every prefix are those of the plain model (seed ${seed})`, async (t) => {
     const random = new Random(seed);
     const world = new LlamaWorld(t, randomLlama(random, { ...sizes, ...others }, more));
     const member = world.acquire(Array.from({ length: 50 }, () => random.integer(sizes.vocabularyTokens)));
-    world.step([[member, 33]], 'prefill');
-    while (world.remaining(member) > 0) world.step([[member, 1]], 'decode');
+    await world.step([[member, 33]], 'prefill');
+    while (world.remaining(member) > 0) await world.step([[member, 1]], 'decode');
     world.close();
   });
 }
 
 for (const [name, cublas] of [['our own kernels', undefined], ['cuBLAS', fakeCublas]] as const) {
   const seed = seedOf(`device ${name}`);
-  (cublas === undefined || hasCompiler ? test : test.skip)(`so are those on a device, by ${name} (seed ${seed})`, (t) => {
+  (cublas === undefined || hasCompiler ? test : test.skip)(`so are those on a device, by ${name} (seed ${seed})`, async (t) => {
     const random = new Random(seed);
     for (const { more, sizes: others } of Object.values(families)) {
       const device = new MockDevice({ granularityBytes: pageBytes, memoryBytes: 2 ** 28, hasGarbage: true });
       const made = randomLlama(random, { ...sizes, ...others }, more);
       const world = new LlamaWorld(t, made, { driver: device.driver }, { cublas: cublas?.() ?? 'off' });
       const member = world.acquire(Array.from({ length: 20 }, () => random.integer(sizes.vocabularyTokens)));
-      world.step([[member, 17]], 'prefill');
-      while (world.remaining(member) > 0) world.step([[member, 1]], 'decode');
+      await world.step([[member, 17]], 'prefill');
+      while (world.remaining(member) > 0) await world.step([[member, 1]], 'decode');
       world.close();
       device.assertNoLeaks();
       device.close();
@@ -74,10 +74,10 @@ for (const [name, cublas] of [['our own kernels', undefined], ['cuBLAS', fakeCub
 }
 
 /** Logits of a text by an engine over weights of a type, in a number of files, and K and V of a type. */
-function logitsOf(
+async function logitsOf(
   seed: number, weights: RowDtype, files: number, keys: RowDtype, driver: KvCacheOptions['driver'] = 'host',
   dense: DenseKernelsOptions = {},
-): { actual: Float32Array; expected: Float64Array } {
+): Promise<{ actual: Float32Array; expected: Float64Array }> {
   const made = randomLlama(new Random(seed), sizes, {}, weights);
   const folder = writeLlama(made, weights, files);
   const text = Array.from({ length: 40 }, (_, index) => (index * 7) % sizes.vocabularyTokens);
@@ -87,7 +87,7 @@ function logitsOf(
   const batch = cache.createBatch();
   batch.add(cache.acquire({ tokens: text }), text.length);
   cache.prepare(batch);
-  const { logits } = engine.prefill({
+  const { logits } = await engine.prefill({
     length: 1, slots: Int32Array.of(batch.slotAt(0)), positions: Int32Array.of(0), tokenCounts: Int32Array.of(text.length),
     tokens: Int32Array.from(text), wantsLogits: Uint8Array.of(1),
   });
@@ -109,8 +109,8 @@ const kinds: readonly (readonly [RowDtype, number, RowDtype, number])[] = [
 ];
 for (const [weights, files, keys, tolerance] of kinds) {
   const seed = seedOf(`${weights} ${files} ${keys}`);
-  test(`weights of ${weights} in ${files} files with a cache of ${keys} (seed ${seed})`, (t) => {
-    const { actual, expected } = logitsOf(seed, weights, files, keys);
+  test(`weights of ${weights} in ${files} files with a cache of ${keys} (seed ${seed})`, async (t) => {
+    const { actual, expected } = await logitsOf(seed, weights, files, keys);
     compare(t, actual, expected, tolerance);
   });
 }
@@ -123,9 +123,9 @@ const narrow: readonly (readonly [RowDtype, typeof fakeCublas | undefined, numbe
 for (const [weights, cublas, tolerance] of narrow) {
   const seed = seedOf(`${weights} on a device`);
   const by = cublas === undefined ? 'our own kernels' : 'cuBLAS';
-  (cublas === undefined || hasCompiler ? test : test.skip)(`weights of ${weights} on a device, by ${by} (seed ${seed})`, (t) => {
+  (cublas === undefined || hasCompiler ? test : test.skip)(`weights of ${weights} on a device, by ${by} (seed ${seed})`, async (t) => {
     const device = new MockDevice({ memoryBytes: 2 ** 28, hasGarbage: true });
-    const { actual, expected } = logitsOf(seed, weights, 1, 'float32', device.driver, { cublas: cublas?.() ?? 'off' });
+    const { actual, expected } = await logitsOf(seed, weights, 1, 'float32', device.driver, { cublas: cublas?.() ?? 'off' });
     compare(t, actual, expected, tolerance);
     device.assertNoLeaks();
     device.close();

@@ -10,9 +10,9 @@ import {
 } from 'virtual-kv';
 import { MockDevice } from 'virtual-kv/testing';
 
-import { LlamaEngine } from '../../build-examples/llama/engine.js';
-import { LlamaModel } from '../../build-examples/llama/model.js';
-import { LlamaTokenizer, type ChatMessage } from '../../build-examples/llama/tokenizer.js';
+import { LlamaEngine } from '#internal/llama/engine.js';
+import { LlamaModel } from '#internal/llama/model.js';
+import { LlamaTokenizer, type ChatMessage } from '#internal/llama/tokenizer.js';
 
 const folder = path.resolve(__dirname, '..', '..', 'examples', 'llama', 'storyteller');
 const tokenizer = new LlamaTokenizer(folder);
@@ -77,14 +77,14 @@ test('on a device the small model gives the same tokens, and engines of one devi
   const asked = [request([user('Tell me a story about a fox named Mia and a red ball.')], { maxNewTokens: 50 })];
   const { texts: expected } = await answersTo(asked, NaiveScheduler);
   const device = new MockDevice({ memoryBytes: 2 ** 28, granularityBytes: 65_536 });
-  const first = model.acquirePlace(device.driver);
-  t.is(model.acquirePlace(device.driver), first);
-  model.releasePlace(device.driver);
+  const first = model.acquirePlace(device.driver, 'awaited');
+  t.is(model.acquirePlace(device.driver, 'awaited'), first);
+  model.releasePlace(device.driver, first);
   const { livePages } = device.driver.memory();
   const { texts } = await answersTo(asked, OfflineScheduler, { driver: device.driver });
   t.deepEqual(texts, expected);
   t.is(device.driver.memory().livePages, livePages);
-  model.releasePlace(device.driver);
+  model.releasePlace(device.driver, first);
   t.is(device.driver.memory().livePages, 0);
   device.assertNoLeaks();
   device.close();

@@ -21,16 +21,16 @@ const scale = Number(process.env['VKV_TEST_SCALE'] ?? 1);
 for (const layout of layoutKinds) {
   const seed = seedOf(`ways ${layout}`);
 
-  test(`a prefix is right however it came, ${layout} (seed ${seed})`, (t) => {
-    comeInAllWays(t, seed, layout);
+  test(`a prefix is right however it came, ${layout} (seed ${seed})`, async (t) => {
+    await comeInAllWays(t, seed, layout);
   });
 
   for (const [streams, products] of [['immediate', 'our own'], ['manual', 'our own'], ['immediate', "cuBLAS's"]] as const) {
     const declare = products === 'our own' || hasCompiler ? test : test.skip;
-    declare(`a prefix is right on a device however it came, ${layout}, ${streams} streams, products ${products} (seed ${seed})`, (t) => {
+    declare(`a prefix is right on a device however it came, ${layout}, ${streams} streams, products ${products} (seed ${seed})`, async (t) => {
       const device = new MockDevice({ granularityBytes: pageBytes, memoryBytes: 2 ** 28, hasGarbage: true, streams });
       const cublas = products === 'our own' ? 'off' : fakeCublas();
-      comeInAllWays(t, seed, layout, { driver: device.driver }, { cublas, workspaceBytes: pageBytes });
+      await comeInAllWays(t, seed, layout, { driver: device.driver }, { cublas, workspaceBytes: pageBytes });
       device.assertNoLeaks();
       device.close();
     });
@@ -38,40 +38,40 @@ for (const layout of layoutKinds) {
 }
 
 /** One text is computed, others begin like it: beside it, in its slot after it, and forked from it. */
-function comeInAllWays(
+async function comeInAllWays(
   t: ExecutionContext, seed: number, layout: LayoutKind, options: WorldOptions = {}, dense: DenseKernelsOptions = {},
-): void {
+): Promise<void> {
   const random = new Random(seed);
   const world = new LlamaWorld(t, randomLlama(random, shapeOf(layout, 2, 4, 2)), { layout, ...options }, dense);
   const text = randomText(random, 100);
   const first = world.acquire(text);
-  world.finish(first);
+  await world.finish(first);
 
   const second = world.acquire([...text.slice(0, 91), ...randomText(random, 20)]); // while the first lives: rows are shared
   t.true(world.cached.aliasedTokens + world.cached.copiedTokens >= 64, JSON.stringify(world.cached));
-  world.finish(second);
+  await world.finish(second);
 
   const fork = world.fork(first); // both go on, differently
   world.append(first, mostLikely(first.logits!));
   world.append(fork, 7);
-  world.step([[first, 1], [fork, 1]], 'decode');
+  await world.step([[first, 1], [fork, 1]], 'decode');
   world.append(first, 11);
   world.append(fork, 12);
-  world.step([[fork, 1], [first, 1]], 'decode');
+  await world.step([[fork, 1], [first, 1]], 'decode');
 
   const { text: whole } = first;
   world.release(first);
   const again = world.acquire([...whole, ...randomText(random, 9)]); // the next turn of a conversation
   t.true(world.cached.adoptedTokens >= 64, JSON.stringify(world.cached));
-  world.finish(again);
-  world.finish(world.acquire(whole)); // the same prompt again, to its last token
+  await world.finish(again);
+  await world.finish(world.acquire(whole)); // the same prompt again, to its last token
   world.close();
 }
 
 for (let round = 0; round < 4 * scale; round += 1) {
   const seed = seedOf(`schedule ${round}`);
 
-  test(`a random schedule computes what no cache computes, round ${round} (seed ${seed})`, (t) => {
+  test(`a random schedule computes what no cache computes, round ${round} (seed ${seed})`, async (t) => {
     const random = new Random(seed);
     const pick = <T>(choices: readonly T[]): T => choices[random.integer(choices.length)]!;
     const layout = pick(layoutKinds);
@@ -80,8 +80,8 @@ for (let round = 0; round < 4 * scale; round += 1) {
       layout, slots: pick([3, 6]), memoryBudgetBytes: pick([9, 14, 60]) * rowPagesOf(layout, shape) * pageBytes, mapper: pick(['background', 'off']),
     }, { threads: pick([1, 2, 3]) });
     const schedule = new Schedule(world, random);
-    t.notThrows(() => {
-      for (let step = 0; step < 60; step += 1) schedule.turn();
+    await t.notThrowsAsync(async () => {
+      for (let step = 0; step < 60; step += 1) await schedule.turn();
     }, JSON.stringify({ ...shape, layout }));
     world.close();
   });
@@ -99,7 +99,7 @@ class Schedule {
     this.#random = random;
   }
 
-  turn(): void {
+  async turn(): Promise<void> {
     const world = this.#world;
     const random = this.#random;
     const { slots } = world.cache.layout;
@@ -115,7 +115,7 @@ class Schedule {
     const isDecoding = random.chance(0.5);
     const chunks = waiting.map((member): readonly [Member, number] =>
       [member, isDecoding ? 1 : 1 + random.integer(Math.min(world.remaining(member), 60))]);
-    if (!world.step(chunks, isDecoding ? 'decode' : 'prefill')) this.#leave();
+    if (!await world.step(chunks, isDecoding ? 'decode' : 'prefill')) this.#leave();
     const done = world.members.filter(({ logits }) => logits !== undefined);
     if (done.length > 0 && world.members.length < slots && random.chance(0.3)) this.#fork(done[random.integer(done.length)]!);
   }

@@ -65,9 +65,9 @@ test('leaks are the objects that were not given back', (t) => {
   const stream = bench.native.createStream();
   const event = bench.native.recordEvent(stream);
   t.deepEqual(bench.device.leaks(), {
-    reservations: 1, mappings: 2, pages: 2, streams: 2, events: 1, pageBytes: 2 * pageBytes, // one stream is the driver's own
+    reservations: 1, mappings: 2, pages: 2, streams: 2, events: 1, registrations: 0, pageBytes: 2 * pageBytes, // one stream is the driver's own
     modules: 0, graphs: 0, retainedContexts: 1, pushedContexts: 0, isLost: false,
-    leftByDrivers: { reservations: 0, mappings: 0, pages: 0, streams: 0, events: 0 },
+    leftByDrivers: { reservations: 0, mappings: 0, pages: 0, streams: 0, events: 0, registrations: 0 },
   });
   t.throws(() => bench.device.assertNoLeaks(), {
     message: 'The mock device was not left clean:\n'
@@ -86,7 +86,7 @@ test('what a driver had not given back when it was closed is given back, and sta
   bench.device.driver.close();
   t.like(bench.device.leaks(), {
     reservations: 0, mappings: 0, pages: 0, pageBytes: 0, streams: 0, events: 0, retainedContexts: 0, pushedContexts: 0,
-    leftByDrivers: { reservations: 1, mappings: 3, pages: 2, streams: 1, events: 1 },
+    leftByDrivers: { reservations: 1, mappings: 3, pages: 2, streams: 1, events: 1, registrations: 0 },
   });
   t.deepEqual(bench.device.misuses(), []);
   t.throws(() => bench.device[Symbol.dispose](), {

@@ -4,6 +4,7 @@
 import test from 'ava';
 
 import { Random } from '#internal/base/random.js';
+import { HostPages } from '../helpers/host-pages.js';
 import { MockBench, pageBytes } from '../helpers/mock-bench.js';
 import { seedOf } from '../helpers/seed.js';
 
@@ -24,6 +25,24 @@ test('queued work is done when its stream is completed, in order', (t) => {
   t.is(bench.device.pendingWork, 0);
   t.deepEqual([...bench.read(bench.at(0), 1), ...bench.read(bench.at(1), 1)], [2, 1]);
   bench.native.destroyStream(stream);
+  bench.end();
+});
+
+test('an upload takes its bytes from registered memory when its stream comes to it, from other memory at once', (t) => {
+  const bench = new MockBench(manual);
+  bench.map(0);
+  const stream = bench.native.createStream();
+  const host = new HostPages();
+  host.write(0, [1, 2]);
+  bench.native.upload(bench.at(0), host.address, 2, stream);
+  bench.native.registerHost(host.address, HostPages.bytes);
+  bench.native.upload(bench.at(0) + 2n, host.address, 2, stream);
+  host.write(0, [8, 9]);
+  bench.device.completeStream(stream);
+  t.deepEqual([...bench.read(bench.at(0), 4)], [1, 2, 8, 9]);
+  bench.native.unregisterHost(host.address);
+  bench.native.destroyStream(stream);
+  host.close();
   bench.end();
 });
 

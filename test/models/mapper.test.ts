@@ -22,7 +22,7 @@ const suffix = isThere ? '' : ` (no ${lacking.map(([command]) => command).join('
 function check(macros: readonly string[]): string {
   const folder = mkdtempSync(path.join(tmpdir(), 'vkv-model-'));
   const run = (command: string, options: readonly string[]): string => {
-    const { stdout, stderr, status } = spawnSync(command, options, { cwd: folder, encoding: 'utf8', timeout: 120_000 });
+    const { stdout, stderr, status } = spawnSync(command, options, { cwd: folder, encoding: 'utf8', timeout: 30 * 60_000 });
     if (status !== 0) throw new Error(`${command} ${options.join(' ')}: ${stdout}${stderr}`);
     return stdout;
   };

@@ -3,7 +3,8 @@
 // scripts/build-fake-libcuda.cjs builds it in several ages (FAKE_CUDA_VERSION, and symbols that it hides).
 // What it does wrong at run time is in the environment variable FAKE_LIBCUDA, read at every call: "stub",
 // "no-device", "not-ready", "no-attribute", "without:<entry point>", "no-module" (no image of kernels is taken), or, in
-// processes whose command line has a word in it, "abort:<entry point>:<word>" and "hang:<entry point>:<word>".
+// processes whose command line has a word in it, "abort:<entry point>:<word>", "hang:<entry point>:<word>" and
+// "skip:<entry point>:<word>" (it does nothing, and says that it did).
 #include <unistd.h>
 
 #include <cstdlib>
@@ -88,10 +89,11 @@ CUresult Refusal(const char* name) {
 
 }  // namespace
 
-#define FAKE_DEFINE(name, version, symbol, need, parameters, arguments) \
-  FAKE_EXPORT CUresult symbol parameters {                              \
-    const CUresult refusal = Refusal(#name);                            \
-    return refusal != CUDA_SUCCESS ? refusal : Device().name arguments; \
+#define FAKE_DEFINE(name, version, symbol, need, parameters, arguments)         \
+  FAKE_EXPORT CUresult symbol parameters {                                      \
+    const CUresult refusal = Refusal(#name);                                    \
+    if (refusal != CUDA_SUCCESS) return refusal;                                \
+    return IsFaultHere("skip", #name) ? CUDA_SUCCESS : Device().name arguments; \
   }
 VKV_CUDA_ENTRY_POINTS(FAKE_DEFINE)
 #undef FAKE_DEFINE

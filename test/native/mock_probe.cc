@@ -37,6 +37,12 @@ void Must(CUresult result) {
   if (result != CUDA_SUCCESS) std::abort();
 }
 
+// Pages of the CPU's memory.
+uint8_t* HostPage(size_t index) {
+  alignas(4096) static uint8_t pages[3][4096];
+  return pages[index];
+}
+
 // A kernel of one block that reads the 8 bytes at its parameter.
 class ReadKernel final : public SimulatedKernel {
  public:
@@ -230,6 +236,33 @@ const Breach kBreaches[] = {
      [](Scene& s, MockDevice& d) { Must(d.cuMemMap(s.At(8), kPage, 0, s.pages[2], 0)); }},
     {"read past the end of all addresses",
      [](Scene& s, MockDevice& d) { return d.cuMemcpyDtoH(s.bytes, ~0ull, 16); }},
+    {"register half a page of the CPU", [](Scene&, MockDevice& d) { return d.cuMemHostRegister(HostPage(0) + 8, 4096, 0); }},
+    {"register the memory of the device",
+     [](Scene& s, MockDevice& d) { return d.cuMemHostRegister(reinterpret_cast<void*>(s.At(0)), 4096, 0); }},
+    {"register with flags", [](Scene&, MockDevice& d) { return d.cuMemHostRegister(HostPage(0), 4096, 1); }},
+    {"register what is registered in part", [](Scene&, MockDevice& d) { return d.cuMemHostRegister(HostPage(0), 3 * 4096, 0); },
+     [](Scene&, MockDevice& d) { Must(d.cuMemHostRegister(HostPage(1), 4096, 0)); }},
+    {"unregister inside a registration", [](Scene&, MockDevice& d) { return d.cuMemHostUnregister(HostPage(1)); },
+     [](Scene&, MockDevice& d) { Must(d.cuMemHostRegister(HostPage(0), 2 * 4096, 0)); }},
+    {"unregister twice", [](Scene&, MockDevice& d) { return d.cuMemHostUnregister(HostPage(0)); },
+     [](Scene&, MockDevice& d) {
+       Must(d.cuMemHostRegister(HostPage(0), 4096, 0));
+       Must(d.cuMemHostUnregister(HostPage(0)));
+     }},
+    {"unregister under a queued copy", [](Scene&, MockDevice& d) { return d.cuMemHostUnregister(HostPage(0)); },
+     [](Scene& s, MockDevice& d) {
+       Must(d.cuMemHostRegister(HostPage(0), 4096, 0));
+       Must(d.cuMemcpyDtoHAsync(HostPage(0), s.At(0), 16, nullptr));
+     }},
+    {"read across the end of a registration",
+     [](Scene& s, MockDevice& d) { return d.cuMemcpyDtoHAsync(HostPage(1) - 8, s.At(0), 16, nullptr); },
+     [](Scene&, MockDevice& d) { Must(d.cuMemHostRegister(HostPage(0), 4096, 0)); }},
+    {"read into two registrations",
+     [](Scene& s, MockDevice& d) { return d.cuMemcpyDtoHAsync(HostPage(1) - 8, s.At(0), 16, nullptr); },
+     [](Scene&, MockDevice& d) {
+       Must(d.cuMemHostRegister(HostPage(0), 4096, 0));
+       Must(d.cuMemHostRegister(HostPage(1), 4096, 0));
+     }},
     {"copy from a hole",
      [](Scene& s, MockDevice& d) { return d.cuMemcpyDtoDAsync(s.At(0), s.At(2), 16, nullptr); }},
     {"copy onto itself",

@@ -1,24 +1,18 @@
-// The packed package, as another project gets it: what is in the tarball; and installed from it, once built by each build
-// tool: require, import, types, the test device and the command. `npm run test:package`; needs the npm registry.
+// The packed package, as another project gets it: what is in the tarball of a release; and installed from it, with the prebuilt
+// addon and with one built from source: require, import, types, the test device and the command. `npm run test:package`; needs
+// the npm registry, CMake and a C++ compiler.
 
-import { spawnSync } from 'node:child_process';
-import { readFileSync } from 'node:fs';
+import { existsSync, readFileSync, readdirSync } from 'node:fs';
 import * as path from 'node:path';
 
 import test from 'ava';
 
 import { Consumer, root } from './consumer.js';
+import { makeRelease, type Release } from './release.js';
 
-interface PackedTarball {
-  readonly filename: string;
-  readonly size: number;
-  readonly files: readonly { readonly path: string; readonly mode: number }[];
-}
-
-const hasCmake = spawnSync('cmake', ['--version']).status === 0;
 const builds = [
-  { wanted: 'auto', buildTool: hasCmake ? 'cmake-js' : 'node-gyp' },
-  { wanted: 'gyp', buildTool: 'node-gyp' },
+  { wanted: 'auto', buildTool: 'cmake-js', left: [] },
+  { wanted: 'gyp', buildTool: 'node-gyp', left: ['build/Release/virtual_kv.node'] },
 ] as const;
 
 const program = `
@@ -41,40 +35,52 @@ const program = `
   device.close();
 `;
 
-let packed: PackedTarball;
-let packFolder: Consumer;
+let release: Release;
 
-test.before('npm pack', () => {
-  packFolder = new Consumer();
-  const { status, stdout, stderr } = spawnSync(
-    'npm', ['pack', '--json', '--ignore-scripts', '--pack-destination', packFolder.folder], { cwd: root, encoding: 'utf8' });
-  if (status !== 0) throw new Error(stderr);
-  packed = (JSON.parse(stdout) as PackedTarball[])[0]!;
+test.before('npm run release', () => {
+  release = makeRelease();
 });
 
-test.after.always(() => packFolder.remove());
+test.after.always(() => release.remove());
 
-test('the tarball has what is built and what builds the addon, and nothing else', (t) => {
-  const files = packed.files.map((file) => file.path);
-  const allowed = /^(dist\/.*\.(js|d\.ts)|native\/.*\.(cc|h|txt)|kernels\/.*|scripts\/(install|build-kernels)\.cjs|[^/]+)$/;
+test('the tarball has what is built, what builds the addon, documents and examples, and nothing else', (t) => {
+  const files = release.files.map((file) => file.path);
+  const allowed = new RegExp([
+    'dist/.*\\.(js|d\\.ts)', 'dist/server/page/page\\.(html|css)', 'prebuilds/(SHA256SUMS|linux-(x64|arm64)/virtual_kv\\.node)', 'native/.*\\.(cc|h|txt)', 'kernels/.*',
+    'scripts/(install|build-addon|build-kernels)\\.cjs', 'docs/[^/]*\\.(md|svg|json)', 'examples/.*\\.(ts|mjs|md|json|csv|jsonl)', '[^/]+',
+  ].map((pattern) => `^${pattern}$`).join('|'));
   t.deepEqual(files.filter((file) => !allowed.test(file)), []);
   const top = files.filter((file) => !file.includes('/')).sort();
-  t.deepEqual(top.filter((file) => !/^(CHANGELOG|README)\.md$/.test(file)), ['CMakeLists.txt', 'LICENSE', 'binding.gyp', 'package.json']);
+  t.deepEqual(top.filter((file) => !/^(CHANGELOG|README)\.md$/.test(file)), ['LICENSE', 'binding.gyp', 'package.json']);
   const sources = readFileSync(path.join(root, 'native', 'sources.txt'), 'utf8').split('\n').filter((line) => /^[^#]/.test(line));
-  for (const file of [...sources, 'native/sources.txt', 'native/status.h', 'kernels/cuda/kernels.ptx.br', 'dist/index.js', 'dist/index.d.ts', 'dist/testing.js']) {
-    t.true(files.includes(file), file);
-  }
-  t.is(packed.files.find((file) => file.path === 'dist/cli/vkv.js')!.mode & 0o111, 0o111, 'the command is executable');
-  t.true(packed.size < 1.25 * 2 ** 20, `${packed.size} bytes`);
+  const wanted = [
+    ...sources, 'native/sources.txt', 'native/status.h', 'kernels/cuda/kernels.ptx.br', 'dist/index.js', 'dist/index.d.ts', 'dist/testing.js',
+    ...release.platforms.map((platform) => `prebuilds/${platform}/virtual_kv.node`), 'prebuilds/SHA256SUMS',
+  ];
+  for (const file of wanted) t.true(files.includes(file), file);
+  t.is(release.files.find((file) => file.path === 'dist/cli/vkv.js')!.mode & 0o111, 0o111, 'the command is executable');
+  t.true(release.size < 3 * 2 ** 20, `${release.size} bytes`);
 });
 
-for (const { wanted, buildTool } of builds) {
+test('every link and picture of the package\'s documents leads to a file of the package', (t) => {
+  const files = new Set(release.files.map((file) => file.path));
+  const folders = new Set([...files].flatMap((file) => file.split('/').map((_, at, parts) => parts.slice(0, at).join('/'))));
+  for (const document of [...files].filter((file) => file.endsWith('.md'))) {
+    const text = readFileSync(path.join(root, document), 'utf8');
+    for (const [, target] of text.matchAll(/\]\(([^)#:\s]+)(?:#[^)]*)?\)/g)) {
+      const file = path.posix.join(path.posix.dirname(document), target!).replace(/\/$/, '');
+      t.true(files.has(file) || folders.has(file), `${document} → ${target}`);
+    }
+  }
+});
+
+for (const { wanted, buildTool, left } of builds) {
   test.serial(`installed with VKV_BUILD=${wanted}, it works from another project`, (t) => {
     const consumer = new Consumer();
     try {
-      const tarball = path.join(packFolder.folder, packed.filename);
       consumer.run(
-        'npm', ['install', '--no-audit', '--no-fund', '--omit=dev', tarball], { VKV_BUILD: wanted, VKV_FATBIN: 'skip' });
+        'npm', ['install', '--no-audit', '--no-fund', '--omit=dev', release.tarball], { VKV_BUILD: wanted, VKV_FATBIN: 'skip' });
+      t.deepEqual(filesBelow(consumer.folder, 'node_modules/virtual-kv', 'build'), left, 'nothing else is left of a build');
 
       consumer.write('require.cjs', `
         const { KvCache } = require('virtual-kv');
@@ -98,11 +104,24 @@ for (const { wanted, buildTool } of builds) {
         '--slots', '64', '--max-tokens', '8192', '--json']);
       t.is((JSON.parse(plan) as { tokenBytes: number }).tokenBytes, 2048);
 
-      if (wanted === 'auto') checkAllTypes(consumer);
+      if (wanted !== 'auto') return;
+      const installed = path.join(consumer.folder, 'node_modules', 'virtual-kv');
+      const mapped = filesBelow(installed, '', 'dist').filter((file) => file.endsWith('.js') && /sourceMappingURL/.test(readFileSync(path.join(installed, file), 'utf8')));
+      t.deepEqual(mapped, [], 'no file names a source map, none of which is in the package');
+      t.true(consumer.run(process.execPath, [path.join(installed, 'examples', 'quick-start.mjs')]).includes('tokens in'), 'an example runs where it is installed');
+      checkAllTypes(consumer);
     } finally {
       consumer.remove();
     }
   });
+}
+
+/** Files below `root`/`place`/`folder`, by their path from `root`/`place`; none without the folder. */
+function filesBelow(base: string, place: string, folder: string): string[] {
+  const full = path.join(base, place, folder);
+  if (!existsSync(full)) return [];
+  return readdirSync(full, { recursive: true, withFileTypes: true }).filter((entry) => entry.isFile())
+    .map((entry) => path.relative(path.join(base, place), path.join(entry.parentPath, entry.name))).sort();
 }
 
 /** The oldest and the newest compiler that docs/api.md promises, besides our own. */
@@ -111,7 +130,9 @@ const compilers = ['5.2.2', '7.0.2'] as const;
 function checkAllTypes(consumer: Consumer): void {
   const source = `
     import { KvCache, type KvCacheOptions, type TensorView } from 'virtual-kv';
-    import { registerMetrics } from 'virtual-kv/prometheus';
+    import { LlamaEngine, LlamaTokenizer, type ChatMessage } from 'virtual-kv/llama';
+    import { registerMetrics, registerServingMetrics } from 'virtual-kv/prometheus';
+    import { ModelServer, type ModelServerOptions } from 'virtual-kv/server';
     import { MockDevice } from 'virtual-kv/testing';
     const options: KvCacheOptions = {
       model: { layers: 1, kvHeads: 1, headDim: 64, dtype: 'float16' }, slots: 1, maxTokens: 1, memoryBudgetBytes: 1,
@@ -124,7 +145,9 @@ function checkAllTypes(consumer: Consumer): void {
       const view: TensorView = sequence.view(0);
       return sequence.address(0) + BigInt(view.length);
     }
-    export const more = registerMetrics;`;
+    export const more = [registerMetrics, registerServingMetrics, LlamaEngine];
+    export const messages: readonly ChatMessage[] = [{ role: 'user', content: 'Hi' }];
+    export const serve = (options: ModelServerOptions): ModelServer => new ModelServer({ ...options, tokenizer: new LlamaTokenizer('.') });`;
   for (const file of ['types.ts', 'types.mts', 'types.cts']) consumer.write(file, source);
   const others = compilers.map((version) => {
     const folder = new Consumer();

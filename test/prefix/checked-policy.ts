@@ -1,7 +1,7 @@
 // CheckedPolicy: an eviction policy with a guard in front of it that throws when the pool or the policy breaks the contract of
 // eviction-policy.ts: nodes come and go once, and a victim is a leaf that nobody uses.
 
-import type { EvictionContext, EvictionPolicy, EvictionPolicyFactory } from '#internal/prefix/index.js';
+import type { EvictionContext, EvictionPolicy, EvictionPolicyFactory, ReleasedRequest } from '#internal/prefix/index.js';
 
 export function checkedPolicy(factory: EvictionPolicyFactory): EvictionPolicyFactory {
   return (context) => new CheckedPolicy(context, factory(context));
@@ -49,8 +49,8 @@ class CheckedPolicy implements EvictionPolicy {
     return this.#policy.floorTokens?.(victim) ?? 0;
   }
 
-  observe(node: number, tokens: number): void {
-    this.#policy.observe?.(node, tokens);
+  observe(node: number, tokens: number, request: ReleasedRequest): void {
+    this.#policy.observe?.(node, tokens, request);
   }
 }
 

@@ -2,7 +2,7 @@
 
 import test from 'ava';
 
-import { lru, prefixDomain, type EvictionPolicyFactory } from '#internal/prefix/index.js';
+import { lru, prefixDomain, rowArithmetic, sharedDomain, type EvictionPolicyFactory } from '#internal/prefix/index.js';
 import { cache, join, owned, run } from './texts.js';
 
 test('a text loses its end first, row by row', (t) => {
@@ -111,6 +111,34 @@ test('text that goes on from a released one has its own count of uses', (t) => {
   for (let time = 1; time <= 3; time += 1) cache(owner, run(0, 4));
   cache(owner, run(0, 12));
   t.deepEqual(uses, [1, 2, 3, 1, 4]);
+});
+
+test('a policy is told of each request: its prompt, what of it was new, and its answer', (t) => {
+  const told: object[] = [];
+  const { index } = owned({
+    policy: (context) => ({ ...bound(lru()(context)), observe: (_node, tokens, request) => { told.push({ tokens, ...request }); } }),
+  });
+  const arithmetic = rowArithmetic({ tokenBytes: 1, pageBytes: 4 });
+  let rows = 0;
+  const speak = (text: Int32Array, promptTokens: number | undefined, forks = 0): void => {
+    const options = { rows: new Int32Array(arithmetic.rowsFor(text.length)), isStored: true, level: 0, promptTokens };
+    const path = index.open(index.match(sharedDomain, text, promptTokens), options);
+    options.rows.forEach((_, row) => { if (row >= arithmetic.wholeRows(path.length)) options.rows[row] = rows++; });
+    index.commit(path, text, text.length);
+    for (let fork = 0; fork < forks; fork += 1) index.release(index.fork(path, options.rows.slice()));
+    index.release(path);
+  };
+  speak(run(0, 20), 16);
+  speak(join(run(0, 20), run(50, 12)), 28);
+  speak(run(0, 8), undefined);
+  speak(run(100, 12), 8, 1);
+  t.deepEqual(told, [
+    { tokens: 20, promptTokens: 16, newTokens: 16, answerTokens: 4 },
+    { tokens: 32, promptTokens: 28, newTokens: 8, answerTokens: 4 },
+    { tokens: 8, promptTokens: 8, newTokens: 1, answerTokens: 0 }, // the last token is always computed
+    { tokens: 12, promptTokens: 8, newTokens: 0, answerTokens: 4 },
+    { tokens: 12, promptTokens: 8, newTokens: 8, answerTokens: 4 },
+  ]);
 });
 
 test('a pool never has more rows than its bound after a release', (t) => {

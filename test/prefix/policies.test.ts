@@ -4,6 +4,7 @@ import test from 'ava';
 
 import { adaptive, lfu, lru, priority, slru, type EvictionPolicyFactory } from '#internal/prefix/index.js';
 import { Random } from '#internal/base/random.js';
+import { HASH_BLOCK_TOKENS } from '#internal/replay/trace-request.js';
 import { evictionHits } from '../bench/eviction-replay.js';
 import { evictionWorkloads } from '../bench/eviction-workloads.js';
 import { seedOf } from '../helpers/seed.js';
@@ -166,7 +167,7 @@ test('adaptive: learns that long texts never return and short ones do, and lets 
 /** Hits per prompt of four tokens when 30 texts return in turn and 20 of them have room. */
 function hitsOfRound(policy: EvictionPolicyFactory): number {
   const prompts = Array.from({ length: 3_000 }, (_, turn) => textOf(turn % 30));
-  return evictionHits({ prompts, policy, capacityBlocks: 80 }).reduce((sum, hits) => sum + hits, 0) / prompts.length / 4;
+  return evictionHits({ prompts, policy, capacityBlocks: 80 }).reduce((sum, hits) => sum + hits, 0) / prompts.length / 4 / HASH_BLOCK_TOKENS;
 }
 
 test('adaptive: keeps most of what has room when texts return in turn, where lru keeps nothing', (t) => {
@@ -175,10 +176,27 @@ test('adaptive: keeps most of what has room when texts return in turn, where lru
   t.true(share > 0.5, `${share} of at most 0.66`);
 });
 
+/** Share of prompt tokens found when of 12 texts at a time, each a prompt of 16 blocks, those that `returns` says come once more, when 8 have room. */
+function hitsOfReturning(policy: EvictionPolicyFactory, returns: (name: number) => boolean, answerTokens: (name: number) => number): number {
+  const names = Array.from({ length: 1_200 }, (_, turn) => Math.floor(turn / 24) * 12 + (turn % 12))
+    .filter((name, turn) => turn % 24 < 12 || returns(name));
+  const prompts = names.map((name) => Int32Array.from({ length: 16 }, (_, at) => 16 * name + at));
+  const replay = { prompts, policy, answerTokens: names.map(answerTokens), capacityBlocks: 8 * 17 };
+  return evictionHits(replay).reduce((sum, hits) => sum + hits, 0) / prompts.length / 16 / HASH_BLOCK_TOKENS;
+}
+
+test('adaptive: learns that texts with long answers return, and keeps them', (t) => {
+  const returns = (name: number): boolean => name % 2 === 0;
+  const tell = (name: number): number => (returns(name) ? 200 : 10);
+  const [plain, learnt, untold] = [[lru(), tell], [adaptive(), tell], [adaptive(), () => 10]] as const;
+  const [ofLru, ofLearnt, ofUntold] = [plain, learnt, untold].map(([policy, answers]) => hitsOfReturning(policy, returns, answers));
+  t.true(ofLearnt! > ofLru! + 0.1 && ofLearnt! > ofUntold! + 0.1, `${ofLearnt}, untold ${ofUntold}, lru ${ofLru}, of at most 0.33`);
+});
+
 for (const { name, requests } of evictionWorkloads) {
   test(`adaptive: on the workload "${name}" it is at most a point worse than lru`, (t) => {
     const prompts = requests(2_000, 7); // fewer teach it too little
-    const tokens = prompts.reduce((sum, { length }) => sum + length, 0);
+    const tokens = prompts.reduce((sum, { length }) => sum + length, 0) * HASH_BLOCK_TOKENS;
     for (const capacityBlocks of [500, 2_000]) {
       const [plain, learning] = [lru(), adaptive()].map((policy) => (
         (100 * evictionHits({ prompts, policy, capacityBlocks }).reduce((sum, hits) => sum + hits, 0)) / tokens

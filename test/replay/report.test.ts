@@ -1,7 +1,7 @@
 import test from 'ava';
 
 import { isKvError } from '#internal/base/errors.js';
-import { Reporter, reportFormatOf } from '#internal/replay/report.js';
+import { Reporter, reportFormatOf, shortPaths } from '#internal/replay/report.js';
 import type { Replay, ReplayResult } from '#internal/replay/result.js';
 import { factsOf, formatMicroseconds, formatSeconds, memoryBarsOf, verdictOf } from '#internal/replay/summary.js';
 
@@ -21,13 +21,13 @@ function resultWith(changes: Partial<ReplayResult> = {}): ReplayResult {
       maxTokens: 196_608, memoryBytes: 8 * GIB, prefillTokensPerStep: 2_048,
       promptOnly: false, prefixCache: 'off',
     },
-    driver: { kind: 'host', deviceName: 'host memory' },
+    tiers: null, driver: { kind: 'host', deviceName: 'host memory' },
     ...changes,
   };
 }
 
 const replayWith = (changes: Partial<ReplayResult> = {}, arrivals: Replay['arrivals'] = 'saturate'): Replay => ({
-  result: resultWith(changes), arrivals,
+  result: resultWith(changes), arrivals, sources: [],
   timeline: Array.from({ length: 600 }, (_, at) => ({
     at: at * 25, poolBytes: 8 * GIB, mappedBytes: (at % 5) * GIB, usedBytes: (at % 4) * GIB, pagedBytes: (at % 4) * GIB,
   })),
@@ -50,6 +50,48 @@ test('the page holds chart and summary, and escapes what it did not write', asyn
   t.notRegex(page, /<b> &/);
   t.regex(page, /<svg[^>]*role="img"/);
   t.regex(page, /10 completed · 1 refused: longer than [\d,]+ tokens · 1 unfinished · 2 broken lines skipped/);
+});
+
+const tiers = {
+  prefillTokensPerSecond: 10_000, droppedTexts: 0, promotions: { complete: 3 }, tiers: [],
+  promptTokensBy: { device: 300, host: 200, disk: 100, redis: 0, computed: 400 },
+  firstTokenMsBy: {
+    device: { requests: 3, p10Ms: 0, p50Ms: 1.5, p90Ms: 2 }, host: { requests: 2, p10Ms: 10, p50Ms: 20, p90Ms: 30 },
+    computed: { requests: 4, p10Ms: 900, p50Ms: 1_000, p90Ms: 1_800 },
+  },
+};
+
+test('with tiers a report shows where prompts came from over time, and how long the first token took by source', async (t) => {
+  const sources = Array.from({ length: 20 }, (_, at) => ({ at, tokensBy: { device: at, host: 20 - at, disk: 5, redis: 0, computed: 20 } }));
+  const reporter = await Reporter.load();
+  const replay = { ...replayWith({ tiers }), sources };
+  const [svg, page] = [await reporter.render(replay, 'svg'), await reporter.render(replay, 'html')];
+  for (const picture of [svg, page]) {
+    for (const label of ['device 30 %', 'host 20 %', 'computed 40 %', 'host, 2', '1.5 ms', '1,000 ms']) t.true(picture.includes(`>${label}<`), label);
+    t.notRegex(picture, /NaN|undefined/);
+  }
+  t.is(page.match(/<svg /g)!.length, 4);
+  t.regex(page, /30 % device · 20 % host · 10 % disk · 0 % redis · 40 % computed/);
+  t.regex(page, /1.5 ms device · 20 ms host · 1,000 ms computed; computing at 10,000 tokens\/s|1.5 ms device · 20 ms host · 1,000\.0 ms/);
+  for (const format of ['html', 'svg'] as const) t.notRegex(await reporter.render({ ...replay, sources: [] }, format), /NaN|Infinity|undefined/);
+});
+
+test('paths of steps are written shortly, and say the same to a tenth of a pixel', (t) => {
+  t.is(shortPaths('<path d="M0,337.786L1.55,337.786L1.55,333.356L3,330Z"/>'), '<path d="M0,337.8H1.6V333.4L3,330Z"/>');
+  for (const other of ['<path d="M0,0C1,2,3,4,5,6Z"/>', '<path d="M0,0A5,5,0,1,1,2,2"/>', '<path d="M0,0h10v10"/>']) t.is(shortPaths(other), other);
+});
+
+test('the page has a chart for a phone, whose letters are as large there, and says the numbers of the moment that is pointed at', async (t) => {
+  const page = await (await Reporter.load()).render(replayWith({}, 'trace'), 'html');
+  const charts = [...page.matchAll(/<figure class="(\w+)"><svg[^>]*width="(\d+)"/g)].map(([, name, width]) => [name, Number(width)] as const);
+  t.deepEqual(charts.map(([name]) => name), ['wide', 'narrow']);
+  t.true(charts[1]![1] < 440, `${charts[1]![1]}: it is hardly scaled down on a phone`);
+  t.regex(page, /\.wide \{ display: none; \} \.narrow \{ display: block; \}/);
+  const looks = [...page.matchAll(/<g class="look">.*?<\/g>/g)].map(([look]) => look);
+  t.is(looks.length, 120 + 45);
+  t.regex(looks[60]!, /<text[^>]*>7\.5 seconds of the trace<\/text><text[^>]*>in the pool 8 GiB<\/text><text[^>]*>mapped 1 GiB<\/text><text[^>]*>used 1 GiB<\/text>/);
+  t.regex(page, /\.look:hover>\*\{opacity:1\}/);
+  t.notRegex(page, /<script/);
 });
 
 test('a replay in which nothing happened has a report too', async (t) => {

@@ -10,6 +10,7 @@ import { ChangeSignal } from '#internal/device/change-signal.js';
 import { checkedClock } from '#internal/serving/scheduler-options.js';
 import { Generation } from '#internal/serving/generation.js';
 import { noTotals, OpenRequests } from '#internal/serving/open-requests.js';
+import { ServingTimes } from '#internal/serving/serving-times.js';
 import { readRequest } from '#internal/serving/request.js';
 import { seedOf } from '../helpers/seed.js';
 import { turn } from './pattern-engine.js';
@@ -101,7 +102,7 @@ servingTests('requests that come and go while the engine computes leave nothing 
 /** Open requests without a scheduler. */
 function bookOf(order: RequestOrder): { readonly book: OpenRequests; readonly add: (tenant: string, urgency: number) => Generation } {
   const clock = checkedClock(() => 0, () => () => {});
-  const book: OpenRequests = new OpenRequests({
+  const book: OpenRequests = new OpenRequests({ times: new ServingTimes(),
     order, clock, totals: noTotals(), onOver: (generation, error) => { book.fail(generation, error); }, onFailure: (error) => { throw error; },
   });
   let arrival = 0;

@@ -39,7 +39,7 @@ for (const { scheduler, together, groups, memory } of runs) {
   for (const isCaching of [true, false]) {
     const title = `every stage's output is the same to the last byte: ${scheduler}, caches ${isCaching ? 'on' : 'off'}, ${count} requests, seed ${seed}`;
     test(title, async (t) => {
-      t.timeout(180_000);
+      t.timeout(30 * 60_000);
       const reference = await expectedOf(t);
       const pipeline = new StagePipeline({ scheduler, isCaching, memory, random: new Random(seed + 1) });
       let next = 0;
@@ -66,7 +66,7 @@ for (const { scheduler, together, groups, memory } of runs) {
         t.true(pipeline.cancelled > 0, 'none was cancelled');
         if (scheduler !== 'naive') t.true(preemptions > 0, 'none was preempted');
         t.true(compared > 2.3 * count, `${compared} outputs`);
-        if (isCaching) t.true(computed < 0.75 * reference.computed && pipeline.encoded < 0.5 * reference.encoded, 'caches have saved something');
+        if (isCaching) t.true(computed < 0.8 * reference.computed && pipeline.encoded < 0.5 * reference.encoded, 'caches have saved something');
       }
       await pipeline.close(t);
     });

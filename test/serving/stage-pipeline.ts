@@ -10,7 +10,7 @@ import {
 } from 'virtual-kv';
 
 import type { Random } from '#internal/base/random.js';
-import type { GivenRows } from '../../build-examples/llama/given-rows.js';
+import type { GivenRows } from '#internal/llama/given-rows.js';
 import { SmallEngine } from '../../build-examples/stages/small-engine.js';
 import { SmallModel, uniform } from '../../build-examples/stages/small-model.js';
 import { turn } from './pattern-engine.js';

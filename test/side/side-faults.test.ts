@@ -9,6 +9,7 @@ import type { MockCall } from 'virtual-kv/testing';
 
 import { drivers, hostCalls, type BenchOptions, type CacheBench, type DriverName } from '../helpers/cache.js';
 import { failEach, failIn } from '../helpers/fail-each.js';
+import { DeviceSource } from './device-source.js';
 import { SideSpeaker, type Spoken } from './side-speaker.js';
 
 const KiB = 1024;
@@ -136,6 +137,53 @@ const mockKinds: readonly MockCall[] = [
   'cuMemcpyHtoDAsync', 'cuStreamSynchronize',
 ];
 
+/** Rows from the device to the CPU's memory, by copies that are still under way when the next thing happens. */
+const copyShape: BenchOptions = {
+  ...shapes.mock, device: { granularityBytes: 4 * KiB, streams: 'manual' }, pageBytes: 4 * KiB, slots: 12, handOverSlots: 8, rows: 60,
+  sideTensors: { whole: { width: 4096, dtype: 'float32', pageBytes: 64 * KiB }, large: { width: 20_000, dtype: 'float32', pageBytes: 64 * KiB } },
+  sideBudgetBytes: 16_384 * KiB,
+};
+const copyKinds: readonly MockCall[] = [
+  'cuCtxPushCurrent', 'cuMemHostRegister', 'cuMemHostUnregister', 'cuMemcpyDtoHAsync', 'cuStreamCreate', 'cuStreamWaitEvent', 'cuStreamSynchronize', 'cuEventCreate',
+  'cuEventRecord', 'cuEventQuery', 'cuEventSynchronize', 'cuEventDestroy',
+];
+const copyScenarios: readonly Scenario[] = [
+  ...scenarios.filter(({ title }) => !title.startsWith('evicting')),
+  {
+    title: 'giving registered pages back',
+    prepare: ({ cache, mock }, speaker) => {
+      speaker.cacheText([30, 31, 32, 33, 34, 35, 36, 37]);
+      mock.completeAll();
+      const running = speaker.say(text);
+      return {
+        alive: [running],
+        act: () => {
+          try {
+            cache.setSideBudget(128 * KiB);
+          } finally {
+            cache.setSideBudget(16_384 * KiB);
+          }
+        },
+      };
+    },
+  },
+];
+
+for (const scenario of copyScenarios) {
+  test(`${scenario.title}, with rows from the device: any call that fails leaves no wrong row`, (t) => {
+    const reached: Record<string, number> = {};
+    for (const kind of copyKinds) {
+      for (const result of results.mock) {
+        const sweep = { title: scenario.title, on: 'mock', options: copyShape, kind, result } as const;
+        const times = failEach(t, sweep, (bench, nth) => failOne(bench, scenario, kind, nth, result, new DeviceSource(bench.driver)));
+        reached[kind] = Math.max(reached[kind] ?? 0, times);
+      }
+    }
+    t.log(JSON.stringify(reached));
+    t.true((reached['cuMemcpyDtoHAsync'] ?? 0) + (reached['cuMemHostUnregister'] ?? 0) > 0);
+  });
+}
+
 for (const on of drivers) {
   for (const scenario of scenarios) {
     test(`${scenario.title}: any call that fails leaves no wrong row (${on})`, (t) => {
@@ -154,11 +202,12 @@ for (const on of drivers) {
   }
 }
 
-function failOne(bench: CacheBench, scenario: Scenario, kind: string, nth: number, result: number): boolean {
+function failOne(bench: CacheBench, scenario: Scenario, kind: string, nth: number, result: number, source?: DeviceSource): boolean {
   const { t, cache } = bench;
-  const speaker = new SideSpeaker(cache);
+  const speaker = new SideSpeaker(cache, source);
   const { alive, act } = scenario.prepare(bench, speaker);
   const { isReached, what } = failIn(bench, { kind, nth, result }, act);
+  if (source !== undefined) bench.mock.completeAll();
   cache.verify();
   for (const spoken of alive) {
     if (spoken.sequence.isReleased) continue;
@@ -175,6 +224,10 @@ function failOne(bench: CacheBench, scenario: Scenario, kind: string, nth: numbe
   }
   for (const { sequence } of alive) if (!sequence.isReleased) sequence.release();
   cache.verify();
+  if (source !== undefined) {
+    cache.close();
+    source.free();
+  }
   bench.close();
   return isReached;
 }

@@ -156,7 +156,7 @@ test('options of side tensors are checked before anything is reserved', (t) => {
   t.throws(() => open({ handOverSlots: -1 }), { code: 'KV_INVALID_OPTION' });
   t.throws(() => open({ sideTensors: { a: { width: 2 ** 20, dtype: 'float32' } }, maxTokens: 2 ** 30 }), { code: 'KV_OUT_OF_ADDRESS_SPACE' });
   using plain = open({ sideTensors: undefined });
-  t.deepEqual([plain.sideTensors, plain.sideCounts()], [[], { budgetBytes: plain.sideCounts().budgetBytes, usedBytes: 0, heldBytes: 0, leasedSlots: 0 }]);
+  t.deepEqual([plain.sideTensors, plain.sideCounts()], [[], { budgetBytes: plain.sideCounts().budgetBytes, usedBytes: 0, heldBytes: 0, quarantinedBytes: 0, leasedSlots: 0, registeredBytes: 0, pageableBytes: 0 }]);
   t.throws(() => plain.acquire({ tokens: text, needs: ['hidden'] }), { code: 'KV_INVALID_OPTION', message: /no side tensors/ });
 });
 

@@ -8,6 +8,7 @@ export function readRows(cache: KvCache, handOver: HandOver, name: string, from:
   const { driver, width, tokenBytes } = cache.sideTensors.find((tensor) => tensor.name === name)!;
   if (driver !== 'mock') return handOver.rows(name, from, to) as Float32Array;
   const rows = new Float32Array((to - from) * width);
+  nativeOf(cache.driver).synchronizeStream(0n); // behind which copies to the tensor are waited for
   if (to > from) nativeOf(cache.driver).read(new Uint8Array(rows.buffer), handOver.address(name) + BigInt(from * tokenBytes));
   return rows;
 }

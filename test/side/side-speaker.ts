@@ -3,6 +3,7 @@
 
 import { mix32 } from '#internal/base/random.js';
 import type { HandOver, KvCache, Sequence, SideTensorInfo } from 'virtual-kv';
+import type { DeviceSource } from './device-source.js';
 import { readRows } from './side-reading.js';
 
 export interface Spoken {
@@ -13,9 +14,12 @@ export interface Spoken {
 
 export class SideSpeaker {
   readonly #cache: KvCache;
+  readonly #source: DeviceSource | undefined;
 
-  constructor(cache: KvCache) {
+  /** @param source Where its rows are computed; undefined: in the CPU's memory. */
+  constructor(cache: KvCache, source?: DeviceSource) {
     this.#cache = cache;
+    this.#source = source;
   }
 
   /** Acquires a text, computes what is not cached, in chunks, and leaves the sequence running. */
@@ -38,7 +42,8 @@ export class SideSpeaker {
     const batch = cache.createBatch();
     for (const { sequence } of spoken) batch.add(sequence, tokens);
     cache.prepare(batch);
-    cache.writeSide(batch, this.rowsOf(spoken, tokens, skipped));
+    const rows = this.rowsOf(spoken, tokens, skipped);
+    cache.writeSide(batch, this.#source?.putAll(rows) ?? rows);
     cache.commit(batch);
   }
 

@@ -3,7 +3,8 @@
 
 import { isKvError } from '#internal/base/errors.js';
 import { mix32, type Random } from '#internal/base/random.js';
-import type { HandOver, KvCache, Sequence } from 'virtual-kv';
+import type { Batch, HandOver, KvCache, Sequence, SideTensorInfo } from 'virtual-kv';
+import type { DeviceSource } from './device-source.js';
 import { readRows } from './side-reading.js';
 
 interface Running {
@@ -14,6 +15,12 @@ interface Running {
   /** Tensors of which some rows were not written: no more can be. */
   readonly gaps: Set<string>;
   text: number[];
+}
+
+/** A sequence of a batch, and its new tokens. */
+interface Added {
+  readonly running: Running;
+  readonly tokens: number;
 }
 
 interface Lease {
@@ -28,6 +35,10 @@ export interface SideWorldOptions {
   /** Whether nothing is ever lost: then what is found is known to the token. */
   readonly isLossless: boolean;
   readonly budgets: readonly number[];
+  /** Rows are computed there half the time; undefined: always in the CPU's memory. */
+  readonly source?: DeviceSource | undefined;
+  /** Lets some of the device's queued work be done. */
+  readonly advance?: (() => void) | undefined;
 }
 
 export class SideWorld {
@@ -79,6 +90,7 @@ export class SideWorld {
 
   #operate(): void {
     const random = this.#random;
+    if (this.#options.advance !== undefined && random.chance(0.3)) this.#options.advance();
     const running = this.#running[random.integer(this.#running.length)];
     const choice = random.integer(100);
     if (running === undefined || choice < 16) this.#acquire();
@@ -120,7 +132,7 @@ export class SideWorld {
     if (chosen.length === 0) return;
     const skipped = cache.sideTensors.filter(() => random.chance(0.04)).map(({ name }) => name);
     const batch = cache.createBatch();
-    const added: { running: Running; tokens: number }[] = [];
+    const added: Added[] = [];
     for (const running of chosen) {
       const { sequence, text } = running;
       if (text.length === sequence.length) {
@@ -139,11 +151,11 @@ export class SideWorld {
       added.every(({ running }) => !running.needs.includes(name) || !running.gaps.has(name)));
     try {
       if (random.chance(0.05)) { // what is written and then discarded counts for nothing
-        cache.writeSide(batch, Object.fromEntries(written.map(({ name, width }) => [name, rowsOf(added, name, width, 1)])));
+        this.#write(batch, added, written, 1);
         cache.discard(batch);
         cache.prepare(batch);
       }
-      cache.writeSide(batch, Object.fromEntries(written.map(({ name, width }) => [name, rowsOf(added, name, width, 0)])));
+      this.#write(batch, added, written, 0);
     } catch (error) {
       cache.discard(batch);
       throw error;
@@ -153,6 +165,15 @@ export class SideWorld {
       for (const { name } of cache.sideTensors) if (!written.some((tensor) => tensor.name === name)) running.gaps.add(name);
       this.#note(running);
     }
+  }
+
+  #write(batch: Batch, added: readonly Added[], tensors: readonly SideTensorInfo[], noise: number): void {
+    const { source } = this.#options;
+    const random = this.#random;
+    this.#cache.writeSide(batch, Object.fromEntries(tensors.map(({ name, width }) => {
+      const rows = rowsOf(added, name, width, noise);
+      return [name, source !== undefined && random.chance(0.6) ? source.put(rows) : rows];
+    })));
   }
 
   #truncate(running: Running): void {
@@ -203,7 +224,8 @@ export class SideWorld {
       return;
     }
     for (const running of [...this.#running]) this.#release(running);
-    this.#cache.prefixes.reset();
+    const preempt = this.#options.advance !== undefined; // some of them wait for their rows
+    this.#cache.prefixes.reset({ preempt });
   }
 
   #makeRoom(): void {
@@ -239,6 +261,7 @@ export class SideWorld {
   }
 
   #checkLookup(text: readonly number[], tenant: string | undefined): void {
+    if (this.#options.isLossless) this.#options.advance?.(); // all that was written has arrived
     const hashes = hashesOf(text, tenant ?? '');
     for (const needs of [[], ...this.#cache.sideTensors.map(({ name }) => [name])]) {
       const { cachedTokens } = this.#cache.prefixes.lookup({ tokens: text, needs, tenant });
@@ -280,7 +303,7 @@ export class SideWorld {
 }
 
 /** Rows of the next tokens of each, packed; `noise` makes others of them. */
-function rowsOf(added: readonly { running: Running; tokens: number }[], name: string, width: number, noise: number): Float32Array {
+function rowsOf(added: readonly Added[], name: string, width: number, noise: number): Float32Array {
   const rows = new Float32Array(added.reduce((sum, { tokens }) => sum + tokens, 0) * width);
   let at = 0;
   for (const { running: { sequence, text }, tokens } of added) {

@@ -15,6 +15,7 @@ import { collectedScenarios } from './collected-scenarios.js';
 import {
   collectGarbage, expect, kept, model, openCache, openDriver, pageBytes, slowDriver, start, startWorkers, scenarioFile, type DriverName, type Scenarios,
 } from './untidy-process.js';
+import { streamScenarios } from './stream-scenarios.js';
 import { viewScenarios } from './view-scenarios.js';
 
 const scenarios: Scenarios = {
@@ -93,6 +94,7 @@ const scenarios: Scenarios = {
   },
   ...collectedScenarios,
   ...viewScenarios,
+  ...streamScenarios,
   'a sequence keeps its cache': async (on) => {
     const driver = openDriver(on);
     const sequence = start(openCache(driver));

@@ -43,6 +43,10 @@ for (const [title, scenario, on = drivers] of [
   ['workers that are terminated in any call of the package', 'workers are terminated in every call', ['host']],
   ['workers that end with open caches', 'workers end with open caches'],
   ['a process that exits while the mappers of its workers work', 'the process exits with workers mapping'],
+  ['a process that ends with commands on a stream', 'commands are left', ['host']],
+  ['`process.exit` while commands run on a stream', 'exit while commands run', ['host']],
+  ['`process.exit` while a stream is awaited', 'exit while a stream is awaited', ['host']],
+  ['workers that are terminated while commands run on their streams', 'workers are terminated while commands run', ['host']],
   ['several environments at once, each with caches of its own', 'environments at once'],
 ] as const satisfies readonly (readonly [string, string, (readonly string[])?])[]) {
   for (const name of on) {
@@ -54,6 +58,11 @@ for (const [title, scenario, on = drivers] of [
 
 test('a process with as many views as the kernel has mappings for is refused more, and lives', async (t) => {
   t.deepEqual(await run('views are taken until mappings run out', 'host'), quiet);
+});
+
+test('commands on a stream keep the cache and the arrays that they use until they are done, and no longer', async (t) => {
+  const { code, signal, errors } = await run('commands keep what they use', 'host', '--expose-gc');
+  t.deepEqual({ code, signal }, { code: 0, signal: null }, errors);
 });
 
 for (const on of drivers) {

@@ -2,7 +2,7 @@
 // positions, SwiGLU.
 //
 // Activations are floats [row, width], contiguous; only their first `rows` rows count. On the CPU a call computes before it
-// returns, on all threads where that pays; on a GPU it queues work on the stream. It allocates nothing. A row's result does not
+// returns, on all threads where that pays; on a GPU, or a stream of a host driver, it queues work. It allocates nothing. A row's result does not
 // depend, to the bit, on the other rows of the call, unless cuBLAS multiplies: batches and chunks may be cut in any way.
 // For one Node thread. It knows nothing of caches.
 
@@ -10,6 +10,7 @@ import { createError } from '../../base/errors.js';
 import type { Driver } from '../../device/driver.js';
 import type { NativeDense } from '../../device/native-kernels.js';
 import { native } from '../../device/native.js';
+import type { StreamWork } from '../../device/stream-work.js';
 import { giveBackTo, unclosed } from '../../device/unclosed.js';
 import type { Membership } from '../../device/weak-users.js';
 import { checkInteger, isAddress } from '../../base/options.js';
@@ -20,6 +21,7 @@ import {
 import type { FloatBuffer, Norm, Product, Weight } from './dense-operands.js';
 import { readDenseKernelsOptions, type DenseKernelsOptions } from './dense-options.js';
 import { kernelModule } from '../load-kernels.js';
+import { checkShared } from '../queued-operands.js';
 
 /**
  * What a transformer computes besides attention: matrix products, RMSNorm, rotary positions, SwiGLU, gathering rows. For one Node
@@ -28,8 +30,11 @@ import { kernelModule } from '../load-kernels.js';
 export class DenseKernels {
   /** The code that multiplies: `avx512`, `avx2` or `portable` on the CPU, on a GPU `cublas 12.8`, or the package's kernel, `sm_90`. */
   readonly target: string;
-  /** The device's driver; undefined on the CPU. */
+  /** The device's driver, or the stream's; undefined on the CPU without a stream. */
   readonly #driver: Driver | undefined;
+  /** On a stream of the host driver, what is queued there. */
+  readonly #work: StreamWork | undefined;
+  readonly #isOnDevice: boolean;
   readonly #native: NativeDense;
   readonly #membership: Membership<undefined> | undefined;
   /** Arguments of one `multiply`, kept so that a step makes no new array; undefined while a call reads its own. */
@@ -46,6 +51,8 @@ export class DenseKernels {
   constructor(options: DenseKernelsOptions = {}) {
     const { driver, ...rest } = readDenseKernelsOptions(options);
     this.#driver = driver;
+    this.#work = driver?.workOn(rest.stream, 'DenseKernels');
+    this.#isOnDevice = driver !== undefined && this.#work === undefined;
     this.#native = new (native().NativeDense)(driver?.native, { ...rest, module: driver && kernelModule(driver) });
     this.target = this.#native.target();
     this.#membership = driver?.addUser(this.#native);
@@ -139,7 +146,7 @@ export class DenseKernels {
     this.#native.gather(data, dtype, inputs, checked, rows, output);
   }
 
-  /** Frees its memory on the device; queued work must be over. Idempotent. */
+  /** Frees its memory on the device; queued work must be over, and on host is waited for. Idempotent. */
   close(): void {
     if (this.#isClosed) return;
     this.#native.close();
@@ -165,8 +172,13 @@ export class DenseKernels {
   ): void {
     if (typeof buffer === 'bigint') {
       if (isAddress(buffer) && buffer > 0n) return;
-    } else if (this.#driver === undefined && typedArrayKind(buffer) === kind && lengthOf(buffer) >= rows * width) return;
-    const isOnDevice = this.#driver !== undefined;
+    } else if (!this.#isOnDevice && typedArrayKind(buffer) === kind && lengthOf(buffer) >= rows * width) {
+      if (this.#work === undefined) return;
+      checkShared(owner, option, buffer);
+      this.#work.keep(buffer);
+      return;
+    }
+    const isOnDevice = this.#isOnDevice;
     throw createError('KV_INVALID_OPTION', {
       reason: 'type', owner, option,
       expected: isOnDevice ? 'the address of device memory, a bigint' : `a ${kind} of at least ${rows} × ${width} elements`,
@@ -179,7 +191,7 @@ export class DenseKernels {
    * returns an address as it is.
    */
   #checkNumbers(owner: string, option: string, numbers: Int32Array | bigint, count: number, most: number): Int32Array | bigint {
-    const isOnDevice = this.#driver !== undefined;
+    const isOnDevice = this.#isOnDevice;
     if (isOnDevice && isAddress(numbers) && numbers > 0n) return numbers;
     if (!isInt32Array(numbers)) {
       throw createError('KV_INVALID_OPTION', {
@@ -200,5 +212,6 @@ export class DenseKernels {
 
   #checkOpen(): void {
     if (this.#isClosed) throw createError('KV_CLOSED', { operation: 'compute', owner: 'DenseKernels' });
+    this.#work?.keep(this);
   }
 }

@@ -8,13 +8,19 @@ import { instructionsField, type Instructions } from '../kernels-options.js';
 
 /** Options of `DenseKernels`. */
 export interface DenseKernelsOptions {
-  /** The driver to compute on; a GPU's driver cannot be closed before these kernels. Default: the CPU, as with a host driver. */
+  /**
+   * The driver to compute on; a GPU's, or a host driver of a `stream`, cannot be closed before these kernels. Default: the CPU, as
+   * with a host driver.
+   */
   readonly driver?: Driver | undefined;
   /** CPU: threads, the caller's included. Default: one per processor. */
   readonly threads?: number | undefined;
   /** CPU: vector instructions to use; refused where this machine lacks them. Default `auto`: the widest. */
   readonly instructions?: Instructions | undefined;
-  /** cuda: the CUstream on which all work is queued. Default 0n, the default stream. */
+  /**
+   * The stream on which all work is queued: on cuda a CUstream, on host one of `driver.acquireStream()`. Default 0n, the default
+   * stream; on host each call there computes before it returns.
+   */
   readonly stream?: bigint | undefined;
   /**
    * cuda: which library multiplies matrices. `auto`: cuBLAS where a working one is found. A path: that libcublas.so, or an error.
@@ -38,10 +44,10 @@ const spec = {
   workspaceBytes: withDefault(integer({ min: 1, max: 2 ** 40 }), 32 * 2 ** 20),
 };
 
-/** Reads the options; `driver` is a device's, or undefined. Throws KV_UNKNOWN_OPTION and KV_INVALID_OPTION. */
+/** Reads the options; `driver` is a device's, or a host driver whose stream was named, or undefined. Throws KV_UNKNOWN_OPTION and KV_INVALID_OPTION. */
 export function readDenseKernelsOptions(options: DenseKernelsOptions) {
   const read = readOptions('DenseKernels', options, spec);
-  const driver = read.driver?.kind === 'host' ? undefined : read.driver;
+  const driver = read.driver?.kind === 'host' && read.stream === 0n ? undefined : read.driver;
   const cublas = read.cublas ?? (driver?.kind === 'cuda' ? process.env['VKV_CUBLAS'] || 'auto' : 'off');
   return { ...read, driver, threads: read.threads || availableParallelism(), cublas };
 }

@@ -6,11 +6,13 @@
 // disagree, the end of a text below the node found goes instead.
 
 import { enlarged } from '../../base/enlarged.js';
-import type { EvictionContext, EvictionPolicy, EvictionPolicyFactory } from './eviction-policy.js';
+import type { EvictionContext, EvictionPolicy, EvictionPolicyFactory, ReleasedRequest } from './eviction-policy.js';
 import { NodeLists } from './node-lists.js';
-import { ReuseHistory, ReuseRates, textClass, textClasses } from './reuse-history.js';
+import { ReuseHistory } from './reuse-history.js';
+import { ReuseRates } from './reuse-rates.js';
+import { textClass, textClasses, turns, type Turn } from './text-class.js';
 
-/** An eviction policy that learns which texts return, by their age, their uses and the length of their prompts. The default. */
+/** An eviction policy that learns which texts return, by their age, their uses and the latest requests that used them. The default. */
 export function adaptive(): EvictionPolicyFactory {
   return (context) => new Adaptive(context);
 }
@@ -24,8 +26,10 @@ class Adaptive implements EvictionPolicy {
   // By node.
   /** Uses of its text before the node was made, as far as the history remembers: it was evicted, and came back. */
   #earlierUses = new Float64Array(0);
-  /** Tokens of the prompt that brought it. */
-  #tokens = new Int32Array(0);
+  /** Turn of the request that brought it. */
+  #turn = new Uint8Array(0);
+  /** Class of the latest request that used it. */
+  #request = new Uint8Array(0);
   /** Tick of the latest release. */
   #now = 0;
   #victim = -1;
@@ -36,24 +40,18 @@ class Adaptive implements EvictionPolicy {
     this.#history = new ReuseHistory(this.#rates, context.hashSeed);
   }
 
+  /** In the middle of a release it ranks by what was known before: `observe` comes next. */
   add(node: number): void {
-    const { uses, lastUse, parent, to } = this.#context.nodes;
-    const above = parent[node]!;
-    this.#reserve(Math.max(node, above));
-    if (uses[node]! <= 1) {
-      this.#earlierUses[node] = 0;
-      this.#tokens[node] = to[node]!;
-    }
+    const { uses, lastUse } = this.#context.nodes;
+    this.#reserve(node);
+    if (uses[node]! <= 1) this.#forget(node);
     this.#now = Math.max(this.#now, lastUse[node]!);
-    const isFirst = parent[above]! < 0; // above is a root
-    const usesBefore = isFirst ? 0 : Math.max(0, uses[above]! - 1 + this.#earlierUses[above]!);
-    const ofClass = textClass({ uses: uses[node]! + this.#earlierUses[node]!, usesBefore, tokens: this.#tokens[node]! });
-    this.#lists.add(node, ofClass);
+    this.#list(node);
   }
 
   remove(node: number): void {
     this.#lists.remove(node);
-    if (node === this.#victim) this.#earlierUses[node] = 0; // its number may come back as another text
+    if (node === this.#victim) this.#forget(node); // its number may come back as another text
   }
 
   split(upper: number, lower: number): void {
@@ -62,16 +60,20 @@ class Adaptive implements EvictionPolicy {
     this.#lists.addAfter(upper, lower);
   }
 
-  observe(node: number, tokens: number): void {
+  observe(node: number, tokens: number, request: ReleasedRequest): void {
     if (this.#text.length < tokens) this.#text = new Int32Array(2 * tokens);
     this.#context.copyText(node, 0, tokens, this.#text, 0);
     const { from, uses, parent } = this.#context.nodes;
     let root = node;
     while (parent[root]! >= 0) root = parent[root]!;
-    const end = this.#history.note(root, this.#text, tokens);
-    if (end.tokens <= from[node]! || this.#lists.remove(node) < 0) return;
-    this.#earlierUses[node] = Math.max(0, end.uses - uses[node]!);
-    this.#lists.add(node, end.ofClass);
+    const known = this.#history.note(root, this.#text, tokens, request);
+    for (let above = node; above !== root; above = parent[above]!) { // the leaf first, so that it stays the oldest of them
+      this.#reserve(above);
+      if (uses[above]! <= 1) this.#turn[above] = known.turn;
+      this.#request[above] = known.ofRequest;
+      if (above === node && known.tokens > from[node]!) this.#earlierUses[node] = Math.max(0, known.uses - uses[node]!);
+      if (this.#lists.remove(above) >= 0) this.#list(above);
+    }
   }
 
   /** Looks at the two ends of the list of each class, however many nodes there are. */
@@ -99,15 +101,28 @@ class Adaptive implements EvictionPolicy {
     return this.#rates.value(list, this.#now + 1 - this.#context.nodes.lastUse[node]!);
   }
 
+  #list(node: number): void {
+    const uses = this.#context.nodes.uses[node]! + this.#earlierUses[node]!;
+    this.#lists.add(node, textClass(uses, this.#turn[node] as Turn, this.#request[node]!));
+  }
+
   #inherit(upper: number, lower: number): void {
     this.#earlierUses[upper] = this.#earlierUses[lower]!;
-    this.#tokens[upper] = this.#tokens[lower]!;
+    this.#turn[upper] = this.#turn[lower]!;
+    this.#request[upper] = this.#request[lower]!;
+  }
+
+  #forget(node: number): void {
+    this.#earlierUses[node] = 0;
+    this.#turn[node] = turns.first;
+    this.#request[node] = 0;
   }
 
   #reserve(node: number): void {
-    if (node < this.#tokens.length) return;
-    const length = Math.max(64, node + 1, 2 * this.#tokens.length);
+    if (node < this.#turn.length) return;
+    const length = Math.max(64, node + 1, 2 * this.#turn.length);
     this.#earlierUses = enlarged(this.#earlierUses, length);
-    this.#tokens = enlarged(this.#tokens, length);
+    this.#turn = enlarged(this.#turn, length);
+    this.#request = enlarged(this.#request, length);
   }
 }

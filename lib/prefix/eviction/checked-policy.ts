@@ -2,7 +2,7 @@
 // from nonsense; a policy that throws, or names what is no victim, is replaced by `lru` for good, and reported once.
 
 import { createError } from '../../base/errors.js';
-import type { EvictionPolicy, NodeView } from './eviction-policy.js';
+import type { EvictionPolicy, NodeView, ReleasedRequest } from './eviction-policy.js';
 import { LeastRecentlyUsed } from './lru.js';
 
 export class CheckedPolicy implements EvictionPolicy {
@@ -82,9 +82,9 @@ export class CheckedPolicy implements EvictionPolicy {
     }
   }
 
-  observe(node: number, tokens: number): void {
+  observe(node: number, tokens: number, request: ReleasedRequest): void {
     try {
-      this.#policy.observe?.(node, tokens);
+      this.#policy.observe?.(node, tokens, request);
     } catch (error) {
       this.#replace(error);
     }

@@ -26,10 +26,20 @@ export interface EvictionPolicy {
   /** Tokens of that victim, from the start of the text, after which another node may be a better victim; 0: take all of it. */
   floorTokens?(victim: number): number;
   /**
-   * A sequence was released whose text ends in `node` and has `tokens` tokens. Those of its nodes that no other sequence uses have been
-   * added.
+   * A sequence of `request` was released whose text ends in `node` and has `tokens` tokens. Those of its nodes that no other sequence uses
+   * have been added.
    */
-  observe?(node: number, tokens: number): void;
+  observe?(node: number, tokens: number, request: ReleasedRequest): void;
+}
+
+/** What eviction policies see of a request whose sequence was released. One object for all requests, valid during the call. */
+export interface ReleasedRequest {
+  /** Tokens of its prompt, also of those that were not computed; of a fork those of the request that it comes from. */
+  readonly promptTokens: number;
+  /** Tokens of the prompt that were not cached when the sequence began. */
+  readonly newTokens: number;
+  /** Tokens of the text behind the prompt: of the answer, and what was appended after it. */
+  readonly answerTokens: number;
 }
 
 /** What eviction policies see of the nodes. Read only, and valid during a call. */

@@ -1,7 +1,7 @@
 // BlockKey: names a block of tokens together with everything before it, so that a router that knows the keys of a prompt's blocks knows
 // how much of it a cache has: hash(key of the block before, own tokens and items); the first block's parent is a hash of the domain, each
 // part in a place of its own. The same in every process. 64 bits, for routers: a collision sends a request to the wrong cache, which
-// compares tokens and misses. It hides nothing; external-key.ts has the kind for stores outside.
+// compares tokens and misses. It hides nothing; tiers/block-keys.ts has the kind for stores outside.
 //
 // The hash is MurmurHash3_x86_128 (Austin Appleby, public domain, https://github.com/aappleby/smhasher), of which the first two
 // words count. Pure.

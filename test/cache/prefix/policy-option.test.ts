@@ -45,6 +45,45 @@ for (const [what, { policy, message }] of Object.entries(broken)) {
   }
 }
 
+test('a policy hears what each request asked, what of it was new, and how long its answer was', (t) => {
+  const told: object[] = [];
+  const { driver, device } = openDriver({});
+  const cache = new KvCache({
+    ...cacheOptions({ slots: 2 }, driver),
+    prefixCache: {
+      policy: (context) => {
+        const policy = lru()(context);
+        return {
+          add: (node) => { policy.add(node); },
+          remove: (node) => { policy.remove(node); },
+          split: (upper, lower) => { policy.split(upper, lower); },
+          victim: () => policy.victim(),
+          observe: (_node, tokens, request) => { told.push({ tokens, ...request }); },
+        };
+      },
+    },
+  });
+  const batch = cache.createBatch();
+  const speak = (prompt: readonly number[], answer: readonly number[]): void => {
+    const sequence = cache.acquire({ tokens: prompt });
+    if (answer.length > 0) sequence.append(Int32Array.from(answer));
+    batch.clear();
+    batch.add(sequence, prompt.length + answer.length - sequence.length);
+    cache.prepare(batch);
+    cache.commit(batch);
+    sequence.release();
+  };
+  const prompt = Array.from({ length: 40 }, (_, token) => token);
+  speak(prompt, [500, 501, 502]);
+  speak([...prompt, 500, 501, 502, 600, 601], []);
+  t.deepEqual(told, [
+    { tokens: 43, promptTokens: 40, newTokens: 40, answerTokens: 3 },
+    { tokens: 45, promptTokens: 45, newTokens: 2, answerTokens: 0 },
+  ]);
+  cache.close();
+  assertNothingLeft(t, driver, device);
+});
+
 test('a clock of the prefix cache that returns no number stands still, and that is a late error', (t) => {
   const times: unknown[] = [5, NaN, 7, '8', undefined, Infinity];
   let at = 0;

@@ -23,6 +23,8 @@ export interface WorldOptions {
   readonly isExact: boolean;
   /** Tokens there are: the fewer, the more is alike. */
   readonly alphabet: number;
+  /** No sequence takes tokens back, so that all that was stored stays known. Default: as `isExact`. */
+  readonly keepsTexts?: boolean;
 }
 
 const domains: readonly AcquireOptions[] = [{}, {}, {}, { tenant: 'a' }, { tenant: 'b' }, { adapter: 'a' }, { salt: 'a' }];
@@ -36,19 +38,23 @@ export class PrefixWorld {
   readonly #speaker: Speaker;
   readonly #isExact: boolean;
   readonly #alphabet: number;
+  readonly #keepsTexts: boolean;
+  /** So far. */
+  resets = 0;
   /** Keys of all prefixes stored since the last reset, per domain. */
   readonly #stored = new Map<string, Set<string>>();
   readonly #texts: number[][] = [];
   #live: Live[] = [];
   #step = 0;
 
-  constructor(bench: CacheBench, random: Random, { isExact, alphabet }: WorldOptions) {
+  constructor(bench: CacheBench, random: Random, { isExact, alphabet, keepsTexts = isExact }: WorldOptions) {
     this.#bench = bench;
     this.#cache = bench.cache;
     this.#random = random;
     this.#speaker = new Speaker(bench.cache);
     this.#isExact = isExact;
     this.#alphabet = alphabet;
+    this.#keepsTexts = keepsTexts;
   }
 
   operate(): void {
@@ -75,33 +81,33 @@ export class PrefixWorld {
   }
 
   #acquire(): void {
-    const tokens = this.#prompt();
-    const options = domains[this.#random.integer(domains.length)]!;
+    const tokens = this.prompt();
+    const options = this.domain();
     const caching = cachings[this.#random.integer(cachings.length)]!;
     const domain = domainOf(options);
-    const known = this.#knownTokens(domain, tokens);
+    const known = this.knownTokens(domain, tokens);
     const reserve = this.#random.chance(0.5) ? 'prompt' : 'none';
     const before = this.#cache.counts();
     const outcome = this.#try(() => this.#cache.acquire({ tokens, caching, reserve, ...options }));
     if (typeof outcome === 'string') { // refused: nothing has changed
       const after = this.#cache.counts();
       for (const count of ['cachedRows', 'activeSlots'] as const) {
-        this.#expect(before[count] === after[count], `${count} was ${before[count]} and is ${after[count]} after ${outcome}`);
+        this.expect(before[count] === after[count], `${count} was ${before[count]} and is ${after[count]} after ${outcome}`);
       }
-      this.#expect(before.pooledRows <= after.pooledRows, `${before.pooledRows} rows could be evicted, and now ${after.pooledRows}`);
+      this.expect(before.pooledRows <= after.pooledRows, `${before.pooledRows} rows could be evicted, and now ${after.pooledRows}`);
       if (outcome === 'KV_OUT_OF_PAGES') {
         const rows = this.#mostRows() + this.#cache.layout.rowsFor(tokens.length) + this.#cache.layout.groupRows;
-        this.#expect(rows > this.#budgetRows(), `not admitted, although all sequences together need ${rows} rows at most`);
+        this.expect(rows > this.#budgetRows(), `not admitted, although all sequences together need ${rows} rows at most`);
       }
       return;
     }
     const { cachedTokens, cachedBy, length } = outcome;
     const canRead = caching === 'read-write' || caching === 'read';
     const most = canRead ? Math.min(known, tokens.length - 1) : 0;
-    this.#expect(cachedTokens <= most && (!this.#isExact || cachedTokens === most), `${cachedTokens} tokens found, ${most} stored`);
+    this.expect(cachedTokens <= most && (!this.#isExact || cachedTokens === most), `${cachedTokens} tokens found, ${most} stored`);
     const { adoptedTokens, aliasedTokens, copiedTokens } = cachedBy;
-    this.#expect(length === cachedTokens && adoptedTokens + aliasedTokens + copiedTokens === cachedTokens, 'a wrong sum');
-    for (const how of ['adoptedTokens', 'aliasedTokens', 'copiedTokens'] as const) this.#count(how, cachedBy[how]);
+    this.expect(length === cachedTokens && adoptedTokens + aliasedTokens + copiedTokens === cachedTokens, 'a wrong sum');
+    for (const how of ['adoptedTokens', 'aliasedTokens', 'copiedTokens'] as const) this.count(how, cachedBy[how]);
     const live = {
       sequence: outcome, domain, isStored: caching === 'read-write' || caching === 'write', isCached: caching !== 'off',
       promisedTokens: reserve === 'prompt' ? tokens.length : 0, text: tokens,
@@ -125,7 +131,7 @@ export class PrefixWorld {
     const outcome = this.#try(() => this.#speaker.compute(sequence, live.text, tokens, domain));
     if (outcome === 'KV_OUT_OF_PAGES') {
       const rows = this.#mostRows(live, sequence.length + tokens);
-      this.#expect(rows > this.#budgetRows(), `refused, although all sequences together need ${rows} rows at most`);
+      this.expect(rows > this.#budgetRows(), `refused, although all sequences together need ${rows} rows at most`);
       return;
     }
     if (isStored) this.#store(domain, live.text.slice(0, sequence.length));
@@ -167,30 +173,30 @@ export class PrefixWorld {
     if (live === undefined) return;
     const outcome = this.#try(() => live.sequence.fork());
     if (typeof outcome === 'string') return;
-    this.#count('forks', 1);
+    this.count('forks', 1);
     const fork = { ...live, sequence: outcome };
-    this.#expect(outcome.length === live.sequence.length, 'a fork of another length');
+    this.expect(outcome.length === live.sequence.length, 'a fork of another length');
     this.#live.push(fork);
     this.#assertBytes(fork);
   }
 
   #truncate(): void {
     const live = this.#draw();
-    if (this.#isExact || live === undefined) return;
+    if (this.#keepsTexts || live === undefined) return;
     const tokens = this.#random.integer(live.sequence.length + 1);
     live.sequence.truncate(tokens);
     live.text = live.text.slice(0, tokens);
-    this.#count('truncations', 1);
+    this.count('truncations', 1);
     this.#assertBytes(live);
   }
 
   #lookup(): void {
-    const tokens = this.#prompt();
-    const options = domains[this.#random.integer(domains.length)]!;
+    const tokens = this.prompt();
+    const options = this.domain();
     const { cachedTokens, pendingTokens } = this.#cache.prefixes.lookup({ tokens, ...options });
-    const most = Math.min(tokens.length - 1, this.#knownTokens(domainOf(options), tokens));
-    this.#expect(cachedTokens <= most && (!this.#isExact || cachedTokens === most), `${cachedTokens} looked up, ${most} stored`);
-    this.#expect(pendingTokens >= cachedTokens && pendingTokens < tokens.length, 'pending tokens out of range');
+    const most = Math.min(tokens.length - 1, this.knownTokens(domainOf(options), tokens));
+    this.expect(cachedTokens <= most && (!this.#isExact || cachedTokens === most), `${cachedTokens} looked up, ${most} stored`);
+    this.expect(pendingTokens >= cachedTokens && pendingTokens < tokens.length, 'pending tokens out of range');
   }
 
   #completeStep(): void {
@@ -201,13 +207,19 @@ export class PrefixWorld {
   #reset(): void {
     const outcome = this.#try(() => this.#cache.prefixes.reset());
     if (typeof outcome === 'string') return;
-    this.#expect(this.#live.every(({ isCached }) => !isCached), 'a reset under running sequences');
+    this.expect(this.#live.every(({ isCached }) => !isCached), 'a reset under running sequences');
     this.#stored.clear();
-    this.#expect(this.#cache.counts().cachedRows === 0, 'rows are left after a reset');
+    this.resets += 1;
+    this.expect(this.#cache.counts().cachedRows === 0, 'rows are left after a reset');
+  }
+
+  /** Whose request it is. */
+  domain(): AcquireOptions {
+    return domains[this.#random.integer(domains.length)]!;
   }
 
   /** A text that begins like one before, and goes on at random. */
-  #prompt(): number[] {
+  prompt(): number[] {
     const { maxTokens } = this.#cache.layout;
     const known = this.#random.chance(0.7) ? this.#texts[this.#random.integer(this.#texts.length)] : this.#draw()?.text;
     const kept = known === undefined ? [] : known.slice(0, this.#random.chance(0.5) ? known.length : this.#random.integer(known.length + 1));
@@ -222,7 +234,7 @@ export class PrefixWorld {
   }
 
   /** Tokens at the start of the text that were stored in this domain. */
-  #knownTokens(domain: string, text: readonly number[]): number {
+  knownTokens(domain: string, text: readonly number[]): number {
     let most = 0;
     for (const stored of this.#stored.get(domain) ?? []) {
       const tokens = stored === '' ? [] : stored.split(',').map(Number);
@@ -236,7 +248,7 @@ export class PrefixWorld {
   #assertBytes({ sequence, text, domain }: Live): void {
     const keys = keysOf(text, domain);
     for (let token = 0; token < sequence.length; token += 1) {
-      this.#expect(this.#cache.verifyStamp(sequence, token, 1, keys[token]!) === 0, `token ${token} of slot ${sequence.slot} is wrong`);
+      this.expect(this.#cache.verifyStamp(sequence, token, 1, keys[token]!) === 0, `token ${token} of slot ${sequence.slot} is wrong`);
     }
   }
 
@@ -249,16 +261,16 @@ export class PrefixWorld {
       return call();
     } catch (error) {
       if (!isKvError(error) || !['KV_OUT_OF_PAGES', 'KV_NO_FREE_SLOT', 'KV_PREFIX_IN_USE'].includes(error.code)) throw error;
-      this.#count(error.code, 1);
+      this.count(error.code, 1);
       return error.code;
     }
   }
 
-  #count(what: string, count: number): void {
+  count(what: string, count: number): void {
     this.counts[what] = (this.counts[what] ?? 0) + count;
   }
 
-  #expect(condition: boolean, problem: string): void {
+  expect(condition: boolean, problem: string): void {
     if (!condition) throw new Error(`${problem} (slots: ${this.#live.map(({ sequence }) => sequence.slot).join()}; ${this.#bench.pool().freePages} pages free)`);
   }
 }

@@ -37,6 +37,35 @@ cacheTests('a running sequence is aliased from, its last row copied up to the to
   t.is(speaker.wrongTokens(second, other), 0);
 });
 
+cacheTests('a prompt that leaves an idle text near its end takes its slot over: what lies behind is unmapped, and stays cached', {}, (t, bench) => {
+  const speaker = new Speaker(bench.cache);
+  const first = speaker.say(prompt);
+  const { slot } = first;
+  first.release();
+  const other = [...prompt.slice(0, 3 * rowTokens), ...tokensOf(3, 50)];
+  const second = bench.cache.acquire({ tokens: other, reserve: 'none' });
+  t.is(second.slot, slot);
+  t.deepEqual(second.cachedBy, { adoptedTokens: 3 * rowTokens, aliasedTokens: 0, copiedTokens: 0 });
+  t.like(bench.cache.metrics, { aliasMaps: 0, unmaps: 4 });
+  speaker.compute(second, other, 50);
+  const again = speaker.say(prompt);
+  t.is(again.cachedTokens, length - 1);
+  for (const [sequence, text] of [[second, other], [again, prompt]] as const) t.is(speaker.wrongTokens(sequence, text), 0);
+});
+
+cacheTests('an idle text keeps its slot where more lies behind the match than the match has', {}, (t, bench) => {
+  const speaker = new Speaker(bench.cache);
+  const first = speaker.say(prompt);
+  const { slot } = first;
+  first.release();
+  const other = [...prompt.slice(0, rowTokens), ...tokensOf(3, 50)];
+  const second = speaker.say(other);
+  t.not(second.slot, slot);
+  t.deepEqual(second.cachedBy, { adoptedTokens: 0, aliasedTokens: rowTokens, copiedTokens: 0 });
+  t.is(bench.cache.metrics.unmaps, 0);
+  for (const [sequence, text] of [[second, other], [speaker.say([...prompt, 1]), [...prompt, 1]]] as const) t.is(speaker.wrongTokens(sequence, text), 0);
+});
+
 cacheTests('a prompt that is cached as a whole leaves one token to compute', {}, (t, bench) => {
   const speaker = new Speaker(bench.cache);
   for (const tokens of [prompt, prompt.slice(0, 2 * rowTokens), [5]]) {
@@ -96,7 +125,7 @@ cacheTests('an identical prompt that is being computed is announced as pending',
   const first = bench.cache.acquire({ tokens: prompt });
   t.is(first.pendingTokens, 0);
   speaker.compute(first, prompt, 100);
-  t.deepEqual(bench.cache.prefixes.lookup({ tokens: prompt }), { cachedTokens: 100, pendingTokens: length - 1 });
+  t.like(bench.cache.prefixes.lookup({ tokens: prompt }), { cachedTokens: 100, pendingTokens: length - 1, demotedTokens: 0 });
   const second = bench.cache.acquire({ tokens: prompt });
   t.is(second.cachedTokens, 100);
   t.is(second.pendingTokens, length - 1);

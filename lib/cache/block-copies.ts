@@ -1,0 +1,85 @@
+// BlockCopies: copies of tokens between slots and packed blocks of plain memory, made by threads of the addon. Each is awaited, or
+// cancelled with all others at once, after which no thread touches a slot or a payload.
+
+import type { NativeCache } from '../device/native.js';
+
+/** `done`: the bytes are there · `damaged`: the payload is not what was stored · `cancelled`: anything may be there. */
+export type CopyEnd = 'done' | 'damaged' | 'cancelled';
+
+/** Tokens [from, from + tokens) of a slot, and the block that they come from or go to. */
+export interface BlockCopy {
+  readonly isLoad: boolean;
+  readonly slot: number;
+  readonly from: number;
+  readonly tokens: number;
+  /** Tokens of the block before those, and in all. Of a store 0, and `tokens`. */
+  readonly skipped: number;
+  readonly blockTokens: number;
+  readonly payload: Uint8Array;
+  /** CRC-32C by tensor: compared by a load, written by a store. */
+  readonly sums: Uint32Array;
+  /** Behind what the gate was made to wait for. */
+  readonly isOrdered: boolean;
+}
+
+interface Pending {
+  /** Kept while threads use their memory. */
+  readonly copy: BlockCopy;
+  readonly resolve: (end: CopyEnd) => void;
+  readonly reject: (error: unknown) => void;
+}
+
+/** Threads that copy: one fills the bandwidth of most memories, the second what a core cannot. */
+const threads = 2;
+
+export class BlockCopies {
+  readonly #native: NativeCache;
+  readonly #pending = new Map<number, Pending>();
+  #isOpen = false;
+  #gate: bigint | undefined;
+  #lastId = 0;
+
+  constructor(native: NativeCache) {
+    this.#native = native;
+  }
+
+  /** Rejects with what the driver refuses. The slot's tokens must have memory that nothing takes away, until it settles. */
+  copy(copy: BlockCopy): Promise<CopyEnd> {
+    this.#open();
+    this.#lastId += 1;
+    const id = this.#lastId;
+    const { isLoad, slot, from, tokens, skipped, blockTokens, payload, sums, isOrdered } = copy;
+    this.#native.copyBlock(id, isLoad, slot, from, tokens, skipped, blockTokens, payload, sums, isOrdered);
+    return new Promise((resolve, reject) => {
+      this.#pending.set(id, { copy, resolve, reject });
+    });
+  }
+
+  /** A stream: what it is made to wait for comes before copies that are begun later. Throws what the driver refuses. */
+  get gate(): bigint {
+    this.#open();
+    this.#gate ??= this.#native.copierGate();
+    return this.#gate;
+  }
+
+  /** No thread copies any more when it returns. */
+  cancel(): void {
+    if (this.#pending.size === 0) return;
+    this.#native.cancelCopies();
+    const pending = [...this.#pending.values()];
+    this.#pending.clear();
+    for (const { resolve } of pending) resolve('cancelled');
+  }
+
+  #open(): void {
+    if (this.#isOpen) return;
+    const pending = this.#pending; // and nothing else: the addon keeps this function as long as its threads run
+    this.#native.openCopier(threads, (id, damagedTensor, error) => {
+      const ended = pending.get(id);
+      pending.delete(id);
+      if (error !== undefined) ended?.reject(error);
+      else ended?.resolve(damagedTensor < 0 ? 'done' : 'damaged');
+    });
+    this.#isOpen = true;
+  }
+}

@@ -1,0 +1,166 @@
+// Demotions: store finished text in the tiers that want it, block by block, in the background: later it can be evicted without loss and
+// without a copy. One text at a time, each read through a transfer; what a tier has in memory goes on to slower ones from there.
+
+import type { StoredBlock } from '../tiers/stored-texts.js';
+import type { OpenTier } from '../tiers/open-tier.js';
+import type { TierSet } from '../tiers/tier-set.js';
+import type { PrefixIndex } from '../prefix/prefix-index.js';
+import type { ItemNames } from '../prefix/prompt-encoder.js';
+import type { FinishedText, FinishedTexts } from './finished-texts.js';
+import type { SlotMemory } from './slot-memory.js';
+import type { Transfer, Transfers } from './transfers.js';
+
+/** Texts that are tried again, at most. */
+const mostPostponed = 256;
+
+/** A block of a text that some tier wants. */
+interface WantedBlock {
+  readonly block: StoredBlock;
+  readonly wanting: OpenTier[];
+}
+
+export class Demotions {
+  /** Texts of which some tier wanted a part that was evicted before it could be read. Read only. */
+  unstored = 0;
+  readonly #memory: SlotMemory;
+  readonly #tiers: TierSet;
+  readonly #transfers: Transfers;
+  readonly #finished: FinishedTexts;
+  readonly #names: ItemNames;
+  readonly #index: PrefixIndex;
+  /** Texts that could not be read, for queued work or want of room, and are still cached: tried again with the next one. */
+  #postponed: FinishedText[] = [];
+  #running: Promise<void> | undefined;
+  #isOver = false;
+
+  constructor(memory: SlotMemory, index: PrefixIndex, tiers: TierSet, transfers: Transfers, finished: FinishedTexts, names: ItemNames) {
+    this.#memory = memory;
+    this.#index = index;
+    this.#tiers = tiers;
+    this.#transfers = transfers;
+    this.#finished = finished;
+    this.#names = names;
+    finished.listen(() => {
+      this.#wake();
+    });
+  }
+
+  /** Resolves when every finished text has been offered to the tiers. */
+  async settled(): Promise<void> {
+    if (this.#postponed.length > 0) this.#wake();
+    while (this.#running !== undefined) await this.#running;
+  }
+
+  /** Forgets what waits. */
+  clear(): void {
+    this.#postponed = [];
+    this.#finished.clear();
+  }
+
+  /** Stores nothing any more. */
+  stop(): void {
+    this.#isOver = true;
+    this.#finished.listen(undefined);
+  }
+
+  #wake(): void {
+    if (this.#running !== undefined || this.#isOver) return;
+    // Not in the middle of the release that brought the text.
+    this.#running = Promise.resolve().then(() => this.#run()).finally(() => {
+      this.#running = undefined;
+      if (this.#finished.count > 0) this.#wake();
+    });
+  }
+
+  async #run(): Promise<void> {
+    const postponed = this.#postponed;
+    this.#postponed = [];
+    for (const finished of postponed) await this.#storeOrPostpone(finished);
+    for (let finished = this.#finished.take(); finished !== undefined; finished = this.#finished.take()) await this.#storeOrPostpone(finished);
+  }
+
+  async #storeOrPostpone(finished: FinishedText): Promise<void> {
+    if (this.#isOver) return;
+    try {
+      const { domain, text } = finished;
+      if (await this.#store(finished) || this.#isOver) return;
+      if (this.#index.match(domain, text, text.length).tokens < text.length) this.unstored += 1;
+      else if (this.#postponed.length < mostPostponed) this.#postponed.push(finished);
+      else this.unstored += 1;
+    } catch (error) {
+      this.unstored += 1;
+      this.#memory.late.report(error);
+    }
+  }
+
+  /** False: it could not be read to its end. */
+  async #store(finished: FinishedText): Promise<boolean> {
+    const { clears } = this.#tiers; // what was begun before another is not stored
+    const blocks = this.#blocksOf(finished);
+    try {
+      const wanted = blocks.map((block): WantedBlock => ({ block, wanting: this.#wanting(block) })).filter(({ wanting }) => wanting.length > 0);
+      if (wanted.length === 0) return true;
+      let transfer: Transfer | undefined;
+      try {
+        for (const { block, wanting } of wanted) {
+          if (this.#isOver || this.#tiers.clears !== clears) return false;
+          if (this.#isInMemory(block)) {
+            await this.#tiers.spread(block, wanting);
+            continue;
+          }
+          const { domain, text } = finished;
+          transfer ??= this.#transfers.open({ domain, text, priority: 0 }, wanted.at(-1)!.block.to, false);
+          if (transfer === undefined || transfer.isOver || transfer.cachedTokens < block.to) return false;
+          if (!await this.#storeBlock(transfer, block, wanting, clears)) return false;
+        }
+        return true;
+      } finally {
+        if (transfer !== undefined) this.#transfers.close(transfer);
+      }
+    } finally {
+      for (const block of blocks) block.pins -= 1;
+      for (const block of blocks.reverse()) this.#tiers.texts.prune(block);
+    }
+  }
+
+  async #storeBlock(transfer: Transfer, block: StoredBlock, wanting: OpenTier[], clears: number): Promise<boolean> {
+    const payload = await this.#tiers.lend(this.#tiers.bytesOf(block.tokens.length), wanting);
+    if (payload === undefined) return false;
+    let sums: Uint32Array | undefined;
+    try {
+      sums = await this.#transfers.store(transfer, payload, block.from, block.tokens.length);
+    } finally {
+      if (sums === undefined) this.#tiers.giveBack(payload);
+    }
+    if (sums === undefined) return false;
+    if (this.#tiers.clears === clears) block.sums = sums;
+    await this.#tiers.store(block, payload, wanting, clears);
+    return true;
+  }
+
+  /** The blocks of a text, the last of which may be short, each kept in the tree until the text is done with. */
+  #blocksOf({ domain, text }: FinishedText): StoredBlock[] {
+    const { texts, keys } = this.#tiers;
+    const blocks: StoredBlock[] = [];
+    let parent = texts.root(this.#tiers.rootOf(domain));
+    for (let at = 0; at < text.length; at += keys.blockTokens) {
+      const count = Math.min(keys.blockTokens, text.length - at);
+      const key = keys.key(parent.key, text, at, count, this.#names);
+      const block = texts.add(parent, key, text.slice(at, at + count));
+      block.pins += 1;
+      blocks.push(block);
+      this.#tiers.sightings.see(key);
+      parent = block;
+    }
+    this.#tiers.use(parent);
+    return blocks;
+  }
+
+  #wanting(block: StoredBlock): OpenTier[] {
+    return this.#tiers.wanting(block, block.tokens.length, this.#tiers.sightings.of(block.key));
+  }
+
+  #isInMemory(block: StoredBlock): boolean {
+    return this.#tiers.all.some((open) => open.tier.borrow !== undefined && open.has(block));
+  }
+}

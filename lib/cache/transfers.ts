@@ -1,0 +1,217 @@
+// Transfers: sequences of the cache's own, in slots that no user has, through which K and V of cached text are read and written by
+// threads. They hold text as every sequence does: what they use is neither evicted nor unmapped, and what they write is cached
+// when they have committed it. For want of pages all of them end at once.
+
+import { isKvError } from '../base/errors.js';
+import type { Prompt } from './admission-request.js';
+import { Batch } from './batch.js';
+import type { BlockCopies, CopyEnd } from './block-copies.js';
+import { GivenFence } from './fence.js';
+import type { RowRegistry } from './row-registry.js';
+import type { SlotFences } from './slot-fences.js';
+import type { SlotLeases } from './slot-leases.js';
+import type { SlotMemory } from './slot-memory.js';
+import type { Steps } from './steps.js';
+
+/** Errors that say that there is no room now. */
+const wantOfRoom = ['KV_NO_FREE_SLOT', 'KV_OUT_OF_PAGES', 'KV_OUT_OF_MAPPINGS', 'KV_OUT_OF_DEVICE_MEMORY', 'KV_SLOT_BUSY', 'KV_WORK_QUEUED'];
+
+/** A part of a block, and the slot's tokens that it is of: `from` on, `tokens` of them, behind `skipped` tokens of the block. */
+export interface BlockPart {
+  readonly payload: Uint8Array;
+  readonly sums: Uint32Array;
+  readonly from: number;
+  readonly tokens: number;
+  readonly skipped: number;
+  readonly blockTokens: number;
+}
+
+/** How many parts were loaded, and how the next one ended; `done`: all were. */
+export interface Loaded {
+  readonly parts: number;
+  readonly end: CopyEnd | 'no-memory';
+}
+
+export class Transfers {
+  readonly #memory: SlotMemory;
+  readonly #leases: SlotLeases;
+  readonly #steps: Steps;
+  readonly #fences: SlotFences;
+  readonly #registry: RowRegistry;
+  readonly #copies: BlockCopies;
+  readonly #open = new Set<Transfer>();
+  /** Transfers that were ended for want of pages, so far. Read only. */
+  interrupted = 0;
+
+  constructor(memory: SlotMemory, leases: SlotLeases, steps: Steps, fences: SlotFences, registry: RowRegistry, copies: BlockCopies) {
+    this.#memory = memory;
+    this.#leases = leases;
+    this.#steps = steps;
+    this.#fences = fences;
+    this.#registry = registry;
+    this.#copies = copies;
+    leases.onWantOfPages(() => this.interrupt());
+  }
+
+  get count(): number {
+    return this.#open.size;
+  }
+
+  /**
+   * A transfer of all that is cached of text[0, tokens); undefined where there is no room for one. `isWriting`: it will write what
+   * comes behind that.
+   */
+  open(prompt: Omit<Prompt, 'canRead' | 'canWrite'>, tokens: number, isWriting: boolean): Transfer | undefined {
+    const { domain, text, priority } = prompt;
+    // One token more than there is: a request finds all but the last of its tokens.
+    const extended = new Int32Array(tokens + 1);
+    extended.set(text.subarray(0, Math.min(text.length, tokens + 1)));
+    try {
+      const { slot, cachedTokens } = this.#leases.acquire({
+        promptTokens: tokens, isPromised: false, tenant: this.#memory.tenantNumber(domain.tenant), needs: 0, stream: undefined, isTransfer: true,
+        prompt: { domain, text: extended, priority, canRead: true, canWrite: isWriting },
+      });
+      const transfer = new Transfer(slot, cachedTokens, new Batch(this.#memory.slots, this.#memory.layout.maxTokens, 1));
+      this.#open.add(transfer);
+      return transfer;
+    } catch (error) {
+      if (isWantOfRoom(error)) return undefined;
+      throw error;
+    }
+  }
+
+  /** Reads tokens of the transfer's text; undefined: not now. Rejects with what the driver refuses. */
+  async store(transfer: Transfer, payload: Uint8Array, from: number, tokens: number): Promise<Uint32Array | undefined> {
+    if (transfer.isOver) return undefined;
+    const sums = new Uint32Array(this.#memory.layout.tensors.length);
+    const isOrdered = this.#orderOrPostpone(transfer);
+    if (isOrdered === undefined) return undefined;
+    const end = await this.#copies.copy({
+      isLoad: false, slot: transfer.slot, from, tokens, skipped: 0, blockTokens: tokens, payload, sums, isOrdered,
+    });
+    return end === 'done' ? sums : undefined;
+  }
+
+  /**
+   * Writes the next tokens of the transfer's text, from parts of blocks that follow each other, all at once. Those before the first part that is
+   * not `done` are cached when it resolves, and nothing else has changed. Rejects with what the driver refuses.
+   */
+  async load(transfer: Transfer, parts: readonly BlockPart[]): Promise<Loaded> {
+    if (transfer.isOver) return { parts: 0, end: 'cancelled' };
+    if (!this.#prepare(transfer, tokensOf(parts))) {
+      return parts.length > 1 ? this.load(transfer, parts.slice(0, 1)) : { parts: 0, end: 'no-memory' };
+    }
+    const { batch, slot } = transfer;
+    const isOrdered = this.#orderOrPostpone(transfer);
+    if (isOrdered === undefined) {
+      this.#steps.discard(batch, new GivenFence());
+      return { parts: 0, end: 'no-memory' };
+    }
+    const ends = await Promise.allSettled(parts.map(async (part) => this.#copies.copy({ isLoad: true, slot, isOrdered, ...part })));
+    if (!batch.isPrepared) return { parts: 0, end: 'cancelled' }; // it was interrupted
+    const done = ends.findIndex((end) => end.status === 'rejected' || end.value !== 'done');
+    if (done < 0) {
+      this.#steps.commit(batch, new GivenFence());
+      return { parts: parts.length, end: 'done' };
+    }
+    this.#steps.discard(batch, new GivenFence());
+    if (done > 0 && this.#prepare(transfer, tokensOf(parts.slice(0, done)))) this.#steps.commit(batch, new GivenFence());
+    const failed = ends[done]!;
+    if (failed.status === 'rejected') throw failed.reason;
+    return { parts: done, end: failed.value };
+  }
+
+  /** Has the transfer's next tokens prepared; false: there is no room. */
+  #prepare({ batch, slot }: Transfer, tokens: number): boolean {
+    batch.clear();
+    batch.addSlot(slot, tokens);
+    try {
+      this.#steps.prepare(batch);
+      return true;
+    } catch (error) {
+      if (isWantOfRoom(error)) return false;
+      throw error;
+    }
+  }
+
+  /** Ends it; its text stays cached. Idempotent. No copy of it may be under way. */
+  close(transfer: Transfer): void {
+    if (!this.#open.delete(transfer)) return;
+    transfer.isOver = true;
+    this.#leases.release(transfer.slot, new GivenFence(), undefined);
+  }
+
+  /** Ends all transfers, where they are; returns whether there were any. */
+  interrupt(): boolean {
+    if (this.#open.size === 0) return false;
+    this.#copies.cancel();
+    for (const transfer of [...this.#open]) {
+      if (transfer.batch.isPrepared) this.#steps.discard(transfer.batch, new GivenFence());
+      this.#memory.late.attempt(() => {
+        this.close(transfer);
+      });
+      this.interrupted += 1;
+    }
+    return true;
+  }
+
+  /** The cache closes: no slot is given back any more. */
+  forgetAll(): void {
+    this.#copies.cancel();
+    for (const transfer of this.#open) transfer.isOver = true;
+    this.#open.clear();
+  }
+
+  /**
+   * Has copies that are begun now come after the work that is queued for the slot, and for those that share rows with it: text is found
+   * as soon as it is committed. False: there is none. Throws KV_WORK_QUEUED where a step of the engine must come first.
+   */
+  #order({ slot }: Transfer): boolean {
+    const ids = this.#registry.idsOf(slot);
+    const groups = this.#registry.namedGroups(slot);
+    let isOrdered = false;
+    for (let other = 0; other < this.#memory.slots.count; other += 1) {
+      if (!this.#fences.isPending(other) || (other !== slot && !this.#registry.isSharing(other, ids, groups))) continue;
+      this.#fences.checkWritten(other, 'copy from');
+      this.#fences.order(this.#copies.gate, other);
+      isOrdered = true;
+    }
+    return isOrdered;
+  }
+
+  /** The same; undefined where it is not to be now. Throws what the driver refuses; a batch that is prepared is discarded then. */
+  #orderOrPostpone(transfer: Transfer): boolean | undefined {
+    try {
+      return this.#order(transfer);
+    } catch (error) {
+      if (isWantOfRoom(error)) return undefined;
+      if (transfer.batch.isPrepared) this.#steps.discard(transfer.batch, new GivenFence());
+      throw error;
+    }
+  }
+}
+
+/** A sequence of the cache's own. */
+export class Transfer {
+  readonly slot: number;
+  /** Tokens of its text that were cached when it was opened. */
+  readonly cachedTokens: number;
+  /** @internal */
+  readonly batch: Batch;
+  /** Whether it was closed or interrupted. */
+  isOver = false;
+
+  constructor(slot: number, cachedTokens: number, batch: Batch) {
+    this.slot = slot;
+    this.cachedTokens = cachedTokens;
+    this.batch = batch;
+  }
+}
+
+function tokensOf(parts: readonly BlockPart[]): number {
+  return parts.reduce((sum, { tokens }) => sum + tokens, 0);
+}
+
+function isWantOfRoom(error: unknown): boolean {
+  return wantOfRoom.some((code) => isKvError(error, code as 'KV_OUT_OF_PAGES'));
+}

@@ -1,0 +1,117 @@
+// `vkv serve`: a Hugging Face folder behind OpenAI's HTTP API. Loads the model into the reference engine, opens a cache for it, and serves
+// until the process is told to end; then answers under way are finished. Prints its address, and errors that no client is told.
+
+import { createRequire } from 'node:module';
+import * as path from 'node:path';
+
+import { Command, Option } from 'commander';
+
+import { createError } from '../base/errors.js';
+import { formatBytes, formatCount, formatNumber, printable } from '../base/format.js';
+import { KvCache, OnlineScheduler, type Dtype } from '../index.js';
+import { LlamaEngine, LlamaModel, LlamaTokenizer } from '../llama/index.js';
+import { ModelServer, sessionPolicy } from '../server/index.js';
+import { countFrom, dtypeFlag, pageSizeFlag, sizeFlag } from './flag-values.js';
+
+interface ServeFlags {
+  readonly model: string;
+  readonly name?: string;
+  readonly host: string;
+  readonly port: number;
+  readonly slots: number;
+  readonly maxTokens?: number;
+  readonly memoryBytes: number;
+  readonly pageBytes?: number;
+  readonly kvDtype?: Dtype;
+  readonly driver: 'auto' | 'cuda' | 'host';
+  readonly threads?: number;
+  readonly maxWaiting: number;
+  readonly prefillTokensPerStep?: number;
+  readonly apiKey?: readonly string[];
+  readonly maxBodyBytes?: number;
+  readonly deadlineMs?: number;
+  readonly graceMs?: number;
+}
+
+/** Optional packages that serving needs. */
+const packages = ['hono', '@hono/node-server', '@huggingface/tokenizers', '@huggingface/jinja'];
+
+/** Tokens of a sequence where neither the model nor a flag says less. */
+const mostTokens = 32_768;
+
+export function serveCommand(): Command {
+  const count = countFrom(1);
+  return new Command('serve')
+    .description("a model from a Hugging Face folder behind OpenAI's HTTP API")
+    .requiredOption('--model <folder>', 'config.json, tokenizer.json and safetensors of a Llama, Mistral, Qwen2 or Qwen3')
+    .option('--name <name>', "the model's name for clients (default: the folder's)")
+    .option('--host <address>', 'where to listen; 0.0.0.0: also for other machines', '127.0.0.1')
+    .option('--port <number>', 'the port; 0: any that is free', countFrom(0), 8_000)
+    .option('--slots <count>', 'sequences that run at a time', count, 16)
+    .option('--max-tokens <count>', `tokens of a prompt and its answer (default: the model's limit, at most ${formatNumber(mostTokens)})`, count)
+    .option('--memory-bytes <size>', 'memory for K and V', sizeFlag, 2 ** 30)
+    .option('--page-bytes <size>', "bytes of a physical page (default: the driver's smallest)", pageSizeFlag)
+    .option('--kv-dtype <name>', "type of K and V; another than the weights' changes answers a little (default: the weights')", dtypeFlag)
+    .addOption(new Option('--driver <kind>', 'where to compute').choices(['auto', 'cuda', 'host']).default('auto'))
+    .option('--threads <count>', 'threads on the CPU', count)
+    .option('--max-waiting <count>', 'requests that may wait; more are turned away with 429', count, 256)
+    .option('--prefill-tokens-per-step <count>', 'prompt tokens in a step', count)
+    .option('--api-key <key>', 'a key that clients must send; again for another (default: VKV_API_KEY, else none)', (key: string, before: readonly string[] = []) => [...before, key])
+    .option('--max-body-bytes <size>', 'bytes of a request', sizeFlag)
+    .option('--deadline-ms <ms>', 'ms that an answer may take (default: 600,000)', count)
+    .option('--grace-ms <ms>', 'ms for answers under way when it is told to end (default: 30,000)', countFrom(0))
+    .action(serve);
+}
+
+/** Throws KV_DEPENDENCY_MISSING, which names all that are missing, before a model is loaded. */
+function checkPackages(): void {
+  const { resolve } = createRequire(__filename);
+  const missing = packages.filter((name) => {
+    try {
+      resolve(name);
+      return false;
+    } catch {
+      return true;
+    }
+  });
+  if (missing.length > 0) throw createError('KV_DEPENDENCY_MISSING', { dependency: missing.join(' '), purpose: 'serving a model' });
+}
+
+async function serve(flags: ServeFlags): Promise<void> {
+  checkPackages();
+  const key = process.env['VKV_API_KEY'];
+  const apiKeys = flags.apiKey ?? (key === undefined || key === '' ? [] : [key]);
+  const tokenizer = new LlamaTokenizer(flags.model);
+  const model = new LlamaModel(flags.model, { threads: flags.threads });
+  const { config } = model;
+  using cache = new KvCache({
+    model: model.shape(flags.kvDtype), slots: flags.slots, maxTokens: flags.maxTokens ?? Math.min(config.maxTokens, mostTokens),
+    memoryBudgetBytes: flags.memoryBytes, driver: flags.driver, pageBytes: flags.pageBytes, prefixCache: { policy: sessionPolicy() },
+  });
+  using engine = new LlamaEngine({ model, cache });
+  const scheduler = new OnlineScheduler({ cache, engine, maxWaiting: flags.maxWaiting, prefillTokensPerStep: flags.prefillTokensPerStep });
+  const maxTokens = longestText(cache);
+  const modelName = flags.name ?? path.basename(path.resolve(flags.model));
+  await using server = new ModelServer({
+    scheduler, tokenizer, modelName, maxTokens, apiKeys, stopTokens: [...new Set([...config.endTokens, ...tokenizer.endTokens])],
+    maxBodyBytes: flags.maxBodyBytes, deadlineMs: flags.deadlineMs, graceMs: flags.graceMs,
+  }, report);
+  const told = new Promise<void>((resolve) => {
+    for (const signal of ['SIGINT', 'SIGTERM'] as const) process.once(signal, () => { resolve(); }); // a second one ends at once
+  });
+  const url = await server.listen({ host: flags.host, port: flags.port });
+  process.stdout.write(`${printable(modelName)} on ${engine.target}: ${formatCount('slot', flags.slots)}, ${formatNumber(maxTokens)} tokens each, ` +
+    `${formatBytes(flags.memoryBytes)} for K and V\nListening at ${url}/v1${apiKeys.length === 0 ? ', without an API key' : ''}\nWatch it at ${url}/watch, or with \`vkv top ${url}\`\n`);
+  await told;
+  process.stderr.write('Ending: answers under way are finished. Once more ends at once.\n');
+}
+
+/** Tokens that a sequence can have: those that it has addresses for, as far as there is memory for them. */
+function longestText({ layout, pool }: KvCache): number {
+  return Math.min(layout.maxTokens, layout.tokensIn(Math.floor(pool.counts().budgetPages / layout.pagesPerRow)));
+}
+
+function report(error: unknown): void {
+  const text = error instanceof Error ? error.stack ?? error.message : String(error);
+  process.stderr.write(`${text.split('\n').map(printable).join('\n')}\n`);
+}

@@ -1,0 +1,110 @@
+// The screen of `vkv top`: the state of a server as lines of text that fit a terminal. Shared rows have a letter for each prefix, so that
+// they can be told apart without colours. Computes nothing but widths.
+
+import colours from 'picocolors';
+
+import { formatBytes, formatCount, formatNumber, printable } from '../base/format.js';
+import type { ServerState } from '../server/watch-state.js';
+
+type Slot = ServerState['cache']['slots'][number];
+type Paint = (text: string) => string;
+
+export interface ScreenOptions {
+  /** Columns of the terminal. */
+  readonly columns: number;
+  /** Lines at most. */
+  readonly lines: number;
+  /** Why the state is not the newest. */
+  readonly problem?: string | undefined;
+}
+
+const letters = 'ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz';
+const paints: readonly Paint[] = [colours.cyan, colours.yellow, colours.magenta, colours.green, colours.red, colours.white];
+
+/** Lines of the screen. */
+export function topScreen(state: ServerState, { columns, lines, problem }: ScreenOptions): string[] {
+  const head = [titleLine(state, columns, problem), '', ...factLines(state, columns), ''];
+  const { slots, layout } = state.cache;
+  const shown = slots.filter(({ state: of, rows }) => of !== 'idle' || rows > 0).sort((a, b) => Number(a.state === 'idle') - Number(b.state === 'idle') || a.slot - b.slot);
+  const room = lines - head.length - 1;
+  const isCut = shown.length > room;
+  const drawn = isCut ? shown.slice(0, Math.max(0, room - 1)) : shown;
+  const mapWidth = Math.max(10, columns - 32);
+  const scaleRows = Math.max(1, ...shown.map(({ rows }) => rows));
+  const names = letterNames(shown);
+  const numbers = new Map(state.requests.running.map(({ slot, number }) => [slot, number]));
+  const scale = `0 … ${formatNumber(Math.round(Math.min(layout.maxTokens, scaleRows * layout.tokensPerRow)))} of ${formatNumber(layout.maxTokens)} tokens`;
+  return [
+    ...head, colours.dim(`slot  request    tokens  rows  ${scale}`.slice(0, columns)),
+    ...drawn.map((slot) => slotLine(slot, numbers.get(slot.slot), { mapWidth, scaleRows, names, tokensPerRow: layout.tokensPerRow })),
+    ...isCut ? [colours.dim(`and ${formatCount('slot', shown.length - drawn.length)} more`)] : [],
+    ...shown.length === 0 ? [colours.dim('No slot has memory.')] : [],
+  ];
+}
+
+function titleLine({ modelName, driver, uptimeMs, version, isClosing, cache: { layout } }: ServerState, columns: number, problem: string | undefined): string {
+  const name = printable(modelName);
+  const about = `${driver} · ${formatCount('slot', layout.slots)} of ${formatNumber(layout.maxTokens)} tokens · up ${duration(uptimeMs)} · virtual-kv ${version}`;
+  if (problem !== undefined) return `${colours.bold(name)}  ${colours.red(problem.slice(0, Math.max(0, columns - name.length - 2)))}`;
+  return `${colours.bold(name)}  ${isClosing ? colours.yellow('ending · ') : ''}${colours.dim(about.slice(0, Math.max(0, columns - name.length - 2)))}`;
+}
+
+function factLines({ requests, recent, totals, prefixes, cache: { pool, pages, layout, age } }: ServerState, columns: number): string[] {
+  const size = (count: number): string => formatBytes(count * layout.pageBytes);
+  const budget = Math.max(1, pool.budgetPages);
+  const width = Math.max(10, Math.min(30, columns - 72));
+  const running = Math.round(width * pages.running / budget);
+  const cached = Math.min(width - running, Math.ceil(width * (pages.cached + pages.idle) / budget));
+  const bar = colours.blue('█'.repeat(Math.min(width, running))) + colours.cyan('▒'.repeat(cached)) + colours.dim('·'.repeat(Math.max(0, width - running - cached)));
+  const times = (name: string, { p50, p90 }: ServerState['recent']['wait']): string => `${name} ${duration(p50)} (p90 ${duration(p90)})`;
+  const pooled = age.rows.reduce((sum, rows) => sum + rows, 0);
+  const facts: readonly (readonly [string, string])[] = [
+    ['requests', `${formatNumber(requests.running.length)} running, ${formatNumber(requests.waitingCount)} waiting · ${formatNumber(totals.completedRequests)} answered, ` +
+      `${formatNumber(totals.failedRequests)} failed, ${formatCount('preemption', totals.preemptions)}`],
+    ['speed', `${formatNumber(recent.tokensPerSecond, 1)} tokens/s · ${formatNumber(recent.stepsPerSecond, 1)} steps/s, over ${duration(recent.windowMs)}`],
+    ['times', [times('wait', recent.wait), times('first token', recent.firstToken), times('between', recent.betweenTokens)].join(' · ')],
+    ['cache', `${share(recent.hitRate)} of prompts lately, ${share(prefixes.hitRate)} in all · ${formatCount('row', pooled)} in the pool`],
+    ['memory', `${bar} ${size(pages.running)} running, ${size(pages.cached + pages.idle)} kept, of ${size(pool.budgetPages)}`],
+  ];
+  return facts.map(([name, text]) => `${colours.dim(name.padEnd(9))} ${name === 'memory' ? text : text.slice(0, Math.max(0, columns - 10))}`);
+}
+
+interface LineOptions {
+  readonly mapWidth: number;
+  readonly scaleRows: number;
+  readonly names: ReadonlyMap<number, number>;
+  readonly tokensPerRow: number;
+}
+
+function slotLine({ slot, state, length, rows, runs, isQuarantined }: Slot, request: number | undefined, { mapWidth, scaleRows, names, tokensPerRow }: LineOptions): string {
+  const who = request === undefined ? isQuarantined ? 'lost' : state === 'idle' ? 'kept' : state : `#${request}`;
+  const cell = (row: number): string => {
+    const run = runs.find(([endRow]) => row < endRow);
+    if (run === undefined || row >= rows) return ' ';
+    if (state !== 'idle' && row * tokensPerRow >= length) return colours.dim('░');
+    const [, sharers, id] = run;
+    const name = names.get(id);
+    if (sharers > 1 && name !== undefined) return paints[name % paints.length]!(letters[name % letters.length]!);
+    return state === 'idle' ? colours.dim('▒') : colours.blue('█');
+  };
+  const map = Array.from({ length: Math.ceil(mapWidth * Math.min(1, rows / scaleRows)) }, (_, at) => cell(at * scaleRows / mapWidth)).join('');
+  return `${String(slot).padStart(4)}  ${who.padEnd(9)} ${formatNumber(length).padStart(7)} ${formatNumber(rows).padStart(5)}  ${map}`;
+}
+
+/** A number for each shared run, in the order in which the slots show them. */
+function letterNames(slots: readonly Slot[]): Map<number, number> {
+  const names = new Map<number, number>();
+  for (const { runs } of slots) for (const [, sharers, id] of runs) if (sharers > 1 && !names.has(id)) names.set(id, names.size);
+  return names;
+}
+
+function share(value: number | null): string {
+  return value === null ? '–' : `${formatNumber(100 * value)} %`;
+}
+
+function duration(ms: number | null): string {
+  if (ms === null) return '–';
+  if (ms < 1_000) return `${formatNumber(ms, ms < 10 ? 1 : 0)} ms`;
+  if (ms < 120_000) return `${formatNumber(ms / 1e3, ms < 10_000 ? 1 : 0)} s`;
+  return ms < 7_200_000 ? `${formatNumber(ms / 60_000)} min` : `${formatNumber(ms / 3_600_000, 1)} h`;
+}

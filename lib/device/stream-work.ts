@@ -1,0 +1,94 @@
+// StreamWork: what is queued on one stream of the host driver. Keeps the arrays and kernels that its commands use until they are done,
+// whatever else is closed or forgotten, and lets callers wait for it or drop it. The addon's thread tells when a mark in the
+// stream is reached; each job of JavaScript that queues sets one at its end, so that nothing is kept longer than it is used.
+
+import { createError } from '../base/errors.js';
+import { native, type NativeDriver } from './native.js';
+
+type OnMark = (error: Error | undefined, command: number) => void;
+
+/** By id, the marks that were not reached. It is what keeps queued work's memory alive. */
+const marks = new Map<number, OnMark>();
+let lastId = 0;
+let isListening = false;
+
+export class StreamWork {
+  readonly stream: bigint;
+  readonly #driver: NativeDriver;
+  readonly #kept = new Set<unknown>();
+  /** Raised by each `keep`. */
+  #uses = 0;
+  /** `#uses` at the last mark. */
+  #markedUses = 0;
+  #isMarkDue = false;
+  /** A failure that no caller has heard of. */
+  #failure: Error | undefined;
+  readonly #markRest = (): void => {
+    this.#isMarkDue = false;
+    if (this.#markedUses === this.#uses) return;
+    try {
+      this.#mark(false, () => {});
+    } catch {
+      this.#kept.clear(); // the driver was closed, after all kernels, which waited
+    }
+  };
+
+  constructor(driver: NativeDriver, stream: bigint) {
+    this.stream = stream;
+    this.#driver = driver;
+    if (isListening) return;
+    native().setOnStreamMark((id, error, command) => {
+      const onMark = marks.get(id);
+      marks.delete(id);
+      onMark?.(error, command);
+    });
+    isListening = true;
+  }
+
+  /** Before a command is queued that uses it: an array, or kernels. An address keeps nothing. */
+  keep(operand: unknown): void {
+    if (typeof operand !== 'object') return;
+    this.#kept.add(operand);
+    this.#uses += 1;
+    if (this.#isMarkDue) return;
+    this.#isMarkDue = true;
+    queueMicrotask(this.#markRest);
+  }
+
+  /**
+   * Resolves when what is queued so far is done. Aborted, drops the commands that have not begun, and rejects with KV_ABORTED once
+   * none runs. Rejects with the failure of a command; those behind it were dropped.
+   */
+  wait(signal: AbortSignal | undefined): Promise<void> {
+    return new Promise((resolve, reject) => {
+      const drop = (): void => { this.#driver.cancelStream(this.stream); };
+      if (signal?.aborted) drop();
+      this.#mark(true, () => {
+        signal?.removeEventListener('abort', drop);
+        const failure = this.#failure;
+        this.#failure = undefined;
+        if (signal?.aborted) reject(createError('KV_ABORTED', { operation: 'waiting for a stream' }, { cause: signal.reason }));
+        else if (failure !== undefined) reject(failure);
+        else resolve();
+      });
+      signal?.addEventListener('abort', drop, { once: true });
+    });
+  }
+
+  #mark(isAwaited: boolean, then: () => void): void {
+    const uses = this.#markedUses = this.#uses;
+    const id = lastId += 1;
+    marks.set(id, (error, command) => {
+      if (isAwaited) this.#driver.endAwait();
+      if (error !== undefined) this.#failure ??= createError('KV_COMMAND_FAILED', { command }, { cause: error });
+      if (this.#uses === uses) this.#kept.clear();
+      then();
+    });
+    try {
+      this.#driver.markStream(this.stream, id, isAwaited);
+    } catch (error) {
+      marks.delete(id);
+      throw error;
+    }
+  }
+}

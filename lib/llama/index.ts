@@ -1,0 +1,9 @@
+// virtual-kv/llama: the reference engine: a Hugging Face folder (Llama, Mistral, Qwen2, Qwen3) as an engine over a cache, and its tokenizer.
+
+export type { LlamaConfig, RopeScaling } from './config.js';
+export { readLlamaConfig } from './config.js';
+export { LlamaEngine, type LlamaEngineOptions, type LlamaOutput, type LlamaPass } from './engine.js';
+export { givenTo, type GivenRows } from './given-rows.js';
+export { LlamaModel } from './model.js';
+export { TextPieces } from './text-pieces.js';
+export { LlamaTokenizer, type ChatMessage, type EncodeOptions } from './tokenizer.js';

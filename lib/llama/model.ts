@@ -1,0 +1,63 @@
+// LlamaModel: a model's config, weights and arithmetic, loaded once; engines over different caches may share it, on the CPU and
+// on devices, where its weights are copied once for all engines. It has the model shape for a cache.
+
+import { DenseKernels, type DenseKernelsOptions, type Driver, type Dtype, type ModelShape } from '../index.js';
+
+import { readLlamaConfig, type LlamaConfig } from './config.js';
+import { DevicePlace, HostPlace, type LlamaPlace } from './place.js';
+import { RotaryTable } from './rotary-table.js';
+import { Safetensors } from './safetensors.js';
+import { readLlamaWeights, type LlamaWeights } from './weights.js';
+
+/** A model's config and weights, loaded once; engines over different caches may share it. */
+export class LlamaModel implements LlamaPlace {
+  /** What its `config.json` says. */
+  readonly config: LlamaConfig;
+  /** Its weights on the CPU, as they are in the file. */
+  readonly weights: LlamaWeights;
+  /** The arithmetic on the CPU. */
+  readonly dense: DenseKernels;
+  /** Rotary positions. */
+  readonly rotary: RotaryTable;
+  /** 0: the model's own arithmetic computes before a call returns. */
+  readonly stream = 0n;
+  readonly #options: DenseKernelsOptions;
+  /** On devices, with the engines that use each. */
+  readonly #places = new Map<Driver, { readonly place: DevicePlace; users: number }>();
+
+  /** Loads a Hugging Face folder: config.json and safetensors. `options` are for the arithmetic, wherever. Throws KV_MODEL_INVALID. */
+  constructor(folder: string, options: Omit<DenseKernelsOptions, 'driver'> = {}) {
+    this.#options = options;
+    this.dense = new DenseKernels(options);
+    this.config = readLlamaConfig(folder);
+    this.weights = readLlamaWeights(new Safetensors(folder), this.config, this.dense);
+    this.rotary = new RotaryTable(this.config);
+  }
+
+  /**
+   * Returns the model on the driver's machine; each caller must release it. On host with a stream of the caller's own where its passes
+   * are awaited. Throws what the driver throws.
+   */
+  acquirePlace(driver: Driver, passes: 'awaited' | 'blocking'): LlamaPlace {
+    if (driver.kind === 'host') return passes === 'blocking' ? this : new HostPlace(this.weights, driver, this.#options);
+    const held = this.#places.get(driver) ?? { place: new DevicePlace(this.weights, driver, this.#options), users: 0 };
+    this.#places.set(driver, held);
+    held.users += 1;
+    return held.place;
+  }
+
+  /** On a device the last release frees the copy of the weights. */
+  releasePlace(driver: Driver, place: LlamaPlace): void {
+    if (place instanceof HostPlace) return place.close();
+    const held = this.#places.get(driver);
+    if (held === undefined || (held.users -= 1) > 0) return;
+    this.#places.delete(driver);
+    held.place.close();
+  }
+
+  /** The `model` of a KvCache for it; K and V may be kept in another type than the weights'. */
+  shape(dtype: Dtype = this.weights.embedding.dtype): ModelShape {
+    const { layers, kvHeads, headDim } = this.config;
+    return { layers, kvHeads, headDim, dtype };
+  }
+}

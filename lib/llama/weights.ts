@@ -1,0 +1,110 @@
+// LlamaWeights: the weights of a model by their part in it, as they are in the file; norms and biases, which are small, as
+// floats. On a device, addresses replace the arrays. A tensor that is missing, or that no part of the arithmetic uses, is an
+// error that names it.
+
+import { dtypeBytes, type DenseKernels, type FloatBuffer, type Weight } from '../index.js';
+
+import type { LlamaConfig } from './config.js';
+import { modelError } from './model-error.js';
+import type { Safetensors } from './safetensors.js';
+import { sharedFloats } from './shared-floats.js';
+
+/** A product of a layer. */
+export interface Linear {
+  readonly weight: Weight;
+  readonly bias: FloatBuffer | undefined;
+}
+
+export interface LayerWeights {
+  readonly attentionNorm: FloatBuffer;
+  readonly query: Linear;
+  readonly key: Linear;
+  readonly value: Linear;
+  /** Norms of each head of queries and of keys; undefined where they are not normalized. */
+  readonly queryNorm: FloatBuffer | undefined;
+  readonly keyNorm: FloatBuffer | undefined;
+  readonly attentionOutput: Linear;
+  readonly feedForwardNorm: FloatBuffer;
+  readonly gate: Linear;
+  readonly up: Linear;
+  readonly down: Linear;
+}
+
+export interface LlamaWeights {
+  readonly embedding: Weight;
+  readonly layers: readonly LayerWeights[];
+  readonly norm: FloatBuffer;
+  readonly head: Weight;
+  /** Bytes that one token's forward pass reads: all but the embedding's other rows. */
+  readonly bytesPerToken: number;
+}
+
+/** Reads all weights. Throws KV_MODEL_INVALID. */
+export function readLlamaWeights(tensors: Safetensors, config: LlamaConfig, dense: DenseKernels): LlamaWeights {
+  const { hidden, intermediate, headDim, vocabularyTokens, biases } = config;
+  const used = new Set<string>();
+  const read = (name: string, shape: readonly number[]): Weight => {
+    used.add(name);
+    return tensors.read(name, shape);
+  };
+  const vector = (name: string, length: number): Float32Array => {
+    const stored = read(name, [length]);
+    const floats = sharedFloats(length);
+    dense.gather(stored, Int32Array.of(0), 1, floats);
+    return floats;
+  };
+  const linear = (name: string, outputs: number, inputs: number, hasBias: boolean): Linear => ({
+    weight: read(`${name}.weight`, [outputs, inputs]), bias: hasBias ? vector(`${name}.bias`, outputs) : undefined,
+  });
+
+  const [queries, keys] = [config.queryHeads * headDim, config.kvHeads * headDim];
+  const embedding = read('model.embed_tokens.weight', [vocabularyTokens, hidden]);
+  const layers = Array.from({ length: config.layers }, (_, layer): LayerWeights => {
+    const [attention, feedForward] = [`model.layers.${layer}.self_attn`, `model.layers.${layer}.mlp`];
+    return {
+      attentionNorm: vector(`model.layers.${layer}.input_layernorm.weight`, hidden),
+      query: linear(`${attention}.q_proj`, queries, hidden, biases.qkv),
+      key: linear(`${attention}.k_proj`, keys, hidden, biases.qkv),
+      value: linear(`${attention}.v_proj`, keys, hidden, biases.qkv),
+      queryNorm: config.normalizesHeads ? vector(`${attention}.q_norm.weight`, headDim) : undefined,
+      keyNorm: config.normalizesHeads ? vector(`${attention}.k_norm.weight`, headDim) : undefined,
+      attentionOutput: linear(`${attention}.o_proj`, hidden, queries, biases.attentionOutput),
+      feedForwardNorm: vector(`model.layers.${layer}.post_attention_layernorm.weight`, hidden),
+      gate: linear(`${feedForward}.gate_proj`, intermediate, hidden, biases.feedForward),
+      up: linear(`${feedForward}.up_proj`, intermediate, hidden, biases.feedForward),
+      down: linear(`${feedForward}.down_proj`, hidden, intermediate, biases.feedForward),
+    };
+  });
+  const norm = vector('model.norm.weight', hidden);
+  if (!config.tiesHead && !tensors.names.includes('lm_head.weight')) {
+    throw modelError('The model has no tensor `lm_head.weight`. If its head is the embedding, `tie_word_embeddings` in config.json must be true.');
+  }
+  const head = config.tiesHead ? embedding : read('lm_head.weight', [vocabularyTokens, hidden]);
+
+  // Old files carry the rotary frequencies, and tied ones the head a second time; neither is needed.
+  const unused = tensors.names.find((name) => !used.has(name) && !name.endsWith('.rotary_emb.inv_freq') && name !== 'lm_head.weight');
+  if (unused !== undefined) {
+    throw modelError(`The model has a tensor \`${unused}\` that this engine has no use for, so its results would be wrong. ` +
+      'Give a plain Llama, Mistral, Qwen2 or Qwen3, adapters merged into its weights.');
+  }
+  const matrices = [head, ...layers.flatMap(({ query, key, value, attentionOutput, gate, up, down }) =>
+    [query, key, value, attentionOutput, gate, up, down].map(({ weight }) => weight))];
+  const bytesPerToken = matrices.reduce((sum, { dtype, outputs, inputs }) => sum + dtypeBytes(dtype) * outputs * inputs, 0);
+  return { embedding, layers, norm, head, bytesPerToken };
+}
+
+/** The same weights with every array replaced by `map`'s result: for a device, by its address. */
+export function mapWeights(weights: LlamaWeights, map: (array: Float32Array | Uint16Array) => Weight['data']): LlamaWeights {
+  const matrix = (weight: Weight): Weight => typeof weight.data === 'bigint' ? weight : { ...weight, data: map(weight.data) };
+  const floats = (buffer: FloatBuffer): FloatBuffer => typeof buffer === 'bigint' ? buffer : map(buffer) as FloatBuffer;
+  const linear = ({ weight, bias }: Linear): Linear => ({ weight: matrix(weight), bias: bias && floats(bias) });
+  return {
+    embedding: matrix(weights.embedding), norm: floats(weights.norm), head: matrix(weights.head), bytesPerToken: weights.bytesPerToken,
+    layers: weights.layers.map((layer) => ({
+      attentionNorm: floats(layer.attentionNorm), query: linear(layer.query), key: linear(layer.key), value: linear(layer.value),
+      queryNorm: layer.queryNorm && floats(layer.queryNorm), keyNorm: layer.keyNorm && floats(layer.keyNorm),
+      attentionOutput: linear(layer.attentionOutput), feedForwardNorm: floats(layer.feedForwardNorm), gate: linear(layer.gate),
+      up: linear(layer.up), down: linear(layer.down),
+    })),
+  };
+}

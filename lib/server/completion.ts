@@ -1,0 +1,111 @@
+// Completion: one HTTP request's answers: submits a request of the scheduler for each choice, all or none of them, and makes the objects
+// of OpenAI's API of what comes: whole, or as chunks.
+
+import { randomUUID } from 'node:crypto';
+
+import { Answer, type FinishWord } from './answer.js';
+import { merge } from './merge.js';
+
+/** Which objects a response has. */
+export type CompletionKind = 'chat' | 'text';
+
+export interface CompletionOptions {
+  readonly kind: CompletionKind;
+  readonly modelName: string;
+  readonly answers: readonly Answer[];
+  /** The first answer to each prompt. */
+  readonly leaders: readonly Answer[];
+  /** Of all prompts together, each counted once. */
+  readonly promptTokens: number;
+  /** In seconds since 1970. */
+  readonly created: number;
+}
+
+interface Part {
+  readonly answer: Answer;
+  readonly text: string;
+  readonly finishReason: FinishWord | null;
+}
+
+/** OpenAI's `usage`. */
+export interface Usage {
+  readonly prompt_tokens: number;
+  readonly completion_tokens: number;
+  readonly total_tokens: number;
+  readonly prompt_tokens_details: { readonly cached_tokens: number };
+}
+
+export class Completion {
+  readonly id: string;
+  readonly #options: CompletionOptions;
+
+  constructor(options: CompletionOptions) {
+    this.#options = options;
+    this.id = `${options.kind === 'chat' ? 'chatcmpl' : 'cmpl'}-${randomUUID()}`;
+  }
+
+  /** Tokens so far. Cached tokens are those that the first answer to a prompt found: the others find what that one computed. */
+  get usage(): Usage {
+    const { answers, leaders, promptTokens } = this.#options;
+    const completionTokens = answers.reduce((sum, { tokens }) => sum + tokens, 0);
+    const cachedTokens = leaders.reduce((sum, answer) => sum + answer.cachedTokens, 0);
+    return {
+      prompt_tokens: promptTokens, completion_tokens: completionTokens, total_tokens: promptTokens + completionTokens,
+      prompt_tokens_details: { cached_tokens: cachedTokens },
+    };
+  }
+
+  /** Ends all answers at once. Nothing happens to those that have ended. */
+  cancel(): void {
+    for (const answer of this.#options.answers) answer.cancel();
+  }
+
+  /** The whole response. Throws what ended an answer, after it has ended the others. */
+  async whole(): Promise<object> {
+    const { kind, answers } = this.#options;
+    const texts = answers.map(() => '');
+    await this.#each(({ answer, text }) => { texts[answer.index] += text; });
+    const choices = answers.map(({ index, finishReason }) => (kind === 'chat'
+      ? { index, message: { role: 'assistant', content: texts[index]!, refusal: null }, logprobs: null, finish_reason: finishReason }
+      : { index, text: texts[index]!, logprobs: null, finish_reason: finishReason }));
+    return { ...this.#head(kind === 'chat' ? 'chat.completion' : 'text_completion'), choices, usage: this.usage };
+  }
+
+  /** The response in chunks; with `includesUsage` the last has no choices, and the usage. Throws as `whole`. */
+  async *chunks(includesUsage: boolean): AsyncGenerator<object, void, undefined> {
+    const { kind, answers } = this.#options;
+    const head = this.#head(kind === 'chat' ? 'chat.completion.chunk' : 'text_completion');
+    const usage = includesUsage ? { usage: null } : {};
+    const chunkOf = (index: number, delta: object, text: string, finishReason: FinishWord | null): object => ({
+      ...head, choices: [{ index, ...(kind === 'chat' ? { delta } : { text }), logprobs: null, finish_reason: finishReason }], ...usage,
+    });
+    try {
+      if (kind === 'chat') for (const { index } of answers) yield chunkOf(index, { role: 'assistant', content: '' }, '', null);
+      for await (const { answer, text, finishReason } of merge(answers.map(partsOf))) {
+        yield chunkOf(answer.index, finishReason === null ? { content: text } : {}, text, finishReason);
+      }
+      if (includesUsage) yield { ...head, choices: [], usage: this.usage };
+    } finally {
+      this.cancel();
+    }
+  }
+
+  async #each(take: (part: Part) => void): Promise<void> {
+    try {
+      for await (const part of merge(this.#options.answers.map(partsOf))) take(part);
+    } finally {
+      this.cancel();
+    }
+  }
+
+  #head(object: string): object {
+    const { created, modelName: model } = this.#options;
+    return { id: this.id, object, created, model, system_fingerprint: null };
+  }
+}
+
+/** The pieces of an answer, and at last why it ended. */
+async function* partsOf(answer: Answer): AsyncGenerator<Part, void, undefined> {
+  for await (const text of answer.text()) yield { answer, text, finishReason: null };
+  yield { answer, text: '', finishReason: answer.finishReason! };
+}

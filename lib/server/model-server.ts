@@ -1,0 +1,125 @@
+// ModelServer: a model behind OpenAI's HTTP API: an online scheduler, a tokenizer, and Node's HTTP server with limits. It owns the
+// server and closes the scheduler; cache, engine and model are the caller's. For the scheduler's thread.
+
+import { once } from 'node:events';
+import { createServer, type Server } from 'node:http';
+import type { AddressInfo } from 'node:net';
+
+import { createError } from '../base/errors.js';
+import { callable, integer, readOptions, string, withDefault } from '../base/options.js';
+import { ApiKeys } from './api-keys.js';
+import { Connections } from './connections.js';
+import { loadHono } from './load-hono.js';
+import { routesOf } from './routes.js';
+import { ServerMetrics } from './server-metrics.js';
+import { readServerOptions, type ModelServerOptions, type ReadServerOptions } from './server-options.js';
+import { Submission } from './submission.js';
+import { WatchState } from './watch-state.js';
+
+/** Where a server listens. */
+export interface ListenOptions {
+  /** The port, 0 … 65,535; 0: any that is free. Default 8000. */
+  readonly port?: number | undefined;
+  /** The address. Default 127.0.0.1: this machine only. */
+  readonly host?: string | undefined;
+}
+
+/** Ms in which clients are told how their answers ended when the server's time is over. */
+const lastWordMs = 1_000;
+
+/** A model behind OpenAI's HTTP API. */
+export class ModelServer {
+  readonly #options: ReadServerOptions;
+  readonly #server: Server;
+  #isClosing = false;
+  #closed: Promise<void> | undefined;
+  /** Connections that are open. */
+  #openConnections = 0;
+
+  /**
+   * Throws KV_UNKNOWN_OPTION, KV_INVALID_OPTION, and KV_DEPENDENCY_MISSING where hono is not installed. `onError`: told of errors that are
+   * no client's, and that a client learns nothing of. Default: nothing is done.
+   * @param load Loads a package by its name; for tests.
+   */
+  constructor(options: ModelServerOptions, onError: (error: unknown) => void = () => {}, load?: (name: string) => unknown) {
+    this.#options = readServerOptions(options);
+    callable()(onError, { owner: 'ModelServer', option: 'onError' });
+    const { scheduler, requestTimeoutMs, stallTimeoutMs, maxConnections, apiKeys, modelName } = this.#options;
+    const framework = loadHono(load);
+    const server = createServer({ requestTimeout: requestTimeoutMs, headersTimeout: requestTimeoutMs, connectionsCheckingInterval: Math.min(1_000, requestTimeoutMs) });
+    this.#server = server;
+    server.maxConnections = maxConnections;
+    server.on('connection', (socket) => {
+      this.#openConnections += 1;
+      socket.once('close', () => { this.#openConnections -= 1; });
+    });
+    const connections = (): number => this.#openConnections;
+    const isClosing = (): boolean => this.#isClosing;
+    const app = routesOf({
+      framework, options: this.#options, keys: new ApiKeys(apiKeys), submission: new Submission(this.#options),
+      connections: new Connections(server, stallTimeoutMs),
+      metrics: ServerMetrics.open({ cache: scheduler.cache, scheduler, connections }, load),
+      watched: new WatchState({ scheduler, modelName, connections, isClosing }), isClosing, onError, created: Math.floor(Date.now() / 1e3),
+    });
+    const listener = framework.listenerOf(app.fetch, { overrideGlobalObjects: false });
+    server.on('request', (incoming, outgoing) => {
+      outgoing.once('close', () => { if (this.#isClosing) setImmediate(() => { server.closeIdleConnections(); }); });
+      listener(incoming, outgoing).catch(onError);
+    });
+  }
+
+  /** The address that it listens at, `http://127.0.0.1:8000`; undefined before `listen` and after `close`. */
+  get url(): string | undefined {
+    const address = this.#server.address() as AddressInfo | null;
+    if (address === null) return undefined;
+    return `http://${address.family === 'IPv6' ? `[${address.address}]` : address.address}:${address.port}`;
+  }
+
+  /** Whether `close` was called. */
+  get isClosed(): boolean {
+    return this.#isClosing;
+  }
+
+  /** Listens; resolves with the address. Rejects with KV_CLOSED, and with what the system refuses (`EADDRINUSE`). */
+  async listen(options: ListenOptions = {}): Promise<string> {
+    const { port, host } = readOptions('ModelServer.listen', options, {
+      port: withDefault(integer({ max: 65_535 }), 8_000), host: withDefault(string, '127.0.0.1'),
+    });
+    if (this.#isClosing) throw createError('KV_CLOSED', { operation: 'listen', owner: 'ModelServer' });
+    this.#server.listen(port, host);
+    await once(this.#server, 'listening');
+    return this.url!;
+  }
+
+  /**
+   * Takes no more requests, lets answers go on for `graceMs`, ends those that are left with KV_CLOSED, and closes the scheduler: cache and
+   * engine can be closed then. Idempotent; resolves when all is over.
+   */
+  close(): Promise<void> {
+    this.#closed ??= this.#close();
+    return this.#closed;
+  }
+
+  [Symbol.asyncDispose](): Promise<void> {
+    return this.close();
+  }
+
+  async #close(): Promise<void> {
+    const { scheduler, graceMs } = this.#options;
+    this.#isClosing = true;
+    const over = this.#server.listening ? once(this.#server, 'close') : Promise.resolve();
+    this.#server.close(); // and idle connections with it
+    await atMost(graceMs, over);
+    await scheduler.close();
+    await atMost(lastWordMs, over);
+    this.#server.closeAllConnections();
+    await over;
+  }
+}
+
+/** Resolves with `done`, or after so many ms. */
+async function atMost(ms: number, done: Promise<unknown>): Promise<void> {
+  let timer: NodeJS.Timeout | undefined;
+  await Promise.race([done, new Promise((resolve) => { timer = setTimeout(resolve, ms); })]);
+  clearTimeout(timer);
+}

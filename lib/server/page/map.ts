@@ -1,0 +1,202 @@
+// AddressMap: one strip per slot, its addresses from left to right: what is mapped of them, which tokens are valid, and which rows it shares
+// with other slots. A strip can be chosen; those that share with it stay bright, the others fade.
+
+import { byId, count, counted, drawn, element, slotList } from './format.js';
+import type { Slot, State } from './state.js';
+
+const shareColours = 6;
+/** Strips that stand below each other over the whole width; more are narrower, and those without memory are left out. */
+const maxWideStrips = 24;
+
+/** A shared run, and who maps it. */
+export interface SharedRun {
+  readonly id: number;
+  readonly fromRow: number;
+  readonly endRow: number;
+  readonly sharers: number;
+  readonly slots: readonly number[];
+}
+
+interface Strip {
+  readonly button: HTMLButtonElement;
+  readonly svg: SVGSVGElement;
+  readonly label: HTMLElement;
+  readonly note: HTMLElement;
+}
+
+export class AddressMap {
+  readonly #strips = new Map<number, Strip>();
+  readonly #onChoose: (slot: number | undefined) => void;
+  /** Which colour a shared run has, by its number, while it is there. */
+  readonly #colours = new Map<number, number>();
+  #isWhole = false;
+  #chosen: number | undefined;
+  #state: State | undefined;
+
+  constructor(onChoose: (slot: number | undefined) => void) {
+    this.#onChoose = onChoose;
+    for (const [id, isWhole] of [['scale-fit', false], ['scale-whole', true]] as const) {
+      byId(id).addEventListener('click', () => {
+        this.#isWhole = isWhole;
+        byId('scale-fit').setAttribute('aria-pressed', String(!isWhole));
+        byId('scale-whole').setAttribute('aria-pressed', String(isWhole));
+        if (this.#state !== undefined) this.draw(this.#state);
+      });
+    }
+  }
+
+  get chosen(): number | undefined {
+    return this.#chosen;
+  }
+
+  /** The colour of a shared run: 1 … 6. */
+  colourOf(id: number): number {
+    return this.#colours.get(id) ?? 0;
+  }
+
+  draw(state: State): SharedRun[] {
+    this.#state = state;
+    const { cache: { slots, layout }, requests } = state;
+    const shared = sharedRuns(slots);
+    this.#giveColours(shared);
+    const tokens = new Map(requests.running.map((request) => [request.slot, request]));
+    const bySlot = new Map(slots.map((slot) => [slot.slot, slot]));
+    const mostRows = Math.max(1, ...slots.map(({ rows, promised }) => Math.max(rows, Math.ceil(promised / layout.tokensPerRow))));
+    const scaleRows = this.#isWhole ? layout.maxRows : Math.min(layout.maxRows, mostRows + Math.max(1, Math.ceil(mostRows / 12)));
+    this.#drawAxis(scaleRows, state);
+    const list = byId('slots');
+    const isMany = layout.slots > maxWideStrips;
+    list.classList.toggle('many', isMany);
+    const kin = this.#kin(slots);
+    for (let number = 0; number < layout.slots; number += 1) {
+      const strip = this.#strips.get(number) ?? this.#add(number, list);
+      const slot = bySlot.get(number);
+      const request = tokens.get(number);
+      strip.button.hidden = isMany && slot === undefined && number !== this.#chosen;
+      strip.button.classList.toggle('free', slot === undefined || slot.state === 'idle');
+      strip.button.classList.toggle('chosen', number === this.#chosen);
+      strip.button.classList.toggle('far', kin !== undefined && !kin.has(number));
+      strip.button.setAttribute('aria-pressed', String(number === this.#chosen));
+      strip.note.textContent = slot === undefined ? '' : slot.state === 'idle' ? 'cached' : count(slot.length);
+      strip.button.title = slot === undefined ? `slot ${number}: free, only addresses` : titleOf(slot, layout.tokensPerRow, request?.number);
+      this.#drawStrip(strip.svg, slot, scaleRows, layout.tokensPerRow);
+    }
+    return shared;
+  }
+
+  choose(slot: number | undefined): void {
+    this.#chosen = slot === this.#chosen ? undefined : slot;
+    this.#onChoose(this.#chosen);
+    if (this.#state !== undefined) this.draw(this.#state);
+  }
+
+  #add(number: number, list: HTMLElement): Strip {
+    const svg = drawn('svg', { class: 'strip', 'aria-hidden': 'true', preserveAspectRatio: 'none', viewBox: '0 0 1000 16' });
+    const label = element('span', { class: 'name' }, String(number));
+    const note = element('span', { class: 'note' });
+    const button = element('button', { type: 'button', class: 'slot', 'data-slot': String(number), 'aria-pressed': 'false' }, label, svg, note);
+    button.addEventListener('click', () => { this.choose(number); });
+    list.append(button);
+    const strip = { button, svg, label, note };
+    this.#strips.set(number, strip);
+    return strip;
+  }
+
+  #drawStrip(svg: SVGSVGElement, slot: Slot | undefined, scaleRows: number, tokensPerRow: number): void {
+    const x = (rows: number): number => Math.min(1_000, 1_000 * rows / scaleRows);
+    const box = (from: number, to: number, name: string): SVGElement =>
+      drawn('rect', { class: name, x: x(from).toFixed(2), width: Math.max(0, x(to) - x(from)).toFixed(2), y: 0, height: 16 });
+    const parts: SVGElement[] = [];
+    if (slot !== undefined) {
+      const { state, length, prepared, promised, rows, runs, isQuarantined } = slot;
+      const filled = Math.min(rows, length / tokensPerRow);
+      const isIdle = state === 'idle';
+      let from = 0;
+      for (const [endRow, sharers, id] of runs) {
+        const end = Math.min(endRow, isIdle ? endRow : Math.max(from, filled));
+        if (sharers > 1) parts.push(box(from, end, `shared share-${this.colourOf(id)}${isIdle ? ' idle' : ''}`));
+        else parts.push(box(from, end, isIdle ? 'kept' : 'own'));
+        if (end < endRow) parts.push(box(Math.max(from, end), endRow, 'ahead'));
+        from = endRow;
+      }
+      if (prepared > 0) parts.push(box(filled, Math.min(rows, (length + prepared) / tokensPerRow), 'computing'));
+      const promisedRows = Math.ceil(promised / tokensPerRow);
+      if (promisedRows > rows) parts.push(box(rows, promisedRows, 'promised'));
+      if (scaleRows <= 160) for (let row = 1; row < rows; row += 1) parts.push(drawn('rect', { class: 'edge', x: (x(row) - 0.6).toFixed(2), width: 1.2, y: 0, height: 16 }));
+      if (isQuarantined) parts.push(box(0, scaleRows, 'quarantined'));
+    }
+    svg.replaceChildren(...parts);
+  }
+
+  #drawAxis(scaleRows: number, { cache: { layout } }: State): void {
+    const tokens = Math.min(layout.maxTokens, scaleRows * layout.tokensPerRow);
+    const axis = byId('axis');
+    const step = tokens / 4;
+    if (layout.slots > maxWideStrips) {
+      axis.replaceChildren(`each strip: tokens 0 … ${count(Math.round(tokens))}; slots without memory are left out`);
+      return;
+    }
+    axis.replaceChildren(...[0, 1, 2, 3, 4].map((at) => element('span', {}, at === 0 ? '0' : `${count(Math.round(at * step))}${at === 4 ? ' tokens' : ''}`)));
+  }
+
+  /** Slots that share rows with the chosen one, and it; undefined: none is chosen, or it shares nothing. */
+  #kin(slots: readonly Slot[]): Set<number> | undefined {
+    const chosen = slots.find(({ slot }) => slot === this.#chosen);
+    const ids = new Set(chosen?.runs.filter(([, sharers]) => sharers > 1).map(([, , id]) => id));
+    if (chosen === undefined || ids.size === 0) return undefined;
+    return new Set(slots.filter(({ runs }) => runs.some(([, , id]) => ids.has(id))).map(({ slot }) => slot));
+  }
+
+  /** A run keeps its colour while it is there; a new one gets that which the fewest have. */
+  #giveColours(shared: readonly SharedRun[]): void {
+    const ids = new Set(shared.map(({ id }) => id));
+    for (const id of this.#colours.keys()) if (!ids.has(id)) this.#colours.delete(id);
+    const used = new Array<number>(shareColours + 1).fill(0);
+    for (const colour of this.#colours.values()) used[colour]! += 1;
+    for (const id of ids) {
+      if (this.#colours.has(id)) continue;
+      let best = 1;
+      for (let colour = 2; colour <= shareColours; colour += 1) if (used[colour]! < used[best]!) best = colour;
+      used[best]! += 1;
+      this.#colours.set(id, best);
+    }
+  }
+}
+
+/** Runs that several slots map, those with the most slots and rows first. */
+function sharedRuns(slots: readonly Slot[]): SharedRun[] {
+  const runs = new Map<number, SharedRun & { readonly slots: number[] }>();
+  for (const { slot, runs: own } of slots) {
+    let fromRow = 0;
+    for (const [endRow, sharers, id] of own) {
+      if (sharers > 1) {
+        const known = runs.get(id);
+        if (known === undefined) runs.set(id, { id, fromRow, endRow, sharers, slots: [slot] });
+        else known.slots.push(slot);
+      }
+      fromRow = endRow;
+    }
+  }
+  return [...runs.values()].sort((a, b) => b.sharers * (b.endRow - b.fromRow) - a.sharers * (a.endRow - a.fromRow));
+}
+
+function titleOf({ slot, state, length, rows, runs }: Slot, tokensPerRow: number, request: number | undefined): string {
+  const shared = runs.reduce((sum, [endRow, sharers], at) => sum + (sharers > 1 ? endRow - (at === 0 ? 0 : runs[at - 1]![0]) : 0), 0);
+  const who = request === undefined ? state : `request ${request}`;
+  return `slot ${slot}: ${who}, ${counted(length, 'token')}, ${counted(rows, 'row')} of ${count(Math.round(tokensPerRow))} tokens mapped, ${count(shared)} shared`;
+}
+
+/** The list of shared prefixes beside the map. */
+export function drawShared(shared: readonly SharedRun[], map: AddressMap, { cache: { layout } }: State): void {
+  const shown = shared.slice(0, 6);
+  const rows = shown.map((run) => {
+    const length = run.endRow - run.fromRow;
+    const saved = (run.sharers - 1) * length * layout.pagesPerRow;
+    return element('li', {}, element('span', { class: `swatch share-${map.colourOf(run.id)}` }),
+      element('span', {}, element('b', {}, `${counted(run.sharers, 'slot')}`), ` share ${counted(length, 'row')} (${count(Math.round(length * layout.tokensPerRow))} tokens)`,
+        element('small', {}, `slots ${slotList(run.slots)}; ${counted(saved, 'page')} saved`)));
+  });
+  const rest = shared.length - shown.length;
+  byId('shared').replaceChildren(...rows.length === 0 ? [element('li', { class: 'nothing' }, 'No rows are shared at this moment.')] : rows,
+    ...rest > 0 ? [element('li', { class: 'nothing' }, `and ${count(rest)} more`)] : []);
+}

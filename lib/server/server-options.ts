@@ -1,0 +1,96 @@
+// ModelServerOptions: what the server serves and how much it lets clients do: meaning, unit, range and default of each, and how they
+// are read. The tokenizer is checked for its functions only.
+
+import { createError } from '../base/errors.js';
+import { arrayOf, instanceOf, integer, number, optional, readOptions, string, withDefault, withoutRevoked, type Field } from '../base/options.js';
+import { OnlineScheduler } from '../index.js';
+import type { ChatMessage, TextPieces } from '../llama/index.js';
+
+/** What the server needs of a tokenizer; `LlamaTokenizer` has it. */
+export interface ServedTokenizer {
+  /** Whether `encodeChat` can be called. */
+  readonly hasChatTemplate: boolean;
+  /** Tokens of a plain text. Special tokens in it must stay text. */
+  encode(text: string): readonly number[];
+  /** Tokens of a conversation, up to where the model is to answer. Throws an error of this package where the messages are wrong. */
+  encodeChat(messages: readonly ChatMessage[]): readonly number[];
+  /** Text of an answer's tokens as they come. */
+  pieces(): Pick<TextPieces, 'push' | 'end'>;
+}
+
+/** Options of `ModelServer`. */
+export interface ModelServerOptions {
+  /** Computes the answers. The server closes it when it is closed itself. */
+  readonly scheduler: OnlineScheduler;
+  /** Text to tokens and back. */
+  readonly tokenizer: ServedTokenizer;
+  /** The model's name in `/v1/models`, in requests and in answers. */
+  readonly modelName: string;
+  /** Tokens that end an answer. Default: none. */
+  readonly stopTokens?: readonly number[] | undefined;
+  /** Tokens of a prompt and its answer together, at most, 1 or more. */
+  readonly maxTokens: number;
+  /** Keys of which a client must send one, as `Authorization: Bearer KEY`. Default: none is asked for. */
+  readonly apiKeys?: readonly string[] | undefined;
+  /** Bytes of a request's body at most, 1 or more. Default: 65,536 and 32 for each of `maxTokens`. */
+  readonly maxBodyBytes?: number | undefined;
+  /** Characters of a prompt at most, 1 or more: a longer one is refused before it is tokenized. Default: 16 for each of `maxTokens`. */
+  readonly maxPromptCharacters?: number | undefined;
+  /** Answers of one HTTP request at most (`n` times prompts), 1 or more. Default 16. */
+  readonly maxChoices?: number | undefined;
+  /** Connections at a time at most, 1 or more. Default 1,024. */
+  readonly maxConnections?: number | undefined;
+  /** Ms that a client may take to send a request, more than 0. Default 30,000. */
+  readonly requestTimeoutMs?: number | undefined;
+  /** Ms after which a client that does not read its answer is disconnected, more than 0. Default 60,000. */
+  readonly stallTimeoutMs?: number | undefined;
+  /** Ms that an answer may take from its submission on; clients may ask for less (`deadline_ms`). More than 0. Default 600,000. */
+  readonly deadlineMs?: number | undefined;
+  /** Ms that `close` lets answers go on, 0 or more. Default 30,000. */
+  readonly graceMs?: number | undefined;
+}
+
+const tokenizerFunctions = ['encode', 'encodeChat', 'pieces'] as const;
+
+const tokenizerField: Field<ServedTokenizer> = (value, place) => {
+  const isTokenizer = typeof value === 'object' && value !== null
+    && withoutRevoked(value, place, () => tokenizerFunctions.every((name) => typeof (value as Partial<ServedTokenizer>)[name] === 'function'));
+  if (isTokenizer) return value as ServedTokenizer;
+  throw createError('KV_INVALID_OPTION', {
+    reason: 'type', ...place, expected: 'a tokenizer: `encode`, `encodeChat` and `pieces`, as LlamaTokenizer has them', received: value,
+  });
+};
+
+const schedulerField: Field<OnlineScheduler> = instanceOf({
+  name: 'OnlineScheduler', isInstance: (value): value is OnlineScheduler => OnlineScheduler.isInstance(value),
+}, 'an OnlineScheduler');
+
+const positive = number(1e-3);
+
+const spec = {
+  scheduler: schedulerField,
+  tokenizer: tokenizerField,
+  modelName: string,
+  stopTokens: withDefault(arrayOf(integer()), []),
+  maxTokens: integer({ min: 1 }),
+  apiKeys: withDefault(arrayOf(string), []),
+  maxBodyBytes: optional(integer({ min: 1 })),
+  maxPromptCharacters: optional(integer({ min: 1 })),
+  maxChoices: withDefault(integer({ min: 1 }), 16),
+  maxConnections: withDefault(integer({ min: 1 }), 1_024),
+  requestTimeoutMs: withDefault(positive, 30_000),
+  stallTimeoutMs: withDefault(positive, 60_000),
+  deadlineMs: withDefault(positive, 600_000),
+  graceMs: withDefault(number(0), 30_000),
+};
+
+export type ReadServerOptions = ReturnType<typeof readServerOptions>;
+
+/** Checked options with defaults. Throws KV_UNKNOWN_OPTION and KV_INVALID_OPTION. */
+export function readServerOptions(options: ModelServerOptions) {
+  const read = readOptions('ModelServer', options, spec);
+  return {
+    ...read, maxBodyBytes: read.maxBodyBytes ?? 65_536 + 32 * read.maxTokens,
+    maxPromptCharacters: read.maxPromptCharacters ?? 16 * read.maxTokens,
+  };
+}

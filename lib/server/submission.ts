@@ -1,0 +1,129 @@
+// Submission: from what an HTTP request asks for to requests of the scheduler: all limits that need no tokens are checked first, then the
+// prompts are tokenized, then every choice is submitted, or none.
+
+import { randomInt } from 'node:crypto';
+
+import { createError, isKvError } from '../base/errors.js';
+import { formatCount, formatNumber } from '../base/format.js';
+import { greedy, randomSampler, type Sampler, type TokenStream } from '../index.js';
+import { Answer } from './answer.js';
+import type { ApiParameters, ApiRequest } from './api-request.js';
+import { Completion, type CompletionKind } from './completion.js';
+import type { ReadServerOptions } from './server-options.js';
+import { Sessions } from './sessions.js';
+
+export class Submission {
+  readonly #options: ReadServerOptions;
+  readonly #sessions = new Sessions();
+
+  constructor(options: ReadServerOptions) {
+    this.#options = options;
+  }
+
+  /** Seconds after which a client that was turned away may find room: what the waiting requests take, from 1 to 60. */
+  get retryAfterSeconds(): number {
+    const { times, waitingRequests, runningRequests } = this.#options.scheduler;
+    const meanMs = times.total.count === 0 ? 1_000 : times.total.sumMs / times.total.count;
+    return Math.min(60, Math.max(1, Math.ceil(meanMs / 1e3 * waitingRequests / Math.max(1, runningRequests))));
+  }
+
+  /**
+   * Submits what a request asks for. `signal`: the client has left. Throws what the request is refused for, and then nothing of it was
+   * submitted.
+   */
+  submit(kind: CompletionKind, { prompt, parameters }: ApiRequest, signal: AbortSignal): Completion {
+    const prompts = 'messages' in prompt ? [prompt.messages] : prompt.prompts;
+    this.#check(prompts, parameters);
+    const tokens = prompts.map((each) => this.#encode(each));
+    const answers: Answer[] = [];
+    try {
+      for (const each of tokens) {
+        for (let choice = 0; choice < parameters.n; choice += 1) {
+          answers.push(new Answer({
+            index: answers.length, stream: this.#start(each, parameters, answers.length, signal), tokenizer: this.#options.tokenizer,
+            stops: parameters.stop,
+          }));
+        }
+      }
+    } catch (error) {
+      for (const answer of answers) answer.cancel();
+      throw isKvError(error, 'KV_QUEUE_FULL') ? this.#full() : error;
+    }
+    return new Completion({
+      kind, answers, leaders: answers.filter(({ index }) => index % parameters.n === 0), modelName: this.#options.modelName,
+      promptTokens: tokens.reduce((sum, { length }) => sum + length, 0), created: Math.floor(Date.now() / 1e3),
+    });
+  }
+
+  /** What can be refused before anything is tokenized. */
+  #check(prompts: readonly (string | readonly unknown[])[], { model, n }: ApiParameters): void {
+    const { modelName, maxChoices, maxPromptCharacters, scheduler } = this.#options;
+    if (model !== undefined && model !== modelName) {
+      throw createError('KV_REQUEST_INVALID', {
+        reason: 'not-found', problem: `there is no model ${JSON.stringify(model.slice(0, 100))}`, hint: `Ask for ${JSON.stringify(modelName)}, or leave \`model\` out.`,
+      });
+    }
+    const choices = n * prompts.length;
+    if (choices > maxChoices) {
+      throw createError('KV_INVALID_OPTION', {
+        reason: 'range', owner: 'the server', option: 'n', expected: `at most ${formatNumber(maxChoices)} answers in all`, received: choices,
+      });
+    }
+    for (const each of prompts) {
+      const characters = charactersOf(each);
+      if (characters <= maxPromptCharacters) continue;
+      throw createError('KV_REQUEST_INVALID', {
+        reason: 'too-large', problem: `its prompt has ${formatCount('character', characters)}; ${formatNumber(maxPromptCharacters)} are allowed`,
+        hint: 'Send a shorter one.',
+      });
+    }
+    if (scheduler.waitingRequests + choices > scheduler.maxWaiting) throw this.#full();
+  }
+
+  #full(): Error {
+    const { waitingRequests } = this.#options.scheduler;
+    return createError('KV_REQUEST_INVALID', {
+      reason: 'too-many', problem: `${formatCount('request', waitingRequests)} ${waitingRequests === 1 ? 'waits' : 'wait'} already`,
+      hint: `Try again in about ${formatCount('second', this.retryAfterSeconds)}.`,
+    });
+  }
+
+  #encode(prompt: string | readonly unknown[]): readonly number[] {
+    const { tokenizer } = this.#options;
+    if (typeof prompt === 'string') return notEmpty(tokenizer.encode(prompt), 'prompt');
+    if (typeof prompt[0] !== 'object') return notEmpty(prompt as readonly number[], 'prompt');
+    if (!tokenizer.hasChatTemplate) {
+      throw createError('KV_NOT_SUPPORTED', { option: 'messages', problem: 'the model has no chat template', hint: 'Send a plain prompt to `/v1/completions`.' });
+    }
+    return notEmpty(tokenizer.encodeChat(prompt as Parameters<typeof tokenizer.encodeChat>[0]), 'messages');
+  }
+
+  #start(tokens: readonly number[], parameters: ApiParameters, choice: number, signal: AbortSignal): TokenStream {
+    const { scheduler, maxTokens, stopTokens, deadlineMs } = this.#options;
+    const { user: tenant, cache_salt: salt, prompt_cache_key: key, session_hint: hint, urgency } = parameters;
+    const most = maxTokens - tokens.length + 1; // the last token is never fed back
+    const maxNewTokens = parameters.max_tokens ?? most;
+    if (maxNewTokens > most || most < 1) throw createError('KV_LENGTH_OUT_OF_RANGE', { tokens: tokens.length + Math.max(1, maxNewTokens) - 1, maxTokens });
+    return scheduler.submit({
+      tokens, maxNewTokens, stopTokens, sampler: samplerOf(parameters, choice), tenant, salt, urgency, signal,
+      priority: this.#sessions.levelOf(tenant, key, hint), deadlineMs: Math.min(parameters.deadline_ms ?? deadlineMs, deadlineMs),
+    });
+  }
+}
+
+/** Each choice draws other numbers. */
+function samplerOf({ temperature, top_p: topP, top_k: topK = 0, seed = randomInt(2 ** 47) }: ApiParameters, choice: number): Sampler {
+  if (temperature < 1e-6) return greedy;
+  const from = seed < 0 ? 2 ** 53 + seed : seed;
+  return randomSampler({ temperature, topP, topK: topK < 1 ? undefined : topK, seed: (from + choice) % 2 ** 53 });
+}
+
+function charactersOf(prompt: string | readonly unknown[]): number {
+  if (typeof prompt === 'string') return prompt.length;
+  return prompt.reduce<number>((sum, each) => sum + (typeof each === 'object' ? (each as { content: string }).content.length : 1), 0);
+}
+
+function notEmpty(tokens: readonly number[], option: string): readonly number[] {
+  if (tokens.length > 0) return tokens;
+  throw createError('KV_INVALID_OPTION', { reason: 'range', owner: 'the server', option, expected: 'a prompt of at least 1 token', received: tokens });
+}

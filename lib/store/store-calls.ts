@@ -1,0 +1,44 @@
+// StoreCalls: the calls of one native store that are under way, each with the promise that its answer settles, and the memory that must live
+// until then. Owns the native store's lifetime: it is stopped when it was closed, could not be opened, or was collected.
+
+import { native } from '../device/native.js';
+import type { NativeStore, NativeStoreFaults, NativeStoreOptions } from '../device/native-store.js';
+
+/** What a call was answered. */
+export interface StoreAnswer {
+  readonly numbers: Float64Array;
+  readonly bytes: Uint8Array;
+}
+
+interface Waiting {
+  readonly resolve: (answer: StoreAnswer) => void;
+  readonly reject: (error: Error) => void;
+  /** Kept from being collected, and with it the store. */
+  readonly holds: unknown;
+}
+
+export class StoreCalls {
+  readonly native: NativeStore;
+  readonly #waiting: Map<number, Waiting>;
+  #lastId = 0;
+
+  constructor(options: NativeStoreOptions, faults: NativeStoreFaults | undefined) {
+    const waiting = this.#waiting = new Map<number, Waiting>();
+    // Must not refer to this object: the addon keeps the function as long as the store.
+    this.native = new (native().NativeStore)(options, (id, error, numbers, bytes) => {
+      const call = waiting.get(id);
+      waiting.delete(id);
+      if (error === undefined) call?.resolve({ numbers, bytes });
+      else call?.reject(error);
+    }, faults);
+  }
+
+  /** Makes a call with an id; `holds` lives until it is answered. `begin` returns false where there will be no answer. */
+  ask(holds: unknown, begin: (id: number) => boolean | undefined): Promise<StoreAnswer> | undefined {
+    const id = ++this.#lastId;
+    if (begin(id) === false) return undefined;
+    return new Promise((resolve, reject) => {
+      this.#waiting.set(id, { resolve, reject, holds: [this, holds] });
+    });
+  }
+}

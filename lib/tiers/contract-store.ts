@@ -1,0 +1,117 @@
+// ContractStore: a store under test. It opens tiers over it in a namespace of its own, keeps what they tell, and closes them; and it knows
+// how to tell whether a block came back whole.
+
+import * as assert from 'node:assert/strict';
+
+import { digestOf, makeBlock, type MadeBlock, type MadeBlockOptions } from './contract-blocks.js';
+import type { BlockRecord, Tier, TierContext, TierGet } from './tier.js';
+
+/** What a check needs of the tier that it is given. */
+export interface TierContractPlace {
+  /** Names the store: tiers of the same name are of one store, and one that was not named before is empty. */
+  readonly store: string;
+  /** Bytes of payload that it must be able to keep; a tier with a `capacityBytes` has it at this. */
+  readonly capacityBytes: number;
+}
+
+/** Makes a tier that was not opened. */
+export type MakeTier = (place: TierContractPlace) => Tier | Promise<Tier>;
+
+export interface ContractStoreOptions {
+  readonly make: MakeTier;
+  /** Default four stripes, two of 64 bytes and two of 32. */
+  readonly stripeTokenBytes?: readonly number[] | undefined;
+  /** Default 64 MiB. */
+  readonly capacityBytes?: number | undefined;
+}
+
+export interface OpenedTier {
+  readonly tier: Tier;
+  /** What it found, by key. */
+  readonly found: ReadonlyMap<string, BlockRecord>;
+}
+
+let stores = 0;
+
+/** A store under test: opens tiers over it, and keeps what they tell. */
+export class ContractStore {
+  readonly namespace: string;
+  readonly stripeTokenBytes: readonly number[];
+  readonly capacityBytes: number;
+  readonly #make: MakeTier;
+  readonly #name: string;
+  readonly #open = new Set<Tier>();
+
+  constructor({ make, stripeTokenBytes = [64, 64, 32, 32], capacityBytes = 2 ** 26 }: ContractStoreOptions) {
+    stores += 1;
+    this.#make = make;
+    this.#name = `contract-${process.pid}-${stores}`;
+    this.namespace = digestOf(`${this.#name} ${Date.now()} ${process.hrtime.bigint()}`); // a server may outlive many runs
+    this.stripeTokenBytes = stripeTokenBytes;
+    this.capacityBytes = capacityBytes;
+  }
+
+  block(seed: number, options: Omit<MadeBlockOptions, 'seed'> = {}): MadeBlock {
+    return makeBlock(this, { ...options, seed });
+  }
+
+  async open(namespace = this.namespace): Promise<OpenedTier> {
+    const found = new Map<string, BlockRecord>();
+    const tier = await this.#make({ store: this.#name, capacityBytes: this.capacityBytes });
+    this.#open.add(tier);
+    const context: TierContext = {
+      namespace, stripeTokenBytes: this.stripeTokenBytes, blockTokens: 16,
+      found: (record) => {
+        assert.ok(!found.has(record.key), 'a block was found twice');
+        found.set(record.key, record);
+      },
+      lost: (keys) => {
+        for (const key of keys) found.delete(key);
+      },
+    };
+    await tier.open(context);
+    return { tier, found };
+  }
+
+  async close(): Promise<void> {
+    await Promise.all([...this.#open].map((tier) => tier.close()));
+  }
+}
+
+/** Puts blocks, which must be stored. */
+export async function stored(tier: Tier, ...blocks: readonly MadeBlock[]): Promise<void> {
+  for (const { record, payload } of blocks) assert.deepEqual(await tier.put(record, payload), { isStored: true });
+}
+
+/** Reads a block into memory with a margin around it, and checks every byte. */
+export async function readsExactly(tier: Tier, { record, payload }: MadeBlock): Promise<void> {
+  const margin = 67; // odd, so that the payload lies at no good address
+  const memory = new Uint8Array(record.bytes + 2 * margin).fill(0xa5);
+  const target = memory.subarray(margin, margin + record.bytes);
+  const result = await tier.get(record.key, target);
+  assert.ok(result.isFound, `a block of ${record.bytes} bytes is not there: ${missOf(result)}`);
+  assert.ok(Buffer.compare(target, payload) === 0, 'other bytes came back');
+  assert.deepEqual(result.sums, record.sums);
+  if (result.record !== undefined) sameRecord(result.record, record);
+  assert.ok(memory.every((byte, at) => byte === 0xa5 || (at >= margin && at < margin + record.bytes)), 'bytes beside the payload were written');
+}
+
+/** Throws AssertionError unless a record says the same. */
+export function sameRecord(actual: BlockRecord, expected: BlockRecord): void {
+  const { key, parent, position, bytes, tokens, notes, sums } = actual;
+  assert.deepEqual({ key, parent, position, bytes }, { key: expected.key, parent: expected.parent, position: expected.position, bytes: expected.bytes });
+  assert.deepEqual([...tokens], [...expected.tokens]);
+  assert.deepEqual([...notes], [...expected.notes]);
+  assert.deepEqual([...sums], [...expected.sums]);
+}
+
+/** Reads a block, which must not be there. */
+export async function isAbsent(tier: Tier, { record }: MadeBlock): Promise<void> {
+  const result = await tier.get(record.key, new Uint8Array(record.bytes));
+  assert.ok(!result.isFound, 'a block is there that should not be');
+  assert.equal(result.reason, 'absent');
+}
+
+function missOf(result: TierGet): string {
+  return result.isFound ? 'found' : `${result.reason}${result.error instanceof Error ? `, ${result.error.message}` : ''}`;
+}

@@ -1,0 +1,73 @@
+// LoadComparison: whether text that tiers have is loaded or computed: how long each is likely to take, and by what measurements. It may be
+// that the start of a text is loaded and its end, in a slower tier, computed.
+
+import type { OpenTier } from './open-tier.js';
+import type { PrefillRate } from './load-estimate.js';
+
+/** What one tier would load, and how long that is likely to take. */
+export interface LoadPart {
+  /** The tier's name. */
+  readonly tier: string;
+  /** Tokens that would come from it. */
+  readonly tokens: number;
+  /** Bytes of their blocks. */
+  readonly bytes: number;
+  /** Milliseconds before its first byte, as measured; undefined: not yet. */
+  readonly latencyMs: number | undefined;
+  /** Bytes a millisecond from then on, as measured; undefined: not yet. */
+  readonly bytesPerMs: number | undefined;
+  /** By these; 0 while nothing was measured. */
+  readonly milliseconds: number;
+}
+
+/** Loading text from tiers against computing it, as both were measured. */
+export interface LoadComparison {
+  /** Tokens that tiers have behind those on the device. */
+  readonly tokens: number;
+  /** Tokens of these, from the first on, that are better loaded: computing the others takes no longer. */
+  readonly loadTokens: number;
+  /** How long loading all of them is likely to take, in milliseconds. */
+  readonly loadMs: number;
+  /** How long computing all of them is likely to take; undefined: the engine was not measured yet, and all is loaded. */
+  readonly computeMs: number | undefined;
+  /** Prompt tokens a millisecond that the engine computes, as measured. */
+  readonly prefillTokensPerMs: number | undefined;
+  /** By tier, the fastest first: each block comes from the fastest that has it. */
+  readonly parts: readonly LoadPart[];
+}
+
+/** Tokens of a text that follow each other, in the fastest tier that has them; undefined: none that is in service. */
+export interface LoadStretch {
+  readonly tier: OpenTier | undefined;
+  readonly tokens: number;
+  readonly bytes: number;
+}
+
+/** Stretches behind each other, without the tokens that are on the device. */
+export function compareLoad(stretches: readonly LoadStretch[], tiers: readonly OpenTier[], prefill: PrefillRate): LoadComparison {
+  const sums = new Map<OpenTier, { tokens: number; bytes: number }>();
+  let [tokens, loadMs, gain, mostGain, loadTokens] = [0, 0, 0, 0, 0];
+  for (const { tier, ...stretch } of stretches) {
+    tokens += stretch.tokens;
+    if (tier !== undefined) {
+      const sum = sums.get(tier);
+      const before = sum === undefined ? 0 : tier.estimate.milliseconds(sum.bytes);
+      const all = { tokens: (sum?.tokens ?? 0) + stretch.tokens, bytes: (sum?.bytes ?? 0) + stretch.bytes };
+      sums.set(tier, all);
+      const ms = tier.estimate.milliseconds(all.bytes) - before;
+      loadMs += ms;
+      gain -= ms;
+    }
+    gain += prefill.milliseconds(stretch.tokens);
+    if (gain < mostGain) continue;
+    mostGain = gain;
+    loadTokens = tokens;
+  }
+  const parts = tiers.filter((tier) => sums.has(tier)).map((tier): LoadPart => {
+    const { estimate, tier: { name } } = tier;
+    const sum = sums.get(tier)!;
+    return { tier: name, ...sum, latencyMs: estimate.latencyMs, bytesPerMs: estimate.bytesPerMs, milliseconds: estimate.milliseconds(sum.bytes) };
+  });
+  const { tokensPerMs } = prefill;
+  return { tokens, loadTokens, loadMs, computeMs: tokensPerMs === undefined ? undefined : tokens / tokensPerMs, prefillTokensPerMs: tokensPerMs, parts };
+}

@@ -1,0 +1,45 @@
+// TierCounts: what one tier did for a cache, in sums since it was opened.
+
+import { TimeHistogram } from '../base/time-histogram.js';
+import type { GetMiss, PutRefusal } from './tier.js';
+
+const bounds = [0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000];
+
+export class TierCounts {
+  storedBlocks = 0;
+  storedBytes = 0;
+  loadedBlocks = 0;
+  loadedBytes = 0;
+  /** Tokens that came to the device from it. */
+  promotedTokens = 0;
+  /** Blocks that the cache removed to make room. */
+  evicted = 0;
+  /** Blocks that came back with bytes that were not what was stored. */
+  damaged = 0;
+  /** Gets that were answered with a block. */
+  readonly getTimes = new TimeHistogram(bounds);
+  /** Puts that stored one. */
+  readonly putTimes = new TimeHistogram(bounds);
+  readonly refusals: Record<PutRefusal, number> = { full: 0, busy: 0, failed: 0 };
+  readonly misses: Record<GetMiss, number> = { absent: 0, corrupt: 0, timeout: 0, failed: 0 };
+
+  stored(bytes: number, milliseconds: number): void {
+    this.putTimes.observe(milliseconds);
+    this.storedBlocks += 1;
+    this.storedBytes += bytes;
+  }
+
+  loaded(bytes: number, milliseconds: number): void {
+    this.getTimes.observe(milliseconds);
+    this.loadedBlocks += 1;
+    this.loadedBytes += bytes;
+  }
+
+  refused(reason: PutRefusal): void {
+    this.refusals[reason] += 1;
+  }
+
+  missed(reason: GetMiss): void {
+    this.misses[reason] += 1;
+  }
+}

@@ -1,0 +1,46 @@
+// Reads tiers from options: ours, and objects of the user's that implement `Tier`.
+
+import { createError } from '../base/errors.js';
+import { withoutRevoked, type Field, type FieldPlace } from '../base/options.js';
+import type { Tier } from './tier.js';
+
+const methods = ['open', 'put', 'get', 'remove', 'statistics', 'close'] as const;
+
+/** A Tier. Throws KV_INVALID_OPTION for anything without its members. */
+export const tierField: Field<Tier> = (value, place) => {
+  const missing = typeof value === 'object' && value !== null
+    ? withoutRevoked(value, place, () => missingIn(value as Partial<Tier>))
+    : 'any member of one';
+  if (missing === undefined) return value as Tier;
+  throw createError('KV_INVALID_OPTION', {
+    reason: 'type', ...place, expected: 'a Tier (hostTier, diskTier, redisTier, or your own)', received: value, hint: `It lacks ${missing}.`,
+  });
+};
+
+function missingIn(tier: Partial<Tier>): string | undefined {
+  if (typeof tier.name !== 'string' || tier.name === '') return 'a `name`';
+  if (typeof tier.isLasting !== 'boolean') return '`isLasting`';
+  if (typeof tier.takesOnlyWholeBlocks !== 'boolean') return '`takesOnlyWholeBlocks`';
+  const method = methods.find((name) => typeof tier[name] !== 'function');
+  return method === undefined ? undefined : `\`${method}\``;
+}
+
+/** The same tiers. Throws KV_INVALID_OPTION where two have one name. */
+export function checkTierNames(tiers: readonly Tier[], place: FieldPlace): readonly Tier[] {
+  const names = new Set<string>(['device']); // what the device is called among them
+  for (const { name } of tiers) {
+    if (names.has(name)) {
+      throw createError('KV_INVALID_OPTION', { reason: 'range', ...place, expected: 'tiers of different names, none of which is `device`', received: name });
+    }
+    names.add(name);
+  }
+  return tiers;
+}
+
+/** A tier is given to a second cache, or to one again. */
+export function tierInUse(owner: string): Error {
+  return createError('KV_INVALID_OPTION', {
+    reason: 'range', owner: 'KvCache', option: 'prefixCache.tiers', expected: 'a tier that no cache was given before', received: owner,
+    hint: 'Make one for each cache.',
+  });
+}

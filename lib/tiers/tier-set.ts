@@ -1,0 +1,235 @@
+// TierSet: the tiers of a cache, the fastest first, and what text lies in which. It opens and closes them, makes room in them, puts blocks
+// where they are wanted and gets them back from the fastest that has them. It knows no device: payloads come from and go to its user.
+
+import type { PrefixDomain } from '../prefix/domain.js';
+import type { BlockKeys } from './block-keys.js';
+import { fromRecord, toRecord, type ItemNumbers } from './block-notes.js';
+import { HostMemory, pagePieces } from './host-memory.js';
+import { OpenTier, type Fetched, type Missed } from './open-tier.js';
+import { Sightings } from './sightings.js';
+import { StoredTexts, type StoredBlock, type StoredMatch } from './stored-texts.js';
+import { checkTiers } from './tiers-check.js';
+import type { BlockRecord, Tier } from './tier.js';
+
+/** Whole blocks that scratch memory has room for: payloads on their way to and from tiers without memory of their own. */
+const scratchBlocks = 56;
+/** Domains whose keys are remembered. */
+const knownRoots = 1024;
+
+/** What a cache tells its tiers. */
+export interface TierSetOptions {
+  readonly tiers: readonly Tier[];
+  readonly keys: BlockKeys;
+  /** 64 hexadecimal digits that name model, tensors and share. */
+  readonly namespace: string;
+  readonly stripeTokenBytes: readonly number[];
+  readonly names: ItemNumbers;
+  /** Hears of failures that no call reports. */
+  readonly report: (error: unknown) => void;
+}
+
+export class TierSet {
+  readonly texts = new StoredTexts();
+  readonly keys: BlockKeys;
+  readonly all: readonly OpenTier[];
+  readonly sightings = new Sightings(2 ** 16);
+  readonly #options: TierSetOptions;
+  readonly #scratch: HostMemory;
+  readonly #roots = new Map<string, string>();
+  readonly #tokenBytes: number;
+  #opening: Promise<void> | undefined;
+  #isClosed = false;
+  /** Raised by `clear`: what was begun before is not found after. Read only. */
+  clears = 0;
+
+  constructor(options: TierSetOptions) {
+    const { tiers, keys, stripeTokenBytes } = options;
+    this.#options = options;
+    this.keys = keys;
+    this.#tokenBytes = stripeTokenBytes.reduce((sum, bytes) => sum + bytes, 0);
+    const wholeBytes = this.bytesOf(keys.blockTokens);
+    this.#scratch = new HostMemory(scratchBlocks * (wholeBytes + wholeBytes / 8 + 4096), wholeBytes, pagePieces);
+    this.all = tiers.map((tier, number) => new OpenTier(tier, number, this.texts, options.report));
+  }
+
+  /** Opens all tiers; rejects with the first failure once each has opened or failed. A tier that failed is out of service. */
+  open(): Promise<void> {
+    this.#opening ??= this.#openAll();
+    return this.#opening;
+  }
+
+  /** Bytes of a payload of so many tokens. */
+  bytesOf(tokens: number): number {
+    return tokens * this.#tokenBytes;
+  }
+
+  /** What the first blocks of a domain have as their parent. */
+  rootOf(domain: PrefixDomain): string {
+    let root = this.#roots.get(domain.key);
+    if (root !== undefined) return root;
+    root = this.keys.root(domain);
+    if (this.#roots.size >= knownRoots) this.#roots.clear();
+    this.#roots.set(domain.key, root);
+    return root;
+  }
+
+  match(domain: PrefixDomain, text: Int32Array, limit?: number): StoredMatch {
+    return this.texts.match(this.rootOf(domain), text, limit);
+  }
+
+  /** Tiers that would take a block that was seen so often, of `count` tokens; `block`: it, if it is stored somewhere. */
+  wanting(block: StoredBlock | undefined, count: number, sightings: number): OpenTier[] {
+    const isWhole = count === this.keys.blockTokens;
+    return this.all.filter(({ tier, contents, state }) => state === 'open' && (isWhole || !tier.takesOnlyWholeBlocks) &&
+      sightings >= (tier.admitAfter ?? 1) && (block === undefined || !contents.has(block)));
+  }
+
+  /** Memory for a payload: of the fastest tier that wants it and lends some, else scratch; undefined: there is none now. */
+  async lend(bytes: number, wanting: readonly OpenTier[]): Promise<Uint8Array | undefined> {
+    for (const open of wanting) {
+      if (open.tier.lend === undefined) continue;
+      await open.makeRoom(bytes, undefined);
+      const payload = open.lend(bytes);
+      if (payload !== undefined) return payload;
+    }
+    return this.#scratch.take(bytes);
+  }
+
+  /** Gives back what `lend` returned, and what no tier took. */
+  giveBack(payload: Uint8Array): void {
+    this.#scratch.give(payload);
+    for (const open of this.all) open.giveBack(payload);
+  }
+
+  /**
+   * Puts a block into the tiers that want it; `payload` was lent. Resolves when that memory is free again, or a tier has it as its
+   * own: what slower tiers write goes on behind it. `clears`: how many there had been when the payload was cached; after another it is not
+   * stored.
+   */
+  async store(block: StoredBlock, payload: Uint8Array, wanting: readonly OpenTier[], clears: number): Promise<void> {
+    const record = this.recordOf(block);
+    const [first, ...others] = wanting;
+    if (record === undefined || first === undefined) {
+      this.giveBack(payload);
+      return;
+    }
+    await first.put(block, record, payload, () => this.clears === clears);
+    const kept = first.has(block) ? first.borrow(block) : { reason: 'absent' };
+    if ('payload' in kept && kept.payload === payload) {
+      await Promise.all(others.map((open) => open.room()));
+      this.#spread(block, record, kept, others, clears).catch(this.#options.report);
+      return;
+    }
+    if ('payload' in kept) kept.release();
+    await Promise.all(others.map((open) => open.put(block, record, payload, () => this.clears === clears)));
+    this.giveBack(payload);
+  }
+
+  /** Copies a block from a tier that has it in memory to others that want it; nothing happens where none has. */
+  async spread(block: StoredBlock, wanting: readonly OpenTier[]): Promise<void> {
+    const record = this.recordOf(block);
+    const open = this.all.find((tier) => tier.tier.borrow !== undefined && tier.has(block));
+    const borrowed = open?.borrow(block);
+    if (record === undefined || borrowed === undefined || 'reason' in borrowed) return;
+    await this.#spread(block, record, borrowed, wanting, this.clears);
+  }
+
+  /** The block's payload from the fastest tier that has it; a miss with its reason where none gives it. */
+  async fetch(block: StoredBlock, signal: AbortSignal | undefined): Promise<Fetched | Missed> {
+    let missed: Missed = { reason: 'absent' };
+    for (const open of this.all) {
+      if (!open.has(block)) continue;
+      const got = await open.fetch(block, this.bytesOf(block.tokens.length), this.#scratch, signal);
+      if (!('reason' in got)) return got;
+      missed = got;
+      if (signal?.aborted === true) break;
+    }
+    return missed;
+  }
+
+  /** The text up to the block's end was used. */
+  use(block: StoredBlock): void {
+    for (const { contents } of this.all) contents.use(block);
+  }
+
+  /**
+   * Drops all blocks. Stores that others share keep them, and find them again: a new namespace is what tells them apart.
+   */
+  clear(): void {
+    this.clears += 1;
+    for (const open of this.all) open.clear();
+  }
+
+  /** Throws KV_INTERNAL where what is known of stored text does not agree. */
+  verify(): void {
+    checkTiers(this.texts, this.all);
+  }
+
+  /** Ends all tiers. Idempotent. */
+  async close(): Promise<void> {
+    this.#isClosed = true;
+    await this.#opening?.catch(() => { /* it was told */ });
+    await Promise.all(this.all.map((open) => open.close()));
+  }
+
+  /** A block as tiers describe it; undefined: an item in it has been forgotten. */
+  recordOf(block: StoredBlock): BlockRecord | undefined {
+    const record = toRecord(block.tokens, this.#options.names);
+    if (record === undefined || block.sums === undefined) return undefined;
+    return { key: block.key, parent: block.parent!.key, position: block.from, ...record, sums: block.sums, bytes: this.bytesOf(block.tokens.length) };
+  }
+
+  async #openAll(): Promise<void> {
+    const { namespace, stripeTokenBytes } = this.#options;
+    const failures: unknown[] = [];
+    const { clears } = this;
+    await Promise.all(this.all.map(async (open) => {
+      const found: BlockRecord[] = [];
+      try {
+        await open.tier.open({
+          namespace, stripeTokenBytes, blockTokens: this.keys.blockTokens,
+          found: (record) => {
+            found.push({ ...record, tokens: record.tokens.slice(), notes: record.notes.slice(), sums: record.sums.slice() });
+          },
+          lost: (keys) => {
+            for (const key of keys) open.lose(key);
+          },
+        });
+        if (this.#isClosed) return;
+        if (this.clears === clears) this.#adopt(open, found);
+        else await open.tier.remove(found.map(({ key }) => key));
+        open.state = 'open';
+      } catch (error) {
+        open.state = 'failed';
+        failures.push(error);
+      }
+    }));
+    if (failures.length > 0) throw failures[0];
+  }
+
+  /** Takes over what a tier has from before: a text's start before what goes on there. What nothing leads to is of no use. */
+  #adopt(open: OpenTier, found: BlockRecord[]): void {
+    const useless: string[] = [];
+    found.sort((a, b) => a.position - b.position);
+    for (const { key, parent, position, tokens, notes, sums, bytes } of found) {
+      const text = fromRecord(tokens, notes, this.#options.names);
+      const above = position === 0 ? this.texts.root(parent) : this.texts.find(parent);
+      if (text === undefined || above?.to !== position || bytes !== this.bytesOf(tokens.length)) {
+        useless.push(key);
+        continue;
+      }
+      const block = this.texts.add(above, key, text);
+      block.sums ??= sums;
+      open.contents.add(block, bytes);
+    }
+    if (useless.length > 0) open.tier.remove(useless).catch(this.#options.report);
+  }
+
+  async #spread(block: StoredBlock, record: BlockRecord, { payload, release }: Fetched, wanting: readonly OpenTier[], clears: number): Promise<void> {
+    try {
+      await Promise.all(wanting.map((open) => open.put(block, record, payload, () => this.clears === clears)));
+    } finally {
+      release();
+    }
+  }
+}

@@ -1,0 +1,137 @@
+// Tier: a store below the device that keeps K and V of evicted or finished text, in blocks. What a tier must do, and what it is told;
+// the cache finds text, chooses what to evict, and checks every byte that comes back against the block's checksums. Ours are
+// hostTier, diskTier and redisTier; one of your own implements this interface and passes the contract suite (docs/tiers.md).
+//
+// A block is a run of tokens of one text, with all before it named by its key. Its payload is the K and V of these tokens, the same
+// under every layout, page size and driver: for each tensor of this worker, in layer order and K before V, a stripe of
+// [tokens, heads, dim], one behind the other.
+
+/** A block as every tier describes it. */
+export interface BlockRecord {
+  /**
+   * 64 hexadecimal digits: SHA-256 over the model, the domain, and all tokens up to the block's end. Equal keys are equal text of equal
+   * models.
+   */
+  readonly key: string;
+  /** Key of the block before it; of the first block, the key of its domain. */
+  readonly parent: string;
+  /** Tokens of the text before it. */
+  readonly position: number;
+  /** Its tokens, 1 or more; 0 where an item covers a position. */
+  readonly tokens: Int32Array;
+  /** The cache's own notes, a few bytes as a rule (items in the text): to be kept and given back as they are. */
+  readonly notes: Uint8Array;
+  /** CRC-32C of each stripe of the payload. */
+  readonly sums: Uint32Array;
+  /** Bytes of the payload. */
+  readonly bytes: number;
+}
+
+/** What a tier is told when its cache opens it. */
+export interface TierContext {
+  /** 64 hexadecimal digits that name the model, its tensors and this worker's share: blocks of another namespace are never told. */
+  readonly namespace: string;
+  /** Bytes of one token in each stripe. */
+  readonly stripeTokenBytes: readonly number[];
+  /** Tokens of a whole block; the last block of a text may have fewer. */
+  readonly blockTokens: number;
+  /** The tier has this block, from before: call it while opening, in any order. */
+  found(record: BlockRecord): void;
+  /** The tier no longer has these blocks, for a reason of its own: damage, expiry, another process. */
+  lost(keys: readonly string[]): void;
+}
+
+/** Why a tier did not take a block. */
+export type PutRefusal =
+  /** No room: the cache removes blocks and may try again. */
+  | 'full'
+  /** Too much is waiting to be written. */
+  | 'busy'
+  /** The store is failing, or cannot be reached. */
+  | 'failed';
+
+/** What became of a put. */
+export type TierPut = { readonly isStored: true } | { readonly isStored: false; readonly reason: PutRefusal; readonly error?: unknown };
+
+/** Why a tier did not give a block. */
+export type GetMiss =
+  /** It does not have it. */
+  | 'absent'
+  /** It had it, and it was damaged: it is gone. */
+  | 'corrupt'
+  /** It did not answer in time. */
+  | 'timeout'
+  /** The store is failing, or cannot be reached. */
+  | 'failed';
+
+/** What became of a get. */
+export type TierGet =
+  | {
+    readonly isFound: true;
+    readonly sums: Uint32Array;
+    /** What the store keeps of the block, where others may have stored it: the cache compares it with its own. */
+    readonly record?: BlockRecord | undefined;
+  }
+  | { readonly isFound: false; readonly reason: GetMiss; readonly error?: unknown };
+
+/** A payload in a tier's own memory. */
+export interface BorrowedBlock {
+  /** The bytes that were put. */
+  readonly payload: Uint8Array;
+  /** The sums that came with them. */
+  readonly sums: Uint32Array;
+  /** Ends the reading. Idempotent. */
+  release(): void;
+}
+
+/** What a tier has and did, since it was opened. */
+export interface TierStatistics {
+  /** Blocks. */
+  readonly blocks: number;
+  /** Bytes of their payloads. */
+  readonly bytes: number;
+  /** More of the tier's own, for reports. */
+  readonly [name: string]: number | string | boolean;
+}
+
+/**
+ * A store of blocks. No method throws or rejects for what the store does: a failure is a refusal or a miss with its error. Arrays that
+ * are passed must not be kept after the promise settles, nor be changed, transferred or detached, but for `payload` of `get`, which the tier fills.
+ */
+export interface Tier {
+  /** Short and unique among the tiers of a cache: in statistics, results and metrics. */
+  readonly name: string;
+  /** Whether it outlives the process: then the cache must know whose weights they are (`prefixCache.modelId`). */
+  readonly isLasting: boolean;
+  /** Whether it takes only whole blocks: others may store and find the same ones. */
+  readonly takesOnlyWholeBlocks: boolean;
+  /** Bytes of payload it may have; the cache removes blocks to keep within. Undefined: the store bounds itself. */
+  readonly capacityBytes: number | undefined;
+  /** Blocks it takes only when their text has been seen so many times. Default 1: all. */
+  readonly admitAfter?: number | undefined;
+  /** Opens it for one cache; `context` may be called from here on until `close`. Rejects with what the user must mend. */
+  open(context: TierContext): Promise<void>;
+  /** Stores a block; resolves when it is stored as safely as the tier promises. A block that it has is stored already. */
+  put(record: BlockRecord, payload: Uint8Array): Promise<TierPut>;
+  /** Fills `payload`, of the block's `bytes`, with what was put under `key`, or misses; after a miss its bytes are anything. */
+  get(key: string, payload: Uint8Array, signal?: AbortSignal): Promise<TierGet>;
+  /**
+   * For tiers whose blocks others may store: how many of `keys`, from the first on, it has. Resolves 0 where it cannot say in time.
+   * Without it the tier has what `found` and `put` said.
+   */
+  find?(keys: readonly string[], signal?: AbortSignal): Promise<number>;
+  /** Drops blocks; those that it does not have are passed over. Room is there when it resolves. */
+  remove(keys: readonly string[]): Promise<void>;
+  /** Memory in which a payload of so many bytes can be made for `put`, which then copies nothing; undefined: full. */
+  lend?(bytes: number): Uint8Array | undefined;
+  /** Takes back memory that was lent and not put. */
+  giveBack?(payload: Uint8Array): void;
+  /** A payload in place, to be read until its `release` is called; undefined: it does not have it. In the place of `get`. */
+  borrow?(key: string): BorrowedBlock | undefined;
+  /** Bytes of `capacityBytes` that a payload of so many bytes takes. Default: as many. */
+  sizeOf?(bytes: number): number;
+  /** What it has and did, also once it is closed. */
+  statistics(): TierStatistics;
+  /** Ends what is running; resolves when no thread or connection of it is left. Idempotent. */
+  close(): Promise<void>;
+}

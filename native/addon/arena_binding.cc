@@ -1,0 +1,50 @@
+#include "addon/arena_binding.h"
+
+#include "addon/context.h"
+#include "addon/driver_binding.h"
+
+namespace vkv::addon {
+
+void NativeArena::Define(Napi::Env env, Napi::Object exports) {
+  exports.Set("NativeArena", DefineClass(env, "NativeArena",
+                                         {InstanceMethod<&NativeArena::Counts>("counts"),
+                                          InstanceMethod<&NativeArena::Close>("close")}));
+}
+
+std::shared_ptr<PinnedArena> NativeArena::Of(const Napi::Value& value) {
+  NativeArena* const arena = UnwrapTagged<NativeArena>(value);
+  return arena != nullptr ? arena->arena_ : nullptr;
+}
+
+NativeArena::NativeArena(const Napi::CallbackInfo& info) : Napi::ObjectWrap<NativeArena>(info) {
+  device_ = NativeDriver::Of(info[0]);
+  host_ = NativeDriver::Of(info[1]);
+  const bool is_host = host_ && host_->info().kind == "host";
+  if (!device_ || !is_host) {
+    ThrowIfFailed(info.Env(), Fail(Code::kDriverMisuse, "NativeArena"));
+    return;
+  }
+  arena_ = PinnedArena::Open(device_, std::static_pointer_cast<DriverHost>(host_));
+  (void)napi_type_tag_object(info.Env(), info.This(), &kTag);
+}
+
+Napi::Value NativeArena::Counts(const Napi::CallbackInfo& info) {
+  const Napi::Env env = info.Env();
+  const PinnedArena::Counts from = arena_ ? arena_->counts() : PinnedArena::Counts();
+  Napi::Object to = Napi::Object::New(env);
+  to.Set("registeredBytes", FromCount(env, from.registered_bytes));
+  to.Set("pageableBytes", FromCount(env, from.pageable_bytes));
+  return to;
+}
+
+Napi::Value NativeArena::Close(const Napi::CallbackInfo& info) {
+  if (!arena_) return info.Env().Undefined();
+  const Status status = arena_->Close();
+  if (ThrowIfFailed(info.Env(), status, KindOf(device_))) return info.Env().Undefined();
+  arena_.reset();
+  device_.reset();
+  host_.reset();
+  return info.Env().Undefined();
+}
+
+}  // namespace vkv::addon

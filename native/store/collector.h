@@ -1,0 +1,41 @@
+// Collector: gives the bytes of removed records back: deletes files without anything alive, and copies what is alive
+// out of files that are less than half so. Threads: any; one collects at a time.
+#ifndef VKV_STORE_COLLECTOR_H_
+#define VKV_STORE_COLLECTOR_H_
+
+#include <mutex>
+#include <vector>
+
+#include "store/record_writer.h"
+
+namespace vkv::store {
+
+struct Collected {
+  uint64_t dropped_segments = 0;
+  uint64_t freed_bytes = 0;
+  uint64_t copied_bytes = 0;
+};
+
+class Collector {
+ public:
+  Collector(StoreContext& context, SegmentLog& log, RecordWriter& writer)
+      : context_(context), log_(log), writer_(writer) {}
+
+  // Deletes the files that have nothing alive. Needs no room.
+  void DropDead(Collected& collected);
+  // Copies and deletes until no file is less than half alive, or there is no room for copies.
+  Collected Collect(AlignedBuffer& scratch);
+
+ private:
+  // False where it could not be emptied.
+  bool Empty(Segment& segment, AlignedBuffer& scratch, Collected& collected);
+
+  StoreContext& context_;
+  SegmentLog& log_;
+  RecordWriter& writer_;
+  std::mutex mutex_;  // held while one collects
+};
+
+}  // namespace vkv::store
+
+#endif  // VKV_STORE_COLLECTOR_H_

@@ -1,0 +1,135 @@
+// The bytes on disk, all little endian: docs/store-format.md describes them. Writes and reads headers of records, of
+// segments and their trailers, and of the store itself. A reader trusts no field before the sum over all of them holds,
+// and checks every bound then too. Owns nothing; no I/O. Threads: any.
+#ifndef VKV_STORE_STORE_FORMAT_H_
+#define VKV_STORE_STORE_FORMAT_H_
+
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "store/block_file.h"
+
+namespace vkv::store {
+
+inline constexpr uint16_t kFormatVersion = 1;
+inline constexpr uint32_t kChunkBytes = 64 * 1024;  // of a stripe, with a sum of its own
+inline constexpr uint64_t kStripeAlignment =
+    64;  // of a stripe within the payload; one of a chunk or more begins at a block
+inline constexpr uint64_t kMaxHeaderBytes = 4 << 20;  // of a record's header
+inline constexpr uint64_t kMaxExtraBytes = 256 << 10;
+inline constexpr uint64_t kMaxStripes = 16384;
+
+template <size_t kBytes>
+struct Digest {
+  std::array<uint8_t, kBytes> bytes{};
+
+  bool operator==(const Digest&) const = default;
+};
+using Key = Digest<32>;
+using Epoch = Digest<16>;
+
+struct KeyHash {
+  size_t operator()(const Key& key) const {
+    size_t word;
+    std::memcpy(&word, key.bytes.data(), sizeof word);
+    return std::hash<size_t>()(word);
+  }
+};
+
+enum class RecordKind : uint16_t { kRecord = 1, kRemovals = 2 };
+
+struct StripeEntry {
+  uint32_t id = 0;
+  uint64_t offset = 0;  // within the payload
+  uint64_t bytes = 0;
+  uint32_t first_sum = 0;  // of its chunks; the others follow
+};
+
+struct Removal {
+  Key key;
+  uint64_t sequence = 0;  // kills every record of the key with a smaller one
+};
+
+// A record's header, or that of a list of removals.
+struct RecordHeader {
+  RecordKind kind = RecordKind::kRecord;
+  Epoch epoch;
+  uint64_t segment_offset = 0;
+  uint64_t sequence = 0;
+  Key name_space;
+  Key key;
+  Key parent;
+  uint64_t position = 0;
+  std::vector<uint32_t> tokens;
+  std::vector<uint8_t> extra;
+  std::vector<StripeEntry> stripes;
+  std::vector<uint32_t> sums;
+  std::vector<Removal> removals;
+
+  // All from here on follow from the above; Parse checks that they do.
+  uint64_t header_bytes() const;  // as far as the sum goes
+  uint64_t payload_start() const { return ToBlocks(header_bytes()); }
+  uint64_t payload_bytes() const;
+  uint64_t record_bytes() const { return ToBlocks(payload_start() + payload_bytes()); }
+};
+
+inline uint64_t ChunksOf(uint64_t bytes) { return (bytes + kChunkBytes - 1) / kChunkBytes; }
+
+// Places the stripes one behind the other and makes room for their sums.
+void PlaceStripes(RecordHeader& header);
+
+// Writes header_bytes() bytes.
+void WriteHeader(const RecordHeader& header, uint8_t* into);
+
+// How many bytes the header that starts here says it has; 0 where none starts. Looks at the first block only.
+uint64_t HeaderBytesAt(const uint8_t* block, uint64_t bytes);
+
+enum class Parsed : uint8_t { kGood, kNone, kLaterVersion };
+// Reads a header that must be where it says it is. kNone: no header, or not as it was written.
+Parsed ReadHeader(std::span<const uint8_t> bytes, const Epoch& epoch, const Key& name_space, uint64_t segment_offset,
+                  RecordHeader& header);
+
+// The first block of a segment.
+struct SegmentHeader {
+  Epoch epoch;
+  Key name_space;
+  uint64_t number = 0;
+};
+void WriteSegmentHeader(const SegmentHeader& header, uint8_t* block);
+Parsed ReadSegmentHeader(const uint8_t* block, SegmentHeader& header);
+
+// The last block of a sealed segment: where its footer is, a list of all headers.
+struct Trailer {
+  Epoch epoch;
+  Key name_space;
+  uint64_t footer_offset = 0;
+  uint64_t footer_bytes = 0;
+  uint32_t footer_sum = 0;
+  uint32_t entries = 0;
+};
+void WriteTrailer(const Trailer& trailer, uint8_t* block);
+Parsed ReadTrailer(const uint8_t* block, Trailer& trailer);
+
+// Puts a header into a footer; `header` is what WriteHeader wrote for this offset.
+void AddToFooter(std::vector<uint8_t>& footer, uint64_t segment_offset, std::span<const uint8_t> header);
+uint64_t FooterEntryBytes(uint64_t header_bytes);
+// Calls `visit` for each entry. False where the footer is malformed; what was visited before that was well formed.
+bool ReadFooter(std::span<const uint8_t> footer,
+                const std::function<void(uint64_t offset, std::span<const uint8_t> header)>& visit);
+
+// The file that says whose folder it is.
+void WriteIdentity(const Key& name_space, uint8_t* block);
+Parsed ReadIdentity(const uint8_t* block, Key& name_space, uint16_t& version);
+
+// "seg-<epoch>-<number>.kvs"
+std::string SegmentName(const Epoch& epoch, uint64_t number);
+bool ReadSegmentName(const std::string& name, Epoch& epoch, uint64_t& number);
+
+}  // namespace vkv::store
+
+#endif  // VKV_STORE_STORE_FORMAT_H_

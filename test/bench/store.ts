@@ -1,0 +1,90 @@
+// Reading a disk store, sums checked and bytes scattered into the caller's memory, against a bare loop of parallel preads of the same files,
+// in turns within one run: around the page cache, and out of it. The store is used by a process of its own, because benchmarks do not wait.
+
+import { spawnSync } from 'node:child_process';
+import { mkdtempSync, readdirSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import * as path from 'node:path';
+
+import { native } from '#internal/device/native.js';
+import { DiskStore } from '#internal/store/disk-store.js';
+import { format, median, type BenchResult } from './measure.js';
+
+const root = path.resolve(__dirname, '..', '..');
+const MiB = 2 ** 20;
+const threads = 4;
+const records = 48;
+const stripes = 32;
+const stripeBytes = MiB / 8;
+const inFlight = 8;
+const turns = 7;
+const goal = 0.8;
+
+export function store(): BenchResult[] {
+  const { status, stdout, stderr } = spawnSync(process.execPath, [__filename], { encoding: 'utf8', maxBuffer: 16 * MiB });
+  if (status !== 0) throw new Error(`the disk store's benchmark: ${stderr}`);
+  return JSON.parse(stdout) as BenchResult[];
+}
+
+const keyOf = (number: number): Uint8Array => new Uint8Array(32).fill(number + 1);
+
+async function measure(direct: boolean, loop: string, directory: string): Promise<BenchResult> {
+  const opened = await DiskStore.open({
+    directory: path.join(directory, String(direct)), bytes: 1_024 * MiB, segmentBytes: 64 * MiB, namespace: Buffer.from('bench'), threads, direct,
+  });
+  const source = Uint8Array.from({ length: stripeBytes }, (_, at) => at * 31 + (at >>> 8));
+  for (let number = 0; number < records; number += 1) {
+    await opened.put({ key: keyOf(number), tokens: new Int32Array(128), stripes: Array.from({ length: stripes }, (_, id) => ({ id, source })) });
+  }
+  await opened.sync();
+  const folder = path.join(directory, String(direct), readdirSync(path.join(directory, String(direct)))[0]!);
+  const files = readdirSync(folder).filter((name) => name.startsWith('seg-')).map((name) => path.join(folder, name));
+  // Whole pages, as those of a host driver or pinned buffers are.
+  const driver = native().openHostDriver({ memoryBytes: 2 ** 30, populate: true, hugePages: false, mappingLimit: 0 });
+  const memory = new (native().NativeMemory)(driver, inFlight * stripes * stripeBytes);
+  const base = memory.address();
+  const ratios: number[] = [];
+  const rates: number[] = [];
+  for (let turn = 0; turn < turns; turn += 1) {
+    const startNs = process.hrtime.bigint();
+    const one = async (from: number): Promise<void> => {
+      for (let number = from; number < records; number += inFlight) {
+        const reads = Array.from({ length: stripes }, (_, id) => ({
+          stripe: id, target: { address: base + BigInt((from * stripes + id) * stripeBytes), bytes: stripeBytes },
+        }));
+        if (!(await opened.get(keyOf(number), reads)).isHit) throw new Error('a record was not read');
+      }
+    };
+    await Promise.all(Array.from({ length: inFlight }, (_, from) => one(from)));
+    const rate = (records * stripes * stripeBytes) / Number(process.hrtime.bigint() - startNs);
+    const [bytes, ns] = spawnSync(loop, [String(threads), String(MiB), direct ? '1' : '0', ...files], { encoding: 'utf8' }).stdout.split(' ').map(Number);
+    rates.push(rate);
+    ratios.push(rate / (bytes! / ns!));
+  }
+  const stats = opened.stats();
+  await opened.close();
+  memory.close();
+  const ratio = median(ratios);
+  return {
+    name: `disk store, reads ${direct ? `around the page cache (O_DIRECT ${stats.direct})` : 'out of the page cache'}`,
+    value: `${format(median(rates), 2)} GB/s`,
+    against: `${format(100 * ratio, 0)} % of parallel preads (goal ${format(100 * goal, 0)} %)`,
+    isGoalMet: ratio >= goal,
+    numbers: { ratio, gigabytesPerSecond: median(rates) },
+  };
+}
+
+async function main(): Promise<void> {
+  const directory = mkdtempSync(path.join(tmpdir(), 'vkv-bench-store-'));
+  try {
+    const loop = path.join(directory, 'pread-loop');
+    const { status, stderr } = spawnSync(process.env['CXX'] ?? 'c++', ['-std=c++20', '-O2', '-pthread', path.join(root, 'test', 'bench', 'pread-loop.cc'), '-o', loop], { encoding: 'utf8' });
+    if (status !== 0) throw new Error(stderr);
+    const results = [await measure(true, loop, directory), await measure(false, loop, directory)];
+    process.stdout.write(JSON.stringify(results));
+  } finally {
+    rmSync(directory, { recursive: true, force: true });
+  }
+}
+
+if (require.main === module) void main();

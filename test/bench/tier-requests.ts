@@ -1,0 +1,171 @@
+// Requests over tiers, through a scheduler and the reference engine: time to first token of a long prefix that lies on a disk, or in a tier that is
+// deliberately slow, against computing it; and what storing text adds to computing it, in CPU time. A small model of random weights.
+
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import * as path from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
+
+import { diskTier, hostTier, KvCache, OnlineScheduler, type Tier } from 'virtual-kv';
+
+import { Random } from '#internal/base/random.js';
+import { LlamaEngine } from '#internal/llama/engine.js';
+import { LlamaModel } from '#internal/llama/model.js';
+import type { PrefixIndex } from '#internal/prefix/prefix-index.js';
+import { randomLlama, writeLlama } from '../helpers/made-llama.js';
+import { format, median, type BenchResult } from './measure.js';
+
+const sizes = { layers: 4, hidden: 256, intermediate: 704, queryHeads: 8, kvHeads: 4, headDim: 32, vocabularyTokens: 512 };
+const prefixTokens = 2000;
+const rounds = Number(process.env['VKV_BENCH_ROUNDS'] ?? 5);
+const diskGoal = 5;
+const slowGoal = 1.1;
+const storingGoal = 0.03;
+
+class Served {
+  readonly cache: KvCache;
+  readonly scheduler: OnlineScheduler;
+  readonly #engine: LlamaEngine;
+
+  constructor(model: LlamaModel, tiers: readonly Tier[] | undefined) {
+    this.cache = new KvCache({
+      model: model.shape(), slots: 4, maxTokens: 4096, memoryBudgetBytes: 2 ** 28, driver: 'host',
+      prefixCache: tiers === undefined ? {} : { tiers, modelId: 'bench' },
+    });
+    this.#engine = new LlamaEngine({ model, cache: this.cache });
+    this.scheduler = new OnlineScheduler({ cache: this.cache, engine: this.#engine });
+  }
+
+  /** Milliseconds until a request of `tokens` new tokens is answered. */
+  async serve(prompt: Int32Array, tokens = 1): Promise<number> {
+    const began = performance.now();
+    await this.scheduler.submit({ tokens: prompt, maxNewTokens: tokens }).result;
+    return performance.now() - began;
+  }
+
+  /** All text is in the tiers alone. */
+  async demote(): Promise<void> {
+    await this.cache.prefixes.tiers?.settled();
+    (this.cache.prefixes as unknown as { readonly index: PrefixIndex }).index.clear();
+    this.cache.counts();
+  }
+
+  async close(): Promise<void> {
+    await this.scheduler.close();
+    this.#engine.close();
+    await this.cache.prefixes.tiers?.close();
+    this.cache.close();
+  }
+}
+
+function promptOf(random: Random, tokens = prefixTokens): Int32Array {
+  return Int32Array.from({ length: tokens }, () => random.integer(sizes.vocabularyTokens));
+}
+
+/** A tier in memory, each read of which takes so long. */
+function slowTier(milliseconds: number): Tier {
+  const inner = hostTier({ bytes: 2 ** 28 });
+  return {
+    name: 'slow', isLasting: false, takesOnlyWholeBlocks: false, capacityBytes: inner.capacityBytes,
+    open: (context) => inner.open(context), put: (record, payload) => inner.put(record, payload), remove: (keys) => inner.remove(keys),
+    statistics: () => inner.statistics(), close: () => inner.close(),
+    get: async (key, payload, signal) => {
+      await sleep(milliseconds, undefined, { signal }).catch(() => { /* it is wanted no more */ });
+      return signal?.aborted === true ? { isFound: false, reason: 'timeout' } : inner.get(key, payload);
+    },
+  };
+}
+
+/** By round: how long a prefix took when it was computed, and when tiers had it. */
+async function timesToFirstToken(model: LlamaModel, tier: Tier): Promise<{ readonly computed: number[]; readonly found: number[] }> {
+  const served = new Served(model, [tier]);
+  await served.cache.prefixes.tiers!.ready();
+  const random = new Random(5);
+  const [computed, found]: [number[], number[]] = [[], []];
+  for (let round = 0; round < rounds; round += 1) {
+    const prompt = promptOf(random);
+    computed.push(await served.serve(prompt));
+    await served.demote();
+    found.push(await served.serve(prompt));
+    await served.demote();
+  }
+  await served.close();
+  return { computed, found };
+}
+
+async function fromDisk(model: LlamaModel): Promise<BenchResult> {
+  const directory = mkdtempSync(path.join(tmpdir(), 'vkv-bench-requests-'));
+  try {
+    const { computed, found } = await timesToFirstToken(model, diskTier({ directory, bytes: 2 ** 30, admit: 'all', durability: 'none' }));
+    const times = median(computed.map((ms, round) => ms / found[round]!));
+    return {
+      name: `first token of a prompt of ${format(prefixTokens, 0)} tokens that a disk has, reference engine`,
+      value: `${format(median(found))} ms`,
+      against: `${format(times)} × faster than computing it (goal ${diskGoal} ×)`,
+      isGoalMet: times >= diskGoal,
+      numbers: { milliseconds: median(found), times },
+    };
+  } finally {
+    rmSync(directory, { recursive: true, force: true });
+  }
+}
+
+/** Reads that take five times as long as computing: the first tells how slow the tier is, those after it must not be waited for. */
+async function fromSlowTier(model: LlamaModel): Promise<BenchResult> {
+  const probe = new Served(model, undefined);
+  const computing = await probe.serve(promptOf(new Random(6)));
+  await probe.close();
+  const { computed, found } = await timesToFirstToken(model, slowTier(5 * computing));
+  const ratios = computed.map((ms, round) => found[round]! / ms);
+  const after = median(ratios.slice(1));
+  return {
+    name: 'the same, from a tier five times slower than computing',
+    value: `${format(100 * after, 0)} % of the time of computing it`,
+    against: `goal ≤ ${format(100 * slowGoal, 0)} %; the first request, before the tier is known, ${format(100 * ratios[0]!, 0)} %`,
+    isGoalMet: after <= slowGoal,
+    numbers: { ratio: after, first: ratios[0]! },
+  };
+}
+
+/** A prompt and an answer, with a tier that stores both and without one, in turns: the least time of each, which others disturb least. */
+async function storing(model: LlamaModel): Promise<BenchResult> {
+  const [plain, tiered] = [new Served(model, undefined), new Served(model, [hostTier({ bytes: 2 ** 28 })])];
+  await tiered.cache.prefixes.tiers!.ready();
+  const random = new Random(7);
+  const cpuOf = async (served: Served): Promise<number> => {
+    const prompt = promptOf(random, 64);
+    const before = process.cpuUsage();
+    await served.serve(prompt, 128);
+    await served.cache.prefixes.tiers?.settled();
+    const { user, system } = process.cpuUsage(before);
+    return user + system;
+  };
+  const times = new Map<Served, number>([[plain, Infinity], [tiered, Infinity]]);
+  for (const served of times.keys()) await cpuOf(served);
+  for (let round = 0; round < 4 * rounds; round += 1) {
+    for (const served of round % 2 === 0 ? [plain, tiered] : [tiered, plain]) times.set(served, Math.min(times.get(served)!, await cpuOf(served)));
+  }
+  for (const served of times.keys()) await served.close();
+  const more = times.get(tiered)! / times.get(plain)! - 1;
+  return {
+    name: 'a prompt of 64 tokens and 128 decoded ones whose text is stored in host memory, CPU time',
+    value: `${format(100 * (1 + more), 1)} % of what it is without tiers`,
+    against: `goal < ${format(100 * (1 + storingGoal), 0)} %`,
+    isGoalMet: more < storingGoal,
+    numbers: { more },
+  };
+}
+
+export async function tierRequests(): Promise<BenchResult[]> {
+  const folder = writeLlama(randomLlama(new Random(4), sizes));
+  try {
+    const model = new LlamaModel(folder);
+    return [await fromDisk(model), await fromSlowTier(model), await storing(model)];
+  } finally {
+    rmSync(folder, { recursive: true, force: true });
+  }
+}
+
+if (require.main === module) {
+  void tierRequests().then((results) => { for (const { name, value, against } of results) console.log(`${name}: ${value}; ${against}`); });
+}

@@ -1,0 +1,144 @@
+// What a cache says of text below its device: where each stretch lies, why it is not on the device or not in a tier, and by what
+// estimate it was loaded or left.
+
+import test from 'ava';
+
+import { hostTier, type KvCache, type Tier, type TierGet } from 'virtual-kv';
+
+import { PlainTier } from './plain-tier.js';
+import { benchOf, close, serve, textOf } from './tier-bench.js';
+import { dropFromDevice } from './device-index.js';
+
+const MiB = 2 ** 20;
+
+/** The engine computes so many tokens a millisecond. */
+function computes(cache: KvCache, tokensPerMs: number): void {
+  for (let pass = 0; pass < 300; pass += 1) cache.prefixes.tiers!.hasPrefilled(tokensPerMs, 1); // what was measured before has faded
+}
+
+test('a text is told by stretches: what lies on the device, in which tiers, in several of them', async (t) => {
+  const [fast, slow] = [hostTier({ bytes: 16 * MiB }), new PlainTier('slow')];
+  const bench = benchOf(t, [fast, slow]);
+  const { prefixes } = bench.cache;
+  const tokens = textOf(100);
+  serve(bench, tokens, 3);
+  t.deepEqual(prefixes.lookup({ tokens }).stretches, [{ from: 0, to: 99, places: ['device'] }]);
+  await prefixes.tiers!.settled();
+  t.deepEqual(prefixes.explain({ tokens }).tiers!.stretches, [{ from: 0, to: 100, places: ['device', 'host', 'slow'] }]);
+  dropFromDevice(bench.cache);
+  await prefixes.promote({ tokens: tokens.subarray(0, 40) });
+  for (const { record, payload } of slow.blocks.values()) if (record.position === 64) payload.fill(0);
+  const { stretches } = prefixes.lookup({ tokens });
+  t.deepEqual(stretches, [{ from: 0, to: 40, places: ['device', 'host', 'slow'] }, { from: 40, to: 100, places: ['host', 'slow'] }]);
+  t.deepEqual(prefixes.lookup({ tokens: textOf(100, 1) }).stretches, []);
+  const { tiers, tokens: cached } = prefixes.explain({ tokens: Int32Array.from([...tokens, 1, 2, 3]) });
+  t.is(cached, 40);
+  t.like(tiers, { reachableTokens: 100, left: undefined, absences: { host: 'never-offered', slow: 'never-offered' } });
+  t.like(tiers!.estimate, { tokens: 60, loadTokens: 60, computeMs: undefined });
+  await close(bench);
+});
+
+test('why text was left in its tiers: the deadline, the estimate, memory, a tier that fails', async (t) => {
+  const tier = new PlainTier('mine');
+  const bench = benchOf(t, [tier], { memoryBudgetBytes: 3 * MiB });
+  const { prefixes } = bench.cache;
+  const tokens = textOf(1000);
+  serve(bench, tokens, 3);
+  await prefixes.tiers!.settled();
+  dropFromDevice(bench.cache);
+  const left = (): string | undefined => prefixes.explain({ tokens }).tiers!.left?.end;
+  t.is(left(), undefined, 'nothing tried');
+  const get = tier.get.bind(tier);
+  tier.get = () => new Promise(() => { /* never */ });
+  t.is((await prefixes.promote({ tokens, deadlineMs: 1 })).end, 'deadline');
+  t.is(left(), 'deadline');
+  computes(bench.cache, 1e6);
+  t.is((await prefixes.promote({ tokens })).end, 'recompute-cheaper');
+  t.is(left(), 'recompute-cheaper');
+  const { estimate } = prefixes.explain({ tokens }).tiers!;
+  t.is(estimate!.tokens, 1000);
+  t.true(estimate!.loadTokens < 1000 && estimate!.loadMs > estimate!.computeMs!, JSON.stringify(estimate));
+  t.deepEqual(estimate!.parts.map(({ tier, tokens, bytes }) => ({ tier, tokens, bytes })), [{ tier: 'mine', tokens: 1000, bytes: 1000 * 1024 }]);
+  computes(bench.cache, 1e-6);
+  tier.get = (): Promise<TierGet> => Promise.resolve({ isFound: false, reason: 'failed' });
+  t.is((await prefixes.promote({ tokens })).end, 'unreachable');
+  t.is(left(), 'unreachable');
+  tier.get = get;
+  const others = Array.from({ length: 3 }, (_, key) => {
+    const sequence = bench.cache.acquire({ tokens: textOf(1000, key + 1) });
+    bench.prepare(sequence, 1000);
+    bench.commit();
+    return sequence;
+  });
+  t.is((await prefixes.promote({ tokens })).end, 'no-memory');
+  t.is(left(), 'no-memory');
+  for (const sequence of others) sequence.release();
+  t.like(await prefixes.promote({ tokens }), { cachedTokens: 1000, end: 'complete' });
+  t.is(left(), undefined);
+  t.deepEqual(Object.entries(prefixes.tiers!.metrics().promotions).filter(([, count]) => count > 0).sort(), [
+    ['complete', 1], ['deadline', 1], ['no-memory', 1], ['recompute-cheaper', 1], ['unreachable', 1],
+  ]);
+  t.is(prefixes.tiers!.metrics().promotionTimes.count, 5);
+  await close(bench);
+});
+
+test('why a tier lacks text: evicted, damaged, refused, seen once, part of a block', async (t) => {
+  const absence = (cache: KvCache, tokens: Int32Array): unknown => cache.prefixes.explain({ tokens }).tiers!.absences;
+  const tier = new PlainTier('mine');
+  const small = hostTier({ bytes: 512 * 1024 });
+  const twice: Tier = Object.assign(new PlainTier('twice'), { admitAfter: 2 });
+  const whole: Tier = Object.assign(new PlainTier('whole'), { takesOnlyWholeBlocks: true });
+  const bench = benchOf(t, [small, tier, twice, whole]);
+  const { cache } = bench;
+  const { prefixes } = cache;
+  const first = textOf(100);
+  serve(bench, first, 1);
+  await prefixes.tiers!.settled();
+  t.is(absence(cache, first), undefined, 'all of it lies somewhere');
+  for (const { record, payload } of tier.blocks.values()) if (record.position === 96) payload.fill(0);
+  for (let key = 1; key <= 6; key += 1) serve(bench, textOf(100, key), key); // more than `small` has room for
+  await prefixes.tiers!.settled();
+  dropFromDevice(cache);
+  t.like(await prefixes.promote({ tokens: first }), { cachedTokens: 96, end: 'corrupt' });
+  t.deepEqual(absence(cache, first), { host: 'evicted', mine: 'corrupt', twice: 'seen-once', whole: 'part-of-block' });
+  tier.put = () => Promise.resolve({ isStored: false, reason: 'busy' });
+  const refused = textOf(160, 90);
+  const firstOnly = refused.subarray(0, 16);
+  serve(bench, refused, 9);
+  await prefixes.tiers!.settled();
+  prefixes.reset();
+  t.deepEqual(absence(cache, firstOnly), { host: 'never-offered', mine: 'never-offered', twice: 'seen-once', whole: 'never-offered' }, 'a reset forgets');
+  serve(bench, refused, 9);
+  await prefixes.tiers!.settled();
+  t.is(prefixes.tiers!.metrics().tiers[1]!.refusals.busy > 0, true);
+  await close(bench);
+});
+
+test('the start of a text comes from a fast tier where its end in a slow one is better computed', async (t) => {
+  const [fast, slow] = [new PlainTier('fast'), new PlainTier('slow')];
+  const bench = benchOf(t, [fast, slow]);
+  const { prefixes } = bench.cache;
+  const tokens = textOf(160);
+  serve(bench, tokens, 3);
+  await prefixes.tiers!.settled();
+  for (const { record } of [...fast.blocks.values()]) if (record.position >= 80) fast.blocks.delete(record.key);
+  const open = prefixes.tiers as unknown as { readonly opened: readonly { lose(key: string): void; readonly estimate: { measured(bytes: number, ms: number): void } }[] };
+  for (const { record } of slow.blocks.values()) if (record.position >= 80) open.opened[0]!.lose(record.key);
+  for (let load = 0; load < 20; load += 1) {
+    open.opened[0]!.estimate.measured((1 + load) * MiB, 1e-3);
+    open.opened[1]!.estimate.measured((1 + load) * MiB, 1e9);
+  }
+  dropFromDevice(bench.cache);
+  computes(bench.cache, 1e-4);
+  t.like(prefixes.explain({ tokens }).tiers!.estimate, { tokens: 160, loadTokens: 80 });
+  t.like(await prefixes.promote({ tokens }), { cachedTokens: 80, promotedFrom: { fast: 80 }, end: 'recompute-cheaper' });
+  await close(bench);
+});
+
+test('without tiers a lookup tells the device alone, and an explanation nothing more', async (t) => {
+  const bench = benchOf(t, []);
+  serve(bench, textOf(100), 3);
+  t.deepEqual(bench.cache.prefixes.lookup({ tokens: textOf(100) }).stretches, [{ from: 0, to: 99, places: ['device'] }]);
+  t.deepEqual(bench.cache.prefixes.explain({ tokens: textOf(100) }), { tokens: 100, reason: 'complete' });
+  bench.close();
+});

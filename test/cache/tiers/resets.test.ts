@@ -1,0 +1,193 @@
+// A reset in the middle of what tiers do: text that was computed before it is in no tier after it, however far it had come; and tiers
+// that break their promise anywhere cost their hits, and nothing else.
+
+import test from 'ava';
+
+import { type ModelShape, type Tier, type TierPut } from 'virtual-kv';
+
+import { CacheBench } from '../../helpers/cache.js';
+import { dropFromDevice, turn } from './device-index.js';
+import { PlainTier } from './plain-tier.js';
+
+const model: ModelShape = { layers: 2, kvHeads: 1, headDim: 128, dtype: 'float16' };
+const text = Int32Array.from({ length: 160 }, (_, at) => (at * 7919) % 50_000);
+
+function benchOf(t: ConstructorParameters<typeof CacheBench>[0], tiers: readonly Tier[]): CacheBench {
+  return new CacheBench(t, {
+    model, slots: 4, maxTokens: 2048, pageBytes: 65_536, memoryBudgetBytes: 64 * 2 ** 20, prefixCache: { tiers, tierBlockTokens: 16, modelId: 'test' },
+  });
+}
+
+/** Computes the text, stamped with `key`, and releases it; returns what was found, and bytes that are not those of `key`. */
+function serve(bench: CacheBench, key: number): { found: number; wrong: number } {
+  const sequence = bench.cache.acquire({ tokens: text });
+  const found = sequence.cachedTokens;
+  bench.prepare(sequence, text.length - found);
+  bench.cache.stamp(sequence, found, text.length - found, key);
+  bench.commit();
+  const wrong = bench.cache.verifyStamp(sequence, 0, text.length, key);
+  sequence.release();
+  return { found, wrong };
+}
+
+async function close(bench: CacheBench): Promise<void> {
+  await bench.cache.prefixes.tiers!.close();
+  bench.close();
+}
+
+/** A tier whose puts wait until the test lets them go. */
+class GatedTier extends PlainTier {
+  waiting: (() => void)[] = [];
+  isOpen = false;
+
+  override async put(...given: Parameters<PlainTier['put']>): Promise<TierPut> {
+    if (!this.isOpen) await new Promise<void>((resolve) => { this.waiting.push(resolve); });
+    return super.put(...given);
+  }
+
+  release(): void {
+    this.isOpen = true;
+    for (const go of this.waiting.splice(0)) go();
+  }
+}
+
+for (const gated of [0, 1]) {
+  test(`what a reset finds on its way is in no tier afterwards, whichever it waits for (${gated === 0 ? 'the first' : 'the second'})`, async (t) => {
+    const slow = new GatedTier('slow');
+    const tiers = gated === 0 ? [slow, new PlainTier('other')] : [new PlainTier('other'), slow];
+    const bench = benchOf(t, tiers);
+    const { prefixes } = bench.cache;
+    await prefixes.tiers!.ready();
+    serve(bench, 3);
+    while (slow.waiting.length === 0) await turn();
+    prefixes.reset();
+    slow.release();
+    await prefixes.tiers!.settled();
+    t.deepEqual(prefixes.tiers!.metrics().tiers.map(({ blocks }) => blocks), [0, 0]);
+    for (const { name, blocks } of tiers) t.is(blocks.size, 0, name);
+    t.deepEqual(serve(bench, 4), { found: 0, wrong: 0 }, 'with other weights');
+    await prefixes.tiers!.settled();
+    dropFromDevice(bench.cache);
+    t.like(await prefixes.promote({ tokens: text }), { cachedTokens: 160, end: 'complete' });
+    t.deepEqual(serve(bench, 4), { found: 159, wrong: 0 });
+    await close(bench);
+  });
+}
+
+test('a put that waits for its turn when a reset comes is not stored after it', async (t) => {
+  const slow = new GatedTier('slow');
+  const bench = benchOf(t, [slow]);
+  const { prefixes } = bench.cache;
+  await prefixes.tiers!.ready();
+  serve(bench, 3);
+  while (slow.waiting.length === 0) await turn();
+  for (let round = 0; round < 50; round += 1) await turn();
+  prefixes.reset();
+  slow.release();
+  await prefixes.tiers!.settled();
+  t.is(slow.blocks.size, 0);
+  await close(bench);
+});
+
+test('a reset while tiers open drops what they have from before', async (t) => {
+  const before = new PlainTier('mine');
+  const first = benchOf(t, [before]);
+  serve(first, 3);
+  await close(first);
+  t.is(before.blocks.size, 10);
+  const again = new GatedTier('mine');
+  again.release();
+  for (const [key, block] of before.blocks) again.blocks.set(key, block);
+  const bench = benchOf(t, [again]);
+  bench.cache.prefixes.reset();
+  await bench.cache.prefixes.tiers!.ready();
+  t.like(await bench.cache.prefixes.promote({ tokens: text }), { cachedTokens: 0, promotedTokens: 0 });
+  await turn();
+  t.is(again.blocks.size, 0);
+  await close(bench);
+});
+
+test('a block that others stored is found behind one that its own tier has lost', async (t) => {
+  const shared = new PlainTier('shared');
+  const find = function find(this: PlainTier, keys: readonly string[]): Promise<number> {
+    const missing = keys.findIndex((key) => !this.blocks.has(key));
+    return Promise.resolve(missing < 0 ? keys.length : missing);
+  };
+  const fast = new PlainTier('fast');
+  const bench = benchOf(t, [fast, Object.assign(shared, { find })]);
+  const { prefixes } = bench.cache;
+  serve(bench, 3);
+  await prefixes.tiers!.settled();
+  dropFromDevice(bench.cache);
+  const [second] = [...fast.blocks.values()].filter(({ record }) => record.position === 16);
+  second!.payload[0]! ^= 1; // it is lost in the fast tier
+  const stored = shared.blocks.get(second!.record.key)!;
+  shared.blocks.delete(second!.record.key); // and misses in the other
+  t.like(await prefixes.promote({ tokens: text }), { cachedTokens: 16, end: 'corrupt' });
+  shared.blocks.set(second!.record.key, stored); // another process stores it again
+  t.like(await prefixes.promote({ tokens: text }), { cachedTokens: 160, end: 'complete' });
+  t.deepEqual(serve(bench, 3), { found: 159, wrong: 0 });
+  await close(bench);
+});
+
+test('blocks that others stored are found wherever this cache\'s own tiers have a hole', async (t) => {
+  const first = new PlainTier('mine');
+  const writer = benchOf(t, [first]);
+  serve(writer, 3);
+  await close(writer);
+  const [mine, shared] = [new PlainTier('mine'), new PlainTier('shared')];
+  for (const [key, block] of first.blocks) {
+    const number = block.record.position / 16;
+    if (number < 2) mine.blocks.set(key, block); // blocks 2, 5 and 8 come from others, which have 3 and 9 too
+    if ([2, 3, 5, 8, 9].includes(number)) shared.blocks.set(key, block);
+  }
+  let asked = 0;
+  const find = function find(this: PlainTier, keys: readonly string[]): Promise<number> {
+    asked += 1;
+    const missing = keys.findIndex((key) => !this.blocks.has(key));
+    return Promise.resolve(missing < 0 ? keys.length : missing);
+  };
+  Object.assign(shared, { find, open: () => Promise.resolve() });
+  const bench = benchOf(t, [mine, shared]);
+  await bench.cache.prefixes.tiers!.ready();
+  t.like(await bench.cache.prefixes.promote({ tokens: text }), { cachedTokens: 64, promotedFrom: { mine: 32, shared: 32 }, end: 'complete' });
+  t.is(asked, 1, 'what it said that it has not is not asked for again');
+  t.deepEqual(serve(bench, 3), { found: 64, wrong: 0 });
+  await close(bench);
+});
+
+for (const method of ['find', 'borrow', 'lend', 'giveBack', 'sizeOf', 'remove', 'get', 'put'] as const) {
+  for (const how of ['throws', 'rejects'] as const) {
+    test(`a tier whose ${method} ${how} costs its hits, and what runs goes on`, async (t) => {
+      const broken: Tier = new PlainTier('broken');
+      const bench = benchOf(t, [broken, new PlainTier('sound')]);
+      const { prefixes } = bench.cache;
+      await prefixes.tiers!.ready();
+      if (method === 'get') {
+        serve(bench, 3);
+        await prefixes.tiers!.settled();
+      }
+      Object.assign(broken, {
+        [method]: () => {
+          if (how === 'throws') throw new Error('broken');
+          return Promise.reject(new Error('broken'));
+        },
+      });
+      if (how === 'rejects' && ['borrow', 'lend', 'giveBack', 'sizeOf'].includes(method)) { // they return no promise
+        await close(bench);
+        t.pass();
+        return;
+      }
+      t.deepEqual(serve(bench, 3).wrong, 0);
+      await prefixes.tiers!.settled();
+      dropFromDevice(bench.cache);
+      const { cachedTokens, end } = await prefixes.promote({ tokens: text });
+      t.true(cachedTokens === 160 || method === 'sizeOf' || method === 'lend', `${cachedTokens} ${end}`);
+      t.deepEqual(serve(bench, 3).wrong, 0);
+      prefixes.reset();
+      await prefixes.tiers!.settled();
+      t.deepEqual(serve(bench, 4), { found: 0, wrong: 0 });
+      await close(bench);
+    });
+  }
+}

@@ -1,0 +1,55 @@
+import { readFileSync, writeFileSync } from 'node:fs';
+
+import test from 'ava';
+
+import { bytesOf, inFolder, keyOf, options, recordOf, segmentsOf, withStore } from '../store/store-world.js';
+import { runVkv, runVkvJson } from './run-vkv.js';
+
+test('`vkv store info` lists each namespace of a directory', (t) => inFolder(async (directory) => {
+  await withStore(options(directory), async (store) => {
+    for (const number of [1, 2, 3]) await store.put(recordOf(number));
+    await store.remove([keyOf(2)]);
+  });
+  await withStore(options(directory, { namespace: Buffer.from('another') }), (store) => store.put(recordOf(1)));
+  const { namespaces } = runVkvJson(['store', 'info', directory]) as { namespaces: Record<string, number>[] };
+  t.deepEqual(namespaces.map(({ records, tokens }) => [records, tokens]).toSorted(), [[1, 16], [2, 32]]);
+  const { stdout, exitCode } = runVkv(['store', 'info', directory]);
+  t.is(exitCode, 0);
+  t.regex(stdout, /namespace +records +tokens +live +removed +files +segments +O_DIRECT\nkvs-[0-9a-f]{32} +\d.* (on|unsupported) *\n/);
+}));
+
+test('`vkv store verify` names what is damaged and ends with 1', (t) => inFolder(async (directory) => {
+  await withStore(options(directory), async (store) => {
+    for (const number of [1, 2]) await store.put(recordOf(number));
+  });
+  t.is(runVkv(['store', 'verify', directory]).exitCode, 0);
+  const file = segmentsOf(directory)[0]!;
+  const bytes = readFileSync(file);
+  bytes[bytes.indexOf(bytesOf(2, 0, 3, 700))]! ^= 1;
+  writeFileSync(file, bytes);
+  const { exitCode, stdout } = runVkv(['store', 'verify', directory, '--json']);
+  t.is(exitCode, 1);
+  t.like((JSON.parse(stdout) as { namespaces: object[] }).namespaces[0], { records: 2, corrupt: [Buffer.from(keyOf(2)).toString('hex')], isInterrupted: false });
+}));
+
+test('`vkv store gc` gives bytes back', (t) => inFolder(async (directory) => {
+  await withStore(options(directory), async (store) => {
+    for (let number = 0; number < 8; number += 1) await store.put(recordOf(number));
+    await store.remove([0, 1, 2, 3, 4, 5].map(keyOf));
+  });
+  const { namespaces } = runVkvJson(['store', 'gc', directory]) as { namespaces: Record<string, number>[] };
+  t.like(namespaces[0], { droppedSegments: 1, copiedBytes: 2 * 8_192 });
+}));
+
+test('`vkv store` names what it cannot open', (t) => inFolder(async (directory) => {
+  const missing = runVkv(['store', 'info', `${directory}/none`]);
+  t.is(missing.exitCode, 1);
+  t.regex(missing.stderr, /^vkv: KV_STORE_UNAVAILABLE: .*ENOENT/);
+  t.is(runVkv(['store', 'info', directory]).stdout, 'No disk store here.\n');
+  await withStore(options(directory), async () => {
+    const { exitCode, stderr } = runVkv(['store', 'info', directory]);
+    t.is(exitCode, 1);
+    t.regex(stderr, /^vkv: KV_STORE_LOCKED: .* is open in process/);
+  });
+  t.is(runVkv(['store', 'infos', directory]).exitCode, 2);
+}));

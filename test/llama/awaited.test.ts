@@ -1,0 +1,83 @@
+// Passes that are awaited, beside passes that block: the same bits, and an engine that is closed in the middle of one.
+
+import test from 'ava';
+
+import { KvCache } from 'virtual-kv';
+
+import { LlamaEngine } from '#internal/llama/engine.js';
+import { LlamaModel } from '#internal/llama/model.js';
+import { Random } from '#internal/base/random.js';
+import { nativeOf } from '../helpers/native-of.js';
+import { pageBytes, randomText } from '../helpers/llama-shapes.js';
+import { randomLlama, removeFolder, writeLlama } from '../helpers/made-llama.js';
+import { seedOf } from '../helpers/seed.js';
+
+const seed = seedOf('awaited passes');
+const folder = writeLlama(randomLlama(new Random(seed), {
+  layers: 3, hidden: 96, intermediate: 160, queryHeads: 4, kvHeads: 2, headDim: 24, vocabularyTokens: 60,
+}, {}, 'bfloat16'), 'bfloat16');
+const model = new LlamaModel(folder, { threads: 2 });
+test.after.always(() => removeFolder(folder));
+
+/** An engine over a cache of its own, and passes over three sequences. */
+function scene(passes: 'awaited' | 'blocking') {
+  const cache = new KvCache({ model: model.shape('bfloat16'), slots: 3, maxTokens: 256, memoryBudgetBytes: 2 ** 26, driver: 'host', pageBytes, prefixCache: 'off' });
+  const engine = new LlamaEngine({ model, cache, passes });
+  const sequences = [cache.acquire(), cache.acquire(), cache.acquire()];
+  const run = async (tokens: readonly (readonly number[])[], embedded?: Float32Array): Promise<Float32Array> => {
+    const batch = cache.createBatch();
+    tokens.forEach((some, index) => { batch.add(sequences[index]!, some.length); });
+    cache.prepare(batch);
+    try {
+      const { logits } = await engine[tokens.every(({ length }) => length === 1) ? 'decode' : 'prefill']({
+        length: 3, slots: Int32Array.from(sequences, ({ slot }) => slot), positions: Int32Array.from(sequences, ({ length }) => length),
+        tokenCounts: Int32Array.from(tokens, ({ length }) => length), tokens: Int32Array.from(tokens.flat()), wantsLogits: new Uint8Array(3).fill(1),
+        inputs: [undefined, embedded && [{ at: sequences[1]!.length, rows: embedded }], undefined],
+      });
+      cache.commit(batch);
+      return logits.slice(0, 3 * engine.vocabularyTokens);
+    } finally {
+      if (batch.isPrepared) cache.discard(batch);
+    }
+  };
+  const close = (): void => {
+    engine.close();
+    for (const sequence of sequences) sequence.release();
+    cache.verify();
+    cache.close();
+  };
+  return { cache, engine, run, close };
+}
+
+test(`a pass that is awaited gives the bits of one that blocks, chunk by chunk and token by token (seed ${seed})`, async (t) => {
+  const random = new Random(seed);
+  const [awaited, blocking] = [scene('awaited'), scene('blocking')];
+  for (let step = 0; step < 30; step += 1) {
+    const tokens = [0, 1, 2].map(() => randomText(random, step % 3 === 0 ? 1 + random.integer(8) : 1));
+    const embedded = step % 5 === 0 ? Float32Array.from({ length: 96 }, () => random.next()) : undefined;
+    t.deepEqual(await awaited.run(tokens, embedded), await blocking.run(tokens, embedded), `step ${step}`);
+  }
+  awaited.close();
+  blocking.close();
+});
+
+test('an engine that is closed in the middle of a pass drops the rest of it', async (t) => {
+  const { cache, engine, run, close } = scene('awaited');
+  nativeOf(cache.driver).failCall('hold', 1, 0);
+  const pass = run([[1, 2, 3], [4], [5]]);
+  const rejected = t.throwsAsync(pass, { code: 'KV_ABORTED' });
+  engine.close();
+  await rejected;
+  close();
+});
+
+test('a pass of which a command fails is over, does not count, and can be computed again', async (t) => {
+  const { cache, run, close } = scene('awaited');
+  const expected = await scene('blocking').run([[1, 2, 3], [4], [5]]);
+  for (const nth of [1, 9, 30]) {
+    nativeOf(cache.driver).failCall('command', nth, 5);
+    await t.throwsAsync(run([[1, 2, 3], [4], [5]]), { code: 'KV_COMMAND_FAILED' });
+  }
+  t.deepEqual(await run([[1, 2, 3], [4], [5]]), expected);
+  close();
+});

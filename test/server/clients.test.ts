@@ -1,0 +1,181 @@
+// Clients as they are: many at once, that leave, read slowly or not at all, send slowly, send several requests at once or none. What they
+// do must cost the others nothing, and leave nothing behind.
+
+import type { Socket } from 'node:net';
+
+import test from 'ava';
+
+import { Random } from '#internal/base/random.js';
+import { seedOf } from '../helpers/seed.js';
+import { scriptFrom } from './script-engine.js';
+import { withServer, type ServingWorld } from './serving-world.js';
+
+const chat = (content: string, more: object = {}): object => ({ messages: [{ role: 'user', content }], max_tokens: 30, ...more });
+const tokensOf = (content: string): number => Buffer.byteLength(`user:${content}\n`);
+
+/** A request as it goes over the wire. */
+function wire(body: object | string, path = '/v1/chat/completions', more = ''): string {
+  const text = typeof body === 'string' ? body : JSON.stringify(body);
+  return `POST ${path} HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: ${Buffer.byteLength(text)}\r\n${more}\r\n${text}`;
+}
+
+/** Everything that comes until the connection is closed. */
+async function readAll(socket: Socket): Promise<string> {
+  const chunks: Buffer[] = [];
+  socket.on('data', (chunk: Buffer) => chunks.push(chunk));
+  socket.on('error', () => {}); // as when the server closes while this client writes
+  if (!socket.closed) await new Promise((resolve) => { socket.once('close', resolve); });
+  return Buffer.concat(chunks).toString();
+}
+
+const turn = (): Promise<void> => new Promise((resolve) => { setImmediate(resolve); });
+
+/** The text of a stream's events. */
+function textOf(events: string): string {
+  return [...events.matchAll(/^data: (\{.*)$/gm)].map(([, json]) =>
+    (JSON.parse(json!) as { choices: { delta: { content?: string } }[] }).choices[0]?.delta.content ?? '').join('');
+}
+
+const seed = seedOf('many clients');
+
+test(`256 streams at once, a third of which are left: every other one has its whole answer (seed ${seed})`, (t) =>
+  withServer(t, { slots: 16, scheduler: { maxWaiting: 512 } }, async (world) => {
+    const random = new Random(seed);
+    let [whole, left] = [0, 0];
+    await Promise.all(Array.from({ length: 256 }, async (_, index) => {
+      const content = `client ${index % 20}`;
+      const leaves = random.chance(1 / 3) ? 1 + random.integer(10) : Infinity;
+      const leaver = new AbortController();
+      const response = await world.post('/v1/chat/completions', chat(content, { stream: true }), { signal: leaver.signal });
+      t.is(response.status, 200);
+      let [text, chunks] = ['', 0];
+      const decoder = new TextDecoder();
+      try {
+        for await (const chunk of response.body!) {
+          text += decoder.decode(chunk as Uint8Array, { stream: true });
+          chunks += 1;
+          if (chunks >= leaves) leaver.abort();
+        }
+        t.is(textOf(text), scriptFrom(tokensOf(content), 30));
+        whole += 1;
+      } catch (error) {
+        t.is((error as Error).name, 'AbortError');
+        left += 1;
+      }
+    }));
+    t.is(whole + left, 256);
+    t.true(whole >= 128);
+  }));
+
+test('a client that does not read, or asks nothing more, is disconnected; one that waits is not', (t) =>
+  withServer(t, { slots: 4, stallTimeoutMs: 400, modelName: 'm'.repeat(20_000) }, async (world) => { // each event has the model's name
+    const stalled = await Promise.all([world.connect(), world.connect()]);
+    for (const socket of stalled) {
+      socket.pause();
+      socket.on('error', () => {});
+      socket.write(wire(chat('a', { stream: true, max_tokens: 480 })) + wire(chat('b', { stream: true, max_tokens: 480 }))); // 20 MB: more than the system takes
+    }
+    const idle = await world.connect();
+    const nothing = readAll(idle);
+    const other = await world.post('/v1/chat/completions', chat('another'));
+    t.is(other.status, 200);
+    t.is(await nothing, '');
+    world.engine.hold();
+    const waits = world.post('/v1/chat/completions', chat('patient', { max_tokens: 1 }));
+    await world.scheduler.idle({ timeoutMs: 1_500 }).catch(() => {}); // longer than the time of a stall
+    world.engine.letGo();
+    t.is((await waits).status, 200);
+    for (const socket of stalled) {
+      const events = readAll(socket);
+      socket.resume();
+      t.false((await events).includes('[DONE]', 11_000_000));
+    }
+  }));
+
+test('a client that sends slowly is told so and disconnected, and others are served meanwhile', (t) =>
+  withServer(t, { requestTimeoutMs: 800 }, async (world) => {
+    const body = wire(chat('a'));
+    const slow = await Promise.all([body.slice(0, 20), body.slice(0, -5), ''].map(async (part) => {
+      const socket = await world.connect();
+      socket.write(part);
+      return readAll(socket);
+    }).map(async (all, index) => ({ index, all })));
+    t.is((await world.post('/v1/chat/completions', chat('b', { max_tokens: 3 }))).status, 200);
+    for (const { index, all } of slow) t.regex(await all, index === 2 ? /^(HTTP\/1\.1 408|$)/ : /^HTTP\/1\.1 408/);
+  }));
+
+test('requests that are sent behind each other are answered in order, and end when their client leaves', (t) =>
+  withServer(t, { slots: 2 }, async (world) => {
+    const socket = await world.connect();
+    const bodies = ['one', 'two', 'three'].map((content, index) => wire(chat(content, { max_tokens: 20, stream: index === 1 }), undefined, index === 2 ? 'Connection: close\r\n' : ''));
+    const all = readAll(socket);
+    socket.write(bodies.join(''));
+    const answers = (await all).split('HTTP/1.1 ').slice(1);
+    t.deepEqual(answers.map((answer) => answer.slice(0, 3)), ['200', '200', '200']);
+    t.true(answers[0]!.includes(JSON.stringify(scriptFrom(tokensOf('one'), 20)).slice(1, -1)));
+    t.is(textOf(answers[1]!), scriptFrom(tokensOf('two'), 20));
+    t.true(answers[2]!.includes(JSON.stringify(scriptFrom(tokensOf('three'), 20)).slice(1, -1)));
+
+    world.engine.hold();
+    const leaver = await world.connect();
+    leaver.write(bodies.slice(0, 2).join('').repeat(3));
+    while (world.scheduler.waitingRequests + world.scheduler.runningRequests < 6) await turn();
+    leaver.destroy();
+    while (world.scheduler.totals.failedRequests < 6) await turn();
+    t.is(world.scheduler.waitingRequests, 0);
+  }));
+
+test('what is no request for the server is refused, and the connection stays usable where it can', (t) => withServer(t, { maxBodyBytes: 4_096 }, async (world) => {
+  const statusOf = async (path: string, init: RequestInit): Promise<number> => {
+    const response = await fetch(world.url + path, init);
+    const { error } = await response.json() as { error: { message: string; code: string } };
+    t.true(error.message.length > 10 && error.code.length > 0);
+    t.truthy(response.headers.get('x-request-id'));
+    return response.status;
+  };
+  const json = { 'content-type': 'application/json' };
+  const path = '/v1/chat/completions';
+  t.is(await statusOf(path, { method: 'POST', body: '{}' }), 415);
+  t.is(await statusOf(path, { method: 'POST', headers: { ...json, 'content-encoding': 'gzip' }, body: '{}' }), 415);
+  for (const body of ['', '{', '[]', 'null', '"a"', '{"messages":1}', Buffer.from([0x22, 0xff, 0x22])]) t.is(await statusOf(path, { method: 'POST', headers: json, body }), 400);
+  t.is(await statusOf(path, { method: 'POST', headers: json, body: JSON.stringify(chat('a'.repeat(9_000))) }), 413);
+  t.is(await statusOf(path, {}), 405);
+  t.is(await statusOf('/v1/embeddings', { method: 'POST', headers: json, body: '{}' }), 404);
+  t.is(await statusOf('/constructor', {}), 404);
+
+  const endless = await world.connect();
+  const answer = readAll(endless);
+  endless.write(`POST ${path} HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n`);
+  const chunk = `1000\r\n${'a'.repeat(4_096)}\r\n`;
+  while (!endless.destroyed && !endless.closed && endless.write(chunk, () => {})) await turn();
+  t.regex(await answer, /^HTTP\/1\.1 413/);
+  const garbage = await world.connect();
+  const refused = readAll(garbage);
+  garbage.write('\x16\x03\x01 this is not HTTP\r\n\r\n');
+  t.regex(await refused, /^HTTP\/1\.1 400/);
+}));
+
+/** Bytes in use after a collection; the tests run without --expose-gc. */
+async function heapBytes(world: ServingWorld, requests: number): Promise<number> {
+  for (let at = 0; at < requests; at += 16) {
+    await Promise.all(Array.from({ length: 16 }, async (_, index) => {
+      const stream = index % 2 === 0;
+      const leaver = new AbortController();
+      const response = await world.post('/v1/chat/completions', chat(`client ${at + index}`, { stream, max_tokens: 20 }), { signal: leaver.signal });
+      if (index % 8 === 1) leaver.abort();
+      else await response.text();
+    }).map((each) => each.catch(() => {})));
+  }
+  const { setFlagsFromString } = await import('node:v8');
+  const { runInNewContext } = await import('node:vm');
+  setFlagsFromString('--expose-gc');
+  (runInNewContext('gc') as () => void)();
+  return process.memoryUsage().heapUsed;
+}
+
+test('memory does not grow with the requests that were served', (t) => withServer(t, { slots: 8 }, async (world) => {
+  await heapBytes(world, 160);
+  const before = await heapBytes(world, 80);
+  const after = await heapBytes(world, 320);
+  t.true(after - before < 1e6, `${after - before} bytes more after 320 requests`);
+}));

@@ -1,0 +1,75 @@
+// What eviction of side tensors costs, and which text it takes.
+
+import test from 'ava';
+
+import { SidePages } from '#internal/side/side-pages.js';
+import { KvCache } from 'virtual-kv';
+
+const pageBytes = 64 * 1024;
+const held = 200;
+
+test('texts in use are passed over once, and not again for each page that is evicted', (t) => {
+  using cache = new KvCache({
+    model: { layers: 1, kvHeads: 1, headDim: 64, dtype: 'float16' }, slots: 2, maxTokens: 64, memoryBudgetBytes: 2 ** 26, driver: 'host', pageBytes,
+    mapper: 'off', handOverSlots: held, sideTensors: { hidden: { width: 16_384, dtype: 'float32', pageBytes } }, // a page each token
+    sideBudgetBytes: 500 * pageBytes,
+  });
+  const rows = new Float32Array(50 * 16_384);
+  const say = (tokens: readonly number[]): void => {
+    const batch = cache.createBatch();
+    const sequence = cache.acquire({ tokens });
+    batch.add(sequence, tokens.length);
+    cache.prepare(batch);
+    cache.writeSide(batch, { hidden: rows.subarray(0, tokens.length * 16_384) });
+    cache.commit(batch);
+    if (tokens.length === 1) sequence.handOver();
+    sequence.release();
+  };
+  for (let text = 0; text < held; text += 1) say([text]); // used longest ago, and kept
+  const cached = [1000, 2000, 3000, 4000].map((first) => Array.from({ length: 50 }, (_, index) => first + index));
+  for (const text of cached) say(text);
+  t.is(cache.sideCounts().usedBytes, 400 * pageBytes);
+
+  const { usersOf } = SidePages.prototype;
+  let asked = 0;
+  SidePages.prototype.usersOf = function (this: SidePages, page: number): number {
+    asked += 1;
+    return usersOf.call(this, page);
+  };
+  try {
+    cache.setSideBudget((held + 20) * pageBytes);
+  } finally {
+    SidePages.prototype.usersOf = usersOf;
+  }
+  t.is(cache.sideCounts().usedBytes, (held + 20) * pageBytes);
+  t.true(asked < 8 * (held + 180), `${asked} pages were looked at for 180 that went`);
+  for (const [index, tokens] of [0, 0, 0, 20].entries()) {
+    t.is(cache.prefixes.explain({ tokens: [...cached[index]!, 1], needs: ['hidden'] }).tokens, tokens, `text ${index}`);
+  }
+  cache.verify();
+});
+
+test('a text that was looked at for eviction and is used again then goes last', (t) => {
+  using cache = new KvCache({
+    model: { layers: 1, kvHeads: 1, headDim: 64, dtype: 'float16' }, slots: 2, maxTokens: 64, memoryBudgetBytes: 2 ** 24, driver: 'host', pageBytes,
+    mapper: 'off', sideTensors: { hidden: { width: 16_384, dtype: 'float32', pageBytes } }, sideBudgetBytes: 100 * pageBytes,
+  });
+  const say = (tokens: readonly number[]): void => {
+    const sequence = cache.acquire({ tokens });
+    const batch = cache.createBatch();
+    batch.add(sequence, tokens.length - sequence.cachedTokens);
+    cache.prepare(batch);
+    cache.writeSide(batch, { hidden: new Float32Array((tokens.length - sequence.cachedTokens) * 16_384) });
+    cache.commit(batch);
+    sequence.release();
+  };
+  const [one, other] = [[1, 2, 3, 4, 5, 6], [11, 12, 13, 14, 15, 16]];
+  say(one);
+  say(other);
+  cache.setSideBudget(11 * pageBytes); // the end of the first goes, which stays the oldest
+  const found = (text: readonly number[]): number => cache.prefixes.explain({ tokens: [...text, 99], needs: ['hidden'] }).tokens;
+  t.deepEqual([found(one), found(other)], [5, 6]);
+  say(one);
+  cache.setSideBudget(10 * pageBytes);
+  t.deepEqual([found(one), found(other)], [6, 4]);
+});

@@ -1,0 +1,141 @@
+// How rows of side tensors are seen: a view takes as much as was asked for, is shared with the next one where it can be, and shows the
+// bytes of its tokens wherever it begins.
+
+import test from 'ava';
+
+import { HandOver, KvCache, type Batch, type Sequence, type SideDtype, type SideView } from 'virtual-kv';
+import { Random } from '#internal/base/random.js';
+import { seedOf } from '../helpers/seed.js';
+
+const KiB = 1024;
+const MiB = KiB * KiB;
+const width = 1000; // 250 pages of 64 KiB for 4,096 tokens; a page and a mebibyte end inside a token
+const tokens = 4096;
+const text = Int32Array.from({ length: tokens }, (_, index) => index);
+
+interface World extends Disposable {
+  readonly cache: KvCache;
+  readonly handOver: HandOver;
+  readonly batch: Batch;
+  readonly sequence: Sequence;
+}
+
+function written(pageBytes = 64 * KiB): World {
+  const cache = new KvCache({
+    model: { layers: 1, kvHeads: 1, headDim: 64, dtype: 'float32' }, slots: 2, maxTokens: 2 * tokens, memoryBudgetBytes: 2 ** 24, driver: 'host',
+    pageBytes: 64 * KiB, mapper: 'off', sideTensors: { hidden: { width, dtype: 'float32', pageBytes } },
+  });
+  const sequence = cache.acquire({ tokens: text });
+  const batch = cache.createBatch();
+  batch.add(sequence, tokens);
+  cache.prepare(batch);
+  cache.writeSide(batch, { hidden: rowsOf(0, tokens) });
+  cache.commit(batch);
+  const handOver = sequence.handOver();
+  return {
+    cache, handOver, batch, sequence, [Symbol.dispose]: () => {
+      handOver.close();
+      cache.close();
+    },
+  };
+}
+
+/** Each element says which it is. */
+function rowsOf(from: number, to: number): Float32Array {
+  return Float32Array.from({ length: (to - from) * width }, (_, index) => from * width + index);
+}
+
+function isRight(rows: Readonly<SideView>, from: number, to: number): boolean {
+  return rows.length === (to - from) * width && rows.every((value, index) => value === from * width + index);
+}
+
+test('a few rows of a long text are a small buffer, and the next ones are in the same', (t) => {
+  using world = written();
+  const { handOver } = world;
+  const first = handOver.rows('hidden', 0, 1);
+  t.true(isRight(first, 0, 1));
+  t.is(first.buffer.byteLength, MiB);
+  for (let token = 1; token < 200; token += 1) t.is(handOver.rows('hidden', token, token + 1).buffer, first.buffer);
+  const last = handOver.rows('hidden', tokens - 1, tokens);
+  t.true(isRight(last, tokens - 1, tokens));
+  t.true(last.buffer.byteLength <= MiB);
+});
+
+test('all rows are one array, also where some of them were seen before, and short ranges are parts of it from then on', (t) => {
+  using world = written();
+  const { handOver } = world;
+  const part = handOver.rows('hidden', 1000, 1001);
+  const all = handOver.rows('hidden');
+  t.true(isRight(all, 0, tokens));
+  t.true(isRight(part, 1000, 1001));
+  t.is(handOver.rows('hidden', 3000, 3001).buffer, all.buffer);
+});
+
+for (const pageBytes of [64 * KiB, 2 * MiB]) {
+  const seed = seedOf(`side views ${pageBytes}`);
+  test(`ranges drawn at random show their tokens while the text grows (pages of ${pageBytes / KiB} KiB, seed ${seed})`, (t) => {
+    using world = written(pageBytes);
+    const { cache, handOver, batch, sequence } = world;
+    const random = new Random(seed);
+    const old: { readonly rows: Readonly<SideView>; readonly from: number; readonly to: number }[] = [];
+    for (let round = 0; round < 100; round += 1) {
+      const end = handOver.tokens;
+      const from = random.integer(end + 1);
+      const to = random.integer(2) === 0 ? Math.min(end, from + random.integer(4)) : from + random.integer(end - from + 1);
+      const rows = handOver.rows('hidden', from, to);
+      t.true(isRight(rows, from, to), `${from} to ${to}`);
+      if (old.length < 10) old.push({ rows, from, to });
+      const added = random.integer(40);
+      if (added === 0) continue;
+      batch.clear();
+      batch.add(sequence, added);
+      cache.prepare(batch);
+      cache.writeSide(batch, { hidden: rowsOf(end, end + added) });
+      cache.commit(batch);
+    }
+    for (const { rows, from, to } of old) t.true(isRight(rows, from, to), `${from} to ${to}, at the end`);
+    handOver.close();
+    sequence.release();
+    for (const { rows } of old) t.is(rows.length, 0);
+  });
+}
+
+test('a part whose buffer was transferred is an error, as is every new one of that slot', (t) => {
+  using world = written();
+  const { handOver } = world;
+  const { buffer } = handOver.rows('hidden', 0, 1);
+  const { transfer } = ArrayBuffer.prototype as { transfer?: (this: ArrayBuffer) => ArrayBuffer };
+  if (transfer === undefined) {
+    t.log('no ArrayBuffer.prototype.transfer before Node.js 22');
+    t.pass();
+    return;
+  }
+  transfer.call(buffer as ArrayBuffer);
+  t.throws(() => handOver.rows('hidden', 0, 1), { code: 'KV_VIEW_TRANSFERRED' });
+  t.throws(() => handOver.rows('hidden', 3000, 3001), { code: 'KV_VIEW_TRANSFERRED' });
+});
+
+for (const [dtype, rows] of [
+  ['int32', Int32Array.of(-(2 ** 31), 2 ** 31 - 1, 151_643, 0)], ['float32', Float32Array.of(1.5, -2, 3, 0)], ['bfloat16', Uint16Array.of(1, 2, 65_535, 0)],
+  ['float16', Uint16Array.of(1, 2, 65_535, 0)], ['float8', Uint8Array.of(1, 2, 255, 0)], ['int8', Int8Array.of(1, -128, 127, 0)],
+] as const satisfies readonly (readonly [SideDtype, SideView])[]) {
+  test(`rows of ${dtype} are written and read as a ${rows.constructor.name}`, (t) => {
+    using cache = new KvCache({
+      model: { layers: 1, kvHeads: 1, headDim: 64, dtype: 'float32' }, slots: 2, maxTokens: 64, memoryBudgetBytes: 2 ** 22, driver: 'host',
+      pageBytes: 64 * KiB, mapper: 'off', sideTensors: { codes: { width: 2, dtype } },
+    });
+    t.is(cache.sideTensors[0]!.tokenBytes, 2 * rows.BYTES_PER_ELEMENT);
+    const sequence = cache.acquire({ tokens: [7, 8] });
+    const batch = cache.createBatch();
+    batch.add(sequence, 2);
+    cache.prepare(batch);
+    t.throws(() => cache.writeSide(batch, { codes: new Float64Array(4) as never }), { code: 'KV_INVALID_OPTION', message: new RegExp(`a ${rows.constructor.name} of 2 × 2`) });
+    cache.writeSide(batch, { codes: rows });
+    cache.commit(batch);
+    sequence.release();
+    const again = cache.acquire({ tokens: [7, 8, 9], needs: ['codes'] });
+    t.is(again.cachedTokens, 2);
+    using handOver = again.handOver();
+    t.deepEqual(handOver.rows('codes'), rows);
+  });
+}

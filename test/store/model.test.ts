@@ -1,0 +1,98 @@
+import { unlinkSync } from 'node:fs';
+
+import test from 'ava';
+
+import { Random } from '#internal/base/random.js';
+import { DiskStore } from '#internal/store/disk-store.js';
+import { seedOf } from '../helpers/seed.js';
+import { assertAccounts, inFolder, keyOf, KiB, MiB, options, readBack, recordOf, scale, segmentsOf, versionOf } from './store-world.js';
+
+const seed = seedOf('disk store model');
+
+for (const durability of ['none', 'sync'] as const) {
+  test(`thousands of puts, removals and collections leave what a Map has, and accounts that equal the files, with durability ${durability} (seed ${seed})`, (t) => inFolder(async (directory) => {
+    const random = new Random(seed);
+    const given = options(directory, { durability, bytes: 2 * MiB, threads: 4, direct: durability === 'sync' });
+    let store = await DiskStore.open(given);
+    const model = new Map<number, number>();
+    let version = 0;
+    let full = 0;
+    const records = 60;
+    const turns = (durability === 'none' ? 1_000 : 200) * Math.max(1, scale);
+    for (let turn = 0; turn < turns; turn += 1) {
+      const number = random.integer(records);
+      const sizes = [(number * 977) % (30 * KiB), number];
+      if (random.chance(0.01)) {
+        await store.close();
+        store = await DiskStore.open(given);
+      } else if (random.chance(0.02)) {
+        await store.gc();
+      } else if (model.has(number) && random.chance(0.6)) {
+        t.is(await versionOf(t, store, number, [model.get(number)!], sizes), model.get(number));
+      } else if (model.has(number)) {
+        t.deepEqual(await store.remove([keyOf(number)]), { removed: 1, isRecorded: true });
+        model.delete(number);
+      } else {
+        version = (version + 1) % 60_000;
+        const result = await store.put(recordOf(number, version, sizes));
+        if (result.stored) model.set(number, version);
+        else {
+          t.is(result.reason, 'full');
+          full += 1;
+          const gone = [...model.keys()].slice(0, 12);
+          t.like(await store.remove(gone.map(keyOf)), { removed: gone.length });
+          for (const one of gone) model.delete(one);
+          await store.gc();
+          t.deepEqual(await store.put(recordOf(number, version, sizes)), { stored: true }, 'what was removed and collected gives its bytes back');
+          model.set(number, version);
+        }
+      }
+      t.is(store.stats().records, model.size);
+      if (turn % 10 === 0) assertAccounts(t, store, directory);
+    }
+    for (const [number, expected] of model) t.is(await versionOf(t, store, number, [expected], [(number * 977) % (30 * KiB), number]), expected);
+    await store.remove([...model.keys()].map(keyOf));
+    await store.close();
+    store = await DiskStore.open(given);
+    t.is(store.stats().records, 0);
+    await store.gc();
+    t.true(store.stats().segments <= 2, `${store.stats().segments} segments of nothing`);
+    await store.close();
+    if (durability === 'none') t.log(`${full} times full`);
+  }));
+}
+
+test(`files that another program removes cost their records, and the accounts equal the files (seed ${seed})`, (t) => inFolder(async (directory) => {
+  const random = new Random(seed);
+  const given = options(directory, { durability: 'none', bytes: 2 * MiB, threads: 4 });
+  let store = await DiskStore.open(given);
+  const sizesOf = (number: number): [number, number] => [(number * 977) % (30 * KiB), number];
+  /** By record: the versions that were ever stored. What removed it may be gone with its file. */
+  const versions = new Map<number, number[]>();
+  for (let turn = 0; turn < 400 * Math.max(1, scale); turn += 1) {
+    const number = random.integer(60);
+    if (random.chance(0.04)) {
+      const isOpen = random.chance(0.5);
+      if (!isOpen) await store.close();
+      const files = segmentsOf(directory);
+      if (files.length > 0) unlinkSync(files[random.integer(files.length)]!);
+      if (isOpen) await store.gc();
+      if (isOpen) await store.close();
+      store = await DiskStore.open(given);
+      assertAccounts(t, store, directory);
+      const { corrupt, unreadable, records } = await store.verify();
+      t.deepEqual([corrupt.length, unreadable.length, records], [0, 0, store.stats().records]);
+    } else if (store.has(keyOf(number)) && random.chance(0.5)) {
+      await store.remove([keyOf(number)]);
+      t.is((await readBack(store, number, sizesOf(number))).result.reason, 'absent');
+    } else if (store.has(keyOf(number))) {
+      t.not(await versionOf(t, store, number, versions.get(number)!, sizesOf(number)), undefined);
+    } else {
+      const version = turn % 60_000;
+      const { stored } = await store.put(recordOf(number, version, sizesOf(number)));
+      if (stored) versions.set(number, [...versions.get(number) ?? [], version]);
+      else await store.gc();
+    }
+  }
+  await store.close();
+}));

@@ -1,0 +1,145 @@
+// A loss of power: whatever subset of unsynced blocks or sectors, sizes and names reached the disk, what was acknowledged with durability
+// `sync`, or before a `sync()`, is there, what was acknowledged as removed stays so, and no byte is wrong.
+
+import { mkdirSync, rmSync, writeFileSync } from 'node:fs';
+import * as path from 'node:path';
+
+import test, { type ExecutionContext } from 'ava';
+
+import { Random } from '#internal/base/random.js';
+import type { Durability } from '#internal/store/disk-store-options.js';
+import { StoreFaults, type FileChange } from '#internal/store/store-faults.js';
+import { seedOf } from '../helpers/seed.js';
+import { assertAccounts, inFolder, keyOf, KiB, options, recordOf, scale, versionOf, withStore, type Sizes } from './store-world.js';
+
+const seed = seedOf('disk store power');
+const sizes: Sizes = [17 * KiB, 300];
+const numbers = Array.from({ length: 16 }, (_, number) => number);
+
+/** What was acknowledged about a record, and how long the journal was then. */
+interface Acknowledged {
+  readonly at: number;
+  readonly number: number;
+  /** The version that is stored; undefined: none. */
+  readonly version: number | undefined;
+}
+
+/** What may be on disk where power is lost after `cut` changes, of which parts of `unit` bytes are written or not: files by path. */
+function diskAfter(journal: readonly FileChange[], cut: number, random: Random, unit: number): Map<string, Buffer> {
+  const past = journal.slice(0, cut);
+  const isDataSafe = (index: number, file: string): boolean => past.some(({ call, path: synced, offset }) => call === 'sync' && synced === file && index < offset);
+  const isNameSafe = (index: number, file: string): boolean => past.some(({ call, path: synced, offset }) => call === 'syncFolder' && synced === path.dirname(file) && index < offset);
+  const files = new Map<string, Buffer>();
+  const names = new Map<string, string>(); // where what was made under a name is now
+  const grown = (file: string, size: number): Buffer => {
+    const bytes = files.get(file) ?? Buffer.alloc(0);
+    return bytes.length >= size ? bytes : Buffer.concat([bytes, Buffer.alloc(size - bytes.length)]);
+  };
+  past.forEach(({ call, path: file, other, offset, bytes }, index) => {
+    const place = names.get(file) ?? file;
+    if (call === 'open') {
+      if (isNameSafe(index, file) || random.chance(0.7)) files.set(file, files.get(file) ?? Buffer.alloc(0));
+    } else if (call === 'rename') {
+      if (!files.has(file) || !(isNameSafe(index, file) || random.chance(0.5))) return;
+      files.set(other, files.get(file)!);
+      files.delete(file);
+      names.set(file, other);
+    } else if (call === 'unlink') {
+      if (isNameSafe(index, file) || random.chance(0.5)) files.delete(file);
+    } else if (!files.has(place)) {
+      return;
+    } else if (call === 'allocate' || call === 'truncate') {
+      if (isDataSafe(index, file) || random.chance(0.5)) files.set(place, grown(place, offset).subarray(0, offset));
+    } else if (call === 'write') {
+      for (let at = 0; at < bytes.length; at += unit) {
+        if (!isDataSafe(index, file) && random.chance(0.5)) continue;
+        const block = bytes.subarray(at, at + unit);
+        const whole = Buffer.from(grown(place, offset + at + block.length));
+        whole.set(block, offset + at);
+        files.set(place, whole);
+      }
+    }
+  });
+  return files;
+}
+
+/** By record: the versions that it may have where power is lost after `cut` changes, undefined for none. */
+function allowedAt(cut: number, { begun, acknowledged, syncs }: Life, number: number, durability: Durability): (number | undefined)[] {
+  const isOf = (entry: Acknowledged): boolean => entry.number === number && entry.at <= cut;
+  // With `none`, what was acknowledged counts from the next sync on.
+  const sync = syncs.findLast(({ at }) => at <= cut);
+  const certain = durability === 'sync' ? acknowledged.filter(isOf) : acknowledged.slice(0, sync?.acknowledged ?? 0).filter(isOf);
+  const changes = begun.filter(isOf);
+  return [certain.at(-1)?.version, ...changes.slice(certain.length).map(({ version }) => version)];
+}
+
+interface Life {
+  readonly journal: readonly FileChange[];
+  /** Of each record in turn: what was asked for, and what of it was answered. */
+  readonly begun: readonly Acknowledged[];
+  readonly acknowledged: readonly Acknowledged[];
+  /** When `sync` resolved, and how much was acknowledged when it was called. */
+  readonly syncs: readonly { readonly at: number; readonly acknowledged: number }[];
+}
+
+/** Puts, removals and collections one after the other, and how files changed by them. */
+async function live(t: ExecutionContext, directory: string, durability: Durability, random: Random): Promise<Life> {
+  const faults = new StoreFaults();
+  faults.startJournal();
+  const acknowledged: Acknowledged[] = [];
+  const begun: Acknowledged[] = [];
+  const syncs: { at: number; acknowledged: number }[] = [];
+  const store = await faults.open(options(directory, { threads: 1, durability }));
+  const state = new Map<number, number | undefined>();
+  for (let version = 1; version <= 70; version += 1) {
+    const number = random.integer(numbers.length);
+    if (version % 20 === 0) {
+      await store.gc();
+      continue;
+    }
+    if (version % 12 === 11) {
+      const { length } = acknowledged;
+      await store.sync();
+      syncs.push({ at: faults.journalLength(), acknowledged: length });
+    }
+    const next = state.get(number) === undefined ? version : undefined;
+    begun.push({ at: faults.journalLength(), number, version: next });
+    if (next === undefined) t.true((await store.remove([keyOf(number)])).isRecorded);
+    else t.true((await store.put(recordOf(number, version, sizes))).stored);
+    acknowledged.push({ at: faults.journalLength(), number, version: next });
+    state.set(number, next);
+  }
+  await store.close();
+  return { journal: faults.takeJournal(), begun, acknowledged, syncs };
+}
+
+for (const [durability, what] of [['sync', 'acknowledged'], ['none', 'acknowledged before a sync']] as const) {
+  test(`after a loss of power everything ${what} is as it was acknowledged (seed ${seed})`, (t) => inFolder(async (directory) => {
+    const random = new Random(seed);
+    const here = path.join(directory, 'here');
+    const life = await live(t, here, durability, random);
+    const { journal, begun } = life;
+    t.true(journal.length > (durability === 'sync' ? 300 : 200), `${journal.length} changes`);
+    for (let turn = 0; turn < (durability === 'sync' ? 30 : 15) * Math.max(1, scale); turn += 1) {
+      const cut = turn === 0 ? journal.length : random.integer(journal.length);
+      const disk = path.join(directory, `disk-${turn}`);
+      mkdirSync(disk);
+      for (const [file, bytes] of diskAfter(journal, cut, random, turn % 3 === 2 ? 512 : 4 * KiB)) {
+        const copy = path.join(disk, path.relative(here, file));
+        mkdirSync(path.dirname(copy), { recursive: true });
+        writeFileSync(copy, bytes);
+      }
+      await withStore(options(disk), async (opened) => {
+        assertAccounts(t, opened, disk);
+        for (const number of numbers) {
+          const versions = begun.filter((entry) => entry.number === number).flatMap(({ version }) => version ?? []);
+          const found = await versionOf(t, opened, number, versions, sizes);
+          const allowed = allowedAt(cut, life, number, durability);
+          t.true(allowed.includes(found), `power lost after ${cut} changes: record ${number} is ${found ?? 'absent'}, not ${allowed.map((one) => one ?? 'absent').join(' or ')}`);
+        }
+        t.true((await opened.put(recordOf(999))).stored);
+      });
+      rmSync(disk, { recursive: true });
+    }
+  }));
+}
