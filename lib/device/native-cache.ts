@@ -1,4 +1,6 @@
-// The addon's pools and caches as TypeScript sees them: pages, slots and rows.
+// The addon's pools, arenas and caches as TypeScript sees them: pages, slots and rows.
+
+import type { NativeDriver } from './native-driver.js';
 
 export interface NativePoolCounts {
   readonly budgetPages: number;
@@ -70,6 +72,14 @@ export const cacheNews = {
   /** Pages that can be taken from the pool, by any of its caches, beside those set aside; below zero when a lowered budget is exceeded. */
   availablePages: 3,
 } as const;
+
+/** The pages of a host driver, where a device's driver writes to them by itself. */
+export interface NativeArena {
+  /** Bytes that are registered with the device now; bytes that were copied to pages which it refused to register. */
+  counts(): { readonly registeredBytes: number; readonly pageableBytes: number };
+  /** Waits for queued copies. Idempotent; after a failure call it again. */
+  close(): void;
+}
 
 /**
  * Slots and rows. `pairs` is [slot, rows] × count.

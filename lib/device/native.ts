@@ -8,7 +8,7 @@ import { packageVersion } from '../base/package-version.js';
 import { deviceLost } from './change-signal.js';
 import { loadAddon } from './load-addon.js';
 import type { MockCall, MockJournalEntry, MockLeaks, MockMisuse } from './mock-records.js';
-import type { NativeCache, NativeCacheOptions, NativePool } from './native-cache.js';
+import type { NativeArena, NativeCache, NativeCacheOptions, NativePool } from './native-cache.js';
 import type { NativeDriver } from './native-driver.js';
 import type {
   NativeDense, NativeDenseOptions, NativeKernels, NativeKernelsOptions, NativeSampling, NativeSamplingOptions,
@@ -16,17 +16,10 @@ import type {
 import type { NativeStore, NativeStoreAnswer, NativeStoreFaults, NativeStoreOptions } from './native-store.js';
 
 export {
-  cacheNews, type NativeCache, type NativeCacheCounters, type NativeCacheOptions, type NativeMapperState, type NativePool, type NativePoolCounts,
+  cacheNews, type NativeArena, type NativeCache, type NativeCacheCounters, type NativeCacheOptions, type NativeMapperState, type NativePool,
+  type NativePoolCounts,
 } from './native-cache.js';
 export type { NativeDriver, NativeDriverInfo, NativeMemoryInfo } from './native-driver.js';
-
-/** The pages of a host driver, where a device's driver writes to them by itself. */
-export interface NativeArena {
-  /** Bytes that are registered with the device now; bytes that were copied to pages which it refused to register. */
-  counts(): { readonly registeredBytes: number; readonly pageableBytes: number };
-  /** Waits for queued copies. Idempotent; after a failure call it again. */
-  close(): void;
-}
 
 /** Plain memory of a driver. Both copies wait for the stream first, where one is given. */
 export interface NativeMemory {
