@@ -115,9 +115,9 @@ uint32_t Crc32cByTable(const void* data, size_t bytes, uint32_t before) {
 uint32_t Crc32c(const void* data, size_t bytes, uint32_t before) {
   const auto* from = static_cast<const uint8_t*>(data);
   uint32_t state = ~before;
-  if (bytes >= kFoldBytes && CanFold()) {
+  if (const Folding* const folding = BestFolding(); folding != nullptr && bytes >= kFoldBytes) {
     const size_t folded = bytes / kFoldBytes * kFoldBytes;
-    state = Fold(from, folded, state);
+    state = folding->fold(from, folded, state);
     from += folded;
     bytes -= folded;
   }
@@ -139,10 +139,10 @@ uint32_t CopyWithCrc32c(void* target, const void* source, size_t bytes, uint32_t
     from += count;
     bytes -= count;
   };
-  if (bytes >= 2 * kFoldBytes && CanFold()) {
+  if (const Folding* const folding = BestFolding(); folding != nullptr && bytes >= 2 * kFoldBytes) {
     copy(-reinterpret_cast<uintptr_t>(to) % kLineBytes);
     const size_t folded = bytes / kFoldBytes * kFoldBytes;
-    sum = ~FoldAndCopy(to, from, folded, ~sum);
+    sum = ~folding->fold_and_copy(to, from, folded, ~sum);
     to += folded;
     from += folded;
     bytes -= folded;
@@ -152,7 +152,7 @@ uint32_t CopyWithCrc32c(void* target, const void* source, size_t bytes, uint32_t
 }
 
 const char* Crc32cKind() {
-  if (CanFold()) return "avx512";
+  if (BestFolding() != nullptr) return BestFolding()->name;
 #ifdef VKV_CRC_TARGET
   if (HasInstruction()) return kInstruction;
 #endif
