@@ -36,7 +36,7 @@ export type { Durability } from './store/disk-store-options.js';
 export { diskTier, type DiskTierOptions } from './tiers/disk-tier.js';
 export { hostTier, type HostTierOptions } from './tiers/host-tier.js';
 export type {
-  BlockRecord, BorrowedBlock, GetMiss, PutRefusal, Tier, TierContext, TierGet, TierPut, TierStatistics,
+  BlockRecord, BorrowedBlock, GetMiss, PutRefusal, Tier, TierContext, TierGet, TierPut, TierStatistics, TierTokens, TierTokensGet,
 } from './tiers/tier.js';
 export type { CachedBy } from './cache/admission-request.js';
 export {

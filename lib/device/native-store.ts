@@ -14,6 +14,8 @@ export interface NativeStoreOptions {
   readonly namespace: Uint8Array;
   readonly bytes: number;
   readonly segmentBytes: number;
+  /** Of records that are put. */
+  readonly chunkBytes: number;
   readonly threads: number;
   /** 0: none, 1: interval, 2: sync. */
   readonly durability: number;
@@ -39,6 +41,8 @@ export interface NativeStoreStats {
   readonly failedWrites: number;
   readonly failedSyncs: number;
   readonly syncs: number;
+  readonly readCalls: number;
+  readonly readBytes: number;
   readonly isDirect: boolean;
   readonly canAllocate: boolean;
   readonly checksum: string;
@@ -62,6 +66,11 @@ export interface NativeStore {
     id: number, key: Uint8Array, stripes: Float64Array, offsets: Float64Array, byteCounts: Float64Array,
     targets: readonly NativeStoreMemory[] | Uint8Array,
   ): void;
+  /**
+   * Rows of tokens, packed into `target`: `counts` says how many of `tokens` are of each stripe. bytes: an index of read states for each
+   * stripe; numbers: bytes read from files, chunks.
+   */
+  getTokens(id: number, key: Uint8Array, stripes: Float64Array, counts: Float64Array, tokens: Int32Array, target: Uint8Array): void;
   /** Reads all of a record. numbers: the index of the worst read state, and the record's bytes. */
   check(id: number, key: Uint8Array): void;
   /** `keys` one behind the other. numbers: how many were there; 1 where the removal is written down. */

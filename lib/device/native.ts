@@ -68,6 +68,13 @@ export interface Native {
   /** Detaches an ArrayBuffer: its views have length 0 from here on. It must be one that can be detached. */
   detach(buffer: ArrayBuffer): void;
   addressOf(memory: Uint8Array): bigint;
+  /** Fills `sums` with the CRC-32C of each `chunkBytes` of the memory; returns that of all of it. */
+  sumChunks(memory: Uint8Array, chunkBytes: number, sums: Uint32Array): number;
+  /**
+   * Copies rows one behind the other into `target`, and checks the chunks that hold them. Returns how many chunks, or −1: one has another
+   * sum.
+   */
+  copyRows(memory: Uint8Array, chunkBytes: number, sums: Uint32Array, rowBytes: number, rows: Int32Array, target: Uint8Array): number;
   openHostDriver(options: {
     memoryBytes: number; populate: boolean; hugePages: boolean; mappingLimit: number;
   }): NativeDriver;

@@ -25,6 +25,11 @@ export interface DiskStoreOptions {
   readonly durability?: Durability | undefined;
   /** Bytes of one file, a multiple of 4,096 from 64 KiB to 4 GiB. Default 256 MiB, or an eighth of `bytes` where that is less. */
   readonly segmentBytes?: number | undefined;
+  /**
+   * Bytes of a record that have a sum of their own, and the least that a read of a few bytes reads: 4,096, 8,192, … 65,536. Small ones are for
+   * reads of single tokens, and take 4 bytes of a header each. Of records that are put; those that there are keep theirs. Default 65,536.
+   */
+  readonly chunkBytes?: number | undefined;
   /** Most bytes of puts that wait or are being written; a put beyond is answered `busy`, unless none waits. Default 256 MiB. */
   readonly queueBytes?: number | undefined;
   /** Threads for reading and writing, 1 to 64. Default 8. */
@@ -38,6 +43,8 @@ const MiB = 2 ** 20;
 const blockBytes = 4 * KiB;
 export const minSegmentBytes = 64 * KiB;
 const maxSegmentBytes = 2 ** 32;
+const minChunkBytes = 4 * KiB;
+export const maxChunkBytes = 64 * KiB;
 /** A store needs the segment that is written, one to copy into, one kept back, and one to be copied. */
 const minSegments = 4;
 
@@ -47,12 +54,20 @@ const bytesField: Field<Uint8Array> = (value, place) => {
   throw createError('KV_INVALID_OPTION', { reason: 'type', ...place, expected: 'a typed array that is not detached', received: value });
 };
 
+/** A power of two that the format allows. */
+export const chunkBytesField: Field<number> = (value, place) => {
+  const bytes = integer({ min: minChunkBytes, max: maxChunkBytes })(value, place);
+  if (Number.isInteger(Math.log2(bytes))) return bytes;
+  throw createError('KV_INVALID_OPTION', { reason: 'range', ...place, expected: 'a power of two', received: value });
+};
+
 const spec = {
   directory: string,
   bytes: integer({ min: minSegments * minSegmentBytes }),
   namespace: bytesField,
   durability: withDefault(oneOf(durabilities), 'interval' as const),
   segmentBytes: optional(integer({ min: minSegmentBytes, max: maxSegmentBytes, multipleOf: blockBytes })),
+  chunkBytes: withDefault(chunkBytesField, maxChunkBytes),
   queueBytes: withDefault(integer({ min: 1 }), 256 * MiB),
   threads: withDefault(integer({ min: 1, max: 64 }), 8),
   direct: withDefault(boolean, true),
@@ -65,6 +80,7 @@ export interface CheckedStoreOptions {
   readonly namespace: Uint8Array;
   readonly durability: Durability;
   readonly segmentBytes: number;
+  readonly chunkBytes: number;
   readonly queueBytes: number;
   readonly threads: number;
   readonly direct: boolean;

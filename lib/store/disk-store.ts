@@ -32,6 +32,22 @@ export class PackedStripes {
   }
 }
 
+/** Tokens of several stripes. @internal */
+export interface TokenReads {
+  readonly stripes: Float64Array;
+  /** How many of `tokens` are of each stripe. */
+  readonly counts: Float64Array;
+  /** Of all stripes in turn; a record's first is 0. */
+  readonly tokens: Int32Array;
+}
+
+/** What became of them; undefined: all are good. @internal */
+export interface TokensRead {
+  readonly reason: Exclude<ReadState, 'good'> | undefined;
+  readonly readBytes: number;
+  readonly chunks: number;
+}
+
 /** Makes instances; the constructor refuses everything else. */
 const makerKey = Symbol('DiskStore.open');
 
@@ -131,6 +147,18 @@ export class DiskStore {
     const { bytes } = await this.#ask(payload, (id) => this.#calls.native.get(id, key, stripes, offsets, byteCounts, payload));
     const worst = bytes.find((state) => state !== 0);
     return worst === undefined ? undefined : nativeReadStates[worst] as Exclude<ReadState, 'good'>;
+  }
+
+  /**
+   * Reads the bytes that stripes have for single tokens, packed one behind the other into `target`, and only the chunks that hold them. A
+   * stripe has as many bytes for each token of its record. Trusts its arguments but for the tokens. @internal
+   */
+  async getTokens(key: Uint8Array, { stripes, counts, tokens }: TokenReads, target: Uint8Array): Promise<TokensRead> {
+    if (this.isClosed) return { reason: 'closed', readBytes: 0, chunks: 0 };
+    const { bytes, numbers } = await this.#ask(target, (id) => this.#calls.native.getTokens(id, key, stripes, counts, tokens, target));
+    const worst = bytes.find((state) => state !== 0);
+    const reason = worst === undefined ? undefined : nativeReadStates[worst] as Exclude<ReadState, 'good'>;
+    return { reason, readBytes: numbers[0]!, chunks: numbers[1]! };
   }
 
   /**
@@ -261,9 +289,9 @@ function resultOf(reads: readonly ReadState[]): GetResult {
 
 /** Opens the store of a namespace's digest, with a test's faults in its system calls. @internal */
 export async function openStore(options: CheckedStoreOptions, digest: Uint8Array, faults?: NativeStoreFaults): Promise<DiskStore> {
-  const { directory, bytes, segmentBytes, threads, durability, direct } = options;
+  const { directory, bytes, segmentBytes, chunkBytes, threads, durability, direct } = options;
   const calls = new StoreCalls({
-    directory: path.resolve(directory), namespace: digest, bytes, segmentBytes, threads, durability: durabilities.indexOf(durability), direct,
+    directory: path.resolve(directory), namespace: digest, bytes, segmentBytes, chunkBytes, threads, durability: durabilities.indexOf(durability), direct,
   }, faults);
   try {
     await calls.ask(undefined, (id) => { calls.native.open(id); return true; });

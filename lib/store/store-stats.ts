@@ -46,6 +46,9 @@ export interface StoreStats {
   readonly failedWrites: number;
   readonly failedSyncs: number;
   readonly syncs: number;
+  /** Reads of files that the system made, and the bytes that they moved: headers, opening and `gc` included. */
+  readonly readCalls: number;
+  readonly readBytes: number;
   /** The last call that the system refused, `pwrite: ENOSPC`; undefined when there was none. */
   readonly lastError: string | undefined;
 }

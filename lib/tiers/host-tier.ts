@@ -2,9 +2,10 @@
 // nothing is copied but between it and the device.
 
 import { integer, readOptions } from '../base/options.js';
+import { CheckedStripes } from './checked-stripes.js';
 import { HostMemory } from './host-memory.js';
 import { tierInUse } from './tier-field.js';
-import type { BlockRecord, BorrowedBlock, Tier, TierContext, TierGet, TierPut, TierStatistics } from './tier.js';
+import type { BlockRecord, BorrowedBlock, Tier, TierContext, TierGet, TierPut, TierStatistics, TierTokens, TierTokensGet } from './tier.js';
 
 /** Options of `hostTier`. */
 export interface HostTierOptions {
@@ -17,6 +18,8 @@ const spec = { bytes: integer({ min: 4096 }) };
 interface Held {
   readonly payload: Uint8Array;
   readonly sums: Uint32Array;
+  /** Once single tokens were read. */
+  checked?: CheckedStripes;
   readers: number;
   isRemoved: boolean;
 }
@@ -36,6 +39,7 @@ class HostTier implements Tier {
   readonly capacityBytes: number;
   #memory = new HostMemory(0, 1);
   #isOpen = false;
+  #stripeTokenBytes: readonly number[] = [];
   readonly #lent = new Set<Uint8Array>();
   readonly #held = new Map<string, Held>();
 
@@ -50,6 +54,7 @@ class HostTier implements Tier {
   open({ stripeTokenBytes, blockTokens }: TierContext): Promise<void> {
     if (this.#isOpen) return Promise.reject(tierInUse('hostTier'));
     this.#isOpen = true;
+    this.#stripeTokenBytes = stripeTokenBytes;
     const wholeBytes = blockTokens * stripeTokenBytes.reduce((sum, bytes) => sum + bytes, 0);
     this.#memory = new HostMemory(this.capacityBytes, wholeBytes);
     return Promise.resolve();
@@ -85,6 +90,13 @@ class HostTier implements Tier {
     if (held === undefined || held.payload.length !== payload.length) return Promise.resolve({ isFound: false, reason: 'absent' });
     payload.set(held.payload);
     return Promise.resolve({ isFound: true, sums: held.sums.slice() });
+  }
+
+  getTokens(key: string, parts: readonly TierTokens[], into: Uint8Array): Promise<TierTokensGet> {
+    const held = this.#held.get(key);
+    if (held === undefined) return Promise.resolve({ isFound: false, reason: 'absent', readBytes: 0, chunks: 0 });
+    held.checked ??= new CheckedStripes(held.payload, held.sums, this.#stripeTokenBytes);
+    return Promise.resolve(held.checked.copyTokens(parts, into));
   }
 
   borrow(key: string): BorrowedBlock | undefined {

@@ -8,6 +8,7 @@ import { digestOf } from './contract-blocks.js';
 import {
   ContractStore, isAbsent, readsExactly, sameRecord, stored, type ContractStoreOptions, type TierContractPlace,
 } from './contract-store.js';
+import { tokenChecks } from './contract-tokens.js';
 import type { Tier } from './tier.js';
 
 export type { TierContractPlace };
@@ -321,7 +322,7 @@ const storeOptions: Readonly<Record<string, Omit<ContractStoreOptions, 'make'>>>
  */
 export function tierContract(makeTier: (place: TierContractPlace) => Tier | Promise<Tier>): readonly TierContractCheck[] {
   callable()(makeTier, { owner: 'tierContract', option: 'makeTier' });
-  return Object.entries(checks).map(([title, check]) => ({
+  return Object.entries({ ...checks, ...tokenChecks }).map(([title, check]) => ({
     title,
     run: async () => {
       const store = new ContractStore({ make: makeTier, ...storeOptions[title] });

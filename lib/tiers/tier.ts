@@ -74,6 +74,24 @@ export type TierGet =
   }
   | { readonly isFound: false; readonly reason: GetMiss; readonly error?: unknown };
 
+/** Tokens of one stripe of a block, to be read without the others. */
+export interface TierTokens {
+  /** Index of the stripe: 0 is the first of the payload. */
+  readonly stripe: number;
+  /** Tokens of the block, ascending, none twice: 0 is its first. */
+  readonly tokens: Int32Array;
+}
+
+/** What became of a `getTokens`. */
+export type TierTokensGet =
+  & ({ readonly isFound: true } | { readonly isFound: false; readonly reason: GetMiss; readonly error?: unknown })
+  & {
+    /** Bytes that were read from the store's own place for it, what is read to find them included. */
+    readonly readBytes: number;
+    /** Ranges with a checksum of their own that were read. */
+    readonly chunks: number;
+  };
+
 /** A payload in a tier's own memory. */
 export interface BorrowedBlock {
   /** The bytes that were put. */
@@ -115,6 +133,12 @@ export interface Tier {
   put(record: BlockRecord, payload: Uint8Array): Promise<TierPut>;
   /** Fills `payload`, of the block's `bytes`, with what was put under `key`, or misses; after a miss its bytes are anything. */
   get(key: string, payload: Uint8Array, signal?: AbortSignal): Promise<TierGet>;
+  /**
+   * Fills `into` with rows of single tokens: of each part in turn, the bytes that its stripe has for each of its tokens, one behind the other
+   * without a gap. The tier checks every byte by sums of its own, and reads little more than the chunks that hold them. A miss where any
+   * of them is damaged; after it the bytes are anything. The block is gone only once it is removed. Without it blocks are read whole.
+   */
+  getTokens?(key: string, parts: readonly TierTokens[], into: Uint8Array, signal?: AbortSignal): Promise<TierTokensGet>;
   /**
    * For tiers whose blocks others may store: how many of `keys`, from the first on, it has. Resolves 0 where it cannot say in time.
    * Without it the tier has what `found` and `put` said.

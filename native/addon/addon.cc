@@ -13,6 +13,7 @@
 #include "addon/mock_binding.h"
 #include "addon/module_binding.h"
 #include "addon/pool_binding.h"
+#include "addon/rows_binding.h"
 #include "addon/sampling_binding.h"
 #include "addon/store_binding.h"
 
@@ -88,6 +89,7 @@ Napi::Object Init(Napi::Env env, Napi::Object exports) {
   vkv::addon::NativeStore::Define(env, exports);
   vkv::addon::NativeStoreFaults::Define(env, exports);
   vkv::addon::DefineModuleLoading(env, exports);
+  vkv::addon::DefineRows(env, exports);
   return exports;
 }
 

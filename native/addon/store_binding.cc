@@ -68,14 +68,16 @@ constexpr double kMostBytes = 1099511627776.0;  // 2⁴⁰
 }  // namespace
 
 void NativeStore::Define(Napi::Env env, Napi::Object exports) {
-  exports.Set("NativeStore",
-              DefineClass(env, "NativeStore",
-                          {InstanceMethod<&NativeStore::Open>("open"), InstanceMethod<&NativeStore::Put>("put"),
-                           InstanceMethod<&NativeStore::Get>("get"), InstanceMethod<&NativeStore::Check>("check"),
-                           InstanceMethod<&NativeStore::Remove>("remove"), InstanceMethod<&NativeStore::List>("list"),
-                           InstanceMethod<&NativeStore::Sync>("sync"), InstanceMethod<&NativeStore::Collect>("collect"),
-                           InstanceMethod<&NativeStore::Close>("close"), InstanceMethod<&NativeStore::Has>("has"),
-                           InstanceMethod<&NativeStore::Stats>("stats"), InstanceMethod<&NativeStore::Stop>("stop")}));
+  exports.Set(
+      "NativeStore",
+      DefineClass(env, "NativeStore",
+                  {InstanceMethod<&NativeStore::Open>("open"), InstanceMethod<&NativeStore::Put>("put"),
+                   InstanceMethod<&NativeStore::Get>("get"), InstanceMethod<&NativeStore::GetTokens>("getTokens"),
+                   InstanceMethod<&NativeStore::Check>("check"), InstanceMethod<&NativeStore::Remove>("remove"),
+                   InstanceMethod<&NativeStore::List>("list"), InstanceMethod<&NativeStore::Sync>("sync"),
+                   InstanceMethod<&NativeStore::Collect>("collect"), InstanceMethod<&NativeStore::Close>("close"),
+                   InstanceMethod<&NativeStore::Has>("has"), InstanceMethod<&NativeStore::Stats>("stats"),
+                   InstanceMethod<&NativeStore::Stop>("stop")}));
 }
 
 NativeStore::NativeStore(const Napi::CallbackInfo& info) : Napi::ObjectWrap<NativeStore>(info) {
@@ -85,6 +87,9 @@ NativeStore::NativeStore(const Napi::CallbackInfo& info) : Napi::ObjectWrap<Nati
   if (!ReadDigest(given.Uint8s("namespace"), options.name_space)) given.Refuse();
   options.limit_bytes = static_cast<uint64_t>(given.Integer("bytes", 1, kLargestInteger));
   options.segment_bytes = static_cast<uint64_t>(given.Integer("segmentBytes", 1, int64_t{1} << 32));
+  const int64_t chunk_bytes = given.Integer("chunkBytes", store::kLeastChunkBytes, store::kMostChunkBytes);
+  if (!store::IsChunkBytes(static_cast<uint64_t>(chunk_bytes))) given.Refuse(chunk_bytes);
+  options.chunk_bytes = static_cast<uint32_t>(chunk_bytes);
   options.threads = static_cast<uint32_t>(given.Integer("threads", 1, 64));
   options.durability = static_cast<store::Durability>(given.Integer("durability", 0, 2));
   options.wants_direct = given.Boolean("direct");
@@ -182,6 +187,29 @@ Napi::Value NativeStore::Get(const Napi::CallbackInfo& info) {
   return Ask(info, given.status(), [&](store::DiskStore& store) { store.Get(id, key, std::move(requests)); });
 }
 
+Napi::Value NativeStore::GetTokens(const Napi::CallbackInfo& info) {
+  Arguments given(info, "getTokens");
+  const int64_t id = given.Integer(0, 0, kLargestInteger);
+  const store::Key key = ReadKey(given, 1);
+  const std::span<double> stripes = given.Doubles(2), counts = given.Doubles(3);
+  const std::span<int32_t> tokens = given.Int32s(4);
+  store::TokenRequests requests;
+  requests.target = given.Uint8s(5);
+  if (stripes.size() != counts.size()) given.Refuse();
+  size_t end = 0;
+  for (size_t k = 0; k < stripes.size() && given.ok(); ++k) {
+    if (!IsCount(stripes[k], UINT32_MAX) || !IsCount(counts[k], static_cast<double>(tokens.size() - end))) {
+      given.Refuse(static_cast<int64_t>(k));
+      break;
+    }
+    end += static_cast<size_t>(counts[k]);
+    requests.parts.push_back({static_cast<uint32_t>(stripes[k]), end});
+  }
+  if (end != tokens.size()) given.Refuse();
+  if (given.ok()) requests.tokens.assign(tokens.begin(), tokens.end());  // one below zero is beyond every record
+  return Ask(info, given.status(), [&](store::DiskStore& store) { store.GetTokens(id, key, std::move(requests)); });
+}
+
 Napi::Value NativeStore::Check(const Napi::CallbackInfo& info) {
   Arguments given(info, "check");
   const int64_t id = given.Integer(0, 0, kLargestInteger);
@@ -247,6 +275,7 @@ Napi::Value NativeStore::Stats(const Napi::CallbackInfo& info) {
       {"getBytes", counters.get_bytes},         {"corruptReads", counters.corrupt_reads},
       {"failedReads", counters.failed_reads},   {"failedWrites", counters.failed_writes},
       {"failedSyncs", counters.failed_syncs},   {"syncs", counters.syncs},
+      {"readCalls", stats.read_calls},          {"readBytes", stats.read_bytes},
   };
   for (const auto& [name, value] : numbers) result.Set(name, FromCount(env, value));
   result.Set("isDirect", stats.is_direct);

@@ -26,7 +26,8 @@ class NativeStore : public Napi::ObjectWrap<NativeStore>, public Stoppable {
   Napi::Value Open(const Napi::CallbackInfo& info);  // (id)
   Napi::Value Put(
       const Napi::CallbackInfo& info);  // (id, key, parent, position, tokens, extra, ids, byteCounts, sources)
-  Napi::Value Get(const Napi::CallbackInfo& info);      // (id, key, stripes, offsets, byteCounts, targets)
+  Napi::Value Get(const Napi::CallbackInfo& info);  // (id, key, stripes, offsets, byteCounts, targets)
+  Napi::Value GetTokens(const Napi::CallbackInfo& info);
   Napi::Value Check(const Napi::CallbackInfo& info);    // (id, key)
   Napi::Value Remove(const Napi::CallbackInfo& info);   // (id, keys)
   Napi::Value List(const Napi::CallbackInfo& info);     // (id, segment number)

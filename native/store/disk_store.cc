@@ -60,6 +60,7 @@ void DiskStore::Open(int64_t id) {
 
 PutState DiskStore::Put(int64_t id, PutRequest request) {
   RecordHeader& header = request.header;
+  header.chunk_bytes = context_.options.chunk_bytes;
   PlaceStripes(header);
   const uint64_t header_bytes = header.header_bytes();
   if (header_bytes > kMaxHeaderBytes ||
@@ -108,6 +109,23 @@ void DiskStore::Get(int64_t id, const Key& key, std::vector<ReadRequest> request
   auto read = std::make_shared<RecordRead>(context_, std::move(place), std::move(requests));
   queue_.AddRead([this, id, read](AlignedBuffer& scratch) {
     RunPieces(read, read->Plan(), scratch, [this, id, read] { deliver_({id, {}, {}, {}, read->TakeStates()}); });
+  });
+}
+
+void DiskStore::GetTokens(int64_t id, const Key& key, TokenRequests tokens) {
+  ++context_.counters.gets;
+  RecordPlace place;
+  if (!context_.index.Find(key, place)) {
+    deliver_({id, {}, {}, {0, 0}, std::vector<uint8_t>(tokens.parts.size(), static_cast<uint8_t>(ReadState::kAbsent))});
+    return;
+  }
+  auto read = std::make_shared<RecordRead>(context_, std::move(place), std::move(tokens));
+  queue_.AddRead([this, id, read](AlignedBuffer& scratch) {
+    RunPieces(read, read->Plan(), scratch, [this, id, read] {
+      const std::vector<double> counts = {static_cast<double>(read->read_bytes()),
+                                          static_cast<double>(read->read_chunks())};
+      deliver_({id, {}, {}, counts, read->TakeStates()});
+    });
   });
 }
 
@@ -186,7 +204,9 @@ void DiskStore::Close(int64_t id) {
 bool DiskStore::Has(const Key& key) { return context_.index.Has(key); }
 
 StoreStats DiskStore::Stats() {
-  return {context_.index.Totals(), context_.Last(), context_.can_direct, context_.can_allocate};
+  const ReadTraffic& reads = context_.calls.reads();
+  return {context_.index.Totals(), context_.Last(),      reads.calls, reads.bytes,
+          context_.can_direct,     context_.can_allocate};
 }
 
 }  // namespace vkv::store

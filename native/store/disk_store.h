@@ -32,6 +32,7 @@ enum class PutState : uint8_t { kStored = 0, kExists = 1, kFull = 2, kNoSpace = 
 struct StoreStats {
   IndexTotals totals;
   LastError last_error;
+  uint64_t read_calls = 0, read_bytes = 0;  // of the system's, of all files
   bool is_direct = false;
   bool can_allocate = false;
 };
@@ -51,6 +52,8 @@ class DiskStore {
   // answer.
   PutState Put(int64_t id, PutRequest request);
   void Get(int64_t id, const Key& key, std::vector<ReadRequest> requests);  // bytes: a ReadState per request
+  // bytes: a ReadState per part; numbers: [bytes that were read from files, chunks]
+  void GetTokens(int64_t id, const Key& key, TokenRequests tokens);
   void Check(int64_t id, const Key& key);  // every byte of a record; numbers[0]: the worst ReadState, numbers[1]: bytes
   // The removal counts when this returns. numbers: [removed, 1 where it is written down]
   void Remove(int64_t id, std::vector<Key> keys);

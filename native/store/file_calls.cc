@@ -50,6 +50,7 @@ int FileCalls::Read(int file, void* into, size_t bytes, uint64_t offset, size_t&
     const uint64_t bit = static_cast<uint64_t>(verdict.flipped_bit) % (moved * 8);
     static_cast<uint8_t*>(into)[bit / 8] ^= static_cast<uint8_t>(1u << (bit % 8));
   }
+  CountRead(moved);
   return 0;
 }
 
@@ -62,6 +63,7 @@ int FileCalls::ReadScattered(int file, const iovec* parts, size_t count, uint64_
   moved = static_cast<size_t>(returned);
   if (verdict.most_bytes >= 0) moved = std::min(moved, static_cast<size_t>(verdict.most_bytes));
   if (verdict.flipped_bit >= 0 && moved > 0) static_cast<uint8_t*>(parts[0].iov_base)[0] ^= 1;
+  CountRead(moved);
   return 0;
 }
 

@@ -5,6 +5,7 @@
 
 #include <sys/uio.h>
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -14,10 +15,18 @@
 
 namespace vkv::store {
 
+// What reads moved, of all files together.
+struct ReadTraffic {
+  std::atomic<uint64_t> calls{0}, bytes{0};
+};
+
 class FileCalls {
  public:
   // `faults`: null but in tests.
-  explicit FileCalls(std::shared_ptr<FileFaults> faults) : faults_(std::move(faults)) {}
+  explicit FileCalls(std::shared_ptr<FileFaults> faults)
+      : faults_(std::move(faults)), reads_(std::make_shared<ReadTraffic>()) {}
+  // Shared by all copies of this.
+  const ReadTraffic& reads() const { return *reads_; }
 
   int Open(const std::string& path, int flags, int& file) const;
   void Close(int file) const;
@@ -56,7 +65,13 @@ class FileCalls {
   }
   void Note(FileCall kind, const std::string& path, uint64_t offset = 0, const std::string& other = {}) const;
 
+  void CountRead(size_t bytes) const {
+    ++reads_->calls;
+    reads_->bytes += bytes;
+  }
+
   std::shared_ptr<FileFaults> faults_;
+  std::shared_ptr<ReadTraffic> reads_;
 };
 
 }  // namespace vkv::store

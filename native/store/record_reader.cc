@@ -8,24 +8,27 @@
 namespace vkv::store {
 namespace {
 
-// Of one piece; a scratch buffer holds it, with a block for each end that lies within one.
-constexpr uint64_t kPieceBytes = 1 << 20;
-// Of one call that scatters: chunks, and gaps between them.
-constexpr size_t kMostParts = 512;
-// Bytes between two chunks that are rather read than jumped over.
+// Bytes between two chunks of a range that are rather read than jumped over. Reads of single tokens jump: they are made
+// to read little.
 constexpr uint64_t kGapBytes = 16 << 10;
+
+std::unordered_map<uint32_t, const StripeEntry*> StripesById(const RecordHeader& header) {
+  std::unordered_map<uint32_t, const StripeEntry*> stripes;
+  for (const StripeEntry& stripe : header.stripes) stripes[stripe.id] = &stripe;
+  return stripes;
+}
 
 }  // namespace
 
-ReadState ReadRecordHeader(StoreContext& context, const RecordPlace& place, RecordHeader& header) {
+ReadState ReadRecordHeader(StoreContext& context, const RecordPlace& place, RecordHeader& header, uint64_t& moved) {
+  moved = 0;
   AlignedBuffer buffer(place.header_bytes);
-  uint64_t read = 0;
   if (buffer.bytes() == 0) return ReadState::kIo;
-  if (const int error = place.segment->file->Read(buffer.data(), buffer.bytes(), place.offset, read)) {
+  if (const int error = place.segment->file->Read(buffer.data(), buffer.bytes(), place.offset, moved)) {
     context.Failed("pread", error, context.counters.failed_reads);
     return ReadState::kIo;
   }
-  const std::span<const uint8_t> bytes(buffer.data(), std::min<uint64_t>(read, place.header_bytes));
+  const std::span<const uint8_t> bytes(buffer.data(), std::min<uint64_t>(moved, place.header_bytes));
   const Parsed parsed = ReadHeader(bytes, place.segment->epoch, context.options.name_space, place.offset, header);
   const bool is_it = parsed == Parsed::kGood && header.key == place.key && header.sequence == place.sequence &&
                      header.record_bytes() == place.bytes && header.kind == RecordKind::kRecord;
@@ -35,130 +38,142 @@ ReadState ReadRecordHeader(StoreContext& context, const RecordPlace& place, Reco
 }
 
 RecordRead::RecordRead(StoreContext& context, RecordPlace place, std::vector<ReadRequest> requests)
-    : context_(context),
-      place_(std::move(place)),
-      requests_(std::move(requests)),
-      states_(new std::atomic<uint8_t>[requests_.size() + 1]) {
-  for (size_t k = 0; k < requests_.size(); ++k) states_[k].store(0, std::memory_order_relaxed);
+    : context_(context), place_(std::move(place)), is_of_tokens_(false), requests_(std::move(requests)) {
+  MakeStates(requests_.size());
 }
 
-bool RecordRead::ReadHeader() {
-  const ReadState state = ReadRecordHeader(context_, place_, header_);
-  for (uint32_t k = 0; k < requests_.size(); ++k) Fail(k, state);
-  return state == ReadState::kGood;
+RecordRead::RecordRead(StoreContext& context, RecordPlace place, TokenRequests tokens)
+    : context_(context), place_(std::move(place)), is_of_tokens_(true), tokens_(std::move(tokens)) {
+  MakeStates(tokens_.parts.size());
+}
+
+void RecordRead::MakeStates(size_t count) {
+  state_count_ = count;
+  states_.reset(new std::atomic<uint8_t>[count + 1]);
+  for (size_t k = 0; k < count; ++k) states_[k].store(0, std::memory_order_relaxed);
+}
+
+std::shared_ptr<const RecordHeader> RecordRead::ReadHeader() {
+  // Few tokens of a layer at a time would be read with a header that has more bytes than they.
+  if (is_of_tokens_)
+    if (auto known = context_.headers.Find(place_)) return known;
+  auto header = std::make_shared<RecordHeader>();
+  uint64_t moved = 0;
+  const ReadState state = ReadRecordHeader(context_, place_, *header, moved);
+  read_bytes_ += moved;
+  if (state != ReadState::kGood) {
+    FailAll(state);
+    return nullptr;
+  }
+  if (is_of_tokens_) context_.headers.Keep(place_, header);
+  return header;
 }
 
 size_t RecordRead::Plan() {
-  if (!ReadHeader()) return 0;
-  std::unordered_map<uint32_t, const StripeEntry*> stripes;
-  for (const StripeEntry& stripe : header_.stripes) stripes[stripe.id] = &stripe;
-  for (uint32_t k = 0; k < requests_.size(); ++k) {
-    const ReadRequest& request = requests_[k];
-    const auto found = stripes.find(request.stripe);
-    if (found == stripes.end() || request.offset > found->second->bytes ||
-        request.bytes > found->second->bytes - request.offset)
-      Fail(k, ReadState::kAbsent);
-    else
-      AddChunks(k, *found->second);
-  }
+  const auto header = ReadHeader();
+  if (header == nullptr) return 0;
+  if (is_of_tokens_)
+    PlanTokens(*header);
+  else
+    PlanRanges(*header);
   return Divide();
 }
 
 size_t RecordRead::PlanWhole() {
-  RecordHeader header;
-  const ReadState state = ReadRecordHeader(context_, place_, header);
-  requests_.resize(state == ReadState::kGood ? header.stripes.size() : 1);
-  states_.reset(new std::atomic<uint8_t>[requests_.size() + 1]);
-  for (size_t k = 0; k < requests_.size(); ++k) states_[k].store(0, std::memory_order_relaxed);
-  if (state != ReadState::kGood) {
-    Fail(0, state);
-    return 0;
-  }
-  header_ = std::move(header);
-  for (uint32_t k = 0; k < requests_.size(); ++k) {
-    const StripeEntry& stripe = header_.stripes[k];
-    requests_[k] = {stripe.id, 0, stripe.bytes, nullptr};
-    AddChunks(k, stripe);
+  MakeStates(1);
+  const auto header = ReadHeader();
+  if (header == nullptr) return 0;
+  MakeStates(header->stripes.size());
+  for (uint32_t k = 0; k < header->stripes.size(); ++k) {
+    const StripeSpan all = {0, header->stripes[k].bytes, nullptr};
+    plan_.Add(k, *header, place_.offset, header->stripes[k], {&all, 1});
   }
   return Divide();
 }
 
-void RecordRead::AddChunks(uint32_t request, const StripeEntry& stripe) {
-  const ReadRequest& wanted = requests_[request];
-  const uint64_t start = place_.offset + header_.payload_start() + stripe.offset, end = wanted.offset + wanted.bytes;
-  for (uint64_t at = wanted.offset; at < end;) {
-    const uint64_t number = at / kChunkBytes, from = number * kChunkBytes;
-    const uint64_t bytes = std::min<uint64_t>(kChunkBytes, stripe.bytes - from),
-                   take = std::min(from + bytes, end) - at;
-    uint8_t* const target = wanted.target == nullptr ? nullptr : wanted.target + (at - wanted.offset);
-    chunks_.push_back({start + from, static_cast<uint32_t>(bytes), header_.sums[stripe.first_sum + number], request,
-                       static_cast<uint32_t>(at - from), static_cast<uint32_t>(take), target});
-    at += take;
+void RecordRead::PlanRanges(const RecordHeader& header) {
+  const auto stripes = StripesById(header);
+  for (uint32_t k = 0; k < requests_.size(); ++k) {
+    const ReadRequest& request = requests_[k];
+    const auto found = stripes.find(request.stripe);
+    if (found == stripes.end() || request.offset > found->second->bytes ||
+        request.bytes > found->second->bytes - request.offset) {
+      Fail(k, ReadState::kAbsent);
+      continue;
+    }
+    const StripeSpan span = {request.offset, request.bytes, request.target};
+    plan_.Add(k, header, place_.offset, *found->second, {&span, 1});
   }
 }
 
-bool RecordRead::IsStraight(const Chunk& chunk) const {
-  if (chunk.target == nullptr || chunk.skip != 0 || chunk.take != chunk.bytes) return false;
-  if (!place_.segment->file->is_direct()) return true;
-  return (chunk.file_offset | chunk.bytes | reinterpret_cast<uint64_t>(chunk.target)) % kBlockBytes == 0;
+void RecordRead::PlanTokens(const RecordHeader& header) {
+  const auto stripes = StripesById(header);
+  std::vector<std::vector<StripeSpan>> parts(tokens_.parts.size());
+  uint8_t* target = tokens_.target.data();
+  uint64_t left = tokens_.target.size();
+  size_t token = 0;
+  for (size_t k = 0; k < parts.size(); ++k) {
+    const TokenRequests::Part& part = tokens_.parts[k];
+    const auto found = stripes.find(part.stripe);
+    const uint64_t row_bytes = found == stripes.end() ? 0 : header.RowBytes(*found->second);
+    parts[k].reserve(part.end - token);
+    for (; token < part.end; ++token) {
+      const uint32_t row = tokens_.tokens[token];
+      if (row_bytes == 0 || row >= header.tokens.size() || left < row_bytes) return FailAll(ReadState::kAbsent);
+      parts[k].push_back({row * row_bytes, row_bytes, target});
+      target += row_bytes;
+      left -= row_bytes;
+    }
+  }
+  if (left != 0) return FailAll(ReadState::kAbsent);
+  for (uint32_t k = 0; k < parts.size(); ++k) {
+    if (parts[k].empty()) continue;
+    std::sort(parts[k].begin(), parts[k].end(),
+              [](const StripeSpan& a, const StripeSpan& b) { return a.offset < b.offset; });
+    plan_.Add(k, header, place_.offset, *stripes.at(tokens_.parts[k].stripe), parts[k]);
+  }
 }
 
 size_t RecordRead::Divide() {
-  std::stable_sort(chunks_.begin(), chunks_.end(),
-                   [](const Chunk& a, const Chunk& b) { return a.file_offset < b.file_offset; });
-  const uint64_t straight_gap = place_.segment->file->is_direct() ? 0 : kStripeAlignment;
-  for (size_t k = 0; k < chunks_.size(); ++k) {
-    const Chunk& chunk = chunks_[k];
-    const bool is_straight = IsStraight(chunk);
-    const uint64_t from = chunk.file_offset / kBlockBytes * kBlockBytes,
-                   end = ToBlocks(chunk.file_offset + chunk.bytes);
-    if (!pieces_.empty() && pieces_.back().is_straight == is_straight) {
-      Piece& last = pieces_.back();
-      const Chunk& before = chunks_[k - 1];
-      const uint64_t joined = std::max(end, last.file_from + last.file_bytes) - last.file_from;
-      const uint64_t before_end = before.file_offset + before.bytes;
-      const bool is_near = is_straight
-                               ? chunk.file_offset >= before_end && chunk.file_offset - before_end <= straight_gap &&
-                                     2 * (k - last.first_chunk) < kMostParts
-                               : from <= last.file_from + last.file_bytes + kGapBytes;
-      if (joined <= kPieceBytes && is_near) {
-        last.end_chunk = k + 1;
-        last.file_bytes = joined;
-        continue;
-      }
-    }
-    pieces_.push_back({k, k + 1, from, end - from, is_straight});
-  }
-  left_ = pieces_.size();
-  return pieces_.size();
+  ReadPlan::Rules rules;
+  rules.is_direct = place_.segment->file->is_direct();
+  rules.can_be_straight = !is_of_tokens_;
+  rules.gap_bytes = is_of_tokens_ ? 0 : kGapBytes;
+  plan_.Divide(rules);
+  left_ = plan_.pieces.size();
+  return plan_.pieces.size();
 }
 
-bool RecordRead::ReadStraight(const Piece& piece, AlignedBuffer& scratch) {
-  iovec parts[kMostParts + 2];
+bool RecordRead::ReadStraight(const ReadPlan::Piece& piece, AlignedBuffer& scratch) {
+  iovec parts[ReadPlan::kMostParts + 2];
   size_t count = 0;
-  const uint64_t start = chunks_[piece.first_chunk].file_offset;
+  const uint64_t start = plan_.chunks[piece.first_chunk].file_offset;
   uint64_t at = start;
   for (size_t k = piece.first_chunk; k < piece.end_chunk; ++k) {
-    const Chunk& chunk = chunks_[k];
+    const ReadPlan::Chunk& chunk = plan_.chunks[k];
     if (chunk.file_offset > at) parts[count++] = {scratch.data(), chunk.file_offset - at};
-    parts[count++] = {chunk.target, chunk.bytes};
+    parts[count++] = {plan_.copies[chunk.first_copy].target, chunk.bytes};
     at = chunk.file_offset + chunk.bytes;
   }
   if (!place_.segment->file->ReadParts(parts, count, at - start, start)) return false;
-  for (size_t k = piece.first_chunk; k < piece.end_chunk; ++k)
-    Check(chunks_[k], chunks_[k].target, chunks_[k].file_offset, chunks_[k].bytes);
+  read_bytes_ += at - start;
+  for (size_t k = piece.first_chunk; k < piece.end_chunk; ++k) {
+    const ReadPlan::Chunk& chunk = plan_.chunks[k];
+    Check(chunk, plan_.copies[chunk.first_copy].target, chunk.file_offset, chunk.bytes);
+  }
   return true;
 }
 
 bool RecordRead::Run(size_t number, AlignedBuffer& scratch) {
-  const Piece& piece = pieces_[number];
+  const ReadPlan::Piece& piece = plan_.pieces[number];
   if (piece.is_straight && ReadStraight(piece, scratch)) return left_.fetch_sub(1, std::memory_order_acq_rel) == 1;
   uint64_t read = 0;
   const BlockFile& file = *place_.segment->file;
   const int error = file.Read(scratch.data(), piece.file_bytes, piece.file_from, read);
+  read_bytes_ += read;
   if (error != 0) context_.Failed("pread", error, context_.counters.failed_reads);
   for (size_t k = piece.first_chunk; k < piece.end_chunk; ++k) {
-    const Chunk& chunk = chunks_[k];
+    const ReadPlan::Chunk& chunk = plan_.chunks[k];
     if (error == 0) {
       Check(chunk, scratch.data(), piece.file_from, read);
       continue;
@@ -171,28 +186,36 @@ bool RecordRead::Run(size_t number, AlignedBuffer& scratch) {
     } else {
       Check(chunk, scratch.data(), from, read);
     }
+    read_bytes_ += read;
   }
   return left_.fetch_sub(1, std::memory_order_acq_rel) == 1;
 }
 
-void RecordRead::Check(const Chunk& chunk, const uint8_t* data, uint64_t data_from, uint64_t data_bytes) {
+void RecordRead::Check(const ReadPlan::Chunk& chunk, const uint8_t* data, uint64_t data_from, uint64_t data_bytes) {
   const uint64_t at = chunk.file_offset - data_from;
   if (at + chunk.bytes > data_bytes || Crc32c(data + at, chunk.bytes) != chunk.sum) {
     ++context_.counters.corrupt_reads;
     Fail(chunk.request, ReadState::kCorrupt);
     return;
   }
-  if (chunk.target == nullptr) return;
-  if (data != chunk.target) std::memcpy(chunk.target, data + at + chunk.skip, chunk.take);
-  context_.counters.get_bytes += chunk.take;
+  for (size_t k = chunk.first_copy; k < chunk.end_copy; ++k) {
+    const ReadPlan::Copy& copy = plan_.copies[k];
+    if (copy.target == nullptr) continue;
+    if (data + at + copy.skip != copy.target) std::memcpy(copy.target, data + at + copy.skip, copy.take);
+    context_.counters.get_bytes += copy.take;
+  }
 }
 
-void RecordRead::Fail(uint32_t request, ReadState state) {
+void RecordRead::Fail(size_t request, ReadState state) {
   if (state != ReadState::kGood) states_[request].store(static_cast<uint8_t>(state), std::memory_order_relaxed);
 }
 
+void RecordRead::FailAll(ReadState state) {
+  for (size_t k = 0; k < state_count_; ++k) Fail(k, state);
+}
+
 std::vector<uint8_t> RecordRead::TakeStates() {
-  std::vector<uint8_t> states(requests_.size());
+  std::vector<uint8_t> states(state_count_);
   for (size_t k = 0; k < states.size(); ++k) states[k] = states_[k].load(std::memory_order_relaxed);
   return states;
 }

@@ -80,14 +80,14 @@ int RecordWriter::WritePayload(PutRequest& request, const Room& room, AlignedBuf
     for (uint64_t done = 0; done < stripe.bytes;) {
       if (filled == scratch.bytes())
         if (const int error = flush()) return error;
-      const uint64_t chunk_left = kChunkBytes - done % kChunkBytes;
+      const uint64_t chunk_left = header.chunk_bytes - done % header.chunk_bytes;
       const uint64_t bytes = std::min({chunk_left, stripe.bytes - done, scratch.bytes() - filled});
       std::memcpy(scratch.data() + filled, request.sources[k] + done, bytes);
       sum = Crc32c(scratch.data() + filled, bytes, sum);
       done += bytes;
       filled += bytes;
-      if (done % kChunkBytes != 0 && done != stripe.bytes) continue;
-      header.sums[stripe.first_sum + (done - 1) / kChunkBytes] = sum;
+      if (done % header.chunk_bytes != 0 && done != stripe.bytes) continue;
+      header.sums[stripe.first_sum + (done - 1) / header.chunk_bytes] = sum;
       sum = 0;
     }
   }
@@ -161,7 +161,8 @@ Outcome RecordWriter::WriteRemovals(std::span<const Removal> removals) {
 
 Outcome RecordWriter::Copy(const RecordPlace& from, AlignedBuffer& scratch, Room& room, size_t& entry, bool& is_lost) {
   RecordHeader header;
-  const ReadState state = ReadRecordHeader(context_, from, header);
+  uint64_t moved = 0;
+  const ReadState state = ReadRecordHeader(context_, from, header, moved);
   is_lost = state == ReadState::kCorrupt;
   if (state != ReadState::kGood) return Outcome::kFailed;
   const Outcome outcome = log_.Reserve(header.record_bytes(), header.header_bytes(), RoomFor::kCopy, room);

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "store/file_calls.h"
+#include "store/header_cache.h"
 #include "store/store_format.h"
 #include "store/store_index.h"
 
@@ -22,6 +23,7 @@ struct StoreOptions {
   Key name_space;
   uint64_t limit_bytes = 0;
   uint64_t segment_bytes = 0;
+  uint32_t chunk_bytes = kChunkBytes;  // of records that are put
   uint32_t threads = 1;
   Durability durability = Durability::kInterval;
   bool wants_direct = true;
@@ -59,6 +61,7 @@ struct StoreContext {
   const FileCalls calls;
   std::string folder;  // of the namespace; set by Open
   StoreIndex index;
+  HeaderCache headers;
   StoreCounters counters;
   std::atomic<bool> can_direct;  // false once the file system refused O_DIRECT
   std::atomic<bool> can_allocate{true};

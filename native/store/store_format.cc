@@ -64,9 +64,11 @@ constexpr uint64_t Aligned(uint64_t bytes, uint64_t alignment) {
 }
 
 // Where a stripe of so many bytes begins, behind one that ends at `end`.
-constexpr uint64_t StripeStart(uint64_t end, uint64_t bytes) {
-  return Aligned(end, bytes >= kChunkBytes ? kBlockBytes : kStripeAlignment);
+constexpr uint64_t StripeStart(uint64_t end, uint64_t bytes, uint64_t chunk_bytes) {
+  return Aligned(end, bytes >= chunk_bytes ? kBlockBytes : kStripeAlignment);
 }
+
+constexpr uint64_t ChunksOf(uint64_t bytes, uint64_t chunk_bytes) { return (bytes + chunk_bytes - 1) / chunk_bytes; }
 
 // The sum over all but itself, which lies at kSumAt.
 uint32_t HeaderSum(const uint8_t* header, uint64_t bytes) {
@@ -90,6 +92,10 @@ Parsed CheckBlock(const uint8_t* block, uint32_t magic) {
 
 }  // namespace
 
+bool IsChunkBytes(uint64_t bytes) {
+  return std::has_single_bit(bytes) && bytes >= kLeastChunkBytes && bytes <= kMostChunkBytes;
+}
+
 uint64_t RecordHeader::header_bytes() const {
   const uint64_t lists =
       kFixedBytes + tokens.size() * sizeof(uint32_t) + removals.size() * kRemovalBytes + extra.size();
@@ -103,10 +109,10 @@ uint64_t RecordHeader::payload_bytes() const {
 void PlaceStripes(RecordHeader& header) {
   uint64_t end = 0, sums = 0;
   for (StripeEntry& stripe : header.stripes) {
-    stripe.offset = StripeStart(end, stripe.bytes);
+    stripe.offset = StripeStart(end, stripe.bytes, header.chunk_bytes);
     stripe.first_sum = static_cast<uint32_t>(sums);
     end = stripe.offset + stripe.bytes;
-    sums += ChunksOf(stripe.bytes);
+    sums += ChunksOf(stripe.bytes, header.chunk_bytes);
   }
   header.sums.assign(sums, 0);
 }
@@ -123,7 +129,7 @@ void WriteHeader(const RecordHeader& header, uint8_t* into) {
   Put(into, kSequence, header.sequence);
   Put(into, kRecordBytes, header.record_bytes());
   Put(into, kPayloadStart, static_cast<uint32_t>(header.payload_start()));
-  Put(into, kChunk, kChunkBytes);
+  Put(into, kChunk, header.chunk_bytes);
   Put(into, kNamespace, header.name_space);
   Put(into, kKey, header.key);
   Put(into, kParent, header.parent);
@@ -177,7 +183,7 @@ Parsed ReadHeader(std::span<const uint8_t> bytes, const Epoch& epoch, const Key&
   const bool is_known =
       kind == static_cast<uint16_t>(RecordKind::kRecord) || kind == static_cast<uint16_t>(RecordKind::kRemovals);
   if (!is_known || (Get<uint32_t>(from, kFlags) & kMustKnowFlags) != 0 || Get<uint32_t>(from, kCodec) != 0 ||
-      Get<uint32_t>(from, kChunk) != kChunkBytes)
+      !IsChunkBytes(Get<uint32_t>(from, kChunk)))
     return Parsed::kNone;
 
   const uint64_t tokens = Get<uint32_t>(from, kTokens), extra = Get<uint32_t>(from, kExtra),
@@ -196,6 +202,7 @@ Parsed ReadHeader(std::span<const uint8_t> bytes, const Epoch& epoch, const Key&
   header.key = Get<Key>(from, kKey);
   header.parent = Get<Key>(from, kParent);
   header.position = Get<uint64_t>(from, kPosition);
+  header.chunk_bytes = Get<uint32_t>(from, kChunk);
   const uint8_t* at = from + kFixedBytes;
   header.tokens.resize(tokens);
   if (tokens != 0) std::memcpy(header.tokens.data(), at, tokens * sizeof(uint32_t));
@@ -212,11 +219,11 @@ Parsed ReadHeader(std::span<const uint8_t> bytes, const Epoch& epoch, const Key&
     const StripeEntry stripe = {Get<uint32_t>(at, 0), Get<uint64_t>(at, 8), Get<uint64_t>(at, 16),
                                 Get<uint32_t>(at, 36)};
     if (Get<uint32_t>(at, 32) != 0 || Get<uint64_t>(at, 24) != stripe.bytes) return Parsed::kNone;  // a codec
-    if (stripe.bytes > uint64_t{1} << 40 || stripe.offset != StripeStart(end, stripe.bytes) ||
+    if (stripe.bytes > uint64_t{1} << 40 || stripe.offset != StripeStart(end, stripe.bytes, header.chunk_bytes) ||
         stripe.first_sum != chunks)
       return Parsed::kNone;
     end = stripe.offset + stripe.bytes;
-    chunks += ChunksOf(stripe.bytes);
+    chunks += ChunksOf(stripe.bytes, header.chunk_bytes);
     header.stripes.push_back(stripe);
   }
   if (chunks != sums) return Parsed::kNone;

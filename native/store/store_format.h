@@ -17,7 +17,9 @@
 namespace vkv::store {
 
 inline constexpr uint16_t kFormatVersion = 1;
-inline constexpr uint32_t kChunkBytes = 64 * 1024;  // of a stripe, with a sum of its own
+// A chunk of a stripe has a sum of its own. Each record says how many bytes its chunks have: a power of two.
+inline constexpr uint32_t kChunkBytes = 64 * 1024;
+inline constexpr uint32_t kLeastChunkBytes = kBlockBytes, kMostChunkBytes = kChunkBytes;
 inline constexpr uint64_t kStripeAlignment =
     64;  // of a stripe within the payload; one of a chunk or more begins at a block
 inline constexpr uint64_t kMaxHeaderBytes = 4 << 20;  // of a record's header
@@ -65,6 +67,7 @@ struct RecordHeader {
   Key key;
   Key parent;
   uint64_t position = 0;
+  uint32_t chunk_bytes = kChunkBytes;
   std::vector<uint32_t> tokens;
   std::vector<uint8_t> extra;
   std::vector<StripeEntry> stripes;
@@ -76,9 +79,13 @@ struct RecordHeader {
   uint64_t payload_start() const { return ToBlocks(header_bytes()); }
   uint64_t payload_bytes() const;
   uint64_t record_bytes() const { return ToBlocks(payload_start() + payload_bytes()); }
+  // Bytes that a stripe has for each token; 0 where it has no tokens, or not as many bytes for each.
+  uint64_t RowBytes(const StripeEntry& stripe) const {
+    return tokens.empty() || stripe.bytes % tokens.size() != 0 ? 0 : stripe.bytes / tokens.size();
+  }
 };
 
-inline uint64_t ChunksOf(uint64_t bytes) { return (bytes + kChunkBytes - 1) / kChunkBytes; }
+bool IsChunkBytes(uint64_t bytes);
 
 // Places the stripes one behind the other and makes room for their sums.
 void PlaceStripes(RecordHeader& header);

@@ -13,7 +13,7 @@ export const tierRows: Readonly<Record<string, Rows>> = {
       breaker: { failures: 1, coolDownMs: 1, maxCoolDownMs: 1 },
     }] }),
   },
-  diskTier: { call: () => ({ run: kv.diskTier, meant: [{ directory: '/dev/null/store', bytes: 2 ** 24, durability: 'none', admit: 'all', threads: 1, direct: false, name: 'x' }] }) },
+  diskTier: { call: () => ({ run: kv.diskTier, meant: [{ directory: '/dev/null/store', bytes: 2 ** 24, durability: 'none', admit: 'all', threads: 1, direct: false, chunkBytes: 4_096, name: 'x' }] }) },
   StoreFaults: {
     new: null, clear: null, counts: null, points: null, startJournal: null, journalLength: null, takeJournal: null,
     open: () => {
@@ -26,7 +26,7 @@ export const tierRows: Readonly<Record<string, Rows>> = {
             if (!kv.isKvError(error, 'KV_STORE_UNAVAILABLE')) throw error; // there is no such folder
           }
         },
-        meant: [{ directory: '/dev/null/store', bytes: 2 ** 24, namespace: new Uint8Array(3), durability: 'none', segmentBytes: 65_536, queueBytes: 1, threads: 1, direct: false }],
+        meant: [{ directory: '/dev/null/store', bytes: 2 ** 24, namespace: new Uint8Array(3), durability: 'none', segmentBytes: 65_536, chunkBytes: 8_192, queueBytes: 1, threads: 1, direct: false }],
       };
     },
     add: () => {

@@ -1,15 +1,19 @@
 // A tier in plain memory that does everything a tier can: what the contract suite is tried on. Its faults, one each, are what the suite
 // must find.
 
-import type { BlockRecord, BorrowedBlock, Tier, TierContext, TierGet, TierPut, TierStatistics } from 'virtual-kv';
+import type {
+  BlockRecord, BorrowedBlock, GetMiss, Tier, TierContext, TierGet, TierPut, TierStatistics, TierTokens, TierTokensGet,
+} from 'virtual-kv';
 
 export type Fault =
   | 'keeps payload' | 'swaps sums' | 'forgets removal' | 'answers after close' | 'counts holes' | 'writes beside' | 'is never full'
-  | 'reuses borrowed memory' | 'finds other namespaces' | 'rejects' | 'loses the notes';
+  | 'reuses borrowed memory' | 'finds other namespaces' | 'rejects' | 'loses the notes' | 'gives other tokens' | 'reads past damage';
 
 interface Kept {
   readonly record: BlockRecord;
   readonly payload: Uint8Array;
+  /** The same, where no one damages it: in the place of sums. */
+  readonly intact: Uint8Array;
 }
 
 /** Blocks of a store, by namespace and key: what a disk would keep. */
@@ -24,6 +28,7 @@ export class MemoryTier implements Tier {
   readonly #fault: Fault | undefined;
   #blocks = new Map<string, Kept>();
   #isOpen = false;
+  #stripeTokenBytes: readonly number[] = [];
 
   constructor(store: string, capacityBytes: number, fault?: Fault) {
     this.#store = store;
@@ -38,6 +43,7 @@ export class MemoryTier implements Tier {
     this.#blocks = namespaces.get(namespace) ?? new Map<string, Kept>();
     namespaces.set(namespace, this.#blocks);
     this.#isOpen = true;
+    this.#stripeTokenBytes = context.stripeTokenBytes;
     for (const { record } of this.#blocks.values()) context.found(this.#fault === 'loses the notes' ? { ...record, notes: new Uint8Array(0) } : record);
   }
 
@@ -50,7 +56,9 @@ export class MemoryTier implements Tier {
     const isFull = this.#usedBytes() + record.bytes > this.capacityBytes;
     if (isFull && this.#fault !== 'is never full') return { isStored: false, reason: 'full' };
     if (isFull) return { isStored: false, reason: 'failed' };
-    this.#blocks.set(record.key, { record, payload: this.#fault === 'keeps payload' ? payload : Uint8Array.from(payload) });
+    this.#blocks.set(record.key, {
+      record, payload: this.#fault === 'keeps payload' ? payload : Uint8Array.from(payload), intact: Uint8Array.from(payload),
+    });
     return { isStored: true };
   }
 
@@ -60,6 +68,26 @@ export class MemoryTier implements Tier {
     payload.set(kept.payload);
     if (this.#fault === 'writes beside') new Uint8Array(payload.buffer, 0, 1).fill(1);
     return { isFound: true, sums: this.#fault === 'swaps sums' ? kept.record.sums.toReversed() : kept.record.sums };
+  }
+
+  async getTokens(key: string, parts: readonly TierTokens[], into: Uint8Array): Promise<TierTokensGet> {
+    const kept = this.#isOpen ? this.#blocks.get(key) : undefined;
+    let [at, chunks] = [0, 0];
+    const miss = (reason: GetMiss): TierTokensGet => ({ isFound: false, reason, readBytes: at, chunks });
+    for (const { stripe, tokens } of parts) {
+      const bytes = this.#stripeTokenBytes[stripe] ?? 0;
+      const start = this.#stripeTokenBytes.slice(0, stripe).reduce((sum, before) => sum + before, 0) * (kept?.record.tokens.length ?? 0);
+      for (const given of tokens) {
+        const token = this.#fault === 'gives other tokens' ? Math.max(0, given - 1) : given;
+        if (kept === undefined || bytes === 0 || token < 0 || token >= kept.record.tokens.length || at + bytes > into.length) return miss('absent');
+        const [row, intact] = [kept.payload, kept.intact].map((payload) => payload.subarray(start + token * bytes, start + (token + 1) * bytes));
+        if (this.#fault !== 'reads past damage' && Buffer.compare(row!, intact!) !== 0) return miss('corrupt');
+        into.set(row!, at);
+        at += bytes;
+        chunks += 1;
+      }
+    }
+    return kept !== undefined && at === into.length ? { isFound: true, readBytes: at, chunks } : miss('absent');
   }
 
   async find(keys: readonly string[]): Promise<number> {

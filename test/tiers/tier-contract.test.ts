@@ -24,6 +24,7 @@ const tiers: Readonly<Record<string, (place: TierContractPlace) => Tier | Promis
   memory: ({ store, capacityBytes }) => new MemoryTier(store, capacityBytes),
   host: ({ capacityBytes }) => hostTier({ bytes: capacityBytes ?? 256 * 2 ** 20 }),
   disk: ({ store, capacityBytes }) => diskTier({ directory: path.join(folder, store), bytes: Math.max(64 * 2 ** 20, 2 * (capacityBytes ?? 0)), admit: 'all' }),
+  'disk of small chunks': ({ store }) => diskTier({ directory: path.join(folder, `small ${store}`), bytes: 256 * 2 ** 20, admit: 'all', chunkBytes: 4_096, direct: false }),
   redis: async () => {
     server ??= RedisServer.start(undefined);
     return redisTier({ url: (await server).url, ...patient });
@@ -49,7 +50,7 @@ test('each check has a title of its own', (t) => {
 
 const faults: readonly Fault[] = [
   'keeps payload', 'swaps sums', 'forgets removal', 'answers after close', 'counts holes', 'writes beside', 'is never full',
-  'reuses borrowed memory', 'finds other namespaces', 'rejects', 'loses the notes',
+  'reuses borrowed memory', 'finds other namespaces', 'rejects', 'loses the notes', 'gives other tokens', 'reads past damage',
 ];
 
 for (const fault of faults) {
