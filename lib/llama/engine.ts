@@ -5,7 +5,9 @@
 // one stream, on a GPU decoding as a captured step, and awaited at the end, where the logits are read: threads compute while
 // JavaScript goes on. `logits` are valid until the next pass.
 
-import { isKvError, Kernels, type KvCache } from '../index.js';
+import { createError } from '../base/errors.js';
+import { oneOf } from '../base/options.js';
+import { isKvError, Kernels, type Driver, type KvCache } from '../index.js';
 
 import { CapturedDecoding } from './captured-decoding.js';
 import { givenTo } from './given-rows.js';
@@ -48,6 +50,13 @@ export interface LlamaEngineOptions {
    * call returns with its answer. Both give the same numbers. Default `awaited`.
    */
   readonly passes?: 'awaited' | 'blocking' | undefined;
+  /**
+   * `exact`: a token's logits depend on the tokens before it and on nothing else, to the bit: not on what was cached, how a prompt was
+   * cut, or what else was in a pass. On the CPU, with any type of weights, K and V; on a device it is refused. It attends while decoding
+   * as while prefilling, which is slower the longer the texts are. `fast`: a prompt and its answer may attend in orders of their own,
+   * and logits differ in their last bits. Default `fast`.
+   */
+  readonly results?: 'fast' | 'exact' | undefined;
   /** Name of the side tensor [token, hidden size of the model], float32, that each pass answers with: hidden states behind the last layer. Default: none. */
   readonly hidden?: string | undefined;
 }
@@ -73,6 +82,8 @@ export class LlamaEngine {
   readonly #isCaptureWanted: boolean;
   readonly #hidden: string | undefined;
   readonly #isAwaited: boolean;
+  /** How one token of each sequence attends. */
+  readonly #decodeAttention: 'prefillAttention' | 'decodeAttention';
   /** Drops what is left of a pass when the engine is closed. */
   readonly #closing = new AbortController();
   #whyQueued: string | undefined;
@@ -84,9 +95,14 @@ export class LlamaEngine {
   /** Above all positions of the pass. */
   #reach = 0;
 
-  /** On a device this copies the model's weights there, unless another engine has done it. Throws what the driver throws. */
-  constructor({ model, cache, decoding = 'auto', passes = 'awaited', hidden }: LlamaEngineOptions) {
+  /**
+   * On a device this copies the model's weights there, unless another engine has done it. Throws KV_INVALID_OPTION for exact results
+   * on a device, and what the driver throws.
+   */
+  constructor({ model, cache, decoding = 'auto', passes = 'awaited', results = 'fast', hidden }: LlamaEngineOptions) {
     const { driver } = cache;
+    checkResults(results, driver);
+    this.#decodeAttention = results === 'exact' ? 'prefillAttention' : 'decodeAttention';
     this.#model = model;
     this.#isAwaited = passes === 'awaited';
     this.#place = model.acquirePlace(driver, passes);
@@ -129,7 +145,7 @@ export class LlamaEngine {
 
   /** Computes one token of each sequence. */
   decode(pass: LlamaPass): LlamaOutput | Promise<LlamaOutput> {
-    return this.#compute(() => this.#canReplay(pass) ? this.#replay(pass) : this.#queue(pass, 'decodeAttention'));
+    return this.#compute(() => this.#canReplay(pass) ? this.#replay(pass) : this.#queue(pass, this.#decodeAttention));
   }
 
   /** Before its cache is closed. A pass that is awaited is dropped, on a device waited for, and rejects. Idempotent. */
@@ -252,4 +268,14 @@ export class LlamaEngine {
     }
     return rows;
   }
+}
+
+/** Throws KV_INVALID_OPTION for anything else, and for exact results where no kernel promises them. */
+function checkResults(results: unknown, { kind, info }: Driver): void {
+  const at = { owner: 'LlamaEngine', option: 'results' };
+  if (oneOf(['fast', 'exact'])(results, at) === 'fast' || kind === 'host') return;
+  throw createError('KV_INVALID_OPTION', {
+    reason: 'range', ...at, expected: `'fast' on ${info.deviceName}`, received: results,
+    hint: "Exact results are promised on the CPU only: cuBLAS sums in an order that depends on the batch, and a GPU's attention on the chunk. Use `driver: 'host'`.",
+  });
 }

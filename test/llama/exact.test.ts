@@ -1,0 +1,116 @@
+// Exact results: the logits behind a text have one value, to the bit, whatever was cached of it, however it was cut, and whatever else
+// was in its passes. Random texts that begin alike grow in random company; each answer is compared with the text computed at once, alone.
+
+import test from 'ava';
+
+import { KvCache, type Dtype, type LayoutKind, type RowDtype } from 'virtual-kv';
+import { MockDevice } from 'virtual-kv/testing';
+
+import { LlamaEngine } from '#internal/llama/engine.js';
+import { LlamaModel } from '#internal/llama/model.js';
+import { Random } from '#internal/base/random.js';
+import { pageBytes, randomText, shapeOf, vocabularyTokens } from '../helpers/llama-shapes.js';
+import { randomLlama, removeFolder, writeLlama } from '../helpers/made-llama.js';
+import { seedOf } from '../helpers/seed.js';
+
+const seed = seedOf('exact results');
+const scale = Number(process.env['VKV_TEST_SCALE'] ?? 1);
+const dtypes: readonly RowDtype[] = ['float32', 'float16', 'bfloat16'];
+
+/** One engine over a cache of its own. */
+class Scene {
+  readonly cache: KvCache;
+  readonly engine: LlamaEngine;
+
+  constructor(model: LlamaModel, dtype: Dtype, layout: LayoutKind, passes: 'awaited' | 'blocking') {
+    this.cache = new KvCache({ model: model.shape(dtype), layout, slots: 5, maxTokens: 256, memoryBudgetBytes: 2 ** 27, driver: 'host', pageBytes });
+    this.engine = new LlamaEngine({ model, cache: this.cache, passes, results: 'exact' });
+  }
+
+  /** Computes so many next tokens of some texts; returns the logits behind each. */
+  async step(chunks: readonly { readonly text: readonly number[]; readonly sequence: ReturnType<KvCache['acquire']>; readonly tokens: number }[]): Promise<Float32Array[]> {
+    const batch = this.cache.createBatch();
+    for (const { sequence, tokens } of chunks) batch.add(sequence, tokens);
+    this.cache.prepare(batch);
+    const call = chunks.every(({ tokens }) => tokens === 1) ? 'decode' : 'prefill';
+    const { logits } = await this.engine[call]({
+      length: chunks.length,
+      slots: Int32Array.from(chunks, ({ sequence }) => sequence.slot),
+      positions: Int32Array.from(chunks, ({ sequence }) => sequence.length),
+      tokenCounts: Int32Array.from(chunks, ({ tokens }) => tokens),
+      tokens: Int32Array.from(chunks.flatMap(({ text, sequence, tokens }) => text.slice(sequence.length, sequence.length + tokens))),
+      wantsLogits: new Uint8Array(chunks.length).fill(1),
+    });
+    this.cache.commit(batch);
+    return chunks.map((_, index) => logits.slice(index * vocabularyTokens, (index + 1) * vocabularyTokens));
+  }
+
+  close(): void {
+    this.engine.close();
+    this.cache.verify();
+    this.cache.close();
+  }
+}
+
+test(`an exact answer has one value, whatever was cached, in any company and cut in any way (seed ${seed})`, async (t) => {
+  const random = new Random(seed);
+  const pick = <T>(choices: readonly T[]): T => choices[random.integer(choices.length)]!;
+  let hits = 0;
+  for (let round = 0; round < 6 * scale; round += 1) {
+    const layout = pick(['per-layer', 'sliced', 'fused'] as const);
+    const [weights, kept] = [pick(dtypes), pick(dtypes)];
+    const folder = writeLlama(randomLlama(random, shapeOf(layout, 2, pick([1, 2]), pick([1, 2, 3])), {}, weights), weights);
+    const model = new LlamaModel(folder, { threads: pick([1, 2]) });
+    const scene = new Scene(model, kept, layout, pick(['awaited', 'blocking'] as const));
+    const alone = new LlamaModel(folder, { threads: 1 });
+    const shared = randomText(random, 90);
+    const expected = async (text: readonly number[]): Promise<Float32Array> => {
+      const plain = new Scene(alone, kept, layout, 'blocking');
+      const sequence = plain.cache.acquire();
+      const [logits] = await plain.step([{ text, sequence, tokens: text.length }]);
+      sequence.release();
+      plain.close();
+      return logits!;
+    };
+    const open: { text: number[]; sequence: ReturnType<KvCache['acquire']> }[] = [];
+    for (let step = 0; step < 40; step += 1) {
+      if (open.length < 5 && random.integer(2) === 0) {
+        const text = [...shared.slice(0, random.integer(90)), ...randomText(random, 1 + random.integer(50))];
+        const sequence = scene.cache.acquire({ tokens: text });
+        hits += sequence.length > 0 ? 1 : 0;
+        open.push({ text, sequence });
+      }
+      const isDecoding = random.integer(2) === 0;
+      const chunks = open.filter(() => random.integer(3) > 0).map((member) => {
+        const left = member.text.length - member.sequence.length;
+        return { ...member, tokens: isDecoding ? 1 : 1 + random.integer(left) };
+      });
+      if (chunks.length === 0) continue;
+      const answers = await scene.step(chunks);
+      for (const [index, { text, sequence }] of chunks.entries()) {
+        const about = `round ${round}, step ${step}: ${weights}, K and V ${kept}, ${layout}, ${chunks.length} sequences, ${sequence.length} tokens`;
+        if (random.integer(3) === 0) t.deepEqual(answers[index], await expected(text.slice(0, sequence.length)), about);
+        if (sequence.length < text.length) continue;
+        sequence.release();
+        open.splice(open.findIndex((member) => member.sequence === sequence), 1);
+      }
+    }
+    for (const { sequence } of open) sequence.release();
+    scene.close();
+    removeFolder(folder);
+  }
+  t.true(hits > 0, 'some texts were cached');
+});
+
+test('exact results are refused on a device, by name, and an unknown kind of results everywhere', (t) => {
+  const folder = writeLlama(randomLlama(new Random(seed), shapeOf('per-layer', 1, 1, 1)));
+  t.teardown(() => removeFolder(folder));
+  const model = new LlamaModel(folder);
+  const device = new MockDevice({ granularityBytes: pageBytes, memoryBytes: 2 ** 28 });
+  const cases = [[device.driver, 'exact', /CPU only/], ['host', 'exakt', /'fast' or 'exact'/]] as const;
+  for (const [driver, results, message] of cases) {
+    using cache = new KvCache({ model: model.shape(), slots: 1, maxTokens: 64, memoryBudgetBytes: 2 ** 24, driver, pageBytes, mapper: 'off' });
+    t.throws(() => new LlamaEngine({ model, cache, results: results as 'exact' }), { code: 'KV_INVALID_OPTION', message });
+  }
+  device.close();
+});
