@@ -16,7 +16,7 @@ import type {
 import type { NativeStore, NativeStoreAnswer, NativeStoreFaults, NativeStoreOptions } from './native-store.js';
 
 export {
-  cacheNews, type NativeArena, type NativeCache, type NativeCacheCounters, type NativeCacheOptions, type NativeMapperState, type NativePool,
+  cacheNews, countPages, type NativeArena, type NativeCache, type NativeCacheCounters, type NativeCacheOptions, type NativeMapperState, type NativePool,
   type NativePoolCounts,
 } from './native-cache.js';
 export type { NativeDriver, NativeDriverInfo, NativeMemoryInfo } from './native-driver.js';

@@ -8,7 +8,7 @@ import { formatNumber } from '../base/format.js';
 import { integer, optional, readOptions, type Field } from '../base/options.js';
 import { ChangeSignal } from './change-signal.js';
 import { Driver, type DriverOptions } from './driver.js';
-import { native, type NativePool, type NativePoolCounts } from './native.js';
+import { countPages, native, type NativePool, type NativePoolCounts } from './native.js';
 import { PolicyGuard } from './policy-guard.js';
 import type { PageUser, PoolMember } from './page-user.js';
 import { unclosed, type Unclosed } from './unclosed.js';
@@ -116,7 +116,7 @@ export class PagePool {
   /** Counts the pages by state. */
   counts(): PoolCounts {
     this.#checkOpen('count its pages');
-    return this.#native.counts();
+    return countPages(this.#native);
   }
 
   /**
@@ -130,7 +130,7 @@ export class PagePool {
     this.guard.check('set the budget');
     this.driver.checkAlive();
     this.#checkBudget(memoryBudgetBytes, 1);
-    const fewerPages = this.#native.counts().budgetPages - Math.floor(memoryBudgetBytes / this.pageBytes);
+    const fewerPages = countPages(this.#native).budgetPages - Math.floor(memoryBudgetBytes / this.pageBytes);
     if (fewerPages > 0) {
       this.quiesce();
       this.#reclaim(fewerPages - this.#native.available());
@@ -212,7 +212,7 @@ export class PagePool {
 
   /** As `makeRoom`, but counts only pages that exist: for when the device has no memory for new ones. @internal */
   makeRoomInFreePages(pages: number, first: PageUser): boolean {
-    const missing = pages - this.#native.counts().freePages;
+    const missing = pages - countPages(this.#native).freePages;
     if (missing <= 0) return true;
     return this.#reclaimablePages() >= missing && this.#reclaim(missing, first) >= missing;
   }
@@ -242,7 +242,7 @@ export class PagePool {
   keepToBudget(): void {
     const excess = -this.#native.available();
     if (excess > 0) this.#reclaim(excess);
-    const { createdPages, budgetPages, freePages } = this.#native.counts();
+    const { createdPages, budgetPages, freePages } = countPages(this.#native);
     if (createdPages > budgetPages) this.#native.trim(Math.max(0, freePages - (createdPages - budgetPages)));
   }
 

@@ -9,7 +9,7 @@ namespace vkv::addon {
 void NativePool::Define(Napi::Env env, Napi::Object exports) {
   const Napi::Function pool_class =
       DefineClass(env, "NativePool",
-                  {InstanceMethod<&NativePool::Counts>("counts"), InstanceMethod<&NativePool::Available>("available"),
+                  {InstanceMethod<&NativePool::Count>("count"), InstanceMethod<&NativePool::Available>("available"),
                    InstanceMethod<&NativePool::SetBudget>("setBudget"), InstanceMethod<&NativePool::Trim>("trim"),
                    InstanceMethod<&NativePool::Close>("close")});
   ContextOf(env).pool_class = Napi::Persistent(pool_class);
@@ -35,17 +35,16 @@ NativePool::NativePool(const Napi::CallbackInfo& info) : Napi::ObjectWrap<Native
   (void)napi_type_tag_object(info.Env(), info.This(), &kTag);
 }
 
-Napi::Value NativePool::Counts(const Napi::CallbackInfo& info) {
-  const Napi::Env env = info.Env();
+Napi::Value NativePool::Count(const Napi::CallbackInfo& info) {
   const PoolCounts from = pool_->counts();
-  Napi::Object to = Napi::Object::New(env);
-  to.Set("budgetPages", FromCount(env, from.budget));
-  to.Set("createdPages", FromCount(env, from.created));
-  to.Set("freePages", FromCount(env, from.free));
-  to.Set("mappedPages", FromCount(env, from.in_use));
-  to.Set("promisedPages", FromCount(env, from.earmarked));
-  to.Set("quarantinedPages", FromCount(env, from.quarantined));
-  return to;
+  const uint64_t counts[] = {from.budget, from.created, from.free, from.in_use, from.earmarked, from.quarantined};
+  Arguments given(info, "NativePool.count");
+  const std::span<double> to = given.Doubles(0);
+  if (to.size() < std::size(counts)) given.Refuse(static_cast<int64_t>(to.size()));
+  if (!ThrowIfFailed(info.Env(), given.status(), driver_kind_)) {
+    for (size_t k = 0; k < std::size(counts); ++k) to[k] = static_cast<double>(counts[k]);
+  }
+  return info.Env().Undefined();
 }
 
 Napi::Value NativePool::Available(const Napi::CallbackInfo& info) {

@@ -21,7 +21,7 @@ class NativePool : public Napi::ObjectWrap<NativePool> {
   explicit NativePool(const Napi::CallbackInfo& info);  // (driver, pageBytes, budgetBytes)
 
  private:
-  Napi::Value Counts(const Napi::CallbackInfo& info);
+  Napi::Value Count(const Napi::CallbackInfo& info);
   Napi::Value Available(const Napi::CallbackInfo& info);
   Napi::Value SetBudget(const Napi::CallbackInfo& info);
   Napi::Value Trim(const Napi::CallbackInfo& info);

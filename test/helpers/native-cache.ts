@@ -7,7 +7,7 @@ import type { ExecutionContext } from 'ava';
 import type { Driver } from 'virtual-kv';
 import type { MockDevice } from 'virtual-kv/testing';
 
-import { native, type NativeCache, type NativePool } from '#internal/device/native.js';
+import { countPages, native, type NativeCache, type NativePool } from '#internal/device/native.js';
 
 import { assertNothingLeft, openDriver, pageBytes } from './cache.js';
 import { nativeOf } from './native-of.js';
@@ -68,7 +68,7 @@ export class NativeCacheBench {
   /** The records agree, and every page is counted once. */
   verify(): void {
     const pages = this.cache.verify();
-    const { createdPages, freePages, mappedPages, quarantinedPages } = this.pool.counts();
+    const { createdPages, freePages, mappedPages, quarantinedPages } = countPages(this.pool);
     this.t.is(mappedPages, pages);
     this.t.is(freePages + mappedPages + quarantinedPages, createdPages);
   }
@@ -80,7 +80,7 @@ export class NativeCacheBench {
     this.verify();
     this.cache.close();
     this.t.deepEqual([...this.rows, ...this.isQuarantined], new Array(2 * slots).fill(0));
-    this.t.is(this.pool.counts().promisedPages, 0);
+    this.t.is(countPages(this.pool).promisedPages, 0);
     this.pool.close();
     assertNothingLeft(this.t, this.driver, this.device);
   }

@@ -5,6 +5,7 @@ import test, { type ExecutionContext } from 'ava';
 import { isKvError } from 'virtual-kv';
 import { mockCalls } from 'virtual-kv/testing';
 
+import { countPages } from '#internal/device/native.js';
 import { groupRows, groupTokens, NativeCacheBench, pagesPerGroup, sum } from '../helpers/native-cache.js';
 
 const key = 7n;
@@ -84,7 +85,7 @@ function open(t: ExecutionContext, { prepare }: Scenario, pages?: number): Nativ
 
 /** What a refused call leaves as it was. */
 function stateOf({ pool, rows }: NativeCacheBench): object {
-  const { promisedPages, mappedPages, quarantinedPages } = pool.counts();
+  const { promisedPages, mappedPages, quarantinedPages } = countPages(pool);
   return { rows: [...rows], promisedPages, usedPages: mappedPages + quarantinedPages };
 }
 
@@ -92,7 +93,7 @@ function assertAdmitted(bench: NativeCacheBench, { rows, tokens, promisedPages }
   const { t, cache, device, pool } = bench;
   device.completeAll(); // a copy that is queued
   t.is(bench.rows[3], rows, what);
-  t.is(pool.counts().promisedPages, promisedPages, what);
+  t.is(countPages(pool).promisedPages, promisedPages, what);
   t.is(cache.check(3, 0, tokens, key), 0, what);
   t.is(cache.check(0, 0, 3 * groupTokens, key), 0, what);
 }
@@ -157,7 +158,7 @@ for (const scenario of scenarios) {
     let quarantines = 0;
     failEachCall(t, scenario, (bench, before, what) => {
       t.deepEqual([...bench.rows], (before as { rows: number[] }).rows, what);
-      t.is(bench.pool.counts().promisedPages, 0, what);
+      t.is(countPages(bench.pool).promisedPages, 0, what);
       t.is(bench.cache.check(0, 0, 3 * groupTokens, key), 0, what);
       quarantines += bench.isQuarantined[3]!;
       if (bench.isQuarantined[3] === 0) t.deepEqual(stateOf(bench), before, what);
@@ -227,7 +228,7 @@ test('shared rows and rows of the slot\'s own get access together, by one call p
 function needOf(t: ExecutionContext, scenario: Scenario): { pages: number; more: number } {
   const bench = open(t, scenario);
   const before = bench.pool.available();
-  const used = bench.pool.counts().budgetPages - before;
+  const used = countPages(bench.pool).budgetPages - before;
   scenario.admit(bench);
   const more = before - bench.pool.available();
   end(bench);

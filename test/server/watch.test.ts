@@ -78,9 +78,9 @@ test('a look takes one crossing, and shows neither texts nor tenants nor salts',
   t.true(take().length > 10);
   cacheOf(world.cache);
   requestsOf(world.scheduler);
-  t.deepEqual(take(), ['NativePool.counts']);
+  t.deepEqual(take(), ['NativePool.count']);
   const text = JSON.stringify(await stateOf(world));
-  t.deepEqual(take(), ['NativePool.counts']);
+  t.deepEqual(take(), ['NativePool.count']);
   t.true(text.includes('"number":1'));
   for (const secret of Object.values(secrets)) t.false(text.includes(secret), secret);
 }));
