@@ -27,13 +27,16 @@ const count = (value: Row[string]): string => formatNumber(value as number);
 const info: Operation = {
   run: async (store) => {
     const { records, liveBytes, deadBytes, fileBytes, segments, tombstones, foreignFiles, direct, checksum } = store.stats();
-    let tokens = 0;
-    for await (const record of store.records()) tokens += record.tokens.length;
-    return { records, tokens, liveBytes, deadBytes, fileBytes, segments, tombstones, foreignFiles, direct, checksum };
+    let [tokens, reordered] = [0, 0];
+    for await (const record of store.records()) {
+      tokens += record.tokens.length;
+      reordered += record.isReordered ? 1 : 0;
+    }
+    return { records, reordered, tokens, liveBytes, deadBytes, fileBytes, segments, tombstones, foreignFiles, direct, checksum };
   },
-  headings: ['namespace', 'records', 'tokens', 'live', 'removed', 'files', 'segments', 'O_DIRECT'],
+  headings: ['namespace', 'records', 'reordered', 'tokens', 'live', 'removed', 'files', 'segments', 'O_DIRECT'],
   cells: (row) => [
-    count(row['records']), count(row['tokens']), bytes(row['liveBytes']), bytes(row['deadBytes']), bytes(row['fileBytes']), count(row['segments']),
+    count(row['records']), count(row['reordered']), count(row['tokens']), bytes(row['liveBytes']), bytes(row['deadBytes']), bytes(row['fileBytes']), count(row['segments']),
     row['direct'] as string,
   ],
 };

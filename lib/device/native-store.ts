@@ -71,6 +71,8 @@ export interface NativeStore {
    * stripe; numbers: bytes read from files, chunks.
    */
   getTokens(id: number, key: Uint8Array, stripes: Float64Array, counts: Float64Array, tokens: Int32Array, target: Uint8Array): void;
+  /** Writes a record in another order of its tokens. numbers: the index of a put state, and of the read state of what was there. */
+  reorder(id: number, key: Uint8Array, storedToLogical: Int32Array): void;
   /** Reads all of a record. numbers: the index of the worst read state, and the record's bytes. */
   check(id: number, key: Uint8Array): void;
   /** `keys` one behind the other. numbers: how many were there; 1 where the removal is written down. */

@@ -15,7 +15,7 @@ import { readListing } from './record-listing.js';
 import { keyField, readKeys, readReads, readRecord } from './store-arguments.js';
 import { StoreCalls, type StoreAnswer } from './store-calls.js';
 import type {
-  FoundRecord, GcResult, GetResult, PutResult, ReadState, RemoveResult, StoreRead, StoreRecord, VerifyProgress, VerifyResult,
+  FoundRecord, GcResult, GetResult, NotStoredReason, PutResult, ReadState, RemoveResult, StoreRead, StoreRecord, VerifyProgress, VerifyResult,
 } from './store-record.js';
 import type { StoreStats } from './store-stats.js';
 
@@ -47,6 +47,11 @@ export interface TokensRead {
   readonly readBytes: number;
   readonly chunks: number;
 }
+
+/** What became of a `reorder`. */
+export type ReorderResult =
+  | { readonly stored: true }
+  | { readonly stored: false; readonly reason: NotStoredReason | Exclude<ReadState, 'good'> };
 
 /** Makes instances; the constructor refuses everything else. */
 const makerKey = Symbol('DiskStore.open');
@@ -159,6 +164,21 @@ export class DiskStore {
     const worst = bytes.find((state) => state !== 0);
     const reason = worst === undefined ? undefined : nativeReadStates[worst] as Exclude<ReadState, 'good'>;
     return { reason, readBytes: numbers[0]!, chunks: numbers[1]! };
+  }
+
+  /**
+   * Writes a record again with its tokens in another order: the row that comes first is that of token `storedToLogical[0]`, and so on. What reads
+   * give stays the same; reads that have begun go on in the old copy. The new one counts once it is on disk for good, whatever the
+   * durability; its chunks are those of the option `chunkBytes`. `absent`: no record of so many tokens, or tokens do not divide its
+   * stripes. Trusts its arguments but for the order.
+   */
+  async reorder(key: Uint8Array, storedToLogical: Int32Array): Promise<ReorderResult> {
+    if (this.isClosed) return { stored: false, reason: 'closed' };
+    const { numbers } = await this.#ask(undefined, (id) => this.#calls.native.reorder(id, key, storedToLogical));
+    const read = nativeReadStates[numbers[1]!]!;
+    if (read !== 'good') return { stored: false, reason: read };
+    const put = nativePutStates[numbers[0]!]!;
+    return put === 'stored' ? { stored: true } : { stored: false, reason: put };
   }
 
   /**

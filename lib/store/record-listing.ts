@@ -3,7 +3,7 @@
 import type { FoundRecord } from './store-record.js';
 
 const keyBytes = 32;
-const keyAt = 32;
+const keyAt = 40;
 const stripesAt = keyAt + 2 * keyBytes;
 const stripeBytes = 16;
 
@@ -34,5 +34,7 @@ function readRecord(bytes: Uint8Array, view: DataView): FoundRecord {
       bytes: view.getFloat64(stripesAt + index * stripeBytes + 8, true),
     })),
     storedBytes: view.getFloat64(24, true),
+    chunkBytes: view.getUint32(32, true),
+    isReordered: view.getUint32(36, true) === 1,
   };
 }

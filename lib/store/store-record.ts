@@ -47,6 +47,10 @@ export interface FoundRecord {
   readonly stripes: readonly { readonly id: number; readonly bytes: number }[];
   /** What it occupies of the store, header and padding included. */
   readonly storedBytes: number;
+  /** Bytes that have a sum of their own. */
+  readonly chunkBytes: number;
+  /** Whether its tokens are stored in another order than that of the text. Reads give the order of the text. */
+  readonly isReordered: boolean;
 }
 
 /**

@@ -5,7 +5,7 @@ import * as assert from 'node:assert/strict';
 
 import { Random } from '../base/random.js';
 import { digestOf, type MadeBlock } from './contract-blocks.js';
-import { stored, type ContractStore } from './contract-store.js';
+import { readsExactly as getsExactly, stored, type ContractStore } from './contract-store.js';
 import type { Tier, TierTokens, TierTokensGet } from './tier.js';
 
 type TokenTier = Tier & Required<Pick<Tier, 'getTokens'>>;
@@ -102,6 +102,28 @@ export const tokenChecks: Readonly<Record<string, (store: ContractStore) => Prom
     await stored(tier, block);
     await tier.close();
     assert.ok(!(await exactOrMiss(store, tier, block, parts)).isFound, 'a closed tier has tokens');
+  },
+
+  'a block that is reordered keeps its bytes, and one that cannot be stays as it was': async (store) => {
+    const { tier } = await store.open();
+    if (tier.reorder === undefined) return;
+    const block = store.block(1, { tokens: 100 });
+    await stored(tier, block);
+    for (const step of [99, 37, 1]) {
+      const order = Int32Array.from({ length: 100 }, (_, row) => (row * step + 5) % 100); // steps that share no divisor with 100
+      const result = await tier.reorder(block.record.key, order);
+      assert.ok(result.isStored || result.reason !== undefined);
+      await getsExactly(tier, block);
+      if (readsTokens(tier)) await readsExactly(store, tier, block, partsOf([0, [0, 5, 99]], [3, [41, 42]]));
+    }
+    for (const order of [[0], [], Array.from({ length: 100 }, () => 0)]) {
+      assert.equal((await tier.reorder(block.record.key, Int32Array.from(order))).isStored, false);
+    }
+    assert.equal((await tier.reorder(digestOf('unknown'), Int32Array.of(0))).isStored, false);
+    await getsExactly(tier, block);
+    if (!tier.isLasting) return;
+    await tier.close();
+    await getsExactly((await store.open()).tier, block);
   },
 
   'damage costs only the tokens that share a checksum with it': async (store) => {

@@ -3,7 +3,7 @@
 
 import { boolean, integer, oneOf, optional, readOptions, string, withDefault, type OptionsOf } from '../base/options.js';
 import { chunkBytesField, durabilities, maxChunkBytes, type Durability } from '../store/disk-store-options.js';
-import { DiskStore, PackedStripes } from '../store/disk-store.js';
+import { DiskStore, PackedStripes, type ReorderResult } from '../store/disk-store.js';
 import type { GcResult, NotStoredReason, ReadState } from '../store/store-record.js';
 import { tierInUse } from './tier-field.js';
 import type {
@@ -72,6 +72,8 @@ const refusals: Readonly<Record<Exclude<NotStoredReason, 'exists'>, PutRefusal>>
   'full': 'full', 'no-space': 'failed', 'busy': 'busy', 'too-large': 'failed', 'failed': 'failed', 'closed': 'failed',
 };
 
+const stored: TierPut = { isStored: true };
+
 class DiskTier implements Tier {
   readonly name: string;
   readonly isLasting = true;
@@ -126,7 +128,7 @@ class DiskTier implements Tier {
     if (!result.stored && result.reason === 'full' && await this.#collect(store)) result = await store.put(record);
     if (!result.stored && result.reason !== 'exists') return { isStored: false, reason: refusals[result.reason] };
     this.#sums.set(key, sums.slice());
-    return { isStored: true };
+    return stored;
   }
 
   async get(key: string, payload: Uint8Array): Promise<TierGet> {
@@ -151,6 +153,15 @@ class DiskTier implements Tier {
     const reads = { stripes: Float64Array.from(parts, ({ stripe }) => stripe), counts, tokens };
     const { reason, readBytes, chunks } = await store.getTokens(bytesOf(key), reads, into);
     return reason === undefined ? { isFound: true, readBytes, chunks } : { isFound: false, reason: missOf(reason), readBytes, chunks };
+  }
+
+  async reorder(key: string, storedToLogical: Int32Array): Promise<TierPut> {
+    const store = this.#store;
+    if (store === undefined || !this.#sums.has(key)) return { isStored: false, reason: 'failed' };
+    const again = (): Promise<ReorderResult> => store.reorder(bytesOf(key), storedToLogical);
+    let result = await again();
+    if (!result.stored && result.reason === 'full' && await this.#collect(store)) result = await again();
+    return result.stored ? stored : { isStored: false, reason: result.reason === 'full' ? 'full' : 'failed' };
   }
 
   async remove(keys: readonly string[]): Promise<void> {

@@ -140,6 +140,12 @@ export interface Tier {
    */
   getTokens?(key: string, parts: readonly TierTokens[], into: Uint8Array, signal?: AbortSignal): Promise<TierTokensGet>;
   /**
+   * Stores a block's tokens in another order: the first row of each stripe becomes that of token `storedToLogical[0]`, and so on, so that tokens
+   * which are read together lie together. `get` and `getTokens` give the same bytes before, meanwhile and after. Each of the block's tokens
+   * must be named once. Refused, the block stays as it is.
+   */
+  reorder?(key: string, storedToLogical: Int32Array): Promise<TierPut>;
+  /**
    * For tiers whose blocks others may store: how many of `keys`, from the first on, it has. Resolves 0 where it cannot say in time.
    * Without it the tier has what `found` and `put` said.
    */

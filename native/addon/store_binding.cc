@@ -73,11 +73,11 @@ void NativeStore::Define(Napi::Env env, Napi::Object exports) {
       DefineClass(env, "NativeStore",
                   {InstanceMethod<&NativeStore::Open>("open"), InstanceMethod<&NativeStore::Put>("put"),
                    InstanceMethod<&NativeStore::Get>("get"), InstanceMethod<&NativeStore::GetTokens>("getTokens"),
-                   InstanceMethod<&NativeStore::Check>("check"), InstanceMethod<&NativeStore::Remove>("remove"),
-                   InstanceMethod<&NativeStore::List>("list"), InstanceMethod<&NativeStore::Sync>("sync"),
-                   InstanceMethod<&NativeStore::Collect>("collect"), InstanceMethod<&NativeStore::Close>("close"),
-                   InstanceMethod<&NativeStore::Has>("has"), InstanceMethod<&NativeStore::Stats>("stats"),
-                   InstanceMethod<&NativeStore::Stop>("stop")}));
+                   InstanceMethod<&NativeStore::Reorder>("reorder"), InstanceMethod<&NativeStore::Check>("check"),
+                   InstanceMethod<&NativeStore::Remove>("remove"), InstanceMethod<&NativeStore::List>("list"),
+                   InstanceMethod<&NativeStore::Sync>("sync"), InstanceMethod<&NativeStore::Collect>("collect"),
+                   InstanceMethod<&NativeStore::Close>("close"), InstanceMethod<&NativeStore::Has>("has"),
+                   InstanceMethod<&NativeStore::Stats>("stats"), InstanceMethod<&NativeStore::Stop>("stop")}));
 }
 
 NativeStore::NativeStore(const Napi::CallbackInfo& info) : Napi::ObjectWrap<NativeStore>(info) {
@@ -208,6 +208,15 @@ Napi::Value NativeStore::GetTokens(const Napi::CallbackInfo& info) {
   if (end != tokens.size()) given.Refuse();
   if (given.ok()) requests.tokens.assign(tokens.begin(), tokens.end());  // one below zero is beyond every record
   return Ask(info, given.status(), [&](store::DiskStore& store) { store.GetTokens(id, key, std::move(requests)); });
+}
+
+Napi::Value NativeStore::Reorder(const Napi::CallbackInfo& info) {
+  Arguments given(info, "reorder");
+  const int64_t id = given.Integer(0, 0, kLargestInteger);
+  const store::Key key = ReadKey(given, 1);
+  const std::span<int32_t> order = given.Int32s(2);  // the store checks that it is a permutation
+  std::vector<uint32_t> copied(order.begin(), order.end());
+  return Ask(info, given.status(), [&](store::DiskStore& store) { store.Reorder(id, key, std::move(copied)); });
 }
 
 Napi::Value NativeStore::Check(const Napi::CallbackInfo& info) {

@@ -28,6 +28,7 @@ class NativeStore : public Napi::ObjectWrap<NativeStore>, public Stoppable {
       const Napi::CallbackInfo& info);  // (id, key, parent, position, tokens, extra, ids, byteCounts, sources)
   Napi::Value Get(const Napi::CallbackInfo& info);  // (id, key, stripes, offsets, byteCounts, targets)
   Napi::Value GetTokens(const Napi::CallbackInfo& info);
+  Napi::Value Reorder(const Napi::CallbackInfo& info);  // (id, key, storedToLogical)
   Napi::Value Check(const Napi::CallbackInfo& info);    // (id, key)
   Napi::Value Remove(const Napi::CallbackInfo& info);   // (id, keys)
   Napi::Value List(const Napi::CallbackInfo& info);     // (id, segment number)

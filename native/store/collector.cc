@@ -66,23 +66,27 @@ bool Collector::Empty(Segment& segment, AlignedBuffer& scratch, Collected& colle
   for (const RecordPlace& place : context_.index.LiveOf(segment)) {
     Copied copy = {place, {}, 0};
     bool is_lost = false;
+    if (!context_.index.BeginCopy(place)) continue;  // removed meanwhile
     if (writer_.Copy(place, scratch, copy.room, copy.entry, is_lost) == Outcome::kDone) {
       copies.push_back(std::move(copy));
-    } else if (is_lost) {
-      context_.index.Forget(place);
-    } else {
+      continue;
+    }
+    context_.index.EndCopy(place.key);
+    if (!is_lost) {
       is_whole = false;
       break;
     }
+    context_.index.Forget(place);
   }
   context_.calls.Pass("copies-written");
   for (const Copied& copy : copies) {
     // After the first of a segment this costs nothing.
     const bool is_safe = log_.Sync(*copy.room.segment) == Outcome::kDone;
     if (is_safe) {
-      context_.index.Move(copy.from, *copy.room.segment, copy.entry);
+      (void)context_.index.Move(copy.from, *copy.room.segment, copy.entry);
       collected.copied_bytes += copy.room.bytes;
     }
+    context_.index.EndCopy(copy.from.key);
     is_whole = is_whole && is_safe;
     log_.Release(copy.room);
   }

@@ -25,6 +25,7 @@ DiskStore::DiskStore(StoreOptions options, Deliver deliver)
       log_(context_),
       writer_(context_, log_),
       collector_(context_, log_, writer_),
+      reorderer_(context_, log_, writer_),
       deliver_(std::move(deliver)),
       timer_([this] { SyncByTimer(); }) {}
 
@@ -126,6 +127,16 @@ void DiskStore::GetTokens(int64_t id, const Key& key, TokenRequests tokens) {
                                           static_cast<double>(read->read_chunks())};
       deliver_({id, {}, {}, counts, read->TakeStates()});
     });
+  });
+}
+
+void DiskStore::Reorder(int64_t id, const Key& key, std::vector<uint32_t> stored_to_logical) {
+  auto order = std::make_shared<std::vector<uint32_t>>(std::move(stored_to_logical));
+  queue_.AddWrite([this, id, key, order](AlignedBuffer& scratch) {
+    const Reordered reordered = reorderer_.Reorder(key, *order, scratch);
+    if (writer_.HasWork()) (void)writer_.RecordRemovals();
+    const PutState state = reordered.is_too_large ? PutState::kTooLarge : StateOf(reordered.outcome);
+    deliver_({id, {}, {}, {static_cast<double>(state), static_cast<double>(reordered.state)}, {}});
   });
 }
 

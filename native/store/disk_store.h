@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "store/collector.h"
-#include "store/record_reader.h"
+#include "store/reorderer.h"
 #include "store/store_opener.h"
 #include "store/sync_timer.h"
 #include "store/work_queue.h"
@@ -54,6 +54,8 @@ class DiskStore {
   void Get(int64_t id, const Key& key, std::vector<ReadRequest> requests);  // bytes: a ReadState per request
   // bytes: a ReadState per part; numbers: [bytes that were read from files, chunks]
   void GetTokens(int64_t id, const Key& key, TokenRequests tokens);
+  // Writes the record again in another order of its tokens. numbers: [a PutState, the ReadState of what was there]
+  void Reorder(int64_t id, const Key& key, std::vector<uint32_t> stored_to_logical);
   void Check(int64_t id, const Key& key);  // every byte of a record; numbers[0]: the worst ReadState, numbers[1]: bytes
   // The removal counts when this returns. numbers: [removed, 1 where it is written down]
   void Remove(int64_t id, std::vector<Key> keys);
@@ -80,6 +82,7 @@ class DiskStore {
   SegmentLog log_;
   RecordWriter writer_;
   Collector collector_;
+  Reorderer reorderer_;
   std::unique_ptr<StoreOpener> opener_;
   const Deliver deliver_;
   SyncTimer timer_;

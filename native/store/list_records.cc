@@ -1,5 +1,6 @@
 // A listing of records, as lib/store/record-listing.ts reads it. Of each: bytes of all that follows (u32), counts of
-// tokens, extra bytes and stripes (u32 each), position and stored bytes (f64 each), key, parent, (id u32, 0 u32, bytes
+// tokens, extra bytes and stripes (u32 each), position and stored bytes (f64 each), bytes of a chunk and 1 where its
+// tokens are reordered (u32 each), key, parent, (id u32, 0 u32, bytes
 // f64) of each stripe, tokens, extra, and zeros up to a multiple of 8.
 #include <errno.h>
 
@@ -23,7 +24,9 @@ void AddToListing(std::vector<uint8_t>& listing, const RecordHeader& header) {
                               static_cast<uint32_t>(header.extra.size()), static_cast<uint32_t>(header.stripes.size())};
   const double numbers[2] = {static_cast<double>(header.position), static_cast<double>(header.record_bytes())};
   Append(listing, counts, 4);
+  const uint32_t kinds[2] = {header.chunk_bytes, header.stored_to_logical.empty() ? 0u : 1u};
   Append(listing, numbers, 2);
+  Append(listing, kinds, 2);
   Append(listing, header.key.bytes.data(), header.key.bytes.size());
   Append(listing, header.parent.bytes.data(), header.parent.bytes.size());
   for (const StripeEntry& stripe : header.stripes) {

@@ -6,7 +6,7 @@ namespace vkv::store {
 namespace {
 
 // Of one piece; a scratch buffer holds it, with a block for each end that lies within one.
-constexpr uint64_t kPieceBytes = 1 << 20;
+constexpr uint64_t kPieceBytes = kScratchBytes - 2 * kBlockBytes;
 
 }  // namespace
 

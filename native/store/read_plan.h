@@ -12,6 +12,9 @@
 
 namespace vkv::store {
 
+// Of memory that pieces are read through; a record is written by as much at a time.
+inline constexpr uint64_t kScratchBytes = (1 << 20) + 2 * kBlockBytes;
+
 // Consecutive bytes of a stripe, and where they go.
 struct StripeSpan {
   uint64_t offset = 0;

@@ -18,6 +18,24 @@ std::unordered_map<uint32_t, const StripeEntry*> StripesById(const RecordHeader&
   return stripes;
 }
 
+void SortByOffset(std::vector<StripeSpan>& spans) {
+  std::sort(spans.begin(), spans.end(), [](const StripeSpan& a, const StripeSpan& b) { return a.offset < b.offset; });
+}
+
+// Where the bytes of a range lie in a stripe whose rows are stored in an order of their own.
+std::vector<StripeSpan> RowsOf(const RecordHeader& header, const StripeEntry& stripe, const ReadRequest& request) {
+  std::vector<StripeSpan> spans;
+  const uint64_t row_bytes = header.RowBytes(stripe), end = request.offset + request.bytes;
+  for (uint64_t at = request.offset; at < end;) {
+    const uint64_t in_row = at % row_bytes, bytes = std::min(row_bytes - in_row, end - at);
+    uint8_t* const target = request.target == nullptr ? nullptr : request.target + (at - request.offset);
+    spans.push_back({header.StoredRow(at / row_bytes) * row_bytes + in_row, bytes, target});
+    at += bytes;
+  }
+  SortByOffset(spans);
+  return spans;
+}
+
 }  // namespace
 
 ReadState ReadRecordHeader(StoreContext& context, const RecordPlace& place, RecordHeader& header, uint64_t& moved) {
@@ -101,8 +119,12 @@ void RecordRead::PlanRanges(const RecordHeader& header) {
       Fail(k, ReadState::kAbsent);
       continue;
     }
-    const StripeSpan span = {request.offset, request.bytes, request.target};
-    plan_.Add(k, header, place_.offset, *found->second, {&span, 1});
+    if (header.stored_to_logical.empty()) {
+      const StripeSpan span = {request.offset, request.bytes, request.target};
+      plan_.Add(k, header, place_.offset, *found->second, {&span, 1});
+    } else {
+      plan_.Add(k, header, place_.offset, *found->second, RowsOf(header, *found->second, request));
+    }
   }
 }
 
@@ -120,7 +142,7 @@ void RecordRead::PlanTokens(const RecordHeader& header) {
     for (; token < part.end; ++token) {
       const uint32_t row = tokens_.tokens[token];
       if (row_bytes == 0 || row >= header.tokens.size() || left < row_bytes) return FailAll(ReadState::kAbsent);
-      parts[k].push_back({row * row_bytes, row_bytes, target});
+      parts[k].push_back({header.StoredRow(row) * row_bytes, row_bytes, target});
       target += row_bytes;
       left -= row_bytes;
     }
@@ -128,8 +150,7 @@ void RecordRead::PlanTokens(const RecordHeader& header) {
   if (left != 0) return FailAll(ReadState::kAbsent);
   for (uint32_t k = 0; k < parts.size(); ++k) {
     if (parts[k].empty()) continue;
-    std::sort(parts[k].begin(), parts[k].end(),
-              [](const StripeSpan& a, const StripeSpan& b) { return a.offset < b.offset; });
+    SortByOffset(parts[k]);
     plan_.Add(k, header, place_.offset, *stripes.at(tokens_.parts[k].stripe), parts[k]);
   }
 }

@@ -19,25 +19,30 @@ Outcome RecordWriter::OutcomeOf(int error) {
   return error == ENOSPC || error == EDQUOT || error == EFBIG ? Outcome::kNoSpace : Outcome::kFailed;
 }
 
-Outcome RecordWriter::Put(PutRequest& request, AlignedBuffer& scratch) {
-  RecordHeader& header = request.header;
-  Room room;
+Outcome RecordWriter::Write(RecordHeader& header, const Source& source, AlignedBuffer& scratch, Room& room,
+                            size_t& entry) {
   const Outcome outcome = log_.Reserve(header.record_bytes(), header.header_bytes(), RoomFor::kRecord, room);
-  if (outcome != Outcome::kDone) {
-    context_.index.AbandonPut(header.key);
-    return outcome;
-  }
+  if (outcome != Outcome::kDone) return outcome;
   context_.calls.Pass("record-begun");
-  size_t entry = 0;
-  int error = WritePayload(request, room, scratch);
+  int error = WritePayload(header, source, room, scratch);
   if (error != 0)
     log_.GiveBack(room);
   else
     error = WriteRecordHeader(header, room, entry);
-  if (error != 0) {
+  if (error == 0) return Outcome::kDone;
+  log_.Release(room);
+  return OutcomeOf(error);
+}
+
+Outcome RecordWriter::Put(PutRequest& request, AlignedBuffer& scratch) {
+  RecordHeader& header = request.header;
+  Room room;
+  size_t entry = 0;
+  const Source source = [&request](size_t stripe) { return request.sources[stripe]; };
+  const Outcome outcome = Write(header, source, scratch, room, entry);
+  if (outcome != Outcome::kDone) {
     context_.index.AbandonPut(header.key);
-    log_.Release(room);
-    return OutcomeOf(error);
+    return outcome;
   }
   context_.calls.Pass("record-written");
   Outcome synced = Outcome::kDone;
@@ -56,8 +61,7 @@ void RecordWriter::CountUnsynced(uint64_t bytes) {
   if (context_.options.durability == Durability::kInterval) context_.counters.unsynced_bytes += bytes;
 }
 
-int RecordWriter::WritePayload(PutRequest& request, const Room& room, AlignedBuffer& scratch) {
-  RecordHeader& header = request.header;
+int RecordWriter::WritePayload(RecordHeader& header, const Source& source, const Room& room, AlignedBuffer& scratch) {
   uint64_t written = header.payload_start(), filled = 0;
   const auto flush = [&] {
     const uint64_t whole = ToBlocks(filled);
@@ -76,13 +80,15 @@ int RecordWriter::WritePayload(PutRequest& request, const Room& room, AlignedBuf
         if (const int error = flush()) return error;
       scratch.data()[filled++] = 0;
     }
+    const uint8_t* const from = stripe.bytes == 0 ? nullptr : source(k);
+    if (stripe.bytes != 0 && from == nullptr) return EIO;
     uint32_t sum = 0;
     for (uint64_t done = 0; done < stripe.bytes;) {
       if (filled == scratch.bytes())
         if (const int error = flush()) return error;
       const uint64_t chunk_left = header.chunk_bytes - done % header.chunk_bytes;
       const uint64_t bytes = std::min({chunk_left, stripe.bytes - done, scratch.bytes() - filled});
-      std::memcpy(scratch.data() + filled, request.sources[k] + done, bytes);
+      std::memcpy(scratch.data() + filled, from + done, bytes);
       sum = Crc32c(scratch.data() + filled, bytes, sum);
       done += bytes;
       filled += bytes;

@@ -3,6 +3,7 @@
 #ifndef VKV_STORE_RECORD_WRITER_H_
 #define VKV_STORE_RECORD_WRITER_H_
 
+#include <functional>
 #include <mutex>
 #include <span>
 #include <vector>
@@ -20,6 +21,12 @@ class RecordWriter {
  public:
   RecordWriter(StoreContext& context, SegmentLog& log) : context_(context), log_(log) {}
 
+  // Where the bytes of a stripe lie; null where they cannot be had. Asked for one stripe after the other, each once.
+  using Source = std::function<const uint8_t*(size_t stripe)>;
+
+  // Writes a record whose stripes are placed, dead as yet. Its room is the caller's to release where this is kDone.
+  Outcome Write(RecordHeader& header, const Source& source, AlignedBuffer& scratch, Room& room, size_t& entry);
+
   // Of a key for which BeginPut was true; ends the put. kDone: stored, durable where the options say so.
   Outcome Put(PutRequest& request, AlignedBuffer& scratch);
 
@@ -34,7 +41,7 @@ class RecordWriter {
   Outcome Copy(const RecordPlace& from, AlignedBuffer& scratch, Room& room, size_t& entry, bool& is_lost);
 
  private:
-  int WritePayload(PutRequest& request, const Room& room, AlignedBuffer& scratch);
+  int WritePayload(RecordHeader& header, const Source& source, const Room& room, AlignedBuffer& scratch);
   int CopyPayload(const RecordPlace& from, const RecordHeader& header, const Room& room, AlignedBuffer& scratch);
   // Writes the header and adds the entry; where it is refused, the room counts as doubtful.
   int WriteRecordHeader(RecordHeader& header, const Room& room, size_t& entry);

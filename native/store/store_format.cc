@@ -47,6 +47,7 @@ enum At : uint64_t {
 constexpr uint64_t kNumber = 32, kFooterOffset = 32, kFooterBytes = 40, kFooterSum = 48, kEntries = 52;
 
 constexpr uint32_t kMustKnowFlags = 0xffff;  // a reader that does not know one of these must leave the record alone
+constexpr uint32_t kReorderedFlag = 1;       // tokens are stored in an order of their own
 
 template <typename T>
 void Put(uint8_t* into, uint64_t at, const T& value) {
@@ -96,9 +97,30 @@ bool IsChunkBytes(uint64_t bytes) {
   return std::has_single_bit(bytes) && bytes >= kLeastChunkBytes && bytes <= kMostChunkBytes;
 }
 
+bool SetOrder(RecordHeader& header, std::span<const uint32_t> stored_to_logical) {
+  const size_t tokens = header.tokens.size();
+  if (stored_to_logical.size() != tokens) return false;
+  for (const StripeEntry& stripe : header.stripes)
+    if (stripe.bytes != 0 && header.RowBytes(stripe) == 0) return false;
+  std::vector<uint32_t> inverse(tokens, UINT32_MAX);
+  bool is_text_order = true;
+  for (uint32_t row = 0; row < tokens; ++row) {
+    const uint32_t token = stored_to_logical[row];
+    if (token >= tokens || inverse[token] != UINT32_MAX) return false;
+    inverse[token] = row;
+    is_text_order = is_text_order && token == row;
+  }
+  if (is_text_order) inverse.clear();
+  header.stored_to_logical.assign(stored_to_logical.begin(),
+                                  is_text_order ? stored_to_logical.begin() : stored_to_logical.end());
+  header.logical_to_stored = std::move(inverse);
+  return true;
+}
+
 uint64_t RecordHeader::header_bytes() const {
-  const uint64_t lists =
-      kFixedBytes + tokens.size() * sizeof(uint32_t) + removals.size() * kRemovalBytes + extra.size();
+  const uint64_t lists = kFixedBytes +
+                         (tokens.size() + stored_to_logical.size() + logical_to_stored.size()) * sizeof(uint32_t) +
+                         removals.size() * kRemovalBytes + extra.size();
   return Aligned(lists, 8) + stripes.size() * kStripeBytes + sums.size() * sizeof(uint32_t);
 }
 
@@ -123,6 +145,7 @@ void WriteHeader(const RecordHeader& header, uint8_t* into) {
   Put(into, 0, kRecordMagic);
   Put(into, kVersion, kFormatVersion);
   Put(into, kKind, header.kind);
+  Put(into, kFlags, header.stored_to_logical.empty() ? 0 : kReorderedFlag);
   Put(into, kHeaderBytes, static_cast<uint32_t>(bytes));
   Put(into, kEpoch, header.epoch);
   Put(into, kOffset, header.segment_offset);
@@ -142,8 +165,10 @@ void WriteHeader(const RecordHeader& header, uint8_t* into) {
   Put(into, kSums, static_cast<uint32_t>(header.sums.size()));
   Put(into, kRemovals, static_cast<uint32_t>(header.removals.size()));
   uint8_t* to = into + kFixedBytes;
-  if (!header.tokens.empty()) std::memcpy(to, header.tokens.data(), header.tokens.size() * sizeof(uint32_t));
-  to += header.tokens.size() * sizeof(uint32_t);
+  for (const auto* list : {&header.tokens, &header.stored_to_logical, &header.logical_to_stored}) {
+    if (!list->empty()) std::memcpy(to, list->data(), list->size() * sizeof(uint32_t));
+    to += list->size() * sizeof(uint32_t);
+  }
   for (const Removal& removal : header.removals) {
     Put(to, 0, removal.key);
     Put(to, sizeof(Key), removal.sequence);
@@ -182,15 +207,17 @@ Parsed ReadHeader(std::span<const uint8_t> bytes, const Epoch& epoch, const Key&
   const auto kind = Get<uint16_t>(from, kKind);
   const bool is_known =
       kind == static_cast<uint16_t>(RecordKind::kRecord) || kind == static_cast<uint16_t>(RecordKind::kRemovals);
-  if (!is_known || (Get<uint32_t>(from, kFlags) & kMustKnowFlags) != 0 || Get<uint32_t>(from, kCodec) != 0 ||
-      !IsChunkBytes(Get<uint32_t>(from, kChunk)))
+  if (!is_known || (Get<uint32_t>(from, kFlags) & kMustKnowFlags & ~kReorderedFlag) != 0 ||
+      Get<uint32_t>(from, kCodec) != 0 || !IsChunkBytes(Get<uint32_t>(from, kChunk)))
     return Parsed::kNone;
 
   const uint64_t tokens = Get<uint32_t>(from, kTokens), extra = Get<uint32_t>(from, kExtra),
                  stripes = Get<uint32_t>(from, kStripes), sums = Get<uint32_t>(from, kSums),
                  removals = Get<uint32_t>(from, kRemovals);
   // All below 2³² × 48, so that nothing overflows.
-  const uint64_t lists = kFixedBytes + tokens * sizeof(uint32_t) + removals * kRemovalBytes + extra;
+  const bool is_reordered = (Get<uint32_t>(from, kFlags) & kReorderedFlag) != 0;
+  const uint64_t token_lists = tokens * sizeof(uint32_t) * (is_reordered ? 3 : 1);
+  const uint64_t lists = kFixedBytes + token_lists + removals * kRemovalBytes + extra;
   if (Aligned(lists, 8) + stripes * kStripeBytes + sums * sizeof(uint32_t) != header_bytes) return Parsed::kNone;
 
   header = {};
@@ -207,6 +234,11 @@ Parsed ReadHeader(std::span<const uint8_t> bytes, const Epoch& epoch, const Key&
   header.tokens.resize(tokens);
   if (tokens != 0) std::memcpy(header.tokens.data(), at, tokens * sizeof(uint32_t));
   at += tokens * sizeof(uint32_t);
+  std::vector<uint32_t> order(is_reordered ? tokens : 0), inverse(order.size());
+  for (auto* list : {&order, &inverse}) {
+    if (!list->empty()) std::memcpy(list->data(), at, list->size() * sizeof(uint32_t));
+    at += list->size() * sizeof(uint32_t);
+  }
   header.removals.reserve(removals);
   for (uint64_t k = 0; k < removals; ++k, at += kRemovalBytes)
     header.removals.push_back({Get<Key>(at, 0), Get<uint64_t>(at, sizeof(Key))});
@@ -227,6 +259,9 @@ Parsed ReadHeader(std::span<const uint8_t> bytes, const Epoch& epoch, const Key&
     header.stripes.push_back(stripe);
   }
   if (chunks != sums) return Parsed::kNone;
+  // A mapping that is none, or that its other half contradicts, hides the record.
+  if (is_reordered && (!SetOrder(header, order) || header.logical_to_stored != inverse || order.empty()))
+    return Parsed::kNone;
   header.sums.resize(sums);
   if (sums != 0) std::memcpy(header.sums.data(), at, sums * sizeof(uint32_t));
   const bool adds_up = Get<uint64_t>(from, kRecordBytes) == header.record_bytes() &&

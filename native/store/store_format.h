@@ -69,6 +69,9 @@ struct RecordHeader {
   uint64_t position = 0;
   uint32_t chunk_bytes = kChunkBytes;
   std::vector<uint32_t> tokens;
+  // Where tokens are not stored in their order: of each stored row which token it is, and of each token its row. Empty:
+  // the order of the text. Each stripe then has as many bytes for each token.
+  std::vector<uint32_t> stored_to_logical, logical_to_stored;
   std::vector<uint8_t> extra;
   std::vector<StripeEntry> stripes;
   std::vector<uint32_t> sums;
@@ -79,6 +82,10 @@ struct RecordHeader {
   uint64_t payload_start() const { return ToBlocks(header_bytes()); }
   uint64_t payload_bytes() const;
   uint64_t record_bytes() const { return ToBlocks(payload_start() + payload_bytes()); }
+  // The row of a token; of one beyond the record no row.
+  uint64_t StoredRow(uint64_t token) const {
+    return token < logical_to_stored.size() ? logical_to_stored[token] : token;
+  }
   // Bytes that a stripe has for each token; 0 where it has no tokens, or not as many bytes for each.
   uint64_t RowBytes(const StripeEntry& stripe) const {
     return tokens.empty() || stripe.bytes % tokens.size() != 0 ? 0 : stripe.bytes / tokens.size();
@@ -86,6 +93,10 @@ struct RecordHeader {
 };
 
 bool IsChunkBytes(uint64_t bytes);
+
+// Sets the order in which rows are stored; the order of the text leaves both lists empty. False where
+// `stored_to_logical` is no permutation of the tokens, or a stripe is not divided by them.
+bool SetOrder(RecordHeader& header, std::span<const uint32_t> stored_to_logical);
 
 // Places the stripes one behind the other and makes room for their sums.
 void PlaceStripes(RecordHeader& header);

@@ -24,6 +24,10 @@ bool StoreIndex::Has(const Key& key) {
 
 bool StoreIndex::Find(const Key& key, RecordPlace& place) {
   std::lock_guard lock(mutex_);
+  return FindLocked(key, place);
+}
+
+bool StoreIndex::FindLocked(const Key& key, RecordPlace& place) {
   const auto found = states_.find(key);
   if (found == states_.end() || found->second.segment == nullptr) return false;
   Segment& segment = *found->second.segment;
@@ -153,16 +157,41 @@ void StoreIndex::AddDoubtful(Segment& segment, const RecordHeader& header) {
   if (is_record) ++states_[header.key].copies;
 }
 
-void StoreIndex::Move(const RecordPlace& from, Segment& to, size_t to_entry) {
+bool StoreIndex::BeginCopy(const RecordPlace& place) {
+  std::lock_guard lock(mutex_);
+  const auto found = states_.find(place.key);
+  if (found == states_.end() || found->second.segment != place.segment.get() || found->second.entry != place.entry)
+    return false;
+  ++found->second.copying;
+  return true;
+}
+
+bool StoreIndex::BeginCopy(const Key& key, RecordPlace& place, uint64_t& sequence) {
+  std::lock_guard lock(mutex_);
+  if (!FindLocked(key, place)) return false;
+  ++states_.at(key).copying;
+  sequence = next_sequence_++;
+  return true;
+}
+
+void StoreIndex::EndCopy(const Key& key) {
+  std::lock_guard lock(mutex_);
+  const auto found = states_.find(key);
+  --found->second.copying;
+  EraseIfIdleLocked(found);
+}
+
+bool StoreIndex::Move(const RecordPlace& from, Segment& to, size_t to_entry) {
   std::lock_guard lock(mutex_);
   const auto found = states_.find(from.key);
   if (found == states_.end() || found->second.segment != from.segment.get() || found->second.entry != from.entry)
-    return;
-  if (to.state == SegmentState::kFailed && to.entries[to_entry].ticket > to.synced_ticket) return;
+    return false;
+  if (to.state == SegmentState::kFailed && to.entries[to_entry].ticket > to.synced_ticket) return false;
   from.segment->entries[from.entry].state = EntryState::kDead;
   to.entries[to_entry].state = EntryState::kLive;
   found->second.segment = &to;
   found->second.entry = to_entry;
+  return true;
 }
 
 void StoreIndex::Forget(const RecordPlace& place) {
@@ -253,7 +282,7 @@ void StoreIndex::KillLocked(KeyState& state) {
 }
 
 void StoreIndex::EraseIfIdleLocked(States::iterator state) {
-  if (state->second.copies > 0 || state->second.pending > 0) return;
+  if (state->second.copies > 0 || state->second.pending > 0 || state->second.copying > 0) return;
   if (state->second.segment == nullptr)
     states_.erase(state);
   else

@@ -59,8 +59,16 @@ class StoreIndex {
   // Room that may hold a record whose header the disk refused to take: it may come back when the store is opened again.
   void AddDoubtful(Segment& segment, const RecordHeader& header);
 
+  // A copy of a record begins: until it ends, no removal of its key is forgotten. False where the record is not there
+  // any more.
+  bool BeginCopy(const RecordPlace& place);
+  // The same of the key's record, which is to be written anew; `sequence` is above all so far, and below that of every
+  // removal that follows.
+  bool BeginCopy(const Key& key, RecordPlace& place, uint64_t& sequence);
+  void EndCopy(const Key& key);
   // A record was copied: the copy becomes the record of its key where the original still is.
-  void Move(const RecordPlace& from, Segment& to, size_t to_entry);
+  // False: it is not, and the copy is dead.
+  bool Move(const RecordPlace& from, Segment& to, size_t to_entry);
   // The record cannot be read at all, and its place is given up.
   void Forget(const RecordPlace& place);
 
@@ -94,6 +102,7 @@ class StoreIndex {
     size_t entry = 0;
     uint32_t copies = 0;                 // dead records of the key in files
     uint32_t pending = 0;                // puts that have begun
+    uint32_t copying = 0;                // copies of it that have begun
     uint64_t newest_pending = 0;         // the sequence of the last of them
     uint64_t removed = 0;                // the sequence of its last removal; 0: none
     Segment* removal_segment = nullptr;  // where that is written; null: nowhere
@@ -101,8 +110,9 @@ class StoreIndex {
   using States = std::unordered_map<Key, KeyState, KeyHash>;
 
   static bool NeedsRemoval(const KeyState& state) {
-    return state.removed != 0 && (state.copies > 0 || state.pending > 0);
+    return state.removed != 0 && (state.copies > 0 || state.pending > 0 || state.copying > 0);
   }
+  bool FindLocked(const Key& key, RecordPlace& place);
   void KillLocked(KeyState& state);
   void EraseIfIdleLocked(States::iterator state);
   bool IsNeededLocked(const Segment& segment, const Removal& removal);

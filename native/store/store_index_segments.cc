@@ -121,7 +121,7 @@ bool StoreIndex::IsNeededElsewhereLocked(const Segment& segment, const Removal& 
   if (!IsNeededLocked(segment, removal)) return false;
   const KeyState& state = states_.at(removal.key);
   const auto here = copies.find(removal.key);
-  return state.pending > 0 || state.copies > (here == copies.end() ? 0 : here->second);
+  return state.pending > 0 || state.copying > 0 || state.copies > (here == copies.end() ? 0 : here->second);
 }
 
 uint64_t StoreIndex::LiveBytesLocked(const Segment& segment) {

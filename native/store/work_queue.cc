@@ -4,15 +4,9 @@
 #include <signal.h>
 
 #include "host/system_calls.h"
+#include "store/read_plan.h"
 
 namespace vkv::store {
-namespace {
-
-// A piece of a read, and a block at each end; a record is written by as much at a time.
-constexpr uint64_t kScratchBytes = (1 << 20) + 2 * kBlockBytes;
-
-}  // namespace
-
 Status WorkQueue::Start(uint32_t threads) {
   sigset_t all, before;  // signals belong to Node's own threads; a write beyond a size limit gives EFBIG
   sigfillset(&all);

@@ -13,7 +13,8 @@ import { assertExact, inFolder, keyOf, KiB, MiB, options, recordOf, scale, versi
 /** What the caller was told last about a record. */
 type Told = 'stored' | 'removed' | 'unsure';
 
-const sizes: Sizes = [20 * KiB, 5];
+const sizes: Sizes = [20 * KiB, 16];
+const reversed = Int32Array.from({ length: 16 }, (_, token) => 15 - token);
 const numbers = [0, 1, 2, 3, 4, 5, 6, 7, 8];
 
 /** A store's life: puts over two segments, reads, removals, garbage collection, close. `told` gets what the caller was told. */
@@ -30,8 +31,11 @@ async function live(t: ExecutionContext, store: DiskStore, told: Map<number, Tol
   };
   for (const number of numbers.slice(0, 8)) await put(number);
   for (const number of numbers) await versionOf(t, store, number, [0], sizes);
+  await store.reorder(keyOf(3), reversed); // it stays what it was, whatever becomes of this
   await remove(0, 1, 2);
+  for (const number of [0, 5, 4]) await store.reorder(keyOf(number), reversed);
   await remove(5);
+  for (const number of numbers) await versionOf(t, store, number, [0], sizes);
   await put(1);
   await store.gc();
   await put(8);
@@ -59,6 +63,8 @@ async function liveAgain(t: ExecutionContext, store: DiskStore, told: Map<number
   };
   for (const number of numbers) await versionOf(t, store, number, [0], sizes);
   const { removed, isRecorded } = await store.remove([4, 6].map(keyOf));
+  for (const number of [7, 3, 4]) await store.reorder(keyOf(number), reversed.toReversed());
+  for (const number of numbers) if (number !== 4 && number !== 6) await versionOf(t, store, number, [0], sizes);
   // What is not seen for a failing disk cannot be removed.
   for (const number of [4, 6]) told.set(number, isRecorded && removed === 2 ? 'removed' : 'unsure');
   for (const number of [0, 4, 9, 10, 11]) await put(number);

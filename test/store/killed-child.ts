@@ -9,10 +9,11 @@ import * as path from 'node:path';
 import { Random } from '#internal/base/random.js';
 import type { Durability } from '#internal/store/disk-store-options.js';
 import { StoreFaults } from '#internal/store/store-faults.js';
-import { keyOf, options, recordOf } from './store-world.js';
+import { keyOf, options, orderOf, recordOf } from './store-world.js';
 
 const [directory, seed, durability, point, nth] = process.argv.slice(2) as [string, string, Durability, string, string];
 const random = new Random(Number(seed));
+const orders = new Random(1_000_003 * Number(seed));
 const lines = openSync(path.join(directory, 'expected'), 'a');
 function note(line: string): void {
   writeSync(lines, `${line}\n`);
@@ -20,7 +21,7 @@ function note(line: string): void {
 }
 const faults = new StoreFaults();
 
-export const killedSizes = [30_000, 300];
+export const killedSizes = [30_000, 304];
 const records = 24;
 
 async function run(): Promise<void> {
@@ -33,7 +34,9 @@ async function run(): Promise<void> {
     const number = random.integer(records);
     if (busy.has(number)) return;
     busy.add(number);
-    if (store.has(keyOf(number))) {
+    if (store.has(keyOf(number)) && orders.chance(0.4)) {
+      await store.reorder(keyOf(number), orderOf(orders)); // it stays what it was, whatever becomes of this
+    } else if (store.has(keyOf(number))) {
       note(`-${number}`);
       if ((await store.remove([keyOf(number)])).isRecorded) note(`_${number}`);
     } else {
@@ -44,7 +47,7 @@ async function run(): Promise<void> {
     }
     busy.delete(number);
   };
-  for (let turn = 0; turn < 60; turn += 1) {
+  for (let turn = 0; turn < 75; turn += 1) {
     await Promise.all([one(), one(), one()]);
     if (turn % 12 === 11) await store.gc();
     if (turn % 25 === 24) await store.sync();

@@ -13,14 +13,15 @@ import { assertAccounts, inFolder, options, scale, versionOf, withStore } from '
 
 const seed = seedOf('disk store kills');
 const child = path.join(__dirname, 'killed-child.js');
-const sizes = [30_000, 300];
+const sizes = [30_000, 304];
 
 /** Named points, and at which passing. */
 const points: readonly (readonly [string, number])[] = [
   ['identity-written', 1], ['identity-renamed', 1], ['segment-made', 1], ['segment-header-written', 2], ['segment-header-synced', 2],
   ['segment-folder-synced', 1], ['record-begun', 9], ['payload-part-written', 5], ['record-written', 7], ['record-synced', 8],
   ['removals-written', 6], ['removals-synced', 5], ['footer-written', 1], ['trailer-written', 2], ['segment-cut', 1], ['footer-synced', 2],
-  ['copies-written', 1], ['copies-synced', 1], ['segments-deleted', 1], ['deletions-synced', 1],
+  ['copies-written', 1], ['copies-synced', 1], ['segments-deleted', 1], ['deletions-synced', 1], ['reordered-written', 3],
+  ['reordered-synced', 4],
 ];
 
 /** Runs a process to its end; `mostSteps`: kills it once it has told of so many. */
@@ -65,7 +66,7 @@ async function judge(t: ExecutionContext, directory: string, what: string): Prom
 }
 
 for (const durability of ['sync', 'interval'] as const) {
-  const mine = durability === 'sync' ? points : points.filter(([point]) => /^(removals-w|record-w|copies-w|footer-w)/.test(point));
+  const mine = durability === 'sync' ? points : points.filter(([point]) => /^(removals-w|record-w|reordered-|copies-w|footer-w)/.test(point));
   test(`a process killed at any of ${mine.length} points loses nothing that it acknowledged, with durability ${durability}`, async (t) => {
     for (const [index, [point, nth]] of mine.entries()) {
       if (scale < 1 && index % 4 !== 0) continue;

@@ -5,9 +5,15 @@ import test from 'ava';
 import { Random } from '#internal/base/random.js';
 import { DiskStore } from '#internal/store/disk-store.js';
 import { seedOf } from '../helpers/seed.js';
-import { assertAccounts, inFolder, keyOf, KiB, MiB, options, readBack, recordOf, scale, segmentsOf, versionOf } from './store-world.js';
+import { assertAccounts, inFolder, keyOf, KiB, MiB, options, orderOf, readBack, recordOf, scale, segmentsOf, versionOf } from './store-world.js';
 
 const seed = seedOf('disk store model');
+
+/** Of every other record so that its tokens can be reordered. */
+function sizesOf(number: number): [number, number] {
+  const sizes: [number, number] = [(number * 977) % (30 * KiB), number];
+  return number % 2 === 1 ? sizes : [sizes[0] - sizes[0] % 16, 16 * (number % 3)];
+}
 
 for (const durability of ['none', 'sync'] as const) {
   test(`thousands of puts, removals and collections leave what a Map has, and accounts that equal the files, with durability ${durability} (seed ${seed})`, (t) => inFolder(async (directory) => {
@@ -17,16 +23,21 @@ for (const durability of ['none', 'sync'] as const) {
     const model = new Map<number, number>();
     let version = 0;
     let full = 0;
+    let reordered = 0;
     const records = 60;
     const turns = (durability === 'none' ? 1_000 : 200) * Math.max(1, scale);
     for (let turn = 0; turn < turns; turn += 1) {
       const number = random.integer(records);
-      const sizes = [(number * 977) % (30 * KiB), number];
+      const sizes = sizesOf(number);
       if (random.chance(0.01)) {
         await store.close();
         store = await DiskStore.open(given);
       } else if (random.chance(0.02)) {
         await store.gc();
+      } else if (model.has(number) && random.chance(0.2)) {
+        const result = await store.reorder(keyOf(number), orderOf(random));
+        if (result.stored) reordered += 1;
+        else t.true(result.reason === 'full' || (number % 2 === 1 && result.reason === 'absent'), result.reason);
       } else if (model.has(number) && random.chance(0.6)) {
         t.is(await versionOf(t, store, number, [model.get(number)!], sizes), model.get(number));
       } else if (model.has(number)) {
@@ -50,7 +61,8 @@ for (const durability of ['none', 'sync'] as const) {
       t.is(store.stats().records, model.size);
       if (turn % 10 === 0) assertAccounts(t, store, directory);
     }
-    for (const [number, expected] of model) t.is(await versionOf(t, store, number, [expected], [(number * 977) % (30 * KiB), number]), expected);
+    for (const [number, expected] of model) t.is(await versionOf(t, store, number, [expected], sizesOf(number)), expected);
+    t.true(reordered > 3, `${reordered} records were reordered`);
     await store.remove([...model.keys()].map(keyOf));
     await store.close();
     store = await DiskStore.open(given);
@@ -66,7 +78,6 @@ test(`files that another program removes cost their records, and the accounts eq
   const random = new Random(seed);
   const given = options(directory, { durability: 'none', bytes: 2 * MiB, threads: 4 });
   let store = await DiskStore.open(given);
-  const sizesOf = (number: number): [number, number] => [(number * 977) % (30 * KiB), number];
   /** By record: the versions that were ever stored. What removed it may be gone with its file. */
   const versions = new Map<number, number[]>();
   for (let turn = 0; turn < 400 * Math.max(1, scale); turn += 1) {
@@ -82,6 +93,8 @@ test(`files that another program removes cost their records, and the accounts eq
       assertAccounts(t, store, directory);
       const { corrupt, unreadable, records } = await store.verify();
       t.deepEqual([corrupt.length, unreadable.length, records], [0, 0, store.stats().records]);
+    } else if (store.has(keyOf(number)) && random.chance(0.2)) {
+      await store.reorder(keyOf(number), orderOf(random));
     } else if (store.has(keyOf(number)) && random.chance(0.5)) {
       await store.remove([keyOf(number)]);
       t.is((await readBack(store, number, sizesOf(number))).result.reason, 'absent');

@@ -10,10 +10,10 @@ import { Random } from '#internal/base/random.js';
 import type { Durability } from '#internal/store/disk-store-options.js';
 import { StoreFaults, type FileChange } from '#internal/store/store-faults.js';
 import { seedOf } from '../helpers/seed.js';
-import { assertAccounts, inFolder, keyOf, KiB, options, recordOf, scale, versionOf, withStore, type Sizes } from './store-world.js';
+import { assertAccounts, inFolder, keyOf, KiB, options, orderOf, recordOf, scale, versionOf, withStore, type Sizes } from './store-world.js';
 
 const seed = seedOf('disk store power');
-const sizes: Sizes = [17 * KiB, 300];
+const sizes: Sizes = [17 * KiB, 304];
 const numbers = Array.from({ length: 16 }, (_, number) => number);
 
 /** What was acknowledged about a record, and how long the journal was then. */
@@ -91,6 +91,7 @@ async function live(t: ExecutionContext, directory: string, durability: Durabili
   const syncs: { at: number; acknowledged: number }[] = [];
   const store = await faults.open(options(directory, { threads: 1, durability }));
   const state = new Map<number, number | undefined>();
+  let reordered = 0;
   for (let version = 1; version <= 70; version += 1) {
     const number = random.integer(numbers.length);
     if (version % 20 === 0) {
@@ -102,6 +103,9 @@ async function live(t: ExecutionContext, directory: string, durability: Durabili
       await store.sync();
       syncs.push({ at: faults.journalLength(), acknowledged: length });
     }
+    if (version % 4 === 1) {
+      reordered += (await store.reorder(keyOf(random.integer(numbers.length)), orderOf(random))).stored ? 1 : 0;
+    }
     const next = state.get(number) === undefined ? version : undefined;
     begun.push({ at: faults.journalLength(), number, version: next });
     if (next === undefined) t.true((await store.remove([keyOf(number)])).isRecorded);
@@ -109,6 +113,7 @@ async function live(t: ExecutionContext, directory: string, durability: Durabili
     acknowledged.push({ at: faults.journalLength(), number, version: next });
     state.set(number, next);
   }
+  t.true(reordered > 2, `${reordered} records were reordered`);
   await store.close();
   return { journal: faults.takeJournal(), begun, acknowledged, syncs };
 }

@@ -7,7 +7,7 @@ import * as path from 'node:path';
 
 import type { ExecutionContext } from 'ava';
 
-import { mix32 } from '#internal/base/random.js';
+import { mix32, type Random } from '#internal/base/random.js';
 import { DiskStore } from '#internal/store/disk-store.js';
 import type { DiskStoreOptions } from '#internal/store/disk-store-options.js';
 import type { GetResult, StoreRecord } from '#internal/store/store-record.js';
@@ -67,6 +67,16 @@ export function recordOf(number: number, version = 0, sizes: Sizes = smallSizes)
     key: keyOf(number), parent: keyOf(number - 1), position: 16 * number, tokens: Int32Array.from({ length: 16 }, (_, at) => number * 16 + at),
     extra: Uint8Array.of(version & 255, version >>> 8), stripes: sizes.map((size, at) => ({ id: at + 1, source: bytesOf(number, version, at + 1, size) })),
   };
+}
+
+/** An order of a record's 16 tokens. */
+export function orderOf(random: Random): Int32Array {
+  const order = Int32Array.from({ length: 16 }, (_, token) => token);
+  for (let left = 16; left > 1; left -= 1) {
+    const other = random.integer(left);
+    [order[left - 1], order[other]] = [order[other]!, order[left - 1]!];
+  }
+  return order;
 }
 
 export interface ReadBack {

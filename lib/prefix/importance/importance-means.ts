@@ -1,0 +1,96 @@
+// ImportanceMeans: how important the tokens of each block were to the requests that read it, as a running mean with decay. A hint: it may be
+// wrong, stale or forgotten, and no answer depends on it. Bounded; forgets the blocks that were noted longest ago. Pure.
+
+/** Options of `ImportanceMeans`. */
+export interface ImportanceMeansOptions {
+  /** Share of a mean that a request leaves, once the mean has as many notes as matter, 0 … below 1. Default 0.9: about the last ten count. */
+  readonly decay?: number;
+  /** Tokens that it keeps at most, 4 bytes each; the block that was noted last stays. Default 4,194,304. */
+  readonly mostTokens?: number;
+}
+
+interface Noted {
+  readonly means: Float32Array;
+  notes: number;
+}
+
+export class ImportanceMeans {
+  readonly #decay: number;
+  readonly #mostTokens: number;
+  /** The one that was noted longest ago first. */
+  readonly #noted = new Map<string, Noted>();
+  #tokens = 0;
+
+  constructor({ decay = 0.9, mostTokens = 2 ** 22 }: ImportanceMeansOptions = {}) {
+    this.#decay = decay;
+    this.#mostTokens = mostTokens;
+  }
+
+  /** Blocks that are kept. */
+  get blocks(): number {
+    return this.#noted.size;
+  }
+
+  /** Tokens of them. */
+  get tokens(): number {
+    return this.#tokens;
+  }
+
+  /** Takes in what each token of a block was worth to a request, 0 or more. A block of another length than before begins anew. */
+  note(key: string, weights: Float32Array): void {
+    const { means, notes } = this.#take(key, weights.length);
+    const share = this.#shareOf(notes);
+    for (let token = 0; token < means.length; token += 1) means[token]! += share * (weights[token]! - means[token]!);
+  }
+
+  /** The same where a request selected tokens: those are worth 1, the others of the block's `count` 0. Then a mean is the share of requests. */
+  noteSelected(key: string, selected: Int32Array, count: number): void {
+    const { means, notes } = this.#take(key, count);
+    const share = this.#shareOf(notes);
+    for (let token = 0; token < count; token += 1) means[token]! *= 1 - share;
+    for (const token of selected) means[token]! += share;
+  }
+
+  /** Its tokens' means. Read only, and valid until the next note; undefined: never noted, or forgotten. */
+  of(key: string): Float32Array | undefined {
+    return this.#noted.get(key)?.means;
+  }
+
+  /** Requests that noted it, since it is kept. */
+  notesOf(key: string): number {
+    return this.#noted.get(key)?.notes ?? 0;
+  }
+
+  /** Keys of the blocks that are kept, the one that was noted last first. */
+  keys(): string[] {
+    return [...this.#noted.keys()].toReversed();
+  }
+
+  /** Drops a block, where it is kept. */
+  forget(key: string): void {
+    const noted = this.#noted.get(key);
+    if (noted === undefined) return;
+    this.#noted.delete(key);
+    this.#tokens -= noted.means.length;
+  }
+
+  /** The plain mean of the first notes, then one that fades. */
+  #shareOf(notes: number): number {
+    return Math.max(1 / notes, 1 - this.#decay);
+  }
+
+  /** Of a block that is noted now. */
+  #take(key: string, count: number): Noted {
+    const known = this.#noted.get(key);
+    const noted = known?.means.length === count ? known : { means: new Float32Array(count), notes: 0 };
+    this.forget(key);
+    noted.notes += 1;
+    this.#noted.set(key, noted);
+    this.#tokens += count;
+    for (const [oldest] of this.#noted) {
+      if (this.#tokens <= this.#mostTokens || oldest === key) break;
+      this.forget(oldest);
+    }
+    return noted;
+  }
+}
