@@ -2,20 +2,24 @@ import { readFileSync, writeFileSync } from 'node:fs';
 
 import test from 'ava';
 
-import { bytesOf, inFolder, keyOf, options, recordOf, segmentsOf, withStore } from '../store/store-world.js';
+import { Random } from '#internal/base/random.js';
+import { bytesOf, inFolder, keyOf, options, orderOf, recordOf, segmentsOf, withStore } from '../store/store-world.js';
 import { runVkv, runVkvJson } from './run-vkv.js';
 
 test('`vkv store info` lists each namespace of a directory', (t) => inFolder(async (directory) => {
   await withStore(options(directory), async (store) => {
-    for (const number of [1, 2, 3]) await store.put(recordOf(number));
+    for (const number of [1, 2]) await store.put(recordOf(number));
+    await store.put(recordOf(3, 0, [16, 3_200]));
+    t.deepEqual(await store.reorder(keyOf(3), orderOf(new Random(1))), { stored: true });
     await store.remove([keyOf(2)]);
   });
   await withStore(options(directory, { namespace: Buffer.from('another') }), (store) => store.put(recordOf(1)));
   const { namespaces } = runVkvJson(['store', 'info', directory]) as { namespaces: Record<string, number>[] };
-  t.deepEqual(namespaces.map(({ records, tokens }) => [records, tokens]).toSorted(), [[1, 16], [2, 32]]);
+  t.deepEqual(namespaces.map(({ records, reordered, tokens }) => [records, reordered, tokens]).toSorted(), [[1, 0, 16], [2, 1, 32]]);
   const { stdout, exitCode } = runVkv(['store', 'info', directory]);
   t.is(exitCode, 0);
-  t.regex(stdout, /namespace +records +tokens +live +removed +files +segments +O_DIRECT\nkvs-[0-9a-f]{32} +\d.* (on|unsupported) *\n/);
+  t.is(runVkv(['store', 'verify', directory]).exitCode, 0);
+  t.regex(stdout, /namespace +records +reordered +tokens +live +removed +files +segments +O_DIRECT\nkvs-[0-9a-f]{32} +\d.* (on|unsupported) *\n/);
 }));
 
 test('`vkv store verify` names what is damaged and ends with 1', (t) => inFolder(async (directory) => {

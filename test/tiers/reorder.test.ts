@@ -124,13 +124,15 @@ test(`any order gives the same bytes: all, some tokens, each of two parts; also 
       }
     }
   };
-  let { tier, found } = await opened(directory, 16 * 2 ** 20);
+  let { tier } = await opened(directory, 16 * 2 ** 20);
   for (const { record, payload } of blocks) await tier.put(record, payload);
   for (let round = 0; round < 4; round += 1) {
     for (const { record } of blocks) t.deepEqual(await tier.reorder!(record.key, shuffled(random, record.tokens.length)), { isStored: true });
     await look(tier);
     await tier.close();
-    ({ tier, found } = await opened(directory, 16 * 2 ** 20));
+    const next = await opened(directory, 16 * 2 ** 20);
+    const { found } = next;
+    ({ tier } = next);
     t.deepEqual(new Set(found), new Set(blocks.map(({ record }) => record.key)));
     t.is(found.length, blocks.length);
     await look(tier);
