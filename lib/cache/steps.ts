@@ -39,11 +39,14 @@ export class Steps {
   readonly #guard: PolicyGuard;
   readonly #pairs: Int32Array;
   readonly #open = new Set<Batch>();
+  /** Whether some slots are there for transfers. */
+  readonly #hasTransfers: boolean;
   #hasRequests = false;
 
   constructor(memory: SlotMemory, { supply, sharing, tokens, fences, side }: StepCollaborators, growth: GrowthPolicy) {
     this.#memory = memory;
     this.#slots = memory.slots;
+    this.#hasTransfers = memory.slots.count > memory.slots.sequences;
     this.#supply = supply;
     this.#sharing = sharing;
     this.#tokens = tokens;
@@ -158,12 +161,13 @@ export class Steps {
   /** Puts a request for the slot into the pairs at `index` if the growth policy wants more than is mapped. */
   #requestAhead(slot: number, index: number): boolean {
     const numbers = this.#slots;
-    if (numbers.isTransfer(slot)) return false;
+    if (this.#hasTransfers && numbers.isTransfer(slot)) return false;
     const lengthTokens = numbers.length[slot]!;
     const wanted = this.#growth(lengthTokens, numbers.promisedTokens[slot]!);
     if (typeof wanted !== 'number' || Number.isNaN(wanted)) throw notTokens(wanted);
+    if (wanted <= lengthTokens) return false; // nothing ahead: before the work below, for each token of each sequence
     const tokens = Math.min(Math.ceil(wanted), this.#memory.layout.maxTokens);
-    if (tokens <= lengthTokens || numbers.hasRoom(slot, tokens) || numbers.foreignRow[slot] !== noForeignRow) return false;
+    if (numbers.hasRoom(slot, tokens) || numbers.foreignRow[slot] !== noForeignRow) return false;
     this.#pairs[2 * index] = slot;
     this.#pairs[2 * index + 1] = this.#memory.layout.rowsFor(tokens);
     return true;
