@@ -5,7 +5,6 @@ import * as path from 'node:path';
 
 import { KvCache, OnlineScheduler } from 'virtual-kv';
 import { LlamaEngine, LlamaModel, LlamaTokenizer } from 'virtual-kv/llama';
-import { StopText } from 'virtual-kv/server';
 
 const folder = path.join(__dirname, '..', 'examples', 'llama', 'storyteller');
 
@@ -19,17 +18,12 @@ async function main(): Promise<void> {
   await using scheduler = new OnlineScheduler({ cache, engine });
   const stream = scheduler.submit({
     tokens: tokenizer.encodeChat([{ role: 'user', content: 'Tell me a story about a fox named Mia.' }]), maxNewTokens: 200,
-    stopTokens: tokenizer.endTokens, // these end an answer by themselves
+    stopTokens: tokenizer.endTokens, tokenizer, stopStrings: ['. He', '. She', '. The'], // what ends the answer
   });
-  const pieces = tokenizer.pieces(); // tokens to text, held back until the characters are whole
-  const stop = new StopText(['. He', '. She', '. The']); // text, held back while it may be the beginning of one of these
-  for await (const token of stream) {
-    process.stdout.write(stop.push(pieces.push(token)));
-    if (stop.isStopped) stream.finish(); // no error: the answer ends here, its slot is free, its text stays cached
-  }
-  process.stdout.write(stop.push(pieces.end()) + stop.end());
-  const { finishReason, tokens, firstTokenMs } = await stream.result;
-  console.log(`\n(${tokens.length} tokens, the first after ${firstTokenMs.toFixed(0)} ms; ended by ${finishReason})`);
+  for await (const piece of stream.pieces()) process.stdout.write(piece);
+  const { finishReason, stopString, tokens, firstTokenMs } = await stream.result;
+  const end = stopString === undefined ? '' : `, at ${JSON.stringify(stopString)}`;
+  console.log(`\n(${tokens.length} tokens, the first after ${firstTokenMs.toFixed(0)} ms; ended by ${finishReason}${end})`);
 }
 
 void main();

@@ -45,7 +45,7 @@ const documented = {
   OfflineSchedulerOptions: 'lib/serving/offline.ts',
   OnlineSchedulerOptions: 'lib/serving/online.ts',
   GenerationRequest: 'lib/serving/request.ts',
-  GenerationResult: 'lib/serving/generation.ts',
+  GenerationResult: 'lib/serving/generation-result.ts',
   SamplerOptions: 'lib/serving/sampling.ts',
   MockDeviceOptions: 'lib/device/mock-device.ts',
   KernelsOptions: 'lib/kernels/kernels-options.ts',

@@ -216,7 +216,7 @@ export interface ErrorDetails extends StoreDetails {
     readonly timeoutMs: number;
   };
   KV_CALLBACK_FAILED: {
-    readonly option: 'sampler' | 'releaseInput' | 'order';
+    readonly option: 'sampler' | 'tokenizer' | 'releaseInput' | 'order';
     /** Ends the sentence "… threw an error instead of …". */
     readonly operation: string;
     /** The `arrival` of the requests that it was asked about: one, or the two to be compared. */

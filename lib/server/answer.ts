@@ -1,37 +1,41 @@
-// Answer: one choice of a response: the text of a token stream, piece by piece, up to a stop string. It has one reader. The request of the
-// scheduler ends with it: at a stop string as answered, otherwise where the reader leaves as cancelled.
+// Answer: one choice of a response: the text of a token stream, piece by piece, up to a stop string, and how likely its tokens were. It
+// has one reader. The request of the scheduler ends with it: where the reader leaves, as cancelled.
 
-import type { TokenStream } from '../index.js';
-import type { ServedTokenizer } from './server-options.js';
-import { StopText } from './stop-text.js';
+import type { TokenLogProbability, TokenStream } from '../index.js';
+import type { Logprobs } from './logprobs.js';
 
 /** As OpenAI's API says why an answer ended. */
 export type FinishWord = 'stop' | 'length';
+
+/** What came next of an answer. */
+export interface AnswerPart {
+  readonly text: string;
+  /** Of the tokens that came since the last part; none where they were not asked for. */
+  readonly logProbabilities: readonly TokenLogProbability[];
+}
 
 export interface AnswerOptions {
   /** Its place among the choices. */
   readonly index: number;
   readonly stream: TokenStream;
-  readonly tokenizer: ServedTokenizer;
-  readonly stops: readonly string[];
+  /** Writes its log-probabilities; undefined: they were not asked for. */
+  readonly logprobs: Logprobs | undefined;
 }
 
 export class Answer {
   readonly index: number;
+  readonly logprobs: Logprobs | undefined;
   readonly #stream: TokenStream;
-  readonly #pieces: ReturnType<ServedTokenizer['pieces']>;
-  readonly #stop: StopText;
   #tokens = 0;
   #finishReason: FinishWord | undefined;
 
-  constructor({ index, stream, tokenizer, stops }: AnswerOptions) {
+  constructor({ index, stream, logprobs }: AnswerOptions) {
     this.index = index;
+    this.logprobs = logprobs;
     this.#stream = stream;
-    this.#pieces = tokenizer.pieces();
-    this.#stop = new StopText(stops);
   }
 
-  /** Tokens of the answer so far, those of a stop string included. */
+  /** Tokens of the answer, those of a stop string included; 0 before its end. */
   get tokens(): number {
     return this.#tokens;
   }
@@ -51,23 +55,19 @@ export class Answer {
     this.#stream.cancel();
   }
 
-  /** The text, piece by piece, none of them empty. Throws what ended the request. */
-  async *text(): AsyncGenerator<string, void, undefined> {
-    const stop = this.#stop;
-    for (;;) {
-      const { done, value: token } = await this.#stream.next();
-      if (done === true) break;
-      this.#tokens += 1;
-      const text = stop.push(this.#pieces.push(token));
-      if (text !== '') yield text;
-      if (!stop.isStopped) continue;
-      this.#stream.finish();
-      this.#finishReason = 'stop';
-      return;
-    }
-    const { finishReason } = await this.#stream.result;
-    const rest = stop.push(this.#pieces.end()) + stop.end();
-    if (rest !== '') yield rest;
-    this.#finishReason = stop.isStopped ? 'stop' : finishReason;
+  /** Its parts as they come, none of them empty. Throws what ended the request. */
+  async *parts(): AsyncGenerator<AnswerPart, void, undefined> {
+    let given = 0;
+    const next = (): readonly TokenLogProbability[] => {
+      const news = this.#stream.logProbabilities?.slice(given) ?? [];
+      given += news.length;
+      return news;
+    };
+    for await (const text of this.#stream.pieces()) yield { text, logProbabilities: next() };
+    const { finishReason, tokens } = await this.#stream.result;
+    const logProbabilities = next();
+    if (logProbabilities.length > 0) yield { text: '', logProbabilities };
+    this.#tokens = tokens.length;
+    this.#finishReason = finishReason;
   }
 }

@@ -10,7 +10,11 @@ import { messagesField } from './chat-messages.js';
 export type ApiPrompt = { readonly messages: readonly ChatMessage[] } | { readonly prompts: readonly (string | readonly number[])[] };
 
 /** What a request asks for beside its prompt. */
-export type ApiParameters = Omit<OptionsOf<typeof shared>, 'max_tokens'> & { readonly max_tokens: number | undefined };
+export type ApiParameters = Omit<OptionsOf<typeof shared>, 'max_tokens'> & {
+  readonly max_tokens: number | undefined;
+  /** Log-probabilities of the tokens, and of so many most likely ones; undefined: none. */
+  readonly logprobs: number | undefined;
+};
 
 export interface ApiRequest {
   readonly prompt: ApiPrompt;
@@ -55,7 +59,9 @@ const streamOptionsField: Field<{ readonly include_usage: boolean }> = (value, p
 
 const noPenalties = 'answers are sampled by temperature, top_p and top_k';
 const noFunctions = 'the server calls no functions';
-const noLogprobs = 'the server reads no probabilities';
+
+/** Most likely tokens of a place at most, as OpenAI's. */
+const mostLikely = 20;
 
 const shared = {
   model: optional(string),
@@ -88,8 +94,8 @@ const chatSpec = {
   ...shared,
   messages: messagesField,
   max_completion_tokens: optional(integer({ min: 1, max: 2 ** 31 - 1 })),
-  logprobs: unsupported(noLogprobs, false),
-  top_logprobs: unsupported(noLogprobs, 0),
+  logprobs: withDefault(boolean, false),
+  top_logprobs: withDefault(integer({ max: mostLikely }), 0),
   response_format: unsupported('answers are plain text', { type: 'text' }),
   tools: unsupported(noFunctions, []),
   tool_choice: unsupported(noFunctions, 'none', 'auto'),
@@ -119,7 +125,7 @@ const promptField: Field<readonly (string | readonly number[])[]> = (value, plac
 const completionSpec = {
   ...shared,
   prompt: promptField,
-  logprobs: unsupported(noLogprobs),
+  logprobs: optional(integer({ max: mostLikely })),
   echo: unsupported('only what is new is answered', false),
   best_of: unsupported('all answers are returned: ask for `n`', 1),
   suffix: unsupported('nothing is filled in before a text'),
@@ -127,8 +133,12 @@ const completionSpec = {
 
 /** Reads a body of `/v1/chat/completions`. Throws KV_UNKNOWN_OPTION, KV_INVALID_OPTION and KV_NOT_SUPPORTED. */
 export function readChatRequest(body: Body): ApiRequest {
-  const { messages, max_completion_tokens: most, ...read } = readOptions('/v1/chat/completions', withoutNull(body), chatSpec);
-  return { prompt: { messages }, parameters: { ...read, max_tokens: most ?? read.max_tokens } };
+  const owner = '/v1/chat/completions';
+  const { messages, max_completion_tokens: most, logprobs, top_logprobs: best, ...read } = readOptions(owner, withoutNull(body), chatSpec);
+  if (!logprobs && best > 0) {
+    throw createError('KV_INVALID_OPTION', { reason: 'range', owner, option: 'top_logprobs', expected: '0 unless `logprobs` is true', received: best });
+  }
+  return { prompt: { messages }, parameters: { ...read, max_tokens: most ?? read.max_tokens, logprobs: logprobs ? best : undefined } };
 }
 
 /** Reads a body of `/v1/completions`, whose answers have 16 tokens where nothing is said, as OpenAI's. Throws as `readChatRequest`. */

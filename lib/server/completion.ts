@@ -3,7 +3,8 @@
 
 import { randomUUID } from 'node:crypto';
 
-import { Answer, type FinishWord } from './answer.js';
+import type { TokenLogProbability } from '../index.js';
+import { Answer, type AnswerPart, type FinishWord } from './answer.js';
 import { merge } from './merge.js';
 
 /** Which objects a response has. */
@@ -21,9 +22,8 @@ export interface CompletionOptions {
   readonly created: number;
 }
 
-interface Part {
+interface Part extends AnswerPart {
   readonly answer: Answer;
-  readonly text: string;
   readonly finishReason: FinishWord | null;
 }
 
@@ -64,10 +64,15 @@ export class Completion {
   async whole(): Promise<object> {
     const { kind, answers } = this.#options;
     const texts = answers.map(() => '');
-    await this.#each(({ answer, text }) => { texts[answer.index] += text; });
-    const choices = answers.map(({ index, finishReason }) => (kind === 'chat'
-      ? { index, message: { role: 'assistant', content: texts[index]!, refusal: null }, logprobs: null, finish_reason: finishReason }
-      : { index, text: texts[index]!, logprobs: null, finish_reason: finishReason }));
+    const lists = answers.map((): TokenLogProbability[] => []);
+    await this.#each(({ answer, text, logProbabilities }) => {
+      texts[answer.index] += text;
+      lists[answer.index]!.push(...logProbabilities);
+    });
+    const choices = answers.map(({ index, finishReason, logprobs }) => ({
+      index, ...(kind === 'chat' ? { message: { role: 'assistant', content: texts[index]!, refusal: null } } : { text: texts[index]! }),
+      logprobs: logprobs?.write(lists[index]!) ?? null, finish_reason: finishReason,
+    }));
     return { ...this.#head(kind === 'chat' ? 'chat.completion' : 'text_completion'), choices, usage: this.usage };
   }
 
@@ -76,13 +81,14 @@ export class Completion {
     const { kind, answers } = this.#options;
     const head = this.#head(kind === 'chat' ? 'chat.completion.chunk' : 'text_completion');
     const usage = includesUsage ? { usage: null } : {};
-    const chunkOf = (index: number, delta: object, text: string, finishReason: FinishWord | null): object => ({
-      ...head, choices: [{ index, ...(kind === 'chat' ? { delta } : { text }), logprobs: null, finish_reason: finishReason }], ...usage,
+    const chunkOf = (index: number, delta: object, text: string, logprobs: object | null, finishReason: FinishWord | null): object => ({
+      ...head, choices: [{ index, ...(kind === 'chat' ? { delta } : { text }), logprobs, finish_reason: finishReason }], ...usage,
     });
     try {
-      if (kind === 'chat') for (const { index } of answers) yield chunkOf(index, { role: 'assistant', content: '' }, '', null);
-      for await (const { answer, text, finishReason } of merge(answers.map(partsOf))) {
-        yield chunkOf(answer.index, finishReason === null ? { content: text } : {}, text, finishReason);
+      if (kind === 'chat') for (const { index } of answers) yield chunkOf(index, { role: 'assistant', content: '' }, '', null, null);
+      for await (const { answer, text, logProbabilities, finishReason } of merge(answers.map(partsOf))) {
+        const logprobs = logProbabilities.length === 0 ? null : answer.logprobs?.write(logProbabilities) ?? null;
+        yield chunkOf(answer.index, finishReason === null ? { content: text } : {}, text, logprobs, finishReason);
       }
       if (includesUsage) yield { ...head, choices: [], usage: this.usage };
     } finally {
@@ -106,6 +112,6 @@ export class Completion {
 
 /** The pieces of an answer, and at last why it ended. */
 async function* partsOf(answer: Answer): AsyncGenerator<Part, void, undefined> {
-  for await (const text of answer.text()) yield { answer, text, finishReason: null };
-  yield { answer, text: '', finishReason: answer.finishReason! };
+  for await (const part of answer.parts()) yield { answer, ...part, finishReason: null };
+  yield { answer, text: '', logProbabilities: [], finishReason: answer.finishReason! };
 }

@@ -3,4 +3,3 @@
 export { ModelServer, type ListenOptions } from './model-server.js';
 export type { ModelServerOptions, ServedTokenizer } from './server-options.js';
 export { sessionPolicy, type SessionHint } from './sessions.js';
-export { StopText } from './stop-text.js';

@@ -3,19 +3,17 @@
 
 import { createError } from '../base/errors.js';
 import { arrayOf, instanceOf, integer, number, optional, readOptions, string, withDefault, withoutRevoked, type Field } from '../base/options.js';
-import { OnlineScheduler } from '../index.js';
-import type { ChatMessage, TextPieces } from '../llama/index.js';
+import { OnlineScheduler, type AnswerTokenizer } from '../index.js';
+import type { ChatMessage } from '../llama/index.js';
 
 /** What the server needs of a tokenizer; `LlamaTokenizer` has it. */
-export interface ServedTokenizer {
+export interface ServedTokenizer extends AnswerTokenizer {
   /** Whether `encodeChat` can be called. */
   readonly hasChatTemplate: boolean;
   /** Tokens of a plain text. Special tokens in it must stay text. */
   encode(text: string): readonly number[];
   /** Tokens of a conversation, up to where the model is to answer. Throws an error of this package where the messages are wrong. */
   encodeChat(messages: readonly ChatMessage[]): readonly number[];
-  /** Text of an answer's tokens as they come. */
-  pieces(): Pick<TextPieces, 'push' | 'end'>;
 }
 
 /** Options of `ModelServer`. */

@@ -9,6 +9,7 @@ import { greedy, randomSampler, type Sampler, type TokenStream } from '../index.
 import { Answer } from './answer.js';
 import type { ApiParameters, ApiRequest } from './api-request.js';
 import { Completion, type CompletionKind } from './completion.js';
+import { Logprobs } from './logprobs.js';
 import type { ReadServerOptions } from './server-options.js';
 import { Sessions } from './sessions.js';
 
@@ -36,12 +37,13 @@ export class Submission {
     this.#check(prompts, parameters);
     const tokens = prompts.map((each) => this.#encode(each));
     const answers: Answer[] = [];
+    const { tokenizer } = this.#options;
     try {
       for (const each of tokens) {
         for (let choice = 0; choice < parameters.n; choice += 1) {
           answers.push(new Answer({
-            index: answers.length, stream: this.#start(each, parameters, answers.length, signal), tokenizer: this.#options.tokenizer,
-            stops: parameters.stop,
+            index: answers.length, stream: this.#start(each, parameters, answers.length, signal),
+            logprobs: parameters.logprobs === undefined ? undefined : new Logprobs({ kind, tokenizer }),
           }));
         }
       }
@@ -99,13 +101,13 @@ export class Submission {
   }
 
   #start(tokens: readonly number[], parameters: ApiParameters, choice: number, signal: AbortSignal): TokenStream {
-    const { scheduler, maxTokens, stopTokens, deadlineMs } = this.#options;
+    const { scheduler, tokenizer, maxTokens, stopTokens, deadlineMs } = this.#options;
     const { user: tenant, cache_salt: salt, prompt_cache_key: key, session_hint: hint, urgency } = parameters;
     const most = maxTokens - tokens.length + 1; // the last token is never fed back
     const maxNewTokens = parameters.max_tokens ?? most;
     if (maxNewTokens > most || most < 1) throw createError('KV_LENGTH_OUT_OF_RANGE', { tokens: tokens.length + Math.max(1, maxNewTokens) - 1, maxTokens });
     return scheduler.submit({
-      tokens, maxNewTokens, stopTokens, sampler: samplerOf(parameters, choice), tenant, salt, urgency, signal,
+      tokens, maxNewTokens, stopTokens, tokenizer, stopStrings: parameters.stop, logProbabilities: parameters.logprobs, sampler: samplerOf(parameters, choice), tenant, salt, urgency, signal,
       priority: this.#sessions.levelOf(tenant, key, hint), deadlineMs: Math.min(parameters.deadline_ms ?? deadlineMs, deadlineMs),
     });
   }

@@ -7,6 +7,7 @@ import { availableParallelism } from 'node:os';
 import type { Instructions } from '../kernels/kernels-options.js';
 import type { NativeSampling } from '../device/native-kernels.js';
 import { native } from '../device/native.js';
+import type { LikelyToken, TokenLogProbability } from './log-probabilities.js';
 import { hasPenalties } from './plain-sampling.js';
 import { uniformOf, type KnownSampler, type SampledText } from './sampling.js';
 
@@ -21,6 +22,13 @@ export interface BatchSamplerOptions {
   readonly vocabularyTokens: number;
   readonly threads?: number;
   readonly instructions?: Instructions;
+}
+
+/** The next token of an answer. */
+export interface ChosenToken {
+  readonly token: number;
+  /** Undefined unless its request asks for it. */
+  readonly logProbability: TokenLogProbability | undefined;
 }
 
 /** An answer that goes on. */
@@ -80,8 +88,8 @@ export class BatchSampler {
     }
   }
 
-  /** Adds a choice from a row of the logits, for the next token of an answer. */
-  add(row: number, rules: KnownSampler, { seed, generatedTokens, sampledText: text }: Answering): void {
+  /** Adds a choice from a row of the logits, for the next token of an answer. `wants`: whether its log-probability is asked for. */
+  add(row: number, rules: KnownSampler, { seed, generatedTokens, sampledText: text }: Answering, wants = this.#best > 0): void {
     const numbers = this.#numbers;
     let at = this.#count * numbersOfChoice;
     const isPenalized = hasPenalties(rules);
@@ -96,11 +104,20 @@ export class BatchSampler {
     numbers[at++] = rules.temperature === 0 ? 0 : uniformOf(seed, generatedTokens);
     numbers[at++] = text.length;
     numbers[at++] = text.promptTokens;
-    numbers[at] = this.#best > 0 ? 1 : 0;
+    numbers[at] = wants ? 1 : 0;
     const hasBias = rules.biasTokens.length > 0;
     this.#hasLists ||= isPenalized || hasBias;
     this.#arguments.push(isPenalized ? text.tokens : undefined, hasBias ? rules.biasTokens : undefined, rules.bias);
     this.#count += 1;
+  }
+
+  /** How likely a choice was that wanted to know, and the `best` most likely tokens, at most as many as the batch began with. */
+  logProbabilityOf(choice: number, best: number): TokenLogProbability {
+    const likely: LikelyToken[] = [];
+    for (let at = choice * this.#best; at < choice * this.#best + best && this.bestTokens[at]! >= 0; at += 1) {
+      likely.push({ token: this.bestTokens[at]!, logProbability: this.bestLogProbabilities[at]! });
+    }
+    return { token: this.tokens[choice]!, logProbability: this.logProbabilities[choice]!, best: likely };
   }
 
   /** Chooses. Pre: `logits` has all rows that were added. */

@@ -141,6 +141,7 @@ export class ContinuousBatching {
   async step(): Promise<void> {
     this.#isStepping = true;
     try {
+      this.requests.endLate();
       this.#requeueLost();
       const stall = this.#engine.stall();
       if (stall !== undefined) this.failAll(stall);
@@ -216,9 +217,8 @@ export class ContinuousBatching {
     this.changed.raise();
   }
 
-  /** Ends late requests, and puts back those that lost their slots (`prefixes.reset` with `preempt`). */
+  /** Puts back requests that lost their slots (`prefixes.reset` with `preempt`). */
   #requeueLost(): void {
-    this.requests.endLate();
     for (const generation of this.#running.all) {
       if (!generation.hasEnded && generation.sequence!.isReleased) this.requests.preempt(generation);
     }
@@ -228,7 +228,7 @@ export class ContinuousBatching {
   /** Makes room for the step, preempting the last in order as long as there is none. Returns false when there is nothing to run. */
   #prepare(): boolean {
     const { cache, prefillTokensPerStep } = this.#options;
-    this.#admission.removeEnded(); // functions of the options may have ended some
+    this.#requeueLost(); // functions of requests and of the options may have ended some, or taken their slots away
     while (this.#running.length > 0) {
       this.#passes.fill(this.#running.all, prefillTokensPerStep);
       try {
@@ -276,8 +276,9 @@ export class ContinuousBatching {
       this.requests.advance(generation, pass.keptLogits[index]);
       if (pass.wantsLogits[index] === 0) continue;
       const error = pass.errors[index];
-      if (error === undefined) this.requests.accept(generation, pass.nextTokens[index]!, nowMs);
-      else {
+      if (error === undefined) {
+        this.requests.accept(generation, { token: pass.nextTokens[index]!, logProbability: pass.logProbabilities[index] }, nowMs);
+      } else {
         generation.takeBack();
         this.requests.fail(generation, error);
       }

@@ -9,50 +9,13 @@ import { createError } from '../base/errors.js';
 import type { Promotion } from '../cache/promotions.js';
 import type { Sequence } from '../cache/sequence.js';
 import type { HandOver } from '../side/hand-over.js';
+import { AnswerText } from './answer-text.js';
+import type { FinishReason, GenerationAdmission, GenerationResult } from './generation-result.js';
+import type { TokenLogProbability } from './log-probabilities.js';
 import type { OrderedRequest, TenantShare } from './request-order.js';
 import type { ReadRequest } from './request.js';
 import { randomSeed, rulesOf, type KnownSampler, type SampledText } from './sampling.js';
 import { asError } from './scheduler-options.js';
-
-/** Why an answer ended: `length`: it has `maxNewTokens` tokens. `stop`: a stop token came, or its reader called `finish`. */
-export type FinishReason = 'length' | 'stop';
-
-/** What a request was answered with. */
-export interface GenerationResult {
-  /** The answer, without a stop token. */
-  readonly tokens: Int32Array;
-  /** Why it ended: `length` after `maxNewTokens`, `stop` at a stop token or by `stream.finish()`. */
-  readonly finishReason: FinishReason;
-  /** The token that ended it; undefined with `length` and after `finish`. */
-  readonly stopToken: number | undefined;
-  /** Tokens of its prompt. */
-  readonly promptTokens: number;
-  /** Tokens of the prompt that came from the prefix cache when it was first admitted. */
-  readonly cachedTokens: number;
-  /** What came from tiers before that; undefined: they were not asked. */
-  readonly promotion: Promotion | undefined;
-  /** How often it was preempted: lost its slot, and started again later. */
-  readonly preemptions: number;
-  /** Milliseconds from its submission to its first token. */
-  readonly firstTokenMs: number;
-  /** Milliseconds from its submission to its end. */
-  readonly totalMs: number;
-  /**
-   * Rows of side tensors, of its prompt and its answer but for the last token, which was not computed. Undefined unless the request has
-   * `handOver`. Close it when they were read: until then it keeps their memory, and later requests may wait for that.
-   */
-  readonly side: HandOver | undefined;
-}
-
-/** What is known of a request from its first slot on. */
-export interface GenerationAdmission {
-  /** Milliseconds from its submission to its first slot. */
-  readonly waitMs: number;
-  /** Tokens of the prompt that came from the prefix cache. */
-  readonly cachedTokens: number;
-  /** What came from tiers before; undefined: they were not asked. */
-  readonly promotion: Promotion | undefined;
-}
 
 /** What follows a request. Called by the batching loop between passes; must not throw. */
 export interface GenerationListener {
@@ -129,6 +92,10 @@ export class Generation implements OrderedRequest {
   isBlocked = false;
   /** How its tokens are chosen by native code; undefined: its sampler is called. */
   readonly rules: KnownSampler | undefined;
+  /** Its answer as text; undefined unless the request has a tokenizer. */
+  readonly answerText: AnswerText | undefined;
+  /** [token of the answer]; undefined: they were not asked for. */
+  readonly logProbabilities: TokenLogProbability[] | undefined;
   /** Of its random numbers, the same after a preemption. */
   readonly seed: number;
   /** In the scheduler's clock; Infinity: it has none. */
@@ -161,6 +128,9 @@ export class Generation implements OrderedRequest {
     this.rules = rulesOf(request.sampler);
     this.seed = this.rules?.seed ?? randomSeed();
     this.deadlineAtMs = nowMs + (request.deadlineMs ?? Infinity);
+    const { pieces, stopStrings, logProbabilities } = request;
+    this.answerText = pieces === undefined ? undefined : new AnswerText({ pieces, stopStrings, arrival });
+    this.logProbabilities = logProbabilities === undefined ? undefined : [];
   }
 
   get urgency(): number {
@@ -312,8 +282,16 @@ export class Generation implements OrderedRequest {
     this.sequence!.truncate(this.length - this.passTokens);
   }
 
+  /** Adds the next token of the answer to its text: before `accept`, since this calls a function of the request, which may end it. */
+  acceptText(token: number): void {
+    const { stopTokens, maxNewTokens } = this.request;
+    const isStop = stopTokens.has(token);
+    if (!isStop) this.answerText?.push(token);
+    if (isStop || this.generatedTokens + 1 >= maxNewTokens) this.answerText?.end();
+  }
+
   /** Takes the next token of the answer. Returns the result when it was the last. */
-  accept(token: number, nowMs: number): GenerationResult | undefined {
+  accept(token: number, nowMs: number, logProbability: TokenLogProbability | undefined): GenerationResult | undefined {
     if (this.firstTokenAtMs < 0) this.firstTokenAtMs = nowMs;
     this.lastTokenMs = nowMs;
     const { stopTokens, maxNewTokens, caching } = this.request;
@@ -321,9 +299,11 @@ export class Generation implements OrderedRequest {
     if (this.textTokens === this.text.length) this.#enlarge();
     this.text[this.textTokens] = token;
     this.textTokens += 1;
+    if (logProbability !== undefined) this.logProbabilities?.push(logProbability);
     this.listener.token?.(token);
+    if (this.answerText?.stopString !== undefined) return this.#result('stop', undefined, nowMs);
     if (this.generatedTokens >= maxNewTokens) return this.#result('length', undefined, nowMs);
-    if (caching !== 'off') this.sequence!.append(token);
+    if (caching !== 'off' && !this.sequence!.isReleased) this.sequence!.append(token); // its tokenizer may have taken the slot away
     return undefined;
   }
 
@@ -334,10 +314,11 @@ export class Generation implements OrderedRequest {
 
   #result(finishReason: FinishReason, stopToken: number | undefined, nowMs: number): GenerationResult {
     this.#isAnswered = true;
+    const { promptTokens, cachedTokens, promotion, preemptions, logProbabilities, side } = this;
     return {
-      tokens: this.text.slice(this.promptTokens, this.textTokens), finishReason, stopToken, promptTokens: this.promptTokens,
-      cachedTokens: this.cachedTokens, promotion: this.promotion, preemptions: this.preemptions, firstTokenMs: (this.firstTokenAtMs < 0 ? nowMs : this.firstTokenAtMs) - this.submittedMs,
-      totalMs: nowMs - this.submittedMs, side: this.side,
+      tokens: this.text.slice(promptTokens, this.textTokens), finishReason, stopToken, stopString: this.answerText?.stopString,
+      text: this.answerText?.text, logProbabilities, promptTokens, cachedTokens, promotion, preemptions,
+      firstTokenMs: (this.firstTokenAtMs < 0 ? nowMs : this.firstTokenAtMs) - this.submittedMs, totalMs: nowMs - this.submittedMs, side,
     };
   }
 

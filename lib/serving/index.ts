@@ -1,7 +1,9 @@
 // What of lib/serving is public.
 
 export type { Engine, EngineOutput, EnginePass } from './engine.js';
-export type { FinishReason, GenerationAdmission, GenerationResult } from './generation.js';
+export type { AnswerTokenizer, TokenPieces } from './answer-text.js';
+export type { FinishReason, GenerationAdmission, GenerationResult } from './generation-result.js';
+export type { LikelyToken, TokenLogProbability } from './log-probabilities.js';
 export { NaiveScheduler } from './naive.js';
 export { OfflineScheduler, type OfflineSchedulerOptions } from './offline.js';
 export { OnlineScheduler, type OnlineSchedulerOptions } from './online.js';

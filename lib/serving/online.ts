@@ -108,6 +108,7 @@ export class OnlineScheduler {
       cancel: () => { this.#batching.end(generation, generation.abortError()); },
       finish: () => { this.#batching.finish(generation); },
       side: () => generation.side, admission: () => generation.admission,
+      text: () => generation.answerText?.text, logProbabilities: () => generation.logProbabilities,
     });
     const arrival = this.#arrivals + 1;
     const generation = new Generation({ request: read, arrival, nowMs: clock.now(), listener: stream.listener() });

@@ -1,6 +1,7 @@
 // OpenRequests: the requests of a scheduler that have not ended: they are watched for signals and deadlines, wait, count for their
 // tenants and in the totals, and end exactly once. Which of them run, and what they hold, is decided elsewhere.
 
+import type { ChosenToken } from './batch-sampler.js';
 import type { Generation } from './generation.js';
 import { pictureOfRequests, type RequestsPicture } from './request-picture.js';
 import { TenantShares, type RequestOrder } from './request-order.js';
@@ -120,10 +121,14 @@ export class OpenRequests {
   }
 
   /** Gives a request its next token, which may be the last. */
-  accept(generation: Generation, token: number, nowMs: number): void {
+  accept(generation: Generation, { token, logProbability }: ChosenToken, nowMs: number): void {
+    if (generation.answerText !== undefined) {
+      generation.acceptText(token);
+      if (this.#isTextLost(generation)) return;
+    }
     const before = generation.generatedTokens;
     const { lastTokenMs } = generation;
-    const result = generation.accept(token, nowMs);
+    const result = generation.accept(token, nowMs, logProbability);
     this.totals.generatedTokens += generation.generatedTokens - before;
     if (Number.isNaN(lastTokenMs)) this.#times.observeFirstToken(nowMs - generation.submittedMs, promptSource(generation));
     else this.#times.betweenTokens.observe(nowMs - lastTokenMs);
@@ -145,6 +150,8 @@ export class OpenRequests {
   /** Ends a request with the answer that it has, unless it has ended. */
   finish(generation: Generation, nowMs: number): void {
     if (generation.hasEnded) return;
+    generation.answerText?.end();
+    if (this.#isTextLost(generation)) return;
     const result = generation.finish(nowMs);
     this.#times.total.observe(result.totalMs);
     this.#end(generation);
@@ -160,6 +167,13 @@ export class OpenRequests {
   failAll(error: Error): void {
     for (const generation of [...this.#open]) this.fail(generation, error);
     this.waiting.clear();
+  }
+
+  /** Whether a request has ended by what its tokenizer did, or ends now, since it failed. */
+  #isTextLost(generation: Generation): boolean {
+    const error = generation.answerText?.error;
+    if (error !== undefined) this.fail(generation, error);
+    return generation.hasEnded;
   }
 
   #end(generation: Generation): void {

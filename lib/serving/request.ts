@@ -5,8 +5,9 @@ import { createError } from '../base/errors.js';
 import { cachingField, checkTokens, itemsField, maxToken, textField, tokensField, type AcquireOptions } from '../cache/acquire-options.js';
 import type { KvCache } from '../cache/kv-cache.js';
 import { sortItems, type PromptItem } from '../prefix/prompt-encoder.js';
-import { abortSignal, arrayOf, callable, checkInteger, integer, number, optional, readIterable, readOptions, string, withDefault, withoutRevoked, type Field } from '../base/options.js';
+import { abortSignal, arrayOf, callable, checkInteger, integer, number, optional, readArray, readIterable, readOptions, string, withDefault, withoutRevoked, type Field } from '../base/options.js';
 import type { SideTensorInfo } from '../side/side-tensors.js';
+import type { AnswerTokenizer, TokenPieces } from './answer-text.js';
 import { greedy, rulesOf, type Sampler } from './sampling.js';
 import { checkSideFits, checkSideNames, handOverField } from './side-request.js';
 
@@ -20,6 +21,18 @@ export interface GenerationRequest extends Prompt {
   readonly maxNewTokens: number;
   /** Tokens that end the answer, without being part of it. Default: none. */
   readonly stopTokens?: Iterable<number> | undefined;
+  /**
+   * Texts that end the answer, none of them empty: `text` ends before the first that comes, wherever it begins and ends in the tokens.
+   * `tokens` has those of the stop string too. They need a `tokenizer`. Default: none.
+   */
+  readonly stopStrings?: readonly string[] | undefined;
+  /** Makes text of the answer, for `stopStrings`, `result.text` and `stream.pieces()`: a LlamaTokenizer, say. Default: none. */
+  readonly tokenizer?: AnswerTokenizer | undefined;
+  /**
+   * Gives the log-probability of each token of the answer, and those of so many most likely tokens, 0 … 1,000, by the logits as the engine
+   * gave them: in `result.logProbabilities` and the stream's. The engine must answer with logits. Default: none.
+   */
+  readonly logProbabilities?: number | undefined;
   /** How the next token is chosen. Default `greedy`. Not called where the engine answers with tokens. */
   readonly sampler?: Sampler | undefined;
   /** 0 … 255: a more urgent request is admitted first, and preempts less urgent ones where it needs their slot or memory. Default 0. */
@@ -55,15 +68,37 @@ const stopField: Field<ReadonlySet<number>> = (value, place) => {
   return stops;
 };
 
+const stopStringsField: Field<readonly string[]> = (value, place) => readArray(value, place, (each, index) => {
+  const option = `${place.option}[${index}]`;
+  const text = string(each, { ...place, option });
+  if (text !== '') return text;
+  throw createError('KV_INVALID_OPTION', { reason: 'range', ...place, option, expected: 'a text of at least 1 character', received: text });
+});
+
+const piecesOf = callable<() => TokenPieces>();
+
+/** Reads a tokenizer's `pieces`, which is called as its method. */
+const tokenizerField: Field<() => TokenPieces> = (value, place) => {
+  if ((typeof value !== 'object' && typeof value !== 'function') || value === null) {
+    throw createError('KV_INVALID_OPTION', { reason: 'type', ...place, expected: 'a tokenizer with `pieces()`', received: value });
+  }
+  const pieces = piecesOf(withoutRevoked(value, place, () => (value as Partial<AnswerTokenizer>).pieces), { ...place, option: `${place.option}.pieces` });
+  return () => Reflect.apply(pieces, value, []);
+};
+
 const anything: Field<unknown> = (value) => value;
 
 const noTokens: ReadonlySet<number> = new Set();
+const noStrings: readonly string[] = [];
 
 const spec = {
   tokens: tokensField,
   items: itemsField,
   maxNewTokens: integer({ min: 1, max: maxToken }),
   stopTokens: withDefault(stopField, noTokens),
+  stopStrings: withDefault(stopStringsField, noStrings),
+  tokenizer: optional(tokenizerField),
+  logProbabilities: optional(integer({ max: 1_000 })),
   sampler: withDefault(callable<Sampler>(), greedy),
   tenant: optional(textField),
   salt: optional(textField),
@@ -103,7 +138,7 @@ export function readRequest(owner: string, options: GenerationRequest, { vocabul
   const prefix = index === undefined ? '' : `${path}.`;
   if (options === undefined) readOptions(owner, null, spec, path); // a missing request, not one without options
   checkSamplerOptions(owner, options, prefix);
-  const read = readOptions(owner, options, spec, path);
+  const { tokenizer: pieces, ...read } = readOptions(owner, options, spec, path);
   const { items } = read;
   const tokens = checkTokens(owner, read.tokens, items, `${prefix}tokens`);
   if (tokens.length === 0) {
@@ -115,7 +150,12 @@ export function readRequest(owner: string, options: GenerationRequest, { vocabul
   checkVocabulary(owner, `${prefix}tokens`, tokens, sorted, vocabularyTokens);
   checkSideNames(owner, read, sideTensors, prefix);
   checkBias(owner, `${prefix}sampler`, read.sampler, vocabularyTokens);
-  return { ...read, tokens };
+  if (pieces === undefined && read.stopStrings.length > 0) {
+    throw createError('KV_INVALID_OPTION', {
+      reason: 'type', owner, option: `${prefix}tokenizer`, expected: 'a tokenizer with `pieces()`, which `stopStrings` need', received: undefined,
+    });
+  }
+  return { ...read, pieces, tokens };
 }
 
 /** Throws KV_UNKNOWN_OPTION, which suggests the sampler that was meant. */

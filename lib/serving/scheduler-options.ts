@@ -163,7 +163,7 @@ function checkedOrder(order: RequestOrder): RequestOrder {
  * says what was asked of the function; without it the error is not known to be its.
  */
 export function asError(
-  thrown: unknown, by: 'sampler' | 'releaseInput' | 'order', asked?: { readonly operation: string; readonly arrivals: readonly number[] },
+  thrown: unknown, by: 'sampler' | 'tokenizer' | 'releaseInput' | 'order', asked?: { readonly operation: string; readonly arrivals: readonly number[] },
 ): Error {
   if (thrown !== undefined && thrown !== null) {
     if (asked === undefined || isKvError(thrown)) return thrown as Error;

@@ -7,6 +7,7 @@ import type { Sequence } from '../cache/sequence.js';
 import type { RowPlaces } from '../side/side-rows.js';
 import type { EnginePass } from './engine.js';
 import type { Generation } from './generation.js';
+import type { TokenLogProbability } from './log-probabilities.js';
 
 /** A sequence as the plan sees it. */
 export interface StepMember {
@@ -47,6 +48,8 @@ export class Pass implements EnginePass {
   readonly generations: Generation[] = [];
   /** [sequence]: the token behind its last, where `wantsLogits` is 1 and there is no error. */
   readonly nextTokens: Int32Array;
+  /** [sequence]: how likely that was, where its request asks for it. */
+  readonly logProbabilities: (TokenLogProbability | undefined)[] = [];
   /** [sequence]: why no next token could be chosen. */
   readonly errors: (Error | undefined)[] = [];
   /** [sequence]: a copy of the logits behind its prompt, where they may be kept for other requests. */
@@ -105,9 +108,9 @@ export class Pass implements EnginePass {
 
   /** Cuts the arrays of objects to its length. Not emptied and filled again, they keep their memory. */
   trim(): void {
-    const { sequences, contextTokens, inputs, generations, errors, keptLogits } = this;
+    const { sequences, contextTokens, inputs, generations, logProbabilities, errors, keptLogits } = this;
     if (sequences.length === this.#length) return;
-    for (const list of [sequences, contextTokens, inputs, generations, errors, keptLogits]) list.length = this.#length;
+    for (const list of [sequences, contextTokens, inputs, generations, logProbabilities, errors, keptLogits]) list.length = this.#length;
   }
 
   /** Adds the next `passTokens` tokens of a generation, whose slot has this generation. */
@@ -124,6 +127,7 @@ export class Pass implements EnginePass {
     this.inputs[at] = generation.request.input;
     this.#slotGenerations[at] = slotGeneration;
     this.generations[at] = generation;
+    this.logProbabilities[at] = undefined;
     this.errors[at] = undefined;
     this.keptLogits[at] = undefined;
     this.#length += 1;

@@ -7,7 +7,9 @@
 import { createError } from '../base/errors.js';
 import { notConstructible } from '../base/options.js';
 import type { HandOver } from '../side/hand-over.js';
-import type { GenerationAdmission, GenerationListener, GenerationResult } from './generation.js';
+import type { GenerationListener } from './generation.js';
+import type { GenerationAdmission, GenerationResult } from './generation-result.js';
+import type { TokenLogProbability } from './log-probabilities.js';
 
 /** What a stream asks its scheduler. */
 export interface TokenStreamOptions {
@@ -15,6 +17,8 @@ export interface TokenStreamOptions {
   readonly finish: () => void;
   readonly side: () => HandOver | undefined;
   readonly admission: () => GenerationAdmission | undefined;
+  readonly text: () => string | undefined;
+  readonly logProbabilities: () => readonly TokenLogProbability[] | undefined;
 }
 
 interface Read {
@@ -28,6 +32,8 @@ export class TokenStream implements AsyncIterableIterator<number> {
   readonly #finish: () => void;
   readonly #side: () => HandOver | undefined;
   readonly #admission: () => GenerationAdmission | undefined;
+  readonly #text: () => string | undefined;
+  readonly #logProbabilities: () => readonly TokenLogProbability[] | undefined;
   readonly #tokens: number[] = [];
   #readTokens = 0;
   #hasReader = false;
@@ -43,11 +49,13 @@ export class TokenStream implements AsyncIterableIterator<number> {
   constructor(options: TokenStreamOptions) {
     const read = readOptions(options);
     if (read === undefined) throw notConstructible('TokenStream', 'scheduler.submit');
-    const { cancel, finish, side, admission } = read;
+    const { cancel, finish, side, admission, text, logProbabilities } = read;
     this.#cancel = cancel;
     this.#finish = finish;
     this.#side = side;
     this.#admission = admission;
+    this.#text = text;
+    this.#logProbabilities = logProbabilities;
     this.#result = new Promise((resolve) => { this.#settle = resolve; });
     this.#result.catch(() => {}); // a reader of tokens gets the error there
   }
@@ -69,6 +77,19 @@ export class TokenStream implements AsyncIterableIterator<number> {
    */
   get side(): HandOver | undefined {
     return this.#side();
+  }
+
+  /** Of the tokens so far, [token of the answer]; undefined unless the request has `logProbabilities`. */
+  get logProbabilities(): readonly TokenLogProbability[] | undefined {
+    return this.#logProbabilities();
+  }
+
+  /**
+   * The answer as text, piece by piece as it comes, none of them empty, up to a stop string. It is the stream's one reader; leaving its
+   * loop cancels the request. Of a request without `tokenizer` there is none. Throws KV_STREAM_STATE where there is another reader.
+   */
+  pieces(): AsyncGenerator<string, void, undefined> {
+    return this.#piecesOf(this[Symbol.asyncIterator]());
   }
 
   /** The one reader, which goes on behind the tokens that `next` has returned. Throws KV_STREAM_STATE the second time. */
@@ -126,6 +147,22 @@ export class TokenStream implements AsyncIterableIterator<number> {
     };
   }
 
+  async *#piecesOf(tokens: AsyncIterator<number, undefined>): AsyncGenerator<string, void, undefined> {
+    let given = 0;
+    let isOpen = true;
+    try {
+      while (isOpen) {
+        isOpen = (await tokens.next()).done !== true;
+        const text = this.#text() ?? '';
+        const piece = text.slice(given);
+        given = text.length;
+        if (piece !== '') yield piece;
+      }
+    } finally {
+      if (isOpen) await this.return();
+    }
+  }
+
   #ended(end: GenerationResult | Promise<never>, error: Error | undefined): void {
     this.#settle(end);
     if (this.#state === 'open') {
@@ -155,7 +192,7 @@ export class TokenStream implements AsyncIterableIterator<number> {
 
 /** Fields that only the result has: reading them from a stream throws, and the type does not have them. */
 const resultFields: readonly (keyof GenerationResult)[] = [
-  'tokens', 'finishReason', 'stopToken', 'promptTokens', 'cachedTokens', 'promotion', 'preemptions', 'firstTokenMs', 'totalMs',
+  'tokens', 'finishReason', 'stopToken', 'stopString', 'text', 'promptTokens', 'cachedTokens', 'promotion', 'preemptions', 'firstTokenMs', 'totalMs',
 ];
 
 for (const field of resultFields) {
@@ -169,8 +206,9 @@ for (const field of resultFields) {
 /** Undefined for what no scheduler gives: a caller can call constructors, with any argument. */
 function readOptions(options: TokenStreamOptions): TokenStreamOptions | undefined {
   try {
-    const { cancel, finish, side, admission } = options;
-    return [cancel, finish, side, admission].every((each) => typeof each === 'function') ? { cancel, finish, side, admission } : undefined;
+    const { cancel, finish, side, admission, text, logProbabilities } = options;
+    const read = { cancel, finish, side, admission, text, logProbabilities };
+    return Object.values(read).every((each) => typeof each === 'function') ? read : undefined;
   } catch { // no object, or a proxy that answers with errors
     return undefined;
   }

@@ -302,8 +302,11 @@ export const table: Readonly<Record<string, Rows>> = {
     },
     submit: (world) => {
       const online = world.online();
-      return call(online.submit.bind(online), { ...request, priority: 1, urgency: 1, deadlineMs: 60_000, signal: new AbortController().signal });
+      return call(online.submit.bind(online), { ...request, priority: 1, urgency: 1, deadlineMs: 60_000, signal: new AbortController().signal,
+        stopStrings: ['end'], tokenizer: { pieces: () => ({ push: () => 'a', end: () => '' }) }, logProbabilities: 2 });
     },
+    'tokenizer answers': (world) => call((answer: unknown) => world.online().submit({ ...request, tokenizer: { pieces: () => answer } } as never),
+      { push: () => 'a', end: () => '' }),
     'engine answers logits': (world) => call((answer: unknown) => world.online(answer).submit(request as never),
       { logits: floats(8 * vocabularyTokens) }),
     'engine answers tokens': (world) => call((answer: unknown) => world.online(answer).submit(request as never), { tokens: Int32Array.of(1, 1) }),
@@ -311,7 +314,7 @@ export const table: Readonly<Record<string, Rows>> = {
   },
   TokenStream: {
     new: () => call((...given: never[]) => new (kv.TokenStream as unknown as new (...given: unknown[]) => unknown)(...given), () => {}),
-    next: null, return: null, cancel: null, finish: null,
+    next: null, return: null, cancel: null, finish: null, pieces: null,
   },
   Layout: {
     pagesFor: () => call(layout().pagesFor, 1), pagesIn: () => call(layout().pagesIn, 0, 1), rowsFor: () => call(layout().rowsFor, 1),

@@ -13,6 +13,12 @@ export class ScriptEngine implements Engine {
   #held: Promise<void> | undefined;
   #letGo = (): void => {};
   readonly #tokens = new Int32Array(512);
+  readonly #logits: Float32Array | undefined;
+
+  /** `answers`: with tokens, or with logits, of which those of the script are the largest. */
+  constructor(answers: 'tokens' | 'logits' = 'tokens') {
+    this.#logits = answers === 'logits' ? new Float32Array(32 * 256) : undefined;
+  }
 
   prefill(pass: EnginePass): EngineOutput | Promise<EngineOutput> {
     return this.#held === undefined ? this.#answer(pass) : this.#held.then(() => this.#answer(pass));
@@ -35,7 +41,12 @@ export class ScriptEngine implements Engine {
   #answer({ length, positions, tokenCounts }: EnginePass): EngineOutput {
     this.passes += 1;
     for (let index = 0; index < length; index += 1) this.#tokens[index] = script[(positions[index]! + tokenCounts[index]! - 1) % script.length]!;
-    return { tokens: this.#tokens.subarray(0, length) };
+    const logits = this.#logits;
+    if (logits === undefined) return { tokens: this.#tokens.subarray(0, length) };
+    for (let index = 0; index < length; index += 1) {
+      for (let token = 0; token < 256; token += 1) logits[index * 256 + token] = token === this.#tokens[index] ? 8 : ((token * 31 + positions[index]!) % 97) / 20;
+    }
+    return { logits };
   }
 }
 

@@ -14,6 +14,8 @@ import { byteTokenizer, ScriptEngine } from './script-engine.js';
 
 export interface WorldOptions extends Partial<Omit<ModelServerOptions, 'scheduler'>> {
   readonly slots?: number;
+  /** What the engine answers with. Default: tokens. */
+  readonly answers?: 'tokens' | 'logits';
   readonly scheduler?: Partial<OnlineSchedulerOptions>;
   /** Below the cache's device. Default: none. */
   readonly tiers?: readonly Tier[];
@@ -21,17 +23,18 @@ export interface WorldOptions extends Partial<Omit<ModelServerOptions, 'schedule
 
 export class ServingWorld {
   readonly cache: KvCache;
-  readonly engine = new ScriptEngine();
+  readonly engine: ScriptEngine;
   readonly scheduler: OnlineScheduler;
   readonly server: ModelServer;
   /** Errors that the server told of. */
   readonly errors: unknown[] = [];
 
-  constructor({ slots = 4, scheduler = {}, tiers = [], ...options }: WorldOptions = {}) {
+  constructor({ slots = 4, answers, scheduler = {}, tiers = [], ...options }: WorldOptions = {}) {
     this.cache = new KvCache({
       model: { layers: 1, kvHeads: 1, headDim: 64, dtype: 'float16' }, slots, maxTokens: 512, memoryBudgetBytes: 2 ** 24, driver: 'host',
       prefixCache: { policy: sessionPolicy(), tiers, modelId: 'script' },
     });
+    this.engine = new ScriptEngine(answers);
     this.scheduler = new OnlineScheduler({ cache: this.cache, engine: this.engine, ...scheduler });
     this.server = new ModelServer({
       scheduler: this.scheduler, tokenizer: byteTokenizer, modelName: 'script', maxTokens: 512, ...options,

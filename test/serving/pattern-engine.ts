@@ -101,6 +101,9 @@ export function expectedTokens(prompt: ArrayLike<number>, count: number, choose 
   });
 }
 
+/** The logits with which it answers to a text. */
+export const logitsBehind = (text: ArrayLike<number>): Float32Array => logitsOf(hashOf(text, text.length - 1), new Float32Array(vocabularyTokens));
+
 /** Of all tokens up to and with the one at `last`: the key of its K and V. */
 export function hashOf(text: ArrayLike<number>, last: number): number {
   let hash = start;

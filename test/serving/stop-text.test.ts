@@ -1,7 +1,7 @@
 import test from 'ava';
 
 import { Random } from '#internal/base/random.js';
-import { StopText } from '#internal/server/stop-text.js';
+import { StopText } from '#internal/serving/stop-text.js';
 import { seedOf } from '../helpers/seed.js';
 
 /** The text before the stop string that ends first, character by character. */
@@ -19,7 +19,7 @@ test('a stop string ends a text wherever its pieces begin and end', (t) => {
   t.is(stop.push('N'), '');
   t.is(stop.push('E'), 'EN');
   t.is(stop.push('ND of it'), '');
-  t.true(stop.isStopped);
+  t.is(stop.stopString, 'END');
   t.is(stop.push('more') + stop.end(), '');
 });
 
@@ -42,13 +42,13 @@ test(`random texts in random pieces end where a reader of single characters woul
     const text = letters(30);
     const stop = new StopText(stops);
     let given = '';
-    for (let at = 0; at < text.length && !stop.isStopped;) {
+    for (let at = 0; at < text.length && stop.stopString === undefined;) {
       const length = 1 + random.integer(5);
       given += stop.push(text.slice(at, at + length));
       at += length;
     }
     given += stop.end();
-    stopped += stop.isStopped ? 1 : 0;
+    stopped += stop.stopString === undefined ? 0 : 1;
     t.is(given, plainlyStopped(text, stops), `${JSON.stringify(text)} with ${JSON.stringify(stops)}`);
   }
   t.true(stopped > 500 && stopped < 2_900);

@@ -1,37 +1,36 @@
 // StopText: ends a text at the first stop string in it, wherever pieces of it begin and end. Text that may be the beginning of a stop
 // string is held back until that is known. Of several stop strings the one counts that ends first; of these the one that began first.
 
-import { arrayOf, string } from '../base/options.js';
-
 /** Ends a text, which comes in pieces, at the first of its stop strings. For one answer. */
 export class StopText {
   readonly #stops: readonly string[];
   #held = '';
-  #isStopped = false;
+  #stopString: string | undefined;
 
-  /** `stops`: none of them empty. Throws KV_INVALID_OPTION. */
+  /** `stops`: none of them empty. */
   constructor(stops: readonly string[]) {
-    this.#stops = arrayOf(string)(stops, { owner: 'StopText', option: 'stops' });
+    this.#stops = stops;
   }
 
-  /** Whether a stop string came; nothing is returned from then on. */
-  get isStopped(): boolean {
-    return this.#isStopped;
+  /** The stop string that came; nothing is returned from then on. */
+  get stopString(): string | undefined {
+    return this.#stopString;
   }
 
   /** Takes the next piece; returns the text before a stop string that surely belongs to the answer. */
   push(piece: string): string {
-    if (this.#isStopped) return '';
+    if (this.#stopString !== undefined) return '';
     const text = this.#held + piece;
     let [end, start] = [Infinity, Infinity];
     for (const stop of this.#stops) {
       const at = text.indexOf(stop);
       if (at < 0 || at + stop.length > end || (at + stop.length === end && at > start)) continue;
       [end, start] = [at + stop.length, at];
+      this.#stopString = stop;
     }
-    this.#isStopped = start < Infinity;
-    const whole = this.#isStopped ? start : text.length - this.#longestBeginning(text);
-    this.#held = this.#isStopped ? '' : text.slice(whole);
+    const isStopped = start < Infinity;
+    const whole = isStopped ? start : text.length - this.#longestBeginning(text);
+    this.#held = isStopped ? '' : text.slice(whole);
     return text.slice(0, whole);
   }
 
