@@ -38,6 +38,15 @@ export { hostTier, type HostTierOptions } from './tiers/host-tier.js';
 export type {
   BlockRecord, BorrowedBlock, GetMiss, PutRefusal, Tier, TierContext, TierGet, TierPut, TierStatistics, TierTokens, TierTokensGet,
 } from './tiers/tier.js';
+export type { ImportanceOptions } from './importance/probes.js';
+export type { SelectedText } from './importance/selected-text.js';
+export type { SelectionOptions } from './importance/selection-options.js';
+export type { SelectionCounts } from './importance/selection-totals.js';
+export type { LayerQueries, SelectedRows, TokenSelection } from './importance/token-selection.js';
+export {
+  allHeads, firstAndLast, probeHeads, randomTokens,
+  type FirstAndLastOptions, type LayerChoice, type RandomTokensOptions, type TokenSelector,
+} from './importance/selectors.js';
 export type { CachedBy } from './cache/admission-request.js';
 export {
   byteOffset, computeLayout, layoutKinds,

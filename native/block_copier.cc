@@ -42,9 +42,11 @@ uint32_t CopyRuns(uint8_t* packed, uint8_t* apart, uint64_t stride, uint64_t byt
 
 }  // namespace
 
-BlockCopier::BlockCopier(KvCache& cache, std::vector<TensorSpan> tensors, std::function<void(const BlockCopied&)> done)
+BlockCopier::BlockCopier(KvCache& cache, std::vector<TensorSpan> tensors, std::vector<TensorProbe> probes,
+                         std::function<void(const BlockCopied&)> done)
     : cache_(cache),
       tensors_(std::move(tensors)),
+      probes_(std::move(probes)),
       done_(std::move(done)),
       is_direct_(cache.driver().info().has_host_access && !cache.driver().info().has_streams),
       by_reservation_(cache.layout().reservations()) {
@@ -52,6 +54,10 @@ BlockCopier::BlockCopier(KvCache& cache, std::vector<TensorSpan> tensors, std::f
     by_reservation_[tensors_[t].reservation].push_back(t);
     stripe_starts_.push_back(token_bytes_);
     token_bytes_ += tensors_[t].bytes;
+  }
+  for (const TensorProbe& probe : probes_) {
+    probe_bytes_ += probe.bytes;
+    has_probes_ = has_probes_ && probe.tensor < tensors_.size() && probe.bytes <= tensors_[probe.tensor].bytes;
   }
   lane_bytes_ = kLaneBytes;
   for (size_t i = 0; i < by_reservation_.size(); ++i)
@@ -84,8 +90,8 @@ Status BlockCopier::Gate(Stream& gate) {
 }
 
 Status BlockCopier::Begin(const BlockCopy& copy) {
-  const bool fits =
-      copy.skipped + copy.tokens <= copy.block_tokens && BlockBytes(copy.block_tokens) <= copy.payload_bytes;
+  const bool fits = has_probes_ && copy.skipped + copy.tokens <= copy.block_tokens &&
+                    BlockBytes(copy.block_tokens) <= copy.payload_bytes;
   if (!fits) return Fail(Code::kInternal, "BlockCopier", copy.slot, static_cast<int64_t>(copy.tokens));
   VKV_RETURN_IF_ERROR(cache_.CheckTokens(copy.slot, copy.from + copy.tokens));
   Queued queued{copy, std::nullopt};
@@ -232,7 +238,19 @@ Status BlockCopier::Store(const BlockCopy& copy, Lanes& lanes) {
   }
   for (size_t k = 0; k < kLanes; ++k, next = (next + 1) % kLanes)
     VKV_RETURN_IF_ERROR(Finish(copy, lanes[next], pieces[next]));
+  WriteProbes(copy);
   return Ok();
+}
+
+void BlockCopier::WriteProbes(const BlockCopy& copy) const {
+  uint8_t* to = copy.payload + token_bytes_ * copy.tokens;
+  for (size_t k = 0; k < probes_.size(); ++k) {
+    const TensorProbe& probe = probes_[k];
+    uint8_t* const from = copy.payload + stripe_starts_[probe.tensor] * copy.tokens;
+    copy.sums[tensors_.size() + k] =
+        CopyRuns</*kPacks=*/true>(to, from, tensors_[probe.tensor].bytes, probe.bytes, copy.tokens, 0);
+    to += probe.bytes * copy.tokens;
+  }
 }
 
 Status BlockCopier::Finish(const BlockCopy& copy, CopyLane& lane, const Piece& piece) {

@@ -3,10 +3,12 @@
 //
 // A block of n tokens is, for each tensor in order, its stripe [n, token bytes], one behind the other, the same under
 // every layout. Storing sums each stripe while it copies; loading sums the whole stripe again and says which one is not
-// what was stored: then what it wrote of the tokens is anything, and the caller does not commit them. On a device with
-// streams each thread has two lanes (copy_lane.h): the device copies through one while the CPU works on the other.
-// Copies come after what their owner has ordered before `gate`, and after the driver's default stream. A copy is told
-// when all of it is over: until then its slot's rows are its caller's to keep. It calls no JavaScript.
+// what was stored: then what it wrote of the tokens is anything, and the caller does not commit them. Behind the
+// stripes of the tensors a store may write probes: the first bytes of each token of some tensors once more, with sums
+// of their own, to be read without the rest; a load passes them over. On a device with streams each thread has two
+// lanes (copy_lane.h): the device copies through one while the CPU works on the other. Copies come after what their
+// owner has ordered before `gate`, and after the driver's default stream. A copy is told when all of it is over: until
+// then its slot's rows are its caller's to keep. It calls no JavaScript.
 //
 // Pre, until a copy is told as done: nothing unmaps, moves or queues work on the slot's tokens; the memory stays.
 // Threads: all methods from the owner's thread; `done` is called on the copier's.
@@ -32,6 +34,12 @@
 
 namespace vkv {
 
+// The first `bytes` bytes of each token of a tensor.
+struct TensorProbe {
+  size_t tensor;
+  uint64_t bytes;
+};
+
 struct BlockCopy {
   uint64_t id;   // the caller's
   bool is_load;  // into the slot
@@ -42,7 +50,7 @@ struct BlockCopy {
   uint64_t block_tokens;  // load: tokens of the block; store: `tokens`
   uint8_t* payload;
   uint64_t payload_bytes;
-  uint32_t* sums;   // one per tensor: written by a store, compared by a load
+  uint32_t* sums;   // one per tensor, then one per probe: written by a store; a load compares those of tensors
   bool is_ordered;  // behind what is queued on the gate
 };
 
@@ -55,15 +63,17 @@ struct BlockCopied {
 class BlockCopier {
  public:
   // `done` must not wait for the owner's thread.
-  BlockCopier(KvCache& cache, std::vector<TensorSpan> tensors, std::function<void(const BlockCopied&)> done);
+  // A probe that is no part of a tensor makes `Begin` fail.
+  BlockCopier(KvCache& cache, std::vector<TensorSpan> tensors, std::vector<TensorProbe> probes,
+              std::function<void(const BlockCopied&)> done);
   ~BlockCopier();
   BlockCopier(const BlockCopier&) = delete;
   BlockCopier& operator=(const BlockCopier&) = delete;
 
   // At least one thread runs when it is ok.
   Status Start(int threads);
-  uint64_t BlockBytes(uint64_t tokens) const { return tokens * token_bytes_; }
-  size_t tensors() const { return tensors_.size(); }
+  uint64_t BlockBytes(uint64_t tokens) const { return tokens * (token_bytes_ + probe_bytes_); }
+  size_t stripes() const { return tensors_.size() + probes_.size(); }
   // A stream without work of its own: what it is made to wait for comes before ordered copies that are begun later.
   Status Gate(Stream& gate);
   // Before anything is copied: kInternal when the slot has no rows for the tokens or the payload is too short, and what
@@ -98,6 +108,8 @@ class BlockCopier {
   Status DropEvent(std::optional<Event> event);
   Status Store(const BlockCopy& copy, Lanes& lanes);
   Status Load(const BlockCopy& copy, Lanes& lanes, int32_t& damaged_tensor);
+  // Once the tensors of a store are in the payload.
+  void WriteProbes(const BlockCopy& copy) const;
   // Waits for a lane, and takes what it brought of a store.
   Status Finish(const BlockCopy& copy, CopyLane& lane, const Piece& piece);
   // Between the tokens of a piece, [token, tensor, byte], and its place in the payload; `sums` are those before it.
@@ -113,9 +125,12 @@ class BlockCopier {
 
   KvCache& cache_;
   const std::vector<TensorSpan> tensors_;
+  const std::vector<TensorProbe> probes_;
   const std::function<void(const BlockCopied&)> done_;
   const bool is_direct_;                             // the CPU copies by itself, on the thread that asks
   uint64_t token_bytes_ = 0;                         // of all tensors
+  uint64_t probe_bytes_ = 0;                         // of all probes
+  bool has_probes_ = true;                           // whether each is a part of its tensor
   std::vector<std::vector<size_t>> by_reservation_;  // indices into tensors_
   std::vector<uint64_t> stripe_starts_;              // by tensor: where its stripe begins in a block of one token
   uint64_t lane_bytes_ = 0;

@@ -24,6 +24,7 @@ const documented = {
   DeviceRows: 'lib/side/device-rows.ts',
   PrefixCacheOptions: 'lib/cache/prefix-options.ts',
   PrefixEventsOptions: 'lib/cache/prefix-options.ts',
+  SelectionOptions: 'lib/importance/selection-options.ts',
   PrefixResetOptions: 'lib/cache/prefixes.ts',
   PrefixBlockKeysOptions: 'lib/cache/prefix-block-keys.ts',
   SegmentedLruOptions: 'lib/prefix/eviction/slru.ts',

@@ -1,12 +1,11 @@
 // The one list of error codes: class, recovery and message of each. A message is "what failed: the numbers. What to
 // do.", at most three sentences, sizes with units, option names in backticks. Nothing parses a message; `details` has
-// the numbers. docs/errors.md has a section per code. Those of drivers are in driver-codes.ts, those of what is cached beside K and V in
-// side-codes.ts, those of stores over a network in remote-codes.ts, of disk stores in store-codes.ts, of the server in server-codes.ts;
-// native-codes.ts maps the addon's.
+// the numbers. docs/errors.md has a section per code. Files beside this one have those of drivers, stores and other parts; native-codes.ts maps the addon's.
 
 import { formatAddress, formatBytes, formatCount, formatList, formatNumber } from './format.js';
 import type { CatalogueEntry, ErrorCode } from './details.js';
 import { driverCodes } from './driver-codes.js';
+import { importanceCodes } from './importance-codes.js';
 import { capitalize, describe, joined, nextPowerOfTwo, ownerNouns, placesTried, cannotGrow } from './phrases.js';
 import { remoteCodes } from './remote-codes.js';
 import { serverCodes } from './server-codes.js';
@@ -270,6 +269,7 @@ export const catalogue: { readonly [C in ErrorCode]: CatalogueEntry<C> } = {
   },
 
   ...driverCodes,
+  ...importanceCodes,
   ...sideCodes,
   ...storeCodes,
   ...remoteCodes,

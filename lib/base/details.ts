@@ -134,6 +134,8 @@ export interface ErrorDetails extends StoreDetails {
     /** The option that the policy was given as. */
     readonly policy: string;
   };
+  KV_SELECTION_LOST: { readonly reason: 'absent' | 'corrupt' | 'timeout' | 'failed' | 'no-memory' };
+  KV_SEQUENCE_LOSSY: { /** Ends the sentence "Cannot …". */ readonly operation: string };
   KV_PREFIX_IN_USE: { readonly sequences: number };
   KV_DRIVER_IN_USE: { readonly owner: 'Driver' | 'PagePool' | 'KvCache'; readonly users: number };
 

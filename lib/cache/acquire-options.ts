@@ -8,6 +8,7 @@ import {
   type Field, type FieldPlace, type FieldSpec, type OptionsOf,
 } from '../base/options.js';
 import { sortItems, type PromptItem } from '../prefix/prompt-encoder.js';
+import { SelectedText } from '../importance/selected-text.js';
 import { elementsOf, isArray, isDetached, typedArrayKind } from '../base/typed-arrays.js';
 
 /** Token ids, each 0 … 2³¹ − 1. */
@@ -48,6 +49,12 @@ export interface AcquireOptions extends PromptOptions {
    * them. `[]`: K and V alone. Default: all of the cache.
    */
   readonly needs?: readonly string[] | undefined;
+  /**
+   * What `prefixes.promote` resolved with for the same prompt: the sequence is given part of the stored text (`isLossy`), stores nothing, and carries
+   * no side tensors; its engine must load it (`Sequence.selection`). Where tiers no longer have the text the sequence is an exact one that
+   * computes more. Default: none.
+   */
+  readonly selected?: SelectedText | undefined;
   /** For eviction policies that look at it: 0 … 255, higher stays longer. Default 0. */
   readonly priority?: number | undefined;
   /**
@@ -193,12 +200,18 @@ const promptSpec = {
 
 type GivenPrompt = OptionsOf<typeof promptSpec>;
 
+const selectedField: Field<SelectedText> = (value, place) => {
+  if (SelectedText.isInstance(value)) return value;
+  throw createError('KV_INVALID_OPTION', { reason: 'type', ...place, expected: 'what `prefixes.promote` resolved with', received: value });
+};
+
 const acquireSpec = {
   ...promptSpec,
   promptTokens: optional(integer()),
   reserve: withDefault(oneOf(['prompt', 'none']), 'prompt'),
   caching,
   needs: optional(arrayOf(string)),
+  selected: optional(selectedField),
   priority: withDefault(integer({ max: 255 }), 0),
   stream: optional(streamField),
 };
@@ -213,7 +226,19 @@ export function readAcquireOptions(options: AcquireOptions) {
       received: read.promptTokens, hint: 'It is their number.',
     });
   }
-  return { ...read, promptTokens: read.promptTokens ?? read.tokens?.length ?? 0 };
+  const complete = { ...read, promptTokens: read.promptTokens ?? read.tokens?.length ?? 0 };
+  return read.selected === undefined ? complete : withSelected(complete);
+}
+
+/** A sequence that is given part of its text leaves none in the cache, and carries K and V alone. */
+function withSelected<R extends { readonly tokens: TokenArray | undefined; readonly caching: string; readonly needs: readonly string[] | undefined }>(read: R) {
+  const refuse = (option: string, expected: string, received: unknown): Error =>
+    createError('KV_INVALID_OPTION', { reason: 'range', owner: 'KvCache.acquire', option, expected: `${expected} with \`selected\``, received });
+  const { tokens, caching, needs } = read;
+  if (tokens === undefined) throw refuse('tokens', 'given', tokens);
+  if (caching === 'off' || caching === 'write') throw refuse('caching', "`'read-write'` or `'read'`", caching);
+  if (needs !== undefined && needs.length > 0) throw refuse('needs', 'left out or empty', needs);
+  return { ...read, caching: 'read' as const, needs: [] };
 }
 
 export type ReadAcquireOptions = ReturnType<typeof readAcquireOptions>;

@@ -2,6 +2,7 @@
 // cancelled with all others at once, after which no thread touches a slot or a payload.
 
 import type { NativeCache } from '../device/native.js';
+import type { Probe } from '../importance/probes.js';
 
 /** `done`: the bytes are there · `damaged`: the payload is not what was stored · `cancelled`: anything may be there. */
 export type CopyEnd = 'done' | 'damaged' | 'cancelled';
@@ -16,7 +17,7 @@ export interface BlockCopy {
   readonly skipped: number;
   readonly blockTokens: number;
   readonly payload: Uint8Array;
-  /** CRC-32C by tensor: compared by a load, written by a store. */
+  /** CRC-32C by stripe: written by a store; a load compares those of the tensors. */
   readonly sums: Uint32Array;
   /** Behind what the gate was made to wait for. */
   readonly isOrdered: boolean;
@@ -33,14 +34,20 @@ interface Pending {
 const threads = 2;
 
 export class BlockCopies {
+  /** Stripes of a block: one for each tensor and each probe. */
+  readonly stripes: number;
   readonly #native: NativeCache;
+  readonly #probes: Float64Array;
   readonly #pending = new Map<number, Pending>();
   #isOpen = false;
   #gate: bigint | undefined;
   #lastId = 0;
 
-  constructor(native: NativeCache) {
+  /** @param probes Stripes of a block behind those of the tensors. */
+  constructor(native: NativeCache, tensors: number, probes: readonly Probe[]) {
+    this.stripes = tensors + probes.length;
     this.#native = native;
+    this.#probes = Float64Array.from(probes.flatMap(({ tensor, tokenBytes }) => [tensor, tokenBytes]));
   }
 
   /** Rejects with what the driver refuses. The slot's tokens must have memory that nothing takes away, until it settles. */
@@ -79,7 +86,7 @@ export class BlockCopies {
       pending.delete(id);
       if (error !== undefined) ended?.reject(error);
       else ended?.resolve(damagedTensor < 0 ? 'done' : 'damaged');
-    });
+    }, this.#probes);
     this.#isOpen = true;
   }
 }

@@ -6,6 +6,8 @@ import { createHash } from 'node:crypto';
 import { createError } from '../base/errors.js';
 import type { TimeHistogram } from '../base/time-histogram.js';
 import type { PrefixDomain } from '../prefix/domain.js';
+import type { SelectionCounts } from '../importance/selection-totals.js';
+import { probesOf, type ReadImportance } from '../importance/probes.js';
 import type { ModelShape } from '../layout/model-shape.js';
 import type { PromptEncoder } from '../prefix/prompt-encoder.js';
 import { BlockKeys } from '../tiers/block-keys.js';
@@ -17,6 +19,8 @@ import type { CachedRows } from './cached-rows.js';
 import { Demotions } from './demotions.js';
 import type { FinishedTexts } from './finished-texts.js';
 import { mostPromotions, Promotions, type Promotion, type PromotionEnd, type PromotionRequest } from './promotions.js';
+import type { RowSharing } from './row-sharing.js';
+import { Selections } from './selections.js';
 import type { SlotFences } from './slot-fences.js';
 import type { SlotLeases } from './slot-leases.js';
 import type { SlotMemory } from './slot-memory.js';
@@ -85,6 +89,8 @@ export interface TiersMetrics {
   readonly prefetches: Readonly<Record<PromotionEnd, number>>;
   /** How long those promotions took. */
   readonly promotionTimes: TimeHistogram;
+  /** What selections came to; nothing of it is counted above. */
+  readonly selections: SelectionCounts;
 }
 
 /** What a cache with tiers was given. */
@@ -92,6 +98,7 @@ export interface CacheTiersRules {
   readonly tiers: readonly Tier[];
   readonly modelId: string | undefined;
   readonly blockTokens: number | undefined;
+  readonly importance: ReadImportance | undefined;
   readonly model: ModelShape;
   /** A clock in milliseconds that neither throws nor calls the cache. */
   readonly now: () => number;
@@ -100,6 +107,7 @@ export interface CacheTiersRules {
 export interface CacheTiersCollaborators {
   readonly leases: SlotLeases;
   readonly steps: Steps;
+  readonly sharing: RowSharing;
   readonly fences: SlotFences;
   readonly cached: CachedRows;
   readonly finished: FinishedTexts;
@@ -114,14 +122,18 @@ export class CacheTiers {
   readonly #demotions: Demotions;
   readonly #promotions: Promotions;
   readonly #places: TextPlaces;
+  /** Parts of stored text for sequences that are given no more. @internal */
+  readonly selections: Selections;
   readonly #finished: FinishedTexts;
   readonly #ready: Promise<void>;
   #closing: Promise<void> | undefined;
 
-  constructor(memory: SlotMemory, { leases, steps, fences, cached, finished, encoder }: CacheTiersCollaborators, rules: CacheTiersRules) {
+  constructor(memory: SlotMemory, { leases, steps, sharing, fences, cached, finished, encoder }: CacheTiersCollaborators, rules: CacheTiersRules) {
     const { tensors } = memory.layout;
-    const stripeTokenBytes = tensors.map(({ tokenBytes }) => tokenBytes);
-    const keys = new BlockKeys(tensors, rules.blockTokens ?? defaultBlockTokens(stripeTokenBytes));
+    const probes = probesOf(tensors, rules.importance);
+    const tensorTokenBytes = tensors.map(({ tokenBytes }) => tokenBytes);
+    const stripeTokenBytes = [...tensorTokenBytes, ...probes.map(({ tokenBytes }) => tokenBytes)];
+    const keys = new BlockKeys(tensors, rules.blockTokens ?? defaultBlockTokens(tensorTokenBytes));
     const { late } = memory;
     const set = this.#set = new TierSet({
       tiers: rules.tiers, keys, namespace: namespaceOf(rules, keys), stripeTokenBytes, names: encoder,
@@ -129,10 +141,11 @@ export class CacheTiers {
     });
     this.#finished = finished;
     this.#leases = leases;
-    this.#transfers = new Transfers(memory, leases, steps, fences, cached.registry, new BlockCopies(memory.native));
+    this.#transfers = new Transfers(memory, leases, steps, fences, cached.registry, new BlockCopies(memory.native, tensors.length, probes));
     this.#demotions = new Demotions(memory, cached.index, set, this.#transfers, finished, encoder);
     this.#promotions = new Promotions(cached, set, this.#transfers, encoder, rules.now);
     this.#places = new TextPlaces(set, this.#promotions, encoder);
+    this.selections = new Selections(memory, { steps, sharing }, set, this.#promotions, probes);
     this.#ready = set.open();
     this.#ready.catch((error: unknown) => { late.report(error); });
   }
@@ -214,7 +227,7 @@ export class CacheTiers {
     return {
       waitingTexts: this.#finished.count, droppedTexts: this.#finished.dropped + this.#demotions.unstored, interruptedTransfers: this.#transfers.interrupted,
       prefillTokensPerMs: this.#promotions.prefill.tokensPerMs, promotions: { ...this.#promotions.totals.ends },
-      prefetches: { ...this.#promotions.totals.hintEnds }, promotionTimes: this.#promotions.totals.times,
+      prefetches: { ...this.#promotions.totals.hintEnds }, promotionTimes: this.#promotions.totals.times, selections: this.selections.totals.copy(),
       tiers: this.#set.all.map(({ tier, contents, counts, state, estimate }) => ({
         name: tier.name, state, blocks: contents.count, bytes: contents.bytes, capacityBytes: tier.capacityBytes,
         storedBlocks: counts.storedBlocks, storedBytes: counts.storedBytes, promotedTokens: counts.promotedTokens, loadedBytes: counts.loadedBytes,
@@ -244,13 +257,16 @@ export class CacheTiers {
 const blockBytes = 4 * 1024 * 1024;
 
 /** A power of two, 16 … 256, by the model alone, so that processes with other layouts find the same blocks. */
-function defaultBlockTokens(stripeTokenBytes: readonly number[]): number {
-  const tokens = blockBytes / stripeTokenBytes.reduce((sum, bytes) => sum + bytes, 0);
+function defaultBlockTokens(tensorTokenBytes: readonly number[]): number {
+  const tokens = blockBytes / tensorTokenBytes.reduce((sum, bytes) => sum + bytes, 0);
   return Math.min(256, Math.max(16, 2 ** Math.floor(Math.log2(tokens))));
 }
 
-/** Of the model's name, and of its tensors on this worker: which layers they are of, how many heads each has, and whose share of them. */
-function namespaceOf({ tiers, modelId, model }: CacheTiersRules, keys: BlockKeys): string {
+/**
+ * Of the model's name, and of its tensors on this worker: which layers they are of, how many heads each has, and whose share of them; and of the
+ * probe heads, which are in every block.
+ */
+function namespaceOf({ tiers, modelId, model, importance }: CacheTiersRules, keys: BlockKeys): string {
   const { tensor = 1, tensorRank } = model.parallel ?? {};
   const hasShare = tensor > 1 && model.attention !== 'latent'; // every worker has a latent tensor whole
   if (hasShare && tensorRank === undefined && tiers.some(({ isLasting }) => isLasting)) {
@@ -266,5 +282,6 @@ function namespaceOf({ tiers, modelId, model }: CacheTiersRules, keys: BlockKeys
     });
   }
   const share = hasShare ? [tensor, tensorRank ?? 0] : [];
-  return createHash('sha256').update(JSON.stringify(['virtual-kv tier', 1, modelId ?? '', keys.root({}), ...share])).digest('hex');
+  const probes = importance === undefined ? [] : [{ probeHeads: importance.probeHeads }];
+  return createHash('sha256').update(JSON.stringify(['virtual-kv tier', 1, modelId ?? '', keys.root({}), ...share, ...probes])).digest('hex');
 }

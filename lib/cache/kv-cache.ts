@@ -13,6 +13,7 @@ import type { PagePool } from '../device/page-pool.js';
 import type { PoolMember } from '../device/page-user.js';
 import { unclosed } from '../device/unclosed.js';
 import type { Membership } from '../device/weak-users.js';
+import type { TokenSelection } from '../importance/token-selection.js';
 import type { Layout } from '../layout/layout.js';
 import { readAcquireOptions, type AcquireOptions } from './acquire-options.js';
 import { Batch } from './batch.js';
@@ -96,19 +97,23 @@ export class KvCache {
     const { promptTokens, reserve, tenant, stream } = read;
     const needs = this.#parts.side.names.bitsOf('KvCache.acquire', 'needs', read.needs);
     const prompt = this.prefixes.promptOf(read);
+    const selected = prompt === undefined ? undefined : read.selected;
+    if (selected !== undefined) this.#parts.tiers!.selections.check(selected, prompt!);
     const admitted = leases.acquire({
       promptTokens, isPromised: reserve === 'prompt' && promptTokens > 0, tenant: memory.tenantNumber(tenant), prompt, needs, stream,
       isTransfer: false,
     });
+    let selection: TokenSelection | undefined;
     try {
+      selection = selected && this.#parts.tiers!.selections.begin(selected, admitted);
       steps.requestFor(admitted.slot);
-    } catch (error) { // a growth policy's
+    } catch (error) { // a growth policy's, or there is no memory for what is selected
       leases.release(admitted.slot, new GivenFence(), undefined);
       throw error;
     }
     this.prefixes.admitted(prompt, admitted.cachedBy);
     leases.keepEagerRows();
-    return new Sequence(this.#parts, admitted, this.prefixes.demotedTokens(prompt, admitted.cachedTokens));
+    return new Sequence(this.#parts, admitted, { demotedTokens: this.prefixes.demotedTokens(prompt, admitted.cachedTokens), selection });
   }
 
   /** A batch with room for `capacity` sequences (default: all slots); it grows by itself. Reuse it: clear, add, prepare, commit. */

@@ -126,7 +126,7 @@ function openParts(read: ReadKvCacheOptions, cache: object, { native, pool, layo
   const steps = new Steps(memory, { supply, sharing, tokens, fences, side }, read.growth);
   const lifetime = new Lifetime(guard);
   const tiers = options === 'off' || options.tiers.length === 0 ? undefined
-    : new CacheTiers(memory, { leases, steps, fences, cached, finished, encoder }, { ...options, blockTokens: options.tierBlockTokens, model: read.model });
+    : new CacheTiers(memory, { leases, steps, sharing, fences, cached, finished, encoder }, { ...options, blockTokens: options.tierBlockTokens, model: read.model });
   if (tiers !== undefined) texts.push(tiers);
   return {
     memory, slots, fences, cached, tokens, supply, sharing, side, sideRows: new SideRows(side, pool.driver), closeSide, leases, steps, lifetime, ownsPool,

@@ -4,6 +4,7 @@ import { createError } from '../base/errors.js';
 import {
   arrayOf, boolean, callable, integer, isOptionsObject, optional, policy, readOptions, string, withDefault, type Field, type FieldSpec, type OptionsOf,
 } from '../base/options.js';
+import { importanceField, type ImportanceOptions } from '../importance/probes.js';
 import { adaptive, lfu, lru, priority, slru, type EvictionPolicyFactory } from '../prefix/index.js';
 import { tierField, checkTierNames } from '../tiers/tier-field.js';
 import type { Tier } from '../tiers/tier.js';
@@ -43,6 +44,11 @@ export interface PrefixCacheOptions {
    * have about 4 MiB.
    */
   readonly tierBlockTokens?: number | undefined;
+  /**
+   * Stores keys of some heads a second time in every block, so that `promote` and requests with `selection` can load the important tokens of
+   * a stored text alone (docs/importance.md). The same in all processes that share a tier. Default: none.
+   */
+  readonly importance?: ImportanceOptions | undefined;
   /** Tell routers which blocks are cached, on the channels `virtual-kv:prefix-stored`, `-removed` and `-cleared`. Default `off`. */
   readonly events?: PrefixEventsOptions | 'off' | undefined;
 }
@@ -75,6 +81,7 @@ const spec = {
   tiers: withDefault(tiersField, []),
   modelId: optional(string),
   tierBlockTokens: optional(integer({ min: 1, max: 2 ** 16 })),
+  importance: importanceField,
   recentRequests: withDefault(integer({ min: 1, max: 2 ** 20 }), 1_000),
   events: withDefault(orOff({
     blockTokens: withDefault(blockTokensField, defaultBlockTokens),

@@ -18,6 +18,7 @@ import { BlockKeys } from '../tiers/block-keys.js';
 import { GivenFence } from './fence.js';
 import type { Lifetime } from './lifetime.js';
 import { blockTokensField } from './prefix-block-keys.js';
+import { selectionField, type ReadSelection, type SelectionOptions } from '../importance/selection-options.js';
 import type { PrefixEvents } from './prefix-events.js';
 import type { PrefixMetrics, PrefixStatistics } from './prefix-statistics.js';
 import type { CachedBy, Prompt } from './admission-request.js';
@@ -65,6 +66,11 @@ export interface PrefixLookup {
 
 /** A prompt, and how long bringing its text may take. */
 export interface PromoteOptions extends PromptOptions {
+  /**
+   * Loads nothing now: `selected` of the result is for `acquire`, whose sequence is then given only important tokens of what tiers have, while its
+   * engine computes. What it answers is not exact (docs/importance.md). A prompt with items is promoted whole. Default: none.
+   */
+  readonly selection?: SelectionOptions | undefined;
   /** Milliseconds after which it ends, 0 or more; what has come by then stays. Default: none. */
   readonly deadlineMs?: number | undefined;
   /** As of `KvCache.acquire`, for what comes. Default 0. */
@@ -152,7 +158,7 @@ export class Prefixes {
    * what the driver throws, not for what a tier does.
    */
   async promote(options: PromoteOptions): Promise<Promotion> {
-    const { text, domain, given } = this.#prompt('Prefixes.promote', options, { deadlineMs: optional(integer()), ...hintSpec });
+    const { text, domain, given } = this.#prompt('Prefixes.promote', options, { deadlineMs: optional(integer()), selection: selectionField, ...hintSpec });
     return this.#bring(domain, text, { ...given, isHint: false });
   }
 
@@ -280,9 +286,13 @@ export class Prefixes {
     return cached.isForgetting;
   }
 
-  async #bring(domain: PrefixDomain, text: Int32Array, how: Pick<PromotionRequest, 'deadlineMs' | 'signal' | 'priority' | 'isHint'>): Promise<Promotion> {
+  async #bring(domain: PrefixDomain, text: Int32Array, how: Pick<PromotionRequest, 'deadlineMs' | 'signal' | 'priority' | 'isHint'> & { readonly selection?: ReadSelection | undefined }): Promise<Promotion> {
     const { tiers, cached } = this.#parts;
-    if (tiers !== undefined && !this.#isForgetting()) return tiers.promote({ domain, text, ...how });
+    const { selection, signal } = how;
+    if (tiers !== undefined && !this.#isForgetting()) {
+      const isText = text.every((token) => token >= 0);
+      return selection !== undefined && isText ? tiers.selections.find({ domain, text, signal, selection }) : tiers.promote({ domain, text, ...how });
+    }
     cached.flushCommits();
     const cachedTokens = cached.index.match(domain, text, text.length).tokens;
     return { cachedTokens, promotedTokens: 0, promotedFrom: {}, end: 'complete', estimate: undefined, milliseconds: 0 };

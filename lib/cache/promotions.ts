@@ -7,6 +7,7 @@ import type { StoredBlock } from '../tiers/stored-texts.js';
 import type { Fetched, OpenTier } from '../tiers/open-tier.js';
 import type { TierSet } from '../tiers/tier-set.js';
 import { compareLoad, type LoadComparison, type LoadStretch } from '../tiers/load-comparison.js';
+import type { SelectedText } from '../importance/selected-text.js';
 import { PrefillRate } from '../tiers/load-estimate.js';
 import type { CachedRows } from './cached-rows.js';
 import type { ItemNames } from '../prefix/prompt-encoder.js';
@@ -35,6 +36,8 @@ export interface Promotion {
   readonly end: PromotionEnd;
   /** Loading against computing, as it was estimated before anything was loaded; undefined: tiers had nothing to load. */
   readonly estimate: LoadComparison | undefined;
+  /** What to acquire a sequence with that is given part of the stored text; undefined: it was not asked for, or there is no more than is cached. */
+  readonly selected?: SelectedText | undefined;
   /** How long it took. */
   readonly milliseconds: number;
 }
@@ -118,10 +121,10 @@ export class Promotions {
 
   async #promote(attempt: Attempt): Promise<Omit<Promotion, 'milliseconds'>> {
     const { domain, text, isHint, limit: { signal: limit }, patience, over } = attempt;
-    await this.#findElsewhere(domain, text, limit);
+    await this.findElsewhere(domain, text, limit);
     let estimate: LoadComparison | undefined;
     for (;;) {
-      const cachedTokens = this.#cachedTokens(domain, text);
+      const cachedTokens = this.cachedTokens(domain, text);
       const ended = (end: PromotionEnd): Omit<Promotion, 'milliseconds'> => ({ cachedTokens, promotedTokens: 0, promotedFrom: {}, end, estimate });
       const missing = this.missing(domain, text, text.length, cachedTokens);
       const first = missing.blocks[0];
@@ -162,7 +165,7 @@ export class Promotions {
   }
 
   /** Asks tiers whose blocks others store too, for whole blocks that are not known yet. */
-  async #findElsewhere(domain: PrefixDomain, text: Int32Array, limit: AbortSignal): Promise<void> {
+  async findElsewhere(domain: PrefixDomain, text: Int32Array, limit: AbortSignal): Promise<void> {
     for (const open of this.#tiers.all) {
       if (open.state !== 'open' || open.tier.find === undefined) continue;
       const keys = this.#tiers.keys.ofText(domain, text, this.#names);
@@ -222,7 +225,7 @@ export class Promotions {
   async #load({ domain, text, priority, isHint, limit, patience, over }: Attempt, { blocks: missing, tokens }: Missing): Promise<Omit<Promotion, 'estimate' | 'milliseconds'>> {
     const transfer = this.#transfers.open({ domain, text, priority }, tokens, true);
     if (transfer === undefined) {
-      return { cachedTokens: this.#cachedTokens(domain, text), promotedTokens: 0, promotedFrom: {}, end: 'no-memory' };
+      return { cachedTokens: this.cachedTokens(domain, text), promotedTokens: 0, promotedFrom: {}, end: 'no-memory' };
     }
     const { signal } = limit;
     const blocks = missing.filter(({ to }) => Math.min(to, tokens) > transfer.cachedTokens);
@@ -296,7 +299,8 @@ export class Promotions {
     }
   }
 
-  #cachedTokens(domain: PrefixDomain, text: Int32Array): number {
+  /** Tokens of the text's start that are on the device. */
+  cachedTokens(domain: PrefixDomain, text: Int32Array): number {
     this.#cached.flushCommits();
     return this.#cached.index.match(domain, text, text.length).tokens;
   }

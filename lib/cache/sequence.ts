@@ -5,6 +5,7 @@ import { createError } from '../base/errors.js';
 import { checkInteger, notConstructible, readArray } from '../base/options.js';
 import type { Admitted, CachedBy } from './admission-request.js';
 import { checkFence, GivenFence, readFence, type ReleaseOptions } from './fence.js';
+import type { TokenSelection } from '../importance/token-selection.js';
 import { readAppended } from './acquire-options.js';
 import type { Lifetime } from './lifetime.js';
 import { HandOver } from '../side/hand-over.js';
@@ -30,6 +31,12 @@ export interface SequenceOwner {
   readonly steps: { batchOf(slot: number): RunningBatch | undefined };
 }
 
+/** What a sequence has beside what it was admitted with. */
+interface SequenceParts {
+  readonly demotedTokens?: number;
+  readonly selection?: TokenSelection | undefined;
+}
+
 /** One request's lease of a slot: its tokens, its length, its memory. Made by `KvCache.acquire` and `fork`. */
 export class Sequence {
   /** Row of the batch dimension in every tensor. */
@@ -50,13 +57,20 @@ export class Sequence {
   readonly demotedTokens: number;
   /** What `keepValue` kept at the end of the same prompt: its last logits, say. Then all of it is cached and nothing is left to compute. */
   readonly keptValue: unknown;
+  /**
+   * Which tokens of its text each layer holds, for its engine, which must load them with the first pass; undefined: it is exact, and holds all.
+   * Of its first `selection.textTokens` tokens those behind `selection.exactTokens` are selected from.
+   */
+  readonly selection: TokenSelection | undefined;
   readonly #owner: SequenceOwner;
   /** As `slot`, which its holder can overwrite. */
   readonly #slot: number;
   readonly #generation: number;
+  /** As `selection`. */
+  readonly #selection: TokenSelection | undefined;
 
   /** @internal Use `cache.acquire`. */
-  constructor(owner: SequenceOwner, admitted: Admitted, demotedTokens = 0) {
+  constructor(owner: SequenceOwner, admitted: Admitted, { demotedTokens = 0, selection }: SequenceParts = {}) {
     if (!holdsSlots(owner)) throw notConstructible('Sequence', 'cache.acquire');
     const { slot, cachedTokens, cachedBy, pendingTokens, keptValue } = admitted;
     this.slot = slot;
@@ -65,6 +79,8 @@ export class Sequence {
     this.pendingTokens = pendingTokens;
     this.demotedTokens = demotedTokens;
     this.keptValue = keptValue;
+    this.selection = selection;
+    this.#selection = selection;
     this.#owner = owner;
     this.#slot = slot;
     this.#generation = owner.slots.generation[slot]!;
@@ -76,6 +92,11 @@ export class Sequence {
    */
   get isReleased(): boolean {
     return this.#owner.slots.generation[this.#slot] !== this.#generation;
+  }
+
+  /** Whether it holds selected tokens of its text, and what it computes is not what its text says: nothing of it is cached, nor forked. */
+  get isLossy(): boolean {
+    return this.#selection !== undefined;
   }
 
   /** Tokens whose K and V are valid. */
@@ -116,6 +137,7 @@ export class Sequence {
     checkInteger('Sequence.truncate', 'tokens', tokens, 0, slots.length[slot]!, 'It can only become shorter.');
     lifetime.check('truncate a sequence');
     this.#checkNotComputing(slot, 'truncate');
+    if (tokens < (this.#selection?.textTokens ?? 0)) throw createError('KV_SEQUENCE_LOSSY', { operation: `truncate it to ${tokens} tokens` });
     memory.late.attempt(() => sharing.truncate(slot, tokens));
     memory.late.attempt(() => side.truncate(slot, tokens));
     memory.pool.capacity.raise();
@@ -156,6 +178,7 @@ export class Sequence {
     const slot = this.#check();
     this.#owner.lifetime.check('fork a sequence');
     this.#checkNotComputing(slot, 'fork');
+    if (this.isLossy) throw createError('KV_SEQUENCE_LOSSY', { operation: 'fork it' });
     return new Sequence(this.#owner, this.#owner.leases.fork(slot));
   }
 

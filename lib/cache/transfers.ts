@@ -83,7 +83,7 @@ export class Transfers {
   /** Reads tokens of the transfer's text; undefined: not now. Rejects with what the driver refuses. */
   async store(transfer: Transfer, payload: Uint8Array, from: number, tokens: number): Promise<Uint32Array | undefined> {
     if (transfer.isOver) return undefined;
-    const sums = new Uint32Array(this.#memory.layout.tensors.length);
+    const sums = new Uint32Array(this.#copies.stripes);
     const isOrdered = this.#orderOrPostpone(transfer);
     if (isOrdered === undefined) return undefined;
     const end = await this.#copies.copy({

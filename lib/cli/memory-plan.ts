@@ -35,6 +35,22 @@ export interface MemoryPlan {
   readonly sequence?: undefined | SequencePlan;
   /** What fits into `memoryBytes`. */
   readonly memory?: undefined | MemoryFit;
+  /** What `probeHeads` cost. */
+  readonly probes?: undefined | ProbesPlan;
+}
+
+/** Keys of some heads that are stored a second time below the device (docs/importance.md). */
+export interface ProbesPlan {
+  /** Of a layer; 0: MLA has none. */
+  readonly heads: number;
+  /** Of a layer, of the largest where layers differ. */
+  readonly kvHeads: number;
+  /** Their bytes as a share of those of K and V. */
+  readonly share: number;
+  /** Selecting so many of the tokens and reading the probes of all reads as much as loading all. */
+  readonly breakEvenRatio: number;
+  /** The same with half of that; below 0: the probes alone are more. */
+  readonly halfRatio: number;
 }
 
 export interface SequencePlan {
@@ -56,13 +72,14 @@ export interface MemoryFit {
 export interface PlanQuestion {
   readonly tokens?: number | undefined;
   readonly memoryBytes?: number | undefined;
+  readonly probeHeads?: number | undefined;
 }
 
 /** Computes a plan. Throws what `computeLayout` throws, and KV_LENGTH_OUT_OF_RANGE when `tokens` do not fit in a slot. */
 export function planMemory(options: LayoutOptions, question: PlanQuestion = {}): MemoryPlan {
   const layout = computeLayout(options);
   const { kind, pageBytes, slots, maxTokens, tensors, reservations } = layout;
-  const { tokens, memoryBytes } = question;
+  const { tokens, memoryBytes, probeHeads } = question;
   const largest = reservations.find(({ tokenBytes }) => tokenBytes === layout.maxTokenBytes);
   if (largest === undefined) throw createError('KV_INTERNAL', { problem: 'a layout has no reservation' });
   return {
@@ -81,13 +98,22 @@ export function planMemory(options: LayoutOptions, question: PlanQuestion = {}):
     rowBytes: layout.rowBytes,
     rowsPerSlot: layout.maxRows,
     sequence: tokens === undefined ? undefined : planSequence(layout, tokens),
+    probes: probeHeads === undefined ? undefined : planProbes(layout, probeHeads),
     memory: memoryBytes === undefined ? undefined : fitMemory(layout, memoryBytes, tokens ?? maxTokens),
   };
 }
 
 /** The plan as `--json` prints it: flat. */
-export function flattenPlan({ sequence, memory, ...plan }: MemoryPlan): Record<string, unknown> {
-  return { ...plan, ...sequence, ...memory };
+export function flattenPlan({ sequence, memory, probes, ...plan }: MemoryPlan): Record<string, unknown> {
+  return { ...plan, ...sequence, ...memory, ...probes === undefined ? {} : { probes } };
+}
+
+function planProbes({ tensors }: Layout, probeHeads: number): ProbesPlan {
+  const keys = tensors.filter(({ role }) => role === 'key');
+  const bytes = keys.reduce((sum, { heads, tokenBytes }) => sum + (tokenBytes / heads) * Math.min(probeHeads, heads), 0);
+  const share = bytes / tensors.reduce((sum, { tokenBytes }) => sum + tokenBytes, 0);
+  const kvHeads = Math.max(0, ...keys.map(({ heads }) => heads));
+  return { heads: Math.min(probeHeads, kvHeads), kvHeads, share, breakEvenRatio: 1 - share, halfRatio: 0.5 - share };
 }
 
 function planSequence(layout: Layout, tokens: number): SequencePlan {

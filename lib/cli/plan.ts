@@ -6,7 +6,7 @@ import { Command } from 'commander';
 import { formatBytes, formatCount, formatNumber, printable, printableJson } from '../base/format.js';
 import { layoutKinds, type LayoutOptions } from '../index.js';
 import { countFrom, sizeFlag } from './flag-values.js';
-import { flattenPlan, planMemory, usualAddressBytes, type MemoryPlan, type PlanQuestion, type SequencePlan } from './memory-plan.js';
+import { flattenPlan, planMemory, usualAddressBytes, type MemoryPlan, type PlanQuestion, type ProbesPlan, type SequencePlan } from './memory-plan.js';
 import {
   addLayoutOptions, addModelOptions, describeModel, selectModel, type LayoutFlags, type ModelFlags, type SelectedModel,
 } from './model-options.js';
@@ -33,6 +33,7 @@ export function planCommand(): Command {
     .option('--slots <count>', 'sequences at a time', countFrom(1), 256)
     .option('--tokens <count>', 'also print what one sequence of this length takes', countFrom(0))
     .option('--memory-bytes <size>', 'also print how much fits into this memory', sizeFlag)
+    .option('--probe-heads <count>', 'also print what a second copy of so many heads\' keys costs below the device', countFrom(1))
     .option('--compare', 'print layouts and page sizes side by side')
     .option('--json', 'print JSON, sizes in bytes')
     .action((flags: PlanFlags) => {
@@ -68,7 +69,7 @@ function heading({ name, source, notes, model }: SelectedModel): string {
 }
 
 function facts(answer: MemoryPlan): TableRow[] {
-  const { slots, maxTokens, tensors, reservations, pageBytes, sequence, memory } = answer;
+  const { slots, maxTokens, tensors, reservations, pageBytes, sequence, memory, probes } = answer;
   const slotPages = answer.slotStrideBytes / pageBytes;
   const rows: TableRow[] = [
     ['layout', `${answer.layout}, pages of ${formatBytes(pageBytes)}`],
@@ -94,7 +95,16 @@ function facts(answer: MemoryPlan): TableRow[] {
       `${formatCount('sequence', memory.sequencesThatFit)} of ${formatCount('token', sequence?.tokens ?? maxTokens)}` +
       (memory.sequencesThatFit > slots ? ', more than there are slots' : '')]);
   }
+  if (probes !== undefined) rows.push(['probes', probesText(probes)]);
   return rows;
+}
+
+function probesText({ heads, kvHeads, share, breakEvenRatio, halfRatio }: ProbesPlan): string {
+  const percent = (part: number): string => `${formatNumber(100 * part, 2)} %`;
+  if (heads === 0) return 'none: MLA keeps no keys of single heads, and text is loaded whole';
+  const half = halfRatio > 0 ? `, and less than half below ${percent(halfRatio)}` : ', and never less than half';
+  return `keys of ${formatNumber(heads)} of ${formatCount('KV head', kvHeads)} once more: ${percent(share)} more bytes in tiers; ` +
+    `selecting reads less than all below a ratio of ${percent(breakEvenRatio)}${half}`;
 }
 
 function comparisonTable({ sequence, memory, slots, maxTokens }: MemoryPlan, compared: readonly MemoryPlan[]): string {

@@ -172,11 +172,14 @@ export interface NativeCache {
   check(slot: number, from: number, tokens: number, key: bigint): number;
   /** Throws KV_INTERNAL; returns the pages in use here, each counted once. */
   verify(): number;
-  /** Starts threads that copy blocks; once. `done` hears of each copy: the first tensor whose sum is another (-1: none), or what failed. */
-  openCopier(threads: number, done: (id: number, damagedTensor: number, error: Error | undefined) => void): void;
+  /**
+   * Starts threads that copy blocks; once. `done` hears of each copy: the first tensor whose sum is another (-1: none), or what failed. `probes`:
+   * [tensor, bytes] of each stripe behind those of the tensors, which a store makes of the first bytes of each token of that tensor.
+   */
+  openCopier(threads: number, done: (id: number, damagedTensor: number, error: Error | undefined) => void, probes: Float64Array): void;
   /**
    * Copies tokens [from, from + tokens) of the slot to or from a block of `blockTokens` tokens, `skipped` tokens behind its start;
-   * `isOrdered`: behind what the gate waits for. `sums`: a CRC-32C per tensor. Until it is told, nothing takes the slot's rows, and both
+   * `isOrdered`: behind what the gate waits for. `sums`: a CRC-32C per stripe. Until it is told, nothing takes the slot's rows, and both
    * arrays stay. Throws KV_INTERNAL without rows for the tokens, or with too short a payload, and what the driver refuses.
    */
   copyBlock(

@@ -7,14 +7,15 @@
 
 import { createError } from '../base/errors.js';
 import { oneOf } from '../base/options.js';
-import { isKvError, Kernels, type Driver, type KvCache } from '../index.js';
+import { isKvError, Kernels, type Driver, type KvCache, type Sequence } from '../index.js';
 
 import { CapturedDecoding } from './captured-decoding.js';
 import { givenTo } from './given-rows.js';
-import { LlamaLayers } from './layers.js';
+import { LlamaLayers, type PassRows } from './layers.js';
 import type { LlamaModel } from './model.js';
 import { PassBuffers } from './pass-buffers.js';
 import type { LlamaPlace } from './place.js';
+import { hasSelections, SelectedPass } from './selected-pass.js';
 
 /** What a pass computes; index: the sequence. The first `length` entries count. As the package's EnginePass. */
 export interface LlamaPass {
@@ -32,6 +33,8 @@ export interface LlamaPass {
   readonly wantsLogits: Uint8Array;
   /** A list of GivenRows of each sequence, or undefined: embeddings [token, hidden size] in the place of its tokens'. Default: none. */
   readonly inputs?: readonly unknown[] | undefined;
+  /** The lease of each slot: needed where one holds selected tokens (`isLossy`). Default: none does. */
+  readonly sequences?: readonly (Sequence | undefined)[] | undefined;
 }
 
 /** Options of `LlamaEngine`. */
@@ -78,6 +81,7 @@ export class LlamaEngine {
   readonly #place: LlamaPlace;
   readonly #buffers: PassBuffers;
   readonly #layers: LlamaLayers;
+  readonly #selected: SelectedPass;
   readonly #captured: CapturedDecoding;
   readonly #isCaptureWanted: boolean;
   readonly #hidden: string | undefined;
@@ -115,6 +119,10 @@ export class LlamaEngine {
     }
     this.#buffers = new PassBuffers(driver, stream);
     this.#layers = new LlamaLayers(model, this.#place, this.#kernels);
+    this.#selected = new SelectedPass({
+      model, kernels: this.#kernels, layers: this.#layers, buffers: this.#buffers,
+      synchronize: () => driver.synchronize(stream, { signal: this.#closing.signal }),
+    });
     this.#captured = new CapturedDecoding({ model, place: this.#place, kernels: this.#kernels, layers: this.#layers });
     this.#isCaptureWanted = decoding === 'captured';
     this.#hidden = hidden;
@@ -133,6 +141,11 @@ export class LlamaEngine {
     return [...new Set([deviceName, this.#kernels.target, this.#place.dense.target])].join(', ');
   }
 
+  /** Whether it computes sequences that hold selected tokens: while they load, a pass must be awaited. */
+  get canSelect(): boolean {
+    return this.#isAwaited;
+  }
+
   /** Why decoding is not captured; undefined where it is, or will be. */
   get whyQueued(): string | undefined {
     return this.#whyQueued;
@@ -140,11 +153,12 @@ export class LlamaEngine {
 
   /** Computes chunks of prompts. `logits` is [sequence, token of the vocabulary]. */
   prefill(pass: LlamaPass): LlamaOutput | Promise<LlamaOutput> {
-    return this.#compute(() => this.#queue(pass, 'prefillAttention'));
+    return hasSelections(pass) ? this.#computeSelected(pass, 'prefillAttention') : this.#compute(() => this.#queue(pass, 'prefillAttention'));
   }
 
   /** Computes one token of each sequence. */
   decode(pass: LlamaPass): LlamaOutput | Promise<LlamaOutput> {
+    if (hasSelections(pass)) return this.#computeSelected(pass, this.#decodeAttention);
     return this.#compute(() => this.#canReplay(pass) ? this.#replay(pass) : this.#queue(pass, this.#decodeAttention));
   }
 
@@ -174,11 +188,12 @@ export class LlamaEngine {
     }
   }
 
-  async #computeBeside(queue: () => () => LlamaOutput): Promise<LlamaOutput> {
+  async #computeBeside(queue: () => (() => LlamaOutput) | Promise<() => LlamaOutput>): Promise<LlamaOutput> {
     const { driver } = this.#kernels.cache;
     const { stream } = this.#place;
     try {
-      const read = queue();
+      const queued = queue();
+      const read = typeof queued === 'function' ? queued : await queued;
       await driver.synchronize(stream, { signal: this.#closing.signal });
       return read();
     } catch (error) {
@@ -219,16 +234,42 @@ export class LlamaEngine {
 
   /** Queues a pass; on host without a stream computes it. Returns what reads its answer, and waits for it. */
   #queue(pass: LlamaPass, attention: 'prefillAttention' | 'decodeAttention'): () => LlamaOutput {
+    const rows = this.#rowsOf(pass, attention);
+    this.#layers.compute(rows);
+    return this.#queueLogits(pass, rows);
+  }
+
+  async #computeSelected(pass: LlamaPass, attention: 'prefillAttention' | 'decodeAttention'): Promise<LlamaOutput> {
+    if (!this.#isAwaited) {
+      throw createError('KV_INVALID_OPTION', {
+        reason: 'range', owner: 'LlamaEngine', option: 'passes', expected: "'awaited' for sequences that hold selected tokens", received: 'blocking',
+      });
+    }
+    return this.#computeBeside(async () => {
+      const rows = this.#rowsOf(pass, attention);
+      await this.#selected.compute(pass, rows, this.#closing.signal);
+      return this.#queueLogits(pass, rows);
+    });
+  }
+
+  #rowsOf(pass: LlamaPass, attention: 'prefillAttention' | 'decodeAttention'): PassRows {
     const { config, rotary } = this.#model;
     const buffers = this.#buffers;
     const { positions: lengths, tokenCounts, slots, tokens, length } = pass;
     const count = this.#placeRows(pass);
-    const rows = {
+    return {
       count, tokens, positions: this.#positions, attention, sequences: { slots, lengths, tokens: tokenCounts, count: length },
       table: buffers.table('rotary', rotary.upTo(this.#reach)), at: buffers.activations(config, count, length),
       embed: () => { this.#embed(pass); },
     };
-    this.#layers.compute(rows);
+  }
+
+  /** Returns what reads the pass's answer, and waits for it. */
+  #queueLogits(pass: LlamaPass, rows: PassRows): () => LlamaOutput {
+    const { length } = pass;
+    const { config } = this.#model;
+    const buffers = this.#buffers;
+    const { count } = rows;
     // Logits of the last new token of each sequence; not computed for a pass that reads none.
     if (pass.wantsLogits.subarray(0, length).includes(1)) this.#layers.computeLogits(rows, { rows: this.#lastRows, count: length });
     return () => {

@@ -36,13 +36,22 @@ export class LlamaLayers {
 
   /** hidden = what all layers make of the tokens; writes their K and V. */
   compute(rows: PassRows): void {
+    this.begin(rows);
+    for (let layer = 0; layer < this.count; layer += 1) {
+      this.project(layer, rows);
+      this.attend(layer, rows, rows.sequences);
+    }
+  }
+
+  get count(): number {
+    return this.#place.weights.layers.length;
+  }
+
+  /** hidden = what the tokens begin with. Then each layer: `project`, `attend`. */
+  begin(rows: PassRows): void {
     const { weights, dense } = this.#place;
     dense.gather(weights.embedding, rows.tokens, rows.count, rows.at.hidden);
     rows.embed?.();
-    weights.layers.forEach((layer, index) => {
-      this.#attend(index, layer, rows);
-      this.#feedForward(layer, rows);
-    });
   }
 
   /** logits of the rows `lastRows`, or of all where there is none to choose. */
@@ -59,11 +68,12 @@ export class LlamaLayers {
     dense.multiply(at.last, lastRows?.count ?? count, { weight: weights.head, output: at.logits });
   }
 
-  /** hidden += attention(norm(hidden)); writes the new K and V. */
-  #attend(index: number, layer: LayerWeights, { count, positions, sequences, attention, table, at }: PassRows): void {
-    const { dense } = this.#place;
+  /** queries, keys and values of a layer = those of norm(hidden), rotated to their places. */
+  project(index: number, { count, positions, table, at }: PassRows): void {
+    const { dense, weights } = this.#place;
+    const layer = weights.layers[index]!;
     const { queryHeads, kvHeads, headDim: dim } = this.#model.config;
-    const { hidden, normalized, queries, keys, values, attended } = at;
+    const { hidden, normalized, queries, keys, values } = at;
     dense.normalize(hidden, count, this.#norm(layer.attentionNorm), normalized);
     dense.multiply(normalized, count,
       { ...layer.query, output: queries }, { ...layer.key, output: keys }, { ...layer.value, output: values });
@@ -71,9 +81,17 @@ export class LlamaLayers {
     this.#normalizeHeads(keys, count * kvHeads, layer.keyNorm);
     dense.rotate(queries, count, { heads: queryHeads, dim }, positions, table);
     dense.rotate(keys, count, { heads: kvHeads, dim }, positions, table);
+  }
+
+  /** hidden += attention, then what the layer makes of that; writes the new K and V behind what the sequences hold of this layer. */
+  attend(index: number, rows: PassRows, sequences: StepSequences): void {
+    const { dense, weights } = this.#place;
+    const layer = weights.layers[index]!;
+    const { count, attention, at: { hidden, queries, keys, values, attended } } = rows;
     this.#kernels.append(index, sequences, keys, values);
     this.#kernels[attention](index, sequences, queries, attended);
     dense.multiply(attended, count, { ...layer.attentionOutput, output: hidden, mode: 'add' });
+    this.#feedForward(layer, rows);
   }
 
   /** Each head by itself, where the model does that. */

@@ -65,6 +65,19 @@ export class PassBuffers {
     return this.#read('logits', elements);
   }
 
+  /** The queries of a layer likewise. */
+  readQueries(elements: number): Float32Array {
+    return this.#read('queries', elements).subarray(0, elements);
+  }
+
+  /** Floats where the pass can read them, until the same name is used again: nothing that reads them may be queued by then. */
+  floatsOf(name: string, values: Float32Array, elements: number): FloatBuffer {
+    if (this.#driver.kind === 'host') return values;
+    const memory = this.#memory(name, elements);
+    memory.write(values, 0, this.#stream);
+    return memory.address;
+  }
+
   /** The first hidden states likewise, and no more of them. */
   readHidden(elements: number): Float32Array {
     return this.#read('hidden', elements).subarray(0, elements);

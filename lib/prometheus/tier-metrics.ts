@@ -94,6 +94,13 @@ export const tierMetrics: readonly Definition[] = [
   all('gauge', 'tiers_prefill_tokens', 'Prompt tokens a second that the engine computes, as measured: what loading is compared with.', ({ prefillTokensPerMs }) => (prefillTokensPerMs === undefined ? undefined : prefillTokensPerMs * 1e3)),
   all('counter', 'tiers_dropped_texts_total', 'Finished texts of which a tier wanted more than it got.', ({ droppedTexts }) => droppedTexts),
   all('counter', 'tiers_interrupted_transfers_total', 'Loads and stores that ended early, since their pages were wanted.', ({ interruptedTransfers }) => interruptedTransfers),
+  all('counter', 'tiers_selected_sequences_total', 'Sequences that were given selected tokens of a stored text: their answers are not exact.', ({ selections }) => selections.sequences),
+  all('counter', 'tiers_lost_selections_total', 'Of these, sequences whose text tiers did not give: it was computed.', ({ selections }) => selections.lostSequences),
+  all('counter', 'tiers_selection_layers_total', 'Layers whose tokens were selected.', ({ selections }) => selections.layers),
+  all('counter', 'tiers_selection_fallbacks_total', 'Of these, layers that got all tokens, since their probe heads did not agree.', ({ selections }) => selections.fallBacks),
+  all('counter', 'tiers_selection_tokens_total', 'Tokens that there were to select from, summed over layers.', ({ selections }) => selections.tokens),
+  all('counter', 'tiers_selected_tokens_total', 'Tokens that were loaded of these.', ({ selections }) => selections.selectedTokens),
+  all('counter', 'tiers_selection_read_bytes_total', 'Bytes that selections read from tiers.', ({ selections }) => selections.readBytes),
   {
     name: 'tiers_promotions_total', kind: 'counter', labels: ['end'], help: 'Promotions that tiers had something for, by how they ended.',
     read: ({ tiers }) => Object.entries(tiers?.promotions ?? {}).map(([end, count]) => [count, end] as const),

@@ -186,7 +186,7 @@ export class Admission {
     const { caching, priority, tenant, salt, adapter, needs } = generation.request;
     // Without caching only the number of tokens matters, and reading them costs a copy.
     const prompt = caching === 'off' ? { promptTokens: generation.textTokens, tenant, salt, adapter, needs } : generation.prompt;
-    const options = { ...prompt, caching, priority, stream };
+    const options = { ...prompt, caching, priority, stream, selected: generation.selected };
     return withRetries(() => cache.acquire(options));
   }
 

@@ -173,7 +173,7 @@ export class ContinuousBatching {
       if (!await this.#call('decode', decode)) return;
       const beganMs = clock.now();
       if (!await this.#call('prefill', prefill)) return;
-      if (prefill.length > 0) cache.prefixes.tiers?.hasPrefilled(prefill.totalTokens, clock.now() - beganMs);
+      if (prefill.length > 0 && !prefill.hasSelections) cache.prefixes.tiers?.hasPrefilled(prefill.totalTokens, clock.now() - beganMs);
       this.#observed(() => cache.commit(batch));
       this.totals.steps += 1;
       this.#observer?.committed();
@@ -271,6 +271,10 @@ export class ContinuousBatching {
       if (generation.sequence?.isReleased !== false) continue; // a lost slot: `#requeueLost` puts it back
       if (generation.hasEnded) {
         generation.forgetPass();
+        continue;
+      }
+      if (generation.sequence.selection?.failure !== undefined) { // its text is computed, then, whatever was made of the rest
+        this.requests.preempt(generation);
         continue;
       }
       this.requests.advance(generation, pass.keptLogits[index]);

@@ -59,6 +59,11 @@ export type EngineOutput = ({ readonly logits: Float32Array } | { readonly token
 export interface Engine {
   /** Tokens of the vocabulary: the length of a row of logits. */
   readonly vocabularyTokens: number;
+  /**
+   * Whether it computes sequences that hold selected tokens of their text (`sequences[i].selection`), for requests with `selection`: loads them layer by
+   * layer, and counts the tokens that each layer holds. Default false: such requests are refused.
+   */
+  readonly canSelect?: boolean | undefined;
   /** Computes chunks of prompts, of one sequence or several. */
   prefill(pass: EnginePass): EngineOutput | Promise<EngineOutput>;
   /** Computes one token of each sequence. Also the last token of a prompt when all before it are valid, or there are none. */

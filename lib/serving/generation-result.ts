@@ -1,5 +1,6 @@
 // GenerationResult: what a request was answered with, and what is known of it before.
 
+import type { SelectionCounts } from '../importance/selection-totals.js';
 import type { Promotion } from '../cache/promotions.js';
 import type { HandOver } from '../side/hand-over.js';
 import type { TokenLogProbability } from './log-probabilities.js';
@@ -27,6 +28,8 @@ export interface GenerationResult {
   readonly cachedTokens: number;
   /** What came from tiers before that; undefined: they were not asked. */
   readonly promotion: Promotion | undefined;
+  /** What its selection came to (`GenerationRequest.selection`): the answer is not exact. Undefined: it is. */
+  readonly selection: SelectionCounts | undefined;
   /** How often it was preempted: lost its slot, and started again later. */
   readonly preemptions: number;
   /** Milliseconds from its submission to its first token. */

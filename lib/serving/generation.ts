@@ -7,6 +7,7 @@
 
 import { createError } from '../base/errors.js';
 import type { Promotion } from '../cache/promotions.js';
+import type { SelectedText } from '../importance/selected-text.js';
 import type { Sequence } from '../cache/sequence.js';
 import type { HandOver } from '../side/hand-over.js';
 import { AnswerText } from './answer-text.js';
@@ -15,6 +16,7 @@ import type { TokenLogProbability } from './log-probabilities.js';
 import type { OrderedRequest, TenantShare } from './request-order.js';
 import type { ReadRequest } from './request.js';
 import { randomSeed, rulesOf, type KnownSampler, type SampledText } from './sampling.js';
+import { TextOf } from './sampled-text.js';
 import { asError } from './scheduler-options.js';
 
 /** What follows a request. Called by the batching loop between passes; must not throw. */
@@ -35,27 +37,6 @@ export interface GenerationOptions {
   readonly listener: GenerationListener;
 }
 
-/** The text of a generation as samplers see it: one object for all its tokens. */
-class TextOf implements SampledText {
-  readonly #generation: Generation;
-
-  constructor(generation: Generation) {
-    this.#generation = generation;
-  }
-
-  get tokens(): Int32Array {
-    return this.#generation.text;
-  }
-
-  get length(): number {
-    return this.#generation.textTokens;
-  }
-
-  get promptTokens(): number {
-    return this.#generation.promptTokens;
-  }
-}
-
 export class Generation implements OrderedRequest {
   readonly request: ReadRequest;
   readonly arrival: number;
@@ -73,6 +54,8 @@ export class Generation implements OrderedRequest {
   passTokens = 0;
   cachedTokens = 0;
   promotion: Promotion | undefined;
+  /** Stored text of which its first sequence is given a part. */
+  selected: SelectedText | undefined;
   preemptions = 0;
   /** Undefined until it has got a slot. */
   admission: GenerationAdmission | undefined;
@@ -177,7 +160,7 @@ export class Generation implements OrderedRequest {
   /** Whether the logits behind its text may be cached: they are those of a prompt, which other requests may have. */
   get keepsLogits(): boolean {
     const { caching } = this.request;
-    return this.generatedTokens === 0 && (caching === 'read-write' || caching === 'write');
+    return this.generatedTokens === 0 && this.sequence?.isLossy !== true && (caching === 'read-write' || caching === 'write');
   }
 
   /** Whether it has got no token since it was last preempted: preempting it again would be in vain. */
@@ -210,6 +193,7 @@ export class Generation implements OrderedRequest {
     this.sequence = sequence;
     this.length = sequence.length;
     this.leader = undefined;
+    this.selected = undefined; // a sequence that it may need later is exact
     if (this.preemptions === 0) this.cachedTokens = sequence.cachedTokens;
     const { handOver } = this.request;
     if (handOver !== false) this.side = sequence.handOver(handOver === true ? undefined : handOver);
@@ -317,7 +301,7 @@ export class Generation implements OrderedRequest {
     const { promptTokens, cachedTokens, promotion, preemptions, logProbabilities, side } = this;
     return {
       tokens: this.text.slice(promptTokens, this.textTokens), finishReason, stopToken, stopString: this.answerText?.stopString,
-      text: this.answerText?.text, logProbabilities, promptTokens, cachedTokens, promotion, preemptions,
+      text: this.answerText?.text, logProbabilities, promptTokens, cachedTokens, promotion, selection: this.sequence?.selection?.counts, preemptions,
       firstTokenMs: (this.firstTokenAtMs < 0 ? nowMs : this.firstTokenAtMs) - this.submittedMs, totalMs: nowMs - this.submittedMs, side,
     };
   }

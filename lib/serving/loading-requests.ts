@@ -21,7 +21,7 @@ export class LoadingRequests {
    * request was dropped. Returns whether there is anything to wait for.
    */
   start(generation: Generation, onOver: () => void): boolean {
-    const { caching, priority } = generation.request;
+    const { caching, priority, selection } = generation.request;
     const { tiers } = this.#cache.prefixes;
     if (tiers === undefined || (caching !== 'read-write' && caching !== 'read')) return false;
     const { tokens, items, tenant, salt, adapter } = generation.prompt;
@@ -32,8 +32,9 @@ export class LoadingRequests {
     const end = (): void => {
       if (this.#loading.delete(generation)) onOver();
     };
-    this.#cache.prefixes.promote({ ...prompt, priority, signal: abort.signal }).then((promotion) => {
+    this.#cache.prefixes.promote({ ...prompt, priority, selection, signal: abort.signal }).then((promotion) => {
       generation.promotion = promotion;
+      generation.selected = promotion.selected;
       end();
     }, end); // a failure costs the hit, and admission meets its cause
     return true;

@@ -4,8 +4,9 @@
 import { createError } from '../base/errors.js';
 import { cachingField, checkTokens, itemsField, maxToken, textField, tokensField, type AcquireOptions } from '../cache/acquire-options.js';
 import type { KvCache } from '../cache/kv-cache.js';
+import { selectionField, type SelectionOptions } from '../importance/selection-options.js';
 import { sortItems, type PromptItem } from '../prefix/prompt-encoder.js';
-import { abortSignal, arrayOf, callable, checkInteger, integer, number, optional, readArray, readIterable, readOptions, string, withDefault, withoutRevoked, type Field } from '../base/options.js';
+import { abortSignal, arrayOf, callable, checkInteger, integer, number, optional, readArray, readIterable, readOptions, string, withDefault, withoutRevoked, type Field, type OptionsOf } from '../base/options.js';
 import type { SideTensorInfo } from '../side/side-tensors.js';
 import type { AnswerTokenizer, TokenPieces } from './answer-text.js';
 import { greedy, rulesOf, type Sampler } from './sampling.js';
@@ -55,6 +56,12 @@ export interface GenerationRequest extends Prompt {
    * and that pass is over. Let go there of what `input` lies in: close hand-overs, release images. Default: nothing is called.
    */
   readonly releaseInput?: (() => void) | undefined;
+  /**
+   * Loads only important tokens of what tiers have of its prompt: sooner, and the answer is not exact (docs/importance.md). What is on the device
+   * is used whole, and where tiers have no more the answer is exact (`result.selection` says). Needs an engine with `canSelect`, `caching`
+   * `read-write` or `read`, and neither `needs` nor `handOver`. Default: none.
+   */
+  readonly selection?: SelectionOptions | undefined;
   /** Ends it with KV_ABORTED, at once. Default: none. */
   readonly signal?: AbortSignal | undefined;
 }
@@ -110,6 +117,7 @@ const spec = {
   signal: optional(abortSignal),
   needs: optional(arrayOf(string)),
   handOver: handOverField,
+  selection: selectionField,
   input: anything,
   releaseInput: optional(callable<() => void>()),
 };
@@ -118,6 +126,8 @@ const spec = {
 export interface ServedBy {
   readonly vocabularyTokens: number;
   readonly sideTensors: readonly SideTensorInfo[];
+  /** Whether the engine computes sequences that hold selected tokens. */
+  readonly canSelect: boolean;
 }
 
 export type ReadRequest = ReturnType<typeof readRequest>;
@@ -133,7 +143,7 @@ const samplerOptions = [
  * requests of the pass. `index`: place of the request in a list, which the error names. Throws KV_UNKNOWN_OPTION and
  * KV_INVALID_OPTION.
  */
-export function readRequest(owner: string, options: GenerationRequest, { vocabularyTokens, sideTensors }: ServedBy, index?: number) {
+export function readRequest(owner: string, options: GenerationRequest, { vocabularyTokens, sideTensors, canSelect }: ServedBy, index?: number) {
   const path = index === undefined ? '' : `requests[${index}]`;
   const prefix = index === undefined ? '' : `${path}.`;
   if (options === undefined) readOptions(owner, null, spec, path); // a missing request, not one without options
@@ -149,6 +159,7 @@ export function readRequest(owner: string, options: GenerationRequest, { vocabul
   const sorted = items.length === 0 ? items : sortItems(owner, items, tokens.length);
   checkVocabulary(owner, `${prefix}tokens`, tokens, sorted, vocabularyTokens);
   checkSideNames(owner, read, sideTensors, prefix);
+  checkSelection(owner, `${prefix}selection`, read, canSelect);
   checkBias(owner, `${prefix}sampler`, read.sampler, vocabularyTokens);
   if (pieces === undefined && read.stopStrings.length > 0) {
     throw createError('KV_INVALID_OPTION', {
@@ -174,6 +185,17 @@ function checkSamplerOptions(owner: string, options: object | null, prefix: stri
 export function checkRequests(owner: string, requests: Iterable<GenerationRequest>): Iterable<GenerationRequest> {
   const place = { owner, option: 'requests' };
   return readIterable(requests, place, 'an array or another iterable of requests') as Iterable<GenerationRequest>;
+}
+
+/** Throws KV_INVALID_OPTION where a selection has no meaning. */
+function checkSelection(
+  owner: string, option: string, { selection, caching, needs = [], handOver }: Pick<OptionsOf<typeof spec>, 'selection' | 'caching' | 'needs' | 'handOver'>, canSelect: boolean,
+): void {
+  if (selection === undefined) return;
+  const refuse = (why: string): Error => createError('KV_INVALID_OPTION', { reason: 'range', owner, option, expected: `left out: ${why}`, received: selection });
+  if (!canSelect) throw refuse('the engine computes no sequences of selected tokens (`canSelect`)');
+  if (caching === 'off' || caching === 'write') throw refuse(`with \`caching: '${caching}'\` no stored text is read`);
+  if (needs.length > 0 || handOver !== false) throw refuse('a sequence of selected tokens carries no side tensors (`needs`, `handOver`)');
 }
 
 /** Throws KV_INVALID_OPTION where a sampler biases a token that the engine does not have. */

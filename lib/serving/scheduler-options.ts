@@ -105,6 +105,8 @@ export type ReadSchedulerOptions = Omit<Given, 'now' | 'timer'> & {
   readonly vocabularyTokens: number;
   /** Of the cache. */
   readonly sideTensors: readonly SideTensorInfo[];
+  /** Of the engine. */
+  readonly canSelect: boolean;
   readonly clock: Clock;
 };
 
@@ -116,7 +118,7 @@ export function completeOptions({ now, timer, order, ...given }: Given): ReadSch
   vocabulary(vocabularyTokens, { owner: 'SchedulerOptions', option: 'engine.vocabularyTokens' }); // a getter may answer anew
   const budgetRows = Math.floor(pool.counts().budgetPages / layout.pagesPerRow);
   return {
-    ...given, order: checkedOrder(order), clock: checkedClock(now, timer), vocabularyTokens, sideTensors,
+    ...given, order: checkedOrder(order), clock: checkedClock(now, timer), vocabularyTokens, sideTensors, canSelect: given.engine.canSelect === true,
     maxBatch: Math.min(given.maxBatch ?? maxSequences, maxSequences),
     watermarkRows: given.watermarkRows ?? Math.max(1, Math.floor(budgetRows / 100)),
   };

@@ -94,6 +94,11 @@ export class Pass implements EnginePass {
     return { slots: this.slots, tokens: this.tokenCounts, generations: this.#slotGenerations, length: this.#length, skipsGaps: true };
   }
 
+  /** Whether a sequence of it holds selected tokens: what it takes says nothing of computing. */
+  get hasSelections(): boolean {
+    return this.sequences.some(({ isLossy }) => isLossy);
+  }
+
   /** Whether all its requests have ended. */
   get hasEnded(): boolean {
     return this.generations.every(({ hasEnded }) => hasEnded);

@@ -1,5 +1,8 @@
 // Blocks that JavaScript has copied between a cache's slots and plain memory, off its thread.
 
+#include <utility>
+#include <vector>
+
 #include "addon/cache_arguments.h"
 #include "addon/cache_binding.h"
 
@@ -10,6 +13,13 @@ Napi::Value NativeCache::OpenCopier(const Napi::CallbackInfo& info) {
   Arguments given(info, "openCopier");
   const auto threads = static_cast<int>(given.Integer(0, 1, 64));
   if (given.ok() && !info[1].IsFunction()) given.Refuse();
+  const std::span<double> numbers = given.Doubles(2);
+  std::vector<TensorProbe> probes;  // `numbers`: tensor and bytes of each
+  for (size_t at = 0; at + 1 < numbers.size(); at += 2) {
+    if (!(numbers[at] >= 0 && numbers[at] < static_cast<double>(tensors_.size()))) given.Refuse();
+    if (!(numbers[at + 1] >= 1 && numbers[at + 1] <= static_cast<double>(INT32_MAX))) given.Refuse();
+    if (given.ok()) probes.push_back({static_cast<size_t>(numbers[at]), static_cast<uint64_t>(numbers[at + 1])});
+  }
   if (copier_ || !arrays_.is_open()) given.Refuse();
   if (ThrowIfFailed(env, given.status(), driver_kind_)) return env.Undefined();
   const bool is_open = copied_.Open(
@@ -23,8 +33,8 @@ Napi::Value NativeCache::OpenCopier(const Napi::CallbackInfo& info) {
         napi_call_function(at, at.Undefined(), done, 3, arguments, &result);
       });
   if (!is_open) return env.Undefined();
-  copier_ =
-      std::make_unique<BlockCopier>(*cache_, tensors_, [this](const BlockCopied& copied) { copied_.Notify(copied); });
+  copier_ = std::make_unique<BlockCopier>(*cache_, tensors_, std::move(probes),
+                                          [this](const BlockCopied& copied) { copied_.Notify(copied); });
   if (context_ == nullptr) RegisterForTeardown(env);
   ThrowIfFailed(env, copier_->Start(threads), driver_kind_);
   return env.Undefined();
@@ -46,7 +56,7 @@ Napi::Value NativeCache::CopyBlock(const Napi::CallbackInfo& info) {
   copy.payload = payload.data();
   copy.payload_bytes = payload.size();
   copy.sums = sums.data();
-  if (given.ok() && (!copier_ || sums.size() < copier_->tensors())) given.Refuse();
+  if (given.ok() && (!copier_ || sums.size() < copier_->stripes())) given.Refuse();
   Status status = given.status();
   if (status.ok()) status = copier_->Begin(copy);
   if (status.ok()) copied_.Await(1);

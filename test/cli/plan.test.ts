@@ -138,3 +138,12 @@ test('more addresses than numbers can count ends with 1', (t) => {
   t.is(exitCode, 1);
   t.regex(stderr, /^vkv: KV_OUT_OF_ADDRESS_SPACE: Cannot reserve .* PiB of addresses/);
 });
+
+test('--probe-heads says what a second copy of keys costs, and when it is worth it', (t) => {
+  const llama = ['--layers', '32', '--kv-heads', '8', '--head-dim', '128'];
+  t.deepEqual(plan(...llama, '--probe-heads', '3')['probes'], { heads: 3, kvHeads: 8, share: 0.1875, breakEvenRatio: 0.8125, halfRatio: 0.3125 });
+  t.like(plan(...llama.with(3, '4'), '--probe-heads', '3')['probes'], { share: 0.375 });
+  t.like(plan(...llama.with(3, '2'), '--probe-heads', '3')['probes'], { heads: 2, share: 0.5, halfRatio: 0 });
+  t.regex(runVkv(['plan', ...llama, '--probe-heads', '3']).stdout, /keys of 3 of 8 KV heads once more: 18.75 % more bytes .* below a ratio of 81.25 %, and less than half below 31.25 %/);
+  t.regex(runVkv(['plan', '--layers', '2', '--latent-dim', '64', '--probe-heads', '3']).stdout, /MLA keeps no keys of single heads/);
+});

@@ -5,6 +5,14 @@ import type { Json, MadeLlama } from './made-llama.js';
 
 type Vector = Float64Array;
 
+/** Tokens of a text from `to` on see only some of those in [from, to). */
+export interface PlainSelection {
+  readonly from: number;
+  readonly to: number;
+  /** Which of them, by the rotated queries and keys of all tokens of a layer. */
+  choose(layer: number, queries: readonly Vector[], keys: readonly Vector[]): ReadonlySet<number>;
+}
+
 export class PlainLlama {
   readonly #config: Json;
   readonly #tensors: ReadonlyMap<string, Vector>;
@@ -15,16 +23,17 @@ export class PlainLlama {
   }
 
   /** Logits behind each token of a text. */
-  logits(text: ArrayLike<number>): Vector[] {
+  logits(text: ArrayLike<number>, selection?: PlainSelection): Vector[] {
     const [hiddenSize, layers] = [this.#number('hidden_size'), this.#number('num_hidden_layers')];
     const embedding = this.#tensors.get('model.embed_tokens.weight')!;
     const rows = Array.from(text, (token) => embedding.slice(token * hiddenSize, (token + 1) * hiddenSize));
-    for (let layer = 0; layer < layers; layer += 1) this.#layer(`model.layers.${layer}`, rows);
+    for (let layer = 0; layer < layers; layer += 1) this.#layer(layer, rows, selection);
     const head = this.#config['tie_word_embeddings'] === true ? 'model.embed_tokens' : 'lm_head';
     return rows.map((row) => this.#linear(head, this.#norm('model.norm', row)));
   }
 
-  #layer(name: string, rows: Vector[]): void {
+  #layer(layer: number, rows: Vector[], selection: PlainSelection | undefined): void {
+    const name = `model.layers.${layer}`;
     const [heads, kvHeads, dim] = [this.#number('num_attention_heads'), this.#number('num_key_value_heads'), this.#number('head_dim')];
     const inputs = rows.map((row) => this.#norm(`${name}.input_layernorm`, row));
     const project = (part: string): Vector[] => inputs.map((row) => this.#linear(`${name}.self_attn.${part}`, row));
@@ -35,13 +44,16 @@ export class PlainLlama {
     }
     queries.forEach((row, position) => this.#rotate(row, heads, position));
     keys.forEach((row, position) => this.#rotate(row, kvHeads, position));
+    const chosen = selection?.choose(layer, queries, keys);
+    const sees = (position: number, token: number): boolean =>
+      selection === undefined || position < selection.to || token < selection.from || token >= selection.to || chosen!.has(token);
     rows.forEach((row, position) => {
       const attended = new Float64Array(heads * dim);
       for (let head = 0; head < heads; head += 1) {
         const kvHead = Math.floor(head / (heads / kvHeads));
         const part = (vectors: Vector[], token: number): Vector => vectors[token]!.subarray(kvHead * dim, (kvHead + 1) * dim);
         const query = queries[position]!.subarray(head * dim, (head + 1) * dim);
-        const scores = Array.from({ length: position + 1 }, (_, token) => dot(query, part(keys, token)) / Math.sqrt(dim));
+        const scores = Array.from({ length: position + 1 }, (_, token) => (sees(position, token) ? dot(query, part(keys, token)) / Math.sqrt(dim) : -Infinity));
         const largest = Math.max(...scores);
         const weights = scores.map((score) => Math.exp(score - largest));
         const total = weights.reduce((sum, weight) => sum + weight);

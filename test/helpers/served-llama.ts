@@ -18,6 +18,7 @@ export interface ServedLlamaOptions {
 
 export class ServedLlama implements Engine {
   readonly vocabularyTokens: number;
+  readonly canSelect: boolean;
   /** Sequences in passes in the middle of their prompt. */
   chunks = 0;
   /** Most sequences in a pass. */
@@ -29,6 +30,7 @@ export class ServedLlama implements Engine {
   constructor({ model, cache, passes, pause, fault }: ServedLlamaOptions) {
     this.#engine = new LlamaEngine({ model, cache, passes });
     this.vocabularyTokens = this.#engine.vocabularyTokens;
+    this.canSelect = this.#engine.canSelect;
     this.#pause = pause;
     this.#fault = fault ?? (() => {});
   }

@@ -4,6 +4,8 @@ import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import * as path from 'node:path';
 
+import type { ExecutionContext } from 'ava';
+
 /** Calls `work` with a folder that has these files, by path within it. */
 export function withTemporaryFolder(files: Readonly<Record<string, string>>, work: (folder: string) => void): void {
   const folder = mkdtempSync(path.join(tmpdir(), 'vkv-'));
@@ -16,4 +18,11 @@ export function withTemporaryFolder(files: Readonly<Record<string, string>>, wor
   } finally {
     rmSync(folder, { recursive: true });
   }
+}
+
+/** A folder for the rest of a test. */
+export function folderOf(t: ExecutionContext): string {
+  const folder = mkdtempSync(path.join(tmpdir(), 'vkv-'));
+  t.teardown(() => { rmSync(folder, { recursive: true, force: true }); });
+  return folder;
 }

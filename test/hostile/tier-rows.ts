@@ -3,9 +3,11 @@
 import * as kv from 'virtual-kv';
 import { StoreFaults, tierContract } from 'virtual-kv/testing';
 
+import { importanceRows } from './importance-rows.js';
 import type { Rows } from './table.js';
 
 export const tierRows: Readonly<Record<string, Rows>> = {
+  ...importanceRows,
   redisTier: {
     call: () => ({ run: kv.redisTier, meant: [{
       url: 'redis://user:password@127.0.0.1:1/0', name: 'x', required: true, ttlSeconds: 1, findTimeoutMs: 1, getTimeoutMs: 1, putTimeoutMs: 1,

@@ -1,0 +1,63 @@
+// SelectedText: stored text of a prompt that a sequence may be given in part: what `promote` with `selection` resolves with, for `acquire`.
+// It names text and holds no memory: where tiers lose the text meanwhile, it is computed.
+
+import type { PrefixDomain } from '../prefix/domain.js';
+import type { StoredBlock } from '../tiers/stored-texts.js';
+import { notConstructible } from '../base/options.js';
+import type { ReadSelection } from './selection-options.js';
+
+export interface SelectedTextParts {
+  /** The cache's, which alone takes it. */
+  readonly owner: object;
+  readonly domain: PrefixDomain;
+  readonly text: Int32Array;
+  readonly blocks: readonly StoredBlock[];
+  readonly rules: ReadSelection;
+}
+
+const made = new WeakSet<object>();
+
+/** Stored text that a sequence may be given in part: for `KvCache.acquire`. */
+export class SelectedText {
+  /** Tokens from the prompt's start that a sequence has once it is acquired with this, in part. */
+  readonly tokens: number;
+  /** Share of them that each layer gets. */
+  readonly ratio: number;
+  readonly #parts: SelectedTextParts;
+
+  /** @internal Use `prefixes.promote`. */
+  constructor(parts: SelectedTextParts) {
+    if (!made.has(parts)) throw notConstructible('SelectedText', 'prefixes.promote');
+    this.#parts = parts;
+    this.tokens = parts.text.length;
+    this.ratio = parts.rules.ratio;
+  }
+
+  /** @internal */
+  static make(parts: SelectedTextParts): SelectedText {
+    made.add(parts);
+    return new SelectedText(parts);
+  }
+
+  /** Whether it is one that `promote` made, and no object that only has its prototype. @internal */
+  static isInstance(value: unknown): value is SelectedText {
+    return typeof value === 'object' && value !== null && #parts in value;
+  }
+
+  /** Whether a cache made it of the start of this text. @internal */
+  isOf(owner: object, domain: PrefixDomain, text: Int32Array): boolean {
+    const own = this.#parts;
+    return own.owner === owner && own.domain.key === domain.key && text.length > own.text.length && own.text.every((token, at) => token === text[at]);
+  }
+
+  /** Blocks with the text from token `from` on; undefined where tiers no longer have all of it. @internal */
+  blocksFrom(from: number): readonly StoredBlock[] | undefined {
+    const blocks = this.#parts.blocks.filter(({ to }) => to > from);
+    return blocks.every(({ tiers }) => tiers !== 0) ? blocks : undefined;
+  }
+
+  /** @internal */
+  get rules(): ReadSelection {
+    return this.#parts.rules;
+  }
+}

@@ -1,0 +1,91 @@
+// Selectors: which tokens of a stored text a layer gets when not all are loaded. Each is an object of one small interface; ours hold no
+// privilege. A selector is called once for each layer of each sequence, and must not keep the arrays it is given.
+
+import { integer, readOptions, withDefault } from '../base/options.js';
+import { mix32, Random } from '../base/random.js';
+import { areSimilar } from './similarity.js';
+import { mostVoted, topTokens } from './top-tokens.js';
+
+/** What a selector is asked: `count` of `tokens` tokens of one layer. */
+export interface LayerChoice {
+  /** The layer's number in the whole model. */
+  readonly layer: number;
+  /** Tokens to choose from, 1 or more, in the order of the text. */
+  readonly tokens: number;
+  /** How many to choose, 1 … `tokens` − 1. */
+  readonly count: number;
+  /** [head][token]: mean attention of the new tokens, of each head that the selector looks at; empty where it looks at none. */
+  readonly scores: readonly Float32Array[];
+}
+
+/** Chooses the tokens that a layer gets. */
+export interface TokenSelector {
+  /** For reports. */
+  readonly name: string;
+  /**
+   * What must be read before it can choose: `nothing`, the keys of the probe heads, which are stored apart (`prefixCache.importance`), or
+   * all `keys` of the layer.
+   */
+  readonly looksAt: 'nothing' | 'probe-keys' | 'keys';
+  /** The chosen tokens, ascending, none twice; undefined: all of them, since no choice can be trusted. */
+  select(choice: LayerChoice): Int32Array | undefined;
+}
+
+/**
+ * The tokens that the probe heads agree on; all tokens of a layer whose probe heads do not agree more than by chance (IMPRESS, FAST'25). The
+ * default. Needs `prefixCache.importance`.
+ */
+export function probeHeads(): TokenSelector {
+  return {
+    name: 'probe-heads', looksAt: 'probe-keys',
+    select: ({ tokens, count, scores }) => {
+      const sets = scores.map((head) => topTokens(head, count));
+      return areSimilar(sets, count, tokens) ? mostVoted(sets, scores, count) : undefined;
+    },
+  };
+}
+
+/** The tokens that all heads together look at most (H2O, NeurIPS'23): all keys of a layer are read for that. */
+export function allHeads(): TokenSelector {
+  return {
+    name: 'all-heads', looksAt: 'keys',
+    select: ({ tokens, count, scores }) => {
+      const sums = new Float32Array(tokens);
+      for (const head of scores) for (let token = 0; token < tokens; token += 1) sums[token]! += head[token]!;
+      return topTokens(sums, count);
+    },
+  };
+}
+
+/** Options of `firstAndLast`. */
+export interface FirstAndLastOptions {
+  /** Tokens of the text's start, 0 or more; the rest of the selection is its end. Default 4. */
+  readonly first?: number | undefined;
+}
+
+/** The text's first tokens and its last ones: reads nothing to choose, and is hard to beat. Throws KV_UNKNOWN_OPTION, KV_INVALID_OPTION. */
+export function firstAndLast(options: FirstAndLastOptions = {}): TokenSelector {
+  const { first } = readOptions('firstAndLast', options, { first: withDefault(integer(), 4) });
+  return {
+    name: 'first-and-last', looksAt: 'nothing',
+    select: ({ tokens, count }) => Int32Array.from({ length: count }, (_, index) => (index < Math.min(first, count) ? index : tokens - count + index)),
+  };
+}
+
+/** Options of `randomTokens`. */
+export interface RandomTokensOptions {
+  /** Of the random numbers, 0 … 2³² − 1: the same for the same seed and layer. Default 0. */
+  readonly seed?: number | undefined;
+}
+
+/** Random tokens, to compare with: reads nothing to choose. Throws KV_UNKNOWN_OPTION, KV_INVALID_OPTION. */
+export function randomTokens(options: RandomTokensOptions = {}): TokenSelector {
+  const { seed } = readOptions('randomTokens', options, { seed: withDefault(integer({ max: 2 ** 32 - 1 }), 0) });
+  return {
+    name: 'random-tokens', looksAt: 'nothing',
+    select: ({ layer, tokens, count }) => {
+      const random = new Random(mix32(seed, layer));
+      return topTokens(Float32Array.from({ length: tokens }, () => random.next()), count);
+    },
+  };
+}

@@ -1,0 +1,102 @@
+// SelectionWorld: a small random model over a cache whose text lies in tiers alone, and the same model without any cache.
+
+import type { ExecutionContext } from 'ava';
+
+import { hostTier, KvCache, type Driver, type KvCacheOptions, type SelectionOptions, type Sequence, type Tier, type TokenSelector } from 'virtual-kv';
+
+import type { Random } from '#internal/base/random.js';
+import { LlamaEngine } from '#internal/llama/engine.js';
+import { LlamaModel } from '#internal/llama/model.js';
+import { dropFromDevice } from '../cache/tiers/device-index.js';
+import { removeFolder, writeLlama, randomLlama, type LlamaSizes } from '../helpers/made-llama.js';
+import { PlainLlama } from '../helpers/plain-llama.js';
+
+export const sizes: LlamaSizes = { layers: 3, hidden: 24, intermediate: 40, queryHeads: 8, kvHeads: 4, headDim: 16, vocabularyTokens: 50 };
+export const MiB = 2 ** 20;
+
+export interface SelectionWorldOptions extends Partial<Omit<KvCacheOptions, 'model' | 'pool' | 'driver' | 'prefixCache'>> {
+  readonly tiers?: readonly Tier[];
+  readonly driver?: Driver | undefined;
+  readonly dtype?: 'float32' | 'float16' | 'bfloat16';
+  readonly probeHeads?: number;
+}
+
+/** A selector that notes what it was asked and what it chose, by layer. */
+export function noted(selector: TokenSelector): TokenSelector & { readonly chosen: Map<number, number[] | undefined> } {
+  const chosen = new Map<number, number[] | undefined>();
+  return {
+    name: 'noted', looksAt: selector.looksAt, chosen,
+    select: (choice) => {
+      const tokens = selector.select(choice);
+      chosen.set(choice.layer, tokens && [...tokens]);
+      return tokens;
+    },
+  };
+}
+
+export class SelectionWorld {
+  readonly cache: KvCache;
+  readonly model: LlamaModel;
+  readonly engine: LlamaEngine;
+  readonly plain: PlainLlama;
+  readonly #t: ExecutionContext;
+  readonly #folder: string;
+
+  constructor(t: ExecutionContext, random: Random, { tiers = [hostTier({ bytes: 16 * MiB })], driver, dtype = 'float32', probeHeads = 3, ...options }: SelectionWorldOptions = {}) {
+    const made = randomLlama(random, sizes, { rope_theta: 100 });
+    this.#t = t;
+    this.#folder = writeLlama(made);
+    this.model = new LlamaModel(this.#folder, { threads: 1 });
+    this.cache = new KvCache({
+      model: this.model.shape(dtype), slots: 4, maxTokens: 512, memoryBudgetBytes: 2 ** 26, pageBytes: 65_536, driver: driver ?? 'host', ...options,
+      prefixCache: { tiers, tierBlockTokens: 16, modelId: 'test', importance: { probeHeads } },
+    });
+    this.engine = new LlamaEngine({ model: this.model, cache: this.cache });
+    this.plain = new PlainLlama(made);
+  }
+
+  /** Computes a text exactly; it is in the tiers alone then. Returns its last logits. */
+  async store(text: Int32Array): Promise<Float32Array> {
+    const sequence = this.cache.acquire({ tokens: text });
+    const logits = await this.compute(sequence, text, text.length - sequence.length);
+    sequence.release();
+    await this.cache.prefixes.tiers!.settled();
+    dropFromDevice(this.cache);
+    return logits;
+  }
+
+  /** A sequence that is given part of what tiers have of a text. */
+  async lossy(text: Int32Array, selection: SelectionOptions): Promise<Sequence> {
+    const { selected } = await this.cache.prefixes.promote({ tokens: text, selection });
+    return this.cache.acquire({ tokens: text, selected });
+  }
+
+  /** Computes the next tokens of a text in one pass, and returns the logits behind them. */
+  async compute(sequence: Sequence, text: Int32Array, tokens: number): Promise<Float32Array> {
+    const batch = this.cache.createBatch();
+    batch.add(sequence, tokens);
+    this.cache.prepare(batch);
+    const from = sequence.length;
+    const { logits } = await this.engine[tokens === 1 ? 'decode' : 'prefill']({
+      length: 1, slots: Int32Array.of(sequence.slot), positions: Int32Array.of(from), tokenCounts: Int32Array.of(tokens),
+      tokens: text.slice(from, from + tokens), wantsLogits: Uint8Array.of(1), sequences: [sequence],
+    });
+    this.cache.commit(batch);
+    return logits.slice(0, this.engine.vocabularyTokens);
+  }
+
+  /** Computes the rest of a text at once. */
+  finish(sequence: Sequence, text: Int32Array): Promise<Float32Array> {
+    return this.compute(sequence, text, text.length - sequence.length);
+  }
+
+  /** Nothing is left; the counts of the cache and of its tiers agree. */
+  async close(): Promise<void> {
+    this.cache.verify();
+    this.#t.is(this.cache.counts().activeSlots, 0);
+    await this.cache.prefixes.tiers!.close();
+    this.engine.close();
+    this.cache.close();
+    removeFolder(this.#folder);
+  }
+}
