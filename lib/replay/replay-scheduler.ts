@@ -5,7 +5,8 @@
 import { createError } from '../base/errors.js';
 import type { KvCache, Promotion, Sequence } from '../index.js';
 import { ContinuousBatching } from '../serving/continuous-batching.js';
-import { Generation, type GenerationListener } from '../serving/generation.js';
+import { Generation } from '../serving/generation.js';
+import type { GenerationListener } from '../serving/generation-listener.js';
 import { readRequest, type ServedBy } from '../serving/request.js';
 import { readSchedulerOptions } from '../serving/scheduler-options.js';
 import type { ReplayTiers } from './replay-tiers.js';

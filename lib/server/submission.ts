@@ -40,11 +40,9 @@ export class Submission {
     const { tokenizer } = this.#options;
     try {
       for (const each of tokens) {
-        for (let choice = 0; choice < parameters.n; choice += 1) {
-          answers.push(new Answer({
-            index: answers.length, stream: this.#start(each, parameters, answers.length, signal),
-            logprobs: parameters.logprobs === undefined ? undefined : new Logprobs({ kind, tokenizer }),
-          }));
+        for (const stream of this.#start(each, parameters, answers.length, signal)) {
+          const logprobs = parameters.logprobs === undefined ? undefined : new Logprobs({ kind, tokenizer });
+          answers.push(new Answer({ index: answers.length, stream, logprobs }));
         }
       }
     } catch (error) {
@@ -100,20 +98,20 @@ export class Submission {
     return notEmpty(tokenizer.encodeChat(prompt as Parameters<typeof tokenizer.encodeChat>[0]), 'messages');
   }
 
-  #start(tokens: readonly number[], parameters: ApiParameters, choice: number, signal: AbortSignal): TokenStream {
+  #start(tokens: readonly number[], parameters: ApiParameters, choice: number, signal: AbortSignal): readonly TokenStream[] {
     const { scheduler, tokenizer, maxTokens, stopTokens, deadlineMs } = this.#options;
     const { user: tenant, cache_salt: salt, prompt_cache_key: key, session_hint: hint, urgency } = parameters;
     const most = maxTokens - tokens.length + 1; // the last token is never fed back
     const maxNewTokens = parameters.max_tokens ?? most;
     if (maxNewTokens > most || most < 1) throw createError('KV_LENGTH_OUT_OF_RANGE', { tokens: tokens.length + Math.max(1, maxNewTokens) - 1, maxTokens });
-    return scheduler.submit({
+    return scheduler.submitAnswers({
       tokens, maxNewTokens, stopTokens, tokenizer, stopStrings: parameters.stop, logProbabilities: parameters.logprobs, sampler: samplerOf(parameters, choice), tenant, salt, urgency, signal,
       priority: this.#sessions.levelOf(tenant, key, hint), deadlineMs: Math.min(parameters.deadline_ms ?? deadlineMs, deadlineMs),
-    });
+    }, parameters.n);
   }
 }
 
-/** Each choice draws other numbers. */
+/** Of the answers from `choice` on, each of which draws other numbers. */
 function samplerOf({ temperature, top_p: topP, top_k: topK = 0, seed = randomInt(2 ** 47) }: ApiParameters, choice: number): Sampler {
   if (temperature < 1e-6) return greedy;
   const from = seed < 0 ? 2 ** 53 + seed : seed;

@@ -81,6 +81,35 @@ export class Admission {
     this.#isBlocked = running.length === 0 && waiting.length > 0 && !waiting.hasArrivals;
   }
 
+  /**
+   * Gives slots to requests for other answers to a prompt that has just been computed, by forks of its sequence, as far as there is room
+   * and no more urgent request waits. The others stay its followers.
+   */
+  fork(leader: Generation): void {
+    const { cache, maxBatch, watermarkRows } = this.#options;
+    const { layout, pool } = cache;
+    const followers = [...this.#requests.takeFollowers(leader)];
+    try {
+      while (followers.length > 0 && leader.promptTokens > 1) {
+        const rows = watermarkRows + layout.groupRows; // it writes to its last rows, and so needs its own
+        const hasRoom = !this.#isFull && !this.#capacity.hasWaiters && this.#running.length < maxBatch && cache.counts().idleSlots > 0
+          && this.#requests.waiting.urgency <= leader.urgency && pool.obtainablePages() >= layout.pagesFor(rows);
+        if (!hasRoom) break;
+        const next = followers[0]!;
+        withRetries(() => { next.startFrom(leader); });
+        followers.shift();
+        this.#running.push(next);
+        this.#requests.enter(next);
+        this.#requests.countStart(next);
+      }
+    } catch (error) {
+      if (!isKvError(error) || error.recovery === 'restart' || error.code === 'KV_CLOSED') throw error;
+    } finally {
+      this.#requests.follow(leader, followers);
+    }
+    this.#running.sort();
+  }
+
   /** Takes a request's slot; it waits, and none starts until another has ended. */
   preempt(generation: Generation): void {
     this.#running.remove(generation);

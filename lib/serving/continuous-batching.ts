@@ -62,6 +62,7 @@ export class ContinuousBatching {
     this.#running = new RunningList(order);
     this.requests = new OpenRequests({
       clock, order, totals, times: this.times,
+      onPrompt: (leader) => { this.#admission.fork(leader); }, onFollower: (generation) => { this.enqueue(generation); },
       onOver: (generation, error) => { this.end(generation, error); }, onFailure: (error) => { this.failAll(error); },
     });
     this.#admission = new Admission(options, this.requests, this.#running, this.#engine);
@@ -73,7 +74,7 @@ export class ContinuousBatching {
   }
 
   get waitingRequests(): number {
-    return this.requests.waiting.length + this.#loading.count;
+    return this.requests.waiting.length + this.requests.following + this.#loading.count;
   }
 
   get runningRequests(): number {

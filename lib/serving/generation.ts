@@ -11,6 +11,7 @@ import type { SelectedText } from '../importance/selected-text.js';
 import type { Sequence } from '../cache/sequence.js';
 import type { HandOver } from '../side/hand-over.js';
 import { AnswerText } from './answer-text.js';
+import type { GenerationListener } from './generation-listener.js';
 import type { FinishReason, GenerationAdmission, GenerationResult } from './generation-result.js';
 import type { TokenLogProbability } from './log-probabilities.js';
 import type { OrderedRequest, TenantShare } from './request-order.js';
@@ -19,18 +20,9 @@ import { randomSeed, rulesOf, type KnownSampler, type SampledText } from './samp
 import { TextOf } from './sampled-text.js';
 import { asError } from './scheduler-options.js';
 
-/** What follows a request. Called by the batching loop between passes; must not throw. */
-export interface GenerationListener {
-  /** It has got a slot, for the first time or again. */
-  started?(sequence: Sequence): void;
-  /** It gives its slot back next; until then its tokens are valid there. */
-  leaving?(sequence: Sequence): void;
-  token?(token: number): void;
-  done(result: GenerationResult): void;
-  failed(error: Error): void;
-}
-
 export interface GenerationOptions {
+  /** Its place among the answers to the same prompt; each has random numbers of its own. Default 0. */
+  readonly answer?: number;
   readonly request: ReadRequest;
   readonly arrival: number;
   readonly nowMs: number;
@@ -63,6 +55,10 @@ export class Generation implements OrderedRequest {
   lostTokens = 0;
   /** Its tenant's share; undefined before it is enqueued. */
   share: TenantShare | undefined;
+  /** Requests for other answers to its prompt, which wait until it is computed. Some may have ended. */
+  followers: readonly Generation[] = [];
+  /** Whether it is among the followers of another. */
+  isFollowing = false;
   /** A running request that computes the start of its text: it waits until `awaitedTokens` of it are computed. */
   leader: Generation | undefined;
   awaitedTokens = 0;
@@ -100,7 +96,7 @@ export class Generation implements OrderedRequest {
   /** Resolves when no pass that was given up reads its input. */
   #inputRead: Promise<void> = Promise.resolve();
 
-  constructor({ request, arrival, nowMs, listener }: GenerationOptions) {
+  constructor({ request, answer = 0, arrival, nowMs, listener }: GenerationOptions) {
     this.request = request;
     this.arrival = arrival;
     this.listener = listener;
@@ -109,7 +105,8 @@ export class Generation implements OrderedRequest {
     this.submittedMs = nowMs;
     this.#sampledText = new TextOf(this);
     this.rules = rulesOf(request.sampler);
-    this.seed = this.rules?.seed ?? randomSeed();
+    const seed = this.rules?.seed;
+    this.seed = seed === undefined ? randomSeed() : seed <= Number.MAX_SAFE_INTEGER - answer ? seed + answer : seed - 2 ** 53 + answer;
     this.deadlineAtMs = nowMs + (request.deadlineMs ?? Infinity);
     const { pieces, stopStrings, logProbabilities } = request;
     this.answerText = pieces === undefined ? undefined : new AnswerText({ pieces, stopStrings, arrival });
@@ -205,6 +202,25 @@ export class Generation implements OrderedRequest {
     const waitMs = nowMs - this.submittedMs;
     this.admission = { waitMs, cachedTokens: this.cachedTokens, promotion: this.promotion };
     return waitMs;
+  }
+
+  /**
+   * Takes a slot by a fork of the sequence of another answer, whose whole prompt is valid there. Its last token is computed again, for its
+   * own logits.
+   */
+  startFrom(leader: Generation): void {
+    const sequence = leader.sequence!.fork();
+    try {
+      sequence.truncate(this.promptTokens - 1);
+      const { caching, items } = this.request;
+      if (caching !== 'off' && items.length === 0) sequence.append(this.text[this.promptTokens - 1]!);
+      this.start(sequence);
+    } catch (error) {
+      this.sequence = undefined;
+      this.length = 0;
+      sequence.release();
+      throw error;
+    }
   }
 
   /** Gives its slot back, unless it has none or that was taken away. */

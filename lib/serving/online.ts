@@ -8,12 +8,12 @@ import { setImmediate } from 'node:timers/promises';
 import { createError } from '../base/errors.js';
 import type { KvCache } from '../cache/kv-cache.js';
 import { readWaitOptions, waitUntil, type Noticing, type WaitOptions } from '../cache/wait.js';
-import { integer, readOptions, withDefault } from '../base/options.js';
+import { checkInteger, integer, readOptions, withDefault } from '../base/options.js';
 import { ContinuousBatching } from './continuous-batching.js';
 import { Generation } from './generation.js';
 import type { ServingTotals } from './open-requests.js';
 import type { RequestsPicture } from './request-picture.js';
-import { checkFits, readRequest, type GenerationRequest } from './request.js';
+import { checkFits, readRequest, type GenerationRequest, type ReadRequest } from './request.js';
 import { asError, completeOptions, schedulerSpec, type ReadSchedulerOptions, type SchedulerOptions } from './scheduler-options.js';
 import type { ServingTimes } from './serving-times.js';
 import { TokenStream } from './token-stream.js';
@@ -23,6 +23,9 @@ export interface OnlineSchedulerOptions extends SchedulerOptions {
   /** Requests that may wait for a slot, 1 or more; preempted requests are not counted. Default 1,024. */
   readonly maxWaiting?: number | undefined;
 }
+
+/** To one prompt. */
+const mostAnswers = 128;
 
 const spec = { ...schedulerSpec, maxWaiting: withDefault(integer({ min: 1 }), 1_024) };
 
@@ -97,26 +100,60 @@ export class OnlineScheduler {
    * options; then nothing has changed. Errors after that end the stream.
    */
   submit(request: GenerationRequest): TokenStream {
+    return this.#submit('OnlineScheduler.submit', request, 1)[0]!;
+  }
+
+  /**
+   * Queues requests for several answers to one prompt, 1 … 128, all or none of them. The prompt is computed once: when the first has
+   * computed it, the others fork from it, as far as there is room, and share its memory until they differ. Each ends by itself. With a seed
+   * answer `i` draws the numbers of seed + i; a function of your own is asked for all alike. Throws as `submit`, KV_QUEUE_FULL where the
+   * queue lacks room for all.
+   */
+  submitAnswers(request: GenerationRequest, answers: number): readonly TokenStream[] {
+    const owner = 'OnlineScheduler.submitAnswers';
+    checkInteger(owner, 'answers', answers, 1, mostAnswers);
+    return this.#submit(owner, request, answers);
+  }
+
+  #submit(owner: string, request: GenerationRequest, answers: number): readonly TokenStream[] {
     const { cache, clock } = this.#options;
-    const read = readRequest('OnlineScheduler.submit', request, this.#options);
+    const read = releasedOnce(readRequest(owner, request, this.#options), answers);
     this.#checkOpen('submit a request');
     checkFits(read, cache);
-    if (!this.#hasRoom()) {
+    if (!this.#hasRoom(answers)) {
       throw createError('KV_QUEUE_FULL', { waitingRequests: this.waitingRequests, maxWaiting: this.#maxWaiting });
     }
+    const nowMs = clock.now();
+    const made = Array.from({ length: answers }, (_, answer) => this.#make(read, answer, nowMs));
+    const generations = made.map(({ generation }) => generation);
+    const expected: Generation[] = [];
+    try {
+      for (const generation of generations) {
+        this.#batching.requests.expect(generation);
+        expected.push(generation);
+      }
+    } catch (error) { // the clock's: nothing was submitted
+      for (const generation of expected) this.#batching.end(generation, generation.abortError(error));
+      throw error;
+    }
+    this.#arrivals += answers;
+    const [leader, ...followers] = generations;
+    this.#batching.requests.follow(leader!, followers);
+    this.#batching.enqueue(leader!);
+    this.#loop ??= this.#run();
+    return made.map(({ stream }) => stream);
+  }
+
+  #make(request: ReadRequest, answer: number, nowMs: number): { readonly stream: TokenStream; readonly generation: Generation } {
     const stream: TokenStream = new TokenStream({
       cancel: () => { this.#batching.end(generation, generation.abortError()); },
       finish: () => { this.#batching.finish(generation); },
       side: () => generation.side, admission: () => generation.admission,
       text: () => generation.answerText?.text, logProbabilities: () => generation.logProbabilities,
     });
-    const arrival = this.#arrivals + 1;
-    const generation = new Generation({ request: read, arrival, nowMs: clock.now(), listener: stream.listener() });
-    this.#batching.requests.expect(generation);
-    this.#arrivals = arrival;
-    this.#batching.enqueue(generation);
-    this.#loop ??= this.#run();
-    return stream;
+    const arrival = this.#arrivals + 1 + answer;
+    const generation = new Generation({ request, answer, arrival, nowMs, listener: stream.listener() });
+    return { stream, generation };
   }
 
   /**
@@ -169,13 +206,25 @@ export class OnlineScheduler {
     this.#batching.changed.raise();
   }
 
-  /** Whether the queue has room, after late requests have left it. */
-  #hasRoom(): boolean {
-    if (this.waitingRequests >= this.#maxWaiting) this.#batching.requests.endLate();
-    return this.waitingRequests < this.#maxWaiting;
+  /** Whether the queue has room for so many requests, after late ones have left it. */
+  #hasRoom(requests = 1): boolean {
+    if (this.waitingRequests + requests > this.#maxWaiting) this.#batching.requests.endLate();
+    return this.waitingRequests + requests <= this.#maxWaiting;
   }
 
   #checkOpen(operation: string): void {
     if (this.#isClosed) throw createError('KV_CLOSED', { operation, owner: 'OnlineScheduler' });
   }
+}
+
+/** The request with `releaseInput` called once, when all its answers have let go of `input`. */
+function releasedOnce(request: ReadRequest, answers: number): ReadRequest {
+  const { releaseInput } = request;
+  if (releaseInput === undefined || answers === 1) return request;
+  let open = answers;
+  const release = (): void => {
+    open -= 1;
+    if (open === 0) return releaseInput(); // a promise may be returned all the same, and is awaited
+  };
+  return { ...request, releaseInput: release };
 }

@@ -45,6 +45,10 @@ export function noTotals(): ServingTotals {
 }
 
 export interface OpenRequestsOptions extends RequestWatchOptions {
+  /** Gives slots to followers of a request whose prompt has just been computed, and takes them out of its list; or leaves them there. */
+  readonly onPrompt: (leader: Generation) => void;
+  /** Lets a request start that followed another. */
+  readonly onFollower: (generation: Generation) => void;
   readonly order: RequestOrder;
   readonly totals: ServingTotals;
   readonly times: ServingTimes;
@@ -58,12 +62,17 @@ export class OpenRequests {
   readonly #open = new Set<Generation>();
   readonly #watch: RequestWatch;
   readonly #onFailure: (error: Error) => void;
+  readonly #onPrompt: (leader: Generation) => void;
+  readonly #onFollower: (generation: Generation) => void;
+  #following = 0;
   readonly #shares = new TenantShares();
 
   constructor(options: OpenRequestsOptions) {
     this.waiting = new WaitingList(options.order);
     this.#watch = new RequestWatch(options);
     this.#onFailure = options.onFailure;
+    this.#onPrompt = options.onPrompt;
+    this.#onFollower = options.onFollower;
     this.totals = options.totals;
     this.#times = options.times;
     this.#clock = options.clock;
@@ -85,10 +94,39 @@ export class OpenRequests {
     }
   }
 
+  /** Requests that wait for the prompt of another answer. */
+  get following(): number {
+    return this.#following;
+  }
+
   /** Lets an expected request start. */
   enqueue(generation: Generation): void {
-    generation.share = this.#shares.enter(generation.tenant);
+    this.enter(generation);
     this.waiting.add(generation);
+  }
+
+  /** Counts an expected request, which starts without waiting, for its tenant. */
+  enter(generation: Generation): void {
+    generation.share = this.#shares.enter(generation.tenant);
+  }
+
+  /** Has expected requests wait until the prompt of `leader`, which is theirs too, is computed. */
+  follow(leader: Generation, followers: readonly Generation[]): void {
+    leader.followers = followers;
+    for (const follower of followers) {
+      if (follower.hasEnded) continue;
+      follower.isFollowing = true;
+      this.#following += 1;
+    }
+  }
+
+  /** Takes the followers of a request. Returns those that have not ended. */
+  takeFollowers(leader: Generation): readonly Generation[] {
+    const open = leader.followers.filter(({ hasEnded }) => !hasEnded);
+    leader.followers = [];
+    for (const follower of open) follower.isFollowing = false;
+    this.#following -= open.length;
+    return open;
   }
 
   /** Ends requests whose deadline has passed. Throws what the clock throws. */
@@ -122,6 +160,11 @@ export class OpenRequests {
 
   /** Gives a request its next token, which may be the last. */
   accept(generation: Generation, { token, logProbability }: ChosenToken, nowMs: number): void {
+    if (generation.followers.length > 0) {
+      this.#onPrompt(generation);
+      this.#letFollow(generation);
+      if (generation.hasEnded) return; // by the clock's function
+    }
     if (generation.answerText !== undefined) {
       generation.acceptText(token);
       if (this.#isTextLost(generation)) return;
@@ -176,12 +219,23 @@ export class OpenRequests {
     return generation.hasEnded;
   }
 
+  /** Lets the first follower of a request start, which did without it; the others follow that one. */
+  #letFollow(leader: Generation): void {
+    const [next, ...others] = this.takeFollowers(leader);
+    if (next === undefined) return;
+    this.follow(next, others);
+    this.#onFollower(next);
+  }
+
   #end(generation: Generation): void {
     generation.hasEnded = true;
+    if (generation.isFollowing) this.#following -= 1;
+    generation.isFollowing = false;
     this.#open.delete(generation);
     this.#watch.remove(generation);
     if (generation.isWaiting) this.waiting.drop(generation);
     if (generation.share !== undefined) this.#shares.leave(generation.tenant, generation.share);
     if (generation.sequence === undefined) generation.freeInput();
+    this.#letFollow(generation);
   }
 }

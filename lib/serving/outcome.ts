@@ -5,7 +5,7 @@ import { createError } from '../base/errors.js';
 import { ChangeSignal } from '../device/change-signal.js';
 import { nextChange } from '../cache/wait.js';
 import type { ContinuousBatching } from './continuous-batching.js';
-import type { GenerationListener } from './generation.js';
+import type { GenerationListener } from './generation-listener.js';
 import type { GenerationResult } from './generation-result.js';
 
 /** How a request of a list ended. */

@@ -7,7 +7,7 @@
 import { createError } from '../base/errors.js';
 import { notConstructible } from '../base/options.js';
 import type { HandOver } from '../side/hand-over.js';
-import type { GenerationListener } from './generation.js';
+import type { GenerationListener } from './generation-listener.js';
 import type { GenerationAdmission, GenerationResult } from './generation-result.js';
 import type { TokenLogProbability } from './log-probabilities.js';
 

@@ -305,6 +305,10 @@ export const table: Readonly<Record<string, Rows>> = {
       return call(online.submit.bind(online), { ...request, priority: 1, urgency: 1, deadlineMs: 60_000, signal: new AbortController().signal,
         stopStrings: ['end'], tokenizer: { pieces: () => ({ push: () => 'a', end: () => '' }) }, logProbabilities: 2 });
     },
+    submitAnswers: (world) => {
+      const online = world.online();
+      return call(online.submitAnswers.bind(online), request, 2);
+    },
     'tokenizer answers': (world) => call((answer: unknown) => world.online().submit({ ...request, tokenizer: { pieces: () => answer } } as never),
       { push: () => 'a', end: () => '' }),
     'engine answers logits': (world) => call((answer: unknown) => world.online(answer).submit(request as never),

@@ -103,7 +103,7 @@ servingTests('requests that come and go while the engine computes leave nothing 
 function bookOf(order: RequestOrder): { readonly book: OpenRequests; readonly add: (tenant: string, urgency: number) => Generation } {
   const clock = checkedClock(() => 0, () => () => {});
   const book: OpenRequests = new OpenRequests({ times: new ServingTimes(),
-    order, clock, totals: noTotals(), onOver: (generation, error) => { book.fail(generation, error); }, onFailure: (error) => { throw error; },
+    order, clock, totals: noTotals(), onPrompt: () => {}, onFollower: () => {}, onOver: (generation, error) => { book.fail(generation, error); }, onFailure: (error) => { throw error; },
   });
   let arrival = 0;
   const add = (tenant: string, urgency: number): Generation => {
