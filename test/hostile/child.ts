@@ -69,7 +69,7 @@ async function run(row: Row, method: string, { title: what, arm }: Case): Promis
   } catch (error) {
     const finding = findingOf(error);
     if (finding !== undefined) find(title, finding);
-    const mayChange = what.includes('a getter that c') || /\.(run|submit|engine|sampler)/.test(title);
+    const mayChange = what.includes('a getter that c') || /\.(run|submit|engine|sampler|tokenizer)/.test(title);
     if (mayChange || here.cache.isClosed) await endWorld(title);
     else if (here.state() !== before) {
       find(title, 'was refused, and changed something');

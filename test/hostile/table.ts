@@ -24,6 +24,7 @@ export type Rows = Readonly<Record<string, Row | null>>;
 const call = (run: (...given: never[]) => unknown, ...meant: readonly unknown[]): Call => ({ run, meant });
 const close = { close: null };
 const request = { tokens: Int32Array.of(1, 2, 3), maxNewTokens: 2, stopTokens: [5], sampler: kv.greedy, tenant: 'a', caching: 'read-write' };
+const pieces = () => ({ push: () => 'a', end: () => '' });
 const prompt = { tokens: Int32Array.of(1, 2, 3), items: [{ at: 0, length: 1, kind: 'item', hash: 'h' }], tenant: 'a', salt: 's', adapter: 'l' };
 const spans = () => ({ slots: Int32Array.of(0), lengths: Int32Array.of(3), tokens: Int32Array.of(1), count: 1 });
 const floats = (length: number): Float32Array => new Float32Array(length);
@@ -300,17 +301,10 @@ export const table: Readonly<Record<string, Rows>> = {
       const online = world.online();
       return call(online.queueFree.bind(online), { timeoutMs: 1, signal: new AbortController().signal });
     },
-    submit: (world) => {
-      const online = world.online();
-      return call(online.submit.bind(online), { ...request, priority: 1, urgency: 1, deadlineMs: 60_000, signal: new AbortController().signal,
-        stopStrings: ['end'], tokenizer: { pieces: () => ({ push: () => 'a', end: () => '' }) }, logProbabilities: 2 });
-    },
-    submitAnswers: (world) => {
-      const online = world.online();
-      return call(online.submitAnswers.bind(online), request, 2);
-    },
-    'tokenizer answers': (world) => call((answer: unknown) => world.online().submit({ ...request, tokenizer: { pieces: () => answer } } as never),
-      { push: () => 'a', end: () => '' }),
+    submit: (world) => call((options: never) => world.online().submit(options), { ...request, priority: 1, urgency: 1, deadlineMs: 60_000,
+      signal: new AbortController().signal, stopStrings: ['end'], tokenizer: { pieces }, logProbabilities: 2 }),
+    submitAnswers: (world) => call((options: never, answers: number) => world.online().submitAnswers(options, answers), request, 2),
+    'tokenizer answers': (world) => call((answer: unknown) => world.online().submit({ ...request, tokenizer: { pieces: () => answer } } as never), pieces()),
     'engine answers logits': (world) => call((answer: unknown) => world.online(answer).submit(request as never),
       { logits: floats(8 * vocabularyTokens) }),
     'engine answers tokens': (world) => call((answer: unknown) => world.online(answer).submit(request as never), { tokens: Int32Array.of(1, 1) }),
