@@ -1,4 +1,5 @@
-// QuietThread: a thread of the addon's own, in which no signal is handled: signals belong to Node's own threads.
+// QuietThread: a thread of the addon's own, in which no signal is handled that was sent: signals belong to Node's own
+// threads. SIGBUS is not blocked: it comes of what the thread itself reads (host/mapped_file.h).
 //
 // Threads: Start and Join from the owner's thread.
 #ifndef VKV_QUIET_THREAD_H_
@@ -24,6 +25,7 @@ class QuietThread {
   Status Start(Owner* owner) {
     sigset_t all, before;
     sigfillset(&all);
+    sigdelset(&all, SIGBUS);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     const int error = pthread_create(
         &thread_, nullptr,

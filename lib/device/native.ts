@@ -29,6 +29,16 @@ export interface NativeMemory {
   close(): void;
 }
 
+/** A regular file of so many bytes, mapped read-only. */
+export interface NativeMappedFile {
+  address(): bigint;
+  /** Whether all that was read of it is what it held when it was opened. */
+  isIntact(): boolean;
+  read(into: Uint8Array, fromByte: number): void;
+  /** When no work reads it any more; forgetting the object does the same. */
+  close(): void;
+}
+
 /** What a test scripts and asks of the simulated device; mock-device.ts says what each means. */
 export interface NativeMockDevice {
   openDriver(): NativeDriver;
@@ -90,6 +100,7 @@ export interface Native {
   readonly NativeDense: new (driver: NativeDriver | undefined, options: NativeDenseOptions) => NativeDense;
   readonly NativeArena: new (device: NativeDriver, host: NativeDriver) => NativeArena;
   readonly NativeSampling: new (options: NativeSamplingOptions) => NativeSampling;
+  readonly NativeMappedFile: new (descriptor: number, bytes: number) => NativeMappedFile;
   readonly NativeMemory: new (driver: NativeDriver, bytes: number) => NativeMemory;
   /**
    * Loads an image of the CUDA kernels (PTX ended by a zero, or a fatbin) as the driver's module of this name; at once where it is

@@ -257,6 +257,7 @@ export class LlamaEngine {
     const buffers = this.#buffers;
     const { positions: lengths, tokenCounts, slots, tokens, length } = pass;
     const count = this.#placeRows(pass);
+    this.#place.keep();
     return {
       count, tokens, positions: this.#positions, attention, sequences: { slots, lengths, tokens: tokenCounts, count: length },
       table: buffers.table('rotary', rotary.upTo(this.#reach)), at: buffers.activations(config, count, length),
@@ -273,6 +274,7 @@ export class LlamaEngine {
     // Logits of the last new token of each sequence; not computed for a pass that reads none.
     if (pass.wantsLogits.subarray(0, length).includes(1)) this.#layers.computeLogits(rows, { rows: this.#lastRows, count: length });
     return () => {
+      this.#place.check();
       const logits = buffers.readLogits(length * config.vocabularyTokens);
       return this.#hidden === undefined ? { logits } : { logits, side: { [this.#hidden]: buffers.readHidden(count * config.hidden) } };
     };

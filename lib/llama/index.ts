@@ -4,6 +4,6 @@ export type { LlamaConfig, RopeScaling } from './config.js';
 export { readLlamaConfig } from './config.js';
 export { LlamaEngine, type LlamaEngineOptions, type LlamaOutput, type LlamaPass } from './engine.js';
 export { givenTo, type GivenRows } from './given-rows.js';
-export { LlamaModel } from './model.js';
+export { LlamaModel, type LlamaModelOptions } from './model.js';
 export { TextPieces } from './text-pieces.js';
 export { LlamaTokenizer, type ChatMessage, type EncodeOptions } from './tokenizer.js';

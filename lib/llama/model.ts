@@ -3,11 +3,25 @@
 
 import { DenseKernels, type DenseKernelsOptions, type Driver, type Dtype, type ModelShape } from '../index.js';
 
+import { oneOf } from '../base/options.js';
 import { readLlamaConfig, type LlamaConfig } from './config.js';
 import { DevicePlace, HostPlace, type LlamaPlace } from './place.js';
 import { RotaryTable } from './rotary-table.js';
 import { Safetensors } from './safetensors.js';
+import type { WeightPlacement } from './weight-file.js';
 import { readLlamaWeights, type LlamaWeights } from './weights.js';
+
+/** Options of `LlamaModel`: of its arithmetic, wherever, and of its weights. */
+export interface LlamaModelOptions extends Omit<DenseKernelsOptions, 'driver'> {
+  /**
+   * `mapped`: weights stay in their files, in memory that all processes share; a file that is written to afterwards makes passes fail with
+   * KV_MODEL_INVALID, and never a wrong answer. One that was written within the last second or two is copied. `copied`: they are read into
+   * this process's own memory. Default `mapped`.
+   */
+  readonly weights?: WeightPlacement | undefined;
+}
+
+const placementField = oneOf(['mapped', 'copied']);
 
 /** A model's config and weights, loaded once; engines over different caches may share it. */
 export class LlamaModel implements LlamaPlace {
@@ -25,13 +39,28 @@ export class LlamaModel implements LlamaPlace {
   /** On devices, with the engines that use each. */
   readonly #places = new Map<Driver, { readonly place: DevicePlace; users: number }>();
 
-  /** Loads a Hugging Face folder: config.json and safetensors. `options` are for the arithmetic, wherever. Throws KV_MODEL_INVALID. */
-  constructor(folder: string, options: Omit<DenseKernelsOptions, 'driver'> = {}) {
+  /** Loads a Hugging Face folder: config.json and safetensors. Throws KV_MODEL_INVALID, and KV_INVALID_OPTION. */
+  constructor(folder: string, { weights = 'mapped', ...options }: LlamaModelOptions = {}) {
+    placementField(weights, { owner: 'LlamaModel', option: 'weights' });
     this.#options = options;
     this.dense = new DenseKernels(options);
     this.config = readLlamaConfig(folder);
-    this.weights = readLlamaWeights(new Safetensors(folder), this.config, this.dense);
+    const tensors = new Safetensors(folder, weights);
+    try {
+      this.weights = readLlamaWeights(tensors, this.config, this.dense);
+      this.check();
+    } finally {
+      tensors.close();
+    }
     this.rotary = new RotaryTable(this.config);
+  }
+
+  /** What it queues is done. */
+  keep(): void {}
+
+  /** Behind what its weights computed. Throws KV_MODEL_INVALID when a mapped file has changed. */
+  check(): void {
+    for (const file of this.weights.files) file.check();
   }
 
   /**

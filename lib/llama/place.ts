@@ -2,7 +2,7 @@
 // each engine whose passes are awaited has a stream with arithmetic of its own; on a device the weights are a copy, in one stretch
 // of the device's memory, and all engines over that driver share it and a stream.
 
-import { DenseKernels, DeviceMemory, type DenseKernelsOptions, type Driver } from '../index.js';
+import { DenseKernels, DeviceMemory, type DenseKernelsOptions, type Driver, type Weight } from '../index.js';
 
 import { mapWeights, type LlamaWeights } from './weights.js';
 
@@ -11,6 +11,10 @@ export interface LlamaPlace {
   readonly dense: DenseKernels;
   /** What everything is queued on; on host 0n where each call computes before it returns. */
   readonly stream: bigint;
+  /** Keeps the weights until what is queued so far is done, whatever else is forgotten. */
+  keep(): void;
+  /** Behind a pass, before its answer is read. Throws KV_MODEL_INVALID when a mapped file has changed. */
+  check(): void;
 }
 
 /** On host, with a stream. */
@@ -32,12 +36,22 @@ export class HostPlace implements LlamaPlace {
     }
   }
 
+  keep(): void {
+    this.#driver.workOn(this.stream, 'LlamaEngine')?.keep(this.weights);
+  }
+
+  check(): void {
+    for (const file of this.weights.files) file.check();
+  }
+
   close(): void {
     this.dense.close();
     this.#driver.releaseStream(this.stream);
   }
 }
 
+/** Mapped weights are copied in pieces of so many bytes. */
+const pieceBytes = 2 ** 24;
 /** Arrays start on lines of memory. */
 const alignmentBytes = 256;
 
@@ -50,20 +64,21 @@ export class DevicePlace implements LlamaPlace {
 
   /** Copies the weights. Throws what the driver throws, for example KV_OUT_OF_DEVICE_MEMORY, and then keeps nothing. */
   constructor(weights: LlamaWeights, driver: Driver, options: DenseKernelsOptions) {
-    const places = new Map<ArrayBufferView, number>(); // a tied head is the embedding's array
+    const places = new Map<Weight['data'], { readonly at: number; readonly bytes: number }>(); // a tied head is the embedding's data
     let bytes = 0;
-    mapWeights(weights, (array) => {
-      if (!places.has(array)) {
-        places.set(array, bytes);
-        bytes += Math.ceil(array.byteLength / alignmentBytes) * alignmentBytes;
+    mapWeights(weights, (data, length) => {
+      if (!places.has(data)) {
+        places.set(data, { at: bytes, bytes: length });
+        bytes += Math.ceil(length / alignmentBytes) * alignmentBytes;
       }
-      return array;
+      return data;
     });
     this.#memory = new DeviceMemory({ driver, bytes });
     this.#driver = driver;
     let stream: bigint | undefined;
     try {
-      for (const [array, at] of places) this.#memory.write(array, at);
+      for (const [data, place] of places) this.#write(data, place, weights);
+      for (const file of weights.files) file.check();
       this.stream = stream = driver.acquireStream();
       this.dense = new DenseKernels({ ...options, driver, stream });
     } catch (error) {
@@ -72,7 +87,22 @@ export class DevicePlace implements LlamaPlace {
       throw error;
     }
     const { address } = this.#memory;
-    this.weights = mapWeights(weights, (array) => address + BigInt(places.get(array)!));
+    this.weights = mapWeights(weights, (data) => address + BigInt(places.get(data)!.at));
+  }
+
+  /** The driver knows what is queued. */
+  keep(): void {}
+
+  /** It has a copy. */
+  check(): void {}
+
+  #write(data: Weight['data'], { at, bytes }: { readonly at: number; readonly bytes: number }, { files }: LlamaWeights): void {
+    if (typeof data !== 'bigint') return this.#memory.write(data, at);
+    for (let done = 0; done < bytes; done += pieceBytes) {
+      const piece = new Uint8Array(Math.min(pieceBytes, bytes - done));
+      files.find((file) => file.copy(piece, data + BigInt(done)));
+      this.#memory.write(piece, at + done);
+    }
   }
 
   /** When no pass is under way. */

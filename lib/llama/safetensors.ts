@@ -1,16 +1,17 @@
-// Safetensors: the tensors of a model's folder, in one file or several. It reads headers when opened and a tensor's bytes when
-// asked; nothing is converted. https://github.com/huggingface/safetensors#format: 8 bytes header length, JSON, bytes.
+// Safetensors: the tensors of a model's folder, in one file or several. It reads headers when opened, and gives a tensor's bytes when
+// asked, mapped or copied (weight-file.ts); nothing is converted. https://github.com/huggingface/safetensors#format: 8 bytes header length, JSON, bytes.
 
-import { closeSync, existsSync, fstatSync, openSync, readSync } from 'node:fs';
+import { existsSync } from 'node:fs';
 import * as path from 'node:path';
 
-import type { RowDtype, Weight } from '../index.js';
+import { dtypeBytes, type RowDtype, type Weight } from '../index.js';
 
 import { readJson } from './config.js';
 import { modelError } from './model-error.js';
+import { openWeightFile, type WeightFile, type WeightPlacement } from './weight-file.js';
 
 interface Entry {
-  readonly file: string;
+  readonly file: WeightFile;
   readonly dtype: RowDtype;
   readonly shape: readonly number[];
   /** Where its bytes begin in the file. */
@@ -19,17 +20,28 @@ interface Entry {
 }
 
 const dtypes: Readonly<Record<string, RowDtype>> = { F32: 'float32', F16: 'float16', BF16: 'bfloat16' };
-const bytesOf: Readonly<Record<RowDtype, number>> = { float32: 4, float16: 2, bfloat16: 2 };
 const mostHeaderBytes = 100e6; // as the format says
-const mostAtOnce = 2 ** 30; // a read cannot have more than 2³¹ − 1 bytes
 
 export class Safetensors {
   readonly #folder: string;
+  readonly #placement: WeightPlacement;
   readonly #entries = new Map<string, Entry>();
+  readonly #files: WeightFile[] = [];
 
   /** Opens `model.safetensors`, or the files of `model.safetensors.index.json`. Throws KV_MODEL_INVALID. */
-  constructor(folder: string) {
+  constructor(folder: string, placement: WeightPlacement) {
     this.#folder = folder;
+    this.#placement = placement;
+    try {
+      this.#open();
+    } catch (error) {
+      this.close();
+      throw error;
+    }
+  }
+
+  #open(): void {
+    const folder = this.#folder;
     const single = path.join(folder, 'model.safetensors');
     const index = path.join(folder, 'model.safetensors.index.json');
     if (existsSync(single) || !existsSync(index)) {
@@ -49,26 +61,25 @@ export class Safetensors {
     return [...this.#entries.keys()];
   }
 
+  /** Whose bytes its tensors may be. */
+  get files(): readonly WeightFile[] {
+    return this.#files;
+  }
+
+  /** When all tensors were read. Idempotent. */
+  close(): void {
+    for (const file of this.#files) file.close();
+  }
+
   /** A matrix `[outputs, inputs]`; a vector has one output. Throws KV_MODEL_INVALID when it is missing or has another shape. */
   read(name: string, shape: readonly number[]): Weight {
     const entry = this.#entries.get(name);
     if (entry === undefined) throw modelError(`${this.#folder} has no tensor \`${name}\`, which its config.json asks for. Give the whole folder of a Llama, Mistral, Qwen2 or Qwen3.`);
     if (entry.shape.join() !== shape.join()) {
-      throw modelError(`${entry.file}: tensor \`${name}\` is [${entry.shape.join(', ')}], but config.json makes it [${shape.join(', ')}]. ` +
+      throw modelError(`${entry.file.path}: tensor \`${name}\` is [${entry.shape.join(', ')}], but config.json makes it [${shape.join(', ')}]. ` +
         'Are both of the same model?');
     }
-    const bytes = new SharedArrayBuffer(entry.bytes); // commands read it that run later: it must not be detached
-    const handle = openSync(entry.file, 'r');
-    try {
-      for (let at = 0; at < entry.bytes;) {
-        const read = readSync(handle, new Uint8Array(bytes, at, Math.min(entry.bytes - at, mostAtOnce)), { position: entry.offset + at });
-        if (read === 0) throw modelError(`${entry.file} ends inside tensor \`${name}\`: is the download complete?`);
-        at += read;
-      }
-    } finally {
-      closeSync(handle);
-    }
-    const data = entry.dtype === 'float32' ? new Float32Array(bytes) : new Uint16Array(bytes);
+    const data = entry.file.tensor(name, entry.dtype, entry.offset, entry.bytes);
     return { data, dtype: entry.dtype, outputs: shape.length === 2 ? shape[0]! : 1, inputs: shape.at(-1)! };
   }
 
@@ -76,33 +87,30 @@ export class Safetensors {
     const invalid: Invalid = (what) => {
       throw modelError(`${file} is no safetensors file: ${what}. Is the download complete?`);
     };
-    if (!existsSync(file)) throw modelError(`${file} is not there. Only safetensors are read; convert other weights first.`);
-    const handle = openSync(file, 'r');
-    try {
-      const { size } = fstatSync(handle);
-      const prefix = new DataView(new ArrayBuffer(8));
-      if (readSync(handle, prefix) < 8) invalid(`it has ${size} bytes`);
-      const length = Number(prefix.getBigUint64(0, true));
-      if (length > size - 8 || length > mostHeaderBytes) invalid(`its header has ${length} bytes, the file ${size}`);
-      const text = Buffer.alloc(length);
-      readSync(handle, text, { position: 8 });
-      const from = 8 + length;
-      let begin = 0; // tensors lie one behind the other
-      for (const { name, dtype, shape, offsets } of headerOf(text, invalid)) {
-        const [at, end] = offsets;
-        if (at < begin || end > size - from) invalid(`tensor \`${name}\` is at ${at} … ${end}; there is room at ${begin} … ${size - from}`);
-        begin = end;
-        if (!isWanted(name)) continue;
-        const type = dtypes[dtype];
-        if (type === undefined) {
-          throw modelError(`${file}: tensor \`${name}\` is ${dtype}. Give float32, float16 or bfloat16: the model before it was quantized.`);
-        }
-        const bytes = shape.reduce((product, extent) => product * extent, bytesOf[type]);
-        if (bytes !== end - at) invalid(`tensor \`${name}\`, ${dtype} [${shape.join(', ')}], has ${end - at} bytes instead of ${bytes}`);
-        this.#entries.set(name, { file, dtype: type, shape, offset: from + at, bytes });
+    const opened = openWeightFile(file, this.#placement, 'Only safetensors are read; convert other weights first.');
+    this.#files.push(opened);
+    const size = opened.bytes;
+    if (size < 8) invalid(`it has ${size} bytes`);
+    const prefix = Buffer.alloc(8);
+    opened.read(prefix, 0, 'its header');
+    const length = Number(prefix.readBigUInt64LE());
+    if (length > size - 8 || length > mostHeaderBytes) invalid(`its header has ${length} bytes, the file ${size}`);
+    const text = Buffer.alloc(length);
+    opened.read(text, 8, 'its header');
+    const from = 8 + length;
+    let begin = 0; // tensors lie one behind the other
+    for (const { name, dtype, shape, offsets } of headerOf(text, invalid)) {
+      const [at, end] = offsets;
+      if (at < begin || end > size - from) invalid(`tensor \`${name}\` is at ${at} … ${end}; there is room at ${begin} … ${size - from}`);
+      begin = end;
+      if (!isWanted(name)) continue;
+      const type = dtypes[dtype];
+      if (type === undefined) {
+        throw modelError(`${file}: tensor \`${name}\` is ${dtype}. Give float32, float16 or bfloat16: the model before it was quantized.`);
       }
-    } finally {
-      closeSync(handle);
+      const bytes = shape.reduce((product, extent) => product * extent, dtypeBytes(type));
+      if (bytes !== end - at) invalid(`tensor \`${name}\`, ${dtype} [${shape.join(', ')}], has ${end - at} bytes instead of ${bytes}`);
+      this.#entries.set(name, { file: opened, dtype: type, shape, offset: from + at, bytes });
     }
   }
 }

@@ -1,5 +1,5 @@
 // LlamaWeights: the weights of a model by their part in it, as they are in the file; norms and biases, which are small, as
-// floats. On a device, addresses replace the arrays. A tensor that is missing, or that no part of the arithmetic uses, is an
+// floats. On a device, addresses there replace the arrays and the addresses of mapped files. A tensor that is missing, or that no part of the arithmetic uses, is an
 // error that names it.
 
 import { dtypeBytes, type DenseKernels, type FloatBuffer, type Weight } from '../index.js';
@@ -8,6 +8,7 @@ import type { LlamaConfig } from './config.js';
 import { modelError } from './model-error.js';
 import type { Safetensors } from './safetensors.js';
 import { sharedFloats } from './shared-floats.js';
+import type { WeightFile } from './weight-file.js';
 
 /** A product of a layer. */
 export interface Linear {
@@ -37,6 +38,8 @@ export interface LlamaWeights {
   readonly head: Weight;
   /** Bytes that one token's forward pass reads: all but the embedding's other rows. */
   readonly bytesPerToken: number;
+  /** Whose bytes matrices may be; they stay while this does. Checked behind what was computed with them. */
+  readonly files: readonly WeightFile[];
 }
 
 /** Reads all weights. Throws KV_MODEL_INVALID. */
@@ -90,16 +93,16 @@ export function readLlamaWeights(tensors: Safetensors, config: LlamaConfig, dens
   const matrices = [head, ...layers.flatMap(({ query, key, value, attentionOutput, gate, up, down }) =>
     [query, key, value, attentionOutput, gate, up, down].map(({ weight }) => weight))];
   const bytesPerToken = matrices.reduce((sum, { dtype, outputs, inputs }) => sum + dtypeBytes(dtype) * outputs * inputs, 0);
-  return { embedding, layers, norm, head, bytesPerToken };
+  return { embedding, layers, norm, head, bytesPerToken, files: tensors.files };
 }
 
-/** The same weights with every array replaced by `map`'s result: for a device, by its address. */
-export function mapWeights(weights: LlamaWeights, map: (array: Float32Array | Uint16Array) => Weight['data']): LlamaWeights {
-  const matrix = (weight: Weight): Weight => typeof weight.data === 'bigint' ? weight : { ...weight, data: map(weight.data) };
-  const floats = (buffer: FloatBuffer): FloatBuffer => typeof buffer === 'bigint' ? buffer : map(buffer) as FloatBuffer;
+/** The same weights with every array, or address of so many bytes, replaced by `map`'s result: for a device, by an address there. */
+export function mapWeights(weights: LlamaWeights, map: (data: Weight['data'], bytes: number) => Weight['data']): LlamaWeights {
+  const matrix = (weight: Weight): Weight => ({ ...weight, data: map(weight.data, dtypeBytes(weight.dtype) * weight.outputs * weight.inputs) });
+  const floats = (buffer: FloatBuffer): FloatBuffer => typeof buffer === 'bigint' ? buffer : map(buffer, buffer.byteLength) as FloatBuffer;
   const linear = ({ weight, bias }: Linear): Linear => ({ weight: matrix(weight), bias: bias && floats(bias) });
   return {
-    embedding: matrix(weights.embedding), norm: floats(weights.norm), head: matrix(weights.head), bytesPerToken: weights.bytesPerToken,
+    embedding: matrix(weights.embedding), norm: floats(weights.norm), head: matrix(weights.head), bytesPerToken: weights.bytesPerToken, files: weights.files,
     layers: weights.layers.map((layer) => ({
       attentionNorm: floats(layer.attentionNorm), query: linear(layer.query), key: linear(layer.key), value: linear(layer.value),
       queryNorm: layer.queryNorm && floats(layer.queryNorm), keyNorm: layer.keyNorm && floats(layer.keyNorm),

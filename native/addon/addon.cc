@@ -9,6 +9,7 @@
 #include "addon/dense_binding.h"
 #include "addon/driver_binding.h"
 #include "addon/kernels_binding.h"
+#include "addon/mapped_file_binding.h"
 #include "addon/memory_binding.h"
 #include "addon/mock_binding.h"
 #include "addon/module_binding.h"
@@ -81,6 +82,7 @@ Napi::Object Init(Napi::Env env, Napi::Object exports) {
   vkv::addon::NativePool::Define(env, exports);
   vkv::addon::NativeCache::Define(env, exports);
   vkv::addon::NativeArena::Define(env, exports);
+  vkv::addon::NativeMappedFile::Define(env, exports);
   vkv::addon::NativeMemory::Define(env, exports);
   vkv::addon::NativeKernels::Define(env, exports);
   vkv::addon::NativeDense::Define(env, exports);

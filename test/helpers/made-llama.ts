@@ -111,7 +111,8 @@ function safetensorsOf(tensors: readonly (readonly [string, MadeTensor])[], dtyp
     at += bytes.length;
     parts.push(bytes);
   }
-  const text = Buffer.from(JSON.stringify(header));
+  const json = JSON.stringify(header);
+  const text = Buffer.from(json.padEnd(Math.ceil(json.length / 8) * 8)); // as the format's own writers align tensors
   const length = Buffer.alloc(8);
   length.writeBigUInt64LE(BigInt(text.length));
   return Buffer.concat([length, text, ...parts]);

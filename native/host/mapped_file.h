@@ -1,0 +1,55 @@
+// MappedFile: the bytes of a file in memory, read-only, shared with every process that has them: the page cache's own.
+//
+// A file may be cut short or written to while it is mapped. Reading a page that is gone would end the process
+// (SIGBUS): no check before the read can rule that out, since another process cuts when it likes, and a lease keeps it
+// from doing so on few file systems only. So the first mapping installs a handler of that signal, as the JVM and
+// systemd's journal do: where a page of a mapped file is gone it puts zeros in its place and notes the loss; any other
+// SIGBUS goes to the handler that was there before. It stays until the process ends, and the addon's code with it.
+// What was computed meanwhile is wrong, so a reader asks `IsIntact` behind its last read and before it believes a
+// result.
+//
+// Threads: reading and IsIntact any; opening and closing any, and nothing reads a file that is being closed.
+#ifndef VKV_HOST_MAPPED_FILE_H_
+#define VKV_HOST_MAPPED_FILE_H_
+
+#include <sys/types.h>
+#include <time.h>
+
+#include <cstdint>
+#include <memory>
+
+#include "status.h"
+
+namespace vkv::host {
+
+struct MappedRange;
+
+class MappedFile {
+ public:
+  // Maps a regular file of `bytes` bytes, more than 0, through a copy of `descriptor`. Fails with kDriverCallFailed
+  // where the system refuses, the file has another size, or was written to within the last second: a later write could
+  // then leave its time as it is, and would not be noticed.
+  static Status Open(int descriptor, uint64_t bytes, std::unique_ptr<MappedFile>& file);
+  ~MappedFile();
+  MappedFile(const MappedFile&) = delete;
+  MappedFile& operator=(const MappedFile&) = delete;
+
+  const uint8_t* data() const { return data_; }
+  uint64_t bytes() const { return bytes_; }
+  // Whether everything read so far is what the file held when it was opened: no page was gone, and its size and the
+  // time of its last write are the same. Whoever sets that time back deceives it.
+  bool IsIntact() const;
+
+ private:
+  MappedFile() = default;
+
+  int file_ = -1;
+  uint64_t bytes_ = 0;
+  timespec written_{};
+  const uint8_t* data_ = nullptr;
+  MappedRange* range_ = nullptr;
+};
+
+}  // namespace vkv::host
+
+#endif  // VKV_HOST_MAPPED_FILE_H_

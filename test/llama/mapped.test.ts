@@ -1,0 +1,91 @@
+// Weights that stay in their files: the same answers as from copies, without memory of the process's own; and files that are cut short,
+// written to or replaced while they are mapped, which end a pass and never the process.
+
+import { spawnSync } from 'node:child_process';
+import { cpSync, mkdtempSync, readFileSync, utimesSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import * as path from 'node:path';
+
+import test from 'ava';
+
+import { Random } from '#internal/base/random.js';
+import { LlamaModel } from '#internal/llama/model.js';
+import { randomLlama, removeFolder, writeLlama } from '../helpers/made-llama.js';
+
+const child = path.join(__dirname, 'mapped-child.js');
+const MiB = 2 ** 20;
+const original = writeLlama(randomLlama(new Random(1), {
+  layers: 1, hidden: 256, intermediate: 768, queryHeads: 2, kvHeads: 1, headDim: 128, vocabularyTokens: 12_000,
+}, { tie_word_embeddings: true }, 'bfloat16'), 'bfloat16');
+test.after.always(() => removeFolder(original));
+
+interface Result {
+  readonly answers: readonly (string | number)[];
+  readonly grown: number;
+}
+
+interface Run {
+  readonly signal: string | null;
+  readonly result: Result;
+}
+
+/** A folder whose files were written an hour ago, in a process of its own. */
+function run(scenario: string, placement: 'mapped' | 'copied', isOld = true, change: (file: string) => void = () => {}): Run {
+  const folder = mkdtempSync(path.join(tmpdir(), 'vkv-mapped-'));
+  cpSync(original, folder, { recursive: true });
+  change(path.join(folder, 'model.safetensors'));
+  try {
+    if (isOld) utimesSync(path.join(folder, 'model.safetensors'), new Date(), new Date(Date.now() - 3_600_000));
+    const { signal, stdout, stderr } = spawnSync(process.execPath, [child, scenario, folder, placement], { encoding: 'utf8' });
+    if (signal === null && stdout === '') throw new Error(stderr);
+    return { signal, result: (signal === null ? JSON.parse(stdout) : { answers: [], grown: 0 }) as Result };
+  } finally {
+    removeFolder(folder);
+  }
+}
+
+test('mapped weights answer as copied ones, and take no memory of the process', (t) => {
+  const [mapped, copied] = [run('nothing', 'mapped').result, run('nothing', 'copied').result];
+  t.is(typeof mapped.answers[0], 'number');
+  t.deepEqual(mapped.answers, copied.answers);
+  const bytes = 2 * (12_000 * 256 + 2 * 256 * 256 + 2 * 256 * 128 + 3 * 256 * 768);
+  t.log(`of ${bytes / MiB} MiB of weights: mapped ${mapped.grown / MiB} MiB, copied ${copied.grown / MiB} MiB`);
+  t.true(copied.grown - mapped.grown > 0.8 * bytes);
+});
+
+test('tensors at odd addresses are copied, and answer the same', (t) => {
+  const moved = run('nothing', 'mapped', true, (file) => {
+    const before = readFileSync(file);
+    const length = Number(before.readBigUInt64LE());
+    const after = Buffer.concat([before.subarray(0, 8 + length), Buffer.from(' '), before.subarray(8 + length)]);
+    after.writeBigUInt64LE(BigInt(length + 1));
+    writeFileSync(file, after);
+  });
+  t.deepEqual(moved.result.answers, run('nothing', 'mapped').result.answers);
+});
+
+test('a file that is cut short while it is mapped ends passes with an error, and not the process', (t) => {
+  const { signal, result } = run('cut', 'mapped');
+  t.is(signal, null);
+  t.is(typeof result.answers[0], 'number');
+  t.deepEqual(result.answers.slice(1), ['KV_MODEL_INVALID', 'KV_MODEL_INVALID']);
+});
+
+test('a file that is written to while it is mapped answers with an error, and never with other weights', (t) => {
+  t.deepEqual(run('write', 'mapped').result.answers.slice(1), ['KV_MODEL_INVALID', 'KV_MODEL_INVALID']);
+});
+
+test('a copied file may be cut, a mapped one replaced, and one written just now is copied', (t) => {
+  const expected = run('nothing', 'copied').result.answers;
+  t.deepEqual(run('cut', 'copied').result.answers, expected);
+  t.deepEqual(run('replace', 'mapped').result.answers, expected);
+  t.deepEqual(run('cut', 'mapped', false).result.answers, expected);
+});
+
+test('a SIGBUS that is no page of weights still ends the process', (t) => {
+  t.is(run('signal', 'mapped').signal, 'SIGBUS');
+});
+
+test('another placement of weights is refused by name', (t) => {
+  t.throws(() => new LlamaModel('nowhere', { weights: 'shared' as 'mapped' }), { code: 'KV_INVALID_OPTION', message: /LlamaModel\.weights|`weights`/ });
+});
