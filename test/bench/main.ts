@@ -10,6 +10,7 @@ import { decode } from './decode.js';
 import { dense } from './dense.js';
 import { eventLoop } from './event-loop.js';
 import { growth } from './growth.js';
+import { importance } from './importance.js';
 import { kernels } from './kernels.js';
 import { llama } from './llama.js';
 import type { BenchResult } from './measure.js';
@@ -33,7 +34,7 @@ const machine = `${cpus()[0]?.model ?? 'unknown CPU'}, ${availableParallelism()}
 const benchmarks: Readonly<Record<string, () => BenchResult | BenchResult[] | Promise<BenchResult[]>>> = {
   step, growth: () => [growth(2 * 2 ** 20), growth(64 * 1024)], decode, reserve, kernels, dense, llama, 'event-loop': eventLoop, 'replay-memory': replayMemory, requests,
   'prefix-index': prefixIndex, 'prefix-reuse': prefixReuse, 'side-tensors': sideTensors, 'redis-tier': redisTierBench,
-  'replay-prefixes': replayPrefixes, 'take-over': takeOver, store, tiers, 'tier-requests': tierRequests,
+  importance, 'replay-prefixes': replayPrefixes, 'take-over': takeOver, store, tiers, 'tier-requests': tierRequests,
 };
 
 /** Names on the command line; all without any. */
