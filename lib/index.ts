@@ -70,7 +70,7 @@ export {
   ahead, bestFit, leastRecentlyUsed, onDemand, tailsFirst, type GrowthPolicy, type IdleSlots, type PlacementPolicy, type ReclaimPolicy,
 } from './cache/memory-policies.js';
 export {
-  adaptive, lfu, lru, priority, slru, type DropReason, type EvictionContext, type EvictionPolicy, type EvictionPolicyFactory,
+  adaptive, importance, lfu, lru, priority, slru, type CachedExtent, type DropReason, type EvictionContext, type EvictionPolicy, type EvictionPolicyFactory,
   type LeastFrequentlyUsedOptions, type NodeView, type PriorityOptions, type ReleasedRequest, type SegmentedLruOptions,
 } from './prefix/index.js';
 export { byArrival, byTenantShare, type OrderedRequest, type RequestOrder } from './serving/request-order.js';

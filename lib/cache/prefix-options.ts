@@ -5,7 +5,7 @@ import {
   arrayOf, boolean, callable, integer, isOptionsObject, optional, policy, readOptions, string, withDefault, type Field, type FieldSpec, type OptionsOf,
 } from '../base/options.js';
 import { importanceField, type ImportanceOptions } from '../importance/probes.js';
-import { adaptive, lfu, lru, priority, slru, type EvictionPolicyFactory } from '../prefix/index.js';
+import { adaptive, importance, lfu, lru, priority, slru, type EvictionPolicyFactory } from '../prefix/index.js';
 import { tierField, checkTierNames } from '../tiers/tier-field.js';
 import type { Tier } from '../tiers/tier.js';
 import { blockTokensField, defaultBlockTokens } from './prefix-block-keys.js';
@@ -69,7 +69,7 @@ const tiersField: Field<readonly Tier[]> = (value, place) => {
   throw createError('KV_INVALID_OPTION', { reason: 'range', ...place, expected: 'at most 8 tiers', received: tiers.length });
 };
 
-const shipped = { adaptive, lfu, lru, priority, slru };
+const shipped = { adaptive, importance, lfu, lru, priority, slru };
 
 const spec = {
   poolRows: optional(integer()),

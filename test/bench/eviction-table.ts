@@ -9,6 +9,7 @@ import { parseArgs } from 'node:util';
 
 import { adaptive } from '#internal/prefix/eviction/adaptive.js';
 import type { EvictionPolicyFactory } from '#internal/prefix/eviction/eviction-policy.js';
+import { importance } from '#internal/prefix/eviction/importance.js';
 import { lfu } from '#internal/prefix/eviction/lfu.js';
 import { lru } from '#internal/prefix/eviction/lru.js';
 import { slru } from '#internal/prefix/eviction/slru.js';
@@ -39,7 +40,7 @@ const { values: flags } = parseArgs({
 });
 
 const policies: readonly (readonly [string, EvictionPolicyFactory])[] = [
-  ['lru', lru()], ['slru', slru()], ['lfu', lfu()], ['adaptive', adaptive()],
+  ['lru', lru()], ['slru', slru()], ['lfu', lfu()], ['importance', importance()], ['adaptive', adaptive()],
 ];
 
 async function ofTrace(path: string): Promise<Prompts> {

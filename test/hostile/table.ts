@@ -63,6 +63,7 @@ export const table: Readonly<Record<string, Rows>> = {
   greedy: { call: () => call(kv.greedy, floats(4), 0) },
   isKvError: { call: () => call(kv.isKvError, new Error('x'), 'KV_CLOSED') },
   loadKernels: { call: ({ driver }) => call(kv.loadKernels, driver, { signal: new AbortController().signal }) },
+  importance: { call: () => call(kv.importance, { extentTokens: 3, importantTokens: () => 1 }) },
   lfu: { call: () => call(kv.lfu, { countedUses: 3 }) },
   prefixBlockKeys: { call: () => call(kv.prefixBlockKeys, { ...prompt, namespace: 'n', blockTokens: 2 }) },
   priority: { call: () => call(kv.priority, { pinnedLevel: 3, lifetimeMs: () => 1, now: () => 0 }) },

@@ -2,7 +2,7 @@
 
 import test from 'ava';
 
-import { adaptive, lfu, lru, priority, slru, type EvictionPolicyFactory } from '#internal/prefix/index.js';
+import { adaptive, importance, lfu, lru, priority, slru, type EvictionPolicyFactory } from '#internal/prefix/index.js';
 import { Random } from '#internal/base/random.js';
 import { HASH_BLOCK_TOKENS } from '#internal/replay/trace-request.js';
 import { evictionHits } from '../bench/eviction-replay.js';
@@ -46,6 +46,43 @@ test('slru: when more than their share is protected, those used longest ago go b
   use(owner, textOf(5));
   t.deepEqual(left(owner, [1, 2, 3, 4, 5], 8), [2, 3, 4]);
   t.deepEqual(left(owner, [1, 2, 3, 4, 5], 4), [3, 4]);
+});
+
+// --- importance
+
+test('importance: without a selection what the fewest requests used of tokens goes first, an extent at a time', (t) => {
+  const owner = ownerWith(importance({ extentTokens: 4 }));
+  for (const [name, times] of [[1, 3], [2, 1], [3, 2]] as const) use(owner, textOf(name, 8), { times });
+  owner.evict(8);
+  t.deepEqual([1, 2, 3].map((name) => owner.cached(textOf(name, 8))), [8, 0, 8]);
+  owner.evict(4);
+  t.deepEqual([1, 2, 3].map((name) => owner.cached(textOf(name, 8))), [8, 0, 4]);
+});
+
+test('importance: of two extents the one with two important tokens and two uses outlasts that with one and three', (t) => {
+  const owner = ownerWith(importance({ extentTokens: 4, importantTokens: ({ copyText, to }) => {
+    t.is(copyText().length, to);
+    return copyText()[0] === 1_000 ? 1 : 2;
+  } }));
+  use(owner, textOf(1), { times: 3 });
+  use(owner, textOf(2), { times: 2 });
+  t.deepEqual(left(owner, [1, 2], 4), [2]);
+  const byUses = ownerWith(lfu());
+  use(byUses, textOf(1), { times: 3 });
+  use(byUses, textOf(2), { times: 2 });
+  t.deepEqual(left(byUses, [1, 2], 4), [1]);
+});
+
+test('importance: of equal worth what was used longest ago goes first, and what was popular once is overtaken', (t) => {
+  const owner = ownerWith(importance({ extentTokens: 4 }));
+  for (const name of [3, 1, 2]) use(owner, textOf(name));
+  t.deepEqual(left(owner, [1, 2, 3], 4), [1, 2]);
+  use(owner, textOf(4), { times: 4 });
+  for (let name = 10; name < 40; name += 1) {
+    use(owner, textOf(name));
+    owner.evict(4);
+  }
+  t.is(owner.cached(textOf(4)), 0);
 });
 
 // --- lfu
@@ -210,6 +247,7 @@ for (const { name, requests } of evictionWorkloads) {
 
 const everyPolicy: readonly (readonly [string, (now: () => number) => EvictionPolicyFactory])[] = [
   ['lru', () => lru()], ['slru', () => slru()], ['lfu', () => lfu({ countedUses: 3 })], ['adaptive', () => adaptive()],
+  ['importance', () => importance({ extentTokens: 4 })],
   ['priority', (now) => priority({ lifetimeMs: (level) => (level === 2 ? Infinity : 50 + 30 * level), now })],
 ];
 

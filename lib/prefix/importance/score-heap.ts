@@ -1,9 +1,10 @@
 // ScoreHeap: extents by their scores, the lowest on top: a binary min-heap in which an extent's score may change. Equal scores rank by
-// number, so that a heap's top is that of a full sort. Pure.
+// a second number, then by the extent's own, so that a heap's top is that of a full sort. Pure.
 
 export class ScoreHeap {
   readonly #extents: number[] = [];
   readonly #scores: number[] = [];
+  readonly #ties: number[] = [];
   /** By extent, its place. */
   readonly #places = new Map<number, number>();
 
@@ -27,16 +28,18 @@ export class ScoreHeap {
     return place === undefined ? undefined : this.#scores[place];
   }
 
-  /** Adds an extent, or changes its score. */
-  set(extent: number, score: number): void {
+  /** Adds an extent, or changes its score. Of equal scores the lower `tie` is nearer the top. */
+  set(extent: number, score: number, tie = 0): void {
     let place = this.#places.get(extent);
     if (place === undefined) {
       place = this.#extents.length;
       this.#extents.push(extent);
       this.#scores.push(score);
+      this.#ties.push(tie);
       this.#places.set(extent, place);
     }
     this.#scores[place] = score;
+    this.#ties[place] = tie;
     this.#sink(this.#rise(place));
   }
 
@@ -48,22 +51,25 @@ export class ScoreHeap {
     this.#swap(place, last);
     this.#extents.pop();
     this.#scores.pop();
+    this.#ties.pop();
     this.#places.delete(extent);
     if (place < last) this.#sink(this.#rise(place));
     return true;
   }
 
   #isBelow(a: number, b: number): boolean {
-    const difference = this.#scores[a]! - this.#scores[b]!;
+    const difference = this.#scores[a]! - this.#scores[b]! || this.#ties[a]! - this.#ties[b]!;
     return difference < 0 || (difference === 0 && this.#extents[a]! < this.#extents[b]!);
   }
 
   #swap(a: number, b: number): void {
-    const [extent, score] = [this.#extents[a]!, this.#scores[a]!];
+    const [extent, score, tie] = [this.#extents[a]!, this.#scores[a]!, this.#ties[a]!];
     this.#extents[a] = this.#extents[b]!;
     this.#scores[a] = this.#scores[b]!;
+    this.#ties[a] = this.#ties[b]!;
     this.#extents[b] = extent;
     this.#scores[b] = score;
+    this.#ties[b] = tie;
     this.#places.set(this.#extents[a]!, a);
     this.#places.set(this.#extents[b]!, b);
   }

@@ -2,11 +2,11 @@
 
 import test from 'ava';
 
-import { adaptive, KvCache, lfu, lru, priority, slru, type EvictionPolicyFactory } from 'virtual-kv';
+import { adaptive, importance, KvCache, lfu, lru, priority, slru, type EvictionPolicyFactory } from 'virtual-kv';
 
 import { assertNothingLeft, cacheOptions, openDriver } from '../../helpers/cache.js';
 
-const shipped = { adaptive, lfu, lru, priority, slru };
+const shipped = { adaptive, importance, lfu, lru, priority, slru };
 
 for (const [name, make] of Object.entries(shipped)) {
   test(`${name} that was not called is refused, and so is its name`, (t) => {

@@ -1,0 +1,118 @@
+// importance: the extent of text that is worth least goes first: the number of its important tokens × the uses of its text. Without a way to
+// tell which tokens are important all are, so that what counts is how many tokens a row gives to how many requests. Ranks age as those
+// of lfu do: what was popular once and is not any more is overtaken.
+//
+// Why a leaf: nodes with children are set aside when they come up, and return to the heap when a child goes.
+
+import { callable, integer, optional, readOptions, withDefault } from '../../base/options.js';
+import { ScoreHeap } from '../importance/score-heap.js';
+import type { EvictionContext, EvictionPolicy, EvictionPolicyFactory } from './eviction-policy.js';
+
+/** A run of cached tokens, as `importance` tells of it. */
+export interface CachedExtent {
+  /** Tokens before it, from the start of its text. */
+  readonly from: number;
+  /** Tokens up to its end. */
+  readonly to: number;
+  /** Copies its text: the tokens from the start of the text to the extent's end. */
+  readonly copyText: () => Int32Array;
+}
+
+/** Options of `importance`. */
+export interface ImportanceOptions {
+  /** Tokens of an extent, what is valued and evicted as one, 1 … 65,536: about the tokens of a row. Default 64. */
+  readonly extentTokens?: number | undefined;
+  /**
+   * How many tokens of an extent are important, 0 or more: asked when the text's last request has ended, and when the text loses its end. A
+   * hint. Default: all of them.
+   */
+  readonly importantTokens?: ((extent: CachedExtent) => number) | undefined;
+}
+
+const spec = {
+  extentTokens: withDefault(integer({ min: 1, max: 65_536 }), 64),
+  importantTokens: optional(callable<(extent: CachedExtent) => number>()),
+};
+
+/** An eviction policy: what has the fewest important tokens × uses goes first. Throws KV_UNKNOWN_OPTION and KV_INVALID_OPTION. */
+export function importance(options?: ImportanceOptions): EvictionPolicyFactory {
+  const { extentTokens, importantTokens } = readOptions('importance', options, spec);
+  return (context) => new Importance(context, extentTokens, importantTokens);
+}
+
+class Importance implements EvictionPolicy {
+  readonly #context: EvictionContext;
+  readonly #extentTokens: number;
+  readonly #importantTokens: ((extent: CachedExtent) => number) | undefined;
+  readonly #heap = new ScoreHeap();
+  /** Nodes of the pool that are not in the heap: they had children when they came up. */
+  readonly #parents = new Set<number>();
+  /** By node of the heap, its end when it was ranked. */
+  readonly #rankedTo = new Map<number, number>();
+  #age = 0;
+
+  constructor(context: EvictionContext, extentTokens: number, importantTokens: ((extent: CachedExtent) => number) | undefined) {
+    this.#context = context;
+    this.#extentTokens = extentTokens;
+    this.#importantTokens = importantTokens;
+  }
+
+  add(node: number): void {
+    const { to, uses, lastUse } = this.#context.nodes;
+    const end = to[node]!;
+    const tokens = this.#importantIn(node, this.floorTokens(node), end);
+    this.#heap.set(node, this.#age + tokens * uses[node]!, lastUse[node]!);
+    this.#rankedTo.set(node, end);
+  }
+
+  remove(node: number): void {
+    this.#take(node);
+    this.#parents.delete(node);
+    const above = this.#context.nodes.parent[node]!;
+    if (this.#parents.delete(above)) this.add(above);
+  }
+
+  split(upper: number, lower: number): void {
+    this.#parents.add(upper);
+    if (this.#heap.has(lower)) this.add(lower); // it may be less than an extent now
+  }
+
+  victim(): number {
+    const { firstChild, to } = this.#context.nodes;
+    for (let node = this.#heap.top; node !== undefined; node = this.#heap.top) {
+      if (firstChild[node]! >= 0) {
+        this.#take(node);
+        this.#parents.add(node);
+      } else if (this.#rankedTo.get(node) !== to[node]) {
+        this.add(node); // its end has gone since
+      } else {
+        this.#age = this.#heap.scoreOf(node)!;
+        return node;
+      }
+    }
+    return -1;
+  }
+
+  /** Where its last extent begins. */
+  floorTokens(node: number): number {
+    const { from, to } = this.#context.nodes;
+    const tokens = to[node]! - from[node]!;
+    return from[node]! + Math.max(0, Math.ceil(tokens / this.#extentTokens) - 1) * this.#extentTokens;
+  }
+
+  #take(node: number): void {
+    this.#heap.delete(node);
+    this.#rankedTo.delete(node);
+  }
+
+  #importantIn(node: number, from: number, to: number): number {
+    if (this.#importantTokens === undefined) return to - from;
+    const copyText = (): Int32Array => {
+      const text = new Int32Array(to);
+      this.#context.copyText(node, 0, to, text, 0);
+      return text;
+    };
+    const tokens = this.#importantTokens({ from, to, copyText });
+    return tokens >= 0 ? Math.min(tokens, to - from) : 0;
+  }
+}

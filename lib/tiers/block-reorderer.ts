@@ -1,0 +1,93 @@
+// BlockReorderer: chooses which blocks of a tier are worth storing in another order, by what requests selected of them, and has it done, one
+// block at a time. A block is written anew only where that saves a good part of the chunks that its important tokens take, so that
+// importance which wanders does not wear out the disk. Runs when it is called; for one Node thread.
+
+import { chunksHolding, orderByImportance, rowsOfOrder } from '../prefix/importance/importance-order.js';
+import type { ImportanceMeans } from '../prefix/importance/importance-means.js';
+import type { Tier } from './tier.js';
+
+/** A tier that can reorder. */
+export type ReorderingTier = Tier & Required<Pick<Tier, 'reorder'>>;
+
+/** Options of `BlockReorderer`. */
+export interface BlockReordererOptions {
+  readonly tier: ReorderingTier;
+  /** What requests noted of its blocks, by their keys. */
+  readonly means: ImportanceMeans;
+  /** Rows that a chunk holds: `chunkBytes` of the tier by the bytes of a token in a stripe. A fraction counts. */
+  readonly chunkTokens: number;
+  /** Share of a block's tokens that requests select, above 0 … 1. Default 0.25. */
+  readonly ratio?: number;
+  /** Requests that must have noted a block first, 1 or more. Default 4. */
+  readonly leastNotes?: number;
+  /** Share of the chunks of its important tokens that must be saved, 0 … 1. Default 0.25. */
+  readonly leastSaving?: number;
+}
+
+interface Candidate {
+  readonly key: string;
+  readonly order: Int32Array;
+  /** Chunks that reads are spared, by how often the block was read. */
+  readonly gain: number;
+}
+
+export class BlockReorderer {
+  readonly #options: Required<BlockReordererOptions>;
+  /** By block, the rows of its tokens, as far as this process reordered it: a hint, since the tier has the truth. */
+  readonly #rows = new Map<string, Int32Array>();
+  #isRunning = false;
+  #reordered = 0;
+  #refused = 0;
+
+  constructor(options: BlockReordererOptions) {
+    this.#options = { ratio: 0.25, leastNotes: 4, leastSaving: 0.25, ...options };
+  }
+
+  /** Blocks that were reordered, and those that the tier refused. */
+  get counts(): { readonly reordered: number; readonly refused: number } {
+    return { reordered: this.#reordered, refused: this.#refused };
+  }
+
+  /**
+   * Reorders the blocks that gain most, `mostBlocks` at most, one after the other. Resolves how many were; 0 at once where a run is under
+   * way. Ends early once `signal` is aborted.
+   */
+  async run(mostBlocks: number, signal?: AbortSignal): Promise<number> {
+    if (this.#isRunning) return 0;
+    this.#isRunning = true;
+    try {
+      let done = 0;
+      for (const { key, order } of this.#candidates().slice(0, mostBlocks)) {
+        if (signal?.aborted === true) break;
+        const { isStored } = await this.#options.tier.reorder(key, order);
+        if (isStored) this.#rows.set(key, rowsOfOrder(order));
+        else this.#options.means.forget(key); // it is gone, or there is no room: not to be tried at every turn
+        done += isStored ? 1 : 0;
+        this.#refused += isStored ? 0 : 1;
+      }
+      this.#reordered += done;
+      return done;
+    } finally {
+      this.#isRunning = false;
+    }
+  }
+
+  /** The one that gains most first. */
+  #candidates(): Candidate[] {
+    const { means } = this.#options;
+    for (const key of this.#rows.keys()) if (means.of(key) === undefined) this.#rows.delete(key);
+    const candidates = means.keys().map((key) => this.#candidateOf(key)).filter((candidate) => candidate !== undefined);
+    return candidates.toSorted((a, b) => b.gain - a.gain);
+  }
+
+  #candidateOf(key: string): Candidate | undefined {
+    const { means, chunkTokens, ratio, leastNotes, leastSaving } = this.#options;
+    const notes = means.notesOf(key);
+    if (notes < leastNotes) return undefined;
+    const order = orderByImportance(means.of(key)!);
+    const important = order.slice(0, Math.max(1, Math.ceil(order.length * ratio)));
+    const now = chunksHolding(important, this.#rows.get(key), chunkTokens);
+    const saved = now - Math.ceil(important.length / chunkTokens);
+    return saved > 0 && saved >= leastSaving * now ? { key, order, gain: saved * notes } : undefined;
+  }
+}
