@@ -71,7 +71,7 @@ export {
 } from './cache/memory-policies.js';
 export {
   adaptive, importance, lfu, lru, priority, slru, type CachedExtent, type DropReason, type EvictionContext, type EvictionPolicy, type EvictionPolicyFactory,
-  type LeastFrequentlyUsedOptions, type NodeView, type PriorityOptions, type ReleasedRequest, type SegmentedLruOptions,
+  type ImportanceEvictionOptions, type LeastFrequentlyUsedOptions, type NodeView, type PriorityOptions, type ReleasedRequest, type SegmentedLruOptions,
 } from './prefix/index.js';
 export { byArrival, byTenantShare, type OrderedRequest, type RequestOrder } from './serving/request-order.js';
 export * from './serving/index.js';

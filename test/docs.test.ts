@@ -28,7 +28,7 @@ const documented = {
   PrefixResetOptions: 'lib/cache/prefixes.ts',
   PrefixBlockKeysOptions: 'lib/cache/prefix-block-keys.ts',
   SegmentedLruOptions: 'lib/prefix/eviction/slru.ts',
-  ImportanceOptions: 'lib/prefix/eviction/importance.ts',
+  ImportanceEvictionOptions: 'lib/prefix/eviction/importance.ts',
   LeastFrequentlyUsedOptions: 'lib/prefix/eviction/lfu.ts',
   PriorityOptions: 'lib/prefix/eviction/priority.ts',
   MetricsOptions: 'lib/prometheus/metrics-options.ts',

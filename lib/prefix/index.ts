@@ -5,7 +5,7 @@ export {
 } from './domain.js';
 export { adaptive } from './eviction/adaptive.js';
 export type { EvictionContext, EvictionPolicy, EvictionPolicyFactory, NodeView, ReleasedRequest } from './eviction/eviction-policy.js';
-export { importance, type CachedExtent, type ImportanceOptions } from './eviction/importance.js';
+export { importance, type CachedExtent, type ImportanceEvictionOptions } from './eviction/importance.js';
 export { lfu, type LeastFrequentlyUsedOptions } from './eviction/lfu.js';
 export { lru } from './eviction/lru.js';
 export { priority, type PriorityOptions } from './eviction/priority.js';

@@ -19,7 +19,7 @@ export interface CachedExtent {
 }
 
 /** Options of `importance`. */
-export interface ImportanceOptions {
+export interface ImportanceEvictionOptions {
   /** Tokens of an extent, what is valued and evicted as one, 1 … 65,536: about the tokens of a row. Default 64. */
   readonly extentTokens?: number | undefined;
   /**
@@ -35,7 +35,7 @@ const spec = {
 };
 
 /** An eviction policy: what has the fewest important tokens × uses goes first. Throws KV_UNKNOWN_OPTION and KV_INVALID_OPTION. */
-export function importance(options?: ImportanceOptions): EvictionPolicyFactory {
+export function importance(options?: ImportanceEvictionOptions): EvictionPolicyFactory {
   const { extentTokens, importantTokens } = readOptions('importance', options, spec);
   return (context) => new Importance(context, extentTokens, importantTokens);
 }
