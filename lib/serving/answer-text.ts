@@ -74,7 +74,7 @@ export class AnswerText {
     if (this.#hasEnded || this.#error !== undefined || this.stopString !== undefined) return;
     let piece: unknown;
     try {
-      this.#pieces ??= this.#makePieces();
+      this.#pieces ??= readPieces(this.#makePieces());
       piece = ask(this.#pieces);
     } catch (error) {
       this.#error = asError(error, 'tokenizer', { operation, arrivals: [this.#arrival] });
@@ -87,4 +87,10 @@ export class AnswerText {
       });
     }
   }
+}
+
+/** Its functions, read once. */
+function readPieces(pieces: TokenPieces): TokenPieces {
+  const { push, end } = pieces;
+  return { push: (token) => Reflect.apply(push, pieces, [token]), end: () => Reflect.apply(end, pieces, []) };
 }
