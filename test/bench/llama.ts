@@ -71,7 +71,9 @@ export function llama(): BenchResult[] {
       length: 1, slots: Int32Array.of(sequence.slot), positions: Int32Array.of(sequence.length), tokenCounts: Int32Array.of(count),
       tokens, wantsLogits: Uint8Array.of(1),
     };
-    const us = microseconds(() => count === 1 ? engine.decode(pass) : engine.prefill(pass));
+    const us = microseconds(() => {
+      void (count === 1 ? engine.decode(pass) : engine.prefill(pass)); // done when it returns: passes are blocking
+    });
     cache.commit(batch);
     return us;
   };

@@ -1,12 +1,10 @@
 // The table: every exported function, constructor and method, with arguments that are right. hostile.test.ts fails for an export or a
 // public method without a row. A row makes its call in a world; each argument, and each member of one, is then replaced in turn.
 
-import { createRequire } from 'node:module';
-
 import * as kv from 'virtual-kv';
-import { registerMetrics, registerServingMetrics } from 'virtual-kv/prometheus';
 import { MockDevice } from 'virtual-kv/testing';
 
+import { metricsRows } from './metrics-rows.js';
 import { sideRows } from './side-rows.js';
 import { tierRows } from './tier-rows.js';
 import { cacheOptions, model, pageBytes, vocabularyTokens, type World } from './world.js';
@@ -74,14 +72,7 @@ export const table: Readonly<Record<string, Rows>> = {
   slru: { call: () => call(kv.slru, { protectedShare: 0.5 }) },
   suggestSideTensors: { call: () => call(kv.suggestSideTensors, { hidden: { shape: [3, 2], dtype: 'float32', data: floats(6) } }, 3) },
   tensorsOf: { call: () => call(kv.tensorsOf, { ...model, layerShapes: [{ kvHeads: 2 }], parallel: { tensor: 1 } }) },
-  registerMetrics: {
-    call: ({ cache }) => call((...given: Parameters<typeof registerMetrics>) => { registerMetrics(...given)(); },
-      cache, { prefix: 'x_', labels: { a: 'b' } }, createRequire(__filename)),
-  },
-  registerServingMetrics: {
-    call: (world) => call((...given: Parameters<typeof registerServingMetrics>) => { registerServingMetrics(...given)(); },
-      world.online(), { prefix: 'y_', labels: { a: 'b' } }, createRequire(__filename)),
-  },
+  ...metricsRows,
   // Made by the package alone.
   KvError: makes(kv.KvError), KvStateError: makes(kv.KvStateError), KvCapacityError: makes(kv.KvCapacityError),
   KvDriverError: makes(kv.KvDriverError), KvAbortError: makes(kv.KvAbortError),
