@@ -2,6 +2,8 @@
 // it; the request then finds it. A promotion stops where going on would cost more than computing, at its deadline, and when it is
 // cancelled; what has come by then stays. A hint is a promotion that no request waits for: requests come first, and it takes its time.
 
+import { setMaxListeners } from 'node:events';
+
 import type { PrefixDomain } from '../prefix/domain.js';
 import type { StoredBlock } from '../tiers/stored-texts.js';
 import type { Fetched, OpenTier } from '../tiers/open-tier.js';
@@ -99,6 +101,7 @@ export class Promotions {
   /** Never rejects for what a tier does; for what the driver refuses. */
   async promote(request: PromotionRequest): Promise<Promotion> {
     const limit = new AbortController();
+    setMaxListeners(0, limit.signal); // one for each block under way
     const timer = request.deadlineMs === undefined ? undefined : setTimeout(() => { limit.abort('deadline'); }, request.deadlineMs);
     const abort = (): void => { limit.abort('aborted'); };
     request.signal?.addEventListener('abort', abort, { once: true });
