@@ -1,5 +1,5 @@
 // Compiles dist/ as it is packed: afresh, so that nothing is in it whose source is gone; without source maps, whose sources are not in
-// the package; and with comments only in the declarations, where editors show them. npm runs it before it packs. The next `npm test` or `npm start` in this clone compiles dist/ with its maps again.
+// the package; and with comments only in the declarations, where editors show them; indented by tabs. npm runs it before it packs. The next `npm test` or `npm start` in this clone compiles dist/ with its maps again.
 
 import { spawnSync } from 'node:child_process';
 import { chmodSync, readFileSync, rmSync } from 'node:fs';
@@ -7,6 +7,7 @@ import path from 'node:path';
 
 import { forget, root } from './prepare.mjs';
 import { unreachableTypes } from './release/reachable-types.mjs';
+import { indentByTabs } from './release/tabs.mjs';
 
 rmSync(path.join(root, 'dist'), { recursive: true, force: true });
 forget('dist');
@@ -22,4 +23,5 @@ if (spawnSync(process.execPath, ['scripts/build-page.mjs', '--sourceMap', 'false
 const { exports } = JSON.parse(readFileSync(path.join(root, 'package.json'), 'utf8'));
 const entries = Object.values(exports).map(({ types }) => types).filter((types) => types !== undefined);
 for (const file of unreachableTypes(path.join(root, 'dist'), entries.map((entry) => path.relative(path.join(root, 'dist'), path.join(root, entry))))) rmSync(file);
+indentByTabs(path.join(root, 'dist'));
 chmodSync(path.join(root, 'dist', 'cli', 'vkv.js'), 0o755);

@@ -1,7 +1,7 @@
 // Where the package's other files are: the addon, and the images of the CUDA kernels. A bundler moves this file into the program's,
 // and the files are then expected beside that (docs/install.md). Reads nothing.
 
-import * as path from 'node:path';
+import path = require('node:path');
 
 const isInPackage = __filename.endsWith(path.join('dist', 'base', 'package-folder.js'));
 

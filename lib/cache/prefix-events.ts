@@ -4,7 +4,7 @@
 //
 // A router that starts with nothing and applies the events in their order knows exactly the whole blocks that `acquire` would find.
 
-import * as diagnostics from 'node:diagnostics_channel';
+import diagnostics = require('node:diagnostics_channel');
 
 import { formatBlockKey } from '../prefix/router/block-keys.js';
 import type { DropReason } from '../prefix/dropped-rows.js';

@@ -3,7 +3,7 @@
 // only, and layers that keep a state instead of K and V. Where the file lacks a number, the error asks for a flag.
 
 import { readFileSync, statSync } from 'node:fs';
-import * as path from 'node:path';
+import path = require('node:path');
 
 import { createError } from '../base/errors.js';
 import { formatCount, formatNumber } from '../base/format.js';

@@ -2,7 +2,7 @@
 // addresses. Opens each driver and closes it again; a failure is part of the answer, not an error.
 
 import { readFileSync } from 'node:fs';
-import * as os from 'node:os';
+import os = require('node:os');
 
 import { isKvError, type ErrorCode } from '../base/errors.js';
 import { packageVersion } from '../base/package-version.js';

@@ -1,9 +1,9 @@
 // What `vkv replay` prints: a progress bar on stderr while it runs (on a terminal only), and at the end a table of facts, memory as
 // bars, and the verdict in one sentence. Computes nothing.
 
-import * as path from 'node:path';
+import path = require('node:path');
 
-import colours from 'picocolors';
+import colours = require('picocolors');
 
 import { formatBytes, formatCount, formatNumber, printable } from '../base/format.js';
 import type { ReplayProgress } from '../replay/replay-loop.js';

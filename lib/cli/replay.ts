@@ -3,7 +3,7 @@
 // Ctrl-C.
 
 import { existsSync } from 'node:fs';
-import * as path from 'node:path';
+import path = require('node:path');
 
 import { Command, InvalidArgumentError, Option } from 'commander';
 

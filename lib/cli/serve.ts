@@ -2,7 +2,7 @@
 // until the process is told to end; then answers under way are finished. Prints its address, and errors that no client is told.
 
 import { createRequire } from 'node:module';
-import * as path from 'node:path';
+import path = require('node:path');
 
 import { Command, Option } from 'commander';
 

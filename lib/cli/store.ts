@@ -3,7 +3,7 @@
 // damage.
 
 import { Command } from 'commander';
-import colours from 'picocolors';
+import colours = require('picocolors');
 
 import { formatBytes, formatCount, formatNumber, printableJson } from '../base/format.js';
 import type { DiskStore } from '../store/disk-store.js';

@@ -1,7 +1,7 @@
 // Prints tables: names beside values, and columns under headings. Formats no numbers. Cells may hold text from outside, whose controls
 // are spelt out. Without a terminal there are no colours (picocolors decides).
 
-import colours from 'picocolors';
+import colours = require('picocolors');
 
 import { printable } from '../base/format.js';
 

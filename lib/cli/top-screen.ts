@@ -1,7 +1,7 @@
 // The screen of `vkv top`: the state of a server as lines of text that fit a terminal. Shared rows have a letter for each prefix, so that
 // they can be told apart without colours. Computes nothing but widths.
 
-import colours from 'picocolors';
+import colours = require('picocolors');
 
 import { formatBytes, formatCount, formatNumber, printable } from '../base/format.js';
 import type { ServerState } from '../server/watch-state.js';

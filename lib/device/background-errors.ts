@@ -3,7 +3,7 @@
 // `virtual-kv:late-error` as { cache, error, lateErrors }, once the running JavaScript has finished (in a microtask), so that a
 // subscriber may use the cache; what failed is tried again when there is reason to.
 
-import * as diagnostics from 'node:diagnostics_channel';
+import diagnostics = require('node:diagnostics_channel');
 
 import type { NativeMapperState } from './native.js';
 

@@ -5,7 +5,7 @@
 import { createHash } from 'node:crypto';
 import { readFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
-import * as path from 'node:path';
+import path = require('node:path');
 
 import bindings = require('bindings');
 

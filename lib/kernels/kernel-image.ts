@@ -3,7 +3,7 @@
 // Each is read from disk at its first use, once per process.
 
 import { existsSync, readFileSync } from 'node:fs';
-import * as path from 'node:path';
+import path = require('node:path');
 import { brotliDecompressSync } from 'node:zlib';
 
 import { packageFolder } from '../base/package-folder.js';

@@ -2,7 +2,7 @@
 // would change the arithmetic and is not supported is an error that names it, never ignored.
 
 import { existsSync, readFileSync } from 'node:fs';
-import * as path from 'node:path';
+import path = require('node:path');
 
 import { ConfigReader } from './config-reader.js';
 import { modelError } from './model-error.js';

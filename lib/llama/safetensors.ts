@@ -2,7 +2,7 @@
 // asked, mapped or copied (weight-file.ts); nothing is converted. https://github.com/huggingface/safetensors#format: 8 bytes header length, JSON, bytes.
 
 import { existsSync } from 'node:fs';
-import * as path from 'node:path';
+import path = require('node:path');
 
 import { dtypeBytes, type RowDtype, type Weight } from '../index.js';
 

@@ -4,7 +4,7 @@
 
 import { existsSync, readFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
-import * as path from 'node:path';
+import path = require('node:path');
 
 import { createError } from '../base/errors.js';
 import { readJson, type Json } from './config.js';

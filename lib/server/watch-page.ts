@@ -2,7 +2,7 @@
 // `/watch/state`, with the key that its user gives. Everything comes from this server: their headers forbid all else.
 
 import { readFileSync } from 'node:fs';
-import * as path from 'node:path';
+import path = require('node:path');
 
 import { createError } from '../base/errors.js';
 

@@ -3,7 +3,7 @@
 // store, what to remove when it is full and when to collect garbage is the caller's business. For one Node thread.
 
 import { createHash } from 'node:crypto';
-import * as path from 'node:path';
+import path = require('node:path');
 import { getSystemErrorName } from 'node:util';
 
 import { createError } from '../base/errors.js';

@@ -1,7 +1,7 @@
 // The stores of a directory, whatever their namespaces: for tools that look after them and do not know what they are of.
 
 import { closeSync, existsSync, openSync, readdirSync, readSync } from 'node:fs';
-import * as path from 'node:path';
+import path = require('node:path');
 
 import { createError } from '../base/errors.js';
 import { openStore, type DiskStore } from './disk-store.js';

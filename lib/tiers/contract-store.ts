@@ -1,7 +1,7 @@
 // ContractStore: a store under test. It opens tiers over it in a namespace of its own, keeps what they tell, and closes them; and it knows
 // how to tell whether a block came back whole.
 
-import * as assert from 'node:assert/strict';
+import assert = require('node:assert/strict');
 
 import { digestOf, makeBlock, type MadeBlock, type MadeBlockOptions } from './contract-blocks.js';
 import type { BlockRecord, Tier, TierContext, TierGet } from './tier.js';

@@ -1,7 +1,7 @@
 // What the contract suite checks of a tier that reads single tokens (`Tier.getTokens`): exact rows, nothing beside them, and damage that costs
 // only the reads that touch it.
 
-import * as assert from 'node:assert/strict';
+import assert = require('node:assert/strict');
 
 import { Random } from '../base/random.js';
 import { digestOf, type MadeBlock } from './contract-blocks.js';

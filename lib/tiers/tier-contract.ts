@@ -1,7 +1,7 @@
 // The contract of a tier as checks that every tier passes, ours and one of your own: `virtual-kv/testing` has them. They need no test
 // framework, and say nothing of speed. Each check opens tiers of its own, in namespaces of its own, and closes them.
 
-import * as assert from 'node:assert/strict';
+import assert = require('node:assert/strict');
 
 import { callable } from '../base/options.js';
 import { digestOf } from './contract-blocks.js';

@@ -2,7 +2,7 @@
 // never stand behind large ones and a store that cannot write is still read. Each request ends within its limit, in a value: no promise of
 // a lane rejects. A request that its caller no longer waits for is watched to its end, as its failure is news of the store.
 
-import * as diagnostics from 'node:diagnostics_channel';
+import diagnostics = require('node:diagnostics_channel');
 
 import { createError } from '../../base/errors.js';
 import { CircuitBreaker, type BreakerState } from './circuit-breaker.js';
