@@ -192,7 +192,8 @@ export class TokenStream implements AsyncIterableIterator<number> {
 
 /** Fields that only the result has: reading them from a stream throws, and the type does not have them. */
 const resultFields: readonly (keyof GenerationResult)[] = [
-  'tokens', 'finishReason', 'stopToken', 'stopString', 'text', 'promptTokens', 'cachedTokens', 'promotion', 'preemptions', 'firstTokenMs', 'totalMs',
+  'tokens', 'finishReason', 'stopToken', 'stopString', 'text', 'promptTokens', 'cachedTokens', 'promotion', 'selection', 'preemptions',
+  'firstTokenMs', 'totalMs',
 ];
 
 for (const field of resultFields) {
