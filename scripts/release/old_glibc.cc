@@ -28,6 +28,7 @@ VKV_WRAP(double, log2, (double x), (x))
 VKV_WRAP(double, pow, (double x, double y), (x, y))
 VKV_WRAP(void*, dlopen, (const char* path, int mode), (path, mode))
 VKV_WRAP(void*, dlsym, (void* library, const char* name), (library, name))
+VKV_WRAP(int, dladdr, (const void* address, void* info), (address, info))
 VKV_WRAP(int, pthread_sigmask, (int how, const sigset_t* set, sigset_t* before), (how, set, before))
 VKV_WRAP(int, pthread_join, (pthread_t thread, void** result), (thread, result))
 VKV_WRAP(int, pthread_create,
