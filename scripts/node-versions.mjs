@@ -14,7 +14,10 @@ import { prepareTests, root } from './prepare.mjs';
 /** Since Node.js 22 JavaScript detaches buffers itself (`ArrayBuffer.prototype.transfer`). */
 const onlyOnNode20 = new Set(['detach']);
 /** Tests that call every function of the addon, on every driver; `--addon` checks that they still do. */
-const addonTests = ['cache', 'contract', 'cuda', 'device', 'host', 'kernels', 'mock', 'native', 'side', 'store', 'teardown'].map((folder) => `build-test/${folder}`);
+const addonTests = [
+  'cache', 'contract', 'cuda', 'device', 'host', 'kernels', 'llama/mapped.test.js', 'mock', 'native', 'side', 'store', 'teardown', 'tiers/partial-reads.test.js',
+  'tiers/reorder.test.js', 'tiers/tier-contract.test.js',
+].map((name) => `build-test/${name}`);
 const noter = path.join(root, 'build-test', 'helpers', 'addon-calls.js');
 
 const [own, forAva] = divided(process.argv.slice(2));
