@@ -83,10 +83,10 @@ test.serial('a new user has an answer within two minutes: installs, runs fifteen
   try {
     bare.add(release.tarball, 'work/package.tgz');
     bare.add(cache(), 'npm-cache');
-    bare.add(path.join(root, 'examples', 'llama', 'storyteller'), 'work/model');
+    bare.add(path.join(root, 'examples', 'llama', 'storyteller'), 'work/storyteller');
     bare.add(path.join(root, 'scripts', 'new-user.mjs'), 'work/new-user.mjs');
     const registry = execFileSync('npm', ['config', 'get', 'registry'], { encoding: 'utf8' }).trim();
-    const { seconds, stdout } = bare.run('node new-user.mjs package.tgz model --offline --cache {root}/npm-cache', '/work', { npm_config_registry: registry });
+    const { seconds, stdout } = bare.run('node new-user.mjs package.tgz storyteller --offline --cache {root}/npm-cache', '/work', { npm_config_registry: registry });
     t.log(stdout);
     for (const part of ['fifteen lines', 'openai', 'vkv serve', 'client of docs/serve.md', 'live page', 'vkv top', 'ended with 0']) t.true(stdout.includes(part), part);
     t.true(seconds < 120, `${seconds} s`);
