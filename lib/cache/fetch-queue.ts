@@ -1,5 +1,5 @@
-// FetchQueue: blocks on their way from tiers, in their order, some ahead of those that are loaded. What has arrived belongs to its user,
-// who releases it; `releaseAll` gives back the rest.
+// FetchQueue: blocks on their way from tiers, in their order, some ahead of those that are loaded. What has arrived belongs to the caller,
+// which releases it; `releaseAll` gives back the rest.
 
 import type { Fetched, Missed } from '../tiers/open-tier.js';
 import type { StoredBlock } from '../tiers/stored-texts.js';

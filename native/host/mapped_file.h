@@ -37,7 +37,7 @@ class MappedFile {
   const uint8_t* data() const { return data_; }
   uint64_t bytes() const { return bytes_; }
   // Whether everything read so far is what the file held when it was opened: no page was gone, and its size and the
-  // time of its last write are the same. Whoever sets that time back deceives it.
+  // time of its last write are the same. A program that sets that time back deceives it.
   bool IsIntact() const;
 
  private:

@@ -69,7 +69,7 @@ struct Segment : std::enable_shared_from_this<Segment> {
   uint64_t footer_offset = 0;   // once it is sealed
   uint64_t footer_bytes = 0;
 
-  std::mutex sync_mutex;  // held by the one who syncs: whoever waits for it finds its writes synced too
+  std::mutex sync_mutex;  // held by the thread that syncs: a thread that waited for it finds its writes synced too
 };
 
 // Where a record lies; keeps its file open.
