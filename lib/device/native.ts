@@ -29,14 +29,12 @@ export interface NativeMemory {
   close(): void;
 }
 
-/** A regular file of so many bytes, mapped read-only. */
+/** A regular file of so many bytes, mapped read-only until the object is forgotten; work that reads it has to hold it. */
 export interface NativeMappedFile {
   address(): bigint;
   /** Whether all that was read of it is what it held when it was opened. */
   isIntact(): boolean;
   read(into: Uint8Array, fromByte: number): void;
-  /** When no work reads it any more; forgetting the object does the same. */
-  close(): void;
 }
 
 /** What a test scripts and asks of the simulated device; mock-device.ts says what each means. */

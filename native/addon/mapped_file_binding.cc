@@ -12,8 +12,7 @@ void NativeMappedFile::Define(Napi::Env env, Napi::Object exports) {
   exports.Set("NativeMappedFile", DefineClass(env, "NativeMappedFile",
                                               {InstanceMethod<&NativeMappedFile::Address>("address"),
                                                InstanceMethod<&NativeMappedFile::IsIntact>("isIntact"),
-                                               InstanceMethod<&NativeMappedFile::Read>("read"),
-                                               InstanceMethod<&NativeMappedFile::Close>("close")}));
+                                               InstanceMethod<&NativeMappedFile::Read>("read")}));
 }
 
 NativeMappedFile::NativeMappedFile(const Napi::CallbackInfo& info) : Napi::ObjectWrap<NativeMappedFile>(info) {
@@ -38,11 +37,6 @@ Napi::Value NativeMappedFile::Read(const Napi::CallbackInfo& info) {
   const int64_t from = given.Integer(1, 0, bytes - static_cast<int64_t>(into.size()));
   if (!ThrowIfFailed(info.Env(), given.status()) && !into.empty())
     std::memcpy(into.data(), file_->data() + from, into.size());
-  return info.Env().Undefined();
-}
-
-Napi::Value NativeMappedFile::Close(const Napi::CallbackInfo& info) {
-  file_.reset();
   return info.Env().Undefined();
 }
 

@@ -1,5 +1,5 @@
 // NativeMappedFile: a file mapped read-only, seen from JavaScript. Converts and forwards. The memory stays until
-// `close`, or until JavaScript forgets the object: queued work that reads it keeps the object.
+// JavaScript forgets the object: queued work that reads it keeps the object.
 #ifndef VKV_ADDON_MAPPED_FILE_BINDING_H_
 #define VKV_ADDON_MAPPED_FILE_BINDING_H_
 
@@ -21,9 +21,8 @@ class NativeMappedFile : public Napi::ObjectWrap<NativeMappedFile> {
   Napi::Value Address(const Napi::CallbackInfo& info);
   Napi::Value IsIntact(const Napi::CallbackInfo& info);
   Napi::Value Read(const Napi::CallbackInfo& info);  // (into bytes, from byte)
-  Napi::Value Close(const Napi::CallbackInfo& info);
 
-  std::unique_ptr<host::MappedFile> file_;  // null once closed
+  std::unique_ptr<host::MappedFile> file_;  // null if it could not be mapped
 };
 
 }  // namespace vkv::addon

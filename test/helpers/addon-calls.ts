@@ -28,9 +28,16 @@ function methodsOf({ prototype }: Class): string[] {
   return Object.getOwnPropertyNames(prototype).filter((name) => name !== 'constructor');
 }
 
+/** At the first call, not at the end: some calls, and some tests, kill the process. */
+function note(name: string): void {
+  if (called.has(name)) return;
+  called.add(name);
+  appendFileSync(path.join(folder!, `${process.pid}-${threadId}`), `${name}\n`);
+}
+
 function noting(name: string, call: Call): Call {
   return function (...values) {
-    called.add(name);
+    note(name);
     return adopted(call.apply(this, values));
   };
 }
@@ -45,7 +52,7 @@ function adopted(value: unknown): unknown {
 function notingClass(name: string, original: Class): Class {
   const noted = class extends original {
     constructor(...values: unknown[]) {
-      called.add(name);
+      note(name);
       super(...values);
     }
   };
@@ -71,7 +78,4 @@ if (folder !== undefined) {
     loadAddon(module, file);
     if ('NativeCache' in (module.exports as object)) noteAll(module.exports as Record<string, unknown>);
   };
-  process.on('exit', () => {
-    if (called.size > 0) appendFileSync(path.join(folder, `${process.pid}-${threadId}`), [...called, ''].join('\n'));
-  });
 }

@@ -55,7 +55,7 @@ export class RedisServer {
         return server;
       } catch (error) {
         await server.stop();
-        if (attempt === 5) throw error; // another process took the port
+        if (attempt === 10) throw error; // another process took the port
       }
     }
   }
@@ -78,14 +78,16 @@ export class RedisServer {
       ...this.#options,
     ], { stdio: ['pipe', 'pipe', 'ignore'], env });
     this.#pid = 0;
+    const said: string[] = [];
     for await (const line of createInterface({ input: child.stdout! })) {
       this.#pid = Number(/^pid (\d+)$/.exec(line)?.[1] ?? this.#pid);
       if (line.includes('Ready to accept connections')) {
         child.stdout!.resume();
         return;
       }
+      said.push(line);
     }
-    throw new Error('redis-server did not start');
+    throw new Error(`redis-server did not start: ${said.slice(-5).join('; ')}`);
   }
 
   /** As `kill -9`; resolves when it is gone. */
@@ -93,14 +95,23 @@ export class RedisServer {
     const child = this.#child;
     if (child === undefined || child.exitCode !== null || child.signalCode !== null) return;
     const exit = once(child, 'exit');
-    if (this.#pid > 0) process.kill(this.#pid, 'SIGKILL'); // 0 would be this process and its siblings
+    if (this.#pid > 0) this.#send('SIGKILL'); // 0 would be this process and its siblings
     else child.stdin!.end();
     await exit;
   }
 
   /** Stops it where it stands (`SIGSTOP`), or lets it go on (`SIGCONT`). */
   signal(signal: 'SIGSTOP' | 'SIGCONT'): void {
-    if (this.#pid > 0) process.kill(this.#pid, signal);
+    if (this.#pid > 0) this.#send(signal);
+  }
+
+  /** It may have ended by itself while its shell has not. */
+  #send(signal: NodeJS.Signals): void {
+    try {
+      process.kill(this.#pid, signal);
+    } catch (error) {
+      if ((error as NodeJS.ErrnoException).code !== 'ESRCH') throw error;
+    }
   }
 
   async stop(): Promise<void> {

@@ -1,9 +1,9 @@
 // A process that uses a store until it is killed: `node killed-child.js DIRECTORY SEED DURABILITY POINT|call|none NTH`. Before and after
 // each operation it writes a line to the file `expected` beside the store, which the kernel keeps: `+12 3` a put of version 3 of record 12
 // begins, `=12 3` it was acknowledged; `-12`, `_12` for a removal; and a dot to standard output. It ends by itself, with code 3, when it
-// was never killed.
+// was never killed, and leaves the points that it passed in the file `points`.
 
-import { openSync, writeSync } from 'node:fs';
+import { openSync, writeFileSync, writeSync } from 'node:fs';
 import * as path from 'node:path';
 
 import { Random } from '#internal/base/random.js';
@@ -53,6 +53,7 @@ async function run(): Promise<void> {
     if (turn % 25 === 24) await store.sync();
   }
   await store.close();
+  writeFileSync(path.join(directory, 'points'), JSON.stringify(faults.points()));
   process.exitCode = 3;
 }
 

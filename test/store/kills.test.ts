@@ -65,6 +65,13 @@ async function judge(t: ExecutionContext, directory: string, what: string): Prom
   appendFileSync(path.join(directory, 'expected'), seen);
 }
 
+test('a process that is not killed passes the named points, all of them', (t) => inFolder(async (directory) => {
+  t.deepEqual(await killed([directory, '1', 'sync', 'none', '1']), { signal: null, code: 3 });
+  const passed = JSON.parse(readFileSync(path.join(directory, 'points'), 'utf8')) as Record<string, number>;
+  t.deepEqual(Object.keys(passed).sort(), [...new Set(points.map(([point]) => point))].sort());
+  for (const [point, nth] of points) t.true(passed[point]! >= nth, `${point} is passed ${passed[point]} times`);
+}));
+
 for (const durability of ['sync', 'interval'] as const) {
   const mine = durability === 'sync' ? points : points.filter(([point]) => /^(removals-w|record-w|reordered-|copies-w|footer-w)/.test(point));
   test(`a process killed at any of ${mine.length} points loses nothing that it acknowledged, with durability ${durability}`, async (t) => {
