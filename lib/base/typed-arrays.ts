@@ -24,7 +24,7 @@ const sharedLengthGetter = getterOf<number>(SharedArrayBuffer.prototype, 'byteLe
 export const typedArrayKind = getterOf<string | undefined>(prototype, Symbol.toStringTag);
 
 /** The number of elements: 0 once the array is detached, or its buffer has shrunk below it. Throws TypeError for other values. */
-export const lengthOf: (array: Float32Array | Int32Array | Uint32Array | Uint16Array) => number = lengthGetter;
+export const lengthOf: (array: Float32Array | Int32Array | Uint32Array | Uint16Array | Uint8Array) => number = lengthGetter;
 
 export function isInt32Array(value: unknown): value is Int32Array {
   return typedArrayKind(value) === 'Int32Array';

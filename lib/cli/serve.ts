@@ -22,6 +22,7 @@ interface ServeFlags {
   readonly maxTokens?: number;
   readonly memoryBytes: number;
   readonly pageBytes?: number;
+  readonly weights: 'mapped' | 'copied' | 'int8';
   readonly kvDtype?: Dtype;
   readonly results: 'fast' | 'exact';
   readonly driver: 'auto' | 'cuda' | 'host';
@@ -52,6 +53,8 @@ export function serveCommand(): Command {
     .option('--max-tokens <count>', `tokens of a prompt and its answer (default: the model's limit, at most ${formatNumber(mostTokens)})`, count)
     .option('--memory-bytes <size>', 'memory for K and V', sizeFlag, 2 ** 30)
     .option('--page-bytes <size>', "bytes of a physical page (default: the driver's smallest)", pageSizeFlag)
+    .addOption(new Option('--weights <kind>', 'mapped: shared with other processes; copied; int8: made while loading, for the CPU; half the bytes, and answers change a little')
+      .choices(['mapped', 'copied', 'int8']).default('mapped'))
     .option('--kv-dtype <name>', "float32, float16 or bfloat16: type of K and V (default: the weights'). A narrow one saves memory and moves answers: " +
       'bfloat16 moved logits by up to 0.08 of 11 on a real shape, and changed a likeliest token', dtypeFlag)
     .addOption(new Option('--results <kind>', 'exact: answers do not depend, to the bit, on what is cached or answered beside them; on the CPU, and slower with long texts')
@@ -86,7 +89,7 @@ async function serve(flags: ServeFlags): Promise<void> {
   const key = process.env['VKV_API_KEY'];
   const apiKeys = flags.apiKey ?? (key === undefined || key === '' ? [] : [key]);
   const tokenizer = new LlamaTokenizer(flags.model);
-  const model = new LlamaModel(flags.model, { threads: flags.threads });
+  const model = new LlamaModel(flags.model, { threads: flags.threads, weights: flags.weights });
   const { config } = model;
   using cache = new KvCache({
     model: model.shape(flags.kvDtype), slots: flags.slots, maxTokens: flags.maxTokens ?? Math.min(config.maxTokens, mostTokens),

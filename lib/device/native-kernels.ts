@@ -1,7 +1,7 @@
 // The addon's kernel classes as TypeScript sees them; types only. They do not check their arguments: lib/kernels validates before it calls.
 
 /** Rows of an engine as the addon takes them: a typed array, or an address. */
-export type NativeRows = Float32Array | Uint16Array | bigint;
+export type NativeRows = Float32Array | Uint16Array | Uint8Array | bigint;
 
 export interface NativeKernelsOptions {
   /** Per layer: address, slot, token and head bytes, heads, dim of K, then of V; query heads; scale. */

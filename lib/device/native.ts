@@ -83,6 +83,8 @@ export interface Native {
    * sum.
    */
   copyRows(memory: Uint8Array, chunkBytes: number, sums: Uint32Array, rowBytes: number, rows: Int32Array, target: Uint8Array): number;
+  /** Floats as int8 blocks of 34 bytes, one behind the other; false where a block is not finite or too large for its scale. */
+  quantizeRows(floats: Float32Array, into: Uint8Array): boolean;
   openHostDriver(options: {
     memoryBytes: number; populate: boolean; hugePages: boolean; mappingLimit: number;
   }): NativeDriver;

@@ -3,8 +3,10 @@
 
 import { DenseKernels, type DenseKernelsOptions, type Driver, type Dtype, type ModelShape } from '../index.js';
 
+import { createError } from '../base/errors.js';
 import { oneOf } from '../base/options.js';
 import { readLlamaConfig, type LlamaConfig } from './config.js';
+import { quantized } from './int8-weights.js';
 import { DevicePlace, HostPlace, type LlamaPlace } from './place.js';
 import { RotaryTable } from './rotary-table.js';
 import { Safetensors } from './safetensors.js';
@@ -16,18 +18,19 @@ export interface LlamaModelOptions extends Omit<DenseKernelsOptions, 'driver'> {
   /**
    * `mapped`: weights stay in their files, in memory that all processes share; a file that is written to afterwards makes passes fail with
    * KV_MODEL_INVALID, and never a wrong answer. One that was written within the last second or two is copied. `copied`: they are read into
-   * this process's own memory. Default `mapped`.
+   * this process's own memory. `int8`: matrices become integers while loading, 32 with a common scale, for the CPU; answers change a little
+   * (docs/kernels.md says how much). Default `mapped`.
    */
-  readonly weights?: WeightPlacement | undefined;
+  readonly weights?: WeightPlacement | 'int8' | undefined;
 }
 
-const placementField = oneOf(['mapped', 'copied']);
+const placementField = oneOf(['mapped', 'copied', 'int8']);
 
 /** A model's config and weights, loaded once; engines over different caches may share it. */
 export class LlamaModel implements LlamaPlace {
   /** What its `config.json` says. */
   readonly config: LlamaConfig;
-  /** Its weights on the CPU, as they are in the file. */
+  /** Its weights on the CPU, as they are in the file; or matrices as int8. */
   readonly weights: LlamaWeights;
   /** The arithmetic on the CPU. */
   readonly dense: DenseKernels;
@@ -45,10 +48,11 @@ export class LlamaModel implements LlamaPlace {
     this.#options = options;
     this.dense = new DenseKernels(options);
     this.config = readLlamaConfig(folder);
-    const tensors = new Safetensors(folder, weights);
+    const isInt8 = weights === 'int8';
+    const tensors = new Safetensors(folder, isInt8 ? 'mapped' : weights);
     try {
-      this.weights = readLlamaWeights(tensors, this.config, this.dense);
-      this.check();
+      this.weights = readLlamaWeights(tensors, this.config, this.dense, (name, weight) => isInt8 ? quantized(name, weight, this.dense) : weight);
+      for (const file of tensors.files) file.check();
     } finally {
       tensors.close();
     }
@@ -69,6 +73,12 @@ export class LlamaModel implements LlamaPlace {
    */
   acquirePlace(driver: Driver, passes: 'awaited' | 'blocking'): LlamaPlace {
     if (driver.kind === 'host') return passes === 'blocking' ? this : new HostPlace(this.weights, driver, this.#options);
+    if (this.weights.embedding.dtype === 'int8') {
+      throw createError('KV_INVALID_OPTION', {
+        reason: 'range', owner: 'LlamaModel', option: 'weights', expected: `'mapped' or 'copied' on ${driver.info.deviceName}`, received: 'int8',
+        hint: "Int8 weights are multiplied on the CPU only. Use `driver: 'host'`.",
+      });
+    }
     const held = this.#places.get(driver) ?? { place: new DevicePlace(this.weights, driver, this.#options), users: 0 };
     this.#places.set(driver, held);
     held.users += 1;
@@ -85,7 +95,7 @@ export class LlamaModel implements LlamaPlace {
   }
 
   /** The `model` of a KvCache for it; K and V may be kept in another type than the weights'. */
-  shape(dtype: Dtype = this.weights.embedding.dtype): ModelShape {
+  shape(dtype: Dtype = this.weights.dtype): ModelShape {
     const { layers, kvHeads, headDim } = this.config;
     return { layers, kvHeads, headDim, dtype };
   }

@@ -61,6 +61,11 @@ export class Safetensors {
     return [...this.#entries.keys()];
   }
 
+  /** The type of a tensor that was read. */
+  dtypeOf(name: string): RowDtype {
+    return this.#entries.get(name)!.dtype;
+  }
+
   /** Whose bytes its tensors may be. */
   get files(): readonly WeightFile[] {
     return this.#files;

@@ -2,7 +2,8 @@
 // floats. On a device, addresses there replace the arrays and the addresses of mapped files. A tensor that is missing, or that no part of the arithmetic uses, is an
 // error that names it.
 
-import { dtypeBytes, type DenseKernels, type FloatBuffer, type Weight } from '../index.js';
+import { weightBytes } from '../kernels/dense/dense-operands.js';
+import type { DenseKernels, FloatBuffer, RowDtype, Weight } from '../index.js';
 
 import type { LlamaConfig } from './config.js';
 import { modelError } from './model-error.js';
@@ -38,12 +39,16 @@ export interface LlamaWeights {
   readonly head: Weight;
   /** Bytes that one token's forward pass reads: all but the embedding's other rows. */
   readonly bytesPerToken: number;
+  /** Type of the file's matrices. */
+  readonly dtype: RowDtype;
   /** Whose bytes matrices may be; they stay while this does. Checked behind what was computed with them. */
   readonly files: readonly WeightFile[];
 }
 
-/** Reads all weights. Throws KV_MODEL_INVALID. */
-export function readLlamaWeights(tensors: Safetensors, config: LlamaConfig, dense: DenseKernels): LlamaWeights {
+/** Reads all weights; matrices become what `matrix` makes of them. Throws KV_MODEL_INVALID. */
+export function readLlamaWeights(
+  tensors: Safetensors, config: LlamaConfig, dense: DenseKernels, matrix: (name: string, weight: Weight) => Weight,
+): LlamaWeights {
   const { hidden, intermediate, headDim, vocabularyTokens, biases } = config;
   const used = new Set<string>();
   const read = (name: string, shape: readonly number[]): Weight => {
@@ -57,11 +62,12 @@ export function readLlamaWeights(tensors: Safetensors, config: LlamaConfig, dens
     return floats;
   };
   const linear = (name: string, outputs: number, inputs: number, hasBias: boolean): Linear => ({
-    weight: read(`${name}.weight`, [outputs, inputs]), bias: hasBias ? vector(`${name}.bias`, outputs) : undefined,
+    weight: matrixOf(`${name}.weight`, [outputs, inputs]), bias: hasBias ? vector(`${name}.bias`, outputs) : undefined,
   });
 
   const [queries, keys] = [config.queryHeads * headDim, config.kvHeads * headDim];
-  const embedding = read('model.embed_tokens.weight', [vocabularyTokens, hidden]);
+  const matrixOf = (name: string, shape: readonly number[]): Weight => matrix(name, read(name, shape));
+  const embedding = matrixOf('model.embed_tokens.weight', [vocabularyTokens, hidden]);
   const layers = Array.from({ length: config.layers }, (_, layer): LayerWeights => {
     const [attention, feedForward] = [`model.layers.${layer}.self_attn`, `model.layers.${layer}.mlp`];
     return {
@@ -82,7 +88,7 @@ export function readLlamaWeights(tensors: Safetensors, config: LlamaConfig, dens
   if (!config.tiesHead && !tensors.names.includes('lm_head.weight')) {
     throw modelError('The model has no tensor `lm_head.weight`. If its head is the embedding, `tie_word_embeddings` in config.json must be true.');
   }
-  const head = config.tiesHead ? embedding : read('lm_head.weight', [vocabularyTokens, hidden]);
+  const head = config.tiesHead ? embedding : matrixOf('lm_head.weight', [vocabularyTokens, hidden]);
 
   // Old files carry the rotary frequencies, and tied ones the head a second time; neither is needed.
   const unused = tensors.names.find((name) => !used.has(name) && !name.endsWith('.rotary_emb.inv_freq') && name !== 'lm_head.weight');
@@ -92,17 +98,19 @@ export function readLlamaWeights(tensors: Safetensors, config: LlamaConfig, dens
   }
   const matrices = [head, ...layers.flatMap(({ query, key, value, attentionOutput, gate, up, down }) =>
     [query, key, value, attentionOutput, gate, up, down].map(({ weight }) => weight))];
-  const bytesPerToken = matrices.reduce((sum, { dtype, outputs, inputs }) => sum + dtypeBytes(dtype) * outputs * inputs, 0);
-  return { embedding, layers, norm, head, bytesPerToken, files: tensors.files };
+  const bytesPerToken = matrices.reduce((sum, weight) => sum + weightBytes(weight), 0);
+  // A matrix that was converted is in no file.
+  const files = [embedding, ...matrices].some(({ data }) => typeof data === 'bigint') ? tensors.files : [];
+  return { embedding, layers, norm, head, bytesPerToken, dtype: tensors.dtypeOf('model.embed_tokens.weight'), files };
 }
 
 /** The same weights with every array, or address of so many bytes, replaced by `map`'s result: for a device, by an address there. */
 export function mapWeights(weights: LlamaWeights, map: (data: Weight['data'], bytes: number) => Weight['data']): LlamaWeights {
-  const matrix = (weight: Weight): Weight => ({ ...weight, data: map(weight.data, dtypeBytes(weight.dtype) * weight.outputs * weight.inputs) });
+  const matrix = (weight: Weight): Weight => ({ ...weight, data: map(weight.data, weightBytes(weight)) });
   const floats = (buffer: FloatBuffer): FloatBuffer => typeof buffer === 'bigint' ? buffer : map(buffer, buffer.byteLength) as FloatBuffer;
   const linear = ({ weight, bias }: Linear): Linear => ({ weight: matrix(weight), bias: bias && floats(bias) });
   return {
-    embedding: matrix(weights.embedding), norm: floats(weights.norm), head: matrix(weights.head), bytesPerToken: weights.bytesPerToken, files: weights.files,
+    embedding: matrix(weights.embedding), norm: floats(weights.norm), head: matrix(weights.head), bytesPerToken: weights.bytesPerToken, dtype: weights.dtype, files: weights.files,
     layers: weights.layers.map((layer) => ({
       attentionNorm: floats(layer.attentionNorm), query: linear(layer.query), key: linear(layer.key), value: linear(layer.value),
       queryNorm: layer.queryNorm && floats(layer.queryNorm), keyNorm: layer.keyNorm && floats(layer.keyNorm),

@@ -30,7 +30,12 @@ kernels::CublasChoice ToChoice(Arguments& options) {
           given, static_cast<uint64_t>(options.Integer("workspaceBytes", 0, kLargestInteger))};
 }
 
-kernels::Dtype ToDtype(Arguments& given, size_t at) { return static_cast<kernels::Dtype>(given.Integer(at, 0, 2)); }
+// Of a weight in rows of `width` elements; int8 on the CPU only, in rows of whole blocks.
+kernels::Dtype ToDtype(Arguments& given, size_t at, int64_t width, bool is_on_device) {
+  const kernels::Dtype dtype{static_cast<int32_t>(given.Integer(at, 0, 3))};
+  if (dtype == kernels::kInt8Weights && (is_on_device || width % kernels::kBlockElements != 0)) given.Refuse(width);
+  return dtype;
+}
 
 int64_t ToCount(Arguments& given, size_t at) { return given.Integer(at, 0, kMostElements); }
 
@@ -70,8 +75,10 @@ T* Floats(Arguments& given, size_t at, int64_t count) {
 }
 
 const void* Matrix(Arguments& given, size_t at, kernels::Dtype dtype, int64_t count) {
-  return given.Buffer<const void>(at, dtype == kernels::Dtype::kFloat32 ? napi_float32_array : napi_uint16_array,
-                                  static_cast<uint64_t>(count * kernels::ElementBytes(dtype)));
+  const napi_typedarray_type type = dtype == kernels::Dtype::kFloat32 ? napi_float32_array
+                                    : dtype == kernels::kInt8Weights  ? napi_uint8_array
+                                                                      : napi_uint16_array;
+  return given.Buffer<const void>(at, type, static_cast<uint64_t>(kernels::WeightBytes(dtype, count)));
 }
 
 }  // namespace
@@ -150,7 +157,7 @@ Napi::Value NativeDense::Multiply(const Napi::CallbackInfo& info) {
   const kernels::ProductInput input = {Floats<const float>(given, 0, Product(given, rows, inputs)), rows, inputs};
   products_.clear();
   for (size_t at = kCommonArguments; at + kProductArguments <= info.Length(); at += kProductArguments) {
-    const kernels::Dtype dtype = ToDtype(given, at + 1);
+    const kernels::Dtype dtype = ToDtype(given, at + 1, inputs, is_on_device());
     const int64_t outputs = ToCount(given, at + 2);
     const float* const bias = given.IsUndefined(at + 3) ? nullptr : Floats<const float>(given, at + 3, outputs);
     products_.push_back({Matrix(given, at, dtype, Product(given, outputs, inputs)), bias,
@@ -195,8 +202,8 @@ Napi::Value NativeDense::Gate(const Napi::CallbackInfo& info) {
 
 Napi::Value NativeDense::Gather(const Napi::CallbackInfo& info) {
   Arguments given(info, "gather");
-  const kernels::Dtype dtype = ToDtype(given, 1);
   const int64_t width = ToCount(given, 2), rows = ToCount(given, 4);
+  const kernels::Dtype dtype = ToDtype(given, 1, width, is_on_device());
   const Indices tokens = ReadIndices(given, 3, rows, is_on_device());
   const kernels::Gathering command = {Matrix(given, 0, dtype, Product(given, tokens.most + 1, width)),
                                       Floats<float>(given, 5, Product(given, rows, width)), width, dtype,

@@ -3,6 +3,7 @@
 #include "addon/arguments.h"
 #include "addon/context.h"
 #include "checked_rows.h"
+#include "kernels/dense/cpu/int8.h"
 
 namespace vkv::addon {
 namespace {
@@ -48,10 +49,25 @@ Napi::Value CopyRows(const Napi::CallbackInfo& info) {
   return Napi::Number::New(info.Env(), copied.is_good ? static_cast<double>(copied.chunks) : -1);
 }
 
+// (floats, into) → false where a block is not finite
+Napi::Value QuantizeRows(const Napi::CallbackInfo& info) {
+  Arguments given(info, "quantizeRows");
+  const std::span<uint8_t> into = given.Uint8s(1);
+  const uint64_t blocks = into.size() / sizeof(kernels::Int8Block);
+  const auto* const floats =
+      given.Buffer<const float>(0, napi_float32_array, blocks * kernels::kBlockElements * sizeof(float));
+  if (into.size() % sizeof(kernels::Int8Block) != 0) given.Refuse(static_cast<int64_t>(into.size()));
+  if (ThrowIfFailed(info.Env(), given.status())) return info.Env().Undefined();
+  return Napi::Boolean::New(info.Env(),
+                            kernels::QuantizeBlocks(floats, static_cast<int64_t>(blocks) * kernels::kBlockElements,
+                                                    reinterpret_cast<kernels::Int8Block*>(into.data())));
+}
+
 }  // namespace
 
 void DefineRows(Napi::Env env, Napi::Object exports) {
   exports.Set("sumChunks", Napi::Function::New<SumChunksOf>(env, "sumChunks"));
+  exports.Set("quantizeRows", Napi::Function::New<QuantizeRows>(env, "quantizeRows"));
   exports.Set("copyRows", Napi::Function::New<CopyRows>(env, "copyRows"));
 }
 

@@ -1,4 +1,5 @@
-// Checksums of chunks of memory, and rows out of it, as functions of the addon. For the environment's own thread.
+// Checksums of chunks of memory, rows out of it, and rows of weights as int8, as functions of the addon. For the
+// environment's own thread.
 #ifndef VKV_ADDON_ROWS_BINDING_H_
 #define VKV_ADDON_ROWS_BINDING_H_
 

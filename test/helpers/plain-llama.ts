@@ -16,9 +16,12 @@ export interface PlainSelection {
 export class PlainLlama {
   readonly #config: Json;
   readonly #tensors: ReadonlyMap<string, Vector>;
+  readonly #round: (input: Vector) => Vector;
 
-  constructor({ config, tensors }: MadeLlama) {
+  /** `round`: what products make of their inputs first. */
+  constructor({ config, tensors }: MadeLlama, round: (input: Vector) => Vector = (input) => input) {
     this.#config = config;
+    this.#round = round;
     this.#tensors = new Map([...tensors].map(([name, { values }]) => [name, Float64Array.from(values)]));
   }
 
@@ -82,7 +85,8 @@ export class PlainLlama {
     for (let head = 0; head < heads; head += 1) row.set(this.#norm(name, row.slice(head * dim, (head + 1) * dim)), head * dim);
   }
 
-  #linear(name: string, input: Vector): Vector {
+  #linear(name: string, unrounded: Vector): Vector {
+    const input = this.#round(unrounded);
     const [weight, bias] = [this.#tensors.get(`${name}.weight`)!, this.#tensors.get(`${name}.bias`)];
     return Float64Array.from({ length: weight.length / input.length }, (_, output) =>
       dot(input, weight.subarray(output * input.length, (output + 1) * input.length)) + (bias?.[output] ?? 0));

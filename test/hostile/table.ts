@@ -28,7 +28,8 @@ const spans = () => ({ slots: Int32Array.of(0), lengths: Int32Array.of(3), token
 const floats = (length: number): Float32Array => new Float32Array(length);
 const width = 8;
 const weight = () => ({ data: floats(width * width), dtype: 'float32', outputs: width, inputs: width });
-const product = () => ({ weight: weight(), bias: floats(width), output: floats(2 * width), mode: 'add' });
+const product = (dtype: 'float32' | 'int8', data: Float32Array | Uint8Array) =>
+  ({ weight: { data, dtype, outputs: width, inputs: 32 }, bias: floats(width), output: floats(2 * width), mode: 'add' });
 const schedulerOptions = (world: World) => ({
   cache: world.cache, engine: world.engine(), maxBatch: 2, prefillTokensPerStep: 8, watermarkRows: 1, minPendingTokens: 1,
   order: kv.byArrival(), stream: 0n, now: () => 0,
@@ -219,7 +220,7 @@ export const table: Readonly<Record<string, Rows>> = {
     },
     multiply: (world) => {
       const dense = world.dense();
-      return call(dense.multiply.bind(dense), floats(2 * width), 2, product(), product());
+      return call(dense.multiply.bind(dense), floats(2 * 32), 2, product('float32', floats(width * 32)), product('int8', new Uint8Array(width * 34)));
     },
     normalize: (world) => {
       const dense = world.dense();

@@ -50,7 +50,7 @@ cublasTest(`products are those of plain sums over activations of the weight's ty
       { weight, bias: bias && memory.put(bias), output, mode })));
     for (const { weight: { dtype, outputs }, values, bias, before, output, mode } of products) {
       const actual = memory.read(output, rows * outputs);
-      const rounded = input.map((value) => roundTo(dtype, value));
+      const rounded = input.map((value) => roundTo(dtype as RowDtype, value));
       const worst = actual.reduce((most, value, at) => {
         const [row, o] = [Math.floor(at / outputs), at % outputs];
         let sum = (mode === 'add' ? before[at]! : 0) + (bias?.[o] ?? 0);

@@ -3,54 +3,20 @@
 
 import test from 'ava';
 
-import { KvCache, type Dtype, type LayoutKind, type RowDtype } from 'virtual-kv';
+import { KvCache, type RowDtype } from 'virtual-kv';
 import { MockDevice } from 'virtual-kv/testing';
 
 import { LlamaEngine } from '#internal/llama/engine.js';
 import { LlamaModel } from '#internal/llama/model.js';
 import { Random } from '#internal/base/random.js';
-import { pageBytes, randomText, shapeOf, vocabularyTokens } from '../helpers/llama-shapes.js';
+import { Scene } from '../helpers/llama-scene.js';
+import { pageBytes, randomText, shapeOf } from '../helpers/llama-shapes.js';
 import { randomLlama, removeFolder, writeLlama } from '../helpers/made-llama.js';
 import { seedOf } from '../helpers/seed.js';
 
 const seed = seedOf('exact results');
 const scale = Number(process.env['VKV_TEST_SCALE'] ?? 1);
 const dtypes: readonly RowDtype[] = ['float32', 'float16', 'bfloat16'];
-
-/** One engine over a cache of its own. */
-class Scene {
-  readonly cache: KvCache;
-  readonly engine: LlamaEngine;
-
-  constructor(model: LlamaModel, dtype: Dtype, layout: LayoutKind, passes: 'awaited' | 'blocking') {
-    this.cache = new KvCache({ model: model.shape(dtype), layout, slots: 5, maxTokens: 256, memoryBudgetBytes: 2 ** 27, driver: 'host', pageBytes });
-    this.engine = new LlamaEngine({ model, cache: this.cache, passes, results: 'exact' });
-  }
-
-  /** Computes so many next tokens of some texts; returns the logits behind each. */
-  async step(chunks: readonly { readonly text: readonly number[]; readonly sequence: ReturnType<KvCache['acquire']>; readonly tokens: number }[]): Promise<Float32Array[]> {
-    const batch = this.cache.createBatch();
-    for (const { sequence, tokens } of chunks) batch.add(sequence, tokens);
-    this.cache.prepare(batch);
-    const call = chunks.every(({ tokens }) => tokens === 1) ? 'decode' : 'prefill';
-    const { logits } = await this.engine[call]({
-      length: chunks.length,
-      slots: Int32Array.from(chunks, ({ sequence }) => sequence.slot),
-      positions: Int32Array.from(chunks, ({ sequence }) => sequence.length),
-      tokenCounts: Int32Array.from(chunks, ({ tokens }) => tokens),
-      tokens: Int32Array.from(chunks.flatMap(({ text, sequence, tokens }) => text.slice(sequence.length, sequence.length + tokens))),
-      wantsLogits: new Uint8Array(chunks.length).fill(1),
-    });
-    this.cache.commit(batch);
-    return chunks.map((_, index) => logits.slice(index * vocabularyTokens, (index + 1) * vocabularyTokens));
-  }
-
-  close(): void {
-    this.engine.close();
-    this.cache.verify();
-    this.cache.close();
-  }
-}
 
 test(`an exact answer has one value, whatever was cached, in any company and cut in any way (seed ${seed})`, async (t) => {
   const random = new Random(seed);

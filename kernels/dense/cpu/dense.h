@@ -8,6 +8,7 @@
 
 #include <cstdint>
 
+#include "kernels/dense/cpu/int8.h"
 #include "kernels/dense/dense_commands.h"
 
 namespace vkv::kernels {
@@ -44,6 +45,7 @@ struct DenseKernels {
   void (*gate)(const float* gate, const float* up, float* output, int64_t count);
   // `count` elements as floats.
   void (*to_floats)(float* to, const void* from, Dtype dtype, int64_t count);
+  void (*multiply_int8)(const Int8Part& part);
 };
 
 // Null where this machine or this build cannot run them; Portable is always there.

@@ -29,7 +29,7 @@ VKV_TARGET_END
 namespace vkv::kernels {
 
 const DenseKernels* Avx2Dense() {
-  static constexpr DenseKernels kKernels = {"avx2", Multiply, Normalize, Rotate, Gate, ToFloats};
+  static constexpr DenseKernels kKernels = {"avx2", Multiply, Normalize, Rotate, Gate, ToFloats, MultiplyInt8Avx2};
   return Avx2Kernels() == nullptr ? nullptr : &kKernels;
 }
 

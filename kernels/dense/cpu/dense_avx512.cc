@@ -34,7 +34,7 @@ VKV_TARGET_END
 namespace vkv::kernels {
 
 const DenseKernels* Avx512Dense() {
-  static constexpr DenseKernels kKernels = {"avx512", Multiply, Normalize, Rotate, Gate, ToFloats};
+  static constexpr DenseKernels kKernels = {"avx512", Multiply, Normalize, Rotate, Gate, ToFloats, MultiplyInt8Avx2};
   return Avx512Kernels() == nullptr ? nullptr : &kKernels;
 }
 

@@ -19,7 +19,8 @@ namespace {
 }  // namespace
 
 const DenseKernels* PortableDense() {
-  static constexpr DenseKernels kKernels = {"portable", Multiply, Normalize, Rotate, Gate, ToFloats};
+  static constexpr DenseKernels kKernels = {"portable", Multiply, Normalize,           Rotate,
+                                            Gate,       ToFloats, MultiplyInt8Portable};
   return &kKernels;
 }
 

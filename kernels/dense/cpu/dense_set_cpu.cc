@@ -19,9 +19,26 @@ int CpuDense::ThreadsFor(int64_t operations) const {
   return static_cast<int>(std::clamp<int64_t>(operations / kOperationsPerThread, 1, threads_));
 }
 
+Int8Input CpuDense::Quantize(const ProductInput& input) {
+  const int64_t elements = input.rows * input.inputs;
+  rows_.Reserve(elements / int64_t{sizeof(float)} + elements / kBlockElements);
+  auto* const values = reinterpret_cast<int8_t*>(rows_.data());
+  float* const scales = rows_.data() + elements / int64_t{sizeof(float)};
+  pool_->ForEach(input.rows, ThreadsFor(4 * elements), [&](int64_t row, int) {
+    QuantizeRow(input.input + row * input.inputs, input.inputs, values + row * input.inputs,
+                scales + row * (input.inputs / kBlockElements));
+  });
+  return {values, scales, input.rows, input.inputs};
+}
+
 Status CpuDense::Multiply(const ProductInput& input, std::span<const Product> products) {
   int64_t outputs = 0;
-  for (const Product& product : products) outputs += product.outputs;
+  bool has_int8 = false;
+  for (const Product& product : products) {
+    outputs += product.outputs;
+    has_int8 = has_int8 || product.dtype == kInt8Weights;
+  }
+  const Int8Input rows = has_int8 ? Quantize(input) : Int8Input{};
   scratch_.Reserve(kProductScratchFloats * threads_);
   const int threads = ThreadsFor(input.rows * input.inputs * outputs);
   // Whole panels, so that no two parts share a line of weights.
@@ -33,8 +50,9 @@ Status CpuDense::Multiply(const ProductInput& input, std::span<const Product> pr
     auto product = products.begin();
     for (; part >= CeilDiv(product->outputs, per_part); ++product) part -= CeilDiv(product->outputs, per_part);
     const int64_t from = part * per_part;
-    dense_->multiply({&*product, input, from, std::min(product->outputs, from + per_part)},
-                     scratch_.data() + worker * kProductScratchFloats);
+    const int64_t to = std::min(product->outputs, from + per_part);
+    if (product->dtype == kInt8Weights) return dense_->multiply_int8({&*product, rows, from, to});
+    dense_->multiply({&*product, input, from, to}, scratch_.data() + worker * kProductScratchFloats);
   });
   return Ok();
 }
@@ -68,10 +86,14 @@ Status CpuDense::Gate(const Gating& command) {
 
 Status CpuDense::Gather(const Gathering& command, std::span<const int32_t> tokens) {
   const auto* const bytes = static_cast<const uint8_t*>(command.table);
-  const int64_t row_bytes = command.width * ElementBytes(command.dtype);
+  const int64_t row_bytes = WeightBytes(command.dtype, command.width);
   float* output = command.output;
   for (const int32_t token : tokens) {
-    dense_->to_floats(output, bytes + token * row_bytes, command.dtype, command.width);
+    const uint8_t* const row = bytes + token * row_bytes;
+    if (command.dtype == kInt8Weights)
+      ToFloats(output, reinterpret_cast<const Int8Block*>(row), command.width);
+    else
+      dense_->to_floats(output, row, command.dtype, command.width);
     output += command.width;
   }
   return Ok();

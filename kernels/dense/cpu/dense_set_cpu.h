@@ -32,11 +32,13 @@ class CpuDense final : public DenseSet {
 
  private:
   int ThreadsFor(int64_t operations) const;
+  Int8Input Quantize(const ProductInput& input);
 
   const std::shared_ptr<WorkerPool> pool_;
   const int threads_;
   const DenseKernels* const dense_;
   Scratch scratch_;
+  Scratch rows_;  // of int8 products: values, then scales
 };
 
 }  // namespace vkv::kernels

@@ -4,20 +4,20 @@
 import { createError } from '../../base/errors.js';
 import type { NativeDense } from '../../device/native-kernels.js';
 import { checkInteger, explainRevoked, integer, number, oneOf, unknownOption } from '../../base/options.js';
-import type { FloatBuffer, Norm, Product, Weight } from './dense-operands.js';
-import type { RowDtype } from '../kernels-options.js';
+import { int8Block, type FloatBuffer, type Norm, type Product, type Weight, type WeightDtype } from './dense-operands.js';
 
 type Argument = Parameters<NativeDense['multiply']>[number];
 
-/** As native: `enum class Dtype` of kernels/commands.h. */
-const dtypeNumbers: Readonly<Record<RowDtype, number>> = { float32: 0, float16: 1, bfloat16: 2 };
-export const float32 = dtypeNumbers.float32;
+/** As native: `enum class Dtype` of kernels/commands.h, and kInt8Weights of kernels/dense/cpu/int8.h. */
+const dtypeNumbers: Readonly<Record<WeightDtype, number>> = { float32: 0, float16: 1, bfloat16: 2, int8: 3 };
+export const { float32, int8 } = dtypeNumbers;
 
 const weightNames = { data: true, dtype: true, outputs: true, inputs: true } as const;
 const productNames = { weight: true, bias: true, output: true, mode: true } as const;
 const normNames = { weight: true, width: true, epsilon: true } as const;
 const rotationNames = { heads: true, dim: true } as const;
-const dtypeField = oneOf(['float32', 'float16', 'bfloat16']);
+const dtypeField = oneOf(['float32', 'float16', 'bfloat16', 'int8']);
+const blocksField = integer({ min: 1, multipleOf: int8Block.elements });
 const modeField = oneOf(['replace', 'add']);
 const epsilonField = number(0);
 const dimField = integer({ min: 2, multipleOf: 2 });
@@ -106,10 +106,11 @@ export function readWeight(owner: string, option: string, weight: Weight, into: 
   } catch (error) {
     throw explainRevoked(error, weight, { owner, option });
   }
-  if (dtype !== 'float32' && dtype !== 'float16' && dtype !== 'bfloat16') dtypeField(dtype, { owner, option: `${option}.dtype` });
+  if (dtype !== 'float32' && dtype !== 'float16' && dtype !== 'bfloat16' && dtype !== 'int8') dtypeField(dtype, { owner, option: `${option}.dtype` });
   into.dtype = dtypeNumbers[dtype];
   checkInteger(owner, `${option}.outputs`, outputs, 1);
   checkInteger(owner, `${option}.inputs`, inputs, 1);
+  if (dtype === 'int8' && inputs % int8Block.elements !== 0) blocksField(inputs, { owner, option: `${option}.inputs` });
   into.data = data;
   into.outputs = outputs;
   into.inputs = inputs;

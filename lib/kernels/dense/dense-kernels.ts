@@ -16,9 +16,9 @@ import type { Membership } from '../../device/weak-users.js';
 import { checkInteger, isAddress } from '../../base/options.js';
 import { isInt32Array, lengthOf, typedArrayKind } from '../../base/typed-arrays.js';
 import {
-  float32, ProductArguments, readNorm, readRotationShape, readWeight, type ReadNorm, type ReadWeight, type RotationShape,
+  float32, int8, ProductArguments, readNorm, readRotationShape, readWeight, type ReadNorm, type ReadWeight, type RotationShape,
 } from './dense-arguments.js';
-import type { FloatBuffer, Norm, Product, Weight } from './dense-operands.js';
+import { int8Block, type FloatBuffer, type Norm, type Product, type Weight } from './dense-operands.js';
 import { readDenseKernelsOptions, type DenseKernelsOptions } from './dense-options.js';
 import { kernelModule } from '../load-kernels.js';
 import { checkShared } from '../queued-operands.js';
@@ -164,11 +164,17 @@ export class DenseKernels {
   }
 
   #checkMatrix(owner: string, option: string, data: Weight['data'], dtype: number, rows: number, width: number): void {
-    this.#checkBuffer(owner, option, data, dtype === float32 ? 'Float32Array' : 'Uint16Array', rows, width);
+    if (dtype !== int8) return this.#checkBuffer(owner, option, data, dtype === float32 ? 'Float32Array' : 'Uint16Array', rows, width);
+    if (this.#isOnDevice) {
+      throw createError('KV_INVALID_OPTION', {
+        reason: 'range', owner, option: option.replace('data', 'dtype'), expected: "'float32', 'float16' or 'bfloat16' on a device", received: 'int8',
+      });
+    }
+    this.#checkBuffer(owner, option, data, 'Uint8Array', rows, width / int8Block.elements * int8Block.bytes);
   }
 
   #checkBuffer(
-    owner: string, option: string, buffer: Weight['data'], kind: 'Float32Array' | 'Uint16Array', rows: number, width: number,
+    owner: string, option: string, buffer: Weight['data'], kind: 'Float32Array' | 'Uint16Array' | 'Uint8Array', rows: number, width: number,
   ): void {
     if (typeof buffer === 'bigint') {
       if (isAddress(buffer) && buffer > 0n) return;

@@ -1,6 +1,7 @@
-// What dense kernels compute with: buffers of floats, matrices as models store them, products, norms. Types only; dense-arguments.ts
-// reads and checks them.
+// What dense kernels compute with: buffers of floats, matrices as models store them, products, norms. Types, and the bytes of a matrix;
+// dense-arguments.ts reads and checks them.
 
+import { dtypeBytes } from '../../layout/model-shape.js';
 import type { RowDtype } from '../kernels-options.js';
 
 /**
@@ -9,16 +10,30 @@ import type { RowDtype } from '../kernels-options.js';
  */
 export type FloatBuffer = Float32Array | bigint;
 
+/** Type of a weight's elements. `int8`: blocks of 32 integers with a 16-bit scale, on the CPU. */
+export type WeightDtype = RowDtype | 'int8';
+
 /** A matrix as models store it: `[outputs, inputs]`. Its array must not change its length. */
 export interface Weight {
-  /** Its elements row by row, 16-bit floats as their bits; or their address. */
-  readonly data: Float32Array | Uint16Array | bigint;
+  /**
+   * Its elements row by row, 16-bit floats as their bits, int8 in blocks of 34 bytes: a float16, then 32 integers (the Q8_0 of GGUF); or
+   * their address.
+   */
+  readonly data: Float32Array | Uint16Array | Uint8Array | bigint;
   /** Type of its elements. */
-  readonly dtype: RowDtype;
+  readonly dtype: WeightDtype;
   /** Rows of the matrix: elements of an output row, 1 or more. */
   readonly outputs: number;
-  /** Columns of the matrix: elements of an input row, 1 or more. */
+  /** Columns of the matrix: elements of an input row, 1 or more; of int8 a multiple of 32. */
   readonly inputs: number;
+}
+
+/** Integers that share a scale, and their bytes with it. */
+export const int8Block = { elements: 32, bytes: 34 } as const;
+
+/** Bytes of a matrix. */
+export function weightBytes({ dtype, outputs, inputs }: Omit<Weight, 'data'>): number {
+  return outputs * (dtype === 'int8' ? inputs / int8Block.elements * int8Block.bytes : inputs * dtypeBytes(dtype));
 }
 
 /** One product of an input: `output[row, o] = Σ input[row, i] · weight[o, i]`. */
