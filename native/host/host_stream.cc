@@ -114,7 +114,7 @@ void HostStream::RunAll(const std::vector<Unit>& units) {
 
 void HostStream::RunOne(const Record& record, const void* command, const void* entries) {
   const uint64_t ticket = done_.load(std::memory_order_relaxed) + 1;
-  while (is_held_.load(std::memory_order_relaxed) && record.kind == Kind::kDroppable && !IsDropped(record, ticket)) {
+  while (is_held_.load(std::memory_order_acquire) && record.kind == Kind::kDroppable && !IsDropped(record, ticket)) {
     constexpr timespec kLookAgain = {0, 1'000'000};
     nanosleep(&kLookAgain, nullptr);
   }
