@@ -38,9 +38,6 @@ interface Plan {
   readonly keptValue: unknown;
 }
 
-/** Of the cached rows that no sequence uses, how many are evicted for a prompt before they must be. */
-const earlyShare = 1 / 32;
-
 const nothing: Plan = {
   hit: undefined, tokens: 0, pendingTokens: 0, groups: 0, adoptedSlot: -1, adoptedGroups: 0, copiedId: -1, usedPages: 0, sourcePages: 0,
   keptValue: undefined,
@@ -135,29 +132,15 @@ export class Admission {
     };
   }
 
-  /**
-   * Where a text of its own must displace cached ones, those go first that idle slots hold: it then gets one with their rows. Rows that it
-   * would have to take from several slots cost a mapping each, so for one slot with enough of them some texts go before they must.
-   */
+  /** Where a text of its own must displace cached ones, those go first that idle slots hold: it then gets one with their rows. */
   #evictFor(promptRows: number): void {
     const { layout, slots, news } = this.#memory;
-    const { choice, index } = this.#cached;
     if (!slots.hasFree()) return;
-    const fullest = choice.fullestBlank();
-    const lacking = (slot: number): number => Math.max(0, promptRows - (slot < 0 ? 0 : slots.rows[slot]!));
-    const lackingPages = (): number => layout.pagesFor(promptRows) - layout.pagesFor(promptRows - lacking(fullest));
+    const fullest = this.#cached.choice.fullestBlank();
+    const lackingPages = (): number => layout.pagesFor(promptRows) - layout.pagesFor(fullest < 0 ? 0 : Math.min(promptRows, slots.rows[fullest]!));
     if (lackingPages() <= news[cacheNews.availablePages]!) return;
     const missing = this.#supply.missingWithoutEviction(lackingPages, fullest);
-    if (missing < 0) return; // it will be refused
     if (missing > 0) this.#cached.evictInPlace(missing);
-    let spare = Math.min(promptRows, Math.floor(index.pooledRows * layout.groupRows * earlyShare));
-    spare -= Math.max(0, choice.blankRows() - promptRows); // evicted early for others
-    while (spare > 0) {
-      const rows = Math.min(spare, lacking(choice.fullestBlank()));
-      if (rows === 0) return;
-      this.#cached.evictInPlace(layout.pagesFor(rows));
-      spare -= rows;
-    }
   }
 
   #plan(hit: PrefixHit): Plan {

@@ -10,6 +10,7 @@ namespace {
 constexpr uint32_t kFatbinMagic = 0xba55ed50;
 constexpr uint16_t kFatbinVersion = 1;
 constexpr uint16_t kFatbinHeaderBytes = 16;
+constexpr int32_t kOldestOfFatbin = 11'000;  // the first that knows what the kernels' code is compiled for
 
 struct FatbinHeader {
   uint32_t magic;
@@ -56,7 +57,8 @@ CUresult ReadImage(const void* image, int32_t driver_version, int32_t compute_ca
     std::memcpy(&header, image, sizeof(header));
     const bool is_whole =
         header.version == kFatbinVersion && header.header_bytes == kFatbinHeaderBytes && header.bytes != 0;
-    return is_whole ? CUDA_SUCCESS : CUDA_ERROR_INVALID_IMAGE;
+    if (!is_whole) return CUDA_ERROR_INVALID_IMAGE;
+    return driver_version < kOldestOfFatbin ? CUDA_ERROR_NO_BINARY_FOR_GPU : CUDA_SUCCESS;
   }
   const std::string_view text = static_cast<const char*>(image);
   if (!text.starts_with(".version")) return CUDA_ERROR_INVALID_IMAGE;

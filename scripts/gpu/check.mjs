@@ -68,4 +68,4 @@ if (!simulated && process.env.VKV_CUBLAS === undefined && !hasCublas()) {
   sections.say(library === undefined ? 'there is no cuBLAS\n' : `cuBLAS: ${library}\n`);
 }
 const plan = makePlan({ programs, results, page, simulated, shapes: kernelShapes, groups: contractGroups });
-process.exitCode = (await runPlan(plan, sections, { canShare: !/Exclusive/.test(machine) })) ? 0 : 1;
+process.exit((await runPlan(plan, sections, { canShare: !/Exclusive/.test(machine) })) ? 0 : 1); // a process that was left behind is not waited for

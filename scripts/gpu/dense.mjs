@@ -1,6 +1,6 @@
 // Measures the dense kernels and the reference engine for gpu-check; prints tables and, with --json FILE, writes numbers:
 //   node scripts/gpu/dense.mjs [--json FILE] [--library libcuda.so.1]
-// Exit code 1: the engine's tokens on the device were not the CPU's. Against the simulated device its times mean nothing.
+// Exit code 1: the engine's tokens on the device were not the CPU's, or it refused a captured step. Against the simulated device its times mean nothing.
 
 import { createRequire } from 'node:module';
 import { parseArgs } from 'node:util';
@@ -24,7 +24,7 @@ print(`Products of ${outputs} × ${inputs} weights; copies move ${copyGBPerS.toF
 addResults(flags.json, { products });
 driver.close();
 if (!engine.isSame) {
-  console.log('The device\'s tokens are not the CPU\'s.');
+  console.log('The device\'s tokens are not the CPU\'s, or a captured step was refused.');
   process.exitCode = 1;
 }
 

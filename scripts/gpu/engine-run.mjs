@@ -1,5 +1,6 @@
 // Runs the reference engine with the model of this repository on the device and on the CPU: with the package's kernels the likeliest
-// tokens of some texts must be the same. Times it with those and with cuBLAS. Works on tokens: no tokenizer is needed.
+// tokens of some texts must be the same, decoding queued and as a captured step. Times it with those and with cuBLAS, which may refuse
+// to be captured. Works on tokens: no tokenizer is needed.
 
 import { createRequire } from 'node:module';
 import path from 'node:path';
@@ -69,27 +70,40 @@ export function runEngine(driver, api) {
   const { LlamaModel } = require(path.join(root, 'dist', 'llama', 'model.js'));
   const folder = path.join(root, 'examples', 'llama', 'storyteller');
   const newTokens = driver.memory().totalBytes < 8 * 2 ** 30 ? 8 : 64;
-  const run = (on, cublas) => {
+  const run = (on, cublas, decoding) => {
     const model = new LlamaModel(folder, { cublas });
-    const use = { model, engineOf: (cache) => new LlamaEngine({ model, cache, passes: 'blocking' }), newTokens };
+    const use = { model, engineOf: (cache) => new LlamaEngine({ model, cache, decoding, passes: 'blocking' }), newTokens };
     generate(on, api, { ...use, newTokens: 2 }); // warms up the compiler
     return generate(on, api, use);
   };
   const host = api.Driver.open('host');
-  const expected = run(host, 'off');
+  const expected = { decoding: 'queued', ...run(host, 'off', 'queued') };
   host.close();
-  const [own, cublas] = [run(driver, 'off'), run(driver, process.env.VKV_CUBLAS || 'auto')];
+  const attempt = (cublas, decoding) => {
+    try {
+      return { decoding, ...run(driver, cublas, decoding) };
+    } catch (error) {
+      if (driver.isLost) throw error;
+      return { decoding, target: `cuBLAS ${cublas}`, refusal: error.message };
+    }
+  };
+  const own = [attempt('off', 'queued'), attempt('off', 'captured')];
+  const library = process.env.VKV_CUBLAS || 'auto';
+  const runs = [expected, ...own, attempt(library, 'queued'), attempt(library, 'captured')];
   const sequences = expected.answers.length;
-  const table = [expected, own, cublas].map(({ target, answers, prefillMs, decodeMs }) => ({
-    'on': target, 'prefill tokens/s': (sequences * promptTokens) / prefillMs * 1e3,
-    'decode tokens/s': (sequences * (newTokens - 1)) / decodeMs * 1e3,
-    'tokens as the CPU\'s': answers.flat().filter((token, at) => token === expected.answers.flat()[at]).length,
-    'of': sequences * newTokens,
+  const table = runs.map(({ target, decoding, refusal, answers, prefillMs, decodeMs }) => ({
+    'on': target, decoding,
+    ...refusal === undefined
+      ? {
+        'prefill tokens/s': (sequences * promptTokens) / prefillMs * 1e3, 'decode tokens/s': (sequences * (newTokens - 1)) / decodeMs * 1e3,
+        'tokens as the CPU\'s': answers.flat().filter((token, at) => token === expected.answers.flat()[at]).length, 'of': sequences * newTokens,
+      }
+      : { refusal },
   }));
   // After the first different token the texts differ; at that token the CPU must have had two equally good candidates.
-  const isSame = expected.answers.every((answer, index) => {
-    const at = answer.findIndex((token, place) => token !== own.answers[index][place]);
+  const isSame = own.every(({ refusal, answers }) => refusal === undefined && expected.answers.every((answer, index) => {
+    const at = answer.findIndex((token, place) => token !== answers[index][place]);
     return at === -1 || expected.leads[index][at] < tie;
-  });
+  }));
   return { table, isSame };
 }

@@ -6,6 +6,8 @@ import { appendFileSync, writeFileSync } from 'node:fs';
 import { clearTimeout, setTimeout } from 'node:timers';
 
 const termMs = 3000;
+/** What a killed process and those that it started take to be gone; longer, and it is left behind. */
+const goneMs = 1000;
 const mostKept = 2 ** 20;
 
 export class Sections {
@@ -38,7 +40,7 @@ export class Sections {
     const heading = `\n== ${title}\n`;
     if (!beside) this.say(heading);
     const show = beside ? () => {} : (text) => this.say(text);
-    const { verdict, output } = await runFor(Math.min(seconds * 1e3, this.#endMs - begin - termMs), command, env, show);
+    const { verdict, output } = await runFor(Math.min(seconds * 1e3, this.#endMs - begin - termMs - goneMs), command, env, show);
     if (beside) this.say(heading + output);
     this.#end(title, verdict === undefined ? 'passed' : `FAILED (${verdict})`, (performance.now() - begin) / 1e3);
     return { passed: verdict === undefined, output };
@@ -66,7 +68,10 @@ export class Sections {
   }
 }
 
-/** Runs a command; resolves to its output, and to why it failed, if so. Ends the processes that it started. */
+/**
+ * Runs a command; resolves to its output, and to why it failed, if so. Ends the processes that it started; one that is not in its group, or
+ * that cannot be killed while the device's driver holds it, is left behind.
+ */
 function runFor(ms, [program, ...args], env, show) {
   if (ms <= 0) return { verdict: 'there was no time left', output: '' };
   return new Promise((resolve) => {
@@ -84,7 +89,14 @@ function runFor(ms, [program, ...args], env, show) {
         // it has ended
       }
     };
-    const timers = [setTimeout(() => { isLate = true; kill('SIGTERM'); }, ms), setTimeout(() => kill('SIGKILL'), ms + termMs)];
+    const leave = () => {
+      for (const stream of [child.stdout, child.stderr]) stream.destroy();
+      child.unref();
+      resolve({ verdict: 'it ran out of time, and could not be ended', output });
+    };
+    const timers = [
+      setTimeout(() => { isLate = true; kill('SIGTERM'); }, ms), setTimeout(() => kill('SIGKILL'), ms + termMs), setTimeout(leave, ms + termMs + goneMs),
+    ];
     for (const stream of [child.stdout, child.stderr]) stream.setEncoding('utf8').on('data', take);
     child.on('error', (error) => resolve({ verdict: error.message, output }));
     child.on('close', (code, signal) => {

@@ -4,6 +4,7 @@
 // The entry points that only these need are looked up here; where the library lacks one (the simulated device does) the
 // question says so.
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <spawn.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -115,10 +116,8 @@ void ShareByDescriptor(Gpu& gpu, const char* name) {
     std::string library = gpu.library();
     char* arguments[] = {self.data(), flag.data(), const_cast<char*>(number.c_str()), library.data(), nullptr};
     pid_t child = 0;
-    posix_spawn_file_actions_t actions;
-    posix_spawn_file_actions_init(&actions);
-    posix_spawn_file_actions_adddup2(&actions, descriptor, descriptor);  // keeps it open in the other process
-    const int spawned = posix_spawn(&child, self.c_str(), &actions, nullptr, arguments, environ);
+    fcntl(descriptor, F_SETFD, 0);  // stays open in the other process
+    const int spawned = posix_spawn(&child, self.c_str(), nullptr, nullptr, arguments, environ);
     int status = -1;
     if (spawned == 0) waitpid(child, &status, 0);
     line.Bool("otherProcessReadThePage", spawned == 0 && WIFEXITED(status) && WEXITSTATUS(status) == 0);

@@ -48,6 +48,17 @@ test('a section that hangs is ended after its seconds with all that it started, 
   t.regex(log(), /FAILED \(it ran out of time\) {2}hangs[^]*done[^]*passed {2}works[^]*1 passed, 1 failed/);
 });
 
+test('a section whose output a process outside its group holds open ends all the same', async (t) => {
+  const { sections, log } = await open(60);
+  const outside = `require('node:child_process').spawn(process.execPath, ['-e', 'setTimeout(() => {}, 50_000)'], { detached: true, stdio: 'inherit' }).pid`;
+  const hung = await sections.run({ title: 'hangs', seconds: 1, command: program(`console.log('outside', ${outside}); ${forEver}`) });
+  const pid = Number(/outside (\d+)/.exec(hung.output)?.[1]);
+  t.true(isAlive(pid), 'it was not waited for');
+  process.kill(pid, 'SIGKILL');
+  t.false(sections.conclude());
+  t.regex(log(), /FAILED \(it ran out of time, and could not be ended\) {2}hangs/);
+});
+
 test('sections that run at the same time are shown one after another, each with its exit code', async (t) => {
   const { sections, log } = await open(60);
   const [first, second] = await Promise.all([
