@@ -5,6 +5,7 @@ import { createError } from '../base/errors.js';
 import { boolean, integer, number, oneOf, optional, readArray, readOptions, string, withDefault, type Field, type OptionsOf } from '../base/options.js';
 import type { ChatMessage } from '../llama/index.js';
 import { messagesField } from './chat-messages.js';
+import { samplingSpec } from './sampling-parameters.js';
 
 /** What to answer: a conversation, or one prompt or several as text or tokens. */
 export type ApiPrompt = { readonly messages: readonly ChatMessage[] } | { readonly prompts: readonly (string | readonly number[])[] };
@@ -57,19 +58,15 @@ const nameField: Field<string> = (value, place) => {
 const streamOptionsField: Field<{ readonly include_usage: boolean }> = (value, place) =>
   readOptions(place.owner, value, { include_usage: withDefault(boolean, false), include_obfuscation: unsupported('nothing is padded', false) }, place.option);
 
-const noPenalties = 'answers are sampled by temperature, top_p and top_k';
 const noFunctions = 'the server calls no functions';
 
 /** Most likely tokens of a place at most, as OpenAI's. */
 const mostLikely = 20;
 
 const shared = {
+  ...samplingSpec,
   model: optional(string),
   max_tokens: optional(integer({ min: 1, max: 2 ** 31 - 1 })),
-  temperature: withDefault(number(0, 2), 1),
-  top_p: withDefault(number(0, 1), 1),
-  top_k: optional(integer({ min: -1 })),
-  seed: optional(integer({ min: -(2 ** 53 - 1) })),
   n: withDefault(integer({ min: 1 }), 1),
   stop: stopField,
   stream: withDefault(boolean, false),
@@ -83,11 +80,6 @@ const shared = {
   service_tier: ignored,
   metadata: ignored,
   store: unsupported('answers are not stored', false),
-  presence_penalty: unsupported(noPenalties, 0),
-  frequency_penalty: unsupported(noPenalties, 0),
-  repetition_penalty: unsupported(noPenalties, 1),
-  min_p: unsupported(noPenalties, 0),
-  logit_bias: unsupported(noPenalties, {}),
 };
 
 const chatSpec = {

@@ -1,15 +1,14 @@
 // Submission: from what an HTTP request asks for to requests of the scheduler: all limits that need no tokens are checked first, then the
 // prompts are tokenized, then every choice is submitted, or none.
 
-import { randomInt } from 'node:crypto';
-
 import { createError, isKvError } from '../base/errors.js';
 import { formatCount, formatNumber } from '../base/format.js';
-import { greedy, randomSampler, type Sampler, type TokenStream } from '../index.js';
+import type { TokenStream } from '../index.js';
 import { Answer } from './answer.js';
 import type { ApiParameters, ApiRequest } from './api-request.js';
 import { Completion, type CompletionKind } from './completion.js';
 import { Logprobs } from './logprobs.js';
+import { checkBiasedTokens, samplerOf } from './sampling-parameters.js';
 import type { ReadServerOptions } from './server-options.js';
 import { Sessions } from './sessions.js';
 
@@ -56,13 +55,15 @@ export class Submission {
   }
 
   /** What can be refused before anything is tokenized. */
-  #check(prompts: readonly (string | readonly unknown[])[], { model, n }: ApiParameters): void {
+  #check(prompts: readonly (string | readonly unknown[])[], parameters: ApiParameters): void {
+    const { model, n } = parameters;
     const { modelName, maxChoices, maxPromptCharacters, scheduler } = this.#options;
     if (model !== undefined && model !== modelName) {
       throw createError('KV_REQUEST_INVALID', {
         reason: 'not-found', problem: `there is no model ${JSON.stringify(model.slice(0, 100))}`, hint: `Ask for ${JSON.stringify(modelName)}, or leave \`model\` out.`,
       });
     }
+    checkBiasedTokens(parameters, scheduler.vocabularyTokens);
     const choices = n * prompts.length;
     if (choices > maxChoices) {
       throw createError('KV_INVALID_OPTION', {
@@ -109,13 +110,6 @@ export class Submission {
       priority: this.#sessions.levelOf(tenant, key, hint), deadlineMs: Math.min(parameters.deadline_ms ?? deadlineMs, deadlineMs),
     }, parameters.n);
   }
-}
-
-/** Of the answers from `choice` on, each of which draws other numbers. */
-function samplerOf({ temperature, top_p: topP, top_k: topK = 0, seed = randomInt(2 ** 47) }: ApiParameters, choice: number): Sampler {
-  if (temperature < 1e-6) return greedy;
-  const from = seed < 0 ? 2 ** 53 + seed : seed;
-  return randomSampler({ temperature, topP, topK: topK < 1 ? undefined : topK, seed: (from + choice) % 2 ** 53 });
 }
 
 function charactersOf(prompt: string | readonly unknown[]): number {

@@ -59,6 +59,11 @@ export class OnlineScheduler {
     return this.#batching.totals;
   }
 
+  /** Tokens that its engine knows: ids are below it. @internal */
+  get vocabularyTokens(): number {
+    return this.#options.vocabularyTokens;
+  }
+
   /** How long its requests and passes took, since it was made. */
   get times(): ServingTimes {
     return this.#batching.times;

@@ -13,7 +13,7 @@ const strange: readonly unknown[] = [
 ];
 const names = [
   'model', 'messages', 'prompt', 'max_tokens', 'max_completion_tokens', 'temperature', 'top_p', 'top_k', 'seed', 'n', 'stop', 'stream', 'stream_options', 'user',
-  'prompt_cache_key', 'cache_salt', 'session_hint', 'urgency', 'deadline_ms', 'logprobs', 'tools', 'logit_bias', '__proto__', 'constructor', 'toString', 'x',
+  'prompt_cache_key', 'cache_salt', 'session_hint', 'urgency', 'deadline_ms', 'logprobs', 'tools', 'logit_bias', 'min_p', 'presence_penalty', 'frequency_penalty', 'repetition_penalty', '__proto__', 'constructor', 'toString', 'x',
 ];
 
 const seed = seedOf('bodies');
