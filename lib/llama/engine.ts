@@ -234,9 +234,11 @@ export class LlamaEngine {
 
   /** Queues a pass; on host without a stream computes it. Returns what reads its answer, and waits for it. */
   #queue(pass: LlamaPass, attention: 'prefillAttention' | 'decodeAttention'): () => LlamaOutput {
-    const rows = this.#rowsOf(pass, attention);
-    this.#layers.compute(rows);
-    return this.#queueLogits(pass, rows);
+    return this.#kernels.step(() => {
+      const rows = this.#rowsOf(pass, attention);
+      this.#layers.compute(rows);
+      return this.#queueLogits(pass, rows);
+    });
   }
 
   async #computeSelected(pass: LlamaPass, attention: 'prefillAttention' | 'decodeAttention'): Promise<LlamaOutput> {

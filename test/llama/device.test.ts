@@ -96,6 +96,22 @@ test('so is one whose logits cannot be read', async (t) => {
   await failsAndGoesOn(t, 'cuMemcpyDtoHAsync', [1]);
 });
 
+test('a pass makes the context current once for all it queues', async (t) => {
+  const device = openDevice();
+  const cache = openCache(device.driver);
+  const engine = new LlamaEngine({ model, cache });
+  await prefill(cache, engine); // makes the pass's buffers
+  device.resetCallCounts();
+  await prefill(cache, engine);
+  const { cuCtxPushCurrent, cuCtxPopCurrent, cuLaunchKernel } = device.callCounts();
+  t.is(cuCtxPushCurrent, cuCtxPopCurrent);
+  t.true(cuLaunchKernel > 2 * cuCtxPushCurrent, `${cuLaunchKernel} launches, ${cuCtxPushCurrent} times current`); // the others: pages, logits
+  engine.close();
+  cache.close();
+  device.assertNoLeaks();
+  device.close();
+});
+
 test('engines on one device share one copy of the weights, which goes with the last', async (t) => {
   const device = openDevice();
   const caches = [openCache(device.driver), openCache(device.driver)];
