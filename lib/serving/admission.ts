@@ -83,14 +83,14 @@ export class Admission {
 
   /**
    * Gives slots to requests for other answers to a prompt that has just been computed, by forks of its sequence, as far as there is room
-   * and no more urgent request waits. The others stay its followers.
+   * and no more urgent request waits. The others stay its followers; all do where it holds selected tokens, which cannot be forked.
    */
   fork(leader: Generation): void {
     const { cache, maxBatch, watermarkRows } = this.#options;
     const { layout, pool } = cache;
     const followers = [...this.#requests.takeFollowers(leader)];
     try {
-      while (followers.length > 0 && leader.promptTokens > 1) {
+      while (followers.length > 0 && leader.promptTokens > 1 && !leader.sequence!.isLossy) {
         const rows = watermarkRows + layout.groupRows; // it writes to its last rows, and so needs its own
         const hasRoom = !this.#isFull && !this.#capacity.hasWaiters && this.#running.length < maxBatch && cache.counts().idleSlots > 0
           && this.#requests.waiting.urgency <= leader.urgency && pool.obtainablePages() >= layout.pagesFor(rows);

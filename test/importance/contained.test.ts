@@ -170,6 +170,22 @@ test(`through a scheduler: a request with a selection is sooner told, those besi
   await world.close();
 });
 
+test(`of several answers to one prompt with a selection each is given its own (seed ${seed})`, async (t) => {
+  const world = new SelectionWorld(t, new Random(seed + 8));
+  const { cache, engine } = world;
+  const text = textOf(new Random(seed + 9), 90);
+  await world.store(text.subarray(0, 80));
+  const scheduler = new OnlineScheduler({ cache, engine });
+  const results = await Promise.all(scheduler.submitAnswers({ tokens: text, maxNewTokens: 6, selection }, 3).map(({ result }) => result));
+  for (const { tokens, selection } of results) {
+    t.deepEqual([...tokens], [...results[0]!.tokens]);
+    t.like(selection, { sequences: 1, lostSequences: 0, tokens: 240, selectedTokens: 48 });
+  }
+  t.is(cache.prefixes.lookup({ tokens: text }).cachedTokens, 0);
+  await scheduler.close();
+  await world.close();
+});
+
 test(`a request that is aborted in the middle of loading leaves nothing, and a tier that does not answer costs its time and no more (seed ${seed})`, async (t) => {
   const random = new Random(seed + 5);
   const tier = new PlainTier('mine');
