@@ -1,7 +1,7 @@
 // `npm run test:node -- 22 24 26`: runs the tests on other releases of Node.js, all with the one addon that is built. A release
 // is installed once from the npm package `node` into build-nodes/<release>. Arguments after `--` go to AVA. With `--addon` it runs only
-// the tests of the addon, which must call each of its functions, without the sweeps of failing calls (ava.config.mjs). Where the registry cannot be reached, it says so; that is a failure
-// only in CI.
+// the tests of the addon, which must call each of its functions, without the sweeps of failing calls (ava.config.mjs). Where the
+// registry cannot be reached, it says so; that is a failure only in CI.
 
 import { spawnSync } from 'node:child_process';
 import { chmodSync, existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
