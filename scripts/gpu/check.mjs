@@ -7,7 +7,7 @@ import { createRequire } from 'node:module';
 import path from 'node:path';
 import { parseArgs } from 'node:util';
 
-import { makePlan } from './plan.mjs';
+import { before, makePlan } from './plan.mjs';
 import { addResults } from './results.mjs';
 import { runPlan } from './run-plan.mjs';
 import { Sections } from './sections.mjs';
@@ -42,7 +42,7 @@ const programs = {
 
 function describeMachine() {
   const query = 'name,driver_version,memory.total,compute_mode,mig.mode.current,clocks.max.sm,clocks.max.mem';
-  const { stdout, error } = spawnSync('nvidia-smi', [`--query-gpu=${query}`, '--format=csv'], { encoding: 'utf8', timeout: 5000 });
+  const { stdout, error } = spawnSync('nvidia-smi', [`--query-gpu=${query}`, '--format=csv'], { encoding: 'utf8', timeout: before.machine * 1e3 });
   const text = error === undefined ? stdout : 'nvidia-smi is not there\n';
   sections.say(text);
   return text;
@@ -51,13 +51,13 @@ function describeMachine() {
 /** The first cuBLAS outside the loader's path: in a toolkit, or among Python's packages. */
 function findCublas() {
   const roots = ['/usr/local', '/opt', '/usr/lib', '/usr/lib64', '/root', '/home'].filter((folder) => existsSync(folder));
-  const { stdout } = spawnSync('find', [...roots, '-name', 'libcublas.so.1[1-9]'], { encoding: 'utf8', timeout: 10_000 });
+  const { stdout } = spawnSync('find', [...roots, '-name', 'libcublas.so.1[1-9]'], { encoding: 'utf8', timeout: before.search * 1e3 });
   return (stdout ?? '').split('\n').find(Boolean);
 }
 
 /** Whether the loader finds a cuBLAS by itself. */
 function hasCublas() {
-  const { status } = spawnSync(node, ['scripts/gpu/load.mjs', 'cublas'], { timeout: 20_000 });
+  const { status } = spawnSync(node, ['scripts/gpu/load.mjs', 'cublas'], { timeout: before.loader * 1e3 });
   return status === 0;
 }
 

@@ -140,15 +140,31 @@ void RowChangesHands(Gpu& gpu, const char* name) {
 // 104 reservations lose their first row and get one behind their last, while a kernel reads other pages.
 void SlideUnderAKernel(Gpu& gpu, const char* name) {
   constexpr int kReservations = 104;
+  constexpr int kRead = 32;
+  constexpr uint64_t kExpected = 0x5a5a5a5a5a5a5a5a;
+  const size_t bytes = gpu.page_bytes();
   Work work(gpu);
   const CUstream stream = gpu.CreateStream();
+  const CUdeviceptr read = gpu.Reserve(kRead * bytes);
+  const CUdeviceptr wrong = gpu.Reserve(bytes);
+  gpu.MapPages(read, kRead);
+  gpu.Fill(read, 0x5a, kRead * bytes);
+  gpu.MapPages(wrong, 1);
+  gpu.Fill(wrong, 0, bytes);
+  const auto start = [&] {
+    if (work.kernels().are_there()) {
+      work.kernels().Watch(stream, read, kRead * bytes, 100, kExpected, wrong);
+    } else {
+      work.Start(stream, 100);
+    }
+  };
   Rows rows(gpu, kReservations, kRounds + 2);
   std::vector<double> alone, beside;
   int waited = 0;
   rows.Map(0);
   for (int round = 0; round < kRounds; ++round) {
     const bool is_beside = round % 2 == 1;
-    if (is_beside) work.Start(stream, 100);
+    if (is_beside) start();
     (is_beside ? beside : alone).push_back(TimeUs([&] {
       rows.Unmap(round);
       rows.Map(round + 1);
@@ -157,9 +173,12 @@ void SlideUnderAKernel(Gpu& gpu, const char* name) {
     waited += gpu.IsBusy(stream) ? 0 : 1;
     Must(gpu.api().cuStreamSynchronize(stream), "cuStreamSynchronize");
   }
+  uint64_t wrong_reads = 0;
+  Must(gpu.api().cuMemcpyDtoH(&wrong_reads, wrong, sizeof wrong_reads), "cuMemcpyDtoH");
   Line(name)
       .Number("reservations", kReservations)
       .Text("work", work.kind())
+      .Number("wrongReads", static_cast<double>(wrong_reads))
       .Times("alone", alone)
       .Times("beside", beside)
       .Number("waited", waited);
@@ -176,6 +195,11 @@ void Forbidden(Gpu& gpu, const char* name) {
   line.Result("reserveAPageAnd4KiB", reserved);
   if (reserved == CUDA_SUCCESS) line.Result("freeIt", api.cuMemAddressFree(odd, bytes + 4096));
   line.Result("reserveAPiB", api.cuMemAddressReserve(&huge, size_t{1} << 50, bytes, 0, 0));
+  const CUdeviceptr whole = gpu.Reserve(4 * bytes);
+  line.Result("freePartOfAReservation", api.cuMemAddressFree(whole, 3 * bytes));
+  const CUresult freed = api.cuMemAddressFree(whole, 4 * bytes);
+  line.Result("freeTheWhole", freed);
+  if (freed == CUDA_SUCCESS) line.Result("freeItAgain", api.cuMemAddressFree(whole, 4 * bytes));
   const CUdeviceptr address = gpu.Reserve(2 * bytes);
   gpu.MapPages(address, 1);
   line.Result("fillNothing", api.cuMemsetD8Async(address, 0, 0, nullptr));

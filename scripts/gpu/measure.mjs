@@ -29,7 +29,7 @@ if (unknown !== undefined) throw new Error(`There is no part ${unknown}: ${parts
 const wants = (part) => positionals.length === 0 || positionals.includes(part);
 
 const blockTable = 'contiguous slots against a block table';
-const blockTableTimeoutMs = 55_000;
+const blockTableTimeoutMs = 50_000;
 const questionTimeoutMs = 15_000;
 
 const keep = (results) => addResults(flags.json, results);

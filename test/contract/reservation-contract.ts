@@ -48,12 +48,17 @@ export function reservationContract(contractTest: ContractTest): void {
     const address = bench.reserve(4);
     bench.free(address);
     t.is(bench.counts().liveReservations, 0);
-    bench.refuses('KV_DRIVER_MISUSE', () => bench.native.freeReservation(address, 4 * bench.pageBytes));
     const page = bench.create();
     bench.refuses('KV_DRIVER_MISUSE', () => bench.native.map(address, bench.pageBytes, page));
   });
 
-  contractTest('only a whole reservation can be freed', [], (_t, bench) => {
+  contractTest('a freed reservation cannot be freed again', ['whole reservation check'], (_t, bench) => {
+    const address = bench.reserve(4);
+    bench.free(address);
+    bench.refuses('KV_DRIVER_MISUSE', () => bench.native.freeReservation(address, 4 * bench.pageBytes));
+  });
+
+  contractTest('only a whole reservation can be freed', ['whole reservation check'], (_t, bench) => {
     const { native, pageBytes } = bench;
     const address = bench.reserve(4);
     bench.refuses('KV_DRIVER_MISUSE', () => native.freeReservation(address, 3 * pageBytes));

@@ -1,18 +1,21 @@
 // A library that exports the CUDA driver's entry points over a simulated device, for the tests of the loader.
 //
 // scripts/build-fake-libcuda.cjs builds it in several ages (FAKE_CUDA_VERSION, and symbols that it hides).
-// What it does wrong at run time is in the environment variable FAKE_LIBCUDA, read at every call: "stub",
-// "no-device", "not-ready", "no-attribute", "without:<entry point>", "no-module" (no image of kernels is taken), or, in
-// processes whose command line has a word in it, "abort:<entry point>:<word>", "hang:<entry point>:<word>" and
-// "skip:<entry point>:<word>" (it does nothing, and says that it did).
+// What it does wrong at run time is in the environment variable FAKE_LIBCUDA, read at every call, with commas between
+// several: "stub", "no-device", "not-ready", "no-attribute", "without:<entry point>", "no-module" (no image of kernels
+// is taken), or, in processes whose command line has a word in it, "abort:<entry point>:<word>", "hang:<entry
+// point>:<word>" and "skip:<entry point>:<word>" (it does nothing, and says that it did).
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <iterator>
 #include <memory>
+#include <sstream>
 #include <string>
+#include <vector>
 
 #include "kernels/cuda/simulated.h"
 #include "mock/mock_device.h"
@@ -48,27 +51,29 @@ MockDevice& Device() {
   return **device;
 }
 
-const char* Fault() {
-  const char* fault = std::getenv("FAKE_LIBCUDA");
-  return fault != nullptr ? fault : "";
+std::vector<std::string> Faults() {
+  const char* given = std::getenv("FAKE_LIBCUDA");
+  std::istringstream text(given != nullptr ? given : "");
+  std::vector<std::string> faults;
+  for (std::string fault; std::getline(text, fault, ',');) faults.push_back(fault);
+  return faults;
 }
 
-bool IsFault(const char* fault) { return std::strcmp(Fault(), fault) == 0; }
-
-bool IsWithout(const char* name) {
-  constexpr char kPrefix[] = "without:";
-  constexpr size_t kPrefixBytes = sizeof(kPrefix) - 1;
-  return std::strncmp(Fault(), kPrefix, kPrefixBytes) == 0 && std::strcmp(Fault() + kPrefixBytes, name) == 0;
+bool IsFault(const std::string& fault) {
+  const std::vector<std::string> faults = Faults();
+  return std::find(faults.begin(), faults.end(), fault) != faults.end();
 }
 
-// Whether FAKE_LIBCUDA is "<kind>:<name>:<word>", and the word is in this process's command line.
-bool IsFaultHere(const char* kind, const char* name) {
-  const std::string start = std::string(kind) + ":" + name + ":";
-  const std::string fault = Fault();
-  if (fault.rfind(start, 0) != 0) return false;
-  std::ifstream file("/proc/self/cmdline", std::ios::binary);
-  const std::string line{std::istreambuf_iterator<char>(file), {}};
-  return line.find(fault.substr(start.size())) != std::string::npos;
+// Whether a fault is "<kind>:<name>:<word>", and the word is in this process's command line.
+bool IsFaultHere(const std::string& kind, const std::string& name) {
+  const std::string start = kind + ":" + name + ":";
+  for (const std::string& fault : Faults()) {
+    if (fault.rfind(start, 0) != 0) continue;
+    std::ifstream file("/proc/self/cmdline", std::ios::binary);
+    const std::string line{std::istreambuf_iterator<char>(file), {}};
+    if (line.find(fault.substr(start.size())) != std::string::npos) return true;
+  }
+  return false;
 }
 
 // What the entry point answers instead of doing its work.
@@ -123,7 +128,7 @@ FAKE_EXPORT CUresult cuGetProcAddress_v2(const char* name, void** function, int 
   *function = nullptr;
   *query = CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
   for (const EntryPoint& entry : kEntryPoints) {
-    if (std::strcmp(entry.name, name) != 0 || IsWithout(name)) continue;
+    if (std::strcmp(entry.name, name) != 0 || IsFault(std::string("without:") + name)) continue;
     const bool is_enough = version >= entry.version;
     *query = is_enough ? CU_GET_PROC_ADDRESS_SUCCESS : CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT;
     *function = is_enough ? entry.function : nullptr;

@@ -64,14 +64,17 @@ const notPassed = (verdicts: ReadonlyMap<string, string>): readonly string[] =>
   [...verdicts].filter(([, verdict]) => verdict !== 'passed').map(([title]) => title);
 
 test('the limits of all stages fit into nine minutes together', async (t) => {
-  const { makePlan, planSeconds } = await load('plan.mjs') as { makePlan(what: object): readonly Stage[]; planSeconds: number };
+  const { makePlan, planSeconds, before } = await load('plan.mjs') as {
+    makePlan(what: object): readonly Stage[]; planSeconds: number; before: Readonly<Record<string, number>>;
+  };
   const program = (...args: readonly string[]): Command => args;
   const plan = makePlan({
     programs: { vkv: program, script: program, measure: program, ava: program }, results: '', page: '', simulated: false,
     shapes: kernelShapes, groups: contractGroups,
   });
   t.is(plan.reduce((sum, { seconds }) => sum + seconds, 0), planSeconds);
-  t.true(planSeconds <= 535);
+  const beforeSeconds = Object.values(before).reduce((sum, seconds) => sum + seconds, 0);
+  t.true(beforeSeconds + planSeconds <= 530, 'and the bundle is unpacked in the ten seconds that are left');
   t.true(plan.every(({ sections }) => sections.length === 1 || sections.every(({ title }) => / on cuda/.test(title))), 'what is timed has the GPU to itself');
 });
 
