@@ -2,11 +2,10 @@
 // A spec lists one `Field` per option; fields are plain functions, so a module may write its own. Throws
 // KV_UNKNOWN_OPTION (with a suggestion) and KV_INVALID_OPTION. Makes no deep copy and keeps no reference to the object.
 
-import { distance } from 'fastest-levenshtein';
-
 import { createError } from './errors.js';
 import { formatList, formatNumber } from './format.js';
 import { describe } from './phrases.js';
+import { closest, didYouMean } from './suggestions.js';
 import { isArray, isRevoked } from './typed-arrays.js';
 
 /** Where a value stands, for the error: `owner` is the class or command, `option` the dotted path (`model.kvHeads`). */
@@ -34,33 +33,64 @@ export interface IntegerRange {
   readonly hint?: string;
 }
 
+/** A spec as it is read: its names with their fields and places. */
+interface SpecReading {
+  readonly owner: string;
+  readonly path: string;
+  readonly names: readonly string[];
+  readonly fields: readonly Field<unknown>[];
+  readonly places: readonly FieldPlace[];
+}
+
+/** Specs are constants, as a rule of one owner each, and some are read in every request. */
+const readings = new WeakMap<FieldSpec, SpecReading>();
+
 /** Checks `options` (undefined counts as `{}`) against `spec`; `path` is the option that holds them, when nested. */
 export function readOptions<S extends FieldSpec>(
   owner: string, options: unknown, spec: S, path = '',
 ): OptionsOf<S> {
-  const place = { owner, option: path || 'options' };
   if (options !== undefined && (typeof options !== 'object' || options === null || isArray(options))) {
-    throw invalid('type', place, 'an object', options);
+    throw invalid('type', placeOf(owner, path), 'an object', options);
   }
-  const prefix = path === '' ? '' : `${path}.`;
-  const given = withoutRevoked(options, place, () => valuesOf(place, options ?? {}, spec, prefix));
-  const entries = Object.entries(spec).map(([name, field]) => [name, field(given[name], { owner, option: prefix + name })] as const);
-  return Object.fromEntries(entries) as OptionsOf<S>;
+  const reading = readingOf(owner, spec, path);
+  let values: readonly unknown[];
+  try {
+    values = valuesOf(options ?? {}, spec, reading);
+  } catch (error) {
+    throw explainRevoked(error, options, placeOf(owner, path));
+  }
+  const { names, fields, places } = reading;
+  const read: Record<string, unknown> = {};
+  for (let index = 0; index < names.length; index += 1) read[names[index]!] = fields[index]!(values[index], places[index]!);
+  return read as OptionsOf<S>;
+}
+
+const placeOf = (owner: string, path: string): FieldPlace => ({ owner, option: path || 'options' });
+
+const prefixOf = (path: string): string => (path === '' ? '' : `${path}.`);
+
+function readingOf(owner: string, spec: FieldSpec, path: string): SpecReading {
+  const known = readings.get(spec);
+  if (known?.owner === owner && known.path === path) return known;
+  const names = Object.keys(spec);
+  const reading = {
+    owner, path, names, fields: Object.values(spec), places: names.map((name) => ({ owner, option: prefixOf(path) + name })),
+  };
+  readings.set(spec, reading);
+  return reading;
 }
 
 /** The value of each name in the spec. Each is read once; `options` is not read again. */
-function valuesOf(place: FieldPlace, options: object, spec: FieldSpec, prefix: string): Readonly<Record<string, unknown>> {
-  const names = Object.keys(options);
-  for (const name of names) {
-    if (!Object.hasOwn(spec, name)) throw unknownOption(place.owner, name, Object.keys(spec), prefix);
+function valuesOf(options: object, spec: FieldSpec, { owner, path, names }: SpecReading): readonly unknown[] {
+  const given = Object.keys(options);
+  for (const name of given) {
+    if (!Object.hasOwn(spec, name)) throw unknownOption(owner, name, names, prefixOf(path));
   }
   const prototype = Object.getPrototypeOf(options) as object | null;
-  if (prototype !== Object.prototype && prototype !== null) checkPrototype(place, options, names.length === 0, spec, prefix);
-  const values: Record<string, unknown> = Object.create(null) as Record<string, unknown>;
-  for (const name of Object.keys(spec)) {
-    values[name] = Object.hasOwn(options, name) ? (options as Readonly<Record<string, unknown>>)[name] : undefined;
+  if (prototype !== Object.prototype && prototype !== null) {
+    checkPrototype(placeOf(owner, path), options, given.length === 0, spec, prefixOf(path));
   }
-  return values;
+  return names.map((name) => (Object.hasOwn(options, name) ? (options as Readonly<Record<string, unknown>>)[name] : undefined));
 }
 
 /**
@@ -292,37 +322,12 @@ export function withDefault<T>(field: Field<T>, fallback: T): Field<T> {
   return (value, place) => (value === undefined ? fallback : field(value, place));
 }
 
-/** The one of `names` that was probably meant; undefined when none is close enough. */
-export function closest(name: string, names: readonly string[]): string | undefined {
-  const limit = Math.max(1, Math.floor(name.length / 3));
-  let best: { name: string; edits: number; start: number } | undefined;
-  for (const candidate of names) {
-    const edits = distance(name.toLowerCase(), candidate.toLowerCase());
-    const start = commonStart(name, candidate);
-    if (edits > limit || (best !== undefined && (edits - best.edits || best.start - start) >= 0)) continue;
-    best = { name: candidate, edits, start };
-  }
-  return best?.name;
-}
-
-/** Length of the common start: of equally close names, `closest` takes the one with the longest. */
-function commonStart(a: string, b: string): number {
-  let at = 0;
-  while (at < a.length && a[at] === b[at]) at += 1;
-  return at;
-}
-
 /** The error of an option that is not among `names`. `prefix` is put before each name. */
 export function unknownOption(owner: string, name: string, names: readonly string[], prefix: string): Error {
   const found = closest(name, names);
   const suggestion = found === undefined ? undefined : prefix + found;
   const known = found === undefined ? names.map((one) => prefix + one) : undefined;
   return createError('KV_UNKNOWN_OPTION', { owner, option: prefix + name, suggestion, known });
-}
-
-function didYouMean(text: string, choices: readonly string[]): string | undefined {
-  const found = closest(text, choices);
-  return found === undefined ? undefined : `Did you mean '${found}'?`;
 }
 
 function integerRange(min: number, max: number): string {

@@ -120,18 +120,23 @@ export class RowCopies {
    */
   sourceOf(id: number, slot: number, rows: number): number {
     const { slots } = this.#memory;
-    return this.#registry.slotsOf(id).find((other) => other !== slot && slots.isQuarantined[other] === 0 &&
-      slots.state[other] !== slotStates.idle && slots.ownRows(other) >= rows) ?? -1;
+    for (let other = 0; other < slots.count; other += 1) {
+      if (other !== slot && this.#registry.isMapping(other, id) && slots.isQuarantined[other] === 0 &&
+        slots.state[other] !== slotStates.idle && slots.ownRows(other) >= rows) return other;
+    }
+    return -1;
   }
 
   /** Slots whose queued work may still write the group: those that map it, and those that gave up rows in its place. */
   writersOf(id: number): number[] {
     const { layout, slots: { count, foreignRow, rows } } = this.#memory;
     const row = this.#registry.groupOf(id) * layout.groupRows;
-    const writers = this.#registry.slotsOf(id);
+    const writers: number[] = [];
     for (let slot = 0; slot < count; slot += 1) {
-      if (foreignRow[slot]! < row + layout.groupRows && row < rows[slot]! && !writers.includes(slot)) writers.push(slot);
+      if (!this.#fences.isWritten(slot)) continue; // no slot, as a rule
+      const hasGivenUp = foreignRow[slot]! < row + layout.groupRows && row < rows[slot]!;
+      if (hasGivenUp || this.#registry.isMapping(slot, id)) writers.push(slot);
     }
-    return writers.filter((slot) => this.#fences.isWritten(slot));
+    return writers;
   }
 }

@@ -126,7 +126,7 @@ export class RowRegistry {
     if (this.#numbers.mappers[id] === 0) return -1;
     const { slots } = this.#memory;
     for (let slot = 0; slot < slots.count; slot += 1) {
-      if (slots.isQuarantined[slot] === 0 && this.#isMapping(slot, id) && slots.ownRows(slot) >= rows) return slot;
+      if (slots.isQuarantined[slot] === 0 && this.isMapping(slot, id) && slots.ownRows(slot) >= rows) return slot;
     }
     return -1;
   }
@@ -134,7 +134,14 @@ export class RowRegistry {
   /** All slots that map the group. */
   slotsOf(id: number): number[] {
     if (this.#numbers.mappers[id] === 0) return [];
-    return Array.from({ length: this.#memory.slots.count }, (_, slot) => slot).filter((slot) => this.#isMapping(slot, id));
+    const slots: number[] = [];
+    for (let slot = 0; slot < this.#memory.slots.count; slot += 1) if (this.isMapping(slot, id)) slots.push(slot);
+    return slots;
+  }
+
+  isMapping(slot: number, id: number): boolean {
+    const group = this.#numbers.group[id]!;
+    return this.#named[slot]! > group && this.#ids[slot]![group] === id;
   }
 
   /** Whether the slot maps one of the groups ids[0 … groups). */
@@ -320,11 +327,6 @@ export class RowRegistry {
     const ids = this.#givenUp.get(slot);
     if (ids === undefined) this.#givenUp.set(slot, [id]);
     else ids.push(id);
-  }
-
-  #isMapping(slot: number, id: number): boolean {
-    const group = this.#numbers.group[id]!;
-    return this.#named[slot]! > group && this.#ids[slot]![group] === id;
   }
 
   #put(index: number, slot: number, group: number, rows: number): void {
