@@ -190,11 +190,11 @@ const checks: Readonly<Record<string, Check>> = {
     const shared = new Uint8Array(new SharedArrayBuffer(plain.record.bytes + 3), 3);
     const block = store.block(1, { tokens: 33, payload: shared });
     await stored(tier, block);
-    assert.deepEqual(plain.payload, Uint8Array.from(shared), 'put changed what it was given');
+    assert.ok(Buffer.compare(plain.payload, shared) === 0, 'put changed what it was given');
     await readsExactly(tier, plain);
     shared.fill(0);
     assert.ok((await tier.get(block.record.key, shared)).isFound);
-    assert.deepEqual(plain.payload, Uint8Array.from(shared));
+    assert.ok(Buffer.compare(plain.payload, shared) === 0, 'a get gave other bytes in shared memory');
   },
 
   'a get that is cancelled resolves, and later ones are exact': async (store) => {
@@ -261,8 +261,9 @@ const checks: Readonly<Record<string, Check>> = {
     assert.ok(Buffer.compare(borrowed[1]!.payload, blocks[0]!.payload) === 0);
     assert.deepEqual([...borrowed[1]!.sums], [...sums]);
     borrowed[1]!.release();
-    assert.equal(tier.borrow(key), undefined);
-    assert.equal(tier.borrow(digestOf('unknown')), undefined);
+    // No comparison of a whole block: from Node.js 22 on its difference would be printed, which takes a minute.
+    assert.ok(tier.borrow(key) === undefined, 'a removed block was lent');
+    assert.ok(tier.borrow(digestOf('unknown')) === undefined, 'an unknown block was lent');
   },
 
   'its statistics count what it has': async (store) => {
