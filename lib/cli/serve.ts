@@ -45,8 +45,8 @@ export function serveCommand(): Command {
   const count = countFrom(1);
   return new Command('serve')
     .description("a model from a Hugging Face folder behind OpenAI's HTTP API")
-    .requiredOption('--model <folder>', 'config.json, tokenizer.json and safetensors of a Llama, Mistral, Qwen2 or Qwen3')
-    .option('--name <name>', "the model's name for clients (default: the folder's)")
+    .requiredOption('--model <folder>', 'config.json, tokenizer.json and safetensors of a Llama, Mistral, Qwen2 or Qwen3; or a .gguf file beside its tokenizer.json')
+    .option('--name <name>', "the model's name for clients (default: that of the folder or file)")
     .option('--host <address>', 'where to listen; 0.0.0.0: also for other machines', '127.0.0.1')
     .option('--port <number>', 'the port; 0: any that is free', countFrom(0), 8_000)
     .option('--slots <count>', 'sequences that run at a time', count, 16)

@@ -15,6 +15,8 @@ const types: readonly string[] = ['llama', 'mistral', 'qwen2', 'qwen3'];
 export type RopeScaling =
   | { readonly kind: 'none' }
   | { readonly kind: 'linear'; readonly factor: number }
+  /** Each pair's own, the fastest first. */
+  | { readonly kind: 'factors'; readonly factors: readonly number[] }
   | {
     readonly kind: 'llama3'; readonly factor: number; readonly lowFrequencyFactor: number;
     readonly highFrequencyFactor: number; readonly originalMaxTokens: number;

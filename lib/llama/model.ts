@@ -5,11 +5,11 @@ import { DenseKernels, type DenseKernelsOptions, type Driver, type Dtype, type M
 
 import { createError } from '../base/errors.js';
 import { oneOf } from '../base/options.js';
-import { readLlamaConfig, type LlamaConfig } from './config.js';
+import type { LlamaConfig } from './config.js';
 import { quantized } from './int8-weights.js';
+import { openModelFiles } from './model-files.js';
 import { DevicePlace, HostPlace, type LlamaPlace } from './place.js';
 import { RotaryTable } from './rotary-table.js';
-import { Safetensors } from './safetensors.js';
 import type { WeightPlacement } from './weight-file.js';
 import { readLlamaWeights, type LlamaWeights } from './weights.js';
 
@@ -28,7 +28,7 @@ const placementField = oneOf(['mapped', 'copied', 'int8']);
 
 /** A model's config and weights, loaded once; engines over different caches may share it. */
 export class LlamaModel implements LlamaPlace {
-  /** What its `config.json` says. */
+  /** What its `config.json`, or its GGUF file's header, says. */
   readonly config: LlamaConfig;
   /** Its weights on the CPU, as they are in the file; or matrices as int8. */
   readonly weights: LlamaWeights;
@@ -42,16 +42,19 @@ export class LlamaModel implements LlamaPlace {
   /** On devices, with the engines that use each. */
   readonly #places = new Map<Driver, { readonly place: DevicePlace; users: number }>();
 
-  /** Loads a Hugging Face folder: config.json and safetensors. Throws KV_MODEL_INVALID, and KV_INVALID_OPTION. */
-  constructor(folder: string, { weights = 'mapped', ...options }: LlamaModelOptions = {}) {
+  /**
+   * Loads a Hugging Face folder, config.json and safetensors; or a `.gguf` file with tensors of F32, F16, BF16 and Q8_0, which are computed with as
+   * they are. Throws KV_MODEL_INVALID, and KV_INVALID_OPTION.
+   */
+  constructor(model: string, { weights = 'mapped', ...options }: LlamaModelOptions = {}) {
     placementField(weights, { owner: 'LlamaModel', option: 'weights' });
     this.#options = options;
     this.dense = new DenseKernels(options);
-    this.config = readLlamaConfig(folder);
     const isInt8 = weights === 'int8';
-    const tensors = new Safetensors(folder, isInt8 ? 'mapped' : weights);
+    const { config, tensors } = openModelFiles(model, isInt8 ? 'mapped' : weights);
+    this.config = config;
     try {
-      this.weights = readLlamaWeights(tensors, this.config, this.dense, (name, weight) => isInt8 ? quantized(name, weight, this.dense) : weight);
+      this.weights = readLlamaWeights(tensors, this.config, this.dense, (name, weight) => isInt8 && weight.dtype !== 'int8' ? quantized(name, weight, this.dense) : weight);
       for (const file of tensors.files) file.check();
     } finally {
       tensors.close();

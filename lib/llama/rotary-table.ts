@@ -39,6 +39,7 @@ export function rotaryFrequencies({ headDim, ropeTheta, ropeScaling: scaling }: 
     const frequency = ropeTheta ** (-2 * i / headDim);
     if (scaling.kind === 'none') return frequency;
     if (scaling.kind === 'linear') return frequency / scaling.factor;
+    if (scaling.kind === 'factors') return frequency / scaling.factors[i]!;
     const { factor, lowFrequencyFactor: low, highFrequencyFactor: high, originalMaxTokens } = scaling;
     const turns = originalMaxTokens * frequency / (2 * Math.PI); // within the texts it was trained on
     if (turns > high) return frequency;

@@ -61,9 +61,9 @@ export class Safetensors {
     return [...this.#entries.keys()];
   }
 
-  /** The type of a tensor that was read. */
-  dtypeOf(name: string): RowDtype {
-    return this.#entries.get(name)!.dtype;
+  /** The embedding's type. */
+  get dtype(): RowDtype {
+    return this.#entries.get('model.embed_tokens.weight')!.dtype;
   }
 
   /** Whose bytes its tensors may be. */

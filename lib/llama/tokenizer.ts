@@ -9,6 +9,7 @@ import path = require('node:path');
 import { createError } from '../base/errors.js';
 import { readJson, type Json } from './config.js';
 import { modelError } from './model-error.js';
+import { folderOf } from './model-files.js';
 import { SpecialTokens, type TokenizerFile } from './special-tokens.js';
 import { TextPieces } from './text-pieces.js';
 
@@ -54,12 +55,12 @@ export class LlamaTokenizer {
   readonly #template: InstanceType<TemplateLibrary['Template']> | undefined;
 
   /**
-   * Reads `tokenizer.json`, and its config, special tokens and chat template where they exist. Throws KV_MODEL_INVALID, and
+   * Reads a folder's `tokenizer.json`, and its config, special tokens and chat template where they exist; of a `.gguf` file, those beside it. Throws KV_MODEL_INVALID, and
    * KV_DEPENDENCY_MISSING where the two packages are not installed.
    * @param load Loads a package by its name; for tests.
    */
-  constructor(folder: string, load: (name: string) => unknown = createRequire(__filename)) {
-    this.#folder = folder;
+  constructor(model: string, load: (name: string) => unknown = createRequire(__filename)) {
+    const folder = this.#folder = folderOf(model);
     const [{ Tokenizer }, { Template }] = loadPackages(load);
     const file = path.join(folder, 'tokenizer.json');
     if (!existsSync(file)) {

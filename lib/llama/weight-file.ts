@@ -2,10 +2,11 @@
 // copies in shared memory of JavaScript's: where copies are asked for, where the system cannot map the file or it was written to
 // just now, and for a tensor whose address its elements do not divide. It converts nothing, and knows no format.
 
-import { closeSync, existsSync, fstatSync, openSync, readSync } from 'node:fs';
+import { closeSync, existsSync, fstatSync, openSync, readSync, statSync } from 'node:fs';
 
 import { native, type NativeMappedFile } from '../device/native.js';
-import { dtypeBytes, type RowDtype, type Weight } from '../index.js';
+import { dtypeBytes, type Weight } from '../index.js';
+import type { WeightDtype } from '../kernels/dense/dense-operands.js';
 import { modelError } from './model-error.js';
 
 /** `mapped` where that can be; `copied`: always in memory of this process. */
@@ -44,10 +45,12 @@ export class WeightFile {
   }
 
   /** The elements of a tensor, an array or their address; `bytes` are within the file. Throws KV_MODEL_INVALID. */
-  tensor(name: string, dtype: RowDtype, at: number, bytes: number): Weight['data'] {
-    if (this.#mapping !== undefined && at % dtypeBytes(dtype) === 0) return this.#address + BigInt(at);
+  tensor(name: string, dtype: WeightDtype, at: number, bytes: number): Weight['data'] {
+    if (this.#mapping !== undefined && (dtype === 'int8' || at % dtypeBytes(dtype) === 0)) return this.#address + BigInt(at);
     const memory = new SharedArrayBuffer(bytes); // commands read it that run later: it must not be detached
-    this.read(new Uint8Array(memory), at, `tensor \`${name}\``);
+    const copy = new Uint8Array(memory);
+    this.read(copy, at, `tensor \`${name}\``);
+    if (dtype === 'int8') return copy;
     return dtype === 'float32' ? new Float32Array(memory) : new Uint16Array(memory);
   }
 
@@ -75,6 +78,7 @@ export class WeightFile {
 /** Opens a file of a model. Throws KV_MODEL_INVALID when it is not there, with `hint`. */
 export function openWeightFile(path: string, placement: WeightPlacement, hint: string): WeightFile {
   if (!existsSync(path)) throw modelError(`${path} is not there. ${hint}`);
+  if (!statSync(path).isFile()) throw modelError(`${path} is no file. ${hint}`);
   return new WeightFile(path, placement);
 }
 

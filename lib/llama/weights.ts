@@ -7,7 +7,7 @@ import type { DenseKernels, FloatBuffer, RowDtype, Weight } from '../index.js';
 
 import type { LlamaConfig } from './config.js';
 import { modelError } from './model-error.js';
-import type { Safetensors } from './safetensors.js';
+import type { ModelTensors } from './model-files.js';
 import { sharedFloats } from './shared-floats.js';
 import type { WeightFile } from './weight-file.js';
 
@@ -39,7 +39,7 @@ export interface LlamaWeights {
   readonly head: Weight;
   /** Bytes that one token's forward pass reads: all but the embedding's other rows. */
   readonly bytesPerToken: number;
-  /** Type of the file's matrices. */
+  /** In which K and V are kept by default. */
   readonly dtype: RowDtype;
   /** Whose bytes matrices may be; they stay while this does. Checked behind what was computed with them. */
   readonly files: readonly WeightFile[];
@@ -47,7 +47,7 @@ export interface LlamaWeights {
 
 /** Reads all weights; matrices become what `matrix` makes of them. Throws KV_MODEL_INVALID. */
 export function readLlamaWeights(
-  tensors: Safetensors, config: LlamaConfig, dense: DenseKernels, matrix: (name: string, weight: Weight) => Weight,
+  tensors: ModelTensors, config: LlamaConfig, dense: DenseKernels, matrix: (name: string, weight: Weight) => Weight,
 ): LlamaWeights {
   const { hidden, intermediate, headDim, vocabularyTokens, biases } = config;
   const used = new Set<string>();
@@ -101,7 +101,7 @@ export function readLlamaWeights(
   const bytesPerToken = matrices.reduce((sum, weight) => sum + weightBytes(weight), 0);
   // A matrix that was converted is in no file.
   const files = [embedding, ...matrices].some(({ data }) => typeof data === 'bigint') ? tensors.files : [];
-  return { embedding, layers, norm, head, bytesPerToken, dtype: tensors.dtypeOf('model.embed_tokens.weight'), files };
+  return { embedding, layers, norm, head, bytesPerToken, dtype: tensors.dtype, files };
 }
 
 /** The same weights with every array, or address of so many bytes, replaced by `map`'s result: for a device, by an address there. */

@@ -1,0 +1,76 @@
+// The numbers of a GGUF file's header that the engine needs: Llama and Mistral (`llama`), Qwen2 and Qwen3. A key that would change the
+// arithmetic and is not supported is an error that names it, never ignored.
+
+import type { LlamaConfig, RopeScaling } from '../config.js';
+import { modelError } from '../model-error.js';
+import type { GgufFile, GgufValue } from './gguf-file.js';
+import { readRotaryFactors } from './rotary-factors.js';
+
+const architectures: readonly string[] = ['llama', 'qwen2', 'qwen3'];
+
+/** Keys of an architecture that change nothing in the arithmetic, and those that are read below. */
+const known = new Set([
+  'block_count', 'embedding_length', 'feed_forward_length', 'context_length', 'vocab_size', 'attention.head_count', 'attention.head_count_kv',
+  'attention.key_length', 'attention.value_length', 'attention.layer_norm_rms_epsilon', 'rope.freq_base', 'rope.dimension_count',
+  'rope.scaling.type', 'rope.scaling.factor', 'rope.scaling.original_context_length', 'rope.scaling.finetuned',
+]);
+/** Keys that change nothing when they have this value. */
+const neutral: Readonly<Record<string, GgufValue>> = {
+  expert_count: 0, expert_used_count: 0, 'attention.sliding_window': 0, 'attention.causal': true, 'rope.scale_linear': 1,
+};
+
+/** The config that the header says. Throws KV_MODEL_INVALID. */
+export function readGgufConfig(gguf: GgufFile): LlamaConfig {
+  const { file: { path }, values, tensors } = gguf;
+  const refuse = (what: string, hint: string): never => {
+    throw modelError(`${path}: ${what} is not supported. ${hint}`);
+  };
+  const architecture = values.get('general.architecture');
+  if (typeof architecture !== 'string' || !architectures.includes(architecture)) {
+    return refuse(`the architecture ${JSON.stringify(architecture)}`, `This engine runs ${architectures.join(', ')}.`);
+  }
+  const parts = values.get('split.count');
+  if (typeof parts === 'number' && parts > 1) refuse(`a model in ${parts} files`, 'Merge them with llama-gguf-split first.');
+  for (const [key, value] of values) {
+    const name = key.startsWith(`${architecture}.`) ? key.slice(architecture.length + 1) : undefined;
+    if (name !== undefined && !known.has(name) && neutral[name] !== value) refuse(`${key} ${JSON.stringify(value)}`, 'Its results would be wrong without it.');
+  }
+
+  const number = (name: string, fallback?: number, isRight = Number.isSafeInteger): number => {
+    const value = values.get(`${architecture}.${name}`) ?? fallback;
+    if (typeof value === 'number' && isRight(value) && value > 0) return value;
+    const found = value === undefined ? 'missing' : JSON.stringify(value);
+    throw modelError(`${path}: \`${architecture}.${name}\` is ${found}, but must be one number above 0.`);
+  };
+  const [hidden, queryHeads] = [number('embedding_length'), number('attention.head_count')];
+  const kvHeads = number('attention.head_count_kv', queryHeads);
+  if (queryHeads % kvHeads !== 0) refuse(`${queryHeads} query heads over ${kvHeads} KV heads`, 'They must divide.');
+  const headDim = number('attention.key_length', hidden / queryHeads);
+  if (headDim % 2 !== 0) refuse(`a head dim of ${headDim}`, 'Rotary positions need an even one.');
+  if (number('attention.value_length', headDim) !== headDim) refuse('a value as long as no key', 'Both have the same length here.');
+  if (number('rope.dimension_count', headDim) !== headDim) refuse('a head of which a part is rotated', 'All of a head is rotated.');
+  const has = (name: string): boolean => tensors.has(`blk.0.${name}`);
+  return {
+    layers: number('block_count'), hidden, intermediate: number('feed_forward_length'), queryHeads, kvHeads, headDim,
+    vocabularyTokens: tensors.get('token_embd.weight')?.shape[0] ?? number('vocab_size'), maxTokens: number('context_length'),
+    normEpsilon: number('attention.layer_norm_rms_epsilon', undefined, Number.isFinite),
+    ropeTheta: number('rope.freq_base', 10_000, Number.isFinite), ropeScaling: readScaling(),
+    tiesHead: !tensors.has('output.weight'),
+    biases: { qkv: has('attn_q.bias'), attentionOutput: has('attn_output.bias'), feedForward: has('ffn_gate.bias') },
+    normalizesHeads: has('attn_q_norm.weight'), endTokens: endTokensOf(values),
+  };
+
+  function readScaling(): RopeScaling {
+    const kind = values.get(`${architecture as string}.rope.scaling.type`) ?? 'none';
+    const factors = readRotaryFactors(gguf, headDim);
+    if (kind === 'linear' && factors === undefined) return { kind, factor: number('rope.scaling.factor', undefined, Number.isFinite) };
+    if (kind !== 'none') return refuse(`rope scaling of type ${JSON.stringify(kind)}`, 'Only none, linear and the factors of Llama 3 (rope_freqs) are.');
+    return factors ?? { kind: 'none' };
+  }
+}
+
+/** Tokens that end a text or a turn. */
+function endTokensOf(values: ReadonlyMap<string, GgufValue>): number[] {
+  const tokens = ['eos', 'eot', 'eom'].map((name) => values.get(`tokenizer.ggml.${name}_token_id`));
+  return [...new Set(tokens.filter((token): token is number => Number.isSafeInteger(token)))];
+}

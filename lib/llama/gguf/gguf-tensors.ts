@@ -1,0 +1,93 @@
+// GgufTensors: the tensors of a GGUF file under the names that Hugging Face gives them, as they are in the file. Rows of a Llama's
+// queries and keys are put back in the order of halves: llama.cpp's converter interleaves the two halves of each head.
+
+import { dtypeBytes, type RowDtype, type Weight } from '../../index.js';
+import type { WeightDtype } from '../../kernels/dense/dense-operands.js';
+import type { LlamaConfig } from '../config.js';
+import { modelError } from '../model-error.js';
+import type { WeightFile } from '../weight-file.js';
+import type { GgufFile, GgufTensor } from './gguf-file.js';
+import { rotaryFactors } from './rotary-factors.js';
+
+/** Of a layer, behind `blk.N.` and `model.layers.N.`. */
+const layerNames: Readonly<Record<string, string>> = {
+  attn_norm: 'input_layernorm', ffn_norm: 'post_attention_layernorm', attn_q: 'self_attn.q_proj', attn_k: 'self_attn.k_proj', attn_v: 'self_attn.v_proj',
+  attn_output: 'self_attn.o_proj', attn_q_norm: 'self_attn.q_norm', attn_k_norm: 'self_attn.k_norm', ffn_gate: 'mlp.gate_proj', ffn_up: 'mlp.up_proj',
+  ffn_down: 'mlp.down_proj',
+};
+const modelNames: Readonly<Record<string, string>> = { token_embd: 'model.embed_tokens', output_norm: 'model.norm', output: 'lm_head' };
+
+export class GgufTensors {
+  readonly #gguf: GgufFile;
+  readonly #heads: ReadonlyMap<string, number>;
+  readonly #tensors = new Map<string, GgufTensor>();
+
+  constructor(gguf: GgufFile, { queryHeads, kvHeads }: LlamaConfig) {
+    this.#gguf = gguf;
+    const isInterleaved = gguf.values.get('general.architecture') === 'llama';
+    this.#heads = new Map(isInterleaved ? [['q_proj', queryHeads], ['k_proj', kvHeads]] : []);
+    for (const [name, tensor] of gguf.tensors) if (name !== rotaryFactors) this.#tensors.set(nameOf(name), tensor);
+  }
+
+  get names(): readonly string[] {
+    return [...this.#tensors.keys()];
+  }
+
+  /** In which K and V are kept by default: the embedding's, and float16 of one in integers. */
+  get dtype(): RowDtype {
+    const dtype = this.#tensors.get('model.embed_tokens.weight')!.type.dtype;
+    return dtype === undefined || dtype === 'int8' ? 'float16' : dtype;
+  }
+
+  get files(): readonly WeightFile[] {
+    return [this.#gguf.file];
+  }
+
+  /** When all tensors were read. Idempotent. */
+  close(): void {
+    this.#gguf.file.close();
+  }
+
+  /** A matrix `[outputs, inputs]`; a vector has one output. Throws KV_MODEL_INVALID when it is missing, or of another shape or a type that nothing computes with. */
+  read(name: string, shape: readonly number[]): Weight {
+    const { file } = this.#gguf;
+    const tensor = this.#tensors.get(name);
+    if (tensor === undefined) throw modelError(`${file.path} has no tensor for \`${name}\`, which its header asks for.`);
+    const { type: { dtype, name: type }, offset, bytes } = tensor;
+    if (tensor.shape.join() !== shape.join()) {
+      throw modelError(`${file.path}: tensor \`${tensor.name}\` is [${tensor.shape.join(', ')}], but the header makes it [${shape.join(', ')}].`);
+    }
+    if (dtype === undefined) {
+      throw modelError(`${file.path}: tensor \`${tensor.name}\` is ${type}. F32, F16, BF16 and Q8_0 are computed with; convert the model to one of them, from the one before it was quantized.`);
+    }
+    const made = { dtype, outputs: shape.length === 2 ? shape[0]! : 1, inputs: shape.at(-1)! };
+    const heads = this.#heads.get(name.split('.').at(-2)!);
+    return { ...made, data: heads === undefined ? file.tensor(tensor.name, dtype, offset, bytes) : this.#inHalves(tensor, dtype, shape[0]! / heads) };
+  }
+
+  /** Its rows, or elements of a vector, with the first halves of each head's pairs before the second ones. */
+  #inHalves(tensor: GgufTensor, dtype: WeightDtype, headDim: number): Weight['data'] {
+    const { file } = this.#gguf;
+    const rows = tensor.shape[0]!;
+    const rowBytes = tensor.bytes / rows;
+    const stored = new Uint8Array(tensor.bytes);
+    file.read(stored, tensor.offset, `tensor \`${tensor.name}\``);
+    const memory = new SharedArrayBuffer(tensor.bytes); // commands read it that run later: it must not be detached
+    const ordered = new Uint8Array(memory);
+    for (let row = 0; row < rows; row += 1) {
+      const within = row % headDim;
+      const from = row - within + (within < headDim / 2 ? 2 * within : 2 * within - headDim + 1);
+      ordered.set(stored.subarray(from * rowBytes, (from + 1) * rowBytes), row * rowBytes);
+    }
+    if (dtype === 'int8') return ordered;
+    return dtypeBytes(dtype) === 4 ? new Float32Array(memory) : new Uint16Array(memory);
+  }
+}
+
+/** What Hugging Face calls it; an unknown one keeps its name. */
+function nameOf(name: string): string {
+  const [, layer, part, kind] = /^(?:blk\.(\d+)\.)?(\w+)\.(weight|bias)$/.exec(name) ?? [];
+  const found = part === undefined ? undefined : (layer === undefined ? modelNames : layerNames)[part];
+  if (found === undefined) return name;
+  return layer === undefined ? `${found}.${kind}` : `model.layers.${layer}.${found}.${kind}`;
+}

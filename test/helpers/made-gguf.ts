@@ -1,0 +1,118 @@
+// A made Llama as a GGUF file, with the names, types and order of rows that llama.cpp's converter gives it.
+
+import { writeFileSync } from 'node:fs';
+
+import type { LlamaConfig } from '#internal/llama/config.js';
+import { roundTo, toRows, valueOf } from './floats.js';
+import type { MadeLlama, MadeTensor } from './made-llama.js';
+
+export type GgufTypeName = 'F32' | 'F16' | 'BF16' | 'Q8_0';
+
+/** A value of the header and the number of its type: 4 u32, 6 f32, 7 bool, 8 string, 9 with the element's type. */
+export type GgufEntry = readonly [key: string, kind: 4 | 6 | 7 | 8, value: number | boolean | string] | readonly [key: string, kind: 9, element: 8, value: readonly string[]];
+
+export interface RawTensor {
+  readonly name: string;
+  /** Outputs first. */
+  readonly shape: readonly number[];
+  readonly type: number;
+  readonly bytes: Uint8Array;
+}
+
+const typeNumbers = { F32: 0, F16: 1, Q8_0: 8, BF16: 30 } as const;
+const rowTypes = { F32: 'float32', F16: 'float16', BF16: 'bfloat16' } as const;
+const names: readonly (readonly [RegExp, string])[] = [
+  [/^model\.embed_tokens/, 'token_embd'], [/^model\.norm/, 'output_norm'], [/^lm_head/, 'output'], [/^model\.layers\.(\d+)\./, 'blk.$1.'],
+  [/input_layernorm/, 'attn_norm'], [/post_attention_layernorm/, 'ffn_norm'], [/self_attn\.([qkv])_proj/, 'attn_$1'], [/self_attn\.o_proj/, 'attn_output'],
+  [/self_attn\.([qk])_norm/, 'attn_$1_norm'], [/mlp\.(gate|up|down)_proj/, 'ffn_$1'],
+];
+
+/** Writes the model; matrices become `type`, vectors F32. */
+export function writeGguf(file: string, { tensors }: MadeLlama, config: LlamaConfig, architecture: 'llama' | 'qwen2' | 'qwen3', type: GgufTypeName, more: readonly GgufEntry[] = []): void {
+  const of = (key: string): string => `${architecture}.${key}`;
+  writeRawGguf(file, [
+    ['general.architecture', 8, architecture], [of('block_count'), 4, config.layers], [of('embedding_length'), 4, config.hidden],
+    [of('feed_forward_length'), 4, config.intermediate], [of('attention.head_count'), 4, config.queryHeads], [of('attention.head_count_kv'), 4, config.kvHeads],
+    [of('attention.key_length'), 4, config.headDim], [of('attention.value_length'), 4, config.headDim], [of('rope.dimension_count'), 4, config.headDim],
+    [of('context_length'), 4, config.maxTokens], [of('attention.layer_norm_rms_epsilon'), 6, config.normEpsilon], [of('rope.freq_base'), 6, config.ropeTheta],
+    ['tokenizer.ggml.tokens', 9, 8, Array.from({ length: config.vocabularyTokens }, (_, token) => `token ${token}`)],
+    ...config.endTokens.map((token): GgufEntry => ['tokenizer.ggml.eos_token_id', 4, token]), ...more,
+  ], [...tensors].map(([name, tensor]) => {
+    const heads = architecture !== 'llama' ? 0 : /q_proj/.test(name) ? config.queryHeads : /k_proj/.test(name) ? config.kvHeads : 0;
+    const { shape, values } = heads === 0 ? tensor : interleaved(tensor, config.headDim);
+    const own = shape.length === 1 ? 'F32' : type;
+    return {
+      name: names.reduce((text, [from, to]) => text.replace(from, to), name), shape, type: typeNumbers[own],
+      bytes: own === 'Q8_0' ? inBlocks(values) : bytesOf(toRows(rowTypes[own], values)),
+    };
+  }));
+}
+
+/** As it is said, right or wrong. */
+export function writeRawGguf(file: string, entries: readonly GgufEntry[], tensors: readonly RawTensor[], alignment = 32): void {
+  const u32 = (value: number): Buffer => Buffer.from(Uint32Array.of(value).buffer);
+  const u64 = (value: number): Buffer => Buffer.from(BigUint64Array.of(BigInt(value)).buffer);
+  const text = (value: string): Buffer => Buffer.concat([u64(Buffer.byteLength(value)), Buffer.from(value)]);
+  const valueOf = (kind: number, value: number | boolean | string): Buffer => kind === 8 ? text(value as string) : kind === 7 ? Buffer.of(Number(value))
+    : kind === 6 ? Buffer.from(Float32Array.of(value as number).buffer) : u32(value as number);
+  const parts = [Buffer.from('GGUF'), u32(3), u64(tensors.length), u64(entries.length)];
+  for (const entry of entries) {
+    parts.push(text(entry[0]), u32(entry[1]));
+    if (entry[1] === 9) parts.push(u32(entry[2]), u64(entry[3].length), ...entry[3].map(text));
+    else parts.push(valueOf(entry[1], entry[2]));
+  }
+  const pad = (bytes: number): number => Math.ceil(bytes / alignment) * alignment;
+  let at = 0;
+  for (const { name, shape, type, bytes } of tensors) {
+    parts.push(text(name), u32(shape.length), ...[...shape].reverse().map(u64), u32(type), u64(at));
+    at += pad(bytes.length);
+  }
+  const header = Buffer.concat(parts);
+  writeFileSync(file, Buffer.concat([header, Buffer.alloc(pad(header.length) - header.length),
+    ...tensors.flatMap(({ bytes }) => [bytes, Buffer.alloc(pad(bytes.length) - bytes.length)])]));
+}
+
+/** What llama.cpp's converter does to a Llama's queries and keys: the two halves of each head in turns. */
+function interleaved({ shape, values }: MadeTensor, headDim: number): MadeTensor {
+  const width = shape.length === 2 ? shape[1]! : 1;
+  const rows = Array.from({ length: shape[0]! }, (_, row) => {
+    const within = row % headDim;
+    return row - within + (within % 2) * headDim / 2 + Math.floor(within / 2);
+  });
+  return { shape, values: rows.flatMap((row) => values.slice(row * width, (row + 1) * width)) };
+}
+
+/** As ggml's own quantize_row_q8_0: 32 integers after the float16 that a step of them is worth. */
+function inBlocks(values: readonly number[]): Uint8Array {
+  const blocks = new Uint8Array(values.length / 32 * 34);
+  const view = new DataView(blocks.buffer);
+  for (let block = 0; block < values.length / 32; block += 1) {
+    const own = values.slice(32 * block, 32 * (block + 1));
+    const step = Math.fround(Math.max(...own.map(Math.abs)) / 127);
+    view.setUint16(34 * block, (toRows('float16', [roundTo('float16', step)]) as Uint16Array)[0]!, true);
+    const inverse = step === 0 ? 0 : Math.fround(1 / step);
+    own.forEach((value, index) => { view.setInt8(34 * block + 2 + index, roundAway(Math.fround(Math.fround(value) * inverse))); });
+  }
+  return blocks;
+}
+
+/** The model whose matrices have the values that their blocks stand for. */
+export function asBlocks({ config, tensors }: MadeLlama): MadeLlama {
+  return { config, tensors: new Map([...tensors].map(([name, { shape, values }]) => [name, { shape, values: shape.length === 1 ? values : fromBlocks(inBlocks(values)) }])) };
+}
+
+function fromBlocks(blocks: Uint8Array): number[] {
+  const view = new DataView(blocks.buffer);
+  return Array.from({ length: blocks.length / 34 * 32 }, (_, index) => {
+    const at = 34 * Math.floor(index / 32);
+    return valueOf('float16', view.getUint16(at, true)) * view.getInt8(at + 2 + index % 32);
+  });
+}
+
+function roundAway(value: number): number {
+  return Math.sign(value) * Math.floor(Math.abs(value) + 0.5);
+}
+
+function bytesOf(rows: ArrayBufferView): Uint8Array {
+  return new Uint8Array(rows.buffer, rows.byteOffset, rows.byteLength);
+}
