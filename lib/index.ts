@@ -27,6 +27,7 @@ export type { PromptItem, PromptItemKind } from './prefix/prompt-encoder.js';
 export { Prefixes, type PrefixExplanation, type PrefixLookup, type PrefixLookupOptions, type PrefetchOptions, type PrefixResetOptions, type PromoteOptions } from './cache/prefixes.js';
 export type { PrefixMetrics } from './cache/prefix-statistics.js';
 export type { CacheTiers, TierMetrics, TiersMetrics } from './cache/cache-tiers.js';
+export type { ReorderingCounts, ReorderOptions } from './cache/reordering.js';
 export type { Promotion, PromotionEnd } from './cache/promotions.js';
 export type { LeftInTiers } from './cache/promotion-totals.js';
 export type { TextPlace, TiersExplanation } from './cache/text-places.js';

@@ -3,12 +3,14 @@
 
 import { createError } from '../base/errors.js';
 import { BlockRows } from '../importance/block-rows.js';
+import { ChoiceNotes } from '../importance/choice-notes.js';
 import type { Probe } from '../importance/probes.js';
 import { SelectedText } from '../importance/selected-text.js';
 import type { ReadSelection } from '../importance/selection-options.js';
 import { SelectionTotals } from '../importance/selection-totals.js';
 import { TokenSelection, type StoredLayer } from '../importance/token-selection.js';
 import type { TensorSpec } from '../layout/model-shape.js';
+import { ImportanceMeans } from '../prefix/importance/importance-means.js';
 import type { TierSet } from '../tiers/tier-set.js';
 import type { Admitted, Prompt } from './admission-request.js';
 import { Batch } from './batch.js';
@@ -26,6 +28,8 @@ export interface SelectionRequest extends Pick<PromotionRequest, 'domain' | 'tex
 export class Selections {
   /** Of all sequences so far. */
   readonly totals = new SelectionTotals();
+  /** What they chose, by block. */
+  readonly means = new ImportanceMeans();
   readonly #memory: SlotMemory;
   readonly #steps: Steps;
   readonly #sharing: RowSharing;
@@ -91,7 +95,7 @@ export class Selections {
     const totals = new SelectionTotals(this.totals);
     return new TokenSelection({
       rules: selected.rules, rows: new BlockRows(this.#tiers, blocks, this.#stripeTokenBytes, totals), layers: this.#layers, totals,
-      from: exactTokens, to: selected.tokens,
+      notes: new ChoiceNotes(this.means, blocks, exactTokens, selected.tokens), from: exactTokens, to: selected.tokens,
     });
   }
 

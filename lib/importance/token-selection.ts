@@ -9,6 +9,7 @@ import type { TensorSpec } from '../layout/model-shape.js';
 import { attentionScores } from './attention-scores.js';
 import { BlockRows } from './block-rows.js';
 import { floatsOf } from './floats.js';
+import type { ChoiceNotes } from './choice-notes.js';
 import type { Probe } from './probes.js';
 import type { ReadSelection } from './selection-options.js';
 import type { SelectionCounts, SelectionTotals } from './selection-totals.js';
@@ -52,6 +53,7 @@ export interface TokenSelectionParts {
   /** By the layer's number in the whole model. */
   readonly layers: ReadonlyMap<number, StoredLayer>;
   readonly totals: SelectionTotals;
+  readonly notes: ChoiceNotes;
   /** The text [from, to) that is selected from. */
   readonly from: number;
   readonly to: number;
@@ -130,6 +132,7 @@ export class TokenSelection {
     try {
       const rows = await this.#load(layer, stored, read);
       this.#held.set(layer, rows.tokens);
+      if (this.isLoaded) this.#parts.notes.finish();
       return rows;
     } catch (error) {
       if (this.#failure === undefined) this.#parts.totals.add({ lostSequences: 1 });
@@ -141,7 +144,7 @@ export class TokenSelection {
   }
 
   async #load(layer: number, stored: StoredLayer, { queries, queryHeads, scale, signal: given }: ReadQueries): Promise<SelectedRows> {
-    const { rules, rows, totals, from, to } = this.#parts;
+    const { rules, rows, totals, notes, from, to } = this.#parts;
     const limit = AbortSignal.timeout(rules.layerTimeoutMs);
     const signal = given === undefined ? limit : AbortSignal.any([limit, given]);
     const tokens = to - from;
@@ -158,6 +161,7 @@ export class TokenSelection {
       });
       chosen = this.#checkChoice(rules.selector.select({ layer, tokens, count, scores }), tokens);
       if (chosen === undefined) totals.add({ fallBacks: 1 });
+      else notes.add(chosen);
     }
     chosen ??= Int32Array.from({ length: tokens }, (_, token) => token);
     totals.add({ layers: 1, tokens, selectedTokens: chosen.length });

@@ -6,8 +6,8 @@ import { chunksHolding, orderByImportance, rowsOfOrder } from '../prefix/importa
 import type { ImportanceMeans } from '../prefix/importance/importance-means.js';
 import type { Tier } from './tier.js';
 
-/** A tier that can reorder. */
-export type ReorderingTier = Tier & Required<Pick<Tier, 'reorder'>>;
+/** What it needs of a tier. */
+export type ReorderingTier = Required<Pick<Tier, 'reorder'>>;
 
 /** Options of `BlockReorderer`. */
 export interface BlockReordererOptions {

@@ -106,6 +106,7 @@ export const tokenChecks: Readonly<Record<string, (store: ContractStore) => Prom
 
   'a block that is reordered keeps its bytes, and one that cannot be stays as it was': async (store) => {
     const { tier } = await store.open();
+    assert.ok(tier.chunkBytes === undefined || (Number.isSafeInteger(tier.chunkBytes) && tier.chunkBytes > 0), '`chunkBytes` is a number of bytes');
     if (tier.reorder === undefined) return;
     const block = store.block(1, { tokens: 100 });
     await stored(tier, block);

@@ -80,6 +80,7 @@ class DiskTier implements Tier {
   readonly takesOnlyWholeBlocks = false;
   readonly capacityBytes: number;
   readonly admitAfter: number;
+  readonly chunkBytes: number;
   readonly #options: ReadOptions;
   /** Of every block there is: the store has them in its headers, which a read does not need then. */
   readonly #sums = new Map<string, Uint32Array>();
@@ -94,6 +95,7 @@ class DiskTier implements Tier {
     this.name = options.name;
     this.capacityBytes = Math.floor(options.bytes * usableShare);
     this.admitAfter = options.admit === 'twice' ? 2 : 1;
+    this.chunkBytes = options.chunkBytes;
     this.#options = options;
   }
 

@@ -139,6 +139,8 @@ export interface Tier {
    * of them is damaged; after it the bytes are anything. The block is gone only once it is removed. Without it blocks are read whole.
    */
   getTokens?(key: string, parts: readonly TierTokens[], into: Uint8Array, signal?: AbortSignal): Promise<TierTokensGet>;
+  /** Bytes of a stripe that `getTokens` reads and checks at once: by it the cache tells which blocks are worth reordering. Undefined: none are. */
+  readonly chunkBytes?: number | undefined;
   /**
    * Stores a block's tokens in another order: the first row of each stripe becomes that of token `storedToLogical[0]`, and so on, so that tokens
    * which are read together lie together. `get` and `getTokens` give the same bytes before, meanwhile and after. Each of the block's tokens

@@ -19,6 +19,8 @@ export interface SelectionWorldOptions extends Partial<Omit<KvCacheOptions, 'mod
   readonly driver?: Driver | undefined;
   readonly dtype?: 'float32' | 'float16' | 'bfloat16';
   readonly probeHeads?: number;
+  /** Tokens of a stored block. Default 16. */
+  readonly blockTokens?: number;
 }
 
 /** A selector that notes what it was asked and what it chose, by layer. */
@@ -42,14 +44,14 @@ export class SelectionWorld {
   readonly #t: ExecutionContext;
   readonly #folder: string;
 
-  constructor(t: ExecutionContext, random: Random, { tiers = [hostTier({ bytes: 16 * MiB })], driver, dtype = 'float32', probeHeads = 3, ...options }: SelectionWorldOptions = {}) {
+  constructor(t: ExecutionContext, random: Random, { tiers = [hostTier({ bytes: 16 * MiB })], driver, dtype = 'float32', probeHeads = 3, blockTokens = 16, ...options }: SelectionWorldOptions = {}) {
     const made = randomLlama(random, sizes, { rope_theta: 100 });
     this.#t = t;
     this.#folder = writeLlama(made);
     this.model = new LlamaModel(this.#folder, { threads: 1 });
     this.cache = new KvCache({
       model: this.model.shape(dtype), slots: 4, maxTokens: 512, memoryBudgetBytes: 2 ** 26, pageBytes: 65_536, driver: driver ?? 'host', ...options,
-      prefixCache: { tiers, tierBlockTokens: 16, modelId: 'test', importance: { probeHeads } },
+      prefixCache: { tiers, tierBlockTokens: blockTokens, modelId: 'test', importance: { probeHeads } },
     });
     this.engine = new LlamaEngine({ model: this.model, cache: this.cache });
     this.plain = new PlainLlama(made);

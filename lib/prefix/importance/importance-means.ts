@@ -74,6 +74,12 @@ export class ImportanceMeans {
     this.#tokens -= noted.means.length;
   }
 
+  /** Forgets all. */
+  clear(): void {
+    this.#noted.clear();
+    this.#tokens = 0;
+  }
+
   /** The plain mean of the first notes, then one that fades. */
   #shareOf(notes: number): number {
     return Math.max(1 / notes, 1 - this.#decay);

@@ -1,0 +1,114 @@
+// Reordering: has blocks of a cache's tier stored in the order in which requests read their tokens (lib/tiers/block-reorderer.ts): of the
+// fastest tier that can, when it is called, beside everything else. Readers get the same bytes, before, meanwhile and after.
+
+import { createError } from '../base/errors.js';
+import { abortSignal, integer, optional, readOptions, withDefault } from '../base/options.js';
+import type { ImportanceMeans } from '../prefix/importance/importance-means.js';
+import { BlockReorderer } from '../tiers/block-reorderer.js';
+import type { OpenTier } from '../tiers/open-tier.js';
+import type { TierPut } from '../tiers/tier.js';
+import type { TierSet } from '../tiers/tier-set.js';
+
+/** Options of `prefixes.tiers.reorder`. */
+export interface ReorderOptions {
+  /** Blocks that are stored anew at most, each by one write of its bytes. Default 64. */
+  readonly mostBlocks?: number | undefined;
+  /** Ends it behind the block that is under way. Default: none. */
+  readonly signal?: AbortSignal | undefined;
+}
+
+/** What reordering came to since the cache was opened. */
+export interface ReorderingCounts {
+  /** Blocks of which requests have said what they read. */
+  readonly notedBlocks: number;
+  /** Blocks that were stored anew. */
+  readonly reorderedBlocks: number;
+  /** Blocks that the tier did not store anew: they were gone, there was no room, or it failed. */
+  readonly refusedBlocks: number;
+}
+
+const spec = { mostBlocks: withDefault(integer({ min: 1 }), 64), signal: optional(abortSignal) };
+
+export class Reordering {
+  readonly #set: TierSet;
+  readonly #means: ImportanceMeans;
+  /** Bytes of a token in a tensor, the mean of all. */
+  readonly #tokenBytes: number;
+  readonly #report: (error: unknown) => void;
+  readonly #ending = new AbortController();
+  #reorderer: BlockReorderer | undefined;
+  #running: Promise<number> | undefined;
+
+  /** @param report Hears of failures that no call reports. */
+  constructor(set: TierSet, means: ImportanceMeans, tensorTokenBytes: readonly number[], report: (error: unknown) => void) {
+    this.#set = set;
+    this.#means = means;
+    this.#tokenBytes = tensorTokenBytes.reduce((sum, bytes) => sum + bytes, 0) / tensorTokenBytes.length;
+    this.#report = report;
+  }
+
+  get counts(): ReorderingCounts {
+    const { reordered, refused } = this.#reorderer?.counts ?? { reordered: 0, refused: 0 };
+    return { notedBlocks: this.#means.blocks, reorderedBlocks: reordered, refusedBlocks: refused };
+  }
+
+  /**
+   * Stores the blocks anew of which reads will be spared most. Resolves how many were; 0 at once while another run is under way. `ready`: until
+   * tiers are open. Rejects with KV_INVALID_OPTION, also where no tier can reorder, and with KV_CLOSED.
+   */
+  async run(options: ReorderOptions | undefined, ready: Promise<void>): Promise<number> {
+    const { mostBlocks, signal } = readOptions('CacheTiers.reorder', options, spec);
+    await ready.catch(() => { /* other tiers may be open */ });
+    if (this.#ending.signal.aborted) throw createError('KV_CLOSED', { operation: 'reorder its blocks', owner: 'KvCache' });
+    if (this.#running !== undefined) return 0;
+    this.#reorderer ??= this.#makeReorderer();
+    this.#running = this.#reorderer.run(mostBlocks, signal === undefined ? this.#ending.signal : AbortSignal.any([this.#ending.signal, signal]));
+    try {
+      return await this.#running;
+    } finally {
+      this.#running = undefined;
+    }
+  }
+
+  /** Resolves when nothing of it is under way; nothing begins any more. Undefined: nothing is. */
+  stop(): Promise<unknown> | undefined {
+    this.#ending.abort();
+    return this.#running;
+  }
+
+  /** Forgets what requests have said. */
+  clear(): void {
+    this.#means.clear();
+  }
+
+  #makeReorderer(): BlockReorderer {
+    const { all } = this.#set;
+    for (const open of all) {
+      const { chunkBytes, reorder } = open.tier;
+      if (open.state !== 'open' || reorder === undefined || chunkBytes === undefined || !(chunkBytes > 0)) continue;
+      return new BlockReorderer({
+        tier: { reorder: (key, order) => this.#reorder(open, key, order) }, means: this.#means, chunkTokens: chunkBytes / this.#tokenBytes,
+      });
+    }
+    throw createError('KV_INVALID_OPTION', {
+      reason: 'range', owner: 'CacheTiers.reorder', option: 'prefixCache.tiers', expected: 'to have an open tier that can reorder blocks: `diskTier`, or one of your own with `reorder` and `chunkBytes`',
+      received: all.map(({ tier, state }) => `${tier.name} (${state})`).join(', '),
+    });
+  }
+
+  async #reorder(open: OpenTier, key: string, order: Int32Array): Promise<TierPut> {
+    const block = this.#set.texts.find(key);
+    if (block === undefined || !open.has(block)) return { isStored: false, reason: 'failed' };
+    open.contents.beginReading(block); // it is not evicted meanwhile
+    try {
+      const put = await open.tier.reorder!(key, order);
+      if (!put.isStored && put.error !== undefined) this.#report(put.error);
+      return put;
+    } catch (error) { // a tier of the user's that throws
+      this.#report(error);
+      return { isStored: false, reason: 'failed', error };
+    } finally {
+      open.contents.endReading(block);
+    }
+  }
+}
