@@ -1,10 +1,12 @@
 // Compiles dist/ as it is packed: afresh, so that nothing is in it whose source is gone; without source maps, whose sources are not in
-// the package; and with comments only in the declarations, where editors show them; indented by tabs. npm runs it before it packs. The next `npm test` or `npm start` in this clone compiles dist/ with its maps again.
+// the package; and with comments only in the declarations, where editors show them; indented by tabs. Packs the headers that building from source
+// needs. npm runs it before it packs. The next `npm test` or `npm start` in this clone compiles dist/ with its maps again.
 
 import { spawnSync } from 'node:child_process';
 import { chmodSync, readFileSync, rmSync } from 'node:fs';
 import path from 'node:path';
 
+import { pack } from './addon-headers.cjs';
 import { forget, root } from './prepare.mjs';
 import { unreachableTypes } from './release/reachable-types.mjs';
 import { indentByTabs } from './release/tabs.mjs';
@@ -25,3 +27,4 @@ const entries = Object.values(exports).map(({ types }) => types).filter((types) 
 for (const file of unreachableTypes(path.join(root, 'dist'), entries.map((entry) => path.relative(path.join(root, 'dist'), path.join(root, entry))))) rmSync(file);
 indentByTabs(path.join(root, 'dist'));
 chmodSync(path.join(root, 'dist', 'cli', 'vkv.js'), 0o755);
+pack();

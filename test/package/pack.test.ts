@@ -46,15 +46,15 @@ test.after.always(() => release.remove());
 test('the tarball has what is built, what builds the addon, documents and examples, and nothing else', (t) => {
   const files = release.files.map((file) => file.path);
   const allowed = new RegExp([
-    'dist/.*\\.(js|d\\.ts)', 'dist/server/page/page\\.(html|css)', 'prebuilds/(SHA256SUMS|linux-(x64|arm64)/virtual_kv\\.node)', 'native/.*\\.(cc|h|txt)', 'kernels/.*',
-    'scripts/(install|build-addon|build-kernels)\\.cjs', 'docs/[^/]*\\.(md|svg|json)', 'examples/.*\\.(ts|mjs|md|json|csv|jsonl)', '[^/]+',
+    'dist/.*\\.(js|d\\.ts)', 'dist/server/page/page\\.(html|css)', 'prebuilds/(SHA256SUMS|linux-(x64|arm64)/virtual_kv\\.node)', 'native/.*\\.(cc|h|txt)', 'native/node-addon-api\\.json\\.br', 'kernels/.*',
+    'scripts/(install|addon-headers|build-addon|build-kernels)\\.cjs', 'docs/[^/]*\\.(md|svg|json)', 'examples/.*\\.(ts|mjs|md|json|csv|jsonl)', '[^/]+',
   ].map((pattern) => `^${pattern}$`).join('|'));
   t.deepEqual(files.filter((file) => !allowed.test(file)), []);
   const top = files.filter((file) => !file.includes('/')).sort();
   t.deepEqual(top.filter((file) => !/^(CHANGELOG|README)\.md$/.test(file)), ['LICENSE', 'binding.gyp', 'package.json']);
   const sources = readFileSync(path.join(root, 'native', 'sources.txt'), 'utf8').split('\n').filter((line) => /^[^#]/.test(line));
   const wanted = [
-    ...sources, 'native/sources.txt', 'native/status.h', 'kernels/cuda/kernels.ptx.br', 'dist/index.js', 'dist/index.d.ts', 'dist/testing.js',
+    ...sources, 'native/sources.txt', 'native/node-addon-api.json.br', 'native/status.h', 'kernels/cuda/kernels.ptx.br', 'dist/index.js', 'dist/index.d.ts', 'dist/testing.js',
     ...release.platforms.map((platform) => `prebuilds/${platform}/virtual_kv.node`), 'prebuilds/SHA256SUMS',
   ];
   for (const file of wanted) t.true(files.includes(file), file);
