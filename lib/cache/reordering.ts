@@ -4,8 +4,10 @@
 import { createError } from '../base/errors.js';
 import { abortSignal, integer, optional, readOptions, withDefault } from '../base/options.js';
 import type { ImportanceMeans } from '../prefix/importance/importance-means.js';
+import { rowsOfOrder } from '../prefix/importance/importance-order.js';
 import { BlockReorderer } from '../tiers/block-reorderer.js';
 import type { OpenTier } from '../tiers/open-tier.js';
+import type { StoredBlock } from '../tiers/stored-texts.js';
 import type { TierPut } from '../tiers/tier.js';
 import type { TierSet } from '../tiers/tier-set.js';
 
@@ -86,8 +88,20 @@ export class Reordering {
     for (const open of all) {
       const { chunkBytes, reorder } = open.tier;
       if (open.state !== 'open' || reorder === undefined || chunkBytes === undefined || !(chunkBytes > 0)) continue;
+      const blockOf = (key: string): StoredBlock | undefined => {
+        const block = this.#set.texts.find(key);
+        return block !== undefined && open.has(block) ? block : undefined;
+      };
       return new BlockReorderer({
-        tier: { reorder: (key, order) => this.#reorder(open, key, order) }, means: this.#means, chunkTokens: chunkBytes / this.#tokenBytes,
+        tier: {
+          has: (key) => blockOf(key) !== undefined,
+          rowsOf: (key) => {
+            const block = blockOf(key);
+            return block && open.contents.rowsOf(block);
+          },
+          reorder: (key, order) => this.#reorder(open, blockOf(key), order),
+        },
+        means: this.#means, chunkTokens: chunkBytes / this.#tokenBytes,
       });
     }
     throw createError('KV_INVALID_OPTION', {
@@ -96,13 +110,13 @@ export class Reordering {
     });
   }
 
-  async #reorder(open: OpenTier, key: string, order: Int32Array): Promise<TierPut> {
-    const block = this.#set.texts.find(key);
-    if (block === undefined || !open.has(block)) return { isStored: false, reason: 'failed' };
+  async #reorder(open: OpenTier, block: StoredBlock | undefined, order: Int32Array): Promise<TierPut> {
+    if (block === undefined) return { isStored: false, reason: 'failed' };
     open.contents.beginReading(block); // it is not evicted meanwhile
     try {
-      const put = await open.tier.reorder!(key, order);
-      if (!put.isStored && put.error !== undefined) this.#report(put.error);
+      const put = await open.tier.reorder!(block.key, order);
+      if (put.isStored) open.contents.noteRows(block, rowsOfOrder(order));
+      else if (put.error !== undefined) this.#report(put.error);
       return put;
     } catch (error) { // a tier of the user's that throws
       this.#report(error);

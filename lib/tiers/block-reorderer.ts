@@ -2,12 +2,19 @@
 // block at a time. A block is written anew only where that saves a good part of the chunks that its important tokens take, so that
 // importance which wanders does not wear out the disk. Runs when it is called; for one Node thread.
 
-import { chunksHolding, orderByImportance, rowsOfOrder } from '../prefix/importance/importance-order.js';
+import { chunksHolding, orderByImportance } from '../prefix/importance/importance-order.js';
 import type { ImportanceMeans } from '../prefix/importance/importance-means.js';
-import type { Tier } from './tier.js';
+import type { TierPut } from './tier.js';
 
 /** What it needs of a tier. */
-export type ReorderingTier = Required<Pick<Tier, 'reorder'>>;
+export interface ReorderingTier {
+  /** Whether it has the block: of another, what was noted is kept for when it does. */
+  has(key: string): boolean;
+  /** The row of each token, as far as it is known; undefined: they are in the order of the text. */
+  rowsOf(key: string): Int32Array | undefined;
+  /** As `Tier.reorder`. */
+  reorder(key: string, storedToLogical: Int32Array): Promise<TierPut>;
+}
 
 /** Options of `BlockReorderer`. */
 export interface BlockReordererOptions {
@@ -33,8 +40,6 @@ interface Candidate {
 
 export class BlockReorderer {
   readonly #options: Required<BlockReordererOptions>;
-  /** By block, the rows of its tokens, as far as this process reordered it: a hint, since the tier has the truth. */
-  readonly #rows = new Map<string, Int32Array>();
   #isRunning = false;
   #reordered = 0;
   #refused = 0;
@@ -60,8 +65,7 @@ export class BlockReorderer {
       for (const { key, order } of this.#candidates().slice(0, mostBlocks)) {
         if (signal?.aborted === true) break;
         const { isStored } = await this.#options.tier.reorder(key, order);
-        if (isStored) this.#rows.set(key, rowsOfOrder(order));
-        else this.#options.means.forget(key); // it is gone, or there is no room: not to be tried at every turn
+        if (!isStored) this.#options.means.forget(key); // it is gone, or there is no room: not to be tried at every turn
         done += isStored ? 1 : 0;
         this.#refused += isStored ? 0 : 1;
       }
@@ -75,18 +79,17 @@ export class BlockReorderer {
   /** The one that gains most first. */
   #candidates(): Candidate[] {
     const { means } = this.#options;
-    for (const key of this.#rows.keys()) if (means.of(key) === undefined) this.#rows.delete(key);
     const candidates = means.keys().map((key) => this.#candidateOf(key)).filter((candidate) => candidate !== undefined);
     return candidates.toSorted((a, b) => b.gain - a.gain);
   }
 
   #candidateOf(key: string): Candidate | undefined {
-    const { means, chunkTokens, ratio, leastNotes, leastSaving } = this.#options;
+    const { tier, means, chunkTokens, ratio, leastNotes, leastSaving } = this.#options;
     const notes = means.notesOf(key);
-    if (notes < leastNotes) return undefined;
+    if (notes < leastNotes || !tier.has(key)) return undefined;
     const order = orderByImportance(means.of(key)!);
     const important = order.slice(0, Math.max(1, Math.ceil(order.length * ratio)));
-    const now = chunksHolding(important, this.#rows.get(key), chunkTokens);
+    const now = chunksHolding(important, tier.rowsOf(key), chunkTokens);
     const saved = now - Math.ceil(important.length / chunkTokens);
     return saved > 0 && saved >= leastSaving * now ? { key, order, gain: saved * notes } : undefined;
   }

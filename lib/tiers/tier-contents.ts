@@ -14,6 +14,8 @@ export class TierContents {
   readonly #texts: StoredTexts;
   /** Bytes that each block takes, the one used longest ago first. */
   readonly #blocks = new Map<StoredBlock, number>();
+  /** Of blocks that were stored in another order than the text's, as far as known: the row of each token. */
+  readonly #rows = new Map<StoredBlock, Int32Array>();
   /** Blocks that are being read, with how many readers. */
   readonly #inUse = new Map<StoredBlock, number>();
   /** Bytes of the capacity that its blocks take. Read only. */
@@ -48,6 +50,7 @@ export class TierContents {
     const bytes = this.#blocks.get(block);
     if (bytes === undefined) return;
     this.#blocks.delete(block);
+    this.#rows.delete(block);
     this.bytes -= bytes;
     this.#texts.place(block, this.number, false);
   }
@@ -102,6 +105,16 @@ export class TierContents {
       this.remove(block);
     }
     return evicted;
+  }
+
+  /** The row of each token of a block, as far as it is known; undefined: they are in the order of the text. */
+  rowsOf(block: StoredBlock): Int32Array | undefined {
+    return this.#rows.get(block);
+  }
+
+  /** The tier has stored the block anew in this order, unless it has lost it since. */
+  noteRows(block: StoredBlock, rows: Int32Array): void {
+    if (this.#blocks.has(block)) this.#rows.set(block, rows);
   }
 
   /** All blocks, the one used longest ago first. */

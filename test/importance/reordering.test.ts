@@ -10,6 +10,7 @@ import test, { type ExecutionContext } from 'ava';
 import { diskTier, hostTier, type Tier, type TierPut, type TokenSelector } from 'virtual-kv';
 
 import { Random } from '#internal/base/random.js';
+import type { OpenTier } from '#internal/tiers/open-tier.js';
 import { difference } from '../helpers/logits.js';
 import { randomText } from '../helpers/llama-shapes.js';
 import { removeFolder } from '../helpers/made-llama.js';
@@ -114,10 +115,14 @@ test(`selections and promotions go on while blocks are reordered, and are as bef
 });
 
 /** A disk whose `reorder` does what the test says. */
-function scripted(t: ExecutionContext, reorder: (own: () => Promise<TierPut>) => Promise<TierPut>): Tier {
+function scripted(t: ExecutionContext, reorder: (own: () => Promise<TierPut>) => Promise<TierPut>, closing: () => void = () => {}): Tier {
   const own = disk(t);
   return Object.assign(Object.create(own) as object, {
     ...bound(own), chunkBytes: 4096, reorder: (key: string, order: Int32Array) => reorder(() => own.reorder!(key, order)),
+    close: () => {
+      closing();
+      return own.close();
+    },
   }) as Tier;
 }
 
@@ -145,8 +150,42 @@ test('a tier that throws, rejects or refuses loses nothing, and is not asked aga
   }
 });
 
-test('closing waits for the block under way, and begins no other', async (t) => {
+test(`a block that was dropped and stored again is reordered again (seed ${seed})`, async (t) => {
+  const { world, texts: [text] } = await worldOf(t, [disk(t)]);
+  const tiers = world.cache.prefixes.tiers!;
+  const lives: number[][] = [];
+  for (let life = 0; life < 2; life += 1) {
+    if (life > 0) {
+      world.cache.prefixes.reset({ preempt: true });
+      await world.store(text!);
+    }
+    const chunks: number[] = [];
+    for (let request = 0; request < 4; request += 1) chunks[0] = (await answerOf(world, text!)).chunks;
+    t.is(await tiers.reorder(), 1, `life ${life}`);
+    chunks[1] = (await answerOf(world, text!)).chunks;
+    lives.push(chunks);
+  }
+  t.deepEqual(lives[1], lives[0]);
+  t.true(lives[0]![1]! < lives[0]![0]!);
+  await world.close();
+});
+
+test('what is noted of text that another tier has alone is kept until the disk has it', async (t) => {
+  const directory = mkdtempSync(path.join(tmpdir(), 'vkv-reordering-'));
+  t.teardown(() => removeFolder(directory));
+  const { world, texts: [text] } = await worldOf(t, [hostTier({ bytes: 16 * MiB }), diskTier({ directory, bytes: 64 * MiB, chunkBytes: 4096 })]); // seen twice
+  const tiers = world.cache.prefixes.tiers!;
+  for (let request = 0; request < 4; request += 1) await answerOf(world, text!);
+  t.is(await tiers.reorder(), 0);
+  t.like(tiers.metrics().reordering, { notedBlocks: 1, refusedBlocks: 0 });
+  await world.store(text!);
+  t.is(await tiers.reorder(), 1);
+  await world.close();
+});
+
+test('closing waits for the block under way, which is not evicted meanwhile, and begins no other', async (t) => {
   let asked = 0;
+  const events: string[] = [];
   let goOn = (): void => {};
   const held = new Promise<void>((resolve) => { goOn = resolve; });
   let begun = (): void => {};
@@ -155,17 +194,22 @@ test('closing waits for the block under way, and begins no other', async (t) => 
     asked += 1;
     begun();
     await held;
-    return own();
-  })], 2);
+    const put = await own();
+    events.push('reordered');
+    return put;
+  }, () => { events.push('closed'); })], 2);
   const tiers = world.cache.prefixes.tiers!;
   for (const text of texts) for (let request = 0; request < 4; request += 1) await answerOf(world, text);
   const running = tiers.reorder();
   await hasBegun;
+  const [{ contents }] = (tiers as unknown as { readonly opened: readonly [OpenTier] }).opened;
+  t.is([...contents.blocks()].filter((block) => contents.isRead(block)).length, 1);
   const closing = world.close();
   goOn();
   t.is(await running, 1);
   await closing;
   t.is(asked, 1);
+  t.deepEqual(events, ['reordered', 'closed']);
   await t.throwsAsync(tiers.reorder(), { code: 'KV_CLOSED' });
 });
 

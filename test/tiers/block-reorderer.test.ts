@@ -5,11 +5,12 @@ import type { TierPut } from 'virtual-kv';
 import { ImportanceMeans } from '#internal/prefix/importance/importance-means.js';
 import { chunksHolding, orderByImportance, rowsOfOrder } from '#internal/prefix/importance/importance-order.js';
 import { BlockReorderer, type ReorderingTier } from '#internal/tiers/block-reorderer.js';
-import { MemoryTier } from './memory-tier.js';
 
 interface World {
   readonly means: ImportanceMeans;
   readonly orders: Map<string, number[]>;
+  /** Blocks that the tier does not have. */
+  readonly absent: Set<string>;
   readonly reorderer: BlockReorderer;
   answer: (key: string) => Promise<TierPut>;
 }
@@ -17,15 +18,21 @@ interface World {
 function world(): World {
   const means = new ImportanceMeans();
   const orders = new Map<string, number[]>();
-  const tier = new MemoryTier('reorderer', 2 ** 20) as MemoryTier & { reorder?: ReorderingTier['reorder'] };
-  const made: World = {
-    means, orders,
-    reorderer: new BlockReorderer({ tier: tier as ReorderingTier, means, chunkTokens: 2, ratio: 0.25, leastNotes: 2 }),
-    answer: () => Promise.resolve({ isStored: true }),
+  const rows = new Map<string, Int32Array>();
+  const absent = new Set<string>();
+  const tier: ReorderingTier = {
+    has: (key) => !absent.has(key), rowsOf: (key) => rows.get(key),
+    reorder: async (key, order) => {
+      orders.set(key, [...order]);
+      const put = await made.answer(key);
+      if (put.isStored) rows.set(key, rowsOfOrder(order));
+      return put;
+    },
   };
-  tier.reorder = (key, order) => {
-    orders.set(key, [...order]);
-    return made.answer(key);
+  const made: World = {
+    means, orders, absent,
+    reorderer: new BlockReorderer({ tier, means, chunkTokens: 2, ratio: 0.25, leastNotes: 2 }),
+    answer: () => Promise.resolve({ isStored: true }),
   };
   return made;
 }
@@ -77,4 +84,15 @@ test('one run at a time, which a signal ends; a block that is refused is forgott
   here.answer = () => Promise.resolve({ isStored: true });
   t.is(await reorderer.run(8), 2);
   t.is(means.of([...orders.keys()][0]!), undefined);
+});
+
+test('a block that the tier does not have is passed over, and what was noted of it is kept', async (t) => {
+  const { means, orders, absent, reorderer } = world();
+  for (const key of ['a', 'b']) note(means, key, [0, 7], 3);
+  absent.add('a');
+  t.is(await reorderer.run(1), 1, 'it takes no turn of the others');
+  t.deepEqual([...orders.keys()], ['b']);
+  absent.clear();
+  t.is(await reorderer.run(8), 1);
+  t.deepEqual(reorderer.counts, { reordered: 2, refused: 0 });
 });

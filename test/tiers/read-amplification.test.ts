@@ -7,6 +7,7 @@ import { diskTier, type TierTokens } from 'virtual-kv';
 
 import { Random } from '#internal/base/random.js';
 import { ImportanceMeans } from '#internal/prefix/importance/importance-means.js';
+import { rowsOfOrder } from '#internal/prefix/importance/importance-order.js';
 import { BlockReorderer, type ReorderingTier } from '#internal/tiers/block-reorderer.js';
 import { digestOf, makeBlock } from '#internal/tiers/contract-blocks.js';
 import { seedOf } from '../helpers/seed.js';
@@ -89,7 +90,16 @@ for (const { what, rowBytes, probeBytes, strays } of models) {
         means.noteSelected(record.key, selectionOf(random, ranking[index]!, Math.max(1, Math.ceil(blockTokens * ratio)), strays), blockTokens);
       });
     }
-    const reorderer = new BlockReorderer({ tier: tier as ReorderingTier, means, chunkTokens: chunkBytes / rowBytes, ratio: 0.1 });
+    const rows = new Map<string, Int32Array>();
+    const reordering: ReorderingTier = {
+      has: () => true, rowsOf: (key) => rows.get(key),
+      reorder: async (key, order) => {
+        const put = await tier.reorder!(key, order);
+        if (put.isStored) rows.set(key, rowsOfOrder(order));
+        return put;
+      },
+    };
+    const reorderer = new BlockReorderer({ tier: reordering, means, chunkTokens: chunkBytes / rowBytes, ratio: 0.1 });
     t.is(await reorderer.run(8), blocks.length);
     t.is(await reorderer.run(8), 0, 'what is in a good order stays');
     const reordered: number[] = [];
