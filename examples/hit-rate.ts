@@ -108,7 +108,7 @@ async function svgOf(rows: readonly Measured[], count: number): Promise<string> 
       y: { field, type: 'quantitative', title, axis: { format }, scale: { zero: true, ...field === 'hitRate' ? { domain: [0, 1] } : {} } },
       color: {
         field: 'name', type: 'nominal', title: null, sort: names, legend: { orient: 'top', symbolType: 'stroke' },
-        scale: { domain: names, range: ['#9aa4af', '#b9d3f5', '#7fb0ec', '#3f7fd6', '#1c4f94'] },
+        scale: { domain: names, range: ['#8a94a0', '#7db3ee', '#3f7fd6', '#1c4f94', '#0b2447'] },
       },
     },
   });

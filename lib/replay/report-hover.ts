@@ -1,5 +1,6 @@
 // What a report's chart says where the pointer is, or a finger has tapped: the moment and its numbers, in a box that CSS alone shows. The
-// page needs no script for it. Coordinates are those of the plot that the chart was drawn in.
+// page needs no script for it. A tap gives the focus, since not every browser of a phone takes it for hovering. Coordinates are those of the
+// plot that the chart was drawn in.
 
 import { formatBytes, formatNumber } from '../base/format.js';
 import { chartColours, timeUnitOf, type ChartSize } from './report-chart.js';
@@ -7,7 +8,7 @@ import type { Replay } from './result.js';
 
 /** The styles of the boxes: `light` for the page's own scheme, `dark` for the other. */
 export const hoverStyles = {
-  light: '.look>*{opacity:0;pointer-events:none}.look>.slice{opacity:1;pointer-events:all;fill:none;cursor:crosshair}.look:hover>*{opacity:1}.look .box{fill:#fff;fill-opacity:.94}',
+  light: '.look>*{opacity:0;pointer-events:none}.look>.slice{opacity:1;pointer-events:all;fill:none;cursor:crosshair}.look:is(:hover,:focus)>*{opacity:1}.look{outline:none}.look .box{fill:#fff;fill-opacity:.94}',
   dark: '.look .box{fill:#161b22}',
 } as const;
 
@@ -31,7 +32,7 @@ export function hoverOf({ timeline, arrivals }: Replay, svg: string, { width, he
     ] as const;
     const x = middle * width;
     const left = x > width / 2 ? Math.max(0, x - boxWidth - 8) : Math.min(width - boxWidth, x + 8);
-    parts.push(`<g class="look"><rect class="slice" x="${(slice * width / slices).toFixed(1)}" width="${(width / slices).toFixed(1)}" height="${height}"/>` +
+    parts.push(`<g class="look" tabindex="-1"><rect class="slice" x="${(slice * width / slices).toFixed(1)}" width="${(width / slices).toFixed(1)}" height="${height}"/>` +
       `<path d="M${x.toFixed(1)} 0V${height}" stroke="${chartColours.faint}"/>` +
       `<rect class="box" x="${left.toFixed(1)}" y="6" width="${boxWidth}" height="${lineHeight * lines.length + 12}" rx="4" stroke="${chartColours.grid}"/>` +
       `${lines.map(([colour, text], line) => `<text x="${(left + 9).toFixed(1)}" y="${23 + lineHeight * line}" fill="${colour}" font-size="12">${text}</text>`).join('')}</g>`);

@@ -51,17 +51,30 @@ export class Chromium {
     const { sessionId } = await browser.#call('Target.attachToTarget', { targetId, flatten: true });
     browser.#session = sessionId as string;
     for (const domain of ['Page', 'Runtime', 'Log', 'Network']) await browser.#call(`${domain}.enable`, {});
+    await browser.#call('Emulation.setFocusEmulationEnabled', { enabled: true }); // a tap acts on a page in front only
     return browser;
   }
 
   /** Sets what the page is seen on. */
   async view({ width, height, scheme, isPhone = false }: View): Promise<void> {
     await this.#call('Emulation.setDeviceMetricsOverride', { width, height, deviceScaleFactor: isPhone ? 2 : 1, mobile: isPhone });
+    await this.#call('Emulation.setTouchEmulationEnabled', { enabled: isPhone });
     await this.#call('Emulation.setEmulatedMedia', { features: [{ name: 'prefers-color-scheme', value: scheme }] });
   }
 
   async go(url: string): Promise<void> {
     await this.#call('Page.navigate', { url });
+  }
+
+  /** Moves the pointer to a place of the screen, in CSS pixels. */
+  async pointAt(x: number, y: number): Promise<void> {
+    await this.#call('Input.dispatchMouseEvent', { type: 'mouseMoved', x, y });
+  }
+
+  /** Taps a place of the screen with a finger. */
+  async tap(x: number, y: number): Promise<void> {
+    await this.#call('Input.dispatchTouchEvent', { type: 'touchStart', touchPoints: [{ x, y }] });
+    await this.#call('Input.dispatchTouchEvent', { type: 'touchEnd', touchPoints: [] });
   }
 
   /** The value of an expression of the page, which may be a promise. */

@@ -87,10 +87,10 @@ test('the page has a chart for a phone, whose letters are as large there, and sa
   t.deepEqual(charts.map(([name]) => name), ['wide', 'narrow']);
   t.true(charts[1]![1] < 440, `${charts[1]![1]}: it is hardly scaled down on a phone`);
   t.regex(page, /\.wide \{ display: none; \} \.narrow \{ display: block; \}/);
-  const looks = [...page.matchAll(/<g class="look">.*?<\/g>/g)].map(([look]) => look);
+  const looks = [...page.matchAll(/<g class="look" tabindex="-1">.*?<\/g>/g)].map(([look]) => look);
   t.is(looks.length, 120 + 45);
   t.regex(looks[60]!, /<text[^>]*>7\.5 seconds of the trace<\/text><text[^>]*>in the pool 8 GiB<\/text><text[^>]*>mapped 1 GiB<\/text><text[^>]*>used 1 GiB<\/text>/);
-  t.regex(page, /\.look:hover>\*\{opacity:1\}/);
+  t.regex(page, /\.look:is\(:hover,:focus\)>\*\{opacity:1\}/);
   t.notRegex(page, /<script/);
 });
 
