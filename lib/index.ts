@@ -28,7 +28,7 @@ export { Prefixes, type PrefixExplanation, type PrefixLookup, type PrefixLookupO
 export type { PrefixMetrics } from './cache/prefix-statistics.js';
 export type { CacheTiers, TierMetrics, TiersMetrics } from './cache/cache-tiers.js';
 export type { ReorderingCounts, ReorderOptions } from './cache/reordering.js';
-export type { Promotion, PromotionEnd } from './cache/promotions.js';
+export type { Promotion, PromotionEnd } from './cache/promotion.js';
 export type { LeftInTiers } from './cache/promotion-totals.js';
 export type { TextPlace, TiersExplanation } from './cache/text-places.js';
 export type { BlockAbsence } from './tiers/absences.js';

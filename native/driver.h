@@ -31,7 +31,7 @@ enum class Unavailable : int64_t {
 };
 
 struct DriverInfo {
-  std::string kind;                 // "cuda", "host", "mock"
+  std::string kind;                 // "cuda", "host", "mock": the addon knows the class by it, so no other may share it
   std::string device_name;          // "NVIDIA H200", "host memory"
   int32_t device = 0;               // ordinal
   int32_t driver_version = 0;       // CUDA: 13000 for 13.0; host: 0

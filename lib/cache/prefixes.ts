@@ -22,7 +22,8 @@ import { selectionField, type ReadSelection, type SelectionOptions } from '../im
 import type { PrefixEvents } from './prefix-events.js';
 import type { PrefixMetrics, PrefixStatistics } from './prefix-statistics.js';
 import type { CachedBy, Prompt } from './admission-request.js';
-import type { Promotion, PromotionRequest } from './promotions.js';
+import type { Promotion } from './promotion.js';
+import type { PromotionRequest } from './promotions.js';
 import type { SlotLeases } from './slot-leases.js';
 import type { SlotMemory } from './slot-memory.js';
 import { holdsSlots, slotStates, type Slots } from './slots.js';

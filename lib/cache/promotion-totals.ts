@@ -2,7 +2,7 @@
 // for an operator's questions.
 
 import { TimeHistogram } from '../base/time-histogram.js';
-import { promotionEnds, type Promotion, type PromotionEnd } from './promotions.js';
+import { promotionEnds, type Promotion, type PromotionEnd } from './promotion.js';
 
 /** Why text was left in its tiers, and when. */
 export interface LeftInTiers {

@@ -1,7 +1,7 @@
 // GenerationResult: what a request was answered with, and what is known of it before.
 
 import type { SelectionCounts } from '../importance/selection-totals.js';
-import type { Promotion } from '../cache/promotions.js';
+import type { Promotion } from '../cache/promotion.js';
 import type { HandOver } from '../side/hand-over.js';
 import type { TokenLogProbability } from './log-probabilities.js';
 

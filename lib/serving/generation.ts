@@ -6,7 +6,7 @@
 // give the next.
 
 import { createError } from '../base/errors.js';
-import type { Promotion } from '../cache/promotions.js';
+import type { Promotion } from '../cache/promotion.js';
 import type { SelectedText } from '../importance/selected-text.js';
 import type { Sequence } from '../cache/sequence.js';
 import type { HandOver } from '../side/hand-over.js';

@@ -1,6 +1,6 @@
 // promptSource: where most of a request's prompt came from, in one word, for times by source.
 
-import type { Promotion } from '../cache/promotions.js';
+import type { Promotion } from '../cache/promotion.js';
 
 /** What is known of a request's prompt once it has a slot. */
 export interface PromptParts {

@@ -30,7 +30,7 @@ Napi::Value SetMakeError(const Napi::CallbackInfo& info) {
   return info.Env().Undefined();
 }
 
-// lib/device/stream-waits.ts hands over the function that hears of marks: (id, error or undefined, command) => void.
+// lib/device/stream-work.ts hands over the function that hears of marks: (id, error or undefined, command) => void.
 Napi::Value SetOnStreamMark(const Napi::CallbackInfo& info) {
   if (!info[0].IsFunction()) return info.Env().Undefined();
   const auto tell = [](Napi::Env env, Napi::Function function, const vkv::addon::StreamMark& mark) {

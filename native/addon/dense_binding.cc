@@ -116,6 +116,7 @@ Status NativeDense::OpenSet(Napi::Env env, Arguments& options) {
   const kernels::CublasChoice choice = ToChoice(options);
   const uint64_t stream = options.Address("stream");
   const std::string module = options.String("module");
+  if (!IsCudaClass(*driver_)) options.Refuse();
   VKV_RETURN_IF_ERROR(options.status());
   DriverScope scope(*driver_);
   VKV_RETURN_IF_ERROR(scope.status());

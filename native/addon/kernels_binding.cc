@@ -99,6 +99,7 @@ Status NativeKernels::OpenSet(Napi::Env env, Arguments& options) {
   const std::string module = options.String("module");
   const uint64_t stream = options.Address("stream");
   const auto workspace_bytes = static_cast<uint64_t>(options.Integer("workspaceBytes", 0, kLargestInteger));
+  if (!IsCudaClass(*driver_)) options.Refuse();
   VKV_RETURN_IF_ERROR(options.status());
   DriverScope scope(*driver_);
   VKV_RETURN_IF_ERROR(scope.status());

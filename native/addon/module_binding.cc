@@ -25,7 +25,7 @@ Status ReadRequest(const Napi::CallbackInfo& info, const char* call, Request& re
   request.module = given.String(1);
   request.image = given.Uint8s(2);
   if (!request.driver) return Fail(Code::kClosed, "driver");
-  if (request.driver->info().kind == "host" || request.image.empty()) given.Refuse();
+  if (!IsCudaClass(*request.driver) || request.image.empty()) given.Refuse();
   return given.status();
 }
 

@@ -99,7 +99,7 @@ function randomShape(random: Random): Pick<KvCacheOptions, 'model' | 'layout' | 
   const layerShapes = Array.from({ length: layers }, () => (random.chance(0.5) ? {} : { kvHeads: 1 + random.integer(20) }));
   return {
     model: { layers, kvHeads: 1 + random.integer(8), headDim, dtype, ...(random.chance(0.4) ? { layerShapes } : {}) },
-    layout: layoutKinds[random.integer(3)],
+    layout: layoutKinds[random.integer(layoutKinds.length)],
     maxTokens: 1 + random.integer(300),
     pageBytes: pageBytes * (1 + random.integer(3)),
   };

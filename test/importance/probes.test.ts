@@ -2,7 +2,7 @@
 
 import test from 'ava';
 
-import { hostTier } from 'virtual-kv';
+import { hostTier, layoutKinds } from 'virtual-kv';
 
 import { drivers } from '../helpers/cache.js';
 import { dropFromDevice } from '../cache/tiers/device-index.js';
@@ -15,7 +15,7 @@ const tensorBytes = 4 * 32 * 2;
 
 
 for (const on of drivers) {
-  for (const layout of ['per-layer', 'sliced', 'fused'] as const) {
+  for (const layout of layoutKinds) {
     test(`a stored block has the keys of its first heads once more, with sums of their own (${on}, ${layout})`, async (t) => {
       const tier = new PlainTier('mine');
       const bench = benchOf(t, [tier], { on, layout, model, prefixCache: { importance: { probeHeads: 3 } } });

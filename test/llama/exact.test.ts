@@ -3,7 +3,7 @@
 
 import test from 'ava';
 
-import { KvCache, type RowDtype } from 'virtual-kv';
+import { KvCache, layoutKinds, type RowDtype } from 'virtual-kv';
 import { MockDevice } from 'virtual-kv/testing';
 
 import { LlamaEngine } from '#internal/llama/engine.js';
@@ -23,7 +23,7 @@ test(`an exact answer has one value, whatever was cached, in any company and cut
   const pick = <T>(choices: readonly T[]): T => choices[random.integer(choices.length)]!;
   let hits = 0;
   for (let round = 0; round < 6 * scale; round += 1) {
-    const layout = pick(['per-layer', 'sliced', 'fused'] as const);
+    const layout = pick(layoutKinds);
     const [weights, kept] = [pick(dtypes), pick(dtypes)];
     const folder = writeLlama(randomLlama(random, shapeOf(layout, 2, pick([1, 2]), pick([1, 2, 3])), {}, weights), weights);
     const model = new LlamaModel(folder, { threads: pick([1, 2]) });

@@ -3,6 +3,7 @@ import test from 'ava';
 import { isKvError } from '#internal/base/errors.js';
 import { Driver } from '#internal/device/driver.js';
 import { MockDevice } from '#internal/device/mock-device.js';
+import { layoutKinds } from '#internal/layout/layout.js';
 import { evictionPolicyNames } from '#internal/replay/named-policies.js';
 import { replay, type ReplayOptions } from '#internal/replay/replay.js';
 import { isSound, type Replay } from '#internal/replay/result.js';
@@ -31,7 +32,7 @@ async function onMock(options: Partial<ReplayOptions>, before = (_: MockDevice):
   }
 }
 
-for (const layout of ['per-layer', 'sliced', 'fused'] as const) {
+for (const layout of layoutKinds) {
   test(`a workload on host and on the mock, every token verified: ${layout}`, async (t) => {
     const onHost = (await replay({ ...smallHost, trace: workload(100), maxTokens: 8_192, maxBatch: 16, layout, verify: 'full' })).result;
     const { result } = await onMock({ layout });
@@ -61,7 +62,7 @@ test('with little memory requests are preempted, and every token is still right'
   t.true(result.usedBytesAtPeak <= result.pagedBytesAtPeak && result.usedBytesAtPeak <= result.peakPhysicalBytes);
 });
 
-for (const layout of ['per-layer', 'sliced', 'fused'] as const) {
+for (const layout of layoutKinds) {
   for (const driver of ['host', 'mock'] as const) {
     test(`prefixes are shared, every token verified under the key of its text: ${layout}, ${driver}`, async (t) => {
       const options = { layout, trace: workload(300), maxTokens: 8_192, maxBatch: 16, prefixCache: 'on', verify: 'full' } as const;

@@ -1,6 +1,6 @@
 import test from 'ava';
 
-import { tensorsOf, type ModelShape, type PrefixDomainParts, type PromptOptions, type TensorSpec } from 'virtual-kv';
+import { layoutKinds, tensorsOf, type ModelShape, type PrefixDomainParts, type PromptOptions, type TensorSpec } from 'virtual-kv';
 
 import { BlockKeys } from '#internal/tiers/block-keys.js';
 import type { ItemNames } from '#internal/prefix/prompt-encoder.js';
@@ -68,7 +68,7 @@ cacheTests('a cache gives the keys of a prompt without keeping anything', { mode
 
 test('the layout and the page size do not change a key', async (t) => {
   const keys = new Set<string>();
-  for (const layout of ['per-layer', 'sliced', 'fused'] as const) {
+  for (const layout of layoutKinds) {
     for (const pageBytes of [64 * 1024, 128 * 1024]) {
       await withCache(t, { layout, pageBytes }, ({ cache }) => { keys.add(cache.prefixes.externalKeys(prompt, 5).join()); });
     }

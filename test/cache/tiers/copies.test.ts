@@ -3,7 +3,7 @@
 
 import test from 'ava';
 
-import { hostTier, isKvError, type BlockRecord, type ModelShape, type Tier, type TierPut } from 'virtual-kv';
+import { hostTier, isKvError, layoutKinds, type BlockRecord, type ModelShape, type Tier, type TierPut } from 'virtual-kv';
 import type { MockCall } from 'virtual-kv/testing';
 
 import { sumsOf } from '#internal/tiers/contract-blocks.js';
@@ -257,7 +257,7 @@ const models: readonly ModelShape[] = [
 ];
 
 for (const on of drivers) {
-  for (const layout of ['per-layer', 'sliced', 'fused'] as const) {
+  for (const layout of layoutKinds) {
     test(`every stripe has the checksum of the format, whatever its length (${on}, ${layout})`, async (t) => {
       for (const model of models) {
         for (const blockTokens of [1, 37, 64]) {

@@ -3,7 +3,7 @@
 
 import test from 'ava';
 
-import { hostTier, isKvError, type Tier } from 'virtual-kv';
+import { hostTier, isKvError, layoutKinds, type Tier } from 'virtual-kv';
 
 import { CacheBench, drivers } from '../../helpers/cache.js';
 import { dropFromDevice, turn } from './device-index.js';
@@ -13,7 +13,7 @@ import { benchOf, close, model, serve, textOf } from './tier-bench.js';
 const MiB = 2 ** 20;
 
 for (const on of drivers) {
-  for (const layout of ['per-layer', 'sliced', 'fused'] as const) {
+  for (const layout of layoutKinds) {
     test(`text that was dropped from the device comes back from host memory, to the token (${on}, ${layout})`, async (t) => {
       const bench = benchOf(t, [hostTier({ bytes: 64 * MiB })], { on, layout });
       const { prefixes } = bench.cache;
