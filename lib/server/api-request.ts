@@ -7,6 +7,9 @@ import type { ChatMessage } from '../llama/index.js';
 import { messagesField } from './chat-messages.js';
 import { samplingSpec } from './sampling-parameters.js';
 
+/** Which objects a response has. */
+export type CompletionKind = 'chat' | 'text';
+
 /** What to answer: a conversation, or one prompt or several as text or tokens. */
 export type ApiPrompt = { readonly messages: readonly ChatMessage[] } | { readonly prompts: readonly (string | readonly number[])[] };
 

@@ -5,10 +5,8 @@ import { randomUUID } from 'node:crypto';
 
 import type { TokenLogProbability } from '../index.js';
 import { Answer, type AnswerPart, type FinishWord } from './answer.js';
+import type { CompletionKind } from './api-request.js';
 import { merge } from './merge.js';
-
-/** Which objects a response has. */
-export type CompletionKind = 'chat' | 'text';
 
 export interface CompletionOptions {
   readonly kind: CompletionKind;

@@ -2,7 +2,7 @@
 // that no space at its start is lost; a token with a part of a character reads U+FFFD, and its bytes are not known.
 
 import type { TokenLogProbability } from '../index.js';
-import type { CompletionKind } from './completion.js';
+import type { CompletionKind } from './api-request.js';
 import type { ServedTokenizer } from './server-options.js';
 
 /** What is written for a token that is impossible: JSON has no -Infinity. */

@@ -7,8 +7,7 @@ import type { Context } from 'hono';
 
 import { createError } from '../base/errors.js';
 import type { ApiKeys } from './api-keys.js';
-import { readChatRequest, readCompletionRequest, type ApiRequest } from './api-request.js';
-import type { CompletionKind } from './completion.js';
+import { readChatRequest, readCompletionRequest, type ApiRequest, type CompletionKind } from './api-request.js';
 import type { Connections } from './connections.js';
 import { writeEvents } from './event-stream.js';
 import { httpErrorOf } from './http-error.js';

@@ -9,7 +9,8 @@ import type { NativeSampling } from '../device/native-kernels.js';
 import { native } from '../device/native.js';
 import type { LikelyToken, TokenLogProbability } from './log-probabilities.js';
 import { hasPenalties } from './plain-sampling.js';
-import { uniformOf, type KnownSampler, type SampledText } from './sampling.js';
+import type { SampledText } from './sampled-text.js';
+import { uniformOf, type KnownSampler } from './sampling.js';
 
 /** Numbers of a choice, as native/addon/sampling_binding.cc reads them. */
 const numbersOfChoice = 12;

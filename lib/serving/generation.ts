@@ -16,8 +16,8 @@ import type { FinishReason, GenerationAdmission, GenerationResult } from './gene
 import type { TokenLogProbability } from './log-probabilities.js';
 import type { OrderedRequest, TenantShare } from './request-order.js';
 import type { ReadRequest } from './request.js';
-import { randomSeed, rulesOf, type KnownSampler, type SampledText } from './sampling.js';
-import { TextOf } from './sampled-text.js';
+import { randomSeed, rulesOf, type KnownSampler } from './sampling.js';
+import { GeneratedText, type SampledText } from './sampled-text.js';
 import { asError } from './scheduler-options.js';
 
 export interface GenerationOptions {
@@ -103,7 +103,7 @@ export class Generation implements OrderedRequest {
     this.text = request.tokens;
     this.textTokens = request.tokens.length;
     this.submittedMs = nowMs;
-    this.#sampledText = new TextOf(this);
+    this.#sampledText = new GeneratedText(this);
     this.rules = rulesOf(request.sampler);
     const seed = this.rules?.seed;
     this.seed = seed === undefined ? randomSeed() : seed <= Number.MAX_SAFE_INTEGER - answer ? seed + answer : seed - 2 ** 53 + answer;

@@ -12,6 +12,7 @@ export { ServingTimes } from './serving-times.js';
 export { TimeHistogram } from '../base/time-histogram.js';
 export type { GenerationOutcome } from './outcome.js';
 export type { GenerationRequest } from './request.js';
-export { greedy, randomSampler, type SampledText, type Sampler, type SamplerOptions } from './sampling.js';
+export type { SampledText } from './sampled-text.js';
+export { greedy, randomSampler, type Sampler, type SamplerOptions } from './sampling.js';
 export type { SchedulerOptions } from './scheduler-options.js';
 export { TokenStream } from './token-stream.js';

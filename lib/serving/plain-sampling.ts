@@ -2,7 +2,7 @@
 // reference of the native one, which the schedulers use (kernels/sampling). Pure functions.
 
 import { lengthOf } from '../base/typed-arrays.js';
-import type { SampledText } from './sampling.js';
+import type { SampledText } from './sampled-text.js';
 
 /** The checked options of a sampler, but for its seed. */
 export interface SamplingRules {

@@ -12,16 +12,7 @@ import { maxToken } from '../cache/acquire-options.js';
 import { mix32 } from '../base/random.js';
 import { isArray, isFloat32Array, isInt32Array, lengthOf } from '../base/typed-arrays.js';
 import { draw, mostLikely, type SamplingRules } from './plain-sampling.js';
-
-/** What a request's answer goes on from. Valid during the call of a sampler. */
-export interface SampledText {
-  /** Prompt and answer; only the first `length` count. Must not be changed or kept. */
-  readonly tokens: Int32Array;
-  /** Tokens of both. */
-  readonly length: number;
-  /** Of these, the prompt's. */
-  readonly promptTokens: number;
-}
+import type { SampledText } from './sampled-text.js';
 
 /**
  * Chooses a token: returns an index into `logits`, which must not be changed or kept. `index`: place of the token in the answer, from 0.
