@@ -33,7 +33,7 @@ interface Flags {
 }
 
 const flags = exampleCommand('llama', 'Answers prompts with a model from a Hugging Face folder, token by token.')
-  .addOption(new Option('--model <folder>', 'config.json, tokenizer.json and safetensors; or a .gguf file beside its tokenizer.json').default(storyteller, 'the storyteller'))
+  .addOption(new Option('--model <folder>', 'config.json, tokenizer.json and safetensors; or a .gguf file').default(storyteller, 'the storyteller'))
   .option('--prompt <text>', 'what to answer; again for the next turn', (text: string, before: readonly string[] = []) => [...before, text])
   .option('--plain', 'no chat template')
   .option('--max-new-tokens <count>', 'tokens of an answer at most', wholeNumber(1), 300)

@@ -29,8 +29,8 @@ export interface IntegerRange {
   readonly max?: number;
   /** The value must be a multiple of this; default 1. */
   readonly multipleOf?: number;
-  /** One sentence that ends the message: what to do instead. */
-  readonly hint?: string;
+  /** One sentence that ends the message: what to do instead; a function where it has numbers, which take long to write the first time. */
+  readonly hint?: string | (() => string);
 }
 
 /** A spec as it is read: its names with their fields and places. */
@@ -172,7 +172,7 @@ export function isOptionsObject(value: unknown): value is object {
 
 /** Checks one integer argument against an inclusive range. Allocates nothing when it is right, for calls made per token or step. */
 export function checkInteger(
-  owner: string, option: string, value: unknown, min = 0, max = Number.MAX_SAFE_INTEGER, hint?: string,
+  owner: string, option: string, value: unknown, min = 0, max = Number.MAX_SAFE_INTEGER, hint?: IntegerRange['hint'],
 ): asserts value is number {
   if (Number.isSafeInteger(value) && (value as number) >= min && (value as number) <= max) return;
   const reason = typeof value === 'number' ? 'range' : 'type';
@@ -193,13 +193,14 @@ export function integer(range: IntegerRange = {}): Field<number> {
 
 /** A finite number in an inclusive range. */
 export function number(min = -Infinity, max = Infinity): Field<number> {
-  const expected = min === -Infinity && max === Infinity
+  // Written only where it is needed: the first number that is formatted loads the system's rules for that, which takes tens of ms.
+  const expected = (): string => min === -Infinity && max === Infinity
     ? 'a finite number'
     : max === Infinity ? `a number, at least ${formatNumber(min, 6)}`
       : `a number from ${formatNumber(min, 6)} to ${formatNumber(max, 6)}`;
   return (value, place) => {
-    if (typeof value !== 'number') throw invalid('type', place, expected, value);
-    if (!Number.isFinite(value) || value < min || value > max) throw invalid('range', place, expected, value);
+    if (typeof value !== 'number') throw invalid('type', place, expected(), value);
+    if (!Number.isFinite(value) || value < min || value > max) throw invalid('range', place, expected(), value);
     return value;
   };
 }
@@ -337,6 +338,6 @@ function integerRange(min: number, max: number): string {
   return `an integer from ${formatNumber(min)} to ${formatNumber(max)}`;
 }
 
-function invalid(reason: 'type' | 'range', place: FieldPlace, expected: string, received: unknown, hint?: string): Error {
-  return createError('KV_INVALID_OPTION', { reason, ...place, expected, received, hint });
+function invalid(reason: 'type' | 'range', place: FieldPlace, expected: string, received: unknown, hint?: IntegerRange['hint']): Error {
+  return createError('KV_INVALID_OPTION', { reason, ...place, expected, received, hint: typeof hint === 'function' ? hint() : hint });
 }

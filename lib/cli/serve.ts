@@ -9,7 +9,7 @@ import { Command, Option } from 'commander';
 import { createError } from '../base/errors.js';
 import { formatBytes, formatCount, formatNumber, printable } from '../base/format.js';
 import { KvCache, OnlineScheduler, type Dtype } from '../index.js';
-import { LlamaEngine, LlamaModel, LlamaTokenizer } from '../llama/index.js';
+import { BackgroundTokenizer, LlamaEngine, LlamaModel, LlamaTokenizer } from '../llama/index.js';
 import { ModelServer, sessionPolicy } from '../server/index.js';
 import { countFrom, dtypeFlag, pageSizeFlag, sizeFlag } from './flag-values.js';
 
@@ -45,7 +45,7 @@ export function serveCommand(): Command {
   const count = countFrom(1);
   return new Command('serve')
     .description("a model from a Hugging Face folder behind OpenAI's HTTP API")
-    .requiredOption('--model <folder>', 'config.json, tokenizer.json and safetensors of a Llama, Mistral, Qwen2 or Qwen3; or a .gguf file beside its tokenizer.json')
+    .requiredOption('--model <folder>', 'config.json, tokenizer.json and safetensors of a Llama, Mistral, Qwen2 or Qwen3; or a .gguf file')
     .option('--name <name>', "the model's name for clients (default: that of the folder or file)")
     .option('--host <address>', 'where to listen; 0.0.0.0: also for other machines', '127.0.0.1')
     .option('--port <number>', 'the port; 0: any that is free', countFrom(0), 8_000)
@@ -88,7 +88,7 @@ async function serve(flags: ServeFlags): Promise<void> {
   checkPackages();
   const key = process.env['VKV_API_KEY'];
   const apiKeys = flags.apiKey ?? (key === undefined || key === '' ? [] : [key]);
-  const tokenizer = new LlamaTokenizer(flags.model);
+  await using tokenizer = new BackgroundTokenizer({ tokenizer: new LlamaTokenizer(flags.model) });
   const model = new LlamaModel(flags.model, { threads: flags.threads, weights: flags.weights });
   const { config } = model;
   using cache = new KvCache({

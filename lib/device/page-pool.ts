@@ -78,7 +78,7 @@ export class PagePool {
       const pageBytes = given.pageBytes ?? defaultPageBytes;
       integer({
         min: granularityBytes, multipleOf: granularityBytes,
-        hint: `The ${driver.kind} driver's granularity is ${formatNumber(granularityBytes)} bytes; leave ` +
+        hint: () => `The ${driver.kind} driver's granularity is ${formatNumber(granularityBytes)} bytes; leave ` +
           '`pageBytes` out for the page size that suits this driver best.',
       })(pageBytes, { owner: 'PagePool', option: 'pageBytes' });
       this.pageBytes = pageBytes;

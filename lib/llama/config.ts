@@ -9,6 +9,7 @@ import { modelError } from './model-error.js';
 
 export type Json = Readonly<Record<string, unknown>>;
 
+const folderHint = 'Give the folder of a Hugging Face model.';
 const types: readonly string[] = ['llama', 'mistral', 'qwen2', 'qwen3'];
 
 /** How positions beyond the trained ones are scaled into their range. */
@@ -143,15 +144,26 @@ function isGiven(value: unknown): boolean {
 
 /** Throws KV_MODEL_INVALID when the file is missing or no JSON object. */
 export function readJson(file: string): Json {
-  const wrong = (what: string, cause?: unknown): never => {
-    throw modelError(`${file} ${what}. Give the folder of a Hugging Face model.`, { cause });
-  };
+  return parseJson(readText(file), file);
+}
+
+/** Throws KV_MODEL_INVALID when the file is missing. */
+export function readText(file: string): string {
+  try {
+    return readFileSync(file, 'utf8');
+  } catch (cause) {
+    throw modelError(`${file} cannot be read (${(cause as Error).message}). ${folderHint}`, { cause });
+  }
+}
+
+/** What `readJson` does, with a file's text. */
+export function parseJson(text: string, file: string): Json {
   let json: unknown;
   try {
-    json = JSON.parse(readFileSync(file, 'utf8'));
+    json = JSON.parse(text);
   } catch (cause) {
-    const { message } = cause as Error;
-    wrong(cause instanceof SyntaxError ? `is not JSON (${message})` : `cannot be read (${message})`, cause);
+    throw modelError(`${file} is not JSON (${(cause as Error).message}). ${folderHint}`, { cause });
   }
-  return typeof json === 'object' && json !== null && !Array.isArray(json) ? json as Json : wrong('is not a JSON object');
+  if (typeof json === 'object' && json !== null && !Array.isArray(json)) return json as Json;
+  throw modelError(`${file} is not a JSON object. ${folderHint}`);
 }

@@ -1,5 +1,6 @@
 // virtual-kv/llama: the reference engine: a Hugging Face folder (Llama, Mistral, Qwen2, Qwen3) as an engine over a cache, and its tokenizer.
 
+export { BackgroundTokenizer, type BackgroundEncodeOptions, type BackgroundTokenizerOptions } from './background-tokenizer.js';
 export type { LlamaConfig, RopeScaling } from './config.js';
 export { readLlamaConfig } from './config.js';
 export { LlamaEngine, type LlamaEngineOptions, type LlamaOutput, type LlamaPass } from './engine.js';

@@ -44,12 +44,12 @@ export function openModelFiles(model: string, placement: WeightPlacement): Model
   }
 }
 
-/** The folder whose tokenizer belongs to it. Throws KV_INVALID_OPTION. */
+/** The folder whose tokenizer belongs to it. */
 export function folderOf(model: string): string {
-  string(model, { owner: 'LlamaTokenizer', option: 'model' });
   return isGguf(model) ? path.dirname(model) : model;
 }
 
-function isGguf(model: string): boolean {
+/** Whether it names one file. */
+export function isGguf(model: string): boolean {
   return path.extname(model).toLowerCase() === '.gguf';
 }

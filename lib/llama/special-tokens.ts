@@ -19,10 +19,13 @@ export class SpecialTokens {
   /** Any special token, longest first; undefined: there are none. */
   readonly #pattern: RegExp | undefined;
   readonly #guard: string;
+  /** The part of the spellings that cannot be known. */
+  readonly nonce: string;
 
-  constructor(file: TokenizerFile) {
-    const nonce = randomBytes(9).toString('hex'); // between characters that Unicode has for such use and no text has
-    this.#guard = `\uFDD0${nonce}\uFDD1`;
+  /** `nonce`: that of another, whose spelling this one is to have. */
+  constructor(file: TokenizerFile, nonce = randomBytes(9).toString('hex')) {
+    this.nonce = nonce;
+    this.#guard = `\uFDD0${nonce}\uFDD1`; // characters that Unicode has for such use and no text has
     const added = (file.added_tokens ?? []).map((token) => {
       if (token.special !== true || token.content === '') return token;
       const spelling = `\uFDD0${nonce}.${token.id}\uFDD1`;

@@ -2,16 +2,15 @@
 // tokenizer.json by @huggingface/tokenizers, its chat template by @huggingface/jinja, both optional packages that are loaded when the
 // first tokenizer is made. Neither loads anything from anywhere. Special tokens that stand in a text stay text (special-tokens.ts).
 
-import { existsSync, readFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
-import path = require('node:path');
 
-import { createError } from '../base/errors.js';
-import { readJson, type Json } from './config.js';
+import { string } from '../base/options.js';
+import type { Json } from './config.js';
 import { modelError } from './model-error.js';
-import { folderOf } from './model-files.js';
-import { SpecialTokens, type TokenizerFile } from './special-tokens.js';
+import { SpecialTokens } from './special-tokens.js';
 import { TextPieces } from './text-pieces.js';
+import { readTokenizerFiles } from './tokenizer-files.js';
+import { loadPackages, type TemplateLibrary, type TokenizerLibrary } from './tokenizer-library.js';
 
 /** One message of a conversation. */
 export interface ChatMessage {
@@ -30,50 +29,45 @@ export interface EncodeOptions {
   readonly specialTokens?: 'text' | 'parse' | undefined;
 }
 
-/** The part of the two packages that is used here; their own types are not made for CommonJS. */
-interface TokenizerLibrary {
-  readonly Tokenizer: new (tokenizer: object, config: object) => {
-    encode(text: string, options: { readonly add_special_tokens: boolean }): { readonly ids: number[] };
-    decode(tokens: readonly number[], options: { readonly skip_special_tokens: boolean; readonly clean_up_tokenization_spaces: boolean }): string;
-    token_to_id(token: string): number | undefined;
-    id_to_token(id: number): string | undefined;
-  };
-}
-interface TemplateLibrary {
-  readonly Template: new (template: string) => { render(values: Readonly<Record<string, unknown>>): string };
+/** A prompt's text as the tokenizer library takes it: where special tokens are meant, they have their secret spelling. */
+export interface SpelledText {
+  readonly text: string;
+  /** Whether the tokenizer puts its own tokens around it. */
+  readonly addsTokens: boolean;
 }
 
-/** Packages that only this file needs. */
-const packages = ['@huggingface/tokenizers', '@huggingface/jinja'] as const;
+/** What makes the same tokenizer again, on another thread. */
+export interface TokenizerSource {
+  readonly model: string;
+  readonly nonce: string;
+  readonly digest: string;
+}
 
 /** Text of tokens, and tokens of text, as a model's folder says. */
 export class LlamaTokenizer {
-  readonly #folder: string;
+  readonly #model: string;
   readonly #tokenizer: InstanceType<TokenizerLibrary['Tokenizer']>;
   readonly #special: SpecialTokens;
   readonly #config: Json;
+  readonly #digest: string;
   readonly #template: InstanceType<TemplateLibrary['Template']> | undefined;
 
   /**
-   * Reads a folder's `tokenizer.json`, and its config, special tokens and chat template where they exist; of a `.gguf` file, those beside it. Throws KV_MODEL_INVALID, and
-   * KV_DEPENDENCY_MISSING where the two packages are not installed.
+   * Reads a folder's `tokenizer.json`, and its config, special tokens and chat template where they exist; of a `.gguf` file, those beside it, or
+   * what its header has where no `tokenizer.json` is there. Throws KV_MODEL_INVALID, and KV_DEPENDENCY_MISSING where the two packages are not installed.
    * @param load Loads a package by its name; for tests.
    */
   constructor(model: string, load: (name: string) => unknown = createRequire(__filename)) {
-    const folder = this.#folder = folderOf(model);
+    string(model, { owner: 'LlamaTokenizer', option: 'model' });
     const [{ Tokenizer }, { Template }] = loadPackages(load);
-    const file = path.join(folder, 'tokenizer.json');
-    if (!existsSync(file)) {
-      throw modelError(`${file} is not there. Only tokenizer.json is read; convert a tokenizer.model or a vocab.json first.`);
-    }
-    // Older folders have the names of special tokens in a file of their own.
-    this.#config = { ...readIfThere(folder, 'special_tokens_map.json'), ...readIfThere(folder, 'tokenizer_config.json') };
-    const json = readJson(file);
-    this.#special = attempt(`${file} cannot be used`, () => new SpecialTokens(json as TokenizerFile));
-    this.#tokenizer = attempt(`${file} cannot be used`, () => new Tokenizer(this.#special.file, this.#config));
-    const template = readTemplate(folder, this.#config);
+    const { file, tokenizer, config, template, digest } = readTokenizerFiles(model);
+    this.#model = model;
+    this.#config = config;
+    this.#digest = digest;
+    this.#special = attempt(`${file} cannot be used`, () => new SpecialTokens(tokenizer));
+    this.#tokenizer = attempt(`${file} cannot be used`, () => new Tokenizer(this.#special.file, config));
     this.#template = template === undefined ? undefined
-      : attempt(`${folder}: its chat template cannot be used`, () => new Template(template));
+      : attempt(`${model}: its chat template cannot be used`, () => new Template(template));
   }
 
   /** Whether the folder has a chat template, which `encodeChat` needs. */
@@ -89,8 +83,8 @@ export class LlamaTokenizer {
   }
 
   /** Tokens of a plain text, with whatever the tokenizer puts around one. */
-  encode(text: string, { specialTokens = 'text' }: EncodeOptions = {}): number[] {
-    return this.#tokenizer.encode(specialTokens === 'parse' ? this.#special.spell(text) : text, { add_special_tokens: true }).ids;
+  encode(text: string, options: EncodeOptions = {}): number[] {
+    return this.encodeSpelled(this.spell(text, options));
   }
 
   /**
@@ -99,16 +93,7 @@ export class LlamaTokenizer {
    * chat template, or it does not take these messages.
    */
   encodeChat(messages: readonly ChatMessage[], values: Readonly<Record<string, unknown>> = {}): number[] {
-    const template = this.#template;
-    if (template === undefined) throw modelError(`${this.#folder} has no chat template: give a plain prompt.`);
-    const strange = messages.find(({ role }) => !/^[\w-]+$/.test(role));
-    if (strange !== undefined) throw modelError(`${JSON.stringify(strange.role)} is no role. A role has letters, digits, _ and - only.`);
-    const what = `${this.#folder}: its chat template does not take these messages`;
-    const text = attempt(what, () => template.render({
-      ...values, messages: messages.map((message) => this.#special.guard(message)), add_generation_prompt: true,
-      bos_token: this.#named('bos_token'), eos_token: this.#named('eos_token'),
-    }), (message) => this.#special.unguard(message));
-    return this.#tokenizer.encode(this.#special.unguard(this.#special.spell(text)), { add_special_tokens: false }).ids;
+    return this.encodeSpelled(this.spellChat(messages, values));
   }
 
   /** Text of tokens as it is, without the special ones and those that only fill the vocabulary up. */
@@ -129,6 +114,35 @@ export class LlamaTokenizer {
     return (token) => pieces.push(token);
   }
 
+  /** What `encode` tokenizes. @internal */
+  spell(text: string, { specialTokens = 'text' }: EncodeOptions = {}): SpelledText {
+    return { text: specialTokens === 'parse' ? this.#special.spell(text) : text, addsTokens: true };
+  }
+
+  /** What `encodeChat` tokenizes. @internal */
+  spellChat(messages: readonly ChatMessage[], values: Readonly<Record<string, unknown>> = {}): SpelledText {
+    const template = this.#template;
+    if (template === undefined) throw modelError(`${this.#model} has no chat template: give a plain prompt.`);
+    const strange = messages.find(({ role }) => !/^[\w-]+$/.test(role));
+    if (strange !== undefined) throw modelError(`${JSON.stringify(strange.role)} is no role. A role has letters, digits, _ and - only.`);
+    const what = `${this.#model}: its chat template does not take these messages`;
+    const text = attempt(what, () => template.render({
+      ...values, messages: messages.map((message) => this.#special.guard(message)), add_generation_prompt: true,
+      bos_token: this.#named('bos_token'), eos_token: this.#named('eos_token'),
+    }), (message) => this.#special.unguard(message));
+    return { text: this.#special.unguard(this.#special.spell(text)), addsTokens: false };
+  }
+
+  /** The last step of encoding, and the one that takes long. @internal */
+  encodeSpelled({ text, addsTokens }: SpelledText): number[] {
+    return this.#tokenizer.encode(text, { add_special_tokens: addsTokens }).ids;
+  }
+
+  /** For the same tokenizer on another thread. @internal */
+  get source(): TokenizerSource {
+    return { model: this.#model, nonce: this.#special.nonce, digest: this.#digest };
+  }
+
   /** A special token's text: some files write an object. */
   #named(name: string): string {
     const value = this.#config[name];
@@ -144,30 +158,4 @@ function attempt<T>(what: string, work: () => T, clean = (message: string): stri
   } catch (cause) {
     throw modelError(`${what}: ${clean((cause as Error).message)}`, { cause });
   }
-}
-
-/** Throws KV_DEPENDENCY_MISSING, which names both. */
-function loadPackages(load: (name: string) => unknown): [TokenizerLibrary, TemplateLibrary] {
-  try {
-    return packages.map((name) => load(name)) as [TokenizerLibrary, TemplateLibrary];
-  } catch (cause) {
-    if ((cause as NodeJS.ErrnoException | undefined)?.code !== 'MODULE_NOT_FOUND') throw cause;
-    throw createError('KV_DEPENDENCY_MISSING', { dependency: packages.join(' '), purpose: 'turning text into tokens' }, { cause });
-  }
-}
-
-function readIfThere(folder: string, name: string): Json {
-  const file = path.join(folder, name);
-  return existsSync(file) ? readJson(file) : {};
-}
-
-function readTemplate(folder: string, config: Json): string | undefined {
-  const file = path.join(folder, 'chat_template.jinja');
-  if (existsSync(file)) return readFileSync(file, 'utf8');
-  const template = config['chat_template'];
-  if (typeof template === 'string') return template;
-  if (!Array.isArray(template)) return undefined; // else several by name
-  const named = template as ({ readonly name?: unknown; readonly template?: unknown } | null)[];
-  const { template: found } = named.find((each) => each?.name === 'default') ?? {};
-  return typeof found === 'string' ? found : undefined;
 }

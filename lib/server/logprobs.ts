@@ -1,16 +1,17 @@
 // Logprobs: log-probabilities of an answer's tokens, as OpenAI's API writes them. A token's text is what it adds behind other text, so
 // that no space at its start is lost; a token with a part of a character reads U+FFFD, and its bytes are not known.
 
-import type { TokenLogProbability } from '../index.js';
+import type { AnswerTokenizer, TokenLogProbability } from '../index.js';
 import type { CompletionKind } from './api-request.js';
-import type { ServedTokenizer } from './server-options.js';
 
 /** What is written for a token that is impossible: JSON has no -Infinity. */
 const impossible = -9_999;
 
 export interface LogprobsOptions {
   readonly kind: CompletionKind;
-  readonly tokenizer: ServedTokenizer;
+  readonly tokenizer: AnswerTokenizer;
+  /** A token of a letter, behind which others show all of their text. */
+  readonly letter: number;
 }
 
 /** Of one answer. */
@@ -59,9 +60,9 @@ export class Logprobs {
   #textOf(token: number): string {
     let text = this.#texts.get(token);
     if (text === undefined) {
-      const { tokenizer } = this.#options;
+      const { tokenizer, letter } = this.#options;
       const pieces = tokenizer.pieces();
-      pieces.push(tokenizer.encode('a').at(-1)!);
+      pieces.push(letter);
       text = pieces.push(token) + pieces.end();
       this.#texts.set(token, text);
     }

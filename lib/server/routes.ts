@@ -124,7 +124,7 @@ export function routesOf({ framework, options, keys, submission, connections, me
       const { incoming, outgoing } = context.env;
       if (isClosing()) throw createError('KV_CLOSED', { operation: 'answer a request', owner: 'ModelServer' });
       const request = read(await readJsonBody(incoming, maxBodyBytes));
-      const completion = submission.submit(kind, request, connections.signalOf(incoming.socket));
+      const completion = await submission.submit(kind, request, connections.signalOf(incoming.socket));
       const { stream, stream_options: streamOptions } = request.parameters;
       if (!stream) return context.json(await completion.whole());
       const headers = { 'x-request-id': context.res.headers.get('x-request-id')!, ...(isClosing() ? { connection: 'close' } : {}) };

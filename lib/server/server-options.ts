@@ -6,14 +6,24 @@ import { arrayOf, instanceOf, integer, number, optional, readOptions, string, wi
 import { OnlineScheduler, type AnswerTokenizer } from '../index.js';
 import type { ChatMessage } from '../llama/index.js';
 
-/** What the server needs of a tokenizer; `LlamaTokenizer` has it. */
+/** What the server asks of a tokenizer beside its text. */
+export interface ServedEncodeOptions {
+  /** Special tokens that the text spells out must stay text. */
+  readonly specialTokens?: 'text';
+  /** The client has left: a promise may reject. */
+  readonly signal?: AbortSignal | undefined;
+}
+
+/** What the server needs of a tokenizer; `BackgroundTokenizer` and `LlamaTokenizer` have it. */
 export interface ServedTokenizer extends AnswerTokenizer {
   /** Whether `encodeChat` can be called. */
   readonly hasChatTemplate: boolean;
-  /** Tokens of a plain text. Special tokens in it must stay text. */
-  encode(text: string): readonly number[];
-  /** Tokens of a conversation, up to where the model is to answer. Throws an error of this package where the messages are wrong. */
-  encodeChat(messages: readonly ChatMessage[]): readonly number[];
+  /** Tokens of a plain text, or a promise of them. */
+  encode(text: string, options: ServedEncodeOptions): readonly number[] | Promise<readonly number[]>;
+  /** Tokens of a conversation, up to where the model is to answer, or a promise of them. Throws an error of this package where the messages are wrong. */
+  encodeChat(
+    messages: readonly ChatMessage[], values: Readonly<Record<string, unknown>>, options: Pick<ServedEncodeOptions, 'signal'>,
+  ): readonly number[] | Promise<readonly number[]>;
 }
 
 /** Options of `ModelServer`. */

@@ -12,9 +12,20 @@ import { checkBiasedTokens, samplerOf } from './sampling-parameters.js';
 import type { ReadServerOptions } from './server-options.js';
 import { Sessions } from './sessions.js';
 
+/** One prompt's place in its request. */
+interface Started {
+  /** Of its first answer. */
+  readonly choice: number;
+  /** Ms of the deadline that tokenizing took. */
+  readonly spentMs: number;
+  readonly signal: AbortSignal;
+}
+
 export class Submission {
   readonly #options: ReadServerOptions;
   readonly #sessions = new Sessions();
+  /** Of requests whose prompts are being tokenized: they wait, too. */
+  #tokenizedChoices = 0;
 
   constructor(options: ReadServerOptions) {
     this.#options = options;
@@ -28,19 +39,22 @@ export class Submission {
   }
 
   /**
-   * Submits what a request asks for. `signal`: the client has left. Throws what the request is refused for, and then nothing of it was
-   * submitted.
+   * Submits what a request asks for. `signal`: the client has left. Rejects with what the request is refused for, and then nothing of it
+   * was submitted.
    */
-  submit(kind: CompletionKind, { prompt, parameters }: ApiRequest, signal: AbortSignal): Completion {
+  async submit(kind: CompletionKind, { prompt, parameters }: ApiRequest, signal: AbortSignal): Promise<Completion> {
     const prompts = 'messages' in prompt ? [prompt.messages] : prompt.prompts;
     this.#check(prompts, parameters);
-    const tokens = prompts.map((each) => this.#encode(each));
+    const startMs = performance.now();
+    const tokens = await this.#tokenize(prompts, parameters.n, signal);
+    const letter = parameters.logprobs === undefined ? undefined : (await this.#encode('a', signal)).at(-1)!;
+    const spentMs = performance.now() - startMs;
     const answers: Answer[] = [];
     const { tokenizer } = this.#options;
     try {
       for (const each of tokens) {
-        for (const stream of this.#start(each, parameters, answers.length, signal)) {
-          const logprobs = parameters.logprobs === undefined ? undefined : new Logprobs({ kind, tokenizer });
+        for (const stream of this.#start(each, parameters, { choice: answers.length, spentMs, signal })) {
+          const logprobs = letter === undefined ? undefined : new Logprobs({ kind, tokenizer, letter });
           answers.push(new Answer({ index: answers.length, stream, logprobs }));
         }
       }
@@ -78,36 +92,55 @@ export class Submission {
         hint: 'Send a shorter one.',
       });
     }
-    if (scheduler.waitingRequests + choices > scheduler.maxWaiting) throw this.#full();
+    if (this.#waitingChoices + choices > scheduler.maxWaiting) throw this.#full();
   }
 
   #full(): Error {
-    const { waitingRequests } = this.#options.scheduler;
+    const waiting = this.#waitingChoices;
     return createError('KV_REQUEST_INVALID', {
-      reason: 'too-many', problem: `${formatCount('request', waitingRequests)} ${waitingRequests === 1 ? 'waits' : 'wait'} already`,
+      reason: 'too-many', problem: `${formatCount('request', waiting)} ${waiting === 1 ? 'waits' : 'wait'} already`,
       hint: `Try again in about ${formatCount('second', this.retryAfterSeconds)}.`,
     });
   }
 
-  #encode(prompt: string | readonly unknown[]): readonly number[] {
+  get #waitingChoices(): number {
+    return this.#options.scheduler.waitingRequests + this.#tokenizedChoices;
+  }
+
+  async #tokenize(prompts: readonly (string | readonly unknown[])[], n: number, signal: AbortSignal): Promise<(readonly number[])[]> {
+    const choices = n * prompts.length;
+    this.#tokenizedChoices += choices;
+    try {
+      const tokens: (readonly number[])[] = [];
+      for (const each of prompts) tokens.push(await this.#encode(each, signal));
+      return tokens;
+    } finally {
+      this.#tokenizedChoices -= choices;
+    }
+  }
+
+  async #encode(prompt: string | readonly unknown[], signal: AbortSignal): Promise<readonly number[]> {
     const { tokenizer } = this.#options;
-    if (typeof prompt === 'string') return notEmpty(tokenizer.encode(prompt), 'prompt');
+    if (typeof prompt === 'string') return notEmpty(await tokenizer.encode(prompt, { specialTokens: 'text', signal }), 'prompt');
     if (typeof prompt[0] !== 'object') return notEmpty(prompt as readonly number[], 'prompt');
     if (!tokenizer.hasChatTemplate) {
       throw createError('KV_NOT_SUPPORTED', { option: 'messages', problem: 'the model has no chat template', hint: 'Send a plain prompt to `/v1/completions`.' });
     }
-    return notEmpty(tokenizer.encodeChat(prompt as Parameters<typeof tokenizer.encodeChat>[0]), 'messages');
+    return notEmpty(await tokenizer.encodeChat(prompt as Parameters<typeof tokenizer.encodeChat>[0], {}, { signal }), 'messages');
   }
 
-  #start(tokens: readonly number[], parameters: ApiParameters, choice: number, signal: AbortSignal): readonly TokenStream[] {
+  #start(tokens: readonly number[], parameters: ApiParameters, { choice, spentMs, signal }: Started): readonly TokenStream[] {
     const { scheduler, tokenizer, maxTokens, stopTokens, deadlineMs } = this.#options;
     const { user: tenant, cache_salt: salt, prompt_cache_key: key, session_hint: hint, urgency } = parameters;
     const most = maxTokens - tokens.length + 1; // the last token is never fed back
     const maxNewTokens = parameters.max_tokens ?? most;
     if (maxNewTokens > most || most < 1) throw createError('KV_LENGTH_OUT_OF_RANGE', { tokens: tokens.length + Math.max(1, maxNewTokens) - 1, maxTokens });
+    const allowedMs = Math.min(parameters.deadline_ms ?? deadlineMs, deadlineMs);
+    const leftMs = Math.ceil(allowedMs - spentMs);
+    if (leftMs <= 0) throw createError('KV_DEADLINE_EXCEEDED', { deadlineMs: allowedMs, generatedTokens: 0, maxNewTokens });
     return scheduler.submitAnswers({
       tokens, maxNewTokens, stopTokens, tokenizer, stopStrings: parameters.stop, logProbabilities: parameters.logprobs, sampler: samplerOf(parameters, choice), tenant, salt, urgency, signal,
-      priority: this.#sessions.levelOf(tenant, key, hint), deadlineMs: Math.min(parameters.deadline_ms ?? deadlineMs, deadlineMs),
+      priority: this.#sessions.levelOf(tenant, key, hint), deadlineMs: leftMs,
     }, parameters.n);
   }
 }

@@ -5,6 +5,8 @@
 // Invariants: the running list is in order; a preempted request keeps its arrival number; while a scheduler of the same pool
 // waits for capacity, no request starts beside running ones.
 
+import { setImmediate } from 'node:timers/promises';
+
 import { isKvError } from '../base/errors.js';
 import type { Sequence } from '../cache/sequence.js';
 import { CapacityWait } from './capacity-wait.js';
@@ -18,6 +20,8 @@ import type { ReadSchedulerOptions } from './scheduler-options.js';
 /** Requests refused in one step, while none runs, before the event loop gets a turn. */
 const maxRefusals = 64;
 const driverRetries = 2;
+/** Ms of starting requests, most of them mapping pages, after which the event loop gets a turn. */
+const startMs = 4;
 
 export class Admission {
   readonly #options: ReadSchedulerOptions;
@@ -42,8 +46,11 @@ export class Admission {
     return this.#isBlocked;
   }
 
-  /** Starts waiting requests while there are slots, memory, and prefill tokens in this step that no earlier prompt takes. */
-  admit(): void {
+  /**
+   * Starts waiting requests while there are slots, memory, and prefill tokens in this step that no earlier prompt takes. Where that takes long the
+   * event loop gets a turn in between, in which requests may come and end.
+   */
+  async admit(): Promise<void> {
     const { cache, order, maxBatch, prefillTokensPerStep } = this.#options;
     const { waiting } = this.#requests;
     const running = this.#running;
@@ -52,6 +59,7 @@ export class Admission {
     if (isAlone || (this.#isFull && this.#capacity.hasMore())) this.#isFull = false;
     let refusals = 0;
     let hasPlace = false; // a request has just been preempted
+    let beganMs = performance.now();
     this.#isBlocked = false;
     while (waiting.length > 0) {
       const isFirst = hasPlace || !this.#capacity.hasWaiters;
@@ -64,6 +72,11 @@ export class Admission {
       if (prefillTokens >= prefillTokensPerStep) return;
       if (hasRoom && this.#start(next)) {
         hasPlace = false;
+        if (performance.now() - beganMs > startMs) {
+          await setImmediate();
+          this.removeEnded();
+          beganMs = performance.now();
+        }
         continue;
       }
       const { last } = running;

@@ -59,24 +59,26 @@ export class AnswerText {
 
   /** Adds the next token. Nothing happens behind its end. */
   push(token: number): void {
-    this.#add(`making text of token ${formatNumber(token)}`, (pieces) => pieces.push(token));
+    this.#add(token);
   }
 
   /** Adds what was held back, at the end of the answer. */
   end(): void {
     if (this.#hasEnded) return;
-    this.#add('ending a text', (pieces) => pieces.end());
+    this.#add(undefined);
     this.#hasEnded = true;
     if (this.#error === undefined) this.#text += this.#stop.end();
   }
 
-  #add(operation: string, ask: (pieces: TokenPieces) => unknown): void {
+  /** Adds the text of a token, or what was held back where there is none. */
+  #add(token: number | undefined): void {
     if (this.#hasEnded || this.#error !== undefined || this.stopString !== undefined) return;
     let piece: unknown;
     try {
       this.#pieces ??= readPieces(this.#makePieces());
-      piece = ask(this.#pieces);
+      piece = token === undefined ? this.#pieces.end() : this.#pieces.push(token);
     } catch (error) {
+      const operation = token === undefined ? 'ending a text' : `making text of token ${formatNumber(token)}`;
       this.#error = asError(error, 'tokenizer', { operation, arrivals: [this.#arrival] });
       return;
     }

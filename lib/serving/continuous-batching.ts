@@ -148,7 +148,7 @@ export class ContinuousBatching {
       if (stall !== undefined) this.failAll(stall);
       this.requests.waiting.settle();
       this.#running.keepOrder();
-      this.#admission.admit();
+      await this.#admission.admit();
       if (this.#prepare()) await this.#compute(this.#passes);
     } finally {
       this.#isStepping = false;

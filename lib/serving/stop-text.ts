@@ -4,12 +4,15 @@
 /** Ends a text, which comes in pieces, at the first of its stop strings. For one answer. */
 export class StopText {
   readonly #stops: readonly string[];
+  /** Characters of the shortest; Infinity: there are none. */
+  readonly #leastCharacters: number;
   #held = '';
   #stopString: string | undefined;
 
   /** `stops`: none of them empty. */
   constructor(stops: readonly string[]) {
     this.#stops = stops;
+    this.#leastCharacters = stops.reduce((least, { length }) => Math.min(least, length), Infinity);
   }
 
   /** The stop string that came; nothing is returned from then on. */
@@ -20,9 +23,10 @@ export class StopText {
   /** Takes the next piece; returns the text before a stop string that surely belongs to the answer. */
   push(piece: string): string {
     if (this.#stopString !== undefined) return '';
+    if (this.#stops.length === 0) return piece;
     const text = this.#held + piece;
     let [end, start] = [Infinity, Infinity];
-    for (const stop of this.#stops) {
+    if (text.length >= this.#leastCharacters) for (const stop of this.#stops) {
       const at = text.indexOf(stop);
       if (at < 0 || at + stop.length > end || (at + stop.length === end && at > start)) continue;
       [end, start] = [at + stop.length, at];
@@ -45,10 +49,10 @@ export class StopText {
   #longestBeginning(text: string): number {
     let longest = 0;
     for (const stop of this.#stops) {
-      for (let length = Math.min(stop.length - 1, text.length); length > longest; length -= 1) {
-        if (!text.endsWith(stop.slice(0, length))) continue;
-        longest = length;
-        break;
+      const first = stop.charCodeAt(0);
+      const from = Math.max(0, text.length - stop.length + 1);
+      for (let at = from; text.length - at > longest; at += 1) {
+        if (text.charCodeAt(at) === first && stop.startsWith(text.slice(at))) longest = text.length - at;
       }
     }
     return longest;

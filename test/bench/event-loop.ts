@@ -2,7 +2,7 @@
 // sequences that decode, each with passes that are awaited and with passes that block. What a timer of 1 ms says: how late it comes.
 // Throughput is given as a ratio within one run, in turns. The weights are zeros, as in llama.ts.
 
-import { closeSync, ftruncateSync, mkdtempSync, openSync, readFileSync, rmSync, writeFileSync, writeSync } from 'node:fs';
+import { closeSync, ftruncateSync, mkdtempSync, openSync, rmSync, writeFileSync, writeSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import * as path from 'node:path';
 
@@ -10,6 +10,7 @@ import { KvCache, OnlineScheduler } from 'virtual-kv';
 
 import { LlamaEngine } from '#internal/llama/engine.js';
 import { LlamaModel } from '#internal/llama/model.js';
+import { LoopDelays } from './loop-delays.js';
 import { format, median, type BenchResult } from './measure.js';
 
 const [layers, hidden, intermediate, queryHeads, kvHeads, vocabularyTokens] = [32, 960, 2_560, 15, 5, 49_152];
@@ -18,38 +19,6 @@ const sequences = 16;
 const newTokens = 24;
 const rounds = 3;
 const [goalP99Ms, goalLongestMs] = [5, 20];
-
-/** How late a timer came, each time it did, and how long the JavaScript thread computed at most from one time to the next. */
-class LoopDelays {
-  readonly #delaysMs: number[] = [];
-  #longestCpuMs = 0;
-  #lastCpuMs = cpuMs();
-  readonly #timer: NodeJS.Timeout;
-  #lastMs = performance.now();
-
-  constructor() {
-    this.#timer = setInterval(() => {
-      const nowMs = performance.now();
-      this.#delaysMs.push(nowMs - this.#lastMs);
-      this.#lastMs = nowMs;
-      const nowCpuMs = cpuMs();
-      this.#longestCpuMs = Math.max(this.#longestCpuMs, nowCpuMs - this.#lastCpuMs);
-      this.#lastCpuMs = nowCpuMs;
-    }, 1);
-  }
-
-  end(): { readonly p99Ms: number; readonly longestMs: number; readonly longestCpuMs: number } {
-    clearInterval(this.#timer);
-    const longestCpuMs = Math.max(this.#longestCpuMs, cpuMs() - this.#lastCpuMs);
-    const sorted = [...this.#delaysMs, performance.now() - this.#lastMs].sort((a, b) => a - b);
-    return { p99Ms: sorted[Math.floor(0.99 * (sorted.length - 1))]!, longestMs: sorted.at(-1)!, longestCpuMs };
-  }
-}
-
-/** Processor time of the JavaScript thread, the process's first: it does not depend on who else wants the processors. */
-function cpuMs(): number {
-  return Number(readFileSync('/proc/self/schedstat', 'latin1').split(' ')[0]) / 1e6;
-}
 
 function writeFolder(): string {
   const kvWidth = hidden * kvHeads / queryHeads;

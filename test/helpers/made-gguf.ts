@@ -8,8 +8,15 @@ import type { MadeLlama, MadeTensor } from './made-llama.js';
 
 export type GgufTypeName = 'F32' | 'F16' | 'BF16' | 'Q8_0';
 
-/** A value of the header and the number of its type: 4 u32, 6 f32, 7 bool, 8 string, 9 with the element's type. */
-export type GgufEntry = readonly [key: string, kind: 4 | 6 | 7 | 8, value: number | boolean | string] | readonly [key: string, kind: 9, element: 8, value: readonly string[]];
+/** A value of the header and the number of its type: 4 u32, 5 i32, 6 f32, 7 bool, 8 string, 9 with the element's type. */
+export type GgufEntry = readonly [key: string, kind: 4 | 6 | 7 | 8, value: number | boolean | string] | readonly [key: string, kind: 9, element: 8, value: readonly string[]]
+  | readonly [key: string, kind: 9, element: 5, value: readonly number[]];
+
+/** The part of a tokenizer.json that is written. */
+export interface TokenizerJson {
+  readonly model: { readonly vocab: Readonly<Record<string, number>>; readonly merges: readonly (string | readonly [string, string])[] };
+  readonly added_tokens: readonly { readonly id: number; readonly content: string; readonly special: boolean }[];
+}
 
 export interface RawTensor {
   readonly name: string;
@@ -19,7 +26,7 @@ export interface RawTensor {
   readonly bytes: Uint8Array;
 }
 
-const typeNumbers = { F32: 0, F16: 1, Q8_0: 8, BF16: 30 } as const;
+export const ggufTypeNumbers = { F32: 0, F16: 1, Q8_0: 8, BF16: 30 } as const;
 const rowTypes = { F32: 'float32', F16: 'float16', BF16: 'bfloat16' } as const;
 const names: readonly (readonly [RegExp, string])[] = [
   [/^model\.embed_tokens/, 'token_embd'], [/^model\.norm/, 'output_norm'], [/^lm_head/, 'output'], [/^model\.layers\.(\d+)\./, 'blk.$1.'],
@@ -42,14 +49,40 @@ export function writeGguf(file: string, { tensors }: MadeLlama, config: LlamaCon
     const { shape, values } = heads === 0 ? tensor : interleaved(tensor, config.headDim);
     const own = shape.length === 1 ? 'F32' : type;
     return {
-      name: names.reduce((text, [from, to]) => text.replace(from, to), name), shape, type: typeNumbers[own],
+      name: names.reduce((text, [from, to]) => text.replace(from, to), name), shape, type: ggufTypeNumbers[own],
       bytes: own === 'Q8_0' ? inBlocks(values) : bytesOf(toRows(rowTypes[own], values)),
     };
   }));
 }
 
+/** A tokenizer.json of byte-level BPE, as llama.cpp's converter writes it. */
+export function tokenizerEntries({ model: { vocab, merges }, added_tokens: added }: TokenizerJson, pre: string, { bos, eos, template }: { readonly bos?: string | undefined; readonly eos?: string; readonly template?: string }): GgufEntry[] {
+  const ids = new Map([...Object.entries(vocab), ...added.map(({ content, id }): [string, number] => [content, id])]);
+  const count = [...ids.values()].reduce((most, id) => Math.max(most, id), 0) + 1;
+  const tokens = Array.from({ length: count }, (_, token) => `[PAD${token}]`);
+  const types = new Array<number>(count).fill(5);
+  for (const id of Object.values(vocab)) types[id] = 1;
+  for (const { id, special } of added) types[id] = special ? 3 : 4;
+  for (const [content, id] of ids) tokens[id] = content;
+  const token = (name: string, content: string | undefined): GgufEntry[] => (content === undefined ? [] : [[`tokenizer.ggml.${name}_token_id`, 4, ids.get(content)!]]);
+  return [
+    ['tokenizer.ggml.model', 8, 'gpt2'], ['tokenizer.ggml.pre', 8, pre], ['tokenizer.ggml.tokens', 9, 8, tokens], ['tokenizer.ggml.token_type', 9, 5, types],
+    ['tokenizer.ggml.merges', 9, 8, merges.map((merge) => (typeof merge === 'string' ? merge : merge.join(' ')))], ...token('bos', bos), ...token('eos', eos),
+    ...template === undefined ? [] : [['tokenizer.chat_template', 8, template] as const],
+  ];
+}
+
 /** As it is said, right or wrong. */
 export function writeRawGguf(file: string, entries: readonly GgufEntry[], tensors: readonly RawTensor[], alignment = 32): void {
+  const padding = (bytes: number): Buffer => Buffer.alloc(-bytes & (alignment - 1));
+  writeFileSync(file, Buffer.concat([
+    ggufHeader(entries, tensors.map(({ bytes, ...tensor }) => ({ ...tensor, size: bytes.length })), alignment),
+    ...tensors.flatMap(({ bytes }) => [bytes, padding(bytes.length)]),
+  ]));
+}
+
+/** What a file has before its tensors, which follow in this order, each padded to a multiple of `alignment`, a power of two. `size`: in bytes. */
+export function ggufHeader(entries: readonly GgufEntry[], tensors: readonly (Omit<RawTensor, 'bytes'> & { readonly size: number })[], alignment = 32): Buffer {
   const u32 = (value: number): Buffer => Buffer.from(Uint32Array.of(value).buffer);
   const u64 = (value: number): Buffer => Buffer.from(BigUint64Array.of(BigInt(value)).buffer);
   const text = (value: string): Buffer => Buffer.concat([u64(Buffer.byteLength(value)), Buffer.from(value)]);
@@ -58,18 +91,17 @@ export function writeRawGguf(file: string, entries: readonly GgufEntry[], tensor
   const parts = [Buffer.from('GGUF'), u32(3), u64(tensors.length), u64(entries.length)];
   for (const entry of entries) {
     parts.push(text(entry[0]), u32(entry[1]));
-    if (entry[1] === 9) parts.push(u32(entry[2]), u64(entry[3].length), ...entry[3].map(text));
+    if (entry[1] === 9) parts.push(u32(entry[2]), u64(entry[3].length), Buffer.concat(entry[3].map((each) => valueOf(entry[2], each))));
     else parts.push(valueOf(entry[1], entry[2]));
   }
   const pad = (bytes: number): number => Math.ceil(bytes / alignment) * alignment;
   let at = 0;
-  for (const { name, shape, type, bytes } of tensors) {
+  for (const { name, shape, type, size } of tensors) {
     parts.push(text(name), u32(shape.length), ...[...shape].reverse().map(u64), u32(type), u64(at));
-    at += pad(bytes.length);
+    at += pad(size);
   }
   const header = Buffer.concat(parts);
-  writeFileSync(file, Buffer.concat([header, Buffer.alloc(pad(header.length) - header.length),
-    ...tensors.flatMap(({ bytes }) => [bytes, Buffer.alloc(pad(bytes.length) - bytes.length)])]));
+  return Buffer.concat([header, Buffer.alloc(pad(header.length) - header.length)]);
 }
 
 /** What llama.cpp's converter does to a Llama's queries and keys: the two halves of each head in turns. */

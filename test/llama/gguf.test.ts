@@ -171,10 +171,3 @@ test(`a header that is cut or has other bits gives the model or KV_MODEL_INVALID
   t.log(counts);
   t.true(counts.loads > 0 && counts.refused > 200 * scale);
 });
-
-test('the tokenizer of a file is that of the folder that it lies in', (t) => {
-  const storyteller = path.resolve(__dirname, '..', '..', 'examples', 'llama', 'storyteller');
-  const tokens = new LlamaTokenizer(storyteller).encode('Once upon a time');
-  t.deepEqual(new LlamaTokenizer(path.join(storyteller, 'model.gguf')).encode('Once upon a time'), tokens);
-  t.regex(t.throws(() => new LlamaTokenizer(placeFor(t)), { code: 'KV_MODEL_INVALID' }).message, /tokenizer\.json is not there/);
-});

@@ -51,12 +51,12 @@ export class ScriptEngine implements Engine {
 }
 
 /** Each byte is a token. */
-export const byteTokenizer: ServedTokenizer = {
+export const byteTokenizer = {
   hasChatTemplate: true,
   encode: (text: string) => [...Buffer.from(text)],
   encodeChat: (messages: readonly ChatMessage[]) => [...Buffer.from(messages.map(({ role, content }) => `${role}:${content}\n`).join(''))],
   pieces: () => new TextPieces((tokens) => Buffer.from(tokens).toString()),
-};
+} satisfies ServedTokenizer;
 
 /** The answer to a prompt of so many tokens: this many tokens of the script, behind them. */
 export function scriptFrom(promptTokens: number, tokens: number): string {

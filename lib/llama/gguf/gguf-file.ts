@@ -35,9 +35,11 @@ export class GgufFile {
   readonly file: WeightFile;
   readonly values = new Map<string, GgufValue>();
   readonly tensors = new Map<string, GgufTensor>();
+  readonly #keeps: ReadonlySet<string>;
 
-  /** Opens a file and reads its header. Throws KV_MODEL_INVALID. */
-  constructor(path: string, placement: WeightPlacement) {
+  /** Opens a file and reads its header. `keeps`: keys whose lists are kept, however long. Throws KV_MODEL_INVALID. */
+  constructor(path: string, placement: WeightPlacement, keeps: ReadonlySet<string> = new Set()) {
+    this.#keeps = keeps;
     this.file = openWeightFile(path, placement, 'Name a .gguf file, or the folder of a Hugging Face model.');
     try {
       this.#read(new GgufCursor(this.file));
@@ -56,7 +58,7 @@ export class GgufFile {
     for (let index = 0; index < values; index += 1) {
       const key = cursor.text();
       if (this.values.has(key)) cursor.fail(`has the key ${JSON.stringify(key)} twice`);
-      this.values.set(key, this.#value(cursor, this.#kind(cursor)));
+      this.values.set(key, this.#value(cursor, this.#kind(cursor), this.#keeps.has(key)));
     }
     const alignment = this.#alignment(cursor);
     const found = Array.from({ length: cursor.atMost(tensors, 24, 'tensors') }, () => this.#tensor(cursor));
@@ -68,18 +70,18 @@ export class GgufFile {
     return valueKinds[number] ?? cursor.fail(`has a value of type ${number}`);
   }
 
-  #value(cursor: GgufCursor, kind: ValueKind): GgufValue {
+  #value(cursor: GgufCursor, kind: ValueKind, isKept: boolean): GgufValue {
     if (kind === 'string') return cursor.text();
     if (kind === 'bool') return cursor.number('u8') !== 0;
     if (kind !== 'array') return cursor.number(kind);
     const element = this.#kind(cursor);
     if (element === 'array') return cursor.fail('has a list of lists');
     const count = cursor.atMost(cursor.number('u64'), 1, 'elements of a list');
-    if (count > longestKept) {
+    if (count > longestKept && !isKept) {
       for (let index = 0; index < count; index += 1) cursor.skip(element);
       return { count };
     }
-    return Array.from({ length: count }, () => this.#value(cursor, element) as number | boolean | string);
+    return Array.from({ length: count }, () => this.#value(cursor, element, false) as number | boolean | string);
   }
 
   #alignment(cursor: GgufCursor): number {
