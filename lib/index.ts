@@ -37,7 +37,7 @@ export type { Durability } from './store/disk-store-options.js';
 export { diskTier, type DiskTierOptions } from './tiers/disk-tier.js';
 export { hostTier, type HostTierOptions } from './tiers/host-tier.js';
 export type {
-  BlockRecord, BorrowedBlock, GetMiss, PutRefusal, Tier, TierContext, TierGet, TierPut, TierStatistics, TierTokens, TierTokensGet,
+  BlockRecord, BorrowedBlock, GetMiss, PutRefusal, Tier, TierContext, TierGet, TierKeeping, TierPut, TierStatistics, TierTokens, TierTokensGet,
 } from './tiers/tier.js';
 export type { ImportanceOptions } from './importance/probes.js';
 export type { SelectedText } from './importance/selected-text.js';

@@ -10,9 +10,11 @@ import type { SelectionCounts } from '../importance/selection-totals.js';
 import { probesOf, type ReadImportance } from '../importance/probes.js';
 import type { ModelShape } from '../layout/model-shape.js';
 import type { PromptEncoder } from '../prefix/prompt-encoder.js';
+import { ImportanceMeans } from '../prefix/importance/importance-means.js';
 import { BlockKeys } from '../tiers/block-keys.js';
 import type { GetMiss, PutRefusal, Tier, TierStatistics } from '../tiers/tier.js';
 import type { OpenTier } from '../tiers/open-tier.js';
+import { RaisedBlocks } from '../tiers/raised-blocks.js';
 import { TierSet } from '../tiers/tier-set.js';
 import { BlockCopies } from './block-copies.js';
 import type { CachedRows } from './cached-rows.js';
@@ -91,6 +93,8 @@ export interface TiersMetrics {
   readonly prefetches: Readonly<Record<PromotionEnd, number>>;
   /** How long those promotions took. */
   readonly promotionTimes: TimeHistogram;
+  /** Blocks of which selections read, and that were brought to memory for it (`hostTier({ keeps })`). */
+  readonly raisedBlocks: number;
   /** What selections came to; nothing of it is counted above. */
   readonly selections: SelectionCounts;
   /** What was stored anew in the order in which selections read it. */
@@ -129,6 +133,7 @@ export class CacheTiers {
   /** Parts of stored text for sequences that are given no more. @internal */
   readonly selections: Selections;
   readonly #reordering: Reordering;
+  readonly #raised: RaisedBlocks;
   readonly #finished: FinishedTexts;
   readonly #ready: Promise<void>;
   #closing: Promise<void> | undefined;
@@ -140,9 +145,11 @@ export class CacheTiers {
     const stripeTokenBytes = [...tensorTokenBytes, ...probes.map(({ tokenBytes }) => tokenBytes)];
     const keys = new BlockKeys(tensors, rules.blockTokens ?? defaultBlockTokens(tensorTokenBytes));
     const { late } = memory;
+    const means = new ImportanceMeans();
+    const report = (error: unknown): void => { late.report(error); };
     const set = this.#set = new TierSet({
       tiers: rules.tiers, keys, namespace: namespaceOf(rules, keys), stripeTokenBytes, names: encoder,
-      report: (error) => { late.report(error); },
+      importantTokens: (key) => means.sumOf(key), report,
     });
     this.#finished = finished;
     this.#leases = leases;
@@ -150,10 +157,11 @@ export class CacheTiers {
     this.#demotions = new Demotions(memory, cached.index, set, this.#transfers, finished, encoder);
     this.#promotions = new Promotions(cached, set, this.#transfers, encoder, rules.now);
     this.#places = new TextPlaces(set, this.#promotions, encoder);
-    this.selections = new Selections(memory, { steps, sharing }, set, this.#promotions, probes);
-    this.#reordering = new Reordering(set, this.selections.means, tensorTokenBytes, (error) => { late.report(error); });
+    this.#raised = new RaisedBlocks(set, report);
+    this.selections = new Selections(memory, { steps, sharing, promotions: this.#promotions }, set, { means, raised: this.#raised, probes });
+    this.#reordering = new Reordering(set, means, tensorTokenBytes, report);
     this.#ready = set.open();
-    this.#ready.catch((error: unknown) => { late.report(error); });
+    this.#ready.catch(report);
   }
 
   /** Tokens of a stored block; the last one of a text may have fewer. */
@@ -166,10 +174,11 @@ export class CacheTiers {
     return this.#ready;
   }
 
-  /** Resolves when every text whose sequence is over, and its fence has passed, has been offered to the tiers. */
-  settled(): Promise<void> {
+  /** Resolves when every text whose sequence is over, and its fence has passed, has been offered to the tiers, and none is on its way between them. */
+  async settled(): Promise<void> {
     this.#leases.synchronize();
-    return this.#demotions.settled();
+    await this.#demotions.settled();
+    await this.#raised.settled();
   }
 
   /** Calls `visit` with every piece of stored text: an array that must not be kept, and the places [from, to) in it. @internal */
@@ -244,7 +253,8 @@ export class CacheTiers {
     return {
       waitingTexts: this.#finished.count, droppedTexts: this.#finished.dropped + this.#demotions.unstored, interruptedTransfers: this.#transfers.interrupted,
       prefillTokensPerMs: this.#promotions.prefill.tokensPerMs, promotions: { ...this.#promotions.totals.ends },
-      prefetches: { ...this.#promotions.totals.hintEnds }, promotionTimes: this.#promotions.totals.times, selections: this.selections.totals.copy(), reordering: this.#reordering.counts,
+      prefetches: { ...this.#promotions.totals.hintEnds }, promotionTimes: this.#promotions.totals.times, selections: this.selections.totals.copy(),
+      raisedBlocks: this.#raised.raised, reordering: this.#reordering.counts,
       tiers: this.#set.all.map(({ tier, contents, counts, state, estimate }) => ({
         name: tier.name, state, blocks: contents.count, bytes: contents.bytes, capacityBytes: tier.capacityBytes,
         storedBlocks: counts.storedBlocks, storedBytes: counts.storedBytes, promotedTokens: counts.promotedTokens, loadedBytes: counts.loadedBytes,
@@ -264,8 +274,8 @@ export class CacheTiers {
   end(): Promise<void> {
     this.#demotions.stop();
     this.#transfers.forgetAll();
-    const reordering = this.#reordering.stop();
-    this.#closing ??= reordering === undefined ? this.#set.close() : Promise.allSettled([reordering]).then(() => this.#set.close());
+    const ending = [this.#reordering.stop(), this.#raised.stop()].filter((each) => each !== undefined);
+    this.#closing ??= ending.length === 0 ? this.#set.close() : Promise.allSettled(ending).then(() => this.#set.close());
     this.#closing.catch(() => { /* a tier's `close` does not reject */ });
     return this.#closing;
   }

@@ -10,7 +10,8 @@ import type { ReadSelection } from '../importance/selection-options.js';
 import { SelectionTotals } from '../importance/selection-totals.js';
 import { TokenSelection, type StoredLayer } from '../importance/token-selection.js';
 import type { TensorSpec } from '../layout/model-shape.js';
-import { ImportanceMeans } from '../prefix/importance/importance-means.js';
+import type { ImportanceMeans } from '../prefix/importance/importance-means.js';
+import type { RaisedBlocks } from '../tiers/raised-blocks.js';
 import type { TierSet } from '../tiers/tier-set.js';
 import type { Admitted, Prompt } from './admission-request.js';
 import { Batch } from './batch.js';
@@ -30,7 +31,7 @@ export class Selections {
   /** Of all sequences so far. */
   readonly totals = new SelectionTotals();
   /** What they chose, by block. */
-  readonly means = new ImportanceMeans();
+  readonly means: ImportanceMeans;
   readonly #memory: SlotMemory;
   readonly #steps: Steps;
   readonly #sharing: RowSharing;
@@ -40,8 +41,12 @@ export class Selections {
   /** By layer. */
   readonly #layers: ReadonlyMap<number, StoredLayer>;
   readonly #probes: readonly Probe[];
+  readonly #raised: RaisedBlocks;
 
-  constructor(memory: SlotMemory, { steps, sharing }: { readonly steps: Steps; readonly sharing: RowSharing }, tiers: TierSet, promotions: Promotions, probes: readonly Probe[]) {
+  constructor(
+    memory: SlotMemory, { steps, sharing, promotions }: { readonly steps: Steps; readonly sharing: RowSharing; readonly promotions: Promotions }, tiers: TierSet,
+    { means, raised, probes }: { readonly means: ImportanceMeans; readonly raised: RaisedBlocks; readonly probes: readonly Probe[] },
+  ) {
     const { tensors } = memory.layout;
     this.#memory = memory;
     this.#steps = steps;
@@ -51,6 +56,8 @@ export class Selections {
     this.#stripeTokenBytes = [...tensors, ...probes].map(({ tokenBytes }) => tokenBytes);
     this.#layers = layersOf(tensors, probes);
     this.#probes = probes;
+    this.means = means;
+    this.#raised = raised;
   }
 
   /** What a sequence may be given in part. Nothing is loaded. Throws KV_INVALID_OPTION for a selection that this cache cannot make. */
@@ -96,7 +103,7 @@ export class Selections {
     const totals = new SelectionTotals(this.totals);
     return new TokenSelection({
       rules: selected.rules, rows: new BlockRows(this.#tiers, blocks, this.#stripeTokenBytes, totals), layers: this.#layers, totals,
-      notes: new ChoiceNotes(this.means, blocks, exactTokens, selected.tokens), from: exactTokens, to: selected.tokens,
+      notes: new ChoiceNotes(this.means, blocks, exactTokens, selected.tokens, (block) => { this.#raised.offer(block); }), from: exactTokens, to: selected.tokens,
     });
   }
 

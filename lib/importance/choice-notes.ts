@@ -1,5 +1,5 @@
 // ChoiceNotes: which tokens of a stored text one request's layers chose. Once the last layer has chosen, each whole block is told how important its
-// tokens were to the request, for the order in which they are best stored. Hints alone: no answer depends on them.
+// tokens were to the request, for the order in which they are best stored, and offered to faster memory. Hints alone: no answer depends on them.
 
 import type { ImportanceMeans } from '../prefix/importance/importance-means.js';
 import type { StoredBlock } from '../tiers/stored-texts.js';
@@ -8,12 +8,14 @@ export class ChoiceNotes {
   readonly #means: ImportanceMeans;
   readonly #blocks: readonly StoredBlock[];
   readonly #from: number;
+  readonly #offer: (block: StoredBlock) => void;
   /** By token: layers that chose it. */
   readonly #chosen: Float32Array;
   #layers = 0;
 
-  /** `blocks` hold the text [from, to), which is chosen from. */
-  constructor(means: ImportanceMeans, blocks: readonly StoredBlock[], from: number, to: number) {
+  /** `blocks` hold the text [from, to), which is chosen from. `offer` is called for each once that is done. */
+  constructor(means: ImportanceMeans, blocks: readonly StoredBlock[], from: number, to: number, offer: (block: StoredBlock) => void) {
+    this.#offer = offer;
     this.#means = means;
     this.#blocks = blocks;
     this.#from = from;
@@ -29,8 +31,11 @@ export class ChoiceNotes {
 
   /** All layers have chosen: notes the share of them that chose each token, in blocks that lie in the text as a whole. */
   finish(): void {
-    if (this.#layers === 0) return;
-    const shares = this.#chosen.map((layers) => layers / this.#layers);
+    if (this.#layers > 0) this.#note(this.#chosen.map((layers) => layers / this.#layers));
+    for (const block of this.#blocks) this.#offer(block);
+  }
+
+  #note(shares: Float32Array): void {
     for (const { key, from, to } of this.#blocks) {
       const [first, end] = [from - this.#from, to - this.#from];
       if (first >= 0 && end <= shares.length) this.#means.note(key, shares.subarray(first, end));

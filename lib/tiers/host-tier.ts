@@ -1,19 +1,24 @@
 // hostTier: blocks in the process's own memory, the first tier below the device. What is stored there is made there, and read in place:
 // nothing is copied but between it and the device.
 
-import { integer, readOptions } from '../base/options.js';
+import { integer, oneOf, readOptions, withDefault } from '../base/options.js';
 import { CheckedStripes } from './checked-stripes.js';
 import { HostMemory } from './host-memory.js';
 import { tierInUse } from './tier-field.js';
-import type { BlockRecord, BorrowedBlock, Tier, TierContext, TierGet, TierPut, TierStatistics, TierTokens, TierTokensGet } from './tier.js';
+import { tierKeepings, type BlockRecord, type BorrowedBlock, type Tier, type TierContext, type TierGet, type TierKeeping, type TierPut, type TierStatistics, type TierTokens, type TierTokensGet } from './tier.js';
 
 /** Options of `hostTier`. */
 export interface HostTierOptions {
   /** Bytes of memory it may take. It is taken as it fills, in chunks of 64 MiB, and kept until the cache is closed. */
   readonly bytes: number;
+  /**
+   * What stays where it is full: text used last, used most often, or of the most important tokens × uses. Blocks of which selections read are brought
+   * here from slower tiers where they are worth more than what goes for them by that rule; with `recent` once they are used again. Default `recent`.
+   */
+  readonly keeps?: TierKeeping | undefined;
 }
 
-const spec = { bytes: integer({ min: 4096 }) };
+const spec = { bytes: integer({ min: 4096 }), keeps: withDefault(oneOf(tierKeepings), 'recent') };
 
 interface Held {
   readonly payload: Uint8Array;
@@ -29,7 +34,8 @@ interface Held {
  * Throws KV_UNKNOWN_OPTION and KV_INVALID_OPTION.
  */
 export function hostTier(options: HostTierOptions): Tier {
-  return new HostTier(readOptions('hostTier', options, spec).bytes);
+  const { bytes, keeps } = readOptions('hostTier', options, spec);
+  return new HostTier(bytes, keeps);
 }
 
 class HostTier implements Tier {
@@ -37,14 +43,16 @@ class HostTier implements Tier {
   readonly isLasting = false;
   readonly takesOnlyWholeBlocks = false;
   readonly capacityBytes: number;
+  readonly keeps: TierKeeping;
   #memory = new HostMemory(0, 1);
   #isOpen = false;
   #stripeTokenBytes: readonly number[] = [];
   readonly #lent = new Set<Uint8Array>();
   readonly #held = new Map<string, Held>();
 
-  constructor(bytes: number) {
+  constructor(bytes: number, keeps: TierKeeping) {
     this.capacityBytes = bytes;
+    this.keeps = keeps;
   }
 
   sizeOf(bytes: number): number {

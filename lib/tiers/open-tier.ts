@@ -38,9 +38,9 @@ export class OpenTier {
   readonly #waiting: (() => void)[] = [];
 
   /** @param report Hears of failures that no call reports. */
-  constructor(tier: Tier, number: number, texts: StoredTexts, report: (error: unknown) => void) {
+  constructor(tier: Tier, number: number, texts: StoredTexts, importantTokens: (block: StoredBlock) => number, report: (error: unknown) => void) {
     this.tier = tier;
-    this.contents = new TierContents(tier, number, texts);
+    this.contents = new TierContents(tier, number, texts, importantTokens);
     this.#texts = texts;
     this.#report = report;
   }

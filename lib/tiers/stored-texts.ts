@@ -19,6 +19,8 @@ export class StoredBlock {
   tiers = 0;
   /** Who keeps it in the tree though no tier has it yet. Written by them. */
   pins = 0;
+  /** How often its text was used, or one that goes on behind it. Written by the TierSet. */
+  uses = 0;
   /** CRC-32C of its stripes, as far as known: set by who stored or read it. */
   sums: Uint32Array | undefined = undefined;
 

@@ -1,9 +1,10 @@
 // TierContents: what one tier has, in the order in which it was used, and how full it is. It chooses what goes when the tier is full: the
-// text used longest ago, its end first, so that what stays of a text has no hole within the tier.
+// text used longest ago, or worth least, its end first, so that what stays of a text has no hole within the tier.
 //
 // Invariant: a block was used no earlier than the blocks behind it, since using one uses all before it: the one used longest ago has
 // none behind it in the tier.
 
+import { BlockRanking } from './block-ranking.js';
 import type { StoredBlock, StoredTexts } from './stored-texts.js';
 import type { Tier } from './tier.js';
 
@@ -18,13 +19,18 @@ export class TierContents {
   readonly #rows = new Map<StoredBlock, Int32Array>();
   /** Blocks that are being read, with how many readers. */
   readonly #inUse = new Map<StoredBlock, number>();
+  /** By worth, of a tier that keeps so. */
+  readonly #ranking: BlockRanking | undefined;
   /** Bytes of the capacity that its blocks take. Read only. */
   bytes = 0;
 
-  constructor(tier: Tier, number: number, texts: StoredTexts) {
+  /** @param importantTokens How many tokens of a block selections have chosen, on average; all where none has. */
+  constructor(tier: Tier, number: number, texts: StoredTexts, importantTokens: (block: StoredBlock) => number) {
     this.tier = tier;
     this.number = number;
     this.#texts = texts;
+    const { keeps = 'recent' } = tier;
+    this.#ranking = keeps === 'recent' ? undefined : new BlockRanking(keeps === 'frequent' ? () => 1 : importantTokens);
   }
 
   get count(): number {
@@ -42,6 +48,8 @@ export class TierContents {
     this.bytes += bytes;
     this.#texts.place(block, this.number, true);
     this.#blocks.set(block, bytes);
+    if (block.parent !== undefined) this.#ranking?.delete(block.parent);
+    if (!this.#hasNext(block)) this.#ranking?.set(block);
     this.use(block);
   }
 
@@ -53,6 +61,9 @@ export class TierContents {
     this.#rows.delete(block);
     this.bytes -= bytes;
     this.#texts.place(block, this.number, false);
+    this.#ranking?.delete(block);
+    const { parent } = block;
+    if (parent !== undefined && this.#blocks.has(parent) && !this.#hasNext(parent)) this.#ranking?.set(parent);
   }
 
   /** The text up to the block's end was used. */
@@ -62,7 +73,19 @@ export class TierContents {
       if (bytes === undefined) continue;
       this.#blocks.delete(at);
       this.#blocks.set(at, bytes);
+      if (this.#ranking?.has(at) === true) this.#ranking.set(at);
     }
+  }
+
+  /** Uses of all blocks have changed. */
+  refresh(): void {
+    this.#ranking?.refresh();
+  }
+
+  /** Whether a block of so many bytes that comes now has room, or is worth more than what goes first; of a tier that keeps what was used last, once it was used again. */
+  isWorthRoom(block: StoredBlock, payloadBytes: number): boolean {
+    if (this.#ranking === undefined) return block.uses > 1;
+    return this.excess(payloadBytes) === 0 || this.#ranking.isAboveLowest(block);
   }
 
   /** Nothing removes the block until `endReading`. */
@@ -91,10 +114,26 @@ export class TierContents {
   }
 
   /**
-   * Takes blocks out until `bytes` bytes are free, those used longest ago first, and none that is read or that `keeps` says so of;
+   * Takes blocks out until `bytes` bytes are free, those used longest ago or worth least first, and none that is read or that `keeps` says so of;
    * returns them. The tier has to remove them.
    */
   evict(bytes: number, keeps: (block: StoredBlock) => boolean): StoredBlock[] {
+    return this.#ranking === undefined ? this.#evictOldest(bytes, keeps) : this.#evictLeast(this.#ranking, bytes, keeps);
+  }
+
+  #evictLeast(ranking: BlockRanking, bytes: number, keeps: (block: StoredBlock) => boolean): StoredBlock[] {
+    const evicted: StoredBlock[] = [];
+    for (let freed = 0; freed < bytes;) {
+      const block = ranking.take((each) => this.#inUse.has(each) || keeps(each));
+      if (block === undefined) break;
+      evicted.push(block);
+      freed += this.bytesOf(block);
+      this.remove(block);
+    }
+    return evicted;
+  }
+
+  #evictOldest(bytes: number, keeps: (block: StoredBlock) => boolean): StoredBlock[] {
     const evicted: StoredBlock[] = [];
     let freed = 0;
     for (const [block, size] of this.#blocks) {

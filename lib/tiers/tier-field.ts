@@ -2,7 +2,7 @@
 
 import { createError } from '../base/errors.js';
 import { withoutRevoked, type Field, type FieldPlace } from '../base/options.js';
-import type { Tier } from './tier.js';
+import { tierKeepings, type Tier } from './tier.js';
 
 const methods = ['open', 'put', 'get', 'remove', 'statistics', 'close'] as const;
 
@@ -21,6 +21,7 @@ function missingIn(tier: Partial<Tier>): string | undefined {
   if (typeof tier.name !== 'string' || tier.name === '') return 'a `name`';
   if (typeof tier.isLasting !== 'boolean') return '`isLasting`';
   if (typeof tier.takesOnlyWholeBlocks !== 'boolean') return '`takesOnlyWholeBlocks`';
+  if (tier.keeps !== undefined && !tierKeepings.includes(tier.keeps)) return "a `keeps` of 'recent', 'frequent' or 'important'";
   const method = methods.find((name) => typeof tier[name] !== 'function');
   return method === undefined ? undefined : `\`${method}\``;
 }

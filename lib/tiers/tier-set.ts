@@ -13,6 +13,8 @@ import type { BlockRecord, Tier } from './tier.js';
 
 /** Whole blocks that scratch memory has room for: payloads on their way to and from tiers without memory of their own. */
 const scratchBlocks = 56;
+/** Uses, of all texts together, after which those so far count half: what was popular once gives way. */
+const halfLifeUses = 2 ** 16;
 /** Domains whose keys are remembered. */
 const knownRoots = 1024;
 
@@ -24,6 +26,8 @@ export interface TierSetOptions {
   readonly namespace: string;
   readonly stripeTokenBytes: readonly number[];
   readonly names: ItemNumbers;
+  /** How many tokens of a block selections have chosen, on average; undefined: none has chosen of it. */
+  readonly importantTokens: (key: string) => number | undefined;
   /** Hears of failures that no call reports. */
   readonly report: (error: unknown) => void;
 }
@@ -39,6 +43,7 @@ export class TierSet {
   readonly #tokenBytes: number;
   #opening: Promise<void> | undefined;
   #isClosed = false;
+  #uses = 0;
   /** Raised by `clear`: what was begun before is not found after. Read only. */
   clears = 0;
 
@@ -49,7 +54,8 @@ export class TierSet {
     this.#tokenBytes = stripeTokenBytes.reduce((sum, bytes) => sum + bytes, 0);
     const wholeBytes = this.bytesOf(keys.blockTokens);
     this.#scratch = new HostMemory(scratchBlocks * (wholeBytes + wholeBytes / 8 + 4096), wholeBytes, pagePieces);
-    this.all = tiers.map((tier, number) => new OpenTier(tier, number, this.texts, options.report));
+    const importantTokens = ({ key, tokens }: StoredBlock): number => options.importantTokens(key) ?? tokens.length;
+    this.all = tiers.map((tier, number) => new OpenTier(tier, number, this.texts, importantTokens, options.report));
   }
 
   /** Opens all tiers; rejects with the first failure once each has opened or failed. A tier that failed is out of service. */
@@ -147,8 +153,27 @@ export class TierSet {
     return missed;
   }
 
+  /** Puts a block into a tier, from the fastest that gives it. False: none did, or that one has not taken it. */
+  async copy(block: StoredBlock, to: OpenTier): Promise<boolean> {
+    const { clears } = this;
+    const fetched = await this.fetch(block, undefined);
+    if ('reason' in fetched) return false;
+    try {
+      block.sums ??= fetched.sums.slice();
+      const record = this.recordOf(block);
+      if (record === undefined) return false;
+      await to.put(block, record, fetched.payload, () => this.clears === clears);
+      return to.has(block);
+    } finally {
+      fetched.release();
+    }
+  }
+
   /** The text up to the block's end was used. */
   use(block: StoredBlock): void {
+    for (let at = block; at.parent !== undefined; at = at.parent) at.uses += 1;
+    this.#uses += 1;
+    if (this.#uses % halfLifeUses === 0) this.#halveUses();
     for (const { contents } of this.all) contents.use(block);
   }
 
@@ -170,6 +195,11 @@ export class TierSet {
     this.#isClosed = true;
     await this.#opening?.catch(() => { /* it was told */ });
     await Promise.all(this.all.map((open) => open.close()));
+  }
+
+  #halveUses(): void {
+    for (const block of this.texts.all()) block.uses /= 2;
+    for (const { contents } of this.all) contents.refresh();
   }
 
   /** A block as tiers describe it; undefined: an item in it has been forgotten. */

@@ -41,6 +41,11 @@ export interface TierContext {
   lost(keys: readonly string[]): void;
 }
 
+/** What stays in a tier that is full. */
+export type TierKeeping = typeof tierKeepings[number];
+
+export const tierKeepings = ['recent', 'frequent', 'important'] as const;
+
 /** Why a tier did not take a block. */
 export type PutRefusal =
   /** No room: the cache removes blocks and may try again. */
@@ -125,6 +130,11 @@ export interface Tier {
   readonly takesOnlyWholeBlocks: boolean;
   /** Bytes of payload it may have; the cache removes blocks to keep within. Undefined: the store bounds itself. */
   readonly capacityBytes: number | undefined;
+  /**
+   * What stays where it is full: the text used last; the text used most often; or that of the most important tokens × uses, where all tokens of a block
+   * are important until selections have chosen of it (docs/importance.md). Default `recent`.
+   */
+  readonly keeps?: TierKeeping | undefined;
   /** Blocks it takes only when their text has been seen so many times. Default 1: all. */
   readonly admitAfter?: number | undefined;
   /** Opens it for one cache; `context` may be called from here on until `close`. Rejects with what the user must mend. */

@@ -40,6 +40,6 @@ export const tierRows: Readonly<Record<string, Rows>> = {
       return { run: faults.killAt.bind(faults), meant: ['sealed', 1] };
     },
   },
-  hostTier: { call: () => ({ run: kv.hostTier, meant: [{ bytes: 4096 }] }) },
+  hostTier: { call: () => ({ run: kv.hostTier, meant: [{ bytes: 4096, keeps: 'important' }] }) },
   tierContract: { call: () => ({ run: tierContract, meant: [() => kv.redisTier({ url: '127.0.0.1:1' })] }) },
 };

@@ -56,6 +56,11 @@ export class ImportanceMeans {
     return this.#noted.get(key)?.means;
   }
 
+  /** The sum of its tokens' means: how many tokens a request selects of it. Undefined: never noted, or forgotten. */
+  sumOf(key: string): number | undefined {
+    return this.#noted.get(key)?.means.reduce((sum, mean) => sum + mean, 0);
+  }
+
   /** Requests that noted it, since it is kept. */
   notesOf(key: string): number {
     return this.#noted.get(key)?.notes ?? 0;
