@@ -34,6 +34,7 @@ const documented = {
   MetricsOptions: 'lib/prometheus/metrics-options.ts',
   LlamaEngineOptions: 'lib/llama/engine.ts',
   EncodeOptions: 'lib/llama/tokenizer.ts',
+  BackgroundTokenizerOptions: 'lib/llama/background-tokenizer.ts',
   ModelServerOptions: 'lib/server/server-options.ts',
   ListenOptions: 'lib/server/model-server.ts',
   WaitOptions: 'lib/cache/wait.ts',

@@ -21,20 +21,22 @@ import { replayMemory } from './replay-memory.js';
 import { replayPrefixes } from './replay-prefixes.js';
 import { requests } from './requests.js';
 import { reserve } from './reserve.js';
+import { scheduler } from './scheduler.js';
 import { sideTensors } from './side-tensors.js';
 import { step } from './step.js';
 import { store } from './store.js';
 import { takeOver } from './take-over.js';
 import { tierRequests } from './tier-requests.js';
 import { tiers } from './tiers.js';
+import { tokenizing } from './tokenizing.js';
 
 const machine = `${cpus()[0]?.model ?? 'unknown CPU'}, ${availableParallelism()} threads, ` +
   `${Math.round(totalmem() / 2 ** 30)} GiB, Linux ${release()}, Node ${process.version}`;
 
 const benchmarks: Readonly<Record<string, () => BenchResult | BenchResult[] | Promise<BenchResult[]>>> = {
-  step, growth: () => [growth(2 * 2 ** 20), growth(64 * 1024)], decode, reserve, kernels, dense, llama, 'event-loop': eventLoop, 'replay-memory': replayMemory, requests,
+  step, growth: () => [growth(2 * 2 ** 20), growth(64 * 1024)], decode, reserve, kernels, dense, llama, 'event-loop': eventLoop, 'replay-memory': replayMemory, requests, scheduler,
   'prefix-index': prefixIndex, 'prefix-reuse': prefixReuse, 'side-tensors': sideTensors, 'redis-tier': redisTierBench,
-  importance, 'replay-prefixes': replayPrefixes, 'take-over': takeOver, store, tiers, 'tier-requests': tierRequests,
+  importance, 'replay-prefixes': replayPrefixes, 'take-over': takeOver, store, tiers, 'tier-requests': tierRequests, tokenizing,
 };
 
 /** Names on the command line; all without any. */
