@@ -4,6 +4,7 @@
 import { createHash } from 'node:crypto';
 
 import { createError } from '../base/errors.js';
+import { checkInteger, number } from '../base/options.js';
 import type { TimeHistogram } from '../base/time-histogram.js';
 import type { PrefixDomain } from '../prefix/domain.js';
 import type { SelectionCounts } from '../importance/selection-totals.js';
@@ -34,6 +35,8 @@ import { Transfers } from './transfers.js';
 
 /** Slots beside those of users: one for what goes down, the others for what comes up. */
 export const transferSlots = mostPromotions + 1;
+
+const atLeastZero = number(0);
 
 /** What one tier has, and what it did since the cache was opened. */
 export interface TierMetrics {
@@ -231,8 +234,13 @@ export class CacheTiers {
     return this.#reordering.run(options, this.#ready);
   }
 
-  /** The engine computed so many tokens of prompts in so long: by this loading and computing are compared. Schedulers say it by themselves. */
+  /**
+   * The engine computed so many tokens of prompts in so long: by this loading and computing are compared. Schedulers say it by themselves. Throws
+   * KV_INVALID_OPTION unless `tokens` is at least 1 and `milliseconds` a number, at least 0.
+   */
   hasPrefilled(tokens: number, milliseconds: number): void {
+    checkInteger('CacheTiers.hasPrefilled', 'tokens', tokens, 1);
+    atLeastZero(milliseconds, { owner: 'CacheTiers.hasPrefilled', option: 'milliseconds' });
     this.#promotions.prefill.measured(tokens, milliseconds);
   }
 

@@ -102,9 +102,10 @@ export interface NativeFileChange {
 
 export interface NativeStoreFaults {
   /** `call` '' is any; `errno` 0 lets the call happen; −1 leaves bytes and bits alone. */
-  add(call: string, nth: number, times: number, errno: number, mostBytes: number, flippedBit: number, kills: boolean): void;
+  add(call: string, nth: number, times: number, errno: number, mostBytes: number, flippedBit: number, kills: boolean, holds: boolean): void;
   killAt(point: string, nth: number): void;
   clear(): void;
+  held(): number;
   counts(): Readonly<Record<string, number>>;
   points(): Readonly<Record<string, number>>;
   startJournal(): void;

@@ -1,5 +1,5 @@
-// StoreFaults: a test's hold on the system calls of disk stores: the n-th fails, moves fewer bytes, flips a bit or kills the process; and a
-// journal of what changed files, from which a test builds what a loss of power may leave. Opens the stores that it holds.
+// StoreFaults: a test's hold on the system calls of disk stores: the n-th fails, moves fewer bytes, flips a bit, waits or kills the process;
+// and a journal of what changed files, from which a test builds what a loss of power may leave. Opens the stores that it holds.
 
 import { createHash } from 'node:crypto';
 import { constants } from 'node:os';
@@ -34,11 +34,14 @@ export interface StoreFault {
   readonly flippedBit?: number | undefined;
   /** Whether the process is killed (SIGKILL) instead. */
   readonly kills?: boolean | undefined;
+  /** Whether it waits for `clear` first. One that opens a store, or ends it, must not. */
+  readonly holds?: boolean | undefined;
 }
 
 const faultSpec = {
   call: optional(oneOf(fileCalls)), nth: withDefault(integer({ min: 1 }), 1), times: withDefault(integer({ min: 1 }), 1),
   error: optional(oneOf(Object.keys(constants.errno))), mostBytes: withDefault(integer(), -1), flippedBit: withDefault(integer(), -1), kills: withDefault(boolean, false),
+  holds: withDefault(boolean, false),
 };
 
 /** One change of a file that was made, or a sync that succeeded. */
@@ -67,9 +70,9 @@ export class StoreFaults {
 
   /** Adds a fault to those that there are. Throws KV_INVALID_OPTION. */
   add(fault: StoreFault): void {
-    const { call = '', nth, times, error, mostBytes, flippedBit, kills } = readOptions('StoreFaults', fault, faultSpec);
+    const { call = '', nth, times, error, mostBytes, flippedBit, kills, holds } = readOptions('StoreFaults', fault, faultSpec);
     const errno = error === undefined ? 0 : constants.errno[error as keyof typeof constants.errno];
-    this.#native.add(call, nth, times, errno, mostBytes, flippedBit, kills);
+    this.#native.add(call, nth, times, errno, mostBytes, flippedBit, kills, holds);
   }
 
   /** Kills the process (SIGKILL) when a store comes to the named point for the nth time from now. Throws KV_INVALID_OPTION. */
@@ -79,7 +82,12 @@ export class StoreFaults {
     this.#native.killAt(point, nth);
   }
 
-  /** Takes all faults back. */
+  /** Calls that wait, of a fault that holds them. */
+  get held(): number {
+    return this.#native.held();
+  }
+
+  /** Takes all faults back; held calls go on. */
   clear(): void {
     this.#native.clear();
   }

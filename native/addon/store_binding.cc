@@ -94,7 +94,7 @@ NativeStore::NativeStore(const Napi::CallbackInfo& info) : Napi::ObjectWrap<Nati
   options.durability = static_cast<store::Durability>(given.Integer("durability", 0, 2));
   options.wants_direct = given.Boolean("direct");
   if (!info[1].IsFunction()) given.Refuse();
-  if (auto* faults = UnwrapTagged<NativeStoreFaults>(info[2])) options.faults = faults->faults();
+  if (auto* faults = UnwrapTagged<NativeStoreFaults>(info[2])) options.faults = faults_ = faults->faults();
   if (ThrowIfFailed(info.Env(), given.status())) return;
   channel_ = AnswerChannel::Open(info.Env(), info[1].As<Napi::Function>());
   if (!channel_) return;
@@ -116,6 +116,7 @@ NativeStore::~NativeStore() {
 
 void NativeStore::StopForTeardown() {
   context_ = nullptr;
+  if (faults_) faults_->Clear();  // no held call goes on by itself
   StopStore();
 }
 
@@ -304,14 +305,14 @@ Napi::Value NativeStore::Stop(const Napi::CallbackInfo& info) {
 
 void NativeStoreFaults::Define(Napi::Env env, Napi::Object exports) {
   using Faults = NativeStoreFaults;
-  exports.Set(
-      "NativeStoreFaults",
-      DefineClass(env, "NativeStoreFaults",
-                  {InstanceMethod<&Faults::Add>("add"), InstanceMethod<&Faults::KillAt>("killAt"),
-                   InstanceMethod<&Faults::Clear>("clear"), InstanceMethod<&Faults::Counts>("counts"),
-                   InstanceMethod<&Faults::Points>("points"), InstanceMethod<&Faults::StartJournal>("startJournal"),
-                   InstanceMethod<&Faults::JournalLength>("journalLength"),
-                   InstanceMethod<&Faults::TakeJournal>("takeJournal")}));
+  exports.Set("NativeStoreFaults",
+              DefineClass(env, "NativeStoreFaults",
+                          {InstanceMethod<&Faults::Add>("add"), InstanceMethod<&Faults::KillAt>("killAt"),
+                           InstanceMethod<&Faults::Clear>("clear"), InstanceMethod<&Faults::Held>("held"),
+                           InstanceMethod<&Faults::Counts>("counts"), InstanceMethod<&Faults::Points>("points"),
+                           InstanceMethod<&Faults::StartJournal>("startJournal"),
+                           InstanceMethod<&Faults::JournalLength>("journalLength"),
+                           InstanceMethod<&Faults::TakeJournal>("takeJournal")}));
 }
 
 NativeStoreFaults::NativeStoreFaults(const Napi::CallbackInfo& info) : Napi::ObjectWrap<NativeStoreFaults>(info) {
@@ -330,6 +331,7 @@ Napi::Value NativeStoreFaults::Add(const Napi::CallbackInfo& info) {
   fault.most_bytes = given.Integer(4, -1, kLargestInteger);
   fault.flipped_bit = given.Integer(5, -1, kLargestInteger);
   fault.kills = given.Boolean(6);
+  fault.holds = given.Boolean(7);
   if (!ThrowIfFailed(info.Env(), given.status())) faults_->Add(fault);
   return info.Env().Undefined();
 }
@@ -346,6 +348,8 @@ Napi::Value NativeStoreFaults::Clear(const Napi::CallbackInfo& info) {
   faults_->Clear();
   return info.Env().Undefined();
 }
+
+Napi::Value NativeStoreFaults::Held(const Napi::CallbackInfo& info) { return FromCount(info.Env(), faults_->held()); }
 
 Napi::Value NativeStoreFaults::Counts(const Napi::CallbackInfo& info) {
   auto result = Napi::Object::New(info.Env());

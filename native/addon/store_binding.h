@@ -46,6 +46,7 @@ class NativeStore : public Napi::ObjectWrap<NativeStore>, public Stoppable {
 
   EnvContext* context_ = nullptr;  // null once torn down
   std::shared_ptr<AnswerChannel> channel_;
+  std::shared_ptr<store::FileFaults> faults_;  // a test's; null otherwise
   std::unique_ptr<store::DiskStore> store_;  // null once stopped
 };
 
@@ -60,9 +61,11 @@ class NativeStoreFaults : public Napi::ObjectWrap<NativeStoreFaults> {
   const std::shared_ptr<store::FileFaults>& faults() const { return faults_; }
 
  private:
-  Napi::Value Add(const Napi::CallbackInfo& info);     // (call or '', nth, times, errno, mostBytes, flippedBit, kills)
+  Napi::Value Add(
+      const Napi::CallbackInfo& info);  // (call or '', nth, times, errno, mostBytes, flippedBit, kills, holds)
   Napi::Value KillAt(const Napi::CallbackInfo& info);  // (point, nth)
   Napi::Value Clear(const Napi::CallbackInfo& info);
+  Napi::Value Held(const Napi::CallbackInfo& info);    // how many calls wait
   Napi::Value Counts(const Napi::CallbackInfo& info);  // { call: count }
   Napi::Value Points(const Napi::CallbackInfo& info);  // { point: count }
   Napi::Value StartJournal(const Napi::CallbackInfo& info);

@@ -43,6 +43,13 @@ void FileFaults::Clear() {
   std::lock_guard lock(mutex_);
   faults_.clear();
   kill_point_.clear();
+  ++clearings_;
+  cleared_.notify_all();
+}
+
+uint64_t FileFaults::held() const {
+  std::lock_guard lock(mutex_);
+  return held_;
 }
 
 std::array<uint64_t, kFileCallKinds> FileFaults::Counts() const {
@@ -73,9 +80,10 @@ std::vector<FileChange> FileFaults::TakeJournal() {
 }
 
 FileFaults::Verdict FileFaults::Before(FileCall kind) {
-  std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   ++counts_[static_cast<size_t>(kind)];
   Verdict verdict;
+  bool is_held = false;
   for (FileFault& fault : faults_) {
     if ((!fault.any_kind && fault.kind != kind) || fault.times == 0) continue;
     if (fault.nth > 1) {
@@ -87,6 +95,12 @@ FileFaults::Verdict FileFaults::Before(FileCall kind) {
     if (fault.error != 0) verdict.error = fault.error;
     if (fault.most_bytes >= 0) verdict.most_bytes = fault.most_bytes;
     if (fault.flipped_bit >= 0) verdict.flipped_bit = fault.flipped_bit;
+    is_held = is_held || fault.holds;
+  }
+  if (is_held) {
+    ++held_;
+    cleared_.wait(lock, [this, before = clearings_] { return clearings_ != before; });
+    --held_;
   }
   return verdict;
 }

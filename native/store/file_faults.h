@@ -1,10 +1,11 @@
-// FileFaults: what a test makes of a store's system calls: the n-th fails, moves fewer bytes, flips a bit or is the
-// process's last; and a journal of everything that changes files, from which a test builds what a loss of power may
+// FileFaults: what a test makes of a store's system calls: the n-th fails, moves fewer bytes, flips a bit, waits or is
+// the process's last; and a journal of everything that changes files, from which a test builds what a loss of power may
 // leave. Only virtual-kv/testing makes one; without it FileCalls costs nothing more. Threads: any.
 #ifndef VKV_STORE_FILE_FAULTS_H_
 #define VKV_STORE_FILE_FAULTS_H_
 
 #include <array>
+#include <condition_variable>
 #include <cstdint>
 #include <mutex>
 #include <string>
@@ -46,6 +47,7 @@ struct FileFault {
   int64_t most_bytes = -1;   // of a read or write; -1: all
   int64_t flipped_bit = -1;  // of what a read delivered; -1: none
   bool kills = false;        // SIGKILL before the call
+  bool holds = false;        // the call waits for Clear
 };
 
 // One change of a file, or a sync.
@@ -69,7 +71,10 @@ class FileFaults {
   void Add(const FileFault& fault);
   // The process ends by SIGKILL when it comes to the named point for the `nth` time from now on (1: the next).
   void KillAt(std::string point, uint64_t nth);
+  // Takes all faults back; held calls go on.
   void Clear();
+  // Calls that wait.
+  uint64_t held() const;
   // Calls so far, by kind.
   std::array<uint64_t, kFileCallKinds> Counts() const;
   // How often each named point was passed.
@@ -89,6 +94,8 @@ class FileFaults {
  private:
   mutable std::mutex mutex_;  // guards all below
   std::vector<FileFault> faults_;
+  std::condition_variable cleared_;
+  uint64_t clearings_ = 0, held_ = 0;
   std::array<uint64_t, kFileCallKinds> counts_{};
   std::unordered_map<std::string, uint64_t> points_;
   std::string kill_point_;

@@ -46,8 +46,9 @@ async function callOf(row: Row, title: string): Promise<Call> {
   cases += 1;
   try {
     return row(world);
-  } catch { // it is full
-    await endWorld(title);
+  } catch (error) {
+    if (cases === 1) throw error;
+    await endWorld(title); // it is full
     return callOf(row, title);
   }
 }

@@ -17,7 +17,7 @@ export const tierRows: Readonly<Record<string, Rows>> = {
   },
   diskTier: { call: () => ({ run: kv.diskTier, meant: [{ directory: '/dev/null/store', bytes: 2 ** 24, durability: 'none', admit: 'all', threads: 1, direct: false, chunkBytes: 4_096, name: 'x' }] }) },
   StoreFaults: {
-    new: null, clear: null, counts: null, points: null, startJournal: null, journalLength: null, takeJournal: null,
+    new: null, clear: null, held: null, counts: null, points: null, startJournal: null, journalLength: null, takeJournal: null,
     open: () => {
       const faults = new StoreFaults();
       return {
@@ -33,11 +33,22 @@ export const tierRows: Readonly<Record<string, Rows>> = {
     },
     add: () => {
       const faults = new StoreFaults();
-      return { run: faults.add.bind(faults), meant: [{ call: 'write', nth: 1, times: 1, error: 'ENOSPC', mostBytes: 1, flippedBit: 1, kills: false }] };
+      return { run: faults.add.bind(faults), meant: [{ call: 'write', nth: 1, times: 1, error: 'ENOSPC', mostBytes: 1, flippedBit: 1, kills: false, holds: false }] };
     },
     killAt: () => {
       const faults = new StoreFaults();
       return { run: faults.killAt.bind(faults), meant: ['sealed', 1] };
+    },
+  },
+  CacheTiers: {
+    metrics: null, ready: null, settled: null,
+    hasPrefilled: (world) => {
+      const tiers = world.tiers();
+      return { run: tiers.hasPrefilled.bind(tiers), meant: [100, 10] };
+    },
+    reorder: (world) => {
+      const tiers = world.tiers();
+      return { run: tiers.reorder.bind(tiers), meant: [{ mostBlocks: 1, signal: new AbortController().signal }] };
     },
   },
   hostTier: { call: () => ({ run: kv.hostTier, meant: [{ bytes: 4096, keeps: 'important' }] }) },

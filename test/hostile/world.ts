@@ -1,9 +1,12 @@
 // A world for hostile calls: one of everything, made when it is asked for. Nothing moves by itself in it (no mapper, nothing mapped
 // ahead), so that what a refused call has changed can be seen.
 
+import { mkdtempSync } from 'node:fs';
+import * as path from 'node:path';
+
 import {
-  Batch, DenseKernels, DeviceMemory, Driver, EncoderCache, Kernels, KvCache, NaiveScheduler, OfflineScheduler, OnlineScheduler, onDemand, PagePool,
-  type Engine, type Sequence,
+  Batch, DenseKernels, DeviceMemory, diskTier, Driver, EncoderCache, Kernels, KvCache, NaiveScheduler, OfflineScheduler, OnlineScheduler, onDemand, PagePool,
+  type CacheTiers, type Engine, type Sequence,
 } from 'virtual-kv';
 import { MockDevice } from 'virtual-kv/testing';
 
@@ -20,6 +23,7 @@ export class World {
   readonly sequence: Sequence;
   readonly batch: Batch;
   readonly closable: { close(): unknown }[] = [];
+  #tiered: KvCache | undefined;
 
   constructor(on: 'host' | 'mock') {
     this.on = on;
@@ -35,6 +39,15 @@ export class World {
     this.cache.writeSide(this.batch, { hidden: new Float32Array(6) });
     this.cache.commit(this.batch);
     this.cache.prepare(this.batch);
+  }
+
+  /** Of a cache with a tier on the disk, made once: in the folder where the process runs. */
+  tiers(): CacheTiers {
+    this.#tiered ??= this.#kept(new KvCache({
+      ...cacheOptions, driver: this.driver, pageBytes, memoryBudgetBytes: 16 * pageBytes,
+      prefixCache: { tiers: [diskTier({ directory: mkdtempSync(path.resolve('tier-')), bytes: 2 ** 24, durability: 'none' })], modelId: 'm' },
+    }));
+    return this.#tiered.prefixes.tiers!;
   }
 
   kernels(): Kernels {

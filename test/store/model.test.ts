@@ -4,8 +4,9 @@ import test from 'ava';
 
 import { Random } from '#internal/base/random.js';
 import { DiskStore } from '#internal/store/disk-store.js';
+import { StoreFaults } from '#internal/store/store-faults.js';
 import { seedOf } from '../helpers/seed.js';
-import { assertAccounts, inFolder, keyOf, KiB, MiB, options, orderOf, readBack, recordOf, scale, segmentsOf, versionOf } from './store-world.js';
+import { assertAccounts, inFolder, keyOf, KiB, MiB, options, orderOf, readBack, recordOf, scale, segmentsOf, versionOf, withStore } from './store-world.js';
 
 const seed = seedOf('disk store model');
 
@@ -108,4 +109,35 @@ test(`files that another program removes cost their records, and the accounts eq
     }
   }
   await store.close();
+}));
+
+test('a removal outlives the files that it kept dead while a copy of its record is under way', (t) => inFolder(async (directory) => {
+  const faults = new StoreFaults();
+  const given = options(directory, { durability: 'none', segmentBytes: 64 * KiB, threads: 2 });
+  const store = await faults.open(given);
+  const [kept, size] = [1, 16 * KiB];
+  const sizes = [size];
+  /** Fills segments with records and removes them. */
+  const seal = async (from: number): Promise<void> => {
+    const numbers = Array.from({ length: 12 }, (_, at) => from + at);
+    for (const number of numbers) t.deepEqual(await store.put(recordOf(number, 0, sizes)), { stored: true });
+    await store.remove(numbers.map(keyOf));
+  };
+  await store.put(recordOf(kept, 0, sizes));
+  await seal(100);
+  faults.add({ call: 'read', holds: true });
+  const copying = store.reorder(keyOf(kept), orderOf(new Random(seed)));
+  while (faults.held === 0) await new Promise(setImmediate);
+  t.deepEqual(await store.remove([keyOf(kept)]), { removed: 1, isRecorded: true });
+  await seal(200);
+  const files = new Set(segmentsOf(directory));
+  await store.gc();
+  t.false(segmentsOf(directory).some((file) => files.has(file) && file.endsWith('1.seg')), 'the first file is gone');
+  faults.clear();
+  t.deepEqual(await copying, { stored: false, reason: 'absent' });
+  await store.close();
+  await withStore(given, (again) => {
+    t.false(again.has(keyOf(kept)), 'the copy was written behind the removal, and is dead');
+    return Promise.resolve();
+  });
 }));
