@@ -47,7 +47,7 @@ class NativeStore : public Napi::ObjectWrap<NativeStore>, public Stoppable {
   EnvContext* context_ = nullptr;  // null once torn down
   std::shared_ptr<AnswerChannel> channel_;
   std::shared_ptr<store::FileFaults> faults_;  // a test's; null otherwise
-  std::unique_ptr<store::DiskStore> store_;  // null once stopped
+  std::unique_ptr<store::DiskStore> store_;    // null once stopped
 };
 
 class NativeStoreFaults : public Napi::ObjectWrap<NativeStoreFaults> {
