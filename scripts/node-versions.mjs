@@ -73,7 +73,7 @@ function runAddonTests(node) {
   chmodSync(folder, 0o777); // tests start processes of other users
   try {
     const options = [process.env.NODE_OPTIONS, `--require ${JSON.stringify(noter)}`].filter(Boolean).join(' ');
-    const status = runTests(node, forAva.length > 0 ? forAva : addonTests, { VKV_TEST_SWEEPS: '0', VKV_ADDON_CALLS: folder, NODE_OPTIONS: options });
+    const status = runTests(node, forAva.length > 0 ? forAva : addonTests, { VKV_TEST_SWEEPS: '0', VKV_TEST_REPEAT: '1', VKV_ADDON_CALLS: folder, NODE_OPTIONS: options });
     return status === 0 ? checkCalls(folder) : status;
   } finally {
     rmSync(folder, { recursive: true, force: true });

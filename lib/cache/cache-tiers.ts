@@ -4,7 +4,7 @@
 import { createHash } from 'node:crypto';
 
 import { createError } from '../base/errors.js';
-import { checkInteger, number } from '../base/options.js';
+import { number } from '../base/options.js';
 import type { TimeHistogram } from '../base/time-histogram.js';
 import type { PrefixDomain } from '../prefix/domain.js';
 import type { SelectionCounts } from '../importance/selection-totals.js';
@@ -236,10 +236,10 @@ export class CacheTiers {
 
   /**
    * The engine computed so many tokens of prompts in so long: by this loading and computing are compared. Schedulers say it by themselves. Throws
-   * KV_INVALID_OPTION unless `tokens` is at least 1 and `milliseconds` a number, at least 0.
+   * KV_INVALID_OPTION unless both are numbers, at least 0.
    */
   hasPrefilled(tokens: number, milliseconds: number): void {
-    checkInteger('CacheTiers.hasPrefilled', 'tokens', tokens, 1);
+    atLeastZero(tokens, { owner: 'CacheTiers.hasPrefilled', option: 'tokens' });
     atLeastZero(milliseconds, { owner: 'CacheTiers.hasPrefilled', option: 'milliseconds' });
     this.#promotions.prefill.measured(tokens, milliseconds);
   }

@@ -55,13 +55,18 @@ export class StreamWork {
     queueMicrotask(this.#markRest);
   }
 
+  /** Drops the commands that have not begun. */
+  drop(): void {
+    this.#driver.cancelStream(this.stream);
+  }
+
   /**
    * Resolves when what is queued so far is done. Aborted, drops the commands that have not begun, and rejects with KV_ABORTED once
    * none runs. Rejects with the failure of a command; those behind it were dropped.
    */
   wait(signal: AbortSignal | undefined): Promise<void> {
     return new Promise((resolve, reject) => {
-      const drop = (): void => { this.#driver.cancelStream(this.stream); };
+      const drop = (): void => { this.drop(); };
       if (signal?.aborted) drop();
       this.#mark(true, () => {
         signal?.removeEventListener('abort', drop);

@@ -5,17 +5,22 @@
 // one stream, on a GPU decoding as a captured step, and awaited at the end, where the logits are read: threads compute while
 // JavaScript goes on. `logits` are valid until the next pass.
 
+import { setImmediate } from 'node:timers/promises';
+
 import { createError } from '../base/errors.js';
-import { oneOf } from '../base/options.js';
-import { isKvError, Kernels, type Driver, type KvCache, type Sequence } from '../index.js';
+import { isKvError, Kernels, type Sequence } from '../index.js';
 
 import { CapturedDecoding } from './captured-decoding.js';
+import { checkResults, type LlamaEngineOptions } from './engine-options.js';
 import { givenTo } from './given-rows.js';
-import { LlamaLayers, type PassRows } from './layers.js';
+import { LlamaLayers, type Attention, type PassRows } from './layers.js';
 import type { LlamaModel } from './model.js';
 import { PassBuffers } from './pass-buffers.js';
 import type { LlamaPlace } from './place.js';
 import { hasSelections, SelectedPass } from './selected-pass.js';
+
+/** Layers that are queued before the event loop has its turn: fewer than it takes ms to queue, more than threads compute meanwhile. */
+const layersPerTurn = 8;
 
 /** What a pass computes; index: the sequence. The first `length` entries count. As the package's EnginePass. */
 export interface LlamaPass {
@@ -35,33 +40,6 @@ export interface LlamaPass {
   readonly inputs?: readonly unknown[] | undefined;
   /** The lease of each slot: needed where one holds selected tokens (`isLossy`). Default: none does. */
   readonly sequences?: readonly (Sequence | undefined)[] | undefined;
-}
-
-/** Options of `LlamaEngine`. */
-export interface LlamaEngineOptions {
-  /** The model; engines may share it. */
-  readonly model: LlamaModel;
-  /** A cache of `model.shape()`. */
-  readonly cache: KvCache;
-  /**
-   * How a device decodes. `captured`: by graphs, captured the first time that so many sequences are decoded; `queued`: launch by
-   * launch, as prompts are. Default `auto`: captured, unless cuBLAS multiplies or the driver refuses.
-   */
-  readonly decoding?: 'auto' | 'captured' | 'queued' | undefined;
-  /**
-   * `awaited`: a pass is a promise, and JavaScript goes on while threads or the device compute; passes must not overlap. `blocking`: a
-   * call returns with its answer. Both give the same numbers. Default `awaited`.
-   */
-  readonly passes?: 'awaited' | 'blocking' | undefined;
-  /**
-   * `exact`: a token's logits depend on the tokens before it and on nothing else, to the bit: not on what was cached, how a prompt was
-   * cut, or what else was in a pass. On the CPU, with any type of weights, K and V; on a device it is refused. It attends while decoding
-   * as while prefilling, which is slower the longer the texts are. `fast`: a prompt and its answer may attend in orders of their own,
-   * and logits differ in their last bits. Default `fast`.
-   */
-  readonly results?: 'fast' | 'exact' | undefined;
-  /** Name of the side tensor [token, hidden size of the model], float32, that each pass answers with: hidden states behind the last layer. Default: none. */
-  readonly hidden?: string | undefined;
 }
 
 /** What a pass is answered with: [sequence, token of the vocabulary], and side rows if the engine has a name for them. */
@@ -87,7 +65,7 @@ export class LlamaEngine {
   readonly #hidden: string | undefined;
   readonly #isAwaited: boolean;
   /** How one token of each sequence attends. */
-  readonly #decodeAttention: 'prefillAttention' | 'decodeAttention';
+  readonly #decodeAttention: Attention;
   /** Drops what is left of a pass when the engine is closed. */
   readonly #closing = new AbortController();
   #whyQueued: string | undefined;
@@ -153,13 +131,13 @@ export class LlamaEngine {
 
   /** Computes chunks of prompts. `logits` is [sequence, token of the vocabulary]. */
   prefill(pass: LlamaPass): LlamaOutput | Promise<LlamaOutput> {
-    return hasSelections(pass) ? this.#computeSelected(pass, 'prefillAttention') : this.#compute(() => this.#queue(pass, 'prefillAttention'));
+    return this.#compute(pass, 'prefillAttention', () => this.#queue(pass, 'prefillAttention'));
   }
 
   /** Computes one token of each sequence. */
   decode(pass: LlamaPass): LlamaOutput | Promise<LlamaOutput> {
-    if (hasSelections(pass)) return this.#computeSelected(pass, this.#decodeAttention);
-    return this.#compute(() => this.#canReplay(pass) ? this.#replay(pass) : this.#queue(pass, this.#decodeAttention));
+    const attention = this.#decodeAttention;
+    return this.#compute(pass, attention, () => this.#canReplay(pass) ? this.#replay(pass) : this.#queue(pass, attention));
   }
 
   /** Before its cache is closed. A pass that is awaited is dropped, on a device waited for, and rejects. Idempotent. */
@@ -167,6 +145,7 @@ export class LlamaEngine {
     if (this.#isClosed) return;
     this.#isClosed = true;
     this.#closing.abort();
+    this.#place.drop();
     this.#captured.close();
     this.#kernels.close();
     this.#buffers.close();
@@ -178,8 +157,9 @@ export class LlamaEngine {
   }
 
   /** Queues a pass and reads its answer. It is over when this returns or rejects, and also when it throws: nothing that was queued still runs. */
-  #compute(queue: () => () => LlamaOutput): LlamaOutput | Promise<LlamaOutput> {
-    if (this.#isAwaited) return this.#computeBeside(queue);
+  #compute(pass: LlamaPass, attention: Attention, queue: () => () => LlamaOutput): LlamaOutput | Promise<LlamaOutput> {
+    if (hasSelections(pass)) return this.#computeSelected(pass, attention);
+    if (this.#isAwaited) return this.#computeBeside(this.#kernels.cache.driver.kind === 'host' ? () => this.#queueInTurns(pass, attention) : queue);
     try {
       return queue()();
     } catch (error) {
@@ -194,6 +174,7 @@ export class LlamaEngine {
     try {
       const queued = queue();
       const read = typeof queued === 'function' ? queued : await queued;
+      this.#checkOpen();
       await driver.synchronize(stream, { signal: this.#closing.signal });
       return read();
     } catch (error) {
@@ -233,7 +214,7 @@ export class LlamaEngine {
   }
 
   /** Queues a pass; on host without a stream computes it. Returns what reads its answer, and waits for it. */
-  #queue(pass: LlamaPass, attention: 'prefillAttention' | 'decodeAttention'): () => LlamaOutput {
+  #queue(pass: LlamaPass, attention: Attention): () => LlamaOutput {
     return this.#kernels.step(() => {
       const rows = this.#rowsOf(pass, attention);
       this.#layers.compute(rows);
@@ -241,7 +222,27 @@ export class LlamaEngine {
     });
   }
 
-  async #computeSelected(pass: LlamaPass, attention: 'prefillAttention' | 'decodeAttention'): Promise<LlamaOutput> {
+  /** Queues a pass beside threads of the same processors: some layers at a time, and the event loop has its turn in between. */
+  async #queueInTurns(pass: LlamaPass, attention: Attention): Promise<() => LlamaOutput> {
+    const rows = this.#rowsOf(pass, attention);
+    const layers = this.#layers;
+    layers.begin(rows);
+    for (let layer = 0; layer < layers.count; layer += 1) {
+      if (layer > 0 && layer % layersPerTurn === 0) {
+        await setImmediate();
+        this.#checkOpen();
+      }
+      layers.computeLayer(layer, rows);
+    }
+    return this.#queueLogits(pass, rows);
+  }
+
+  /** Throws KV_ABORTED where the engine was closed since the pass began. */
+  #checkOpen(): void {
+    if (this.#isClosed) throw createError('KV_ABORTED', { operation: 'computing a pass' }, { cause: this.#closing.signal.reason });
+  }
+
+  async #computeSelected(pass: LlamaPass, attention: Attention): Promise<LlamaOutput> {
     if (!this.#isAwaited) {
       throw createError('KV_INVALID_OPTION', {
         reason: 'range', owner: 'LlamaEngine', option: 'passes', expected: "'awaited' for sequences that hold selected tokens", received: 'blocking',
@@ -254,7 +255,7 @@ export class LlamaEngine {
     });
   }
 
-  #rowsOf(pass: LlamaPass, attention: 'prefillAttention' | 'decodeAttention'): PassRows {
+  #rowsOf(pass: LlamaPass, attention: Attention): PassRows {
     const { config, rotary } = this.#model;
     const buffers = this.#buffers;
     const { positions: lengths, tokenCounts, slots, tokens, length } = pass;
@@ -313,14 +314,4 @@ export class LlamaEngine {
     }
     return rows;
   }
-}
-
-/** Throws KV_INVALID_OPTION for anything else, and for exact results where no kernel promises them. */
-function checkResults(results: unknown, { kind, info }: Driver): void {
-  const at = { owner: 'LlamaEngine', option: 'results' };
-  if (oneOf(['fast', 'exact'])(results, at) === 'fast' || kind === 'host') return;
-  throw createError('KV_INVALID_OPTION', {
-    reason: 'range', ...at, expected: `'fast' on ${info.deviceName}`, received: results,
-    hint: "Exact results are promised on the CPU only: cuBLAS sums in an order that depends on the batch, and a GPU's attention on the chunk. Use `driver: 'host'`.",
-  });
 }

@@ -8,6 +8,9 @@ import type { Activations } from './pass-buffers.js';
 import type { LlamaPlace } from './place.js';
 import type { LayerWeights } from './weights.js';
 
+/** The kernel by which new tokens attend. */
+export type Attention = 'prefillAttention' | 'decodeAttention';
+
 /** The rows of a pass. */
 export interface PassRows {
   readonly count: number;
@@ -16,7 +19,7 @@ export interface PassRows {
   readonly positions: Int32Array | bigint;
   /** As the kernels take them. */
   readonly sequences: StepSequences;
-  readonly attention: 'prefillAttention' | 'decodeAttention';
+  readonly attention: Attention;
   /** Rotary positions, as far as the rows reach. */
   readonly table: FloatBuffer;
   /** Of `count` rows. */
@@ -37,17 +40,20 @@ export class LlamaLayers {
   /** hidden = what all layers make of the tokens; writes their K and V. */
   compute(rows: PassRows): void {
     this.begin(rows);
-    for (let layer = 0; layer < this.count; layer += 1) {
-      this.project(layer, rows);
-      this.attend(layer, rows, rows.sequences);
-    }
+    for (let layer = 0; layer < this.count; layer += 1) this.computeLayer(layer, rows);
   }
 
   get count(): number {
     return this.#place.weights.layers.length;
   }
 
-  /** hidden = what the tokens begin with. Then each layer: `project`, `attend`. */
+  /** hidden = what the layer makes of it; writes its K and V. */
+  computeLayer(layer: number, rows: PassRows): void {
+    this.project(layer, rows);
+    this.attend(layer, rows, rows.sequences);
+  }
+
+  /** hidden = what the tokens begin with. Then each layer. */
   begin(rows: PassRows): void {
     const { weights, dense } = this.#place;
     dense.gather(weights.embedding, rows.tokens, rows.count, rows.at.hidden);

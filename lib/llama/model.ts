@@ -65,6 +65,9 @@ export class LlamaModel implements LlamaPlace {
   /** What it queues is done. */
   keep(): void {}
 
+  /** What it queues is done. */
+  drop(): void {}
+
   /** Behind what its weights computed. Throws KV_MODEL_INVALID when a mapped file has changed. */
   check(): void {
     for (const file of this.weights.files) file.check();

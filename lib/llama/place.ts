@@ -13,6 +13,8 @@ export interface LlamaPlace {
   readonly stream: bigint;
   /** Keeps the weights until what is queued so far is done, whatever else is forgotten. */
   keep(): void;
+  /** Drops what is queued and has not begun; on a device it is done all the same. */
+  drop(): void;
   /** Behind a pass, before its answer is read. Throws KV_MODEL_INVALID when a mapped file has changed. */
   check(): void;
 }
@@ -38,6 +40,10 @@ export class HostPlace implements LlamaPlace {
 
   keep(): void {
     this.#driver.workOn(this.stream, 'LlamaEngine')?.keep(this.weights);
+  }
+
+  drop(): void {
+    this.#driver.workOn(this.stream, 'LlamaEngine')?.drop();
   }
 
   check(): void {
@@ -92,6 +98,8 @@ export class DevicePlace implements LlamaPlace {
 
   /** The driver knows what is queued. */
   keep(): void {}
+
+  drop(): void {}
 
   /** It has a copy. */
   check(): void {}

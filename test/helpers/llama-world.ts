@@ -6,7 +6,8 @@ import type { ExecutionContext } from 'ava';
 
 import { isKvError, KvCache, type DenseKernelsOptions, type KvCacheOptions, type Sequence } from 'virtual-kv';
 
-import { LlamaEngine, type LlamaEngineOptions } from '#internal/llama/engine.js';
+import { LlamaEngine } from '#internal/llama/engine.js';
+import type { LlamaEngineOptions } from '#internal/llama/engine-options.js';
 import { LlamaModel } from '#internal/llama/model.js';
 import { pageBytes } from './llama-shapes.js';
 import { difference, isLikeliest, mostLikely, tolerance } from './logits.js';

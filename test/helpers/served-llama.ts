@@ -3,7 +3,8 @@
 
 import type { Engine, EngineOutput, EnginePass, KvCache } from 'virtual-kv';
 
-import { LlamaEngine, type LlamaEngineOptions } from '#internal/llama/engine.js';
+import { LlamaEngine } from '#internal/llama/engine.js';
+import type { LlamaEngineOptions } from '#internal/llama/engine-options.js';
 import type { LlamaModel } from '#internal/llama/model.js';
 
 export interface ServedLlamaOptions {

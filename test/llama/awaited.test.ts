@@ -14,7 +14,7 @@ import { seedOf } from '../helpers/seed.js';
 
 const seed = seedOf('awaited passes');
 const folder = writeLlama(randomLlama(new Random(seed), {
-  layers: 3, hidden: 96, intermediate: 160, queryHeads: 4, kvHeads: 2, headDim: 24, vocabularyTokens: 60,
+  layers: 19, hidden: 96, intermediate: 160, queryHeads: 4, kvHeads: 2, headDim: 24, vocabularyTokens: 60,
 }, {}, 'bfloat16'), 'bfloat16');
 const model = new LlamaModel(folder, { threads: 2 });
 test.after.always(() => removeFolder(folder));

@@ -7,7 +7,8 @@ import { KvCache, OfflineScheduler, type Driver, type GenerationRequest } from '
 import { MockDevice, type MockCall } from 'virtual-kv/testing';
 
 import { Random } from '#internal/base/random.js';
-import { LlamaEngine, type LlamaEngineOptions } from '#internal/llama/engine.js';
+import { LlamaEngine } from '#internal/llama/engine.js';
+import type { LlamaEngineOptions } from '#internal/llama/engine-options.js';
 import { LlamaModel } from '#internal/llama/model.js';
 import { fakeCublas } from '../helpers/fake-cublas.js';
 import { pageBytes, randomText, shapeOf, vocabularyTokens } from '../helpers/llama-shapes.js';
