@@ -32,7 +32,7 @@ const documented = {
   LeastFrequentlyUsedOptions: 'lib/prefix/eviction/lfu.ts',
   PriorityOptions: 'lib/prefix/eviction/priority.ts',
   MetricsOptions: 'lib/prometheus/metrics-options.ts',
-  LlamaEngineOptions: 'lib/llama/engine.ts',
+  LlamaEngineOptions: 'lib/llama/engine-options.ts',
   EncodeOptions: 'lib/llama/tokenizer.ts',
   BackgroundTokenizerOptions: 'lib/llama/background-tokenizer.ts',
   ModelServerOptions: 'lib/server/server-options.ts',
