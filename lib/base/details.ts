@@ -83,7 +83,7 @@ export interface ErrorDetails extends StoreDetails {
     /** Ends the sentence "Cannot …". */
     readonly operation: string;
     readonly owner: 'KvCache' | 'PagePool' | 'Driver' | 'Mapper' | 'MockDevice' | 'OnlineScheduler' | 'Kernels' | 'DenseKernels' |
-      'DeviceMemory' | 'EncoderCache' | 'RedisTier' | 'DiskStore' | 'ModelServer' | 'BackgroundTokenizer';
+      'DeviceMemory' | 'EncoderCache' | 'RedisTier' | 'DiskStore' | 'ModelServer' | 'BackgroundTokenizer' | 'LlamaEngine';
   };
   KV_SLOT_RELEASED: { readonly slot: number; readonly generation: number; readonly currentGeneration: number };
   KV_ROW_SHARED: {

@@ -10,7 +10,7 @@ import type { DriverCall, ErrorDetails, UnavailableReason } from './details.js';
 export const ownerNouns = {
   KvCache: 'cache', PagePool: 'page pool', Driver: 'driver', Mapper: 'mapper', MockDevice: 'mock device',
   OnlineScheduler: 'scheduler', Kernels: 'kernel set', DenseKernels: 'kernel set', DeviceMemory: 'device memory',
-  EncoderCache: 'encoder cache', RedisTier: 'Redis tier', DiskStore: 'disk store', ModelServer: 'server', BackgroundTokenizer: 'tokenizer',
+  EncoderCache: 'encoder cache', RedisTier: 'Redis tier', DiskStore: 'disk store', ModelServer: 'server', BackgroundTokenizer: 'tokenizer', LlamaEngine: 'engine',
 } as const;
 
 export const unavailable: Readonly<Record<UnavailableReason, (details: ErrorDetails['KV_DRIVER_UNAVAILABLE']) => string>> = {

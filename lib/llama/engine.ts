@@ -50,6 +50,9 @@ export interface LlamaOutput {
   readonly side?: Readonly<Record<string, Float32Array>> | undefined;
 }
 
+/** Queues a pass; returns what reads its answer. */
+type Queue = () => (() => LlamaOutput) | Promise<() => LlamaOutput>;
+
 /** The forward pass of a model over one cache: an `Engine` for the schedulers. Close it before the cache. */
 export class LlamaEngine {
   /** Tokens of the vocabulary. */
@@ -70,6 +73,8 @@ export class LlamaEngine {
   readonly #closing = new AbortController();
   #whyQueued: string | undefined;
   #isClosed = false;
+  /** The pass that is awaited. */
+  #underWay: Promise<LlamaOutput> | undefined;
   /** [row]: the token's place in its text. */
   #positions = new Int32Array(0);
   /** [sequence]: the row of its last new token. */
@@ -168,7 +173,21 @@ export class LlamaEngine {
     }
   }
 
-  async #computeBeside(queue: () => (() => LlamaOutput) | Promise<() => LlamaOutput>): Promise<LlamaOutput> {
+  /** One pass after the other, since they share buffers. */
+  async #computeBeside(queue: Queue): Promise<LlamaOutput> {
+    while (this.#underWay !== undefined) {
+      await this.#underWay.catch(() => {});
+      await setImmediate(); // its caller reads the answer
+    }
+    this.#underWay = this.#computeAlone(queue);
+    try {
+      return await this.#underWay;
+    } finally {
+      this.#underWay = undefined;
+    }
+  }
+
+  async #computeAlone(queue: Queue): Promise<LlamaOutput> {
     const { driver } = this.#kernels.cache;
     const { stream } = this.#place;
     try {
@@ -256,6 +275,7 @@ export class LlamaEngine {
   }
 
   #rowsOf(pass: LlamaPass, attention: Attention): PassRows {
+    if (this.#isClosed) throw createError('KV_CLOSED', { operation: 'compute a pass', owner: 'LlamaEngine' });
     const { config, rotary } = this.#model;
     const buffers = this.#buffers;
     const { positions: lengths, tokenCounts, slots, tokens, length } = pass;

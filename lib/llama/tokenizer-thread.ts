@@ -15,7 +15,7 @@ interface Job {
   readonly spelled: SpelledText;
   readonly resolve: (tokens: number[]) => void;
   readonly reject: (error: unknown) => void;
-  /** Nobody waits for it any more. */
+  /** Its caller has given up: the answer is dropped. */
   isOver: boolean;
 }
 

@@ -1,5 +1,5 @@
 // LoopDelays: watches the event loop with a timer: what the timer says of how long it waits, and the processor time of its thread, which
-// does not depend on who else wants the processors.
+// does not depend on what else runs on the machine.
 
 import { readFileSync } from 'node:fs';
 
@@ -30,7 +30,7 @@ export class LoopDelays {
   }
 }
 
-/** Processor time of the JavaScript thread, the process's first: it does not depend on who else wants the processors. */
+/** Processor time of the JavaScript thread, the process's first: it does not depend on what else runs on the machine. */
 function cpuMs(): number {
   return Number(readFileSync('/proc/self/schedstat', 'latin1').split(' ')[0]) / 1e6;
 }

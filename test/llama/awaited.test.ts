@@ -46,7 +46,7 @@ function scene(passes: 'awaited' | 'blocking') {
     cache.verify();
     cache.close();
   };
-  return { cache, engine, run, close };
+  return { cache, engine, sequences, run, close };
 }
 
 test(`a pass that is awaited gives the bits of one that blocks, chunk by chunk and token by token (seed ${seed})`, async (t) => {
@@ -69,6 +69,26 @@ test('an engine that is closed in the middle of a pass drops the rest of it', as
   engine.close();
   await rejected;
   close();
+});
+
+test('passes that overlap are computed one after the other, and none behind the end of their engine', async (t) => {
+  const expected = await scene('blocking').run([[1, 2, 3], [4], [5]]);
+  const { cache, engine, close, sequences } = scene('awaited');
+  const batch = cache.createBatch();
+  [3, 1, 1].forEach((tokens, index) => { batch.add(sequences[index]!, tokens); });
+  cache.prepare(batch);
+  const prefill = async (from: number, to: number, ...tokens: number[]): Promise<Float32Array> => {
+    const { logits } = await engine.prefill({
+      length: to - from, slots: Int32Array.from(sequences.slice(from, to), ({ slot }) => slot), positions: new Int32Array(to - from),
+      tokenCounts: from === 0 ? Int32Array.of(3) : Int32Array.of(1, 1), tokens: Int32Array.from(tokens), wantsLogits: new Uint8Array(to - from).fill(1),
+    });
+    return logits.slice(0, (to - from) * engine.vocabularyTokens);
+  };
+  const parts = await Promise.all([prefill(0, 1, 1, 2, 3), prefill(1, 3, 4, 5)]);
+  t.deepEqual(Float32Array.from(parts.flatMap((part) => [...part])), expected);
+  cache.commit(batch);
+  close();
+  await t.throwsAsync(prefill(0, 1, 1, 2, 3), { code: 'KV_CLOSED' });
 });
 
 test('a pass of which a command fails is over, does not count, and can be computed again', async (t) => {
