@@ -12,8 +12,28 @@ const style = [
   ['ExportDefaultDeclaration', 'Export by name.'],
 ].map(([selector, message]) => ({ selector, message }));
 
+/**
+ * The folders of lib/ from the ground up: a folder imports from those before it alone. What stands over the public face (`index.ts`) comes last.
+ */
+const floors = [
+  'base', 'layout', 'device', 'prefix', 'store', 'side', 'tiers', 'importance', 'cache', 'kernels', 'serving', 'replay', 'prometheus', 'llama', 'server', 'cli',
+];
+
+/** Files of a folder, and of folders in it: none names a folder that stands above it. */
+const oneWay = floors.slice(0, -1).flatMap((folder, floor) => ['', '/*'].map((deeper) => ({
+  files: [`lib/${folder}${deeper}/*.ts`],
+  rules: {
+    'no-restricted-imports': ['error', {
+      patterns: [{
+        regex: `^${deeper === '' ? '' : '\\.\\./'}\\.\\./(${floors.slice(floor + 1).join('|')})/`,
+        message: `lib/${folder} stands below that folder: move what both need down (docs/design.md, "The house").`,
+      }],
+    }],
+  },
+})));
+
 const nodeGlobals = Object.fromEntries(
-  ['console', 'process', 'performance', 'require', 'module', '__dirname', 'Buffer', 'URL', 'fetch', 'setTimeout']
+  ['console', 'process', 'performance', 'require', 'module', '__dirname', 'Buffer', 'URL', 'fetch', 'setTimeout', 'clearTimeout']
     .map((name) => [name, 'readonly']));
 
 export default tseslint.config(
@@ -50,6 +70,7 @@ export default tseslint.config(
       'prefer-const': 'error',
     },
   },
+  ...oneWay,
   {
     files: ['lib/server/page/*.ts'],
     languageOptions: { globals: Object.fromEntries(['document', 'fetch', 'matchMedia', 'sessionStorage', 'clearTimeout', 'AbortSignal'].map((name) => [name, 'readonly'])) },
@@ -61,5 +82,5 @@ export default tseslint.config(
   },
   { files: ['lib/**/*.ts'], ignores: ['lib/cli/**'], rules: { 'no-console': 'error' } },
   // package.json is outside of lib/, so an import cannot name it.
-  { files: ['**/*.cjs', 'lib/base/package-version.ts'], rules: { '@typescript-eslint/no-require-imports': 'off' } },
+  { files: ['**/*.cjs', 'lib/base/package.ts'], rules: { '@typescript-eslint/no-require-imports': 'off' } },
 );

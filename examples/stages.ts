@@ -1,15 +1,17 @@
 // A pipeline of stages: a language model looks at an image and answers, a second model turns its hidden states into codes of speech, a
 // third turns those into samples. Three conversations of seven turns, once without and once with caches: every stage computes only what
-// is new, the next one reads cached and new rows as one array, and every output is the same to the last bit.
-// Run it: npm run example -- stages
+// is new, the next one reads cached and new rows as one array, and every output is the same to the last bit. Every stage has a switch.
+// Run it: npm run example -- stages, or with caches of some stages off: npm run example -- stages --off encoder,talker
 
 import * as path from 'node:path';
 
 import { LlamaModel, LlamaTokenizer, type ChatMessage } from 'virtual-kv/llama';
 
-import { runExample } from './console/command.js';
+import { InvalidArgumentError } from 'commander';
+
+import { exampleCommand, runExample } from './console/command.js';
 import { stripes } from './stages/image.js';
-import { Pipeline, type Spoken } from './stages/pipeline.js';
+import { Pipeline, stageNames, type CacheSwitches, type StageName, type Spoken } from './stages/pipeline.js';
 
 const storyteller = path.join(__dirname, '..', 'examples', 'llama', 'storyteller');
 const story = 'There once was a clever fox named Mia. Mia was clever and loved a golden ball. One cold morning the ball was gone. Mia looked in the ' +
@@ -30,8 +32,8 @@ interface Run {
 }
 
 /** All conversations side by side, turn by turn. */
-async function converse(model: LlamaModel, tokenizer: LlamaTokenizer, isCaching: boolean): Promise<Run> {
-  const pipeline = new Pipeline(model, { isCaching });
+async function converse(model: LlamaModel, tokenizer: LlamaTokenizer, caches: CacheSwitches): Promise<Run> {
+  const pipeline = new Pipeline(model, caches);
   const stopTokens = [...model.config.endTokens, ...tokenizer.endTokens];
   const messages: ChatMessage[][] = Array.from({ length: pictures }, () => []);
   const spoken: Spoken[] = [];
@@ -63,16 +65,34 @@ function isSame(one: Spoken, other: Spoken): boolean {
   });
 }
 
+/** Caches on, but for those of some stages. */
+function switches(off: readonly StageName[]): CacheSwitches {
+  const [encoder, thinker, talker, vocoder] = stageNames.map((name) => !off.includes(name)) as [boolean, boolean, boolean, boolean];
+  return { encoder, thinker, talker, vocoder };
+}
+
+function readStages(list: string): readonly StageName[] {
+  return list.split(',').map((given) => {
+    const name = stageNames.find((stage) => stage === given.trim());
+    if (name === undefined) throw new InvalidArgumentError(`Name stages of ${stageNames.join(', ')}.`);
+    return name;
+  });
+}
+
 async function main(): Promise<void> {
+  const { off: cacheless } = exampleCommand('stages', 'Three stages behind an encoder, without caches and with them.')
+    .option('--off <stages>', `stages whose caches stay off in the second run: ${stageNames.join(', ')}, separated by commas`, readStages, [])
+    .parse().opts<{ off: readonly StageName[] }>();
+  const caches = switches(cacheless);
   const model = new LlamaModel(storyteller);
   const tokenizer = new LlamaTokenizer(storyteller);
-  await converse(model, tokenizer, true); // warms up
-  const off = await converse(model, tokenizer, false);
-  const on = await converse(model, tokenizer, true);
+  await converse(model, tokenizer, caches); // warms up
+  const off = await converse(model, tokenizer, switches(stageNames));
+  const on = await converse(model, tokenizer, caches);
   const stages = ['thinker', 'talker', 'vocoder'].flatMap((stage) => [`${stage}: prompt tokens`, '  of these computed', '  its engine']);
   const rows = ['images encoded', 'encoder', ...stages, 'all of it'];
   console.log(`${pictures} conversations of ${questions.length} turns about an image each\n`);
-  console.log(`${''.padEnd(24)}${'caches off'.padStart(12)}${'caches on'.padStart(12)}`);
+  console.log(`${''.padEnd(24)}${'caches off'.padStart(12)}${(cacheless.length === 0 ? 'caches on' : 'some on').padStart(12)}`);
   rows.forEach((row, index) => {
     console.log(`${row.padEnd(24)}${off.cells[index]!.padStart(12)}${on.cells[index]!.padStart(12)}`);
   });

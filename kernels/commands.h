@@ -77,7 +77,15 @@ struct TokenCopy {
   int32_t tokens = 0;
 };
 
-static_assert(sizeof(Tensor) == 40 && sizeof(Span) == 16 && sizeof(TokenCopy) == 20 && sizeof(Region) == 24);
+// Bytes of a packed source, from byte `from` on, that go side by side to `to`, which may be in the CPU's memory.
+struct ScatterRun {
+  uint64_t to = 0;
+  uint32_t from = 0;
+  uint32_t bytes = 0;
+};
+
+static_assert(sizeof(Tensor) == 40 && sizeof(Span) == 16 && sizeof(TokenCopy) == 20 && sizeof(Region) == 24 &&
+              sizeof(ScatterRun) == 16);
 static_assert(sizeof(AppendCommand) == 104 && sizeof(AttentionCommand) == 112);
 
 }  // namespace vkv::kernels

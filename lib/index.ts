@@ -4,7 +4,8 @@ export { DenseKernels } from './kernels/dense/dense-kernels.js';
 export type { FloatBuffer, Norm, Product, Weight, WeightDtype } from './kernels/dense/dense-operands.js';
 export type { DenseKernelsOptions } from './kernels/dense/dense-options.js';
 export { Kernels, type RowBuffer, type StepSequences } from './kernels/kernels.js';
-export type { Instructions, KernelsOptions, RowDtype } from './kernels/kernels-options.js';
+export type { KernelsOptions, RowDtype } from './kernels/kernels-options.js';
+export type { Instructions } from './device/native-kernels.js';
 export type { CapturedSteps, CaptureOptions } from './kernels/captured-steps.js';
 export type { RecordedStep } from './kernels/recorded-step.js';
 export { loadKernels, type LoadKernelsOptions } from './kernels/load-kernels.js';
@@ -21,17 +22,18 @@ export type { CacheCounts, CacheMetrics } from './cache/statistics.js';
 export type { AcquireOptions, PromptOptions, Tokens } from './cache/acquire-options.js';
 export type { KvCacheOptions } from './cache/kv-cache-options.js';
 export type { PrefixCacheOptions, PrefixEventsOptions } from './cache/prefix-options.js';
-export type { PrefixClearedEvent, PrefixEvent, PrefixRemovedEvent, PrefixStoredEvent } from './cache/prefix-events.js';
+export type { PrefixClearedEvent, PrefixEvent, PrefixRemovedEvent, PrefixStoredEvent, TierRemovedEvent, TierStoredEvent } from './cache/prefix-events.js';
 export { prefixBlockKeys, type PrefixBlockKeysOptions } from './cache/prefix-block-keys.js';
-export type { PromptItem, PromptItemKind } from './prefix/prompt-encoder.js';
+export { contentHash, type PromptItem, type PromptItemKind } from './prefix/prompt-encoder.js';
 export { Prefixes, type PrefixExplanation, type PrefixLookup, type PrefixLookupOptions, type PrefetchOptions, type PrefixResetOptions, type PromoteOptions } from './cache/prefixes.js';
 export type { PrefixMetrics } from './cache/prefix-statistics.js';
-export type { CacheTiers, TierMetrics, TiersMetrics } from './cache/cache-tiers.js';
+export type { CopyStaging } from './cache/block-copies.js';
+export type { CacheTiers } from './cache/cache-tiers.js';
+export type { TierMetrics, TiersMetrics } from './cache/tiers-metrics.js';
 export type { ReorderingCounts, ReorderOptions } from './cache/reordering.js';
-export type { Promotion, PromotionEnd } from './cache/promotion.js';
-export type { LeftInTiers } from './cache/promotion-totals.js';
+export type { LeftInTiers, Promotion, PromotionEnd } from './cache/promotion.js';
 export type { TextPlace, TiersExplanation } from './cache/text-places.js';
-export type { BlockAbsence } from './tiers/absences.js';
+export type { BlockAbsence } from './tiers/tier-counts.js';
 export type { LoadComparison, LoadPart } from './tiers/load-comparison.js';
 export type { Durability } from './store/disk-store-options.js';
 export { diskTier, type DiskTierOptions } from './tiers/disk-tier.js';
@@ -53,9 +55,7 @@ export {
   byteOffset, computeLayout, layoutKinds,
   type Layout, type LayoutKind, type LayoutOptions, type ReservationSpec, type TensorPlacement, type TensorStrides,
 } from './layout/layout.js';
-export {
-  dtypeBytes, dtypes, tensorsOf, type Dtype, type LayerShape, type ModelShape, type ParallelShape, type TensorSpec,
-} from './layout/model-shape.js';
+export { tensorsOf, type LayerShape, type ModelShape, type ParallelShape } from './layout/model-shape.js';
 export { PagePool, type PagePoolOptions, type PoolCounts } from './device/page-pool.js';
 export type { CommitOptions, Fence, ReleaseOptions } from './cache/fence.js';
 export { Sequence } from './cache/sequence.js';
@@ -63,10 +63,10 @@ export { HandOver } from './side/hand-over.js';
 export type { DeviceRows } from './side/device-rows.js';
 export type { SideRowsByName } from './side/side-rows.js';
 export type { SideTensorShape, SideTensorShapes } from './side/side-tensor-options.js';
-export type { SideCounts } from './side/side-counts.js';
+export type { SideCounts } from './side/side-budget.js';
 export type { SideTensorInfo } from './side/side-tensors.js';
-export { sideDtypes, type SideDtype, type SideView, type TensorView } from './layout/dtype-arrays.js';
-export type { WaitOptions } from './cache/wait.js';
+export { dtypeBytes, dtypes, sideDtypes, type Dtype, type SideDtype, type SideView, type TensorSpec, type TensorView } from './base/dtypes.js';
+export type { WaitOptions } from './device/wait.js';
 export {
   ahead, bestFit, leastRecentlyUsed, onDemand, tailsFirst, type GrowthPolicy, type IdleSlots, type PlacementPolicy, type ReclaimPolicy,
 } from './cache/memory-policies.js';
@@ -75,8 +75,22 @@ export {
   type ImportanceEvictionOptions, type LeastFrequentlyUsedOptions, type NodeView, type PriorityOptions, type ReleasedRequest, type SegmentedLruOptions,
 } from './prefix/index.js';
 export { byArrival, byTenantShare, type OrderedRequest, type RequestOrder } from './serving/request-order.js';
-export * from './serving/index.js';
-export { contentHash } from './side/content-hash.js';
+export type { Engine, EngineOutput, EnginePass } from './serving/engine.js';
+export type { AnswerTokenizer, TokenPieces } from './serving/answer-text.js';
+export type { FinishReason, GenerationAdmission, GenerationResult } from './serving/generation-result.js';
+export type { LikelyToken, TokenLogProbability } from './serving/plain-sampling.js';
+export { NaiveScheduler } from './serving/naive.js';
+export { OfflineScheduler, type OfflineSchedulerOptions } from './serving/offline.js';
+export { OnlineScheduler, type OnlineSchedulerOptions } from './serving/online.js';
+export type { ServingTotals } from './serving/open-requests.js';
+export { ServingTimes } from './serving/serving-times.js';
+export { TimeHistogram } from './base/time-histogram.js';
+export type { GenerationOutcome } from './serving/outcome.js';
+export type { GenerationRequest } from './serving/request.js';
+export type { SampledText } from './serving/sampled-text.js';
+export { greedy, randomSampler, type Sampler, type SamplerOptions } from './serving/sampling.js';
+export type { SchedulerOptions } from './serving/scheduler-options.js';
+export { TokenStream } from './serving/token-stream.js';
 export { EncoderCache, type EncoderCounts, type EncoderMetrics } from './side/encoder-cache.js';
 export { EncoderHold } from './side/encoder-hold.js';
 export type {

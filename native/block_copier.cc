@@ -70,7 +70,7 @@ Status BlockCopier::Start(int threads) {
   for (int k = 0; k < threads; ++k) lanes_.push_back(std::make_unique<Lanes>());
   for (int started = 0; started < threads; ++started) {
     auto thread = std::make_unique<QuietThread>();
-    const Status status = thread->Start<BlockCopier, &BlockCopier::Run>(this);
+    const Status status = thread->Start<BlockCopier, &BlockCopier::Run, Standing::kBackground>(this, "vkv-copier");
     if (!status.ok()) return threads_.empty() ? status : Ok();
     threads_.push_back(std::move(thread));
   }
@@ -142,11 +142,17 @@ Status BlockCopier::Close() {
   for (const auto& lanes : lanes_)
     for (CopyLane& lane : *lanes) VKV_RETURN_IF_ERROR(lane.Close(cache_.driver()));
   lanes_.clear();
+  pinned_bytes_ = pageable_bytes_ = 0;
   if (!gate_) return Ok();
   const Status status = cache_.driver().DestroyStream(*gate_);
   if (!status.ok() && status.code != Code::kDriverLost) return status;
   gate_.reset();
   return Ok();
+}
+
+std::optional<BlockCopier::Staging> BlockCopier::staging() const {
+  if (is_direct_) return std::nullopt;
+  return Staging{pinned_bytes_, pageable_bytes_};
 }
 
 void BlockCopier::Run() {
@@ -194,12 +200,19 @@ Status BlockCopier::OpenLanes(const Queued& queued, Lanes& lanes) {
     return status.ok() ? dropped : status;
   }
   for (CopyLane& lane : lanes) {
-    if (status.ok()) status = lane.Open(driver, lane_bytes_);
+    if (status.ok()) status = OpenLane(lane);
     if (status.ok() && queued.behind) status = driver.WaitEvent(lane.stream(), *queued.behind);
   }
   const Status dropped = DropEvent(queued.behind);
   if (status.ok()) status = dropped;
   return status.ok() ? driver.Read(nullptr, 0, 0) : status;  // of no bytes: waits for the default stream where it must
+}
+
+Status BlockCopier::OpenLane(CopyLane& lane) {
+  if (lane.buffer() != nullptr) return Ok();
+  const Status status = lane.Open(cache_.driver(), lane_bytes_);
+  if (lane.buffer() != nullptr) (lane.is_pinned() ? pinned_bytes_ : pageable_bytes_) += lane_bytes_;
+  return status;
 }
 
 // It is not put off by one refusal: an event that is left would be kept by the device.

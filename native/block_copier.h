@@ -62,6 +62,12 @@ struct BlockCopied {
 
 class BlockCopier {
  public:
+  // Memory of the lanes that are open. Copies through pageable memory wait.
+  struct Staging {
+    uint64_t pinned_bytes = 0;
+    uint64_t pageable_bytes = 0;
+  };
+
   // `done` must not wait for the owner's thread.
   // A probe that is no part of a tensor makes `Begin` fail.
   BlockCopier(KvCache& cache, std::vector<TensorSpan> tensors, std::vector<TensorProbe> probes,
@@ -73,6 +79,8 @@ class BlockCopier {
   // At least one thread runs when it is ok.
   Status Start(int threads);
   uint64_t BlockBytes(uint64_t tokens) const { return tokens * (token_bytes_ + probe_bytes_); }
+  // Empty where the CPU copies by itself. Lanes open with their thread's first copy.
+  std::optional<Staging> staging() const;
   size_t stripes() const { return tensors_.size() + probes_.size(); }
   // A stream without work of its own: what it is made to wait for comes before ordered copies that are begun later.
   Status Gate(Stream& gate);
@@ -105,6 +113,8 @@ class BlockCopier {
   void Run();
   BlockCopied Do(const Queued& queued, Lanes& lanes);
   Status OpenLanes(const Queued& queued, Lanes& lanes);
+  // Makes the lane's buffer where it is missing, and counts it.
+  Status OpenLane(CopyLane& lane);
   Status DropEvent(std::optional<Event> event);
   Status Store(const BlockCopy& copy, Lanes& lanes);
   Status Load(const BlockCopy& copy, Lanes& lanes, int32_t& damaged_tensor);
@@ -137,7 +147,9 @@ class BlockCopier {
   std::vector<std::unique_ptr<QuietThread>> threads_;
   std::vector<std::unique_ptr<Lanes>> lanes_;  // each a thread's, the owner's once the threads are joined
   std::atomic<size_t> started_{0};             // threads that have taken their lanes
-  std::optional<Stream> gate_;                 // the owner's
+  std::atomic<uint64_t> pinned_bytes_{0};      // of open lanes
+  std::atomic<uint64_t> pageable_bytes_{0};
+  std::optional<Stream> gate_;  // the owner's
 
   std::mutex mutex_;  // guards all below
   std::condition_variable wake_;

@@ -9,6 +9,7 @@
 #define VKV_DRIVER_H_
 
 #include <cstdint>
+#include <span>
 #include <string>
 
 #include "status.h"
@@ -57,6 +58,13 @@ struct MemoryInfo {
   uint64_t process_mappings = 0;  // kernel mappings of all host drivers of the process; 0 elsewhere
 };
 
+// Plain memory, and the mapped addresses where it goes.
+struct WritePiece {
+  uint64_t to;
+  const void* from;
+  uint64_t bytes;
+};
+
 class Driver {
  public:
   virtual ~Driver() = default;  // releases what is left; never terminates
@@ -88,6 +96,13 @@ class Driver {
   // Maps a whole page at `address`. Pre: the range is unmapped. Post: inaccessible until SetAccess. A page may be
   // mapped at several addresses. kOutOfMappings (host) when the kernel's mapping limit is near, here or in SetAccess.
   virtual Status Map(uint64_t address, uint64_t page_bytes, PageHandle page) = 0;
+  // Maps pages side by side from `address` on, one after the other as Map does. On failure the first `mapped` are
+  // mapped.
+  virtual Status MapEach(uint64_t address, uint64_t page_bytes, std::span<const PageHandle> pages, uint64_t& mapped) {
+    for (mapped = 0; mapped < pages.size(); ++mapped)
+      if (Status status = Map(address + mapped * page_bytes, page_bytes, pages[mapped]); !status.ok()) return status;
+    return Ok();
+  }
   // Gives read and write access. Pre: the whole range is mapped; may span many pages.
   virtual Status SetAccess(uint64_t address, uint64_t bytes) = 0;
   // Pre: whole mappings, no hole; may span many pages. Post: unmapped, access gone, the pages live on.
@@ -110,12 +125,27 @@ class Driver {
   // kCopyOutOfRange outside mapped memory. No bytes only wait; of Copy and Fill they are done at once.
   virtual Status Write(uint64_t to, const void* from, uint64_t bytes) = 0;
   virtual Status Read(void* to, uint64_t from, uint64_t bytes) = 0;
+  // Write for each piece, in order. On failure those before it may be written.
+  virtual Status WriteEach(std::span<const WritePiece> pieces) {
+    for (const WritePiece& piece : pieces)
+      if (Status status = Write(piece.to, piece.from, piece.bytes); !status.ok()) return status;
+    return Ok();
+  }
+  // Read of a few bytes at addresses that may never have been touched: where their first touch would be a page fault
+  // (host), the system copies instead.
+  virtual Status ReadUntouched(void* to, uint64_t from, uint64_t bytes) { return Read(to, from, bytes); }
   // Registers memory of this process, so that the device copies there by itself while the CPU goes on. `address` and
   // `bytes` are multiples of 4,096; the range overlaps no registered one, is no device's, and shows the same memory
   // until UnregisterHost. A refusal (a limit on locked memory, say) leaves it as it was. Without streams: does nothing.
   virtual Status RegisterHost(uint64_t address, uint64_t bytes) = 0;
   // Pre: the start of a registered range, which no queued copy uses.
   virtual Status UnregisterHost(uint64_t address) = 0;
+  // The address at which the device's own work sees memory registered from `address` on, until UnregisterHost.
+  // kDriverUnsupported, or the driver's refusal, where it does not.
+  virtual Status FindOnDevice(uint64_t address, uint64_t& on_device) {
+    (void)on_device;
+    return Fail(Code::kDriverUnsupported, "FindOnDevice", static_cast<int64_t>(address));
+  }
   // Copies mapped memory into plain memory, queued on `stream` where all of it lies in one registered range; to memory
   // without any it is done when the call returns. kCopyOutOfRange as Read.
   virtual Status Download(void* to, uint64_t from, uint64_t bytes, Stream stream) = 0;

@@ -157,7 +157,10 @@ class KvCache {
   // returns. Pre: no queued work uses those tokens. kInternal, before anything is written, when a slot has no rows for
   // its tokens or the source is too short; after the driver's failure those tokens hold anything.
   Status Put(std::span<const PutCommand> commands, const void* source, uint64_t source_bytes);
-  // The same from memory of a device, of `source.bytes` bytes: queued on its stream where the source's driver has
+  // Reads bytes of a slot in a reservation, of which few are read or which may never have been touched.
+  // kCopyOutOfRange where they are not mapped.
+  Status Read(int32_t slot, size_t reservation, uint64_t offset, std::span<uint8_t> to);
+  // Put from memory of a device, of `source.bytes` bytes: queued on its stream where the source's driver has
   // streams and the arena, if any, can be written by it; else done when the call returns. After a failure some of it
   // may be queued.
   Status Fetch(std::span<const PutCommand> commands, const FetchSource& source);

@@ -52,6 +52,7 @@ Status KvCache::SharedRun(int32_t slot, const KeptGroups& groups, RowRun& run) {
   }
   if (!groups.ids.empty() && run.from != groups.from * group_rows_)
     return Fail(Code::kInternal, "Alias", slot, run.from);
+  run.pages.reserve(groups.ids.size() * width * group_rows_);
   for (const int32_t id : groups.ids) {
     const std::span<const PageId> pages = kept_.pages(static_cast<RowId>(id));
     // Only the last group may lack rows, and each must be there.

@@ -81,12 +81,20 @@ Status KvCache::Put(std::span<const PutCommand> commands, const void* source, ui
   DriverScope scope(pool_->driver());
   VKV_RETURN_IF_ERROR(scope.status());
   const auto* bytes = static_cast<const uint8_t*>(source);
+  std::vector<WritePiece> pieces;
+  pieces.reserve(commands.size());
   for (const PutCommand& command : commands) {
     const uint64_t to = ranges_.RowAddress(command.slot, 0, 0) + static_cast<uint64_t>(command.from) * token_bytes;
     const uint8_t* from = bytes + static_cast<uint64_t>(command.at) * token_bytes;
-    VKV_RETURN_IF_ERROR(pool_->driver().Write(to, from, static_cast<uint64_t>(command.tokens) * token_bytes));
+    pieces.push_back({to, from, static_cast<uint64_t>(command.tokens) * token_bytes});
   }
-  return Ok();
+  return pool_->driver().WriteEach(pieces);
+}
+
+Status KvCache::Read(int32_t slot, size_t reservation, uint64_t offset, std::span<uint8_t> to) {
+  DriverScope scope(pool_->driver());
+  VKV_RETURN_IF_ERROR(scope.status());
+  return pool_->driver().ReadUntouched(to.data(), ranges_.RowAddress(slot, 0, reservation) + offset, to.size());
 }
 
 Status KvCache::Fetch(std::span<const PutCommand> commands, const FetchSource& source) {
@@ -96,30 +104,30 @@ Status KvCache::Fetch(std::span<const PutCommand> commands, const FetchSource& s
   VKV_RETURN_IF_ERROR(scope.status());
   DriverScope source_scope(*source.driver);
   VKV_RETURN_IF_ERROR(source_scope.status());
-  for (const PutCommand& command : commands) {
+  const auto rows_of = [&](const PutCommand& command) {
     const uint64_t to = ranges_.RowAddress(command.slot, 0, 0) + static_cast<uint64_t>(command.from) * token_bytes;
-    const uint64_t from = source.address + static_cast<uint64_t>(command.at) * token_bytes;
-    VKV_RETURN_IF_ERROR(FetchOne(to, from, static_cast<uint64_t>(command.tokens) * token_bytes, source));
+    return PinnedArena::Run{to, static_cast<uint64_t>(command.at) * token_bytes,
+                            static_cast<uint64_t>(command.tokens) * token_bytes};
+  };
+  if (source.arena != nullptr) {
+    std::vector<PinnedArena::Run> runs;
+    runs.reserve(commands.size());
+    for (const PutCommand& command : commands) runs.push_back(rows_of(command));
+    return source.arena->Copy(source.address, runs, layout().page_bytes(), source.stream);
+  }
+  for (const PutCommand& command : commands) {
+    const PinnedArena::Run run = rows_of(command);
+    VKV_RETURN_IF_ERROR(FetchOne(run.to, source.address + run.from, run.bytes, source));
   }
   return Ok();
 }
 
-// One copy for each run of pages that follow each other in the arena.
+// Without an arena: to the slot's own addresses.
 Status KvCache::FetchOne(uint64_t to, uint64_t from, uint64_t bytes, const FetchSource& source) {
-  if (source.driver == &pool_->driver()) {
-    VKV_RETURN_IF_ERROR(source.driver->Copy(to, from, bytes, source.stream));
-    return source.driver->info().has_streams ? Ok() : source.driver->SynchronizeStream(source.stream);
-  }
-  for (uint64_t done = 0; done < bytes;) {
-    PinnedArena::Place place = {to + done, bytes - done, false};
-    if (source.arena != nullptr) {
-      VKV_RETURN_IF_ERROR(source.arena->Find(to + done, bytes - done, layout().page_bytes(), source.stream, place));
-    }
-    void* const target = reinterpret_cast<void*>(place.address);
-    VKV_RETURN_IF_ERROR(source.driver->Download(target, from + done, place.bytes, source.stream));
-    done += place.bytes;
-  }
-  return Ok();
+  Driver& driver = *source.driver;
+  if (&driver != &pool_->driver()) return driver.Download(reinterpret_cast<void*>(to), from, bytes, source.stream);
+  VKV_RETURN_IF_ERROR(driver.Copy(to, from, bytes, source.stream));
+  return driver.info().has_streams ? Ok() : driver.SynchronizeStream(source.stream);
 }
 
 // Unmaps what was left in the scratch slot.

@@ -14,7 +14,7 @@ bool IsWantOfRoom(Code code) {
 Mapper::Mapper(KvCache& cache)
     : cache_(cache), wanted_rows_(cache.layout().slots(), 0), wants_pages_(cache.pool().ready_pages() > 0) {}
 
-Status Mapper::Start() { return thread_.Start<Mapper, &Mapper::Run>(this); }
+Status Mapper::Start() { return thread_.Start<Mapper, &Mapper::Run>(this, "vkv-mapper"); }
 
 void Mapper::Request(std::span<const GrowCommand> commands) {
   {

@@ -68,7 +68,7 @@ Status PagePool::CreateAhead(bool& is_created) {
   is_created = false;
   {
     std::lock_guard lock(mutex_);
-    if (free_.size() >= ready_pages_ || created_ >= budget_ || waiting_ > 0) return Ok();
+    if (free_.size() + creating_ahead_ >= ready_pages_ || created_ >= budget_ || waiting_ > 0) return Ok();
     ++created_;  // keeps the place until the driver has answered
     ++creating_ahead_;
   }

@@ -1,5 +1,7 @@
 // QuietThread: a thread of the addon's own, in which no signal is handled that was sent: signals belong to Node's own
-// threads. SIGBUS is not blocked: it comes of what the thread itself reads (host/mapped_file.h).
+// threads. SIGBUS is not blocked: it comes of what the thread itself reads (host/mapped_file.h); nor does a write
+// beyond a limit of file sizes end the process (EFBIG). It has a name, which `top -H` and debuggers show. One that
+// works in the background leaves the processors to Node's threads and the kernels' where there are too few for all.
 //
 // Threads: Start and Join from the owner's thread.
 #ifndef VKV_QUIET_THREAD_H_
@@ -8,10 +10,15 @@
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include "status.h"
 
 namespace vkv {
+
+// How a thread stands to the others of the process.
+enum class Standing { kEqual, kBackground };
 
 class QuietThread {
  public:
@@ -20,9 +27,10 @@ class QuietThread {
   QuietThread(const QuietThread&) = delete;
   QuietThread& operator=(const QuietThread&) = delete;
 
-  // Runs (owner->*run)() on it. kDriverCallFailed with errno when the system refuses a thread.
-  template <typename Owner, void (Owner::*run)()>
-  Status Start(Owner* owner) {
+  // Runs (owner->*run)() on it. `name`: of 15 characters at most. kDriverCallFailed with errno when the system refuses
+  // a thread.
+  template <typename Owner, void (Owner::*run)(), Standing standing = Standing::kEqual>
+  Status Start(Owner* owner, const char* name) {
     sigset_t all, before;
     sigfillset(&all);
     sigdelset(&all, SIGBUS);
@@ -30,12 +38,14 @@ class QuietThread {
     const int error = pthread_create(
         &thread_, nullptr,
         [](void* given) -> void* {
+          if constexpr (standing == Standing::kBackground) StandBack();
           (static_cast<Owner*>(given)->*run)();
           return nullptr;
         },
         owner);
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
     if (error != 0) return {Code::kDriverCallFailed, "pthread_create", error, error == EAGAIN ? "EAGAIN" : "", 0, 0};
+    (void)pthread_setname_np(thread_, name);
     is_started_ = true;
     return Ok();
   }
@@ -47,6 +57,15 @@ class QuietThread {
   }
 
  private:
+  // Counts from the process's first thread: a thread begins with the niceness of the one that starts it, which may
+  // stand back itself. On Linux "process 0" is the calling thread alone.
+  static void StandBack() {
+    const int process = getpriority(PRIO_PROCESS, static_cast<id_t>(getpid()));
+    (void)setpriority(PRIO_PROCESS, 0, process + kBackgroundNice);  // the most there is, where that is more
+  }
+
+  static constexpr int kBackgroundNice = 10;  // a tenth of the share of an equal thread
+
   pthread_t thread_{};
   bool is_started_ = false;
 };

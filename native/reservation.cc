@@ -16,11 +16,7 @@ Status Reservation::MapRun(uint64_t offset, std::span<const PageHandle> pages, u
   left_mapped = 0;
   const uint64_t start = address_ + offset;
   uint64_t mapped = 0;
-  Status status;
-  for (; mapped < pages.size(); ++mapped) {
-    status = driver_->Map(start + mapped * page_bytes_, page_bytes_, pages[mapped]);
-    if (!status.ok()) break;
-  }
+  Status status = driver_->MapEach(start, page_bytes_, pages, mapped);
   if (status.ok()) status = driver_->SetAccess(start, mapped * page_bytes_);
   if (status.ok()) return status;
   if (mapped > 0 && !driver_->Unmap(start, mapped * page_bytes_).ok()) left_mapped = mapped;

@@ -43,6 +43,7 @@ Status RowRanges::Close() {
 
 std::vector<PageId> RowRanges::ColumnPages(const RowRun& run, size_t reservation) const {
   std::vector<PageId> pages;
+  pages.reserve(run.pages.size() / layout_.reservations());
   for (size_t k = reservation; k < run.pages.size(); k += layout_.reservations())
     if (run.pages[k] != kNoPage) pages.push_back(run.pages[k]);
   return pages;

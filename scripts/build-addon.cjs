@@ -1,7 +1,7 @@
 'use strict';
 // Builds the addon from source into build/Release: in a clone with cmake-js where CMake is there, otherwise with npm's own node-gyp.
 // It runs as `npm run build:native`, and when the package is installed where no prebuilt addon fits; it is shipped with the
-// package, so it uses nothing else of scripts/ but build-kernels.cjs. VKV_BUILD = auto (default) | cmake | gyp chooses by hand; CMAKE
+// package, so it uses nothing else of scripts/ but addon-sources.cjs and build-kernels.cjs. VKV_BUILD = auto (default) | cmake | gyp chooses by hand; CMAKE
 // and CXX name other tools. Where nvcc is there it compiles the CUDA kernels too, which takes a minute and is not needed: without,
 // the GPU's driver compiles the PTX that comes with the package. VKV_FATBIN = auto (default) | skip.
 // Exit code 0: the addon exists and is newer than its sources.
@@ -9,6 +9,8 @@ const { spawnSync } = require('node:child_process');
 const fs = require('node:fs');
 const os = require('node:os');
 const path = require('node:path');
+
+const { unpack } = require('./addon-sources.cjs');
 
 const root = path.resolve(__dirname, '..');
 const buildFolder = path.join(root, 'build');
@@ -50,11 +52,12 @@ function fail(problem, advice) {
   process.exit(1);
 }
 
-/** Both tools use build/, and neither can use the other's files. */
-function removeForeignBuild(ownFile) {
-  if (fs.existsSync(buildFolder) && !fs.existsSync(path.join(buildFolder, ownFile))) {
-    fs.rmSync(buildFolder, { recursive: true });
-  }
+/** Both tools use build/, and neither can use the other's files, nor those of a folder that was copied from elsewhere. */
+function removeForeignBuild(foreignFile) {
+  const cache = path.join(buildFolder, 'CMakeCache.txt');
+  const home = fs.existsSync(cache) ? /^CMAKE_HOME_DIRECTORY:INTERNAL=(.*)$/m.exec(fs.readFileSync(cache, 'utf8'))?.[1] : undefined;
+  const isCopied = home !== undefined && home !== fs.realpathSync(root) && home !== root;
+  if (isCopied || fs.existsSync(path.join(buildFolder, foreignFile))) fs.rmSync(buildFolder, { recursive: true });
 }
 
 function run(command, args) {
@@ -62,12 +65,12 @@ function run(command, args) {
 }
 
 function buildWithCmake() {
-  removeForeignBuild('CMakeCache.txt');
+  removeForeignBuild('config.gypi');
   return run(process.execPath, [cmakeJs(), 'compile', '-p', jobs, ...(process.env.CMAKE ? ['-c', cmake] : [])]);
 }
 
 function buildWithGyp() {
-  removeForeignBuild('config.gypi');
+  removeForeignBuild('CMakeCache.txt');
   // Headers that came with Node spare node-gyp a download.
   const prefix = path.resolve(process.execPath, '..', '..');
   const hasHeaders = fs.existsSync(path.join(prefix, 'include', 'node', 'node_api.h'));
@@ -105,6 +108,7 @@ function build(wanted) {
   }
   const tool = wanted === 'auto' ? (hasCmake() ? 'cmake' : 'gyp') : wanted;
   checkTools(tool);
+  unpack();
   const begin = new Date();
   if (!(tool === 'cmake' ? buildWithCmake() : buildWithGyp())) {
     fail(
@@ -120,6 +124,7 @@ function build(wanted) {
 
 function compileKernels() {
   if (process.env.VKV_FATBIN === 'skip' || !isOnPath(process.env.NVCC || 'nvcc')) return;
+  unpack();
   if (!run(process.execPath, [path.join(__dirname, 'build-kernels.cjs')])) {
     console.error('virtual-kv: nvcc could not compile the CUDA kernels; the PTX that comes with the package is used instead.');
   }

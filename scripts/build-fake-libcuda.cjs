@@ -4,9 +4,10 @@
 // libcublas.so, a fake cuBLAS, and libcublas-without-gemm.so, which lacks an entry point. `--cublas`: only those two. The driver
 // libraries are left as they are while no source has changed. CXX names the C++ compiler.
 const { spawnSync } = require('node:child_process');
-const { createHash } = require('node:crypto');
 const fs = require('node:fs');
 const path = require('node:path');
+
+const { nativeHash } = require('./native-hash.cjs');
 
 const root = path.resolve(__dirname, '..');
 const output = path.join(root, 'build-test', 'fake-libcuda');
@@ -52,20 +53,10 @@ function buildCublas() {
   }
 }
 
-/** Of everything that the driver libraries are made from. */
-function sourceHash() {
-  const hash = createHash('sha256').update(fs.readFileSync(path.join(__dirname, 'build-fake-libcuda.cjs'))).update(compiler);
-  for (const folder of ['native', 'kernels', 'test/native']) {
-    const names = fs.readdirSync(path.join(root, folder), { recursive: true }).filter((name) => /\.(cc|h|txt)$/.test(name)).sort();
-    for (const name of names) hash.update(name).update(fs.readFileSync(path.join(root, folder, name)));
-  }
-  return hash.digest('hex');
-}
-
 /** Each is renamed into place too, and after them the file that says what they were made from. */
 function buildLibcuda() {
   const stamp = path.join(output, 'sources');
-  const hash = sourceHash();
+  const hash = nativeHash(compiler, fs.readFileSync(path.join(__dirname, 'build-fake-libcuda.cjs'), 'utf8'));
   if (fs.existsSync(stamp) && fs.readFileSync(stamp, 'utf8') === hash) return;
   const made = fs.mkdtempSync(path.join(output, 'making-'));
   const sources = fs.readFileSync(path.join(root, 'native', 'sources.txt'), 'utf8').split(/\r?\n/)

@@ -4,7 +4,7 @@
 //   node scripts/build-kernels.cjs --ptx    kernels/cuda/*.ptx.br, the PTX that comes with the package, and in a checkout
 //                                           scripts/gpu/block-table.ptx.br, which gpu-check compares with it
 // PTX needs no toolkit where it is used: the driver compiles it. There is one for GPUs since Turing, and one for GPUs since
-// Ampere, which have tensor cores for bfloat16; both are for drivers since CUDA 11.0. The last line is a hash of the sources,
+// Ampere, which have tensor cores for bfloat16, and a small one for side tensors; all are for drivers since CUDA 11.0. The last line is a hash of the sources,
 // and a test fails when the sources have changed since. NVCC names another nvcc. Exit code 0: the images were written.
 const { spawnSync } = require('node:child_process');
 const { createHash } = require('node:crypto');
@@ -25,11 +25,13 @@ function images() {
     fs.readdirSync(path.join(root, folder)).filter((name) => name.endsWith(end)).sort().map((name) => `${folder}/${name}`);
   const shared = [...named('kernels/cuda', '_inl.h'), 'kernels/cuda/device.h', 'kernels/cuda/parameters.h', 'kernels/commands.h'];
   const dense = [...named('kernels/dense/cuda', '.cu'), 'kernels/dense/cuda/dense_parameters.h', 'kernels/dense/dense_commands.h'];
-  const all = { source: 'kernels/cuda/kernels.cu', sources: [...named('kernels/cuda', '.cu'), ...shared, ...dense] };
+  const scatter = 'kernels/cuda/scatter.cu'; // a module by itself
+  const all = { source: 'kernels/cuda/kernels.cu', sources: [...named('kernels/cuda', '.cu').filter((name) => name !== scatter), ...shared, ...dense] };
   const blockTable = ['scripts/gpu/block_table.cu', 'scripts/gpu/block_table.h'];
   return {
     'kernels/cuda/kernels': { ...all, architecture: 75 },
     'kernels/cuda/kernels-sm80': { ...all, architecture: 80 },
+    'kernels/cuda/scatter': { source: scatter, sources: [scatter, ...shared], architecture: 75 },
     'scripts/gpu/block-table': { source: blockTable[0], sources: [...blockTable, ...shared], architecture: 80 },
   };
 }

@@ -59,6 +59,7 @@ function measure() {
     compute(sequence, tokens.length - sequence.cachedTokens);
     return sequence;
   };
+  serve(text(4, rowTokens)).release(); // what is made at the first use
   const prompt = text(1, 3 * rowTokens + 100);
   const first = serve(prompt);
 

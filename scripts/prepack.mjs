@@ -1,12 +1,12 @@
 // Compiles dist/ as it is packed: afresh, so that nothing is in it whose source is gone; without source maps, whose sources are not in
-// the package; and with comments only in the declarations, where editors show them; indented by tabs. Packs the headers that building from source
-// needs. npm runs it before it packs. The next `npm test` or `npm start` in this clone compiles dist/ with its maps again.
+// the package; and with comments only in the declarations, where editors show them; indented by tabs. Packs the sources that the addon is
+// built from. npm runs it before it packs. The next `npm test` or `npm start` in this clone compiles dist/ with its maps again.
 
 import { spawnSync } from 'node:child_process';
 import { chmodSync, readFileSync, rmSync } from 'node:fs';
 import path from 'node:path';
 
-import { pack } from './addon-headers.cjs';
+import { pack } from './addon-sources.cjs';
 import { forget, root } from './prepare.mjs';
 import { unreachableTypes } from './release/reachable-types.mjs';
 import { indentByTabs } from './release/tabs.mjs';

@@ -17,13 +17,20 @@ shift
 node --input-type=module -e 'import { prepareTests } from "./scripts/prepare.mjs"; prepareTests();'
 suites=("$@")
 if [ ${#suites[@]} -eq 0 ]; then
-  suites=(contract device host mock kernels store cache)
-  [ "$kind" = address ] && suites+=(cuda side tiers)
-  # The longest; `npm test` has it without a sanitizer.
-  [ "$kind" = address ] && [ "${VKV_CI:-}" = full ] && suites+=(hostile)
+  suites=(cache contract device host mock kernels store tiers/reorder.test.js llama/awaited.test.js llama/truth.test.js
+    importance/placement.test.js importance/read-ahead.test.js importance/reordering.test.js importance/reordered-reads.test.js importance/meddling.test.js
+    side/random-side.test.js side/side-copies.test.js side/device-rows.test.js side/side-lifecycle.test.js serving/side-identity.test.js)
+  # The longest first.
+  [ "$kind" = address ] && suites=('cache/*.test.js' teardown cache/tiers cache/prefix host store side tiers contract device mock kernels cuda)
+  # `npm test` has without a sanitizer what is left out.
+  if [ "${VKV_CI:-}" = full ]; then
+    [ "$kind" = address ] && suites+=(hostile)
+  else
+    export VKV_TEST_LONG=0 VKV_TEST_SWEEPS=0
+  fi
   suites=("${suites[@]/#/build-test/}")
-  export VKV_TEST_REPEAT=1 # not what is compiled and run by itself
 fi
+export VKV_TEST_REPEAT=1 # not what is compiled and run by itself, without the sanitizer's flags
 # A failing call is handled on the thread that made it, so these have no races to show.
 [ "$kind" = thread ] && export VKV_TEST_SWEEPS=0
 out=$PWD/build-$kind
@@ -48,11 +55,6 @@ export ASAN_OPTIONS=detect_leaks=1:handle_segv=0:exitcode=99
 export LSAN_OPTIONS=suppressions=$PWD/scripts/lsan.supp:print_suppressions=0
 export UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1:exitcode=99
 export TSAN_OPTIONS=handle_segv=0:exitcode=99:second_deadlock_stack=1:suppressions=$PWD/scripts/tsan.supp
-if [ $# -eq 0 ] && [ "$kind" = address ]; then
-  # A process that ends early leaks Node's own memory, so only memory errors count here. TSan is left out: it
-  # reports races of the threads of Node's own workers.
-  ASAN_OPTIONS=$ASAN_OPTIONS:detect_leaks=0 node scripts/test.mjs build-test/teardown
-fi
 skipped=(--match='!*file descriptor*')
 # TSan's own tables take memory for every address in use, which leaves too little for reservations of many TiB.
 # It reports races of the threads of Node's own workers.
@@ -60,16 +62,31 @@ skipped=(--match='!*file descriptor*')
 if [ "$kind" = thread ]; then
   exec node scripts/test.mjs "${skipped[@]}" "${suites[@]}"
 fi
-for suite in "${suites[@]}"; do
-  if node scripts/test.mjs "${skipped[@]}" "$suite" >"$out.run" 2>&1; then
-    cat "$out.run"
-    continue
+
+# run_suite SUITE: shows its output when it is over.
+run_suite() {
+  local log=$out.${1//\//-}.run
+  # A process that ends early leaks Node's own memory, so only memory errors count there. TSan has no such suite: it reports races
+  # of the threads of Node's own workers.
+  [ "$1" = build-test/teardown ] && ASAN_OPTIONS=$ASAN_OPTIONS:detect_leaks=0
+  if node scripts/test.mjs --concurrency=1 "${skipped[@]}" "$1" >"$log" 2>&1; then
+    cat "$log"
+    return
   fi
   # The leak checker stops the process's threads and reads their memory, and sometimes crashes itself; that is no failure here.
-  if ! grep -q 'LeakSanitizer has encountered a fatal error' "$out.run"; then
-    cat "$out.run"
-    exit 1
+  if ! grep -q 'LeakSanitizer has encountered a fatal error' "$log"; then
+    cat "$log"
+    return 1
   fi
-  echo "The leak checker itself failed in $suite; once more without it."
-  ASAN_OPTIONS=$ASAN_OPTIONS:detect_leaks=0 node scripts/test.mjs "${skipped[@]}" "$suite"
+  echo "The leak checker itself failed in $1; once more without it."
+  ASAN_OPTIONS=$ASAN_OPTIONS:detect_leaks=0 node scripts/test.mjs --concurrency=1 "${skipped[@]}" "$1"
+}
+
+# As many suites at once as there are processors: the last files of one run beside the first of the next.
+rm -f "$out.failed"
+for suite in "${suites[@]}"; do
+  while [ "$(jobs -rp | wc -l)" -ge "$(nproc)" ]; do wait -n || true; done
+  { run_suite "$suite" || touch "$out.failed"; } &
 done
+wait
+[ ! -e "$out.failed" ]

@@ -21,12 +21,25 @@ const child = spawn(process.execPath, [...preload, path.join(root, 'node_modules
   env: { ...(process.stdout.isTTY ? { FORCE_COLOR: '1' } : {}), ...process.env },
 });
 
+// AVA gets it too, and says which tests are pending.
+process.on('SIGINT', () => { /* until AVA has ended */ });
+
+// AVA's own limit rings once: after a test that asked for more time than it, a test that hangs would hang for ever.
+const longestSilenceMs = 15 * 60_000;
+const silence = setTimeout(() => {
+  if (process.env.VKV_TEST_TIMEOUT !== undefined) return; // that long is asked for
+  console.log(`virtual-kv: no test has ended for ${longestSilenceMs / 60_000} minutes; interrupting the run.`);
+  child.kill('SIGINT');
+}, longestSilenceMs);
+
 let output = '';
 child.stdout.setEncoding('utf8').on('data', (text) => {
+  silence.refresh();
   process.stdout.write(text);
   output += text;
 });
 child.on('close', (code) => {
+  clearTimeout(silence);
   const { passed, failed, skipped } = readSummary(output);
   const exitCode = code ?? 1;
   // A crash, a timeout or no test at all is in no count of AVA's.

@@ -5,7 +5,9 @@ import * as path from 'node:path';
 import test from 'ava';
 import { Registry } from 'prom-client';
 
-import { isKvError, OnlineScheduler, type Sequence } from 'virtual-kv';
+import { evictionPolicyNames } from '#internal/prefix/index.js';
+import * as kv from 'virtual-kv';
+import { isKvError, layoutKinds, OnlineScheduler, type Sequence } from 'virtual-kv';
 import { registerMetrics, registerServingMetrics } from 'virtual-kv/prometheus';
 
 import { cacheTest } from './helpers/cache.js';
@@ -33,11 +35,11 @@ const documented = {
   PriorityOptions: 'lib/prefix/eviction/priority.ts',
   MetricsOptions: 'lib/prometheus/metrics-options.ts',
   LlamaEngineOptions: 'lib/llama/engine-options.ts',
-  EncodeOptions: 'lib/llama/tokenizer.ts',
+  EncodeOptions: 'lib/llama/tokenizer-arguments.ts',
   BackgroundTokenizerOptions: 'lib/llama/background-tokenizer.ts',
   ModelServerOptions: 'lib/server/server-options.ts',
   ListenOptions: 'lib/server/model-server.ts',
-  WaitOptions: 'lib/cache/wait.ts',
+  WaitOptions: 'lib/device/wait.ts',
   ReleaseOptions: 'lib/cache/fence.ts',
   CommitOptions: 'lib/cache/fence.ts',
   PagePoolOptions: 'lib/device/page-pool.ts',
@@ -93,6 +95,18 @@ for (const [name, file] of Object.entries(documented)) {
 test('docs/api.md names every field of a layout', (t) => {
   const section = read('docs/api.md').split(/^## /m).find((part) => part.startsWith('Layouts\n')) ?? '';
   for (const field of fieldsOf('Layout', 'lib/layout/layout.ts')) t.true(section.includes(`\`${field}\``), field);
+});
+
+test('docs/api.md and the README name every layout and every eviction policy, and the package exports each policy', (t) => {
+  const layouts = layoutKinds.map((kind) => `\`'${kind}'\``).join(', ');
+  t.is(read('docs/api.md').split(`\n| \`layout\` | ${layouts} |`).length, 3, 'the options of a cache, and those of a layout');
+  const [, shipped] = /^\| eviction \|.*\| ([^|]+) \|$/m.exec(read('docs/api.md'))!;
+  t.deepEqual([...shipped!.matchAll(/`(\w+)\(/g)].map(([, name]) => name), [...evictionPolicyNames]);
+  for (const name of evictionPolicyNames) {
+    t.regex(read('docs/eviction-policies.md'), new RegExp(`^\\| \`${name}\\(`, 'm'));
+    t.is(typeof kv[name], 'function');
+  }
+  t.true(read('README.md').includes(`\`--policy ${evictionPolicyNames.join('|')}\``));
 });
 
 cacheTest('docs/api.md has every metric once, with its kind and its label', {}, (t, { cache }) => {

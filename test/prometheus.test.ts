@@ -1,12 +1,15 @@
 import test from 'ava';
 import { Counter, Gauge, register as defaultRegister, Registry } from 'prom-client';
 
-import { hostTier, type HandOver } from 'virtual-kv';
+import { diskTier, hostTier, type HandOver, type TokenSelector } from 'virtual-kv';
 import { registerMetrics } from 'virtual-kv/prometheus';
 
+import { Random } from '#internal/base/random.js';
 import { dropFromDevice } from './cache/tiers/device-index.js';
 import { PlainTier } from './cache/tiers/plain-tier.js';
 import { cacheTest, withCache } from './helpers/cache.js';
+import { folderOf } from './helpers/temporary-folder.js';
+import { MiB, SelectionWorld } from './importance/selection-world.js';
 
 const tokens = (length: number): number[] => Array.from({ length }, (_, at) => at);
 
@@ -164,10 +167,12 @@ test('tiers have series by their names, and a cache without tiers has none of th
     t.is((await cache.prefixes.promote({ tokens: tokens(64) })).promotedTokens, 64);
     cache.prefixes.tiers!.hasPrefilled(8, 1);
     const seen = await scrape(register);
-    const { tiers: [first, mine] } = cache.prefixes.tiers!.metrics();
+    const { tiers: [first, mine], staging } = cache.prefixes.tiers!.metrics();
     const expected = {
       'virtual_kv_tier_state{worker="3",tier="host",state="open"}': 1,
       'virtual_kv_tier_state{worker="3",tier="mine",state="failed"}': 0,
+      'virtual_kv_tiers_staging_bytes{worker="3",memory="pinned"}': staging!.pinnedBytes,
+      'virtual_kv_tiers_staging_bytes{worker="3",memory="pageable"}': 0,
       'virtual_kv_tier_blocks{worker="3",tier="host"}': 0,
       'virtual_kv_tier_blocks{worker="3",tier="mine"}': 4,
       'virtual_kv_tier_capacity_bytes{worker="3",tier="host"}': 2 ** 20,
@@ -188,4 +193,36 @@ test('tiers have series by their names, and a cache without tiers has none of th
     for (const [name, value] of Object.entries(expected)) t.is(seen[name], value, name);
     await cache.prefixes.tiers!.close();
   });
+});
+
+test('selections and what is reordered for them have series apart from those of promotions', async (t) => {
+  const disk = diskTier({ directory: folderOf(t), bytes: 64 * MiB, admit: 'all', chunkBytes: 4096 });
+  const world = new SelectionWorld(t, new Random(1), { tiers: [disk], blockTokens: 256 });
+  const tiers = world.cache.prefixes.tiers!;
+  await tiers.ready();
+  const register = new Registry();
+  registerMetrics(world.cache, { register, labels: { worker: '3' } });
+  const text = Int32Array.from({ length: 257 }, (_, at) => at % 50);
+  await world.store(text.subarray(0, 256));
+  /** One token of each chunk; the first layer trusts no choice. */
+  const scattered: TokenSelector = {
+    name: 'scattered', looksAt: 'nothing', select: ({ layer, count }) => layer === 0 ? undefined : Int32Array.from({ length: count }, (_, index) => 16 * index),
+  };
+  for (let request = 0; request < 4; request += 1) {
+    const sequence = await world.lossy(text, { ratio: 1 / 16, selector: scattered });
+    await world.finish(sequence, text);
+    sequence.release();
+  }
+  t.is(await tiers.reorder(), 1);
+  const seen = await scrape(register);
+  const { selections: { readBytes } } = tiers.metrics();
+  t.true(readBytes >= 4 * 2 * (256 + 2 * 16) * 256, 'K and V of 256 bytes');
+  const expected = {
+    selected_sequences: 4, lost_selections: 0, selection_layers: 12, selection_fallbacks: 4, selection_tokens: 12 * 256, selected_tokens: 4 * (256 + 2 * 16),
+    selection_read_bytes: readBytes, raised_blocks: 0, reordered_blocks: 1, refused_reorders: 0,
+  };
+  for (const [name, value] of Object.entries(expected)) t.is(seen[`virtual_kv_tiers_${name}_total{worker="3"}`], value, name);
+  t.is(seen['virtual_kv_tiers_promotions_total{worker="3",end="complete"}'], 0);
+  t.is(seen['virtual_kv_tier_promoted_tokens_total{worker="3",tier="disk"}'], 0);
+  await world.close();
 });

@@ -20,6 +20,13 @@ const codesPerAnswer = 24;
 const samplesPerCode = 20;
 const speechWidth = 48;
 
+/** The parts of the pipeline that have a cache. */
+export const stageNames = ['encoder', 'thinker', 'talker', 'vocoder'] as const;
+export type StageName = (typeof stageNames)[number];
+
+/** Which of them cache. */
+export type CacheSwitches = Readonly<Record<StageName, boolean>>;
+
 /** What the pipeline makes of one request. */
 export interface Spoken {
   /** The thinker's answer. */
@@ -45,23 +52,23 @@ export class Pipeline {
   readonly #begin: number;
   readonly #llama: LlamaEngine;
 
-  constructor(model: LlamaModel, { isCaching }: { readonly isCaching: boolean }) {
+  constructor(model: LlamaModel, caches: CacheSwitches) {
     const { hidden, vocabularyTokens: words } = model.config;
     this.#imageWidth = hidden;
     this.#begin = words;
-    if (isCaching) this.#images = new EncoderCache({ budgetBytes: 2 ** 20, kinds: { image: { width: hidden, dtype: 'float32' } } });
-    const shared: Omit<KvCacheOptions, 'model'> = {
-      driver: 'host', slots: 4, maxTokens: 1_024, memoryBudgetBytes: 2 ** 25, pageBytes: 2 ** 16, prefixCache: isCaching ? {} : 'off',
-    };
-    const thinkerCache = new KvCache({ ...shared, model: model.shape(), sideTensors: { hidden: { width: hidden, dtype: 'float32' } } });
+    if (caches.encoder) this.#images = new EncoderCache({ budgetBytes: 2 ** 20, kinds: { image: { width: hidden, dtype: 'float32' } } });
+    const optionsOf = (stage: StageName): Omit<KvCacheOptions, 'model'> => ({
+      driver: 'host', slots: 4, maxTokens: 1_024, memoryBudgetBytes: 2 ** 25, pageBytes: 2 ** 16, prefixCache: caches[stage] ? {} : 'off',
+    });
+    const thinkerCache = new KvCache({ ...optionsOf('thinker'), model: model.shape(), sideTensors: { hidden: { width: hidden, dtype: 'float32' } } });
     this.#llama = new LlamaEngine({ model, cache: thinkerCache, hidden: 'hidden' });
     this.thinker = stageOf(thinkerCache, withOneKernel(this.#llama));
     const vocabularyTokens = words + 1 + codes;
     const talker = new SmallModel({ seed: 1, vocabularyTokens, firstAnswer: words + 1, givenWidth: hidden, sideWidth: speechWidth });
     const vocoder = new SmallModel({ seed: 2, vocabularyTokens, firstAnswer: words + 1, givenWidth: speechWidth, sideWidth: samplesPerCode });
     const [talks, sounds] = [new SmallEngine({ model: talker, side: 'speech' }), new SmallEngine({ model: vocoder, side: 'samples' })];
-    this.talker = stageOf(new KvCache({ ...shared, model: talker.shape, sideTensors: talks.sideTensors() }), talks);
-    this.vocoder = stageOf(new KvCache({ ...shared, model: vocoder.shape, sideTensors: sounds.sideTensors() }), sounds);
+    this.talker = stageOf(new KvCache({ ...optionsOf('talker'), model: talker.shape, sideTensors: talks.sideTensors() }), talks);
+    this.vocoder = stageOf(new KvCache({ ...optionsOf('vocoder'), model: vocoder.shape, sideTensors: sounds.sideTensors() }), sounds);
   }
 
   /** Says what the thinker answers to an image and a text. */

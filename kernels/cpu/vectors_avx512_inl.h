@@ -42,19 +42,24 @@ inline float SumOf(Vector value) { return _mm512_reduce_add_ps(value); }
 inline Vector AddQuarters(Vector a, Vector b) {
   return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
 }
+// The sums of four vectors' quarters: lane 4q + i has quarter q of v_i.
+inline Vector QuarterSums(Vector v0, Vector v1, Vector v2, Vector v3) {
+  const Vector a = _mm512_add_ps(_mm512_unpacklo_ps(v0, v1), _mm512_unpackhi_ps(v0, v1));
+  const Vector b = _mm512_add_ps(_mm512_unpacklo_ps(v2, v3), _mm512_unpackhi_ps(v2, v3));
+  const __m512d c = _mm512_castps_pd(a);
+  const __m512d d = _mm512_castps_pd(b);
+  return _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(c, d)), _mm512_castpd_ps(_mm512_unpackhi_pd(c, d)));
+}
+// The sums of 16 vectors from the quarter sums of each four.
+inline Vector SumsOfQuarters(const Vector* four) {
+  return AddQuarters(AddQuarters(four[0], four[1]), AddQuarters(four[2], four[3]));
+}
 // The sums of 16 vectors, in one: halves are added while they are brought together, which is a third of the work of 16
 // sums.
-inline Vector SumsOf(const Vector* from) {
+inline Vector SumsOf(const Vector* v) {
   Vector four[4];
-  for (int i = 0; i < 4; ++i) {
-    const Vector* const v = from + 4 * i;
-    const Vector a = _mm512_add_ps(_mm512_unpacklo_ps(v[0], v[1]), _mm512_unpackhi_ps(v[0], v[1]));
-    const Vector b = _mm512_add_ps(_mm512_unpacklo_ps(v[2], v[3]), _mm512_unpackhi_ps(v[2], v[3]));
-    const __m512d c = _mm512_castps_pd(a);
-    const __m512d d = _mm512_castps_pd(b);
-    four[i] = _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(c, d)), _mm512_castpd_ps(_mm512_unpackhi_pd(c, d)));
-  }
-  return AddQuarters(AddQuarters(four[0], four[1]), AddQuarters(four[2], four[3]));
+  for (int i = 0; i < 4; ++i) four[i] = QuarterSums(v[4 * i], v[4 * i + 1], v[4 * i + 2], v[4 * i + 3]);
+  return SumsOfQuarters(four);
 }
 inline float LargestOf(Vector value) { return _mm512_reduce_max_ps(value); }
 inline Vector Round(Vector value) { return _mm512_roundscale_ps(value, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }

@@ -71,7 +71,7 @@ void WorkerPool::Stop() {
     wake_.notify_all();
   }
   for (Worker* worker : workers_) {
-    pthread_join(worker->thread, nullptr);
+    worker->thread.Join();
     delete worker;
   }
   workers_.clear();
@@ -79,19 +79,16 @@ void WorkerPool::Stop() {
 
 void WorkerPool::Grow(int threads) {
   while (static_cast<int>(workers_.size()) < threads) {
-    auto* worker = new Worker{this, static_cast<int>(workers_.size()) + 1, round_.load()};
-    if (pthread_create(&worker->thread, nullptr, Start, worker) != 0) {
+    auto* worker = new Worker;
+    worker->pool = this;
+    worker->number = static_cast<int>(workers_.size()) + 1;
+    worker->seen_round = round_.load();
+    if (!worker->thread.Start<Worker, &Worker::Run>(worker, "vkv-kernels").ok()) {
       delete worker;  // the others do its part
       return;
     }
     workers_.push_back(worker);
   }
-}
-
-void* WorkerPool::Start(void* worker) {
-  const auto* self = static_cast<Worker*>(worker);
-  self->pool->Work(*self);
-  return nullptr;
 }
 
 void WorkerPool::Work(const Worker& worker) {

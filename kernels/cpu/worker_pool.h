@@ -7,14 +7,14 @@
 #ifndef VKV_KERNELS_CPU_WORKER_POOL_H_
 #define VKV_KERNELS_CPU_WORKER_POOL_H_
 
-#include <pthread.h>
-
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <mutex>
 #include <type_traits>
 #include <vector>
+
+#include "quiet_thread.h"
 
 namespace vkv::kernels {
 
@@ -49,10 +49,11 @@ class WorkerPool {
     WorkerPool* pool = nullptr;
     int number = 0;
     uint64_t seen_round = 0;  // the last round that it took part in or skipped
-    pthread_t thread{};
+    QuietThread thread;
+
+    void Run() { pool->Work(*this); }
   };
 
-  static void* Start(void* worker);
   void Work(const Worker& worker);
   void TakeTasks(int worker);
   void Grow(int threads);

@@ -87,6 +87,21 @@ Status LaunchCopy(std::span<const Region> regions, std::span<const TokenCopy> co
   return Ok();
 }
 
+Status LaunchScatter(uint64_t source, std::span<const ScatterRun> runs, const Submit& submit) {
+  ScatterParameters parameters;
+  parameters.source = source;
+  for (size_t first = 0; first < runs.size(); first += kRunsPerLaunch) {
+    const auto some = runs.subspan(first, std::min<size_t>(runs.size() - first, kRunsPerLaunch));
+    parameters.run_count = static_cast<int32_t>(some.size());
+    std::copy(some.begin(), some.end(), parameters.runs);
+    int64_t most_bytes = 0;
+    for (const ScatterRun& run : some) most_bytes = std::max<int64_t>(most_bytes, run.bytes);
+    const Grid grid = {ToGrid(CeilDiv(most_bytes, kScatterPieceBytes)), ToGrid(parameters.run_count), 1};
+    VKV_RETURN_IF_ERROR(SubmitOne(submit, "vkv_scatter", grid, kScatterThreads, 0, parameters));
+  }
+  return Ok();
+}
+
 Status LaunchAppend(const AppendCommand& command, const StepList& list, const Submit& submit) {
   AppendParameters parameters;
   parameters.command = command;

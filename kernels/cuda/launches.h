@@ -60,6 +60,8 @@ struct StepList {
 
 Status LaunchAppend(const AppendCommand& command, std::span<const Span> spans, const Submit& submit);
 Status LaunchCopy(std::span<const Region> regions, std::span<const TokenCopy> copies, const Submit& submit);
+// The runs do not overlap, and none is empty.
+Status LaunchScatter(uint64_t source, std::span<const ScatterRun> runs, const Submit& submit);
 // `multiprocessors`: the number that the splits are to fill with blocks.
 Status LaunchDecode(const AttentionCommand& command, std::span<const Span> spans, int multiprocessors,
                     const Workspace& workspace, const Submit& submit);

@@ -14,6 +14,7 @@ namespace vkv::kernels::cuda {
 inline constexpr int kSpansPerLaunch = 224;
 inline constexpr int kRegionsPerLaunch = 64;
 inline constexpr int kCopiesPerLaunch = 96;
+inline constexpr int kRunsPerLaunch = 254;
 inline constexpr int kMostDim = 256;  // of a head that attention kernels can take
 
 struct Spans {
@@ -43,6 +44,15 @@ struct CopyParameters {
   int32_t copy_count = 0;
   Region regions[kRegionsPerLaunch];
   TokenCopy copies[kCopiesPerLaunch];
+};
+
+// vkv_scatter: grid (pieces of the longest run, runs, 1).
+inline constexpr int kScatterThreads = 256;
+inline constexpr int64_t kScatterPieceBytes = 16 << 10;
+struct ScatterParameters {
+  uint64_t source = 0;
+  int32_t run_count = 0;
+  ScatterRun runs[kRunsPerLaunch];
 };
 
 // vkv_decode_TYPE_dDIM_hHEADS: grid (KV heads · blocks of HEADS query heads, splits, spans): blocks that start together
@@ -115,6 +125,7 @@ struct PrefillParameters {
 
 inline constexpr size_t kMostParameterBytes = 4096;
 static_assert(sizeof(AppendParameters) <= kMostParameterBytes && sizeof(CopyParameters) <= kMostParameterBytes);
+static_assert(sizeof(ScatterParameters) <= kMostParameterBytes);
 static_assert(sizeof(DecodeParameters) <= kMostParameterBytes && sizeof(PrefillParameters) <= kMostParameterBytes);
 
 }  // namespace vkv::kernels::cuda

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <cstring>
 #include <string>
 #include <vector>
 
@@ -164,6 +165,35 @@ class SimulatedCopy final : public Simulated<CopyParameters> {
   }
 };
 
+class SimulatedScatter final : public Simulated<ScatterParameters> {
+  bool IsPossible(const ScatterParameters& parameters) const override {
+    return parameters.run_count >= 1 && parameters.run_count <= kRunsPerLaunch;
+  }
+  static std::span<const ScatterRun> RunsOf(const ScatterParameters& parameters) {
+    return {parameters.runs, static_cast<size_t>(parameters.run_count)};
+  }
+  bool HasSize(const LaunchArguments& launch, const ScatterParameters& parameters) const override {
+    int64_t most_bytes = 0;
+    for (const ScatterRun& run : RunsOf(parameters)) most_bytes = std::max<int64_t>(most_bytes, run.bytes);
+    return IsSize(launch, (most_bytes + kScatterPieceBytes - 1) / kScatterPieceBytes, parameters.run_count, 1,
+                  kScatterThreads);
+  }
+  std::vector<Touch> Touches(const ScatterParameters& parameters) const override {
+    std::vector<Touch> touches;
+    for (const ScatterRun& run : RunsOf(parameters)) {
+      touches.push_back({run.to, run.bytes, /*is_write=*/true});
+      touches.push_back({parameters.source + run.from, run.bytes, /*is_write=*/false});
+    }
+    return touches;
+  }
+  void RunIt(const ScatterParameters& parameters) const override {
+    for (const ScatterRun& run : RunsOf(parameters)) {
+      std::memcpy(reinterpret_cast<void*>(run.to), reinterpret_cast<const void*>(parameters.source + run.from),
+                  run.bytes);
+    }
+  }
+};
+
 // vkv_decode_*: the splits' partial results, or with one split the output.
 class SimulatedDecode final : public SimulatedOverSpans<DecodeParameters> {
  public:
@@ -256,6 +286,7 @@ std::shared_ptr<const SimulatedKernel> FindSimulated(const char* name) {
   const std::string kernel = name;
   if (kernel == "vkv_append") return std::make_shared<SimulatedAppend>();
   if (kernel == "vkv_copy") return std::make_shared<SimulatedCopy>();
+  if (kernel == "vkv_scatter") return std::make_shared<SimulatedScatter>();
   if (kernel == "vkv_merge") return std::make_shared<SimulatedMerge>();
   if (kernel.starts_with("vkv_prefill_")) return std::make_shared<SimulatedPrefill>(kernel);
   // The launch is compared with the kernel that the command needs, so every decode kernel has the same stand-in.

@@ -5,10 +5,8 @@
 import { formatAddress, formatBytes, formatCount, formatList, formatNumber } from './format.js';
 import type { CatalogueEntry, ErrorCode } from './details.js';
 import { driverCodes } from './driver-codes.js';
-import { importanceCodes } from './importance-codes.js';
 import { capitalize, describe, joined, nextPowerOfTwo, ownerNouns, placesTried, cannotGrow } from './phrases.js';
-import { remoteCodes } from './remote-codes.js';
-import { serverCodes } from './server-codes.js';
+import { servingCodes } from './serving-codes.js';
 import { sideCodes } from './side-codes.js';
 import { storeCodes } from './store-codes.js';
 
@@ -109,6 +107,20 @@ export const catalogue: { readonly [C in ErrorCode]: CatalogueEntry<C> } = {
     template: ({ operation, policy }) =>
       `Cannot ${operation} while the policy \`${policy}\` decides. Decide from the policy's arguments, and do this after the cache's ` +
       'call has returned.',
+  },
+  KV_SELECTION_LOST: {
+    class: 'KvStateError',
+    recovery: 'retry',
+    template: ({ reason }) =>
+      `The selected tokens of a stored text could not be loaded: its tiers answer \`${reason}\`. Release the sequence, and acquire another without ` +
+      '`selected`, which computes what is not on the device; schedulers do that by themselves.',
+  },
+  KV_SEQUENCE_LOSSY: {
+    class: 'KvStateError',
+    recovery: 'fix',
+    template: ({ operation }) =>
+      `Cannot ${operation}: the sequence holds selected tokens of its text (\`isLossy\`), and what it computes is not what its text says. ` +
+      'Acquire a sequence without `selected` for that.',
   },
   KV_PREFIX_IN_USE: {
     class: 'KvStateError',
@@ -224,55 +236,10 @@ export const catalogue: { readonly [C in ErrorCode]: CatalogueEntry<C> } = {
       `. ${hint}`,
   },
 
-  // Serving: how an unanswered request ends.
-
-  KV_QUEUE_FULL: {
-    class: 'KvCapacityError',
-    recovery: 'retry',
-    template: ({ waitingRequests, maxWaiting }) =>
-      `The queue is full: ${formatCount('request', waitingRequests)} ${waitingRequests === 1 ? 'waits' : 'wait'}, and ` +
-      `\`maxWaiting\` is ${formatNumber(maxWaiting)}. Await \`scheduler.queueFree()\`, or turn the client away.`,
-  },
-  KV_DEADLINE_EXCEEDED: {
-    class: 'KvCapacityError',
-    recovery: 'retry',
-    template: ({ deadlineMs, generatedTokens, maxNewTokens }) =>
-      `The request was not done in ${formatNumber(deadlineMs, 1)} ms: ${formatNumber(generatedTokens)} of at most ` +
-      `${formatCount('token', maxNewTokens)} were generated. Raise \`deadlineMs\`, or send fewer requests at once.`,
-  },
-  KV_ENGINE_FAILED: {
-    class: 'KvError',
-    recovery: 'retry',
-    template: ({ call, sequences, problem }) =>
-      `The engine's \`${call}\` of ${formatCount('sequence', sequences)} failed: ${problem}. The tokens of this pass do not count; see ` +
-      '`cause` if there is one.',
-  },
-  KV_ENGINE_STALLED: {
-    class: 'KvError',
-    recovery: 'retry',
-    template: ({ call, sequences, timeoutMs }) =>
-      `The engine's \`${call}\` of ${formatCount('sequence', sequences)} has not answered in ${formatNumber(timeoutMs, 1)} ms ` +
-      '(`passTimeoutMs`). Until it does, the slots of the pass stay out of use and its requests end with this error. Make the engine ' +
-      'answer, with an error if need be, or restart the process.',
-  },
-  KV_CALLBACK_FAILED: {
-    class: 'KvError',
-    recovery: 'fix',
-    template: ({ option, operation }) => `\`${option}\` threw an error instead of ${operation}. See \`cause\`.`,
-  },
-  KV_STREAM_STATE: {
-    class: 'KvStateError',
-    recovery: 'fix',
-    template: ({ operation, problem }) =>
-      `Cannot ${operation} this stream: it ${problem}. Await \`stream.result\` for the whole answer, or read its tokens with one ` +
-      '`for await`.',
-  },
-
+  ...servingCodes,
   ...driverCodes,
-  ...importanceCodes,
   ...sideCodes,
   ...storeCodes,
-  ...remoteCodes,
 
   // Addon
   KV_VIEW_FORBIDDEN: {
@@ -319,6 +286,11 @@ export const catalogue: { readonly [C in ErrorCode]: CatalogueEntry<C> } = {
     recovery: 'fix',
     template: ({ problem }) => problem,
   },
+  KV_OUTPUT_FAILED: {
+    class: 'KvError',
+    recovery: 'fix',
+    template: ({ file, problem }) => `${file} was not written: ${problem}. Nothing of it is left; make room, or name another place.`,
+  },
   KV_DEPENDENCY_MISSING: {
     class: 'KvError',
     recovery: 'fix',
@@ -328,8 +300,6 @@ export const catalogue: { readonly [C in ErrorCode]: CatalogueEntry<C> } = {
       return `${capitalize(purpose)} needs ${needed} not installed. Run \`npm install ${dependency}\`.`;
     },
   },
-
-  ...serverCodes,
 
   // Stopping and bugs
 

@@ -2,11 +2,9 @@
 // Types only. A minor version may add a field; only a major version removes or renames one. Sizes are in bytes unless the
 // name says otherwise; an optional field is absent where its value is unknown.
 
-import type { DriverCall } from './driver-call.js';
-import type { StoreDetails } from './store-details.js';
+import type { MachineDetails } from './machine-details.js';
 
-export type { DriverCall } from './driver-call.js';
-export type { RemoteRefusal } from './store-details.js';
+export type { DriverCall, RemoteRefusal, UnavailableReason } from './machine-details.js';
 
 /**
  * What helps: `fix` the call · `free` (release or evict) and retry · `retry` the same call later · `restart` (close
@@ -28,10 +26,6 @@ export interface CatalogueEntry<C extends ErrorCode = ErrorCode> {
   readonly template: (details: ErrorDetails[C]) => string;
 }
 
-/** Why a driver cannot be opened on this machine; native/driver.h has the same list as `Unavailable`. */
-export type UnavailableReason =
-  | 'no-library' | 'no-device' | 'stub-library' | 'init-failed' | 'no-such-device' | 'memory-refused' | 'forked';
-
 /** The pass of an engine that failed or has not answered. */
 interface EnginePass {
   /** Which of the engine's functions. */
@@ -41,7 +35,7 @@ interface EnginePass {
 }
 
 /** The `details` of each code. docs/errors.md says what each means. */
-export interface ErrorDetails extends StoreDetails {
+export interface ErrorDetails extends MachineDetails {
   // Mistakes in the call
   KV_UNKNOWN_OPTION: {
     readonly owner: string;
@@ -231,47 +225,6 @@ export interface ErrorDetails extends StoreDetails {
     readonly problem: string;
   };
 
-  // Driver
-  KV_DRIVER_UNAVAILABLE: DriverCall & {
-    readonly driver: string;
-    readonly reason: UnavailableReason;
-    readonly device?: number | undefined;
-  };
-  KV_DRIVER_UNSUPPORTED: DriverCall & {
-    readonly device: number;
-    readonly deviceName?: string | undefined;
-    readonly feature: string;
-  };
-  KV_DRIVER_TOO_OLD: DriverCall & {
-    /** The entry point that is missing. */
-    readonly missing: string;
-    /** As the driver returns it: 10010 for 10.1. 0 when unknown. */
-    readonly driverVersion: number;
-  };
-  KV_CUBLAS_UNAVAILABLE: {
-    /** The entry point that the library lacks; absent when it could not be opened. */
-    readonly missing?: string | undefined;
-  };
-  KV_KERNELS_REFUSED: DriverCall & {
-    /** The log of the driver's compiler; may be empty. */
-    readonly log: string;
-  };
-  KV_COMMAND_FAILED: {
-    /** How many commands were queued before it since the stream was last known to be done, counting from 0. */
-    readonly command: number;
-  };
-  KV_DRIVER_CALL_FAILED: DriverCall & {
-    readonly address?: number | undefined;
-    readonly bytes?: number | undefined;
-    readonly slot?: number | undefined;
-  };
-  KV_DRIVER_LOST: DriverCall & { readonly driver: string };
-  KV_DRIVER_MISUSE: DriverCall & {
-    /** Or the handle of a stream or an event, for a call that works on one. */
-    readonly address: number;
-    readonly bytes: number;
-  };
-
   // Addon
   KV_VIEW_FORBIDDEN: { readonly status: number };
   KV_ADDON_NOT_FOUND: {
@@ -294,6 +247,7 @@ export interface ErrorDetails extends StoreDetails {
     /** The whole message: the file, what is wrong there, what to do. */
     readonly problem: string;
   };
+  KV_OUTPUT_FAILED: { readonly file: string; readonly problem: string };
   KV_DEPENDENCY_MISSING: {
     /** One package, or several with spaces between them. */
     readonly dependency: string;

@@ -4,8 +4,7 @@
 
 import { createError } from './errors.js';
 import { formatList, formatNumber } from './format.js';
-import { describe } from './phrases.js';
-import { closest, didYouMean } from './suggestions.js';
+import { closest, describe, didYouMean } from './phrases.js';
 import { isArray, isRevoked } from './typed-arrays.js';
 
 /** Where a value stands, for the error: `owner` is the class or command, `option` the dotted path (`model.kvHeads`). */
@@ -225,11 +224,17 @@ export const boolean: Field<boolean> = (value, place) => {
   return value;
 };
 
+/** A string, which may be empty. */
+export const text: Field<string> = (value, place) => {
+  if (typeof value !== 'string') throw invalid('type', place, 'a string', value);
+  return value;
+};
+
 /** A string that is not empty. */
 export const string: Field<string> = (value, place) => {
-  if (typeof value !== 'string') throw invalid('type', place, 'a string', value);
-  if (value === '') throw invalid('range', place, 'a string that is not empty', value);
-  return value;
+  const given = text(value, place);
+  if (given === '') throw invalid('range', place, 'a string that is not empty', value);
+  return given;
 };
 
 /** A function; its parameters cannot be checked. */

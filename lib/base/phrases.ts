@@ -1,6 +1,7 @@
-// Phrases: the parts of error messages that need more than a template: lists, ranges, driver results, received values. Each
-// function returns readable text for any input, and never throws.
+// Phrases: the parts of error messages that need more than a template: lists, ranges, driver results, received values, what a
+// name was probably meant to be. Each function returns readable text for any input, and never throws.
 
+import { distance } from 'fastest-levenshtein';
 import { types } from 'node:util';
 
 import { formatCount, formatList, formatNumber, printable } from './format.js';
@@ -68,13 +69,20 @@ export function placesTried(tried: ErrorDetails['KV_ADDON_NOT_FOUND']['tried']):
 /** A received value as a message shows it: short, and safe to print. */
 export function describe(value: unknown): string {
   switch (typeof value) {
-    case 'number': return Number.isFinite(value) ? formatNumber(value, 6) : String(value);
+    case 'number': return describeNumber(value);
     case 'string': return value.length > 60 ? `a string of ${formatNumber(value.length)} characters` : `'${printable(value)}'`;
     case 'bigint': return `${value}n`;
     case 'function': return 'a function';
     case 'object': return value === null ? 'null' : describeObject(value);
     default: return String(value);
   }
+}
+
+/** Its digits in groups where these say all of it: 1.0000001 is not "1", which may be allowed. */
+function describeNumber(value: number): string {
+  if (!(Math.abs(value) < 1e21)) return String(value);
+  const grouped = formatNumber(value, 6);
+  return Number(grouped.replaceAll(',', '')) === value ? grouped : String(value);
 }
 
 const typedArrayNames = new Set([
@@ -103,4 +111,30 @@ export function capitalize(text: string): string {
 
 export function nextPowerOfTwo(value: number): number {
   return 2 ** Math.ceil(Math.log2(Math.max(1, value)));
+}
+
+/** The one of `names` that was probably meant; undefined when none is close enough. */
+export function closest(name: string, names: readonly string[]): string | undefined {
+  const limit = Math.max(1, Math.floor(name.length / 3));
+  let best: { name: string; edits: number; start: number } | undefined;
+  for (const candidate of names) {
+    const edits = distance(name.toLowerCase(), candidate.toLowerCase());
+    const start = commonStart(name, candidate);
+    if (edits > limit || (best !== undefined && (edits - best.edits || best.start - start) >= 0)) continue;
+    best = { name: candidate, edits, start };
+  }
+  return best?.name;
+}
+
+/** Length of the common start: of equally close names, `closest` takes the one with the longest. */
+function commonStart(a: string, b: string): number {
+  let at = 0;
+  while (at < a.length && a[at] === b[at]) at += 1;
+  return at;
+}
+
+/** A sentence that ends an error's message; undefined where no choice is near. */
+export function didYouMean(text: string, choices: readonly string[]): string | undefined {
+  const found = closest(text, choices);
+  return found === undefined ? undefined : `Did you mean '${found}'?`;
 }

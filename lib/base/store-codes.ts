@@ -1,10 +1,23 @@
-// The part of the catalogue about stores on disk.
+// The part of the catalogue about stores below the device: on disk, and over a network.
 
-import { printable } from './format.js';
-import type { CatalogueEntry, ErrorDetails } from './details.js';
-import { statusText } from './phrases.js';
+import { formatCount, formatList, formatNumber, printable } from './format.js';
+import type { CatalogueEntry, ErrorDetails, RemoteRefusal } from './details.js';
+import { joined, statusText } from './phrases.js';
 
-type StoreCode = 'KV_STORE_UNAVAILABLE' | 'KV_STORE_LOCKED' | 'KV_STORE_FOREIGN' | 'KV_STORE_VERSION' | 'KV_STORE_FAILED';
+type StoreCode =
+  | 'KV_STORE_UNAVAILABLE' | 'KV_STORE_LOCKED' | 'KV_STORE_FOREIGN' | 'KV_STORE_VERSION' | 'KV_STORE_FAILED'
+  | 'KV_TIER_UNREACHABLE' | 'KV_TIER_REFUSED' | 'KV_TIER_DAMAGED' | 'KV_TIER_STALLED';
+
+/** What to do about a store over a network that refuses. */
+const remedies: Readonly<Record<RemoteRefusal, string>> = {
+  credentials: 'Give the name and password of one of its users, in `url`, `nodes` or the options of `client`.',
+  permission: 'Allow its user `GET`, `SET`, `EXISTS`, `EXPIRE`, `UNLINK`, `PING` and `INFO` on keys `kvt:*`.',
+  protocol: 'Give the address of a Redis or Valkey, with `rediss:` where it speaks TLS and `redis:` where it does not.',
+  'is-cluster': 'It is one node of a cluster: give some of its nodes as `nodes`, or a cluster\'s client.',
+  'no-cluster': 'It is no cluster: give its address as `url`.',
+  full: 'Give it more `maxmemory`, or a `maxmemory-policy` that evicts, such as `allkeys-lru`.',
+  other: 'See the store\'s own documentation for this reply.',
+};
 
 export const storeCodes: { readonly [C in StoreCode]: CatalogueEntry<C> } = {
   KV_STORE_UNAVAILABLE: {
@@ -37,6 +50,33 @@ export const storeCodes: { readonly [C in StoreCode]: CatalogueEntry<C> } = {
     template: ({ path, call, ...status }) =>
       `The disk refused \`${call}\` for the store at ${printable(path)}${status.status ? `: ${statusText({ call, ...status })}` : ''}. ` +
       'What was not on disk for good is dropped; store it again, and check the disk if this repeats.',
+  },
+  KV_TIER_UNREACHABLE: {
+    class: 'KvError',
+    recovery: 'retry',
+    template: ({ tier, address, problem }) =>
+      `The tier \`${printable(tier)}\` cannot reach its store at ${printable(address)}: ${printable(problem)}. Start the store, or correct its ` +
+      'address.',
+  },
+  KV_TIER_REFUSED: {
+    class: 'KvError',
+    recovery: 'fix',
+    template: ({ tier, address, reason, reply }) =>
+      joined(`The store of the tier \`${printable(tier)}\` at ${printable(address)} refused: '${printable(reply.replace(/\.$/, ''))}'.`, remedies[reason]),
+  },
+  KV_TIER_DAMAGED: {
+    class: 'KvError',
+    recovery: 'none',
+    template: ({ tier, key, problem }) =>
+      `A block of the tier \`${printable(tier)}\` is not what was stored: the value of \`${printable(key)}\` ${problem}. It counts as absent and ` +
+      'will be computed again.',
+  },
+  KV_TIER_STALLED: {
+    class: 'KvError',
+    recovery: 'fix',
+    template: ({ tiers, calls, timeoutMs }) =>
+      `Closing waits for ${formatCount('call', calls)} of the ${tiers.length === 1 ? 'tier' : 'tiers'} ${formatList(tiers.map((name) => `\`${printable(name)}\``), 'and')}, which ` +
+      `answered nothing for ${formatNumber(timeoutMs)} ms. What was to be stored may be missing there. Have \`close\` of the tier end what is running, or raise \`prefixCache.tierCloseTimeoutMs\`.`,
   },
 };
 

@@ -1,5 +1,6 @@
 // Reads the kind, length and memory of a caller's typed array with the language's own getters, taken when this module is loaded: a
-// prototype or a property that was put on the object cannot change the answer. Arrays of other realms (`vm`) count.
+// prototype or a property that was put on the object cannot change the answer. Arrays of other realms (`vm`) count. And makes arrays: longer
+// copies, and shared ones.
 //
 // Reading an element of a typed array runs no code of the caller's, so what was checked holds until the caller runs again.
 
@@ -93,4 +94,17 @@ export function isRevoked(value: unknown): boolean {
   } catch {
     return true;
   }
+}
+
+/** A longer copy: the old elements first, the rest zero or as asked. */
+export function enlarged<T extends Int32Array | Uint8Array | Float64Array>(array: T, length: number, fill = 0): T {
+  const copy = new (array.constructor as new (elements: number) => T)(length);
+  copy.set(array);
+  if (fill !== 0) copy.fill(fill, array.length);
+  return copy;
+}
+
+/** New floats, all 0, which commands may use that run later: shared memory can be neither detached nor shrunk under them. */
+export function sharedFloats(length: number): Float32Array {
+  return new Float32Array(new SharedArrayBuffer(Float32Array.BYTES_PER_ELEMENT * length));
 }

@@ -4,12 +4,14 @@
 
 import { createError } from '../base/errors.js';
 import {
-  arrayOf, checkInteger, integer, oneOf, optional, readArray, readOptions, streamField, string, withDefault, withoutRevoked,
+  arrayOf, checkInteger, integer, oneOf, optional, readArray, readOptions, streamField, string, text, withDefault, withoutRevoked,
   type Field, type FieldPlace, type FieldSpec, type OptionsOf,
 } from '../base/options.js';
 import { sortItems, type PromptItem } from '../prefix/prompt-encoder.js';
 import { SelectedText } from '../importance/selected-text.js';
 import { elementsOf, isArray, isDetached, typedArrayKind } from '../base/typed-arrays.js';
+
+export { sortItems, type PromptItem } from '../prefix/prompt-encoder.js';
 
 /** Token ids, each 0 … 2³¹ − 1. */
 export type Tokens = Int32Array | Uint32Array | readonly number[];
@@ -55,7 +57,7 @@ export interface AcquireOptions extends PromptOptions {
    * computes more. Default: none.
    */
   readonly selected?: SelectedText | undefined;
-  /** For eviction policies that look at it: 0 … 255, higher stays longer. Default 0. */
+  /** For eviction policies that look at it, on the device and in tiers: 0 … 255, higher stays longer. Default 0. */
   readonly priority?: number | undefined;
   /**
    * The stream on which the sequence's work will be queued, a CUstream: what is cached is valid for what is queued there from here
@@ -177,11 +179,6 @@ function checkUncovered({ owner, option }: FieldPlace, { copy, given }: GivenTok
   }
 }
 
-export const text: Field<string> = (value, place) => {
-  if (typeof value === 'string') return value;
-  throw createError('KV_INVALID_OPTION', { reason: 'type', ...place, expected: 'a string', received: value });
-};
-
 const itemSpec = {
   at: integer(), length: integer({ min: 1 }), kind: oneOf(['item', 'embedding']), hash: string,
 };
@@ -254,4 +251,4 @@ function tokensOf(owner: string, { tokens, items }: Pick<GivenPrompt, 'tokens' |
   return tokens === undefined ? undefined : checkTokens(owner, tokens, items);
 }
 
-export { caching as cachingField, items as itemsField, text as textField };
+export { caching as cachingField, items as itemsField };

@@ -24,7 +24,7 @@ export interface CachedBy {
 export interface AdmissionRequest {
   readonly promptTokens: number;
   /** Whether pages for all of them are set aside. */
-  readonly isPromised: boolean;
+  readonly isEarmarked: boolean;
   /** Number of the tenant, for scrubbing. */
   readonly tenant: bigint;
   readonly prompt: Prompt | undefined;

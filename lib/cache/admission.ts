@@ -12,10 +12,12 @@ import type { CachedRows } from './cached-rows.js';
 import type { Admitted, AdmissionRequest, CachedBy, Prompt } from './admission-request.js';
 import type { SideTensors } from '../side/side-tensors.js';
 import type { RowSharing } from './row-sharing.js';
+import type { TailCopy } from './row-copies.js';
 import type { RowSupply } from './row-supply.js';
 import type { SlotFences } from './slot-fences.js';
 import type { SlotMemory } from './slot-memory.js';
 import { noForeignRow, sharedTails } from './slots.js';
+import { TakeOver } from './take-over.js';
 
 /** What is cached of a prompt, and the cheapest way to it. */
 interface Plan {
@@ -28,8 +30,9 @@ interface Plan {
   /** Slot to adopt, or -1, and how many of the groups it has. */
   readonly adoptedSlot: number;
   readonly adoptedGroups: number;
-  /** Group from which the tokens behind the shared groups are copied, or -1. */
+  /** Group from which the tokens behind the shared groups are copied, or -1, and slots whose queued work may still write it. */
   readonly copiedId: number;
+  readonly writers: readonly number[];
   /** Pages of the groups to have that running sequences use already. */
   readonly usedPages: number;
   /** Pages in no sequence's use that must stay while they are copied from. */
@@ -38,22 +41,19 @@ interface Plan {
   readonly keptValue: unknown;
 }
 
+const noSlots: readonly number[] = [];
+
 const nothing: Plan = {
-  hit: undefined, tokens: 0, pendingTokens: 0, groups: 0, adoptedSlot: -1, adoptedGroups: 0, copiedId: -1, usedPages: 0, sourcePages: 0,
+  hit: undefined, tokens: 0, pendingTokens: 0, groups: 0, adoptedSlot: -1, adoptedGroups: 0, copiedId: -1, writers: noSlots, usedPages: 0, sourcePages: 0,
   keptValue: undefined,
 };
 
-interface Copy {
-  readonly source: () => number;
-  readonly id: number;
-  readonly tokens: number;
-  /** On which it is queued; undefined: it is done when the slot is admitted. */
-  readonly stream: bigint | undefined;
+interface Copy extends TailCopy {
   /** Slots that a queued copy reads, and slots whose work it waits for. */
   readonly usedSlots: readonly number[];
 }
 
-const noCopy: Copy = { source: () => -1, id: -1, tokens: 0, stream: undefined, usedSlots: [] };
+const noCopy: Copy = { source: -1, id: -1, rows: 0, tokens: 0, stream: undefined, usedSlots: noSlots };
 
 export class Admission {
   readonly #memory: SlotMemory;
@@ -62,6 +62,7 @@ export class Admission {
   readonly #sharing: RowSharing;
   readonly #fences: SlotFences;
   readonly #side: SideTensors;
+  readonly #takeOver: TakeOver;
   #ids = new Int32Array(64);
 
   constructor(memory: SlotMemory, supply: RowSupply, cached: CachedRows, sharing: RowSharing, fences: SlotFences, side: SideTensors) {
@@ -71,6 +72,7 @@ export class Admission {
     this.#sharing = sharing;
     this.#fences = fences;
     this.#side = side;
+    this.#takeOver = new TakeOver(memory, supply, cached);
   }
 
   /**
@@ -101,100 +103,71 @@ export class Admission {
   /** What is cached of the prompt in K, V and every side tensor that the sequence carries. */
   #match({ domain, text }: Prompt, maxTokens: number | undefined, needs: number): PrefixHit {
     const hit = this.#cached.index.match(domain, text, maxTokens);
+    if (needs === 0) return hit;
     const covered = this.#side.covered(hit.node, hit.tokens, needs);
     if (covered < hit.tokens) hit.limitTo(covered);
     return hit;
   }
 
   #admitAs(plan: Plan, request: AdmissionRequest, retiringSlots: number): Admitted {
-    const { layout, slots } = this.#memory;
-    const { promptTokens, isPromised } = request;
+    const { layout, slots, news } = this.#memory;
+    const { registry } = this.#cached;
+    const { promptTokens, isEarmarked } = request;
     const promptRows = layout.rowsFor(promptTokens);
-    if (isPromised && plan.tokens === 0) this.#evictFor(promptRows);
+    const earmarkedRows = isEarmarked ? promptRows : 0;
+    if (plan.tokens === 0 && layout.pagesFor(earmarkedRows) > news[cacheNews.availablePages]!) this.#takeOver.makeWay(promptRows);
     const slot = plan.adoptedSlot >= 0 ? plan.adoptedSlot : this.#choose(plan, promptRows, retiringSlots);
 
     // What is ready may lack rows of its last group.
     const isReady = slots.foreignRow[slot] === noForeignRow && plan.adoptedGroups === plan.groups &&
-      this.#cached.registry.namedGroups(slot) === plan.groups && (plan.groups > 0 || this.#cached.contentRows(slot) === 0);
-    const neededRows = layout.rowsFor(Math.max(plan.tokens, isPromised ? promptTokens : 0));
+      registry.named[slot] === plan.groups;
+    const cachedRows = plan.tokens === 0 ? 0 : layout.rowsFor(plan.tokens);
+    const neededRows = Math.max(cachedRows, earmarkedRows);
     let pages = layout.pagesFor(neededRows) - plan.usedPages + plan.sourcePages;
-    const { withheld } = this.#cached;
-    if (withheld.isAny && plan.hit !== undefined && pages > 0 && !this.#supply.canObtain(pages)) {
-      pages -= withheld.idlePagesIn(this.#ids, plan.hit, neededRows);
+    if (pages > 0 && !this.#supply.canObtain(pages)) {
+      const { withheld } = this.#cached;
+      if (withheld.isAny && plan.hit !== undefined) pages -= withheld.idlePagesIn(this.#ids, plan.hit, neededRows);
+      this.#supply.checkObtainable(pages, Math.ceil(pages / layout.pagesPerRow));
     }
-    this.#supply.checkObtainable(pages, Math.ceil(pages / layout.pagesPerRow));
 
     if (!isReady) this.#cached.vacate(slot, plan.adoptedGroups);
-    else this.#cached.take(slot);
-    this.#attach(slot, plan, request);
+    else this.#cached.choice.remove(slot);
+    this.#attach(slot, plan, request, cachedRows, earmarkedRows);
     return {
       slot, cachedTokens: plan.tokens, cachedBy: this.#cachedBy(plan), pendingTokens: plan.pendingTokens, keptValue: plan.keptValue,
     };
   }
 
-  /** Where a text of its own must displace cached ones, those go first that idle slots hold: it then gets one with their rows. */
-  #evictFor(promptRows: number): void {
-    const { layout, slots, news } = this.#memory;
-    if (!slots.hasFree()) return;
-    const fullest = this.#cached.choice.fullestBlank();
-    const lackingPages = (): number => layout.pagesFor(promptRows) - layout.pagesFor(fullest < 0 ? 0 : Math.min(promptRows, slots.rows[fullest]!));
-    if (lackingPages() <= news[cacheNews.availablePages]!) return;
-    const missing = this.#supply.missingWithoutEviction(lackingPages, fullest);
-    if (missing > 0) this.#cached.evictInPlace(missing);
-  }
-
   #plan(hit: PrefixHit): Plan {
-    const { registry, choice } = this.#cached;
+    const { registry: { numbers }, choice } = this.#cached;
     const { tokens, wholeRows, tailRow, isTailWhole, pendingTokens, value } = hit;
     if (tokens === 0) return { ...nothing, hit, pendingTokens };
     if (this.#ids.length < wholeRows) this.#ids = new Int32Array(2 * wholeRows);
     hit.fill(this.#ids);
-    const sourcePages = tailRow >= 0 && registry.usersOf(tailRow) === 0 ? registry.pagesOf(tailRow) : 0;
-    const usedPages = this.#usedPages(wholeRows);
-    const plan = { hit, tokens, pendingTokens, groups: wholeRows, copiedId: tailRow, usedPages, sourcePages, keptValue: value };
+    const sourcePages = tailRow >= 0 && numbers.users[tailRow] === 0 ? numbers.pagesOf(tailRow) : 0;
+    const usedPages = this.#cached.pagesInUse(this.#ids, wholeRows); // those of its start, as a rule
+    const plan: Plan = { // with every field: an object that grows while it is copied is slow
+      hit, tokens, pendingTokens, groups: wholeRows, adoptedSlot: -1, adoptedGroups: 0, copiedId: tailRow, writers: noSlots, usedPages, sourcePages, keptValue: value,
+    };
     // A sequence that adopts a row that is not full writes on in it, so nothing may lie behind the match there.
-    if (tailRow >= 0 && isTailWhole && registry.mappersOf(tailRow) === 1) {
+    if (tailRow >= 0 && isTailWhole && numbers.mappers[tailRow] === 1) {
       const slot = choice.freeEndingIn(tailRow);
       const groups = wholeRows + 1;
       if (slot >= 0) return { ...plan, groups, adoptedSlot: slot, adoptedGroups: groups, copiedId: -1, sourcePages: 0 };
     }
     // A copy cannot be put behind a step of the engine: what it may still be writing is not found yet.
-    if (tailRow >= 0 && this.#sharing.copies.writersOf(tailRow).some((writer) => this.#fences.writtenStep(writer) >= 0)) {
+    const writers = tailRow < 0 ? noSlots : this.#sharing.copies.writersOf(tailRow);
+    if (writers.some((writer) => this.#fences.writtenStep(writer) >= 0)) {
       hit.limitTo(this.#memory.groups.tokensIn(wholeRows));
       return this.#plan(hit);
     }
-    let adoptedGroups = wholeRows;
-    let adoptedSlot = -1;
-    for (; adoptedGroups > 0 && adoptedSlot < 0; adoptedGroups -= adoptedSlot < 0 ? 1 : 0) adoptedSlot = choice.freeEndingIn(this.#ids[adoptedGroups - 1]!);
-    const longer = this.#longerSlot(wholeRows, this.#rowsOf(wholeRows) - this.#rowsOf(adoptedGroups));
-    return longer < 0 ? { ...plan, adoptedSlot, adoptedGroups } : { ...plan, adoptedSlot: longer, adoptedGroups: wholeRows };
-  }
-
-  /**
-   * An idle slot that maps all these groups of the match and goes on with another text, where unmapping that, which stays cached, is less
-   * work than mapping the `lackingRows` rows of the match that the next best slot lacks; or -1.
-   */
-  #longerSlot(groups: number, lackingRows: number): number {
-    const { registry, choice } = this.#cached;
-    const { slots } = this.#memory;
-    let longer = -1;
-    let fewest = lackingRows + this.#rowsOf(groups);
-    if (lackingRows === 0) return longer;
-    for (const slot of registry.slotsOf(this.#ids[groups - 1]!)) {
-      if (!choice.has(slot) || !slots.isFree(slot) || slots.rows[slot]! >= fewest) continue;
-      longer = slot;
-      fewest = slots.rows[slot]!;
-    }
-    return longer;
+    const { slot: adoptedSlot, groups: adoptedGroups } = choice.forGroups(this.#ids, wholeRows);
+    return { ...plan, adoptedSlot, adoptedGroups, writers };
   }
 
   #hasIdleGroups({ groups, usedPages }: Plan): boolean {
-    return groups > 0 && usedPages < this.#memory.layout.pagesFor(this.#rowsOf(groups));
-  }
-
-  /** Of the first `groups` groups of the match, pages that running sequences need: those of its start, as a rule. */
-  #usedPages(groups: number): number {
-    return this.#cached.pagesInUse(this.#ids, groups);
+    const { layout } = this.#memory;
+    return groups > 0 && usedPages < layout.pagesFor(Math.min(groups * layout.groupRows, layout.maxRows));
   }
 
   /** An idle slot for what no slot has ready. */
@@ -206,86 +179,81 @@ export class Admission {
   }
 
   /** Gives the slot what the plan says, and sets the prompt's pages aside. When that fails, the slot is idle again as it was. */
-  #attach(slot: number, plan: Plan, { promptTokens, isPromised, tenant, prompt, needs, stream, isTransfer }: AdmissionRequest): void {
-    const { layout, slots, late } = this.#memory;
+  #attach(slot: number, plan: Plan, request: AdmissionRequest, cachedRows: number, earmarkedRows: number): void {
+    const { slots, late } = this.#memory;
+    const { promptTokens, isEarmarked, tenant, prompt, needs, stream, isTransfer } = request;
     const { registry, tokens, index } = this.#cached;
     let path: PrefixPath | undefined;
     let isBorrowing = false;
     try {
-      path = this.#open(slot, plan, prompt, isTransfer);
-      registry.start(slot);
-      registry.join(slot, plan.groups); // before room is made, which leaves alone what a sequence uses
+      const ids = registry.idsOf(slot);
+      path = this.#open(ids, plan, prompt, isTransfer);
+      registry.start(slot, plan.groups); // before room is made, which leaves alone what a sequence uses
       isBorrowing = plan.copiedId >= 0;
       if (isBorrowing) registry.borrow(plan.copiedId);
-      this.#side.admit(slot, { node: path?.node ?? -1, tokens: plan.tokens, promisedTokens: isPromised ? promptTokens : 0, needs, tenant });
-      this.#fences.setStream(slot, stream);
-      if (path !== undefined) this.#orderBehindWriters(slot, plan.groups);
-      const copy = this.#copyFor(slot, plan);
+      if (needs !== 0) {
+        this.#side.admit(slot, { node: path?.node ?? -1, tokens: plan.tokens, earmarkedTokens: isEarmarked ? promptTokens : 0, needs, tenant });
+      }
+      const queue = this.#fences.setStream(slot, stream);
+      if (path !== undefined && plan.groups > 0) this.#orderBehindWriters(slot, queue, ids, plan.groups);
+      const copy = this.#copyFor(slot, queue, plan, cachedRows);
       this.#supply.admit(slot, tenant, {
-        ids: registry.idsOf(slot), from: plan.adoptedGroups, to: plan.groups, sharedRows: registry.rowsOfLast(slot), copy,
-        rows: copy.tokens > 0 ? layout.rowsFor(plan.tokens) : 0, promisedRows: isPromised ? layout.rowsFor(promptTokens) : 0,
+        ids, from: plan.adoptedGroups, to: plan.groups, sharedRows: registry.rowsOfLast(slot), copy,
+        rows: copy.tokens > 0 ? cachedRows : 0, earmarkedRows,
       });
       if (copy.tokens > 0) registry.hasCopied(plan.copiedId, slot, plan.tokens);
       if (copy.stream !== undefined) this.#sharing.copies.hasQueuedCopy(slot, copy.usedSlots, copy.stream);
     } catch (error) {
-      this.#side.retire(slot, 0);
+      if (needs !== 0) this.#side.retire(slot, 0);
       registry.leave(slot, plan.adoptedGroups);
       registry.stop(slot);
       this.#cached.list(slot, plan.adoptedGroups);
       if (path !== undefined) index.release(path);
       late.attempt(() => {
-        this.#cached.settle();
+        this.#cached.endDropped();
       });
       throw error;
     } finally {
       if (isBorrowing) registry.giveBack(plan.copiedId);
     }
-    slots.lease(slot, { tokens: plan.tokens, promisedTokens: isPromised ? promptTokens : 0, tenant, sharedTail: sharedTails.none, isTransfer });
+    slots.lease(slot, { tokens: plan.tokens, earmarkedTokens: isEarmarked ? promptTokens : 0, tenant, sharedTail: sharedTails.none, isTransfer });
     if (path === undefined || prompt === undefined) return;
     tokens.open(slot, { path, buffer: prompt.text, count: prompt.text.length });
-    if (prompt.canWrite) index.announce(path, prompt.text, prompt.text.length);
-    late.attempt(() => {
-      this.#cached.settle();
-    });
+    if (this.#cached.hasDropped) late.attempt(() => { this.#cached.endDropped(); });
   }
 
-  #open(slot: number, plan: Plan, prompt: Prompt | undefined, isTransfer: boolean): PrefixPath | undefined {
+  /** Opens the path of the prompt, whose rows are `ids` from here on. */
+  #open(ids: Int32Array, plan: Plan, prompt: Prompt | undefined, isTransfer: boolean): PrefixPath | undefined {
     if (prompt === undefined) return undefined;
-    const { index, registry } = this.#cached;
+    const { index } = this.#cached;
     const { domain, text, canWrite, priority } = prompt;
     const hit = plan.hit ?? index.match(domain, text, 0);
-    return index.open(hit, { rows: registry.idsOf(slot), isStored: canWrite, level: priority, isTransfer, promptTokens: text.length });
+    return index.open(hit, { rows: ids, isStored: canWrite, level: priority, isTransfer, promptTokens: text.length, announced: text });
   }
 
   /**
-   * How the matching tokens of a group that goes on differently are copied: queued behind the work that is queued on the group, which is
+   * How the matching tokens of a group that goes on differently are copied: queued on `stream` behind the work that is queued on the group, which is
    * ordered for it, or at once, when that work is over.
    */
-  #copyFor(slot: number, { tokens, copiedId }: Plan): Copy {
+  #copyFor(slot: number, stream: bigint | undefined, { tokens, copiedId, writers }: Plan, rows: number): Copy {
     if (copiedId < 0) return noCopy;
-    const { copies } = this.#sharing;
     const fences = this.#fences;
-    const rows = this.#memory.layout.rowsFor(tokens);
-    const writers = copies.writersOf(copiedId);
-    const source = copies.sourceOf(copiedId, slot, rows);
-    const stream = fences.streamOf(slot);
-    if (writers.length === 0 || source < 0 || stream === undefined) {
+    const source = writers.length === 0 ? -1 : this.#sharing.copies.sourceOf(copiedId, slot, rows);
+    if (source < 0 || stream === undefined) {
       for (const writer of writers) fences.waitWritten(writer, 'copy from');
-      return { source: () => this.#cached.registry.slotOf(copiedId, rows), id: copiedId, tokens, stream: undefined, usedSlots: [] };
+      return { source: -1, id: copiedId, rows, tokens, stream: undefined, usedSlots: [] };
     }
     fences.ensure(stream);
     for (const writer of writers) fences.order(stream, writer);
-    return { source: () => source, id: copiedId, tokens, stream, usedSlots: [source, ...writers] };
+    return { source, id: copiedId, rows, tokens, stream, usedSlots: [source, ...writers] };
   }
 
-  /** What will be queued for the slot runs after work on other streams that may still write what it shares. */
-  #orderBehindWriters(slot: number, groups: number): void {
+  /** What will be queued for the slot on `stream` runs after work on other streams that may still write what it shares. */
+  #orderBehindWriters(slot: number, stream: bigint | undefined, ids: Int32Array, groups: number): void {
     const { layout, slots } = this.#memory;
     const { registry } = this.#cached;
     const fences = this.#fences;
-    const stream = fences.streamOf(slot);
-    if (groups === 0 || stream === undefined) return;
-    const ids = registry.idsOf(slot);
+    if (stream === undefined) return;
     for (let other = 0; other < slots.count; other += 1) {
       if (other === slot || !fences.isPendingBeside(other, stream)) continue;
       const isForeign = slots.foreignRow[other]! < groups * layout.groupRows;
@@ -294,13 +262,10 @@ export class Admission {
   }
 
   #cachedBy({ tokens, groups, adoptedGroups }: Plan): CachedBy {
+    if (tokens === 0) return { adoptedTokens: 0, aliasedTokens: 0, copiedTokens: 0 };
     const { groups: arithmetic } = this.#memory;
-    const adoptedTokens = Math.min(tokens, arithmetic.tokensIn(adoptedGroups));
-    const aliasedTokens = Math.min(tokens, arithmetic.tokensIn(groups)) - adoptedTokens;
+    const adoptedTokens = adoptedGroups === 0 ? 0 : Math.min(tokens, arithmetic.tokensIn(adoptedGroups));
+    const aliasedTokens = adoptedGroups === groups ? 0 : Math.min(tokens, arithmetic.tokensIn(groups)) - adoptedTokens;
     return { adoptedTokens, aliasedTokens, copiedTokens: tokens - adoptedTokens - aliasedTokens };
-  }
-
-  #rowsOf(groups: number): number {
-    return Math.min(groups * this.#memory.layout.groupRows, this.#memory.layout.maxRows);
   }
 }

@@ -23,6 +23,14 @@ export interface BlockCopy {
   readonly isOrdered: boolean;
 }
 
+/** Memory of this process that copies between the device and tiers go through. */
+export interface CopyStaging {
+  /** Bytes that are registered with the device, which copies by itself. */
+  readonly pinnedBytes: number;
+  /** Bytes of which the driver refused that: copies go through them all the same, slower, each waiting for the one before. */
+  readonly pageableBytes: number;
+}
+
 interface Pending {
   /** Kept while threads use their memory. */
   readonly copy: BlockCopy;
@@ -60,6 +68,12 @@ export class BlockCopies {
     return new Promise((resolve, reject) => {
       this.#pending.set(id, { copy, resolve, reject });
     });
+  }
+
+  /** Undefined: nothing was copied yet, or the CPU reaches the device's memory and copies by itself. */
+  get staging(): CopyStaging | undefined {
+    const bytes = this.#isOpen ? this.#native.copierStaging() : undefined;
+    return bytes === undefined ? undefined : { pinnedBytes: bytes[0], pageableBytes: bytes[1] };
   }
 
   /** A stream: what it is made to wait for comes before copies that are begun later. Throws what the driver refuses. */

@@ -28,7 +28,7 @@ export interface PictureSlot {
   /** Tokens that a prepared batch is computing. */
   readonly prepared: number;
   /** Tokens that memory was set aside for. */
-  readonly promised: number;
+  readonly earmarked: number;
   /** Mapped rows. */
   readonly rows: number;
   readonly isQuarantined: boolean;
@@ -80,14 +80,14 @@ export function pictureOf(memory: SlotMemory, cached: CachedRows): CachePicture 
   for (let slot = 0; slot < numbers.count; slot += 1) {
     const state = numbers.state[slot]!;
     const rows = numbers.rows[slot]!;
-    if (state === slotStates.idle) idlePages += layout.pagesFor(rows) - layout.pagesFor(cached.contentRows(slot));
+    if (state === slotStates.idle) idlePages += layout.pagesBetween(cached.contentRows(slot), rows);
     if (numbers.isTransfer(slot) || (state === slotStates.idle && rows === 0)) continue;
     slots.push({
       slot, state: stateNames[state]!, generation: numbers.generation[slot]!, length: numbers.length[slot]!, prepared: numbers.prepared[slot]!,
-      promised: numbers.promisedTokens[slot]!, rows, isQuarantined: numbers.isQuarantined[slot] === 1, runs: runsOf(slot, rows, memory, cached),
+      earmarked: numbers.earmarkedTokens[slot]!, rows, isQuarantined: numbers.isQuarantined[slot] === 1, runs: runsOf(slot, rows, memory, cached),
     });
   }
-  const cachedPages = cached.registry.idlePages;
+  const cachedPages = cached.registry.numbers.idlePages;
   const { rows, requests } = cached.index.rowsByAge(ageBounds, maxNodes);
   return {
     layout: { kind, pageBytes, pagesPerRow, tokensPerRow, maxTokens, maxRows, slots: numbers.sequences, virtualBytes },
@@ -104,13 +104,13 @@ function runsOf(slot: number, rows: number, { layout: { groupRows } }: SlotMemor
     if (last !== undefined && (runs.length === maxRuns || (last[1] === sharers && (sharers > 1 || last[2] === id)))) last[0] = endRow;
     else runs.push([endRow, sharers, id]);
   };
-  const groups = registry.namedGroups(slot);
+  const groups = registry.named[slot]!;
   const step = Math.max(1, Math.ceil(groups / maxSamples));
   const ids = groups === 0 ? undefined : registry.idsOf(slot);
   const named = Math.min(rows, registry.rowsOfLast(slot));
   for (let group = 0; group < groups; group += step) {
     const id = ids![group]!;
-    const sharers = registry.mappersOf(id);
+    const sharers = registry.numbers.mappers[id]!;
     put(Math.min(named, (group + step) * groupRows), Math.max(1, sharers), sharers > 1 ? id : -1);
   }
   if (rows > named) put(rows, 1, -1);

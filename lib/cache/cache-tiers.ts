@@ -5,31 +5,35 @@ import { createHash } from 'node:crypto';
 
 import { createError } from '../base/errors.js';
 import { number } from '../base/options.js';
-import type { TimeHistogram } from '../base/time-histogram.js';
 import type { PrefixDomain } from '../prefix/domain.js';
-import type { SelectionCounts } from '../importance/selection-totals.js';
+import type { CachedExtent } from '../prefix/eviction/eviction-policy.js';
 import { probesOf, type ReadImportance } from '../importance/probes.js';
 import type { ModelShape } from '../layout/model-shape.js';
 import type { PromptEncoder } from '../prefix/prompt-encoder.js';
-import { ImportanceMeans } from '../prefix/importance/importance-means.js';
+import { ImportanceMeans } from '../tiers/importance-means.js';
 import { BlockKeys } from '../tiers/block-keys.js';
-import type { GetMiss, PutRefusal, Tier, TierStatistics } from '../tiers/tier.js';
+import { chosenTokens } from '../tiers/chosen-tokens.js';
+import type { Tier } from '../tiers/tier.js';
+import type { LoadClock } from '../tiers/load-clock.js';
 import type { OpenTier } from '../tiers/open-tier.js';
+import type { PlacedBlocks } from '../tiers/placed-blocks.js';
 import { RaisedBlocks } from '../tiers/raised-blocks.js';
+import { isOverBeforeSilence } from '../tiers/tier-calls.js';
 import { TierSet } from '../tiers/tier-set.js';
 import { BlockCopies } from './block-copies.js';
 import type { CachedRows } from './cached-rows.js';
 import { Demotions } from './demotions.js';
 import type { FinishedTexts } from './finished-texts.js';
-import type { Promotion, PromotionEnd } from './promotion.js';
-import { mostPromotions, Promotions, type PromotionRequest } from './promotions.js';
+import type { Promotion, PromotionRequest } from './promotion.js';
+import { mostPromotions, Promotions } from './promotions.js';
 import type { RowSharing } from './row-sharing.js';
-import { Reordering, type ReorderingCounts, type ReorderOptions } from './reordering.js';
+import { Reordering, type ReorderOptions } from './reordering.js';
 import { Selections } from './selections.js';
 import type { SlotFences } from './slot-fences.js';
 import type { SlotLeases } from './slot-leases.js';
 import type { SlotMemory } from './slot-memory.js';
 import type { Steps } from './steps.js';
+import { tierMetrics, type TiersMetrics } from './tiers-metrics.js';
 import { TextPlaces, type TextPlace, type TiersExplanation } from './text-places.js';
 import { Transfers } from './transfers.js';
 
@@ -38,78 +42,15 @@ export const transferSlots = mostPromotions + 1;
 
 const atLeastZero = number(0);
 
-/** What one tier has, and what it did since the cache was opened. */
-export interface TierMetrics {
-  /** Its name among the tiers of the cache. */
-  readonly name: string;
-  /** `failed`: it could not be opened, and is out of service. */
-  readonly state: 'opening' | 'open' | 'failed' | 'closed';
-  /** Blocks of the tier that the cache knows. */
-  readonly blocks: number;
-  /** Bytes that these take of its capacity. */
-  readonly bytes: number;
-  /** Bytes that it may have; undefined: the store bounds itself. */
-  readonly capacityBytes: number | undefined;
-  /** Blocks that were put. */
-  readonly storedBlocks: number;
-  /** Their bytes. */
-  readonly storedBytes: number;
-  /** Tokens that came to the device from it. */
-  readonly promotedTokens: number;
-  /** Bytes that it gave, of tiers that lend none of their memory. */
-  readonly loadedBytes: number;
-  /** Blocks that the cache removed to make room. */
-  readonly evictedBlocks: number;
-  /** Blocks that came back with other bytes than were stored, and were dropped. */
-  readonly damagedBlocks: number;
-  /** Blocks that it did not take, by reason. */
-  readonly refusals: Readonly<Record<PutRefusal, number>>;
-  /** Blocks that it did not give, by reason. */
-  readonly misses: Readonly<Record<GetMiss, number>>;
-  /** Milliseconds before a load's first byte, as measured; undefined: not yet. */
-  readonly latencyMs: number | undefined;
-  /** Bytes a millisecond from then on, as measured; undefined: not yet. */
-  readonly bytesPerMs: number | undefined;
-  /** How long it took to give a block, of tiers that lend none of their memory. */
-  readonly getTimes: TimeHistogram;
-  /** How long it took to store one. */
-  readonly putTimes: TimeHistogram;
-  /** The tier's own. */
-  readonly own: TierStatistics;
-}
-
-/** Of all tiers together. */
-export interface TiersMetrics {
-  /** One for each, in their order. */
-  readonly tiers: readonly TierMetrics[];
-  /** Finished texts that wait to be stored. */
-  readonly waitingTexts: number;
-  /** Finished texts of which a tier wanted more than it got: too many waited, or they were evicted too soon. */
-  readonly droppedTexts: number;
-  /** Loads and stores that ended early, since their pages were wanted. */
-  readonly interruptedTransfers: number;
-  /** Prompt tokens a millisecond that the engine computes, as measured; undefined: not yet. */
-  readonly prefillTokensPerMs: number | undefined;
-  /** Promotions that tiers had something for, by how they ended. */
-  readonly promotions: Readonly<Record<PromotionEnd, number>>;
-  /** The same of hints (`prefetch`). */
-  readonly prefetches: Readonly<Record<PromotionEnd, number>>;
-  /** How long those promotions took. */
-  readonly promotionTimes: TimeHistogram;
-  /** Blocks of which selections read, and that were brought to memory for it (`hostTier({ keeps })`). */
-  readonly raisedBlocks: number;
-  /** What selections came to; nothing of it is counted above. */
-  readonly selections: SelectionCounts;
-  /** What was stored anew in the order in which selections read it. */
-  readonly reordering: ReorderingCounts;
-}
-
 /** What a cache with tiers was given. */
 export interface CacheTiersRules {
   readonly tiers: readonly Tier[];
   readonly modelId: string | undefined;
   readonly blockTokens: number | undefined;
   readonly importance: ReadImportance | undefined;
+  /** Requests that selected between two runs of reordering; 0: none by itself. */
+  readonly reorderAfter: number;
+  readonly tierCloseTimeoutMs: number;
   readonly model: ModelShape;
   /** A clock in milliseconds that neither throws nor calls the cache. */
   readonly now: () => number;
@@ -129,6 +70,7 @@ export interface CacheTiersCollaborators {
 export class CacheTiers {
   readonly #set: TierSet;
   readonly #leases: SlotLeases;
+  readonly #copies: BlockCopies;
   readonly #transfers: Transfers;
   readonly #demotions: Demotions;
   readonly #promotions: Promotions;
@@ -139,6 +81,10 @@ export class CacheTiers {
   readonly #raised: RaisedBlocks;
   readonly #finished: FinishedTexts;
   readonly #ready: Promise<void>;
+  readonly #report: (error: unknown) => void;
+  readonly #closeTimeoutMs: number;
+  /** Tiers that did not answer while they were closed, and how many calls. */
+  readonly #silent = new Map<string, number>();
   #closing: Promise<void> | undefined;
 
   constructor(memory: SlotMemory, { leases, steps, sharing, fences, cached, finished, encoder }: CacheTiersCollaborators, rules: CacheTiersRules) {
@@ -149,20 +95,22 @@ export class CacheTiers {
     const keys = new BlockKeys(tensors, rules.blockTokens ?? defaultBlockTokens(tensorTokenBytes));
     const { late } = memory;
     const means = new ImportanceMeans();
-    const report = (error: unknown): void => { late.report(error); };
+    const report = this.#report = (error: unknown): void => { late.report(error); };
+    this.#closeTimeoutMs = rules.tierCloseTimeoutMs;
     const set = this.#set = new TierSet({
       tiers: rules.tiers, keys, namespace: namespaceOf(rules, keys), stripeTokenBytes, names: encoder,
-      importantTokens: (key) => means.sumOf(key), report,
+      importantTokens: (key) => means.sumOf(key), lastingLevel: (level) => cached.index.lastingLevel(level), report,
     });
     this.#finished = finished;
     this.#leases = leases;
-    this.#transfers = new Transfers(memory, leases, steps, fences, cached.registry, new BlockCopies(memory.native, tensors.length, probes));
+    this.#copies = new BlockCopies(memory.native, tensors.length, probes);
+    this.#transfers = new Transfers(memory, leases, steps, fences, cached.registry, this.#copies);
     this.#demotions = new Demotions(memory, cached.index, set, this.#transfers, finished, encoder);
     this.#promotions = new Promotions(cached, set, this.#transfers, encoder, rules.now);
     this.#places = new TextPlaces(set, this.#promotions, encoder);
     this.#raised = new RaisedBlocks(set, report);
-    this.selections = new Selections(memory, { steps, sharing, promotions: this.#promotions }, set, { means, raised: this.#raised, probes });
-    this.#reordering = new Reordering(set, means, tensorTokenBytes, report);
+    this.#reordering = new Reordering(set, means, tensorTokenBytes, { after: rules.reorderAfter, report });
+    this.selections = new Selections(memory, { steps, sharing, promotions: this.#promotions }, set, { means, raised: this.#raised, reordering: this.#reordering, probes });
     this.#ready = set.open();
     this.#ready.catch(report);
   }
@@ -170,6 +118,11 @@ export class CacheTiers {
   /** Tokens of a stored block; the last one of a text may have fewer. */
   get blockTokens(): number {
     return this.#set.keys.blockTokens;
+  }
+
+  /** Which blocks tiers have got and lost, from now on. @internal */
+  placedBlocks(): PlacedBlocks {
+    return this.#set.placedBlocks();
   }
 
   /** Resolves when every tier is open; rejects with what the user must mend. */
@@ -209,6 +162,11 @@ export class CacheTiers {
     return this.#set.all;
   }
 
+  /** For tests: loads are timed by this clock from now on. @internal */
+  timeLoadsBy(clock: LoadClock): void {
+    this.#promotions.clock = clock;
+  }
+
   /** Where a text lies of which `cachedTokens` tokens are on the device. @internal */
   stretches(domain: PrefixDomain, text: Int32Array, cachedTokens: number): readonly TextPlace[] {
     return this.#places.stretches(domain, text, cachedTokens);
@@ -217,6 +175,11 @@ export class CacheTiers {
   /** @internal */
   explain(domain: PrefixDomain, text: Int32Array, cachedTokens: number): TiersExplanation {
     return this.#places.explain(domain, text, cachedTokens);
+  }
+
+  /** For the device's eviction policy. @internal */
+  chosenTokens(domain: PrefixDomain, extent: CachedExtent): number | undefined {
+    return chosenTokens(this.#set, this.selections.means, domain, extent);
   }
 
   /** @internal */
@@ -235,8 +198,8 @@ export class CacheTiers {
   }
 
   /**
-   * The engine computed so many tokens of prompts in so long: by this loading and computing are compared. Schedulers say it by themselves. Throws
-   * KV_INVALID_OPTION unless both are numbers, at least 0.
+   * The engine computed so many tokens of prompts in so long: by this loading and computing are compared. Schedulers say it by themselves. 0 tokens
+   * say nothing. Throws KV_INVALID_OPTION unless both are numbers, at least 0.
    */
   hasPrefilled(tokens: number, milliseconds: number): void {
     atLeastZero(tokens, { owner: 'CacheTiers.hasPrefilled', option: 'tokens' });
@@ -244,9 +207,9 @@ export class CacheTiers {
     this.#promotions.prefill.measured(tokens, milliseconds);
   }
 
-  /** Ends loads and stores under way. @internal */
-  interrupt(): void {
-    this.#transfers.interrupt();
+  /** Ends loads and stores under way; returns whether there were any. @internal */
+  interrupt(): boolean {
+    return this.#transfers.interrupt();
   }
 
   /** Drops what tiers have, and what waits to be stored. @internal */
@@ -260,32 +223,55 @@ export class CacheTiers {
   metrics(): TiersMetrics {
     return {
       waitingTexts: this.#finished.count, droppedTexts: this.#finished.dropped + this.#demotions.unstored, interruptedTransfers: this.#transfers.interrupted,
+      staging: this.#copies.staging,
       prefillTokensPerMs: this.#promotions.prefill.tokensPerMs, promotions: { ...this.#promotions.totals.ends },
       prefetches: { ...this.#promotions.totals.hintEnds }, promotionTimes: this.#promotions.totals.times, selections: this.selections.totals.copy(),
       raisedBlocks: this.#raised.raised, reordering: this.#reordering.counts,
-      tiers: this.#set.all.map(({ tier, contents, counts, state, estimate }) => ({
-        name: tier.name, state, blocks: contents.count, bytes: contents.bytes, capacityBytes: tier.capacityBytes,
-        storedBlocks: counts.storedBlocks, storedBytes: counts.storedBytes, promotedTokens: counts.promotedTokens, loadedBytes: counts.loadedBytes,
-        evictedBlocks: counts.evicted, damagedBlocks: counts.damaged, refusals: { ...counts.refusals }, misses: { ...counts.misses },
-        latencyMs: estimate.latencyMs, bytesPerMs: estimate.bytesPerMs, getTimes: counts.getTimes, putTimes: counts.putTimes, own: tier.statistics(),
-      })),
+      tiers: this.#set.all.map(tierMetrics),
     };
   }
 
-  /** Ends what is running; resolves when every tier is closed. Stores what is finished first, where the cache is still open. Idempotent. */
+  /**
+   * Ends what is running; resolves when every tier is closed. Stores what is finished first, where the cache is still open. Rejects with KV_TIER_STALLED
+   * where a tier of your own has answered nothing for `prefixCache.tierCloseTimeoutMs`, once the others are closed. Idempotent.
+   */
   async close(): Promise<void> {
-    if (this.#closing === undefined) await this.settled();
-    await this.end();
+    if (this.#closing === undefined) await this.#untilSilence(this.settled().then(() => this.#set.written()));
+    await this.#end();
   }
 
-  /** The cache closes now: what was not stored is not. @internal */
-  end(): Promise<void> {
+  /** The cache closes now: what was not stored is not. Its tiers are closed behind it. @internal */
+  end(): void {
+    const isAwaited = this.#closing !== undefined;
+    const closing = this.#end();
+    if (!isAwaited) closing.catch(this.#report);
+  }
+
+  #end(): Promise<void> {
+    this.#promotions.stop();
     this.#demotions.stop();
     this.#transfers.forgetAll();
-    const ending = [this.#reordering.stop(), this.#raised.stop()].filter((each) => each !== undefined);
-    this.#closing ??= ending.length === 0 ? this.#set.close() : Promise.allSettled(ending).then(() => this.#set.close());
-    this.#closing.catch(() => { /* a tier's `close` does not reject */ });
+    for (const open of this.#set.all) open.cancelReads();
+    this.#closing ??= this.#closeTiers([this.#reordering.stop(), this.#raised.stop()].filter((each) => each !== undefined));
+    this.#closing.catch(() => { /* it is told to those that wait for it */ });
     return this.#closing;
+  }
+
+  async #closeTiers(ending: readonly Promise<unknown>[]): Promise<void> {
+    if (ending.length > 0) await this.#untilSilence(Promise.allSettled(ending));
+    await this.#untilSilence(this.#set.close());
+    if (this.#silent.size === 0) return;
+    const calls = [...this.#silent.values()].reduce((sum, each) => sum + each, 0);
+    throw createError('KV_TIER_STALLED', { tiers: [...this.#silent.keys()], calls, timeoutMs: this.#closeTimeoutMs });
+  }
+
+  /** Waits for something that calls tiers, as long as they answer; else notes those that do not. */
+  async #untilSilence(work: Promise<unknown>): Promise<void> {
+    const { all } = this.#set;
+    if (await isOverBeforeSilence(work, all.map(({ calls }) => calls), this.#closeTimeoutMs, this.#promotions.clock)) return;
+    for (const { tier: { name }, calls: { underWay } } of all) {
+      if (underWay > 0) this.#silent.set(name, Math.max(underWay, this.#silent.get(name) ?? 0));
+    }
   }
 }
 

@@ -124,7 +124,7 @@ export class Demotions {
   }
 
   async #storeBlock(transfer: Transfer, block: StoredBlock, wanting: OpenTier[], clears: number): Promise<boolean> {
-    const payload = await this.#tiers.lend(this.#tiers.bytesOf(block.tokens.length), wanting);
+    const payload = await this.#tiers.lend(block, wanting);
     if (payload === undefined) return false;
     let sums: Uint32Array | undefined;
     try {
@@ -139,8 +139,8 @@ export class Demotions {
   }
 
   /** The blocks of a text, the last of which may be short, each kept in the tree until the text is done with. */
-  #blocksOf({ domain, text }: FinishedText): StoredBlock[] {
-    const { texts, keys } = this.#tiers;
+  #blocksOf({ domain, text, request, level }: FinishedText): StoredBlock[] {
+    const { texts, keys, sightings } = this.#tiers;
     const blocks: StoredBlock[] = [];
     let parent = texts.root(this.#tiers.rootOf(domain));
     for (let at = 0; at < text.length; at += keys.blockTokens) {
@@ -149,15 +149,15 @@ export class Demotions {
       const block = texts.add(parent, key, text.slice(at, at + count));
       block.pins += 1;
       blocks.push(block);
-      this.#tiers.sightings.see(key);
+      sightings.set(key, (sightings.get(key) ?? 0) + 1);
       parent = block;
     }
-    this.#tiers.use(parent);
+    this.#tiers.finish(parent, text, request, level);
     return blocks;
   }
 
   #wanting(block: StoredBlock): OpenTier[] {
-    return this.#tiers.wanting(block, block.tokens.length, this.#tiers.sightings.of(block.key));
+    return this.#tiers.wanting(block, block.tokens.length, this.#tiers.sightings.get(block.key) ?? 0);
   }
 
   #isInMemory(block: StoredBlock): boolean {

@@ -77,7 +77,7 @@ function fenceMembers(fence: unknown, place: FieldPlace): { readonly stream?: bi
 /** Throws KV_INVALID_OPTION for a stream where there are none but 0n, on which nothing runs when a call has returned, and those that the driver lent. */
 export function checkFence(owner: 'Sequence.release' | 'KvCache.commit' | 'KvCache.discard', fence: GivenFence, driver: Driver): void {
   const { stream } = fence;
-  if (driver.kind !== 'host' || stream === undefined || stream === 0n) return;
+  if (driver.info.hasStreams || stream === undefined || stream === 0n) return;
   if (driver.hasLent(stream)) { // it stands for nothing there
     fence.set(fence.step, 0n);
     return;

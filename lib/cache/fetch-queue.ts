@@ -2,13 +2,11 @@
 // which releases it; `releaseAll` gives back the rest.
 
 import type { Fetched, Missed } from '../tiers/open-tier.js';
+import { readsAtATime } from '../tiers/load-estimate.js';
 import type { StoredBlock } from '../tiers/stored-texts.js';
 
 /** A block's payload, or why there is none. */
 export type FetchEnd = Fetched | Missed;
-
-/** Blocks that are on their way or being loaded at a time; half as many are loaded at once: enough that threads do not wait for this one. */
-const window = 16;
 
 export class FetchQueue {
   readonly #blocks: readonly StoredBlock[];
@@ -23,17 +21,22 @@ export class FetchQueue {
     this.#fetch = fetch;
   }
 
-  /** What has arrived from block `at` on without a gap: one at least, which it waits for. They are the caller's. */
+  /** What has arrived from block `at` on without a gap, one at least, which it waits for, and half as many as are read at a time at most. They are the caller's. */
   async next(at: number): Promise<FetchEnd[]> {
-    for (let ahead = at; ahead < Math.min(at + window, this.#blocks.length); ahead += 1) this.#begin(ahead);
+    for (let ahead = at; ahead < Math.min(at + readsAtATime, this.#blocks.length); ahead += 1) this.#begin(ahead);
     await this.#pending[at];
     const arrived: FetchEnd[] = [];
-    for (let index = at; index < at + window / 2 && this.#arrived[index] !== undefined; index += 1) {
+    for (let index = at; index < at + readsAtATime / 2 && this.#arrived[index] !== undefined; index += 1) {
       arrived.push(this.#arrived[index]!);
       this.#arrived[index] = undefined;
       this.#pending[index] = undefined;
     }
     return arrived;
+  }
+
+  /** The reads that are under way; with `releaseAll` what they bring goes back. */
+  get underWay(): readonly Promise<FetchEnd>[] {
+    return this.#pending.filter((pending) => pending !== undefined);
   }
 
   /** Nothing more is wanted: what has arrived and what still comes goes back. */
@@ -43,10 +46,12 @@ export class FetchQueue {
   }
 
   #begin(index: number): void {
-    this.#pending[index] ??= this.#fetch(this.#blocks[index]!).then((end) => {
+    if (this.#pending[index] !== undefined) return;
+    const pending = this.#pending[index] = this.#fetch(this.#blocks[index]!).then((end) => {
       if (this.#isOver && !('reason' in end)) end.release();
       else this.#arrived[index] = end;
       return end;
     });
+    pending.catch(() => { /* `next` rejects with it, once it waits for it */ });
   }
 }

@@ -1,7 +1,9 @@
-// FinishedTexts: text that was computed and whose sequence is over, waiting to be stored in tiers. Bounded in tokens: what waits longest is
-// dropped first, and counted. Without tiers nothing is kept.
+// FinishedTexts: text that was computed and whose sequence is over, waiting to be stored in tiers. Bounded in tokens: first the texts are dropped
+// whose prompts found nothing, which return least (a prompt that found something goes on with a text that has returned), those that wait
+// longest first; and counted. Without tiers nothing is kept.
 
 import type { PrefixDomain } from '../prefix/domain.js';
+import type { ReleasedRequest } from '../prefix/eviction/eviction-policy.js';
 import type { PrefixIndex } from '../prefix/prefix-index.js';
 import type { KnownTokens } from './sequence-tokens.js';
 
@@ -9,17 +11,23 @@ import type { KnownTokens } from './sequence-tokens.js';
 export interface FinishedText {
   readonly domain: PrefixDomain;
   readonly text: Int32Array;
+  readonly request: ReleasedRequest;
+  /** Priority level of the request. */
+  readonly level: number;
 }
-
-/** Tokens that wait at most. */
-const mostTokens = 2 ** 22;
 
 export class FinishedTexts {
   readonly #waiting: FinishedText[] = [];
   #tokens = 0;
   #listener: (() => void) | undefined;
+  readonly #mostTokens: number;
   /** Texts that were dropped, so far. Read only. */
   dropped = 0;
+
+  /** @param mostTokens Tokens that wait at most. */
+  constructor(mostTokens = 2 ** 22) {
+    this.#mostTokens = mostTokens;
+  }
 
   get count(): number {
     return this.#waiting.length;
@@ -36,13 +44,19 @@ export class FinishedTexts {
     if (this.#listener === undefined || known === undefined) return;
     const { path, buffer } = known;
     if (!path.isStored || path.isTransfer || path.length === 0) return;
-    this.#waiting.push({ domain: index.domainOf(path), text: buffer.slice(0, path.length) });
+    const { length, promptTokens = length, sharedTokens } = path;
+    const request = { promptTokens, newTokens: Math.max(0, promptTokens - sharedTokens), answerTokens: Math.max(0, length - promptTokens) };
+    this.#waiting.push({ domain: index.domainOf(path), text: buffer.slice(0, length), request, level: path.level });
     this.#tokens += path.length;
-    while (this.#tokens > mostTokens && this.#waiting.length > 1) {
-      this.#tokens -= this.#waiting.shift()!.text.length;
-      this.dropped += 1;
-    }
+    while (this.#tokens > this.#mostTokens && this.#waiting.length > 1) this.#dropLeast();
     this.#listener();
+  }
+
+  #dropLeast(): void {
+    const least = this.#waiting.findIndex(({ request }) => request.newTokens === request.promptTokens);
+    const [dropped] = this.#waiting.splice(Math.max(0, least), 1);
+    this.#tokens -= dropped!.text.length;
+    this.dropped += 1;
   }
 
   /** Forgets all of them. */

@@ -12,6 +12,8 @@ export class GivenUpRows {
   readonly #registry: RowRegistry;
   readonly #fences: SlotFences;
   readonly #slots = new Set<number>();
+  /** Slots that have some. */
+  readonly slots: ReadonlySet<number> = this.#slots;
 
   constructor(memory: SlotMemory, registry: RowRegistry, fences: SlotFences) {
     this.#memory = memory;
@@ -19,12 +21,7 @@ export class GivenUpRows {
     this.#fences = fences;
   }
 
-  /** Slots that have some. */
-  get size(): number {
-    return this.#slots.size;
-  }
-
-  /** The slot's rows from `row` on are not its own from here on, and what was set aside for it is not any more. `settle` unmaps them. */
+  /** The slot's rows from `row` on are not its own from here on, and what was set aside for it is not any more. `unmap` unmaps them. */
   add(slot: number, row: number): void {
     const { native, slots, views } = this.#memory;
     this.#slots.add(slot);
@@ -35,7 +32,7 @@ export class GivenUpRows {
   }
 
   /** Unmaps those of an active slot, unless queued work may use them. Throws what the driver throws; they then stay. */
-  settle(slot: number): void {
+  unmap(slot: number): void {
     const { pool, slots } = this.#memory;
     if (!this.#slots.has(slot) || this.#fences.isPending(slot)) return;
     if (slots.foreignRow[slot] !== noForeignRow) this.#memory.unmap(slot, slots.foreignRow[slot]!);
@@ -45,14 +42,14 @@ export class GivenUpRows {
   }
 
   /** The same for all slots. Throws the driver's first refusal, at the end. */
-  settleAll(): void {
+  unmapAll(): void {
     const { slots } = this.#memory;
     let failure: { readonly error: unknown } | undefined;
     for (const slot of this.#slots) {
       const isIdle = slots.state[slot] === slotStates.idle; // then CachedRows unmaps them
       if (isIdle || slots.isQuarantined[slot] === 1) this.#slots.delete(slot);
       try {
-        if (slots.state[slot] === slotStates.active) this.settle(slot);
+        if (slots.state[slot] === slotStates.active) this.unmap(slot);
       } catch (error) {
         failure ??= { error };
       }
@@ -64,6 +61,6 @@ export class GivenUpRows {
   clear(slot: number, rows: number): void {
     if (this.#memory.slots.foreignRow[slot]! >= rows) return;
     this.#fences.wait(slot, 'write to');
-    this.settle(slot);
+    this.unmap(slot);
   }
 }

@@ -7,7 +7,8 @@ import { leastRecentlyUsed, tailsFirst, type ReclaimPolicy } from './memory-poli
 import { Driver } from '../device/driver.js';
 import { layoutKinds, type LayoutKind } from '../layout/layout.js';
 import type { ModelShape } from '../layout/model-shape.js';
-import { driverField, PagePool } from '../device/page-pool.js';
+import { driverField } from '../device/driver.js';
+import { PagePool } from '../device/page-pool.js';
 import { prefixCacheField, readPrefixCacheOptions, type PrefixCacheOptions } from './prefix-options.js';
 import { createError } from '../base/errors.js';
 import { sideTensorsField, type SideTensorShapes } from '../side/side-tensor-options.js';

@@ -6,13 +6,10 @@
 // released and past its fence; no public method leaves half a change behind.
 
 import { checkInteger } from '../base/options.js';
-import { deviceLost } from '../device/change-signal.js';
 import type { Driver } from '../device/driver.js';
 import { cacheNews } from '../device/native.js';
-import type { PagePool } from '../device/page-pool.js';
-import type { PoolMember } from '../device/page-user.js';
-import { unclosed } from '../device/unclosed.js';
-import type { Membership } from '../device/weak-users.js';
+import type { PagePool, PoolMember } from '../device/page-pool.js';
+import { unclosed, type Membership } from '../device/weak-users.js';
 import type { TokenSelection } from '../importance/token-selection.js';
 import type { Layout } from '../layout/layout.js';
 import { readAcquireOptions, type AcquireOptions } from './acquire-options.js';
@@ -23,15 +20,15 @@ import { readKvCacheOptions, type KvCacheOptions } from './kv-cache-options.js';
 import type { Lifetime } from './lifetime.js';
 import { openCache, unclosedCache, type CacheParts } from './open-cache.js';
 import type { Prefixes } from './prefixes.js';
-import type { RowFollower } from './row-follower.js';
-import { Sequence } from './sequence.js';
+import type { RowFollower } from './row-numbers.js';
+import { leaseCheck, Sequence } from './sequence.js';
 import { readSideRows, type RowPlaces, type SideRowsByName } from '../side/side-rows.js';
-import type { SideCounts } from '../side/side-counts.js';
+import type { SideCounts } from '../side/side-budget.js';
 import type { SideTensorInfo } from '../side/side-tensors.js';
 import type { SlotAccess } from './slot-access.js';
 import type { Tensor } from './slot-memory.js';
 import type { CacheCounts, CacheMetrics } from './statistics.js';
-import { byAsking, readWaitOptions, waitUntil, type Noticing, type WaitOptions } from './wait.js';
+import { byAsking, deviceLost, readWaitOptions, waitUntil, type Noticing, type WaitOptions } from '../device/wait.js';
 
 /** The KV cache of one model on one device: slots of contiguous addresses, and pages where sequences are. For one Node thread. */
 export class KvCache {
@@ -53,7 +50,7 @@ export class KvCache {
   /** Reserves the addresses; maps nothing yet. Throws on bad options, KV_OUT_OF_ADDRESS_SPACE, and what the driver throws. */
   constructor(options: KvCacheOptions) {
     const parts = openCache(readKvCacheOptions(options), this);
-    const { memory, supply, leases } = parts;
+    const { memory, supply, leases, tiers } = parts;
     this.layout = memory.layout;
     this.pool = memory.pool;
     this.prefixes = parts.prefixes;
@@ -61,7 +58,7 @@ export class KvCache {
     this.access = parts.access;
     this.lifetime = parts.lifetime;
     this.#parts = parts;
-    this.#membership = this.pool.addUser({ supply, leases }, memory.native);
+    this.#membership = this.pool.addUser({ supply, leases, tiers }, memory.native);
     unclosed.register(this, unclosedCache(parts), this);
     leases.keepEagerRows();
   }
@@ -93,27 +90,29 @@ export class KvCache {
   acquire(options: AcquireOptions = {}): Sequence {
     const read = readAcquireOptions(options);
     this.#checkOpen('acquire a slot');
-    const { leases, steps, memory } = this.#parts;
+    const { leases, ahead, memory } = this.#parts;
     const { promptTokens, reserve, tenant, stream } = read;
-    const needs = this.#parts.side.names.bitsOf('KvCache.acquire', 'needs', read.needs);
+    const { side } = this.#parts;
+    const needs = read.needs === undefined ? side.everything : side.names.bitsOf('KvCache.acquire', 'needs', read.needs);
     const prompt = this.prefixes.promptOf(read);
     const selected = prompt === undefined ? undefined : read.selected;
     if (selected !== undefined) this.#parts.tiers!.selections.check(selected, prompt!);
     const admitted = leases.acquire({
-      promptTokens, isPromised: reserve === 'prompt' && promptTokens > 0, tenant: memory.tenantNumber(tenant), prompt, needs, stream,
+      promptTokens, isEarmarked: reserve === 'prompt' && promptTokens > 0, tenant: memory.tenantNumber(tenant), prompt, needs, stream,
       isTransfer: false,
     });
     let selection: TokenSelection | undefined;
     try {
-      selection = selected && this.#parts.tiers!.selections.begin(selected, admitted);
-      steps.requestFor(admitted.slot);
+      selection = selected && this.#parts.tiers!.selections.begin(selected, admitted, prompt!.domain, leaseCheck(this.#parts, admitted.slot));
+      ahead.requestFor(admitted.slot);
     } catch (error) { // a growth policy's, or there is no memory for what is selected
       leases.release(admitted.slot, new GivenFence(), undefined);
+      this.#parts.tiers?.selections.stop(admitted.slot);
       throw error;
     }
-    this.prefixes.admitted(prompt, admitted.cachedBy);
+    const demotedTokens = this.prefixes.admitted(prompt, admitted);
     leases.keepEagerRows();
-    return new Sequence(this.#parts, admitted, { demotedTokens: this.prefixes.demotedTokens(prompt, admitted.cachedTokens), selection });
+    return new Sequence(this.#parts, admitted, { demotedTokens, selection });
   }
 
   /** A batch with room for `capacity` sequences (default: all slots); it grows by itself. Reuse it: clear, add, prepare, commit. */
@@ -175,7 +174,7 @@ export class KvCache {
     checkFence('KvCache.commit', fence, this.driver);
     this.#parts.steps.commit(batch, fence);
     this.#hearFences();
-    this.#parts.memory.late.attempt(() => this.prefixes.tellRouters());
+    if (this.prefixes.hasBlockEvents) this.#parts.memory.late.attempt(() => this.prefixes.publishBlockEvents());
   }
 
   /** The pass failed or was not run: its tokens do not count, their memory stays mapped. `fence` as `commit`'s. Throws as that. */
@@ -267,7 +266,7 @@ export class KvCache {
     this.#parts.tiers?.verify();
   }
 
-  /** What it looks like, for who watches it: bounded in size and in time, by one crossing. @internal */
+  /** What it looks like, for those that watch it: bounded in size and in time, by one crossing. @internal */
   picture(): CachePicture {
     this.#checkOpen('draw it');
     return pictureOf(this.#parts.memory, this.#parts.cached);
@@ -303,8 +302,9 @@ export class KvCache {
     if (this.lifetime.isClosed) return;
     const { memory: { native, views, late }, slots, fences, side, closeSide, ownsPool } = this.#parts;
     if (this.lifetime.beginClose()) {
-      void this.#parts.tiers?.end();
+      this.#parts.tiers?.end();
       slots.endAll();
+      this.#parts.tiers?.selections.stopAll();
       views.revokeAll();
       side.close();
       this.prefixes.close();
@@ -325,9 +325,7 @@ export class KvCache {
 
   #hearFences(): void {
     const { leases, memory } = this.#parts;
-    memory.late.attempt(() => {
-      leases.pollRetirement();
-    });
+    if (leases.waiting > 0) memory.late.attempt(() => { leases.pollRetirement(); });
   }
 
   #checkOpen(operation: string): void {

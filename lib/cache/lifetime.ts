@@ -20,7 +20,7 @@ export class Lifetime {
   /** Throws KV_CLOSED once it closes, and KV_POLICY_REENTRY while one of its policies decides. `operation` follows "Cannot". */
   check(operation: string): void {
     if (this.#state !== 'open') throw createError('KV_CLOSED', { operation, owner: 'KvCache' });
-    this.#guard.check(operation);
+    if (this.#guard.deciding !== undefined) this.#guard.check(operation);
   }
 
   /** A pass of a scheduler's engine begins. Returns what ends it. */

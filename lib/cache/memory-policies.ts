@@ -21,11 +21,11 @@ export interface IdleSlots {
 }
 
 /**
- * `lengthTokens`: tokens of the sequence that are valid. `promisedTokens`: tokens it was promised memory for at `acquire`
+ * `lengthTokens`: tokens of the sequence that are valid. `earmarkedTokens`: tokens that memory was earmarked for at `acquire`
  * (its whole prompt; 0 without). Returns the tokens that should be mapped soon; less than `lengthTokens` means nothing, Infinity as
  * many as a slot has. What is no number is refused (KV_INVALID_OPTION) once the commit is done.
  */
-export type GrowthPolicy = (lengthTokens: number, promisedTokens: number) => number;
+export type GrowthPolicy = (lengthTokens: number, earmarkedTokens: number) => number;
 
 /** Maps nothing ahead: rows appear in `prepare`, when they are needed. The fewest pages, and the longest steps. */
 export function onDemand(): GrowthPolicy {
@@ -33,12 +33,12 @@ export function onDemand(): GrowthPolicy {
 }
 
 /**
- * Maps ahead in the background: the whole promised prompt, whose pages are set aside for it anyway, and then the row that
+ * Maps ahead in the background: the whole earmarked prompt, whose pages are set aside for it anyway, and then the row that
  * the next `tokens` tokens will touch. Default 16: enough steps for the mapper to be done before the row is needed.
  */
 export function ahead(tokens = 16): GrowthPolicy {
   checkInteger('ahead', 'tokens', tokens, 1);
-  return (lengthTokens, promisedTokens) => Math.max(lengthTokens + tokens, promisedTokens);
+  return (lengthTokens, earmarkedTokens) => Math.max(lengthTokens + tokens, earmarkedTokens);
 }
 
 /** Returns one of the candidates' slots. `neededRows` is what the prompt needs, 0 when it is not known. `count` is at least 1. */
@@ -61,7 +61,7 @@ export function bestFit(): PlacementPolicy {
 }
 
 /** Negative when `rows` fits better than `other`. */
-function compareFit(rows: number, other: number, neededRows: number): number {
+export function compareFit(rows: number, other: number, neededRows: number): number {
   const isEnough = rows >= neededRows;
   if (isEnough !== other >= neededRows) return isEnough ? -1 : 1;
   return isEnough ? rows - other : other - rows;

@@ -9,10 +9,10 @@ import { checkTime } from '../base/options.js';
 import { native as addon, type NativeCache } from '../device/native.js';
 import type { PagePool } from '../device/page-pool.js';
 import type { PolicyGuard } from '../device/policy-guard.js';
-import type { Unclosed } from '../device/unclosed.js';
+import type { Unclosed } from '../device/weak-users.js';
 import { computeLayout, type Layout } from '../layout/layout.js';
 import { readModelShape } from '../layout/model-shape.js';
-import type { EvictionPolicy, EvictionPolicyFactory } from '../prefix/eviction/eviction-policy.js';
+import type { ChosenTokens, EvictionPolicy, EvictionPolicyFactory } from '../prefix/eviction/eviction-policy.js';
 import { PrefixIndex } from '../prefix/prefix-index.js';
 import { PromptEncoder, type TextSource } from '../prefix/prompt-encoder.js';
 import { openSideTensors, type SideTensorsToOpen } from '../side/open-side-tensors.js';
@@ -31,6 +31,7 @@ import { Prefixes } from './prefixes.js';
 import { RowRegistry } from './row-registry.js';
 import { RowSharing } from './row-sharing.js';
 import { RowSupply } from './row-supply.js';
+import { RowsAhead } from './rows-ahead.js';
 import type { SequenceOwner } from './sequence.js';
 import { SequenceTokens } from './sequence-tokens.js';
 import { SlotAccess } from './slot-access.js';
@@ -46,6 +47,7 @@ import { SlotViews } from '../device/slot-views.js';
 /** The parts of an open cache. */
 export interface CacheParts extends SequenceOwner {
   readonly steps: Steps;
+  readonly ahead: RowsAhead;
   /** Whether no other cache uses the pool, which closes with this one. */
   readonly ownsPool: boolean;
   readonly fences: SlotFences;
@@ -107,29 +109,34 @@ function openParts(read: ReadKvCacheOptions, cache: object, { native, pool, layo
   const late = new BackgroundErrors(cache);
   const memory = new SlotMemory({ native, pool, layout, slots, views: new SlotViews(native, cache, late), late, isScrubbed: read.scrub !== 'off' });
   const options = guarded(read.prefixCache, guard, late);
-  const { index, encoder, events, texts } = openIndex(options, cache, memory);
+  const { index, encoder, events, texts, chosen } = openIndex(options, cache, memory);
   const registry = new RowRegistry(memory, index);
   const { side, closeMemory: closeSide } = openSideTensors(sideToOpen(read, pool, layout), {
-    nodes: index.texts.tree.nodes, lengths: slots, late, capacity: pool.capacity, owner: cache,
+    nodes: index.texts.tree.nodes, withheld: index.withheld, lengths: slots, late, capacity: pool.capacity, owner: cache,
   });
   for (const { cover } of side.all) index.listen(cover);
   const tokens = new SequenceTokens(memory, registry, index, side);
   const choice = new SlotChoice(memory, registry, guard.wrap('placement', read.placement));
   const statistics = new PrefixStatistics({ recentRequests: options === 'off' ? 1 : options.recentRequests, groupRows: layout.groupRows });
-  const finished = new FinishedTexts();
+  const finished = options === 'off' || options.tiers.length === 0 ? undefined : new FinishedTexts();
   const cached = new CachedRows(memory, { index, registry, tokens, choice, finished, onDropped: (dropped) => statistics.dropped(dropped) });
   const supply = new RowSupply(memory, cached, guard.wrap('reclaim', read.reclaim));
   const sharing = new RowSharing(memory, cached, fences);
   const admission = new Admission(memory, supply, cached, sharing, fences, side);
   const eagerRows = Math.min(read.eagerRows, layout.maxRows);
   const leases = new SlotLeases(memory, { admission, supply, cached, sharing, fences, side }, { eagerRows, idleRowsLimit: read.idleRowsLimit });
-  const steps = new Steps(memory, { supply, sharing, tokens, fences, side }, read.growth);
+  const ahead = new RowsAhead(memory, supply, read.growth);
+  const steps = new Steps(memory, { supply, sharing, tokens, fences, side }, ahead);
   const lifetime = new Lifetime(guard);
-  const tiers = options === 'off' || options.tiers.length === 0 ? undefined
+  const tiers = options === 'off' || finished === undefined ? undefined
     : new CacheTiers(memory, { leases, steps, sharing, fences, cached, finished, encoder }, { ...options, blockTokens: options.tierBlockTokens, model: read.model });
-  if (tiers !== undefined) texts.push(tiers);
+  if (tiers !== undefined) {
+    texts.push(tiers);
+    chosen.tokens = tiers.chosenTokens.bind(tiers);
+    events?.followTiers(tiers.placedBlocks());
+  }
   return {
-    memory, slots, fences, cached, tokens, supply, sharing, side, sideRows: new SideRows(side, pool.driver), closeSide, leases, steps, lifetime, ownsPool,
+    memory, slots, fences, cached, tokens, supply, sharing, side, sideRows: new SideRows(side, pool.driver), closeSide, leases, steps, ahead, lifetime, ownsPool,
     prefixes: new Prefixes({ slots, memory, lifetime, leases, steps, cached, side, encoder, statistics, events, isOn: options !== 'off', tiers }),
     tiers,
     statistics: new CacheStatistics(memory, supply, leases, cached, side, ownsPool),
@@ -169,25 +176,30 @@ interface OpenIndex {
   readonly events: PrefixEvents | undefined;
   /** Where names of items are in use. */
   readonly texts: TextSource[];
+  /** What the eviction policy is told of selections, which tiers know of. */
+  readonly chosen: { tokens: ChosenTokens };
 }
 
 /** The index of the cache's groups of rows. With `off` it holds nothing after a release, and shares only what forks. */
 function openIndex(options: ReadPrefixCacheOptions | 'off', cache: object, { layout, groups, late }: SlotMemory): OpenIndex {
   const hashSeed = randomInt(2 ** 48 - 1);
+  const chosen: OpenIndex['chosen'] = { tokens: () => undefined };
   if (options === 'off') {
     const index = new PrefixIndex({ arithmetic: groups, poolRows: 0, hashSeed });
-    return { index, encoder: new PromptEncoder({ index }), events: undefined, texts: [] };
+    return { index, encoder: new PromptEncoder({ index }), events: undefined, texts: [], chosen };
   }
   const { poolRows = Infinity, poolBytes = Infinity, tenantRows = Infinity, policy, endValues, now } = options;
   const toGroups = (rows: number): number => (rows === Infinity ? rows : Math.floor(rows / layout.groupRows));
   const bounds = {
     poolRows: toGroups(Math.min(poolRows, Math.floor(poolBytes / layout.rowBytes))), tenantRows: toGroups(tenantRows),
   };
-  const index = new PrefixIndex({ arithmetic: groups, ...bounds, policy, endValues, now, hashSeed, onPolicyFailure: (error) => late.report(error) });
+  const index = new PrefixIndex({
+    arithmetic: groups, ...bounds, policy, endValues, now, hashSeed, chosenTokens: (domain, extent) => chosen.tokens(domain, extent), onPolicyFailure: (error) => late.report(error),
+  });
   const texts: TextSource[] = [index];
   const encoder = new PromptEncoder({ index: { forTexts: (visit) => { for (const source of texts) source.forTexts(visit); } } });
   const events = options.events === 'off' ? undefined : new PrefixEvents(cache, index, { ...options.events, names: encoder });
-  return { index, encoder, events, texts };
+  return { index, encoder, events, texts, chosen };
 }
 
 /** With a policy and a clock that cannot call the cache; a clock that throws or returns no number stands still, and that is a late error. */
@@ -237,7 +249,7 @@ function guardedEviction(make: EvictionPolicyFactory, guard: PolicyGuard): Evict
     const policy = make(context);
     if (typeof policy !== 'object' || policy === null) return policy;
     const wrapped = Object.create(policy) as EvictionPolicy;
-    for (const method of ['add', 'remove', 'split', 'victim', 'withholds', 'floorTokens', 'observe'] as const) {
+    for (const method of ['add', 'remove', 'split', 'victim', 'victims', 'withholds', 'lastingLevel', 'floorTokens', 'observe'] as const) {
       const decide = policy[method] as ((...parameters: never[]) => unknown) | undefined;
       if (typeof decide === 'function') Object.assign(wrapped, { [method]: guard.wrap(name, decide.bind(policy)) });
     }

@@ -2,11 +2,11 @@
 // and no memory, and gives the same in every process.
 
 import { createError } from '../base/errors.js';
-import { integer, withDefault } from '../base/options.js';
+import { integer, text, withDefault } from '../base/options.js';
 import { blockKeys, formatBlockKey } from '../prefix/router/block-keys.js';
 import { prefixDomain } from '../prefix/domain.js';
 import { PromptEncoder } from '../prefix/prompt-encoder.js';
-import { readPromptOptions, text, type PromptOptions } from './acquire-options.js';
+import { readPromptOptions, type PromptOptions } from './acquire-options.js';
 
 /** Options of `prefixBlockKeys`. */
 export interface PrefixBlockKeysOptions extends PromptOptions {

@@ -2,13 +2,15 @@
 // prefix is without asking every cache. Published when the running JavaScript has finished (in a microtask), never in the middle
 // of a call, so that a subscriber may use the cache. Made only with `prefixCache.events`.
 //
-// A router that starts with nothing and applies the events in their order knows exactly the whole blocks that `acquire` would find.
+// A router that starts with nothing and applies the events in their order knows exactly the whole blocks that `acquire` would find; and
+// of each tier, by keys of their own, those that `promote` could bring.
 
 import diagnostics = require('node:diagnostics_channel');
 
 import { formatBlockKey } from '../prefix/router/block-keys.js';
 import type { DropReason } from '../prefix/dropped-rows.js';
 import type { PrefixIndex } from '../prefix/prefix-index.js';
+import type { PlacedBlocks, PlacedRun } from '../tiers/placed-blocks.js';
 import { StoredBlocks, type RemovedBlocks, type StoredBlocksOptions, type StoredRun } from '../prefix/router/stored-blocks.js';
 
 /** In every event. */
@@ -50,7 +52,29 @@ export interface PrefixRemovedEvent extends PrefixEvent {
   readonly reason: DropReason;
 }
 
-/** On `virtual-kv:prefix-cleared`: the cache has no block any more. `republished`: all it has follows. */
+/** On `virtual-kv:tier-stored`: a tier below the device has these blocks from now on, one behind the other. */
+export interface TierStoredEvent extends PrefixEvent {
+  /** The tier's name. */
+  readonly tier: string;
+  /** As `cache.prefixes.externalKeys(prompt, blockTokens)` gives them: 64 hexadecimal digits each. */
+  readonly blockKeys: readonly string[];
+  /** Key of the block in front of the first; undefined when it starts a text. The tier need not have it. */
+  readonly parentKey: string | undefined;
+  /** Tokens of a block (`prefixCache.tierBlockTokens`); shorter ones at the ends of texts are not told. */
+  readonly blockTokens: number;
+  /** Tokens of the text in front of the first block. */
+  readonly fromToken: number;
+}
+
+/** On `virtual-kv:tier-removed`: a tier has these blocks no more. */
+export interface TierRemovedEvent extends PrefixEvent {
+  /** The tier's name. */
+  readonly tier: string;
+  /** As `virtual-kv:tier-stored` gave them. */
+  readonly blockKeys: readonly string[];
+}
+
+/** On `virtual-kv:prefix-cleared`: the cache has no block any more, on the device and in tiers. `republished`: all it has follows. */
 export interface PrefixClearedEvent extends PrefixEvent {
   /** Why: `Prefixes.reset`, the cache was closed, or `publishAll` was called. */
   readonly reason: 'reset' | 'closed' | 'republished';
@@ -58,6 +82,8 @@ export interface PrefixClearedEvent extends PrefixEvent {
 
 const storedChannel = diagnostics.channel('virtual-kv:prefix-stored');
 const removedChannel = diagnostics.channel('virtual-kv:prefix-removed');
+const tierStoredChannel = diagnostics.channel('virtual-kv:tier-stored');
+const tierRemovedChannel = diagnostics.channel('virtual-kv:tier-removed');
 const clearedChannel = diagnostics.channel('virtual-kv:prefix-cleared');
 
 /** Which blocks are told, and how. */
@@ -69,6 +95,7 @@ export class PrefixEvents {
   readonly #cache: object;
   readonly #label: string | undefined;
   #blocks: StoredBlocks | undefined;
+  #tierBlocks: PlacedBlocks | undefined;
   #number = 0;
   #isWaiting = false;
 
@@ -83,10 +110,19 @@ export class PrefixEvents {
     });
   }
 
+  /** Tells of the blocks in tiers, too. */
+  followTiers(blocks: PlacedBlocks): void {
+    this.#tierBlocks = blocks;
+    blocks.startOver();
+    blocks.listen(() => { this.#schedule(); });
+    this.#schedule();
+  }
+
   /** For routers that come late: `cleared`, then all blocks. */
   publishAll(): void {
     if (this.#blocks === undefined) return;
     this.#blocks.startOver();
+    this.#tierBlocks?.startOver();
     this.#clear('republished');
     this.#publish();
   }
@@ -95,6 +131,7 @@ export class PrefixEvents {
   close(): void {
     if (this.#blocks === undefined) return;
     this.#blocks = undefined;
+    this.#tierBlocks = undefined;
     this.#clear('closed');
   }
 
@@ -115,6 +152,17 @@ export class PrefixEvents {
     if (isReset) this.#clear('reset');
     else for (const blocks of removed) this.#remove(blocks);
     for (const run of stored) this.#store(run);
+    if (this.#tierBlocks !== undefined) this.#publishTiers(this.#tierBlocks);
+  }
+
+  #publishTiers(blocks: PlacedBlocks): void {
+    const { removed, stored } = blocks.takeChanges();
+    for (const { tier, keys } of removed) tierRemovedChannel.publish({ ...this.#event(), tier, blockKeys: keys } satisfies TierRemovedEvent);
+    for (const run of stored) tierStoredChannel.publish(this.#tierStored(run, blocks.blockTokens));
+  }
+
+  #tierStored({ tier, parent, keys, from }: PlacedRun, blockTokens: number): TierStoredEvent {
+    return { ...this.#event(), tier, blockKeys: keys, parentKey: parent, blockTokens, fromToken: from };
   }
 
   #store({ domain, parent, keys, from, tokens }: StoredRun): void {

@@ -5,8 +5,8 @@ import {
   arrayOf, boolean, callable, integer, isOptionsObject, optional, policy, readOptions, string, withDefault, type Field, type FieldSpec, type OptionsOf,
 } from '../base/options.js';
 import { importanceField, type ImportanceOptions } from '../importance/probes.js';
-import { adaptive, importance, lfu, lru, priority, slru, type EvictionPolicyFactory } from '../prefix/index.js';
-import { tierField, checkTierNames } from '../tiers/tier-field.js';
+import { adaptive, evictionPolicies, type EvictionPolicyFactory } from '../prefix/index.js';
+import { checkTierNames, checkTierOrder, tierField } from '../tiers/tier-field.js';
 import type { Tier } from '../tiers/tier.js';
 import { blockTokensField, defaultBlockTokens } from './prefix-block-keys.js';
 
@@ -49,6 +49,16 @@ export interface PrefixCacheOptions {
    * a stored text alone (docs/importance.md). The same in all processes that share a tier. Default: none.
    */
   readonly importance?: ImportanceOptions | undefined;
+  /**
+   * After so many requests with a selection, blocks are stored anew, in the background, in the order in which requests read their tokens, where
+   * that spares a good part of the reads (docs/importance.md#reordering); 0: only when `tiers.reorder` is called. 0 … 1,048,576. Default 64.
+   */
+  readonly reorderAfter?: number | undefined;
+  /**
+   * How long `tiers.close()` waits for tiers of which none answers, in milliseconds, 1 … 2³¹ − 1; while any of them answers it goes on. Then it rejects with
+   * KV_TIER_STALLED. Default 30,000.
+   */
+  readonly tierCloseTimeoutMs?: number | undefined;
   /** Tell routers which blocks are cached, on the channels `virtual-kv:prefix-stored`, `-removed` and `-cleared`. Default `off`. */
   readonly events?: PrefixEventsOptions | 'off' | undefined;
 }
@@ -65,23 +75,23 @@ export interface PrefixEventsOptions {
 
 const tiersField: Field<readonly Tier[]> = (value, place) => {
   const tiers = arrayOf(tierField)(value, place);
-  if (tiers.length <= 8) return checkTierNames(tiers, place);
+  if (tiers.length <= 8) return checkTierOrder(checkTierNames(tiers, place), place);
   throw createError('KV_INVALID_OPTION', { reason: 'range', ...place, expected: 'at most 8 tiers', received: tiers.length });
 };
-
-const shipped = { adaptive, importance, lfu, lru, priority, slru };
 
 const spec = {
   poolRows: optional(integer()),
   poolBytes: optional(integer()),
   tenantRows: optional(integer()),
-  policy: withDefault(policy<EvictionPolicyFactory>(shipped), adaptive()),
+  policy: withDefault(policy<EvictionPolicyFactory>(evictionPolicies), adaptive()),
   endValues: withDefault(integer(), 64),
   now: withDefault(callable<() => number>(), () => Date.now()),
   tiers: withDefault(tiersField, []),
   modelId: optional(string),
   tierBlockTokens: optional(integer({ min: 1, max: 2 ** 16 })),
   importance: importanceField,
+  reorderAfter: withDefault(integer({ min: 0, max: 2 ** 20 }), 64),
+  tierCloseTimeoutMs: withDefault(integer({ min: 1, max: 2 ** 31 - 1 }), 30_000),
   recentRequests: withDefault(integer({ min: 1, max: 2 ** 20 }), 1_000),
   events: withDefault(orOff({
     blockTokens: withDefault(blockTokensField, defaultBlockTokens),

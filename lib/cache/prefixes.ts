@@ -21,9 +21,8 @@ import { blockTokensField } from './prefix-block-keys.js';
 import { selectionField, type ReadSelection, type SelectionOptions } from '../importance/selection-options.js';
 import type { PrefixEvents } from './prefix-events.js';
 import type { PrefixMetrics, PrefixStatistics } from './prefix-statistics.js';
-import type { CachedBy, Prompt } from './admission-request.js';
-import type { Promotion } from './promotion.js';
-import type { PromotionRequest } from './promotions.js';
+import type { Admitted, Prompt } from './admission-request.js';
+import type { Promotion, PromotionRequest } from './promotion.js';
 import type { SlotLeases } from './slot-leases.js';
 import type { SlotMemory } from './slot-memory.js';
 import { holdsSlots, slotStates, type Slots } from './slots.js';
@@ -116,6 +115,8 @@ const hintSpec = { priority: withDefault(integer({ max: 255 }), 0), signal: opti
 
 /** The prefix cache of a `KvCache`: what is cached of a prompt, why not more, hit rates, reset. */
 export class Prefixes {
+  /** Whether routers hear of each commit. @internal */
+  readonly hasBlockEvents: boolean;
   readonly #parts: PrefixParts;
   #namespace = '';
 
@@ -123,6 +124,7 @@ export class Prefixes {
   constructor(parts: PrefixParts) {
     if (!holdsSlots(parts)) throw notConstructible('Prefixes', 'cache.prefixes');
     this.#parts = parts;
+    this.hasBlockEvents = parts.events !== undefined;
   }
 
   /** False with `prefixCache: 'off'`. */
@@ -137,7 +139,7 @@ export class Prefixes {
     cached.flushCommits();
     if (cached.isForgetting) return { cachedTokens: 0, pendingTokens: 0, demotedTokens: 0, stretches: [] };
     const hit = index.match(domain, text);
-    const covered = side.covered(hit.node, hit.tokens, needs);
+    const covered = needs === 0 ? hit.tokens : side.covered(hit.node, hit.tokens, needs);
     if (covered < hit.tokens) hit.limitTo(covered);
     const { tokens, pendingTokens } = hit;
     const { tiers } = this.#parts;
@@ -234,20 +236,24 @@ export class Prefixes {
   reset(options: PrefixResetOptions = {}): number {
     const { preempt } = readOptions('Prefixes.reset', options, { preempt: withDefault(boolean, false) });
     this.#parts.lifetime.check('reset its prefixes');
-    const { memory: { layout, slots }, leases, steps, cached } = this.#parts;
-    this.#parts.tiers?.interrupt();
+    const { memory: { layout, slots }, leases, steps, cached, tiers } = this.#parts;
+    tiers?.interrupt();
     leases.synchronize();
     const users = Array.from({ length: slots.count }, (_, slot) => slot).filter((slot) => cached.tokens.of(slot) !== undefined);
     if (users.length > 0 && !preempt) throw createError('KV_PREFIX_IN_USE', { sequences: users.length });
-    this.#parts.tiers?.clear();
-    for (const slot of users) if (slots.state[slot] === slotStates.active) leases.release(slot, new GivenFence(), steps.batchOf(slot));
+    tiers?.clear();
+    for (const slot of users) {
+      if (slots.state[slot] !== slotStates.active) continue;
+      leases.release(slot, new GivenFence(), steps.batchOf(slot));
+      tiers?.selections.stop(slot);
+    }
     for (const slot of users) if (cached.tokens.of(slot) !== undefined) cached.forgetLater(slot);
     return cached.clear() * layout.groupRows;
   }
 
-  /** Tokens have been committed: tells routers now, if there are any, rather than at the next flush. @internal */
-  tellRouters(): void {
-    if (this.#parts.events !== undefined) this.#parts.cached.flushCommits();
+  /** Tokens have been committed: tells routers now rather than at the next flush. @internal */
+  publishBlockEvents(): void {
+    this.#parts.cached.flushCommits();
   }
 
   /** For tests: what is cached. @internal */
@@ -269,21 +275,19 @@ export class Prefixes {
     };
   }
 
-  /** A request was admitted. @internal */
-  admitted(prompt: Prompt | undefined, cachedBy: CachedBy): void {
-    if (prompt?.canRead === true) this.#parts.statistics.request(prompt.text.length, cachedBy);
-  }
-
-  /** Tokens of an admitted prompt behind those found that tiers have. @internal */
-  demotedTokens(prompt: Prompt | undefined, cachedTokens: number): number {
-    const { tiers } = this.#parts;
-    return tiers === undefined || prompt?.canRead !== true ? 0 : tiers.demotedTokens(prompt.domain, prompt.text, cachedTokens);
+  /** A request was admitted. Returns the tokens of its prompt behind those found that tiers have. @internal */
+  admitted(prompt: Prompt | undefined, { cachedBy, cachedTokens }: Admitted): number {
+    if (prompt?.canRead !== true) return 0;
+    const { statistics, tiers } = this.#parts;
+    statistics.request(prompt.text.length, cachedBy);
+    return tiers?.demotedTokens(prompt.domain, prompt.text, cachedTokens) ?? 0;
   }
 
   /** Whether prefixes that were reset are still used by running work, after hearing which is over. */
   #isForgetting(): boolean {
     const { cached, leases } = this.#parts;
-    if (cached.isForgetting) leases.synchronize();
+    if (!cached.isForgetting) return false;
+    leases.synchronize();
     return cached.isForgetting;
   }
 
@@ -313,7 +317,8 @@ export class Prefixes {
 
   #lookupPrompt(owner: string, options: PrefixLookupOptions): { text: Int32Array; domain: PrefixDomain; needs: number } {
     const { text, domain, given } = this.#prompt(owner, options, { needs: optional(arrayOf(string)) });
-    return { text, domain, needs: this.#parts.side.names.bitsOf(owner, 'needs', given.needs) };
+    const { side } = this.#parts;
+    return { text, domain, needs: given.needs === undefined ? side.everything : side.names.bitsOf(owner, 'needs', given.needs) };
   }
 
   #textOf(tokens: Int32Array, items: readonly PromptItem[]): Int32Array {

@@ -1,13 +1,14 @@
 // Reordering: has blocks of a cache's tier stored in the order in which requests read their tokens (lib/tiers/block-reorderer.ts): of the
-// fastest tier that can, when it is called, beside everything else. Readers get the same bytes, before, meanwhile and after.
+// fastest tier that can, when it is called and now and then by itself, beside everything else. Readers get the same bytes, before, meanwhile and
+// after.
 
 import { createError } from '../base/errors.js';
 import { abortSignal, integer, optional, readOptions, withDefault } from '../base/options.js';
-import type { ImportanceMeans } from '../prefix/importance/importance-means.js';
-import { rowsOfOrder } from '../prefix/importance/importance-order.js';
+import { rowsOfOrder, type ImportanceMeans } from '../tiers/importance-means.js';
 import { BlockReorderer } from '../tiers/block-reorderer.js';
 import type { OpenTier } from '../tiers/open-tier.js';
 import type { StoredBlock } from '../tiers/stored-texts.js';
+import { readPut } from '../tiers/tier-answers.js';
 import type { TierPut } from '../tiers/tier.js';
 import type { TierSet } from '../tiers/tier-set.js';
 
@@ -29,6 +30,9 @@ export interface ReorderingCounts {
   readonly refusedBlocks: number;
 }
 
+/** Blocks that a run that begins by itself stores anew at most. */
+const mostByItself = 16;
+
 const spec = { mostBlocks: withDefault(integer({ min: 1 }), 64), signal: optional(abortSignal) };
 
 export class Reordering {
@@ -36,16 +40,24 @@ export class Reordering {
   readonly #means: ImportanceMeans;
   /** Bytes of a token in a tensor, the mean of all. */
   readonly #tokenBytes: number;
+  /** Requests that selected between two runs; 0: none by itself. */
+  readonly #after: number;
   readonly #report: (error: unknown) => void;
   readonly #ending = new AbortController();
   #reorderer: BlockReorderer | undefined;
   #running: Promise<number> | undefined;
+  /** Requests that selected since a run began by itself. */
+  #notes = 0;
 
-  /** @param report Hears of failures that no call reports. */
-  constructor(set: TierSet, means: ImportanceMeans, tensorTokenBytes: readonly number[], report: (error: unknown) => void) {
+  /** @param after Requests that selected between two runs that begin by themselves; 0: none does. @param report Hears of failures that no call reports. */
+  constructor(
+    set: TierSet, means: ImportanceMeans, tensorTokenBytes: readonly number[],
+    { after, report }: { readonly after: number; readonly report: (error: unknown) => void },
+  ) {
     this.#set = set;
     this.#means = means;
     this.#tokenBytes = tensorTokenBytes.reduce((sum, bytes) => sum + bytes, 0) / tensorTokenBytes.length;
+    this.#after = after;
     this.#report = report;
   }
 
@@ -64,7 +76,26 @@ export class Reordering {
     if (this.#ending.signal.aborted) throw createError('KV_CLOSED', { operation: 'reorder its blocks', owner: 'KvCache' });
     if (this.#running !== undefined) return 0;
     this.#reorderer ??= this.#makeReorderer();
-    this.#running = this.#reorderer.run(mostBlocks, signal === undefined ? this.#ending.signal : AbortSignal.any([this.#ending.signal, signal]));
+    if (this.#reorderer === undefined) {
+      throw createError('KV_INVALID_OPTION', {
+        reason: 'range', owner: 'CacheTiers.reorder', option: 'prefixCache.tiers', expected: 'to have an open tier that can reorder blocks: `diskTier`, or one of your own with `reorder` and `chunkBytes`',
+        received: this.#set.all.map(({ tier, state }) => `${tier.name} (${state})`).join(', '),
+      });
+    }
+    return this.#begin(this.#reorderer, mostBlocks, signal === undefined ? this.#ending.signal : AbortSignal.any([this.#ending.signal, signal]));
+  }
+
+  /** A request has said what it read of blocks: now and then a run begins. */
+  noted(): void {
+    this.#notes += 1;
+    if (this.#after === 0 || this.#notes < this.#after || this.#running !== undefined || this.#ending.signal.aborted) return;
+    this.#notes = 0;
+    this.#reorderer ??= this.#makeReorderer();
+    if (this.#reorderer !== undefined) this.#begin(this.#reorderer, mostByItself, this.#ending.signal).catch(this.#report);
+  }
+
+  async #begin(reorderer: BlockReorderer, mostBlocks: number, signal: AbortSignal): Promise<number> {
+    this.#running = reorderer.run(mostBlocks, signal);
     try {
       return await this.#running;
     } finally {
@@ -83,9 +114,9 @@ export class Reordering {
     this.#means.clear();
   }
 
-  #makeReorderer(): BlockReorderer {
-    const { all } = this.#set;
-    for (const open of all) {
+  /** For the fastest tier that can reorder; undefined: none can. */
+  #makeReorderer(): BlockReorderer | undefined {
+    for (const open of this.#set.all) {
       const { chunkBytes, reorder } = open.tier;
       if (open.state !== 'open' || reorder === undefined || chunkBytes === undefined || !(chunkBytes > 0)) continue;
       const blockOf = (key: string): StoredBlock | undefined => {
@@ -104,17 +135,14 @@ export class Reordering {
         means: this.#means, chunkTokens: chunkBytes / this.#tokenBytes,
       });
     }
-    throw createError('KV_INVALID_OPTION', {
-      reason: 'range', owner: 'CacheTiers.reorder', option: 'prefixCache.tiers', expected: 'to have an open tier that can reorder blocks: `diskTier`, or one of your own with `reorder` and `chunkBytes`',
-      received: all.map(({ tier, state }) => `${tier.name} (${state})`).join(', '),
-    });
+    return undefined;
   }
 
   async #reorder(open: OpenTier, block: StoredBlock | undefined, order: Int32Array): Promise<TierPut> {
     if (block === undefined) return { isStored: false, reason: 'failed' };
     open.contents.beginReading(block); // it is not evicted meanwhile
     try {
-      const put = await open.tier.reorder!(block.key, order);
+      const put = readPut(await open.calls.track(open.tier.reorder!(block.key, order)), open.tier.name, 'reorder');
       if (put.isStored) open.contents.noteRows(block, rowsOfOrder(order));
       else if (put.error !== undefined) this.#report(put.error);
       return put;

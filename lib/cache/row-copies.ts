@@ -8,12 +8,23 @@ import type { SlotFences } from './slot-fences.js';
 import type { SlotMemory } from './slot-memory.js';
 import { slotStates } from './slots.js';
 
+/** Tokens before `tokens` in the group behind those that a sequence shares, copied from the kept group `id`; 0: nothing is. */
+export interface TailCopy {
+  /** Slot that they are read in; -1: one that maps the group's first `rows` rows once there is room, or else where the group is kept. */
+  readonly source: number;
+  readonly id: number;
+  readonly rows: number;
+  readonly tokens: number;
+  /** On which the copy is queued; undefined: it is done when the slot is admitted. */
+  readonly stream: bigint | undefined;
+}
+
 /** Where the pages of copies come from. */
 export interface CopyRoom {
   /** Calls `work`, which needs `pages` pages for the slot that are not set aside for it, with room for them. */
   withRoom(slot: number, pages: number, work: () => void): void;
   /** Sets pages aside until the slot has `rows` rows. */
-  promise(slot: number, rows: number): void;
+  earmark(slot: number, rows: number): void;
   /** Whether so many pages more can be had beside all that is asked for. */
   canSpare(pages: number): boolean;
 }
@@ -34,7 +45,7 @@ export class RowCopies {
   /** Pages of a copy of the slot's group, which is its last with tokens: of its rows that hold some. */
   pagesFor(slot: number, group: number): number {
     const { layout, slots } = this.#memory;
-    return layout.pagesFor(layout.rowsFor(slots.length[slot]!)) - layout.pagesFor(group * layout.groupRows);
+    return layout.pagesBetween(group * layout.groupRows, layout.rowsFor(slots.length[slot]!));
   }
 
   /**
@@ -70,7 +81,7 @@ export class RowCopies {
       registry.hasCopied(id, slot, length);
       registry.leave(slot, group);
     });
-    if (isTooLong && slots.promisedTokens[slot]! > length) room.promise(slot, layout.rowsFor(slots.promisedTokens[slot]!));
+    if (isTooLong && slots.earmarkedTokens[slot]! > length) room.earmark(slot, layout.rowsFor(slots.earmarkedTokens[slot]!));
   }
 
   /**
@@ -86,7 +97,7 @@ export class RowCopies {
     const others = registry.slotsOf(id).filter((other) => other !== slot);
     const canMove = (other: number): boolean => slots.state[other] === slotStates.active && slots.isQuarantined[other] === 0 &&
       slots.prepared[other] === 0 && !fences.isPending(other) && fences.streamOf(other) !== undefined &&
-      groups.wholeRows(slots.length[other]!) === group && registry.namedGroups(other) === group + 1;
+      groups.wholeRows(slots.length[other]!) === group && registry.named[other] === group + 1;
     if (!this.#tokens.isTailWritable(slot, group) || !others.every(canMove)) return false;
     const pages = others.reduce((sum, other) => sum + this.pagesFor(other, group), 0);
     if (!room.canSpare(pages - this.pagesFor(slot, group))) return false;
@@ -129,14 +140,13 @@ export class RowCopies {
 
   /** Slots whose queued work may still write the group: those that map it, and those that gave up rows in its place. */
   writersOf(id: number): number[] {
-    const { layout, slots: { count, foreignRow, rows } } = this.#memory;
-    const row = this.#registry.groupOf(id) * layout.groupRows;
-    const writers: number[] = [];
-    for (let slot = 0; slot < count; slot += 1) {
-      if (!this.#fences.isWritten(slot)) continue; // no slot, as a rule
+    const written = this.#fences.writtenSlots();
+    if (written.length === 0) return written;
+    const { layout, slots: { foreignRow, rows } } = this.#memory;
+    const row = this.#registry.numbers.group[id]! * layout.groupRows;
+    return written.filter((slot) => {
       const hasGivenUp = foreignRow[slot]! < row + layout.groupRows && row < rows[slot]!;
-      if (hasGivenUp || this.#registry.isMapping(slot, id)) writers.push(slot);
-    }
-    return writers;
+      return hasGivenUp || this.#registry.isMapping(slot, id);
+    });
   }
 }

@@ -1,17 +1,36 @@
 // RowNumbers: the numbers of groups of rows that can be shared, and what is counted per number: slots that map it, users, rows, and
 // the pages of those that no sequence uses. Typed arrays, which grow; a number that has ended is given out again.
+// A RowFollower is told what becomes of each number.
 
 import type { Layout } from '../layout/layout.js';
+import type { SlotNumbers } from './slots.js';
 
-export class RowNumbers {
-  readonly #layout: Layout;
+/** Last groups of slots in use with rows that these do not need: by number, the rows that are needed, and how many users say so. */
+export type LongTails = ReadonlyMap<number, { readonly rows: number; readonly users: number }>;
+
+/** What may be read of the numbers. Growing replaces the arrays: read them anew after a call that may make a number. */
+export interface CountedRows {
   /** By number: slots that map it, and copies that read it. */
-  mappers: Int32Array = new Int32Array(64);
+  readonly mappers: SlotNumbers;
   /** By number: where in a slot the group lies. */
-  group: Int32Array = new Int32Array(64);
+  readonly group: SlotNumbers;
   /** By number: slots that use it, and copies that read it. */
-  users: Int32Array = new Int32Array(64);
+  readonly users: SlotNumbers;
   /** By number: rows of the group that it has. */
+  readonly rows: SlotNumbers;
+  /** Pages of the numbers that no sequence uses. */
+  readonly idlePages: number;
+  /** Pages of the first `rows` rows of the number's group, or of those that it has. */
+  pagesOf(id: number, rows?: number): number;
+  /** Pages of ids[0 … count) that sequences need. */
+  neededPages(ids: Int32Array, count: number, tails: LongTails): number;
+}
+
+export class RowNumbers implements CountedRows {
+  readonly #layout: Layout;
+  mappers: Int32Array = new Int32Array(64);
+  group: Int32Array = new Int32Array(64);
+  users: Int32Array = new Int32Array(64);
   rows: Int32Array = new Int32Array(64);
   #isUsed = new Uint8Array(64);
   #idlePages = 0;
@@ -32,12 +51,11 @@ export class RowNumbers {
     return this.#made;
   }
 
-  /** Pages of the numbers that no sequence uses. */
   get idlePages(): number {
     return this.#idlePages;
   }
 
-  /** The same, counted anew. */
+  /** `idlePages`, counted anew. */
   countIdlePages(): number {
     let pages = 0;
     for (let id = 0; id < this.#made; id += 1) if (this.#isUsed[id] === 1 && this.users[id] === 0) pages += this.pagesOf(id);
@@ -48,12 +66,21 @@ export class RowNumbers {
     return this.#isUsed[id] === 1;
   }
 
-  /** Pages of the first `rows` rows of the number's group, or of those that it has. */
   pagesOf(id: number, rows = this.rows[id]!): number {
     const { groupRows, pagesPerRow } = this.#layout;
     if (groupRows === 1) return rows * pagesPerRow;
     const from = this.group[id]! * groupRows;
-    return this.#layout.pagesFor(from + rows) - this.#layout.pagesFor(from);
+    return this.#layout.pagesBetween(from, from + rows);
+  }
+
+  neededPages(ids: Int32Array, count: number, tails: LongTails): number {
+    let pages = 0;
+    for (let group = 0; group < count; group += 1) {
+      const id = ids[group]!;
+      const tail = tails.get(id);
+      if (this.users[id]! > 0) pages += this.pagesOf(id, tail?.users === this.users[id] ? tail?.rows : undefined);
+    }
+    return pages;
   }
 
   /** A new number for a group that one slot maps. */
@@ -75,6 +102,11 @@ export class RowNumbers {
     this.users[id] = before + count;
     if (before === 0) this.#idlePages -= this.pagesOf(id);
     else if (before + count === 0) this.#idlePages += this.pagesOf(id);
+  }
+
+  /** The same for ids[from … to). */
+  useAll(ids: Int32Array, from: number, to: number, count: 1 | -1): void {
+    for (let index = from; index < to; index += 1) this.use(ids[index]!, count);
   }
 
   setRows(id: number, rows: number): void {
@@ -101,4 +133,25 @@ export class RowNumbers {
     this.rows = grow(this.rows, new Int32Array(length));
     this.#isUsed = grow(this.#isUsed, new Uint8Array(length));
   }
+}
+
+/**
+ * Keeps something beside K and V for each row of a cache (a side tensor, a copy in a lower tier), and must follow the rows in lock-step.
+ * The registry of rows calls it synchronously, once per change, in the order in which the changes took effect; a change that the driver
+ * refused is not told. It must not throw and must not call the cache.
+ *
+ * Rows are told in groups, the unit of sharing: `group` is the place in the slot (its rows from group · groupRows on), `id` the
+ * group's number, unique until `dropped`. A group without a number is its slot's alone.
+ */
+export interface RowFollower {
+  /** The slot's group has the number from now on, with its first `rows` rows; told again when more or fewer of its rows belong to it. */
+  registered(id: number, slot: number, group: number, rows: number): void;
+  /** Another slot maps the number's rows too, at the same place. */
+  shared(id: number, slot: number, group: number): void;
+  /** The text's tokens up to `tokens` that lie in the number's group were copied to the same place of a slot, into rows of its own. */
+  copied(id: number, slot: number, group: number, tokens: number): void;
+  /** The slot no longer has the number at this place: it has other rows there, rows of its own, or none. */
+  detached(id: number, slot: number, group: number): void;
+  /** No slot and no cached text has the number any more. It may be given out again. */
+  dropped(id: number): void;
 }

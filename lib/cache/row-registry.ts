@@ -9,14 +9,15 @@
 
 import { createError } from '../base/errors.js';
 import type { PrefixIndex } from '../prefix/prefix-index.js';
-import type { RowFollower } from './row-follower.js';
-import { RowNumbers } from './row-numbers.js';
+import { RowNumbers, type CountedRows, type RowFollower } from './row-numbers.js';
 import type { SlotMemory } from './slot-memory.js';
-import type { SlotNumbers } from './slots.js';
+import { noForeignRow, type SlotNumbers } from './slots.js';
 
 export class RowRegistry {
   /** By slot: its groups that have a number, which are its first ones. */
   readonly named: SlotNumbers;
+  /** What is counted of each number. */
+  readonly numbers: CountedRows;
   readonly #memory: SlotMemory;
   readonly #index: PrefixIndex;
   readonly #maxGroups: number;
@@ -37,7 +38,7 @@ export class RowRegistry {
     const { layout: { maxRows, groupRows }, slots } = memory;
     this.#memory = memory;
     this.#index = index;
-    this.#numbers = new RowNumbers(memory.layout);
+    this.numbers = this.#numbers = new RowNumbers(memory.layout);
     this.#maxGroups = Math.ceil(maxRows / groupRows);
     this.#groupRows = groupRows;
     this.named = this.#named = new Int32Array(slots.count);
@@ -49,19 +50,9 @@ export class RowRegistry {
     this.#followers.push(follower);
   }
 
-  /** Pages of the numbers that no running sequence uses. */
-  get idlePages(): number {
-    return this.#numbers.idlePages;
-  }
-
-  /** The slot's numbers by group; those behind `namedGroups` mean nothing. */
+  /** The slot's numbers by group; those behind its `named` mean nothing. */
   idsOf(slot: number): Int32Array {
     return (this.#ids[slot] ??= new Int32Array(this.#maxGroups).fill(-1));
-  }
-
-  /** Groups of the slot that have a number: its first ones. */
-  namedGroups(slot: number): number {
-    return this.#named[slot]!;
   }
 
   /** Rows of the slot that its numbers have, as far as they are mapped. */
@@ -75,47 +66,37 @@ export class RowRegistry {
     return last < 0 ? 0 : last * this.#groupRows + this.#numbers.rows[this.#ids[slot]![last]!]!;
   }
 
-  /** Rows of its group that a number has. */
-  rowsOf(id: number): number {
-    return this.#numbers.rows[id]!;
-  }
-
-  /** Pages of the first `rows` rows of the number's group, or of those that it has. */
-  pagesOf(id: number, rows?: number): number {
-    return this.#numbers.pagesOf(id, rows);
-  }
-
-  /** Slots that use it, and copies that read it. */
-  usersOf(id: number): number {
-    return this.#numbers.users[id]!;
-  }
-
-  /** A sequence has the slot from now on, and uses what it maps. Idempotent. */
-  start(slot: number): void {
-    if (this.#isUsing[slot] === 1) return;
-    this.#isUsing[slot] = 1;
-    for (let group = 0; group < this.#named[slot]!; group += 1) this.#numbers.use(this.#ids[slot]![group]!, 1);
+  /**
+   * A sequence has the slot from now on, and uses what it maps; with the numbers up to `groups`, which have been written into
+   * `idsOf(slot)`. Idempotent.
+   */
+  start(slot: number, groups = 0): void {
+    if (this.#isUsing[slot] === 0) {
+      this.#isUsing[slot] = 1;
+      if (this.#named[slot]! > 0) this.#numbers.useAll(this.#ids[slot]!, 0, this.#named[slot]!, 1);
+    }
+    this.join(slot, groups);
   }
 
   /** No sequence has the slot any more; what it maps is cached, or free to take. In quarantine it stays in use. */
   stop(slot: number): void {
     if (this.#isUsing[slot] === 0 || this.#memory.slots.isQuarantined[slot] === 1) return;
     this.#isUsing[slot] = 0;
-    for (let group = 0; group < this.#named[slot]!; group += 1) this.#numbers.use(this.#ids[slot]![group]!, -1);
+    if (this.#named[slot]! > 0) this.#numbers.useAll(this.#ids[slot]!, 0, this.#named[slot]!, -1);
   }
 
-  /** Where in a slot the group lies. */
-  groupOf(id: number): number {
-    return this.#numbers.group[id]!;
-  }
-
-  isHeld(id: number): boolean {
-    return this.#index.isHolding(id);
-  }
-
-  /** Slots that map it. */
-  mappersOf(id: number): number {
-    return this.#numbers.mappers[id]!;
+  /**
+   * The same, and the slot, which is idle now, keeps its first groups that the index holds, for the next request with that text; returns how
+   * many. Of them `wholeGroups` are full: a last one that is not, and that another slot maps too, cannot be gone on in. The groups behind
+   * are the slot's alone from here on, or must be unmapped: then `named` still counts them.
+   */
+  retire(slot: number, wholeGroups: number): number {
+    this.stop(slot);
+    const held = this.heldGroups(slot);
+    const isTailShared = held > wholeGroups && this.#numbers.mappers[this.#ids[slot]![held - 1]!]! > 1;
+    const groups = isTailShared ? wholeGroups : held;
+    if (this.#memory.slots.foreignRow[slot] === noForeignRow && this.isAlone(slot, groups)) this.leave(slot, groups);
+    return groups;
   }
 
   /**
@@ -186,12 +167,13 @@ export class RowRegistry {
 
   /** The slot's numbers up to `groups` have been written into `idsOf(slot)`, and the groups mapped. */
   join(slot: number, groups: number): void {
+    const from = this.#named[slot]!;
+    if (groups <= from) return;
     const ids = this.idsOf(slot);
-    for (let group = this.#named[slot]!; group < groups; group += 1) {
-      const id = ids[group]!;
-      this.#numbers.mappers[id]! += 1;
-      if (this.#isUsing[slot] === 1) this.#numbers.use(id, 1);
-      for (const follower of this.#followers) follower.shared(id, slot, group);
+    if (this.#isUsing[slot] === 1) this.#numbers.useAll(ids, from, groups, 1);
+    for (let group = from; group < groups; group += 1) {
+      this.#numbers.mappers[ids[group]!]! += 1;
+      for (const follower of this.#followers) follower.shared(ids[group]!, slot, group);
     }
     this.#named[slot] = groups;
   }
@@ -220,7 +202,7 @@ export class RowRegistry {
 
   /** Slots that use it and have not given it up. */
   ownersOf(id: number): number {
-    let owners = this.usersOf(id);
+    let owners = this.#numbers.users[id]!;
     for (const ids of this.#givenUp.values()) if (ids.includes(id)) owners -= 1;
     return owners;
   }
@@ -257,7 +239,7 @@ export class RowRegistry {
 
   /** Ends a number without users; `flush` tells the addon. */
   dropIfUnused(id: number): void {
-    if (!this.#numbers.isUsed(id) || this.#numbers.mappers[id] !== 0 || this.#numbers.users[id] !== 0 || this.#index.isHolding(id)) return;
+    if (this.#numbers.mappers[id] !== 0 || this.#numbers.users[id] !== 0 || !this.#numbers.isUsed(id) || this.#index.isHolding(id)) return;
     if (this.#dropCount === this.#drops.length) {
       const drops = new Int32Array(2 * this.#dropCount);
       drops.set(this.#drops);
@@ -276,6 +258,16 @@ export class RowRegistry {
     this.#dropCount = 0;
     for (let index = 0; index < count; index += 1) this.#numbers.free(this.#drops[index]!);
     for (const follower of this.#followers) for (let index = 0; index < count; index += 1) follower.dropped(this.#drops[index]!);
+  }
+
+  /** The slot's first groups that the index holds, and all of whose rows it maps: a shortened sequence may have given some up. */
+  heldGroups(slot: number): number {
+    const ids = this.#ids[slot]!;
+    const ownRows = this.#memory.slots.ownRows(slot);
+    const held = this.#index.countHeld(ids, this.#named[slot]!);
+    let groups = 0;
+    while (groups < held && groups * this.#groupRows + this.#numbers.rows[ids[groups]!]! <= ownRows) groups += 1;
+    return groups;
   }
 
   /** Whether every group of the slot from `groups` on is its alone: not while a slot that gave one up still maps it. */

@@ -85,7 +85,7 @@ export class RowSharing {
     if (tail >= 0 && !this.copies.moveOthers(slot, tail, room)) {
       this.copies.detach(slot, tail, room);
     } else if (registry.rowsOfLast(slot) > rows) { // it has taken tokens back that only it had: rows behind are its own
-      registry.trim(slot, rows - (registry.namedGroups(slot) - 1) * layout.groupRows);
+      registry.trim(slot, rows - (registry.named[slot]! - 1) * layout.groupRows);
     }
     slots.setSharedTail(slot, slots.foreignRow[slot] === noForeignRow ? sharedTails.none : sharedTails.truncated);
   }
@@ -96,16 +96,16 @@ export class RowSharing {
    */
   isWritable(slot: number, from: number, to: number): boolean {
     const { slots, groups } = this.#memory;
-    const { registry, tokens } = this.#cached;
+    const { registry, tokens, index } = this.#cached;
     if (slots.state[slot] !== slotStates.active) return false;
     const length = slots.length[slot]!;
     const known = tokens.of(slot);
     if (known?.path.isStored === true && from < Math.min(length, known.count)) return false;
     const ids = registry.idsOf(slot);
-    const end = Math.min(groups.rowsFor(to), registry.namedGroups(slot));
+    const end = Math.min(groups.rowsFor(to), registry.named[slot]!);
     for (let group = groups.wholeRows(from); group < end; group += 1) {
-      if (registry.mappersOf(ids[group]!) > 1) return false;
-      if (!registry.isHeld(ids[group]!)) continue;
+      if (registry.numbers.mappers[ids[group]!]! > 1) return false;
+      if (!index.isHolding(ids[group]!)) continue;
       const isOwnTail = from >= length && group === groups.wholeRows(length) && this.#sharedTail(slot) < 0;
       if (!isOwnTail) return false;
     }
@@ -118,19 +118,19 @@ export class RowSharing {
     const { registry } = this.#cached;
     slots.truncate(slot, tokens);
     this.#cached.tokens.truncate(slot, tokens);
-    if (registry.namedGroups(slot) > groups.wholeRows(tokens) || slots.foreignRow[slot] !== noForeignRow) {
+    if (registry.named[slot]! > groups.wholeRows(tokens) || slots.foreignRow[slot] !== noForeignRow) {
       slots.setSharedTail(slot, sharedTails.truncated);
     }
     try {
       this.#leaveBehind(slot);
       const rows = layout.rowsFor(tokens);
-      const last = registry.namedGroups(slot) - 1;
-      if (registry.namedRows(slot) > rows && registry.mappersOf(registry.idsOf(slot)[last]!) > 1) {
+      const last = registry.named[slot]! - 1;
+      if (registry.namedRows(slot) > rows && registry.numbers.mappers[registry.idsOf(slot)[last]!]! > 1) {
         this.givenUp.add(slot, rows);
-        this.givenUp.settle(slot);
+        this.givenUp.unmap(slot);
       }
     } finally {
-      this.#cached.settle();
+      this.#cached.endDropped();
     }
   }
 
@@ -154,19 +154,19 @@ export class RowSharing {
       if (slots.rows[slot]! > layout.rowsFor(length)) this.#memory.unmap(slot, layout.rowsFor(length));
     } catch (error) {
       if (path !== undefined) index.release(path);
-      this.#cached.settle();
+      this.#cached.endDropped();
       throw error;
     }
     this.#fences.setStream(slot, this.#fences.streamOf(from));
     if (groups.wholeRows(length) < count) slots.setSharedTail(from, Math.max(slots.sharedTail[from]!, sharedTails.forked));
     if (known !== undefined && path !== undefined) tokens.open(slot, { path, buffer: known.buffer.slice(0, known.count), count: known.count });
     const sharedTail = groups.wholeRows(length) < count ? slots.sharedTail[from]! : sharedTails.none;
-    return { tokens: length, promisedTokens: 0, tenant: slots.tenantOf(from), sharedTail, isTransfer: false };
+    return { tokens: length, earmarkedTokens: 0, tenant: slots.tenantOf(from), sharedTail, isTransfer: false };
   }
 
   /**
    * The slot shares nothing behind its length any more: rows there that other sequences or cached texts need are not its own from here on, nor what it was
-   * promised with them. They are unmapped at once, or when no queued work uses the slot.
+   * earmarked with them. They are unmapped at once, or when no queued work uses the slot.
    */
   #leaveBehind(slot: number): void {
     const { layout, slots, groups } = this.#memory;
@@ -178,7 +178,7 @@ export class RowSharing {
       this.givenUp.add(slot, first * layout.groupRows);
       registry.giveUp(slot, first);
     }
-    this.givenUp.settle(slot);
+    this.givenUp.unmap(slot);
   }
 
   /** The group that holds the slot's last tokens and room for the next, if it must stay as it is; or -1. */
@@ -186,9 +186,9 @@ export class RowSharing {
     const { slots, groups } = this.#memory;
     const { registry, tokens } = this.#cached;
     const tail = groups.wholeRows(slots.length[slot]!);
-    if (tail === groups.rowsFor(slots.length[slot]!) || tail >= registry.namedGroups(slot)) return -1;
+    if (tail === groups.rowsFor(slots.length[slot]!) || tail >= registry.named[slot]!) return -1;
     const id = registry.idsOf(slot)[tail]!;
-    if (registry.mappersOf(id) > 1) return tail;
+    if (registry.numbers.mappers[id]! > 1) return tail;
     if (slots.sharedTail[slot] !== sharedTails.truncated) return -1;
     return tokens.isTailWritable(slot, tail) ? -1 : tail;
   }

@@ -5,10 +5,10 @@
 import { createError, isKvError } from '../base/errors.js';
 import type { Layout } from '../layout/layout.js';
 import { cacheNews, type NativeCache } from '../device/native.js';
-import type { PagePool } from '../device/page-pool.js';
-import type { PageUser } from '../device/page-user.js';
+import type { PagePool, PageUser } from '../device/page-pool.js';
 import type { CachedRows } from './cached-rows.js';
 import type { IdleSlots, ReclaimPolicy } from './memory-policies.js';
+import type { TailCopy } from './row-copies.js';
 import type { SlotMemory } from './slot-memory.js';
 import { noForeignRow, slotStates, type Slots } from './slots.js';
 
@@ -20,19 +20,15 @@ export interface Admittance {
   /** Rows that end with the last of these groups. */
   readonly sharedRows: number;
   readonly rows: number;
-  readonly promisedRows: number;
-  /**
-   * Tokens before `tokens` in group `to` are copied from the slot `source`, or where it is -1 from the kept group `id`; 0: nothing is.
-   * `source` is asked when there is room, which idle slots may have given.
-   */
-  readonly copy: { readonly source: () => number; readonly id: number; readonly tokens: number; readonly stream: bigint | undefined };
+  readonly earmarkedRows: number;
+  readonly copy: TailCopy;
 }
 
 /** What work lacks: rows, the pages that it maps or sets aside, those of them that are not set aside for it, and mappings. */
 interface Missing {
   readonly rows: number;
   readonly pages: number;
-  readonly unpromisedPages: number;
+  readonly unearmarkedPages: number;
   /** Default: as many as pages. */
   readonly mappings?: number;
 }
@@ -69,8 +65,8 @@ export class RowSupply implements PageUser {
   grow(pairs: Int32Array, count: number): void {
     this.#pool.driver.checkAlive();
     this.#attempt(pairs, count, () => {
-      const { rows, pages, promisedPages } = this.#missing(pairs, count);
-      return { rows, pages, unpromisedPages: pages - promisedPages };
+      const { rows, pages, earmarkedPages } = this.#missing(pairs, count);
+      return { rows, pages, unearmarkedPages: pages - earmarkedPages };
     }, () => {
       this.#native.grow(pairs, count);
     });
@@ -78,36 +74,39 @@ export class RowSupply implements PageUser {
 
   /**
    * Gives an idle slot what a new sequence needs, all or nothing: the groups ids[from … to) mapped behind its rows, rows of its own up to
-   * `rows`, pages set aside up to `promisedRows`, and a copy (see NativeCache.admit). Its own rows are not reclaimed for it.
+   * `rows`, pages set aside up to `earmarkedRows`, and a copy (see NativeCache.admit). Its own rows are not reclaimed for it.
    */
-  admit(slot: number, tenant: bigint, { ids, from, to, sharedRows, rows, promisedRows, copy }: Admittance): void {
-    const pagesFor = (count: number): number => this.#layout.pagesFor(count);
+  admit(slot: number, tenant: bigint, { ids, from, to, sharedRows, rows, earmarkedRows, copy }: Admittance): void {
+    const layout = this.#layout;
     const missing = (): Missing => {
       const mapped = this.#slots.rows[slot]!;
       const before = Math.max(mapped, sharedRows);
-      const after = Math.max(before, rows, promisedRows);
+      const after = Math.max(before, rows, earmarkedRows);
       const grown = Math.max(before, rows);
-      const unpromisedPages = pagesFor(after) - pagesFor(before);
-      return { rows: after - before, pages: pagesFor(grown) - pagesFor(before), unpromisedPages, mappings: pagesFor(grown) - pagesFor(mapped) };
+      return {
+        rows: after - before, pages: layout.pagesBetween(before, grown), unearmarkedPages: layout.pagesBetween(before, after),
+        mappings: layout.pagesBetween(mapped, grown),
+      };
     };
     this.#hold(slot, () => {
       this.#attempt(noSlots, 0, missing, () => {
-        this.#native.admit(slot, tenant, ids, from, to, rows, promisedRows, copy.source(), copy.id, copy.tokens, copy.stream);
+        const source = copy.source >= 0 || copy.id < 0 ? copy.source : this.#cached.registry.slotOf(copy.id, copy.rows);
+        this.#native.admit(slot, tenant, ids, from, to, rows, earmarkedRows, source, copy.id, copy.tokens, copy.stream);
       });
     });
   }
 
   /** Calls `work`, which needs `pages` pages for the slot that are not set aside for it, with room for them; also from its own unused tail. */
   withRoom(slot: number, pages: number, work: () => void): void {
-    this.#attempt([slot], 1, () => ({ rows: 1, pages, unpromisedPages: pages }), work);
+    this.#attempt([slot], 1, () => ({ rows: 1, pages, unearmarkedPages: pages }), work);
   }
 
   /** Sets pages aside until the slot has `rows` rows; the slot's own rows are not reclaimed for it. */
-  promise(slot: number, rows: number): void {
+  earmark(slot: number, rows: number): void {
     this.#hold(slot, () => {
       this.#attempt([], 0, () => {
         const pages = this.#slots.missingPages(slot, rows);
-        return { rows: rows - this.#slots.rows[slot]!, pages, unpromisedPages: pages };
+        return { rows: rows - this.#slots.rows[slot]!, pages, unearmarkedPages: pages };
       }, () => {
         this.#native.earmark(slot, rows);
       });
@@ -144,10 +143,9 @@ export class RowSupply implements PageUser {
 
   /** Evicts prefixes so that the mapper finds so many free pages, as far as that goes: it reclaims none itself. */
   evictFor(pages: number): void {
-    const evictable = this.#cached.evictablePages();
-    if (evictable === 0) return;
     const missing = pages - this.#pool.native.available();
-    if (missing > 0) this.#cached.evict(Math.min(missing, evictable));
+    const evictable = missing > 0 ? this.#cached.evictablePages() : 0;
+    if (evictable > 0) this.#cached.evict(Math.min(missing, evictable));
   }
 
   quiesce(): void {
@@ -279,16 +277,16 @@ export class RowSupply implements PageUser {
     missing: () => Missing, work: () => void,
   ): void {
     for (let attempt = 1; ; attempt += 1) {
-      const { rows, pages, unpromisedPages, mappings = pages } = missing();
+      const { rows, pages, unearmarkedPages, mappings = pages } = missing();
       try {
-        if (unpromisedPages > 0 && !this.#pool.makeRoom(unpromisedPages, this)) throw this.#outOfPages(slotsIn(pairs, count), rows, unpromisedPages);
+        if (unearmarkedPages > 0 && !this.#pool.makeRoom(unearmarkedPages, this)) throw this.#outOfPages(slotsIn(pairs, count), rows, unearmarkedPages);
         work();
         return;
       } catch (error) {
         this.#pool.quiesce();
         if (this.#isWorthAnother(attempt, error, pages, mappings)) continue;
         if (isKvError(error, 'KV_OUT_OF_DEVICE_MEMORY')) throw this.#outOfDeviceMemory(error);
-        if (isKvError(error, 'KV_OUT_OF_PAGES')) throw this.#outOfPages(slotsIn(pairs, count), rows, unpromisedPages);
+        if (isKvError(error, 'KV_OUT_OF_PAGES')) throw this.#outOfPages(slotsIn(pairs, count), rows, unearmarkedPages);
         throw error;
       }
     }
@@ -296,22 +294,22 @@ export class RowSupply implements PageUser {
 
   #pagesOfSurplus(slot: number): number {
     const rows = this.#slots.rows[slot]!;
-    return this.#layout.pagesFor(rows) - this.#layout.pagesFor(rows - this.#idle.surplusRows[slot]!);
+    return this.#layout.pagesBetween(rows - this.#idle.surplusRows[slot]!, rows);
   }
 
-  /** Rows and pages the pairs lack, and how many of the pages were promised. */
-  #missing(pairs: Int32Array, count: number): { rows: number; pages: number; promisedPages: number } {
+  /** Rows and pages the pairs lack, and how many of the pages were earmarked. */
+  #missing(pairs: Int32Array, count: number): { rows: number; pages: number; earmarkedPages: number } {
     let rows = 0;
     let pages = 0;
-    let promisedPages = 0;
+    let earmarkedPages = 0;
     for (let index = 0; index < count; index += 1) {
       const slot = pairs[2 * index]!;
       const target = pairs[2 * index + 1]!;
       rows += Math.max(0, target - this.#slots.rows[slot]!);
       pages += this.#slots.missingPages(slot, target);
-      promisedPages += this.#slots.promisedPages(slot, target);
+      earmarkedPages += this.#slots.earmarkedPages(slot, target);
     }
-    return { rows, pages, promisedPages };
+    return { rows, pages, earmarkedPages };
   }
 
   /** Makes room for another attempt, of the kind that `error` says was missing. */

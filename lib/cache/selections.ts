@@ -4,20 +4,24 @@
 import { createError } from '../base/errors.js';
 import { BlockRows } from '../importance/block-rows.js';
 import { ChoiceNotes } from '../importance/choice-notes.js';
+import type { StoredLayer } from '../importance/layer-reads.js';
 import type { Probe } from '../importance/probes.js';
 import { SelectedText } from '../importance/selected-text.js';
 import type { ReadSelection } from '../importance/selection-options.js';
 import { SelectionTotals } from '../importance/selection-totals.js';
-import { TokenSelection, type StoredLayer } from '../importance/token-selection.js';
-import type { TensorSpec } from '../layout/model-shape.js';
-import type { ImportanceMeans } from '../prefix/importance/importance-means.js';
+import { TokenSelection } from '../importance/token-selection.js';
+import type { TensorSpec } from '../base/dtypes.js';
+import type { PrefixDomain } from '../prefix/domain.js';
+import type { ImportanceMeans } from '../tiers/importance-means.js';
 import type { RaisedBlocks } from '../tiers/raised-blocks.js';
+import type { StoredBlock } from '../tiers/stored-texts.js';
 import type { TierSet } from '../tiers/tier-set.js';
 import type { Admitted, Prompt } from './admission-request.js';
 import { Batch } from './batch.js';
 import { GivenFence } from './fence.js';
-import type { Promotion } from './promotion.js';
-import type { PromotionRequest, Promotions } from './promotions.js';
+import type { Promotion, PromotionRequest } from './promotion.js';
+import type { Promotions } from './promotions.js';
+import type { Reordering } from './reordering.js';
 import type { RowSharing } from './row-sharing.js';
 import type { SlotMemory } from './slot-memory.js';
 import type { Steps } from './steps.js';
@@ -42,10 +46,13 @@ export class Selections {
   readonly #layers: ReadonlyMap<number, StoredLayer>;
   readonly #probes: readonly Probe[];
   readonly #raised: RaisedBlocks;
+  readonly #reordering: Reordering;
+  /** By slot, of sequences that are not released. */
+  readonly #running = new Map<number, TokenSelection>();
 
   constructor(
     memory: SlotMemory, { steps, sharing, promotions }: { readonly steps: Steps; readonly sharing: RowSharing; readonly promotions: Promotions }, tiers: TierSet,
-    { means, raised, probes }: { readonly means: ImportanceMeans; readonly raised: RaisedBlocks; readonly probes: readonly Probe[] },
+    { means, raised, reordering, probes }: { readonly means: ImportanceMeans; readonly raised: RaisedBlocks; readonly reordering: Reordering; readonly probes: readonly Probe[] },
   ) {
     const { tensors } = memory.layout;
     this.#memory = memory;
@@ -58,24 +65,29 @@ export class Selections {
     this.#probes = probes;
     this.means = means;
     this.#raised = raised;
+    this.#reordering = reordering;
   }
 
   /** What a sequence may be given in part. Nothing is loaded. Throws KV_INVALID_OPTION for a selection that this cache cannot make. */
   async find({ domain, text, signal, selection }: SelectionRequest): Promise<Promotion> {
-    this.#check(selection);
+    this.checkRules('Prefixes.promote', 'selection', selection);
     const beganMs = performance.now();
-    await this.#promotions.findElsewhere(domain, text, signal ?? new AbortController().signal);
+    await this.#promotions.findElsewhere({ domain, text, isHint: false, deadlineMs: undefined }, signal ?? new AbortController().signal);
     const cachedTokens = this.#promotions.cachedTokens(domain, text);
     const most = text.length - 1; // one is left to compute
-    const { tokens } = this.#promotions.missing(domain, text, most, cachedTokens);
+    const missing = this.#promotions.missing(domain, text, most, cachedTokens);
     const { blocks, partial } = this.#tiers.match(domain, text, most);
     const all = partial === undefined ? blocks : [...blocks, partial];
-    const isMore = tokens > cachedTokens;
-    if (isMore) this.#tiers.use(all.findLast(({ from }) => from < tokens)!);
-    const selected = isMore ? SelectedText.make({
-      owner: this, domain, rules: selection, text: text.slice(0, tokens), blocks: all.filter(({ from }) => from < tokens),
-    }) : undefined;
-    return { cachedTokens, promotedTokens: 0, promotedFrom: {}, end: 'complete', estimate: undefined, selected, milliseconds: performance.now() - beganMs };
+    const gone = missing.blocks.find((block) => !this.#isInService(block));
+    const tokens = gone === undefined ? missing.tokens : Math.max(cachedTokens, gone.from);
+    let selected: SelectedText | undefined;
+    if (tokens > cachedTokens) {
+      const found = all.filter(({ from }) => from < tokens);
+      this.#tiers.use(found.at(-1)!);
+      selected = SelectedText.make({ owner: this, domain, rules: selection, text: text.slice(0, tokens), blocks: found });
+    }
+    const end = gone === undefined ? 'complete' : 'lost';
+    return { cachedTokens, promotedTokens: 0, promotedFrom: {}, end, estimate: undefined, selected, milliseconds: performance.now() - beganMs };
   }
 
   /** Throws KV_INVALID_OPTION where it is not for this text. */
@@ -88,23 +100,55 @@ export class Selections {
 
   /**
    * The slot's selection behind the tokens that it was found, but for those in a row that it shares and would have to write to; undefined
-   * where it has them all, or tiers no longer have what is between: then it computes them. Throws what preparing memory throws; the slot is to
-   * be released then.
+   * where it has them all, tiers no longer have what is between, or the namespace of its text has changed since: then it computes them. Throws
+   * what preparing memory throws; the slot is to be released then. `check` throws once the slot's lease is over.
    */
-  begin(selected: SelectedText, { slot, cachedTokens }: Admitted): TokenSelection | undefined {
+  begin(selected: SelectedText, { slot, cachedTokens }: Admitted, domain: PrefixDomain, check: () => void): TokenSelection | undefined {
+    if (!selected.isIn(domain)) return undefined;
     const exactTokens = this.#wholeRowTokens(cachedTokens);
     const blocks = selected.tokens > cachedTokens ? selected.blocksFrom(exactTokens) : undefined;
-    if (blocks === undefined || blocks.length === 0) return undefined;
+    if (blocks === undefined || blocks.length === 0 || !blocks.every((block) => this.#isInService(block))) return undefined;
     if (exactTokens < cachedTokens) this.#sharing.truncate(slot, exactTokens);
     const batch = new Batch(this.#memory.slots, this.#memory.layout.maxTokens, 1);
     batch.addSlot(slot, selected.tokens - exactTokens);
     this.#steps.prepare(batch);
     this.#steps.commit(batch, new GivenFence());
     const totals = new SelectionTotals(this.totals);
-    return new TokenSelection({
-      rules: selected.rules, rows: new BlockRows(this.#tiers, blocks, this.#stripeTokenBytes, totals), layers: this.#layers, totals,
-      notes: new ChoiceNotes(this.means, blocks, exactTokens, selected.tokens, (block) => { this.#raised.offer(block); }), from: exactTokens, to: selected.tokens,
+    const selection = new TokenSelection({
+      rules: selected.rules, check, rows: new BlockRows(this.#tiers, blocks, this.#stripeTokenBytes, totals), layers: this.#layers, totals,
+      notes: new ChoiceNotes(this.means, blocks, exactTokens, selected.tokens, (isNoted) => { this.#chose(blocks, isNoted); }), from: exactTokens, to: selected.tokens,
+      report: (error) => { this.#memory.late.report(error); },
     });
+    this.#running.set(slot, selection);
+    return selection;
+  }
+
+  /** A request's layers have chosen of these blocks. What is made of it are hints: the request is none the worse for a tier of a user's that throws. */
+  #chose(blocks: readonly StoredBlock[], isNoted: boolean): void {
+    try {
+      for (const block of blocks) this.#raised.offer(block);
+      if (isNoted) this.#reordering.noted();
+    } catch (error) {
+      this.#memory.late.report(error);
+    }
+  }
+
+  /** The slot's sequence is released: ends what its selection reads, if it has one, soon: tiers of users hear of it. */
+  stop(slot: number): void {
+    const selection = this.#running.get(slot);
+    if (selection === undefined) return;
+    this.#running.delete(slot);
+    queueMicrotask(() => { selection.stop(); });
+  }
+
+  /** The cache closes. */
+  stopAll(): void {
+    for (const slot of [...this.#running.keys()]) this.stop(slot);
+  }
+
+  /** Whether some tier that is open has the block. */
+  #isInService(block: StoredBlock): boolean {
+    return this.#tiers.all.some((open) => open.has(block));
   }
 
   /** The most tokens, no more than `tokens`, that end with a row. */
@@ -115,9 +159,9 @@ export class Selections {
     return whole;
   }
 
-  #check({ selector }: ReadSelection): void {
-    const wrong = (expected: string, received: unknown): Error =>
-      createError('KV_INVALID_OPTION', { reason: 'range', owner: 'Prefixes.promote', option: 'selection', expected, received });
+  /** Throws KV_INVALID_OPTION for a selection that this cache cannot make. */
+  checkRules(owner: string, option: string, { selector }: ReadSelection): void {
+    const wrong = (expected: string, received: unknown): Error => createError('KV_INVALID_OPTION', { reason: 'range', owner, option, expected, received });
     const { tensors } = this.#memory.layout;
     const latent = tensors.find(({ role }) => role === 'latent');
     if (latent !== undefined) throw wrong('left out for MLA, which keeps no K and V of single heads', latent.name);

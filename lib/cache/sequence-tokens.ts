@@ -54,6 +54,7 @@ export class SequenceTokens {
   close(slot: number): number {
     const path = this.pathOf(slot);
     if (path === undefined) return 0;
+    this.#publishArrived();
     const { length } = path;
     this.#bySlot[slot] = undefined;
     this.#index.release(path);
@@ -109,7 +110,12 @@ export class SequenceTokens {
     this.#waitingCount += 1;
   }
 
-  /** Tells the index what all sequences have committed since the last time. What it drops for that is settled by `CachedRows`. */
+  /** Whether `flush` may have something to do. */
+  get hasNews(): boolean {
+    return this.#waitingCount > 0 || this.#side.everything > 0;
+  }
+
+  /** Tells the index what all sequences have committed since the last time. `CachedRows` ends what it drops for that. */
   flush(): void {
     while (this.#waitingCount > 0) {
       this.#waitingCount -= 1;
@@ -118,11 +124,12 @@ export class SequenceTokens {
       const known = this.#bySlot[slot];
       if (known !== undefined) this.#commit(slot, known);
     }
-    this.publishArrived();
+    this.#publishArrived();
   }
 
   /** Rows of side tensors that have come from the device are cached, of slots whose path is open. */
-  publishArrived(): void {
+  #publishArrived(): void {
+    if (this.#side.everything === 0) return;
     this.#side.hear();
     for (const slot of this.#side.copies.takeArrivedSlots()) {
       const path = this.pathOf(slot);

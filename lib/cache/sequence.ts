@@ -16,7 +16,7 @@ import type { SequenceTokens } from './sequence-tokens.js';
 import type { RunningBatch, SlotLeases } from './slot-leases.js';
 import type { SlotMemory } from './slot-memory.js';
 import { holdsSlots, type Slots } from './slots.js';
-import type { TensorView } from '../layout/dtype-arrays.js';
+import type { TensorView } from '../base/dtypes.js';
 
 /** The parts of a cache that do what its sequences ask for. @internal */
 export interface SequenceOwner {
@@ -29,12 +29,28 @@ export interface SequenceOwner {
   readonly side: SideTensors;
   readonly sideRows: SideRows;
   readonly steps: { batchOf(slot: number): RunningBatch | undefined };
+  /** Undefined without tiers. */
+  readonly tiers: { readonly selections: { stop(slot: number): void } } | undefined;
 }
 
 /** What a sequence has beside what it was admitted with. */
 interface SequenceParts {
   readonly demotedTokens?: number;
   readonly selection?: TokenSelection | undefined;
+}
+
+/** Throws KV_SLOT_RELEASED once the slot's lease of this generation is over, and KV_CLOSED once its cache is closed. */
+function checkLease({ slots, lifetime }: Pick<SequenceOwner, 'slots' | 'lifetime'>, slot: number, generation: number): void {
+  const currentGeneration = slots.generation[slot]!;
+  if (currentGeneration === generation) return;
+  lifetime.check('use a sequence');
+  throw createError('KV_SLOT_RELEASED', { slot, generation, currentGeneration });
+}
+
+/** What throws so once the slot's present lease is over. @internal */
+export function leaseCheck(owner: Pick<SequenceOwner, 'slots' | 'lifetime'>, slot: number): () => void {
+  const generation = owner.slots.generation[slot]!;
+  return () => { checkLease(owner, slot, generation); };
 }
 
 /** One request's lease of a slot: its tokens, its length, its memory. Made by `KvCache.acquire` and `fork`. */
@@ -84,6 +100,11 @@ export class Sequence {
     this.#owner = owner;
     this.#slot = slot;
     this.#generation = owner.slots.generation[slot]!;
+  }
+
+  /** Whether it was leased from a cache, and is no object that only has the prototype of one. @internal */
+  static isInstance(value: unknown): value is Sequence {
+    return typeof value === 'object' && value !== null && #owner in value;
   }
 
   /**
@@ -139,7 +160,7 @@ export class Sequence {
     this.#checkNotComputing(slot, 'truncate');
     if (tokens < (this.#selection?.textTokens ?? 0)) throw createError('KV_SEQUENCE_LOSSY', { operation: `truncate it to ${tokens} tokens` });
     memory.late.attempt(() => sharing.truncate(slot, tokens));
-    memory.late.attempt(() => side.truncate(slot, tokens));
+    if (side.everything > 0) memory.late.attempt(() => side.truncate(slot, tokens));
     memory.pool.capacity.raise();
   }
 
@@ -223,11 +244,12 @@ export class Sequence {
    */
   release(options?: ReleaseOptions): void {
     const fence = readFence('Sequence.release', options, new GivenFence());
-    const { lifetime, memory, leases, steps } = this.#owner;
+    const { lifetime, memory, leases, steps, tiers } = this.#owner;
     const slot = this.#check();
     lifetime.check('release a sequence');
     checkFence('Sequence.release', fence, memory.pool.driver);
     leases.release(slot, fence, steps.batchOf(slot));
+    if (this.isLossy) tiers?.selections.stop(slot);
   }
 
   [Symbol.dispose](): void {
@@ -250,11 +272,7 @@ export class Sequence {
   }
 
   #check(): number {
-    const current = this.#owner.slots.generation[this.#slot]!;
-    if (current !== this.#generation) {
-      this.#owner.lifetime.check('use a sequence');
-      throw createError('KV_SLOT_RELEASED', { slot: this.#slot, generation: this.#generation, currentGeneration: current });
-    }
+    checkLease(this.#owner, this.#slot, this.#generation);
     return this.#slot;
   }
 

@@ -3,6 +3,7 @@
 // such a slot ends adopts it, and nothing is mapped or copied.
 
 import { createError } from '../base/errors.js';
+import type { Layout } from '../layout/layout.js';
 import type { IdleSlots, PlacementPolicy } from './memory-policies.js';
 import type { RowRegistry } from './row-registry.js';
 import type { SlotMemory } from './slot-memory.js';
@@ -10,6 +11,7 @@ import { slotStates, type Slots } from './slots.js';
 
 export class SlotChoice {
   readonly #slots: Slots;
+  readonly #layout: Layout;
   readonly #registry: RowRegistry;
   readonly #placement: PlacementPolicy;
   /** By number of a group: slot + 1 of the one that was added last; 0: none. */
@@ -22,8 +24,9 @@ export class SlotChoice {
   /** The candidates of a choice, and what the placement policy sees of them. */
   readonly #idle: IdleSlots;
 
-  constructor({ slots }: SlotMemory, registry: RowRegistry, placement: PlacementPolicy) {
+  constructor({ slots, layout }: SlotMemory, registry: RowRegistry, placement: PlacementPolicy) {
     this.#slots = slots;
+    this.#layout = layout;
     this.#registry = registry;
     this.#placement = placement;
     this.#next = new Int32Array(slots.count).fill(-1);
@@ -92,6 +95,26 @@ export class SlotChoice {
     });
   }
 
+  /**
+   * For a sequence that begins with the groups ids[0 … count): the slot that has most of them, from the first on, and how many; -1 and 0: none
+   * has any. A slot that goes on with another text, which stays cached, is taken where unmapping that is less work than mapping what the
+   * next best slot lacks.
+   */
+  forGroups(ids: Int32Array, count: number): { readonly slot: number; readonly groups: number } {
+    let groups = count;
+    let slot = -1;
+    while (groups > 0 && (slot = this.freeEndingIn(ids[groups - 1]!)) < 0) groups -= 1;
+    if (groups === count) return { slot, groups };
+    let longer = -1;
+    let fewestRows = 2 * this.#rowsOf(count) - this.#rowsOf(groups);
+    for (const other of this.#registry.slotsOf(ids[count - 1]!)) {
+      if (!this.has(other) || !this.#slots.isFree(other) || this.#slots.rows[other]! >= fewestRows) continue;
+      longer = other;
+      fewestRows = this.#slots.rows[other]!;
+    }
+    return longer < 0 ? { slot, groups } : { slot: longer, groups: count };
+  }
+
   /** For rows of other slots: the slot without content that has fewest rows, or else the one used longest ago; -1: none is idle. */
   forSharedRows(): number {
     const oldest = this.#collectBlanks();
@@ -127,6 +150,10 @@ export class SlotChoice {
       if (this.#under[slot]! >= 0 && (oldest < 0 || lastUsed[slot]! < lastUsed[oldest]!)) oldest = slot;
     }
     return oldest;
+  }
+
+  #rowsOf(groups: number): number {
+    return Math.min(groups * this.#layout.groupRows, this.#layout.maxRows);
   }
 
   /** Makes the idle slots without content the candidates; returns the idle slot used longest ago, or -1. */

@@ -63,11 +63,13 @@ export class SlotFences {
     return false;
   }
 
-  /** Whether queued work may still write the slot's tokens. A fence that only its release named says that they are used. */
-  isWritten(slot: number): boolean {
-    if (this.writtenStep(slot) >= 0) return true;
-    for (const fence of this.#streams) if (fence.isPending(slot)) return true;
-    return false;
+  /** Slots whose tokens queued work may still write: none, as a rule. A fence that only a release named says that they are used. */
+  writtenSlots(): number[] {
+    const written: number[] = [];
+    for (let slot = 0; slot < this.#slots; slot += 1) {
+      if (this.writtenStep(slot) >= 0 || this.#streams.some((fence) => fence.isPending(slot))) written.push(slot);
+    }
+    return written;
   }
 
   /** The step that must be completed before the slot's tokens are there, or -1. */
@@ -96,9 +98,10 @@ export class SlotFences {
     return this.#homes[slot] ?? this.#defaultStream ?? this.#lastStream;
   }
 
-  /** Says on which stream a new sequence's work will be queued; undefined: nothing was said. */
-  setStream(slot: number, stream: bigint | undefined): void {
+  /** Says on which stream a new sequence's work will be queued; undefined: nothing was said. Returns `streamOf` the slot then. */
+  setStream(slot: number, stream: bigint | undefined): bigint | undefined {
     this.#homes[slot] = stream;
+    return this.streamOf(slot);
   }
 
   /**

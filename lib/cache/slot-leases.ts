@@ -45,8 +45,6 @@ export class SlotLeases {
   readonly #pair = new Int32Array(2);
   /** Released slots that are not idle yet, each with the batch that it waits for first. */
   readonly #retiring = new Map<number, RunningBatch | undefined>();
-  /** Hears that pages are wanted, and returns whether it let some go. */
-  #letGo: () => boolean = () => false;
   /** The idle slot that rows were requested for last, or -1. */
   #eagerSlot = -1;
   #acquired = 0;
@@ -71,19 +69,18 @@ export class SlotLeases {
     return this.#released;
   }
 
+  /** Slots that wait for queued work before they are idle, or before they are rid of rows that they gave up. */
+  get waiting(): number {
+    return this.#retiring.size + this.#sharing.givenUp.slots.size;
+  }
+
   /** Hears what has happened since the last call. Never throws: what fails is reported in the background. */
   synchronize(): void {
     const { late } = this.#memory;
     this.#memory.synchronize();
-    late.attempt(() => {
-      this.pollRetirement();
-    });
-    late.attempt(() => {
-      this.#cached.flushCommits();
-    });
-    late.attempt(() => {
-      this.#side.settle();
-    });
+    if (this.waiting > 0) late.attempt(() => { this.pollRetirement(); });
+    if (this.#cached.hasNews) late.attempt(() => { this.#cached.flushCommits(); });
+    if (this.#side.everything > 0) late.attempt(() => { this.#side.endDropped(); });
   }
 
   /** Leases a slot. On failure nothing has changed. Throws as `Admission.admit`. */
@@ -112,7 +109,7 @@ export class SlotLeases {
     native.assign(slot, slots.tenantOf(from));
     registry.start(slot);
     try {
-      this.#side.fork(from, slot, slots.tenantOf(from));
+      if (this.#side.everything > 0) this.#side.fork(from, slot, slots.tenantOf(from));
       slots.lease(slot, this.#sharing.fork(from, slot));
     } catch (error) {
       this.#side.retire(slot, 0);
@@ -154,9 +151,8 @@ export class SlotLeases {
    * polling or unmapping, after all were tried; what failed stays behind its fence.
    */
   pollRetirement(): void {
-    const { givenUp } = this.#sharing;
-    if (this.#retiring.size === 0 && givenUp.size === 0) return;
-    this.#side.hear();
+    if (this.waiting === 0) return;
+    if (this.#side.everything > 0) this.#side.hear();
     try {
       this.#fences.poll();
     } finally {
@@ -165,7 +161,7 @@ export class SlotLeases {
         this.#retiring.delete(slot);
         this.#becomeIdle(slot);
       }
-      givenUp.settleAll();
+      this.#sharing.givenUp.unmapAll();
     }
   }
 
@@ -201,20 +197,14 @@ export class SlotLeases {
     }
   }
 
-  /** `letGo` is called before a refusal for want of pages stands; it returns whether it let some go. */
-  onWantOfPages(letGo: () => boolean): void {
-    this.#letGo = letGo;
-  }
-
-  /** Asks every fence, and transfers to end. True when pages may be free that were not. */
+  /** Asks every fence. True when pages may be free that were not. */
   hearFences(): boolean {
     const { late } = this.#memory;
-    const hasLetGo = this.#letGo();
     const { passes } = this.#fences;
-    const waiting = this.#retiring.size + this.#sharing.givenUp.size;
+    const waiting = this.waiting;
     late.attempt(() => this.#fences.poll());
     late.attempt(() => this.pollRetirement());
-    return hasLetGo || this.#fences.passes > passes || this.#retiring.size + this.#sharing.givenUp.size < waiting;
+    return this.#fences.passes > passes || this.waiting < waiting;
   }
 
   #checkFree(isTransfer: boolean): void {
@@ -227,16 +217,15 @@ export class SlotLeases {
 
   /** Whether queued work may still use the slot, or rows of its side tensors are on their way. */
   #isBusy(slot: number): boolean {
-    return this.#fences.isPending(slot) || this.#side.isCopying(slot);
+    return this.#fences.isPending(slot) || (this.#side.everything > 0 && this.#side.isCopying(slot));
   }
 
   #becomeIdle(slot: number): void {
     const { native, pool, slots, late } = this.#memory;
     const { idleRowsLimit } = this.#rules;
-    this.#cached.tokens.publishArrived(); // before its text is closed
     slots.becomeIdle(slot);
     late.attempt(() => this.#cached.retire(slot));
-    this.#side.retire(slot, slots.length[slot]!);
+    if (this.#side.everything > 0) this.#side.retire(slot, slots.length[slot]!);
     late.attempt(() => {
       if (idleRowsLimit < Number.MAX_SAFE_INTEGER) {
         if (this.#eagerSlot >= 0 && slots.isFree(this.#eagerSlot)) native.cancel(this.#eagerSlot); // until `keepEagerRows`

@@ -5,11 +5,11 @@ import { checkInteger } from '../base/options.js';
 import { cacheNews, type NativeCache } from '../device/native.js';
 import type { PagePool } from '../device/page-pool.js';
 import type { Layout, TensorPlacement } from '../layout/layout.js';
-import { rowArithmetic, type RowArithmetic } from '../layout/row-arithmetic.js';
+import { rowArithmetic, type RowArithmetic } from '../base/row-arithmetic.js';
 import type { BackgroundErrors } from '../device/background-errors.js';
 import type { Slots } from './slots.js';
 import { checkHostAccess, type SlotViews } from '../device/slot-views.js';
-import type { TensorView } from '../layout/dtype-arrays.js';
+import type { TensorView } from '../base/dtypes.js';
 
 /** A tensor of the cache as a kernel needs it: address of element [0, 0, 0, 0], shape, strides, dtype. */
 export interface Tensor extends TensorPlacement {

@@ -25,7 +25,7 @@ export interface Lease {
   /** Tokens that are valid from the start. */
   readonly tokens: number;
   /** Tokens that memory is set aside for. */
-  readonly promisedTokens: number;
+  readonly earmarkedTokens: number;
   /** Number of the tenant, for scrubbing. */
   readonly tenant: bigint;
   readonly sharedTail: number;
@@ -52,7 +52,7 @@ export class Slots {
   /** Tokens that a prepared batch is computing now. */
   readonly prepared: SlotNumbers;
   /** Tokens that memory was set aside for. */
-  readonly promisedTokens: SlotNumbers;
+  readonly earmarkedTokens: SlotNumbers;
   /** One of `sharedTails`: not 0 when the row that the slot writes to next may have other users. */
   readonly sharedTail: SlotNumbers;
   /**
@@ -68,7 +68,7 @@ export class Slots {
   readonly #generation: Uint32Array;
   readonly #length: Int32Array;
   readonly #prepared: Int32Array;
-  readonly #promisedTokens: Int32Array;
+  readonly #earmarkedTokens: Int32Array;
   readonly #sharedTail: Uint8Array;
   readonly #foreignRow: Int32Array;
   readonly #tenant: BigUint64Array;
@@ -94,7 +94,7 @@ export class Slots {
     this.generation = this.#generation = new Uint32Array(slots);
     this.length = this.#length = new Int32Array(slots);
     this.prepared = this.#prepared = new Int32Array(slots);
-    this.promisedTokens = this.#promisedTokens = new Int32Array(slots);
+    this.earmarkedTokens = this.#earmarkedTokens = new Int32Array(slots);
     this.sharedTail = this.#sharedTail = new Uint8Array(slots);
     this.foreignRow = this.#foreignRow = new Int32Array(slots).fill(noForeignRow);
     this.#tenant = new BigUint64Array(slots);
@@ -147,31 +147,30 @@ export class Slots {
     return tokens * this.#tokenBytes <= Math.min(this.rows[slot]!, this.#foreignRow[slot]!) * this.#pageBytes;
   }
 
-  /** Rows of an active slot that must stay: its tokens, those being computed, those promised, and those that queued work may use. */
+  /** Rows of an active slot that must stay: its tokens, those being computed, those earmarked, and those that queued work may use. */
   neededRows(slot: number): number {
-    const tokens = Math.max(this.#length[slot]! + this.#prepared[slot]!, this.#promisedTokens[slot]!, this.#fences.pendingTokens(slot));
+    const tokens = Math.max(this.#length[slot]! + this.#prepared[slot]!, this.#earmarkedTokens[slot]!, this.#fences.pendingTokens(slot));
     return this.#layout.rowsFor(tokens);
   }
 
-  /** Pages of the promise that are not mapped yet, among the rows up to `rows`. */
-  promisedPages(slot: number, rows: number): number {
-    const promisedRows = Math.min(rows, this.#layout.rowsFor(this.#promisedTokens[slot]!));
-    return this.missingPages(slot, promisedRows);
+  /** Pages of the earmark that are not mapped yet, among the rows up to `rows`. */
+  earmarkedPages(slot: number, rows: number): number {
+    const earmarkedRows = Math.min(rows, this.#layout.rowsFor(this.#earmarkedTokens[slot]!));
+    return this.missingPages(slot, earmarkedRows);
   }
 
   /** Pages between the mapped rows and `rows`. */
   missingPages(slot: number, rows: number): number {
-    const mapped = this.rows[slot]!;
-    return rows > mapped ? this.#layout.pagesFor(rows) - this.#layout.pagesFor(mapped) : 0;
+    return this.#layout.pagesBetween(this.rows[slot]!, rows);
   }
 
   /** A sequence has the slot from now on. */
-  lease(slot: number, { tokens, promisedTokens, tenant, sharedTail, isTransfer }: Lease): void {
+  lease(slot: number, { tokens, earmarkedTokens, tenant, sharedTail, isTransfer }: Lease): void {
     this.#isTransfer[slot] = isTransfer ? 1 : 0;
     if (isTransfer) this.#transferSlots += 1;
     else this.#usedSlots += 1;
     this.#length[slot] = tokens;
-    this.#promisedTokens[slot] = promisedTokens;
+    this.#earmarkedTokens[slot] = earmarkedTokens;
     this.#sharedTail[slot] = sharedTail;
     this.#tenant[slot] = tenant;
     this.#state[slot] = slotStates.active;
@@ -182,7 +181,7 @@ export class Slots {
   retire(slot: number): void {
     this.#generation[slot]! += 1;
     this.#prepared[slot] = 0;
-    this.#promisedTokens[slot] = 0;
+    this.#earmarkedTokens[slot] = 0;
     this.#state[slot] = slotStates.retiring;
   }
 
@@ -222,10 +221,10 @@ export class Slots {
     this.#sharedTail[slot] = sharedTail;
   }
 
-  /** Rows from `row` on are not the slot's any more, nor what it was promised. */
+  /** Rows from `row` on are not the slot's any more, nor what was earmarked for it. */
   giveUpRows(slot: number, row: number): void {
     this.#foreignRow[slot] = Math.min(this.#foreignRow[slot]!, row);
-    this.#promisedTokens[slot] = 0;
+    this.#earmarkedTokens[slot] = 0;
   }
 
   /** Rows at the slot's end were unmapped: what was given up may be gone. */

@@ -34,11 +34,11 @@ export interface CacheCounts {
   /** Pages that a growing sequence could be given: of idle rows, of unused tails of active slots, and of the cache pool. */
   readonly reclaimablePages: number;
   /**
-   * Pages that prompts without a cached prefix could be promised now, all of them together: what is free, not created yet, or
-   * reclaimable, also from other caches of the pool, less what is promised already.
+   * Pages that could be earmarked now for prompts without a cached prefix, all of them together: what is free, not created yet, or
+   * reclaimable, also from other caches of the pool, less what is earmarked already.
    */
   readonly admissiblePages: number;
-  /** Tokens of the longest prompt without a cached prefix that `acquire` would promise memory now; 0 when no slot is idle. */
+  /** Tokens of the longest prompt without a cached prefix that `acquire` would earmark memory for now; 0 when no slot is idle. */
   readonly admissibleTokens: number;
   /** Valid tokens of active sequences. */
   readonly usedTokens: number;
@@ -144,7 +144,7 @@ export class CacheStatistics {
     const used = Array.from({ length: numbers.count }, (_, slot) => ({
       slot, state: stateNames[numbers.state[slot]!], isQuarantined: numbers.isQuarantined[slot] === 1,
       generation: numbers.generation[slot], length: numbers.length[slot], prepared: numbers.prepared[slot],
-      rows: numbers.rows[slot], promisedTokens: numbers.promisedTokens[slot],
+      rows: numbers.rows[slot], earmarkedTokens: numbers.earmarkedTokens[slot],
     })).filter(({ generation, state, rows }) => generation !== 0 || state !== 'idle' || rows !== 0);
     return {
       driver: pool.driver.info, layout: { kind, pageBytes, slots, maxTokens, reservations: reservations.length },

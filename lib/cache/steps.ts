@@ -3,18 +3,17 @@
 // crosses into the addon.
 
 import { createError, isKvError } from '../base/errors.js';
-import type { PolicyGuard } from '../device/policy-guard.js';
 import { Batch } from './batch.js';
 import { GivenFence } from './fence.js';
-import type { GrowthPolicy } from './memory-policies.js';
 import type { CopyRoom } from './row-copies.js';
 import type { SideTensors } from '../side/side-tensors.js';
 import type { RowSharing } from './row-sharing.js';
 import type { RowSupply } from './row-supply.js';
+import type { RowsAhead } from './rows-ahead.js';
 import type { SequenceTokens } from './sequence-tokens.js';
 import type { SlotFences } from './slot-fences.js';
 import type { SlotMemory } from './slot-memory.js';
-import { noForeignRow, type Slots } from './slots.js';
+import type { Slots } from './slots.js';
 
 export interface StepCollaborators {
   readonly supply: RowSupply;
@@ -35,25 +34,19 @@ export class Steps {
   readonly #tokens: SequenceTokens;
   readonly #fences: SlotFences;
   readonly #side: SideTensors;
-  readonly #growth: GrowthPolicy;
-  readonly #guard: PolicyGuard;
+  readonly #ahead: RowsAhead;
   readonly #pairs: Int32Array;
   readonly #open = new Set<Batch>();
-  /** Whether some slots are there for transfers. */
-  readonly #hasTransfers: boolean;
-  #hasRequests = false;
 
-  constructor(memory: SlotMemory, { supply, sharing, tokens, fences, side }: StepCollaborators, growth: GrowthPolicy) {
+  constructor(memory: SlotMemory, { supply, sharing, tokens, fences, side }: StepCollaborators, ahead: RowsAhead) {
     this.#memory = memory;
     this.#slots = memory.slots;
-    this.#hasTransfers = memory.slots.count > memory.slots.sequences;
     this.#supply = supply;
     this.#sharing = sharing;
     this.#tokens = tokens;
     this.#fences = fences;
     this.#side = side;
-    this.#growth = growth;
-    this.#guard = memory.pool.guard;
+    this.#ahead = ahead;
     this.#pairs = new Int32Array(2 * memory.slots.count);
   }
 
@@ -97,7 +90,7 @@ export class Steps {
   commit(batch: Batch, given: GivenFence): void {
     Batch.check(batch, this.#slots, 'commit', true);
     const isFenced = this.#fences.open(given);
-    if (this.#hasRequests) this.#memory.synchronize();
+    if (this.#ahead.hasRequests) this.#memory.synchronize();
     const { slots, tokens, generations, length } = batch;
     const numbers = this.#slots;
     const { generation } = numbers;
@@ -111,17 +104,7 @@ export class Steps {
     if (isFenced) this.#note(batch, given, 0);
     this.#finish(batch);
     // From here on the commit is done, whatever the growth policy does.
-    let requests = 0;
-    const outer = this.#guard.enter('growth');
-    try {
-      for (let index = 0; index < length; index += 1) {
-        const slot = slots[index]!;
-        if (generation[slot] === generations[index] && this.#requestAhead(slot, requests)) requests += 1;
-      }
-    } finally {
-      this.#guard.leave(outer);
-    }
-    this.#request(requests);
+    this.#ahead.request(batch);
   }
 
   discard(batch: Batch, given: GivenFence): void {
@@ -131,9 +114,56 @@ export class Steps {
       const slot = batch.slots[index]!;
       if (this.#slots.generation[slot] !== batch.generations[index]) continue;
       this.#slots.prepare(slot, 0);
-      this.#side.discard(slot);
+      if (this.#side.everything > 0) this.#side.discard(slot);
     }
     this.#finish(batch);
+  }
+
+  /**
+   * Prepares `more` tokens behind those of the only sequence of a prepared batch, whose computing goes on. Throws as `prepare`, and changes
+   * nothing then.
+   */
+  extend(batch: Batch, more: number): void {
+    const slot = batch.slots[0]!;
+    const before = batch.tokens[0]!;
+    const lengthTokens = this.#slots.length[slot]! + before + more;
+    const { maxTokens } = this.#memory.layout;
+    if (lengthTokens > maxTokens) throw createError('KV_LENGTH_OUT_OF_RANGE', { slot, tokens: lengthTokens, maxTokens });
+    this.#setTokens(batch, before + more);
+    try {
+      if (!this.#slots.hasRoom(slot, lengthTokens)) this.#grow(batch);
+      if (this.#side.all.length > 0) this.#growSide(batch);
+    } catch (error) {
+      this.#setTokens(batch, before);
+      throw error;
+    }
+  }
+
+  /** Commits the first `tokens` tokens of the only sequence of a prepared batch; those behind stay prepared. */
+  commitFirst(batch: Batch, tokens: number): void {
+    const rest = batch.tokens[0]! - tokens;
+    if (rest === 0) {
+      this.commit(batch, new GivenFence());
+      return;
+    }
+    if (this.#ahead.hasRequests) this.#memory.synchronize();
+    const slot = batch.slots[0]!;
+    this.#slots.commit(slot, tokens);
+    this.#setTokens(batch, rest);
+    this.#tokens.hasCommitted(slot);
+    this.#memory.pool.capacity.raise();
+  }
+
+  /** Discards the last `tokens` tokens of the only sequence of a prepared batch; those before stay prepared. */
+  discardLast(batch: Batch, tokens: number): void {
+    const rest = batch.tokens[0]! - tokens;
+    if (rest === 0) this.discard(batch, new GivenFence());
+    else this.#setTokens(batch, rest);
+  }
+
+  #setTokens(batch: Batch, tokens: number): void {
+    batch.tokens[0] = tokens;
+    this.#slots.prepare(batch.slots[0]!, tokens);
   }
 
   /** Notes the fence for every slot, of sequences released since `prepare` too. `added`: 1 when the batch's tokens do not count. */
@@ -146,44 +176,11 @@ export class Steps {
     }
   }
 
-  /** Requests rows ahead for one slot, as the growth policy wants. */
-  requestFor(slot: number): void {
-    this.#request(this.#guard.during('growth', () => this.#requestAhead(slot, 0)) ? 1 : 0);
-  }
-
   /** The prepared batch that is computing on a slot, if any. */
   batchOf(slot: number): Batch | undefined {
     if (this.#slots.prepared[slot] === 0) return undefined;
     for (const batch of this.#open) if (batch.slots.subarray(0, batch.length).includes(slot)) return batch;
     return undefined;
-  }
-
-  /** Puts a request for the slot into the pairs at `index` if the growth policy wants more than is mapped. */
-  #requestAhead(slot: number, index: number): boolean {
-    const numbers = this.#slots;
-    if (this.#hasTransfers && numbers.isTransfer(slot)) return false;
-    const lengthTokens = numbers.length[slot]!;
-    const wanted = this.#growth(lengthTokens, numbers.promisedTokens[slot]!);
-    if (typeof wanted !== 'number' || Number.isNaN(wanted)) throw notTokens(wanted);
-    if (wanted <= lengthTokens) return false; // nothing ahead: before the work below, for each token of each sequence
-    const tokens = Math.min(Math.ceil(wanted), this.#memory.layout.maxTokens);
-    if (numbers.hasRoom(slot, tokens) || numbers.foreignRow[slot] !== noForeignRow) return false;
-    this.#pairs[2 * index] = slot;
-    this.#pairs[2 * index + 1] = this.#memory.layout.rowsFor(tokens);
-    return true;
-  }
-
-  #request(count: number): void {
-    this.#hasRequests = count > 0;
-    if (count === 0) return;
-    let pages = 0;
-    for (let index = 0; index < count; index += 1) {
-      const slot = this.#pairs[2 * index]!;
-      const rows = this.#pairs[2 * index + 1]!;
-      pages += this.#slots.missingPages(slot, rows) - this.#slots.promisedPages(slot, rows); // those are set aside
-    }
-    this.#memory.late.attempt(() => this.#supply.evictFor(pages));
-    this.#memory.native.request(this.#pairs, count);
   }
 
   /**
@@ -194,7 +191,7 @@ export class Steps {
     const { slots, tokens, length } = batch;
     const numbers = this.#slots;
     this.#memory.late.attempt(() => this.#fences.poll());
-    this.#memory.late.attempt(() => this.#sharing.givenUp.settleAll());
+    this.#memory.late.attempt(() => this.#sharing.givenUp.unmapAll());
     for (let index = 0; index < length; index += 1) {
       const slot = slots[index]!;
       if (numbers.sharedTail[slot] !== 0) this.#sharing.clearWay(slot, numbers.length[slot]! + tokens[index]!);
@@ -245,7 +242,7 @@ export class Steps {
       const target = this.#memory.layout.rowsFor(numbers.length[slot]! + tokens[index]!);
       const needed = numbers.neededRows(slot);
       if (target > needed) {
-        pages += this.#memory.layout.pagesFor(target) - this.#memory.layout.pagesFor(needed);
+        pages += this.#memory.layout.pagesBetween(needed, target);
         rows += target - needed;
       }
       if (numbers.sharedTail[slot] === 0) continue;
@@ -260,8 +257,8 @@ export class Steps {
       withRoom: (slot, copyPages, work) => {
         supply.withRoom(slot, copyPages, work);
       },
-      promise: (slot, promisedRows) => {
-        supply.promise(slot, promisedRows);
+      earmark: (slot, earmarkedRows) => {
+        supply.earmark(slot, earmarkedRows);
       },
       canSpare: (more) => {
         if (more <= 0) return true;
@@ -305,11 +302,4 @@ export class Steps {
   #stale(slot: number, generation: number): Error {
     return createError('KV_SLOT_RELEASED', { slot, generation, currentGeneration: this.#slots.generation[slot]! });
   }
-}
-
-function notTokens(received: unknown): Error {
-  return createError('KV_INVALID_OPTION', {
-    reason: typeof received === 'number' ? 'range' : 'type', owner: 'KvCache', option: 'growth', received, isReturned: true,
-    expected: 'a function that returns a number of tokens',
-  });
 }

@@ -3,12 +3,12 @@
 
 import type { PrefixDomain } from '../prefix/domain.js';
 import type { ItemNames } from '../prefix/prompt-encoder.js';
-import type { BlockAbsence } from '../tiers/absences.js';
+import type { BlockAbsence } from '../tiers/tier-counts.js';
 import type { LoadComparison } from '../tiers/load-comparison.js';
 import type { OpenTier } from '../tiers/open-tier.js';
 import type { StoredMatch } from '../tiers/stored-texts.js';
 import type { TierSet } from '../tiers/tier-set.js';
-import type { LeftInTiers } from './promotion-totals.js';
+import type { LeftInTiers } from './promotion.js';
 import type { Promotions } from './promotions.js';
 
 /** Tokens [from, to) of a text, and all places where they lie. */
@@ -107,9 +107,9 @@ export class TextPlaces {
   #absence({ tier, state, absences }: OpenTier, key: string, isWhole: boolean): BlockAbsence {
     if (state !== 'open') return 'out-of-service';
     if (!isWhole && tier.takesOnlyWholeBlocks) return 'part-of-block';
-    const known = absences.of(key);
+    const known = absences.get(key);
     if (known !== undefined) return known;
-    const seen = this.#tiers.sightings.of(key);
+    const seen = this.#tiers.sightings.get(key) ?? 0;
     return seen > 0 && seen < (tier.admitAfter ?? 1) ? 'seen-once' : 'never-offered';
   }
 }

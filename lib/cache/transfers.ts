@@ -32,6 +32,14 @@ export interface Loaded {
   readonly end: CopyEnd | 'no-memory';
 }
 
+/** A load that has begun: of how many of its parts, and what it comes to. */
+export interface Load {
+  readonly parts: number;
+  readonly loaded: Promise<Loaded>;
+}
+
+type CopyEnds = Promise<PromiseSettledResult<CopyEnd>[]>;
+
 export class Transfers {
   readonly #memory: SlotMemory;
   readonly #leases: SlotLeases;
@@ -50,7 +58,6 @@ export class Transfers {
     this.#fences = fences;
     this.#registry = registry;
     this.#copies = copies;
-    leases.onWantOfPages(() => this.interrupt());
   }
 
   get count(): number {
@@ -68,7 +75,7 @@ export class Transfers {
     extended.set(text.subarray(0, Math.min(text.length, tokens + 1)));
     try {
       const { slot, cachedTokens } = this.#leases.acquire({
-        promptTokens: tokens, isPromised: false, tenant: this.#memory.tenantNumber(domain.tenant), needs: 0, stream: undefined, isTransfer: true,
+        promptTokens: tokens, isEarmarked: false, tenant: this.#memory.tenantNumber(domain.tenant), needs: 0, stream: undefined, isTransfer: true,
         prompt: { domain, text: extended, priority, canRead: true, canWrite: isWriting },
       });
       const transfer = new Transfer(slot, cachedTokens, new Batch(this.#memory.slots, this.#memory.layout.maxTokens, 1));
@@ -84,7 +91,7 @@ export class Transfers {
   async store(transfer: Transfer, payload: Uint8Array, from: number, tokens: number): Promise<Uint32Array | undefined> {
     if (transfer.isOver) return undefined;
     const sums = new Uint32Array(this.#copies.stripes);
-    const isOrdered = this.#orderOrPostpone(transfer);
+    const isOrdered = this.#orderOrPostpone(transfer, 0);
     if (isOrdered === undefined) return undefined;
     const end = await this.#copies.copy({
       isLoad: false, slot: transfer.slot, from, tokens, skipped: 0, blockTokens: tokens, payload, sums, isOrdered,
@@ -93,40 +100,68 @@ export class Transfers {
   }
 
   /**
-   * Writes the next tokens of the transfer's text, from parts of blocks that follow each other, all at once. Those before the first part that is
-   * not `done` are cached when it resolves, and nothing else has changed. Rejects with what the driver refuses.
+   * Begins to write the tokens behind those of the loads before, from parts of blocks that follow each other: as many parts as there is room for.
+   * Loads end in their order. Parts before the first that is not `done` are cached then, and nothing else has changed; loads behind it end as
+   * `cancelled`. Throws, and a load rejects, with what the driver refuses.
    */
-  async load(transfer: Transfer, parts: readonly BlockPart[]): Promise<Loaded> {
-    if (transfer.isOver) return { parts: 0, end: 'cancelled' };
-    if (!this.#prepare(transfer, tokensOf(parts))) {
-      return parts.length > 1 ? this.load(transfer, parts.slice(0, 1)) : { parts: 0, end: 'no-memory' };
+  load(transfer: Transfer, parts: readonly BlockPart[]): Load {
+    if (transfer.isOver || transfer.isUndoing || parts[0]!.from !== this.#endOf(transfer)) return noLoad('cancelled'); // a load before was lost
+    let begun = parts;
+    if (!this.#extend(transfer, tokensOf(begun))) {
+      begun = parts.slice(0, 1);
+      if (parts.length === 1 || !this.#extend(transfer, tokensOf(begun))) return noLoad('no-memory');
     }
-    const { batch, slot } = transfer;
-    const isOrdered = this.#orderOrPostpone(transfer);
-    if (isOrdered === undefined) {
-      this.#steps.discard(batch, new GivenFence());
-      return { parts: 0, end: 'no-memory' };
-    }
-    const ends = await Promise.allSettled(parts.map(async (part) => this.#copies.copy({ isLoad: true, slot, isOrdered, ...part })));
-    if (!batch.isPrepared) return { parts: 0, end: 'cancelled' }; // it was interrupted
-    const done = ends.findIndex((end) => end.status === 'rejected' || end.value !== 'done');
-    if (done < 0) {
-      this.#steps.commit(batch, new GivenFence());
-      return { parts: parts.length, end: 'done' };
-    }
-    this.#steps.discard(batch, new GivenFence());
-    if (done > 0 && this.#prepare(transfer, tokensOf(parts.slice(0, done)))) this.#steps.commit(batch, new GivenFence());
-    const failed = ends[done]!;
-    if (failed.status === 'rejected') throw failed.reason;
-    return { parts: done, end: failed.value };
+    const { slot, copying } = transfer;
+    const isOrdered = this.#orderOrPostpone(transfer, tokensOf(begun));
+    if (isOrdered === undefined) return noLoad('no-memory');
+    const before = copying.at(-1)?.loaded;
+    const ends = Promise.allSettled(begun.map(async (part) => this.#copies.copy({ isLoad: true, slot, isOrdered, ...part })));
+    const load = { parts: begun.length, ends, loaded: this.#finish(transfer, begun, ends, before) };
+    copying.push(load);
+    return load;
   }
 
-  /** Has the transfer's next tokens prepared; false: there is no room. */
-  #prepare({ batch, slot }: Transfer, tokens: number): boolean {
-    batch.clear();
-    batch.addSlot(slot, tokens);
+  async #finish(transfer: Transfer, parts: readonly BlockPart[], copied: CopyEnds, before: Promise<Loaded> | undefined): Promise<Loaded> {
+    const { batch, copying } = transfer;
     try {
-      this.#steps.prepare(batch);
+      const ends = await copied;
+      const isBehindLoss = before !== undefined && await before.then(({ end }) => end !== 'done', () => true);
+      const done = ends.findIndex((end) => end.status === 'rejected' || end.value !== 'done');
+      if (done >= 0 && !isBehindLoss) {
+        transfer.isUndoing = true;
+        await Promise.all(copying.map((load) => load.ends)); // what comes behind is still written
+        transfer.isUndoing = false;
+      }
+      if (isBehindLoss || transfer.isOver) return { parts: 0, end: 'cancelled' };
+      if (done < 0) {
+        this.#steps.commitFirst(batch, tokensOf(parts));
+        return { parts: parts.length, end: 'done' };
+      }
+      if (done > 0) this.#steps.commitFirst(batch, tokensOf(parts.slice(0, done)));
+      this.#steps.discard(batch, new GivenFence());
+      const failed = ends[done]!;
+      if (failed.status === 'rejected') throw failed.reason;
+      return { parts: done, end: failed.value };
+    } finally {
+      copying.shift();
+    }
+  }
+
+  /** Tokens of the text up to where loads have been begun. */
+  #endOf({ batch, slot }: Transfer): number {
+    return this.#memory.slots.length[slot]! + (batch.isPrepared ? batch.tokens[0]! : 0);
+  }
+
+  /** Has the transfer's next tokens prepared, beside those that are being written; false: there is no room. */
+  #extend({ batch, slot }: Transfer, tokens: number): boolean {
+    try {
+      if (batch.isPrepared) {
+        this.#steps.extend(batch, tokens);
+      } else {
+        batch.clear();
+        batch.addSlot(slot, tokens);
+        this.#steps.prepare(batch);
+      }
       return true;
     } catch (error) {
       if (isWantOfRoom(error)) return false;
@@ -168,7 +203,7 @@ export class Transfers {
    */
   #order({ slot }: Transfer): boolean {
     const ids = this.#registry.idsOf(slot);
-    const groups = this.#registry.namedGroups(slot);
+    const groups = this.#registry.named[slot]!;
     let isOrdered = false;
     for (let other = 0; other < this.#memory.slots.count; other += 1) {
       if (!this.#fences.isPending(other) || (other !== slot && !this.#registry.isSharing(other, ids, groups))) continue;
@@ -179,13 +214,13 @@ export class Transfers {
     return isOrdered;
   }
 
-  /** The same; undefined where it is not to be now. Throws what the driver refuses; a batch that is prepared is discarded then. */
-  #orderOrPostpone(transfer: Transfer): boolean | undefined {
+  /** The same; undefined where it is not to be now. Throws what the driver refuses. Then the last `tokens` prepared tokens are discarded. */
+  #orderOrPostpone(transfer: Transfer, tokens: number): boolean | undefined {
     try {
       return this.#order(transfer);
     } catch (error) {
+      if (tokens > 0 && transfer.batch.isPrepared) this.#steps.discardLast(transfer.batch, tokens);
       if (isWantOfRoom(error)) return undefined;
-      if (transfer.batch.isPrepared) this.#steps.discard(transfer.batch, new GivenFence());
       throw error;
     }
   }
@@ -198,6 +233,10 @@ export class Transfer {
   readonly cachedTokens: number;
   /** @internal */
   readonly batch: Batch;
+  /** Loads under way, in their order. @internal */
+  readonly copying: (Load & { readonly ends: CopyEnds })[] = [];
+  /** Whether a load was lost, and those behind it are still being copied. @internal */
+  isUndoing = false;
   /** Whether it was closed or interrupted. */
   isOver = false;
 
@@ -206,6 +245,10 @@ export class Transfer {
     this.cachedTokens = cachedTokens;
     this.batch = batch;
   }
+}
+
+function noLoad(end: Loaded['end']): Load {
+  return { parts: 0, loaded: Promise.resolve({ parts: 0, end }) };
 }
 
 function tokensOf(parts: readonly BlockPart[]): number {

@@ -4,33 +4,30 @@
 import type { Layout } from '../layout/layout.js';
 import type { PrefixHit } from '../prefix/prefix-hit.js';
 import type { PrefixIndex } from '../prefix/prefix-index.js';
-import type { RowRegistry } from './row-registry.js';
-
-/** Last groups of slots in use with rows that these do not need: by number, the rows that are needed, and how many users say so. */
-export type LongTails = ReadonlyMap<number, { readonly rows: number; readonly users: number }>;
+import type { CountedRows, LongTails } from './row-numbers.js';
 
 export class WithheldRows {
   readonly #index: PrefixIndex;
-  readonly #registry: RowRegistry;
+  readonly #numbers: CountedRows;
   readonly #layout: Layout;
   readonly #longTails: () => LongTails;
 
-  constructor(index: PrefixIndex, registry: RowRegistry, layout: Layout, longTails: () => LongTails) {
+  constructor(index: PrefixIndex, numbers: CountedRows, layout: Layout, longTails: () => LongTails) {
     this.#index = index;
-    this.#registry = registry;
+    this.#numbers = numbers;
     this.#layout = layout;
     this.#longTails = longTails;
   }
 
   /** Whether there may be some. */
   get isAny(): boolean {
-    return this.#index.hasWithheldRows;
+    return this.#index.withheld.isAny;
   }
 
   /** Whether the group is one of them, in use or not. */
   has(id: number): boolean {
     let isWithheld = false;
-    this.#index.forWithheldRows((row) => isWithheld ||= row === id);
+    this.#index.withheld.forRows((row) => isWithheld ||= row === id);
     return isWithheld;
   }
 
@@ -39,7 +36,7 @@ export class WithheldRows {
     if (!this.isAny) return 0;
     const known = tails ?? this.#longTails();
     let pages = 0;
-    this.#index.forWithheldRows((id) => pages += idlePagesOf(this.#registry, id, known));
+    this.#index.withheld.forRows((id) => pages += idlePagesOf(this.#numbers, id, known));
     return pages;
   }
 
@@ -48,24 +45,24 @@ export class WithheldRows {
    * copies from them, takes no page from anything else for them.
    */
   idlePagesIn(ids: Int32Array, { wholeRows, tailRow }: PrefixHit, rows: number): number {
-    const registry = this.#registry;
+    const numbers = this.#numbers;
     const withheld = new Set<number>();
-    this.#index.forWithheldRows((id) => withheld.add(id));
+    this.#index.withheld.forRows((id) => withheld.add(id));
     const tails = this.#longTails();
     let pages = 0;
     for (let group = 0; group < wholeRows; group += 1) {
-      if (withheld.has(ids[group]!)) pages += idlePagesOf(registry, ids[group]!, tails);
+      if (withheld.has(ids[group]!)) pages += idlePagesOf(numbers, ids[group]!, tails);
     }
-    if (!withheld.has(tailRow) || registry.usersOf(tailRow) > 0) return pages;
-    const rowsBefore = registry.groupOf(tailRow) * this.#layout.groupRows;
-    return pages + registry.pagesOf(tailRow, Math.min(registry.rowsOf(tailRow), rows - rowsBefore));
+    if (!withheld.has(tailRow) || numbers.users[tailRow]! > 0) return pages;
+    const rowsBefore = numbers.group[tailRow]! * this.#layout.groupRows;
+    return pages + numbers.pagesOf(tailRow, Math.min(numbers.rows[tailRow]!, rows - rowsBefore));
   }
 }
 
 /** Pages of a group that no running sequence needs. */
-function idlePagesOf(registry: RowRegistry, id: number, tails: LongTails): number {
-  const users = registry.usersOf(id);
-  if (users === 0) return registry.pagesOf(id);
+function idlePagesOf(numbers: CountedRows, id: number, tails: LongTails): number {
+  const users = numbers.users[id]!;
+  if (users === 0) return numbers.pagesOf(id);
   const tail = tails.get(id);
-  return tail?.users === users ? registry.pagesOf(id) - registry.pagesOf(id, tail.rows) : 0;
+  return tail?.users === users ? numbers.pagesOf(id) - numbers.pagesOf(id, tail.rows) : 0;
 }

@@ -1,10 +1,11 @@
-// Parses flag values for commander: counts, sizes, dtypes. Each parser returns a value or throws commander's
+// Parses flag values for commander: counts, sizes, dtypes, tiers. Each parser returns a value or throws commander's
 // InvalidArgumentError, so that the message names the flag. Knows no command.
 
 import { InvalidArgumentError } from 'commander';
 
+import { isKvError } from '../base/errors.js';
 import { formatList, formatNumber, parseBytes } from '../base/format.js';
-import { dtypes, type Dtype } from '../index.js';
+import { diskTier, dtypes, hostTier, redisTier, type Dtype, type Tier } from '../index.js';
 
 /** Returns a parser of integers, at least `min`. `8_192` and `8,192` are 8192. */
 export function countFrom(min: number): (text: string) => number {
@@ -52,4 +53,24 @@ export function dtypeFlag(text: string): Dtype {
   const dtype = dtypeNamed(text);
   if (dtype === undefined) throw new InvalidArgumentError(`It must be ${formatList(dtypes)}.`);
   return dtype;
+}
+
+/** What `--tiers` may have, for help texts. */
+export const tiersHelp = 'below the device: host=SIZE, disk=DIRECTORY:SIZE, redis=URL, separated by commas, the fastest first';
+
+/** Parses tiers, the fastest first. They take all text at once: what a run computes once is the point. */
+export function tiersFlag(text: string): readonly Tier[] {
+  return text.split(',').map((part) => {
+    const [, kind, value] = /^(\w+)=(.+)$/.exec(part.trim()) ?? [];
+    try {
+      if (kind === 'host') return hostTier({ bytes: sizeFlag(value!) });
+      if (kind === 'redis') return redisTier({ url: value!, required: true });
+      const [, directory, size] = /^(.+):([^:/]+)$/.exec(value ?? '') ?? [];
+      if (kind === 'disk' && directory !== undefined) return diskTier({ directory, bytes: sizeFlag(size!), admit: 'all' });
+    } catch (error) {
+      if (isKvError(error)) throw new InvalidArgumentError(`In ${part}: ${error.message}`);
+      throw error;
+    }
+    throw new InvalidArgumentError(`It must be tiers such as host=64GiB,disk=/var/cache/kv:1TB,redis=redis://127.0.0.1:6379, not ${part}.`);
+  });
 }

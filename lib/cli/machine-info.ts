@@ -5,7 +5,7 @@ import { readFileSync } from 'node:fs';
 import os = require('node:os');
 
 import { isKvError, type ErrorCode } from '../base/errors.js';
-import { packageVersion } from '../base/package-version.js';
+import { packageVersion } from '../base/package.js';
 import { addonFile, native } from '../device/native.js';
 import { Driver, type DriverInfo, type DriverMemory } from '../index.js';
 

@@ -10,9 +10,8 @@ import { Command, InvalidArgumentError, Option } from 'commander';
 import { createError } from '../base/errors.js';
 import { printable, printableJson } from '../base/format.js';
 
-import { evictionPolicyNames, type EvictionPolicyName } from '../replay/named-policies.js';
 import { arrivalModes, type ArrivalMode } from '../replay/replay-loop.js';
-import { DEFAULT_MAX_TOKENS, DEFAULT_MODEL, replay } from '../replay/replay.js';
+import { DEFAULT_MAX_TOKENS, DEFAULT_MODEL, evictionPolicyNames, replay, type EvictionPolicyName } from '../replay/replay.js';
 import { Reporter, reportFormatOf } from '../replay/report.js';
 import type { ReplayTrace } from '../replay/request-feed.js';
 import { isAllRefused, isSound } from '../replay/result.js';
@@ -22,10 +21,9 @@ import { verifyModes, type VerifyMode } from '../replay/verification.js';
 import { Workload } from '../replay/workload.js';
 import type { Tier } from '../index.js';
 import { MockDevice } from '../testing.js';
-import { countFrom, sizeFlag } from './flag-values.js';
+import { countFrom, sizeFlag, tiersFlag, tiersHelp } from './flag-values.js';
 import { addLayoutOptions, addModelOptions, selectModel, type LayoutFlags, type ModelFlags } from './model-options.js';
 import { ReplayBar, summaryText } from './replay-output.js';
-import { tiersFlag, tiersHelp } from './tier-flag.js';
 
 const driverKinds = ['auto', 'cuda', 'host', 'mock'] as const;
 

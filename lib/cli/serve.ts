@@ -89,7 +89,7 @@ async function serve(flags: ServeFlags): Promise<void> {
   const key = process.env['VKV_API_KEY'];
   const apiKeys = flags.apiKey ?? (key === undefined || key === '' ? [] : [key]);
   await using tokenizer = new BackgroundTokenizer({ tokenizer: new LlamaTokenizer(flags.model) });
-  const model = new LlamaModel(flags.model, { threads: flags.threads, weights: flags.weights });
+  const model = await LlamaModel.load(flags.model, { threads: flags.threads, weights: flags.weights });
   const { config } = model;
   using cache = new KvCache({
     model: model.shape(flags.kvDtype), slots: flags.slots, maxTokens: flags.maxTokens ?? Math.min(config.maxTokens, mostTokens),

@@ -1,6 +1,6 @@
 // `vkv store info|verify|gc DIRECTORY`: what a directory of disk stores holds, whether every byte is what was stored, and the bytes of removed
-// records back. Each namespace of the directory in turn; one that another process has open is refused. `verify` ends with 1 where it found
-// damage.
+// records back. Each namespace of the directory in turn, with a progress bar on a terminal; one that another process has open is refused.
+// `verify` ends with 1 where it found damage.
 
 import { Command } from 'commander';
 import colours = require('picocolors');
@@ -8,9 +8,12 @@ import colours = require('picocolors');
 import { formatBytes, formatCount, formatNumber, printableJson } from '../base/format.js';
 import type { DiskStore } from '../store/disk-store.js';
 import { openNamespaces } from '../store/namespaces.js';
-import type { VerifyProgress, VerifyResult } from '../store/store-record.js';
+import type { GcResult, VerifyResult } from '../store/store-record.js';
 import { ProgressBar } from './progress-bar.js';
 import { columnsTable } from './table.js';
+
+/** How often a collection is asked how far it is. */
+const askEveryMs = 100;
 
 type Row = Readonly<Record<string, number | string | boolean | readonly string[] | undefined>>;
 
@@ -27,11 +30,16 @@ const count = (value: Row[string]): string => formatNumber(value as number);
 const info: Operation = {
   run: async (store) => {
     const { records, liveBytes, deadBytes, fileBytes, segments, tombstones, foreignFiles, direct, checksum } = store.stats();
-    let [tokens, reordered] = [0, 0];
-    for await (const record of store.records()) {
-      tokens += record.tokens.length;
-      reordered += record.isReordered ? 1 : 0;
-    }
+    let [read, tokens, reordered] = [0, 0, 0];
+    const status = (): string => `${formatCount('record', read)} of ${formatNumber(records)}`;
+    await withBar(status(), async (bar) => {
+      for await (const record of store.records()) {
+        read += 1;
+        tokens += record.tokens.length;
+        reordered += record.isReordered ? 1 : 0;
+        bar?.update(read / Math.max(1, records), status());
+      }
+    });
     return { records, reordered, tokens, liveBytes, deadBytes, fileBytes, segments, tombstones, foreignFiles, direct, checksum };
   },
   headings: ['namespace', 'records', 'reordered', 'tokens', 'live', 'removed', 'files', 'segments', 'O_DIRECT'],
@@ -42,23 +50,39 @@ const info: Operation = {
 };
 
 const verify: Operation = {
-  run: async (store, signal) => {
-    const bar = new VerifyBar();
-    try {
-      return rowOf(await store.verify({ signal, onProgress: (progress) => bar.update(progress) }));
-    } finally {
-      bar.stop();
-    }
-  },
+  run: async (store, signal) => rowOf(await withBar('starting', (bar) => store.verify({
+    signal,
+    onProgress: ({ records, totalRecords, bytes: read }) => {
+      bar?.update(records / Math.max(1, totalRecords), `${formatCount('record', records)} of ${formatNumber(totalRecords)} · ${formatBytes(read)} read`);
+    },
+  }))),
   headings: ['namespace', 'records', 'bytes', 'corrupt', 'unreadable'],
   cells: (row) => [count(row['records']), bytes(row['bytes']), ...['corrupt', 'unreadable'].map((name) => count((row[name] as readonly string[]).length))],
 };
 
 const gc: Operation = {
-  run: async (store) => ({ ...await store.gc(), fileBytes: store.stats().fileBytes }),
+  run: async (store) => ({ ...await collect(store), fileBytes: store.stats().fileBytes }),
   headings: ['namespace', 'deleted segments', 'freed', 'copied', 'files'],
   cells: (row) => [count(row['droppedSegments']), bytes(row['freedBytes']), bytes(row['copiedBytes']), bytes(row['fileBytes'])],
 };
+
+/** What removed records occupy falls while files go: the store says so when it is asked. */
+async function collect(store: DiskStore): Promise<GcResult> {
+  const { deadBytes } = store.stats();
+  const freed = (): number => Math.max(0, deadBytes - store.stats().deadBytes);
+  const status = (freedBytes: number): string => `${formatBytes(freedBytes)} of ${formatBytes(deadBytes)} removed given back`;
+  return withBar(status(0), async (bar) => {
+    const timer = bar === undefined ? undefined : setInterval(() => {
+      const freedBytes = freed();
+      bar.update(freedBytes / Math.max(1, deadBytes), status(freedBytes));
+    }, askEveryMs);
+    try {
+      return await store.gc();
+    } finally {
+      clearInterval(timer);
+    }
+  });
+}
 
 function rowOf({ corrupt, unreadable, ...result }: VerifyResult): Row {
   const hex = (keys: readonly Uint8Array[]): readonly string[] => keys.map((key) => Buffer.from(key).toString('hex'));
@@ -102,20 +126,12 @@ async function runOperation(directory: string, operation: Operation, json: boole
   if (rows.some(({ corrupt = [], unreadable = [] }) => (corrupt as readonly string[]).length + (unreadable as readonly string[]).length > 0)) process.exitCode = 1;
 }
 
-/** The progress of a `verify` on stderr; does nothing where that is no terminal. */
-class VerifyBar {
-  readonly #bar: ProgressBar | undefined;
-
-  constructor(stream: NodeJS.WriteStream = process.stderr) {
-    if (stream.isTTY) this.#bar = new ProgressBar(stream, colours.cyan, 'starting');
-  }
-
-  update({ records, totalRecords, bytes: read }: VerifyProgress): void {
-    const status = `${formatCount('record', records)} of ${formatNumber(totalRecords)} · ${formatBytes(read)} read`;
-    this.#bar?.update(Math.min(1, records / Math.max(1, totalRecords)), status);
-  }
-
-  stop(): void {
-    this.#bar?.stop();
+/** Runs something with a progress bar on stderr; without one where that is no terminal. */
+async function withBar<T>(status: string, run: (bar: ProgressBar | undefined) => Promise<T>): Promise<T> {
+  const bar = process.stderr.isTTY ? new ProgressBar(process.stderr, colours.cyan, status) : undefined;
+  try {
+    return await run(bar);
+  } finally {
+    bar?.stop();
   }
 }

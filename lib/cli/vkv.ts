@@ -4,16 +4,17 @@
 
 import { Command } from 'commander';
 
-import { packageVersion } from '../base/package-version.js';
+import { packageVersion } from '../base/package.js';
 import { infoCommand } from './info.js';
 import { planCommand } from './plan.js';
+import { quantizeCommand } from './quantize.js';
 import { replayCommand } from './replay.js';
 import { reportError } from './report-error.js';
 import { serveCommand } from './serve.js';
 import { storeCommand } from './store.js';
 import { topCommand } from './top.js';
 
-const commands = [planCommand(), replayCommand(), serveCommand(), topCommand(), storeCommand(), infoCommand()];
+const commands = [planCommand(), replayCommand(), serveCommand(), quantizeCommand(), topCommand(), storeCommand(), infoCommand()];
 
 async function main(): Promise<void> {
   for (const stream of [process.stdout, process.stderr]) stream.on('error', endOnClosedPipe);

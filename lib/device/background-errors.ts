@@ -11,8 +11,9 @@ const channel = diagnostics.channel('virtual-kv:late-error');
 
 export class BackgroundErrors {
   readonly #cache: object;
+  /** Those of the mapper that were heard of. Read only. */
+  mapperErrors = 0;
   #own = 0;
-  #mapper = 0;
 
   constructor(cache: object) {
     this.#cache = cache;
@@ -20,7 +21,7 @@ export class BackgroundErrors {
 
   /** All so far, as far as this thread has heard from the mapper. */
   get count(): number {
-    return this.#own + this.#mapper;
+    return this.#own + this.mapperErrors;
   }
 
   /** Does what follows a call that is done already: a failure of it is late. */
@@ -38,14 +39,9 @@ export class BackgroundErrors {
     this.#publish(error);
   }
 
-  /** Those of the mapper that were heard of. */
-  get mapperErrors(): number {
-    return this.#mapper;
-  }
-
   /** The mapper has failed since the last time; of several failures the last one is published. */
   hear({ lateErrors, lastError }: NativeMapperState): void {
-    this.#mapper = lateErrors;
+    this.mapperErrors = lateErrors;
     this.#publish(lastError);
   }
 

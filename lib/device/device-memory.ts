@@ -6,8 +6,7 @@ import { checkInteger, instanceOf, integer, readOptions, streamField } from '../
 import { bytesOf } from '../base/typed-arrays.js';
 import { Driver } from './driver.js';
 import { native, type NativeMemory } from './native.js';
-import { giveBackTo, unclosed } from './unclosed.js';
-import type { Membership } from './weak-users.js';
+import { giveBackTo, unclosed, type Membership } from './weak-users.js';
 
 /** Options of `DeviceMemory`. */
 export interface DeviceMemoryOptions {

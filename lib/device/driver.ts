@@ -4,7 +4,7 @@
 
 import { createError, isKvError } from '../base/errors.js';
 import { formatNumber } from '../base/format.js';
-import { abortSignal, boolean, integer, notConstructible, oneOf, optional, readOptions, streamField, string, withDefault } from '../base/options.js';
+import { abortSignal, boolean, integer, notConstructible, oneOf, optional, readOptions, streamField, string, withDefault, type Field } from '../base/options.js';
 import { native, type NativeDriver, type NativeDriverInfo, type NativeMemoryInfo } from './native.js';
 import { StreamWork } from './stream-work.js';
 import { WeakUsers, type Membership, type UserMemory } from './weak-users.js';
@@ -257,4 +257,21 @@ function checkedMappingLimit(driver: Driver, mappingLimit: number): Driver {
     reason: 'range', owner: 'Driver.open', option: 'mappingLimit', expected: `an integer from 1 to ${formatNumber(most)}`,
     received: mappingLimit, hint: 'The rest of `vm.max_map_count` is kept for everything else in the process.',
   });
+}
+
+/** A Driver, or the name of one. @internal */
+export const driverField: Field<Driver | 'auto' | 'cuda' | 'host'> = (value, place) => {
+  if (value === undefined) return 'auto';
+  if (Driver.isInstance(value) || value === 'auto' || value === 'cuda' || value === 'host') return value;
+  throw createError('KV_INVALID_OPTION', {
+    reason: typeof value === 'string' ? 'range' : 'type', ...place, expected: "a Driver, 'auto', 'cuda' or 'host'",
+    received: value, hint: value === 'mock' ? 'Make a MockDevice (virtual-kv/testing) and pass its `driver`.' : undefined,
+  });
+};
+
+/** @internal */
+export function openDriver(
+  driver: Driver | 'auto' | 'cuda' | 'host', options?: DriverOptions,
+): { driver: Driver; isOwn: boolean } {
+  return typeof driver === 'object' ? { driver, isOwn: false } : { driver: Driver.open(driver, options), isOwn: true };
 }

@@ -10,7 +10,7 @@ import path = require('node:path');
 import bindings = require('bindings');
 
 import { createError, type ErrorDetails } from '../base/errors.js';
-import { packageFolder } from '../base/package-folder.js';
+import { packageFolder } from '../base/package.js';
 
 type Tried = ErrorDetails['KV_ADDON_NOT_FOUND']['tried'][number];
 

@@ -10,7 +10,7 @@ export const mockCalls = [
   'cuMemGetAllocationGranularity', 'cuMemAddressReserve', 'cuMemAddressFree', 'cuMemCreate', 'cuMemRelease',
   'cuMemRetainAllocationHandle', 'cuMemMap', 'cuMemUnmap', 'cuMemSetAccess', 'cuMemGetAccess', 'cuMemcpyHtoD',
   'cuMemcpyHtoDAsync', 'cuMemcpyDtoH', 'cuMemcpyDtoHAsync', 'cuMemcpyDtoDAsync', 'cuMemsetD8Async', 'cuMemHostRegister',
-  'cuMemHostUnregister', 'cuStreamCreate', 'cuStreamDestroy',
+  'cuMemHostUnregister', 'cuMemHostGetDevicePointer', 'cuStreamCreate', 'cuStreamDestroy',
   'cuStreamSynchronize', 'cuStreamQuery', 'cuStreamWaitEvent', 'cuEventCreate', 'cuEventRecord', 'cuEventQuery', 'cuEventSynchronize', 'cuEventDestroy',
   'cuStreamBeginCapture', 'cuStreamEndCapture', 'cuGraphInstantiateWithFlags', 'cuGraphLaunch', 'cuGraphExecDestroy', 'cuGraphDestroy',
   'cuModuleLoadDataEx', 'cuModuleUnload', 'cuModuleGetFunction', 'cuFuncSetAttribute', 'cuLaunchKernel',

@@ -7,12 +7,12 @@ export interface NativePoolCounts {
   readonly createdPages: number;
   readonly freePages: number;
   readonly mappedPages: number;
-  readonly promisedPages: number;
+  readonly earmarkedPages: number;
   readonly quarantinedPages: number;
 }
 
 export interface NativePool {
-  /** Writes budget, created, free, mapped, promised and quarantined pages. */
+  /** Writes budget, created, free, mapped, earmarked and quarantined pages. */
   count(into: Float64Array): void;
   /** Below zero when a lowered budget is exceeded. */
   available(): number;
@@ -27,7 +27,7 @@ const counted = new Float64Array(6);
 export function countPages(pool: NativePool): NativePoolCounts {
   pool.count(counted);
   return {
-    budgetPages: counted[0]!, createdPages: counted[1]!, freePages: counted[2]!, mappedPages: counted[3]!, promisedPages: counted[4]!,
+    budgetPages: counted[0]!, createdPages: counted[1]!, freePages: counted[2]!, mappedPages: counted[3]!, earmarkedPages: counted[4]!,
     quarantinedPages: counted[5]!,
   };
 }
@@ -147,6 +147,8 @@ export interface NativeCache {
    * for them, and no queued work uses them.
    */
   put(quads: Int32Array, count: number, bytes: Uint8Array): void;
+  /** Copies bytes of a slot, from byte `from` of its part of the reservation on, which are mapped: few, or such as were never touched. */
+  read(slot: number, reservation: number, from: number, bytes: Uint8Array): void;
   /**
    * The same from memory of `driver`, from an address on, of `bytes` bytes: queued on `stream` where it is the cache's own driver, or copies
    * through `arena`, and has streams; else done when the call returns. After a failure some of it may be queued.
@@ -161,8 +163,13 @@ export interface NativeCache {
   mapperState(): NativeMapperState;
   counters(): NativeCacheCounters;
   address(reservation: number): bigint;
-  /** Bytes [from, to) of a slot in a reservation, of which all before `to` are mapped; valid until `revoke`. */
+  /**
+   * Bytes [from, to) of a slot in a reservation, of which all before `to` are mapped; valid until `revoke`. V8 counts all that
+   * windows show as memory that it could free; one of up to 64 MiB takes the place of those that were revoked.
+   */
   window(slot: number, reservation: number, from: number, to: number): ArrayBuffer;
+  /** To be called before a slot's windows are detached: for V8, the next ones take their place. */
+  beforeRevoke(slot: number): void;
   /**
    * The windows of a slot show nothing of it any more: reads give zeros. Where one `isEscaped`, writes reach private memory; else
    * the caller must not touch them.
@@ -187,6 +194,8 @@ export interface NativeCache {
     sums: Uint32Array, isOrdered: boolean,
   ): void;
   copierGate(): bigint; // a stream: ordered copies that are begun later come after what it was made to wait for
+  /** Pinned and pageable bytes of the memory that copies go through; undefined: the CPU copies by itself. */
+  copierStaging(): readonly [pinned: number, pageable: number] | undefined;
   /** Waits for the copies at hand; the others are dropped, and not told any more. */
   cancelCopies(): void;
   close(): void;

@@ -3,6 +3,9 @@
 /** Rows of an engine as the addon takes them: a typed array, or an address. */
 export type NativeRows = Float32Array | Uint16Array | Uint8Array | bigint;
 
+/** Vector instructions of the CPU. */
+export type Instructions = 'auto' | 'avx512' | 'avx2' | 'portable';
+
 export interface NativeKernelsOptions {
   /** Per layer: address, slot, token and head bytes, heads, dim of K, then of V; query heads; scale. */
   readonly layers: Float64Array;
@@ -13,7 +16,7 @@ export interface NativeKernelsOptions {
   readonly cacheDtype: number;
   readonly rowDtype: number;
   readonly threads: number;
-  readonly instructions: string;
+  readonly instructions: Instructions;
   readonly stream: bigint;
   readonly workspaceBytes: number;
   /** Name of the loaded module; undefined on host. */
@@ -46,7 +49,7 @@ export interface NativeKernels {
 
 export interface NativeDenseOptions {
   readonly threads: number;
-  readonly instructions: string;
+  readonly instructions: Instructions;
   readonly stream: bigint;
   /** As NativeKernelsOptions'; undefined on the CPU. */
   readonly module: string | undefined;
@@ -69,7 +72,7 @@ export interface NativeDense {
 
 export interface NativeSamplingOptions {
   readonly threads: number;
-  readonly instructions: string;
+  readonly instructions: Instructions;
 }
 
 /** Choosing tokens from logits. */

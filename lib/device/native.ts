@@ -4,8 +4,8 @@
 import {
   codeOfNative, createError, nativeCodes, reasonOfNative, type CodedError,
 } from '../base/errors.js';
-import { packageVersion } from '../base/package-version.js';
-import { deviceLost } from './change-signal.js';
+import { packageVersion } from '../base/package.js';
+import { deviceLost } from './wait.js';
 import { loadAddon } from './load-addon.js';
 import type { MockCall, MockJournalEntry, MockLeaks, MockMisuse } from './mock-records.js';
 import type { NativeArena, NativeCache, NativeCacheOptions, NativePool } from './native-cache.js';
@@ -76,6 +76,8 @@ export interface Native {
   /** Detaches an ArrayBuffer: its views have length 0 from here on. It must be one that can be detached. */
   detach(buffer: ArrayBuffer): void;
   addressOf(memory: Uint8Array): bigint;
+  /** Memory that was not touched yet comes in huge pages, where the system has some to spare. */
+  preferHugePages(memory: Uint8Array): void;
   /** Fills `sums` with the CRC-32C of each `chunkBytes` of the memory; returns that of all of it. */
   sumChunks(memory: Uint8Array, chunkBytes: number, sums: Uint32Array): number;
   /**
@@ -98,7 +100,8 @@ export interface Native {
   ) => NativeCache;
   readonly NativeKernels: new (driver: NativeDriver, options: NativeKernelsOptions) => NativeKernels;
   readonly NativeDense: new (driver: NativeDriver | undefined, options: NativeDenseOptions) => NativeDense;
-  readonly NativeArena: new (device: NativeDriver, host: NativeDriver) => NativeArena;
+  /** `image`: PTX of the kernel that writes rows to many pages at once, ended by a zero; copies go one by one where it is refused. */
+  readonly NativeArena: new (device: NativeDriver, host: NativeDriver, image: Uint8Array) => NativeArena;
   readonly NativeSampling: new (options: NativeSamplingOptions) => NativeSampling;
   readonly NativeMappedFile: new (descriptor: number, bytes: number) => NativeMappedFile;
   readonly NativeMemory: new (driver: NativeDriver, bytes: number) => NativeMemory;

@@ -6,13 +6,11 @@ import { createHmac, randomBytes } from 'node:crypto';
 import { createError } from '../base/errors.js';
 import { formatNumber } from '../base/format.js';
 import { integer, optional, readOptions, type Field } from '../base/options.js';
-import { ChangeSignal } from './change-signal.js';
-import { Driver, type DriverOptions } from './driver.js';
+import { ChangeSignal } from './wait.js';
+import { driverField, openDriver, type Driver } from './driver.js';
 import { countPages, native, type NativePool, type NativePoolCounts } from './native.js';
 import { PolicyGuard } from './policy-guard.js';
-import type { PageUser, PoolMember } from './page-user.js';
-import { unclosed, type Unclosed } from './unclosed.js';
-import { WeakUsers, type Membership, type UserMemory } from './weak-users.js';
+import { unclosed, WeakUsers, type Membership, type Unclosed, type UserMemory } from './weak-users.js';
 
 /** Options of `PagePool`. */
 export interface PagePoolOptions {
@@ -62,6 +60,8 @@ export class PagePool {
   readonly capacity = new ChangeSignal();
   readonly #tenantKey = randomBytes(32);
   #budgetBytes: number;
+  /** Whether the budget was lowered below what there is. */
+  #isAboveBudget = false;
   #isClosed = false;
 
   /** Opens a pool, which creates no page yet. Throws KV_INVALID_OPTION, and what `Driver.open` throws. */
@@ -136,6 +136,7 @@ export class PagePool {
       this.#reclaim(fewerPages - this.#native.available());
     }
     this.#native.setBudget(memoryBudgetBytes);
+    this.#isAboveBudget ||= fewerPages > 0;
     this.#budgetBytes = memoryBudgetBytes;
     this.capacity.raise();
     this.driver.checkAlive();
@@ -231,19 +232,27 @@ export class PagePool {
     for (const user of this.#suppliers()) user.quiesce();
   }
 
-  /** Before a refusal for want of pages stands: asks every cache whether queued work is over. True when some is. @internal */
+  /**
+   * Before a refusal for want of pages stands: ends the transfers of every cache, and asks it whether queued work is over. True when pages may
+   * be free for it. @internal
+   */
   hearFences(): boolean {
     let heard = false;
-    for (const { leases } of this.#users.all()) heard = leases.hearFences() || heard;
+    for (const { leases, tiers } of this.#users.all()) {
+      if (tiers?.interrupt() === true) heard = true;
+      if (leases.hearFences()) heard = true;
+    }
     return heard;
   }
 
   /** Reclaims idle rows and free pages beyond a lowered budget. @internal */
   keepToBudget(): void {
+    if (!this.#isAboveBudget) return;
     const excess = -this.#native.available();
     if (excess > 0) this.#reclaim(excess);
     const { createdPages, budgetPages, freePages } = countPages(this.#native);
     if (createdPages > budgetPages) this.#native.trim(Math.max(0, freePages - (createdPages - budgetPages)));
+    this.#isAboveBudget = this.#native.available() < 0 || countPages(this.#native).createdPages > budgetPages;
   }
 
   /**
@@ -309,19 +318,30 @@ function unclosedPool(memory: NativePool, driver: Driver, ownsDriver: boolean): 
 const pageBytesField: Field<number | undefined> = (value, place) =>
   value === undefined ? undefined : integer({ min: 1 })(value, place);
 
-/** A Driver, or the name of one. @internal */
-export const driverField: Field<Driver | 'auto' | 'cuda' | 'host'> = (value, place) => {
-  if (value === undefined) return 'auto';
-  if (Driver.isInstance(value) || value === 'auto' || value === 'cuda' || value === 'host') return value;
-  throw createError('KV_INVALID_OPTION', {
-    reason: typeof value === 'string' ? 'range' : 'type', ...place, expected: "a Driver, 'auto', 'cuda' or 'host'",
-    received: value, hint: value === 'mock' ? 'Make a MockDevice (virtual-kv/testing) and pass its `driver`.' : undefined,
-  });
-};
+/** A cache that can give pages back. */
+export interface PageUser {
+  /** Pages that `reclaim` could free now. */
+  reclaimablePages(): number;
+  /** Pages that it keeps though nothing that runs needs them: cached text that its eviction policy withholds, and slots in quarantine. */
+  withheldPages(): number;
+  /** Frees at least `pages` pages, or all that are reclaimable; returns how many it freed. */
+  reclaim(pages: number): number;
+  /** Unmaps at least `pages` pages of idle slots, or all, whether that frees them or not; returns how many it unmapped. */
+  unmapIdle(pages: number): number;
+  /** Stops taking pages in the background until its next request. */
+  quiesce(): void;
+}
 
-/** @internal */
-export function openDriver(
-  driver: Driver | 'auto' | 'cuda' | 'host', options?: DriverOptions,
-): { driver: Driver; isOwn: boolean } {
-  return typeof driver === 'object' ? { driver, isOwn: false } : { driver: Driver.open(driver, options), isOwn: true };
+/** A cache of the pool. */
+export interface PoolMember {
+  readonly supply: PageUser;
+  readonly leases: {
+    /** Asks whether queued work is over; true when some is, and memory was kept for it. */
+    hearFences(): boolean;
+  };
+  /** Undefined without tiers. */
+  readonly tiers: {
+    /** Ends loads and stores under way; returns whether there were any. */
+    interrupt(): boolean;
+  } | undefined;
 }

@@ -9,22 +9,23 @@ export type PolicyName = 'growth' | 'placement' | 'reclaim' | 'prefixCache.polic
 type Callable = (...parameters: never[]) => unknown;
 
 export class PolicyGuard {
-  #deciding: PolicyName | undefined;
+  /** The policy that decides at this moment. Read only. */
+  deciding: PolicyName | undefined;
 
   /** Throws KV_POLICY_REENTRY while a policy decides. `operation` follows "Cannot". */
   check(operation: string): void {
-    if (this.#deciding !== undefined) throw createError('KV_POLICY_REENTRY', { operation, policy: this.#deciding });
+    if (this.deciding !== undefined) throw createError('KV_POLICY_REENTRY', { operation, policy: this.deciding });
   }
 
   /** Marks the policy as deciding until `leave`, which takes the returned value. */
   enter(policy: PolicyName): PolicyName | undefined {
-    const outer = this.#deciding;
-    this.#deciding = policy;
+    const outer = this.deciding;
+    this.deciding = policy;
     return outer;
   }
 
   leave(outer: PolicyName | undefined): void {
-    this.#deciding = outer;
+    this.deciding = outer;
   }
 
   /** Calls `work` with the policy marked as deciding; returns its result. */

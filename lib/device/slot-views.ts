@@ -6,8 +6,7 @@ import { markAsUntransferable } from 'node:worker_threads';
 
 import { createError } from '../base/errors.js';
 import type { BackgroundErrors } from './background-errors.js';
-import { arrayOver, type SideDtype, type SideView, type TensorView } from '../layout/dtype-arrays.js';
-import type { Dtype } from '../layout/model-shape.js';
+import { arrayOver, type Dtype, type SideDtype, type SideView, type TensorView } from '../base/dtypes.js';
 import { native, type NativeCache } from './native.js';
 
 /** Where a tensor lies in a reservation. */
@@ -18,6 +17,7 @@ export interface ViewedTensor<D extends SideDtype = Dtype> {
   readonly strides: { readonly elementBytes: number };
 }
 
+/** What JavaScript sees of a slot: the memory itself, or a copy of it. */
 interface Window {
   readonly reservation: number;
   /** From the slot's start. */
@@ -29,9 +29,14 @@ interface Window {
 const maxWindowBytes = 2 ** 32;
 /**
  * Buffers of a part begin and end at multiples of this, so that the next part is often in the same one. V8 counts all bytes of a buffer as
- * memory to collect: a few rows must not look like the whole slot.
+ * memory that it could free: a few rows must not look like the whole slot.
  */
 const partBytes = 2 ** 20;
+/**
+ * The first look at a slot is answered by a copy where it is as short as this: a window costs two system calls, and a page fault at its
+ * first touch, which takes tens of microseconds on a virtual machine. The next look makes a window.
+ */
+const copiedBytes = 2 ** 15;
 const keepAlive = new WeakMap<ArrayBuffer, object>();
 
 /** Node 22 and later. */
@@ -43,9 +48,12 @@ export class SlotViews {
   readonly #cache: NativeCache;
   readonly #owner: object;
   readonly #late: BackgroundErrors;
+  readonly #copies: boolean;
   readonly #windows = new Map<number, Window[]>();
 
-  constructor(cache: NativeCache, owner: object, late: BackgroundErrors) {
+  /** `copies`: whether a short first look may be a copy. */
+  constructor(cache: NativeCache, owner: object, late: BackgroundErrors, { copies = false }: { readonly copies?: boolean } = {}) {
+    this.#copies = copies;
     this.#cache = cache;
     this.#owner = owner;
     this.#late = late;
@@ -63,7 +71,10 @@ export class SlotViews {
     return arrayOver(dtype, buffer, offsetBytes, length);
   }
 
-  /** Elements [from, to) of these only, of which all before `to` are mapped, over a buffer that may have no more. */
+  /**
+   * Elements [from, to) of these only, of which all before `to` are mapped, over a buffer that may have no more. What is there does not
+   * change before it is revoked: it may be a copy.
+   */
   openPart(
     slot: number, { reservation, offsetBytes, dtype, strides: { elementBytes } }: ViewedTensor<SideDtype>, mappedBytes: number, from: number, to: number,
   ): SideView {
@@ -72,6 +83,7 @@ export class SlotViews {
     const end = Math.min(bytes, offsetBytes + to * elementBytes);
     if (end <= start) return arrayOver(dtype, new ArrayBuffer(0), 0, 0);
     const window = this.#known(slot, reservation, start, end)
+      ?? (end - start <= copiedBytes && this.#copies && !this.#windows.has(slot) ? this.#copied(slot, reservation, start, end) : undefined)
       ?? this.#made(slot, reservation, start - start % partBytes, Math.min(bytes, Math.ceil(end / partBytes) * partBytes));
     return arrayOver(dtype, window.buffer, start - window.from, (end - start) / elementBytes);
   }
@@ -84,6 +96,7 @@ export class SlotViews {
     const windows = this.#windows.get(slot);
     if (windows === undefined) return;
     this.#windows.delete(slot);
+    this.#cache.beforeRevoke(slot);
     let buffers = 0;
     for (const { buffer } of windows) if (!detach(buffer)) buffers += 1;
     this.#cache.revoke(slot, buffers > 0);
@@ -95,15 +108,24 @@ export class SlotViews {
     for (const slot of [...this.#windows.keys()]) this.revoke(slot);
   }
 
+  #copied(slot: number, reservation: number, from: number, to: number): Window {
+    const bytes = new Uint8Array(to - from);
+    this.#cache.read(slot, reservation, from, bytes);
+    return this.#added(slot, { reservation, from, to, buffer: bytes.buffer });
+  }
+
   #made(slot: number, reservation: number, from: number, to: number): Window {
-    let windows = this.#windows.get(slot);
-    if (windows === undefined) this.#windows.set(slot, windows = []);
     const buffer = this.#cache.window(slot, reservation, from, to);
-    // What Node 22 and later refuse by themselves. There the mark would be one more thing that keeps a buffer from being detached.
-    if (transfer === undefined) markAsUntransferable(buffer);
     keepAlive.set(buffer, this.#owner);
-    const window = { reservation, from, to, buffer };
-    windows.push(window);
+    return this.#added(slot, { reservation, from, to, buffer });
+  }
+
+  #added(slot: number, window: Window): Window {
+    // What Node 22 and later refuse by themselves. There the mark would be one more thing that keeps a buffer from being detached.
+    if (transfer === undefined) markAsUntransferable(window.buffer);
+    const windows = this.#windows.get(slot);
+    if (windows === undefined) this.#windows.set(slot, [window]);
+    else windows.push(window);
     return window;
   }
 

@@ -1,5 +1,6 @@
 // WeakUsers: the users of a page pool or driver. It holds them weakly, so that a user that was never closed can be collected while
-// the pool or driver lives on, and then gives the user's memory back. Decides nothing.
+// the pool or driver lives on, and then gives the user's memory back. Decides nothing. For objects that are
+// not closed it is the safety net: their memory is given back, with one warning per process, KV_NOT_CLOSED.
 
 /** The memory of a user, which outlives it. Must not refer to the user. */
 export interface UserMemory {
@@ -67,3 +68,36 @@ export class WeakUsers<User> {
     }
   }
 }
+
+/** What is done when an object was collected without `close`. */
+export interface Unclosed {
+  /** Begins the warning: "A KvCache". */
+  readonly what: string;
+  /** Gives back the memory of the collected object, unless that has been done. Must not refer to the object. */
+  readonly giveBack: () => void;
+}
+
+/** For an object that holds nothing but `memory` of the driver. */
+export function giveBackTo(driver: { removeUser(memory: UserMemory): void }, what: string, memory: UserMemory): Unclosed {
+  return {
+    what,
+    giveBack: () => {
+      memory.close();
+      driver.removeUser(memory);
+    },
+  };
+}
+
+let hasWarned = false;
+
+/** A closable object registers itself when it is made, and unregisters in `close`. */
+export const unclosed = new FinalizationRegistry<Unclosed>(({ what, giveBack }) => {
+  try {
+    giveBack();
+  } catch {
+    // no caller can be told; WeakUsers tries again at the next use of the pool or driver, at the latest when that is closed
+  }
+  if (hasWarned) return;
+  hasWarned = true;
+  process.emitWarning(`${what} was garbage-collected without close().`, { code: 'KV_NOT_CLOSED' });
+});

@@ -1,10 +1,11 @@
 // BlockRows: rows of single tokens of a stored text, from the blocks that hold them: from the fastest tier that has each, checked there. Of a
-// tier that reads blocks only whole, each is read once and kept as long as this object.
+// tier that reads blocks only whole, each is read once and kept until `forget`.
 
 import { createError } from '../base/errors.js';
 import { CheckedStripes } from '../tiers/checked-stripes.js';
 import type { OpenTier } from '../tiers/open-tier.js';
 import type { StoredBlock } from '../tiers/stored-texts.js';
+import { readTokensGet } from '../tiers/tier-answers.js';
 import type { GetMiss, TierTokens } from '../tiers/tier.js';
 import type { TierSet } from '../tiers/tier-set.js';
 import type { SelectionTotals } from './selection-totals.js';
@@ -54,6 +55,11 @@ export class BlockRows {
     return rows;
   }
 
+  /** Nothing more is read: gives back what was kept. */
+  forget(): void {
+    this.#whole.clear();
+  }
+
   #partsOf(tokens: Int32Array): BlockPart[] {
     const parts: BlockPart[] = [];
     let at = 0;
@@ -92,7 +98,7 @@ export class BlockRows {
   async #readTokens(open: OpenTier, block: StoredBlock, parts: readonly TierTokens[], into: Uint8Array, signal: AbortSignal): Promise<GetMiss | undefined> {
     open.contents.beginReading(block);
     try {
-      const got = await open.tier.getTokens!(block.key, parts, into, signal);
+      const got = readTokensGet(await open.tier.getTokens!(block.key, parts, into, signal), open.tier.name);
       this.#totals.add({ readBytes: got.readBytes, chunks: got.chunks });
       if (got.isFound) return undefined;
       open.counts.missed(got.reason);

@@ -1,21 +1,21 @@
 // ChoiceNotes: which tokens of a stored text one request's layers chose. Once the last layer has chosen, each whole block is told how important its
-// tokens were to the request, for the order in which they are best stored, and offered to faster memory. Hints alone: no answer depends on them.
+// tokens were to the request, for the order in which they are best stored. Hints alone: no answer depends on them.
 
-import type { ImportanceMeans } from '../prefix/importance/importance-means.js';
+import type { ImportanceMeans } from '../tiers/importance-means.js';
 import type { StoredBlock } from '../tiers/stored-texts.js';
 
 export class ChoiceNotes {
   readonly #means: ImportanceMeans;
   readonly #blocks: readonly StoredBlock[];
   readonly #from: number;
-  readonly #offer: (block: StoredBlock) => void;
+  readonly #done: (isNoted: boolean) => void;
   /** By token: layers that chose it. */
   readonly #chosen: Float32Array;
   #layers = 0;
 
-  /** `blocks` hold the text [from, to), which is chosen from. `offer` is called for each once that is done. */
-  constructor(means: ImportanceMeans, blocks: readonly StoredBlock[], from: number, to: number, offer: (block: StoredBlock) => void) {
-    this.#offer = offer;
+  /** `blocks` hold the text [from, to), which is chosen from. `done` is called once all layers have chosen: whether any of them says something. */
+  constructor(means: ImportanceMeans, blocks: readonly StoredBlock[], from: number, to: number, done: (isNoted: boolean) => void) {
+    this.#done = done;
     this.#means = means;
     this.#blocks = blocks;
     this.#from = from;
@@ -31,8 +31,9 @@ export class ChoiceNotes {
 
   /** All layers have chosen: notes the share of them that chose each token, in blocks that lie in the text as a whole. */
   finish(): void {
-    if (this.#layers > 0) this.#note(this.#chosen.map((layers) => layers / this.#layers));
-    for (const block of this.#blocks) this.#offer(block);
+    const isNoted = this.#layers > 0;
+    if (isNoted) this.#note(this.#chosen.map((layers) => layers / this.#layers));
+    this.#done(isNoted);
   }
 
   #note(shares: Float32Array): void {

@@ -2,21 +2,21 @@
 // (docs/importance.md). Which stripes of a block they are, and what they cost. Pure.
 
 import { createError } from '../base/errors.js';
-import { integer, nested, type Field } from '../base/options.js';
-import type { TensorSpec } from '../layout/model-shape.js';
+import { integer, nested, withDefault, type Field } from '../base/options.js';
+import type { TensorSpec } from '../base/dtypes.js';
 
 /** The option `prefixCache.importance` of a `KvCache`. */
 export interface ImportanceOptions {
   /**
    * KV heads of each layer, 1 or more, whose keys are stored a second time; all of a layer that has fewer. More heads cost more bytes and
-   * tell little more. 3 is the paper's choice.
+   * tell little more. Default 3, the paper's choice.
    */
-  readonly probeHeads: number;
+  readonly probeHeads?: number | undefined;
 }
 
 export type ReadImportance = { readonly probeHeads: number };
 
-const spec = { probeHeads: integer({ min: 1, max: 2 ** 16 }) };
+const spec = { probeHeads: withDefault(integer({ min: 1, max: 2 ** 16 }), 3) };
 
 /** Undefined where it is left out. */
 export const importanceField: Field<ReadImportance | undefined> = (value, place) => (value === undefined ? undefined : nested(spec)(value, place));

@@ -44,10 +44,16 @@ export class SelectedText {
     return typeof value === 'object' && value !== null && #parts in value;
   }
 
-  /** Whether a cache made it of the start of this text. @internal */
-  isOf(owner: object, domain: PrefixDomain, text: Int32Array): boolean {
-    const own = this.#parts;
-    return own.owner === owner && own.domain.key === domain.key && text.length > own.text.length && own.text.every((token, at) => token === text[at]);
+  /** Whether a cache made it of the start of this text, for the same tenant, salt and adapter. @internal */
+  isOf(owner: object, { tenant, salt, adapter }: PrefixDomain, text: Int32Array): boolean {
+    const { owner: own, domain, text: start } = this.#parts;
+    const isSame = own === owner && domain.tenant === tenant && domain.salt === salt && domain.adapter === adapter;
+    return isSame && text.length > start.length && start.every((token, at) => token === text[at]);
+  }
+
+  /** Whether text of this domain is still the one that it names: the cache's namespace may have changed. @internal */
+  isIn(domain: PrefixDomain): boolean {
+    return this.#parts.domain.key === domain.key;
   }
 
   /** Blocks with the text from token `from` on; undefined where tiers no longer have all of it. @internal */

@@ -12,6 +12,7 @@ import type { KvCache } from '../cache/kv-cache.js';
 import type { NativeKernels } from '../device/native-kernels.js';
 import { arrayOf, callable, checkInteger, integer, optional, readOptions } from '../base/options.js';
 import { isInt32Array, lengthOf } from '../base/typed-arrays.js';
+import { kernelsOf } from './load-kernels.js';
 import { StepPlace, type RecordedStep, type Recording } from './recorded-step.js';
 import { StepSpans, type SequenceSpans } from './step-spans.js';
 
@@ -76,8 +77,8 @@ export class CapturedSteps {
       record: callable<(step: RecordedStep) => void>(), sizes: optional(arrayOf(integer({ min: 1, max: slots }))),
     });
     stepOwner.checkOpen(); // a getter may have closed them
-    const isHost = cache.driver.kind === 'host';
-    if (!isHost && stream <= 2n) {
+    const isOnCpu = kernelsOf(cache.driver) === 'cpu';
+    if (!isOnCpu && stream <= 2n) {
       throw createError('KV_INVALID_OPTION', {
         reason: 'range', owner, option: 'stream', expected: 'a stream of the engine\'s own', received: stream,
         hint: 'A default stream cannot be captured: open the kernels for another stream.',
@@ -92,10 +93,10 @@ export class CapturedSteps {
     this.#words = new Int32Array((span + 2) * rows);
     this.#bytes = new Uint8Array(this.#words.buffer);
     this.#sequences = { slots: new Int32Array(rows), lengths: new Int32Array(rows), tokens: new Int32Array(rows).fill(1), count: 0 };
-    this.#memory = isHost ? undefined : new DeviceMemory({ driver: cache.driver, bytes: this.#bytes.length });
+    this.#memory = isOnCpu ? undefined : new DeviceMemory({ driver: cache.driver, bytes: this.#bytes.length });
     try {
       for (const size of this.sizes) {
-        if (isHost) this.#places.push(this.#placeOf(size));
+        if (isOnCpu) this.#places.push(this.#placeOf(size));
         else this.#graphs.push(this.#capture(this.#placeOf(size)));
       }
     } catch (error) {

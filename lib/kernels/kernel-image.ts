@@ -4,9 +4,9 @@
 
 import { existsSync, readFileSync } from 'node:fs';
 import path = require('node:path');
-import { brotliDecompressSync } from 'node:zlib';
 
-import { packageFolder } from '../base/package-folder.js';
+import { packageFolder } from '../base/package.js';
+import { endedByZero, packagedPtx } from '../device/kernel-files.js';
 
 export interface KernelImage {
   /** Name of its module. */
@@ -23,7 +23,7 @@ const contents = new Map<string, Uint8Array>();
  */
 export function kernelImages(computeCapability: number): readonly KernelImage[] {
   const override = process.env['VKV_KERNELS'];
-  if (override !== undefined) return [image(override, () => ended(readFileSync(override)))];
+  if (override !== undefined) return [image(override, () => endedByZero(readFileSync(override)))];
   const fatbin = path.join(packageFolder, 'build', 'Release', 'kernels.fatbin');
   return [
     ...(existsSync(fatbin) ? [image('kernels.fatbin', () => readFileSync(fatbin))] : []),
@@ -33,8 +33,7 @@ export function kernelImages(computeCapability: number): readonly KernelImage[] 
 }
 
 function ptx(name: string): KernelImage {
-  const file = path.join(packageFolder, 'kernels', 'cuda', `${name}.ptx.br`);
-  return image(name, () => ended(brotliDecompressSync(readFileSync(file))));
+  return { name, read: () => packagedPtx(name) };
 }
 
 function image(name: string, open: () => Uint8Array): KernelImage {
@@ -46,10 +45,4 @@ function image(name: string, open: () => Uint8Array): KernelImage {
       return bytes;
     },
   };
-}
-
-function ended(text: Uint8Array): Uint8Array {
-  const bytes = new Uint8Array(text.length + 1);
-  bytes.set(text);
-  return bytes;
 }

@@ -5,7 +5,8 @@ import { createError } from '../base/errors.js';
 import { formatList } from '../base/format.js';
 import type { Tensor } from '../cache/slot-memory.js';
 import type { KvCache } from '../cache/kv-cache.js';
-import type { Dtype } from '../layout/model-shape.js';
+import type { Dtype } from '../base/dtypes.js';
+import { kernelsOf } from './load-kernels.js';
 
 export interface LayerShape {
   readonly queryHeads: number;
@@ -23,7 +24,8 @@ interface KernelLayer extends LayerShape {
 /** As native: `kMostDim` of kernels/cuda/parameters.h. */
 const mostDeviceDim = 256;
 
-const attendable: readonly Dtype[] = ['float32', 'float16', 'bfloat16'];
+/** Types of K and V that attention reads. */
+export const attendable: readonly Dtype[] = ['float32', 'float16', 'bfloat16'];
 
 export class KernelLayers {
   readonly cacheDtype: Dtype;
@@ -53,7 +55,7 @@ export class KernelLayers {
           expected: `a multiple of the layer's ${key.heads} KV heads`, received: heads,
         });
       }
-      if (cache.driver.kind !== 'host' && Math.max(key.dim, values[index]!.dim) > mostDeviceDim) {
+      if (kernelsOf(cache.driver) === 'cuda' && Math.max(key.dim, values[index]!.dim) > mostDeviceDim) {
         throw createError('KV_INVALID_OPTION', {
           reason: 'range', owner: 'Kernels', option: 'cache', expected: `one of head dims up to ${mostDeviceDim} on a GPU`,
           received: Math.max(key.dim, values[index]!.dim),

@@ -5,14 +5,12 @@ import { availableParallelism } from 'node:os';
 import { createError } from '../base/errors.js';
 import { KvCache } from '../cache/kv-cache.js';
 import { native } from '../device/native.js';
+import type { Instructions } from '../device/native-kernels.js';
 import { arrayOf, instanceOf, integer, number, oneOf, optional, readOptions, streamField, withDefault, type Field } from '../base/options.js';
-import { isArray } from '../base/typed-arrays.js';
+import { isArray, isShared, typedArrayKind } from '../base/typed-arrays.js';
 
 /** Types of activations, and of caches with attention. */
 export type RowDtype = 'float32' | 'float16' | 'bfloat16';
-
-/** Vector instructions of the CPU. */
-export type Instructions = 'auto' | 'avx512' | 'avx2' | 'portable';
 
 /** Options of `Kernels`. */
 export interface KernelsOptions {
@@ -73,4 +71,14 @@ const spec = {
 export function readKernelsOptions(options: KernelsOptions) {
   const read = readOptions('Kernels', options, spec);
   return { ...read, threads: read.threads || availableParallelism() };
+}
+
+/** Throws KV_INVALID_OPTION unless a typed array's memory is a SharedArrayBuffer's: commands that run later use it, and JavaScript can neither detach nor shrink it. */
+export function checkShared(owner: string, option: string, array: unknown): void {
+  if (isShared(array)) return;
+  throw createError('KV_INVALID_OPTION', {
+    reason: 'type', owner, option, expected: `a ${typedArrayKind(array)} over a SharedArrayBuffer, or an address`,
+    received: 'one over an ArrayBuffer',
+    hint: 'The command runs later, when an ArrayBuffer may have been detached. Or use no stream: then it is done when the call returns.',
+  });
 }

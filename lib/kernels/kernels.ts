@@ -15,9 +15,8 @@ import type { StreamWork } from '../device/stream-work.js';
 import { lengthOf, typedArrayKind } from '../base/typed-arrays.js';
 import { CapturedSteps, type CaptureOptions } from './captured-steps.js';
 import { KernelLayers } from './kernel-layers.js';
-import { readKernelsOptions, type KernelsOptions, type RowDtype } from './kernels-options.js';
-import { kernelModule } from './load-kernels.js';
-import { checkShared } from './queued-operands.js';
+import { checkShared, readKernelsOptions, type KernelsOptions, type RowDtype } from './kernels-options.js';
+import { kernelModule, kernelsOf } from './load-kernels.js';
 import { checkSynchronous, Recording, StepPlace, type RecordedStep } from './recorded-step.js';
 import { StepSpans, type SequenceSpans } from './step-spans.js';
 import { TokenCopies, type TokenCopy } from './token-copies.js';
@@ -42,7 +41,7 @@ export class Kernels {
   readonly target: string;
   /** As `cache`, a property that JavaScript can overwrite. */
   readonly #cache: KvCache;
-  readonly #isHost: boolean;
+  readonly #isOnCpu: boolean;
   /** The typed array of activations on host. */
   readonly #rowArray: 'Float32Array' | 'Uint16Array';
   readonly #native: NativeKernels;
@@ -72,7 +71,7 @@ export class Kernels {
     this.cache = cache;
     this.rowDtype = rowDtype;
     this.#cache = cache;
-    this.#isHost = cache.driver.kind === 'host';
+    this.#isOnCpu = kernelsOf(cache.driver) === 'cpu';
     this.#rowArray = rowDtype === 'float32' ? 'Float32Array' : 'Uint16Array';
     this.#layers = new KernelLayers(cache, queryHeads, scale);
     this.#stream = rest.stream;
@@ -248,8 +247,8 @@ export class Kernels {
   #checkRows(owner: string, option: string, buffer: RowBuffer, elements: number): void {
     if (isAddress(buffer) && buffer > 0n) return;
     const wanted = this.#rowArray;
-    const isHost = this.#isHost;
-    if (isHost && typedArrayKind(buffer) === wanted) {
+    const isOnCpu = this.#isOnCpu;
+    if (isOnCpu && typedArrayKind(buffer) === wanted) {
       const length = lengthOf(buffer as Float32Array);
       if (length < elements) checkInteger(owner, `${option}.length`, length, elements);
       if (this.#work === undefined) return;
@@ -259,7 +258,7 @@ export class Kernels {
     }
     throw createError('KV_INVALID_OPTION', {
       reason: 'type', owner, option, received: buffer,
-      expected: isHost ? `a ${wanted} or an address` : 'the address of device memory, a bigint',
+      expected: isOnCpu ? `a ${wanted} or an address` : 'the address of device memory, a bigint',
     });
   }
 

@@ -1,8 +1,8 @@
-// Loads the CUDA kernels: one module per driver, for all its kernel sets, with every kernel looked up. Tries the images in turn,
-// since a driver may refuse one and take the next.
+// Which kernels a driver has; and loads the CUDA kernels: one module per driver, for all its kernel sets, with every kernel looked up. Tries
+// the images in turn, since a driver may refuse one and take the next.
 
 import { createError, isKvError } from '../base/errors.js';
-import { Driver } from '../device/driver.js';
+import { Driver, type DriverKind } from '../device/driver.js';
 import { native } from '../device/native.js';
 import { abortSignal, instanceOf, optional, readOptions } from '../base/options.js';
 import { kernelImages } from './kernel-image.js';
@@ -17,18 +17,30 @@ const loaded = new WeakMap<Driver, string>();
 /** Loads in progress by driver, shared by concurrent callers. The driver cannot be closed before its promise settles. */
 const underWay = new WeakMap<Driver, Promise<void>>();
 
+/** By the kind of a driver: the kernels that work on its memory. The mock simulates the CUDA kernels. */
+const kernelsByKind: Readonly<Record<string, 'cpu' | 'cuda'>> = { host: 'cpu', cuda: 'cuda', mock: 'cuda' } satisfies Record<DriverKind, 'cpu' | 'cuda'>;
+
+/** The kernels that work on a driver's memory. Throws KV_DRIVER_UNSUPPORTED where there are none. @internal */
+export function kernelsOf({ kind, info: { device, deviceName } }: Driver): 'cpu' | 'cuda' {
+  const kernels = kernelsByKind[kind];
+  if (kernels !== undefined) return kernels;
+  throw createError('KV_DRIVER_UNSUPPORTED', {
+    call: 'loadKernels', status: 0, statusName: '', device, deviceName, feature: `the kernels of this package (its driver is of kind '${kind}')`,
+  });
+}
+
 /**
  * Loads the CUDA kernels on a driver, on another thread: a GPU's driver takes seconds to compile them the first time, and then caches
  * them on disk. `Kernels` and `DenseKernels` opened afterwards use them; opened before, they block. Call it before the cache fills the
  * device, since code takes device memory too. The module stays until the driver is closed; on host there is nothing to load. Throws
- * KV_KERNELS_REFUSED, with the log of the driver's compiler, when the driver refuses every image; KV_CLOSED, KV_ABORTED, or the
- * driver's error.
+ * KV_KERNELS_REFUSED, with the log of the driver's compiler, when the driver refuses every image; KV_DRIVER_UNSUPPORTED, KV_CLOSED, KV_ABORTED,
+ * or the driver's error.
  */
 export async function loadKernels(driver: Driver, options: LoadKernelsOptions = {}): Promise<void> {
   instanceOf(Driver)(driver, { owner: 'loadKernels', option: 'driver' });
   const { signal } = readOptions('loadKernels', options, { signal: optional(abortSignal) });
   if (signal?.aborted) throw aborted(signal);
-  if (driver.kind === 'host') return;
+  if (kernelsOf(driver) === 'cpu') return;
   const loading = loadOnce(driver);
   if (signal === undefined) return loading;
   await new Promise<void>((resolve, reject) => {
@@ -40,7 +52,7 @@ export async function loadKernels(driver: Driver, options: LoadKernelsOptions = 
 
 /** Returns the name of the driver's module, loading it on this thread if needed; undefined on host. @internal */
 export function kernelModule(driver: Driver): string | undefined {
-  if (driver.kind === 'host') return undefined;
+  if (kernelsOf(driver) === 'cpu') return undefined;
   const known = loaded.get(driver);
   if (known !== undefined) return known;
   let refusal: unknown;

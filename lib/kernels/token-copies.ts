@@ -4,7 +4,6 @@
 import { createError } from '../base/errors.js';
 import { Batch } from '../cache/batch.js';
 import type { KvCache } from '../cache/kv-cache.js';
-import type { Layout } from '../layout/layout.js';
 import { checkInteger, withoutRevoked } from '../base/options.js';
 import { isArray } from '../base/typed-arrays.js';
 
@@ -85,9 +84,9 @@ export class TokenCopies {
 class Reading {
   entries: Int32Array;
   count = 0;
-  readonly #layout: Layout;
+  readonly #layout: KvCache['layout'];
 
-  constructor(entries: Int32Array, layout: Layout) {
+  constructor(entries: Int32Array, layout: KvCache['layout']) {
     this.entries = entries;
     this.#layout = layout;
   }

@@ -7,8 +7,9 @@
 
 import { createError } from '../base/errors.js';
 import { checkInteger, integer, oneOf, readOptions, withoutRevoked, type Field } from '../base/options.js';
-import { dtypeBytes, tensorsOf, type ModelShape, type TensorSpec } from './model-shape.js';
-import { greatestCommonDivisor } from './row-arithmetic.js';
+import { dtypeBytes, type TensorSpec } from '../base/dtypes.js';
+import { tensorsOf, type ModelShape } from './model-shape.js';
+import { greatestCommonDivisor } from '../base/row-arithmetic.js';
 
 /**
  * `per-layer`: a reservation per tensor, `[slot, token, head, dim]`. `sliced`: one for all K and one for all V,
@@ -111,6 +112,8 @@ export interface Layout {
   tokensIn(rows: number): number;
   /** Pages that `rows` rows of one slot have, over all reservations. `rows` is 0 … maxRows. */
   pagesFor(rows: number): number;
+  /** Pages of a slot's rows [from, to), over all reservations; 0 where `to` is not above `from`. Both are 0 … maxRows. */
+  pagesBetween(from: number, to: number): number;
   /**
    * Pages that `rows` rows of one slot have in one reservation: ⌈rows · its tokenBytes / maxTokenBytes⌉ within the
    * slot.
@@ -157,6 +160,11 @@ export function computeLayout(options: LayoutOptions): Layout {
   // Where tokens are smaller, a slot's last page may come before the last row: its stride bounds its pages.
   const pagesOf = ({ tokenBytes, slotStrideBytes }: ReservationSpec, rows: number): number =>
     Math.min(Math.ceil((rows * tokenBytes) / maxTokenBytes), slotStrideBytes / pageBytes);
+  const pagesFor = (rows: number): number => {
+    let pages = 0;
+    for (const { reservation, count } of kinds) pages += count * pagesOf(reservation, rows);
+    return pages;
+  };
 
   // Frozen all through: a cache's kernels and its addon copy these numbers.
   return deepFreeze({
@@ -179,10 +187,13 @@ export function computeLayout(options: LayoutOptions): Layout {
       return Math.min(Math.floor((rows * pageBytes) / maxTokenBytes), maxTokens);
     },
     pagesFor(rows) {
-      if (!isCount(rows) || rows > maxRows) checkInteger('Layout', 'rows', rows, 0, maxRows);
-      let pages = 0;
-      for (const { reservation, count } of kinds) pages += count * pagesOf(reservation, rows);
-      return pages;
+      checkRows(rows, maxRows);
+      return pagesFor(rows);
+    },
+    pagesBetween(from, to) {
+      checkRows(from, maxRows);
+      checkRows(to, maxRows);
+      return to > from ? pagesFor(to) - pagesFor(from) : 0;
     },
     pagesIn(reservation, rows) {
       checkInteger('Layout', 'reservation', reservation, 0, reservations.length - 1);
@@ -278,6 +289,9 @@ function checkTokens(tokens: number, maxTokens: number): void {
   if (tokens > maxTokens) throw createError('KV_LENGTH_OUT_OF_RANGE', { tokens, maxTokens });
 }
 
+function checkRows(rows: number, maxRows: number): void {
+  if (!isCount(rows) || rows > maxRows) checkInteger('Layout', 'rows', rows, 0, maxRows);
+}
 
 /** What the cache's own loops ask for, so that only a wrong number costs a call. */
 function isCount(value: number): boolean {

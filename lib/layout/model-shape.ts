@@ -1,24 +1,10 @@
 // Model shape: which K and V tensors the attention layers of a model keep per token, and which of them this worker holds. Pure
 // arithmetic on plain objects: no memory, no driver. layout.ts places the tensors.
 
+import { dtypeBytes, dtypes, type Dtype, type TensorSpec } from '../base/dtypes.js';
 import { createError } from '../base/errors.js';
 import { formatCount, formatList } from '../base/format.js';
 import { arrayOf, integer, isOptionsObject, nested, oneOf, optional, readOptions, withDefault, type FieldSpec, type OptionsOf } from '../base/options.js';
-
-const dtypeSizes = { float32: 4, float16: 2, bfloat16: 2, float8: 1, int8: 1 } as const;
-
-/** Type of one element of K and V. */
-export type Dtype = keyof typeof dtypeSizes;
-
-/** Every dtype, widest first. */
-export const dtypes = Object.keys(dtypeSizes) as readonly Dtype[];
-
-/** Bytes of one element. Throws KV_INVALID_OPTION. */
-export function dtypeBytes(dtype: Dtype): number {
-  return dtypeSizes[dtypeField(dtype, { owner: 'dtypeBytes', option: 'dtype' })];
-}
-
-const dtypeField = oneOf(dtypes);
 
 /** How one layer differs from the model; omitted numbers are the model's. */
 export interface LayerShape {
@@ -68,24 +54,6 @@ export interface ModelShape {
   readonly layerShapes?: readonly LayerShape[] | undefined;
   /** Which part of the model this worker has. Default: all of it. */
   readonly parallel?: ParallelShape | undefined;
-}
-
-/** One tensor of this worker: `[heads, dim]` of every token of one layer. */
-export interface TensorSpec {
-  /** `layer.0.key`: the layer's number in the whole model. */
-  readonly name: string;
-  /** Number of the layer in the whole model, also on a pipeline worker that does not start at 0. */
-  readonly layer: number;
-  /** What it holds: keys, values, or the latent of MLA. */
-  readonly role: 'key' | 'value' | 'latent';
-  /** Heads on this worker. */
-  readonly heads: number;
-  /** Elements of a head. */
-  readonly dim: number;
-  /** Type of its elements. */
-  readonly dtype: Dtype;
-  /** heads · dim · bytes of an element. */
-  readonly tokenBytes: number;
 }
 
 // Far beyond any model. A larger number is a mistake, and would fill this process's memory with names of tensors.

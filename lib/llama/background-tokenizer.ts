@@ -2,9 +2,10 @@
 // on a worker thread; a short text is tokenized at once, and does not wait behind a long one. It owns the worker.
 
 import { createError } from '../base/errors.js';
-import { abortSignal, instanceOf, integer, oneOf, optional, readOptions, withDefault } from '../base/options.js';
-import type { TextPieces } from './text-pieces.js';
-import { LlamaTokenizer, type ChatMessage, type EncodeOptions, type SpelledText } from './tokenizer.js';
+import { abortSignal, instanceOf, integer, optional, readOptions, withDefault } from '../base/options.js';
+import { LlamaTokenizer, type SpelledText, type TextPieces } from './tokenizer.js';
+import type { ChatMessage, EncodeOptions } from './tokenizer-arguments.js';
+import { specialTokensField } from './tokenizer-arguments.js';
 import { TokenizerThread } from './tokenizer-thread.js';
 
 /** Options of `BackgroundTokenizer`. */
@@ -22,11 +23,11 @@ export interface BackgroundEncodeOptions extends EncodeOptions {
 }
 
 const spec = {
-  tokenizer: instanceOf<LlamaTokenizer>({ name: 'LlamaTokenizer', isInstance: (value): value is LlamaTokenizer => value instanceof LlamaTokenizer }, 'a LlamaTokenizer'),
+  tokenizer: instanceOf(LlamaTokenizer),
   minBackgroundCharacters: withDefault(integer({ min: 1 }), 2_048),
 };
 const signalSpec = { signal: optional(abortSignal) };
-const encodeSpec = { ...signalSpec, specialTokens: withDefault(oneOf(['text', 'parse']), 'text') };
+const encodeSpec = { ...signalSpec, specialTokens: specialTokensField };
 
 /** Text to tokens, a long one on another thread; and tokens to text. Its owner closes it. */
 export class BackgroundTokenizer {

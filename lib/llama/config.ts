@@ -4,6 +4,7 @@
 import { existsSync, readFileSync } from 'node:fs';
 import path = require('node:path');
 
+import { string } from '../base/options.js';
 import { ConfigReader } from './config-reader.js';
 import { modelError } from './model-error.js';
 
@@ -57,8 +58,9 @@ export interface LlamaConfig {
   readonly endTokens: readonly number[];
 }
 
-/** Reads `config.json` of a folder. Throws KV_MODEL_INVALID. */
+/** Reads `config.json` of a folder. Throws KV_MODEL_INVALID and KV_INVALID_OPTION. */
 export function readLlamaConfig(folder: string): LlamaConfig {
+  string(folder, { owner: 'readLlamaConfig', option: 'folder' });
   const file = path.join(folder, 'config.json');
   return parseLlamaConfig(readJson(file), file, readEndTokens(folder));
 }

@@ -1,16 +1,21 @@
-// Options of a LlamaEngine, and which results it can promise.
+// What a LlamaEngine is given: its options, which say what results it can promise, a cache of the model's shape, and rows beside a
+// request's tokens.
 
 import { createError } from '../base/errors.js';
-import { oneOf } from '../base/options.js';
-import type { Driver, KvCache } from '../index.js';
+import { formatCount, formatNumber } from '../base/format.js';
+import { instanceOf, oneOf, optional, readOptions, string, withDefault } from '../base/options.js';
+import { KvCache, type Driver } from '../index.js';
+import { attendable } from '../kernels/kernel-layers.js';
+import { kernelsOf } from '../kernels/load-kernels.js';
 
-import type { LlamaModel } from './model.js';
+import type { LlamaConfig } from './config.js';
+import { LlamaModel } from './model.js';
 
 /** Options of `LlamaEngine`. */
 export interface LlamaEngineOptions {
   /** The model; engines may share it. */
   readonly model: LlamaModel;
-  /** A cache of `model.shape()`. */
+  /** A cache of `model.shape()`; K and V may be of another type, `model.shape(dtype)`. One of other layers or heads is refused. */
   readonly cache: KvCache;
   /**
    * How a device decodes. `captured`: by graphs, captured the first time that so many sequences are decoded; `queued`: launch by
@@ -33,12 +38,64 @@ export interface LlamaEngineOptions {
   readonly hidden?: string | undefined;
 }
 
-/** Throws KV_INVALID_OPTION for anything else, and for exact results where no kernel promises them. */
-export function checkResults(results: unknown, { kind, info }: Driver): void {
-  const at = { owner: 'LlamaEngine', option: 'results' };
-  if (oneOf(['fast', 'exact'])(results, at) === 'fast' || kind === 'host') return;
+const spec = {
+  model: instanceOf(LlamaModel),
+  cache: instanceOf(KvCache),
+  decoding: withDefault(oneOf(['auto', 'captured', 'queued']), 'auto'),
+  passes: withDefault(oneOf(['awaited', 'blocking']), 'awaited'),
+  results: withDefault(oneOf(['fast', 'exact']), 'fast'),
+  hidden: optional(string),
+};
+
+/** Reads the options. Throws KV_UNKNOWN_OPTION and KV_INVALID_OPTION; nothing was acquired then. */
+export function readLlamaEngineOptions(options: LlamaEngineOptions) {
+  const read = readOptions('LlamaEngine', options, spec);
+  checkShape(read.model.config, read.cache);
+  checkResults(read.results, read.cache.driver);
+  return read;
+}
+
+/**
+ * Throws KV_INVALID_OPTION unless every layer of the model has K and V of its own shape in the cache: kernels take the cache's
+ * word for heads and their dims, and would compute something else without a word. More layers change nothing.
+ */
+function checkShape({ layers, kvHeads, headDim }: LlamaConfig, { tensors }: KvCache): void {
+  const refuse = (received: string): never => {
+    throw createError('KV_INVALID_OPTION', {
+      reason: 'range', owner: 'LlamaEngine', option: 'cache', received,
+      expected: `one of the model's shape, ${formatCount('layer', layers)} with K and V of ${shapeText(kvHeads, headDim)} in ${attendable.join(', ')}`,
+      hint: 'Open it with `model: model.shape()`.',
+    });
+  };
+  for (const { layer, role, heads, dim, dtype } of tensors) {
+    if (role === 'latent') refuse(`one of latent attention (MLA), ${formatNumber(dim)} elements a token`);
+    if (layer < layers && (heads !== kvHeads || dim !== headDim)) refuse(`layer ${layer} with a ${role} of ${shapeText(heads, dim)}`);
+    if (!attendable.includes(dtype)) refuse(`one of ${dtype}`);
+  }
+  const [first, last] = [tensors[0]!.layer, tensors.at(-1)!.layer];
+  if (first > 0 || last < layers - 1) refuse(first === last ? `one of layer ${first} alone` : `one of layers ${first} to ${last}`);
+}
+
+const shapeText = (heads: number, dim: number): string => `${formatCount('head', heads)} × ${formatNumber(dim)}`;
+
+/** Throws KV_INVALID_OPTION for exact results where no kernel promises them. */
+function checkResults(results: 'fast' | 'exact', driver: Driver): void {
+  if (results === 'fast' || kernelsOf(driver) === 'cpu') return;
   throw createError('KV_INVALID_OPTION', {
-    reason: 'range', ...at, expected: `'fast' on ${info.deviceName}`, received: results,
+    reason: 'range', owner: 'LlamaEngine', option: 'results', expected: `'fast' on ${driver.info.deviceName}`, received: results,
     hint: "Exact results are promised on the CPU only: cuBLAS sums in an order that depends on the batch, and a GPU's attention on the chunk. Use `driver: 'host'`.",
   });
+}
+
+/** Rows of an image, or what the stage before has computed, for the tokens from `at` on. A request's `input` is a list of them. */
+export interface GivenRows {
+  /** Token of the prompt, from 0. */
+  readonly at: number;
+  /** [token, hidden size], in place of the tokens' embeddings. */
+  readonly rows: Float32Array;
+}
+
+/** The rows of a sequence in a pass. */
+export function givenTo(inputs: readonly unknown[] | undefined, index: number): readonly GivenRows[] {
+  return (inputs?.[index] ?? []) as readonly GivenRows[];
 }

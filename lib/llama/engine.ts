@@ -7,40 +7,22 @@
 
 import { setImmediate } from 'node:timers/promises';
 
+import { EitherSignal } from '../base/either-signal.js';
 import { createError } from '../base/errors.js';
-import { isKvError, Kernels, type Sequence } from '../index.js';
+import { isKvError, Kernels } from '../index.js';
+import { kernelsOf } from '../kernels/load-kernels.js';
 
 import { CapturedDecoding } from './captured-decoding.js';
-import { checkResults, type LlamaEngineOptions } from './engine-options.js';
-import { givenTo } from './given-rows.js';
+import { givenTo, readLlamaEngineOptions, type LlamaEngineOptions } from './engine-options.js';
 import { LlamaLayers, type Attention, type PassRows } from './layers.js';
 import type { LlamaModel } from './model.js';
 import { PassBuffers } from './pass-buffers.js';
+import { readPass, type LlamaPass, type PassLimits } from './pass-reader.js';
 import type { LlamaPlace } from './place.js';
 import { hasSelections, SelectedPass } from './selected-pass.js';
 
 /** Layers that are queued before the event loop has its turn: fewer than it takes ms to queue, more than threads compute meanwhile. */
 const layersPerTurn = 8;
-
-/** What a pass computes; index: the sequence. The first `length` entries count. As the package's EnginePass. */
-export interface LlamaPass {
-  /** Sequences in it, 1 or more. */
-  readonly length: number;
-  /** Slots of the cache. */
-  readonly slots: Int32Array;
-  /** Tokens that the slot holds. */
-  readonly positions: Int32Array;
-  /** New tokens, 1 or more. */
-  readonly tokenCounts: Int32Array;
-  /** New tokens of all sequences, one sequence after the other. */
-  readonly tokens: Int32Array;
-  /** 1 when the logits of the last new token are read. */
-  readonly wantsLogits: Uint8Array;
-  /** A list of GivenRows of each sequence, or undefined: embeddings [token, hidden size] in the place of its tokens'. Default: none. */
-  readonly inputs?: readonly unknown[] | undefined;
-  /** The lease of each slot: needed where one holds selected tokens (`isLossy`). Default: none does. */
-  readonly sequences?: readonly (Sequence | undefined)[] | undefined;
-}
 
 /** What a pass is answered with: [sequence, token of the vocabulary], and side rows if the engine has a name for them. */
 export interface LlamaOutput {
@@ -50,8 +32,8 @@ export interface LlamaOutput {
   readonly side?: Readonly<Record<string, Float32Array>> | undefined;
 }
 
-/** Queues a pass; returns what reads its answer. */
-type Queue = () => (() => LlamaOutput) | Promise<() => LlamaOutput>;
+/** Queues a pass, until the signal is aborted; returns what reads its answer. */
+type Queue = (signal: AbortSignal) => (() => LlamaOutput) | Promise<() => LlamaOutput>;
 
 /** The forward pass of a model over one cache: an `Engine` for the schedulers. Close it before the cache. */
 export class LlamaEngine {
@@ -67,6 +49,7 @@ export class LlamaEngine {
   readonly #isCaptureWanted: boolean;
   readonly #hidden: string | undefined;
   readonly #isAwaited: boolean;
+  readonly #limits: PassLimits;
   /** How one token of each sequence attends. */
   readonly #decodeAttention: Attention;
   /** Drops what is left of a pass when the engine is closed. */
@@ -83,12 +66,13 @@ export class LlamaEngine {
   #reach = 0;
 
   /**
-   * On a device this copies the model's weights there, unless another engine has done it. Throws KV_INVALID_OPTION for exact results
-   * on a device, and what the driver throws.
+   * On a device this copies the model's weights there, unless another engine has done it. Throws KV_UNKNOWN_OPTION, KV_INVALID_OPTION
+   * (also for a cache of another model's shape, and for exact results on a device), and what the driver throws.
    */
-  constructor({ model, cache, decoding = 'auto', passes = 'awaited', results = 'fast', hidden }: LlamaEngineOptions) {
-    const { driver } = cache;
-    checkResults(results, driver);
+  constructor(options: LlamaEngineOptions) {
+    const { model, cache, decoding, passes, results, hidden } = readLlamaEngineOptions(options);
+    const { driver, layout: { slots, maxTokens } } = cache;
+    this.#limits = { slots, maxTokens, width: model.config.hidden };
     this.#decodeAttention = results === 'exact' ? 'prefillAttention' : 'decodeAttention';
     this.#model = model;
     this.#isAwaited = passes === 'awaited';
@@ -104,13 +88,13 @@ export class LlamaEngine {
     this.#layers = new LlamaLayers(model, this.#place, this.#kernels);
     this.#selected = new SelectedPass({
       model, kernels: this.#kernels, layers: this.#layers, buffers: this.#buffers,
-      synchronize: () => driver.synchronize(stream, { signal: this.#closing.signal }),
+      synchronize: (signal) => driver.synchronize(stream, { signal }),
     });
     this.#captured = new CapturedDecoding({ model, place: this.#place, kernels: this.#kernels, layers: this.#layers });
     this.#isCaptureWanted = decoding === 'captured';
     this.#hidden = hidden;
     if (hidden !== undefined) this.#whyQueued = 'its hidden states are read';
-    else if (driver.kind === 'host') this.#whyQueued = 'the CPU has no launches to save';
+    else if (kernelsOf(driver) === 'cpu') this.#whyQueued = 'the CPU has no launches to save';
     else if (decoding === 'queued') this.#whyQueued = 'it was asked for';
     else if (decoding === 'auto' && dense.target.startsWith('cublas')) {
       this.#whyQueued = 'cuBLAS multiplies, and no GPU has run it within a captured step yet';
@@ -134,15 +118,17 @@ export class LlamaEngine {
     return this.#whyQueued;
   }
 
-  /** Computes chunks of prompts. `logits` is [sequence, token of the vocabulary]. */
-  prefill(pass: LlamaPass): LlamaOutput | Promise<LlamaOutput> {
-    return this.#compute(pass, 'prefillAttention', () => this.#queue(pass, 'prefillAttention'));
+  /** Computes chunks of prompts. `logits` is [sequence, token of the vocabulary]. Throws KV_INVALID_OPTION, or rejects with it where passes are awaited. */
+  prefill(given: LlamaPass): LlamaOutput | Promise<LlamaOutput> {
+    return this.#read('LlamaEngine.prefill', given, (pass) =>
+      this.#compute(pass, 'prefillAttention', () => this.#queue(pass, 'prefillAttention')));
   }
 
-  /** Computes one token of each sequence. */
-  decode(pass: LlamaPass): LlamaOutput | Promise<LlamaOutput> {
+  /** Computes one token of each sequence. Fails as `prefill`. */
+  decode(given: LlamaPass): LlamaOutput | Promise<LlamaOutput> {
     const attention = this.#decodeAttention;
-    return this.#compute(pass, attention, () => this.#canReplay(pass) ? this.#replay(pass) : this.#queue(pass, attention));
+    return this.#read('LlamaEngine.decode', given, (pass) =>
+      this.#compute(pass, attention, () => this.#canReplay(pass) ? this.#replay(pass) : this.#queue(pass, attention)));
   }
 
   /** Before its cache is closed. A pass that is awaited is dropped, on a device waited for, and rejects. Idempotent. */
@@ -161,10 +147,23 @@ export class LlamaEngine {
     this.close();
   }
 
+  /** Checks a pass before anything of it is computed. */
+  #read(owner: string, given: LlamaPass, compute: (pass: LlamaPass) => LlamaOutput | Promise<LlamaOutput>): LlamaOutput | Promise<LlamaOutput> {
+    let pass: LlamaPass;
+    try {
+      pass = readPass(owner, given, this.#limits);
+    } catch (error) {
+      if (!this.#isAwaited) throw error;
+      return Promise.reject(error as Error);
+    }
+    return compute(pass);
+  }
+
   /** Queues a pass and reads its answer. It is over when this returns or rejects, and also when it throws: nothing that was queued still runs. */
   #compute(pass: LlamaPass, attention: Attention, queue: () => () => LlamaOutput): LlamaOutput | Promise<LlamaOutput> {
     if (hasSelections(pass)) return this.#computeSelected(pass, attention);
-    if (this.#isAwaited) return this.#computeBeside(this.#kernels.cache.driver.kind === 'host' ? () => this.#queueInTurns(pass, attention) : queue);
+    if (this.#isAwaited) return this.#computeBeside(pass, kernelsOf(this.#kernels.cache.driver) === 'cpu' ? (signal) => this.#queueInTurns(pass, attention, signal) : queue);
+    checkWanted(pass.signal);
     try {
       return queue()();
     } catch (error) {
@@ -174,31 +173,37 @@ export class LlamaEngine {
   }
 
   /** One pass after the other, since they share buffers. */
-  async #computeBeside(queue: Queue): Promise<LlamaOutput> {
+  async #computeBeside(pass: LlamaPass, queue: Queue): Promise<LlamaOutput> {
     while (this.#underWay !== undefined) {
       await this.#underWay.catch(() => {});
       await setImmediate(); // its caller reads the answer
     }
-    this.#underWay = this.#computeAlone(queue);
+    const ending = new EitherSignal(this.#closing.signal, pass.signal);
+    const drop = (): void => { if (!this.#isClosed) this.#place.drop(); }; // at once, also while the pass is still being queued
+    pass.signal?.addEventListener('abort', drop);
+    this.#underWay = this.#computeAlone(queue, ending.signal);
     try {
       return await this.#underWay;
     } finally {
       this.#underWay = undefined;
+      ending.forget();
+      pass.signal?.removeEventListener('abort', drop);
     }
   }
 
-  async #computeAlone(queue: Queue): Promise<LlamaOutput> {
+  async #computeAlone(queue: Queue, signal: AbortSignal): Promise<LlamaOutput> {
     const { driver } = this.#kernels.cache;
     const { stream } = this.#place;
     try {
-      const queued = queue();
+      if (!this.#isClosed) checkWanted(signal);
+      const queued = queue(signal);
       const read = typeof queued === 'function' ? queued : await queued;
-      this.#checkOpen();
-      await driver.synchronize(stream, { signal: this.#closing.signal });
+      checkWanted(signal);
+      await driver.synchronize(stream, { signal });
       return read();
     } catch (error) {
       if (!this.#isClosed) {
-        if (driver.kind === 'host') await driver.synchronize(stream, { signal: AbortSignal.abort() }).catch(() => {}); // what was queued before it
+        if (kernelsOf(driver) === 'cpu') await driver.synchronize(stream, { signal: AbortSignal.abort() }).catch(() => {}); // what was queued before it
         this.#finish();
       }
       throw error;
@@ -242,23 +247,18 @@ export class LlamaEngine {
   }
 
   /** Queues a pass beside threads of the same processors: some layers at a time, and the event loop has its turn in between. */
-  async #queueInTurns(pass: LlamaPass, attention: Attention): Promise<() => LlamaOutput> {
+  async #queueInTurns(pass: LlamaPass, attention: Attention, signal: AbortSignal): Promise<() => LlamaOutput> {
     const rows = this.#rowsOf(pass, attention);
     const layers = this.#layers;
     layers.begin(rows);
     for (let layer = 0; layer < layers.count; layer += 1) {
       if (layer > 0 && layer % layersPerTurn === 0) {
         await setImmediate();
-        this.#checkOpen();
+        checkWanted(signal);
       }
       layers.computeLayer(layer, rows);
     }
     return this.#queueLogits(pass, rows);
-  }
-
-  /** Throws KV_ABORTED where the engine was closed since the pass began. */
-  #checkOpen(): void {
-    if (this.#isClosed) throw createError('KV_ABORTED', { operation: 'computing a pass' }, { cause: this.#closing.signal.reason });
   }
 
   async #computeSelected(pass: LlamaPass, attention: Attention): Promise<LlamaOutput> {
@@ -267,9 +267,9 @@ export class LlamaEngine {
         reason: 'range', owner: 'LlamaEngine', option: 'passes', expected: "'awaited' for sequences that hold selected tokens", received: 'blocking',
       });
     }
-    return this.#computeBeside(async () => {
+    return this.#computeBeside(pass, async (signal) => {
       const rows = this.#rowsOf(pass, attention);
-      await this.#selected.compute(pass, rows, this.#closing.signal);
+      await this.#selected.compute(pass, rows, signal);
       return this.#queueLogits(pass, rows);
     });
   }
@@ -334,4 +334,9 @@ export class LlamaEngine {
     }
     return rows;
   }
+}
+
+/** Throws KV_ABORTED where the pass was given up since it began, or its engine closed. */
+function checkWanted(signal: AbortSignal | undefined): void {
+  if (signal?.aborted) throw createError('KV_ABORTED', { operation: 'computing a pass' }, { cause: signal.reason });
 }

@@ -3,9 +3,10 @@
 export { BackgroundTokenizer, type BackgroundEncodeOptions, type BackgroundTokenizerOptions } from './background-tokenizer.js';
 export type { LlamaConfig, RopeScaling } from './config.js';
 export { readLlamaConfig } from './config.js';
-export { LlamaEngine, type LlamaOutput, type LlamaPass } from './engine.js';
+export { LlamaEngine, type LlamaOutput } from './engine.js';
 export type { LlamaEngineOptions } from './engine-options.js';
-export { givenTo, type GivenRows } from './given-rows.js';
-export { LlamaModel, type LlamaModelOptions } from './model.js';
-export { TextPieces } from './text-pieces.js';
-export { LlamaTokenizer, type ChatMessage, type EncodeOptions } from './tokenizer.js';
+export { givenTo, type GivenRows } from './engine-options.js';
+export { LlamaModel, type LlamaLoadOptions, type LlamaModelOptions } from './model.js';
+export type { LlamaPass } from './pass-reader.js';
+export { LlamaTokenizer, TextPieces } from './tokenizer.js';
+export type { ChatMessage, EncodeOptions } from './tokenizer-arguments.js';

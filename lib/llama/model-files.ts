@@ -28,6 +28,8 @@ export interface ModelTensors {
 export interface ModelFiles {
   readonly config: LlamaConfig;
   readonly tensors: ModelTensors;
+  /** The header of a GGUF file. */
+  readonly gguf?: GgufFile;
 }
 
 /** Opens a folder or a `.gguf` file; the caller closes `tensors`. Throws KV_MODEL_INVALID, and KV_INVALID_OPTION for what is no path. */
@@ -37,7 +39,7 @@ export function openModelFiles(model: string, placement: WeightPlacement): Model
   const gguf = new GgufFile(model, placement);
   try {
     const config = readGgufConfig(gguf);
-    return { config, tensors: new GgufTensors(gguf, config) };
+    return { config, tensors: new GgufTensors(gguf, config), gguf };
   } catch (error) {
     gguf.file.close();
     throw error;

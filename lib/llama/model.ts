@@ -2,16 +2,17 @@
 // on devices, where its weights are copied once for all engines. It has the model shape for a cache.
 
 import { DenseKernels, type DenseKernelsOptions, type Driver, type Dtype, type ModelShape } from '../index.js';
+import { kernelsOf } from '../kernels/load-kernels.js';
 
+import { dtypes } from '../base/dtypes.js';
 import { createError } from '../base/errors.js';
-import { oneOf } from '../base/options.js';
+import { abortSignal, oneOf, optional, readOptions, string, withDefault } from '../base/options.js';
+import { arithmeticFields } from '../kernels/dense/dense-options.js';
 import type { LlamaConfig } from './config.js';
-import { quantized } from './int8-weights.js';
-import { openModelFiles } from './model-files.js';
+import { loadModel, LoadedModel, loadOnThread, type WeightKind } from './load-model.js';
 import { DevicePlace, HostPlace, type LlamaPlace } from './place.js';
 import { RotaryTable } from './rotary-table.js';
-import type { WeightPlacement } from './weight-file.js';
-import { readLlamaWeights, type LlamaWeights } from './weights.js';
+import type { LlamaWeights } from './weights.js';
 
 /** Options of `LlamaModel`: of its arithmetic, wherever, and of its weights. */
 export interface LlamaModelOptions extends Omit<DenseKernelsOptions, 'driver'> {
@@ -21,10 +22,18 @@ export interface LlamaModelOptions extends Omit<DenseKernelsOptions, 'driver'> {
    * this process's own memory. `int8`: matrices become integers while loading, 32 with a common scale, for the CPU; answers change a little
    * (docs/kernels.md says how much). Default `mapped`.
    */
-  readonly weights?: WeightPlacement | 'int8' | undefined;
+  readonly weights?: WeightKind | undefined;
 }
 
-const placementField = oneOf(['mapped', 'copied', 'int8']);
+/** Options of `LlamaModel.load`. */
+export interface LlamaLoadOptions extends LlamaModelOptions {
+  /** Gives up with KV_ABORTED, once nothing of the model is left. */
+  readonly signal?: AbortSignal | undefined;
+}
+
+const spec = { weights: withDefault(oneOf(['mapped', 'copied', 'int8']), 'mapped'), ...arithmeticFields };
+const loadSpec = { ...spec, signal: optional(abortSignal) };
+const dtypeField = oneOf(dtypes);
 
 /** A model's config and weights, loaded once; engines over different caches may share it. */
 export class LlamaModel implements LlamaPlace {
@@ -44,22 +53,36 @@ export class LlamaModel implements LlamaPlace {
 
   /**
    * Loads a Hugging Face folder, config.json and safetensors; or a `.gguf` file with tensors of F32, F16, BF16 and Q8_0, which are computed with as
-   * they are. Throws KV_MODEL_INVALID, and KV_INVALID_OPTION.
+   * they are. The JavaScript thread waits; `load` leaves it free. Throws KV_MODEL_INVALID, KV_UNKNOWN_OPTION and KV_INVALID_OPTION.
    */
-  constructor(model: string, { weights = 'mapped', ...options }: LlamaModelOptions = {}) {
-    placementField(weights, { owner: 'LlamaModel', option: 'weights' });
+  constructor(model: string, options?: LlamaModelOptions);
+  /** What was loaded already; `options` without `weights`. @internal */
+  constructor(model: LoadedModel, options: DenseKernelsOptions);
+  constructor(model: string | LoadedModel, given: LlamaModelOptions = {}) {
+    const { weights: kind, ...options } = readOptions('LlamaModel', given, spec);
     this.#options = options;
     this.dense = new DenseKernels(options);
-    const isInt8 = weights === 'int8';
-    const { config, tensors } = openModelFiles(model, isInt8 ? 'mapped' : weights);
-    this.config = config;
-    try {
-      this.weights = readLlamaWeights(tensors, this.config, this.dense, (name, weight) => isInt8 && weight.dtype !== 'int8' ? quantized(name, weight, this.dense) : weight);
-      for (const file of tensors.files) file.check();
-    } finally {
-      tensors.close();
-    }
+    const loaded = LoadedModel.isInstance(model) ? model : loadModel(model, kind, this.dense);
+    loaded.close();
+    this.config = loaded.config;
+    this.weights = loaded.weights;
     this.rotary = new RotaryTable(this.config);
+  }
+
+  /**
+   * The same model, read, checked and converted on a worker thread, so that this one goes on: for a program that serves meanwhile. Rejects as the
+   * constructor throws, with KV_ABORTED, and with KV_INTERNAL when the thread ran out of memory or died otherwise; nothing is left then.
+   */
+  static async load(model: string, given: LlamaLoadOptions = {}): Promise<LlamaModel> {
+    string(model, { owner: 'LlamaModel', option: 'model' });
+    const { signal, weights: kind, ...options } = readOptions('LlamaModel', given, loadSpec);
+    const { threads, instructions } = options;
+    return new LlamaModel(await loadOnThread({ model, kind, options: { threads, instructions } }, signal), options);
+  }
+
+  /** Whether it is a model that was loaded, and no object that only has the prototype of one. @internal */
+  static isInstance(value: unknown): value is LlamaModel {
+    return typeof value === 'object' && value !== null && #places in value;
   }
 
   /** What it queues is done. */
@@ -78,7 +101,7 @@ export class LlamaModel implements LlamaPlace {
    * are awaited. Throws what the driver throws.
    */
   acquirePlace(driver: Driver, passes: 'awaited' | 'blocking'): LlamaPlace {
-    if (driver.kind === 'host') return passes === 'blocking' ? this : new HostPlace(this.weights, driver, this.#options);
+    if (kernelsOf(driver) === 'cpu') return passes === 'blocking' ? this : new HostPlace(this.weights, driver, this.#options);
     if (this.weights.embedding.dtype === 'int8') {
       throw createError('KV_INVALID_OPTION', {
         reason: 'range', owner: 'LlamaModel', option: 'weights', expected: `'mapped' or 'copied' on ${driver.info.deviceName}`, received: 'int8',
@@ -100,8 +123,9 @@ export class LlamaModel implements LlamaPlace {
     held.place.close();
   }
 
-  /** The `model` of a KvCache for it; K and V may be kept in another type than the weights'. */
+  /** The `model` of a KvCache for it; K and V may be kept in another type than the weights', where a narrow one moves answers (bfloat16 logits by up to 0.08 of 11). */
   shape(dtype: Dtype = this.weights.dtype): ModelShape {
+    dtypeField(dtype, { owner: 'LlamaModel.shape', option: 'dtype' });
     const { layers, kvHeads, headDim } = this.config;
     return { layers, kvHeads, headDim, dtype };
   }

@@ -2,9 +2,10 @@
 // the largest pass so far and reused. Growing loses a buffer's content, so it may grow only where a pass begins to use it.
 
 import { DeviceMemory, type DenseKernels, type Driver, type FloatBuffer } from '../index.js';
+import { kernelsOf } from '../kernels/load-kernels.js';
 
 import type { LlamaConfig } from './config.js';
-import { sharedFloats } from './shared-floats.js';
+import { sharedFloats } from '../base/typed-arrays.js';
 
 /** Where a pass keeps what it computes; each is [row, …]. */
 export interface Activations {
@@ -23,6 +24,8 @@ export interface Activations {
 
 export class PassBuffers {
   readonly #driver: Driver;
+  /** Kernels of the CPU take arrays. */
+  readonly #isOnCpu: boolean;
   readonly #stream: bigint;
   readonly #arrays = new Map<string, Float32Array>();
   readonly #memories = new Map<string, DeviceMemory>();
@@ -32,6 +35,7 @@ export class PassBuffers {
   /** `stream`: what the passes are queued on. */
   constructor(driver: Driver, stream: bigint) {
     this.#driver = driver;
+    this.#isOnCpu = kernelsOf(driver) === 'cpu';
     this.#stream = stream;
   }
 
@@ -53,7 +57,7 @@ export class PassBuffers {
 
   /** Puts a table where the pass can read it. It must not change, but another table may replace it. */
   table(name: string, values: Float32Array): FloatBuffer {
-    if (this.#driver.kind === 'host') return values;
+    if (this.#isOnCpu) return values;
     const memory = this.#memory(name, values.length);
     if (this.#written.get(name) !== values) memory.write(values, 0, this.#stream);
     this.#written.set(name, values);
@@ -72,7 +76,7 @@ export class PassBuffers {
 
   /** Floats where the pass can read them, until the same name is used again: nothing that reads them may be queued by then. */
   floatsOf(name: string, values: Float32Array, elements: number): FloatBuffer {
-    if (this.#driver.kind === 'host') return values;
+    if (this.#isOnCpu) return values;
     const memory = this.#memory(name, elements);
     memory.write(values, 0, this.#stream);
     return memory.address;
@@ -106,7 +110,7 @@ export class PassBuffers {
   }
 
   #floats(name: string, elements: number): FloatBuffer {
-    return this.#driver.kind === 'host' ? this.#array(name, elements) : this.#memory(name, elements).address;
+    return this.#isOnCpu ? this.#array(name, elements) : this.#memory(name, elements).address;
   }
 
   #array(name: string, elements: number): Float32Array {

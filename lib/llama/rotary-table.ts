@@ -2,7 +2,7 @@
 // are computed in double precision. Llama 3's scaling leaves short wavelengths alone, stretches long ones, blends between.
 
 import type { LlamaConfig } from './config.js';
-import { sharedFloats } from './shared-floats.js';
+import { sharedFloats } from '../base/typed-arrays.js';
 
 export class RotaryTable {
   readonly #frequencies: readonly number[];

@@ -2,6 +2,7 @@
 // the queries of its new tokens, which are awaited, loaded and written; then all sequences attend to what each holds of the layer. The
 // places of new tokens in their texts are those of exact sequences.
 
+import { createError } from '../base/errors.js';
 import type { Kernels, Sequence, TokenSelection } from '../index.js';
 
 import type { LlamaLayers, PassRows } from './layers.js';
@@ -29,8 +30,8 @@ export interface SelectedPassParts {
   readonly kernels: Kernels;
   readonly layers: LlamaLayers;
   readonly buffers: PassBuffers;
-  /** Resolves when what was queued is done. */
-  readonly synchronize: () => Promise<void>;
+  /** Resolves when what was queued is done; rejects with KV_ABORTED once it was dropped. */
+  readonly synchronize: (signal: AbortSignal) => Promise<void>;
 }
 
 /** A sequence whose selection is not loaded. */
@@ -67,7 +68,7 @@ export class SelectedPass {
   async #load(layer: number, loading: readonly Loading[], { count }: PassRows, signal: AbortSignal): Promise<void> {
     const { model: { config: { queryHeads, headDim, kvHeads } }, kernels, buffers, synchronize } = this.#parts;
     const width = queryHeads * headDim;
-    await synchronize();
+    await synchronize(signal);
     const queries = buffers.readQueries(count * width);
     await Promise.all(loading.map(async ({ selection, slot, firstRow, rows }) => {
       if (selection.failure !== undefined) return;
@@ -78,7 +79,7 @@ export class SelectedPass {
       const elements = selected.tokens * kvHeads * headDim;
       kernels.append(layer, place, buffers.floatsOf(`keys of ${slot}`, selected.keys, elements), buffers.floatsOf(`values of ${slot}`, selected.values, elements));
     }));
-    signal.throwIfAborted();
+    if (signal.aborted) throw createError('KV_ABORTED', { operation: 'computing a pass' }, { cause: signal.reason });
   }
 }
 

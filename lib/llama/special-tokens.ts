@@ -4,10 +4,24 @@
 
 import { randomBytes } from 'node:crypto';
 
+import type { Json } from './config.js';
+
 /** The part of a tokenizer.json that is read. */
 export interface TokenizerFile {
   readonly added_tokens?: readonly { readonly id: number; readonly content: string; readonly special?: boolean }[] | undefined;
   readonly post_processor?: unknown;
+}
+
+/** What a tokenizer is made of. */
+export interface TokenizerFiles {
+  /** Of the tokenizer, for messages. */
+  readonly file: string;
+  readonly tokenizer: TokenizerFile;
+  readonly config: Json;
+  /** The chat template; undefined: there is none. */
+  readonly template: string | undefined;
+  /** Of all their text. */
+  readonly digest: string;
 }
 
 /** The special tokens of a tokenizer. */

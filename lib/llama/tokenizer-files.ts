@@ -9,20 +9,9 @@ import { parseJson, readText, type Json } from './config.js';
 import { readGgufTokenizer } from './gguf/gguf-tokenizer.js';
 import { modelError } from './model-error.js';
 import { folderOf, isGguf } from './model-files.js';
-import type { TokenizerFile } from './special-tokens.js';
+import type { TokenizerFile, TokenizerFiles } from './special-tokens.js';
 
-export interface TokenizerFiles {
-  /** Of the tokenizer, for messages. */
-  readonly file: string;
-  readonly tokenizer: TokenizerFile;
-  readonly config: Json;
-  /** The chat template; undefined: there is none. */
-  readonly template: string | undefined;
-  /** Of all their text. */
-  readonly digest: string;
-}
-
-/** Those of a folder, or of a `.gguf` file. Throws KV_MODEL_INVALID. */
+/** The tokenizer's files of a folder, or of a `.gguf` file. Throws KV_MODEL_INVALID. */
 export function readTokenizerFiles(model: string): TokenizerFiles {
   const folder = folderOf(model);
   const file = path.join(folder, 'tokenizer.json');

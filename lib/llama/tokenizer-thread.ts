@@ -6,7 +6,7 @@ import path = require('node:path');
 import { Worker } from 'node:worker_threads';
 
 import { createError } from '../base/errors.js';
-import { modelError } from './model-error.js';
+import { endedError, receivedError } from './model-error.js';
 import type { TokenizerAnswer } from './tokenizer-worker.js';
 import type { SpelledText, TokenizerSource } from './tokenizer.js';
 
@@ -97,16 +97,14 @@ export class TokenizerThread {
       if (worker !== this.#worker) return;
       this.#end((job) => {
         if ('tokens' in answer) job.resolve(numbersOf(answer.tokens));
-        else job.reject('problem' in answer ? modelError(answer.problem) : answer.error);
+        else job.reject(receivedError(answer));
       });
     });
     worker.on('error', (error) => { cause = error; });
     worker.on('exit', (exitCode) => {
       if (worker !== this.#worker) return;
       this.#worker = undefined;
-      this.#end((job) => {
-        job.reject(createError('KV_INTERNAL', { problem: 'the thread that tokenizes ended before it had answered', what: exitCode }, { cause }));
-      });
+      this.#end((job) => { job.reject(endedError('tokenizes', exitCode, cause)); });
     });
     return worker;
   }

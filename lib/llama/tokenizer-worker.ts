@@ -4,15 +4,13 @@
 import { createRequire } from 'node:module';
 import { parentPort, workerData } from 'node:worker_threads';
 
-import { isKvError } from '../base/create-error.js';
-import { modelError } from './model-error.js';
+import { modelError, sentError, type SentError } from './model-error.js';
 import { SpecialTokens } from './special-tokens.js';
 import { readTokenizerFiles } from './tokenizer-files.js';
-import { loadPackages } from './tokenizer-library.js';
-import type { SpelledText, TokenizerSource } from './tokenizer.js';
+import { loadPackages, type SpelledText, type TokenizerSource } from './tokenizer.js';
 
-/** Of the text that the thread was given: its tokens, the problem of a KV_MODEL_INVALID, or another error. */
-export type TokenizerAnswer = { readonly tokens: Int32Array } | { readonly problem: string } | { readonly error: unknown };
+/** Of the text that the thread was given: its tokens, or what failed. */
+export type TokenizerAnswer = { readonly tokens: Int32Array } | SentError;
 
 function openEncoder(): (spelled: SpelledText) => Int32Array {
   const { model, nonce, digest } = workerData as TokenizerSource;
@@ -30,7 +28,7 @@ function answerTo(spelled: SpelledText): TokenizerAnswer {
     encode ??= openEncoder();
     return { tokens: encode(spelled) };
   } catch (error) {
-    return isKvError(error, 'KV_MODEL_INVALID') ? { problem: error.details.problem } : { error };
+    return sentError(error);
   }
 }
 

@@ -1,33 +1,17 @@
 // LlamaTokenizer: text to tokens and back, and a conversation to the prompt that the model was trained on: a folder's
 // tokenizer.json by @huggingface/tokenizers, its chat template by @huggingface/jinja, both optional packages that are loaded when the
-// first tokenizer is made. Neither loads anything from anywhere. Special tokens that stand in a text stay text (special-tokens.ts).
+// first tokenizer is made. Neither loads anything from anywhere. Special tokens that stand in a text stay text (special-tokens.ts). TextPieces
+// is the way back for an answer whose tokens come one by one.
 
 import { createRequire } from 'node:module';
 
-import { string } from '../base/options.js';
+import { createError } from '../base/errors.js';
+import { callable, checkInteger, string } from '../base/options.js';
 import type { Json } from './config.js';
 import { modelError } from './model-error.js';
 import { SpecialTokens } from './special-tokens.js';
-import { TextPieces } from './text-pieces.js';
+import { readChat, readEncode, readTokens, type ChatMessage, type EncodeOptions } from './tokenizer-arguments.js';
 import { readTokenizerFiles } from './tokenizer-files.js';
-import { loadPackages, type TemplateLibrary, type TokenizerLibrary } from './tokenizer-library.js';
-
-/** One message of a conversation. */
-export interface ChatMessage {
-  /** `system`, `user`, `assistant`, or what else the template knows: letters, digits, `_` and `-`. */
-  readonly role: string;
-  /** The text; special tokens in it stay text. */
-  readonly content: string;
-}
-
-/** Options of `LlamaTokenizer.encode`. */
-export interface EncodeOptions {
-  /**
-   * What becomes of special tokens that the text spells out, such as `<|im_end|>`. `text`: they are encoded as any other text, so that no
-   * user can end a turn or begin one. `parse`: they become the tokens. Default `text`.
-   */
-  readonly specialTokens?: 'text' | 'parse' | undefined;
-}
 
 /** A prompt's text as the tokenizer library takes it: where special tokens are meant, they have their secret spelling. */
 export interface SpelledText {
@@ -42,6 +26,9 @@ export interface TokenizerSource {
   readonly nonce: string;
   readonly digest: string;
 }
+
+const loadField = callable();
+const decodeField = callable();
 
 /** Text of tokens, and tokens of text, as a model's folder says. */
 export class LlamaTokenizer {
@@ -59,6 +46,7 @@ export class LlamaTokenizer {
    */
   constructor(model: string, load: (name: string) => unknown = createRequire(__filename)) {
     string(model, { owner: 'LlamaTokenizer', option: 'model' });
+    loadField(load, { owner: 'LlamaTokenizer', option: 'load' });
     const [{ Tokenizer }, { Template }] = loadPackages(load);
     const { file, tokenizer, config, template, digest } = readTokenizerFiles(model);
     this.#model = model;
@@ -68,6 +56,11 @@ export class LlamaTokenizer {
     this.#tokenizer = attempt(`${file} cannot be used`, () => new Tokenizer(this.#special.file, config));
     this.#template = template === undefined ? undefined
       : attempt(`${model}: its chat template cannot be used`, () => new Template(template));
+  }
+
+  /** Whether it is a tokenizer that was made, and no object that only has the prototype of one. @internal */
+  static isInstance(value: unknown): value is LlamaTokenizer {
+    return typeof value === 'object' && value !== null && #special in value;
   }
 
   /** Whether the folder has a chat template, which `encodeChat` needs. */
@@ -83,7 +76,7 @@ export class LlamaTokenizer {
   }
 
   /** Tokens of a plain text, with whatever the tokenizer puts around one. */
-  encode(text: string, options: EncodeOptions = {}): number[] {
+  encode(text: string, options?: EncodeOptions): number[] {
     return this.encodeSpelled(this.spell(text, options));
   }
 
@@ -98,7 +91,7 @@ export class LlamaTokenizer {
 
   /** Text of tokens as it is, without the special ones and those that only fill the vocabulary up. */
   decode(tokens: readonly number[]): string {
-    const known = tokens.filter((token) => this.#tokenizer.id_to_token(token) !== undefined);
+    const known = readTokens(tokens).filter((token) => this.#tokenizer.id_to_token(token) !== undefined);
     if (known.length === 0) return '';
     return this.#tokenizer.decode(known, { skip_special_tokens: true, clean_up_tokenization_spaces: false });
   }
@@ -115,12 +108,14 @@ export class LlamaTokenizer {
   }
 
   /** What `encode` tokenizes. @internal */
-  spell(text: string, { specialTokens = 'text' }: EncodeOptions = {}): SpelledText {
+  spell(given: string, options?: EncodeOptions): SpelledText {
+    const { text, specialTokens } = readEncode(given, options);
     return { text: specialTokens === 'parse' ? this.#special.spell(text) : text, addsTokens: true };
   }
 
   /** What `encodeChat` tokenizes. @internal */
-  spellChat(messages: readonly ChatMessage[], values: Readonly<Record<string, unknown>> = {}): SpelledText {
+  spellChat(given: readonly ChatMessage[], variables: Readonly<Record<string, unknown>> = {}): SpelledText {
+    const { messages, values } = readChat(given, variables);
     const template = this.#template;
     if (template === undefined) throw modelError(`${this.#model} has no chat template: give a plain prompt.`);
     const strange = messages.find(({ role }) => !/^[\w-]+$/.test(role));
@@ -157,5 +152,73 @@ function attempt<T>(what: string, work: () => T, clean = (message: string): stri
     return work();
   } catch (cause) {
     throw modelError(`${what}: ${clean((cause as Error).message)}`, { cause });
+  }
+}
+
+/** What is used of `@huggingface/tokenizers`, whose own types are not made for CommonJS. */
+export interface TokenizerLibrary {
+  readonly Tokenizer: new (tokenizer: object, config: object) => {
+    encode(text: string, options: { readonly add_special_tokens: boolean }): { readonly ids: number[] };
+    decode(tokens: readonly number[], options: { readonly skip_special_tokens: boolean; readonly clean_up_tokenization_spaces: boolean }): string;
+    token_to_id(token: string): number | undefined;
+    id_to_token(id: number): string | undefined;
+  };
+}
+
+/** What is used of `@huggingface/jinja`. */
+export interface TemplateLibrary {
+  readonly Template: new (template: string) => { render(values: Readonly<Record<string, unknown>>): string };
+}
+
+/** Optional. */
+const packages = ['@huggingface/tokenizers', '@huggingface/jinja'] as const;
+
+/** Throws KV_DEPENDENCY_MISSING, which names both. */
+export function loadPackages(load: (name: string) => unknown): [TokenizerLibrary, TemplateLibrary] {
+  try {
+    return packages.map((name) => load(name)) as [TokenizerLibrary, TemplateLibrary];
+  } catch (cause) {
+    if ((cause as NodeJS.ErrnoException | undefined)?.code !== 'MODULE_NOT_FOUND') throw cause;
+    throw createError('KV_DEPENDENCY_MISSING', { dependency: packages.join(' '), purpose: 'turning text into tokens' }, { cause });
+  }
+}
+
+/** Tokens that bytes of one character can have at most, and some: what is not text by then never will be. */
+const mostHeldTokens = 16;
+
+/**
+ * The text of one answer as its tokens come, each piece once its characters are whole. Only the last tokens are turned into text again, so
+ * that a long answer costs no more per token than a short one. `end` returns what was held back.
+ */
+export class TextPieces {
+  readonly #decode: (tokens: readonly number[]) => string;
+  /** The tokens before, which a token's text may depend on. */
+  #printed: number[] = [];
+  #news: number[] = [];
+
+  /** `decode`: the text of some tokens in a row. `tokenizer.pieces()` makes one of a LlamaTokenizer. */
+  constructor(decode: (tokens: readonly number[]) => string) {
+    decodeField(decode, { owner: 'TextPieces', option: 'decode' });
+    this.#decode = decode;
+  }
+
+  /** Takes the next token; returns the text that is whole by then and was not returned before. */
+  push(token: number): string {
+    checkInteger('TextPieces.push', 'token', token);
+    this.#news.push(token);
+    return this.#take(this.#news.length >= mostHeldTokens);
+  }
+
+  /** The text that was held back: characters whose last bytes never came, as U+FFFD. */
+  end(): string {
+    return this.#news.length === 0 ? '' : this.#take(true);
+  }
+
+  #take(isLast: boolean): string {
+    const before = this.#decode(this.#printed);
+    const text = this.#decode([...this.#printed, ...this.#news]);
+    if (!isLast && (text.length <= before.length || text.endsWith('\uFFFD'))) return ''; // the last bytes are still to come
+    [this.#printed, this.#news] = [this.#news, []];
+    return text.slice(before.length);
   }
 }

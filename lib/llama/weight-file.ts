@@ -1,6 +1,7 @@
 // WeightFile: a file of a model's weights. Its tensors are the file's own bytes, mapped read-only and shared with other processes, or
 // copies in shared memory of JavaScript's: where copies are asked for, where the system cannot map the file or it was written to
-// just now, and for a tensor whose address its elements do not divide. It converts nothing, and knows no format.
+// just now, and for a tensor whose address its elements do not divide. A thread may map what another has loaded. It converts nothing, and
+// knows no format.
 
 import { closeSync, existsSync, fstatSync, openSync, readSync, statSync } from 'node:fs';
 
@@ -12,7 +13,18 @@ import { modelError } from './model-error.js';
 /** `mapped` where that can be; `copied`: always in memory of this process. */
 export type WeightPlacement = 'mapped' | 'copied';
 
-const mostAtOnce = 2 ** 30; // a read cannot have more than 2³¹ − 1 bytes
+/** Of a read: a thread that is told to end does so behind it. */
+const mostAtOnce = 2 ** 24;
+
+/** A mapped file on its way to another thread of the process, which maps it while its handle is open. */
+export interface SentFile {
+  readonly path: string;
+  readonly handle: number;
+  readonly bytes: number;
+  /** Where it is mapped now. */
+  readonly address: bigint;
+  readonly writtenNs: bigint;
+}
 
 export class WeightFile {
   readonly path: string;
@@ -21,10 +33,10 @@ export class WeightFile {
   readonly #mapping: NativeMappedFile | undefined;
   readonly #address: bigint;
 
-  /** Opens a file that is there; throws what the system says otherwise. */
-  constructor(path: string, placement: WeightPlacement) {
+  /** Opens a file; the handle becomes its own. Throws what the system says. */
+  constructor(path: string, placement: WeightPlacement, handle = openSync(path, 'r')) {
     this.path = path;
-    this.#handle = openSync(path, 'r');
+    this.#handle = handle;
     try {
       this.bytes = fstatSync(this.#handle).size;
       this.#mapping = placement === 'mapped' ? mappingOf(this.#handle, this.bytes) : undefined;
@@ -35,10 +47,33 @@ export class WeightFile {
     this.#address = this.#mapping?.address() ?? 0n;
   }
 
-  /** Fills `into` with the bytes from `at` on. Throws KV_MODEL_INVALID where the file ends in `what`. */
+  /** Maps a file that another thread has mapped. Throws KV_MODEL_INVALID when it has changed since, or the system does not map it again. */
+  static received({ path, handle, bytes, writtenNs }: SentFile): WeightFile {
+    const file = new WeightFile(path, 'mapped', handle);
+    const isSame = file.bytes === bytes && writtenNsOf(handle) === writtenNs;
+    file.#handle = undefined; // the other thread closes it
+    if (!isSame) throw file.#changed();
+    if (file.#mapping === undefined) throw modelError(`${path} cannot be mapped. Load it with \`weights: 'copied'\`.`);
+    file.check();
+    return file;
+  }
+
+  /** What another thread maps it by, before it is closed here; undefined where nothing is mapped. */
+  sent(): SentFile | undefined {
+    if (this.#mapping === undefined) return undefined;
+    const handle = this.#handle!;
+    return { path: this.path, handle, bytes: this.bytes, address: this.#address, writtenNs: writtenNsOf(handle) };
+  }
+
+  /** Where another thread's address in the same file is here; undefined where it is in another file. */
+  addressOf(address: bigint, sent: SentFile): bigint | undefined {
+    return address < sent.address || address >= sent.address + BigInt(sent.bytes) ? undefined : address - sent.address + this.#address;
+  }
+
+  /** Fills `into` with the bytes from `at` on. Throws KV_MODEL_INVALID where the file ends in `what`, or cannot be read. */
   read(into: Uint8Array, at: number, what: string): void {
     for (let done = 0; done < into.length;) {
-      const read = readSync(this.#handle!, into.subarray(done, done + mostAtOnce), { position: at + done });
+      const read = attempt(this.path, () => readSync(this.#handle!, into.subarray(done, done + mostAtOnce), { position: at + done }));
       if (read === 0) throw modelError(`${this.path} ends inside ${what}: is the download complete?`);
       done += read;
     }
@@ -63,9 +98,7 @@ export class WeightFile {
 
   /** Behind the last read of mapped tensors, before its result is believed. Throws KV_MODEL_INVALID when the file has changed. */
   check(): void {
-    if (this.#mapping === undefined || this.#mapping.isIntact()) return;
-    throw modelError(`${this.path} was cut short or written to while the model was in use, so what was computed last is dropped. Load the model ` +
-      "again. To put another file in its place, rename that one over it; `weights: 'copied'` loads files that must be written to.");
+    if (this.#mapping !== undefined && !this.#mapping.isIntact()) throw this.#changed();
   }
 
   /** What is read only while a model is loaded; mapped tensors stay. Idempotent. */
@@ -73,13 +106,31 @@ export class WeightFile {
     if (this.#handle !== undefined) closeSync(this.#handle);
     this.#handle = undefined;
   }
+
+  #changed(): Error {
+    return modelError(`${this.path} was cut short or written to while the model was in use, so what was computed last is dropped. Load the model ` +
+      "again. To put another file in its place, rename that one over it; `weights: 'copied'` loads files that must be written to.");
+  }
 }
 
-/** Opens a file of a model. Throws KV_MODEL_INVALID when it is not there, with `hint`. */
+/** Opens a file of a model. Throws KV_MODEL_INVALID when it is not there, or may not be read, with `hint`. */
 export function openWeightFile(path: string, placement: WeightPlacement, hint: string): WeightFile {
   if (!existsSync(path)) throw modelError(`${path} is not there. ${hint}`);
   if (!statSync(path).isFile()) throw modelError(`${path} is no file. ${hint}`);
-  return new WeightFile(path, placement);
+  return attempt(path, () => new WeightFile(path, placement));
+}
+
+/** What the system says becomes a KV_MODEL_INVALID. */
+function attempt<T>(path: string, work: () => T): T {
+  try {
+    return work();
+  } catch (cause) {
+    throw modelError(`${path} cannot be read (${(cause as Error).message}).`, { cause });
+  }
+}
+
+function writtenNsOf(handle: number): bigint {
+  return fstatSync(handle, { bigint: true }).mtimeNs;
 }
 
 /** Undefined where the system maps no such file, or it was written to a moment ago. */

@@ -1,14 +1,16 @@
-// LlamaWeights: the weights of a model by their part in it, as they are in the file; norms and biases, which are small, as
-// floats. On a device, addresses there replace the arrays and the addresses of mapped files. A tensor that is missing, or that no part of the arithmetic uses, is an
-// error that names it.
+// LlamaWeights: the weights of a model by their part in it, as they are in the file, or as int8; norms and biases, which are small, as
+// floats. On a device, addresses there replace the arrays and the addresses of mapped files. A tensor that is missing, or that no part of
+// the arithmetic uses, is an error that names it. Of int8 weights, each 32 neighbours of a row have a common 16-bit scale, the largest of
+// them ±127: about half the bytes of 16-bit weights, of which decoding reads each once a step.
 
-import { weightBytes } from '../kernels/dense/dense-operands.js';
+import { native } from '../device/native.js';
+import { int8Block, weightBytes } from '../kernels/dense/dense-operands.js';
 import type { DenseKernels, FloatBuffer, RowDtype, Weight } from '../index.js';
 
 import type { LlamaConfig } from './config.js';
 import { modelError } from './model-error.js';
 import type { ModelTensors } from './model-files.js';
-import { sharedFloats } from './shared-floats.js';
+import { sharedFloats } from '../base/typed-arrays.js';
 import type { WeightFile } from './weight-file.js';
 
 /** A product of a layer. */
@@ -118,4 +120,33 @@ export function mapWeights(weights: LlamaWeights, map: (data: Weight['data'], by
       up: linear(layer.up), down: linear(layer.down),
     })),
   };
+}
+
+/** Rows that are converted at a time. */
+const rowsAtOnce = 64;
+
+/** Bytes of a row in int8. Throws KV_MODEL_INVALID when it has no whole blocks. */
+export function int8RowBytes(name: string, inputs: number): number {
+  if (inputs % int8Block.elements === 0) return weightBytes({ dtype: 'int8', outputs: 1, inputs });
+  throw modelError(`Tensor \`${name}\` has rows of ${inputs} elements, and int8 weights are made of ${int8Block.elements} at a time. Use the model with its weights as they are.`);
+}
+
+/** The same matrix in int8. Throws KV_MODEL_INVALID when it cannot be: rows of no whole blocks, or elements that are no finite numbers. */
+export function quantized(name: string, weight: Weight, dense: DenseKernels): Weight {
+  const { outputs, inputs } = weight;
+  const rowBytes = int8RowBytes(name, inputs);
+  const data = new Uint8Array(new SharedArrayBuffer(rowBytes * outputs)); // commands read it that run later: it must not be detached
+  const floats = new Float32Array(rowsAtOnce * inputs);
+  for (let from = 0; from < outputs; from += rowsAtOnce) {
+    const rows = Math.min(rowsAtOnce, outputs - from);
+    quantizeRows(name, weight, Int32Array.from({ length: rows }, (_, row) => from + row), dense, floats, data.subarray(from * rowBytes, (from + rows) * rowBytes));
+  }
+  return { dtype: 'int8', outputs, inputs, data };
+}
+
+/** Writes some rows of a matrix as int8, one behind the other; `floats` has room for them. Throws KV_MODEL_INVALID when an element is no finite number. */
+export function quantizeRows(name: string, weight: Weight, rows: Int32Array, dense: DenseKernels, floats: Float32Array, into: Uint8Array): void {
+  dense.gather(weight, rows, rows.length, floats);
+  if (native().quantizeRows(floats, into)) return;
+  throw modelError(`Tensor \`${name}\` has elements in rows ${Math.min(...rows)} to ${Math.max(...rows)} that are not finite, or too large for int8. Is the download complete?`);
 }

@@ -5,8 +5,8 @@
 // Invariants: pins[node] = open paths whose end is the node or lies below it; a pinned node's parent is pinned; a node is in the pool
 // when it is neither pinned nor a root.
 
-import { enlarged } from '../base/enlarged.js';
-import type { DomainRoots } from './domain.js';
+import { enlarged } from '../base/typed-arrays.js';
+import type { DomainRoots } from './domain-roots.js';
 import type { CheckedPolicy } from './eviction/checked-policy.js';
 import { NodeLists } from './eviction/node-lists.js';
 import type { NodeTable } from './node-table.js';
@@ -36,6 +36,9 @@ export interface RowsByAge {
   /** Requests that have ended. */
   readonly requests: number;
 }
+
+/** Of texts that may make way as a whole, what the policy would let go before the last of them: rows at most, as a share of the pool. */
+const skippedShare = 1 / 16;
 
 const evicted = reasonNumber('evicted');
 const bound = reasonNumber('bound');
@@ -111,9 +114,10 @@ export class CachePool {
       lastUse[above] = this.#releases;
       level[above] = Math.max(level[above]!, pathLevel);
     }
+    const { canWithhold } = this.#options.policy;
     for (let above = node; above >= 0; above = parent[above]!) {
       this.unpin(above, 1);
-      if (parent[above]! >= 0) this.withheld.note(above);
+      if (canWithhold && parent[above]! >= 0) this.withheld.note(above);
     }
     if (!isTransfer) {
       const request = this.#request;
@@ -144,6 +148,25 @@ export class CachePool {
     return freed;
   }
 
+  /**
+   * Leaves of which any may go now as a whole, in the policy's order; returns how many. Few where the pool is small, so that its order
+   * stays about what the policy says.
+   */
+  victims(leaves: Int32Array): number {
+    const { policy, ledger } = this.#options;
+    const count = policy.victims(leaves);
+    let whole = 0;
+    let skippedRows = 0;
+    for (let at = 0; at < count && skippedRows <= skippedShare * this.rows; at += 1) {
+      const leaf = leaves[at]!;
+      skippedRows += ledger.ownRows(leaf);
+      if (policy.floorTokens(leaf) > 0) continue;
+      leaves[whole] = leaf;
+      whole += 1;
+    }
+    return whole;
+  }
+
   /** Evicts what is above the bounds: the tenant's, then that of all. */
   keepWithinBounds(tenant: number): void {
     const { poolRows } = this.#options;
@@ -167,7 +190,7 @@ export class CachePool {
     }
     for (let index = below.length - 1; index > 0; index -= 1) { // children before their parents
       const node = below[index]!;
-      if (pins[node] === 0 && this.#options.tree.isUsedLeaf(node)) this.cut(node, 0, cleared);
+      if (pins[node] === 0 && this.#nodes.isUsedLeaf(node)) this.cut(node, 0, cleared);
     }
   }
 
@@ -194,7 +217,7 @@ export class CachePool {
     const parent = nodes.parent[leaf]!;
     tree.remove(leaf);
     if (nodes.parent[parent]! < 0) roots.closeIfEmpty(parent);
-    else if (nodes.firstChild[parent]! < 0) this.settle(parent, reason);
+    else if (nodes.firstChild[parent]! < 0) this.backLeaf(parent, reason);
     else this.joinChild(parent);
   }
 
@@ -203,7 +226,7 @@ export class CachePool {
    * that no sequence has. (The row of a sequence that is not stored will do: only tokens that were cached before are found
    * in it.)
    */
-  settle(leaf: number, reason: number): void {
+  backLeaf(leaf: number, reason: number): void {
     const { ledger, listeners } = this.#options;
     const { ending } = this.#nodes;
     const to = this.#nodes.to[leaf]!;
@@ -254,7 +277,7 @@ export class CachePool {
     const child = firstChild[node]!;
     let below = this.joinChild(node) ? child : node;
     while (parent[below]! >= 0) if (!this.joinChild(parent[below]!)) below = parent[below]!;
-    if (this.#options.tree.isUsedLeaf(node)) this.settle(node, bound);
+    if (this.#nodes.isUsedLeaf(node)) this.backLeaf(node, bound);
   }
 
   #take(leaf: number, rows: number, floorTokens: number, reason: number): number {

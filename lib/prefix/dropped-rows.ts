@@ -1,6 +1,6 @@
 // DroppedRows: the rows that a ledger stopped holding, each with its reason, until its caller has heard of them.
 
-import { enlarged } from '../base/enlarged.js';
+import { enlarged } from '../base/typed-arrays.js';
 
 /**
  * `evicted`: room was asked for · `bound`: the pool had more than `poolRows` · `quota`: the tenant had more than its share

@@ -2,7 +2,7 @@
 // some path from a root. It keeps no rule: the tree, the ledger of rows, the pool and the open paths do. Growing replaces the arrays,
 // so read them anew after a call that may make a node.
 
-import { enlarged } from '../base/enlarged.js';
+import { enlarged } from '../base/typed-arrays.js';
 import type { NodeView } from './eviction/eviction-policy.js';
 import type { PrefixPath } from './prefix-path.js';
 
@@ -60,6 +60,45 @@ export class NodeTable implements NodeView {
 
   isUsed(node: number): boolean {
     return node < this.#made && this.parent[node] !== -2;
+  }
+
+  isUsedLeaf(node: number): boolean {
+    return this.isUsed(node) && this.firstChild[node] === -1;
+  }
+
+  /** A new first child of `parent`: the next `count` tokens of its text, of which `firstToken` is the first. */
+  addChild(parent: number, firstToken: number, count: number): number {
+    const node = this.make();
+    this.firstToken[node] = firstToken;
+    this.from[node] = this.to[parent]!;
+    this.to[node] = this.to[parent]! + count;
+    this.lastRow[node] = this.lastRow[parent]!;
+    this.tenant[node] = this.tenant[parent]!;
+    this.link(node, parent);
+    return node;
+  }
+
+  /**
+   * Puts a new node in the place of `lower`, with the tokens of `lower` before `at` and all that is said of it, and `lower` below it. The caller
+   * says what `lower` starts with from then on. `lastRow` is the deepest whole row up to `at`.
+   */
+  splitOff(lower: number, at: number, lastRow: number): number {
+    const upper = this.make();
+    const parent = this.parent[lower]!;
+    this.from[upper] = this.from[lower]!;
+    this.to[upper] = at;
+    this.firstToken[upper] = this.firstToken[lower]!;
+    this.pins[upper] = this.pins[lower]!;
+    this.uses[upper] = this.uses[lower]!;
+    this.lastUse[upper] = this.lastUse[lower]!;
+    this.level[upper] = this.level[lower]!;
+    this.tenant[upper] = this.tenant[lower]!;
+    this.lastRow[upper] = lastRow;
+    this.unlink(lower);
+    this.link(upper, parent);
+    this.from[lower] = at;
+    this.link(lower, upper);
+    return upper;
   }
 
   /** Makes `node` the first child of `parent`. */

@@ -7,14 +7,7 @@ import type { NodeTable } from './node-table.js';
 import { PrefixPath, type PathOptions } from './prefix-path.js';
 import type { PrefixTree, TextListener } from './prefix-tree.js';
 import { reasonNumber } from './dropped-rows.js';
-import { type RowLedger } from './row-ledger.js';
-
-export interface OpenPathsParts {
-  readonly tree: PrefixTree;
-  readonly ledger: RowLedger;
-  readonly pool: CachePool;
-  readonly listeners: readonly TextListener[];
-}
+import type { RowLedger } from './row-ledger.js';
 
 const truncated = reasonNumber('truncated');
 
@@ -23,12 +16,18 @@ export class OpenPaths {
   count = 0;
   /** Open paths that have announced a prompt and not committed all of it. Read only. */
   announcing = 0;
-  readonly #parts: OpenPathsParts;
+  readonly #tree: PrefixTree;
+  readonly #ledger: RowLedger;
+  readonly #pool: CachePool;
+  readonly #listeners: readonly TextListener[];
   readonly #nodes: NodeTable;
 
-  constructor(parts: OpenPathsParts) {
-    this.#parts = parts;
-    this.#nodes = parts.tree.nodes;
+  constructor(tree: PrefixTree, ledger: RowLedger, pool: CachePool, listeners: readonly TextListener[]) {
+    this.#tree = tree;
+    this.#ledger = ledger;
+    this.#pool = pool;
+    this.#listeners = listeners;
+    this.#nodes = tree.nodes;
   }
 
   /** Opens a path along the first `tokens` tokens of a text, which end in `node`, and writes the rows that they fill into its table. */
@@ -47,35 +46,33 @@ export class OpenPaths {
     this.#detach(path);
     this.count -= 1;
     path.isOpen = false;
-    this.#parts.pool.release(path);
+    this.#pool.release(path);
   }
 
   /** The path's text is text[0, length) from now on; what it has committed is not compared again. */
   commit(path: PrefixPath, text: Int32Array, length: number): void {
-    const { tree, pool } = this.#parts;
     const nodes = this.#nodes;
     while (path.length < length) {
       const node = path.node;
       const at = path.length;
       if (at < nodes.to[node]!) {
-        const agreed = tree.agree(node, at, text, at, length - at);
+        const agreed = this.#tree.agree(node, at, text, at, length - at);
         if (agreed > 0) this.#move(path, at + agreed);
         else this.#split(node, at);
         continue;
       }
-      const child = tree.child(node, text[at]!);
+      const child = this.#tree.child(node, text[at]!);
       if (child >= 0) {
-        pool.pin(child);
-        this.#go(path, child, at + tree.agree(child, at, text, at, length - at));
+        this.#pool.pin(child);
+        this.#go(path, child, at + this.#tree.agree(child, at, text, at, length - at));
       } else this.#extend(path, text, length);
     }
     const end = path.node;
-    if (nodes.firstChild[end]! < 0 && nodes.parent[end]! >= 0) pool.settle(end, truncated);
+    if (nodes.firstChild[end]! < 0 && nodes.parent[end]! >= 0) this.#pool.backLeaf(end, truncated);
   }
 
   /** Takes the tokens from `length` on back: rows of the path's own that no other path uses are not cached any more. */
   truncate(path: PrefixPath, length: number): void {
-    const { tree, pool } = this.#parts;
     const nodes = this.#nodes;
     while (path.length > length) {
       const node = path.node;
@@ -86,18 +83,18 @@ export class OpenPaths {
         this.#move(path, length);
       } else {
         this.#go(path, nodes.parent[node]!, from);
-        pool.unpin(node, 1);
+        this.#pool.unpin(node, 1);
       }
       if (nodes.firstChild[node]! >= 0) {
-        pool.joinChild(node);
+        this.#pool.joinChild(node);
         continue;
       }
       const kept = isAtEnd ? this.#keptTokens(path, node, Math.max(length, from)) : to;
-      if (kept < to) pool.cut(node, kept, truncated);
-      if (tree.isUsedLeaf(node)) pool.settle(node, truncated);
+      if (kept < to) this.#pool.cut(node, kept, truncated);
+      if (nodes.isUsedLeaf(node)) this.#pool.backLeaf(node, truncated);
     }
     this.#splitAtRow(path.node, path.length);
-    pool.keepWithinBounds(nodes.tenant[path.node]!);
+    this.#pool.keepWithinBounds(nodes.tenant[path.node]!);
   }
 
   /** Splits the node behind the first `length` tokens of its text, whatever row follows. */
@@ -113,31 +110,21 @@ export class OpenPaths {
    * text. Drops the cached ones that `isSpare` affirms, as `replaced`, or makes them evictable.
    */
   replaceDuplicates(isSpare: (row: number) => boolean): void {
-    const { ledger } = this.#parts;
     const instead = new Map<number, number>();
     for (const path of this.#all()) {
       this.#splitAtRow(path.node, path.length);
       const last = this.#cachedTail(path);
       const isOther = last >= 0 && last !== this.#ownTail(path) && isSpare(last);
       if (isOther || this.#isTailBehind(path, isSpare)) this.splitAt(path.node, path.length);
-      const held = new Int32Array(ledger.wholeRows(path.length));
-      ledger.fill(path.node, path.length, held);
+      const held = new Int32Array(this.#ledger.wholeRows(path.length));
+      this.#ledger.fill(path.node, path.length, held);
       held.forEach((row, index) => {
         const own = path.rows[index]!;
-        if (own !== row && own >= 0 && !instead.has(row) && !ledger.isHolding(own) && isSpare(row)) instead.set(row, own);
+        if (own !== row && own >= 0 && !instead.has(row) && !this.#ledger.isHolding(own) && isSpare(row)) instead.set(row, own);
       });
     }
-    if (instead.size > 0) ledger.replace(instead);
+    if (instead.size > 0) this.#ledger.replace(instead);
     for (const path of this.#all()) this.#replaceTail(path, isSpare);
-  }
-
-  /** `tokens` tokens of `text` are the path's prompt; it keeps the array. */
-  announce(path: PrefixPath, text: Int32Array, tokens: number): void {
-    this.#withdraw(path);
-    if (tokens <= path.length) return;
-    path.announced = text;
-    path.announcedTokens = tokens;
-    this.announcing += 1;
   }
 
   /** Calls `visit` with every announced text and the part [from, to) that is to come. */
@@ -145,62 +132,58 @@ export class OpenPaths {
     if (this.announcing === 0) return;
     for (const first of this.#nodes.ending) {
       for (let path = first; path !== undefined; path = path.next) {
-        if (path.announced !== undefined) visit(path.announced, path.length, path.announcedTokens);
+        if (path.announced !== undefined) visit(path.announced, path.length, path.announced.length);
       }
     }
   }
 
   /** A path whose text ends in `node`. */
   #add(options: PathOptions, node: number, tokens: number): PrefixPath {
-    const { ledger, pool } = this.#parts;
-    const path = new PrefixPath(options);
-    pool.pinPath(node);
+    const path = new PrefixPath(options, tokens);
+    this.#pool.pinPath(node);
     this.count += 1;
-    path.length = tokens;
-    path.sharedTokens = tokens;
+    if (path.announced !== undefined) this.announcing += 1;
     this.#attach(path, node);
-    if (tokens > 0) ledger.fill(node, tokens, path.rows);
+    if (tokens > 0) this.#ledger.fill(node, tokens, path.rows);
     return path;
   }
 
   /** Adds text[path.length, length) behind the path's node, at whose end the path is. */
   #extend(path: PrefixPath, text: Int32Array, length: number): void {
-    const { tree, ledger, listeners } = this.#parts;
     const nodes = this.#nodes;
     const node = path.node;
     const at = path.length;
     const isLeaf = nodes.firstChild[node]! < 0 && nodes.parent[node]! >= 0;
     const isAlone = path.next === undefined && path.previous === undefined;
     const tail = isLeaf ? nodes.tailRow[node]! : -1;
-    ledger.check(at, length, path.rows, tail);
+    this.#ledger.check(at, length, path.rows, tail);
     // Not where the leaf was released, as it keeps its own count of uses, nor where other paths end, which would pin what they lack.
     if (isLeaf && nodes.uses[node] === 0 && isAlone) {
-      tree.grow(node, text, at, length - at);
-      ledger.attach(node, at, path.rows, tail);
+      this.#tree.grow(node, text, at, length - at);
+      this.#ledger.attach(node, at, path.rows, tail);
       this.#move(path, length);
     } else {
-      const child = tree.addChild(node, text, at, length - at);
-      ledger.attach(child, at, path.rows, tail);
+      const child = this.#tree.addChild(node, text, at, length - at);
+      this.#ledger.attach(child, at, path.rows, tail);
       if (isLeaf) nodes.tailRow[node] = -1;
       nodes.pins[child] = 1;
       this.#go(path, child, length);
     }
-    for (const listener of listeners) listener.added?.(path.node, at);
+    for (const listener of this.#listeners) listener.added?.(path.node, at);
   }
 
   /** Tokens of a leaf that stay when the path leaves those from `length` on: what other paths use, or wrote. */
   #keptTokens(path: PrefixPath, leaf: number, length: number): number {
-    const { ledger } = this.#parts;
     const { to, tailRow, lastRow, ending } = this.#nodes;
     const end = to[leaf]!;
     let kept = Math.max(length, Math.min(path.sharedTokens, end));
     for (let other = ending[leaf]; other !== undefined; other = other.next) kept = Math.max(kept, other.length);
-    const first = ledger.wholeRows(kept);
-    let rows = ledger.rowsFor(end);
+    const first = this.#ledger.wholeRows(kept);
+    let rows = this.#ledger.rowsFor(end);
     for (let row = tailRow[leaf]! >= 0 ? tailRow[leaf]! : lastRow[leaf]!; rows > first && row === path.rows[rows - 1]; rows -= 1) {
-      row = ledger.rowAbove(leaf, row);
+      row = this.#ledger.rowAbove(leaf, row);
     }
-    return Math.max(kept, Math.min(end, ledger.tokensIn(rows)));
+    return Math.max(kept, Math.min(end, this.#ledger.tokensIn(rows)));
   }
 
   /**
@@ -208,24 +191,23 @@ export class OpenPaths {
    * the rows behind. Returns the node in which those tokens end then.
    */
   #splitAtRow(node: number, length: number): number {
-    const at = this.#parts.ledger.tokensToRowEnd(length);
+    const at = this.#ledger.tokensToRowEnd(length);
     return at < this.#nodes.to[node]! ? this.#split(node, at) : node;
   }
 
   /** Returns the new node, which has the tokens before `at`. */
   #split(lower: number, at: number): number {
-    const { tree, ledger, pool, listeners } = this.#parts;
     const nodes = this.#nodes;
     const isPooled = nodes.pins[lower] === 0;
-    const upper = tree.split(lower, at, ledger.lastRowAt(lower, at));
-    for (const listener of listeners) listener.split?.(upper, lower);
-    pool.withheld.split(upper, lower);
-    if (isPooled) pool.split(upper, lower);
+    const upper = this.#tree.split(lower, at, this.#ledger.lastRowAt(lower, at));
+    for (const listener of this.#listeners) listener.split?.(upper, lower);
+    this.#pool.withheld.split(upper, lower);
+    if (isPooled) this.#pool.split(upper, lower);
     else this.#moveEnds(upper, lower);
     if (nodes.pins[lower] !== 0) return upper;
-    if (nodes.firstChild[lower]! < 0) pool.settle(lower, truncated);
-    else pool.joinChild(lower);
-    if (!isPooled) pool.keepWithinBounds(nodes.tenant[upper]!);
+    if (nodes.firstChild[lower]! < 0) this.#pool.backLeaf(lower, truncated);
+    else this.#pool.joinChild(lower);
+    if (!isPooled) this.#pool.keepWithinBounds(nodes.tenant[upper]!);
     return upper;
   }
 
@@ -241,7 +223,7 @@ export class OpenPaths {
       }
       path = next;
     }
-    if (moved > 0) this.#parts.pool.unpin(lower, moved);
+    if (moved > 0) this.#pool.unpin(lower, moved);
   }
 
   /** The path ends in another node, which is pinned for it. */
@@ -254,37 +236,34 @@ export class OpenPaths {
   /** The path's length changes within its node. */
   #move(path: PrefixPath, length: number): void {
     path.length = length;
-    if (path.announced !== undefined && length >= path.announcedTokens) this.#withdraw(path);
+    if (path.announced !== undefined && length >= path.announced.length) this.#withdraw(path);
   }
 
   /** Where the path ends its node: caches the path's row with the last tokens in the place of the node's. */
   #replaceTail(path: PrefixPath, isSpare: (row: number) => boolean): void {
-    const { ledger } = this.#parts;
     const tail = this.#nodes.tailRow[path.node]!;
     const own = this.#ownTail(path);
-    if (tail < 0 || tail === own || own < 0 || path.length !== this.#nodes.to[path.node] || !isSpare(tail) || ledger.isHolding(own)) return;
-    ledger.replaceTail(path.node, own);
+    if (tail < 0 || tail === own || own < 0 || path.length !== this.#nodes.to[path.node] || !isSpare(tail) || this.#ledger.isHolding(own)) return;
+    this.#ledger.replaceTail(path.node, own);
   }
 
   /** The row of the path's node that has its last tokens, if these do not fill it; or -1. */
   #cachedTail({ node, length }: PrefixPath): number {
-    const { ledger } = this.#parts;
     const { to, tailRow, parent } = this.#nodes;
-    const whole = ledger.wholeRows(length);
-    if (parent[node]! < 0 || ledger.rowsFor(length) === whole) return -1;
-    return ledger.wholeRows(to[node]!) > whole ? ledger.partialRow(node, length) : tailRow[node]!;
+    const whole = this.#ledger.wholeRows(length);
+    if (parent[node]! < 0 || this.#ledger.rowsFor(length) === whole) return -1;
+    return this.#ledger.wholeRows(to[node]!) > whole ? this.#ledger.partialRow(node, length) : tailRow[node]!;
   }
 
   /** Whether a row ends inside a token behind the path's, of which the rest is in a row that is spare. */
   #isTailBehind({ node, length }: PrefixPath, isSpare: (row: number) => boolean): boolean {
-    const { ledger } = this.#parts;
     const { to, tailRow } = this.#nodes;
-    return tailRow[node]! >= 0 && ledger.wholeRows(to[node]!) >= ledger.rowsFor(length) && isSpare(tailRow[node]!);
+    return tailRow[node]! >= 0 && this.#ledger.wholeRows(to[node]!) >= this.#ledger.rowsFor(length) && isSpare(tailRow[node]!);
   }
 
   /** The path's own row behind its whole ones, or -1. */
   #ownTail({ rows, length }: PrefixPath): number {
-    return rows[this.#parts.ledger.wholeRows(length)] ?? -1;
+    return rows[this.#ledger.wholeRows(length)] ?? -1;
   }
 
   #withdraw(path: PrefixPath): void {

@@ -2,7 +2,8 @@
 // questions and for logs, not for every request, nor for clients: within one tenant it tells of texts under other salts.
 
 import { mix32 } from '../base/random.js';
-import { domainParts, type DomainRoots, type PrefixDomain, type PrefixDomainPart } from './domain.js';
+import type { DomainRoots } from './domain-roots.js';
+import { domainParts, type PrefixDomain, type PrefixDomainPart } from './domain.js';
 import type { PrefixHit } from './prefix-hit.js';
 import type { PrefixTree, TextListener, TreePlace } from './prefix-tree.js';
 import { dropReasons, type DropReason } from './dropped-rows.js';
@@ -24,26 +25,24 @@ export type PrefixExplanation = { readonly tokens: number } & (
 /** Other domains that are searched at most. */
 const searchedDomains = 64;
 
-export interface ExplainerParts {
-  readonly tree: PrefixTree;
-  readonly roots: DomainRoots;
-  readonly memory: EvictionMemory;
-}
-
 export class Explainer {
-  readonly #parts: ExplainerParts;
+  readonly #tree: PrefixTree;
+  readonly #roots: DomainRoots;
+  readonly #memory: EvictionMemory;
 
-  constructor(parts: ExplainerParts) {
-    this.#parts = parts;
+  constructor(tree: PrefixTree, roots: DomainRoots, memory: EvictionMemory) {
+    this.#tree = tree;
+    this.#roots = roots;
+    this.#memory = memory;
   }
 
   /** @param hit What is cached of the text. */
   explain(hit: PrefixHit, text: Int32Array): PrefixExplanation {
-    const { tree, memory } = this.#parts;
+    const tree = this.#tree;
     const { domain, node, tokens } = hit;
     if (tokens === text.length) return { tokens, reason: 'complete' };
     const askedToken = text[tokens]!;
-    const lost = memory.find(domain, node, tokens, askedToken);
+    const lost = this.#memory.find(domain, node, tokens, askedToken);
     if (lost !== undefined) return { tokens, reason: 'evicted', atMs: lost.atMs, dropReason: lost.dropReason };
     const other = this.#longestElsewhere(domain, text, tokens);
     if (other !== undefined) return { tokens, reason: 'other-domain', ...other };
@@ -58,7 +57,8 @@ export class Explainer {
 
   #longestElsewhere(domain: PrefixDomain, text: Int32Array, tokens: number):
     { otherTokens: number; parts: readonly PrefixDomainPart[] } | undefined {
-    const { tree, roots } = this.#parts;
+    const tree = this.#tree;
+    const roots = this.#roots;
     const place: TreePlace = { node: -1, tokens: 0 };
     let otherTokens = tokens;
     let found: PrefixDomain | undefined;

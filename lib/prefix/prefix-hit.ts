@@ -3,22 +3,15 @@
 // one. Owned by the index: read it. Looking changes nothing, not even the order of eviction.
 
 import { createError } from '../base/errors.js';
-import type { DomainRoots, PrefixDomain } from './domain.js';
+import type { DomainRoots } from './domain-roots.js';
+import { sharedDomain, type PrefixDomain } from './domain.js';
 import type { OpenPaths } from './open-paths.js';
 import type { PrefixTree } from './prefix-tree.js';
 import type { PrefixValues } from './prefix-values.js';
 import type { RowLedger } from './row-ledger.js';
 
-export interface HitParts {
-  readonly tree: PrefixTree;
-  readonly ledger: RowLedger;
-  readonly paths: OpenPaths;
-  readonly roots: DomainRoots;
-  readonly values: PrefixValues;
-}
-
 export class PrefixHit {
-  domain: PrefixDomain;
+  domain: PrefixDomain = sharedDomain;
   /** Tokens from the start of the text that are cached, at most the limit. */
   tokens = 0;
   /** Rows that these fill to the last byte; they can be shared as they are. */
@@ -35,31 +28,37 @@ export class PrefixHit {
   node = -1;
   /** The node on which the tail row hangs, or -1. @internal */
   tailNode = -1;
-  readonly #parts: HitParts;
+  readonly #tree: PrefixTree;
+  readonly #ledger: RowLedger;
+  readonly #roots: DomainRoots;
+  readonly #paths: OpenPaths;
+  readonly #values: PrefixValues;
   #text: Int32Array = new Int32Array(0);
   /** State of the index in which it was found. */
   #version = 0;
 
   /** @internal */
-  constructor(parts: HitParts, domain: PrefixDomain) {
-    this.#parts = parts;
-    this.domain = domain;
+  constructor(tree: PrefixTree, ledger: RowLedger, roots: DomainRoots, paths: OpenPaths, values: PrefixValues) {
+    this.#tree = tree;
+    this.#ledger = ledger;
+    this.#roots = roots;
+    this.#paths = paths;
+    this.#values = values;
   }
 
   /**
    * Finds `text`, `limit` tokens at most; undefined: all but its last token, and that too where a value is kept behind it. @internal
    */
   find(domain: PrefixDomain, text: Int32Array, limit: number | undefined, version: number): void {
-    const { tree, roots, values } = this.#parts;
     const most = Math.min(limit ?? text.length, text.length);
     this.domain = domain;
     this.#text = text;
     this.#version = version;
-    this.node = roots.find(domain);
+    this.node = this.#roots.find(domain);
     this.tokens = 0;
-    if (this.node >= 0) tree.descend(this.node, text, most, this);
+    if (this.node >= 0) this.#tree.descend(this.node, text, most, this);
     this.#goBackToRows();
-    this.value = this.tokens === text.length ? values.at(this.node, this.tokens) : undefined;
+    this.value = this.tokens === text.length ? this.#values.at(this.node, this.tokens) : undefined;
     if (limit === undefined && this.value === undefined) this.limitTo(Math.max(0, text.length - 1));
     else this.#describe(most);
   }
@@ -76,7 +75,7 @@ export class PrefixHit {
 
   /** Writes the ids of the whole rows into `table`. */
   fill(table: Int32Array): void {
-    if (this.tokens > 0) this.#parts.ledger.fill(this.node, this.tokens, table);
+    if (this.tokens > 0) this.#ledger.fill(this.node, this.tokens, table);
   }
 
   /** Throws KV_INTERNAL when the index has changed since: the node may be another by now. A hit of no tokens needs none. @internal */
@@ -92,8 +91,8 @@ export class PrefixHit {
    * sequence need not. A model whose sequences can go on only from some points has its rule here too.
    */
   #goBackToRows(): void {
-    const { tree, ledger } = this.#parts;
-    const { from, parent } = tree.nodes;
+    const ledger = this.#ledger;
+    const { from, parent } = this.#tree.nodes;
     for (;;) {
       while (this.tokens <= from[this.node]! && parent[this.node]! >= 0) this.node = parent[this.node]!;
       if (ledger.locate(this.node, this.tokens, this)) return;
@@ -104,20 +103,20 @@ export class PrefixHit {
 
   /** What else there is to say of the hit, where no more than `limit` tokens were asked for. */
   #describe(limit: number): void {
-    const { tree, paths } = this.#parts;
-    this.isTailWhole = this.tailNode >= 0 && this.tailNode === this.node && tree.nodes.to[this.node] === this.tokens;
-    this.pendingTokens = this.node >= 0 && paths.announcing > 0 ? this.#announcedTokens(limit) : 0;
+    this.isTailWhole = this.tailNode >= 0 && this.tailNode === this.node && this.#tree.nodes.to[this.node] === this.tokens;
+    this.pendingTokens = this.node >= 0 && this.#paths.announcing > 0 ? this.#announcedTokens(limit) : 0;
   }
 
   #announcedTokens(limit: number): number {
-    const { parent, ending } = this.#parts.tree.nodes;
+    const { parent, ending } = this.#tree.nodes;
     const text = this.#text;
     let most = this.tokens;
     for (let above = this.node; above >= 0; above = parent[above]!) {
       for (let path = ending[above]; path !== undefined; path = path.next) {
         const { announced } = path;
-        const end = Math.min(limit, path.announcedTokens);
-        if (announced === undefined || path.length > this.tokens || end <= most) continue;
+        if (announced === undefined || path.length > this.tokens) continue;
+        const end = Math.min(limit, announced.length);
+        if (end <= most) continue;
         if (announced[most] !== text[most]) continue; // the cheapest proof that it is no longer than the best
         let at = path.length;
         while (at < end && announced[at] === text[at]) at += 1;

@@ -11,11 +11,12 @@
 // where `isWritable` denies it; no row that holds text of an open path is evicted; texts lose their ends first.
 
 import { createError } from '../base/errors.js';
-import type { RowArithmetic } from '../layout/row-arithmetic.js';
+import type { RowArithmetic } from '../base/row-arithmetic.js';
 import { CachePool, type RowsByAge } from './cache-pool.js';
-import { DomainRoots, sharedDomain, type PrefixDomain } from './domain.js';
+import { DomainRoots } from './domain-roots.js';
+import type { PrefixDomain } from './domain.js';
 import { CheckedPolicy } from './eviction/checked-policy.js';
-import { makePolicy, type EvictionPolicyFactory } from './eviction/eviction-policy.js';
+import { makePolicy, type ChosenTokens, type EvictionPolicyFactory } from './eviction/eviction-policy.js';
 import { lru } from './eviction/lru.js';
 import { checkIndex } from './index-check.js';
 import { NodeTable } from './node-table.js';
@@ -27,6 +28,7 @@ import { PrefixTree, type TextListener } from './prefix-tree.js';
 import { PrefixValues } from './prefix-values.js';
 import { DroppedRows, reasonNumber } from './dropped-rows.js';
 import { RowLedger } from './row-ledger.js';
+import type { WithheldText } from './withheld-text.js';
 
 /** Only the arithmetic is required. */
 export interface PrefixIndexOptions {
@@ -37,6 +39,8 @@ export interface PrefixIndexOptions {
   readonly tenantRows?: number | undefined;
   /** Default: `lru()`. */
   readonly policy?: EvictionPolicyFactory | undefined;
+  /** For the policy. Default: nothing is known. */
+  readonly chosenTokens?: ChosenTokens | undefined;
   /** Hears why the policy was replaced by `lru`: it threw, or named no victim. */
   readonly onPolicyFailure?: ((error: unknown) => void) | undefined;
   /**
@@ -75,6 +79,7 @@ export class PrefixIndex {
   readonly #ledger: RowLedger;
   readonly #roots: DomainRoots;
   readonly #pool: CachePool;
+  readonly #policy: CheckedPolicy;
   readonly #paths: OpenPaths;
   readonly #values: PrefixValues;
   readonly #explainer: Explainer;
@@ -85,7 +90,7 @@ export class PrefixIndex {
 
   constructor(options: PrefixIndexOptions) {
     const { arithmetic, poolRows = Infinity, tenantRows = Infinity, hashBits, hashSeed = 0 } = options;
-    const { now = () => 0, endValues = 64, rememberedCuts = 4096 } = options;
+    const { now = () => 0, endValues = 64, rememberedCuts = 4096, chosenTokens = () => undefined } = options;
     const nodes = this.#nodes;
     const tree = this.#tree = new PrefixTree(nodes, hashSeed, hashBits);
     const ledger = this.#ledger = new RowLedger(nodes, arithmetic, this.dropped);
@@ -97,15 +102,16 @@ export class PrefixIndex {
     const given = makePolicy(options.policy ?? lru(), {
       nodes,
       copyText: tree.copyPath.bind(tree),
+      chosenTokens: (node, from, to) => chosenTokens(roots.domainOf(node), { from, to, copyText: () => tree.textOf(node, to) }),
       rowsOf: ledger.ownRows.bind(ledger),
       hashSeed,
       poolTokens: options.poolTokens ?? (poolRows === Infinity ? Infinity : arithmetic.tokensIn(poolRows)),
     });
-    const policy = new CheckedPolicy(given, nodes, options.onPolicyFailure ?? (() => { /* the index goes on with lru */ }));
+    const policy = this.#policy = new CheckedPolicy(given, nodes, options.onPolicyFailure ?? (() => { /* the index goes on with lru */ }));
     const pool = this.#pool = new CachePool({ tree, ledger, roots, dropped: this.dropped, policy, listeners, poolRows, tenantRows });
-    const paths = this.#paths = new OpenPaths({ tree, ledger, pool, listeners });
-    this.#hit = new PrefixHit({ tree, ledger, roots, paths, values }, sharedDomain);
-    this.#explainer = new Explainer({ tree, roots, memory });
+    const paths = this.#paths = new OpenPaths(tree, ledger, pool, listeners);
+    this.#hit = new PrefixHit(tree, ledger, roots, paths, values);
+    this.#explainer = new Explainer(tree, roots, memory);
   }
 
   /** Calls the listener from now on for every change of what is cached. Throws KV_INTERNAL when text is cached already. @internal */
@@ -129,14 +135,14 @@ export class PrefixIndex {
     return this.#pool.rowsByAge(bounds, maxNodes);
   }
 
-  /** Whether the policy may withhold some row. */
-  get hasWithheldRows(): boolean {
-    return this.#pool.withheld.isAny;
+  /** The text that neither `evict` nor `replaceDuplicates` lets go, since the policy withholds it. */
+  get withheld(): Pick<WithheldText, 'isAny' | 'has' | 'forNodes' | 'forRows'> {
+    return this.#pool.withheld;
   }
 
-  /** Calls `visit` for every row that neither `evict` nor `replaceDuplicates` lets go, since the policy withholds its text. */
-  forWithheldRows(visit: (row: number) => void): void {
-    this.#pool.withheld.forRows(visit);
+  /** With which level tiers keep text of requests of a priority level. */
+  lastingLevel(level: number): number {
+    return this.#policy.lastingLevel(level);
   }
 
   get openPaths(): number {
@@ -184,12 +190,6 @@ export class PrefixIndex {
     return this.#paths.open(options, tokens === 0 ? this.#roots.open(domain) : node, tokens);
   }
 
-  /** The path will commit `tokens` tokens of `text`; the array is kept and must not change until then. */
-  announce(path: PrefixPath, text: Int32Array, tokens: number): void {
-    this.#change(path);
-    if (path.isStored) this.#paths.announce(path, text, Math.min(tokens, text.length));
-  }
-
   /**
    * The K and V of text[0, length) are valid and lie in `path.rows`. Tokens before `path.length` are not looked at. Rows of
    * tokens that were not cached yet are held from now on. Nothing happens when the path is not stored.
@@ -231,10 +231,7 @@ export class PrefixIndex {
 
   /** The domain of the path's text, of which there must be some. */
   domainOf(path: PrefixPath): PrefixDomain {
-    const { parent } = this.#nodes;
-    let root = path.node;
-    while (parent[root]! >= 0) root = parent[root]!;
-    return this.#roots.domainOf(root);
+    return this.#roots.domainOf(path.node);
   }
 
   /** Ends the path. Its text stays cached as the pool's bounds allow. */
@@ -247,6 +244,24 @@ export class PrefixIndex {
   evict(rows: number): number {
     this.#version += 1;
     return this.#pool.evict(rows);
+  }
+
+  /** Writes leaves of which the policy lets any go now as a whole, in its order; returns how many. Valid until the index changes. */
+  victims(leaves: Int32Array): number {
+    return this.#pool.victims(leaves);
+  }
+
+  /** The last row of a leaf's text, if the leaf has all its rows for itself; otherwise -1. */
+  lastRowOfWhole(leaf: number): number {
+    const { from, tailRow, lastRow } = this.#nodes;
+    if (this.#ledger.wholeRows(from[leaf]!) > 0) return -1;
+    return tailRow[leaf]! >= 0 ? tailRow[leaf]! : lastRow[leaf]!;
+  }
+
+  /** Evicts one of `victims`, with all the rows that it has for itself. They are in `dropped`. */
+  evictLeaf(leaf: number): void {
+    this.#version += 1;
+    this.#pool.cut(leaf, 0, evicted);
   }
 
   /**

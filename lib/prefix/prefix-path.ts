@@ -16,6 +16,11 @@ export interface PathOptions {
   readonly isTransfer?: boolean | undefined;
   /** Tokens of its prompt, for eviction policies. Default: all that it has when it is released. */
   readonly promptTokens?: number | undefined;
+  /**
+   * The text that it is going to commit: a match says that it is pending (`PrefixHit.pendingTokens`) until then. Kept, and must not change until
+   * then. Only of a path that is stored. Default: nothing is announced.
+   */
+  readonly announced?: Int32Array | undefined;
 }
 
 export class PrefixPath {
@@ -25,28 +30,29 @@ export class PrefixPath {
   readonly isTransfer: boolean;
   readonly promptTokens: number | undefined;
   /** Tokens matched and committed. */
-  length = 0;
+  length: number;
   /** False after release. */
   isOpen = true;
   /** Tokens that it found cached when it was opened: not its own to take back. @internal */
-  sharedTokens = 0;
+  readonly sharedTokens: number;
   /** Deepest node of the text. @internal */
   node = -1;
   /** Other paths that end in the same node. @internal */
   next: PrefixPath | undefined = undefined;
   /** @internal */
   previous: PrefixPath | undefined = undefined;
-  /** Its prompt, of which tokens from `length` to `announcedTokens` are being computed. @internal */
-  announced: Int32Array | undefined = undefined;
-  /** @internal */
-  announcedTokens = 0;
+  /** What is being computed of its prompt: tokens from `length` on; undefined: nothing. @internal */
+  announced: Int32Array | undefined;
 
   /** @internal */
-  constructor({ rows, isStored, level, isTransfer = false, promptTokens }: PathOptions) {
+  constructor({ rows, isStored, level, isTransfer = false, promptTokens, announced }: PathOptions, tokens: number) {
     this.rows = rows;
     this.isStored = isStored;
     this.level = level;
     this.isTransfer = isTransfer;
     this.promptTokens = promptTokens;
+    this.length = tokens;
+    this.sharedTokens = tokens;
+    this.announced = isStored && announced !== undefined && announced.length > tokens ? announced : undefined;
   }
 }

@@ -63,11 +63,6 @@ export class PrefixTree {
     return this.nodes.firstChild[node] === -1;
   }
 
-  /** Whether the number is that of a node, and of one without children. */
-  isUsedLeaf(node: number): boolean {
-    return this.nodes.isUsed(node) && this.isLeaf(node);
-  }
-
   /** Follows `text` down from `root` as far as the tree has it, at most `limit` tokens. */
   descend(root: number, text: Int32Array, limit: number, place: TreePlace): void {
     const { to } = this.nodes;
@@ -114,6 +109,13 @@ export class PrefixTree {
     }
   }
 
+  /** A copy of the first `to` tokens of the text that ends in `node`. */
+  textOf(node: number, to: number): Int32Array {
+    const text = new Int32Array(to);
+    this.copyPath(node, 0, to, text, 0);
+    return text;
+  }
+
   /** Calls `visit` with every piece of text: an array that must not be kept, and the places [from, to) in it. */
   forPieces(visit: (tokens: Int32Array, from: number, to: number) => void): void {
     for (let node = 0; node < this.nodes.end; node += 1) if (this.nodes.isUsed(node)) this.#texts.forPieces(node, visit);
@@ -121,14 +123,7 @@ export class PrefixTree {
 
   /** A new child with these tokens; there is none yet that starts with the first. It has no row of its own. */
   addChild(parent: number, source: Int32Array, start: number, count: number): number {
-    const { nodes } = this;
-    const node = nodes.make();
-    nodes.firstToken[node] = source[start]!;
-    nodes.from[node] = nodes.to[parent]!;
-    nodes.to[node] = nodes.to[parent]! + count;
-    nodes.lastRow[node] = nodes.lastRow[parent]!;
-    nodes.tenant[node] = nodes.tenant[parent]!;
-    nodes.link(node, parent);
+    const node = this.nodes.addChild(parent, source[start]!, count);
     this.#children.add(node);
     this.#texts.open(node);
     this.#texts.append(node, source, start, count);
@@ -149,26 +144,10 @@ export class PrefixTree {
    */
   split(lower: number, at: number, lastRow: number): number {
     const { nodes } = this;
-    const upper = nodes.make();
-    const parent = nodes.parent[lower]!;
-    nodes.from[upper] = nodes.from[lower]!;
-    nodes.to[upper] = at;
-    nodes.firstToken[upper] = nodes.firstToken[lower]!;
-    nodes.pins[upper] = nodes.pins[lower]!;
-    nodes.uses[upper] = nodes.uses[lower]!;
-    nodes.lastUse[upper] = nodes.lastUse[lower]!;
-    nodes.level[upper] = nodes.level[lower]!;
-    nodes.tenant[upper] = nodes.tenant[lower]!;
-    nodes.lastRow[upper] = lastRow;
-
     this.#children.remove(lower);
-    nodes.unlink(lower);
-    nodes.link(upper, parent);
+    const upper = nodes.splitOff(lower, at, lastRow);
+    nodes.firstToken[lower] = this.#texts.split(upper, lower, at - nodes.from[upper]!);
     this.#children.add(upper);
-    this.#texts.split(upper, lower, at - nodes.from[upper]!);
-    nodes.from[lower] = at;
-    nodes.firstToken[lower] = this.#texts.tokenAt(lower, 0);
-    nodes.link(lower, upper);
     this.#children.add(lower);
     return upper;
   }

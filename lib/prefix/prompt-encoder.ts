@@ -2,8 +2,12 @@
 // prompt embedding covers has no token that says what is there; it gets a negative number, which stands for the content.
 // Equal content gets equal numbers while the index has it. Numbers are names: no other content ever gets the same.
 
+import { createHash } from 'node:crypto';
+import { isAnyArrayBuffer } from 'node:util/types';
+
 import { createError } from '../base/errors.js';
 import { checkInteger } from '../base/options.js';
+import { bytesOf } from '../base/typed-arrays.js';
 
 const owner = 'PromptEncoder';
 
@@ -169,4 +173,27 @@ function checkTokens(tokens: ArrayLike<number>, from: number, to: number): void 
 
 function invalid(owner: string, option: string, expected: string, received: unknown): Error {
   return createError('KV_INVALID_OPTION', { reason: 'range', owner, option, expected, received });
+}
+
+/**
+ * SHA-256 of `content` as 64 hexadecimal digits: a `hash` for `EncoderCache` and for items of prompts, the same in every process. It hides
+ * nothing that can be guessed: tenants and salts keep items apart, not their hashes. Throws KV_INVALID_OPTION.
+ */
+export function contentHash(content: ArrayBufferView | ArrayBuffer): string {
+  const bytes = readBytes(content);
+  if (bytes !== undefined) return createHash('sha256').update(bytes).digest('hex');
+  throw createError('KV_INVALID_OPTION', {
+    reason: 'type', owner: 'contentHash', option: 'content', expected: 'a typed array, a DataView or an ArrayBuffer that is not detached',
+    received: content,
+  });
+}
+
+/** The bytes of a view or a buffer; undefined for anything else, and once it is detached. */
+function readBytes(content: unknown): Uint8Array | undefined {
+  if (!isAnyArrayBuffer(content)) return bytesOf(content);
+  try {
+    return new Uint8Array(content);
+  } catch {
+    return undefined;
+  }
 }

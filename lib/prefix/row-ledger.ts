@@ -5,8 +5,8 @@
 // exists once below each branch; only leaves have a tail; the tokens of a leaf that no path uses lie in its rows completely.
 
 import { createError } from '../base/errors.js';
-import { enlarged } from '../base/enlarged.js';
-import type { RowArithmetic } from '../layout/row-arithmetic.js';
+import { enlarged } from '../base/typed-arrays.js';
+import type { RowArithmetic } from '../base/row-arithmetic.js';
 import { reasonNumber, type DroppedRows } from './dropped-rows.js';
 
 /** What it reads and writes of the nodes of a tree. */

@@ -5,7 +5,7 @@
 // Invariants: a page has one user, or two when it holds the end of a run and the start of the one cut off behind it; a run
 // is lengthened only when no other run lies behind its end in its last page.
 
-import { enlarged } from '../base/enlarged.js';
+import { enlarged } from '../base/typed-arrays.js';
 
 const pageTokens = 128;
 const pageShift = 7;
@@ -118,8 +118,8 @@ export class TokenStore {
     }
   }
 
-  /** Cuts the first `tokens` off `lower` into `upper`, a new run; 0 < tokens < its length. */
-  split(upper: number, lower: number, tokens: number): void {
+  /** Cuts the first `tokens` off `lower` into `upper`, a new run; 0 < tokens < its length. Returns the token that `lower` starts with then. */
+  split(upper: number, lower: number, tokens: number): number {
     this.open(upper);
     const place = this.#offset[lower]! + tokens;
     const last = this.#pageOf(lower, place - 1);
@@ -132,6 +132,7 @@ export class TokenStore {
     this.#offset[lower] = place & pageMask;
     this.#length[lower]! -= tokens;
     if (isInside) this.#users[last]! += 1;
+    return this.tokenAt(lower, 0);
   }
 
   /**

@@ -2,7 +2,7 @@
 // node is noted when a sequence that used it is released, and looked at anew when rows are counted: what the policy withholds may
 // expire meanwhile. Costs nothing where the policy withholds nothing.
 
-import { enlarged } from '../base/enlarged.js';
+import { enlarged } from '../base/typed-arrays.js';
 import type { CheckedPolicy } from './eviction/checked-policy.js';
 import { NodeLists } from './eviction/node-lists.js';
 import type { NodeTable } from './node-table.js';
@@ -29,9 +29,14 @@ export class WithheldText {
     return this.#policy.canWithhold && this.#noted.oldest(0) >= 0;
   }
 
-  /** A sequence that used the node was released. */
+  /** Whether the policy withholds the node: only of those that were withheld when a sequence was released is it asked. */
+  has(node: number): boolean {
+    return this.#policy.canWithhold && this.#noted.listOf(node) >= 0 && this.#policy.withholds(node);
+  }
+
+  /** A sequence that used the node was released, and the policy can withhold text. */
   note(node: number): void {
-    if (this.#policy.canWithhold && this.#noted.listOf(node) < 0 && this.#policy.withholds(node)) this.#noted.add(node, 0);
+    if (this.#noted.listOf(node) < 0 && this.#policy.withholds(node)) this.#noted.add(node, 0);
   }
 
   /** The node is gone. */
@@ -42,6 +47,12 @@ export class WithheldText {
   /** `upper` was cut off the front of `lower`. */
   split(upper: number, lower: number): void {
     if (this.#noted.listOf(lower) >= 0) this.#noted.addAfter(upper, lower);
+  }
+
+  /** Calls `visit` for every node that the policy withholds. */
+  forNodes(visit: (node: number) => void): void {
+    if (!this.isAny) return;
+    for (let node = this.#noted.oldest(0); node >= 0; node = this.#noted.newerThan(node)) if (this.#policy.withholds(node)) visit(node);
   }
 
   /**

@@ -46,11 +46,11 @@ function all(kind: 'gauge' | 'counter', name: string, help: string, read: (tiers
   };
 }
 
-/** A number among a tier's own statistics, of tiers that have it. */
+/** A number among a tier's own statistics, of tiers that have it; none is below 0. */
 function own(name: string): Read {
   return ({ own: statistics }) => {
-    const value = statistics[name];
-    return typeof value === 'number' ? value : undefined;
+    const value = statistics?.[name];
+    return typeof value === 'number' && value >= 0 ? value : undefined;
   };
 }
 
@@ -59,7 +59,7 @@ const lanes = ['lookups', 'reads', 'writes'] as const;
 
 /** By lane: 0 closed, 1 half-open, 2 open. */
 function breakersOf({ own: statistics }: TierMetrics): Readonly<Record<string, number>> {
-  const states = lanes.map((lane) => [lane, breakerStates.indexOf(statistics[lane] as (typeof breakerStates)[number])] as const);
+  const states = lanes.map((lane) => [lane, breakerStates.indexOf(statistics?.[lane] as (typeof breakerStates)[number])] as const);
   return Object.fromEntries(states.filter(([, state]) => state >= 0));
 }
 
@@ -84,6 +84,7 @@ export const tierMetrics: readonly Definition[] = [
   counter('tier_stored_bytes_total', 'Bytes of these.', ({ storedBytes }) => storedBytes),
   counter('tier_evicted_blocks_total', 'Blocks that went from a tier to make room.', ({ evictedBlocks }) => evictedBlocks),
   counter('tier_damaged_blocks_total', 'Blocks that came back with other bytes than were stored, and were dropped.', ({ damagedBlocks }) => damagedBlocks),
+  counter('tier_failed_statistics_total', 'Times that a tier did not give its own statistics.', ({ failedStatistics }) => failedStatistics),
   counter('tier_dropped_blocks_total', 'Blocks dropped from the queue of a tier because too many waited.', own('putsDropped')),
   counter('tier_breaker_opens_total', 'Times that a circuit breaker of a tier opened.', own('breakerOpens')),
   counters('tier_refusals_total', 'reason', 'Blocks that a tier did not take.', ({ refusals }) => refusals),
@@ -104,6 +105,10 @@ export const tierMetrics: readonly Definition[] = [
   all('counter', 'tiers_raised_blocks_total', 'Blocks of which selections read, and that were brought to memory for it.', ({ raisedBlocks }) => raisedBlocks),
   all('counter', 'tiers_reordered_blocks_total', 'Blocks that were stored anew in the order in which selections read them.', ({ reordering }) => reordering.reorderedBlocks),
   all('counter', 'tiers_refused_reorders_total', 'Blocks that a tier did not store anew.', ({ reordering }) => reordering.refusedBlocks),
+  {
+    name: 'tiers_staging_bytes', kind: 'gauge', labels: ['memory'], help: 'Memory that copies between the device and tiers go through; pageable: the driver refused to pin it.',
+    read: ({ tiers }) => (tiers?.staging === undefined ? [] : [[tiers.staging.pinnedBytes, 'pinned'], [tiers.staging.pageableBytes, 'pageable']]),
+  },
   {
     name: 'tiers_promotions_total', kind: 'counter', labels: ['end'], help: 'Promotions that tiers had something for, by how they ended.',
     read: ({ tiers }) => Object.entries(tiers?.promotions ?? {}).map(([end, count]) => [count, end] as const),

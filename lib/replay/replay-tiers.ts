@@ -2,7 +2,7 @@
 // a replay computes nothing, so the time of computing is that of an engine of a given speed; the time of loading is measured.
 
 import type { KvCache, Promotion, Tier } from '../index.js';
-import { promptSource } from '../serving/prompt-source.js';
+import { promptSource } from '../serving/serving-times.js';
 import { SourceTimeline, type FirstTokenTimes, type SourcePoint } from './source-timeline.js';
 
 /** What tiers were worth in a replay. */
@@ -62,7 +62,7 @@ export class ReplayTiers {
   }
 
   /** All finished text has been offered: a replay's engine computes nothing in which that could go on. */
-  async settle(): Promise<void> {
+  async settled(): Promise<void> {
     await this.#cache.prefixes.tiers!.settled();
   }
 

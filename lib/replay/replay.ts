@@ -2,9 +2,9 @@
 // opens a driver, a pool and a cache of its own, closes them in any case, and counts the pages that were not returned.
 
 import { KvCache, layoutKinds, PagePool, type Driver, type Layout, type LayoutKind, type ModelShape, type Tier } from '../index.js';
-import { driverField, openDriver } from '../device/page-pool.js';
+import { driverField, openDriver } from '../device/driver.js';
+import { evictionPolicies, evictionPolicyNames, type EvictionPolicyName } from '../prefix/index.js';
 import { createError } from '../base/errors.js';
-import { evictionPolicyNamed, evictionPolicyNames, type EvictionPolicyName } from './named-policies.js';
 import {
   abortSignal, boolean, callable, integer, number, oneOf, optional, readOptions, withDefault, type Field,
 } from '../base/options.js';
@@ -16,6 +16,8 @@ import { RequestFeed, type ReplayTrace } from './request-feed.js';
 import type { Replay, ReplayResult } from './result.js';
 import { peakTokensOf, type TraceRequest } from './trace-request.js';
 import { Verification, verifyModes, type VerifyMode } from './verification.js';
+
+export { evictionPolicyNames, type EvictionPolicyName } from '../prefix/index.js';
 
 export interface ReplayOptions {
   /** A TraceReader, a Workload, or any list or stream of requests in order of arrival. It is closed at the end. */
@@ -87,7 +89,7 @@ const spec = {
   prefillTokensPerStep: withDefault(count, 2_048),
   memoryBytes: optional(count),
   prefixCache: withDefault(oneOf(['on', 'off']), 'off'),
-  policy: withDefault(oneOf(evictionPolicyNames), evictionPolicyNames[0]),
+  policy: withDefault(oneOf(evictionPolicyNames), 'adaptive'),
   poolRows: optional(integer()),
   tiers: withDefault(unchecked<readonly Tier[]>(), []),
   prefillTokensPerSecond: withDefault(number(1e-3), 10_000),
@@ -135,7 +137,7 @@ async function replayOn(driver: Driver, pool: PagePool, settings: Settings): Pro
   }
   // What is stamped depends on these, and a later replay may find it in a tier.
   const modelId = `replay ${JSON.stringify([seed, verify, ...verify === 'sampled' ? [settings.layout, pool.pageBytes] : []])}`;
-  const prefixCache = sharesPrefixes ? { policy: evictionPolicyNamed(policy), poolRows, tiers, modelId } : 'off';
+  const prefixCache = sharesPrefixes ? { policy: evictionPolicies[policy](), poolRows, tiers, modelId } : 'off';
   const startMs = performance.now();
   const cache = new KvCache({ model, slots: maxBatch, maxTokens, pool, layout: settings.layout, prefixCache });
   try {

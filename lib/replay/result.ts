@@ -2,7 +2,7 @@
 // timeline is apart: only the report draws it.
 
 import type { ModelShape } from '../index.js';
-import type { EvictionPolicyName } from './named-policies.js';
+import type { EvictionPolicyName } from '../prefix/index.js';
 import type { MemoryPoint } from './memory-timeline.js';
 import type { TiersResult } from './replay-tiers.js';
 import type { SourcePoint } from './source-timeline.js';

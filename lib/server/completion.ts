@@ -6,7 +6,6 @@ import { randomUUID } from 'node:crypto';
 import type { TokenLogProbability } from '../index.js';
 import { Answer, type AnswerPart, type FinishWord } from './answer.js';
 import type { CompletionKind } from './api-request.js';
-import { merge } from './merge.js';
 
 export interface CompletionOptions {
   readonly kind: CompletionKind;
@@ -112,4 +111,35 @@ export class Completion {
 async function* partsOf(answer: Answer): AsyncGenerator<Part, void, undefined> {
   for await (const part of answer.parts()) yield { answer, ...part, finishReason: null };
   yield { answer, text: '', logProbabilities: [], finishReason: answer.finishReason! };
+}
+
+/** Yields what all yield, each value as it comes; one of each is fetched ahead. Throws what the first throws; leaves all when it is left. */
+async function* merge<T>(sources: readonly AsyncIterator<T, void, undefined>[]): AsyncGenerator<T, void, undefined> {
+  const ready: (() => IteratorResult<T, void>)[] = [];
+  const owners: AsyncIterator<T, void, undefined>[] = [];
+  let wake = (): void => {};
+  const fetch = (source: AsyncIterator<T, void, undefined>): void => {
+    const put = (take: () => IteratorResult<T, void>): void => {
+      ready.push(take);
+      owners.push(source);
+      wake();
+    };
+    source.next().then((result) => { put(() => result); }, (error: unknown) => { put(() => { throw error; }); });
+  };
+  try {
+    for (const source of sources) fetch(source);
+    for (let open = sources.length; open > 0;) {
+      if (ready.length === 0) await new Promise<void>((resolve) => { wake = resolve; });
+      const [take, source] = [ready.shift()!, owners.shift()!];
+      const { done, value } = take();
+      if (done === true) {
+        open -= 1;
+        continue;
+      }
+      yield value;
+      fetch(source);
+    }
+  } finally {
+    for (const source of sources) void source.return?.().catch(() => {});
+  }
 }

@@ -34,12 +34,17 @@ const names: Readonly<Record<string, string>> = {
 };
 
 export function httpErrorOf(error: unknown): HttpError {
-  if (!isKvError(error)) return bodyOf(500, 'The server failed; its log has the error.', 'server_error', null, 'internal_error');
+  if (!isKvError(error) || isOfServer(error)) return bodyOf(500, 'The server failed; its log has the error.', 'server_error', null, 'internal_error');
   const { code, message } = error;
   const status = isKvError(error, 'KV_REQUEST_INVALID') ? reasons[error.details.reason] : statuses[code] ?? 500;
   const { option } = error.details as { readonly option?: unknown };
   const name = isKvError(error, 'KV_REQUEST_INVALID') && error.details.reason === 'unauthorized' ? 'invalid_api_key' : names[code] ?? code;
   return bodyOf(status, message, typeOf(status), typeof option === 'string' ? option : null, name);
+}
+
+/** Whether the server's own options are wrong, which no client can mend. */
+function isOfServer(error: Error): boolean {
+  return isKvError(error, 'KV_INVALID_OPTION') && error.details.owner === 'ModelServer';
 }
 
 function bodyOf(status: number, message: string, type: string, param: string | null, code: string): HttpError {

@@ -31,7 +31,7 @@ const lastWordMs = 1_000;
 export class ModelServer {
   readonly #options: ReadServerOptions;
   readonly #server: Server;
-  #isClosing = false;
+  readonly #closing = new AbortController();
   #closed: Promise<void> | undefined;
   /** Connections that are open. */
   #openConnections = 0;
@@ -46,7 +46,8 @@ export class ModelServer {
     callable()(onError, { owner: 'ModelServer', option: 'onError' });
     const { scheduler, requestTimeoutMs, stallTimeoutMs, maxConnections, apiKeys, modelName } = this.#options;
     const framework = loadHono(load);
-    const server = createServer({ requestTimeout: requestTimeoutMs, headersTimeout: requestTimeoutMs, connectionsCheckingInterval: Math.min(1_000, requestTimeoutMs) });
+    const requestTimeout = Math.ceil(requestTimeoutMs); // Node refuses fractions
+    const server = createServer({ requestTimeout, headersTimeout: requestTimeout, connectionsCheckingInterval: Math.min(1_000, requestTimeout) });
     this.#server = server;
     server.maxConnections = maxConnections;
     server.on('connection', (socket) => {
@@ -80,14 +81,15 @@ export class ModelServer {
     return this.#isClosing;
   }
 
-  /** Listens; resolves with the address. Rejects with KV_CLOSED, and with what the system refuses (`EADDRINUSE`). */
+  /** Listens; resolves with the address. Rejects with KV_CLOSED, also where it is closed meanwhile, and with what the system refuses (`EADDRINUSE`). */
   async listen(options: ListenOptions = {}): Promise<string> {
     const { port, host } = readOptions('ModelServer.listen', options, {
       port: withDefault(integer({ max: 65_535 }), 8_000), host: withDefault(string, '127.0.0.1'),
     });
-    if (this.#isClosing) throw createError('KV_CLOSED', { operation: 'listen', owner: 'ModelServer' });
+    if (this.#isClosing) throw closed();
     this.#server.listen(port, host);
-    await once(this.#server, 'listening');
+    const { signal } = this.#closing;
+    await once(this.#server, 'listening', { signal }).catch((error: unknown) => { throw signal.aborted ? closed() : error; });
     return this.url!;
   }
 
@@ -104,9 +106,13 @@ export class ModelServer {
     return this.close();
   }
 
+  get #isClosing(): boolean {
+    return this.#closing.signal.aborted;
+  }
+
   async #close(): Promise<void> {
     const { scheduler, graceMs } = this.#options;
-    this.#isClosing = true;
+    this.#closing.abort();
     const over = this.#server.listening ? once(this.#server, 'close') : Promise.resolve();
     this.#server.close(); // and idle connections with it
     await atMost(graceMs, over);
@@ -116,6 +122,8 @@ export class ModelServer {
     await over;
   }
 }
+
+const closed = (): Error => createError('KV_CLOSED', { operation: 'listen', owner: 'ModelServer' });
 
 /** Resolves with `done`, or after so many ms. */
 async function atMost(ms: number, done: Promise<unknown>): Promise<void> {

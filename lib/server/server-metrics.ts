@@ -5,7 +5,7 @@ import { createRequire } from 'node:module';
 
 import { isKvError } from '../base/errors.js';
 import type { KvCache, OnlineScheduler } from '../index.js';
-import { registerMetrics, registerServingMetrics } from '../prometheus.js';
+import { registerMetrics, registerServingMetrics } from '../prometheus/index.js';
 
 type PromClient = typeof import('prom-client');
 

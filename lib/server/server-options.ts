@@ -48,13 +48,13 @@ export interface ModelServerOptions {
   readonly maxChoices?: number | undefined;
   /** Connections at a time at most, 1 or more. Default 1,024. */
   readonly maxConnections?: number | undefined;
-  /** Ms that a client may take to send a request, more than 0. Default 30,000. */
+  /** Ms that a client may take to send a request, more than 0, at most 2³¹ − 1. Default 30,000. */
   readonly requestTimeoutMs?: number | undefined;
-  /** Ms after which a client that does not read its answer is disconnected, more than 0. Default 60,000. */
+  /** Ms after which a client that does not read its answer is disconnected, more than 0, at most 2³¹ − 1. Default 60,000. */
   readonly stallTimeoutMs?: number | undefined;
   /** Ms that an answer may take from its submission on; clients may ask for less (`deadline_ms`). More than 0. Default 600,000. */
   readonly deadlineMs?: number | undefined;
-  /** Ms that `close` lets answers go on, 0 or more. Default 30,000. */
+  /** Ms that `close` lets answers go on, 0 … 2³¹ − 1. Default 30,000. */
   readonly graceMs?: number | undefined;
 }
 
@@ -73,7 +73,9 @@ const schedulerField: Field<OnlineScheduler> = instanceOf({
   name: 'OnlineScheduler', isInstance: (value): value is OnlineScheduler => OnlineScheduler.isInstance(value),
 }, 'an OnlineScheduler');
 
-const positive = number(1e-3);
+/** The longest that Node's timers wait, 24 days; they fire at once for more. */
+const longestMs = 2 ** 31 - 1;
+const waitMs = number(1e-3, longestMs);
 
 const spec = {
   scheduler: schedulerField,
@@ -86,10 +88,10 @@ const spec = {
   maxPromptCharacters: optional(integer({ min: 1 })),
   maxChoices: withDefault(integer({ min: 1 }), 16),
   maxConnections: withDefault(integer({ min: 1 }), 1_024),
-  requestTimeoutMs: withDefault(positive, 30_000),
-  stallTimeoutMs: withDefault(positive, 60_000),
-  deadlineMs: withDefault(positive, 600_000),
-  graceMs: withDefault(number(0), 30_000),
+  requestTimeoutMs: withDefault(waitMs, 30_000),
+  stallTimeoutMs: withDefault(waitMs, 60_000),
+  deadlineMs: withDefault(number(1e-3), 600_000),
+  graceMs: withDefault(number(0, longestMs), 30_000),
 };
 
 export type ReadServerOptions = ReturnType<typeof readServerOptions>;

@@ -2,6 +2,7 @@
 // of a session that comes back soon stays longest, text of one that is done goes first. Only hints: memory that a running request needs
 // is taken from any of them, and `sessionPolicy` lets a hint expire. Remembers the latest sessions only.
 
+import { RecentMap } from '../base/recent-map.js';
 import { priority, type EvictionPolicyFactory } from '../index.js';
 
 /** What a client says of a session. */
@@ -21,7 +22,7 @@ export function sessionPolicy(now: () => number = () => performance.now()): Evic
 }
 
 export class Sessions {
-  readonly #hints = new Map<string, SessionHint>();
+  readonly #hints = new RecentMap<SessionHint>(mostSessions);
 
   /** Notes the hint of a request, if it has one; returns the `priority` of the request. Without a key a hint is of this request only. */
   levelOf(tenant: string | undefined, key: string | undefined, hint: SessionHint | undefined): number {
@@ -32,7 +33,6 @@ export class Sessions {
     if (latest === undefined) return levels.none;
     if (latest === 'done' && hint === undefined) return levels.none; // it goes on after all
     this.#hints.set(name, latest);
-    if (this.#hints.size > mostSessions) this.#hints.delete(this.#hints.keys().next().value!);
     return levels[latest];
   }
 }

@@ -8,6 +8,7 @@ import { Answer } from './answer.js';
 import type { ApiParameters, ApiRequest, CompletionKind } from './api-request.js';
 import { Completion } from './completion.js';
 import { Logprobs } from './logprobs.js';
+import { readPromptTokens } from './prompt-tokens.js';
 import { checkBiasedTokens, samplerOf } from './sampling-parameters.js';
 import type { ReadServerOptions } from './server-options.js';
 import { Sessions } from './sessions.js';
@@ -121,12 +122,13 @@ export class Submission {
 
   async #encode(prompt: string | readonly unknown[], signal: AbortSignal): Promise<readonly number[]> {
     const { tokenizer } = this.#options;
-    if (typeof prompt === 'string') return notEmpty(await tokenizer.encode(prompt, { specialTokens: 'text', signal }), 'prompt');
+    if (typeof prompt === 'string') return notEmpty(await readPromptTokens(tokenizer.encode(prompt, { specialTokens: 'text', signal }), 'encode'), 'prompt');
     if (typeof prompt[0] !== 'object') return notEmpty(prompt as readonly number[], 'prompt');
     if (!tokenizer.hasChatTemplate) {
       throw createError('KV_NOT_SUPPORTED', { option: 'messages', problem: 'the model has no chat template', hint: 'Send a plain prompt to `/v1/completions`.' });
     }
-    return notEmpty(await tokenizer.encodeChat(prompt as Parameters<typeof tokenizer.encodeChat>[0], {}, { signal }), 'messages');
+    const tokens = tokenizer.encodeChat(prompt as Parameters<typeof tokenizer.encodeChat>[0], {}, { signal });
+    return notEmpty(await readPromptTokens(tokens, 'encodeChat'), 'messages');
   }
 
   #start(tokens: readonly number[], parameters: ApiParameters, { choice, spentMs, signal }: Started): readonly TokenStream[] {

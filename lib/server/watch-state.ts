@@ -4,7 +4,7 @@
 
 import { performance } from 'node:perf_hooks';
 
-import { packageVersion } from '../base/package-version.js';
+import { packageVersion } from '../base/package.js';
 import type { CachePicture } from '../cache/cache-picture.js';
 import type { OnlineScheduler, PrefixMetrics, ServingTotals } from '../index.js';
 import type { RequestsPicture } from '../serving/request-picture.js';

@@ -13,6 +13,7 @@ import { CapacityWait } from './capacity-wait.js';
 import type { EngineCalls } from './engine-calls.js';
 import type { Generation } from './generation.js';
 import type { OpenRequests } from './open-requests.js';
+import { commonTokens } from './pass-demand.js';
 import { checkFits } from './request.js';
 import type { RunningList } from './running-list.js';
 import type { ReadSchedulerOptions } from './scheduler-options.js';
@@ -202,10 +203,10 @@ export class Admission {
   /** Where the whole prompt is cached with its last logits, the first token is there at once, and may be the last. */
   #skipPrefill(generation: Generation): void {
     try {
-      const token = this.#engine.nextOfCached(generation);
-      if (token === undefined || generation.hasEnded) return;
+      const next = this.#engine.nextOfCached(generation);
+      if (next === undefined || generation.hasEnded) return;
       this.#requests.totals.skippedPrefills += 1;
-      this.#requests.accept(generation, token, this.#options.clock.now());
+      this.#requests.accept(generation, next.token, next.logProbability, this.#options.clock.now());
     } catch (error) { // its sampler's
       this.#requests.fail(generation, error as Error);
     }
@@ -279,12 +280,4 @@ export function withRetries<T>(work: () => T): T {
       if (!isKvError(error) || error.recovery !== 'retry' || tries === driverRetries) throw error;
     }
   }
-}
-
-/** Tokens from the start that both texts have. */
-function commonTokens(generation: Generation, other: Generation): number {
-  const end = Math.min(generation.textTokens, other.textTokens);
-  let at = 0;
-  while (at < end && generation.text[at] === other.text[at]) at += 1;
-  return at;
 }

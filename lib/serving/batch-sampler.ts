@@ -4,11 +4,10 @@
 
 import { availableParallelism } from 'node:os';
 
-import type { Instructions } from '../kernels/kernels-options.js';
+import type { Instructions } from '../device/native-kernels.js';
 import type { NativeSampling } from '../device/native-kernels.js';
 import { native } from '../device/native.js';
-import type { LikelyToken, TokenLogProbability } from './log-probabilities.js';
-import { hasPenalties } from './plain-sampling.js';
+import { hasPenalties, type LikelyToken, type TokenLogProbability } from './plain-sampling.js';
 import type { SampledText } from './sampled-text.js';
 import { uniformOf, type KnownSampler } from './sampling.js';
 

@@ -8,10 +8,9 @@
 // Invariant: a blocked request was refused while its scheduler held nothing of the cache, and no more could be had since.
 
 import { isKvError } from '../base/errors.js';
-import { ChangeSignal } from '../device/change-signal.js';
 import type { KvCache } from '../cache/kv-cache.js';
 import type { PagePool } from '../device/page-pool.js';
-import { nextChange } from '../cache/wait.js';
+import { ChangeSignal, nextChange } from '../device/wait.js';
 import type { Clock } from './scheduler-options.js';
 
 /** What the cache can give at a moment. */

@@ -8,13 +8,14 @@
 
 import { setImmediate } from 'node:timers/promises';
 
-import { isKvError } from '../base/errors.js';
-import { ChangeSignal } from '../device/change-signal.js';
+import { createError, isKvError } from '../base/errors.js';
+import { ChangeSignal } from '../device/wait.js';
 import { Admission, withRetries } from './admission.js';
 import { EngineCalls, type EngineCall } from './engine-calls.js';
 import type { Generation } from './generation.js';
 import { LoadingRequests } from './loading-requests.js';
 import { noTotals, OpenRequests, type ServingTotals } from './open-requests.js';
+import { isPassNeeded } from './pass-demand.js';
 import { checkFits } from './request.js';
 import { RunningList } from './running-list.js';
 import type { ReadSchedulerOptions } from './scheduler-options.js';
@@ -122,7 +123,21 @@ export class ContinuousBatching {
     this.#loading.drop(generation);
     if (generation.sequence !== undefined && !this.#isStepping) this.#admission.removeEnded();
     this.#engine.noteEnd();
+    this.#dropUnneeded();
     this.#wake();
+  }
+
+  /** Tells the engine that it need not go on with a pass whose answer no request needs. */
+  #dropUnneeded(): void {
+    const { decode, prefill } = this.#passes;
+    for (const pass of [decode, prefill]) {
+      if (pass.isRunning && !this.#isNeeded(pass)) pass.drop(createError('KV_ABORTED', { operation: 'computing a pass' }));
+    }
+  }
+
+  #isNeeded(pass: Pass): boolean {
+    const { cache, minPendingTokens } = this.#options;
+    return isPassNeeded(pass, this.requests.all, cache.prefixes.isOn ? minPendingTokens : Infinity);
   }
 
   /** Ends all requests with an error. */
@@ -132,6 +147,7 @@ export class ContinuousBatching {
     if (!this.#isStepping) this.#admission.removeEnded();
     this.#admission.reopen();
     this.#engine.noteEnd();
+    this.#dropUnneeded();
     this.#wake();
   }
 
@@ -146,7 +162,7 @@ export class ContinuousBatching {
       this.#requeueLost();
       const stall = this.#engine.stall();
       if (stall !== undefined) this.failAll(stall);
-      this.requests.waiting.settle();
+      this.requests.waiting.beginStep();
       this.#running.keepOrder();
       await this.#admission.admit();
       if (this.#prepare()) await this.#compute(this.#passes);
@@ -173,7 +189,7 @@ export class ContinuousBatching {
     try {
       if (!await this.#call('decode', decode)) return;
       const beganMs = clock.now();
-      if (!await this.#call('prefill', prefill)) return;
+      if (!await this.#call('prefill', prefill) || decode.length + prefill.length === 0) return;
       if (prefill.length > 0 && !prefill.hasSelections) cache.prefixes.tiers?.hasPrefilled(prefill.totalTokens, clock.now() - beganMs);
       this.#observed(() => cache.commit(batch));
       this.totals.steps += 1;
@@ -218,12 +234,15 @@ export class ContinuousBatching {
     this.changed.raise();
   }
 
-  /** Puts back requests that lost their slots (`prefixes.reset` with `preempt`). */
+  /** Puts back requests that lost their slots (`prefixes.reset` with `preempt`). Those that have ended run no more. */
   #requeueLost(): void {
+    let isChanged = false;
     for (const generation of this.#running.all) {
-      if (!generation.hasEnded && generation.sequence!.isReleased) this.requests.preempt(generation);
+      if (!generation.hasEnded && !generation.sequence!.isReleased) continue;
+      if (!generation.hasEnded) this.requests.preempt(generation);
+      isChanged = true;
     }
-    this.#admission.removeEnded();
+    if (isChanged) this.#admission.removeEnded();
   }
 
   /** Makes room for the step, preempting the last in order as long as there is none. Returns false when there is nothing to run. */
@@ -246,22 +265,38 @@ export class ContinuousBatching {
     return false;
   }
 
-  /** Has a pass computed and its next tokens chosen. Returns false when it failed, and does not count. */
+  /**
+   * Has a pass computed and its next tokens chosen; empties one that no request needs any more, and that was not computed. Returns false
+   * when it failed, and the step does not count.
+   */
   async #call(call: EngineCall, pass: Pass): Promise<boolean> {
     if (pass.length === 0) return true;
     try {
-      await this.#engine.run(call, pass);
+      if (this.#isNeeded(pass)) await this.#engine.run(call, pass);
+      else this.#empty(pass);
       return true;
     } catch (error) {
       if (pass.isRunning) { // given up: its slots stay out of use until it is over
         for (const generation of pass.generations) this.requests.fail(generation, error as Error);
+        pass.drop(error as Error);
         return false;
+      }
+      if (pass.hasEnded) { // none of its requests is left to be told; the other pass of the step goes on
+        this.#empty(pass);
+        return true;
       }
       this.#options.cache.discard(this.#passes.batch); // first: a prepared sequence would retire only with its batch
       // An engine that met a slot which was taken away meanwhile is not to blame: the pass is run again without it.
       if (!pass.sequences.some((sequence) => sequence.isReleased)) this.#failTogether(pass.generations, error as Error);
       return false;
     }
+  }
+
+  /** Takes a pass whose requests have ended out of its step: a commit leaves released sequences out. */
+  #empty(pass: Pass): void {
+    for (const generation of pass.generations) generation.release();
+    pass.clear();
+    this.#admission.reopen();
   }
 
   /** Counts what was computed: lengths, shares, and the next token of each request with no token left to compute. */
@@ -282,7 +317,7 @@ export class ContinuousBatching {
       if (pass.wantsLogits[index] === 0) continue;
       const error = pass.errors[index];
       if (error === undefined) {
-        this.requests.accept(generation, { token: pass.nextTokens[index]!, logProbability: pass.logProbabilities[index] }, nowMs);
+        this.requests.accept(generation, pass.nextTokens[index]!, pass.logProbabilities[index], nowMs);
       } else {
         generation.takeBack();
         this.requests.fail(generation, error);

@@ -6,9 +6,8 @@
 // one that was given up fail instead of waiting.
 
 import { createError, isKvError, type ErrorDetails } from '../base/errors.js';
-import { ChangeSignal } from '../device/change-signal.js';
 import type { KvCache } from '../cache/kv-cache.js';
-import { nextChange } from '../cache/wait.js';
+import { ChangeSignal, nextChange } from '../device/wait.js';
 import { isFloat32Array, lengthOf } from '../base/typed-arrays.js';
 import type { ChosenToken } from './batch-sampler.js';
 import { EngineAnswer, type EngineCall } from './engine-answer.js';
@@ -86,6 +85,7 @@ export class EngineCalls {
     };
     try {
       const { output } = await this.#compute(call, pass, turn, leave);
+      pass.isAnswered = true;
       this.#answer.take(call, pass, output);
       this.#writeSide(call, pass);
       this.#choice.chooseAll(call, pass, this.#answer); // before the next pass of the engine, which has the same logits

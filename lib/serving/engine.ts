@@ -35,6 +35,12 @@ export interface EnginePass {
   readonly contextTokens: readonly Int32Array[];
   /** [sequence]: `input` of its request. */
   readonly inputs: readonly unknown[];
+  /**
+   * Aborted when no request needs the answer any more: all requests in the pass have ended, and none that waits begins with the text that it
+   * computes; or the pass was given up. An engine may then stop, and throws or rejects, with any error, once nothing of the pass runs;
+   * nothing of the pass counts. One that ignores it answers as ever. Never aborted after the answer. Another signal in each pass.
+   */
+  readonly signal: AbortSignal;
 }
 
 /**

@@ -1,9 +1,11 @@
-// GenerationResult: what a request was answered with, and what is known of it before.
+// GenerationResult: how a request ended, and its answer. GenerationAdmission: what is known once the request has a slot. GenerationListener: what
+// a scheduler calls with both.
 
+import type { Sequence } from '../cache/sequence.js';
 import type { SelectionCounts } from '../importance/selection-totals.js';
 import type { Promotion } from '../cache/promotion.js';
 import type { HandOver } from '../side/hand-over.js';
-import type { TokenLogProbability } from './log-probabilities.js';
+import type { TokenLogProbability } from './plain-sampling.js';
 
 /** Why an answer ended: `length`: it has `maxNewTokens` tokens. `stop`: a stop token or a stop string came, or its reader called `finish`. */
 export type FinishReason = 'length' | 'stop';
@@ -28,7 +30,10 @@ export interface GenerationResult {
   readonly cachedTokens: number;
   /** What came from tiers before that; undefined: they were not asked. */
   readonly promotion: Promotion | undefined;
-  /** What its selection came to (`GenerationRequest.selection`): the answer is not exact. Undefined: it is. */
+  /**
+   * What its selection came to (`GenerationRequest.selection`): the answer is not exact, or the tokens before a preemption are not. Undefined: it
+   * is exact.
+   */
   readonly selection: SelectionCounts | undefined;
   /** How often it was preempted: lost its slot, and started again later. */
   readonly preemptions: number;
@@ -51,4 +56,15 @@ export interface GenerationAdmission {
   readonly cachedTokens: number;
   /** What came from tiers before; undefined: they were not asked. */
   readonly promotion: Promotion | undefined;
+}
+
+/** What follows a request. Called by the batching loop between passes; must not throw. */
+export interface GenerationListener {
+  /** It has got a slot, for the first time or again. */
+  started?(sequence: Sequence): void;
+  /** It gives its slot back next; until then its tokens are valid there. */
+  leaving?(sequence: Sequence): void;
+  token?(token: number): void;
+  done(result: GenerationResult): void;
+  failed(error: Error): void;
 }

@@ -8,12 +8,12 @@
 import { createError } from '../base/errors.js';
 import type { Promotion } from '../cache/promotion.js';
 import type { SelectedText } from '../importance/selected-text.js';
+import type { TokenSelection } from '../importance/token-selection.js';
 import type { Sequence } from '../cache/sequence.js';
 import type { HandOver } from '../side/hand-over.js';
 import { AnswerText } from './answer-text.js';
-import type { GenerationListener } from './generation-listener.js';
-import type { FinishReason, GenerationAdmission, GenerationResult } from './generation-result.js';
-import type { TokenLogProbability } from './log-probabilities.js';
+import type { FinishReason, GenerationAdmission, GenerationListener, GenerationResult } from './generation-result.js';
+import type { TokenLogProbability } from './plain-sampling.js';
 import type { OrderedRequest, TenantShare } from './request-order.js';
 import type { ReadRequest } from './request.js';
 import { randomSeed, rulesOf, type KnownSampler } from './sampling.js';
@@ -36,6 +36,7 @@ export class Generation implements OrderedRequest {
   /** Prompt and answer; the first `textTokens` entries count. */
   text: Int32Array;
   textTokens: number;
+  readonly promptTokens: number;
   /** The lease of a slot; undefined while waiting. */
   sequence: Sequence | undefined;
   /** Valid tokens of the sequence. */
@@ -87,6 +88,8 @@ export class Generation implements OrderedRequest {
   lastTokenMs = Number.NaN;
   /** When it got its first token; -1: it has none. */
   firstTokenAtMs = -1;
+  /** That of the sequence which gave tokens of the answer over selected tokens, also once an exact one goes on with them. */
+  #selection: TokenSelection | undefined;
   /** Tokens of its text when it was last preempted. */
   #preemptedAtTokens = -1;
   /** Whether its side rows are its result's. */
@@ -101,7 +104,7 @@ export class Generation implements OrderedRequest {
     this.arrival = arrival;
     this.listener = listener;
     this.text = request.tokens;
-    this.textTokens = request.tokens.length;
+    this.textTokens = this.promptTokens = request.tokens.length;
     this.submittedMs = nowMs;
     this.#sampledText = new GeneratedText(this);
     this.rules = rulesOf(request.sampler);
@@ -129,10 +132,6 @@ export class Generation implements OrderedRequest {
 
   get tenantTokens(): number {
     return this.share?.tokens ?? 0;
-  }
-
-  get promptTokens(): number {
-    return this.request.tokens.length;
   }
 
   /** What a sampler is given of its text. */
@@ -284,24 +283,24 @@ export class Generation implements OrderedRequest {
 
   /** Adds the next token of the answer to its text: before `accept`, since this calls a function of the request, which may end it. */
   acceptText(token: number): void {
-    const { stopTokens, maxNewTokens } = this.request;
-    const isStop = stopTokens.has(token);
+    const isStop = this.#isStop(token);
     if (!isStop) this.answerText?.push(token);
-    if (isStop || this.generatedTokens + 1 >= maxNewTokens) this.answerText?.end();
+    if (isStop || this.generatedTokens + 1 >= this.request.maxNewTokens) this.answerText?.end();
   }
 
   /** Takes the next token of the answer. Returns the result when it was the last. */
   accept(token: number, nowMs: number, logProbability: TokenLogProbability | undefined): GenerationResult | undefined {
     if (this.firstTokenAtMs < 0) this.firstTokenAtMs = nowMs;
     this.lastTokenMs = nowMs;
-    const { stopTokens, maxNewTokens, caching } = this.request;
-    if (stopTokens.has(token)) return this.#result('stop', token, nowMs);
+    this.#selection ??= this.sequence?.selection;
+    if (this.#isStop(token)) return this.#result('stop', token, nowMs);
     if (this.textTokens === this.text.length) this.#enlarge();
     this.text[this.textTokens] = token;
     this.textTokens += 1;
     if (logProbability !== undefined) this.logProbabilities?.push(logProbability);
     this.listener.token?.(token);
     if (this.answerText?.stopString !== undefined) return this.#result('stop', undefined, nowMs);
+    const { maxNewTokens, caching } = this.request;
     if (this.generatedTokens >= maxNewTokens) return this.#result('length', undefined, nowMs);
     if (caching !== 'off' && !this.sequence!.isReleased) this.sequence!.append(token); // its tokenizer may have taken the slot away
     return undefined;
@@ -312,12 +311,17 @@ export class Generation implements OrderedRequest {
     return this.#result('stop', undefined, nowMs);
   }
 
+  #isStop(token: number): boolean {
+    const { stopTokens } = this.request;
+    return stopTokens.size > 0 && stopTokens.has(token);
+  }
+
   #result(finishReason: FinishReason, stopToken: number | undefined, nowMs: number): GenerationResult {
     this.#isAnswered = true;
     const { promptTokens, cachedTokens, promotion, preemptions, logProbabilities, side } = this;
     return {
       tokens: this.text.slice(promptTokens, this.textTokens), finishReason, stopToken, stopString: this.answerText?.stopString,
-      text: this.answerText?.text, logProbabilities, promptTokens, cachedTokens, promotion, selection: this.sequence?.selection?.counts, preemptions,
+      text: this.answerText?.text, logProbabilities, promptTokens, cachedTokens, promotion, selection: this.#selection?.counts, preemptions,
       firstTokenMs: (this.firstTokenAtMs < 0 ? nowMs : this.firstTokenAtMs) - this.submittedMs, totalMs: nowMs - this.submittedMs, side,
     };
   }

@@ -7,7 +7,7 @@ import { setImmediate } from 'node:timers/promises';
 
 import { createError } from '../base/errors.js';
 import type { KvCache } from '../cache/kv-cache.js';
-import { readWaitOptions, waitUntil, type Noticing, type WaitOptions } from '../cache/wait.js';
+import { readWaitOptions, waitUntil, type Noticing, type WaitOptions } from '../device/wait.js';
 import { checkInteger, integer, readOptions, withDefault } from '../base/options.js';
 import { ContinuousBatching } from './continuous-batching.js';
 import { Generation } from './generation.js';
@@ -74,7 +74,7 @@ export class OnlineScheduler {
     return typeof value === 'object' && value !== null && #isClosed in value;
   }
 
-  /** What its requests look like, for who watches it: bounded in size. Throws what the clock throws. @internal */
+  /** What its requests look like, for those that watch it: bounded in size. Throws what the clock throws. @internal */
   picture(): RequestsPicture {
     return this.#batching.requests.picture();
   }
@@ -153,7 +153,7 @@ export class OnlineScheduler {
     const stream: TokenStream = new TokenStream({
       cancel: () => { this.#batching.end(generation, generation.abortError()); },
       finish: () => { this.#batching.finish(generation); },
-      side: () => generation.side, admission: () => generation.admission,
+      said: () => generation.sampledText, side: () => generation.side, admission: () => generation.admission,
       text: () => generation.answerText?.text, logProbabilities: () => generation.logProbabilities,
     });
     const arrival = this.#arrivals + 1 + answer;

@@ -1,13 +1,12 @@
 // OpenRequests: the requests of a scheduler that have not ended: they are watched for signals and deadlines, wait, count for their
 // tenants and in the totals, and end exactly once. Which of them run, and what they hold, is decided elsewhere.
 
-import type { ChosenToken } from './batch-sampler.js';
 import type { Generation } from './generation.js';
+import type { TokenLogProbability } from './plain-sampling.js';
 import { pictureOfRequests, type RequestsPicture } from './request-picture.js';
 import { TenantShares, type RequestOrder } from './request-order.js';
 import type { Clock } from './scheduler-options.js';
-import { promptSource } from './prompt-source.js';
-import type { ServingTimes } from './serving-times.js';
+import { promptSource, type ServingTimes } from './serving-times.js';
 import { RequestWatch, type RequestWatchOptions } from './request-watch.js';
 import { WaitingList } from './waiting-list.js';
 
@@ -80,6 +79,11 @@ export class OpenRequests {
 
   get count(): number {
     return this.#open.size;
+  }
+
+  /** All of them, in no order. */
+  get all(): Iterable<Generation> {
+    return this.#open;
   }
 
   /** Adds a request that may not start yet. Its signal and its deadline count from now on. Throws what the clock throws. */
@@ -159,7 +163,7 @@ export class OpenRequests {
   }
 
   /** Gives a request its next token, which may be the last. */
-  accept(generation: Generation, { token, logProbability }: ChosenToken, nowMs: number): void {
+  accept(generation: Generation, token: number, logProbability: TokenLogProbability | undefined, nowMs: number): void {
     if (generation.followers.length > 0) {
       this.#onPrompt(generation);
       this.#letFollow(generation);

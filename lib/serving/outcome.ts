@@ -2,11 +2,9 @@
 // loop and yields the outcomes of its requests in the order in which they come.
 
 import { createError } from '../base/errors.js';
-import { ChangeSignal } from '../device/change-signal.js';
-import { nextChange } from '../cache/wait.js';
+import { ChangeSignal, nextChange } from '../device/wait.js';
 import type { ContinuousBatching } from './continuous-batching.js';
-import type { GenerationListener } from './generation-listener.js';
-import type { GenerationResult } from './generation-result.js';
+import type { GenerationListener, GenerationResult } from './generation-result.js';
 
 /** How a request of a list ended. */
 export type GenerationOutcome = PromiseSettledResult<GenerationResult> & {

@@ -2,11 +2,10 @@
 // are copied, so the caller may use the array again.
 
 import { createError } from '../base/errors.js';
-import { cachingField, checkTokens, itemsField, maxToken, textField, tokensField, type AcquireOptions } from '../cache/acquire-options.js';
+import { cachingField, checkTokens, itemsField, maxToken, sortItems, tokensField, type AcquireOptions, type PromptItem } from '../cache/acquire-options.js';
 import type { KvCache } from '../cache/kv-cache.js';
 import { selectionField, type SelectionOptions } from '../importance/selection-options.js';
-import { sortItems, type PromptItem } from '../prefix/prompt-encoder.js';
-import { abortSignal, arrayOf, callable, checkInteger, integer, number, optional, readArray, readIterable, readOptions, string, withDefault, withoutRevoked, type Field, type OptionsOf } from '../base/options.js';
+import { abortSignal, arrayOf, callable, checkInteger, integer, number, optional, readArray, readIterable, readOptions, string, text, withDefault, withoutRevoked, type Field, type OptionsOf } from '../base/options.js';
 import type { SideTensorInfo } from '../side/side-tensors.js';
 import type { AnswerTokenizer, TokenPieces } from './answer-text.js';
 import { greedy, rulesOf, type Sampler } from './sampling.js';
@@ -107,9 +106,9 @@ const spec = {
   tokenizer: optional(tokenizerField),
   logProbabilities: optional(integer({ max: 1_000 })),
   sampler: withDefault(callable<Sampler>(), greedy),
-  tenant: optional(textField),
-  salt: optional(textField),
-  adapter: optional(textField),
+  tenant: optional(text),
+  salt: optional(text),
+  adapter: optional(text),
   caching: cachingField,
   priority: withDefault(integer({ max: 255 }), 0),
   urgency: withDefault(integer({ max: 255 }), 0),
@@ -128,6 +127,10 @@ export interface ServedBy {
   readonly sideTensors: readonly SideTensorInfo[];
   /** Whether the engine computes sequences that hold selected tokens. */
   readonly canSelect: boolean;
+  /** Of which a selection is asked. */
+  readonly cache?: KvCache | undefined;
+  /** Whether the cache keeps prefixes: else nothing of a request is kept for others. */
+  readonly keepsPrefixes: boolean;
 }
 
 export type ReadRequest = ReturnType<typeof readRequest>;
@@ -143,7 +146,7 @@ const samplerOptions = [
  * requests of the pass. `index`: place of the request in a list, which the error names. Throws KV_UNKNOWN_OPTION and
  * KV_INVALID_OPTION.
  */
-export function readRequest(owner: string, options: GenerationRequest, { vocabularyTokens, sideTensors, canSelect }: ServedBy, index?: number) {
+export function readRequest(owner: string, options: GenerationRequest, { vocabularyTokens, sideTensors, canSelect, keepsPrefixes, cache }: ServedBy, index?: number) {
   const path = index === undefined ? '' : `requests[${index}]`;
   const prefix = index === undefined ? '' : `${path}.`;
   if (options === undefined) readOptions(owner, null, spec, path); // a missing request, not one without options
@@ -160,13 +163,14 @@ export function readRequest(owner: string, options: GenerationRequest, { vocabul
   checkVocabulary(owner, `${prefix}tokens`, tokens, sorted, vocabularyTokens);
   checkSideNames(owner, read, sideTensors, prefix);
   checkSelection(owner, `${prefix}selection`, read, canSelect);
+  if (read.selection !== undefined) cache?.prefixes.tiers?.selections.checkRules(owner, `${prefix}selection`, read.selection);
   checkBias(owner, `${prefix}sampler`, read.sampler, vocabularyTokens);
   if (pieces === undefined && read.stopStrings.length > 0) {
     throw createError('KV_INVALID_OPTION', {
       reason: 'type', owner, option: `${prefix}tokenizer`, expected: 'a tokenizer with `pieces()`, which `stopStrings` need', received: undefined,
     });
   }
-  return { ...read, pieces, tokens };
+  return { ...read, pieces, tokens, caching: keepsPrefixes ? read.caching : 'off' };
 }
 
 /** Throws KV_UNKNOWN_OPTION, which suggests the sampler that was meant. */

@@ -53,6 +53,7 @@ export class RunningList {
 
   /** Releases the slots of ended requests and removes requests without a slot. Returns how many slots it has released. */
   removeEnded(): number {
+    if (this.#generations.every(({ hasEnded, sequence }) => !hasEnded && sequence !== undefined)) return 0; // as a rule
     let kept = 0;
     let released = 0;
     for (const generation of this.#generations) {

@@ -2,6 +2,7 @@
 // virtual-kv/prometheus, or by anyone.
 
 import { TimeHistogram } from '../base/time-histogram.js';
+import type { Promotion } from '../cache/promotion.js';
 
 const seconds = [10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 30_000, 60_000, 120_000, 300_000];
 const tokens = [1, 2.5, 5, 10, 20, 30, 50, 75, 100, 200, 500, 1_000, 2_500, 5_000];
@@ -31,4 +32,25 @@ export class ServingTimes {
     if (times === undefined) this.firstTokenBy.set(source, times = new TimeHistogram(seconds));
     times.observe(ms);
   }
+}
+
+/** What is known of a request's prompt once it has a slot. */
+export interface PromptParts {
+  readonly promptTokens: number;
+  readonly cachedTokens: number;
+  readonly promotion: Promotion | undefined;
+}
+
+/** What most of the prompt's tokens came from: `computed`, `device`, or the name of a tier. */
+export function promptSource({ promptTokens, cachedTokens, promotion }: PromptParts): string {
+  let source = 'computed';
+  let most = promptTokens - cachedTokens;
+  const take = (name: string, tokens: number): void => {
+    if (tokens < most) return;
+    source = name;
+    most = tokens;
+  };
+  take('device', Math.max(0, cachedTokens - (promotion?.promotedTokens ?? 0)));
+  for (const [tier, tokens] of Object.entries(promotion?.promotedFrom ?? {})) take(tier, Math.min(tokens, cachedTokens));
+  return source;
 }

@@ -7,7 +7,7 @@ import type { Sequence } from '../cache/sequence.js';
 import type { RowPlaces } from '../side/side-rows.js';
 import type { EnginePass } from './engine.js';
 import type { Generation } from './generation.js';
-import type { TokenLogProbability } from './log-probabilities.js';
+import type { TokenLogProbability } from './plain-sampling.js';
 
 /** A sequence as the plan sees it. */
 export interface StepMember {
@@ -56,8 +56,12 @@ export class Pass implements EnginePass {
   readonly keptLogits: (Float32Array | undefined)[] = [];
   /** Whether the engine has begun it and not answered: the device may write to its slots. */
   isRunning = false;
+  /** Whether it runs and the engine's answer is there: its tokens are being chosen. */
+  isAnswered = false;
   /** Resolves when it runs no more; undefined: it was not begun. */
   over: Promise<void> | undefined;
+  /** Of `signal`; undefined: the engine has not asked for it. */
+  #dropping: AbortController | undefined;
   /** [sequence]: the generation of its slot. */
   readonly #slotGenerations: Uint32Array;
   #tokens: Int32Array;
@@ -84,6 +88,12 @@ export class Pass implements EnginePass {
     return this.#tokens;
   }
 
+  /** Made when it is asked for: many engines never do. */
+  get signal(): AbortSignal {
+    this.#dropping ??= new AbortController();
+    return this.#dropping.signal;
+  }
+
   /** Tokens of all its sequences. */
   get totalTokens(): number {
     return this.#tokenCount;
@@ -104,9 +114,18 @@ export class Pass implements EnginePass {
     return this.generations.every(({ hasEnded }) => hasEnded);
   }
 
-  /** Begins to fill it anew; `trim` when that is done. */
+  /** Tells the engine that no request needs its answer, unless that is there. */
+  drop(reason: Error): void {
+    if (!this.isRunning || this.isAnswered) return;
+    this.#dropping ??= new AbortController();
+    this.#dropping.abort(reason);
+  }
+
+  /** Empties it. Where it is filled anew, `trim` when that is done. */
   clear(): void {
     this.over = undefined;
+    this.isAnswered = false;
+    this.#dropping = undefined;
     this.#tokenCount = 0;
     this.#length = 0;
   }

@@ -8,7 +8,7 @@ import { describe } from '../base/phrases.js';
 import { BatchSampler, type ChosenToken } from './batch-sampler.js';
 import type { EngineAnswer, EngineCall } from './engine-answer.js';
 import type { Generation } from './generation.js';
-import { logProbabilityOf } from './log-probabilities.js';
+import { logProbabilityOf } from './plain-sampling.js';
 import { asError } from './scheduler-options.js';
 import type { Pass } from './step-passes.js';
 
@@ -31,9 +31,8 @@ export class TokenChoice {
       const generation = pass.generations[index]!;
       if (pass.wantsLogits[index] === 0 || generation.hasEnded || (!hasTokens && generation.rules !== undefined)) continue;
       try {
-        const { token, logProbability } = hasTokens ? this.#given(call, index, generation, answer) : this.#sampled(call, index, pass, answer);
-        pass.nextTokens[index] = token;
-        pass.logProbabilities[index] = logProbability;
+        if (hasTokens) pass.nextTokens[index] = this.#given(call, index, generation, answer);
+        else this.#sampled(call, index, pass, answer);
       } catch (error) { // what the sampler of a request throws
         pass.errors[index] = error as Error;
       }
@@ -86,23 +85,25 @@ export class TokenChoice {
   }
 
   /** The token that the engine has chosen. */
-  #given(call: EngineCall, index: number, { logProbabilities }: Generation, answer: EngineAnswer): ChosenToken {
+  #given(call: EngineCall, index: number, { logProbabilities }: Generation, answer: EngineAnswer): number {
     const token = answer.token(index);
     if (!this.#isToken(token)) {
       throw createError('KV_ENGINE_FAILED', { call, sequences: 1, problem: `token ${describe(token)} is not in its vocabulary` });
     }
-    if (logProbabilities === undefined) return { token, logProbability: undefined };
+    if (logProbabilities === undefined) return token;
     throw createError('KV_ENGINE_FAILED', { call, sequences: 1, problem: 'it answered with tokens, and the request asks for log-probabilities' });
   }
 
-  #sampled(call: EngineCall, index: number, pass: Pass, answer: EngineAnswer): ChosenToken {
+  /** Has the function of the request choose. */
+  #sampled(call: EngineCall, index: number, pass: Pass, answer: EngineAnswer): void {
     const generation = pass.generations[index]!;
     const logits = answer.row(index);
     if (logits === undefined) throw logitsError(call, 'its logits were gone before they were read');
     const kept = generation.keepsLogits ? new Float32Array(logits) : undefined;
     const chosen = this.#sample(logits, generation, call);
+    pass.nextTokens[index] = chosen.token;
+    pass.logProbabilities[index] = chosen.logProbability;
     pass.keptLogits[index] = kept; // only now: logits that gave no token are not kept
-    return chosen;
   }
 
   #sample(logits: Float32Array, { request, generatedTokens, arrival, sampledText }: Generation, call: EngineCall): ChosenToken {

@@ -1,5 +1,5 @@
-// TokenStream: one answer as it is generated: an async iterator of tokens, for one reader, and a promise of the whole. It holds at
-// most the answer's tokens, so a slow reader delays no request. Leaving the loop early (`return`) cancels the request. A second
+// TokenStream: one answer as it is generated: an async iterator of tokens, for one reader, and a promise of the whole. It reads the tokens
+// where its request keeps them, so a slow reader delays no request. Leaving the loop early (`return`) cancels the request. A second
 // reader is refused, and so is using the stream as its result.
 //
 // Invariant: reads wait only while all tokens so far are read; they are answered in the order in which they were made.
@@ -7,14 +7,16 @@
 import { createError } from '../base/errors.js';
 import { notConstructible } from '../base/options.js';
 import type { HandOver } from '../side/hand-over.js';
-import type { GenerationListener } from './generation-listener.js';
-import type { GenerationAdmission, GenerationResult } from './generation-result.js';
-import type { TokenLogProbability } from './log-probabilities.js';
+import type { GenerationAdmission, GenerationListener, GenerationResult } from './generation-result.js';
+import type { TokenLogProbability } from './plain-sampling.js';
+import type { SampledText } from './sampled-text.js';
 
 /** What a stream asks its scheduler. */
 export interface TokenStreamOptions {
   readonly cancel: () => void;
   readonly finish: () => void;
+  /** Prompt and answer so far. */
+  readonly said: () => SampledText;
   readonly side: () => HandOver | undefined;
   readonly admission: () => GenerationAdmission | undefined;
   readonly text: () => string | undefined;
@@ -30,11 +32,11 @@ interface Read {
 export class TokenStream implements AsyncIterableIterator<number> {
   readonly #cancel: () => void;
   readonly #finish: () => void;
+  readonly #said: () => SampledText;
   readonly #side: () => HandOver | undefined;
   readonly #admission: () => GenerationAdmission | undefined;
   readonly #text: () => string | undefined;
   readonly #logProbabilities: () => readonly TokenLogProbability[] | undefined;
-  readonly #tokens: number[] = [];
   #readTokens = 0;
   #hasReader = false;
   #state: 'open' | 'ended' | 'left' = 'open';
@@ -49,9 +51,10 @@ export class TokenStream implements AsyncIterableIterator<number> {
   constructor(options: TokenStreamOptions) {
     const read = readOptions(options);
     if (read === undefined) throw notConstructible('TokenStream', 'scheduler.submit');
-    const { cancel, finish, side, admission, text, logProbabilities } = read;
+    const { cancel, finish, said, side, admission, text, logProbabilities } = read;
     this.#cancel = cancel;
     this.#finish = finish;
+    this.#said = said;
     this.#side = side;
     this.#admission = admission;
     this.#text = text;
@@ -138,9 +141,8 @@ export class TokenStream implements AsyncIterableIterator<number> {
   /** The listener that fills the stream. @internal */
   listener(): GenerationListener {
     return {
-      token: (token) => {
-        this.#tokens.push(token);
-        this.#answerReads();
+      token: () => {
+        if (this.#reads.length > 0) this.#answerReads();
       },
       done: (result) => this.#ended(result, undefined),
       failed: (error) => this.#ended(Promise.reject(error), error),
@@ -174,13 +176,15 @@ export class TokenStream implements AsyncIterableIterator<number> {
 
   #answerReads(): void {
     while (this.#reads.length > 0) {
-      const hasToken = this.#state !== 'left' && this.#readTokens < this.#tokens.length;
+      const { tokens, length, promptTokens } = this.#said();
+      const at = promptTokens + this.#readTokens;
+      const hasToken = this.#state !== 'left' && at < length;
       if (!hasToken && this.#state === 'open') return;
       const { resolve, reject } = this.#reads.shift()!;
       const error = this.#error;
       if (hasToken) {
         this.#readTokens += 1;
-        resolve({ done: false, value: this.#tokens[this.#readTokens - 1]! });
+        resolve({ done: false, value: tokens[at]! });
       } else if (error === undefined) resolve({ done: true, value: undefined });
       else {
         this.#error = undefined;
@@ -207,8 +211,8 @@ for (const field of resultFields) {
 /** Undefined for what no scheduler gives: a caller can call constructors, with any argument. */
 function readOptions(options: TokenStreamOptions): TokenStreamOptions | undefined {
   try {
-    const { cancel, finish, side, admission, text, logProbabilities } = options;
-    const read = { cancel, finish, side, admission, text, logProbabilities };
+    const { cancel, finish, said, side, admission, text, logProbabilities } = options;
+    const read = { cancel, finish, said, side, admission, text, logProbabilities };
     return Object.values(read).every((each) => typeof each === 'function') ? read : undefined;
   } catch { // no object, or a proxy that answers with errors
     return undefined;

@@ -66,12 +66,12 @@ export class WaitingList {
   }
 
   /** Begins a step: new requests, and those whose wait for another's prompt is over, can be `first`. */
-  settle(): void {
+  beginStep(): void {
     for (const generation of this.#arrived) {
       this.#ready.add(generation);
       this.#arrived.delete(generation);
     }
-    for (const [leader, followers] of this.#followers) this.#settleFollowers(leader, followers);
+    for (const [leader, followers] of this.#followers) this.#readyFollowers(leader, followers);
     if (this.#ended > 64 && this.#ended > this.#length) this.#forgetEnded();
   }
 
@@ -144,7 +144,7 @@ export class WaitingList {
     return isBlocked ? this.#blocked : this.#ready;
   }
 
-  #settleFollowers(leader: Generation, followers: Heap<Generation>): void {
+  #readyFollowers(leader: Generation, followers: Heap<Generation>): void {
     const { sequence, length } = leader;
     for (let next = followers.first; next !== undefined; next = followers.first) {
       if (!next.hasEnded && sequence !== undefined && length < next.awaitedTokens) return;

@@ -1,7 +1,7 @@
 // CoverNodes: the nodes of the prefix index as one side tensor sees them: the same texts and links, and per node up to where its text is
 // covered, and in which pages. It has no rule: SideCover writes it.
 
-import { enlarged } from '../base/enlarged.js';
+import { enlarged } from '../base/typed-arrays.js';
 import type { NodeTable } from '../prefix/node-table.js';
 import type { LedgerNodes } from '../prefix/row-ledger.js';
 

@@ -4,9 +4,8 @@
 
 import { createError } from '../base/errors.js';
 import { checkInteger, instanceOf, readOptions } from '../base/options.js';
-import type { SideView } from '../layout/dtype-arrays.js';
+import { arrayOver, type SideView } from '../base/dtypes.js';
 import type { PrefixDomainParts } from '../prefix/domain.js';
-import { arrayOver } from '../layout/dtype-arrays.js';
 import { EncoderHold } from './encoder-hold.js';
 import { EncoderItems } from './encoder-items.js';
 import {

@@ -3,7 +3,7 @@
 
 import { createError } from '../base/errors.js';
 import { notConstructible } from '../base/options.js';
-import type { SideDtype } from '../layout/dtype-arrays.js';
+import type { SideDtype } from '../base/dtypes.js';
 import { EncoderItem } from './encoder-item.js';
 
 /** The part of a cache that its holds talk to. @internal */

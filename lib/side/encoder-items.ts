@@ -5,9 +5,8 @@
 import { createError } from '../base/errors.js';
 import { explainRevoked } from '../base/options.js';
 import { domainParts, type PrefixDomainParts } from '../prefix/domain.js';
-import { copyComputedRows, type ComputedRows } from './computed-rows.js';
 import { EncoderHold, type HoldOwner } from './encoder-hold.js';
-import { EncoderItem } from './encoder-item.js';
+import { copyComputedRows, EncoderItem, type ComputedRows } from './encoder-item.js';
 import type { ReadAcquireOptions } from './encoder-options.js';
 import { EncoderRequest } from './encoder-request.js';
 import { EncoderRoom } from './encoder-room.js';

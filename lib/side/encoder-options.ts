@@ -3,12 +3,11 @@
 
 import { createError } from '../base/errors.js';
 import {
-  abortSignal, callable, integer, isOptionsObject, nested, number, oneOf, optional, readOptions, withDefault, withoutRevoked,
+  abortSignal, callable, integer, isOptionsObject, nested, number, oneOf, optional, readOptions, text, withDefault, withoutRevoked,
   type Field,
 } from '../base/options.js';
 import { bytesOf } from '../base/typed-arrays.js';
-import { textField } from '../cache/acquire-options.js';
-import { sideDtypeBytes, sideDtypes, type SideDtype, type SideView } from '../layout/dtype-arrays.js';
+import { sideDtypeBytes, sideDtypes, type SideDtype, type SideView } from '../base/dtypes.js';
 import { prefixDomain, type PrefixDomain, type PrefixDomainParts } from '../prefix/domain.js';
 
 /** The rows of one kind of items: what its encoder returns for one token. */
@@ -113,12 +112,12 @@ const hashField: Field<string> = (value, place) => {
 };
 
 export const domainSpec = {
-  tenant: optional(textField), salt: optional(textField), adapter: optional(textField), namespace: optional(textField),
+  tenant: optional(text), salt: optional(text), adapter: optional(text), namespace: optional(text),
 };
 
 const cacheSpec = { budgetBytes: integer({ min: 1 }), kinds: kindsField };
 
-const nameSpec = { domain: nested(domainSpec), kind: textField, hash: hashField };
+const nameSpec = { domain: nested(domainSpec), kind: text, hash: hashField };
 
 const acquireSpec = {
   ...nameSpec,

@@ -2,7 +2,7 @@
 // and sets the caller's time limit, and removes both with the answer.
 
 import { createError } from '../base/errors.js';
-import { after } from '../cache/wait.js';
+import { after } from '../device/wait.js';
 import type { EncoderHold } from './encoder-hold.js';
 import type { EncoderItem } from './encoder-item.js';
 import type { ReadAcquireOptions } from './encoder-options.js';

@@ -20,7 +20,7 @@ export interface FoundPlan {
   /** Of the pages, those that the slot maps already (`sharedPages`). */
   readonly shared: number;
   /** Pages that are set aside for the slot, counted from its first. */
-  readonly promised: number;
+  readonly earmarked: number;
   readonly tokens: number;
 }
 
@@ -46,11 +46,11 @@ export class FoundPages {
     if (this.#ids.length < count) this.#ids = new Int32Array(2 * count);
     this.#parts.cover.find(node, tokens, this.#ids);
     this.#count = count;
-    for (let index = 0; index < count; index += 1) this.#parts.pages.pin(this.#ids[index]!);
+    this.#parts.pages.pin(this.#ids, count);
   }
 
   forget(): void {
-    for (let index = 0; index < this.#count; index += 1) this.#parts.pages.unpin(this.#ids[index]!);
+    this.#parts.pages.unpin(this.#ids, this.#count);
     this.#count = 0;
   }
 
@@ -63,16 +63,16 @@ export class FoundPages {
    * Maps them behind the slot's first `shared`. Where mappings are short it copies them, into pages that map side by side. Throws what the
    * driver says; then the slot has what it had, or pages of its own behind that.
    */
-  mapInto(slot: number, { tenant, shared, promised, tokens }: FoundPlan): void {
+  mapInto(slot: number, { tenant, shared, earmarked, tokens }: FoundPlan): void {
     const { pages, makeRoom } = this.#parts;
     const count = this.#count;
     try {
-      this.#native.admit(slot, tenant, this.#ids, shared, count, 0, promised, -1, -1, 0, undefined);
+      this.#native.admit(slot, tenant, this.#ids, shared, count, 0, earmarked, -1, -1, 0, undefined);
       pages.join(slot, this.#ids, count);
     } catch (error) {
       if (!isKvError(error, 'KV_OUT_OF_MAPPINGS') || shared === count) throw error;
       makeRoom(count - shared);
-      this.#native.admit(slot, tenant, this.#ids, shared, shared, count, promised, -1, -1, 0, undefined);
+      this.#native.admit(slot, tenant, this.#ids, shared, shared, count, earmarked, -1, -1, 0, undefined);
       pages.nameNew(slot, count);
       for (let index = shared; index < count; index += 1) {
         const page = this.#ids[index]!;

@@ -3,8 +3,8 @@
 
 import { createError } from '../base/errors.js';
 import { checkInteger, notConstructible } from '../base/options.js';
-import type { SideView } from '../layout/dtype-arrays.js';
-import { unclosed } from '../device/unclosed.js';
+import type { SideView } from '../base/dtypes.js';
+import { unclosed } from '../device/weak-users.js';
 import type { SideTensor } from './side-tensor.js';
 import { SideTensors } from './side-tensors.js';
 
@@ -16,7 +16,7 @@ export class HandOver {
   readonly #slot: number;
   readonly #sideSlot: number;
   readonly #tensors: readonly SideTensor[];
-  readonly #byName = new Map<string, SideTensor>();
+  readonly #byName: ReadonlyMap<string, SideTensor>;
   #isClosed = false;
 
   /** @param tensors As bits. @internal Use `sequence.handOver`. */
@@ -25,9 +25,10 @@ export class HandOver {
     this.#side = side;
     this.#slot = slot;
     this.#sideSlot = side.sideSlots.of[slot]!;
-    this.#tensors = side.all.filter((_, index) => (tensors & 2 ** index) !== 0);
-    this.names = Object.freeze(this.#tensors.map(({ open }) => open.name));
-    for (const tensor of this.#tensors) this.#byName.set(tensor.open.name, tensor);
+    const named = side.names.of(tensors);
+    this.#tensors = named.tensors;
+    this.names = named.names;
+    this.#byName = named.byName;
     side.lease(this.#sideSlot);
     const sideSlot = this.#sideSlot;
     unclosed.register(this, {
@@ -41,6 +42,10 @@ export class HandOver {
   /** Tokens whose rows can be read, in all its tensors: those that were committed. It grows while the sequence runs. */
   get tokens(): number {
     this.#check('read');
+    return this.#readable;
+  }
+
+  get #readable(): number {
     let least = this.#committed;
     for (let index = 0; index < this.#tensors.length; index += 1) {
       least = Math.min(least, this.#tensors[index]!.writes.written[this.#sideSlot]!);
@@ -68,19 +73,20 @@ export class HandOver {
   /**
    * Rows [from, to) of a tensor (default: all), [to − from, width], as a typed array over the memory itself: `float32` as a Float32Array,
    * `float16` and `bfloat16` as a Uint16Array of their bits, `float8` as a Uint8Array, `int8` and `int32` as an Int8Array and an
-   * Int32Array. Cached rows and those that were computed are one piece. For reading only: a write would change what is cached. It is
-   * detached (length 0) when the hand-over is closed, or the sequence is truncated before `to`; then ask again. A short range is the
-   * cheaper one: V8 counts a view's memory as garbage to be collected. Throws KV_SIDE_STATE, KV_INVALID_OPTION, KV_DRIVER_UNSUPPORTED for
-   * a tensor on another device.
+   * Int32Array. Cached rows and those that were computed are one piece. For reading only: a write would change what is cached. The first
+   * look at a sequence's rows is a copy where it is at most 32 KiB, which is there without a page fault. An array is detached (length 0)
+   * when the hand-over is closed, or the sequence is truncated before `to`; then ask again. A short range is the cheaper one: a view of
+   * more than 64 MiB makes V8 collect garbage. Throws KV_SIDE_STATE, KV_INVALID_OPTION, KV_DRIVER_UNSUPPORTED for a tensor on another device.
    */
-  rows(name: string, from = 0, to = this.tokens): Readonly<SideView> {
+  rows(name: string, from = 0, to?: number): Readonly<SideView> {
     const tensor = this.#named('HandOver.rows', name);
-    const { tokens } = this;
-    checkInteger('HandOver.rows', 'to', to, 0, tokens, 'These are the tokens that were committed with their rows.');
-    checkInteger('HandOver.rows', 'from', from, 0, to);
-    this.#side.handed(this.#sideSlot, to);
-    this.#side.copies.waitFor(tensor.writes.number, this.#sideSlot, to);
-    return tensor.views.view(this.#sideSlot, from, to);
+    const tokens = this.#readable;
+    const end = to === undefined ? tokens : to;
+    checkInteger('HandOver.rows', 'to', end, 0, tokens, 'These are the tokens that were committed with their rows.');
+    checkInteger('HandOver.rows', 'from', from, 0, end);
+    this.#side.handed(this.#sideSlot, end);
+    this.#side.copies.waitFor(tensor.writes.number, this.#sideSlot, end);
+    return tensor.views.view(this.#sideSlot, from, end);
   }
 
   /** Address of token 0 of a tensor, for kernels: [token, width], without gaps. It stays the same until the hand-over is closed. */

@@ -3,17 +3,17 @@
 
 import { createError, isKvError } from '../base/errors.js';
 import type { BackgroundErrors } from '../device/background-errors.js';
-import type { ChangeSignal } from '../device/change-signal.js';
+import type { ChangeSignal } from '../device/wait.js';
 import { Driver } from '../device/driver.js';
 import { native as addon, type NativeCache } from '../device/native.js';
 import { PagePool } from '../device/page-pool.js';
-import { sideDtypeBytes } from '../layout/dtype-arrays.js';
-import { rowArithmetic } from '../layout/row-arithmetic.js';
+import { sideDtypeBytes } from '../base/dtypes.js';
+import { rowArithmetic } from '../base/row-arithmetic.js';
 import type { NodeTable } from '../prefix/node-table.js';
+import type { WithheldNodes } from './cover-victims.js';
 import { SideBudget } from './side-budget.js';
 import { SideCopies } from './side-copies.js';
-import type { SideMemory } from './side-memory.js';
-import { SideSlots } from './side-slots.js';
+import { SideSlots, type SideMemory } from './side-slots.js';
 import { SideTensor } from './side-tensor.js';
 import type { ReadSideTensor } from './side-tensor-options.js';
 import { SideTensors, type SlotLengths } from './side-tensors.js';
@@ -37,6 +37,7 @@ export interface SideTensorsToOpen {
 
 export interface SideCollaborators {
   readonly nodes: NodeTable;
+  readonly withheld: WithheldNodes;
   readonly lengths: SlotLengths;
   readonly late: BackgroundErrors;
   readonly capacity: ChangeSignal;
@@ -50,7 +51,7 @@ export interface OpenSide {
 }
 
 /** Throws KV_INVALID_OPTION, KV_OUT_OF_ADDRESS_SPACE, and what the driver throws. */
-export function openSideTensors(given: SideTensorsToOpen, { nodes, lengths, late, capacity, owner }: SideCollaborators): OpenSide {
+export function openSideTensors(given: SideTensorsToOpen, { nodes, withheld, lengths, late, capacity, owner }: SideCollaborators): OpenSide {
   const { tensors: shapes, slots, driver, handOverSlots } = given;
   const { sideDriver } = given;
   const isOnHost = shapes.some(({ place }) => place === 'host');
@@ -70,7 +71,7 @@ export function openSideTensors(given: SideTensorsToOpen, { nodes, lengths, late
       };
       const open = openTensor(shape, on, given, budget.bytes);
       memories.push(open);
-      tensors.push(new SideTensor(open, { nodes, late, owner, copies, makeRoom }));
+      tensors.push(new SideTensor(open, { nodes, withheld, late, owner, copies, makeRoom }));
     }
     return { side: new SideTensors({ tensors, sideSlots, budget, copies, slots: lengths, late, capacity }), closeMemory };
   } catch (error) {

@@ -3,7 +3,7 @@
 
 import { withoutRevoked, type FieldPlace } from '../base/options.js';
 import { elementsOf, isArray, lengthOf, typedArrayKind } from '../base/typed-arrays.js';
-import { sideDtypes, type SideDtype } from '../layout/dtype-arrays.js';
+import { sideDtypes, type SideDtype } from '../base/dtypes.js';
 
 /** A tensor's shape, and its dtype where that is one that a cache can hold. */
 export interface OutputTensor {

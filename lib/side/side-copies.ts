@@ -5,8 +5,9 @@
 // It refers to no cache: a cache that was never closed leaves its copies to it. Places are [tensor, side slot, slot, end] × count.
 
 import { isKvError } from '../base/errors.js';
-import { enlarged } from '../base/enlarged.js';
+import { enlarged } from '../base/typed-arrays.js';
 import type { Driver } from '../device/driver.js';
+import { packagedPtx } from '../device/kernel-files.js';
 import { native as addon, type NativeArena } from '../device/native.js';
 
 interface Copy {
@@ -61,7 +62,7 @@ export class SideCopies {
   /** Where the device writes to pages in the CPU's memory; undefined: no device does. Throws what the driver throws. */
   get arena(): NativeArena | undefined {
     if (this.#host === undefined || !this.#driver.info.hasStreams) return undefined;
-    return (this.#arena ??= new (addon().NativeArena)(this.#driver.native, this.#host.native));
+    return (this.#arena ??= new (addon().NativeArena)(this.#driver.native, this.#host.native, packagedPtx('scatter')));
   }
 
   /** Bytes registered with the device now; bytes that it copied to pages that it would not register. */

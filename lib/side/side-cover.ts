@@ -6,13 +6,14 @@
 // that page as its tail, unless a covered child has it.
 
 import { createError } from '../base/errors.js';
-import { enlarged } from '../base/enlarged.js';
-import type { RowArithmetic } from '../layout/row-arithmetic.js';
+import { enlarged } from '../base/typed-arrays.js';
+import type { RowArithmetic } from '../base/row-arithmetic.js';
 import { reasonNumber, type DroppedRows } from '../prefix/dropped-rows.js';
 import type { NodeTable } from '../prefix/node-table.js';
 import type { TextListener } from '../prefix/prefix-tree.js';
 import { CoverNodes } from './cover-nodes.js';
 import { CoverOrder } from './cover-order.js';
+import { CoverVictims, type WithheldNodes } from './cover-victims.js';
 import { RowLedger } from '../prefix/row-ledger.js';
 
 const evicted = reasonNumber('evicted');
@@ -27,17 +28,17 @@ export class SideCover implements TextListener {
   readonly #ledger: RowLedger;
   readonly #chain: number[] = [];
   readonly #order = new CoverOrder();
-  /** The rest of the order for `victim`: what comes before can lose nothing. Undefined: it starts again. */
-  #rest: Iterator<number> | undefined;
-  #victim = -1;
-  #spareEpoch = -1;
+  readonly #withheld: WithheldNodes;
+  readonly #victims: CoverVictims;
   #wasEvicted = new Uint8Array(0);
   /** By page: tokens of the text up to which the ledger relies on its bytes. */
   #heldTokens = new Int32Array(64);
 
   /** @param dropped Gets every page that no text needs any more. */
-  constructor(nodes: NodeTable, arithmetic: RowArithmetic, dropped: DroppedRows) {
+  constructor(nodes: NodeTable, withheld: WithheldNodes, arithmetic: RowArithmetic, dropped: DroppedRows) {
     this.#nodes = nodes;
+    this.#withheld = withheld;
+    this.#victims = new CoverVictims(this.#order, withheld);
     this.#arithmetic = arithmetic;
     this.#covered = new CoverNodes(nodes);
     this.#ledger = new RowLedger(this.#covered, arithmetic, dropped);
@@ -87,7 +88,7 @@ export class SideCover implements TextListener {
     if (node < 0) return;
     for (let at = this.#covered.deepestCovered(node); !this.#covered.isRoot(at); at = this.#nodes.parent[at]!) {
       this.#order.use(at, time);
-      if (at === this.#victim) this.#victim = -1;
+      this.#victims.used(at);
     }
   }
 
@@ -103,7 +104,7 @@ export class SideCover implements TextListener {
     for (; !this.#covered.isRoot(at) && !this.#covered.isCovered(at); at = this.#nodes.parent[at]!) chain.push(at);
     const before = this.#covered.coverEnd(at);
     if (before >= tokens) return before;
-    this.#rest = undefined;
+    this.#victims.restart();
     const first = this.#arithmetic.wholeRows(before);
     const tail = this.#covered.isRoot(at) ? -1 : this.#covered.tailRow[at]!;
     this.#ledger.check(before, tokens, table, tail);
@@ -127,20 +128,23 @@ export class SideCover implements TextListener {
 
   /**
    * The covered text that was used longest ago and of which `isSpare` affirms the pages that `evictPage` would take, by its last node;
-   * -1: none. Its ends go before its start. `spareEpoch` is another number once a page has become spare: until then it goes on where it
-   * was, and passes over the texts in use once.
+   * -1: none. Its ends go before its start; what the eviction policy withholds does not go. `spareEpoch` is another number once a page has
+   * become spare: until then it goes on where it was, and passes over the texts in use once.
    */
   victim(isSpare: (page: number) => boolean, spareEpoch: number): number {
-    const canLose = (node: number): boolean => !this.#covered.hasCoveredChild(node) && this.#isEndSpare(node, isSpare);
-    if (this.#rest === undefined || spareEpoch !== this.#spareEpoch) {
-      this.#rest = this.#order[Symbol.iterator]();
-      this.#spareEpoch = spareEpoch;
-    } else if (this.#victim >= 0 && this.#order.has(this.#victim) && canLose(this.#victim)) {
-      return this.#victim;
-    }
-    this.#victim = -1;
-    for (let next = this.#rest.next(); next.done !== true; next = this.#rest.next()) if (canLose(next.value)) return this.#victim = next.value;
-    return -1;
+    return this.#victims.next((node) => !this.#covered.hasCoveredChild(node) && this.#isEndSpare(node, isSpare), spareEpoch);
+  }
+
+  /** Calls `visit` for the pages of covered text that the eviction policy withholds, and of what that continues, each once. */
+  forWithheldPages(visit: (page: number) => void): void {
+    const seen = new Set<number>();
+    this.#withheld.forNodes((node) => {
+      if (!this.#order.has(node)) return;
+      for (let at = node; !this.#covered.isRoot(at) && !seen.has(at); at = this.#nodes.parent[at]!) {
+        seen.add(at);
+        this.#ledger.forOwnRows(at, visit);
+      }
+    });
   }
 
   lastUse(node: number): number {
@@ -149,19 +153,19 @@ export class SideCover implements TextListener {
 
   /** The last page of a text that `victim` named goes, and the tokens that end in it. */
   evictPage(node: number): void {
-    const rest = this.#rest;
     this.#cutTo(node, this.#endWithoutPage(node), evicted);
-    if (this.#covered.isCovered(node)) this.#rest = rest; // it is the next victim too, or the end that it has now is in use
+    if (!this.#covered.isCovered(node)) this.#victims.restart(); // else it is the next victim too, or the end that it has now is in use
     this.#wasEvicted[node] = 1;
   }
 
   /**
    * No text relies on the bytes of the page behind its first `tokens` tokens any more: the text that ends there loses what it has behind
-   * them. False: more than the end of a text lies there.
+   * them. False: more than the end of a text lies there, or the eviction policy withholds it.
    */
   release(page: number, tokens: number): boolean {
     for (const node of this.#order) {
-      if (this.#lastPage(node) !== page || this.#covered.hasCoveredChild(node)) continue;
+      if (this.#lastPage(node) !== page || this.#covered.hasCoveredChild(node) || this.#withheld.has(node)) continue;
+      this.#victims.restart();
       this.#cutTo(node, Math.max(this.#nodes.from[node]!, tokens), evicted);
       this.#wasEvicted[node] = 1;
       return !this.isHolding(page) || this.heldTokens(page) <= tokens;
@@ -181,12 +185,14 @@ export class SideCover implements TextListener {
 
   cut(node: number, from: number, _to: number, reason: number): void {
     this.#fit();
-    if (from < this.#covered.coverEnd(node)) this.#cutTo(node, from, reason);
+    if (from >= this.#covered.coverEnd(node)) return;
+    this.#victims.restart();
+    this.#cutTo(node, from, reason);
   }
 
   split(upper: number, lower: number): void {
     this.#fit();
-    this.#rest = undefined;
+    this.#victims.restart();
     const at = this.#nodes.from[lower]!;
     const covered = this.#covered.to[lower]!;
     this.#wasEvicted[upper] = this.#wasEvicted[lower]!;
@@ -205,7 +211,7 @@ export class SideCover implements TextListener {
   }
 
   joined(upper: number, lower: number): void {
-    this.#rest = undefined;
+    this.#victims.restart();
     const at = this.#nodes.to[upper]!;
     if (this.#covered.to[lower]! <= at) {
       this.#covered.to[lower] = this.#covered.to[upper]!;
@@ -287,7 +293,6 @@ export class SideCover implements TextListener {
   #cutTo(node: number, tokens: number, reason: number): void {
     const start = this.#nodes.from[node]!;
     const straddling = tokens <= start ? this.#straddlingPage(node) : -1;
-    this.#rest = undefined;
     this.#covered.to[node] = this.#ledger.cut(node, tokens, reason);
     if (tokens > start) {
       if (this.#covered.tailRow[node]! >= 0) this.#setHeldTokens(this.#covered.tailRow[node]!, tokens);

@@ -6,13 +6,33 @@ import type { FieldPlace } from '../base/options.js';
 import type { SideSlots } from './side-slots.js';
 import type { SideTensor } from './side-tensor.js';
 
+/** Some side tensors of a cache, in its order. */
+export interface NamedTensors {
+  readonly tensors: readonly SideTensor[];
+  readonly names: readonly string[];
+  readonly byName: ReadonlyMap<string, SideTensor>;
+}
+
 export class SideNames {
   readonly #tensors: readonly SideTensor[];
+  readonly #byBits = new Map<number, NamedTensors>();
   readonly #sideSlots: SideSlots;
 
   constructor(tensors: readonly SideTensor[], sideSlots: SideSlots) {
     this.#tensors = tensors;
     this.#sideSlots = sideSlots;
+  }
+
+  /** The tensors that the bits name: the same object each time. */
+  of(bits: number): NamedTensors {
+    let named = this.#byBits.get(bits);
+    if (named === undefined) {
+      const tensors = this.#tensors.filter((_, index) => (bits & 2 ** index) !== 0);
+      const byName = new Map(tensors.map((tensor) => [tensor.open.name, tensor]));
+      named = { tensors, names: Object.freeze([...byName.keys()]), byName };
+      this.#byBits.set(bits, named);
+    }
+    return named;
   }
 
   /** The tensor of that name. Throws KV_INVALID_OPTION. */

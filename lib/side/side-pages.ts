@@ -4,7 +4,7 @@
 // Invariants: a number is in use while a slot maps the page or a text holds it; then the addon knows it too, if it keeps it.
 
 import { createError } from '../base/errors.js';
-import { enlarged } from '../base/enlarged.js';
+import { enlarged } from '../base/typed-arrays.js';
 import type { NativeCache } from '../device/native.js';
 
 export class SidePages {
@@ -98,38 +98,41 @@ export class SidePages {
     return this.#index[page]!;
   }
 
-  /** Keeps the page from being evicted. */
-  pin(page: number): void {
-    this.#addUsers(page, 1);
+  /** Keeps the first `count` pages of `ids` from being evicted. */
+  pin(ids: Int32Array, count: number): void {
+    this.#addUsersOf(ids, 0, count, 1);
   }
 
-  unpin(page: number): void {
-    this.#addUsers(page, -1);
+  unpin(ids: Int32Array, count: number): void {
+    this.#addUsersOf(ids, 0, count, -1);
   }
 
   /** A sequence or a lease has the slot from now on. */
   use(slot: number): void {
     if (this.#isInUse[slot] === 1) return;
     this.#isInUse[slot] = 1;
-    for (let index = 0; index < this.#counts[slot]!; index += 1) this.#addUsers(this.#tables[slot]![index]!, 1);
+    this.#addUsersOf(this.tableOf(slot), 0, this.#counts[slot]!, 1);
   }
 
   /** The slot is idle from now on. */
   idle(slot: number): void {
     if (this.#isInUse[slot] === 0) return;
-    for (let index = 0; index < this.#counts[slot]!; index += 1) this.#addUsers(this.#tables[slot]![index]!, -1);
+    this.#addUsersOf(this.tableOf(slot), 0, this.#counts[slot]!, -1);
     this.#isInUse[slot] = 0;
   }
 
   /** The slot maps ids[its count … end) too, which are kept. */
   join(slot: number, ids: Int32Array, end: number): void {
     const table = this.tableOf(slot);
-    for (let index = this.#counts[slot]!; index < end; index += 1) {
+    const mappers = this.#mappers;
+    const from = this.#counts[slot]!;
+    if (end <= from) return;
+    for (let index = from; index < end; index += 1) {
       table[index] = ids[index]!;
-      this.#mappers[ids[index]!]! += 1;
-      this.#addUsers(ids[index]!, this.#isInUse[slot]!);
-      this.#counts[slot] = index + 1;
+      mappers[ids[index]!]! += 1;
     }
+    this.#addUsersOf(ids, from, end, this.#isInUse[slot]!);
+    this.#counts[slot] = end;
   }
 
   /** The slot maps pages of its own behind what it had, `end` pages in all. */
@@ -218,6 +221,10 @@ export class SidePages {
     const idlePages = users.reduce((idle, count, page) => (this.#isUsed[page] === 1 && count === 0 ? idle + 1 : idle), 0);
     if (this.#idlePages !== idlePages) throw broken('idle pages are miscounted', this.#idlePages, idlePages);
     return this.#made - this.#free.length;
+  }
+
+  #addUsersOf(ids: Int32Array, from: number, to: number, users: number): void {
+    for (let index = from; index < to; index += 1) this.#addUsers(ids[index]!, users);
   }
 
   #addUsers(page: number, users: number): void {

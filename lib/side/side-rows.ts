@@ -6,7 +6,7 @@ import { isOptionsObject, withoutRevoked } from '../base/options.js';
 import { lengthOf, typedArrayKind } from '../base/typed-arrays.js';
 import type { DeviceMemory } from '../device/device-memory.js';
 import type { Driver } from '../device/driver.js';
-import { arrayNameOf, bytesIfOf, type SideView } from '../layout/dtype-arrays.js';
+import { arrayNameOf, bytesIfOf, type SideView } from '../base/dtypes.js';
 import { deviceBytes, readDeviceRows, type DeviceBytes, type DeviceRows, type ReadDeviceRows } from './device-rows.js';
 import type { SideTensor } from './side-tensor.js';
 import type { SideTensors } from './side-tensors.js';

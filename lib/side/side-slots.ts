@@ -1,6 +1,11 @@
 // SideSlots: which sequence's rows lie in which slot of the side tensors. As a rule a sequence has the side slot of its own slot's number;
 // one whose rows are handed over keeps it under a lease after the sequence is released, and the next sequence gets another.
 
+import type { NativeCache } from '../device/native.js';
+import type { PagePool } from '../device/page-pool.js';
+import type { SideDtype } from '../base/dtypes.js';
+import type { RowArithmetic } from '../base/row-arithmetic.js';
+
 export class SideSlots {
   /** Slots of the side tensors: as many as the cache has, and those that leases may keep. */
   readonly count: number;
@@ -98,4 +103,22 @@ export class SideSlots {
     this.#isTaken[side] = 0;
     return side;
   }
+}
+
+/** The memory of one side tensor, as it was opened: its shape, where its pages come from, and its slots in the addon. */
+export interface SideMemory {
+  readonly name: string;
+  readonly width: number;
+  readonly dtype: SideDtype;
+  /** Bytes of one token. */
+  readonly tokenBytes: number;
+  /** How tokens fall into pages, which its names call rows. */
+  readonly arithmetic: RowArithmetic;
+  /** Pages of a slot's addresses. */
+  readonly slotPages: number;
+  readonly pool: PagePool;
+  readonly native: NativeCache;
+  /** Mapped pages by slot, and whether the driver has ruined the slot: the addon writes both. */
+  readonly rows: Int32Array;
+  readonly isQuarantined: Uint8Array;
 }

@@ -2,7 +2,7 @@
 
 import { createError } from '../base/errors.js';
 import { integer, isOptionsObject, oneOf, optional, readOptions, withDefault, withoutRevoked, type Field } from '../base/options.js';
-import { sideDtypes, type SideDtype } from '../layout/dtype-arrays.js';
+import { sideDtypes, type SideDtype } from '../base/dtypes.js';
 
 /** What one side tensor keeps per token. */
 export interface SideTensorShape {

@@ -2,24 +2,26 @@
 // cached text holds and go on in pages of their own; a shared page in which a text ends is copied when it is written to. It knows which bytes may be written and
 // what is cached; which slot a sequence gets and what the budget allows is asked elsewhere.
 //
-// Invariant: an idle slot maps only pages that a text holds, but for those that `settle` is still to unmap.
+// Invariant: an idle slot maps only pages that a text holds, but for those that `endDropped` is still to unmap.
 
 import { createError, isKvError } from '../base/errors.js';
 import type { BackgroundErrors } from '../device/background-errors.js';
 import type { NativeCache } from '../device/native.js';
-import type { RowArithmetic } from '../layout/row-arithmetic.js';
+import type { RowArithmetic } from '../base/row-arithmetic.js';
 import { DroppedRows } from '../prefix/dropped-rows.js';
 import type { NodeTable } from '../prefix/node-table.js';
+import type { SideVictim, WithheldNodes } from './cover-victims.js';
 import { FoundPages } from './found-pages.js';
 import type { SideCopies } from './side-copies.js';
 import { SideCover } from './side-cover.js';
-import type { SideMemory } from './side-memory.js';
+import type { SideMemory } from './side-slots.js';
 import { SidePages } from './side-pages.js';
 import { SideViews } from './side-views.js';
 import { SideWrites } from './side-writes.js';
 
 export interface SideTensorParts {
   readonly nodes: NodeTable;
+  readonly withheld: WithheldNodes;
   readonly late: BackgroundErrors;
   /** What views keep alive. */
   readonly owner: object;
@@ -35,7 +37,7 @@ export interface SideAdmission {
   /** Tokens that were found. */
   readonly tokens: number;
   /** Tokens that pages are set aside for. */
-  readonly promisedTokens: number;
+  readonly earmarkedTokens: number;
 }
 
 export class SideTensor {
@@ -61,14 +63,14 @@ export class SideTensor {
   readonly #isSpare = (page: number): boolean => this.#pages.usersOf(page) === 0;
   readonly #pair = new Int32Array(2);
 
-  constructor(open: SideMemory, { nodes, late, owner, copies, makeRoom }: SideTensorParts) {
+  constructor(open: SideMemory, { nodes, withheld, late, owner, copies, makeRoom }: SideTensorParts) {
     const { native, rows, arithmetic, slotPages } = open;
     this.open = open;
     this.#native = native;
     this.#rows = rows;
     this.#arithmetic = arithmetic;
     this.#makeRoom = makeRoom;
-    this.cover = new SideCover(nodes, arithmetic, this.#dropped);
+    this.cover = new SideCover(nodes, withheld, arithmetic, this.#dropped);
     this.#pages = new SidePages(native, { slots: rows.length, slotPages, isHeld: (page) => this.cover.isHolding(page) });
     this.found = new FoundPages(native, {
       cover: this.cover, pages: this.#pages, isQuarantined: (slot) => this.isQuarantined(slot), makeRoom: (pages) => makeRoom(this, pages),
@@ -92,18 +94,18 @@ export class SideTensor {
    * Gives an idle slot what was found, and sets pages aside. It is in use from then on. Throws KV_OUT_OF_PAGES, or what the driver says;
    * then the slot is idle, with some of what it had.
    */
-  admit(slot: number, { tenant, tokens, promisedTokens }: SideAdmission): void {
+  admit(slot: number, { tenant, tokens, earmarkedTokens }: SideAdmission): void {
     const shared = this.found.sharedPages(slot);
     if (shared < this.#pages.countOf(slot)) this.#shrink(slot, shared);
     this.#overfull.delete(slot);
     this.#pages.use(slot);
     try {
-      const promised = this.#arithmetic.rowsFor(promisedTokens);
-      this.#withRoom(promised - this.found.count, () => {
-        this.found.mapInto(slot, { tenant, shared, promised, tokens });
+      const earmarked = this.#arithmetic.rowsFor(earmarkedTokens);
+      this.#withRoom(earmarked - this.found.count, () => {
+        this.found.mapInto(slot, { tenant, shared, earmarked, tokens });
       });
       this.#pages.nameNew(slot, this.#rows[slot]!);
-      this.#earmarked[slot] = promised;
+      this.#earmarked[slot] = earmarked;
       this.writes.set(slot, tokens);
     } catch (error) {
       this.release(slot);
@@ -191,7 +193,7 @@ export class SideTensor {
   }
 
   /** Unmaps and ends what no text needs any more and no sequence has. Throws the driver's first refusal, at the end; goes on next time. */
-  settle(): void {
+  endDropped(): void {
     const dropped = this.#dropped;
     for (let at = 0; at < dropped.count; at += 1) {
       const page = dropped.row(at);
@@ -213,10 +215,10 @@ export class SideTensor {
     if (failure !== undefined) throw failure.error;
   }
 
-  /** When the text that would be evicted next was used last; Infinity: none can be. */
-  get oldestUse(): number {
+  /** What `evict` would take next; undefined: nothing can go. */
+  nextVictim(): SideVictim | undefined {
     const node = this.#victim();
-    return node < 0 ? Infinity : this.cover.lastUse(node);
+    return node < 0 ? undefined : { lastUse: this.cover.lastUse(node), tokens: this.cover.tokensOf(node, Infinity), tokenBytes: this.open.tokenBytes };
   }
 
   /** Evicts the last page of the text that was used longest ago. False: no text has a page that no sequence has. */
@@ -224,7 +226,7 @@ export class SideTensor {
     const node = this.#victim();
     if (node < 0) return false;
     this.cover.evictPage(node);
-    this.settle();
+    this.endDropped();
     return true;
   }
 
@@ -235,17 +237,24 @@ export class SideTensor {
   /** Bytes that are mapped, kept or set aside. */
   get usedBytes(): number {
     const { pool } = this.open;
-    return (pool.counts().budgetPages - pool.native.available()) * pool.pageBytes;
+    return (Math.floor(pool.memoryBudgetBytes / pool.pageBytes) - pool.native.available()) * pool.pageBytes;
   }
 
-  /** Bytes of cached pages that no sequence and no lease has: what `evict` can free. */
+  /** Bytes of cached pages that no sequence and no lease has. */
   get idleBytes(): number {
     return this.#pages.idlePages * this.open.pool.pageBytes;
   }
 
+  /** Of these, bytes that `evict` cannot free, since the eviction policy withholds the text. Takes time for each such text. */
+  get withheldBytes(): number {
+    let pages = 0;
+    this.cover.forWithheldPages((page) => { if (this.#isSpare(page)) pages += 1; });
+    return pages * this.open.pool.pageBytes;
+  }
+
   /** Throws KV_INTERNAL unless pages, slots and texts agree. */
   verify(): void {
-    this.settle();
+    this.endDropped();
     const counted = this.#pages.verify(this.#rows);
     const inUse = this.#native.verify();
     const { mappedPages, quarantinedPages } = this.open.pool.counts();

@@ -4,13 +4,12 @@
 
 import { createError } from '../base/errors.js';
 import type { BackgroundErrors } from '../device/background-errors.js';
-import type { ChangeSignal } from '../device/change-signal.js';
+import type { ChangeSignal } from '../device/wait.js';
 import type { DriverKind } from '../device/driver.js';
-import type { SideDtype } from '../layout/dtype-arrays.js';
+import type { SideDtype } from '../base/dtypes.js';
 import type { PrefixPath } from '../prefix/prefix-path.js';
 import type { CoverEnd } from './side-cover.js';
-import type { SideBudget } from './side-budget.js';
-import type { SideCounts } from './side-counts.js';
+import type { SideBudget, SideCounts } from './side-budget.js';
 import type { SideCopies } from './side-copies.js';
 import type { SideSlots } from './side-slots.js';
 import { SideNames } from './side-names.js';
@@ -46,7 +45,7 @@ export interface SideRequest {
   readonly node: number;
   /** Its tokens, covered in all tensors of `needs`. */
   readonly tokens: number;
-  readonly promisedTokens: number;
+  readonly earmarkedTokens: number;
   /** Tensors that the sequence carries, as bits. */
   readonly needs: number;
   readonly tenant: bigint;
@@ -70,6 +69,8 @@ export interface SideTensorInfo {
 
 export class SideTensors {
   readonly all: readonly SideTensor[];
+  /** All tensors, as bits; 0 where the cache has none, and nothing here needs to be called then. */
+  readonly everything: number;
   readonly infos: readonly SideTensorInfo[];
   readonly names: SideNames;
   readonly sideSlots: SideSlots;
@@ -87,6 +88,7 @@ export class SideTensors {
 
   constructor({ tensors, sideSlots, budget, copies, slots, late, capacity }: SideTensorsParts) {
     this.all = tensors;
+    this.everything = 2 ** tensors.length - 1;
     this.infos = Object.freeze(tensors.map(({ open: { name, width, dtype, tokenBytes, pool } }) =>
       Object.freeze({ name, width, dtype, tokenBytes, pageBytes: pool.pageBytes, driver: pool.driver.kind })));
     this.names = new SideNames(tensors, sideSlots);
@@ -103,11 +105,6 @@ export class SideTensors {
   /** Whether it is SideTensors that a cache made. */
   static isInstance(value: unknown): value is SideTensors {
     return typeof value === 'object' && value !== null && #late in value;
-  }
-
-  /** All tensors, as bits. */
-  get everything(): number {
-    return 2 ** this.all.length - 1;
   }
 
   /** Of a text's first `tokens` tokens, which end in `node`, how many all tensors of `needs` have. */
@@ -134,12 +131,12 @@ export class SideTensors {
    * Gives a slot's new sequence what its tensors have of its text. Throws KV_NO_FREE_SLOT when leases keep too many side slots,
    * KV_OUT_OF_PAGES, or what the driver says; then nothing of it stays.
    */
-  admit(slot: number, { node, tokens, promisedTokens, needs, tenant }: SideRequest): void {
+  admit(slot: number, { node, tokens, earmarkedTokens, needs, tenant }: SideRequest): void {
     if (needs === 0) return;
     const admitted: SideTensor[] = [];
     let side = -1;
     this.#late.attempt(() => {
-      this.settle();
+      this.endDropped();
     });
     try {
       this.#time += 1;
@@ -150,7 +147,7 @@ export class SideTensors {
       side = this.#choose(slot, needs, true);
       this.sideSlots.take(slot, side, needs);
       for (const tensor of this.#in(needs)) {
-        tensor.admit(side, { tenant, tokens, promisedTokens });
+        tensor.admit(side, { tenant, tokens, earmarkedTokens });
         admitted.push(tensor);
       }
     } catch (error) {
@@ -264,9 +261,9 @@ export class SideTensors {
   }
 
   /** Ends what no text and no sequence needs. Throws the driver's first refusal, at the end. */
-  settle(): void {
+  endDropped(): void {
     this.#inEach(this.everything, (tensor) => {
-      tensor.settle();
+      tensor.endDropped();
     });
   }
 
@@ -310,7 +307,7 @@ export class SideTensors {
   #giveBack(side: number, tensors: number): void {
     for (const tensor of this.#in(tensors)) tensor.release(side);
     this.#late.attempt(() => {
-      this.settle();
+      this.endDropped();
     });
   }
 

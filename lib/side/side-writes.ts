@@ -6,7 +6,7 @@
 import type { NativeCache } from '../device/native.js';
 import type { DeviceBytes } from './device-rows.js';
 import type { SideCopies } from './side-copies.js';
-import type { SideMemory } from './side-memory.js';
+import type { SideMemory } from './side-slots.js';
 
 export class SideWrites {
   /** By slot: tokens from the first on that were written, or shared. Read only. */

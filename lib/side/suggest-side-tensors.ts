@@ -6,7 +6,7 @@ import { createError } from '../base/errors.js';
 import { formatCount, formatNumber, printable } from '../base/format.js';
 import { checkInteger, isOptionsObject, withoutRevoked } from '../base/options.js';
 import { typedArrayKind } from '../base/typed-arrays.js';
-import type { SideDtype } from '../layout/dtype-arrays.js';
+import type { SideDtype } from '../base/dtypes.js';
 import { readOutput, type OtherOutput, type OutputTensor } from './output-tensor.js';
 
 /** An output that looks like one row per token. */

@@ -9,7 +9,7 @@ import { getSystemErrorName } from 'node:util';
 import { createError } from '../base/errors.js';
 import { abortSignal, callable, notConstructible, optional, readOptions } from '../base/options.js';
 import { nativePutStates, nativeReadStates, type NativeStoreFaults, type NativeStoreStats } from '../device/native-store.js';
-import { unclosed } from '../device/unclosed.js';
+import { unclosed } from '../device/weak-users.js';
 import { durabilities, readStoreOptions, type CheckedStoreOptions, type DiskStoreOptions } from './disk-store-options.js';
 import { readListing } from './record-listing.js';
 import { keyField, readKeys, readReads, readRecord } from './store-arguments.js';

@@ -14,7 +14,7 @@
 
 import { createHash } from 'node:crypto';
 
-import type { TensorSpec } from '../layout/model-shape.js';
+import type { TensorSpec } from '../base/dtypes.js';
 import type { PrefixDomainParts } from '../prefix/domain.js';
 import type { ItemNames } from '../prefix/prompt-encoder.js';
 import { KeyWords } from '../prefix/router/block-keys.js';

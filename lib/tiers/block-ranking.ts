@@ -1,10 +1,11 @@
 // BlockRanking: which block of a tier goes first by score: what a use of it is worth × how often its text was used, the least first. Only blocks
 // with none behind them in the tier are in it.
 
-import { ScoreHeap } from '../prefix/importance/score-heap.js';
+import { ScoreHeap } from '../base/score-heap.js';
+import type { BlockOrder } from './level-order.js';
 import type { StoredBlock } from './stored-texts.js';
 
-export class BlockRanking {
+export class BlockRanking implements BlockOrder {
   readonly #worthOf: (block: StoredBlock) => number;
   readonly #heap = new ScoreHeap();
   readonly #numbers = new Map<StoredBlock, number>();

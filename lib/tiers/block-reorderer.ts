@@ -2,8 +2,7 @@
 // block at a time. A block is written anew only where that saves a good part of the chunks that its important tokens take, so that
 // importance which wanders does not wear out the disk. Runs when it is called; for one Node thread.
 
-import { chunksHolding, orderByImportance } from '../prefix/importance/importance-order.js';
-import type { ImportanceMeans } from '../prefix/importance/importance-means.js';
+import { chunksHolding, orderByImportance, type ImportanceMeans } from './importance-means.js';
 import type { TierPut } from './tier.js';
 
 /** What it needs of a tier. */
@@ -30,6 +29,9 @@ export interface BlockReordererOptions {
   /** Share of the chunks of its important tokens that must be saved, 0 … 1. Default 0.25. */
   readonly leastSaving?: number;
 }
+
+/** Blocks whose order is looked at in one turn of the event loop. */
+const ratedAtATime = 32;
 
 interface Candidate {
   readonly key: string;
@@ -62,7 +64,8 @@ export class BlockReorderer {
     this.#isRunning = true;
     try {
       let done = 0;
-      for (const { key, order } of this.#candidates().slice(0, mostBlocks)) {
+      const candidates = await this.#candidates();
+      for (const { key, order } of candidates.slice(0, mostBlocks)) {
         if (signal?.aborted === true) break;
         const { isStored } = await this.#options.tier.reorder(key, order);
         if (!isStored) this.#options.means.forget(key); // it is gone, or there is no room: not to be tried at every turn
@@ -76,10 +79,14 @@ export class BlockReorderer {
     }
   }
 
-  /** The one that gains most first. */
-  #candidates(): Candidate[] {
-    const { means } = this.#options;
-    const candidates = means.keys().map((key) => this.#candidateOf(key)).filter((candidate) => candidate !== undefined);
+  /** The one that gains most first. What is noted may be much: others have this thread in between. */
+  async #candidates(): Promise<Candidate[]> {
+    const candidates: Candidate[] = [];
+    for (const [number, key] of this.#options.means.keys().entries()) {
+      if (number % ratedAtATime === ratedAtATime - 1) await new Promise<void>((resolve) => { setImmediate(resolve); });
+      const candidate = this.#candidateOf(key);
+      if (candidate !== undefined) candidates.push(candidate);
+    }
     return candidates.toSorted((a, b) => b.gain - a.gain);
   }
 

@@ -26,6 +26,8 @@ export interface DiskTierOptions {
    * `twice`.
    */
   readonly admit?: 'twice' | 'all' | undefined;
+  /** What stays where it is full: text that is likely to return, learnt from which did, or text used last. Default `adaptive`. */
+  readonly keeps?: 'adaptive' | 'recent' | undefined;
   /** Threads for reading and writing, 1 to 64. Default 8. */
   readonly threads?: number | undefined;
   /** Go around the system's page cache (O_DIRECT) where the file system can. Default true. */
@@ -46,6 +48,7 @@ const spec = {
   bytes: integer({ min: 16 * MiB }),
   durability: withDefault(oneOf(durabilities), 'interval' as const),
   admit: withDefault(oneOf(['twice', 'all']), 'twice'),
+  keeps: withDefault(oneOf(['adaptive', 'recent']), 'adaptive'),
   threads: optional(integer({ min: 1, max: 64 })),
   direct: withDefault(boolean, true),
   chunkBytes: withDefault(chunkBytesField, maxChunkBytes),
@@ -65,6 +68,19 @@ const headerBytes = 8192;
 /** Share of the files that blocks may have: the rest is room for garbage and for collecting it. */
 const usableShare = 0.7;
 
+/** A block has no more, whatever `blockTokens` says (the contract of tiers). */
+const mostPayloadBytes = 8 * MiB;
+
+/**
+ * Bytes of a file: of many, since the store keeps the room of one back, and collects garbage a file at a time; each with room for some blocks,
+ * or for one where `bytes` are few.
+ */
+function segmentBytesOf(bytes: number, blockBytes: number): number {
+  const wished = Math.min(256 * MiB, Math.max(bytes / 64, 8.5 * blockBytes, 1.1 * mostPayloadBytes));
+  const most = 1.2 * blockBytes <= bytes / 8 ? bytes / 8 : bytes / 4;
+  return Math.floor(Math.min(wished, most) / 4096) * 4096;
+}
+
 type ReadOptions = OptionsOf<typeof spec>;
 
 /** The store's reasons in a tier's words. */
@@ -80,6 +96,7 @@ class DiskTier implements Tier {
   readonly takesOnlyWholeBlocks = false;
   readonly capacityBytes: number;
   readonly admitAfter: number;
+  readonly keeps: 'adaptive' | 'recent';
   readonly chunkBytes: number;
   readonly #options: ReadOptions;
   /** Of every block there is: the store has them in its headers, which a read does not need then. */
@@ -94,6 +111,7 @@ class DiskTier implements Tier {
   constructor(options: ReadOptions) {
     this.name = options.name;
     this.capacityBytes = Math.floor(options.bytes * usableShare);
+    this.keeps = options.keeps;
     this.admitAfter = options.admit === 'twice' ? 2 : 1;
     this.chunkBytes = options.chunkBytes;
     this.#options = options;
@@ -103,11 +121,14 @@ class DiskTier implements Tier {
     return bytes + headerBytes;
   }
 
-  async open({ namespace, stripeTokenBytes, found }: TierContext): Promise<void> {
+  async open({ namespace, stripeTokenBytes, blockTokens, found }: TierContext): Promise<void> {
     if (this.#opening !== undefined) throw tierInUse('diskTier');
     const { directory, bytes, durability, threads, direct, chunkBytes } = this.#options;
     this.#stripeTokenBytes = stripeTokenBytes;
-    this.#opening = DiskStore.open({ directory, bytes, durability, threads, direct, chunkBytes, namespace: Buffer.from(namespace, 'hex') });
+    const blockBytes = this.sizeOf(blockTokens * stripeTokenBytes.reduce((sum, tokenBytes) => sum + tokenBytes, 0));
+    this.#opening = DiskStore.open({
+      directory, bytes, durability, threads, direct, chunkBytes, segmentBytes: segmentBytesOf(bytes, blockBytes), namespace: Buffer.from(namespace, 'hex'),
+    });
     const store = await this.#opening;
     for await (const { key, parent, position, tokens, extra, stripes } of store.records()) {
       const read = readExtra(extra, stripeTokenBytes.length);

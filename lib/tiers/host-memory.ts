@@ -19,12 +19,14 @@ export interface PieceRules {
   readonly leastBytes: number;
   /** Pieces begin at multiples of it. */
   readonly alignment: number;
+  /** Whether it comes in huge pages where it can: a disk that reads into them around the page cache has fewer pieces to find. */
+  readonly isHuge: boolean;
 }
 
 /** Little waste, and pieces that begin with a line of the CPU's cache. */
-const closePieces: PieceRules = { leastBytes: 4096, alignment: 64 };
+const closePieces: PieceRules = { leastBytes: 4096, alignment: 64, isHuge: false };
 /** Pieces that a file can be read into around the system's page cache. */
-export const pagePieces: PieceRules = { leastBytes: 65_536, alignment: pageBytes };
+export const pagePieces: PieceRules = { leastBytes: 65_536, alignment: pageBytes, isHuge: true };
 
 /** Of a buffer of its own, for a payload that is larger than a whole block. */
 const ownOrder = -1;
@@ -50,13 +52,15 @@ export class HostMemory {
   /** Bytes of the smallest piece, and the order of those of a whole block. */
   readonly #unit: number;
   readonly #wholeOrder: number;
+  readonly #isHuge: boolean;
   #chunkTotalBytes = 0;
   /** Bytes of the pieces that are taken. Read only. */
   usedBytes = 0;
 
   /** @param wholeBytes Bytes of a whole block's payload. */
-  constructor(limitBytes: number, wholeBytes: number, { leastBytes, alignment }: PieceRules = closePieces) {
+  constructor(limitBytes: number, wholeBytes: number, { leastBytes, alignment, isHuge }: PieceRules = closePieces) {
     this.#limitBytes = limitBytes;
+    this.#isHuge = isHuge;
     this.#wholeOrder = Math.max(0, Math.floor(Math.log2(wholeBytes / leastBytes)));
     this.#unit = Math.ceil(wholeBytes / 2 ** this.#wholeOrder / alignment) * alignment;
   }
@@ -85,7 +89,7 @@ export class HostMemory {
   #takeOwn(bytes: number): Piece | undefined {
     if (this.#chunkTotalBytes + bytes > this.#limitBytes) return undefined;
     this.#chunkTotalBytes += bytes;
-    return { chunk: { ...bufferOf(bytes), free: [] }, start: 0, order: ownOrder };
+    return { chunk: { ...bufferOf(bytes, this.#isHuge), free: [] }, start: 0, order: ownOrder };
   }
 
   /** Gives back what `take` returned, the same array. */
@@ -129,7 +133,7 @@ export class HostMemory {
     if (pieces < 1) return [];
     const free = Array.from({ length: this.#wholeOrder + 1 }, () => new Set<number>());
     for (let piece = 0; piece < pieces; piece += 1) free[this.#wholeOrder]!.add(piece * wholeBytes);
-    const chunk = { ...bufferOf(pieces * wholeBytes), free };
+    const chunk = { ...bufferOf(pieces * wholeBytes, this.#isHuge), free };
     this.#chunkTotalBytes += pieces * wholeBytes;
     this.#chunks.push(chunk);
     return [chunk];
@@ -142,8 +146,10 @@ export class HostMemory {
 }
 
 /** Memory of so many bytes from `base` on, which is a page's start. */
-function bufferOf(bytes: number): { readonly buffer: SharedArrayBuffer; readonly base: number } {
+function bufferOf(bytes: number, isHuge: boolean): { readonly buffer: SharedArrayBuffer; readonly base: number } {
   const buffer = new SharedArrayBuffer(bytes + pageBytes);
-  const inPage = Number(native().addressOf(new Uint8Array(buffer)) % BigInt(pageBytes));
+  const memory = new Uint8Array(buffer);
+  if (isHuge) native().preferHugePages(memory);
+  const inPage = Number(native().addressOf(memory) % BigInt(pageBytes));
   return { buffer, base: (pageBytes - inPage) % pageBytes };
 }

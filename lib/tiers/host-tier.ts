@@ -12,13 +12,14 @@ export interface HostTierOptions {
   /** Bytes of memory it may take. It is taken as it fills, in chunks of 64 MiB, and kept until the cache is closed. */
   readonly bytes: number;
   /**
-   * What stays where it is full: text used last, used most often, or of the most important tokens × uses. Blocks of which selections read are brought
-   * here from slower tiers where they are worth more than what goes for them by that rule; with `recent` once they are used again. Default `recent`.
+   * What stays where it is full: `adaptive`: text that is likely to return, learnt from which did, as the eviction policy of that name does; text used
+   * last (`recent`), used most often (`frequent`), or of the most important tokens × uses (`important`). Blocks of which selections read are brought
+   * here from slower tiers where they are worth more than what goes for them by that rule; with the first two once they are used again. Default `adaptive`.
    */
   readonly keeps?: TierKeeping | undefined;
 }
 
-const spec = { bytes: integer({ min: 4096 }), keeps: withDefault(oneOf(tierKeepings), 'recent') };
+const spec = { bytes: integer({ min: 4096 }), keeps: withDefault(oneOf(tierKeepings), 'adaptive' as const) };
 
 interface Held {
   readonly payload: Uint8Array;

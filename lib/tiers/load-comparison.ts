@@ -4,6 +4,12 @@
 import type { OpenTier } from './open-tier.js';
 import type { PrefillRate } from './load-estimate.js';
 
+/**
+ * Text is loaded that is likely to come in so much of the time that computing it takes: what loading would gain beyond that is less than what a
+ * wait in vain costs.
+ */
+const worthLoading = 0.8;
+
 /** What one tier would load, and how long that is likely to take. */
 export interface LoadPart {
   /** The tier's name. */
@@ -16,7 +22,10 @@ export interface LoadPart {
   readonly latencyMs: number | undefined;
   /** Bytes a millisecond from then on, as measured; undefined: not yet. */
   readonly bytesPerMs: number | undefined;
-  /** By these; 0 while nothing was measured. */
+  /**
+   * By these, and by what first blocks of loads took; while nothing was measured, how long the tier's first read has been awaited that no
+   * request waits for any more, else 0.
+   */
   readonly milliseconds: number;
 }
 
@@ -24,7 +33,7 @@ export interface LoadPart {
 export interface LoadComparison {
   /** Tokens that tiers have behind those on the device. */
   readonly tokens: number;
-  /** Tokens of these, from the first on, that are better loaded: computing the others takes no longer. */
+  /** Tokens of these, from the first on, that are better loaded: the others would not come in 0.8 of the time that computing them takes. */
   readonly loadTokens: number;
   /** How long loading all of them is likely to take, in milliseconds. */
   readonly loadMs: number;
@@ -47,6 +56,7 @@ export interface LoadStretch {
 export function compareLoad(stretches: readonly LoadStretch[], tiers: readonly OpenTier[], prefill: PrefillRate): LoadComparison {
   const sums = new Map<OpenTier, { tokens: number; bytes: number }>();
   let [tokens, loadMs, gain, mostGain, loadTokens] = [0, 0, 0, 0, 0];
+  let isAwaited = false; // from here on loading takes an unknown time
   for (const { tier, ...stretch } of stretches) {
     tokens += stretch.tokens;
     if (tier !== undefined) {
@@ -57,9 +67,10 @@ export function compareLoad(stretches: readonly LoadStretch[], tiers: readonly O
       const ms = tier.estimate.milliseconds(all.bytes) - before;
       loadMs += ms;
       gain -= ms;
+      isAwaited ||= tier.estimate.isAwaited;
     }
-    gain += prefill.milliseconds(stretch.tokens);
-    if (gain < mostGain) continue;
+    gain += worthLoading * prefill.milliseconds(stretch.tokens);
+    if (isAwaited || gain < mostGain) continue;
     mostGain = gain;
     loadTokens = tokens;
   }

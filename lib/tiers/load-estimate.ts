@@ -1,13 +1,30 @@
 // LoadEstimate: how long a tier takes to load so many bytes, as measured while it works: a line through the latest loads, whose height at
-// nothing is the latency and whose slope the bandwidth. Old loads fade, so that a disk that becomes slow is found out. PrefillRate: how
-// fast the engine computes. A tier that is left alone because it was slow is tried again now and then.
+// nothing is the latency and whose slope the bandwidth; but not less than the first block of a load takes, which loads of one size do not tell
+// otherwise, nor than that for each so many blocks as are read at a time. Old loads fade, so that a disk that becomes slow is found out.
+// PrefillRate: how fast the engine computes. A tier that is left alone because it was slow is tried again now and then. While a tier owes an
+// answer that no request waits for any more, it is left alone too; where nothing else is known of it, all that is known is how long that has been.
 
+/** Blocks of a load that are read at a time. */
+export const readsAtATime = 16;
 /** What remains of a load's weight when the next one is measured. */
 const fading = 0.9;
+/** Of so many of the latest loads the longest wait for an answer is known. */
+const lateLoads = 8;
 /** After so many refusals one load is tried all the same. */
 const retryAfter = 64;
 /** Weight of the newest rate of the engine. */
 const newest = 0.2;
+
+/** Bytes that came, and how long they took. */
+export interface TimedBytes {
+  readonly bytes: number;
+  readonly milliseconds: number;
+}
+
+/** Reads that are under way, and how long they have been. */
+export interface Awaited {
+  readonly milliseconds: number;
+}
 
 export class LoadEstimate {
   // Faded sums over loads: how many, their bytes x, their milliseconds y, and products.
@@ -16,7 +33,42 @@ export class LoadEstimate {
   #y = 0;
   #xx = 0;
   #xy = 0;
+  /** The first blocks of loads: their faded sums. */
+  #firsts = { bytes: 0, milliseconds: 0, count: 0 };
   #refusals = 0;
+  /** Reads that no request waits for, by how long they have been under way. */
+  readonly #owed = new Set<Awaited>();
+  /** The longest wait for an answer of each of the latest loads; undefined: it had none. */
+  readonly #answersMs: (number | undefined)[] = [];
+  /** The same since a load was measured. */
+  #newAnswerMs: number | undefined;
+
+  /** Whether a load was measured. */
+  get isMeasured(): boolean {
+    return this.#count > 0;
+  }
+
+  /** Whether it owes an answer that no request waits for any more. */
+  get isAwaited(): boolean {
+    return this.#owed.size > 0;
+  }
+
+  /** About the longest that a load lately waited for the next of its blocks; undefined: none came yet. */
+  get answerMs(): number | undefined {
+    const known = [...this.#answersMs, this.#newAnswerMs].filter((ms) => ms !== undefined);
+    return known.length === 0 ? undefined : Math.max(...known);
+  }
+
+  /** Reads that are under way, which no request waits for. Returns what is called when they are over. */
+  awaited(reads: Awaited): () => void {
+    this.#owed.add(reads);
+    return () => { this.#owed.delete(reads); };
+  }
+
+  /** A load waited so long for its next block. */
+  answered(milliseconds: number): void {
+    this.#newAnswerMs = Math.max(milliseconds, this.#newAnswerMs ?? 0);
+  }
 
   /** Milliseconds before the first byte; undefined: not measured. */
   get latencyMs(): number | undefined {
@@ -28,26 +80,44 @@ export class LoadEstimate {
     return this.#line?.bytesPerMs;
   }
 
-  /** A load of so many bytes took so long, or was given up after as much. */
-  measured(bytes: number, milliseconds: number): void {
+  /** What was measured no longer counts, nor what it owes. */
+  startOver(): void {
+    this.#owed.clear();
+    this.#count = this.#x = this.#y = this.#xx = this.#xy = 0;
+    this.#firsts = { bytes: 0, milliseconds: 0, count: 0 };
+    this.#answersMs.length = 0;
+    this.#newAnswerMs = undefined;
+  }
+
+  /** A load took so long, or was given up after as much. `first`: its first block. */
+  measured({ bytes, milliseconds }: TimedBytes, first?: TimedBytes): void {
     const y = Math.max(milliseconds, 0.001);
     this.#count = fading * this.#count + 1;
     this.#x = fading * this.#x + bytes;
     this.#y = fading * this.#y + y;
     this.#xx = fading * this.#xx + bytes * bytes;
     this.#xy = fading * this.#xy + bytes * y;
+    if (first !== undefined) {
+      const { bytes: sum, milliseconds: ms, count } = this.#firsts;
+      this.#firsts = { bytes: fading * sum + first.bytes, milliseconds: fading * ms + first.milliseconds, count: fading * count + 1 };
+    }
+    if (this.#answersMs.push(this.#newAnswerMs) > lateLoads) this.#answersMs.shift();
+    this.#newAnswerMs = undefined;
   }
 
-  /** How long a load of so many bytes is likely to take; 0 while nothing was measured. */
+  /** How long a load of so many bytes is likely to take: not less than how long the tier has owed an answer. 0 while nothing is known. */
   milliseconds(bytes: number): number {
-    const line = this.#line;
-    return line === undefined ? 0 : line.latencyMs + bytes / line.bytesPerMs;
+    const [line, firsts] = [this.#line, this.#firsts];
+    let ms = line === undefined ? 0 : line.latencyMs + bytes / line.bytesPerMs;
+    if (firsts.count > 0) ms = Math.max(ms, (firsts.milliseconds / firsts.count) * Math.max(1, bytes / (readsAtATime * (firsts.bytes / firsts.count))));
+    for (const reads of this.#owed) ms = Math.max(ms, reads.milliseconds);
+    return ms;
   }
 
-  /** Whether a load that is estimated too slow is refused; one in so many is not. */
+  /** Whether a load that is estimated too slow is refused; one in so many is not, unless more than one load's reads are owed already. */
   refuses(): boolean {
     this.#refusals += 1;
-    if (this.#refusals < retryAfter) return true;
+    if (this.#refusals < retryAfter || this.#owed.size > 1) return true;
     this.#refusals = 0;
     return false;
   }
@@ -67,7 +137,9 @@ export class LoadEstimate {
 export class PrefillRate {
   tokensPerMs: number | undefined = undefined;
 
+  /** It computed so many tokens in so long; none, where all were cached, say nothing. */
   measured(tokens: number, milliseconds: number): void {
+    if (tokens === 0) return;
     const rate = tokens / Math.max(milliseconds, 0.001);
     this.tokensPerMs = this.tokensPerMs === undefined ? rate : this.tokensPerMs + newest * (rate - this.tokensPerMs);
   }

@@ -1,16 +1,20 @@
 // OpenTier: one tier at work for a cache: what it has, how full it is, how fast, and what it did. It makes room before it puts, and forgets what
 // the tier lost. Calls of the tier that fail are refusals and misses.
 
-import { Absences, type BlockAbsence } from './absences.js';
+import { setMaxListeners } from 'node:events';
+
+import { EitherSignal } from '../base/either-signal.js';
+import { RecentMap } from '../base/recent-map.js';
+import { FindTimes } from './find-times.js';
 import type { HostMemory } from './host-memory.js';
 import { LoadEstimate } from './load-estimate.js';
+import { PutLimit } from './put-limit.js';
 import type { StoredBlock, StoredTexts } from './stored-texts.js';
-import { TierContents } from './tier-contents.js';
-import { TierCounts } from './tier-counts.js';
-import type { BlockRecord, BorrowedBlock, GetMiss, PutRefusal, Tier, TierGet } from './tier.js';
-
-/** Puts that are under way at most. */
-const mostPuts = 16;
+import { TierCalls } from './tier-calls.js';
+import { TierContents, type BlockWorth } from './tier-contents.js';
+import { TierCounts, type BlockAbsence } from './tier-counts.js';
+import { readBorrowed, readGet, readPut, readStatistics } from './tier-answers.js';
+import type { BlockRecord, BorrowedBlock, GetMiss, PutRefusal, Tier, TierGet, TierPut, TierStatistics } from './tier.js';
 
 /** A payload that can be loaded, until `release`. */
 export interface Fetched {
@@ -25,34 +29,60 @@ export interface Missed {
   readonly reason: GetMiss | 'no-memory';
 }
 
+/** What a tier is opened with, beside the tier. */
+export interface OpenTierOptions {
+  /** Its place among the tiers, the fastest first. */
+  readonly number: number;
+  readonly texts: StoredTexts;
+  readonly worth: BlockWorth;
+  /** Of a block. */
+  readonly stripes: number;
+  /** Hears of failures that no call reports. */
+  readonly report: (error: unknown) => void;
+}
+
 export class OpenTier {
   readonly tier: Tier;
   readonly contents: TierContents;
   readonly estimate = new LoadEstimate();
+  readonly finds = new FindTimes();
   readonly counts = new TierCounts();
-  readonly absences = new Absences();
+  readonly puts = new PutLimit();
+  /** Every call that is waited for goes through it. */
+  readonly calls = new TierCalls();
+  /** Resolves when it has opened, or failed to; undefined: it was not told to open. */
+  opened: Promise<void> | undefined;
+  /** By block key: why it does not have a block that it had or was offered. */
+  readonly absences = new RecentMap<BlockAbsence>(4096);
   state: 'opening' | 'open' | 'failed' | 'closed' = 'opening';
+  /** Ends what reads of it. */
+  readonly #ending = new AbortController();
   readonly #texts: StoredTexts;
+  readonly #stripes: number;
   readonly #report: (error: unknown) => void;
-  #puts = 0;
-  readonly #waiting: (() => void)[] = [];
+  /** By block, the sums that it was stored with here. */
+  readonly #sums = new WeakMap<StoredBlock, Uint32Array>();
+  /** Whether it gave its statistics when it was last asked. */
+  #hasStatistics = true;
 
-  /** @param report Hears of failures that no call reports. */
-  constructor(tier: Tier, number: number, texts: StoredTexts, importantTokens: (block: StoredBlock) => number, report: (error: unknown) => void) {
+  constructor(tier: Tier, { number, texts, worth, stripes, report }: OpenTierOptions) {
     this.tier = tier;
-    this.contents = new TierContents(tier, number, texts, importantTokens);
+    this.contents = new TierContents(tier, number, texts, worth);
     this.#texts = texts;
+    this.#stripes = stripes;
     this.#report = report;
+    setMaxListeners(0, this.#ending.signal); // one for each block that is being read
+  }
+
+  /** The tier has a block of so many bytes, which was stored with these sums. */
+  add(block: StoredBlock, bytes: number, sums: Uint32Array): void {
+    this.#sums.set(block, sums);
+    this.contents.add(block, bytes);
   }
 
   /** Whether it is in service and has the block. */
   has(block: StoredBlock): boolean {
     return this.state === 'open' && this.contents.has(block);
-  }
-
-  /** Resolves when one more put may be under way: a tier that writes slowly has its writers wait. */
-  async room(): Promise<void> {
-    while (this.#puts >= mostPuts) await new Promise<void>((resolve) => { this.#waiting.push(resolve); });
   }
 
   /**
@@ -62,8 +92,8 @@ export class OpenTier {
   async put(block: StoredBlock, record: BlockRecord, payload: Uint8Array, isWanted: () => boolean): Promise<void> {
     const { contents, tier, counts } = this;
     block.pins += 1;
-    await this.room();
-    this.#puts += 1;
+    await this.puts.room();
+    this.puts.begin();
     try {
       if (!isWanted()) return;
       if (this.state !== 'open') {
@@ -72,16 +102,22 @@ export class OpenTier {
       }
       await this.makeRoom(record.bytes, block);
       if (!isWanted()) return;
-      const beganMs = performance.now();
-      let put = await tier.put(record, payload);
-      if (!put.isStored && put.reason === 'full') {
-        await this.#evict(contents.sizeOf(record.bytes), block);
-        put = await tier.put(record, payload);
+      if (!contents.takes(block, record.bytes)) {
+        this.#refused(block, 'full');
+        return;
       }
+      const beganMs = performance.now();
+      const store = async (): Promise<TierPut> => readPut(await this.calls.track(tier.put(record, payload)), tier.name, 'put');
+      let put = await store();
+      if (!put.isStored && put.reason === 'full' && this.#isOpen) {
+        await this.#evict(contents.sizeOf(record.bytes), block);
+        put = await store();
+      }
+      if (!this.#isOpen) return; // what it answers is of no use any more
       if (put.isStored && !isWanted()) {
         await this.#remove([block]);
       } else if (put.isStored) {
-        contents.add(block, record.bytes);
+        this.add(block, record.bytes, record.sums);
         counts.stored(record.bytes, performance.now() - beganMs);
         this.#supersede(block);
       } else {
@@ -92,8 +128,7 @@ export class OpenTier {
       this.#refused(block, 'failed');
       this.#report(error);
     } finally {
-      this.#puts -= 1;
-      for (const wake of this.#waiting.splice(0)) wake(); // each looks again
+      this.puts.end();
       block.pins -= 1;
       this.#texts.prune(block);
     }
@@ -108,7 +143,7 @@ export class OpenTier {
   borrow(block: StoredBlock): Fetched | Missed {
     let borrowed: BorrowedBlock | undefined;
     try {
-      borrowed = this.tier.borrow?.(block.key);
+      borrowed = readBorrowed(this.tier.borrow?.(block.key), this.tier.name, this.#stripes);
     } catch (error) { // a tier of the user's that throws
       this.#report(error);
       return { reason: 'failed' };
@@ -116,6 +151,11 @@ export class OpenTier {
     if (borrowed === undefined) {
       if (this.tier.borrow !== undefined) this.#lose(block, 'lost');
       return { reason: 'absent' };
+    }
+    if (!this.#isStored(block, borrowed.sums)) {
+      borrowed.release();
+      this.damaged(block);
+      return { reason: 'corrupt' };
     }
     this.contents.beginReading(block);
     let isOver = false;
@@ -130,14 +170,36 @@ export class OpenTier {
     };
   }
 
-  /** How many of these blocks the tier has, from the first on, which others may have stored. */
+  /** Whether others may have stored blocks in it that are not known here. */
+  get canFind(): boolean {
+    return this.state === 'open' && this.tier.find !== undefined;
+  }
+
+  /** How many of these blocks the tier has, from the first on, which others may have stored. Does not reject. */
   async find(keys: readonly string[], signal: AbortSignal): Promise<number> {
-    if (this.state !== 'open' || this.tier.find === undefined || keys.length === 0) return 0;
+    const either = new EitherSignal(this.#ending.signal, signal);
     try {
-      return Math.max(0, Math.min(keys.length, Math.floor(await this.tier.find(keys, signal)) || 0));
+      return Math.max(0, Math.min(keys.length, Math.floor(await this.tier.find?.(keys, either.signal) ?? 0) || 0));
     } catch (error) { // a tier of the user's that throws
       this.#report(error);
       return 0;
+    } finally {
+      either.forget();
+    }
+  }
+
+  /** The tier's own numbers; undefined: it gave none. That is counted, and the first of several failures is reported. */
+  statistics(): TierStatistics | undefined {
+    const { tier, counts } = this;
+    try {
+      const statistics = readStatistics(tier.statistics(), tier.name);
+      this.#hasStatistics = true;
+      return statistics;
+    } catch (error) { // a tier of the user's that throws
+      counts.failedStatistics += 1;
+      if (this.#hasStatistics) this.#report(error);
+      this.#hasStatistics = false;
+      return undefined;
     }
   }
 
@@ -160,8 +222,8 @@ export class OpenTier {
     }
   }
 
-  /** Removes what is too much once a payload of so many bytes comes, but not what `coming` hangs on. */
-  async makeRoom(bytes: number, coming: StoredBlock | undefined): Promise<void> {
+  /** Removes what is too much once a payload of so many bytes comes, but not what `coming` hangs on, and nothing of a higher priority level. */
+  async makeRoom(bytes: number, coming: StoredBlock): Promise<void> {
     const excess = this.contents.excess(bytes);
     if (excess > 0) await this.#evict(excess, coming);
   }
@@ -191,18 +253,32 @@ export class OpenTier {
     const block = this.#texts.find(key);
     if (block === undefined) return;
     this.contents.remove(block);
-    this.absences.note(key, 'lost');
+    this.absences.set(key, 'lost');
   }
 
+  /** Tells it that what reads of it is not wanted any more. */
+  cancelReads(): void {
+    this.#ending.abort();
+  }
+
+  /** Ends it once it has opened. Rejects with what a tier of the user's throws. */
   async close(): Promise<void> {
+    this.cancelReads();
     this.state = 'closed';
-    await this.tier.close();
+    await this.opened;
+    await this.calls.track(this.tier.close());
+  }
+
+  get #isOpen(): boolean {
+    return this.state === 'open';
   }
 
   /** The end of a shorter text that a longer one has whole is of no further use. */
   #supersede(block: StoredBlock): void {
     const shorter = this.#texts.startOf(block);
     if (shorter === undefined || shorter.children.length > 0 || !this.contents.has(shorter) || this.contents.isRead(shorter)) return;
+    this.#texts.raise(block, shorter.level);
+    this.contents.use(block);
     this.forget([shorter]);
   }
 
@@ -212,13 +288,20 @@ export class OpenTier {
     if (payload === undefined) return { reason: 'no-memory' };
     contents.beginReading(block);
     const beganMs = performance.now();
+    const either = new EitherSignal(this.#ending.signal, signal);
     let got: TierGet;
     try {
-      got = await this.tier.get(block.key, payload, signal);
+      got = readGet(await this.calls.track(this.tier.get(block.key, payload, either.signal)), this.tier.name, this.#stripes);
     } catch (error) { // a tier of the user's that throws
       got = { isFound: false, reason: 'failed', error };
     } finally {
+      either.forget();
       contents.endReading(block);
+    }
+    if (got.isFound && (!this.#isStored(block, got.sums) || (got.record !== undefined && got.record.key !== block.key))) {
+      scratch.give(payload);
+      this.damaged(block); // another block's
+      return { reason: 'corrupt' };
     }
     if (got.isFound) {
       counts.loaded(bytes, performance.now() - beganMs);
@@ -232,29 +315,35 @@ export class OpenTier {
     return { reason: got.reason };
   }
 
-  async #evict(bytes: number, coming: StoredBlock | undefined): Promise<void> {
-    const evicted = this.contents.evict(bytes, (block) => isAbove(block, coming));
+  /** Whether these are the sums that the block was stored with; of a store that others share, where it may have been stored anew, any are. */
+  #isStored(block: StoredBlock, sums: Uint32Array): boolean {
+    const known = this.tier.find === undefined ? this.#sums.get(block) : undefined;
+    return known === undefined || known.every((sum, stripe) => sum === sums[stripe]);
+  }
+
+  async #evict(bytes: number, coming: StoredBlock): Promise<void> {
+    const evicted = this.contents.evict(bytes, (block) => isAbove(block, coming), coming.level);
     this.counts.evicted += evicted.length;
-    for (const { key } of evicted) this.absences.note(key, 'evicted');
+    for (const { key } of evicted) this.absences.set(key, 'evicted');
     await this.#remove(evicted);
   }
 
   #refused(block: StoredBlock, reason: PutRefusal): void {
     this.counts.refused(reason);
-    this.absences.note(block.key, reason);
+    this.absences.set(block.key, reason);
   }
 
   #lose(block: StoredBlock, reason: BlockAbsence): void {
-    this.absences.note(block.key, reason);
+    this.absences.set(block.key, reason);
     this.forget([block]);
   }
 
   async #remove(blocks: readonly StoredBlock[]): Promise<void> {
-    if (blocks.length > 0) await this.tier.remove(blocks.map(({ key }) => key));
+    if (blocks.length > 0) await this.calls.track(this.tier.remove(blocks.map(({ key }) => key)));
   }
 }
 
-function isAbove(block: StoredBlock, below: StoredBlock | undefined): boolean {
-  for (let at = below; at !== undefined; at = at.parent) if (at === block) return true;
+function isAbove(block: StoredBlock, below: StoredBlock): boolean {
+  for (let at: StoredBlock | undefined = below; at !== undefined; at = at.parent) if (at === block) return true;
   return false;
 }

@@ -21,7 +21,9 @@ export class StoredBlock {
   pins = 0;
   /** How often its text was used, or one that goes on behind it. Written by the TierSet. */
   uses = 0;
-  /** CRC-32C of its stripes, as far as known: set by who stored or read it. */
+  /** Highest level of the requests that used its text, as tiers keep it: at least that of the blocks behind it. Read only; see `raise`. */
+  level = 0;
+  /** CRC-32C of its stripes, as far as known: set when it is stored or read. */
   sums: Uint32Array | undefined = undefined;
 
   constructor(key: string, parent: StoredBlock | undefined, tokens: Int32Array) {
@@ -50,6 +52,8 @@ export interface StoredMatch {
 const nothing: StoredMatch = { blocks: [], partial: undefined, tokens: 0 };
 
 export class StoredTexts {
+  /** Called when a tier has a block from now on, or no longer. */
+  onPlaced: ((block: StoredBlock, tier: number, isThere: boolean) => void) | undefined = undefined;
   readonly #roots = new Map<string, StoredBlock>();
   readonly #blocks = new Map<string, StoredBlock>();
 
@@ -104,7 +108,13 @@ export class StoredTexts {
   /** Tier `tier` has the block, or no longer does; see `prune`. */
   place(block: StoredBlock, tier: number, isThere: boolean): void {
     block.tiers = isThere ? block.tiers | (1 << tier) : block.tiers & ~(1 << tier);
+    this.onPlaced?.(block, tier, isThere);
     this.prune(block);
+  }
+
+  /** The text up to the block's end was used, and is kept with this level at least. */
+  raise(block: StoredBlock, level: number): void {
+    for (let at: StoredBlock | undefined = block; at !== undefined && at.level < level; at = at.parent) at.level = level;
   }
 
   /** A block that no tier has goes, with those above it that no tier has and nothing hangs on. */

@@ -1,12 +1,28 @@
-// TierContents: what one tier has, in the order in which it was used, and how full it is. It chooses what goes when the tier is full: the
-// text used longest ago, or worth least, its end first, so that what stays of a text has no hole within the tier.
+// TierContents: what one tier has, in the order in which it was used, and how full it is. It chooses what goes when the tier is full: text
+// of the lowest priority level, and of that the text used longest ago, worth least or least likely to return, its end first, so that what
+// stays of a text has no hole within the tier.
 //
-// Invariant: a block was used no earlier than the blocks behind it, since using one uses all before it: the one used longest ago has
-// none behind it in the tier.
+// Invariants: a block was used no earlier than the blocks behind it, since using one uses all before it, and its level is no lower: the
+// one of the lowest level that was used longest ago has none behind it in the tier.
 
 import { BlockRanking } from './block-ranking.js';
+import { LevelOrder } from './level-order.js';
+import { RecentOrder } from './recent-order.js';
+import { ReuseOrder } from './reuse-order.js';
 import type { StoredBlock, StoredTexts } from './stored-texts.js';
+import type { TextReuse } from './text-reuse.js';
 import type { Tier } from './tier.js';
+
+/** The highest priority level. */
+export const highestLevel = 255;
+
+/** What tiers rank blocks by. */
+export interface BlockWorth {
+  /** How many tokens of a block selections have chosen, on average; all where none has. */
+  readonly importantTokens: (block: StoredBlock) => number;
+  /** Which text is likely to be used again; there where some tier keeps that. */
+  readonly reuse: TextReuse | undefined;
+}
 
 export class TierContents {
   readonly tier: Tier;
@@ -19,18 +35,24 @@ export class TierContents {
   readonly #rows = new Map<StoredBlock, Int32Array>();
   /** Blocks that are being read, with how many readers. */
   readonly #inUse = new Map<StoredBlock, number>();
-  /** By worth, of a tier that keeps so. */
-  readonly #ranking: BlockRanking | undefined;
+  /** Which goes first: of all blocks, or where `#ranksEnds`, of those with none behind them in the tier. */
+  readonly #order: LevelOrder;
+  /** Whether it keeps what is used often or important: by worth. */
+  readonly #ranksEnds: boolean;
   /** Bytes of the capacity that its blocks take. Read only. */
   bytes = 0;
 
-  /** @param importantTokens How many tokens of a block selections have chosen, on average; all where none has. */
-  constructor(tier: Tier, number: number, texts: StoredTexts, importantTokens: (block: StoredBlock) => number) {
+  constructor(tier: Tier, number: number, texts: StoredTexts, worth: BlockWorth) {
     this.tier = tier;
     this.number = number;
     this.#texts = texts;
     const { keeps = 'recent' } = tier;
-    this.#ranking = keeps === 'recent' ? undefined : new BlockRanking(keeps === 'frequent' ? () => 1 : importantTokens);
+    this.#ranksEnds = keeps === 'frequent' || keeps === 'important';
+    this.#order = new LevelOrder(() => {
+      if (keeps === 'recent') return new RecentOrder();
+      if (keeps === 'adaptive') return new ReuseOrder(worth.reuse!);
+      return new BlockRanking(keeps === 'frequent' ? () => 1 : worth.importantTokens);
+    });
   }
 
   get count(): number {
@@ -48,8 +70,10 @@ export class TierContents {
     this.bytes += bytes;
     this.#texts.place(block, this.number, true);
     this.#blocks.set(block, bytes);
-    if (block.parent !== undefined) this.#ranking?.delete(block.parent);
-    if (!this.#hasNext(block)) this.#ranking?.set(block);
+    if (this.#ranksEnds) {
+      if (block.parent !== undefined) this.#order.delete(block.parent);
+      if (!this.#hasNext(block)) this.#order.set(block);
+    }
     this.use(block);
   }
 
@@ -61,9 +85,9 @@ export class TierContents {
     this.#rows.delete(block);
     this.bytes -= bytes;
     this.#texts.place(block, this.number, false);
-    this.#ranking?.delete(block);
+    this.#order.delete(block);
     const { parent } = block;
-    if (parent !== undefined && this.#blocks.has(parent) && !this.#hasNext(parent)) this.#ranking?.set(parent);
+    if (this.#ranksEnds && parent !== undefined && this.#blocks.has(parent) && !this.#hasNext(parent)) this.#order.set(parent);
   }
 
   /** The text up to the block's end was used. */
@@ -73,19 +97,25 @@ export class TierContents {
       if (bytes === undefined) continue;
       this.#blocks.delete(at);
       this.#blocks.set(at, bytes);
-      if (this.#ranking?.has(at) === true) this.#ranking.set(at);
+      if (!this.#ranksEnds || this.#order.has(at)) this.#order.set(at);
     }
   }
 
   /** Uses of all blocks have changed. */
   refresh(): void {
-    this.#ranking?.refresh();
+    this.#order.refresh();
   }
 
   /** Whether a block of so many bytes that comes now has room, or is worth more than what goes first; of a tier that keeps what was used last, once it was used again. */
   isWorthRoom(block: StoredBlock, payloadBytes: number): boolean {
-    if (this.#ranking === undefined) return block.uses > 1;
-    return this.excess(payloadBytes) === 0 || this.#ranking.isAboveLowest(block);
+    if (!this.takes(block, payloadBytes)) return false;
+    if (!this.#ranksEnds) return block.uses > 1;
+    return this.excess(payloadBytes) === 0 || this.#order.isAboveLowest(block);
+  }
+
+  /** False: there is no room for a block of so many bytes, and all that the tier has is of higher levels. */
+  takes(block: StoredBlock, payloadBytes: number): boolean {
+    return this.excess(payloadBytes) === 0 || (this.#order.lowest ?? 0) <= block.level;
   }
 
   /** Nothing removes the block until `endReading`. */
@@ -114,33 +144,17 @@ export class TierContents {
   }
 
   /**
-   * Takes blocks out until `bytes` bytes are free, those used longest ago or worth least first, and none that is read or that `keeps` says so of;
-   * returns them. The tier has to remove them.
+   * Takes blocks out until `bytes` bytes are free: of the lowest level first, none above `mostLevel`, and within a level those used longest ago, worth
+   * least or least likely to return first; none that is read or that `keeps` says so of. Returns them. The tier has to remove them.
    */
-  evict(bytes: number, keeps: (block: StoredBlock) => boolean): StoredBlock[] {
-    return this.#ranking === undefined ? this.#evictOldest(bytes, keeps) : this.#evictLeast(this.#ranking, bytes, keeps);
-  }
-
-  #evictLeast(ranking: BlockRanking, bytes: number, keeps: (block: StoredBlock) => boolean): StoredBlock[] {
+  evict(bytes: number, keeps: (block: StoredBlock) => boolean, mostLevel = highestLevel): StoredBlock[] {
     const evicted: StoredBlock[] = [];
+    const skips = (block: StoredBlock): boolean => this.#inUse.has(block) || this.#hasNext(block) || keeps(block);
     for (let freed = 0; freed < bytes;) {
-      const block = ranking.take((each) => this.#inUse.has(each) || keeps(each));
+      const block = this.#order.take(skips, mostLevel);
       if (block === undefined) break;
       evicted.push(block);
       freed += this.bytesOf(block);
-      this.remove(block);
-    }
-    return evicted;
-  }
-
-  #evictOldest(bytes: number, keeps: (block: StoredBlock) => boolean): StoredBlock[] {
-    const evicted: StoredBlock[] = [];
-    let freed = 0;
-    for (const [block, size] of this.#blocks) {
-      if (freed >= bytes) break;
-      if (this.#inUse.has(block) || this.#hasNext(block) || keeps(block)) continue;
-      evicted.push(block);
-      freed += size;
       this.remove(block);
     }
     return evicted;

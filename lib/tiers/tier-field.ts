@@ -21,7 +21,8 @@ function missingIn(tier: Partial<Tier>): string | undefined {
   if (typeof tier.name !== 'string' || tier.name === '') return 'a `name`';
   if (typeof tier.isLasting !== 'boolean') return '`isLasting`';
   if (typeof tier.takesOnlyWholeBlocks !== 'boolean') return '`takesOnlyWholeBlocks`';
-  if (tier.keeps !== undefined && !tierKeepings.includes(tier.keeps)) return "a `keeps` of 'recent', 'frequent' or 'important'";
+  if (tier.keeps !== undefined && !tierKeepings.includes(tier.keeps)) return "a `keeps` of 'recent', 'frequent', 'important' or 'adaptive'";
+  if (tier.chunkBytes !== undefined && !(Number.isSafeInteger(tier.chunkBytes) && tier.chunkBytes > 0)) return 'a `chunkBytes` that is a number of bytes, at least 1';
   const method = methods.find((name) => typeof tier[name] !== 'function');
   return method === undefined ? undefined : `\`${method}\``;
 }
@@ -36,6 +37,20 @@ export function checkTierNames(tiers: readonly Tier[], place: FieldPlace): reado
     names.add(name);
   }
   return tiers;
+}
+
+/**
+ * The same tiers, which are asked in their order. Throws KV_INVALID_OPTION where host memory stands behind a tier that outlives the process and is none:
+ * what both have would always be read from the disk or the network.
+ */
+export function checkTierOrder(tiers: readonly Tier[], place: FieldPlace): readonly Tier[] {
+  const lasting = tiers.findIndex(({ isLasting, borrow }) => isLasting && borrow === undefined);
+  const behind = lasting < 0 ? undefined : tiers.slice(lasting).find(({ isLasting, borrow }) => !isLasting && borrow !== undefined);
+  if (behind === undefined) return tiers;
+  const received = tiers.map(({ name }) => name).join(', ');
+  throw createError('KV_INVALID_OPTION', {
+    reason: 'range', ...place, expected: 'the fastest tier first: host memory before disks and stores', received, hint: `Put \`${behind.name}\` before \`${tiers[lasting]!.name}\`.`,
+  });
 }
 
 /** A tier is given to a second cache, or to one again. */

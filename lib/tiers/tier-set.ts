@@ -1,13 +1,18 @@
 // TierSet: the tiers of a cache, the fastest first, and what text lies in which. It opens and closes them, makes room in them, puts blocks
 // where they are wanted and gets them back from the fastest that has them. It knows no device: payloads come from and go to its user.
 
+import { randomInt } from 'node:crypto';
+
+import { RecentMap } from '../base/recent-map.js';
 import type { PrefixDomain } from '../prefix/domain.js';
+import type { ReleasedRequest } from '../prefix/eviction/eviction-policy.js';
 import type { BlockKeys } from './block-keys.js';
 import { fromRecord, toRecord, type ItemNumbers } from './block-notes.js';
 import { HostMemory, pagePieces } from './host-memory.js';
 import { OpenTier, type Fetched, type Missed } from './open-tier.js';
-import { Sightings } from './sightings.js';
+import { PlacedBlocks } from './placed-blocks.js';
 import { StoredTexts, type StoredBlock, type StoredMatch } from './stored-texts.js';
+import { TextReuse } from './text-reuse.js';
 import { checkTiers } from './tiers-check.js';
 import type { BlockRecord, Tier } from './tier.js';
 
@@ -17,6 +22,9 @@ const scratchBlocks = 56;
 const halfLifeUses = 2 ** 16;
 /** Domains whose keys are remembered. */
 const knownRoots = 1024;
+
+/** Milliseconds for a block by which a later tier must have been measured to be faster, and half as long at most: less may be chance. */
+const clearlyFasterMs = 50;
 
 /** What a cache tells its tiers. */
 export interface TierSetOptions {
@@ -28,6 +36,8 @@ export interface TierSetOptions {
   readonly names: ItemNumbers;
   /** How many tokens of a block selections have chosen, on average; undefined: none has chosen of it. */
   readonly importantTokens: (key: string) => number | undefined;
+  /** With which level text of requests of a priority level is kept. */
+  readonly lastingLevel: (level: number) => number;
   /** Hears of failures that no call reports. */
   readonly report: (error: unknown) => void;
 }
@@ -36,11 +46,14 @@ export class TierSet {
   readonly texts = new StoredTexts();
   readonly keys: BlockKeys;
   readonly all: readonly OpenTier[];
-  readonly sightings = new Sightings(2 ** 16);
+  /** By block key: how often its text was seen, for tiers that admit only what was seen more than once. */
+  readonly sightings = new RecentMap<number>(2 ** 16);
   readonly #options: TierSetOptions;
   readonly #scratch: HostMemory;
   readonly #roots = new Map<string, string>();
   readonly #tokenBytes: number;
+  /** Undefined: no tier asks for it. */
+  readonly #reuse: TextReuse | undefined;
   #opening: Promise<void> | undefined;
   #isClosed = false;
   #uses = 0;
@@ -55,7 +68,9 @@ export class TierSet {
     const wholeBytes = this.bytesOf(keys.blockTokens);
     this.#scratch = new HostMemory(scratchBlocks * (wholeBytes + wholeBytes / 8 + 4096), wholeBytes, pagePieces);
     const importantTokens = ({ key, tokens }: StoredBlock): number => options.importantTokens(key) ?? tokens.length;
-    this.all = tiers.map((tier, number) => new OpenTier(tier, number, this.texts, importantTokens, options.report));
+    if (tiers.some(({ keeps }) => keeps === 'adaptive')) this.#reuse = new TextReuse(randomInt(2 ** 48 - 1));
+    const shared = { texts: this.texts, worth: { importantTokens, reuse: this.#reuse }, stripes: stripeTokenBytes.length, report: options.report };
+    this.all = tiers.map((tier, number) => new OpenTier(tier, { number, ...shared }));
   }
 
   /** Opens all tiers; rejects with the first failure once each has opened or failed. A tier that failed is out of service. */
@@ -90,11 +105,12 @@ export class TierSet {
       sightings >= (tier.admitAfter ?? 1) && (block === undefined || !contents.has(block)));
   }
 
-  /** Memory for a payload: of the fastest tier that wants it and lends some, else scratch; undefined: there is none now. */
-  async lend(bytes: number, wanting: readonly OpenTier[]): Promise<Uint8Array | undefined> {
+  /** Memory for a block's payload: of the fastest tier that wants it and lends some, else scratch; undefined: there is none now. */
+  async lend(block: StoredBlock, wanting: readonly OpenTier[]): Promise<Uint8Array | undefined> {
+    const bytes = this.bytesOf(block.tokens.length);
     for (const open of wanting) {
       if (open.tier.lend === undefined) continue;
-      await open.makeRoom(bytes, undefined);
+      await open.makeRoom(bytes, block);
       const payload = open.lend(bytes);
       if (payload !== undefined) return payload;
     }
@@ -122,7 +138,7 @@ export class TierSet {
     await first.put(block, record, payload, () => this.clears === clears);
     const kept = first.has(block) ? first.borrow(block) : { reason: 'absent' };
     if ('payload' in kept && kept.payload === payload) {
-      await Promise.all(others.map((open) => open.room()));
+      await Promise.all(others.map(({ puts }) => puts.room()));
       this.#spread(block, record, kept, others, clears).catch(this.#options.report);
       return;
     }
@@ -140,17 +156,46 @@ export class TierSet {
     await this.#spread(block, record, borrowed, wanting, this.clears);
   }
 
-  /** The block's payload from the fastest tier that has it; a miss with its reason where none gives it. */
+  /**
+   * The tier that the block is loaded from; undefined: none in service has it. It is the first one, but for a later one that was measured to be
+   * clearly faster; one that owes an answer comes behind the others.
+   */
+  fastest(block: StoredBlock): OpenTier | undefined {
+    return this.#fastestOf(this.all.filter((open) => open.has(block)), block);
+  }
+
+  /** The block's payload from the fastest tier that has it, and from the next where that does not give it; a miss with the reason where none does. */
   async fetch(block: StoredBlock, signal: AbortSignal | undefined): Promise<Fetched | Missed> {
     let missed: Missed = { reason: 'absent' };
-    for (const open of this.all) {
-      if (!open.has(block)) continue;
+    const tried = new Set<OpenTier>();
+    for (;;) {
+      const open = this.#fastestOf(this.all.filter((each) => each.has(block) && !tried.has(each)), block);
+      if (open === undefined) return missed;
+      tried.add(open);
       const got = await open.fetch(block, this.bytesOf(block.tokens.length), this.#scratch, signal);
       if (!('reason' in got)) return got;
       missed = got;
-      if (signal?.aborted === true) break;
+      if (signal?.aborted === true) return missed;
     }
-    return missed;
+  }
+
+  /** A request loads the block: where an earlier tier has it too, which is passed over for what it was measured to be, that is forgotten now and then. */
+  passOver(block: StoredBlock): void {
+    const first = this.all.find((open) => open.has(block));
+    if (first !== undefined && first !== this.fastest(block) && !first.estimate.isAwaited && !first.estimate.refuses()) first.estimate.startOver();
+  }
+
+  #fastestOf(having: readonly OpenTier[], block: StoredBlock): OpenTier | undefined {
+    const ready = having.filter(({ estimate }) => !estimate.isAwaited);
+    const [first, ...later] = ready.length > 0 ? ready : having;
+    if (first?.estimate.isMeasured !== true) return first;
+    const bytes = this.bytesOf(block.tokens.length);
+    let [fastest, ms] = [first, first.estimate.milliseconds(bytes)];
+    for (const open of later) {
+      const itsMs = open.estimate.milliseconds(bytes);
+      if (open.estimate.isMeasured && itsMs <= ms / 2 && itsMs <= ms - clearlyFasterMs) [fastest, ms] = [open, itsMs];
+    }
+    return fastest;
   }
 
   /** Puts a block into a tier, from the fastest that gives it. False: none did, or that one has not taken it. */
@@ -169,11 +214,19 @@ export class TierSet {
     }
   }
 
-  /** The text up to the block's end was used. */
-  use(block: StoredBlock): void {
+  /** A text that ends in the block was finished: computed by `request`, of a priority level, and its sequence is over. */
+  finish(block: StoredBlock, text: Int32Array, request: ReleasedRequest, level: number): void {
+    this.#reuse?.note(block, text, request);
+    this.use(block, level);
+  }
+
+  /** The text up to the block's end was used, by a request of a priority level. */
+  use(block: StoredBlock, level = 0): void {
+    this.texts.raise(block, this.#options.lastingLevel(level));
     for (let at = block; at.parent !== undefined; at = at.parent) at.uses += 1;
     this.#uses += 1;
     if (this.#uses % halfLifeUses === 0) this.#halveUses();
+    this.#reuse?.touch(block);
     for (const { contents } of this.all) contents.use(block);
   }
 
@@ -185,16 +238,27 @@ export class TierSet {
     for (const open of this.all) open.clear();
   }
 
+  /** Which blocks tiers have got and lost, from now on. */
+  placedBlocks(): PlacedBlocks {
+    return new PlacedBlocks(this.texts, this.all.map(({ tier }) => tier.name), this.keys.blockTokens);
+  }
+
   /** Throws KV_INTERNAL where what is known of stored text does not agree. */
   verify(): void {
     checkTiers(this.texts, this.all);
   }
 
-  /** Ends all tiers. Idempotent. */
+  /** Resolves when what was stored so far is written. */
+  async written(): Promise<void> {
+    await Promise.all(this.all.map(({ puts }) => puts.idle()));
+  }
+
+  /** Ends all tiers, each once it has opened; rejects with the first failure once each is closed. Idempotent. */
   async close(): Promise<void> {
     this.#isClosed = true;
-    await this.#opening?.catch(() => { /* it was told */ });
-    await Promise.all(this.all.map((open) => open.close()));
+    const ends = await Promise.allSettled(this.all.map((open) => open.close()));
+    const failed = ends.find((end) => end.status === 'rejected');
+    if (failed !== undefined) throw failed.reason;
   }
 
   #halveUses(): void {
@@ -210,31 +274,34 @@ export class TierSet {
   }
 
   async #openAll(): Promise<void> {
-    const { namespace, stripeTokenBytes } = this.#options;
     const failures: unknown[] = [];
-    const { clears } = this;
-    await Promise.all(this.all.map(async (open) => {
-      const found: BlockRecord[] = [];
-      try {
-        await open.tier.open({
-          namespace, stripeTokenBytes, blockTokens: this.keys.blockTokens,
-          found: (record) => {
-            found.push({ ...record, tokens: record.tokens.slice(), notes: record.notes.slice(), sums: record.sums.slice() });
-          },
-          lost: (keys) => {
-            for (const key of keys) open.lose(key);
-          },
-        });
-        if (this.#isClosed) return;
-        if (this.clears === clears) this.#adopt(open, found);
-        else await open.tier.remove(found.map(({ key }) => key));
-        open.state = 'open';
-      } catch (error) {
+    await Promise.all(this.all.map((open) => {
+      open.opened = this.#openOne(open).catch((error: unknown) => {
         open.state = 'failed';
         failures.push(error);
-      }
+      });
+      return open.opened;
     }));
     if (failures.length > 0) throw failures[0];
+  }
+
+  async #openOne(open: OpenTier): Promise<void> {
+    const { namespace, stripeTokenBytes } = this.#options;
+    const { clears } = this;
+    const found: BlockRecord[] = [];
+    await open.calls.track(open.tier.open({
+      namespace, stripeTokenBytes, blockTokens: this.keys.blockTokens,
+      found: (record) => {
+        found.push({ ...record, tokens: record.tokens.slice(), notes: record.notes.slice(), sums: record.sums.slice() });
+      },
+      lost: (keys) => {
+        for (const key of keys) open.lose(key);
+      },
+    }));
+    if (this.#isClosed) return;
+    if (this.clears === clears) this.#adopt(open, found);
+    else await open.calls.track(open.tier.remove(found.map(({ key }) => key)));
+    open.state = 'open';
   }
 
   /** Takes over what a tier has from before: a text's start before what goes on there. What nothing leads to is of no use. */
@@ -250,7 +317,7 @@ export class TierSet {
       }
       const block = this.texts.add(above, key, text);
       block.sums ??= sums;
-      open.contents.add(block, bytes);
+      open.add(block, bytes, sums);
     }
     if (useless.length > 0) open.tier.remove(useless).catch(this.#options.report);
   }

@@ -44,7 +44,7 @@ export interface TierContext {
 /** What stays in a tier that is full. */
 export type TierKeeping = typeof tierKeepings[number];
 
-export const tierKeepings = ['recent', 'frequent', 'important'] as const;
+export const tierKeepings = ['recent', 'frequent', 'important', 'adaptive'] as const;
 
 /** Why a tier did not take a block. */
 export type PutRefusal =
@@ -131,8 +131,8 @@ export interface Tier {
   /** Bytes of payload it may have; the cache removes blocks to keep within. Undefined: the store bounds itself. */
   readonly capacityBytes: number | undefined;
   /**
-   * What stays where it is full: the text used last; the text used most often; or that of the most important tokens × uses, where all tokens of a block
-   * are important until selections have chosen of it (docs/importance.md). Default `recent`.
+   * What stays where it is full: the text used last; the text used most often; that of the most important tokens × uses, where all tokens of a block
+   * are important until selections have chosen of it (docs/importance.md); or the text that is likely to return, learnt from which did. Default `recent`.
    */
   readonly keeps?: TierKeeping | undefined;
   /** Blocks it takes only when their text has been seen so many times. Default 1: all. */
@@ -149,7 +149,7 @@ export interface Tier {
    * of them is damaged; after it the bytes are anything. The block is gone only once it is removed. Without it blocks are read whole.
    */
   getTokens?(key: string, parts: readonly TierTokens[], into: Uint8Array, signal?: AbortSignal): Promise<TierTokensGet>;
-  /** Bytes of a stripe that `getTokens` reads and checks at once: by it the cache tells which blocks are worth reordering. Undefined: none are. */
+  /** Bytes of a stripe that `getTokens` reads and checks at once, 1 or more: by it the cache tells which blocks are worth reordering. Undefined: none are. */
   readonly chunkBytes?: number | undefined;
   /**
    * Stores a block's tokens in another order: the first row of each stripe becomes that of token `storedToLogical[0]`, and so on, so that tokens
@@ -158,7 +158,8 @@ export interface Tier {
    */
   reorder?(key: string, storedToLogical: Int32Array): Promise<TierPut>;
   /**
-   * For tiers whose blocks others may store: how many of `keys`, from the first on, it has. Resolves 0 where it cannot say in time.
+   * For tiers whose blocks others may store: how many of `keys`, from the first on, it has. Resolves 0 where it cannot say in time. A request waits for it
+   * a small share of the time that computing takes.
    * Without it the tier has what `found` and `put` said.
    */
   find?(keys: readonly string[], signal?: AbortSignal): Promise<number>;
@@ -172,8 +173,11 @@ export interface Tier {
   borrow?(key: string): BorrowedBlock | undefined;
   /** Bytes of `capacityBytes` that a payload of so many bytes takes. Default: as many. */
   sizeOf?(bytes: number): number;
-  /** What it has and did, also once it is closed. */
+  /** What it has and did, also once it is closed. Read for `metrics()` and each scrape, so it must be quick. */
   statistics(): TierStatistics;
-  /** Ends what is running; resolves when no thread or connection of it is left. Idempotent. */
+  /**
+   * Ends what is running, as a refusal or a miss where need be; resolves when no thread or connection of it is left. Signals of reads are aborted before. A cache does not
+   * wait for ever (`prefixCache.tierCloseTimeoutMs`). Idempotent.
+   */
   close(): Promise<void>;
 }

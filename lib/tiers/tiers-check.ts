@@ -14,6 +14,7 @@ export function checkTiers(texts: StoredTexts, tiers: readonly OpenTier[]): void
     expect(block.parent !== undefined && block.parent.to === block.from, 'a stored block does not begin where the one before it ends', block.from, block.parent?.to);
     expect(block.parent.children.filter((child) => child === block).length === 1, 'a stored block does not hang on the one before it', block.from);
     expect(block.parent.parent === undefined || texts.find(block.parent.key) === block.parent, 'the block before a stored one is not known', block.from);
+    expect(block.level <= block.parent.level, 'a stored block has a higher priority level than the one before it', block.from, block.level);
     expect(block.tiers !== 0 || block.pins > 0 || block.children.length > 0, 'a block that no tier has is kept for nothing', block.from);
   }
   expect(blocks === texts.blocks, 'the count of stored blocks is wrong', texts.blocks, blocks);

@@ -17,6 +17,8 @@
 #include "addon/rows_binding.h"
 #include "addon/sampling_binding.h"
 #include "addon/store_binding.h"
+#include "addon/store_faults_binding.h"
+#include "host/huge_pages.h"
 
 namespace {
 
@@ -59,6 +61,15 @@ Napi::Value AddressOf(const Napi::CallbackInfo& info) {
   return Napi::BigInt::New(info.Env(), reinterpret_cast<uint64_t>(bytes.data()));
 }
 
+// Memory that was not touched yet comes in huge pages where it can.
+Napi::Value PreferHugePages(const Napi::CallbackInfo& info) {
+  vkv::addon::Arguments given(info, "preferHugePages");
+  const std::span<uint8_t> bytes = given.Uint8s(0);
+  if (vkv::addon::ThrowIfFailed(info.Env(), given.status())) return info.Env().Undefined();
+  vkv::host::PreferHugePages(bytes.data(), bytes.size());
+  return info.Env().Undefined();
+}
+
 // What Node-API returns for an ArrayBuffer over memory of the addon: napi_ok, or napi_no_external_buffers_allowed where
 // the program that embeds Node.js forbids it (Electron).
 napi_status TryExternalBuffer(Napi::Env env) {
@@ -75,6 +86,7 @@ Napi::Object Init(Napi::Env env, Napi::Object exports) {
   exports.Set("setOnStreamMark", Napi::Function::New<SetOnStreamMark>(env, "setOnStreamMark"));
   exports.Set("detach", Napi::Function::New<Detach>(env, "detach"));
   exports.Set("addressOf", Napi::Function::New<AddressOf>(env, "addressOf"));
+  exports.Set("preferHugePages", Napi::Function::New<PreferHugePages>(env, "preferHugePages"));
   exports.Set("externalBufferStatus", static_cast<double>(TryExternalBuffer(env)));
   exports.Set("buildTool", VKV_BUILD_TOOL);
   exports.Set("version", VKV_VERSION);

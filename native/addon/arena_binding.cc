@@ -2,6 +2,7 @@
 
 #include "addon/context.h"
 #include "addon/driver_binding.h"
+#include "kernels/cuda/row_scatter_cuda.h"
 
 namespace vkv::addon {
 
@@ -24,7 +25,23 @@ NativeArena::NativeArena(const Napi::CallbackInfo& info) : Napi::ObjectWrap<Nati
     ThrowIfFailed(info.Env(), Fail(Code::kDriverMisuse, "NativeArena"));
     return;
   }
-  arena_ = PinnedArena::Open(device_, std::static_pointer_cast<DriverHost>(host_));
+  std::unique_ptr<RowScatter> scatter;
+  if (IsCudaClass(*device_) && device_->info().has_memory) {
+    const std::span<const uint8_t> image = Arguments(info, "NativeArena").Uint8s(2);
+    const DriverScope scope(*device_);
+    Status status = scope.status();
+    if (status.ok() && !image.empty()) {
+      auto& cuda = static_cast<cuda::DriverCuda&>(*device_);
+      status = kernels::cuda::CudaRowScatter::Open(cuda, image.data(), scatter);
+    }
+    if (!status.ok() && status.code != Code::kKernelsRefused) {
+      ThrowIfFailed(info.Env(), status, KindOf(device_));
+      device_.reset();
+      host_.reset();
+      return;
+    }
+  }
+  arena_ = PinnedArena::Open(device_, std::static_pointer_cast<DriverHost>(host_), std::move(scatter));
   (void)napi_type_tag_object(info.Env(), info.This(), &kTag);
 }
 

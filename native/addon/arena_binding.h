@@ -18,7 +18,9 @@ class NativeArena : public Napi::ObjectWrap<NativeArena> {
   // Null for any other value, and once it is closed.
   static std::shared_ptr<PinnedArena> Of(const Napi::Value& value);
 
-  explicit NativeArena(const Napi::CallbackInfo& info);  // (device's driver, host driver)
+  // (device's driver, host driver, image of the kernel that scatters rows); where the device refuses the kernel, and
+  // where there is no memory for it to write, copies go one by one.
+  explicit NativeArena(const Napi::CallbackInfo& info);
 
  private:
   Napi::Value Counts(const Napi::CallbackInfo& info);  // () => {registeredBytes, pageableBytes}

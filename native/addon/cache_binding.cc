@@ -21,6 +21,7 @@ void NativeCache::Define(Napi::Env env, Napi::Object exports) {
                                                   InstanceMethod<&NativeCache::Detach>("detach"),
                                                   InstanceMethod<&NativeCache::Copy>("copy"),
                                                   InstanceMethod<&NativeCache::Put>("put"),
+                                                  InstanceMethod<&NativeCache::Read>("read"),
                                                   InstanceMethod<&NativeCache::Fetch>("fetch"),
                                                   InstanceMethod<&NativeCache::Synchronize>("synchronize"),
                                                   InstanceMethod<&NativeCache::News>("news"),
@@ -28,6 +29,7 @@ void NativeCache::Define(Napi::Env env, Napi::Object exports) {
                                                   InstanceMethod<&NativeCache::Counters>("counters"),
                                                   InstanceMethod<&NativeCache::Address>("address"),
                                                   InstanceMethod<&NativeCache::Window>("window"),
+                                                  InstanceMethod<&NativeCache::BeforeRevoke>("beforeRevoke"),
                                                   InstanceMethod<&NativeCache::Revoke>("revoke"),
                                                   InstanceMethod<&NativeCache::Stamp>("stamp"),
                                                   InstanceMethod<&NativeCache::Check>("check"),
@@ -35,6 +37,7 @@ void NativeCache::Define(Napi::Env env, Napi::Object exports) {
                                                   InstanceMethod<&NativeCache::CopierGate>("copierGate"),
                                                   InstanceMethod<&NativeCache::CopyBlock>("copyBlock"),
                                                   InstanceMethod<&NativeCache::CancelCopies>("cancelCopies"),
+                                                  InstanceMethod<&NativeCache::CopierStaging>("copierStaging"),
                                                   InstanceMethod<&NativeCache::Verify>("verify"),
                                                   InstanceMethod<&NativeCache::Close>("close")});
   ContextOf(env).cache_class = Napi::Persistent(cache_class);
@@ -90,6 +93,7 @@ NativeCache::~NativeCache() {
   if (context_ != nullptr) context_->stoppables.erase(this);
   StopThreads();
   windows_.reset();  // before the memory goes
+  view_bytes_.Close(Env());
 }
 
 void NativeCache::StopForTeardown() {
@@ -261,6 +265,7 @@ Napi::Value NativeCache::Verify(const Napi::CallbackInfo& info) {
 Napi::Value NativeCache::Close(const Napi::CallbackInfo& info) {
   StopThreads();
   windows_->Close();
+  view_bytes_.Close(info.Env());
   Status status = copier_ ? copier_->Close() : Ok();
   if (status.ok()) status = cache_->Close();
   (void)arrays_.WriteSlots(*cache_);  // where they are gone, the cache closes all the same

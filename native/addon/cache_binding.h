@@ -16,6 +16,7 @@
 #include "addon/context.h"
 #include "addon/notifier.h"
 #include "addon/slot_arrays.h"
+#include "addon/view_bytes.h"
 #include "block_copier.h"
 #include "kv_cache.h"
 #include "mapper.h"
@@ -48,6 +49,7 @@ class NativeCache : public Napi::ObjectWrap<NativeCache>, private Stoppable {
   Napi::Value Admit(const Napi::CallbackInfo& info);
   Napi::Value Detach(const Napi::CallbackInfo& info);  // (slot, group, tokens, stream)
   Napi::Value Copy(const Napi::CallbackInfo& info);    // (slot, group, from slot, id, tokens)
+  Napi::Value Read(const Napi::CallbackInfo& info);    // (slot, reservation, from, bytes)
   Napi::Value Put(const Napi::CallbackInfo& info);     // ([slot, from, tokens, at] * count, count, bytes)
   // ([slot, from, tokens, at] * count, count, driver, address, bytes, stream, arena or undefined)
   Napi::Value Fetch(const Napi::CallbackInfo& info);
@@ -55,16 +57,18 @@ class NativeCache : public Napi::ObjectWrap<NativeCache>, private Stoppable {
   Napi::Value MapperState(const Napi::CallbackInfo& info);  // () => {isIdle, lateErrors, droppedRequests, lastError}
   Napi::Value News(const Napi::CallbackInfo& info);         // () => Float64Array that synchronize() writes
   Napi::Value Counters(const Napi::CallbackInfo& info);
-  Napi::Value Address(const Napi::CallbackInfo& info);  // (reservation) => BigInt
-  Napi::Value Window(const Napi::CallbackInfo& info);   // (slot, reservation, from, to) => ArrayBuffer
-  Napi::Value Revoke(const Napi::CallbackInfo& info);   // (slot, is escaped)
-  Napi::Value Stamp(const Napi::CallbackInfo& info);    // (slot, from, tokens, key)
-  Napi::Value Check(const Napi::CallbackInfo& info);    // (slot, from, tokens, key) => wrong tokens
+  Napi::Value Address(const Napi::CallbackInfo& info);       // (reservation) => BigInt
+  Napi::Value Window(const Napi::CallbackInfo& info);        // (slot, reservation, from, to) => ArrayBuffer
+  Napi::Value BeforeRevoke(const Napi::CallbackInfo& info);  // (slot)
+  Napi::Value Revoke(const Napi::CallbackInfo& info);        // (slot, is escaped)
+  Napi::Value Stamp(const Napi::CallbackInfo& info);         // (slot, from, tokens, key)
+  Napi::Value Check(const Napi::CallbackInfo& info);         // (slot, from, tokens, key) => wrong tokens
   // (threads, (id, damaged tensor or -1, error or undefined) => void)
   Napi::Value OpenCopier(const Napi::CallbackInfo& info);
   Napi::Value CopierGate(const Napi::CallbackInfo& info);
   // (id, is load, slot, from, tokens, skipped, block tokens, payload, sums, stream or undefined)
   Napi::Value CopyBlock(const Napi::CallbackInfo& info);
+  Napi::Value CopierStaging(const Napi::CallbackInfo& info);  // () => [pinned, pageable bytes] or undefined
   Napi::Value CancelCopies(const Napi::CallbackInfo& info);
   Napi::Value Verify(const Napi::CallbackInfo& info);  // () => pages in use
   Napi::Value Close(const Napi::CallbackInfo& info);
@@ -90,6 +94,7 @@ class NativeCache : public Napi::ObjectWrap<NativeCache>, private Stoppable {
   std::unique_ptr<Mapper> mapper_;  // null without a background thread
   std::unique_ptr<Pattern> pattern_;
   std::unique_ptr<SlotWindows> windows_;
+  ViewBytes view_bytes_;
   SlotArrays arrays_;
   std::vector<TensorSpan> tensors_;
   Notifier<BlockCopied> copied_;

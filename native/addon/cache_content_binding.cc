@@ -27,7 +27,17 @@ Napi::Value NativeCache::Window(const Napi::CallbackInfo& info) {
   const Status status = windows_->Show(slot, reservation, static_cast<uint64_t>(to), start);
   if (ThrowIfFailed(info.Env(), status, driver_kind_)) return info.Env().Undefined();
   void* const shown = reinterpret_cast<void*>(start + static_cast<uint64_t>(from));
-  return Napi::ArrayBuffer::New(info.Env(), shown, static_cast<size_t>(to - from));
+  const Napi::Value view = Napi::ArrayBuffer::New(info.Env(), shown, static_cast<size_t>(to - from));
+  view_bytes_.AfterView(info.Env(), slot, to - from);
+  return view;
+}
+
+Napi::Value NativeCache::BeforeRevoke(const Napi::CallbackInfo& info) {
+  CacheArguments given(info, "beforeRevoke", cache_->layout());
+  const int32_t slot = given.Slot(0);
+  if (ThrowIfFailed(info.Env(), given.status(), driver_kind_)) return info.Env().Undefined();
+  view_bytes_.BeforeRevoke(info.Env(), slot);
+  return info.Env().Undefined();
 }
 
 Napi::Value NativeCache::Revoke(const Napi::CallbackInfo& info) {
@@ -61,6 +71,16 @@ Napi::Value NativeCache::Copy(const Napi::CallbackInfo& info) {
   const int32_t slot = given.Slot(0), group = given.Group(1);
   const CopyCommand command = given.Copy(2, slot, group);
   return Run(info, given, [&] { return cache_->CopyGroup(command); });
+}
+
+Napi::Value NativeCache::Read(const Napi::CallbackInfo& info) {
+  CacheArguments given(info, "read", cache_->layout());
+  const int32_t slot = given.Slot(0);
+  const size_t reservation = given.Reservation(1);
+  const std::span<uint8_t> to = given.Uint8s(3);
+  const auto stripe = static_cast<int64_t>(cache_->layout().StripeBytes(reservation));
+  const auto from = static_cast<uint64_t>(given.Integer(2, 0, stripe - static_cast<int64_t>(to.size())));
+  return Run(info, given, [&] { return cache_->Read(slot, reservation, from, to); });
 }
 
 Napi::Value NativeCache::Put(const Napi::CallbackInfo& info) {

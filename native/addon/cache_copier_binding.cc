@@ -1,5 +1,6 @@
 // Blocks that JavaScript has copied between a cache's slots and plain memory, off its thread.
 
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -74,6 +75,16 @@ Napi::Value NativeCache::CopierGate(const Napi::CallbackInfo& info) {
 Napi::Value NativeCache::CancelCopies(const Napi::CallbackInfo& info) {
   if (copier_) copied_.Await(-static_cast<int64_t>(copier_->Cancel()));
   return info.Env().Undefined();
+}
+
+Napi::Value NativeCache::CopierStaging(const Napi::CallbackInfo& info) {
+  const Napi::Env env = info.Env();
+  const std::optional<BlockCopier::Staging> staging = copier_ ? copier_->staging() : std::nullopt;
+  if (!staging) return env.Undefined();
+  const Napi::Array bytes = Napi::Array::New(env, 2);
+  bytes.Set(0U, static_cast<double>(staging->pinned_bytes));
+  bytes.Set(1U, static_cast<double>(staging->pageable_bytes));
+  return bytes;
 }
 
 }  // namespace vkv::addon

@@ -1,5 +1,4 @@
-// NativeStore: a disk store, seen from JavaScript; NativeStoreFaults: what a test makes of its system calls. Converts
-// and forwards; lib/store validates.
+// NativeStore: a disk store, seen from JavaScript. Converts and forwards; lib/store validates.
 #ifndef VKV_ADDON_STORE_BINDING_H_
 #define VKV_ADDON_STORE_BINDING_H_
 
@@ -48,31 +47,6 @@ class NativeStore : public Napi::ObjectWrap<NativeStore>, public Stoppable {
   std::shared_ptr<AnswerChannel> channel_;
   std::shared_ptr<store::FileFaults> faults_;  // a test's; null otherwise
   std::unique_ptr<store::DiskStore> store_;    // null once stopped
-};
-
-class NativeStoreFaults : public Napi::ObjectWrap<NativeStoreFaults> {
- public:
-  static constexpr napi_type_tag kTag = {0x5e1c3f0a91d24b77, 0xa04f7be2c6d81935};
-
-  static void Define(Napi::Env env, Napi::Object exports);
-
-  explicit NativeStoreFaults(const Napi::CallbackInfo& info);
-
-  const std::shared_ptr<store::FileFaults>& faults() const { return faults_; }
-
- private:
-  Napi::Value Add(
-      const Napi::CallbackInfo& info);  // (call or '', nth, times, errno, mostBytes, flippedBit, kills, holds)
-  Napi::Value KillAt(const Napi::CallbackInfo& info);  // (point, nth)
-  Napi::Value Clear(const Napi::CallbackInfo& info);
-  Napi::Value Held(const Napi::CallbackInfo& info);    // how many calls wait
-  Napi::Value Counts(const Napi::CallbackInfo& info);  // { call: count }
-  Napi::Value Points(const Napi::CallbackInfo& info);  // { point: count }
-  Napi::Value StartJournal(const Napi::CallbackInfo& info);
-  Napi::Value JournalLength(const Napi::CallbackInfo& info);
-  Napi::Value TakeJournal(const Napi::CallbackInfo& info);
-
-  std::shared_ptr<store::FileFaults> faults_ = std::make_shared<store::FileFaults>();
 };
 
 }  // namespace vkv::addon

@@ -1,7 +1,5 @@
 #include "cuda/driver_cuda.h"
 
-#include <unistd.h>
-
 #include <utility>
 #include <vector>
 
@@ -67,7 +65,7 @@ Status DriverCuda::Open(std::shared_ptr<CudaApi> api, int device, const char* ki
 }
 
 DriverCuda::DriverCuda(std::shared_ptr<CudaApi> api, DriverInfo info, CUdevice device, CUcontext context)
-    : api_(std::move(api)), info_(std::move(info)), device_(device), context_(context), owner_(getpid()) {}
+    : api_(std::move(api)), info_(std::move(info)), device_(device), context_(context) {}
 
 DriverCuda::~DriverCuda() {
   if (!Enter().ok()) return;  // lost, forked, or the process is ending: nothing can be given back
@@ -91,8 +89,6 @@ void DriverCuda::GiveBackLeftovers() {
   for (const Event event : contents.events) (void)api_->cuEventDestroy(ToEvent(event));
   for (const Stream stream : contents.streams) (void)api_->cuStreamDestroy(ToStream(stream));
 }
-
-bool DriverCuda::is_forked() const { return getpid() != owner_; }
 
 Status DriverCuda::Ready() const {
   if (is_forked())

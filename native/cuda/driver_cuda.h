@@ -7,8 +7,6 @@
 #ifndef VKV_CUDA_DRIVER_CUDA_H_
 #define VKV_CUDA_DRIVER_CUDA_H_
 
-#include <sys/types.h>
-
 #include <atomic>
 #include <memory>
 #include <span>
@@ -19,6 +17,7 @@
 #include "cuda/ledger.h"
 #include "cuda/modules.h"
 #include "driver.h"
+#include "fork_stamp.h"
 
 namespace vkv::cuda {
 
@@ -61,6 +60,7 @@ class DriverCuda final : public Driver {
   Status Read(void* to, uint64_t from, uint64_t bytes) override;
   Status RegisterHost(uint64_t address, uint64_t bytes) override;
   Status UnregisterHost(uint64_t address) override;
+  Status FindOnDevice(uint64_t address, uint64_t& on_device) override;
   Status Download(void* to, uint64_t from, uint64_t bytes, Stream stream) override;
   Status Upload(uint64_t to, const void* from, uint64_t bytes, Stream stream) override;
   Status Copy(uint64_t to, uint64_t from, uint64_t bytes, Stream stream) override;
@@ -104,7 +104,7 @@ class DriverCuda final : public Driver {
 
   // By CUDA's names: 0, and 1 where it is called the legacy one.
   static bool IsDefault(Stream stream) { return stream <= 1; }
-  bool is_forked() const;
+  bool is_forked() const { return stamp_.is_forked(); }
   // Ok when a call may reach CUDA.
   Status Ready() const;
   // The Status of a call's result; a sticky one makes the driver lost.
@@ -122,7 +122,7 @@ class DriverCuda final : public Driver {
   DriverInfo info_;  // immutable after Open
   const CUdevice device_;
   const CUcontext context_;  // the primary context, retained once
-  const pid_t owner_;        // the process that opened it
+  const ForkStamp stamp_;    // of the process that opened it
   Ledger ledger_;
   Modules modules_;
   CUstream own_stream_ = nullptr;  // non-blocking; of Write and Read. From Open on

@@ -1,4 +1,4 @@
-// DriverCuda's calls on the CPU's own memory: what is registered, the device copies into by itself.
+// DriverCuda's calls on the CPU's own memory: what is registered, the device copies into by itself, and kernels write.
 #include "cuda/driver_cuda.h"
 
 namespace vkv::cuda {
@@ -14,7 +14,7 @@ Subject About(uint64_t what, uint64_t how_many) {
 
 Status DriverCuda::RegisterHost(uint64_t address, uint64_t bytes) {
   VKV_RETURN_IF_ERROR(Ready());
-  const CUresult result = api_->cuMemHostRegister(ToPointer(address), bytes, /*flags=*/0);
+  const CUresult result = api_->cuMemHostRegister(ToPointer(address), bytes, kHostRegisterDeviceMap);
   VKV_RETURN_IF_ERROR(Check("cuMemHostRegister", result, About(address, bytes)));
   ledger_.AddRegistration(address);
   return Ok();
@@ -27,6 +27,15 @@ Status DriverCuda::UnregisterHost(uint64_t address) {
   const Status status = CheckGivenBack("cuMemHostUnregister", result, About(address, 0));
   if (!status.ok() && was_live) ledger_.AddRegistration(address);
   return status;
+}
+
+Status DriverCuda::FindOnDevice(uint64_t address, uint64_t& on_device) {
+  VKV_RETURN_IF_ERROR(Ready());
+  CUdeviceptr found = 0;
+  const CUresult result = api_->cuMemHostGetDevicePointer(&found, ToPointer(address), /*flags=*/0);
+  VKV_RETURN_IF_ERROR(Check("cuMemHostGetDevicePointer", result, About(address, 0)));
+  on_device = found;
+  return Ok();
 }
 
 Status DriverCuda::Download(void* to, uint64_t from, uint64_t bytes, Stream stream) {

@@ -76,6 +76,8 @@
   X(cuMemHostRegister, 6050, cuMemHostRegister_v2, kOptional, (void* start, size_t bytes, unsigned flags), \
     (start, bytes, flags)) \
   X(cuMemHostUnregister, 4000, cuMemHostUnregister, kOptional, (void* start), (start)) \
+  X(cuMemHostGetDevicePointer, 3020, cuMemHostGetDevicePointer_v2, kOptional, \
+    (CUdeviceptr* address, void* start, unsigned flags), (address, start, flags)) \
   /* streams and events */ \
   X(cuStreamCreate, 2000, cuStreamCreate, kRequired, (CUstream* stream, unsigned flags), (stream, flags)) \
   X(cuStreamDestroy, 4000, cuStreamDestroy_v2, kRequired, (CUstream stream), (stream)) \

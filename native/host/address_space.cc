@@ -23,6 +23,7 @@ void AddressSpace::Clear() {
 }
 
 void AddressSpace::Book(int64_t mappings) {
+  if (mappings == 0) return;  // as for most pages of a run, and the count is shared with other threads
   mappings_ += static_cast<uint64_t>(mappings);
   ProcessMappings::Change(mappings);
 }

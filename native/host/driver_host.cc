@@ -82,7 +82,7 @@ Status DriverHost::FailCall(std::string_view kind, uint64_t nth, int error) {
     return Ok();
   }
   if (kind == "hold") {
-    for (const auto& stream : AllStreams()) stream->Hold(nth != 0);
+    for (const auto& stream : AllStreams()) stream->Hold(nth);
     return Ok();
   }
   host::SystemCall call;

@@ -63,8 +63,8 @@ class DriverHost final : public Driver {
 
   // For tests: the nth system call of this kind from now on (1: the next) fails once with the errno; 0
   // withdraws that. Kinds: "ftruncate", "mmap-reserve", "mmap-map", "mmap-unmap", "munmap", "fallocate"; and "command",
-  // the nth that kernels queue on each stream there is. kDriverMisuse for any other. "hold": what kernels queue on the
-  // streams there are is not begun until that is withdrawn.
+  // the nth that kernels queue on each stream there is. kDriverMisuse for any other. "hold": the nth of those commands
+  // and all behind it do not begin until that is withdrawn.
   Status FailCall(std::string_view kind, uint64_t nth, int error);
 
   const DriverInfo& info() const override { return info_; }
@@ -79,6 +79,7 @@ class DriverHost final : public Driver {
   Status CreatePage(uint64_t page_bytes, uint64_t near, PageHandle& page) override;
   Status ReleasePage(PageHandle page, uint64_t page_bytes) override;
   Status Map(uint64_t address, uint64_t page_bytes, PageHandle page) override;
+  Status MapEach(uint64_t address, uint64_t page_bytes, std::span<const PageHandle> pages, uint64_t& mapped) override;
   Status SetAccess(uint64_t address, uint64_t bytes) override;
   void BeginUndo() override { undos_.fetch_add(1, std::memory_order_relaxed); }
   void EndUndo() override { undos_.fetch_sub(1, std::memory_order_relaxed); }
@@ -98,6 +99,8 @@ class DriverHost final : public Driver {
 
   Status Write(uint64_t to, const void* from, uint64_t bytes) override;
   Status Read(void* to, uint64_t from, uint64_t bytes) override;
+  Status WriteEach(std::span<const WritePiece> pieces) override;
+  Status ReadUntouched(void* to, uint64_t from, uint64_t bytes) override;
   Status RegisterHost(uint64_t address, uint64_t bytes) override;
   Status UnregisterHost(uint64_t address) override;
   Status Download(void* to, uint64_t from, uint64_t bytes, Stream stream) override;
@@ -132,6 +135,7 @@ class DriverHost final : public Driver {
     if (!guard_->is_forked()) return Ok();
     return Fail(Code::kDriverUnavailable, "fork", static_cast<int64_t>(Unavailable::kForked));
   }
+  Status MapLocked(host::AddressRange& range, uint64_t index, PageHandle handle);  // pre: locked
   static Status Misuse(const char* call, uint64_t what, uint64_t how_many) {
     return Fail(Code::kDriverMisuse, call, static_cast<int64_t>(what), static_cast<int64_t>(how_many));
   }

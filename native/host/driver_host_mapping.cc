@@ -57,15 +57,29 @@ std::vector<Piece> PiecesWithoutAccess(const PageRun& run, host::PageTable& page
 }  // namespace
 
 Status DriverHost::Map(uint64_t address, uint64_t page_bytes, PageHandle handle) {
+  uint64_t mapped = 0;
+  return MapEach(address, page_bytes, {&handle, 1}, mapped);
+}
+
+// A long cached text is hundreds of pages: one lock and one look-up of the place for all of them.
+Status DriverHost::MapEach(uint64_t address, uint64_t page_bytes, std::span<const PageHandle> pages, uint64_t& mapped) {
+  mapped = 0;
   VKV_RETURN_IF_ERROR(CheckProcess());
   std::lock_guard lock(mutex_);
   PageRun run;
+  const bool has_place = space_.FindRun(address, pages.size() * page_bytes, run) && run.pages == pages.size();
+  if (!has_place) return pages.empty() ? Ok() : Misuse("Map", address, page_bytes);
+  for (; mapped < pages.size(); ++mapped) VKV_RETURN_IF_ERROR(MapLocked(*run.range, run.first + mapped, pages[mapped]));
+  return Ok();
+}
+
+Status DriverHost::MapLocked(host::AddressRange& range, uint64_t index, PageHandle handle) {
   host::Page* const page = pages_.Find(handle);
-  const bool has_page = page != nullptr && page->bytes == page_bytes;
-  const bool has_place = space_.FindRun(address, page_bytes, run) && run.pages == 1;
-  if (!has_page || !has_place || run.range->table.At(run.first).is_mapped) return Misuse("Map", address, page_bytes);
-  VKV_RETURN_IF_ERROR(CheckMappings(space_.MappingsWith(*run.range, run.first, page->offset)));
-  space_.Map(*run.range, run.first, page->offset, host::PageTable::IndexOf(handle));
+  const bool has_page = page != nullptr && page->bytes == range.page_bytes;
+  if (!has_page || range.table.At(index).is_mapped)
+    return Misuse("Map", range.address + index * range.page_bytes, range.page_bytes);
+  VKV_RETURN_IF_ERROR(CheckMappings(space_.MappingsWith(range, index, page->offset)));
+  space_.Map(range, index, page->offset, host::PageTable::IndexOf(handle));
   ++page->maps;
   return Ok();
 }

@@ -2,11 +2,9 @@
 
 #include <pthread.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <mutex>
-#include <new>
 
 #include "driver.h"
 #include "host/memory_share.h"
@@ -24,47 +22,33 @@ struct GuardList {
 };
 constinit GuardList guard_list;
 
-uint64_t StampBytes() { return static_cast<uint64_t>(sysconf(_SC_PAGESIZE)); }
-
-Status Refused(const char* call, int error) {
-  return SystemError(Code::kDriverUnavailable, call, error, static_cast<uint64_t>(Unavailable::kMemoryRefused));
-}
-
 }  // namespace
 
 Status ForkGuard::Open(std::unique_ptr<ForkGuard>& guard) {
-  void* const stamp = mmap(nullptr, StampBytes(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (stamp == MAP_FAILED) return Refused("mmap", errno);
-  // Where the kernel does not know this advice (before 4.14) the handler below still covers fork().
-  (void)madvise(stamp, StampBytes(), MADV_WIPEONFORK);
-
   std::unique_ptr<ForkGuard> opened(new ForkGuard);
-  opened->stamp_ = new (stamp) std::atomic<uint32_t>(1);
-
   std::lock_guard lock(guard_list.mutex);
   if (!guard_list.has_handlers) {
     // Undone by the C library when this code is unloaded.
     const int error = pthread_atfork(BeforeFork, AfterForkInParent, AfterForkInChild);
     if (error != 0) {
-      munmap(stamp, StampBytes());
-      opened->stamp_ = nullptr;
-      return Refused("pthread_atfork", error);
+      return SystemError(Code::kDriverUnavailable, "pthread_atfork", error,
+                         static_cast<uint64_t>(Unavailable::kMemoryRefused));
     }
     guard_list.has_handlers = true;
   }
   opened->next_ = guard_list.first;
   if (opened->next_ != nullptr) opened->next_->previous_ = opened.get();
   guard_list.first = opened.get();
+  opened->is_listed_ = true;
   guard = std::move(opened);
   return Ok();
 }
 
 ForkGuard::~ForkGuard() {
-  if (stamp_ == nullptr || is_forked()) return;
+  if (!is_listed_ || is_forked()) return;
   std::lock_guard lock(guard_list.mutex);
   if (next_ != nullptr) next_->previous_ = previous_;
   (previous_ != nullptr ? previous_->next_ : guard_list.first) = next_;
-  munmap(stamp_, StampBytes());
 }
 
 void ForkGuard::Add(uint64_t address, uint64_t bytes) {
@@ -100,7 +84,6 @@ void ForkGuard::AfterForkInChild() {
       // If the kernel refuses, the range must still go.
       if (mmap(start, range.bytes, PROT_NONE, kFlags, -1, 0) == MAP_FAILED) (void)munmap(start, range.bytes);
     }
-    guard->stamp_->store(0, std::memory_order_relaxed);
   }
   guard_list.first = nullptr;  // these guards are the parent's; the child may open its own
   ProcessMappings::Reset(ranges);

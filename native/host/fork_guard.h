@@ -6,11 +6,11 @@
 #ifndef VKV_HOST_FORK_GUARD_H_
 #define VKV_HOST_FORK_GUARD_H_
 
-#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <vector>
 
+#include "fork_stamp.h"
 #include "host/system_calls.h"
 #include "status.h"
 
@@ -25,7 +25,7 @@ class ForkGuard {
   ForkGuard& operator=(const ForkGuard&) = delete;
 
   // True in a fork of the process that opened this guard.
-  bool is_forked() const { return stamp_->load(std::memory_order_relaxed) == 0; }
+  bool is_forked() const { return stamp_.is_forked(); }
 
   // Guards a range that has no pages yet.
   void Add(uint64_t address, uint64_t bytes);
@@ -45,12 +45,11 @@ class ForkGuard {
   static void AfterForkInParent();
   static void AfterForkInChild();
 
-  // Not 0 in the process that opened it. The page it is alone on is emptied by the kernel in every copy of
-  // this process, also in one made without fork(), where no handler runs.
-  std::atomic<uint32_t>* stamp_ = nullptr;
+  const ForkStamp stamp_;
   std::vector<Range> ranges_;  // guarded by the list's mutex, as are the links
   ForkGuard* next_ = nullptr;
   ForkGuard* previous_ = nullptr;
+  bool is_listed_ = false;
 };
 
 }  // namespace vkv::host

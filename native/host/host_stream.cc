@@ -32,7 +32,7 @@ void HostStream::Add(const Record& record, const void* command, size_t command_b
     return;
   }
   if (!is_started_ && !has_no_thread_) {
-    is_started_ = thread_.Start<HostStream, &HostStream::Work>(this).ok();
+    is_started_ = thread_.Start<HostStream, &HostStream::Work>(this, "vkv-stream").ok();
     has_no_thread_ = !is_started_;
   }
   if (has_no_thread_) {
@@ -114,10 +114,7 @@ void HostStream::RunAll(const std::vector<Unit>& units) {
 
 void HostStream::RunOne(const Record& record, const void* command, const void* entries) {
   const uint64_t ticket = done_.load(std::memory_order_relaxed) + 1;
-  while (is_held_.load(std::memory_order_acquire) && record.kind == Kind::kDroppable && !IsDropped(record, ticket)) {
-    constexpr timespec kLookAgain = {0, 1'000'000};
-    nanosleep(&kLookAgain, nullptr);
-  }
+  if (record.kind == Kind::kDroppable) WaitWhileHeld(record, ticket);
   if (record.kind == Kind::kMark) SetDone(ticket);
   if (!IsDropped(record, ticket)) {
     const Status status = IsToFail(record) ? Status{Code::kDriverCallFailed, "command", fails_with_.load(), "", 0, 0}
@@ -125,6 +122,17 @@ void HostStream::RunOne(const Record& record, const void* command, const void* e
     if (!status.ok() && failure_.status.ok()) failure_ = {status, ticket - last_mark_ - 1};
   }
   if (record.kind != Kind::kMark) SetDone(ticket);
+}
+
+void HostStream::WaitWhileHeld(const Record& record, uint64_t ticket) {
+  uint64_t nth = holds_at_.load(std::memory_order_acquire);
+  while (nth == 1 && !IsDropped(record, ticket)) {
+    constexpr timespec kLookAgain = {0, 1'000'000};
+    nanosleep(&kLookAgain, nullptr);
+    nth = holds_at_.load(std::memory_order_acquire);
+  }
+  while (nth > 1 && !holds_at_.compare_exchange_weak(nth, nth - 1)) {  // withdrawn meanwhile, or held anew
+  }
 }
 
 bool HostStream::IsDropped(const Record& record, uint64_t ticket) const {

@@ -27,7 +27,7 @@ class HostStream {
   enum class Kind : uint8_t {
     kDroppable,  // not run behind a failure or a cancel
     kAlways,
-    kMark,  // done before it is run: who hears of it finds everything done
+    kMark,  // counted as done before it is run: what it wakes finds everything done
   };
 
   // The first failure since the last mark: its status, and how many commands were queued before it since that mark.
@@ -74,8 +74,9 @@ class HostStream {
   // For tests: the nth droppable command from now on (1: the next) is not run and fails with the errno; 0 withdraws
   // that.
   void FailCommand(uint64_t nth, int error);
-  // For tests: droppable commands do not begin until this is withdrawn, or they are dropped.
-  void Hold(bool is_held) { is_held_.store(is_held); }
+  // For tests: the nth droppable command from now on (1: the next) does not begin, nor do those behind it, until this
+  // is withdrawn with 0, or they are dropped.
+  void Hold(uint64_t nth) { holds_at_.store(nth); }
 
   // Drops the droppable commands that have not begun.
   void Cancel();
@@ -104,6 +105,7 @@ class HostStream {
   bool Take(std::vector<Unit>& units);  // false: it stops
   void RunAll(const std::vector<Unit>& units);
   void RunOne(const Record& record, const void* command, const void* entries);  // and counts it
+  void WaitWhileHeld(const Record& record, uint64_t ticket);
   bool IsDropped(const Record& record, uint64_t ticket) const;
   bool IsToFail(const Record& record);
   Failure TakeFailure();
@@ -117,7 +119,7 @@ class HostStream {
   std::atomic<int> waiting_{0};        // threads in Wait
   std::atomic<uint64_t> fails_in_{0};  // for tests: commands until one fails
   std::atomic<int> fails_with_{0};
-  std::atomic<bool> is_held_{false};  // for tests
+  std::atomic<uint64_t> holds_at_{0};  // for tests; 0: none
 
   // Of the thread that runs commands.
   Failure failure_;

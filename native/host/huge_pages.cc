@@ -49,4 +49,11 @@ int AddHugePages(int file, uint64_t offset, uint64_t bytes) {
   return madvise(at, bytes, MADV_COLLAPSE) == 0 ? 0 : errno;
 }
 
+void PreferHugePages(void* memory, uint64_t bytes) {
+  const auto start = reinterpret_cast<uint64_t>(memory);
+  const uint64_t first = (start + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes;
+  const uint64_t end = (start + bytes) / kHugePageBytes * kHugePageBytes;
+  if (first < end) (void)madvise(reinterpret_cast<void*>(first), end - first, MADV_HUGEPAGE);
+}
+
 }  // namespace vkv::host

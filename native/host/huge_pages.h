@@ -1,4 +1,5 @@
-// Huge pages for the page file: one entry of the page tables for 2 MiB instead of 512.
+// Huge pages for the page file, and for memory that disks are read into: one entry of the page tables for 2 MiB instead
+// of 512.
 //
 // Measured on Linux 6.18 for a page of 2 MiB, ordinary -> huge: create and fill it for the first time 1,300
 // -> 210 us, unmap 105 -> 4.5, touch all of it after mapping it again 600 -> 7.5, release 300 -> 7. Works
@@ -16,6 +17,11 @@ inline constexpr uint64_t kHugePageBytes = uint64_t{2} << 20;
 // kHugePageBytes. Returns an errno; on failure the rest gets ordinary pages, and nothing else is
 // different. EINVAL: this kernel cannot (before 6.1, or with huge pages of another size).
 int AddHugePages(int file, uint64_t offset, uint64_t bytes);
+
+// Whole huge pages within this memory come as such when they are touched for the first time, where the kernel has some
+// to spare; else nothing is different. A read around the page cache names a huge page to the disk as one piece: bare
+// reads of 1 MiB by 4 threads went from 1.3 and 2.2 to 3.4 GB/s, on a virtual disk that takes 254 pieces a request.
+void PreferHugePages(void* memory, uint64_t bytes);
 
 }  // namespace vkv::host
 

@@ -32,10 +32,4 @@ void MappingTable::Unmap(uint64_t index) {
   --mapped_pages_;
 }
 
-MappingTable::Entry& MappingTable::Touch(uint64_t index) {
-  auto& block = blocks_[index / kBlockEntries];
-  if (block == nullptr) block = std::make_unique<Entry[]>(kBlockEntries);
-  return block[index % kBlockEntries];
-}
-
 }  // namespace vkv::host

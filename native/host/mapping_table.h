@@ -51,7 +51,11 @@ class MappingTable {
   static constexpr uint64_t kBlockEntries = 512;
   static const Entry kUnmapped;
 
-  Entry& Touch(uint64_t index);
+  Entry& Touch(uint64_t index) {
+    auto& block = blocks_[index / kBlockEntries];
+    if (block == nullptr) block = std::make_unique<Entry[]>(kBlockEntries);
+    return block[index % kBlockEntries];
+  }
   bool Merge(const Entry& left, const Entry& right) const {
     if (!left.is_mapped || !right.is_mapped) return left.is_mapped == right.is_mapped;
     return left.offset + page_bytes_ == right.offset;

@@ -7,6 +7,8 @@
 #ifndef VKV_HOST_PAGE_FILE_H_
 #define VKV_HOST_PAGE_FILE_H_
 
+#include <unistd.h>
+
 #include <atomic>
 #include <cstdint>
 #include <map>
@@ -38,6 +40,10 @@ class PageFile {
   // Maps the bytes from `offset` on at an address inside a reservation; returns an errno.
   int Map(uint64_t address, uint64_t bytes, uint64_t offset, bool populate) {
     return calls_.Map(address, bytes, file_, offset, populate);
+  }
+  // Copies these bytes, which pages have. False: the system refuses.
+  bool Read(void* to, uint64_t bytes, uint64_t offset) const {
+    return pread(file_, to, bytes, static_cast<off_t>(offset)) == static_cast<ssize_t>(bytes);
   }
   // Memory for a page, now instead of at its first touch; returns an errno.
   int Commit(uint64_t offset, uint64_t bytes);

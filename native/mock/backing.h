@@ -35,6 +35,10 @@ class Backing {
   virtual void Copy(uint64_t to, uint64_t from, uint64_t bytes) = 0;
   virtual void Fill(uint64_t to, uint8_t value, uint64_t bytes) = 0;
 
+  // Shows the CPU's own memory at other addresses too; the same ones where the system refuses.
+  virtual uint64_t ShowAgain(uint64_t address, uint64_t bytes) = 0;
+  virtual void HideAgain(uint64_t address, uint64_t bytes) = 0;  // pre: what ShowAgain has returned
+
   virtual bool has_memory() const = 0;
   virtual uint64_t mapping_limit() const = 0;  // how many pages may be mapped at once
   virtual uint64_t ResidentBytes(uint64_t created_bytes) const = 0;

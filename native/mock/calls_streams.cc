@@ -79,7 +79,7 @@ CUresult MockDevice::cuMemHostRegister(void* start, size_t bytes, unsigned flags
   const auto address = reinterpret_cast<uint64_t>(start);
   Call call(*this, CallKind::cuMemHostRegister, {.address = address, .bytes = bytes});
   if (call.is_refused()) return call.result();
-  if (flags != 0) return call.Break(rules::kFlags);
+  if ((flags & ~cuda::kHostRegisterDeviceMap) != 0) return call.Break(rules::kFlags);
   if (address == 0 || bytes == 0 || address % kHostPageBytes != 0 || bytes % kHostPageBytes != 0 ||
       !addresses_.MappingsIn(address, bytes).empty()) {
     return call.Break(rules::kRegistrable);
@@ -87,7 +87,20 @@ CUresult MockDevice::cuMemHostRegister(void* start, size_t bytes, unsigned flags
   if (registrations_.CoverOf(address, bytes) != HostRegistrations::Cover::kNone) {
     return call.Break(rules::kRegisteredOnce, CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
   }
-  registrations_.Add(address, bytes);
+  registrations_.Add(address, {.bytes = bytes, .is_for_device = (flags & cuda::kHostRegisterDeviceMap) != 0});
+  return call.result();
+}
+
+CUresult MockDevice::cuMemHostGetDevicePointer(CUdeviceptr* found, void* start, unsigned flags) {
+  const auto address = reinterpret_cast<uint64_t>(start);
+  Call call(*this, CallKind::cuMemHostGetDevicePointer, {.address = address});
+  if (call.is_refused()) return call.result();
+  if (found == nullptr) return call.Break(rules::kOutput);
+  if (flags != 0) return call.Break(rules::kFlags);
+  HostRegistrations::Range* const range = registrations_.At(address);
+  if (range == nullptr || !range->is_for_device) return call.Break(rules::kRegisteredForDevice);
+  if (range->on_device == 0) range->on_device = backing_->ShowAgain(address, range->bytes);
+  *found = range->on_device;
   return call.result();
 }
 
@@ -95,11 +108,13 @@ CUresult MockDevice::cuMemHostUnregister(void* start) {
   const auto address = reinterpret_cast<uint64_t>(start);
   Call call(*this, CallKind::cuMemHostUnregister, {.address = address});
   if (call.is_refused()) return call.result();
-  const uint64_t bytes = registrations_.BytesAt(address);
-  if (bytes == 0) return call.Break(rules::kRegistered, CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
-  call.arguments().bytes = bytes;
+  const HostRegistrations::Range* const range = registrations_.At(address);
+  if (range == nullptr) return call.Break(rules::kRegistered, CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
+  call.arguments().bytes = range->bytes;
   // A real device waits for the copy, or faults in it; here the call that causes it fails at once.
-  if (streams_.IsBusy(address, bytes)) return call.BreakDevice(rules::kRegistrationInUse);
+  const bool is_in_kernel = range->on_device != 0 && streams_.IsBusy(range->on_device, range->bytes);
+  if (is_in_kernel || streams_.IsBusy(address, range->bytes)) return call.BreakDevice(rules::kRegistrationInUse);
+  if (range->on_device != 0) backing_->HideAgain(range->on_device, range->bytes);
   registrations_.Remove(address);
   return call.result();
 }

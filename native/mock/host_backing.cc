@@ -41,6 +41,7 @@ Status HostBacking::Open(std::unique_ptr<Backing>& backing) {
 
 HostBacking::~HostBacking() {
   for (const auto& [address, bytes] : reservations_) munmap(ToPointer(address), bytes);
+  for (const auto& [address, bytes] : shown_again_) munmap(ToPointer(address), bytes);
   close(file_);
 }
 
@@ -100,6 +101,19 @@ void HostBacking::Copy(uint64_t to, uint64_t from, uint64_t bytes) {
 
 void HostBacking::Fill(uint64_t to, uint8_t value, uint64_t bytes) {
   if (bytes != 0) std::memset(ToPointer(to), value, bytes);
+}
+
+uint64_t HostBacking::ShowAgain(uint64_t address, uint64_t bytes) {
+  // From no bytes: a second mapping of what is shared. Private memory has none, and is seen where it is.
+  void* const shown = mremap(ToPointer(address), /*old_size=*/0, bytes, MREMAP_MAYMOVE);
+  if (shown == MAP_FAILED) return address;
+  const auto again = reinterpret_cast<uint64_t>(shown);
+  shown_again_[again] = bytes;
+  return again;
+}
+
+void HostBacking::HideAgain(uint64_t address, uint64_t bytes) {
+  if (shown_again_.erase(address) != 0) munmap(ToPointer(address), bytes);
 }
 
 uint64_t HostBacking::ResidentBytes(uint64_t /*created_bytes*/) const {

@@ -29,6 +29,8 @@ class HostBacking final : public Backing {
   void Hide(uint64_t address, uint64_t bytes) override;
   void Copy(uint64_t to, uint64_t from, uint64_t bytes) override;
   void Fill(uint64_t to, uint8_t value, uint64_t bytes) override;
+  uint64_t ShowAgain(uint64_t address, uint64_t bytes) override;
+  void HideAgain(uint64_t address, uint64_t bytes) override;
   bool has_memory() const override { return true; }
   uint64_t mapping_limit() const override { return kMappingLimit; }
   uint64_t ResidentBytes(uint64_t created_bytes) const override;
@@ -44,6 +46,7 @@ class HostBacking final : public Backing {
   uint64_t file_bytes_ = 0;
   std::map<uint64_t, std::vector<uint64_t>> free_offsets_;  // by page bytes: places of dropped pages
   std::map<uint64_t, uint64_t> reservations_;               // address -> bytes
+  std::map<uint64_t, uint64_t> shown_again_;                // address -> bytes
 };
 
 }  // namespace vkv::mock

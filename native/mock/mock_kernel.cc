@@ -25,6 +25,7 @@ bool MockDevice::QueueWork(uint64_t stream, std::vector<Touch> touches) {
 bool MockDevice::CheckTouches(const Work& work, const std::vector<Touch>& touches) {
   for (const Touch& touch : touches) {
     if (addresses_.CanAccess(touch.address, touch.bytes, touch.is_write)) continue;
+    if (work.kind == WorkKind::kKernel && registrations_.IsOnDevice(touch.address, touch.bytes)) continue;
     NoteMisuse(work, rules::kKernelAccess, touch);
     LoseLocked(CUDA_ERROR_ILLEGAL_ADDRESS);
     return false;

@@ -25,6 +25,8 @@ class NoBacking final : public Backing {
   void Hide(uint64_t, uint64_t) override {}
   void Copy(uint64_t, uint64_t, uint64_t) override {}
   void Fill(uint64_t, uint8_t, uint64_t) override {}
+  uint64_t ShowAgain(uint64_t address, uint64_t) override { return address; }
+  void HideAgain(uint64_t, uint64_t) override {}
   bool has_memory() const override { return false; }
   uint64_t mapping_limit() const override { return UINT64_MAX; }
   uint64_t ResidentBytes(uint64_t created_bytes) const override { return created_bytes; }

@@ -44,7 +44,9 @@ inline constexpr char kHostPointer[] = "the host pointer must not be null";
 inline constexpr char kRegistrable[] = "registered memory must be whole pages of the CPU's memory, and not empty";
 inline constexpr char kRegisteredOnce[] = "memory must not be registered twice";
 inline constexpr char kRegistered[] = "the address must be the start of registered memory";
-inline constexpr char kRegistrationInUse[] = "memory that a queued copy uses must not be unregistered";
+inline constexpr char kRegisteredForDevice[] =
+    "the address must be the start of memory that was registered for kernels";
+inline constexpr char kRegistrationInUse[] = "memory that a queued copy or kernel uses must not be unregistered";
 inline constexpr char kOneRegistration[] =
     "memory of the CPU that a copy uses must lie in one registered range, or in none at all";
 inline constexpr char kOverlap[] = "the two ranges of a copy must not share memory, at the same or at another address";

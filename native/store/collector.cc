@@ -5,6 +5,14 @@
 #include <algorithm>
 
 namespace vkv::store {
+namespace {
+
+// A file with less life is copied whenever garbage is collected.
+constexpr double kSparseLife = 0.5;
+// A file with more is never: seven bytes would be copied to gain one.
+constexpr double kMostLife = 0.875;
+
+}  // namespace
 
 void Collector::DropDead(Collected& collected) {
   const std::vector<std::shared_ptr<Segment>> dead = context_.index.TakeDead();
@@ -47,7 +55,7 @@ Collected Collector::Collect(AlignedBuffer& scratch) {
   Collected collected;
   std::vector<uint64_t> passed;
   DropDead(collected);
-  while (const std::shared_ptr<Segment> segment = context_.index.Sparse(passed)) {
+  while (const std::shared_ptr<Segment> segment = Next(passed)) {
     passed.push_back(segment->number);
     if (!Empty(*segment, scratch, collected)) break;
     DropDead(collected);
@@ -55,45 +63,67 @@ Collected Collector::Collect(AlignedBuffer& scratch) {
   return collected;
 }
 
+std::shared_ptr<Segment> Collector::Next(std::span<const uint64_t> passed) {
+  double life = 0;
+  std::shared_ptr<Segment> sparsest = context_.index.Sparsest(passed, life);
+  if (sparsest == nullptr) return nullptr;
+  const bool is_worth_it = life < kSparseLife || (life <= kMostLife && !log_.HasRoomForSegment());
+  return is_worth_it ? sparsest : nullptr;
+}
+
 bool Collector::Empty(Segment& segment, AlignedBuffer& scratch, Collected& collected) {
-  struct Copied {
-    RecordPlace from;
-    Room room;
-    size_t entry;
-  };
-  std::vector<Copied> copies;
-  bool is_whole = true;
-  for (const RecordPlace& place : context_.index.LiveOf(segment)) {
-    Copied copy = {place, {}, 0};
-    bool is_lost = false;
-    if (!context_.index.BeginCopy(place)) continue;  // removed meanwhile
-    if (writer_.Copy(place, scratch, copy.room, copy.entry, is_lost) == Outcome::kDone) {
-      copies.push_back(std::move(copy));
-      continue;
-    }
-    context_.index.EndCopy(place.key);
-    if (!is_lost) {
-      is_whole = false;
-      break;
-    }
-    context_.index.Forget(place);
-  }
+  std::vector<RecordCopy> copies;
+  bool is_whole = CopyPayloads(segment, scratch, copies);
+  context_.calls.Pass("copy-payloads-written");
+  // Copies lie in the order of their segments, so that each is synced once.
+  const Segment* synced = nullptr;
+  Outcome outcome = Outcome::kDone;
+  std::erase_if(copies, [&](RecordCopy& copy) {
+    if (copy.room.segment.get() != synced) outcome = log_.SyncPayloads(*copy.room.segment);
+    synced = copy.room.segment.get();
+    const bool is_safe = outcome == Outcome::kDone;
+    if (is_safe && writer_.CopyHeader(copy) == Outcome::kDone) return false;
+    End(copy, is_safe);
+    is_whole = false;
+    return true;
+  });
   context_.calls.Pass("copies-written");
-  for (const Copied& copy : copies) {
+  for (const RecordCopy& copy : copies) {
     // After the first of a segment this costs nothing.
     const bool is_safe = log_.Sync(*copy.room.segment) == Outcome::kDone;
     if (is_safe) {
       (void)context_.index.Move(copy.from, *copy.room.segment, copy.entry);
       collected.copied_bytes += copy.room.bytes;
     }
-    context_.index.EndCopy(copy.from.key);
     is_whole = is_whole && is_safe;
-    log_.Release(copy.room);
+    End(copy, true);
   }
   context_.calls.Pass("copies-synced");
   if (!is_whole) return false;
   context_.index.ReleaseRemovals(segment);
   return writer_.RecordRemovals() == Outcome::kDone;
+}
+
+bool Collector::CopyPayloads(Segment& segment, AlignedBuffer& scratch, std::vector<RecordCopy>& copies) {
+  for (const RecordPlace& place : context_.index.LiveOf(segment)) {
+    RecordCopy copy = {place, {}, {}, 0};
+    bool is_lost = false;
+    if (!context_.index.BeginCopy(place)) continue;  // removed meanwhile
+    if (writer_.CopyPayload(copy, scratch, is_lost) == Outcome::kDone) {
+      copies.push_back(std::move(copy));
+      continue;
+    }
+    context_.index.EndCopy(place.key);
+    if (!is_lost) return false;
+    context_.index.Forget(place);
+  }
+  return true;
+}
+
+void Collector::End(const RecordCopy& copy, bool has_header) {
+  if (!has_header) log_.GiveBack(copy.room);
+  context_.index.EndCopy(copy.from.key);
+  log_.Release(copy.room);
 }
 
 }  // namespace vkv::store

@@ -1,9 +1,10 @@
 // Collector: gives the bytes of removed records back: deletes files without anything alive, and copies what is alive
-// out of files that are less than half so. Threads: any; one collects at a time.
+// out of files that are less than half so, or, in a full store, less than others. Threads: any; one collects at a time.
 #ifndef VKV_STORE_COLLECTOR_H_
 #define VKV_STORE_COLLECTOR_H_
 
 #include <mutex>
+#include <span>
 #include <vector>
 
 #include "store/record_writer.h"
@@ -23,12 +24,19 @@ class Collector {
 
   // Deletes the files that have nothing alive. Needs no room.
   void DropDead(Collected& collected);
-  // Copies and deletes until no file is less than half alive, or there is no room for copies.
+  // Copies and deletes until no file is less than half alive, or there is no room for copies. Where records have no
+  // room even so, it goes on with the file of least life, as long as that is at most seven eighths alive.
   Collected Collect(AlignedBuffer& scratch);
 
  private:
+  // The one to be emptied now; null where none is worth it.
+  std::shared_ptr<Segment> Next(std::span<const uint64_t> passed);
   // False where it could not be emptied.
   bool Empty(Segment& segment, AlignedBuffer& scratch, Collected& collected);
+  // The payloads of what is alive; false where one could not be copied.
+  bool CopyPayloads(Segment& segment, AlignedBuffer& scratch, std::vector<RecordCopy>& copies);
+  // The copy is over. Its room is given back where its header was not written.
+  void End(const RecordCopy& copy, bool has_header);
 
   StoreContext& context_;
   SegmentLog& log_;

@@ -19,12 +19,16 @@ Outcome RecordWriter::OutcomeOf(int error) {
   return error == ENOSPC || error == EDQUOT || error == EFBIG ? Outcome::kNoSpace : Outcome::kFailed;
 }
 
-Outcome RecordWriter::Write(RecordHeader& header, const Source& source, AlignedBuffer& scratch, Room& room,
-                            size_t& entry) {
+Outcome RecordWriter::Write(RecordHeader& header, const Source& source, HeaderAfter after, AlignedBuffer& scratch,
+                            Room& room, size_t& entry) {
   const Outcome outcome = log_.Reserve(header.record_bytes(), header.header_bytes(), RoomFor::kRecord, room);
   if (outcome != Outcome::kDone) return outcome;
   context_.calls.Pass("record-begun");
   int error = WritePayload(header, source, room, scratch);
+  if (error == 0 && after == HeaderAfter::kPayloadSynced) {
+    if (log_.SyncPayloads(*room.segment) != Outcome::kDone) error = EIO;
+    context_.calls.Pass("payload-synced");
+  }
   if (error != 0)
     log_.GiveBack(room);
   else
@@ -39,7 +43,7 @@ Outcome RecordWriter::Put(PutRequest& request, AlignedBuffer& scratch) {
   Room room;
   size_t entry = 0;
   const Source source = [&request](size_t stripe) { return request.sources[stripe]; };
-  const Outcome outcome = Write(header, source, scratch, room, entry);
+  const Outcome outcome = Write(header, source, HeaderAfter::kPayloadWritten, scratch, room, entry);
   if (outcome != Outcome::kDone) {
     context_.index.AbandonPut(header.key);
     return outcome;
@@ -165,26 +169,28 @@ Outcome RecordWriter::WriteRemovals(std::span<const Removal> removals) {
   return synced;
 }
 
-Outcome RecordWriter::Copy(const RecordPlace& from, AlignedBuffer& scratch, Room& room, size_t& entry, bool& is_lost) {
-  RecordHeader header;
+Outcome RecordWriter::CopyPayload(RecordCopy& copy, AlignedBuffer& scratch, bool& is_lost) {
+  RecordHeader& header = copy.header;
   uint64_t moved = 0;
-  const ReadState state = ReadRecordHeader(context_, from, header, moved);
+  const ReadState state = ReadRecordHeader(context_, copy.from, header, moved);
   is_lost = state == ReadState::kCorrupt;
   if (state != ReadState::kGood) return Outcome::kFailed;
-  const Outcome outcome = log_.Reserve(header.record_bytes(), header.header_bytes(), RoomFor::kCopy, room);
+  const Outcome outcome = log_.Reserve(header.record_bytes(), header.header_bytes(), RoomFor::kCopy, copy.room);
   if (outcome != Outcome::kDone) return outcome;
-  int error = CopyPayload(from, header, room, scratch);
-  if (error != 0)
-    log_.GiveBack(room);
-  else
-    error = WriteRecordHeader(header, room, entry);
+  const int error = MovePayload(copy, scratch);
   if (error == 0) return Outcome::kDone;
-  log_.Release(room);
+  log_.GiveBack(copy.room);
+  log_.Release(copy.room);
   return OutcomeOf(error);
 }
 
-int RecordWriter::CopyPayload(const RecordPlace& from, const RecordHeader& header, const Room& room,
-                              AlignedBuffer& scratch) {
+Outcome RecordWriter::CopyHeader(RecordCopy& copy) {
+  const int error = WriteRecordHeader(copy.header, copy.room, copy.entry);
+  return error == 0 ? Outcome::kDone : OutcomeOf(error);
+}
+
+int RecordWriter::MovePayload(const RecordCopy& copy, AlignedBuffer& scratch) {
+  const auto& [from, header, room, entry] = copy;
   for (uint64_t at = header.payload_start(); at < header.record_bytes();) {
     const uint64_t bytes = std::min(scratch.bytes(), header.record_bytes() - at);
     uint64_t read = 0;

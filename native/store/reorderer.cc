@@ -43,7 +43,7 @@ Reordered Reorderer::Rewrite(const RecordPlace& from, uint64_t sequence, std::sp
   };
   Room room;
   size_t entry = 0;
-  reordered.outcome = writer_.Write(header, source, scratch, room, entry);
+  reordered.outcome = writer_.Write(header, source, HeaderAfter::kPayloadSynced, scratch, room, entry);
   if (reordered.outcome != Outcome::kDone) return reordered;
   context_.calls.Pass("reordered-written");
   // In every durability: the old copy may be safe already, and goes once the new one counts.

@@ -60,9 +60,10 @@ struct Segment : std::enable_shared_from_this<Segment> {
   uint64_t footer_room = 0;     // bytes of the footer's entries of everything before the tail
   uint32_t writers = 0;         // between Reserve and Release
   bool is_sealing = false;
-  bool has_unread = false;     // part of it could not be read when it was opened: it is left as it is
-  uint64_t ticket = 0;         // writes that are over
-  uint64_t synced_ticket = 0;  // of them, those on disk for good
+  bool is_for_removals = false;  // made beyond the limit, or in the last of a disk's room: takes no records
+  bool has_unread = false;       // part of it could not be read when it was opened: it is left as it is
+  uint64_t ticket = 0;           // writes that are over
+  uint64_t synced_ticket = 0;    // of them, those on disk for good
   std::vector<Entry> entries;
   std::vector<WrittenRemoval> removals;
   std::vector<uint8_t> footer;  // until it is sealed

@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "crc32c.h"
+#include "store/segment_name.h"
 
 namespace vkv::store {
 namespace {
@@ -47,7 +48,8 @@ Outcome SegmentLog::Reserve(uint64_t bytes, uint64_t header_bytes, RoomFor purpo
       const uint64_t kept_back = purpose == RoomFor::kRemovals ? 0 : RemovalRoom(open_->file_bytes);
       const bool fits =
           open_->tail + bytes + FooterBytes(open_->footer_room + entry_bytes) + kept_back <= open_->file_bytes;
-      if (open_->state == SegmentState::kOpen && fits) {
+      const bool takes_it = purpose == RoomFor::kRemovals || !open_->is_for_removals;
+      if (open_->state == SegmentState::kOpen && takes_it && fits) {
         room = {open_, open_->tail, bytes};
         open_->tail += bytes;
         open_->footer_room += entry_bytes;
@@ -102,17 +104,24 @@ int SegmentLog::Write(const Room& room, uint64_t offset, const void* data, uint6
 }
 
 Outcome SegmentLog::Create(RoomFor purpose, uint64_t needed_bytes, std::shared_ptr<Segment>& segment) {
-  const uint64_t bytes = context_.options.segment_bytes;
-  const uint64_t kept_back = purpose == RoomFor::kRecord ? bytes : 0;
-  const uint64_t used = context_.index.FileBytes();
+  const uint64_t bytes = context_.options.segment_bytes, limit = context_.options.limit_bytes;
   const bool is_removals = purpose == RoomFor::kRemovals;
-  if (used + bytes + kept_back > context_.options.limit_bytes) {
-    if (!is_removals) return Outcome::kFull;
+  if (!IsWithinLimit(purpose == RoomFor::kRecord ? 2 * bytes : bytes)) {
+    if (purpose == RoomFor::kRecord) return Outcome::kFull;
+    if (purpose == RoomFor::kCopy) {
+      // What is left of the limit will do: a segment that is emptied is shorter than a new one.
+      const uint64_t left = limit - std::min(limit, context_.index.FileBytes());
+      const uint64_t whole = left / kBlockBytes * kBlockBytes;
+      const uint64_t least = ToBlocks(needed_bytes) + kBlockBytes + RemovalRoom(bytes);
+      return whole < least ? Outcome::kFull : CreateOf(whole, segment);
+    }
   } else {
     const Outcome outcome = CreateOf(bytes, segment);
     if (outcome != Outcome::kNoSpace || !is_removals) return outcome;
   }
-  return CreateOf(std::min(bytes, std::max(kSmallSegmentBytes, ToBlocks(needed_bytes))), segment);
+  const Outcome outcome = CreateOf(std::min(bytes, std::max(kSmallSegmentBytes, ToBlocks(needed_bytes))), segment);
+  if (outcome == Outcome::kDone) segment->is_for_removals = true;
+  return outcome;
 }
 
 Outcome SegmentLog::CreateOf(uint64_t bytes, std::shared_ptr<Segment>& segment) {
@@ -193,6 +202,14 @@ Outcome SegmentLog::Sync(Segment& segment) {
   return Outcome::kDone;
 }
 
+Outcome SegmentLog::SyncPayloads(Segment& segment) {
+  {
+    std::lock_guard lock(context_.index.mutex());
+    ++segment.ticket;  // payloads alone are no write that is over
+  }
+  return Sync(segment);
+}
+
 Outcome SegmentLog::SyncAll() {
   context_.counters.unsynced_bytes = 0;
   Outcome outcome = Outcome::kDone;
@@ -213,6 +230,12 @@ Outcome SegmentLog::SyncAll() {
   }
   return outcome;
 }
+
+bool SegmentLog::IsWithinLimit(uint64_t more_bytes) {
+  return context_.index.FileBytes() + more_bytes <= context_.options.limit_bytes;
+}
+
+bool SegmentLog::HasRoomForSegment() { return IsWithinLimit(2 * context_.options.segment_bytes); }
 
 void SegmentLog::Finish() {
   std::lock_guard lock(mutex_);

@@ -31,7 +31,7 @@ class SegmentLog {
   static uint64_t LargestRecord(uint64_t segment_bytes, uint64_t header_bytes);
 
   Outcome Reserve(uint64_t bytes, uint64_t header_bytes, RoomFor purpose, Room& room);
-  // The one who has the room is done with it. Writes the footer where it was the last.
+  // The record that has the room is done with it. Writes the footer where it was the last.
   void Release(const Room& room);
   // Nothing was written into the room: the next one may have it; or else it is a hole.
   void GiveBack(const Room& room);
@@ -42,8 +42,13 @@ class SegmentLog {
   // What was written to the segment so far is on disk for good when this returns kDone. kFailed: the segment is never
   // written again, and what had not been synced is dropped.
   Outcome Sync(Segment& segment);
+  // The same, also of payloads whose headers are still to be written.
+  Outcome SyncPayloads(Segment& segment);
   // Every segment, and the folder.
   Outcome SyncAll();
+
+  // Whether one more segment may be made for records.
+  bool HasRoomForSegment();
 
   // The open segment takes no more, and gets its footer.
   void Finish();
@@ -52,6 +57,7 @@ class SegmentLog {
 
  private:
   Outcome Create(RoomFor purpose, uint64_t needed_bytes, std::shared_ptr<Segment>& segment);
+  bool IsWithinLimit(uint64_t more_bytes);
   Outcome CreateOf(uint64_t bytes, std::shared_ptr<Segment>& segment);
   bool WriteFooter(Segment& segment);
   void Retire(const std::shared_ptr<Segment>& segment);

@@ -9,7 +9,6 @@
 #include <cstring>
 #include <functional>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "store/block_file.h"
@@ -143,10 +142,6 @@ bool ReadFooter(std::span<const uint8_t> footer,
 // The file that says whose folder it is.
 void WriteIdentity(const Key& name_space, uint8_t* block);
 Parsed ReadIdentity(const uint8_t* block, Key& name_space, uint16_t& version);
-
-// "seg-<epoch>-<number>.kvs"
-std::string SegmentName(const Epoch& epoch, uint64_t number);
-bool ReadSegmentName(const std::string& name, Epoch& epoch, uint64_t& number);
 
 }  // namespace vkv::store
 

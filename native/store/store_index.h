@@ -84,8 +84,9 @@ class StoreIndex {
   uint64_t FileBytes();
   // Segments without a live record or a needed removal; they are marked as kDropping.
   std::vector<std::shared_ptr<Segment>> TakeDead();
-  // A segment of which less than half is alive, `passed` left out; null where there is none.
-  std::shared_ptr<Segment> Sparse(std::span<const uint64_t> passed);
+  // The segment that is over of which the least share is alive, `passed` left out; null where there is none.
+  // Sets the share.
+  std::shared_ptr<Segment> Sparsest(std::span<const uint64_t> passed, double& life);
   std::vector<RecordPlace> LiveOf(Segment& segment);
   // The removals of the segment that are needed because of other files: they become unrecorded, to be written again.
   void ReleaseRemovals(Segment& segment);

@@ -53,16 +53,22 @@ std::vector<std::shared_ptr<Segment>> StoreIndex::TakeDead() {
   return dead;
 }
 
-std::shared_ptr<Segment> StoreIndex::Sparse(std::span<const uint64_t> passed) {
+std::shared_ptr<Segment> StoreIndex::Sparsest(std::span<const uint64_t> passed, double& life) {
   std::lock_guard lock(mutex_);
+  std::shared_ptr<Segment> sparsest;
   for (const auto& [number, segment] : segments_) {
     const bool is_over = segment->state == SegmentState::kSealed || segment->state == SegmentState::kFailed;
     if (!is_over || segment->has_unread || segment->writers > 0 ||
         std::find(passed.begin(), passed.end(), number) != passed.end())
       continue;
-    if (LiveBytesLocked(*segment) * 2 < segment->tail - kBlockBytes) return segment;
+    if (segment->tail == kBlockBytes) continue;
+    const double share =
+        static_cast<double>(LiveBytesLocked(*segment)) / static_cast<double>(segment->tail - kBlockBytes);
+    if (sparsest != nullptr && share >= life) continue;
+    sparsest = segment;
+    life = share;
   }
-  return nullptr;
+  return sparsest;
 }
 
 std::vector<RecordPlace> StoreIndex::LiveOf(Segment& segment) {

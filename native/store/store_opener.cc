@@ -8,6 +8,7 @@
 
 #include "crc32c.h"
 #include "host/system_calls.h"
+#include "store/segment_name.h"
 
 namespace vkv::store {
 namespace {

@@ -1,29 +1,10 @@
 #include "store/sync_timer.h"
 
-#include <signal.h>
-
 #include <chrono>
-
-#include "host/system_calls.h"
 
 namespace vkv::store {
 
-Status SyncTimer::Start() {
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  const int error = pthread_create(
-      &thread_, nullptr,
-      [](void* timer) -> void* {
-        static_cast<SyncTimer*>(timer)->Run();
-        return nullptr;
-      },
-      this);
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  if (error != 0) return host::SystemError(Code::kDriverCallFailed, "pthread_create", error);
-  is_started_ = true;
-  return Ok();
-}
+Status SyncTimer::Start() { return thread_.Start<SyncTimer, &SyncTimer::Run, Standing::kBackground>(this, "vkv-sync"); }
 
 void SyncTimer::Hurry() {
   {
@@ -34,14 +15,12 @@ void SyncTimer::Hurry() {
 }
 
 void SyncTimer::Stop() {
-  if (!is_started_) return;
   {
     std::lock_guard lock(mutex_);
     is_stopping_ = true;
   }
   wake_.notify_one();
-  pthread_join(thread_, nullptr);
-  is_started_ = false;
+  thread_.Join();
 }
 
 void SyncTimer::Run() {

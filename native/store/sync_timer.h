@@ -2,12 +2,11 @@
 #ifndef VKV_STORE_SYNC_TIMER_H_
 #define VKV_STORE_SYNC_TIMER_H_
 
-#include <pthread.h>
-
 #include <condition_variable>
 #include <functional>
 #include <mutex>
 
+#include "quiet_thread.h"
 #include "status.h"
 
 namespace vkv::store {
@@ -27,8 +26,7 @@ class SyncTimer {
   void Run();
 
   const std::function<void()> call_;
-  pthread_t thread_{};
-  bool is_started_ = false;
+  QuietThread thread_;
 
   std::mutex mutex_;  // guards both below
   std::condition_variable wake_;

@@ -1,35 +1,29 @@
 #include "store/work_queue.h"
 
 #include <errno.h>
-#include <signal.h>
 
 #include "host/system_calls.h"
 #include "store/read_plan.h"
 
 namespace vkv::store {
+
 Status WorkQueue::Start(uint32_t threads) {
-  sigset_t all, before;  // signals belong to Node's own threads; a write beyond a size limit gives EFBIG
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  int error = 0;
-  for (uint32_t k = 0; k < threads && error == 0; ++k) {
-    auto worker = std::make_unique<Worker>(
-        Worker{this, std::make_unique<AlignedBuffer>(kScratchBytes), k == 0 && threads > 1, {}});
-    error = worker->scratch->bytes() == 0 ? ENOMEM
-                                          : pthread_create(
-                                                &worker->thread, nullptr,
-                                                [](void* given) -> void* {
-                                                  auto& self = *static_cast<Worker*>(given);
-                                                  self.queue->Run(self);
-                                                  return nullptr;
-                                                },
-                                                worker.get());
-    if (error == 0) workers_.push_back(std::move(worker));
+  for (uint32_t k = 0; k < threads; ++k) {
+    auto worker = std::make_unique<Worker>();
+    worker->queue = this;
+    worker->scratch = std::make_unique<AlignedBuffer>(kScratchBytes);
+    worker->writes_first = k == 0 && threads > 1;
+    const Status status =
+        worker->scratch->bytes() == 0
+            ? host::SystemError(Code::kDriverCallFailed, "aligned_alloc", ENOMEM)
+            : worker->thread.Start<Worker, &Worker::Run, Standing::kBackground>(worker.get(), "vkv-store");
+    if (!status.ok()) {
+      Stop();
+      return status;
+    }
+    workers_.push_back(std::move(worker));
   }
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  if (error == 0) return Ok();
-  Stop();
-  return host::SystemError(Code::kDriverCallFailed, "pthread_create", error);
+  return Ok();
 }
 
 void WorkQueue::AddRead(Work work) { Add(reads_, std::move(work)); }
@@ -67,7 +61,7 @@ void WorkQueue::Stop() {
     is_stopping_ = true;
   }
   wake_.notify_all();
-  for (const auto& worker : workers_) pthread_join(worker->thread, nullptr);
+  for (const auto& worker : workers_) worker->thread.Join();
   workers_.clear();
 }
 

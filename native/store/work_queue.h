@@ -3,8 +3,6 @@
 #ifndef VKV_STORE_WORK_QUEUE_H_
 #define VKV_STORE_WORK_QUEUE_H_
 
-#include <pthread.h>
-
 #include <condition_variable>
 #include <deque>
 #include <functional>
@@ -12,6 +10,7 @@
 #include <mutex>
 #include <vector>
 
+#include "quiet_thread.h"
 #include "status.h"
 #include "store/block_file.h"
 
@@ -38,7 +37,9 @@ class WorkQueue {
     WorkQueue* queue;
     std::unique_ptr<AlignedBuffer> scratch;
     bool writes_first;
-    pthread_t thread;
+    QuietThread thread;
+
+    void Run() { queue->Run(*this); }
   };
 
   void Add(std::deque<Work>& queue, Work work);

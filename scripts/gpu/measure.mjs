@@ -14,6 +14,7 @@ import { measureGrowth } from './growth.mjs';
 import { measureKernels } from './kernel-times.mjs';
 import { addResults, print } from './results.mjs';
 import { measureSideRows } from './side-rows.mjs';
+import { measureSideSteps } from './side-steps.mjs';
 import { measureTierCopies } from './tier-copies.mjs';
 
 const require = createRequire(import.meta.url);
@@ -115,7 +116,10 @@ if (wants('growth')) {
 if (wants('side')) {
   const { table, wrongRows } = measureSideRows(driver, api, (rows) => keep({ sideRows: rows }));
   print('Rows of the device in side tensors of the CPU\'s memory', table);
-  fail(wrongRows, 'rows of side tensors');
+  const ofSteps = measureSideSteps(driver, api);
+  print('Rows of decoding steps, to the pages of many sequences', ofSteps.table);
+  keep({ sideSteps: ofSteps.table });
+  fail(wrongRows + ofSteps.wrongRows, 'rows of side tensors');
 }
 if (wants('tiers')) {
   const { table, wrongTokens } = await measureTierCopies(driver, api, (rows) => keep({ tierCopies: rows }));

@@ -5,7 +5,9 @@ import { writeFileSync } from 'node:fs';
 import { markdown, print, readResults } from './results.mjs';
 
 const [file, page] = process.argv.slice(2);
-const { machine, kernels = [], blockTable = [], calls = [], growth = [], sideRows = [], tierCopies = [], engine = [], products } = readResults(file);
+const {
+  machine, kernels = [], blockTable = [], calls = [], growth = [], sideRows = [], sideSteps = [], tierCopies = [], engine = [], products,
+} = readResults(file);
 
 const ratio = 'block table, % of contiguous µs';
 const goalOf = (row) => Object.entries(row).find(([key]) => key.startsWith('goal '))?.[1];
@@ -21,7 +23,7 @@ if (page !== undefined) {
   const tables = [
     ['Kernels', kernels], ['Contiguous slots and a block table', blockTable.map(({ question: _, ...row }) => row)],
     ['Matrix products', products?.table ?? []], ['Reference engine', engine], ['Calls of the driver, µs', calls], ['Growth, µs', growth],
-    ['Rows from the device in side tensors', sideRows], ['Copies of tiers', tierCopies],
+    ['Rows from the device in side tensors', sideRows], ['Rows of decoding steps', sideSteps], ['Copies of tiers', tierCopies],
   ].filter(([, rows]) => rows.length > 0).map(([title, rows]) => `## ${title}\n\n${markdown(rows)}\n`);
   const device = machine === undefined ? '' : `${machine.device.deviceName}, CUDA driver ${machine.device.driverVersion}, ${machine.date}\n\n`;
   writeFileSync(page, `# What gpu-check measured\n\n${device}${tables.join('\n')}`);

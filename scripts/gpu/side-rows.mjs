@@ -2,6 +2,7 @@
 // arrives, and how fast, with pages that are registered with the device for the first time, that are registered already, through an
 // array, and, by the driver's own copies, with and without a registration. Times by this machine's clock.
 
+import { HostPages } from './host-pages.mjs';
 import { isSimulated } from './timing.mjs';
 
 const rounds = 5;
@@ -100,45 +101,31 @@ function openBench(driver, { KvCache, DeviceMemory }) {
 }
 
 /** The driver's copies from the device into a host driver's pages, as many as fill them. */
-function* copies(driver, { Driver }, { memory, stream }, isRegistered) {
-  const host = Driver.open('host');
-  const pageBytes = host.info.defaultPageBytes;
-  const pages = Math.ceil(memory.bytes / pageBytes);
-  const to = host.native.reserve(pages * pageBytes, pageBytes);
-  const handles = Array.from({ length: pages }, (_, index) => {
-    const at = to + BigInt(index * pageBytes);
-    const page = host.native.createPage(pageBytes, at);
-    host.native.map(at, pageBytes, page);
-    return page;
-  });
-  host.native.setAccess(to, pages * pageBytes);
-  host.native.fill(to, 1, pages * pageBytes, 0n); // every page has its memory
+function* copies(driver, api, { memory, stream }, isRegistered) {
+  const to = new HostPages(api, { bytes: memory.bytes });
   const what = `copies to pages, ${isRegistered ? 'registered' : 'not registered'}`;
   let registerUs = 0;
   try {
     if (isRegistered) {
       const begin = nowUs();
-      driver.native.registerHost(to, pages * pageBytes);
+      driver.native.registerHost(to.address, to.bytes);
       registerUs = nowUs() - begin;
     }
     for (const block of blockBytes.filter((bytes) => bytes <= memory.bytes)) {
       const times = Array.from({ length: rounds }, () => {
         const begin = nowUs();
         for (let at = 0; at < memory.bytes; at += block) {
-          driver.native.download(to + BigInt(at), memory.address + BigInt(at), Math.min(block, memory.bytes - at), stream);
+          driver.native.download(to.address + BigInt(at), memory.address + BigInt(at), Math.min(block, memory.bytes - at), stream);
         }
         driver.native.synchronizeStream(stream);
         return nowUs() - begin;
       });
       yield { what, bytes: memory.bytes, blockBytes: block, 'GB/s': GBPerS(memory.bytes, median(times)), ...(isRegistered ? { registerUs } : {}) };
     }
-    if (isRegistered) driver.native.unregisterHost(to);
+    if (isRegistered) driver.native.unregisterHost(to.address);
   } catch (error) {
     yield { what, bytes: memory.bytes, refused: error.details?.result ?? error.code };
   } finally {
-    host.native.unmap(to, pages * pageBytes);
-    for (const page of handles) host.native.releasePage(page, pageBytes);
-    host.native.freeReservation(to, pages * pageBytes);
-    host.close();
+    to.close();
   }
 }

@@ -1,6 +1,6 @@
 // What lets released addons, and the GPU bundle's programs, run where the C library is older than the one they are
 // linked with: 2.28 and later, as Node's own releases do. The functions that got a new version since are taken in their
-// first one, and those that came later are here. Linked with --wrap for each function of wrapped.txt; who links it
+// first one, and those that came later are here. Linked with --wrap for each function of wrapped.txt; what links it
 // checks that nothing newer is left. Only for Linux on x86-64 and ARM64. No state.
 #include <errno.h>
 #include <pthread.h>
@@ -41,6 +41,17 @@ VKV_WRAP(int, __pthread_key_create, (pthread_key_t * key, void (*destroy)(void*)
 VKV_WRAP(int, pthread_key_delete, (pthread_key_t key), (key))
 VKV_WRAP(void*, pthread_getspecific, (pthread_key_t key), (key))
 VKV_WRAP(int, pthread_setspecific, (pthread_key_t key, const void* value), (key, value))
+
+// Younger than the first version there was, but for ARM64.
+extern "C" int first_pthread_setname_np(pthread_t thread, const char* name);
+#if defined(__x86_64__)
+__asm__(".symver first_pthread_setname_np,pthread_setname_np@GLIBC_2.12");
+#else
+__asm__(".symver first_pthread_setname_np,pthread_setname_np@" VKV_FIRST);
+#endif
+extern "C" __attribute__((visibility("hidden"))) int __wrap_pthread_setname_np(pthread_t thread, const char* name) {
+  return first_pthread_setname_np(thread, name);
+}
 
 // Functions that were macros over these until 2.33.
 #if defined(__x86_64__)

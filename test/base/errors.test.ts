@@ -96,6 +96,16 @@ test('mistakes in the call are built-in errors, whose class follows the reason',
   t.is(range.details.received, 0.5);
 });
 
+test('a number that is refused is shown with all of its digits where rounding would make it another', (t) => {
+  const shown: readonly (readonly [number, string])[] = [
+    [1.000_000_1, '1.0000001'], [1 + 2 ** -52, '1.0000000000000002'], [-1e-300, '-1e-300'], [65_536.000_000_1, '65536.0000001'], [1e300, '1e+300'],
+    [0.5, '0.5'], [65_537, '65,537'], [-0, '-0'], [Number.NaN, 'NaN'], [-Infinity, '-Infinity'],
+  ];
+  for (const [received, text] of shown) {
+    t.is(createError('KV_INVALID_OPTION', { owner: 'KvCache', option: 'slots', expected: 'an integer', reason: 'range', received }).message, `\`slots\` must be an integer, got ${text}.`);
+  }
+});
+
 test('operational failures have the class of the reaction they need', (t) => {
   const of = (code: ErrorCode): Error => createError(code, errorExamples[code]);
   t.true(of('KV_CLOSED') instanceof KvStateError);
@@ -113,7 +123,7 @@ test('an error keeps its cause and starts its stack at the caller', (t) => {
   t.is(error.cause, cause);
   t.false('cause' in createError('KV_CLOSED', errorExamples.KV_CLOSED));
   t.true(error.stack?.startsWith(`KvStateError: ${error.message}`));
-  t.false(error.stack?.includes('create-error.js'));
+  t.false(error.stack?.includes('dist/base/errors.js'));
 });
 
 test('an error takes one stack, as long as the process wants it', (t) => {

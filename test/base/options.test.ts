@@ -4,7 +4,7 @@ import test from 'ava';
 
 import { createError, isKvError, type ErrorCode } from '#internal/base/errors.js';
 import { abortSignal, arrayOf, boolean, callable, checkInteger, instanceOf, integer, nested, number, oneOf, optional, readOptions, string, withDefault, type Field } from '#internal/base/options.js';
-import { closest } from '#internal/base/suggestions.js';
+import { closest } from '#internal/base/phrases.js';
 
 const spec = {
   slots: integer({ min: 1, max: 100 }),

@@ -1,6 +1,6 @@
 // A bare copy on threads, from plain memory into memory of the kind that a host driver's pages are, all of it touched
-// before: for every byte on standard input copies it once and prints the nanoseconds by the clock and of the CPU.
-// Usage: copy-loop THREADS BYTES
+// before: for every byte on standard input copies it once and prints the bytes, and the nanoseconds by the clock and of
+// the CPU. Usage: copy-loop THREADS BYTES
 #include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
@@ -42,7 +42,7 @@ int main(int argc, char** argv) {
       });
     }
     for (std::thread& thread : running) thread.join();
-    printf("%lld %lld\n", static_cast<long long>(Now(CLOCK_MONOTONIC) - start),
+    printf("%zu %lld %lld\n", bytes, static_cast<long long>(Now(CLOCK_MONOTONIC) - start),
            static_cast<long long>(Now(CLOCK_PROCESS_CPUTIME_ID) - cpu));
     fflush(stdout);
   }

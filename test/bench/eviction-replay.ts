@@ -4,7 +4,7 @@
 import type { EvictionPolicyFactory } from '#internal/prefix/eviction/eviction-policy.js';
 import { sharedDomain } from '#internal/prefix/domain.js';
 import { PrefixIndex } from '#internal/prefix/prefix-index.js';
-import { rowArithmetic } from '#internal/layout/row-arithmetic.js';
+import { rowArithmetic } from '#internal/base/row-arithmetic.js';
 import { HASH_BLOCK_TOKENS } from '#internal/replay/trace-request.js';
 
 export interface EvictionReplay {

@@ -7,12 +7,7 @@
 
 import { parseArgs } from 'node:util';
 
-import { adaptive } from '#internal/prefix/eviction/adaptive.js';
-import type { EvictionPolicyFactory } from '#internal/prefix/eviction/eviction-policy.js';
-import { importance } from '#internal/prefix/eviction/importance.js';
-import { lfu } from '#internal/prefix/eviction/lfu.js';
-import { lru } from '#internal/prefix/eviction/lru.js';
-import { slru } from '#internal/prefix/eviction/slru.js';
+import { evictionPolicies, evictionPolicyNames } from '#internal/prefix/index.js';
 import { readMooncakeJsonl } from '#internal/replay/mooncake-jsonl.js';
 import { HASH_BLOCK_TOKENS } from '#internal/replay/trace-request.js';
 import { TraceSource } from '#internal/replay/trace-source.js';
@@ -39,9 +34,9 @@ const { values: flags } = parseArgs({
   },
 });
 
-const policies: readonly (readonly [string, EvictionPolicyFactory])[] = [
-  ['lru', lru()], ['slru', slru()], ['lfu', lfu()], ['importance', importance()], ['adaptive', adaptive()],
-];
+/** The default one last, beside what `gap closed` compares it with. These prompts have no priorities. */
+const [byDefault, ...others] = evictionPolicyNames.filter((name) => name !== 'priority');
+const policies = [...others, byDefault!].map((name) => [name, evictionPolicies[name]()] as const);
 
 async function ofTrace(path: string): Promise<Prompts> {
   const blocks: Int32Array[] = [];

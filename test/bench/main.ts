@@ -13,7 +13,10 @@ import { growth } from './growth.js';
 import { importance } from './importance.js';
 import { kernels } from './kernels.js';
 import { llama } from './llama.js';
+import { llamaCpp } from './llama-cpp/llama-cpp.js';
+import { loading } from './loading.js';
 import type { BenchResult } from './measure.js';
+import { prefillStep } from './prefill-step.js';
 import { prefixIndex } from './prefix-index.js';
 import { prefixReuse } from './prefix-reuse.js';
 import { redisTierBench } from './redis-tier.js';
@@ -21,8 +24,10 @@ import { replayMemory } from './replay-memory.js';
 import { replayPrefixes } from './replay-prefixes.js';
 import { requests } from './requests.js';
 import { reserve } from './reserve.js';
+import { sampling } from './sampling.js';
 import { scheduler } from './scheduler.js';
 import { sideTensors } from './side-tensors.js';
+import { soak } from './soak.js';
 import { step } from './step.js';
 import { store } from './store.js';
 import { takeOver } from './take-over.js';
@@ -34,9 +39,9 @@ const machine = `${cpus()[0]?.model ?? 'unknown CPU'}, ${availableParallelism()}
   `${Math.round(totalmem() / 2 ** 30)} GiB, Linux ${release()}, Node ${process.version}`;
 
 const benchmarks: Readonly<Record<string, () => BenchResult | BenchResult[] | Promise<BenchResult[]>>> = {
-  step, growth: () => [growth(2 * 2 ** 20), growth(64 * 1024)], decode, reserve, kernels, dense, llama, 'event-loop': eventLoop, 'replay-memory': replayMemory, requests, scheduler,
+  step, growth: () => [growth(2 * 2 ** 20), growth(64 * 1024)], decode, reserve, kernels, dense, llama, 'llama-cpp': llamaCpp, 'event-loop': eventLoop, 'prefill-step': prefillStep, loading, 'replay-memory': replayMemory, requests, sampling, scheduler,
   'prefix-index': prefixIndex, 'prefix-reuse': prefixReuse, 'side-tensors': sideTensors, 'redis-tier': redisTierBench,
-  importance, 'replay-prefixes': replayPrefixes, 'take-over': takeOver, store, tiers, 'tier-requests': tierRequests, tokenizing,
+  importance, 'replay-prefixes': replayPrefixes, 'take-over': takeOver, store, tiers, 'tier-requests': tierRequests, tokenizing, soak,
 };
 
 /** Names on the command line; all without any. */

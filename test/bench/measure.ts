@@ -18,10 +18,12 @@ export interface Percentiles {
   readonly max: number;
 }
 
+/** `p50` of an even number of values is the mean of the two middle ones. All are NaN without values. */
 export function percentiles(values: Iterable<number>): Percentiles {
   const sorted = Float64Array.from(values).sort();
-  const at = (part: number): number => sorted[Math.min(sorted.length - 1, Math.floor(part * sorted.length))] ?? NaN;
-  return { p50: at(0.5), p99: at(0.99), max: at(1) };
+  const at = (index: number): number => sorted[Math.min(sorted.length - 1, Math.floor(index))] ?? NaN;
+  const last = sorted.length - 1;
+  return { p50: (at(last / 2) + at((last + 1) / 2)) / 2, p99: at(0.99 * sorted.length), max: at(last) };
 }
 
 export function median(values: Iterable<number>): number {

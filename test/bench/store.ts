@@ -8,14 +8,16 @@ import * as path from 'node:path';
 
 import { native } from '#internal/device/native.js';
 import { DiskStore } from '#internal/store/disk-store.js';
+import { BareLoop } from './bare-loop.js';
 import { format, median, type BenchResult } from './measure.js';
 
-const root = path.resolve(__dirname, '..', '..');
 const MiB = 2 ** 20;
 const threads = 4;
 const records = 48;
 const stripes = 32;
 const stripeBytes = MiB / 8;
+/** That reads fill again and again, here and in the bare loop. */
+const memoryBytes = 32 * MiB;
 const inFlight = 8;
 const turns = 7;
 const goal = 0.8;
@@ -28,7 +30,7 @@ export function store(): BenchResult[] {
 
 const keyOf = (number: number): Uint8Array => new Uint8Array(32).fill(number + 1);
 
-async function measure(direct: boolean, loop: string, directory: string): Promise<BenchResult> {
+async function measure(direct: boolean, directory: string): Promise<BenchResult> {
   const opened = await DiskStore.open({
     directory: path.join(directory, String(direct)), bytes: 1_024 * MiB, segmentBytes: 64 * MiB, namespace: Buffer.from('bench'), threads, direct,
   });
@@ -39,9 +41,10 @@ async function measure(direct: boolean, loop: string, directory: string): Promis
   await opened.sync();
   const folder = path.join(directory, String(direct), readdirSync(path.join(directory, String(direct)))[0]!);
   const files = readdirSync(folder).filter((name) => name.startsWith('seg-')).map((name) => path.join(folder, name));
+  const loop = new BareLoop('pread-loop', directory, [String(threads), String(MiB), direct ? '1' : '0', String(memoryBytes), ...files]);
   // Whole pages, as those of a host driver or pinned buffers are.
   const driver = native().openHostDriver({ memoryBytes: 2 ** 30, populate: true, hugePages: false, mappingLimit: 0 });
-  const memory = new (native().NativeMemory)(driver, inFlight * stripes * stripeBytes);
+  const memory = new (native().NativeMemory)(driver, memoryBytes);
   const base = memory.address();
   const ratios: number[] = [];
   const rates: number[] = [];
@@ -57,10 +60,11 @@ async function measure(direct: boolean, loop: string, directory: string): Promis
     };
     await Promise.all(Array.from({ length: inFlight }, (_, from) => one(from)));
     const rate = (records * stripes * stripeBytes) / Number(process.hrtime.bigint() - startNs);
-    const [bytes, ns] = spawnSync(loop, [String(threads), String(MiB), direct ? '1' : '0', ...files], { encoding: 'utf8' }).stdout.split(' ').map(Number);
+    const bare = await loop.run();
     rates.push(rate);
-    ratios.push(rate / (bytes! / ns!));
+    ratios.push(rate / (bare.bytes / bare.clockNs));
   }
+  loop.close();
   const stats = opened.stats();
   await opened.close();
   memory.close();
@@ -77,10 +81,7 @@ async function measure(direct: boolean, loop: string, directory: string): Promis
 async function main(): Promise<void> {
   const directory = mkdtempSync(path.join(tmpdir(), 'vkv-bench-store-'));
   try {
-    const loop = path.join(directory, 'pread-loop');
-    const { status, stderr } = spawnSync(process.env['CXX'] ?? 'c++', ['-std=c++20', '-O2', '-pthread', path.join(root, 'test', 'bench', 'pread-loop.cc'), '-o', loop], { encoding: 'utf8' });
-    if (status !== 0) throw new Error(stderr);
-    const results = [await measure(true, loop, directory), await measure(false, loop, directory)];
+    const results = [await measure(true, directory), await measure(false, directory)];
     process.stdout.write(JSON.stringify(results));
   } finally {
     rmSync(directory, { recursive: true, force: true });

@@ -42,14 +42,15 @@ export async function takeOver(): Promise<BenchResult[]> {
     if (fullAt.requests === 0 && cache.metrics.unmaps > 0) fullAt = { maps: maps(), unmaps: cache.metrics.unmaps, requests, rows };
   }
   const served = requests - fullAt.requests;
+  const { hitRate } = cache.prefixes.metrics;
   const perRequest = { maps: (maps() - fullAt.maps) / served, unmaps: (cache.metrics.unmaps - fullAt.unmaps) / served, rows: (rows - fullAt.rows) / served };
   cache.close();
   device.close();
   return [{
     name: `${prefixTraceFile === undefined ? 'the generated workload' : path.basename(prefixTraceFile)}, memory full, 1,024 slots: mappings of a request`,
-    value: `${format(perRequest.maps, 0)} rows mapped, ${format(perRequest.unmaps, 0)} unmapped`,
+    value: `${format(perRequest.maps, 0)} rows mapped, ${format(perRequest.unmaps, 0)} unmapped; ${format(100 * hitRate, 1)} % of the tokens found`,
     against: `${format(perRequest.rows, 0)} rows of a prompt`,
     isGoalMet: prefixTraceFile === undefined ? undefined : perRequest.maps <= 300,
-    numbers: perRequest,
+    numbers: { ...perRequest, hitRate },
   }];
 }

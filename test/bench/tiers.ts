@@ -1,20 +1,21 @@
 // Promotion of stored text, checksums, growth and commits included: from host memory against a bare copy of as many bytes on as many threads,
 // from a disk against a bare loop of parallel preads of the store's own files, around the page cache and out of it. Each in turn with what it is
-// held against, as the clock and as the CPU's time see it; how late the event loop is meanwhile; what storing takes from decoding.
+// held against, as the clock and as the CPU's time see it; how late the event loop is meanwhile. Out of the page cache bare preads are told twice: into
+// memory that stays in the processor's cache, and into as much as the rows, with what a checksum alone costs.
 
-import { spawn, spawnSync, type ChildProcess } from 'node:child_process';
 import { mkdtempSync, readdirSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import * as path from 'node:path';
-import { monitorEventLoopDelay } from 'node:perf_hooks';
 import { setTimeout as sleep } from 'node:timers/promises';
 
 import { diskTier, hostTier, KvCache, type ModelShape, type Tier } from 'virtual-kv';
 
+import { native } from '#internal/device/native.js';
 import type { PrefixIndex } from '#internal/prefix/prefix-index.js';
+import { BareLoop, type Taken } from './bare-loop.js';
+import { LoopDelays } from './loop-delays.js';
 import { format, median, type BenchResult } from './measure.js';
 
-const root = path.resolve(__dirname, '..', '..');
 /** 128 KiB a token, as Llama-3.1-8B. */
 const model: ModelShape = { layers: 32, kvHeads: 8, headDim: 128, dtype: 'bfloat16' };
 const tokenBytes = 131_072;
@@ -27,25 +28,26 @@ const copyThreads = 2;
 const diskThreads = 8;
 /** About a block's record. */
 const readBytes = 2 ** 20;
-
-/** Nanoseconds, by the clock and of the CPU. */
-interface Taken {
-  readonly clockNs: number;
-  readonly cpuNs: number;
-}
+/** That bare reads fill again and again, unless they fill as much as a promotion. */
+const cachedBytes = 2 ** 25;
 
 interface Measured {
   readonly bytesPerNs: number;
   /** Medians of the rounds' own ratios. */
   readonly ratio: number;
   readonly cpuRatio: number;
+  /** Against the second loop, where there is one. */
+  readonly otherRatio: number | undefined;
+  /** Gaps of a timer of 1 ms while all rounds' texts load, one after the other: the 99th percentile, the longest, and how long JavaScript computed in one at most. */
   readonly delayMs: number;
-  /** The same while nothing happens here, which is the machine's own. */
+  readonly longestMs: number;
+  readonly longestCpuMs: number;
+  /** The 99th percentile while nothing happens here, which is the machine's own. */
   readonly idleDelayMs: number;
 }
 
-/** Promotes the same text in each round, after `baseline` has moved as many bytes. */
-async function promotion(tier: Tier, baseline: () => Promise<Taken & { readonly bytes: number }>): Promise<Measured> {
+/** Promotes the same text in each round, after the loops that `open` starts once it is stored have moved as many bytes. */
+async function promotion(tier: Tier, open: () => readonly BareLoop[]): Promise<Measured> {
   const cache = new KvCache({
     model, slots: 4, maxTokens: 2 * tokens, memoryBudgetBytes: 3 * tokens * tokenBytes, driver: 'host',
     prefixCache: { tiers: [tier], modelId: 'bench' },
@@ -67,94 +69,85 @@ async function promotion(tier: Tier, baseline: () => Promise<Taken & { readonly 
   const rates: number[] = [];
   const ratios: number[] = [];
   const cpuRatios: number[] = [];
-  const [delay, idleDelay] = [monitorEventLoopDelay({ resolution: 1 }), monitorEventLoopDelay({ resolution: 1 })];
   const promote = async (): Promise<Taken> => {
     index.clear();
     cache.counts();
-    delay.enable();
     const cpu = process.cpuUsage();
     const beganNs = process.hrtime.bigint();
     const { promotedTokens } = await cache.prefixes.promote({ tokens: prompt });
     const clockNs = Number(process.hrtime.bigint() - beganNs);
     const { user, system } = process.cpuUsage(cpu);
-    delay.disable();
     if (promotedTokens !== tokens) throw new Error(`${promotedTokens} of ${tokens} tokens were promoted`);
-    return { clockNs, cpuNs: 1000 * (user + system) };
+    return { bytes: tokens * tokenBytes, clockNs, cpuNs: 1000 * (user + system) };
   };
-  await promote(); // warm
+  const [bareLoop, otherLoop] = open();
+  const otherRatios: number[] = [];
+  await bareLoop!.run(); // warm, all
+  await otherLoop?.run();
+  await promote();
   for (let round = 0; round < rounds; round += 1) {
-    const bare = await baseline();
-    const { clockNs, cpuNs } = await promote();
-    idleDelay.enable();
-    await sleep(clockNs / 1e6);
-    idleDelay.disable();
-    rates.push((tokens * tokenBytes) / clockNs);
-    ratios.push((tokens * tokenBytes / clockNs) / (bare.bytes / bare.clockNs));
-    cpuRatios.push((tokens * tokenBytes / cpuNs) / (bare.bytes / bare.cpuNs));
+    const bare = await bareLoop!.run();
+    const other = await otherLoop?.run();
+    const { bytes, clockNs, cpuNs } = await promote();
+    rates.push(bytes / clockNs);
+    ratios.push((bytes / clockNs) / (bare.bytes / bare.clockNs));
+    cpuRatios.push((bytes / cpuNs) / (bare.bytes / bare.cpuNs));
+    if (other !== undefined) otherRatios.push((bytes / clockNs) / (other.bytes / other.clockNs));
   }
+  bareLoop!.close();
+  otherLoop?.close();
+  const delays = new LoopDelays();
+  const beganMs = performance.now();
+  for (let round = 0; round < rounds; round += 1) await promote();
+  const tookMs = performance.now() - beganMs;
+  const { p99Ms, longestMs, longestCpuMs } = delays.end();
+  const idle = new LoopDelays();
+  await sleep(tookMs);
   await cache.prefixes.tiers!.close();
   cache.close();
   return {
-    bytesPerNs: median(rates), ratio: median(ratios), cpuRatio: median(cpuRatios), delayMs: delay.percentile(99) / 1e6,
-    idleDelayMs: idleDelay.percentile(99) / 1e6,
+    bytesPerNs: median(rates), ratio: median(ratios), cpuRatio: median(cpuRatios),
+    otherRatio: otherRatios.length === 0 ? undefined : median(otherRatios), delayMs: p99Ms, longestMs, longestCpuMs,
+    idleDelayMs: idle.end().p99Ms,
   };
 }
 
-function compile(name: string, folder: string): string {
-  const program = path.join(folder, name);
-  const source = path.join(root, 'test', 'bench', `${name}.cc`);
-  const { status, stderr } = spawnSync(process.env['CXX'] ?? 'c++', ['-std=c++20', '-O2', '-pthread', source, '-o', program], { encoding: 'utf8' });
-  if (status !== 0) throw new Error(stderr);
-  return program;
+/** Of a store's segments, in `readBytes` pieces. */
+function readLoop(folder: string, directory: string, direct: boolean, memoryBytes: number): BareLoop {
+  const files = readdirSync(directory, { recursive: true, encoding: 'utf8' }).filter((name) => path.basename(name).startsWith('seg-'));
+  const given = [String(diskThreads), String(readBytes), direct ? '1' : '0', String(memoryBytes), ...files.map((name) => path.join(directory, name))];
+  return new BareLoop('pread-loop', folder, given);
 }
 
-/** A program that copies when it is asked to. */
-class CopyLoop {
-  readonly #child: ChildProcess;
-  #heard: ((line: string) => void) | undefined;
-
-  constructor(program: string) {
-    this.#child = spawn(program, [String(copyThreads), String(tokens * tokenBytes)], { stdio: ['pipe', 'pipe', 'inherit'] });
-    this.#child.stdout!.setEncoding('utf8').on('data', (line: string) => { this.#heard?.(line); });
-  }
-
-  async copy(): Promise<Taken & { readonly bytes: number }> {
-    const line = await new Promise<string>((resolve) => {
-      this.#heard = resolve;
-      this.#child.stdin!.write('.');
-    });
-    const [clockNs, cpuNs] = line.split(' ').map(Number);
-    return { clockNs: clockNs!, cpuNs: cpuNs!, bytes: tokens * tokenBytes };
-  }
-
-  close(): void {
-    this.#child.stdin!.end();
-  }
+/** Bytes a nanosecond that one thread sums of memory that no cache has. */
+function summing(): number {
+  const memory = new Uint8Array(2 ** 28).fill(1);
+  const sums = new Uint32Array(memory.length / readBytes);
+  const rates = Array.from({ length: rounds }, () => {
+    const beganNs = process.hrtime.bigint();
+    native().sumChunks(memory, readBytes, sums);
+    return memory.length / Number(process.hrtime.bigint() - beganNs);
+  });
+  return median(rates);
 }
 
-/** Reads a store's segments in `readBytes` pieces. */
-function readLoop(program: string, folder: string, direct: boolean): Promise<Taken & { readonly bytes: number }> {
-  const files = readdirSync(folder, { recursive: true, encoding: 'utf8' }).filter((name) => path.basename(name).startsWith('seg-'));
-  const { stdout } = spawnSync(program, [String(diskThreads), String(readBytes), direct ? '1' : '0', ...files.map((name) => path.join(folder, name))], { encoding: 'utf8' });
-  const [bytes, clockNs, cpuNs] = stdout.split(' ').map(Number);
-  return Promise.resolve({ bytes: bytes!, clockNs: clockNs!, cpuNs: cpuNs! });
-}
-
-function resultOf(from: string, against: string, { bytesPerNs, ratio, cpuRatio, delayMs, idleDelayMs }: Measured): BenchResult[] {
+function resultOf(from: string, against: string, { bytesPerNs, ratio, cpuRatio, otherRatio, delayMs, longestMs, longestCpuMs, idleDelayMs }: Measured): BenchResult[] {
+  const others = otherRatio === undefined ? '' :
+    `; ${format(100 * otherRatio, 0)} % of those into as much memory as the rows; a thread sums ${format(summing(), 1)} GB/s`;
   return [
     {
       name: `promotion of ${format(tokens, 0)} tokens from ${from}`,
       value: `${format(bytesPerNs, 2)} GB/s`,
-      against: `${format(100 * ratio, 0)} % of ${against} (goal ${format(100 * goal, 0)} %); by CPU time ${format(100 * cpuRatio, 0)} %`,
+      against: `${format(100 * ratio, 0)} % of ${against} (goal ${format(100 * goal, 0)} %); by CPU time ${format(100 * cpuRatio, 0)} %${others}`,
       isGoalMet: ratio >= goal,
-      numbers: { ratio, cpuRatio, gigabytesPerSecond: bytesPerNs },
+      numbers: { ratio, cpuRatio, gigabytesPerSecond: bytesPerNs, ...(otherRatio === undefined ? {} : { otherRatio }) },
     },
     {
-      name: `event loop while ${format(rounds * tokens * tokenBytes / 2 ** 30, 1)} GiB load, 99th percentile`,
-      value: `${format(delayMs, 1)} ms`,
-      against: `${format(idleDelayMs)} ms while nothing loads; goal ${loopGoalMs} ms`,
+      name: `event loop while ${format(rounds * tokens * tokenBytes / 2 ** 30, 1)} GiB load`,
+      value: `a timer of 1 ms: p99 ${format(delayMs, 1)} ms, longest ${format(longestMs, 1)} ms, ${format(longestCpuMs, 1)} ms of it computing`,
+      against: `p99 ${format(idleDelayMs, 1)} ms while nothing loads; goal ${loopGoalMs} ms`,
       isGoalMet: delayMs < loopGoalMs,
-      numbers: { delayMs, idleDelayMs },
+      numbers: { delayMs, longestMs, longestCpuMs, idleDelayMs },
     },
   ];
 }
@@ -163,16 +156,13 @@ export async function tiers(): Promise<BenchResult[]> {
   const folder = mkdtempSync(path.join(process.env['VKV_BENCH_FOLDER'] ?? tmpdir(), 'vkv-bench-tiers-'));
   try {
     const bytes = 2 * tokens * tokenBytes;
-    const copies = new CopyLoop(compile('copy-loop', folder));
-    await copies.copy(); // warm
-    const host = await promotion(hostTier({ bytes }), () => copies.copy());
-    copies.close();
+    const host = await promotion(hostTier({ bytes }), () => [new BareLoop('copy-loop', folder, [String(copyThreads), String(tokens * tokenBytes)])]);
     const results = resultOf('host memory', 'a bare copy on as many threads', host);
-    const reads = compile('pread-loop', folder);
     for (const direct of [true, false]) {
       const directory = path.join(folder, String(direct));
       const disk = await promotion(
-        diskTier({ directory, bytes: 4 * bytes, durability: 'none', direct, threads: diskThreads }), () => readLoop(reads, directory, direct));
+        diskTier({ directory, bytes: 4 * bytes, durability: 'none', direct, threads: diskThreads }),
+        () => (direct ? [cachedBytes] : [cachedBytes, tokens * tokenBytes]).map((memoryBytes) => readLoop(folder, directory, direct, memoryBytes)));
       results.push(...resultOf(`a disk, ${direct ? 'around' : 'out of'} the page cache`, 'bare parallel preads', disk));
       rmSync(directory, { recursive: true, force: true });
     }

@@ -57,7 +57,7 @@ cacheTests('a slot behind a fence goes back to a lowered budget when its fence h
   t.is(driver.memory().livePages, 3 * rowPages);
 });
 
-cacheTests('a promise outlives a lowered budget', { rows: 10 }, (t, bench) => {
+cacheTests('an earmark outlives a lowered budget', { rows: 10 }, (t, bench) => {
   const { cache, driver } = bench;
   bench.idleSlotOf(4);
   const sequence = cache.acquire({ promptTokens: 8 * rowTokens });
@@ -162,7 +162,7 @@ cacheTest('idle rows are reused where the device has no memory for new pages', {
   t.is(bench.driver.memory().livePages, 16);
 });
 
-cacheTest('promised pages that the device has no memory for are taken from idle rows', {
+cacheTest('earmarked pages that the device has no memory for are taken from idle rows', {
   rows: 10, device: { memoryBytes: 3 * rowBytes },
 }, (t, bench) => {
   const { cache } = bench;
@@ -175,7 +175,7 @@ cacheTest('promised pages that the device has no memory for are taken from idle 
   t.is(reserved.mappedRows, 3);
   const next = cache.acquire({ promptTokens: 2 * rowTokens });
   t.like(t.throws(() => bench.prepare(next, 1), { code: 'KV_OUT_OF_DEVICE_MEMORY' }), { details: { createdPages: 12 } });
-  t.is(bench.pool().promisedPages, 2 * rowPages, 'the promise stands');
+  t.is(bench.pool().earmarkedPages, 2 * rowPages, 'the earmark stands');
 });
 
 /** Lets sequences grow in turn, a row each. */

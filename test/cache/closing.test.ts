@@ -1,4 +1,4 @@
-// Opening and closing: what a cache does in each state of its life, and who closes what.
+// Opening and closing: what a cache does in each state of its life, and what closes with it.
 
 import test from 'ava';
 

@@ -33,7 +33,7 @@ cacheTest('rows that the mapper is mapping ahead for others are given up', { row
   }
 });
 
-cacheTest('a promise takes the rows that the mapper is mapping ahead for others', { rows: 4, growth: ahead(3 * rowTokens) }, (t, bench) => {
+cacheTest('an earmark takes the rows that the mapper is mapping ahead for others', { rows: 4, growth: ahead(3 * rowTokens) }, (t, bench) => {
   const { cache } = bench;
   bench.mock.setLatencyNs('cuMemMap', mapNs);
   for (let round = 0; round < 10; round += 1) {

@@ -54,13 +54,13 @@ export const scenarios: readonly FaultScenario[] = [
     },
   },
   {
-    title: 'growing a batch, from a promise and without one',
+    title: 'growing a batch, from an earmark and without one',
     prepare: (bench) => {
       const kept = [keptSequence(bench, 1), keptSequence(bench, 2)];
-      const promised = bench.cache.acquire({ promptTokens: 3 * rowTokens });
-      bench.compute(promised, rowTokens);
+      const earmarked = bench.cache.acquire({ promptTokens: 3 * rowTokens });
+      bench.compute(earmarked, rowTokens);
       const act = () => {
-        const batch = bench.batchOf([kept[0]!.sequence, 2 * rowTokens], [promised, 2 * rowTokens]);
+        const batch = bench.batchOf([kept[0]!.sequence, 2 * rowTokens], [earmarked, 2 * rowTokens]);
         bench.cache.prepare(batch);
         bench.cache.discard(batch);
       };

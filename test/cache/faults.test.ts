@@ -1,4 +1,4 @@
-// Fail the n-th driver call of every kind, for every n until a scenario no longer makes so many: rows, slots, promises and
+// Fail the n-th driver call of every kind, for every n until a scenario no longer makes so many: rows, slots, earmarks and
 // bytes are as before, every page is counted, the same call succeeds when it is tried again, and nothing leaks.
 
 import { constants } from 'node:os';
@@ -94,12 +94,12 @@ type SlotRecord = Readonly<Record<string, unknown>> & { readonly state: string; 
 /** Everything of a cache and its pool that a failed call must not change. */
 function snapshot({ cache, device }: CacheBench) {
   const { slots } = cache.inspect() as { slots: readonly SlotRecord[] };
-  const { mappedPages, promisedPages, quarantinedPages, budgetPages } = cache.pool.counts();
+  const { mappedPages, earmarkedPages, quarantinedPages, budgetPages } = cache.pool.counts();
   const { lateErrors } = cache.metrics;
   device?.resetCallCounts();
   return {
     active: slots.filter(({ state }) => state !== 'idle'), idle: slots.filter(({ state }) => state === 'idle'),
-    pool: { mappedPages, promisedPages, quarantinedPages, budgetPages }, budgetBytes: cache.pool.memoryBudgetBytes, lateErrors,
+    pool: { mappedPages, earmarkedPages, quarantinedPages, budgetPages }, budgetBytes: cache.pool.memoryBudgetBytes, lateErrors,
   };
 }
 
@@ -118,7 +118,7 @@ function assertAsBefore(bench: CacheBench, { mayChange }: FaultScenario, before:
     t.deepEqual(after, before, what);
     return;
   }
-  t.is(after.pool.promisedPages, before.pool.promisedPages, what);
+  t.is(after.pool.earmarkedPages, before.pool.earmarkedPages, what);
   t.is(after.pool.quarantinedPages, 0, what);
   t.is(after.pool.budgetPages, before.pool.budgetPages, what);
   const withoutRows = ({ active }: Snapshot) => active.map(({ rows: _rows, ...rest }) => rest);

@@ -5,7 +5,7 @@ import { ahead, onDemand } from 'virtual-kv';
 test('`onDemand` wishes nothing beyond what there is', (t) => {
   for (const length of [0, 1, 2048, 2 ** 31 - 1]) {
     t.is(onDemand()(length, 0), length);
-    t.is(onDemand()(length, 5000), length, 'nor what was promised: that is set aside anyway');
+    t.is(onDemand()(length, 5000), length, 'nor what was earmarked: that is set aside anyway');
   }
 });
 
@@ -16,7 +16,7 @@ test('`ahead` wishes the next tokens, 16 when nothing is said', (t) => {
   t.is(ahead(500)(7, 0), 507);
 });
 
-test('`ahead` wishes a promised prompt whole, and then the next tokens', (t) => {
+test('`ahead` wants an earmarked prompt whole, and then the next tokens', (t) => {
   t.is(ahead(16)(0, 33_000), 33_000);
   t.is(ahead(16)(20_000, 33_000), 33_000);
   t.is(ahead(16)(32_990, 33_000), 33_006);

@@ -181,7 +181,7 @@ cacheTests('a growth policy that throws leaves a finished commit, and no slot wi
 cacheTests('an `acquire` whose growth policy throws leases nothing', { growth: () => { throw new Error('policy'); } }, (t, { cache }) => {
   t.throws(() => cache.acquire({ promptTokens: 100 }), { message: 'policy' });
   t.like(cache.counts(), { activeSlots: 0, idleSlots: 8 });
-  t.is(cache.pool.counts().promisedPages, 0);
+  t.is(cache.pool.counts().earmarkedPages, 0);
 });
 
 test('`ahead` needs at least one token', (t) => {
@@ -215,7 +215,7 @@ cacheTests('a released slot with enough rows is warm already', { eagerRows: 2 },
   t.is(bench.cache.metrics.backgroundMaps, before);
 });
 
-cacheTests('eager rows are given up to whoever needs them', { eagerRows: 3, rows: 4 }, async (t, bench) => {
+cacheTests('eager rows are given up to a sequence that needs them', { eagerRows: 3, rows: 4 }, async (t, bench) => {
   await bench.cache.settled();
   const sequence = bench.cache.acquire({ promptTokens: 4 * rowTokens });
   bench.compute(sequence, 4 * rowTokens);
@@ -243,7 +243,7 @@ test('a prompt counts the rows that the mapper finishes while it is admitted', a
       waitFor = () => reach(5); // in the second: 24 are, and 5 rows are missing
       const sequence = cache.acquire({ promptTokens: 7 * rowTokens });
       const { mappedPages } = cache.counts();
-      t.is(cache.pool.counts().promisedPages + mappedPages, Math.max(7 * 4, mappedPages));
+      t.is(cache.pool.counts().earmarkedPages + mappedPages, Math.max(7 * 4, mappedPages));
       sequence.release();
     }
   });
@@ -275,7 +275,7 @@ cacheTests('two prompts that each fit, and not together, block each other withou
 cacheTests('a prompt whose pages are set aside is computed in chunks whatever else happens', { rows: 10 }, (t, bench) => {
   const { cache } = bench;
   const first = cache.acquire({ promptTokens: 6 * rowTokens });
-  t.is(bench.pool().promisedPages, 6 * rowPages);
+  t.is(bench.pool().earmarkedPages, 6 * rowPages);
   const refused = t.throws(() => cache.acquire({ promptTokens: 6 * rowTokens }), { code: 'KV_OUT_OF_PAGES' });
   t.like(refused, { details: { needRows: 6, haveRows: 4, needPages: 24, havePages: 16, slots: [] } });
   t.is(cache.counts().activeSlots, 1);
@@ -286,33 +286,33 @@ cacheTests('a prompt whose pages are set aside is computed in chunks whatever el
     bench.compute(first, rowTokens);
     if (chunk < 4) bench.compute(second, rowTokens);
   }
-  t.is(bench.pool().promisedPages, 0);
+  t.is(bench.pool().earmarkedPages, 0);
   t.deepEqual([first.mappedRows, second.mappedRows], [6, 4]);
 });
 
-cacheTests('a promise is kept across a refused growth beyond it, and ends with the sequence', { rows: 6 }, (t, bench) => {
+cacheTests('an earmark is kept across a refused growth beyond it, and ends with the sequence', { rows: 6 }, (t, bench) => {
   const { cache } = bench;
   const sequence = cache.acquire({ promptTokens: 4 * rowTokens });
   bench.compute(sequence, rowTokens);
-  t.is(bench.pool().promisedPages, 3 * rowPages);
+  t.is(bench.pool().earmarkedPages, 3 * rowPages);
   t.throws(() => bench.prepare(sequence, 6 * rowTokens), { code: 'KV_OUT_OF_PAGES' });
-  t.is(bench.pool().promisedPages, 3 * rowPages);
+  t.is(bench.pool().earmarkedPages, 3 * rowPages);
   sequence.release();
-  t.is(bench.pool().promisedPages, 0);
+  t.is(bench.pool().earmarkedPages, 0);
   t.is(bench.sequenceOf(6 * rowTokens).mappedRows, 6);
 });
 
-cacheTests('the rows a slot kept count towards the promise', { rows: 10 }, (t, bench) => {
+cacheTests('the rows a slot kept count towards the earmark', { rows: 10 }, (t, bench) => {
   const { cache } = bench;
   bench.idleSlotOf(4);
   const sequence = cache.acquire({ promptTokens: 10 * rowTokens });
   t.is(sequence.mappedRows, 4);
-  t.is(bench.pool().promisedPages, 6 * rowPages);
+  t.is(bench.pool().earmarkedPages, 6 * rowPages);
   bench.compute(sequence, 10 * rowTokens);
   t.is(cache.metrics.unmaps, 0);
 });
 
-cacheTests('idle rows of other slots are taken back to keep a promise', { rows: 10 }, (t, bench) => {
+cacheTests('idle rows of other slots are taken back to keep an earmark', { rows: 10 }, (t, bench) => {
   const { cache } = bench;
   const [small, large] = [bench.sequenceOf(3 * rowTokens), bench.sequenceOf(5 * rowTokens)];
   small.release();
@@ -320,12 +320,12 @@ cacheTests('idle rows of other slots are taken back to keep a promise', { rows: 
   const sequence = cache.acquire({ promptTokens: 9 * rowTokens });
   t.is(sequence.slot, large.slot);
   t.is(sequence.mappedRows, 5);
-  t.is(bench.pool().promisedPages, 4 * rowPages);
+  t.is(bench.pool().earmarkedPages, 4 * rowPages);
   t.is(cache.counts().idleRows, 1, 'two of the three idle rows were needed');
   bench.compute(sequence, 9 * rowTokens);
 });
 
-cacheTests('the rows of the slot that gets the promise are not taken for it, though they were used longest ago', {
+cacheTests('the rows of the slot that gets the earmark are not taken for it, though they were used longest ago', {
   rows: 6,
 }, (t, bench) => {
   const [large, small] = [bench.sequenceOf(3 * rowTokens), bench.sequenceOf(2 * rowTokens)];
@@ -338,10 +338,10 @@ cacheTests('the rows of the slot that gets the promise are not taken for it, tho
   bench.compute(sequence, 5 * rowTokens);
 });
 
-cacheTests('the mapper maps a promised prompt from the promise', { rows: 10, growth: ahead(1) }, async (t, bench) => {
+cacheTests('the mapper maps an earmarked prompt from the earmark', { rows: 10, growth: ahead(1) }, async (t, bench) => {
   const sequence = bench.cache.acquire({ promptTokens: 5 * rowTokens });
   await bench.cache.settled();
   t.is(sequence.mappedRows, 5);
-  t.is(bench.pool().promisedPages, 0);
+  t.is(bench.pool().earmarkedPages, 0);
   t.is(bench.changes(() => bench.compute(sequence, 5 * rowTokens)).foreground, 0);
 });

@@ -109,29 +109,29 @@ for (const on of drivers) {
     t.is(tail.mappedRows, 1);
   });
 
-  poolTest('a promise in one cache is safe from the others', 12, (t, { large, small, pool }) => {
+  poolTest('an earmark in one cache is safe from the others', 12, (t, { large, small, pool }) => {
     const reserved = large.acquire({ promptTokens: 2 * 64 });
-    t.is(pool.counts().promisedPages, 8);
+    t.is(pool.counts().earmarkedPages, 8);
     const growing = sequenceOf(small, 2);
     t.throws(() => grow(small, growing, 1), { code: 'KV_OUT_OF_PAGES' });
     t.throws(() => small.acquire({ promptTokens: 1 }), { code: 'KV_OUT_OF_PAGES' });
     grow(large, reserved, 2 * 64);
-    t.is(pool.counts().promisedPages, 0);
+    t.is(pool.counts().earmarkedPages, 0);
   });
 
-  poolTest('a promise ends when its cache is closed', 12, (t, { large, pool }) => {
+  poolTest('an earmark ends when its cache is closed', 12, (t, { large, pool }) => {
     const reserved = large.acquire({ promptTokens: 3 * 64 });
     grow(large, reserved, 64);
-    t.is(pool.counts().promisedPages, 8);
+    t.is(pool.counts().earmarkedPages, 8);
     large.close();
-    t.is(pool.counts().promisedPages, 0);
+    t.is(pool.counts().earmarkedPages, 0);
   });
 
-  poolTest('what a promise lacks is taken from idle rows of other caches', 12, (t, { large, wide, pool }) => {
+  poolTest('what an earmark lacks is taken from idle rows of other caches', 12, (t, { large, wide, pool }) => {
     sequenceOf(wide, 2).release();
     const reserved = large.acquire({ promptTokens: 2 * 64 });
     t.is(wide.counts().idleRows, 0);
-    t.like(pool.counts(), { promisedPages: 8, freePages: 12 });
+    t.like(pool.counts(), { earmarkedPages: 8, freePages: 12 });
     reserved.release();
   });
 

@@ -222,37 +222,37 @@ cacheTest('pages that cannot be given back after a refused growth stay in the po
   bench.compute(sequence, 1);
 });
 
-cacheTest('a promise to a slot in quarantine ends with its release', { rows: 6 }, (t, bench) => {
+cacheTest('an earmark of a slot in quarantine ends with its release', { rows: 6 }, (t, bench) => {
   const { cache } = bench;
   const sequence = cache.acquire({ promptTokens: 6 * rowTokens });
   bench.fail('cuMemSetAccess', 2);
   failFrom(bench, 'cuMemUnmap');
   t.throws(() => bench.prepare(sequence, rowTokens), { code: 'KV_DRIVER_CALL_FAILED' });
   bench.forgiveAll();
-  t.is(bench.pool().promisedPages, 24);
+  t.is(bench.pool().earmarkedPages, 24);
   sequence.release();
-  t.is(bench.pool().promisedPages, 0);
+  t.is(bench.pool().earmarkedPages, 0);
   const { quarantinedPages } = bench.pool();
   t.is(quarantinedPages, 2, 'the pages of two tensors');
   bench.sequenceOf(5 * rowTokens);
   t.throws(() => bench.sequenceOf(rowTokens), { code: 'KV_OUT_OF_PAGES' });
 });
 
-cacheTest('a promise to a slot whose row is lost ends with its release, and nobody else\'s with it', {}, (t, bench) => {
+cacheTest('an earmark of a slot whose row is lost ends with its release, and no other slot\'s with it', {}, (t, bench) => {
   const { cache, mock } = bench;
   const sequence = cache.acquire({ promptTokens: 5 * rowTokens });
   bench.compute(sequence, rowTokens + 1);
   const other = cache.acquire({ promptTokens: 4 * rowTokens });
-  t.is(bench.pool().promisedPages, 12 + 16);
+  t.is(bench.pool().earmarkedPages, 12 + 16);
   sequence.fork();
   mock.failCall('cuMemMap', { nth: 5, times: always }); // behind the copy: neither the copy nor what was there can be mapped
   t.throws(() => bench.prepare(sequence, 1), { code: 'KV_DRIVER_CALL_FAILED' });
   bench.forgiveAll();
   t.is(cache.metrics.quarantinedSlots, 1);
   sequence.release();
-  t.is(bench.pool().promisedPages, 16, 'what the other was promised');
+  t.is(bench.pool().earmarkedPages, 16, 'what the other was earmarked');
   bench.compute(other, 4 * rowTokens);
-  t.is(bench.pool().promisedPages, 0);
+  t.is(bench.pool().earmarkedPages, 0);
 });
 
 cacheTest('a page that is stuck where it was copied can be scrubbed for another tenant', {

@@ -11,7 +11,7 @@ import { nativeOf } from '../helpers/native-of.js';
 interface Model {
   readonly sequence: Sequence;
   readonly key: number;
-  readonly promisedTokens: number;
+  readonly earmarkedTokens: number;
   length: number;
   stamped: number;
 }
@@ -79,7 +79,7 @@ export class RandomWorld {
     if (outcome === 'KV_OUT_OF_PAGES') return this.#expect(isReserved, 'nothing was asked for');
     const sequence = this.#expectDone(outcome);
     this.#expect(!this.#live.some((model) => model.sequence.slot === sequence.slot), 'the slot was leased twice');
-    this.#live.push({ sequence, key: this.#keys += 1, promisedTokens: isReserved ? promptTokens : 0, length: 0, stamped: 0 });
+    this.#live.push({ sequence, key: this.#keys += 1, earmarkedTokens: isReserved ? promptTokens : 0, length: 0, stamped: 0 });
   }
 
   /** One step of some sequences: prepare, write, and commit or discard. */
@@ -94,8 +94,8 @@ export class RandomWorld {
     for (const { model, tokens } of entries) this.#batch.add(model.sequence, tokens);
     const outcome = this.#try(() => this.#cache.prepare(this.#batch));
     if (outcome === 'KV_OUT_OF_PAGES') {
-      const isPromised = entries.every(({ model, tokens }) => model.length + tokens <= model.promisedTokens);
-      return this.#expect(!isPromised && !this.#batch.isPrepared, 'a promise was broken');
+      const isEarmarked = entries.every(({ model, tokens }) => model.length + tokens <= model.earmarkedTokens);
+      return this.#expect(!isEarmarked && !this.#batch.isPrepared, 'an earmark was broken');
     }
     this.#expectDone(outcome);
     for (const { model, tokens } of entries) {
@@ -200,7 +200,7 @@ export class RandomWorld {
   #assertBytes({ sequence, key, length, stamped }: Model): void {
     this.#expect(sequence.length === length, 'a wrong length');
     const wrong = this.#cache.verifyStamp(sequence, 0, Math.min(length, stamped), key);
-    this.#expect(wrong === 0, `slot ${sequence.slot} has ${wrong} tokens of somebody else`);
+    this.#expect(wrong === 0, `slot ${sequence.slot} has ${wrong} tokens of another sequence`);
   }
 
   /** So many different live sequences, or all. */

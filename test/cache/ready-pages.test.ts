@@ -72,6 +72,7 @@ test('what the device refuses while creating ahead is a late error, and creating
 
 test('a lowered budget takes what was created ahead, and two caches of a pool create for one target', async (t) => {
   const device = new MockDevice({ granularityBytes: pageBytes, memoryBytes: 64 * rowBytes });
+  device.setLatencyNs('cuMemCreate', 2_000_000); // both mappers are within a call at once
   const pool = new PagePool({ memoryBudgetBytes: 16 * rowBytes, driver: device.driver, pageBytes, readyBytes: 4 * rowBytes });
   const caches = [1, 2].map(() => new KvCache({ model: tinyModel, slots: 2, maxTokens: 1024, pool, growth: onDemand() }));
   for (const cache of caches) await cache.settled();

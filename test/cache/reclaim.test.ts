@@ -60,7 +60,7 @@ cacheTests('the tail that is being computed is not unused', { rows: 4 }, (t, ben
   t.is(computing.mappedRows, 1);
 });
 
-cacheTests('rows that were promised are not unused', { rows: 6 }, (t, bench) => {
+cacheTests('rows that were earmarked are not unused', { rows: 6 }, (t, bench) => {
   const reserved = bench.cache.acquire({ promptTokens: 4 * rowTokens });
   bench.compute(reserved, 4 * rowTokens);
   reserved.truncate(1);
@@ -159,7 +159,7 @@ cacheTest('a placement policy that names a slot in use is refused, and nothing i
   const error = t.throws(() => cache.acquire({ promptTokens: 100 }), { code: 'KV_INVALID_OPTION' });
   t.like(error, { details: { option: 'placement', received: 0 } });
   t.is(cache.counts().activeSlots, 1);
-  t.is(cache.pool.counts().promisedPages, 0);
+  t.is(cache.pool.counts().earmarkedPages, 0);
 });
 
 const seen: ReturnType<typeof describe>[] = [];
@@ -190,7 +190,7 @@ cacheTest('a reclaim policy sees the candidates and what is missing', {
   ]);
 });
 
-cacheTest('a reclaim policy that names somebody else is refused, and nothing is taken', { rows: 3, reclaim: () => 5 }, (t, bench) => {
+cacheTest('a reclaim policy that names another slot than a candidate is refused, and nothing is taken', { rows: 3, reclaim: () => 5 }, (t, bench) => {
   const growing = bench.sequenceOf(rowTokens);
   bench.sequenceOf(2 * rowTokens).release();
   const error = t.throws(() => bench.prepare(growing, 1 * rowTokens), { code: 'KV_INVALID_OPTION' });

@@ -59,7 +59,7 @@ cacheTests('a slot that stays with its tenant is not zeroed', scrubbing, (t, ben
   t.is(bench.cache.metrics.scrubbedPages, before);
 });
 
-cacheTests('those who name no tenant are one tenant', scrubbing, (t, bench) => {
+cacheTests('requests that name no tenant are of one tenant', scrubbing, (t, bench) => {
   const first = dirtySequence(bench, 2);
   const before = bench.cache.metrics.scrubbedPages;
   first.release();
@@ -105,7 +105,7 @@ cacheTests('what the mapper maps ahead is zeroed for the tenant it is for', { ..
   t.is(dirtyBytes(bench, growing), 0);
 });
 
-cacheTests('eager rows are zeroed for whoever gets them', { ...scrubbing, eagerRows: 2 }, async (t, bench) => {
+cacheTests('eager rows are zeroed for the sequence that gets them', { ...scrubbing, eagerRows: 2 }, async (t, bench) => {
   const { cache } = bench;
   await cache.settled();
   const first = cache.acquire({ promptTokens: 2 * rowTokens, tenant: 'a' });
@@ -152,7 +152,7 @@ cacheTest('when zeroing fails the growth fails, with nothing mapped; so does the
     bench.fail(call, 1);
     t.throws(() => cache.acquire({ promptTokens: 2 * rowTokens, tenant: 'b' }), { code: 'KV_DRIVER_CALL_FAILED' });
     t.like(cache.counts(), { activeSlots: 0, idleSlots: 3 });
-    t.is(cache.pool.counts().promisedPages, 0);
+    t.is(cache.pool.counts().earmarkedPages, 0);
   }
   const next = cache.acquire({ promptTokens: rowTokens, tenant: 'b' });
   t.is(dirtyBytes(bench, next), 0);

@@ -7,8 +7,7 @@ import test from 'ava';
 
 import { ahead } from 'virtual-kv';
 
-import { ChangeSignal } from '#internal/device/change-signal.js';
-import { waitUntil } from '#internal/cache/wait.js';
+import { ChangeSignal, waitUntil } from '#internal/device/wait.js';
 import { cacheTest, cacheTests } from '../helpers/cache.js';
 
 cacheTests('`slotFree` resolves at once where a slot is free', {}, async (t, { cache }) => {

@@ -5,6 +5,8 @@ import * as path from 'node:path';
 
 import test, { type ExecutionContext } from 'ava';
 
+import { evictionPolicyNames } from '#internal/prefix/index.js';
+
 import { runVkv, runVkvJson, vkvInShell } from './run-vkv.js';
 
 const MOONCAKE = Array.from({ length: 20 }, (_, at) =>
@@ -149,7 +151,7 @@ test('--prefix-cache computes once what prompts have in common; --prompt-only le
 
 test('--policy and --pool-rows stand for --prefix-cache', (t) => {
   const flags = ['replay', traceIn(t, ALIKE), ...SMALL, '--driver', 'host', '--max-batch', '1'];
-  for (const policy of ['lru', 'slru', 'lfu', 'importance', 'priority']) {
+  for (const policy of evictionPolicyNames.slice(1)) {
     t.like(runVkvJson([...flags, '--policy', policy]), { cachedTokens: 5 * 512, cache: { prefixCache: { policy, poolRows: null } } });
   }
   t.like(runVkvJson([...flags, '--pool-rows', '0']), { cachedTokens: 0, cache: { prefixCache: { policy: 'adaptive', poolRows: 0 } } });
@@ -170,7 +172,7 @@ test('a mistake in the flags is reported before anything runs, with exit code 2'
   t.regex(message('--generate', '--report', 'out.png'), /must end in \.html or \.svg/);
   t.regex(message('--generate', '--report', 'no/such/folder/out.svg'), /folder does not exist/);
   t.regex(message('--generate', '--step-ms', '0'), /above 0/);
-  t.regex(message('--generate', '--policy', 'fifo'), /adaptive, lru, slru, lfu, importance, priority/);
+  t.regex(message('--generate', '--policy', 'fifo'), new RegExp(evictionPolicyNames.join(', ')));
   t.regex(message('--generate', '--pool-rows', '-1'), /at least 0/);
   t.regex(message('--generate', '--page-bytes', '5000'), /multiple of 4 KiB/);
 });

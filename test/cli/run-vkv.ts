@@ -19,8 +19,10 @@ export function runVkv(parameters: readonly string[], environment: NodeJS.Proces
   return { exitCode: status, stdout, stderr };
 }
 
-/** Runs `vkv serve` at any free port, asks which models it has, and tells it to end. */
-export async function serveOnce(parameters: readonly string[]): Promise<{ readonly exitCode: number | null; readonly stdout: string; readonly models: readonly string[] }> {
+/** Runs `vkv serve` at any free port, asks which models it has, and whatever `ask` asks, and tells it to end. */
+export async function serveOnce<T = undefined>(
+  parameters: readonly string[], ask: (url: string) => Promise<T | undefined> = () => Promise.resolve(undefined),
+): Promise<Ended & { readonly models: readonly string[]; readonly answer: T | undefined }> {
   const child = spawn(process.execPath, [bin, 'serve', ...parameters, '--port', '0'], {
     cwd: path.resolve(bin, '..', '..', '..'), env: { ...process.env, VKV_API_KEY: '' }, stdio: ['ignore', 'pipe', 'pipe'],
   });
@@ -37,9 +39,10 @@ export async function serveOnce(parameters: readonly string[]): Promise<{ readon
     child.once('exit', (code) => { reject(new Error(`vkv serve ended with ${code}: ${stderr}`)); });
   });
   const { data } = await (await fetch(`${url}/v1/models`)).json() as { data: { id: string }[] };
+  const answer = await ask(url);
   child.kill('SIGTERM');
   const [exitCode] = await exit;
-  return { exitCode, stdout, models: data.map(({ id }) => id) };
+  return { exitCode, stdout, stderr, models: data.map(({ id }) => id), answer };
 }
 
 /** `runVkv` with `--json`: what was printed, parsed. */

@@ -7,6 +7,9 @@ import * as path from 'node:path';
 
 import test from 'ava';
 
+import { KvCache, OnlineScheduler } from 'virtual-kv';
+import { LlamaEngine, LlamaModel, LlamaTokenizer } from 'virtual-kv/llama';
+
 import { runVkv, serveOnce } from './run-vkv.js';
 
 const storyteller = 'examples/llama/storyteller';
@@ -24,6 +27,8 @@ test('a command line that is wrong, a folder that is no model and a port in use 
     [['--model', storyteller, '--slots', '0'], 2, /^vkv: KV_INVALID_OPTION: .*at least 1.*\n$/],
     [['--model', storyteller, '--port', String(port)], 1, /^vkv: EADDRINUSE: .*\n$/],
     [['--model', storyteller, '--port', '70000'], 2, /^vkv: KV_INVALID_OPTION: `--port` must be an integer from 0 to 65,535, got 70,000\.\n$/],
+    [['--model', storyteller, '--off', 'encoder'], 2, /^vkv: KV_UNKNOWN_OPTION: Unknown option '--off'\.\n$/],
+    [['--model', storyteller, '--results', 'nearly'], 2, /^vkv: KV_INVALID_OPTION: .*fast, exact.*\n$/],
     [['--model', storyteller, '--api-key', ''], 2, /^vkv: KV_INVALID_OPTION: /],
   ];
   for (const [parameters, code, message] of cases) {
@@ -38,4 +43,33 @@ test('a name, a size and a limit are what clients and the first lines say', asyn
   t.is(exitCode, 0);
   t.deepEqual(models, ['teller']);
   t.regex(stdout, /^teller on .*: 2 slots, 256 tokens each, 16 MiB for K and V$/m);
+});
+
+test('`--kv-dtype` and `--results` are the type of K and V and the results of the engine that answers, to the bit', async (t) => {
+  const prompt = 'Once upon a time there was a fox who lived in a forest. '.repeat(8);
+  const [model, tokenizer] = [new LlamaModel(storyteller, { threads: 2 }), new LlamaTokenizer(storyteller)];
+  const computed = async (dtype: 'float16' | 'float32', results: 'fast' | 'exact'): Promise<number[]> => {
+    using cache = new KvCache({ model: model.shape(dtype), slots: 2, maxTokens: 512, memoryBudgetBytes: 2 ** 24, driver: 'host', pageBytes: 65_536 });
+    using engine = new LlamaEngine({ model, cache, results });
+    const scheduler = new OnlineScheduler({ cache, engine });
+    const { logProbabilities } = await scheduler.submit({ tokens: tokenizer.encode(prompt), maxNewTokens: 12, logProbabilities: 1 }).result;
+    await scheduler.close();
+    return logProbabilities!.map(({ logProbability }) => logProbability);
+  };
+  const parameters = ['--model', storyteller, '--threads', '2', '--driver', 'host', '--slots', '2', '--max-tokens', '512', '--memory-bytes', '16MiB'];
+  const { exitCode, answer } = await serveOnce([...parameters, '--kv-dtype', 'float32', '--results', 'exact'], async (url) => {
+    const body = JSON.stringify({ model: 'storyteller', prompt, max_tokens: 12, temperature: 0, logprobs: 1 });
+    const answers: number[][] = [];
+    for (let time = 0; time < 2; time += 1) { // the second finds the first's text
+      const { choices } = await (await fetch(`${url}/v1/completions`, { method: 'POST', headers: { 'content-type': 'application/json' }, body })).json() as
+        { choices: { logprobs: { token_logprobs: number[] } }[] };
+      answers.push(choices[0]!.logprobs.token_logprobs);
+    }
+    return answers;
+  });
+  t.is(exitCode, 0);
+  const expected = await computed('float32', 'exact');
+  t.deepEqual(answer, [expected, expected]);
+  t.notDeepEqual(await computed('float16', 'exact'), expected);
+  t.notDeepEqual(await computed('float32', 'fast'), expected);
 });

@@ -1,4 +1,5 @@
 import { readFileSync, writeFileSync } from 'node:fs';
+import * as path from 'node:path';
 
 import test from 'ava';
 
@@ -43,6 +44,24 @@ test('`vkv store gc` gives bytes back', (t) => inFolder(async (directory) => {
   });
   const { namespaces } = runVkvJson(['store', 'gc', directory]) as { namespaces: Record<string, number>[] };
   t.like(namespaces[0], { droppedSegments: 1, copiedBytes: 2 * 8_192 });
+}));
+
+test('`vkv store` shows how far it is on a terminal, and nothing of it where stderr is none', (t) => inFolder(async (directory) => {
+  await withStore(options(directory), async (store) => {
+    for (let number = 0; number < 8; number += 1) await store.put(recordOf(number));
+    await store.remove([0, 1, 2, 3, 4, 5].map(keyOf));
+  });
+  const onTerminal = { NODE_OPTIONS: `--require ${JSON.stringify(path.join(__dirname, 'on-terminal.js'))}` };
+  for (const [operation, status] of [
+    ['info', '0 records of 2'], ['verify', 'starting'], ['gc', '0 B of [\\d.]+ KiB removed given back'],
+  ] as const) {
+    const { stderr, stdout, exitCode } = runVkv(['store', operation, directory], onTerminal);
+    t.is(exitCode, 0, stderr);
+    t.regex(stderr, new RegExp(`^\u001B\\[\\?25l\r\u001B\\[K[█░]{28} ${status}`), operation);
+    t.true(stderr.endsWith('\r\u001B[K\u001B[?25h'), operation);
+    t.false(stdout.includes('\u001B['), operation);
+    t.is(runVkv(['store', operation, directory]).stderr, '', operation);
+  }
 }));
 
 test('`vkv store` names what it cannot open', (t) => inFolder(async (directory) => {

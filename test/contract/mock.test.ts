@@ -1,5 +1,5 @@
-import { countingMockDriver, mockDriver } from '../helpers/drivers.js';
+import { mockDriverWithoutMemory, mockDriver } from '../helpers/drivers.js';
 import { driverContract } from './driver-contract.js';
 
 driverContract(mockDriver);
-driverContract(countingMockDriver);
+driverContract(mockDriverWithoutMemory);

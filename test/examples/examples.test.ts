@@ -48,6 +48,8 @@ const wrongLines: readonly (readonly [string, readonly string[], number, RegExp]
   ['llama', ['--plain', '--prompt', ''], 1, /The prompt has no tokens/],
   ['serving-benchmark', ['--shared', '856'], 2, /It must be a whole number, from 1 to 855/],
   ['serving-benchmark', ['--report', '/nowhere/x.svg'], 1, /The report cannot be written to \/nowhere\/x\.svg/],
+  ['stages', ['--off', 'encoder,speaker'], 2, /Name stages of encoder, thinker, talker, vocoder\./],
+  ['stages', ['--off', ''], 2, /Name stages of encoder, thinker, talker, vocoder\./],
   ['hit-rate', ['--requests', 'all'], 2, /It must be a whole number/],
 ];
 for (const [name, args, code, message] of wrongLines) {

@@ -90,7 +90,7 @@ export class CacheBench {
     this.cache.discard(this.#batch);
   }
 
-  /** A sequence without a promise that has computed so many tokens. */
+  /** A sequence without an earmark that has computed so many tokens. */
   sequenceOf(tokens: number, tenant?: string): Sequence {
     const sequence = this.cache.acquire({ promptTokens: tokens, reserve: 'none', tenant });
     if (tokens > 0) this.compute(sequence, tokens);

@@ -100,8 +100,8 @@ export const mockDriver: DriverDescription = {
   open: ({ memoryBytes = 256 * 2 ** 20 } = {}) => openMock(new MockDevice({ memoryBytes })),
 };
 
-/** The simulated device that only counts its pages. */
-export const countingMockDriver: DriverDescription = {
+/** The simulated device whose pages are only counted. */
+export const mockDriverWithoutMemory: DriverDescription = {
   name: 'mock without memory',
   kind: 'mock',
   lacks: { ...lackedByMock, 'memory': 'its pages are only counted', 'host access': 'its pages are only counted' },
@@ -132,8 +132,6 @@ export const cudaDriver: DriverDescription = {
   failures: {},
   open: openCuda,
 };
-
-export const drivers: readonly DriverDescription[] = [hostDriver, mockDriver, countingMockDriver, cudaDriver];
 
 /** The host driver with options of its own. */
 export function openHost(

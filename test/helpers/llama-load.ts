@@ -5,7 +5,7 @@ import { layoutKinds, type LayoutKind, type PromptItem } from 'virtual-kv';
 
 import { LlamaModel } from '#internal/llama/model.js';
 import type { Random } from '#internal/base/random.js';
-import { pageBytes, randomText, rowPagesOf, shapeOf } from './llama-shapes.js';
+import { layoutOf, randomText, shapeOf } from './llama-shapes.js';
 import { randomLlama, removeFolder, writeLlama, type LlamaSizes } from './made-llama.js';
 import { PlainAnswers } from './plain-answers.js';
 import type { Choice } from './watched-requests.js';
@@ -54,10 +54,8 @@ export class LlamaLoad {
 
   /** A budget in which a text of `maxTokens` fits, and so many rows more. */
   budgetBytes(moreRows: number): number {
-    const { layers, kvHeads, headDim } = this.shape;
-    const tokenBytes = { 'per-layer': 4, 'sliced': 4 * layers, 'fused': 8 * layers }[this.layout] * kvHeads * headDim;
-    const rows = Math.ceil(maxTokens * tokenBytes / pageBytes) + moreRows;
-    return rows * rowPagesOf(this.layout, this.shape) * pageBytes;
+    const { maxRows, rowBytes } = layoutOf(this.layout, this.shape, maxTokens);
+    return (maxRows + moreRows) * rowBytes;
   }
 
   /** The next request. */

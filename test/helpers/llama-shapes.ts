@@ -1,6 +1,6 @@
 // Shapes of random models whose rows are short, so that small texts have several rows and end inside them; and texts for them.
 
-import type { LayoutKind } from 'virtual-kv';
+import { computeLayout, type Layout, type LayoutKind } from 'virtual-kv';
 
 import type { Random } from '#internal/base/random.js';
 import type { LlamaSizes } from './made-llama.js';
@@ -8,17 +8,16 @@ import type { LlamaSizes } from './made-llama.js';
 export const pageBytes = 65_536;
 export const vocabularyTokens = 50;
 
-/** A shape of which a row of 64 KiB pages holds about `rowTokens` tokens, whatever the layout. */
-export function shapeOf(layout: LayoutKind, layers: number, kvHeads: number, group: number, rowTokens = 32): LlamaSizes {
-  const tensorsInOne = { 'per-layer': 1, 'sliced': layers, 'fused': 2 * layers }[layout];
-  const elements = pageBytes / 4 / rowTokens;
-  const headDim = 2 * Math.round(elements / tensorsInOne / kvHeads / 2 + 0.6); // odd strides too
-  return { layers, hidden: 24, intermediate: 40, queryHeads: kvHeads * group, kvHeads, headDim, vocabularyTokens };
+/** The layout of a cache of one slot for models of this shape, with K and V in float32. */
+export function layoutOf(layout: LayoutKind, { layers, kvHeads, headDim }: Pick<LlamaSizes, 'layers' | 'kvHeads' | 'headDim'>, maxTokens = 1): Layout {
+  return computeLayout({ model: { layers, kvHeads, headDim, dtype: 'float32' }, layout, slots: 1, maxTokens, pageBytes });
 }
 
-/** Pages of a row of all tensors. */
-export function rowPagesOf(layout: LayoutKind, { layers }: LlamaSizes): number {
-  return { 'per-layer': 2 * layers, 'sliced': 2, 'fused': 1 }[layout];
+/** A shape of which a row of 64 KiB pages holds about `rowTokens` tokens, whatever the layout. */
+export function shapeOf(layout: LayoutKind, layers: number, kvHeads: number, group: number, rowTokens = 32): LlamaSizes {
+  const { maxTokenBytes } = layoutOf(layout, { layers, kvHeads, headDim: 1 });
+  const headDim = 2 * Math.round(pageBytes / rowTokens / maxTokenBytes / 2 + 0.6); // odd strides too
+  return { layers, hidden: 24, intermediate: 40, queryHeads: kvHeads * group, kvHeads, headDim, vocabularyTokens };
 }
 
 export function randomText(random: Random, length: number): number[] {

@@ -3,14 +3,11 @@
 import { writeFileSync } from 'node:fs';
 
 import type { LlamaConfig } from '#internal/llama/config.js';
+import { ggufHeader, padding, type GgufEntry, type GgufPlace } from '#internal/llama/gguf/gguf-header.js';
 import { roundTo, toRows, valueOf } from './floats.js';
 import type { MadeLlama, MadeTensor } from './made-llama.js';
 
 export type GgufTypeName = 'F32' | 'F16' | 'BF16' | 'Q8_0';
-
-/** A value of the header and the number of its type: 4 u32, 5 i32, 6 f32, 7 bool, 8 string, 9 with the element's type. */
-export type GgufEntry = readonly [key: string, kind: 4 | 6 | 7 | 8, value: number | boolean | string] | readonly [key: string, kind: 9, element: 8, value: readonly string[]]
-  | readonly [key: string, kind: 9, element: 5, value: readonly number[]];
 
 /** The part of a tokenizer.json that is written. */
 export interface TokenizerJson {
@@ -18,11 +15,7 @@ export interface TokenizerJson {
   readonly added_tokens: readonly { readonly id: number; readonly content: string; readonly special: boolean }[];
 }
 
-export interface RawTensor {
-  readonly name: string;
-  /** Outputs first. */
-  readonly shape: readonly number[];
-  readonly type: number;
+export interface RawTensor extends Omit<GgufPlace, 'bytes'> {
   readonly bytes: Uint8Array;
 }
 
@@ -73,35 +66,11 @@ export function tokenizerEntries({ model: { vocab, merges }, added_tokens: added
 }
 
 /** As it is said, right or wrong. */
-export function writeRawGguf(file: string, entries: readonly GgufEntry[], tensors: readonly RawTensor[], alignment = 32): void {
-  const padding = (bytes: number): Buffer => Buffer.alloc(-bytes & (alignment - 1));
+export function writeRawGguf(file: string, entries: readonly GgufEntry[], tensors: readonly RawTensor[]): void {
   writeFileSync(file, Buffer.concat([
-    ggufHeader(entries, tensors.map(({ bytes, ...tensor }) => ({ ...tensor, size: bytes.length })), alignment),
-    ...tensors.flatMap(({ bytes }) => [bytes, padding(bytes.length)]),
+    ggufHeader(entries, tensors.map(({ bytes, ...tensor }) => ({ ...tensor, bytes: bytes.length }))),
+    ...tensors.flatMap(({ bytes }) => [bytes, Buffer.alloc(padding(bytes.length))]),
   ]));
-}
-
-/** What a file has before its tensors, which follow in this order, each padded to a multiple of `alignment`, a power of two. `size`: in bytes. */
-export function ggufHeader(entries: readonly GgufEntry[], tensors: readonly (Omit<RawTensor, 'bytes'> & { readonly size: number })[], alignment = 32): Buffer {
-  const u32 = (value: number): Buffer => Buffer.from(Uint32Array.of(value).buffer);
-  const u64 = (value: number): Buffer => Buffer.from(BigUint64Array.of(BigInt(value)).buffer);
-  const text = (value: string): Buffer => Buffer.concat([u64(Buffer.byteLength(value)), Buffer.from(value)]);
-  const valueOf = (kind: number, value: number | boolean | string): Buffer => kind === 8 ? text(value as string) : kind === 7 ? Buffer.of(Number(value))
-    : kind === 6 ? Buffer.from(Float32Array.of(value as number).buffer) : u32(value as number);
-  const parts = [Buffer.from('GGUF'), u32(3), u64(tensors.length), u64(entries.length)];
-  for (const entry of entries) {
-    parts.push(text(entry[0]), u32(entry[1]));
-    if (entry[1] === 9) parts.push(u32(entry[2]), u64(entry[3].length), Buffer.concat(entry[3].map((each) => valueOf(entry[2], each))));
-    else parts.push(valueOf(entry[1], entry[2]));
-  }
-  const pad = (bytes: number): number => Math.ceil(bytes / alignment) * alignment;
-  let at = 0;
-  for (const { name, shape, type, size } of tensors) {
-    parts.push(text(name), u32(shape.length), ...[...shape].reverse().map(u64), u32(type), u64(at));
-    at += pad(size);
-  }
-  const header = Buffer.concat(parts);
-  return Buffer.concat([header, Buffer.alloc(pad(header.length) - header.length)]);
 }
 
 /** What llama.cpp's converter does to a Llama's queries and keys: the two halves of each head in turns. */

@@ -80,7 +80,7 @@ export class NativeCacheBench {
     this.verify();
     this.cache.close();
     this.t.deepEqual([...this.rows, ...this.isQuarantined], new Array(2 * slots).fill(0));
-    this.t.is(countPages(this.pool).promisedPages, 0);
+    this.t.is(countPages(this.pool).earmarkedPages, 0);
     this.pool.close();
     assertNothingLeft(this.t, this.driver, this.device);
   }

@@ -2,10 +2,13 @@
 // package does; CXX names another than c++.
 
 import { spawnSync } from 'node:child_process';
-import { mkdirSync, readFileSync, renameSync } from 'node:fs';
+import { existsSync, mkdirSync, readFileSync, renameSync } from 'node:fs';
 import * as path from 'node:path';
 
 const root = path.resolve(__dirname, '..', '..');
+const folder = path.join(root, 'build-test', 'native');
+// eslint-disable-next-line @typescript-eslint/no-require-imports -- what the scripts use, too
+const { nativeHash } = require(path.join(root, 'scripts', 'native-hash.cjs')) as { nativeHash(compiler: string, more: unknown): string };
 const compiler = process.env['CXX'] ?? 'c++';
 const flags = ['-std=c++20', '-O1', '-fno-exceptions', '-fno-rtti', '-Wall', '-Wextra', '-Inative', '-I.', '-pthread'];
 
@@ -13,23 +16,32 @@ const version = spawnSync(compiler, ['--version'], { encoding: 'utf8' });
 export const hasCompiler = version.status === 0;
 export const isGcc = hasCompiler && version.stdout.includes('Free Software Foundation');
 
+/** Where programs are, by name. */
+const probes = new Map<string, string>();
+
 /**
- * The lines that test/native/`name`.cc prints, with native sources whose paths start with one of `prefixes`. `instrumented`: flags for that
- * file alone, which the linker does not see.
+ * The program of test/native/`name`.cc and the native sources whose paths start with one of `prefixes`, compiled unless it was. `instrumented`:
+ * flags for the program's own file alone, which the linker does not see.
  */
-export function runProbe(
-  name: string, prefixes: readonly string[], args: readonly string[] = [], instrumented: readonly string[] = [],
-): readonly string[] {
-  const folder = path.join(root, 'build-test', 'native');
-  const probe = path.join(folder, name);
+export function compiledProbe(name: string, prefixes: readonly string[], instrumented: readonly string[] = []): string {
+  const probe = probes.get(name) ?? path.join(folder, `${name}-${nativeHash(compiler, [flags, prefixes, instrumented]).slice(0, 16)}`);
+  probes.set(name, probe);
+  if (existsSync(probe)) return probe;
   const sources = readFileSync(path.join(root, 'native', 'sources.txt'), 'utf8').split(/\r?\n/)
     .filter((source) => prefixes.some((prefix) => source.startsWith(prefix)));
   mkdirSync(folder, { recursive: true });
-  const made = `${probe}-${process.pid}`; // another test's process may be running the program
+  const made = `${probe}.${process.pid}`; // complete before it has its name
   if (instrumented.length > 0) run(compiler, [...flags, ...instrumented, '-c', `test/native/${name}.cc`, '-o', `${made}.o`]);
   run(compiler, [...flags, instrumented.length > 0 ? `${made}.o` : `test/native/${name}.cc`, ...sources, '-o', made, '-ldl']);
   renameSync(made, probe);
-  return run(probe, args).trimEnd().split('\n');
+  return probe;
+}
+
+/** The lines that it prints. */
+export function runProbe(
+  name: string, prefixes: readonly string[], args: readonly string[] = [], instrumented: readonly string[] = [],
+): readonly string[] {
+  return run(compiledProbe(name, prefixes, instrumented), args).trimEnd().split('\n');
 }
 
 function run(command: string, args: readonly string[]): string {

@@ -9,7 +9,9 @@ import * as path from 'node:path';
 import test from 'ava';
 
 import * as index from 'virtual-kv';
+import * as llama from 'virtual-kv/llama';
 import * as prometheus from 'virtual-kv/prometheus';
+import * as server from 'virtual-kv/server';
 import * as testing from 'virtual-kv/testing';
 
 import { seedOf } from '../helpers/seed.js';
@@ -87,7 +89,7 @@ function methodsOf(name: string): string[] {
 }
 
 test('every exported function, and every public method of an exported class, has a row', (t) => {
-  const exported = Object.entries({ ...index, ...testing, ...prometheus }).filter(([, value]) => typeof value === 'function');
+  const exported = Object.entries({ ...index, ...testing, ...prometheus, ...llama, ...server }).filter(([, value]) => typeof value === 'function');
   t.true(exported.length > 30);
   for (const [name, value] of exported) {
     const rows = Object.keys(table[name] ?? {});

@@ -96,6 +96,7 @@ test(`a selection is taken by its own prompt in its own domain and cache alone (
   for (const acquire of [
     () => other.cache.acquire({ tokens: text, selected }), () => world.cache.acquire({ tokens: changed, selected }),
     () => world.cache.acquire({ tokens: text.subarray(0, 59), selected }), () => world.cache.acquire({ tokens: text, selected, tenant: 'a' }),
+    () => world.cache.acquire({ tokens: text, selected, salt: 'a' }), () => world.cache.acquire({ tokens: text, selected, adapter: 'a' }),
     () => world.cache.acquire({ tokens: text, selected, caching: 'off' }), () => world.cache.acquire({ tokens: text, selected, caching: 'write' }),
     () => world.cache.acquire({ selected }), () => world.cache.acquire({ tokens: text, selected: {} as never }),
   ]) t.throws(acquire, { code: 'KV_INVALID_OPTION' });
@@ -169,6 +170,56 @@ test(`through a scheduler: a request with a selection is sooner told, those besi
   t.is(cache.prefixes.tiers!.metrics().selections.lostSequences, 2);
   await world.close();
 });
+
+/** Ways in which a request loses its slot while it runs; each returns when that cannot fail to happen any more. */
+const preemptions: Readonly<Record<string, (world: SelectionWorld, scheduler: OnlineScheduler) => Promise<unknown>>> = {
+  'a more urgent request': (_, scheduler) => scheduler.submit({ tokens: [1, 2, 3], maxNewTokens: 2, urgency: 9 }).result,
+  'a reset': ({ cache }) => Promise.resolve(cache.prefixes.reset({ preempt: true })),
+};
+for (const [what, preempt] of Object.entries(preemptions)) {
+  test(`tokens that came from a selection are told of, though ${what} preempts their request, which goes on exactly (seed ${seed})`, async (t) => {
+    const random = new Random(seed + 10);
+    const world = new SelectionWorld(t, random, { slots: 1 });
+    const { cache, engine } = world;
+    const text = textOf(random, 90);
+    await world.store(text.subarray(0, 80));
+    const scheduler = new OnlineScheduler({ cache, engine });
+    const stream = scheduler.submit({ tokens: text, maxNewTokens: 40, selection });
+    let preempting: Promise<unknown> | undefined;
+    let read = 0;
+    for await (const _ of stream) if ((read += 1) === 4) preempting = preempt(world, scheduler);
+    const { tokens, preemptions, selection: made } = await stream.result;
+    await preempting;
+    t.is(preemptions, 1);
+    t.is(tokens.length, 40);
+    t.like(made, { sequences: 1, lostSequences: 0, layers: 3, tokens: 240, selectedTokens: 48, fallBacks: 0 });
+    t.deepEqual([...tokens.subarray(39)], exactAnswer(world, Int32Array.from([...text, ...tokens.subarray(0, 39)]), 1), 'exact behind what it had');
+    await scheduler.close();
+    await cache.prefixes.tiers!.settled();
+    await world.close();
+  });
+
+  test(`a request that ${what} preempts before its selection gave a token is answered exactly, and says so (seed ${seed})`, async (t) => {
+    const random = new Random(seed + 11);
+    const world = new SelectionWorld(t, random, { slots: 1 });
+    const { cache, engine } = world;
+    const text = textOf(random, 200);
+    await world.store(text.subarray(0, 80));
+    const scheduler = new OnlineScheduler({ cache, engine, prefillTokensPerStep: 8 });
+    const { result } = scheduler.submit({ tokens: text, maxNewTokens: 4, selection });
+    const tiers = cache.prefixes.tiers!;
+    while (tiers.metrics().selections.layers < 3) await turn(); // of 15 steps the first has loaded all
+    const preempting = preempt(world, scheduler);
+    const { tokens, preemptions, selection: made } = await result;
+    await preempting;
+    t.is(preemptions, 1);
+    t.is(made, undefined);
+    t.deepEqual([...tokens], exactAnswer(world, text, 4));
+    await scheduler.close();
+    await tiers.settled();
+    await world.close();
+  });
+}
 
 test(`of several answers to one prompt with a selection each is given its own (seed ${seed})`, async (t) => {
   const world = new SelectionWorld(t, new Random(seed + 8));

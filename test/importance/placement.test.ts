@@ -25,13 +25,13 @@ function disk(directory: string): Tier {
 }
 
 /** A world whose disk has the texts from before, and whose memory is empty. */
-async function open(t: ExecutionContext, texts: readonly Int32Array[], host: Tier, tier = disk): Promise<SelectionWorld> {
+async function open(t: ExecutionContext, texts: readonly Int32Array[], host: Tier, tier = disk, reorderAfter?: number): Promise<SelectionWorld> {
   const directory = folderOf(t);
   const before = new SelectionWorld(t, new Random(seed), { tiers: [disk(directory)] });
   await before.cache.prefixes.tiers!.ready();
   for (const text of texts) await before.store(text.subarray(0, text.length - 1));
   await before.close();
-  const world = new SelectionWorld(t, new Random(seed), { tiers: [host, tier(directory)] });
+  const world = new SelectionWorld(t, new Random(seed), { tiers: [host, tier(directory)], reorderAfter });
   await world.cache.prefixes.tiers!.ready();
   return world;
 }
@@ -49,6 +49,13 @@ async function read(world: SelectionWorld, text: Int32Array, tokens: number): Pr
 const inMemory = (world: SelectionWorld): number[] => {
   const { opened } = world.cache.prefixes.tiers as unknown as { readonly opened: readonly OpenTier[] };
   return [...opened[0]!.contents.blocks()].map(({ tokens }) => tokens[0]!);
+};
+
+/** What was written to the disk, and what lies there. */
+const onDisk = (world: SelectionWorld): unknown => {
+  const [, { storedBlocks, blocks, bytes, own }] = world.cache.prefixes.tiers!.metrics().tiers as [TierMetrics, TierMetrics];
+  const { puts, putBytes, deadBytes, fileBytes, tombstones } = own!;
+  return { storedBlocks, blocks, bytes, puts, putBytes, deadBytes, fileBytes, tombstones };
 };
 
 const raised = (world: SelectionWorld): number => world.cache.prefixes.tiers!.metrics().raisedBlocks;
@@ -82,11 +89,13 @@ for (const [keeps, uses] of [['frequent', 4], ['recent', 2]] as [TierKeeping, nu
   });
 }
 
-test(`every reader gets the same bytes while blocks come and go (seed ${seed})`, async (t) => {
+test(`every reader gets the same bytes while blocks come and go, and nothing is written for those that go (seed ${seed})`, async (t) => {
   const random = new Random(seed);
   const texts = Array.from({ length: 6 }, (_, letter) => textOf(letter + 1, 3 * blockTokens + 1));
   const world = await open(t, texts, hostTier({ bytes: 5 * oneBlock, keeps: 'important' }));
   const exact = texts.map((text) => world.plain.logits(text).at(-1)!);
+  const before = onDisk(world);
+  t.like(before, { storedBlocks: 0, blocks: 18, puts: 0, deadBytes: 0, tombstones: 0 });
   for (let turn = 0; turn < 300; turn += 1) { // blocks are brought beside the next requests
     const letter = turn < 100 ? random.integer(3) : 3 + random.integer(3); // other texts become popular
     const text = texts[letter]!;
@@ -102,6 +111,7 @@ test(`every reader gets the same bytes while blocks come and go (seed ${seed})`,
   const [{ evictedBlocks }] = world.cache.prefixes.tiers!.metrics().tiers as [TierMetrics];
   t.log({ raised: raised(world), evictedBlocks });
   t.true(raised(world) > 8 && evictedBlocks > 3);
+  t.deepEqual(onDisk(world), before, 'the disk has all');
   await world.close();
 });
 
@@ -122,4 +132,26 @@ test('a tier that does not give a block whole, and a cache that closes meanwhile
   await world.finish(sequence, b);
   sequence.release();
   await world.close(); // the offer is under way
+});
+
+test('a tier whose properties throw costs no request its selection: what memory keeps and reorders are hints', async (t) => {
+  for (const name of ['borrow', 'chunkBytes', 'reorder']) {
+    let isThrowing = false;
+    const throwing = (directory: string): Tier => new Proxy(disk(directory), { get: (target, property) => {
+      if (isThrowing && property === name) throw new Error(`no ${name} today`);
+      const value: unknown = Reflect.get(target, property);
+      return typeof value === 'function' ? (value as () => unknown).bind(target) : value;
+    } });
+    const world = await open(t, [a], hostTier({ bytes: 4096 }), throwing, 1);
+    isThrowing = true;
+    const { lateErrors } = world.cache.metrics;
+    const sequence = await world.lossy(a, { selector: first, ratio: 0.25 });
+    await world.finish(sequence, a);
+    t.true(sequence.selection!.isLoaded);
+    t.is(sequence.selection!.failure, undefined, name);
+    sequence.release();
+    if (name !== 'borrow') t.is(world.cache.metrics.lateErrors, lateErrors + 1, name);
+    isThrowing = false;
+    await world.close();
+  }
 });

@@ -1,4 +1,4 @@
-// Probe keys in stored blocks: what a tier is given of them, under every layout and on every driver, and who finds such blocks.
+// Probe keys in stored blocks: what a tier is given of them, under every layout and on every driver, and which caches find such blocks.
 
 import test from 'ava';
 
@@ -59,6 +59,18 @@ test('a cache finds no blocks with other probes than its own', async (t) => {
     await close(bench);
   }
   t.is(namespaces.size, 3);
+});
+
+test('three heads of each layer are probes where no number is given', async (t) => {
+  for (const importance of [{}, { probeHeads: undefined }]) {
+    const tier = new PlainTier('mine');
+    const bench = benchOf(t, [tier], { model: { ...model, kvHeads: 4 }, prefixCache: { importance } });
+    serve(bench, textOf(16), 5);
+    await bench.cache.prefixes.tiers!.settled();
+    const headBytes = 2 * model.headDim * 2; // of both layers
+    t.is([...tier.blocks.values()][0]!.payload.length, 16 * headBytes * (2 * 4 + 3));
+    await close(bench);
+  }
 });
 
 test('a layer with fewer heads has all of them as probes', async (t) => {

@@ -15,7 +15,7 @@ import { difference } from '../helpers/logits.js';
 import { randomText } from '../helpers/llama-shapes.js';
 import { removeFolder } from '../helpers/made-llama.js';
 import { seedOf } from '../helpers/seed.js';
-import { MiB, SelectionWorld } from './selection-world.js';
+import { MiB, SelectionWorld, sizes } from './selection-world.js';
 
 const seed = seedOf('reordering');
 /** Rows of 256 bytes: a chunk of 4 KiB has 16, a stripe of a whole block 16 chunks. */
@@ -47,9 +47,9 @@ async function answerOf(world: SelectionWorld, text: Int32Array, chosen = select
   return { logits, chunks, readBytes };
 }
 
-async function worldOf(t: ExecutionContext, tiers: readonly Tier[], texts = 1): Promise<{ world: SelectionWorld; texts: Int32Array[]; exact: Float32Array[] }> {
+async function worldOf(t: ExecutionContext, tiers: readonly Tier[], texts = 1, reorderAfter = 0): Promise<{ world: SelectionWorld; texts: Int32Array[]; exact: Float32Array[] }> {
   const random = new Random(seed);
-  const world = new SelectionWorld(t, random, { tiers, blockTokens });
+  const world = new SelectionWorld(t, random, { tiers, blockTokens, reorderAfter });
   await world.cache.prefixes.tiers!.ready();
   const made = Array.from({ length: texts }, () => Int32Array.from(randomText(random, 400)));
   const exact: Float32Array[] = [];
@@ -82,6 +82,73 @@ test(`what selections read lies together once blocks are reordered, and no byte 
   sequence.release();
   world.cache.prefixes.reset({ preempt: true });
   t.is(tiers.metrics().reordering.notedBlocks, 0);
+  await world.close();
+});
+
+test(`once layers and requests agree, a selection reads at most 1.2 times the bytes of its tokens and probe keys (seed ${seed})`, async (t) => {
+  const random = new Random(seed);
+  const rowBytes = 1024;
+  const world = new SelectionWorld(t, random, { tiers: [disk(t)], blockTokens, headDim: rowBytes / sizes.kvHeads / 4, probeHeads: 1, maxTokens: 1024 });
+  const { tiers } = world.cache.prefixes;
+  await tiers!.ready();
+  const text = Int32Array.from(randomText(random, 2 * blockTokens + 1));
+  await world.store(text.subarray(0, 2 * blockTokens));
+  const ranking = Array.from({ length: 2 * blockTokens }, (_, token) => [token, random.next()] as const).toSorted((a, b) => a[1] - b[1]).map(([token]) => token);
+  const agreeing: TokenSelector = { name: 'agreeing', looksAt: 'probe-keys', select: ({ count }) => Int32Array.from(ranking.slice(0, count)).sort() };
+  /** Bytes that the disk gave, by those that are needed. */
+  const amplification = async (ratio: number): Promise<number> => {
+    const before = Number(tiers!.metrics().tiers[0]!.own!['readBytes']);
+    const sequence = await world.lossy(text, { ratio, selector: agreeing });
+    await world.finish(sequence, text);
+    const { selectedTokens, tokens, readBytes, fallBacks } = sequence.selection!.counts;
+    sequence.release();
+    const moved = Number(tiers!.metrics().tiers[0]!.own!['readBytes']) - before;
+    t.is(fallBacks, 0);
+    t.is(readBytes, moved, 'a request is told what the system moved');
+    return moved / (selectedTokens * 2 * rowBytes + tokens * rowBytes / sizes.kvHeads);
+  };
+  const ratios = [0.05, 0.1, 0.25, 0.5];
+  const plain: number[] = [];
+  for (const ratio of ratios) plain.push(await amplification(ratio));
+  t.is(await tiers!.reorder(), 2);
+  const reordered: number[] = [];
+  for (const ratio of ratios) reordered.push(await amplification(ratio));
+  const shown = (list: readonly number[]): string => list.map((one) => one.toFixed(3)).join(', ');
+  t.log(`at ${ratios.join(', ')}: ${shown(plain)} before, ${shown(reordered)} after`);
+  for (const [index, ratio] of ratios.entries()) t.true(reordered[index]! <= 1.2, `at ${ratio}: ${reordered[index]!}`);
+  t.true(plain.every((one, index) => one > 1.2 && one > reordered[index]! + 0.1), 'and not without');
+  await world.close();
+});
+
+test(`blocks are reordered by themselves behind so many selections, in the background, and no byte is another (seed ${seed})`, async (t) => {
+  for (const reorderAfter of [4, 7, 0]) {
+    const random = new Random(seed);
+    const world = new SelectionWorld(t, random, { tiers: [hostTier({ bytes: 4096 }), disk(t)], blockTokens, reorderAfter });
+    const tiers = world.cache.prefixes.tiers!;
+    await tiers.ready();
+    const text = Int32Array.from(randomText(random, 400));
+    await world.store(text);
+    const before = await answerOf(world, text);
+    for (let request = 1; request < 7; request += 1) {
+      t.is(tiers.metrics().reordering.reorderedBlocks, 0, `${request} selections, ${reorderAfter} at least`);
+      if (request === reorderAfter) break;
+      await answerOf(world, text);
+    }
+    while (reorderAfter > 0 && tiers.metrics().reordering.reorderedBlocks === 0) await answerOf(world, text);
+    const after = await answerOf(world, text);
+    t.deepEqual(after.logits, before.logits);
+    t.is(after.chunks < before.chunks, reorderAfter > 0);
+    await world.close();
+  }
+});
+
+test('tiers that cannot reorder are left alone by themselves, and a cache that closes ends a run', async (t) => {
+  const { world: plain, texts: [text] } = await worldOf(t, [hostTier({ bytes: 16 * MiB })], 1, 1);
+  for (let request = 0; request < 3; request += 1) await answerOf(plain, text!);
+  t.like(plain.cache.prefixes.tiers!.metrics().reordering, { reorderedBlocks: 0, refusedBlocks: 0 });
+  await plain.close();
+  const { world, texts } = await worldOf(t, [disk(t)], 3, 1);
+  for (let request = 0; request < 5; request += 1) for (const each of texts) await answerOf(world, each);
   await world.close();
 });
 

@@ -2,14 +2,16 @@
 
 import type { ExecutionContext } from 'ava';
 
-import { hostTier, KvCache, type Driver, type KvCacheOptions, type SelectionOptions, type Sequence, type Tier, type TokenSelector } from 'virtual-kv';
+import { hostTier, KvCache, type Driver, type EvictionPolicyFactory, type KvCacheOptions, type SelectionOptions, type Sequence, type Tier, type TokenSelector } from 'virtual-kv';
 
 import type { Random } from '#internal/base/random.js';
+import { attentionScores } from '#internal/importance/attention-scores.js';
+import { countAt } from '#internal/importance/similarity.js';
 import { LlamaEngine } from '#internal/llama/engine.js';
 import { LlamaModel } from '#internal/llama/model.js';
 import { dropFromDevice } from '../cache/tiers/device-index.js';
-import { removeFolder, writeLlama, randomLlama, type LlamaSizes } from '../helpers/made-llama.js';
-import { PlainLlama } from '../helpers/plain-llama.js';
+import { randomLlama, removeFolder, withAlikeHeads, writeLlama, type LlamaSizes } from '../helpers/made-llama.js';
+import { PlainLlama, type PlainSelection } from '../helpers/plain-llama.js';
 
 export const sizes: LlamaSizes = { layers: 3, hidden: 24, intermediate: 40, queryHeads: 8, kvHeads: 4, headDim: 16, vocabularyTokens: 50 };
 export const MiB = 2 ** 20;
@@ -19,8 +21,16 @@ export interface SelectionWorldOptions extends Partial<Omit<KvCacheOptions, 'mod
   readonly driver?: Driver | undefined;
   readonly dtype?: 'float32' | 'float16' | 'bfloat16';
   readonly probeHeads?: number;
+  /** The device's eviction policy. */
+  readonly policy?: EvictionPolicyFactory;
+  /** Whether all heads look at much the same tokens, so that probe heads are trusted, or each at its own. Default `apart`. */
+  readonly heads?: 'alike' | 'apart';
+  /** Numbers of a head. Default that of `sizes`. */
+  readonly headDim?: number;
   /** Tokens of a stored block. Default 16. */
   readonly blockTokens?: number;
+  /** As `prefixCache.reorderAfter`. */
+  readonly reorderAfter?: number | undefined;
 }
 
 /** A selector that notes what it was asked and what it chose, by layer. */
@@ -36,6 +46,21 @@ export function noted(selector: TokenSelector): TokenSelector & { readonly chose
   };
 }
 
+/** What each layer is to choose of [from, to), by all queries and keys of a text: those of `queryTokens` new tokens count. Default: all. */
+export function choiceOf(selector: TokenSelector, ratio: number, from: number, to: number, queryTokens = Infinity): PlainSelection['choose'] {
+  return (layer, queries, keys) => {
+    const { queryHeads, kvHeads, headDim: dim } = sizes;
+    const keyHeads = selector.looksAt === 'keys' ? kvHeads : 3;
+    const flat = (rows: readonly Float64Array[], width: number): Float32Array => Float32Array.from(rows.flatMap((row) => [...row.subarray(0, width)]));
+    const rows = queries.slice(to, to + queryTokens);
+    const scores = attentionScores(flat(rows, queryHeads * dim), flat(keys.slice(from, to), keyHeads * dim), {
+      rows: rows.length, queryHeads, kvHeads, keyHeads, dim, tokens: to - from, scale: 1 / Math.sqrt(dim),
+    });
+    const chosen = selector.select({ layer, tokens: to - from, count: countAt(ratio, to - from), scores: selector.looksAt === 'nothing' ? [] : scores });
+    return new Set(chosen === undefined ? Array.from({ length: to - from }, (_, token) => from + token) : Array.from(chosen, (token) => from + token));
+  };
+}
+
 export class SelectionWorld {
   readonly cache: KvCache;
   readonly model: LlamaModel;
@@ -44,14 +69,18 @@ export class SelectionWorld {
   readonly #t: ExecutionContext;
   readonly #folder: string;
 
-  constructor(t: ExecutionContext, random: Random, { tiers = [hostTier({ bytes: 16 * MiB })], driver, dtype = 'float32', probeHeads = 3, blockTokens = 16, ...options }: SelectionWorldOptions = {}) {
-    const made = randomLlama(random, sizes, { rope_theta: 100 });
+  constructor(
+    t: ExecutionContext, random: Random,
+    { tiers = [hostTier({ bytes: 16 * MiB })], driver, dtype = 'float32', probeHeads = 3, heads = 'apart', headDim = sizes.headDim, blockTokens = 16, policy, reorderAfter, ...options }: SelectionWorldOptions = {},
+  ) {
+    const apart = randomLlama(random, { ...sizes, headDim }, { rope_theta: 100 });
+    const made = heads === 'alike' ? withAlikeHeads(apart) : apart;
     this.#t = t;
     this.#folder = writeLlama(made);
     this.model = new LlamaModel(this.#folder, { threads: 1 });
     this.cache = new KvCache({
       model: this.model.shape(dtype), slots: 4, maxTokens: 512, memoryBudgetBytes: 2 ** 26, pageBytes: 65_536, driver: driver ?? 'host', ...options,
-      prefixCache: { tiers, tierBlockTokens: blockTokens, modelId: 'test', importance: { probeHeads } },
+      prefixCache: { tiers, tierBlockTokens: blockTokens, modelId: 'test', importance: { probeHeads }, reorderAfter, ...(policy && { policy }) },
     });
     this.engine = new LlamaEngine({ model: this.model, cache: this.cache });
     this.plain = new PlainLlama(made);
@@ -92,10 +121,10 @@ export class SelectionWorld {
     return this.compute(sequence, text, text.length - sequence.length);
   }
 
-  /** Nothing is left; the counts of the cache and of its tiers agree. */
-  async close(): Promise<void> {
+  /** Nothing is left, but for `active` sequences; the counts of the cache and of its tiers agree. */
+  async close({ active = 0 } = {}): Promise<void> {
     this.cache.verify();
-    this.#t.is(this.cache.counts().activeSlots, 0);
+    this.#t.is(this.cache.counts().activeSlots, active);
     await this.cache.prefixes.tiers!.close();
     this.engine.close();
     this.cache.close();

@@ -7,7 +7,7 @@ import { allHeads, firstAndLast, probeHeads, randomTokens, type TokenSelector } 
 
 import { Random } from '#internal/base/random.js';
 import { areSimilar, countAt, jaccard, meanSimilarity, randomSimilarity, similarityThreshold } from '#internal/importance/similarity.js';
-import { mostVoted, topTokens } from '#internal/importance/top-tokens.js';
+import { mostVoted, topTokens } from '#internal/importance/selectors.js';
 import { seedOf } from '../helpers/seed.js';
 
 const near = (actual: number, expected: number): boolean => Math.abs(actual - expected) < 5e-7;
@@ -44,6 +44,13 @@ test('of 1,000 tokens the overlap that is trusted is 30 of 100, 85 of 200, 341 o
     t.true(areSimilar(pairOf(count, least), count, 1000), `${count}`);
     t.false(areSimilar(pairOf(count, least - 1), count, 1000), `${count}`);
   }
+});
+
+test('heads that are exactly as similar as the threshold are trusted', (t) => {
+  const sets = pairOf(18, 4);
+  t.is(meanSimilarity(sets), 0.125);
+  t.is(similarityThreshold(18, 297), 0.125, 'to the bit: (1 / 32) ** 0.6');
+  t.true(areSimilar(sets, 18, 297));
 });
 
 test('the similarity of heads is the mean over their pairs', (t) => {

@@ -7,14 +7,12 @@ import { allHeads, diskTier, firstAndLast, hostTier, layoutKinds, probeHeads, ra
 import { MockDevice } from 'virtual-kv/testing';
 
 import { Random } from '#internal/base/random.js';
-import { attentionScores } from '#internal/importance/attention-scores.js';
-import { countAt } from '#internal/importance/similarity.js';
 import { dropFromDevice } from '../cache/tiers/device-index.js';
 import { PlainTier } from '../cache/tiers/plain-tier.js';
 import { difference } from '../helpers/logits.js';
 import { seedOf } from '../helpers/seed.js';
 import { folderOf } from '../helpers/temporary-folder.js';
-import { MiB, noted, SelectionWorld, sizes } from './selection-world.js';
+import { choiceOf, MiB, noted, SelectionWorld, sizes } from './selection-world.js';
 
 const seed = seedOf('selections');
 
@@ -29,7 +27,7 @@ const rowTokens = 65_536 / (4 * sizes.kvHeads * sizes.headDim);
 const distrusting: TokenSelector = { ...probeHeads(), select: () => undefined };
 
 for (const [title, selection] of [
-  ['ratio 1', { ratio: 1 }], ['heads that are not alike', { ratio: 0.2, selector: distrusting }],
+  ['ratio 1', { ratio: 1 }], ['a selector that trusts no choice', { ratio: 0.2, selector: distrusting }],
   ['ratio 1 by H2O', { ratio: 1, selector: allHeads() }],
 ] as const) {
   for (const dtype of ['float32', 'bfloat16', 'float16'] as const) {
@@ -56,31 +54,24 @@ for (const [title, selection] of [
   }
 }
 
-/** Chooses as the engine is meant to, from all queries and keys. */
-function choiceOf(selector: TokenSelector, ratio: number, from: number, to: number, keyHeads: number) {
-  return (layer: number, queries: readonly Float64Array[], keys: readonly Float64Array[]): ReadonlySet<number> => {
-    const { queryHeads, kvHeads, headDim: dim } = sizes;
-    const flat = (rows: readonly Float64Array[], width: number): Float32Array => Float32Array.from(rows.flatMap((row) => [...row.subarray(0, width)]));
-    const rows = queries.slice(to);
-    const scores = attentionScores(flat(rows, queryHeads * dim), flat(keys.slice(from, to), keyHeads * dim), {
-      rows: rows.length, queryHeads, kvHeads, keyHeads, dim, tokens: to - from, scale: 1 / Math.sqrt(dim),
-    });
-    const chosen = selector.select({ layer, tokens: to - from, count: countAt(ratio, to - from), scores: selector.looksAt === 'nothing' ? [] : scores });
-    return new Set(chosen === undefined ? Array.from({ length: to - from }, (_, token) => from + token) : Array.from(chosen, (token) => from + token));
-  };
-}
-
 const tiersOf: Readonly<Record<string, (folder: string) => Tier>> = {
   'host memory': () => hostTier({ bytes: 16 * MiB }),
   'disk': (directory) => diskTier({ directory, bytes: 64 * MiB, admit: 'all' }),
   'a tier that reads whole blocks': () => new PlainTier('plain'),
 };
 
+/** Selectors over models whose heads look at the same tokens, or each at its own: then layers fall back that ask their probe heads. */
+const asked = [
+  { selector: probeHeads(), heads: 'alike' }, { selector: probeHeads(), heads: 'apart' }, { selector: allHeads(), heads: 'apart' },
+  { selector: firstAndLast(), heads: 'apart' }, { selector: randomTokens({ seed: 3 }), heads: 'apart' },
+] as const;
+
 for (const [name, tierOf] of Object.entries(tiersOf)) {
-  for (const selector of [probeHeads(), allHeads(), firstAndLast(), randomTokens({ seed: 3 })]) {
-    test(`${selector.name} from ${name}: the selection and the logits are those of a model that has everything (seed ${seed})`, async (t) => {
+  for (const { selector, heads } of asked) {
+    const title = `${selector.name}, heads ${heads}, from ${name}`;
+    test(`${title}: the selection and the logits are those of a model that has everything (seed ${seed})`, async (t) => {
       const random = new Random(seed + 1);
-      const world = new SelectionWorld(t, random, { tiers: [tierOf(folderOf(t))] });
+      const world = new SelectionWorld(t, random, { tiers: [tierOf(folderOf(t))], heads });
       await world.cache.prefixes.tiers!.ready();
       for (const [ratio, exactTokens] of [[0.1, 0], [0.3, 0], [0.3, 37], [0.3, 300]] as const) {
         const text = textOf(random, exactTokens + 80 + random.integer(40));
@@ -95,7 +86,7 @@ for (const [name, tierOf] of Object.entries(tiersOf)) {
         t.is(from, exactTokens - exactTokens % rowTokens, 'no row is gone on in that others may share');
         const logits = await world.finish(lossy, text);
         const chosen = new Map<number, number[]>();
-        const choose = choiceOf(selector, ratio, from, to, selector.looksAt === 'keys' ? sizes.kvHeads : 3);
+        const choose = choiceOf(selector, ratio, from, to);
         const expected = world.plain.logits(text, {
           from, to, choose: (layer, queries, keys) => {
             const set = choose(layer, queries, keys);
@@ -113,35 +104,47 @@ for (const [name, tierOf] of Object.entries(tiersOf)) {
         lossy.release();
         dropFromDevice(world.cache);
       }
+      const { layers, fallBacks, tokens, selectedTokens } = world.cache.prefixes.tiers!.metrics().selections;
+      t.is(layers, 4 * sizes.layers);
+      const falls = selector.name === 'probe-heads' && heads === 'apart';
+      t.is(fallBacks > 0, falls, `${fallBacks} of ${layers} layers fell back`);
+      if (!falls) t.true(selectedTokens < tokens / 2, `${selectedTokens} of ${tokens} tokens`);
       await world.close();
     });
   }
 }
 
+/** Each drops tokens in every layer. */
+const dropping = [{ selector: probeHeads(), heads: 'alike' }, { selector: allHeads(), heads: 'apart' }, { selector: firstAndLast(), heads: 'apart' }] as const;
+
 for (const layout of layoutKinds) {
   for (const on of ['host', 'mock'] as const) {
-    test(`new tokens that come one by one and in chunks stand behind the selected ones at their places (${on}, ${layout}, seed ${seed})`, async (t) => {
-      const random = new Random(seed + 2);
-      const device = on === 'mock' ? new MockDevice({ granularityBytes: 65_536, memoryBytes: 2 ** 28, hasGarbage: true }) : undefined;
-      const world = new SelectionWorld(t, random, { layout, driver: device?.driver });
-      const text = textOf(random, 120);
-      await world.store(text.subarray(0, 80));
-      const notes = noted(probeHeads());
-      const lossy = await world.lossy(text, { ratio: 0.25, selector: notes });
-      const first = 20;
-      await world.compute(lossy, text, first);
-      t.true(lossy.selection!.isLoaded);
-      for (const tokens of [1, 1, 7, 1, 10]) {
-        const logits = await world.compute(lossy, text, tokens);
-        const chosen = (layer: number): ReadonlySet<number> => new Set(notes.chosen.get(layer) ?? Array.from({ length: 80 }, (_, token) => token));
-        const expected = world.plain.logits(text.subarray(0, lossy.length), { from: 0, to: 80, choose: chosen }).at(-1)!;
-        const worst = difference(logits, expected);
-        t.true(worst < 2e-5, `${lossy.length} tokens: off by ${worst} of the largest logit`);
-      }
-      lossy.release();
-      await world.close();
-      device?.assertNoLeaks();
-      device?.close();
-    });
+    for (const { selector, heads } of dropping) {
+      test(`new tokens that come one by one and in chunks stand behind those of ${selector.name} at their places (${on}, ${layout}, seed ${seed})`, async (t) => {
+        const random = new Random(seed + 2);
+        const device = on === 'mock' ? new MockDevice({ granularityBytes: 65_536, memoryBytes: 2 ** 28, hasGarbage: true }) : undefined;
+        const world = new SelectionWorld(t, random, { layout, driver: device?.driver, heads });
+        const text = textOf(random, 120);
+        await world.store(text.subarray(0, 80));
+        const notes = noted(selector);
+        const lossy = await world.lossy(text, { ratio: 0.25, selector: notes });
+        const passes: [length: number, logits: Float32Array][] = [];
+        for (const tokens of [20, 1, 1, 7, 1, 10]) {
+          const logits = await world.compute(lossy, text, tokens);
+          t.true(lossy.selection!.isLoaded);
+          passes.push([lossy.length, logits]);
+        }
+        for (let layer = 0; layer < sizes.layers; layer += 1) t.is(lossy.selection!.droppedTokens(layer), 60, `layer ${layer}`);
+        const expected = world.plain.logits(text, { from: 0, to: 80, choose: (layer) => new Set(notes.chosen.get(layer)) });
+        for (const [length, logits] of passes) {
+          const worst = difference(logits, expected[length - 1]!);
+          t.true(worst < 2e-5, `${length} tokens: off by ${worst} of the largest logit`);
+        }
+        lossy.release();
+        await world.close();
+        device?.assertNoLeaks();
+        device?.close();
+      });
+    }
   }
 }

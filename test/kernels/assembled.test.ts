@@ -43,8 +43,8 @@ async function assemble(t: ExecutionContext, ptx: string, architecture: number):
 
 const keptPtx = (image: string): string => brotliDecompressSync(readFileSync(path.join(root, `${image}.ptx.br`))).toString();
 
-for (const [image, architecture] of [['kernels', 75], ['kernels-sm80', 80], ['kernels-sm80', 90]] as const) {
-  run(`ptxas takes every kernel for sm_${architecture}, and none keeps registers in memory (needs ptxas 13.0)`, async (t) => {
+for (const [image, architecture] of [['kernels', 75], ['kernels-sm80', 80], ['kernels-sm80', 90], ['scatter', 75], ['scatter', 90]] as const) {
+  run(`ptxas takes every kernel of ${image} for sm_${architecture}, and none keeps registers in memory (needs ptxas 13.0)`, async (t) => {
     const reports = await assemble(t, keptPtx(`kernels/cuda/${image}`), architecture);
     t.deepEqual(reports.filter(({ stackBytes, spilledBytes }) => stackBytes !== 0 || spilledBytes !== 0), []);
     t.deepEqual(reports.filter(({ sharedBytes }) => sharedBytes > staticSharedBytes), []);

@@ -94,13 +94,13 @@ for (const instructions of native().cpuInstructions as readonly Instructions[]) 
     const random = new Random(seed);
     const pick = <T>(choices: readonly T[]): T => choices[random.integer(choices.length)]!;
     for (let round = 0; round < 25 * scale; round += 1) {
-      const [rows, inputs] = [pick([1, 1, 2, 3, 4, 5, 8, 17, 40]), pick([32, 64, 96, 160, 512, 960])];
+      const [rows, inputs] = [pick([1, 1, 2, 3, 4, 5, 6, 8, 17, 40]), pick([32, 64, 96, 160, 512, 960])];
       const size = pick([1, 1e-3, 1e4]);
       const input = Float32Array.from({ length: rows * inputs }, () => size * random.normal() * (random.integer(9) === 0 ? 20 : 1));
       if (random.integer(3) === 0) input.fill(0, 0, 32);
       const dense = new DenseKernels({ threads: pick([1, 2, 3]), instructions });
       const products = Array.from({ length: pick([1, 2]) }, () => {
-        const outputs = pick([1, 2, 3, 64, 65]);
+        const outputs = pick([1, 2, 3, 16, 31, 64, 65]);
         const data = random.integer(4) === 0
           ? Uint8Array.from({ length: outputs * inputs / 32 * 34 }, (_, at) => at % 34 === 1 ? random.integer(0x7c) : random.integer(256)) // −128 too
           : quantize(Float32Array.from({ length: outputs * inputs }, () => random.normal()));
@@ -160,14 +160,24 @@ test('weights too small for the 16 bits of a scale are off by at most 127 · 2�
   }
 });
 
-test('a row that is not finite gives no finite result, and weights that are not are refused', (t) => {
+test('a row that is not finite gives no finite result, one too small is zero, and weights that are not finite are refused', (t) => {
   const data = quantize(new Float32Array(32).fill(1));
-  const output = new Float32Array(2);
-  const input = new Float32Array(64).fill(1);
-  input[3] = Infinity;
-  new DenseKernels().multiply(input, 2, { weight: { data, dtype: 'int8', outputs: 1, inputs: 32 }, output });
-  t.true(Number.isNaN(output[0]));
-  t.true(Math.abs(output[1]! - 32) < 0.01);
+  for (const instructions of native().cpuInstructions as readonly Instructions[]) {
+    for (const rows of [2, 7]) { // the last one is finite
+      for (const [at, wrong] of [Infinity, -Infinity, NaN].entries()) {
+        const output = new Float32Array(rows);
+        const input = new Float32Array(32 * rows).fill(1);
+        for (let row = 0; row < rows - 1; row += 1) input[32 * row + 3 + 11 * at] = wrong;
+        new DenseKernels({ instructions }).multiply(input, rows, { weight: { data, dtype: 'int8', outputs: 1, inputs: 32 }, output });
+        t.true(output.subarray(0, -1).every(Number.isNaN), `${instructions}, ${rows} rows, ${wrong}`);
+        t.true(Math.abs(output[rows - 1]! - 32) < 0.01);
+      }
+      const output = new Float32Array(rows).fill(7);
+      const small = new Float32Array(32 * rows).fill(2 ** -101);
+      new DenseKernels({ instructions }).multiply(small, rows, { weight: { data, dtype: 'int8', outputs: 1, inputs: 32 }, output });
+      t.deepEqual(output, new Float32Array(rows), instructions);
+    }
+  }
   for (const wrong of [NaN, Infinity, -Infinity, 1e30]) t.false(native().quantizeRows(new Float32Array(32).fill(wrong), new Uint8Array(34)));
 });
 

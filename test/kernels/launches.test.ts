@@ -199,6 +199,10 @@ function freshPtx(t: ExecutionContext, image: string, architecture: number): rea
   return [...ptx.matchAll(/\.entry (\w+)/g)].map((match) => match[1]!).sort();
 }
 
+test('so is the PTX of the kernel for side tensors', (t) => {
+  t.deepEqual(freshPtx(t, 'kernels/cuda/scatter', 75), ['vkv_scatter']);
+});
+
 for (const [image, architecture] of [['kernels', 75], ['kernels-sm80', 80]] as const) {
   test(`the PTX that comes with the package for sm_${architecture} is made from these sources, and has every kernel`, (t) => {
     const entries = freshPtx(t, `kernels/cuda/${image}`, architecture);

@@ -170,3 +170,16 @@ test.serial('the simulated device refuses images that are newer than its driver 
   header.writeBigUInt64LE(48n, 8);
   t.is(refusalOf(header), undefined);
 });
+
+test('a driver of a kind that has no kernels is not supported', async (t) => {
+  const device = openDevice();
+  const { driver } = device;
+  const cache = openCache(driver);
+  Object.defineProperty(driver, 'info', { value: { ...driver.info, kind: 'paged' } });
+  const expected = { code: 'KV_DRIVER_UNSUPPORTED', message: /does not support the kernels of this package \(its driver is of kind 'paged'\)/ };
+  await t.throwsAsync(loadKernels(driver), expected);
+  t.throws(() => new Kernels({ cache }), expected);
+  t.throws(() => new DenseKernels({ driver }), expected);
+  cache.close();
+  close(t, device);
+});

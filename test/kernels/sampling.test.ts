@@ -1,4 +1,5 @@
-// Native sampling beside the plain one: equal tokens for random and adversarial logits, with all instruction sets of this machine.
+// Native sampling beside the plain one: equal tokens for random and adversarial logits, but where the random number lies within the rounding of floats
+// of the border between two (sampling-borders.ts), with all instruction sets of this machine.
 
 import test from 'ava';
 
@@ -7,6 +8,7 @@ import { Random } from '#internal/base/random.js';
 import { BatchSampler } from '#internal/serving/batch-sampler.js';
 import { randomSampler, rulesOf, greedy, uniformOf, type KnownSampler, type SamplerOptions } from '#internal/serving/sampling.js';
 import { draw } from '#internal/serving/plain-sampling.js';
+import { tokensWithinRounding } from '../helpers/sampling-borders.js';
 import { seedOf } from '../helpers/seed.js';
 
 const scale = Number(process.env['VKV_TEST_SCALE'] ?? 1);
@@ -40,10 +42,11 @@ function randomOptions(random: Random, vocabulary: number): SamplerOptions {
 const greedyRules = rulesOf(greedy)!;
 
 for (const name of instructions) {
-  test(`native choices are those of the plain sampler, with ${name} (seed ${seed})`, (t) => {
+  test(`native choices are those of the plain sampler, or a neighbour's within the rounding of floats, with ${name} (seed ${seed})`, (t) => {
     const random = new Random(seed);
     let different = 0;
     let count = 0;
+    let shared = 0; // by more than one token
     for (let round = 0; round < 60 * scale; round += 1) {
       const vocabulary = [1, 3, 61, 64, 1000, 1024, 1025, 5000][random.integer(8)]!;
       const sampler = new BatchSampler({ vocabularyTokens: vocabulary, threads: 1 + random.integer(3), instructions: name });
@@ -64,13 +67,17 @@ for (const name of instructions) {
       given.forEach((rules, row) => {
         const { seed: own, generatedTokens, sampledText } = answering[row]!;
         const expected = draw(logits.subarray(row * vocabulary, (row + 1) * vocabulary), rules, uniformOf(own, generatedTokens), sampledText);
+        const within = tokensWithinRounding(logits.subarray(row * vocabulary, (row + 1) * vocabulary), rules, uniformOf(own, generatedTokens), sampledText);
+        const what = `${kind}, ${vocabulary} tokens: ${sampler.tokens[row]}, not ${expected}; rounding allows ${[...within].join()}; ${JSON.stringify(rules)}`;
+        t.true(within.has(expected), what);
+        t.true(within.has(sampler.tokens[row]!), what);
         count += 1;
-        if (sampler.tokens[row] === expected) return;
-        different += 1; // the random number, or the nucleus's end, lies within rounding of a border between two tokens
-        t.log(`${kind}, ${vocabulary} tokens: ${sampler.tokens[row]}, not ${expected}`, rules);
+        different += Number(sampler.tokens[row] !== expected);
+        shared += Number(within.size > 1);
       });
     }
-    t.true(different <= count / 50, `${different} of ${count} differ`);
+    t.log(`${different} of ${count} differ from the plain sampler, of ${shared} that may`);
+    t.true(shared <= 2 + count / 50); // else the bounds would say little
   });
 
   test(`log-probabilities and the most likely tokens are those of plain sums, with ${name} (seed ${seed})`, (t) => {

@@ -1,7 +1,8 @@
 import test from 'ava';
 
 import { byteOffset, computeLayout, layoutKinds, type Layout, type LayoutOptions } from '#internal/layout/layout.js';
-import { dtypes, type ModelShape } from '#internal/layout/model-shape.js';
+import { dtypes } from '#internal/base/dtypes.js';
+import type { ModelShape } from '#internal/layout/model-shape.js';
 import { Random } from '#internal/base/random.js';
 import { seedOf } from '../helpers/seed.js';
 

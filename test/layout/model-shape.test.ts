@@ -1,6 +1,7 @@
 import test from 'ava';
 
-import { dtypeBytes, dtypes, tensorsOf, type ModelShape } from '#internal/layout/model-shape.js';
+import { dtypeBytes, dtypes } from '#internal/base/dtypes.js';
+import { tensorsOf, type ModelShape } from '#internal/layout/model-shape.js';
 
 const llama: ModelShape = { layers: 2, kvHeads: 8, headDim: 128, dtype: 'float16' };
 const shapes = (model: ModelShape): string[] =>

@@ -1,5 +1,7 @@
 // Passes that are awaited, beside passes that block: the same bits, and an engine that is closed in the middle of one.
 
+import { setImmediate } from 'node:timers/promises';
+
 import test from 'ava';
 
 import { KvCache } from 'virtual-kv';
@@ -24,7 +26,8 @@ function scene(passes: 'awaited' | 'blocking') {
   const cache = new KvCache({ model: model.shape('bfloat16'), slots: 3, maxTokens: 256, memoryBudgetBytes: 2 ** 26, driver: 'host', pageBytes, prefixCache: 'off' });
   const engine = new LlamaEngine({ model, cache, passes });
   const sequences = [cache.acquire(), cache.acquire(), cache.acquire()];
-  const run = async (tokens: readonly (readonly number[])[], embedded?: Float32Array): Promise<Float32Array> => {
+  const atEnd = { writtenLayers: 0 };
+  const run = async (tokens: readonly (readonly number[])[], embedded?: Float32Array, signal?: AbortSignal): Promise<Float32Array> => {
     const batch = cache.createBatch();
     tokens.forEach((some, index) => { batch.add(sequences[index]!, some.length); });
     cache.prepare(batch);
@@ -32,13 +35,19 @@ function scene(passes: 'awaited' | 'blocking') {
       const { logits } = await engine[tokens.every(({ length }) => length === 1) ? 'decode' : 'prefill']({
         length: 3, slots: Int32Array.from(sequences, ({ slot }) => slot), positions: Int32Array.from(sequences, ({ length }) => length),
         tokenCounts: Int32Array.from(tokens, ({ length }) => length), tokens: Int32Array.from(tokens.flat()), wantsLogits: new Uint8Array(3).fill(1),
-        inputs: [undefined, embedded && [{ at: sequences[1]!.length, rows: embedded }], undefined],
+        inputs: [undefined, embedded && [{ at: sequences[1]!.length, rows: embedded }], undefined], signal,
       });
       cache.commit(batch);
       return logits.slice(0, 3 * engine.vocabularyTokens);
     } finally {
+      atEnd.writtenLayers = writtenLayers();
       if (batch.isPrepared) cache.discard(batch);
     }
+  };
+  /** Layers that have the K of the first sequence's first token, from the first on; memory is zeros before. */
+  const writtenLayers = (): number => {
+    const isWritten = cache.tensors.map((_, tensor) => (sequences[0]!.view(tensor) as Uint16Array).subarray(0, 48).some((bits) => bits !== 0));
+    return isWritten.filter((_, tensor) => tensor % 2 === 0).lastIndexOf(true) + 1;
   };
   const close = (): void => {
     engine.close();
@@ -46,7 +55,7 @@ function scene(passes: 'awaited' | 'blocking') {
     cache.verify();
     cache.close();
   };
-  return { cache, engine, sequences, run, close };
+  return { cache, engine, sequences, run, close, writtenLayers, atEnd };
 }
 
 test(`a pass that is awaited gives the bits of one that blocks, chunk by chunk and token by token (seed ${seed})`, async (t) => {
@@ -69,6 +78,33 @@ test('an engine that is closed in the middle of a pass drops the rest of it', as
   engine.close();
   await rejected;
   close();
+});
+
+for (const end of ['closes', 'aborts'] as const) {
+  test(`a pass that its ${end === 'closes' ? 'engine' : 'signal'} ${end} between two layers computes none behind them`, async (t) => {
+    const { cache, engine, run, close, writtenLayers, atEnd } = scene('awaited');
+    const controller = new AbortController();
+    const commandsOfSixLayers = 60; // about; the rest is held back
+    nativeOf(cache.driver).failCall('hold', commandsOfSixLayers, 0);
+    const rejected = t.throwsAsync(run([[1, 2, 3], [4], [5]], undefined, controller.signal), { code: 'KV_ABORTED' });
+    while (writtenLayers() < 3) await setImmediate();
+    if (end === 'closes') engine.close();
+    else controller.abort();
+    nativeOf(cache.driver).failCall('hold', 0, 0);
+    await rejected;
+    t.true(atEnd.writtenLayers >= 3 && atEnd.writtenLayers <= 12, `${atEnd.writtenLayers} layers of 19`);
+    if (end === 'aborts') t.deepEqual(await run([[1, 2, 3], [4], [5]]), await scene('blocking').run([[1, 2, 3], [4], [5]]));
+    close();
+  });
+}
+
+test('a pass whose signal is aborted before it begins computes nothing', async (t) => {
+  for (const passes of ['awaited', 'blocking'] as const) {
+    const { run, close, atEnd } = scene(passes);
+    await t.throwsAsync(run([[1, 2, 3], [4], [5]], undefined, AbortSignal.abort()), { code: 'KV_ABORTED' });
+    t.is(atEnd.writtenLayers, 0);
+    close();
+  }
 });
 
 test('passes that overlap are computed one after the other, and none behind the end of their engine', async (t) => {

@@ -8,8 +8,9 @@ import test from 'ava';
 
 import { Random } from '#internal/base/random.js';
 import { BackgroundTokenizer } from '#internal/llama/background-tokenizer.js';
+import { ggufHeader, type GgufEntry } from '#internal/llama/gguf/gguf-header.js';
 import { LlamaTokenizer } from '#internal/llama/tokenizer.js';
-import { tokenizerEntries, writeRawGguf, type GgufEntry, type TokenizerJson } from '../helpers/made-gguf.js';
+import { tokenizerEntries, writeRawGguf, type TokenizerJson } from '../helpers/made-gguf.js';
 import { seedOf } from '../helpers/seed.js';
 import { folderOf } from '../helpers/temporary-folder.js';
 
@@ -89,4 +90,9 @@ for (const [changes, message] of refusals) {
 test('a file that is not there, or no GGUF file, is named', (t) => {
   const file = path.join(folderOf(t), 'model.gguf');
   t.throws(() => new LlamaTokenizer(file), { code: 'KV_MODEL_INVALID', message: /model\.gguf/ });
+});
+
+test('a header has room for a vocabulary of 300,000 texts, as the largest models have', (t) => {
+  const header = ggufHeader([['k', 9, 8, new Array<string>(300_000).fill('a')]], []);
+  t.is(header.length, Math.ceil((4 + 4 + 8 + 8 + 8 + 1 + 4 + 4 + 8 + 300_000 * 9) / 32) * 32);
 });

@@ -11,13 +11,14 @@ import { isKvError } from 'virtual-kv';
 
 import { Random } from '#internal/base/random.js';
 import { parseLlamaConfig } from '#internal/llama/config.js';
+import type { GgufEntry } from '#internal/llama/gguf/gguf-header.js';
 import { LlamaModel } from '#internal/llama/model.js';
 import { rotaryFrequencies } from '#internal/llama/rotary-table.js';
 import { LlamaTokenizer } from '#internal/llama/tokenizer.js';
 import { Scene } from '../helpers/llama-scene.js';
 import { randomText, vocabularyTokens } from '../helpers/llama-shapes.js';
 import { difference } from '../helpers/logits.js';
-import { asBlocks, writeGguf, writeRawGguf, type GgufEntry, type GgufTypeName } from '../helpers/made-gguf.js';
+import { asBlocks, writeGguf, writeRawGguf, type GgufTypeName } from '../helpers/made-gguf.js';
 import { randomLlama, removeFolder, writeLlama, type Json, type LlamaSizes, type MadeLlama } from '../helpers/made-llama.js';
 import { seedOf } from '../helpers/seed.js';
 

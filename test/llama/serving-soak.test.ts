@@ -63,6 +63,6 @@ test(`300 requests end with the right tokens or a typed error, and leave nothing
     }
     const { activeSlots, retiringSlots, quarantinedSlots } = cache.counts();
     t.deepEqual({ activeSlots, retiringSlots, quarantinedSlots }, { activeSlots: 0, retiringSlots: 0, quarantinedSlots: 0 });
-    t.is(cache.pool.counts().promisedPages, 0);
+    t.is(cache.pool.counts().earmarkedPages, 0);
   });
 });

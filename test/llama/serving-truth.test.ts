@@ -143,7 +143,7 @@ async function runOnce(
     add(sums, { rows: watched.rows, ties, adopted, aliased, copied, evicted, cancelled, chunks: engine.chunks, ...done.totals });
     if (caching === 'off') t.is(done.totals.cachedTokens, 0);
     t.is(cache.counts().activeSlots, 0);
-    t.is(cache.pool.counts().promisedPages, 0);
+    t.is(cache.pool.counts().earmarkedPages, 0);
   });
   return results;
 }

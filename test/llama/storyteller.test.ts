@@ -12,7 +12,8 @@ import { MockDevice } from 'virtual-kv/testing';
 
 import { LlamaEngine } from '#internal/llama/engine.js';
 import { LlamaModel } from '#internal/llama/model.js';
-import { LlamaTokenizer, type ChatMessage } from '#internal/llama/tokenizer.js';
+import { LlamaTokenizer } from '#internal/llama/tokenizer.js';
+import type { ChatMessage } from '#internal/llama/tokenizer-arguments.js';
 
 const folder = path.resolve(__dirname, '..', '..', 'examples', 'llama', 'storyteller');
 const tokenizer = new LlamaTokenizer(folder);

@@ -9,7 +9,7 @@ import { MockDevice } from 'virtual-kv/testing';
 
 import { Random } from '#internal/base/random.js';
 import { fakeCublas } from '../helpers/fake-cublas.js';
-import { pageBytes, randomText, rowPagesOf, shapeOf, vocabularyTokens } from '../helpers/llama-shapes.js';
+import { layoutOf, pageBytes, randomText, shapeOf, vocabularyTokens } from '../helpers/llama-shapes.js';
 import { LlamaWorld, type Member, type WorldOptions } from '../helpers/llama-world.js';
 import { mostLikely } from '../helpers/logits.js';
 import { randomLlama } from '../helpers/made-llama.js';
@@ -77,7 +77,7 @@ for (let round = 0; round < 4 * scale; round += 1) {
     const layout = pick(layoutKinds);
     const shape = shapeOf(layout, pick([1, 2, 3]), pick([1, 2, 4]), pick([1, 2, 3]));
     const world = new LlamaWorld(t, randomLlama(random, shape), {
-      layout, slots: pick([3, 6]), memoryBudgetBytes: pick([9, 14, 60]) * rowPagesOf(layout, shape) * pageBytes, mapper: pick(['background', 'off']),
+      layout, slots: pick([3, 6]), memoryBudgetBytes: pick([9, 14, 60]) * layoutOf(layout, shape).rowBytes, mapper: pick(['background', 'off']),
     }, { threads: pick([1, 2, 3]) });
     const schedule = new Schedule(world, random);
     await t.notThrowsAsync(async () => {

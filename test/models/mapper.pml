@@ -1,8 +1,8 @@
-/* The mapper, the slots and the promises of the page pool: native/mapper.cc, kv_cache*.cc and page_pool.cc with one row a group and
+/* The mapper, the slots and the earmarks of the page pool: native/mapper.cc, kv_cache*.cc and page_pool.cc with one row a group and
  * one page a row, and the fences of lib/cache/slot-fences.ts. Three processes: the owner's thread, the mapper, the device.
  *
  * Checked: no deadlock; no growth of a slot between Cancel and the next Request; no page taken in the background between Quiesce and
- * the next Request; every page counted once; no promise without a page; nothing unmapped under queued work, nor read by it when it
+ * the next Request; every page counted once; no earmark without a page; nothing unmapped under queued work, nor read by it when it
  * is not there. A macro makes each of the mutants that the test names.
  */
 
@@ -18,7 +18,7 @@ byte pages[SLOTS * ROWS];      /* page of each mapped row */
 byte references[PAGES];        /* slots that map it, and one while it is kept */
 byte freePages = PAGES;
 byte kept = NONE;              /* the page that is kept under a number */
-byte promised[SLOTS];          /* pages set aside for the slot */
+byte earmarked[SLOTS];          /* pages set aside for the slot */
 
 byte wanted[SLOTS];            /* the mapper's wishes: rows */
 byte working = NONE;           /* slot that the mapper works on */
@@ -28,7 +28,7 @@ bool isQuiet = false;          /* by Quiesce, until the next Request */
 
 byte queued[SLOTS];            /* rows from the slot's start that queued work uses: its fence */
 
-#define PROMISED (promised[0] + promised[1])
+#define EARMARKED (earmarked[0] + earmarked[1])
 
 inline take(page) {
   page = 0;
@@ -56,12 +56,12 @@ inline unmapLast(slot) {
   pages[slot * ROWS + rows[slot]] = NONE
 }
 
-/* A growth draws on the slot's own promise, or on what nobody was promised. */
-#define CAN_TAKE(slot) (freePages > 0 && (promised[slot] > 0 || freePages > PROMISED))
+/* A growth draws on the slot's own earmark, or on what is earmarked for none. */
+#define CAN_TAKE(slot) (freePages > 0 && (earmarked[slot] > 0 || freePages > EARMARKED))
 
 inline mapOne(slot) {
   if
-  :: promised[slot] > 0 -> promised[slot]--
+  :: earmarked[slot] > 0 -> earmarked[slot]--
   :: else -> skip
   fi;
   take(page);
@@ -77,7 +77,7 @@ inline checkCounts() {
   :: else -> break
   od;
   assert(used + freePages == PAGES);
-  assert(PROMISED <= freePages);
+  assert(EARMARKED <= freePages);
   mapped = (kept != NONE -> 1 : 0) + rows[0] + rows[1];
   page = 0;
   do
@@ -179,8 +179,8 @@ active proctype owner() {
        :: /* Growth in the foreground: the mapper may hold the slot, and is waited for */
           working != slot -> if :: rows[slot] < ROWS && CAN_TAKE(slot) -> mapOne(slot) :: else -> skip fi
        :: /* Promise, and its end */
-          promised[slot] == 0 && rows[slot] < ROWS && freePages > PROMISED -> promised[slot] = 1
-       :: promised[slot] > 0 -> promised[slot] = 0
+          earmarked[slot] == 0 && rows[slot] < ROWS && freePages > EARMARKED -> earmarked[slot] = 1
+       :: earmarked[slot] > 0 -> earmarked[slot] = 0
        :: /* A step is queued and committed */
           rows[slot] > 0 && working != slot -> queued[slot] = rows[slot]
        :: /* Keep the first row */
@@ -196,9 +196,9 @@ active proctype owner() {
      }
      if
      :: operation == NOTHING -> skip
-     :: /* Truncate, reclaim, release: the end is unmapped once its fence has passed, and what was promised is dropped */
-        operation == SHRINK -> cancel(slot); atomic { unmapLast(slot); promised[slot] = 0 }
-     :: /* What is kept is mapped in an empty slot; a page that was promised for it is free again */
+     :: /* Truncate, reclaim, release: the end is unmapped once its fence has passed, and what was earmarked is dropped */
+        operation == SHRINK -> cancel(slot); atomic { unmapLast(slot); earmarked[slot] = 0 }
+     :: /* What is kept is mapped in an empty slot; a page that was earmarked for it is free again */
         operation == ALIAS ->
         cancel(slot);
         atomic {
@@ -209,7 +209,7 @@ active proctype owner() {
              references[kept]++;
 #endif
              rows[slot] = 1;
-             promised[slot] = 0
+             earmarked[slot] = 0
           :: else -> skip
           fi
         }
@@ -218,7 +218,7 @@ active proctype owner() {
         cancel(slot);
         atomic {
           if
-          :: freePages > PROMISED ->
+          :: freePages > EARMARKED ->
              assert(queued[slot] == 0);
              give(pages[slot * ROWS]);
              take(page);

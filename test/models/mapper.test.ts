@@ -1,4 +1,4 @@
-// The model of mapper, slots, promises and fences (mapper.pml), checked by spin for every interleaving; and mutants of it, each of
+// The model of mapper, slots, earmarks and fences (mapper.pml), checked by spin for every interleaving; and mutants of it, each of
 // which must be found wrong, so that the model is known to look.
 
 import { spawnSync } from 'node:child_process';

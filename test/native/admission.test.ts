@@ -25,13 +25,13 @@ interface Scenario {
   readonly newRows: number;
   readonly ownRows: number;
   readonly tokens: number;
-  readonly promisedPages: number;
+  readonly earmarkedPages: number;
 }
 
 const scenarios: readonly Scenario[] = [
   {
     title: 'a slot with rows of another tenant, and pages set aside', rows: 2 * groupRows, newRows: 0, ownRows: 0, tokens: 0,
-    promisedPages: pagesPerGroup,
+    earmarkedPages: pagesPerGroup,
     prepare: (bench) => {
       bench.grow(3, 2 * groupRows);
     },
@@ -41,21 +41,21 @@ const scenarios: readonly Scenario[] = [
   },
   {
     title: 'shared rows and pages set aside', rows: 2 * groupRows, newRows: 2 * groupRows, ownRows: 0,
-    tokens: 2 * groupTokens, promisedPages: pagesPerGroup,
+    tokens: 2 * groupTokens, earmarkedPages: pagesPerGroup,
     admit: ({ cache }) => {
       cache.admit(3, newTenant, ids, 0, 2, 0, 3 * groupRows, -1, -1, 0, undefined);
     },
   },
   {
     title: 'shared rows, a copy of kept ones and pages set aside', rows: 3 * groupRows, newRows: 3 * groupRows,
-    ownRows: groupRows, tokens: 2 * groupTokens + half, promisedPages: pagesPerGroup,
+    ownRows: groupRows, tokens: 2 * groupTokens + half, earmarkedPages: pagesPerGroup,
     admit: ({ cache }) => {
       cache.admit(3, newTenant, ids, 0, 2, 3 * groupRows, 4 * groupRows, -1, 12, 2 * groupTokens + half, undefined);
     },
   },
   {
     title: 'shared rows behind adopted ones, and a copy from another slot', rows: 3 * groupRows - 1,
-    newRows: 2 * groupRows - 1, ownRows: groupRows - 1, promisedPages: 0, tokens: 2 * groupTokens + half,
+    newRows: 2 * groupRows - 1, ownRows: groupRows - 1, earmarkedPages: 0, tokens: 2 * groupTokens + half,
     prepare: ({ cache }) => {
       cache.alias(3, ids, 0, 1);
     },
@@ -64,7 +64,7 @@ const scenarios: readonly Scenario[] = [
     },
   },
   {
-    title: 'a copy that is queued', rows: groupRows, newRows: groupRows, ownRows: groupRows, tokens: half, promisedPages: 2 * pagesPerGroup,
+    title: 'a copy that is queued', rows: groupRows, newRows: groupRows, ownRows: groupRows, tokens: half, earmarkedPages: 2 * pagesPerGroup,
     admit: ({ cache }) => {
       cache.admit(3, newTenant, ids, 0, 0, groupRows, 3 * groupRows, 0, -1, half, 0n);
     },
@@ -85,15 +85,15 @@ function open(t: ExecutionContext, { prepare }: Scenario, pages?: number): Nativ
 
 /** What a refused call leaves as it was. */
 function stateOf({ pool, rows }: NativeCacheBench): object {
-  const { promisedPages, mappedPages, quarantinedPages } = countPages(pool);
-  return { rows: [...rows], promisedPages, usedPages: mappedPages + quarantinedPages };
+  const { earmarkedPages, mappedPages, quarantinedPages } = countPages(pool);
+  return { rows: [...rows], earmarkedPages, usedPages: mappedPages + quarantinedPages };
 }
 
-function assertAdmitted(bench: NativeCacheBench, { rows, tokens, promisedPages }: Scenario, what: string): void {
+function assertAdmitted(bench: NativeCacheBench, { rows, tokens, earmarkedPages }: Scenario, what: string): void {
   const { t, cache, device, pool } = bench;
   device.completeAll(); // a copy that is queued
   t.is(bench.rows[3], rows, what);
-  t.is(countPages(pool).promisedPages, promisedPages, what);
+  t.is(countPages(pool).earmarkedPages, earmarkedPages, what);
   t.is(cache.check(3, 0, tokens, key), 0, what);
   t.is(cache.check(0, 0, 3 * groupTokens, key), 0, what);
 }
@@ -158,7 +158,7 @@ for (const scenario of scenarios) {
     let quarantines = 0;
     failEachCall(t, scenario, (bench, before, what) => {
       t.deepEqual([...bench.rows], (before as { rows: number[] }).rows, what);
-      t.is(countPages(bench.pool).promisedPages, 0, what);
+      t.is(countPages(bench.pool).earmarkedPages, 0, what);
       t.is(bench.cache.check(0, 0, 3 * groupTokens, key), 0, what);
       quarantines += bench.isQuarantined[3]!;
       if (bench.isQuarantined[3] === 0) t.deepEqual(stateOf(bench), before, what);

@@ -9,6 +9,7 @@
 
 #include "kernels/cuda/kernels.cu"
 #include "kernels/cuda/launches.h"
+#include "kernels/cuda/scatter.cu"
 #include "kernels/reference.h"
 #include "scripts/gpu/block_table.cu"
 
@@ -39,6 +40,7 @@ Status Run(const cuda::Launch& launch) {
   VKV_TRY(vkv_prefill_##type##_r16)
   VKV_TRY(vkv_append);
   VKV_TRY(vkv_copy);
+  VKV_TRY(vkv_scatter);
   VKV_TRY(vkv_merge);
   VKV_TRY(vkv_prefill_f16_d64);
   VKV_TRY(vkv_prefill_f16_d128);
@@ -329,12 +331,45 @@ void CopyOnce() {
   if (ours.bytes != theirs.bytes) Note("other bytes than the reference");
 }
 
+// Packed rows to places in any order, at any address, with bytes between them that stay as they are.
+void ScatterOnce() {
+  const int width = Pick({1, 6, 20, 4096, 40'000});
+  std::vector<ScatterRun> runs;
+  uint32_t packed = 0;
+  for (int count = width > 4096 ? Pick({1, 3}) : Pick({1, 2, 64, 254, 255, 300}); count > 0; --count) {
+    runs.push_back({0, packed, static_cast<uint32_t>(width * Pick({1, 1, 3}))});
+    packed += runs.back().bytes;
+  }
+  std::vector<size_t> order(runs.size());
+  for (size_t i = 0; i < order.size(); ++i) order[i] = i;
+  for (size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[Next() % i]);
+  World source;
+  source.bytes.resize(packed);
+  for (uint8_t& byte : source.bytes) byte = static_cast<uint8_t>(Next());
+  uint64_t end = 0;
+  for (const size_t i : order) {
+    runs[i].to = end + static_cast<uint64_t>(Pick({0, 0, 1, 16, 36}));
+    end = runs[i].to + runs[i].bytes;
+  }
+  World ours;
+  ours.bytes.resize(end, 0x5a);
+  World theirs = ours;
+  for (ScatterRun& run : runs) {
+    std::memcpy(theirs.bytes.data() + run.to, source.bytes.data() + run.from, run.bytes);
+    run.to += ours.at(0);
+  }
+  last_kernel = "vkv_scatter";
+  (void)cuda::LaunchScatter(source.at(0), runs, Run);
+  if (ours.bytes != theirs.bytes) Note("other bytes than the reference");
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   return RunRounds(argc, argv, [] {
     AppendOnce();
     CopyOnce();
+    ScatterOnce();
     AttendOnce(/*is_decoding=*/true);
     AttendOnce(/*is_decoding=*/true);
     AttendOnce(/*is_decoding=*/false);

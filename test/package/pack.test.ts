@@ -4,6 +4,7 @@
 
 import { existsSync, readFileSync, readdirSync } from 'node:fs';
 import * as path from 'node:path';
+import { brotliDecompressSync } from 'node:zlib';
 
 import test from 'ava';
 
@@ -46,18 +47,21 @@ test.after.always(() => release.remove());
 test('the tarball has what is built, what builds the addon, documents and examples, and nothing else', (t) => {
   const files = release.files.map((file) => file.path);
   const allowed = new RegExp([
-    'dist/.*\\.(js|d\\.ts)', 'dist/server/page/page\\.(html|css)', 'prebuilds/(SHA256SUMS|linux-(x64|arm64)/virtual_kv\\.node)', 'native/.*\\.(cc|h|txt)', 'native/node-addon-api\\.json\\.br', 'kernels/.*',
-    'scripts/(install|addon-headers|build-addon|build-kernels)\\.cjs', 'docs/[^/]*\\.(md|svg|json)', 'examples/.*\\.(ts|mjs|md|json|csv|jsonl)', '[^/]+',
+    'dist/.*\\.(js|d\\.ts)', 'dist/server/page/page\\.(html|css)', 'prebuilds/(SHA256SUMS|linux-(x64|arm64)/virtual_kv\\.node)', 'native/addon-sources\\.json\\.br', 'kernels/cuda/.*\\.ptx\\.br',
+    'scripts/(install|addon-sources|build-addon|build-kernels)\\.cjs', 'docs/[^/]*\\.(md|svg|json)', 'examples/.*\\.(ts|mjs|md|json|csv|jsonl)', '[^/]+',
   ].map((pattern) => `^${pattern}$`).join('|'));
   t.deepEqual(files.filter((file) => !allowed.test(file)), []);
   const top = files.filter((file) => !file.includes('/')).sort();
   t.deepEqual(top.filter((file) => !/^(CHANGELOG|README)\.md$/.test(file)), ['LICENSE', 'binding.gyp', 'package.json']);
   const sources = readFileSync(path.join(root, 'native', 'sources.txt'), 'utf8').split('\n').filter((line) => /^[^#]/.test(line));
   const wanted = [
-    ...sources, 'native/sources.txt', 'native/node-addon-api.json.br', 'native/status.h', 'kernels/cuda/kernels.ptx.br', 'dist/index.js', 'dist/index.d.ts', 'dist/testing.js',
+    'native/addon-sources.json.br', 'kernels/cuda/kernels.ptx.br', 'dist/index.js', 'dist/index.d.ts', 'dist/testing.js',
     ...release.platforms.map((platform) => `prebuilds/${platform}/virtual_kv.node`), 'prebuilds/SHA256SUMS',
   ];
   for (const file of wanted) t.true(files.includes(file), file);
+  const texts = JSON.parse(brotliDecompressSync(readFileSync(path.join(root, 'native', 'addon-sources.json.br'))).toString()) as Record<string, string>;
+  const built = [...sources, 'native/sources.txt', 'native/status.h', 'kernels/cuda/kernels.cu', 'build/node-addon-api/napi.h'];
+  t.deepEqual(built.filter((file) => !texts[file]), []);
   t.is(release.files.find((file) => file.path === 'dist/cli/vkv.js')!.mode & 0o111, 0o111, 'the command is executable');
   t.true(release.size < 3 * 2 ** 20, `${release.size} bytes`);
 });

@@ -41,6 +41,28 @@ class CheckedPolicy implements EvictionPolicy {
     return victim;
   }
 
+  victims(leaves: Int32Array): number {
+    const first = this.victim();
+    if (this.#policy.victims === undefined) {
+      leaves[0] = first;
+      return first < 0 ? 0 : 1;
+    }
+    const count = this.#policy.victims(leaves);
+    const named = [...leaves.subarray(0, count)];
+    expect(first < 0 ? count === 0 : named[0] === first, `the first of ${named.join()} is the victim ${first}`);
+    expect(new Set(named).size === count, 'a leaf is named once');
+    for (const leaf of named) {
+      expect(this.#pooled.has(leaf), `the leaf ${leaf} is in use`);
+      expect(this.#context.nodes.firstChild[leaf] === -1, `the leaf ${leaf} has children`);
+      expect(!this.withholds(leaf), `the leaf ${leaf} is withheld`);
+    }
+    return count;
+  }
+
+  lastingLevel(level: number): number {
+    return this.#policy.lastingLevel?.(level) ?? 0;
+  }
+
   withholds(node: number): boolean {
     return this.#policy.withholds?.(node) ?? false;
   }

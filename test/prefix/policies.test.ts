@@ -2,7 +2,9 @@
 
 import test from 'ava';
 
-import { adaptive, importance, lfu, lru, priority, slru, type EvictionPolicyFactory } from '#internal/prefix/index.js';
+import {
+  adaptive, evictionPolicies, evictionPolicyNames, importance, lfu, lru, priority, slru, type EvictionPolicyFactory, type EvictionPolicyName,
+} from '#internal/prefix/index.js';
 import { Random } from '#internal/base/random.js';
 import { HASH_BLOCK_TOKENS } from '#internal/replay/trace-request.js';
 import { evictionHits } from '../bench/eviction-replay.js';
@@ -59,7 +61,7 @@ test('importance: without a selection what the fewest requests used of tokens go
   t.deepEqual([1, 2, 3].map((name) => owner.cached(textOf(name, 8))), [8, 0, 4]);
 });
 
-test('importance: of two extents the one with two important tokens and two uses outlasts that with one and three', (t) => {
+test('importance: of two extents the one with two important tokens and two uses outlasts that with one and three, until that is used twice more', (t) => {
   const owner = ownerWith(importance({ extentTokens: 4, importantTokens: ({ copyText, to }) => {
     t.is(copyText().length, to);
     return copyText()[0] === 1_000 ? 1 : 2;
@@ -67,6 +69,8 @@ test('importance: of two extents the one with two important tokens and two uses 
   use(owner, textOf(1), { times: 3 });
   use(owner, textOf(2), { times: 2 });
   t.deepEqual(left(owner, [1, 2], 4), [2]);
+  use(owner, textOf(1), { times: 2 });
+  t.deepEqual(left(owner, [1, 2], 4), [1]);
   const byUses = ownerWith(lfu());
   use(byUses, textOf(1), { times: 3 });
   use(byUses, textOf(2), { times: 2 });
@@ -122,7 +126,7 @@ test('priority: the lowest level goes first, and within a level what was used lo
   t.deepEqual(left(owner, [1, 2, 3, 4], 4), [3]);
 });
 
-test('priority: a text has the highest level of those who used it', (t) => {
+test('priority: a text has the highest level of the requests that used it', (t) => {
   const owner = ownerWith(priority());
   use(owner, textOf(1), { level: 3 });
   use(owner, textOf(1), { level: 0 });
@@ -245,11 +249,13 @@ for (const { name, requests } of evictionWorkloads) {
 
 // --- all of them
 
-const everyPolicy: readonly (readonly [string, (now: () => number) => EvictionPolicyFactory])[] = [
-  ['lru', () => lru()], ['slru', () => slru()], ['lfu', () => lfu({ countedUses: 3 })], ['adaptive', () => adaptive()],
-  ['importance', () => importance({ extentTokens: 4 })],
-  ['priority', (now) => priority({ lifetimeMs: (level) => (level === 2 ? Infinity : 50 + 30 * level), now })],
-];
+/** Options that small texts need. */
+const withOptions: Partial<Record<EvictionPolicyName, (now: () => number) => EvictionPolicyFactory>> = {
+  lfu: () => lfu({ countedUses: 3 }),
+  importance: () => importance({ extentTokens: 4 }),
+  priority: (now) => priority({ lifetimeMs: (level) => (level === 2 ? Infinity : 50 + 30 * level), now }),
+};
+const everyPolicy = evictionPolicyNames.map((name) => [name, withOptions[name] ?? (() => evictionPolicies[name]())] as const);
 
 function play(random: Random, owner: SimulatedOwner, operations: number, step: () => void): void {
   const texts: Int32Array[] = [];
@@ -269,7 +275,8 @@ function play(random: Random, owner: SimulatedOwner, operations: number, step: (
       if (tokens > 0) owner.commit(sequence, sequence.computed + 1 + random.integer(tokens));
     } else if (choice < 65) owner.truncate(sequence, random.integer(sequence.computed + 1));
     else if (choice < 85) owner.release(sequence);
-    else owner.evict(1 + random.integer(6));
+    else if (choice < 90) owner.evict(1 + random.integer(6));
+    else owner.evictText((count) => random.integer(count));
     if (operation % 50 === 0) owner.verify();
   }
 }
@@ -305,7 +312,7 @@ for (const lifetimeMs of [undefined, (level: number): number => (level === 2 ? 2
       const owner = new SimulatedOwner({ tokenUnits: 1, rowUnits, policy: checkedPolicy(pinning) });
       const withheldRows = (): number => {
         let rows = 0;
-        owner.index.forWithheldRows(() => { rows += 1; });
+        owner.index.withheld.forRows(() => { rows += 1; });
         return rows;
       };
       let most = 0;

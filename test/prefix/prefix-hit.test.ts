@@ -34,9 +34,8 @@ test('a hit that is shortened is what a match with that limit finds', (t) => {
   for (const shape of [{}, { tokenUnits: 3, rowUnits: 8 }]) {
     const owner = owned(shape);
     for (const first of [100, 200]) cache(owner, join(run(0, 6), run(first, 9)));
-    const running = owner.acquire(join(run(0, 6), run(100, 20)));
+    const running = owner.acquire(join(run(0, 6), run(100, 20)), { isAnnounced: true });
     owner.commit(running, 22);
-    owner.announce(running);
     const text = running.text;
     for (let tokens = 24; tokens >= 0; tokens -= 1) {
       const expected = facts(owner.index.match(sharedDomain, text, tokens));
@@ -54,8 +53,8 @@ test('a hit cannot be opened once the index has changed, unless it found nothing
   const rows = new Int32Array(8).fill(-1);
   const path = openPath(index, run(0, 10), 10, rows);
   const changes: (() => unknown)[] = [
-    () => { index.announce(path, run(0, 12), 12); }, () => { index.commit(path, run(0, 10), 10); }, () => { index.truncate(path, 10); },
-    () => { index.splitAt(path); }, () => index.keepValue(path, 1), () => { index.replaceDuplicates(() => false); }, () => index.evict(1),
+    () => { index.commit(path, run(0, 10), 10); }, () => { index.truncate(path, 10); }, () => { index.splitAt(path); },
+    () => index.keepValue(path, 1), () => { index.replaceDuplicates(() => false); }, () => index.evict(1),
     () => { index.release(index.fork(path, rows.slice())); }, () => index.clear(), () => { index.release(path); },
   ];
   for (const change of changes) {
@@ -73,9 +72,7 @@ test('a hit cannot be opened once the index has changed, unless it found nothing
 test('a text that a running sequence has announced is pending until it is committed', (t) => {
   const { index } = owned();
   const pending = (text: Int32Array, limit = text.length): number => index.match(sharedDomain, text, limit).pendingTokens;
-  const path = openPath(index, run(0, 12), 11, Int32Array.from([0, 1, 2, 3]));
-  t.is(pending(run(0, 12)), 0);
-  index.announce(path, run(0, 12), 12);
+  const path = openPath(index, run(0, 12), 11, Int32Array.from([0, 1, 2, 3]), true);
   t.is(pending(run(0, 12)), 12);
   t.is(pending(run(0, 12), 7), 7, 'not more than the limit');
   t.is(pending(join(run(0, 5), run(70, 5))), 5, 'as far as it is the same');
@@ -90,8 +87,7 @@ test('a text that a running sequence has announced is pending until it is commit
 
 test('what a sequence announced is pending no longer once it is released', (t) => {
   const { index } = owned();
-  const path = openPath(index, run(0, 12), 11, new Int32Array(3).fill(-1));
-  index.announce(path, run(0, 12), 12);
+  const path = openPath(index, run(0, 12), 11, new Int32Array(3).fill(-1), true);
   index.release(path);
   t.is(index.match(sharedDomain, run(0, 12)).pendingTokens, 0);
   t.is(index.nodes, 0);

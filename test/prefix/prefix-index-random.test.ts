@@ -34,8 +34,7 @@ function play(random: Random, owner: SimulatedOwner, operations: number, maxToke
       texts[texts.length < 40 ? texts.length : random.integer(40)] = text;
       const limit = random.chance(0.5) ? text.length - 1 : random.integer(text.length + 1);
       const domain = domains[random.chance(0.6) ? 0 : random.integer(domains.length)]!;
-      const opened = owner.acquire(text, { domain, limit, isStored: random.chance(0.9), level: random.integer(3) });
-      if (random.chance(0.3)) owner.announce(opened);
+      owner.acquire(text, { domain, limit, isStored: random.chance(0.9), level: random.integer(3), isAnnounced: random.chance(0.3) });
     } else if (choice < 55) {
       const left = sequence.text.length - sequence.computed;
       if (left > 0) owner.commit(sequence, sequence.computed + 1 + random.integer(random.chance(0.5) ? left : 1));

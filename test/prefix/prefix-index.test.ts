@@ -1,4 +1,4 @@
-// What the prefix index promises those who use it, one behaviour at a time, with rows of 4 tokens where nothing else is
+// What the prefix index promises, one behaviour at a time, with rows of 4 tokens where nothing else is
 // said.
 
 import test from 'ava';

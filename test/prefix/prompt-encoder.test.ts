@@ -71,7 +71,7 @@ test('names that no cached or announced text has are forgotten, others never', (
   const sequence = owner.acquire(cached);
   owner.commit(sequence, 4);
   const announced = made.encode([0, 0, 0, 0], [image(1, 2, 'announced')]);
-  owner.announce(owner.acquire(announced));
+  owner.acquire(announced, { isAnnounced: true });
   for (let other = 0; other < 100; other += 1) made.encode([0], [image(0, 1, `other ${other}`)]);
   t.true(made.count <= 9, `${made.count}`);
   t.deepEqual(made.encode([0, 0, 0, 0], [image(0, 4, 'cached')]), cached);

@@ -66,7 +66,7 @@ export class SimulatedOwner {
   }
 
   acquire(
-    text: Int32Array, { domain = prefixDomain(), limit = text.length, isStored = true, level = 0 } = {},
+    text: Int32Array, { domain = prefixDomain(), limit = text.length, isStored = true, level = 0, isAnnounced = false } = {},
   ): SimulatedSequence {
     const hit = this.index.match(domain, text, limit);
     const { tokens, wholeRows, tailRow } = hit;
@@ -74,13 +74,14 @@ export class SimulatedOwner {
     hit.fill(table);
     this.#checkHit(domain, text, hit, table, limit);
     const rows = new Int32Array(table.length).fill(-1);
-    const path = this.index.open(hit, { rows, isStored, level });
+    const path = this.index.open(hit, { rows, isStored, level, announced: isAnnounced ? text.slice() : undefined });
     equal(path.length, tokens, 'a path starts with what the match found');
     for (let index = 0; index < wholeRows; index += 1) {
       equal(rows[index]!, table[index]!, 'a path starts with the rows that fill wrote');
       this.#map(rows[index]!);
     }
-    const sequence = { domain, path, rows, text, computed: tokens };
+    const announced = isAnnounced && tokens < text.length ? text.slice() : undefined;
+    const sequence = { domain, path, rows, text, computed: tokens, announced };
     if (tailRow >= 0) this.#copyTail(sequence, tailRow, tokens);
     this.sequences.push(sequence);
     this.#settle();
@@ -126,12 +127,6 @@ export class SimulatedOwner {
     this.#settle();
   }
 
-  /** The sequence will commit the rest of its text. */
-  announce(sequence: SimulatedSequence): void {
-    this.index.announce(sequence.path, sequence.text, sequence.text.length);
-    if (sequence.path.length < sequence.text.length) sequence.announced = sequence.text.slice();
-  }
-
   /** Keeps a value that says which text it belongs to at the end of what the sequence has committed. */
   keepValue({ domain, path, text }: SimulatedSequence): boolean {
     return this.index.keepValue(path, this.#prefixesOf(domain, text, path.length).at(-1));
@@ -156,6 +151,16 @@ export class SimulatedOwner {
     const freed = this.index.evict(rows);
     this.#settle();
     return freed;
+  }
+
+  /** Evicts one of the texts that the policy lets go as a whole, and only its own rows; returns how many. */
+  evictText(choose: (count: number) => number): number {
+    const leaves = new Int32Array(8);
+    const count = this.index.victims(leaves);
+    const before = this.index.pooledRows;
+    if (count > 0) this.index.evictLeaf(leaves[choose(count)]!);
+    this.#settle();
+    return before - this.index.pooledRows;
   }
 
   /** For want of memory: what running sequences have twice goes. */

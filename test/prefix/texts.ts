@@ -25,6 +25,6 @@ export function cache(owner: SimulatedOwner, text: Int32Array, domain = sharedDo
 }
 
 /** A path of the shared domain along what is cached of a text, without an owner. */
-export function openPath(index: PrefixIndex, text: Int32Array, limit: number, rows: Int32Array): PrefixPath {
-  return index.open(index.match(sharedDomain, text, limit), { rows, isStored: true, level: 0 });
+export function openPath(index: PrefixIndex, text: Int32Array, limit: number, rows: Int32Array, isAnnounced = false): PrefixPath {
+  return index.open(index.match(sharedDomain, text, limit), { rows, isStored: true, level: 0, announced: isAnnounced ? text : undefined });
 }

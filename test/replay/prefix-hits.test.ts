@@ -1,6 +1,6 @@
 import test, { type ExecutionContext } from 'ava';
 
-import { evictionPolicyNamed, evictionPolicyNames, type EvictionPolicyName } from '#internal/replay/named-policies.js';
+import { evictionPolicies, evictionPolicyNames, type EvictionPolicyName } from '#internal/prefix/index.js';
 import { MockDevice } from '#internal/device/mock-device.js';
 import { replay, type ReplayOptions } from '#internal/replay/replay.js';
 import type { ReplayResult } from '#internal/replay/result.js';
@@ -73,7 +73,7 @@ function cutToBlocks(requests: readonly TraceRequest[]): TraceRequest[] {
 }
 
 function indexHits(requests: readonly TraceRequest[], poolTokens: number, policy: EvictionPolicyName): number {
-  return sum(replayIndex({ requests, tokensPerRow: ROW_TOKENS, poolTokens, policy: evictionPolicyNamed(policy) }));
+  return sum(replayIndex({ requests, tokensPerRow: ROW_TOKENS, poolTokens, policy: evictionPolicies[policy]() }));
 }
 
 function shareOf(tokens: number, requests: readonly TraceRequest[]): string {

@@ -4,7 +4,7 @@ import { isKvError } from '#internal/base/errors.js';
 import { Driver } from '#internal/device/driver.js';
 import { MockDevice } from '#internal/device/mock-device.js';
 import { layoutKinds } from '#internal/layout/layout.js';
-import { evictionPolicyNames } from '#internal/replay/named-policies.js';
+import { evictionPolicyNames } from '#internal/prefix/index.js';
 import { replay, type ReplayOptions } from '#internal/replay/replay.js';
 import { isSound, type Replay } from '#internal/replay/result.js';
 import { TraceReader } from '#internal/replay/trace-reader.js';

@@ -3,7 +3,7 @@ import test from 'ava';
 import { MemoryTimeline, type MemorySample } from '#internal/replay/memory-timeline.js';
 import { RequestFeed } from '#internal/replay/request-feed.js';
 import { StampRuns } from '#internal/replay/stamps.js';
-import { StepTimes } from '#internal/replay/step-times.js';
+import { StepTimes } from '#internal/replay/replay-scheduler.js';
 import type { TraceRequest } from '#internal/replay/trace-request.js';
 
 test('StampRuns joins neighbours, grows, and is emptied', (t) => {

@@ -23,7 +23,7 @@ test.before(() => {
 /** Runs a part of measure.mjs on the simulated device with a fault; the rows that it wrote to the file of results. */
 async function measure(
   t: ExecutionContext, part: 'side' | 'tiers', fault = '',
-): Promise<{ status: number | string; rows: readonly Row[]; complaint: string }> {
+): Promise<{ status: number | string; rows: readonly Row[]; steps: readonly Row[]; complaint: string }> {
   t.timeout(300_000);
   const folder = mkdtempSync(path.join(tmpdir(), 'virtual-kv-'));
   t.teardown(() => rmSync(folder, { recursive: true }));
@@ -34,8 +34,8 @@ async function measure(
       resolve({ status: error === null ? 0 : error.signal ?? error.code ?? 1, complaint: stderr });
     });
   });
-  const results = JSON.parse(readFileSync(file, 'utf8')) as { sideRows?: readonly Row[]; tierCopies?: readonly Row[] };
-  return { ...ended, rows: results[part === 'side' ? 'sideRows' : 'tierCopies'] ?? [] };
+  const results = JSON.parse(readFileSync(file, 'utf8')) as Readonly<Record<string, readonly Row[] | undefined>>;
+  return { ...ended, rows: results[part === 'side' ? 'sideRows' : 'tierCopies'] ?? [], steps: results['sideSteps'] ?? [] };
 }
 
 const known = 'rows on the device, known pages';
@@ -64,6 +64,20 @@ run('rows that the device never copied fail the section of side tensors', async 
   t.is(status, 1);
   t.true(Number(rowOf(rows, known)!['wrong rows']) > 0);
   t.regex(complaint, /Wrong: \d+ rows of side tensors/);
+});
+
+run('rows of decoding steps are right, by the kernel and where the driver takes none', async (t) => {
+  for (const fault of ['', 'no-module', 'without:cuMemHostRegister', 'without:cuMemHostGetDevicePointer']) {
+    const { status, steps } = await measure(t, 'side', fault);
+    t.is(status, 0, fault);
+    t.is(steps[0]!['wrong rows'], 0, fault);
+  }
+});
+
+run('rows of decoding steps that the kernel never wrote fail the section', async (t) => {
+  const { status, steps } = await measure(t, 'side', 'skip:cuLaunchKernel:measure');
+  t.is(status, 1);
+  t.true(Number(steps[0]!['wrong rows']) > 0);
 });
 
 run('a section of copies that crashes leaves no half results', async (t) => {

@@ -75,7 +75,7 @@ test('wrong options are refused, and missing packages are named', async (t) => {
   const { scheduler } = world;
   const tokenizer = { hasChatTemplate: false, encode: () => [1], encodeChat: () => [1], pieces: () => ({ push: () => '', end: () => '' }) };
   const options: ModelServerOptions = { scheduler, tokenizer, modelName: 'a', maxTokens: 8 };
-  for (const wrong of [{ scheduler: {} }, { tokenizer: {} }, { modelName: '' }, { maxTokens: 0 }, { apiKeys: [''] }, { graceMs: -1 }, { maxBodyBytes: 0 }]) {
+  for (const wrong of [{ scheduler: {} }, { tokenizer: {} }, { modelName: '' }, { maxTokens: 0 }, { apiKeys: [''] }, { graceMs: -1 }, { graceMs: 2 ** 31 }, { stallTimeoutMs: 2 ** 31 }, { requestTimeoutMs: 2 ** 31 }, { maxBodyBytes: 0 }]) {
     t.throws(() => new ModelServer({ ...options, ...wrong } as never), { code: 'KV_INVALID_OPTION' }, JSON.stringify(wrong));
   }
   t.throws(() => new ModelServer({ ...options, maxToken: 1 } as never), { code: 'KV_UNKNOWN_OPTION' });
@@ -88,4 +88,12 @@ test('wrong options are refused, and missing packages are named', async (t) => {
   await t.throwsAsync(server.listen({ port: -1 }), { code: 'KV_INVALID_OPTION' });
   t.is(server.url, undefined);
   await world.close();
+});
+
+test('a server that is closed while it begins to listen says so, and listens no more', async (t) => {
+  const world = new ServingWorld();
+  const listening = t.throwsAsync(world.server.listen({ port: 0, host: 'localhost' }), { code: 'KV_CLOSED', message: /listen/ });
+  await world.close();
+  await listening;
+  t.is(world.server.url, undefined);
 });

@@ -2,21 +2,35 @@
 
 import test from 'ava';
 
-import { Chromium, chromium } from '../helpers/chromium.js';
+import { BrowserLost, Chromium, chromium } from '../helpers/chromium.js';
 import { cacheOf, requestsOf, secrets, WatchedWorld, type WatchedOptions } from './watched-world.js';
 
 const browserTest = chromium === undefined ? test.serial.skip : test.serial;
 const named = (title: string): string => (chromium === undefined ? `${title} (needs Chromium)` : title);
 
-async function withPage(options: WatchedOptions, body: (browser: Chromium, world: WatchedWorld) => Promise<void>): Promise<void> {
+type Body = (browser: Chromium, world: WatchedWorld) => Promise<void>;
+
+/** Runs a test in a new browser; once more in another where the browser itself was lost. */
+async function withPage(options: WatchedOptions, body: Body): Promise<void> {
+  try {
+    await inBrowser(options, body);
+  } catch (error) {
+    if (!(error instanceof BrowserLost)) throw error;
+    console.warn(`once more, since ${error.message}`);
+    await inBrowser(options, body);
+  }
+}
+
+async function inBrowser(options: WatchedOptions, body: Body): Promise<void> {
   const world = new WatchedWorld(options);
   await world.server.listen({ port: 0 });
-  const browser = await Chromium.open();
+  let browser: Chromium | undefined;
   try {
+    browser = await Chromium.open();
     await browser.view({ width: 1_360, height: 900, scheme: 'light' });
     await body(browser, world);
   } finally {
-    await browser.close();
+    await browser?.close();
     await world.close();
   }
 }

@@ -1,5 +1,5 @@
 // ServingWorld: a server over a small cache and an engine with known answers, a client of OpenAI's package, and what must hold when all
-// clients are gone: no slot is in use, nothing is promised, every request has ended.
+// clients are gone: no slot is in use, nothing is earmarked, every request has ended.
 
 import { connect, type Socket } from 'node:net';
 import { once } from 'node:events';
@@ -64,7 +64,7 @@ export class ServingWorld {
   async assertQuiet(t: ExecutionContext): Promise<void> {
     await this.scheduler.idle({ timeoutMs: 20_000 });
     t.is(this.cache.counts().activeSlots, 0);
-    t.is(this.cache.pool.counts().promisedPages, 0);
+    t.is(this.cache.pool.counts().earmarkedPages, 0);
     this.cache.verify();
     const { completedRequests, failedRequests } = this.scheduler.totals;
     t.is(this.scheduler.times.wait.count >= completedRequests, true, `${completedRequests} completed, ${failedRequests} failed`);

@@ -126,3 +126,22 @@ test('a server that is closed meanwhile refuses what comes out of the tokenizer'
     await closing;
   });
 });
+
+test('a tokenizer that answers with no list of tokens is no fault of a client: 500, and the server is told', async (t) => {
+  for (const answer of [undefined, null, 'abc', 5, [1, '2'], new Array(2 ** 32 - 1)]) {
+    const tokenizer = { ...byteTokenizer, encode: () => answer as number[] };
+    await withServer(t, { tokenizer }, async (world) => {
+      const response = await world.post('/v1/completions', { prompt: 'abc', max_tokens: 1 });
+      t.deepEqual([response.status, await codeOf(response)], [500, 'internal_error']);
+      t.is(world.errors.length, 1);
+      t.like(world.errors.splice(0)[0], { code: 'KV_INVALID_OPTION', details: { owner: 'ModelServer', option: 'tokenizer' } });
+    });
+  }
+});
+
+test('tokens in a typed array are tokens', async (t) => {
+  const tokenizer = { ...byteTokenizer, encode: (text: string) => Uint8Array.from(Buffer.from(text)) as unknown as number[] };
+  await withServer(t, { tokenizer }, async (world) => {
+    t.is((await world.post('/v1/completions', { prompt: 'abc', max_tokens: 1 })).status, 200);
+  });
+});

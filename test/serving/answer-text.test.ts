@@ -3,7 +3,7 @@
 import { NaiveScheduler, OfflineScheduler, OnlineScheduler, type AnswerTokenizer, type GenerationRequest } from 'virtual-kv';
 
 import { Random } from '#internal/base/random.js';
-import { TextPieces } from '#internal/llama/text-pieces.js';
+import { TextPieces } from '#internal/llama/tokenizer.js';
 import { seedOf } from '../helpers/seed.js';
 import { expectedTokens } from './pattern-engine.js';
 import { collect, promptOf, resultOf, servingTests } from './serving-bench.js';

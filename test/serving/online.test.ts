@@ -54,6 +54,13 @@ servingTests('a request that arrives while another decodes joins its steps', {},
   await assertAnswers(serving, [first, second]);
 });
 
+servingTests('by default a step computes at most 128 tokens of prompts on host, and 2,048 elsewhere', { rows: 200 }, async ({ t, cache, engine }) => {
+  const scheduler = new OnlineScheduler({ cache, engine });
+  const prompts = [promptOf(300), ...Array.from({ length: 7 }, (_, key) => promptOf(300, key + 1))];
+  await Promise.all(prompts.map((tokens) => scheduler.submit({ tokens, maxNewTokens: 1 }).result));
+  t.is(engine.largestPrefill, cache.driver.kind === 'host' ? 128 : 2_048);
+});
+
 servingTests('a long prompt is computed in chunks between which answers go on', {}, async (serving) => {
   const { t, cache, engine } = serving;
   const scheduler = new OnlineScheduler({ cache, engine, prefillTokensPerStep: 16 });
@@ -77,7 +84,7 @@ servingTests('requests wait for a common prompt that is being computed, so that 
 
 servingTests('with minPendingTokens: Infinity no request waits for another\'s prompt', {}, async (serving) => {
   const { t, cache, engine } = serving;
-  const scheduler = new OnlineScheduler({ cache, engine, minPendingTokens: Infinity });
+  const scheduler = new OnlineScheduler({ cache, engine, minPendingTokens: Infinity, prefillTokensPerStep: 1_000 });
   const tokens = promptOf(200);
   await assertAnswers(serving, [1, 2].map((maxNewTokens) => submit(scheduler, { tokens, maxNewTokens })));
   t.true(engine.computedTokens >= 400);
@@ -208,7 +215,7 @@ servingTests('a value that the application keeps at the end of a prompt is not t
 
 servingTests('answers are right after a reset of the prefix cache while they run', { isAsync: true }, async (serving) => {
   const { t, cache, engine } = serving;
-  const scheduler = new OnlineScheduler({ cache, engine });
+  const scheduler = new OnlineScheduler({ cache, engine, prefillTokensPerStep: 1_000 });
   const submitted = [0, 1, 2].map((key) => submit(scheduler, { tokens: promptOf(70, key), maxNewTokens: 12 }));
   await submitted[0]!.stream.next();
   cache.prefixes.reset({ preempt: true });
@@ -225,7 +232,7 @@ servingTests('a pass in which the prefix cache is reset runs again', {}, async (
     if (passes === 1 || passes === 4) cache.prefixes.reset({ preempt: true });
   };
   const engine = new PatternEngine({ cache, pause });
-  const scheduler = new OnlineScheduler({ cache, engine });
+  const scheduler = new OnlineScheduler({ cache, engine, prefillTokensPerStep: 1_000 });
   await assertAnswers(serving, [0, 1, 2].map((key) => submit(scheduler, { tokens: promptOf(70, key), maxNewTokens: 12 })));
   t.is(engine.wrongTokens, 0);
   t.is(scheduler.totals.preemptions, 6);

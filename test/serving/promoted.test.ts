@@ -12,6 +12,8 @@ const MiB = 2 ** 20;
 
 interface HeldTier {
   readonly tier: Tier;
+  /** Of the reads that waited, in their order. */
+  readonly signals: AbortSignal[];
   /** Lets all reads through, those that wait and those to come. */
   readonly release: () => void;
   /** Reads that wait. */
@@ -22,6 +24,7 @@ interface HeldTier {
 function heldTier(): HeldTier {
   const inner = hostTier({ bytes: 16 * MiB });
   const waiting = new Set<() => void>();
+  const signals: AbortSignal[] = [];
   let isHeld = true;
   const tier: Tier = {
     name: 'held', isLasting: false, takesOnlyWholeBlocks: false, capacityBytes: 16 * MiB,
@@ -31,6 +34,7 @@ function heldTier(): HeldTier {
       if (isHeld) {
         await new Promise<void>((resolve) => {
           waiting.add(resolve);
+          if (signal !== undefined) signals.push(signal);
           signal?.addEventListener('abort', () => { resolve(); });
         });
       }
@@ -41,7 +45,7 @@ function heldTier(): HeldTier {
     isHeld = false;
     for (const go of waiting) go();
   };
-  return { tier, release, waiting };
+  return { tier, release, waiting, signals };
 }
 
 interface TieredServing extends ServingBench {
@@ -129,8 +133,12 @@ tieredTests('a request that ends while its text comes stops it', async (serving)
   t.true(isKvError(await t.throwsAsync(late.result), 'KV_DEADLINE_EXCEEDED'));
   await scheduler.idle();
   t.is(scheduler.waitingRequests, 0);
+  t.true(held.signals.length > 0 && held.signals.every(({ aborted }) => aborted), 'reads that nothing waits for any more are ended');
+  const before = held.signals.length;
   const closed = scheduler.submit(request);
+  while (held.signals.length === before) await turn();
   await scheduler.close();
+  t.true(held.signals.every(({ aborted }) => aborted));
   t.true(isKvError(await t.throwsAsync(closed.result), 'KV_CLOSED'));
 });
 

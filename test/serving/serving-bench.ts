@@ -23,7 +23,7 @@ export interface ServingBench {
   readonly bench: CacheBench;
 }
 
-/** Declares a test with a cache and an engine on every driver. At the end nothing may be mapped, promised or wrong. */
+/** Declares a test with a cache and an engine on every driver. At the end nothing may be mapped, earmarked or wrong. */
 export function servingTests(
   title: string, options: ServingBenchOptions, body: (serving: ServingBench) => Promise<void>,
 ): void {
@@ -42,7 +42,7 @@ export function servingTests(
 export function assertQuiet(t: ExecutionContext, cache: KvCache, engine: PatternEngine): void {
   const { activeSlots, retiringSlots, quarantinedSlots } = cache.counts();
   t.deepEqual({ activeSlots, retiringSlots, quarantinedSlots }, { activeSlots: 0, retiringSlots: 0, quarantinedSlots: 0 });
-  t.is(cache.pool.counts().promisedPages, 0);
+  t.is(cache.pool.counts().earmarkedPages, 0);
   t.is(engine.wrongTokens, 0);
   cache.verify();
 }

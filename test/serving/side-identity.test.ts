@@ -6,7 +6,7 @@ import test from 'ava';
 
 import { Random } from '#internal/base/random.js';
 import { seedOf } from '../helpers/seed.js';
-import { imageTokens, StagePipeline, type SchedulerName, type StagePipelineOptions, type StagePrompt } from './stage-pipeline.js';
+import { imageTokens, StagePipeline, type CacheSwitches, type SchedulerName, type StagePipelineOptions, type StagePrompt } from './stage-pipeline.js';
 
 const count = Math.ceil(200 * Number(process.env['VKV_TEST_SCALE'] ?? 1));
 const images = 12;
@@ -17,10 +17,19 @@ const ample: StagePipelineOptions['memory'] = { slots: 4, memoryBudgetBytes: 64 
 /** Rows of K and V for two or three long requests; of side tensors for as many, beside what is handed over. */
 const scarce: StagePipelineOptions['memory'] = { slots: 4, memoryBudgetBytes: 20 * pages, sideBudgetBytes: 40 * pages, handOverSlots: 5 };
 
+const switches = {
+  on: [true, true, true, true], off: [false, false, false, false], 'of the encoder and the second stage on': [true, false, true, false],
+  'of the first and the last stage on': [false, true, false, true],
+} as const satisfies Record<string, CacheSwitches>;
+/** By scheduler, since each run takes seconds. */
+const mixed = {
+  naive: 'of the encoder and the second stage on', offline: 'of the first and the last stage on', online: 'of the encoder and the second stage on',
+} as const;
+
 /** By request and stage. Computed once. */
 let expected: Promise<{ readonly digests: readonly string[][]; readonly computed: number; readonly encoded: number }> | undefined;
 const expectedOf = (t: Parameters<StagePipeline['close']>[0]): NonNullable<typeof expected> => expected ??= (async () => {
-  const plain = new StagePipeline({ scheduler: 'naive', isCaching: false, memory: ample });
+  const plain = new StagePipeline({ scheduler: 'naive', caches: switches.off, memory: ample });
   const digests: string[][] = [];
   for (const prompt of prompts) digests.push(...await plain.serve([prompt]));
   const computed = computedBy(plain);
@@ -36,12 +45,13 @@ const runs: readonly { readonly scheduler: SchedulerName; readonly together: num
 ];
 
 for (const { scheduler, together, groups, memory } of runs) {
-  for (const isCaching of [true, false]) {
-    const title = `every stage's output is the same to the last byte: ${scheduler}, caches ${isCaching ? 'on' : 'off'}, ${count} requests, seed ${seed}`;
+  for (const which of ['on', 'off', mixed[scheduler]] as const) {
+    const caches: CacheSwitches = switches[which];
+    const title = `every stage's output is the same to the last byte: ${scheduler}, caches ${which}, ${count} requests, seed ${seed}`;
     test(title, async (t) => {
       t.timeout(30 * 60_000);
       const reference = await expectedOf(t);
-      const pipeline = new StagePipeline({ scheduler, isCaching, memory, random: new Random(seed + 1) });
+      const pipeline = new StagePipeline({ scheduler, caches, memory, random: new Random(seed + 1) });
       let next = 0;
       let compared = 0;
       const serveGroups = async (): Promise<void> => {
@@ -66,7 +76,9 @@ for (const { scheduler, together, groups, memory } of runs) {
         t.true(pipeline.cancelled > 0, 'none was cancelled');
         if (scheduler !== 'naive') t.true(preemptions > 0, 'none was preempted');
         t.true(compared > 2.3 * count, `${compared} outputs`);
-        if (isCaching) t.true(computed < 0.8 * reference.computed && pipeline.encoded < 0.5 * reference.encoded, 'caches have saved something');
+        if (caches[0]) t.true(pipeline.encoded < 0.5 * reference.encoded, 'images were encoded again');
+        if (which === 'on') t.true(computed < 0.8 * reference.computed, 'caches have saved something');
+        pipeline.stages.forEach(({ cache }, stage) => { t.is(cache.prefixes.metrics.hitRate > 0, caches[stage + 1]!, `stage ${stage}`); });
       }
       await pipeline.close(t);
     });

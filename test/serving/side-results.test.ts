@@ -2,12 +2,12 @@
 // was cut, batched, preempted or found in the cache; and whatever ends a request, nothing of the side tensors stays held.
 
 import {
-  KvCache, NaiveScheduler, OfflineScheduler, OnlineScheduler, type GenerationRequest, type GenerationResult, type SchedulerOptions,
+  KvCache, NaiveScheduler, OfflineScheduler, OnlineScheduler, type GenerationRequest, type GenerationResult, type SchedulerOptions, type TokenStream,
 } from 'virtual-kv';
 
 import type { ExecutionContext } from 'ava';
 import { cacheTest, drivers, type BenchOptions } from '../helpers/cache.js';
-import { turn } from './pattern-engine.js';
+import { expectedTokens, turn } from './pattern-engine.js';
 import { assertAnswer, collect, promptOf, resultOf, smallModel } from './serving-bench.js';
 import { assertSideQuiet, SideEngine, sideTensors, wrongRows, type Spoil } from './side-engine.js';
 
@@ -217,6 +217,62 @@ sideTests('cancelled, late and closed requests leave no lease, whatever they wer
   }
   t.true(side!.isClosed);
   t.is(cache.sideCounts().leasedSlots, 0);
+});
+
+const aborts: Readonly<Record<string, (stream: TokenStream, controller: AbortController) => void>> = {
+  cancelled: (stream) => { stream.cancel(); },
+  'aborted by its signal': (_stream, controller) => { controller.abort(); },
+};
+for (const [how, abort] of Object.entries(aborts)) {
+  // Of a prompt of 60 tokens: passes of 16, then of an answer's token each.
+  for (const [pass, before, behind] of [[1, 0, 16], [2, 16, 32], [4, 48, 60], [6, 61, 62]] as const) {
+    for (const isFailing of [false, true]) {
+      const found = isFailing ? before : behind;
+      const engineDoes = isFailing ? 'fails then' : 'answers all the same';
+      sideTests(`of a request ${how} inside pass ${pass}, which ${engineDoes}, ${before} tokens are found in the pass and ${found} behind it, with their rows`, {}, async ({ t, cache }) => {
+        const controller = new AbortController();
+        const request = { tokens: promptOf(60), maxNewTokens: 8, handOver: true, signal: controller.signal };
+        const text = [...request.tokens, ...expectedTokens(request.tokens, 8)];
+        const lookups = (): number[] => [undefined, [], ['hidden'], ['feature']].map((needs) => cache.prefixes.lookup({ tokens: text, needs }).cachedTokens);
+        let passes = 0;
+        const pause = async (): Promise<void> => {
+          passes += 1;
+          await turn();
+          if (passes !== pass) return;
+          abort(stream, controller);
+          t.deepEqual(lookups(), [before, before, before, before]);
+          await turn();
+          if (isFailing) throw new Error('the engine gave up');
+        };
+        const engine = new SideEngine({ cache, pause });
+        const scheduler = new OnlineScheduler({ cache, engine, prefillTokensPerStep: 16 });
+        const stream = scheduler.submit(request);
+        await t.throwsAsync(stream.result, { code: 'KV_ABORTED' });
+        await scheduler.close();
+        t.is(passes, pass);
+        t.deepEqual(lookups(), [found, found, found, found]);
+        const again = cache.acquire({ tokens: text, caching: 'read' });
+        t.is(again.cachedTokens, found);
+        const handOver = again.handOver();
+        t.is(wrongRows(handOver, text, found, cache), 0);
+        handOver.close();
+        again.release();
+        assertSideQuiet(t, cache, engine);
+      });
+    }
+  }
+}
+
+sideTests('of a request that is cancelled before its first pass nothing is found', { slots: 1, isAsync: true }, async (serving) => {
+  const { t, cache, engine } = serving;
+  const scheduler = new OnlineScheduler({ cache, engine });
+  const first = { tokens: promptOf(40), maxNewTokens: 4, handOver: true };
+  const [running, waiting] = [scheduler.submit(first), scheduler.submit({ ...first, tokens: promptOf(60, 2) })];
+  waiting.cancel();
+  await t.throwsAsync(waiting.result, { code: 'KV_ABORTED' });
+  assertHandedOver(serving, first, await running.result);
+  t.is(cache.prefixes.lookup({ tokens: promptOf(60, 2), needs: [] }).cachedTokens, 0);
+  await scheduler.close();
 });
 
 sideTests('a hand-over that is read while the request runs may be closed early', { isAsync: true }, async (serving) => {

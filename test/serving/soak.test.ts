@@ -19,7 +19,7 @@ const scale = Number(process.env['VKV_TEST_SCALE'] ?? 1);
 for (const on of drivers) {
   const seed = seedOf(`soak-${on}`);
   test(`2,000 requests with cancellations, deadlines, preemptions and eviction (${on}, seed ${seed})`, async (t) => {
-    t.timeout(120_000);
+    t.timeout(120_000 * Math.max(1, scale));
     const random = new Random(seed);
     const options = { on, model: smallModel, maxTokens: 200, rows: 14, slots: 6, layout: 'per-layer' as const };
     await withCache(t, options, async ({ cache }) => {

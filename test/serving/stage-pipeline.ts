@@ -10,7 +10,7 @@ import {
 } from 'virtual-kv';
 
 import type { Random } from '#internal/base/random.js';
-import type { GivenRows } from '#internal/llama/given-rows.js';
+import type { GivenRows } from '#internal/llama/engine-options.js';
 import { SmallEngine } from '../../build-examples/stages/small-engine.js';
 import { SmallModel, uniform } from '../../build-examples/stages/small-model.js';
 import { turn } from './pattern-engine.js';
@@ -35,9 +35,12 @@ export interface StagePrompt {
 
 export type SchedulerName = 'naive' | 'offline' | 'online';
 
+/** Which caches are on: the encoder's, and that of each stage. */
+export type CacheSwitches = readonly [encoder: boolean, first: boolean, second: boolean, third: boolean];
+
 export interface StagePipelineOptions {
   readonly scheduler: SchedulerName;
-  readonly isCaching: boolean;
+  readonly caches: CacheSwitches;
   /** Chooses urgencies, cancellations and pauses; undefined: there are none. */
   readonly random?: Random | undefined;
   /** Of each cache. */
@@ -72,16 +75,16 @@ export class StagePipeline {
   readonly #random: Random | undefined;
   readonly #images: EncoderCache | undefined;
 
-  constructor({ scheduler, isCaching, random, memory }: StagePipelineOptions) {
+  constructor({ scheduler, caches: [isEncoderCaching, ...isCaching], random, memory }: StagePipelineOptions) {
     this.#random = random;
-    if (isCaching) this.#images = new EncoderCache({ budgetBytes: 2 ** 16, kinds: { image: { width: imageWidth, dtype: 'float32' } } });
+    if (isEncoderCaching) this.#images = new EncoderCache({ budgetBytes: 2 ** 16, kinds: { image: { width: imageWidth, dtype: 'float32' } } });
     this.stages = [imageWidth, sideWidth, sideWidth].map((givenWidth, index) => {
       const model = new SmallModel({
         seed: 10 + index, vocabularyTokens: words + 1 + answers, firstAnswer: index === 0 ? 0 : words + 1, givenWidth, sideWidth, width: stateWidth,
       });
       const engine = new SmallEngine({ model, side: 'rows', tokenStride: kvHeads * stateWidth });
       const cache = new KvCache({
-        ...memory, model: { ...model.shape, kvHeads }, driver: 'host', maxTokens: 256, pageBytes, prefixCache: isCaching ? {} : 'off',
+        ...memory, model: { ...model.shape, kvHeads }, driver: 'host', maxTokens: 256, pageBytes, prefixCache: isCaching[index] === true ? {} : 'off',
         sideTensors: { rows: { width: sideWidth, dtype: 'float32', pageBytes } },
       });
       return { cache, engine, preemptions: 0, ...runOf(scheduler, { cache, engine: this.#pausing(engine), prefillTokensPerStep: 40, watermarkRows: 0 }) };

@@ -1,13 +1,11 @@
 // Engines that answer late or never: signals, deadlines, pass timeouts and `close` end requests at once, and the memory of a pass that
 // still runs is given to no other sequence until it is over.
 
-import {
-  KvCache, NaiveScheduler, OfflineScheduler, OnlineScheduler, PagePool, type Engine, type EngineOutput, type EnginePass,
-  type GenerationOutcome, type GenerationRequest, type SchedulerOptions,
-} from 'virtual-kv';
+import { KvCache, OnlineScheduler, PagePool, type Engine, type EngineOutput, type EnginePass } from 'virtual-kv';
 
+import { schedulers } from './all-schedulers.js';
 import { PatternEngine, turn, vocabularyTokens } from './pattern-engine.js';
-import { assertAnswer, collect, promptOf, resultOf, servingTests } from './serving-bench.js';
+import { assertAnswer, promptOf, resultOf, servingTests } from './serving-bench.js';
 import { SteppedClock } from './stepped-clock.js';
 
 /** An engine whose passes are over when the test calls `end`, while it is held. */
@@ -61,18 +59,6 @@ class HeldEngine implements Engine {
     });
   }
 }
-
-type Answers = (options: SchedulerOptions, requests: readonly GenerationRequest[]) => Promise<GenerationOutcome[]>;
-
-const schedulers: Readonly<Record<'naive' | 'offline' | 'online', Answers>> = {
-  naive: (options, requests) => collect(new NaiveScheduler(options).run(requests)),
-  offline: (options, requests) => collect(new OfflineScheduler(options).run(requests)),
-  online: async (options, requests) => {
-    const scheduler = new OnlineScheduler(options);
-    const results = await Promise.allSettled(requests.map((request) => scheduler.submit(request).result));
-    return results.map((result, index) => ({ ...result, index }));
-  },
-};
 
 for (const [name, answers] of Object.entries(schedulers)) {
   const request = { tokens: promptOf(60), maxNewTokens: 4 };

@@ -1,9 +1,9 @@
 // Rows of side tensors that an engine computes on the device: they are copied to the CPU's memory on a stream of their own, and count once
 // they are there. On the mock's manual streams nothing happens until a test says so.
 
-import test from 'ava';
+import test, { type ExecutionContext } from 'ava';
 
-import { DeviceMemory } from 'virtual-kv';
+import { DeviceMemory, type HandOver } from 'virtual-kv';
 
 import { CopyBench, KiB, longer, shapes, text } from './copy-bench.js';
 import type { Spoken } from './side-speaker.js';
@@ -41,6 +41,60 @@ test('rows from the device are found once they have arrived, and by one copy per
   spoken.sequence.release();
   bench.isRight();
   t.is(bench.calls('cuMemHostRegister'), 1, 'pages stay registered');
+  bench.close();
+});
+
+/** Five texts of 3, 4 … tokens, and one token more of each in one batch: what the device did for that. */
+function decodeTogether(bench: CopyBench): { readonly copies: number; readonly launches: number; readonly spoken: readonly Spoken[] } {
+  const spoken = [3, 4, 5, 6, 7].map((tokens) => bench.speaker.say(Array.from({ length: tokens }, (_, at) => 100 * tokens + at)));
+  bench.device.completeAll();
+  for (const { sequence, text: own } of spoken) {
+    sequence.append(77);
+    own.push(77);
+  }
+  bench.device.resetCallCounts();
+  bench.speaker.compute(spoken, 1);
+  return { copies: bench.calls('cuMemcpyDtoHAsync'), launches: bench.calls('cuLaunchKernel'), spoken };
+}
+
+function areRight(t: ExecutionContext, { speaker, device }: CopyBench, spoken: readonly Spoken[]): void {
+  device.completeAll();
+  for (const { sequence, text: own } of spoken) {
+    const handOver = sequence.handOver();
+    t.deepEqual([handOver.arrivedTokens, speaker.wrongRows(handOver, own)], [own.length, 0]);
+    handOver.close();
+    sequence.release();
+  }
+}
+
+test('the rows of a decoding step go to the pages of all its sequences by one launch per tensor', (t) => {
+  const bench = new CopyBench(t, { slots: 5, sideTensors: { whole: shapes.whole, narrow: shapes.narrow, third: { width: 333, dtype: 'float32' } } });
+  const { copies, launches, spoken } = decodeTogether(bench);
+  t.deepEqual([copies, launches], [0, 3]);
+  t.is(bench.device.pendingWork > 0, true, 'queued, like copies');
+  areRight(t, bench, spoken);
+  bench.close();
+});
+
+for (const [call, what] of [
+  ['cuModuleLoadDataEx', 'the device refuses the kernel'], ['cuMemHostGetDevicePointer', 'the kernel cannot write to registered pages'],
+  ['cuMemHostRegister', 'no page is registered'],
+] as const) {
+  test(`where ${what}, the rows of a step are copied one by one`, (t) => {
+    const bench = new CopyBench(t, { slots: 5, sideTensors: { narrow: shapes.narrow } });
+    bench.device.failCall(call, { result: 'CUDA_ERROR_NOT_SUPPORTED', times: 1000 });
+    const { copies, launches, spoken } = decodeTogether(bench);
+    t.deepEqual([copies, launches], [5, 0]);
+    areRight(t, bench, spoken);
+    bench.close();
+  });
+}
+
+test('rows that are too long for the kernel are copied, whatever goes beside them', (t) => {
+  const bench = new CopyBench(t, { slots: 5, sideTensors: { odd: { ...shapes.odd, pageBytes: 1024 * KiB }, narrow: shapes.narrow } });
+  const { copies, launches, spoken } = decodeTogether(bench);
+  t.deepEqual([copies, launches], [5, 1], 'rows of 80,000 bytes, and of 64');
+  areRight(t, bench, spoken);
   bench.close();
 });
 
@@ -219,6 +273,36 @@ test('a page that is given back to the system is unregistered first, behind copi
   t.is(speaker.wrongRows(handOver, spoken.text), 0);
   handOver.close();
   spoken.sequence.release();
+  bench.close();
+});
+
+test('no address of a slot is registered, whatever was written, shared, detached and cut there', (t) => {
+  const bench = new CopyBench(t); // 3 slots, and 2 that hand-overs may keep
+  const { device, speaker } = bench;
+  const slots: HandOver[] = [];
+  const say = (tokens: readonly number[]): Spoken => {
+    const spoken = speaker.say(tokens);
+    device.completeAll(); // else its slot is not leased again
+    slots.push(spoken.sequence.handOver());
+    return spoken;
+  };
+  for (const first of [10, 20]) say([first, ...text]).sequence.release();
+  const spoken = [say(text), say([...text.slice(0, 6), 50, 51]), say([60])];
+  for (const one of spoken) {
+    one.sequence.truncate(one.text.length - 1);
+    one.text.length -= 1;
+    for (const token of [70, 71, 72, 73]) speaker.decode(one, token);
+  }
+  const registered = device.journal().filter(({ call }) => call === 'cuMemHostRegister');
+  t.true(registered.length >= 3);
+  for (const name of Object.keys(shapes)) {
+    const addresses = slots.map((handOver) => handOver.address(name)).sort((one, other) => (one < other ? -1 : 1));
+    t.is(new Set(addresses).size, 5, 'all slots that the tensor has');
+    const end = 2n * addresses[4]! - addresses[3]!;
+    t.deepEqual(registered.filter(({ address, bytes }) => address < end && address + BigInt(bytes) > addresses[0]!), [], name);
+  }
+  for (const handOver of slots) handOver.close();
+  for (const { sequence } of spoken) sequence.release();
   bench.close();
 });
 

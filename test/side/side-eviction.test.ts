@@ -4,6 +4,7 @@ import test from 'ava';
 
 import { SidePages } from '#internal/side/side-pages.js';
 import { KvCache } from 'virtual-kv';
+import { SideSpeaker } from './side-speaker.js';
 
 const pageBytes = 64 * 1024;
 const held = 200;
@@ -73,3 +74,28 @@ test('a text that was looked at for eviction and is used again then goes last', 
   cache.setSideBudget(10 * pageBytes);
   t.deepEqual([found(one), found(other)], [6, 4]);
 });
+
+for (const names of [['narrow', 'wide'], ['wide', 'narrow']] as const) {
+  test(`tensors used at the same time lose the end of a text together, the wider one first, whichever is declared first (${names.join(', ')})`, (t) => {
+    const shapes = { narrow: { width: 4096, dtype: 'float32', pageBytes }, wide: { width: 8192, dtype: 'float32', pageBytes: 2 * pageBytes } } as const; // 4 tokens a page
+    using cache = new KvCache({
+      model: { layers: 1, kvHeads: 1, headDim: 64, dtype: 'float16' }, slots: 2, maxTokens: 64, memoryBudgetBytes: 2 ** 24, driver: 'host', pageBytes,
+      mapper: 'off', sideTensors: Object.fromEntries(names.map((name) => [name, shapes[name]])), sideBudgetBytes: 9 * pageBytes,
+    });
+    const text = Array.from({ length: 12 }, (_, index) => index + 1);
+    const speaker = new SideSpeaker(cache);
+    speaker.cacheText(text);
+    const found = (needs?: readonly string[]): number => cache.prefixes.lookup({ tokens: [...text, 99], needs }).cachedTokens;
+    const state = (): number[] => [cache.sideCounts().usedBytes / pageBytes, found(['narrow']), found(['wide']), found()];
+    t.deepEqual(state(), [9, 12, 12, 12]);
+    cache.setSideBudget(8 * pageBytes); // one page of the narrow one would do
+    t.deepEqual(state(), [7, 12, 8, 8]);
+    cache.setSideBudget(6 * pageBytes); // what a request that needs both cannot use goes before what it can
+    t.deepEqual(state(), [6, 8, 8, 8]);
+    cache.setSideBudget(9 * pageBytes);
+    cache.acquire({ tokens: [...text, 99], needs: ['narrow'] }).release();
+    cache.setSideBudget(3 * pageBytes);
+    t.deepEqual(state(), [2, 8, 0, 0], 'what was used later stays');
+    cache.verify();
+  });
+}

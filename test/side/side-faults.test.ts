@@ -144,11 +144,35 @@ const copyShape: BenchOptions = {
   sideBudgetBytes: 16_384 * KiB,
 };
 const copyKinds: readonly MockCall[] = [
-  'cuCtxPushCurrent', 'cuMemHostRegister', 'cuMemHostUnregister', 'cuMemcpyDtoHAsync', 'cuStreamCreate', 'cuStreamWaitEvent', 'cuStreamSynchronize', 'cuEventCreate',
+  'cuCtxPushCurrent', 'cuMemHostRegister', 'cuMemHostUnregister', 'cuMemHostGetDevicePointer', 'cuModuleLoadDataEx', 'cuModuleGetFunction', 'cuLaunchKernel', 'cuMemcpyDtoHAsync', 'cuStreamCreate', 'cuStreamWaitEvent', 'cuStreamSynchronize', 'cuEventCreate',
   'cuEventRecord', 'cuEventQuery', 'cuEventSynchronize', 'cuEventDestroy',
 ];
 const copyScenarios: readonly Scenario[] = [
   ...scenarios.filter(({ title }) => !title.startsWith('evicting')),
+  { title: 'writing the first rows of a cache', prepare: (_, speaker) => ({ alive: [], act: () => void speaker.cacheText(text) }) },
+  {
+    title: 'decoding two texts in one batch',
+    prepare: (_, speaker) => {
+      const both = [speaker.say(text), speaker.say([30, 31, 32])];
+      return {
+        alive: both,
+        act: () => {
+          for (const { sequence, text: own } of both) {
+            sequence.append(50);
+            own.push(50);
+          }
+          try {
+            speaker.compute(both, 1);
+          } finally {
+            for (const { sequence, text: own } of both) {
+              own.length = sequence.length;
+              sequence.truncate(sequence.length);
+            }
+          }
+        },
+      };
+    },
+  },
   {
     title: 'giving registered pages back',
     prepare: ({ cache, mock }, speaker) => {
@@ -180,7 +204,7 @@ for (const scenario of copyScenarios) {
       }
     }
     t.log(JSON.stringify(reached));
-    t.true((reached['cuMemcpyDtoHAsync'] ?? 0) + (reached['cuMemHostUnregister'] ?? 0) > 0);
+    t.true((reached['cuMemcpyDtoHAsync'] ?? 0) + (reached['cuLaunchKernel'] ?? 0) + (reached['cuMemHostUnregister'] ?? 0) > 0);
   });
 }
 

@@ -3,7 +3,7 @@
 import test from 'ava';
 
 import { HandOver, KvCache, type Batch, type Sequence } from 'virtual-kv';
-import { SideSpeaker } from './side-speaker.js';
+import { SideSpeaker, type Spoken } from './side-speaker.js';
 
 const text = [1, 2, 3, 4, 5, 6, 7, 8];
 
@@ -62,6 +62,22 @@ test('rows are written between prepare and commit, for the prepared tokens, and 
   t.throws(() => cache.writeSide(batch, rows(1)), { code: 'KV_SIDE_STATE', message: /rows of tokens 4 to 7 were not written/ });
   cache.discard(batch);
   t.is(cache.prefixes.lookup({ tokens: [...text, 9], needs: ['hidden'] }).cachedTokens, 4, 'and what was written stays');
+});
+
+test('rows for a batch or under a name of another cache are refused', (t) => {
+  using cache = open();
+  using other = open({ sideTensors: { theirs: { width: 8, dtype: 'float32' } } });
+  const sequence = other.acquire({ tokens: text });
+  const batch = batchOf(other, [sequence, 4]);
+  other.prepare(batch);
+  const rows = new Float32Array(32);
+  t.throws(() => cache.writeSide(batch, { hidden: rows }), { code: 'KV_BATCH_STATE', message: /belongs to another cache/ });
+  t.throws(() => other.writeSide(batch, { hidden: rows }), { code: 'KV_INVALID_OPTION' });
+  other.writeSide(batch, { theirs: rows });
+  other.commit(batch);
+  using handOver = sequence.handOver();
+  t.throws(() => handOver.rows('hidden'), { code: 'KV_INVALID_OPTION' });
+  t.deepEqual(handOver.rows('theirs'), rows);
 });
 
 test('a sequence reads and writes only what it carries, and only while it has its slot', (t) => {
@@ -174,4 +190,31 @@ test('writes refused for one sequence leave the rest of the batch as it was, whi
   cache.commit(batch);
   using handOver = first.sequence.handOver();
   t.is(speaker.wrongRows(handOver, first.text), 0);
+});
+
+test('where the rows of one sequence of a batch are refused, both grow in K and V, and only the other has its rows', (t) => {
+  const texts = [[1, 2, 3, 4, 5, 6], [9, 9, 9, 9]] as const;
+  const wrong: readonly [string, number, (rows: Float32Array) => Parameters<Sequence['writeSide']>[1], string][] = [
+    ['another width', 0, (rows) => ({ hidden: rows.subarray(1) }), 'KV_INVALID_OPTION'],
+    ['another dtype', 0, (rows) => ({ hidden: new Uint16Array(rows.length) as never }), 'KV_INVALID_OPTION'],
+    ['a row too many', 0, (rows) => ({ hidden: Float32Array.from([...rows, ...rows.subarray(0, 8)]) }), 'KV_SIDE_STATE'],
+    ['behind a gap', 1, (rows) => ({ hidden: rows.subarray(8) }), 'KV_SIDE_STATE'],
+  ];
+  for (const [what, from, rowsOf, code] of wrong) {
+    using cache = open({ sideTensors: { hidden: { width: 8, dtype: 'float32' } } });
+    const speaker = new SideSpeaker(cache);
+    const [one, two] = texts.map((tokens) => ({ sequence: cache.acquire({ tokens }), text: [...tokens] })) as [Spoken, Spoken];
+    const batch = batchOf(cache, [one.sequence, 6], [two.sequence, 4]);
+    cache.prepare(batch);
+    t.throws(() => { one.sequence.writeSide(from, rowsOf(speaker.rowsOf([one], 6)['hidden']!)); }, { code }, what);
+    two.sequence.writeSide(0, speaker.rowsOf([two], 4));
+    cache.commit(batch);
+    t.deepEqual([one, two].map(({ sequence }) => [sequence.length, sequence.sideTokens('hidden')]), [[6, 0], [4, 4]], what);
+    const found = (text: readonly number[], needs?: readonly string[]): number => cache.prefixes.lookup({ tokens: [...text, 0], needs }).cachedTokens;
+    t.deepEqual(texts.map((text) => [found(text, []), found(text)]), [[6, 0], [4, 4]], what);
+    t.like(cache.prefixes.explain({ tokens: [...texts[0], 0] }), { reason: 'side-never-written', keyValueTokens: 6 }, what);
+    using handOver = two.sequence.handOver();
+    t.is(speaker.wrongRows(handOver, two.text), 0, what);
+    cache.verify();
+  }
 });

@@ -1,6 +1,10 @@
 // How rows of side tensors are seen: a view takes as much as was asked for, is shared with the next one where it can be, and shows the
 // bytes of its tokens wherever it begins.
 
+import { execFile } from 'node:child_process';
+import * as path from 'node:path';
+import { promisify } from 'node:util';
+
 import test from 'ava';
 
 import { HandOver, KvCache, type Batch, type Sequence, type SideDtype, type SideView } from 'virtual-kv';
@@ -52,10 +56,11 @@ function isRight(rows: Readonly<SideView>, from: number, to: number): boolean {
 test('a few rows of a long text are a small buffer, and the next ones are in the same', (t) => {
   using world = written();
   const { handOver } = world;
-  const first = handOver.rows('hidden', 0, 1);
-  t.true(isRight(first, 0, 1));
+  t.true(isRight(handOver.rows('hidden', 0, 1), 0, 1));
+  const first = handOver.rows('hidden', 1, 2);
+  t.true(isRight(first, 1, 2));
   t.is(first.buffer.byteLength, MiB);
-  for (let token = 1; token < 200; token += 1) t.is(handOver.rows('hidden', token, token + 1).buffer, first.buffer);
+  for (let token = 2; token < 200; token += 1) t.is(handOver.rows('hidden', token, token + 1).buffer, first.buffer);
   const last = handOver.rows('hidden', tokens - 1, tokens);
   t.true(isRight(last, tokens - 1, tokens));
   t.true(last.buffer.byteLength <= MiB);
@@ -70,6 +75,68 @@ test('all rows are one array, also where some of them were seen before, and shor
   t.true(isRight(part, 1000, 1001));
   t.is(handOver.rows('hidden', 3000, 3001).buffer, all.buffer);
 });
+
+test('the first look at a few rows is a copy of them alone, the next one and one at many rows are windows', (t) => {
+  using world = written();
+  const { handOver } = world;
+  const first = handOver.rows('hidden', 100, 103);
+  t.true(isRight(first, 100, 103));
+  t.is(first.buffer.byteLength, 3 * 4 * width);
+  t.is(handOver.rows('hidden', 101, 102).buffer, first.buffer, 'what is in the copy is found there');
+  t.is(handOver.rows('hidden', 103, 104).buffer.byteLength, MiB);
+  using other = written();
+  t.true(other.handOver.rows('hidden', 100, 110).buffer.byteLength > 10 * 4 * width);
+});
+
+test('a copy of a hit shows its rows wherever it begins, across the ends of pages too', (t) => {
+  using world = written();
+  const { cache, sequence } = world;
+  sequence.release();
+  for (const [from, to] of [[0, 1], [16, 17], [15, 19], [32, 40], [4091, 4095]] as const) {
+    const hit = cache.acquire({ tokens: text, caching: 'read' });
+    using handOver = hit.handOver();
+    const rows = handOver.rows('hidden', from, to);
+    t.is(rows.buffer.byteLength, (to - from) * 4 * width);
+    t.true(isRight(rows, from, to), `${from} to ${to}`);
+    hit.release();
+  }
+});
+
+test('a copy is detached as a window is: once its sequence and hand-over have ended, and where the sequence is truncated before its end', (t) => {
+  using world = written();
+  const { handOver, sequence } = world;
+  const first = handOver.rows('hidden', 4000, 4001);
+  sequence.truncate(4000);
+  t.is(first.length, 0);
+  const second = handOver.rows('hidden', 10, 11);
+  t.true(isRight(second, 10, 11));
+  handOver.close();
+  t.is(second.length, width, 'the sequence still has its rows');
+  sequence.release();
+  t.is(second.length, 0);
+});
+
+for (const look of ['first', 'second'] as const) {
+  test(`a view is detached where its sequence is truncated before its end, also where no page is unmapped (${look} look)`, (t) => {
+    using cache = new KvCache({
+      model: { layers: 1, kvHeads: 1, headDim: 64, dtype: 'float32' }, slots: 1, maxTokens: 64, memoryBudgetBytes: 2 ** 22, driver: 'host',
+      pageBytes: 64 * KiB, mapper: 'off', sideTensors: { hidden: { width: 8, dtype: 'float32', pageBytes: 64 * KiB } },
+    });
+    const sequence = cache.acquire({ tokens: text.subarray(0, 8) });
+    const batch = cache.createBatch();
+    batch.add(sequence, 8);
+    cache.prepare(batch);
+    cache.writeSide(batch, { hidden: new Float32Array(8 * 8).fill(5) });
+    cache.commit(batch);
+    using handOver = sequence.handOver();
+    if (look === 'second') handOver.rows('hidden'); // a copy, and then a window
+    const all = handOver.rows('hidden');
+    t.is(all.length, 64);
+    sequence.truncate(2);
+    t.is(all.length, 0);
+    t.deepEqual([...handOver.rows('hidden', 0, 2)], new Array(16).fill(5));
+  });
+}
 
 for (const pageBytes of [64 * KiB, 2 * MiB]) {
   const seed = seedOf(`side views ${pageBytes}`);
@@ -139,3 +206,19 @@ for (const [dtype, rows] of [
     t.deepEqual(handOver.rows('codes'), rows);
   });
 }
+
+async function seenBy(scenario: string): Promise<Readonly<Record<string, number>>> {
+  const program = path.join(__dirname, 'viewed-hits.js');
+  const { stdout } = await promisify(execFile)(process.execPath, ['--expose-gc', '--no-warnings', program, scenario]);
+  return JSON.parse(stdout) as Record<string, number>;
+}
+
+test('V8 collects garbage while it learns of views of long texts, not with each hit: they own no memory', async (t) => {
+  const { hits, quiet } = await seenBy('many hits');
+  t.true(quiet! >= 50, `no ${quiet} hits in a row without a collection, in ${hits}`);
+});
+
+test('however a view ends, V8\'s count of external memory comes back to where it was, and never falls below zero', async (t) => {
+  const { leftMiB } = await seenBy('every end of a view'); // V8 of Node 24 and later ends a process whose count falls below zero
+  t.true(Math.abs(leftMiB!) < 10, `${leftMiB} MiB`);
+});

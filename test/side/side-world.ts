@@ -1,17 +1,24 @@
 // SideWorld: many sequences with side tensors on one cache, doing everything at random, and a model of what must be found: for each text
-// and tensor, how far it was ever written. Every row that can be read is compared with what was written for exactly that text.
+// and tensor, how far it was ever written. Every row that can be read, of K and V too, is compared with what was written for exactly that
+// text, so K, V and side tensors cannot disagree.
 
 import { isKvError } from '#internal/base/errors.js';
-import { mix32, type Random } from '#internal/base/random.js';
-import type { Batch, HandOver, KvCache, Sequence, SideTensorInfo } from 'virtual-kv';
+import type { Random } from '#internal/base/random.js';
+import type { Batch, HandOver, KvCache, PromptOptions, Sequence, SideTensorInfo } from 'virtual-kv';
+import { CoverModel } from './cover-model.js';
 import type { DeviceSource } from './device-source.js';
 import { readRows } from './side-reading.js';
+import { checkRows, hashesOf, rowOf } from './world-rows.js';
+
+/** Whose requests they are. The first is asked for most. */
+const domains: readonly PromptOptions[] = [{}, { tenant: 'b' }, { salt: 's' }, { adapter: 'l' }, { tenant: 'b', salt: 's', adapter: 'l' }];
 
 interface Running {
   readonly sequence: Sequence;
   readonly needs: readonly string[];
   readonly isStored: boolean;
-  readonly tenant: string | undefined;
+  /** Requests of others never find its text. */
+  readonly domain: string;
   /** Tensors of which some rows were not written: no more can be. */
   readonly gaps: Set<string>;
   text: number[];
@@ -21,6 +28,8 @@ interface Running {
 interface Added {
   readonly running: Running;
   readonly tokens: number;
+  /** Tensors of which its rows are written. */
+  readonly written: readonly SideTensorInfo[];
 }
 
 interface Lease {
@@ -48,14 +57,14 @@ export class SideWorld {
   readonly #running: Running[] = [];
   readonly #leases: Lease[] = [];
   readonly #texts: number[][] = [];
-  /** Prefixes that were cached with all their rows, by tensor ('' for K and V). */
-  readonly #covered = new Map<string, Set<number>>();
+  readonly #model: CoverModel;
   #namespace = 0;
   refusals = 0;
   hits = 0;
 
   constructor(cache: KvCache, options: SideWorldOptions) {
     this.#cache = cache;
+    this.#model = new CoverModel(cache, options.isLossless);
     this.#options = options;
     this.#random = options.random;
   }
@@ -75,8 +84,8 @@ export class SideWorld {
 
   /** Everything that runs or is handed over has its rows; the cache's books are right. */
   verify(): void {
-    for (const running of this.#running) this.#checkRunning(running);
-    for (const lease of this.#leases) this.#checkLease(lease);
+    for (const running of this.#running) this.#checkRunning(running, true);
+    for (const lease of this.#leases) this.#checkLease(lease, true);
     this.#cache.verify();
   }
 
@@ -100,7 +109,7 @@ export class SideWorld {
     else if (choice < 74) this.#release(running);
     else if (choice < 82) this.#handOver(running);
     else if (choice < 88) this.#closeLease();
-    else if (choice < 90) this.#checkLookup(this.#text(), random.chance(0.5) ? undefined : 'b');
+    else if (choice < 90) this.#checkLookup(this.#text(), this.#domain());
     else if (choice < 92) this.#cache.setSideBudget(this.#options.budgets[random.integer(this.#options.budgets.length)]!);
     else if (choice < 93 && !this.#options.isLossless) this.#reset();
     else this.#checkRunning(running);
@@ -111,15 +120,15 @@ export class SideWorld {
     const text = this.#text();
     const names = this.#cache.sideTensors.map(({ name }) => name);
     const needs = random.chance(0.5) ? names : names.filter(() => random.chance(0.6));
-    const tenant = random.chance(0.8) ? undefined : 'b';
+    const domain = this.#domain();
     const caching = random.chance(0.85) ? 'read-write' : random.chance(0.5) ? 'read' : 'write';
-    const found = caching === 'write' ? 0 : this.#cache.prefixes.lookup({ tokens: text, needs, tenant }).cachedTokens;
+    const found = caching === 'write' ? 0 : this.#cache.prefixes.lookup({ tokens: text, needs, ...domain }).cachedTokens;
     const reserve = random.chance(0.5) ? 'prompt' : 'none';
-    const sequence = this.#cache.acquire({ tokens: text, needs, tenant, caching, reserve });
+    const sequence = this.#cache.acquire({ tokens: text, needs, caching, reserve, ...domain });
     // A shortage of K and V may cost the end of a match, which has to be copied.
     if (sequence.cachedTokens > found) throw new Error(`${sequence.cachedTokens} tokens were acquired where ${found} are cached`);
     this.hits += sequence.cachedTokens > 0 ? 1 : 0;
-    const running = { sequence, needs, isStored: caching !== 'read', tenant, gaps: new Set<string>(), text };
+    const running = { sequence, needs, isStored: caching !== 'read', domain: this.#nameOf(domain), gaps: new Set<string>(), text };
     this.#running.push(running);
     this.#checkRunning(running);
   }
@@ -131,8 +140,9 @@ export class SideWorld {
     const chosen = this.#running.filter(() => random.chance(0.4)).slice(0, 6);
     if (chosen.length === 0) return;
     const skipped = cache.sideTensors.filter(() => random.chance(0.04)).map(({ name }) => name);
+    const isPerSequence = random.chance(0.5);
     const batch = cache.createBatch();
-    const added: Added[] = [];
+    const chosenTokens: Omit<Added, 'written'>[] = [];
     for (const running of chosen) {
       const { sequence, text } = running;
       if (text.length === sequence.length) {
@@ -143,37 +153,60 @@ export class SideWorld {
       }
       const tokens = 1 + random.integer(text.length - sequence.length);
       batch.add(sequence, tokens);
-      added.push({ running, tokens });
+      chosenTokens.push({ running, tokens });
     }
-    if (added.length === 0) return;
+    if (chosenTokens.length === 0) return;
     cache.prepare(batch);
-    const written = cache.sideTensors.filter(({ name }) => !skipped.includes(name) &&
-      added.every(({ running }) => !running.needs.includes(name) || !running.gaps.has(name)));
+    const hasGap = ({ needs, gaps }: Running, name: string): boolean => needs.includes(name) && gaps.has(name);
+    const tensors = cache.sideTensors.filter(({ name }) => !skipped.includes(name));
+    const whole = tensors.filter(({ name }) => chosenTokens.every(({ running }) => !hasGap(running, name)));
+    const added = chosenTokens.map(({ running, tokens }) => ({
+      running, tokens, written: isPerSequence ? tensors.filter(({ name }) => running.needs.includes(name) && !running.gaps.has(name)) : whole,
+    }));
     try {
       if (random.chance(0.05)) { // what is written and then discarded counts for nothing
-        this.#write(batch, added, written, 1);
+        this.#write(isPerSequence ? undefined : batch, added, 1);
         cache.discard(batch);
         cache.prepare(batch);
       }
-      this.#write(batch, added, written, 0);
+      this.#write(isPerSequence ? undefined : batch, added, 0);
     } catch (error) {
       cache.discard(batch);
       throw error;
     }
     cache.commit(batch);
-    for (const { running } of added) {
+    for (const { running, written } of added) {
       for (const { name } of cache.sideTensors) if (!written.some((tensor) => tensor.name === name)) running.gaps.add(name);
       this.#note(running);
     }
   }
 
-  #write(batch: Batch, added: readonly Added[], tensors: readonly SideTensorInfo[], noise: number): void {
+  /** Writes the new tokens of each: side rows of the whole batch, or of its sequences one by one (undefined). `noise` makes others of them. */
+  #write(batch: Batch | undefined, added: readonly Added[], noise: number): void {
+    for (const { running: { sequence, text, domain }, tokens } of added) {
+      const hashes = hashesOf(text, domain);
+      for (let at = sequence.length; at < sequence.length + tokens; at += 1) this.#cache.stamp(sequence, at, 1, hashes[at]! + noise);
+    }
+    if (batch !== undefined) {
+      this.#cache.writeSide(batch, Object.fromEntries(added[0]!.written.map((tensor) => [tensor.name, this.#placed(rowsOf(added, tensor, noise))])));
+      return;
+    }
+    for (const one of added) {
+      const { sequence } = one.running;
+      const half = this.#random.chance(0.5) ? one.tokens : this.#random.integer(one.tokens + 1);
+      for (const tensor of one.written) {
+        const rows = rowsOf([one], tensor, noise);
+        const at = half * tensor.width;
+        if (half > 0) sequence.writeSide(sequence.length, { [tensor.name]: half < one.tokens ? rows.subarray(0, at) : this.#placed(rows) });
+        if (half < one.tokens) sequence.writeSide(sequence.length + half, { [tensor.name]: this.#placed(rows.subarray(at)) });
+      }
+    }
+  }
+
+  /** The rows, or where they are on the device. */
+  #placed(rows: Float32Array): Float32Array | ReturnType<DeviceSource['put']> {
     const { source } = this.#options;
-    const random = this.#random;
-    this.#cache.writeSide(batch, Object.fromEntries(tensors.map(({ name, width }) => {
-      const rows = rowsOf(added, name, width, noise);
-      return [name, source !== undefined && random.chance(0.6) ? source.put(rows) : rows];
-    })));
+    return source !== undefined && this.#random.chance(0.6) ? source.put(rows) : rows;
   }
 
   #truncate(running: Running): void {
@@ -181,7 +214,8 @@ export class SideWorld {
     const tokens = Math.max(0, sequence.length - this.#random.integer(this.#random.chance(0.7) ? 6 : sequence.length + 1));
     sequence.truncate(tokens);
     const kept = running.text.slice(0, tokens);
-    running.text = this.#random.chance(0.5) ? kept : [...kept, ...Array.from({ length: 1 + this.#random.integer(3) }, () => this.#random.integer(3))];
+    const more = this.#random.chance(0.5) ? [] : Array.from({ length: 1 + this.#random.integer(3) }, () => this.#random.integer(3));
+    running.text = [...kept, ...more].slice(0, this.#options.maxTokens);
     if (running.text.length > tokens) sequence.append(running.text.slice(tokens));
     for (const lease of this.#leases) if (lease.running === running) lease.text = running.text;
     for (const name of running.needs) if (sequence.sideTokens(name) === tokens) running.gaps.delete(name);
@@ -244,35 +278,33 @@ export class SideWorld {
     return text.slice();
   }
 
-  #note({ sequence, text, needs, isStored, tenant, gaps }: Running): void {
+  #domain(): PromptOptions {
+    return this.#random.chance(0.75) ? domains[0]! : domains[this.#random.integer(domains.length)]!;
+  }
+
+  #nameOf(domain: PromptOptions): string {
+    return JSON.stringify([domain, this.#namespace % 2]);
+  }
+
+  #note({ sequence, text, needs, isStored, domain, gaps }: Running): void {
     if (!isStored) return;
-    const hashes = hashesOf(text.slice(0, sequence.length), tenant ?? '');
-    for (const name of ['', ...needs.filter((need) => !gaps.has(need))]) {
-      let covered = this.#covered.get(name);
-      if (covered === undefined) this.#covered.set(name, covered = new Set());
-      for (const hash of hashes) covered.add(hash);
-    }
-    for (const name of gaps) { // up to where it was written
-      if (!needs.includes(name)) continue;
-      const covered = this.#covered.get(name) ?? new Set();
-      for (const hash of hashes.slice(0, sequence.sideTokens(name))) covered.add(hash);
-      this.#covered.set(name, covered);
-    }
+    const hashes = hashesOf(text.slice(0, sequence.length), domain);
+    this.#model.note('', hashes);
+    for (const name of needs) this.#model.note(name, gaps.has(name) ? hashes.slice(0, sequence.sideTokens(name)) : hashes); // up to where it was written
   }
 
-  #checkLookup(text: readonly number[], tenant: string | undefined): void {
+  #checkLookup(text: readonly number[], domain: PromptOptions): void {
     if (this.#options.isLossless) this.#options.advance?.(); // all that was written has arrived
-    const hashes = hashesOf(text, tenant ?? '');
-    for (const needs of [[], ...this.#cache.sideTensors.map(({ name }) => [name])]) {
-      const { cachedTokens } = this.#cache.prefixes.lookup({ tokens: text, needs, tenant });
-      const covers = ['', ...needs].map((name) => firstMissing(hashes, this.#covered.get(name) ?? new Set()));
-      const most = Math.min(text.length - 1, ...covers);
-      if (cachedTokens > most) throw new Error(`${cachedTokens} tokens are found with [${needs.join()}], and ${most} were ever there`);
-      if (this.#options.isLossless && cachedTokens < most) throw new Error(`${cachedTokens} tokens are found with [${needs.join()}] of ${most} that are there`);
-    }
+    this.#model.check(text, hashesOf(text, this.#nameOf(domain)), domain);
   }
 
-  #checkRunning({ sequence, needs, text, gaps }: Running): void {
+  /** @param isThorough Whether K and V of all tokens are compared, and not of a few only. */
+  #checkRunning({ sequence, needs, text, gaps, domain }: Running, isThorough = false): void {
+    const hashes = hashesOf(text, domain);
+    const step = isThorough ? 1 : 1 + this.#random.integer(12);
+    for (let at = 0; at < sequence.length; at += step) {
+      if (this.#cache.verifyStamp(sequence, at, 1, hashes[at]!) !== 0) throw new Error(`K or V of token ${at} are not those of the text`);
+    }
     if (needs.length === 0) return;
     for (const name of needs) {
       const tokens = sequence.sideTokens(name);
@@ -280,61 +312,34 @@ export class SideWorld {
     }
     const handOver = sequence.handOver();
     try {
-      this.#checkRows(handOver, text);
+      this.#checkRows(handOver, hashes, isThorough);
     } finally {
       handOver.close();
     }
   }
 
-  #checkLease({ handOver, text }: Lease): void {
-    this.#checkRows(handOver, text);
+  #checkLease({ handOver, text, running: { domain } }: Lease, isThorough = false): void {
+    this.#checkRows(handOver, hashesOf(text, domain), isThorough);
   }
 
-  #checkRows(handOver: HandOver, text: readonly number[]): void {
+  /** Compares every element; unless it is thorough, from some token on. */
+  #checkRows(handOver: HandOver, hashes: readonly number[], isThorough: boolean): void {
     const { tokens } = handOver;
-    const hashes = hashesOf(text, '');
     for (const { name, width } of this.#cache.sideTensors) {
       if (!handOver.names.includes(name)) continue;
-      const from = this.#random.integer(tokens + 1);
-      const rows = readRows(this.#cache, handOver, name, from, tokens);
-      for (let at = from; at < tokens; at += 1) checkRow(rows.subarray((at - from) * width, (at - from + 1) * width), hashes[at]!, name, at);
+      const from = isThorough ? 0 : this.#random.integer(tokens + 1);
+      checkRows(readRows(this.#cache, handOver, name, from, tokens), { hashes: hashes.slice(from, tokens), tensor: name, width, from });
     }
   }
 }
 
 /** Rows of the next tokens of each, packed; `noise` makes others of them. */
-function rowsOf(added: readonly Added[], name: string, width: number, noise: number): Float32Array {
+function rowsOf(added: readonly Added[], { name, width }: SideTensorInfo, noise: number): Float32Array {
   const rows = new Float32Array(added.reduce((sum, { tokens }) => sum + tokens, 0) * width);
   let at = 0;
-  for (const { running: { sequence, text }, tokens } of added) {
-    const hashes = hashesOf(text, '');
-    for (let index = 0; index < tokens; index += 1, at += 1) {
-      const row = rows.subarray(at * width, (at + 1) * width);
-      row.fill(valueOf(hashes[sequence.length + index]!, name) + noise);
-    }
+  for (const { running: { sequence, text, domain }, tokens } of added) {
+    const hashes = hashesOf(text, domain);
+    for (let index = 0; index < tokens; index += 1, at += 1) rows.set(rowOf(hashes[sequence.length + index]! + noise, name, width), at * width);
   }
   return rows;
-}
-
-/** Looks at every 200th element, which is more often than pages end, and the last. */
-function checkRow(row: Float32Array, hash: number, name: string, at: number): void {
-  const value = valueOf(hash, name);
-  for (let element = 0; element < row.length; element += 200) {
-    if (row[element] !== value) throw new Error(`element ${element} of token ${at} of ${name} is ${row[element]}, not ${value}`);
-  }
-  if (row.at(-1) !== value) throw new Error(`the last element of token ${at} of ${name} is ${row.at(-1)}, not ${value}`);
-}
-
-function hashesOf(text: readonly number[], tenant: string): number[] {
-  let hash = 7 + tenant.length;
-  return text.map((token) => hash = mix32(hash, token + 1));
-}
-
-function valueOf(hash: number, name: string): number {
-  return mix32(hash, name.length) & 0x7f_ffff;
-}
-
-function firstMissing(hashes: readonly number[], covered: ReadonlySet<number>): number {
-  const missing = hashes.findIndex((hash) => !covered.has(hash));
-  return missing < 0 ? hashes.length : missing;
 }

@@ -21,7 +21,7 @@ const points: readonly (readonly [string, number])[] = [
   ['segment-folder-synced', 1], ['record-begun', 9], ['payload-part-written', 5], ['record-written', 7], ['record-synced', 8],
   ['removals-written', 6], ['removals-synced', 5], ['footer-written', 1], ['trailer-written', 2], ['segment-cut', 1], ['footer-synced', 2],
   ['copies-written', 1], ['copies-synced', 1], ['segments-deleted', 1], ['deletions-synced', 1], ['reordered-written', 3],
-  ['reordered-synced', 4],
+  ['reordered-synced', 4], ['copy-payloads-written', 1], ['payload-synced', 3],
 ];
 
 /** Runs a process to its end; `mostSteps`: kills it once it has told of so many. */
@@ -73,7 +73,7 @@ test('a process that is not killed passes the named points, all of them', (t) =>
 }));
 
 for (const durability of ['sync', 'interval'] as const) {
-  const mine = durability === 'sync' ? points : points.filter(([point]) => /^(removals-w|record-w|reordered-|copies-w|footer-w)/.test(point));
+  const mine = durability === 'sync' ? points : points.filter(([point]) => /^(removals-w|record-w|reordered-|copies-w|copy-p|payload-s|footer-w)/.test(point));
   test(`a process killed at any of ${mine.length} points loses nothing that it acknowledged, with durability ${durability}`, async (t) => {
     for (const [index, [point, nth]] of mine.entries()) {
       if (scale < 1 && index % 4 !== 0) continue;

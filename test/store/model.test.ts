@@ -5,6 +5,7 @@ import test from 'ava';
 import { Random } from '#internal/base/random.js';
 import { DiskStore } from '#internal/store/disk-store.js';
 import { StoreFaults } from '#internal/store/store-faults.js';
+import type { PutResult } from '#internal/store/store-record.js';
 import { seedOf } from '../helpers/seed.js';
 import { assertAccounts, inFolder, keyOf, KiB, MiB, options, orderOf, readBack, recordOf, scale, segmentsOf, versionOf, withStore } from './store-world.js';
 
@@ -139,5 +140,54 @@ test('a removal outlives the files that it kept dead while a copy of its record 
   await withStore(given, (again) => {
     t.false(again.has(keyOf(kept)), 'the copy was written behind the removal, and is dead');
     return Promise.resolve();
+  });
+}));
+
+test('a full store gives garbage back also where every file is more than half alive', (t) => inFolder(async (directory) => {
+  const given = options(directory, { durability: 'none', bytes: 2 * MiB });
+  const sizes = [3 * KiB];
+  await withStore(given, async (store) => {
+    let stored = 0;
+    while ((await store.put(recordOf(stored, 0, sizes))).stored) stored += 1;
+    const gone = Array.from({ length: stored }, (_, number) => number).filter((number) => number % 4 === 0);
+    await store.remove(gone.map(keyOf));
+    t.true(store.stats().fileBytes > given.bytes * 0.85, 'no file is dead');
+    let more = 0;
+    for (; more < gone.length * 0.6; more += 1) {
+      const put = (): Promise<PutResult> => store.put(recordOf(stored + more, 0, sizes));
+      let result = await put();
+      if (!result.stored) {
+        await store.gc();
+        result = await put();
+      }
+      t.deepEqual(result, { stored: true }, `record ${more} of ${gone.length} that there was room for`);
+    }
+    assertAccounts(t, store, directory);
+    for (let number = 0; number < stored + more; number += 1) {
+      t.is(await versionOf(t, store, number, [0], sizes), number < stored && number % 4 === 0 ? undefined : 0);
+    }
+  });
+}));
+
+test('records do not slip beyond the limit into files that were made for removals', (t) => inFolder(async (directory) => {
+  const given = options(directory, { durability: 'none', bytes: 2 * MiB });
+  const sizes = [KiB];
+  await withStore(given, async (store) => {
+    const kept: number[] = [];
+    while ((await store.put(recordOf(kept.length, 0, sizes))).stored) kept.push(kept.length);
+    let full = 0;
+    for (let number = kept.length, last = number + 400; number < last; number += 1) {
+      const [gone] = kept.splice((number * 61) % kept.length, 1);
+      await store.remove([keyOf(gone!)]);
+      if ((await store.put(recordOf(number, 0, sizes))).stored) {
+        kept.push(number);
+      } else {
+        full += 1;
+        await store.gc();
+      }
+      assertAccounts(t, store, directory);
+    }
+    t.true(full > 3 && full < 150, `${full} times full`);
+    for (const number of kept) t.is(await versionOf(t, store, number, [0], sizes), 0);
   });
 }));

@@ -7,6 +7,7 @@ import * as path from 'node:path';
 import test, { type ExecutionContext } from 'ava';
 
 import { Random } from '#internal/base/random.js';
+import type { DiskStore } from '#internal/store/disk-store.js';
 import type { Durability } from '#internal/store/disk-store-options.js';
 import { StoreFaults, type FileChange } from '#internal/store/store-faults.js';
 import { seedOf } from '../helpers/seed.js';
@@ -118,6 +119,16 @@ async function live(t: ExecutionContext, directory: string, durability: Durabili
   return { journal: faults.takeJournal(), begun, acknowledged, syncs };
 }
 
+/** Writes what a loss of power left of `from` into the new folder `to`. */
+function writeDisk(files: ReadonlyMap<string, Buffer>, from: string, to: string): void {
+  mkdirSync(to);
+  for (const [file, bytes] of files) {
+    const copy = path.join(to, path.relative(from, file));
+    mkdirSync(path.dirname(copy), { recursive: true });
+    writeFileSync(copy, bytes);
+  }
+}
+
 for (const [durability, what] of [['sync', 'acknowledged'], ['none', 'acknowledged before a sync']] as const) {
   test(`after a loss of power everything ${what} is as it was acknowledged (seed ${seed})`, (t) => inFolder(async (directory) => {
     const random = new Random(seed);
@@ -128,12 +139,7 @@ for (const [durability, what] of [['sync', 'acknowledged'], ['none', 'acknowledg
     for (let turn = 0; turn < (durability === 'sync' ? 30 : 15) * Math.max(1, scale); turn += 1) {
       const cut = turn === 0 ? journal.length : random.integer(journal.length);
       const disk = path.join(directory, `disk-${turn}`);
-      mkdirSync(disk);
-      for (const [file, bytes] of diskAfter(journal, cut, random, turn % 3 === 2 ? 512 : 4 * KiB)) {
-        const copy = path.join(disk, path.relative(here, file));
-        mkdirSync(path.dirname(copy), { recursive: true });
-        writeFileSync(copy, bytes);
-      }
+      writeDisk(diskAfter(journal, cut, random, turn % 3 === 2 ? 512 : 4 * KiB), here, disk);
       await withStore(options(disk), async (opened) => {
         assertAccounts(t, opened, disk);
         for (const number of numbers) {
@@ -144,6 +150,42 @@ for (const [durability, what] of [['sync', 'acknowledged'], ['none', 'acknowledg
         }
         t.true((await opened.put(recordOf(999))).stored);
       });
+      rmSync(disk, { recursive: true });
+    }
+  }));
+}
+
+for (const work of ['reorder', 'gc'] as const) {
+  test(`a loss of power in the middle of a ${work} costs no record that it moves, then or when garbage is collected again (seed ${seed})`, (t) => inFolder(async (directory) => {
+    const random = new Random(seed);
+    const faults = new StoreFaults();
+    faults.startJournal();
+    const here = path.join(directory, 'here');
+    const store = await faults.open(options(here, { threads: 1 }));
+    for (const number of numbers) t.true((await store.put(recordOf(number, 1, sizes))).stored);
+    const kept = numbers.filter((number) => number % 5 >= 3);
+    await store.remove(numbers.filter((number) => !kept.includes(number)).map(keyOf));
+    const began = faults.journalLength();
+    if (work === 'gc') t.true((await store.gc()).copiedBytes > 0);
+    else for (const number of kept) t.true((await store.reorder(keyOf(number), orderOf(random))).stored);
+    await store.close();
+    const journal = faults.takeJournal();
+    for (let turn = 0; turn < 60 * Math.max(1, scale); turn += 1) {
+      const cut = began + 1 + random.integer(journal.length - began);
+      const disk = path.join(directory, `disk-${turn}`);
+      writeDisk(diskAfter(journal, cut, random, 4 * KiB), here, disk);
+      const judge = async (opened: DiskStore): Promise<void> => {
+        for (const number of numbers) {
+          t.is(await versionOf(t, opened, number, [1], sizes), kept.includes(number) ? 1 : undefined, `power lost after ${cut} changes: record ${number}`);
+        }
+      };
+      for (let life = 0; life < 2; life += 1) {
+        await withStore(options(disk, { durability: 'none' }), async (opened) => {
+          await judge(opened);
+          await opened.gc();
+          await judge(opened);
+        });
+      }
       rmSync(disk, { recursive: true });
     }
   }));

@@ -9,9 +9,12 @@ import { keyOf, MiB, options, recordOf } from './store-world.js';
 
 async function busyStore(directory: string): Promise<DiskStore> {
   const store = await DiskStore.open(options(directory, { bytes: 64 * MiB, segmentBytes: 2 * MiB, durability: 'interval', threads: 4 }));
+  const parts = store as unknown as { getTokens(...values: unknown[]): Promise<unknown> }; // internal
   for (let number = 0; number < 200; number += 1) {
-    void store.put(recordOf(number, 0, [20_000, 3_000]));
+    void store.put(recordOf(number, 0, [20_000, 3_200]));
     void store.get(keyOf(number - 9), [{ stripe: 1, target: new Uint8Array(20_000) }]);
+    void parts.getTokens(keyOf(number - 9), { stripes: Float64Array.of(1), counts: Float64Array.of(2), tokens: Int32Array.of(3, 9) }, new Uint8Array(2 * 20_000 / 16));
+    if (number % 10 === 0) void store.reorder(keyOf(number - 20), Int32Array.from({ length: 16 }, (_, token) => 15 - token));
   }
   void store.gc();
   void store.verify().catch(() => {}); // it may be closed before that ends

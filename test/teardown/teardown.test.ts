@@ -1,12 +1,17 @@
 // However a process, a thread or an object ends, it ends without a crash: each scenario of child.ts in a process of its own.
 
 import { spawn } from 'node:child_process';
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
 import * as path from 'node:path';
 
 import test from 'ava';
 
 const child = path.join(__dirname, 'child.js');
 const drivers = ['mock', 'host'] as const;
+/** Where the processes run, and leave what they could not remove. */
+const cwd = mkdtempSync(path.join(tmpdir(), 'vkv-teardown-'));
+test.after.always(() => { rmSync(cwd, { recursive: true, force: true }); });
 /** Under a leak checker: what V8 does not free when a process is ended in the middle is not ours. */
 const env = { ...process.env, ASAN_OPTIONS: `${process.env['ASAN_OPTIONS'] ?? ''}:detect_leaks=0` };
 
@@ -18,7 +23,7 @@ interface End {
 
 function run(scenario: string, on: string, ...flags: readonly string[]): Promise<End> {
   return new Promise((resolve, reject) => {
-    const started = spawn(process.execPath, [...flags, child, scenario, on], { stdio: ['ignore', 'ignore', 'pipe'], env });
+    const started = spawn(process.execPath, [...flags, child, scenario, on], { stdio: ['ignore', 'ignore', 'pipe'], env, cwd });
     let errors = '';
     started.stderr.setEncoding('utf8').on('data', (text: string) => { errors += text; });
     started.on('error', reject);

@@ -2,9 +2,9 @@ import test from 'ava';
 
 import type { TierPut } from 'virtual-kv';
 
-import { ImportanceMeans } from '#internal/prefix/importance/importance-means.js';
-import { chunksHolding, orderByImportance, rowsOfOrder } from '#internal/prefix/importance/importance-order.js';
+import { chunksHolding, ImportanceMeans, orderByImportance, rowsOfOrder } from '#internal/tiers/importance-means.js';
 import { BlockReorderer, type ReorderingTier } from '#internal/tiers/block-reorderer.js';
+import { selectedWeights } from './selected-weights.js';
 
 interface World {
   readonly means: ImportanceMeans;
@@ -38,7 +38,7 @@ function world(): World {
 }
 
 function note(means: ImportanceMeans, key: string, selected: readonly number[], times: number): void {
-  for (let time = 0; time < times; time += 1) means.noteSelected(key, Int32Array.from(selected), 8);
+  for (let time = 0; time < times; time += 1) means.note(key, selectedWeights(selected, 8));
 }
 
 test('tokens that requests selected come first, the others stay in order', (t) => {

@@ -6,12 +6,12 @@ import test from 'ava';
 import { diskTier, type TierTokens } from 'virtual-kv';
 
 import { Random } from '#internal/base/random.js';
-import { ImportanceMeans } from '#internal/prefix/importance/importance-means.js';
-import { rowsOfOrder } from '#internal/prefix/importance/importance-order.js';
+import { ImportanceMeans, rowsOfOrder } from '#internal/tiers/importance-means.js';
 import { BlockReorderer, type ReorderingTier } from '#internal/tiers/block-reorderer.js';
 import { digestOf, makeBlock } from '#internal/tiers/contract-blocks.js';
 import { seedOf } from '../helpers/seed.js';
 import { inFolder } from '../store/store-world.js';
+import { selectedWeights } from './selected-weights.js';
 
 const KiB = 2 ** 10;
 const seed = seedOf('read amplification');
@@ -87,7 +87,7 @@ for (const { what, rowBytes, probeBytes, strays } of models) {
     for (let request = 0; request < 12; request += 1) {
       const ratio = ratios[request % ratios.length]!;
       blocks.forEach(({ record }, index) => {
-        means.noteSelected(record.key, selectionOf(random, ranking[index]!, Math.max(1, Math.ceil(blockTokens * ratio)), strays), blockTokens);
+        means.note(record.key, selectedWeights(selectionOf(random, ranking[index]!, Math.max(1, Math.ceil(blockTokens * ratio)), strays), blockTokens));
       });
     }
     const rows = new Map<string, Int32Array>();

@@ -45,7 +45,7 @@ struct DenseKernels {
   void (*gate)(const float* gate, const float* up, float* output, int64_t count);
   // `count` elements as floats.
   void (*to_floats)(float* to, const void* from, Dtype dtype, int64_t count);
-  void (*multiply_int8)(const Int8Part& part);
+  const Int8Kernels* int8;
 };
 
 // Null where this machine or this build cannot run them; Portable is always there.

@@ -20,6 +20,8 @@ namespace {
 
 #include "kernels/dense/cpu/product_inl.h"
 
+#include "kernels/dense/cpu/panel_rows_inl.h"
+
 #include "kernels/dense/cpu/rows_inl.h"
 }  // namespace
 }  // namespace vkv::kernels
@@ -29,7 +31,7 @@ VKV_TARGET_END
 namespace vkv::kernels {
 
 const DenseKernels* Avx2Dense() {
-  static constexpr DenseKernels kKernels = {"avx2", Multiply, Normalize, Rotate, Gate, ToFloats, MultiplyInt8Avx2};
+  static const DenseKernels kKernels = {"avx2", Multiply, Normalize, Rotate, Gate, ToFloats, Avx2Int8()};
   return Avx2Kernels() == nullptr ? nullptr : &kKernels;
 }
 

@@ -25,6 +25,8 @@ namespace {
 
 #include "kernels/dense/cpu/product_inl.h"
 
+#include "kernels/dense/cpu/panel_tiles_inl.h"
+
 #include "kernels/dense/cpu/rows_inl.h"
 }  // namespace
 }  // namespace vkv::kernels
@@ -34,8 +36,10 @@ VKV_TARGET_END
 namespace vkv::kernels {
 
 const DenseKernels* Avx512Dense() {
-  static constexpr DenseKernels kKernels = {"avx512", Multiply, Normalize, Rotate, Gate, ToFloats, MultiplyInt8Avx2};
-  return Avx512Kernels() == nullptr ? nullptr : &kKernels;
+  if (Avx512Kernels() == nullptr) return nullptr;
+  static const DenseKernels kKernels = {
+      "avx512", Multiply, Normalize, Rotate, Gate, ToFloats, VnniInt8() == nullptr ? Avx2Int8() : VnniInt8()};
+  return &kKernels;
 }
 
 }  // namespace vkv::kernels

@@ -15,12 +15,13 @@ namespace {
 
 #include "kernels/dense/cpu/product_inl.h"
 
+#include "kernels/dense/cpu/panel_rows_inl.h"
+
 #include "kernels/dense/cpu/rows_inl.h"
 }  // namespace
 
 const DenseKernels* PortableDense() {
-  static constexpr DenseKernels kKernels = {"portable", Multiply, Normalize,           Rotate,
-                                            Gate,       ToFloats, MultiplyInt8Portable};
+  static const DenseKernels kKernels = {"portable", Multiply, Normalize, Rotate, Gate, ToFloats, PortableInt8()};
   return &kKernels;
 }
 

@@ -25,8 +25,8 @@ Int8Input CpuDense::Quantize(const ProductInput& input) {
   auto* const values = reinterpret_cast<int8_t*>(rows_.data());
   float* const scales = rows_.data() + elements / int64_t{sizeof(float)};
   pool_->ForEach(input.rows, ThreadsFor(4 * elements), [&](int64_t row, int) {
-    QuantizeRow(input.input + row * input.inputs, input.inputs, values + row * input.inputs,
-                scales + row * (input.inputs / kBlockElements));
+    dense_->int8->quantize(input.input + row * input.inputs, input.inputs, values + row * input.inputs,
+                           scales + row * (input.inputs / kBlockElements));
   });
   return {values, scales, input.rows, input.inputs};
 }
@@ -39,7 +39,8 @@ Status CpuDense::Multiply(const ProductInput& input, std::span<const Product> pr
     has_int8 = has_int8 || product.dtype == kInt8Weights;
   }
   const Int8Input rows = has_int8 ? Quantize(input) : Int8Input{};
-  scratch_.Reserve(kProductScratchFloats * threads_);
+  const int64_t scratch_floats = std::max(kProductScratchFloats, has_int8 ? Int8ScratchFloats(input.inputs) : 0);
+  scratch_.Reserve(scratch_floats * threads_);
   const int threads = ThreadsFor(input.rows * input.inputs * outputs);
   // Whole panels, so that no two parts share a line of weights.
   const int64_t wanted = threads == 1 ? outputs : outputs / (threads * kPartsPerThread);
@@ -51,8 +52,9 @@ Status CpuDense::Multiply(const ProductInput& input, std::span<const Product> pr
     for (; part >= CeilDiv(product->outputs, per_part); ++product) part -= CeilDiv(product->outputs, per_part);
     const int64_t from = part * per_part;
     const int64_t to = std::min(product->outputs, from + per_part);
-    if (product->dtype == kInt8Weights) return dense_->multiply_int8({&*product, rows, from, to});
-    dense_->multiply({&*product, input, from, to}, scratch_.data() + worker * kProductScratchFloats);
+    float* const scratch = scratch_.data() + worker * scratch_floats;
+    if (product->dtype == kInt8Weights) return dense_->int8->multiply({&*product, rows, from, to}, scratch);
+    dense_->multiply({&*product, input, from, to}, scratch);
   });
   return Ok();
 }

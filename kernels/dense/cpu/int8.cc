@@ -9,7 +9,6 @@
 namespace vkv::kernels {
 namespace {
 
-constexpr float kLargestInteger = 127;
 constexpr int kGroup = 4;
 constexpr int kGroups = kBlockElements / kGroup;
 
@@ -39,7 +38,7 @@ float LargestOf(const float* from) {
 void QuantizeRow(const float* row, int64_t inputs, int8_t* values, float* scales) {
   for (int64_t at = 0; at < inputs; at += kBlockElements) {
     const float largest = LargestOf(row + at);
-    const bool is_usable = largest >= 0x1p-100f;  // neither NaN, nor so small that 127 / largest overflows
+    const bool is_usable = largest >= kLeastLargest;  // neither NaN, nor so small that 127 / largest overflows
     const float factor = is_usable ? kLargestInteger / largest : 0;
     *scales++ = is_usable ? largest / kLargestInteger : std::isnan(largest) ? largest : 0;
     for (int i = 0; i < kBlockElements; ++i)
@@ -65,7 +64,9 @@ void ToFloats(float* to, const Int8Block* from, int64_t count) {
   }
 }
 
-void MultiplyInt8Portable(const Int8Part& part) {
+namespace {
+
+void Multiply(const Int8Part& part, float* /*scratch*/) {
   const Product& product = *part.product;
   const Int8Input& input = part.input;
   const int64_t blocks = input.inputs / kBlockElements;
@@ -91,6 +92,13 @@ void MultiplyInt8Portable(const Int8Part& part) {
       FinishOutput(product, row, o, lanes[0]);
     }
   }
+}
+
+}  // namespace
+
+const Int8Kernels* PortableInt8() {
+  static constexpr Int8Kernels kKernels = {QuantizeRow, Multiply};
+  return &kKernels;
 }
 
 }  // namespace vkv::kernels

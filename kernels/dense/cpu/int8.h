@@ -33,7 +33,11 @@ constexpr int64_t WeightBytes(Dtype dtype, int64_t count) {
   return dtype == kInt8Weights ? count / kBlockElements * int64_t{sizeof(Int8Block)} : count * ElementBytes(dtype);
 }
 
-// Rows of activations, as blocks.
+// A row's block: of the largest integer, and the least magnitude that is not taken for zero.
+inline constexpr float kLargestInteger = 127;
+inline constexpr float kLeastLargest = 0x1p-100f;
+
+// Rows of activations, as blocks. Both parts are as the `quantize` of the kernels that multiply them wrote them.
 struct Int8Input {
   const int8_t* values = nullptr;  // [row, input]
   const float* scales = nullptr;   // [row, block]
@@ -49,10 +53,25 @@ struct Int8Part {
   int64_t to = 0;
 };
 
-void MultiplyInt8Avx2(const Int8Part& part);  // where the machine has AVX2, FMA and F16C
-void MultiplyInt8Portable(const Int8Part& part);
+// The arithmetic for one instruction set.
+struct Int8Kernels {
+  // One row of activations. A block with a number that is not finite has the scale NaN, one below 2⁻¹⁰⁰ is zero.
+  void (*quantize)(const float* row, int64_t inputs, int8_t* values, float* scales);
+  // `scratch` is Int8ScratchFloats(inputs) floats, and begins on a cache line.
+  void (*multiply)(const Int8Part& part, float* scratch);
+};
 
-// One row of activations. A block with a number that is not finite has the scale NaN, one below 2⁻¹⁰⁰ is zero.
+// Blocks of 16 outputs side by side, each with 16 scales and what is taken from its sums; or 8 rows, two blocks at a
+// time.
+constexpr int64_t Int8ScratchFloats(int64_t inputs) {
+  constexpr int64_t kOutputs = 16;
+  return (inputs / kBlockElements + 1) * kOutputs * (kBlockElements / 4 + kBlockElements / 4 + 1);
+}
+
+const Int8Kernels* VnniInt8();  // null where this machine or this build lacks AVX-512 VNNI; the caller asks for AVX-512
+const Int8Kernels* Avx2Int8();  // where the machine has AVX2, FMA and F16C
+const Int8Kernels* PortableInt8();
+
 void QuantizeRow(const float* row, int64_t inputs, int8_t* values, float* scales);
 
 // Weights: q = round(x · (1 / d)), halves away from zero, d = largest / 127, kept as 16 bits. False where a block is

@@ -86,17 +86,26 @@ inline void MultiplyOutputs(const Int8Part& part, int64_t first) {
   if (row < part.input.rows) MultiplyTile<1, Outputs>(part, row, first);
 }
 
-}  // namespace
-
-void MultiplyInt8Avx2(const Int8Part& part) {
+void Multiply(const Int8Part& part, float* /*scratch*/) {
   int64_t first = part.from;
   for (; first + 2 <= part.to; first += 2) MultiplyOutputs<2>(part, first);
   if (first < part.to) MultiplyOutputs<1>(part, first);
 }
 
+}  // namespace
+
 }  // namespace vkv::kernels
 
 VKV_TARGET_END
+
+namespace vkv::kernels {
+
+const Int8Kernels* Avx2Int8() {
+  static constexpr Int8Kernels kKernels = {QuantizeRow, Multiply};
+  return &kKernels;
+}
+
+}  // namespace vkv::kernels
 #else
-void vkv::kernels::MultiplyInt8Avx2(const Int8Part& part) { MultiplyInt8Portable(part); }
+const vkv::kernels::Int8Kernels* vkv::kernels::Avx2Int8() { return PortableInt8(); }
 #endif

@@ -4,10 +4,11 @@
 // A tile's sums are vectors, which are brought into one lane each at its end, a vector's width of them at a time. One
 // row (decoding) is bound by memory: it reads the weights in the order of their addresses and fetches them a fixed
 // distance ahead (1.0 to 1.2 times as fast as by tiles of 8 outputs). A few rows fetch the weights of the next tile
-// meanwhile, into the second-level cache, since the first holds this tile (4 to 24 rows: 1.1 to 2.3 times as fast as
-// without). Many rows are bound by arithmetic, and weights are laid into panels of floats whose vectors begin on cache
-// lines (with that, and tiles of 6 × 4 instead of 8 × 2, two cores do 333 GFLOP/s at 512 rows instead of 168, by
-// `npm run bench`). All measured on an EPYC 9005. Included after common_inl.h.
+// meanwhile (4 to 24 rows: 1.1 to 2.3 times as fast as without): AVX-512 into the first-level cache (4 rows 1.14 times,
+// 8 and 16 rows 1.01 to 1.07 times as fast as into the second), others into the second, since the first holds this
+// tile. Many rows are bound by arithmetic, and weights are laid into panels of floats: MultiplyPacked, by rows or by
+// tiles. All measured on an EPYC 9005 (Zen 5), not on Intel. Included after common_inl.h and before one of
+// panel_rows_inl.h and panel_tiles_inl.h.
 
 // Outputs of a tile of `rows` rows, and tiles whose sums fill whole vectors.
 constexpr int TileOutputs(int rows) {
@@ -28,6 +29,9 @@ inline Vector LoadFirst(const T* from, int64_t count) {
   return Load(elements);
 }
 
+// The cache that takes what is fetched ahead, as __builtin_prefetch counts them.
+constexpr int kTileLocality = kWidth == 16 ? 3 : 2;
+
 // One tile: sums[row, output] of the products of `count` inputs. `ahead` is where the next tile's weights begin.
 template <int Rows, int Outputs, typename T>
 inline void ProductTile(const float* const* rows, const T* const* weights, int64_t count, const T* ahead,
@@ -40,7 +44,7 @@ inline void ProductTile(const float* const* rows, const T* const* weights, int64
     Vector weight[Outputs];
     for (int o = 0; o < Outputs; ++o) {
       weight[o] = Load(weights[o] + i);
-      __builtin_prefetch(ahead + o * stride + i, 0, 2);
+      __builtin_prefetch(ahead + o * stride + i, 0, kTileLocality);
     }
     for (int r = 0; r < Rows; ++r) {
       const Vector row = Load(rows[r] + i);
@@ -182,13 +186,20 @@ inline void FinishPanel(const Product& product, const float* sums, int64_t row, 
   }
 }
 
+// Adds the products of `rows` rows and `outputs` outputs of `count` inputs each, kPanelInputs at most, to sums [row,
+// kPanelOutputs]: input [row, inputs] and weights [output, inputs] begin at the first of those inputs. `panel` has room
+// for kPanelOutputs · kPanelStride floats. Defined by panel_rows_inl.h or panel_tiles_inl.h.
+template <typename T>
+void MultiplyPacked(const float* input, const T* weights, int64_t inputs, int64_t rows, int outputs, int64_t count,
+                    float* panel, float* sums);
+
 template <typename T>
 inline void MultiplyAs(const ProductPart& part, float* scratch) {
   const Product& product = *part.product;
   const auto* const weights = static_cast<const T*>(product.weight);
   const int64_t inputs = part.input.inputs;
-  float* const floats = scratch;                              // [output, input] of a panel
-  float* const sums = floats + kPanelOutputs * kPanelStride;  // [row, output]
+  float* const panel = scratch;
+  float* const sums = panel + kPanelOutputs * kPanelStride;  // [row, output]
   // A panel is worth making when many tiles of rows use it; fewer hide the conversion behind their own arithmetic.
   const bool packs = part.input.rows > 8 * kDotRows;
   // Weights that are read once are read along their inputs, a few outputs side by side.
@@ -208,8 +219,7 @@ inline void MultiplyAs(const ProductPart& part, float* scratch) {
         const T* const from = weights + first * inputs + at;
         const float* const input = part.input.input + row * inputs + at;
         if (packs) {
-          for (int o = 0; o < outputs; ++o) ConvertRow(floats + o * kPanelStride, from + o * inputs, count);
-          MultiplyPanel<float>(input, inputs, rows, {floats, kPanelStride, outputs, count, floats}, sums);
+          MultiplyPacked<T>(input, from, inputs, rows, outputs, count, panel, sums);
         } else {
           const T* const ahead = at + kPanelInputs < inputs ? from + kPanelInputs : weights + (first + step) * inputs;
           MultiplyPanel<T>(input, inputs, rows, {from, inputs, outputs, count, ahead}, sums);

@@ -11,8 +11,7 @@ import type { Driver } from '../../device/driver.js';
 import type { NativeDense } from '../../device/native-kernels.js';
 import { native } from '../../device/native.js';
 import type { StreamWork } from '../../device/stream-work.js';
-import { giveBackTo, unclosed } from '../../device/unclosed.js';
-import type { Membership } from '../../device/weak-users.js';
+import { giveBackTo, unclosed, type Membership } from '../../device/weak-users.js';
 import { checkInteger, isAddress } from '../../base/options.js';
 import { isInt32Array, lengthOf, typedArrayKind } from '../../base/typed-arrays.js';
 import {
@@ -21,7 +20,7 @@ import {
 import { int8Block, type FloatBuffer, type Norm, type Product, type Weight } from './dense-operands.js';
 import { readDenseKernelsOptions, type DenseKernelsOptions } from './dense-options.js';
 import { kernelModule } from '../load-kernels.js';
-import { checkShared } from '../queued-operands.js';
+import { checkShared } from '../kernels-options.js';
 
 /**
  * What a transformer computes besides attention: matrix products, RMSNorm, rotary positions, SwiGLU, gathering rows. For one Node

@@ -1,7 +1,7 @@
 // What dense kernels compute with: buffers of floats, matrices as models store them, products, norms. Types, and the bytes of a matrix;
 // dense-arguments.ts reads and checks them.
 
-import { dtypeBytes } from '../../layout/model-shape.js';
+import { dtypeBytes } from '../../base/dtypes.js';
 import type { RowDtype } from '../kernels-options.js';
 
 /**

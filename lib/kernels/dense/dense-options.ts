@@ -3,8 +3,10 @@
 import { availableParallelism } from 'node:os';
 
 import { Driver } from '../../device/driver.js';
-import { instanceOf, integer, optional, readOptions, streamField, string, withDefault } from '../../base/options.js';
-import { instructionsField, type Instructions } from '../kernels-options.js';
+import { instanceOf, integer, optional, readOptions, streamField, string } from '../../base/options.js';
+import type { Instructions } from '../../device/native-kernels.js';
+import { instructionsField } from '../kernels-options.js';
+import { kernelsOf } from '../load-kernels.js';
 
 /** Options of `DenseKernels`. */
 export interface DenseKernelsOptions {
@@ -35,19 +37,23 @@ export interface DenseKernelsOptions {
   readonly workspaceBytes?: number | undefined;
 }
 
-const spec = {
-  driver: optional(instanceOf(Driver)),
-  threads: withDefault(integer({ min: 1, max: 1024 }), 0),
-  instructions: withDefault(instructionsField, 'auto'),
-  stream: withDefault(streamField, 0n),
+/** Options of arithmetic wherever it is; each may be absent. */
+export const arithmeticFields = {
+  threads: optional(integer({ min: 1, max: 1024 })),
+  instructions: optional(instructionsField),
+  stream: optional(streamField),
   cublas: optional(string),
-  workspaceBytes: withDefault(integer({ min: 1, max: 2 ** 40 }), 32 * 2 ** 20),
+  workspaceBytes: optional(integer({ min: 1, max: 2 ** 40 })),
 };
+
+const spec = { driver: optional(instanceOf(Driver)), ...arithmeticFields };
 
 /** Reads the options; `driver` is a device's, or a host driver whose stream was named, or undefined. Throws KV_UNKNOWN_OPTION and KV_INVALID_OPTION. */
 export function readDenseKernelsOptions(options: DenseKernelsOptions) {
-  const read = readOptions('DenseKernels', options, spec);
-  const driver = read.driver?.kind === 'host' && read.stream === 0n ? undefined : read.driver;
-  const cublas = read.cublas ?? (driver?.kind === 'cuda' ? process.env['VKV_CUBLAS'] || 'auto' : 'off');
-  return { ...read, driver, threads: read.threads || availableParallelism(), cublas };
+  const {
+    driver: given, threads = availableParallelism(), instructions = 'auto', stream = 0n, cublas, workspaceBytes = 32 * 2 ** 20,
+  } = readOptions('DenseKernels', options, spec);
+  const isPlain = given !== undefined && kernelsOf(given) === 'cpu' && stream === 0n;
+  const driver = isPlain ? undefined : given;
+  return { driver, threads, instructions, stream, workspaceBytes, cublas: cublas ?? (driver?.kind === 'cuda' ? process.env['VKV_CUBLAS'] || 'auto' : 'off') };
 }

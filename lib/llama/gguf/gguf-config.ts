@@ -1,10 +1,11 @@
 // The numbers of a GGUF file's header that the engine needs: Llama and Mistral (`llama`), Qwen2 and Qwen3. A key that would change the
-// arithmetic and is not supported is an error that names it, never ignored.
+// arithmetic and is not supported is an error that names it, never ignored. Rotary frequencies that a file stretches by a tensor, one float for each pair of a head, are
+// what Llama 3's scaling comes to.
 
 import type { LlamaConfig, RopeScaling } from '../config.js';
 import { modelError } from '../model-error.js';
 import type { GgufFile, GgufValue } from './gguf-file.js';
-import { readRotaryFactors } from './rotary-factors.js';
+import { configIn } from './own-entries.js';
 
 const architectures: readonly string[] = ['llama', 'qwen2', 'qwen3'];
 
@@ -36,6 +37,8 @@ export function readGgufConfig(gguf: GgufFile): LlamaConfig {
     if (name !== undefined && !known.has(name) && neutral[name] !== value) refuse(`${key} ${JSON.stringify(value)}`, 'Its results would be wrong without it.');
   }
 
+  const own = configIn(values, path);
+  if (own !== undefined) return own;
   const number = (name: string, fallback?: number, isRight = Number.isSafeInteger): number => {
     const value = values.get(`${architecture}.${name}`) ?? fallback;
     if (typeof value === 'number' && isRight(value) && value > 0) return value;
@@ -73,4 +76,20 @@ export function readGgufConfig(gguf: GgufFile): LlamaConfig {
 function endTokensOf(values: ReadonlyMap<string, GgufValue>): number[] {
   const tokens = ['eos', 'eot', 'eom'].map((name) => values.get(`tokenizer.ggml.${name}_token_id`));
   return [...new Set(tokens.filter((token): token is number => Number.isSafeInteger(token)))];
+}
+
+/** Name of the tensor with the factors of rotary frequencies. */
+export const rotaryFactors = 'rope_freqs.weight';
+
+/** The scaling that a file's tensor says, of heads of `headDim`; undefined where it has none. Throws KV_MODEL_INVALID. */
+export function readRotaryFactors({ file, tensors }: GgufFile, headDim: number): RopeScaling | undefined {
+  const tensor = tensors.get(rotaryFactors);
+  if (tensor === undefined) return undefined;
+  const bytes = Buffer.alloc(tensor.bytes);
+  file.read(bytes, tensor.offset, `tensor \`${tensor.name}\``);
+  const factors = Array.from({ length: tensor.bytes / 4 }, (_, pair) => bytes.readFloatLE(4 * pair));
+  if (tensor.type.dtype !== 'float32' || tensor.shape.join() !== `${headDim / 2}` || !factors.every((factor) => Number.isFinite(factor) && factor > 0)) {
+    throw modelError(`${file.path}: tensor \`${tensor.name}\` is ${tensor.type.name} [${tensor.shape.join(', ')}], but must be ${headDim / 2} positive F32.`);
+  }
+  return { kind: 'factors', factors };
 }

@@ -5,8 +5,8 @@ import { modelError } from '../model-error.js';
 import type { WeightFile } from '../weight-file.js';
 
 const pieceBytes = 2 ** 20;
-/** Of a name or a text; a chat template has some thousands. */
-const longestText = 2 ** 24;
+/** Of a name or a text; a tokenizer.json has some million bytes. */
+const longestText = 2 ** 26;
 
 const widths = { u8: 1, i8: 1, u16: 2, i16: 2, u32: 4, i32: 4, f32: 4, bool: 1, u64: 8, i64: 8, f64: 8 } as const;
 

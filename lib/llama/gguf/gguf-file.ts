@@ -1,10 +1,11 @@
 // GgufFile: what the header of a GGUF file says: values by their keys, and where each tensor lies. Versions 2 and 3, little-endian; every
 // length is checked against the file before it is believed. https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 
+import type { WeightDtype } from '../../kernels/dense/dense-operands.js';
 import { modelError } from '../model-error.js';
 import { openWeightFile, type WeightFile, type WeightPlacement } from '../weight-file.js';
 import { GgufCursor } from './gguf-cursor.js';
-import { ggmlTypes, type GgmlType } from './ggml-types.js';
+import { ggufAlignment } from './gguf-header.js';
 
 /** A value of the header; a list of many is not kept, only how many it has. */
 export type GgufValue = number | boolean | string | readonly (number | boolean | string)[] | { readonly count: number };
@@ -22,7 +23,6 @@ export interface GgufTensor {
 
 const magic = 'GGUF';
 const versions: readonly number[] = [2, 3];
-const defaultAlignment = 32;
 /** A vocabulary's lists are longer. */
 const longestKept = 1024;
 const mostDimensions = 4;
@@ -35,6 +35,8 @@ export class GgufFile {
   readonly file: WeightFile;
   readonly values = new Map<string, GgufValue>();
   readonly tensors = new Map<string, GgufTensor>();
+  /** Where keys with their types and values lie in the file: from, to. */
+  readonly places = new Map<string, readonly [number, number]>();
   readonly #keeps: ReadonlySet<string>;
 
   /** Opens a file and reads its header. `keeps`: keys whose lists are kept, however long. Throws KV_MODEL_INVALID. */
@@ -56,9 +58,11 @@ export class GgufFile {
     if (!versions.includes(version)) cursor.fail(`is of version ${version}; versions ${versions.join(' and ')} are read (a big-endian file looks like another version)`);
     const [tensors, values] = [cursor.number('u64'), cursor.number('u64')];
     for (let index = 0; index < values; index += 1) {
+      const { at } = cursor;
       const key = cursor.text();
       if (this.values.has(key)) cursor.fail(`has the key ${JSON.stringify(key)} twice`);
       this.values.set(key, this.#value(cursor, this.#kind(cursor), this.#keeps.has(key)));
+      this.places.set(key, [at, cursor.at]);
     }
     const alignment = this.#alignment(cursor);
     const found = Array.from({ length: cursor.atMost(tensors, 24, 'tensors') }, () => this.#tensor(cursor));
@@ -85,7 +89,7 @@ export class GgufFile {
   }
 
   #alignment(cursor: GgufCursor): number {
-    const alignment = this.values.get('general.alignment') ?? defaultAlignment;
+    const alignment = this.values.get('general.alignment') ?? ggufAlignment;
     if (typeof alignment === 'number' && alignment > 0 && alignment % 8 === 0) return alignment;
     return cursor.fail(`has the alignment ${JSON.stringify(alignment)}, which is no multiple of 8`);
   }
@@ -120,3 +124,27 @@ export class GgufFile {
     }
   }
 }
+
+/** A type that tensors may have. */
+export interface GgmlType {
+  readonly name: string;
+  readonly blockElements: number;
+  readonly blockBytes: number;
+  /** As the kernels call it; undefined: they have none. */
+  readonly dtype: WeightDtype | undefined;
+}
+
+type Row = readonly [number: number, name: string, blockElements: number, blockBytes: number, dtype?: WeightDtype];
+
+const rows: readonly Row[] = [
+  [0, 'F32', 1, 4, 'float32'], [1, 'F16', 1, 2, 'float16'], [8, 'Q8_0', 32, 34, 'int8'], [30, 'BF16', 1, 2, 'bfloat16'],
+  [2, 'Q4_0', 32, 18], [3, 'Q4_1', 32, 20], [6, 'Q5_0', 32, 22], [7, 'Q5_1', 32, 24], [9, 'Q8_1', 32, 36],
+  [10, 'Q2_K', 256, 84], [11, 'Q3_K', 256, 110], [12, 'Q4_K', 256, 144], [13, 'Q5_K', 256, 176], [14, 'Q6_K', 256, 210], [15, 'Q8_K', 256, 292],
+  [16, 'IQ2_XXS', 256, 66], [17, 'IQ2_XS', 256, 74], [18, 'IQ3_XXS', 256, 98], [19, 'IQ1_S', 256, 50], [20, 'IQ4_NL', 32, 18],
+  [21, 'IQ3_S', 256, 110], [22, 'IQ2_S', 256, 82], [23, 'IQ4_XS', 256, 136], [24, 'I8', 1, 1], [25, 'I16', 1, 2], [26, 'I32', 1, 4],
+  [27, 'I64', 1, 8], [28, 'F64', 1, 8], [29, 'IQ1_M', 256, 56], [34, 'TQ1_0', 256, 54], [35, 'TQ2_0', 256, 66], [39, 'MXFP4', 32, 17],
+];
+
+/** Types by their numbers in a file. */
+export const ggmlTypes: ReadonlyMap<number, GgmlType> = new Map(
+  rows.map(([number, name, blockElements, blockBytes, dtype]) => [number, { name, blockElements, blockBytes, dtype }]));

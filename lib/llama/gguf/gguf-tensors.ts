@@ -7,7 +7,8 @@ import type { LlamaConfig } from '../config.js';
 import { modelError } from '../model-error.js';
 import type { WeightFile } from '../weight-file.js';
 import type { GgufFile, GgufTensor } from './gguf-file.js';
-import { rotaryFactors } from './rotary-factors.js';
+import { dtypeIn } from './own-entries.js';
+import { rotaryFactors } from './gguf-config.js';
 
 /** Of a layer, behind `blk.N.` and `model.layers.N.`. */
 const layerNames: Readonly<Record<string, string>> = {
@@ -33,10 +34,10 @@ export class GgufTensors {
     return [...this.#tensors.keys()];
   }
 
-  /** In which K and V are kept by default: the embedding's, and float16 of one in integers. */
+  /** In which K and V are kept by default: what the header says, else the embedding's, and float16 of one in integers. */
   get dtype(): RowDtype {
     const dtype = this.#tensors.get('model.embed_tokens.weight')!.type.dtype;
-    return dtype === undefined || dtype === 'int8' ? 'float16' : dtype;
+    return dtypeIn(this.#gguf.values, this.#gguf.file.path) ?? (dtype === undefined || dtype === 'int8' ? 'float16' : dtype);
   }
 
   get files(): readonly WeightFile[] {
@@ -82,6 +83,13 @@ export class GgufTensors {
     if (dtype === 'int8') return ordered;
     return dtypeBytes(dtype) === 4 ? new Float32Array(memory) : new Uint16Array(memory);
   }
+}
+
+/** The name in a GGUF file of what Hugging Face calls so: one that `nameOf` has an answer for. */
+export function ggufNameOf(name: string): string {
+  const [, layer, part, kind] = /^(?:model\.layers\.(\d+)\.)?(.+)\.(weight|bias)$/.exec(name)!;
+  const [found] = Object.entries(layer === undefined ? modelNames : layerNames).find(([, own]) => own === part)!;
+  return `${layer === undefined ? '' : `blk.${layer}.`}${found}.${kind}`;
 }
 
 /** What Hugging Face calls it; an unknown one keeps its name. */

@@ -5,6 +5,7 @@ import type { Json } from '../config.js';
 import { modelError } from '../model-error.js';
 import type { TokenizerFile } from '../special-tokens.js';
 import { GgufFile, type GgufValue } from './gguf-file.js';
+import { tokenizerIn } from './own-entries.js';
 
 export interface GgufTokenizer {
   /** As a tokenizer.json. */
@@ -49,7 +50,7 @@ const longLists = ['tokens', 'token_type', 'merges'].map((name) => `tokenizer.gg
 export function readGgufTokenizer(path: string): GgufTokenizer {
   const gguf = new GgufFile(path, 'copied', new Set(longLists));
   gguf.file.close();
-  return new Header(path, gguf.values).read();
+  return tokenizerIn(gguf.values, path) ?? new Header(path, gguf.values).read();
 }
 
 class Header {

@@ -5,7 +5,7 @@
 // Why a leaf: what uses a child uses its parent, so a parent is never worth less than its child in truth; where the estimates
 // disagree, the end of a text below the node found goes instead.
 
-import { enlarged } from '../../base/enlarged.js';
+import { enlarged } from '../../base/typed-arrays.js';
 import type { EvictionContext, EvictionPolicy, EvictionPolicyFactory, ReleasedRequest } from './eviction-policy.js';
 import { NodeLists } from './node-lists.js';
 import { ReuseHistory } from './reuse-history.js';
@@ -30,6 +30,10 @@ class Adaptive implements EvictionPolicy {
   #turn = new Uint8Array(0);
   /** Class of the latest request that used it. */
   #request = new Uint8Array(0);
+  /** By list, while `victims` looks: the two ends of what it has not looked at, and what the cheaper one is worth. */
+  readonly #ends = {
+    older: new Int32Array(textClasses), newer: new Int32Array(textClasses), value: new Float64Array(textClasses), isNewer: new Uint8Array(textClasses),
+  };
   /** Tick of the latest release. */
   #now = 0;
   #victim = -1;
@@ -95,6 +99,63 @@ class Adaptive implements EvictionPolicy {
     while (worst >= 0 && firstChild[worst]! >= 0) worst = firstChild[worst]!;
     this.#victim = worst;
     return worst;
+  }
+
+  /** Goes on from both ends of each list, as `victim` would if what it names were gone; looks at each list once, and then at one a time. */
+  victims(leaves: Int32Array): number {
+    const first = this.victim();
+    if (first < 0) return 0;
+    leaves[0] = first;
+    const ends = this.#ends;
+    for (let list = 0; list < this.#lists.lists; list += 1) {
+      ends.older[list] = this.#lists.oldest(list);
+      ends.newer[list] = this.#lists.newest(list);
+      this.#weigh(list);
+    }
+    let count = 1;
+    const { firstChild } = this.#context.nodes;
+    for (let looked = 0; count < leaves.length && looked < 4 * leaves.length; looked += 1) {
+      let list = -1;
+      let least = Infinity;
+      for (let other = 0; other < this.#lists.lists; other += 1) {
+        if (ends.value[other]! >= least) continue;
+        least = ends.value[other]!;
+        list = other;
+      }
+      if (list < 0) break;
+      const node = this.#takeEnd(list);
+      if (node === first || firstChild[node]! >= 0) continue;
+      leaves[count] = node;
+      count += 1;
+    }
+    return count;
+  }
+
+  /** Notes what the cheaper end of what is left of a list is worth; Infinity: nothing is left. */
+  #weigh(list: number): void {
+    const ends = this.#ends;
+    const older = ends.older[list]!;
+    const newer = ends.newer[list]!;
+    if (older < 0) {
+      ends.value[list] = Infinity;
+      return;
+    }
+    const olderValue = this.#value(list, older);
+    const newerValue = older === newer ? olderValue : this.#value(list, newer);
+    ends.isNewer[list] = newerValue < olderValue ? 1 : 0;
+    ends.value[list] = Math.min(olderValue, newerValue);
+  }
+
+  #takeEnd(list: number): number {
+    const ends = this.#ends;
+    const older = ends.older[list]!;
+    const newer = ends.newer[list]!;
+    const isNewer = ends.isNewer[list] === 1;
+    if (older === newer) ends.older[list] = -1;
+    else if (isNewer) ends.newer[list] = this.#lists.olderThan(newer);
+    else ends.older[list] = this.#lists.newerThan(older);
+    this.#weigh(list);
+    return isNewer ? newer : older;
   }
 
   #value(list: number, node: number): number {

@@ -9,12 +9,15 @@ export class CheckedPolicy implements EvictionPolicy {
   readonly #nodes: NodeView;
   readonly #onFailure: (error: unknown) => void;
   #policy: EvictionPolicy;
+  /** Whether the policy may withhold text. Read only. */
+  canWithhold: boolean;
   /** By node: 1 when it is in the pool. */
   #isListed = new Uint8Array(64);
 
   /** `onFailure` hears of the failure that ended the policy. */
   constructor(policy: EvictionPolicy, nodes: NodeView, onFailure: (error: unknown) => void) {
     this.#policy = policy;
+    this.canWithhold = policy.withholds !== undefined;
     this.#nodes = nodes;
     this.#onFailure = onFailure;
   }
@@ -55,9 +58,14 @@ export class CheckedPolicy implements EvictionPolicy {
     }
   }
 
-  /** Whether the policy may withhold text. */
-  get canWithhold(): boolean {
-    return this.#policy.withholds !== undefined;
+  victims(leaves: Int32Array): number {
+    try {
+      if (this.#policy.victims !== undefined) return this.#checkedVictims(this.#policy.victims(leaves), leaves);
+    } catch (error) {
+      this.#replace(error);
+    }
+    leaves[0] = this.victim();
+    return leaves[0] < 0 ? 0 : 1;
   }
 
   withholds(node: number): boolean {
@@ -82,6 +90,17 @@ export class CheckedPolicy implements EvictionPolicy {
     }
   }
 
+  lastingLevel(level: number): number {
+    try {
+      const lasting: unknown = this.#policy.lastingLevel?.(level) ?? 0;
+      if (Number.isInteger(lasting) && lasting as number >= 0 && lasting as number <= 255) return lasting as number;
+      throw refused('`lastingLevel` returns 0 … 255', lasting);
+    } catch (error) {
+      this.#replace(error);
+      return 0;
+    }
+  }
+
   observe(node: number, tokens: number, request: ReleasedRequest): void {
     try {
       this.#policy.observe?.(node, tokens, request);
@@ -94,6 +113,14 @@ export class CheckedPolicy implements EvictionPolicy {
     if (typeof victim === 'number' && victim < 0) return -1;
     if (typeof victim === 'number' && this.#isListed[victim] === 1 && this.#nodes.firstChild[victim] === -1) return victim;
     throw refused('`victim` returns a leaf that was added and not removed since, or -1', victim);
+  }
+
+  #checkedVictims(count: number, leaves: Int32Array): number {
+    if (!Number.isInteger(count) || count < 0 || count > leaves.length) {
+      throw refused('`victims` returns how many leaves it has written', count);
+    }
+    for (let at = 0; at < count; at += 1) if (this.#checked(leaves[at]) < 0) throw refused('`victims` writes leaves', leaves[at]);
+    return count;
   }
 
   #list(node: number): void {
@@ -111,7 +138,8 @@ export class CheckedPolicy implements EvictionPolicy {
     const listed: number[] = [];
     this.#isListed.forEach((isListed, node) => { if (isListed === 1) listed.push(node); });
     listed.sort((a, b) => lastUse[a]! - lastUse[b]! || to[b]! - to[a]!);
-    this.#policy = new LeastRecentlyUsed();
+    this.#policy = new LeastRecentlyUsed(this.#nodes);
+    this.canWithhold = false;
     for (const node of listed) this.#policy.add(node);
     this.#onFailure(error);
   }

@@ -2,6 +2,7 @@
 // which those are and asks for victims. Those of the package have no other means than a user's own. Pure: no clock but the one given.
 
 import { createError } from '../../base/errors.js';
+import type { PrefixDomain } from '../domain.js';
 
 /**
  * The pool adds the nodes of a path from the leaf up, so that a node is always more recent than those below it. A policy
@@ -18,11 +19,21 @@ export interface EvictionPolicy {
   /** A leaf of the pool whose last rows are to go, or -1 when the policy lets none go: it withholds all that is there. */
   victim(): number;
   /**
+   * Writes leaves of the pool of which any may go now, the victim first, and returns how many: no more than `leaves` has room for. Where a
+   * text has to make way for a new one as a whole, one is chosen whose memory suits that. Default: the victim alone.
+   */
+  victims?(leaves: Int32Array): number;
+  /**
    * Whether `victim` does not return the node for now, however short rows are. Asked when a sequence that used it is released, and for those
    * of which it was true then, again whenever rows are counted: it may become false by itself, not true. Of a node in use: whether it
    * will be withheld once it is added. Rows of such text do not count as obtainable. Default: no node is.
    */
   withholds?(node: number): boolean;
+  /**
+   * With which level, 0 … 255, tiers below the device keep text of requests of a priority level: nothing expires there, and text of the lowest level goes
+   * first. Default: 0, all text is alike.
+   */
+  lastingLevel?(level: number): number;
   /** Tokens of that victim, from the start of the text, after which another node may be a better victim; 0: take all of it. */
   floorTokens?(victim: number): number;
   /**
@@ -60,12 +71,30 @@ export interface NodeView {
   readonly level: Uint8Array;
 }
 
+/** A run of cached tokens. */
+export interface CachedExtent {
+  /** Tokens before it, from the start of its text. */
+  readonly from: number;
+  /** Tokens up to its end. */
+  readonly to: number;
+  /** Copies its text: the tokens from the start of the text to the extent's end. */
+  readonly copyText: () => Int32Array;
+}
+
+/** How many tokens of an extent requests with a selection have chosen, on average: see `EvictionContext.chosenTokens`. */
+export type ChosenTokens = (domain: PrefixDomain, extent: CachedExtent) => number | undefined;
+
 /** What a policy is made for. */
 export interface EvictionContext {
   /** The texts' numbers, by node. Read only. */
   readonly nodes: NodeView;
   /** Copies the tokens [from, to) of the text that ends in `node` into `target` at `start`. Walks up from the node. */
   readonly copyText: (node: number, from: number, to: number, target: Int32Array, start: number) => void;
+  /**
+   * How many of the tokens [from, to) of that text requests with a selection have chosen, on average (docs/importance.md). Tokens in blocks of which
+   * none has chosen count whole; undefined: there are no others. A hint.
+   */
+  readonly chosenTokens: (node: number, from: number, to: number) => number | undefined;
   /** Rows that hang on a node. */
   readonly rowsOf: (node: number) => number;
   /** Tokens that the pool can hold; Infinity when it has no bound. */

@@ -1,22 +1,12 @@
-// importance: the extent of text that is worth least goes first: the number of its important tokens × the uses of its text. Without a way to
-// tell which tokens are important all are, so that what counts is how many tokens a row gives to how many requests. Ranks age as those
-// of lfu do: what was popular once and is not any more is overtaken.
+// importance: the extent of text that is worth least goes first: the number of its important tokens × the uses of its text. Important are those that
+// selections chose, or what a function of the user's says; where neither says anything all are, so that what counts is how many tokens a row gives to
+// how many requests. Ranks age as those of lfu do: what was popular once and is not any more is overtaken.
 //
 // Why a leaf: nodes with children are set aside when they come up, and return to the heap when a child goes.
 
 import { callable, integer, optional, readOptions, withDefault } from '../../base/options.js';
-import { ScoreHeap } from '../importance/score-heap.js';
-import type { EvictionContext, EvictionPolicy, EvictionPolicyFactory } from './eviction-policy.js';
-
-/** A run of cached tokens, as `importance` tells of it. */
-export interface CachedExtent {
-  /** Tokens before it, from the start of its text. */
-  readonly from: number;
-  /** Tokens up to its end. */
-  readonly to: number;
-  /** Copies its text: the tokens from the start of the text to the extent's end. */
-  readonly copyText: () => Int32Array;
-}
+import { ScoreHeap } from '../../base/score-heap.js';
+import type { CachedExtent, EvictionContext, EvictionPolicy, EvictionPolicyFactory } from './eviction-policy.js';
 
 /** Options of `importance`. */
 export interface ImportanceEvictionOptions {
@@ -24,7 +14,7 @@ export interface ImportanceEvictionOptions {
   readonly extentTokens?: number | undefined;
   /**
    * How many tokens of an extent are important, 0 or more: asked when the text's last request has ended, and when the text loses its end. A
-   * hint. Default: all of them.
+   * hint. Default: those that requests with a selection have chosen, on average; all of them where none has.
    */
   readonly importantTokens?: ((extent: CachedExtent) => number) | undefined;
 }
@@ -106,13 +96,14 @@ class Importance implements EvictionPolicy {
   }
 
   #importantIn(node: number, from: number, to: number): number {
-    if (this.#importantTokens === undefined) return to - from;
-    const copyText = (): Int32Array => {
-      const text = new Int32Array(to);
-      this.#context.copyText(node, 0, to, text, 0);
-      return text;
-    };
-    const tokens = this.#importantTokens({ from, to, copyText });
+    const tokens = this.#importantTokens === undefined ? this.#context.chosenTokens(node, from, to) ?? to - from
+      : this.#importantTokens({ from, to, copyText: () => this.#textOf(node, to) });
     return tokens >= 0 ? Math.min(tokens, to - from) : 0;
+  }
+
+  #textOf(node: number, to: number): Int32Array {
+    const text = new Int32Array(to);
+    this.#context.copyText(node, 0, to, text, 0);
+    return text;
   }
 }

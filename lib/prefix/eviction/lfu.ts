@@ -64,4 +64,8 @@ class LeastFrequentlyUsed implements EvictionPolicy {
     }
     return -1;
   }
+
+  victims(leaves: Int32Array): number {
+    return this.#lists.leavesBeside(this.victim(), this.#nodes.firstChild, leaves);
+  }
 }

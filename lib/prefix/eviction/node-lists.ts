@@ -1,7 +1,7 @@
 // NodeLists: nodes in doubly linked lists, oldest first, without an object per node. A node is in one list at most. Adding,
 // removing and asking for the oldest take the same time whatever the length. Eviction policies are made of these.
 
-import { enlarged } from '../../base/enlarged.js';
+import { enlarged } from '../../base/typed-arrays.js';
 
 export class NodeLists {
   // By list; -1: empty.
@@ -35,9 +35,31 @@ export class NodeLists {
     return this.#newest[list]!;
   }
 
+  /** The next older one in the list of a node that is in one, or -1. */
+  olderThan(node: number): number {
+    return this.#older[node]!;
+  }
+
   /** The next newer one in the list of a node that is in one, or -1. */
   newerThan(node: number): number {
     return this.#newer[node]!;
+  }
+
+  /**
+   * Writes a leaf that is the oldest of its list, and the leaves that are the next newer there; returns how many: 0 for no leaf (-1). Looks
+   * at four times as many nodes as `leaves` has room for, at most.
+   */
+  leavesBeside(leaf: number, firstChild: Int32Array, leaves: Int32Array): number {
+    let count = 0;
+    let node = leaf;
+    for (let looked = 0; node >= 0 && count < leaves.length && looked < 4 * leaves.length; looked += 1) {
+      if (firstChild[node]! < 0) {
+        leaves[count] = node;
+        count += 1;
+      }
+      node = this.#newer[node]!;
+    }
+    return count;
   }
 
   /** Adds a node that is in no list as the newest. */

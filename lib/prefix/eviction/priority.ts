@@ -7,7 +7,7 @@
 // one of them is gone.
 
 import { callable, checkTime, integer, number, optional, readOptions, withDefault } from '../../base/options.js';
-import { enlarged } from '../../base/enlarged.js';
+import { enlarged } from '../../base/typed-arrays.js';
 import type { EvictionContext, EvictionPolicy, EvictionPolicyFactory } from './eviction-policy.js';
 import { NodeLists } from './node-lists.js';
 
@@ -103,6 +103,18 @@ class Priority implements EvictionPolicy {
       if (node >= 0) return node;
     }
     return -1;
+  }
+
+  /** All of one level, or all expired. */
+  victims(leaves: Int32Array): number {
+    return this.#lists.leavesBeside(this.victim(), this.#nodes.firstChild, leaves);
+  }
+
+  /** Text of a level that expires is kept as that of the next lower one that does not. */
+  lastingLevel(level: number): number {
+    const lifetimesMs = this.#lifetimesMs;
+    if (lifetimesMs === undefined) return level;
+    return Math.max(0, lifetimesMs.subarray(0, level + 1).lastIndexOf(Infinity));
   }
 
   #isPinned(node: number): boolean {

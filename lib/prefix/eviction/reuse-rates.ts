@@ -69,14 +69,14 @@ export class ReuseRates {
   /** Text of a class comes to an age; `weight` is what share of a prompt it is. */
   enter(ofClass: number, age: number, weight: number): void {
     const at = ofClass * ageBuckets + age;
-    this.#settle(at);
+    this.#countExposure(at);
     this.#present[at]! += weight;
   }
 
   /** Text leaves an age; `isReused`: because it was used again. */
   leave(ofClass: number, age: number, weight: number, isReused: boolean): void {
     const at = ofClass * ageBuckets + age;
-    this.#settle(at);
+    this.#countExposure(at);
     this.#present[at]! -= weight;
     if (isReused) this.#reuses[at]! += weight;
   }
@@ -90,7 +90,7 @@ export class ReuseRates {
     return value + 1e-9 / (1 + age); // the older of two equal ones goes first
   }
 
-  #settle(at: number): void {
+  #countExposure(at: number): void {
     this.#exposure[at]! += this.#present[at]! * (this.#now - this.#countedTo[at]!);
     this.#countedTo[at] = this.#now;
   }
@@ -101,7 +101,7 @@ export class ReuseRates {
     const exposure = this.#exposure;
     const fading = 2 ** (-fitEvery / halfLife);
     for (let at = 0; at < cells; at += 1) {
-      this.#settle(at);
+      this.#countExposure(at);
       exposure[at]! *= fading;
       reuses[at]! *= fading;
     }

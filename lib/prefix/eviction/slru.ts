@@ -7,7 +7,7 @@
 // newer, or protected while the child is not; and of the protected the child is sent back before its parent.
 
 import { number, readOptions, withDefault } from '../../base/options.js';
-import { enlarged } from '../../base/enlarged.js';
+import { enlarged } from '../../base/typed-arrays.js';
 import type { EvictionContext, EvictionPolicy, EvictionPolicyFactory } from './eviction-policy.js';
 import { NodeLists } from './node-lists.js';
 
@@ -68,6 +68,10 @@ class SegmentedLru implements EvictionPolicy {
     this.#sendBack();
     const first = this.#lists.oldest(probation);
     return first >= 0 ? first : this.#lists.oldest(secured);
+  }
+
+  victims(leaves: Int32Array): number {
+    return this.#lists.leavesBeside(this.victim(), this.#nodes.firstChild, leaves);
   }
 
   #count(node: number, list: number): void {

@@ -6,7 +6,7 @@
 // The hash is MurmurHash3_x86_128 (Austin Appleby, public domain, https://github.com/aappleby/smhasher), of which the first two
 // words count. Pure.
 
-import { enlarged } from '../../base/enlarged.js';
+import { enlarged } from '../../base/typed-arrays.js';
 import { domainParts, type PrefixDomainParts } from '../domain.js';
 import type { ItemNames } from '../prompt-encoder.js';
 

@@ -196,7 +196,7 @@ export class StoredBlocks implements TextListener {
     blocks.stored = found;
     this.#count += keys.length;
     stored.push({
-      domain: this.#domainOf(node), parent: start === 0 ? undefined : this.#keyBefore(node, start), keys, from: start,
+      domain: this.#texts.roots.domainOf(node), parent: start === 0 ? undefined : this.#keyBefore(node, start), keys, from: start,
       tokens: includesTokens ? this.#copy(node, start, keys.length * blockTokens) : undefined,
     });
   }
@@ -223,17 +223,10 @@ export class StoredBlocks implements TextListener {
   /** The key of the block that ends at token `end` of the text of `node`; that of its domain for 0. */
   #keyBefore(node: number, end: number): BlockKey {
     const { nodes } = this.#texts.tree;
-    if (end === 0) return domainKey(this.#domainOf(node));
+    if (end === 0) return domainKey(this.#texts.roots.domainOf(node));
     let above = node;
     while (nodes.from[above]! >= end) above = nodes.parent[above]!;
     return this.#blocks[above]!.keys[this.#blocksIn(above, end) - 1]!;
-  }
-
-  #domainOf(node: number): PrefixDomain {
-    const { tree, roots } = this.#texts;
-    let root = node;
-    while (!tree.isRoot(root)) root = tree.nodes.parent[root]!;
-    return roots.domainOf(root);
   }
 
   #copy(node: number, start: number, count: number): Int32Array {

@@ -1,7 +1,7 @@
 // Charts: small line charts of the last two minutes, each with its own scale from 0; what the pointer is at is written beside its title.
 
 import { byId, drawn, element, percent, short, time } from './format.js';
-import type { State } from './state.js';
+import type { State } from './poll.js';
 
 /** Points of a chart, a second each. */
 const points = 120;

@@ -2,7 +2,7 @@
 // waited, computed its prompt and answered, how its tokens grew, and with whom it shares memory. It stays when the request has ended.
 
 import { byId, count, counted, drawn, element, facts, percent, slotList, time } from './format.js';
-import type { Request, Slot, State } from './state.js';
+import type { Request, Slot, State } from './poll.js';
 
 /** Samples of a life; of a longer one every second is dropped, again and again. */
 const maxSamples = 160;

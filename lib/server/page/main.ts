@@ -5,8 +5,7 @@ import { byId, bytes, count, counted, element, percent, short, time } from './fo
 import { Lives } from './life.js';
 import { AddressMap, drawShared } from './map.js';
 import { drawAge, drawMemory, drawQueue } from './memory.js';
-import { Poll } from './poll.js';
-import type { State } from './state.js';
+import { Poll, type State } from './poll.js';
 
 let last: State | undefined;
 const charts = new Charts();

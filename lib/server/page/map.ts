@@ -2,7 +2,7 @@
 // with other slots. A strip can be chosen; those that share with it stay bright, the others fade.
 
 import { byId, count, counted, drawn, element, slotList } from './format.js';
-import type { Slot, State } from './state.js';
+import type { Slot, State } from './poll.js';
 
 const shareColours = 6;
 /** Strips that stand below each other over the whole width; more are narrower, and those without memory are left out. */
@@ -61,7 +61,7 @@ export class AddressMap {
     this.#giveColours(shared);
     const tokens = new Map(requests.running.map((request) => [request.slot, request]));
     const bySlot = new Map(slots.map((slot) => [slot.slot, slot]));
-    const mostRows = Math.max(1, ...slots.map(({ rows, promised }) => Math.max(rows, Math.ceil(promised / layout.tokensPerRow))));
+    const mostRows = Math.max(1, ...slots.map(({ rows, earmarked }) => Math.max(rows, Math.ceil(earmarked / layout.tokensPerRow))));
     const scaleRows = this.#isWhole ? layout.maxRows : Math.min(layout.maxRows, mostRows + Math.max(1, Math.ceil(mostRows / 12)));
     this.#drawAxis(scaleRows, state);
     const list = byId('slots');
@@ -108,7 +108,7 @@ export class AddressMap {
       drawn('rect', { class: name, x: x(from).toFixed(2), width: Math.max(0, x(to) - x(from)).toFixed(2), y: 0, height: 16 });
     const parts: SVGElement[] = [];
     if (slot !== undefined) {
-      const { state, length, prepared, promised, rows, runs, isQuarantined } = slot;
+      const { state, length, prepared, earmarked, rows, runs, isQuarantined } = slot;
       const filled = Math.min(rows, length / tokensPerRow);
       const isIdle = state === 'idle';
       let from = 0;
@@ -120,8 +120,8 @@ export class AddressMap {
         from = endRow;
       }
       if (prepared > 0) parts.push(box(filled, Math.min(rows, (length + prepared) / tokensPerRow), 'computing'));
-      const promisedRows = Math.ceil(promised / tokensPerRow);
-      if (promisedRows > rows) parts.push(box(rows, promisedRows, 'promised'));
+      const earmarkedRows = Math.ceil(earmarked / tokensPerRow);
+      if (earmarkedRows > rows) parts.push(box(rows, earmarkedRows, 'earmarked'));
       if (scaleRows <= 160) for (let row = 1; row < rows; row += 1) parts.push(drawn('rect', { class: 'edge', x: (x(row) - 0.6).toFixed(2), width: 1.2, y: 0, height: 16 }));
       if (isQuarantined) parts.push(box(0, scaleRows, 'quarantined'));
     }

@@ -1,7 +1,7 @@
 // Memory: the budget as one bar, by what the pages are for, and the cache pool by the age of its text.
 
 import { byId, bytes, count, counted, drawn, element, percent } from './format.js';
-import type { State } from './state.js';
+import type { State } from './poll.js';
 
 export function drawMemory({ cache: { pool, pages, layout } }: State): void {
   const uncreated = Math.max(0, pool.budgetPages - pool.createdPages);

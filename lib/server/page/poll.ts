@@ -1,7 +1,12 @@
 // Asks the server for its state, once a second while the page is visible and not paused: a page in the background asks nothing. The
 // API key, where one is needed, stays in this tab's session.
 
-import type { State } from './state.js';
+import type { ServerState } from '../../../dist/server/watch-state.js';
+
+/** What the server answers, by the declarations that its own compilation has made. */
+export type State = ServerState;
+export type Slot = State['cache']['slots'][number];
+export type Request = State['requests']['running'][number];
 
 const keyName = 'virtual-kv-key';
 const everyMs = 1_000;

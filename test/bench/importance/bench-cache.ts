@@ -11,7 +11,6 @@ import { mostLikely } from '../../helpers/logits.js';
 
 export const suffixTokens = 16;
 export const answerTokens = 32;
-export const probedHeads = 3;
 /** Requests that read a text before its blocks are reordered. */
 const notesBeforeReordering = 6;
 
@@ -20,6 +19,8 @@ export class Throttled {
   bytesPerMs = Infinity;
   /** Bytes that were read. */
   readBytes = 0;
+  /** Ranges with a checksum of their own in them. */
+  chunks = 0;
   readonly tier: Tier;
   #freeAtMs = 0;
 
@@ -37,11 +38,13 @@ export class Throttled {
       chunkBytes: inner.chunkBytes, reorder: (key, order) => inner.reorder!(key, order),
       get: async (key, payload, signal) => {
         const got = await inner.get(key, payload, signal);
+        this.chunks += Math.ceil(payload.length / inner.chunkBytes!);
         await pass(payload.length);
         return got;
       },
       getTokens: async (key, parts, into, signal) => {
         const got = await inner.getTokens!(key, parts, into, signal);
+        this.chunks += got.chunks;
         await pass(got.readBytes);
         return got;
       },
@@ -52,7 +55,32 @@ export class Throttled {
 /** How a request's prefix comes. */
 export type Way = { readonly name: string } & ({ readonly selection: SelectionOptions } | { readonly isComputed: boolean });
 
-export interface Measured {
+/** What a request should answer: its tokens, and the logits behind each of the answer. */
+export interface ExactAnswer {
+  readonly tokens: Int32Array;
+  readonly logits: readonly Float32Array[];
+}
+
+/** How far an answer is from the exact one. */
+export interface Quality {
+  /** Share of the answer's tokens that are the exact ones, given the exact ones before. */
+  readonly agreement: number;
+  /** Of the exact answer. */
+  readonly perplexity: number;
+  /** Mean over the answer's tokens, in nats, of the exact distribution to this one. */
+  readonly divergence: number;
+}
+
+export interface BenchRules {
+  /** KV heads of each layer whose keys are stored once more; 0: none. */
+  readonly probeHeads: number;
+  /** Tokens of a stored block. Default 64. */
+  readonly blockTokens?: number;
+  /** Memory above the disk, and what it keeps. Then requests leave their text to others. */
+  readonly memory?: { readonly bytes: number; readonly keeps: TierKeeping };
+}
+
+export interface Measured extends Quality {
   readonly way: string;
   readonly ratio: number | undefined;
   readonly firstTokenMs: number;
@@ -61,12 +89,6 @@ export interface Measured {
   /** Bytes that were chosen, or looked at to choose: read without anything else. */
   readonly neededBytes: number;
   readonly fallBacks: number;
-  /** Share of the answer's tokens that are the exact ones, given the exact ones before. */
-  readonly agreement: number;
-  /** Of the exact answer. */
-  readonly perplexity: number;
-  /** Mean over the answer's tokens, in nats, of the exact distribution to this one. */
-  readonly divergence: number;
 }
 
 /** A text: what is stored of it, and what a request goes on with. */
@@ -86,19 +108,19 @@ export class Bench {
   readonly #keyBytes: number;
   readonly #probeBytes: number;
 
-  constructor(model: LlamaModel, directory: string, memory?: { readonly bytes: number; readonly keeps: TierKeeping }) {
+  constructor(model: LlamaModel, directory: string, { probeHeads, blockTokens = 64, memory }: BenchRules) {
     this.throttled = new Throttled(diskTier({ directory, bytes: 2 ** 30, admit: 'all', durability: 'none', chunkBytes: 4096 }));
     this.cache = new KvCache({
       model: model.shape('float16'), slots: 4, maxTokens: 4096, memoryBudgetBytes: 2 ** 29, driver: 'host',
       prefixCache: {
-        tiers: memory === undefined ? [this.throttled.tier] : [hostTier(memory), this.throttled.tier], modelId: 'bench', importance: { probeHeads: probedHeads }, tierBlockTokens: 64,
+        tiers: memory === undefined ? [this.throttled.tier] : [hostTier(memory), this.throttled.tier], modelId: 'bench', tierBlockTokens: blockTokens, reorderAfter: 0, importance: probeHeads === 0 ? undefined : { probeHeads },
       },
     });
     this.#model = model;
     this.#isShared = memory !== undefined;
     const { layers, kvHeads, headDim } = model.config;
     this.#keyBytes = layers * kvHeads * headDim * 2;
-    this.#probeBytes = layers * Math.min(probedHeads, kvHeads) * headDim * 2;
+    this.#probeBytes = layers * Math.min(probeHeads, kvHeads) * headDim * 2;
     this.#engine = new LlamaEngine({ model, cache: this.cache });
   }
 
@@ -117,9 +139,9 @@ export class Bench {
   }
 
   /** The exact answer to a text, and the logits behind each of its tokens. */
-  async answer(text: Text): Promise<{ readonly tokens: Int32Array; readonly logits: Float32Array[] }> {
+  async answer(text: Text, answered = answerTokens): Promise<ExactAnswer> {
     const sequence = this.cache.acquire({ tokens: text.tokens });
-    const all = new Int32Array(text.tokens.length + answerTokens);
+    const all = new Int32Array(text.tokens.length + answered);
     all.set(text.tokens);
     const logits = [await this.compute(sequence, all, text.tokens.length - sequence.length)];
     for (let at = text.tokens.length; at < all.length; at += 1) {
@@ -131,27 +153,17 @@ export class Bench {
   }
 
   /** A request that goes on behind the prefix. `exact`: what it should answer. */
-  async request({ tokens, prefix }: Text, way: Way, exact: { readonly tokens: Int32Array; readonly logits: readonly Float32Array[] }): Promise<Measured> {
+  async request({ tokens, prefix }: Text, way: Way, exact: ExactAnswer): Promise<Measured> {
     const before = this.#counts(way);
     const { sequence, logits: first, milliseconds } = await this.#begin(tokens, prefix, way, exact.tokens);
     const { readBytes, chunks, fallBacks, neededBytes } = this.#counts(way);
     const logits = [first];
-    while (logits.length < answerTokens) logits.push(await this.compute(sequence, exact.tokens, 1));
-    if (sequence.selection?.failure !== undefined) throw sequence.selection.failure;
+    while (logits.length < exact.logits.length) logits.push(await this.compute(sequence, exact.tokens, 1));
     sequence.release();
     await this.drop();
-    let [agreed, logLikelihood, divergence] = [0, 0, 0];
-    for (const [index, row] of logits.entries()) {
-      const token = exact.tokens[tokens.length + index]!;
-      const [own, theirs] = [logProbabilities(row), logProbabilities(exact.logits[index]!)];
-      agreed += mostLikely(row) === token ? 1 : 0;
-      logLikelihood += own[token]!;
-      for (let at = 0; at < own.length; at += 1) divergence += Math.exp(theirs[at]!) * (theirs[at]! - own[at]!);
-    }
     return {
       way: way.name, ratio: 'selection' in way ? way.selection.ratio : undefined, firstTokenMs: milliseconds, readBytes: readBytes - before.readBytes, chunks: chunks - before.chunks,
-      neededBytes: neededBytes - before.neededBytes,
-      fallBacks: fallBacks - before.fallBacks, agreement: agreed / answerTokens, perplexity: Math.exp(-logLikelihood / answerTokens), divergence: divergence / answerTokens,
+      neededBytes: neededBytes - before.neededBytes, fallBacks: fallBacks - before.fallBacks, ...qualityOf(logits, exact, tokens.length),
     };
   }
 
@@ -201,13 +213,27 @@ export class Bench {
   }
 
   #counts(way: Way): { readonly readBytes: number; readonly chunks: number; readonly fallBacks: number; readonly neededBytes: number } {
-    const { selections: { chunks, fallBacks, tokens, selectedTokens } } = this.cache.prefixes.tiers!.metrics();
+    const { selections: { fallBacks, tokens, selectedTokens } } = this.cache.prefixes.tiers!.metrics();
     const { layers } = this.#model.config;
     const looksAt = 'selection' in way ? way.selection.selector!.looksAt : 'nothing';
     const looked = looksAt === 'probe-keys' ? this.#probeBytes : looksAt === 'keys' ? this.#keyBytes : 0;
     const chosen = looksAt === 'keys' ? this.#keyBytes : 2 * this.#keyBytes; // keys are there already
-    return { readBytes: this.throttled.readBytes, chunks, fallBacks, neededBytes: (tokens * looked + selectedTokens * chosen) / layers };
+    const { readBytes, chunks } = this.throttled;
+    return { readBytes, chunks, fallBacks, neededBytes: (tokens * looked + selectedTokens * chosen) / layers };
   }
+}
+
+function qualityOf(logits: readonly Float32Array[], exact: ExactAnswer, from: number): Quality {
+  let [agreed, logLikelihood, divergence] = [0, 0, 0];
+  for (const [index, row] of logits.entries()) {
+    const token = exact.tokens[from + index]!;
+    const [own, theirs] = [logProbabilities(row), logProbabilities(exact.logits[index]!)];
+    agreed += mostLikely(row) === token ? 1 : 0;
+    logLikelihood += own[token]!;
+    for (let at = 0; at < own.length; at += 1) divergence += Math.exp(theirs[at]!) * (theirs[at]! - own[at]!);
+  }
+  const count = logits.length;
+  return { agreement: agreed / count, perplexity: Math.exp(-logLikelihood / count), divergence: divergence / count };
 }
 
 export function logProbabilities(logits: Float32Array): Float64Array {

@@ -7,7 +7,7 @@ import * as path from 'node:path';
 import { Random } from '#internal/base/random.js';
 import { LlamaModel } from '#internal/llama/model.js';
 import { LlamaTokenizer } from '#internal/llama/tokenizer.js';
-import { randomLlama, writeLlama, type MadeLlama } from '../../helpers/made-llama.js';
+import { randomLlama, withAlikeHeads, writeLlama } from '../../helpers/made-llama.js';
 import { Bench, logProbabilities, suffixTokens, type Text } from './bench-cache.js';
 
 export const wide = { layers: 4, hidden: 256, intermediate: 704, queryHeads: 16, kvHeads: 16, headDim: 64, vocabularyTokens: 512 };
@@ -17,7 +17,7 @@ export async function storiesOf(folder: string, model: LlamaModel, prefix: numbe
   const tokenizer = new LlamaTokenizer(folder);
   const random = new Random(prefix);
   const directory = mkdtempSync(path.join(tmpdir(), 'vkv-bench-stories-'));
-  const bench = new Bench(model, directory);
+  const bench = new Bench(model, directory, { probeHeads: 0 });
   const openings = ['Once upon a time', 'One day', 'Tom had a', 'Lily saw a', 'There was a little', 'Ben and Mia'];
   const texts: Text[] = [];
   for (let text = 0; text < count; text += 1) {
@@ -46,16 +46,6 @@ export async function storiesOf(folder: string, model: LlamaModel, prefix: numbe
 export function randomTexts(vocabularyTokens: number, prefix: number, count: number): Text[] {
   const random = new Random(prefix);
   return Array.from({ length: count }, () => ({ prefix, tokens: Int32Array.from({ length: prefix + suffixTokens }, () => random.integer(vocabularyTokens)) }));
-}
-
-/** The same with heads that look at much the same tokens, as trained ones do: each is the first one and a little of its own. */
-function withAlikeHeads({ config, tensors }: MadeLlama): MadeLlama {
-  const alike = [...tensors].map(([name, { shape, values }]) => {
-    if (!/[qk]_proj\.weight$/.test(name)) return [name, { shape, values }] as const;
-    const head = wide.headDim * wide.hidden;
-    return [name, { shape, values: values.map((value, index) => values[index % head]! + 0.1 * value) }] as const;
-  });
-  return { config, tensors: new Map(alike) };
 }
 
 export async function withWide<T>(work: (model: LlamaModel) => Promise<T>): Promise<T> {

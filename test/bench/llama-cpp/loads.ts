@@ -12,11 +12,26 @@ export interface Load {
   readonly isShared: boolean;
 }
 
+/** How llama.cpp is used, which has several ways to do a load. */
+export interface Setting {
+  readonly flashAttention: boolean;
+  /** `free`: a sequence goes on as soon as its token is there; `common`: when all have theirs, so that each batch has all of them. */
+  readonly steps: 'free' | 'common';
+  /** `turns`: one sequence answers all and keeps what they share; `copies`: each has a sequence, which reads the state behind what they share from a file. */
+  readonly shared: 'turns' | 'copies';
+}
+
+/** What the parent sends; `setting` is for llama.cpp only. */
+export interface Question {
+  readonly load: Load;
+  readonly setting: Setting;
+}
+
 export interface Answer {
   /** From asking until all prompts are answered. */
   readonly seconds: number;
-  /** Of the first prompt. */
-  readonly tokens: readonly number[];
+  /** Of each prompt. */
+  readonly tokens: readonly (readonly number[])[];
   /** Of a timer of 10 ms: the longest time from one call to the next. */
   readonly longestGapMs: number;
   /** Memory that only this process has, and has written to. */
@@ -26,7 +41,7 @@ export interface Answer {
 /** One that reads this file, named on its command line; it is asked and answers by messages. */
 export interface Program {
   /** Answers of all prompts, in their order. */
-  answer(load: Load): Promise<readonly (readonly number[])[]>;
+  answer(load: Load, setting: Setting): Promise<readonly (readonly number[])[]>;
 }
 
 /** Tokens of a text that no other number has. */
@@ -36,7 +51,7 @@ export function text(number: number, tokens: number): number[] {
 
 /** Answers messages until the parent ends. */
 export function serve(program: Program): void {
-  process.on('message', (load: Load) => {
+  process.on('message', ({ load, setting }: Question) => {
     void (async () => {
       let [longestGapMs, lastMs] = [0, performance.now()];
       const timer = setInterval(() => {
@@ -44,17 +59,19 @@ export function serve(program: Program): void {
         lastMs = performance.now();
       }, 10);
       const startMs = performance.now();
-      const answers = await program.answer(load);
+      const answers = await program.answer(load, setting);
       const seconds = (performance.now() - startMs) / 1e3;
       clearInterval(timer);
       longestGapMs = Math.max(longestGapMs, performance.now() - lastMs);
-      process.send!({ seconds, tokens: answers[0]!, longestGapMs, privateBytes: privateBytes() } satisfies Answer);
+      process.send!({ seconds, tokens: answers, longestGapMs, privateBytes: privateBytes() } satisfies Answer);
     })();
   });
   process.once('disconnect', () => { process.exit(0); });
   process.send!('ready');
 }
 
+/** Without the mapped file of weights: pages that are not on disk yet count as written to. */
 function privateBytes(): number {
-  return 1_024 * Number(/^Private_Dirty: +(\d+) kB$/m.exec(readFileSync('/proc/self/smaps_rollup', 'latin1'))![1]);
+  const mappings = readFileSync('/proc/self/smaps', 'latin1').split(/^(?=[0-9a-f]+-[0-9a-f]+ )/m).filter((mapping) => !/^.*\.gguf$/m.test(mapping));
+  return 1_024 * mappings.reduce((sum, mapping) => sum + Number(/^Private_Dirty: +(\d+) kB$/m.exec(mapping)?.[1] ?? 0), 0);
 }

@@ -4,12 +4,12 @@
 import { createCipheriv } from 'node:crypto';
 import { closeSync, openSync, renameSync, writeSync } from 'node:fs';
 
-import { ggufHeader, ggufTypeNumbers, type GgufEntry, type GgufTypeName } from '../../helpers/made-gguf.js';
+import { ggufHeader, padding, type GgufEntry } from '#internal/llama/gguf/gguf-header.js';
+import { ggufTypeNumbers, type GgufTypeName } from '../../helpers/made-gguf.js';
 
 export const shape = { layers: 32, hidden: 960, intermediate: 2_560, queryHeads: 15, kvHeads: 5, headDim: 64, vocabularyTokens: 49_152, maxTokens: 8_192 } as const;
 
 const chunkElements = 2 ** 20;
-const alignment = 32;
 /** Bytes of a block of 32 as Q8_0. */
 const blockBytes = 34;
 
@@ -58,21 +58,21 @@ function entries(): GgufEntry[] {
 export function writeRandomGguf(file: string, type: GgufTypeName): number {
   const all = tensors().map(([name, extents]) => {
     const own = extents.length === 1 ? 'F32' : type;
-    return { name, shape: extents, own, type: ggufTypeNumbers[own], size: bytesOf[own](extents.reduce((product, extent) => product * extent)) };
+    return { name, shape: extents, own, type: ggufTypeNumbers[own], bytes: bytesOf[own](extents.reduce((product, extent) => product * extent)) };
   });
   const random = createCipheriv('aes-128-ctr', Buffer.alloc(16, 7), Buffer.alloc(16));
   const into = openSync(`${file}.new`, 'w');
-  writeSync(into, ggufHeader(entries(), all, alignment));
-  for (const { own, size } of all) {
+  writeSync(into, ggufHeader(entries(), all));
+  for (const { own, bytes } of all) {
     const chunk = bytesOf[own](chunkElements);
-    for (let done = 0; done < size; done += chunk) {
-      const bits = Buffer.from(random.update(Buffer.alloc(Math.min(chunk, size - done))));
+    for (let done = 0; done < bytes; done += chunk) {
+      const bits = Buffer.from(random.update(Buffer.alloc(Math.min(chunk, bytes - done))));
       weightsOf[own](bits);
       writeSync(into, bits);
     }
-    writeSync(into, Buffer.alloc(-size & (alignment - 1)));
+    writeSync(into, Buffer.alloc(padding(bytes)));
   }
   closeSync(into);
   renameSync(`${file}.new`, file);
-  return all.reduce((sum, { size }) => sum + size, 0);
+  return all.reduce((sum, { bytes }) => sum + bytes, 0);
 }

@@ -21,7 +21,7 @@ cacheTests('a fork shares every row, also the one that is not full', {}, (t, ben
 });
 
 for (const first of ['the fork', 'the parent'] as const) {
-  cacheTests(`whoever writes first gets a copy of the last row: ${first}; the other writes in place`, {}, (t, bench) => {
+  cacheTests(`the first to write gets a copy of the last row: ${first}; the other writes in place`, {}, (t, bench) => {
     const speaker = new Speaker(bench.cache);
     const parent = speaker.say(prompt);
     const fork = parent.fork();

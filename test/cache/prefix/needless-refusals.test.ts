@@ -122,18 +122,18 @@ cacheTest('a fork\'s first write needs pages for the rows with tokens, not for a
   t.is(speaker.wrongTokens(fork, a) + speaker.wrongTokens(parent, b), 0);
 });
 
-test('what is admissible counts what other caches of the pool can give back, and not what they were promised', (t) => {
+test('what is admissible counts what other caches of the pool can give back, and not what is earmarked for them', (t) => {
   const { driver, device } = openDriver();
   const pool = new PagePool({ driver, pageBytes, memoryBudgetBytes: 20 * 4 * pageBytes });
   const [a, b] = [1, 2].map(() => new KvCache({ model: tinyModel, slots: 2, maxTokens: 1024, growth: onDemand(), pool })) as [KvCache, KvCache];
   new Speaker(a).say(tokensOf(1, 5 * rowTokens)).release();
   for (const cache of [a, b]) t.like(cache.counts(), { admissiblePages: 80, admissibleTokens: 1024 });
-  const promised = a.acquire({ promptTokens: 8 * rowTokens });
+  const earmarked = a.acquire({ promptTokens: 8 * rowTokens });
   for (const cache of [a, b]) t.like(cache.counts(), { admissiblePages: 48, admissibleTokens: 12 * rowTokens });
   t.throws(() => b.acquire({ promptTokens: 12 * rowTokens + 1 }), { code: 'KV_OUT_OF_PAGES' });
   const sequences = [b.acquire({ promptTokens: 12 * rowTokens }), b.acquire({})];
   t.like(b.counts(), { admissiblePages: 0, admissibleTokens: 0 });
-  for (const sequence of [promised, ...sequences]) sequence.release();
+  for (const sequence of [earmarked, ...sequences]) sequence.release();
   const both = [b.acquire(), b.acquire()];
   t.like(b.counts(), { admissiblePages: 80, admissibleTokens: 0 });
   for (const sequence of both) sequence.release();

@@ -1,4 +1,4 @@
-// Text that the eviction policy withholds: no request is promised its memory, and no request pays for it twice.
+// Text that the eviction policy withholds: none of its memory is earmarked for a request, and no request pays for it twice.
 
 import { priority, type EvictionContext, type EvictionPolicy, type NodeView } from 'virtual-kv';
 

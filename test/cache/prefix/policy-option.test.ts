@@ -2,13 +2,12 @@
 
 import test from 'ava';
 
-import { adaptive, importance, KvCache, lfu, lru, priority, slru, type EvictionPolicyFactory } from 'virtual-kv';
+import { evictionPolicies } from '#internal/prefix/index.js';
+import { KvCache, lru, type EvictionPolicyFactory } from 'virtual-kv';
 
 import { assertNothingLeft, cacheOptions, openDriver } from '../../helpers/cache.js';
 
-const shipped = { adaptive, importance, lfu, lru, priority, slru };
-
-for (const [name, make] of Object.entries(shipped)) {
+for (const [name, make] of Object.entries(evictionPolicies)) {
   test(`${name} that was not called is refused, and so is its name`, (t) => {
     const { driver, device } = openDriver({});
     for (const policy of [make, name]) {

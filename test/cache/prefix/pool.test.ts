@@ -1,4 +1,4 @@
-// The cache pool: what stays of released sequences, for how long, and who goes first; and what else is known of prompts.
+// The cache pool: what stays of released sequences, for how long, and which goes first; and what else is known of prompts.
 
 import { ahead, type KvCache } from 'virtual-kv';
 
@@ -105,7 +105,7 @@ const unequal = {
   model: { layers: 2, layerShapes: [{ kvHeads: 1, headDim: 4096 }, { kvHeads: 1, headDim: 2048 }], dtype: 'float16' },
 } as const;
 
-cacheTests('who adopts a slot that ends inside a group of rows has memory for the whole prompt', unequal, (t, bench) => {
+cacheTests('a sequence that adopts a slot that ends inside a group of rows has memory for the whole prompt', unequal, (t, bench) => {
   const speaker = new Speaker(bench.cache);
   const { layout } = bench.cache;
   t.is(layout.groupRows, 2);
@@ -115,11 +115,11 @@ cacheTests('who adopts a slot that ends inside a group of rows has memory for th
   const sequence = bench.cache.acquire({ tokens: whole, reserve: 'prompt' });
   t.is(sequence.cachedBy.adoptedTokens, text.length);
   t.is(sequence.mappedRows, 3);
-  t.is(bench.pool().promisedPages, 2); // a row of the larger layer; the smaller one's page is there
+  t.is(bench.pool().earmarkedPages, 2); // a row of the larger layer; the smaller one's page is there
   sequence.release();
 });
 
-cacheTests('who computes again what is cached fits where he would fit an empty cache', { rows: 5, slots: 2 }, (t, bench) => {
+cacheTests('a sequence that computes again what is cached fits where it would fit an empty cache', { rows: 5, slots: 2 }, (t, bench) => {
   const speaker = new Speaker(bench.cache);
   const text = textOf(1, 5);
   speaker.say(text).release();

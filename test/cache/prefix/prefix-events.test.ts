@@ -1,4 +1,4 @@
-// Events for routers: who applies them, and sees nothing else, knows what each cache has.
+// Events for routers: a router that applies them, and sees nothing else, knows what each cache has.
 
 import * as diagnostics from 'node:diagnostics_channel';
 

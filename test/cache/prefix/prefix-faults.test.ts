@@ -20,7 +20,7 @@ interface Said {
 interface Scenario {
   readonly title: string;
   readonly options?: BenchOptions;
-  /** Gets ready and returns who is alive, and what is then done. */
+  /** Gets ready and returns the sequences that are alive, and what is then done. */
   prepare(bench: CacheBench, speaker: Speaker): { readonly alive: Said[]; act(): void };
 }
 

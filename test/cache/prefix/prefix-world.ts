@@ -1,6 +1,6 @@
 // PrefixWorld: a cache under random requests that begin alike, and a small model of what they say: a map of every text prefix
 // that was stored, and the text of every live sequence. Every token found in the cache must be in the map; every byte of a
-// sequence must be that of its own text, whoever computed it.
+// sequence must be that of its own text, whichever sequence computed it.
 
 import { isKvError, type AcquireOptions, type ErrorCode, type KvCache, type Sequence } from 'virtual-kv';
 
@@ -13,8 +13,8 @@ interface Live {
   readonly domain: string;
   readonly isStored: boolean;
   readonly isCached: boolean;
-  /** Tokens for which memory is promised, at most. */
-  readonly promisedTokens: number;
+  /** Tokens for which memory is earmarked, at most. */
+  readonly earmarkedTokens: number;
   text: number[];
 }
 
@@ -25,6 +25,8 @@ export interface WorldOptions {
   readonly alphabet: number;
   /** No sequence takes tokens back, so that all that was stored stays known. Default: as `isExact`. */
   readonly keepsTexts?: boolean;
+  /** A tier keeps text for others when the cache forgets all. */
+  readonly survivesReset?: boolean;
 }
 
 const domains: readonly AcquireOptions[] = [{}, {}, {}, { tenant: 'a' }, { tenant: 'b' }, { adapter: 'a' }, { salt: 'a' }];
@@ -43,16 +45,19 @@ export class PrefixWorld {
   resets = 0;
   /** Keys of all prefixes stored since the last reset, per domain. */
   readonly #stored = new Map<string, Set<string>>();
+  /** Where a tier survives resets, of all prefixes that were ever stored. */
+  readonly #everStored: Map<string, Set<string>>;
   readonly #texts: number[][] = [];
   #live: Live[] = [];
   #step = 0;
 
-  constructor(bench: CacheBench, random: Random, { isExact, alphabet, keepsTexts = isExact }: WorldOptions) {
+  constructor(bench: CacheBench, random: Random, { isExact, alphabet, keepsTexts = isExact, survivesReset = false }: WorldOptions) {
     this.#bench = bench;
     this.#cache = bench.cache;
     this.#random = random;
     this.#speaker = new Speaker(bench.cache);
     this.#isExact = isExact;
+    this.#everStored = survivesReset ? new Map<string, Set<string>>() : this.#stored;
     this.#alphabet = alphabet;
     this.#keepsTexts = keepsTexts;
   }
@@ -61,11 +66,11 @@ export class PrefixWorld {
     const roll = this.#random.next();
     if (roll < 0.22) this.#acquire();
     else if (roll < 0.68) this.#compute();
-    else if (roll < 0.86) this.#release();
+    else if (roll < 0.86) this.release();
     else if (roll < 0.91) this.#fork();
     else if (roll < 0.95) this.#truncate();
     else if (roll < 0.985) this.#lookup();
-    else if (roll < 0.99) this.#completeStep();
+    else if (roll < 0.99) this.completeStep();
     else if (roll < 0.992) this.#reset();
     else if (roll < 0.996) this.#cache.verify();
     else for (const live of this.#live) this.#assertBytes(live);
@@ -88,7 +93,7 @@ export class PrefixWorld {
     const known = this.knownTokens(domain, tokens);
     const reserve = this.#random.chance(0.5) ? 'prompt' : 'none';
     const before = this.#cache.counts();
-    const outcome = this.#try(() => this.#cache.acquire({ tokens, caching, reserve, ...options }));
+    const outcome = this.#try(() => this.#cache.acquire({ tokens, caching, reserve, priority: this.priorityOf(tokens), ...options }));
     if (typeof outcome === 'string') { // refused: nothing has changed
       const after = this.#cache.counts();
       for (const count of ['cachedRows', 'activeSlots'] as const) {
@@ -110,7 +115,7 @@ export class PrefixWorld {
     for (const how of ['adoptedTokens', 'aliasedTokens', 'copiedTokens'] as const) this.count(how, cachedBy[how]);
     const live = {
       sequence: outcome, domain, isStored: caching === 'read-write' || caching === 'write', isCached: caching !== 'off',
-      promisedTokens: reserve === 'prompt' ? tokens.length : 0, text: tokens,
+      earmarkedTokens: reserve === 'prompt' ? tokens.length : 0, text: tokens,
     };
     this.#live.push(live);
     this.#assertBytes(live);
@@ -138,15 +143,15 @@ export class PrefixWorld {
   }
 
   /**
-   * Rows that what runs needs at most when `growing` has `tokens` tokens: each sequence's own, a prompt's promise, and for each
+   * Rows that what runs needs at most when `growing` has `tokens` tokens: each sequence's own, a prompt's earmark, and for each
    * a group that is being copied.
    */
   #mostRows(growing?: Live, tokens = 0): number {
     const { layout } = this.#cache;
     if (this.#cache.counts().retiringSlots > 0) return Infinity;
-    let rows = 0;
+    let rows = this.otherRows();
     for (const live of this.#live) {
-      const most = Math.max(live.promisedTokens, live === growing ? tokens : live.sequence.length);
+      const most = Math.max(live.earmarkedTokens, live === growing ? tokens : live.sequence.length);
       rows += Math.max(live.sequence.mappedRows, layout.rowsFor(most)) + layout.groupRows;
     }
     return rows;
@@ -157,13 +162,13 @@ export class PrefixWorld {
     return Math.floor(pool.memoryBudgetBytes / layout.rowBytes);
   }
 
-  #release(): void {
+  /** One of its sequences is over. */
+  release(): void {
     const live = this.#draw();
     if (live === undefined) return;
     this.#assertBytes(live);
     this.#live = this.#live.filter((other) => other !== live);
-    this.#texts.push(live.text);
-    if (this.#texts.length > 30) this.#texts.splice(this.#random.integer(30), 1);
+    this.remember(live.text);
     if (this.#random.chance(0.8)) live.sequence.release();
     else live.sequence.release({ fence: { step: this.#step + this.#random.integer(2) } });
   }
@@ -199,7 +204,8 @@ export class PrefixWorld {
     this.expect(pendingTokens >= cachedTokens && pendingTokens < tokens.length, 'pending tokens out of range');
   }
 
-  #completeStep(): void {
+  /** Fences of steps so far pass. */
+  completeStep(): void {
     this.#step += 1;
     this.#cache.completeStep(this.#step);
   }
@@ -207,10 +213,26 @@ export class PrefixWorld {
   #reset(): void {
     const outcome = this.#try(() => this.#cache.prefixes.reset());
     if (typeof outcome === 'string') return;
-    this.expect(this.#live.every(({ isCached }) => !isCached), 'a reset under running sequences');
+    this.expect(this.otherRows() === 0 && this.#live.every(({ isCached }) => !isCached), 'a reset under running sequences');
     this.#stored.clear();
     this.resets += 1;
     this.expect(this.#cache.counts().cachedRows === 0, 'rows are left after a reset');
+  }
+
+  /** Rows that sequences of another kind need at most. */
+  otherRows(): number {
+    return 0;
+  }
+
+  /** Later prompts may begin like this. */
+  remember(text: number[]): void {
+    this.#texts.push(text);
+    if (this.#texts.length > 30) this.#texts.splice(this.#random.integer(30), 1);
+  }
+
+  /** The priority level of a prompt's request. */
+  priorityOf(_tokens: readonly number[]): number {
+    return 0;
   }
 
   /** Whose request it is. */
@@ -228,21 +250,21 @@ export class PrefixWorld {
   }
 
   #store(domain: string, text: readonly number[]): void {
-    let stored = this.#stored.get(domain);
-    if (stored === undefined) this.#stored.set(domain, stored = new Set());
-    stored.add(text.join());
+    for (const each of new Set([this.#stored, this.#everStored])) {
+      let stored = each.get(domain);
+      if (stored === undefined) each.set(domain, stored = new Set());
+      stored.add(text.join());
+    }
   }
 
-  /** Tokens at the start of the text that were stored in this domain. */
+  /** Tokens at the start of the text that may be found in this domain. */
   knownTokens(domain: string, text: readonly number[]): number {
-    let most = 0;
-    for (const stored of this.#stored.get(domain) ?? []) {
-      const tokens = stored === '' ? [] : stored.split(',').map(Number);
-      let agreed = 0;
-      while (agreed < tokens.length && tokens[agreed] === text[agreed]) agreed += 1;
-      most = Math.max(most, agreed);
-    }
-    return most;
+    return longestMatch(this.#everStored.get(domain), text);
+  }
+
+  /** Of these, tokens that were stored since the last reset. */
+  tokensSinceReset(domain: string, text: readonly number[]): number {
+    return longestMatch(this.#stored.get(domain), text);
   }
 
   #assertBytes({ sequence, text, domain }: Live): void {
@@ -273,4 +295,15 @@ export class PrefixWorld {
   expect(condition: boolean, problem: string): void {
     if (!condition) throw new Error(`${problem} (slots: ${this.#live.map(({ sequence }) => sequence.slot).join()}; ${this.#bench.pool().freePages} pages free)`);
   }
+}
+
+function longestMatch(texts: ReadonlySet<string> | undefined, text: readonly number[]): number {
+  let most = 0;
+  for (const stored of texts ?? []) {
+    const tokens = stored === '' ? [] : stored.split(',').map(Number);
+    let agreed = 0;
+    while (agreed < tokens.length && tokens[agreed] === text[agreed]) agreed += 1;
+    most = Math.max(most, agreed);
+  }
+  return most;
 }

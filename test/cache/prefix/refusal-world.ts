@@ -1,5 +1,5 @@
 // RefusalWorld: a cache under random requests, forks and truncations with too little memory, and a count of what must be kept that
-// does not ask the cache: the physical pages in which running sequences' tokens lie, each once, and those they were promised.
+// does not ask the cache: the physical pages in which running sequences' tokens lie, each once, and those earmarked for them.
 // Whatever is refused for want of pages must not fit beside them; what is admitted is not this world's question.
 //
 // What fits is what docs/design.md promises (Rules): a row, or a group of rows where layers differ, is shared as a whole.
@@ -19,15 +19,15 @@ interface Live {
   readonly domain: string;
   readonly isStored: boolean;
   readonly isPinned: boolean;
-  promisedTokens: number;
+  earmarkedTokens: number;
   text: number[];
 }
 
 interface Kept {
   /** Pages that are needed and exist: by handle where they are mapped. */
   readonly pages: Set<bigint | string>;
-  /** Pages that are promised and not mapped. */
-  promised: number;
+  /** Pages that are earmarked and not mapped. */
+  earmarked: number;
 }
 
 const cachings = ['read-write', 'read-write', 'read-write', 'read', 'write', 'off'] as const;
@@ -116,7 +116,7 @@ export class RefusalWorld {
     }
     this.#live.push({
       sequence: outcome, addresses: this.#memory.addressesOf(outcome), domain, isPinned: priority === pinnedLevel,
-      isStored: caching === 'read-write' || caching === 'write', promisedTokens: reserve === 'prompt' ? tokens.length : 0, text: tokens,
+      isStored: caching === 'read-write' || caching === 'write', earmarkedTokens: reserve === 'prompt' ? tokens.length : 0, text: tokens,
     });
   }
 
@@ -153,7 +153,7 @@ export class RefusalWorld {
     const pinned = this.#pinned?.pages() ?? [];
     for (const { live, tokens } of batch) {
       const { length } = live.sequence;
-      pages += Math.max(0, this.#arithmetic.pagesFor(length + tokens) - this.#arithmetic.pagesFor(Math.max(length, live.promisedTokens)));
+      pages += Math.max(0, this.#arithmetic.pagesFor(length + tokens) - this.#arithmetic.pagesFor(Math.max(length, live.earmarkedTokens)));
       const own = this.#tailOf(live);
       writers.push(live);
       // The last of those that share it needs no copy.
@@ -185,7 +185,7 @@ export class RefusalWorld {
     if (live === undefined) return;
     const outcome = this.#try(() => live.sequence.fork());
     if (typeof outcome === 'string') return this.#expect(outcome === 'KV_NO_FREE_SLOT', `a fork was refused: ${outcome}`);
-    this.#live.push({ ...live, sequence: outcome, addresses: this.#memory.addressesOf(outcome), promisedTokens: 0 });
+    this.#live.push({ ...live, sequence: outcome, addresses: this.#memory.addressesOf(outcome), earmarkedTokens: 0 });
   }
 
   #truncate(): void {
@@ -196,7 +196,7 @@ export class RefusalWorld {
     live.sequence.truncate(tokens);
     if (live.isStored) this.#pinned?.truncate(live.text, tokens, live.domain);
     live.text = live.text.slice(0, tokens);
-    if (live.sequence.mappedRows < mappedRows) live.promisedTokens = 0; // rows that others share had to go
+    if (live.sequence.mappedRows < mappedRows) live.earmarkedTokens = 0; // rows that others share had to go
   }
 
   /** What `counts` says can be admitted is what the pages say, and true. */
@@ -205,7 +205,7 @@ export class RefusalWorld {
     const { admissibleTokens, admissiblePages } = this.#cache.counts();
     if (this.#live.length + this.#retiring.length === slots) return this.#expect(admissibleTokens === 0, 'no slot is free');
     const kept = this.#kept();
-    const free = Math.max(0, this.#budgetPages - kept.pages.size - kept.promised);
+    const free = Math.max(0, this.#budgetPages - kept.pages.size - kept.earmarked);
     if (this.#isExact) this.#expect(admissiblePages === free, `${admissiblePages} pages are admissible, ${free} are left`);
     if (!this.#isExact) return;
     if (admissibleTokens < maxTokens) {
@@ -240,10 +240,10 @@ export class RefusalWorld {
   /** What all running sequences need together. */
   #kept(): Kept {
     this.#memory.hear();
-    const kept: Kept = { pages: new Set(), promised: 0 };
+    const kept: Kept = { pages: new Set(), earmarked: 0 };
     for (const live of this.#live) {
       for (const page of this.#neededOf(live)) {
-        if (page === undefined) kept.promised += 1;
+        if (page === undefined) kept.earmarked += 1;
         else kept.pages.add(page);
       }
     }
@@ -263,10 +263,10 @@ export class RefusalWorld {
     return pages;
   }
 
-  /** Pages of a sequence's tokens and promise; undefined for one that is not mapped yet. */
-  #neededOf({ sequence, addresses, promisedTokens }: Live): (bigint | undefined)[] {
+  /** Pages of a sequence's tokens and earmark; undefined for one that is not mapped yet. */
+  #neededOf({ sequence, addresses, earmarkedTokens }: Live): (bigint | undefined)[] {
     const pages: (bigint | undefined)[] = [];
-    const rows = this.#cache.layout.rowsFor(Math.max(sequence.length, promisedTokens));
+    const rows = this.#cache.layout.rowsFor(Math.max(sequence.length, earmarkedTokens));
     this.#memory.visit(addresses, 0, rows, (page) => pages.push(page));
     return pages;
   }
@@ -301,7 +301,7 @@ export class RefusalWorld {
   }
 
   #expectRefused(kept: Kept, more: number, what: string): void {
-    const needed = kept.pages.size + kept.promised + more;
+    const needed = kept.pages.size + kept.earmarked + more;
     this.#expect(needed > this.#budgetPages, `refused ${what}, although with it ${needed} of ${this.#budgetPages} pages are needed (${more} more)`);
   }
 

@@ -1,5 +1,5 @@
 // Spoken: sequences that say something. Every token's bytes are made from all the text up to it, as an engine's K and V are, so
-// that reading a sequence back proves that each of its rows belongs to its own text, whoever computed it.
+// that reading a sequence back proves that each of its rows belongs to its own text, whichever sequence computed it.
 
 import type { AcquireOptions, Batch, KvCache, Sequence } from 'virtual-kv';
 

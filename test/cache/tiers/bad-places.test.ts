@@ -152,7 +152,7 @@ test.after.always(() => {
   await full.cache.prefixes.tiers!.settled();
   const { blocks, refusals, own } = full.cache.prefixes.tiers!.metrics().tiers[0]!;
   t.deepEqual([blocks, refusals.failed > 0], [0, true]);
-  t.regex(String(own['lastError']), /ENOSPC/);
+  t.regex(String(own!['lastError']), /ENOSPC/);
   fs.rmSync(filler);
   full.compute(1);
   await full.cache.prefixes.tiers!.settled();

@@ -18,6 +18,8 @@ const queueing: BenchOptions = {
   device: { streams: 'manual', granularityBytes: 4096, hasGarbage: true },
 };
 const prompt = tokensOf(1, 21);
+/** Of 19 blocks: it comes up in three loads, of which two are under way at a time. */
+const longPrompt = tokensOf(1, 149);
 
 function benchOf(t: ConstructorParameters<typeof CacheBench>[0], options: BenchOptions = queueing): CacheBench {
   return new CacheBench(t, { ...options, prefixCache: { tiers: [hostTier({ bytes: 2 ** 26 })], tierBlockTokens: 8, modelId: 'test' } });
@@ -140,22 +142,24 @@ const kinds: readonly MockCall[] = [
 ];
 
 for (const kind of kinds) {
-  test(`any call of ${kind} that fails in a demotion, a promotion or at the end costs that copy and nothing else`, async (t) => {
-    let reached = 0;
-    for (let nth = 1; nth === reached + 1 && nth < 16; nth += 1) if (await failOne(t, kind, nth)) reached = nth;
-    t.log(`${kind} failed ${reached} times`);
-    t.true(reached > 0);
-  });
+  for (const [text, most] of [[prompt, 15], [longPrompt, 40]] as const) {
+    test(`any call of ${kind} that fails in a demotion, a promotion or at the end costs that copy and nothing else (${text.length} tokens)`, async (t) => {
+      let reached = 0;
+      for (let nth = 1; nth === reached + 1 && nth <= most; nth += 1) if (await failOne(t, text, kind, nth)) reached = nth;
+      t.log(`${kind} failed ${reached} times`);
+      t.true(reached > 0);
+    });
+  }
 }
 
 /** Whether the scenario came to the call. */
-async function failOne(t: ConstructorParameters<typeof CacheBench>[0], kind: MockCall, nth: number): Promise<boolean> {
+async function failOne(t: ConstructorParameters<typeof CacheBench>[0], text: readonly number[], kind: MockCall, nth: number): Promise<boolean> {
   const bench = benchOf(t);
   const { cache, mock } = bench;
   const { prefixes } = cache;
   const tiers = prefixes.tiers!;
   const engine = new RunAheadEngine(bench, { streams: 2, probes: 0 });
-  const first = engine.start(prompt);
+  const first = engine.start(text);
   engine.step([first]);
   mock.resetCallCounts();
   bench.fail(kind, nth);
@@ -171,8 +175,8 @@ async function failOne(t: ConstructorParameters<typeof CacheBench>[0], kind: Moc
   mock.completeAll();
   await mayFail(() => tiers.settled());
   await mayFail(() => { dropFromDevice(cache); });
-  await mayFail(() => { engine.step([engine.start(prompt.slice(0, 12), {}, 1)]); });
-  await mayFail(() => promoted(bench, prompt));
+  await mayFail(() => { engine.step([engine.start(text.slice(0, 12), {}, 1)]); });
+  await mayFail(() => promoted(bench, text));
   mock.completeAll();
   for (const running of engine.running) await mayFail(() => { engine.release(running); });
   engine.forgetReleased();
@@ -180,12 +184,12 @@ async function failOne(t: ConstructorParameters<typeof CacheBench>[0], kind: Moc
   const isReached = mock.callCounts()[kind] >= nth;
   bench.forgiveAll();
   engine.assertAll();
-  const again = serve(engine, prompt); // found on the device or computed anew: the bytes are right
+  const again = serve(engine, text); // found on the device or computed anew: the bytes are right
   engine.release(again);
   await tiers.settled();
   dropFromDevice(cache);
-  await promoted(bench, prompt);
-  engine.release(serve(engine, prompt));
+  await promoted(bench, text);
+  engine.release(serve(engine, text));
   engine.close();
   await tiers.close();
   if (isReached) {
@@ -202,15 +206,38 @@ async function failOne(t: ConstructorParameters<typeof CacheBench>[0], kind: Moc
   return isReachedAtEnd;
 }
 
-test('where the device refuses to register memory, copies go on without', async (t) => {
-  const bench = benchOf(t);
-  bench.mock.failCall('cuMemHostRegister', { result: 2, times: 20 });
-  const engine = new RunAheadEngine(bench);
-  await demote(bench, engine);
-  t.like(await promoted(bench, prompt), { promotedTokens: 21, end: 'complete' });
-  t.is(serve(engine, prompt).sequence.cachedTokens, 21);
-  engine.close();
-  await bench.cache.prefixes.tiers!.close();
+for (const [memory, refusals] of [['pinned', 0], ['pageable', 20]] as const) {
+  test(`where the device ${refusals === 0 ? 'registers' : 'refuses to register'} memory, copies go through ${memory} memory, and metrics say so`, async (t) => {
+    const bench = benchOf(t);
+    const tiers = bench.cache.prefixes.tiers!;
+    t.is(tiers.metrics().staging, undefined, 'nothing was copied');
+    if (refusals > 0) bench.mock.failCall('cuMemHostRegister', { result: 2, times: refusals });
+    const engine = new RunAheadEngine(bench);
+    await demote(bench, engine);
+    const { pinnedBytes, pageableBytes } = tiers.metrics().staging!;
+    t.true((refusals === 0 ? pinnedBytes : pageableBytes) > 0);
+    t.is(refusals === 0 ? pageableBytes : pinnedBytes, 0);
+    t.like(await promoted(bench, prompt), { promotedTokens: 21, end: 'complete' });
+    t.is(serve(engine, prompt).sequence.cachedTokens, 21);
+    engine.close();
+    await tiers.close();
+    bench.close();
+  });
+}
+
+test('a driver whose memory the CPU copies has no staging memory', async (t) => {
+  const bench = benchOf(t, { on: 'host', model: { layers: 1, kvHeads: 1, headDim: 256, dtype: 'float16' } });
+  const { cache } = bench;
+  const sequence = cache.acquire({ tokens: Int32Array.from(prompt) });
+  bench.prepare(sequence, prompt.length);
+  cache.stamp(sequence, 0, prompt.length, 4);
+  bench.commit();
+  sequence.release();
+  const tiers = cache.prefixes.tiers!;
+  await tiers.settled();
+  t.true(tiers.metrics().tiers[0]!.storedBlocks > 0);
+  t.is(tiers.metrics().staging, undefined);
+  await tiers.close();
   bench.close();
 });
 

@@ -5,9 +5,10 @@ import test from 'ava';
 
 import { hostTier, type KvCache, type Tier, type TierGet } from 'virtual-kv';
 
+import type { LoadEstimate } from '#internal/tiers/load-estimate.js';
 import { PlainTier } from './plain-tier.js';
 import { benchOf, close, serve, textOf } from './tier-bench.js';
-import { dropFromDevice } from './device-index.js';
+import { dropFromDevice, turn } from './device-index.js';
 
 const MiB = 2 ** 20;
 
@@ -49,7 +50,8 @@ test('why text was left in its tiers: the deadline, the estimate, memory, a tier
   const left = (): string | undefined => prefixes.explain({ tokens }).tiers!.left?.end;
   t.is(left(), undefined, 'nothing tried');
   const get = tier.get.bind(tier);
-  tier.get = () => new Promise(() => { /* never */ });
+  const held: ((got: TierGet) => void)[] = [];
+  tier.get = () => new Promise((resolve) => { held.push(resolve); });
   t.is((await prefixes.promote({ tokens, deadlineMs: 1 })).end, 'deadline');
   t.is(left(), 'deadline');
   computes(bench.cache, 1e6);
@@ -59,6 +61,8 @@ test('why text was left in its tiers: the deadline, the estimate, memory, a tier
   t.is(estimate!.tokens, 1000);
   t.true(estimate!.loadTokens < 1000 && estimate!.loadMs > estimate!.computeMs!, JSON.stringify(estimate));
   t.deepEqual(estimate!.parts.map(({ tier, tokens, bytes }) => ({ tier, tokens, bytes })), [{ tier: 'mine', tokens: 1000, bytes: 1000 * 1024 }]);
+  for (const answer of held) answer({ isFound: false, reason: 'timeout' });
+  await turn();
   computes(bench.cache, 1e-6);
   tier.get = (): Promise<TierGet> => Promise.resolve({ isFound: false, reason: 'failed' });
   t.is((await prefixes.promote({ tokens })).end, 'unreachable');
@@ -122,11 +126,11 @@ test('the start of a text comes from a fast tier where its end in a slow one is 
   serve(bench, tokens, 3);
   await prefixes.tiers!.settled();
   for (const { record } of [...fast.blocks.values()]) if (record.position >= 80) fast.blocks.delete(record.key);
-  const open = prefixes.tiers as unknown as { readonly opened: readonly { lose(key: string): void; readonly estimate: { measured(bytes: number, ms: number): void } }[] };
+  const open = prefixes.tiers as unknown as { readonly opened: readonly { lose(key: string): void; readonly estimate: LoadEstimate }[] };
   for (const { record } of slow.blocks.values()) if (record.position >= 80) open.opened[0]!.lose(record.key);
   for (let load = 0; load < 20; load += 1) {
-    open.opened[0]!.estimate.measured((1 + load) * MiB, 1e-3);
-    open.opened[1]!.estimate.measured((1 + load) * MiB, 1e9);
+    open.opened[0]!.estimate.measured({ bytes: (1 + load) * MiB, milliseconds: 1e-3 });
+    open.opened[1]!.estimate.measured({ bytes: (1 + load) * MiB, milliseconds: 1e9 });
   }
   dropFromDevice(bench.cache);
   computes(bench.cache, 1e-4);

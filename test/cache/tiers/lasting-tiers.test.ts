@@ -13,6 +13,7 @@ import { CacheBench, type BenchOptions } from '../../helpers/cache.js';
 import { patient } from '../../helpers/patient.js';
 import { hasRedis, RedisServer } from '../../helpers/redis-server.js';
 import { dropFromDevice } from './device-index.js';
+import { PlainTier } from './plain-tier.js';
 
 const MiB = 2 ** 20;
 const model: ModelShape = { layers: 2, kvHeads: 1, headDim: 128, dtype: 'float16' };
@@ -117,4 +118,14 @@ test('a folder that cannot be used, or is in use, is an error of ready() that sa
   t.deepEqual(serve(second, textOf(100), 3), { found: 96, wrong: 0 });
   t.like(await second.cache.prefixes.promote({ tokens: textOf(100, 5) }), { cachedTokens: 0, end: 'complete' });
   for (const each of [first, second]) await close(each);
+});
+
+test('host memory behind a tier that outlives the process is refused by name; the other way round, and tiers of the user that have no memory to lend, are not', async (t) => {
+  const directory = path.join(folder, 'order');
+  const disk = (): Tier => diskTier({ directory, bytes: 16 * MiB });
+  const wrong = [[disk(), hostTier({ bytes: MiB })], [new PlainTier('mine'), disk(), hostTier({ bytes: MiB })], [redisTier({ url: 'redis://127.0.0.1:1' }), hostTier({ bytes: MiB })]];
+  for (const tiers of wrong) {
+    t.throws(() => new CacheBench(t, { model, prefixCache: { tiers, modelId: 'm' } }), { code: 'KV_INVALID_OPTION', message: /fastest tier first.*Put `host` before/s });
+  }
+  for (const tiers of [[hostTier({ bytes: MiB }), disk()], [disk(), new PlainTier('mine')]]) await close(await benchOf(t, tiers));
 });

@@ -82,6 +82,26 @@ test('what is damaged in one tier comes from the next', async (t) => {
   await close(bench);
 });
 
+test('of many blocks any may be damaged: those before it are found, and those behind it too where another tier has it', async (t) => {
+  const blocks = 40; // five loads, of which two are under way at a time
+  const tokens = textOf(16 * blocks);
+  for (let damaged = 0; damaged < blocks; damaged += 1) {
+    const [fast, slow] = [new PlainTier('fast'), new PlainTier('slow')];
+    const bench = benchOf(t, damaged % 2 === 0 ? [fast] : [fast, slow]);
+    serve(bench, tokens, 3);
+    await bench.cache.prefixes.tiers!.settled();
+    dropFromDevice(bench.cache);
+    for (const { record: { position }, payload } of fast.blocks.values()) if (position === 16 * damaged) payload[position % payload.length]! ^= 1;
+    const cachedTokens = damaged % 2 === 0 ? 16 * damaged : 16 * blocks;
+    const end = damaged % 2 === 0 ? 'corrupt' : 'complete';
+    t.like(await bench.cache.prefixes.promote({ tokens }), { cachedTokens, promotedTokens: cachedTokens, end });
+    t.is(fast.blocks.size, blocks - 1);
+    bench.cache.verify();
+    t.deepEqual(serve(bench, tokens, 3), { found: Math.min(cachedTokens, tokens.length - 1), wrong: 0, demoted: 0 });
+    await close(bench);
+  }
+});
+
 test('another model, tenant, salt or adapter finds nothing', async (t) => {
   const tier = new PlainTier('mine');
   const bench = benchOf(t, [tier]);
@@ -201,6 +221,22 @@ test('a deadline and a cancellation end a promotion where it is', async (t) => {
   });
   tier.get = slow;
   t.like(await prefixes.promote({ tokens: other, deadlineMs: 1 }), { promotedTokens: 0, end: 'deadline' });
+  await close(bench);
+});
+
+test('a deadline beyond the longest timer of Node is none that has passed', async (t) => {
+  const bench = benchOf(t, [new PlainTier('mine')]);
+  const { prefixes } = bench.cache;
+  const tokens = textOf(160);
+  serve(bench, tokens, 3);
+  await prefixes.tiers!.settled();
+  dropFromDevice(bench.cache);
+  const warnings: Error[] = [];
+  const hear = (warning: Error): void => { warnings.push(warning); };
+  process.on('warning', hear);
+  t.like(await prefixes.promote({ tokens, deadlineMs: 2 ** 40 }), { end: 'complete' });
+  process.off('warning', hear);
+  t.deepEqual(warnings, []);
   await close(bench);
 });
 

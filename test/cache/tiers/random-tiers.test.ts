@@ -8,7 +8,7 @@ import * as path from 'node:path';
 
 import test from 'ava';
 
-import { ahead, diskTier, hostTier } from 'virtual-kv';
+import { ahead, diskTier, hostTier, priority, type TierKeeping } from 'virtual-kv';
 
 import { Random } from '#internal/base/random.js';
 import { CacheBench, type BenchOptions } from '../../helpers/cache.js';
@@ -29,6 +29,11 @@ interface World extends TierWorldOptions {
   readonly blockTokens: number;
   /** Whether there is a disk below. */
   readonly hasDisk?: boolean;
+  /** Whether text of higher levels stays longer, on the device and in tiers. */
+  readonly hasLevels?: boolean;
+  readonly keeps?: TierKeeping;
+  /** Whether blocks are large enough that some are worth storing in another order. */
+  readonly reorders?: boolean;
   readonly operations: number;
 }
 
@@ -41,14 +46,14 @@ const worlds: Readonly<Record<string, World>> = {
   },
   'a small device over a large tier': {
     options: { ...common, memoryBudgetBytes: 90 * 4096, growth: ahead(8), scrub: 'between-tenants' },
-    bytes: 256 * MiB, blockTokens: 16, hasRoom: false, isExact: false, alphabet: 3, operations: 8_000,
+    bytes: 256 * MiB, blockTokens: 16, hasRoom: false, isExact: false, alphabet: 3, operations: 7_000,
   },
   'hardly any room in either': {
-    options: { ...common, slots: 3, maxTokens: 80, memoryBudgetBytes: 40 * 4096 }, bytes: 64 * 1024, blockTokens: 8, hasRoom: false, isExact: false,
-    alphabet: 2, operations: 8_000,
+    options: { ...common, slots: 3, maxTokens: 80, memoryBudgetBytes: 40 * 4096 }, bytes: 64 * 1024, blockTokens: 8, keeps: 'recent', hasLevels: true, hasRoom: false, isExact: false,
+    alphabet: 2, operations: 7_000,
   },
   'hardly any host memory, and a disk': {
-    options: { ...common, memoryBudgetBytes: 60 * 4096 }, bytes: 64 * 1024, blockTokens: 8, hasDisk: true, hasRoom: false, isExact: false,
+    options: { ...common, memoryBudgetBytes: 60 * 4096 }, bytes: 64 * 1024, blockTokens: 8, hasDisk: true, keeps: 'important', hasLevels: true, hasRoom: false, isExact: false,
     alphabet: 3, operations: 4_000,
   },
   'layers that differ': {
@@ -62,26 +67,27 @@ const worlds: Readonly<Record<string, World>> = {
     options: { ...common, layout: 'fused', memoryBudgetBytes: 200 * 4096, model: { layers: 2, kvHeads: 1, headDim: 75, dtype: 'float16' } },
     bytes: 4 * MiB, blockTokens: 10, hasRoom: false, isExact: false, alphabet: 3, operations: 4_000,
   },
-  'host memory': {
+  'host memory, and a disk whose blocks are many chunks': {
     options: {
       ...common, on: 'host', layout: 'sliced', pageBytes: 65_536, memoryBudgetBytes: 150 * 65_536,
       model: { layers: 2, kvHeads: 1, headDim: 1024, dtype: 'float16' },
     },
-    bytes: 16 * MiB, blockTokens: 16, hasRoom: false, isExact: false, alphabet: 3, operations: 4_000,
+    bytes: MiB, blockTokens: 8, hasDisk: true, keeps: 'important', hasProbes: true, reorders: true, hasRoom: false, isExact: false, alphabet: 3, operations: 4_000,
   },
 };
 
 const folder = fs.mkdtempSync(path.join(tmpdir(), 'vkv-tiers-'));
 test.after.always(() => { fs.rmSync(folder, { recursive: true, force: true }); });
 
-for (const [name, { options, bytes, blockTokens, operations, hasDisk = false, ...rules }] of Object.entries(worlds)) {
+for (const [name, { options, bytes, blockTokens, operations, hasDisk = false, hasLevels = false, keeps = 'adaptive', reorders = false, ...rules }] of Object.entries(worlds)) {
   const seed = seedOf(`tiers: ${name}`);
   test(`${name}: every token found was stored and every byte is right (seed ${seed})`, async (t) => {
-    const disk = hasDisk ? [diskTier({ directory: folder, bytes: 16 * MiB, admit: 'all', durability: 'none', direct: false })] : [];
-    const tiers = [hostTier({ bytes }), ...disk];
-    const bench = new CacheBench(t, { ...options, prefixCache: { tiers, tierBlockTokens: blockTokens, modelId: 'm' } });
+    const disk = hasDisk ? [diskTier({ directory: path.join(folder, name), bytes: 16 * MiB, admit: 'all', durability: 'none', direct: false, chunkBytes: 4096 })] : [];
+    const tiers = [hostTier({ bytes, keeps }), ...disk];
+    const importance = rules.hasProbes === true ? {} : undefined;
+    const bench = new CacheBench(t, { ...options, prefixCache: { tiers, tierBlockTokens: blockTokens, modelId: 'm', importance, ...hasLevels ? { policy: priority() } : {} } });
     await bench.cache.prefixes.tiers!.ready();
-    const world = new TierWorld(bench, new Random(seed), rules);
+    const world = new TierWorld(bench, new Random(seed), { ...rules, canReorder: hasDisk });
     const total = Math.max(50, Math.round(operations * scale));
     let done = 0;
     try {
@@ -93,7 +99,8 @@ for (const [name, { options, bytes, blockTokens, operations, hasDisk = false, ..
       throw new Error(`operation ${done} of seed ${seed}: ${(error as Error).message}`, { cause: error });
     }
     t.log(Object.entries(world.counts).map(([what, count]) => `${what} ${count}`).join(', '));
-    t.true(scale < 1 || world.counts['promoted tokens']! > 0);
+    t.true(scale < 1 || (world.counts['promoted tokens']! > 0 && world.counts['loaded selections']! > 0));
+    t.true(scale < 1 || !reorders || world.counts['reordered blocks']! > 0);
     for (const { damagedBlocks, misses, refusals } of bench.cache.prefixes.tiers!.metrics().tiers) t.deepEqual([damagedBlocks, misses.corrupt, refusals.failed], [0, 0, 0]);
     await bench.cache.prefixes.tiers!.close();
     bench.close();

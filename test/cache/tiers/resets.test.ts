@@ -123,7 +123,7 @@ test('a block that others stored is found behind one that its own tier has lost'
   second!.payload[0]! ^= 1; // it is lost in the fast tier
   const stored = shared.blocks.get(second!.record.key)!;
   shared.blocks.delete(second!.record.key); // and misses in the other
-  t.like(await prefixes.promote({ tokens: text }), { cachedTokens: 16, end: 'corrupt' });
+  t.like(await prefixes.promote({ tokens: text }), { cachedTokens: 16, end: 'lost' });
   shared.blocks.set(second!.record.key, stored); // another process stores it again
   t.like(await prefixes.promote({ tokens: text }), { cachedTokens: 160, end: 'complete' });
   t.deepEqual(serve(bench, 3), { found: 159, wrong: 0 });

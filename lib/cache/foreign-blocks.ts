@@ -1,0 +1,117 @@
+// ForeignBlocks: asks tiers whose blocks others store too (`find`) which whole blocks of a text they have beyond those that are known. An answer is
+// waited for a small share of the time that computing takes; one that comes later only tells how fast the tier is, and the request goes on with
+// what the other tiers have.
+
+import type { PrefixDomain } from '../prefix/domain.js';
+import type { ItemNames } from '../prefix/prompt-encoder.js';
+import { FreeTime } from '../tiers/free-time.js';
+import type { LoadClock } from '../tiers/load-clock.js';
+import type { PrefillRate } from '../tiers/load-estimate.js';
+import type { OpenTier } from '../tiers/open-tier.js';
+import type { TierSet } from '../tiers/tier-set.js';
+import type { PromotionRequest } from './promotion.js';
+import { Patience } from './promotion-progress.js';
+
+/** Whose text it is, and what bounds the wait. */
+export type FindRequest = Pick<PromotionRequest, 'domain' | 'text' | 'isHint' | 'deadlineMs'>;
+
+/** Blocks that a tier has, undefined where it has not said so in time, and how long the request waited to hear it. */
+interface Found {
+  readonly blocks: number | undefined;
+  readonly waitedMs: number;
+}
+
+export class ForeignBlocks {
+  readonly #tiers: TierSet;
+  readonly #names: ItemNames;
+  readonly #prefill: PrefillRate;
+
+  constructor(tiers: TierSet, names: ItemNames, prefill: PrefillRate) {
+    this.#tiers = tiers;
+    this.#names = names;
+    this.#prefill = prefill;
+  }
+
+  /**
+   * Notes which whole blocks of the text tiers have that were not known to have them. Ends when `limit` is aborted, of which a tier that is being asked
+   * hears. False: some tier has not said what it has.
+   */
+  async find(request: FindRequest, limit: AbortSignal, clock: LoadClock): Promise<boolean> {
+    const { domain, text } = request;
+    let waitedMs = 0;
+    let isAsked = true;
+    for (const open of this.#tiers.all) {
+      if (!open.canFind) continue;
+      const keys = this.#tiers.keys.ofText(domain, text, this.#names);
+      // What it has may lead on to blocks that are known, and behind these there may be more.
+      for (let missing = -1, from = this.#wholeBlocks(domain, text); from < keys.length && from !== missing; from = this.#wholeBlocks(domain, text)) {
+        if (!request.isHint && open.finds.passesBy()) {
+          isAsked = false;
+          break;
+        }
+        const computeMs = this.#prefill.milliseconds(text.length - from * this.#tiers.keys.blockTokens);
+        const mostMs = Patience.findMs(request, open.finds.leastMs, computeMs) - waitedMs;
+        const found = await this.#ask(open, keys.slice(from), { mostMs, limit, clock });
+        waitedMs += found.waitedMs;
+        isAsked &&= found.blocks !== undefined;
+        if (found.blocks === undefined || found.blocks === 0) break;
+        this.#note(open, domain, text, keys.slice(0, from + found.blocks), from);
+        missing = from + found.blocks;
+      }
+    }
+    return isAsked;
+  }
+
+  /** How many of these blocks the tier has. Where it has not said so in time its answer is owed, and tells how fast it is. */
+  async #ask(open: OpenTier, keys: readonly string[], { mostMs, limit, clock }: { readonly mostMs: number; readonly limit: AbortSignal; readonly clock: LoadClock }): Promise<Found> {
+    const cancel = new AbortController();
+    const late = new AbortController();
+    const over = new Promise<undefined>((resolve) => {
+      for (const { signal } of [cancel, late]) signal.addEventListener('abort', () => { resolve(undefined); }, { once: true });
+    });
+    const abort = (): void => { cancel.abort(limit.reason); };
+    limit.addEventListener('abort', abort, { once: true });
+    if (limit.aborted) abort();
+    const patience = new Patience(late, clock);
+    if (mostMs > 0) patience.last(mostMs);
+    else late.abort();
+    try {
+      const answer = open.find(keys, cancel.signal);
+      const blocks = await Promise.race([answer, over]);
+      const waitedMs = patience.end();
+      if (blocks !== undefined) open.finds.answered(waitedMs);
+      else if (!cancel.signal.aborted) measureFind(open, answer, waitedMs, clock);
+      return { blocks, waitedMs };
+    } finally {
+      limit.removeEventListener('abort', abort);
+    }
+  }
+
+  /** Whole blocks from the text's start that some tier has. */
+  #wholeBlocks(domain: PrefixDomain, text: Int32Array): number {
+    const { blocks } = this.#tiers.match(domain, text);
+    const hole = blocks.findIndex(({ tokens, tiers }) => tokens.length < this.#tiers.keys.blockTokens || tiers === 0);
+    return hole < 0 ? blocks.length : hole;
+  }
+
+  /** A tier has the blocks of these keys, those from `from` on. */
+  #note({ contents }: OpenTier, domain: PrefixDomain, text: Int32Array, keys: readonly string[], from: number): void {
+    const { texts, keys: { blockTokens } } = this.#tiers;
+    let parent = texts.root(this.#tiers.rootOf(domain));
+    for (const [index, key] of keys.entries()) {
+      const start = index * blockTokens;
+      parent = texts.add(parent, key, text.slice(start, start + blockTokens));
+      if (index >= from) contents.add(parent, this.#tiers.bytesOf(blockTokens));
+    }
+  }
+}
+
+/** Measures a tier by an answer that no request waits for any more. */
+function measureFind({ finds }: OpenTier, answer: Promise<number>, waitedMs: number, clock: LoadClock): void {
+  const time = new FreeTime(clock, waitedMs, false);
+  const over = finds.owes();
+  void answer.then(() => {
+    over();
+    finds.answered(time.end());
+  });
+}

@@ -1,0 +1,57 @@
+// Llamas in float16 whose weights are zeros that take no disk: for times, which do not depend on them.
+
+import { closeSync, ftruncateSync, mkdtempSync, openSync, rmSync, utimesSync, writeFileSync, writeSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import * as path from 'node:path';
+
+import { LlamaModel } from '#internal/llama/model.js';
+import type { LlamaSizes } from '../helpers/made-llama.js';
+
+/** SmolLM2 360M's shape. */
+const smallSizes = { layers: 32, hidden: 960, intermediate: 2_560, queryHeads: 15, kvHeads: 5, headDim: 64, vocabularyTokens: 49_152 };
+
+/** A model of SmolLM2 360M's shape, in this process's own memory. */
+export function openZeroModel(): LlamaModel {
+  const folder = writeZeroModel(smallSizes);
+  const model = new LlamaModel(folder, { weights: 'copied' });
+  rmSync(folder, { recursive: true });
+  return model;
+}
+
+/** Writes the folder, with files an hour old, which are mapped; the caller removes it. Its head is the embedding. */
+export function writeZeroModel({ layers, hidden, intermediate, queryHeads, kvHeads, headDim, vocabularyTokens }: LlamaSizes): string {
+  const [width, kvWidth] = [queryHeads * headDim, kvHeads * headDim];
+  const tensors: [string, number[]][] = [['model.embed_tokens.weight', [vocabularyTokens, hidden]], ['model.norm.weight', [hidden]]];
+  for (let layer = 0; layer < layers; layer += 1) {
+    const at = `model.layers.${layer}`;
+    tensors.push(
+      [`${at}.input_layernorm.weight`, [hidden]], [`${at}.post_attention_layernorm.weight`, [hidden]],
+      [`${at}.self_attn.q_proj.weight`, [width, hidden]], [`${at}.self_attn.k_proj.weight`, [kvWidth, hidden]],
+      [`${at}.self_attn.v_proj.weight`, [kvWidth, hidden]], [`${at}.self_attn.o_proj.weight`, [hidden, width]],
+      [`${at}.mlp.gate_proj.weight`, [intermediate, hidden]], [`${at}.mlp.up_proj.weight`, [intermediate, hidden]],
+      [`${at}.mlp.down_proj.weight`, [hidden, intermediate]],
+    );
+  }
+  const folder = mkdtempSync(path.join(tmpdir(), 'vkv-bench-zero-'));
+  writeFileSync(path.join(folder, 'config.json'), JSON.stringify({
+    model_type: 'llama', hidden_size: hidden, intermediate_size: intermediate, num_hidden_layers: layers, num_attention_heads: queryHeads,
+    num_key_value_heads: kvHeads, head_dim: headDim, vocab_size: vocabularyTokens, max_position_embeddings: 8_192, tie_word_embeddings: true, rope_theta: 1e5,
+    rms_norm_eps: 1e-5,
+  }));
+  let at = 0;
+  const header = Buffer.from(JSON.stringify(Object.fromEntries(tensors.map(([name, shape]) => {
+    const begin = at;
+    at += shape.reduce((product, extent) => product * extent, 2);
+    return [name, { dtype: 'F16', shape, data_offsets: [begin, at] }];
+  }))));
+  const padded = Buffer.concat([header, Buffer.alloc(-header.length & 7, ' ')]); // tensors at whole elements
+  const length = Buffer.alloc(8);
+  length.writeBigUInt64LE(BigInt(padded.length));
+  const name = path.join(folder, 'model.safetensors');
+  const file = openSync(name, 'w');
+  writeSync(file, Buffer.concat([length, padded]));
+  ftruncateSync(file, 8 + padded.length + at);
+  closeSync(file);
+  utimesSync(name, new Date(), new Date(Date.now() - 3_600_000));
+  return folder;
+}
