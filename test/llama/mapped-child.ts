@@ -1,4 +1,4 @@
-// What mapped.test.ts runs in processes of their own: `node mapped-child.js <scenario> <folder> <placement>`. A model whose file is cut,
+// What mapped.test.ts runs in processes of their own: `node --expose-gc mapped-child.js <scenario> <folder> <placement>`. A model whose file is cut,
 // written to or replaced between two passes; prints, as JSON, what each pass came to and what memory the process has of its own.
 
 import { closeSync, copyFileSync, openSync, readFileSync, renameSync, truncateSync, writeSync } from 'node:fs';
@@ -25,8 +25,9 @@ const changes: Readonly<Record<string, () => void>> = {
   signal: () => { process.kill(process.pid, 'SIGBUS'); },
 };
 
-/** Bytes of this process that no file holds. */
+/** Bytes of this process that no file holds, without what V8 has yet to collect. */
 function ownBytes(): number {
+  globalThis.gc!();
   const lines = readFileSync('/proc/self/smaps_rollup', 'utf8').split('\n');
   return 1024 * Number(/\d+/.exec(lines.find((line) => line.startsWith('Anonymous:'))!)![0]);
 }
