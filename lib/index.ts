@@ -72,7 +72,8 @@ export {
 } from './cache/memory-policies.js';
 export {
   adaptive, importance, lfu, lru, priority, slru, type CachedExtent, type DropReason, type EvictionContext, type EvictionPolicy, type EvictionPolicyFactory,
-  type ImportanceEvictionOptions, type LeastFrequentlyUsedOptions, type NodeView, type PriorityOptions, type ReleasedRequest, type SegmentedLruOptions,
+  type ImportanceEvictionOptions, type LeastFrequentlyUsedOptions, type NodeView, type OfferedText, type PriorityOptions, type ReleasedRequest,
+  type SegmentedLruOptions, type SelectedExtent,
 } from './prefix/index.js';
 export { byArrival, byTenantShare, type OrderedRequest, type RequestOrder } from './serving/request-order.js';
 export type { Engine, EngineOutput, EnginePass } from './serving/engine.js';

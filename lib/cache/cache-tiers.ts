@@ -6,18 +6,18 @@ import { createHash } from 'node:crypto';
 import { createError } from '../base/errors.js';
 import { number } from '../base/options.js';
 import type { PrefixDomain } from '../prefix/domain.js';
-import type { CachedExtent } from '../prefix/eviction/eviction-policy.js';
+import type { CachedExtent, SelectedExtent } from '../prefix/eviction/eviction-policy.js';
 import { probesOf, type ReadImportance } from '../importance/probes.js';
 import type { ModelShape } from '../layout/model-shape.js';
 import type { PromptEncoder } from '../prefix/prompt-encoder.js';
 import { ImportanceMeans } from '../tiers/importance-means.js';
 import { BlockKeys } from '../tiers/block-keys.js';
-import { chosenTokens } from '../tiers/chosen-tokens.js';
 import type { Tier } from '../tiers/tier.js';
 import type { LoadClock } from '../tiers/load-clock.js';
 import type { OpenTier } from '../tiers/open-tier.js';
 import type { PlacedBlocks } from '../tiers/placed-blocks.js';
 import { RaisedBlocks } from '../tiers/raised-blocks.js';
+import { selectedOf } from '../tiers/selected-extent.js';
 import { isOverBeforeSilence } from '../tiers/tier-calls.js';
 import { TierSet } from '../tiers/tier-set.js';
 import { BlockCopies } from './block-copies.js';
@@ -26,6 +26,7 @@ import { Demotions } from './demotions.js';
 import type { FinishedTexts } from './finished-texts.js';
 import type { Promotion, PromotionRequest } from './promotion.js';
 import { mostPromotions, Promotions } from './promotions.js';
+import { RaisedTexts } from './raised-texts.js';
 import type { RowSharing } from './row-sharing.js';
 import { Reordering, type ReorderOptions } from './reordering.js';
 import { Selections } from './selections.js';
@@ -79,6 +80,7 @@ export class CacheTiers {
   readonly selections: Selections;
   readonly #reordering: Reordering;
   readonly #raised: RaisedBlocks;
+  readonly #raisedTexts: RaisedTexts;
   readonly #finished: FinishedTexts;
   readonly #ready: Promise<void>;
   readonly #report: (error: unknown) => void;
@@ -109,8 +111,11 @@ export class CacheTiers {
     this.#promotions = new Promotions(cached, set, this.#transfers, encoder, rules.now);
     this.#places = new TextPlaces(set, this.#promotions, encoder);
     this.#raised = new RaisedBlocks(set, report);
+    this.#raisedTexts = new RaisedTexts(memory, cached, this.#promotions, means);
     this.#reordering = new Reordering(set, means, tensorTokenBytes, { after: rules.reorderAfter, report });
-    this.selections = new Selections(memory, { steps, sharing, promotions: this.#promotions }, set, { means, raised: this.#raised, reordering: this.#reordering, probes });
+    this.selections = new Selections(memory, { steps, sharing, promotions: this.#promotions }, set, {
+      means, raised: this.#raised, raisedTexts: this.#raisedTexts, reordering: this.#reordering, probes,
+    });
     this.#ready = set.open();
     this.#ready.catch(report);
   }
@@ -135,6 +140,7 @@ export class CacheTiers {
     this.#leases.synchronize();
     await this.#demotions.settled();
     await this.#raised.settled();
+    await this.#raisedTexts.settled();
   }
 
   /** Calls `visit` with every piece of stored text: an array that must not be kept, and the places [from, to) in it. @internal */
@@ -178,8 +184,8 @@ export class CacheTiers {
   }
 
   /** For the device's eviction policy. @internal */
-  chosenTokens(domain: PrefixDomain, extent: CachedExtent): number | undefined {
-    return chosenTokens(this.#set, this.selections.means, domain, extent);
+  selectedOf(domain: PrefixDomain, extent: CachedExtent): SelectedExtent | undefined {
+    return selectedOf(this.#set, this.selections.means, domain, extent);
   }
 
   /** @internal */
@@ -215,6 +221,7 @@ export class CacheTiers {
   /** Drops what tiers have, and what waits to be stored. @internal */
   clear(): void {
     this.#demotions.clear();
+    this.#raisedTexts.clear();
     this.#reordering.clear();
     this.#set.clear();
   }
@@ -226,7 +233,7 @@ export class CacheTiers {
       staging: this.#copies.staging,
       prefillTokensPerMs: this.#promotions.prefill.tokensPerMs, promotions: { ...this.#promotions.totals.ends },
       prefetches: { ...this.#promotions.totals.hintEnds }, promotionTimes: this.#promotions.totals.times, selections: this.selections.totals.copy(),
-      raisedBlocks: this.#raised.raised, reordering: this.#reordering.counts,
+      raisedBlocks: this.#raised.raised, raisedTokens: this.#raisedTexts.tokens, reordering: this.#reordering.counts,
       tiers: this.#set.all.map(tierMetrics),
     };
   }
@@ -252,7 +259,7 @@ export class CacheTiers {
     this.#demotions.stop();
     this.#transfers.forgetAll();
     for (const open of this.#set.all) open.cancelReads();
-    this.#closing ??= this.#closeTiers([this.#reordering.stop(), this.#raised.stop()].filter((each) => each !== undefined));
+    this.#closing ??= this.#closeTiers([this.#reordering.stop(), this.#raised.stop(), this.#raisedTexts.stop()].filter((each) => each !== undefined));
     this.#closing.catch(() => { /* it is told to those that wait for it */ });
     return this.#closing;
   }

@@ -12,7 +12,7 @@ import type { PolicyGuard } from '../device/policy-guard.js';
 import type { Unclosed } from '../device/weak-users.js';
 import { computeLayout, type Layout } from '../layout/layout.js';
 import { readModelShape } from '../layout/model-shape.js';
-import type { ChosenTokens, EvictionPolicy, EvictionPolicyFactory } from '../prefix/eviction/eviction-policy.js';
+import type { SelectedOf, EvictionPolicy, EvictionPolicyFactory } from '../prefix/eviction/eviction-policy.js';
 import { PrefixIndex } from '../prefix/prefix-index.js';
 import { PromptEncoder, type TextSource } from '../prefix/prompt-encoder.js';
 import { openSideTensors, type SideTensorsToOpen } from '../side/open-side-tensors.js';
@@ -109,7 +109,7 @@ function openParts(read: ReadKvCacheOptions, cache: object, { native, pool, layo
   const late = new BackgroundErrors(cache);
   const memory = new SlotMemory({ native, pool, layout, slots, views: new SlotViews(native, cache, late), late, isScrubbed: read.scrub !== 'off' });
   const options = guarded(read.prefixCache, guard, late);
-  const { index, encoder, events, texts, chosen } = openIndex(options, cache, memory);
+  const { index, encoder, events, texts, selected } = openIndex(options, cache, memory);
   const registry = new RowRegistry(memory, index);
   const { side, closeMemory: closeSide } = openSideTensors(sideToOpen(read, pool, layout), {
     nodes: index.texts.tree.nodes, withheld: index.withheld, lengths: slots, late, capacity: pool.capacity, owner: cache,
@@ -132,7 +132,7 @@ function openParts(read: ReadKvCacheOptions, cache: object, { native, pool, layo
     : new CacheTiers(memory, { leases, steps, sharing, fences, cached, finished, encoder }, { ...options, blockTokens: options.tierBlockTokens, model: read.model });
   if (tiers !== undefined) {
     texts.push(tiers);
-    chosen.tokens = tiers.chosenTokens.bind(tiers);
+    selected.of = tiers.selectedOf.bind(tiers);
     events?.followTiers(tiers.placedBlocks());
   }
   return {
@@ -177,16 +177,16 @@ interface OpenIndex {
   /** Where names of items are in use. */
   readonly texts: TextSource[];
   /** What the eviction policy is told of selections, which tiers know of. */
-  readonly chosen: { tokens: ChosenTokens };
+  readonly selected: { of: SelectedOf };
 }
 
 /** The index of the cache's groups of rows. With `off` it holds nothing after a release, and shares only what forks. */
 function openIndex(options: ReadPrefixCacheOptions | 'off', cache: object, { layout, groups, late }: SlotMemory): OpenIndex {
   const hashSeed = randomInt(2 ** 48 - 1);
-  const chosen: OpenIndex['chosen'] = { tokens: () => undefined };
+  const selected: OpenIndex['selected'] = { of: () => undefined };
   if (options === 'off') {
     const index = new PrefixIndex({ arithmetic: groups, poolRows: 0, hashSeed });
-    return { index, encoder: new PromptEncoder({ index }), events: undefined, texts: [], chosen };
+    return { index, encoder: new PromptEncoder({ index }), events: undefined, texts: [], selected };
   }
   const { poolRows = Infinity, poolBytes = Infinity, tenantRows = Infinity, policy, endValues, now } = options;
   const toGroups = (rows: number): number => (rows === Infinity ? rows : Math.floor(rows / layout.groupRows));
@@ -194,12 +194,12 @@ function openIndex(options: ReadPrefixCacheOptions | 'off', cache: object, { lay
     poolRows: toGroups(Math.min(poolRows, Math.floor(poolBytes / layout.rowBytes))), tenantRows: toGroups(tenantRows),
   };
   const index = new PrefixIndex({
-    arithmetic: groups, ...bounds, policy, endValues, now, hashSeed, chosenTokens: (domain, extent) => chosen.tokens(domain, extent), onPolicyFailure: (error) => late.report(error),
+    arithmetic: groups, ...bounds, policy, endValues, now, hashSeed, selected: (domain, extent) => selected.of(domain, extent), onPolicyFailure: (error) => late.report(error),
   });
   const texts: TextSource[] = [index];
   const encoder = new PromptEncoder({ index: { forTexts: (visit) => { for (const source of texts) source.forTexts(visit); } } });
   const events = options.events === 'off' ? undefined : new PrefixEvents(cache, index, { ...options.events, names: encoder });
-  return { index, encoder, events, texts, chosen };
+  return { index, encoder, events, texts, selected };
 }
 
 /** With a policy and a clock that cannot call the cache; a clock that throws or returns no number stands still, and that is a late error. */
@@ -249,7 +249,7 @@ function guardedEviction(make: EvictionPolicyFactory, guard: PolicyGuard): Evict
     const policy = make(context);
     if (typeof policy !== 'object' || policy === null) return policy;
     const wrapped = Object.create(policy) as EvictionPolicy;
-    for (const method of ['add', 'remove', 'split', 'victim', 'victims', 'withholds', 'lastingLevel', 'floorTokens', 'observe'] as const) {
+    for (const method of ['add', 'remove', 'split', 'victim', 'victims', 'withholds', 'lastingLevel', 'isWorthRoom', 'floorTokens', 'observe'] as const) {
       const decide = policy[method] as ((...parameters: never[]) => unknown) | undefined;
       if (typeof decide === 'function') Object.assign(wrapped, { [method]: guard.wrap(name, decide.bind(policy)) });
     }

@@ -108,7 +108,7 @@ class TextLoad {
   }
 
   async run(): Promise<BroughtText> {
-    const { wanted: { tried }, transfer } = this.#options;
+    const { wanted: { tried }, transfer, attempt: { priority, isPlacement } } = this.#options;
     try {
       for (;;) {
         if (this.#canBegin) { // the next ones are copied behind those under way, without a wait for this thread
@@ -126,7 +126,7 @@ class TextLoad {
       this.#transfers.close(transfer);
     }
     const { tokens, from } = this.#progress;
-    if (tokens > 0 && this.#done > 0) this.#tiers.use(this.#blocks[this.#done - 1]!, this.#options.attempt.priority);
+    if (tokens > 0 && this.#done > 0 && isPlacement !== true) this.#tiers.use(this.#blocks[this.#done - 1]!, priority);
     return { promotedTokens: tokens - transfer.cachedTokens, promotedFrom: from, end: this.#end };
   }
 

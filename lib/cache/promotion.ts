@@ -24,6 +24,8 @@ export interface PromotionRequest {
   readonly signal: AbortSignal | undefined;
   /** Whether no request waits for it. */
   readonly isHint: boolean;
+  /** A hint of the cache's own: for blocks that are known, and no use of their text. */
+  readonly isPlacement?: boolean;
 }
 
 /** What a promotion brought. */

@@ -78,7 +78,8 @@ export class Promotions {
     const beganMs = this.clock.now();
     try {
       const promotion = { ...await this.#promote({ ...request, limit, patience, over: aborted(limit.signal) }), milliseconds: this.clock.now() - beganMs };
-      const { domain, text, isHint } = request;
+      const { domain, text, isHint, isPlacement } = request;
+      if (isPlacement === true) return promotion;
       const { cachedTokens } = promotion;
       const left = promotion.end === 'complete' ? undefined : this.missing(domain, text, text.length, cachedTokens).blocks[0];
       this.totals.note(promotion, isHint, left?.key);
@@ -98,7 +99,7 @@ export class Promotions {
 
   async #promote(attempt: Attempt): Promise<Omit<Promotion, 'milliseconds'>> {
     const { domain, text, isHint, limit: { signal: limit } } = attempt;
-    const isAsked = await this.findElsewhere(attempt, limit);
+    const isAsked = attempt.isPlacement === true || await this.findElsewhere(attempt, limit);
     let estimate: LoadComparison | undefined;
     const atFirst = this.cachedTokens(domain, text);
     let waitedMs = 0;

@@ -21,6 +21,7 @@ import { Batch } from './batch.js';
 import { GivenFence } from './fence.js';
 import type { Promotion, PromotionRequest } from './promotion.js';
 import type { Promotions } from './promotions.js';
+import type { RaisedTexts } from './raised-texts.js';
 import type { Reordering } from './reordering.js';
 import type { RowSharing } from './row-sharing.js';
 import type { SlotMemory } from './slot-memory.js';
@@ -46,13 +47,16 @@ export class Selections {
   readonly #layers: ReadonlyMap<number, StoredLayer>;
   readonly #probes: readonly Probe[];
   readonly #raised: RaisedBlocks;
+  readonly #raisedTexts: RaisedTexts;
   readonly #reordering: Reordering;
   /** By slot, of sequences that are not released. */
   readonly #running = new Map<number, TokenSelection>();
 
   constructor(
     memory: SlotMemory, { steps, sharing, promotions }: { readonly steps: Steps; readonly sharing: RowSharing; readonly promotions: Promotions }, tiers: TierSet,
-    { means, raised, reordering, probes }: { readonly means: ImportanceMeans; readonly raised: RaisedBlocks; readonly reordering: Reordering; readonly probes: readonly Probe[] },
+    { means, raised, raisedTexts, reordering, probes }: {
+      readonly means: ImportanceMeans; readonly raised: RaisedBlocks; readonly raisedTexts: RaisedTexts; readonly reordering: Reordering; readonly probes: readonly Probe[];
+    },
   ) {
     const { tensors } = memory.layout;
     this.#memory = memory;
@@ -65,6 +69,7 @@ export class Selections {
     this.#probes = probes;
     this.means = means;
     this.#raised = raised;
+    this.#raisedTexts = raisedTexts;
     this.#reordering = reordering;
   }
 
@@ -116,7 +121,7 @@ export class Selections {
     const totals = new SelectionTotals(this.totals);
     const selection = new TokenSelection({
       rules: selected.rules, check, rows: new BlockRows(this.#tiers, blocks, this.#stripeTokenBytes, totals), layers: this.#layers, totals,
-      notes: new ChoiceNotes(this.means, blocks, exactTokens, selected.tokens, (isNoted) => { this.#chose(blocks, isNoted); }), from: exactTokens, to: selected.tokens,
+      notes: new ChoiceNotes(this.means, blocks, exactTokens, selected.tokens, (isNoted) => { this.#chose(selected, blocks, domain, isNoted); }), from: exactTokens, to: selected.tokens,
       report: (error) => { this.#memory.late.report(error); },
     });
     this.#running.set(slot, selection);
@@ -124,9 +129,10 @@ export class Selections {
   }
 
   /** A request's layers have chosen of these blocks. What is made of it are hints: the request is none the worse for a tier of a user's that throws. */
-  #chose(blocks: readonly StoredBlock[], isNoted: boolean): void {
+  #chose({ text }: SelectedText, blocks: readonly StoredBlock[], domain: PrefixDomain, isNoted: boolean): void {
     try {
       for (const block of blocks) this.#raised.offer(block);
+      this.#raisedTexts.offer(domain, text);
       if (isNoted) this.#reordering.noted();
     } catch (error) {
       this.#memory.late.report(error);

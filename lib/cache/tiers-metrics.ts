@@ -72,6 +72,8 @@ export interface TiersMetrics {
   readonly promotionTimes: TimeHistogram;
   /** Blocks of which selections read, and that were brought to memory for it (`hostTier({ keeps })`). */
   readonly raisedBlocks: number;
+  /** Tokens of text of which selections read, and that came to the device for what they score there (the eviction policy `importance`). */
+  readonly raisedTokens: number;
   /** What selections came to; nothing of it is counted above. */
   readonly selections: SelectionCounts;
   /** What was stored anew in the order in which selections read it. */

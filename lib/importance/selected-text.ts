@@ -62,6 +62,11 @@ export class SelectedText {
     return blocks.every(({ tiers }) => tiers !== 0) ? blocks : undefined;
   }
 
+  /** The start of the prompt that is stored. @internal */
+  get text(): Int32Array {
+    return this.#parts.text;
+  }
+
   /** @internal */
   get rules(): ReadSelection {
     return this.#parts.rules;

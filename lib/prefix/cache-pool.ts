@@ -5,15 +5,15 @@
 // Invariants: pins[node] = open paths whose end is the node or lies below it; a pinned node's parent is pinned; a node is in the pool
 // when it is neither pinned nor a root.
 
-import { enlarged } from '../base/typed-arrays.js';
 import type { DomainRoots } from './domain-roots.js';
 import type { CheckedPolicy } from './eviction/checked-policy.js';
-import { NodeLists } from './eviction/node-lists.js';
+import type { OfferedText } from './eviction/eviction-policy.js';
 import type { NodeTable } from './node-table.js';
 import type { PrefixPath } from './prefix-path.js';
 import type { PrefixTree, TextListener } from './prefix-tree.js';
 import { reasonNumber, type DroppedRows } from './dropped-rows.js';
 import type { RowLedger } from './row-ledger.js';
+import { TenantQuota } from './tenant-quota.js';
 import { WithheldText } from './withheld-text.js';
 
 export interface PoolOptions {
@@ -62,6 +62,21 @@ export class CachePool {
     this.#nodes = options.tree.nodes;
     this.withheld = new WithheldText(this.#nodes, options.ledger, options.policy);
     this.#quota = options.tenantRows === Infinity ? undefined : new TenantQuota(this.#nodes, options.tenantRows);
+  }
+
+  /** Whether text in tiers may come for what it scores: the policy says so, and no bound for tenants, by which other text goes. */
+  get takesOffers(): boolean {
+    return this.#quota === undefined && this.#options.policy.canOffer;
+  }
+
+  /** Whether text in tiers is worth the room of what the policy would let go. */
+  isWorthRoom(text: OfferedText): boolean {
+    return this.#options.policy.isWorthRoom(text);
+  }
+
+  /** Whether it may have so many rows more. */
+  hasRoom(rows: number): boolean {
+    return this.rows + rows <= this.#options.poolRows;
   }
 
   /** One more path ends in the node: takes it and all above it out of the pool. */
@@ -300,51 +315,5 @@ export class CachePool {
   #shrink(node: number, rows: number): void {
     this.rows -= rows;
     this.#quota?.shrink(this.#nodes.tenant[node]!, rows);
-  }
-}
-
-/**
- * How many rows of the pool each tenant has, and which of its texts goes first when that is too many: what it used longest ago,
- * whatever the eviction policy prefers. Costs nothing when there is no quota.
- */
-class TenantQuota {
-  readonly limitRows: number;
-  readonly #nodes: NodeTable;
-  readonly #lists = new NodeLists(1);
-  #rows = new Int32Array(1);
-
-  constructor(nodes: NodeTable, limitRows: number) {
-    this.#nodes = nodes;
-    this.limitRows = limitRows;
-  }
-
-  rowsOf(tenant: number): number {
-    return this.#rows[tenant] ?? 0;
-  }
-
-  add(node: number, rows: number): void {
-    const tenant = this.#nodes.tenant[node]!;
-    if (tenant >= this.#rows.length) this.#rows = enlarged(this.#rows, Math.max(tenant + 1, 2 * this.#rows.length));
-    this.#rows[tenant]! += rows;
-    this.#lists.add(node, tenant);
-  }
-
-  remove(node: number, rows: number): void {
-    this.#rows[this.#nodes.tenant[node]!]! -= rows;
-    this.#lists.remove(node);
-  }
-
-  /** A node of the pool lost rows, or got some (`rows` below 0), and stays. */
-  shrink(tenant: number, rows: number): void {
-    this.#rows[tenant]! -= rows;
-  }
-
-  split(upper: number, lower: number): void {
-    this.#lists.addAfter(upper, lower);
-  }
-
-  /** The leaf that the tenant used longest ago, or -1. */
-  oldest(tenant: number): number {
-    return tenant < this.#lists.lists ? this.#lists.oldest(tenant) : -1;
   }
 }

@@ -10,7 +10,9 @@ import { slru } from './eviction/slru.js';
 export {
   domainParts, prefixDomain, sharedDomain, type PrefixDomain, type PrefixDomainPart, type PrefixDomainParts,
 } from './domain.js';
-export type { CachedExtent, EvictionContext, EvictionPolicy, EvictionPolicyFactory, NodeView, ReleasedRequest } from './eviction/eviction-policy.js';
+export type {
+  CachedExtent, EvictionContext, EvictionPolicy, EvictionPolicyFactory, NodeView, OfferedText, ReleasedRequest, SelectedExtent,
+} from './eviction/eviction-policy.js';
 export type { ImportanceEvictionOptions } from './eviction/importance.js';
 export type { LeastFrequentlyUsedOptions } from './eviction/lfu.js';
 export type { PriorityOptions } from './eviction/priority.js';

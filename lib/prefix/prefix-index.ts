@@ -16,7 +16,7 @@ import { CachePool, type RowsByAge } from './cache-pool.js';
 import { DomainRoots } from './domain-roots.js';
 import type { PrefixDomain } from './domain.js';
 import { CheckedPolicy } from './eviction/checked-policy.js';
-import { makePolicy, type ChosenTokens, type EvictionPolicyFactory } from './eviction/eviction-policy.js';
+import { makePolicy, type EvictionPolicyFactory, type SelectedOf } from './eviction/eviction-policy.js';
 import { lru } from './eviction/lru.js';
 import { checkIndex } from './index-check.js';
 import { NodeTable } from './node-table.js';
@@ -40,7 +40,7 @@ export interface PrefixIndexOptions {
   /** Default: `lru()`. */
   readonly policy?: EvictionPolicyFactory | undefined;
   /** For the policy. Default: nothing is known. */
-  readonly chosenTokens?: ChosenTokens | undefined;
+  readonly selected?: SelectedOf | undefined;
   /** Hears why the policy was replaced by `lru`: it threw, or named no victim. */
   readonly onPolicyFailure?: ((error: unknown) => void) | undefined;
   /**
@@ -90,7 +90,7 @@ export class PrefixIndex {
 
   constructor(options: PrefixIndexOptions) {
     const { arithmetic, poolRows = Infinity, tenantRows = Infinity, hashBits, hashSeed = 0 } = options;
-    const { now = () => 0, endValues = 64, rememberedCuts = 4096, chosenTokens = () => undefined } = options;
+    const { now = () => 0, endValues = 64, rememberedCuts = 4096, selected = () => undefined } = options;
     const nodes = this.#nodes;
     const tree = this.#tree = new PrefixTree(nodes, hashSeed, hashBits);
     const ledger = this.#ledger = new RowLedger(nodes, arithmetic, this.dropped);
@@ -102,7 +102,7 @@ export class PrefixIndex {
     const given = makePolicy(options.policy ?? lru(), {
       nodes,
       copyText: tree.copyPath.bind(tree),
-      chosenTokens: (node, from, to) => chosenTokens(roots.domainOf(node), { from, to, copyText: () => tree.textOf(node, to) }),
+      selected: (node, from, to) => selected(roots.domainOf(node), { from, to, copyText: () => tree.textOf(node, to) }),
       rowsOf: ledger.ownRows.bind(ledger),
       hashSeed,
       poolTokens: options.poolTokens ?? (poolRows === Infinity ? Infinity : arithmetic.tokensIn(poolRows)),
@@ -143,6 +143,11 @@ export class PrefixIndex {
   /** With which level tiers keep text of requests of a priority level. */
   lastingLevel(level: number): number {
     return this.#policy.lastingLevel(level);
+  }
+
+  /** Whether text in tiers may come to the device for what it scores, and whether there is room for it. */
+  get room(): Pick<CachePool, 'takesOffers' | 'isWorthRoom' | 'hasRoom'> {
+    return this.#pool;
   }
 
   get openPaths(): number {

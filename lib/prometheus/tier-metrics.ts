@@ -103,6 +103,7 @@ export const tierMetrics: readonly Definition[] = [
   all('counter', 'tiers_selected_tokens_total', 'Tokens that were loaded of these.', ({ selections }) => selections.selectedTokens),
   all('counter', 'tiers_selection_read_bytes_total', 'Bytes that selections read from tiers.', ({ selections }) => selections.readBytes),
   all('counter', 'tiers_raised_blocks_total', 'Blocks of which selections read, and that were brought to memory for it.', ({ raisedBlocks }) => raisedBlocks),
+  all('counter', 'tiers_raised_tokens_total', 'Tokens of text of which selections read, and that came to the device for what they score there.', ({ raisedTokens }) => raisedTokens),
   all('counter', 'tiers_reordered_blocks_total', 'Blocks that were stored anew in the order in which selections read them.', ({ reordering }) => reordering.reorderedBlocks),
   all('counter', 'tiers_refused_reorders_total', 'Blocks that a tier did not store anew.', ({ reordering }) => reordering.refusedBlocks),
   {

@@ -49,6 +49,7 @@ for (const { title, tenant, stays } of cases) {
       await use(world, text, tenant);
       dropFromDevice(world.cache);
       await select(world, text, index + 1, tenant);
+      dropFromDevice(world.cache);
     }
     for (const [index, uses] of [3, 2].entries()) for (let at = 0; at < uses; at += 1) await use(world, texts[index]!);
     const kept = (): number[] => texts.map((text) => world.cache.prefixes.lookup({ tokens: text }).cachedTokens);
@@ -62,12 +63,12 @@ for (const { title, tenant, stays } of cases) {
 
 test(`a policy is told how many tokens of an extent were chosen; those of blocks of which nothing was count whole (seed ${seed})`, async (t) => {
   const random = new Random(seed + 1);
-  let told: EvictionContext['chosenTokens'] | undefined;
+  let told: EvictionContext['selected'] | undefined;
   const added: number[] = [];
   const world = new SelectionWorld(t, random, {
     tiers: [hostTier({ bytes: 16 * MiB })],
     policy: (context) => {
-      told = context.chosenTokens;
+      told = context.selected;
       const policy = importance()(context);
       return Object.assign(policy, { add: ((add) => (node: number) => { added.push(node); add(node); })(policy.add.bind(policy)) });
     },
@@ -79,7 +80,8 @@ test(`a policy is told how many tokens of an extent were chosen; those of blocks
   await select(world, text, 12); // the first ten and the last two, of blocks of 16
   await use(world, Int32Array.of(...text, ...randomText(random, 10)));
   const node = added.at(-1)!;
-  t.deepEqual([[0, tokens], [0, 16], [8, 20], [62, tokens], [60, tokens + 6]].map(([from, to]) => told!(node, from!, to!)), [12, 10, 2, 2, 8]);
+  t.deepEqual([[0, tokens], [0, 16], [8, 20], [62, tokens], [60, tokens + 6]].map(([from, to]) => told!(node, from!, to!)?.chosenTokens), [12, 10, 2, 2, 8]);
+  t.is(told!(node, 0, tokens)!.uses, 3, 'computed, selected, computed again');
   t.is(told!(node, tokens, tokens + 6), undefined, 'no selection had this');
   await world.close();
 });

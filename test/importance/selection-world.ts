@@ -29,6 +29,9 @@ export interface SelectionWorldOptions extends Partial<Omit<KvCacheOptions, 'mod
   readonly headDim?: number;
   /** Tokens of a stored block. Default 16. */
   readonly blockTokens?: number;
+  /** As `prefixCache.poolRows` and `prefixCache.tenantRows`. */
+  readonly poolRows?: number | undefined;
+  readonly tenantRows?: number | undefined;
   /** As `prefixCache.reorderAfter`. */
   readonly reorderAfter?: number | undefined;
 }
@@ -71,7 +74,7 @@ export class SelectionWorld {
 
   constructor(
     t: ExecutionContext, random: Random,
-    { tiers = [hostTier({ bytes: 16 * MiB })], driver, dtype = 'float32', probeHeads = 3, heads = 'apart', headDim = sizes.headDim, blockTokens = 16, policy, reorderAfter, ...options }: SelectionWorldOptions = {},
+    { tiers = [hostTier({ bytes: 16 * MiB })], driver, dtype = 'float32', probeHeads = 3, heads = 'apart', headDim = sizes.headDim, blockTokens = 16, policy, poolRows, tenantRows, reorderAfter, ...options }: SelectionWorldOptions = {},
   ) {
     const apart = randomLlama(random, { ...sizes, headDim }, { rope_theta: 100 });
     const made = heads === 'alike' ? withAlikeHeads(apart) : apart;
@@ -80,7 +83,7 @@ export class SelectionWorld {
     this.model = new LlamaModel(this.#folder, { threads: 1 });
     this.cache = new KvCache({
       model: this.model.shape(dtype), slots: 4, maxTokens: 512, memoryBudgetBytes: 2 ** 26, pageBytes: 65_536, driver: driver ?? 'host', ...options,
-      prefixCache: { tiers, tierBlockTokens: blockTokens, modelId: 'test', importance: { probeHeads }, reorderAfter, ...(policy && { policy }) },
+      prefixCache: { tiers, tierBlockTokens: blockTokens, modelId: 'test', importance: { probeHeads }, poolRows, tenantRows, reorderAfter, ...(policy && { policy }) },
     });
     this.engine = new LlamaEngine({ model: this.model, cache: this.cache });
     this.plain = new PlainLlama(made);

@@ -59,6 +59,10 @@ class CheckedPolicy implements EvictionPolicy {
     return count;
   }
 
+  get isWorthRoom(): EvictionPolicy['isWorthRoom'] {
+    return this.#policy.isWorthRoom?.bind(this.#policy);
+  }
+
   lastingLevel(level: number): number {
     return this.#policy.lastingLevel?.(level) ?? 0;
   }

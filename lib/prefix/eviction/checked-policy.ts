@@ -2,7 +2,7 @@
 // from nonsense; a policy that throws, or names what is no victim, is replaced by `lru` for good, and reported once.
 
 import { createError } from '../../base/errors.js';
-import type { EvictionPolicy, NodeView, ReleasedRequest } from './eviction-policy.js';
+import type { EvictionPolicy, NodeView, OfferedText, ReleasedRequest } from './eviction-policy.js';
 import { LeastRecentlyUsed } from './lru.js';
 
 export class CheckedPolicy implements EvictionPolicy {
@@ -98,6 +98,22 @@ export class CheckedPolicy implements EvictionPolicy {
     } catch (error) {
       this.#replace(error);
       return 0;
+    }
+  }
+
+  /** Whether `isWorthRoom` may say so of some text. */
+  get canOffer(): boolean {
+    return this.#policy.isWorthRoom !== undefined;
+  }
+
+  isWorthRoom(text: OfferedText): boolean {
+    try {
+      const isWorth: unknown = this.#policy.isWorthRoom === undefined ? false : this.#policy.isWorthRoom(text);
+      if (typeof isWorth === 'boolean') return isWorth;
+      throw refused('`isWorthRoom` returns true or false', isWorth);
+    } catch (error) {
+      this.#replace(error);
+      return false;
     }
   }
 

@@ -34,6 +34,11 @@ export interface EvictionPolicy {
    * first. Default: 0, all text is alike.
    */
   lastingLevel?(level: number): number;
+  /**
+   * Whether text that tiers have is worth more on the device than the victim. Asked for text of which requests with a selection have read, when it would
+   * take the room of other text; it is brought there in the background. Default: no text is brought but for requests.
+   */
+  isWorthRoom?: ((text: OfferedText) => boolean) | undefined;
   /** Tokens of that victim, from the start of the text, after which another node may be a better victim; 0: take all of it. */
   floorTokens?(victim: number): number;
   /**
@@ -81,8 +86,22 @@ export interface CachedExtent {
   readonly copyText: () => Int32Array;
 }
 
-/** How many tokens of an extent requests with a selection have chosen, on average: see `EvictionContext.chosenTokens`. */
-export type ChosenTokens = (domain: PrefixDomain, extent: CachedExtent) => number | undefined;
+/** What requests with a selection have made of text that tiers have (docs/importance.md). A hint. */
+export interface SelectedExtent {
+  /** How many of its tokens they have chosen, on average. Tokens in blocks of which none has chosen count whole. */
+  readonly chosenTokens: number;
+  /** How often the text was used, as tiers count it: those uses too for which it was not on the device. Halves now and then, so that it fades. */
+  readonly uses: number;
+}
+
+/** Text in tiers that may be brought to the device. One object for all questions, valid during the call. */
+export interface OfferedText extends SelectedExtent {
+  /** Its length. */
+  readonly tokens: number;
+}
+
+/** What selections have made of an extent of text: see `EvictionContext.selected`. */
+export type SelectedOf = (domain: PrefixDomain, extent: CachedExtent) => SelectedExtent | undefined;
 
 /** What a policy is made for. */
 export interface EvictionContext {
@@ -90,11 +109,8 @@ export interface EvictionContext {
   readonly nodes: NodeView;
   /** Copies the tokens [from, to) of the text that ends in `node` into `target` at `start`. Walks up from the node. */
   readonly copyText: (node: number, from: number, to: number, target: Int32Array, start: number) => void;
-  /**
-   * How many of the tokens [from, to) of that text requests with a selection have chosen, on average (docs/importance.md). Tokens in blocks of which
-   * none has chosen count whole; undefined: there are no others. A hint.
-   */
-  readonly chosenTokens: (node: number, from: number, to: number) => number | undefined;
+  /** What requests with a selection have made of the tokens [from, to) of that text; undefined: none has chosen of them. */
+  readonly selected: (node: number, from: number, to: number) => SelectedExtent | undefined;
   /** Rows that hang on a node. */
   readonly rowsOf: (node: number) => number;
   /** Tokens that the pool can hold; Infinity when it has no bound. */

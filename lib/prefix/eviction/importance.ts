@@ -1,12 +1,13 @@
 // importance: the extent of text that is worth least goes first: the number of its important tokens × the uses of its text. Important are those that
 // selections chose, or what a function of the user's says; where neither says anything all are, so that what counts is how many tokens a row gives to
-// how many requests. Ranks age as those of lfu do: what was popular once and is not any more is overtaken.
+// how many requests. Text of which selections have read is ranked by all of its uses, those from tiers too, and comes to the device by the same score
+// (IMPRESS, FAST'25). Ranks age as those of lfu do: what was popular once and is not any more is overtaken.
 //
 // Why a leaf: nodes with children are set aside when they come up, and return to the heap when a child goes.
 
 import { callable, integer, optional, readOptions, withDefault } from '../../base/options.js';
 import { ScoreHeap } from '../../base/score-heap.js';
-import type { CachedExtent, EvictionContext, EvictionPolicy, EvictionPolicyFactory } from './eviction-policy.js';
+import type { CachedExtent, EvictionContext, EvictionPolicy, EvictionPolicyFactory, OfferedText } from './eviction-policy.js';
 
 /** Options of `importance`. */
 export interface ImportanceEvictionOptions {
@@ -34,6 +35,8 @@ class Importance implements EvictionPolicy {
   readonly #context: EvictionContext;
   readonly #extentTokens: number;
   readonly #importantTokens: ((extent: CachedExtent) => number) | undefined;
+  /** Left out with a function of the user's, which knows nothing of text in tiers. */
+  readonly isWorthRoom: ((text: OfferedText) => boolean) | undefined;
   readonly #heap = new ScoreHeap();
   /** Nodes of the pool that are not in the heap: they had children when they came up. */
   readonly #parents = new Set<number>();
@@ -45,13 +48,13 @@ class Importance implements EvictionPolicy {
     this.#context = context;
     this.#extentTokens = extentTokens;
     this.#importantTokens = importantTokens;
+    this.isWorthRoom = importantTokens === undefined ? (text) => this.#isAboveLowest(text) : undefined;
   }
 
   add(node: number): void {
-    const { to, uses, lastUse } = this.#context.nodes;
+    const { to, lastUse } = this.#context.nodes;
     const end = to[node]!;
-    const tokens = this.#importantIn(node, this.floorTokens(node), end);
-    this.#heap.set(node, this.#age + tokens * uses[node]!, lastUse[node]!);
+    this.#heap.set(node, this.#age + this.#worthOf(node, this.floorTokens(node), end), lastUse[node]!);
     this.#rankedTo.set(node, end);
   }
 
@@ -68,20 +71,12 @@ class Importance implements EvictionPolicy {
   }
 
   victim(): number {
-    const { firstChild, to } = this.#context.nodes;
-    for (let node = this.#heap.top; node !== undefined; node = this.#heap.top) {
-      if (firstChild[node]! >= 0) {
-        this.#take(node);
-        this.#parents.add(node);
-      } else if (this.#rankedTo.get(node) !== to[node]) {
-        this.add(node); // its end has gone since
-      } else {
-        this.#age = this.#heap.scoreOf(node)!;
-        return node;
-      }
-    }
-    return -1;
+    const node = this.#lowest();
+    if (node === undefined) return -1;
+    this.#age = this.#heap.scoreOf(node)!;
+    return node;
   }
+
 
   /** Where its last extent begins. */
   floorTokens(node: number): number {
@@ -90,15 +85,43 @@ class Importance implements EvictionPolicy {
     return from[node]! + Math.max(0, Math.ceil(tokens / this.#extentTokens) - 1) * this.#extentTokens;
   }
 
+  /** Whether an extent of the text is worth more, on average, than what goes first. Age says nothing here: of equals, and of what is old, none goes for it. */
+  #isAboveLowest({ tokens, chosenTokens, uses }: OfferedText): boolean {
+    const node = this.#lowest();
+    const extents = Math.max(1, tokens / this.#extentTokens);
+    return node !== undefined && chosenTokens / extents * uses > this.#worthOf(node, this.floorTokens(node), this.#context.nodes.to[node]!);
+  }
+
+  /** The leaf that scores least. */
+  #lowest(): number | undefined {
+    const { firstChild, to } = this.#context.nodes;
+    for (let node = this.#heap.top; node !== undefined; node = this.#heap.top) {
+      if (firstChild[node]! >= 0) {
+        this.#take(node);
+        this.#parents.add(node);
+      } else if (this.#rankedTo.get(node) !== to[node]) {
+        this.add(node); // its end has gone since
+      } else {
+        return node;
+      }
+    }
+    return undefined;
+  }
+
   #take(node: number): void {
     this.#heap.delete(node);
     this.#rankedTo.delete(node);
   }
 
-  #importantIn(node: number, from: number, to: number): number {
-    const tokens = this.#importantTokens === undefined ? this.#context.chosenTokens(node, from, to) ?? to - from
-      : this.#importantTokens({ from, to, copyText: () => this.#textOf(node, to) });
-    return tokens >= 0 ? Math.min(tokens, to - from) : 0;
+  /** Important tokens in [from, to) × uses. */
+  #worthOf(node: number, from: number, to: number): number {
+    const onDevice = this.#context.nodes.uses[node]!;
+    if (this.#importantTokens === undefined) {
+      const selected = this.#context.selected(node, from, to);
+      return selected === undefined ? (to - from) * onDevice : selected.chosenTokens * Math.max(selected.uses, onDevice);
+    }
+    const tokens = this.#importantTokens({ from, to, copyText: () => this.#textOf(node, to) });
+    return (tokens >= 0 ? Math.min(tokens, to - from) : 0) * onDevice;
   }
 
   #textOf(node: number, to: number): Int32Array {

@@ -8,7 +8,7 @@ import * as path from 'node:path';
 
 import test, { type ExecutionContext } from 'ava';
 
-import { ahead, diskTier, hostTier, redisTier, type Tier, type TierKeeping } from 'virtual-kv';
+import { ahead, diskTier, hostTier, importance, redisTier, type Tier, type TierKeeping } from 'virtual-kv';
 
 import { Random } from '#internal/base/random.js';
 import type { DiskStore } from '#internal/store/disk-store.js';
@@ -88,7 +88,7 @@ async function run(t: ExecutionContext, name: string, seed: number): Promise<voi
       url: server.url, ...patient, breaker: { failures: 3, coolDownMs: 5, maxCoolDownMs: 20 },
     }),
   ];
-  const bench = new CacheBench(t, { ...options, prefixCache: { tiers, tierBlockTokens: 8, modelId: `all tiers ${seed}`, importance: rules.hasProbes === true ? {} : undefined } });
+  const bench = new CacheBench(t, { ...options, prefixCache: { tiers, tierBlockTokens: 8, modelId: `all tiers ${seed}`, importance: rules.hasProbes === true ? {} : undefined, policy: importance() } });
   await bench.cache.prefixes.tiers!.ready();
   const world = new TierWorld(bench, new Random(seed), {
     ...rules, survivesReset: true, canReorder: true, ...canFail ? { failures: new InjectedFailures(bench, directory, server) } : {},

@@ -8,7 +8,7 @@ import * as path from 'node:path';
 
 import test from 'ava';
 
-import { ahead, diskTier, hostTier, priority, type TierKeeping } from 'virtual-kv';
+import { ahead, diskTier, hostTier, importance, priority, type TierKeeping } from 'virtual-kv';
 
 import { Random } from '#internal/base/random.js';
 import { CacheBench, type BenchOptions } from '../../helpers/cache.js';
@@ -84,8 +84,8 @@ for (const [name, { options, bytes, blockTokens, operations, hasDisk = false, ha
   test(`${name}: every token found was stored and every byte is right (seed ${seed})`, async (t) => {
     const disk = hasDisk ? [diskTier({ directory: path.join(folder, name), bytes: 16 * MiB, admit: 'all', durability: 'none', direct: false, chunkBytes: 4096 })] : [];
     const tiers = [hostTier({ bytes, keeps }), ...disk];
-    const importance = rules.hasProbes === true ? {} : undefined;
-    const bench = new CacheBench(t, { ...options, prefixCache: { tiers, tierBlockTokens: blockTokens, modelId: 'm', importance, ...hasLevels ? { policy: priority() } : {} } });
+    const policy = hasLevels ? priority() : keeps === 'important' ? importance() : undefined;
+    const bench = new CacheBench(t, { ...options, prefixCache: { tiers, tierBlockTokens: blockTokens, modelId: 'm', importance: rules.hasProbes === true ? {} : undefined, policy } });
     await bench.cache.prefixes.tiers!.ready();
     const world = new TierWorld(bench, new Random(seed), { ...rules, canReorder: hasDisk });
     const total = Math.max(50, Math.round(operations * scale));
@@ -101,6 +101,7 @@ for (const [name, { options, bytes, blockTokens, operations, hasDisk = false, ha
     t.log(Object.entries(world.counts).map(([what, count]) => `${what} ${count}`).join(', '));
     t.true(scale < 1 || (world.counts['promoted tokens']! > 0 && world.counts['loaded selections']! > 0));
     t.true(scale < 1 || !reorders || world.counts['reordered blocks']! > 0);
+    t.true(scale < 1 || hasLevels || keeps !== 'important' || bench.cache.prefixes.tiers!.metrics().raisedTokens > 0);
     for (const { damagedBlocks, misses, refusals } of bench.cache.prefixes.tiers!.metrics().tiers) t.deepEqual([damagedBlocks, misses.corrupt, refusals.failed], [0, 0, 0]);
     await bench.cache.prefixes.tiers!.close();
     bench.close();
