@@ -142,7 +142,7 @@ export class Demotions {
   #blocksOf({ domain, text, request, level }: FinishedText): StoredBlock[] {
     const { texts, keys, sightings } = this.#tiers;
     const blocks: StoredBlock[] = [];
-    let parent = texts.root(this.#tiers.rootOf(domain));
+    let parent = this.#tiers.rootFor(domain);
     for (let at = 0; at < text.length; at += keys.blockTokens) {
       const count = Math.min(keys.blockTokens, text.length - at);
       const key = keys.key(parent.key, text, at, count, this.#names);

@@ -97,7 +97,7 @@ export class ForeignBlocks {
   /** A tier has the blocks of these keys, those from `from` on. */
   #note({ contents }: OpenTier, domain: PrefixDomain, text: Int32Array, keys: readonly string[], from: number): void {
     const { texts, keys: { blockTokens } } = this.#tiers;
-    let parent = texts.root(this.#tiers.rootOf(domain));
+    let parent = this.#tiers.rootFor(domain);
     for (const [index, key] of keys.entries()) {
       const start = index * blockTokens;
       parent = texts.add(parent, key, text.slice(start, start + blockTokens));

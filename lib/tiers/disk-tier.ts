@@ -16,6 +16,8 @@ export interface DiskTierOptions {
   readonly directory: string;
   /** Bytes of files at most, 16 MiB or more. */
   readonly bytes: number;
+  /** Bytes of blocks that the text of one tenant may take, from 4,096 on; what it used longest ago goes first then. Requests without a tenant are one. Default: all. */
+  readonly tenantBytes?: number | undefined;
   /**
    * What a stored block promises about a loss of power: `none`, `interval` (at most the last second or 64 MiB is lost) or `sync`.
    * Whatever it is, what is read is exact or a miss. Default `interval`.
@@ -46,6 +48,7 @@ const MiB = 2 ** 20;
 const spec = {
   directory: string,
   bytes: integer({ min: 16 * MiB }),
+  tenantBytes: optional(integer({ min: 4096 })),
   durability: withDefault(oneOf(durabilities), 'interval' as const),
   admit: withDefault(oneOf(['twice', 'all']), 'twice'),
   keeps: withDefault(oneOf(['adaptive', 'recent']), 'adaptive'),
@@ -95,6 +98,7 @@ class DiskTier implements Tier {
   readonly isLasting = true;
   readonly takesOnlyWholeBlocks = false;
   readonly capacityBytes: number;
+  readonly tenantBytes: number | undefined;
   readonly admitAfter: number;
   readonly keeps: 'adaptive' | 'recent';
   readonly chunkBytes: number;
@@ -110,6 +114,7 @@ class DiskTier implements Tier {
 
   constructor(options: ReadOptions) {
     this.name = options.name;
+    this.tenantBytes = options.tenantBytes;
     this.capacityBytes = Math.floor(options.bytes * usableShare);
     this.keeps = options.keeps;
     this.admitAfter = options.admit === 'twice' ? 2 : 1;

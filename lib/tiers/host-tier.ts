@@ -1,7 +1,7 @@
 // hostTier: blocks in the process's own memory, the first tier below the device. What is stored there is made there, and read in place:
 // nothing is copied but between it and the device.
 
-import { integer, oneOf, readOptions, withDefault } from '../base/options.js';
+import { integer, oneOf, optional, readOptions, withDefault } from '../base/options.js';
 import { CheckedStripes } from './checked-stripes.js';
 import { HostMemory } from './host-memory.js';
 import { tierInUse } from './tier-field.js';
@@ -11,6 +11,8 @@ import { tierKeepings, type BlockRecord, type BorrowedBlock, type Tier, type Tie
 export interface HostTierOptions {
   /** Bytes of memory it may take. It is taken as it fills, in chunks of 64 MiB, and kept until the cache is closed. */
   readonly bytes: number;
+  /** Bytes of it that the text of one tenant may take, from 4,096 on; what it used longest ago goes first then. Requests without a tenant are one. Default: all. */
+  readonly tenantBytes?: number | undefined;
   /**
    * What stays where it is full: `adaptive`: text that is likely to return, learnt from which did, as the eviction policy of that name does; text used
    * last (`recent`), used most often (`frequent`), or of the most important tokens × uses (`important`). Blocks of which selections read are brought
@@ -19,7 +21,7 @@ export interface HostTierOptions {
   readonly keeps?: TierKeeping | undefined;
 }
 
-const spec = { bytes: integer({ min: 4096 }), keeps: withDefault(oneOf(tierKeepings), 'adaptive' as const) };
+const spec = { bytes: integer({ min: 4096 }), tenantBytes: optional(integer({ min: 4096 })), keeps: withDefault(oneOf(tierKeepings), 'adaptive' as const) };
 
 interface Held {
   readonly payload: Uint8Array;
@@ -35,8 +37,8 @@ interface Held {
  * Throws KV_UNKNOWN_OPTION and KV_INVALID_OPTION.
  */
 export function hostTier(options: HostTierOptions): Tier {
-  const { bytes, keeps } = readOptions('hostTier', options, spec);
-  return new HostTier(bytes, keeps);
+  const { bytes, tenantBytes, keeps } = readOptions('hostTier', options, spec);
+  return new HostTier(bytes, tenantBytes, keeps);
 }
 
 class HostTier implements Tier {
@@ -44,6 +46,7 @@ class HostTier implements Tier {
   readonly isLasting = false;
   readonly takesOnlyWholeBlocks = false;
   readonly capacityBytes: number;
+  readonly tenantBytes: number | undefined;
   readonly keeps: TierKeeping;
   #memory = new HostMemory(0, 1);
   #isOpen = false;
@@ -51,8 +54,9 @@ class HostTier implements Tier {
   readonly #lent = new Set<Uint8Array>();
   readonly #held = new Map<string, Held>();
 
-  constructor(bytes: number, keeps: TierKeeping) {
+  constructor(bytes: number, tenantBytes: number | undefined, keeps: TierKeeping) {
     this.capacityBytes = bytes;
+    this.tenantBytes = tenantBytes;
     this.keeps = keeps;
   }
 

@@ -102,7 +102,7 @@ export class OpenTier {
       }
       await this.makeRoom(record.bytes, block);
       if (!isWanted()) return;
-      if (!contents.takes(block, record.bytes)) {
+      if (!contents.takes(block, record.bytes) || contents.tenantExcess(block, record.bytes) > 0) {
         this.#refused(block, 'full');
         return;
       }
@@ -110,7 +110,7 @@ export class OpenTier {
       const store = async (): Promise<TierPut> => readPut(await this.calls.track(tier.put(record, payload)), tier.name, 'put');
       let put = await store();
       if (!put.isStored && put.reason === 'full' && this.#isOpen) {
-        await this.#evict(contents.sizeOf(record.bytes), block);
+        await this.#drop(contents.evictFor(block, contents.sizeOf(record.bytes)));
         put = await store();
       }
       if (!this.#isOpen) return; // what it answers is of no use any more
@@ -222,10 +222,9 @@ export class OpenTier {
     }
   }
 
-  /** Removes what is too much once a payload of so many bytes comes, but not what `coming` hangs on, and nothing of a higher priority level. */
+  /** Removes what is too much once a payload of so many bytes comes. */
   async makeRoom(bytes: number, coming: StoredBlock): Promise<void> {
-    const excess = this.contents.excess(bytes);
-    if (excess > 0) await this.#evict(excess, coming);
+    await this.#drop(this.contents.makeRoom(bytes, coming));
   }
 
   /** Drops blocks, which are found there no more. */
@@ -321,8 +320,8 @@ export class OpenTier {
     return known === undefined || known.every((sum, stripe) => sum === sums[stripe]);
   }
 
-  async #evict(bytes: number, coming: StoredBlock): Promise<void> {
-    const evicted = this.contents.evict(bytes, (block) => isAbove(block, coming), coming.level);
+  /** The tier has to remove these, which its contents have let go of. */
+  async #drop(evicted: readonly StoredBlock[]): Promise<void> {
     this.counts.evicted += evicted.length;
     for (const { key } of evicted) this.absences.set(key, 'evicted');
     await this.#remove(evicted);
@@ -341,9 +340,4 @@ export class OpenTier {
   async #remove(blocks: readonly StoredBlock[]): Promise<void> {
     if (blocks.length > 0) await this.calls.track(this.tier.remove(blocks.map(({ key }) => key)));
   }
-}
-
-function isAbove(block: StoredBlock, below: StoredBlock): boolean {
-  for (let at: StoredBlock | undefined = below; at !== undefined; at = at.parent) if (at === block) return true;
-  return false;
 }

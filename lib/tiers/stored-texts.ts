@@ -23,6 +23,10 @@ export class StoredBlock {
   uses = 0;
   /** Highest level of the requests that used its text, as tiers keep it: at least that of the blocks behind it. Read only; see `raise`. */
   level = 0;
+  /** What its text hangs on; of a root, itself. */
+  readonly root: StoredBlock;
+  /** Of a root: whose text hangs on it, or its key while that is not known. Written by the TierSet. */
+  owner: string;
   /** CRC-32C of its stripes, as far as known: set when it is stored or read. */
   sums: Uint32Array | undefined = undefined;
 
@@ -30,6 +34,8 @@ export class StoredBlock {
     this.key = key;
     this.parent = parent;
     this.from = parent === undefined ? 0 : parent.to;
+    this.root = parent === undefined ? this : parent.root;
+    this.owner = this.root.key;
     this.tokens = tokens;
   }
 
@@ -49,7 +55,7 @@ export interface StoredMatch {
   readonly tokens: number;
 }
 
-const nothing: StoredMatch = { blocks: [], partial: undefined, tokens: 0 };
+export const nothingStored: StoredMatch = { blocks: [], partial: undefined, tokens: 0 };
 
 export class StoredTexts {
   /** Called when a tier has a block from now on, or no longer. */
@@ -75,7 +81,7 @@ export class StoredTexts {
   /** How much of text[0, limit) is stored under a domain's key. */
   match(root: string, text: Int32Array, limit = text.length): StoredMatch {
     let block = this.#roots.get(root);
-    if (block === undefined) return nothing;
+    if (block === undefined) return nothingStored;
     const blocks: StoredBlock[] = [];
     for (let at = 0; ;) {
       const { child, agreed } = nearest(block, text, at, limit);
@@ -86,6 +92,11 @@ export class StoredTexts {
       block = child;
       at += agreed;
     }
+  }
+
+  /** What blocks of a domain hang on, where there are any. */
+  knownRoot(key: string): StoredBlock | undefined {
+    return this.#roots.get(key);
   }
 
   /** What blocks of a domain hang on that start a text. */

@@ -11,6 +11,7 @@ import { RecentOrder } from './recent-order.js';
 import { ReuseOrder } from './reuse-order.js';
 import type { StoredBlock, StoredTexts } from './stored-texts.js';
 import type { TextReuse } from './text-reuse.js';
+import { TenantBytes } from './tenant-bytes.js';
 import type { Tier } from './tier.js';
 
 /** The highest priority level. */
@@ -39,6 +40,8 @@ export class TierContents {
   readonly #order: LevelOrder;
   /** Whether it keeps what is used often or important: by worth. */
   readonly #ranksEnds: boolean;
+  /** Undefined: a tenant may have all of it. */
+  readonly tenants: TenantBytes | undefined;
   /** Bytes of the capacity that its blocks take. Read only. */
   bytes = 0;
 
@@ -46,7 +49,8 @@ export class TierContents {
     this.tier = tier;
     this.number = number;
     this.#texts = texts;
-    const { keeps = 'recent' } = tier;
+    const { keeps = 'recent', tenantBytes } = tier;
+    this.tenants = tenantBytes === undefined ? undefined : new TenantBytes(tenantBytes);
     this.#ranksEnds = keeps === 'frequent' || keeps === 'important';
     this.#order = new LevelOrder(() => {
       if (keeps === 'recent') return new RecentOrder();
@@ -70,6 +74,7 @@ export class TierContents {
     this.bytes += bytes;
     this.#texts.place(block, this.number, true);
     this.#blocks.set(block, bytes);
+    this.tenants?.add(block, bytes);
     if (this.#ranksEnds) {
       if (block.parent !== undefined) this.#order.delete(block.parent);
       if (!this.#hasNext(block)) this.#order.set(block);
@@ -84,6 +89,7 @@ export class TierContents {
     this.#blocks.delete(block);
     this.#rows.delete(block);
     this.bytes -= bytes;
+    this.tenants?.remove(block, bytes);
     this.#texts.place(block, this.number, false);
     this.#order.delete(block);
     const { parent } = block;
@@ -97,6 +103,7 @@ export class TierContents {
       if (bytes === undefined) continue;
       this.#blocks.delete(at);
       this.#blocks.set(at, bytes);
+      this.tenants?.use(at, bytes);
       if (!this.#ranksEnds || this.#order.has(at)) this.#order.set(at);
     }
   }
@@ -160,6 +167,37 @@ export class TierContents {
     return evicted;
   }
 
+  /** Bytes of its tenant that are too many once a payload of so many comes. */
+  tenantExcess(coming: StoredBlock, payloadBytes: number): number {
+    const { tenants } = this;
+    return tenants === undefined ? 0 : Math.max(0, tenants.bytesOf(coming) + this.sizeOf(payloadBytes) - tenants.limitBytes);
+  }
+
+  /** As `evict`, of blocks of one tenant, those used longest ago first: none above the level of `coming`, nor what it hangs on. */
+  evictOfTenant(coming: StoredBlock, bytes: number): StoredBlock[] {
+    const evicted = this.tenants!.oldest(coming, bytes, (block) => this.#inUse.has(block) || block.level > coming.level || isAbove(block, coming));
+    for (const block of evicted) this.remove(block);
+    return evicted;
+  }
+
+  /**
+   * Takes out what is too much once a payload of so many bytes comes, its tenant's first, but not what `coming` hangs on, and nothing of a higher
+   * priority level; nothing where the tenant may not have as much at all. Returns what the tier has to remove.
+   */
+  makeRoom(payloadBytes: number, coming: StoredBlock): StoredBlock[] {
+    if (this.sizeOf(payloadBytes) > (this.tenants?.limitBytes ?? Infinity)) return [];
+    const own = this.tenantExcess(coming, payloadBytes);
+    const evicted = own > 0 ? this.evictOfTenant(coming, own) : [];
+    if (own > 0 && this.tenantExcess(coming, payloadBytes) > 0) return evicted; // what is left of its tenant's stays
+    const excess = this.excess(payloadBytes);
+    return excess > 0 ? [...evicted, ...this.evictFor(coming, excess)] : evicted;
+  }
+
+  /** Takes out blocks until `bytes` bytes are free for `coming`: none that it hangs on, nor of a higher level. */
+  evictFor(coming: StoredBlock, bytes: number): StoredBlock[] {
+    return this.evict(bytes, (block) => isAbove(block, coming), coming.level);
+  }
+
   /** The row of each token of a block, as far as it is known; undefined: they are in the order of the text. */
   rowsOf(block: StoredBlock): Int32Array | undefined {
     return this.#rows.get(block);
@@ -184,4 +222,9 @@ export class TierContents {
   #hasNext(block: StoredBlock): boolean {
     return block.children.some(({ tiers }) => (tiers & (1 << this.number)) !== 0);
   }
+}
+
+function isAbove(block: StoredBlock, below: StoredBlock): boolean {
+  for (let at: StoredBlock | undefined = below; at !== undefined; at = at.parent) if (at === block) return true;
+  return false;
 }

@@ -11,7 +11,8 @@ import { fromRecord, toRecord, type ItemNumbers } from './block-notes.js';
 import { HostMemory, pagePieces } from './host-memory.js';
 import { OpenTier, type Fetched, type Missed } from './open-tier.js';
 import { PlacedBlocks } from './placed-blocks.js';
-import { StoredTexts, type StoredBlock, type StoredMatch } from './stored-texts.js';
+import { nothingStored, StoredTexts, type StoredBlock, type StoredMatch } from './stored-texts.js';
+import { ownerOf } from './tenant-bytes.js';
 import { TextReuse } from './text-reuse.js';
 import { checkTiers } from './tiers-check.js';
 import type { BlockRecord, Tier } from './tier.js';
@@ -95,7 +96,24 @@ export class TierSet {
   }
 
   match(domain: PrefixDomain, text: Int32Array, limit?: number): StoredMatch {
-    return this.texts.match(this.rootOf(domain), text, limit);
+    const root = this.texts.knownRoot(this.rootOf(domain));
+    if (root === undefined) return nothingStored;
+    this.#nameOwner(root, domain);
+    return this.texts.match(root.key, text, limit);
+  }
+
+  /** What blocks of the domain hang on that start a text. */
+  rootFor(domain: PrefixDomain): StoredBlock {
+    const root = this.texts.root(this.rootOf(domain));
+    this.#nameOwner(root, domain);
+    return root;
+  }
+
+  #nameOwner(root: StoredBlock, domain: PrefixDomain): void {
+    if (root.owner !== root.key) return;
+    const owner = ownerOf(domain);
+    for (const { contents } of this.all) contents.tenants?.rename(root, owner);
+    root.owner = owner;
   }
 
   /** Tiers that would take a block that was seen so often, of `count` tokens; `block`: it, if it is stored somewhere. */

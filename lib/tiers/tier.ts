@@ -131,6 +131,11 @@ export interface Tier {
   /** Bytes of payload it may have; the cache removes blocks to keep within. Undefined: the store bounds itself. */
   readonly capacityBytes: number | undefined;
   /**
+   * Bytes of it that the text of one tenant may take, no fewer than a block's; what it used longest ago goes first then. Requests without a tenant are one.
+   * Default: all of it.
+   */
+  readonly tenantBytes?: number | undefined;
+  /**
    * What stays where it is full: the text used last; the text used most often; that of the most important tokens × uses, where all tokens of a block
    * are important until selections have chosen of it (docs/importance.md); or the text that is likely to return, learnt from which did. Default `recent`.
    */

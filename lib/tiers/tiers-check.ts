@@ -33,6 +33,7 @@ function checkContents(texts: StoredTexts, { contents }: OpenTier): number {
     bytes += contents.bytesOf(block);
   }
   expect(bytes === contents.bytes, 'the bytes of a tier are counted wrong', contents.bytes, bytes);
+  expect(contents.tenants === undefined || contents.tenants.bytes === contents.bytes, 'the bytes of tenants in a tier are counted wrong', contents.bytes, contents.tenants?.bytes);
   expect(seen.size === contents.count, 'the blocks of a tier are counted wrong', contents.count, seen.size);
   return seen.size;
 }

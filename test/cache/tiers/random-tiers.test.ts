@@ -26,6 +26,7 @@ const common = {
 interface World extends TierWorldOptions {
   readonly options: BenchOptions;
   readonly bytes: number;
+  readonly tenantBytes?: number;
   readonly blockTokens: number;
   /** Whether there is a disk below. */
   readonly hasDisk?: boolean;
@@ -61,7 +62,7 @@ const worlds: Readonly<Record<string, World>> = {
       ...common, memoryBudgetBytes: 300 * 4096,
       model: { layers: 2, layerShapes: [{ kvHeads: 1, headDim: 256 }, { kvHeads: 1, headDim: 128 }], dtype: 'float16' },
     },
-    bytes: 4 * MiB, blockTokens: 32, hasRoom: false, isExact: false, alphabet: 3, operations: 4_000,
+    bytes: 4 * MiB, tenantBytes: MiB, blockTokens: 32, hasRoom: false, isExact: false, alphabet: 3, operations: 4_000,
   },
   'rows that end inside a token': {
     options: { ...common, layout: 'fused', memoryBudgetBytes: 200 * 4096, model: { layers: 2, kvHeads: 1, headDim: 75, dtype: 'float16' } },
@@ -79,11 +80,11 @@ const worlds: Readonly<Record<string, World>> = {
 const folder = fs.mkdtempSync(path.join(tmpdir(), 'vkv-tiers-'));
 test.after.always(() => { fs.rmSync(folder, { recursive: true, force: true }); });
 
-for (const [name, { options, bytes, blockTokens, operations, hasDisk = false, hasLevels = false, keeps = 'adaptive', reorders = false, ...rules }] of Object.entries(worlds)) {
+for (const [name, { options, bytes, tenantBytes, blockTokens, operations, hasDisk = false, hasLevels = false, keeps = 'adaptive', reorders = false, ...rules }] of Object.entries(worlds)) {
   const seed = seedOf(`tiers: ${name}`);
   test(`${name}: every token found was stored and every byte is right (seed ${seed})`, async (t) => {
     const disk = hasDisk ? [diskTier({ directory: path.join(folder, name), bytes: 16 * MiB, admit: 'all', durability: 'none', direct: false, chunkBytes: 4096 })] : [];
-    const tiers = [hostTier({ bytes, keeps }), ...disk];
+    const tiers = [hostTier({ bytes, tenantBytes, keeps }), ...disk];
     const policy = hasLevels ? priority() : keeps === 'important' ? importance() : undefined;
     const bench = new CacheBench(t, { ...options, prefixCache: { tiers, tierBlockTokens: blockTokens, modelId: 'm', importance: rules.hasProbes === true ? {} : undefined, policy } });
     await bench.cache.prefixes.tiers!.ready();
