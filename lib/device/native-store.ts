@@ -59,7 +59,7 @@ export interface NativeStore {
   /** The index of a put state: 0 when it has begun, and numbers[0] of its answer is the state it ends with; there is no answer else. */
   put(
     id: number, key: Uint8Array, parent: Uint8Array, position: number, tokens: Int32Array, extra: Uint8Array, stripes: Float64Array,
-    byteCounts: Float64Array, sources: readonly NativeStoreMemory[],
+    byteCounts: Float64Array, sources: readonly NativeStoreMemory[], level: number,
   ): number;
   /** `targets`: one for each read, or memory where they lie one behind the other. bytes: an index of read states for each read. */
   get(
@@ -85,6 +85,8 @@ export interface NativeStore {
   /** Only when all other calls were answered. */
   close(id: number): void;
   has(key: Uint8Array): boolean;
+  /** The level of a record from now on; nothing where there is none, or once stopped. */
+  setLevel(key: Uint8Array, level: number): void;
   /** Undefined once stopped. */
   stats(): NativeStoreStats | undefined;
   /** Ends the threads; what was not answered never is. Idempotent. */

@@ -12,7 +12,7 @@ import { nativePutStates, nativeReadStates, type NativeStoreFaults, type NativeS
 import { unclosed } from '../device/weak-users.js';
 import { durabilities, readStoreOptions, type CheckedStoreOptions, type DiskStoreOptions } from './disk-store-options.js';
 import { readListing } from './record-listing.js';
-import { keyField, readKeys, readReads, readRecord } from './store-arguments.js';
+import { keyField, levelField, readKeys, readReads, readRecord } from './store-arguments.js';
 import { StoreCalls, type StoreAnswer } from './store-calls.js';
 import type {
   FoundRecord, GcResult, GetResult, NotStoredReason, PutResult, ReadState, RemoveResult, StoreRead, StoreRecord, VerifyProgress, VerifyResult,
@@ -111,12 +111,12 @@ export class DiskStore {
    * of its stripes are the caller's again then. Rejects only with KV_INVALID_OPTION and KV_UNKNOWN_OPTION.
    */
   async put(record: StoreRecord): Promise<PutResult> {
-    const { key, parent, position, tokens, extra, stripes, byteCounts, sources, bytes } = readRecord(record);
+    const { key, parent, position, tokens, extra, level, stripes, byteCounts, sources, bytes } = readRecord(record);
     if (this.isClosed) return { stored: false, reason: 'closed' };
     if (this.#queuedBytes > 0 && this.#queuedBytes + bytes > this.#options.queueBytes) return this.#refuse('busy');
     let state = 0;
     const asked = this.#calls.ask(sources, (id) => {
-      state = this.#calls.native.put(id, key, parent, position, tokens, extra, stripes, byteCounts, sources);
+      state = this.#calls.native.put(id, key, parent, position, tokens, extra, stripes, byteCounts, sources, level);
       return state === 0;
     });
     if (asked !== undefined) {
@@ -179,6 +179,15 @@ export class DiskStore {
     if (read !== 'good') return { stored: false, reason: read };
     const put = nativePutStates[numbers[0]!]!;
     return put === 'stored' ? { stored: true } : { stored: false, reason: put };
+  }
+
+  /**
+   * The level of a record is this one from now on: `records` gives it, and the record's next copy, by `gc` or `reorder`, is written with it. Until
+   * then a store that is opened again has the one from before. Nothing where there is no such record. Throws KV_INVALID_OPTION.
+   */
+  setLevel(key: Uint8Array, level: number): void {
+    const owner = 'DiskStore.setLevel';
+    this.#calls.native.setLevel(keyField(key, { owner, option: 'key' }), levelField(level, { owner, option: 'level' }));
   }
 
   /**

@@ -35,6 +35,7 @@ function readRecord(bytes: Uint8Array, view: DataView): FoundRecord {
     })),
     storedBytes: view.getFloat64(24, true),
     chunkBytes: view.getUint32(32, true),
-    isReordered: view.getUint32(36, true) === 1,
+    isReordered: (view.getUint32(36, true) & 1) !== 0,
+    level: view.getUint32(36, true) >>> 8,
   };
 }

@@ -44,6 +44,8 @@ const extraField: Field<Uint8Array> = (value, place) => {
   return bytes.slice();
 };
 
+export const levelField: Field<number> = integer({ max: 255 });
+
 interface Memory {
   readonly native: NativeStoreMemory;
   readonly bytes: number;
@@ -76,6 +78,7 @@ export interface CheckedRecord {
   readonly position: number;
   readonly tokens: Int32Array;
   readonly extra: Uint8Array;
+  readonly level: number;
   readonly stripes: Float64Array;
   readonly byteCounts: Float64Array;
   readonly sources: readonly NativeStoreMemory[];
@@ -89,6 +92,7 @@ const recordSpec = {
   position: withDefault(integer(), 0),
   tokens: tokensField,
   extra: optional(extraField),
+  level: withDefault(levelField, 0),
   stripes: ((value, place) => {
     const ids = new Set<number>();
     const stripes = readArray(value, place, (element, index) => {
@@ -104,10 +108,10 @@ const recordSpec = {
 };
 
 export function readRecord(record: StoreRecord): CheckedRecord {
-  const { key, parent, position, tokens, extra, stripes } = readOptions('DiskStore.put', record, recordSpec);
+  const { key, parent, position, tokens, extra, level, stripes } = readOptions('DiskStore.put', record, recordSpec);
   const byteCounts = Float64Array.from(stripes, ({ source }) => source.bytes);
   return {
-    key, parent: parent ?? new Uint8Array(keyBytes), position, tokens, extra: extra ?? new Uint8Array(0),
+    key, parent: parent ?? new Uint8Array(keyBytes), position, tokens, extra: extra ?? new Uint8Array(0), level,
     stripes: Float64Array.from(stripes, ({ id }) => id), byteCounts, sources: stripes.map(({ source }) => source.native),
     bytes: byteCounts.reduce((sum, bytes) => sum + bytes, 0),
   };

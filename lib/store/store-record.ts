@@ -32,6 +32,8 @@ export interface StoreRecord {
   readonly tokens: Int32Array | Uint32Array;
   /** What the caller wants to find in the header again: geometry, layer set, mapping list. At most 256 KiB. Default none. */
   readonly extra?: Uint8Array | undefined;
+  /** How much it matters, 0 to 255: a hint that the store keeps and makes nothing of. Default 0. */
+  readonly level?: number | undefined;
   /** In the order in which they are stored; at most 16,384. */
   readonly stripes: readonly StoreStripe[];
 }
@@ -51,6 +53,8 @@ export interface FoundRecord {
   readonly chunkBytes: number;
   /** Whether its tokens are stored in another order than that of the text. Reads give the order of the text. */
   readonly isReordered: boolean;
+  /** As it was put, or set since; 0 of a record that was written before records had levels. */
+  readonly level: number;
 }
 
 /**

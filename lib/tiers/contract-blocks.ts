@@ -46,13 +46,15 @@ export interface MadeBlockOptions {
   readonly notes?: Uint8Array;
   /** Default: the block begins its text. */
   readonly parent?: BlockRecord;
+  /** Default 0. */
+  readonly level?: number;
   /** Default: memory of its own. */
   readonly payload?: Uint8Array;
 }
 
 /** A block of a namespace; of equal options the same one. */
 export function makeBlock(context: Pick<TierContext, 'namespace' | 'stripeTokenBytes'>, options: MadeBlockOptions): MadeBlock {
-  const { seed, tokens = 16, parent, notes = Uint8Array.from({ length: 32 }, (_, index) => seed + index) } = options;
+  const { seed, tokens = 16, parent, level = 0, notes = Uint8Array.from({ length: 32 }, (_, index) => seed + index) } = options;
   const { namespace, stripeTokenBytes } = context;
   const random = new Random(seed);
   const bytes = tokens * stripeTokenBytes.reduce((sum, stripe) => sum + stripe, 0);
@@ -64,7 +66,7 @@ export function makeBlock(context: Pick<TierContext, 'namespace' | 'stripeTokenB
     key: digestOf(`${namespace} ${seed} ${tokens}`), parent: parent?.key ?? digestOf(namespace),
     position: parent === undefined ? 0 : parent.position + parent.tokens.length,
     tokens: Int32Array.from({ length: tokens }, () => random.integer(2 ** 31)), notes,
-    sums: sumsOf(payload, tokens, stripeTokenBytes), bytes,
+    sums: sumsOf(payload, tokens, stripeTokenBytes), bytes, level,
   };
   return { record, payload };
 }

@@ -135,21 +135,22 @@ class DiskTier implements Tier {
       directory, bytes, durability, threads, direct, chunkBytes, segmentBytes: segmentBytesOf(bytes, blockBytes), namespace: Buffer.from(namespace, 'hex'),
     });
     const store = await this.#opening;
-    for await (const { key, parent, position, tokens, extra, stripes } of store.records()) {
+    for await (const { key, parent, position, tokens, extra, level, stripes } of store.records()) {
       const read = readExtra(extra, stripeTokenBytes.length);
       if (read === undefined) continue; // not a block of ours
       const { sums, notes } = read;
       this.#sums.set(hex(key), sums);
-      found({ key: hex(key), parent: hex(parent), position, tokens, notes, sums, bytes: stripes.reduce((sum, stripe) => sum + stripe.bytes, 0) });
+      const bytes = stripes.reduce((sum, stripe) => sum + stripe.bytes, 0);
+      found({ key: hex(key), parent: hex(parent), position, tokens, notes, sums, bytes, level });
     }
     this.#store = store;
   }
 
-  async put({ key, parent, position, tokens, notes, sums }: BlockRecord, payload: Uint8Array): Promise<TierPut> {
+  async put({ key, parent, position, tokens, notes, sums, level }: BlockRecord, payload: Uint8Array): Promise<TierPut> {
     const store = this.#store;
     if (store === undefined) return { isStored: false, reason: 'failed' };
     const record = {
-      key: bytesOf(key), parent: bytesOf(parent), position, tokens, extra: writeExtra(sums, notes),
+      key: bytesOf(key), parent: bytesOf(parent), position, tokens, extra: writeExtra(sums, notes), level,
       stripes: this.#stripesOf(payload).map((source, id) => ({ id, source })),
     };
     let result = await store.put(record);
@@ -190,6 +191,10 @@ class DiskTier implements Tier {
     let result = await again();
     if (!result.stored && result.reason === 'full' && await this.#collect(store)) result = await again();
     return result.stored ? stored : { isStored: false, reason: result.reason === 'full' ? 'full' : 'failed' };
+  }
+
+  setLevel(key: string, level: number): void {
+    this.#store?.setLevel(bytesOf(key), level);
   }
 
   async remove(keys: readonly string[]): Promise<void> {

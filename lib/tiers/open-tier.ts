@@ -7,14 +7,15 @@ import { EitherSignal } from '../base/either-signal.js';
 import { RecentMap } from '../base/recent-map.js';
 import { FindTimes } from './find-times.js';
 import type { HostMemory } from './host-memory.js';
+import { InstantCalls } from './instant-calls.js';
 import { LoadEstimate } from './load-estimate.js';
 import { PutLimit } from './put-limit.js';
 import type { StoredBlock, StoredTexts } from './stored-texts.js';
 import { TierCalls } from './tier-calls.js';
 import { TierContents, type BlockWorth } from './tier-contents.js';
 import { TierCounts, type BlockAbsence } from './tier-counts.js';
-import { readBorrowed, readGet, readPut, readStatistics } from './tier-answers.js';
-import type { BlockRecord, BorrowedBlock, GetMiss, PutRefusal, Tier, TierGet, TierPut, TierStatistics } from './tier.js';
+import { readBorrowed, readGet, readPut } from './tier-answers.js';
+import type { BlockRecord, BorrowedBlock, GetMiss, PutRefusal, Tier, TierGet, TierPut } from './tier.js';
 
 /** A payload that can be loaded, until `release`. */
 export interface Fetched {
@@ -50,6 +51,7 @@ export class OpenTier {
   readonly puts = new PutLimit();
   /** Every call that is waited for goes through it. */
   readonly calls = new TierCalls();
+  readonly instant: InstantCalls;
   /** Resolves when it has opened, or failed to; undefined: it was not told to open. */
   opened: Promise<void> | undefined;
   /** By block key: why it does not have a block that it had or was offered. */
@@ -62,8 +64,6 @@ export class OpenTier {
   readonly #report: (error: unknown) => void;
   /** By block, the sums that it was stored with here. */
   readonly #sums = new WeakMap<StoredBlock, Uint32Array>();
-  /** Whether it gave its statistics when it was last asked. */
-  #hasStatistics = true;
 
   constructor(tier: Tier, { number, texts, worth, stripes, report }: OpenTierOptions) {
     this.tier = tier;
@@ -71,6 +71,7 @@ export class OpenTier {
     this.#texts = texts;
     this.#stripes = stripes;
     this.#report = report;
+    this.instant = new InstantCalls(tier, this.counts, report);
     setMaxListeners(0, this.#ending.signal); // one for each block that is being read
   }
 
@@ -119,6 +120,7 @@ export class OpenTier {
       } else if (put.isStored) {
         this.add(block, record.bytes, record.sums);
         counts.stored(record.bytes, performance.now() - beganMs);
+        if (block.level !== record.level) this.instant.setLevel(block.key, block.level);
         this.#supersede(block);
       } else {
         this.#refused(block, put.reason);
@@ -185,40 +187,6 @@ export class OpenTier {
       return 0;
     } finally {
       either.forget();
-    }
-  }
-
-  /** The tier's own numbers; undefined: it gave none. That is counted, and the first of several failures is reported. */
-  statistics(): TierStatistics | undefined {
-    const { tier, counts } = this;
-    try {
-      const statistics = readStatistics(tier.statistics(), tier.name);
-      this.#hasStatistics = true;
-      return statistics;
-    } catch (error) { // a tier of the user's that throws
-      counts.failedStatistics += 1;
-      if (this.#hasStatistics) this.#report(error);
-      this.#hasStatistics = false;
-      return undefined;
-    }
-  }
-
-  /** Memory of the tier in which a payload can be made; undefined: it lends none now. */
-  lend(bytes: number): Uint8Array | undefined {
-    try {
-      return this.tier.lend?.(bytes);
-    } catch (error) { // a tier of the user's that throws
-      this.#report(error);
-      return undefined;
-    }
-  }
-
-  /** Takes back memory that was lent and not put. */
-  giveBack(payload: Uint8Array): void {
-    try {
-      this.tier.giveBack?.(payload);
-    } catch (error) { // a tier of the user's that throws
-      this.#report(error);
     }
   }
 

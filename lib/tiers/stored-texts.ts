@@ -60,6 +60,8 @@ export const nothingStored: StoredMatch = { blocks: [], partial: undefined, toke
 export class StoredTexts {
   /** Called when a tier has a block from now on, or no longer. */
   onPlaced: ((block: StoredBlock, tier: number, isThere: boolean) => void) | undefined = undefined;
+  /** Called when the level of a block has risen. */
+  onRaised: ((block: StoredBlock) => void) | undefined = undefined;
   readonly #roots = new Map<string, StoredBlock>();
   readonly #blocks = new Map<string, StoredBlock>();
 
@@ -125,7 +127,10 @@ export class StoredTexts {
 
   /** The text up to the block's end was used, and is kept with this level at least. */
   raise(block: StoredBlock, level: number): void {
-    for (let at: StoredBlock | undefined = block; at !== undefined && at.level < level; at = at.parent) at.level = level;
+    for (let at: StoredBlock | undefined = block; at !== undefined && at.level < level; at = at.parent) {
+      at.level = level;
+      this.onRaised?.(at);
+    }
   }
 
   /** A block that no tier has goes, with those above it that no tier has and nothing hangs on. */

@@ -14,6 +14,7 @@ import { PlacedBlocks } from './placed-blocks.js';
 import { nothingStored, StoredTexts, type StoredBlock, type StoredMatch } from './stored-texts.js';
 import { ownerOf } from './tenant-bytes.js';
 import { TextReuse } from './text-reuse.js';
+import { highestLevel } from './tier-contents.js';
 import { checkTiers } from './tiers-check.js';
 import type { BlockRecord, Tier } from './tier.js';
 
@@ -72,6 +73,9 @@ export class TierSet {
     if (tiers.some(({ keeps }) => keeps === 'adaptive')) this.#reuse = new TextReuse(randomInt(2 ** 48 - 1));
     const shared = { texts: this.texts, worth: { importantTokens, reuse: this.#reuse }, stripes: stripeTokenBytes.length, report: options.report };
     this.all = tiers.map((tier, number) => new OpenTier(tier, { number, ...shared }));
+    this.texts.onRaised = (block) => {
+      for (const { contents, state, instant } of this.all) if (contents.has(block) && state !== 'closed') instant.setLevel(block.key, block.level);
+    };
   }
 
   /** Opens all tiers; rejects with the first failure once each has opened or failed. A tier that failed is out of service. */
@@ -129,7 +133,7 @@ export class TierSet {
     for (const open of wanting) {
       if (open.tier.lend === undefined) continue;
       await open.makeRoom(bytes, block);
-      const payload = open.lend(bytes);
+      const payload = open.instant.lend(bytes);
       if (payload !== undefined) return payload;
     }
     return this.#scratch.take(bytes);
@@ -138,7 +142,7 @@ export class TierSet {
   /** Gives back what `lend` returned, and what no tier took. */
   giveBack(payload: Uint8Array): void {
     this.#scratch.give(payload);
-    for (const open of this.all) open.giveBack(payload);
+    for (const open of this.all) open.instant.giveBack(payload);
   }
 
   /**
@@ -288,7 +292,8 @@ export class TierSet {
   recordOf(block: StoredBlock): BlockRecord | undefined {
     const record = toRecord(block.tokens, this.#options.names);
     if (record === undefined || block.sums === undefined) return undefined;
-    return { key: block.key, parent: block.parent!.key, position: block.from, ...record, sums: block.sums, bytes: this.bytesOf(block.tokens.length) };
+    const { key, from: position, sums, level } = block;
+    return { key, parent: block.parent!.key, position, ...record, sums, bytes: this.bytesOf(block.tokens.length), level };
   }
 
   async #openAll(): Promise<void> {
@@ -326,7 +331,7 @@ export class TierSet {
   #adopt(open: OpenTier, found: BlockRecord[]): void {
     const useless: string[] = [];
     found.sort((a, b) => a.position - b.position);
-    for (const { key, parent, position, tokens, notes, sums, bytes } of found) {
+    for (const { key, parent, position, tokens, notes, sums, bytes, level = 0 } of found) {
       const text = fromRecord(tokens, notes, this.#options.names);
       const above = position === 0 ? this.texts.root(parent) : this.texts.find(parent);
       if (text === undefined || above?.to !== position || bytes !== this.bytesOf(tokens.length)) {
@@ -335,6 +340,9 @@ export class TierSet {
       }
       const block = this.texts.add(above, key, text);
       block.sums ??= sums;
+      const before = block.level;
+      if (isLevel(level)) this.texts.raise(block, this.#options.lastingLevel(level));
+      if (block.level !== before) for (const { contents } of this.all) contents.use(block); // those that have it, too
       open.add(block, bytes, sums);
     }
     if (useless.length > 0) open.tier.remove(useless).catch(this.#options.report);
@@ -347,4 +355,9 @@ export class TierSet {
       release();
     }
   }
+}
+
+/** What a tier of the user's own tells may be anything. */
+function isLevel(level: unknown): level is number {
+  return Number.isInteger(level) && level as number >= 0 && level as number <= highestLevel;
 }

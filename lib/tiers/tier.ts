@@ -25,6 +25,11 @@ export interface BlockRecord {
   readonly sums: Uint32Array;
   /** Bytes of the payload. */
   readonly bytes: number;
+  /**
+   * Priority level of its text, 0 … 255: which blocks go last when a tier is full, and nothing about their bytes. `put` is given it; a tier that outlives the
+   * process may keep it and tell it with `found`. Left out: 0.
+   */
+  readonly level?: number | undefined;
 }
 
 /** What a tier is told when its cache opens it. */
@@ -168,6 +173,8 @@ export interface Tier {
    * Without it the tier has what `found` and `put` said.
    */
   find?(keys: readonly string[], signal?: AbortSignal): Promise<number>;
+  /** The text of a block that it has is of this level from now on, for tiers that tell levels with `found`. Must be quick. */
+  setLevel?(key: string, level: number): void;
   /** Drops blocks; those that it does not have are passed over. Room is there when it resolves. */
   remove(keys: readonly string[]): Promise<void>;
   /** Memory in which a payload of so many bytes can be made for `put`, which then copies nothing; undefined: full. */

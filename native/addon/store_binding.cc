@@ -78,7 +78,8 @@ void NativeStore::Define(Napi::Env env, Napi::Object exports) {
                    InstanceMethod<&NativeStore::Remove>("remove"), InstanceMethod<&NativeStore::List>("list"),
                    InstanceMethod<&NativeStore::Sync>("sync"), InstanceMethod<&NativeStore::Collect>("collect"),
                    InstanceMethod<&NativeStore::Close>("close"), InstanceMethod<&NativeStore::Has>("has"),
-                   InstanceMethod<&NativeStore::Stats>("stats"), InstanceMethod<&NativeStore::Stop>("stop")}));
+                   InstanceMethod<&NativeStore::SetLevel>("setLevel"), InstanceMethod<&NativeStore::Stats>("stats"),
+                   InstanceMethod<&NativeStore::Stop>("stop")}));
 }
 
 NativeStore::NativeStore(const Napi::CallbackInfo& info) : Napi::ObjectWrap<NativeStore>(info) {
@@ -161,6 +162,7 @@ Napi::Value NativeStore::Put(const Napi::CallbackInfo& info) {
       header.stripes.push_back({static_cast<uint32_t>(ids[k]), 0, static_cast<uint64_t>(byte_counts[k]), 0});
   }
   for (uint8_t* source : ReadMemory(given, info[8], byte_counts)) request.sources.push_back(source);
+  header.level = static_cast<uint8_t>(given.Integer(9, 0, UINT8_MAX));
   header.tokens.assign(tokens.begin(), tokens.end());
   header.extra.assign(extra.begin(), extra.end());
   const Status status = store_ ? given.status() : Fail(Code::kClosed, "disk store");
@@ -268,6 +270,14 @@ Napi::Value NativeStore::Has(const Napi::CallbackInfo& info) {
   const store::Key key = ReadKey(given, 0);
   ThrowIfFailed(info.Env(), given.status());
   return Napi::Boolean::New(info.Env(), given.ok() && store_ && store_->Has(key));
+}
+
+Napi::Value NativeStore::SetLevel(const Napi::CallbackInfo& info) {
+  Arguments given(info, "setLevel");
+  const store::Key key = ReadKey(given, 0);
+  const auto level = static_cast<uint8_t>(given.Integer(1, 0, UINT8_MAX));
+  if (!ThrowIfFailed(info.Env(), given.status()) && store_) store_->SetLevel(key, level);
+  return info.Env().Undefined();
 }
 
 Napi::Value NativeStore::Stats(const Napi::CallbackInfo& info) {

@@ -66,6 +66,8 @@ class DiskStore {
   void Collect(int64_t id);  // numbers: [dropped segments, freed bytes, copied bytes]
   void Close(int64_t id);    // REQUIRES: all other calls were answered
   bool Has(const Key& key);
+  // In memory; written with the record's next copy.
+  void SetLevel(const Key& key, uint8_t level) { context_.index.SetLevel(key, level); }
   StoreStats Stats();
   const StoreCounters& counters() const { return context_.counters; }
   // Ends what is being done without an answer, and joins; the lock is free when the store is gone.

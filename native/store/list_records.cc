@@ -1,6 +1,6 @@
 // A listing of records, as lib/store/record-listing.ts reads it. Of each: bytes of all that follows (u32), counts of
-// tokens, extra bytes and stripes (u32 each), position and stored bytes (f64 each), bytes of a chunk and 1 where its
-// tokens are reordered (u32 each), key, parent, (id u32, 0 u32, bytes
+// tokens, extra bytes and stripes (u32 each), position and stored bytes (f64 each), bytes of a chunk (u32), its
+// flags (u32: 1 where its tokens are reordered, its level from bit 8 on), key, parent, (id u32, 0 u32, bytes
 // f64) of each stripe, tokens, extra, and zeros up to a multiple of 8.
 #include <errno.h>
 
@@ -24,7 +24,8 @@ void AddToListing(std::vector<uint8_t>& listing, const RecordHeader& header) {
                               static_cast<uint32_t>(header.extra.size()), static_cast<uint32_t>(header.stripes.size())};
   const double numbers[2] = {static_cast<double>(header.position), static_cast<double>(header.record_bytes())};
   Append(listing, counts, 4);
-  const uint32_t kinds[2] = {header.chunk_bytes, header.stored_to_logical.empty() ? 0u : 1u};
+  const uint32_t flags = (header.stored_to_logical.empty() ? 0u : 1u) | uint32_t{header.level} << 8;
+  const uint32_t kinds[2] = {header.chunk_bytes, flags};
   Append(listing, numbers, 2);
   Append(listing, kinds, 2);
   Append(listing, header.key.bytes.data(), header.key.bytes.size());
@@ -68,7 +69,9 @@ Status ListRecords(StoreContext& context, Segment& segment, std::vector<uint8_t>
     RecordPlace place;
     if (ReadHeader(bytes, segment.epoch, context.options.name_space, offset, header) != Parsed::kGood) return;
     if (header.kind != RecordKind::kRecord || !context.index.Find(header.key, place)) return;
-    if (place.segment.get() == &segment && place.offset == offset) AddToListing(listing, header);
+    if (place.segment.get() != &segment || place.offset != offset) return;
+    header.level = context.index.LevelOf(place);
+    AddToListing(listing, header);
   });
   return Ok();
 }

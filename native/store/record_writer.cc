@@ -185,6 +185,7 @@ Outcome RecordWriter::CopyPayload(RecordCopy& copy, AlignedBuffer& scratch, bool
 }
 
 Outcome RecordWriter::CopyHeader(RecordCopy& copy) {
+  copy.header.level = context_.index.LevelOf(copy.from);
   const int error = WriteRecordHeader(copy.header, copy.room, copy.entry);
   return error == 0 ? Outcome::kDone : OutcomeOf(error);
 }

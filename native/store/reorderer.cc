@@ -25,6 +25,7 @@ Reordered Reorderer::Rewrite(const RecordPlace& from, uint64_t sequence, std::sp
   if (header.stored_to_logical == before && header.chunk_bytes == context_.options.chunk_bytes)
     return {Outcome::kDone, ReadState::kGood, false};
   header.sequence = sequence;
+  header.level = context_.index.LevelOf(from);
   header.chunk_bytes = context_.options.chunk_bytes;
   PlaceStripes(header);
   const uint64_t header_bytes = header.header_bytes();

@@ -37,6 +37,7 @@ struct Entry {
   uint64_t ticket = 0;  // of the segment when it had been written
   uint32_t header_bytes = 0;
   EntryState state = EntryState::kDead;
+  uint8_t level = 0;  // that of the next copy: it may be newer than the one in the header
 };
 
 struct WrittenRemoval {

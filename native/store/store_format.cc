@@ -42,6 +42,7 @@ enum At : uint64_t {
   kSums = 196,
   kCodec = 200,
   kRemovals = 204,
+  kLevel = 208,  // one byte; from the next one on up to the sum all are zeros
 };
 // Within the blocks of segments, trailers and identities: the same places as above where they are the same thing.
 constexpr uint64_t kNumber = 32, kFooterOffset = 32, kFooterBytes = 40, kFooterSum = 48, kEntries = 52;
@@ -164,6 +165,7 @@ void WriteHeader(const RecordHeader& header, uint8_t* into) {
   Put(into, kStripes, static_cast<uint32_t>(header.stripes.size()));
   Put(into, kSums, static_cast<uint32_t>(header.sums.size()));
   Put(into, kRemovals, static_cast<uint32_t>(header.removals.size()));
+  Put(into, kLevel, header.level);
   uint8_t* to = into + kFixedBytes;
   for (const auto* list : {&header.tokens, &header.stored_to_logical, &header.logical_to_stored}) {
     if (!list->empty()) std::memcpy(to, list->data(), list->size() * sizeof(uint32_t));
@@ -230,6 +232,7 @@ Parsed ReadHeader(std::span<const uint8_t> bytes, const Epoch& epoch, const Key&
   header.parent = Get<Key>(from, kParent);
   header.position = Get<uint64_t>(from, kPosition);
   header.chunk_bytes = Get<uint32_t>(from, kChunk);
+  header.level = Get<uint8_t>(from, kLevel);
   const uint8_t* at = from + kFixedBytes;
   header.tokens.resize(tokens);
   if (tokens != 0) std::memcpy(header.tokens.data(), at, tokens * sizeof(uint32_t));

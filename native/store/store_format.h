@@ -67,6 +67,7 @@ struct RecordHeader {
   Key parent;
   uint64_t position = 0;
   uint32_t chunk_bytes = kChunkBytes;
+  uint8_t level = 0;  // the caller's hint of how much the record matters; the store only keeps it
   std::vector<uint32_t> tokens;
   // Where tokens are not stored in their order: of each stored row which token it is, and of each token its row. Empty:
   // the order of the text. Each stripe then has as many bytes for each token.

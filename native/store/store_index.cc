@@ -37,6 +37,18 @@ bool StoreIndex::FindLocked(const Key& key, RecordPlace& place) {
   return true;
 }
 
+void StoreIndex::SetLevel(const Key& key, uint8_t level) {
+  std::lock_guard lock(mutex_);
+  const auto found = states_.find(key);
+  if (found != states_.end() && found->second.segment != nullptr)
+    found->second.segment->entries[found->second.entry].level = level;
+}
+
+uint8_t StoreIndex::LevelOf(const RecordPlace& place) {
+  std::lock_guard lock(mutex_);
+  return place.segment->entries[place.entry].level;
+}
+
 bool StoreIndex::BeginPut(const Key& key, uint64_t sequence) {
   std::lock_guard lock(mutex_);
   KeyState& state = states_[key];
@@ -126,7 +138,8 @@ size_t StoreIndex::Add(Segment& segment, const RecordHeader& header, std::span<c
   std::lock_guard lock(mutex_);
   AddToFooter(segment.footer, header.segment_offset, header_bytes);
   segment.entries.push_back({header.key, header.segment_offset, header.record_bytes(), header.sequence,
-                             ++segment.ticket, static_cast<uint32_t>(header_bytes.size()), EntryState::kDead});
+                             ++segment.ticket, static_cast<uint32_t>(header_bytes.size()), EntryState::kDead,
+                             header.level});
   ++states_[header.key].copies;
   return segment.entries.size() - 1;
 }
@@ -188,6 +201,8 @@ bool StoreIndex::Move(const RecordPlace& from, Segment& to, size_t to_entry) {
     return false;
   if (to.state == SegmentState::kFailed && to.entries[to_entry].ticket > to.synced_ticket) return false;
   from.segment->entries[from.entry].state = EntryState::kDead;
+  to.entries[to_entry].level =
+      from.segment->entries[from.entry].level;  // it may have changed since the copy was written
   to.entries[to_entry].state = EntryState::kLive;
   found->second.segment = &to;
   found->second.entry = to_entry;

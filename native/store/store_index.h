@@ -36,6 +36,10 @@ class StoreIndex {
   bool Has(const Key& key);
   bool Find(const Key& key, RecordPlace& place);
 
+  // The level of the key's record is another from now on, in memory: its next copy is written with it.
+  void SetLevel(const Key& key, uint8_t level);
+  uint8_t LevelOf(const RecordPlace& place);
+
   // A put begins. False where the key has a record, or one on its way that no removal follows.
   bool BeginPut(const Key& key, uint64_t sequence);
   // It ends without a record.

@@ -312,8 +312,8 @@ void StoreOpener::AddRecord(Segment& segment, const RecordHeader& header, std::s
   const uint64_t ticket = ++segment.ticket;
   segment.synced_ticket = ticket;
   segment.entries.push_back({header.key, header.segment_offset, header.record_bytes(), header.sequence, ticket,
-                             static_cast<uint32_t>(bytes.size()),
-                             is_record ? EntryState::kDead : EntryState::kRemovals});
+                             static_cast<uint32_t>(bytes.size()), is_record ? EntryState::kDead : EntryState::kRemovals,
+                             header.level});
   for (const Removal& removal : header.removals) segment.removals.push_back({removal, ticket});
   if (!is_sealed) AddToFooter(segment.footer, header.segment_offset, bytes);
 }

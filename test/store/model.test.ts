@@ -1,13 +1,13 @@
 import { unlinkSync } from 'node:fs';
 
-import test from 'ava';
+import test, { type ExecutionContext } from 'ava';
 
 import { Random } from '#internal/base/random.js';
 import { DiskStore } from '#internal/store/disk-store.js';
 import { StoreFaults } from '#internal/store/store-faults.js';
 import type { PutResult } from '#internal/store/store-record.js';
 import { seedOf } from '../helpers/seed.js';
-import { assertAccounts, inFolder, keyOf, KiB, MiB, options, orderOf, readBack, recordOf, scale, segmentsOf, versionOf, withStore } from './store-world.js';
+import { assertAccounts, inFolder, keyOf, KiB, levelOf, MiB, options, orderOf, readBack, recordOf, scale, segmentsOf, versionOf, withStore } from './store-world.js';
 
 const seed = seedOf('disk store model');
 
@@ -17,12 +17,53 @@ function sizesOf(number: number): [number, number] {
   return number % 2 === 1 ? sizes : [sizes[0] - sizes[0] % 16, 16 * (number % 3)];
 }
 
+/** What levels the records of a store have. */
+class ModelLevels {
+  /** By record: with which it was put, then those that were set since. */
+  readonly #levels = new Map<number, number[]>();
+
+  put(number: number, version: number): void {
+    this.#levels.set(number, [levelOf(number, version)]);
+  }
+
+  set(store: DiskStore, number: number, level: number): void {
+    store.setLevel(keyOf(number), level);
+    this.#levels.get(number)!.push(level);
+  }
+
+  removed(number: number): void {
+    this.#levels.delete(number);
+  }
+
+  async check(t: ExecutionContext, store: DiskStore): Promise<void> {
+    const expected = [...this.#levels].map(([number, levels]) => [number, levels.at(-1)!]);
+    t.deepEqual((await this.#listed(store)).sort(([a], [b]) => a - b), expected.sort(([a], [b]) => a! - b!));
+  }
+
+  /** One that was set is there where the record was copied since. */
+  async checkReopened(t: ExecutionContext, store: DiskStore): Promise<void> {
+    const listed = await this.#listed(store);
+    t.is(listed.length, this.#levels.size);
+    for (const [number, level] of listed) {
+      t.true(this.#levels.get(number)!.includes(level), `record ${number} has level ${level}, not one of ${this.#levels.get(number)!.join(', ')}`);
+      this.#levels.set(number, [level]);
+    }
+  }
+
+  async #listed(store: DiskStore): Promise<[number, number][]> {
+    const listed: [number, number][] = [];
+    for await (const { position, level } of store.records()) listed.push([position / 16, level]);
+    return listed;
+  }
+}
+
 for (const durability of ['none', 'sync'] as const) {
   test(`thousands of puts, removals and collections leave what a Map has, and accounts that equal the files, with durability ${durability} (seed ${seed})`, (t) => inFolder(async (directory) => {
     const random = new Random(seed);
     const given = options(directory, { durability, bytes: 2 * MiB, threads: 4, direct: durability === 'sync' });
     let store = await DiskStore.open(given);
     const model = new Map<number, number>();
+    const levels = new ModelLevels();
     let version = 0;
     let full = 0;
     let reordered = 0;
@@ -34,8 +75,12 @@ for (const durability of ['none', 'sync'] as const) {
       if (random.chance(0.01)) {
         await store.close();
         store = await DiskStore.open(given);
+        await levels.checkReopened(t, store);
       } else if (random.chance(0.02)) {
         await store.gc();
+      } else if (model.has(number) && random.chance(0.05)) {
+        levels.set(store, number, random.integer(256));
+        await levels.check(t, store);
       } else if (model.has(number) && random.chance(0.2)) {
         const result = await store.reorder(keyOf(number), orderOf(random));
         if (result.stored) reordered += 1;
@@ -45,16 +90,21 @@ for (const durability of ['none', 'sync'] as const) {
       } else if (model.has(number)) {
         t.deepEqual(await store.remove([keyOf(number)]), { removed: 1, isRecorded: true });
         model.delete(number);
+        levels.removed(number);
       } else {
         version = (version + 1) % 60_000;
         const result = await store.put(recordOf(number, version, sizes));
+        levels.put(number, version);
         if (result.stored) model.set(number, version);
         else {
           t.is(result.reason, 'full');
           full += 1;
           const gone = [...model.keys()].slice(0, 12);
           t.like(await store.remove(gone.map(keyOf)), { removed: gone.length });
-          for (const one of gone) model.delete(one);
+          for (const one of gone) {
+            model.delete(one);
+            levels.removed(one);
+          }
           await store.gc();
           t.deepEqual(await store.put(recordOf(number, version, sizes)), { stored: true }, 'what was removed and collected gives its bytes back');
           model.set(number, version);

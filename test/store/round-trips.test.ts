@@ -85,8 +85,8 @@ test('the records are listed with all that their headers say', (t) => inFolder(a
   };
   const kinds = { chunkBytes: 65_536, isReordered: false };
   const expected = (number: number, sizes: Sizes): unknown => {
-    const { key, parent, position, tokens, extra } = recordOf(number, 300 + number, sizes);
-    return { key, parent, position, tokens, extra, stripes: sizes.map((bytes, at) => ({ id: at + 1, bytes })), storedBytes: 4_096 * (1 + Math.ceil(sizes[0]! / 4_096)), ...kinds };
+    const { key, parent, position, tokens, extra, level } = recordOf(number, 300 + number, sizes);
+    return { key, parent, position, tokens, extra, level, stripes: sizes.map((bytes, at) => ({ id: at + 1, bytes })), storedBytes: 4_096 * (1 + Math.ceil(sizes[0]! / 4_096)), ...kinds };
   };
   await withStore(given, async (store) => {
     t.is((await list(store)).size, 0);
@@ -101,7 +101,7 @@ test('the records are listed with all that their headers say', (t) => inFolder(a
     t.deepEqual(await store.put(bare), { stored: true });
     for await (const record of store.records()) {
       if (Buffer.compare(record.key, bare.key) !== 0) continue;
-      t.deepEqual(record, { ...bare, tokens: Int32Array.of(-1), parent: new Uint8Array(32), position: 0, extra: new Uint8Array(0), storedBytes: 4_096, ...kinds });
+      t.deepEqual(record, { ...bare, tokens: Int32Array.of(-1), parent: new Uint8Array(32), position: 0, extra: new Uint8Array(0), level: 0, storedBytes: 4_096, ...kinds });
     }
   });
 }));

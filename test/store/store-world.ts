@@ -62,10 +62,16 @@ export function bytesOf(number: number, version: number, stripe: number, length:
   return bytes;
 }
 
+/** With which a record is put. */
+export function levelOf(number: number, version: number): number {
+  return mix32(number, version) & 255;
+}
+
 export function recordOf(number: number, version = 0, sizes: Sizes = smallSizes): StoreRecord {
   return {
     key: keyOf(number), parent: keyOf(number - 1), position: 16 * number, tokens: Int32Array.from({ length: 16 }, (_, at) => number * 16 + at),
-    extra: Uint8Array.of(version & 255, version >>> 8), stripes: sizes.map((size, at) => ({ id: at + 1, source: bytesOf(number, version, at + 1, size) })),
+    extra: Uint8Array.of(version & 255, version >>> 8), level: levelOf(number, version),
+    stripes: sizes.map((size, at) => ({ id: at + 1, source: bytesOf(number, version, at + 1, size) })),
   };
 }
 
