@@ -8,6 +8,7 @@ import { digestOf } from './contract-blocks.js';
 import {
   ContractStore, isAbsent, readsExactly, sameRecord, stored, type ContractStoreOptions, type TierContractPlace,
 } from './contract-store.js';
+import { levelChecks } from './contract-levels.js';
 import { tokenChecks } from './contract-tokens.js';
 import type { Tier } from './tier.js';
 
@@ -92,24 +93,6 @@ const checks: Readonly<Record<string, Check>> = {
       assert.ok(record !== undefined || tier.find !== undefined, 'a block was not found again');
       if (record !== undefined) sameRecord(record, block.record);
       if (tier.find !== undefined) assert.equal(await tier.find([block.record.key]), 1);
-    }
-  },
-
-  'a level changes nothing of a block, and is found again as it was put or set later, or not at all': async (store) => {
-    const { tier } = await store.open();
-    const blocks = [0, 1, 200, 255].map((level, seed) => store.block(seed, { level }));
-    await stored(tier, ...blocks);
-    tier.setLevel?.(blocks[1]!.record.key, 7);
-    tier.setLevel?.(digestOf('unknown'), 7);
-    for (const block of blocks) await readsExactly(tier, block);
-    if (!tier.isLasting) return;
-    await tier.close();
-    const { tier: next, found } = await store.open();
-    for (const block of blocks) {
-      await readsExactly(next, block);
-      const { key, level } = block.record;
-      const told = found.get(key)?.level;
-      assert.ok(told === undefined || told === level || (told === 7 && level === 1), `a block of level ${level} was found with level ${told}`);
     }
   },
 
@@ -341,7 +324,7 @@ const storeOptions: Readonly<Record<string, Omit<ContractStoreOptions, 'make'>>>
  */
 export function tierContract(makeTier: (place: TierContractPlace) => Tier | Promise<Tier>): readonly TierContractCheck[] {
   callable()(makeTier, { owner: 'tierContract', option: 'makeTier' });
-  return Object.entries({ ...checks, ...tokenChecks }).map(([title, check]) => ({
+  return Object.entries({ ...checks, ...levelChecks, ...tokenChecks }).map(([title, check]) => ({
     title,
     run: async () => {
       const store = new ContractStore({ make: makeTier, ...storeOptions[title] });

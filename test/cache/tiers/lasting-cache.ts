@@ -40,11 +40,11 @@ export class LastingCache {
     return this.cache.prefixes.tiers!.ready();
   }
 
-  /** Computes a text as far as it is not on the device. */
-  compute(text: number): { readonly found: number; readonly wrong: number } {
+  /** Computes a text as far as it is not on the device, for a request of a priority level. */
+  compute(text: number, level = 0): { readonly found: number; readonly wrong: number } {
     const { cache } = this;
     const tokens = textOf(text);
-    const sequence = cache.acquire({ tokens });
+    const sequence = cache.acquire({ tokens, priority: level });
     const found = sequence.cachedTokens;
     const batch = cache.createBatch();
     batch.add(sequence, tokens.length - found);
