@@ -144,7 +144,7 @@ class TextLoad {
     const { attempt, attempt: { patience, limit: { signal }, over }, wanted: { tried } } = this.#options;
     const next = this.#blocks[this.#begun]!;
     const arriving = this.#fetches.next(this.#begun);
-    const open = this.#tiers.fastest(next);
+    const open = this.#tiers.sources().of(next);
     const loadMs = open?.estimate.milliseconds(this.#planned.get(open) ?? 0) ?? 0;
     patience.last(Patience.answerMs(attempt, open?.estimate, { loadMs, computeMs: this.#computeMs, isTrial: open !== undefined && open === tried }));
     await Promise.race([arriving, over]);
@@ -189,8 +189,9 @@ class TextLoad {
 
   #bytesByTier(): Map<OpenTier, number> {
     const bytes = new Map<OpenTier, number>();
+    const sources = this.#tiers.sources();
     for (const block of this.#blocks) {
-      const open = this.#tiers.fastest(block);
+      const open = sources.of(block);
       if (open !== undefined) bytes.set(open, (bytes.get(open) ?? 0) + this.#tiers.bytesOf(block.tokens.length));
     }
     return bytes;

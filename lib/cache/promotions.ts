@@ -10,6 +10,7 @@ import type { ItemNames } from '../prefix/prompt-encoder.js';
 import { compareLoad, type LoadComparison, type LoadStretch } from '../tiers/load-comparison.js';
 import { processClock, type LoadClock } from '../tiers/load-clock.js';
 import { PrefillRate } from '../tiers/load-estimate.js';
+import type { LoadSources } from '../tiers/load-sources.js';
 import type { StoredBlock } from '../tiers/stored-texts.js';
 import type { TierSet } from '../tiers/tier-set.js';
 import type { CachedRows } from './cached-rows.js';
@@ -111,21 +112,22 @@ export class Promotions {
       if (first === undefined && isAsked) return ended('complete');
       if (limit.aborted) return ended(limit.reason as PromotionEnd);
       if (first === undefined) return ended('recompute-cheaper');
-      const now = this.compare(missing, cachedTokens)!;
+      const sources = this.#tiers.sources();
+      const now = this.compare(missing, cachedTokens, sources)!;
       estimate ??= now;
       const same = this.#running.get(first.key); // another prompt with the same text
       if (same !== undefined || this.#running.size >= mostPromotions || (isHint && this.#hints >= mostHints)) {
         const computeMs = this.prefill.milliseconds(now.tokens);
-        const answerMs = Patience.answerMs(attempt, this.#tiers.fastest(first)?.estimate, { loadMs: now.loadMs, computeMs, isTrial: false });
+        const answerMs = Patience.answerMs(attempt, sources.of(first)?.estimate, { loadMs: now.loadMs, computeMs, isTrial: false });
         // Worth a wait is what another's load of this text brings, or what one of its own would spare.
         const worthMs = (): number => (same === undefined ? computeMs - now.loadMs : this.prefill.milliseconds(this.cachedTokens(domain, text) - atFirst));
         const before = waitedMs;
         waitedMs += await this.#await(attempt, same === undefined ? [...this.#running.values()] : [same], answerMs, () => worthMs() + answerMs - before);
         continue;
       }
-      const worth = isHint ? { ...missing, tried: undefined } : this.#worthLoading(missing, now.loadTokens + cachedTokens);
+      const worth = isHint ? { ...missing, tried: undefined } : this.#worthLoading(missing, now.loadTokens + cachedTokens, sources);
       if (worth.blocks.length === 0) return ended('recompute-cheaper');
-      this.#tiers.passOver(first);
+      sources.passOver(first);
       const running: Running = { loading: Promise.resolve(), arrivals: 0 };
       const loading = this.#loads.load(attempt, worth, this.clock, () => { running.arrivals += 1; });
       running.loading = loading;
@@ -176,21 +178,21 @@ export class Promotions {
   }
 
   /** Loading these blocks against computing their tokens; undefined: there are none. */
-  compare({ blocks, tokens }: Missing, cachedTokens: number): LoadComparison | undefined {
+  compare({ blocks, tokens }: Missing, cachedTokens: number, sources = this.#tiers.sources()): LoadComparison | undefined {
     if (blocks.length === 0) return undefined;
     let at = cachedTokens;
     const stretches = blocks.map((block): LoadStretch => {
       const from = at;
       at = Math.min(block.to, tokens);
-      return { tier: this.#tiers.fastest(block), tokens: at - from, bytes: this.#tiers.bytesOf(block.tokens.length) };
+      return { tier: sources.of(block), tokens: at - from, bytes: this.#tiers.bytesOf(block.tokens.length) };
     });
     return compareLoad(stretches, this.#tiers.all, this.prefill);
   }
 
   /** The blocks up to the token `end`, up to where tiers are likely to bring them sooner than the engine computes them; now and then all, to measure anew. */
-  #worthLoading({ blocks, tokens }: Missing, end: number): WantedBlocks {
+  #worthLoading({ blocks, tokens }: Missing, end: number, sources: LoadSources): WantedBlocks {
     const worth = blocks.filter((block) => Math.min(block.to, tokens) <= end);
-    const slow = worth.length === blocks.length ? undefined : this.#tiers.fastest(blocks[worth.length]!);
+    const slow = worth.length === blocks.length ? undefined : sources.of(blocks[worth.length]!);
     if (slow?.estimate.refuses() === true) return { blocks: worth, tokens: end, tried: undefined };
     return { blocks, tokens, tried: slow };
   }

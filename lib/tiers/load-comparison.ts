@@ -54,17 +54,17 @@ export interface LoadStretch {
 
 /** Stretches behind each other, without the tokens that are on the device. */
 export function compareLoad(stretches: readonly LoadStretch[], tiers: readonly OpenTier[], prefill: PrefillRate): LoadComparison {
-  const sums = new Map<OpenTier, { tokens: number; bytes: number }>();
+  const sums = new Map<OpenTier, { readonly tokens: number; readonly bytes: number; readonly milliseconds: number }>();
   let [tokens, loadMs, gain, mostGain, loadTokens] = [0, 0, 0, 0, 0];
   let isAwaited = false; // from here on loading takes an unknown time
   for (const { tier, ...stretch } of stretches) {
     tokens += stretch.tokens;
     if (tier !== undefined) {
-      const sum = sums.get(tier);
-      const before = sum === undefined ? 0 : tier.estimate.milliseconds(sum.bytes);
-      const all = { tokens: (sum?.tokens ?? 0) + stretch.tokens, bytes: (sum?.bytes ?? 0) + stretch.bytes };
-      sums.set(tier, all);
-      const ms = tier.estimate.milliseconds(all.bytes) - before;
+      const sum = sums.get(tier) ?? { tokens: 0, bytes: 0, milliseconds: 0 };
+      const bytes = sum.bytes + stretch.bytes;
+      const milliseconds = tier.estimate.milliseconds(bytes);
+      sums.set(tier, { tokens: sum.tokens + stretch.tokens, bytes, milliseconds });
+      const ms = milliseconds - sum.milliseconds;
       loadMs += ms;
       gain -= ms;
       isAwaited ||= tier.estimate.isAwaited;
@@ -76,8 +76,7 @@ export function compareLoad(stretches: readonly LoadStretch[], tiers: readonly O
   }
   const parts = tiers.filter((tier) => sums.has(tier)).map((tier): LoadPart => {
     const { estimate, tier: { name } } = tier;
-    const sum = sums.get(tier)!;
-    return { tier: name, ...sum, latencyMs: estimate.latencyMs, bytesPerMs: estimate.bytesPerMs, milliseconds: estimate.milliseconds(sum.bytes) };
+    return { tier: name, ...sums.get(tier)!, latencyMs: estimate.latencyMs, bytesPerMs: estimate.bytesPerMs };
   });
   const { tokensPerMs } = prefill;
   return { tokens, loadTokens, loadMs, computeMs: tokensPerMs === undefined ? undefined : tokens / tokensPerMs, prefillTokensPerMs: tokensPerMs, parts };

@@ -9,6 +9,7 @@ import type { ReleasedRequest } from '../prefix/eviction/eviction-policy.js';
 import type { BlockKeys } from './block-keys.js';
 import { fromRecord, toRecord, type ItemNumbers } from './block-notes.js';
 import { HostMemory, pagePieces } from './host-memory.js';
+import { LoadSources, sourceOf } from './load-sources.js';
 import { OpenTier, type Fetched, type Missed } from './open-tier.js';
 import { PlacedBlocks } from './placed-blocks.js';
 import { nothingStored, StoredTexts, type StoredBlock, type StoredMatch } from './stored-texts.js';
@@ -24,9 +25,6 @@ const scratchBlocks = 56;
 const halfLifeUses = 2 ** 16;
 /** Domains whose keys are remembered. */
 const knownRoots = 1024;
-
-/** Milliseconds for a block by which a later tier must have been measured to be faster, and half as long at most: less may be chance. */
-const clearlyFasterMs = 50;
 
 /** What a cache tells its tiers. */
 export interface TierSetOptions {
@@ -178,46 +176,25 @@ export class TierSet {
     await this.#spread(block, record, borrowed, wanting, this.clears);
   }
 
-  /**
-   * The tier that the block is loaded from; undefined: none in service has it. It is the first one, but for a later one that was measured to be
-   * clearly faster; one that owes an answer comes behind the others.
-   */
-  fastest(block: StoredBlock): OpenTier | undefined {
-    return this.#fastestOf(this.all.filter((open) => open.has(block)), block);
+  /** From which tiers blocks are loaded, as tiers were measured by now. */
+  sources(): LoadSources {
+    return new LoadSources(this.all, (tokens) => this.bytesOf(tokens));
   }
 
   /** The block's payload from the fastest tier that has it, and from the next where that does not give it; a miss with the reason where none does. */
   async fetch(block: StoredBlock, signal: AbortSignal | undefined): Promise<Fetched | Missed> {
     let missed: Missed = { reason: 'absent' };
     const tried = new Set<OpenTier>();
+    const bytes = this.bytesOf(block.tokens.length);
     for (;;) {
-      const open = this.#fastestOf(this.all.filter((each) => each.has(block) && !tried.has(each)), block);
+      const open = sourceOf(this.all.filter((each) => each.has(block) && !tried.has(each)), bytes);
       if (open === undefined) return missed;
       tried.add(open);
-      const got = await open.fetch(block, this.bytesOf(block.tokens.length), this.#scratch, signal);
+      const got = await open.fetch(block, bytes, this.#scratch, signal);
       if (!('reason' in got)) return got;
       missed = got;
       if (signal?.aborted === true) return missed;
     }
-  }
-
-  /** A request loads the block: where an earlier tier has it too, which is passed over for what it was measured to be, that is forgotten now and then. */
-  passOver(block: StoredBlock): void {
-    const first = this.all.find((open) => open.has(block));
-    if (first !== undefined && first !== this.fastest(block) && !first.estimate.isAwaited && !first.estimate.refuses()) first.estimate.startOver();
-  }
-
-  #fastestOf(having: readonly OpenTier[], block: StoredBlock): OpenTier | undefined {
-    const ready = having.filter(({ estimate }) => !estimate.isAwaited);
-    const [first, ...later] = ready.length > 0 ? ready : having;
-    if (first?.estimate.isMeasured !== true) return first;
-    const bytes = this.bytesOf(block.tokens.length);
-    let [fastest, ms] = [first, first.estimate.milliseconds(bytes)];
-    for (const open of later) {
-      const itsMs = open.estimate.milliseconds(bytes);
-      if (open.estimate.isMeasured && itsMs <= ms / 2 && itsMs <= ms - clearlyFasterMs) [fastest, ms] = [open, itsMs];
-    }
-    return fastest;
   }
 
   /** Puts a block into a tier, from the fastest that gives it. False: none did, or that one has not taken it. */
