@@ -39,17 +39,19 @@ export class InstantCalls {
 
   /** Gives back memory that was lent and not put. */
   giveBack(payload: Uint8Array): void {
-    this.#try(() => { this.#tier.giveBack?.(payload); });
+    this.#try(() => this.#tier.giveBack?.(payload));
   }
 
   /** Tells it the level of a block that it has. */
   setLevel(key: string, level: number): void {
-    this.#try(() => { this.#tier.setLevel?.(key, level); });
+    this.#try(() => this.#tier.setLevel?.(key, level));
   }
 
   #try<T>(call: () => T): T | undefined {
     try {
-      return call();
+      const answer = call();
+      if (answer instanceof Promise) answer.catch(this.#report); // of an async method, which nobody waits for
+      return answer;
     } catch (error) {
       this.#report(error);
       return undefined;

@@ -177,11 +177,14 @@ function withSection(type: number, data: readonly number[]): Buffer {
   return Buffer.concat([header, block.payload]);
 }
 
-test('a value says what its block is, and a reader skips sections that it does not know', (t) => {
+test('a value says what its block is, but nothing of its level, and a reader skips sections that it does not know', (t) => {
+  const { level, ...described } = block.record;
+  t.is(level, 0);
+  t.deepEqual(encodeValue(namespace, { ...block.record, level: 9 }, block.payload), encodeValue(namespace, block.record, block.payload));
   for (const value of [encodeValue(namespace, block.record, block.payload), withSection(77, [1, 2, 3, 4, 5])]) {
     const decoded = decodeValue(value, namespace, block.record.key, block.record.bytes);
     t.true('record' in decoded);
-    if ('record' in decoded) t.deepEqual({ ...decoded.record, payload: Uint8Array.from(decoded.payload) }, { ...block.record, payload: block.payload });
+    if ('record' in decoded) t.deepEqual({ ...decoded.record, payload: Uint8Array.from(decoded.payload) }, { ...described, payload: block.payload });
   }
   const refused = decodeValue(withSection(0x8000_0001, [1]), namespace, block.record.key, block.record.bytes);
   t.true('problem' in refused && refused.isNewer);

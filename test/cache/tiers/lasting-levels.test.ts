@@ -114,8 +114,9 @@ test('levels on a disk count for nothing under a policy without levels, which le
 test('a tier is told the level of a block with it, and when it rises later, of all the text before it, too', async (t) => {
   const tier = Object.assign(new PlainTier('mine'), {
     told: [] as [string, number][],
-    setLevel(key: string, level: number): void {
+    setLevel(key: string, level: number): void | Promise<void> {
       if (level === 7) throw new Error('mine');
+      if (level === 8) return Promise.reject(new Error('mine'));
       this.told.push([key, level]);
     },
   });
@@ -135,6 +136,8 @@ test('a tier is told the level of a block with it, and when it rises later, of a
   t.deepEqual(tier.told.slice(2), [[keys[2]!, 2]]);
   await promote(48, 7);
   t.is(bench.cache.metrics.lateErrors, 3, 'what it throws is reported');
+  await promote(48, 8);
+  t.is(bench.cache.metrics.lateErrors, 6, 'as is what it rejects with');
   await close(bench);
 });
 
