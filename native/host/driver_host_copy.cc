@@ -12,17 +12,15 @@ using host::AddressRange;
 
 void* At(uint64_t address) { return reinterpret_cast<void*>(address); }
 
-// A step writes a row to each of many pages that the CPU has not seen lately, one page after the other: it fetches the
-// start of a piece while it copies those before, and the rest follows by itself. 64 rows of 4 KiB take 0.8 of the time.
-constexpr size_t kFetchedPieces = 2;  // ahead
-constexpr uint64_t kFetchedBytes = 512;
+// A step writes a row to each of many pages that the CPU has not seen lately, one page after the other: it fetches
+// where the next row goes while it copies this one. 64 rows of 4 KiB take 0.76 of the time. Stores that bypass the
+// CPU's caches would take 0.5, but reading the rows, as a next stage does soon, takes longer then than they save.
+constexpr uint64_t kFetchedBytes = 4096;
 constexpr uint64_t kCacheLineBytes = 64;
 
-void FetchAhead(std::span<const WritePiece> pieces, size_t copied) {
-  if (pieces.size() - copied <= kFetchedPieces) return;
-  const auto& [to, from, bytes] = pieces[copied + kFetchedPieces];
-  for (uint64_t at = 0; at < std::min(bytes, kFetchedBytes); at += kCacheLineBytes)
-    __builtin_prefetch(At(to + at), /*rw=*/1, /*locality=*/2);
+void FetchAhead(const WritePiece& next) {
+  for (uint64_t at = 0; at < std::min(next.bytes, kFetchedBytes); at += kCacheLineBytes)
+    __builtin_prefetch(At(next.to + at), /*rw=*/1, /*locality=*/2);
 }
 
 }  // namespace
@@ -69,7 +67,7 @@ Status DriverHost::WriteEach(std::span<const WritePiece> pieces) {
     for (const WritePiece& piece : pieces) VKV_RETURN_IF_ERROR(CheckAccess("Write", piece.to, piece.bytes));
   }
   for (size_t k = 0; k < pieces.size(); ++k) {
-    FetchAhead(pieces, k);
+    if (k + 1 < pieces.size()) FetchAhead(pieces[k + 1]);
     if (pieces[k].bytes != 0) std::memcpy(At(pieces[k].to), pieces[k].from, pieces[k].bytes);
   }
   return Ok();
