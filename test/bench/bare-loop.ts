@@ -18,7 +18,7 @@ export class BareLoop {
   #heard: ((line: string) => void) | undefined;
 
   /** @param folder Where the compiled program may lie. */
-  constructor(name: 'copy-loop' | 'pread-loop', folder: string, given: readonly string[]) {
+  constructor(name: 'copy-loop' | 'pread-loop' | 'row-loop', folder: string, given: readonly string[]) {
     const program = path.join(folder, name);
     const source = path.join(root, 'test', 'bench', `${name}.cc`);
     const { status, stderr } = spawnSync(process.env['CXX'] ?? 'c++', ['-std=c++20', '-O2', '-pthread', source, '-o', program], { encoding: 'utf8' });
