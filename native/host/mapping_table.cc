@@ -8,6 +8,7 @@ MappingTable::MappingTable(uint64_t pages, uint64_t page_bytes)
     : pages_(pages), page_bytes_(page_bytes), blocks_((pages + kBlockEntries - 1) / kBlockEntries) {}
 
 uint64_t MappingTable::MappingsWith(uint64_t index, uint64_t offset) const {
+  if (IsNextOfRun(index, offset)) return mappings_;
   Entry entry;
   entry.is_mapped = true;
   entry.offset = offset;

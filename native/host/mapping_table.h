@@ -60,6 +60,12 @@ class MappingTable {
     if (!left.is_mapped || !right.is_mapped) return left.is_mapped == right.is_mapped;
     return left.offset + page_bytes_ == right.offset;
   }
+  // Whether the page at `offset` would only move the end of a run by one: as most pages of a long text do.
+  bool IsNextOfRun(uint64_t index, uint64_t offset) const {
+    if (index == 0 || index + 1 == pages_ || At(index + 1).is_mapped) return false;
+    const Entry& before = At(index - 1);
+    return before.is_mapped && before.offset + page_bytes_ == offset;
+  }
   // Boundaries between `entry`, if it were at `index`, and its neighbours.
   uint64_t Boundaries(uint64_t index, const Entry& entry) const {
     uint64_t boundaries = 0;
