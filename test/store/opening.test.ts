@@ -105,9 +105,7 @@ test('a store of thousands of records is opened by a few reads for each segment'
   const faults = new StoreFaults();
   const startMs = performance.now();
   const opened = await faults.open(given);
-  const openedMs = performance.now() - startMs;
-  t.log(`${count} records opened in ${Math.round(openedMs)} ms`);
-  t.true(openedMs < 2_000, `${Math.round(openedMs)} ms; it takes a hundredth of that, and a tenth in the long form`);
+  t.log(`${count} records opened in ${Math.round(performance.now() - startMs)} ms`);
   const { read } = faults.counts();
   const { segments, records } = opened.stats();
   await opened.close();
