@@ -19,6 +19,9 @@ const names = ['embedding', 'layer24', 'last'] as const;
 const shape = { width, dtype: 'bfloat16' } as const;
 /** Until the code is compiled. */
 const warmUpRounds = 300;
+/** The same of hits, in which few calls are made; of the last ones the start is measured. */
+const warmUpHits = 1_200;
+const measuredStarts = 150;
 /** Small: the side tensors are measured. */
 const model = { layers: 1, kvHeads: 1, headDim: 64, dtype: 'float16' } as const;
 const rounds = 15;
@@ -79,7 +82,7 @@ function hit(isHuge: boolean): Hit {
   const touches: number[] = [];
   const { cache, driver } = open(isHuge, 3, 16_384, names, 0);
   const running = computed(cache);
-  for (let round = 0; round < warmUpRounds + rounds; round += 1) {
+  for (let round = 0; round < warmUpHits + rounds; round += 1) {
     const prompt = new Int32Array(hitTokens + newTokens).fill(20_000 + round);
     prompt.set(text);
     useElsewhere(cache, round);
@@ -95,8 +98,8 @@ function hit(isHuge: boolean): Hit {
       handOver = sequence!.handOver();
       for (const name of names) if (handOver.rows(name, 0, 1)[0] !== 0) throw new Error('a wrong row');
     });
-    if (round < warmUpRounds) { // before the views of whole texts, which V8 collects during the hits behind them
-      if (round >= warmUpRounds / 2) starts.push({ acquire: acquireUs - plainUs, first });
+    if (round < warmUpHits) { // before the views of whole texts, which V8 collects during the hits behind them
+      if (round >= warmUpHits - measuredStarts) starts.push({ acquire: acquireUs - plainUs, first });
     } else {
       touches.push(microseconds(() => {
         for (const name of names) touch(handOver!.rows(name) as Uint16Array);
