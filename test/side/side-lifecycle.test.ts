@@ -6,6 +6,7 @@ import test, { type ExecutionContext } from 'ava';
 import { KvCache, type KvCacheOptions } from 'virtual-kv';
 import { MockDevice } from 'virtual-kv/testing';
 import { nativeOf } from '../helpers/native-of.js';
+import { copiesOf } from './side-reading.js';
 import { SideSpeaker } from './side-speaker.js';
 
 const KiB = 1024;
@@ -109,6 +110,20 @@ worlds('the next turn of a conversation adopts its rows: nothing is mapped and n
   t.is(cache.sideCounts().usedBytes, used);
   using handOver = sequence.handOver();
   t.is(speaker.wrongRows(handOver, next, 12), 0);
+});
+
+worlds('tensors on the device, one of a width that ends no page with a token, leave the unit in which K and V are shared as it is', {
+  sideTensors: { hidden: { width: 4096, dtype: 'float32', place: 'device' }, odd: { width: 5001, dtype: 'float32', place: 'device' } },
+}, (t, { cache, device, speaker }) => {
+  t.deepEqual([cache.layout.groupRows, cache.layout.tokensPerRow], [1, 4]);
+  speaker.say(a);
+  device.clearJournal();
+  const text = [...a.slice(0, 8), 60, 61];
+  const other = speaker.say(text);
+  t.is(other.sequence.cachedTokens, 8);
+  t.deepEqual(copiesOf(device, cache, other.sequence)['others'], [], 'two rows of K and V are shared as pages');
+  using handOver = other.sequence.handOver();
+  t.is(speaker.wrongRows(handOver, text), 0);
 });
 
 worlds('a request that caches nothing finds rows and leaves none; one that reads nothing leaves them for others', {}, (t, world) => {
