@@ -10,6 +10,7 @@ import { PlainTier } from './cache/tiers/plain-tier.js';
 import { cacheTest, withCache } from './helpers/cache.js';
 import { folderOf } from './helpers/temporary-folder.js';
 import { MiB, SelectionWorld } from './importance/selection-world.js';
+import { deadlineMs } from './helpers/patient.js';
 
 const tokens = (length: number): number[] => Array.from({ length }, (_, at) => at);
 
@@ -164,7 +165,7 @@ test('tiers have series by their names, and a cache without tiers has none of th
     await cache.prefixes.tiers!.settled();
     dropFromDevice(cache);
     host.borrow = () => undefined; // it has lost it
-    t.is((await cache.prefixes.promote({ tokens: tokens(64) })).promotedTokens, 64);
+    t.is((await cache.prefixes.promote({ tokens: tokens(64), deadlineMs })).promotedTokens, 64);
     cache.prefixes.tiers!.hasPrefilled(8, 1);
     const seen = await scrape(register);
     const { tiers: [first, mine], staging } = cache.prefixes.tiers!.metrics();

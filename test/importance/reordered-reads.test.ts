@@ -12,6 +12,7 @@ import { difference } from '../helpers/logits.js';
 import { seedOf } from '../helpers/seed.js';
 import { folderOf } from '../helpers/temporary-folder.js';
 import { MiB, SelectionWorld, sizes } from './selection-world.js';
+import { deadlineMs } from '../helpers/patient.js';
 
 const seed = seedOf('reordered reads');
 const disk = (directory: string): Tier => diskTier({ directory, bytes: 64 * MiB, admit: 'all', chunkBytes: 4096, durability: 'none' });
@@ -43,8 +44,8 @@ test(`two texts that part in the middle of a reordered block are exact, and so i
     t.true(difference(logits, selected) < 2e-5, `selected of ${parting} tokens`);
     lossy.release();
     dropFromDevice(cache);
-    t.like(await prefixes.promote({ tokens: other }), { promotedTokens: parting });
-    t.like(await prefixes.promote({ tokens: text }), { cachedTokens: 400, promotedTokens: 400 - parting });
+    t.like(await prefixes.promote({ tokens: other, deadlineMs }), { promotedTokens: parting });
+    t.like(await prefixes.promote({ tokens: text, deadlineMs }), { cachedTokens: 400, promotedTokens: 400 - parting });
     for (const [each, cachedTokens] of [[other, parting], [text, 399]] as const) {
       const sequence = cache.acquire({ tokens: each });
       t.is(sequence.cachedTokens, cachedTokens);

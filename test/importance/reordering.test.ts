@@ -16,6 +16,7 @@ import { randomText } from '../helpers/llama-shapes.js';
 import { removeFolder } from '../helpers/made-llama.js';
 import { seedOf } from '../helpers/seed.js';
 import { MiB, SelectionWorld, sizes } from './selection-world.js';
+import { deadlineMs } from '../helpers/patient.js';
 
 const seed = seedOf('reordering');
 /** Rows of 256 bytes: a chunk of 4 KiB has 16, a stripe of a whole block 16 chunks. */
@@ -74,7 +75,7 @@ test(`what selections read lies together once blocks are reordered, and no byte 
   t.is(await tiers.reorder(), 0, 'it is as good as it can be');
   t.like(tiers.metrics(), { reordering: { notedBlocks: 1, reorderedBlocks: 1, refusedBlocks: 0 }, selections: { fallBacks: 0, layers: 5 * layers } });
 
-  const { promotedTokens } = await world.cache.prefixes.promote({ tokens: text! });
+  const { promotedTokens } = await world.cache.prefixes.promote({ tokens: text!, deadlineMs });
   t.true(promotedTokens >= text!.length - 1);
   const sequence = world.cache.acquire({ tokens: text! });
   t.is(sequence.cachedTokens, text!.length - 1);
@@ -172,7 +173,7 @@ test(`selections and promotions go on while blocks are reordered, and are as bef
   for (const [index, text] of texts.entries()) t.deepEqual((await answerOf(world, text)).logits, first[index]);
   t.is(await tiers.reorder(), 1);
   for (const [index, text] of texts.entries()) {
-    const [, { promotedTokens }] = await Promise.all([tiers.reorder(), world.cache.prefixes.promote({ tokens: text })]);
+    const [, { promotedTokens }] = await Promise.all([tiers.reorder(), world.cache.prefixes.promote({ tokens: text, deadlineMs })]);
     t.true(promotedTokens >= text.length - 1);
     const sequence = world.cache.acquire({ tokens: text });
     t.true(difference(await world.finish(sequence, text), exact[index]!) < 1e-5);

@@ -13,6 +13,7 @@ import { difference } from '../helpers/logits.js';
 import { seedOf } from '../helpers/seed.js';
 import { folderOf } from '../helpers/temporary-folder.js';
 import { choiceOf, MiB, noted, SelectionWorld, sizes } from './selection-world.js';
+import { deadlineMs } from '../helpers/patient.js';
 
 const seed = seedOf('selections');
 
@@ -36,7 +37,7 @@ for (const [title, selection] of [
       const world = new SelectionWorld(t, random, { dtype });
       const text = textOf(random, 90);
       await world.store(text.subarray(0, 75));
-      await world.cache.prefixes.promote({ tokens: text });
+      await world.cache.prefixes.promote({ tokens: text, deadlineMs });
       const exact = world.cache.acquire({ tokens: text, caching: 'read' });
       t.is(exact.length, 75);
       const expected = await world.finish(exact, text);
@@ -77,7 +78,7 @@ for (const [name, tierOf] of Object.entries(tiersOf)) {
         const text = textOf(random, exactTokens + 80 + random.integer(40));
         const to = text.length - 1 - random.integer(12);
         await world.store(text.subarray(0, to));
-        if (exactTokens > 0) await world.cache.prefixes.promote({ tokens: text.subarray(0, exactTokens) });
+        if (exactTokens > 0) await world.cache.prefixes.promote({ tokens: text.subarray(0, exactTokens), deadlineMs });
         const notes = noted(selector);
         const lossy = await world.lossy(text, { ratio, selector: notes });
         t.is(lossy.length, to);

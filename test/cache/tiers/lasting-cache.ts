@@ -3,6 +3,7 @@
 
 import { Driver, KvCache, type KvCacheOptions, type ModelShape, type Tier } from 'virtual-kv';
 import { MockDevice } from 'virtual-kv/testing';
+import { deadlineMs } from '../../helpers/patient.js';
 
 export const lastingModel: ModelShape = { layers: 2, kvHeads: 2, headDim: 128, dtype: 'float16' };
 export const blockTokens = 16;
@@ -58,7 +59,7 @@ export class LastingCache {
 
   /** Brings a text from the tiers, then computes the rest. */
   async serve(text: number): Promise<{ readonly found: number; readonly wrong: number; readonly from: Readonly<Record<string, number>>; readonly end: string }> {
-    const { promotedFrom: from, end } = await this.cache.prefixes.promote({ tokens: textOf(text) });
+    const { promotedFrom: from, end } = await this.cache.prefixes.promote({ tokens: textOf(text), deadlineMs });
     return { ...this.compute(text), from, end };
   }
 

@@ -15,6 +15,7 @@ import type { ChildReport, ChildTask } from './lasting-child.js';
 import { dropFromDevice } from './device-index.js';
 import { LastingCache, textOf, textTokens } from './lasting-cache.js';
 import { PlainTier } from './plain-tier.js';
+import { deadlineMs } from '../../helpers/patient.js';
 
 const folder = fs.mkdtempSync(path.join(tmpdir(), 'vkv-levels-'));
 test.after.always(() => { fs.rmSync(folder, { recursive: true, force: true }); });
@@ -128,7 +129,7 @@ test('a tier is told the level of a block with it, and when it rises later, of a
   t.deepEqual([...tier.blocks.values()].map(({ record }) => record.level), [0, 0, 0]);
   const promote = async (count: number, level: number): Promise<void> => {
     dropFromDevice(bench.cache);
-    await prefixes.promote({ tokens: tokensOf(count), priority: level });
+    await prefixes.promote({ tokens: tokensOf(count), priority: level, deadlineMs });
   };
   await promote(32, 5);
   t.deepEqual(tier.told, [[keys[1]!, 5], [keys[0]!, 5]]);
@@ -156,7 +157,7 @@ test('of the levels that a tier names when it is opened, none that is no level i
   await bench.cache.prefixes.tiers!.ready();
   bench.cache.verify();
   dropFromDevice(bench.cache);
-  await bench.cache.prefixes.promote({ tokens: tokensOf(48), priority: 1 });
+  await bench.cache.prefixes.promote({ tokens: tokensOf(48), priority: 1, deadlineMs });
   t.is(again.length, 3, 'each had level 0');
   await close(bench);
 });

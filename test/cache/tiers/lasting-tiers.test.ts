@@ -10,7 +10,7 @@ import test, { type ExecutionContext } from 'ava';
 import { diskTier, hostTier, isKvError, redisTier, type ModelShape, type Tier } from 'virtual-kv';
 
 import { CacheBench, type BenchOptions } from '../../helpers/cache.js';
-import { patient } from '../../helpers/patient.js';
+import { deadlineMs, patient } from '../../helpers/patient.js';
 import { hasRedis, RedisServer } from '../../helpers/redis-server.js';
 import { dropFromDevice } from './device-index.js';
 import { PlainTier } from './plain-tier.js';
@@ -59,13 +59,13 @@ test('text on a disk is found by the next cache, under another layout and driver
   serve(first, textOf(200, 1), 4);
   await close(first);
   const second = await benchOf(t, [tier()], { on: 'host', layout: 'fused' });
-  t.like(await second.cache.prefixes.promote({ tokens: textOf(500) }), { cachedTokens: 500, promotedFrom: { disk: 500 }, end: 'complete' });
+  t.like(await second.cache.prefixes.promote({ tokens: textOf(500), deadlineMs }), { cachedTokens: 500, promotedFrom: { disk: 500 }, end: 'complete' });
   t.deepEqual(serve(second, textOf(500), 3), { found: 499, wrong: 0 });
-  t.like(await second.cache.prefixes.promote({ tokens: textOf(200, 1) }), { cachedTokens: 200 });
+  t.like(await second.cache.prefixes.promote({ tokens: textOf(200, 1), deadlineMs }), { cachedTokens: 200 });
   t.deepEqual(serve(second, textOf(200, 1), 4), { found: 199, wrong: 0 });
   await close(second);
   const other = await benchOf(t, [tier()], {}, 'other weights');
-  t.like(await other.cache.prefixes.promote({ tokens: textOf(500) }), { cachedTokens: 0, promotedTokens: 0 });
+  t.like(await other.cache.prefixes.promote({ tokens: textOf(500), deadlineMs }), { cachedTokens: 0, promotedTokens: 0 });
   await close(other);
 });
 
@@ -85,7 +85,7 @@ test('a disk takes what was seen twice, and a small one keeps what was used last
   dropFromDevice(bench.cache);
   const { blocks, evictedBlocks, refusals } = bench.cache.prefixes.tiers!.metrics().tiers[0]!;
   t.true(evictedBlocks > 0 && blocks > 200, `${blocks} blocks, ${evictedBlocks} evicted, ${JSON.stringify(refusals)}`);
-  t.like(await bench.cache.prefixes.promote({ tokens: textOf(320, 40) }), { cachedTokens: 320, end: 'complete' });
+  t.like(await bench.cache.prefixes.promote({ tokens: textOf(320, 40), deadlineMs }), { cachedTokens: 320, end: 'complete' });
   t.deepEqual(serve(bench, textOf(320, 40), 40), { found: 319, wrong: 0 });
   await close(bench);
 });
@@ -114,9 +114,9 @@ test('a folder that cannot be used, or is in use, is an error of ready() that sa
   serve(first, textOf(100), 3);
   await first.cache.prefixes.tiers!.settled();
   t.is(second.cache.prefixes.lookup({ tokens: textOf(100) }).demotedTokens, 0, 'nobody has asked yet');
-  t.like(await second.cache.prefixes.promote({ tokens: textOf(100) }), { cachedTokens: 96, promotedFrom: { redis: 96 }, end: 'complete' });
+  t.like(await second.cache.prefixes.promote({ tokens: textOf(100), deadlineMs }), { cachedTokens: 96, promotedFrom: { redis: 96 }, end: 'complete' });
   t.deepEqual(serve(second, textOf(100), 3), { found: 96, wrong: 0 });
-  t.like(await second.cache.prefixes.promote({ tokens: textOf(100, 5) }), { cachedTokens: 0, end: 'complete' });
+  t.like(await second.cache.prefixes.promote({ tokens: textOf(100, 5), deadlineMs }), { cachedTokens: 0, end: 'complete' });
   for (const each of [first, second]) await close(each);
 });
 

@@ -12,7 +12,7 @@ import { diskTier, hostTier, isKvError, redisTier, type KvCache } from 'virtual-
 
 import { Random } from '#internal/base/random.js';
 import { CacheBench } from '../../helpers/cache.js';
-import { patient } from '../../helpers/patient.js';
+import { deadlineMs, patient } from '../../helpers/patient.js';
 import { RedisServer } from '../../helpers/redis-server.js';
 import { redisTest } from '../../helpers/redis-test.js';
 import { RunAheadEngine } from '../../helpers/run-ahead-engine.js';
@@ -95,7 +95,7 @@ async function runRound(t: ExecutionContext, { steps = false, lanes = 1, hasDisk
   const prompt = (): number[] => Array.from({ length: 1 + random.integer(40) }, (_, index) => (index < 5 ? 0 : random.integer(2)));
   const pick = () => engine.running[random.integer(Math.max(1, engine.running.length))];
   const promote = async (): Promise<void> => {
-    const { promotedTokens, promotedFrom, end } = await prefixes.promote({ tokens: prompt() });
+    const { promotedTokens, promotedFrom, end } = await prefixes.promote({ tokens: prompt(), deadlineMs });
     t.is(Object.values(promotedFrom).reduce((sum, tokens) => sum + tokens, 0), promotedTokens);
     count(end);
     for (const [tier, tokens] of Object.entries(promotedFrom)) count(`tokens from ${tier}`, tokens);
@@ -176,7 +176,7 @@ async function runRound(t: ExecutionContext, { steps = false, lanes = 1, hasDisk
 
 /** A sequence of a prompt that tiers may have; every byte of it is right. */
 async function startOver(cache: KvCache, engine: RunAheadEngine, tokens: number[], count: Below['count'], refused: (error: unknown) => void): Promise<void> {
-  const { promotedTokens, promotedFrom } = await cache.prefixes.promote({ tokens });
+  const { promotedTokens, promotedFrom } = await cache.prefixes.promote({ tokens, deadlineMs });
   count('tokens promoted at the end', promotedTokens);
   for (const [tier, from] of Object.entries(promotedFrom)) count(`tokens from ${tier}`, from);
   try {
