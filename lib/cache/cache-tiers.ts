@@ -218,6 +218,11 @@ export class CacheTiers {
     return this.#transfers.interrupt();
   }
 
+  /** @internal */
+  setNamespace(namespace: string): void {
+    this.#raisedTexts.setNamespace(namespace);
+  }
+
   /** Drops what tiers have, and what waits to be stored. @internal */
   clear(): void {
     this.#demotions.clear();
@@ -243,6 +248,8 @@ export class CacheTiers {
    * where a tier of your own has answered nothing for `prefixCache.tierCloseTimeoutMs`, once the others are closed. Idempotent.
    */
   async close(): Promise<void> {
+    void this.#raised.stop(); // what requests do not wait for
+    void this.#raisedTexts.stop();
     if (this.#closing === undefined) await this.#untilSilence(this.settled().then(() => this.#set.written()));
     await this.#end();
   }

@@ -226,6 +226,7 @@ export class Prefixes {
     }
     this.#parts.lifetime.check('set its namespace');
     this.#namespace = namespace;
+    this.#parts.tiers?.setNamespace(namespace);
   }
 
   /**

@@ -49,7 +49,10 @@ export class Promotions {
   readonly #running = new Map<string, Running>();
   /** What ends those that are not over. */
   readonly #limits = new Set<AbortController>();
+  /** Of these, of placements. */
+  readonly #placements = new Set<AbortController>();
   #hints = 0;
+  #waiting = 0;
   /** What is loaded from now on is timed by it. */
   clock: LoadClock = processClock;
 
@@ -70,6 +73,7 @@ export class Promotions {
   async promote(request: PromotionRequest): Promise<Promotion> {
     const limit = new AbortController();
     this.#limits.add(limit);
+    if (request.isPlacement === true) this.#placements.add(limit);
     setMaxListeners(0, limit.signal); // one for each block under way
     const stopTimer = request.deadlineMs === undefined ? undefined : after(() => { limit.abort('deadline'); }, request.deadlineMs);
     const abort = (): void => { limit.abort('aborted'); };
@@ -87,10 +91,21 @@ export class Promotions {
       return promotion;
     } finally {
       this.#limits.delete(limit);
+      this.#placements.delete(limit);
       stopTimer?.();
       patience.end();
       request.signal?.removeEventListener('abort', abort);
     }
+  }
+
+  /** Whether requests or hints of users wait for a load that is under way: none is to be begun before theirs. */
+  get isAwaited(): boolean {
+    return this.#waiting > 0;
+  }
+
+  /** Ends placements that are under way, as `aborted`. */
+  stopPlacements(): void {
+    for (const limit of this.#placements) limit.abort('aborted');
   }
 
   /** Ends all that are under way, as `aborted`. */
@@ -122,6 +137,7 @@ export class Promotions {
         // Worth a wait is what another's load of this text brings, or what one of its own would spare.
         const worthMs = (): number => (same === undefined ? computeMs - now.loadMs : this.prefill.milliseconds(this.cachedTokens(domain, text) - atFirst));
         const before = waitedMs;
+        if (attempt.isPlacement !== true && same === undefined) this.stopPlacements();
         waitedMs += await this.#await(attempt, same === undefined ? [...this.#running.values()] : [same], answerMs, () => worthMs() + answerMs - before);
         continue;
       }
@@ -148,7 +164,7 @@ export class Promotions {
    * Waits until one of these loads is over, as long as they bring something: `answerMs` for the next of it, and no longer than `mostMs` says in
    * all. Returns how long.
    */
-  async #await({ patience, over }: Attempt, loads: readonly Running[], answerMs: number, mostMs: () => number): Promise<number> {
+  async #await({ patience, over, isPlacement }: Attempt, loads: readonly Running[], answerMs: number, mostMs: () => number): Promise<number> {
     const arrivals = (): number => loads.reduce((sum, load) => sum + load.arrivals, 0);
     let seen = arrivals();
     patience.last(Math.min(answerMs, mostMs()), (waitedMs) => {
@@ -156,7 +172,10 @@ export class Promotions {
       seen = arrivals();
       return Math.min(answerMs, mostMs() - waitedMs);
     });
+    const waiting = isPlacement === true ? 0 : 1;
+    this.#waiting += waiting;
     await Promise.race([...loads.map(({ loading }) => loading), over]).catch(() => { /* it was told elsewhere */ });
+    this.#waiting -= waiting;
     return patience.end();
   }
 

@@ -132,7 +132,7 @@ export class Selections {
   #chose({ text }: SelectedText, blocks: readonly StoredBlock[], domain: PrefixDomain, isNoted: boolean): void {
     try {
       for (const block of blocks) this.#raised.offer(block);
-      this.#raisedTexts.offer(domain, text);
+      this.#raisedTexts.offer(domain, text, blocks.at(-1)!);
       if (isNoted) this.#reordering.noted();
     } catch (error) {
       this.#memory.late.report(error);

@@ -156,6 +156,7 @@ class DiskTier implements Tier {
     let result = await store.put(record);
     if (!result.stored && result.reason === 'full' && await this.#collect(store)) result = await store.put(record);
     if (!result.stored && result.reason !== 'exists') return { isStored: false, reason: refusals[result.reason] };
+    if (!result.stored) this.setLevel(key, level ?? 0); // it was there, with a level of its own
     this.#sums.set(key, sums.slice());
     return stored;
   }

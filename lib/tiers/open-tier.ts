@@ -91,19 +91,23 @@ export class OpenTier {
    * again whenever time has passed.
    */
   async put(block: StoredBlock, record: BlockRecord, payload: Uint8Array, isWanted: () => boolean): Promise<void> {
-    const { contents, tier, counts } = this;
+    const { contents, contents: { tenants }, tier, counts } = this;
     block.pins += 1;
     await this.puts.room();
     this.puts.begin();
+    const size = contents.sizeOf(record.bytes);
+    tenants?.coming(block, size);
     try {
       if (!isWanted()) return;
       if (this.state !== 'open') {
         this.#refused(block, 'failed');
         return;
       }
-      await this.makeRoom(record.bytes, block);
+      const evicted = contents.makeRoom(record.bytes, block, true);
+      const isWithinBound = contents.tenantExcess(block, 0) === 0; // what others bring next to it makes room for itself
+      await this.#drop(evicted);
       if (!isWanted()) return;
-      if (!contents.takes(block, record.bytes) || contents.tenantExcess(block, record.bytes) > 0) {
+      if (!isWithinBound || !contents.takes(block, record.bytes)) {
         this.#refused(block, 'full');
         return;
       }
@@ -111,7 +115,7 @@ export class OpenTier {
       const store = async (): Promise<TierPut> => readPut(await this.calls.track(tier.put(record, payload)), tier.name, 'put');
       let put = await store();
       if (!put.isStored && put.reason === 'full' && this.#isOpen) {
-        await this.#drop(contents.evictFor(block, contents.sizeOf(record.bytes)));
+        await this.#drop(contents.evictFor(block, size));
         put = await store();
       }
       if (!this.#isOpen) return; // what it answers is of no use any more
@@ -131,6 +135,7 @@ export class OpenTier {
       this.#report(error);
     } finally {
       this.puts.end();
+      tenants?.arrived(block, size);
       block.pins -= 1;
       this.#texts.prune(block);
     }

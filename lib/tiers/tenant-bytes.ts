@@ -9,7 +9,11 @@ import type { StoredBlock } from './stored-texts.js';
 /** What a tenant has. */
 interface Owned {
   bytes: number;
-  /** Bytes that each block takes, the one used longest ago first. */
+  /** Bytes that are on their way to the tier. */
+  pendingBytes: number;
+  /** Of what was its own before it was known to be this tenant's, by root: none of it was used since. */
+  readonly adopted: Map<StoredBlock, Map<StoredBlock, number>>;
+  /** Bytes that each other block takes, the one used longest ago first. */
   readonly blocks: Map<StoredBlock, number>;
 }
 
@@ -32,58 +36,99 @@ export class TenantBytes {
     return [...this.#owners.values()].reduce((sum, { bytes }) => sum + bytes, 0);
   }
 
-  /** Bytes of the tenant whose text the block is. */
+  /** Bytes of the tenant whose text the block is, with those that are on their way. */
   bytesOf(block: StoredBlock): number {
-    return this.#owners.get(block.root.owner)?.bytes ?? 0;
+    const owned = this.#owners.get(block.root.owner);
+    return owned === undefined ? 0 : owned.bytes + owned.pendingBytes;
+  }
+
+  /** The block is on its way to the tier, until `arrived`. */
+  coming(block: StoredBlock, bytes: number): void {
+    this.#ownedBy(block).pendingBytes += bytes;
+  }
+
+  /** The block is no longer on its way: it was added, or refused. */
+  arrived(block: StoredBlock, bytes: number): void {
+    this.#ownedBy(block).pendingBytes -= bytes;
+    this.#tidy(block);
   }
 
   /** The tier has the block from now on. */
   add(block: StoredBlock, bytes: number): void {
-    const { owner } = block.root;
-    let owned = this.#owners.get(owner);
-    if (owned === undefined) this.#owners.set(owner, owned = { bytes: 0, blocks: new Map() });
+    const owned = this.#ownedBy(block);
     owned.blocks.set(block, bytes);
     owned.bytes += bytes;
   }
 
   /** The tier no longer has the block. */
   remove(block: StoredBlock, bytes: number): void {
-    const owned = this.#owners.get(block.root.owner)!;
-    owned.blocks.delete(block);
+    const owned = this.#ownedBy(block);
+    forget(owned, block);
     owned.bytes -= bytes;
-    if (owned.blocks.size === 0) this.#owners.delete(block.root.owner);
+    this.#tidy(block);
   }
 
   /** The block was used: it is the latest of its tenant. */
   use(block: StoredBlock, bytes: number): void {
-    const { blocks } = this.#owners.get(block.root.owner)!;
-    blocks.delete(block);
-    blocks.set(block, bytes);
+    const owned = this.#ownedBy(block);
+    forget(owned, block);
+    owned.blocks.set(block, bytes);
   }
 
-  /** Text below `root` is `owner`'s from now on; it was its own. It was used before all that `owner` has. */
+  /** Text below `root` is `owner`'s from now on; it was its own. It was used before what `owner` has used. */
   rename(root: StoredBlock, owner: string): void {
     const found = this.#owners.get(root.owner);
     if (found === undefined) return;
     this.#owners.delete(root.owner);
     const known = this.#owners.get(owner);
-    this.#owners.set(owner, { bytes: found.bytes + (known?.bytes ?? 0), blocks: new Map([...found.blocks, ...known?.blocks ?? []]) });
+    if (known === undefined) {
+      this.#owners.set(owner, found);
+      return;
+    }
+    known.bytes += found.bytes;
+    known.pendingBytes += found.pendingBytes;
+    if (found.blocks.size > 0) known.adopted.set(root, found.blocks);
   }
 
-  /** The blocks of the tenant whose text `coming` is, the one used longest ago first, up to `bytes` bytes, of those that `skips` does not say so of. */
+  /**
+   * The blocks of the tenant whose text `coming` is, the one used longest ago first, that take `bytes` bytes, of those that `skips` does not say so of and
+   * behind which none is left; none where they are too few.
+   */
   oldest(coming: StoredBlock, bytes: number, skips: (block: StoredBlock) => boolean): StoredBlock[] {
+    const owned = this.#owners.get(coming.root.owner);
+    if (owned === undefined) return [];
     const found = new Set<StoredBlock>();
     let freed = 0;
-    for (const [block, its] of this.#owners.get(coming.root.owner)?.blocks ?? []) {
-      if (freed >= bytes) break;
-      if (skips(block) || block.children.some((child) => this.#has(child) && !found.has(child))) continue;
-      found.add(block);
-      freed += its;
+    for (const blocks of [...owned.adopted.values(), owned.blocks]) {
+      for (const [block, its] of blocks) {
+        if (freed >= bytes) return [...found];
+        if (block.children.some((child) => has(owned, child) && !found.has(child)) || skips(block)) continue;
+        found.add(block);
+        freed += its;
+      }
     }
-    return [...found];
+    return freed >= bytes ? [...found] : [];
   }
 
-  #has(block: StoredBlock): boolean {
-    return this.#owners.get(block.root.owner)?.blocks.has(block) === true;
+  #ownedBy({ root: { owner } }: StoredBlock): Owned {
+    let owned = this.#owners.get(owner);
+    if (owned === undefined) this.#owners.set(owner, owned = { bytes: 0, pendingBytes: 0, adopted: new Map(), blocks: new Map() });
+    return owned;
   }
+
+  #tidy({ root: { owner } }: StoredBlock): void {
+    const owned = this.#owners.get(owner)!;
+    if (owned.bytes === 0 && owned.pendingBytes === 0) this.#owners.delete(owner);
+  }
+}
+
+function has({ adopted, blocks }: Owned, block: StoredBlock): boolean {
+  return blocks.has(block) || adopted.get(block.root)?.has(block) === true;
+}
+
+function forget({ adopted, blocks }: Owned, block: StoredBlock): void {
+  if (blocks.delete(block)) return;
+  const its = adopted.get(block.root);
+  its?.delete(block);
+  if (its?.size === 0) adopted.delete(block.root);
 }

@@ -115,7 +115,7 @@ export class TierContents {
 
   /** Whether a block of so many bytes that comes now has room, or is worth more than what goes first; of a tier that keeps what was used last, once it was used again. */
   isWorthRoom(block: StoredBlock, payloadBytes: number): boolean {
-    if (!this.takes(block, payloadBytes)) return false;
+    if (!this.takes(block, payloadBytes) || this.tenantExcess(block, payloadBytes) > 0) return false;
     if (!this.#ranksEnds) return block.uses > 1;
     return this.excess(payloadBytes) === 0 || this.#order.isAboveLowest(block);
   }
@@ -167,28 +167,32 @@ export class TierContents {
     return evicted;
   }
 
-  /** Bytes of its tenant that are too many once a payload of so many comes. */
+  /** Bytes of its tenant that are too many once a payload of so many comes; 0: it is on its way, and counted. */
   tenantExcess(coming: StoredBlock, payloadBytes: number): number {
     const { tenants } = this;
-    return tenants === undefined ? 0 : Math.max(0, tenants.bytesOf(coming) + this.sizeOf(payloadBytes) - tenants.limitBytes);
+    if (tenants === undefined) return 0;
+    return Math.max(0, tenants.bytesOf(coming) + (payloadBytes === 0 ? 0 : this.sizeOf(payloadBytes)) - tenants.limitBytes);
   }
 
-  /** As `evict`, of blocks of one tenant, those used longest ago first: none above the level of `coming`, nor what it hangs on. */
+  /** As `evict`, of blocks of one tenant, those used longest ago first: none above the level of `coming`, nor what it hangs on; none where they are too few. */
   evictOfTenant(coming: StoredBlock, bytes: number): StoredBlock[] {
-    const evicted = this.tenants!.oldest(coming, bytes, (block) => this.#inUse.has(block) || block.level > coming.level || isAbove(block, coming));
+    const above = new Set<StoredBlock>();
+    for (let at = coming.parent; at !== undefined; at = at.parent) above.add(at);
+    const evicted = this.tenants!.oldest(coming, bytes, (block) => this.#inUse.has(block) || block.level > coming.level || above.has(block));
     for (const block of evicted) this.remove(block);
     return evicted;
   }
 
   /**
    * Takes out what is too much once a payload of so many bytes comes, its tenant's first, but not what `coming` hangs on, and nothing of a higher
-   * priority level; nothing where the tenant may not have as much at all. Returns what the tier has to remove.
+   * priority level; nothing where its tenant may not have as much, or keeps what is left. `isOnItsWay`: it is counted for its tenant. Returns what the
+   * tier has to remove.
    */
-  makeRoom(payloadBytes: number, coming: StoredBlock): StoredBlock[] {
+  makeRoom(payloadBytes: number, coming: StoredBlock, isOnItsWay = false): StoredBlock[] {
     if (this.sizeOf(payloadBytes) > (this.tenants?.limitBytes ?? Infinity)) return [];
-    const own = this.tenantExcess(coming, payloadBytes);
+    const own = this.tenantExcess(coming, isOnItsWay ? 0 : payloadBytes);
     const evicted = own > 0 ? this.evictOfTenant(coming, own) : [];
-    if (own > 0 && this.tenantExcess(coming, payloadBytes) > 0) return evicted; // what is left of its tenant's stays
+    if (own > 0 && evicted.length === 0) return evicted;
     const excess = this.excess(payloadBytes);
     return excess > 0 ? [...evicted, ...this.evictFor(coming, excess)] : evicted;
   }

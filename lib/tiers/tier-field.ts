@@ -22,7 +22,7 @@ function missingIn(tier: Partial<Tier>): string | undefined {
   if (typeof tier.isLasting !== 'boolean') return '`isLasting`';
   if (typeof tier.takesOnlyWholeBlocks !== 'boolean') return '`takesOnlyWholeBlocks`';
   if (tier.keeps !== undefined && !tierKeepings.includes(tier.keeps)) return "a `keeps` of 'recent', 'frequent', 'important' or 'adaptive'";
-  if (tier.tenantBytes !== undefined && !(tier.tenantBytes > 0)) return 'a `tenantBytes` that is a number of bytes, above 0';
+  if (tier.tenantBytes !== undefined && !(typeof tier.tenantBytes === 'number' && tier.tenantBytes > 0)) return 'a `tenantBytes` that is a number of bytes, above 0';
   if (tier.chunkBytes !== undefined && !(Number.isSafeInteger(tier.chunkBytes) && tier.chunkBytes > 0)) return 'a `chunkBytes` that is a number of bytes, at least 1';
   const method = methods.find((name) => typeof tier[name] !== 'function');
   return method === undefined ? undefined : `\`${method}\``;

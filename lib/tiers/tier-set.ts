@@ -317,10 +317,13 @@ export class TierSet {
       }
       const block = this.texts.add(above, key, text);
       block.sums ??= sums;
-      const before = block.level;
-      if (isLevel(level)) this.texts.raise(block, this.#options.lastingLevel(level));
-      if (block.level !== before) for (const { contents } of this.all) contents.use(block); // those that have it, too
+      const [before, levelAbove] = [block.level, above.level];
+      const told = isLevel(level) ? level : 0;
+      this.texts.raise(block, this.#options.lastingLevel(told));
+      const isRaised = above.level !== levelAbove || (block.level !== before && block.tiers !== 0);
+      if (isRaised) for (const { contents } of this.all) contents.use(block); // those that have it, or what it hangs on
       open.add(block, bytes, sums);
+      if (block.level > told) open.instant.setLevel(key, block.level);
     }
     if (useless.length > 0) open.tier.remove(useless).catch(this.#options.report);
   }

@@ -7,13 +7,39 @@ import { hostTier, importance, lru, type EvictionPolicy, type EvictionPolicyFact
 
 import { Random } from '#internal/base/random.js';
 import type { OpenTier } from '#internal/tiers/open-tier.js';
-import { dropFromDevice } from '../cache/tiers/device-index.js';
+import { dropFromDevice, turn } from '../cache/tiers/device-index.js';
+import { PlainTier } from '../cache/tiers/plain-tier.js';
+import { deadlineMs } from '../helpers/patient.js';
 import { seedOf } from '../helpers/seed.js';
 import { MiB, SelectionWorld, sizes, type SelectionWorldOptions } from './selection-world.js';
 
 const seed = seedOf('device placement');
 const blockTokens = 16;
 const first: TokenSelector = { name: 'first', looksAt: 'nothing', select: ({ count }) => Int32Array.from({ length: count }, (_, token) => token) };
+
+/** A tier whose reads wait until they are let through. */
+class WaitingTier extends PlainTier {
+  isWaiting = false;
+  reads = 0;
+  /** Reads that waited at the same time. */
+  most = 0;
+  readonly #held: (() => void)[] = [];
+
+  override async get(...parameters: Parameters<PlainTier['get']>): ReturnType<PlainTier['get']> {
+    this.reads += 1;
+    if (this.isWaiting) {
+      await new Promise<void>((resolve) => {
+        this.#held.push(resolve);
+        this.most = Math.max(this.most, this.#held.length);
+      });
+    }
+    return super.get(...parameters);
+  }
+
+  letThrough(): void {
+    for (const go of this.#held.splice(0)) go();
+  }
+}
 
 /** Of whole blocks, and one token that is new. */
 const textOf = (letter: number, blocks = 1): Int32Array =>
@@ -156,6 +182,79 @@ test('a cache that is closed or reset while text is brought takes no harm', asyn
     }
     await world.close();
   }
+});
+
+test('of a block with whose start alone the text agrees that start is brought', async (t) => {
+  const text = textOf(7, 3);
+  const world = await open(t, [text], {});
+  const parting = Int32Array.of(...text.subarray(0, 24), ...textOf(9, 1));
+  const sequence = await world.lossy(parting, { selector: first, ratio: 0.5 });
+  await world.finish(sequence, parting);
+  sequence.release();
+  await world.cache.prefixes.tiers!.settled();
+  t.is(raised(world), 24);
+  t.deepEqual(onDevice(world, text, parting), [24, 24]);
+  await world.close();
+});
+
+test('text of an old namespace is brought no more', async (t) => {
+  const text = textOf(6, 6);
+  const world = await open(t, [text], {});
+  const sequence = await world.lossy(text, { selector: first, ratio: 0.25 });
+  world.cache.prefixes.setNamespace('new weights');
+  await world.finish(sequence, text);
+  sequence.release();
+  await world.cache.prefixes.tiers!.settled();
+  t.is(raised(world), 0);
+  await world.close();
+});
+
+test('requests for text that is being brought get it as fast as without that, and what is brought makes way for others', async (t) => {
+  const slow = new WaitingTier('slow');
+  const world = await open(t, [], { tiers: [slow] });
+  const [text, other] = [textOf(6, 20), textOf(8, 20)];
+  for (const one of [text, other]) await world.store(one.subarray(0, one.length - 1));
+  slow.isWaiting = true;
+  const serve = async (work: Promise<unknown>): Promise<void> => {
+    let isOver = false;
+    void work.finally(() => { isOver = true; });
+    for (let turns = 0; !isOver; turns += 1) {
+      if (turns > 10_000) throw new Error('it does not end');
+      await turn();
+      slow.letThrough();
+    }
+  };
+  const sequence = await world.lossy(text, { selector: first, ratio: 0.25 });
+  await serve(world.finish(sequence, text));
+  sequence.release();
+  slow.most = 0;
+  const asked = [world.cache.prefixes.promote({ tokens: text, deadlineMs }), world.cache.prefixes.prefetch({ tokens: other })];
+  await serve(Promise.all(asked));
+  t.true(slow.most >= 16, `${slow.most} blocks were read at a time`);
+  t.deepEqual(onDevice(world, text, other), [20 * blockTokens, 20 * blockTokens]);
+  slow.isWaiting = false;
+  slow.letThrough();
+  await world.close();
+});
+
+test('closing the tiers does not wait for text that is brought', async (t) => {
+  const slow = new WaitingTier('slow');
+  const text = textOf(6, 20);
+  const world = await open(t, [], { tiers: [slow] });
+  await world.store(text.subarray(0, text.length - 1));
+  const sequence = await world.lossy(text, { selector: first, ratio: 0.25 });
+  await world.finish(sequence, text);
+  slow.isWaiting = true;
+  sequence.release();
+  await turn();
+  const { reads } = slow;
+  const closing = world.cache.prefixes.tiers!.close();
+  await turn();
+  slow.isWaiting = false;
+  slow.letThrough();
+  await closing;
+  t.true(slow.reads <= reads + 1, `${slow.reads - reads} more reads`);
+  await world.close();
 });
 
 test(`exact requests get exact bytes while text comes and goes by score (seed ${seed})`, async (t) => {

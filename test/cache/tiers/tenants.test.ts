@@ -7,7 +7,8 @@ import { diskTier, hostTier, priority, type Tier, type TierKeeping } from 'virtu
 import type { CacheBench } from '../../helpers/cache.js';
 import { folderOf } from '../../helpers/temporary-folder.js';
 import { benchOf, close, textOf } from './tier-bench.js';
-import { dropFromDevice } from './device-index.js';
+import { dropFromDevice, turn } from './device-index.js';
+import { PlainTier } from './plain-tier.js';
 
 /** Bytes of a token of the bench's model, and of a block. */
 const tokenBytes = 2 * 2 * 128 * 2;
@@ -54,6 +55,26 @@ for (const keeps of ['recent', 'adaptive', 'frequent', 'important'] satisfies Ti
     await close(bench);
   });
 }
+
+test('what a tenant stores at the same time stays within its bound, also where the tier takes its time', async (t) => {
+  const slow = new PlainTier('slow');
+  const put = slow.put.bind(slow);
+  const held: (() => void)[] = [];
+  slow.put = async (...parameters) => {
+    await new Promise<void>((resolve) => { held.push(resolve); });
+    return put(...parameters);
+  };
+  const bench = benchOf(t, [hostTier({ bytes: 64 * blockBytes }), Object.assign(slow, { tenantBytes: 4 * blockBytes })]);
+  const storing = store(bench, textOf(480), { tenant: 'a' });
+  for (let quiet = 0; quiet < 20; quiet = held.length > 0 ? 0 : quiet + 1) {
+    held.splice(0).forEach((go) => { go(); });
+    await turn();
+  }
+  await storing;
+  t.is(bench.cache.prefixes.tiers!.metrics().tiers[1]!.blocks, 4);
+  bench.cache.verify();
+  await close(bench);
+});
 
 test('requests without a tenant are one, and so are those of the empty name', async (t) => {
   for (const [whose, others] of [[{ tenant: '' }, undefined], [{}, '']] as const) {
