@@ -25,10 +25,14 @@ export function ownerOf({ tenant }: PrefixDomain): string {
 export class TenantBytes {
   /** Bytes that a tenant may have. */
   readonly limitBytes: number;
+  /** The tier's bit in `StoredBlock.tiers`. */
+  readonly #tier: number;
   readonly #owners = new Map<string, Owned>();
 
-  constructor(limitBytes: number) {
+  /** @param number The tier's. */
+  constructor(limitBytes: number, number: number) {
     this.limitBytes = limitBytes;
+    this.#tier = 1 << number;
   }
 
   /** Bytes of all tenants. */
@@ -102,7 +106,7 @@ export class TenantBytes {
     for (const blocks of [...owned.adopted.values(), owned.blocks]) {
       for (const [block, its] of blocks) {
         if (freed >= bytes) return [...found];
-        if (block.children.some((child) => has(owned, child) && !found.has(child)) || skips(block)) continue;
+        if (block.children.some((child) => (child.tiers & this.#tier) !== 0 && !found.has(child)) || skips(block)) continue;
         found.add(block);
         freed += its;
       }
@@ -120,10 +124,6 @@ export class TenantBytes {
     const owned = this.#owners.get(owner)!;
     if (owned.bytes === 0 && owned.pendingBytes === 0) this.#owners.delete(owner);
   }
-}
-
-function has({ adopted, blocks }: Owned, block: StoredBlock): boolean {
-  return blocks.has(block) || adopted.get(block.root)?.has(block) === true;
 }
 
 function forget({ adopted, blocks }: Owned, block: StoredBlock): void {

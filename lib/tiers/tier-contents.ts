@@ -50,7 +50,7 @@ export class TierContents {
     this.number = number;
     this.#texts = texts;
     const { keeps = 'recent', tenantBytes } = tier;
-    this.tenants = tenantBytes === undefined ? undefined : new TenantBytes(tenantBytes);
+    this.tenants = tenantBytes === undefined ? undefined : new TenantBytes(tenantBytes, number);
     this.#ranksEnds = keeps === 'frequent' || keeps === 'important';
     this.#order = new LevelOrder(() => {
       if (keeps === 'recent') return new RecentOrder();
