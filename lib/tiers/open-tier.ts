@@ -95,14 +95,15 @@ export class OpenTier {
     block.pins += 1;
     await this.puts.room();
     this.puts.begin();
-    const size = contents.sizeOf(record.bytes);
-    tenants?.coming(block, size);
+    let size = 0;
     try {
       if (!isWanted()) return;
       if (this.state !== 'open') {
         this.#refused(block, 'failed');
         return;
       }
+      size = contents.sizeOf(record.bytes);
+      tenants?.coming(block, size);
       const evicted = contents.makeRoom(record.bytes, block, true);
       const isWithinBound = contents.tenantExcess(block, 0) === 0; // what others bring next to it makes room for itself
       await this.#drop(evicted);
