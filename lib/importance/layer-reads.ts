@@ -202,7 +202,7 @@ export async function ended<T>(signal: AbortSignal, promise: Promise<T> | undefi
   if (promise === undefined) return undefined;
   const lost = (): Error => createError('KV_SELECTION_LOST', { reason: 'timeout' });
   if (signal.aborted) { // also where it is there already
-    promise.catch(() => { /* nobody waits for it */ });
+    promise.catch(() => { /* the caller hears of the lost selection instead */ });
     throw lost();
   }
   let stop = (): void => {};

@@ -1,5 +1,5 @@
 // SpecialTokens: keeps special tokens that a template writes apart from those that a user types. In the tokenizer's file each is
-// renamed to a spelling that nobody can know, so that only text which `spell` has changed holds any. A template's text is spelled after the
+// renamed to a spelling that users cannot know, so that only text which `spell` has changed holds any. A template's text is spelled after the
 // special tokens in the messages were guarded: broken up by a mark, which is taken out again.
 
 import { randomBytes } from 'node:crypto';

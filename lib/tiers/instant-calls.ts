@@ -50,7 +50,7 @@ export class InstantCalls {
   #try<T>(call: () => T): T | undefined {
     try {
       const answer = call();
-      if (answer instanceof Promise) answer.catch(this.#report); // of an async method, which nobody waits for
+      if (answer instanceof Promise) answer.catch(this.#report); // of an async method: the cache uses no answer of it
       return answer;
     } catch (error) {
       this.#report(error);

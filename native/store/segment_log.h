@@ -52,7 +52,7 @@ class SegmentLog {
 
   // The open segment takes no more, and gets its footer.
   void Finish();
-  // The footer of a segment that takes no more; called once nobody writes there.
+  // The footer of a segment that takes no more; called once no writer is at work there.
   void Seal(Segment& segment);
 
  private:

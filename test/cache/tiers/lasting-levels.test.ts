@@ -1,5 +1,5 @@
 // Priority levels of text in tiers that outlive a cache: the next one, also in another process, drops the lowest level first and keeps what was pinned,
-// of text that nobody has used since.
+// of text that no request has used since.
 
 import { spawnSync } from 'node:child_process';
 import * as fs from 'node:fs';

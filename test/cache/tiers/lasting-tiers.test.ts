@@ -113,7 +113,7 @@ test('a folder that cannot be used, or is in use, is an error of ready() that sa
   const [first, second] = [await benchOf(t, [tier()]), await benchOf(t, [hostTier({ bytes: 16 * MiB }), tier()], { on: 'host' })];
   serve(first, textOf(100), 3);
   await first.cache.prefixes.tiers!.settled();
-  t.is(second.cache.prefixes.lookup({ tokens: textOf(100) }).demotedTokens, 0, 'nobody has asked yet');
+  t.is(second.cache.prefixes.lookup({ tokens: textOf(100) }).demotedTokens, 0, 'no request has asked yet');
   t.like(await second.cache.prefixes.promote({ tokens: textOf(100), deadlineMs }), { cachedTokens: 96, promotedFrom: { redis: 96 }, end: 'complete' });
   t.deepEqual(serve(second, textOf(100), 3), { found: 96, wrong: 0 });
   t.like(await second.cache.prefixes.promote({ tokens: textOf(100, 5), deadlineMs }), { cachedTokens: 0, end: 'complete' });
