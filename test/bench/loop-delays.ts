@@ -6,6 +6,8 @@ import { closeSync, openSync, readSync } from 'node:fs';
 
 import { enlarged } from '#internal/base/typed-arrays.js';
 
+export type LoopDelaysEnd = ReturnType<LoopDelays['end']>;
+
 /** Ms from one time of a timer to the next, and how long the JavaScript thread computed at most from one time to the next. */
 export class LoopDelays {
   /** Grows seldom. */
