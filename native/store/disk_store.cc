@@ -96,7 +96,7 @@ void DiskStore::RunPieces(const std::shared_ptr<RecordRead>& read, size_t pieces
     return;
   }
   for (size_t k = 1; k < pieces; ++k)
-    queue_.AddRead([this, read, k, end](AlignedBuffer& other) { RunPiece(read, k, other, end); });
+    queue_.AddPart([this, read, k, end](AlignedBuffer& other) { RunPiece(read, k, other, end); });
   RunPiece(read, 0, scratch, end);
 }
 

@@ -28,6 +28,8 @@ Status WorkQueue::Start(uint32_t threads) {
 
 void WorkQueue::AddRead(Work work) { Add(reads_, std::move(work)); }
 
+void WorkQueue::AddPart(Work work) { Add(parts_, std::move(work)); }
+
 void WorkQueue::AddWrite(Work work) { Add(writes_, std::move(work)); }
 
 void WorkQueue::Add(std::deque<Work>& queue, Work work) {
@@ -38,16 +40,20 @@ void WorkQueue::Add(std::deque<Work>& queue, Work work) {
   wake_.notify_one();
 }
 
+std::deque<WorkQueue::Work>& WorkQueue::NextFor(const Worker& worker) {
+  if (worker.writes_first && !writes_.empty()) return writes_;
+  if (!parts_.empty()) return parts_;
+  return reads_.empty() ? writes_ : reads_;
+}
+
 void WorkQueue::Run(Worker& worker) {
   for (;;) {
     Work work;
     {
       std::unique_lock lock(mutex_);
-      wake_.wait(lock, [this] { return is_stopping_ || !reads_.empty() || !writes_.empty(); });
+      wake_.wait(lock, [this] { return is_stopping_ || !parts_.empty() || !reads_.empty() || !writes_.empty(); });
       if (is_stopping_) return;
-      std::deque<Work>& first = worker.writes_first ? writes_ : reads_;
-      std::deque<Work>& second = worker.writes_first ? reads_ : writes_;
-      std::deque<Work>& from = first.empty() ? second : first;
+      std::deque<Work>& from = NextFor(worker);
       work = std::move(from.front());
       from.pop_front();
     }

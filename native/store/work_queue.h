@@ -1,5 +1,6 @@
 // WorkQueue: the threads of a store, and what they are to do. Reads go before writes on all threads but one, so that
-// neither starves the other. Each thread has a scratch buffer. Threads: any may add work.
+// neither starves the other; a read that has begun is finished before the next one begins, so that records arrive one
+// after the other and not all at the end. Each thread has a scratch buffer. Threads: any may add work.
 #ifndef VKV_STORE_WORK_QUEUE_H_
 #define VKV_STORE_WORK_QUEUE_H_
 
@@ -28,6 +29,8 @@ class WorkQueue {
   // kDriverCallFailed with errno when the system refuses a thread or memory; then none runs.
   Status Start(uint32_t threads);
   void AddRead(Work work);
+  // A part of a read that has begun.
+  void AddPart(Work work);
   void AddWrite(Work work);
   // Ends what is being done, drops the rest, and joins. Idempotent.
   void Stop();
@@ -43,12 +46,15 @@ class WorkQueue {
   };
 
   void Add(std::deque<Work>& queue, Work work);
+  // Pre: there is some.
+  std::deque<Work>& NextFor(const Worker& worker);
   void Run(Worker& worker);
 
   std::vector<std::unique_ptr<Worker>> workers_;
 
   std::mutex mutex_;  // guards all below
   std::condition_variable wake_;
+  std::deque<Work> parts_;
   std::deque<Work> reads_;
   std::deque<Work> writes_;
   bool is_stopping_ = false;

@@ -43,7 +43,7 @@ async function measure(direct: boolean, directory: string): Promise<BenchResult>
   const files = readdirSync(folder).filter((name) => name.startsWith('seg-')).map((name) => path.join(folder, name));
   const loop = new BareLoop('pread-loop', directory, [String(threads), String(MiB), direct ? '1' : '0', String(memoryBytes), ...files]);
   // Whole pages, as those of a host driver or pinned buffers are.
-  const driver = native().openHostDriver({ memoryBytes: 2 ** 30, populate: true, hugePages: false, mappingLimit: 0 });
+  const driver = native().openHostDriver({ memoryBytes: 2 ** 30, populate: true, hugePages: true, mappingLimit: 0 });
   const memory = new (native().NativeMemory)(driver, memoryBytes);
   const base = memory.address();
   const ratios: number[] = [];
