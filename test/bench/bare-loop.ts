@@ -17,11 +17,11 @@ export class BareLoop {
   readonly #child: ChildProcess;
   #heard: ((line: string) => void) | undefined;
 
-  /** @param folder Where the compiled program may lie. */
-  constructor(name: 'copy-loop' | 'pread-loop' | 'row-loop', folder: string, given: readonly string[]) {
+  /** @param folder Where the compiled program may lie. @param flags Of the compiler, in place of -O2. */
+  constructor(name: 'copy-loop' | 'pread-loop' | 'row-loop' | 'decode-loop', folder: string, given: readonly string[], flags: readonly string[] = ['-O2']) {
     const program = path.join(folder, name);
     const source = path.join(root, 'test', 'bench', `${name}.cc`);
-    const { status, stderr } = spawnSync(process.env['CXX'] ?? 'c++', ['-std=c++20', '-O2', '-pthread', source, '-o', program], { encoding: 'utf8' });
+    const { status, stderr } = spawnSync(process.env['CXX'] ?? 'c++', ['-std=c++20', ...flags, '-pthread', source, '-o', program], { encoding: 'utf8' });
     if (status !== 0) throw new Error(stderr);
     this.#child = spawn(program, given, { stdio: ['pipe', 'pipe', 'inherit'] });
     this.#child.stdout!.setEncoding('utf8').on('data', (line: string) => { this.#heard?.(line); });

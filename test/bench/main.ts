@@ -8,6 +8,7 @@ import Table from 'cli-table3';
 
 import { decode } from './decode.js';
 import { dense } from './dense.js';
+import { engines } from './engines.js';
 import { eventLoop } from './event-loop.js';
 import { growth } from './growth.js';
 import { importance } from './importance.js';
@@ -16,6 +17,7 @@ import { llama } from './llama.js';
 import { llamaCpp } from './llama-cpp/llama-cpp.js';
 import { loading } from './loading.js';
 import type { BenchResult } from './measure.js';
+import { plainDecode } from './plain-decode.js';
 import { prefillStep } from './prefill-step.js';
 import { prefixIndex } from './prefix-index.js';
 import { prefixReuse } from './prefix-reuse.js';
@@ -39,9 +41,9 @@ const machine = `${cpus()[0]?.model ?? 'unknown CPU'}, ${availableParallelism()}
   `${Math.round(totalmem() / 2 ** 30)} GiB, Linux ${release()}, Node ${process.version}`;
 
 const benchmarks: Readonly<Record<string, () => BenchResult | BenchResult[] | Promise<BenchResult[]>>> = {
-  step, growth: () => [growth(2 * 2 ** 20), growth(64 * 1024)], decode, reserve, kernels, dense, llama, 'llama-cpp': llamaCpp, 'event-loop': eventLoop, 'prefill-step': prefillStep, loading, 'replay-memory': replayMemory, requests, sampling, scheduler,
+  step, growth: () => [growth(2 * 2 ** 20), growth(64 * 1024)], decode, reserve, kernels, dense, llama, 'plain-decode': plainDecode, 'llama-cpp': llamaCpp, 'event-loop': eventLoop, 'prefill-step': prefillStep, loading, 'replay-memory': replayMemory, requests, sampling, scheduler,
   'prefix-index': prefixIndex, 'prefix-reuse': prefixReuse, 'side-tensors': sideTensors, 'redis-tier': redisTierBench,
-  importance, 'replay-prefixes': replayPrefixes, 'take-over': takeOver, store, tiers, 'tier-requests': tierRequests, tokenizing, soak,
+  importance, 'replay-prefixes': replayPrefixes, 'take-over': takeOver, store, engines, tiers, 'tier-requests': tierRequests, tokenizing, soak,
 };
 
 /** Names on the command line; all without any. */

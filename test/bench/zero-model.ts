@@ -1,4 +1,4 @@
-// Llamas in float16 whose weights are zeros that take no disk: for times, which do not depend on them.
+// Llamas whose weights are zeros that take no disk: for times, which do not depend on them.
 
 import { closeSync, ftruncateSync, mkdtempSync, openSync, rmSync, utimesSync, writeFileSync, writeSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -8,18 +8,22 @@ import { LlamaModel } from '#internal/llama/model.js';
 import type { LlamaSizes } from '../helpers/made-llama.js';
 
 /** SmolLM2 360M's shape. */
-const smallSizes = { layers: 32, hidden: 960, intermediate: 2_560, queryHeads: 15, kvHeads: 5, headDim: 64, vocabularyTokens: 49_152 };
+export const smallSizes = { layers: 32, hidden: 960, intermediate: 2_560, queryHeads: 15, kvHeads: 5, headDim: 64, vocabularyTokens: 49_152 };
+
+/** By dtype, the bytes of a weight. */
+const weightBytes = { F16: 2, F32: 4 };
 
 /** A model of SmolLM2 360M's shape, in this process's own memory. */
-export function openZeroModel(): LlamaModel {
-  const folder = writeZeroModel(smallSizes);
+export function openZeroModel(dtype: keyof typeof weightBytes = 'F16'): LlamaModel {
+  const folder = writeZeroModel(smallSizes, dtype);
   const model = new LlamaModel(folder, { weights: 'copied' });
   rmSync(folder, { recursive: true });
   return model;
 }
 
 /** Writes the folder, with files an hour old, which are mapped; the caller removes it. Its head is the embedding. */
-export function writeZeroModel({ layers, hidden, intermediate, queryHeads, kvHeads, headDim, vocabularyTokens }: LlamaSizes): string {
+export function writeZeroModel(sizes: LlamaSizes, dtype: keyof typeof weightBytes = 'F16'): string {
+  const { layers, hidden, intermediate, queryHeads, kvHeads, headDim, vocabularyTokens } = sizes;
   const [width, kvWidth] = [queryHeads * headDim, kvHeads * headDim];
   const tensors: [string, number[]][] = [['model.embed_tokens.weight', [vocabularyTokens, hidden]], ['model.norm.weight', [hidden]]];
   for (let layer = 0; layer < layers; layer += 1) {
@@ -41,8 +45,8 @@ export function writeZeroModel({ layers, hidden, intermediate, queryHeads, kvHea
   let at = 0;
   const header = Buffer.from(JSON.stringify(Object.fromEntries(tensors.map(([name, shape]) => {
     const begin = at;
-    at += shape.reduce((product, extent) => product * extent, 2);
-    return [name, { dtype: 'F16', shape, data_offsets: [begin, at] }];
+    at += shape.reduce((product, extent) => product * extent, weightBytes[dtype]);
+    return [name, { dtype, shape, data_offsets: [begin, at] }];
   }))));
   const padded = Buffer.concat([header, Buffer.alloc(-header.length & 7, ' ')]); // tensors at whole elements
   const length = Buffer.alloc(8);
