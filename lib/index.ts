@@ -14,7 +14,7 @@ export type { TokenCopy } from './kernels/token-copies.js';
 export { Batch } from './cache/batch.js';
 export { DeviceMemory, type DeviceMemoryOptions } from './device/device-memory.js';
 export {
-  Driver, type DriverInfo, type DriverKind, type DriverMemory, type DriverOptions, type SynchronizeOptions,
+  Driver, type DriverChoice, type DriverInfo, type DriverKind, type DriverMemory, type DriverOptions, type SynchronizeOptions,
 } from './device/driver.js';
 export type { Tensor } from './cache/slot-memory.js';
 export { KvCache } from './cache/kv-cache.js';

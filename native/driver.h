@@ -1,4 +1,4 @@
-// Driver: the only part that depends on the machine. About twenty-five calls, each with its pre- and post-conditions; a
+// Driver: the only part that depends on the machine. Each call with its pre- and post-conditions; a
 // driver's capabilities are data (DriverInfo), not a subclass to test for.
 //
 // Threads: every method may be called from any thread at any time; calls on overlapping ranges must be ordered by the

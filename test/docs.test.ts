@@ -104,7 +104,7 @@ test('docs/api.md and the README name every layout and every eviction policy, an
   t.deepEqual([...shipped!.matchAll(/`(\w+)\(/g)].map(([, name]) => name), [...evictionPolicyNames]);
   for (const name of evictionPolicyNames) {
     t.regex(read('docs/eviction-policies.md'), new RegExp(`^\\| \`${name}\\(`, 'm'));
-    t.is(typeof kv[name], 'function');
+    t.is(typeof (kv as Readonly<Record<string, unknown>>)[name], 'function', name);
   }
   t.true(read('README.md').includes(`\`--policy ${evictionPolicyNames.join('|')}\``));
 });

@@ -4,10 +4,9 @@ import { instanceOf, integer, oneOf, optional, policy, readOptions, streamField,
 import { ahead, onDemand, type GrowthPolicy } from './memory-policies.js';
 import { bestFit, type PlacementPolicy } from './memory-policies.js';
 import { leastRecentlyUsed, tailsFirst, type ReclaimPolicy } from './memory-policies.js';
-import { Driver } from '../device/driver.js';
 import { layoutKinds, type LayoutKind } from '../layout/layout.js';
 import type { ModelShape } from '../layout/model-shape.js';
-import { driverField } from '../device/driver.js';
+import { Driver, driverField, type DriverChoice } from '../device/driver.js';
 import { PagePool } from '../device/page-pool.js';
 import { prefixCacheField, readPrefixCacheOptions, type PrefixCacheOptions } from './prefix-options.js';
 import { createError } from '../base/errors.js';
@@ -27,7 +26,7 @@ export interface KvCacheOptions {
    */
   readonly memoryBudgetBytes?: number | undefined;
   /** A driver, or the kind to open. Default `auto`: cuda where there is a GPU, else host. Not together with `pool`. */
-  readonly driver?: Driver | 'auto' | 'cuda' | 'host' | undefined;
+  readonly driver?: Driver | DriverChoice | undefined;
   /** Pages shared with other caches, with a budget of at least one row; its driver and page size count. */
   readonly pool?: PagePool | undefined;
   /** Bytes of a page, a multiple of the driver's granularity. Default: the driver's, 2 MiB. Not together with `pool`. */

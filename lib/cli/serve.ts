@@ -8,7 +8,7 @@ import { Command, Option } from 'commander';
 
 import { createError } from '../base/errors.js';
 import { formatBytes, formatCount, formatNumber, printable } from '../base/format.js';
-import { KvCache, OnlineScheduler, type Dtype } from '../index.js';
+import { KvCache, OnlineScheduler, type DriverChoice, type Dtype } from '../index.js';
 import { BackgroundTokenizer, LlamaEngine, LlamaModel, LlamaTokenizer } from '../llama/index.js';
 import { ModelServer, sessionPolicy } from '../server/index.js';
 import { countFrom, dtypeFlag, pageSizeFlag, sizeFlag } from './flag-values.js';
@@ -25,7 +25,7 @@ interface ServeFlags {
   readonly weights: 'mapped' | 'copied' | 'int8';
   readonly kvDtype?: Dtype;
   readonly results: 'fast' | 'exact';
-  readonly driver: 'auto' | 'cuda' | 'host';
+  readonly driver: DriverChoice;
   readonly threads?: number;
   readonly maxWaiting: number;
   readonly prefillTokensPerStep?: number;

@@ -9,7 +9,7 @@ import { native, type NativeDriver, type NativeDriverInfo, type NativeMemoryInfo
 import { StreamWork } from './stream-work.js';
 import { WeakUsers, type Membership, type UserMemory } from './weak-users.js';
 
-/** `cuda`: a GPU. `host`: the CPU's own memory. `mock`: a simulated CUDA device, for tests. */
+/** What a driver is. `cuda`: a GPU. `host`: the CPU's own memory. `mock`: a simulated CUDA device, for tests, which only MockDevice makes. */
 export type DriverKind = 'cuda' | 'host' | 'mock';
 
 /** What a driver is and can do; it never changes. */
@@ -59,7 +59,10 @@ export interface SynchronizeOptions {
   readonly signal?: AbortSignal | undefined;
 }
 
-const driverChoices = ['auto', 'cuda', 'host'] as const;
+/** Which driver to open. `auto`: cuda where there is a GPU, else host. */
+export type DriverChoice = 'auto' | 'cuda' | 'host';
+
+const driverChoices: readonly DriverChoice[] = ['auto', 'cuda', 'host'];
 
 const spec = {
   device: withDefault(integer(), 0),
@@ -93,7 +96,7 @@ export class Driver {
    * Opens a driver. `auto` takes cuda where it can be opened and host otherwise. Throws KV_DRIVER_UNAVAILABLE (with the reason),
    * KV_DRIVER_UNSUPPORTED or KV_DRIVER_TOO_OLD.
    */
-  static open(kind: 'auto' | 'cuda' | 'host', options: DriverOptions = {}): Driver {
+  static open(kind: DriverChoice, options: DriverOptions = {}): Driver {
     oneOf(driverChoices)(kind, { owner: 'Driver.open', option: 'kind' });
     const { device, libraryPath, ...host } = readOptions('Driver.open', options, spec);
     const openHost = (): Driver => checkedMappingLimit(new Driver(native().openHostDriver(host)), host.mappingLimit);
@@ -260,9 +263,9 @@ function checkedMappingLimit(driver: Driver, mappingLimit: number): Driver {
 }
 
 /** A Driver, or the name of one. @internal */
-export const driverField: Field<Driver | 'auto' | 'cuda' | 'host'> = (value, place) => {
+export const driverField: Field<Driver | DriverChoice> = (value, place) => {
   if (value === undefined) return 'auto';
-  if (Driver.isInstance(value) || value === 'auto' || value === 'cuda' || value === 'host') return value;
+  if (Driver.isInstance(value) || driverChoices.some((choice) => choice === value)) return value as Driver | DriverChoice;
   throw createError('KV_INVALID_OPTION', {
     reason: typeof value === 'string' ? 'range' : 'type', ...place, expected: "a Driver, 'auto', 'cuda' or 'host'",
     received: value, hint: value === 'mock' ? 'Make a MockDevice (virtual-kv/testing) and pass its `driver`.' : undefined,
@@ -271,7 +274,7 @@ export const driverField: Field<Driver | 'auto' | 'cuda' | 'host'> = (value, pla
 
 /** @internal */
 export function openDriver(
-  driver: Driver | 'auto' | 'cuda' | 'host', options?: DriverOptions,
+  driver: Driver | DriverChoice, options?: DriverOptions,
 ): { driver: Driver; isOwn: boolean } {
   return typeof driver === 'object' ? { driver, isOwn: false } : { driver: Driver.open(driver, options), isOwn: true };
 }

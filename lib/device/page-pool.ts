@@ -7,7 +7,7 @@ import { createError } from '../base/errors.js';
 import { formatNumber } from '../base/format.js';
 import { integer, optional, readOptions, type Field } from '../base/options.js';
 import { ChangeSignal } from './wait.js';
-import { driverField, openDriver, type Driver } from './driver.js';
+import { driverField, openDriver, type Driver, type DriverChoice } from './driver.js';
 import { countPages, native, type NativePool, type NativePoolCounts } from './native.js';
 import { PolicyGuard } from './policy-guard.js';
 import { unclosed, WeakUsers, type Membership, type Unclosed, type UserMemory } from './weak-users.js';
@@ -20,7 +20,7 @@ export interface PagePoolOptions {
    */
   readonly memoryBudgetBytes: number;
   /** A driver, or the kind of driver to open, which the pool closes. Default `auto`. */
-  readonly driver?: Driver | 'auto' | 'cuda' | 'host' | undefined;
+  readonly driver?: Driver | DriverChoice | undefined;
   /** Bytes of a page, a multiple of the driver's granularity. Default: the driver's (2 MiB). */
   readonly pageBytes?: number | undefined;
   /**

@@ -1,7 +1,7 @@
 // replay(): runs a trace through a KvCache on real mapped memory, and returns what that took and whether every byte was right. It
 // opens a driver, a pool and a cache of its own, closes them in any case, and counts the pages that were not returned.
 
-import { KvCache, layoutKinds, PagePool, type Driver, type Layout, type LayoutKind, type ModelShape, type Tier } from '../index.js';
+import { KvCache, layoutKinds, PagePool, type Driver, type DriverChoice, type Layout, type LayoutKind, type ModelShape, type Tier } from '../index.js';
 import { driverField, openDriver } from '../device/driver.js';
 import { evictionPolicies, evictionPolicyNames, type EvictionPolicyName } from '../prefix/index.js';
 import { createError } from '../base/errors.js';
@@ -25,7 +25,7 @@ export interface ReplayOptions {
   /** Default: the shape of Llama 3.2 1B (16 layers, 8 KV heads of 64, float16: 32 KiB a token). */
   readonly model?: ModelShape | undefined;
   /** A kind, or an open driver, which stays open. Default `auto`: cuda where there is a GPU, else host. */
-  readonly driver?: 'auto' | 'cuda' | 'host' | Driver | undefined;
+  readonly driver?: Driver | DriverChoice | undefined;
   /** Default `per-layer`. */
   readonly layout?: LayoutKind | undefined;
   /** Bytes of a page, a multiple of the driver's granularity. Default: the driver's. */

@@ -12,9 +12,9 @@ import type { PrefixDomain } from '../domain.js';
 export interface EvictionPolicy {
   /** The last sequence that used the node is over: it is the most recent. It is in no list of the policy. */
   add(node: number): void;
-  /** The node is in use, evicted, or part of another node now. */
+  /** The node is in use, evicted, or part of its child now. */
   remove(node: number): void;
-  /** `upper` was cut off the front of `lower`, which is in the pool: it ranks as `lower` does, and above it. */
+  /** `upper` was cut off the front of `lower`, which is in the pool: it goes when `lower` has gone, and before what follows that. */
   split(upper: number, lower: number): void;
   /** A leaf of the pool whose last rows are to go, or -1 when the policy lets none go: it withholds all that is there. */
   victim(): number;
