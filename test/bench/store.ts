@@ -42,7 +42,7 @@ async function measure(direct: boolean, directory: string): Promise<BenchResult>
   const folder = path.join(directory, String(direct), readdirSync(path.join(directory, String(direct)))[0]!);
   const files = readdirSync(folder).filter((name) => name.startsWith('seg-')).map((name) => path.join(folder, name));
   const loop = new BareLoop('pread-loop', directory, [String(threads), String(MiB), direct ? '1' : '0', String(memoryBytes), ...files]);
-  // Whole pages, as those of a host driver or pinned buffers are.
+  // Huge pages, as tiers read into and the bare loop does.
   const driver = native().openHostDriver({ memoryBytes: 2 ** 30, populate: true, hugePages: true, mappingLimit: 0 });
   const memory = new (native().NativeMemory)(driver, memoryBytes);
   const base = memory.address();
