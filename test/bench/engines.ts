@@ -1,7 +1,7 @@
 // The disk store beside embedded engines that could keep its blocks: LMDB, LevelDB and RocksDB, each through its package for Node.js. Payloads of blocks
 // are 1 to 4 MiB that are written once: what writing and reading them costs, how long the JavaScript thread computes at a time meanwhile, and what of a
-// disk they take once half of them were removed. All out of the page cache, without compression and without waiting for the disk. A benchmark for
-// those who have them: `npm install --prefix build/engines --no-save --ignore-scripts lmdb classic-level rocksdb`.
+// disk they take once half of them were removed. All out of the page cache, without compression and without waiting for the disk. Runs where the
+// engines are installed: `npm install --prefix build/engines --no-save --ignore-scripts lmdb classic-level rocksdb`.
 
 import { existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, statSync } from 'node:fs';
 import { createRequire } from 'node:module';
