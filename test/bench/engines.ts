@@ -57,8 +57,8 @@ interface Level {
 
 type WithCallback = (...parameters: unknown[]) => void;
 
-const lmdb = (require: NodeJS.Require): Open => async (path) => {
-  const database = (require('lmdb') as Lmdb).open({ path: `${path}/data`, encoding: 'binary', compression: false, noSync: true, keyEncoding: 'binary' });
+const lmdb = (require: NodeJS.Require): Open => async (directory) => {
+  const database = (require('lmdb') as Lmdb).open({ path: `${directory}/data`, encoding: 'binary', compression: false, noSync: true, keyEncoding: 'binary' });
   return {
     put: async (key, value) => database.put(key, value),
     get: async (key) => database.getBinary(key),

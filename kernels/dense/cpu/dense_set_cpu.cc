@@ -13,8 +13,8 @@ constexpr int64_t kElementsPerTask = 1 << 14;
 
 int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// Which of `parts` parts is the task-th one, so that tasks that `threads` threads take in turns are as many stretches
-// of parts that follow each other: a thread that goes on where it was reads what its processor has begun to fetch.
+// The part that is task number `task`. Threads take tasks in turns; each of them then has parts that follow each other,
+// and reads next what its processor has begun to fetch.
 int64_t PartOf(int64_t task, int64_t parts, int64_t threads) {
   const int64_t whole = parts / threads, longer = parts % threads;
   const bool is_last = task >= whole * threads;

@@ -110,7 +110,7 @@ inline void MultiplyRows(const float* input, int64_t inputs, int64_t left, const
   }
 }
 
-// Of a product's weights, from which on they are fetched past the larger caches.
+// Weights of a product with as many bytes or more are fetched past the larger caches.
 constexpr int64_t kStreamedBytes = 2 << 20;
 
 // Whether one output at a time is as fast as memory: each addition waits for the one before it, about four cycles.
@@ -118,7 +118,8 @@ template <typename T>
 constexpr bool kReadsInOrder = kWidth * sizeof(T) >= 32;
 
 // The products of one row and `outputs` outputs, kPanelOutputs at most, added to sums. Sums are taken in the order of
-// MultiplyRows, kPanelInputs inputs at a time, so that a row alone has the bits that it has beside others.
+// MultiplyRows, kPanelInputs inputs at a time, so that a row alone has the bits that it has beside others. kLocality:
+// the caches that take what is fetched ahead, as __builtin_prefetch counts them.
 template <int kLocality, typename T>
 inline void MultiplyRow(const float* input, int64_t inputs, const T* weights, int outputs, float* sums) {
   constexpr int64_t kAhead = 8192 / static_cast<int64_t>(sizeof(T));  // fetched so many weights before they are used
@@ -205,8 +206,7 @@ inline void MultiplyAs(const ProductPart& part, float* scratch) {
   float* const sums = panel + kPanelOutputs * kPanelStride;  // [row, output]
   // A panel is worth making when many tiles of rows use it; fewer hide the conversion behind their own arithmetic.
   const bool packs = part.input.rows > 8 * kDotRows;
-  // No cache holds a model with weights of this size until the next token: they pass the larger caches by (1.03 times
-  // as fast in float32).
+  // No cache holds a model with weights of this size until the next token (1.02 times as fast in float32).
   const bool streams = product.outputs * inputs * static_cast<int64_t>(sizeof(T)) >= kStreamedBytes;
   // Weights that are read once are read along their inputs, a few outputs side by side.
   const int64_t step = packs ? kPanelOutputs : kFewOutputs;
