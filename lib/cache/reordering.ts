@@ -2,6 +2,7 @@
 // fastest tier that can, when it is called and now and then by itself, beside everything else. Readers get the same bytes, before, meanwhile and
 // after.
 
+import { EitherSignal } from '../base/either-signal.js';
 import { createError } from '../base/errors.js';
 import { abortSignal, integer, optional, readOptions, withDefault } from '../base/options.js';
 import { rowsOfOrder, type ImportanceMeans } from '../tiers/importance-means.js';
@@ -82,7 +83,12 @@ export class Reordering {
         received: this.#set.all.map(({ tier, state }) => `${tier.name} (${state})`).join(', '),
       });
     }
-    return this.#begin(this.#reorderer, mostBlocks, signal === undefined ? this.#ending.signal : AbortSignal.any([this.#ending.signal, signal]));
+    const either = new EitherSignal(this.#ending.signal, signal);
+    try {
+      return await this.#begin(this.#reorderer, mostBlocks, either.signal);
+    } finally {
+      either.forget();
+    }
   }
 
   /** A request has said what it read of blocks: now and then a run begins. */

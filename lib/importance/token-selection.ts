@@ -3,6 +3,7 @@
 // that the sequence has exactly. Keys were stored with their rotary positions, so packed tokens keep theirs. What does not depend on a layer's
 // queries is read while the layers before it are computed (layer-reads.ts).
 
+import { EitherSignal } from '../base/either-signal.js';
 import { createError, isKvError } from '../base/errors.js';
 import { abortSignal, checkInteger, integer, notConstructible, number, optional, readOptions, type Field } from '../base/options.js';
 import { describe } from '../base/phrases.js';
@@ -140,10 +141,18 @@ export class TokenSelection {
     this.#reads.stop();
   }
 
-  async #load(layer: number, stored: StoredLayer, { queries, queryHeads, scale, signal: given }: ReadQueries): Promise<SelectedRows> {
-    const { rules, totals, notes, from, to } = this.#parts;
-    const limits = [AbortSignal.timeout(rules.layerTimeoutMs), this.#reads.stopped];
-    const signal = AbortSignal.any(given === undefined ? limits : [...limits, given]);
+  async #load(layer: number, stored: StoredLayer, read: ReadQueries): Promise<SelectedRows> {
+    const limits = AbortSignal.any([AbortSignal.timeout(this.#parts.rules.layerTimeoutMs), this.#reads.stopped]);
+    const either = new EitherSignal(limits, read.signal);
+    try {
+      return await this.#loadUntil(either.signal, layer, stored, read);
+    } finally {
+      either.forget();
+    }
+  }
+
+  async #loadUntil(signal: AbortSignal, layer: number, stored: StoredLayer, { queries, queryHeads, scale }: ReadQueries): Promise<SelectedRows> {
+    const { totals, notes, from, to } = this.#parts;
     const { dim, heads: kvHeads, dtype } = stored.key;
     const tokens = to - from;
     const keys = await ended(signal, this.#reads.lookedAt(layer));
