@@ -234,7 +234,7 @@ export class CacheTiers {
   /** What each tier has, and what was done since the cache was opened. */
   metrics(): TiersMetrics {
     return {
-      waitingTexts: this.#finished.count, droppedTexts: this.#finished.dropped + this.#demotions.unstored, interruptedTransfers: this.#transfers.interrupted,
+      waitingTexts: this.#demotions.waiting, droppedTexts: this.#finished.dropped + this.#demotions.unstored, interruptedTransfers: this.#transfers.interrupted,
       staging: this.#copies.staging,
       prefillTokensPerMs: this.#promotions.prefill.tokensPerMs, promotions: { ...this.#promotions.totals.ends },
       prefetches: { ...this.#promotions.totals.hintEnds }, promotionTimes: this.#promotions.totals.times, selections: this.selections.totals.copy(),

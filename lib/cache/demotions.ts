@@ -45,6 +45,11 @@ export class Demotions {
     });
   }
 
+  /** Finished texts that wait to be stored, those to be tried again among them. */
+  get waiting(): number {
+    return this.#finished.count + this.#postponed.length;
+  }
+
   /** Resolves when every finished text has been offered to the tiers. */
   async settled(): Promise<void> {
     if (this.#postponed.length > 0) this.#wake();

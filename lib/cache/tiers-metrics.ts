@@ -54,7 +54,7 @@ export interface TierMetrics {
 export interface TiersMetrics {
   /** One for each, in their order. */
   readonly tiers: readonly TierMetrics[];
-  /** Finished texts that wait to be stored. */
+  /** Finished texts that wait to be stored, those among them that could not be read to their end and are tried again. */
   readonly waitingTexts: number;
   /** Finished texts of which a tier wanted more than it got: too many waited, or they were evicted too soon. */
   readonly droppedTexts: number;

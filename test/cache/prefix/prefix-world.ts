@@ -15,7 +15,16 @@ interface Live {
   readonly isCached: boolean;
   /** Tokens for which memory is earmarked, at most. */
   readonly earmarkedTokens: number;
+  /** Of tokens that were there when it began. */
+  readonly foundTokens: number;
   text: number[];
+}
+
+/** A text of which a sequence has tokens. */
+export interface UsedText {
+  readonly domain: string;
+  readonly text: readonly number[];
+  readonly tokens: number;
 }
 
 export interface WorldOptions {
@@ -49,6 +58,8 @@ export class PrefixWorld {
   readonly #everStored: Map<string, Set<string>>;
   readonly #texts: number[][] = [];
   #live: Live[] = [];
+  /** Released, and their fences may not have passed. */
+  #retiring: UsedText[] = [];
   #step = 0;
 
   constructor(bench: CacheBench, random: Random, { isExact, alphabet, keepsTexts = isExact, survivesReset = false }: WorldOptions) {
@@ -115,7 +126,7 @@ export class PrefixWorld {
     for (const how of ['adoptedTokens', 'aliasedTokens', 'copiedTokens'] as const) this.count(how, cachedBy[how]);
     const live = {
       sequence: outcome, domain, isStored: caching === 'read-write' || caching === 'write', isCached: caching !== 'off',
-      earmarkedTokens: reserve === 'prompt' ? tokens.length : 0, text: tokens,
+      earmarkedTokens: reserve === 'prompt' ? tokens.length : 0, foundTokens: cachedTokens, text: tokens,
     };
     this.#live.push(live);
     this.#assertBytes(live);
@@ -169,8 +180,12 @@ export class PrefixWorld {
     this.#assertBytes(live);
     this.#live = this.#live.filter((other) => other !== live);
     this.remember(live.text);
-    if (this.#random.chance(0.8)) live.sequence.release();
-    else live.sequence.release({ fence: { step: this.#step + this.#random.integer(2) } });
+    if (this.#random.chance(0.8)) {
+      live.sequence.release();
+      return;
+    }
+    this.#retiring.push(...usedTexts(live));
+    live.sequence.release({ fence: { step: this.#step + this.#random.integer(2) } });
   }
 
   #fork(): void {
@@ -179,7 +194,7 @@ export class PrefixWorld {
     const outcome = this.#try(() => live.sequence.fork());
     if (typeof outcome === 'string') return;
     this.count('forks', 1);
-    const fork = { ...live, sequence: outcome };
+    const fork = { ...live, sequence: outcome, foundTokens: live.sequence.length };
     this.expect(outcome.length === live.sequence.length, 'a fork of another length');
     this.#live.push(fork);
     this.#assertBytes(fork);
@@ -208,6 +223,7 @@ export class PrefixWorld {
   completeStep(): void {
     this.#step += 1;
     this.#cache.completeStep(this.#step);
+    this.#retiring = [];
   }
 
   #reset(): void {
@@ -222,6 +238,11 @@ export class PrefixWorld {
   /** Rows that sequences of another kind need at most. */
   otherRows(): number {
     return 0;
+  }
+
+  /** What sequences of another kind use. */
+  otherTexts(): readonly UsedText[] {
+    return [];
   }
 
   /** Later prompts may begin like this. */
@@ -267,6 +288,19 @@ export class PrefixWorld {
     return longestMatch(this.#stored.get(domain), text);
   }
 
+  /**
+   * Of the first `tokens` tokens of a text, those that are found where all of them are cached. A sequence that begins inside a row has a copy
+   * of that row's tokens, which the index does not know before it computes on: where all other texts with these tokens go, what does not fill the row is found again only then.
+   */
+  surelyFound(domain: string, text: readonly number[], tokens: number): number {
+    const { layout } = this.#cache;
+    const rows = Math.ceil(layout.rowsFor(tokens) / layout.groupRows) * layout.groupRows;
+    const whole = layout.tokensIn(Math.max(0, rows - layout.groupRows));
+    const end = layout.tokensIn(rows);
+    const isInRow = (used: UsedText): boolean => used.domain === domain && used.tokens > whole && used.tokens < end && used.text.slice(0, whole + 1).every((token, at) => token === text[at]);
+    return tokens < end && [...this.#live.flatMap(usedTexts), ...this.#retiring, ...this.otherTexts()].some(isInRow) ? whole : tokens;
+  }
+
   #assertBytes({ sequence, text, domain }: Live): void {
     const keys = keysOf(text, domain);
     for (let token = 0; token < sequence.length; token += 1) {
@@ -295,6 +329,11 @@ export class PrefixWorld {
   expect(condition: boolean, problem: string): void {
     if (!condition) throw new Error(`${problem} (slots: ${this.#live.map(({ sequence }) => sequence.slot).join()}; ${this.#bench.pool().freePages} pages free)`);
   }
+}
+
+/** What it has now, and what it began with. */
+function usedTexts({ domain, text, sequence: { length }, foundTokens }: Live): UsedText[] {
+  return [{ domain, text, tokens: length }, { domain, text, tokens: foundTokens }];
 }
 
 function longestMatch(texts: ReadonlySet<string> | undefined, text: readonly number[]): number {

@@ -1,10 +1,13 @@
-// Which finished texts are dropped when too many wait to be stored.
+// Finished texts that wait to be stored: which are dropped when too many wait, and what is told of them.
 
 import test from 'ava';
 
 import { FinishedTexts } from '#internal/cache/finished-texts.js';
 import type { KnownTokens } from '#internal/cache/sequence-tokens.js';
 import type { PrefixIndex } from '#internal/prefix/prefix-index.js';
+import { drivers } from '../../helpers/cache.js';
+import { PlainTier } from './plain-tier.js';
+import { benchOf, close, serve, textOf } from './tier-bench.js';
 
 const index = { domainOf: () => ({ key: 'any' }) } as unknown as PrefixIndex;
 
@@ -37,3 +40,25 @@ test('where too many tokens wait, texts whose prompts found nothing are dropped 
   finished.note(known(9, 20, 10), index);
   t.is(finished.count, 0);
 });
+
+for (const on of drivers) {
+  test(`a text that could not be read to its end is told as waiting, and is stored the next time (${on})`, async (t) => {
+    const tier = new PlainTier('mine');
+    const bench = benchOf(t, [tier], { on });
+    const { prefixes } = bench.cache;
+    const counts = (): number[] => [prefixes.tiers!.metrics().waitingTexts, tier.blocks.size, prefixes.tiers!.metrics().droppedTexts];
+    await prefixes.tiers!.ready();
+    const user = bench.cache.acquire({ tokens: textOf(20, 3) });
+    tier.put = async (record, payload) => {
+      if (tier.puts === 0) t.throws(() => prefixes.reset(), { code: 'KV_PREFIX_IN_USE' }); // it ends what is being read
+      return PlainTier.prototype.put.call(tier, record, payload);
+    };
+    serve(bench, textOf(40), 1);
+    await prefixes.tiers!.settled();
+    t.deepEqual(counts(), [1, 1, 0]);
+    await prefixes.tiers!.settled();
+    t.deepEqual(counts(), [0, 3, 0]);
+    user.release();
+    await close(bench);
+  });
+}

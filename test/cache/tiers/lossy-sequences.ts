@@ -5,6 +5,7 @@ import { allHeads, firstAndLast, isKvError, probeHeads, randomTokens, type Acqui
 
 import type { Random } from '#internal/base/random.js';
 import type { CacheBench } from '../../helpers/cache.js';
+import type { UsedText } from '../prefix/prefix-world.js';
 import { domainOf, keysOf, Speaker } from '../prefix/spoken.js';
 
 interface Lossy {
@@ -51,6 +52,11 @@ export class LossySequences {
   get rows(): number {
     const { layout } = this.#bench.cache;
     return this.#live.reduce((sum, { sequence, text }) => sum + Math.max(sequence.mappedRows, layout.rowsFor(text.length)) + layout.groupRows, 0);
+  }
+
+  /** What they found. */
+  get texts(): readonly UsedText[] {
+    return this.#live.map(({ sequence, text, domain }) => ({ domain, text, tokens: sequence.selection!.exactTokens }));
   }
 
   /** A prompt gets a sequence with selected tokens, where tiers have some of it. `isOver`: its layers are loaded, or will not be. Throws what `acquire` throws. */
