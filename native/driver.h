@@ -1,5 +1,7 @@
 // Driver: the only part that depends on the machine. Each call with its pre- and post-conditions; a
-// driver's capabilities are data (DriverInfo), not a subclass to test for.
+// driver's capabilities are data (DriverInfo), not a subclass to test for. All calls are pure, so that a driver that
+// passes its calls on to another compiles only when it passes on all; those with a body here do for a driver that has
+// no better way.
 //
 // Threads: every method may be called from any thread at any time; calls on overlapping ranges must be ordered by the
 // caller. Calls that touch the device are made inside a DriverScope (which makes the CUDA context current).
@@ -15,6 +17,11 @@
 #include "status.h"
 
 namespace vkv {
+
+class DriverHost;
+namespace cuda {
+class DriverCuda;
+}
 
 using PageHandle = uint64_t;  // one physical page; 0 is never valid
 using Stream = uint64_t;      // the driver's own stream handle (a CUstream); 0 is its default stream
@@ -32,7 +39,8 @@ enum class Unavailable : int64_t {
 };
 
 struct DriverInfo {
-  std::string kind;                 // "cuda", "host", "mock": the addon knows the class by it, so no other may share it
+  std::string kind;                 // "cuda", "host", "mock": its name, for errors and defaults
+  std::string kernels = "none";     // whose work its memory and streams take: "cpu", "cuda", or "none" of this package
   std::string device_name;          // "NVIDIA H200", "host memory"
   int32_t device = 0;               // ordinal
   int32_t driver_version = 0;       // CUDA: 13000 for 13.0; host: 0
@@ -70,10 +78,13 @@ class Driver {
   virtual ~Driver() = default;  // releases what is left; never terminates
 
   virtual const DriverInfo& info() const = 0;
+  // What only one class of driver can do: this driver, or one that it passes its calls on to; null where there is none.
+  virtual DriverHost* AsHost() = 0;
+  virtual cuda::DriverCuda* AsCuda() = 0;
   virtual Status QueryMemory(MemoryInfo& memory) = 0;
   // Whether kernel mappings run short (host): new pages, which merge with their neighbours, are then better than free
   // ones.
-  virtual bool IsShortOfMappings() { return false; }
+  virtual bool IsShortOfMappings() = 0;
   // True after a sticky failure: every later call returns kDriverLost and changes nothing.
   virtual bool is_lost() const = 0;
 
@@ -98,11 +109,8 @@ class Driver {
   virtual Status Map(uint64_t address, uint64_t page_bytes, PageHandle page) = 0;
   // Maps pages side by side from `address` on, one after the other as Map does. On failure the first `mapped` are
   // mapped.
-  virtual Status MapEach(uint64_t address, uint64_t page_bytes, std::span<const PageHandle> pages, uint64_t& mapped) {
-    for (mapped = 0; mapped < pages.size(); ++mapped)
-      if (Status status = Map(address + mapped * page_bytes, page_bytes, pages[mapped]); !status.ok()) return status;
-    return Ok();
-  }
+  virtual Status MapEach(uint64_t address, uint64_t page_bytes, std::span<const PageHandle> pages,
+                         uint64_t& mapped) = 0;
   // Gives read and write access. Pre: the whole range is mapped; may span many pages.
   virtual Status SetAccess(uint64_t address, uint64_t bytes) = 0;
   // Pre: whole mappings, no hole; may span many pages. Post: unmapped, access gone, the pages live on.
@@ -110,15 +118,12 @@ class Driver {
 
   // From BeginUndo to EndUndo pages are mapped again that were unmapped just before: no limit of the driver's own
   // refuses that. Use UndoScope.
-  virtual void BeginUndo() {}
-  virtual void EndUndo() {}
+  virtual void BeginUndo() = 0;
+  virtual void EndUndo() = 0;
 
   // Of mapped memory that the CPU may read, the bytes from `address` on, at most `bytes`, that lie side by side in one
   // file of the process, so that one system call can map them a second time; 0: not known.
-  virtual uint64_t SharedRunBytes(uint64_t address, uint64_t bytes) {
-    (void)address, (void)bytes;
-    return 0;
-  }
+  virtual uint64_t SharedRunBytes(uint64_t address, uint64_t bytes) = 0;
 
   // Copies between plain memory and mapped addresses; done when the call returns. They come after what was queued
   // through this driver on its default stream, and after nothing else: a caller waits for any other stream first.
@@ -126,14 +131,10 @@ class Driver {
   virtual Status Write(uint64_t to, const void* from, uint64_t bytes) = 0;
   virtual Status Read(void* to, uint64_t from, uint64_t bytes) = 0;
   // Write for each piece, in order. On failure those before it may be written.
-  virtual Status WriteEach(std::span<const WritePiece> pieces) {
-    for (const WritePiece& piece : pieces)
-      if (Status status = Write(piece.to, piece.from, piece.bytes); !status.ok()) return status;
-    return Ok();
-  }
+  virtual Status WriteEach(std::span<const WritePiece> pieces) = 0;
   // Read of a few bytes at addresses that may never have been touched: where their first touch would be a page fault
   // (host), the system copies instead.
-  virtual Status ReadUntouched(void* to, uint64_t from, uint64_t bytes) { return Read(to, from, bytes); }
+  virtual Status ReadUntouched(void* to, uint64_t from, uint64_t bytes) = 0;
   // Registers memory of this process, so that the device copies there by itself while the CPU goes on. `address` and
   // `bytes` are multiples of 4,096; the range overlaps no registered one, is no device's, and shows the same memory
   // until UnregisterHost. A refusal (a limit on locked memory, say) leaves it as it was. Without streams: does nothing.
@@ -142,10 +143,7 @@ class Driver {
   virtual Status UnregisterHost(uint64_t address) = 0;
   // The address at which the device's own work sees memory registered from `address` on, until UnregisterHost.
   // kDriverUnsupported, or the driver's refusal, where it does not.
-  virtual Status FindOnDevice(uint64_t address, uint64_t& on_device) {
-    (void)on_device;
-    return Fail(Code::kDriverUnsupported, "FindOnDevice", static_cast<int64_t>(address));
-  }
+  virtual Status FindOnDevice(uint64_t address, uint64_t& on_device) = 0;
   // Copies mapped memory into plain memory, queued on `stream` where all of it lies in one registered range; to memory
   // without any it is done when the call returns. kCopyOutOfRange as Read.
   virtual Status Download(void* to, uint64_t from, uint64_t bytes, Stream stream) = 0;
@@ -167,6 +165,37 @@ class Driver {
   virtual Status WaitEvent(Stream stream, Event event) = 0;
   virtual Status DestroyEvent(Event event) = 0;
 };
+
+inline DriverHost* Driver::AsHost() { return nullptr; }
+
+inline cuda::DriverCuda* Driver::AsCuda() { return nullptr; }
+
+inline bool Driver::IsShortOfMappings() { return false; }
+
+inline Status Driver::MapEach(uint64_t address, uint64_t page_bytes, std::span<const PageHandle> pages,
+                              uint64_t& mapped) {
+  for (mapped = 0; mapped < pages.size(); ++mapped)
+    if (Status status = Map(address + mapped * page_bytes, page_bytes, pages[mapped]); !status.ok()) return status;
+  return Ok();
+}
+
+inline void Driver::BeginUndo() {}
+
+inline void Driver::EndUndo() {}
+
+inline uint64_t Driver::SharedRunBytes(uint64_t, uint64_t) { return 0; }
+
+inline Status Driver::WriteEach(std::span<const WritePiece> pieces) {
+  for (const WritePiece& piece : pieces)
+    if (Status status = Write(piece.to, piece.from, piece.bytes); !status.ok()) return status;
+  return Ok();
+}
+
+inline Status Driver::ReadUntouched(void* to, uint64_t from, uint64_t bytes) { return Read(to, from, bytes); }
+
+inline Status Driver::FindOnDevice(uint64_t address, uint64_t&) {
+  return Fail(Code::kDriverUnsupported, "FindOnDevice", static_cast<int64_t>(address));
+}
 
 // Makes the driver's device current for one batch of calls on this thread.
 class DriverScope {

@@ -121,6 +121,11 @@ export class Driver {
     return this.info.kind;
   }
 
+  /** Whether its streams are threads of this process. */
+  get #isOnCpu(): boolean {
+    return this.info.kernels === 'cpu';
+  }
+
   /** Whether the device has failed for good: every later call fails, and only a new process helps. */
   get isLost(): boolean {
     return this.#native.isLost();
@@ -146,7 +151,7 @@ export class Driver {
     this.#checkOpen('acquire a stream');
     const stream = this.#idleStreams.pop() ?? this.#native.createStream();
     this.#lentStreams.add(stream);
-    if (this.kind === 'host' && !this.#work.has(stream)) this.#work.set(stream, new StreamWork(this.#native, stream));
+    if (this.#isOnCpu && !this.#work.has(stream)) this.#work.set(stream, new StreamWork(this.#native, stream));
     return stream;
   }
 
@@ -161,7 +166,7 @@ export class Driver {
     this.#checkOpen('wait for a stream');
     const membership = this.addUser({ close: () => { /* nothing of its own */ } });
     try {
-      if (this.kind === 'host') await this.workOn(stream, owner)?.wait(signal);
+      if (this.#isOnCpu) await this.workOn(stream, owner)?.wait(signal);
       else await this.#native.synchronizeAsync(stream);
     } finally {
       this.removeUser(membership.memory);
@@ -171,7 +176,7 @@ export class Driver {
 
   /** On host, what is queued on a stream that was acquired; undefined for the default stream, and on devices. @internal */
   workOn(stream: bigint, owner: string): StreamWork | undefined {
-    if (this.kind !== 'host' || stream === 0n) return undefined;
+    if (!this.#isOnCpu || stream === 0n) return undefined;
     const known = this.#work.get(stream);
     if (known !== undefined && this.#lentStreams.has(stream)) return known;
     throw createError('KV_INVALID_OPTION', {

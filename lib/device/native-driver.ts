@@ -2,6 +2,8 @@
 
 export interface NativeDriverInfo {
   readonly kind: 'cuda' | 'host' | 'mock';
+  /** Whose work its memory and streams take: `cpu`: streams are threads of this process; `none`: of no kernels of this package. */
+  readonly kernels: 'cpu' | 'cuda' | 'none';
   readonly deviceName: string;
   readonly device: number;
   readonly driverVersion: number;

@@ -2,7 +2,7 @@
 // the images in turn, since a driver may refuse one and take the next.
 
 import { createError, isKvError } from '../base/errors.js';
-import { Driver, type DriverKind } from '../device/driver.js';
+import { Driver } from '../device/driver.js';
 import { native } from '../device/native.js';
 import { abortSignal, instanceOf, optional, readOptions } from '../base/options.js';
 import { kernelImages } from './kernel-image.js';
@@ -17,13 +17,9 @@ const loaded = new WeakMap<Driver, string>();
 /** Loads in progress by driver, shared by concurrent callers. The driver cannot be closed before its promise settles. */
 const underWay = new WeakMap<Driver, Promise<void>>();
 
-/** By the kind of a driver: the kernels that work on its memory. The mock simulates the CUDA kernels. */
-const kernelsByKind: Readonly<Partial<Record<DriverKind, 'cpu' | 'cuda'>>> = { host: 'cpu', cuda: 'cuda', mock: 'cuda' };
-
 /** The kernels that work on a driver's memory. Throws KV_DRIVER_UNSUPPORTED where there are none. @internal */
-export function kernelsOf({ kind, info: { device, deviceName } }: Driver): 'cpu' | 'cuda' {
-  const kernels = kernelsByKind[kind];
-  if (kernels !== undefined) return kernels;
+export function kernelsOf({ kind, info: { kernels, device, deviceName } }: Driver): 'cpu' | 'cuda' {
+  if (kernels !== 'none') return kernels;
   throw createError('KV_DRIVER_UNSUPPORTED', {
     call: 'loadKernels', status: 0, statusName: '', device, deviceName, feature: `the kernels of this package (its driver is of kind '${kind}')`,
   });

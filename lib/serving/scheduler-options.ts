@@ -128,7 +128,7 @@ export function completeOptions({ now, timer, order, ...given }: Given): ReadSch
   return {
     ...given, order: checkedOrder(order), clock: checkedClock(now, timer), vocabularyTokens, sideTensors, canSelect: given.engine.canSelect === true, keepsPrefixes: prefixes.isOn,
     maxBatch: Math.min(given.maxBatch ?? maxSequences, maxSequences),
-    prefillTokensPerStep: given.prefillTokensPerStep ?? (driver.kind === 'host' ? prefillTokensOnHost : prefillTokensElsewhere),
+    prefillTokensPerStep: given.prefillTokensPerStep ?? (driver.info.kernels === 'cpu' ? prefillTokensOnHost : prefillTokensElsewhere),
     watermarkRows: given.watermarkRows ?? Math.max(1, Math.floor(budgetRows / 100)),
   };
 }

@@ -20,20 +20,16 @@ std::shared_ptr<PinnedArena> NativeArena::Of(const Napi::Value& value) {
 NativeArena::NativeArena(const Napi::CallbackInfo& info) : Napi::ObjectWrap<NativeArena>(info) {
   device_ = NativeDriver::Of(info[0]);
   host_ = NativeDriver::Of(info[1]);
-  const bool is_host = host_ && host_->info().kind == "host";
-  if (!device_ || !is_host) {
+  if (!device_ || !host_ || host_->AsHost() == nullptr) {
     ThrowIfFailed(info.Env(), Fail(Code::kDriverMisuse, "NativeArena"));
     return;
   }
   std::unique_ptr<RowScatter> scatter;
-  if (IsCudaClass(*device_) && device_->info().has_memory) {
+  if (cuda::DriverCuda* const cuda = device_->AsCuda(); cuda != nullptr && device_->info().has_memory) {
     const std::span<const uint8_t> image = Arguments(info, "NativeArena").Uint8s(2);
     const DriverScope scope(*device_);
     Status status = scope.status();
-    if (status.ok() && !image.empty()) {
-      auto& cuda = static_cast<cuda::DriverCuda&>(*device_);
-      status = kernels::cuda::CudaRowScatter::Open(cuda, image.data(), scatter);
-    }
+    if (status.ok() && !image.empty()) status = kernels::cuda::CudaRowScatter::Open(*cuda, image.data(), scatter);
     if (!status.ok() && status.code != Code::kKernelsRefused) {
       ThrowIfFailed(info.Env(), status, KindOf(device_));
       device_.reset();
@@ -41,7 +37,7 @@ NativeArena::NativeArena(const Napi::CallbackInfo& info) : Napi::ObjectWrap<Nati
       return;
     }
   }
-  arena_ = PinnedArena::Open(device_, std::static_pointer_cast<DriverHost>(host_), std::move(scatter));
+  arena_ = PinnedArena::Open(device_, std::shared_ptr<DriverHost>(host_, host_->AsHost()), std::move(scatter));
   (void)napi_type_tag_object(info.Env(), info.This(), &kTag);
 }
 

@@ -15,7 +15,7 @@ std::shared_ptr<kernels::WorkerPool> EnvContext::WorkersOf(const std::shared_ptr
 // Streams before the threads that work for them, and before what their commands use.
 void EnvContext::StopForTeardown() {
   for (const auto& known : host_drivers)
-    if (const auto driver = known.lock()) static_cast<DriverHost&>(*driver).StopStreams();
+    if (const auto driver = known.lock()) driver->AsHost()->StopStreams();
   stream_marks.Close();
   for (Stoppable* stoppable : stoppables) stoppable->StopForTeardown();
   workers->Stop();

@@ -103,7 +103,7 @@ NativeDense::NativeDense(const Napi::CallbackInfo& info) : Napi::ObjectWrap<Nati
 NativeDense::~NativeDense() { CloseSet(); }
 
 Status NativeDense::OpenSet(Napi::Env env, Arguments& options) {
-  if (!driver_ || KindOf(driver_) == "host") {
+  if (!driver_ || driver_->AsHost() != nullptr) {
     const std::string instructions = options.String("instructions");
     const auto threads = static_cast<int32_t>(options.Integer("threads", 1, 1024));
     stream_ = HostStreamOf(driver_, options);
@@ -116,11 +116,12 @@ Status NativeDense::OpenSet(Napi::Env env, Arguments& options) {
   const kernels::CublasChoice choice = ToChoice(options);
   const uint64_t stream = options.Address("stream");
   const std::string module = options.String("module");
-  if (!IsCudaClass(*driver_)) options.Refuse();
+  cuda::DriverCuda* const cuda = driver_->AsCuda();
+  if (cuda == nullptr) options.Refuse();
   VKV_RETURN_IF_ERROR(options.status());
   DriverScope scope(*driver_);
   VKV_RETURN_IF_ERROR(scope.status());
-  return kernels::CudaDense::Open(static_cast<cuda::DriverCuda&>(*driver_), module, stream, choice, dense_);
+  return kernels::CudaDense::Open(*cuda, module, stream, choice, dense_);
 }
 
 void NativeDense::CloseSet() {

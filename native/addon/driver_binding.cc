@@ -125,6 +125,7 @@ Napi::Value NativeDriver::Info(const Napi::CallbackInfo& info) {
   const DriverInfo& from = driver_->info();
   Napi::Object to = Napi::Object::New(env);
   to.Set("kind", from.kind);
+  to.Set("kernels", from.kernels);
   to.Set("deviceName", from.device_name);
   to.Set("device", from.device);
   to.Set("driverVersion", from.driver_version);
@@ -278,8 +279,8 @@ Napi::Value NativeDriver::MarkStream(const Napi::CallbackInfo& info) {
     Arguments given(info, "markStream");
     const int64_t id = given.Integer(1, 0, kLargestInteger);
     const bool is_awaited = given.Boolean(2);
-    const auto stream =
-        driver.info().kind == "host" ? static_cast<DriverHost&>(driver).FindStream(ToUint64(info[0])) : nullptr;
+    DriverHost* const host = driver.AsHost();
+    const auto stream = host != nullptr ? host->FindStream(ToUint64(info[0])) : nullptr;
     if (!stream || !given.ok()) return Fail(Code::kDriverMisuse, "markStream", static_cast<int64_t>(ToUint64(info[0])));
     auto* const marks = &ContextOf(info.Env()).stream_marks;
     if (is_awaited) marks->Await(1);
@@ -295,8 +296,8 @@ Napi::Value NativeDriver::EndAwait(const Napi::CallbackInfo& info) {
 
 Napi::Value NativeDriver::CancelStream(const Napi::CallbackInfo& info) {
   return Run(info.Env(), [&](Driver& driver) {
-    const auto stream =
-        driver.info().kind == "host" ? static_cast<DriverHost&>(driver).FindStream(ToUint64(info[0])) : nullptr;
+    DriverHost* const host = driver.AsHost();
+    const auto stream = host != nullptr ? host->FindStream(ToUint64(info[0])) : nullptr;
     if (!stream) return Fail(Code::kDriverMisuse, "cancelStream", static_cast<int64_t>(ToUint64(info[0])));
     stream->Cancel();
     return Ok();
@@ -306,7 +307,8 @@ Napi::Value NativeDriver::CancelStream(const Napi::CallbackInfo& info) {
 std::shared_ptr<HostStream> HostStreamOf(const std::shared_ptr<Driver>& driver, Arguments& options) {
   const uint64_t stream = options.Address("stream");
   if (!driver || stream == 0) return nullptr;
-  auto found = static_cast<DriverHost&>(*driver).FindStream(stream);
+  DriverHost* const host = driver->AsHost();
+  auto found = host != nullptr ? host->FindStream(stream) : nullptr;
   if (!found) options.Refuse(static_cast<int64_t>(stream));
   return found;
 }
@@ -338,11 +340,12 @@ Napi::Value NativeDriver::DestroyEvent(const Napi::CallbackInfo& info) {
 // Host only (the mock is scripted through its device): the nth next system call of a kind fails with an errno.
 Napi::Value NativeDriver::FailCall(const Napi::CallbackInfo& info) {
   return Run(info.Env(), [&](Driver& driver) {
-    if (driver.info().kind != "host") return Fail(Code::kDriverMisuse, "failCall");
+    DriverHost* const host = driver.AsHost();
+    if (host == nullptr) return Fail(Code::kDriverMisuse, "failCall");
     Arguments given(info, "failCall");
     const std::string kind = given.String(0);
     if (!given.ok()) return given.status();
-    return static_cast<DriverHost&>(driver).FailCall(kind, ToInt32(info[1]), ToInt32(info[2]));
+    return host->FailCall(kind, ToInt32(info[1]), ToInt32(info[2]));
   });
 }
 

@@ -73,9 +73,6 @@ std::shared_ptr<HostStream> HostStreamOf(const std::shared_ptr<Driver>& driver, 
 // The kind of a driver, for errors; empty without one.
 inline std::string KindOf(const std::shared_ptr<Driver>& driver) { return driver ? driver->info().kind : ""; }
 
-// Whether its class is cuda::DriverCuda, which alone loads and launches kernels of a device.
-inline bool IsCudaClass(const Driver& driver) { return driver.info().kind == "cuda" || driver.info().kind == "mock"; }
-
 }  // namespace vkv::addon
 
 #endif  // VKV_ADDON_DRIVER_BINDING_H_

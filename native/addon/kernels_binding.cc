@@ -87,7 +87,7 @@ NativeKernels::~NativeKernels() {
 
 Status NativeKernels::OpenSet(Napi::Env env, Arguments& options) {
   if (!driver_) return Fail(Code::kClosed, "driver");
-  if (driver_->info().kind == "host") {
+  if (driver_->AsHost() != nullptr) {
     const std::string instructions = options.String("instructions");
     const auto threads = static_cast<int32_t>(options.Integer("threads", 1, 1024));
     stream_ = HostStreamOf(driver_, options);
@@ -99,11 +99,12 @@ Status NativeKernels::OpenSet(Napi::Env env, Arguments& options) {
   const std::string module = options.String("module");
   const uint64_t stream = options.Address("stream");
   const auto workspace_bytes = static_cast<uint64_t>(options.Integer("workspaceBytes", 0, kLargestInteger));
-  if (!IsCudaClass(*driver_)) options.Refuse();
+  cuda::DriverCuda* const cuda = driver_->AsCuda();
+  if (cuda == nullptr) options.Refuse();
   VKV_RETURN_IF_ERROR(options.status());
   DriverScope scope(*driver_);
   VKV_RETURN_IF_ERROR(scope.status());
-  return kernels::CudaKernels::Open(static_cast<cuda::DriverCuda&>(*driver_), module, stream, workspace_bytes, set_);
+  return kernels::CudaKernels::Open(*cuda, module, stream, workspace_bytes, set_);
 }
 
 void NativeKernels::CloseSet() {
@@ -223,7 +224,7 @@ Napi::Value NativeKernels::PrefillAttention(const Napi::CallbackInfo& info) {
 
 template <typename Call>
 Napi::Value NativeKernels::RunOnDevice(Napi::Env env, Arguments& given, Call call) {
-  if (driver_ && driver_->info().kind == "host") given.Refuse();
+  if (driver_ && driver_->AsHost() != nullptr) given.Refuse();
   if (!set_ || !given.ok()) {
     ThrowIfFailed(env, set_ ? given.status() : Fail(Code::kClosed, "kernels"));
     return env.Undefined();

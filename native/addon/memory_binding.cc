@@ -47,7 +47,7 @@ Status NativeMemory::Open(uint64_t bytes) {
 
 void NativeMemory::CloseMemory() {
   if (!memory_) return;
-  if (KindOf(driver_) == "host") static_cast<DriverHost&>(*driver_).WaitForStreams();  // as a device's driver does
+  if (DriverHost* const host = driver_->AsHost(); host != nullptr) host->WaitForStreams();  // as a device's driver does
   DriverScope scope(*driver_);  // where it fails, nothing is left to give back
   memory_.reset();
 }

@@ -25,14 +25,14 @@ Status ReadRequest(const Napi::CallbackInfo& info, const char* call, Request& re
   request.module = given.String(1);
   request.image = given.Uint8s(2);
   if (!request.driver) return Fail(Code::kClosed, "driver");
-  if (!IsCudaClass(*request.driver) || request.image.empty()) given.Refuse();
+  if (request.driver->AsCuda() == nullptr || request.image.empty()) given.Refuse();
   return given.status();
 }
 
 Status Load(Driver& driver, const std::string& module, const void* image, std::string& log) {
   DriverScope scope(driver);
   VKV_RETURN_IF_ERROR(scope.status());
-  return static_cast<cuda::DriverCuda&>(driver).LoadModule(module, image, kernels::cuda::PackageKernels(), log);
+  return driver.AsCuda()->LoadModule(module, image, kernels::cuda::PackageKernels(), log);
 }
 
 // Keeps the driver and a copy of the image until the thread is done. Plain Node-API, because JavaScript may no longer

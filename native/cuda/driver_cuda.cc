@@ -42,6 +42,7 @@ Subject AboutCopy(uint64_t address, uint64_t bytes) {
 Status DriverCuda::Open(std::shared_ptr<CudaApi> api, int device, const char* kind, std::unique_ptr<Driver>& driver) {
   DriverInfo info;
   info.kind = kind;
+  info.kernels = "cuda";
   CUdevice handle = 0;
   CUcontext context = nullptr;
   VKV_RETURN_IF_ERROR(FindDevice(*api, device, handle, info));

@@ -39,7 +39,10 @@ class DriverCuda final : public Driver {
   DriverCuda& operator=(const DriverCuda&) = delete;
 
   const DriverInfo& info() const override { return info_; }
+  DriverHost* AsHost() override { return Driver::AsHost(); }
+  DriverCuda* AsCuda() override { return this; }
   Status QueryMemory(MemoryInfo& memory) override;
+  bool IsShortOfMappings() override { return Driver::IsShortOfMappings(); }
   bool is_lost() const override { return lost_result_.load(std::memory_order_acquire) != CUDA_SUCCESS; }
 
   // Also relaxes the thread's stream capture mode, so that mapping is legal while a stream is being
@@ -53,11 +56,21 @@ class DriverCuda final : public Driver {
   Status CreatePage(uint64_t page_bytes, uint64_t near, PageHandle& page) override;
   Status ReleasePage(PageHandle page, uint64_t page_bytes) override;
   Status Map(uint64_t address, uint64_t page_bytes, PageHandle page) override;
+  Status MapEach(uint64_t address, uint64_t page_bytes, std::span<const PageHandle> pages, uint64_t& mapped) override {
+    return Driver::MapEach(address, page_bytes, pages, mapped);
+  }
   Status SetAccess(uint64_t address, uint64_t bytes) override;
   Status Unmap(uint64_t address, uint64_t bytes) override;
+  void BeginUndo() override { Driver::BeginUndo(); }
+  void EndUndo() override { Driver::EndUndo(); }
+  uint64_t SharedRunBytes(uint64_t address, uint64_t bytes) override { return Driver::SharedRunBytes(address, bytes); }
 
   Status Write(uint64_t to, const void* from, uint64_t bytes) override;
   Status Read(void* to, uint64_t from, uint64_t bytes) override;
+  Status WriteEach(std::span<const WritePiece> pieces) override { return Driver::WriteEach(pieces); }
+  Status ReadUntouched(void* to, uint64_t from, uint64_t bytes) override {
+    return Driver::ReadUntouched(to, from, bytes);
+  }
   Status RegisterHost(uint64_t address, uint64_t bytes) override;
   Status UnregisterHost(uint64_t address) override;
   Status FindOnDevice(uint64_t address, uint64_t& on_device) override;

@@ -46,6 +46,7 @@ Status DriverHost::Open(const HostOptions& options, std::unique_ptr<DriverHost>&
 
   DriverInfo& info = opened->info_;
   info.kind = "host";
+  info.kernels = "cpu";
   info.device_name = "host memory";
   info.granularity_bytes = kGranularityBytes;
   info.default_page_bytes = kDefaultPageBytes;

@@ -68,6 +68,8 @@ class DriverHost final : public Driver {
   Status FailCall(std::string_view kind, uint64_t nth, int error);
 
   const DriverInfo& info() const override { return info_; }
+  DriverHost* AsHost() override { return this; }
+  cuda::DriverCuda* AsCuda() override { return Driver::AsCuda(); }
   Status QueryMemory(MemoryInfo& memory) override;
   bool IsShortOfMappings() override;
   bool is_lost() const override { return false; }
@@ -103,6 +105,9 @@ class DriverHost final : public Driver {
   Status ReadUntouched(void* to, uint64_t from, uint64_t bytes) override;
   Status RegisterHost(uint64_t address, uint64_t bytes) override;
   Status UnregisterHost(uint64_t address) override;
+  Status FindOnDevice(uint64_t address, uint64_t& on_device) override {
+    return Driver::FindOnDevice(address, on_device);
+  }
   Status Download(void* to, uint64_t from, uint64_t bytes, Stream stream) override;
   Status Upload(uint64_t to, const void* from, uint64_t bytes, Stream stream) override;
   Status Copy(uint64_t to, uint64_t from, uint64_t bytes, Stream stream) override;

@@ -52,6 +52,7 @@ export function driverContract(driver: DriverDescription): void {
 function infoContract(driver: DriverDescription, contractTest: ContractTest): void {
   contractTest('the capabilities of the driver are those that its tests assume', [], (t, { info }) => {
     t.is(info.kind, driver.kind);
+    t.is(info.kernels, driver.kind === 'host' ? 'cpu' : 'cuda');
     t.not(info.deviceName, '');
     t.is(info.defaultPageBytes % info.granularityBytes, 0);
     t.is(info.hasHostAccess, driver.lacks['host access'] === undefined);

@@ -36,6 +36,7 @@ for (const [version, way] of [
       kind: 'cuda', deviceName: 'fake device', device: 0, driverVersion: version, computeCapability: 90,
       granularityBytes: 2 ** 21, defaultPageBytes: 2 ** 21, mappingLimit: 0, hasStreams: true, hasZeroedPages: false,
       hasReadableHoles: false,
+      kernels: 'cuda',
     });
     const native = nativeOf(driver);
     const bytes = driver.info.granularityBytes;

@@ -175,7 +175,7 @@ test('a driver of a kind that has no kernels is not supported', async (t) => {
   const device = openDevice();
   const { driver } = device;
   const cache = openCache(driver);
-  Object.defineProperty(driver, 'info', { value: { ...driver.info, kind: 'paged' } });
+  Object.defineProperty(driver, 'info', { value: { ...driver.info, kind: 'paged', kernels: 'none' } });
   const expected = { code: 'KV_DRIVER_UNSUPPORTED', message: /does not support the kernels of this package \(its driver is of kind 'paged'\)/ };
   await t.throwsAsync(loadKernels(driver), expected);
   t.throws(() => new Kernels({ cache }), expected);

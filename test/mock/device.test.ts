@@ -13,7 +13,7 @@ test('without options the device has 1 GiB and pages of 2 MiB', (t) => {
   t.deepEqual(device.driver.info, {
     kind: 'mock', deviceName: 'mock device', device: 0, driverVersion: 13_000, computeCapability: 90,
     granularityBytes: 2 ** 21, defaultPageBytes: 2 ** 21, mappingLimit: 0, hasStreams: true, hasHostAccess: true,
-    hasZeroedPages: false, hasReadableHoles: false, hasMemory: true,
+    hasZeroedPages: false, hasReadableHoles: false, hasMemory: true, kernels: 'cuda',
   });
   t.is(device.driver.memory().totalBytes, 2 ** 30);
   device[Symbol.dispose]();
