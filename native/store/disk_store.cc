@@ -86,7 +86,7 @@ PutState DiskStore::Put(int64_t id, PutRequest request) {
 
 void DiskStore::RunPiece(const std::shared_ptr<RecordRead>& read, size_t piece, AlignedBuffer& scratch,
                          const std::function<void()>& end) {
-  if (read->Run(piece, scratch)) RunPieces(read, read->PlanRest(), scratch, end);
+  if (read->Run(piece, scratch)) end();
 }
 
 void DiskStore::RunPieces(const std::shared_ptr<RecordRead>& read, size_t pieces, AlignedBuffer& scratch,

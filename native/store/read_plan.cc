@@ -67,16 +67,4 @@ void ReadPlan::Divide(const Rules& rules) {
   }
 }
 
-uint64_t ReadPlan::ListParts(const Piece& piece, uint8_t* gap, std::vector<iovec>& parts) const {
-  const uint64_t start = chunks[piece.first_chunk].file_offset;
-  uint64_t at = start;
-  for (size_t k = piece.first_chunk; k < piece.end_chunk; ++k) {
-    const Chunk& chunk = chunks[k];
-    if (chunk.file_offset > at) parts.push_back({gap, chunk.file_offset - at});
-    parts.push_back({copies[chunk.first_copy].target, chunk.bytes});
-    at = chunk.file_offset + chunk.bytes;
-  }
-  return at - start;
-}
-
 }  // namespace vkv::store

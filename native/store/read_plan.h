@@ -4,8 +4,6 @@
 #ifndef VKV_STORE_READ_PLAN_H_
 #define VKV_STORE_READ_PLAN_H_
 
-#include <sys/uio.h>
-
 #include <cstddef>
 #include <span>
 #include <vector>
@@ -16,14 +14,6 @@ namespace vkv::store {
 
 // Of memory that pieces are read through; a record is written by as much at a time.
 inline constexpr uint64_t kScratchBytes = (1 << 20) + 2 * kBlockBytes;
-
-// Bytes of a stripe of the record that are wanted.
-struct ReadRequest {
-  uint32_t stripe = 0;
-  uint64_t offset = 0;
-  uint64_t bytes = 0;
-  uint8_t* target = nullptr;  // null: only check
-};
 
 // Consecutive bytes of a stripe, and where they go.
 struct StripeSpan {
@@ -67,9 +57,6 @@ struct ReadPlan {
            std::span<const StripeSpan> spans);
   // Makes pieces of all that was added; once.
   void Divide(const Rules& rules);
-  // Adds where the chunks of a straight piece go, and `gap` for what lies between them. Returns their bytes in the
-  // file.
-  uint64_t ListParts(const Piece& piece, uint8_t* gap, std::vector<iovec>& parts) const;
 
   std::vector<Copy> copies;
   std::vector<Chunk> chunks;

@@ -7,7 +7,6 @@
 #include <memory>
 #include <vector>
 
-#include "store/guessed_read.h"
 #include "store/read_plan.h"
 #include "store/store_context.h"
 
@@ -17,6 +16,13 @@ enum class ReadState : uint8_t { kGood = 0, kAbsent = 1, kCorrupt = 2, kIo = 3 }
 
 // The header of the record as its file has it now; `moved`: bytes that were read for it. Counts failures.
 ReadState ReadRecordHeader(StoreContext& context, const RecordPlace& place, RecordHeader& header, uint64_t& moved);
+
+struct ReadRequest {
+  uint32_t stripe = 0;
+  uint64_t offset = 0;
+  uint64_t bytes = 0;
+  uint8_t* target = nullptr;  // null: only check
+};
 
 // Rows of tokens of several stripes, packed one behind the other into `target`.
 struct TokenRequests {
@@ -29,21 +35,18 @@ struct TokenRequests {
   std::span<uint8_t> target;     // all of it is filled, or no part is good
 };
 
-// One get. Plan once; then Run each piece once, on any thread, the pieces of several threads in parallel; when all are
-// over PlanRest, and where it says so again.
+// One get. Plan once; then Run each piece once, on any thread, the pieces of several threads in parallel.
 class RecordRead {
  public:
   RecordRead(StoreContext& context, RecordPlace place, std::vector<ReadRequest> requests);
   RecordRead(StoreContext& context, RecordPlace place, TokenRequests tokens);
 
-  // Divides the work, by the header or without it. Returns how many pieces there are; 0 where all states are known.
+  // Reads the header and divides the work. Returns how many pieces there are; 0 where all states are known.
   size_t Plan();
   // The same for every byte of the record, one state per stripe; no targets.
   size_t PlanWhole();
   // True for the last piece to end.
   bool Run(size_t piece, AlignedBuffer& scratch);
-  // What is left to do once all pieces are over, for the thread that ran the last: as `Plan`.
-  size_t PlanRest();
 
   // One ReadState per request or part; for one thread once all pieces are over, as are the two counts.
   std::vector<uint8_t> TakeStates();
@@ -52,15 +55,17 @@ class RecordRead {
   uint64_t read_chunks() const { return plan_.chunks.size(); }
 
  private:
-  size_t PlanByHeader();
   std::shared_ptr<const RecordHeader> ReadHeader();
+  // Reads the header and what is likely to be the first piece with one call: a read of its own for the header would
+  // keep a thread as long as a piece does. False where that did not bring the header.
+  bool ReadFirst(RecordHeader& header, ReadState& state);
+  // Whether `ReadFirst` has read these chunks into their targets.
+  bool IsRead(const ReadPlan::Piece& piece) const;
   void PlanRanges(const RecordHeader& header);
   void PlanTokens(const RecordHeader& header);
   size_t Divide();
   // Reads a piece into its targets. False where it was not read, and must be through the scratch buffer.
   bool ReadStraight(const ReadPlan::Piece& piece, AlignedBuffer& scratch);
-  void CheckStraight(const ReadPlan::Piece& piece);
-  void RunPlanned(const ReadPlan::Piece& piece, AlignedBuffer& scratch);
   void Check(const ReadPlan::Chunk& chunk, const uint8_t* data, uint64_t data_from, uint64_t data_bytes);
   void Fail(size_t request, ReadState state);
   void FailAll(ReadState state);
@@ -72,7 +77,7 @@ class RecordRead {
   std::vector<ReadRequest> requests_;
   TokenRequests tokens_;
   ReadPlan plan_;
-  std::unique_ptr<GuessedRead> guess_;  // until the header is known
+  ReadPlan first_;  // what was read with the header, as it was guessed
   std::atomic<size_t> left_{0};
   std::atomic<uint64_t> read_bytes_{0};
   size_t state_count_ = 0;

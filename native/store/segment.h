@@ -4,7 +4,6 @@
 #ifndef VKV_STORE_SEGMENT_H_
 #define VKV_STORE_SEGMENT_H_
 
-#include <bit>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -30,17 +29,6 @@ enum class EntryState : uint8_t {
   kRemovals,
 };
 
-// Of a record's payload, beside what its reader knows of its stripes.
-struct RecordShape {
-  explicit RecordShape(const RecordHeader& header)
-      : chunk_log2(static_cast<uint8_t>(std::countr_zero(header.chunk_bytes))),
-        is_reordered(!header.stored_to_logical.empty()) {}
-  RecordShape() = default;
-
-  uint8_t chunk_log2 = 0;  // of its chunks' bytes
-  bool is_reordered = false;
-};
-
 struct Entry {
   Key key;
   uint64_t offset = 0;
@@ -50,7 +38,6 @@ struct Entry {
   uint32_t header_bytes = 0;
   EntryState state = EntryState::kDead;
   uint8_t level = 0;  // that of the next copy: it may be newer than the one in the header
-  RecordShape shape = {};
 };
 
 struct WrittenRemoval {
@@ -96,15 +83,7 @@ struct RecordPlace {
   uint64_t sequence = 0;
   uint32_t header_bytes = 0;
   size_t entry = 0;
-  RecordShape shape = {};
 };
-
-// Where the record of an entry lies. The index's mutex is held.
-inline RecordPlace PlaceOf(Segment& segment, size_t at) {
-  const Entry& entry = segment.entries[at];
-  return {segment.shared_from_this(), entry.key, entry.offset, entry.bytes, entry.sequence,
-          entry.header_bytes,         at,        entry.shape};
-}
 
 }  // namespace vkv::store
 

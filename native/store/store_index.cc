@@ -30,7 +30,10 @@ bool StoreIndex::Find(const Key& key, RecordPlace& place) {
 bool StoreIndex::FindLocked(const Key& key, RecordPlace& place) {
   const auto found = states_.find(key);
   if (found == states_.end() || found->second.segment == nullptr) return false;
-  place = PlaceOf(*found->second.segment, found->second.entry);
+  Segment& segment = *found->second.segment;
+  const Entry& entry = segment.entries[found->second.entry];
+  place = {segment.shared_from_this(), key, entry.offset, entry.bytes, entry.sequence, entry.header_bytes,
+           found->second.entry};
   return true;
 }
 
@@ -136,7 +139,7 @@ size_t StoreIndex::Add(Segment& segment, const RecordHeader& header, std::span<c
   AddToFooter(segment.footer, header.segment_offset, header_bytes);
   segment.entries.push_back({header.key, header.segment_offset, header.record_bytes(), header.sequence,
                              ++segment.ticket, static_cast<uint32_t>(header_bytes.size()), EntryState::kDead,
-                             header.level, RecordShape(header)});
+                             header.level});
   ++states_[header.key].copies;
   return segment.entries.size() - 1;
 }

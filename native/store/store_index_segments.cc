@@ -74,8 +74,12 @@ std::shared_ptr<Segment> StoreIndex::Sparsest(std::span<const uint64_t> passed, 
 std::vector<RecordPlace> StoreIndex::LiveOf(Segment& segment) {
   std::lock_guard lock(mutex_);
   std::vector<RecordPlace> places;
-  for (size_t at = 0; at < segment.entries.size(); ++at)
-    if (segment.entries[at].state == EntryState::kLive) places.push_back(PlaceOf(segment, at));
+  for (size_t at = 0; at < segment.entries.size(); ++at) {
+    const Entry& entry = segment.entries[at];
+    if (entry.state != EntryState::kLive) continue;
+    places.push_back(
+        {segment.shared_from_this(), entry.key, entry.offset, entry.bytes, entry.sequence, entry.header_bytes, at});
+  }
   return places;
 }
 

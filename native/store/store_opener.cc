@@ -313,7 +313,7 @@ void StoreOpener::AddRecord(Segment& segment, const RecordHeader& header, std::s
   segment.synced_ticket = ticket;
   segment.entries.push_back({header.key, header.segment_offset, header.record_bytes(), header.sequence, ticket,
                              static_cast<uint32_t>(bytes.size()), is_record ? EntryState::kDead : EntryState::kRemovals,
-                             header.level, RecordShape(header)});
+                             header.level});
   for (const Removal& removal : header.removals) segment.removals.push_back({removal, ticket});
   if (!is_sealed) AddToFooter(segment.footer, header.segment_offset, bytes);
 }
