@@ -36,48 +36,6 @@ std::vector<StripeSpan> RowsOf(const RecordHeader& header, const StripeEntry& st
   return spans;
 }
 
-ReadState ParseHeader(StoreContext& context, const RecordPlace& place, std::span<const uint8_t> bytes,
-                      RecordHeader& header) {
-  const Parsed parsed = ReadHeader(bytes, place.segment->epoch, context.options.name_space, place.offset, header);
-  const bool is_it = parsed == Parsed::kGood && header.key == place.key && header.sequence == place.sequence &&
-                     header.record_bytes() == place.bytes && header.kind == RecordKind::kRecord;
-  if (is_it) return ReadState::kGood;
-  ++context.counters.corrupt_reads;
-  return ReadState::kCorrupt;
-}
-
-// Plans the reads of a record that has the requests as its stripes, whole and in their order, without its header.
-// False where the record is another.
-bool Guess(const std::vector<ReadRequest>& requests, const RecordPlace& place, uint32_t chunk_bytes, ReadPlan& plan) {
-  RecordHeader guess;
-  guess.chunk_bytes = chunk_bytes;
-  for (const ReadRequest& request : requests) {
-    if (request.offset != 0 || request.bytes == 0 || request.target == nullptr) return false;
-    guess.stripes.push_back({request.stripe, 0, request.bytes, 0});
-  }
-  PlaceStripes(guess);
-  const uint64_t payload = place.offset + ToBlocks(place.header_bytes);
-  if (requests.empty() || ToBlocks(payload + guess.payload_bytes()) != place.offset + place.bytes) return false;
-  for (uint32_t k = 0; k < requests.size(); ++k) {
-    const StripeSpan span = {0, requests[k].bytes, requests[k].target};
-    plan.Add(k, guess, payload - guess.payload_start(), guess.stripes[k], {&span, 1});
-  }
-  return true;
-}
-
-// Lists where the chunks of a straight piece go, which follows from `at` on in the file; what lies between them goes
-// to `gap`. Returns where the piece ends.
-uint64_t ListParts(const ReadPlan& plan, const ReadPlan::Piece& piece, uint64_t at, uint8_t* gap,
-                   std::vector<iovec>& parts) {
-  for (size_t k = piece.first_chunk; k < piece.end_chunk; ++k) {
-    const ReadPlan::Chunk& chunk = plan.chunks[k];
-    if (chunk.file_offset > at) parts.push_back({gap, chunk.file_offset - at});
-    parts.push_back({plan.copies[chunk.first_copy].target, chunk.bytes});
-    at = chunk.file_offset + chunk.bytes;
-  }
-  return at;
-}
-
 }  // namespace
 
 ReadState ReadRecordHeader(StoreContext& context, const RecordPlace& place, RecordHeader& header, uint64_t& moved) {
@@ -88,7 +46,13 @@ ReadState ReadRecordHeader(StoreContext& context, const RecordPlace& place, Reco
     context.Failed("pread", error, context.counters.failed_reads);
     return ReadState::kIo;
   }
-  return ParseHeader(context, place, {buffer.data(), std::min<uint64_t>(moved, place.header_bytes)}, header);
+  const std::span<const uint8_t> bytes(buffer.data(), std::min<uint64_t>(moved, place.header_bytes));
+  const Parsed parsed = ReadHeader(bytes, place.segment->epoch, context.options.name_space, place.offset, header);
+  const bool is_it = parsed == Parsed::kGood && header.key == place.key && header.sequence == place.sequence &&
+                     header.record_bytes() == place.bytes && header.kind == RecordKind::kRecord;
+  if (is_it) return ReadState::kGood;
+  ++context.counters.corrupt_reads;
+  return ReadState::kCorrupt;
 }
 
 RecordRead::RecordRead(StoreContext& context, RecordPlace place, std::vector<ReadRequest> requests)
@@ -112,51 +76,15 @@ std::shared_ptr<const RecordHeader> RecordRead::ReadHeader() {
   if (is_of_tokens_)
     if (auto known = context_.headers.Find(place_)) return known;
   auto header = std::make_shared<RecordHeader>();
-  ReadState state = ReadState::kGood;
-  if (!ReadFirst(*header, state)) {
-    uint64_t moved = 0;
-    state = ReadRecordHeader(context_, place_, *header, moved);
-    read_bytes_ += moved;
-  }
+  uint64_t moved = 0;
+  const ReadState state = ReadRecordHeader(context_, place_, *header, moved);
+  read_bytes_ += moved;
   if (state != ReadState::kGood) {
     FailAll(state);
     return nullptr;
   }
   if (is_of_tokens_) context_.headers.Keep(place_, header);
   return header;
-}
-
-bool RecordRead::ReadFirst(RecordHeader& header, ReadState& state) {
-  const BlockFile& file = *place_.segment->file;
-  if (is_of_tokens_ || !Guess(requests_, place_, context_.options.chunk_bytes, first_)) return false;
-  first_.Divide({.is_direct = file.is_direct(), .can_be_straight = true, .gap_bytes = 0});
-  const AlignedBuffer front(ToBlocks(place_.header_bytes)), gap(kBlockBytes);
-  if (!first_.pieces[0].is_straight || front.bytes() == 0 || gap.bytes() == 0) {
-    first_ = {};
-    return false;
-  }
-  std::vector<iovec> parts = {{front.data(), front.bytes()}};
-  const uint64_t end = ListParts(first_, first_.pieces[0], place_.offset + front.bytes(), gap.data(), parts);
-  if (!file.ReadParts(parts.data(), parts.size(), end - place_.offset, place_.offset)) {
-    first_ = {};
-    return false;
-  }
-  read_bytes_ += end - place_.offset;
-  state = ParseHeader(context_, place_, {front.data(), place_.header_bytes}, header);
-  return true;
-}
-
-bool RecordRead::IsRead(const ReadPlan::Piece& piece) const {
-  if (first_.pieces.empty() || !piece.is_straight) return false;
-  const ReadPlan::Piece& read = first_.pieces[0];
-  if (piece.first_chunk != 0 || piece.end_chunk > read.end_chunk) return false;
-  for (size_t k = 0; k < piece.end_chunk; ++k) {
-    const ReadPlan::Chunk &chunk = plan_.chunks[k], &guess = first_.chunks[k];
-    if (chunk.file_offset != guess.file_offset || chunk.bytes != guess.bytes ||
-        plan_.copies[chunk.first_copy].target != first_.copies[guess.first_copy].target)
-      return false;
-  }
-  return true;
 }
 
 size_t RecordRead::Plan() {
@@ -238,13 +166,18 @@ size_t RecordRead::Divide() {
 }
 
 bool RecordRead::ReadStraight(const ReadPlan::Piece& piece, AlignedBuffer& scratch) {
-  if (!IsRead(piece)) {
-    std::vector<iovec> parts;
-    const uint64_t start = plan_.chunks[piece.first_chunk].file_offset;
-    const uint64_t end = ListParts(plan_, piece, start, scratch.data(), parts);
-    if (!place_.segment->file->ReadParts(parts.data(), parts.size(), end - start, start)) return false;
-    read_bytes_ += end - start;
+  iovec parts[ReadPlan::kMostParts + 2];
+  size_t count = 0;
+  const uint64_t start = plan_.chunks[piece.first_chunk].file_offset;
+  uint64_t at = start;
+  for (size_t k = piece.first_chunk; k < piece.end_chunk; ++k) {
+    const ReadPlan::Chunk& chunk = plan_.chunks[k];
+    if (chunk.file_offset > at) parts[count++] = {scratch.data(), chunk.file_offset - at};
+    parts[count++] = {plan_.copies[chunk.first_copy].target, chunk.bytes};
+    at = chunk.file_offset + chunk.bytes;
   }
+  if (!place_.segment->file->ReadParts(parts, count, at - start, start)) return false;
+  read_bytes_ += at - start;
   for (size_t k = piece.first_chunk; k < piece.end_chunk; ++k) {
     const ReadPlan::Chunk& chunk = plan_.chunks[k];
     Check(chunk, plan_.copies[chunk.first_copy].target, chunk.file_offset, chunk.bytes);

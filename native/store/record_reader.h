@@ -56,11 +56,6 @@ class RecordRead {
 
  private:
   std::shared_ptr<const RecordHeader> ReadHeader();
-  // Reads the header and what is likely to be the first piece with one call: a read of its own for the header would
-  // keep a thread as long as a piece does. False where that did not bring the header.
-  bool ReadFirst(RecordHeader& header, ReadState& state);
-  // Whether `ReadFirst` has read these chunks into their targets.
-  bool IsRead(const ReadPlan::Piece& piece) const;
   void PlanRanges(const RecordHeader& header);
   void PlanTokens(const RecordHeader& header);
   size_t Divide();
@@ -77,7 +72,6 @@ class RecordRead {
   std::vector<ReadRequest> requests_;
   TokenRequests tokens_;
   ReadPlan plan_;
-  ReadPlan first_;  // what was read with the header, as it was guessed
   std::atomic<size_t> left_{0};
   std::atomic<uint64_t> read_bytes_{0};
   size_t state_count_ = 0;
