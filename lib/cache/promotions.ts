@@ -212,7 +212,8 @@ export class Promotions {
   #worthLoading({ blocks, tokens }: Missing, end: number, sources: LoadSources): WantedBlocks {
     const worth = blocks.filter((block) => Math.min(block.to, tokens) <= end);
     const slow = worth.length === blocks.length ? undefined : sources.of(blocks[worth.length]!);
-    if (slow?.estimate.refuses() === true) return { blocks: worth, tokens: end, tried: undefined };
+    const slowBytes = blocks.slice(worth.length).reduce((sum, block) => sum + (sources.of(block) === slow ? this.#tiers.bytesOf(block.tokens.length) : 0), 0);
+    if (slow?.estimate.refuses(slowBytes) === true) return { blocks: worth, tokens: end, tried: undefined };
     return { blocks, tokens, tried: slow };
   }
 

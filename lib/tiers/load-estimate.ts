@@ -12,6 +12,8 @@ const fading = 0.9;
 const lateLoads = 8;
 /** After so many refusals one load is tried all the same. */
 const retryAfter = 64;
+/** A load that is longer than all before by more than this factor is not refused for what they took. */
+const muchLonger = 4;
 /** Weight of the newest rate of the engine. */
 const newest = 0.2;
 
@@ -36,6 +38,8 @@ export class LoadEstimate {
   /** The first blocks of loads: their faded sums. */
   #firsts = { bytes: 0, milliseconds: 0, count: 0 };
   #refusals = 0;
+  /** Of the loads that were measured, and those tried since. */
+  #mostBytes = 0;
   /** Reads that no request waits for, by how long they have been under way. */
   readonly #owed = new Set<Awaited>();
   /** The longest wait for an answer of each of the latest loads; undefined: it had none. */
@@ -92,6 +96,7 @@ export class LoadEstimate {
   /** A load took so long, or was given up after as much. `first`: its first block. */
   measured({ bytes, milliseconds }: TimedBytes, first?: TimedBytes): void {
     const y = Math.max(milliseconds, 0.001);
+    this.#mostBytes = Math.max(this.#mostBytes, bytes);
     this.#count = fading * this.#count + 1;
     this.#x = fading * this.#x + bytes;
     this.#y = fading * this.#y + y;
@@ -114,8 +119,15 @@ export class LoadEstimate {
     return ms;
   }
 
-  /** Whether a load that is estimated too slow is refused; one in so many is not, unless more than one load's reads are owed already. */
-  refuses(): boolean {
+  /**
+   * Whether a load that is estimated too slow is refused. One in so many is not, unless more than one load's reads are owed already; nor one that is
+   * much longer than all before it: a few blocks take a latency, and do not tell that many blocks take little more.
+   */
+  refuses(bytes = 0): boolean {
+    if (bytes > muchLonger * this.#mostBytes && this.#owed.size === 0) {
+      this.#mostBytes = bytes;
+      return false;
+    }
     this.#refusals += 1;
     if (this.#refusals < retryAfter || this.#owed.size > 1) return true;
     this.#refusals = 0;

@@ -3,6 +3,8 @@
 
 import test, { type ExecutionContext } from 'ava';
 
+import type { Promotion } from 'virtual-kv';
+
 import { Random } from '#internal/base/random.js';
 import { seedOf } from '../../helpers/seed.js';
 import { close } from './tier-bench.js';
@@ -57,6 +59,27 @@ for (const [name, setUp] of kinds) {
       t.true(Math.max(...others) <= 1.35 && others.filter((ratio) => ratio > 1.05).length <= requests / 10, `${speed}: ${shown(others)}`);
       if (speed <= 0.2) t.true(mean(others) <= 0.3 + 2 * speed, `${speed}: ${shown(others)}`);
     }
+  });
+}
+
+for (const [speed, end] of [[0.5, 'complete'], [3, 'recompute-cheaper']] as const) {
+  test(`a tier of latency ${speed} that only a short load has told of is tried once by a much longer one, and then ${end === 'complete' ? 'used' : 'left alone'}`, async (t) => {
+    const loads = new TimedLoads(t);
+    await loads.store();
+    const tier = loads.tiers[0]!;
+    tier.latencyMs = () => speed * computeMs / rounds;
+    const promote = async (length: number): Promise<Promotion> => {
+      const promotion = await loads.promote(0, length);
+      if (promotion.end !== 'complete') await loads.wait(4 * computeMs);
+      return promotion;
+    };
+    t.is((await promote(2 * blockTokens)).end, 'recompute-cheaper');
+    const triedMs = totalMs(await promote(tokens), tokens);
+    t.true(triedMs > computeMs && triedMs <= 1.06 * computeMs, `${triedMs}`);
+    const before = tier.reads;
+    t.is((await promote(tokens)).end, end);
+    t.is(tier.reads > before, end === 'complete');
+    await close(loads.bench);
   });
 }
 
