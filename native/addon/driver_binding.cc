@@ -11,6 +11,12 @@
 namespace vkv::addon {
 namespace {
 
+// Null: the driver has no streams of the host's, or this one is none.
+std::shared_ptr<HostStream> FindHostStream(Driver& driver, Stream stream) {
+  DriverHost* const host = driver.AsHost();
+  return host != nullptr ? host->FindStream(stream) : nullptr;
+}
+
 Napi::Value OpenHost(const Napi::CallbackInfo& info) {
   Arguments given(info, 0, "openHostDriver");
   HostOptions options;
@@ -279,8 +285,7 @@ Napi::Value NativeDriver::MarkStream(const Napi::CallbackInfo& info) {
     Arguments given(info, "markStream");
     const int64_t id = given.Integer(1, 0, kLargestInteger);
     const bool is_awaited = given.Boolean(2);
-    DriverHost* const host = driver.AsHost();
-    const auto stream = host != nullptr ? host->FindStream(ToUint64(info[0])) : nullptr;
+    const auto stream = FindHostStream(driver, ToUint64(info[0]));
     if (!stream || !given.ok()) return Fail(Code::kDriverMisuse, "markStream", static_cast<int64_t>(ToUint64(info[0])));
     auto* const marks = &ContextOf(info.Env()).stream_marks;
     if (is_awaited) marks->Await(1);
@@ -296,8 +301,7 @@ Napi::Value NativeDriver::EndAwait(const Napi::CallbackInfo& info) {
 
 Napi::Value NativeDriver::CancelStream(const Napi::CallbackInfo& info) {
   return Run(info.Env(), [&](Driver& driver) {
-    DriverHost* const host = driver.AsHost();
-    const auto stream = host != nullptr ? host->FindStream(ToUint64(info[0])) : nullptr;
+    const auto stream = FindHostStream(driver, ToUint64(info[0]));
     if (!stream) return Fail(Code::kDriverMisuse, "cancelStream", static_cast<int64_t>(ToUint64(info[0])));
     stream->Cancel();
     return Ok();
@@ -307,8 +311,7 @@ Napi::Value NativeDriver::CancelStream(const Napi::CallbackInfo& info) {
 std::shared_ptr<HostStream> HostStreamOf(const std::shared_ptr<Driver>& driver, Arguments& options) {
   const uint64_t stream = options.Address("stream");
   if (!driver || stream == 0) return nullptr;
-  DriverHost* const host = driver->AsHost();
-  auto found = host != nullptr ? host->FindStream(stream) : nullptr;
+  auto found = FindHostStream(*driver, stream);
   if (!found) options.Refuse(static_cast<int64_t>(stream));
   return found;
 }
