@@ -77,7 +77,7 @@ for (const { scheduler, together, groups, memory } of runs) {
         if (scheduler !== 'naive') t.true(preemptions > 0, 'none was preempted');
         t.true(compared > 2.3 * count, `${compared} outputs`);
         if (caches[0]) t.true(pipeline.encoded < 0.5 * reference.encoded, 'images were encoded again');
-        if (which === 'on') t.true(computed < 0.8 * reference.computed, 'caches have saved something');
+        if (which === 'on') t.true(computed < 0.85 * reference.computed, 'caches have saved something');
         pipeline.stages.forEach(({ cache }, stage) => { t.is(cache.prefixes.metrics.hitRate > 0, caches[stage + 1]!, `stage ${stage}`); });
       }
       await pipeline.close(t);

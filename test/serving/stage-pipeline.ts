@@ -17,7 +17,7 @@ import { turn } from './pattern-engine.js';
 
 const words = 40;
 const answers = 24;
-/** Stands between what a stage has read and what it answers. */
+/** Stands between what a stage has read and what it answers; the first stage, which answers with words, does not know it: where it stands, no row is given. */
 const separator = words;
 export const imageTokens = 6;
 const imageWidth = 10;
@@ -74,13 +74,15 @@ export class StagePipeline {
   encoded = 0;
   readonly #random: Random | undefined;
   readonly #images: EncoderCache | undefined;
+  /** Resolve when the input of a request is read no more: after its end, where that was in the middle of a pass. */
+  readonly #inputsRead: Promise<void>[] = [];
 
   constructor({ scheduler, caches: [isEncoderCaching, ...isCaching], random, memory }: StagePipelineOptions) {
     this.#random = random;
     if (isEncoderCaching) this.#images = new EncoderCache({ budgetBytes: 2 ** 16, kinds: { image: { width: imageWidth, dtype: 'float32' } } });
     this.stages = [imageWidth, sideWidth, sideWidth].map((givenWidth, index) => {
       const model = new SmallModel({
-        seed: 10 + index, vocabularyTokens: words + 1 + answers, firstAnswer: index === 0 ? 0 : words + 1, givenWidth, sideWidth, width: stateWidth,
+        seed: 10 + index, ...vocabularyOf(index), givenWidth, sideWidth, width: stateWidth,
       });
       const engine = new SmallEngine({ model, side: 'rows', tokenStride: kvHeads * stateWidth });
       const cache = new KvCache({
@@ -105,8 +107,9 @@ export class StagePipeline {
 
   /** Closes everything; nothing may be left. */
   async close(t: ExecutionContext): Promise<void> {
-    for (const { cache, close } of this.stages) {
-      await close();
+    await Promise.all(this.#inputsRead);
+    for (const { close } of this.stages) await close();
+    for (const { cache } of this.stages) {
       const { leasedSlots, heldBytes } = cache.sideCounts();
       t.deepEqual({ leasedSlots, heldBytes, used: cache.counts().activeSlots }, { leasedSlots: 0, heldBytes: 0, used: 0 });
       cache.verify();
@@ -121,7 +124,7 @@ export class StagePipeline {
   async #pass(stage: Stage, travels: readonly Travel[]): Promise<void> {
     const requests = travels.map(({ prompt, tokens, items, given, release }) => ({
       tokens, items, input: given, handOver: true, maxNewTokens: prompt.answerTokens, ...this.#fate(),
-      releaseInput: release,
+      releaseInput: this.#whenRead(release),
     }));
     for await (const outcome of stage.run(requests)) {
       const travel = travels[outcome.index]!;
@@ -134,6 +137,16 @@ export class StagePipeline {
         take(travel, outcome.value);
       }
     }
+  }
+
+  /** `release`, whose call is waited for before anything is closed. */
+  #whenRead(release: () => void): () => void {
+    let resolve = (): void => {};
+    this.#inputsRead.push(new Promise((settle) => { resolve = settle; }));
+    return () => {
+      release();
+      resolve();
+    };
   }
 
   /** How urgent a request is, and whether it is cancelled. */
@@ -169,6 +182,10 @@ export class StagePipeline {
     const compute: Engine['prefill'] = (pass) => (this.#random?.chance(0.5) ? turn().then(() => engine.prefill(pass)) : engine.prefill(pass));
     return { vocabularyTokens: engine.vocabularyTokens, prefill: compute, decode: compute };
   }
+}
+
+function vocabularyOf(stage: number): { readonly vocabularyTokens: number; readonly firstAnswer: number } {
+  return stage === 0 ? { vocabularyTokens: words, firstAnswer: 0 } : { vocabularyTokens: words + 1 + answers, firstAnswer: words + 1 };
 }
 
 /** Notes a result, and prepares the next stage: it reads the tokens that have rows, and what separates them from its answer. */
