@@ -14,7 +14,6 @@ import type { SideTensors } from '../side/side-tensors.js';
 import type { RowSharing } from './row-sharing.js';
 import type { TailCopy } from './row-copies.js';
 import type { RowSupply } from './row-supply.js';
-import type { SlotFences } from './slot-fences.js';
 import type { SlotMemory } from './slot-memory.js';
 import { noForeignRow, sharedTails } from './slots.js';
 import { TakeOver } from './take-over.js';
@@ -60,17 +59,15 @@ export class Admission {
   readonly #supply: RowSupply;
   readonly #cached: CachedRows;
   readonly #sharing: RowSharing;
-  readonly #fences: SlotFences;
   readonly #side: SideTensors;
   readonly #takeOver: TakeOver;
   #ids = new Int32Array(64);
 
-  constructor(memory: SlotMemory, supply: RowSupply, cached: CachedRows, sharing: RowSharing, fences: SlotFences, side: SideTensors) {
+  constructor(memory: SlotMemory, supply: RowSupply, cached: CachedRows, sharing: RowSharing, side: SideTensors) {
     this.#memory = memory;
     this.#supply = supply;
     this.#cached = cached;
     this.#sharing = sharing;
-    this.#fences = fences;
     this.#side = side;
     this.#takeOver = new TakeOver(memory, supply, cached);
   }
@@ -98,6 +95,34 @@ export class Admission {
         }
       }
     }
+  }
+
+  /**
+   * Gives an idle slot to a copy of the sequence in `from`, which no prepared batch computes on. Commits have been flushed. On failure nothing has
+   * changed. Throws KV_NO_FREE_SLOT, for which `retiringSlots` is told, KV_SLOT_BUSY, or what the driver throws.
+   */
+  fork(from: number, retiringSlots: number): Admitted {
+    const { native, slots, late } = this.#memory;
+    const { registry, choice } = this.#cached;
+    if (!slots.hasRoom(from, slots.length[from]!)) { // it has lost rows
+      throw createError('KV_SLOT_BUSY', { slot: from, operation: 'fork', holder: 'the quarantine' });
+    }
+    const slot = slots.canLease(false) ? choice.forSharedRows() : -1;
+    if (slot < 0) throw createError('KV_NO_FREE_SLOT', { slots: slots.sequences, retiringSlots });
+    this.#cached.vacate(slot, 0);
+    native.assign(slot, slots.tenantOf(from));
+    registry.start(slot);
+    try {
+      if (this.#side.everything > 0) this.#side.fork(from, slot, slots.tenantOf(from));
+      slots.lease(slot, this.#sharing.fork(from, slot));
+    } catch (error) {
+      this.#side.retire(slot, 0);
+      registry.stop(slot);
+      late.attempt(() => this.#cached.vacate(slot, 0));
+      throw error;
+    }
+    const cachedTokens = slots.length[slot]!;
+    return { slot, cachedTokens, cachedBy: { adoptedTokens: 0, aliasedTokens: cachedTokens, copiedTokens: 0 }, pendingTokens: 0, keptValue: undefined };
   }
 
   /** What is cached of the prompt in K, V and every side tensor that the sequence carries. */
@@ -157,7 +182,7 @@ export class Admission {
     }
     // A copy cannot be put behind a step of the engine: what it may still be writing is not found yet.
     const writers = tailRow < 0 ? noSlots : this.#sharing.copies.writersOf(tailRow);
-    if (writers.some((writer) => this.#fences.writtenStep(writer) >= 0)) {
+    if (writers.some((writer) => this.#memory.fences.writtenStep(writer) >= 0)) {
       hit.limitTo(this.#memory.groups.tokensIn(wholeRows));
       return this.#plan(hit);
     }
@@ -194,7 +219,7 @@ export class Admission {
       if (needs !== 0) {
         this.#side.admit(slot, { node: path?.node ?? -1, tokens: plan.tokens, earmarkedTokens: isEarmarked ? promptTokens : 0, needs, tenant });
       }
-      const queue = this.#fences.setStream(slot, stream);
+      const queue = this.#memory.fences.setStream(slot, stream);
       if (path !== undefined && plan.groups > 0) this.#orderBehindWriters(slot, queue, ids, plan.groups);
       const copy = this.#copyFor(slot, queue, plan, cachedRows);
       this.#supply.admit(slot, tenant, {
@@ -237,7 +262,7 @@ export class Admission {
    */
   #copyFor(slot: number, stream: bigint | undefined, { tokens, copiedId, writers }: Plan, rows: number): Copy {
     if (copiedId < 0) return noCopy;
-    const fences = this.#fences;
+    const fences = this.#memory.fences;
     const source = writers.length === 0 ? -1 : this.#sharing.copies.sourceOf(copiedId, slot, rows);
     if (source < 0 || stream === undefined) {
       for (const writer of writers) fences.waitWritten(writer, 'copy from');
@@ -252,7 +277,7 @@ export class Admission {
   #orderBehindWriters(slot: number, stream: bigint | undefined, ids: Int32Array, groups: number): void {
     const { layout, slots } = this.#memory;
     const { registry } = this.#cached;
-    const fences = this.#fences;
+    const fences = this.#memory.fences;
     if (stream === undefined) return;
     for (let other = 0; other < slots.count; other += 1) {
       if (other === slot || !fences.isPendingBeside(other, stream)) continue;

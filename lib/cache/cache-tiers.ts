@@ -30,7 +30,6 @@ import { RaisedTexts } from './raised-texts.js';
 import type { RowSharing } from './row-sharing.js';
 import { Reordering, type ReorderOptions } from './reordering.js';
 import { Selections } from './selections.js';
-import type { SlotFences } from './slot-fences.js';
 import type { SlotLeases } from './slot-leases.js';
 import type { SlotMemory } from './slot-memory.js';
 import type { Steps } from './steps.js';
@@ -61,7 +60,6 @@ export interface CacheTiersCollaborators {
   readonly leases: SlotLeases;
   readonly steps: Steps;
   readonly sharing: RowSharing;
-  readonly fences: SlotFences;
   readonly cached: CachedRows;
   readonly finished: FinishedTexts;
   readonly encoder: PromptEncoder;
@@ -89,7 +87,7 @@ export class CacheTiers {
   readonly #silent = new Map<string, number>();
   #closing: Promise<void> | undefined;
 
-  constructor(memory: SlotMemory, { leases, steps, sharing, fences, cached, finished, encoder }: CacheTiersCollaborators, rules: CacheTiersRules) {
+  constructor(memory: SlotMemory, { leases, steps, sharing, cached, finished, encoder }: CacheTiersCollaborators, rules: CacheTiersRules) {
     const { tensors } = memory.layout;
     const probes = probesOf(tensors, rules.importance);
     const tensorTokenBytes = tensors.map(({ tokenBytes }) => tokenBytes);
@@ -106,7 +104,7 @@ export class CacheTiers {
     this.#finished = finished;
     this.#leases = leases;
     this.#copies = new BlockCopies(memory.native, tensors.length, probes);
-    this.#transfers = new Transfers(memory, leases, steps, fences, cached.registry, this.#copies);
+    this.#transfers = new Transfers(memory, leases, steps, cached.registry, this.#copies);
     this.#demotions = new Demotions(memory, cached.index, set, this.#transfers, finished, encoder);
     this.#promotions = new Promotions(cached, set, this.#transfers, encoder, rules.now);
     this.#places = new TextPlaces(set, this.#promotions, encoder);

@@ -34,14 +34,14 @@ export class CachedRows {
   readonly #forgotten = new Set<number>();
 
   constructor(
-    memory: SlotMemory, { index, registry, tokens, choice, finished, onDropped }: {
-      readonly index: PrefixIndex; readonly registry: RowRegistry; readonly tokens: SequenceTokens; readonly choice: SlotChoice;
+    memory: SlotMemory, { registry, tokens, choice, finished, onDropped }: {
+      readonly registry: RowRegistry; readonly tokens: SequenceTokens; readonly choice: SlotChoice;
       /** Undefined without tiers. */
       readonly finished: FinishedTexts | undefined; readonly onDropped: (dropped: DroppedRows) => void;
     },
   ) {
     this.#memory = memory;
-    this.index = index;
+    const index = this.index = registry.index;
     this.registry = registry;
     this.tokens = tokens;
     this.choice = choice;

@@ -3,22 +3,19 @@
 // are not free. Decides nothing.
 
 import type { RowRegistry } from './row-registry.js';
-import type { SlotFences } from './slot-fences.js';
 import type { SlotMemory } from './slot-memory.js';
 import { noForeignRow, slotStates } from './slots.js';
 
 export class GivenUpRows {
   readonly #memory: SlotMemory;
   readonly #registry: RowRegistry;
-  readonly #fences: SlotFences;
   readonly #slots = new Set<number>();
   /** Slots that have some. */
   readonly slots: ReadonlySet<number> = this.#slots;
 
-  constructor(memory: SlotMemory, registry: RowRegistry, fences: SlotFences) {
+  constructor(memory: SlotMemory, registry: RowRegistry) {
     this.#memory = memory;
     this.#registry = registry;
-    this.#fences = fences;
   }
 
   /** The slot's rows from `row` on are not its own from here on, and what was set aside for it is not any more. `unmap` unmaps them. */
@@ -34,7 +31,7 @@ export class GivenUpRows {
   /** Unmaps those of an active slot, unless queued work may use them. Throws what the driver throws; they then stay. */
   unmap(slot: number): void {
     const { pool, slots } = this.#memory;
-    if (!this.#slots.has(slot) || this.#fences.isPending(slot)) return;
+    if (!this.#slots.has(slot) || this.#memory.fences.isPending(slot)) return;
     if (slots.foreignRow[slot] !== noForeignRow) this.#memory.unmap(slot, slots.foreignRow[slot]!);
     this.#registry.unmapped(slot);
     this.#slots.delete(slot);
@@ -60,7 +57,7 @@ export class GivenUpRows {
   /** Waits until the slot can be written up to its row `rows` - 1, and unmaps what is in the way. Throws as `SlotFences.wait`. */
   clear(slot: number, rows: number): void {
     if (this.#memory.slots.foreignRow[slot]! >= rows) return;
-    this.#fences.wait(slot, 'write to');
+    this.#memory.fences.wait(slot, 'write to');
     this.unmap(slot);
   }
 }

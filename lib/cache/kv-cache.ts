@@ -15,7 +15,7 @@ import type { Layout } from '../layout/layout.js';
 import { readAcquireOptions, type AcquireOptions } from './acquire-options.js';
 import { Batch } from './batch.js';
 import { pictureOf, type CachePicture } from './cache-picture.js';
-import { checkFence, GivenFence, readFence, type CommitOptions } from './fence.js';
+import { checkFence, readFence, type CommitOptions } from './fence.js';
 import { readKvCacheOptions, type KvCacheOptions } from './kv-cache-options.js';
 import type { Lifetime } from './lifetime.js';
 import { openCache, unclosedCache, type CacheParts } from './open-cache.js';
@@ -50,7 +50,7 @@ export class KvCache {
   /** Reserves the addresses; maps nothing yet. Throws on bad options, KV_OUT_OF_ADDRESS_SPACE, and what the driver throws. */
   constructor(options: KvCacheOptions) {
     const parts = openCache(readKvCacheOptions(options), this);
-    const { memory, supply, leases, tiers } = parts;
+    const { memory, supply, leases, idleRows, tiers } = parts;
     this.layout = memory.layout;
     this.pool = memory.pool;
     this.prefixes = parts.prefixes;
@@ -60,7 +60,7 @@ export class KvCache {
     this.#parts = parts;
     this.#membership = this.pool.addUser({ supply, leases, tiers }, memory.native);
     unclosed.register(this, unclosedCache(parts), this);
-    leases.keepEagerRows();
+    idleRows.keepEager();
   }
 
   /** Whether it is a KvCache that was opened, and no object that only has its prototype. @internal */
@@ -75,7 +75,7 @@ export class KvCache {
 
   /** Sequences that can be alive at once: the option `slots`. The layout has a few slots more where there are tiers. */
   get maxSequences(): number {
-    return this.#parts.slots.sequences;
+    return this.#parts.memory.slots.sequences;
   }
 
   /** Whether `close` has ended. Every other call then throws KV_CLOSED. */
@@ -90,7 +90,7 @@ export class KvCache {
   acquire(options: AcquireOptions = {}): Sequence {
     const read = readAcquireOptions(options);
     this.#checkOpen('acquire a slot');
-    const { leases, ahead, memory } = this.#parts;
+    const { leases, idleRows, ahead, memory } = this.#parts;
     const { promptTokens, reserve, tenant, stream } = read;
     const { side } = this.#parts;
     const needs = read.needs === undefined ? side.everything : side.names.bitsOf('KvCache.acquire', 'needs', read.needs);
@@ -106,12 +106,12 @@ export class KvCache {
       selection = selected && this.#parts.tiers!.selections.begin(selected, admitted, prompt!.domain, leaseCheck(this.#parts, admitted.slot));
       ahead.requestFor(admitted.slot);
     } catch (error) { // a growth policy's, or there is no memory for what is selected
-      leases.release(admitted.slot, new GivenFence(), undefined);
-      this.#parts.tiers?.selections.stop(admitted.slot);
+      leases.release(admitted.slot);
+      selection?.end();
       throw error;
     }
     const demotedTokens = this.prefixes.admitted(prompt, admitted);
-    leases.keepEagerRows();
+    idleRows.keepEager();
     return new Sequence(this.#parts, admitted, { demotedTokens, selection });
   }
 
@@ -119,7 +119,7 @@ export class KvCache {
   createBatch(capacity = this.maxSequences): Batch {
     checkInteger('KvCache.createBatch', 'capacity', capacity);
     this.#checkOpen('create a batch');
-    return new Batch(this.#parts.slots, this.layout.maxTokens, Math.min(capacity, this.layout.slots));
+    return new Batch(this.#parts.memory.slots, this.layout.maxTokens, Math.min(capacity, this.layout.slots));
   }
 
   /**
@@ -151,7 +151,7 @@ export class KvCache {
   writeSide(batch: Batch, rows: SideRowsByName): void {
     const read = readSideRows('KvCache.writeSide', rows);
     this.#checkOpen('write side tensors');
-    Batch.check(batch, this.#parts.slots, 'writeSide', true);
+    Batch.check(batch, this.#parts.memory.slots, 'writeSide', true);
     this.#parts.sideRows.writeBatch('KvCache.writeSide', batch, read);
   }
 
@@ -169,7 +169,7 @@ export class KvCache {
    * named; then nothing has changed. What the growth policy throws is thrown when the commit is done.
    */
   commit(batch: Batch, options?: CommitOptions): void {
-    const fence = readFence('KvCache.commit', options, this.#parts.fences.given);
+    const fence = readFence('KvCache.commit', options, this.#parts.memory.fences.given);
     this.#checkOpen('commit a batch');
     checkFence('KvCache.commit', fence, this.driver);
     this.#parts.steps.commit(batch, fence);
@@ -179,7 +179,7 @@ export class KvCache {
 
   /** The pass failed or was not run: its tokens do not count, their memory stays mapped. `fence` as `commit`'s. Throws as that. */
   discard(batch: Batch, options?: CommitOptions): void {
-    const fence = readFence('KvCache.discard', options, this.#parts.fences.given);
+    const fence = readFence('KvCache.discard', options, this.#parts.memory.fences.given);
     this.#checkOpen('discard a batch');
     checkFence('KvCache.discard', fence, this.driver);
     this.#parts.steps.discard(batch, fence);
@@ -190,7 +190,7 @@ export class KvCache {
   completeStep(step: number): void {
     checkInteger('KvCache.completeStep', 'step', step);
     this.#checkOpen('complete a step');
-    this.#parts.fences.completeStep(step);
+    this.#parts.memory.fences.completeStep(step);
     this.#hearFences();
   }
 
@@ -199,7 +199,7 @@ export class KvCache {
     await waitUntil('a free slot', readWaitOptions('KvCache.slotFree', options), () => {
       this.#checkOpen('wait for a slot');
       this.#parts.leases.pollRetirement();
-      return this.#parts.slots.hasFree();
+      return this.#parts.memory.slots.hasFree();
     }, this.capacityChange(), 'Release sequences, raise `timeoutMs`, or open the cache with more `slots`.');
   }
 
@@ -210,7 +210,7 @@ export class KvCache {
 
   /** Signals that a caller which waits for slots or pages listens to. Fences on streams give no signal and must be polled. @internal */
   capacityChange(): Noticing {
-    return { signals: [this.pool.capacity, deviceLost], mustAsk: () => this.#parts.fences.hasEvents || !this.#parts.side.copies.isIdle };
+    return { signals: [this.pool.capacity, deviceLost], mustAsk: () => this.#parts.memory.fences.hasEvents || !this.#parts.side.copies.isIdle };
   }
 
   /** Resolves when the mapper has nothing left to do. Rejects with KV_TIMEOUT, KV_ABORTED or KV_CLOSED; state is as before. */
@@ -300,11 +300,11 @@ export class KvCache {
    */
   close(): void {
     if (this.lifetime.isClosed) return;
-    const { memory: { native, views, late }, slots, fences, side, closeSide, ownsPool } = this.#parts;
+    const { memory: { native, views, late, slots, fences }, side, closeSide, ownsPool } = this.#parts;
     if (this.lifetime.beginClose()) {
       this.#parts.tiers?.end();
       slots.endAll();
-      this.#parts.tiers?.selections.stopAll();
+      this.#parts.tiers?.selections.endAll();
       views.revokeAll();
       side.close();
       this.prefixes.close();

@@ -17,12 +17,15 @@ import { PrefixIndex } from '../prefix/prefix-index.js';
 import { PromptEncoder, type TextSource } from '../prefix/prompt-encoder.js';
 import { openSideTensors, type SideTensorsToOpen } from '../side/open-side-tensors.js';
 import { SideRows } from '../side/side-rows.js';
+import type { SideTensors } from '../side/side-tensors.js';
 import { Admission } from './admission.js';
+import { BatchRows } from './batch-rows.js';
 import { BackgroundErrors } from '../device/background-errors.js';
 import { CacheTiers, transferSlots } from './cache-tiers.js';
 import { CachedRows } from './cached-rows.js';
 import { FinishedTexts } from './finished-texts.js';
 import { openPool, type ReadKvCacheOptions } from './kv-cache-options.js';
+import { IdleRows } from './idle-rows.js';
 import { Lifetime } from './lifetime.js';
 import { PrefixEvents } from './prefix-events.js';
 import type { ReadPrefixCacheOptions } from './prefix-options.js';
@@ -50,10 +53,11 @@ export interface CacheParts extends SequenceOwner {
   readonly ahead: RowsAhead;
   /** Whether no other cache uses the pool, which closes with this one. */
   readonly ownsPool: boolean;
-  readonly fences: SlotFences;
   readonly prefixes: Prefixes;
   readonly cached: CachedRows;
   readonly supply: RowSupply;
+  readonly idleRows: IdleRows;
+  readonly side: SideTensors;
   readonly statistics: CacheStatistics;
   readonly access: SlotAccess;
   /** Undefined without tiers. */
@@ -107,7 +111,7 @@ interface OpenMemory {
 function openParts(read: ReadKvCacheOptions, cache: object, { native, pool, layout, slots, fences }: OpenMemory, ownsPool: boolean): CacheParts {
   const { guard } = pool;
   const late = new BackgroundErrors(cache);
-  const memory = new SlotMemory({ native, pool, layout, slots, views: new SlotViews(native, cache, late), late, isScrubbed: read.scrub !== 'off' });
+  const memory = new SlotMemory({ native, pool, layout, slots, fences, views: new SlotViews(native, cache, late), late, isScrubbed: read.scrub !== 'off' });
   const options = guarded(read.prefixCache, guard, late);
   const { index, encoder, events, texts, selected } = openIndex(options, cache, memory);
   const registry = new RowRegistry(memory, index);
@@ -119,28 +123,28 @@ function openParts(read: ReadKvCacheOptions, cache: object, { native, pool, layo
   const choice = new SlotChoice(memory, registry, guard.wrap('placement', read.placement));
   const statistics = new PrefixStatistics({ recentRequests: options === 'off' ? 1 : options.recentRequests, groupRows: layout.groupRows });
   const finished = options === 'off' || options.tiers.length === 0 ? undefined : new FinishedTexts();
-  const cached = new CachedRows(memory, { index, registry, tokens, choice, finished, onDropped: (dropped) => statistics.dropped(dropped) });
+  const cached = new CachedRows(memory, { registry, tokens, choice, finished, onDropped: (dropped) => statistics.dropped(dropped) });
   const supply = new RowSupply(memory, cached, guard.wrap('reclaim', read.reclaim));
-  const sharing = new RowSharing(memory, cached, fences);
-  const admission = new Admission(memory, supply, cached, sharing, fences, side);
-  const eagerRows = Math.min(read.eagerRows, layout.maxRows);
-  const leases = new SlotLeases(memory, { admission, supply, cached, sharing, fences, side }, { eagerRows, idleRowsLimit: read.idleRowsLimit });
+  const sharing = new RowSharing(memory, cached);
+  const admission = new Admission(memory, supply, cached, sharing, side);
+  const idleRows = new IdleRows(memory, supply, choice, { eagerRows: Math.min(read.eagerRows, layout.maxRows), idleRowsLimit: read.idleRowsLimit });
+  const leases = new SlotLeases(memory, admission, idleRows, cached, sharing);
   const ahead = new RowsAhead(memory, supply, read.growth);
-  const steps = new Steps(memory, { supply, sharing, tokens, fences, side }, ahead);
+  const steps = new Steps(memory, new BatchRows(memory, supply, sharing), tokens, side, ahead);
   const lifetime = new Lifetime(guard);
   const tiers = options === 'off' || finished === undefined ? undefined
-    : new CacheTiers(memory, { leases, steps, sharing, fences, cached, finished, encoder }, { ...options, blockTokens: options.tierBlockTokens, model: read.model });
+    : new CacheTiers(memory, { leases, steps, sharing, cached, finished, encoder }, { ...options, blockTokens: options.tierBlockTokens, model: read.model });
   if (tiers !== undefined) {
     texts.push(tiers);
     selected.of = tiers.selectedOf.bind(tiers);
     events?.followTiers(tiers.placedBlocks());
   }
   return {
-    memory, slots, fences, cached, tokens, supply, sharing, side, sideRows: new SideRows(side, pool.driver), closeSide, leases, steps, ahead, lifetime, ownsPool,
-    prefixes: new Prefixes({ slots, memory, lifetime, leases, steps, cached, side, encoder, statistics, events, isOn: options !== 'off', tiers }),
+    memory, cached, tokens, supply, idleRows, side, sideRows: new SideRows(side, pool.driver), closeSide, leases, steps, ahead, lifetime, ownsPool,
+    prefixes: new Prefixes({ memory, lifetime, leases, cached, side, encoder, statistics, events, isOn: options !== 'off', tiers }),
     tiers,
     statistics: new CacheStatistics(memory, supply, leases, cached, side, ownsPool),
-    access: new SlotAccess(memory, sharing, fences),
+    access: new SlotAccess(memory, sharing),
   };
 }
 

@@ -15,7 +15,6 @@ import { readPromptOptions, type PromptOptions, type ReadAcquireOptions } from '
 import type { CacheTiers } from './cache-tiers.js';
 import type { CachedRows } from './cached-rows.js';
 import { BlockKeys } from '../tiers/block-keys.js';
-import { GivenFence } from './fence.js';
 import type { Lifetime } from './lifetime.js';
 import { blockTokensField } from './prefix-block-keys.js';
 import { selectionField, type ReadSelection, type SelectionOptions } from '../importance/selection-options.js';
@@ -25,8 +24,7 @@ import type { Admitted, Prompt } from './admission-request.js';
 import type { Promotion, PromotionRequest } from './promotion.js';
 import type { SlotLeases } from './slot-leases.js';
 import type { SlotMemory } from './slot-memory.js';
-import { holdsSlots, slotStates, type Slots } from './slots.js';
-import type { Steps } from './steps.js';
+import { holdsSlots, slotStates } from './slots.js';
 import type { TextPlace, TiersExplanation } from './text-places.js';
 
 /** A prompt, and what its sequence would carry. */
@@ -95,11 +93,9 @@ export interface PrefixResetOptions {
 
 /** The parts of a cache that keep its prefixes. @internal */
 export interface PrefixParts {
-  readonly slots: Slots;
   readonly memory: SlotMemory;
   readonly lifetime: Lifetime;
   readonly leases: SlotLeases;
-  readonly steps: Steps;
   readonly cached: CachedRows;
   readonly side: SideTensors;
   readonly encoder: PromptEncoder;
@@ -237,7 +233,7 @@ export class Prefixes {
   reset(options: PrefixResetOptions = {}): number {
     const { preempt } = readOptions('Prefixes.reset', options, { preempt: withDefault(boolean, false) });
     this.#parts.lifetime.check('reset its prefixes');
-    const { memory: { layout, slots }, leases, steps, cached, tiers } = this.#parts;
+    const { memory: { layout, slots }, leases, cached, tiers } = this.#parts;
     tiers?.interrupt();
     leases.synchronize();
     const users = Array.from({ length: slots.count }, (_, slot) => slot).filter((slot) => cached.tokens.of(slot) !== undefined);
@@ -245,8 +241,8 @@ export class Prefixes {
     tiers?.clear();
     for (const slot of users) {
       if (slots.state[slot] !== slotStates.active) continue;
-      leases.release(slot, new GivenFence(), steps.batchOf(slot));
-      tiers?.selections.stop(slot);
+      leases.release(slot);
+      tiers?.selections.end(slot);
     }
     for (const slot of users) if (cached.tokens.of(slot) !== undefined) cached.forgetLater(slot);
     return cached.clear() * layout.groupRows;

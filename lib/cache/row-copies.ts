@@ -4,7 +4,6 @@
 import { isKvError } from '../base/errors.js';
 import type { RowRegistry } from './row-registry.js';
 import type { SequenceTokens } from './sequence-tokens.js';
-import type { SlotFences } from './slot-fences.js';
 import type { SlotMemory } from './slot-memory.js';
 import { slotStates } from './slots.js';
 
@@ -33,13 +32,11 @@ export class RowCopies {
   readonly #memory: SlotMemory;
   readonly #registry: RowRegistry;
   readonly #tokens: SequenceTokens;
-  readonly #fences: SlotFences;
 
-  constructor(memory: SlotMemory, registry: RowRegistry, tokens: SequenceTokens, fences: SlotFences) {
+  constructor(memory: SlotMemory, registry: RowRegistry, tokens: SequenceTokens) {
     this.#memory = memory;
     this.#registry = registry;
     this.#tokens = tokens;
-    this.#fences = fences;
   }
 
   /** Pages of a copy of the slot's group, which is its last with tokens: of its rows that hold some. */
@@ -55,7 +52,7 @@ export class RowCopies {
   detach(slot: number, group: number, room: CopyRoom): void {
     const { native, layout, slots, views } = this.#memory;
     const registry = this.#registry;
-    const fences = this.#fences;
+    const fences = this.#memory.fences;
     const id = registry.idsOf(slot)[group]!;
     const length = slots.length[slot]!;
     const rows = layout.rowsFor(length);
@@ -91,7 +88,7 @@ export class RowCopies {
   moveOthers(slot: number, group: number, room: CopyRoom): boolean {
     const { slots, groups } = this.#memory;
     const registry = this.#registry;
-    const fences = this.#fences;
+    const fences = this.#memory.fences;
     if (!fences.isPending(slot) || fences.pendingStep(slot) >= 0) return false;
     const id = registry.idsOf(slot)[group]!;
     const others = registry.slotsOf(id).filter((other) => other !== slot);
@@ -116,7 +113,7 @@ export class RowCopies {
    */
   hasQueuedCopy(slot: number, sources: readonly number[], stream: bigint): void {
     const { slots, layout, late } = this.#memory;
-    const fences = this.#fences;
+    const fences = this.#memory.fences;
     const usedTokens = (used: number): number => layout.tokensIn(slots.rows[used]!);
     for (const used of [slot, ...sources]) fences.noteQueued(used, stream, usedTokens(used));
     for (const source of sources) {
@@ -140,7 +137,7 @@ export class RowCopies {
 
   /** Slots whose queued work may still write the group: those that map it, and those that gave up rows in its place. */
   writersOf(id: number): number[] {
-    const written = this.#fences.writtenSlots();
+    const written = this.#memory.fences.writtenSlots();
     if (written.length === 0) return written;
     const { layout, slots: { foreignRow, rows } } = this.#memory;
     const row = this.#registry.numbers.group[id]! * layout.groupRows;

@@ -19,7 +19,7 @@ export class RowRegistry {
   /** What is counted of each number. */
   readonly numbers: CountedRows;
   readonly #memory: SlotMemory;
-  readonly #index: PrefixIndex;
+  readonly index: PrefixIndex;
   readonly #maxGroups: number;
   readonly #groupRows: number;
   readonly #isUsing: Uint8Array;
@@ -37,7 +37,7 @@ export class RowRegistry {
   constructor(memory: SlotMemory, index: PrefixIndex) {
     const { layout: { maxRows, groupRows }, slots } = memory;
     this.#memory = memory;
-    this.#index = index;
+    this.index = index;
     this.numbers = this.#numbers = new RowNumbers(memory.layout);
     this.#maxGroups = Math.ceil(maxRows / groupRows);
     this.#groupRows = groupRows;
@@ -239,7 +239,7 @@ export class RowRegistry {
 
   /** Ends a number without users; `flush` tells the addon. */
   dropIfUnused(id: number): void {
-    if (this.#numbers.mappers[id] !== 0 || this.#numbers.users[id] !== 0 || !this.#numbers.isUsed(id) || this.#index.isHolding(id)) return;
+    if (this.#numbers.mappers[id] !== 0 || this.#numbers.users[id] !== 0 || !this.#numbers.isUsed(id) || this.index.isHolding(id)) return;
     if (this.#dropCount === this.#drops.length) {
       const drops = new Int32Array(2 * this.#dropCount);
       drops.set(this.#drops);
@@ -264,7 +264,7 @@ export class RowRegistry {
   heldGroups(slot: number): number {
     const ids = this.#ids[slot]!;
     const ownRows = this.#memory.slots.ownRows(slot);
-    const held = this.#index.countHeld(ids, this.#named[slot]!);
+    const held = this.index.countHeld(ids, this.#named[slot]!);
     let groups = 0;
     while (groups < held && groups * this.#groupRows + this.#numbers.rows[ids[groups]!]! <= ownRows) groups += 1;
     return groups;
@@ -275,7 +275,7 @@ export class RowRegistry {
     const ids = this.#ids[slot];
     for (let group = groups; group < this.#named[slot]!; group += 1) {
       const id = ids![group]!;
-      if (this.#numbers.mappers[id]! > 1 || this.#numbers.users[id]! > this.#isUsing[slot]! || this.#index.isHolding(id)) return false;
+      if (this.#numbers.mappers[id]! > 1 || this.#numbers.users[id]! > this.#isUsing[slot]! || this.index.isHolding(id)) return false;
     }
     return true;
   }

@@ -7,7 +7,6 @@
 import type { CachedRows } from './cached-rows.js';
 import { GivenUpRows } from './given-up-rows.js';
 import { RowCopies, type CopyRoom } from './row-copies.js';
-import type { SlotFences } from './slot-fences.js';
 import type { SlotMemory } from './slot-memory.js';
 import { noForeignRow, sharedTails, slotStates, type Lease } from './slots.js';
 
@@ -16,15 +15,13 @@ export class RowSharing {
   readonly copies: RowCopies;
   readonly #memory: SlotMemory;
   readonly #cached: CachedRows;
-  readonly #fences: SlotFences;
 
-  constructor(memory: SlotMemory, cached: CachedRows, fences: SlotFences) {
+  constructor(memory: SlotMemory, cached: CachedRows) {
     const { registry, tokens } = cached;
     this.#memory = memory;
     this.#cached = cached;
-    this.#fences = fences;
-    this.givenUp = new GivenUpRows(memory, registry, fences);
-    this.copies = new RowCopies(memory, registry, tokens, fences);
+    this.givenUp = new GivenUpRows(memory, registry);
+    this.copies = new RowCopies(memory, registry, tokens);
   }
 
   /** Before a slot is written to from its length on: pages that `makeWritable` takes. */
@@ -157,7 +154,7 @@ export class RowSharing {
       this.#cached.endDropped();
       throw error;
     }
-    this.#fences.setStream(slot, this.#fences.streamOf(from));
+    this.#memory.fences.setStream(slot, this.#memory.fences.streamOf(from));
     if (groups.wholeRows(length) < count) slots.setSharedTail(from, Math.max(slots.sharedTail[from]!, sharedTails.forked));
     if (known !== undefined && path !== undefined) tokens.open(slot, { path, buffer: known.buffer.slice(0, known.count), count: known.count });
     const sharedTail = groups.wholeRows(length) < count ? slots.sharedTail[from]! : sharedTails.none;

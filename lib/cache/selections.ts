@@ -122,7 +122,7 @@ export class Selections {
     const selection = new TokenSelection({
       rules: selected.rules, check, rows: new BlockRows(this.#tiers, blocks, this.#stripeTokenBytes, totals), layers: this.#layers, totals,
       notes: new ChoiceNotes(this.means, blocks, exactTokens, selected.tokens, (isNoted) => { this.#chose(selected, blocks, domain, isNoted); }), from: exactTokens, to: selected.tokens,
-      report: (error) => { this.#memory.late.report(error); },
+      report: (error) => { this.#memory.late.report(error); }, ended: () => { this.#running.delete(slot); },
     });
     this.#running.set(slot, selection);
     return selection;
@@ -139,17 +139,14 @@ export class Selections {
     }
   }
 
-  /** The slot's sequence is released: ends what its selection reads, if it has one, soon: tiers of users hear of it. */
-  stop(slot: number): void {
-    const selection = this.#running.get(slot);
-    if (selection === undefined) return;
-    this.#running.delete(slot);
-    queueMicrotask(() => { selection.stop(); });
+  /** The slot's sequence was released, and not by its holder: ends what its selection reads, if it has one. */
+  end(slot: number): void {
+    this.#running.get(slot)?.end();
   }
 
   /** The cache closes. */
-  stopAll(): void {
-    for (const slot of [...this.#running.keys()]) this.stop(slot);
+  endAll(): void {
+    for (const selection of [...this.#running.values()]) selection.end();
   }
 
   /** Whether some tier that is open has the block. */

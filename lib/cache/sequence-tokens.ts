@@ -79,12 +79,33 @@ export class SequenceTokens {
     known.count += added;
   }
 
-  /** The sequence has only its first `tokens` tokens. */
+  /** The sequence has only its first `tokens` tokens, and rows of side tensors for no more. */
   truncate(slot: number, tokens: number): void {
+    if (this.#side.everything > 0) this.#memory.late.attempt(() => this.#side.truncate(slot, tokens));
     const known = this.#bySlot[slot];
     if (known === undefined) return;
     known.count = Math.min(known.count, tokens);
     if (known.path.length > tokens) this.#index.truncate(known.path, tokens);
+  }
+
+  /** No sequence has the slot any more, nor any queued work: it has no rows of side tensors. */
+  retire(slot: number): void {
+    if (this.#side.everything > 0) this.#side.retire(slot, this.#memory.slots.length[slot]!);
+  }
+
+  /** Whether rows of the sequence's side tensors are on their way from the device, as far as `hear` knows. */
+  isArriving(slot: number): boolean {
+    return this.#side.everything > 0 && this.#side.isCopying(slot);
+  }
+
+  /** Hears which rows of side tensors have come from the device. */
+  hear(): void {
+    if (this.#side.everything > 0) this.#side.hear();
+  }
+
+  /** Ends rows of side tensors that no text and no sequence needs. Throws the driver's first refusal, at the end. */
+  endDropped(): void {
+    if (this.#side.everything > 0) this.#side.endDropped();
   }
 
   /** Keeps a value at the end of the sequence's computed tokens; false when those are not stored. `flush` first. */

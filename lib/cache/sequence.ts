@@ -10,37 +10,29 @@ import { readAppended } from './acquire-options.js';
 import type { Lifetime } from './lifetime.js';
 import { HandOver } from '../side/hand-over.js';
 import { readSideRows, type SideRows, type SideRowsByName } from '../side/side-rows.js';
-import type { SideTensors } from '../side/side-tensors.js';
-import type { RowSharing } from './row-sharing.js';
 import type { SequenceTokens } from './sequence-tokens.js';
-import type { RunningBatch, SlotLeases } from './slot-leases.js';
+import type { SlotLeases } from './slot-leases.js';
 import type { SlotMemory } from './slot-memory.js';
 import { holdsSlots, type Slots } from './slots.js';
 import type { TensorView } from '../base/dtypes.js';
 
 /** The parts of a cache that do what its sequences ask for. @internal */
 export interface SequenceOwner {
-  readonly slots: Slots;
   readonly memory: SlotMemory;
   readonly lifetime: Lifetime;
   readonly leases: SlotLeases;
   readonly tokens: SequenceTokens;
-  readonly sharing: RowSharing;
-  readonly side: SideTensors;
   readonly sideRows: SideRows;
-  readonly steps: { batchOf(slot: number): RunningBatch | undefined };
-  /** Undefined without tiers. */
-  readonly tiers: { readonly selections: { stop(slot: number): void } } | undefined;
 }
 
 /** What a sequence has beside what it was admitted with. */
-interface SequenceParts {
+interface SequenceExtras {
   readonly demotedTokens?: number;
   readonly selection?: TokenSelection | undefined;
 }
 
 /** Throws KV_SLOT_RELEASED once the slot's lease of this generation is over, and KV_CLOSED once its cache is closed. */
-function checkLease({ slots, lifetime }: Pick<SequenceOwner, 'slots' | 'lifetime'>, slot: number, generation: number): void {
+function checkLease({ memory: { slots }, lifetime }: Pick<SequenceOwner, 'memory' | 'lifetime'>, slot: number, generation: number): void {
   const currentGeneration = slots.generation[slot]!;
   if (currentGeneration === generation) return;
   lifetime.check('use a sequence');
@@ -48,8 +40,8 @@ function checkLease({ slots, lifetime }: Pick<SequenceOwner, 'slots' | 'lifetime
 }
 
 /** What throws so once the slot's present lease is over. @internal */
-export function leaseCheck(owner: Pick<SequenceOwner, 'slots' | 'lifetime'>, slot: number): () => void {
-  const generation = owner.slots.generation[slot]!;
+export function leaseCheck(owner: Pick<SequenceOwner, 'memory' | 'lifetime'>, slot: number): () => void {
+  const generation = owner.memory.slots.generation[slot]!;
   return () => { checkLease(owner, slot, generation); };
 }
 
@@ -86,7 +78,7 @@ export class Sequence {
   readonly #selection: TokenSelection | undefined;
 
   /** @internal Use `cache.acquire`. */
-  constructor(owner: SequenceOwner, admitted: Admitted, { demotedTokens = 0, selection }: SequenceParts = {}) {
+  constructor(owner: SequenceOwner, admitted: Admitted, { demotedTokens = 0, selection }: SequenceExtras = {}) {
     if (!holdsSlots(owner)) throw notConstructible('Sequence', 'cache.acquire');
     const { slot, cachedTokens, cachedBy, pendingTokens, keptValue } = admitted;
     this.slot = slot;
@@ -99,7 +91,7 @@ export class Sequence {
     this.#selection = selection;
     this.#owner = owner;
     this.#slot = slot;
-    this.#generation = owner.slots.generation[slot]!;
+    this.#generation = owner.memory.slots.generation[slot]!;
   }
 
   /** Whether it was leased from a cache, and is no object that only has the prototype of one. @internal */
@@ -112,7 +104,7 @@ export class Sequence {
    * is closed.
    */
   get isReleased(): boolean {
-    return this.#owner.slots.generation[this.#slot] !== this.#generation;
+    return this.#owner.memory.slots.generation[this.#slot] !== this.#generation;
   }
 
   /** Whether it holds selected tokens of its text, and what it computes is not what its text says: nothing of it is cached, nor forked. */
@@ -122,12 +114,12 @@ export class Sequence {
 
   /** Tokens whose K and V are valid. */
   get length(): number {
-    return this.#owner.slots.length[this.#check()]!;
+    return this.#owner.memory.slots.length[this.#check()]!;
   }
 
   /** Rows mapped for it, as far as this thread has heard from the mapper. */
   get mappedRows(): number {
-    return this.#owner.slots.rows[this.#check()]!;
+    return this.#owner.memory.slots.rows[this.#check()]!;
   }
 
   /** Address of its first token in a tensor (index into `cache.tensors`), for kernels: [token, head, dim] by the strides. */
@@ -153,15 +145,13 @@ export class Sequence {
    * again with `append` to have it cached. That holds for the current length too, which takes back what was announced and drops nothing.
    */
   truncate(tokens: number): void {
-    const { slots, lifetime, memory, sharing, side } = this.#owner;
+    const { lifetime, memory, leases } = this.#owner;
     const slot = this.#check();
-    checkInteger('Sequence.truncate', 'tokens', tokens, 0, slots.length[slot]!, 'It can only become shorter.');
+    checkInteger('Sequence.truncate', 'tokens', tokens, 0, memory.slots.length[slot]!, 'It can only become shorter.');
     lifetime.check('truncate a sequence');
     this.#checkNotComputing(slot, 'truncate');
     if (tokens < (this.#selection?.textTokens ?? 0)) throw createError('KV_SEQUENCE_LOSSY', { operation: `truncate it to ${tokens} tokens` });
-    memory.late.attempt(() => sharing.truncate(slot, tokens));
-    if (side.everything > 0) memory.late.attempt(() => side.truncate(slot, tokens));
-    memory.pool.capacity.raise();
+    leases.truncate(slot, tokens);
   }
 
   /**
@@ -206,7 +196,7 @@ export class Sequence {
   /** Tokens from the first on that have a row of a side tensor, committed or not. Throws KV_INVALID_OPTION, KV_SIDE_STATE. */
   sideTokens(name: string): number {
     const slot = this.#check();
-    const { side } = this.#owner;
+    const { tensors: side } = this.#owner.sideRows;
     const tensor = side.names.carriedBy(slot, { owner: 'Sequence.sideTokens', option: 'name' }, name, 'read');
     return tensor.writes.written[side.sideSlots.of[slot]!]!;
   }
@@ -232,7 +222,7 @@ export class Sequence {
     const owner = 'Sequence.handOver';
     const read = names === undefined ? undefined : readArray(names, { owner, option: 'names' }, (name) => name as string); // getters may run
     const slot = this.#check();
-    const { side, lifetime } = this.#owner;
+    const { sideRows: { tensors: side }, lifetime } = this.#owner;
     lifetime.check('hand over side tensors');
     const tensors = side.names.carriedBits(owner, slot, read, 'hand over');
     return new HandOver(side, slot, tensors);
@@ -244,12 +234,12 @@ export class Sequence {
    */
   release(options?: ReleaseOptions): void {
     const fence = readFence('Sequence.release', options, new GivenFence());
-    const { lifetime, memory, leases, steps, tiers } = this.#owner;
+    const { lifetime, memory, leases } = this.#owner;
     const slot = this.#check();
     lifetime.check('release a sequence');
     checkFence('Sequence.release', fence, memory.pool.driver);
-    leases.release(slot, fence, steps.batchOf(slot));
-    if (this.isLossy) tiers?.selections.stop(slot);
+    leases.release(slot, fence);
+    this.#selection?.end();
   }
 
   [Symbol.dispose](): void {
@@ -263,7 +253,7 @@ export class Sequence {
         reason: 'type', owner, option: 'sequence', expected: 'a Sequence', received: sequence,
       });
     }
-    if (slots !== sequence.#owner.slots) {
+    if (slots !== sequence.#owner.memory.slots) {
       throw createError('KV_INVALID_OPTION', {
         reason: 'range', owner: 'KvCache', option: 'sequence', expected: 'a sequence of this cache', received: sequence,
       });
@@ -277,7 +267,7 @@ export class Sequence {
   }
 
   #checkNotComputing(slot: number, operation: string): void {
-    if (this.#owner.steps.batchOf(slot) === undefined) return;
+    if (this.#owner.memory.slots.isComputing[slot] === 0) return;
     throw createError('KV_SLOT_BUSY', { slot, operation, holder: 'a prepared batch' });
   }
 }

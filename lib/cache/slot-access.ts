@@ -7,18 +7,15 @@ import { checkInteger } from '../base/options.js';
 import type { Batch } from './batch.js';
 import type { RowSharing } from './row-sharing.js';
 import { Sequence } from './sequence.js';
-import type { SlotFences } from './slot-fences.js';
 import type { SlotMemory } from './slot-memory.js';
 
 export class SlotAccess {
   readonly #memory: SlotMemory;
   readonly #sharing: RowSharing;
-  readonly #fences: SlotFences;
 
-  constructor(memory: SlotMemory, sharing: RowSharing, fences: SlotFences) {
+  constructor(memory: SlotMemory, sharing: RowSharing) {
     this.#memory = memory;
     this.#sharing = sharing;
-    this.#fences = fences;
   }
 
   /** Whether a batch is one of this cache. */
@@ -46,7 +43,7 @@ export class SlotAccess {
 
   /** Kernels are about to queue work on the stream that touches the slot's first `tokens` tokens. Throws what the driver throws. */
   hasQueued(stream: bigint, slot: number, tokens: number): void {
-    this.#fences.noteWork(slot, stream, tokens);
+    this.#memory.fences.noteWork(slot, stream, tokens);
   }
 
   /** Writes the pattern of `key` into tokens [fromToken, fromToken + tokens); returns the bytes written. */

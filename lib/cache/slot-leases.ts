@@ -1,5 +1,5 @@
-// SlotLeases: which sequence has which slot. Leases idle slots to new sequences and forks, retires released ones behind their fences,
-// keeps one idle slot warm and the idle rows within their bound. A slot changes hands only when it is idle: released, in no prepared
+// SlotLeases: which sequence has which slot. Leases idle slots to new sequences and forks, and retires released ones behind their fences.
+// A slot changes hands only when it is idle: released, in no prepared
 // batch and past its fence. Every call that decides hears first what has happened since: rows that the mapper mapped, fences that
 // passed, tokens that were committed, failures that no call reported.
 
@@ -8,57 +8,27 @@ import type { Admission } from './admission.js';
 import type { Admitted, AdmissionRequest } from './admission-request.js';
 import type { CachedRows } from './cached-rows.js';
 import { GivenFence } from './fence.js';
-import type { SideTensors } from '../side/side-tensors.js';
+import type { IdleRows } from './idle-rows.js';
 import type { RowSharing } from './row-sharing.js';
-import type { RowSupply } from './row-supply.js';
-import type { SlotFences } from './slot-fences.js';
 import type { SlotMemory } from './slot-memory.js';
-
-export interface LeaseRules {
-  readonly eagerRows: number;
-  readonly idleRowsLimit: number;
-}
-
-/** A batch that computes on the slot. */
-export interface RunningBatch {
-  readonly isPrepared: boolean;
-}
-
-export interface LeaseCollaborators {
-  readonly admission: Admission;
-  readonly supply: RowSupply;
-  readonly cached: CachedRows;
-  readonly sharing: RowSharing;
-  readonly fences: SlotFences;
-  readonly side: SideTensors;
-}
 
 export class SlotLeases {
   readonly #memory: SlotMemory;
   readonly #admission: Admission;
-  readonly #supply: RowSupply;
+  readonly #idleRows: IdleRows;
   readonly #cached: CachedRows;
   readonly #sharing: RowSharing;
-  readonly #fences: SlotFences;
-  readonly #side: SideTensors;
-  readonly #rules: LeaseRules;
-  readonly #pair = new Int32Array(2);
-  /** Released slots that are not idle yet, each with the batch that it waits for first. */
-  readonly #retiring = new Map<number, RunningBatch | undefined>();
-  /** The idle slot that rows were requested for last, or -1. */
-  #eagerSlot = -1;
+  /** Released slots that are not idle yet. */
+  readonly #retiring = new Set<number>();
   #acquired = 0;
   #released = 0;
 
-  constructor(memory: SlotMemory, { admission, supply, cached, sharing, fences, side }: LeaseCollaborators, rules: LeaseRules) {
+  constructor(memory: SlotMemory, admission: Admission, idleRows: IdleRows, cached: CachedRows, sharing: RowSharing) {
     this.#memory = memory;
     this.#admission = admission;
-    this.#supply = supply;
+    this.#idleRows = idleRows;
     this.#cached = cached;
     this.#sharing = sharing;
-    this.#fences = fences;
-    this.#side = side;
-    this.#rules = rules;
   }
 
   get acquired(): number {
@@ -80,7 +50,7 @@ export class SlotLeases {
     this.#memory.synchronize();
     if (this.waiting > 0) late.attempt(() => { this.pollRetirement(); });
     if (this.#cached.hasNews) late.attempt(() => { this.#cached.flushCommits(); });
-    if (this.#side.everything > 0) late.attempt(() => { this.#side.endDropped(); });
+    late.attempt(() => { this.#cached.tokens.endDropped(); });
   }
 
   /** Leases a slot. On failure nothing has changed. Throws as `Admission.admit`. */
@@ -95,55 +65,38 @@ export class SlotLeases {
 
   /** Leases a slot to a copy of the sequence in `from`, which no prepared batch computes on. On failure nothing has changed. */
   fork(from: number): Admitted {
-    const { native, pool, slots, late } = this.#memory;
-    const { registry, choice } = this.#cached;
-    pool.driver.checkAlive();
+    this.#memory.pool.driver.checkAlive();
     this.synchronize();
-    if (!slots.hasRoom(from, slots.length[from]!)) { // it has lost rows
-      throw createError('KV_SLOT_BUSY', { slot: from, operation: 'fork', holder: 'the quarantine' });
-    }
-    this.#checkFree(false);
-    const slot = choice.forSharedRows();
-    if (slot < 0) throw this.#noFreeSlot();
-    this.#cached.vacate(slot, 0);
-    native.assign(slot, slots.tenantOf(from));
-    registry.start(slot);
-    try {
-      if (this.#side.everything > 0) this.#side.fork(from, slot, slots.tenantOf(from));
-      slots.lease(slot, this.#sharing.fork(from, slot));
-    } catch (error) {
-      this.#side.retire(slot, 0);
-      registry.stop(slot);
-      late.attempt(() => this.#cached.vacate(slot, 0));
-      throw error;
-    }
+    const admitted = this.#admission.fork(from, this.#retiring.size);
     this.#acquired += 1;
-    const cachedTokens = slots.length[slot]!;
-    return { slot, cachedTokens, cachedBy: { adoptedTokens: 0, aliasedTokens: cachedTokens, copiedTokens: 0 }, pendingTokens: 0, keptValue: undefined };
+    return admitted;
   }
 
-  /**
-   * Retires a slot behind the fences of its commits and `fence`; `batch` computes on it, if any does. When recording the fence
-   * fails, nothing has changed.
-   */
-  release(slot: number, fence: GivenFence, batch: RunningBatch | undefined): void {
+  /** Retires a slot behind the batch that computes on it, the fences of its commits, and `fence`. When recording the fence fails, nothing has changed. */
+  release(slot: number, fence = new GivenFence()): void {
     const { native, pool, slots, views, late } = this.#memory;
     this.synchronize();
-    this.#fences.release(slot, fence);
-    const isWaiting = batch !== undefined || this.#isBusy(slot);
+    this.#memory.fences.release(slot, fence);
     views.revoke(slot);
     native.cancel(slot);
     native.earmark(slot, 0);
     slots.retire(slot);
     this.#released += 1;
-    if (!isWaiting) {
+    if (!this.#isBusy(slot)) {
       this.#becomeIdle(slot);
     } else {
-      this.#retiring.set(slot, batch);
+      this.#retiring.add(slot);
       if (fence.isNone) late.attempt(() => this.pollRetirement()); // what its commits named may be over
       pool.capacity.raise(); // what was set aside for it, and fences to ask for
     }
-    this.keepEagerRows();
+    this.#idleRows.keepEager();
+  }
+
+  /** Drops the last tokens of the sequence in a slot, which no prepared batch computes on: `tokens` stay. Never throws. */
+  truncate(slot: number, tokens: number): void {
+    const { pool, late } = this.#memory;
+    late.attempt(() => this.#sharing.truncate(slot, tokens));
+    pool.capacity.raise();
   }
 
   /**
@@ -152,12 +105,12 @@ export class SlotLeases {
    */
   pollRetirement(): void {
     if (this.waiting === 0) return;
-    if (this.#side.everything > 0) this.#side.hear();
+    this.#cached.tokens.hear();
     try {
-      this.#fences.poll();
+      this.#memory.fences.poll();
     } finally {
-      for (const [slot, batch] of this.#retiring) {
-        if (batch?.isPrepared === true || this.#isBusy(slot)) continue;
+      for (const slot of this.#retiring) {
+        if (this.#isBusy(slot)) continue;
         this.#retiring.delete(slot);
         this.#becomeIdle(slot);
       }
@@ -173,21 +126,6 @@ export class SlotLeases {
     if (!isKvError(error, 'KV_OUT_OF_PAGES') || !this.#memory.pool.hearFences()) throw error;
   }
 
-  /** Requests rows for the idle slot that has most, if none has enough for the next prompt; no more than idle slots may have together. */
-  keepEagerRows(): void {
-    const { eagerRows, idleRowsLimit } = this.#rules;
-    if (eagerRows === 0) return;
-    const { native, slots } = this.#memory;
-    const best = this.#cached.choice.fullestBlank();
-    if (best < 0) return;
-    const rows = Math.min(eagerRows, slots.rows[best]! + idleRowsLimit - this.#cached.choice.blankRows());
-    if (slots.rows[best]! >= rows) return;
-    this.#eagerSlot = best;
-    this.#pair[0] = best;
-    this.#pair[1] = rows;
-    native.request(this.#pair, 1);
-  }
-
   #admit(request: AdmissionRequest): Admitted {
     try {
       return this.#admission.admit(request, this.#retiring.size);
@@ -200,11 +138,11 @@ export class SlotLeases {
   /** Asks every fence. True when pages may be free that were not. */
   hearFences(): boolean {
     const { late } = this.#memory;
-    const { passes } = this.#fences;
+    const { passes } = this.#memory.fences;
     const waiting = this.waiting;
-    late.attempt(() => this.#fences.poll());
+    late.attempt(() => this.#memory.fences.poll());
     late.attempt(() => this.pollRetirement());
-    return this.#fences.passes > passes || this.waiting < waiting;
+    return this.#memory.fences.passes > passes || this.waiting < waiting;
   }
 
   #checkFree(isTransfer: boolean): void {
@@ -215,22 +153,18 @@ export class SlotLeases {
     return createError('KV_NO_FREE_SLOT', { slots: this.#memory.slots.sequences, retiringSlots: this.#retiring.size });
   }
 
-  /** Whether queued work may still use the slot, or rows of its side tensors are on their way. */
+  /** Whether a prepared batch or queued work may still use the slot, or rows of its side tensors are on their way. */
   #isBusy(slot: number): boolean {
-    return this.#fences.isPending(slot) || (this.#side.everything > 0 && this.#side.isCopying(slot));
+    return this.#memory.slots.isComputing[slot] === 1 || this.#memory.fences.isPending(slot) || this.#cached.tokens.isArriving(slot);
   }
 
   #becomeIdle(slot: number): void {
-    const { native, pool, slots, late } = this.#memory;
-    const { idleRowsLimit } = this.#rules;
+    const { pool, slots, late } = this.#memory;
     slots.becomeIdle(slot);
     late.attempt(() => this.#cached.retire(slot));
-    if (this.#side.everything > 0) this.#side.retire(slot, slots.length[slot]!);
+    this.#cached.tokens.retire(slot);
     late.attempt(() => {
-      if (idleRowsLimit < Number.MAX_SAFE_INTEGER) {
-        if (this.#eagerSlot >= 0 && slots.isFree(this.#eagerSlot)) native.cancel(this.#eagerSlot); // until `keepEagerRows`
-        this.#supply.limitIdleRows(idleRowsLimit);
-      }
+      this.#idleRows.keepToLimit();
       pool.keepToBudget();
     });
     pool.capacity.raise();

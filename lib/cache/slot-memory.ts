@@ -1,5 +1,5 @@
-// SlotMemory: the memory under a cache's slots: the layout, the numbers per slot, the addon's cache that maps rows under them, the
-// pool that pages come from, and the views on them. Handed to every part that maps or reads; decides nothing.
+// SlotMemory: the memory under a cache's slots: the layout, the numbers per slot, the fences of work that uses them, the addon's cache that
+// maps rows under them, the pool that pages come from, and the views on them. Handed to every part that maps or reads; decides nothing.
 
 import { checkInteger } from '../base/options.js';
 import { cacheNews, type NativeCache } from '../device/native.js';
@@ -7,6 +7,7 @@ import type { PagePool } from '../device/page-pool.js';
 import type { Layout, TensorPlacement } from '../layout/layout.js';
 import { rowArithmetic, type RowArithmetic } from '../base/row-arithmetic.js';
 import type { BackgroundErrors } from '../device/background-errors.js';
+import type { SlotFences } from './slot-fences.js';
 import type { Slots } from './slots.js';
 import { checkHostAccess, type SlotViews } from '../device/slot-views.js';
 import type { TensorView } from '../base/dtypes.js';
@@ -22,6 +23,7 @@ export interface SlotMemoryParts {
   readonly pool: PagePool;
   readonly layout: Layout;
   readonly slots: Slots;
+  readonly fences: SlotFences;
   readonly views: SlotViews;
   readonly late: BackgroundErrors;
   /** Whether pages are zeroed before another tenant gets them. */
@@ -36,6 +38,8 @@ export class SlotMemory {
   readonly pool: PagePool;
   readonly layout: Layout;
   readonly slots: Slots;
+  /** The queued work that may still use each slot. */
+  readonly fences: SlotFences;
   readonly views: SlotViews;
   /** Failures that no call can report. */
   readonly late: BackgroundErrors;
@@ -46,12 +50,13 @@ export class SlotMemory {
 
   readonly #isScrubbed: boolean;
 
-  constructor({ native, pool, layout, slots, views, late, isScrubbed }: SlotMemoryParts) {
+  constructor({ native, pool, layout, slots, fences, views, late, isScrubbed }: SlotMemoryParts) {
     this.native = native;
     this.news = native.news();
     this.pool = pool;
     this.layout = layout;
     this.slots = slots;
+    this.fences = fences;
     this.views = views;
     this.late = late;
     this.#isScrubbed = isScrubbed;

@@ -51,6 +51,8 @@ export class Slots {
   readonly length: SlotNumbers;
   /** Tokens that a prepared batch is computing now. */
   readonly prepared: SlotNumbers;
+  /** 1: a prepared batch computes on the slot, also once its sequence is released: until it is committed or discarded. */
+  readonly isComputing: SlotNumbers;
   /** Tokens that memory was set aside for. */
   readonly earmarkedTokens: SlotNumbers;
   /** One of `sharedTails`: not 0 when the row that the slot writes to next may have other users. */
@@ -68,6 +70,7 @@ export class Slots {
   readonly #generation: Uint32Array;
   readonly #length: Int32Array;
   readonly #prepared: Int32Array;
+  readonly #isComputing: Uint8Array;
   readonly #earmarkedTokens: Int32Array;
   readonly #sharedTail: Uint8Array;
   readonly #foreignRow: Int32Array;
@@ -94,6 +97,7 @@ export class Slots {
     this.generation = this.#generation = new Uint32Array(slots);
     this.length = this.#length = new Int32Array(slots);
     this.prepared = this.#prepared = new Int32Array(slots);
+    this.isComputing = this.#isComputing = new Uint8Array(slots);
     this.earmarkedTokens = this.#earmarkedTokens = new Int32Array(slots);
     this.sharedTail = this.#sharedTail = new Uint8Array(slots);
     this.foreignRow = this.#foreignRow = new Int32Array(slots).fill(noForeignRow);
@@ -195,20 +199,31 @@ export class Slots {
     this.#touch(slot);
   }
 
-  /** A batch is about to compute `tokens` tokens more; 0: none does. */
+  /** A batch is about to compute `tokens` tokens more. */
   prepare(slot: number, tokens: number): void {
     this.#prepared[slot] = tokens;
+    this.#isComputing[slot] = 1;
   }
 
   /** The same for the first `count` of `slots`. */
   prepareAll(slots: Int32Array, tokens: Int32Array, count: number): void {
-    const prepared = this.#prepared;
-    for (let index = 0; index < count; index += 1) prepared[slots[index]!] = tokens[index]!;
+    const [prepared, isComputing] = [this.#prepared, this.#isComputing];
+    for (let index = 0; index < count; index += 1) {
+      const slot = slots[index]!;
+      prepared[slot] = tokens[index]!;
+      isComputing[slot] = 1;
+    }
+  }
+
+  /** No batch computes on the slot any more, and what one was to compute does not count. */
+  discard(slot: number): void {
+    this.#prepared[slot] = 0;
+    this.#isComputing[slot] = 0;
   }
 
   /** `tokens` tokens more are valid, and no batch computes. */
   commit(slot: number, tokens: number): void {
-    this.#prepared[slot] = 0;
+    this.discard(slot);
     this.#length[slot]! += tokens;
   }
 
@@ -242,10 +257,10 @@ export class Slots {
   }
 }
 
-/** Whether an object comes from a cache, by its slots: a caller can call constructors, with any argument. */
+/** Whether an object comes from a cache, by its memory's slots: a caller can call constructors, with any argument. */
 export function holdsSlots(parts: unknown): boolean {
   try {
-    return Slots.isInstance((parts as { readonly slots: unknown }).slots);
+    return Slots.isInstance((parts as { readonly memory: { readonly slots: unknown } }).memory.slots);
   } catch { // no object, or a proxy that answers with errors
     return false;
   }

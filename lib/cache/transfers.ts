@@ -8,7 +8,6 @@ import { Batch } from './batch.js';
 import type { BlockCopies, CopyEnd } from './block-copies.js';
 import { GivenFence } from './fence.js';
 import type { RowRegistry } from './row-registry.js';
-import type { SlotFences } from './slot-fences.js';
 import type { SlotLeases } from './slot-leases.js';
 import type { SlotMemory } from './slot-memory.js';
 import type { Steps } from './steps.js';
@@ -44,18 +43,16 @@ export class Transfers {
   readonly #memory: SlotMemory;
   readonly #leases: SlotLeases;
   readonly #steps: Steps;
-  readonly #fences: SlotFences;
   readonly #registry: RowRegistry;
   readonly #copies: BlockCopies;
   readonly #open = new Set<Transfer>();
   /** Transfers that were ended for want of pages, so far. Read only. */
   interrupted = 0;
 
-  constructor(memory: SlotMemory, leases: SlotLeases, steps: Steps, fences: SlotFences, registry: RowRegistry, copies: BlockCopies) {
+  constructor(memory: SlotMemory, leases: SlotLeases, steps: Steps, registry: RowRegistry, copies: BlockCopies) {
     this.#memory = memory;
     this.#leases = leases;
     this.#steps = steps;
-    this.#fences = fences;
     this.#registry = registry;
     this.#copies = copies;
   }
@@ -173,7 +170,7 @@ export class Transfers {
   close(transfer: Transfer): void {
     if (!this.#open.delete(transfer)) return;
     transfer.isOver = true;
-    this.#leases.release(transfer.slot, new GivenFence(), undefined);
+    this.#leases.release(transfer.slot);
   }
 
   /** Ends all transfers, where they are; returns whether there were any. */
@@ -206,9 +203,9 @@ export class Transfers {
     const groups = this.#registry.named[slot]!;
     let isOrdered = false;
     for (let other = 0; other < this.#memory.slots.count; other += 1) {
-      if (!this.#fences.isPending(other) || (other !== slot && !this.#registry.isSharing(other, ids, groups))) continue;
-      this.#fences.checkWritten(other, 'copy from');
-      this.#fences.order(this.#copies.gate, other);
+      if (!this.#memory.fences.isPending(other) || (other !== slot && !this.#registry.isSharing(other, ids, groups))) continue;
+      this.#memory.fences.checkWritten(other, 'copy from');
+      this.#memory.fences.order(this.#copies.gate, other);
       isOrdered = true;
     }
     return isOrdered;

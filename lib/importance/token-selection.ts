@@ -52,6 +52,8 @@ export interface TokenSelectionParts {
   readonly check: () => void;
   /** Hears of a selector that throws or chooses what is no choice: the request is computed then, and no call reports it. */
   readonly report: (error: unknown) => void;
+  /** Hears that the sequence was released. */
+  readonly ended: () => void;
 }
 
 interface ReadQueries {
@@ -136,9 +138,10 @@ export class TokenSelection {
     }
   }
 
-  /** Its sequence is released: nothing more is read. @internal */
-  stop(): void {
-    this.#reads.stop();
+  /** Its sequence is released: nothing more is read, soon, since tiers of users hear of it. @internal */
+  end(): void {
+    this.#parts.ended();
+    queueMicrotask(() => { this.#reads.stop(); });
   }
 
   async #load(layer: number, stored: StoredLayer, read: ReadQueries): Promise<SelectedRows> {

@@ -50,7 +50,7 @@ interface Lists {
 }
 
 export class SideRows {
-  readonly #side: SideTensors;
+  readonly tensors: SideTensors;
   /** The cache's. */
   readonly #driver: Driver;
   #places = new Int32Array(0);
@@ -58,8 +58,8 @@ export class SideRows {
   readonly #lists = new Map<SideTensor, Lists>();
   readonly #one = { slots: new Int32Array(1), tokens: new Int32Array(1), generations: undefined, length: 1 };
 
-  constructor(side: SideTensors, driver: Driver) {
-    this.#side = side;
+  constructor(tensors: SideTensors, driver: Driver) {
+    this.tensors = tensors;
     this.#driver = driver;
   }
 
@@ -73,7 +73,7 @@ export class SideRows {
 
   /** The same for tokens of one sequence from `from` on, which carries every tensor that is named. */
   writeTo(owner: string, slot: number, from: number, rows: ReadSideRows): void {
-    const tensors = rows.map(([name]) => this.#side.names.carriedBy(slot, { owner, option: `rows.${name}` }, name, 'write'));
+    const tensors = rows.map(([name]) => this.tensors.names.carriedBy(slot, { owner, option: `rows.${name}` }, name, 'write'));
     if (tensors.length === 0) return;
     this.#one.slots[0] = slot;
     this.#one.tokens[0] = this.#tokensOf(slot, from, rows[0]!, tensors[0]!);
@@ -82,7 +82,7 @@ export class SideRows {
 
   /** Rows on the device do not say how many they are: those of all tokens that are being computed from there on. */
   #tokensOf(slot: number, from: number, [, rows, onDevice]: ReadSideRows[number], tensor: SideTensor): number {
-    const { length, prepared } = this.#side.slots;
+    const { length, prepared } = this.tensors.slots;
     if (onDevice !== undefined) return Math.max(0, length[slot]! + prepared[slot]! - from);
     return typedArrayKind(rows) === undefined ? 0 : Math.floor(lengthOf(rows as Float32Array) / tensor.open.width);
   }
@@ -106,7 +106,7 @@ export class SideRows {
     for (const stream of new Set(packed.map(({ onDevice }) => onDevice!.stream))) {
       const together = packed.filter(({ onDevice }) => onDevice!.stream === stream);
       const count = this.#placesOf(together);
-      this.#side.copies.run(stream, { places: this.#places, count }, (own) => {
+      this.tensors.copies.run(stream, { places: this.#places, count }, (own) => {
         for (const { tensor: { writes }, quads, count: rows, onDevice } of together) writes.fetch(quads, rows, onDevice!.from, own);
       });
     }
@@ -132,14 +132,14 @@ export class SideRows {
     owner: string, [name, rows, deviceRows]: ReadSideRows[number], { slots, tokens, generations, length, skipsGaps = false }: RowPlaces,
     from: number | undefined,
   ): PackedRows {
-    const { tensor, bit } = this.#side.names.named(owner, `rows.${name}`, name);
+    const { tensor, bit } = this.tensors.names.named(owner, `rows.${name}`, name);
     let total = 0;
     for (let index = 0; index < length; index += 1) total += tokens[index]!;
     const bytes = deviceRows === undefined ? rowBytes(owner, tensor, rows, total) : undefined;
     const onDevice = deviceRows === undefined ? undefined : {
       from: deviceBytes(owner, `rows.${name}`, deviceRows, this.#driver, total * tensor.open.tokenBytes), stream: deviceRows.stream,
     };
-    const { sideSlots, slots: numbers } = this.#side;
+    const { sideSlots, slots: numbers } = this.tensors;
     const { quads, slots: written } = this.#listsOf(tensor, length);
     let count = 0;
     let at = 0;
@@ -172,7 +172,7 @@ export class SideRows {
   }
 
   #check(tensor: SideTensor, slot: number, from: number, tokens: number): void {
-    const { sideSlots, slots } = this.#side;
+    const { sideSlots, slots } = this.tensors;
     const length = slots.length[slot]!;
     const end = length + slots.prepared[slot]!;
     const written = tensor.writes.written[sideSlots.of[slot]!]!;
