@@ -57,7 +57,8 @@ browserTest(title, async (t) => {
       t.true(overflow <= 0, `${view.name}: ${overflow} pixels wider than the screen`);
       t.true(letters >= 9, `${view.name}: letters of ${letters} pixels`);
       const { x, y } = await browser.evaluate<{ x: number; y: number }>(middle);
-      t.deepEqual(await browser.evaluate(said), [], `${view.name}: nothing is pointed at yet`);
+      await browser.pointAt(1, 1); // a tap of the view before may have left the pointer where it was
+      await browser.until(`${said}.length === 0`);
       if (isPhone) await browser.tap(x, y);
       else await browser.pointAt(x, y);
       await browser.until(`${said}.length === 1`);
