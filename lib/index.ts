@@ -25,7 +25,8 @@ export type { PrefixCacheOptions, PrefixEventsOptions } from './cache/prefix-opt
 export type { PrefixClearedEvent, PrefixEvent, PrefixRemovedEvent, PrefixStoredEvent, TierRemovedEvent, TierStoredEvent } from './cache/prefix-events.js';
 export { prefixBlockKeys, type PrefixBlockKeysOptions } from './cache/prefix-block-keys.js';
 export { contentHash, type PromptItem, type PromptItemKind } from './prefix/prompt-encoder.js';
-export { Prefixes, type PrefixExplanation, type PrefixLookup, type PrefixLookupOptions, type PrefetchOptions, type PrefixResetOptions, type PromoteOptions } from './cache/prefixes.js';
+export type { PrefixExplanation, PrefixLookup } from './cache/cached-texts.js';
+export { Prefixes, type PrefixLookupOptions, type PrefetchOptions, type PrefixResetOptions, type PromoteOptions } from './cache/prefixes.js';
 export type { PrefixMetrics } from './cache/prefix-statistics.js';
 export type { CopyStaging } from './cache/block-copies.js';
 export type { CacheTiers } from './cache/cache-tiers.js';

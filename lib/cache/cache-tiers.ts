@@ -1,85 +1,51 @@
 // CacheTiers: the tiers below a cache's device as its prefixes use them: opened and closed with it, filled in the background, asked for
 // what was demoted. Made only where the cache has tiers.
 
-import { createHash } from 'node:crypto';
-
 import { createError } from '../base/errors.js';
 import { number } from '../base/options.js';
 import type { PrefixDomain } from '../prefix/domain.js';
 import type { CachedExtent, SelectedExtent } from '../prefix/eviction/eviction-policy.js';
-import { probesOf, type ReadImportance } from '../importance/probes.js';
-import type { ModelShape } from '../layout/model-shape.js';
-import type { PromptEncoder } from '../prefix/prompt-encoder.js';
-import { ImportanceMeans } from '../tiers/importance-means.js';
-import { BlockKeys } from '../tiers/block-keys.js';
-import type { Tier } from '../tiers/tier.js';
 import type { LoadClock } from '../tiers/load-clock.js';
 import type { OpenTier } from '../tiers/open-tier.js';
 import type { PlacedBlocks } from '../tiers/placed-blocks.js';
-import { RaisedBlocks } from '../tiers/raised-blocks.js';
 import { selectedOf } from '../tiers/selected-extent.js';
 import { isOverBeforeSilence } from '../tiers/tier-calls.js';
-import { TierSet } from '../tiers/tier-set.js';
-import { BlockCopies } from './block-copies.js';
-import type { CachedRows } from './cached-rows.js';
-import { Demotions } from './demotions.js';
-import type { FinishedTexts } from './finished-texts.js';
+import type { TierSet } from '../tiers/tier-set.js';
+import type { ChoiceFollowers } from './choice-followers.js';
+import type { Demotions } from './demotions.js';
 import type { Promotion, PromotionRequest } from './promotion.js';
-import { mostPromotions, Promotions } from './promotions.js';
-import { RaisedTexts } from './raised-texts.js';
-import type { RowSharing } from './row-sharing.js';
-import { Reordering, type ReorderOptions } from './reordering.js';
-import { Selections } from './selections.js';
-import type { SlotLeases } from './slot-leases.js';
-import type { SlotMemory } from './slot-memory.js';
-import type { Steps } from './steps.js';
+import type { Promotions } from './promotions.js';
+import type { ReorderOptions } from './reordering.js';
+import type { Selections } from './selections.js';
 import { tierMetrics, type TiersMetrics } from './tiers-metrics.js';
 import { TextPlaces, type TextPlace, type TiersExplanation } from './text-places.js';
-import { Transfers } from './transfers.js';
-
-/** Slots beside those of users: one for what goes down, the others for what comes up. */
-export const transferSlots = mostPromotions + 1;
+import type { Transfers } from './transfers.js';
 
 const atLeastZero = number(0);
 
-/** What a cache with tiers was given. */
-export interface CacheTiersRules {
-  readonly tiers: readonly Tier[];
-  readonly modelId: string | undefined;
-  readonly blockTokens: number | undefined;
-  readonly importance: ReadImportance | undefined;
-  /** Requests that selected between two runs of reordering; 0: none by itself. */
-  readonly reorderAfter: number;
-  readonly tierCloseTimeoutMs: number;
-  readonly model: ModelShape;
-  /** A clock in milliseconds that neither throws nor calls the cache. */
-  readonly now: () => number;
-}
-
-export interface CacheTiersCollaborators {
-  readonly leases: SlotLeases;
-  readonly steps: Steps;
-  readonly sharing: RowSharing;
-  readonly cached: CachedRows;
-  readonly finished: FinishedTexts;
-  readonly encoder: PromptEncoder;
+/** The parts that a cache's tiers are made of, by `openTiers`. @internal */
+export interface TiersAtWork {
+  readonly set: TierSet;
+  /** To and from the device. */
+  readonly transfers: Transfers;
+  /** What goes down. */
+  readonly demotions: Demotions;
+  /** What comes up. */
+  readonly promotions: Promotions;
+  /** What is given in part. */
+  readonly selections: Selections;
 }
 
 /** The tiers below a cache's device: `cache.prefixes.tiers`. */
 export class CacheTiers {
+  /** Parts of stored text for sequences that are given no more. @internal */
+  readonly selections: Selections;
   readonly #set: TierSet;
-  readonly #leases: SlotLeases;
-  readonly #copies: BlockCopies;
   readonly #transfers: Transfers;
   readonly #demotions: Demotions;
   readonly #promotions: Promotions;
+  readonly #followers: ChoiceFollowers;
   readonly #places: TextPlaces;
-  /** Parts of stored text for sequences that are given no more. @internal */
-  readonly selections: Selections;
-  readonly #reordering: Reordering;
-  readonly #raised: RaisedBlocks;
-  readonly #raisedTexts: RaisedTexts;
-  readonly #finished: FinishedTexts;
   readonly #ready: Promise<void>;
   readonly #report: (error: unknown) => void;
   readonly #closeTimeoutMs: number;
@@ -87,33 +53,17 @@ export class CacheTiers {
   readonly #silent = new Map<string, number>();
   #closing: Promise<void> | undefined;
 
-  constructor(memory: SlotMemory, { leases, steps, sharing, cached, finished, encoder }: CacheTiersCollaborators, rules: CacheTiersRules) {
-    const { tensors } = memory.layout;
-    const probes = probesOf(tensors, rules.importance);
-    const tensorTokenBytes = tensors.map(({ tokenBytes }) => tokenBytes);
-    const stripeTokenBytes = [...tensorTokenBytes, ...probes.map(({ tokenBytes }) => tokenBytes)];
-    const keys = new BlockKeys(tensors, rules.blockTokens ?? defaultBlockTokens(tensorTokenBytes));
-    const { late } = memory;
-    const means = new ImportanceMeans();
-    const report = this.#report = (error: unknown): void => { late.report(error); };
-    this.#closeTimeoutMs = rules.tierCloseTimeoutMs;
-    const set = this.#set = new TierSet({
-      tiers: rules.tiers, keys, namespace: namespaceOf(rules, keys), stripeTokenBytes, names: encoder,
-      importantTokens: (key) => means.sumOf(key), lastingLevel: (level) => cached.index.lastingLevel(level), report,
-    });
-    this.#finished = finished;
-    this.#leases = leases;
-    this.#copies = new BlockCopies(memory.native, tensors.length, probes);
-    this.#transfers = new Transfers(memory, leases, steps, cached.registry, this.#copies);
-    this.#demotions = new Demotions(memory, cached.index, set, this.#transfers, finished, encoder);
-    this.#promotions = new Promotions(cached, set, this.#transfers, encoder, rules.now);
-    this.#places = new TextPlaces(set, this.#promotions, encoder);
-    this.#raised = new RaisedBlocks(set, report);
-    this.#raisedTexts = new RaisedTexts(memory, cached, this.#promotions, means);
-    this.#reordering = new Reordering(set, means, tensorTokenBytes, { after: rules.reorderAfter, report });
-    this.selections = new Selections(memory, { steps, sharing, promotions: this.#promotions }, set, {
-      means, raised: this.#raised, raisedTexts: this.#raisedTexts, reordering: this.#reordering, probes,
-    });
+  /** @internal Opens the tiers. @param report Hears of failures that no call reports. */
+  constructor({ set, transfers, demotions, promotions, selections }: TiersAtWork, closeTimeoutMs: number, report: (error: unknown) => void) {
+    this.selections = selections;
+    this.#set = set;
+    this.#transfers = transfers;
+    this.#demotions = demotions;
+    this.#promotions = promotions;
+    this.#followers = selections.followers;
+    this.#places = new TextPlaces(set, promotions);
+    this.#closeTimeoutMs = closeTimeoutMs;
+    this.#report = report;
     this.#ready = set.open();
     this.#ready.catch(report);
   }
@@ -135,10 +85,9 @@ export class CacheTiers {
 
   /** Resolves when every text whose sequence is over, and its fence has passed, has been offered to the tiers, and none is on its way between them. */
   async settled(): Promise<void> {
-    this.#leases.synchronize();
+    this.#transfers.synchronize();
     await this.#demotions.settled();
-    await this.#raised.settled();
-    await this.#raisedTexts.settled();
+    await this.#followers.settled();
   }
 
   /** Calls `visit` with every piece of stored text: an array that must not be kept, and the places [from, to) in it. @internal */
@@ -183,7 +132,7 @@ export class CacheTiers {
 
   /** For the device's eviction policy. @internal */
   selectedOf(domain: PrefixDomain, extent: CachedExtent): SelectedExtent | undefined {
-    return selectedOf(this.#set, this.selections.means, domain, extent);
+    return selectedOf(this.#set, this.#followers.means, domain, extent);
   }
 
   /** @internal */
@@ -198,7 +147,7 @@ export class CacheTiers {
    * important quarter of its tokens. Rejects with KV_INVALID_OPTION, also where no tier can, and with KV_CLOSED.
    */
   reorder(options?: ReorderOptions): Promise<number> {
-    return this.#reordering.run(options, this.#ready);
+    return this.#followers.reordering.run(options, this.#ready);
   }
 
   /**
@@ -218,25 +167,24 @@ export class CacheTiers {
 
   /** @internal */
   setNamespace(namespace: string): void {
-    this.#raisedTexts.setNamespace(namespace);
+    this.#followers.raisedTexts.setNamespace(namespace);
   }
 
   /** Drops what tiers have, and what waits to be stored. @internal */
   clear(): void {
     this.#demotions.clear();
-    this.#raisedTexts.clear();
-    this.#reordering.clear();
+    this.#followers.clear();
     this.#set.clear();
   }
 
   /** What each tier has, and what was done since the cache was opened. */
   metrics(): TiersMetrics {
     return {
-      waitingTexts: this.#demotions.waiting, droppedTexts: this.#finished.dropped + this.#demotions.unstored, interruptedTransfers: this.#transfers.interrupted,
-      staging: this.#copies.staging,
+      waitingTexts: this.#demotions.waiting, droppedTexts: this.#demotions.dropped, interruptedTransfers: this.#transfers.interrupted,
+      staging: this.#transfers.staging,
       prefillTokensPerMs: this.#promotions.prefill.tokensPerMs, promotions: { ...this.#promotions.totals.ends },
       prefetches: { ...this.#promotions.totals.hintEnds }, promotionTimes: this.#promotions.totals.times, selections: this.selections.totals.copy(),
-      raisedBlocks: this.#raised.raised, raisedTokens: this.#raisedTexts.tokens, reordering: this.#reordering.counts,
+      raisedBlocks: this.#followers.raised.raised, raisedTokens: this.#followers.raisedTexts.tokens, reordering: this.#followers.reordering.counts,
       tiers: this.#set.all.map(tierMetrics),
     };
   }
@@ -246,8 +194,7 @@ export class CacheTiers {
    * where a tier of your own has answered nothing for `prefixCache.tierCloseTimeoutMs`, once the others are closed. Idempotent.
    */
   async close(): Promise<void> {
-    void this.#raised.stop(); // what requests do not wait for
-    void this.#raisedTexts.stop();
+    void this.#followers.stopRaising(); // what requests do not wait for
     if (this.#closing === undefined) await this.#untilSilence(this.settled().then(() => this.#set.written()));
     await this.#end();
   }
@@ -264,7 +211,7 @@ export class CacheTiers {
     this.#demotions.stop();
     this.#transfers.forgetAll();
     for (const open of this.#set.all) open.cancelReads();
-    this.#closing ??= this.#closeTiers([this.#reordering.stop(), this.#raised.stop(), this.#raisedTexts.stop()].filter((each) => each !== undefined));
+    this.#closing ??= this.#closeTiers(this.#followers.stop());
     this.#closing.catch(() => { /* it is told to those that wait for it */ });
     return this.#closing;
   }
@@ -285,37 +232,4 @@ export class CacheTiers {
       if (underWay > 0) this.#silent.set(name, Math.max(underWay, this.#silent.get(name) ?? 0));
     }
   }
-}
-
-/** About the bytes of a block: few enough that one is soon loaded, and enough for a disk and a network to be at their best. */
-const blockBytes = 4 * 1024 * 1024;
-
-/** A power of two, 16 … 256, by the model alone, so that processes with other layouts find the same blocks. */
-function defaultBlockTokens(tensorTokenBytes: readonly number[]): number {
-  const tokens = blockBytes / tensorTokenBytes.reduce((sum, bytes) => sum + bytes, 0);
-  return Math.min(256, Math.max(16, 2 ** Math.floor(Math.log2(tokens))));
-}
-
-/**
- * Of the model's name, and of its tensors on this worker: which layers they are of, how many heads each has, and whose share of them; and of the
- * probe heads, which are in every block.
- */
-function namespaceOf({ tiers, modelId, model, importance }: CacheTiersRules, keys: BlockKeys): string {
-  const { tensor = 1, tensorRank } = model.parallel ?? {};
-  const hasShare = tensor > 1 && model.attention !== 'latent'; // every worker has a latent tensor whole
-  if (hasShare && tensorRank === undefined && tiers.some(({ isLasting }) => isLasting)) {
-    throw createError('KV_INVALID_OPTION', {
-      reason: 'type', owner: 'KvCache', option: 'model.parallel.tensorRank', expected: `an integer, 0 … ${tensor - 1}`, received: undefined,
-      hint: `The ${tensor} workers have tensors of the same shape: by it the tiers tell whose blocks they have.`,
-    });
-  }
-  if (modelId === undefined && tiers.some(({ isLasting }) => isLasting)) {
-    throw createError('KV_INVALID_OPTION', {
-      reason: 'type', owner: 'KvCache', option: 'prefixCache.modelId', expected: 'a string', received: undefined,
-      hint: 'Blocks in tiers that outlive the process are found by it: name the weights and their revision.',
-    });
-  }
-  const share = hasShare ? [tensor, tensorRank ?? 0] : [];
-  const probes = importance === undefined ? [] : [{ probeHeads: importance.probeHeads }];
-  return createHash('sha256').update(JSON.stringify(['virtual-kv tier', 1, modelId ?? '', keys.root({}), ...share, ...probes])).digest('hex');
 }

@@ -5,7 +5,6 @@ import type { StoredBlock } from '../tiers/stored-texts.js';
 import type { OpenTier } from '../tiers/open-tier.js';
 import type { TierSet } from '../tiers/tier-set.js';
 import type { PrefixIndex } from '../prefix/prefix-index.js';
-import type { ItemNames } from '../prefix/prompt-encoder.js';
 import type { FinishedText, FinishedTexts } from './finished-texts.js';
 import type { SlotMemory } from './slot-memory.js';
 import type { Transfer, Transfers } from './transfers.js';
@@ -20,26 +19,24 @@ interface WantedBlock {
 }
 
 export class Demotions {
-  /** Texts of which some tier wanted a part that was evicted before it could be read. Read only. */
-  unstored = 0;
   readonly #memory: SlotMemory;
   readonly #tiers: TierSet;
   readonly #transfers: Transfers;
   readonly #finished: FinishedTexts;
-  readonly #names: ItemNames;
   readonly #index: PrefixIndex;
   /** Texts that could not be read, for queued work or want of room, and are still cached: tried again with the next one. */
   #postponed: FinishedText[] = [];
   #running: Promise<void> | undefined;
   #isOver = false;
+  /** Texts of which some tier wanted a part that was evicted before it could be read. */
+  #unstored = 0;
 
-  constructor(memory: SlotMemory, index: PrefixIndex, tiers: TierSet, transfers: Transfers, finished: FinishedTexts, names: ItemNames) {
+  constructor(memory: SlotMemory, index: PrefixIndex, tiers: TierSet, transfers: Transfers, finished: FinishedTexts) {
     this.#memory = memory;
     this.#index = index;
     this.#tiers = tiers;
     this.#transfers = transfers;
     this.#finished = finished;
-    this.#names = names;
     finished.listen(() => {
       this.#wake();
     });
@@ -48,6 +45,11 @@ export class Demotions {
   /** Finished texts that wait to be stored, those to be tried again among them. */
   get waiting(): number {
     return this.#finished.count + this.#postponed.length;
+  }
+
+  /** Texts that were not stored: too many waited, or a part was evicted before it could be read. */
+  get dropped(): number {
+    return this.#finished.dropped + this.#unstored;
   }
 
   /** Resolves when every finished text has been offered to the tiers. */
@@ -89,11 +91,11 @@ export class Demotions {
     try {
       const { domain, text } = finished;
       if (await this.#store(finished) || this.#isOver) return;
-      if (this.#index.match(domain, text, text.length).tokens < text.length) this.unstored += 1;
+      if (this.#index.match(domain, text, text.length).tokens < text.length) this.#unstored += 1;
       else if (this.#postponed.length < mostPostponed) this.#postponed.push(finished);
-      else this.unstored += 1;
+      else this.#unstored += 1;
     } catch (error) {
-      this.unstored += 1;
+      this.#unstored += 1;
       this.#memory.late.report(error);
     }
   }
@@ -150,7 +152,7 @@ export class Demotions {
     let parent = this.#tiers.rootFor(domain);
     for (let at = 0; at < text.length; at += keys.blockTokens) {
       const count = Math.min(keys.blockTokens, text.length - at);
-      const key = keys.key(parent.key, text, at, count, this.#names);
+      const key = keys.key(parent.key, text, at, count, this.#tiers.names);
       const block = texts.add(parent, key, text.slice(at, at + count));
       block.pins += 1;
       blocks.push(block);

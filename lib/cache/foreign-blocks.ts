@@ -3,7 +3,6 @@
 // what the other tiers have.
 
 import type { PrefixDomain } from '../prefix/domain.js';
-import type { ItemNames } from '../prefix/prompt-encoder.js';
 import { FreeTime } from '../tiers/free-time.js';
 import type { LoadClock } from '../tiers/load-clock.js';
 import type { PrefillRate } from '../tiers/load-estimate.js';
@@ -23,12 +22,10 @@ interface Found {
 
 export class ForeignBlocks {
   readonly #tiers: TierSet;
-  readonly #names: ItemNames;
   readonly #prefill: PrefillRate;
 
-  constructor(tiers: TierSet, names: ItemNames, prefill: PrefillRate) {
+  constructor(tiers: TierSet, prefill: PrefillRate) {
     this.#tiers = tiers;
-    this.#names = names;
     this.#prefill = prefill;
   }
 
@@ -42,7 +39,7 @@ export class ForeignBlocks {
     let isAsked = true;
     for (const open of this.#tiers.all) {
       if (!open.canFind) continue;
-      const keys = this.#tiers.keys.ofText(domain, text, this.#names);
+      const keys = this.#tiers.keys.ofText(domain, text, this.#tiers.names);
       // What it has may lead on to blocks that are known, and behind these there may be more.
       for (let missing = -1, from = this.#wholeBlocks(domain, text); from < keys.length && from !== missing; from = this.#wholeBlocks(domain, text)) {
         if (!request.isHint && open.finds.passesBy()) {

@@ -21,16 +21,19 @@ import type { SideTensors } from '../side/side-tensors.js';
 import { Admission } from './admission.js';
 import { BatchRows } from './batch-rows.js';
 import { BackgroundErrors } from '../device/background-errors.js';
-import { CacheTiers, transferSlots } from './cache-tiers.js';
+import type { CacheTiers } from './cache-tiers.js';
 import { CachedRows } from './cached-rows.js';
+import { CachedTexts } from './cached-texts.js';
 import { FinishedTexts } from './finished-texts.js';
 import { openPool, type ReadKvCacheOptions } from './kv-cache-options.js';
 import { IdleRows } from './idle-rows.js';
 import { Lifetime } from './lifetime.js';
+import { openTiers, transferSlots } from './open-tiers.js';
 import { PrefixEvents } from './prefix-events.js';
 import type { ReadPrefixCacheOptions } from './prefix-options.js';
 import { PrefixStatistics } from './prefix-statistics.js';
 import { Prefixes } from './prefixes.js';
+import { Prompts } from './prompts.js';
 import { RowRegistry } from './row-registry.js';
 import { RowSharing } from './row-sharing.js';
 import { RowSupply } from './row-supply.js';
@@ -133,7 +136,7 @@ function openParts(read: ReadKvCacheOptions, cache: object, { native, pool, layo
   const steps = new Steps(memory, new BatchRows(memory, supply, sharing), tokens, side, ahead);
   const lifetime = new Lifetime(guard);
   const tiers = options === 'off' || finished === undefined ? undefined
-    : new CacheTiers(memory, { leases, steps, sharing, cached, finished, encoder }, { ...options, blockTokens: options.tierBlockTokens, model: read.model });
+    : openTiers({ memory, leases, steps, sharing, cached, finished, encoder }, { ...options, blockTokens: options.tierBlockTokens, model: read.model });
   if (tiers !== undefined) {
     texts.push(tiers);
     selected.of = tiers.selectedOf.bind(tiers);
@@ -141,7 +144,9 @@ function openParts(read: ReadKvCacheOptions, cache: object, { native, pool, layo
   }
   return {
     memory, cached, tokens, supply, idleRows, side, sideRows: new SideRows(side, pool.driver), closeSide, leases, steps, ahead, lifetime, ownsPool,
-    prefixes: new Prefixes({ memory, lifetime, leases, cached, side, encoder, statistics, events, isOn: options !== 'off', tiers }),
+    prefixes: new Prefixes(
+      new Prompts(lifetime, encoder, layout.tensors), new CachedTexts(memory, leases, cached, side, tiers), statistics, events, options !== 'off',
+    ),
     tiers,
     statistics: new CacheStatistics(memory, supply, leases, cached, side, ownsPool),
     access: new SlotAccess(memory, sharing),

@@ -6,7 +6,6 @@ import { setMaxListeners } from 'node:events';
 
 import { after } from '../device/wait.js';
 import type { PrefixDomain } from '../prefix/domain.js';
-import type { ItemNames } from '../prefix/prompt-encoder.js';
 import { compareLoad, type LoadComparison, type LoadStretch } from '../tiers/load-comparison.js';
 import { processClock, type LoadClock } from '../tiers/load-clock.js';
 import { PrefillRate } from '../tiers/load-estimate.js';
@@ -56,12 +55,12 @@ export class Promotions {
   /** What is loaded from now on is timed by it. */
   clock: LoadClock = processClock;
 
-  constructor(cached: CachedRows, tiers: TierSet, transfers: Transfers, names: ItemNames, now: () => number) {
+  constructor(cached: CachedRows, tiers: TierSet, transfers: Transfers, now: () => number) {
     this.totals = new PromotionTotals(now);
     this.#cached = cached;
     this.#tiers = tiers;
     this.#loads = new PromotionLoads(tiers, transfers, this.prefill);
-    this.#foreign = new ForeignBlocks(tiers, names, this.prefill);
+    this.#foreign = new ForeignBlocks(tiers, this.prefill);
   }
 
   /** Tokens of a text behind the first `cachedTokens` that tiers are known to have. */

@@ -2,7 +2,6 @@
 // operator's questions and for logs; looking changes nothing.
 
 import type { PrefixDomain } from '../prefix/domain.js';
-import type { ItemNames } from '../prefix/prompt-encoder.js';
 import type { BlockAbsence } from '../tiers/tier-counts.js';
 import type { LoadComparison } from '../tiers/load-comparison.js';
 import type { OpenTier } from '../tiers/open-tier.js';
@@ -38,12 +37,10 @@ export interface TiersExplanation {
 export class TextPlaces {
   readonly #tiers: TierSet;
   readonly #promotions: Promotions;
-  readonly #names: ItemNames;
 
-  constructor(tiers: TierSet, promotions: Promotions, names: ItemNames) {
+  constructor(tiers: TierSet, promotions: Promotions) {
     this.#tiers = tiers;
     this.#promotions = promotions;
-    this.#names = names;
   }
 
   /** @param cachedTokens Tokens from the start that are on the device. */
@@ -98,9 +95,9 @@ export class TextPlaces {
     const { blockTokens } = keys;
     const start = at - at % blockTokens;
     let key = this.#tiers.rootOf(domain);
-    for (let from = 0; from < start; from += blockTokens) key = keys.key(key, text, from, blockTokens, this.#names);
+    for (let from = 0; from < start; from += blockTokens) key = keys.key(key, text, from, blockTokens, this.#tiers.names);
     const count = Math.min(blockTokens, text.length - start);
-    key = keys.key(key, text, start, count, this.#names);
+    key = keys.key(key, text, start, count, this.#tiers.names);
     return Object.fromEntries(this.#tiers.all.map((open) => [open.tier.name, this.#absence(open, key, count === blockTokens)]));
   }
 

@@ -61,6 +61,16 @@ export class Transfers {
     return this.#open.size;
   }
 
+  /** Memory that copies go through. */
+  get staging(): BlockCopies['staging'] {
+    return this.#copies.staging;
+  }
+
+  /** Hears what has happened to slots: which sequences are over, and which text is finished. */
+  synchronize(): void {
+    this.#leases.synchronize();
+  }
+
   /**
    * A transfer of all that is cached of text[0, tokens); undefined where there is no room for one. `isWriting`: it will write what
    * comes behind that.

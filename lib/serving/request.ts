@@ -163,7 +163,7 @@ export function readRequest(owner: string, options: GenerationRequest, { vocabul
   checkVocabulary(owner, `${prefix}tokens`, tokens, sorted, vocabularyTokens);
   checkSideNames(owner, read, sideTensors, prefix);
   checkSelection(owner, `${prefix}selection`, read, canSelect);
-  if (read.selection !== undefined) cache?.prefixes.tiers?.selections.checkRules(owner, `${prefix}selection`, read.selection);
+  if (read.selection !== undefined) cache?.prefixes.tiers?.selections.texts.checkRules(owner, `${prefix}selection`, read.selection);
   checkBias(owner, `${prefix}sampler`, read.sampler, vocabularyTokens);
   if (pieces === undefined && read.stopStrings.length > 0) {
     throw createError('KV_INVALID_OPTION', {

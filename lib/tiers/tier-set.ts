@@ -45,6 +45,8 @@ export interface TierSetOptions {
 export class TierSet {
   readonly texts = new StoredTexts();
   readonly keys: BlockKeys;
+  /** Of the items in texts. */
+  readonly names: ItemNumbers;
   readonly all: readonly OpenTier[];
   /** By block key: how often its text was seen, for tiers that admit only what was seen more than once. */
   readonly sightings = new RecentMap<number>(2 ** 16);
@@ -64,6 +66,7 @@ export class TierSet {
     const { tiers, keys, stripeTokenBytes } = options;
     this.#options = options;
     this.keys = keys;
+    this.names = options.names;
     this.#tokenBytes = stripeTokenBytes.reduce((sum, bytes) => sum + bytes, 0);
     const wholeBytes = this.bytesOf(keys.blockTokens);
     this.#scratch = new HostMemory(scratchBlocks * (wholeBytes + wholeBytes / 8 + 4096), wholeBytes, pagePieces);
@@ -267,7 +270,7 @@ export class TierSet {
 
   /** A block as tiers describe it; undefined: an item in it has been forgotten. */
   recordOf(block: StoredBlock): BlockRecord | undefined {
-    const record = toRecord(block.tokens, this.#options.names);
+    const record = toRecord(block.tokens, this.names);
     if (record === undefined || block.sums === undefined) return undefined;
     const { key, from: position, sums, level } = block;
     return { key, parent: block.parent!.key, position, ...record, sums, bytes: this.bytesOf(block.tokens.length), level };
@@ -309,7 +312,7 @@ export class TierSet {
     const useless: string[] = [];
     found.sort((a, b) => a.position - b.position);
     for (const { key, parent, position, tokens, notes, sums, bytes, level = 0 } of found) {
-      const text = fromRecord(tokens, notes, this.#options.names);
+      const text = fromRecord(tokens, notes, this.names);
       const above = position === 0 ? this.texts.root(parent) : this.texts.find(parent);
       if (text === undefined || above?.to !== position || bytes !== this.bytesOf(tokens.length)) {
         useless.push(key);

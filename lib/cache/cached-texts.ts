@@ -1,0 +1,143 @@
+// CachedTexts: what a cache has of texts, on the device and in tiers below: found, explained, brought up, and dropped.
+
+import { createError } from '../base/errors.js';
+import type { PrefixDomain } from '../prefix/domain.js';
+import type { PrefixExplanation as TextExplanation } from '../prefix/prefix-explanation.js';
+import type { PrefixIndex } from '../prefix/prefix-index.js';
+import type { ReadSelection } from '../importance/selection-options.js';
+import type { CoverEnd } from '../side/side-cover.js';
+import type { SideTensors } from '../side/side-tensors.js';
+import type { CacheTiers } from './cache-tiers.js';
+import type { CachedRows } from './cached-rows.js';
+import type { Promotion, PromotionRequest } from './promotion.js';
+import type { SlotLeases } from './slot-leases.js';
+import type { SlotMemory } from './slot-memory.js';
+import { slotStates } from './slots.js';
+import type { TextPlace, TiersExplanation } from './text-places.js';
+
+/**
+ * Why no more of a prompt is cached. `side-evicted`, `side-never-written`: K and V are, up to `keyValueTokens`, but `sideTensor` is not:
+ * its end was evicted, or the sequences that computed the text did not write it.
+ */
+export type PrefixExplanation = (TextExplanation | {
+  readonly tokens: number;
+  readonly reason: CoverEnd;
+  readonly sideTensor: string;
+  readonly keyValueTokens: number;
+}) & {
+  /** Where the text lies below the device, and why no more of it; undefined without tiers. */
+  readonly tiers?: TiersExplanation | undefined;
+};
+
+/** What `Prefixes.lookup` finds. */
+export interface PrefixLookup {
+  /** Tokens of the prompt that `acquire` would find now. One is left to compute, unless a value is kept for the whole prompt. */
+  readonly cachedTokens: number;
+  /**
+   * Tokens that it will find once running sequences have computed what they are at: waiting for them may be cheaper than
+   * computing the same twice. Equal to `cachedTokens` when none does.
+   */
+  readonly pendingTokens: number;
+  /** Tokens behind `cachedTokens` that `promote` could bring from tiers, as far as known without asking them. */
+  readonly demotedTokens: number;
+  /** Where the prompt lies, stretch by stretch: on the device, in tiers, in several of them. What lies nowhere is left out. */
+  readonly stretches: readonly TextPlace[];
+}
+
+/** How a text is brought up. */
+export type HowToBring = Pick<PromotionRequest, 'deadlineMs' | 'signal' | 'priority' | 'isHint'> & { readonly selection?: ReadSelection | undefined };
+
+const nothing: PrefixLookup = { cachedTokens: 0, pendingTokens: 0, demotedTokens: 0, stretches: [] };
+
+export class CachedTexts {
+  /** Undefined without `prefixCache.tiers`. */
+  readonly tiers: CacheTiers | undefined;
+  readonly side: SideTensors;
+  readonly #memory: SlotMemory;
+  readonly #leases: SlotLeases;
+  readonly #cached: CachedRows;
+
+  constructor(memory: SlotMemory, leases: SlotLeases, cached: CachedRows, side: SideTensors, tiers: CacheTiers | undefined) {
+    this.#memory = memory;
+    this.#leases = leases;
+    this.#cached = cached;
+    this.side = side;
+    this.tiers = tiers;
+  }
+
+  /** Of the texts on the device. */
+  get index(): PrefixIndex {
+    return this.#cached.index;
+  }
+
+  /** Tells the index, and routers, what sequences have committed. Throws what the driver throws. */
+  flushCommits(): void {
+    this.#cached.flushCommits();
+  }
+
+  /** What a request would find of a text, in K, V and the side tensors `needs`. Changes nothing, not even what is evicted next. */
+  find(domain: PrefixDomain, text: Int32Array, needs: number): PrefixLookup {
+    const { side, tiers } = this;
+    this.#cached.flushCommits();
+    if (this.#cached.isForgetting) return nothing;
+    const hit = this.#cached.index.match(domain, text);
+    const covered = needs === 0 ? hit.tokens : side.covered(hit.node, hit.tokens, needs);
+    if (covered < hit.tokens) hit.limitTo(covered);
+    const { tokens, pendingTokens } = hit;
+    const onDevice = tokens === 0 ? [] : [{ from: 0, to: tokens, places: ['device'] }];
+    return {
+      cachedTokens: tokens, pendingTokens: Math.max(tokens, pendingTokens), demotedTokens: tiers?.demotedTokens(domain, text, tokens) ?? 0,
+      stretches: tiers?.stretches(domain, text, tokens) ?? onDevice,
+    };
+  }
+
+  /** Why a request would find no more of it. */
+  explain(domain: PrefixDomain, text: Int32Array, needs: number): PrefixExplanation {
+    const { index } = this.#cached;
+    this.#cached.flushCommits();
+    const { node, tokens: keyValueTokens } = index.match(domain, text, text.length);
+    const lacking = this.side.lacking(node, keyValueTokens, needs);
+    const tiers = this.tiers?.explain(domain, text, keyValueTokens);
+    const below = tiers === undefined ? {} : { tiers };
+    if (lacking === undefined) return { ...index.explain(domain, text), ...below };
+    return { tokens: lacking.tokens, reason: lacking.reason, sideTensor: lacking.tensor, keyValueTokens, ...below };
+  }
+
+  /** Brings a text from tiers to the device, or finds what may be selected of it. Rejects as `Prefixes.promote`. */
+  async bring(domain: PrefixDomain, text: Int32Array, { selection, ...how }: HowToBring): Promise<Promotion> {
+    const { tiers } = this;
+    if (tiers !== undefined && !this.isForgetting()) {
+      const isText = text.every((token) => token >= 0);
+      return selection !== undefined && isText ? tiers.selections.texts.find({ domain, text, signal: how.signal, selection }) : tiers.promote({ domain, text, ...how });
+    }
+    this.#cached.flushCommits();
+    const cachedTokens = this.#cached.index.match(domain, text, text.length).tokens;
+    return { cachedTokens, promotedTokens: 0, promotedFrom: {}, end: 'complete', estimate: undefined, milliseconds: 0 };
+  }
+
+  /** Whether prefixes that were reset are still used by running work, after hearing which is over. */
+  isForgetting(): boolean {
+    if (!this.#cached.isForgetting) return false;
+    this.#leases.synchronize();
+    return this.#cached.isForgetting;
+  }
+
+  /** Drops all; returns how many rows it let go of. `preempt`: releases sequences that use some. Throws KV_PREFIX_IN_USE. */
+  reset(preempt: boolean): number {
+    const { tiers } = this;
+    const { layout, slots } = this.#memory;
+    const cached = this.#cached;
+    tiers?.interrupt();
+    this.#leases.synchronize();
+    const users = Array.from({ length: slots.count }, (_, slot) => slot).filter((slot) => cached.tokens.of(slot) !== undefined);
+    if (users.length > 0 && !preempt) throw createError('KV_PREFIX_IN_USE', { sequences: users.length });
+    tiers?.clear();
+    for (const slot of users) {
+      if (slots.state[slot] !== slotStates.active) continue;
+      this.#leases.release(slot);
+      tiers?.selections.end(slot);
+    }
+    for (const slot of users) if (cached.tokens.of(slot) !== undefined) cached.forgetLater(slot);
+    return cached.clear() * layout.groupRows;
+  }
+}
