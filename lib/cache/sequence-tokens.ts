@@ -103,9 +103,9 @@ export class SequenceTokens {
     if (this.#side.everything > 0) this.#side.hear();
   }
 
-  /** Ends rows of side tensors that no text and no sequence needs. Throws the driver's first refusal, at the end. */
+  /** Ends rows of side tensors that no text and no sequence needs. Never throws: what fails is reported in the background. */
   endDropped(): void {
-    if (this.#side.everything > 0) this.#side.endDropped();
+    if (this.#side.everything > 0) this.#memory.late.attempt(() => { this.#side.endDropped(); });
   }
 
   /** Keeps a value at the end of the sequence's computed tokens; false when those are not stored. `flush` first. */

@@ -267,7 +267,7 @@ export class Sequence {
   }
 
   #checkNotComputing(slot: number, operation: string): void {
-    if (this.#owner.memory.slots.isComputing[slot] === 0) return;
+    if (!this.#owner.memory.slots.isComputing(slot)) return;
     throw createError('KV_SLOT_BUSY', { slot, operation, holder: 'a prepared batch' });
   }
 }

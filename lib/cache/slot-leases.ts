@@ -50,7 +50,7 @@ export class SlotLeases {
     this.#memory.synchronize();
     if (this.waiting > 0) late.attempt(() => { this.pollRetirement(); });
     if (this.#cached.hasNews) late.attempt(() => { this.#cached.flushCommits(); });
-    late.attempt(() => { this.#cached.tokens.endDropped(); });
+    this.#cached.tokens.endDropped();
   }
 
   /** Leases a slot. On failure nothing has changed. Throws as `Admission.admit`. */
@@ -155,7 +155,7 @@ export class SlotLeases {
 
   /** Whether a prepared batch or queued work may still use the slot, or rows of its side tensors are on their way. */
   #isBusy(slot: number): boolean {
-    return this.#memory.slots.isComputing[slot] === 1 || this.#memory.fences.isPending(slot) || this.#cached.tokens.isArriving(slot);
+    return this.#memory.slots.isComputing(slot) || this.#memory.fences.isPending(slot) || this.#cached.tokens.isArriving(slot);
   }
 
   #becomeIdle(slot: number): void {

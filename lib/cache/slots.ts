@@ -51,8 +51,6 @@ export class Slots {
   readonly length: SlotNumbers;
   /** Tokens that a prepared batch is computing now. */
   readonly prepared: SlotNumbers;
-  /** 1: a prepared batch computes on the slot, also once its sequence is released: until it is committed or discarded. */
-  readonly isComputing: SlotNumbers;
   /** Tokens that memory was set aside for. */
   readonly earmarkedTokens: SlotNumbers;
   /** One of `sharedTails`: not 0 when the row that the slot writes to next may have other users. */
@@ -70,7 +68,8 @@ export class Slots {
   readonly #generation: Uint32Array;
   readonly #length: Int32Array;
   readonly #prepared: Int32Array;
-  readonly #isComputing: Uint8Array;
+  /** 1: the sequence was released while a batch computed on the slot, which it still does. */
+  readonly #isLeft: Uint8Array;
   readonly #earmarkedTokens: Int32Array;
   readonly #sharedTail: Uint8Array;
   readonly #foreignRow: Int32Array;
@@ -97,7 +96,7 @@ export class Slots {
     this.generation = this.#generation = new Uint32Array(slots);
     this.length = this.#length = new Int32Array(slots);
     this.prepared = this.#prepared = new Int32Array(slots);
-    this.isComputing = this.#isComputing = new Uint8Array(slots);
+    this.#isLeft = new Uint8Array(slots);
     this.earmarkedTokens = this.#earmarkedTokens = new Int32Array(slots);
     this.sharedTail = this.#sharedTail = new Uint8Array(slots);
     this.foreignRow = this.#foreignRow = new Int32Array(slots).fill(noForeignRow);
@@ -181,9 +180,10 @@ export class Slots {
     this.#touch(slot);
   }
 
-  /** The sequence is released; queued work may still use the slot. */
+  /** The sequence is released; a batch that computes on the slot still does, and queued work may use it. */
   retire(slot: number): void {
     this.#generation[slot]! += 1;
+    if (this.#prepared[slot] !== 0) this.#isLeft[slot] = 1;
     this.#prepared[slot] = 0;
     this.#earmarkedTokens[slot] = 0;
     this.#state[slot] = slotStates.retiring;
@@ -199,31 +199,31 @@ export class Slots {
     this.#touch(slot);
   }
 
+  /** Whether a prepared batch computes on the slot, also once its sequence is released: until it is committed or discarded. */
+  isComputing(slot: number): boolean {
+    return this.#prepared[slot] !== 0 || this.#isLeft[slot] === 1;
+  }
+
   /** A batch is about to compute `tokens` tokens more. */
   prepare(slot: number, tokens: number): void {
     this.#prepared[slot] = tokens;
-    this.#isComputing[slot] = 1;
   }
 
   /** The same for the first `count` of `slots`. */
   prepareAll(slots: Int32Array, tokens: Int32Array, count: number): void {
-    const [prepared, isComputing] = [this.#prepared, this.#isComputing];
-    for (let index = 0; index < count; index += 1) {
-      const slot = slots[index]!;
-      prepared[slot] = tokens[index]!;
-      isComputing[slot] = 1;
-    }
+    const prepared = this.#prepared;
+    for (let index = 0; index < count; index += 1) prepared[slots[index]!] = tokens[index]!;
   }
 
   /** No batch computes on the slot any more, and what one was to compute does not count. */
   discard(slot: number): void {
     this.#prepared[slot] = 0;
-    this.#isComputing[slot] = 0;
+    this.#isLeft[slot] = 0;
   }
 
   /** `tokens` tokens more are valid, and no batch computes. */
   commit(slot: number, tokens: number): void {
-    this.discard(slot);
+    this.#prepared[slot] = 0;
     this.#length[slot]! += tokens;
   }
 
