@@ -83,7 +83,7 @@ void WorkerPool::Grow(int threads) {
     worker->pool = this;
     worker->number = static_cast<int>(workers_.size()) + 1;
     worker->seen_round = round_.load();
-    if (!worker->thread.Start<Worker, &Worker::Run>(worker, "vkv-kernels").ok()) {
+    if (!worker->thread.Start<Worker, &Worker::Run, Standing::kPatient>(worker, "vkv-kernels").ok()) {
       delete worker;  // the others do its part
       return;
     }

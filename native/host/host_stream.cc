@@ -32,7 +32,7 @@ void HostStream::Add(const Record& record, const void* command, size_t command_b
     return;
   }
   if (!is_started_ && !has_no_thread_) {
-    is_started_ = thread_.Start<HostStream, &HostStream::Work>(this, "vkv-stream").ok();
+    is_started_ = thread_.Start<HostStream, &HostStream::Work, Standing::kPatient>(this, "vkv-stream").ok();
     has_no_thread_ = !is_started_;
   }
   if (has_no_thread_) {
