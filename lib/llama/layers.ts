@@ -1,12 +1,12 @@
 // LlamaLayers: the forward pass's arithmetic, from the embedding to the logits, over rows whose place in their texts is known. It
 // queues on the place's stream and waits for nothing, so that a captured step runs through it as well as any other.
 
-import type { FloatBuffer, Kernels, Norm, StepSequences, Weight } from '../index.js';
+import type { FloatBuffer, Kernels, StepSequences, Weight } from '../index.js';
 
+import { OperandsOfLayers, type LayerOperands } from './layer-operands.js';
 import type { LlamaModel } from './model.js';
 import type { Activations } from './pass-buffers.js';
 import type { LlamaPlace } from './place.js';
-import type { LayerWeights } from './weights.js';
 
 /** The kernel by which new tokens attend. */
 export type Attention = 'prefillAttention' | 'decodeAttention';
@@ -28,13 +28,25 @@ export interface PassRows {
   readonly embed?: (() => void) | undefined;
 }
 
+interface RotatedHeads {
+  readonly heads: number;
+  readonly dim: number;
+}
+
 export class LlamaLayers {
   readonly #model: LlamaModel;
   readonly #place: LlamaPlace;
   readonly #kernels: Kernels;
+  readonly #operands: OperandsOfLayers;
+  /** As `DenseKernels.rotate` takes them. */
+  readonly #queryHeads: RotatedHeads;
+  readonly #kvHeads: RotatedHeads;
 
   constructor(model: LlamaModel, place: LlamaPlace, kernels: Kernels) {
     [this.#model, this.#place, this.#kernels] = [model, place, kernels];
+    const { queryHeads, kvHeads, headDim: dim } = model.config;
+    this.#operands = new OperandsOfLayers(model.config, place.weights);
+    [this.#queryHeads, this.#kvHeads] = [{ heads: queryHeads, dim }, { heads: kvHeads, dim }];
   }
 
   /** hidden = what all layers make of the tokens; writes their K and V. */
@@ -64,7 +76,7 @@ export class LlamaLayers {
   computeLogits({ count, at }: PassRows, lastRows?: { readonly rows: Int32Array; readonly count: number }): void {
     const { config } = this.#model;
     const { weights, dense } = this.#place;
-    const norm = this.#norm(weights.norm);
+    const norm = this.#operands.norm(weights.norm);
     if (lastRows === undefined) dense.normalize(at.hidden, count, norm, at.last);
     else {
       const all: Weight = { data: at.hidden, dtype: 'float32', outputs: count, inputs: config.hidden };
@@ -76,49 +88,34 @@ export class LlamaLayers {
 
   /** queries, keys and values of a layer = those of norm(hidden), rotated to their places. */
   project(index: number, { count, positions, table, at }: PassRows): void {
-    const { dense, weights } = this.#place;
-    const layer = weights.layers[index]!;
-    const { queryHeads, kvHeads, headDim: dim } = this.#model.config;
-    const { hidden, normalized, queries, keys, values } = at;
-    dense.normalize(hidden, count, this.#norm(layer.attentionNorm), normalized);
-    dense.multiply(normalized, count,
-      { ...layer.query, output: queries }, { ...layer.key, output: keys }, { ...layer.value, output: values });
-    this.#normalizeHeads(queries, count * queryHeads, layer.queryNorm);
-    this.#normalizeHeads(keys, count * kvHeads, layer.keyNorm);
-    dense.rotate(queries, count, { heads: queryHeads, dim }, positions, table);
-    dense.rotate(keys, count, { heads: kvHeads, dim }, positions, table);
+    const { dense } = this.#place;
+    const { attentionNorm, projections, queryNorm, keyNorm } = this.#operands.with(at)[index]!;
+    const { hidden, normalized, queries, keys } = at;
+    dense.normalize(hidden, count, attentionNorm, normalized);
+    dense.multiply(normalized, count, ...projections);
+    if (queryNorm !== undefined) dense.normalize(queries, count * this.#queryHeads.heads, queryNorm, queries);
+    if (keyNorm !== undefined) dense.normalize(keys, count * this.#kvHeads.heads, keyNorm, keys);
+    dense.rotate(queries, count, this.#queryHeads, positions, table);
+    dense.rotate(keys, count, this.#kvHeads, positions, table);
   }
 
   /** hidden += attention, then what the layer makes of that; writes the new K and V behind what the sequences hold of this layer. */
-  attend(index: number, rows: PassRows, sequences: StepSequences): void {
-    const { dense, weights } = this.#place;
-    const layer = weights.layers[index]!;
-    const { count, attention, at: { hidden, queries, keys, values, attended } } = rows;
+  attend(index: number, { count, attention, at }: PassRows, sequences: StepSequences): void {
+    const { dense } = this.#place;
+    const operands = this.#operands.with(at)[index]!;
+    const { queries, keys, values, attended } = at;
     this.#kernels.append(index, sequences, keys, values);
     this.#kernels[attention](index, sequences, queries, attended);
-    dense.multiply(attended, count, { ...layer.attentionOutput, output: hidden, mode: 'add' });
-    this.#feedForward(layer, rows);
-  }
-
-  /** Each head by itself, where the model does that. */
-  #normalizeHeads(heads: FloatBuffer, count: number, weight: FloatBuffer | undefined): void {
-    const { headDim: width, normEpsilon: epsilon } = this.#model.config;
-    if (weight !== undefined) this.#place.dense.normalize(heads, count, { weight, width, epsilon }, heads);
+    dense.multiply(attended, count, operands.attentionOutput);
+    this.#feedForward(operands, count, at);
   }
 
   /** hidden += down(silu(gate(x)) · up(x)), x = norm(hidden) */
-  #feedForward(layer: LayerWeights, { count, at }: PassRows): void {
-    const { config } = this.#model;
+  #feedForward({ feedForwardNorm, expansions, down }: LayerOperands, count: number, { hidden, normalized, gate, up }: Activations): void {
     const { dense } = this.#place;
-    const { hidden, normalized, gate, up } = at;
-    dense.normalize(hidden, count, this.#norm(layer.feedForwardNorm), normalized);
-    dense.multiply(normalized, count, { ...layer.gate, output: gate }, { ...layer.up, output: up });
-    dense.gate(gate, up, count * config.intermediate, gate);
-    dense.multiply(gate, count, { ...layer.down, output: hidden, mode: 'add' });
-  }
-
-  #norm(weight: FloatBuffer): Norm {
-    const { hidden: width, normEpsilon: epsilon } = this.#model.config;
-    return { weight, width, epsilon };
+    dense.normalize(hidden, count, feedForwardNorm, normalized);
+    dense.multiply(normalized, count, ...expansions);
+    dense.gate(gate, up, count * this.#model.config.intermediate, gate);
+    dense.multiply(gate, count, down);
   }
 }

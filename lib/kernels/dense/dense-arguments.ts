@@ -44,18 +44,23 @@ export interface RotationShape {
 /** Arguments before the products, and of each product, as `NativeDense.multiply` takes them. */
 const head = 3;
 const each = 6;
+/** Products of a call whose list is kept. */
+const mostKept = 8;
 
 /** The arguments of one `multiply` as the addon takes them, in a list that is reused. */
 export class ProductArguments {
-  readonly list: Argument[] = [];
+  /** Of the last `read`. */
+  list: Argument[] = [];
+  /** By the number of products, up to `mostKept`. */
+  readonly #lists: (Argument[] | undefined)[] = [];
   readonly #weight: ReadWeight = { data: 0n, dtype: 0, outputs: 0, inputs: 0 };
   inputs = 0;
 
   /** Throws KV_INVALID_OPTION and KV_UNKNOWN_OPTION, and what a getter throws. */
   read(owner: string, input: FloatBuffer, rows: number, products: readonly Product[]): void {
-    const { list } = this;
-    list.length = 0;
-    list.push(input, rows, 0);
+    const list = this.list = this.#listFor(products.length);
+    list[0] = input;
+    list[1] = rows;
     for (let index = 0; index < products.length; index += 1) this.#add(owner, products[index]!, index);
     if (products.length === 0) this.inputs = 0;
     list[2] = this.inputs;
@@ -81,6 +86,12 @@ export class ProductArguments {
     return this.list[head + each * product + 4] as FloatBuffer;
   }
 
+  #listFor(products: number): Argument[] {
+    const length = head + each * products;
+    if (products > mostKept) return new Array<Argument>(length);
+    return this.#lists[products] ??= new Array<Argument>(length).fill(undefined);
+  }
+
   #add(owner: string, product: Product, index: number): void {
     checkNames(owner, 'product', product, productNames);
     let weight, bias, output, mode;
@@ -93,7 +104,14 @@ export class ProductArguments {
     const { data, dtype, outputs, inputs } = readWeight(owner, 'weight', weight, this.#weight);
     if (index === 0) this.inputs = inputs;
     else checkInteger(owner, 'weight.inputs', inputs, this.inputs, this.inputs);
-    this.list.push(data, dtype, outputs, bias, output, mode === 'add');
+    const { list } = this;
+    const at = head + each * index;
+    list[at] = data;
+    list[at + 1] = dtype;
+    list[at + 2] = outputs;
+    list[at + 3] = bias;
+    list[at + 4] = output;
+    list[at + 5] = mode === 'add';
   }
 }
 
