@@ -22,7 +22,7 @@ import type { ReadSchedulerOptions } from './scheduler-options.js';
 const maxRefusals = 64;
 const driverRetries = 2;
 /** Ms of starting requests, most of them mapping pages, after which the event loop gets a turn. */
-const startMs = 4;
+const startMs = 1;
 
 export class Admission {
   readonly #options: ReadSchedulerOptions;
