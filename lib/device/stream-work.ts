@@ -12,10 +12,17 @@ const marks = new Map<number, OnMark>();
 let lastId = 0;
 let isListening = false;
 
+/** Operands that are kept before those that are the same become one. */
+const leastKept = 4_096;
+
 export class StreamWork {
   readonly stream: bigint;
   readonly #driver: NativeDriver;
-  readonly #kept = new Set<unknown>();
+  /** The first `#keptCount`, some of them several times. A list that is used again: a pass keeps hundreds, and makes no garbage of them. */
+  readonly #kept: unknown[] = [];
+  #keptCount = 0;
+  /** Then those that are the same become one. */
+  #mostKept = leastKept;
   /** Raised by each `keep`. */
   #uses = 0;
   /** `#uses` at the last mark. */
@@ -29,7 +36,7 @@ export class StreamWork {
     try {
       this.#mark(false, () => {});
     } catch {
-      this.#kept.clear(); // the driver was closed, after all kernels, which waited
+      this.#keepNone(); // the driver was closed, after all kernels, which waited
     }
   };
 
@@ -48,7 +55,9 @@ export class StreamWork {
   /** Before a command is queued that uses it: an array, or kernels. An address keeps nothing. */
   keep(operand: unknown): void {
     if (typeof operand !== 'object') return;
-    this.#kept.add(operand);
+    if (this.#keptCount === this.#mostKept) this.#keepOnce();
+    this.#kept[this.#keptCount] = operand;
+    this.#keptCount += 1;
     this.#uses += 1;
     if (this.#isMarkDue) return;
     this.#isMarkDue = true;
@@ -80,13 +89,27 @@ export class StreamWork {
     });
   }
 
+  #keepNone(): void {
+    this.#kept.fill(undefined, 0, this.#keptCount);
+    this.#keptCount = 0;
+  }
+
+  /** Keeps each operand once, however many commands use it: where work is always queued, nothing else ends. */
+  #keepOnce(): void {
+    const distinct = [...new Set(this.#kept)];
+    this.#keepNone();
+    for (const operand of distinct) this.#kept[this.#keptCount++] = operand;
+    this.#mostKept = Math.max(leastKept, 2 * this.#keptCount);
+    if (this.#kept.length > this.#mostKept) this.#kept.length = this.#mostKept;
+  }
+
   #mark(isAwaited: boolean, then: () => void): void {
     const uses = this.#markedUses = this.#uses;
     const id = lastId += 1;
     marks.set(id, (error, command) => {
       if (isAwaited) this.#driver.endAwait();
       if (error !== undefined) this.#failure ??= createError('KV_COMMAND_FAILED', { command }, { cause: error });
-      if (this.#uses === uses) this.#kept.clear();
+      if (this.#uses === uses) this.#keepNone();
       then();
     });
     try {
