@@ -29,6 +29,14 @@ function queueWork(
   return { cache, stream, output };
 }
 
+/** Queues thousands of commands that use the same three arrays; returns one of them. */
+function queueManyCommands(driver: Driver, stream: bigint): Float32Array {
+  const dense = new DenseKernels({ driver, stream, threads: 1 });
+  const [input, weight, output] = [sharedFloats(8), sharedFloats(8), sharedFloats(8)];
+  for (let index = 0; index < 5_000; index += 1) dense.normalize(input, 1, { weight, width: 8, epsilon: 1 }, output);
+  return output;
+}
+
 export const streamScenarios: Scenarios = {
   'commands are left': () => {
     const driver = Driver.open('host');
@@ -67,13 +75,14 @@ export const streamScenarios: Scenarios = {
       const { cache, output } = queueWork(driver, 3, stream);
       registry.register(cache, 'cache');
       registry.register(output, 'output');
+      registry.register(queueManyCommands(driver, stream), 'output of many');
     })();
     await collectGarbage();
     expect(collected.length === 0, `collected: ${collected.join()}`);
     nativeOf(driver).failCall('hold', 0, 0);
     await driver.synchronize(stream);
     await collectGarbage();
-    expect(collected.length === 2, `collected: ${collected.join()}`);
+    expect(collected.length === 3, `collected: ${collected.join()}`);
     expect(driver.memory().livePages === 0, 'pages are left');
     driver.close();
   },
