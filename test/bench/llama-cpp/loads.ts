@@ -1,7 +1,6 @@
 // What both programs are asked to do, and what they say of it. Each runs in a process of its own; the loads are the same.
 
-import { readFileSync } from 'node:fs';
-
+import { privateBytes } from '../private-bytes.js';
 import { shape } from './random-gguf.js';
 
 /** Prompts that are answered greedily. */
@@ -68,10 +67,4 @@ export function serve(program: Program): void {
   });
   process.once('disconnect', () => { process.exit(0); });
   process.send!('ready');
-}
-
-/** Without the mapped file of weights: pages that are not on disk yet count as written to. */
-function privateBytes(): number {
-  const mappings = readFileSync('/proc/self/smaps', 'latin1').split(/^(?=[0-9a-f]+-[0-9a-f]+ )/m).filter((mapping) => !/^.*\.gguf$/m.test(mapping));
-  return 1_024 * mappings.reduce((sum, mapping) => sum + Number(/^Private_Dirty: +(\d+) kB$/m.exec(mapping)?.[1] ?? 0), 0);
 }
