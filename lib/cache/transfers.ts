@@ -180,6 +180,7 @@ export class Transfers {
   close(transfer: Transfer): void {
     if (!this.#open.delete(transfer)) return;
     transfer.isOver = true;
+    if (transfer.batch.isPrepared) this.#steps.discard(transfer.batch, new GivenFence()); // the slot is not idle before
     this.#leases.release(transfer.slot);
   }
 
@@ -188,7 +189,6 @@ export class Transfers {
     if (this.#open.size === 0) return false;
     this.#copies.cancel();
     for (const transfer of [...this.#open]) {
-      if (transfer.batch.isPrepared) this.#steps.discard(transfer.batch, new GivenFence());
       this.#memory.late.attempt(() => {
         this.close(transfer);
       });
