@@ -4,18 +4,11 @@
 
 #include "addon/arguments.h"
 #include "addon/context.h"
-#include "addon/synchronizing.h"
 #include "cuda/open_cuda.h"
 #include "host/driver_host.h"
 
 namespace vkv::addon {
 namespace {
-
-// Null: the driver has no streams of the host's, or this one is none.
-std::shared_ptr<HostStream> FindHostStream(Driver& driver, Stream stream) {
-  DriverHost* const host = driver.AsHost();
-  return host != nullptr ? host->FindStream(stream) : nullptr;
-}
 
 Napi::Value OpenHost(const Napi::CallbackInfo& info) {
   Arguments given(info, 0, "openHostDriver");
@@ -112,17 +105,6 @@ NativeDriver::NativeDriver(const Napi::CallbackInfo& info) : Napi::ObjectWrap<Na
   if (napi_get_value_external(info.Env(), info[0], &driver) != napi_ok || driver == nullptr) return;
   driver_ = *static_cast<std::shared_ptr<Driver>*>(driver);
   (void)napi_type_tag_object(info.Env(), info.This(), &kTag);
-}
-
-template <typename Call>
-Napi::Value NativeDriver::Run(Napi::Env env, Call call) {
-  if (!driver_) {
-    ThrowIfFailed(env, Fail(Code::kClosed, "driver"));
-    return env.Undefined();
-  }
-  DriverScope scope(*driver_);
-  ThrowIfFailed(env, scope.status().ok() ? call(*driver_) : scope.status(), KindOf(driver_));
-  return env.Undefined();
 }
 
 Napi::Value NativeDriver::Info(const Napi::CallbackInfo& info) {
@@ -259,85 +241,6 @@ Napi::Value NativeDriver::Fill(const Napi::CallbackInfo& info) {
     const auto value = static_cast<uint8_t>(ToInt32(info[1]));
     return driver.Fill(ToUint64(info[0]), value, ToUint64(info[2]), ToUint64(info[3]));
   });
-}
-
-Napi::Value NativeDriver::CreateStream(const Napi::CallbackInfo& info) {
-  Stream stream = 0;
-  Run(info.Env(), [&](Driver& driver) { return driver.CreateStream(stream); });
-  return FromUint64(info.Env(), stream);
-}
-
-Napi::Value NativeDriver::DestroyStream(const Napi::CallbackInfo& info) {
-  return Run(info.Env(), [&](Driver& driver) { return driver.DestroyStream(ToUint64(info[0])); });
-}
-
-Napi::Value NativeDriver::SynchronizeStream(const Napi::CallbackInfo& info) {
-  return Run(info.Env(), [&](Driver& driver) { return driver.SynchronizeStream(ToUint64(info[0])); });
-}
-
-Napi::Value NativeDriver::SynchronizeAsync(const Napi::CallbackInfo& info) {
-  if (!driver_) return Run(info.Env(), [](Driver&) { return Ok(); });
-  return Synchronizing::Start(info.Env(), std::make_unique<Synchronizing>(driver_, ToUint64(info[0])));
-}
-
-Napi::Value NativeDriver::MarkStream(const Napi::CallbackInfo& info) {
-  return Run(info.Env(), [&](Driver& driver) {
-    Arguments given(info, "markStream");
-    const int64_t id = given.Integer(1, 0, kLargestInteger);
-    const bool is_awaited = given.Boolean(2);
-    const auto stream = FindHostStream(driver, ToUint64(info[0]));
-    if (!stream || !given.ok()) return Fail(Code::kDriverMisuse, "markStream", static_cast<int64_t>(ToUint64(info[0])));
-    auto* const marks = &ContextOf(info.Env()).stream_marks;
-    if (is_awaited) marks->Await(1);
-    stream->Mark([marks, id](const HostStream::Failure& failure) { marks->Notify({id, failure}); });
-    return Ok();
-  });
-}
-
-Napi::Value NativeDriver::EndAwait(const Napi::CallbackInfo& info) {
-  ContextOf(info.Env()).stream_marks.Await(-1);
-  return info.Env().Undefined();
-}
-
-Napi::Value NativeDriver::CancelStream(const Napi::CallbackInfo& info) {
-  return Run(info.Env(), [&](Driver& driver) {
-    const auto stream = FindHostStream(driver, ToUint64(info[0]));
-    if (!stream) return Fail(Code::kDriverMisuse, "cancelStream", static_cast<int64_t>(ToUint64(info[0])));
-    stream->Cancel();
-    return Ok();
-  });
-}
-
-std::shared_ptr<HostStream> HostStreamOf(const std::shared_ptr<Driver>& driver, Arguments& options) {
-  const uint64_t stream = options.Address("stream");
-  if (!driver || stream == 0) return nullptr;
-  auto found = FindHostStream(*driver, stream);
-  if (!found) options.Refuse(static_cast<int64_t>(stream));
-  return found;
-}
-
-Napi::Value NativeDriver::RecordEvent(const Napi::CallbackInfo& info) {
-  Event event = 0;
-  Run(info.Env(), [&](Driver& driver) { return driver.RecordEvent(ToUint64(info[0]), event); });
-  return FromUint64(info.Env(), event);
-}
-
-Napi::Value NativeDriver::QueryEvent(const Napi::CallbackInfo& info) {
-  bool is_done = false;
-  Run(info.Env(), [&](Driver& driver) { return driver.QueryEvent(ToUint64(info[0]), is_done); });
-  return Napi::Boolean::New(info.Env(), is_done);
-}
-
-Napi::Value NativeDriver::SynchronizeEvent(const Napi::CallbackInfo& info) {
-  return Run(info.Env(), [&](Driver& driver) { return driver.SynchronizeEvent(ToUint64(info[0])); });
-}
-
-Napi::Value NativeDriver::WaitEvent(const Napi::CallbackInfo& info) {
-  return Run(info.Env(), [&](Driver& driver) { return driver.WaitEvent(ToUint64(info[0]), ToUint64(info[1])); });
-}
-
-Napi::Value NativeDriver::DestroyEvent(const Napi::CallbackInfo& info) {
-  return Run(info.Env(), [&](Driver& driver) { return driver.DestroyEvent(ToUint64(info[0])); });
 }
 
 // Host only (the mock is scripted through its device): the nth next system call of a kind fails with an errno.

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "addon/arguments.h"
+#include "addon/context.h"
 #include "driver.h"
 #include "host/host_stream.h"
 
@@ -72,6 +73,17 @@ std::shared_ptr<HostStream> HostStreamOf(const std::shared_ptr<Driver>& driver, 
 
 // The kind of a driver, for errors; empty without one.
 inline std::string KindOf(const std::shared_ptr<Driver>& driver) { return driver ? driver->info().kind : ""; }
+
+template <typename Call>
+Napi::Value NativeDriver::Run(Napi::Env env, Call call) {
+  if (!driver_) {
+    ThrowIfFailed(env, Fail(Code::kClosed, "driver"));
+    return env.Undefined();
+  }
+  DriverScope scope(*driver_);
+  ThrowIfFailed(env, scope.status().ok() ? call(*driver_) : scope.status(), KindOf(driver_));
+  return env.Undefined();
+}
 
 }  // namespace vkv::addon
 

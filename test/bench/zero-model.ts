@@ -1,4 +1,4 @@
-// Llamas whose weights are zeros that take no disk: for times, which do not depend on them.
+// Llamas whose weights are zeros that take no disk: for times, which do not depend on them. Or the weights are given, for two programs' same tokens.
 
 import { closeSync, ftruncateSync, mkdtempSync, openSync, rmSync, utimesSync, writeFileSync, writeSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -21,8 +21,21 @@ export function openZeroModel(dtype: keyof typeof weightBytes = 'F16'): LlamaMod
   return model;
 }
 
-/** Writes the folder, with files an hour old, which are mapped; the caller removes it. Its head is the embedding. */
+/** A temporary folder with the model; the caller removes it. */
 export function writeZeroModel(sizes: LlamaSizes, dtype: keyof typeof weightBytes = 'F16'): string {
+  const folder = mkdtempSync(path.join(tmpdir(), 'vkv-bench-zero-'));
+  writeModel(folder, sizes, dtype);
+  return folder;
+}
+
+/**
+ * Writes the files of a model, an hour old, so that they are mapped. Its head is the embedding.
+ *
+ * @param weights Of the tensor of this name, in the dtype; undefined: zeros.
+ */
+export function writeModel(
+  folder: string, sizes: LlamaSizes, dtype: keyof typeof weightBytes, weights?: (name: string, elements: number) => Uint8Array,
+): void {
   const { layers, hidden, intermediate, queryHeads, kvHeads, headDim, vocabularyTokens } = sizes;
   const [width, kvWidth] = [queryHeads * headDim, kvHeads * headDim];
   const tensors: [string, number[]][] = [['model.embed_tokens.weight', [vocabularyTokens, hidden]], ['model.norm.weight', [hidden]]];
@@ -36,10 +49,9 @@ export function writeZeroModel(sizes: LlamaSizes, dtype: keyof typeof weightByte
       [`${at}.mlp.down_proj.weight`, [hidden, intermediate]],
     );
   }
-  const folder = mkdtempSync(path.join(tmpdir(), 'vkv-bench-zero-'));
   writeFileSync(path.join(folder, 'config.json'), JSON.stringify({
     model_type: 'llama', hidden_size: hidden, intermediate_size: intermediate, num_hidden_layers: layers, num_attention_heads: queryHeads,
-    num_key_value_heads: kvHeads, head_dim: headDim, vocab_size: vocabularyTokens, max_position_embeddings: 8_192, tie_word_embeddings: true, rope_theta: 1e5,
+    num_key_value_heads: kvHeads, head_dim: headDim, vocab_size: vocabularyTokens, max_position_embeddings: 8_192, tie_word_embeddings: true, rope_theta: 1e4,
     rms_norm_eps: 1e-5,
   }));
   let at = 0;
@@ -54,8 +66,8 @@ export function writeZeroModel(sizes: LlamaSizes, dtype: keyof typeof weightByte
   const name = path.join(folder, 'model.safetensors');
   const file = openSync(name, 'w');
   writeSync(file, Buffer.concat([length, padded]));
-  ftruncateSync(file, 8 + padded.length + at);
+  if (weights === undefined) ftruncateSync(file, 8 + padded.length + at);
+  else for (const [tensor, shape] of tensors) writeSync(file, weights(tensor, shape.reduce((product, extent) => product * extent)));
   closeSync(file);
   utimesSync(name, new Date(), new Date(Date.now() - 3_600_000));
-  return folder;
 }

@@ -130,6 +130,23 @@ for (const instructions of native().cpuInstructions as readonly Instructions[]) 
   });
 }
 
+test('rows of an int8 product that are more than a cache holds have the bits that each has alone', (t) => {
+  const [rows, inputs, outputs] = [301, 960, 21];
+  const random = new Random(seed);
+  const input = Float32Array.from({ length: rows * inputs }, () => random.normal());
+  const weight: Weight = { data: quantize(Float32Array.from({ length: outputs * inputs }, () => random.normal())), dtype: 'int8', outputs, inputs };
+  for (const instructions of native().cpuInstructions as readonly Instructions[]) {
+    const dense = new DenseKernels({ threads: 1, instructions });
+    const output = new Float32Array(rows * outputs);
+    dense.multiply(input, rows, { weight, output });
+    for (let row = 0; row < rows; row += 1) {
+      const alone = new Float32Array(outputs);
+      dense.multiply(input.subarray(row * inputs, (row + 1) * inputs), 1, { weight, output: alone });
+      t.deepEqual(output.subarray(row * outputs, (row + 1) * outputs), alone, `${instructions}, row ${row}`);
+    }
+  }
+});
+
 test('int8 weights are within half a step of what they were made of, and an embedding of them is exact', (t) => {
   const random = new Random(seed);
   const floats = Float32Array.from({ length: 5 * 64 }, () => random.normal());
