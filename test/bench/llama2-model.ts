@@ -2,7 +2,7 @@
 // the two numbers of a head that are rotated together are neighbours, in safetensors half a head apart.
 
 import { createCipheriv, createHash } from 'node:crypto';
-import { closeSync, existsSync, openSync, renameSync, writeFileSync, writeSync } from 'node:fs';
+import { closeSync, openSync, writeFileSync, writeSync } from 'node:fs';
 import * as path from 'node:path';
 
 import { smallSizes, writeModel } from './zero-model.js';
@@ -10,17 +10,14 @@ import { smallSizes, writeModel } from './zero-model.js';
 /** Of llama2.c's caches and tables. */
 const maxTokens = 2_048;
 
-/** Writes `random.bin`, `tokenizer.bin`, `model.safetensors` and `config.json` into the folder, once. */
+/** Writes `random.bin`, `tokenizer.bin`, `model.safetensors` and `config.json` into the folder. */
 export function writeLlama2(folder: string): void {
-  const file = path.join(folder, 'random.bin');
-  if (existsSync(file)) return;
   writeTokenizer(path.join(folder, 'tokenizer.bin'));
   writeModel(folder, smallSizes, 'F32', (name, elements) => {
     const weights = randomWeights(name, elements);
     return /q_proj|k_proj/.test(name) ? inHalves(weights) : weights;
   });
-  writeCheckpoint(`${file}.new`);
-  renameSync(`${file}.new`, file);
+  writeCheckpoint(path.join(folder, 'random.bin'));
 }
 
 /** Signs and fractions are random and magnitudes 2^-7 to 2^-6, so that nothing overflows; the same for the same name. */
