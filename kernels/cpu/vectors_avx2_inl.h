@@ -68,19 +68,27 @@ inline Vector ZeroBelow(Vector x, Vector least, Vector value) {
 // a · b + sum, rounded once: the same bits on every machine.
 inline Vector FusedMultiplyAdd(Vector a, Vector b, Vector sum) { return _mm256_fmadd_ps(a, b, sum); }
 inline bool HasNan(Vector a, Vector b) { return _mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_UNORD_Q)) != 0; }
+// By the set of lanes that are kept, a bit for each: their numbers, one behind the other.
+struct KeptLanes {
+  uint8_t numbers[1 << 8][8] = {};
+  constexpr KeptLanes() {
+    for (int kept = 0; kept < 1 << 8; ++kept) {
+      for (int lane = 0, count = 0; lane < 8; ++lane) {
+        if ((kept >> lane & 1) != 0) numbers[kept][count++] = static_cast<uint8_t>(lane);
+      }
+    }
+  }
+};
 // Writes the lanes that are `low` … `high` and their numbers, from `first` on, one behind the other, and returns how
 // many. Up to kWidth entries behind them are overwritten.
 inline int Compress(Vector value, Vector low, Vector high, int32_t first, float* values, int32_t* ids) {
   const int kept =
       _mm256_movemask_ps(_mm256_and_ps(_mm256_cmp_ps(value, low, _CMP_GE_OQ), _mm256_cmp_ps(value, high, _CMP_LE_OQ)));
   if (kept == 0) return 0;
-  float lanes[kWidth];
-  Store(lanes, value);
-  int count = 0;
-  for (int lane = 0; lane < kWidth; ++lane) {
-    values[count] = lanes[lane];
-    ids[count] = first + lane;
-    count += kept >> lane & 1;
-  }
-  return count;
+  static constexpr KeptLanes kKeptLanes;
+  const auto* const numbers = reinterpret_cast<const __m128i*>(kKeptLanes.numbers[kept]);
+  const __m256i lanes = _mm256_cvtepu8_epi32(_mm_loadl_epi64(numbers));
+  _mm256_storeu_ps(values, _mm256_permutevar8x32_ps(value, lanes));
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(ids), _mm256_add_epi32(lanes, _mm256_set1_epi32(first)));
+  return __builtin_popcount(static_cast<unsigned>(kept));
 }
