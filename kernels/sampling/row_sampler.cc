@@ -19,8 +19,8 @@ constexpr int64_t kNone = -1;
 
 // Orders floats, equal ones being equal: −0 is 0. Not for NaN.
 uint32_t KeyOf(float value) {
-  const auto bits = std::bit_cast<uint32_t>(value + 0.0f);
-  return (bits >> 31) != 0 ? ~bits : bits | 0x80000000u;
+  const auto bits = std::bit_cast<int32_t>(value + 0.0f);
+  return static_cast<uint32_t>(bits ^ (bits >> 31 | std::numeric_limits<int32_t>::min()));  // no branch: by vectors
 }
 
 float ValueOf(uint32_t key) { return std::bit_cast<float>((key >> 31) != 0 ? key & 0x7fffffffu : ~key); }
@@ -270,10 +270,16 @@ RowSampler::Bound RowSampler::Narrow(float low, double wanted, float factor, con
     const int shift = std::max(0, static_cast<int>(std::bit_width(range)) - kBucketBits);
     std::fill(buckets_.begin(), buckets_.end(), 0.0);
     double* const buckets = buckets_.data();
-    for (int64_t i = 0; i < count; ++i) {
-      const auto at = static_cast<size_t>(i);
-      const uint32_t bucket = (highest - KeyOf(values_[at])) >> shift;
-      buckets[bucket * kParts + at % kParts] += add(weighs ? value_weights_[at] : 0);
+    for (int64_t i = 0; i < count; i += kParts) {
+      uint32_t at[kParts];  // behind the last value there is room, and anything
+      for (int part = 0; part < kParts; ++part) at[part] = (highest - KeyOf(values[i + part])) >> shift;
+      const float* const weights = value_weights_.data() + i;
+      const auto put = [&](int part) { buckets[at[part] * kParts + part] += add(weighs ? weights[part] : 0); };
+      if (count - i >= kParts) {  // by itself, so that it is unrolled
+        for (int part = 0; part < kParts; ++part) put(part);
+      } else {
+        for (int part = 0; part < count - i; ++part) put(part);
+      }
     }
     uint32_t bucket = 0;
     const uint32_t last = range >> shift;
