@@ -34,6 +34,23 @@ struct Lanes {
   __m256 half[2];
 };
 
+// Where the blocks of some rows begin.
+template <int Rows>
+struct RowBlocks {
+  const int8_t* values[Rows];
+  const float* scales[Rows];
+};
+
+template <int Rows>
+inline RowBlocks<Rows> RowsFrom(const Int8Input& input, int64_t row) {
+  RowBlocks<Rows> rows;
+  for (int r = 0; r < Rows; ++r) {
+    rows.values[r] = input.values + (row + r) * input.inputs;
+    rows.scales[r] = input.scales + (row + r) * (input.inputs / kBlockElements);
+  }
+  return rows;
+}
+
 inline __m256i LoadValues(const int8_t* from) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)); }
 
 // The 8 sums of a block, as floats.
@@ -70,14 +87,8 @@ inline void AddBlock(const int8_t* const* values, const float* const* scales, co
 // `Rows` rows from `row` on, and `Outputs` outputs from `first` on.
 template <int Rows, int Outputs>
 inline void MultiplyTile(const Int8Part& part, int64_t row, int64_t first) {
-  const Int8Input& input = part.input;
-  const int64_t blocks = input.inputs / kBlockElements;
-  const int8_t* values[Rows];
-  const float* scales[Rows];
-  for (int r = 0; r < Rows; ++r) {
-    values[r] = input.values + (row + r) * input.inputs;
-    scales[r] = input.scales + (row + r) * blocks;
-  }
+  const int64_t blocks = part.input.inputs / kBlockElements;
+  const auto [values, scales] = RowsFrom<Rows>(part.input, row);
   const Int8Block* weights[Outputs];
   for (int o = 0; o < Outputs; ++o)
     weights[o] = static_cast<const Int8Block*>(part.product->weight) + (first + o) * blocks;
@@ -177,14 +188,8 @@ struct Ahead {
 // registers.
 template <int Rows>
 inline void MultiplyPanel(const Int8Part& part, const PanelBlock* panel, int64_t row, int64_t first, Ahead& ahead) {
-  const Int8Input& input = part.input;
-  const int64_t blocks = input.inputs / kBlockElements;
-  const int8_t* values[Rows];
-  const float* scales[Rows];
-  for (int r = 0; r < Rows; ++r) {
-    values[r] = input.values + (row + r) * input.inputs;
-    scales[r] = input.scales + (row + r) * blocks;
-  }
+  const int64_t blocks = part.input.inputs / kBlockElements;
+  const auto [values, scales] = RowsFrom<Rows>(part.input, row);
   __m256 held[2][Rows][kGroups];  // lanes 0 … 7, and 8 … 15
   for (int pass = 0; pass < kPasses; ++pass) {
     const int half = pass % 2;
