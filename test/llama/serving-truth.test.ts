@@ -9,7 +9,7 @@ import {
   type GenerationResult, type KvCache, type SchedulerOptions, type ServingTotals,
 } from 'virtual-kv';
 
-import { Random } from '#internal/base/random.js';
+import { mix32, Random } from '#internal/base/random.js';
 import { withCache } from '../helpers/cache.js';
 import { LlamaLoad, maxTokens, type LoadedRequest } from '../helpers/llama-load.js';
 import { pageBytes } from '../helpers/llama-shapes.js';
@@ -83,9 +83,9 @@ async function serve({ t, random, watched }: Run, scheduler: OnlineScheduler, re
 const seed = seedOf('serving truth');
 test(`what any scheduler reads and answers is what no cache computes (seed ${seed})`, async (t) => {
   t.timeout(120_000 * Math.max(1, scale));
-  const random = new Random(seed);
   const sums: Record<string, number> = { ties: 0 };
   for (let round = 0; round < Math.ceil(5 * scale); round += 1) {
+    const random = new Random(mix32(seed, round));
     const load = new LlamaLoad({ random, threads: 1 + random.integer(2) });
     const requests = Array.from({ length: 16 }, () => load.request());
     const answers: (readonly (GenerationResult | undefined)[])[] = [];
@@ -120,6 +120,7 @@ async function runOnce(
   t: ExecutionContext, where: string, { random, load, requests: plan, scheduler, caching, sums }: Round,
 ): Promise<readonly (GenerationResult | undefined)[]> {
   const { layout, model, plain } = load;
+  const meanwhile = new Random(random.integer(2 ** 32)); // how much is drawn while requests run depends on their times; no other run does on that
   const memory = load.budgetBytes(load.pick([0, 3, 12, 60]));
   let results: readonly (GenerationResult | undefined)[] = [];
   await withCache(t, {
@@ -127,14 +128,14 @@ async function runOnce(
     mapper: load.pick(['background', 'off']),
     prefixCache: caching === 'off' ? 'off' : load.pick([{}, {}, { poolRows: 1 + random.integer(8) }, { endValues: 2 }]),
   }, async ({ cache }) => {
-    using engine = new ServedLlama({ model, cache, pause: random.chance(0.5) ? () => (random.chance(0.3) ? turn() : undefined) : undefined });
+    using engine = new ServedLlama({ model, cache, pause: random.chance(0.5) ? () => (meanwhile.chance(0.3) ? turn() : undefined) : undefined });
     const watched = new WatchedRequests();
     const requests = plan.map(({ choice, ...request }) => watched.watch(request, choice));
     const options = {
       cache, engine, maxBatch: 1 + random.integer(6), prefillTokensPerStep: 1 + random.integer(load.pick([8, 40, 200])),
       watermarkRows: random.integer(3), minPendingTokens: load.pick([1, 16, Infinity]), order: load.pick([byArrival(), byTenantShare()]),
     };
-    const done = await runners[scheduler](options, { t, random, cache, requests, watched });
+    const done = await runners[scheduler](options, { t, random: meanwhile, cache, requests, watched });
     results = done.results;
     results.forEach((result, index) => { if (result !== undefined) watched.assertResult(t, requests[index]!, result); });
     const ties = watched.check(t, plain, where);
