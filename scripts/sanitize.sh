@@ -42,7 +42,7 @@ node_modules/.bin/cmake-js compile -p "$(nproc)" -O "$out" --CDVKV_SANITIZE="$fl
 # The compiler of the addon knows its runtime.
 compiler=${CXX:-c++}
 library=$("$compiler" -print-file-name="$([ "$kind" = address ] && echo libasan.so || echo libtsan.so)")
-export VKV_ADDON=$out/Release/virtual_kv.node VKV_TEST_PRELOAD=$library
+export VKV_ADDON=$out/Release/virtual_kv.node VKV_TEST_PRELOAD=$library VKV_TEST_SANITIZE=$flags
 if [ "$kind" = address ]; then
   # Tests compile small programs of their own, and the compiler would be stopped for what it leaks.
   printf '#!/bin/sh\nunset LD_PRELOAD\nexec %s "$@"\n' "$compiler" >"$out/c++"

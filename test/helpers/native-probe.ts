@@ -1,5 +1,6 @@
 // Compiles a C++ program of test/native with the sources it is about, and runs it. Needs a C++ compiler, as building the
-// package does; CXX names another than c++.
+// package does; CXX names another than c++. VKV_TEST_SANITIZE names the sanitizers that the program is compiled with
+// (scripts/sanitize.sh): one that only has their runtime loaded first hides the order that its atomics make.
 
 import { spawnSync } from 'node:child_process';
 import { existsSync, mkdirSync, readFileSync, renameSync } from 'node:fs';
@@ -10,7 +11,9 @@ const folder = path.join(root, 'build-test', 'native');
 // eslint-disable-next-line @typescript-eslint/no-require-imports -- what the scripts use, too
 const { nativeHash } = require(path.join(root, 'scripts', 'native-hash.cjs')) as { nativeHash(compiler: string, more: unknown): string };
 const compiler = process.env['CXX'] ?? 'c++';
-const flags = ['-std=c++20', '-O1', '-fno-exceptions', '-fno-rtti', '-Wall', '-Wextra', '-Inative', '-I.', '-pthread'];
+const sanitize = process.env['VKV_TEST_SANITIZE'];
+const common = ['-std=c++20', '-O1', '-fno-exceptions', '-fno-rtti', '-Wall', '-Wextra', '-Inative', '-I.', '-pthread'];
+const sanitizing = sanitize === undefined ? [] : ['-g', `-fsanitize=${sanitize}`];
 
 const version = spawnSync(compiler, ['--version'], { encoding: 'utf8' });
 export const hasCompiler = version.status === 0;
@@ -19,11 +22,17 @@ export const isGcc = hasCompiler && version.stdout.includes('Free Software Found
 /** Where programs are, by name. */
 const probes = new Map<string, string>();
 
-/**
- * The program of test/native/`name`.cc and the native sources whose paths start with one of `prefixes`, compiled unless it was. `instrumented`:
- * flags for the program's own file alone, which the linker does not see.
- */
-export function compiledProbe(name: string, prefixes: readonly string[], instrumented: readonly string[] = []): string {
+/** What is special about a program. */
+interface ProbeTraits {
+  /** Flags for its own file alone, which the linker does not see. */
+  readonly instrumented?: readonly string[];
+  /** It runs a kernel's threads as stacks that it switches between, which sanitizers cannot follow: it is compiled without. */
+  readonly switchesStacks?: boolean;
+}
+
+/** The program of test/native/`name`.cc and the native sources whose paths start with one of `prefixes`, compiled unless it was. */
+export function compiledProbe(name: string, prefixes: readonly string[], { instrumented = [], switchesStacks = false }: ProbeTraits = {}): string {
+  const flags = switchesStacks ? common : [...common, ...sanitizing];
   const probe = probes.get(name) ?? path.join(folder, `${name}-${nativeHash(compiler, [flags, prefixes, instrumented]).slice(0, 16)}`);
   probes.set(name, probe);
   if (existsSync(probe)) return probe;
@@ -38,10 +47,8 @@ export function compiledProbe(name: string, prefixes: readonly string[], instrum
 }
 
 /** The lines that it prints. */
-export function runProbe(
-  name: string, prefixes: readonly string[], args: readonly string[] = [], instrumented: readonly string[] = [],
-): readonly string[] {
-  return run(compiledProbe(name, prefixes, instrumented), args).trimEnd().split('\n');
+export function runProbe(name: string, prefixes: readonly string[], args: readonly string[] = [], traits: ProbeTraits = {}): readonly string[] {
+  return run(compiledProbe(name, prefixes, traits), args).trimEnd().split('\n');
 }
 
 function run(command: string, args: readonly string[]): string {

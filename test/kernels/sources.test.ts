@@ -13,7 +13,7 @@ const seed = seedOf('kernel sources');
 run(`every CUDA kernel does what its reference does, thread by thread (seed ${seed})`, (t) => {
   t.timeout(300_000);
   const rounds = Math.max(2, Math.round(15 * scale));
-  const lines = runProbe('kernels_probe', ['kernels/cuda/launches.cc', 'kernels/reference.cc'], [String(seed), String(rounds)]);
+  const lines = runProbe('kernels_probe', ['kernels/cuda/launches.cc', 'kernels/reference.cc'], [String(seed), String(rounds)], { switchesStacks: true });
   t.true(lines.length > 3);
   for (const line of lines) t.regex(line, /^vkv_\w+ \d+ ok$/);
 });
@@ -22,7 +22,7 @@ run(`so does every CUDA kernel of the dense arithmetic, and a row is the same in
   t.timeout(300_000);
   const rounds = Math.max(2, Math.round(30 * scale));
   const sources = ['kernels/cuda/launches.cc', 'kernels/dense/cuda/dense_launches.cc', 'kernels/dense/dense_reference.cc'];
-  const lines = runProbe('dense_probe', sources, [String(seed), String(rounds)]);
+  const lines = runProbe('dense_probe', sources, [String(seed), String(rounds)], { switchesStacks: true });
   t.true(lines.length > 8);
   for (const line of lines) t.regex(line, /^vkv_\w+ \d+ ok$/);
 });
@@ -30,7 +30,7 @@ run(`so does every CUDA kernel of the dense arithmetic, and a row is the same in
 (isGcc ? test : test.skip)('no access of a warp to shared memory waits for a bank in prefill (needs GCC)', (t) => {
   t.timeout(300_000);
   // Structures stay whole, and every read and write calls the program.
-  const lines = runProbe('banks_probe', ['kernels/cuda/launches.cc'], [], ['-fsanitize=thread', '-fno-tree-sra']);
+  const lines = runProbe('banks_probe', ['kernels/cuda/launches.cc'], [], { instrumented: ['-fsanitize=thread', '-fno-tree-sra'], switchesStacks: true });
   t.is(lines.length, 9);
   for (const line of lines) t.regex(line, /^vkv_prefill_\w+ \d+ [1-9]\d{3,} 0$/, 'kernel, dim, accesses, turns of the worst beyond the fewest');
 });
