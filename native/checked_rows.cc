@@ -9,10 +9,12 @@ namespace vkv {
 
 uint32_t SumChunks(std::span<const uint8_t> memory, uint64_t chunk_bytes, std::span<uint32_t> sums) {
   uint32_t whole = 0;
+  const Crc32cJoint whole_chunk(chunk_bytes);
   for (uint64_t at = 0, chunk = 0; at < memory.size(); at += chunk_bytes, ++chunk) {
     const uint64_t bytes = std::min<uint64_t>(chunk_bytes, memory.size() - at);
     sums[chunk] = Crc32c(memory.data() + at, bytes);
-    whole = Crc32c(memory.data() + at, bytes, whole);
+    const Crc32cJoint joint = bytes == chunk_bytes ? whole_chunk : Crc32cJoint(bytes);
+    whole = joint.Join(whole, sums[chunk]);
   }
   return whole;
 }

@@ -151,6 +151,10 @@ uint32_t CopyWithCrc32c(void* target, const void* source, size_t bytes, uint32_t
   return sum;
 }
 
+Crc32cJoint::Crc32cJoint(uint64_t bytes) : power_(PowerOfX(8 * bytes)) {}
+
+uint32_t Crc32cJoint::Join(uint32_t first, uint32_t second) const { return Product(power_, first) ^ second; }
+
 const char* Crc32cKind() {
   if (BestFolding() != nullptr) return BestFolding()->name;
 #ifdef VKV_CRC_TARGET

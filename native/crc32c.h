@@ -15,6 +15,15 @@ uint32_t Crc32c(const void* data, size_t bytes, uint32_t before = 0);
 uint32_t CopyWithCrc32c(void* to, const void* from, size_t bytes, uint32_t before = 0);
 // The sum without the processor's instruction.
 uint32_t Crc32cByTable(const void* data, size_t bytes, uint32_t before = 0);
+// Makes the sum of a range of the sums of its two parts, the second of which has `bytes` bytes.
+class Crc32cJoint {
+ public:
+  explicit Crc32cJoint(uint64_t bytes);
+  uint32_t Join(uint32_t first, uint32_t second) const;
+
+ private:
+  uint32_t power_;  // by which the first sum is moved on
+};
 // A static string: "avx512", "sse4.2", "armv8" or "table".
 const char* Crc32cKind();
 

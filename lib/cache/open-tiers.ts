@@ -66,7 +66,7 @@ export function openTiers({ memory, leases, steps, sharing, cached, finished, en
   const report = (error: unknown): void => { late.report(error); };
   const set = new TierSet({
     tiers: rules.tiers, keys, namespace: namespaceOf(rules, keys), stripeTokenBytes, names: encoder,
-    importantTokens: (key) => means.sumOf(key), lastingLevel: (level) => cached.index.lastingLevel(level), report,
+    importantTokens: ({ key, tokens }) => means.sumOf(key) ?? tokens.length, lastingLevel: (level) => cached.index.lastingLevel(level), report,
   });
   const transfers = new Transfers(memory, leases, steps, cached.registry, new BlockCopies(memory.native, tensors.length, probes));
   const demotions = new Demotions(memory, cached.index, set, transfers, finished);

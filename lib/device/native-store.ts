@@ -61,10 +61,13 @@ export interface NativeStore {
     id: number, key: Uint8Array, parent: Uint8Array, position: number, tokens: Int32Array, extra: Uint8Array, stripes: Float64Array,
     byteCounts: Float64Array, sources: readonly NativeStoreMemory[], level: number,
   ): number;
-  /** `targets`: one for each read, or memory where they lie one behind the other. bytes: an index of read states for each read. */
+  /**
+   * `targets`: one for each read, or memory where they lie one behind the other. bytes: an index of read states for each read. Without `checks`
+   * what was read is not compared with the store's sums.
+   */
   get(
     id: number, key: Uint8Array, stripes: Float64Array, offsets: Float64Array, byteCounts: Float64Array,
-    targets: readonly NativeStoreMemory[] | Uint8Array,
+    targets: readonly NativeStoreMemory[] | Uint8Array, checks: boolean,
   ): void;
   /**
    * Rows of tokens, packed into `target`: `counts` says how many of `tokens` are of each stripe. bytes: an index of read states for each

@@ -142,14 +142,17 @@ export class DiskStore {
     const name = keyField(key, { owner: 'DiskStore.get', option: 'key' });
     const { stripes, offsets, byteCounts, targets } = readReads(reads);
     if (this.isClosed) return resultOf(Array.from(targets, () => 'closed'));
-    const { bytes } = await this.#ask(targets, (id) => this.#calls.native.get(id, name, stripes, offsets, byteCounts, targets));
+    const { bytes } = await this.#ask(targets, (id) => this.#calls.native.get(id, name, stripes, offsets, byteCounts, targets, true));
     return resultOf(Array.from(bytes, (state) => nativeReadStates[state]!));
   }
 
-  /** The same of whole stripes, numbered from 0 on, into one payload. Trusts its arguments. @internal */
+  /**
+   * Whole stripes, numbered from 0 on, into one payload. What was read is not compared with the store's sums: the caller has sums of the stripes, and
+   * compares them where it uses the bytes. Trusts its arguments. @internal
+   */
   async getPacked(key: Uint8Array, { stripes, offsets, byteCounts }: PackedStripes, payload: Uint8Array): Promise<Exclude<ReadState, 'good'> | undefined> {
     if (this.isClosed) return 'closed';
-    const { bytes } = await this.#ask(payload, (id) => this.#calls.native.get(id, key, stripes, offsets, byteCounts, payload));
+    const { bytes } = await this.#ask(payload, (id) => this.#calls.native.get(id, key, stripes, offsets, byteCounts, payload, false));
     const worst = bytes.find((state) => state !== 0);
     return worst === undefined ? undefined : nativeReadStates[worst] as Exclude<ReadState, 'good'>;
   }

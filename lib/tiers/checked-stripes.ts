@@ -48,6 +48,11 @@ export class CheckedStripes {
     return at === into.length ? { isFound: true, readBytes, chunks } : { isFound: false, reason: 'absent', readBytes, chunks };
   }
 
+  /** Whether every stripe is what was stored. */
+  areIntact(): boolean {
+    return this.#stripeTokenBytes.every((_, stripe) => this.#sumsOf(stripe, this.#bytesOf(stripe)) !== undefined);
+  }
+
   #bytesOf(stripe: number): Uint8Array {
     return this.#payload.subarray(this.#starts[stripe] ?? 0, this.#starts[stripe + 1] ?? 0);
   }

@@ -8,6 +8,7 @@ import type { PrefixDomain } from '../prefix/domain.js';
 import type { ReleasedRequest } from '../prefix/eviction/eviction-policy.js';
 import type { BlockKeys } from './block-keys.js';
 import { fromRecord, toRecord, type ItemNumbers } from './block-notes.js';
+import { CheckedStripes } from './checked-stripes.js';
 import { HostMemory, pagePieces } from './host-memory.js';
 import { LoadSources, sourceOf } from './load-sources.js';
 import { OpenTier, type Fetched, type Missed } from './open-tier.js';
@@ -34,8 +35,8 @@ export interface TierSetOptions {
   readonly namespace: string;
   readonly stripeTokenBytes: readonly number[];
   readonly names: ItemNumbers;
-  /** How many tokens of a block selections have chosen, on average; undefined: none has chosen of it. */
-  readonly importantTokens: (key: string) => number | undefined;
+  /** How many tokens of a block selections have chosen, on average; all of them where none has. */
+  readonly importantTokens: (block: StoredBlock) => number;
   /** With which level text of requests of a priority level is kept. */
   readonly lastingLevel: (level: number) => number;
   /** Hears of failures that no call reports. */
@@ -70,9 +71,8 @@ export class TierSet {
     this.#tokenBytes = stripeTokenBytes.reduce((sum, bytes) => sum + bytes, 0);
     const wholeBytes = this.bytesOf(keys.blockTokens);
     this.#scratch = new HostMemory(scratchBlocks * (wholeBytes + wholeBytes / 8 + 4096), wholeBytes, pagePieces);
-    const importantTokens = ({ key, tokens }: StoredBlock): number => options.importantTokens(key) ?? tokens.length;
     if (tiers.some(({ keeps }) => keeps === 'adaptive')) this.#reuse = new TextReuse(randomInt(2 ** 48 - 1));
-    const shared = { texts: this.texts, worth: { importantTokens, reuse: this.#reuse }, stripes: stripeTokenBytes.length, report: options.report };
+    const shared = { texts: this.texts, worth: { importantTokens: options.importantTokens, reuse: this.#reuse }, stripes: stripeTokenBytes.length, report: options.report };
     this.all = tiers.map((tier, number) => new OpenTier(tier, { number, ...shared }));
     this.texts.onRaised = (block) => {
       for (const { contents, state, instant } of this.all) if (contents.has(block) && state !== 'closed') instant.setLevel(block.key, block.level);
@@ -200,12 +200,16 @@ export class TierSet {
     }
   }
 
-  /** Puts a block into a tier, from the fastest that gives it. False: none did, or that one has not taken it. */
+  /** Puts a block into a tier, from the fastest that gives it, once its bytes are checked. False: there is none, or that tier has not taken it. */
   async copy(block: StoredBlock, to: OpenTier): Promise<boolean> {
     const { clears } = this;
     const fetched = await this.fetch(block, undefined);
     if ('reason' in fetched) return false;
     try {
+      if (!new CheckedStripes(fetched.payload, fetched.sums, this.#options.stripeTokenBytes).areIntact()) {
+        fetched.from.damaged(block);
+        return false;
+      }
       block.sums ??= fetched.sums.slice();
       const record = this.recordOf(block);
       if (record === undefined) return false;

@@ -151,7 +151,10 @@ export interface Tier {
   open(context: TierContext): Promise<void>;
   /** Stores a block; resolves when it is stored as safely as the tier promises. A block that it has is stored already. */
   put(record: BlockRecord, payload: Uint8Array): Promise<TierPut>;
-  /** Fills `payload`, of the block's `bytes`, with what was put under `key`, or misses; after a miss its bytes are anything. */
+  /**
+   * Fills `payload`, of the block's `bytes`, with what was put under `key`, or misses; after a miss its bytes are anything. The cache compares every
+   * stripe with its sum where it uses the bytes: a tier need not.
+   */
   get(key: string, payload: Uint8Array, signal?: AbortSignal): Promise<TierGet>;
   /**
    * Fills `into` with rows of single tokens: of each part in turn, the bytes that its stripe has for each of its tokens, one behind the other

@@ -188,7 +188,8 @@ Napi::Value NativeStore::Get(const Napi::CallbackInfo& info) {
       requests.push_back({static_cast<uint32_t>(stripes[k]), static_cast<uint64_t>(offsets[k]),
                           static_cast<uint64_t>(byte_counts[k]), targets[k]});
   }
-  return Ask(info, given.status(), [&](store::DiskStore& store) { store.Get(id, key, std::move(requests)); });
+  const bool checks = given.Boolean(6);
+  return Ask(info, given.status(), [&](store::DiskStore& store) { store.Get(id, key, std::move(requests), checks); });
 }
 
 Napi::Value NativeStore::GetTokens(const Napi::CallbackInfo& info) {

@@ -100,14 +100,14 @@ void DiskStore::RunPieces(const std::shared_ptr<RecordRead>& read, size_t pieces
   RunPiece(read, 0, scratch, end);
 }
 
-void DiskStore::Get(int64_t id, const Key& key, std::vector<ReadRequest> requests) {
+void DiskStore::Get(int64_t id, const Key& key, std::vector<ReadRequest> requests, bool checks) {
   ++context_.counters.gets;
   RecordPlace place;
   if (!context_.index.Find(key, place)) {
     deliver_({id, {}, {}, {}, std::vector<uint8_t>(requests.size(), static_cast<uint8_t>(ReadState::kAbsent))});
     return;
   }
-  auto read = std::make_shared<RecordRead>(context_, std::move(place), std::move(requests));
+  auto read = std::make_shared<RecordRead>(context_, std::move(place), std::move(requests), checks);
   queue_.AddRead([this, id, read](AlignedBuffer& scratch) {
     RunPieces(read, read->Plan(), scratch, [this, id, read] { deliver_({id, {}, {}, {}, read->TakeStates()}); });
   });
@@ -147,7 +147,7 @@ void DiskStore::Check(int64_t id, const Key& key) {
     return;
   }
   const auto bytes = static_cast<double>(place.bytes);
-  auto read = std::make_shared<RecordRead>(context_, std::move(place), std::vector<ReadRequest>());
+  auto read = std::make_shared<RecordRead>(context_, std::move(place), std::vector<ReadRequest>(), /*checks=*/true);
   queue_.AddRead([this, id, bytes, read](AlignedBuffer& scratch) {
     RunPieces(read, read->PlanWhole(), scratch, [this, id, bytes, read] {
       const std::vector<uint8_t> states = read->TakeStates();

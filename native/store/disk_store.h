@@ -51,7 +51,9 @@ class DiskStore {
   // kStored: it has begun, and numbers[0] of the answer is its PutState. Any other: it never will, and there is no
   // answer.
   PutState Put(int64_t id, PutRequest request);
-  void Get(int64_t id, const Key& key, std::vector<ReadRequest> requests);  // bytes: a ReadState per request
+  // bytes: a ReadState per request. Without `checks` what was read is not compared with the sums of its chunks: for a
+  // caller that has sums of its own.
+  void Get(int64_t id, const Key& key, std::vector<ReadRequest> requests, bool checks);
   // bytes: a ReadState per part; numbers: [bytes that were read from files, chunks]
   void GetTokens(int64_t id, const Key& key, TokenRequests tokens);
   // Writes the record again in another order of its tokens. numbers: [a PutState, the ReadState of what was there]

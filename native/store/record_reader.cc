@@ -55,13 +55,17 @@ ReadState ReadRecordHeader(StoreContext& context, const RecordPlace& place, Reco
   return ReadState::kCorrupt;
 }
 
-RecordRead::RecordRead(StoreContext& context, RecordPlace place, std::vector<ReadRequest> requests)
-    : context_(context), place_(std::move(place)), is_of_tokens_(false), requests_(std::move(requests)) {
+RecordRead::RecordRead(StoreContext& context, RecordPlace place, std::vector<ReadRequest> requests, bool checks)
+    : context_(context),
+      place_(std::move(place)),
+      is_of_tokens_(false),
+      checks_(checks),
+      requests_(std::move(requests)) {
   MakeStates(requests_.size());
 }
 
 RecordRead::RecordRead(StoreContext& context, RecordPlace place, TokenRequests tokens)
-    : context_(context), place_(std::move(place)), is_of_tokens_(true), tokens_(std::move(tokens)) {
+    : context_(context), place_(std::move(place)), is_of_tokens_(true), checks_(true), tokens_(std::move(tokens)) {
   MakeStates(tokens_.parts.size());
 }
 
@@ -180,7 +184,7 @@ bool RecordRead::ReadStraight(const ReadPlan::Piece& piece, AlignedBuffer& scrat
   read_bytes_ += at - start;
   for (size_t k = piece.first_chunk; k < piece.end_chunk; ++k) {
     const ReadPlan::Chunk& chunk = plan_.chunks[k];
-    Check(chunk, plan_.copies[chunk.first_copy].target, chunk.file_offset, chunk.bytes);
+    Take(chunk, plan_.copies[chunk.first_copy].target, chunk.file_offset, chunk.bytes);
   }
   return true;
 }
@@ -196,7 +200,7 @@ bool RecordRead::Run(size_t number, AlignedBuffer& scratch) {
   for (size_t k = piece.first_chunk; k < piece.end_chunk; ++k) {
     const ReadPlan::Chunk& chunk = plan_.chunks[k];
     if (error == 0) {
-      Check(chunk, scratch.data(), piece.file_from, read);
+      Take(chunk, scratch.data(), piece.file_from, read);
       continue;
     }
     // One bad sector takes no neighbours along.
@@ -205,16 +209,16 @@ bool RecordRead::Run(size_t number, AlignedBuffer& scratch) {
       context_.Failed("pread", again, context_.counters.failed_reads);
       Fail(chunk.request, ReadState::kIo);
     } else {
-      Check(chunk, scratch.data(), from, read);
+      Take(chunk, scratch.data(), from, read);
     }
     read_bytes_ += read;
   }
   return left_.fetch_sub(1, std::memory_order_acq_rel) == 1;
 }
 
-void RecordRead::Check(const ReadPlan::Chunk& chunk, const uint8_t* data, uint64_t data_from, uint64_t data_bytes) {
+void RecordRead::Take(const ReadPlan::Chunk& chunk, const uint8_t* data, uint64_t data_from, uint64_t data_bytes) {
   const uint64_t at = chunk.file_offset - data_from;
-  if (at + chunk.bytes > data_bytes || Crc32c(data + at, chunk.bytes) != chunk.sum) {
+  if (at + chunk.bytes > data_bytes || (checks_ && Crc32c(data + at, chunk.bytes) != chunk.sum)) {
     ++context_.counters.corrupt_reads;
     Fail(chunk.request, ReadState::kCorrupt);
     return;

@@ -1,5 +1,5 @@
 // Reads of one record: its header, and parts of its stripes scattered into the caller's memory, each chunk checked
-// against its sum. A read is planned into pieces that threads take in parallel. Threads: any.
+// against its sum unless the caller does it. A read is planned into pieces that threads take in parallel. Threads: any.
 #ifndef VKV_STORE_RECORD_READER_H_
 #define VKV_STORE_RECORD_READER_H_
 
@@ -38,7 +38,7 @@ struct TokenRequests {
 // One get. Plan once; then Run each piece once, on any thread, the pieces of several threads in parallel.
 class RecordRead {
  public:
-  RecordRead(StoreContext& context, RecordPlace place, std::vector<ReadRequest> requests);
+  RecordRead(StoreContext& context, RecordPlace place, std::vector<ReadRequest> requests, bool checks);
   RecordRead(StoreContext& context, RecordPlace place, TokenRequests tokens);
 
   // Reads the header and divides the work. Returns how many pieces there are; 0 where all states are known.
@@ -61,7 +61,8 @@ class RecordRead {
   size_t Divide();
   // Reads a piece into its targets. False where it was not read, and must be through the scratch buffer.
   bool ReadStraight(const ReadPlan::Piece& piece, AlignedBuffer& scratch);
-  void Check(const ReadPlan::Chunk& chunk, const uint8_t* data, uint64_t data_from, uint64_t data_bytes);
+  // Checks a chunk and copies what is wanted of it.
+  void Take(const ReadPlan::Chunk& chunk, const uint8_t* data, uint64_t data_from, uint64_t data_bytes);
   void Fail(size_t request, ReadState state);
   void FailAll(ReadState state);
   void MakeStates(size_t count);
@@ -69,6 +70,7 @@ class RecordRead {
   StoreContext& context_;
   const RecordPlace place_;
   const bool is_of_tokens_;
+  const bool checks_;
   std::vector<ReadRequest> requests_;
   TokenRequests tokens_;
   ReadPlan plan_;

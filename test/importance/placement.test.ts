@@ -45,6 +45,17 @@ async function read(world: SelectionWorld, text: Int32Array, tokens: number): Pr
   return logits;
 }
 
+type Get = Tier['get'];
+
+/** A tier whose `get` is another, which is given its own. */
+function withGet(inner: Tier, get: (own: Get, ...given: Parameters<Get>) => ReturnType<Get>): Tier {
+  return new Proxy(inner, { get: (target, name) => {
+    const value: unknown = Reflect.get(target, name);
+    if (name === 'get') return (...given: Parameters<Get>) => get((value as Get).bind(target), ...given);
+    return typeof value === 'function' ? (value as () => unknown).bind(target) : value;
+  } });
+}
+
 /** First tokens of what memory has. */
 const inMemory = (world: SelectionWorld): number[] => {
   const { opened } = world.cache.prefixes.tiers as unknown as { readonly opened: readonly OpenTier[] };
@@ -116,14 +127,7 @@ test(`every reader gets the same bytes while blocks come and go, and nothing is 
 });
 
 test('a tier that does not give a block whole, and a cache that closes meanwhile, cost no request', async (t) => {
-  const failing = (directory: string): Tier => {
-    const inner = disk(directory);
-    const bound = new Proxy(inner, { get: (target, name) => {
-      const value: unknown = Reflect.get(target, name);
-      return typeof value === 'function' ? (value as () => unknown).bind(target) : value;
-    } });
-    return new Proxy(bound, { get: (target, name) => (name === 'get' ? () => Promise.reject(new Error('no whole block today')) : Reflect.get(target, name)) as unknown });
-  };
+  const failing = (directory: string): Tier => withGet(disk(directory), () => Promise.reject(new Error('no whole block today')));
   const world = await open(t, [a, b], hostTier({ bytes: oneBlock, keeps: 'important' }), failing);
   await read(world, a, 4);
   t.is(raised(world), 0);
@@ -132,6 +136,19 @@ test('a tier that does not give a block whole, and a cache that closes meanwhile
   await world.finish(sequence, b);
   sequence.release();
   await world.close(); // the offer is under way
+});
+
+test('a block that comes with a bit flipped is not put into another tier, and goes from where it came', async (t) => {
+  const flipping = (directory: string): Tier => withGet(disk(directory), async (get, key, payload) => {
+    const got = await get(key, payload);
+    payload[payload.length - 1]! ^= 1; // of a probe key, which no copy to the device looks at
+    return got;
+  });
+  const world = await open(t, [a], hostTier({ bytes: oneBlock, keeps: 'important' }), flipping);
+  await read(world, a, 4);
+  const [host, { damagedBlocks, blocks }] = world.cache.prefixes.tiers!.metrics().tiers as [TierMetrics, TierMetrics];
+  t.deepEqual([raised(world), host.blocks, damagedBlocks, blocks], [0, 0, 1, 0]);
+  await world.close();
 });
 
 test('a tier whose properties throw costs no request its selection: what memory keeps and reorders are hints', async (t) => {

@@ -1,5 +1,6 @@
 // Checksums by each way that this processor has, of random ranges at random places, against the table; and what was
-// copied beside them. Prints `ways: NAMES` and `wrong: COUNT`. Usage: crc32c_probe SEED ROUNDS
+// copied beside them; and sums of ranges of those of two parts. Prints `ways: NAMES` and `wrong: COUNT`. Usage:
+// crc32c_probe SEED ROUNDS
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -48,6 +49,9 @@ int main(int argc, char** argv) {
     std::memset(to.data(), kUntouched, to.size());
     check(vkv::CopyWithCrc32c(to.data() + target, source, bytes, before) == sum);
     check(IsCopy(to, target, source, bytes));
+    const size_t parted = random() % (bytes + 1);
+    const uint32_t first = vkv::Crc32c(source, parted, before), second = vkv::Crc32c(source + parted, bytes - parted);
+    check(vkv::Crc32cJoint(bytes - parted).Join(first, second) == sum);
     const size_t folded = bytes / vkv::kFoldBytes * vkv::kFoldBytes;
     const uint32_t folded_sum = vkv::Crc32cByTable(source, folded, before);
     for (size_t k = 0; folded > 0 && k < vkv::kFoldings; ++k) {
