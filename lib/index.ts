@@ -1,7 +1,7 @@
 // virtual-kv: the public API. virtual-kv/testing has the simulated device, virtual-kv/prometheus the metrics.
 
 export { DenseKernels } from './kernels/dense/dense-kernels.js';
-export type { FloatBuffer, Norm, Product, Weight, WeightDtype } from './kernels/dense/dense-operands.js';
+export type { FloatBuffer, HeadPairs, Norm, Product, RotationShape, Weight, WeightDtype } from './kernels/dense/dense-operands.js';
 export type { DenseKernelsOptions } from './kernels/dense/dense-options.js';
 export { Kernels, type RowBuffer, type StepSequences } from './kernels/kernels.js';
 export type { KernelsOptions, RowDtype } from './kernels/kernels-options.js';

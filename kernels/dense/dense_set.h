@@ -13,6 +13,8 @@
 
 namespace vkv::kernels {
 
+inline constexpr int64_t kMostNeighbourDim = 1024;
+
 class DenseSet {
  public:
   virtual ~DenseSet() = default;
@@ -24,6 +26,11 @@ class DenseSet {
   virtual Status Multiply(const ProductInput& input, std::span<const Product> products) = 0;
   virtual Status Normalize(const Normalization& command, int64_t rows) = 0;
   virtual Status Rotate(const Rotation& command, int64_t rows) = 0;
+  // The same of heads whose pairs are neighbours, (2 i, 2 i + 1), and lie as Rotate leaves them afterwards. On the CPU
+  // alone, up to kMostNeighbourDim elements a head.
+  virtual Status RotateNeighbours(const Rotation& command, int64_t) {
+    return Fail(Code::kInternal, "rotate", command.dim);
+  }
   virtual Status Gate(const Gating& command) = 0;
   virtual Status Gather(const Gathering& command, std::span<const int32_t> tokens) = 0;
 };

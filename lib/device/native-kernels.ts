@@ -64,7 +64,8 @@ export interface NativeDense {
   /** (input, rows, inputs, then of each product: weight, dtype, outputs, bias, output, whether it adds) */
   multiply(...given: (NativeRows | number | boolean | undefined)[]): void;
   normalize(input: NativeRows, rows: number, weight: NativeRows, width: number, epsilon: number, output: NativeRows): void;
-  rotate(rows: NativeRows, count: number, heads: number, dim: number, positions: Int32Array | bigint, table: NativeRows): void;
+  /** `areNeighbours`: on the CPU alone. */
+  rotate(rows: NativeRows, count: number, heads: number, dim: number, positions: Int32Array | bigint, table: NativeRows, areNeighbours: boolean): void;
   gate(gate: NativeRows, up: NativeRows, count: number, output: NativeRows): void;
   gather(table: NativeRows, dtype: number, width: number, tokens: Int32Array | bigint, rows: number, output: NativeRows): void;
   close(): void;

@@ -140,7 +140,7 @@ class Conversion {
   /** Which row of a folder's tensor is at which place of the file: a Llama's queries and keys have the two halves of each head in turns. */
   #order(name: string): (row: number) => number {
     const { headDim } = this.#config;
-    if (!this.#isInterleaved || !/\.[qk]_proj\./.test(name)) return (row) => row;
+    if (!this.#isInterleaved || this.#source.pairs === 'neighbours' || !/\.[qk]_proj\./.test(name)) return (row) => row;
     return (row) => row - row % headDim + row % 2 * headDim / 2 + Math.floor(row % headDim / 2);
   }
 
@@ -169,7 +169,7 @@ class Conversion {
 function wantedOf(config: LlamaConfig, tensors: ModelTensors, dense: DenseKernels): readonly Tensor[] {
   const wanted: Tensor[] = [];
   const noted: ModelTensors = {
-    names: tensors.names, files: tensors.files, dtype: 'float32', close: () => {},
+    names: tensors.names, files: tensors.files, dtype: 'float32', pairs: tensors.pairs, close: () => {},
     read(name, shape) {
       wanted.push({ name, shape });
       return tensors.read(name, shape);

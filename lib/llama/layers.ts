@@ -1,7 +1,7 @@
 // LlamaLayers: the forward pass's arithmetic, from the embedding to the logits, over rows whose place in their texts is known. It
 // queues on the place's stream and waits for nothing, so that a captured step runs through it as well as any other.
 
-import type { FloatBuffer, Kernels, StepSequences, Weight } from '../index.js';
+import type { FloatBuffer, Kernels, RotationShape, StepSequences, Weight } from '../index.js';
 
 import { OperandsOfLayers, type LayerOperands } from './layer-operands.js';
 import type { LlamaModel } from './model.js';
@@ -28,25 +28,21 @@ export interface PassRows {
   readonly embed?: (() => void) | undefined;
 }
 
-interface RotatedHeads {
-  readonly heads: number;
-  readonly dim: number;
-}
-
 export class LlamaLayers {
   readonly #model: LlamaModel;
   readonly #place: LlamaPlace;
   readonly #kernels: Kernels;
   readonly #operands: OperandsOfLayers;
   /** As `DenseKernels.rotate` takes them. */
-  readonly #queryHeads: RotatedHeads;
-  readonly #kvHeads: RotatedHeads;
+  readonly #queryHeads: RotationShape;
+  readonly #kvHeads: RotationShape;
 
   constructor(model: LlamaModel, place: LlamaPlace, kernels: Kernels) {
     [this.#model, this.#place, this.#kernels] = [model, place, kernels];
     const { queryHeads, kvHeads, headDim: dim } = model.config;
     this.#operands = new OperandsOfLayers(model.config, place.weights);
-    [this.#queryHeads, this.#kvHeads] = [{ heads: queryHeads, dim }, { heads: kvHeads, dim }];
+    const { pairs } = place.weights;
+    [this.#queryHeads, this.#kvHeads] = [{ heads: queryHeads, dim, pairs }, { heads: kvHeads, dim, pairs }];
   }
 
   /** hidden = what all layers make of the tokens; writes their K and V. */

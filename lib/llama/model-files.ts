@@ -4,7 +4,7 @@
 import path = require('node:path');
 
 import { string } from '../base/options.js';
-import type { RowDtype, Weight } from '../index.js';
+import type { HeadPairs, RowDtype, Weight } from '../index.js';
 import { readLlamaConfig, type LlamaConfig } from './config.js';
 import { readGgufConfig } from './gguf/gguf-config.js';
 import { GgufFile } from './gguf/gguf-file.js';
@@ -19,6 +19,8 @@ export interface ModelTensors {
   readonly files: readonly WeightFile[];
   /** In which K and V are kept by default; once the embedding was read. */
   readonly dtype: RowDtype;
+  /** How the rows of queries' and keys' weights, and elements of their biases, follow each other in a head. */
+  readonly pairs: HeadPairs;
   /** A matrix `[outputs, inputs]`; a vector has one output. Throws KV_MODEL_INVALID when it is missing or has another shape. */
   read(name: string, shape: readonly number[]): Weight;
   /** When all were read. Idempotent. */

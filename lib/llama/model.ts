@@ -108,7 +108,7 @@ export class LlamaModel implements LlamaPlace {
         hint: "Int8 weights are multiplied on the CPU only. Use `driver: 'host'`.",
       });
     }
-    const held = this.#places.get(driver) ?? { place: new DevicePlace(this.weights, driver, this.#options), users: 0 };
+    const held = this.#places.get(driver) ?? { place: new DevicePlace(this.weights, this.config.headDim, driver, this.#options), users: 0 };
     this.#places.set(driver, held);
     held.users += 1;
     return held.place;

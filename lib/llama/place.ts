@@ -4,6 +4,7 @@
 
 import { DenseKernels, DeviceMemory, type DenseKernelsOptions, type Driver, type Weight } from '../index.js';
 
+import { inHalves } from './head-pairs.js';
 import { mapWeights, type LlamaWeights } from './weights.js';
 
 export interface LlamaPlace {
@@ -61,6 +62,22 @@ const pieceBytes = 2 ** 24;
 /** Arrays start on lines of memory. */
 const alignmentBytes = 256;
 
+/** Where bytes are in the device's memory. */
+interface Stretch {
+  readonly at: number;
+  readonly bytes: number;
+}
+
+/** Rows of queries' and keys' weights, and elements of their biases. */
+function rowsOfHeads({ layers }: LlamaWeights): Map<Weight['data'], number> {
+  const rows = new Map<Weight['data'], number>();
+  for (const { weight, bias } of layers.flatMap(({ query, key }) => [query, key])) {
+    rows.set(weight.data, weight.outputs);
+    if (bias !== undefined) rows.set(bias, weight.outputs);
+  }
+  return rows;
+}
+
 export class DevicePlace implements LlamaPlace {
   readonly weights: LlamaWeights;
   readonly dense: DenseKernels;
@@ -69,8 +86,8 @@ export class DevicePlace implements LlamaPlace {
   readonly #memory: DeviceMemory;
 
   /** Copies the weights. Throws what the driver throws, for example KV_OUT_OF_DEVICE_MEMORY, and then keeps nothing. */
-  constructor(weights: LlamaWeights, driver: Driver, options: DenseKernelsOptions) {
-    const places = new Map<Weight['data'], { readonly at: number; readonly bytes: number }>(); // a tied head is the embedding's data
+  constructor(weights: LlamaWeights, headDim: number, driver: Driver, options: DenseKernelsOptions) {
+    const places = new Map<Weight['data'], Stretch>(); // a tied head is the embedding's data
     let bytes = 0;
     mapWeights(weights, (data, length) => {
       if (!places.has(data)) {
@@ -83,7 +100,8 @@ export class DevicePlace implements LlamaPlace {
     this.#driver = driver;
     let stream: bigint | undefined;
     try {
-      for (const [data, place] of places) this.#write(data, place, weights);
+      const rows = weights.pairs === 'neighbours' ? rowsOfHeads(weights) : new Map<Weight['data'], number>();
+      for (const [data, place] of places) this.#write(data, place, weights, rows.get(data), headDim);
       for (const file of weights.files) file.check();
       this.stream = stream = driver.acquireStream();
       this.dense = new DenseKernels({ ...options, driver, stream });
@@ -93,7 +111,7 @@ export class DevicePlace implements LlamaPlace {
       throw error;
     }
     const { address } = this.#memory;
-    this.weights = mapWeights(weights, (data) => address + BigInt(places.get(data)!.at));
+    this.weights = { ...mapWeights(weights, (data) => address + BigInt(places.get(data)!.at)), pairs: 'halves' };
   }
 
   /** The driver knows what is queued. */
@@ -104,7 +122,13 @@ export class DevicePlace implements LlamaPlace {
   /** It has a copy. */
   check(): void {}
 
-  #write(data: Weight['data'], { at, bytes }: { readonly at: number; readonly bytes: number }, { files }: LlamaWeights): void {
+  /** @param rows Of heads that are put in halves; undefined: it is written as it is. */
+  #write(data: Weight['data'], { at, bytes }: Stretch, { files }: LlamaWeights, rows: number | undefined, headDim: number): void {
+    if (rows !== undefined) {
+      const stored = typeof data === 'bigint' ? new Uint8Array(bytes) : new Uint8Array(data.buffer, data.byteOffset, bytes);
+      if (typeof data === 'bigint') files.find((file) => file.copy(stored, data));
+      return this.#memory.write(new Uint8Array(inHalves(stored, rows, headDim)), at);
+    }
     if (typeof data !== 'bigint') return this.#memory.write(data, at);
     for (let done = 0; done < bytes; done += pieceBytes) {
       const piece = new Uint8Array(Math.min(pieceBytes, bytes - done));

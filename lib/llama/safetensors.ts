@@ -23,6 +23,7 @@ const dtypes: Readonly<Record<string, RowDtype>> = { F32: 'float32', F16: 'float
 const mostHeaderBytes = 100e6; // as the format says
 
 export class Safetensors {
+  readonly pairs = 'halves';
   readonly #folder: string;
   readonly #placement: WeightPlacement;
   readonly #entries = new Map<string, Entry>();

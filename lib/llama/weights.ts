@@ -5,7 +5,7 @@
 
 import { native } from '../device/native.js';
 import { int8Block, weightBytes } from '../kernels/dense/dense-operands.js';
-import type { DenseKernels, FloatBuffer, RowDtype, Weight } from '../index.js';
+import type { DenseKernels, FloatBuffer, HeadPairs, RowDtype, Weight } from '../index.js';
 
 import type { LlamaConfig } from './config.js';
 import { modelError } from './model-error.js';
@@ -43,6 +43,8 @@ export interface LlamaWeights {
   readonly bytesPerToken: number;
   /** In which K and V are kept by default. */
   readonly dtype: RowDtype;
+  /** How heads of queries and keys come out of their products, before they are rotated. */
+  readonly pairs: HeadPairs;
   /** Whose bytes matrices may be; they stay while this does. Checked behind what was computed with them. */
   readonly files: readonly WeightFile[];
 }
@@ -103,7 +105,7 @@ export function readLlamaWeights(
   const bytesPerToken = matrices.reduce((sum, weight) => sum + weightBytes(weight), 0);
   // A matrix that was converted is in no file.
   const files = [embedding, ...matrices].some(({ data }) => typeof data === 'bigint') ? tensors.files : [];
-  return { embedding, layers, norm, head, bytesPerToken, dtype: tensors.dtype, files };
+  return { embedding, layers, norm, head, bytesPerToken, dtype: tensors.dtype, pairs: tensors.pairs, files };
 }
 
 /** The same weights with every array, or address of so many bytes, replaced by `map`'s result: for a device, by an address there. */
@@ -112,7 +114,7 @@ export function mapWeights(weights: LlamaWeights, map: (data: Weight['data'], by
   const floats = (buffer: FloatBuffer): FloatBuffer => typeof buffer === 'bigint' ? buffer : map(buffer, buffer.byteLength) as FloatBuffer;
   const linear = ({ weight, bias }: Linear): Linear => ({ weight: matrix(weight), bias: bias && floats(bias) });
   return {
-    embedding: matrix(weights.embedding), norm: floats(weights.norm), head: matrix(weights.head), bytesPerToken: weights.bytesPerToken, dtype: weights.dtype, files: weights.files,
+    embedding: matrix(weights.embedding), norm: floats(weights.norm), head: matrix(weights.head), bytesPerToken: weights.bytesPerToken, dtype: weights.dtype, pairs: weights.pairs, files: weights.files,
     layers: weights.layers.map((layer) => ({
       attentionNorm: floats(layer.attentionNorm), query: linear(layer.query), key: linear(layer.key), value: linear(layer.value),
       queryNorm: layer.queryNorm && floats(layer.queryNorm), keyNorm: layer.keyNorm && floats(layer.keyNorm),

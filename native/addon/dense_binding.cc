@@ -186,12 +186,15 @@ Napi::Value NativeDense::Rotate(const Napi::CallbackInfo& info) {
   float* const floats = Floats<float>(given, 0, Product(given, rows, Product(given, heads, dim)));
   const Indices positions = ReadIndices(given, 4, rows, is_on_device());
   const auto* const table = Floats<const float>(given, 5, Product(given, positions.most + 1, dim));
+  const bool are_neighbours = given.Boolean(6);
+  if (are_neighbours && (is_on_device() || dim > kernels::kMostNeighbourDim)) given.Refuse(dim);
   const kernels::Rotation command = {floats, positions.numbers.data(), table, heads, dim, positions.are_on_device};
-  return Run(info.Env(), given, positions.numbers, [command, rows](kernels::DenseSet& dense, auto numbers) {
-    kernels::Rotation rotation = command;
-    rotation.positions = numbers.data();  // where it was queued, a copy
-    return dense.Rotate(rotation, rows);
-  });
+  return Run(info.Env(), given, positions.numbers,
+             [command, rows, are_neighbours](kernels::DenseSet& dense, auto numbers) {
+               kernels::Rotation rotation = command;
+               rotation.positions = numbers.data();  // where it was queued, a copy
+               return are_neighbours ? dense.RotateNeighbours(rotation, rows) : dense.Rotate(rotation, rows);
+             });
 }
 
 Napi::Value NativeDense::Gate(const Napi::CallbackInfo& info) {

@@ -115,6 +115,7 @@ test('on a device only addresses are taken, and shapes are checked all the same'
   t.throws(() => gpu.multiply(8n, 1, { weight: { data: floats, dtype: 'float32', outputs: 1, inputs: 8 }, output: 8n }), refused);
   t.throws(() => gpu.rotate(8n, 1, { heads: 1, dim: 2 }, Int32Array.of(0), floats), refused);
   t.throws(() => gpu.rotate(8n, 1, { heads: 1, dim: 2 }, Int32Array.of(-1), 8n), { code: 'KV_INVALID_OPTION' });
+  t.throws(() => gpu.rotate(8n, 1, { heads: 1, dim: 2, pairs: 'neighbours' }, Int32Array.of(0), 8n), { code: 'KV_INVALID_OPTION', message: /halves/ });
   const table: Weight = { data: 8n, dtype: 'float32', outputs: 2, inputs: 2 };
   t.throws(() => gpu.gather(table, Int32Array.of(2), 1, 8n), { code: 'KV_INVALID_OPTION', message: /tokens\[0\]/ });
   t.throws(() => gpu.gather({ ...table, data: 0n }, Int32Array.of(0), 1, 8n), { code: 'KV_INVALID_OPTION' });

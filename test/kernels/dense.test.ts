@@ -94,6 +94,9 @@ for (const instructions of native().cpuInstructions as readonly Instructions[]) 
         return i < half ? value * cosine - values[at + half]! * sine : value * cosine + values[at - half]! * sine;
       });
       t.true(worstOf(rotated, expectedTurns) < 1e-5);
+      const inTurns = rotated.map((_, at) => values[at - at % dim + at % 2 * half + Math.floor(at % dim / 2)]!); // their halves
+      dense.rotate(inTurns, rows, { heads, dim, pairs: 'neighbours' }, positions, table);
+      t.deepEqual(inTurns, rotated);
 
       const up = Float32Array.from(randomValues(random, 'float32', rows * width));
       const gated = new Float32Array(rows * width);
@@ -123,6 +126,10 @@ test('wrong shapes are refused before anything is written', (t) => {
   t.throws(() => dense.multiply(input, -1, { weight, output }), { code: 'KV_INVALID_OPTION' });
   t.throws(() => dense.gather(weight, Int32Array.of(2), 1, new Float32Array(3)), code);
   t.throws(() => dense.rotate(new Float32Array(4), 1, { heads: 1, dim: 4 }, Int32Array.of(1), new Float32Array(4)), code);
+  const wide = new Float32Array(2052);
+  t.throws(() => dense.rotate(wide, 1, { heads: 1, dim: 1026, pairs: 'neighbours' }, Int32Array.of(0), wide), { ...code, message: /1,024/ });
+  t.throws(() => dense.rotate(wide, 1, { heads: 1, dim: 4, pairs: 'turns' as never }, Int32Array.of(0), wide), { ...code, message: /neighbours/ });
+  dense.rotate(wide, 1, { heads: 1, dim: 1024, pairs: 'neighbours' }, Int32Array.of(0), wide);
   t.throws(() => new DenseKernels({ thread: 2 } as never), { code: 'KV_UNKNOWN_OPTION', message: /threads/ });
   t.deepEqual(output, new Float32Array(2).fill(7));
 });

@@ -7,11 +7,13 @@ import * as path from 'node:path';
 
 import test, { type ExecutionContext } from 'ava';
 
-import { isKvError } from 'virtual-kv';
+import { isKvError, KvCache } from 'virtual-kv';
+import { MockDevice } from 'virtual-kv/testing';
 
 import { Random } from '#internal/base/random.js';
 import { parseLlamaConfig } from '#internal/llama/config.js';
 import type { GgufEntry } from '#internal/llama/gguf/gguf-header.js';
+import { LlamaEngine } from '#internal/llama/engine.js';
 import { LlamaModel } from '#internal/llama/model.js';
 import { rotaryFrequencies } from '#internal/llama/rotary-table.js';
 import { LlamaTokenizer } from '#internal/llama/tokenizer.js';
@@ -71,6 +73,39 @@ for (const [architecture, more] of architectures) {
       }
     });
   }
+}
+
+for (const weights of ['mapped', 'copied'] as const) {
+  test(`a llama whose weights are ${weights} answers on a device as its folder does there, to the bit (seed ${seed})`, async (t) => {
+    const random = new Random(seed);
+    const made = randomLlama(random, sizes, { attention_bias: true }, 'float16');
+    const file = placeFor(t);
+    writeGguf(file, made, configOf(made), 'llama', 'F16');
+    const folder = writeLlama(made, 'float16');
+    t.teardown(() => removeFolder(folder));
+    const text = Int32Array.from(randomText(random, 10));
+    const [onDevice, expected] = await Promise.all([file, folder].map(async (place) => {
+      const device = new MockDevice({ granularityBytes: 2 ** 21, memoryBytes: 2 ** 28, hasGarbage: true });
+      const model = new LlamaModel(place, { weights });
+      const cache = new KvCache({ model: model.shape(), slots: 1, maxTokens: 64, memoryBudgetBytes: 2 ** 24, driver: device.driver, pageBytes: 2 ** 21, mapper: 'off' });
+      const engine = new LlamaEngine({ model, cache });
+      const sequence = cache.acquire();
+      const batch = cache.createBatch();
+      batch.add(sequence, text.length);
+      cache.prepare(batch);
+      const { logits } = await engine.prefill({
+        length: 1, slots: Int32Array.of(sequence.slot), positions: Int32Array.of(0), tokenCounts: Int32Array.of(text.length), tokens: text, wantsLogits: Uint8Array.of(1),
+      });
+      const answer = logits.slice(0, engine.vocabularyTokens);
+      cache.commit(batch);
+      sequence.release();
+      engine.close();
+      cache.close();
+      device.close();
+      return answer;
+    }));
+    t.deepEqual(onDevice, expected);
+  });
 }
 
 test(`the factors of Llama 3 stretch what its config does (seed ${seed})`, async (t) => {

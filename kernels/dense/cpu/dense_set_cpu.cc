@@ -22,6 +22,16 @@ int64_t PartOf(int64_t task, int64_t parts, int64_t threads) {
   return stretch * whole + std::min(stretch, longer) + (is_last ? whole : task / threads);
 }
 
+// Elements 0, 2, 4 … of a head come before 1, 3, 5 …
+void PartNeighbours(float* head, int64_t dim) {
+  float before[kMostNeighbourDim];
+  std::copy_n(head, dim, before);
+  for (int64_t i = 0; i < dim / 2; ++i) {
+    head[i] = before[2 * i];
+    head[dim / 2 + i] = before[2 * i + 1];
+  }
+}
+
 }  // namespace
 
 int CpuDense::ThreadsFor(int64_t operations) const {
@@ -80,11 +90,24 @@ Status CpuDense::Normalize(const Normalization& command, int64_t rows) {
   return Ok();
 }
 
-Status CpuDense::Rotate(const Rotation& command, int64_t rows) {
+template <typename RotateRows>
+void CpuDense::ForRotatedRows(const Rotation& command, int64_t rows, const RotateRows& rotate) {
   const int64_t width = command.heads * command.dim;
   const int64_t at_once = std::max<int64_t>(1, kElementsPerTask / std::max<int64_t>(width, 1));
-  pool_->ForEach(CeilDiv(rows, at_once), ThreadsFor(2 * rows * width), [&](int64_t task, int) {
-    dense_->rotate(command, task * at_once, std::min(rows, (task + 1) * at_once));
+  pool_->ForEach(CeilDiv(rows, at_once), ThreadsFor(2 * rows * width),
+                 [&](int64_t task, int) { rotate(task * at_once, std::min(rows, (task + 1) * at_once)); });
+}
+
+Status CpuDense::Rotate(const Rotation& command, int64_t rows) {
+  ForRotatedRows(command, rows, [&](int64_t from, int64_t to) { dense_->rotate(command, from, to); });
+  return Ok();
+}
+
+Status CpuDense::RotateNeighbours(const Rotation& command, int64_t rows) {
+  ForRotatedRows(command, rows, [&](int64_t from, int64_t to) {
+    for (int64_t head = from * command.heads; head < to * command.heads; ++head)
+      PartNeighbours(command.heads_of_rows + head * command.dim, command.dim);
+    dense_->rotate(command, from, to);
   });
   return Ok();
 }

@@ -27,11 +27,15 @@ class CpuDense final : public DenseSet {
   Status Multiply(const ProductInput& input, std::span<const Product> products) override;
   Status Normalize(const Normalization& command, int64_t rows) override;
   Status Rotate(const Rotation& command, int64_t rows) override;
+  Status RotateNeighbours(const Rotation& command, int64_t rows) override;
   Status Gate(const Gating& command) override;
   Status Gather(const Gathering& command, std::span<const int32_t> tokens) override;
 
  private:
   int ThreadsFor(int64_t operations) const;
+  // Calls `rotate(from, to)` for parts of the rows.
+  template <typename RotateRows>
+  void ForRotatedRows(const Rotation& command, int64_t rows, const RotateRows& rotate);
   Int8Input Quantize(const ProductInput& input);
 
   const std::shared_ptr<WorkerPool> pool_;

@@ -4,7 +4,7 @@
 import { createError } from '../../base/errors.js';
 import type { NativeDense } from '../../device/native-kernels.js';
 import { checkInteger, explainRevoked, integer, number, oneOf, unknownOption } from '../../base/options.js';
-import { int8Block, type FloatBuffer, type Norm, type Product, type Weight, type WeightDtype } from './dense-operands.js';
+import { int8Block, mostNeighbourDim, type FloatBuffer, type Norm, type Product, type RotationShape, type Weight, type WeightDtype } from './dense-operands.js';
 
 type Argument = Parameters<NativeDense['multiply']>[number];
 
@@ -15,12 +15,15 @@ export const { float32, int8 } = dtypeNumbers;
 const weightNames = { data: true, dtype: true, outputs: true, inputs: true } as const;
 const productNames = { weight: true, bias: true, output: true, mode: true } as const;
 const normNames = { weight: true, width: true, epsilon: true } as const;
-const rotationNames = { heads: true, dim: true } as const;
+const rotationNames = { heads: true, dim: true, pairs: true } as const;
 const dtypeField = oneOf(['float32', 'float16', 'bfloat16', 'int8']);
 const blocksField = integer({ min: 1, multipleOf: int8Block.elements });
 const modeField = oneOf(['replace', 'add']);
 const epsilonField = number(0);
 const dimField = integer({ min: 2, multipleOf: 2 });
+const neighbourDimField = integer({ min: 2, max: mostNeighbourDim });
+const pairsField = oneOf(['halves', 'neighbours']);
+const onlyHalvesField = oneOf(['halves']);
 
 /** A weight's members; `dtype` is its number. */
 export interface ReadWeight {
@@ -36,9 +39,10 @@ export interface ReadNorm {
   epsilon: number;
 }
 
-export interface RotationShape {
+export interface ReadRotation {
   heads: number;
   dim: number;
+  areNeighbours: boolean;
 }
 
 /** Arguments before the products, and of each product, as `NativeDense.multiply` takes them. */
@@ -152,20 +156,25 @@ export function readNorm(owner: string, norm: Norm, into: ReadNorm): ReadNorm {
   return into;
 }
 
-/** Reads the shape of rotated rows into `into`; `dim` must be even. */
-export function readRotationShape(owner: string, shape: RotationShape, into: RotationShape): RotationShape {
+/** Reads the shape of rotated rows into `into`; `dim` must be even. `isOnDevice`: pairs are halves there. */
+export function readRotationShape(owner: string, shape: RotationShape, isOnDevice: boolean, into: ReadRotation): ReadRotation {
   checkNames(owner, 'shape', shape, rotationNames);
-  let heads, dim;
+  let heads, dim, pairs;
   try {
-    ({ heads, dim } = shape);
+    ({ heads, dim, pairs } = shape);
   } catch (error) {
     throw explainRevoked(error, shape, { owner, option: 'shape' });
   }
   checkInteger(owner, 'heads', heads, 1);
   checkInteger(owner, 'dim', dim, 2);
   if (dim % 2 !== 0) dimField(dim, { owner, option: 'dim' });
+  const areNeighbours = pairs === 'neighbours';
+  if (!areNeighbours && pairs !== undefined && pairs !== 'halves') pairsField(pairs, { owner, option: 'pairs' });
+  if (areNeighbours && isOnDevice) onlyHalvesField(pairs, { owner, option: 'pairs' });
+  if (areNeighbours && dim > mostNeighbourDim) neighbourDimField(dim, { owner, option: 'dim' });
   into.heads = heads;
   into.dim = dim;
+  into.areNeighbours = areNeighbours;
   return into;
 }
 

@@ -15,9 +15,9 @@ import { giveBackTo, unclosed, type Membership } from '../../device/weak-users.j
 import { checkInteger, isAddress } from '../../base/options.js';
 import { isInt32Array, lengthOf, typedArrayKind } from '../../base/typed-arrays.js';
 import {
-  float32, int8, ProductArguments, readNorm, readRotationShape, readWeight, type ReadNorm, type ReadWeight, type RotationShape,
+  float32, int8, ProductArguments, readNorm, readRotationShape, readWeight, type ReadNorm, type ReadRotation, type ReadWeight,
 } from './dense-arguments.js';
-import { int8Block, type FloatBuffer, type Norm, type Product, type Weight } from './dense-operands.js';
+import { int8Block, type FloatBuffer, type Norm, type Product, type RotationShape, type Weight } from './dense-operands.js';
 import { readDenseKernelsOptions, type DenseKernelsOptions } from './dense-options.js';
 import { kernelModule } from '../load-kernels.js';
 import { checkShared } from '../kernels-options.js';
@@ -40,7 +40,7 @@ export class DenseKernels {
   #arguments: ProductArguments | undefined;
   /** Members read from the objects of one call. */
   readonly #norm: ReadNorm = { weight: 0n, width: 0, epsilon: 0 };
-  readonly #shape: RotationShape = { heads: 0, dim: 0 };
+  readonly #shape: ReadRotation = { heads: 0, dim: 0, areNeighbours: false };
   readonly #table: ReadWeight = { data: 0n, dtype: 0, outputs: 0, inputs: 0 };
   /** The checked positions or tokens of one call. */
   #numbers = new Int32Array(64);
@@ -102,21 +102,22 @@ export class DenseKernels {
 
   /**
    * Rotates `[row, head, dim]` to positions, in place: the pair (i, i + dim / 2) by the angle whose cosine and sine are
-   * `table[position, 0, i]` and `table[position, 1, i]`, i < dim / 2. Positions are read during the call; on a GPU they may be the
+   * `table[position, 0, i]` and `table[position, 1, i]`, i < dim / 2. With `pairs: 'neighbours'`, on the CPU and up to 1,024 elements
+   * a head, a pair is read from (2 i, 2 i + 1), as a Llama's GGUF file has them, and written as ever. Positions are read during the call; on a GPU they may be the
    * address of int32 numbers, read when the kernel runs. Throws KV_INVALID_OPTION when the table is too short, unless it is an
    * address.
    */
-  rotate(rows: FloatBuffer, count: number, shape: { readonly heads: number; readonly dim: number },
+  rotate(rows: FloatBuffer, count: number, shape: RotationShape,
     positions: Int32Array | bigint, table: FloatBuffer): void {
     const owner = 'DenseKernels.rotate';
-    const { heads, dim } = readRotationShape(owner, shape, this.#shape);
+    const { heads, dim, areNeighbours } = readRotationShape(owner, shape, this.#isOnDevice, this.#shape);
     this.#checkOpen();
     checkInteger(owner, 'count', count);
     this.#checkFloats(owner, 'rows', rows, count, heads * dim);
     this.#checkFloats(owner, 'table', table, 1, dim);
     const most = typeof table === 'bigint' ? 2 ** 31 - 1 : Math.floor(lengthOf(table) / dim) - 1;
     const checked = this.#checkNumbers(owner, 'positions', positions, count, most);
-    this.#native.rotate(rows, count, heads, dim, checked, table);
+    this.#native.rotate(rows, count, heads, dim, checked, table, areNeighbours);
   }
 
   /** SwiGLU: `output = gate · sigmoid(gate) · up`, the first `count` elements; `output` may be either. Throws KV_INVALID_OPTION. */

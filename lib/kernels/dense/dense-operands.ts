@@ -48,6 +48,22 @@ export interface Product {
   readonly mode?: 'replace' | 'add' | undefined;
 }
 
+/** Where the two elements of a pair lie that is rotated: (i, i + dim / 2), or (2 i, 2 i + 1). */
+export type HeadPairs = 'halves' | 'neighbours';
+
+/** Elements of a head whose pairs are neighbours, at most; as native: kMostNeighbourDim of kernels/dense/dense_set.h. */
+export const mostNeighbourDim = 1024;
+
+/** The shape of rows that are rotated. */
+export interface RotationShape {
+  /** Heads of a row, 1 or more. */
+  readonly heads: number;
+  /** Elements of a head, even. */
+  readonly dim: number;
+  /** Where pairs lie before; afterwards they are halves. `neighbours` on the CPU alone, up to 1,024 elements a head. Default `halves`. */
+  readonly pairs?: HeadPairs | undefined;
+}
+
 /** How rows are normalized. */
 export interface Norm {
   /** `[width]` */

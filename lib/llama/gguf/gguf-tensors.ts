@@ -1,9 +1,10 @@
-// GgufTensors: the tensors of a GGUF file under the names that Hugging Face gives them, as they are in the file. Rows of a Llama's
-// queries and keys are put back in the order of halves: llama.cpp's converter interleaves the two halves of each head.
+// GgufTensors: the tensors of a GGUF file under the names that Hugging Face gives them, as they are in the file. In a Llama's queries and
+// keys the two halves of each head are in turns: llama.cpp's converter has put them so.
 
-import { dtypeBytes, type RowDtype, type Weight } from '../../index.js';
-import type { WeightDtype } from '../../kernels/dense/dense-operands.js';
+import { dtypeBytes, type HeadPairs, type RowDtype, type Weight } from '../../index.js';
+import { mostNeighbourDim, type WeightDtype } from '../../kernels/dense/dense-operands.js';
 import type { LlamaConfig } from '../config.js';
+import { inHalves } from '../head-pairs.js';
 import { modelError } from '../model-error.js';
 import type { WeightFile } from '../weight-file.js';
 import type { GgufFile, GgufTensor } from './gguf-file.js';
@@ -19,14 +20,19 @@ const layerNames: Readonly<Record<string, string>> = {
 const modelNames: Readonly<Record<string, string>> = { token_embd: 'model.embed_tokens', output_norm: 'model.norm', output: 'lm_head' };
 
 export class GgufTensors {
+  /** How queries and keys are read. */
+  readonly pairs: HeadPairs;
   readonly #gguf: GgufFile;
+  /** Of tensors that are put in halves, by their part of a name, the heads. */
   readonly #heads: ReadonlyMap<string, number>;
   readonly #tensors = new Map<string, GgufTensor>();
 
-  constructor(gguf: GgufFile, { queryHeads, kvHeads }: LlamaConfig) {
+  constructor(gguf: GgufFile, { queryHeads, kvHeads, headDim, normalizesHeads }: LlamaConfig) {
     this.#gguf = gguf;
-    const isInterleaved = gguf.values.get('general.architecture') === 'llama';
-    this.#heads = new Map(isInterleaved ? [['q_proj', queryHeads], ['k_proj', kvHeads]] : []);
+    const areNeighbours = gguf.values.get('general.architecture') === 'llama';
+    const areKept = areNeighbours && !normalizesHeads && headDim <= mostNeighbourDim; // weights of norms are in halves
+    this.pairs = areKept ? 'neighbours' : 'halves';
+    this.#heads = new Map(areNeighbours && !areKept ? [['q_proj', queryHeads], ['k_proj', kvHeads]] : []);
     for (const [name, tensor] of gguf.tensors) if (name !== rotaryFactors) this.#tensors.set(nameOf(name), tensor);
   }
 
@@ -66,21 +72,12 @@ export class GgufTensors {
     return { ...made, data: heads === undefined ? file.tensor(tensor.name, dtype, offset, bytes) : this.#inHalves(tensor, dtype, shape[0]! / heads) };
   }
 
-  /** Its rows, or elements of a vector, with the first halves of each head's pairs before the second ones. */
+  /** Its rows, or elements of a vector, in halves. */
   #inHalves(tensor: GgufTensor, dtype: WeightDtype, headDim: number): Weight['data'] {
-    const { file } = this.#gguf;
-    const rows = tensor.shape[0]!;
-    const rowBytes = tensor.bytes / rows;
     const stored = new Uint8Array(tensor.bytes);
-    file.read(stored, tensor.offset, `tensor \`${tensor.name}\``);
-    const memory = new SharedArrayBuffer(tensor.bytes); // commands read it that run later: it must not be detached
-    const ordered = new Uint8Array(memory);
-    for (let row = 0; row < rows; row += 1) {
-      const within = row % headDim;
-      const from = row - within + (within < headDim / 2 ? 2 * within : 2 * within - headDim + 1);
-      ordered.set(stored.subarray(from * rowBytes, (from + 1) * rowBytes), row * rowBytes);
-    }
-    if (dtype === 'int8') return ordered;
+    this.#gguf.file.read(stored, tensor.offset, `tensor \`${tensor.name}\``);
+    const memory = inHalves(stored, tensor.shape[0]!, headDim);
+    if (dtype === 'int8') return new Uint8Array(memory);
     return dtypeBytes(dtype) === 4 ? new Float32Array(memory) : new Uint16Array(memory);
   }
 }
