@@ -1,7 +1,7 @@
 // GGUF files: the same answers, to the bit, as the same weights in a Hugging Face folder, whatever their type; what cannot be read or run is
 // refused by name, and a damaged header never ends in anything but KV_MODEL_INVALID or the model.
 
-import { mkdirSync, mkdtempSync, readFileSync, writeFileSync } from 'node:fs';
+import { mkdirSync, mkdtempSync, readFileSync, utimesSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import * as path from 'node:path';
 
@@ -81,12 +81,14 @@ for (const weights of ['mapped', 'copied'] as const) {
     const made = randomLlama(random, sizes, { attention_bias: true }, 'float16');
     const file = placeFor(t);
     writeGguf(file, made, configOf(made), 'llama', 'F16');
+    utimesSync(file, new Date(), new Date(Date.now() - 3_600_000)); // what was written just now is copied
     const folder = writeLlama(made, 'float16');
     t.teardown(() => removeFolder(folder));
     const text = Int32Array.from(randomText(random, 10));
     const [onDevice, expected] = await Promise.all([file, folder].map(async (place) => {
       const device = new MockDevice({ granularityBytes: 2 ** 21, memoryBytes: 2 ** 28, hasGarbage: true });
       const model = new LlamaModel(place, { weights });
+      if (place === file) t.is(typeof model.weights.layers[0]!.query.weight.data, weights === 'mapped' ? 'bigint' : 'object');
       const cache = new KvCache({ model: model.shape(), slots: 1, maxTokens: 64, memoryBudgetBytes: 2 ** 24, driver: device.driver, pageBytes: 2 ** 21, mapper: 'off' });
       const engine = new LlamaEngine({ model, cache });
       const sequence = cache.acquire();
