@@ -68,9 +68,10 @@ interface Stretch {
   readonly bytes: number;
 }
 
-/** Rows of queries' and keys' weights, and elements of their biases. */
-function rowsOfHeads({ layers }: LlamaWeights): Map<Weight['data'], number> {
+/** What is put in halves: rows of queries' and keys' weights, and elements of their biases. */
+function rowsOfHeads({ layers, pairs }: LlamaWeights): Map<Weight['data'], number> {
   const rows = new Map<Weight['data'], number>();
+  if (pairs === 'halves') return rows;
   for (const { weight, bias } of layers.flatMap(({ query, key }) => [query, key])) {
     rows.set(weight.data, weight.outputs);
     if (bias !== undefined) rows.set(bias, weight.outputs);
@@ -100,7 +101,7 @@ export class DevicePlace implements LlamaPlace {
     this.#driver = driver;
     let stream: bigint | undefined;
     try {
-      const rows = weights.pairs === 'neighbours' ? rowsOfHeads(weights) : new Map<Weight['data'], number>();
+      const rows = rowsOfHeads(weights);
       for (const [data, place] of places) this.#write(data, place, weights, rows.get(data), headDim);
       for (const file of weights.files) file.check();
       this.stream = stream = driver.acquireStream();
@@ -122,7 +123,7 @@ export class DevicePlace implements LlamaPlace {
   /** It has a copy. */
   check(): void {}
 
-  /** @param rows Of heads that are put in halves; undefined: it is written as it is. */
+  /** @param rows Of heads, which are put in halves; undefined: it is written as it is. */
   #write(data: Weight['data'], { at, bytes }: Stretch, { files }: LlamaWeights, rows: number | undefined, headDim: number): void {
     if (rows !== undefined) {
       const stored = typeof data === 'bigint' ? new Uint8Array(bytes) : new Uint8Array(data.buffer, data.byteOffset, bytes);

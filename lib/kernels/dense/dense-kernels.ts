@@ -103,12 +103,11 @@ export class DenseKernels {
   /**
    * Rotates `[row, head, dim]` to positions, in place: the pair (i, i + dim / 2) by the angle whose cosine and sine are
    * `table[position, 0, i]` and `table[position, 1, i]`, i < dim / 2. With `pairs: 'neighbours'`, on the CPU and up to 1,024 elements
-   * a head, a pair is read from (2 i, 2 i + 1), as a Llama's GGUF file has them, and written as ever. Positions are read during the call; on a GPU they may be the
-   * address of int32 numbers, read when the kernel runs. Throws KV_INVALID_OPTION when the table is too short, unless it is an
+   * a head, a pair is read from (2 i, 2 i + 1), as a Llama's GGUF file has them, and written as ever. Positions are read during the
+   * call; on a GPU they may be the address of int32 numbers, read when the kernel runs. Throws KV_INVALID_OPTION when the table is too short, unless it is an
    * address.
    */
-  rotate(rows: FloatBuffer, count: number, shape: RotationShape,
-    positions: Int32Array | bigint, table: FloatBuffer): void {
+  rotate(rows: FloatBuffer, count: number, shape: RotationShape, positions: Int32Array | bigint, table: FloatBuffer): void {
     const owner = 'DenseKernels.rotate';
     const { heads, dim, areNeighbours } = readRotationShape(owner, shape, this.#isOnDevice, this.#shape);
     this.#checkOpen();
