@@ -17,6 +17,7 @@ namespace vkv::cuda {
 struct CudaTraits {
   bool has_memory = true;        // false: pages are accounted, but there are no bytes in them (mock)
   bool has_host_access = false;  // the CPU may dereference mapped addresses (mock with real backing)
+  bool unmaps_holes = true;      // cuMemUnmap passes over addresses without a page in silence (false: the mock)
 };
 
 // What a driver still had when it was closed, and gives back then.

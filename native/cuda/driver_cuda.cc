@@ -210,8 +210,10 @@ Status DriverCuda::ReleasePage(PageHandle page, uint64_t page_bytes) {
 
 Status DriverCuda::Map(uint64_t address, uint64_t page_bytes, PageHandle page) {
   VKV_RETURN_IF_ERROR(Ready());
-  VKV_RETURN_IF_ERROR(Check("cuMemMap", api_->cuMemMap(address, page_bytes, /*offset_bytes=*/0, page, /*flags=*/0),
-                            About(address, page_bytes)));
+  const CUresult result = api_->cuMemMap(address, page_bytes, /*offset_bytes=*/0, page, /*flags=*/0);
+  // Of a part of a page, or of more than there is.
+  const bool is_other_size = result == CUDA_ERROR_NOT_SUPPORTED;
+  VKV_RETURN_IF_ERROR(Check("cuMemMap", is_other_size ? CUDA_ERROR_INVALID_VALUE : result, About(address, page_bytes)));
   ledger_.AddMapping(address, page_bytes);
   return Ok();
 }
@@ -230,8 +232,10 @@ Status DriverCuda::SetAccess(uint64_t address, uint64_t bytes) {
 Status DriverCuda::Unmap(uint64_t address, uint64_t bytes) {
   VKV_RETURN_IF_ERROR(Ready());
   std::map<uint64_t, uint64_t> removed;
-  ledger_.RemoveMappings(address, bytes, removed);
-  const Status status = CheckGivenBack("cuMemUnmap", api_->cuMemUnmap(address, bytes), About(address, bytes));
+  const bool is_whole = ledger_.RemoveMappings(address, bytes, removed);
+  const CUresult result =
+      is_whole || !api_->traits().unmaps_holes ? api_->cuMemUnmap(address, bytes) : CUDA_ERROR_INVALID_VALUE;
+  const Status status = CheckGivenBack("cuMemUnmap", result, About(address, bytes));
   if (!status.ok()) ledger_.AddMappings(removed);
   return status;
 }

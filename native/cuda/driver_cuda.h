@@ -1,5 +1,6 @@
 // DriverCuda: a Driver over a table of CUDA entry points, of the real library or the mock. It translates calls into
-// entry points and their results into Status. It checks nothing itself: CUDA decides what is allowed.
+// entry points and their results into Status. It checks one thing itself, that every address of an unmapped range has a
+// page, as CUDA unmaps the rest in silence and hides the mistake; of all else CUDA decides what is allowed.
 //
 // It keeps the device's primary context (never one of its own, so that it shares addresses with the engine)
 // from Open until it is destroyed. Threads: any, inside a DriverScope. After a sticky failure, and in a

@@ -23,12 +23,17 @@ void Ledger::AddMapping(uint64_t address, uint64_t bytes) {
   contents_.mappings[address] = bytes;
 }
 
-void Ledger::RemoveMappings(uint64_t address, uint64_t bytes, std::map<uint64_t, uint64_t>& removed) {
+bool Ledger::RemoveMappings(uint64_t address, uint64_t bytes, std::map<uint64_t, uint64_t>& removed) {
   const std::lock_guard lock(mutex_);
+  uint64_t removed_bytes = 0;
   auto mapping = contents_.mappings.lower_bound(address);
   while (mapping != contents_.mappings.end() && mapping->first - address < bytes) {
+    removed_bytes += mapping->second;
     removed.insert(contents_.mappings.extract(mapping++));
   }
+  // They do not overlap: as many bytes fill it, unless the last of them reaches beyond it.
+  const auto last = removed.rbegin();
+  return removed_bytes == bytes && last != removed.rend() && last->first - address + last->second <= bytes;
 }
 
 void Ledger::AddMappings(std::map<uint64_t, uint64_t>& mappings) {

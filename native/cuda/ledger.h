@@ -1,7 +1,7 @@
 // Ledger: the live objects of one DriverCuda: reservations, mappings, pages, streams, events and
 // registered memory. QueryMemory counts them, and a closing driver gives them back.
 //
-// It checks nothing: the CUDA driver decides what is allowed. An object is added after the call that creates it
+// It refuses nothing: the CUDA driver decides what is allowed. An object is added after the call that creates it
 // and removed before the call that ends it, because the driver may return the same value
 // again at once. Threads: any; one mutex guards all of it and is held across no driver call.
 #ifndef VKV_CUDA_LEDGER_H_
@@ -36,8 +36,8 @@ class Ledger {
   bool RemoveReservation(uint64_t address, uint64_t& bytes);
   void AddMapping(uint64_t address, uint64_t bytes);
   // Removes all mappings that begin in the range, and returns them in `removed`, for AddMappings when the driver call
-  // fails.
-  void RemoveMappings(uint64_t address, uint64_t bytes, std::map<uint64_t, uint64_t>& removed);
+  // fails. Returns whether they fill the range.
+  bool RemoveMappings(uint64_t address, uint64_t bytes, std::map<uint64_t, uint64_t>& removed);
   void AddMappings(std::map<uint64_t, uint64_t>& mappings);
   void AddPage(PageHandle page, uint64_t bytes);
   bool RemovePage(PageHandle page, uint64_t& bytes);

@@ -123,11 +123,11 @@ CUresult MockDevice::cuMemMap(CUdeviceptr address, size_t bytes, size_t offset_b
   Call call(*this, CallKind::cuMemMap, {.address = address, .bytes = bytes, .handle = handle});
   if (call.is_refused()) return call.result();
   if (flags != 0) return call.Break(rules::kFlags);
-  if (offset_bytes != 0) return call.Break(rules::kOffset);
+  if (offset_bytes != 0) return call.Break(rules::kOffset, CUDA_ERROR_NOT_SUPPORTED);
   if (!IsGranular(address, bytes)) return call.Break(rules::kGranularity);
   const Page* page = pages_.FindLive(handle);
   if (page == nullptr) return call.Break(rules::kLivePage);
-  if (page->bytes != bytes) return call.Break(rules::kWholePage);
+  if (page->bytes != bytes) return call.Break(rules::kWholePage, CUDA_ERROR_NOT_SUPPORTED);
   if (const Rule rule = addresses_.CheckUnmapped(address, bytes)) return call.Break(rule);
   if (addresses_.mappings() >= backing_->mapping_limit()) return call.Answer(CUDA_ERROR_OPERATING_SYSTEM);
   addresses_.AddMapping({address, bytes, handle, CU_MEM_ACCESS_FLAGS_PROT_NONE});
@@ -139,7 +139,8 @@ CUresult MockDevice::cuMemUnmap(CUdeviceptr address, size_t bytes) {
   Call call(*this, CallKind::cuMemUnmap, {.address = address, .bytes = bytes});
   if (call.is_refused()) return call.result();
   if (!IsGranular(address, bytes)) return call.Break(rules::kGranularity);
-  if (const Rule rule = addresses_.CheckWholeMappings(address, bytes)) return call.Break(rule);
+  const Rule rule = addresses_.CheckWholeMappings(address, bytes);
+  if (rule != nullptr && !(rule == rules::kNoHole && options_.unmaps_holes)) return call.Break(rule);
   if (options_.unmap_waits && !DoAll(streams_.TakeAll())) return call.Answer(lost_);
   // A real device faults later, when the work runs; here the call that causes it fails at once.
   if (streams_.IsBusy(address, bytes)) return call.BreakDevice(rules::kBusy);

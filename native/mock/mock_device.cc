@@ -103,7 +103,9 @@ LeakReport MockDevice::Leaks() {
 }
 
 cuda::CudaTraits MockDevice::traits() const {
-  return {.has_memory = backing_->has_memory(), .has_host_access = backing_->has_memory()};
+  return {.has_memory = backing_->has_memory(),
+          .has_host_access = backing_->has_memory(),
+          .unmaps_holes = options_.unmaps_holes};
 }
 
 uint64_t MockDevice::ResidentBytes(uint64_t created_bytes) {

@@ -27,6 +27,7 @@ struct MockOptions {
   uint64_t context_bytes = 0;  // of memory_bytes: taken while the context is retained
   uint64_t module_bytes = 0;   // and by each loaded module
   bool unmap_waits = false;    // cuMemUnmap waits for all queued work first, as a driver may
+  bool unmaps_holes = false;   // cuMemUnmap passes over addresses without a page in silence, as CUDA's does
   bool has_virtual_memory = true;
   int32_t driver_version = 13000;
   int32_t compute_capability = 90;

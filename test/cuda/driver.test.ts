@@ -7,6 +7,7 @@ import { hasCompiler, runProbe } from '../helpers/native-probe.js';
 
 const probeTest = hasCompiler ? test : test.skip;
 const driverUnavailable = 5;
+const driverMisuse = 10;
 const forked = 7;
 const relaxed = 2;
 const threadLocal = 1;
@@ -36,6 +37,13 @@ probeTest('scopes nest, also those of two drivers', (t) => {
 
 probeTest('a scope relaxes the capture mode of its thread, and restores it', (t) => {
   t.like(facts, { 'mode-inside': relaxed, 'mode-after': threadLocal });
+});
+
+probeTest('what has no page is not unmapped, also where CUDA passes over it in silence', (t) => {
+  t.like(facts, {
+    'unmap-across-hole': driverMisuse, 'unmap-hole': driverMisuse, 'unmap-past-end': driverMisuse, 'mapped-after-refusals': 3,
+    'unmap-pages': 0, 'unmap-again': driverMisuse, 'unmap-last': 0,
+  });
 });
 
 probeTest('many threads may use a driver at once', (t) => {

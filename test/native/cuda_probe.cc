@@ -27,9 +27,10 @@ void Must(bool is_true) {
   if (!is_true) std::abort();
 }
 
-std::shared_ptr<MockDevice> NewDevice() {
+std::shared_ptr<MockDevice> NewDevice(bool unmaps_holes = false) {
   mock::MockOptions options;
   options.granularity_bytes = kPageBytes;
+  options.unmaps_holes = unmaps_holes;
   std::shared_ptr<MockDevice> device;
   Must(MockDevice::Open(options, device).ok());
   return device;
@@ -117,6 +118,34 @@ void ProbeScopes() {
   Fact("misuses", static_cast<int64_t>(first_device->Misuses().size() + second_device->Misuses().size()));
 }
 
+// Pages at 0, 1 and 3 of four, over a device that unmaps holes in silence: what the driver says to unmapping some of them.
+void ProbeHoles() {
+  const std::shared_ptr<MockDevice> device = NewDevice(/*unmaps_holes=*/true);
+  const std::unique_ptr<Driver> driver = OpenDriver(device);
+  const DriverScope scope(*driver);
+  uint64_t address = 0;
+  Must(driver->Reserve(4 * kPageBytes, kPageBytes, address).ok());
+  PageHandle pages[3] = {};
+  const uint64_t places[3] = {0, 1, 3};
+  for (int k = 0; k < 3; ++k)
+    Must(driver->CreatePage(kPageBytes, address, pages[k]).ok() &&
+         driver->Map(address + places[k] * kPageBytes, kPageBytes, pages[k]).ok());
+  const auto unmap = [&](const char* name, uint64_t first, uint64_t count) {
+    Fact(name, static_cast<int64_t>(driver->Unmap(address + first * kPageBytes, count * kPageBytes).code));
+  };
+  unmap("unmap-across-hole", 0, 4);
+  unmap("unmap-hole", 2, 1);
+  unmap("unmap-past-end", 3, 2);
+  MemoryInfo memory;
+  Must(driver->QueryMemory(memory).ok());
+  Fact("mapped-after-refusals", static_cast<int64_t>(memory.mappings));
+  unmap("unmap-pages", 0, 2);
+  unmap("unmap-again", 0, 1);
+  unmap("unmap-last", 3, 1);
+  for (const PageHandle page : pages) Must(driver->ReleasePage(page, kPageBytes).ok());
+  Must(driver->FreeReservation(address, 4 * kPageBytes).ok());
+}
+
 void ProbeThreads() {
   constexpr int kThreads = 8;
   constexpr int kRounds = 200;
@@ -150,5 +179,6 @@ void ProbeThreads() {
 int main() {
   ProbeFork();
   ProbeScopes();
+  ProbeHoles();
   ProbeThreads();
 }

@@ -44,6 +44,7 @@ MockDevice& Device() {
     options.driver_version = FAKE_CUDA_VERSION;
     options.context_bytes = uint64_t{64} << 20;
     options.module_bytes = uint64_t{4} << 20;
+    options.unmaps_holes = true;
     auto* opened = new std::shared_ptr<MockDevice>();
     if (!MockDevice::Open(options, *opened).ok()) std::abort();
     return opened;
