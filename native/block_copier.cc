@@ -9,7 +9,7 @@
 namespace vkv {
 namespace {
 
-// Of a lane's buffer: enough that a copy's start costs little, and two of them stay in the CPU's last cache.
+// Of a lane's buffer: enough that waiting costs little, and two of them stay in the CPU's last cache.
 constexpr uint64_t kLaneBytes = 1 << 20;
 // Runs of at least so many bytes are copied and summed at once; shorter ones in batches, first copied, then summed.
 constexpr uint64_t kLongRunBytes = 1024;
@@ -201,6 +201,7 @@ Status BlockCopier::OpenLanes(const Queued& queued, Lanes& lanes) {
   }
   for (CopyLane& lane : lanes) {
     if (status.ok()) status = OpenLane(lane);
+    if (status.ok()) status = lane.Wait(driver);  // where an earlier copy's wait was refused
     if (status.ok() && queued.behind) status = driver.WaitEvent(lane.stream(), *queued.behind);
   }
   const Status dropped = DropEvent(queued.behind);
@@ -209,9 +210,9 @@ Status BlockCopier::OpenLanes(const Queued& queued, Lanes& lanes) {
 }
 
 Status BlockCopier::OpenLane(CopyLane& lane) {
-  if (lane.buffer() != nullptr) return Ok();
+  if (lane.is_open()) return Ok();
   const Status status = lane.Open(cache_.driver(), lane_bytes_);
-  if (lane.buffer() != nullptr) (lane.is_pinned() ? pinned_bytes_ : pageable_bytes_) += lane_bytes_;
+  if (lane.is_open()) (lane.is_pinned() ? pinned_bytes_ : pageable_bytes_) += lane_bytes_;
   return status;
 }
 
@@ -228,29 +229,31 @@ uint64_t BlockCopier::TokenAddress(const BlockCopy& copy, size_t reservation) co
          copy.from * layout.token_bytes(reservation);
 }
 
-uint64_t BlockCopier::PieceTokens(size_t reservation) const {
-  return std::max<uint64_t>(1, lane_bytes_ / cache_.layout().token_bytes(reservation));
-}
-
 Status BlockCopier::Store(const BlockCopy& copy, Lanes& lanes) {
   std::fill_n(copy.sums, tensors_.size(), 0);
-  Piece pieces[kLanes] = {};  // by lane: the one under way
-  size_t next = 0;
+  std::array<std::vector<Piece>, kLanes> under_way;  // by lane, in the order in which they lie there
+  size_t at = 0;
   for (size_t i = 0; i < by_reservation_.size(); ++i) {
     const uint64_t address = TokenAddress(copy, i), stride = cache_.layout().token_bytes(i);
     if (is_direct_) {
       Take(copy, {i, 0, copy.tokens}, reinterpret_cast<const uint8_t*>(address), copy.sums);
       continue;
     }
-    for (uint64_t first = 0; first < copy.tokens; first += PieceTokens(i), next = (next + 1) % kLanes) {
-      CopyLane& lane = lanes[next];
-      VKV_RETURN_IF_ERROR(Finish(copy, lane, pieces[next]));
-      pieces[next] = {i, first, std::min(PieceTokens(i), copy.tokens - first)};
-      VKV_RETURN_IF_ERROR(lane.Download(cache_.driver(), address + first * stride, pieces[next].count * stride));
+    for (uint64_t first = 0; first < copy.tokens;) {
+      if (lanes[at].free_bytes() < stride) {
+        at = (at + 1) % kLanes;
+        VKV_RETURN_IF_ERROR(Finish(copy, lanes[at], under_way[at]));
+      }
+      const Piece piece = {i, first, std::min(lanes[at].free_bytes() / stride, copy.tokens - first)};
+      VKV_RETURN_IF_ERROR(lanes[at].Download(cache_.driver(), address + first * stride, piece.count * stride));
+      under_way[at].push_back(piece);
+      first += piece.count;
     }
   }
-  for (size_t k = 0; k < kLanes; ++k, next = (next + 1) % kLanes)
-    VKV_RETURN_IF_ERROR(Finish(copy, lanes[next], pieces[next]));
+  for (size_t k = 0; k < kLanes; ++k) {
+    at = (at + 1) % kLanes;
+    VKV_RETURN_IF_ERROR(Finish(copy, lanes[at], under_way[at]));
+  }
   WriteProbes(copy);
   return Ok();
 }
@@ -266,10 +269,14 @@ void BlockCopier::WriteProbes(const BlockCopy& copy) const {
   }
 }
 
-Status BlockCopier::Finish(const BlockCopy& copy, CopyLane& lane, const Piece& piece) {
-  if (!lane.is_busy()) return Ok();
+Status BlockCopier::Finish(const BlockCopy& copy, CopyLane& lane, std::vector<Piece>& pieces) {
   VKV_RETURN_IF_ERROR(lane.Wait(cache_.driver()));
-  Take(copy, piece, lane.buffer(), copy.sums);
+  const uint8_t* tokens = lane.free();
+  for (const Piece& piece : pieces) {
+    Take(copy, piece, tokens, copy.sums);
+    tokens += piece.count * cache_.layout().token_bytes(piece.reservation);
+  }
+  pieces.clear();
   return Ok();
 }
 
@@ -286,20 +293,23 @@ void BlockCopier::Take(const BlockCopy& copy, const Piece& piece, const uint8_t*
 // A reservation's tensors fill its tokens, so that a piece goes to the device in one copy.
 Status BlockCopier::Load(const BlockCopy& copy, Lanes& lanes, int32_t& damaged_tensor) {
   std::vector<uint32_t> sums(tensors_.size(), 0);
-  size_t next = 0;
+  size_t at = 0;
   for (size_t i = 0; i < by_reservation_.size(); ++i) {
     const uint64_t address = TokenAddress(copy, i), stride = cache_.layout().token_bytes(i);
     if (is_direct_) Give(copy, {i, 0, copy.block_tokens}, reinterpret_cast<uint8_t*>(address), sums.data());
-    for (uint64_t first = 0; first < copy.block_tokens && !is_direct_; first += PieceTokens(i)) {
-      const Piece piece{i, first, std::min(PieceTokens(i), copy.block_tokens - first)};
+    for (uint64_t first = 0; first < copy.block_tokens && !is_direct_;) {
+      if (lanes[at].free_bytes() < stride) {
+        at = (at + 1) % kLanes;
+        VKV_RETURN_IF_ERROR(lanes[at].Wait(cache_.driver()));
+      }
+      CopyLane& lane = lanes[at];
+      const Piece piece{i, first, std::min(lane.free_bytes() / stride, copy.block_tokens - first)};
       const Piece wanted = Wanted(copy, piece);
-      CopyLane& lane = lanes[next];
-      VKV_RETURN_IF_ERROR(lane.Wait(cache_.driver()));
-      Give(copy, piece, lane.buffer(), sums.data());
+      Give(copy, piece, lane.free(), sums.data());
+      first += piece.count;
       if (wanted.count == 0) continue;
       const uint64_t to = address + (wanted.first - copy.skipped) * stride;
       VKV_RETURN_IF_ERROR(lane.Upload(cache_.driver(), to, wanted.count * stride));
-      next = (next + 1) % kLanes;
     }
     damaged_tensor = Damaged(copy, i, sums.data());
     if (damaged_tensor >= 0) break;

@@ -120,8 +120,8 @@ class BlockCopier {
   Status Load(const BlockCopy& copy, Lanes& lanes, int32_t& damaged_tensor);
   // Once the tensors of a store are in the payload.
   void WriteProbes(const BlockCopy& copy) const;
-  // Waits for a lane, and takes what it brought of a store.
-  Status Finish(const BlockCopy& copy, CopyLane& lane, const Piece& piece);
+  // Waits for a lane, and takes the pieces of a store that it brought.
+  Status Finish(const BlockCopy& copy, CopyLane& lane, std::vector<Piece>& pieces);
   // Between the tokens of a piece, [token, tensor, byte], and its place in the payload; `sums` are those before it.
   void Take(const BlockCopy& copy, const Piece& piece, const uint8_t* tokens, uint32_t* sums) const;
   // `tokens`: of those of the piece that are wanted, the first.
@@ -130,7 +130,6 @@ class BlockCopier {
   static Piece Wanted(const BlockCopy& copy, const Piece& piece);
   // The first tensor of the reservation whose sum is another; -1: none.
   int32_t Damaged(const BlockCopy& copy, size_t reservation, const uint32_t* sums) const;
-  uint64_t PieceTokens(size_t reservation) const;
   uint64_t TokenAddress(const BlockCopy& copy, size_t reservation) const;
 
   KvCache& cache_;

@@ -23,12 +23,13 @@ Status CopyLane::Open(Driver& driver, uint64_t bytes) {
   if (!buffer_) return Fail(Code::kDriverCallFailed, "aligned_alloc", static_cast<int64_t>(whole));
   const Status status = driver.RegisterHost(reinterpret_cast<uint64_t>(buffer_.get()), whole);
   is_pinned_ = status.ok();
+  bytes_ = whole;
   return status.code == Code::kDriverLost ? status : Ok();
 }
 
 Status CopyLane::Close(Driver& driver) {
   const auto is_over = [](const Status& status) { return status.ok() || status.code == Code::kDriverLost; };
-  if (is_busy_) {
+  if (used_bytes_ != 0) {
     const Status waited = Wait(driver);
     if (!is_over(waited)) return waited;
   }
@@ -39,6 +40,7 @@ Status CopyLane::Close(Driver& driver) {
     is_pinned_ = false;
   }
   buffer_.reset();
+  bytes_ = 0;
   if (!stream_) return Ok();
   const Status status = driver.DestroyStream(*stream_);
   if (!is_over(status)) return status;
@@ -47,22 +49,22 @@ Status CopyLane::Close(Driver& driver) {
 }
 
 Status CopyLane::Download(Driver& driver, uint64_t from, uint64_t bytes) {
-  VKV_RETURN_IF_ERROR(driver.Download(buffer_.get(), from, bytes, *stream_));
-  is_busy_ = true;
+  VKV_RETURN_IF_ERROR(driver.Download(free(), from, bytes, *stream_));
+  used_bytes_ += bytes;
   return Ok();
 }
 
 Status CopyLane::Upload(Driver& driver, uint64_t to, uint64_t bytes) {
-  VKV_RETURN_IF_ERROR(driver.Upload(to, buffer_.get(), bytes, *stream_));
-  is_busy_ = true;
+  VKV_RETURN_IF_ERROR(driver.Upload(to, free(), bytes, *stream_));
+  used_bytes_ += bytes;
   return Ok();
 }
 
 Status CopyLane::Wait(Driver& driver) {
-  if (!is_busy_) return Ok();
+  if (used_bytes_ == 0) return Ok();
   Status status = driver.SynchronizeStream(*stream_);
   if (!status.ok()) status = driver.SynchronizeStream(*stream_);
-  if (status.ok()) is_busy_ = false;
+  if (status.ok()) used_bytes_ = 0;
   return status;
 }
 

@@ -1,5 +1,6 @@
 // CopyLane: one way between a device and the memory of this process: a stream of its own, and a buffer through which
-// the device copies by itself while the CPU works on another lane's.
+// the device copies by itself while the CPU works on another lane's. Copies lie in the buffer one behind the other, so
+// that one wait is for many of them.
 //
 // The buffer is registered with the device; where that is refused (a limit on locked memory, an old library) copies go
 // through it all the same and wait. Threads: one at a time. All calls inside a DriverScope.
@@ -28,15 +29,18 @@ class CopyLane {
   Status Close(Driver& driver);
 
   Stream stream() const { return *stream_; }
-  uint8_t* buffer() const { return buffer_.get(); }
+  bool is_open() const { return buffer_ != nullptr; }
   bool is_pinned() const { return is_pinned_; }
-  // Whether something was queued since the last Wait.
-  bool is_busy() const { return is_busy_; }
+  // Of the buffer, that nothing was queued with since the last Wait.
+  uint64_t free_bytes() const { return bytes_ - used_bytes_; }
+  uint8_t* free() const { return buffer_.get() + used_bytes_; }
 
-  // Copies between the buffer's first bytes and the device, queued. After a failure nothing was.
+  // Copies between the first free bytes and the device, queued; they are taken until the next Wait. After a failure
+  // nothing was queued.
   Status Download(Driver& driver, uint64_t from, uint64_t bytes);
   Status Upload(Driver& driver, uint64_t to, uint64_t bytes);
-  // Waits for what is queued. It is not put off by one refusal: what a copy uses may be unmapped next.
+  // Waits for what is queued; then the buffer is free, with what came in it. It is not put off by one refusal: what a
+  // copy uses may be unmapped next.
   Status Wait(Driver& driver);
 
  private:
@@ -46,8 +50,9 @@ class CopyLane {
 
   std::optional<Stream> stream_;
   std::unique_ptr<uint8_t, Free> buffer_;
+  uint64_t bytes_ = 0;       // of the buffer
+  uint64_t used_bytes_ = 0;  // of those, taken
   bool is_pinned_ = false;
-  bool is_busy_ = false;
 };
 
 }  // namespace vkv
