@@ -77,7 +77,7 @@ export class LlamaEngine {
     this.#model = model;
     this.#isAwaited = passes === 'awaited';
     this.#place = model.acquirePlace(driver, passes);
-    const { stream, dense } = this.#place;
+    const { stream } = this.#place;
     try {
       this.#kernels = new Kernels({ cache, queryHeads: model.config.queryHeads, stream });
     } catch (error) {
@@ -96,9 +96,6 @@ export class LlamaEngine {
     if (hidden !== undefined) this.#whyQueued = 'its hidden states are read';
     else if (kernelsOf(driver) === 'cpu') this.#whyQueued = 'the CPU has no launches to save';
     else if (decoding === 'queued') this.#whyQueued = 'it was asked for';
-    else if (decoding === 'auto' && dense.target.startsWith('cublas')) {
-      this.#whyQueued = 'cuBLAS multiplies, and no GPU has run it within a captured step yet';
-    }
     this.vocabularyTokens = model.config.vocabularyTokens;
   }
 

@@ -36,7 +36,7 @@ cublasTest(`products are those of plain sums over activations of the weight's ty
     t.is(dense.target, 'cublas 12.8');
     const memory = new DeviceFloats(device.driver);
     // The workspace has 32,768 elements: the last is cut into several calls.
-    const [rows, inputs] = pick([[1, 7], [3, 40], [9, 256], [40, 1], [70, 1000]] as const);
+    const [rows, inputs] = pick([[5, 7], [9, 256], [40, 1], [70, 1000]] as const);
     const input = randomFloats(random, rows * inputs);
     const products = Array.from({ length: pick([1, 3]) }, () => {
       const [outputs, dtype, mode] = [pick([1, 5, 33]), pick(dtypes), pick(['add', 'replace'] as const)];
@@ -67,14 +67,14 @@ cublasTest(`products are those of plain sums over activations of the weight's ty
   }
 });
 
-cublasTest('the input is narrowed once for all weights of a type, and our own kernel takes what cuBLAS cannot', (t) => {
-  const launches = (computeCapability: number, dtype: RowDtype, workspaceBytes: number, inputs: number): number => {
+cublasTest('the input is narrowed once for all weights of a type, and our own kernel takes few rows and what cuBLAS cannot', (t) => {
+  const launches = (computeCapability: number, dtype: RowDtype, workspaceBytes: number, inputs: number, rows = 5): number => {
     const device = openDevice({ computeCapability });
     const dense = new DenseKernels({ driver: device.driver, cublas: fakeCublas(), workspaceBytes });
     const memory = new DeviceFloats(device.driver);
     const weight: Weight = { data: memory.put(new Uint16Array(2 * inputs)), dtype, outputs: 2, inputs };
-    const product = (): { weight: Weight; output: bigint } => ({ weight, output: memory.put(new Float32Array(4)) });
-    dense.multiply(memory.put(new Float32Array(2 * inputs)), 2, product(), product(), product());
+    const product = (): { weight: Weight; output: bigint } => ({ weight, output: memory.put(new Float32Array(2 * rows)) });
+    dense.multiply(memory.put(new Float32Array(rows * inputs)), rows, product(), product(), product());
     const { cuLaunchKernel } = device.callCounts();
     memory.close();
     dense.close();
@@ -86,6 +86,7 @@ cublasTest('the input is narrowed once for all weights of a type, and our own ke
   t.is(launches(75, 'float16', pageBytes, 8), 1);
   t.is(launches(75, 'bfloat16', pageBytes, 8), 3, 'no bfloat16 before Ampere');
   t.is(launches(90, 'float16', 1, pageBytes / 2 + 1), 3, 'not one row fits the workspace');
+  t.is(launches(90, 'float16', pageBytes, 8, 4), 3, 'four rows');
 });
 
 cublasTest('every failure of cuBLAS is an error with its status, and no handle stays', (t) => {
@@ -110,14 +111,14 @@ cublasTest('every failure of cuBLAS is an error with its status, and no handle s
   const dense = open();
   const memory = new DeviceFloats(device.driver);
   const weight: Weight = { data: memory.put(Float32Array.of(2)), dtype: 'float32', outputs: 1, inputs: 1 };
-  const [input, output] = [memory.put(Float32Array.of(3)), memory.put(Float32Array.of(0))];
+  const [input, output] = [memory.put(Float32Array.of(3, 4, 5, 6, 7)), memory.put(new Float32Array(5))];
   failCublas('cublasGemmEx', 13);
-  t.throws(() => dense.multiply(input, 1, { weight, output }), {
+  t.throws(() => dense.multiply(input, 5, { weight, output }), {
     code: 'KV_DRIVER_CALL_FAILED', message: /`cublasGemmEx` failed: CUBLAS_STATUS_EXECUTION_FAILED \(13\)/,
   });
   failCublas();
-  dense.multiply(input, 1, { weight, output });
-  t.is(memory.read(output, 1)[0], 6);
+  dense.multiply(input, 5, { weight, output });
+  t.is(memory.read(output, 5)[4], 14);
   memory.close();
   dense.close();
   device.assertNoLeaks();

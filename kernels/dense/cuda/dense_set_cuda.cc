@@ -10,6 +10,9 @@ namespace {
 
 constexpr int64_t kMostInt = std::numeric_limits<int>::max();
 constexpr int kBfloat16Capability = 80;  // from here on cuBLAS multiplies it
+// Up to here our own kernel, which reads each weight once and narrows nothing, took 0.80 to 0.95 of cuBLAS's time on an
+// H100; of 8 rows 1.8 times as long.
+constexpr int64_t kFewRows = 4;
 
 vkv::cuda::cudaDataType_t TypeOf(Dtype dtype) {
   return dtype == Dtype::kFloat32   ? vkv::cuda::CUDA_R_32F
@@ -58,7 +61,7 @@ Status CudaDense::Multiply(const ProductInput& input, std::span<const Product> p
     Dtype narrowed = Dtype::kFloat32;
     for (Product product : products) {
       product.output += row * product.outputs;
-      VKV_RETURN_IF_ERROR(at_once != 0 && CanUseCublas(part, product)
+      VKV_RETURN_IF_ERROR(at_once != 0 && UsesCublas(part, product)
                               ? MultiplyByCublas(part, product, narrowed)
                               : cuda::LaunchMultiply(part, product, launcher_->submit()));
     }
@@ -67,7 +70,8 @@ Status CudaDense::Multiply(const ProductInput& input, std::span<const Product> p
   return Ok();
 }
 
-bool CudaDense::CanUseCublas(const ProductInput& input, const Product& product) const {
+bool CudaDense::UsesCublas(const ProductInput& input, const Product& product) const {
+  if (input.rows <= kFewRows) return false;
   if (product.dtype == Dtype::kBfloat16 && launcher_->driver().info().compute_capability < kBfloat16Capability)
     return false;
   return std::max({input.rows, input.inputs, product.outputs}) <= kMostInt && input.inputs >= 1 && product.outputs >= 1;

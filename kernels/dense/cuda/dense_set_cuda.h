@@ -1,5 +1,5 @@
 // CudaDense: the dense arithmetic on a CUDA device, queued on one stream: by the package's kernels, matrix products by
-// cuBLAS where it is used.
+// cuBLAS where it is used and has more than a few rows.
 //
 // Owns cuBLAS's handle and the memory that it works in, and a workspace for activations in the type of 16-bit weights,
 // as cuBLAS multiplies numbers of one type only; so everything goes to the one stream it was opened for, in order.
@@ -45,7 +45,8 @@ class CudaDense final : public DenseSet {
   CudaDense() = default;
 
   Status OpenCublas(const CublasChoice& choice);
-  bool CanUseCublas(const ProductInput& input, const Product& product) const;
+  // Where it can, and has more rows than our own kernel is faster with.
+  bool UsesCublas(const ProductInput& input, const Product& product) const;
   // `narrowed` is the type in which the workspace holds the input's rows; float32: it does not.
   Status MultiplyByCublas(const ProductInput& input, const Product& product, Dtype& narrowed);
 
