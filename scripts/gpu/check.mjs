@@ -4,12 +4,13 @@
 import { spawnSync } from 'node:child_process';
 import { existsSync, mkdirSync, rmSync } from 'node:fs';
 import { createRequire } from 'node:module';
+import { availableParallelism } from 'node:os';
 import path from 'node:path';
 import { parseArgs } from 'node:util';
 
 import { before, makePlan } from './plan.mjs';
 import { addResults } from './results.mjs';
-import { runPlan } from './run-plan.mjs';
+import { runPlan, sectionsAtOnce } from './run-plan.mjs';
 import { Sections } from './sections.mjs';
 
 const require = createRequire(import.meta.url);
@@ -45,7 +46,8 @@ function describeMachine() {
   const { stdout, error } = spawnSync('nvidia-smi', [`--query-gpu=${query}`, '--format=csv'], { encoding: 'utf8', timeout: before.machine * 1e3 });
   const text = error === undefined ? stdout : 'nvidia-smi is not there\n';
   sections.say(text);
-  return text;
+  const memoryMiB = [...text.matchAll(/(\d+) MiB/g)].map(([, size]) => Number(size)); // one for each GPU; none where it does not tell
+  return { canShare: !/Exclusive/.test(text), ...(memoryMiB.length > 0 ? { memoryMiB: Math.min(...memoryMiB) } : {}) };
 }
 
 /** The first cuBLAS outside the loader's path: in a toolkit, or among Python's packages. */
@@ -68,4 +70,6 @@ if (!simulated && process.env.VKV_CUBLAS === undefined && !hasCublas()) {
   sections.say(library === undefined ? 'there is no cuBLAS\n' : `cuBLAS: ${library}\n`);
 }
 const plan = makePlan({ programs, results, page, simulated, shapes: kernelShapes, groups: contractGroups });
-process.exit((await runPlan(plan, sections, { canShare: !/Exclusive/.test(machine) })) ? 0 : 1); // a process that was left behind is not waited for
+const atOnce = sectionsAtOnce({ ...machine, processors: availableParallelism() });
+sections.say(`sections at the same time: ${atOnce} at most\n`);
+process.exit((await runPlan(plan, sections, { atOnce })) ? 0 : 1); // a process that was left behind is not waited for

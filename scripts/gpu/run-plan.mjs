@@ -1,13 +1,23 @@
-// Runs a plan (plan.mjs): its stages one after another, the sections of a stage at the same time where the GPU may be shared. When a
-// section fails, only the stages that need what it gives are left out.
+// Runs a plan (plan.mjs): its stages one after another, the sections of a stage at the same time, as many as `atOnce`. When a section
+// fails, only the stages that need what it gives are left out.
+
+/** What a process that checks kernels takes of the GPU's memory, at most. */
+const processMiB = 1536;
+
+/**
+ * How many sections may use the GPU at the same time, at least 1: as many as there are processors, and as its memory has room for
+ * where that is known; 1 where the GPU takes one process at a time.
+ */
+export function sectionsAtOnce({ processors, memoryMiB = Infinity, canShare }) {
+  return canShare ? Math.max(1, Math.min(processors, Math.floor(memoryMiB / processMiB))) : 1;
+}
 
 /** Resolves to whether every section passed. `sections` is a Sections. */
-export async function runPlan(plan, sections, { canShare = true } = {}) {
+export async function runPlan(plan, sections, { atOnce }) {
   const given = new Set();
-  const wrong = [];
-  const again = [];
+  const wrong = new Set();
   for (const { seconds, needs, gives, unlessWrong, sections: planned } of plan) {
-    const missing = needs !== undefined && !given.has(needs) ? `without ${needs}` : wrong.includes(unlessWrong) ? `${unlessWrong} is wrong` : undefined;
+    const missing = needs !== undefined && !given.has(needs) ? `without ${needs}` : wrong.has(unlessWrong) ? `${unlessWrong} is wrong` : undefined;
     if (missing !== undefined) {
       for (const { title } of planned) sections.skip(title, missing);
       continue;
@@ -15,26 +25,27 @@ export async function runPlan(plan, sections, { canShare = true } = {}) {
     const ready = planned.map(({ command, ...section }) => ({
       ...section, command: typeof command === 'function' ? command(wrong) : command,
     }));
-    const runs = await runStage(ready, sections, seconds, canShare);
-    runs.forEach(({ passed }, index) => {
-      if (passed) return;
-      if (ready[index].dtype !== undefined) wrong.push(ready[index].dtype);
-      again.push(...(ready[index].again?.() ?? []));
+    const runs = await runStage(ready, sections, seconds, atOnce);
+    runs.forEach(({ passed, isLate }, index) => {
+      const { dtype } = ready[index];
+      if (!passed && !isLate && dtype !== undefined) wrong.add(dtype); // a late one says nothing of its kernels
     });
     if (gives !== undefined && runs.every(({ passed }) => passed)) given.add(gives);
   }
-  if (again.length > 0 && given.has('kernels')) await runStage(again, sections, Infinity, canShare);
   return sections.conclude();
 }
 
-/** Sections that run at the same time each have the stage's seconds; one after another they share them. */
-async function runStage(planned, sections, seconds, canShare) {
-  if (planned.length === 1) return [await sections.run({ ...planned[0], seconds: Math.min(seconds, planned[0].seconds ?? seconds) })];
-  if (canShare) return Promise.all(planned.map((section) => sections.run({ ...section, seconds: Math.min(seconds, section.seconds ?? seconds), beside: true })));
+/** Starts the sections in order, `atOnce` at a time; each ends within the stage's seconds. Resolves to their outcomes in that order. */
+async function runStage(planned, sections, seconds, atOnce) {
+  const endMs = performance.now() + seconds * 1e3;
+  const lanes = Math.min(atOnce, planned.length);
+  const waiting = planned.entries();
   const runs = [];
-  const end = performance.now() + seconds * 1e3;
-  for (const section of planned) {
-    runs.push(await sections.run({ ...section, seconds: Math.min(section.seconds ?? seconds, (end - performance.now()) / 1e3) }));
-  }
+  const runNext = async () => {
+    for (const [index, section] of waiting) {
+      runs[index] = await sections.run({ ...section, seconds: (endMs - performance.now()) / 1e3, beside: lanes > 1 });
+    }
+  };
+  await Promise.all(Array.from({ length: lanes }, runNext));
   return runs;
 }

@@ -34,16 +34,19 @@ export class Sections {
     appendFileSync(this.#log, text);
   }
 
-  /** Runs one section and shows it, while it runs or, `beside` others, when it is over. Resolves to { passed, output }. */
+  /**
+   * Runs one section and shows it, while it runs or, `beside` others, when it is over. Resolves to { passed, isLate, output };
+   * `isLate`: its seconds were over before it ended.
+   */
   async run({ title, seconds, command, env = {}, beside = false }) {
     const begin = performance.now();
     const heading = `\n== ${title}\n`;
     if (!beside) this.say(heading);
     const show = beside ? () => {} : (text) => this.say(text);
-    const { verdict, output } = await runFor(Math.min(seconds * 1e3, this.#endMs - begin - termMs - goneMs), command, env, show);
+    const { failure, isLate = false, output } = await runFor(Math.min(seconds * 1e3, this.#endMs - begin - termMs - goneMs), command, env, show);
     if (beside) this.say(heading + output);
-    this.#end(title, verdict === undefined ? 'passed' : `FAILED (${verdict})`, (performance.now() - begin) / 1e3);
-    return { passed: verdict === undefined, output };
+    this.#end(title, failure === undefined ? 'passed' : `FAILED (${failure})`, (performance.now() - begin) / 1e3);
+    return { passed: failure === undefined, isLate, output };
   }
 
   /** Notes a section that is not run. */
@@ -69,11 +72,11 @@ export class Sections {
 }
 
 /**
- * Runs a command; resolves to its output, and to why it failed, if so. Ends the processes that it started; one that is not in its group, or
- * that cannot be killed while the device's driver holds it, is left behind.
+ * Runs a command; resolves to { failure, isLate, output }: why it failed, if so, and whether that was for want of time. Ends the processes
+ * that it started; one that is not in its group, or that cannot be killed while the device's driver holds it, is left behind.
  */
 function runFor(ms, [program, ...args], env, show) {
-  if (ms <= 0) return { verdict: 'there was no time left', output: '' };
+  if (ms <= 0) return { failure: 'there was no time left', isLate: true, output: '' };
   return new Promise((resolve) => {
     const child = spawn(program, args, { detached: true, stdio: ['ignore', 'pipe', 'pipe'], env: { ...process.env, ...env } });
     let output = '';
@@ -92,18 +95,18 @@ function runFor(ms, [program, ...args], env, show) {
     const leave = () => {
       for (const stream of [child.stdout, child.stderr]) stream.destroy();
       child.unref();
-      resolve({ verdict: 'it ran out of time, and could not be ended', output });
+      resolve({ failure: 'it ran out of time, and could not be ended', isLate, output });
     };
     const timers = [
       setTimeout(() => { isLate = true; kill('SIGTERM'); }, ms), setTimeout(() => kill('SIGKILL'), ms + termMs), setTimeout(leave, ms + termMs + goneMs),
     ];
     for (const stream of [child.stdout, child.stderr]) stream.setEncoding('utf8').on('data', take);
-    child.on('error', (error) => resolve({ verdict: error.message, output }));
+    child.on('error', (error) => resolve({ failure: error.message, output }));
     child.on('close', (code, signal) => {
       for (const timer of timers) clearTimeout(timer);
       kill('SIGKILL');
       const how = signal ?? `exit code ${code}`;
-      resolve({ verdict: isLate ? 'it ran out of time' : code === 0 ? undefined : how, output });
+      resolve({ failure: isLate ? 'it ran out of time' : code === 0 ? undefined : how, isLate, output });
     });
   });
 }

@@ -14,10 +14,10 @@ const why = cudaDriver.whyAbsent?.();
 const dtypes: readonly RowDtype[] = ['float32', 'float16', 'bfloat16'];
 const scale = Number(process.env['VKV_TEST_SCALE'] || 1);
 const devicePageBytes = 2 * 2 ** 20;
-// Fewer where it is simulated, which is slow.
+// Fewer where it is simulated, which is slow; scripts/gpu/plan.mjs names the same ones.
 const shapes = kernelShapes.filter((_, index) => index % Math.max(1, Math.round(0.4 / scale)) === 0);
 
-/** One context and one module for the process. What a lost device fails here, gpu-check asks again, each shape by itself. */
+/** One context and one module for the process; gpu-check has a process for each type and shape, for a device may be lost. */
 let opened: Driver | undefined;
 const openOnce = (): Driver => (opened ??= Driver.open('cuda'));
 

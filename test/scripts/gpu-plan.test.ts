@@ -15,17 +15,20 @@ interface Stage {
   readonly seconds: number;
   readonly needs?: string;
   readonly gives?: string;
-  readonly sections: readonly { readonly title: string }[];
+  readonly sections: readonly { readonly title: string; readonly dtype?: string }[];
 }
 interface Ended { readonly title: string; readonly verdict: string }
+
+/** What checks kernels of a type and shape; the last to be started is the cheapest. */
+const last = 'float32, head dim 13, 3 query heads to a KV head';
 
 const folder = path.resolve(__dirname, '..', '..', 'scripts', 'gpu');
 const load = (name: string): Promise<unknown> => import(pathToFileURL(path.join(folder, name)).href);
 
 /** Runs the plan with programs that only print their command line, but for those that `faults` names by a word of it. */
 async function runPlan(
-  faults: Readonly<Record<string, string>> = {}, { canShare = true, seconds = 60, shorter = '' }: {
-    canShare?: boolean; seconds?: number; /** A section of the stage that gets 8 seconds. */ shorter?: string;
+  faults: Readonly<Record<string, string>> = {}, { atOnce = 8, seconds = 60, shorter = '' }: {
+    atOnce?: number; seconds?: number; /** A section of the stage that gets 8 seconds. */ shorter?: string;
   } = {},
 ): Promise<{ verdicts: Map<string, string>; passed: boolean; order: readonly string[]; saved: readonly Ended[] }> {
   const { makePlan } = await load('plan.mjs') as { makePlan(what: object): readonly Stage[] };
@@ -54,7 +57,7 @@ async function runPlan(
       addResults(results, { sections: ended });
     },
   });
-  const passed = await run(plan, sections, { canShare });
+  const passed = await run(plan, sections, { atOnce });
   const verdicts = new Map(ended.map(({ title, verdict }) => [title, verdict]));
   const saved = readResults(results).sections;
   return { verdicts, passed, order: ended.map(({ title }) => title), saved };
@@ -75,7 +78,8 @@ test('the limits of all stages fit into nine minutes together', async (t) => {
   t.is(plan.reduce((sum, { seconds }) => sum + seconds, 0), planSeconds);
   const beforeSeconds = Object.values(before).reduce((sum, seconds) => sum + seconds, 0);
   t.true(beforeSeconds + planSeconds <= 530, 'and the bundle is unpacked in the ten seconds that are left');
-  t.true(plan.every(({ sections }) => sections.length === 1 || sections.every(({ title }) => / on cuda/.test(title))), 'what is timed has the GPU to itself');
+  const isCheck = ({ title, dtype }: Stage['sections'][number]): boolean => / on cuda/.test(title) || dtype !== undefined;
+  t.true(plan.every(({ sections }) => sections.length === 1 || sections.every(isCheck)), 'what is timed has the GPU to itself');
 });
 
 test('sections without kernels come directly after the GPU is opened, and all pass where nothing fails', async (t) => {
@@ -93,9 +97,10 @@ test('kernels that cannot be loaded cost the sections that need them, and no oth
   t.false(passed);
   t.is(verdicts.get('the kernels are loaded'), 'FAILED (exit code 1)');
   const skipped = [...verdicts].filter(([, verdict]) => verdict.startsWith('skipped'));
-  t.deepEqual(skipped.map(([title]) => title), [
-    'float16 kernels on cuda', 'bfloat16 kernels on cuda', 'float32 kernels on cuda', 'dense kernels on cuda', 'how fast the kernels are',
-    'contiguous slots against a block table', 'reference engine and matrix products',
+  const titles = skipped.map(([title]) => title);
+  t.is(titles.filter((title) => title.includes(', head dim ')).length, 3 * kernelShapes.length);
+  t.deepEqual(titles.filter((title) => !title.includes(', head dim ')), [
+    'dense kernels on cuda', 'how fast the kernels are', 'contiguous slots against a block table', 'reference engine and matrix products',
   ]);
   t.true(skipped.every(([, verdict]) => verdict === 'skipped (without kernels)'));
   for (const title of [
@@ -117,20 +122,35 @@ test('a section that crashes costs no other', async (t) => {
   t.is(verdicts.get('calls of the driver, growth beside work'), 'FAILED (SIGSEGV)');
 });
 
-for (const canShare of [true, false]) {
-  test(`a section that hangs costs its stage's seconds, ${canShare ? 'at the same time as others' : 'one after another'}`, async (t) => {
-    const hanging = 'dense kernels on cuda';
-    const { verdicts } = await runPlan({ 'dense-cuda': 'sleep 600' }, { canShare, seconds: 300, shorter: hanging });
-    t.deepEqual(notPassed(verdicts), [hanging]);
-    t.is(verdicts.get(hanging), 'FAILED (it ran out of time)');
+for (const atOnce of [8, 1]) {
+  test(`a section that hangs is ended with its stage, ${atOnce} at a time, and its type is timed all the same`, async (t) => {
+    const { verdicts, order } = await runPlan({ '--match float32, head dim 13,': 'sleep 600' }, { atOnce, seconds: 300, shorter: last });
+    t.deepEqual(notPassed(verdicts), [last]);
+    t.is(verdicts.get(last), 'FAILED (it ran out of time)');
+    t.is(order[order.indexOf('how fast the kernels are') - 1], last, 'what costs least is started last');
   });
 }
 
-test('a type whose kernels are wrong is not timed, and at the end each of its shapes runs by itself', async (t) => {
-  const { verdicts, order } = await runPlan({ '--match float16,': 'exit 1' });
+test('a section for which its stage has no time left says nothing of its type', async (t) => {
+  const { verdicts } = await runPlan({ 'dense-cuda': 'sleep 600' }, { atOnce: 1, seconds: 300, shorter: last });
+  t.is(verdicts.get('dense kernels on cuda'), 'FAILED (it ran out of time)');
+  t.is(verdicts.get(last), 'FAILED (there was no time left)');
+  t.is(verdicts.get('contiguous slots against a block table'), 'passed');
+});
+
+test('a type with wrong kernels is not timed', async (t) => {
+  const { verdicts } = await runPlan({ '--match float16, head dim 64,': 'exit 1', '--without float16 kernels': 'exit 3' });
   t.is(verdicts.get('contiguous slots against a block table'), 'skipped (float16 is wrong)');
-  t.is(verdicts.get('how fast the kernels are'), 'passed');
-  const last = order.slice(order.indexOf('report') + 1);
-  t.is(last.length, kernelShapes.length);
-  t.true(last.every((title) => title.startsWith('by itself: float16, ')));
+  t.is(verdicts.get('how fast the kernels are'), 'FAILED (exit code 3)', 'it was told to leave that type out');
+});
+
+test('as many sections run at the same time as there are processors, and as the GPU has memory for', async (t) => {
+  const { sectionsAtOnce } = await load('run-plan.mjs') as {
+    sectionsAtOnce(machine: { processors: number; memoryMiB?: number; canShare: boolean }): number;
+  };
+  t.is(sectionsAtOnce({ processors: 16, memoryMiB: 81_559, canShare: true }), 16);
+  t.is(sectionsAtOnce({ processors: 16, memoryMiB: 8192, canShare: true }), 5);
+  t.is(sectionsAtOnce({ processors: 16, memoryMiB: 1024, canShare: true }), 1);
+  t.is(sectionsAtOnce({ processors: 16, canShare: true }), 16);
+  t.is(sectionsAtOnce({ processors: 16, memoryMiB: 81_559, canShare: false }), 1);
 });

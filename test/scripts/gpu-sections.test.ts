@@ -10,7 +10,7 @@ import test from 'ava';
 interface Sections {
   run(section: {
     title: string; seconds: number; command: readonly string[]; beside?: boolean;
-  }): Promise<{ passed: boolean; output: string }>;
+  }): Promise<{ passed: boolean; isLate: boolean; output: string }>;
   conclude(): boolean;
 }
 
@@ -39,7 +39,7 @@ test('a section that hangs is ended after its seconds with all that it started, 
   const { sections, log } = await open(60);
   const child = `require('node:child_process').spawn(process.execPath, ['-e', ${JSON.stringify(forEver)}]).pid`;
   const hung = await sections.run({ title: 'hangs', seconds: 1, command: program(`console.log('child', ${child}); ${forEver}`) });
-  t.false(hung.passed);
+  t.deepEqual([hung.passed, hung.isLate], [false, true]);
   const pid = Number(/child (\d+)/.exec(hung.output)?.[1]);
   t.true(pid > 0);
   while (isAlive(pid)) await new Promise(setImmediate); // killed, it ends when the system has time for it; else the test runs out of time
@@ -66,13 +66,15 @@ test('sections that run at the same time are shown one after another, each with 
     sections.run({ title: 'works', seconds: 30, command: program('console.log("b")'), beside: true }),
   ]);
   t.deepEqual([first.passed, second.passed], [false, true]);
+  t.deepEqual([first.isLate, second.isLate], [false, false]);
   t.regex(log(), /== fails\na\n {3}FAILED \(exit code 3\)/);
   t.regex(log(), /== works\nb\n {3}passed/);
 });
 
 test('sections without time left are reported as failed', async (t) => {
   const { sections, log } = await open(0);
-  t.false((await sections.run({ title: 'late', seconds: 30, command: program('') })).passed);
+  const { passed, isLate } = await sections.run({ title: 'late', seconds: 30, command: program('') });
+  t.deepEqual([passed, isLate], [false, true]);
   t.false(sections.conclude());
   t.regex(log(), /FAILED \(there was no time left\) {2}late/);
 });
