@@ -1,6 +1,6 @@
 // Measures the driver and attention for gpu-check; prints tables and, with --json FILE, writes numbers:
 //   node scripts/gpu/measure.mjs [--json FILE] [--probe PROGRAM] [--library libcuda.so.1] [--without TYPE,…] [PART…]
-// PART: kernels, block-table, calls, growth, side, tiers, questions; default: all. Results are added to FILE as soon as they are there. --without:
+// PART: kernels, block-table, calls, growth, side, tiers, tier-steps, questions; default: all. Results are added to FILE as soon as they are there. --without:
 // types with wrong kernels, which are not timed. Against the simulated device it shows only that the program runs: its times mean
 // nothing. Exit code 1: a timed kernel or a copy gave a wrong result, or a question could not run.
 
@@ -16,11 +16,12 @@ import { addResults, print } from './results.mjs';
 import { measureSideRows } from './side-rows.mjs';
 import { measureSideSteps } from './side-steps.mjs';
 import { measureTierCopies } from './tier-copies.mjs';
+import { measureTierSteps } from './tier-steps.mjs';
 
 const require = createRequire(import.meta.url);
 const api = require('../../dist/index.js');
 
-const parts = ['kernels', 'block-table', 'calls', 'growth', 'side', 'tiers', 'questions'];
+const parts = ['kernels', 'block-table', 'calls', 'growth', 'side', 'tiers', 'tier-steps', 'questions'];
 const { values: flags, positionals } = parseArgs({
   allowPositionals: true,
   options: { json: { type: 'string' }, probe: { type: 'string' }, library: { type: 'string' }, without: { type: 'string' } },
@@ -125,6 +126,11 @@ if (wants('tiers')) {
   const { table, wrongTokens } = await measureTierCopies(driver, api, (rows) => keep({ tierCopies: rows }));
   print('Text between the device and a tier in host memory', table);
   fail(wrongTokens, 'tokens of tiers');
+}
+if (wants('tier-steps')) {
+  const tierSteps = await measureTierSteps(driver, api);
+  print('Decoding steps beside a text that goes to host memory', tierSteps);
+  keep({ tierSteps });
 }
 driver.close();
 

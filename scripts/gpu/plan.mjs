@@ -20,7 +20,7 @@ export function makePlan({ programs: { vkv, script, measure, ava }, results, pag
     { seconds: 5, sections: [{ title: 'vkv info', command: vkv('info') }] },
     { seconds: 15, gives: 'gpu', sections: [{ title: 'the GPU is opened', command: script('load.mjs', 'gpu') }] },
     { seconds: 35, needs: 'gpu', gives: 'kernels', sections: [{ title: 'the kernels are loaded', command: script('load.mjs', 'kernels') }] },
-    { seconds: 60, needs: 'gpu', sections: [{ title: 'calls of the driver, growth beside work', command: measure('calls', 'growth') }] },
+    { seconds: 45, needs: 'gpu', sections: [{ title: 'calls of the driver, growth beside work', command: measure('calls', 'growth') }] },
     { seconds: 60, needs: 'gpu', sections: [{ title: 'questions to the driver', command: measure('questions') }] },
     { seconds: 40, needs: 'gpu', sections: groups.map((group) => ({
       title: `contract on cuda: ${group}`, env: { VKV_CONTRACT_GROUP: group }, command: ava('build-test/contract/cuda.test.js'),
@@ -38,6 +38,7 @@ export function makePlan({ programs: { vkv, script, measure, ava }, results, pag
     { seconds: 55, needs: 'kernels', unlessWrong: 'float16', sections: [
       { title: 'contiguous slots against a block table', command: measure('block-table') },
     ] },
+    { seconds: 15, needs: 'kernels', sections: [{ title: 'decoding beside copies of tiers', command: measure('tier-steps') }] },
     { seconds: 40, needs: 'kernels', sections: [
       { title: 'reference engine and matrix products', command: script('dense.mjs', '--json', results) },
     ] },

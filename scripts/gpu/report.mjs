@@ -6,7 +6,7 @@ import { markdown, print, readResults } from './results.mjs';
 
 const [file, page] = process.argv.slice(2);
 const {
-  machine, kernels = [], blockTable = [], calls = [], growth = [], sideRows = [], sideSteps = [], tierCopies = [], engine = [], products,
+  machine, kernels = [], blockTable = [], calls = [], growth = [], sideRows = [], sideSteps = [], tierCopies = [], tierSteps = [], engine = [], products,
 } = readResults(file);
 
 const ratio = 'block table, % of contiguous µs';
@@ -24,6 +24,7 @@ if (page !== undefined) {
     ['Kernels', kernels], ['Contiguous slots and a block table', blockTable.map(({ question: _, ...row }) => row)],
     ['Matrix products', products?.table ?? []], ['Reference engine', engine], ['Calls of the driver, µs', calls], ['Growth, µs', growth],
     ['Rows from the device in side tensors', sideRows], ['Rows of decoding steps', sideSteps], ['Copies of tiers', tierCopies],
+    ['Decoding beside copies of tiers', tierSteps],
   ].filter(([, rows]) => rows.length > 0).map(([title, rows]) => `## ${title}\n\n${markdown(rows)}\n`);
   const device = machine === undefined ? '' : `${machine.device.deviceName}, CUDA driver ${machine.device.driverVersion}, ${machine.date}\n\n`;
   writeFileSync(page, `# What gpu-check measured\n\n${device}${tables.join('\n')}`);
