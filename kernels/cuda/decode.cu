@@ -19,34 +19,52 @@ __device__ inline float JoinThreads(float value, float (&warps)[kDecodeThreads /
   return value;
 }
 
-// Sums up the splits of one query head. The threads share the splits first, and then the elements.
+// Sums of so many splits a thread loads before it uses the first.
+constexpr int kMergeAtOnce = 32;
+
+// One element's sums in the splits from `first` on, `stride` floats apart; zeros beyond the last.
+__device__ inline void LoadSums(float (&sums)[kMergeAtOnce], const float* partials, int stride, int first, int splits) {
+  VKV_UNROLL
+  for (int k = 0; k < kMergeAtOnce; ++k) sums[k] = first + k < splits ? partials[(first + k) * stride] : 0.0f;
+}
+
+// Sums up the splits of one query head. The threads share the splits first, and then the elements. Its time is that of
+// loads which wait for each other, so the first sums come while their factors are found, and all others many at once.
 VKV_KERNEL vkv_merge(const __grid_constant__ DecodeParameters parameters) {
   __shared__ MergeShared shared;
   const AttentionCommand& command = parameters.command;
   const Span span = SpanAt(parameters.spans, blockIdx.y);
   if (span.tokens == 0) return;
   const int dim = command.values.dim;
+  const int stride = kPartialHeader + dim;
   const int split_tokens = SplitTokensOf(parameters, span.length + 1);
   const int splits = (span.length + split_tokens) / split_tokens;  // of length + 1 tokens
   const int64_t out = static_cast<int64_t>(span.first_row) * command.query_heads + blockIdx.x;
-  const float* const partials = reinterpret_cast<const float*>(parameters.partials) +
-                                (static_cast<int64_t>(blockIdx.y) * command.query_heads + blockIdx.x) *
-                                    parameters.splits * (kPartialHeader + dim);
+  const float* const partials =
+      reinterpret_cast<const float*>(parameters.partials) +
+      (static_cast<int64_t>(blockIdx.y) * command.query_heads + blockIdx.x) * parameters.splits * stride;
+  const int own = threadIdx.x;
+  float sums[kMergeAtOnce];
+  LoadSums(sums, partials + kPartialHeader + own, stride, 0, own < dim ? splits : 0);
   float most = kLeastScore;
-  for (int s = threadIdx.x; s < splits; s += kDecodeThreads) most = fmaxf(most, partials[s * (kPartialHeader + dim)]);
+  for (int s = own; s < splits; s += kDecodeThreads) most = fmaxf(most, partials[s * stride]);
   most = JoinThreads(most, shared.warps[0], [](float a, float b) { return fmaxf(a, b); });
   float whole = 0;
-  for (int s = threadIdx.x; s < splits; s += kDecodeThreads) {
-    const float* const partial = partials + s * (kPartialHeader + dim);
+  for (int s = own; s < splits; s += kDecodeThreads) {
+    const float* const partial = partials + s * stride;
     shared.factors[s] = PowerOf(partial[0], most);
     whole += shared.factors[s] * partial[1];
   }
   whole = JoinThreads(whole, shared.warps[1], [](float a, float b) { return a + b; });
-  for (int element = threadIdx.x; element < dim; element += blockDim.x) {
+  for (int element = own; element < dim; element += kDecodeThreads) {
     float sum = 0;
-    VKV_UNROLL_BY(16)
-    for (int s = 0; s < splits; ++s)
-      sum += shared.factors[s] * partials[s * (kPartialHeader + dim) + kPartialHeader + element];
+    VKV_KEEP_LOOP
+    for (int first = 0; first < splits; first += kMergeAtOnce) {
+      if (first != 0 || element != own) LoadSums(sums, partials + kPartialHeader + element, stride, first, splits);
+      VKV_UNROLL
+      for (int k = 0; k < kMergeAtOnce; ++k)
+        if (first + k < splits) sum += shared.factors[first + k] * sums[k];
+    }
     StoreElement(command.output, command.row_dtype, out * dim + element, sum / whole);
   }
 }

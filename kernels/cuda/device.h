@@ -15,18 +15,14 @@
 #endif
 
 // For the compiler. VKV_UNROLL: for loops over registers, which only an unrolled loop can index.
-// VKV_KEEP_LOOP: for loops with a long body. VKV_UNROLL_BY: for loops over memory, so that many loads are
-// in flight together.
+// VKV_KEEP_LOOP: for loops with a long body.
 #if defined(__CUDACC__)
 #define VKV_UNROLL _Pragma("unroll")
-#define VKV_UNROLL_BY(times) VKV_PRAGMA(unroll times)
-#define VKV_PRAGMA(text) _Pragma(#text)
 #define VKV_KEEP_LOOP _Pragma("unroll 1")
 // The floats of shared memory that a launch asks for.
 #define VKV_LAUNCH_SHARED(name) extern __shared__ __align__(16) float name[]
 #else
 #define VKV_UNROLL
-#define VKV_UNROLL_BY(times)
 #define VKV_KEEP_LOOP
 #endif
 

@@ -77,16 +77,20 @@ float FloatAt(World& world, size_t offset, Dtype dtype, size_t i) {
   return ToFloat(reinterpret_cast<Bfloat*>(world.at(offset))[i]);
 }
 
-void AttendOnce(bool is_decoding) {
+// Has more splits than vkv_merge loads at once.
+constexpr int kManySplitsTokens = 5000;
+
+// `longest`: tokens of the first slot, with few heads; 0: any.
+void AttendOnce(bool is_decoding, int longest = 0) {
   const auto cache_dtype = static_cast<Dtype>(Next() % 3);
   const auto row_dtype = static_cast<Dtype>(Next() % 3);
   const int dim = Pick({8, 13, 40, 64, 64, 80, 128, 128, 160, 256});
   const int value_dim = Pick({dim, dim, dim, 24});
-  const int kv_heads = Pick({1, 2, 3});
-  const int group = Pick({1, 1, 2, 4, 5, 8, 11});
+  const int kv_heads = longest != 0 ? 1 : Pick({1, 2, 3});
+  const int group = longest != 0 ? 1 : Pick({1, 1, 2, 4, 5, 8, 11});
   const int slots = 3;
-  const bool is_long = is_decoding && Next() % 4 == 0;
-  const int most_tokens = is_long ? 700 : 90;
+  const bool is_long = is_decoding && (longest != 0 || Next() % 4 == 0);
+  const int most_tokens = longest != 0 ? longest : is_long ? 700 : 90;
   const auto element = static_cast<size_t>(ElementBytes(cache_dtype));
   const size_t layers = Next() % 2 == 0 ? 1 : 2;  // two: the tensors of a token lie side by side, K and V together
   const size_t key_bytes = kv_heads * dim * element;
@@ -373,6 +377,7 @@ int main(int argc, char** argv) {
     AttendOnce(/*is_decoding=*/true);
     AttendOnce(/*is_decoding=*/true);
     AttendOnce(/*is_decoding=*/false);
+    if (Next() % 3 == 0) AttendOnce(/*is_decoding=*/true, kManySplitsTokens);
     AttendThroughATable();
   });
 }
