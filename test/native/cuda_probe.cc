@@ -118,7 +118,7 @@ void ProbeScopes() {
   Fact("misuses", static_cast<int64_t>(first_device->Misuses().size() + second_device->Misuses().size()));
 }
 
-// Pages at 0, 1 and 3 of four, over a device that unmaps holes in silence: what the driver says to unmapping some of them.
+// Pages at 0, 1 and 3 of four, over a device that unmaps holes in silence: what the driver says to unmapping.
 void ProbeHoles() {
   const std::shared_ptr<MockDevice> device = NewDevice(/*unmaps_holes=*/true);
   const std::unique_ptr<Driver> driver = OpenDriver(device);
