@@ -8,15 +8,18 @@ import type { LoadClock } from '../tiers/load-clock.js';
 import type { PrefillRate } from '../tiers/load-estimate.js';
 import type { OpenTier } from '../tiers/open-tier.js';
 import type { TierSet } from '../tiers/tier-set.js';
-import type { PromotionRequest } from './promotion.js';
+import type { PromotionEnd, PromotionRequest } from './promotion.js';
 import { Patience } from './promotion-progress.js';
 
 /** Whose text it is, and what bounds the wait. */
 export type FindRequest = Pick<PromotionRequest, 'domain' | 'text' | 'isHint' | 'deadlineMs'>;
 
-/** Blocks that a tier has, undefined where it has not said so in time, and how long the request waited to hear it. */
+/** Why it is not known what some tier has: its answer was not waited for, or its store gives none. */
+export type Unasked = Extract<PromotionEnd, 'recompute-cheaper' | 'unreachable'>;
+
+/** Blocks that a tier has, or why that is not known, and how long the request waited to hear it. */
 interface Found {
-  readonly blocks: number | undefined;
+  readonly blocks: number | Unasked;
   readonly waitedMs: number;
 }
 
@@ -31,32 +34,33 @@ export class ForeignBlocks {
 
   /**
    * Notes which whole blocks of the text tiers have that were not known to have them. Ends when `limit` is aborted, of which a tier that is being asked
-   * hears. False: some tier has not said what it has.
+   * hears. Returns why it is not known what all of them have, where that is so: of the fastest that has not said it.
    */
-  async find(request: FindRequest, limit: AbortSignal, clock: LoadClock): Promise<boolean> {
+  async find(request: FindRequest, limit: AbortSignal, clock: LoadClock): Promise<Unasked | undefined> {
     const { domain, text } = request;
     let waitedMs = 0;
-    let isAsked = true;
+    let unasked: Unasked | undefined;
     for (const open of this.#tiers.all) {
+      if (open.state === 'failed') unasked ??= 'unreachable';
       if (!open.canFind) continue;
       const keys = this.#tiers.keys.ofText(domain, text, this.#tiers.names);
       // What it has may lead on to blocks that are known, and behind these there may be more.
       for (let missing = -1, from = this.#wholeBlocks(domain, text); from < keys.length && from !== missing; from = this.#wholeBlocks(domain, text)) {
         if (!request.isHint && open.finds.passesBy()) {
-          isAsked = false;
+          unasked ??= 'recompute-cheaper';
           break;
         }
         const computeMs = this.#prefill.milliseconds(text.length - from * this.#tiers.keys.blockTokens);
         const mostMs = Patience.findMs(request, open.finds.leastMs, computeMs) - waitedMs;
         const found = await this.#ask(open, keys.slice(from), { mostMs, limit, clock });
         waitedMs += found.waitedMs;
-        isAsked &&= found.blocks !== undefined;
-        if (found.blocks === undefined || found.blocks === 0) break;
+        if (typeof found.blocks === 'string') unasked ??= found.blocks;
+        if (typeof found.blocks === 'string' || found.blocks === 0) break;
         this.#note(open, domain, text, keys.slice(0, from + found.blocks), from);
         missing = from + found.blocks;
       }
     }
-    return isAsked;
+    return unasked;
   }
 
   /** How many of these blocks the tier has. Where it has not said so in time its answer is owed, and tells how fast it is. */
@@ -73,12 +77,12 @@ export class ForeignBlocks {
     if (mostMs > 0) patience.last(mostMs);
     else late.abort();
     try {
-      const answer = open.find(keys, cancel.signal);
+      const answer = open.find(keys, cancel.signal).then((blocks) => blocks ?? 'unreachable');
       const blocks = await Promise.race([answer, over]);
       const waitedMs = patience.end();
       if (blocks !== undefined) open.finds.answered(waitedMs);
       else if (!cancel.signal.aborted) measureFind(open, answer, waitedMs, clock);
-      return { blocks, waitedMs };
+      return { blocks: blocks ?? 'recompute-cheaper', waitedMs };
     } finally {
       limit.removeEventListener('abort', abort);
     }
@@ -104,7 +108,7 @@ export class ForeignBlocks {
 }
 
 /** Measures a tier by an answer that no request waits for any more. */
-function measureFind({ finds }: OpenTier, answer: Promise<number>, waitedMs: number, clock: LoadClock): void {
+function measureFind({ finds }: OpenTier, answer: Promise<unknown>, waitedMs: number, clock: LoadClock): void {
   const time = new FreeTime(clock, waitedMs, false);
   const over = finds.owes();
   void answer.then(() => {

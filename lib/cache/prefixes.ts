@@ -2,7 +2,7 @@
 // and the namespace that a change of weights changes. `KvCache.acquire` uses it by itself; nothing here needs to be called.
 
 import { createError } from '../base/errors.js';
-import { abortSignal, arrayOf, boolean, integer, notConstructible, optional, readOptions, string, withDefault } from '../base/options.js';
+import { abortSignal, arrayOf, boolean, integer, notConstructible, optional, readOptions, string, withDefault, type FieldSpec } from '../base/options.js';
 import type { PrefixDomain } from '../prefix/domain.js';
 import type { PrefixIndex } from '../prefix/prefix-index.js';
 import { selectionField, type SelectionOptions } from '../importance/selection-options.js';
@@ -52,6 +52,14 @@ export interface PrefixResetOptions {
 }
 
 const hintSpec = { priority: withDefault(integer({ max: 255 }), 0), signal: optional(abortSignal) };
+const promoteSpec = { deadlineMs: optional(integer()), selection: selectionField, ...hintSpec };
+
+/** The prompt with the options beside it. Throws KV_INVALID_OPTION, and KV_UNKNOWN_OPTION for what is none of `spec`. */
+function joined<P extends PromptOptions, S extends FieldSpec>(owner: string, prompt: P, beside: object | undefined, spec: S): P {
+  if (beside === undefined) return prompt;
+  readOptions(owner, beside, spec);
+  return { ...prompt, ...beside };
+}
 
 /** The prefix cache of a `KvCache`: what is cached of a prompt, why not more, hit rates, reset. */
 export class Prefixes {
@@ -90,19 +98,21 @@ export class Prefixes {
    * Brings as much of a prompt as tiers have, and as is worth it, back to the device, without a slot; `acquire` then finds it. Resolves
    * with what came from where and why no more; at once where there are no tiers. Rejects with KV_INVALID_OPTION, KV_CLOSED, and
    * what the driver throws, not for what a tier does.
+   *
+   * @param options May also be given with the prompt, in one object; these go first.
    */
-  async promote(options: PromoteOptions): Promise<Promotion> {
-    const { text, domain, given } = this.#prompts.read('Prefixes.promote', options, { deadlineMs: optional(integer()), selection: selectionField, ...hintSpec });
+  async promote(prompt: PromoteOptions, options?: Omit<PromoteOptions, keyof PromptOptions>): Promise<Promotion> {
+    const { text, domain, given } = this.#prompts.read('Prefixes.promote', joined('Prefixes.promote', prompt, options, promoteSpec), promoteSpec);
     return this.#texts.bring(domain, text, { ...given, isHint: false });
   }
 
   /**
    * A hint that a prompt is likely to come soon, such as a conversation's next turn: brings its text to the device ahead of the
    * request. Requests come first: hints load one at a time, beside what requests wait for, and end where a request wants the
-   * memory. Rejects as `promote`.
+   * memory. Options and rejections are as of `promote`.
    */
-  async prefetch(options: PrefetchOptions): Promise<Promotion> {
-    const { text, domain, given } = this.#prompts.read('Prefixes.prefetch', options, hintSpec);
+  async prefetch(prompt: PrefetchOptions, options?: Omit<PrefetchOptions, keyof PromptOptions>): Promise<Promotion> {
+    const { text, domain, given } = this.#prompts.read('Prefixes.prefetch', joined('Prefixes.prefetch', prompt, options, hintSpec), hintSpec);
     return this.#texts.bring(domain, text, { ...given, deadlineMs: undefined, isHint: true });
   }
 

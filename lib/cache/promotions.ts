@@ -13,7 +13,7 @@ import type { LoadSources } from '../tiers/load-sources.js';
 import type { StoredBlock } from '../tiers/stored-texts.js';
 import type { TierSet } from '../tiers/tier-set.js';
 import type { CachedRows } from './cached-rows.js';
-import { ForeignBlocks, type FindRequest } from './foreign-blocks.js';
+import { ForeignBlocks, type FindRequest, type Unasked } from './foreign-blocks.js';
 import { PromotionTotals, type Promotion, type PromotionEnd, type PromotionRequest } from './promotion.js';
 import { PromotionLoads, type Attempt, type WantedBlocks } from './promotion-load.js';
 import { Patience } from './promotion-progress.js';
@@ -114,7 +114,7 @@ export class Promotions {
 
   async #promote(attempt: Attempt): Promise<Omit<Promotion, 'milliseconds'>> {
     const { domain, text, isHint, limit: { signal: limit } } = attempt;
-    const isAsked = attempt.isPlacement === true || await this.findElsewhere(attempt, limit);
+    const unasked = attempt.isPlacement === true ? undefined : await this.findElsewhere(attempt, limit);
     let estimate: LoadComparison | undefined;
     const atFirst = this.cachedTokens(domain, text);
     let waitedMs = 0;
@@ -123,9 +123,9 @@ export class Promotions {
       const ended = (end: PromotionEnd): Omit<Promotion, 'milliseconds'> => ({ cachedTokens, promotedTokens: 0, promotedFrom: {}, end, estimate });
       const missing = this.missing(domain, text, text.length, cachedTokens);
       const first = missing.blocks[0];
-      if (first === undefined && isAsked) return ended('complete');
+      if (first === undefined && unasked === undefined) return ended('complete');
       if (limit.aborted) return ended(limit.reason as PromotionEnd);
-      if (first === undefined) return ended('recompute-cheaper');
+      if (first === undefined) return ended(unasked!);
       const sources = this.#tiers.sources();
       const now = this.compare(missing, cachedTokens, sources)!;
       estimate ??= now;
@@ -150,7 +150,8 @@ export class Promotions {
       this.#hints += isHint ? 1 : 0;
       try {
         const brought = await loading;
-        const end = brought.end === 'complete' && (!isAsked || worth.blocks.length < missing.blocks.length) ? 'recompute-cheaper' : brought.end;
+        const rest = worth.blocks.length < missing.blocks.length ? 'recompute-cheaper' : unasked ?? 'complete';
+        const end = brought.end === 'complete' ? rest : brought.end;
         return { ...brought, cachedTokens: this.cachedTokens(domain, text), estimate, end };
       } finally {
         this.#running.delete(first.key);
@@ -190,8 +191,8 @@ export class Promotions {
     return { blocks: missing, tokens: Math.max(cachedTokens, Math.min(tokens, missing.at(-1)?.to ?? 0)) };
   }
 
-  /** Asks tiers whose blocks others store too, for whole blocks that are not known yet, for as long as that is worth it. False: some have not said what they have. */
-  findElsewhere(request: FindRequest, limit: AbortSignal): Promise<boolean> {
+  /** Asks tiers whose blocks others store too, for whole blocks that are not known yet, for as long as that is worth it. Returns why it is not known what all have. */
+  findElsewhere(request: FindRequest, limit: AbortSignal): Promise<Unasked | undefined> {
     return this.#foreign.find(request, limit, this.clock);
   }
 

@@ -101,11 +101,12 @@ export class TextPlaces {
     return Object.fromEntries(this.#tiers.all.map((open) => [open.tier.name, this.#absence(open, key, count === blockTokens)]));
   }
 
-  #absence({ tier, state, absences }: OpenTier, key: string, isWhole: boolean): BlockAbsence {
+  #absence({ tier, state, absences, isSilent }: OpenTier, key: string, isWhole: boolean): BlockAbsence {
     if (state !== 'open') return 'out-of-service';
     if (!isWhole && tier.takesOnlyWholeBlocks) return 'part-of-block';
     const known = absences.get(key);
     if (known !== undefined) return known;
+    if (isSilent) return 'unreachable';
     const seen = this.#tiers.sightings.get(key) ?? 0;
     return seen > 0 && seen < (tier.admitAfter ?? 1) ? 'seen-once' : 'never-offered';
   }

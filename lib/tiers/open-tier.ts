@@ -47,6 +47,8 @@ export class OpenTier {
   readonly contents: TierContents;
   readonly estimate = new LoadEstimate();
   readonly finds = new FindTimes();
+  /** Whether it could not say, when it was last asked, what others have stored in it. */
+  isSilent = false;
   readonly counts = new TierCounts();
   readonly puts = new PutLimit();
   /** Every call that is waited for goes through it. */
@@ -183,14 +185,17 @@ export class OpenTier {
     return this.state === 'open' && this.tier.find !== undefined;
   }
 
-  /** How many of these blocks the tier has, from the first on, which others may have stored. Does not reject. */
-  async find(keys: readonly string[], signal: AbortSignal): Promise<number> {
+  /** How many of these blocks the tier has, from the first on, which others may have stored; undefined: it cannot say. Does not reject. */
+  async find(keys: readonly string[], signal: AbortSignal): Promise<number | undefined> {
     const either = new EitherSignal(this.#ending.signal, signal);
     try {
-      return Math.max(0, Math.min(keys.length, Math.floor(await this.tier.find?.(keys, either.signal) ?? 0) || 0));
+      const found: number | null | undefined = await this.tier.find?.(keys, either.signal);
+      this.isSilent = found === undefined || found === null;
+      return this.isSilent ? undefined : Math.max(0, Math.min(keys.length, Math.floor(found!) || 0));
     } catch (error) { // a tier of the user's that throws
       this.#report(error);
-      return 0;
+      this.isSilent = true;
+      return undefined;
     } finally {
       either.forget();
     }

@@ -87,15 +87,15 @@ class RedisTier implements Tier {
     return { isFound: true, sums: value.record.sums, record: value.record };
   }
 
-  async find(keys: readonly string[], signal?: AbortSignal): Promise<number> {
+  async find(keys: readonly string[], signal?: AbortSignal): Promise<number | undefined> {
     // What cannot be read is not worth finding.
-    if (this.#lanes?.reads.breaker.wouldPass !== true || this.#isClosed) return 0;
+    if (this.#lanes?.reads.breaker.wouldPass !== true || this.#isClosed) return undefined;
     const end = performance.now() + this.#settings.findTimeoutMs;
     for (let from = 0; from < keys.length; from += keysPerLookup) {
       const asked = keys.slice(from, from + keysPerLookup).map((key) => this.#keyOf(key));
       const limitMs = Math.max(1, end - performance.now());
       const result = await untilAborted(this.#request('lookups', (connection) => connection.countLeading(asked), limitMs), signal);
-      if (result?.isAnswered !== true) return 0;
+      if (result?.isAnswered !== true) return from === 0 ? undefined : from;
       if (result.value < asked.length) return from + result.value;
     }
     return keys.length;

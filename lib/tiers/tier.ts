@@ -171,11 +171,11 @@ export interface Tier {
    */
   reorder?(key: string, storedToLogical: Int32Array): Promise<TierPut>;
   /**
-   * For tiers whose blocks others may store: how many of `keys`, from the first on, it has. Resolves 0 where it cannot say in time. A request waits for it
-   * a small share of the time that computing takes.
+   * For tiers whose blocks others may store: how many of `keys`, from the first on, it has; undefined where it cannot say, as its store does not answer.
+   * A request waits for it a small share of the time that computing takes.
    * Without it the tier has what `found` and `put` said.
    */
-  find?(keys: readonly string[], signal?: AbortSignal): Promise<number>;
+  find?(keys: readonly string[], signal?: AbortSignal): Promise<number | undefined>;
   /** The text of a block that it has is of this level from now on, for tiers that tell levels with `found`. Must be quick. */
   setLevel?(key: string, level: number): void;
   /** Drops blocks; those that it does not have are passed over. Room is there when it resolves. */

@@ -30,7 +30,7 @@ redisTest('a store that is killed in the middle of reads and writes gives exact 
   for (const put of await Promise.all(puts)) t.true(put.isStored || put.reason === 'failed');
   await opened;
   t.is(tier.statistics()['reads'], 'open');
-  t.is(await tier.find([blocks[0]!.record.key]), 0);
+  t.is(await tier.find([blocks[0]!.record.key]), undefined);
   const refused = await tier.get(blocks[0]!.record.key, new Uint8Array(blocks[0]!.record.bytes));
   t.true(!refused.isFound && refused.reason === 'failed' && isKvError(refused.error, 'KV_TIER_UNREACHABLE'));
   t.regex(String(tier.statistics()['problem']), /cannot reach its store at 127\.0\.0\.1/);
@@ -58,7 +58,7 @@ redisTest('a store that stands still costs the time limits, then nothing; what i
   const opened = ['lookups', 'reads', 'writes'].map((lane) => breakerChange(`${t.title}, slow`, lane, 'open'));
   server.signal('SIGSTOP');
   const target = new Uint8Array(block.record.bytes).fill(7);
-  t.deepEqual(await Promise.all([1, 2, 3].map(() => slow.find([block.record.key]))), [0, 0, 0]); // before reads fail: then it asks nothing
+  t.deepEqual(await Promise.all([1, 2, 3].map(() => slow.find([block.record.key]))), [undefined, undefined, undefined]); // before reads fail: then it asks nothing
   const gets = await Promise.all([1, 2, 3].map((tokens) => slow.get(digestOf(`${tokens}`), target)));
   t.deepEqual(gets.map((get) => !get.isFound && get.reason), ['timeout', 'timeout', 'timeout']);
   const puts = await Promise.all(blocksOf(namespaceOf(t), 3).map(({ record, payload }) => slow.put(record, payload)));
@@ -176,7 +176,7 @@ redisTest('a store that evicts at `maxmemory` has exact blocks and misses, never
   for (const { record, payload } of blocks) t.deepEqual(await tier.put(record, payload), { isStored: true });
   const present = await Promise.all(blocks.map((block) => server.client.exists(keyOf(namespace, block))));
   t.true(present.includes(0) && present.includes(1));
-  t.true(await tier.find(blocks.map(({ record }) => record.key)) <= present.indexOf(0));
+  t.true((await tier.find(blocks.map(({ record }) => record.key)))! <= present.indexOf(0));
   const results = await Promise.all(blocks.map((block) => read(tier, block)));
   // Reading takes memory too, for which it evicts more.
   t.true(results.every((result, index) => result === 'absent' || (result === 'exact' && present[index] === 1)), String(results));
@@ -258,7 +258,7 @@ redisTest('a wrong password, a wrong address and what is no Redis are misses, or
     t.is(tier.statistics()['breaker'] === 'closed', false, label);
     t.is(await read(tier, block), 'failed', label);
     t.is((await tier.put(block.record, block.payload)).isStored, false, label);
-    t.is(await tier.find([block.record.key]), 0, label);
+    t.is(await tier.find([block.record.key]), undefined, label);
     await tier.remove([block.record.key]);
     await tier.close();
   }));

@@ -146,3 +146,64 @@ test('without tiers a lookup tells the device alone, and an explanation nothing 
   t.deepEqual(bench.cache.prefixes.explain({ tokens: textOf(100) }), { tokens: 100, reason: 'complete' });
   bench.close();
 });
+
+test('what a tier cannot say is unreachable, and neither complete nor never offered', async (t) => {
+  const shared = new PlainTier('shared');
+  let isAnswering = false;
+  const found: Tier = Object.assign(shared, { find: (keys: readonly string[]) => Promise.resolve(isAnswering ? countLeading(shared, keys) : undefined) });
+  const bench = benchOf(t, [found]);
+  const { prefixes } = bench.cache;
+  const text = textOf(64);
+  await prefixes.tiers!.ready();
+  const other = benchOf(t, [shared]); // another process, which stores there
+  serve(other, text, 3);
+  await close(other);
+  t.like(await prefixes.promote({ tokens: text }), { end: 'unreachable', cachedTokens: 0 });
+  t.is(prefixes.explain({ tokens: text }).tiers!.absences!['shared'], 'unreachable');
+  isAnswering = true;
+  t.like(await prefixes.promote({ tokens: text }), { end: 'complete', promotedTokens: 64 });
+  const unknown = textOf(64, 9);
+  t.like(await prefixes.promote({ tokens: unknown }), { end: 'complete', cachedTokens: 0 });
+  t.is(prefixes.explain({ tokens: unknown }).tiers!.absences!['shared'], 'never-offered');
+  await close(bench);
+});
+
+test('a tier that did not open ends a promotion as unreachable', async (t) => {
+  const broken = Object.assign(new PlainTier('broken'), { open: () => Promise.reject(new Error('no room')) });
+  const bench = benchOf(t, [broken]);
+  const { prefixes } = bench.cache;
+  await t.throwsAsync(prefixes.tiers!.ready());
+  t.like(await prefixes.promote({ tokens: textOf(64) }), { end: 'unreachable', cachedTokens: 0 });
+  t.is(prefixes.explain({ tokens: textOf(64) }).tiers!.absences!['broken'], 'out-of-service');
+  await close(bench);
+});
+
+test('options of a promotion may be beside the prompt, and are checked there', async (t) => {
+  const tier = new PlainTier('mine');
+  const bench = benchOf(t, [tier]);
+  const { prefixes } = bench.cache;
+  const tokens = textOf(64);
+  serve(bench, tokens, 3);
+  await prefixes.tiers!.settled();
+  dropFromDevice(bench.cache);
+  const get = tier.get.bind(tier);
+  const held: ((got: TierGet) => void)[] = [];
+  tier.get = () => new Promise((resolve) => { held.push(resolve); });
+  t.like(await prefixes.promote({ tokens }, { deadlineMs: 1 }), { end: 'deadline', promotedTokens: 0 });
+  t.like(await prefixes.promote({ tokens, deadlineMs: 1e6 }, { deadlineMs: 1 }), { end: 'deadline', promotedTokens: 0 });
+  t.like(await prefixes.promote({ tokens }, { signal: AbortSignal.abort() }), { end: 'aborted', promotedTokens: 0 });
+  t.like(await prefixes.prefetch({ tokens }, { signal: AbortSignal.abort() }), { end: 'aborted', promotedTokens: 0 });
+  await t.throwsAsync(prefixes.promote({ tokens }, { foo: 1 } as object), { code: 'KV_UNKNOWN_OPTION' });
+  await t.throwsAsync(prefixes.promote({ tokens }, { tokens } as object), { code: 'KV_UNKNOWN_OPTION' });
+  await t.throwsAsync(prefixes.promote({ tokens }, 5 as unknown as object), { code: 'KV_INVALID_OPTION' });
+  await t.throwsAsync(prefixes.prefetch({ tokens }, { deadlineMs: 5 } as object), { code: 'KV_UNKNOWN_OPTION' });
+  tier.get = get;
+  for (const resolve of held) resolve({ isFound: false, reason: 'timeout' });
+  t.like(await prefixes.promote({ tokens }, {}), { end: 'complete', promotedTokens: 64 });
+  await close(bench);
+});
+
+function countLeading({ blocks }: PlainTier, keys: readonly string[]): number {
+  const missing = keys.findIndex((key) => !blocks.has(key));
+  return missing < 0 ? keys.length : missing;
+}
