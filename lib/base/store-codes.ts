@@ -83,6 +83,7 @@ export const storeCodes: { readonly [C in StoreCode]: CatalogueEntry<C> } = {
 /** What to do about a refused call. */
 function remedy({ statusName }: ErrorDetails['KV_STORE_UNAVAILABLE']): string {
   switch (statusName) {
+    case 'ENOENT': return 'There is no such directory; check its name.';
     case 'ENOTDIR': return 'A file is in its place; name a directory.';
     case 'EACCES': case 'EPERM': case 'EROFS': return 'Give this process the right to write there, or name another directory.';
     case 'ENOSPC': case 'EDQUOT': return 'Free space on that file system, or name another directory.';

@@ -1,6 +1,6 @@
 // `vkv store info|verify|gc DIRECTORY`: what a directory of disk stores holds, whether every byte is what was stored, and the bytes of removed
 // records back. Each namespace of the directory in turn, with a progress bar on a terminal; one that another process has open is refused.
-// `verify` ends with 1 where it found damage.
+// `verify` ends with 1 where it found damage, and so do `verify` and `gc` where there is no store.
 
 import { Command } from 'commander';
 import colours = require('picocolors');
@@ -122,6 +122,7 @@ async function runOperation(directory: string, operation: Operation, json: boole
     ? 'No disk store here.'
     : columnsTable(operation.headings, rows.map((row) => [row['namespace'] as string, ...operation.cells(row)]));
   process.stdout.write(`${json ? printableJson({ directory, namespaces: rows }) : table()}\n`);
+  if (rows.length === 0 && operation !== info) process.exitCode = 1;
   if (stop.signal.aborted) process.exitCode = 130;
   if (rows.some(({ corrupt = [], unreadable = [] }) => (corrupt as readonly string[]).length + (unreadable as readonly string[]).length > 0)) process.exitCode = 1;
 }

@@ -44,7 +44,12 @@ int BlockFile::Read(void* into, uint64_t bytes, uint64_t offset, uint64_t& read)
     if (error != 0 && (error != EINTR || ++vain == kMostVain)) return error;
     if (error != 0) continue;
     if (done + moved <= read) {
-      if (moved == 0 || ++vain == 2) return 0;  // the end of the file, within a block at most
+      if (moved == 0) return 0;
+      // What comes of one block again and again is all there is of it, where the file ends there.
+      uint64_t size = 0;
+      if (const int refused = ++vain == 1 ? 0 : calls_.Size(file_, size)) return refused;
+      if (vain > 1 && size <= offset + read) return 0;
+      if (vain == kMostVain) return EIO;
       continue;
     }
     read = done + moved;

@@ -67,8 +67,11 @@ test('`vkv store` shows how far it is on a terminal, and nothing of it where std
 test('`vkv store` names what it cannot open', (t) => inFolder(async (directory) => {
   const missing = runVkv(['store', 'info', `${directory}/none`]);
   t.is(missing.exitCode, 1);
-  t.regex(missing.stderr, /^vkv: KV_STORE_UNAVAILABLE: .*ENOENT/);
-  t.is(runVkv(['store', 'info', directory]).stdout, 'No disk store here.\n');
+  t.regex(missing.stderr, /^vkv: KV_STORE_UNAVAILABLE: .*ENOENT.* There is no such directory/);
+  for (const [operation, code] of [['info', 0], ['verify', 1], ['gc', 1]] as const) {
+    const { stdout, exitCode } = runVkv(['store', operation, directory]);
+    t.deepEqual({ stdout, exitCode }, { stdout: 'No disk store here.\n', exitCode: code });
+  }
   await withStore(options(directory), async () => {
     const { exitCode, stderr } = runVkv(['store', 'info', directory]);
     t.is(exitCode, 1);
