@@ -68,7 +68,8 @@ class RedisTier implements Tier {
 
   put(record: BlockRecord, payload: Uint8Array): Promise<TierPut> {
     if (this.#isClosed) return Promise.resolve({ isStored: false, reason: 'failed', error: this.#closedError() });
-    return this.#queue.put(record.key, payload.byteLength, () => this.#write(record, payload));
+    const { key, level = 0, position } = record;
+    return this.#queue.put({ key, bytes: payload.byteLength, level, position }, () => this.#write(record, payload));
   }
 
   async get(key: string, payload: Uint8Array, signal?: AbortSignal): Promise<TierGet> {

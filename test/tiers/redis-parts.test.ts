@@ -113,13 +113,13 @@ test('a breaker that is told that the store is back probes at once, also while a
 });
 
 /** A queue whose writes the test ends by hand. */
-function queueBench(maxBytes: number, maxWriting: number): { readonly queue: PutQueue; readonly started: string[]; put(key: string, bytes?: number): Promise<TierPut>; end(key: string): void } {
+function queueBench(maxBytes: number, maxWriting: number): { readonly queue: PutQueue; readonly started: string[]; put(key: string, bytes?: number, place?: { level?: number; position?: number }): Promise<TierPut>; end(key: string): void } {
   const queue = new PutQueue({ maxBytes, maxWriting });
   const started: string[] = [];
   const ends = new Map<string, (result: TierPut) => void>();
   return {
     queue, started,
-    put: (key, bytes = 10) => queue.put(key, bytes, () => new Promise((resolve) => {
+    put: (key, bytes = 10, { level = 0, position = 0 } = {}) => queue.put({ key, bytes, level, position }, () => new Promise((resolve) => {
       started.push(key);
       ends.set(key, resolve);
     })),
@@ -136,6 +136,28 @@ test('a queue writes a few blocks at a time in the order of arrival, and each bl
   end('b');
   await puts[1];
   t.deepEqual([started, queue.length, queue.waitingBytes], [['a', 'b', 'c'], 0, 0]);
+});
+
+test('a queue refuses the lowest level first, of it ends of texts, of these the oldest', async (t) => {
+  const { queue, put } = queueBench(30, 1);
+  void put('being written');
+  const waiting = new Map([
+    ['start', put('start', 10, { level: 1, position: 0 })], ['end', put('end', 10, { level: 1, position: 64 })], ['valued', put('valued', 10, { level: 2, position: 128 })],
+  ]);
+  const refusedBy = async (key: string, place: { level?: number; position?: number }): Promise<string> => {
+    const { dropped } = queue;
+    waiting.set(key, put(key, 10, place));
+    t.is(queue.dropped, dropped + 1);
+    const gone = await Promise.race([...waiting].map(async ([name, result]) => (await result, name)));
+    waiting.delete(gone);
+    return gone;
+  };
+  t.is(await refusedBy('low', { level: 0 }), 'low');
+  t.is(await refusedBy('second', { level: 1, position: 32 }), 'end');
+  t.is(await refusedBy('third', { level: 1, position: 0 }), 'second');
+  t.is(await refusedBy('fourth', { level: 1, position: 0 }), 'start', 'the oldest of two beginnings');
+  t.deepEqual([...waiting.keys()], ['valued', 'third', 'fourth']);
+  t.is(queue.waitingBytes, 30);
 });
 
 test('a queue refuses the oldest that wait, and what is too large to wait', async (t) => {

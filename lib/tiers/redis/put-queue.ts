@@ -1,12 +1,22 @@
 // PutQueue: blocks that wait to be written. A few are written at a time; the others wait, bounded in bytes, and where there are too many
-// the oldest are refused: by then their text is the likeliest to have been stored by another process, or to be of no use. It keeps no
-// copy: a block's payload is its caller's until the block is written or refused.
+// the least valuable are refused: of the lowest level, of those the furthest from its text's start, as nothing is found behind a block
+// that is missing, and of those the oldest, whose text is the likeliest to have been stored by another process. It keeps no copy: a
+// block's payload is its caller's until the block is written or refused.
 
 import type { TierPut } from '../tier.js';
 
-interface WaitingPut {
+/** What is to be written. */
+export interface QueuedBlock {
   readonly key: string;
+  /** Of its payload. */
   readonly bytes: number;
+  /** The higher, the later it goes. */
+  readonly level: number;
+  /** Tokens of its text before it. */
+  readonly position: number;
+}
+
+interface WaitingPut extends QueuedBlock {
   readonly write: () => Promise<TierPut>;
   readonly settle: (result: TierPut) => void;
 }
@@ -47,7 +57,8 @@ export class PutQueue {
   }
 
   /** Calls `write`, which never rejects, when it is this block's turn. A block that is queued already is written once, for both callers. */
-  put(key: string, bytes: number, write: () => Promise<TierPut>): Promise<TierPut> {
+  put(block: QueuedBlock, write: () => Promise<TierPut>): Promise<TierPut> {
+    const { key, bytes } = block;
     const same = this.#results.get(key);
     if (same !== undefined) return same;
     if (this.#writing === this.#options.maxWriting && bytes > this.#options.maxBytes) { // it would push out all others, and itself
@@ -55,14 +66,14 @@ export class PutQueue {
       return Promise.resolve({ isStored: false, reason: 'busy' });
     }
     const result = new Promise<TierPut>((settle) => {
-      this.#waiting.add({ key, bytes, write, settle });
+      this.#waiting.add({ ...block, write, settle });
     });
     this.#results.set(key, result);
     this.#waitingBytes += bytes;
     this.#next();
     while (this.#waitingBytes > this.#options.maxBytes) {
       this.#dropped += 1;
-      this.#refuse(this.#waiting.values().next().value!, { isStored: false, reason: 'busy' });
+      this.#refuse(this.#leastValuable(), { isStored: false, reason: 'busy' });
     }
     return result;
   }
@@ -94,6 +105,15 @@ export class PutQueue {
         this.#next();
       });
     }
+  }
+
+  /** Pre: some block waits. */
+  #leastValuable(): WaitingPut {
+    let least: WaitingPut | undefined;
+    for (const put of this.#waiting) {
+      if (least === undefined || put.level < least.level || (put.level === least.level && put.position > least.position)) least = put;
+    }
+    return least!;
   }
 
   #refuse(put: WaitingPut, result: TierPut): void {
