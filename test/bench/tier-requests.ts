@@ -64,19 +64,22 @@ function promptOf(random: Random, tokens = prefixTokens): Int32Array {
   return Int32Array.from({ length: tokens }, () => random.integer(sizes.vocabularyTokens));
 }
 
-/** A tier in memory, each read of which takes as long as `delayMs` says. */
-function slowTier(delayMs: () => number): Tier {
-  const inner = hostTier({ bytes: 2 ** 28 });
+/** A tier, each read of which takes as much longer as `delayMs` says. */
+function slowed(inner: Tier, delayMs: () => number): Tier {
   return {
-    name: 'slow', isLasting: false, takesOnlyWholeBlocks: false, capacityBytes: inner.capacityBytes,
+    name: 'slow', isLasting: inner.isLasting, takesOnlyWholeBlocks: inner.takesOnlyWholeBlocks, capacityBytes: inner.capacityBytes,
     open: (context) => inner.open(context), put: (record, payload) => inner.put(record, payload), remove: (keys) => inner.remove(keys),
     statistics: () => inner.statistics(), close: () => inner.close(),
     get: async (key, payload, signal) => {
       await sleep(delayMs(), undefined, { signal }).catch(() => { /* it is wanted no more */ });
-      return signal?.aborted === true ? { isFound: false, reason: 'timeout' } : inner.get(key, payload);
+      return signal?.aborted === true ? { isFound: false, reason: 'timeout' } : inner.get(key, payload, signal);
     },
   };
 }
+
+/** Opens a tier of its own for each cache, and forgets it. */
+type MakeTier = () => Tier;
+const inMemory: MakeTier = () => hostTier({ bytes: 2 ** 28 });
 
 /** By round: how long a prefix took when it was computed, and when tiers had it. In the first one nothing is known of the tier. */
 async function timesToFirstToken(model: LlamaModel, tier: Tier, rounds: number, onRound?: () => void): Promise<{ readonly computed: number[]; readonly found: number[] }> {
@@ -115,29 +118,39 @@ async function fromDisk(model: LlamaModel): Promise<BenchResult> {
 }
 
 /** By round: a request's time over that of computing, the median of all rounds, where a tier's reads take `delay` times as long as that. */
-async function ratiosFrom(model: LlamaModel, delay: (round: number) => number, rounds: number): Promise<number[]> {
+async function ratiosFrom(model: LlamaModel, delay: (round: number) => number, rounds: number, make = inMemory): Promise<number[]> {
   const probe = new Served(model, undefined);
   await probe.serve(promptOf(new Random(5))); // warm
   const computing = await probe.serve(promptOf(new Random(6)));
   await probe.close();
   let round = 0;
-  const { computed, found } = await timesToFirstToken(model, slowTier(() => computing * delay(round)), rounds, () => round += 1);
+  const { computed, found } = await timesToFirstToken(model, slowed(make(), () => computing * delay(round)), rounds, () => round += 1);
   return found.map((ms) => ms / median(computed));
 }
 
 /** Reads that take five times as long as computing: neither the first request, before anything is known of the tier, may wait for them, nor those after it. */
-async function fromSlowTier(model: LlamaModel): Promise<BenchResult> {
-  const after = median((await ratiosFrom(model, () => 5, 1 + rounds)).slice(1));
+async function fromSlowTier(model: LlamaModel, what: string, make?: MakeTier): Promise<BenchResult> {
+  const after = median((await ratiosFrom(model, () => 5, 1 + rounds, make)).slice(1));
   const firsts: number[] = [];
-  for (let round = 0; round < rounds; round += 1) firsts.push(...await ratiosFrom(model, () => 5, 1));
+  for (let round = 0; round < rounds; round += 1) firsts.push(...await ratiosFrom(model, () => 5, 1, make));
   const first = median(firsts);
   return {
-    name: 'the same, from a tier five times slower than computing',
+    name: `the same, from ${what} five times slower than computing`,
     value: `${format(100 * after, 0)} % of the time of computing it`,
     against: `goal ≤ ${format(100 * slowGoal, 0)} %; the first request, before the tier is known, ${format(100 * first, 0)} %`,
     isGoalMet: after <= slowGoal && first <= slowGoal,
     numbers: { ratio: after, first },
   };
+}
+
+async function fromSlowDisk(model: LlamaModel): Promise<BenchResult> {
+  const folder = mkdtempSync(path.join(tmpdir(), 'vkv-bench-requests-'));
+  try {
+    return await fromSlowTier(model, 'a disk that is made',
+      () => diskTier({ directory: mkdtempSync(path.join(folder, 'disk-')), bytes: 2 ** 30, admit: 'all', durability: 'none' }));
+  } finally {
+    rmSync(folder, { recursive: true, force: true });
+  }
 }
 
 /** Reads that take as long as computing. */
@@ -250,7 +263,7 @@ export async function tierRequests(): Promise<BenchResult[]> {
   const folder = writeLlama(randomLlama(new Random(4), sizes));
   try {
     const model = new LlamaModel(folder);
-    return [await fromDisk(model), await fromSlowTier(model), await fromEvenTier(model), await fromStalledTier(model), await storing(), await storingBesideSteps()];
+    return [await fromDisk(model), await fromSlowTier(model, 'a tier'), await fromSlowDisk(model), await fromEvenTier(model), await fromStalledTier(model), await storing(), await storingBesideSteps()];
   } finally {
     rmSync(folder, { recursive: true, force: true });
   }
