@@ -34,7 +34,7 @@ export class ForeignBlocks {
 
   /**
    * Notes which whole blocks of the text tiers have that were not known to have them. Ends when `limit` is aborted, of which a tier that is being asked
-   * hears. Returns why it is not known what all of them have, where that is so: of the fastest that has not said it.
+   * hears. Returns why it is not known what all of them have, where that is so: of the first that has not said it.
    */
   async find(request: FindRequest, limit: AbortSignal, clock: LoadClock): Promise<Unasked | undefined> {
     const { domain, text } = request;

@@ -190,8 +190,13 @@ export class OpenTier {
     const either = new EitherSignal(this.#ending.signal, signal);
     try {
       const found: number | null | undefined = await this.tier.find?.(keys, either.signal);
-      this.isSilent = found === undefined || found === null;
-      return this.isSilent ? undefined : Math.max(0, Math.min(keys.length, Math.floor(found!) || 0));
+      if (found === undefined || found === null) {
+        this.isSilent ||= !signal.aborted; // who asked may have taken the question back
+        return undefined;
+      }
+      const count = Math.max(0, Math.min(keys.length, Math.floor(found) || 0));
+      this.isSilent = false;
+      return count;
     } catch (error) { // a tier of the user's that throws
       this.#report(error);
       this.isSilent = true;

@@ -211,9 +211,9 @@ Status DriverCuda::ReleasePage(PageHandle page, uint64_t page_bytes) {
 Status DriverCuda::Map(uint64_t address, uint64_t page_bytes, PageHandle page) {
   VKV_RETURN_IF_ERROR(Ready());
   const CUresult result = api_->cuMemMap(address, page_bytes, /*offset_bytes=*/0, page, /*flags=*/0);
-  // Of a part of a page, or of more than there is.
-  const bool is_other_size = result == CUDA_ERROR_NOT_SUPPORTED;
-  VKV_RETURN_IF_ERROR(Check("cuMemMap", is_other_size ? CUDA_ERROR_INVALID_VALUE : result, About(address, page_bytes)));
+  Status status = Check("cuMemMap", result, About(address, page_bytes));
+  if (result == CUDA_ERROR_NOT_SUPPORTED) status.code = Code::kDriverMisuse;  // part of a page, or more than there is
+  VKV_RETURN_IF_ERROR(status);
   ledger_.AddMapping(address, page_bytes);
   return Ok();
 }

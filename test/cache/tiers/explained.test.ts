@@ -17,6 +17,14 @@ function computes(cache: KvCache, tokensPerMs: number): void {
   for (let pass = 0; pass < 300; pass += 1) cache.prefixes.tiers!.hasPrefilled(tokensPerMs, 1); // what was measured before has faded
 }
 
+/** Has a tier's gets wait for `answer`; `get` is what they called before. */
+function holdGets(tier: PlainTier): { readonly get: PlainTier['get']; answer(got: TierGet): void } {
+  const get = tier.get.bind(tier);
+  const held: ((got: TierGet) => void)[] = [];
+  tier.get = () => new Promise((resolve) => { held.push(resolve); });
+  return { get, answer: (got) => { for (const resolve of held) resolve(got); } };
+}
+
 test('a text is told by stretches: what lies on the device, in which tiers, in several of them', async (t) => {
   const [fast, slow] = [hostTier({ bytes: 16 * MiB }), new PlainTier('slow')];
   const bench = benchOf(t, [fast, slow]);
@@ -49,9 +57,7 @@ test('why text was left in its tiers: the deadline, the estimate, memory, a tier
   dropFromDevice(bench.cache);
   const left = (): string | undefined => prefixes.explain({ tokens }).tiers!.left?.end;
   t.is(left(), undefined, 'nothing tried');
-  const get = tier.get.bind(tier);
-  const held: ((got: TierGet) => void)[] = [];
-  tier.get = () => new Promise((resolve) => { held.push(resolve); });
+  const { get, answer } = holdGets(tier);
   t.is((await prefixes.promote({ tokens, deadlineMs: 1 })).end, 'deadline');
   t.is(left(), 'deadline');
   computes(bench.cache, 1e6);
@@ -61,7 +67,7 @@ test('why text was left in its tiers: the deadline, the estimate, memory, a tier
   t.is(estimate!.tokens, 1000);
   t.true(estimate!.loadTokens < 1000 && estimate!.loadMs > estimate!.computeMs!, JSON.stringify(estimate));
   t.deepEqual(estimate!.parts.map(({ tier, tokens, bytes }) => ({ tier, tokens, bytes })), [{ tier: 'mine', tokens: 1000, bytes: 1000 * 1024 }]);
-  for (const answer of held) answer({ isFound: false, reason: 'timeout' });
+  answer({ isFound: false, reason: 'timeout' });
   await turn();
   computes(bench.cache, 1e-6);
   tier.get = (): Promise<TierGet> => Promise.resolve({ isFound: false, reason: 'failed' });
@@ -158,6 +164,11 @@ test('what a tier cannot say is unreachable, and neither complete nor never offe
   const other = benchOf(t, [shared]); // another process, which stores there
   serve(other, text, 3);
   await close(other);
+  const stop = new AbortController();
+  const cancelled = prefixes.promote({ tokens: text }, { signal: stop.signal });
+  stop.abort();
+  t.like(await cancelled, { end: 'aborted', cachedTokens: 0 });
+  t.is(prefixes.explain({ tokens: text }).tiers!.absences!['shared'], 'never-offered', 'a question that was taken back says nothing');
   t.like(await prefixes.promote({ tokens: text }), { end: 'unreachable', cachedTokens: 0 });
   t.is(prefixes.explain({ tokens: text }).tiers!.absences!['shared'], 'unreachable');
   isAnswering = true;
@@ -186,9 +197,7 @@ test('options of a promotion may be beside the prompt, and are checked there', a
   serve(bench, tokens, 3);
   await prefixes.tiers!.settled();
   dropFromDevice(bench.cache);
-  const get = tier.get.bind(tier);
-  const held: ((got: TierGet) => void)[] = [];
-  tier.get = () => new Promise((resolve) => { held.push(resolve); });
+  const { get, answer } = holdGets(tier);
   t.like(await prefixes.promote({ tokens }, { deadlineMs: 1 }), { end: 'deadline', promotedTokens: 0 });
   t.like(await prefixes.promote({ tokens, deadlineMs: 1e6 }, { deadlineMs: 1 }), { end: 'deadline', promotedTokens: 0 });
   t.like(await prefixes.promote({ tokens }, { signal: AbortSignal.abort() }), { end: 'aborted', promotedTokens: 0 });
@@ -198,7 +207,7 @@ test('options of a promotion may be beside the prompt, and are checked there', a
   await t.throwsAsync(prefixes.promote({ tokens }, 5 as unknown as object), { code: 'KV_INVALID_OPTION' });
   await t.throwsAsync(prefixes.prefetch({ tokens }, { deadlineMs: 5 } as object), { code: 'KV_UNKNOWN_OPTION' });
   tier.get = get;
-  for (const resolve of held) resolve({ isFound: false, reason: 'timeout' });
+  answer({ isFound: false, reason: 'timeout' });
   t.like(await prefixes.promote({ tokens }, {}), { end: 'complete', promotedTokens: 64 });
   await close(bench);
 });
