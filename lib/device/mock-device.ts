@@ -28,6 +28,11 @@ export interface MockDeviceOptions {
   readonly backing?: 'real' | 'none' | undefined;
   /** `immediate` (default): work is done when it is queued. `manual`: when the test completes it, or a call waits for it. */
   readonly streams?: 'immediate' | 'manual' | undefined;
+  /**
+   * How long waits for a stream, an event or the whole device take. `instant` (default). `slow`: 2 ms, in which calls of other threads
+   * run, while what is waited for is still to be done: for tests of code that several threads share.
+   */
+  readonly waits?: 'instant' | 'slow' | undefined;
   /** Fill new pages with 0xff, which is NaN in every float format, instead of zeros. Real backing only. Default false. */
   readonly hasGarbage?: boolean | undefined;
   /** Bytes of `memoryBytes` that a context takes while a driver is open. Default 0; a GPU's is some 500 MiB. */
@@ -84,6 +89,7 @@ const deviceSpec = {
   granularityBytes: withDefault(integer({ min: hostPageBytes, multipleOf: hostPageBytes }), 2 * 2 ** 20),
   backing: withDefault(oneOf(['real', 'none']), 'real'),
   streams: withDefault(oneOf(['immediate', 'manual']), 'immediate'),
+  waits: withDefault(oneOf(['instant', 'slow']), 'instant'),
   contextBytes: withDefault(integer(), 0),
   moduleBytes: withDefault(integer(), 0),
   unmap: withDefault(oneOf(['checks', 'waits']), 'checks'),

@@ -27,6 +27,7 @@ mock::MockOptions ToOptions(Arguments& from) {
   to.streams = from.String("streams") == "manual" ? mock::StreamMode::kManual : mock::StreamMode::kImmediate;
   to.context_bytes = count("contextBytes");
   to.module_bytes = count("moduleBytes");
+  to.has_slow_waits = from.String("waits") == "slow";
   to.unmap_waits = from.String("unmap") == "waits";
   to.has_garbage = from.Boolean("hasGarbage");
   to.has_virtual_memory = from.Boolean("hasVirtualMemory");

@@ -259,22 +259,22 @@ Status DriverCuda::Read(void* to, uint64_t from, uint64_t bytes) {
   return Check("cuStreamSynchronize", api_->cuStreamSynchronize(own_stream_));
 }
 
-Status DriverCuda::WaitForDefault() {
-  return has_default_work_.load(std::memory_order_acquire) ? SynchronizeStream(/*stream=*/0) : Ok();
-}
+Status DriverCuda::WaitForDefault() { return default_work_.HasUncovered() ? SynchronizeStream(/*stream=*/0) : Ok(); }
 
 Status DriverCuda::Copy(uint64_t to, uint64_t from, uint64_t bytes, Stream stream) {
   VKV_RETURN_IF_ERROR(Ready());
   if (bytes == 0) return Ok();
+  const CUresult result = api_->cuMemcpyDtoDAsync(to, from, bytes, ToStream(stream));
   NoteQueued(stream);
-  return Check("cuMemcpyDtoDAsync", api_->cuMemcpyDtoDAsync(to, from, bytes, ToStream(stream)), AboutCopy(to, bytes));
+  return Check("cuMemcpyDtoDAsync", result, AboutCopy(to, bytes));
 }
 
 Status DriverCuda::Fill(uint64_t to, uint8_t value, uint64_t bytes, Stream stream) {
   VKV_RETURN_IF_ERROR(Ready());
   if (bytes == 0) return Ok();
+  const CUresult result = api_->cuMemsetD8Async(to, value, bytes, ToStream(stream));
   NoteQueued(stream);
-  return Check("cuMemsetD8Async", api_->cuMemsetD8Async(to, value, bytes, ToStream(stream)), AboutCopy(to, bytes));
+  return Check("cuMemsetD8Async", result, AboutCopy(to, bytes));
 }
 
 Status DriverCuda::CreateStream(Stream& stream) {
@@ -297,11 +297,10 @@ Status DriverCuda::DestroyStream(Stream stream) {
 
 Status DriverCuda::SynchronizeStream(Stream stream) {
   VKV_RETURN_IF_ERROR(Ready());
-  // Before the wait: what another thread queues during it counts anew.
-  const bool had_work = IsDefault(stream) && has_default_work_.exchange(false, std::memory_order_acq_rel);
-  const Status status = Check("cuStreamSynchronize", api_->cuStreamSynchronize(ToStream(stream)), About(stream));
-  if (!status.ok() && had_work) NoteQueued(stream);
-  return status;
+  const uint64_t noted = default_work_.noted();  // the wait does not cover what is queued during it
+  VKV_RETURN_IF_ERROR(Check("cuStreamSynchronize", api_->cuStreamSynchronize(ToStream(stream)), About(stream)));
+  if (IsDefault(stream)) default_work_.Cover(noted);
+  return Ok();
 }
 
 Status DriverCuda::RecordEvent(Stream stream, Event& event) {

@@ -13,6 +13,7 @@
 #include <span>
 #include <string>
 
+#include "covered_work.h"
 #include "cuda/answers.h"
 #include "cuda/cuda_api.h"
 #include "cuda/ledger.h"
@@ -108,9 +109,10 @@ class DriverCuda final : public Driver {
   Status LaunchGraph(CUgraphExec graph, Stream stream);
   Status DestroyGraph(CUgraphExec graph);
 
-  // Work for a stream that is queued past the driver (cuBLAS's): Write and Read come after it, when it is the default.
+  // After work was queued on a stream, also past the driver (cuBLAS's) and also where the call failed, as part of it
+  // may be queued: Write and Read come after it, when the stream is the default one.
   void NoteQueued(Stream stream) {
-    if (IsDefault(stream)) has_default_work_.store(true, std::memory_order_release);
+    if (IsDefault(stream)) default_work_.Note();
   }
 
  private:
@@ -127,8 +129,8 @@ class DriverCuda final : public Driver {
   Status CheckGivenBack(const char* call, CUresult result, const Subject& subject);
   void Lose(const char* call, CUresult result);
   void GiveBackLeftovers();
-  // Waits for the default stream when something was queued there through this driver, and else leaves it alone, as it
-  // cannot be used while a blocking stream is captured.
+  // Waits for the default stream when something was queued there through this driver that no wait has covered, and else
+  // leaves it alone, as it cannot be used while a blocking stream is captured.
   Status WaitForDefault();
   Status OpenModule(const void* image, std::span<const ModuleKernel> kernels, Module& module, std::string& log);
 
@@ -139,8 +141,8 @@ class DriverCuda final : public Driver {
   const ForkStamp stamp_;    // of the process that opened it
   Ledger ledger_;
   Modules modules_;
-  CUstream own_stream_ = nullptr;  // non-blocking; of Write and Read. From Open on
-  std::atomic<bool> has_default_work_{false};
+  CUstream own_stream_ = nullptr;                    // non-blocking; of Write and Read. From Open on
+  CoveredWork default_work_;                         // of the default stream
   std::atomic<CUresult> lost_result_{CUDA_SUCCESS};  // the first sticky failure
   std::atomic<const char*> lost_call_{""};
 };

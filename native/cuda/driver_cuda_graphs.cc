@@ -38,8 +38,9 @@ void DriverCuda::AbortCapture(Stream stream) {
 
 Status DriverCuda::LaunchGraph(CUgraphExec graph, Stream stream) {
   VKV_RETURN_IF_ERROR(Ready());
+  const CUresult result = api_->cuGraphLaunch(graph, ToStream(stream));
   NoteQueued(stream);
-  return Check("cuGraphLaunch", api_->cuGraphLaunch(graph, ToStream(stream)));
+  return Check("cuGraphLaunch", result);
 }
 
 Status DriverCuda::DestroyGraph(CUgraphExec graph) {

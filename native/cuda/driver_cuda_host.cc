@@ -43,8 +43,8 @@ Status DriverCuda::Download(void* to, uint64_t from, uint64_t bytes, Stream stre
   if (bytes == 0) return Ok();
   Subject subject = About(from, bytes);
   subject.misuse = Code::kCopyOutOfRange;
-  NoteQueued(stream);
   const CUresult result = api_->cuMemcpyDtoHAsync(to, from, bytes, reinterpret_cast<CUstream>(stream));
+  NoteQueued(stream);
   return Check("cuMemcpyDtoHAsync", result, subject);
 }
 
@@ -53,9 +53,9 @@ Status DriverCuda::Upload(uint64_t to, const void* from, uint64_t bytes, Stream 
   if (bytes == 0) return Ok();
   Subject subject = About(to, bytes);
   subject.misuse = Code::kCopyOutOfRange;
-  NoteQueued(stream);
   // From memory that is not registered the bytes are staged before the call returns.
   const CUresult result = api_->cuMemcpyHtoDAsync(to, from, bytes, reinterpret_cast<CUstream>(stream));
+  NoteQueued(stream);
   return Check("cuMemcpyHtoDAsync", result, subject);
 }
 

@@ -65,11 +65,11 @@ Status DriverCuda::OpenModule(const void* image, std::span<const ModuleKernel> k
 
 Status DriverCuda::LaunchKernel(CUfunction kernel, const LaunchSize& size, Stream stream, const void* parameter) {
   VKV_RETURN_IF_ERROR(Ready());
-  NoteQueued(stream);
   void* parameters[] = {const_cast<void*>(parameter)};  // CUDA only copies what it points to
   const CUresult result =
       api_->cuLaunchKernel(kernel, size.grid[0], size.grid[1], size.grid[2], size.block_threads, 1, 1,
                            size.shared_bytes, reinterpret_cast<CUstream>(stream), parameters, /*extra=*/nullptr);
+  NoteQueued(stream);
   return Check("cuLaunchKernel", result);
 }
 

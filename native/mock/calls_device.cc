@@ -137,7 +137,7 @@ CUresult MockDevice::cuCtxGetCurrent(CUcontext* context) {
 CUresult MockDevice::cuCtxSynchronize() {
   Call call(*this, CallKind::cuCtxSynchronize);
   if (call.is_refused() || BreaksCapture(call, nullptr)) return call.result();
-  return DoAll(streams_.TakeAll()) ? call.result() : call.Answer(lost_);
+  return call.Complete(streams_.PendingAnywhere());
 }
 
 CUresult MockDevice::cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {

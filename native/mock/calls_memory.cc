@@ -141,7 +141,7 @@ CUresult MockDevice::cuMemUnmap(CUdeviceptr address, size_t bytes) {
   if (!IsGranular(address, bytes)) return call.Break(rules::kGranularity);
   const Rule rule = addresses_.CheckWholeMappings(address, bytes);
   if (rule != nullptr && !(rule == rules::kNoHole && options_.unmaps_holes)) return call.Break(rule);
-  if (options_.unmap_waits && !DoAll(streams_.TakeAll())) return call.Answer(lost_);
+  if (options_.unmap_waits && !DoAll(streams_.Take(streams_.PendingAnywhere()))) return call.Answer(lost_);
   // A real device faults later, when the work runs; here the call that causes it fails at once.
   if (streams_.IsBusy(address, bytes)) return call.BreakDevice(rules::kBusy);
   const std::vector<Mapping> mappings = addresses_.MappingsIn(address, bytes);

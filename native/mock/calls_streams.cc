@@ -20,7 +20,8 @@ CUresult MockDevice::cuMemcpyHtoD(CUdeviceptr to, const void* from, size_t bytes
   if (!addresses_.CanAccess(to, bytes, /*is_write=*/true)) return call.Break(rules::kWritable);
   if (!backing_->has_memory()) return call.Answer(CUDA_ERROR_NOT_SUPPORTED);
   if (!IsFree(call, /*stream=*/0)) return call.result();
-  if (!DoAll(streams_.TakeStream(/*stream=*/0))) return call.Answer(lost_);  // in order with the default stream
+  if (!DoAll(streams_.Take(streams_.PendingOn(/*stream=*/0))))
+    return call.Answer(lost_);  // in order with the default stream
   backing_->Copy(to, reinterpret_cast<uint64_t>(from), bytes);
   return call.result();
 }
@@ -51,7 +52,7 @@ CUresult MockDevice::cuMemcpyDtoH(void* to, CUdeviceptr from, size_t bytes) {
   if (!addresses_.CanAccess(from, bytes, /*is_write=*/false)) return call.Break(rules::kReadable);
   if (!backing_->has_memory()) return call.Answer(CUDA_ERROR_NOT_SUPPORTED);
   if (!IsFree(call, /*stream=*/0)) return call.result();
-  if (!DoAll(streams_.TakeStream(/*stream=*/0))) return call.Answer(lost_);
+  if (!DoAll(streams_.Take(streams_.PendingOn(/*stream=*/0)))) return call.Answer(lost_);
   backing_->Copy(reinterpret_cast<uint64_t>(to), from, bytes);
   return call.result();
 }
@@ -70,7 +71,7 @@ CUresult MockDevice::cuMemcpyDtoHAsync(void* to, CUdeviceptr from, size_t bytes,
   if (cover == HostRegistrations::Cover::kWhole && bytes != 0) {
     return Queue(call, ToHandle(stream), {WorkKind::kDownload, {{address, bytes, true}, {from, bytes, false}}});
   }
-  if (!DoAll(streams_.TakeStream(ToHandle(stream)))) return call.Answer(lost_);
+  if (!DoAll(streams_.Take(streams_.PendingOn(ToHandle(stream))))) return call.Answer(lost_);
   backing_->Copy(address, from, bytes);
   return call.result();
 }
@@ -146,7 +147,7 @@ CUresult MockDevice::Queue(Call& call, uint64_t stream, Work work) {
   }
   streams_.Enqueue(stream, std::move(work));
   if (options_.streams == StreamMode::kManual) return call.result();
-  return DoAll(streams_.TakeStream(stream)) ? call.result() : call.Answer(lost_);
+  return DoAll(streams_.Take(streams_.PendingOn(stream))) ? call.result() : call.Answer(lost_);
 }
 
 bool MockDevice::DoAll(const std::vector<Work>& works) {
@@ -208,7 +209,7 @@ CUresult MockDevice::cuStreamSynchronize(CUstream stream) {
   Call call(*this, CallKind::cuStreamSynchronize, {.handle = ToHandle(stream)});
   if (call.is_refused()) return call.result();
   if (!IsFree(call, ToHandle(stream)) || BreaksCapture(call, &stream)) return call.result();
-  return DoAll(streams_.TakeStream(ToHandle(stream))) ? call.result() : call.Answer(lost_);
+  return call.Complete(streams_.PendingOn(ToHandle(stream)));
 }
 
 CUresult MockDevice::cuStreamQuery(CUstream stream) {
@@ -257,7 +258,7 @@ CUresult MockDevice::cuEventSynchronize(CUevent event) {
   Call call(*this, CallKind::cuEventSynchronize, {.handle = ToHandle(event)});
   if (call.is_refused()) return call.result();
   if (!streams_.IsLiveEvent(ToHandle(event))) return call.Break(rules::kLiveEvent, CUDA_ERROR_INVALID_HANDLE);
-  return DoAll(streams_.TakeUpTo(ToHandle(event))) ? call.result() : call.Answer(lost_);
+  return call.Complete(streams_.PendingBefore(ToHandle(event)));
 }
 
 CUresult MockDevice::cuEventDestroy(CUevent event) {

@@ -11,6 +11,9 @@ using Clock = std::chrono::steady_clock;
 // A thread that sleeps wakes up this much late; shorter times, and the rest of longer ones, are spun.
 constexpr std::chrono::microseconds kSleepGrain(100);
 
+// Longer than another thread takes to come in between.
+constexpr std::chrono::milliseconds kSlowWait(2);
+
 void Wait(std::chrono::nanoseconds duration) {
   const Clock::time_point end = Clock::now() + duration;
   if (duration > kSleepGrain) std::this_thread::sleep_for(duration - kSleepGrain);
@@ -48,6 +51,16 @@ void MockDevice::Call::Admit() {
     if (cuda::IsSticky(scripted)) device_.LoseLocked(scripted);
     Answer(scripted);
   }
+}
+
+CUresult MockDevice::Call::Complete(const std::vector<Span>& spans) {
+  if (device_.options_.has_slow_waits) {
+    lock_.unlock();
+    Wait(kSlowWait);
+    lock_.lock();
+    if (device_.lost_ != CUDA_SUCCESS) return Answer(device_.lost_);
+  }
+  return device_.DoAll(device_.streams_.Take(spans)) ? result() : Answer(device_.lost_);
 }
 
 CUresult MockDevice::Call::Break(Rule rule, CUresult result) {

@@ -27,6 +27,8 @@ class MockDevice::Call {
 
   // Ends the call with a result that is no misuse.
   CUresult Answer(CUresult result) { return entry_.result = result; }
+  // Ends the call once what was pending is done. With slow waits other calls run before, also some that queue more.
+  CUresult Complete(const std::vector<Span>& spans);
   // Ends the call because it broke a rule.
   CUresult Break(Rule rule, CUresult result = CUDA_ERROR_INVALID_VALUE);
   // Ends the call that ends a thing: it was live, or else the rule was broken.

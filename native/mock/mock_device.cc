@@ -43,13 +43,13 @@ void MockDevice::LoseLocked(CUresult result) {
 bool MockDevice::CompleteStream(uint64_t stream) {
   const std::lock_guard lock(mutex_);
   if (!streams_.IsLiveStream(stream)) return false;
-  DoAll(streams_.TakeStream(stream));
+  DoAll(streams_.Take(streams_.PendingOn(stream)));
   return true;
 }
 
 void MockDevice::CompleteAll() {
   const std::lock_guard lock(mutex_);
-  DoAll(streams_.TakeAll());
+  DoAll(streams_.Take(streams_.PendingAnywhere()));
 }
 
 uint64_t MockDevice::PendingWork() {

@@ -16,7 +16,7 @@ bool MockDevice::QueueWork(uint64_t stream, std::vector<Touch> touches) {
   entry.result = lost_;
   if (lost_ == CUDA_SUCCESS) {
     streams_.Enqueue(stream, {.kind = WorkKind::kKernel, .touches = std::move(touches), .step = entry.step});
-    if (options_.streams == StreamMode::kImmediate) DoAll(streams_.TakeStream(stream));
+    if (options_.streams == StreamMode::kImmediate) DoAll(streams_.Take(streams_.PendingOn(stream)));
   }
   journal_.Add(entry);
   return true;

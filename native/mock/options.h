@@ -23,11 +23,12 @@ struct MockOptions {
   BackingMode backing = BackingMode::kReal;
   // kImmediate: work is done when it is queued. kManual: when its stream is completed, or a call waits for it.
   StreamMode streams = StreamMode::kImmediate;
-  bool has_garbage = false;    // kReal: a new page's bytes are 0xff, which is NaN in every float format
-  uint64_t context_bytes = 0;  // of memory_bytes: taken while the context is retained
-  uint64_t module_bytes = 0;   // and by each loaded module
-  bool unmap_waits = false;    // cuMemUnmap waits for all queued work first, as a driver may
-  bool unmaps_holes = false;   // cuMemUnmap passes over addresses without a page in silence, as CUDA's does
+  bool has_garbage = false;     // kReal: a new page's bytes are 0xff, which is NaN in every float format
+  uint64_t context_bytes = 0;   // of memory_bytes: taken while the context is retained
+  uint64_t module_bytes = 0;    // and by each loaded module
+  bool has_slow_waits = false;  // waits for streams, events and the context take time, in which other calls run
+  bool unmap_waits = false;     // cuMemUnmap waits for all queued work first, as a driver may
+  bool unmaps_holes = false;    // cuMemUnmap passes over addresses without a page in silence, as CUDA's does
   bool has_virtual_memory = true;
   int32_t driver_version = 13000;
   int32_t compute_capability = 90;

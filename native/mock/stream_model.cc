@@ -45,15 +45,15 @@ bool StreamModel::IsLiveStream(uint64_t stream) const {
 }
 
 void StreamModel::Enqueue(uint64_t stream, Work work) {
-  for (const Span& span : Queued(stream)) {
+  for (const Span& span : PendingOn(stream)) {
     if (span.stream != Normalize(stream)) work.behind.push_back(span);
   }
   streams_.at(Normalize(stream)).pending.push_back(std::move(work));
 }
 
-bool StreamModel::IsIdle(uint64_t stream) const { return Queued(stream).empty(); }
+bool StreamModel::IsIdle(uint64_t stream) const { return PendingOn(stream).empty(); }
 
-std::vector<Span> StreamModel::Queued(uint64_t stream) const {
+std::vector<Span> StreamModel::PendingOn(uint64_t stream) const {
   std::vector<Span> spans;
   const auto add = [&spans](uint64_t handle, const StreamState& state) {
     if (!state.pending.empty()) spans.push_back({handle, state.done + state.pending.size()});
@@ -122,7 +122,7 @@ uint64_t StreamModel::CreateEvent() {
 
 bool StreamModel::DestroyEvent(uint64_t event) { return events_.erase(event) != 0; }
 
-void StreamModel::Record(uint64_t event, uint64_t stream) { events_.at(event) = Queued(stream); }
+void StreamModel::Record(uint64_t event, uint64_t stream) { events_.at(event) = PendingOn(stream); }
 
 bool StreamModel::IsDone(uint64_t event) const { return IsDone(events_.at(event)); }
 
@@ -141,23 +141,15 @@ void StreamModel::Wait(uint64_t stream, uint64_t event) {
   Enqueue(stream, std::move(wait));
 }
 
-std::vector<Work> StreamModel::TakeStream(uint64_t stream) {
-  std::vector<Work> taken;
-  Take(Queued(stream), taken);
-  ForgetDestroyed();
-  return taken;
+std::vector<Span> StreamModel::PendingAnywhere() const {
+  std::vector<Span> spans;
+  for (const auto& [handle, state] : streams_) spans.push_back({handle, state.done + state.pending.size()});
+  return spans;
 }
 
-std::vector<Work> StreamModel::TakeUpTo(uint64_t event) {
+std::vector<Work> StreamModel::Take(const std::vector<Span>& spans) {
   std::vector<Work> taken;
-  Take(events_.at(event), taken);
-  ForgetDestroyed();
-  return taken;
-}
-
-std::vector<Work> StreamModel::TakeAll() {
-  std::vector<Work> taken;
-  for (const auto& [stream, state] : streams_) Take({{stream, UINT64_MAX}}, taken);
+  Take(spans, taken);
   ForgetDestroyed();
   return taken;
 }

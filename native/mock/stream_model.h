@@ -84,10 +84,13 @@ class StreamModel {
   // What is queued on `stream` from here on is done after the work before the event, which is done first when it must.
   void Wait(uint64_t stream, uint64_t event);
 
-  // Takes out what is pending, in order, for its owner to do now.
-  std::vector<Work> TakeStream(uint64_t stream);  // and what that is ordered behind
-  std::vector<Work> TakeUpTo(uint64_t event);
-  std::vector<Work> TakeAll();
+  // What is pending now on a stream and on those that it is ordered with, the stream's own last; before an event; on
+  // all.
+  std::vector<Span> PendingOn(uint64_t stream) const;
+  std::vector<Span> PendingBefore(uint64_t event) const { return events_.at(event); }
+  std::vector<Span> PendingAnywhere() const;
+  // Takes out what is still pending of these, in order, for its owner to do now, behind what it is ordered behind.
+  std::vector<Work> Take(const std::vector<Span>& spans);
 
   // Whether pending work uses memory in the range.
   bool IsBusy(uint64_t address, uint64_t bytes) const;
@@ -108,8 +111,6 @@ class StreamModel {
   };
 
   static uint64_t Normalize(uint64_t stream);
-  // What is pending on a stream, and on those that it is ordered with, the stream's own last.
-  std::vector<Span> Queued(uint64_t stream) const;
   bool IsDone(const std::vector<Span>& spans) const;
   void Take(const std::vector<Span>& spans, std::vector<Work>& taken);
   void ForgetDestroyed();

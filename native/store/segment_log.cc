@@ -155,7 +155,7 @@ Outcome SegmentLog::CreateOf(uint64_t bytes, std::shared_ptr<Segment>& segment) 
     error = file->Write(block.data(), kBlockBytes, 0);
     context_.calls.Pass("segment-header-written");
   }
-  is_folder_dirty_ = true;
+  folder_changes_.Note();
   if (error == 0 && context_.options.durability != Durability::kNone) {
     call = "fdatasync";
     error = file->Sync();
@@ -221,10 +221,13 @@ Outcome SegmentLog::SyncAll() {
     }
     if (is_dirty && Sync(*segment) != Outcome::kDone) outcome = Outcome::kFailed;
   }
-  if (is_folder_dirty_.exchange(false)) {
-    if (const int error = context_.calls.SyncFolder(context_.folder)) {
+  if (folder_changes_.HasUncovered()) {
+    const uint64_t noted = folder_changes_.noted();  // the call does not cover files that are made during it
+    const int error = context_.calls.SyncFolder(context_.folder);
+    if (error == 0) {
+      folder_changes_.Cover(noted);
+    } else {  // the next call tries again
       context_.Failed("fsync", error, context_.counters.failed_syncs);
-      is_folder_dirty_ = true;
       outcome = Outcome::kFailed;
     }
   }

@@ -6,6 +6,7 @@
 #include <memory>
 #include <mutex>
 
+#include "covered_work.h"
 #include "store/store_context.h"
 
 namespace vkv::store {
@@ -65,8 +66,8 @@ class SegmentLog {
   StoreContext& context_;
   std::mutex mutex_;  // guards the two below; held while a segment is made, so that one is made at a time
   std::shared_ptr<Segment> open_;
-  uint64_t next_number_ = 0;  // 0: not known yet
-  std::atomic<bool> is_folder_dirty_{false};
+  uint64_t next_number_ = 0;    // 0: not known yet
+  CoveredWork folder_changes_;  // files made, which a sync of the folder covers
 };
 
 }  // namespace vkv::store

@@ -3,7 +3,7 @@
 
 import test, { type ExecutionContext } from 'ava';
 
-import { withBench, type DriverBench } from '../helpers/driver-bench.js';
+import { withAwaitedBench, withBench, type DriverBench } from '../helpers/driver-bench.js';
 import type { Capability, DriverDescription } from '../helpers/drivers.js';
 import { bytesContract } from './bytes-contract.js';
 import { contractGroups, isChosen, type ContractGroup } from './contract-groups.js';
@@ -17,7 +17,7 @@ import { streamContract } from './stream-contract.js';
 
 /** Declares one test of the contract; `body` gets a driver of its own. */
 export type ContractTest = (
-  title: string, needs: readonly Capability[], body: (t: ExecutionContext, bench: DriverBench) => void,
+  title: string, needs: readonly Capability[], body: (t: ExecutionContext, bench: DriverBench) => unknown,
 ) => void;
 
 export function driverContract(driver: DriverDescription): void {
@@ -32,7 +32,7 @@ export function driverContract(driver: DriverDescription): void {
       test.skip(`${driver.name}: ${title} [lacks ${missing}: ${driver.lacks[missing]}]`, () => {});
       return;
     }
-    test(`${driver.name}: ${title}`, (t) => withBench(t, driver, (bench) => body(t, bench)));
+    test(`${driver.name}: ${title}`, (t) => withAwaitedBench(t, driver, (bench) => body(t, bench)));
   };
 
   const groups: Readonly<Record<ContractGroup, () => void>> = {

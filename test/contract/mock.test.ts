@@ -1,5 +1,6 @@
-import { mockDriverWithoutMemory, mockDriver } from '../helpers/drivers.js';
+import { mockDriver, mockDriverWithoutMemory, mockDriverWithSlowWaits } from '../helpers/drivers.js';
 import { driverContract } from './driver-contract.js';
 
 driverContract(mockDriver);
 driverContract(mockDriverWithoutMemory);
+driverContract(mockDriverWithSlowWaits);

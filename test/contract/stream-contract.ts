@@ -57,6 +57,29 @@ export function streamContract(contractTest: ContractTest): void {
     t.deepEqual(bench.read(address, 2), [8, 7]);
   });
 
+  contractTest('a read or a write comes after the default stream\'s work while another thread waits for it', ['memory'], async (t, bench) => {
+    const { native, pageBytes } = bench;
+    const address = bench.reserve(1);
+    bench.fillRun(address, 1);
+    /** Other calls, so that the other thread's wait begins sooner or later: before, and after, what comes next. */
+    const passTime = (calls: number): void => {
+      for (let call = 0; call < calls; call += 1) native.queryMemory();
+    };
+    for (let round = 0; round < 12; round += 1) {
+      native.fill(address, round, pageBytes, 0n);
+      let waiting = native.synchronizeAsync(0n);
+      passTime(20 * round);
+      t.deepEqual(bench.read(bench.at(address, 1) - 1n, 1), [round]);
+      await waiting;
+      native.fill(address, 100 + round, pageBytes, 0n);
+      waiting = native.synchronizeAsync(0n);
+      passTime(20 * round);
+      bench.write(address, 200);
+      await waiting;
+      t.deepEqual(bench.read(address, 2), [200, 100 + round]);
+    }
+  });
+
   contractTest('without streams an event is done at once', [], (t, bench) => {
     if (bench.info.hasStreams) return t.pass();
     const event = bench.native.recordEvent(0n);

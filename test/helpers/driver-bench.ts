@@ -144,3 +144,18 @@ export function withBench(
   }
   bench.close();
 }
+
+/** The same for a body that may wait. */
+export async function withAwaitedBench(
+  t: ExecutionContext, driver: DriverDescription, body: (bench: DriverBench) => unknown,
+): Promise<void> {
+  const open = driver.open();
+  const bench = new DriverBench(t, open);
+  try {
+    await body(bench);
+  } catch (error) {
+    open.close();
+    throw error;
+  }
+  bench.close();
+}

@@ -100,6 +100,13 @@ export const mockDriver: DriverDescription = {
   open: ({ memoryBytes = 256 * 2 ** 20 } = {}) => openMock(new MockDevice({ memoryBytes })),
 };
 
+/** The same, whose work is done late and whose waits let other threads' calls run before. */
+export const mockDriverWithSlowWaits: DriverDescription = {
+  ...mockDriver,
+  name: 'mock with slow waits',
+  open: ({ memoryBytes = 256 * 2 ** 20 } = {}) => openMock(new MockDevice({ memoryBytes, streams: 'manual', waits: 'slow' })),
+};
+
 /** The simulated device whose pages are only counted. */
 export const mockDriverWithoutMemory: DriverDescription = {
   name: 'mock without memory',

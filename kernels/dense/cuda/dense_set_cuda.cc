@@ -92,10 +92,11 @@ Status CudaDense::MultiplyByCublas(const ProductInput& input, const Product& pro
     VKV_RETURN_IF_ERROR(cuda::LaunchBias({product.bias, product.output, input.rows, product.outputs, product.adds},
                                          launcher_->submit()));
   }
+  const Status status = cublas_->Multiply({product.weight, rows, product.output, static_cast<int>(input.rows),
+                                           static_cast<int>(input.inputs), static_cast<int>(product.outputs),
+                                           TypeOf(product.dtype), product.adds || product.bias != nullptr});
   launcher_->driver().NoteQueued(launcher_->stream());
-  return cublas_->Multiply({product.weight, rows, product.output, static_cast<int>(input.rows),
-                            static_cast<int>(input.inputs), static_cast<int>(product.outputs), TypeOf(product.dtype),
-                            product.adds || product.bias != nullptr});
+  return status;
 }
 
 Status CudaDense::Normalize(const Normalization& command, int64_t rows) {
