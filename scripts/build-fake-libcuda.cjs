@@ -7,7 +7,7 @@ const { spawnSync } = require('node:child_process');
 const fs = require('node:fs');
 const path = require('node:path');
 
-const { nativeHash } = require('./native-hash.cjs');
+const { nativeHash, objectsOf } = require('./native-hash.cjs');
 
 const root = path.resolve(__dirname, '..');
 const output = path.join(root, 'build-test', 'fake-libcuda');
@@ -60,9 +60,9 @@ function buildLibcuda() {
   if (fs.existsSync(stamp) && fs.readFileSync(stamp, 'utf8') === hash) return;
   const made = fs.mkdtempSync(path.join(output, 'making-'));
   const sources = fs.readFileSync(path.join(root, 'native', 'sources.txt'), 'utf8').split(/\r?\n/)
-    .filter((source) => source.startsWith('native/mock/') || needed.includes(source))
-    .concat('test/native/simulated_block_table.cc');
-  const objects = sources.map((source) => {
+    .filter((source) => source.startsWith('native/mock/') || needed.includes(source));
+  const objects = [...objectsOf(sources), 'test/native/simulated_block_table.cc'].map((source) => {
+    if (source.endsWith('.o')) return source;
     const object = path.join(made, `${path.basename(source, '.cc')}.o`);
     run([...flags, '-c', source, '-o', object]);
     return object;

@@ -1,6 +1,6 @@
 // `npm run test:node -- 22 24 26`: runs the tests on other releases of Node.js, all with the one addon that is built. A release
 // is installed once from the npm package `node` into build-nodes/<release>. Arguments after `--` go to AVA. With `--addon` it runs only
-// the tests of the addon, which must call each of its functions, without the sweeps of failing calls (ava.config.mjs). Where the
+// the tests of the addon, which must call each of its functions. Where the
 // registry cannot be reached, it says so; that is a failure only in CI.
 
 import { spawnSync } from 'node:child_process';
@@ -73,7 +73,7 @@ function runAddonTests(node) {
   chmodSync(folder, 0o777); // tests start processes of other users
   try {
     const options = [process.env.NODE_OPTIONS, `--require ${JSON.stringify(noter)}`].filter(Boolean).join(' ');
-    const status = runTests(node, forAva.length > 0 ? forAva : addonTests, { VKV_TEST_SWEEPS: '0', VKV_TEST_REPEAT: '1', VKV_ADDON_CALLS: folder, NODE_OPTIONS: options });
+    const status = runTests(node, forAva.length > 0 ? forAva : addonTests, { VKV_ADDON_CALLS: folder, NODE_OPTIONS: options });
     return status === 0 ? checkCalls(folder) : status;
   } finally {
     rmSync(folder, { recursive: true, force: true });

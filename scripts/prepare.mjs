@@ -22,6 +22,20 @@ export function prepare() {
 export function prepareTests() {
   prepareFolder('examples');
   compile({ name: 'test', title: 'compiling the tests', sources: 'test', output: 'build-test', needs: ['dist', 'examples'] });
+  buildNatives();
+}
+
+/** The native programs of the tests, where their sources, the addon's objects or the compiler have changed. */
+function buildNatives() {
+  const stamp = path.join(stamps, 'natives');
+  const made = `${process.env.VKV_ADDON ?? ''} ${process.env.CXX ?? ''} ${process.env.VKV_TEST_SANITIZE ?? ''}`;
+  const isFresh = existsSync(stamp) && timeOf('native', 'kernels', 'test/native', 'build-test/helpers/native-probe.js') <= timeOf(stamp)
+    && readFileSync(stamp, 'utf8') === made && existsSync(path.join(root, 'build-test', 'fake-libcuda'));
+  if (isFresh) return;
+  const begin = new Date();
+  step('compiling native test programs', process.execPath, [path.join('build-test', 'runner', 'build-natives.js')]);
+  writeFileSync(stamp, made);
+  utimesSync(stamp, begin, begin);
 }
 
 /** The same as `prepare`, and a folder with a tsconfig.json of its own (examples, bench) compiled to build-<name>. */

@@ -3,7 +3,7 @@
 #   scripts/sanitize.sh address    memory errors, undefined behaviour, leaks (ASan, UBSan, LSan)
 #   scripts/sanitize.sh thread     data races (TSan)
 # More arguments replace the list of test files. Needs GCC's or Clang's sanitizer libraries, which come with the compiler.
-# VKV_TEST_SCALE shortens the long random tests: 0.1 here unless it is given.
+# Tests are those of `npm test`, unless VKV_TEST_TIER says otherwise. VKV_CI=full takes more folders.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -17,22 +17,17 @@ shift
 node --input-type=module -e 'import { prepareTests } from "./scripts/prepare.mjs"; prepareTests();'
 suites=("$@")
 if [ ${#suites[@]} -eq 0 ]; then
-  suites=(cache contract device host mock kernels store tiers/reorder.test.js llama/awaited.test.js llama/truth.test.js
-    importance/placement.test.js importance/read-ahead.test.js importance/reordering.test.js importance/reordered-reads.test.js importance/meddling.test.js
-    side/random-side.test.js side/side-copies.test.js side/device-rows.test.js side/side-lifecycle.test.js serving/side-identity.test.js)
-  # The longest first.
-  [ "$kind" = address ] && suites=('cache/*.test.js' teardown cache/tiers cache/prefix host store side tiers contract device mock kernels cuda)
-  # `npm test` has without a sanitizer what is left out.
-  if [ "${VKV_CI:-}" = full ]; then
-    [ "$kind" = address ] && suites+=(hostile)
-  else
-    export VKV_TEST_LONG=0 VKV_TEST_SWEEPS=0
+  if [ "$kind" = address ]; then
+    suites=(cache contract store host native kernels)
+    [ "${VKV_CI:-}" = full ] && suites+=(side tiers device mock cuda hostile)
+  else # what has threads: streams and their waits, the mapper, copies to tiers, stores, kernels' workers
+    suites=(contract/mock.test.js contract/host.test.js host/host-stream.test.js kernels/streams.test.js kernels/dense.test.js
+      cache/mapper-faults.test.js cache/run-ahead.test.js cache/tiers/copies.test.js cache/tiers/random-tiers.test.js
+      store/model.test.js store/round-trips.test.js tiers/reorder.test.js)
+    [ "${VKV_CI:-}" = full ] && suites=(cache contract device host mock kernels store side tiers/reorder.test.js llama/awaited.test.js llama/truth.test.js importance)
   fi
   suites=("${suites[@]/#/build-test/}")
 fi
-export VKV_TEST_REPEAT=1 # not what is compiled and run by itself, without the sanitizer's flags
-# A failing call is handled on the thread that made it, so these have no races to show.
-[ "$kind" = thread ] && export VKV_TEST_SWEEPS=0
 out=$PWD/build-$kind
 node_modules/.bin/cmake-js compile -p "$(nproc)" -O "$out" --CDVKV_SANITIZE="$flags" >"$out.log" 2>&1 || {
   cat "$out.log" >&2
@@ -49,7 +44,7 @@ if [ "$kind" = address ]; then
   chmod +x "$out/c++"
   export CXX=$out/c++
 fi
-export VKV_TEST_SCALE=${VKV_TEST_SCALE:-0.1} VKV_TEST_TIMEOUT=${VKV_TEST_TIMEOUT:-10m}
+export VKV_TEST_TIER=${VKV_TEST_TIER:-quick} VKV_TEST_TIMEOUT=${VKV_TEST_TIMEOUT:-10m}
 # Some tests want their SIGSEGV; and one takes every file descriptor away, which the leak check at exit needs.
 export ASAN_OPTIONS=detect_leaks=1:handle_segv=0:exitcode=99
 export LSAN_OPTIONS=suppressions=$PWD/scripts/lsan.supp:print_suppressions=0
@@ -59,34 +54,9 @@ skipped=(--match='!*file descriptor*')
 # TSan's own tables take memory for every address in use, which leaves too little for reservations of many TiB.
 # It reports races of the threads of Node's own workers.
 [ "$kind" = thread ] && skipped+=(--match='!*takes no memory*' --match='!*12.6 TB*' --match='!*in eight threads*' --match='!*workers that are terminated*')
-if [ "$kind" = thread ]; then
-  exec node scripts/test.mjs "${skipped[@]}" "${suites[@]}"
-fi
-
-# run_suite SUITE: shows its output when it is over.
-run_suite() {
-  local log=$out.${1//\//-}.run
-  # A process that ends early leaks Node's own memory, so only memory errors count there. TSan has no such suite: it reports races
-  # of the threads of Node's own workers.
-  [ "$1" = build-test/teardown ] && ASAN_OPTIONS=$ASAN_OPTIONS:detect_leaks=0
-  if node scripts/test.mjs --concurrency=1 "${skipped[@]}" "$1" >"$log" 2>&1; then
-    cat "$log"
-    return
-  fi
-  # The leak checker stops the process's threads and reads their memory, and sometimes crashes itself; that is no failure here.
-  if ! grep -q 'LeakSanitizer has encountered a fatal error' "$log"; then
-    cat "$log"
-    return 1
-  fi
-  echo "The leak checker itself failed in $1; once more without it."
-  ASAN_OPTIONS=$ASAN_OPTIONS:detect_leaks=0 node scripts/test.mjs --concurrency=1 "${skipped[@]}" "$1"
-}
-
-# As many suites at once as there are processors: the last files of one run beside the first of the next.
-rm -f "$out.failed"
-for suite in "${suites[@]}"; do
-  while [ "$(jobs -rp | wc -l)" -ge "$(nproc)" ]; do wait -n || true; done
-  { run_suite "$suite" || touch "$out.failed"; } &
-done
-wait
-[ ! -e "$out.failed" ]
+log=$out.run
+node scripts/test.mjs "${skipped[@]}" "${suites[@]}" 2>&1 | tee "$log" && exit
+# The leak checker stops the process's threads and reads their memory, and sometimes crashes itself; that is no failure here.
+grep -q 'LeakSanitizer has encountered a fatal error' "$log" || exit 1
+echo 'The leak checker itself failed; once more without it.'
+ASAN_OPTIONS=$ASAN_OPTIONS:detect_leaks=0 exec node scripts/test.mjs "${skipped[@]}" "${suites[@]}"

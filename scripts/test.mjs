@@ -1,24 +1,51 @@
-// `npm test`: installs and builds what is missing, runs AVA, and ends with a line `N passed, N failed` for machines to read.
-// Arguments go to AVA: `npm test -- build-test/cache`. The exit code is AVA's. VKV_TEST_PACKAGE=1: only the tests of the
-// packed package (ava.config.mjs).
+// The tests: installs and builds what is missing, runs AVA, and ends with a line `N passed, N failed` for machines to read.
+//
+//   npm test                 what a change needs: quick tests, random worlds at a tenth of their length, samples of sweeps and tables
+//   npm run test:all         everything at full length
+//   npm test -- PLACE…       everything of these files or folders: `npm test -- build-test/cache build-test/host/limits.test.js`
+//
+// Words that begin with a dash go to AVA (`--match='*fence*'`). The environment says the rest: VKV_TEST_TIER = quick | all | release,
+// VKV_TEST_SCALE (length of random worlds; 0.1 in `quick`, else 1), VKV_TEST_SAMPLE (which part of sweeps `quick` takes), VKV_TEST_SEED
+// (test/runner/tier.ts), VKV_TEST_PACKAGE=1 (the tests of the packed package alone). Exit code 1 where a test failed, or costs more
+// than it declares (scripts/tests/costs.mjs).
 
 import { spawn } from 'node:child_process';
+import { rmSync } from 'node:fs';
 import path from 'node:path';
 
 import { prepareExamplePackages, preparePackages, prepareTests, root } from './prepare.mjs';
+import { cpuSeconds, judgeCosts, machineSpeed } from './tests/costs.mjs';
+import { selectTests } from './tests/selection.mjs';
 
-const given = process.argv.slice(2);
+const words = process.argv.slice(2);
+const places = words.filter((word) => !word.startsWith('-'));
+const flags = words.filter((word) => word.startsWith('-') && word !== '--all');
+const tier = process.env.VKV_TEST_TIER ?? (words.includes('--all') || places.length > 0 || process.env.VKV_TEST_PACKAGE ? 'all' : 'quick');
+const sample = process.env.VKV_TEST_SAMPLE ?? String(Date.now() % 1_000);
+
 prepareTests();
 // 113 MB to download, so only when its tests are named; otherwise they are skipped, by name, where it is not installed.
-if (given.some((argument) => argument.includes('onnxruntime'))) prepareExamplePackages('onnxruntime');
-if (given.some((argument) => argument.includes('real-tokenizers'))) preparePackages(path.join('test', 'llama', 'tokenizers'));
+if (places.some((place) => place.includes('onnxruntime'))) prepareExamplePackages('onnxruntime');
+if (places.some((place) => place.includes('real-tokenizers'))) preparePackages(path.join('test', 'llama', 'tokenizers'));
+
+const speed = machineSpeed();
+/** Of the last run, one JSON object a test. */
+const costs = path.join(root, 'node_modules', '.cache', 'virtual-kv', 'test-costs.jsonl');
+rmSync(costs, { force: true });
+const files = process.env.VKV_TEST_PACKAGE ? [] : selectTests(places, tier);
+if (tier === 'quick') console.log(`virtual-kv: VKV_TEST_SAMPLE=${sample}`);
 
 // A module that AVA's own process loads first (scripts/test-arm64.mjs).
 const preload = process.env.VKV_TEST_REQUIRE === undefined ? [] : ['--require', process.env.VKV_TEST_REQUIRE];
-const child = spawn(process.execPath, [...preload, path.join(root, 'node_modules', 'ava', 'entrypoints', 'cli.mjs'), ...given], {
+const child = spawn(process.execPath, [...preload, path.join(root, 'node_modules', 'ava', 'entrypoints', 'cli.mjs'), ...flags], {
   cwd: root,
   stdio: ['inherit', 'pipe', 'inherit'],
-  env: { ...(process.stdout.isTTY ? { FORCE_COLOR: '1' } : {}), ...process.env },
+  env: {
+    ...(process.stdout.isTTY ? { FORCE_COLOR: '1' } : {}),
+    ...(tier === 'quick' ? { VKV_TEST_SCALE: '0.1', VKV_TEST_SAMPLE: sample } : {}),
+    ...process.env,
+    VKV_TEST_TIER: tier, VKV_TEST_COSTS: costs, VKV_TEST_FILES: JSON.stringify(files),
+  },
 });
 
 // AVA gets it too, and says which tests are pending.
@@ -41,9 +68,14 @@ child.stdout.setEncoding('utf8').on('data', (text) => {
 child.on('close', (code) => {
   clearTimeout(silence);
   const { passed, failed, skipped } = readSummary(output);
-  const exitCode = code ?? 1;
+  // Other processors, sanitizers and single tests have no budget.
+  const isWhole = places.length === 0 && flags.length === 0 && !process.env.VKV_TEST_PACKAGE;
+  const judged = judgeCosts(costs, { tier, speed: Math.max(speed, machineSpeed()), hasBudget: isWhole && !process.env.VKV_TEST_PRELOAD && !preload.length });
+  for (const line of judged.lines) console.log(line);
+  console.log(`virtual-kv: ${cpuSeconds().toFixed(0)} CPU-s in ${Math.round(performance.now() / 1e3)} s`);
+  const exitCode = code === 0 ? Math.min(1, judged.excesses) : code ?? 1;
   // A crash, a timeout or no test at all is in no count of AVA's.
-  const atLeast = exitCode === 0 ? failed : Math.max(failed, 1);
+  const atLeast = Math.max(failed + judged.excesses, Math.min(1, exitCode));
   console.log(`${passed} passed, ${atLeast} failed${skipped > 0 ? `, ${skipped} skipped` : ''}`);
   process.exitCode = exitCode;
 });

@@ -6,6 +6,7 @@ import * as path from 'node:path';
 
 import test from 'ava';
 import ts from 'typescript';
+import { slow } from './runner/slow.js';
 
 const dist = path.resolve(__dirname, '..', 'dist');
 const declarations = readdirSync(dist, { recursive: true, encoding: 'utf8' }).filter((file) => file.endsWith('.d.ts'));
@@ -17,7 +18,7 @@ test('no declaration has what TypeScript 5.2 does not know', (t) => {
   t.deepEqual(declarations.filter((file) => newer.test(readFileSync(path.join(dist, file), 'utf8'))), []);
 });
 
-test('everything that is exported, and each of its members, has a docstring', (t) => {
+slow('reads every declaration')('everything that is exported, and each of its members, has a docstring', (t) => {
   const entries = ['index', 'testing', 'prometheus/index', 'llama/index', 'server/index'].map((name) => path.join(dist, `${name}.d.ts`));
   const program = ts.createProgram(entries, {
     module: ts.ModuleKind.Node16, moduleResolution: ts.ModuleResolutionKind.Node16, types: ['node'],

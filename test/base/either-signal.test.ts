@@ -5,6 +5,7 @@ import { getEventListeners } from 'node:events';
 import test from 'ava';
 
 import { EitherSignal } from '#internal/base/either-signal.js';
+import { slow } from '../runner/slow.js';
 
 const listeners = (...signals: readonly AbortSignal[]): number[] => signals.map((signal) => getEventListeners(signal, 'abort').length);
 
@@ -67,7 +68,7 @@ test('it listens once to each until it is forgotten, and is not aborted any more
   t.false(either.signal.aborted);
 });
 
-test('10,000 of them leave no listener on the lasting signal, and of those that are not forgotten each is aborted', (t) => {
+slow('10,000 signals')('10,000 of them leave no listener on the lasting signal, and of those that are not forgotten each is aborted', (t) => {
   const lasting = new AbortController();
   const kept: EitherSignal[] = [];
   for (let use = 0; use < 10_000; use += 1) {

@@ -3,10 +3,11 @@ import test from 'ava';
 import { Random } from '#internal/base/random.js';
 import { ScoreHeap } from '#internal/base/score-heap.js';
 import { seedOf } from '../helpers/seed.js';
+import { slow } from '../runner/slow.js';
 
 const seed = seedOf('score heap');
 
-test(`the top of a heap is that of a full sort, over 10,000 random updates (seed ${seed})`, (t) => {
+slow('10,000 updates, each sorted')(`the top of a heap is that of a full sort, over 10,000 random updates (seed ${seed})`, (t) => {
   const random = new Random(seed);
   const heap = new ScoreHeap();
   const model = new Map<number, readonly [score: number, tie: number]>();

@@ -1,6 +1,7 @@
 // Views whose ArrayBuffer cannot be detached any more, because its holder has transferred it elsewhere or forbidden it: from
 // the moment at which they would have been detached they show zeros, never the memory that the slot has next; writing to them
 // changes nothing of the cache; and the call in which it is found out succeeds.
+// Alone in its process: it collects garbage and takes signals.
 
 import { subscribe, unsubscribe } from 'node:diagnostics_channel';
 import { readFileSync } from 'node:fs';

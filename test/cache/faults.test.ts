@@ -10,6 +10,7 @@ import type { MockCall } from 'virtual-kv/testing';
 
 import { hostCalls, type CacheBench, type DriverName } from '../helpers/cache.js';
 import { failEach } from '../helpers/fail-each.js';
+import { isSampling } from '../runner/tier.js';
 import { scenarios, type FaultScenario, type Prepared } from './fault-scenarios.js';
 
 /** What the memory layer calls. cuCtxPopCurrent is left out: a device whose contexts cannot be popped is beyond help. */
@@ -40,7 +41,7 @@ for (const [on, { kinds, results }] of Object.entries(faults) as [DriverName, (t
           failEach(t, { title, on, options, kind, result }, (bench, nth) => failOne(bench, scenario, kind, nth, result));
         const reached = kinds.map((kind) => [kind, timesOf(kind)] as const).filter(([, times]) => times > 0);
         t.log(reached.map(([kind, times]) => `${kind} ${times}`).join(', '));
-        t.true(reached.length > 0, 'the scenario made some call');
+        t.true(isSampling || reached.length > 0, 'the scenario made some call');
       });
     }
   }

@@ -7,6 +7,7 @@ import { ahead, isKvError, KvCache } from 'virtual-kv';
 import { mockCalls, MockDevice, type MockCall } from 'virtual-kv/testing';
 
 import { cacheOptions, cacheTest, CacheBench, pageBytes, rowTokens } from '../helpers/cache.js';
+import { isSampling, isTried } from '../runner/tier.js';
 import { scenarios, type FaultScenario } from './fault-scenarios.js';
 
 const illegalAddress = 700;
@@ -24,9 +25,10 @@ cacheTest('the error of a lost device names the driver in use', {}, (t, bench) =
 for (const scenario of scenarios) {
   for (const [name, result] of Object.entries({ ILLEGAL_ADDRESS: illegalAddress, CONTEXT_IS_DESTROYED: contextIsDestroyed })) {
     test(`${scenario.title}: the device is lost at any call (${name})`, (t) => {
-      const reached = mockCalls.filter((call) => loseAtEach(t, scenario, call, result) > 0);
+      const tried = mockCalls.filter((call) => isTried(`${scenario.title} ${call} ${name}`, 10));
+      const reached = tried.filter((call) => loseAtEach(t, scenario, call, result) > 0);
       t.log(reached.join(', '));
-      t.true(reached.includes('cuCtxPushCurrent'));
+      t.true(isSampling || reached.includes('cuCtxPushCurrent'));
     });
   }
 }

@@ -10,8 +10,9 @@ import { Random } from '#internal/base/random.js';
 import { CacheBench, type BenchOptions } from '../helpers/cache.js';
 import { seedOf } from '../helpers/seed.js';
 import { RandomWorld } from './random-world.js';
+import { scaled } from '../runner/tier.js';
 
-const operations = Math.ceil(100_000 * Number(process.env['VKV_TEST_SCALE'] ?? 1));
+const operations = scaled(100_000);
 
 const common = {
   slots: 12, maxTokens: 2000, growth: ahead(64), eagerRows: 1, scrub: 'between-tenants', memoryBudgetBytes: 0,

@@ -9,6 +9,7 @@ import type { MockCall } from 'virtual-kv/testing';
 import type { BenchOptions, CacheBench } from '../helpers/cache.js';
 import { failEach } from '../helpers/fail-each.js';
 import { RunAheadEngine, type Running } from '../helpers/run-ahead-engine.js';
+import { isSampling } from '../runner/tier.js';
 import { tokensOf } from './prefix/spoken.js';
 
 /** Rows of 8 tokens. */
@@ -77,7 +78,7 @@ for (const [title, act] of Object.entries(scenarios)) {
       reached[kind] = failEach(t, { title, on: 'mock', options, kind, result: 999 }, (bench, nth) => failOne(bench, act, kind, nth));
     }
     t.log(JSON.stringify(reached));
-    t.true(Object.values(reached).some((times) => times > 0));
+    t.true(isSampling || Object.values(reached).some((times) => times > 0));
   });
 }
 

@@ -6,6 +6,7 @@ import test from 'ava';
 
 import type { MachineInfo } from '#internal/cli/machine-info.js';
 import { runVkv, runVkvJson } from './run-vkv.js';
+import { slow } from '../runner/slow.js';
 
 const info = (environment?: NodeJS.ProcessEnv): MachineInfo =>
   runVkvJson(['info'], environment) as unknown as MachineInfo;
@@ -40,7 +41,7 @@ test('without --json it is a table with a line for every driver', (t) => {
   }
 });
 
-test('an addon that is missing, or built for another version, is part of the answer', (t) => {
+slow('starts the command')('an addon that is missing, or built for another version, is part of the answer', (t) => {
   const missing = info({ VKV_ADDON: '/nowhere/virtual_kv.node' });
   t.like(missing.addon, { isAvailable: false, code: 'KV_ADDON_NOT_FOUND' });
   t.deepEqual(missing.drivers, []);

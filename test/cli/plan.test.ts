@@ -4,13 +4,14 @@ import test from 'ava';
 
 import { layoutKinds } from '#internal/layout/layout.js';
 import { runVkv, runVkvJson } from './run-vkv.js';
+import { slow } from '../runner/slow.js';
 
 const configs = path.resolve(__dirname, '..', '..', 'test', 'fixtures', 'configs');
 const yi34b = ['--layers', '60', '--kv-heads', '8', '--head-dim', '128', '--dtype', 'fp16'];
 const yi34bTp2 = [...yi34b, '--tensor-parallel', '2', '--slots', '500', '--max-tokens', '204800'];
 const plan = (...parameters: string[]): Record<string, unknown> => runVkvJson(['plan', ...parameters]);
 
-test('the plan of Yi-34B TP-2 goes from one token to 12.6 TB of addresses', (t) => {
+slow('starts the command')('the plan of Yi-34B TP-2 goes from one token to 12.6 TB of addresses', (t) => {
   t.like(plan(...yi34bTp2), {
     layout: 'per-layer', pageBytes: 2_097_152, slots: 500, maxTokens: 204_800, tokenBytes: 1024,
     slotBytes: 209_715_200, slotStrideBytes: 209_715_200, reservationBytes: 104_857_600_000, reservations: 120,
@@ -22,7 +23,7 @@ test('the plan of Yi-34B TP-2 goes from one token to 12.6 TB of addresses', (t) 
   });
 });
 
-test('--tokens adds rows, pages and unused bytes of one sequence', (t) => {
+slow('starts the command')('--tokens adds rows, pages and unused bytes of one sequence', (t) => {
   const ask = (...parameters: string[]): Record<string, unknown> => plan(...yi34bTp2, '--tokens', '33000', ...parameters);
   t.like(ask(), { rows: 17, pages: 2040, physicalBytes: 4_278_190_080, unusedBytes: 223_150_080 });
   t.like(ask('--page-bytes', '64KiB'), { pages: 61_920, unusedBytes: 2_949_120 });
@@ -30,7 +31,7 @@ test('--tokens adds rows, pages and unused bytes of one sequence', (t) => {
   t.like(plan(...yi34bTp2, '--tokens', '0'), { rows: 0, pages: 0, physicalBytes: 0, unusedBytes: 0 });
 });
 
-test('addresses beyond those of a process are not called free', (t) => {
+slow('starts the command')('addresses beyond those of a process are not called free', (t) => {
   const many = ['--layers', '80', '--kv-heads', '8', '--head-dim', '128', '--max-tokens', '131072', '--slots', '4096'];
   t.like(plan(...many), { virtualBytes: 160 * 2 ** 40, isReservable: false });
   t.regex(runVkv(['plan', ...many]).stdout, /= 160 TiB, more than the 64 TiB that a process can usually reserve; lower --slots or --max-tokens/);
@@ -38,13 +39,13 @@ test('addresses beyond those of a process are not called free', (t) => {
   t.like(plan(...many, '--slots', '1024'), { virtualBytes: 40 * 2 ** 40, isReservable: true });
 });
 
-test('layers without K and V are noted', (t) => {
+slow('starts the command')('layers without K and V are noted', (t) => {
   const { stdout } = runVkv(['plan', '--config', path.join(configs, 'qwen3-next.json')]);
   t.regex(stdout, /^qwen3-next\n2 layers, .*\nNote: 6 of 8 layers keep no K and V \(linear_attention\); they and their state are left out\.\n/);
   t.deepEqual((plan('--config', path.join(configs, 'gemma3.json'))['model'] as { notes: string[] }).notes.length, 1);
 });
 
-test('--memory-bytes adds how many sequences fit, of --tokens or of the longest', (t) => {
+slow('starts the command')('--memory-bytes adds how many sequences fit, of --tokens or of the longest', (t) => {
   const memory = ['--memory-bytes', '100GiB'];
   t.like(plan(...yi34bTp2, ...memory, '--tokens', '33000'), {
     memoryBytes: 107_374_182_400, rowsThatFit: 426, sequencesThatFit: 25,
@@ -52,13 +53,13 @@ test('--memory-bytes adds how many sequences fit, of --tokens or of the longest'
   t.like(plan(...yi34bTp2, ...memory), { rowsThatFit: 426, sequencesThatFit: 4 });
 });
 
-test('a token may be larger than a page', (t) => {
+slow('starts the command')('a token may be larger than a page', (t) => {
   const sliced = [...yi34b, '--layout', 'sliced', '--page-bytes', '64KiB', '--tokens'];
   t.like(plan(...sliced, '1'), { rows: 2, pages: 4 });
   t.like(plan(...sliced, '8'), { rows: 15, pages: 30 });
 });
 
-test('without a model it plans Llama-3-8B, and says so', (t) => {
+slow('starts the command')('without a model it plans Llama-3-8B, and says so', (t) => {
   t.like(plan(), { maxTokens: 8192, tokensPerRow: 1024, reservations: 64 });
   t.like(plan()['model'], { name: 'Llama-3-8B', source: 'default', layers: 32, kvHeads: 8, headDim: 128 });
   const { stdout, exitCode } = runVkv(['plan', '--tokens', '5000', '--memory-bytes', '16GiB']);
@@ -68,11 +69,11 @@ test('without a model it plans Llama-3-8B, and says so', (t) => {
   t.regex(stdout, /in 16 GiB +128 rows: 25 sequences of 5,000 tokens/);
 });
 
-test('sizes have units', (t) => {
+slow('starts the command')('sizes have units', (t) => {
   for (const size of ['2097152', '2MiB', '2048KiB', '2 mib']) t.is(plan('--page-bytes', size)['pageBytes'], 2_097_152);
 });
 
-test('a config gives shape, dtype and longest sequence; flags replace what it says', (t) => {
+slow('starts the command')('a config gives shape, dtype and longest sequence; flags replace what it says', (t) => {
   const config = ['--config', path.join(configs, 'qwen2.json')];
   t.like(plan(...config), { tokenBytes: 1024, reservations: 56, maxTokens: 131_072 });
   t.like(plan(...config)['model'], { name: 'qwen2', source: 'config', dtype: 'bfloat16' });
@@ -80,7 +81,7 @@ test('a config gives shape, dtype and longest sequence; flags replace what it sa
   t.like(plan(...config, '--tensor-parallel', '2', '--pipeline-parallel', '4'), { tokenBytes: 512, reservations: 14 });
 });
 
-test('MLA is planned from a config and from flags', (t) => {
+slow('starts the command')('MLA is planned from a config and from flags', (t) => {
   const expected = { tokenBytes: 1152, reservations: 61, tensors: 61, totalTokenBytes: 70_272 };
   t.like(plan('--config', path.join(configs, 'deepseek-v3.json')), expected);
   t.like(plan('--layers', '61', '--latent-dim', '576', '--dtype', 'bf16', '--tensor-parallel', '8'), expected);
@@ -103,7 +104,7 @@ test('--compare sets layouts and page sizes side by side', (t) => {
   t.is(lines.filter((line) => layoutKinds.some((kind) => line.startsWith(`${kind} `))).length, 3 * layoutKinds.length);
 });
 
-test('a wrong command line ends with 2, one line and no stack', (t) => {
+slow('starts the command')('a wrong command line ends with 2, one line and no stack', (t) => {
   const wrong = (parameters: string[], line: RegExp): void => {
     const { exitCode, stdout, stderr } = runVkv(['plan', ...parameters]);
     t.is(exitCode, 2, parameters.join(' '));
@@ -125,7 +126,7 @@ test('a wrong command line ends with 2, one line and no stack', (t) => {
   wrong(['extra'], /^vkv: KV_INVALID_OPTION: Too many arguments/);
 });
 
-test('a config that cannot be read ends with 1; with --json the error is JSON', (t) => {
+slow('starts the command')('a config that cannot be read ends with 1; with --json the error is JSON', (t) => {
   const { exitCode, stderr } = runVkv(['plan', '--config', '/nowhere/config.json']);
   t.is(exitCode, 1);
   t.regex(stderr, /^vkv: KV_CONFIG_INVALID: \/nowhere\/config\.json: it cannot be read \(ENOENT\)\. .*\n$/);
@@ -140,7 +141,7 @@ test('more addresses than numbers can count ends with 1', (t) => {
   t.regex(stderr, /^vkv: KV_OUT_OF_ADDRESS_SPACE: Cannot reserve .* PiB of addresses/);
 });
 
-test('--probe-heads says what a second copy of keys costs, and when it is worth it', (t) => {
+slow('starts the command')('--probe-heads says what a second copy of keys costs, and when it is worth it', (t) => {
   const llama = ['--layers', '32', '--kv-heads', '8', '--head-dim', '128'];
   t.deepEqual(plan(...llama, '--probe-heads', '3')['probes'], { heads: 3, kvHeads: 8, share: 0.1875, breakEvenRatio: 0.8125, halfRatio: 0.3125 });
   t.like(plan(...llama.with(3, '4'), '--probe-heads', '3')['probes'], { share: 0.375 });

@@ -1,5 +1,6 @@
 // What the documents print is what people type: every printed `vkv` command runs in a clone and succeeds, every printed npm script,
 // example and program is there. Words in capitals (FILE) stand for something of the reader's own.
+// Slow: it starts every command that a document prints.
 
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';

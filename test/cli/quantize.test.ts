@@ -5,10 +5,11 @@ import test from 'ava';
 
 import { folderOf } from '../helpers/temporary-folder.js';
 import { runVkv, runVkvJson, serveOnce } from './run-vkv.js';
+import { slow } from '../runner/slow.js';
 
 const storyteller = 'examples/llama/storyteller';
 
-test('`vkv quantize` writes a file that `vkv serve` serves, and writes over another only when told to', async (t) => {
+slow('starts the command')('`vkv quantize` writes a file that `vkv serve` serves, and writes over another only when told to', async (t) => {
   const output = path.join(folderOf(t), 'teller.gguf');
   const first = runVkv(['quantize', storyteller, output]);
   t.deepEqual({ exitCode: first.exitCode, stderr: first.stderr }, { exitCode: 0, stderr: '' });
@@ -22,7 +23,7 @@ test('`vkv quantize` writes a file that `vkv serve` serves, and writes over anot
   t.deepEqual([exitCode, models], [0, ['teller.gguf']]);
 });
 
-test('a command line that is wrong, a folder that is no model and a place that is none are one line each, and leave nothing', (t) => {
+slow('starts the command')('a command line that is wrong, a folder that is no model and a place that is none are one line each, and leave nothing', (t) => {
   const folder = folderOf(t);
   writeFileSync(path.join(folder, 'file'), '');
   const cases: readonly (readonly [readonly string[], number, RegExp])[] = [

@@ -8,6 +8,7 @@ import test, { type ExecutionContext } from 'ava';
 import { evictionPolicyNames } from '#internal/prefix/index.js';
 
 import { runVkv, runVkvJson, vkvInShell } from './run-vkv.js';
+import { slow } from '../runner/slow.js';
 
 const MOONCAKE = Array.from({ length: 20 }, (_, at) =>
   JSON.stringify({ timestamp: at * 10, input_length: 100 + 300 * (at % 5), output_length: 1 + (at % 7) })).join('\n');
@@ -41,7 +42,7 @@ test('--json prints every number of the contract', (t) => {
   t.deepEqual(Object.keys(result['stepOverheadUs'] as object), ['p50', 'p99', 'max']);
 });
 
-test('the result is a table on stdout, without a progress bar where there is no terminal', (t) => {
+slow('starts the command')('the result is a table on stdout, without a progress bar where there is no terminal', (t) => {
   const { exitCode, stdout, stderr } = runVkv(['replay', '--generate', '30', ...SMALL, '--driver', 'host']);
   t.is(exitCode, 0, stderr);
   t.is(stderr, '');
@@ -51,7 +52,7 @@ test('the result is a table on stdout, without a progress bar where there is no 
   t.regex(stdout, /Done: [\d,]+ tokens read back, all right, no page leaked\.\n$/);
 });
 
-test('the same seed gives the same work', (t) => {
+slow('starts the command')('the same seed gives the same work', (t) => {
   const run = (seed: string): Record<string, unknown> => runVkvJson(['replay', '--generate', '50', '--seed', seed, ...SMALL, '--driver', 'host']);
   const [first, again, other] = [run('3'), run('3'), run('4')];
   const work = ({ promptTokens, generatedTokens, steps, verifiedTokens }: Record<string, unknown>): unknown =>
@@ -60,12 +61,12 @@ test('the same seed gives the same work', (t) => {
   t.notDeepEqual(work(first), work(other));
 });
 
-test('the trace comes from stdin with -', (t) => {
+slow('starts the command')('the trace comes from stdin with -', (t) => {
   const stdout = execSync(`${vkvInShell} replay - --json --driver host ${SMALL.join(' ')}`, { input: MOONCAKE, encoding: 'utf8' });
   t.like(JSON.parse(stdout), { completedRequests: 20, trace: { name: 'stdin' } });
 });
 
-test('a broken line is an error with its number; --skip-invalid counts it', (t) => {
+slow('starts the command')('a broken line is an error with its number; --skip-invalid counts it', (t) => {
   const file = traceIn(t, `${MOONCAKE}\n{oops\n`);
   const broken = runVkv(['replay', file, '--driver', 'host', ...SMALL]);
   t.is(broken.exitCode, 1);
@@ -73,13 +74,13 @@ test('a broken line is an error with its number; --skip-invalid counts it', (t) 
   t.like(runVkvJson(['replay', file, '--driver', 'host', '--skip-invalid', ...SMALL]), { completedRequests: 20, skippedLines: 1 });
 });
 
-test('a request that cannot fit is refused and counted', (t) => {
+slow('starts the command')('a request that cannot fit is refused and counted', (t) => {
   t.like(runVkvJson(['replay', traceIn(t), '--driver', 'host', ...SMALL, '--max-tokens', '1200']), {
     completedRequests: 16, refusedRequests: 4,
   });
 });
 
-test('where no request fits, the reason is printed and the exit code is 1', (t) => {
+slow('starts the command')('where no request fits, the reason is printed and the exit code is 1', (t) => {
   const memory = runVkv(['replay', traceIn(t), '--driver', 'host', ...SMALL, '--head-dim', '1024', '--memory-bytes', '256KiB']);
   t.is(memory.exitCode, 1);
   t.regex(memory.stdout, /Requests +0 completed · 20 refused: more than all memory, 256 KiB/);
@@ -99,7 +100,7 @@ test('the error of a line that cannot be skipped does not suggest to skip it', (
   t.notRegex(stderr, /skip-invalid/);
 });
 
-test('control characters of a trace never reach the terminal', (t) => {
+slow('starts the command')('control characters of a trace never reach the terminal', (t) => {
   const evil = '\u001b]0;owned\u0007\u009b31m\u202e';
   const folder = folderFor(t);
   const file = path.join(folder, `trace${evil}.jsonl`);
@@ -122,7 +123,7 @@ test('control characters of a trace never reach the terminal', (t) => {
   t.is((JSON.parse(outputs[3]!.stdout) as { trace: { name: string } }).trace.name, good, 'JSON says it as it is');
 });
 
-test('--limit ends the replay early, and --arrivals trace keeps the times of the trace', (t) => {
+slow('starts the command')('--limit ends the replay early, and --arrivals trace keeps the times of the trace', (t) => {
   const result = runVkvJson(['replay', traceIn(t), '--limit', '7', '--arrivals', 'trace', '--step-ms', '1', '--driver', 'host', ...SMALL]);
   t.like(result, { requests: 7, completedRequests: 7 });
 });
@@ -131,7 +132,7 @@ test('--limit ends the replay early, and --arrivals trace keeps the times of the
 const ALIKE = Array.from({ length: 12 }, (_, at) =>
   JSON.stringify({ timestamp: at, input_length: 1000, output_length: 3, hash_ids: [at % 2 === 0 ? 0 : 100 + at, 200 + at] })).join('\n');
 
-test('--prefix-cache computes once what prompts have in common; --prompt-only leaves their answers out', (t) => {
+slow('starts the command')('--prefix-cache computes once what prompts have in common; --prompt-only leaves their answers out', (t) => {
   const file = traceIn(t, ALIKE);
   const flags = [file, ...SMALL, '--driver', 'host', '--verify', 'full', '--max-batch', '1'];
   t.like(runVkvJson(['replay', ...flags]), { cachedTokens: 0, hitRate: 0, cache: { prefixCache: 'off', promptOnly: false } });
@@ -149,7 +150,7 @@ test('--prefix-cache computes once what prompts have in common; --prompt-only le
   t.regex(stdout, /Prefix cache +21\.3 % of the prompt tokens · .*adaptive, as many rows as memory has/);
 });
 
-test('--policy and --pool-rows stand for --prefix-cache', (t) => {
+slow('starts the command')('--policy and --pool-rows stand for --prefix-cache', (t) => {
   const flags = ['replay', traceIn(t, ALIKE), ...SMALL, '--driver', 'host', '--max-batch', '1'];
   for (const policy of evictionPolicyNames.slice(1)) {
     t.like(runVkvJson([...flags, '--policy', policy]), { cachedTokens: 5 * 512, cache: { prefixCache: { policy, poolRows: null } } });
@@ -157,7 +158,7 @@ test('--policy and --pool-rows stand for --prefix-cache', (t) => {
   t.like(runVkvJson([...flags, '--pool-rows', '0']), { cachedTokens: 0, cache: { prefixCache: { policy: 'adaptive', poolRows: 0 } } });
 });
 
-test('a mistake in the flags is reported before anything runs, with exit code 2', (t) => {
+slow('starts the command')('a mistake in the flags is reported before anything runs, with exit code 2', (t) => {
   const message = (...flags: string[]): string => {
     const { exitCode, stderr } = runVkv(['replay', ...flags]);
     t.is(exitCode, 2, flags.join(' '));
@@ -177,7 +178,7 @@ test('a mistake in the flags is reported before anything runs, with exit code 2'
   t.regex(message('--generate', '--page-bytes', '5000'), /multiple of 4 KiB/);
 });
 
-test('--report writes one self-contained file', (t) => {
+slow('starts the command')('--report writes one self-contained file', (t) => {
   const folder = folderFor(t);
   for (const name of ['report.html', 'report.svg']) {
     const file = path.join(folder, name);
@@ -206,7 +207,7 @@ async function interrupt(whileThereIsMore: boolean): Promise<{ exitCode: number 
   return { exitCode: await ended, stdout };
 }
 
-test('Ctrl-C ends it cleanly with the numbers so far, and exit code 130', async (t) => {
+slow('starts the command')('Ctrl-C ends it cleanly with the numbers so far, and exit code 130', async (t) => {
   const { exitCode, stdout } = await interrupt(true);
   t.is(exitCode, 130);
   const result = JSON.parse(stdout) as Record<string, number>;
@@ -214,7 +215,7 @@ test('Ctrl-C ends it cleanly with the numbers so far, and exit code 130', async 
   t.true(result['completedRequests']! > 1_000 && result['completedRequests']! < 1_000_000);
 });
 
-test('Ctrl-C while stdin is silent ends it too', async (t) => {
+slow('starts the command')('Ctrl-C while stdin is silent ends it too', async (t) => {
   const { exitCode, stdout } = await interrupt(false);
   t.is(exitCode, 130);
   t.like(JSON.parse(stdout), { interrupted: true, leakedPages: 0 });

@@ -6,6 +6,7 @@ import { replayCommand } from '#internal/cli/replay.js';
 import { catalogue, createError, type ErrorCode } from '#internal/base/errors.js';
 import { errorExamples } from '../fixtures/error-examples.js';
 import { runVkv } from './run-vkv.js';
+import { slow } from '../runner/slow.js';
 
 test('options, paths and options with values become the flags of the command', (t) => {
   const replay = (text: string): string => inFlagWords(text, replayCommand());
@@ -27,7 +28,7 @@ test('no message of the catalogue names an option where the command has a flag',
   }
 });
 
-test('errors of the API name flags of the command', (t) => {
+slow('starts the command')('errors of the API name flags of the command', (t) => {
   const said = (...parameters: string[]): string => runVkv(parameters).stderr;
   t.regex(said('replay', '--generate', '1', '--driver', 'cuda', '--layers', '1', '--kv-heads', '1', '--head-dim', '8'), /`--driver host`|^$/);
   t.regex(said('replay', '--generate', '1', '--driver', 'host', '--max-batch', '2000000'), /`--max-batch` must be an integer from 1 to 1,048,576/);

@@ -1,5 +1,6 @@
 // The report of a replay in a real browser: legible on a screen and on a phone, in the light and in the dark; a moment that is pointed at, or
 // tapped, says its numbers.
+// Slow: it draws in a browser.
 
 import * as path from 'node:path';
 import { pathToFileURL } from 'node:url';

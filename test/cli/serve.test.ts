@@ -11,10 +11,11 @@ import { KvCache, OnlineScheduler } from 'virtual-kv';
 import { LlamaEngine, LlamaModel, LlamaTokenizer } from 'virtual-kv/llama';
 
 import { runVkv, serveOnce } from './run-vkv.js';
+import { slow } from '../runner/slow.js';
 
 const storyteller = 'examples/llama/storyteller';
 
-test('a command line that is wrong, a folder that is no model and a port in use are one line each', async (t) => {
+slow('starts the server')('a command line that is wrong, a folder that is no model and a port in use are one line each', async (t) => {
   const folder = mkdtempSync(path.join(tmpdir(), 'vkv-model-'));
   t.teardown(() => rmSync(folder, { recursive: true }));
   const other = createServer().listen(0, '127.0.0.1');
@@ -45,7 +46,7 @@ test('a name, a size and a limit are what clients and the first lines say', asyn
   t.regex(stdout, /^teller on .*: 2 slots, 256 tokens each, 16 MiB for K and V$/m);
 });
 
-test('`--kv-dtype` and `--results` are the type of K and V and the results of the engine that answers, to the bit', async (t) => {
+slow('starts the server')('`--kv-dtype` and `--results` are the type of K and V and the results of the engine that answers, to the bit', async (t) => {
   const prompt = 'Once upon a time there was a fox who lived in a forest. '.repeat(8);
   const [model, tokenizer] = [new LlamaModel(storyteller, { threads: 2 }), new LlamaTokenizer(storyteller)];
   const computed = async (dtype: 'float16' | 'float32', results: 'fast' | 'exact'): Promise<number[]> => {

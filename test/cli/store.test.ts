@@ -6,6 +6,7 @@ import test from 'ava';
 import { Random } from '#internal/base/random.js';
 import { bytesOf, inFolder, keyOf, options, orderOf, recordOf, segmentsOf, withStore } from '../store/store-world.js';
 import { runVkv, runVkvJson } from './run-vkv.js';
+import { slow } from '../runner/slow.js';
 
 test('`vkv store info` lists each namespace of a directory', (t) => inFolder(async (directory) => {
   await withStore(options(directory), async (store) => {
@@ -23,7 +24,7 @@ test('`vkv store info` lists each namespace of a directory', (t) => inFolder(asy
   t.regex(stdout, /namespace +records +reordered +tokens +live +removed +files +segments +O_DIRECT\nkvs-[0-9a-f]{32} +\d.* (on|unsupported) *\n/);
 }));
 
-test('`vkv store verify` names what is damaged and ends with 1', (t) => inFolder(async (directory) => {
+slow('starts the command')('`vkv store verify` names what is damaged and ends with 1', (t) => inFolder(async (directory) => {
   await withStore(options(directory), async (store) => {
     for (const number of [1, 2]) await store.put(recordOf(number));
   });
@@ -46,7 +47,7 @@ test('`vkv store gc` gives bytes back', (t) => inFolder(async (directory) => {
   t.like(namespaces[0], { droppedSegments: 1, copiedBytes: 2 * 8_192 });
 }));
 
-test('`vkv store` shows how far it is on a terminal, and nothing of it where stderr is none', (t) => inFolder(async (directory) => {
+slow('starts the command')('`vkv store` shows how far it is on a terminal, and nothing of it where stderr is none', (t) => inFolder(async (directory) => {
   await withStore(options(directory), async (store) => {
     for (let number = 0; number < 8; number += 1) await store.put(recordOf(number));
     await store.remove([0, 1, 2, 3, 4, 5].map(keyOf));
@@ -64,7 +65,7 @@ test('`vkv store` shows how far it is on a terminal, and nothing of it where std
   }
 }));
 
-test('`vkv store` names what it cannot open', (t) => inFolder(async (directory) => {
+slow('starts the command')('`vkv store` names what it cannot open', (t) => inFolder(async (directory) => {
   const missing = runVkv(['store', 'info', `${directory}/none`]);
   t.is(missing.exitCode, 1);
   t.regex(missing.stderr, /^vkv: KV_STORE_UNAVAILABLE: .*ENOENT.* There is no such directory/);

@@ -7,6 +7,7 @@ import * as path from 'node:path';
 import test, { type ExecutionContext } from 'ava';
 
 import { requestsOf, WatchedWorld, type WatchedOptions } from '../server/watched-world.js';
+import { slow } from '../runner/slow.js';
 
 const bin = path.resolve(__dirname, '..', '..', 'dist', 'cli', 'vkv.js');
 
@@ -55,7 +56,7 @@ test('in a pipe it prints once: requests, times, memory, and each slot with lett
   t.true(stdout.split('\n').every((line) => line.length <= 100), 'it fits 100 columns');
 }));
 
-test('with --json it prints the state, and a key is asked for', (t) => withWorld(t, { apiKeys: ['k'] }, async (world) => {
+slow('starts the command and a server')('with --json it prints the state, and a key is asked for', (t) => withWorld(t, { apiKeys: ['k'] }, async (world) => {
   const { exitCode, stderr } = await top(world.url);
   t.is(exitCode, 1);
   t.regex(stderr, /^vkv: KV_REQUEST_INVALID: The request was refused: it has no API key\. Give `--api-key`/);
@@ -63,7 +64,7 @@ test('with --json it prints the state, and a key is asked for', (t) => withWorld
   t.is((JSON.parse(stdout) as { modelName: string }).modelName, 'storyteller');
 }));
 
-test('an address where nothing answers, something else does, or that is none, is one line', async (t) => {
+slow('starts the command and a server')('an address where nothing answers, something else does, or that is none, is one line', async (t) => {
   const other = createServer((_, response) => { response.end('hello'); }).listen(0, '127.0.0.1');
   await once(other, 'listening');
   const { port } = other.address() as AddressInfo;
@@ -83,7 +84,7 @@ test('an address where nothing answers, something else does, or that is none, is
 });
 
 const hasScript = spawnSync('script', ['--version']).status === 0;
-const terminalTest = hasScript ? test : test.skip;
+const terminalTest = hasScript ? slow('starts the command on a terminal') : test.skip;
 
 for (const [how, key] of [['Ctrl-C', '\u0003'], ['q', 'q']] as const) {
   terminalTest(hasScript ? `on a terminal it draws again and again until ${how}, and leaves the terminal as it was` : `${how} (needs script)`, (t) => withWorld(t, {}, async (world) => {

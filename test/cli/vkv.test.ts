@@ -5,6 +5,7 @@ import * as path from 'node:path';
 import test from 'ava';
 
 import { runVkv, vkvInShell } from './run-vkv.js';
+import { slow } from '../runner/slow.js';
 
 const manifest = path.resolve(__dirname, '..', '..', 'package.json');
 const { version } = JSON.parse(readFileSync(manifest, 'utf8')) as { version: string };
@@ -13,7 +14,7 @@ test('--version prints the version of the package', (t) => {
   t.deepEqual(runVkv(['--version']), { exitCode: 0, stdout: `${version}\n`, stderr: '' });
 });
 
-test('--help names the commands, and each command has a --help', (t) => {
+slow('starts the command')('--help names the commands, and each command has a --help', (t) => {
   const { exitCode, stdout } = runVkv(['--help']);
   t.is(exitCode, 0);
   for (const command of ['plan', 'info']) {
@@ -29,7 +30,7 @@ test('no command, or an unknown one, ends with 2', (t) => {
   t.is(stderr, "vkv: KV_INVALID_OPTION: Unknown command 'plam'. Did you mean plan?\n");
 });
 
-test('a closed pipe ends the command quietly', (t) => {
+slow('starts the command')('a closed pipe ends the command quietly', (t) => {
   const pipeline = `for i in 1 2 3; do ${vkvInShell} plan --compare --json | head -c 1; done; ${vkvInShell} plan | true`;
   const { status, stdout, stderr } = spawnSync('sh', ['-c', pipeline], { encoding: 'utf8' });
   t.is(status, 0);

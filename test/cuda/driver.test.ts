@@ -16,7 +16,7 @@ let facts: Readonly<Record<string, number>> = {};
 
 test.before(() => {
   if (!hasCompiler) return;
-  const lines = runProbe('cuda_probe', ['native/cuda/', 'native/mock/']).map((line) => line.split(' '));
+  const lines = runProbe('cuda_probe').map((line) => line.split(' '));
   facts = Object.fromEntries(lines.map(([name, value]) => [name!, Number(value)]));
 });
 

@@ -1,4 +1,5 @@
 // The loader, against libraries that export what drivers of different ages do (scripts/build-fake-libcuda.cjs).
+// Alone in its process: it loads libraries by the environment.
 
 import { spawnSync } from 'node:child_process';
 import * as path from 'node:path';
@@ -8,6 +9,7 @@ import test from 'ava';
 import { DenseKernels, Driver } from 'virtual-kv';
 
 import { buildFakeLibcuda, fakeLibcuda } from '../helpers/fake-libcuda.js';
+import { slow } from '../runner/slow.js';
 import { nativeOf } from '../helpers/native-of.js';
 import { hasCompiler } from '../helpers/native-probe.js';
 
@@ -141,7 +143,7 @@ loaderTest('on a device of CUDA cuBLAS is looked for, where VKV_CUBLAS says', (t
   driver.close();
 });
 
-loaderTest('the llama example computes on the GPU where there is one, and tells the same there', (t) => {
+(hasCompiler ? slow('starts an example') : test.skip)('the llama example computes on the GPU where there is one, and tells the same there', (t) => {
   const tell = (driver: string): string => {
     const program = path.join(root, 'build-examples', 'llama.js');
     const flags = ['--driver', driver, '--prompt', 'Tell me a story.', '--max-new-tokens', '8'];

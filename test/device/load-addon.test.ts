@@ -1,4 +1,5 @@
 // How the addon is found, in a copy of the package that has what each test gives it, each time in a process of its own.
+// Alone in its process: it loads addons by the environment.
 
 import { spawnSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
@@ -7,6 +8,7 @@ import { tmpdir } from 'node:os';
 import * as path from 'node:path';
 
 import test from 'ava';
+import { slow } from '../runner/slow.js';
 
 const root = path.resolve(__dirname, '..', '..');
 const addon = readFileSync(process.env['VKV_ADDON'] ?? path.join(root, 'build', 'Release', 'virtual_kv.node'));
@@ -60,7 +62,7 @@ test.serial('a prebuilt addon with the checksum of its release is loaded', (t) =
   t.deepEqual(ask(openDriver), { ok: 'host' });
 });
 
-test.serial('a prebuilt addon that was cut short, or is in no list of checksums, is an error and not a dead process', (t) => {
+slow('starts processes that load the addon')('a prebuilt addon that was cut short, or is in no list of checksums, is an error and not a dead process', (t) => {
   const short = addon.subarray(0, Math.floor(addon.length / 2));
   give({ prebuilt: short, sums: `${sumOf(addon)}  ${platform}/virtual_kv.node\n` });
   const { code, details } = ask(openDriver);
@@ -71,7 +73,7 @@ test.serial('a prebuilt addon that was cut short, or is in no list of checksums,
   t.regex(ask(openDriver).message ?? '', /prebuilds\/SHA256SUMS has none for it/);
 });
 
-test.serial('what was built from source goes before what was prebuilt, and where it does not load, the prebuilt one is taken', (t) => {
+slow('starts processes that load the addon')('what was built from source goes before what was prebuilt, and where it does not load, the prebuilt one is taken', (t) => {
   const sums = `${sumOf(addon)}  ${platform}/virtual_kv.node\n`;
   give({ prebuilt: addon, sums, built: 'no addon' });
   t.deepEqual(ask(openDriver), { ok: 'host' });
@@ -92,7 +94,7 @@ test.serial('without an addon the error says for which platforms there is a preb
 });
 
 for (const as of ['darwin', 'win32']) {
-  test.serial(`on ${as} what needs the addon says that there is none, and the rest works`, (t) => {
+  slow('starts processes that load the addon')(`on ${as} what needs the addon says that there is none, and the rest works`, (t) => {
     give({});
     const { code, message } = ask(openDriver, { as });
     t.is(code, 'KV_ADDON_NOT_FOUND');

@@ -1,5 +1,6 @@
 // Every example runs, ends with 0 and prints something. They are compiled first, as `npm run example` does it. One that needs
 // npm packages of its own runs where those are installed.
+// Slow: it starts every example.
 
 import { spawnSync } from 'node:child_process';
 import { mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs';

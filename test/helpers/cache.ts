@@ -3,7 +3,7 @@
 
 import { constants } from 'node:os';
 
-import test, { type ExecutionContext } from 'ava';
+import test, { type ExecutionContext, type TestFn } from 'ava';
 
 import {
   Driver, KvCache, onDemand, type Batch, type KvCacheOptions, type ModelShape, type PoolCounts, type Sequence,
@@ -205,9 +205,9 @@ export async function withCache(
 
 type BenchBody = (t: ExecutionContext, bench: CacheBench) => void | Promise<void>;
 
-/** Declares a test with a cache of its own on the mock. */
-export function cacheTest(title: string, options: BenchOptions, body: BenchBody): void {
-  test(title, (t) => withCache(t, options, (bench) => body(t, bench)));
+/** Declares a test with a cache of its own on the mock; `declare` stands for `test`: `slow('why')`. */
+export function cacheTest(title: string, options: BenchOptions, body: BenchBody, declare = test as TestFn): void {
+  declare(title, (t) => withCache(t, options, (bench) => body(t, bench)));
 }
 
 /** Declares the same test on every driver. */

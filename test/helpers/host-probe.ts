@@ -2,21 +2,19 @@
 
 import { compiledProbe, hasCompiler, runProbe } from './native-probe.js';
 
-const sources = ['native/host/'];
-
 /** Why the probe cannot be compiled here; undefined where it can. */
 export function whyNoProbe(): string | undefined {
   return hasCompiler ? undefined : 'there is no C++ compiler';
 }
 
 export function compileHostProbe(): void {
-  compiledProbe('host_probe', sources);
+  compiledProbe('host_probe');
 }
 
 /** The facts that one part of the probe printed. */
 export function hostProbe(
   what: 'fork' | 'file-size' | 'open-files' | 'huge-pages' | 'memory-room' | 'memory-shares', ...given: readonly string[]
 ): Readonly<Record<string, string>> {
-  const lines = runProbe('host_probe', sources, [what, ...given]);
+  const lines = runProbe('host_probe', [what, ...given]);
   return Object.fromEntries(lines.map((line) => [line.slice(0, line.indexOf(' ')), line.slice(line.indexOf(' ') + 1)]));
 }

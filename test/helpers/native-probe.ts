@@ -9,7 +9,10 @@ import * as path from 'node:path';
 const root = path.resolve(__dirname, '..', '..');
 const folder = path.join(root, 'build-test', 'native');
 // eslint-disable-next-line @typescript-eslint/no-require-imports -- what the scripts use, too
-const { nativeHash } = require(path.join(root, 'scripts', 'native-hash.cjs')) as { nativeHash(compiler: string, more: unknown): string };
+const { nativeHash, objectsOf } = require(path.join(root, 'scripts', 'native-hash.cjs')) as {
+  nativeHash(compiler: string, more: unknown): string;
+  objectsOf(sources: readonly string[]): readonly string[];
+};
 const compiler = process.env['CXX'] ?? 'c++';
 const sanitize = process.env['VKV_TEST_SANITIZE'];
 const common = ['-std=c++20', '-O1', '-fno-exceptions', '-fno-rtti', '-Wall', '-Wextra', '-Inative', '-I.', '-pthread'];
@@ -19,36 +22,64 @@ const version = spawnSync(compiler, ['--version'], { encoding: 'utf8' });
 export const hasCompiler = version.status === 0;
 export const isGcc = hasCompiler && version.stdout.includes('Free Software Foundation');
 
-/** Where programs are, by name. */
-const probes = new Map<string, string>();
-
-/** What is special about a program. */
-interface ProbeTraits {
+/** What a program is made of besides test/native/<name>.cc. */
+interface Probe {
+  /** Sources of native/sources.txt whose paths start with one of these. */
+  readonly sources: readonly string[];
   /** Flags for its own file alone, which the linker does not see. */
   readonly instrumented?: readonly string[];
   /** It runs a kernel's threads as stacks that it switches between, which sanitizers cannot follow: it is compiled without. */
   readonly switchesStacks?: boolean;
+  readonly needsGcc?: boolean;
 }
 
-/** The program of test/native/`name`.cc and the native sources whose paths start with one of `prefixes`, compiled unless it was. */
-export function compiledProbe(name: string, prefixes: readonly string[], { instrumented = [], switchesStacks = false }: ProbeTraits = {}): string {
+const probes = {
+  crc32c_probe: { sources: ['native/crc32c'] },
+  cuda_probe: { sources: ['native/cuda/', 'native/mock/'] },
+  host_probe: { sources: ['native/host/'] },
+  host_stream_probe: { sources: ['native/host/host_stream'] },
+  mock_probe: { sources: ['native/mock/', 'native/cuda/results.cc'] },
+  kernels_probe: { sources: ['kernels/cuda/launches.cc', 'kernels/reference.cc'], switchesStacks: true },
+  dense_probe: {
+    sources: ['kernels/cuda/launches.cc', 'kernels/dense/cuda/dense_launches.cc', 'kernels/dense/dense_reference.cc'], switchesStacks: true,
+  },
+  // Structures stay whole, and every read and write calls the program.
+  banks_probe: { sources: ['kernels/cuda/launches.cc'], instrumented: ['-fsanitize=thread', '-fno-tree-sra'], switchesStacks: true, needsGcc: true },
+} as const satisfies Readonly<Record<string, Probe>>;
+
+export type ProbeName = keyof typeof probes;
+
+/** Where programs are, by name. */
+const compiled = new Map<ProbeName, string>();
+
+/** The program, compiled unless it was: the runner compiles all of them before the tests (test/runner/build-natives.ts). */
+export function compiledProbe(name: ProbeName): string {
+  const { sources: prefixes, instrumented = [], switchesStacks = false }: Probe = probes[name];
   const flags = switchesStacks ? common : [...common, ...sanitizing];
-  const probe = probes.get(name) ?? path.join(folder, `${name}-${nativeHash(compiler, [flags, prefixes, instrumented]).slice(0, 16)}`);
-  probes.set(name, probe);
+  const probe = compiled.get(name) ?? path.join(folder, `${name}-${nativeHash(compiler, [flags, prefixes, instrumented]).slice(0, 16)}`);
+  compiled.set(name, probe);
   if (existsSync(probe)) return probe;
   const sources = readFileSync(path.join(root, 'native', 'sources.txt'), 'utf8').split(/\r?\n/)
     .filter((source) => prefixes.some((prefix) => source.startsWith(prefix)));
   mkdirSync(folder, { recursive: true });
   const made = `${probe}.${process.pid}`; // complete before it has its name
   if (instrumented.length > 0) run(compiler, [...flags, ...instrumented, '-c', `test/native/${name}.cc`, '-o', `${made}.o`]);
-  run(compiler, [...flags, instrumented.length > 0 ? `${made}.o` : `test/native/${name}.cc`, ...sources, '-o', made, '-ldl']);
+  // The addon's objects have its sanitizers.
+  const shared = switchesStacks && sanitizing.length > 0 ? sources : objectsOf(sources);
+  run(compiler, [...flags, instrumented.length > 0 ? `${made}.o` : `test/native/${name}.cc`, ...shared, '-o', made, '-ldl']);
   renameSync(made, probe);
   return probe;
 }
 
+/** Programs that can be compiled here. */
+export function probeNames(): readonly ProbeName[] {
+  const names = Object.keys(probes) as ProbeName[];
+  return names.filter((name) => hasCompiler && (isGcc || (probes[name] as Probe).needsGcc !== true));
+}
+
 /** The lines that it prints. */
-export function runProbe(name: string, prefixes: readonly string[], args: readonly string[] = [], traits: ProbeTraits = {}): readonly string[] {
-  return run(compiledProbe(name, prefixes, traits), args).trimEnd().split('\n');
+export function runProbe(name: ProbeName, args: readonly string[] = []): readonly string[] {
+  return run(compiledProbe(name), args).trimEnd().split('\n');
 }
 
 function run(command: string, args: readonly string[]): string {

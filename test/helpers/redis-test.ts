@@ -1,10 +1,11 @@
 // Tests that need redis-server: skipped by name where it is not installed.
 
-import test, { type ExecutionContext } from 'ava';
+import test, { type ExecutionContext, type TestFn } from 'ava';
 
 import { hasRedis } from './redis-server.js';
 
-export function redisTest(title: string, run: (t: ExecutionContext) => Promise<void>): void {
-  if (hasRedis) test(title, run);
+/** `declare` stands for `test`: `slow('why')`. */
+export function redisTest(title: string, run: (t: ExecutionContext) => Promise<void>, declare = test as TestFn): void {
+  if (hasRedis) declare(title, run);
   else test.skip(`${title} (no redis-server)`, run);
 }

@@ -5,7 +5,7 @@ import test from 'ava';
 import { hasCompiler, runProbe } from '../helpers/native-probe.js';
 
 (hasCompiler ? test : test.skip)('a stream runs its commands in order, tells which failed, and drops, waits and ends as asked', (t) => {
-  t.deepEqual(runProbe('host_stream_probe', ['native/host/host_stream'], ['20000']), [
+  t.deepEqual(runProbe('host_stream_probe', ['20000']), [
     'order: 20000 commands, 0 wrong',
     'failure, ran: 1 2 3 5 6', // 4 was behind the failure, 5 is always run
     'failure, told: -1 2 -1',

@@ -1,5 +1,7 @@
 // The limits of the machine that belong to a whole process: kernel mappings and memory. Every host driver of every thread draws on
 // them, and an error has to come before the kernel's own answer, which is the end of the process.
+// Alone in its process: it lowers limits of the process.
+// Slow: it fills cgroups and mappings to their limits.
 
 import { spawnSync } from 'node:child_process';
 import { readFileSync } from 'node:fs';

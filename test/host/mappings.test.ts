@@ -1,4 +1,5 @@
 // The host driver's count of kernel mappings, against /proc/self/maps, and what it refuses because of it.
+// Alone in its process: it takes the kernel mappings of the process.
 
 import { readFileSync } from 'node:fs';
 

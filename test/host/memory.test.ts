@@ -1,4 +1,5 @@
 // Where the host driver's memory is and is not: nothing behind reservations, pages that come and go, and the budget.
+// Alone in its process: it counts the memory of the process.
 
 import { readFileSync } from 'node:fs';
 import { constants, totalmem } from 'node:os';
@@ -8,6 +9,7 @@ import test from 'ava';
 import { withBench } from '../helpers/driver-bench.js';
 import { hostDriver, openHost } from '../helpers/drivers.js';
 import { kernelMappings, pageFileBytes, peek } from '../helpers/process-memory.js';
+import { slow } from '../runner/slow.js';
 
 const { EINTR, ENOSPC } = constants.errno;
 
@@ -72,7 +74,7 @@ test.serial('a page that outlives its reservation takes no place from the next o
   });
 });
 
-test.serial('reading where nothing is mapped takes no memory', (t) => {
+slow('touches much memory')('reading where nothing is mapped takes no memory', (t) => {
   withBench(t, hostDriver, (bench) => {
     const address = bench.reserve(1024);
     // Kernels without a shared page of zeros take memory for any read of memory that was never written.

@@ -1,4 +1,5 @@
 // The host driver and the process around it: forks, programs it starts, and limits it was started with.
+// Alone in its process: it changes signals and descriptors of the process.
 
 import { spawnSync } from 'node:child_process';
 import { release } from 'node:os';

@@ -1,6 +1,6 @@
-// `node child.js <export> <driver> <seed>`: the cases of one export, in an order of the seed's. It says each case before it comes, so
-// that a crash has a name, lists what it found, and ends by itself: with 1 when it found something. Where there are two drivers each has
-// every other case, since few depend on the driver; with VKV_TEST_SCALE above 1 each has all.
+// `node child.js <driver> <seed> <part> <export>…`: cases of these exports, in an order of the seed's, a part of 1 of each method's.
+// It says each case before it comes, so that a crash has a name, lists what it found, and ends by itself: with 1 when it found
+// something. Where there are two drivers each has every other case, since few depend on the driver.
 
 import { writeSync } from 'node:fs';
 
@@ -10,12 +10,9 @@ import { findingOf, settle } from './judge.js';
 import { hostOnly, table, type Call, type Row } from './table.js';
 import { World } from './world.js';
 
-const [name = '', on = '', seed = '0'] = process.argv.slice(2);
+const [on = '', seed = '0', part = '1', ...names] = process.argv.slice(2);
 /** Cases in one world, as long as all are refused. */
 const mostCases = 40;
-/** The part of all cases that is tried, of a seed's choice: less under sanitizers. */
-const wished = Number(process.env['VKV_TEST_SCALE'] ?? 1);
-const scale = Math.min(1, wished);
 const findings = new Map<string, number>();
 
 let world: World | undefined;
@@ -55,7 +52,7 @@ async function callOf(row: Row, title: string): Promise<Call> {
   }
 }
 
-async function run(row: Row, method: string, { title: what, arm }: Case): Promise<void> {
+async function run(name: string, row: Row, method: string, { title: what, arm }: Case): Promise<void> {
   const title = `${name}.${method} ${what}`;
   writeSync(1, `${title}\n`);
   const { run, meant } = await callOf(row, title);
@@ -84,8 +81,7 @@ async function run(row: Row, method: string, { title: what, arm }: Case): Promis
   }
 }
 
-async function main(): Promise<void> {
-  const random = new Random(Number(seed));
+async function runAll(name: string, random: Random): Promise<void> {
   for (const [method, row] of Object.entries(table[name]!)) {
     if (row === null || (on === 'mock' && hostOnly.has(name))) continue;
     const call = await callOf(row, method);
@@ -95,15 +91,20 @@ async function main(): Promise<void> {
       if (method !== 'new') find(`${name}.${method}`, `refuses what is meant: ${(error as Error).message}`);
     }
     await endWorld(method);
-    const all = casesOf(call.meant).filter((_, at) => wished > 1 || hostOnly.has(name) || (at % 2 === 0) === (on === 'host'));
-    const enough = all.length - Math.ceil(all.length * scale);
+    const all = casesOf(call.meant).filter((_, at) => hostOnly.has(name) || (at % 2 === 0) === (on === 'host'));
+    const enough = all.length - Math.ceil(all.length * Number(part));
     for (let left = all.length; left > enough; left -= 1) {
       const at = random.integer(left);
-      await run(row, method, all[at]!);
+      await run(name, row, method, all[at]!);
       all[at] = all[left - 1]!;
     }
   }
   await endWorld('the end');
+}
+
+async function main(): Promise<void> {
+  const random = new Random(Number(seed));
+  for (const name of names) await runAll(name, random);
   for (const finding of [...findings.keys()].slice(0, 40)) process.stderr.write(`${finding}\n`);
   if (findings.size > 40) process.stderr.write(`and ${findings.size - 40} more\n`);
   process.exitCode = findings.size === 0 ? 0 : 1;

@@ -1,9 +1,10 @@
 // Nothing that a caller passes ends the process, hangs it, or leaves it changed after an error: every exported function and method,
-// every argument, every hostile value; each export in a process of its own, which must end by itself.
+// every argument, every hostile value, in processes that must end by themselves. `npm test` tries a twentieth of all cases, `test:all` a
+// fourth, another one each time; `test:release` tries all.
 
 import { spawn } from 'node:child_process';
 import { mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs';
-import { availableParallelism, tmpdir } from 'node:os';
+import { tmpdir } from 'node:os';
 import * as path from 'node:path';
 
 import test from 'ava';
@@ -15,6 +16,8 @@ import * as server from 'virtual-kv/server';
 import * as testing from 'virtual-kv/testing';
 
 import { seedOf } from '../helpers/seed.js';
+import { declareSlow } from '../runner/measure.js';
+import { sampleSeed, scale, tier } from '../runner/tier.js';
 import { hostOnly, table } from './table.js';
 
 const dist = path.resolve(__dirname, '../../dist');
@@ -27,6 +30,11 @@ const limitMs = 110_000;
 /** Under a leak checker: what the caller's own buffers leave when they are cut off is not ours. */
 const env = { ...process.env, ASAN_OPTIONS: `${process.env['ASAN_OPTIONS'] ?? ''}:detect_leaks=0` };
 
+const part = { quick: 1 / 20, all: 1 / 4, release: 1 }[tier] * Math.min(1, tier === 'quick' ? 1 : scale);
+/** Of exports, each with a process of its own. */
+const groups = 4;
+const dear = declareSlow(test, 'a process with worlds of every export', false);
+
 interface End {
   readonly code: number | null;
   readonly signal: NodeJS.Signals | null;
@@ -35,21 +43,10 @@ interface End {
   readonly last: string | undefined;
 }
 
-/** As many processes at once as there are processors, so that the limit says something. */
-const lanes = Array.from({ length: availableParallelism() }, () => Promise.resolve());
-let next = 0;
-
-function inLane<T>(work: () => Promise<T>): Promise<T> {
-  const lane = next++ % lanes.length;
-  const done = lanes[lane]!.then(work);
-  lanes[lane] = done.then(() => {}, () => {});
-  return done;
-}
-
-function run(name: string, on: string, seed: number): Promise<End> {
+function run(names: readonly string[], on: string, seed: number): Promise<End> {
   return new Promise((resolve, reject) => {
     // Node 20 can hang at exit while a compiling thread of V8 waits for a garbage collection.
-    const started = spawn(process.execPath, ['--no-concurrent-recompilation', child, name, on, String(seed)], { stdio: ['ignore', 'pipe', 'pipe'], env, cwd });
+    const started = spawn(process.execPath, ['--no-concurrent-recompilation', child, on, String(seed), String(part), ...names], { stdio: ['ignore', 'pipe', 'pipe'], env, cwd });
     const timer = setTimeout(() => started.kill('SIGKILL'), limitMs);
     let errors = '';
     let said = '';
@@ -66,14 +63,17 @@ function run(name: string, on: string, seed: number): Promise<End> {
   });
 }
 
-for (const name of Object.keys(table)) {
-  for (const on of ['mock', 'host'] as const) {
-    if (on === 'mock' && hostOnly.has(name)) continue;
-    if (Object.values(table[name]!).every((row) => row === null)) continue;
-    const seed = seedOf(`${name} ${on}`);
-    test(`${name} refuses wrong arguments, or does what was asked (${on}, seed ${seed})`, async (t) => {
-      t.timeout(60 * 60_000); // most of it waiting for its turn
-      t.deepEqual(await inLane(() => run(name, on, seed)), { code: 0, signal: null, errors: '', last: undefined });
+const hasCases = (name: string, on: 'mock' | 'host'): boolean =>
+  !(on === 'mock' && hostOnly.has(name)) && Object.values(table[name]!).some((row) => row !== null);
+
+for (const on of ['mock', 'host'] as const) {
+  const names = Object.keys(table).filter((name) => hasCases(name, on));
+  for (let group = 0; group < groups; group += 1) {
+    const seed = seedOf(`hostile ${on} ${group} ${sampleSeed}`);
+    const of = names.filter((_, at) => at % groups === group);
+    dear(`calls refuse wrong arguments, or do what was asked (${on}, group ${group + 1} of ${groups}, seed ${seed}): ${of[0]} …`, async (t) => {
+      t.timeout(60 * 60_000);
+      t.deepEqual(await run(of, on, seed), { code: 0, signal: null, errors: '', last: undefined }, `seed ${seed}, exports ${of.join(' ')}`);
     });
   }
 }

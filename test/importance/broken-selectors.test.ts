@@ -11,6 +11,7 @@ import { PlainTier } from '../cache/tiers/plain-tier.js';
 import { difference, mostLikely } from '../helpers/logits.js';
 import { seedOf } from '../helpers/seed.js';
 import { SelectionWorld, sizes } from './selection-world.js';
+import { slow } from '../runner/slow.js';
 
 const seed = seedOf('wrong selectors');
 const right: LayerQueries = { queries: new Float32Array(sizes.queryHeads * sizes.headDim).fill(0.1), queryHeads: sizes.queryHeads };
@@ -82,7 +83,7 @@ test('what a selector throws that is no error, or nothing, is a failure all the 
   await world.close();
 });
 
-test('a selector is read once, when it is given: what it says of itself later changes nothing', async (t) => {
+slow('many selectors')('a selector is read once, when it is given: what it says of itself later changes nothing', async (t) => {
   const { world, text } = await worldOf(t);
   const kinds = ['nothing', 'probe-keys', 'keys'] as const;
   for (const looksAt of kinds) {
@@ -106,7 +107,7 @@ test('a selector is read once, when it is given: what it says of itself later ch
   await world.close();
 });
 
-test('a selector may choose fewer tokens than it was asked for, none, and more; what it does to its array afterwards changes nothing', async (t) => {
+slow('many selectors')('a selector may choose fewer tokens than it was asked for, none, and more; what it does to its array afterwards changes nothing', async (t) => {
   const { world, text } = await worldOf(t);
   for (const looksAt of ['nothing', 'probe-keys', 'keys'] as const) {
     for (const chosen of [[], [7], Array.from({ length: 40 }, (_, token) => 2 * token)]) {

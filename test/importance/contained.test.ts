@@ -13,6 +13,7 @@ import { PlainTier } from '../cache/tiers/plain-tier.js';
 import { mostLikely } from '../helpers/logits.js';
 import { seedOf } from '../helpers/seed.js';
 import { SelectionWorld, sizes } from './selection-world.js';
+import { slow } from '../runner/slow.js';
 
 const seed = seedOf('contained selections');
 const selection = { ratio: 0.2, selector: firstAndLast() };
@@ -125,7 +126,7 @@ test(`text that tiers have lost since is computed by an exact sequence (seed ${s
   await world.close();
 });
 
-test(`through a scheduler: a request with a selection is sooner told, those beside it are exact, and all of them are when a tier loses text (seed ${seed})`, async (t) => {
+slow('a random world of selections')(`through a scheduler: a request with a selection is sooner told, those beside it are exact, and all of them are when a tier loses text (seed ${seed})`, async (t) => {
   const random = new Random(seed + 4);
   const tier = new PlainTier('mine');
   const world = new SelectionWorld(t, random, { tiers: [tier] });

@@ -12,6 +12,7 @@ import { PlainTier } from '../cache/tiers/plain-tier.js';
 import { deadlineMs } from '../helpers/patient.js';
 import { seedOf } from '../helpers/seed.js';
 import { MiB, SelectionWorld, sizes, type SelectionWorldOptions } from './selection-world.js';
+import { slow } from '../runner/slow.js';
 
 const seed = seedOf('device placement');
 const blockTokens = 16;
@@ -257,7 +258,7 @@ test('closing the tiers does not wait for text that is brought', async (t) => {
   await world.close();
 });
 
-test(`exact requests get exact bytes while text comes and goes by score (seed ${seed})`, async (t) => {
+slow('many texts that come and go')(`exact requests get exact bytes while text comes and goes by score (seed ${seed})`, async (t) => {
   const random = new Random(seed);
   const texts = Array.from({ length: 8 }, (_, letter) => textOf(letter + 1, 1 + letter % 4));
   const world = await open(t, texts, { poolRows: 3, slots: 3 });

@@ -17,6 +17,7 @@ import { difference } from '../helpers/logits.js';
 import { seedOf } from '../helpers/seed.js';
 import { folderOf } from '../helpers/temporary-folder.js';
 import { SelectionWorld, sizes } from './selection-world.js';
+import { slow } from '../runner/slow.js';
 
 const seed = seedOf('meddled selections');
 const selection = { ratio: 0.2, selector: firstAndLast() };
@@ -56,7 +57,7 @@ const kinds: Readonly<Record<string, (directory: string) => Tier>> = {
   'a tier that reads blocks whole': () => new PlainTier('mine'),
 };
 for (const [kind, tierOf] of Object.entries(kinds)) {
-  test(`${kind}: no choice of a selector has stored text forgotten, and one of another realm counts`, async (t) => {
+  slow('a disk that is damaged again and again')(`${kind}: no choice of a selector has stored text forgotten, and one of another realm counts`, async (t) => {
     const directory = mkdtempSync(path.join(tmpdir(), 'vkv-misuse-'));
     t.teardown(() => { rmSync(directory, { recursive: true, force: true }); });
     const { world, text } = await worldOf(t, tierOf(directory));
@@ -158,7 +159,7 @@ test('queries are those that the engine handed over, whatever becomes of their m
   await world.close();
 });
 
-test(`bytes of a disk that change in the middle of a selection are found, or are of no chosen token (seed ${seed})`, async (t) => {
+slow('a disk that is damaged again and again')(`bytes of a disk that change in the middle of a selection are found, or are of no chosen token (seed ${seed})`, async (t) => {
   const random = new Random(seed);
   const directory = folderOf(t);
   const { world, text } = await worldOf(t, diskTier({ directory, bytes: 2 ** 26, admit: 'all', durability: 'none', chunkBytes: 4096 }));

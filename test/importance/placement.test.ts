@@ -10,6 +10,7 @@ import type { OpenTier } from '#internal/tiers/open-tier.js';
 import { folderOf } from '../helpers/temporary-folder.js';
 import { SelectionWorld, sizes } from './selection-world.js';
 import { seedOf } from '../helpers/seed.js';
+import { slow } from '../runner/slow.js';
 
 const seed = seedOf('placement');
 const blockTokens = 16;
@@ -100,7 +101,7 @@ for (const [keeps, uses] of [['frequent', 4], ['recent', 2]] as [TierKeeping, nu
   });
 }
 
-test(`every reader gets the same bytes while blocks come and go, and nothing is written for those that go (seed ${seed})`, async (t) => {
+slow('many texts on a disk')(`every reader gets the same bytes while blocks come and go, and nothing is written for those that go (seed ${seed})`, async (t) => {
   const random = new Random(seed);
   const texts = Array.from({ length: 6 }, (_, letter) => textOf(letter + 1, 3 * blockTokens + 1));
   const world = await open(t, texts, hostTier({ bytes: 5 * oneBlock, keeps: 'important' }));
@@ -151,7 +152,7 @@ test('a block that comes with a bit flipped is not put into another tier, and go
   await world.close();
 });
 
-test('a tier whose properties throw costs no request its selection: what memory keeps and reorders are hints', async (t) => {
+slow('many texts on a disk')('a tier whose properties throw costs no request its selection: what memory keeps and reorders are hints', async (t) => {
   for (const name of ['borrow', 'chunkBytes', 'reorder']) {
     let isThrowing = false;
     const throwing = (directory: string): Tier => new Proxy(disk(directory), { get: (target, property) => {

@@ -13,6 +13,7 @@ import { seedOf } from '../helpers/seed.js';
 import { folderOf } from '../helpers/temporary-folder.js';
 import { MiB, SelectionWorld, sizes } from './selection-world.js';
 import { deadlineMs } from '../helpers/patient.js';
+import { slow } from '../runner/slow.js';
 
 const seed = seedOf('reordered reads');
 const disk = (directory: string): Tier => diskTier({ directory, bytes: 64 * MiB, admit: 'all', chunkBytes: 4096, durability: 'none' });
@@ -21,7 +22,7 @@ const disk = (directory: string): Tier => diskTier({ directory, bytes: 64 * MiB,
 const scatteredOf = (tokens: number): Int32Array => Int32Array.from({ length: Math.ceil(tokens / 16) }, (_, index) => 16 * index);
 const selection = { ratio: 1 / 16, selector: { name: 'scattered', looksAt: 'nothing', select: ({ tokens }) => scatteredOf(tokens) } satisfies TokenSelector };
 
-test(`two texts that part in the middle of a reordered block are exact, and so is what is selected of each (seed ${seed})`, async (t) => {
+slow('reorders again and again')(`two texts that part in the middle of a reordered block are exact, and so is what is selected of each (seed ${seed})`, async (t) => {
   const random = new Random(seed);
   const world = new SelectionWorld(t, random, { tiers: [disk(folderOf(t))], blockTokens: 256, reorderAfter: 0 });
   const { cache, cache: { prefixes } } = world;
@@ -58,7 +59,7 @@ test(`two texts that part in the middle of a reordered block are exact, and so i
   await world.close();
 });
 
-test(`requests that select of the same blocks while these are reordered again and again get the same bytes (seed ${seed})`, async (t) => {
+slow('reorders again and again')(`requests that select of the same blocks while these are reordered again and again get the same bytes (seed ${seed})`, async (t) => {
   const random = new Random(seed + 1);
   const headDim = 64;
   const world = new SelectionWorld(t, random, { tiers: [disk(folderOf(t))], blockTokens: 64, reorderAfter: 0, slots: 12, headDim });

@@ -17,6 +17,7 @@ import { removeFolder } from '../helpers/made-llama.js';
 import { seedOf } from '../helpers/seed.js';
 import { MiB, SelectionWorld, sizes } from './selection-world.js';
 import { deadlineMs } from '../helpers/patient.js';
+import { slow } from '../runner/slow.js';
 
 const seed = seedOf('reordering');
 /** Rows of 256 bytes: a chunk of 4 KiB has 16, a stripe of a whole block 16 chunks. */
@@ -121,7 +122,7 @@ test(`once layers and requests agree, a selection reads at most 1.2 times the by
   await world.close();
 });
 
-test(`blocks are reordered by themselves behind so many selections, in the background, and no byte is another (seed ${seed})`, async (t) => {
+slow('reorders in the background')(`blocks are reordered by themselves behind so many selections, in the background, and no byte is another (seed ${seed})`, async (t) => {
   for (const reorderAfter of [4, 7, 0]) {
     const random = new Random(seed);
     const world = new SelectionWorld(t, random, { tiers: [hostTier({ bytes: 4096 }), disk(t)], blockTokens, reorderAfter });

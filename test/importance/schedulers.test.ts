@@ -15,6 +15,7 @@ import type { PlainSelection } from '../helpers/plain-llama.js';
 import { seedOf } from '../helpers/seed.js';
 import { folderOf } from '../helpers/temporary-folder.js';
 import { choiceOf, MiB, noted, SelectionWorld, sizes } from './selection-world.js';
+import { slow } from '../runner/slow.js';
 
 const seed = seedOf('scheduled selections');
 const storedTokens = 80;
@@ -76,7 +77,7 @@ function areGreedy({ plain }: SelectionWorld, prompt: Int32Array, tokens: Int32A
 }
 
 for (const [name, serve] of Object.entries(schedulers)) {
-  test(`${name}: tokens of a request with a selection are a model's that sees the selected ones, and those of requests beside it are exact (seed ${seed})`, async (t) => {
+  slow('runs a model with selections')(`${name}: tokens of a request with a selection are a model's that sees the selected ones, and those of requests beside it are exact (seed ${seed})`, async (t) => {
     const random = new Random(seed);
     const disk = diskTier({ directory: folderOf(t), bytes: 64 * MiB, admit: 'all', durability: 'none' });
     const world = new SelectionWorld(t, random, { tiers: [disk], slots: 8 });
@@ -115,7 +116,7 @@ for (const [name, serve] of Object.entries(schedulers)) {
   });
 }
 
-test(`a prompt that is computed in chunks is selected for by its first (seed ${seed})`, async (t) => {
+slow('runs a model with selections')(`a prompt that is computed in chunks is selected for by its first (seed ${seed})`, async (t) => {
   const random = new Random(seed + 1);
   const world = new SelectionWorld(t, random, { tiers: [new PlainTier('mine')] });
   const text = textOf(random, storedTokens + 40);

@@ -14,6 +14,7 @@ import { seedOf } from '../helpers/seed.js';
 import { folderOf } from '../helpers/temporary-folder.js';
 import { choiceOf, MiB, noted, SelectionWorld, sizes } from './selection-world.js';
 import { deadlineMs } from '../helpers/patient.js';
+import { slow } from '../runner/slow.js';
 
 const seed = seedOf('selections');
 
@@ -70,7 +71,7 @@ const asked = [
 for (const [name, tierOf] of Object.entries(tiersOf)) {
   for (const { selector, heads } of asked) {
     const title = `${selector.name}, heads ${heads}, from ${name}`;
-    test(`${title}: the selection and the logits are those of a model that has everything (seed ${seed})`, async (t) => {
+    slow('runs a model with selections')(`${title}: the selection and the logits are those of a model that has everything (seed ${seed})`, async (t) => {
       const random = new Random(seed + 1);
       const world = new SelectionWorld(t, random, { tiers: [tierOf(folderOf(t))], heads });
       await world.cache.prefixes.tiers!.ready();

@@ -1,4 +1,5 @@
 // The PTX that comes with the package, as ptxas assembles it: what the driver of a GPU will do with it when the kernels are loaded.
+// Slow: it assembles every kernel.
 
 import { execFile, spawnSync } from 'node:child_process';
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';

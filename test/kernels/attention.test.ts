@@ -8,14 +8,15 @@ import { native } from '#internal/device/native.js';
 import { Random } from '#internal/base/random.js';
 import { KernelWorld, type WorldOptions } from '../helpers/kernel-world.js';
 import { seedOf } from '../helpers/seed.js';
+import { slow } from '../runner/slow.js';
+import { scale } from '../runner/tier.js';
 
-const scale = Number(process.env['VKV_TEST_SCALE'] ?? 1);
 const dtypes: readonly RowDtype[] = ['float32', 'float16', 'bfloat16'];
 const instructions = native().cpuInstructions as readonly Instructions[];
 
 for (const vectors of instructions) {
   const seed = seedOf(`attention ${vectors}`);
-  test(`random steps of random shapes match plain attention, with ${vectors} (seed ${seed})`, (t) => {
+  slow('random steps of random shapes')(`random steps of random shapes match plain attention, with ${vectors} (seed ${seed})`, (t) => {
     const random = new Random(seed);
     const pick = <T>(choices: readonly T[]): T => choices[random.integer(choices.length)]!;
     for (let round = 0; round < 25 * scale; round += 1) {
@@ -58,7 +59,7 @@ for (const length of [0, 1, 2, 15, 16, 17, 63, 64, 65, 127, 255, 511]) {
 }
 
 for (const threads of [1, 2, 3, 4, 8]) {
-  test(`one long sequence is split over ${threads} threads and merged to the same answer`, (t) => {
+  slow('random steps of random shapes')(`one long sequence is split over ${threads} threads and merged to the same answer`, (t) => {
     const driver = Driver.open('host');
     const world = new KernelWorld(t, driver, new Random(threads), {
       layers: 1, kvHeads: 2, group: 4, dim: 32, maxTokens: 4096, kernels: { threads },

@@ -11,8 +11,8 @@ import { MockDevice } from 'virtual-kv/testing';
 import { Random } from '#internal/base/random.js';
 import { nativeOf } from '../helpers/native-of.js';
 import { seedOf } from '../helpers/seed.js';
+import { scale } from '../runner/tier.js';
 
-const scale = Number(process.env['VKV_TEST_SCALE'] ?? 1);
 const pageBytes = 65_536;
 const shape = { layers: 2, kvHeads: 2, headDim: 64, dtype: 'float16' } as const;
 const queryHeads = 8;

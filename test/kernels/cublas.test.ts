@@ -12,8 +12,8 @@ import { failCublas, fakeCublas } from '../helpers/fake-cublas.js';
 import { roundTo, toRows } from '../helpers/floats.js';
 import { hasCompiler } from '../helpers/native-probe.js';
 import { seedOf } from '../helpers/seed.js';
+import { scale } from '../runner/tier.js';
 
-const scale = Number(process.env['VKV_TEST_SCALE'] ?? 1);
 const dtypes: readonly RowDtype[] = ['float32', 'float16', 'bfloat16'];
 const pageBytes = 65_536;
 const cublasTest = hasCompiler ? test.serial : test.serial.skip; // serial: a fault is in the environment

@@ -9,10 +9,10 @@ import { Random } from '#internal/base/random.js';
 import { cudaDriver } from '../helpers/drivers.js';
 import { kernelShapes } from '../helpers/kernel-shapes.js';
 import { KernelWorld } from '../helpers/kernel-world.js';
+import { scale } from '../runner/tier.js';
 
 const why = cudaDriver.whyAbsent?.();
 const dtypes: readonly RowDtype[] = ['float32', 'float16', 'bfloat16'];
-const scale = Number(process.env['VKV_TEST_SCALE'] || 1);
 const devicePageBytes = 2 * 2 ** 20;
 // Fewer where it is simulated, which is slow; scripts/gpu/plan.mjs names the same ones.
 const shapes = kernelShapes.filter((_, index) => index % Math.max(1, Math.round(0.4 / scale)) === 0);

@@ -11,8 +11,8 @@ import { DenseWorld } from '../helpers/dense-world.js';
 import { DeviceFloats } from '../helpers/device-floats.js';
 import { nativeOf } from '../helpers/native-of.js';
 import { seedOf } from '../helpers/seed.js';
+import { scale } from '../runner/tier.js';
 
-const scale = Number(process.env['VKV_TEST_SCALE'] ?? 1);
 const tolerance = 1e-5;
 
 const openDevice = (options: MockDeviceOptions = {}): MockDevice =>

@@ -9,8 +9,8 @@ import { native } from '#internal/device/native.js';
 import { Random } from '#internal/base/random.js';
 import { roundTo, toRows } from '../helpers/floats.js';
 import { seedOf } from '../helpers/seed.js';
+import { scale } from '../runner/tier.js';
 
-const scale = Number(process.env['VKV_TEST_SCALE'] ?? 1);
 const dtypes: readonly RowDtype[] = ['float32', 'float16', 'bfloat16'];
 
 /** Random values of a type, as numbers. */

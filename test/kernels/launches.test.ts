@@ -15,8 +15,9 @@ import { Random } from '#internal/base/random.js';
 import { CacheBench } from '../helpers/cache.js';
 import { KernelWorld, pageBytes, type WorldOptions } from '../helpers/kernel-world.js';
 import { seedOf } from '../helpers/seed.js';
+import { slow } from '../runner/slow.js';
+import { scale } from '../runner/tier.js';
 
-const scale = Number(process.env['VKV_TEST_SCALE'] ?? 1);
 const dtypes: readonly RowDtype[] = ['float32', 'float16', 'bfloat16'];
 const root = path.resolve(__dirname, '..', '..');
 
@@ -27,7 +28,7 @@ const launchesOf = (device: MockDevice): number => device.callCounts().cuLaunchK
 
 for (const streams of ['immediate', 'manual'] as const) {
   const seed = seedOf(`launches ${streams}`);
-  test(`random steps of random shapes match plain attention (${streams} streams, seed ${seed})`, (t) => {
+  slow('random steps on the simulated device')(`random steps of random shapes match plain attention (${streams} streams, seed ${seed})`, (t) => {
     const random = new Random(seed);
     const pick = <T>(choices: readonly T[]): T => choices[random.integer(choices.length)]!;
     for (let round = 0; round < 15 * scale; round += 1) {

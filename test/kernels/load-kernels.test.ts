@@ -1,4 +1,5 @@
 // Loading the CUDA kernels on the simulated device, which takes an image by its version, its target and its entries.
+// Alone in its process: it changes the environment.
 
 import { writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';

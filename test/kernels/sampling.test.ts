@@ -10,8 +10,9 @@ import { randomSampler, rulesOf, greedy, uniformOf, type KnownSampler, type Samp
 import { draw } from '#internal/serving/plain-sampling.js';
 import { tokensWithinRounding } from '../helpers/sampling-borders.js';
 import { seedOf } from '../helpers/seed.js';
+import { slow } from '../runner/slow.js';
+import { scale } from '../runner/tier.js';
 
-const scale = Number(process.env['VKV_TEST_SCALE'] ?? 1);
 const seed = seedOf('native sampling');
 const instructions = (['avx512', 'avx2', 'portable'] as const)
   .filter((name) => new (native().NativeSampling)({ threads: 1, instructions: name }).target() === name);
@@ -108,7 +109,7 @@ for (const name of instructions) {
   });
 }
 
-test('the same tokens are chosen with every number of threads and all instructions', (t) => {
+slow('all thread counts and instructions')('the same tokens are chosen with every number of threads and all instructions', (t) => {
   const random = new Random(seed);
   const vocabulary = 40_000;
   const rows = 6;

@@ -5,15 +5,16 @@ import test from 'ava';
 
 import { seedOf } from '../helpers/seed.js';
 import { hasCompiler, isGcc, runProbe } from '../helpers/native-probe.js';
+import { scale } from '../runner/tier.js';
+import { slow } from '../runner/slow.js';
 
-const scale = Number(process.env['VKV_TEST_SCALE'] ?? 1);
 const run = hasCompiler ? test : test.skip;
 const seed = seedOf('kernel sources');
 
 run(`every CUDA kernel does what its reference does, thread by thread (seed ${seed})`, (t) => {
   t.timeout(300_000);
   const rounds = Math.max(2, Math.round(15 * scale));
-  const lines = runProbe('kernels_probe', ['kernels/cuda/launches.cc', 'kernels/reference.cc'], [String(seed), String(rounds)], { switchesStacks: true });
+  const lines = runProbe('kernels_probe', [String(seed), String(rounds)]);
   t.true(lines.length > 3);
   for (const line of lines) t.regex(line, /^vkv_\w+ \d+ ok$/);
 });
@@ -21,16 +22,14 @@ run(`every CUDA kernel does what its reference does, thread by thread (seed ${se
 run(`so does every CUDA kernel of the dense arithmetic, and a row is the same in any company (seed ${seed})`, (t) => {
   t.timeout(300_000);
   const rounds = Math.max(2, Math.round(30 * scale));
-  const sources = ['kernels/cuda/launches.cc', 'kernels/dense/cuda/dense_launches.cc', 'kernels/dense/dense_reference.cc'];
-  const lines = runProbe('dense_probe', sources, [String(seed), String(rounds)], { switchesStacks: true });
+  const lines = runProbe('dense_probe', [String(seed), String(rounds)]);
   t.true(lines.length > 8);
   for (const line of lines) t.regex(line, /^vkv_\w+ \d+ ok$/);
 });
 
-(isGcc ? test : test.skip)('no access of a warp to shared memory waits for a bank in prefill (needs GCC)', (t) => {
+(isGcc ? slow('runs every access of a warp') : test.skip)('no access of a warp to shared memory waits for a bank in prefill (needs GCC)', (t) => {
   t.timeout(300_000);
-  // Structures stay whole, and every read and write calls the program.
-  const lines = runProbe('banks_probe', ['kernels/cuda/launches.cc'], [], { instrumented: ['-fsanitize=thread', '-fno-tree-sra'], switchesStacks: true });
+  const lines = runProbe('banks_probe');
   t.is(lines.length, 9);
   for (const line of lines) t.regex(line, /^vkv_prefill_\w+ \d+ [1-9]\d{3,} 0$/, 'kernel, dim, accesses, turns of the worst beyond the fewest');
 });

@@ -5,6 +5,7 @@ import { dtypes } from '#internal/base/dtypes.js';
 import type { ModelShape } from '#internal/layout/model-shape.js';
 import { Random } from '#internal/base/random.js';
 import { seedOf } from '../helpers/seed.js';
+import { slow } from '../runner/slow.js';
 
 const KiB = 1024;
 const MiB = 1024 * KiB;
@@ -151,7 +152,7 @@ test('sizes beyond exact integers are refused, with the numbers', (t) => {
   t.throws(() => layoutOf(yi34b, { slots: 1_000_000, maxTokens: 100_000_000 }), { code: 'KV_OUT_OF_ADDRESS_SPACE' });
 });
 
-test('a model of very many layers has a layout', (t) => {
+slow('a model of very many layers')('a model of very many layers has a layout', (t) => {
   t.is(layoutOf({ layers: 2 ** 16, kvHeads: 1, headDim: 1, dtype: 'int8' }, { slots: 1, maxTokens: 1 }).reservations.length, 2 ** 17);
 });
 

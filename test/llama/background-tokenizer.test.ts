@@ -13,6 +13,7 @@ import { LlamaTokenizer } from '#internal/llama/tokenizer.js';
 import { TokenizerThread } from '#internal/llama/tokenizer-thread.js';
 import { seedOf } from '../helpers/seed.js';
 import { folderOf } from '../helpers/temporary-folder.js';
+import { slow } from '../runner/slow.js';
 
 const seed = seedOf('background tokenizer');
 const storyteller = path.resolve(__dirname, '..', '..', 'examples', 'llama', 'storyteller');
@@ -24,7 +25,7 @@ function textOf(random: Random, count: number): string {
   return Array.from({ length: count }, () => pieces[random.integer(pieces.length)]!).join('');
 }
 
-test(`long and short texts have the tokens that they have on the JavaScript thread, many at once (seed ${seed})`, async (t) => {
+slow('starts processes, or tokenizes long texts')(`long and short texts have the tokens that they have on the JavaScript thread, many at once (seed ${seed})`, async (t) => {
   const random = new Random(seed);
   await using background = new BackgroundTokenizer({ tokenizer, minBackgroundCharacters: 40 });
   const texts = Array.from({ length: 300 }, () => textOf(random, 1 + random.integer(60)));
@@ -52,7 +53,7 @@ test('texts are answered in their order, and a short one does not wait behind a 
   t.deepEqual(order, ['short', 'longest', 'long', 'longer']);
 });
 
-test('a text that is given up ends at once, whether it waits or is under way, and the others go on', async (t) => {
+slow('starts processes, or tokenizes long texts')('a text that is given up ends at once, whether it waits or is under way, and the others go on', async (t) => {
   await using background = new BackgroundTokenizer({ tokenizer, minBackgroundCharacters: 1 });
   const text = 'a fox and a ball. '.repeat(2_000);
   const first = new AbortController();
@@ -126,7 +127,7 @@ const endings: Readonly<Record<string, { readonly script: string; readonly statu
   'that exits meanwhile exits': { script: "background.encode(text); setImmediate(() => process.exit(7))", status: 7, stdout: '' },
 };
 for (const [name, { script, status, stdout }] of Object.entries(endings)) {
-  test(`a process ${name}`, (t) => {
+  slow('starts processes, or tokenizes long texts')(`a process ${name}`, (t) => {
     const program = `import { BackgroundTokenizer, LlamaTokenizer } from 'virtual-kv/llama';
       const background = new BackgroundTokenizer({ tokenizer: new LlamaTokenizer(${JSON.stringify(storyteller)}) });
       const text = 'a fox and a ball. '.repeat(3_000);

@@ -15,6 +15,7 @@ import { pageBytes, randomText, shapeOf, vocabularyTokens } from '../helpers/lla
 import { removeFolder, writeLlama, randomLlama } from '../helpers/made-llama.js';
 import { hasCompiler } from '../helpers/native-probe.js';
 import { seedOf } from '../helpers/seed.js';
+import { slow } from '../runner/slow.js';
 
 const seed = seedOf('captured llama');
 const folder = writeLlama(randomLlama(new Random(seed), shapeOf('per-layer', 2, 4, 2)));
@@ -44,7 +45,7 @@ async function generate(
 }
 
 for (const streams of ['immediate', 'manual'] as const) {
-  test(`captured steps give the tokens of queued ones while sequences come, share rows, grow and end (${streams} streams, seed ${seed})`, async (t) => {
+  slow('runs models on the simulated device')(`captured steps give the tokens of queued ones while sequences come, share rows, grow and end (${streams} streams, seed ${seed})`, async (t) => {
     const random = new Random(seed);
     const shared = randomText(random, 60);
     const requests = Array.from({ length: 14 }, (): GenerationRequest => ({
@@ -154,7 +155,7 @@ test('a replay that fails is over, and the next one is right', async (t) => {
   close();
 });
 
-(hasCompiler ? test : test.skip)('with cuBLAS decoding is captured', async (t) => {
+(hasCompiler ? slow('runs models on the simulated device') : test.skip)('with cuBLAS decoding is captured', async (t) => {
   const byCublas = new LlamaModel(folder, { cublas: fakeCublas(), workspaceBytes: pageBytes });
   const device = openDevice();
   const { engine, pass, close } = scene(device, 1, { model: byCublas });

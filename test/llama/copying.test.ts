@@ -10,6 +10,7 @@ import { copyingLlama, startToken, vocabularyTokens } from '../helpers/copying-l
 import { LlamaWorld, type Member } from '../helpers/llama-world.js';
 import { mostLikely } from '../helpers/logits.js';
 import { seedOf } from '../helpers/seed.js';
+import { slow } from '../runner/slow.js';
 
 /** `count` different tokens in random order. */
 function differentTokens(random: Random, count: number): number[] {
@@ -23,7 +24,7 @@ function differentTokens(random: Random, count: number): number[] {
 
 for (const layout of layoutKinds) {
   const seed = seedOf(`copying ${layout}`);
-  test(`answers are copied out of the cache as they stand in the text, ${layout} (seed ${seed})`, async (t) => {
+  slow('runs models')(`answers are copied out of the cache as they stand in the text, ${layout} (seed ${seed})`, async (t) => {
     const random = new Random(seed);
     const { made, logitsOf } = copyingLlama(random);
     const world = new LlamaWorld(t, made, { layout, maxTokens: 300 });

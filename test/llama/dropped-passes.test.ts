@@ -16,6 +16,7 @@ import { nativeOf } from '../helpers/native-of.js';
 import { pageBytes, randomText } from '../helpers/llama-shapes.js';
 import { randomLlama, removeFolder, writeLlama } from '../helpers/made-llama.js';
 import { seedOf } from '../helpers/seed.js';
+import { slow } from '../runner/slow.js';
 
 const seed = seedOf('dropped passes');
 const layers = 19;
@@ -143,7 +144,7 @@ test('an engine that is closed in the middle of a pass, and then its scheduler, 
   scene.close();
 });
 
-test(`requests that are cancelled at random, often all of them, leave right answers for the others (seed ${seed})`, async (t) => {
+slow('a random world of requests')(`requests that are cancelled at random, often all of them, leave right answers for the others (seed ${seed})`, async (t) => {
   const random = new Random(seed);
   const plain = new Scene();
   const requests = Array.from({ length: 6 }, (_, at) => ({ tokens: [...tokens.slice(0, 10 * (at % 3)), ...randomText(random, 5 + random.integer(80))], maxNewTokens: 4 }));

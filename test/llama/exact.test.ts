@@ -13,9 +13,9 @@ import { Scene } from '../helpers/llama-scene.js';
 import { pageBytes, randomText, shapeOf } from '../helpers/llama-shapes.js';
 import { randomLlama, removeFolder, writeLlama } from '../helpers/made-llama.js';
 import { seedOf } from '../helpers/seed.js';
+import { scale } from '../runner/tier.js';
 
 const seed = seedOf('exact results');
-const scale = Number(process.env['VKV_TEST_SCALE'] ?? 1);
 const dtypes: readonly RowDtype[] = ['float32', 'float16', 'bfloat16'];
 
 test(`an exact answer has one value, whatever was cached, in any company and cut in any way (seed ${seed})`, async (t) => {

@@ -15,6 +15,7 @@ import { randomLlama, removeFolder, writeLlama, type Json, type LlamaSizes } fro
 import { hasCompiler } from '../helpers/native-probe.js';
 import { PlainLlama } from '../helpers/plain-llama.js';
 import { seedOf } from '../helpers/seed.js';
+import { slow } from '../runner/slow.js';
 
 const sizes: LlamaSizes = {
   layers: 2, hidden: 40, intermediate: 72, queryHeads: 4, kvHeads: 2, headDim: 16, vocabularyTokens: 61,
@@ -57,7 +58,7 @@ for (const [name, { more, sizes: others }] of Object.entries(families)) {
 
 for (const [name, cublas] of [['our own kernels', undefined], ['cuBLAS', fakeCublas]] as const) {
   const seed = seedOf(`device ${name}`);
-  (cublas === undefined || hasCompiler ? test : test.skip)(`so are those on a device, by ${name} (seed ${seed})`, async (t) => {
+  (cublas === undefined || hasCompiler ? slow('runs models on the simulated device') : test.skip)(`so are those on a device, by ${name} (seed ${seed})`, async (t) => {
     const random = new Random(seed);
     for (const { more, sizes: others } of Object.values(families)) {
       const device = new MockDevice({ granularityBytes: pageBytes, memoryBytes: 2 ** 28, hasGarbage: true });

@@ -13,6 +13,7 @@ import { LlamaTokenizer } from '#internal/llama/tokenizer.js';
 import { tokenizerEntries, writeRawGguf, type TokenizerJson } from '../helpers/made-gguf.js';
 import { seedOf } from '../helpers/seed.js';
 import { folderOf } from '../helpers/temporary-folder.js';
+import { slow } from '../runner/slow.js';
 
 const seed = seedOf('gguf tokenizer');
 const storyteller = path.resolve(__dirname, '..', '..', 'examples', 'llama', 'storyteller');
@@ -25,7 +26,7 @@ function withEntries(changes: Readonly<Record<string, GgufEntry | undefined>>): 
   return [...entries.filter(([key]) => !(key in changes)), ...Object.values(changes).filter((entry) => entry !== undefined)];
 }
 
-test(`a header's tokenizer gives the tokens of the tokenizer.json that it was made from, here and on a worker thread (seed ${seed})`, async (t) => {
+slow('vocabularies of 300,000 texts')(`a header's tokenizer gives the tokens of the tokenizer.json that it was made from, here and on a worker thread (seed ${seed})`, async (t) => {
   const file = path.join(folderOf(t), 'model.gguf');
   writeRawGguf(file, entries, []);
   const [theirs, ours] = [new LlamaTokenizer(storyteller), new LlamaTokenizer(file)];
@@ -92,7 +93,7 @@ test('a file that is not there, or no GGUF file, is named', (t) => {
   t.throws(() => new LlamaTokenizer(file), { code: 'KV_MODEL_INVALID', message: /model\.gguf/ });
 });
 
-test('a header has room for a vocabulary of 300,000 texts, as the largest models have', (t) => {
+slow('vocabularies of 300,000 texts')('a header has room for a vocabulary of 300,000 texts, as the largest models have', (t) => {
   const header = ggufHeader([['k', 9, 8, new Array<string>(300_000).fill('a')]], []);
   t.is(header.length, Math.ceil((4 + 4 + 8 + 8 + 8 + 1 + 4 + 4 + 8 + 300_000 * 9) / 32) * 32);
 });

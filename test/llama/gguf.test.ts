@@ -23,9 +23,9 @@ import { difference } from '../helpers/logits.js';
 import { asBlocks, writeGguf, writeRawGguf, type GgufTypeName } from '../helpers/made-gguf.js';
 import { randomLlama, removeFolder, writeLlama, type Json, type LlamaSizes, type MadeLlama } from '../helpers/made-llama.js';
 import { seedOf } from '../helpers/seed.js';
+import { scale } from '../runner/tier.js';
 
 const seed = seedOf('gguf');
-const scale = Number(process.env['VKV_TEST_SCALE'] ?? 1);
 const sizes: LlamaSizes = { layers: 2, hidden: 64, intermediate: 96, queryHeads: 4, kvHeads: 2, headDim: 32, vocabularyTokens };
 const dtypes = { F32: 'float32', F16: 'float16', BF16: 'bfloat16', Q8_0: 'float32' } as const;
 

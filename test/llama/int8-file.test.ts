@@ -25,9 +25,10 @@ import { tokenizerEntries, writeGguf, type GgufTypeName, type TokenizerJson } fr
 import { randomLlama, removeFolder, writeLlama, type Json, type LlamaSizes, type MadeLlama } from '../helpers/made-llama.js';
 import { seedOf } from '../helpers/seed.js';
 import { folderOf } from '../helpers/temporary-folder.js';
+import { slow } from '../runner/slow.js';
+import { scale } from '../runner/tier.js';
 
 const seed = seedOf('int8 file');
-const scale = Number(process.env['VKV_TEST_SCALE'] ?? 1);
 const storyteller = path.resolve(__dirname, '..', '..', 'examples', 'llama', 'storyteller');
 const sizes: LlamaSizes = { layers: 2, hidden: 64, intermediate: 96, queryHeads: 4, kvHeads: 2, headDim: 32, vocabularyTokens };
 
@@ -112,7 +113,7 @@ for (const [name, more, dtype] of kinds) {
 
 for (const architecture of ['llama', 'qwen2', 'qwen3'] as const) {
   for (const type of ['F32', 'F16', 'BF16', 'Q8_0'] as const satisfies readonly GgufTypeName[]) {
-    test(`a GGUF file of a ${architecture} of ${type} becomes one of int8, with all of its keys (seed ${seed})`, async (t) => {
+    slow('many damaged files')(`a GGUF file of a ${architecture} of ${type} becomes one of int8, with all of its keys (seed ${seed})`, async (t) => {
       const more = architecture === 'llama' ? { attention_bias: true } : { model_type: architecture };
       const made = randomLlama(new Random(seed), sizes, more);
       const [source, output] = ['model.gguf', 'int8.gguf'].map((name) => path.join(folderOf(t), name)) as [string, string];
@@ -210,7 +211,7 @@ test('a place that cannot be written to, and a full disk, are KV_OUTPUT_FAILED',
   t.deepEqual(readdirSync(folder), ['folder.gguf']);
 });
 
-test(`a written file with other bits in its header is the model or KV_MODEL_INVALID (seed ${seed})`, async (t) => {
+slow('many damaged files')(`a written file with other bits in its header is the model or KV_MODEL_INVALID (seed ${seed})`, async (t) => {
   const random = new Random(seed);
   const file = path.join(folderOf(t), 'int8.gguf');
   await writeInt8File(folderFor(t, randomLlama(random, sizes)), file);

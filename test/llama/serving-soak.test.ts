@@ -15,8 +15,8 @@ import { seedOf } from '../helpers/seed.js';
 import { ServedLlama } from '../helpers/served-llama.js';
 import { WatchedRequests } from '../helpers/watched-requests.js';
 import { turn } from '../serving/pattern-engine.js';
+import { scale } from '../runner/tier.js';
 
-const scale = Number(process.env['VKV_TEST_SCALE'] ?? 1);
 const seed = seedOf('llama soak');
 
 test(`300 requests end with the right tokens or a typed error, and leave nothing (seed ${seed})`, async (t) => {

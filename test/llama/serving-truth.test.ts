@@ -18,8 +18,9 @@ import { ServedLlama } from '../helpers/served-llama.js';
 import { WatchedRequests, type WatchedRequest } from '../helpers/watched-requests.js';
 import { turn } from '../serving/pattern-engine.js';
 import { collect, resultOf } from '../serving/serving-bench.js';
+import { slow } from '../runner/slow.js';
+import { scale } from '../runner/tier.js';
 
-const scale = Number(process.env['VKV_TEST_SCALE'] ?? 1);
 const runs = [['naive', 'off'], ['naive', 'on'], ['offline', 'on'], ['offline', 'off'], ['online', 'on'], ['online', 'off']] as const;
 
 interface Run {
@@ -81,7 +82,7 @@ async function serve({ t, random, watched }: Run, scheduler: OnlineScheduler, re
 }
 
 const seed = seedOf('serving truth');
-test(`what any scheduler reads and answers is what no cache computes (seed ${seed})`, async (t) => {
+slow('runs models with every scheduler')(`what any scheduler reads and answers is what no cache computes (seed ${seed})`, async (t) => {
   t.timeout(120_000 * Math.max(1, scale));
   const sums: Record<string, number> = { ties: 0 };
   for (let round = 0; round < Math.ceil(5 * scale); round += 1) {

@@ -14,6 +14,7 @@ import { LlamaEngine } from '#internal/llama/engine.js';
 import { LlamaModel } from '#internal/llama/model.js';
 import { LlamaTokenizer } from '#internal/llama/tokenizer.js';
 import type { ChatMessage } from '#internal/llama/tokenizer-arguments.js';
+import { slow } from '../runner/slow.js';
 
 const folder = path.resolve(__dirname, '..', '..', 'examples', 'llama', 'storyteller');
 const tokenizer = new LlamaTokenizer(folder);
@@ -91,7 +92,7 @@ test('on a device the small model gives the same tokens, and engines of one devi
   device.close();
 });
 
-test('every scheduler gives the same tokens, with and without the prefix cache', async (t) => {
+slow('runs a trained model')('every scheduler gives the same tokens, with and without the prefix cache', async (t) => {
   const begin = 'Once upon a time there was a goat named Otto. Otto lived by a lake and had a silver bell. One windy morning the bell was gone.';
   const requests = ['What did Otto lose?', 'Who was Otto?', 'How was the weather?', 'What did Otto lose?', 'Tell me a story about a crow and a drum.']
     .flatMap((question, index) => [

@@ -15,8 +15,8 @@ import { mostLikely } from '../helpers/logits.js';
 import { randomLlama } from '../helpers/made-llama.js';
 import { hasCompiler } from '../helpers/native-probe.js';
 import { seedOf } from '../helpers/seed.js';
-
-const scale = Number(process.env['VKV_TEST_SCALE'] ?? 1);
+import { scale } from '../runner/tier.js';
+import { slow } from '../runner/slow.js';
 
 for (const layout of layoutKinds) {
   const seed = seedOf(`ways ${layout}`);
@@ -26,7 +26,7 @@ for (const layout of layoutKinds) {
   });
 
   for (const [streams, products] of [['immediate', 'our own'], ['manual', 'our own'], ['immediate', "cuBLAS's"]] as const) {
-    const declare = products === 'our own' || hasCompiler ? test : test.skip;
+    const declare = products === 'our own' || hasCompiler ? slow('runs models on the simulated device') : test.skip;
     declare(`a prefix is right on a device however it came, ${layout}, ${streams} streams, products ${products} (seed ${seed})`, async (t) => {
       const device = new MockDevice({ granularityBytes: pageBytes, memoryBytes: 2 ** 28, hasGarbage: true, streams });
       const cublas = products === 'our own' ? 'off' : fakeCublas();

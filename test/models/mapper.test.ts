@@ -1,5 +1,6 @@
 // The model of mapper, slots, earmarks and fences (mapper.pml), checked by spin for every interleaving; and mutants of it, each of
 // which must be found wrong, so that the model is known to look.
+// Slow: it checks a model of the mapper, and seven that are wrong.
 
 import { spawnSync } from 'node:child_process';
 import { mkdtempSync, rmSync } from 'node:fs';

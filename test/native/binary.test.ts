@@ -1,4 +1,5 @@
 // What the compiler and the linker were told to protect the addon against, as `readelf` sees it.
+// Alone in its process: it looks at what the process has loaded.
 
 import { execFileSync, spawnSync } from 'node:child_process';
 import { readFileSync } from 'node:fs';

@@ -7,6 +7,7 @@ import type { MockCall } from 'virtual-kv/testing';
 import { cacheNews } from '#internal/device/native.js';
 
 import { groupRows, groupTokens, NativeCacheBench, pagesPerGroup, slots, sum } from '../helpers/native-cache.js';
+import { slow } from '../runner/slow.js';
 
 type Call = (bench: NativeCacheBench) => void;
 
@@ -49,7 +50,7 @@ const failing: readonly MockCall[] = ['cuMemCreate', 'cuMemMap', 'cuMemSetAccess
 const undos: readonly (readonly [MockCall, number])[] = [['cuMemMap', 0], ['cuMemUnmap', 40], ['cuMemMap', 40]];
 
 for (const [name, call] of Object.entries(calls)) {
-  test(`rows and quarantine are right when ${name} returns or throws, whatever the driver refused`, (t) => {
+  slow('a sweep of refusals')(`rows and quarantine are right when ${name} returns or throws, whatever the driver refused`, (t) => {
     let refusals = 0;
     for (const kind of failing) {
       for (const [undo, times] of undos) {

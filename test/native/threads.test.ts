@@ -1,5 +1,6 @@
 // What an operator sees of the addon's threads: each has a name, and those that work in the background, and no others, let the process's other
 // threads go first.
+// Alone in its process: it lists the threads of the process.
 
 import * as fs from 'node:fs';
 import { tmpdir } from 'node:os';

@@ -7,6 +7,7 @@ import { NodeTable } from '#internal/prefix/node-table.js';
 import { ChildTable, KeyedHash } from '#internal/prefix/prefix-tree.js';
 import { mix32, Random } from '#internal/base/random.js';
 import { seedOf } from '../helpers/seed.js';
+import { slow } from '../runner/slow.js';
 
 const tokenCount = 64_000;
 const parent = 0;
@@ -87,7 +88,7 @@ const attacks: Readonly<Record<string, () => number[]>> = {
 const usual = probesOf(Array.from({ length: tokenCount }, () => random.integer(2 ** 31)), random.integer(2 ** 48));
 
 for (const [name, choose] of Object.entries(attacks)) {
-  test(`64,000 tokens ${name} are found in at most twice the places that random tokens take (seed ${seed})`, (t) => {
+  slow('64,000 tokens')(`64,000 tokens ${name} are found in at most twice the places that random tokens take (seed ${seed})`, (t) => {
     const tokens = [...new Set(choose())];
     t.true(tokens.length > 50_000);
     const { mean, most } = probesOf(tokens, new Random(seed + tokens[7]!).integer(2 ** 48));

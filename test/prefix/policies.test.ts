@@ -12,8 +12,7 @@ import { evictionWorkloads } from '../bench/eviction-workloads.js';
 import { seedOf } from '../helpers/seed.js';
 import { checkedPolicy } from './checked-policy.js';
 import { SimulatedOwner } from './simulated-owner.js';
-
-const scale = Number(process.env['VKV_TEST_SCALE'] ?? 1);
+import { scale } from '../runner/tier.js';
 
 /** Rows of one token; a text that shares nothing with others. */
 const ownerWith = (policy: EvictionPolicyFactory): SimulatedOwner => new SimulatedOwner({ tokenUnits: 1, rowUnits: 1, policy });

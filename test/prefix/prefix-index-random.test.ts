@@ -7,8 +7,8 @@ import { Random } from '#internal/base/random.js';
 import { prefixDomain } from '#internal/prefix/index.js';
 import { seedOf } from '../helpers/seed.js';
 import { SimulatedOwner, type OwnerOptions, type SimulatedSequence } from './simulated-owner.js';
+import { scale } from '../runner/tier.js';
 
-const scale = Number(process.env['VKV_TEST_SCALE'] ?? 1);
 const domains = [{}, { tenant: 'a' }, { tenant: 'a', adapter: 'x' }, { tenant: 'b' }].map((parts) => prefixDomain(parts));
 
 /** A text that often starts like an earlier one. */

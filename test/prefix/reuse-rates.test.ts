@@ -6,6 +6,7 @@ import { ageBuckets, ReuseRates } from '#internal/prefix/eviction/reuse-rates.js
 import { requestClass, textClass, textClasses, turns } from '#internal/prefix/eviction/text-class.js';
 import { Random } from '#internal/base/random.js';
 import { seedOf } from '../helpers/seed.js';
+import { slow } from '../runner/slow.js';
 
 const longAnswers = requestClass(100, 1_000);
 const shortAnswers = requestClass(100, 10);
@@ -59,7 +60,7 @@ test('it follows texts that change their ways', (t) => {
 });
 
 const seed = seedOf('whatever is counted');
-test(`whatever is counted, a row is worth a finite number above 0 (seed ${seed})`, (t) => {
+slow('many random counts')(`whatever is counted, a row is worth a finite number above 0 (seed ${seed})`, (t) => {
   const random = new Random(seed);
   const rates = new ReuseRates();
   let now = 0;

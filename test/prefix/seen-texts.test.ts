@@ -4,6 +4,7 @@ import test from 'ava';
 
 import { SeenTexts } from '#internal/prefix/eviction/seen-texts.js';
 import { join, run } from './texts.js';
+import { slow } from '../runner/slow.js';
 
 /** Reads a prompt and its answer; returns what was known of the prompt. */
 function read(seen: SeenTexts, prompt: Int32Array, answer: Int32Array = new Int32Array(0), root = 0): { tokens: number; isEnd: boolean } {
@@ -53,7 +54,7 @@ test('texts of different roots are different texts', (t) => {
   t.deepEqual(read(seen, run(0, 4_096), undefined, 1), nothing);
 });
 
-test('texts far back are forgotten, those seen lately are not', (t) => {
+slow('many texts')('texts far back are forgotten, those seen lately are not', (t) => {
   const seen = new SeenTexts(1);
   const text = new Int32Array(1_024);
   for (let name = 0; name < 200_000; name += 1) seen.read(0, text.fill(name), text.length, text.length);

@@ -5,8 +5,7 @@ import test from 'ava';
 import { TokenStore } from '#internal/prefix/token-store.js';
 import { Random } from '#internal/base/random.js';
 import { seedOf } from '../helpers/seed.js';
-
-const scale = Number(process.env['VKV_TEST_SCALE'] ?? 1);
+import { scale } from '../runner/tier.js';
 
 /** A tree of runs as the index makes them: a run is lengthened while none hangs on it, and joined with its only child. */
 interface ModelRun {

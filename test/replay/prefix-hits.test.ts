@@ -9,6 +9,7 @@ import { HASH_BLOCK_TOKENS, type TraceRequest } from '#internal/replay/trace-req
 import { Workload } from '#internal/replay/workload.js';
 import { replayIndex } from './index-replay.js';
 import { testWithTrace, traceFile } from './traces.js';
+import { slow } from '../runner/slow.js';
 
 const ROW_TOKENS = 16;
 const sum = (values: readonly number[]): number => values.reduce((total, value) => total + value, 0);
@@ -92,7 +93,7 @@ function compare(t: ExecutionContext, requests: readonly TraceRequest[], poolTok
   return found!;
 }
 
-test('LRU of the index is not below block-LRU on the generated workload', (t) => {
+slow('replays traces')('LRU of the index is not below block-LRU on the generated workload', (t) => {
   const requests = [...new Workload({ requests: 1_500, seed: 5, maxPromptTokens: 8_192 })];
   for (const poolTokens of [30_000, 100_000, 300_000]) compare(t, requests, poolTokens);
 });
@@ -135,7 +136,7 @@ async function compareWithReplay(
 }
 
 for (const policy of evictionPolicyNames) {
-  test(`a replay one by one finds in its cache what the index alone finds: ${policy}`, async (t) => {
+  slow('replays traces')(`a replay one by one finds in its cache what the index alone finds: ${policy}`, async (t) => {
     await compareWithReplay(t, [...new Workload({ requests: 400, seed: 6, maxPromptTokens: 8_192 })], 64_000, policy);
   });
 }
@@ -145,7 +146,7 @@ testWithTrace('a replay of Mooncake one by one finds in its cache what the index
   await compareWithReplay(t, await mooncake(500), 600_000, 'lru');
 });
 
-test('bounded by its memory, it finds as much as with a pool of that size, every token verified', async (t) => {
+slow('replays traces')('bounded by its memory, it finds as much as with a pool of that size, every token verified', async (t) => {
   const requests = [...new Workload({ requests: 300, seed: 6, maxPromptTokens: 8_192 })];
   const poolTokens = 64_000;
   const found = indexHits(requests, poolTokens, 'lru');

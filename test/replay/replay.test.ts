@@ -10,6 +10,7 @@ import { isSound, type Replay } from '#internal/replay/result.js';
 import { TraceReader } from '#internal/replay/trace-reader.js';
 import { Workload } from '#internal/replay/workload.js';
 import { testWithTrace, traceFile } from './traces.js';
+import { slow } from '../runner/slow.js';
 
 /** 512 B a token, in four tensors; a row of 64 KiB pages holds 512 tokens. */
 const SMALL = { layers: 2, kvHeads: 2, headDim: 32, dtype: 'float16' } as const;
@@ -33,7 +34,7 @@ async function onMock(options: Partial<ReplayOptions>, before = (_: MockDevice):
 }
 
 for (const layout of layoutKinds) {
-  test(`a workload on host and on the mock, every token verified: ${layout}`, async (t) => {
+  slow('replays traces')(`a workload on host and on the mock, every token verified: ${layout}`, async (t) => {
     const onHost = (await replay({ ...smallHost, trace: workload(100), maxTokens: 8_192, maxBatch: 16, layout, verify: 'full' })).result;
     const { result } = await onMock({ layout });
     for (const { mismatches, leakedPages, completedRequests, verifiedTokens, promptTokens, generatedTokens, preemptions } of [onHost, result]) {
@@ -44,14 +45,14 @@ for (const layout of layoutKinds) {
   });
 }
 
-test('models with MLA, and with tokens that fill no whole page, are replayed with every token right', async (t) => {
+slow('replays traces')('models with MLA, and with tokens that fill no whole page, are replayed with every token right', async (t) => {
   const mla = await onMock({ model: { layers: 3, attention: 'latent', latentDim: 576, dtype: 'bfloat16' } });
   t.is(mla.result.cache.tokenBytes, 3 * 576 * 2);
   const mixed = await onMock({ model: { layers: 2, headDim: 40, dtype: 'float16', layerShapes: [{ kvHeads: 1 }, { kvHeads: 3 }] } });
   for (const { result } of [mla, mixed]) t.true(isSound(result) && result.completedRequests === 100);
 });
 
-test('with little memory requests are preempted, and every token is still right', async (t) => {
+slow('replays traces')('with little memory requests are preempted, and every token is still right', async (t) => {
   const { result } = await replay({
     ...smallHost, trace: new Workload({ requests: 300, seed: 2, maxPromptTokens: 2_048 }), memoryBytes: 4 * 2 ** 20,
     maxTokens: 8_192, maxBatch: 32, verify: 'full',
@@ -64,7 +65,7 @@ test('with little memory requests are preempted, and every token is still right'
 
 for (const layout of layoutKinds) {
   for (const driver of ['host', 'mock'] as const) {
-    test(`prefixes are shared, every token verified under the key of its text: ${layout}, ${driver}`, async (t) => {
+    slow('replays traces')(`prefixes are shared, every token verified under the key of its text: ${layout}, ${driver}`, async (t) => {
       const options = { layout, trace: workload(300), maxTokens: 8_192, maxBatch: 16, prefixCache: 'on', verify: 'full' } as const;
       const { result } = driver === 'host' ? await replay({ ...smallHost, ...options }) : await onMock(options);
       t.like(result, { completedRequests: 300, mismatches: 0, leakedPages: 0, cache: { prefixCache: { policy: 'adaptive', poolRows: null } } });
@@ -78,7 +79,7 @@ for (const layout of layoutKinds) {
 }
 
 for (const policy of evictionPolicyNames) {
-  test(`with little memory and shared prefixes preempted requests find their own rows again: ${policy}`, async (t) => {
+  slow('replays traces')(`with little memory and shared prefixes preempted requests find their own rows again: ${policy}`, async (t) => {
     const { result } = await replay({
       ...smallHost, trace: new Workload({ requests: 300, seed: 2, maxPromptTokens: 2_048 }), memoryBytes: 4 * 2 ** 20,
       maxTokens: 8_192, maxBatch: 32, prefixCache: 'on', policy, verify: 'full',
@@ -89,7 +90,7 @@ for (const policy of evictionPolicyNames) {
   });
 }
 
-test('poolRows 0 keeps nothing after release; a pool of a few rows keeps little; promptOnly asks for no answer', async (t) => {
+slow('replays traces')('poolRows 0 keeps nothing after release; a pool of a few rows keeps little; promptOnly asks for no answer', async (t) => {
   const run = async (poolRows?: number): Promise<Replay['result']> =>
     (await onMock({ trace: workload(200), maxBatch: 1, prefixCache: 'on', promptOnly: true, poolRows })).result;
   const [none, few, all] = [await run(0), await run(20), await run()];

@@ -4,6 +4,7 @@ import { isKvError } from '#internal/base/errors.js';
 import { Reporter, reportFormatOf, shortPaths } from '#internal/replay/report.js';
 import type { Replay, ReplayResult } from '#internal/replay/result.js';
 import { factsOf, formatMicroseconds, formatSeconds, memoryBarsOf, verdictOf } from '#internal/replay/summary.js';
+import { slow } from '../runner/slow.js';
 
 const GIB = 2 ** 30;
 
@@ -33,7 +34,7 @@ const replayWith = (changes: Partial<ReplayResult> = {}, arrivals: Replay['arriv
   })),
 });
 
-test('the chart names the static reservation at its own tick, above the axis of what is mapped', async (t) => {
+slow('draws reports')('the chart names the static reservation at its own tick, above the axis of what is mapped', async (t) => {
   const svg = await (await Reporter.load()).render(replayWith(), 'svg');
   for (const label of ['384 GiB', '8 GiB', 'static reservation, 96 × as much', 'mapped, at most 4 GiB', 'used, 3 GiB of it', 'forward passes']) {
     t.true(svg.includes(`>${label}<`), label);
@@ -43,7 +44,7 @@ test('the chart names the static reservation at its own tick, above the axis of 
   t.true((await (await Reporter.load()).render(replayWith({}, 'trace'), 'svg')).includes('>seconds of the trace<'));
 });
 
-test('the page holds chart and summary, and escapes what it did not write', async (t) => {
+slow('draws reports')('the page holds chart and summary, and escapes what it did not write', async (t) => {
   const page = await (await Reporter.load()).render(replayWith(), 'html');
   t.true(page.startsWith('<!doctype html>'));
   t.true(page.includes('a &lt;b&gt; &amp; &quot;c&quot;.csv'));
@@ -61,7 +62,7 @@ const tiers = {
   },
 };
 
-test('with tiers a report shows where prompts came from over time, and how long the first token took by source', async (t) => {
+slow('draws reports')('with tiers a report shows where prompts came from over time, and how long the first token took by source', async (t) => {
   const sources = Array.from({ length: 20 }, (_, at) => ({ at, tokensBy: { device: at, host: 20 - at, disk: 5, redis: 0, computed: 20 } }));
   const reporter = await Reporter.load();
   const replay = { ...replayWith({ tiers }), sources };

@@ -13,6 +13,7 @@ import { replay } from '#internal/replay/replay.js';
 import { isSound } from '#internal/replay/result.js';
 import { SourceTimeline } from '#internal/replay/source-timeline.js';
 import type { TraceRequest } from '#internal/replay/trace-request.js';
+import { slow } from '../runner/slow.js';
 
 const MiB = 2 ** 20;
 const folder = mkdtempSync(path.join(tmpdir(), 'vkv-replay-tiers-'));
@@ -34,7 +35,7 @@ const common = {
   maxTokens: 8_192, maxBatch: 1, prefixCache: 'on', verify: 'full', prefillTokensPerSecond: 1, // loading is always worth it
 } as const;
 
-test('what the device has no room for comes from tiers, and every byte of it is right', async (t) => {
+slow('replays a trace with tiers')('what the device has no room for comes from tiers, and every byte of it is right', async (t) => {
   const disk = (): ReturnType<typeof diskTier> => diskTier({
     directory: path.join(folder, 'store'), bytes: 128 * MiB, admit: 'all', durability: 'none', direct: false,
   });

@@ -5,6 +5,8 @@ import * as path from 'node:path';
 
 import test, { type Implementation } from 'ava';
 
+import { slow } from '../runner/slow.js';
+
 export type TraceFile = 'azure-code.csv' | 'mooncake-synthetic.jsonl';
 
 export function traceFile(name: TraceFile): string {
@@ -13,6 +15,6 @@ export function traceFile(name: TraceFile): string {
 
 /** A test over a public trace. */
 export function testWithTrace(title: string, name: TraceFile, run: Implementation<[]>): void {
-  if (existsSync(traceFile(name))) test(title, run);
+  if (existsSync(traceFile(name))) slow('replays a whole trace')(title, run);
   else test.skip(`${title} [needs ../shared/traces/${name}]`, run);
 }

@@ -1,5 +1,6 @@
 // What gpu-check says of copies between the device and this machine's memory: side tensors' rows and tiers' blocks. On the simulated
 // device, also where its driver refuses or loses them.
+// Slow: it starts the checks of a GPU.
 
 import { execFile } from 'node:child_process';
 import { mkdtempSync, readFileSync, rmSync } from 'node:fs';

@@ -9,6 +9,7 @@ import test from 'ava';
 
 import { contractGroups } from '../contract/contract-groups.js';
 import { kernelShapes } from '../helpers/kernel-shapes.js';
+import { slow } from '../runner/slow.js';
 
 type Command = readonly string[];
 interface Stage {
@@ -82,7 +83,7 @@ test('the limits of all stages fit into nine minutes together', async (t) => {
   t.true(plan.every(({ sections }) => sections.length === 1 || sections.every(isCheck)), 'what is timed has the GPU to itself');
 });
 
-test('sections without kernels come directly after the GPU is opened, and all pass where nothing fails', async (t) => {
+slow('starts the checks of a GPU')('sections without kernels come directly after the GPU is opened, and all pass where nothing fails', async (t) => {
   const { verdicts, passed, order, saved } = await runPlan();
   t.true(passed);
   t.deepEqual(notPassed(verdicts), []);
@@ -116,14 +117,14 @@ test('without a GPU only the report is left', async (t) => {
   t.deepEqual([...verdicts].filter(([, verdict]) => verdict === 'passed').map(([title]) => title), ['vkv info', 'report']);
 });
 
-test('a section that crashes costs no other', async (t) => {
+slow('starts the checks of a GPU')('a section that crashes costs no other', async (t) => {
   const { verdicts } = await runPlan({ 'calls growth': 'kill -SEGV $$' });
   t.deepEqual(notPassed(verdicts), ['calls of the driver, growth beside work']);
   t.is(verdicts.get('calls of the driver, growth beside work'), 'FAILED (SIGSEGV)');
 });
 
 for (const atOnce of [8, 1]) {
-  test(`a section that hangs is ended with its stage, ${atOnce} at a time, and its type is timed all the same`, async (t) => {
+  slow('starts the checks of a GPU')(`a section that hangs is ended with its stage, ${atOnce} at a time, and its type is timed all the same`, async (t) => {
     const { verdicts, order } = await runPlan({ '--match float32, head dim 13,': 'sleep 600' }, { atOnce, seconds: 300, shorter: last });
     t.deepEqual(notPassed(verdicts), [last]);
     t.is(verdicts.get(last), 'FAILED (it ran out of time)');
@@ -138,7 +139,7 @@ test('a section for which its stage has no time left says nothing of its type', 
   t.is(verdicts.get('contiguous slots against a block table'), 'passed');
 });
 
-test('a type with wrong kernels is not timed', async (t) => {
+slow('starts the checks of a GPU')('a type with wrong kernels is not timed', async (t) => {
   const { verdicts } = await runPlan({ '--match float16, head dim 64,': 'exit 1', '--without float16 kernels': 'exit 3' });
   t.is(verdicts.get('contiguous slots against a block table'), 'skipped (float16 is wrong)');
   t.is(verdicts.get('how fast the kernels are'), 'FAILED (exit code 3)', 'it was told to leave that type out');

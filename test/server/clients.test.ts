@@ -9,6 +9,7 @@ import { Random } from '#internal/base/random.js';
 import { seedOf } from '../helpers/seed.js';
 import { scriptFrom } from './script-engine.js';
 import { withServer, type ServingWorld } from './serving-world.js';
+import { slow } from '../runner/slow.js';
 
 const chat = (content: string, more: object = {}): object => ({ messages: [{ role: 'user', content }], max_tokens: 30, ...more });
 const tokensOf = (content: string): number => Buffer.byteLength(`user:${content}\n`);
@@ -38,7 +39,7 @@ function textOf(events: string): string {
 
 const seed = seedOf('many clients');
 
-test(`256 streams at once, a third of which are left: every other one has its whole answer (seed ${seed})`, (t) =>
+slow('hundreds of requests')(`256 streams at once, a third of which are left: every other one has its whole answer (seed ${seed})`, (t) =>
   withServer(t, { slots: 16, scheduler: { maxWaiting: 512 } }, async (world) => {
     const random = new Random(seed);
     let [whole, left] = [0, 0];
@@ -173,7 +174,7 @@ async function heapBytes(world: ServingWorld, requests: number): Promise<number>
   return process.memoryUsage().heapUsed;
 }
 
-test('memory does not grow with the requests that were served', (t) => withServer(t, { slots: 8 }, async (world) => {
+slow('hundreds of requests')('memory does not grow with the requests that were served', (t) => withServer(t, { slots: 8 }, async (world) => {
   await heapBytes(world, 160);
   const before = await heapBytes(world, 80);
   const after = await heapBytes(world, 320);

@@ -6,6 +6,7 @@ import test from 'ava';
 import { Random } from '#internal/base/random.js';
 import { seedOf } from '../helpers/seed.js';
 import { withServer } from './serving-world.js';
+import { slow } from '../runner/slow.js';
 
 const strange: readonly unknown[] = [
   null, true, false, 0, -1, 1, 0.5, 1e308, -1e308, 2 ** 53, '', 'a', '\u0000', '\uD800', '🦊', 'a'.repeat(600), [], [[]], [null], ['a', 1], {}, { a: 1 },
@@ -18,7 +19,7 @@ const names = [
 
 const seed = seedOf('bodies');
 
-test(`random bodies are answered or refused, and never harm the server (seed ${seed})`, (t) => withServer(t, { slots: 4 }, async (world) => {
+slow('thousands of random bodies')(`random bodies are answered or refused, and never harm the server (seed ${seed})`, (t) => withServer(t, { slots: 4 }, async (world) => {
   const random = new Random(seed);
   const pick = <T>(list: readonly T[]): T => list[random.integer(list.length)]!;
   const statuses = new Map<number, number>();

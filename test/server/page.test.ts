@@ -4,8 +4,9 @@ import test from 'ava';
 
 import { BrowserLost, Chromium, chromium } from '../helpers/chromium.js';
 import { cacheOf, requestsOf, secrets, WatchedWorld, type WatchedOptions } from './watched-world.js';
+import { slow } from '../runner/slow.js';
 
-const browserTest = chromium === undefined ? test.serial.skip : test.serial;
+const browserTest = chromium === undefined ? test.serial.skip : slow('draws in a browser');
 const named = (title: string): string => (chromium === undefined ? `${title} (needs Chromium)` : title);
 
 type Body = (browser: Chromium, world: WatchedWorld) => Promise<void>;

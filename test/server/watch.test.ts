@@ -10,6 +10,7 @@ import { maxRuns } from '#internal/cache/cache-picture.js';
 import { WatchState, type ServerState } from '#internal/server/watch-state.js';
 
 import { cacheOf, requestsOf, secrets, WatchedWorld, type WatchedOptions } from './watched-world.js';
+import { slow } from '../runner/slow.js';
 
 async function withWorld(options: WatchedOptions, body: (world: WatchedWorld) => Promise<void>): Promise<void> {
   const world = new WatchedWorld(options);
@@ -117,7 +118,7 @@ test('figures are about the last seconds, or since the last look', async (t) => 
   await world.close();
 });
 
-test('its size is bounded with 256 sequences of 128 k tokens that share and part', (t) => {
+slow('256 long sequences')('its size is bounded with 256 sequences of 128 k tokens that share and part', (t) => {
   const cache = new KvCache({
     model: { layers: 1, kvHeads: 1, headDim: 8, dtype: 'float16' }, slots: 256, maxTokens: 131_072, memoryBudgetBytes: 2 ** 30, driver: 'host', layout: 'fused', pageBytes: 65_536,
   });

@@ -7,6 +7,7 @@ import { TextPieces } from '#internal/llama/tokenizer.js';
 import { seedOf } from '../helpers/seed.js';
 import { expectedTokens } from './pattern-engine.js';
 import { collect, promptOf, resultOf, servingTests } from './serving-bench.js';
+import { slow } from '../runner/slow.js';
 
 /** Of each token some bytes of a text in which characters are split among tokens. */
 const bytes = Buffer.from('a🦊büc');
@@ -69,7 +70,7 @@ servingTests(`answers end at their stop strings, with every scheduler and after 
     t.is(read, stopped(expectedTokens(request.tokens, request.maxNewTokens), request.stopStrings).text);
   }));
   await online.close();
-});
+}, slow('a random world of requests'));
 
 servingTests('an answer is text only where a tokenizer is given, and has one reader', { slots: 2 }, async ({ t, cache, engine }) => {
   const scheduler = new OnlineScheduler({ cache, engine });

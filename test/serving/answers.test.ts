@@ -6,6 +6,7 @@ import { Random } from '#internal/base/random.js';
 import { seedOf } from '../helpers/seed.js';
 import { expectedTokens } from './pattern-engine.js';
 import { promptOf, servingTests } from './serving-bench.js';
+import { slow } from '../runner/slow.js';
 
 for (const prefixCache of ['on', 'off'] as const) {
   servingTests(`several answers compute their prompt once, and are those of single requests (prefix cache ${prefixCache})`, {
@@ -108,4 +109,4 @@ servingTests(`random answers with aborts, little memory and preemptions end once
   t.deepEqual([scheduler.totals.completedRequests, scheduler.totals.failedRequests], [answered, aborted]);
   t.true(aborted > 3 && answered > 20, `${aborted} aborted, ${answered} answered`);
   await scheduler.close();
-});
+}, slow('a random world of requests'));

@@ -12,8 +12,8 @@ import { drivers, withCache, type DriverName } from '../helpers/cache.js';
 import { seedOf } from '../helpers/seed.js';
 import { PatternEngine, turn } from './pattern-engine.js';
 import { assertAnswer, assertQuiet, collect, randomRequests, resultOf, smallModel } from './serving-bench.js';
+import { scale } from '../runner/tier.js';
 
-const scale = Number(process.env['VKV_TEST_SCALE'] ?? 1);
 const schedulers = ['naive', 'offline', 'online'] as const;
 
 interface Run {

@@ -1,11 +1,11 @@
 // ServingBench: a small cache with an engine of known answers on it, and random requests with common prefixes.
 
-import type { ExecutionContext } from 'ava';
+import type { ExecutionContext, TestFn } from 'ava';
 
 import type { GenerationOutcome, GenerationRequest, GenerationResult, KvCache, ModelShape } from 'virtual-kv';
 
 import type { Random } from '#internal/base/random.js';
-import { cacheTest, drivers, type BenchOptions, type CacheBench } from '../helpers/cache.js';
+import { cacheTest, type BenchOptions, type CacheBench } from '../helpers/cache.js';
 import { expectedTokens, PatternEngine, turn, vocabularyTokens } from './pattern-engine.js';
 
 /** 1,280 bytes per token and tensor: a page of 64 KiB holds 51.2 tokens, so rows end inside tokens. */
@@ -23,19 +23,20 @@ export interface ServingBench {
   readonly bench: CacheBench;
 }
 
-/** Declares a test with a cache and an engine on every driver. At the end nothing may be mapped, earmarked or wrong. */
+/**
+ * Declares a test with a cache and an engine on the mock; the driver makes no difference to schedulers. At the end nothing may be mapped,
+ * earmarked or wrong. `declare` stands for `test`: `slow('why')`.
+ */
 export function servingTests(
-  title: string, options: ServingBenchOptions, body: (serving: ServingBench) => Promise<void>,
+  title: string, options: ServingBenchOptions, body: (serving: ServingBench) => Promise<void>, declare?: TestFn,
 ): void {
   const { isAsync = false, ...cacheOptions } = options;
-  for (const on of drivers) {
-    cacheTest(`${title} (${on})`, { model: smallModel, maxTokens: 400, ...cacheOptions, on }, async (t, bench) => {
-      const { cache } = bench;
-      const engine = new PatternEngine({ cache, pause: isAsync ? turn : undefined });
-      await body({ t, cache, engine, bench });
-      assertQuiet(t, cache, engine);
-    });
-  }
+  cacheTest(title, { model: smallModel, maxTokens: 400, ...cacheOptions }, async (t, bench) => {
+    const { cache } = bench;
+    const engine = new PatternEngine({ cache, pause: isAsync ? turn : undefined });
+    await body({ t, cache, engine, bench });
+    assertQuiet(t, cache, engine);
+  }, declare);
 }
 
 /** Asserts that no slot is in use, nothing is set aside, no byte was wrong, and all counts add up. */

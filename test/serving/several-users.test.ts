@@ -16,12 +16,12 @@ import { seedOf } from '../helpers/seed.js';
 import { PatternEngine, turn } from './pattern-engine.js';
 import { assertAnswer, assertQuiet, randomRequests, smallModel } from './serving-bench.js';
 import { SteppedClock } from './stepped-clock.js';
-
-const scale = Number(process.env['VKV_TEST_SCALE'] ?? 1);
+import { slow } from '../runner/slow.js';
+import { scale } from '../runner/tier.js';
 
 for (const on of drivers) {
   const seed = seedOf(`several-users-${on}`);
-  test(`several schedulers and an application share a cache, and every request ends (${on}, seed ${seed})`, async (t) => {
+  slow('schedulers that share memory')(`several schedulers and an application share a cache, and every request ends (${on}, seed ${seed})`, async (t) => {
     t.timeout(120_000 * Math.max(1, scale));
     const random = new Random(seed);
     const sums: Record<string, number> = {};
@@ -33,7 +33,7 @@ for (const on of drivers) {
 
 for (const on of drivers) {
   const seed = seedOf(`two-caches-${on}`);
-  test(`schedulers on two caches of one pool wait for each other's memory, and every request is answered (${on}, seed ${seed})`, async (t) => {
+  slow('schedulers that share memory')(`schedulers on two caches of one pool wait for each other's memory, and every request is answered (${on}, seed ${seed})`, async (t) => {
     t.timeout(120_000 * Math.max(1, scale));
     const random = new Random(seed);
     const sums: Record<string, number> = {};

@@ -7,8 +7,9 @@ import test from 'ava';
 import { Random } from '#internal/base/random.js';
 import { seedOf } from '../helpers/seed.js';
 import { imageTokens, StagePipeline, type CacheSwitches, type SchedulerName, type StagePipelineOptions, type StagePrompt } from './stage-pipeline.js';
+import { scaled } from '../runner/tier.js';
 
-const count = Math.ceil(200 * Number(process.env['VKV_TEST_SCALE'] ?? 1));
+const count = scaled(200);
 const images = 12;
 const seed = seedOf('side-identity');
 const prompts = randomPrompts(new Random(seed));

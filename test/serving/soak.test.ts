@@ -13,8 +13,7 @@ import { seedOf } from '../helpers/seed.js';
 import { PatternEngine, turn } from './pattern-engine.js';
 import { assertAnswer, assertQuiet, randomRequests, smallModel } from './serving-bench.js';
 import { SteppedClock } from './stepped-clock.js';
-
-const scale = Number(process.env['VKV_TEST_SCALE'] ?? 1);
+import { scale } from '../runner/tier.js';
 
 for (const on of drivers) {
   const seed = seedOf(`soak-${on}`);

@@ -10,8 +10,9 @@ import { Random } from '#internal/base/random.js';
 import { seedOf } from '../helpers/seed.js';
 import { EncoderBench, rowBytes, rowsOf, turn, type Call } from './encoder-bench.js';
 import { EncoderModel } from './encoder-model.js';
+import { scaled } from '../runner/tier.js';
 
-const operations = Math.ceil(20_000 * Number(process.env['VKV_TEST_SCALE'] ?? 1));
+const operations = scaled(20_000);
 const allowed = ['KV_ABORTED', 'KV_ENCODER_FULL', 'KV_ITEM_TOO_LARGE'] as const;
 
 interface Held {

@@ -10,8 +10,8 @@ import { MockDevice } from 'virtual-kv/testing';
 import { seedOf } from '../helpers/seed.js';
 import { DeviceSource } from './device-source.js';
 import { SideWorld } from './side-world.js';
+import { scale } from '../runner/tier.js';
 
-const scale = Number(process.env['VKV_TEST_SCALE'] ?? 1);
 const KiB = 1024;
 const MiB = KiB * KiB;
 

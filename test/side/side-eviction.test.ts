@@ -1,4 +1,5 @@
 // What eviction of side tensors costs, and which text it takes.
+// Alone in its process: it collects garbage.
 
 import test from 'ava';
 

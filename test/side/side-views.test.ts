@@ -10,6 +10,7 @@ import test from 'ava';
 import { HandOver, KvCache, type Batch, type Sequence, type SideDtype, type SideView } from 'virtual-kv';
 import { Random } from '#internal/base/random.js';
 import { seedOf } from '../helpers/seed.js';
+import { slow } from '../runner/slow.js';
 
 const KiB = 1024;
 const MiB = KiB * KiB;
@@ -140,7 +141,7 @@ for (const look of ['first', 'second'] as const) {
 
 for (const pageBytes of [64 * KiB, 2 * MiB]) {
   const seed = seedOf(`side views ${pageBytes}`);
-  test(`ranges drawn at random show their tokens while the text grows (pages of ${pageBytes / KiB} KiB, seed ${seed})`, (t) => {
+  slow('views that grow at random')(`ranges drawn at random show their tokens while the text grows (pages of ${pageBytes / KiB} KiB, seed ${seed})`, (t) => {
     using world = written(pageBytes);
     const { cache, handOver, batch, sequence } = world;
     const random = new Random(seed);
@@ -218,7 +219,7 @@ test('V8 collects garbage while it learns of views of long texts, not with each 
   t.true(quiet! >= 50, `no ${quiet} hits in a row without a collection, in ${hits}`);
 });
 
-test('however a view ends, V8\'s count of external memory comes back to where it was, and never falls below zero', async (t) => {
+slow('views that grow at random')('however a view ends, V8\'s count of external memory comes back to where it was, and never falls below zero', async (t) => {
   const { leftMiB } = await seenBy('every end of a view'); // V8 of Node 24 and later ends a process whose count falls below zero
   t.true(Math.abs(leftMiB!) < 10, `${leftMiB} MiB`);
 });

@@ -9,6 +9,7 @@ import { Random } from '#internal/base/random.js';
 import { DiskStore } from '#internal/store/disk-store.js';
 import { seedOf } from '../helpers/seed.js';
 import { assertAccounts, assertExact, bytesOf, folderOf, inFolder, keyOf, KiB, options, readBack, recordOf, scale, segmentsOf, smallSizes, versionOf, withStore } from './store-world.js';
+import { slow } from '../runner/slow.js';
 
 const seed = seedOf('disk store damage');
 const records = 12;
@@ -28,7 +29,7 @@ async function hits(t: ExecutionContext, store: DiskStore): Promise<number> {
   return count;
 }
 
-test('with any one bit of a record flipped, a read is exact or a miss, and other stripes stay readable', (t) => inFolder(async (directory) => {
+slow('every bit of a record')('with any one bit of a record flipped, a read is exact or a miss, and other stripes stay readable', (t) => inFolder(async (directory) => {
   await withStore(options(directory, { direct: false }), async (store) => {
     await store.put(recordOf(1));
     const file = openSync(segmentsOf(directory)[0]!, 'r+');

@@ -1,5 +1,6 @@
 // Processes that are killed in the middle of their work: at named points, at system calls that chance names, and by another process at
 // any moment. Whatever was acknowledged is there, in every durability: what a killed process wrote is the kernel's.
+// Alone in its process: it kills others that it waits for.
 
 import { spawn } from 'node:child_process';
 import { appendFileSync, existsSync, readFileSync } from 'node:fs';

@@ -8,6 +8,7 @@ import { StoreFaults } from '#internal/store/store-faults.js';
 import type { PutResult } from '#internal/store/store-record.js';
 import { seedOf } from '../helpers/seed.js';
 import { assertAccounts, inFolder, keyOf, KiB, levelOf, MiB, options, orderOf, readBack, recordOf, scale, segmentsOf, versionOf, withStore } from './store-world.js';
+import { slow } from '../runner/slow.js';
 
 const seed = seedOf('disk store model');
 
@@ -58,7 +59,7 @@ class ModelLevels {
 }
 
 for (const durability of ['none', 'sync'] as const) {
-  test(`thousands of puts, removals and collections leave what a Map has, and accounts that equal the files, with durability ${durability} (seed ${seed})`, (t) => inFolder(async (directory) => {
+  slow('thousands of puts')(`thousands of puts, removals and collections leave what a Map has, and accounts that equal the files, with durability ${durability} (seed ${seed})`, (t) => inFolder(async (directory) => {
     const random = new Random(seed);
     const given = options(directory, { durability, bytes: 2 * MiB, threads: 4, direct: durability === 'sync' });
     let store = await DiskStore.open(given);
@@ -126,7 +127,7 @@ for (const durability of ['none', 'sync'] as const) {
   }));
 }
 
-test(`files that another program removes cost their records, and the accounts equal the files (seed ${seed})`, (t) => inFolder(async (directory) => {
+slow('thousands of puts')(`files that another program removes cost their records, and the accounts equal the files (seed ${seed})`, (t) => inFolder(async (directory) => {
   const random = new Random(seed);
   const given = options(directory, { durability: 'none', bytes: 2 * MiB, threads: 4 });
   let store = await DiskStore.open(given);
@@ -219,7 +220,7 @@ test('a full store gives garbage back also where every file is more than half al
   });
 }));
 
-test('records do not slip beyond the limit into files that were made for removals', (t) => inFolder(async (directory) => {
+slow('thousands of puts')('records do not slip beyond the limit into files that were made for removals', (t) => inFolder(async (directory) => {
   const given = options(directory, { durability: 'none', bytes: 2 * MiB });
   const sizes = [KiB];
   await withStore(given, async (store) => {

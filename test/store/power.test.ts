@@ -12,6 +12,7 @@ import type { Durability } from '#internal/store/disk-store-options.js';
 import { StoreFaults, type FileChange } from '#internal/store/store-faults.js';
 import { seedOf } from '../helpers/seed.js';
 import { assertAccounts, inFolder, keyOf, KiB, options, orderOf, recordOf, scale, versionOf, withStore, type Sizes } from './store-world.js';
+import { slow } from '../runner/slow.js';
 
 const seed = seedOf('disk store power');
 const sizes: Sizes = [17 * KiB, 304];
@@ -130,7 +131,7 @@ function writeDisk(files: ReadonlyMap<string, Buffer>, from: string, to: string)
 }
 
 for (const [durability, what] of [['sync', 'acknowledged'], ['none', 'acknowledged before a sync']] as const) {
-  test(`after a loss of power everything ${what} is as it was acknowledged (seed ${seed})`, (t) => inFolder(async (directory) => {
+  slow('hundreds of losses of power')(`after a loss of power everything ${what} is as it was acknowledged (seed ${seed})`, (t) => inFolder(async (directory) => {
     const random = new Random(seed);
     const here = path.join(directory, 'here');
     const life = await live(t, here, durability, random);
@@ -156,7 +157,7 @@ for (const [durability, what] of [['sync', 'acknowledged'], ['none', 'acknowledg
 }
 
 for (const work of ['reorder', 'gc'] as const) {
-  test(`a loss of power in the middle of a ${work} costs no record that it moves, then or when garbage is collected again (seed ${seed})`, (t) => inFolder(async (directory) => {
+  slow('hundreds of losses of power')(`a loss of power in the middle of a ${work} costs no record that it moves, then or when garbage is collected again (seed ${seed})`, (t) => inFolder(async (directory) => {
     const random = new Random(seed);
     const faults = new StoreFaults();
     faults.startJournal();

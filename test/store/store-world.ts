@@ -11,12 +11,12 @@ import { mix32, type Random } from '#internal/base/random.js';
 import { DiskStore } from '#internal/store/disk-store.js';
 import type { DiskStoreOptions } from '#internal/store/disk-store-options.js';
 import type { GetResult, StoreRecord } from '#internal/store/store-record.js';
+export { scale } from '../runner/tier.js';
 
 export const KiB = 2 ** 10;
 export const MiB = 2 ** 20;
 
 /** How much more than the short form that CI runs; docs/store-format.md says what the long form is. */
-export const scale = Number(process.env['VKV_TEST_SCALE'] ?? 1);
 
 /** Options of a small store. */
 export function options(directory: string, more: Partial<DiskStoreOptions> = {}): DiskStoreOptions {

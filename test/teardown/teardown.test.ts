@@ -1,19 +1,27 @@
-// However a process, a thread or an object ends, it ends without a crash: each scenario of child.ts in a process of its own.
+// However a process, a thread or an object ends, it ends without a crash: each scenario of child.ts in a process of its own. `npm test`
+// has five of them, of its sample.
 
 import { spawn } from 'node:child_process';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import * as path from 'node:path';
 
-import test from 'ava';
+import ava, { type ExecutionContext } from 'ava';
+
+import { declareSlow } from '../runner/measure.js';
+import { isTried } from '../runner/tier.js';
 
 const child = path.join(__dirname, 'child.js');
 const drivers = ['mock', 'host'] as const;
 /** Where the processes run, and leave what they could not remove. */
 const cwd = mkdtempSync(path.join(tmpdir(), 'vkv-teardown-'));
-test.after.always(() => { rmSync(cwd, { recursive: true, force: true }); });
+ava.after.always(() => { rmSync(cwd, { recursive: true, force: true }); });
 /** Under a leak checker: what V8 does not free when a process is ended in the middle is not ours. */
 const env = { ...process.env, ASAN_OPTIONS: `${process.env['ASAN_OPTIONS'] ?? ''}:detect_leaks=0` };
+
+/** A process each; `title` decides whether this run has it. */
+const declared = declareSlow(ava, 'starts processes', false);
+const test = (title: string, body: (t: ExecutionContext) => Promise<void>): void => { if (isTried(title, 12)) declared(title, body); };
 
 interface End {
   readonly code: number | null;
@@ -71,8 +79,8 @@ test('commands on a stream keep the cache and the arrays that they use until the
 });
 
 for (const on of drivers) {
-  const transferTest = 'transfer' in ArrayBuffer.prototype ? test : test.skip; // Node 20 has no way to take a buffer away
-  transferTest(`a thread that keeps writing to transferred views harms no sequence, and not the process, also after \`close\` (${on})`, async (t) => {
+  const transferTest = 'transfer' in ArrayBuffer.prototype ? test : ava.skip; // Node 20 has no way to take a buffer away
+  transferTest(`a thread that keeps writing to transferred views harms no sequence, and not the process, also after \`close\` (${on})`, async (t: ExecutionContext) => {
     t.deepEqual(await run('a thread keeps writing to views that were transferred', on), quiet);
   });
 

@@ -8,6 +8,7 @@ import { Random } from '#internal/base/random.js';
 import { digestOf, makeBlock, type MadeBlock } from '#internal/tiers/contract-blocks.js';
 import { seedOf } from '../helpers/seed.js';
 import { inFolder, scale } from '../store/store-world.js';
+import { slow } from '../runner/slow.js';
 
 const KiB = 2 ** 10;
 const MiB = 2 ** 20;
@@ -15,7 +16,7 @@ const namespace = digestOf('room on a disk');
 const stripeTokenBytes = [KiB, KiB];
 const seed = seedOf('room on a disk');
 
-test(`a full disk tier takes a block for each that goes, in any order (seed ${seed})`, (t) => inFolder(async (directory) => {
+slow('thousands of blocks')(`a full disk tier takes a block for each that goes, in any order (seed ${seed})`, (t) => inFolder(async (directory) => {
   const tier = diskTier({ directory, bytes: 16 * MiB, admit: 'all', durability: 'none' });
   const blockBytes = 32 * 2 * KiB;
   await tier.open({ namespace, stripeTokenBytes, blockTokens: 32, found: () => {}, lost: () => {} });

@@ -12,6 +12,7 @@ import { digestOf, makeBlock } from '#internal/tiers/contract-blocks.js';
 import { seedOf } from '../helpers/seed.js';
 import { inFolder } from '../store/store-world.js';
 import { selectedWeights } from './selected-weights.js';
+import { slow } from '../runner/slow.js';
 
 const KiB = 2 ** 10;
 const seed = seedOf('read amplification');
@@ -44,7 +45,7 @@ function selectionOf(random: Random, important: readonly number[], count: number
 }
 
 for (const { what, rowBytes, probeBytes, strays } of models) {
-  test(`once blocks are reordered, selected tokens and probes cost at most 1.2 times their bytes: ${what} (seed ${seed})`, (t) => inFolder(async (directory) => {
+  slow('reads many blocks')(`once blocks are reordered, selected tokens and probes cost at most 1.2 times their bytes: ${what} (seed ${seed})`, (t) => inFolder(async (directory) => {
     const random = new Random(seed);
     const namespace = digestOf(what);
     const stripeTokenBytes = Array.from({ length: layers }, () => [rowBytes, rowBytes, probeBytes]).flat();

@@ -1,5 +1,6 @@
 // The Redis tier over a cluster of three masters: blocks lie in all of them, a slot that moves under load costs nothing, and a master that is
 // gone costs its own blocks.
+// Slow: it starts a cluster.
 
 import { Cluster, type Redis } from 'iovalkey';
 

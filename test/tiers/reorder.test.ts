@@ -11,6 +11,7 @@ import { Random } from '#internal/base/random.js';
 import { digestOf, makeBlock, type MadeBlock } from '#internal/tiers/contract-blocks.js';
 import { seedOf } from '../helpers/seed.js';
 import { inFolder, scale } from '../store/store-world.js';
+import { slow } from '../runner/slow.js';
 
 const KiB = 2 ** 10;
 const namespace = digestOf('reordered blocks');
@@ -110,7 +111,7 @@ test('an order that is no permutation of the tokens is refused, as is one of a b
   t.deepEqual(await tier.reorder!(block.record.key, Int32Array.of(0, 3, 1, 2)), refused);
 }));
 
-test(`any order gives the same bytes: all, some tokens, each of two parts; also after a restart and in its copies (seed ${seed})`, (t) => inFolder(async (directory) => {
+slow('32 readers beside a reorderer')(`any order gives the same bytes: all, some tokens, each of two parts; also after a restart and in its copies (seed ${seed})`, (t) => inFolder(async (directory) => {
   const random = new Random(seed);
   const blocks = [1, 2, 7, 64, 200].map((tokens, made) => blockOf(made, tokens));
   const look = async (tier: Tier): Promise<void> => {
@@ -140,7 +141,7 @@ test(`any order gives the same bytes: all, some tokens, each of two parts; also 
   await tier.close();
 }));
 
-test(`32 readers have no wrong byte and no miss while blocks are reordered and garbage is collected (seed ${seed})`, (t) => inFolder(async (directory) => {
+slow('32 readers beside a reorderer')(`32 readers have no wrong byte and no miss while blocks are reordered and garbage is collected (seed ${seed})`, (t) => inFolder(async (directory) => {
   const random = new Random(seed);
   const blocks = Array.from({ length: 8 }, (_, made) => blockOf(made, 64));
   const { tier } = await opened(directory, 16 * 2 ** 20); // garbage must be collected for there to be room

@@ -9,6 +9,7 @@ import { TextReuse } from '#internal/tiers/text-reuse.js';
 import { TierContents } from '#internal/tiers/tier-contents.js';
 import type { Tier, TierKeeping } from '#internal/tiers/tier.js';
 import { seedOf } from '../helpers/seed.js';
+import { slow } from '../runner/slow.js';
 
 const seed = seedOf('reuse order');
 const blockTokens = 16;
@@ -110,7 +111,7 @@ function foundBy(keeps: TierKeeping): number {
   return found / asked;
 }
 
-test(`a tier that keeps by \`adaptive\` finds conversations that return, where one that keeps what was used last finds none (seed ${seed})`, (t) => {
+slow('a workload of conversations')(`a tier that keeps by \`adaptive\` finds conversations that return, where one that keeps what was used last finds none (seed ${seed})`, (t) => {
   const [recent, adaptive] = [foundBy('recent'), foundBy('adaptive')];
   t.log({ recent, adaptive });
   t.true(recent < 0.05 && adaptive > 0.6);

@@ -12,8 +12,8 @@ import {
 import { Random } from '#internal/base/random.js';
 import { cacheTest, cacheTests, withCache, type CacheBench } from '../../helpers/cache.js';
 import { seedOf } from '../../helpers/seed.js';
+import { scale } from '../../runner/tier.js';
 
-const scale = Number(process.env['VKV_TEST_SCALE'] ?? 1);
 const names = ['prefix-stored', 'prefix-removed', 'prefix-cleared'] as const;
 
 /** A router of one cache. */

@@ -10,6 +10,7 @@ import type { MockCall } from 'virtual-kv/testing';
 
 import { drivers, hostCalls, type BenchOptions, type CacheBench, type DriverName } from '../../helpers/cache.js';
 import { failEach, failIn } from '../../helpers/fail-each.js';
+import { isSampling } from '../../runner/tier.js';
 import { Speaker, tokensOf } from './spoken.js';
 
 interface Said {
@@ -154,7 +155,7 @@ for (const on of drivers) {
       }
       t.log(JSON.stringify(reached));
       // On host a mapping that is refused for want of room is made once idle slots have given theirs: not every fault is seen.
-      t.true(on === 'host' || Object.values(reached).some((times) => times > 0));
+      t.true(isSampling || on === 'host' || Object.values(reached).some((times) => times > 0));
     });
   }
 }

@@ -10,8 +10,7 @@ import { Random } from '#internal/base/random.js';
 import { CacheBench, type BenchOptions } from '../../helpers/cache.js';
 import { seedOf } from '../../helpers/seed.js';
 import { PrefixWorld, type WorldOptions } from './prefix-world.js';
-
-const scale = Number(process.env['VKV_TEST_SCALE'] ?? 1);
+import { scale } from '../../runner/tier.js';
 
 const device = { granularityBytes: 4096, hasGarbage: true, journalEntries: 0 } as const;
 /** Rows of 8 tokens in pages of 4 KiB. */

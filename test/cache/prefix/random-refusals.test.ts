@@ -11,8 +11,9 @@ import { CacheBench, type BenchOptions } from '../../helpers/cache.js';
 import { seedOf } from '../../helpers/seed.js';
 import { pinnedLevel } from './pinned-texts.js';
 import { RefusalWorld } from './refusal-world.js';
+import { scaled } from '../../runner/tier.js';
 
-const operations = Math.ceil(500 * Number(process.env['VKV_TEST_SCALE'] ?? 1));
+const operations = scaled(500);
 
 const device = { granularityBytes: 4096, journalEntries: 600 } as const;
 const common = { on: 'mock', device, slots: 6, maxTokens: 64, pageBytes: 4096, growth: onDemand(), mapper: 'off' } as const satisfies BenchOptions;

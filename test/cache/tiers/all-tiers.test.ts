@@ -19,8 +19,9 @@ import { redisTest } from '../../helpers/redis-test.js';
 import { seedOf } from '../../helpers/seed.js';
 import { InjectedFailures, storeOf } from './injected-failures.js';
 import { TierWorld, type TierWorldOptions } from './tier-world.js';
+import { scale as wanted } from '../../runner/tier.js';
 
-const scale = Math.min(20, Number(process.env['VKV_TEST_SCALE'] ?? 1));
+const scale = Math.min(20, wanted);
 const MiB = 2 ** 20;
 
 /** Rows of 8 tokens in pages of 4 KiB; 512 bytes a token. */

@@ -15,6 +15,7 @@ import { RedisServer } from '../../helpers/redis-server.js';
 import { redisTest } from '../../helpers/redis-test.js';
 import type { ChildReport, ChildTask } from './lasting-child.js';
 import { LastingCache, textTokens } from './lasting-cache.js';
+import { slow } from '../../runner/slow.js';
 
 const folder = fs.mkdtempSync(path.join(tmpdir(), 'vkv-bad-places-'));
 const isRoot = process.getuid!() === 0;
@@ -56,7 +57,7 @@ function asNobody(task: ChildTask): ChildReport {
   return JSON.parse(stdout) as ChildReport;
 }
 
-test('a directory without rights, to make the store in or to open it', async (t) => {
+slow('starts processes')('a directory without rights, to make the store in or to open it', async (t) => {
   const parent = path.join(folder, 'rights');
   fs.mkdirSync(parent, { mode: 0o755 });
   fs.chmodSync(folder, 0o755);
@@ -115,7 +116,7 @@ test('a file in place of the directory, something else in the folder, and later 
   await cache.close();
 });
 
-test('a folder that another process has, until that is killed', async (t) => {
+slow('starts processes')('a folder that another process has, until that is killed', async (t) => {
   const directory = path.join(folder, 'held');
   await fill(directory);
   const program = `

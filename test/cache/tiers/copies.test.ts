@@ -11,6 +11,7 @@ import { CacheBench, drivers, type BenchOptions } from '../../helpers/cache.js';
 import { RunAheadEngine, type Running } from '../../helpers/run-ahead-engine.js';
 import { tokensOf } from '../prefix/spoken.js';
 import { dropFromDevice, turn } from './device-index.js';
+import { slow } from '../../runner/slow.js';
 
 /** Rows of 8 tokens, blocks of 8. */
 const queueing: BenchOptions = {
@@ -143,7 +144,7 @@ const kinds: readonly MockCall[] = [
 
 for (const kind of kinds) {
   for (const [text, most] of [[prompt, 15], [longPrompt, 40]] as const) {
-    test(`any call of ${kind} that fails in a demotion, a promotion or at the end costs that copy and nothing else (${text.length} tokens)`, async (t) => {
+    slow('a sweep of calls that fail')(`any call of ${kind} that fails in a demotion, a promotion or at the end costs that copy and nothing else (${text.length} tokens)`, async (t) => {
       let reached = 0;
       for (let nth = 1; nth === reached + 1 && nth <= most; nth += 1) if (await failOne(t, text, kind, nth)) reached = nth;
       t.log(`${kind} failed ${reached} times`);

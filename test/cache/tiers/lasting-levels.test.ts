@@ -16,6 +16,7 @@ import { dropFromDevice } from './device-index.js';
 import { LastingCache, textOf, textTokens } from './lasting-cache.js';
 import { PlainTier } from './plain-tier.js';
 import { deadlineMs } from '../../helpers/patient.js';
+import { slow } from '../../runner/slow.js';
 
 const folder = fs.mkdtempSync(path.join(tmpdir(), 'vkv-levels-'));
 test.after.always(() => { fs.rmSync(folder, { recursive: true, force: true }); });
@@ -58,7 +59,7 @@ async function assertKept(t: ExecutionContext, directory: string): Promise<void>
   await world.close();
 }
 
-test('a disk that is opened again drops the text of the lowest level first, and keeps what was pinned', async (t) => {
+slow('writes a disk again and again')('a disk that is opened again drops the text of the lowest level first, and keeps what was pinned', async (t) => {
   const directory = path.join(folder, 'again');
   await fill(directory);
   const world = await open(directory);
@@ -68,7 +69,7 @@ test('a disk that is opened again drops the text of the lowest level first, and 
   await assertKept(t, directory);
 });
 
-test('so does another process', async (t) => {
+slow('writes a disk again and again')('so does another process', async (t) => {
   const directory = path.join(folder, 'process');
   const inChild = (task: Pick<ChildTask, 'texts' | 'levels'>): void => {
     const { status, stdout, stderr } = spawnSync(process.execPath, [path.join(__dirname, 'lasting-child.js'), JSON.stringify({ work: 'compute', directory, bytes, ...task })], { encoding: 'utf8' });
@@ -80,7 +81,7 @@ test('so does another process', async (t) => {
   await assertKept(t, directory);
 });
 
-test('text of a lower level pushes out none that a disk has from before', async (t) => {
+slow('writes a disk again and again')('text of a lower level pushes out none that a disk has from before', async (t) => {
   const directory = path.join(folder, 'refused');
   const world = await open(directory);
   for (const text of range(0, 22)) world.compute(text, 9);
@@ -94,7 +95,7 @@ test('text of a lower level pushes out none that a disk has from before', async 
   await last.close();
 });
 
-test('levels on a disk count for nothing under a policy without levels, which leaves them there', async (t) => {
+slow('writes a disk again and again')('levels on a disk count for nothing under a policy without levels, which leaves them there', async (t) => {
   const directory = path.join(folder, 'lru');
   await fill(directory);
   const plain = await open(directory, lru());

@@ -14,6 +14,7 @@ import { deadlineMs, patient } from '../../helpers/patient.js';
 import { hasRedis, RedisServer } from '../../helpers/redis-server.js';
 import { dropFromDevice } from './device-index.js';
 import { PlainTier } from './plain-tier.js';
+import { slow } from '../../runner/slow.js';
 
 const MiB = 2 ** 20;
 const model: ModelShape = { layers: 2, kvHeads: 1, headDim: 128, dtype: 'float16' };
@@ -69,7 +70,7 @@ test('text on a disk is found by the next cache, under another layout and driver
   await close(other);
 });
 
-test('a disk takes what was seen twice, and a small one keeps what was used last', async (t) => {
+slow('writes a disk again and again')('a disk takes what was seen twice, and a small one keeps what was used last', async (t) => {
   const bench = await benchOf(t, [diskTier({ directory: path.join(folder, 'twice'), bytes: 16 * MiB })]);
   serve(bench, textOf(320), 3);
   await bench.cache.prefixes.tiers!.settled();

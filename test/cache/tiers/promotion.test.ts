@@ -9,6 +9,7 @@ import { CacheBench, drivers } from '../../helpers/cache.js';
 import { dropFromDevice, turn } from './device-index.js';
 import { PlainTier } from './plain-tier.js';
 import { benchOf, close, model, serve, textOf } from './tier-bench.js';
+import { slow } from '../../runner/slow.js';
 
 const MiB = 2 ** 20;
 
@@ -82,7 +83,7 @@ test('what is damaged in one tier comes from the next', async (t) => {
   await close(bench);
 });
 
-test('of many blocks any may be damaged: those before it are found, and those behind it too where another tier has it', async (t) => {
+slow('damages each of many blocks')('of many blocks any may be damaged: those before it are found, and those behind it too where another tier has it', async (t) => {
   const blocks = 40; // five loads, of which two are under way at a time
   const tokens = textOf(16 * blocks);
   for (let damaged = 0; damaged < blocks; damaged += 1) {

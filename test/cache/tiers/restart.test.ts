@@ -15,6 +15,7 @@ import { RedisServer } from '../../helpers/redis-server.js';
 import { redisTest } from '../../helpers/redis-test.js';
 import type { ChildReport, ChildTask } from './lasting-child.js';
 import { LastingCache, lastingModel, textTokens, type LastingOptions } from './lasting-cache.js';
+import { slow } from '../../runner/slow.js';
 
 const folder = fs.mkdtempSync(path.join(tmpdir(), 'vkv-restart-'));
 test.after.always(() => { fs.rmSync(folder, { recursive: true, force: true }); });
@@ -56,7 +57,7 @@ const others: Readonly<Record<string, LastingOptions>> = {
   'blocks of another size': { prefixCache: { tierBlockTokens: 8 } },
 };
 
-test('a disk is found again by another process, and by caches of other layouts, page sizes and drivers', async (t) => {
+slow('starts processes')('a disk is found again by another process, and by caches of other layouts, page sizes and drivers', async (t) => {
   const directory = path.join(folder, 'alike');
   const tier = (): Tier => diskTier({ directory, bytes: 64 * 2 ** 20, admit: 'all' });
   const { found } = await inChild({ work: 'compute', directory, texts: [1, 2] });
@@ -71,7 +72,7 @@ test('a disk is found again by another process, and by caches of other layouts, 
   t.deepEqual(again.found.map(({ from, wrong }) => [from, wrong]), [[{ disk: textTokens }, 0], [{ disk: textTokens }, 0], [{}, 0]]);
 });
 
-test('a disk gives nothing to another model, dtype, shape, worker or block size', async (t) => {
+slow('starts processes')('a disk gives nothing to another model, dtype, shape, worker or block size', async (t) => {
   const directory = path.join(folder, 'others');
   const tier = (): Tier => diskTier({ directory, bytes: 64 * 2 ** 20, admit: 'all' });
   await inChild({ work: 'compute', directory, texts: [1] });
@@ -103,7 +104,7 @@ redisTest('a Redis gives what one process computed to another, and nothing to an
     t.deepEqual(await cache.serve(1), { found: 0, wrong: 0, from: {}, end: 'complete' }, what);
     await cache.close();
   }
-});
+}, slow('starts processes'));
 
 test('tiers that outlive a tensor-parallel worker must know which one it is; a latent tensor is whole on each', async (t) => {
   const tier = (): Tier => diskTier({ directory: path.join(folder, 'rank'), bytes: 64 * 2 ** 20 });

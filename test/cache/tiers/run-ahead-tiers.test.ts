@@ -19,8 +19,9 @@ import { RunAheadEngine } from '../../helpers/run-ahead-engine.js';
 import { seedOf } from '../../helpers/seed.js';
 import { dropFromDevice, turn } from './device-index.js';
 import { InjectedFailures } from './injected-failures.js';
+import { scale as wanted } from '../../runner/tier.js';
 
-const scale = Math.min(20, Number(process.env['VKV_TEST_SCALE'] ?? 1));
+const scale = Math.min(20, wanted);
 const rounds = Math.max(1, Math.round(6 * scale));
 const expected = ['KV_OUT_OF_PAGES', 'KV_NO_FREE_SLOT', 'KV_WORK_QUEUED', 'KV_LENGTH_OUT_OF_RANGE', 'KV_PREFIX_IN_USE'];
 const mostAhead = 4;

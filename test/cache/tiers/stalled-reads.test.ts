@@ -6,6 +6,7 @@ import test from 'ava';
 import { dropFromDevice, turn } from './device-index.js';
 import { textOf, close } from './tier-bench.js';
 import { blockTokens, computeMs, TimedLoads, tokens, totalMs, type TimedTier } from './timed-loads.js';
+import { slow } from '../../runner/slow.js';
 
 /** Of computing: what a wait in vain may cost. */
 const share = 0.05;
@@ -102,7 +103,7 @@ test('a tier that is tried again costs the request that tries it a small share o
   await close(scene.bench);
 });
 
-test('a slow tier behind a fast one costs the request that tries it no more than a share of computing what it has', async (t) => {
+slow('many requests over a tier that stalls')('a slow tier behind a fast one costs the request that tries it no more than a share of computing what it has', async (t) => {
   const scene = new TimedLoads(t, ['fast', 'slow']);
   const [fast, slow] = scene.tiers as [TimedTier, TimedTier];
   await scene.store();
@@ -120,7 +121,7 @@ test('a slow tier behind a fast one costs the request that tries it no more than
   await close(scene.bench);
 });
 
-test('what a tier that stalls owes comes from the next that has it, and the tier is used again once it is fast', async (t) => {
+slow('many requests over a tier that stalls')('what a tier that stalls owes comes from the next that has it, and the tier is used again once it is fast', async (t) => {
   const scene = new TimedLoads(t, ['stalling', 'steady']);
   const [stalling, steady] = scene.tiers as [TimedTier, TimedTier];
   await scene.store();

@@ -9,6 +9,7 @@ import { Random } from '#internal/base/random.js';
 import { seedOf } from '../../helpers/seed.js';
 import { close } from './tier-bench.js';
 import { blockTokens, computeMs, TimedLoads, tokens, totalMs, type TimedTier } from './timed-loads.js';
+import { slow } from '../../runner/slow.js';
 
 const requests = 40;
 const blocks = tokens / blockTokens;
@@ -51,7 +52,7 @@ const shown = (ratios: readonly number[]): string => ratios.map((ratio) => ratio
 
 for (const [name, setUp] of kinds) {
   const seed = seedOf(`tier speeds ${name}`);
-  test(`a tier that is slow ${name} makes requests hardly slower than computing, and is used where it is faster (seed ${seed})`, async (t) => {
+  slow('many requests over a timed tier')(`a tier that is slow ${name} makes requests hardly slower than computing, and is used where it is faster (seed ${seed})`, async (t) => {
     const random = new Random(seed);
     for (const speed of speeds) {
       const [first, ...others] = await ratiosOf(t, random, setUp, speed);
@@ -84,7 +85,7 @@ for (const [speed, end] of [[0.5, 'complete'], [3, 'recompute-cheaper']] as cons
 }
 
 const seed = seedOf('tier speeds jitter');
-test(`reads that take between half and three halves of their time make requests faster than computing in the mean (seed ${seed})`, async (t) => {
+slow('many requests over a timed tier')(`reads that take between half and three halves of their time make requests faster than computing in the mean (seed ${seed})`, async (t) => {
   const random = new Random(seed);
   for (const speed of speeds) {
     const ratios = await ratiosOf(t, random, (tier, loadMs) => { tier.latencyMs = () => (0.5 + random.next()) * loadMs / rounds; }, speed);

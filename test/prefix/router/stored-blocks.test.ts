@@ -10,8 +10,8 @@ import { blockKeys, formatBlockKey } from '#internal/prefix/router/block-keys.js
 import { StoredBlocks } from '#internal/prefix/router/stored-blocks.js';
 import { Random } from '#internal/base/random.js';
 import { seedOf } from '../../helpers/seed.js';
-
-const scale = Number(process.env['VKV_TEST_SCALE'] ?? 1);
+import { slow } from '../../runner/slow.js';
+import { scale } from '../../runner/tier.js';
 
 /** What a router knows: it has seen the reported changes and nothing else. */
 class Replica {
@@ -171,7 +171,7 @@ for (const { name, tokenBytes, pageBytes, maxTokens } of shapes) {
     for (const options of [{}, { poolRows: 8 }]) {
       const title = `rows of ${name}, blocks of ${blockTokens}${options.poolRows === undefined ? '' : ', a pool of 8 rows'}`;
       const seed = seedOf(title);
-      test(`${title}: the reported changes alone say what a match finds (seed ${seed})`, (t) => {
+      slow('a random world of small blocks')(`${title}: the reported changes alone say what a match finds (seed ${seed})`, (t) => {
         const world = new World(new Random(seed), rowArithmetic({ tokenBytes, pageBytes }), maxTokens, blockTokens, options);
         t.notThrows(() => {
           for (let step = 0; step < 1500 * scale; step += 1) {
