@@ -13,7 +13,7 @@ const stamps = path.join(root, 'node_modules', '.cache', 'virtual-kv');
 /** Packages, addon and dist/: all that the vkv command needs. */
 export function prepare() {
   if (!hasPackages('.')) step('installing npm packages', 'npm', ['ci', '--no-progress'], { VKV_BUILD: 'skip' });
-  if (process.env.VKV_ADDON === undefined && isAddonStale()) step('building the addon', process.execPath, ['scripts/build-addon.cjs'], { VKV_FATBIN: 'skip' });
+  if (process.env.VKV_ADDON === undefined && isAddonStale()) buildAddon();
   compile({ name: 'dist', title: 'compiling TypeScript', sources: 'lib', project: '.', output: 'dist', then: 'scripts/build-page.mjs' });
   chmodSync(path.join(root, 'dist', 'cli', 'vkv.js'), 0o755); // tsc does not keep the bit
 }
@@ -70,6 +70,14 @@ function hasPackages(folder) {
   const wanted = readJson(path.join(root, folder, 'package-lock.json')).packages;
   return Object.entries(wanted).every(([place, { version, optional, peer }]) =>
     place === '' || optional || peer || installed[place]?.version === version);
+}
+
+/** A minute or two at first: it says how far it is. */
+function buildAddon() {
+  const { status } = spawnSync(process.execPath, ['scripts/progress.cjs', 'building the addon', process.execPath, 'scripts/build-addon.cjs'], {
+    cwd: root, stdio: ['ignore', 'inherit', 'inherit'], env: { ...process.env, VKV_FATBIN: 'skip' },
+  });
+  if (status !== 0) process.exit(status || 1);
 }
 
 function isAddonStale() {
