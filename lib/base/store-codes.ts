@@ -11,7 +11,8 @@ type StoreCode =
 /** What to do about a store over a network that refuses. */
 const remedies: Readonly<Record<RemoteRefusal, string>> = {
   credentials: 'Give the name and password of one of its users, in `url`, `nodes` or the options of `client`.',
-  permission: 'Allow its user `GET`, `SET`, `EXISTS`, `EXPIRE`, `UNLINK`, `PING` and `INFO` on keys `kvt:*`.',
+  permission: 'Allow its user `GETRANGE`, `SET`, `EXISTS`, `EXPIRE`, `UNLINK` and `INFO` on keys `kvt:*`.',
+  database: 'Name a database that it has, at the end of its address, or raise `databases` in its configuration.',
   protocol: 'Give the address of a Redis or Valkey, with `rediss:` where it speaks TLS and `redis:` where it does not.',
   'is-cluster': 'It is one node of a cluster: give some of its nodes as `nodes`, or a cluster\'s client.',
   'no-cluster': 'It is no cluster: give its address as `url`.',

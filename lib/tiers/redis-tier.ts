@@ -3,12 +3,15 @@
 // what was asked for: another block, a truncated one or another store's value is a miss. A store that fails or is slow is a miss too, within
 // the time limits. It keeps no index: what is stored, other processes change.
 
+import { randomBytes } from 'node:crypto';
+
 import { createError, type CodedError } from '../base/errors.js';
+import { processClock, type LoadClock } from './load-clock.js';
 import { PutQueue } from './redis/put-queue.js';
 import type { RedisConnection } from './redis/redis-connection.js';
-import { RedisLane, type LaneName, type LaneResult } from './redis/redis-lane.js';
+import { laneNames, RedisLane, type LaneName, type LaneResult } from './redis/redis-lane.js';
 import { readRedisOptions, type RedisTierOptions, type RedisTierSettings } from './redis/redis-options.js';
-import { decodeValue, encodeValue, type RedisValue, type ValueProblem } from './redis/redis-value.js';
+import { decodeValue, encodeValue, maxHeaderBytes, type RedisValue, type ValueProblem } from './redis/redis-value.js';
 import type { BlockRecord, Tier, TierContext, TierGet, TierPut, TierStatistics } from './tier.js';
 
 export type { RedisClient } from './redis/redis-client.js';
@@ -19,7 +22,12 @@ export type { RedisBreakerOptions, RedisTierOptions } from './redis/redis-option
  * given and neither iovalkey nor ioredis is installed. Nothing is connected before its cache opens it.
  */
 export function redisTier(options: RedisTierOptions): Tier & Required<Pick<Tier, 'find'>> {
-  return new RedisTier(readRedisOptions(options));
+  return timedRedisTier(options, processClock);
+}
+
+/** The same, by a clock of a test's own. */
+export function timedRedisTier(options: RedisTierOptions, clock: LoadClock): Tier & Required<Pick<Tier, 'find'>> {
+  return new RedisTier(readRedisOptions(options), clock);
 }
 
 /** Keys asked for in one round trip. */
@@ -32,11 +40,13 @@ class RedisTier implements Tier {
   readonly takesOnlyWholeBlocks = true;
   readonly capacityBytes = undefined;
   readonly #settings: RedisTierSettings;
+  readonly #clock: LoadClock;
   readonly #queue: PutQueue;
   /** Reads under way by key and length, each for all that ask for it. */
   readonly #flights = new Map<string, Promise<Flight>>();
   #lanes: Readonly<Record<LaneName, RedisLane>> | undefined;
   #namespace = '';
+  #headerBytes = 0;
   #isClosed = false;
   #closing: Promise<void> | undefined;
   readonly #counts = {
@@ -44,8 +54,9 @@ class RedisTier implements Tier {
     putsRefused: 0,
   };
 
-  constructor(settings: RedisTierSettings) {
+  constructor(settings: RedisTierSettings, clock: LoadClock) {
     this.#settings = settings;
+    this.#clock = clock;
     this.#queue = new PutQueue({ maxBytes: settings.queueBytes, maxWriting: settings.concurrentWrites });
   }
 
@@ -58,9 +69,10 @@ class RedisTier implements Tier {
       throw createError('KV_CLOSED', { operation: 'open a tier twice', owner: 'RedisTier' });
     }
     this.#namespace = context.namespace;
+    this.#headerBytes = maxHeaderBytes(context.blockTokens);
     this.#lanes = { lookups: this.#lane('lookups', 1), reads: this.#lane('reads', this.#settings.readConnections), writes: this.#lane('writes', 1) };
     const failures = await Promise.all(Object.values(this.#lanes).map((lane) => lane.connected()));
-    const error = failures.find((failure) => failure !== undefined) ?? await this.#modeError();
+    const error = failures.find((failure) => failure !== undefined) ?? await this.#modeError() ?? await this.#trialError();
     if (error === undefined || !this.#settings.required || this.#isClosed) return;
     await this.close();
     throw error as Error;
@@ -91,10 +103,10 @@ class RedisTier implements Tier {
   async find(keys: readonly string[], signal?: AbortSignal): Promise<number | undefined> {
     // What cannot be read is not worth finding.
     if (this.#lanes?.reads.breaker.wouldPass !== true || this.#isClosed) return undefined;
-    const end = performance.now() + this.#settings.findTimeoutMs;
+    const end = this.#clock.now() + this.#settings.findTimeoutMs;
     for (let from = 0; from < keys.length; from += keysPerLookup) {
       const asked = keys.slice(from, from + keysPerLookup).map((key) => this.#keyOf(key));
-      const limitMs = Math.max(1, end - performance.now());
+      const limitMs = Math.max(1, end - this.#clock.now());
       const result = await untilAborted(this.#request('lookups', (connection) => connection.countLeading(asked), limitMs), signal);
       if (result?.isAnswered !== true) return from === 0 ? undefined : from;
       if (result.value < asked.length) return from + result.value;
@@ -141,8 +153,20 @@ class RedisTier implements Tier {
     const { maxCoolDownMs, coolDownMs } = breaker;
     return new RedisLane({
       tier: this.name, name, store, connections, connectTimeoutMs, probeTimeoutMs: Math.max(findTimeoutMs, coolDownMs),
-      breaker: { ...breaker, maxCoolDownMs: Math.max(maxCoolDownMs, coolDownMs) },
+      breaker: { ...breaker, maxCoolDownMs: Math.max(maxCoolDownMs, coolDownMs) }, clock: this.#clock, trial: (connection) => this.#try(name, connection),
     });
+  }
+
+  /** All that a lane does, without an effect: on a key that no block has, in a cluster any of its slots. */
+  async #try(name: LaneName, connection: RedisConnection): Promise<void> {
+    const key = this.#keyOf(randomBytes(32).toString('hex'));
+    if (name === 'lookups') await connection.countLeading([key]);
+    else if (name === 'reads') await connection.get(key, 0);
+    else {
+      await connection.renew(key, this.#settings.ttlSeconds);
+      await connection.set(key, Buffer.alloc(0), this.#settings.ttlSeconds, 'XX');
+      await connection.unlink([key]); // over the lane of lookups, which does without the right where nothing is damaged
+    }
   }
 
   /** The error of a store that is of the other kind: one node of a cluster, say. */
@@ -151,6 +175,17 @@ class RedisTier implements Tier {
     if (result.isAnswered) return undefined;
     for (const { breaker } of Object.values(this.#lanes!)) breaker.open(result.error);
     return result.error;
+  }
+
+  /** The error of a store that does not allow what a lane does. One that is full only now is none. */
+  async #trialError(): Promise<unknown> {
+    const errors = await Promise.all(laneNames.map(async (name) => {
+      const result = await this.#request(name, (connection) => this.#try(name, connection), this.#settings.connectTimeoutMs);
+      if (result.isAnswered || isFull(result.error)) return undefined;
+      this.#lanes![name].breaker.open(result.error);
+      return result.error;
+    }));
+    return errors.find((error) => error !== undefined);
   }
 
   async #request<T>(name: LaneName, send: (connection: RedisConnection) => Promise<T>, limitMs: number): Promise<LaneResult<T>> {
@@ -200,13 +235,14 @@ class RedisTier implements Tier {
 
   async #fetch(key: string, bytes: number): Promise<Flight> {
     const name = this.#keyOf(key);
-    const result = await this.#request('reads', (connection) => connection.get(name), this.#settings.getTimeoutMs);
+    const maxBytes = this.#headerBytes + bytes;
+    const result = await this.#request('reads', (connection) => connection.get(name, maxBytes), this.#settings.getTimeoutMs);
     if (!result.isAnswered) return result;
     if (result.value === null) {
       this.#counts.misses += 1;
       return { isAnswered: true, value: undefined };
     }
-    const value = decodeValue(result.value, this.#namespace, key, bytes);
+    const value = decodeValue(result.value, this.#namespace, key, bytes, maxBytes);
     if ('problem' in value) {
       this.#counts.corrupt += 1;
       // Not awaited: a miss is a miss. What a later version wrote is its own.
@@ -214,6 +250,9 @@ class RedisTier implements Tier {
     } else {
       this.#counts.hits += 1;
       this.#counts.readBytes += bytes;
+      // It lives on, as it is used. Not awaited, and over the lane that may write: a store that only reads is read.
+      const { ttlSeconds, putTimeoutMs } = this.#settings;
+      void this.#request('writes', (connection) => connection.renew(name, ttlSeconds), putTimeoutMs);
     }
     return { isAnswered: true, value };
   }

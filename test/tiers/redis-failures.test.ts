@@ -4,12 +4,14 @@
 import { createServer, type AddressInfo } from 'node:net';
 import { once } from 'node:events';
 
-import { isKvError, redisTier, type Tier } from 'virtual-kv';
+import { isKvError, type Tier } from 'virtual-kv';
 
 import { digestOf } from '#internal/tiers/contract-blocks.js';
 import { RedisServer } from '../helpers/redis-server.js';
 import { redisTest } from '../helpers/redis-test.js';
-import { blocksOf, breakerChange, keyOf, namespaceOf, openTier, read, stripeTokenBytes } from './redis-world.js';
+import { processClock } from '#internal/tiers/load-clock.js';
+import { timedRedisTier } from '#internal/tiers/redis-tier.js';
+import { blocksOf, breakerChange, contextOf, keyOf, namespaceOf, openTier, read, steppedTime } from './redis-world.js';
 
 const quick = { failures: 3, coolDownMs: 5, maxCoolDownMs: 20 };
 
@@ -51,27 +53,33 @@ redisTest('a store that stands still costs the time limits, then nothing; what i
   const server = await RedisServer.start(t);
   const namespace = namespaceOf(t);
   const limits = { findTimeoutMs: 20, getTimeoutMs: 40, putTimeoutMs: 40 };
-  const tier = await openTier(t, namespace, { url: server.url, name: t.title, breaker: quick });
+  const { clock, advance } = steppedTime();
+  const tier = await openTier(t, namespace, { url: server.url, name: t.title, breaker: quick }, clock);
   const [block, other] = blocksOf(namespace, 2) as [ReturnType<typeof blocksOf>[number], ReturnType<typeof blocksOf>[number]];
   await tier.put(block.record, block.payload);
-  const slow = await openTier(t, namespace, { url: server.url, name: `${t.title}, slow`, breaker: quick, ...limits });
+  const slow = await openTier(t, namespace, { url: server.url, name: `${t.title}, slow`, breaker: quick, ...limits }, clock);
   const opened = ['lookups', 'reads', 'writes'].map((lane) => breakerChange(`${t.title}, slow`, lane, 'open'));
   server.signal('SIGSTOP');
   const target = new Uint8Array(block.record.bytes).fill(7);
-  t.deepEqual(await Promise.all([1, 2, 3].map(() => slow.find([block.record.key]))), [undefined, undefined, undefined]); // before reads fail: then it asks nothing
-  const gets = await Promise.all([1, 2, 3].map((tokens) => slow.get(digestOf(`${tokens}`), target)));
+  const finds = [1, 2, 3].map(() => slow.find([block.record.key])); // before reads fail: then it asks nothing
+  advance(limits.findTimeoutMs);
+  t.deepEqual(await Promise.all(finds), [undefined, undefined, undefined]);
+  const reads = [1, 2, 3].map((tokens) => slow.get(digestOf(`${tokens}`), target));
+  const writes = blocksOf(namespaceOf(t), 3).map(({ record, payload }) => slow.put(record, payload));
+  advance(limits.getTimeoutMs);
+  const gets = await Promise.all(reads);
   t.deepEqual(gets.map((get) => !get.isFound && get.reason), ['timeout', 'timeout', 'timeout']);
-  const puts = await Promise.all(blocksOf(namespaceOf(t), 3).map(({ record, payload }) => slow.put(record, payload)));
+  const puts = await Promise.all(writes);
   t.true(puts.every((put) => !put.isStored && put.reason === 'failed' && isKvError(put.error, 'KV_TIMEOUT')));
   await Promise.all(opened);
-  for (let call = 0; call < 1_000; call += 1) { // each would take 40 ms
+  for (let call = 0; call < 1_000; call += 1) { // each would wait for ever: no time passes
     t.is(await read(slow, block), 'failed');
     t.is((await slow.put(other.record, other.payload)).isStored, false);
   }
   t.true(Number(slow.statistics()['breakerRefusals']) >= 2_000);
 
   const controller = new AbortController();
-  const cancelled = tier.get(block.record.key, target, controller.signal); // waits for 20 s otherwise
+  const cancelled = tier.get(block.record.key, target, controller.signal);
   controller.abort(new Error('mine'));
   const result = await cancelled;
   t.true(!result.isFound && result.reason === 'timeout' && isKvError(result.error, 'KV_ABORTED'));
@@ -85,13 +93,15 @@ redisTest('a store that stands still costs the time limits, then nothing; what i
 redisTest('requests whose callers gave up count as failures of a store that does not answer', async (t) => {
   const server = await RedisServer.start(t);
   const namespace = namespaceOf(t);
-  const tier = await openTier(t, namespace, { url: server.url, name: t.title, breaker: quick, getTimeoutMs: 30 });
+  const { clock, advance } = steppedTime();
+  const tier = await openTier(t, namespace, { url: server.url, name: t.title, breaker: quick, getTimeoutMs: 30 }, clock);
   server.signal('SIGSTOP');
   const opened = breakerChange(t.title, 'reads', 'open');
   const controller = new AbortController();
   const gets = [1, 2, 3].map((seed) => tier.get(digestOf(`${seed}`), new Uint8Array(16), controller.signal));
   controller.abort();
   t.true((await Promise.all(gets)).every(({ isFound }) => !isFound));
+  advance(30);
   await opened;
   t.is(tier.statistics()['reads'], 'open');
   server.signal('SIGCONT');
@@ -245,16 +255,21 @@ redisTest('a wrong password, a wrong address and what is no Redis are misses, or
   const [block] = blocksOf(namespace, 1) as [ReturnType<typeof blocksOf>[number]];
   await Promise.all(cases.map(async ({ code, reason, ...where }) => {
     const label = JSON.stringify(where);
-    const connectTimeoutMs = where.url?.includes(`:${port(silent)}`) ? 100 : 10_000;
-    const required = redisTier({ ...where, connectTimeoutMs, required: true });
-    const context = { namespace, stripeTokenBytes, blockTokens: 64, found: () => {}, lost: () => {} };
-    const error = await t.throwsAsync(() => required.open(context), undefined, label) as Error & { details?: { reason?: string } };
+    const isSilent = where.url?.includes(`:${port(silent)}`) === true;
+    const connectTimeoutMs = 60_000;
+    const { clock, advance } = steppedTime();
+    const required = timedRedisTier({ ...where, connectTimeoutMs, required: true }, isSilent ? clock : processClock);
+    const opening = required.open(contextOf(namespace));
+    advance(connectTimeoutMs);
+    const error = await t.throwsAsync(opening, undefined, label) as Error & { details?: { reason?: string } };
     t.true(isKvError(error, code as 'KV_TIER_REFUSED'), `${label}: ${error.message}`);
     t.is(error.details?.reason, reason, label);
     t.false(/right|wrong@|:wrong/.test(error.message), error.message);
     await required.close();
 
-    const tier = await openTier(t, namespace, { ...where, connectTimeoutMs, breaker: quick });
+    const openingTier = openTier(t, namespace, { ...where, connectTimeoutMs, breaker: quick }, isSilent ? clock : processClock);
+    advance(connectTimeoutMs);
+    const tier = await openingTier;
     t.is(tier.statistics()['breaker'] === 'closed', false, label);
     t.is(await read(tier, block), 'failed', label);
     t.is((await tier.put(block.record, block.payload)).isStored, false, label);
@@ -288,5 +303,5 @@ redisTest('nothing is left of a tier that was closed, whatever it was doing', as
   await Promise.all(running);
   const connections = async (): Promise<number> => ((await server.client.client('LIST')) as string).match(/name=virtual-kv/g)?.length ?? 0;
   while (await connections() > 0) await server.client.ping();
-  await t.throwsAsync(() => tier.open({ namespace, stripeTokenBytes, blockTokens: 64, found: () => {}, lost: () => {} }), { code: 'KV_CLOSED' });
+  await t.throwsAsync(() => tier.open(contextOf(namespace)), { code: 'KV_CLOSED' });
 });

@@ -30,12 +30,15 @@ function breakerBench(): {
     changed: (_from, to) => {
       states.push(to);
     },
-    after: (ms, later) => {
-      waits.push(ms);
-      call = later;
-      return () => {
-        call = undefined;
-      };
+    clock: {
+      now: () => 0,
+      after: (later, ms) => {
+        waits.push(ms);
+        call = later;
+        return () => {
+          call = undefined;
+        };
+      },
     },
   });
   const fire = async (isAnswered: boolean): Promise<void> => {

@@ -3,10 +3,13 @@
 import * as diagnostics from 'node:diagnostics_channel';
 
 import type { ExecutionContext } from 'ava';
-import { redisTier, type RedisTierOptions, type Tier } from 'virtual-kv';
+import type { redisTier, RedisTierOptions, Tier, TierContext } from 'virtual-kv';
 
 import { patient } from '../helpers/patient.js';
+import { SteppedClock } from '../serving/stepped-clock.js';
 import { digestOf, makeBlock, sumsOf, type MadeBlock } from '#internal/tiers/contract-blocks.js';
+import { processClock, type LoadClock } from '#internal/tiers/load-clock.js';
+import { timedRedisTier } from '#internal/tiers/redis-tier.js';
 
 export const stripeTokenBytes = [512, 512, 256, 256];
 
@@ -23,12 +26,27 @@ export function keyOf(namespace: string, { record }: MadeBlock): string {
   return `kvt:1:${namespace.slice(0, 16)}:${record.key}`;
 }
 
+export function contextOf(namespace: string): TierContext {
+  return { namespace, stripeTokenBytes, blockTokens: 64, found: () => {}, lost: () => {} };
+}
+
 /** Opens a tier; long limits, as a busy machine is no failure of the store. */
-export async function openTier(t: ExecutionContext, namespace: string, options: RedisTierOptions): Promise<ReturnType<typeof redisTier>> {
-  const tier = redisTier({ ...patient, ...options });
+export async function openTier(
+  t: ExecutionContext, namespace: string, options: RedisTierOptions, clock: LoadClock = processClock,
+): Promise<ReturnType<typeof redisTier>> {
+  const tier = timedRedisTier({ ...patient, ...options }, clock);
   t.teardown(() => tier.close());
-  await tier.open({ namespace, stripeTokenBytes, blockTokens: 64, found: () => t.fail('it told of a block'), lost: () => {} });
+  await tier.open({ ...contextOf(namespace), found: () => t.fail('it told of a block') });
   return tier;
+}
+
+/** Time that passes only by `advance`, for the limits of a tier. */
+export function steppedTime(): { readonly clock: LoadClock; advance(ms: number): void } {
+  const time = new SteppedClock();
+  return {
+    clock: { now: time.options.now, after: (wake, delayMs) => time.options.timer(wake, delayMs) },
+    advance: (ms) => time.advance(ms),
+  };
 }
 
 /** Reads a block as a cache does: 'exact', or why it is a miss; 'damaged' where bytes came that the sums do not have. */

@@ -3,6 +3,8 @@
 // pays for finding out. When the probe is answered it is half-open: one request at a time passes, the first that succeeds closes it, and
 // the first that fails opens it again. It owns one timer, which keeps no process alive.
 
+import type { LoadClock } from '../load-clock.js';
+
 export type BreakerState = 'closed' | 'open' | 'half-open';
 
 export interface CircuitBreakerOptions {
@@ -14,13 +16,11 @@ export interface CircuitBreakerOptions {
   readonly probe: () => Promise<unknown>;
   /** Hears of every change of state. */
   readonly changed: (from: BreakerState, to: BreakerState, error: unknown) => void;
-  /** Calls back after some time and returns how to prevent it. Default: `setTimeout`. */
-  readonly after?: ((ms: number, call: () => void) => () => void) | undefined;
+  readonly clock: LoadClock;
 }
 
 export class CircuitBreaker {
   readonly #options: CircuitBreakerOptions;
-  readonly #after: (ms: number, call: () => void) => () => void;
   #state: BreakerState = 'closed';
   #failuresInRow = 0;
   #coolDownMs: number;
@@ -39,7 +39,6 @@ export class CircuitBreaker {
 
   constructor(options: CircuitBreakerOptions) {
     this.#options = options;
-    this.#after = options.after ?? timeout;
     this.#coolDownMs = options.coolDownMs;
   }
 
@@ -118,7 +117,7 @@ export class CircuitBreaker {
 
   #schedule(): void {
     this.#cancelTimer?.();
-    this.#cancelTimer = this.#isClosedForGood ? undefined : this.#after(this.#coolDownMs, () => this.#probe());
+    this.#cancelTimer = this.#isClosedForGood ? undefined : this.#options.clock.after(() => this.#probe(), this.#coolDownMs, false);
   }
 
   #probe(): void {
@@ -150,11 +149,4 @@ export class CircuitBreaker {
     this.#hasTrial = false;
     this.#options.changed(from, to, error);
   }
-}
-
-function timeout(ms: number, call: () => void): () => void {
-  const timer = setTimeout(call, ms).unref();
-  return () => {
-    clearTimeout(timer);
-  };
 }

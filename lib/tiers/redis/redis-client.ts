@@ -7,6 +7,7 @@ import { createRequire } from 'node:module';
 import { createError } from '../../base/errors.js';
 import type { FieldPlace } from '../../base/options.js';
 import { isRevoked } from '../../base/typed-arrays.js';
+import type { GuardedClient } from './reply-guard.js';
 
 /** A client of iovalkey or ioredis, for one node (`Redis`) or a cluster (`Cluster`). A tier calls only its `duplicate`. */
 export interface RedisClient {
@@ -18,24 +19,20 @@ export interface RedisClient {
   getBuffer(key: string): Promise<Buffer | null>;
 }
 
-/** What a tier calls on the clients that it made. */
-export interface CommandClient {
-  readonly isCluster: boolean;
+/** What a tier calls on the clients that it made. Replies may be anything: a store may be another one, or out of step. */
+export interface CommandClient extends GuardedClient {
   readonly status: string;
   readonly options: ClientAddress & { readonly redisOptions?: object };
   readonly startupNodes?: readonly unknown[];
   connect(): Promise<void>;
   disconnect(reconnect?: boolean): void;
-  on(event: string, listener: (...parameters: unknown[]) => void): unknown;
   once(event: string, listener: () => void): unknown;
-  duplicate(...parameters: unknown[]): unknown;
-  getBuffer(key: string): Promise<Buffer | null>;
-  set(key: string, value: Buffer, mode: 'EX', seconds: number): Promise<unknown>;
-  exists(key: string): Promise<number>;
-  expire(key: string, seconds: number): Promise<number>;
-  unlink(key: string): Promise<number>;
-  ping(): Promise<unknown>;
-  info(section: string): Promise<string>;
+  getrangeBuffer(key: string, first: number, last: number): Promise<unknown>;
+  set(key: string, value: Buffer, mode: 'EX', seconds: number, where?: 'XX'): Promise<unknown>;
+  exists(key: string): Promise<unknown>;
+  expire(key: string, seconds: number): Promise<unknown>;
+  unlink(key: string): Promise<unknown>;
+  info(section: string): Promise<unknown>;
   pipeline(): { exists(key: string): unknown; exec(): Promise<[Error | null, unknown][] | null> };
 }
 
@@ -68,13 +65,14 @@ export function isRedisClient(value: unknown): value is RedisClient {
 
 /** The store of a client that the application made. */
 export function storeOfClient(client: RedisClient): RedisStore {
-  const { isCluster, startupNodes, options } = client as CommandClient;
+  const own = client as unknown as CommandClient;
+  const { isCluster, startupNodes, options } = own;
   return {
     isCluster,
     address: isCluster ? (startupNodes ?? []).map(addressOfNode).join(', ') : addressOf(options),
     makeClient: (connectTimeoutMs) => (isCluster
-      ? (client as CommandClient).duplicate([], clusterOptions(connectTimeoutMs, options.redisOptions))
-      : (client as CommandClient).duplicate(nodeOptions(connectTimeoutMs))) as CommandClient,
+      ? own.duplicate([], clusterOptions(connectTimeoutMs, options.redisOptions))
+      : own.duplicate(nodeOptions(connectTimeoutMs))) as CommandClient,
   };
 }
 
@@ -89,6 +87,11 @@ export function storeAt(url: string, place: FieldPlace): RedisStore {
 export function clusterAt(urls: readonly string[], place: FieldPlace): RedisStore {
   const { Cluster } = loadClientPackage();
   const nodes = urls.map((url, index) => parseAddress(url, { ...place, option: `${place.option}[${index}]` }));
+  if (nodes.some(({ db }) => db)) {
+    throw createError('KV_INVALID_OPTION', {
+      reason: 'range', ...place, expected: 'addresses without a database: a cluster has only 0', received: `…/${nodes.find(({ db }) => db)!.db}`,
+    });
+  }
   const { username, password, tls } = nodes[0]!;
   const common = { ...(username && { username }), ...(password && { password }), ...(tls && { tls }) };
   const byName = tls && { dnsLookup: (name: string, call: (error: null, address: string) => void) => call(null, name) }; // as certificates are
@@ -122,6 +125,7 @@ function nodeOptions(connectTimeoutMs: number): object {
     // A request that cannot be sent now is a miss now, and what was sent before a connection was lost is not sent again.
     enableOfflineQueue: false, autoResendUnfulfilledCommands: false, maxRetriesPerRequest: 0,
     commandTimeout: undefined, socketTimeout: undefined, // the tier's own limits
+    protocol: 2, replyMapping: 'legacy', stringNumbers: false, // what replies are guarded and checked as
     retryStrategy: (attempt: number) => Math.min(25 * 2 ** attempt, longestRetryMs),
     reconnectOnError: (error: Error) => error.message.startsWith('READONLY'), // a master that became a replica
   };

@@ -1,8 +1,12 @@
 // RedisConnection: one client of a tier, with the commands that the tier needs. It owns the client; it has no time limits and remembers
-// only why it is not connected. Commands reject with what the client says, without the command's arguments: they are whole blocks.
+// only why it is not connected. It is connected once its user and database were taken. Commands reject with what the client says, without
+// the command's arguments, which are whole blocks, and where the store answers what the command cannot: then it connects again, as the
+// answers of other commands may have changed places, too.
 
 import { createError, type RemoteRefusal } from '../../base/errors.js';
+import { formatNumber } from '../../base/format.js';
 import type { CommandClient, RedisStore } from './redis-client.js';
+import { guardClient, ordinaryReplyBytes, type ReplyLimits } from './reply-guard.js';
 
 export interface ConnectionEvents {
   /** Commands are answered from here on. */
@@ -18,25 +22,35 @@ export class RedisConnection {
   readonly #client: CommandClient;
   readonly #tier: string;
   readonly #address: string;
+  readonly #limits: ReplyLimits = { replyBytes: ordinaryReplyBytes };
+  /** Why it is not connected, or may soon not be. */
   #clientError: unknown;
+  /** Whether the store refused the user or the database: the client goes on all the same. */
+  #isRefused = false;
   /** Commands that were sent and not answered. */
   #pending = 0;
 
   constructor(store: RedisStore, tier: string, connectTimeoutMs: number, { ready, lost }: ConnectionEvents) {
     this.#tier = tier;
     this.#address = store.address;
-    const client = this.#client = store.makeClient(connectTimeoutMs);
+    const client = this.#client = guardClient(store.makeClient(connectTimeoutMs), this.#limits);
     client.on('error', (error) => {
+      if (this.#isRefused) return; // it says why
       this.#clientError = (error as { lastNodeError?: unknown }).lastNodeError ?? error;
+      this.#isRefused = !client.isCluster && isReply(error);
+      if (this.#isRefused) client.disconnect(true);
     });
     if (client.isCluster) {
       client.on('node error', (error) => {
         this.#clientError = error;
       });
     }
-    client.on('ready', () => {
+    client.on('connect', () => {
       this.#clientError = undefined;
-      ready();
+      this.#isRefused = false;
+    });
+    client.on('ready', () => {
+      if (!this.#isRefused) ready();
     });
     client.on('close', () => lost(this.explain(this.#clientError)));
     client.connect().catch(() => {}); // `close` follows, and it tries again
@@ -47,7 +61,7 @@ export class RedisConnection {
   }
 
   get isReady(): boolean {
-    return this.#client.status === 'ready';
+    return this.#client.status === 'ready' && !this.#isRefused;
   }
 
   /** The error of this package for what the client said. */
@@ -61,42 +75,53 @@ export class RedisConnection {
       : createError('KV_TIER_REFUSED', { tier: this.#tier, address: this.#address, reason, reply: message }, { cause: error });
   }
 
-  /** A value; null where there is none; an empty one where the key has a value of another type. */
-  get(key: string): Promise<Buffer | null> {
-    return this.#send(this.#client.getBuffer(key)).catch((error: unknown) => {
+  /**
+   * A value of at most `maxBytes`, or its first `maxBytes` + 1; null where there is none; an empty one where the key has a value of
+   * another type.
+   */
+  async get(key: string, maxBytes: number): Promise<Buffer | null> {
+    this.#limits.replyBytes = Math.max(this.#limits.replyBytes, maxBytes + ordinaryReplyBytes);
+    try {
+      const value = await this.#range(key, maxBytes);
+      if (value.length > 0) return value;
+      if (await this.countLeading([key]) === 0) return null;
+      return await this.#range(key, maxBytes); // it is empty, or was stored meanwhile
+    } catch (error) {
       if (error instanceof Error && error.message.startsWith('WRONGTYPE')) return Buffer.alloc(0);
       throw error;
-    });
+    }
   }
 
-  async set(key: string, value: Buffer, ttlSeconds: number): Promise<void> {
-    await this.#send(this.#client.set(key, value, 'EX', ttlSeconds));
+  /** Stores a value, or, with `where` XX, does so only where there is one. */
+  async set(key: string, value: Buffer, ttlSeconds: number, where?: 'XX'): Promise<void> {
+    const reply = where === undefined ? this.#client.set(key, value, 'EX', ttlSeconds) : this.#client.set(key, value, 'EX', ttlSeconds, where);
+    await this.#send('SET', reply, where === undefined ? isOk : isOkOrNothing);
   }
 
   /** How many of `keys`, from the first on, have a value: one round trip. */
   async countLeading(keys: readonly string[]): Promise<number> {
-    const counts = this.#client.isCluster ? await this.#existsEach(keys) : await this.#existsTogether(keys);
-    const missing = counts.findIndex((count) => count !== 1);
+    const counts = await this.#send('EXISTS', this.#client.isCluster ? this.#existsEach(keys) : this.#existsTogether(keys), isCountOf(keys.length));
+    const missing = counts.indexOf(0);
     return missing < 0 ? keys.length : missing;
   }
 
   /** Lets a key live for so long again; false where there is none. */
   async renew(key: string, ttlSeconds: number): Promise<boolean> {
-    return await this.#send(this.#client.expire(key, ttlSeconds)) === 1;
+    return await this.#send('EXPIRE', this.#client.expire(key, ttlSeconds), isCount) === 1;
   }
 
   async unlink(keys: readonly string[]): Promise<void> {
-    await this.#send(Promise.all(keys.map((key) => this.#client.unlink(key)))); // each alone: in a cluster they lie apart
-  }
-
-  ping(): Promise<unknown> {
-    return this.#send(this.#client.ping());
+    // Each alone: in a cluster they lie apart.
+    await this.#send('UNLINK', Promise.all(keys.map((key) => this.#client.unlink(key))), isCountOf(keys.length));
   }
 
   /** Rejects where one node of a cluster was taken for a store of its own: all commands for other nodes' keys would fail. */
   async checkMode(): Promise<void> {
     if (this.#client.isCluster) return;
-    const info = await this.#send(this.#client.info('cluster')).catch(() => ''); // not allowed, say
+    const info = await this.#send('INFO', this.#client.info('cluster'), isString).catch((error: unknown) => {
+      if (isReply(error)) return ''; // not allowed, say
+      throw error;
+    });
     if (/cluster_enabled:1/.test(info)) throw new Error('MOVED: cluster_enabled is 1');
   }
 
@@ -120,10 +145,14 @@ export class RedisConnection {
     });
   }
 
+  #range(key: string, maxBytes: number): Promise<Buffer> {
+    return this.#send('GETRANGE', this.#client.getrangeBuffer(key, 0, maxBytes), isBuffer);
+  }
+
   async #existsTogether(keys: readonly string[]): Promise<unknown[]> {
     const pipeline = this.#client.pipeline();
     for (const key of keys) pipeline.exists(key);
-    const replies = await this.#send(pipeline.exec()) ?? [];
+    const replies = await pipeline.exec() ?? [];
     return replies.map(([error, count]) => {
       if (error !== null) throw error;
       return count;
@@ -132,17 +161,54 @@ export class RedisConnection {
 
   /** Each to its own node, which may have changed: only single commands are sent on to where a slot has moved. */
   #existsEach(keys: readonly string[]): Promise<unknown[]> {
-    return this.#send(Promise.all(keys.map((key) => this.#client.exists(key))));
+    return Promise.all(keys.map((key) => this.#client.exists(key)));
   }
 
-  async #send<T>(reply: Promise<T>): Promise<T> {
+  /** What is answered. Rejects where it `isRight` not, or with the reason where the connection was lost. */
+  async #send<T>(command: string, reply: Promise<unknown>, isRight: (answer: unknown) => answer is T): Promise<T> {
     this.#pending += 1;
     try {
-      return await reply;
+      const answer = await reply;
+      if (!isRight(answer)) {
+        this.#clientError = new Error(`Protocol error: the store answered ${command} by ${inWords(answer)}`);
+        this.reset();
+        throw this.#clientError;
+      }
+      if (this.#client.isCluster) this.#clientError = undefined; // that was of a node which is not needed now
+      return answer;
+    } catch (error) {
+      throw isReply(error) ? error : this.#clientError ?? error;
     } finally {
       this.#pending -= 1;
     }
   }
+}
+
+type Check<T> = (answer: unknown) => answer is T;
+
+const isString: Check<string> = (answer) => typeof answer === 'string';
+const isBuffer: Check<Buffer> = (answer) => Buffer.isBuffer(answer);
+const isCount: Check<0 | 1> = (answer) => answer === 0 || answer === 1;
+const isOk: Check<'OK'> = (answer) => answer === 'OK';
+const isOkOrNothing: Check<'OK' | null> = (answer) => answer === 'OK' || answer === null;
+
+function isCountOf(keys: number): Check<(0 | 1)[]> {
+  return (answer): answer is (0 | 1)[] => Array.isArray(answer) && answer.length === keys && answer.every(isCount);
+}
+
+/** Of an answer that is wrong. Not its bytes: they may be anything, and many. */
+function inWords(answer: unknown): string {
+  if (Array.isArray(answer)) {
+    const wrong: unknown = answer.find((one) => !isCount(one));
+    return wrong === undefined || Array.isArray(wrong) ? `an array of ${formatNumber(answer.length)}` : inWords(wrong);
+  }
+  if (typeof answer === 'string' || Buffer.isBuffer(answer)) return `a string of ${formatNumber(answer.length)} bytes`;
+  return typeof answer === 'number' ? `the number ${answer}` : 'nothing';
+}
+
+/** Whether it is an error that the store answered, not one of the connection. */
+function isReply(error: unknown): boolean {
+  return error instanceof Error && error.name === 'ReplyError';
 }
 
 /** Errors of several addresses have no message of their own. */
@@ -154,6 +220,7 @@ function messageOf(error: Error): string {
 const refusals: readonly (readonly [RegExp, RemoteRefusal])[] = [
   [/\b(WRONGPASS|NOAUTH)\b|invalid password|AUTH.*without any password|[Cc]lient sent AUTH/, 'credentials'],
   [/\bNOPERM\b/, 'permission'],
+  [/DB index is out of range|invalid DB index/, 'database'],
   [/Protocol error|RESP type|reply type|\bSSL\b|EPROTO|wrong version number|packet length too long/, 'protocol'],
   [/^(MOVED|ASK)\b/, 'is-cluster'],
   [/cluster support disabled/, 'no-cluster'],
@@ -162,5 +229,5 @@ const refusals: readonly (readonly [RegExp, RemoteRefusal])[] = [
 
 /** Why the store refused; undefined where it was not reached. */
 function refusalOf(message: string, error: unknown): RemoteRefusal | undefined {
-  return refusals.find(([pattern]) => pattern.test(message))?.[1] ?? (error instanceof Error && error.name === 'ReplyError' ? 'other' : undefined);
+  return refusals.find(([pattern]) => pattern.test(message))?.[1] ?? (isReply(error) ? 'other' : undefined);
 }

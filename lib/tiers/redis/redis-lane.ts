@@ -5,11 +5,14 @@
 import diagnostics = require('node:diagnostics_channel');
 
 import { createError } from '../../base/errors.js';
+import type { LoadClock } from '../load-clock.js';
 import { CircuitBreaker, type BreakerState } from './circuit-breaker.js';
 import type { RedisStore } from './redis-client.js';
 import { RedisConnection } from './redis-connection.js';
 
-export type LaneName = 'lookups' | 'reads' | 'writes';
+export const laneNames = ['lookups', 'reads', 'writes'] as const;
+
+export type LaneName = typeof laneNames[number];
 
 export type LaneResult<T> =
   | { readonly isAnswered: true; readonly value: T }
@@ -29,6 +32,9 @@ export interface RedisLaneOptions {
   readonly connectTimeoutMs: number;
   readonly probeTimeoutMs: number;
   readonly breaker: BreakerLimits;
+  /** Does what the lane is for, without an effect: whether the store answers, and allows it. */
+  readonly trial: (connection: RedisConnection) => Promise<unknown>;
+  readonly clock: LoadClock;
 }
 
 const channel = diagnostics.channel('virtual-kv:tier-breaker');
@@ -45,9 +51,9 @@ export class RedisLane {
 
   constructor(options: RedisLaneOptions) {
     this.#options = options;
-    const { tier, store, connections, connectTimeoutMs, breaker } = options;
+    const { tier, store, connections, connectTimeoutMs, breaker, clock } = options;
     this.#breaker = new CircuitBreaker({
-      ...breaker, probe: () => this.#probe(), changed: (from, to, error) => this.#changed(from, to, error),
+      ...breaker, clock, probe: () => this.#probe(), changed: (from, to, error) => this.#changed(from, to, error),
     });
     this.#connected = new Promise((resolve) => {
       this.#firstNews = resolve;
@@ -62,15 +68,13 @@ export class RedisLane {
 
   /** Resolves with undefined once it is connected, with the error once that failed; opens the breaker where it takes too long. */
   connected(): Promise<unknown> {
-    const { connectTimeoutMs } = this.#options;
-    const timer = setTimeout(() => {
+    const { connectTimeoutMs, clock } = this.#options;
+    const cancel = clock.after(() => {
       const error = this.#connections[0]!.explain(new Error(`no answer in ${connectTimeoutMs} ms`));
       this.#breaker.open(error);
       this.#firstNews(error);
-    }, connectTimeoutMs);
-    return this.#connected.finally(() => {
-      clearTimeout(timer);
-    });
+    }, connectTimeoutMs, true);
+    return this.#connected.finally(cancel);
   }
 
   /** Sends a request, unless the breaker refuses it, and resolves within `limitMs`. */
@@ -80,7 +84,7 @@ export class RedisLane {
     if (pass === undefined) return Promise.resolve({ isAnswered: false, reason: 'refused', error: this.#breaker.lastError });
     return new Promise((resolve) => {
       const settle = (result: LaneResult<T>): void => {
-        clearTimeout(timer);
+        cancel();
         this.#stops.delete(stop);
         resolve(result);
       };
@@ -94,7 +98,7 @@ export class RedisLane {
         settle({ isAnswered: false, reason: 'timeout', error });
       };
       // A reply that came while JavaScript was busy is read before the request is given up.
-      const timer = setTimeout(() => setImmediate(expire), limitMs);
+      const cancel = this.#options.clock.after(() => setImmediate(expire), limitMs, true);
       this.#stops.add(stop);
       const connection = this.#leastBusy();
       const reply = (async () => send(connection))(); // what it throws is a failure as well
@@ -152,15 +156,12 @@ export class RedisLane {
   }
 
   async #probe(): Promise<void> {
-    let timer: NodeJS.Timeout | undefined;
+    const { clock, probeTimeoutMs, trial } = this.#options;
+    let cancel: () => void;
     const late = new Promise<never>((_, reject) => {
-      timer = setTimeout(() => setImmediate(reject, new Error('late')), this.#options.probeTimeoutMs);
+      cancel = clock.after(() => setImmediate(reject, new Error('late')), probeTimeoutMs, true);
     });
-    try {
-      await Promise.race([Promise.all(this.#connections.map((connection) => connection.ping())), late]);
-    } finally {
-      clearTimeout(timer);
-    }
+    await Promise.race([Promise.all(this.#connections.map((connection) => trial(connection))), late]).finally(() => cancel());
   }
 }
 

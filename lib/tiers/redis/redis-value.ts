@@ -37,6 +37,11 @@ export interface ValueProblem {
   readonly isNewer: boolean;
 }
 
+/** The most that a header of a block of so many tokens has, with room for what later versions say; far more than any has. */
+export function maxHeaderBytes(tokens: number): number {
+  return 2 ** 20 + 256 * tokens;
+}
+
 /** The value of a block: one buffer with a copy of the payload, of `record.bytes`. Throws KV_INTERNAL where the record is none. */
 export function encodeValue(namespace: string, record: BlockRecord, payload: Uint8Array): Buffer {
   const parts = [
@@ -68,12 +73,16 @@ export function encodeValue(namespace: string, record: BlockRecord, payload: Uin
   return value;
 }
 
-/** Reads a value as the block `key` of `namespace` with a payload of `bytes`; returns what is wrong where it is not that. */
-export function decodeValue(value: Buffer, namespace: string, key: string, bytes: number): RedisValue | ValueProblem {
+/**
+ * Reads a value as the block `key` of `namespace` with a payload of `bytes`; returns what is wrong where it is not that. Of a value of more than
+ * `maxBytes` the first `maxBytes` + 1 do.
+ */
+export function decodeValue(value: Buffer, namespace: string, key: string, bytes: number, maxBytes = Infinity): RedisValue | ValueProblem {
   if (value.length < fixedBytes) return damaged(`has ${formatNumber(value.length)} bytes, fewer than a header`);
   if (value.readUInt32LE(0) !== magic) return damaged('does not begin as a block does');
   const found = value.readUInt32LE(4);
   if (found > version) return { problem: `has version ${formatNumber(found)}, and this package reads up to ${version}`, isNewer: true };
+  if (value.length > maxBytes) return damaged(`has more than ${formatNumber(maxBytes)} bytes`);
   const headerBytes = value.readUInt32LE(8);
   if (headerBytes < fixedBytes || headerBytes > value.length) return damaged('has a header that does not fit into it');
   const header = Buffer.from(value.subarray(0, headerBytes)); // a copy: the record is kept when the value is gone
