@@ -15,7 +15,8 @@ export type UnavailableReason =
   | 'no-library' | 'no-device' | 'stub-library' | 'init-failed' | 'no-such-device' | 'memory-refused' | 'forked';
 
 /** Why a store over a network, which answers, does not do what a tier needs. */
-export type RemoteRefusal = 'credentials' | 'permission' | 'database' | 'protocol' | 'is-cluster' | 'no-cluster' | 'full' | 'other';
+export type RemoteRefusal =
+  | 'credentials' | 'permission' | 'database' | 'protocol' | 'is-cluster' | 'no-cluster' | 'full' | 'other';
 
 export interface MachineDetails {
   // Driver

@@ -5,7 +5,7 @@
 
 import { randomBytes } from 'node:crypto';
 
-import { createError, type CodedError } from '../base/errors.js';
+import { createError, isKvError, type CodedError, type RemoteRefusal } from '../base/errors.js';
 import { processClock, type LoadClock } from './load-clock.js';
 import { PutQueue } from './redis/put-queue.js';
 import type { RedisConnection } from './redis/redis-connection.js';
@@ -72,7 +72,8 @@ class RedisTier implements Tier {
     this.#headerBytes = maxHeaderBytes(context.blockTokens);
     this.#lanes = { lookups: this.#lane('lookups', 1), reads: this.#lane('reads', this.#settings.readConnections), writes: this.#lane('writes', 1) };
     const failures = await Promise.all(Object.values(this.#lanes).map((lane) => lane.connected()));
-    const error = failures.find((failure) => failure !== undefined) ?? await this.#modeError() ?? await this.#trialError();
+    const failure = failures.find((one) => one !== undefined);
+    const error = failure ?? await this.#modeError() ?? await this.#trialError();
     if (error === undefined || !this.#settings.required || this.#isClosed) return;
     await this.close();
     throw error as Error;
@@ -153,7 +154,8 @@ class RedisTier implements Tier {
     const { maxCoolDownMs, coolDownMs } = breaker;
     return new RedisLane({
       tier: this.name, name, store, connections, connectTimeoutMs, probeTimeoutMs: Math.max(findTimeoutMs, coolDownMs),
-      breaker: { ...breaker, maxCoolDownMs: Math.max(maxCoolDownMs, coolDownMs) }, clock: this.#clock, trial: (connection) => this.#try(name, connection),
+      breaker: { ...breaker, maxCoolDownMs: Math.max(maxCoolDownMs, coolDownMs) },
+      clock: this.#clock, trial: (connection) => this.#try(name, connection),
     });
   }
 
@@ -177,11 +179,14 @@ class RedisTier implements Tier {
     return result.error;
   }
 
-  /** The error of a store that does not allow what a lane does. One that is full only now is none. */
+  /** The error of a store that does not allow what a lane does. A full one opens, and a cluster that lacks a node. */
   async #trialError(): Promise<unknown> {
+    const { connectTimeoutMs, store } = this.#settings;
     const errors = await Promise.all(laneNames.map(async (name) => {
-      const result = await this.#request(name, (connection) => this.#try(name, connection), this.#settings.connectTimeoutMs);
-      if (result.isAnswered || isFull(result.error)) return undefined;
+      const result = await this.#request(name, (connection) => this.#try(name, connection), connectTimeoutMs);
+      if (result.isAnswered) return undefined;
+      const reason = reasonOf(result.error);
+      if (reason === 'full' || (store.isCluster && reason !== 'permission')) return undefined;
       this.#lanes![name].breaker.open(result.error);
       return result.error;
     }));
@@ -209,7 +214,7 @@ class RedisTier implements Tier {
     isAwaited = false;
     if (!result.isAnswered) {
       this.#counts.putsRefused += 1;
-      return { isStored: false, reason: isFull(result.error) ? 'full' : 'failed', error: result.error };
+      return { isStored: false, reason: reasonOf(result.error) === 'full' ? 'full' : 'failed', error: result.error };
     }
     if (result.value === 'there') this.#counts.putsAlreadyThere += 1;
     else {
@@ -235,8 +240,9 @@ class RedisTier implements Tier {
 
   async #fetch(key: string, bytes: number): Promise<Flight> {
     const name = this.#keyOf(key);
+    const { getTimeoutMs } = this.#settings;
     const maxBytes = this.#headerBytes + bytes;
-    const result = await this.#request('reads', (connection) => connection.get(name, maxBytes), this.#settings.getTimeoutMs);
+    const result = await this.#request('reads', (connection) => connection.get(name, maxBytes), getTimeoutMs);
     if (!result.isAnswered) return result;
     if (result.value === null) {
       this.#counts.misses += 1;
@@ -246,7 +252,9 @@ class RedisTier implements Tier {
     if ('problem' in value) {
       this.#counts.corrupt += 1;
       // Not awaited: a miss is a miss. What a later version wrote is its own.
-      if (this.#settings.damaged === 'delete' && !value.isNewer) void this.#request('lookups', (connection) => connection.unlink([name]), this.#settings.getTimeoutMs);
+      if (this.#settings.damaged === 'delete' && !value.isNewer) {
+        void this.#request('lookups', (connection) => connection.unlink([name]), getTimeoutMs);
+      }
     } else {
       this.#counts.hits += 1;
       this.#counts.readBytes += bytes;
@@ -281,7 +289,7 @@ function untilAborted<T>(promise: Promise<T>, signal: AbortSignal | undefined): 
   });
 }
 
-function isFull(error: unknown): boolean {
-  const { code, details } = (error ?? {}) as { code?: unknown; details?: { reason?: unknown } };
-  return code === 'KV_TIER_REFUSED' && details?.reason === 'full';
+/** Why a store refused. */
+function reasonOf(error: unknown): RemoteRefusal | undefined {
+  return isKvError(error, 'KV_TIER_REFUSED') ? error.details.reason : undefined;
 }

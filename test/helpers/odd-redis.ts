@@ -1,5 +1,5 @@
-// OddRedis: what speaks to clients as a Redis does, and answers some commands as its test says: by bytes that a Redis would never send. To all
-// others it answers as an empty store. It ends with its test.
+// OddRedis: what speaks to clients as a Redis does, and answers some commands as its test says: by bytes that a Redis
+// would never send. To all others it answers as an empty store. It ends with its test.
 
 import { once } from 'node:events';
 import { createServer, type AddressInfo, type Server } from 'node:net';
@@ -8,7 +8,8 @@ import type { ExecutionContext } from 'ava';
 
 /** Answers of an empty store, by command. */
 const ordinary: Readonly<Partial<Record<string, string>>> = {
-  INFO: bulk('redis_version:7.0.15\r\nloading:0\r\ncluster_enabled:0\r\n'), GETRANGE: '$0\r\n\r\n', EXISTS: ':0\r\n', EXPIRE: ':0\r\n', UNLINK: ':0\r\n',
+  INFO: bulk('redis_version:7.0.15\r\nloading:0\r\ncluster_enabled:0\r\n'),
+  GETRANGE: '$0\r\n\r\n', EXISTS: ':0\r\n', EXPIRE: ':0\r\n', UNLINK: ':0\r\n',
 };
 
 export function bulk(text: string): string {
@@ -58,7 +59,8 @@ export class OddRedis {
 
   #answer(words: readonly string[]): string {
     const name = words[0]!.toUpperCase();
-    const answer = this.answers[name] ?? ordinary[name] ?? (name === 'SET' && words.includes('XX') ? '$-1\r\n' : '+OK\r\n');
+    const stored = name === 'SET' && words.includes('XX') ? '$-1\r\n' : '+OK\r\n';
+    const answer = this.answers[name] ?? ordinary[name] ?? stored;
     return typeof answer === 'string' ? answer : answer(words);
   }
 }

@@ -6,9 +6,10 @@ import { Cluster, type Redis } from 'iovalkey';
 
 import { isKvError, redisTier } from 'virtual-kv';
 
+import { patient } from '../helpers/patient.js';
 import { startCluster, type RedisServer } from '../helpers/redis-server.js';
 import { redisTest } from '../helpers/redis-test.js';
-import { blocksOf, keyOf, namespaceOf, openTier, read, stripeTokenBytes } from './redis-world.js';
+import { blocksOf, contextOf, keyOf, namespaceOf, openTier, read } from './redis-world.js';
 
 redisTest('blocks are spread over a cluster, and found and read from all its nodes', async (t) => {
   const nodes = await startCluster(t);
@@ -25,8 +26,16 @@ redisTest('blocks are spread over a cluster, and found and read from all its nod
   t.is(await tier.find(blocks.map(({ record }) => record.key)), 7);
 
   const single = redisTier({ url: nodes[0]!.url, required: true, connectTimeoutMs: 10_000 });
-  const error = await t.throwsAsync(() => single.open({ namespace, stripeTokenBytes, blockTokens: 64, found: () => {}, lost: () => {} }));
+  const error = await t.throwsAsync(() => single.open(contextOf(namespace)));
   t.true(isKvError(error, 'KV_TIER_REFUSED') && error.details.reason === 'is-cluster');
+
+  const stranger = redisTier({ ...patient, nodes: [nodes[0]!.url.replace('//', '//someone:wrong@')], required: true });
+  const refusal = await t.throwsAsync(() => stranger.open(contextOf(namespace)));
+  t.true(isKvError(refusal, 'KV_TIER_REFUSED') && refusal.details.reason === 'credentials');
+  const forbidden = redisTier({ ...patient, nodes: [nodes[0]!.url], required: true });
+  for (const { client } of nodes) await client.acl('SETUSER', 'default', '-set');
+  const refused = await t.throwsAsync(() => forbidden.open(contextOf(namespace)));
+  t.true(isKvError(refused, 'KV_TIER_REFUSED') && refused.details.reason === 'permission');
 });
 
 redisTest('a slot that moves to another node under load is read and written throughout', async (t) => {

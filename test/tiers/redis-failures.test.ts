@@ -57,7 +57,8 @@ redisTest('a store that stands still costs the time limits, then nothing; what i
   const tier = await openTier(t, namespace, { url: server.url, name: t.title, breaker: quick }, clock);
   const [block, other] = blocksOf(namespace, 2) as [ReturnType<typeof blocksOf>[number], ReturnType<typeof blocksOf>[number]];
   await tier.put(block.record, block.payload);
-  const slow = await openTier(t, namespace, { url: server.url, name: `${t.title}, slow`, breaker: quick, ...limits }, clock);
+  const name = `${t.title}, slow`;
+  const slow = await openTier(t, namespace, { url: server.url, name, breaker: quick, ...limits }, clock);
   const opened = ['lookups', 'reads', 'writes'].map((lane) => breakerChange(`${t.title}, slow`, lane, 'open'));
   server.signal('SIGSTOP');
   const target = new Uint8Array(block.record.bytes).fill(7);
@@ -94,7 +95,8 @@ redisTest('requests whose callers gave up count as failures of a store that does
   const server = await RedisServer.start(t);
   const namespace = namespaceOf(t);
   const { clock, advance } = steppedTime();
-  const tier = await openTier(t, namespace, { url: server.url, name: t.title, breaker: quick, getTimeoutMs: 30 }, clock);
+  const options = { url: server.url, name: t.title, breaker: quick, getTimeoutMs: 30 };
+  const tier = await openTier(t, namespace, options, clock);
   server.signal('SIGSTOP');
   const opened = breakerChange(t.title, 'reads', 'open');
   const controller = new AbortController();
@@ -267,7 +269,8 @@ redisTest('a wrong password, a wrong address and what is no Redis are misses, or
     t.false(/right|wrong@|:wrong/.test(error.message), error.message);
     await required.close();
 
-    const openingTier = openTier(t, namespace, { ...where, connectTimeoutMs, breaker: quick }, isSilent ? clock : processClock);
+    const limits = { connectTimeoutMs, breaker: quick };
+    const openingTier = openTier(t, namespace, { ...where, ...limits }, isSilent ? clock : processClock);
     advance(connectTimeoutMs);
     const tier = await openingTier;
     t.is(tier.statistics()['breaker'] === 'closed', false, label);

@@ -1,11 +1,13 @@
-// The Redis tier and a store that lies, is another one, or does not allow what the tier does: the process lives, every call ends in a value or in
-// a typed error, nothing is written where it does not belong, and what is required is refused when the cache opens, by the store's own words.
+// The Redis tier and a store that lies, is another one, or does not allow what the tier does: the process lives,
+// every call ends in a value or in a typed error, nothing is written where it does not belong, and what is required
+// is refused when the cache opens, by the store's own words.
 
 import { Cluster as IoCluster, Redis as IoRedis } from 'ioredis';
 import test, { type ExecutionContext } from 'ava';
 
 import { isKvError, redisTier, type ErrorDetails, type RedisTierOptions, type Tier } from 'virtual-kv';
 
+import type { MadeBlock } from '#internal/tiers/contract-blocks.js';
 import { bulk, OddRedis } from '../helpers/odd-redis.js';
 import { patient } from '../helpers/patient.js';
 import { RedisServer } from '../helpers/redis-server.js';
@@ -41,7 +43,7 @@ function ioClient(t: ExecutionContext, url: string): IoRedis {
 test('a store that answers by arrays nested 100,000 deep costs a miss, over either package, at any time', async (t) => {
   const odd = await OddRedis.start(t);
   const namespace = namespaceOf(t);
-  const [block] = blocksOf(namespace, 1, 2) as [ReturnType<typeof blocksOf>[number]];
+  const block = blocksOf(namespace, 1, 2)[0]!;
   for (const where of [{ url: odd.url }, { client: ioClient(t, odd.url) }]) {
     odd.answers = {};
     const tier = await openTier(t, namespace, { ...where, breaker: undaunted });
@@ -81,26 +83,29 @@ test('an announced length of 512 MiB ends the connection before anything of it i
 
 /** What no command that the tier sends may be answered by. */
 const wrong: Readonly<Record<string, string>> = {
-  integer: ':5\r\n', array: `*200\r\n${':1\r\n'.repeat(200)}`, words: '+QUEUED\r\n', string: bulk('five'), nothing: '*-1\r\n',
+  integer: ':5\r\n', array: `*200\r\n${':1\r\n'.repeat(200)}`, words: '+QUEUED\r\n', string: bulk('five'),
+  nothing: '*-1\r\n',
 };
 
 for (const [title, answer] of Object.entries(wrong)) {
   test(`every call ends in a value where all that the tier sends is answered by ${title}`, async (t) => {
     const odd = await OddRedis.start(t);
     const namespace = namespaceOf(t);
-    const [block] = blocksOf(namespace, 1, 2) as [ReturnType<typeof blocksOf>[number]];
+    const block = blocksOf(namespace, 1, 2)[0]!;
     const { key, bytes } = block.record;
     for (const command of ['GETRANGE', 'EXISTS', 'EXPIRE', 'SET', 'UNLINK']) {
       odd.answers = {};
       const tier = await openTier(t, namespace, { url: odd.url, breaker: undaunted });
       odd.answers = { [command]: answer };
       const got = await tier.get(key, new Uint8Array(bytes));
-      const put = command === 'GETRANGE' || command === 'EXISTS' ? undefined : await tier.put(block.record, block.payload);
+      const isRead = command === 'GETRANGE' || command === 'EXISTS';
+      const put = isRead ? undefined : await tier.put(block.record, block.payload);
       const found = await tier.find([key]);
       await tier.remove([key]);
       t.false(got.isFound, command);
-      if (command === 'GETRANGE' && /string|words/.test(title)) t.true(!got.isFound && got.reason === 'corrupt' && isKvError(got.error, 'KV_TIER_DAMAGED'));
-      else if (command === 'GETRANGE' || command === 'EXISTS') t.is(detailsOf(t, got.isFound || got.error, command).reason, 'protocol');
+      const error = got.isFound ? undefined : got.error;
+      if (command === 'GETRANGE' && /string|words/.test(title)) t.true(isKvError(error, 'KV_TIER_DAMAGED'));
+      else if (isRead) t.is(detailsOf(t, error, command).reason, 'protocol');
       if (command === 'EXISTS') t.is(found, undefined);
       if (command === 'SET' || command === 'EXPIRE') {
         t.true(put?.isStored === false && put.reason === 'failed', command);
@@ -114,12 +119,15 @@ for (const [title, answer] of Object.entries(wrong)) {
   });
 }
 
-redisTest('a value that is far too long is read no further than a block reaches, and is deleted; `keep` keeps it', async (t) => {
+redisTest('a value that is too long is read no further than a block, and is deleted; `keep` keeps it', async (t) => {
   const server = await RedisServer.start(t);
   const namespace = namespaceOf(t);
-  const [block] = blocksOf(namespace, 1, 2) as [ReturnType<typeof blocksOf>[number]];
+  const block = blocksOf(namespace, 1, 2)[0]!;
   const key = keyOf(namespace, block);
-  const sent = async (): Promise<number> => Number(/total_net_output_bytes:(\d+)/.exec(await server.client.info('stats'))![1]);
+  const sent = async (): Promise<number> => {
+    const info = await server.client.info('stats');
+    return Number(/total_net_output_bytes:(\d+)/.exec(info)![1]);
+  };
   for (const damaged of ['keep', 'delete'] as const) {
     await server.client.setrange(key, 2 ** 24, 'x');
     const tier = await openTier(t, namespace, { url: server.url, damaged });
@@ -135,7 +143,7 @@ redisTest('a value that is far too long is read no further than a block reaches,
 redisTest('an empty value is damage, and a key without a value is a miss', async (t) => {
   const server = await RedisServer.start(t);
   const namespace = namespaceOf(t);
-  const [block] = blocksOf(namespace, 1, 2) as [ReturnType<typeof blocksOf>[number]];
+  const block = blocksOf(namespace, 1, 2)[0]!;
   const tier = await openTier(t, namespace, { url: server.url });
   await server.client.set(keyOf(namespace, block), '');
   t.is(await read(tier, block), 'corrupt');
@@ -145,7 +153,7 @@ redisTest('an empty value is damage, and a key without a value is a miss', async
 redisTest('a database that the store does not have is refused, and nothing is written to another', async (t) => {
   const server = await RedisServer.start(t);
   const namespace = namespaceOf(t);
-  const [block] = blocksOf(namespace, 1, 2) as [ReturnType<typeof blocksOf>[number]];
+  const block = blocksOf(namespace, 1, 2)[0]!;
   for (const where of [{ url: `${server.url}/99` }, { client: ioClient(t, `${server.url}/99`) }]) {
     const { reason, reply } = await refusalOf(t, where);
     t.deepEqual({ reason, reply }, { reason: 'database', reply: 'ERR DB index is out of range' });
@@ -166,7 +174,8 @@ redisTest('a database that the store does not have is refused, and nothing is wr
 });
 
 test('nodes of a cluster with a database are refused before anything is connected', (t) => {
-  t.throws(() => redisTier({ nodes: ['redis://a', 'redis://:secret@b/3'] }), { code: 'KV_INVALID_OPTION', message: /a cluster has only 0(?!.*secret)/ });
+  const message = /a cluster has only 0(?!.*secret)/;
+  t.throws(() => redisTier({ nodes: ['redis://a', 'redis://:secret@b/3'] }), { code: 'KV_INVALID_OPTION', message });
   t.notThrows(() => redisTier({ nodes: ['redis://a/0', 'redis://b'] }));
 });
 
@@ -184,7 +193,7 @@ redisTest('a user whom the store does not know is refused, also where it is open
   }
 });
 
-redisTest('a user who may not do what the tier does is refused by the store\'s words; one who only reads is read where nothing is required', async (t) => {
+redisTest('a user who may not do what the tier does is refused by the store\'s words; one who may reads', async (t) => {
   const server = await RedisServer.start(t);
   const commands = ['getrange', 'set', 'exists', 'expire', 'unlink'];
   const url = `redis://tier:right@127.0.0.1:${server.port}`;
@@ -202,7 +211,7 @@ redisTest('a user who may not do what the tier does is refused by the store\'s w
 
   await allow(...commands.map((command) => `+${command}`));
   const namespace = namespaceOf(t);
-  const [block, other] = blocksOf(namespace, 2, 2) as [ReturnType<typeof blocksOf>[number], ReturnType<typeof blocksOf>[number]];
+  const [block, other] = blocksOf(namespace, 2, 2) as [MadeBlock, MadeBlock];
   const writer = await openTier(t, namespace, { url, required: true });
   t.true((await writer.put(block.record, block.payload)).isStored);
   await writer.close();
@@ -216,15 +225,15 @@ redisTest('a user who may not do what the tier does is refused by the store\'s w
   t.deepEqual({ lookups, reads, writes }, { lookups: 'closed', reads: 'closed', writes: 'open' });
 });
 
-redisTest('a store that is full opens where it is required, and a replica, which nobody may write to, does not', async (t) => {
+redisTest('a store that is full opens where it is required; a replica, which takes no writes, does not', async (t) => {
   const server = await RedisServer.start(t, '--maxmemory', '1', '--maxmemory-policy', 'noeviction');
   const namespace = namespaceOf(t);
-  const [block] = blocksOf(namespace, 1, 2) as [ReturnType<typeof blocksOf>[number]];
+  const block = blocksOf(namespace, 1, 2)[0]!;
   const tier = await openTier(t, namespace, { url: server.url, required: true });
   const put = await tier.put(block.record, block.payload);
   t.true(!put.isStored && put.reason === 'full');
   t.is(await read(tier, block), 'absent');
   await tier.close();
-  const replica = await RedisServer.start(t, '--replicaof', '127.0.0.1', `${server.port}`, '--replica-serve-stale-data', 'yes');
+  const replica = await RedisServer.start(t, '--replicaof', '127.0.0.1', `${server.port}`);
   t.regex((await refusalOf(t, { url: replica.url })).reply, /^READONLY/);
 });

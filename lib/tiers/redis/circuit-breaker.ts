@@ -117,7 +117,8 @@ export class CircuitBreaker {
 
   #schedule(): void {
     this.#cancelTimer?.();
-    this.#cancelTimer = this.#isClosedForGood ? undefined : this.#options.clock.after(() => this.#probe(), this.#coolDownMs, false);
+    const { clock } = this.#options;
+    this.#cancelTimer = this.#isClosedForGood ? undefined : clock.after(() => this.#probe(), this.#coolDownMs, false);
   }
 
   #probe(): void {

@@ -19,7 +19,7 @@ export interface RedisClient {
   getBuffer(key: string): Promise<Buffer | null>;
 }
 
-/** What a tier calls on the clients that it made. Replies may be anything: a store may be another one, or out of step. */
+/** What a tier calls on the clients that it made. Replies may be anything: the store may be another one. */
 export interface CommandClient extends GuardedClient {
   readonly status: string;
   readonly options: ClientAddress & { readonly redisOptions?: object };
@@ -87,10 +87,10 @@ export function storeAt(url: string, place: FieldPlace): RedisStore {
 export function clusterAt(urls: readonly string[], place: FieldPlace): RedisStore {
   const { Cluster } = loadClientPackage();
   const nodes = urls.map((url, index) => parseAddress(url, { ...place, option: `${place.option}[${index}]` }));
-  if (nodes.some(({ db }) => db)) {
-    throw createError('KV_INVALID_OPTION', {
-      reason: 'range', ...place, expected: 'addresses without a database: a cluster has only 0', received: `…/${nodes.find(({ db }) => db)!.db}`,
-    });
+  const database = nodes.find(({ db = 0 }) => db !== 0)?.db;
+  if (database !== undefined) {
+    const expected = 'addresses without a database: a cluster has only 0';
+    throw createError('KV_INVALID_OPTION', { reason: 'range', ...place, expected, received: `…/${database}` });
   }
   const { username, password, tls } = nodes[0]!;
   const common = { ...(username && { username }), ...(password && { password }), ...(tls && { tls }) };

@@ -1,7 +1,7 @@
-// RedisConnection: one client of a tier, with the commands that the tier needs. It owns the client; it has no time limits and remembers
-// only why it is not connected. It is connected once its user and database were taken. Commands reject with what the client says, without
-// the command's arguments, which are whole blocks, and where the store answers what the command cannot: then it connects again, as the
-// answers of other commands may have changed places, too.
+// RedisConnection: one client of a tier, with the commands that the tier needs. It owns the client; it has no time
+// limits and remembers only why it is not connected. It is connected once its user and database were taken. Commands
+// reject with what the client says, without the command's arguments: they are whole blocks. Where the store answers
+// what the command cannot, they reject, and it connects again, as other answers may have changed places, too.
 
 import { createError, type RemoteRefusal } from '../../base/errors.js';
 import { formatNumber } from '../../base/format.js';
@@ -76,8 +76,8 @@ export class RedisConnection {
   }
 
   /**
-   * A value of at most `maxBytes`, or its first `maxBytes` + 1; null where there is none; an empty one where the key has a value of
-   * another type.
+   * A value of at most `maxBytes`, or its first `maxBytes` + 1; null where there is none; an empty one where the
+   * key has a value of another type.
    */
   async get(key: string, maxBytes: number): Promise<Buffer | null> {
     this.#limits.replyBytes = Math.max(this.#limits.replyBytes, maxBytes + ordinaryReplyBytes);
@@ -94,13 +94,15 @@ export class RedisConnection {
 
   /** Stores a value, or, with `where` XX, does so only where there is one. */
   async set(key: string, value: Buffer, ttlSeconds: number, where?: 'XX'): Promise<void> {
-    const reply = where === undefined ? this.#client.set(key, value, 'EX', ttlSeconds) : this.#client.set(key, value, 'EX', ttlSeconds, where);
-    await this.#send('SET', reply, where === undefined ? isOk : isOkOrNothing);
+    const client = this.#client;
+    if (where === undefined) await this.#send('SET', client.set(key, value, 'EX', ttlSeconds), isOk);
+    else await this.#send('SET', client.set(key, value, 'EX', ttlSeconds, where), isOkOrNothing);
   }
 
   /** How many of `keys`, from the first on, have a value: one round trip. */
   async countLeading(keys: readonly string[]): Promise<number> {
-    const counts = await this.#send('EXISTS', this.#client.isCluster ? this.#existsEach(keys) : this.#existsTogether(keys), isCountOf(keys.length));
+    const replies = this.#client.isCluster ? this.#existsEach(keys) : this.#existsTogether(keys);
+    const counts = await this.#send('EXISTS', replies, isCountOf(keys.length));
     const missing = counts.indexOf(0);
     return missing < 0 ? keys.length : missing;
   }

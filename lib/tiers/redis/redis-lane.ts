@@ -161,7 +161,8 @@ export class RedisLane {
     const late = new Promise<never>((_, reject) => {
       cancel = clock.after(() => setImmediate(reject, new Error('late')), probeTimeoutMs, true);
     });
-    await Promise.race([Promise.all(this.#connections.map((connection) => trial(connection))), late]).finally(() => cancel());
+    const trials = this.#connections.map((connection) => trial(connection));
+    await Promise.race([Promise.all(trials), late]).finally(() => cancel());
   }
 }
 

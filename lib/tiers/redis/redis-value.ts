@@ -37,7 +37,7 @@ export interface ValueProblem {
   readonly isNewer: boolean;
 }
 
-/** The most that a header of a block of so many tokens has, with room for what later versions say; far more than any has. */
+/** More than the header of a block of so many tokens has, also of later versions. */
 export function maxHeaderBytes(tokens: number): number {
   return 2 ** 20 + 256 * tokens;
 }
@@ -74,10 +74,12 @@ export function encodeValue(namespace: string, record: BlockRecord, payload: Uin
 }
 
 /**
- * Reads a value as the block `key` of `namespace` with a payload of `bytes`; returns what is wrong where it is not that. Of a value of more than
- * `maxBytes` the first `maxBytes` + 1 do.
+ * Reads a value as the block `key` of `namespace` with a payload of `bytes`; returns what is wrong where it is
+ * not that. Of a value of more than `maxBytes` the first `maxBytes` + 1 do.
  */
-export function decodeValue(value: Buffer, namespace: string, key: string, bytes: number, maxBytes = Infinity): RedisValue | ValueProblem {
+export function decodeValue(
+  value: Buffer, namespace: string, key: string, bytes: number, maxBytes = Infinity,
+): RedisValue | ValueProblem {
   if (value.length < fixedBytes) return damaged(`has ${formatNumber(value.length)} bytes, fewer than a header`);
   if (value.readUInt32LE(0) !== magic) return damaged('does not begin as a block does');
   const found = value.readUInt32LE(4);

@@ -1,6 +1,7 @@
-// ReplyGuard: reads what a store answers before its client's parser does, which recurses once for each array within an array, and makes room
-// for whatever length is announced. It passes RESP 2 within bounds and refuses the rest; a connection that is guarded then ends, by an
-// error that says why, and nothing of the chunk is parsed. One guard reads one connection. What it passes may still be the wrong answer.
+// ReplyGuard: reads what a store answers before its client's parser does, which recurses once for each array within
+// an array, and makes room for whatever length is announced. It passes RESP 2 within bounds and refuses the rest:
+// then a guarded connection ends, by an error that says why, and nothing of the chunk is parsed. One guard reads one
+// connection. What it passes may still be the wrong answer.
 
 import type { Duplex } from 'node:stream';
 
@@ -12,7 +13,7 @@ export interface ReplyLimits {
   replyBytes: number;
 }
 
-/** Room for what a client asks for itself: `INFO`, and `CLUSTER SLOTS` of a cluster in which each slot is a range of its own. */
+/** Room for what a client asks for itself: `INFO`, and `CLUSTER SLOTS` where each slot is a range of its own. */
 export const ordinaryReplyBytes = 2 ** 22;
 /** Arrays within arrays; `CLUSTER SLOTS` has 4. */
 const maxDepth = 8;
@@ -88,7 +89,8 @@ export class ReplyGuard {
     this.#replyBytes += bytes;
     const announced = this.#replyBytes + elementBytes * this.#lackingElements;
     const { replyBytes } = this.#limits;
-    if (announced > replyBytes) refuse(`a reply of ${formatNumber(announced)} bytes or more where ${formatNumber(replyBytes)} are the most`);
+    if (announced <= replyBytes) return;
+    refuse(`a reply of ${formatNumber(announced)} bytes or more where ${formatNumber(replyBytes)} are the most`);
   }
 
   #endElement(): void {
