@@ -3,6 +3,7 @@
 // is refused when the cache opens, by the store's own words.
 
 import { Cluster as IoCluster, Redis as IoRedis } from 'ioredis';
+import { Redis as IovalkeyRedis } from 'iovalkey';
 import test, { type ExecutionContext } from 'ava';
 
 import { isKvError, redisTier, type ErrorDetails, type RedisTierOptions, type Tier } from 'virtual-kv';
@@ -12,7 +13,7 @@ import { bulk, OddRedis } from '../helpers/odd-redis.js';
 import { patient } from '../helpers/patient.js';
 import { RedisServer } from '../helpers/redis-server.js';
 import { redisTest } from '../helpers/redis-test.js';
-import { blocksOf, contextOf, keyOf, namespaceOf, openTier, read } from './redis-world.js';
+import { blocksOf, breakerChange, contextOf, keyOf, namespaceOf, openTier, read, steppedTime } from './redis-world.js';
 
 const deep = '*1\r\n'.repeat(100_000);
 /** Its breakers stay closed, and so every call reaches the store. */
@@ -70,6 +71,41 @@ test('a cluster that tells its slots by arrays nested 100,000 deep is refused', 
     t.is(tier.statistics()['breaker'], 'open');
     await tier.close();
   }
+});
+
+test('Sentinels that answer by arrays nested 100,000 deep are asked again', async (t) => {
+  const odd = await OddRedis.start(t);
+  const place = { sentinels: [{ host: '127.0.0.1', port: odd.port }], name: 'kv', lazyConnect: true };
+  for (const client of [new IoRedis(place), new IovalkeyRedis(place)]) {
+    t.teardown(() => client.disconnect());
+    const askedAgain = new Promise<void>((resolve) => {
+      let asked = 0;
+      odd.answers = { SENTINEL: () => {
+        asked += 1;
+        if (asked === 2) resolve();
+        return deep;
+      } };
+    });
+    const { clock, advance } = steppedTime();
+    const opening = openTier(t, namespaceOf(t), { client }, clock);
+    await askedAgain;
+    advance(patient.connectTimeoutMs);
+    t.is((await opening).statistics()['breaker'], 'open');
+  }
+});
+
+test('after an answer that its command cannot have the tier connects again, and goes on', async (t) => {
+  const odd = await OddRedis.start(t);
+  const tier = await openTier(t, namespaceOf(t), { url: odd.url, name: t.title, breaker: undaunted });
+  const { connections } = odd;
+  odd.answers = { GETRANGE: ':5\r\n' };
+  const back = breakerChange(t.title, 'reads', 'half-open');
+  t.false((await tier.get('1'.repeat(64), new Uint8Array(16))).isFound);
+  odd.answers = {};
+  await back;
+  t.is(odd.connections, connections + 1);
+  const got = await tier.get('1'.repeat(64), new Uint8Array(16));
+  t.true(!got.isFound && got.reason === 'absent');
 });
 
 test('an announced length of 512 MiB ends the connection before anything of it is kept', async (t) => {

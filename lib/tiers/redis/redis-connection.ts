@@ -49,9 +49,7 @@ export class RedisConnection {
       this.#clientError = undefined;
       this.#isRefused = false;
     });
-    client.on('ready', () => {
-      if (!this.#isRefused) ready();
-    });
+    client.on('ready', ready);
     client.on('close', () => lost(this.explain(this.#clientError)));
     client.connect().catch(() => {}); // `close` follows, and it tries again
   }

@@ -32,7 +32,7 @@ export interface RedisTierOptions {
   readonly name?: string | undefined;
   /** Whether a cache must not start without the store. Default false: it starts, and blocks are misses until the store is there. */
   readonly required?: boolean | undefined;
-  /** Seconds after which the store drops a block that was neither stored nor read. 1 … 31,536,000. Default 86,400, a day. */
+  /** Seconds after which the store drops a block that is neither stored nor read. 1 … 31,536,000. Default 86,400. */
   readonly ttlSeconds?: number | undefined;
   /** Milliseconds that `find` may take before it counts as finding nothing. 1 … 60,000. Default 50. */
   readonly findTimeoutMs?: number | undefined;

@@ -140,7 +140,7 @@ export interface GuardedClient {
   /** Of one node: makes its sockets; with Sentinels it asks them by clients of its own. */
   readonly connector?: {
     connect(...parameters: unknown[]): Promise<Duplex>;
-    connectToSentinel?(...parameters: unknown[]): GuardedClient;
+    connectToSentinel?(sentinel: object, options?: object): GuardedClient;
   };
 }
 
@@ -160,7 +160,8 @@ export function guardClient<C extends GuardedClient>(client: C, limits: ReplyLim
   connector.connect = async (...parameters) => guardSocket(await connect(...parameters), limits);
   const connectToSentinel = connector.connectToSentinel?.bind(connector);
   if (connectToSentinel !== undefined) {
-    connector.connectToSentinel = (...parameters) => guardClient(connectToSentinel(...parameters), limits);
+    connector.connectToSentinel = (sentinel, options) => (
+      guardClient(connectToSentinel(sentinel, { ...options, lazyConnect: true }), limits)); // it connects as it asks
   }
   return client;
 }
