@@ -14,7 +14,7 @@ import type { EngineCalls } from './engine-calls.js';
 import type { Generation } from './generation.js';
 import type { OpenRequests } from './open-requests.js';
 import { commonTokens } from './pass-demand.js';
-import { checkFits } from './request.js';
+import { budgetsOf, checkBudgets, type Budgets } from './request.js';
 import type { RunningList } from './running-list.js';
 import type { ReadSchedulerOptions } from './scheduler-options.js';
 
@@ -33,6 +33,8 @@ export class Admission {
   /** Whether a request was refused beside running ones, or preempted: none starts until one has ended or more can be had. */
   #isFull = false;
   #isBlocked = false;
+  /** When a request was last found to need more than they are. */
+  #budgets: Budgets = { pages: 0, sideBytes: 0 };
 
   constructor(options: ReadSchedulerOptions, requests: OpenRequests, running: RunningList, engine: EngineCalls) {
     this.#options = options;
@@ -58,6 +60,7 @@ export class Admission {
     const isAlone = running.length === 0;
     if (isAlone && this.#capacity.recheck()) waiting.unblock();
     if (isAlone || (this.#isFull && this.#capacity.hasMore())) this.#isFull = false;
+    if (waiting.hasUnfit && this.#hasOtherBudgets()) waiting.reconsider();
     let refusals = 0;
     let hasPlace = false; // a request has just been preempted
     let beganMs = performance.now();
@@ -88,6 +91,7 @@ export class Admission {
       }
       // Never preempt a request that the order ranks ahead of the candidate: an order need not look at urgency.
       if (next.isBlocked || last.urgency >= next.urgency || order(last, next) < 0) return;
+      if (this.#setAside(next)) continue;
       this.preempt(last);
       this.#isFull = false;
       hasPlace = true;
@@ -126,10 +130,17 @@ export class Admission {
 
   /** Takes a request's slot; it waits, and none starts until another has ended. */
   preempt(generation: Generation): void {
+    generation.giveWay();
     this.#running.remove(generation);
     this.#requests.preempt(generation);
     this.#isFull = true;
     this.#capacity.refuse();
+  }
+
+  /** Takes the slots of all requests, which wait. */
+  preemptAll(): void {
+    for (const generation of this.#running.all) if (!generation.hasEnded) this.#requests.preempt(generation);
+    this.removeEnded();
   }
 
   /** Slots of ended requests go back, and requests may start again. */
@@ -164,25 +175,28 @@ export class Admission {
     return undefined;
   }
 
-  /** Leases a slot, or ends the request when nothing can make room for it. Returns false when it has to wait. */
+  /**
+   * Leases a slot, sets the request aside when it needs more than the budgets are, or ends it when nothing can make room for it. Returns false
+   * when it has to wait where it is.
+   */
   #start(generation: Generation): boolean {
     const isAlone = this.#running.length === 0;
-    if (!isAlone && !this.#hasRoom(generation)) return this.#refuse();
+    if (!isAlone && !this.#hasRoom(generation)) return this.#refuse(generation);
     const { waiting } = this.#requests;
     try {
       generation.start(this.#lease(generation));
     } catch (error) {
       if (!isKvError(error) || error.recovery === 'restart' || error.code === 'KV_CLOSED') throw error;
       const isShort = error.recovery === 'free';
-      if (isShort && !isAlone) return this.#refuse();
-      const refusal = isShort ? this.#refusalOf(generation, error) : error;
-      if (refusal === undefined) {
+      if (isShort && !isAlone) return this.#refuse(generation);
+      if (isShort && this.#setAside(generation)) return true;
+      if (isShort && this.#capacity.isHeldByOthers()) {
         this.#capacity.block(error);
         waiting.block(generation);
         return false;
       }
       waiting.take(generation);
-      this.#requests.fail(generation, refusal);
+      this.#requests.fail(generation, error);
       return true;
     }
     this.#running.push(generation); // first: what runs is released, whatever throws
@@ -194,10 +208,33 @@ export class Admission {
     return true;
   }
 
-  #refuse(): false {
+  /** Returns whether the request is out of the way: it was set aside. */
+  #refuse(generation: Generation): boolean {
+    if (this.#setAside(generation)) return true;
     this.#isFull = true;
     this.#capacity.refuse();
     return false;
+  }
+
+  /** Has a request whose text is more than the budgets hold wait until these change; others pass it. Returns whether it is one. */
+  #setAside(generation: Generation): boolean {
+    const { cache } = this.#options;
+    const budgets = budgetsOf(cache);
+    try {
+      checkBudgets(generation.request, generation.textTokens, cache, budgets);
+      return false;
+    } catch (error) {
+      generation.shortage = error as Error;
+    }
+    this.#budgets = budgets;
+    this.#requests.waiting.setAside(generation);
+    this.#capacity.blockForBudget();
+    return true;
+  }
+
+  #hasOtherBudgets(): boolean {
+    const { pages, sideBytes } = budgetsOf(this.#options.cache);
+    return pages !== this.#budgets.pages || sideBytes !== this.#budgets.sideBytes;
   }
 
   /** Where the whole prompt is cached with its last logits, the first token is there at once, and may be the last. */
@@ -231,19 +268,6 @@ export class Admission {
     const prompt = caching === 'off' ? { promptTokens: generation.textTokens, tenant, salt, adapter, needs } : generation.prompt;
     const options = { ...prompt, caching, priority, stream, selected: generation.selected };
     return withRetries(() => cache.acquire(options));
-  }
-
-  /**
-   * Why a request that was refused with `error`, while its scheduler held nothing, can never start. Undefined: it fits, but for
-   * what others hold, and can wait for them.
-   */
-  #refusalOf({ request }: Generation, error: Error): Error | undefined {
-    try {
-      checkFits(request, this.#options.cache);
-    } catch (unfit) { // the budget is less than it was
-      return unfit as Error;
-    }
-    return this.#capacity.isHeldByOthers() ? undefined : error;
   }
 
   /**

@@ -5,7 +5,8 @@
 // It looks when the pool signals a change. It sets an alarm only where a blocked request may start without one: prompts were
 // computed since, so it may need less, or something other than the pool was short.
 //
-// Invariant: a blocked request was refused while its scheduler held nothing of the cache, and no more could be had since.
+// Invariant: a blocked request was refused while its scheduler held nothing of the cache, and no more could be had since. One that
+// needs more than the budgets are is blocked, too, but nobody makes room for it.
 
 import { isKvError } from '../base/errors.js';
 import type { KvCache } from '../cache/kv-cache.js';
@@ -41,6 +42,8 @@ export class CapacityWait {
   readonly #waiters: Set<CapacityWait>;
   readonly #stopped = new ChangeSignal();
   #blockedAt: Capacity | undefined;
+  /** Whether what others release may let a blocked request start; else only a larger budget. */
+  #needsOthers = false;
   /** Whether something beside slots and pages was short for a blocked request. */
   #isShortOfOther = false;
   #refusedAt: Capacity | undefined;
@@ -79,7 +82,13 @@ export class CapacityWait {
   /** Remembers that a request was refused with `error` while nothing of this scheduler ran. */
   block(error: Error): void {
     this.#isShortOfOther ||= !isKvError(error, 'KV_OUT_OF_PAGES') && !isKvError(error, 'KV_NO_FREE_SLOT');
+    this.#needsOthers = true;
     this.#blockedAt = this.#capacity();
+  }
+
+  /** Remembers that a request needs more than the budgets are. */
+  blockForBudget(): void {
+    this.#blockedAt ??= this.#capacity();
   }
 
   /** Returns whether blocked requests may try again, which ends the block. Throws as `hasMore`. */
@@ -88,6 +97,7 @@ export class CapacityWait {
     if (!hasMore) return false;
     this.#blockedAt = undefined;
     this.#isShortOfOther = false;
+    this.#needsOthers = false;
     return true;
   }
 
@@ -95,7 +105,7 @@ export class CapacityWait {
   async wait(): Promise<void> {
     const { signals, mustAsk } = this.#cache.capacityChange();
     const noticing = { signals: [...signals, this.#stopped], mustAsk };
-    this.#waiters.add(this);
+    if (this.#needsOthers) this.#waiters.add(this);
     this.#isStopped = false;
     try {
       for (let turn = 0; this.#mustWait(); turn += 1) await nextChange(noticing, turn, (wake) => this.#setAlarm(wake));

@@ -16,7 +16,7 @@ import type { Generation } from './generation.js';
 import { LoadingRequests } from './loading-requests.js';
 import { noTotals, OpenRequests, type ServingTotals } from './open-requests.js';
 import { isPassNeeded } from './pass-demand.js';
-import { checkFits } from './request.js';
+import { checkFits, type Budgets } from './request.js';
 import { RunningList } from './running-list.js';
 import type { ReadSchedulerOptions } from './scheduler-options.js';
 import { ServingTimes } from './serving-times.js';
@@ -51,6 +51,7 @@ export class ContinuousBatching {
   readonly #loading: LoadingRequests;
   #passes: StepPasses;
   #isStepping = false;
+  #isPaused = false;
   /** Passes that were given up and are not over. */
   #givenUpPasses = 0;
 
@@ -87,6 +88,26 @@ export class ContinuousBatching {
     return this.requests.count === 0 && !this.#isStepping && this.#givenUpPasses === 0 && this.#running.length === 0;
   }
 
+  get isPaused(): boolean {
+    return this.#isPaused;
+  }
+
+  /** Whether no request has a slot, and no pass uses one. */
+  get isQuiet(): boolean {
+    return !this.#isStepping && this.#givenUpPasses === 0 && this.#running.length === 0;
+  }
+
+  /** Has no pass begin until `resume`, and all requests give their slots back once the step under way is over: they wait. */
+  pause(): void {
+    this.#isPaused = true;
+    this.#wake();
+  }
+
+  resume(): void {
+    this.#isPaused = false;
+    this.#wake();
+  }
+
   /** Lets a request that `requests` expects start, once text of its prompt has come from tiers. Nothing happens when it has ended. */
   enqueue(generation: Generation): void {
     if (generation.hasEnded) return;
@@ -97,10 +118,10 @@ export class ContinuousBatching {
     if (!this.#loading.start(generation, begin)) begin();
   }
 
-  /** Lets a request start as `enqueue`, or ends it where it would not fit an empty cache. */
-  enqueueFitting(generation: Generation): void {
+  /** Lets a request start as `enqueue`, or ends it where it would not fit an empty cache with these budgets. */
+  enqueueFitting(generation: Generation, budgets?: Budgets): void {
     try {
-      checkFits(generation.request, this.#options.cache);
+      checkFits(generation.request, this.#options.cache, budgets);
       this.enqueue(generation);
     } catch (error) {
       this.end(generation, error as Error);
@@ -160,12 +181,16 @@ export class ContinuousBatching {
     try {
       this.requests.endLate();
       this.#requeueLost();
+      if (this.#isPaused) {
+        this.#admission.preemptAll();
+        return;
+      }
       const stall = this.#engine.stall();
       if (stall !== undefined) this.failAll(stall);
       this.requests.waiting.beginStep();
       this.#running.keepOrder();
       await this.#admission.admit();
-      if (this.#prepare()) await this.#compute(this.#passes);
+      if (!this.#isPaused && this.#prepare()) await this.#compute(this.#passes);
     } finally {
       this.#isStepping = false;
       this.#admission.removeEnded();
@@ -175,10 +200,11 @@ export class ContinuousBatching {
 
   /**
    * After a step: gives the event loop a turn, for signals and timers, where the engine answers at once. While others hold what
-   * the waiting requests need, it lasts until there is reason for another step. Rejects as `step` does.
+   * the waiting requests need, and while it is paused, it lasts until there is reason for another step. Rejects as `step` does.
    */
   async turn(): Promise<void> {
     await setImmediate();
+    while (this.#isPaused && this.#running.length === 0 && this.requests.count > 0) await this.#woken();
     await this.#admission.unblocked();
     while (this.#loading.count > 0 && this.#running.length === 0 && this.requests.waiting.length === 0) await this.#woken();
   }

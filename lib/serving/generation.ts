@@ -70,6 +70,8 @@ export class Generation implements OrderedRequest {
   isWaiting = false;
   /** Whether it was refused for what other users of the cache hold. */
   isBlocked = false;
+  /** Why it cannot start before a budget is raised; undefined: it fits. */
+  shortage: Error | undefined;
   /** How its tokens are chosen by native code; undefined: its sampler is called. */
   readonly rules: KnownSampler | undefined;
   /** Its answer as text; undefined unless the request has a tokenizer. */
@@ -90,8 +92,8 @@ export class Generation implements OrderedRequest {
   firstTokenAtMs = -1;
   /** That of the sequence which gave tokens of the answer over selected tokens, also once an exact one goes on with them. */
   #selection: TokenSelection | undefined;
-  /** Tokens of its text when it was last preempted. */
-  #preemptedAtTokens = -1;
+  /** Tokens of its text when it last gave way. */
+  #gaveWayAtTokens = -1;
   /** Whether its side rows are its result's. */
   #isAnswered = false;
   #isInputFree = false;
@@ -159,9 +161,9 @@ export class Generation implements OrderedRequest {
     return this.generatedTokens === 0 && this.sequence?.isLossy !== true && (caching === 'read-write' || caching === 'write');
   }
 
-  /** Whether it has got no token since it was last preempted: preempting it again would be in vain. */
+  /** Whether it has got no token since it last gave way to others: to do so again would be in vain. */
   get isStuck(): boolean {
-    return this.#preemptedAtTokens === this.textTokens;
+    return this.#gaveWayAtTokens === this.textTokens;
   }
 
   /** Whether `other` may find this one's text in the cache. */
@@ -178,10 +180,11 @@ export class Generation implements OrderedRequest {
     return createError('KV_ABORTED', { operation: 'generating' }, { cause: reason });
   }
 
-  /** The error it ends with when its deadline has passed. */
+  /** The error it ends with when its deadline has passed. Its cause is what the request has lacked, where that is known. */
   lateError(): Error {
     const { deadlineMs = Infinity, maxNewTokens } = this.request;
-    return createError('KV_DEADLINE_EXCEEDED', { deadlineMs, generatedTokens: this.generatedTokens, maxNewTokens });
+    const details = { deadlineMs, generatedTokens: this.generatedTokens, maxNewTokens };
+    return createError('KV_DEADLINE_EXCEEDED', details, { cause: this.shortage });
   }
 
   /** Takes a slot, in which the cached start of its text is valid. */
@@ -189,6 +192,7 @@ export class Generation implements OrderedRequest {
     this.sequence = sequence;
     this.length = sequence.length;
     this.leader = undefined;
+    this.shortage = undefined;
     this.selected = undefined; // a sequence that it may need later is exact
     if (this.preemptions === 0) this.cachedTokens = sequence.cachedTokens;
     const { handOver } = this.request;
@@ -257,9 +261,13 @@ export class Generation implements OrderedRequest {
   /** Gives its slot back and has to start again later. Its tokens stay, and its rows may still be cached then. */
   preempt(): void {
     this.lostTokens = this.length;
-    this.#preemptedAtTokens = this.textTokens;
     this.release();
     this.preemptions += 1;
+  }
+
+  /** It is preempted next, since it or others lack memory or a slot. */
+  giveWay(): void {
+    this.#gaveWayAtTokens = this.textTokens;
   }
 
   /** Counts the tokens of its pass as valid. `keptLogits`: those behind its prompt, to be cached with it. */

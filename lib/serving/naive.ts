@@ -5,7 +5,7 @@ import { ContinuousBatching } from './continuous-batching.js';
 import { Generation } from './generation.js';
 import { noTotals, type ServingTotals } from './open-requests.js';
 import { OutcomeCollector, type GenerationOutcome } from './outcome.js';
-import { checkRequests, readRequest, type GenerationRequest } from './request.js';
+import { budgetsOf, checkRequests, readRequest, type GenerationRequest } from './request.js';
 import { readSchedulerOptions, type ReadSchedulerOptions, type SchedulerOptions } from './scheduler-options.js';
 
 /** Serves requests one after the other: the simplest schedule, and a reference for the other schedulers. */
@@ -29,16 +29,17 @@ export class NaiveScheduler {
    * behind it undone.
    */
   async *run(requests: Iterable<GenerationRequest>): AsyncGenerator<GenerationOutcome, void, undefined> {
-    const { clock } = this.#options;
+    const { cache, clock } = this.#options;
     const owner = 'NaiveScheduler.run';
     const outcomes = new OutcomeCollector();
+    const budgets = budgetsOf(cache); // less for a while, later, is no reason to end a request
     let index = 0;
     for (const options of checkRequests(owner, requests)) {
       const request = readRequest(owner, options, this.#options, index);
       const batching = new ContinuousBatching(this.#options, { totals: this.#totals }); // a pass that was given up goes on in the last one
       const generation = new Generation({ request, arrival: index, nowMs: clock.now(), listener: outcomes.listener(index) });
       batching.requests.expect(generation);
-      batching.enqueueFitting(generation);
+      batching.enqueueFitting(generation, budgets);
       yield* outcomes.of(batching);
       index += 1;
     }

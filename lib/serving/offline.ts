@@ -7,7 +7,7 @@ import { ContinuousBatching } from './continuous-batching.js';
 import { Generation } from './generation.js';
 import { noTotals, type ServingTotals } from './open-requests.js';
 import { OutcomeCollector, type GenerationOutcome } from './outcome.js';
-import { checkRequests, readRequest, type GenerationRequest, type ReadRequest } from './request.js';
+import { budgetsOf, checkRequests, readRequest, type GenerationRequest, type ReadRequest } from './request.js';
 import { completeOptions, schedulerSpec, type ReadSchedulerOptions, type SchedulerOptions } from './scheduler-options.js';
 
 /** Options of `OfflineScheduler`. */
@@ -50,7 +50,7 @@ export class OfflineScheduler {
    * all requests have ended, also while the engine still computes a pass that was given up.
    */
   async *run(requests: Iterable<GenerationRequest>): AsyncGenerator<GenerationOutcome, void, undefined> {
-    const { clock, maxBatch } = this.#options;
+    const { cache, clock, maxBatch } = this.#options;
     const owner = 'OfflineScheduler.run';
     const entries: Entry[] = [];
     for (const request of checkRequests(owner, requests)) {
@@ -63,11 +63,12 @@ export class OfflineScheduler {
     const nowMs = clock.now();
     const generations = entries.map(({ index, request }, arrival) =>
       new Generation({ request, arrival, nowMs, listener: outcomes.listener(index) }));
+    const budgets = budgetsOf(cache); // less for a while, later, is no reason to end a request
     let fed = 0;
     for (const generation of generations) batching.requests.expect(generation);
     yield* outcomes.of(batching, () => {
       // More than a batch waits, so that a request that waits for another's prompt is passed by others.
-      while (fed < generations.length && batching.waitingRequests < 2 * maxBatch) batching.enqueueFitting(generations[fed++]!);
+      while (fed < generations.length && batching.waitingRequests < 2 * maxBatch) batching.enqueueFitting(generations[fed++]!, budgets);
     });
   }
 }

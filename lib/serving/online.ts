@@ -13,7 +13,7 @@ import { ContinuousBatching } from './continuous-batching.js';
 import { Generation } from './generation.js';
 import type { ServingTotals } from './open-requests.js';
 import type { RequestsPicture } from './request-picture.js';
-import { checkFits, readRequest, type GenerationRequest, type ReadRequest } from './request.js';
+import { budgetsOf, checkFits, readRequest, type Budgets, type GenerationRequest, type ReadRequest } from './request.js';
 import { asError, completeOptions, schedulerSpec, type ReadSchedulerOptions, type SchedulerOptions } from './scheduler-options.js';
 import type { ServingTimes } from './serving-times.js';
 import { TokenStream } from './token-stream.js';
@@ -38,6 +38,8 @@ export class OnlineScheduler {
   readonly #noticing: Noticing;
   #arrivals = 0;
   #loop: Promise<void> | undefined;
+  /** When it was paused: what is lent meanwhile comes back. */
+  #budgetsBeforePause: Budgets | undefined;
   #isClosed = false;
 
   /** Throws KV_UNKNOWN_OPTION and KV_INVALID_OPTION. */
@@ -124,7 +126,7 @@ export class OnlineScheduler {
     const { cache, clock } = this.#options;
     const read = releasedOnce(readRequest(owner, request, this.#options), answers);
     this.#checkOpen('submit a request');
-    checkFits(read, cache);
+    checkFits(read, cache, this.#budgetsBeforePause);
     if (!this.#hasRoom(answers)) {
       throw createError('KV_QUEUE_FULL', { waitingRequests: this.waitingRequests, maxWaiting: this.#maxWaiting });
     }
@@ -170,6 +172,35 @@ export class OnlineScheduler {
       this.#checkOpen('wait for room in its queue');
       return this.#hasRoom();
     }, this.#noticing);
+  }
+
+  /** Whether `pause` was called, and not `resume` since. */
+  get isPaused(): boolean {
+    return this.#batching.isPaused;
+  }
+
+  /**
+   * Has no further pass begin, and resolves when none runs and no request has a slot: then the budgets may be lowered to lend
+   * memory, and the engine's weights exchanged (`prefixes.setNamespace` before `resume`). Open requests stay, and go on with the
+   * tokens that they have; new ones are queued, where the budgets as they were suffice for them. Signals and deadlines count on.
+   * Rejects with KV_TIMEOUT, KV_ABORTED or KV_CLOSED; it is paused all the same.
+   */
+  async pause(options: WaitOptions = {}): Promise<void> {
+    const read = readWaitOptions('OnlineScheduler.pause', options);
+    this.#checkOpen('pause');
+    this.#budgetsBeforePause ??= budgetsOf(this.#options.cache);
+    this.#batching.pause();
+    await waitUntil("the engine's pass", read, () => {
+      this.#checkOpen('pause');
+      return !this.isPaused || this.#batching.isQuiet;
+    }, this.#noticing);
+  }
+
+  /** Lets requests start again after `pause`; one that needs more than the budgets are now waits for larger ones. Throws KV_CLOSED. */
+  resume(): void {
+    this.#checkOpen('resume');
+    this.#budgetsBeforePause = undefined;
+    this.#batching.resume();
   }
 
   /** Resolves when nothing waits or runs, the engine included. Rejects with KV_TIMEOUT or KV_ABORTED. */

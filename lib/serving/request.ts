@@ -226,18 +226,38 @@ function checkVocabulary(
   }
 }
 
-/** Throws KV_LENGTH_OUT_OF_RANGE or KV_OUT_OF_PAGES when the request would not fit an empty cache to its last token, and KV_CLOSED. */
-export function checkFits(request: ReadRequest, cache: KvCache): void {
+/** What a cache may take for K and V, and for its side tensors. */
+export interface Budgets {
+  readonly pages: number;
+  readonly sideBytes: number;
+}
+
+/** Throws KV_CLOSED. */
+export function budgetsOf(cache: KvCache): Budgets {
+  cache.lifetime.check('serve a request');
+  return { pages: cache.pool.counts().budgetPages, sideBytes: cache.sideTensors.length > 0 ? cache.sideCounts().budgetBytes : 0 };
+}
+
+/**
+ * Throws KV_LENGTH_OUT_OF_RANGE or KV_OUT_OF_PAGES when the request would not fit an empty cache to its last token, and KV_CLOSED.
+ * `budgets`: of that cache; default: as they are.
+ */
+export function checkFits(request: ReadRequest, cache: KvCache, budgets?: Budgets): void {
   const { tokens, maxNewTokens } = request;
-  const { layout, pool } = cache;
   cache.lifetime.check('serve a request');
   const peakTokens = tokens.length + maxNewTokens - 1; // the last token is never fed back, so it has no K and V
-  const { maxTokens, pagesPerRow, pageBytes } = layout;
+  const { maxTokens } = cache.layout;
   if (peakTokens > maxTokens) throw createError('KV_LENGTH_OUT_OF_RANGE', { tokens: peakTokens, maxTokens });
-  const needRows = layout.rowsFor(peakTokens);
+  checkBudgets(request, peakTokens, cache, budgets ?? budgetsOf(cache));
+}
+
+/** Throws KV_OUT_OF_PAGES when so many tokens of the request are more than the budgets hold. */
+export function checkBudgets(request: ReadRequest, tokens: number, cache: KvCache, { pages: budgetPages, sideBytes }: Budgets): void {
+  const { layout } = cache;
+  const { pagesPerRow, pageBytes } = layout;
+  const needRows = layout.rowsFor(tokens);
   const needPages = layout.pagesFor(needRows);
-  const { budgetPages } = pool.counts();
-  if (needPages <= budgetPages) return checkSideFits(request, peakTokens, cache);
+  if (needPages <= budgetPages) return checkSideFits(request, tokens, cache, sideBytes);
   throw createError('KV_OUT_OF_PAGES', {
     needRows, haveRows: Math.floor(budgetPages / pagesPerRow), needPages, havePages: budgetPages,
     budgetBytes: budgetPages * pageBytes, pageBytes, slots: [], pagesPerRow,

@@ -40,14 +40,13 @@ export function checkSideNames(owner: string, { needs, handOver }: SideRequest, 
   });
 }
 
-/** Throws KV_OUT_OF_PAGES when the side tensors that it carries would not fit an empty cache with so many tokens. */
-export function checkSideFits({ needs }: SideRequest, tokens: number, cache: KvCache): void {
+/** Throws KV_OUT_OF_PAGES when the side tensors that it carries would not fit a budget of `budgetBytes` with so many tokens. */
+export function checkSideFits({ needs }: SideRequest, tokens: number, cache: KvCache, budgetBytes: number): void {
   const { sideTensors } = cache;
   if (sideTensors.length === 0) return;
   const carried = sideTensors.filter(({ name }) => needs === undefined || needs.includes(name));
   const pagesOf = ({ tokenBytes, pageBytes }: SideTensorInfo): number => Math.ceil(tokens * tokenBytes / pageBytes);
   const bytes = carried.reduce((sum, tensor) => sum + pagesOf(tensor) * tensor.pageBytes, 0);
-  const { budgetBytes } = cache.sideCounts();
   if (bytes <= budgetBytes) return;
   const widest = carried.reduce((most, tensor) => (tensor.tokenBytes > most.tokenBytes ? tensor : most));
   const { name: sideTensor, pageBytes } = widest;

@@ -15,6 +15,8 @@ export class WaitingList {
   readonly #ready: OrderQueue;
   /** Refused while nothing of the scheduler ran, for what others hold. */
   readonly #blocked: OrderQueue;
+  /** Those that need more than the budgets are. */
+  readonly #unfit = new Set<Generation>();
   /** Added since the last step. */
   readonly #arrived = new Set<Generation>();
   /** By the request that computes the start of their prompts; the one that needs least of it first. */
@@ -62,7 +64,7 @@ export class WaitingList {
   /** Removes a request that has ended. */
   drop(generation: Generation): void {
     this.#count(generation, -1);
-    if (!this.#arrived.delete(generation)) this.#ended += 1;
+    if (!this.#arrived.delete(generation) && !this.#unfit.delete(generation)) this.#ended += 1;
   }
 
   /** Begins a step: new requests, and those whose wait for another's prompt is over, can be `first`. */
@@ -99,6 +101,28 @@ export class WaitingList {
     this.#blocked.add(generation);
   }
 
+  /** Whether some wait for larger budgets. */
+  get hasUnfit(): boolean {
+    return this.#unfit.size > 0;
+  }
+
+  /** Has what `first` has returned wait for larger budgets, until `reconsider`. */
+  setAside(generation: Generation): void {
+    this.#queueOf(generation).shift();
+    generation.isBlocked = false;
+    if (generation.isWaiting) this.#unfit.add(generation);
+    else this.#ended -= 1;
+  }
+
+  /** Lets those that were set aside try again. */
+  reconsider(): void {
+    for (const generation of this.#unfit) {
+      generation.shortage = undefined;
+      this.#ready.add(generation);
+    }
+    this.#unfit.clear();
+  }
+
   /** Has what `first` has returned wait for its leader. */
   follow(generation: Generation): void {
     this.#queueOf(generation).shift();
@@ -125,6 +149,7 @@ export class WaitingList {
   /** Removes all, which have ended. Also after the order threw in the middle of a change. */
   clear(): void {
     this.#arrived.clear();
+    this.#unfit.clear();
     this.#ready.clear();
     this.#blocked.clear();
     this.#followers.clear();
