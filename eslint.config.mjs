@@ -65,7 +65,7 @@ export default tseslint.config(
       '@typescript-eslint/no-dynamic-delete': 'off',
       '@typescript-eslint/no-empty-function': 'off',
       'eqeqeq': 'error',
-      'max-lines': ['error', 350],
+      'max-lines': ['error', 700],
       'no-regex-spaces': 'off',
       'prefer-const': 'error',
     },

@@ -4,7 +4,7 @@
 
 import { createError } from '../base/errors.js';
 import {
-  arrayOf, checkInteger, integer, oneOf, optional, readArray, readOptions, streamField, string, text, withDefault, withoutRevoked,
+  arrayOf, boolean, checkInteger, integer, oneOf, optional, readArray, readOptions, streamField, string, text, withDefault, withoutRevoked,
   type Field, type FieldPlace, type FieldSpec, type OptionsOf,
 } from '../base/options.js';
 import { sortItems, type PromptItem } from '../prefix/prompt-encoder.js';
@@ -180,7 +180,7 @@ function checkUncovered({ owner, option }: FieldPlace, { copy, given }: GivenTok
 }
 
 const itemSpec = {
-  at: integer(), length: integer({ min: 1 }), kind: oneOf(['item', 'embedding']), hash: string,
+  at: integer(), length: integer({ min: 1 }), kind: oneOf(['item', 'embedding']), hash: string, indivisible: optional(boolean),
 };
 
 const items: Field<readonly PromptItem[]> = (value, place) => {

@@ -26,6 +26,12 @@ export interface PromptItem {
   readonly kind: PromptItemKind;
   /** Hash of its content, long enough that different contents differ in it. Equal hashes of different kinds never meet. */
   readonly hash: string;
+  /**
+   * Whether schedulers compute its tokens in one pass, for models in which they attend to each other: a step may be longer for it than
+   * `prefillTokensPerStep`. Where the start of it is cached, computed with all of it, the pass has the rest. Default: true for an
+   * `item`, false for an `embedding`.
+   */
+  readonly indivisible?: boolean | undefined;
 }
 
 /** Where names may still be in use: a PrefixIndex. */

@@ -62,7 +62,7 @@ export class ReplayScheduler {
   readonly #batching: ContinuousBatching;
   readonly #sharesPrefixes: boolean;
   readonly #seed: number;
-  readonly #served: ServedBy;
+  readonly #served: ServedBy & { readonly cache: KvCache };
   readonly #tiers: ReplayTiers | undefined;
   /** What tiers call now. */
   #at = 0;
@@ -133,7 +133,10 @@ export class ReplayScheduler {
     const caching = this.#sharesPrefixes ? 'read-write' : 'off';
     const read = readRequest('ReplayScheduler', { tokens, caching, maxNewTokens: Math.max(1, outputTokens) }, this.#served);
     this.#arrivals += 1;
-    const generation: Generation = new Generation({ request: read, arrival: this.#arrivals, nowMs: 0, listener: this.#listener(request, text, (): Promotion | undefined => generation.promotion) });
+    const generation: Generation = new Generation({
+      cache: this.#served.cache, request: read, arrival: this.#arrivals, nowMs: 0,
+      listener: this.#listener(request, text, (): Promotion | undefined => generation.promotion),
+    });
     this.#batching.requests.expect(generation);
     this.#batching.enqueue(generation);
   }

@@ -24,6 +24,14 @@ const driverRetries = 2;
 /** Ms of starting requests, most of them mapping pages, after which the event loop gets a turn. */
 const startMs = 1;
 
+/** What the cache has of the first `tokens` tokens of a prompt. */
+interface FoundText {
+  readonly generation: Generation;
+  readonly tokens: number;
+  readonly cachedTokens: number;
+  readonly pendingTokens: number;
+}
+
 export class Admission {
   readonly #options: ReadSchedulerOptions;
   readonly #requests: OpenRequests;
@@ -33,6 +41,8 @@ export class Admission {
   /** Whether a request was refused beside running ones, or preempted: none starts until one has ended or more can be had. */
   #isFull = false;
   #isBlocked = false;
+  /** By running requests that others wait for: what was cached of these in this step. */
+  readonly #found = new Map<Generation, FoundText>();
   /** When a request was last found to need more than they are. */
   #budgets: Budgets = { pages: 0, sideBytes: 0 };
 
@@ -54,7 +64,7 @@ export class Admission {
    * event loop gets a turn in between, in which requests may come and end.
    */
   async admit(): Promise<void> {
-    const { cache, order, maxBatch, prefillTokensPerStep } = this.#options;
+    const { cache, order, maxBatch } = this.#options;
     const { waiting } = this.#requests;
     const running = this.#running;
     const isAlone = running.length === 0;
@@ -65,15 +75,17 @@ export class Admission {
     let hasPlace = false; // a request has just been preempted
     let beganMs = performance.now();
     this.#isBlocked = false;
+    this.#found.clear();
     while (waiting.length > 0) {
       const isFirst = hasPlace || !this.#capacity.hasWaiters;
       const hasRoom = running.length === 0 || (!this.#isFull && isFirst && running.length < maxBatch);
       if (!hasRoom && running.last!.urgency >= waiting.urgency) return;
-      const next = this.#firstReady(!isAlone && running.length > 0);
+      let next = this.#firstReady(!isAlone && running.length > 0);
       if (next === undefined) break;
-      let prefillTokens = 0;
-      for (const other of running.all) if (order(other, next) < 0) prefillTokens += other.remainingPrefillTokens;
-      if (prefillTokens >= prefillTokensPerStep) return;
+      if (this.#isStepFullFor(next)) {
+        next = hasRoom ? this.#firstShort() : undefined;
+        if (next === undefined) return;
+      }
       if (hasRoom && this.#start(next)) {
         hasPlace = false;
         if (performance.now() - beganMs > startMs) {
@@ -168,6 +180,32 @@ export class Admission {
   #firstReady(withBlocked: boolean): Generation | undefined {
     const { waiting } = this.#requests;
     for (let next = waiting.first(withBlocked); next !== undefined; next = waiting.first(withBlocked)) {
+      this.#findLeader(next);
+      if (next.leader === undefined) return next;
+      waiting.follow(next);
+    }
+    return undefined;
+  }
+
+  /** Whether the prompts of running requests that go before it take all of the step. */
+  #isStepFullFor(next: Generation): boolean {
+    const { order, prefill: { tokens } } = this.#options;
+    let prefillTokens = 0;
+    for (const other of this.#running.all) if (order(other, next) < 0) prefillTokens += other.remainingPrefillTokens;
+    return prefillTokens >= tokens;
+  }
+
+  /** The shortest of those that are as urgent as the prompts that are being computed, if some of a step's `shortTokens` are left for it. */
+  #firstShort(): Generation | undefined {
+    const { shortTokens } = this.#options.prefill;
+    const { waiting } = this.#requests;
+    const first = this.#running.all.find(({ remainingPrefillTokens }) => remainingPrefillTokens > 0);
+    for (let next = waiting.shortest(); next !== undefined; next = waiting.shortest()) {
+      let shorterTokens = 0;
+      for (const { urgency, remainingPrefillTokens } of this.#running.all) {
+        if (urgency >= first!.urgency && remainingPrefillTokens <= next.textTokens) shorterTokens += remainingPrefillTokens;
+      }
+      if (shorterTokens >= shortTokens || next.urgency < first!.urgency) return undefined;
       this.#findLeader(next);
       if (next.leader === undefined) return next;
       waiting.follow(next);
@@ -275,24 +313,44 @@ export class Admission {
    * when the common start is there, or the leader does not run any more; so it always ends.
    */
   #findLeader(generation: Generation): void {
-    const { cache, minPendingTokens } = this.#options;
+    const { minPendingTokens } = this.#options;
     if (minPendingTokens === Infinity) return;
     let leader: Generation | undefined;
     let awaitedTokens = minPendingTokens - 1;
     for (const other of this.#running.all) {
       if (other.remainingPrefillTokens === 0 || other.text[0] !== generation.text[0] || !other.sharesWith(generation)) continue;
+      if (other.text[other.length] !== generation.text[other.length]) continue; // they have no more in common than is computed
       const common = commonTokens(generation, other);
       if (common <= awaitedTokens || common <= other.length) continue;
       leader = other;
       awaitedTokens = common;
     }
     if (leader === undefined) return;
-    const { cachedTokens, pendingTokens } = cache.prefixes.lookup(generation.prompt);
+    const { cachedTokens, pendingTokens } = this.#find(generation, leader, awaitedTokens);
     awaitedTokens = Math.min(awaitedTokens, pendingTokens); // less where items differ, or the cache does not store it
     if (awaitedTokens - cachedTokens < minPendingTokens) return;
     generation.leader = leader;
     generation.awaitedTokens = awaitedTokens;
   }
+
+  /** What is cached of the first `tokens` tokens of a prompt, which `leader` has too: looked up once for all that are alike. */
+  #find(generation: Generation, leader: Generation, tokens: number): Pick<FoundText, 'cachedTokens' | 'pendingTokens'> {
+    const known = this.#found.get(leader);
+    const isKnown = known !== undefined && isFoundAlike(known.generation, generation) && known.cachedTokens < Math.min(known.tokens, tokens)
+      && (tokens <= known.tokens || known.pendingTokens < known.tokens);
+    if (isKnown) return known;
+    const { cachedTokens, pendingTokens } = this.#options.cache.prefixes.lookup(generation.prompt);
+    this.#found.set(leader, { generation, tokens, cachedTokens, pendingTokens });
+    return { cachedTokens, pendingTokens };
+  }
+}
+
+/** Whether the cache finds the same of both prompts as far as their tokens are the same. */
+function isFoundAlike({ request: a }: Generation, { request: b }: Generation): boolean {
+  const needs = a.needs ?? [];
+  const isAlike = a.tenant === b.tenant && a.salt === b.salt && a.adapter === b.adapter && a.caching === b.caching;
+  return isAlike && a.items.length === 0 && b.items.length === 0 && (a.needs === undefined) === (b.needs === undefined)
+    && needs.length === (b.needs ?? []).length && needs.every((name) => b.needs!.includes(name));
 }
 
 /** Calls `work` again when the driver says that this may help. Throws what `work` throws, at the latest the third time. */

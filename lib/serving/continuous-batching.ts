@@ -273,10 +273,10 @@ export class ContinuousBatching {
 
   /** Makes room for the step, preempting the last in order as long as there is none. Returns false when there is nothing to run. */
   #prepare(): boolean {
-    const { cache, prefillTokensPerStep } = this.#options;
+    const { cache, prefill } = this.#options;
     this.#requeueLost(); // functions of requests and of the options may have ended some, or taken their slots away
     while (this.#running.length > 0) {
-      this.#passes.fill(this.#running.all, prefillTokensPerStep);
+      this.#passes.fill(this.#running.all, prefill);
       try {
         this.#observed(() => withRetries(() => cache.prepare(this.#passes.batch)));
         return true;

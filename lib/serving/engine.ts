@@ -3,6 +3,7 @@
 // thread, one pass at a time, also where several of them have the same engine. docs/engines.md shows how to write one.
 
 import type { Sequence } from '../cache/sequence.js';
+import type { PromptItem } from '../prefix/prompt-encoder.js';
 import type { SideRowsByName } from '../side/side-rows.js';
 
 /**
@@ -35,6 +36,10 @@ export interface EnginePass {
   readonly contextTokens: readonly Int32Array[];
   /** [sequence]: `input` of its request. */
   readonly inputs: readonly unknown[];
+  /** [sequence]: the items of its request that cover some of its new tokens, in order; their places are those in the prompt. */
+  readonly items: readonly (readonly PromptItem[])[];
+  /** [sequence]: the adapter (LoRA) of its request; undefined: none. */
+  readonly adapters: readonly (string | undefined)[];
   /**
    * Aborted when no request needs the answer any more: all requests in the pass have ended, and none that waits begins with the text that it
    * computes; or the pass was given up. An engine may then stop, and throws or rejects, with any error, once nothing of the pass runs;

@@ -6,10 +6,12 @@
 // give the next.
 
 import { createError } from '../base/errors.js';
+import type { KvCache } from '../cache/kv-cache.js';
 import type { Promotion } from '../cache/promotion.js';
 import type { SelectedText } from '../importance/selected-text.js';
 import type { TokenSelection } from '../importance/token-selection.js';
 import type { Sequence } from '../cache/sequence.js';
+import type { PromptItem } from '../prefix/prompt-encoder.js';
 import type { HandOver } from '../side/hand-over.js';
 import { AnswerText } from './answer-text.js';
 import type { FinishReason, GenerationAdmission, GenerationListener, GenerationResult } from './generation-result.js';
@@ -23,6 +25,8 @@ import { asError } from './scheduler-options.js';
 export interface GenerationOptions {
   /** Its place among the answers to the same prompt; each has random numbers of its own. Default 0. */
   readonly answer?: number;
+  /** In which it will run. */
+  readonly cache: KvCache;
   readonly request: ReadRequest;
   readonly arrival: number;
   readonly nowMs: number;
@@ -45,22 +49,21 @@ export class Generation implements OrderedRequest {
   side: HandOver | undefined;
   /** Tokens that it computes in the running step, as planned. */
   passTokens = 0;
-  cachedTokens = 0;
   promotion: Promotion | undefined;
   /** Stored text of which its first sequence is given a part. */
   selected: SelectedText | undefined;
   preemptions = 0;
   /** Undefined until it has got a slot. */
   admission: GenerationAdmission | undefined;
-  /** Tokens that were computed when it was last preempted. */
-  lostTokens = 0;
   /** Its tenant's share; undefined before it is enqueued. */
   share: TenantShare | undefined;
   /** Requests for other answers to its prompt, which wait until it is computed. Some may have ended. */
   followers: readonly Generation[] = [];
   /** Whether it is among the followers of another. */
   isFollowing = false;
-  /** A running request that computes the start of its text: it waits until `awaitedTokens` of it are computed. */
+  /** Tokens that were computed when it last gave its slot back. */
+  reachedTokens = 0;
+  /** A request that computes the start of its text, or will: it waits until `awaitedTokens` of it are computed. */
   leader: Generation | undefined;
   awaitedTokens = 0;
   /** Told what `releaseInput` throws. */
@@ -82,6 +85,9 @@ export class Generation implements OrderedRequest {
   readonly seed: number;
   /** In the scheduler's clock; Infinity: it has none. */
   readonly deadlineAtMs: number;
+  /** Its place among the requests that wait in order, and among these by length; -1: none. */
+  queueIndex = -1;
+  lengthIndex = -1;
   /** Its place among the deadlines; -1: none. */
   deadlineIndex = -1;
   /** In the scheduler's clock. */
@@ -92,6 +98,9 @@ export class Generation implements OrderedRequest {
   firstTokenAtMs = -1;
   /** That of the sequence which gave tokens of the answer over selected tokens, also once an exact one goes on with them. */
   #selection: TokenSelection | undefined;
+  readonly #cache: KvCache;
+  /** Tokens that were cached when it first got a slot, or when that was asked before; -1: not known. */
+  #cachedTokens = -1;
   /** Tokens of its text when it last gave way. */
   #gaveWayAtTokens = -1;
   /** Whether its side rows are its result's. */
@@ -101,7 +110,8 @@ export class Generation implements OrderedRequest {
   /** Resolves when no pass that was given up reads its input. */
   #inputRead: Promise<void> = Promise.resolve();
 
-  constructor({ request, answer = 0, arrival, nowMs, listener }: GenerationOptions) {
+  constructor({ cache, request, answer = 0, arrival, nowMs, listener }: GenerationOptions) {
+    this.#cache = cache;
     this.request = request;
     this.arrival = arrival;
     this.listener = listener;
@@ -124,6 +134,29 @@ export class Generation implements OrderedRequest {
 
   get tenant(): string | undefined {
     return this.request.tenant;
+  }
+
+  get adapter(): string | undefined {
+    return this.request.adapter;
+  }
+
+  get orderValue(): unknown {
+    return this.request.orderValue;
+  }
+
+  get cachedTokens(): number {
+    if (this.#cachedTokens < 0) this.#cachedTokens = this.#findCached();
+    return this.#cachedTokens;
+  }
+
+  /** More of its prompt may be cached than was. */
+  forgetCached(): void {
+    if (this.preemptions === 0) this.#cachedTokens = -1;
+  }
+
+  #findCached(): number {
+    const { caching } = this.request;
+    return caching === 'off' || caching === 'write' ? 0 : this.#cache.prefixes.lookup(this.prompt).cachedTokens;
   }
 
   /** What the cache is asked for. */
@@ -153,6 +186,24 @@ export class Generation implements OrderedRequest {
   /** A single remaining token is decoding: also the last of a prompt when all before it were cached. */
   get remainingPrefillTokens(): number {
     return this.remainingTokens === 1 ? 0 : this.remainingTokens;
+  }
+
+  /** Of its next `tokens` tokens, the most that do not end inside an indivisible item; may be 0. */
+  wholeTokens(tokens: number): number {
+    const item = this.#itemCutAt(this.length + tokens);
+    return item === undefined ? tokens : Math.max(0, item.at - this.length);
+  }
+
+  /** Its next tokens up to the end of the indivisible item in which they lie; 1 where there is none. */
+  get leastTokens(): number {
+    const item = this.#itemCutAt(this.length + 1);
+    return item === undefined ? 1 : item.at + item.length - this.length;
+  }
+
+  /** The indivisible item that a pass cuts which ends before token `at`. */
+  #itemCutAt(at: number): PromptItem | undefined {
+    const item = this.request.items.find((each) => at < each.at + each.length);
+    return item !== undefined && at > item.at && (item.indivisible ?? item.kind === 'item') ? item : undefined;
   }
 
   /** Whether the logits behind its text may be cached: they are those of a prompt, which other requests may have. */
@@ -194,7 +245,7 @@ export class Generation implements OrderedRequest {
     this.leader = undefined;
     this.shortage = undefined;
     this.selected = undefined; // a sequence that it may need later is exact
-    if (this.preemptions === 0) this.cachedTokens = sequence.cachedTokens;
+    if (this.preemptions === 0) this.#cachedTokens = sequence.cachedTokens;
     const { handOver } = this.request;
     if (handOver !== false) this.side = sequence.handOver(handOver === true ? undefined : handOver);
     this.listener.started?.(sequence);
@@ -230,6 +281,7 @@ export class Generation implements OrderedRequest {
   release(): void {
     const { sequence } = this;
     this.sequence = undefined;
+    this.reachedTokens = this.length;
     this.length = 0;
     this.passTokens = 0;
     if (!this.#isAnswered) { // preempted or failed: no result carries the rows, and other requests need their memory
@@ -260,7 +312,6 @@ export class Generation implements OrderedRequest {
 
   /** Gives its slot back and has to start again later. Its tokens stay, and its rows may still be cached then. */
   preempt(): void {
-    this.lostTokens = this.length;
     this.release();
     this.preemptions += 1;
   }
@@ -326,10 +377,10 @@ export class Generation implements OrderedRequest {
 
   #result(finishReason: FinishReason, stopToken: number | undefined, nowMs: number): GenerationResult {
     this.#isAnswered = true;
-    const { promptTokens, cachedTokens, promotion, preemptions, logProbabilities, side } = this;
+    const { promptTokens, admission, promotion, preemptions, logProbabilities, side } = this;
     return {
       tokens: this.text.slice(promptTokens, this.textTokens), finishReason, stopToken, stopString: this.answerText?.stopString,
-      text: this.answerText?.text, logProbabilities, promptTokens, cachedTokens, promotion, selection: this.#selection?.counts, preemptions,
+      text: this.answerText?.text, logProbabilities, promptTokens, cachedTokens: admission?.cachedTokens ?? 0, promotion, selection: this.#selection?.counts, preemptions,
       firstTokenMs: (this.firstTokenAtMs < 0 ? nowMs : this.firstTokenAtMs) - this.submittedMs, totalMs: nowMs - this.submittedMs, side,
     };
   }

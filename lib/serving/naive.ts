@@ -37,7 +37,7 @@ export class NaiveScheduler {
     for (const options of checkRequests(owner, requests)) {
       const request = readRequest(owner, options, this.#options, index);
       const batching = new ContinuousBatching(this.#options, { totals: this.#totals }); // a pass that was given up goes on in the last one
-      const generation = new Generation({ request, arrival: index, nowMs: clock.now(), listener: outcomes.listener(index) });
+      const generation = new Generation({ cache, request, arrival: index, nowMs: clock.now(), listener: outcomes.listener(index) });
       batching.requests.expect(generation);
       batching.enqueueFitting(generation, budgets);
       yield* outcomes.of(batching);

@@ -30,16 +30,16 @@ interface Entry {
 export class OfflineScheduler {
   readonly #options: ReadSchedulerOptions;
   readonly #arrangement: 'prefix' | 'given';
-  #totals: ServingTotals = noTotals();
+  readonly #totals = noTotals();
 
   /** Throws KV_UNKNOWN_OPTION and KV_INVALID_OPTION. */
   constructor(options: OfflineSchedulerOptions) {
     const { arrangement, ...read } = readOptions('OfflineScheduler', options, spec);
-    this.#options = completeOptions(read);
+    this.#options = completeOptions(read, false);
     this.#arrangement = arrangement;
   }
 
-  /** Of the last run. */
+  /** Sums since it was made. */
   get totals(): Readonly<ServingTotals> {
     return this.#totals;
   }
@@ -57,12 +57,11 @@ export class OfflineScheduler {
       entries.push({ index: entries.length, request: readRequest(owner, request, this.#options, entries.length) });
     }
     if (this.#arrangement === 'prefix') entries.sort(byText);
-    const batching = new ContinuousBatching(this.#options);
-    this.#totals = batching.totals;
+    const batching = new ContinuousBatching(this.#options, { totals: this.#totals });
     const outcomes = new OutcomeCollector();
     const nowMs = clock.now();
     const generations = entries.map(({ index, request }, arrival) =>
-      new Generation({ request, arrival, nowMs, listener: outcomes.listener(index) }));
+      new Generation({ cache, request, arrival, nowMs, listener: outcomes.listener(index) }));
     const budgets = budgetsOf(cache); // less for a while, later, is no reason to end a request
     let fed = 0;
     for (const generation of generations) batching.requests.expect(generation);

@@ -45,7 +45,7 @@ export class OnlineScheduler {
   /** Throws KV_UNKNOWN_OPTION and KV_INVALID_OPTION. */
   constructor(options: OnlineSchedulerOptions) {
     const { maxWaiting, ...read } = readOptions('OnlineScheduler', options, spec);
-    this.#options = completeOptions(read);
+    this.#options = completeOptions(read, true);
     this.#maxWaiting = maxWaiting;
     this.#batching = new ContinuousBatching(this.#options);
     this.#noticing = { signals: [this.#batching.changed], mustAsk: () => false };
@@ -159,7 +159,8 @@ export class OnlineScheduler {
       text: () => generation.answerText?.text, logProbabilities: () => generation.logProbabilities,
     });
     const arrival = this.#arrivals + 1 + answer;
-    const generation = new Generation({ request, answer, arrival, nowMs, listener: stream.listener() });
+    const { cache } = this.#options;
+    const generation = new Generation({ cache, request, answer, arrival, nowMs, listener: stream.listener() });
     return { stream, generation };
   }
 

@@ -140,8 +140,8 @@ export class OpenRequests {
 
   /** Counts a request that has got a slot, for the first time or again. */
   countStart(generation: Generation): void {
-    const { preemptions, promptTokens, cachedTokens, lostTokens, length } = generation;
-    this.totals.recomputedTokens += Math.max(0, lostTokens - length);
+    const { preemptions, promptTokens, cachedTokens, reachedTokens, length } = generation;
+    this.totals.recomputedTokens += Math.max(0, reachedTokens - length);
     if (preemptions > 0) return;
     this.#times.wait.observe(generation.noteStart(this.#clock.now()));
     this.totals.promptTokens += promptTokens;

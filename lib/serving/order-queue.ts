@@ -35,7 +35,7 @@ export class OrderQueue {
       if (queue.requests.first === generation) this.#tenants.update(queue.index);
       return;
     }
-    const requests = new Heap<Generation>(this.#order);
+    const requests = new Heap<Generation>(this.#order, (each, index) => { each.queueIndex = index; });
     requests.push(generation);
     const added = { share, requests, index: 0 };
     this.#byShare.set(share, added);
@@ -52,10 +52,10 @@ export class OrderQueue {
     return undefined;
   }
 
-  /** Takes out what `first` has returned. */
-  shift(): void {
-    const queue = this.#tenants.first;
-    if (queue !== undefined) this.#takeFirst(queue);
+  remove(generation: Generation): void {
+    const queue = this.#byShare.get(generation.share!)!;
+    queue.requests.remove(generation.queueIndex);
+    this.#update(queue);
   }
 
   /** Moves a tenant whose share has grown. Call it before another share grows, so that one is out of place at a time. */
@@ -80,6 +80,10 @@ export class OrderQueue {
 
   #takeFirst(queue: TenantQueue): void {
     queue.requests.shift();
+    this.#update(queue);
+  }
+
+  #update(queue: TenantQueue): void {
     if (queue.requests.length > 0) {
       this.#tenants.update(queue.index);
       return;

@@ -25,14 +25,25 @@ export function isPassNeeded(pass: Pass, open: Iterable<Generation>, minTokens: 
 function savedTokens(waiting: Generation, ended: Generation): number {
   const { request, sequence, text } = ended;
   const isCached = request.input === undefined && sequence?.isLossy !== true && ended.sharesWith(waiting);
-  if (!isCached || text[0] !== waiting.text[0]) return 0;
+  if (!isCached || text[0] !== waiting.text[0] || text[ended.length] !== waiting.text[ended.length]) return 0;
   return commonTokens(waiting, ended) - ended.length;
 }
+
+/** Tokens that are compared at once: native code does that 4 times as fast. */
+const comparedTokens = 1_024;
 
 /** Tokens from the start that both texts have. */
 export function commonTokens(generation: Generation, other: Generation): number {
   const end = Math.min(generation.textTokens, other.textTokens);
   let at = 0;
+  if (end > comparedTokens) {
+    const [a, b] = [bytesOf(generation.text), bytesOf(other.text)];
+    for (let next = 4 * comparedTokens; next <= 4 * end && a.compare(b, 4 * at, next, 4 * at, next) === 0; next += 4 * comparedTokens) at = next / 4;
+  }
   while (at < end && generation.text[at] === other.text[at]) at += 1;
   return at;
+}
+
+function bytesOf({ buffer, byteOffset, byteLength }: Int32Array): Buffer {
+  return Buffer.from(buffer, byteOffset, byteLength);
 }

@@ -21,15 +21,29 @@ export interface OrderedRequest {
   readonly promptTokens: number;
   /** Tokens of its answer so far. */
   readonly generatedTokens: number;
+  /**
+   * Tokens of its prompt that were cached when it first got a slot; before that, those that are when it is first asked for, or has waited
+   * for another's prompt. That look takes time with the length of the prompt.
+   */
+  readonly cachedTokens: number;
+  /** The adapter (LoRA) of its request; undefined: none. */
+  readonly adapter: string | undefined;
+  /** When it was submitted, in ms of the scheduler's clock: the earlier, the longer it has waited. */
+  readonly submittedMs: number;
+  /** When its deadline is, in ms of the scheduler's clock; Infinity: it has none. */
+  readonly deadlineAtMs: number;
+  /** `orderValue` of its request. */
+  readonly orderValue: unknown;
 }
 
 /**
- * Negative when `a` goes before `b`. Must end with `arrival`, so that no two are equal. A waiting request takes a running one's
- * slot only where it is more urgent and the order puts it first.
+ * Negative when `a` goes before `b`. Must end with `arrival`, so that no two are equal. Of two that wait it must say the same as long
+ * as the tokens of their tenants are the same: by when they were submitted, say, not by the time of day. A waiting request
+ * takes a running one's slot only where it is more urgent and the order puts it first.
  */
 export type RequestOrder = (a: OrderedRequest, b: OrderedRequest) => number;
 
-/** The more urgent, then the earlier: no request is passed by a later one of the same urgency. */
+/** The more urgent, then the earlier: no request is passed by a later one of the same urgency, but for `shortPromptShare`. */
 export function byArrival(): RequestOrder {
   return (a, b) => b.urgency - a.urgency || a.arrival - b.arrival;
 }

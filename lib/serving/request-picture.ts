@@ -48,10 +48,10 @@ export function pictureOfRequests(open: Iterable<Generation>, nowMs: number): Re
 }
 
 function pictureOf(generation: Generation, nowMs: number): PictureRequest {
-  const { arrival, sequence, promptTokens, cachedTokens, length, generatedTokens, request, submittedMs, admission, firstTokenAtMs, preemptions, urgency } = generation;
+  const { arrival, sequence, promptTokens, length, generatedTokens, request, submittedMs, admission, firstTokenAtMs, preemptions, urgency } = generation;
   const rounded = (ms: number): number => Math.round(10 * ms) / 10;
   return {
-    number: arrival, slot: sequence?.slot ?? -1, promptTokens, cachedTokens, computedTokens: length, generatedTokens,
+    number: arrival, slot: sequence?.slot ?? -1, promptTokens, cachedTokens: admission?.cachedTokens ?? 0, computedTokens: length, generatedTokens,
     maxNewTokens: request.maxNewTokens, ageMs: rounded(nowMs - submittedMs), waitMs: admission === undefined ? null : rounded(admission.waitMs),
     firstTokenMs: firstTokenAtMs < 0 ? null : rounded(firstTokenAtMs - submittedMs), preemptions, urgency,
   };

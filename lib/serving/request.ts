@@ -61,6 +61,8 @@ export interface GenerationRequest extends Prompt {
    * `read-write` or `read`, and neither `needs` nor `handOver`. Default: none.
    */
   readonly selection?: SelectionOptions | undefined;
+  /** For an `order` of your own, which sees it as `OrderedRequest.orderValue`: what a client has paid, say. Default: undefined. */
+  readonly orderValue?: unknown;
   /** Ends it with KV_ABORTED, at once. Default: none. */
   readonly signal?: AbortSignal | undefined;
 }
@@ -117,6 +119,7 @@ const spec = {
   needs: optional(arrayOf(string)),
   handOver: handOverField,
   selection: selectionField,
+  orderValue: anything,
   input: anything,
   releaseInput: optional(callable<() => void>()),
 };
@@ -170,7 +173,7 @@ export function readRequest(owner: string, options: GenerationRequest, { vocabul
       reason: 'type', owner, option: `${prefix}tokenizer`, expected: 'a tokenizer with `pieces()`, which `stopStrings` need', received: undefined,
     });
   }
-  return { ...read, pieces, tokens, caching: keepsPrefixes ? read.caching : 'off' };
+  return { ...read, items: sorted, pieces, tokens, caching: keepsPrefixes ? read.caching : 'off' };
 }
 
 /** Throws KV_UNKNOWN_OPTION, which suggests the sampler that was meant. */

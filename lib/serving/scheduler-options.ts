@@ -11,6 +11,7 @@ import {
 import type { SideTensorInfo } from '../side/side-tensors.js';
 import type { Engine } from './engine.js';
 import { byArrival, byTenantShare, type RequestOrder } from './request-order.js';
+import type { PrefillBudget } from './step-passes.js';
 
 /** Options that all schedulers have. */
 export interface SchedulerOptions {
@@ -22,10 +23,16 @@ export interface SchedulerOptions {
   readonly maxBatch?: number | undefined;
   /**
    * Prompt tokens in a step at most, over all sequences, 1 or more. More compute prompts faster, fewer delay running answers less.
-   * Default 128 on host, where 256 were 8 % faster and 512 13 %, and delayed running answers two and four times as long (`npm run bench -- prefill-step`);
-   * 2,048 elsewhere, which is not measured.
+   * Default 128 online on host, where 256 were 8 % faster and 512 13 %, and delayed running answers two and four times as long
+   * (`npm run bench -- prefill-step`); 2,048 elsewhere, which is not measured, and for lists of requests, for which nobody waits.
    */
   readonly prefillTokensPerStep?: number | undefined;
+  /**
+   * Share of `prefillTokensPerStep` that goes to the prompts with the fewest tokens left, 0 … 0.75, rounded down to tokens; the rest goes to the prompts in
+   * `order`. So a short prompt waits for no long one that is as urgent, and the long one always goes on. Default 0.25 online, 0 for lists
+   * of requests.
+   */
+  readonly shortPromptShare?: number | undefined;
   /** Rows that a new request must leave free for running answers to grow into, 0 or more. Default: 1 % of the budget, at least 1. */
   readonly watermarkRows?: number | undefined;
   /**
@@ -61,6 +68,7 @@ export interface Clock {
 /** Computes prompts at 88 % of the best speed that was measured; a running answer waits for each such step. */
 const prefillTokensOnHost = 128;
 const prefillTokensElsewhere = 2_048;
+const defaultShortShare = 0.25;
 
 const vocabulary = integer({ min: 1 });
 const engineFunction = callable<Engine['prefill']>();
@@ -92,6 +100,7 @@ export const schedulerSpec = {
   engine: engineField,
   maxBatch: optional(integer({ min: 1 })),
   prefillTokensPerStep: optional(integer({ min: 1 })),
+  shortPromptShare: optional(number(0, 0.75)),
   watermarkRows: optional(integer()),
   minPendingTokens: withDefault(pendingField, 64),
   order: withDefault(policy<RequestOrder>({ byArrival, byTenantShare }), byArrival()),
@@ -105,7 +114,7 @@ type Given = ReturnType<typeof readOptions<typeof schedulerSpec>>;
 
 export type ReadSchedulerOptions = Omit<Given, 'now' | 'timer'> & {
   readonly maxBatch: number;
-  readonly prefillTokensPerStep: number;
+  readonly prefill: PrefillBudget;
   readonly watermarkRows: number;
   /** Of the engine, read once. */
   readonly vocabularyTokens: number;
@@ -118,17 +127,18 @@ export type ReadSchedulerOptions = Omit<Given, 'now' | 'timer'> & {
   readonly clock: Clock;
 };
 
-/** Defaults that follow from the cache, and functions whose answers are checked. */
-export function completeOptions({ now, timer, order, ...given }: Given): ReadSchedulerOptions {
+/** Defaults that follow from the cache, and functions whose answers are checked. `isOnline`: clients wait for single requests. */
+export function completeOptions({ now, timer, order, ...given }: Given, isOnline: boolean): ReadSchedulerOptions {
   const { layout, maxSequences, pool, lifetime, sideTensors, prefixes, driver } = given.cache;
   lifetime.check('schedule requests on it');
   const { vocabularyTokens } = given.engine;
   vocabulary(vocabularyTokens, { owner: 'SchedulerOptions', option: 'engine.vocabularyTokens' }); // a getter may answer anew
   const budgetRows = Math.floor(pool.counts().budgetPages / layout.pagesPerRow);
+  const tokens = given.prefillTokensPerStep ?? (isOnline && driver.info.kernels === 'cpu' ? prefillTokensOnHost : prefillTokensElsewhere);
   return {
     ...given, order: checkedOrder(order), clock: checkedClock(now, timer), vocabularyTokens, sideTensors, canSelect: given.engine.canSelect === true, keepsPrefixes: prefixes.isOn,
     maxBatch: Math.min(given.maxBatch ?? maxSequences, maxSequences),
-    prefillTokensPerStep: given.prefillTokensPerStep ?? (driver.info.kernels === 'cpu' ? prefillTokensOnHost : prefillTokensElsewhere),
+    prefill: { tokens, shortTokens: Math.floor(tokens * (given.shortPromptShare ?? (isOnline ? defaultShortShare : 0))) },
     watermarkRows: given.watermarkRows ?? Math.max(1, Math.floor(budgetRows / 100)),
   };
 }
@@ -186,7 +196,7 @@ export function asError(
   });
 }
 
-/** Checked options with defaults. Throws KV_UNKNOWN_OPTION and KV_INVALID_OPTION. */
+/** Checked options with defaults, for lists of requests. Throws KV_UNKNOWN_OPTION and KV_INVALID_OPTION. */
 export function readSchedulerOptions(owner: string, options: SchedulerOptions): ReadSchedulerOptions {
-  return completeOptions(readOptions(owner, options, schedulerSpec));
+  return completeOptions(readOptions(owner, options, schedulerSpec), false);
 }

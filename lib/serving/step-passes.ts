@@ -5,6 +5,7 @@ import type { Batch } from '../cache/batch.js';
 import type { KvCache } from '../cache/kv-cache.js';
 import type { Sequence } from '../cache/sequence.js';
 import type { RowPlaces } from '../side/side-rows.js';
+import type { PromptItem } from '../prefix/prompt-encoder.js';
 import type { EnginePass } from './engine.js';
 import type { Generation } from './generation.js';
 import type { TokenLogProbability } from './plain-sampling.js';
@@ -13,26 +14,78 @@ import type { TokenLogProbability } from './plain-sampling.js';
 export interface StepMember {
   /** Tokens of its prompt to compute before it decodes; 0: it decodes. */
   readonly remainingPrefillTokens: number;
+  /** Of its request. */
+  readonly urgency: number;
   /** Set by the plan: tokens that it computes in the next step; 0: it waits. */
   passTokens: number;
+  /** Of its next `tokens` tokens, the most that do not end inside an indivisible item; may be 0. */
+  wholeTokens(tokens: number): number;
+  /** Its next tokens up to the end of the indivisible item in which they lie; 1 where there is none. */
+  readonly leastTokens: number;
+}
+
+/** Prompt tokens of a step. */
+export interface PrefillBudget {
+  /** At most, unless an indivisible item has more. */
+  readonly tokens: number;
+  /** Of these, the ones that go first to the prompts with the fewest tokens left. */
+  readonly shortTokens: number;
 }
 
 /**
- * Sets `passTokens` of every member: 1 for each that decodes, so that no answer stalls behind a prompt, and what the budget allows
- * for prompts, in the order given. Returns the prefill tokens, at most `prefillTokensPerStep`.
+ * Sets `passTokens` of every member: 1 for each that decodes, so that no answer stalls behind a prompt, and what the budget allows for
+ * prompts. `shortTokens` of it go to the prompts with the fewest tokens left, of those that are as urgent as the first; the rest goes
+ * to the prompts in the order given, so that the first always goes on. Returns the prefill tokens.
  */
-export function planStep(members: readonly StepMember[], prefillTokensPerStep: number): number {
-  let prefillTokens = 0;
+export function planStep(members: readonly StepMember[], { tokens, shortTokens }: PrefillBudget): number {
+  let first: StepMember | undefined;
+  let prompts = 0;
   for (const member of members) {
-    const { remainingPrefillTokens } = member;
-    if (remainingPrefillTokens === 0) {
-      member.passTokens = 1;
-      continue;
-    }
-    member.passTokens = Math.min(remainingPrefillTokens, prefillTokensPerStep - prefillTokens);
-    prefillTokens += member.passTokens;
+    const isPrompt = member.remainingPrefillTokens > 0;
+    member.passTokens = isPrompt ? 0 : 1;
+    if (!isPrompt) continue;
+    first ??= member;
+    prompts += 1;
   }
-  return prefillTokens;
+  if (first === undefined) return 0;
+  let left = tokens;
+  if (prompts > 1 && shortTokens > 0 && first.wholeTokens(tokens - shortTokens) > 0) left -= planShortest(members, first.urgency, shortTokens);
+  for (const member of members) {
+    const { remainingPrefillTokens, passTokens } = member;
+    if (remainingPrefillTokens === 0) continue;
+    let planned = member.wholeTokens(Math.min(remainingPrefillTokens, passTokens + left));
+    if (planned === 0 && member === first) planned = member.leastTokens; // more than a step has
+    member.passTokens = planned;
+    left = Math.max(0, left - planned + passTokens);
+  }
+  return members.reduce((sum, { passTokens, remainingPrefillTokens }) => sum + (remainingPrefillTokens > 0 ? passTokens : 0), 0);
+}
+
+/** Gives `tokens` to the prompts of this urgency or more with the fewest tokens left. Returns how many it has given. */
+function planShortest(members: readonly StepMember[], urgency: number, tokens: number): number {
+  let left = tokens;
+  while (left > 0) {
+    let shortest: StepMember | undefined;
+    for (const member of members) {
+      const { remainingPrefillTokens, passTokens } = member;
+      if (remainingPrefillTokens === 0 || passTokens > 0 || member.urgency < urgency) continue;
+      if (shortest === undefined || remainingPrefillTokens < shortest.remainingPrefillTokens) shortest = member;
+    }
+    const planned = shortest?.wholeTokens(Math.min(shortest.remainingPrefillTokens, left)) ?? 0;
+    if (planned === 0) break;
+    shortest!.passTokens = planned;
+    left -= planned;
+  }
+  return tokens - left;
+}
+
+const noItems: readonly PromptItem[] = [];
+
+/** Those of a prompt's items, which are in order, that cover some of its tokens [from, to). */
+function itemsIn(items: readonly PromptItem[], from: number, to: number): readonly PromptItem[] {
+  if (items.length === 0) return noItems;
+  const covered = items.filter(({ at, length }) => at < to && at + length > from);
+  return covered.length === 0 ? noItems : covered;
 }
 
 /** The arrays of one forward pass, and the requests in it. */
@@ -45,6 +98,8 @@ export class Pass implements EnginePass {
   readonly sequences: Sequence[] = [];
   readonly contextTokens: Int32Array[] = [];
   readonly inputs: unknown[] = [];
+  readonly items: (readonly PromptItem[])[] = [];
+  readonly adapters: (string | undefined)[] = [];
   readonly generations: Generation[] = [];
   /** [sequence]: the token behind its last, where `wantsLogits` is 1 and there is no error. */
   readonly nextTokens: Int32Array;
@@ -132,15 +187,16 @@ export class Pass implements EnginePass {
 
   /** Cuts the arrays of objects to its length. Not emptied and filled again, they keep their memory. */
   trim(): void {
-    const { sequences, contextTokens, inputs, generations, logProbabilities, errors, keptLogits } = this;
+    const { sequences, contextTokens, inputs, items, adapters, generations, logProbabilities, errors, keptLogits } = this;
     if (sequences.length === this.#length) return;
-    for (const list of [sequences, contextTokens, inputs, generations, logProbabilities, errors, keptLogits]) list.length = this.#length;
+    const lists = [sequences, contextTokens, inputs, items, adapters, generations, logProbabilities, errors, keptLogits];
+    for (const list of lists) list.length = this.#length;
   }
 
   /** Adds the next `passTokens` tokens of a generation, whose slot has this generation. */
   add(generation: Generation, slotGeneration: number): void {
     const { length: at } = this;
-    const { sequence, text, length, passTokens, remainingTokens } = generation;
+    const { sequence, text, length, passTokens, remainingTokens, request } = generation;
     this.slots[at] = sequence!.slot;
     this.positions[at] = length;
     this.tokenCounts[at] = passTokens;
@@ -148,7 +204,9 @@ export class Pass implements EnginePass {
     this.wantsLogits[at] = passTokens === remainingTokens ? 1 : 0;
     this.sequences[at] = sequence!;
     this.contextTokens[at] = text;
-    this.inputs[at] = generation.request.input;
+    this.inputs[at] = request.input;
+    this.items[at] = itemsIn(request.items, length, length + passTokens);
+    this.adapters[at] = request.adapter;
     this.#slotGenerations[at] = slotGeneration;
     this.generations[at] = generation;
     this.logProbabilities[at] = undefined;
@@ -180,9 +238,9 @@ export class StepPasses {
     this.prefill = new Pass(maxBatch);
   }
 
-  /** Plans a step of these generations: a token for each that decodes, and so many tokens of prompts at most. */
-  fill(generations: readonly Generation[], prefillTokensPerStep: number): void {
-    planStep(generations, prefillTokensPerStep);
+  /** Plans a step of these generations: a token for each that decodes, and tokens of prompts within the budget. */
+  fill(generations: readonly Generation[], budget: PrefillBudget): void {
+    planStep(generations, budget);
     this.batch.clear();
     this.decode.clear();
     this.prefill.clear();

@@ -10,17 +10,30 @@ import { Heap } from './heap.js';
 import { OrderQueue } from './order-queue.js';
 import type { RequestOrder, TenantShare } from './request-order.js';
 
+/** Requests that wait until another has computed the start of their prompts. */
+interface Followers {
+  /** The one that needs least of it first. */
+  readonly waiting: Heap<Generation>;
+  /** Whether the other has had a slot since: before that, they wait for it to get one. */
+  hasBegun: boolean;
+}
+
 export class WaitingList {
   readonly #order: RequestOrder;
   readonly #ready: OrderQueue;
+  /** The same as in `#ready`: the most urgent, and of these the shortest, first. */
+  readonly #byLength = new Heap<Generation>(
+    (a, b) => b.urgency - a.urgency || a.textTokens - b.textTokens || a.arrival - b.arrival,
+    (generation, index) => { generation.lengthIndex = index; },
+  );
   /** Refused while nothing of the scheduler ran, for what others hold. */
   readonly #blocked: OrderQueue;
   /** Those that need more than the budgets are. */
   readonly #unfit = new Set<Generation>();
   /** Added since the last step. */
   readonly #arrived = new Set<Generation>();
-  /** By the request that computes the start of their prompts; the one that needs least of it first. */
-  readonly #followers = new Map<Generation, Heap<Generation>>();
+  /** By the request that computes the start of their prompts, or is next to do so. */
+  readonly #followers = new Map<Generation, Followers>();
   readonly #byUrgency = new Int32Array(256);
   /** At least the largest urgency among them. */
   #mostUrgent = -1;
@@ -58,7 +71,7 @@ export class WaitingList {
   /** Adds a preempted request. */
   addBack(generation: Generation): void {
     this.#count(generation, 1);
-    this.#ready.add(generation);
+    this.#makeReady(generation);
   }
 
   /** Removes a request that has ended. */
@@ -70,10 +83,10 @@ export class WaitingList {
   /** Begins a step: new requests, and those whose wait for another's prompt is over, can be `first`. */
   beginStep(): void {
     for (const generation of this.#arrived) {
-      this.#ready.add(generation);
+      this.#makeReady(generation);
       this.#arrived.delete(generation);
     }
-    for (const [leader, followers] of this.#followers) this.#readyFollowers(leader, followers);
+    for (const [leader, followers] of this.#followers) this.#settleFollowers(leader, followers);
     if (this.#ended > 64 && this.#ended > this.#length) this.#forgetEnded();
   }
 
@@ -85,10 +98,19 @@ export class WaitingList {
     return this.#order(blocked, ready) < 0 ? blocked : ready;
   }
 
-  /** Takes out what `first` has returned: it has got a slot, or ends. */
+  /** The most urgent that are ready, and of these the one with the shortest text. */
+  shortest(): Generation | undefined {
+    for (;;) {
+      const { first } = this.#byLength;
+      if (first?.hasEnded !== true) return first;
+      this.#byLength.shift();
+      first.lengthIndex = -1;
+    }
+  }
+
+  /** Takes out what `first` or `shortest` has returned: it has got a slot, or ends. */
   take(generation: Generation): void {
-    this.#queueOf(generation).shift();
-    generation.isBlocked = false;
+    this.#remove(generation);
     if (generation.isWaiting) this.#count(generation, -1);
     else this.#ended -= 1;
   }
@@ -96,7 +118,7 @@ export class WaitingList {
   /** Blocks what `first` has returned, until `unblock`. */
   block(generation: Generation): void {
     if (generation.isBlocked) return;
-    this.#ready.shift();
+    this.#remove(generation);
     generation.isBlocked = true;
     this.#blocked.add(generation);
   }
@@ -108,8 +130,7 @@ export class WaitingList {
 
   /** Has what `first` has returned wait for larger budgets, until `reconsider`. */
   setAside(generation: Generation): void {
-    this.#queueOf(generation).shift();
-    generation.isBlocked = false;
+    this.#remove(generation);
     if (generation.isWaiting) this.#unfit.add(generation);
     else this.#ended -= 1;
   }
@@ -118,25 +139,22 @@ export class WaitingList {
   reconsider(): void {
     for (const generation of this.#unfit) {
       generation.shortage = undefined;
-      this.#ready.add(generation);
+      this.#makeReady(generation);
     }
     this.#unfit.clear();
   }
 
-  /** Has what `first` has returned wait for its leader. */
+  /** Has what `first` or `shortest` has returned wait for its leader, which runs. */
   follow(generation: Generation): void {
-    this.#queueOf(generation).shift();
-    const leader = generation.leader!;
-    let followers = this.#followers.get(leader);
-    if (followers === undefined) this.#followers.set(leader, followers = new Heap<Generation>((a, b) => a.awaitedTokens - b.awaitedTokens));
-    followers.push(generation);
+    this.#remove(generation);
+    this.#addFollower(generation, true);
   }
 
   /** Lets blocked requests try again. */
   unblock(): void {
     for (const generation of this.#blocked.clear()) {
       generation.isBlocked = false;
-      this.#ready.add(generation);
+      this.#makeReady(generation);
     }
   }
 
@@ -151,6 +169,7 @@ export class WaitingList {
     this.#arrived.clear();
     this.#unfit.clear();
     this.#ready.clear();
+    this.#byLength.clear();
     this.#blocked.clear();
     this.#followers.clear();
     this.#byUrgency.fill(0);
@@ -165,28 +184,74 @@ export class WaitingList {
     this.#mostUrgent = Math.max(this.#mostUrgent, generation.urgency);
   }
 
-  #queueOf({ isBlocked }: Generation): OrderQueue {
-    return isBlocked ? this.#blocked : this.#ready;
+  #makeReady(generation: Generation): void {
+    generation.forgetCached();
+    this.#ready.add(generation);
+    this.#byLength.push(generation);
   }
 
-  #readyFollowers(leader: Generation, followers: Heap<Generation>): void {
-    const { sequence, length } = leader;
-    for (let next = followers.first; next !== undefined; next = followers.first) {
-      if (!next.hasEnded && sequence !== undefined && length < next.awaitedTokens) return;
-      followers.shift();
+  /** Takes a request out of the queue in which it is: of those that are ready, or blocked. */
+  #remove(generation: Generation): void {
+    (generation.isBlocked ? this.#blocked : this.#ready).remove(generation);
+    generation.isBlocked = false;
+    if (generation.lengthIndex < 0) return;
+    this.#byLength.remove(generation.lengthIndex);
+    generation.lengthIndex = -1;
+  }
+
+  #addFollower(generation: Generation, hasBegun: boolean): void {
+    const leader = generation.leader!;
+    let followers = this.#followers.get(leader);
+    if (followers === undefined) {
+      followers = { waiting: new Heap<Generation>((a, b) => a.awaitedTokens - b.awaitedTokens), hasBegun };
+      this.#followers.set(leader, followers);
+    }
+    followers.waiting.push(generation);
+  }
+
+  /** Ends the wait of those for which enough is computed; where that ends early, one of the others goes on for all. */
+  #settleFollowers(leader: Generation, followers: Followers): void {
+    const { sequence } = leader;
+    const { waiting } = followers;
+    followers.hasBegun ||= sequence !== undefined;
+    const isNext = leader.isWaiting && !leader.isBlocked && leader.shortage === undefined;
+    if (!followers.hasBegun && isNext) return;
+    const computed = sequence === undefined ? leader.reachedTokens : leader.length;
+    for (let next = waiting.first; next !== undefined && (next.hasEnded || next.awaitedTokens <= computed); next = waiting.first) {
+      waiting.shift();
       next.leader = undefined;
       if (next.hasEnded) this.#ended -= 1;
-      else this.#queueOf(next).add(next);
+      else this.#makeReady(next);
     }
+    if (waiting.length > 0 && sequence !== undefined) return;
     this.#followers.delete(leader);
+    this.#succeed(waiting.clear());
+  }
+
+  /**
+   * Those that have waited for a request which does not run any more: the first in order is next to compute what they have in common with it,
+   * and so with each other, and the others wait for that one. No texts are compared.
+   */
+  #succeed(orphans: readonly Generation[]): void {
+    const open = orphans.filter(({ hasEnded }) => !hasEnded);
+    this.#ended -= orphans.length - open.length;
+    if (open.length === 0) return;
+    const next = open.reduce((first, each) => (this.#order(each, first) < 0 ? each : first));
+    for (const each of open) {
+      each.leader = each !== next && next.sharesWith(each) ? next : undefined;
+      each.awaitedTokens = Math.min(each.awaitedTokens, next.awaitedTokens);
+      if (each.leader === undefined) this.#makeReady(each);
+      else this.#addFollower(each, false);
+    }
   }
 
   #forgetEnded(): void {
     this.#ready.forgetEnded();
+    this.#byLength.retain(({ hasEnded }) => !hasEnded);
     this.#blocked.forgetEnded();
-    for (const [leader, followers] of this.#followers) {
-      followers.retain(({ hasEnded }) => !hasEnded);
-      if (followers.length === 0) this.#followers.delete(leader);
+    for (const [leader, { waiting }] of this.#followers) {
+      waiting.retain(({ hasEnded }) => !hasEnded);
+      if (waiting.length === 0) this.#followers.delete(leader);
     }
     this.#ended = 0;
   }

@@ -3,7 +3,7 @@
 
 import test from 'ava';
 
-import { byArrival, byTenantShare, OnlineScheduler, type RequestOrder, type TokenStream } from 'virtual-kv';
+import { byArrival, byTenantShare, OnlineScheduler, type KvCache, type RequestOrder, type TokenStream } from 'virtual-kv';
 
 import { Random } from '#internal/base/random.js';
 import { ChangeSignal } from '#internal/device/wait.js';
@@ -110,7 +110,7 @@ function bookOf(order: RequestOrder): { readonly book: OpenRequests; readonly ad
   let arrival = 0;
   const add = (tenant: string, urgency: number): Generation => {
     const request = readRequest('test', { tokens: [1], maxNewTokens: 1, tenant, urgency }, { vocabularyTokens: 61, sideTensors: [], canSelect: false, keepsPrefixes: true });
-    const generation = new Generation({ request, arrival: arrival += 1, nowMs: 0, listener: { done: () => {}, failed: () => {} } });
+    const generation = new Generation({ cache: {} as KvCache, request, arrival: arrival += 1, nowMs: 0, listener: { done: () => {}, failed: () => {} } });
     book.expect(generation);
     book.enqueue(generation);
     return generation;

@@ -3,7 +3,10 @@ import test from 'ava';
 import { byArrival, byTenantShare, type OrderedRequest, type RequestOrder } from 'virtual-kv';
 
 const request = (arrival: number, urgency = 0, tenantTokens = 0): OrderedRequest =>
-  ({ arrival, urgency, tenantTokens, tenant: '', promptTokens: 1, generatedTokens: 0 });
+  ({
+    arrival, urgency, tenantTokens, tenant: '', promptTokens: 1, generatedTokens: 0,
+    cachedTokens: 0, adapter: undefined, submittedMs: 0, deadlineAtMs: Infinity, orderValue: undefined,
+  });
 
 const sorted = (requests: OrderedRequest[], order: RequestOrder): number[] =>
   requests.toSorted(order).map(({ arrival }) => arrival);
