@@ -190,7 +190,7 @@ interface OpenIndex {
 }
 
 /** The index of the cache's groups of rows. With `off` it holds nothing after a release, and shares only what forks. */
-function openIndex(options: ReadPrefixCacheOptions | 'off', cache: object, { layout, groups, late }: SlotMemory): OpenIndex {
+function openIndex(options: ReadPrefixCacheOptions | 'off', cache: object, { layout, groups, late, pool }: SlotMemory): OpenIndex {
   const hashSeed = randomInt(2 ** 48 - 1);
   const selected: OpenIndex['selected'] = { of: () => undefined };
   if (options === 'off') {
@@ -203,7 +203,9 @@ function openIndex(options: ReadPrefixCacheOptions | 'off', cache: object, { lay
     poolRows: toGroups(Math.min(poolRows, Math.floor(poolBytes / layout.rowBytes))), tenantRows: toGroups(tenantRows),
   };
   const index = new PrefixIndex({
-    arithmetic: groups, ...bounds, policy, endValues, now, hashSeed, selected: (domain, extent) => selected.of(domain, extent), onPolicyFailure: (error) => late.report(error),
+    arithmetic: groups, ...bounds, policy, endValues, now, hashSeed, selected: (domain, extent) => selected.of(domain, extent),
+    budgetRows: () => Math.floor(pool.memoryBudgetBytes / pool.pageBytes) / layout.pagesFor(layout.groupRows),
+    onPolicyFailure: (error) => late.report(error),
   });
   const texts: TextSource[] = [index];
   const encoder = new PromptEncoder({ index: { forTexts: (visit) => { for (const source of texts) source.forTexts(visit); } } });
@@ -258,7 +260,7 @@ function guardedEviction(make: EvictionPolicyFactory, guard: PolicyGuard): Evict
     const policy = make(context);
     if (typeof policy !== 'object' || policy === null) return policy;
     const wrapped = Object.create(policy) as EvictionPolicy;
-    for (const method of ['add', 'remove', 'split', 'victim', 'victims', 'withholds', 'lastingLevel', 'isWorthRoom', 'floorTokens', 'observe'] as const) {
+    for (const method of ['add', 'remove', 'split', 'victim', 'victims', 'withholds', 'withholdsForGood', 'lastingLevel', 'isWorthRoom', 'floorTokens', 'observe'] as const) {
       const decide = policy[method] as ((...parameters: never[]) => unknown) | undefined;
       if (typeof decide === 'function') Object.assign(wrapped, { [method]: guard.wrap(name, decide.bind(policy)) });
     }

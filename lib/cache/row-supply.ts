@@ -163,6 +163,10 @@ export class RowSupply implements PageUser {
     return this.#cached.withheld.idlePages() + this.#quarantinedPages();
   }
 
+  withholdsForNow(): boolean {
+    return this.#cached.withheld.isPassing;
+  }
+
   reclaim(pages: number): number {
     let freed = this.#reclaimSurplus(pages);
     if (freed < pages) freed += this.#cached.evict(pages - freed);

@@ -24,6 +24,11 @@ export class WithheldRows {
     return this.#index.withheld.isAny;
   }
 
+  /** Whether the policy may give some of it by itself. */
+  get isPassing(): boolean {
+    return this.#index.withheld.isPassing;
+  }
+
   /** Whether the group is one of them, in use or not. */
   has(id: number): boolean {
     let isWithheld = false;

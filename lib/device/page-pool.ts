@@ -131,13 +131,19 @@ export class PagePool {
     this.driver.checkAlive();
     this.#checkBudget(memoryBudgetBytes, 1);
     const fewerPages = countPages(this.#native).budgetPages - Math.floor(memoryBudgetBytes / this.pageBytes);
-    if (fewerPages > 0) {
-      this.quiesce();
-      this.#reclaim(fewerPages - this.#native.available());
+    const budgetBytes = this.#budgetBytes;
+    this.#budgetBytes = memoryBudgetBytes; // first: what eviction policies withhold follows from it
+    try {
+      if (fewerPages > 0) {
+        this.quiesce();
+        this.#reclaim(fewerPages - this.#native.available());
+      }
+      this.#native.setBudget(memoryBudgetBytes);
+    } catch (error) {
+      this.#budgetBytes = budgetBytes;
+      throw error;
     }
-    this.#native.setBudget(memoryBudgetBytes);
     this.#isAboveBudget ||= fewerPages > 0;
-    this.#budgetBytes = memoryBudgetBytes;
     this.capacity.raise();
     this.driver.checkAlive();
   }
@@ -200,6 +206,11 @@ export class PagePool {
     let pages = 0;
     for (const user of this.#suppliers()) pages += user.withheldPages();
     return pages;
+  }
+
+  /** Whether a cache withholds text for now: its pages may become obtainable without any call. @internal */
+  withholdsForNow(): boolean {
+    return this.#suppliers().some((user) => user.withholdsForNow());
   }
 
   /** Makes `pages` pages available by reclaiming idle rows, `first`'s before other caches'. False: there are too few. @internal */
@@ -324,6 +335,8 @@ export interface PageUser {
   reclaimablePages(): number;
   /** Pages that it keeps though nothing that runs needs them: cached text that its eviction policy withholds, and slots in quarantine. */
   withheldPages(): number;
+  /** Whether some of that text may be given up without being used again: a pin that ends. */
+  withholdsForNow(): boolean;
   /** Frees at least `pages` pages, or all that are reclaimable; returns how many it freed. */
   reclaim(pages: number): number;
   /** Unmaps at least `pages` pages of idle slots, or all, whether that frees them or not; returns how many it unmapped. */

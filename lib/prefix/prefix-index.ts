@@ -52,6 +52,8 @@ export interface PrefixIndexOptions {
   readonly hashBits?: number | undefined;
   /** Tokens that the pool can hold, for policies that size themselves. Default: what `poolRows` hold. */
   readonly poolTokens?: number | undefined;
+  /** Rows that the memory budget holds at the moment, for policies. Default: no bound. */
+  readonly budgetRows?: (() => number) | undefined;
   /** Values that are kept at ends of texts at most (`keepValue`). Default 64. */
   readonly endValues?: number | undefined;
   /** Places of which it is remembered when and why text was cut off there (`explain`), at most. Default 4,096. */
@@ -104,6 +106,7 @@ export class PrefixIndex {
       copyText: tree.copyPath.bind(tree),
       selected: (node, from, to) => selected(roots.domainOf(node), { from, to, copyText: () => tree.textOf(node, to) }),
       rowsOf: ledger.ownRows.bind(ledger),
+      budgetRows: options.budgetRows ?? (() => Infinity),
       hashSeed,
       poolTokens: options.poolTokens ?? (poolRows === Infinity ? Infinity : arithmetic.tokensIn(poolRows)),
     });
@@ -136,7 +139,7 @@ export class PrefixIndex {
   }
 
   /** The text that neither `evict` nor `replaceDuplicates` lets go, since the policy withholds it. */
-  get withheld(): Pick<WithheldText, 'isAny' | 'has' | 'forNodes' | 'forRows'> {
+  get withheld(): Pick<WithheldText, 'isAny' | 'isPassing' | 'has' | 'forNodes' | 'forRows'> {
     return this.#pool.withheld;
   }
 

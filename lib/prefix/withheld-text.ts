@@ -29,6 +29,13 @@ export class WithheldText {
     return this.#policy.canWithhold && this.#noted.oldest(0) >= 0;
   }
 
+  /** Whether some text is withheld that need not be used again for the policy to give it. */
+  get isPassing(): boolean {
+    let isPassing = false;
+    this.forNodes((node) => isPassing ||= !this.#policy.withholdsForGood(node));
+    return isPassing;
+  }
+
   /** Whether the policy withholds the node: only of those that were withheld when a sequence was released is it asked. */
   has(node: number): boolean {
     return this.#policy.canWithhold && this.#noted.listOf(node) >= 0 && this.#policy.withholds(node);

@@ -3,7 +3,7 @@
 // listed by pool, and a scheduler that runs starts no further request before them. Leases nothing. For the cache's thread.
 //
 // It looks when the pool signals a change. It sets an alarm only where a blocked request may start without one: prompts were
-// computed since, so it may need less, or something other than the pool was short.
+// computed since, so it may need less, something other than the pool was short, or pins of cached text end.
 //
 // Invariant: a blocked request was refused while its scheduler held nothing of the cache, and no more could be had since. One that
 // needs more than the budgets are is blocked, too, but nobody makes room for it.
@@ -44,7 +44,7 @@ export class CapacityWait {
   #blockedAt: Capacity | undefined;
   /** Whether what others release may let a blocked request start; else only a larger budget. */
   #needsOthers = false;
-  /** Whether something beside slots and pages was short for a blocked request. */
+  /** Whether something beside slots and pages was short for a blocked request, or may become obtainable as time goes by. */
   #isShortOfOther = false;
   #refusedAt: Capacity | undefined;
   #isStopped = false;
@@ -61,12 +61,12 @@ export class CapacityWait {
     return this.#waiters.size > (this.#waiters.has(this) ? 1 : 0);
   }
 
-  /** Whether slots or pages are held, hand-overs included, for a scheduler that holds none itself. */
+  /** Whether slots or pages are held, hand-overs and pins that end included, for a scheduler that holds none itself. */
   isHeldByOthers(): boolean {
     const { usedSlots, obtainablePages, budgetPages, leasedSlots, sideHeldBytes } = this.#capacity();
     const { pool } = this.#cache;
     const lostPages = pool.counts().quarantinedPages + pool.withheldPages();
-    return usedSlots > 0 || leasedSlots > 0 || sideHeldBytes > 0 || obtainablePages + lostPages < budgetPages;
+    return usedSlots > 0 || leasedSlots > 0 || sideHeldBytes > 0 || obtainablePages + lostPages < budgetPages || pool.withholdsForNow();
   }
 
   /** Remembers that a request was refused beside running ones. */
@@ -81,7 +81,7 @@ export class CapacityWait {
 
   /** Remembers that a request was refused with `error` while nothing of this scheduler ran. */
   block(error: Error): void {
-    this.#isShortOfOther ||= !isKvError(error, 'KV_OUT_OF_PAGES') && !isKvError(error, 'KV_NO_FREE_SLOT');
+    this.#isShortOfOther ||= !isKvError(error, 'KV_OUT_OF_PAGES') && !isKvError(error, 'KV_NO_FREE_SLOT') || this.#cache.pool.withholdsForNow();
     this.#needsOthers = true;
     this.#blockedAt = this.#capacity();
   }

@@ -121,6 +121,7 @@ export class WaitingList {
     this.#remove(generation);
     generation.isBlocked = true;
     this.#blocked.add(generation);
+    this.#letPass(generation);
   }
 
   /** Whether some wait for larger budgets. */
@@ -133,6 +134,7 @@ export class WaitingList {
     this.#remove(generation);
     if (generation.isWaiting) this.#unfit.add(generation);
     else this.#ended -= 1;
+    this.#letPass(generation);
   }
 
   /** Lets those that were set aside try again. */
@@ -207,6 +209,12 @@ export class WaitingList {
       this.#followers.set(leader, followers);
     }
     followers.waiting.push(generation);
+  }
+
+  /** The request cannot start: those that wait for it need not. */
+  #letPass(generation: Generation): void {
+    const followers = this.#followers.get(generation);
+    if (followers !== undefined) this.#settleFollowers(generation, followers);
   }
 
   /** Ends the wait of those for which enough is computed; where that ends early, one of the others goes on for all. */

@@ -79,6 +79,17 @@ export class CheckedPolicy implements EvictionPolicy {
     }
   }
 
+  withholdsForGood(node: number): boolean {
+    try {
+      const isForGood: unknown = this.#policy.withholdsForGood?.(node) ?? false;
+      if (typeof isForGood === 'boolean') return isForGood;
+      throw refused('`withholdsForGood` returns true or false', isForGood);
+    } catch (error) {
+      this.#replace(error);
+      return false;
+    }
+  }
+
   floorTokens(victim: number): number {
     try {
       const tokens: unknown = this.#policy.floorTokens?.(victim) ?? 0;

@@ -30,6 +30,11 @@ export interface EvictionPolicy {
    */
   withholds?(node: number): boolean;
   /**
+   * Of a node that it withholds: whether it will do so until a sequence uses the text again. A scheduler's request that lacks memory of such
+   * text alone ends with an error at once; where other text is withheld, it waits. Default: false.
+   */
+  withholdsForGood?(node: number): boolean;
+  /**
    * With which level, 0 … 255, tiers below the device keep text of requests of a priority level: nothing expires there, and text of the lowest level goes
    * first. Default: 0, all text is alike.
    */
@@ -113,6 +118,8 @@ export interface EvictionContext {
   readonly selected: (node: number, from: number, to: number) => SelectedExtent | undefined;
   /** Rows that hang on a node. */
   readonly rowsOf: (node: number) => number;
+  /** Such rows as the memory budget holds at the moment; Infinity when there is none. */
+  readonly budgetRows: () => number;
   /** Tokens that the pool can hold; Infinity when it has no bound. */
   readonly poolTokens: number;
   /** A number of the cache's own that clients cannot guess: for a policy that keeps hashes of what they sent. */

@@ -21,7 +21,7 @@ const layers = (...kvHeads: number[]): ModelShape =>
   ({ layers: kvHeads.length, layerShapes: kvHeads.map((heads) => ({ kvHeads: heads, headDim: 64 })), dtype: 'float16' });
 const pages = (count: number): { readonly memoryBudgetBytes: number } => ({ memoryBudgetBytes: count * 4096 });
 
-const pinning = { policy: priority({ pinnedLevel }) };
+const pinning = { policy: priority({ pinnedLevel, pinnedShare: 1 }) };
 
 const shapes: Readonly<Record<string, BenchOptions>> = {
   'one KV head': { ...common, model: layers(8), ...pages(30) },
