@@ -10,6 +10,7 @@ import { setImmediate } from 'node:timers/promises';
 import { isKvError } from '../base/errors.js';
 import type { Sequence } from '../cache/sequence.js';
 import { CapacityWait } from './capacity-wait.js';
+import type { PromptItem } from '../prefix/prompt-encoder.js';
 import type { EngineCalls } from './engine-calls.js';
 import type { Generation } from './generation.js';
 import type { OpenRequests } from './open-requests.js';
@@ -336,7 +337,7 @@ export class Admission {
   /** What is cached of the first `tokens` tokens of a prompt, which `leader` has too: looked up once for all that are alike. */
   #find(generation: Generation, leader: Generation, tokens: number): Pick<FoundText, 'cachedTokens' | 'pendingTokens'> {
     const known = this.#found.get(leader);
-    const isKnown = known !== undefined && isFoundAlike(known.generation, generation) && known.cachedTokens < Math.min(known.tokens, tokens)
+    const isKnown = known !== undefined && isFoundAlike(known.generation, generation, Math.max(known.tokens, tokens)) && known.cachedTokens < Math.min(known.tokens, tokens)
       && (tokens <= known.tokens || known.pendingTokens < known.tokens);
     if (isKnown) return known;
     const { cachedTokens, pendingTokens } = this.#options.cache.prefixes.lookup(generation.prompt);
@@ -345,12 +346,23 @@ export class Admission {
   }
 }
 
-/** Whether the cache finds the same of both prompts as far as their tokens are the same. */
-function isFoundAlike({ request: a }: Generation, { request: b }: Generation): boolean {
+/** Whether the cache finds the same of the first `tokens` tokens of both prompts, which are the same. */
+function isFoundAlike({ request: a }: Generation, { request: b }: Generation, tokens: number): boolean {
   const needs = a.needs ?? [];
   const isAlike = a.tenant === b.tenant && a.salt === b.salt && a.adapter === b.adapter && a.caching === b.caching;
-  return isAlike && a.items.length === 0 && b.items.length === 0 && (a.needs === undefined) === (b.needs === undefined)
-    && needs.length === (b.needs ?? []).length && needs.every((name) => b.needs!.includes(name));
+  return isAlike && (a.needs === undefined) === (b.needs === undefined) && needs.length === (b.needs ?? []).length
+    && needs.every((name) => b.needs!.includes(name)) && hasSameItems(a.items, b.items, tokens);
+}
+
+/** Whether the same items, of which each list has its own in order, begin in the first `tokens` tokens. */
+function hasSameItems(a: readonly PromptItem[], b: readonly PromptItem[], tokens: number): boolean {
+  for (let index = 0; ; index += 1) {
+    const [one, other] = [a[index], b[index]];
+    const isOver = (one === undefined || one.at >= tokens) && (other === undefined || other.at >= tokens);
+    if (isOver) return true;
+    const isSame = one?.at === other?.at && one?.length === other?.length && one?.kind === other?.kind && one?.hash === other?.hash;
+    if (!isSame) return false;
+  }
 }
 
 /** Calls `work` again when the driver says that this may help. Throws what `work` throws, at the latest the third time. */

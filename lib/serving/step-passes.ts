@@ -83,9 +83,9 @@ const noItems: readonly PromptItem[] = [];
 
 /** Those of a prompt's items, which are in order, that cover some of its tokens [from, to). */
 function itemsIn(items: readonly PromptItem[], from: number, to: number): readonly PromptItem[] {
-  if (items.length === 0) return noItems;
-  const covered = items.filter(({ at, length }) => at < to && at + length > from);
-  return covered.length === 0 ? noItems : covered;
+  const last = items.at(-1);
+  if (last === undefined || last.at + last.length <= from) return noItems; // no answer allocates
+  return items.filter(({ at, length }) => at < to && at + length > from);
 }
 
 /** The arrays of one forward pass, and the requests in it. */

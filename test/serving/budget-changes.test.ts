@@ -3,8 +3,10 @@
 
 import { NaiveScheduler, OfflineScheduler, OnlineScheduler, type GenerationRequest, type KvCache } from 'virtual-kv';
 
+import { Random } from '#internal/base/random.js';
+import { seedOf } from '../helpers/seed.js';
 import { turn } from './pattern-engine.js';
-import { assertAnswer, collect, promptOf, resultOf, servingTests } from './serving-bench.js';
+import { assertAnswer, collect, promptOf, randomRequests, resultOf, servingTests } from './serving-bench.js';
 import { SteppedClock } from './stepped-clock.js';
 
 const setRows = (cache: KvCache, rows: number): void => { cache.pool.setBudget(rows * cache.layout.rowBytes); };
@@ -126,4 +128,30 @@ servingTests('a paused scheduler ends requests by signals and deadlines, can be 
   await t.throwsAsync(stream.result, { code: 'KV_CLOSED' });
   await t.throwsAsync(scheduler.pause(), { code: 'KV_CLOSED' });
   t.throws(() => { scheduler.resume(); }, { code: 'KV_CLOSED' });
+});
+
+const seed = seedOf('budget-changes');
+
+servingTests(`whatever happens to the budget and however often it is paused, every answer is finished (seed ${seed})`, { rows: 14, slots: 4 }, async (serving) => {
+  const { t, cache, engine } = serving;
+  const random = new Random(seed);
+  const scheduler = new OnlineScheduler({ cache, engine, prefillTokensPerStep: 40, ...new SteppedClock().options });
+  const submitted = randomRequests(random, 20, 200, 60).map((request) => ({ ...request, caching: random.chance(0.2) ? 'off' as const : undefined }));
+  const streams = submitted.map((request) => scheduler.submit(request));
+  let isOver = false;
+  const changes = (async (): Promise<void> => {
+    while (!isOver) {
+      setRows(cache, random.chance(0.5) ? 1 + random.integer(3) : 1 + random.integer(14));
+      for (let turns = random.integer(20); turns > 0; turns -= 1) await turn();
+      if (random.chance(0.1)) await scheduler.pause();
+      if (random.chance(0.3)) setRows(cache, 14);
+      for (let turns = random.integer(30); turns > 0; turns -= 1) await turn();
+      scheduler.resume();
+    }
+    setRows(cache, 14);
+  })();
+  for (const [at, stream] of streams.entries()) assertAnswer(t, submitted[at]!, await stream.result);
+  isOver = true;
+  await changes;
+  t.is(scheduler.totals.failedRequests, 0);
 });
