@@ -138,7 +138,7 @@ export class ReplayScheduler {
       listener: this.#listener(request, text, (): Promotion | undefined => generation.promotion),
     });
     this.#batching.requests.expect(generation);
-    this.#batching.enqueue(generation);
+    this.#batching.enqueueFitting(generation);
   }
 
   /**

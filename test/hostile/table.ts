@@ -25,7 +25,7 @@ const call = (run: (...given: never[]) => unknown, ...meant: readonly unknown[])
 const close = { close: null };
 const request = { tokens: Int32Array.of(1, 2, 3), maxNewTokens: 2, stopTokens: [5], sampler: kv.greedy, tenant: 'a', caching: 'read-write' };
 const pieces = () => ({ push: () => 'a', end: () => '' });
-const prompt = { tokens: Int32Array.of(1, 2, 3), items: [{ at: 0, length: 1, kind: 'item', hash: 'h' }], tenant: 'a', salt: 's', adapter: 'l' };
+const prompt = { tokens: Int32Array.of(1, 2, 3), items: [{ at: 0, length: 1, kind: 'item', hash: 'h', indivisible: true }], tenant: 'a', salt: 's', adapter: 'l' };
 const spans = () => ({ slots: Int32Array.of(0), lengths: Int32Array.of(3), tokens: Int32Array.of(1), count: 1 });
 const floats = (length: number): Float32Array => new Float32Array(length);
 const width = 8;
@@ -33,7 +33,7 @@ const weight = () => ({ data: floats(width * width), dtype: 'float32', outputs: 
 const product = (dtype: 'float32' | 'int8', data: Float32Array | Uint8Array) =>
   ({ weight: { data, dtype, outputs: width, inputs: 32 }, bias: floats(width), output: floats(2 * width), mode: 'add' });
 const schedulerOptions = (world: World) => ({
-  cache: world.cache, engine: world.engine(), maxBatch: 2, prefillTokensPerStep: 8, watermarkRows: 1, minPendingTokens: 1,
+  cache: world.cache, engine: world.engine(), maxBatch: 2, prefillTokensPerStep: 8, shortPromptShare: 0.5, watermarkRows: 1, minPendingTokens: 1,
   order: kv.byArrival(), stream: 0n, now: () => 0,
 });
 const layout = () => kv.computeLayout({ model, layout: 'per-layer', slots: 2, maxTokens: 16, pageBytes });
@@ -67,7 +67,7 @@ export const table: Readonly<Record<string, Rows>> = {
   importance: { call: () => call(kv.importance, { extentTokens: 3, importantTokens: () => 1 }) },
   lfu: { call: () => call(kv.lfu, { countedUses: 3 }) },
   prefixBlockKeys: { call: () => call(kv.prefixBlockKeys, { ...prompt, namespace: 'n', blockTokens: 2 }) },
-  priority: { call: () => call(kv.priority, { pinnedLevel: 3, lifetimeMs: () => 1, now: () => 0 }) },
+  priority: { call: () => call(kv.priority, { pinnedLevel: 3, pinnedShare: 0.5, lifetimeMs: () => 1, now: () => 0 }) },
   randomSampler: { call: () => call((options: kv.SamplerOptions) => kv.randomSampler(options)(floats(8), 0, { tokens: Int32Array.of(1, 2), length: 2, promptTokens: 1 }), {
     temperature: 1, topK: 2, topP: 0.5, minP: 0.1, repetitionPenalty: 1.1, presencePenalty: 0.1, frequencyPenalty: 0.1, logitBias: [[1, 2]], seed: 1,
   }) },
@@ -292,6 +292,11 @@ export const table: Readonly<Record<string, Rows>> = {
       const online = world.online();
       return call(online.idle.bind(online), { timeoutMs: 1, signal: new AbortController().signal });
     },
+    pause: (world) => {
+      const online = world.online();
+      return call(online.pause.bind(online), { timeoutMs: 1, signal: new AbortController().signal });
+    },
+    resume: null,
     queueFree: (world) => {
       const online = world.online();
       return call(online.queueFree.bind(online), { timeoutMs: 1, signal: new AbortController().signal });

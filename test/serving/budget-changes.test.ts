@@ -136,7 +136,7 @@ servingTests(`whatever happens to the budget and however often it is paused, eve
   const { t, cache, engine } = serving;
   const random = new Random(seed);
   const scheduler = new OnlineScheduler({ cache, engine, prefillTokensPerStep: 40, ...new SteppedClock().options });
-  const submitted = randomRequests(random, 20, 200, 60).map((request) => ({ ...request, caching: random.chance(0.2) ? 'off' as const : undefined }));
+  const submitted = randomRequests(random, 8, 200, 40).map((request) => ({ ...request, caching: random.chance(0.2) ? 'off' as const : undefined }));
   const streams = submitted.map((request) => scheduler.submit(request));
   let isOver = false;
   const changes = (async (): Promise<void> => {
