@@ -62,7 +62,7 @@ const silence = setTimeout(() => {
 let output = '';
 child.stdout.setEncoding('utf8').on('data', (text) => {
   silence.refresh();
-  process.stdout.write(text);
+  process.stdout.write(text.replace(/^ +at async .*\/ava\/lib\/runner\.js.*\n/gm, '')); // a line for each test before
   output += text;
 });
 child.on('close', (code) => {
