@@ -8,6 +8,7 @@ import type { LoadClock } from '#internal/tiers/load-clock.js';
 import type { OpenTier } from '#internal/tiers/open-tier.js';
 import type { CacheBench } from '../../helpers/cache.js';
 import { SteppedClock } from '../../serving/stepped-clock.js';
+import { copied, isCopying } from './copies-under-way.js';
 import { dropFromDevice, turn } from './device-index.js';
 import { PlainTier } from './plain-tier.js';
 import { benchOf, serve, textOf } from './tier-bench.js';
@@ -23,8 +24,6 @@ export class TimedTier extends PlainTier {
   gapMs = 0;
   reads = 0;
   readonly signals: (AbortSignal | undefined)[] = [];
-  /** Blocks that were given, by the first token of their text. */
-  readonly given = new Map<number, Set<number>>();
   readonly #clock: LoadClock;
   #held: (() => void)[] = [];
   #freeAtMs = 0;
@@ -35,17 +34,12 @@ export class TimedTier extends PlainTier {
   }
 
   override async get(key: string, payload: Uint8Array, signal?: AbortSignal): ReturnType<PlainTier['get']> {
-    const { position, tokens } = this.blocks.get(key)!.record;
-    const block = position / blockTokens;
-    const latencyMs = this.latencyMs(block);
+    const latencyMs = this.latencyMs(this.blocks.get(key)!.record.position / blockTokens);
     this.#freeAtMs = Math.max(this.#clock.now(), this.#freeAtMs) + (latencyMs === Infinity ? 0 : this.gapMs);
     const ms = Math.max(latencyMs, this.#freeAtMs - this.#clock.now());
     this.reads += 1;
     this.signals.push(signal);
     await this.pause(ms);
-    const first = tokens[0]! - textOf(position + 1)[position]!;
-    const given = this.given.get(first) ?? new Set();
-    this.given.set(first, given.add(block));
     return super.get(key, payload);
   }
 
@@ -78,12 +72,16 @@ export class TimedLoads {
   readonly tiers: readonly TimedTier[];
   readonly #clock = new SteppedClock();
 
-  constructor(t: ExecutionContext, names: readonly string[] = ['timed'], make = (name: string, clock: LoadClock): TimedTier => new TimedTier(name, clock)) {
+  /** @param engineMs What the engine takes for `tokens` tokens; 0: nothing is known of it. */
+  constructor(
+    t: ExecutionContext, names: readonly string[] = ['timed'], make = (name: string, clock: LoadClock): TimedTier => new TimedTier(name, clock),
+    engineMs = computeMs,
+  ) {
     const clock: LoadClock = { now: this.#clock.options.now, after: (wake, delayMs) => this.#clock.options.timer(wake, delayMs) };
     this.tiers = names.map((name) => make(name, clock));
     this.bench = benchOf(t, this.tiers);
     this.#inside.timeLoadsBy(clock);
-    this.bench.cache.prefixes.tiers!.hasPrefilled(tokens, computeMs);
+    if (engineMs > 0) this.bench.cache.prefixes.tiers!.hasPrefilled(tokens, engineMs);
   }
 
   /** The tiers at work. */
@@ -113,30 +111,13 @@ export class TimedLoads {
     let isOver = false;
     const end = (): void => { isOver = true; };
     promotion.then(end, end);
-    for (const { given } of this.tiers) given.clear();
-    const before = this.#promoted;
-    for (let polls = 0; ; polls += 1) {
+    for (;;) {
       await turn();
       await turn();
       if (isOver) return promotion;
-      if (this.#promoted - before >= this.#given || polls === 50) { // what was given up is not copied
-        polls = 0;
-        this.#clock.advance(stepMs);
-      } else {
-        await new Promise((resolve) => { setTimeout(resolve, 1); }); // leaves the processor to those threads
-      }
+      if (isCopying()) await copied();
+      else this.#clock.advance(stepMs);
     }
-  }
-
-  /** Tokens that tiers gave, without a hole from the start of their texts on. */
-  get #given(): number {
-    let sum = 0;
-    for (const first of new Set(this.tiers.flatMap(({ given }) => [...given.keys()]))) {
-      let blocks = 0;
-      while (this.tiers.some(({ given }) => given.get(first)?.has(blocks) === true)) blocks += 1;
-      sum += blocks * blockTokens;
-    }
-    return sum;
   }
 
   /** Lets so much time pass. */
@@ -145,10 +126,6 @@ export class TimedLoads {
       this.#clock.advance(stepMs);
       await turn();
     }
-  }
-
-  get #promoted(): number {
-    return this.bench.cache.prefixes.tiers!.metrics().tiers.reduce((sum, { promotedTokens }) => sum + promotedTokens, 0);
   }
 }
 
