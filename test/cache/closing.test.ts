@@ -69,7 +69,7 @@ for (const [member, { call, isAlwaysAllowed = false }] of Object.entries(members
 for (const wait of ['slotFree', 'settled'] as const) {
   cacheTest(`\`${wait}\` of a cache that is closed meanwhile is KV_CLOSED`, { slots: 1, growth: ahead(500) }, async (t, bench) => {
     const { cache, mock } = bench;
-    mock.setLatencyNs('cuMemMap', 2_000_000);
+    mock.setLatencyNs('cuMemMap', 20_000_000); // the mapper is busy for half a second, and ends with its call
     cache.acquire();
     const waiting = cache[wait]();
     cache.close();

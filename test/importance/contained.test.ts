@@ -260,7 +260,15 @@ test(`a request that is aborted in the middle of loading leaves nothing, and a t
   for (const go of waiting.splice(0)) go();
   await scheduler.idle();
   t.is(cache.counts().activeSlots, 0);
-  const late = await scheduler.submit({ tokens: text, maxNewTokens: 4, selection: { ...selection, layerTimeoutMs: 5 } }).result;
+  const layerTimeoutMs = 12_345;
+  const { timeout } = AbortSignal;
+  t.teardown(() => { AbortSignal.timeout = timeout; });
+  const isOver = new AbortController();
+  AbortSignal.timeout = (ms) => (ms === layerTimeoutMs ? isOver.signal : timeout.call(AbortSignal, ms));
+  const unanswered = scheduler.submit({ tokens: text, maxNewTokens: 4, selection: { ...selection, layerTimeoutMs } });
+  while (waiting.length === 0) await turn();
+  isOver.abort();
+  const late = await unanswered.result;
   t.deepEqual([...late.tokens], exactAnswer(world, text, 4));
   t.is(late.selection, undefined);
   t.is(cache.prefixes.tiers!.metrics().selections.lostSequences, 1);

@@ -4,6 +4,8 @@
 import test from 'ava';
 import OpenAI from 'openai';
 
+import { turn } from '../cache/tiers/device-index.js';
+import { SteppedClock } from '../serving/stepped-clock.js';
 import { scriptFrom } from './script-engine.js';
 import { withServer } from './serving-world.js';
 
@@ -166,14 +168,23 @@ test('a full queue turns clients away with the time after which they may come ba
     t.is((await second).usage!.completion_tokens, 1);
   }));
 
-test('a deadline ends a request with 504, or a stream with an error', (t) => withServer(t, { slots: 1 }, async (world) => {
-  world.engine.hold();
-  const client = world.client();
-  const request = { model: 'script', messages: [user('a')], deadline_ms: 1 };
-  t.like(await t.throwsAsync(client.chat.completions.create(request)), { status: 504, code: 'KV_DEADLINE_EXCEEDED' });
-  const stream = await client.chat.completions.create({ ...request, stream: true });
-  await t.throwsAsync(async () => { for await (const chunk of stream) t.is(chunk.choices[0]!.finish_reason, null); }, { message: /was not done in/ });
-}));
+test('a deadline ends a request with 504, or a stream with an error', async (t) => {
+  const clock = new SteppedClock();
+  await withServer(t, { slots: 1, scheduler: clock.options }, async (world) => {
+    world.engine.hold();
+    const client = world.client();
+    const request = { model: 'script', messages: [user('a')], deadline_ms: 60_000 };
+    const pass = async (): Promise<void> => {
+      while (world.scheduler.runningRequests + world.scheduler.waitingRequests === 0) await turn();
+      clock.advance(60_000);
+    };
+    const [error] = await Promise.all([t.throwsAsync(client.chat.completions.create(request)), pass()]);
+    t.like(error, { status: 504, code: 'KV_DEADLINE_EXCEEDED' });
+    const stream = await client.chat.completions.create({ ...request, stream: true });
+    await pass();
+    await t.throwsAsync(async () => { for await (const chunk of stream) t.is(chunk.choices[0]!.finish_reason, null); }, { message: /was not done in/ });
+  });
+});
 
 test('without a key that it knows a client gets nothing but health', (t) => withServer(t, { apiKeys: ['one', 'two'] }, async (world) => {
   for (const key of ['three', 'on', 'onee']) t.like(await t.throwsAsync(world.client(key).models.list()), { status: 401, code: 'invalid_api_key' });
