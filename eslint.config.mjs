@@ -43,7 +43,7 @@ export default tseslint.config(
   {
     files: ['**/*.ts'],
     languageOptions: {
-      parserOptions: { project: ['tsconfig.json', 'lib/server/page/tsconfig.json', 'test/tsconfig.json', 'examples/tsconfig.json'] },
+      parserOptions: { project: ['tsconfig.json', 'lib/server/page/tsconfig.json', 'test/tsconfig.json', 'test/bench/tsconfig.json', 'examples/tsconfig.json'] },
     },
     rules: {
       '@typescript-eslint/await-thenable': 'error',

@@ -38,7 +38,13 @@ function buildNatives() {
   utimesSync(stamp, begin, begin);
 }
 
-/** The same as `prepare`, and a folder with a tsconfig.json of its own (examples, bench) compiled to build-<name>. */
+/** The same as `prepare`, and the benchmarks with what they take from the tests. */
+export function prepareBenchmarks() {
+  prepare();
+  compile({ name: 'bench', title: 'compiling the benchmarks', sources: 'test/bench', output: 'build-test/bench', needs: ['dist'], uses: ['test'] });
+}
+
+/** The same as `prepare`, and a folder with a tsconfig.json of its own (examples) compiled to build-<name>. */
 export function prepareFolder(name) {
   prepare();
   compile({ name, title: `compiling ${name}/`, sources: name, output: `build-${name}`, needs: ['dist'] });
@@ -85,10 +91,10 @@ function isAddonStale() {
   return !existsSync(addon) || timeOf('native', 'kernels', 'CMakeLists.txt', 'binding.gyp', 'package.json') > timeOf(addon);
 }
 
-/** @param then A program that completes the output. */
-function compile({ name, title, sources, output, project = sources, needs = [], then }) {
+/** @param uses Folders that the sources import from. @param then A program that completes the output. */
+function compile({ name, title, sources, output, project = sources, needs = [], uses = [], then }) {
   const stamp = path.join(stamps, name);
-  const inputs = [sources, 'tsconfig.json', ...needs.map((other) => path.join(stamps, other))];
+  const inputs = [sources, ...uses, 'tsconfig.json', ...needs.map((other) => path.join(stamps, other))];
   if (existsSync(path.join(root, output)) && existsSync(stamp) && timeOf(...inputs) <= timeOf(stamp)) return;
   const begin = new Date();
   const tsc = path.join('node_modules', 'typescript', 'bin', 'tsc');

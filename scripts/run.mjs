@@ -1,12 +1,12 @@
 // `npm run vkv|bench|example -- ARGS`: builds what is missing in a clone and runs
 //   vkv      the command, in the folder of the repository
-//   bench    the benchmark (test/bench/main.ts, compiled with the tests)
+//   bench    the benchmark (test/bench/main.ts)
 //   example  an example by its name; without a name, lists them. The .mjs ones also run as they are once the package is built.
 
 import { existsSync, readdirSync } from 'node:fs';
 import path from 'node:path';
 
-import { prepare, prepareExamplePackages, prepareFolder, prepareTests, root, runNode } from './prepare.mjs';
+import { prepare, prepareBenchmarks, prepareExamplePackages, prepareFolder, root, runNode } from './prepare.mjs';
 
 function runExample(name, ...args) {
   const examples = readdirSync(path.join(root, 'examples'))
@@ -25,7 +25,7 @@ function runExample(name, ...args) {
 const [what, ...given] = process.argv.slice(2);
 if (what === 'example') process.exitCode = runExample(...given);
 else {
-  if (what === 'bench') prepareTests();
+  if (what === 'bench') prepareBenchmarks();
   else prepare();
   process.exitCode = runNode(what === 'bench' ? 'build-test/bench/main.js' : 'dist/cli/vkv.js', given);
 }

@@ -1,6 +1,6 @@
 import test from 'ava';
 
-import { median, percentiles } from './measure.js';
+import { median, percentiles } from './bench/measure.js';
 
 test('the median of an even number of values is the mean of the two middle ones', (t) => {
   t.is(median([1]), 1);
