@@ -2,17 +2,9 @@
 
 import test, { type ExecutionContext } from 'ava';
 
-import {
-  ahead, bestFit, byTenantShare, Driver, isKvError, KvCache, leastRecentlyUsed, lru, OnlineScheduler, type Batch, type Sequence,
-} from 'virtual-kv';
+import { ahead, Driver, isKvError, type Batch, type Sequence } from 'virtual-kv';
 
-import { cacheTest, cacheTests, cacheOptions, openDriver, withCache, type CacheBench } from '../helpers/cache.js';
-
-const revoked = (target: object): never => {
-  const { proxy, revoke } = Proxy.revocable(target, {});
-  revoke();
-  return proxy as never;
-};
+import { cacheTest, cacheTests, openDriver, withCache, type CacheBench } from '../helpers/cache.js';
 
 /** The call fails with a typed error of this message. */
 function says(t: ExecutionContext, call: () => unknown, message: RegExp): void {
@@ -20,29 +12,6 @@ function says(t: ExecutionContext, call: () => unknown, message: RegExp): void {
   t.true(isKvError(error), String(error));
   t.regex((error as Error).message, message);
 }
-
-cacheTests('options of a cache', {}, (t, { driver }) => {
-  const options = cacheOptions({}, driver);
-  const open = (more: object) => () => new KvCache({ ...options, ...more });
-  says(t, open({ growth: ahead }), /^`growth` must be a policy that was made, got a function\. Call it: `growth: ahead\(\)`\.$/);
-  says(t, open({ growth: 'onDemand' }), /^`growth` must be .*, got 'onDemand'\. Call it: `growth: onDemand\(\)`\.$/);
-  says(t, open({ placement: bestFit }), /Call it: `placement: bestFit\(\)`/);
-  says(t, open({ reclaim: leastRecentlyUsed }), /Call it: `reclaim: leastRecentlyUsed\(\)`/);
-  says(t, open({ prefixCache: { policy: lru } }), /^`prefixCache\.policy` .* Call it: `policy: lru\(\)`\.$/);
-  for (const growth of [5, {}, null]) says(t, open({ growth }), /^`growth` must be a function, got /);
-  says(t, open({ prefixCache: { policy: () => undefined } }), /^`prefixCache\.policy` must be a function that returns an object with .*; it returned undefined\.$/);
-  for (const model of [null, 5, undefined, revoked({})]) says(t, open({ model }), /^`model` must be an object such as `\{ layers, kvHeads, headDim, dtype \}`/);
-  says(t, open({ paged: true }), /^Unknown option `paged` for KvCache\. It takes `model`, `slots`, .* and `mapper`\.$/);
-  says(t, () => new KvCache(revoked({})), /^`options` must be no revoked proxy, got a revoked proxy\.$/);
-  for (const option of ['pool', 'driver', 'growth', 'prefixCache', 'model', 'slots']) says(t, open({ [option]: revoked({}) }), new RegExp(`^\`${option}\` must be `));
-});
-
-test('every scheduler takes an order that was made', async (t) => {
-  await withCache(t, {}, ({ cache }) => {
-    const engine = { vocabularyTokens: 2, prefill: () => ({ logits: [] }), decode: () => ({ logits: [] }) } as never;
-    says(t, () => new OnlineScheduler({ cache, engine, order: byTenantShare as never }), /Call it: `order: byTenantShare\(\)`/);
-  });
-});
 
 for (const [name, answer, said] of [
   ['NaN', NaN, 'NaN'], ['nothing', undefined, 'undefined'], ['a BigInt', 1n, '1n'], ['text', '5', "'5'"], ['a policy', ahead(), 'a function'],
@@ -58,20 +27,6 @@ for (const [name, answer, said] of [
 
 cacheTests('a placement policy that returns no candidate is told what it returned', { placement: () => undefined as never }, (t, { cache }) => {
   says(t, () => cache.acquire(), /^`placement` must be a function that returns one of the candidates; it returned undefined\.$/);
-});
-
-cacheTests('fences', {}, (t, bench) => {
-  const sequence = bench.sequenceOf(5);
-  const release = (fence: unknown) => () => { sequence.release({ fence } as never); };
-  says(t, release({ step: -1 }), /^`fence\.step` must be an integer, at least 0, got -1\.$/);
-  says(t, release({ step: 1n }), /^`fence\.step` must be an integer, at least 0, got 1n\.$/);
-  says(t, release({ stream: 5 }), /^`fence\.stream` must be a CUstream: a bigint, at least 0, got 5\.$/);
-  says(t, release({ stream: -1n }), /^`fence\.stream` must be .*, got -1n\.$/);
-  says(t, release({ stpe: 1 }), /^Unknown option `fence\.stpe` for Sequence\.release\./);
-  says(t, release({ step: 1, stream: 1n }), /^`fence` must be .* Give one of the two\.$/);
-  for (const fence of [{}, null, 5, [], revoked({})]) says(t, release(fence), /^`fence` must be \{ stream: bigint \} or \{ step: integer \}, got /);
-  t.false(sequence.isReleased);
-  t.is(sequence.length, 5);
 });
 
 test('a stream fence on host is refused with what to do instead, and the sequence stays', async (t) => {
@@ -97,9 +52,6 @@ cacheTests('sequences and batches', { slots: 1 }, (t, bench) => {
   says(t, () => { sequence.view(cache.tensors[0] as never); }, /^`tensor` must be an integer from 0 to \d+, got an object\. Give the tensor's `index`\.$/);
   says(t, () => { sequence.address('K' as never); }, /Give the tensor's `index`\.$/);
   says(t, () => { cache.acquire(); }, /^The only slot is in use\. Release a sequence, await/);
-  says(t, () => { cache.prepare(revoked(batch)); }, /^`batch` must be a Batch, got /);
-  says(t, () => { batch.add(revoked(sequence), 1); }, /^`sequence` must be a Sequence, got /);
-  says(t, () => { sequence.append(revoked([])); }, /^`tokens` must be a token id, /);
   batch.add(sequence, 1);
   says(t, () => { batch.add(sequence, 1); }, /has the sequence in slot 0 already\. Add a sequence once/);
   says(t, () => { cache.commit(batch); }, /is not prepared\. Call `prepare` before the pass/);

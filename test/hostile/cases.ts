@@ -29,7 +29,7 @@ function placesIn(value: unknown, place: Place): Place[] {
 }
 
 /** A copy of `value` in which the member at `place` is defined by `member`. */
-function withMember(value: unknown, place: Place, member: PropertyDescriptor): unknown {
+export function withMember(value: unknown, place: Place, member: PropertyDescriptor): unknown {
   const [name, ...rest] = place;
   const copy: object = Array.isArray(value) ? [...value as unknown[]] : { ...value as object };
   const inner = (value as Record<string, unknown>)[name!];

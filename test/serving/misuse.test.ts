@@ -3,7 +3,7 @@
 import { setImmediate } from 'node:timers/promises';
 
 import {
-  isKvError, NaiveScheduler, OfflineScheduler, OnlineScheduler, type Engine, type EngineOutput, type GenerationRequest,
+  isKvError, NaiveScheduler, OfflineScheduler, OnlineScheduler, type Engine, type GenerationRequest,
 } from 'virtual-kv';
 
 import { PatternEngine, turn, vocabularyTokens } from './pattern-engine.js';
@@ -22,28 +22,11 @@ function heldEngine(engine: PatternEngine): { readonly held: Engine; readonly an
   return { held: { ...asEngine(engine), prefill: (pass) => answered.then(() => engine.prefill(pass)) }, answer };
 }
 
-servingTests('items outside the prompt or overlapping are refused by submit, and no other request is disturbed', {}, async ({ t, cache, engine }) => {
-  const scheduler = new OnlineScheduler({ cache, engine, minPendingTokens: 1 });
-  const request = { tokens: promptOf(60), maxNewTokens: 20 };
-  const stream = scheduler.submit(request);
-  await stream.next();
-  const item = { at: 50, length: 20, kind: 'item', hash: 'image' } as const;
-  for (const items of [[item], [{ ...item, length: 5 }, { ...item, at: 52, length: 5 }]]) {
-    t.throws(() => scheduler.submit({ ...request, items }), { code: 'KV_INVALID_OPTION', message: /items\[/ });
-  }
-  assertAnswer(t, request, await stream.result);
-});
-
-servingTests('a prompt with a token that the engine does not have is refused by submit', {}, async ({ t, cache, engine }) => {
+servingTests('what stands for an image may be any token', {}, async ({ t, cache, engine }) => {
   const scheduler = new OnlineScheduler({ cache, engine });
-  const tokens = [1, 2, vocabularyTokens, 4];
-  const error = t.throws(() => scheduler.submit({ tokens, maxNewTokens: 1 }), { code: 'KV_INVALID_OPTION', message: /tokens\[2\]/ });
-  t.true(error.message.includes('60'), error.message);
-  const items = [{ at: 2, length: 1, kind: 'item', hash: 'image' } as const]; // what stands for an image may be anything
-  t.is((await scheduler.submit({ tokens, items, maxNewTokens: 1, caching: 'off' }).result).tokens.length, 1);
-  for (const scheduler of knownLists) {
-    await t.throwsAsync(collect(new scheduler({ cache, engine }).run([{ tokens, maxNewTokens: 1 }])), { code: 'KV_INVALID_OPTION' });
-  }
+  const items = [{ at: 2, length: 1, kind: 'item', hash: 'image' } as const];
+  const request = { tokens: [1, 2, vocabularyTokens, 4], items, maxNewTokens: 1, caching: 'off' } as const;
+  t.is((await scheduler.submit(request).result).tokens.length, 1);
 });
 
 servingTests('with an order that ignores urgency an urgent request preempts none', { slots: 1 }, async ({ t, cache, engine }) => {
@@ -138,32 +121,7 @@ for (const scheduler of knownLists) {
     const outcomes = await Promise.all(lists.map((requests) => collect(run.run(requests))));
     lists.forEach((requests, list) => requests.forEach((request, index) => assertAnswer(t, request, resultOf(outcomes[list]![index]))));
   });
-
-  servingTests(`${scheduler.name}: a value that is not iterable is refused as a list of requests`, {}, async ({ t, cache, engine }) => {
-    for (const requests of [undefined, 3, { tokens: [1], maxNewTokens: 1 }]) {
-      await t.throwsAsync(collect(new scheduler({ cache, engine }).run(requests as never)), { code: 'KV_INVALID_OPTION' });
-    }
-  });
 }
-
-servingTests('requests end with KV_ENGINE_FAILED when their engine throws or gives a malformed answer', {}, async ({ t, cache, engine }) => {
-  const answers: (() => EngineOutput | Promise<EngineOutput>)[] = [
-    () => { throw 'a string'; }, // eslint-disable-line @typescript-eslint/only-throw-error
-    () => Promise.reject(),
-    () => ({ logits: new Array<number>(vocabularyTokens).fill(0) as never }),
-    () => ({ logits: new Float64Array(vocabularyTokens) as never }),
-    () => ({ logits: undefined as never }), () => ({ tokens: undefined as never }), () => ({ tokens: ['1'] as never }),
-    () => 'logits' as never, () => undefined as never,
-    () => ({ logits: new Float32Array(vocabularyTokens).fill(Number.NaN, 5, 6) }),
-  ];
-  for (const [index, answer] of answers.entries()) {
-    const scheduler = new OnlineScheduler({ cache, engine: { ...asEngine(engine), prefill: answer } });
-    const stream = scheduler.submit({ tokens: promptOf(60), maxNewTokens: 12 });
-    await t.throwsAsync(stream.result, { code: 'KV_ENGINE_FAILED' }, `answer ${index}`);
-    t.is(cache.prefixes.lookup({ tokens: promptOf(60) }).cachedTokens, 0);
-    await scheduler.close();
-  }
-});
 
 servingTests('logits that are not numbers replace no cached logits', {}, async ({ t, cache, engine }) => {
   const request = { tokens: promptOf(60), maxNewTokens: 3 };
@@ -220,16 +178,6 @@ servingTests('a sampler that writes to its logits does not change those of other
   t.deepEqual([...(await scheduler.submit({ ...request, sampler: forbid }).result).tokens], [60]);
   assertAnswer(t, request, await scheduler.submit(request).result);
   t.is(scheduler.totals.skippedPrefills, 2);
-});
-
-servingTests('stop tokens that are not tokens, and an empty vocabulary, are refused', {}, async ({ t, cache, engine }) => {
-  const scheduler = new OnlineScheduler({ cache, engine });
-  for (const stopTokens of [['</s>'], [-1], [1.5], [undefined]]) {
-    t.throws(() => scheduler.submit({ tokens: [1], maxNewTokens: 1, stopTokens: stopTokens as never }), { code: 'KV_INVALID_OPTION' });
-  }
-  for (const vocabulary of [0, -1, 1.5]) {
-    t.throws(() => new OnlineScheduler({ cache, engine: { ...asEngine(engine), vocabularyTokens: vocabulary } }), { code: 'KV_INVALID_OPTION' });
-  }
 });
 
 servingTests('close waits for the running pass, and the cache can be closed right after', {}, async ({ t, cache, engine }) => {

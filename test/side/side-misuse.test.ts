@@ -2,7 +2,7 @@
 
 import test from 'ava';
 
-import { HandOver, KvCache, type Batch, type Sequence } from 'virtual-kv';
+import { KvCache, type Batch, type Sequence } from 'virtual-kv';
 import { SideSpeaker, type Spoken } from './side-speaker.js';
 
 const text = [1, 2, 3, 4, 5, 6, 7, 8];
@@ -21,18 +21,13 @@ function batchOf(cache: KvCache, ...added: readonly (readonly [Sequence, number]
   return batch;
 }
 
-test('rows of another dtype, width or number are refused, and nothing counts as written', (t) => {
+test('where the rows of one tensor are refused, those of the others do not count as written', (t) => {
   using cache = open();
   const sequence = cache.acquire({ tokens: text });
   const batch = batchOf(cache, [sequence, 4]);
   cache.prepare(batch);
   const hidden = new Float32Array(4 * 8);
-  const wrong: unknown[] = [
-    { hidden: new Float32Array(4 * 7) }, { hidden: new Float64Array(4 * 8) }, { hidden: [] }, { hidden, code: new Int8Array(7) },
-    { hiden: hidden }, { hidden, code: undefined }, 7, null, undefined, [hidden], { hidden: new DataView(new ArrayBuffer(128)) },
-    { hidden: new Uint8Array(128) },
-  ];
-  for (const rows of wrong) t.throws(() => cache.writeSide(batch, rows as never), { code: 'KV_INVALID_OPTION' }, JSON.stringify(rows));
+  t.throws(() => cache.writeSide(batch, { hidden, code: new Int8Array(7) }), { code: 'KV_INVALID_OPTION' });
   t.is(sequence.sideTokens('hidden'), 0);
   cache.writeSide(batch, { hidden, code: new Int8Array(8) });
   t.deepEqual([sequence.sideTokens('hidden'), sequence.sideTokens('code')], [4, 4]);
@@ -83,13 +78,8 @@ test('rows for a batch or under a name of another cache are refused', (t) => {
 test('a sequence reads and writes only what it carries, and only while it has its slot', (t) => {
   using cache = open();
   const sequence = cache.acquire({ tokens: text, needs: ['hidden'] });
-  t.throws(() => cache.acquire({ tokens: text, needs: ['hiden'] }), { code: 'KV_INVALID_OPTION', message: /'hidden' or 'code'|'hidden' and 'code'/ });
-  for (const needs of [7, 'hidden', [7], [''], null]) t.throws(() => cache.acquire({ tokens: text, needs: needs as never }), { code: 'KV_INVALID_OPTION' });
   t.throws(() => sequence.sideTokens('code'), { code: 'KV_SIDE_STATE', message: /does not carry it/ });
   t.throws(() => sequence.handOver(['code']), { code: 'KV_SIDE_STATE' });
-  t.throws(() => sequence.handOver([]), { code: 'KV_SIDE_STATE' });
-  t.throws(() => sequence.handOver('hidden' as never), { code: 'KV_INVALID_OPTION' });
-  t.throws(() => sequence.sideTokens(undefined as never), { code: 'KV_INVALID_OPTION' });
   const plain = cache.acquire({ tokens: text, needs: [] });
   t.throws(() => plain.handOver(), { code: 'KV_SIDE_STATE' });
   sequence.release();
@@ -111,11 +101,7 @@ test('a hand-over reads what was committed, and nothing once it is closed or its
   t.is(handOver.tokens, 0, 'not before commit');
   cache.commit(batch);
   t.is(handOver.tokens, 4);
-  for (const [from, to] of [[0, 5], [-1, 2], [3, 2], [0.5, 2], ['0', 2]]) {
-    t.throws(() => handOver.rows('hidden', from as number, to as number), { code: 'KV_INVALID_OPTION' });
-  }
   t.throws(() => handOver.rows('code'), { code: 'KV_SIDE_STATE' });
-  t.throws(() => handOver.rows('other'), { code: 'KV_INVALID_OPTION' });
   const rows = handOver.rows('hidden', 1, 3);
   t.deepEqual([...rows], new Array<number>(16).fill(3));
   t.true(handOver.address('hidden') > 0n);
@@ -128,7 +114,6 @@ test('a hand-over reads what was committed, and nothing once it is closed or its
   cache.close();
   t.throws(() => second.tokens, { code: 'KV_CLOSED' });
   t.notThrows(() => second.close());
-  t.throws(() => new (HandOver as unknown as new (parts: object) => HandOver)({}), { code: 'KV_INVALID_OPTION' });
 });
 
 test('rows under a hand-over outlive release, eviction and the next use of the slot', (t) => {
@@ -159,17 +144,7 @@ test('rows under a hand-over outlive release, eviction and the next use of the s
   cache.verify();
 });
 
-test('options of side tensors are checked before anything is reserved', (t) => {
-  const wrong: unknown[] = [
-    7, null, [], 'hidden', { '': { width: 1, dtype: 'int8' } }, { a: {} }, { a: { width: 0, dtype: 'int8' } }, { a: { width: 1, dtype: 'int4' } },
-    { a: { width: 1.5, dtype: 'int8' } }, { a: { width: 1, dtype: 'int8', place: 'disk' } }, { a: null },
-    Object.fromEntries(Array.from({ length: 32 }, (_, at) => [`t${at}`, { width: 1, dtype: 'int8' }])),
-  ];
-  for (const sideTensors of wrong) t.throws(() => open({ sideTensors: sideTensors as never }), { code: 'KV_INVALID_OPTION' }, JSON.stringify(sideTensors));
-  t.throws(() => open({ sideTensors: { a: { width: 1, dtype: 'int8', wide: 1 } as never } }), { code: 'KV_UNKNOWN_OPTION' });
-  t.throws(() => open({ sideTensors: { a: { width: 1, dtype: 'int8', pageBytes: 1000 } } }), { code: 'KV_INVALID_OPTION' });
-  t.throws(() => open({ sideBudgetBytes: 1000 }), { code: 'KV_INVALID_OPTION', message: /sideBudgetBytes/ });
-  t.throws(() => open({ handOverSlots: -1 }), { code: 'KV_INVALID_OPTION' });
+test('side tensors that no address space holds are refused, and a cache without any takes no needs', (t) => {
   t.throws(() => open({ sideTensors: { a: { width: 2 ** 20, dtype: 'float32' } }, maxTokens: 2 ** 30 }), { code: 'KV_OUT_OF_ADDRESS_SPACE' });
   using plain = open({ sideTensors: undefined });
   t.deepEqual([plain.sideTensors, plain.sideCounts()], [[], { budgetBytes: plain.sideCounts().budgetBytes, usedBytes: 0, heldBytes: 0, quarantinedBytes: 0, leasedSlots: 0, registeredBytes: 0, pageableBytes: 0 }]);

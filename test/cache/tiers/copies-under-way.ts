@@ -1,4 +1,5 @@
-// Copies between the device and tiers: threads make them in a time of their own, so a test that steps its clock lets them end first.
+// Copies between the device and tiers: threads make them in a time of their own, so a test that steps its clock lets
+// them end first.
 
 import { BlockCopies } from '#internal/cache/block-copies.js';
 import { turn } from './device-index.js';
@@ -19,7 +20,7 @@ export function isCopying(): boolean {
   return underWay.size > 0;
 }
 
-/** Resolves, in a later turn of the event loop, when no cache of this process copies, and those that waited for it have gone on. */
+/** Resolves in a later turn of the event loop, when no cache of this process copies, nor goes on to do so. */
 export async function copied(): Promise<void> {
   do {
     await Promise.allSettled(underWay);

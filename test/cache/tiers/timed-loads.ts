@@ -74,7 +74,8 @@ export class TimedLoads {
 
   /** @param engineMs What the engine takes for `tokens` tokens; 0: nothing is known of it. */
   constructor(
-    t: ExecutionContext, names: readonly string[] = ['timed'], make = (name: string, clock: LoadClock): TimedTier => new TimedTier(name, clock),
+    t: ExecutionContext, names: readonly string[] = ['timed'],
+    make = (name: string, clock: LoadClock): TimedTier => new TimedTier(name, clock),
     engineMs = computeMs,
   ) {
     const clock: LoadClock = { now: this.#clock.options.now, after: (wake, delayMs) => this.#clock.options.timer(wake, delayMs) };

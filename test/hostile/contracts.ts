@@ -1,0 +1,181 @@
+// Contracts of exported calls: what is refused, by the place of the wrong value in arguments that are right otherwise
+// (those of the hostile table), and by which code. contracts.test.ts asserts that, that the error names the place, and
+// that nothing has changed.
+
+import * as kv from 'virtual-kv';
+import type { ErrorCode } from 'virtual-kv';
+
+import { PlainTier } from '../cache/tiers/plain-tier.js';
+
+/**
+ * Values that are wrong at a place: the index of an argument, then names of members; an index of 0 may be left out
+ * before a name, and '' is the first argument. Then the code, KV_INVALID_OPTION unless another is given, and what the
+ * message says where it helps by more than the place.
+ */
+export type Contract = readonly [place: string, values: readonly unknown[], code?: ErrorCode, says?: RegExp];
+
+const invalid = 'KV_INVALID_OPTION';
+const unknown = 'KV_UNKNOWN_OPTION';
+const floats = (length: number): Float32Array => new Float32Array(length);
+const ints = (...numbers: readonly number[]): Int32Array => Int32Array.from(numbers);
+const prototypeOf = (of: { readonly prototype: unknown }): unknown => Object.create(of.prototype as object);
+const revoked = (): unknown => {
+  const { proxy, revoke } = Proxy.revocable({}, {});
+  revoke();
+  return proxy;
+};
+/** Of one token of a text of three. */
+const item = { at: 0, length: 1, kind: 'item', hash: 'image' };
+const noNumbers = [0, -1, 1.5, '5', undefined];
+const tierWith = (chunkBytes: unknown): unknown => [Object.assign(new PlainTier('mine'), { chunkBytes })];
+
+const engines: readonly Contract[] = [
+  ['engine', [null, undefined, 3]], ['engine.decode', [undefined, 3]], ['engine.prefill', [undefined]],
+  ['engine.vocabularyTokens', [undefined, ...noNumbers]],
+  ['order', [kv.byTenantShare], invalid, /Call it: `order: byTenantShare\(\)`/],
+];
+const lists: readonly Contract[] = [
+  ['', [undefined, 3, { tokens: [1], maxNewTokens: 1 }]], ['0.0', [null, undefined, 'text']],
+  ['0.0.tokens', [[], [1, 7]]], ['0.0.maxNewTokens', [0]],
+  ['0.0.urgency', [256]],
+  ['0.0.temperature', [1], unknown, /`requests\[0\]\.temperature`.*`requests\[0\]\.sampler: randomSampler/],
+];
+/** Options of samplers and of other libraries, and what is meant. */
+const misspelt: readonly Contract[] = Object.entries({
+  maxTokens: [3, '`maxNewTokens`'], max_tokens: [3, '`maxNewTokens`'], stopToken: [[3], '`stopTokens`'],
+  token: [[3], '`tokens`'],
+  temperature: [0.7, '`sampler: randomSampler({ temperature })`'], topK: [3, '`sampler: randomSampler({ topK })`'],
+  top_p: [0.9, '`sampler: randomSampler({ topP })`'], seed: [1, '`sampler: randomSampler({ seed })`'],
+}).map(([name, [value, meant]]) => [
+  name, [value], unknown, new RegExp(`Did you mean ${(meant as string).replace(/[(){}]/g, '\\$&')}\\?$`),
+]);
+const rowsOfKernels: readonly Contract[] = [
+  ['0', [1, -1]], ['1', [{ slots: [0], lengths: [0], tokens: [1] }]], ['1.slots', [ints(4), ints(-1)]],
+  ['1.count', [2]],
+  ['1', [{ slots: ints(1, 1), lengths: ints(0, 0), tokens: ints(0, 0) }], invalid, /different slots/],
+  ['1.lengths', [ints(512)], 'KV_LENGTH_OUT_OF_RANGE'], ['1.slots', [ints(3)], 'KV_COPY_OUT_OF_RANGE'],
+  ['2', [floats(127), new Uint16Array(384), 0n]], ['3', [floats(127)]],
+];
+const passes: readonly Contract[] = [
+  ['', [null, 7]], ['length', [-1, 0, 2]], ['slots', [[0], ints(2)]], ['positions', [ints(-7)]],
+  ['tokenCounts', [ints(1e9), ints(-3), ints(0)]], ['tokens', [ints()]],
+  ['wantsLogits', [[1], new Uint8Array(0)]], ['sequences', [7]], ['inputs', ['x', ['x'], [[7]]]],
+  ['inputs.0.0.rows', [[1, 2], floats(65), floats(0)]],
+  ['inputs.0.0.at', [0.5, -5, 1e12, '0', 64]], ['positions', [ints(64)], 'KV_LENGTH_OUT_OF_RANGE'],
+];
+
+export const contracts: Readonly<Record<string, readonly Contract[]>> = {
+  'KvCache.new': [
+    ['growth', [kv.ahead, 'onDemand'], invalid, /Call it: `growth: \w+\(\)`\.$/], ['growth', [5, {}, null]],
+    ['placement', [kv.bestFit], invalid, /Call it: `placement: bestFit\(\)`/],
+    ['reclaim', [kv.leastRecentlyUsed], invalid, /Call it: `reclaim: leastRecentlyUsed\(\)`/],
+    ['prefixCache.policy', [kv.lru], invalid, /Call it: `policy: lru\(\)`/], ['prefixCache.policy', [() => undefined]],
+    ['prefixCache.tiers', [Number.NaN, 0, -1, 0.5, Infinity, '4096', 4096n, null].map(tierWith), invalid, /chunkBytes/],
+    ['model', [null, 5, undefined, revoked()]],
+    ['paged', [true], unknown, /It takes `model`, `slots`, .* and `mapper`\.$/], ['', [revoked()]],
+    ...['pool', 'driver', 'growth', 'prefixCache', 'slots'].map((name): Contract => [name, [revoked()]]),
+    ['sideTensors', [7, null, [], 'hidden', { '': { width: 1, dtype: 'int8' } },
+      Object.fromEntries(Array.from({ length: 32 }, (_, at) => [`t${at}`, { width: 1, dtype: 'int8' }]))]],
+    ['sideTensors.hidden', [{}, null]], ['sideTensors.hidden.width', [0, 1.5]],
+    ['sideTensors.hidden.dtype', ['int4']], ['sideTensors.hidden.place', ['disk']],
+    ['sideTensors.hidden.wide', [1], unknown], ['sideTensors.hidden.pageBytes', [1000]], ['sideBudgetBytes', [1000]],
+    ['handOverSlots', [-1]],
+  ],
+  'KvCache.acquire': [['promptTokens', [-1, 1.5]], ['reserve', ['all']],
+    ['items', [[{ ...item, length: 5 }], [item, item]]]],
+  'KvCache.acquire with needs': [['needs', [7, 'hidden', [7], [''], null]],
+    ['needs', [['hiden']], invalid, /'hidden'/]],
+  'KvCache.prepare': [['', [revoked()]]],
+  'KvCache.writeSide': [
+    ['1', [7, null, undefined, [floats(6)], { hidden: floats(5) }, { hidden: new Float64Array(6) }, { hidden: [] },
+      { hiden: floats(6) },
+      { hidden: floats(6), other: undefined }, { hidden: new DataView(new ArrayBuffer(24)) },
+      { hidden: new Uint8Array(24) }]],
+  ],
+  'Batch.add': [['0', [revoked()]]],
+  'Sequence.append': [['0', [revoked()]]],
+  'Sequence.release': [
+    ['fence.step', [-1, 1n]], ['fence', [{ stream: 5 }, { stream: -1n }, {}, null, 5, [], revoked()]],
+    ['fence.stpe', [1], unknown],
+    ['fence.stream', [1n], invalid, /Give one of the two\.$/],
+  ],
+  'Sequence.handOver': [['0', ['hidden', ['hiden']]], ['0', [[]], 'KV_SIDE_STATE']],
+  'Sequence.sideTokens': [['0', [undefined, 'code']]],
+  'HandOver.new': [['0', [{}]]],
+  'HandOver.rows': [['0', ['other']], ['1', [-1, 0.5, '0', 4]], ['2', [0, 4]]],
+  'Prefixes.promote': [
+    ['selection', [{}, null, [], 5, 'all', () => {}]], ['selection.selecter', [kv.firstAndLast()], unknown, /selector/],
+    ['selection.ratio', [Number.NaN, 0, -0.5, 2, 1.000_000_1, 1 + 2 ** -52, -1e-300, Infinity, '0.5', null, undefined,
+      [0.5], 1n]],
+    ['selection.selector',
+      [null, 5, 'probe-heads', {}, kv.firstAndLast, { ...kv.firstAndLast(), looksAt: 'values' },
+        { ...kv.firstAndLast(), name: 5 }, { name: 'a', looksAt: 'keys' }]],
+    ['selection.layerTimeoutMs', [0, -1, 0.5, 5.5, Number.NaN, Infinity, 2 ** 31, '10']],
+  ],
+  'EncoderCache.new': [
+    ['', [undefined]], ['budgetBytes', [0, '1']], ['budgetByte', [1], unknown], ['kinds', [undefined, {}, []]],
+    ['kinds.image', [2]],
+    ['kinds.image.width', [0]], ['kinds.image.dtype', ['float64']], ['kinds.image.rows', [1], unknown],
+  ],
+  'EncoderCache.acquire': [
+    ['', [undefined]], ['kind', ['imag'], invalid, /Did you mean 'image'\?/],
+    ['hash', ['', 5, 'x'.repeat(1025), new Uint8Array(0)]], ['compute', [undefined, floats(2)]],
+    ['tokens', [0, 1.5]], ['domain', ['a']], ['domain.tenant', [5]], ['domain.tenants', ['a'], unknown],
+    ['whenFull', ['throw']], ['signal', [{}]],
+    ['timeoutMs', [-1]], ['tenant', ['a'], unknown],
+  ],
+  'EncoderCache.has': [['kind', ['video'], invalid, /'image'/]],
+  'EncoderCache.clear': [['tenantt', ['a'], unknown, /`domain.tenant`/]],
+  'EncoderCache.setBudget': [['0', noNumbers]],
+  'EncoderCache.range': [['0', [undefined, null, {}, 'x', prototypeOf(kv.EncoderHold)]], ['1', [-1, 2, 0.5, '0']],
+    ['2', [null, 3, -1]]],
+  'EncoderHold.new': [['0', [{}]]],
+  'NaiveScheduler.new': engines, 'OfflineScheduler.new': engines, 'OnlineScheduler.new': engines,
+  'NaiveScheduler.run': lists, 'OfflineScheduler.run': lists,
+  'OnlineScheduler.submit': [
+    ...misspelt, ['temperature', [0], unknown, /Did you mean `sampler: greedy`\?$/],
+    ['tokens', [[1, 2, 7]], invalid, /tokens\[2\]/],
+    ['items', [[{ ...item, at: 2, length: 2 }], [item, item]], invalid, /items\[/],
+    ['stopTokens', [['</s>'], [-1], [1.5], [undefined]]],
+    ['signal', [prototypeOf(AbortSignal)]],
+  ],
+  'randomSampler.call': [['temperature', [-1]], ['temperature', [0], invalid, /`greedy`/]],
+  'Kernels.new': [
+    ['queryHeads', [3, [2, 2], [5]]], ['threads', [0]], ['rowDtype', ['float8']], ['instructions', ['avx1024']],
+    ['thread', [2], unknown, /Did you mean `threads`\?/], ['cache', [{}]],
+  ],
+  'Kernels.append': rowsOfKernels, 'Kernels.decodeAttention': rowsOfKernels,
+  'Kernels.copyTokens': [
+    ['0', [{}, [{ fromSlot: 2, fromToken: 0 }], [{ fromSlot: 0, fromToken: 0, toSlot: 0, toToken: 1, tokens: 2 }]]],
+    ['0.0.fromSlot', [3], 'KV_COPY_OUT_OF_RANGE'],
+  ],
+  'LlamaModel.new': [
+    ['1', [null, 7, 'x']], ['1.weights', ['int4']], ['1.threads', [-1, '1']], ['1.instructions', ['avx9']],
+    ['1.thread', [1], unknown, /`threads`/], ['1.signal', [undefined], unknown],
+  ],
+  'LlamaModel.load': [
+    ['1', [null, 7, 'x']], ['1.weights', ['int4']], ['1.threads', [-1, '1']], ['1.instructions', ['avx9']],
+    ['1.signal', [7]], ['1.weight', ['int8'], unknown, /`weights`/],
+  ],
+  'LlamaModel.shape': [['0', ['int4']]],
+  'LlamaEngine.new': [
+    ['', [undefined, null, 7, 'x', [], {}]], ['cache', [undefined, {}, null]], ['model', [undefined, {}]],
+    ['decoding', ['x']], ['passes', ['x']], ['results', [7]], ['hidden', [7, '']],
+    ['pass', ['blocking'], unknown, /`passes`/],
+  ],
+  'LlamaEngine.prefill': passes, 'LlamaEngine.decode': passes,
+  'MockDevice.new': [
+    ['memorybytes', [1], unknown, /Did you mean `memoryBytes`/], ['granularityBytes', [5000]],
+    ['backing', ['reel'], invalid, /Did you mean 'real'/], ['streams', ['slow']], ['memoryBytes', [0]],
+  ],
+  'MockDevice.failCall': [['0', ['cuMemMapp']], ['1.result', ['CUDA_ERROR_OUT_OF_MEMERY', 'CUDA_SUCCESS']],
+    ['1.nth', [0]]],
+  'MockDevice.setLatencyNs': [['1', [-1, 1e9 + 1]]],
+  'MockDevice.completeStream': [['0', [0, 77n]]],
+  'MockDevice.queueWork': [['0', [77n]], ['1', [[{ address: 1n, bytes: 0, access: 'read' }]]]],
+  'ModelServer.new': [
+    ['scheduler', [{}]], ['tokenizer', [{}]], ['modelName', ['']], ['maxTokens', [0]], ['apiKeys', [['']]],
+    ['graceMs', [-1, 2 ** 31]], ['stallTimeoutMs', [2 ** 31]],
+    ['requestTimeoutMs', [2 ** 31]], ['maxBodyBytes', [0]], ['maxToken', [1], unknown],
+  ],
+};
