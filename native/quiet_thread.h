@@ -1,7 +1,9 @@
-// QuietThread: a thread of the addon's own, in which no signal is handled that was sent: signals belong to Node's own
-// threads. SIGBUS is not blocked: it comes of what the thread itself reads (host/mapped_file.h); nor does a write
-// beyond a limit of file sizes end the process (EFBIG). It has a name, which `top -H` and debuggers show. One that
-// works in the background leaves the processors to Node's threads and the kernels' where there are too few for all.
+// QuietThread: a thread of the addon's own; all of them are made here. Signals that are sent to the process are handled
+// by Node's own threads. Those that an instruction raises in the thread itself are not blocked: the kernel ends a
+// process at once where they are, and neither mapped_file.h nor a crash reporter or sanitizer would learn of them. A
+// write beyond a limit of file sizes does not end the process (EFBIG). It has a name, which `top -H` and debuggers
+// show. One that works in the background leaves the processors to Node's threads and the kernels' where there are too
+// few for all.
 //
 // Threads: Start and Join from the owner's thread.
 #ifndef VKV_QUIET_THREAD_H_
@@ -34,10 +36,10 @@ class QuietThread {
   // a thread.
   template <typename Owner, void (Owner::*run)(), Standing standing = Standing::kEqual>
   Status Start(Owner* owner, const char* name) {
-    sigset_t all, before;
-    sigfillset(&all);
-    sigdelset(&all, SIGBUS);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
+    sigset_t blocked, before;
+    sigfillset(&blocked);
+    for (const int signal : kRaisedByItself) sigdelset(&blocked, signal);
+    pthread_sigmask(SIG_SETMASK, &blocked, &before);
     const int error = pthread_create(
         &thread_, nullptr,
         [](void* given) -> void* {
@@ -84,6 +86,8 @@ class QuietThread {
     attributes.runtime = kLongSliceNs;
     (void)syscall(SYS_sched_setattr, 0, &attributes, 0);
   }
+
+  static constexpr int kRaisedByItself[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT, SIGSYS};
 
   static constexpr int kBackgroundNice = 10;            // a tenth of the share of an equal thread
   static constexpr uint64_t kLongSliceNs = 12'000'000;  // others have 3 ms at most by default

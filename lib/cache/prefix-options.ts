@@ -25,7 +25,10 @@ export interface PrefixCacheOptions {
   readonly policy?: EvictionPolicyFactory | undefined;
   /** Values that `Sequence.keepValue` keeps at most; the one used longest ago goes first. Default 64. */
   readonly endValues?: number | undefined;
-  /** A clock in milliseconds, for `explain` and for policies that let prefixes expire. Default `Date.now`. */
+  /**
+   * A clock in milliseconds, for `explain` and for policies that let prefixes expire. Default: milliseconds since 1970,
+   * counted on from the start of the process: it does not follow when the machine's clock is set.
+   */
   readonly now?: (() => number) | undefined;
   /** Requests over which the recent hit rate is taken, 1 or more. Default 1,000. */
   readonly recentRequests?: number | undefined;
@@ -85,7 +88,7 @@ const spec = {
   tenantRows: optional(integer()),
   policy: withDefault(policy<EvictionPolicyFactory>(evictionPolicies), adaptive()),
   endValues: withDefault(integer(), 64),
-  now: withDefault(callable<() => number>(), () => Date.now()),
+  now: withDefault(callable<() => number>(), () => performance.timeOrigin + performance.now()),
   tiers: withDefault(tiersField, []),
   modelId: optional(string),
   tierBlockTokens: optional(integer({ min: 1, max: 2 ** 16 })),

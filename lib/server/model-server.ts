@@ -56,7 +56,7 @@ export class ModelServer {
     });
     const connections = (): number => this.#openConnections;
     const isClosing = (): boolean => this.#isClosing;
-    const app = routesOf({
+    const app = routesOf({ // `created` is a date for the client, of the wall clock
       framework, options: this.#options, keys: new ApiKeys(apiKeys), submission: new Submission(this.#options),
       connections: new Connections(server, stallTimeoutMs),
       metrics: ServerMetrics.open({ cache: scheduler.cache, scheduler, connections }, load),

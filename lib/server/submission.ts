@@ -63,7 +63,7 @@ export class Submission {
       for (const answer of answers) answer.cancel();
       throw isKvError(error, 'KV_QUEUE_FULL') ? this.#full() : error;
     }
-    return new Completion({
+    return new Completion({ // `created` is a date for the client, of the wall clock
       kind, answers, leaders: answers.filter(({ index }) => index % parameters.n === 0), modelName: this.#options.modelName,
       promptTokens: tokens.reduce((sum, { length }) => sum + length, 0), created: Math.floor(Date.now() / 1e3),
     });

@@ -1,38 +1,40 @@
 #include "store/sync_timer.h"
 
-#include <chrono>
+#include <errno.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
 
 namespace vkv::store {
 
-Status SyncTimer::Start() { return thread_.Start<SyncTimer, &SyncTimer::Run, Standing::kBackground>(this, "vkv-sync"); }
+SyncTimer::~SyncTimer() {
+  Stop();
+  if (wake_ >= 0) close(wake_);
+}
+
+Status SyncTimer::Start() {
+  if (wake_ < 0) wake_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  if (wake_ < 0) return {Code::kDriverCallFailed, "eventfd", errno, errno == EMFILE ? "EMFILE" : "", 0, 0};
+  return thread_.Start<SyncTimer, &SyncTimer::Run, Standing::kBackground>(this, "vkv-sync");
+}
 
 void SyncTimer::Hurry() {
-  {
-    std::lock_guard lock(mutex_);
-    is_hurried_ = true;
-  }
-  wake_.notify_one();
+  if (wake_ >= 0) (void)eventfd_write(wake_, 1);
 }
 
 void SyncTimer::Stop() {
-  {
-    std::lock_guard lock(mutex_);
-    is_stopping_ = true;
-  }
-  wake_.notify_one();
+  is_stopping_ = true;
+  Hurry();
   thread_.Join();
 }
 
 void SyncTimer::Run() {
-  std::unique_lock lock(mutex_);
   while (!is_stopping_) {
-    wake_.wait_until(lock, std::chrono::system_clock::now() + std::chrono::seconds(1),
-                     [this] { return is_stopping_ || is_hurried_; });
-    if (is_stopping_) return;
-    is_hurried_ = false;
-    lock.unlock();
-    call_();
-    lock.lock();
+    pollfd wake = {wake_, POLLIN, 0};
+    (void)poll(&wake, 1, static_cast<int>(interval_.count()));
+    eventfd_t hurries = 0;
+    (void)eventfd_read(wake_, &hurries);
+    if (!is_stopping_) call_();
   }
 }
 

@@ -1,9 +1,10 @@
-// What an operator sees of the addon's threads: each has a name, and those that work in the background, and no others, let the process's other
-// threads go first.
+// What an operator sees of the addon's threads: each has a name, and those that work in the background, and no others, let
+// the process's other threads go first. Of signals, none handles those that are sent to the process, and all handle those
+// that their own instructions raise, which crash reporters wait for.
 // Alone in its process: it lists the threads of the process.
 
 import * as fs from 'node:fs';
-import { tmpdir } from 'node:os';
+import { constants, tmpdir } from 'node:os';
 import * as path from 'node:path';
 
 import test from 'ava';
@@ -21,6 +22,16 @@ function threads(): Map<string, number> {
   }));
 }
 
+/** Signals that are blocked, by name of thread, of this process. */
+function blocked(): Map<string, readonly string[]> {
+  return new Map(fs.readdirSync('/proc/self/task').map((id) => {
+    const status = fs.readFileSync(`/proc/self/task/${id}/status`, 'utf8');
+    const mask = BigInt(`0x${/^SigBlk:\t(\w+)$/m.exec(status)![1]!}`);
+    const names = Object.entries(constants.signals).filter(([, number]) => mask & 1n << BigInt(number - 1));
+    return [/^Name:\t(.*)$/m.exec(status)![1]!, names.map(([name]) => name)];
+  }));
+}
+
 test('threads have names; those of tiers, and no others, stand back', async (t) => {
   const directory = fs.mkdtempSync(path.join(tmpdir(), 'vkv-threads-'));
   t.teardown(() => { fs.rmSync(directory, { recursive: true, force: true }); });
@@ -33,6 +44,12 @@ test('threads have names; those of tiers, and no others, stand back', async (t) 
   const found = threads();
   for (const name of ['vkv-store', 'vkv-sync', 'vkv-copier']) t.is(found.get(name), Math.min(19, own + 10), name);
   t.is(found.get('vkv-mapper'), own, 'mapping is what steps wait for');
+  for (const [name, signals] of blocked()) {
+    if (!name.startsWith('vkv-')) continue;
+    const raised = ['SIGSEGV', 'SIGBUS', 'SIGFPE', 'SIGILL', 'SIGTRAP', 'SIGABRT', 'SIGSYS'];
+    t.deepEqual(raised.filter((signal) => signals.includes(signal)), [], name);
+    t.deepEqual(['SIGINT', 'SIGTERM', 'SIGUSR1', 'SIGCHLD', 'SIGXFSZ'].filter((signal) => !signals.includes(signal)), [], name);
+  }
   await one.close();
   for (const name of threads().keys()) t.false(name.startsWith('vkv-'), `${name} has ended`);
 });
