@@ -42,10 +42,12 @@ Status PinnedArena::Copy(uint64_t source, std::span<const Run> runs, uint64_t pa
     std::lock_guard lock(mutex_);
     is_queueing_ = true;
   }
-  Status status = CopyEach(source, runs, page_bytes, stream);
+  const Status status = CopyEach(source, runs, page_bytes, stream);
   {
     std::lock_guard lock(mutex_);
     is_queueing_ = false;
+    stream_ = stream;
+    ++copies_;
   }
   queued_.notify_all();
   return status;
@@ -58,7 +60,7 @@ Status PinnedArena::CopyEach(uint64_t source, std::span<const Run> runs, uint64_
   for (const Run& run : runs) {
     for (uint64_t done = 0; done < run.bytes;) {
       Place place;
-      VKV_RETURN_IF_ERROR(Find(run.to + done, run.bytes - done, page_bytes, stream, place));
+      VKV_RETURN_IF_ERROR(Find(run.to + done, run.bytes - done, page_bytes, place));
       const uint64_t from = run.from + done;
       done += place.bytes;
       if (place.on_device != 0 && place.bytes <= kMostShortBytes && from <= UINT32_MAX) {
@@ -76,7 +78,7 @@ Status PinnedArena::CopyEach(uint64_t source, std::span<const Run> runs, uint64_
   return device_->Download(reinterpret_cast<void*>(short_at), source + only.from, only.bytes, stream);
 }
 
-Status PinnedArena::Find(uint64_t address, uint64_t bytes, uint64_t page_bytes, Stream stream, Place& place) {
+Status PinnedArena::Find(uint64_t address, uint64_t bytes, uint64_t page_bytes, Place& place) {
   const uint64_t inside = address % page_bytes;
   const uint64_t pages_bytes = (inside + bytes + page_bytes - 1) / page_bytes * page_bytes;
   uint64_t first = 0;
@@ -111,7 +113,6 @@ Status PinnedArena::Find(uint64_t address, uint64_t bytes, uint64_t page_bytes, 
   std::lock_guard lock(mutex_);
   if (is_registered) {
     place.address = block + (offset - BlockOf(first));
-    stream_ = stream;
   } else {
     counts_.pageable_bytes += place.bytes;
   }
@@ -155,16 +156,18 @@ Status PinnedArena::Register(uint64_t from, uint64_t to, bool& is_registered, ui
 
 Status PinnedArena::Unregister(uint64_t from, uint64_t to) {
   std::optional<Stream> stream;
+  uint64_t copies = 0;  // that the wait covers
   uint64_t block = 0;
   {
     std::lock_guard lock(mutex_);
     stream = stream_;
+    copies = copies_;
     block = blocks_.at(BlockOf(from));
   }
   Status status = stream ? device_->SynchronizeStream(*stream) : Ok();
   if (status.ok()) {
     std::lock_guard lock(mutex_);
-    stream_.reset();
+    if (copies_ == copies) stream_.reset();
   }
   if (status.ok()) status = device_->UnregisterHost(block + (from - BlockOf(from)));
   if (!status.ok() && status.code != Code::kDriverLost) return status;  // a lost device writes nothing any more

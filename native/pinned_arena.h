@@ -76,7 +76,7 @@ class PinnedArena final : public host::PageListener {
   Status CopyEach(uint64_t source, std::span<const Run> runs, uint64_t page_bytes, Stream stream);
   Status CopyShort(uint64_t source, Stream stream);
   // The place of the first of these bytes.
-  Status Find(uint64_t address, uint64_t bytes, uint64_t page_bytes, Stream stream, Place& place);
+  Status Find(uint64_t address, uint64_t bytes, uint64_t page_bytes, Place& place);
   // Registers the pages of [from, to) of the file, which lie in one block. False: it was refused.
   Status Register(uint64_t from, uint64_t to, bool& is_registered, uint64_t& on_device);
   Status BlockAddress(uint64_t offset, uint64_t& address);
@@ -93,7 +93,8 @@ class PinnedArena final : public host::PageListener {
   std::condition_variable queued_;       // is_queueing_ is false
   std::map<uint64_t, uint64_t> blocks_;  // offset of a block in the file -> address
   Ranges registered_;
-  std::optional<Stream> stream_;  // has copies that were not waited for
+  std::optional<Stream> stream_;  // has copies that were not waited for, besides those that are being queued
+  uint64_t copies_ = 0;           // calls of Copy that have queued what they were to
   bool is_queueing_ = false;      // copies to places that were found: nothing is unregistered
   bool is_refused_ = false;       // since then nothing was given back
   Counts counts_;

@@ -109,6 +109,7 @@ Status DriverHost::QueryMemory(MemoryInfo& memory) {
 }
 
 bool DriverHost::IsShortOfMappings() {
+  if (guard_->is_forked()) return false;
   std::lock_guard lock(mutex_);
   return 2 * space_.mappings() > info_.mapping_limit || 2 * host::ProcessMappings::in_use() > shared_mapping_limit_;
 }

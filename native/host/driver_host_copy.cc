@@ -160,11 +160,13 @@ std::shared_ptr<HostStream> DriverHost::StreamOf(Stream stream) const {
 }
 
 std::shared_ptr<HostStream> DriverHost::FindStream(Stream stream) {
+  if (guard_->is_forked()) return nullptr;
   std::lock_guard lock(mutex_);
   return StreamOf(stream);
 }
 
 std::vector<std::shared_ptr<HostStream>> DriverHost::AllStreams() {
+  if (guard_->is_forked()) return {};  // their threads are the parent's
   std::lock_guard lock(mutex_);
   std::vector<std::shared_ptr<HostStream>> all;
   for (const auto& [stream, on] : streams_) all.push_back(on);

@@ -45,6 +45,7 @@ Status DriverHost::UnmapLinear(uint64_t address, uint64_t bytes) {
 }
 
 void DriverHost::AddListener(const std::shared_ptr<host::PageListener>& listener) {
+  if (guard_->is_forked()) return;  // no page is released here
   std::lock_guard lock(mutex_);
   std::erase_if(listeners_, [](const auto& known) { return known.expired(); });
   listeners_.push_back(listener);

@@ -130,6 +130,7 @@ Status DriverHost::SetAccess(uint64_t address, uint64_t bytes) {
 }
 
 uint64_t DriverHost::SharedRunBytes(uint64_t address, uint64_t bytes) {
+  if (guard_->is_forked()) return 0;
   std::lock_guard lock(mutex_);
   PageRun run;
   if (!space_.FindRun(address, bytes, run) || !IsMappedAndIdle(run)) return 0;

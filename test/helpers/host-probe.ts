@@ -13,7 +13,7 @@ export function compileHostProbe(): void {
 
 /** The facts that one part of the probe printed. */
 export function hostProbe(
-  what: 'fork' | 'file-size' | 'open-files' | 'huge-pages' | 'memory-room' | 'memory-shares', ...given: readonly string[]
+  what: 'fork' | 'fork-under-lock' | 'file-size' | 'open-files' | 'huge-pages' | 'memory-room' | 'memory-shares', ...given: readonly string[]
 ): Readonly<Record<string, string>> {
   const lines = runProbe('host_probe', [what, ...given]);
   return Object.fromEntries(lines.map((line) => [line.slice(0, line.indexOf(' ')), line.slice(line.indexOf(' ') + 1)]));

@@ -33,6 +33,10 @@ probeTest('every call in a forked child is refused, and closing the driver there
   });
 });
 
+probeTest('a question in a forked child is answered, whatever another thread of the parent had locked', (t) => {
+  t.like(hostProbe('fork-under-lock'), { 'child-under-lock': '0' });
+});
+
 probeTest('a forked child can open a driver of its own', (t) => {
   t.like(hostProbe('fork'), { 'child-own-driver': '42', 'child-process-mappings': '4' });
 });

@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -14,6 +15,7 @@
 #include <memory>
 #include <numeric>
 #include <string>
+#include <thread>
 
 #include "host/driver_host.h"
 #include "host/machine.h"
@@ -106,6 +108,36 @@ void ProbeFork() {
   *byte = 43;
   Fact("parent-byte-written", *byte);
   Fact("parent-call", static_cast<int64_t>(driver->Unmap(address, kPageBytes).code));
+}
+
+// A child in which no thread is left that would let a lock go that the parent's thread had at the fork.
+void ProbeForkUnderLock() {
+  std::unique_ptr<DriverHost> driver = OpenDriver();
+  constexpr uint64_t kPages = 4096;
+  uint64_t address = 0;
+  Need(driver->Reserve(kPages * kPageBytes, kPageBytes, address));
+  for (uint64_t at = 0; at < kPages; ++at) {
+    PageHandle page = 0;
+    Need(driver->CreatePage(kPageBytes, address + at * kPageBytes, page));
+    Need(driver->Map(address + at * kPageBytes, kPageBytes, page));
+  }
+  std::atomic<bool> is_over{false};
+  std::thread locks([&] {
+    while (!is_over) (void)driver->SharedRunBytes(address, kPages * kPageBytes);  // has the lock nearly all the time
+  });
+  int64_t worst = 0;
+  for (int round = 0; round < 8; ++round) {
+    if (worst != 0) break;
+    worst = InChild(fork, [&] {
+      alarm(5);
+      const bool has_stream = driver->FindStream(1) != nullptr;
+      driver->WaitForStreams();
+      return has_stream || driver->IsShortOfMappings() || driver->SharedRunBytes(address, kPageBytes) != 0 ? 1 : 0;
+    });
+  }
+  is_over = true;
+  locks.join();
+  Fact("child-under-lock", worst);
 }
 
 void Report(const char* name, const Status& status) {
@@ -236,6 +268,7 @@ int main(int argc, char** argv) {
   if (std::strcmp(what, "memory-room") == 0) return ProbeMemoryRoom(root), 0;
   if (std::strcmp(what, "memory-shares") == 0) return ProbeMemoryShares(root), 0;
   if (std::strcmp(what, "fork") == 0) return ProbeFork(), 0;
+  if (std::strcmp(what, "fork-under-lock") == 0) return ProbeForkUnderLock(), 0;
   if (std::strcmp(what, "file-size") == 0) return ProbeFileSize(), 0;
   if (std::strcmp(what, "open-files") == 0) return ProbeOpenFiles(), 0;
   if (std::strcmp(what, "huge-pages") == 0) return ProbeHugePages(), 0;
