@@ -17,6 +17,9 @@ namespace vkv {
 
 using RowId = uint32_t;  // small numbers, used again
 
+// Numbers are smaller: there is an entry for each up to the largest.
+constexpr RowId kMostRowIds = 1 << 26;
+
 class KeptRows {
  public:
   explicit KeptRows(PagePool& pool) : pool_(pool) {}

@@ -124,7 +124,7 @@ class KvCache {
   CacheCounters counters() const;
 
   // Maps what every named slot lacks, all or nothing for the whole list. On failure rows, pages and earmarks are as
-  // before.
+  // before. kInvalidArgument where a slot is named twice.
   Status Grow(std::span<const GrowCommand> commands);
   // The mapper's way: one more row for `slot` unless it has `rows` already. `is_done` says nothing is left to do.
   Status GrowAhead(int32_t slot, int32_t rows, bool& is_done);
@@ -139,7 +139,7 @@ class KvCache {
   // Sharing works on groups of rows (Layout::GroupRows; one row in most models). All from the owner's thread.
 
   // Keeps groups of mapped rows under their numbers, whatever the slots do later; again with more rows when a group has
-  // grown, or with fewer. kInternal when they are not mapped.
+  // grown, or with fewer. All of them, or none: kInternal when one is not mapped, or its number is kMostRowIds or more.
   Status Keep(std::span<const KeepCommand> commands);
   // Ends it: pages that no slot maps are free.
   void Drop(std::span<const int32_t> ids);

@@ -8,13 +8,18 @@ namespace vkv {
 
 Status KvCache::Keep(std::span<const KeepCommand> commands) {
   const size_t width = layout().reservations();
+  const auto end_of = [this](const KeepCommand& command) {
+    return command.group * group_rows_ + std::min(command.rows, group_rows_);
+  };
   std::lock_guard lock(mutex_);
   for (const KeepCommand& command : commands) {
-    const Slot& slot = slots_[command.slot];
-    const int32_t from = command.group * group_rows_;
-    const int32_t to = from + std::min(command.rows, group_rows_);
-    if (to <= from || to > slot.rows) return Fail(Code::kInternal, "Keep", command.slot, command.group);
-    kept_.Keep(command.id, std::span(slot.pages).subspan(from * width, (to - from) * width));
+    const int32_t to = end_of(command);
+    if (command.id >= kMostRowIds || to <= command.group * group_rows_ || to > slots_[command.slot].rows)
+      return Fail(Code::kInternal, "Keep", command.slot, command.group);
+  }
+  for (const KeepCommand& command : commands) {
+    const size_t from = command.group * group_rows_ * width;
+    kept_.Keep(command.id, std::span(slots_[command.slot].pages).subspan(from, end_of(command) * width - from));
   }
   return Ok();
 }

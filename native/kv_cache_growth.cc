@@ -33,7 +33,11 @@ Status KvCache::Grow(std::span<const GrowCommand> commands) {
   {
     Lock lock(mutex_);
     for (const GrowCommand& command : commands) {
-      status = Hold(lock, command.slot);
+      // It would wait for itself.
+      if (slots_[command.slot].is_busy && std::ranges::find(runs, command.slot, &RowRun::slot) != runs.end())
+        status = Fail(Code::kInvalidArgument, "Grow", command.slot);
+      else
+        status = Hold(lock, command.slot);
       if (!status.ok()) break;
       const int32_t rows = slots_[command.slot].rows;
       runs.push_back({command.slot, rows, std::max(rows, command.rows), {}});

@@ -15,8 +15,15 @@ std::span<const KeepCommand> CacheArguments::Keeps() {
   for (const KeepCommand& command : commands) {
     if (command.slot < 0 || command.slot >= slots() || command.group < 0 || command.group > groups())
       Refuse(command.slot);
+    if (command.id >= kMostRowIds) Refuse(static_cast<int32_t>(command.id));
   }
   return commands;
+}
+
+std::span<const int32_t> CacheArguments::Ids(std::span<const int32_t> ids) {
+  for (const int32_t id : ids)
+    if (static_cast<RowId>(id) >= kMostRowIds) Refuse(id);
+  return ids;
 }
 
 std::span<const PutCommand> CacheArguments::Puts() {
@@ -30,7 +37,7 @@ std::span<const PutCommand> CacheArguments::Puts() {
 KeptGroups CacheArguments::Groups(size_t at) {
   const auto ids = Entries<int32_t>(at, at + 2);
   const auto from = static_cast<size_t>(Integer(at + 1, 0, static_cast<int64_t>(ids.size())));
-  return {static_cast<int32_t>(from), ids.subspan(from)};
+  return {static_cast<int32_t>(from), Ids(ids.subspan(from))};
 }
 
 CopyCommand CacheArguments::Copy(size_t at, int32_t slot, int32_t group) {

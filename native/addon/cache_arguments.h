@@ -32,14 +32,17 @@ class CacheArguments : public Arguments {
   size_t Reservation(size_t at) {
     return static_cast<size_t>(Integer(at, 0, static_cast<int64_t>(layout_.reservations()) - 1));
   }
-  std::span<const GrowCommand> Grows();                      // (pairs, count)
-  std::span<const KeepCommand> Keeps();                      // (quads, count)
-  std::span<const PutCommand> Puts();                        // (quads, count)
-  KeptGroups Groups(size_t at);                              // (…, ids, from, to)
-  CopyCommand Copy(size_t at, int32_t slot, int32_t group);  // (…, from slot, id, tokens, stream)
-  Stretch Stamped();                                         // (slot, from, tokens, key)
+  std::span<const GrowCommand> Grows();                                     // (pairs, count)
+  std::span<const KeepCommand> Keeps();                                     // (quads, count)
+  std::span<const PutCommand> Puts();                                       // (quads, count)
+  std::span<const int32_t> Drops() { return Ids(Entries<int32_t>(0, 1)); }  // (ids, count)
+  KeptGroups Groups(size_t at);                                             // (…, ids, from, to)
+  CopyCommand Copy(size_t at, int32_t slot, int32_t group);                 // (…, from slot, id, tokens, stream)
+  Stretch Stamped();                                                        // (slot, from, tokens, key)
 
  private:
+  // Checked numbers of kept groups.
+  std::span<const int32_t> Ids(std::span<const int32_t> ids);
   int64_t slots() const { return static_cast<int64_t>(layout_.slots()); }
   int64_t rows() const { return static_cast<int64_t>(layout_.MaxRows()); }
   int64_t groups() const { return rows() / static_cast<int64_t>(layout_.GroupRows()); }

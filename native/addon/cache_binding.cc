@@ -178,7 +178,7 @@ Napi::Value NativeCache::Keep(const Napi::CallbackInfo& info) {
 
 Napi::Value NativeCache::Drop(const Napi::CallbackInfo& info) {
   CacheArguments given(info, "drop", cache_->layout());
-  const auto ids = given.Entries<int32_t>(0, 1);
+  const auto ids = given.Drops();
   return Run(info, given, [&] {
     cache_->Drop(ids);
     return Ok();

@@ -139,6 +139,25 @@ test('an array whose memory was given away fails the call that would write it, a
   bench.device.close();
 });
 
+for (const [name, call] of Object.entries<Call>({
+  'grow of a slot twice': ({ cache }) => { cache.grow(Int32Array.of(0, 1, 1, 1, 0, 2), 3); },
+  'keep of a number below zero': ({ cache }) => { cache.keep(Int32Array.of(0, 0, 12, groupRows, 0, 1, -1, groupRows), 2); },
+  'keep of a number that no cache comes to': ({ cache }) => { cache.keep(Int32Array.of(0, 0, 12, groupRows, 0, 1, 2 ** 26, groupRows), 2); },
+  'keep of rows that are not there': ({ cache }) => { cache.keep(Int32Array.of(0, 0, 12, groupRows, 3, 0, 13, groupRows), 2); },
+  'drop of a number below zero': ({ cache }) => { cache.drop(Int32Array.of(10, -1), 2); },
+  'alias of a number below zero': ({ cache }) => { cache.alias(3, Int32Array.of(10, -1), 0, 2); },
+})) {
+  test(`${name} is refused, and changes nothing`, (t) => {
+    const bench = sharing(t);
+    const before = { counters: bench.cache.counters(), rows: [...bench.rows] };
+    t.throws(() => { call(bench); }, { code: 'KV_INTERNAL' });
+    t.deepEqual({ counters: bench.cache.counters(), rows: [...bench.rows] }, before);
+    bench.grow(0, 2 * groupRows + 1); // no slot is held
+    bench.grow(1, 2 * groupRows + 1);
+    bench.close();
+  });
+}
+
 async function untilIdle({ cache }: NativeCacheBench): Promise<void> {
   do {
     await new Promise(setImmediate);
