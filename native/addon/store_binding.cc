@@ -118,6 +118,7 @@ NativeStore::~NativeStore() {
 
 void NativeStore::StopForTeardown() {
   context_ = nullptr;
+  if (store_) store_->StopCollecting();
   if (faults_) faults_->Clear();  // no held call goes on by itself
   StopStore();
 }

@@ -106,6 +106,7 @@ bool Collector::Empty(Segment& segment, AlignedBuffer& scratch, Collected& colle
 
 bool Collector::CopyPayloads(Segment& segment, AlignedBuffer& scratch, std::vector<RecordCopy>& copies) {
   for (const RecordPlace& place : context_.index.LiveOf(segment)) {
+    if (is_stopping_) return false;
     RecordCopy copy = {place, {}, {}, 0};
     bool is_lost = false;
     if (!context_.index.BeginCopy(place)) continue;  // removed meanwhile

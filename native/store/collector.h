@@ -3,6 +3,7 @@
 #ifndef VKV_STORE_COLLECTOR_H_
 #define VKV_STORE_COLLECTOR_H_
 
+#include <atomic>
 #include <mutex>
 #include <span>
 #include <vector>
@@ -27,6 +28,9 @@ class Collector {
   // Copies and deletes until no file is less than half alive, or there is no room for copies. Where records have no
   // room even so, it goes on with the file of least life, as long as that is at most seven eighths alive.
   Collected Collect(AlignedBuffer& scratch);
+  // A collection, going on or to come, ends at the next record: what it has copied by then is kept, and no file is
+  // given back any more. For the end of the store. Threads: any.
+  void Stop() { is_stopping_ = true; }
 
  private:
   // The one to be emptied now; null where none is worth it.
@@ -41,6 +45,7 @@ class Collector {
   StoreContext& context_;
   SegmentLog& log_;
   RecordWriter& writer_;
+  std::atomic<bool> is_stopping_{false};
   std::mutex mutex_;  // held while one collects
 };
 

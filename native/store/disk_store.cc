@@ -32,8 +32,9 @@ DiskStore::DiskStore(StoreOptions options, Deliver deliver)
 Status DiskStore::Start() { return queue_.Start(context_.options.threads); }
 
 void DiskStore::Stop() {
+  StopCollecting();
+  queue_.Stop();  // first: what it does may start and stop the timer
   timer_.Stop();
-  queue_.Stop();
 }
 
 void DiskStore::SyncByTimer() {

@@ -1,10 +1,12 @@
 // A process, or workers of it, that end in the middle of a store's work: `node untidy-child.js SCENARIO DIRECTORY`.
 
 import { once } from 'node:events';
+import { readdirSync } from 'node:fs';
 import * as path from 'node:path';
 import { isMainThread, parentPort, Worker, workerData } from 'node:worker_threads';
 
 import { DiskStore } from '#internal/store/disk-store.js';
+import { StoreFaults } from '#internal/store/store-faults.js';
 import { keyOf, MiB, options, recordOf } from './store-world.js';
 
 async function busyStore(directory: string): Promise<DiskStore> {
@@ -19,6 +21,18 @@ async function busyStore(directory: string): Promise<DiskStore> {
   void store.gc();
   void store.verify().catch(() => {}); // it may be closed before that ends
   return store;
+}
+
+/** A store whose collection has come to the first of more than a hundred records that it copies out of the first of its files. */
+async function collectingStore(directory: string): Promise<void> {
+  const faults = new StoreFaults();
+  const store = await faults.open(options(directory, { bytes: 64 * MiB, segmentBytes: 4 * MiB, durability: 'none', threads: 1 }));
+  const numbers = Array.from({ length: 500 }, (_, number) => number);
+  for (const number of numbers) await store.put(recordOf(number, 0, [6_000]));
+  await store.remove(numbers.filter((number) => number % 5 > 1).map(keyOf));
+  faults.add({ call: 'write', holds: true });
+  void store.gc();
+  while (faults.held === 0) await new Promise((resolve) => setImmediate(resolve));
 }
 
 const scenarios: Readonly<Record<string, (directory: string) => Promise<void>>> = {
@@ -48,6 +62,17 @@ const scenarios: Readonly<Record<string, (directory: string) => Promise<void>>> 
       await store.close();
     }
   },
+  /** The worker does not wait until everything is copied, so that no file goes. */
+  async collecting(directory) {
+    const worker = new Worker(__filename, { workerData: { collecting: directory } });
+    await once(worker, 'message');
+    const files = (): string[] => readdirSync(directory, { recursive: true, encoding: 'utf8' });
+    const before = files();
+    await worker.terminate();
+    const left = new Set(files());
+    const gone = before.filter((file) => !left.has(file));
+    if (gone.length > 0) throw new Error(`the collection went on to its end: ${gone.join(', ')}`);
+  },
   async collected(directory) {
     for (let turn = 0; turn < 5; turn += 1) {
       await (async () => { await (await DiskStore.open(options(path.join(directory, String(turn))))).put(recordOf(1)); })();
@@ -63,7 +88,8 @@ const scenarios: Readonly<Record<string, (directory: string) => Promise<void>>> 
 
 async function main(): Promise<void> {
   if (isMainThread) return scenarios[process.argv[2]!]!(process.argv[3]!);
-  await busyStore(workerData as string);
+  if (typeof workerData === 'string') await busyStore(workerData);
+  else await collectingStore((workerData as { readonly collecting: string }).collecting);
   parentPort!.postMessage('busy');
 }
 
