@@ -9,7 +9,7 @@ import { Command, Option } from 'commander';
 import { createError } from '../base/errors.js';
 import { formatBytes, formatCount, formatNumber, printable } from '../base/format.js';
 import { KvCache, OnlineScheduler, type DriverChoice, type Dtype } from '../index.js';
-import { BackgroundTokenizer, LlamaEngine, LlamaModel, LlamaTokenizer } from '../llama/index.js';
+import { BackgroundTokenizer, LlamaEngine, LlamaModel, LlamaTokenizer, type CopyReason } from '../llama/index.js';
 import { ModelServer, sessionPolicy } from '../server/index.js';
 import { countFrom, dtypeFlag, pageSizeFlag, sizeFlag } from './flag-values.js';
 
@@ -84,6 +84,14 @@ function checkPackages(): void {
   if (missing.length > 0) throw createError('KV_DEPENDENCY_MISSING', { dependency: missing.join(' '), purpose: 'serving a model' });
 }
 
+const copyReasons: Readonly<Record<CopyReason, string>> = {
+  'written-just-now': 'it was written to just now',
+  'time-ahead': "its time lies ahead of the machine's",
+  'open-for-writing': 'something has it open for writing',
+  'in-memory': 'its file system is in memory, where later changes would not be noticed',
+  'refused': 'the system does not map it',
+};
+
 async function serve(flags: ServeFlags): Promise<void> {
   checkPackages();
   const key = process.env['VKV_API_KEY'];
@@ -107,6 +115,9 @@ async function serve(flags: ServeFlags): Promise<void> {
     for (const signal of ['SIGINT', 'SIGTERM'] as const) process.once(signal, () => { resolve(); }); // a second one ends at once
   });
   const url = await server.listen({ host: flags.host, port: flags.port });
+  for (const { path: file, reason } of model.copiedFiles) {
+    process.stderr.write(`${printable(file)} is copied, not shared with other processes: ${copyReasons[reason]}.\n`);
+  }
   process.stdout.write(`${printable(modelName)} on ${engine.target}: ${formatCount('slot', flags.slots)}, ${formatNumber(maxTokens)} tokens each, ` +
     `${formatBytes(flags.memoryBytes)} for K and V\nListening at ${url}/v1${apiKeys.length === 0 ? ', without an API key' : ''}\nWatch it at ${url}/watch, or with \`vkv top ${url}\`\n`);
   await told;

@@ -29,7 +29,10 @@ export interface NativeMemory {
   close(): void;
 }
 
-/** A regular file of so many bytes, mapped read-only until the object is forgotten; work that reads it has to hold it. */
+/**
+ * A regular file of so many bytes, mapped read-only until the object is forgotten; work that reads it has to hold it. The
+ * constructor throws KV_DRIVER_CALL_FAILED with the errno that native/host/mapped_file.h gives.
+ */
 export interface NativeMappedFile {
   address(): bigint;
   /** Whether all that was read of it is what it held when it was opened. */

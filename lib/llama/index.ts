@@ -8,5 +8,6 @@ export type { LlamaEngineOptions } from './engine-options.js';
 export { givenTo, type GivenRows } from './engine-options.js';
 export { LlamaModel, type LlamaLoadOptions, type LlamaModelOptions } from './model.js';
 export type { LlamaPass } from './pass-reader.js';
+export type { CopiedFile, CopyReason } from './weight-file.js';
 export { LlamaTokenizer, TextPieces } from './tokenizer.js';
 export type { ChatMessage, EncodeOptions } from './tokenizer-arguments.js';

@@ -10,7 +10,7 @@ import type { DenseKernels, DenseKernelsOptions } from '../index.js';
 import type { LlamaConfig } from './config.js';
 import { endedError, receivedError, type SentError } from './model-error.js';
 import { openModelFiles } from './model-files.js';
-import { WeightFile, type SentFile, type WeightPlacement } from './weight-file.js';
+import { WeightFile, type CopiedFile, type SentFile, type WeightPlacement } from './weight-file.js';
 import { mapWeights, quantized, readLlamaWeights, type LlamaWeights } from './weights.js';
 
 /** Where weights are, and whether matrices become int8. */
@@ -19,13 +19,18 @@ export type WeightKind = WeightPlacement | 'int8';
 export class LoadedModel {
   readonly config: LlamaConfig;
   readonly weights: LlamaWeights;
+  /** Files that were to be mapped and are not. */
+  readonly copiedFiles: readonly CopiedFile[];
   /** When nothing more is to be opened by the files' handles. Idempotent. */
   readonly close: () => void;
   readonly #isLoaded = true;
 
-  constructor(config: LlamaConfig, weights: LlamaWeights, close: () => void = () => {}) {
+  constructor(
+    config: LlamaConfig, weights: LlamaWeights, copiedFiles: readonly CopiedFile[], close: () => void = () => {},
+  ) {
     this.config = config;
     this.weights = weights;
+    this.copiedFiles = copiedFiles;
     this.close = close;
   }
 
@@ -41,7 +46,8 @@ export function loadModel(model: string, kind: WeightKind, dense: DenseKernels):
   try {
     const weights = readLlamaWeights(tensors, config, dense, (name, weight) => isInt8 && weight.dtype !== 'int8' ? quantized(name, weight, dense) : weight);
     for (const file of tensors.files) file.check();
-    return new LoadedModel(config, weights, () => tensors.close());
+    const copied = tensors.files.map((file) => file.copied).filter((file) => file !== undefined);
+    return new LoadedModel(config, weights, isInt8 ? [] : copied, () => tensors.close());
   } catch (error) {
     tensors.close();
     throw error;
@@ -60,6 +66,7 @@ export interface SentModel {
   readonly config: LlamaConfig;
   readonly weights: Omit<LlamaWeights, 'files'>;
   readonly files: readonly SentFile[];
+  readonly copiedFiles: readonly CopiedFile[];
 }
 
 /**
@@ -89,8 +96,9 @@ export async function loadOnThread(request: LoadRequest, signal: AbortSignal | u
 }
 
 /** What the worker loaded, with addresses of this thread's own mappings. Throws KV_MODEL_INVALID when a file has changed since. */
-function received({ config, weights, files: sent }: SentModel): LoadedModel {
+function received({ config, weights, files: sent, copiedFiles }: SentModel): LoadedModel {
   const files = sent.map((file) => WeightFile.received(file));
   const address = (data: bigint): bigint => files.map((file, index) => file.addressOf(data, sent[index]!)).find((found) => found !== undefined)!;
-  return new LoadedModel(config, mapWeights({ ...weights, files }, (data) => typeof data === 'bigint' ? address(data) : data));
+  const here = mapWeights({ ...weights, files }, (data) => typeof data === 'bigint' ? address(data) : data);
+  return new LoadedModel(config, here, copiedFiles);
 }

@@ -10,8 +10,9 @@ import { sentError, type SentError } from './model-error.js';
 function load(): SentModel | SentError {
   const { model, kind, options } = workerData as LoadRequest;
   try {
-    const { config, weights: { files, ...weights } } = loadModel(model, kind, new DenseKernels(options));
-    return { config, weights, files: files.map((file) => file.sent()).filter((file) => file !== undefined) };
+    const { config, weights: { files, ...weights }, copiedFiles } = loadModel(model, kind, new DenseKernels(options));
+    const sent = files.map((file) => file.sent()).filter((file) => file !== undefined);
+    return { config, weights, files: sent, copiedFiles };
   } catch (error) {
     return sentError(error);
   }

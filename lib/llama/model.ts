@@ -12,13 +12,14 @@ import type { LlamaConfig } from './config.js';
 import { loadModel, LoadedModel, loadOnThread, type WeightKind } from './load-model.js';
 import { DevicePlace, HostPlace, type LlamaPlace } from './place.js';
 import { RotaryTable } from './rotary-table.js';
+import type { CopiedFile } from './weight-file.js';
 import type { LlamaWeights } from './weights.js';
 
 /** Options of `LlamaModel`: of its arithmetic, wherever, and of its weights. */
 export interface LlamaModelOptions extends Omit<DenseKernelsOptions, 'driver'> {
   /**
    * `mapped`: weights stay in their files, in memory that all processes share; a file that is written to afterwards makes passes fail with
-   * KV_MODEL_INVALID, and never a wrong answer. One that was written within the last second or two is copied. `copied`: they are read into
+   * KV_MODEL_INVALID. One of which a later change might go unnoticed is copied, which `copiedFiles` tells. `copied`: they are read into
    * this process's own memory. `int8`: matrices become integers while loading, 32 with a common scale, for the CPU; answers change a little
    * (docs/kernels.md says how much). Default `mapped`.
    */
@@ -41,6 +42,11 @@ export class LlamaModel implements LlamaPlace {
   readonly config: LlamaConfig;
   /** Its weights on the CPU, as they are in the file; or matrices as int8. */
   readonly weights: LlamaWeights;
+  /**
+   * Files that were to be `mapped` and are copied into this process's own memory, each with the reason
+   * (docs/kernels.md#weights-in-files).
+   */
+  readonly copiedFiles: readonly CopiedFile[];
   /** The arithmetic on the CPU. */
   readonly dense: DenseKernels;
   /** Rotary positions. */
@@ -66,6 +72,7 @@ export class LlamaModel implements LlamaPlace {
     loaded.close();
     this.config = loaded.config;
     this.weights = loaded.weights;
+    this.copiedFiles = loaded.copiedFiles;
     this.rotary = new RotaryTable(this.config);
   }
 

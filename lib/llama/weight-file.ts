@@ -1,10 +1,12 @@
-// WeightFile: a file of a model's weights. Its tensors are the file's own bytes, mapped read-only and shared with other processes, or
-// copies in shared memory of JavaScript's: where copies are asked for, where the system cannot map the file or it was written to
-// just now, and for a tensor whose address its elements do not divide. A thread may map what another has loaded. It converts nothing, and
-// knows no format.
+// WeightFile: a file of a model's weights. Its tensors are the file's own bytes, mapped read-only and shared with other
+// processes, or copies in shared memory of JavaScript's: where copies are asked for, where the file cannot be mapped or a
+// later change of it might go unnoticed, which `copied` tells, and for a tensor whose address its elements do not divide.
+// A thread may map what another has loaded. It converts nothing, and knows no format.
 
 import { closeSync, existsSync, fstatSync, openSync, readSync, statSync } from 'node:fs';
+import { constants } from 'node:os';
 
+import { isKvError } from '../base/errors.js';
 import { native, type NativeMappedFile } from '../device/native.js';
 import { dtypeBytes, type Weight } from '../index.js';
 import type { WeightDtype } from '../kernels/dense/dense-operands.js';
@@ -12,6 +14,25 @@ import { modelError } from './model-error.js';
 
 /** `mapped` where that can be; `copied`: always in memory of this process. */
 export type WeightPlacement = 'mapped' | 'copied';
+
+/**
+ * Why a file is copied that was to be mapped: `written-just-now`, within the last 2 to 3 seconds; `time-ahead`, its time
+ * lies ahead; `open-for-writing`, somewhere on this machine; `in-memory`, its file system is, and does not tell of every
+ * write; `refused`, the system does not map it.
+ */
+export type CopyReason = 'written-just-now' | 'time-ahead' | 'open-for-writing' | 'in-memory' | 'refused';
+
+/** A file of weights that was to be mapped, and is copied into memory of this process. */
+export interface CopiedFile {
+  readonly path: string;
+  readonly reason: CopyReason;
+}
+
+/** What NativeMappedFile refuses a file with, by errno. */
+const reasonByErrno = new Map<number, CopyReason>([
+  [constants.errno.EBUSY, 'written-just-now'], [constants.errno.ERANGE, 'time-ahead'],
+  [constants.errno.ETXTBSY, 'open-for-writing'], [constants.errno.EOPNOTSUPP, 'in-memory'],
+]);
 
 /** Of a read: a thread that is told to end does so behind it. */
 const mostAtOnce = 2 ** 24;
@@ -29,17 +50,25 @@ export interface SentFile {
 export class WeightFile {
   readonly path: string;
   readonly bytes: number;
+  /** Where it was to be mapped and is not. */
+  readonly copied: CopiedFile | undefined;
   #handle: number | undefined;
   readonly #mapping: NativeMappedFile | undefined;
   readonly #address: bigint;
+  /** As it was before it was mapped. */
+  readonly #writtenNs: bigint;
 
   /** Opens a file; the handle becomes its own. Throws what the system says. */
   constructor(path: string, placement: WeightPlacement, handle = openSync(path, 'r')) {
     this.path = path;
     this.#handle = handle;
     try {
-      this.bytes = fstatSync(this.#handle).size;
-      this.#mapping = placement === 'mapped' ? mappingOf(this.#handle, this.bytes) : undefined;
+      const { size, mtimeNs } = fstatSync(this.#handle, { bigint: true });
+      this.bytes = Number(size);
+      this.#writtenNs = mtimeNs;
+      const mapping = placement === 'mapped' ? mappingOf(this.#handle, this.bytes) : undefined;
+      this.#mapping = typeof mapping === 'object' ? mapping : undefined;
+      this.copied = typeof mapping === 'string' ? { path, reason: mapping } : undefined;
     } catch (error) {
       this.close();
       throw error;
@@ -50,7 +79,7 @@ export class WeightFile {
   /** Maps a file that another thread has mapped. Throws KV_MODEL_INVALID when it has changed since, or the system does not map it again. */
   static received({ path, handle, bytes, writtenNs }: SentFile): WeightFile {
     const file = new WeightFile(path, 'mapped', handle);
-    const isSame = file.bytes === bytes && writtenNsOf(handle) === writtenNs;
+    const isSame = file.bytes === bytes && file.#writtenNs === writtenNs;
     file.#handle = undefined; // the other thread closes it
     if (!isSame) throw file.#changed();
     if (file.#mapping === undefined) throw modelError(`${path} cannot be mapped. Load it with \`weights: 'copied'\`.`);
@@ -61,8 +90,8 @@ export class WeightFile {
   /** What another thread maps it by, before it is closed here; undefined where nothing is mapped. */
   sent(): SentFile | undefined {
     if (this.#mapping === undefined) return undefined;
-    const handle = this.#handle!;
-    return { path: this.path, handle, bytes: this.bytes, address: this.#address, writtenNs: writtenNsOf(handle) };
+    const { path, bytes } = this;
+    return { path, handle: this.#handle!, bytes, address: this.#address, writtenNs: this.#writtenNs };
   }
 
   /** Where another thread's address in the same file is here; undefined where it is in another file. */
@@ -130,15 +159,11 @@ function attempt<T>(path: string, work: () => T): T {
   }
 }
 
-function writtenNsOf(handle: number): bigint {
-  return fstatSync(handle, { bigint: true }).mtimeNs;
-}
-
-/** Undefined where the system maps no such file, or it was written to a moment ago. */
-function mappingOf(handle: number, bytes: number): NativeMappedFile | undefined {
+/** The file mapped, or why it is copied. */
+function mappingOf(handle: number, bytes: number): NativeMappedFile | CopyReason {
   try {
     return new (native().NativeMappedFile)(handle, bytes);
-  } catch {
-    return undefined; // it is copied
+  } catch (error) {
+    return isKvError(error, 'KV_DRIVER_CALL_FAILED') ? reasonByErrno.get(error.details.status) ?? 'refused' : 'refused';
   }
 }

@@ -8,6 +8,12 @@
 // What was computed meanwhile is wrong, so a reader asks `IsIntact` behind its last read and before it believes a
 // result.
 //
+// That goes by the time of the last write, so only a file is mapped of which the kernel moves that time with every
+// later change: one that was written to just now has a time that the next write may share, a page that a writer has
+// mapped and written to takes more writes in silence, and file systems in memory do not tell of writes through a
+// mapping at all. A file that may have a writer, which only its owner can ask, is mapped; its owner answers for it. So
+// does who sets times by hand or turns the clock back, and a file server whose clients see each other's writes late.
+//
 // Threads: reading and IsIntact any; opening and closing any, and nothing reads a file that is being closed.
 #ifndef VKV_HOST_MAPPED_FILE_H_
 #define VKV_HOST_MAPPED_FILE_H_
@@ -26,9 +32,10 @@ struct MappedRange;
 
 class MappedFile {
  public:
-  // Maps a regular file of `bytes` bytes, more than 0, through a copy of `descriptor`. Fails with kDriverCallFailed
-  // where the system refuses, the file has another size, or was written to within the last second: a later write could
-  // then leave its time as it is, and would not be noticed.
+  // Maps a regular file of `bytes` bytes, more than 0, through a copy of `descriptor`, which is open for reading only.
+  // Fails with kDriverCallFailed and an errno where the system refuses, and where a later change might not be noticed:
+  // EBUSY, written to within the last 2 to 3 seconds; ERANGE, its time lies ahead; ETXTBSY, open for writing somewhere;
+  // EOPNOTSUPP, on a file system in memory. EINVAL: it has another size.
   static Status Open(int descriptor, uint64_t bytes, std::unique_ptr<MappedFile>& file);
   ~MappedFile();
   MappedFile(const MappedFile&) = delete;
@@ -37,7 +44,7 @@ class MappedFile {
   const uint8_t* data() const { return data_; }
   uint64_t bytes() const { return bytes_; }
   // Whether everything read so far is what the file held when it was opened: no page was gone, and its size and the
-  // time of its last write are the same. A program that sets that time back deceives it.
+  // time of its last write are the same.
   bool IsIntact() const;
 
  private:

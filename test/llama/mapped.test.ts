@@ -3,22 +3,33 @@
 // Slow: it loads models again and again, in processes.
 
 import { spawnSync } from 'node:child_process';
-import { cpSync, mkdtempSync, readFileSync, utimesSync, writeFileSync } from 'node:fs';
+import { closeSync, cpSync, existsSync, mkdtempSync, openSync, readFileSync, statfsSync, utimesSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import * as path from 'node:path';
 
-import test from 'ava';
+import test, { type ExecutionContext } from 'ava';
 
 import { Random } from '#internal/base/random.js';
 import { LlamaModel } from '#internal/llama/model.js';
 import { randomLlama, removeFolder, writeLlama } from '../helpers/made-llama.js';
+import { folderOf } from '../helpers/temporary-folder.js';
 
 const child = path.join(__dirname, 'mapped-child.js');
 const MiB = 2 ** 20;
 const original = writeLlama(randomLlama(new Random(1), {
   layers: 1, hidden: 256, intermediate: 768, queryHeads: 2, kvHeads: 1, headDim: 128, vocabularyTokens: 36_000,
 }, { tie_word_embeddings: true }, 'bfloat16'), 'bfloat16');
-test.after.always(() => removeFolder(original));
+const small = writeLlama(randomLlama(new Random(1), {
+  layers: 1, hidden: 64, intermediate: 64, queryHeads: 2, kvHeads: 1, headDim: 32, vocabularyTokens: 64,
+}, { tie_word_embeddings: true }, 'bfloat16'), 'bfloat16');
+test.after.always(() => {
+  removeFolder(original);
+  removeFolder(small);
+});
+
+function isTmpfs(folder: string): boolean {
+  return existsSync(folder) && statfsSync(folder).type === 0x0102_1994;
+}
 
 interface Result {
   readonly answers: readonly (string | number)[];
@@ -82,6 +93,45 @@ test('a copied file may be cut, a mapped one replaced, and one written just now 
   t.deepEqual(run('cut', 'copied').result.answers, expected);
   t.deepEqual(run('replace', 'mapped').result.answers, expected);
   t.deepEqual(run('cut', 'mapped', false).result.answers, expected);
+});
+
+/** What `LlamaModel.copiedFiles` says of a model in the folder, and of one that a thread has loaded. */
+async function reasonsOf(t: ExecutionContext, folder: string): Promise<readonly string[]> {
+  const [here, loaded] = [new LlamaModel(folder), await LlamaModel.load(folder)];
+  t.deepEqual(loaded.copiedFiles, here.copiedFiles);
+  t.is(typeof here.weights.embedding.data, here.copiedFiles.length === 0 ? 'bigint' : 'object');
+  return here.copiedFiles.map(({ path: file, reason }) => {
+    t.is(file, path.join(folder, 'model.safetensors'));
+    return reason;
+  });
+}
+
+function setAge(folder: string, seconds: number): void {
+  utimesSync(path.join(folder, 'model.safetensors'), new Date(), new Date(Date.now() - 1_000 * seconds));
+}
+
+test('a model tells which files are copied that were to be mapped, and why', async (t) => {
+  const folder = path.join(folderOf(t), 'model');
+  cpSync(small, folder, { recursive: true });
+  setAge(folder, 0);
+  t.deepEqual(await reasonsOf(t, folder), ['written-just-now']);
+  setAge(folder, -3_600);
+  t.deepEqual(await reasonsOf(t, folder), ['time-ahead']);
+  setAge(folder, 4);
+  t.deepEqual(await reasonsOf(t, folder), []);
+  const writer = openSync(path.join(folder, 'model.safetensors'), 'r+'); // which may have mapped it
+  t.deepEqual(await reasonsOf(t, folder), ['open-for-writing']);
+  closeSync(writer);
+  t.deepEqual(await reasonsOf(t, folder), []);
+  t.deepEqual(new LlamaModel(folder, { weights: 'copied' }).copiedFiles, []);
+});
+
+(isTmpfs('/dev/shm') ? test : test.skip)('a model on a file system in memory is copied (needs tmpfs at /dev/shm)', async (t) => {
+  const folder = mkdtempSync('/dev/shm/vkv-mapped-');
+  t.teardown(() => { removeFolder(folder); });
+  cpSync(small, folder, { recursive: true });
+  setAge(folder, 3_600);
+  t.deepEqual(await reasonsOf(t, folder), ['in-memory']);
 });
 
 test('a SIGBUS that is no page of weights still ends the process', (t) => {
