@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <sys/random.h>
 #include <sys/stat.h>
 
@@ -100,8 +101,7 @@ extern "C" __attribute__((visibility("hidden"))) int __wrap__dl_find_object(void
 // For std::random_device.
 extern "C" __attribute__((visibility("hidden"))) uint32_t __wrap_arc4random() {
   uint32_t number = 0;
-  while (getrandom(&number, sizeof(number), 0) != sizeof(number)) {
-  }
+  if (getrandom(&number, sizeof(number), 0) != sizeof(number)) abort();  // as the C library's own does
   return number;
 }
 
