@@ -24,7 +24,9 @@ export type CopyReason = 'written-just-now' | 'time-ahead' | 'open-for-writing' 
 
 /** A file of weights that was to be mapped, and is copied into memory of this process. */
 export interface CopiedFile {
+  /** Where it was opened. */
   readonly path: string;
+  /** Why it is copied. */
   readonly reason: CopyReason;
 }
 
