@@ -6,6 +6,7 @@
 // released and past its fence; no public method leaves half a change behind.
 
 import { checkInteger } from '../base/options.js';
+import { checkStack } from '../base/stack.js';
 import type { Driver } from '../device/driver.js';
 import { cacheNews } from '../device/native.js';
 import type { PagePool, PoolMember } from '../device/page-pool.js';
@@ -89,7 +90,7 @@ export class KvCache {
    */
   acquire(options: AcquireOptions = {}): Sequence {
     const read = readAcquireOptions(options);
-    this.#checkOpen('acquire a slot');
+    this.lifetime.enter('acquire a slot');
     const { leases, idleRows, ahead, memory } = this.#parts;
     const { promptTokens, reserve, tenant, stream } = read;
     const { side } = this.#parts;
@@ -150,7 +151,7 @@ export class KvCache {
    */
   writeSide(batch: Batch, rows: SideRowsByName): void {
     const read = readSideRows('KvCache.writeSide', rows);
-    this.#checkOpen('write side tensors');
+    this.lifetime.enter('write side tensors');
     Batch.check(batch, this.#parts.memory.slots, 'writeSide', true);
     this.#parts.sideRows.writeBatch('KvCache.writeSide', batch, read);
   }
@@ -158,7 +159,7 @@ export class KvCache {
   /** As `writeSide`, for some sequences of a prepared batch. @internal */
   writeSideRows(places: RowPlaces, rows: SideRowsByName): void {
     const read = readSideRows('EngineOutput.side', rows);
-    this.#checkOpen('write side tensors');
+    this.lifetime.enter('write side tensors');
     this.#parts.sideRows.writeBatch('EngineOutput.side', places, read);
   }
 
@@ -171,6 +172,7 @@ export class KvCache {
   commit(batch: Batch, options?: CommitOptions): void {
     const fence = readFence('KvCache.commit', options, this.#parts.memory.fences.given);
     this.#checkOpen('commit a batch');
+    this.#checkStack();
     checkFence('KvCache.commit', fence, this.driver);
     this.#parts.steps.commit(batch, fence);
     this.#hearFences();
@@ -180,7 +182,7 @@ export class KvCache {
   /** The pass failed or was not run: its tokens do not count, their memory stays mapped. `fence` as `commit`'s. Throws as that. */
   discard(batch: Batch, options?: CommitOptions): void {
     const fence = readFence('KvCache.discard', options, this.#parts.memory.fences.given);
-    this.#checkOpen('discard a batch');
+    this.lifetime.enter('discard a batch');
     checkFence('KvCache.discard', fence, this.driver);
     this.#parts.steps.discard(batch, fence);
     this.#hearFences();
@@ -189,7 +191,7 @@ export class KvCache {
   /** The engine's work up to and including its step `step` is over: fences of steps up to it pass. */
   completeStep(step: number): void {
     checkInteger('KvCache.completeStep', 'step', step);
-    this.#checkOpen('complete a step');
+    this.lifetime.enter('complete a step');
     this.#parts.memory.fences.completeStep(step);
     this.#hearFences();
   }
@@ -197,7 +199,7 @@ export class KvCache {
   /** Resolves when a slot is free. Rejects with KV_TIMEOUT, KV_ABORTED, KV_CLOSED or the driver's error; state is as before. */
   async slotFree(options: WaitOptions = {}): Promise<void> {
     await waitUntil('a free slot', readWaitOptions('KvCache.slotFree', options), () => {
-      this.#checkOpen('wait for a slot');
+      this.lifetime.enter('wait for a slot');
       this.#parts.leases.pollRetirement();
       return this.#parts.memory.slots.hasFree();
     }, this.capacityChange(), 'Release sequences, raise `timeoutMs`, or open the cache with more `slots`.');
@@ -216,7 +218,7 @@ export class KvCache {
   /** Resolves when the mapper has nothing left to do. Rejects with KV_TIMEOUT, KV_ABORTED or KV_CLOSED; state is as before. */
   async settled(options: WaitOptions = {}): Promise<void> {
     await waitUntil('the mapper', readWaitOptions('KvCache.settled', options), () => {
-      this.#checkOpen('wait for the mapper');
+      this.lifetime.enter('wait for the mapper');
       this.#parts.leases.synchronize();
       return this.#parts.memory.news[cacheNews.isIdle] === 1;
     }, byAsking, 'Raise `timeoutMs`, or map earlier with `growth: ahead(…)`.');
@@ -224,7 +226,7 @@ export class KvCache {
 
   /** The moment's counts. */
   counts(): CacheCounts {
-    this.#checkOpen('count its slots');
+    this.lifetime.enter('count its slots');
     this.#parts.leases.synchronize();
     return this.#parts.statistics.counts();
   }
@@ -236,7 +238,7 @@ export class KvCache {
 
   /** Memory of the side tensors at this moment. */
   sideCounts(): SideCounts {
-    this.#checkOpen('count its side tensors');
+    this.lifetime.enter('count its side tensors');
     this.#parts.leases.synchronize();
     return this.#parts.side.counts();
   }
@@ -247,7 +249,7 @@ export class KvCache {
    */
   setSideBudget(bytes: number): void {
     checkInteger('KvCache.setSideBudget', 'bytes', bytes, 1);
-    this.#checkOpen('set its side budget');
+    this.lifetime.enter('set its side budget');
     this.#parts.leases.synchronize();
     this.#parts.side.budget.set(bytes);
     this.pool.capacity.raise();
@@ -255,7 +257,7 @@ export class KvCache {
 
   /** Sums since the cache was opened. */
   get metrics(): CacheMetrics {
-    this.#checkOpen('read its metrics');
+    this.lifetime.enter('read its metrics');
     return this.#parts.statistics.metrics();
   }
 
@@ -283,13 +285,13 @@ export class KvCache {
    * test can prove whose bytes are where. The tokens must have memory. Returns the bytes written.
    */
   stamp(sequence: Sequence, fromToken: number, tokens: number, key: number | bigint): number {
-    this.#checkOpen('stamp');
+    this.lifetime.enter('stamp');
     return this.#parts.access.stamp(sequence, fromToken, tokens, key);
   }
 
   /** Counts the tokens of which any tensor differs from what `stamp` wrote under `key`. */
   verifyStamp(sequence: Sequence, fromToken: number, tokens: number, key: number | bigint): number {
-    this.#checkOpen('verify');
+    this.lifetime.enter('verify');
     return this.#parts.access.countWrong(sequence, fromToken, tokens, key);
   }
 
@@ -326,6 +328,11 @@ export class KvCache {
   #hearFences(): void {
     const { leases, memory } = this.#parts;
     if (leases.waiting > 0) memory.late.attempt(() => { leases.pollRetirement(); });
+  }
+
+  /** Before a commit, where it does more than a step of steady decode. */
+  #checkStack(): void {
+    if (this.#parts.leases.waiting > 0 || this.prefixes.hasBlockEvents) checkStack();
   }
 
   #checkOpen(operation: string): void {

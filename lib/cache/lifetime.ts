@@ -2,6 +2,7 @@
 // not while an engine's pass computes on its memory, since the device may write there until that is over.
 
 import { createError } from '../base/errors.js';
+import { checkStack } from '../base/stack.js';
 import type { PolicyGuard } from '../device/policy-guard.js';
 
 export class Lifetime {
@@ -21,6 +22,12 @@ export class Lifetime {
   check(operation: string): void {
     if (this.#state !== 'open') throw createError('KV_CLOSED', { operation, owner: 'KvCache' });
     if (this.#guard.deciding !== undefined) this.#guard.check(operation);
+  }
+
+  /** The same before a call that changes how slots, rows and text belong together. Throws the RangeError of a full stack, too. */
+  enter(operation: string): void {
+    checkStack();
+    this.check(operation);
   }
 
   /** A pass of a scheduler's engine begins. Returns what ends it. */

@@ -1,6 +1,7 @@
 // RowsAhead: asks the mapper for the rows that the growth policy wants ahead of running sequences, so that their next steps find them mapped.
 
 import { createError } from '../base/errors.js';
+import { checkStack } from '../base/stack.js';
 import type { PolicyGuard } from '../device/policy-guard.js';
 import type { Batch } from './batch.js';
 import type { GrowthPolicy } from './memory-policies.js';
@@ -77,7 +78,10 @@ export class RowsAhead {
       const rows = this.#pairs[2 * index + 1]!;
       pages += this.#slots.missingPages(slot, rows) - this.#slots.earmarkedPages(slot, rows); // those are set aside
     }
-    if (pages > 0) this.#memory.late.attempt(() => this.#supply.evictFor(pages));
+    if (pages > 0) this.#memory.late.attempt(() => {
+      checkStack();
+      this.#supply.evictFor(pages);
+    });
     this.#memory.native.request(this.#pairs, count);
   }
 }

@@ -148,7 +148,7 @@ export class Sequence {
     const { lifetime, memory, leases } = this.#owner;
     const slot = this.#check();
     checkInteger('Sequence.truncate', 'tokens', tokens, 0, memory.slots.length[slot]!, 'It can only become shorter.');
-    lifetime.check('truncate a sequence');
+    lifetime.enter('truncate a sequence');
     this.#checkNotComputing(slot, 'truncate');
     if (tokens < (this.#selection?.textTokens ?? 0)) throw createError('KV_SEQUENCE_LOSSY', { operation: `truncate it to ${tokens} tokens` });
     leases.truncate(slot, tokens);
@@ -173,7 +173,7 @@ export class Sequence {
    */
   keepValue(value: unknown): boolean {
     const slot = this.#check();
-    this.#owner.lifetime.check('keep a value');
+    this.#owner.lifetime.enter('keep a value');
     this.#owner.leases.synchronize();
     return this.#owner.tokens.keepValue(slot, value);
   }
@@ -187,7 +187,7 @@ export class Sequence {
    */
   fork(): Sequence {
     const slot = this.#check();
-    this.#owner.lifetime.check('fork a sequence');
+    this.#owner.lifetime.enter('fork a sequence');
     this.#checkNotComputing(slot, 'fork');
     if (this.isLossy) throw createError('KV_SEQUENCE_LOSSY', { operation: 'fork it' });
     return new Sequence(this.#owner, this.#owner.leases.fork(slot));
@@ -210,7 +210,7 @@ export class Sequence {
     const read = readSideRows('Sequence.writeSide', rows);
     const slot = this.#check();
     checkInteger('Sequence.writeSide', 'from', from);
-    this.#owner.lifetime.check('write side tensors');
+    this.#owner.lifetime.enter('write side tensors');
     this.#owner.sideRows.writeTo('Sequence.writeSide', slot, from, read);
   }
 
@@ -223,7 +223,7 @@ export class Sequence {
     const read = names === undefined ? undefined : readArray(names, { owner, option: 'names' }, (name) => name as string); // getters may run
     const slot = this.#check();
     const { sideRows: { tensors: side }, lifetime } = this.#owner;
-    lifetime.check('hand over side tensors');
+    lifetime.enter('hand over side tensors');
     const tensors = side.names.carriedBits(owner, slot, read, 'hand over');
     return new HandOver(side, slot, tensors);
   }
@@ -236,7 +236,7 @@ export class Sequence {
     const fence = readFence('Sequence.release', options, new GivenFence());
     const { lifetime, memory, leases } = this.#owner;
     const slot = this.#check();
-    lifetime.check('release a sequence');
+    lifetime.enter('release a sequence');
     checkFence('Sequence.release', fence, memory.pool.driver);
     leases.release(slot, fence);
     this.#selection?.end();

@@ -3,6 +3,7 @@
 // crosses into the addon.
 
 import { createError } from '../base/errors.js';
+import { checkStack, checkStackOfStep } from '../base/stack.js';
 import { Batch } from './batch.js';
 import type { BatchRows } from './batch-rows.js';
 import { GivenFence } from './fence.js';
@@ -52,6 +53,7 @@ export class Steps {
       if (!numbers.hasRoom(slot, lengthTokens)) lacking += 1;
       if (sharedTail[slot] !== 0) sharing += 1;
     }
+    if (lacking + sharing > 0 || this.#side.all.length > 0) checkStack();
     if (lacking + sharing > 0) this.#rows.flushBesideWithheld();
     batch.setPrepared(true); // from here on it cannot be changed, by a policy either
     try {
@@ -72,6 +74,7 @@ export class Steps {
   /** `given`: what must be over before the memory that the batch used may change hands. */
   commit(batch: Batch, given: GivenFence): void {
     Batch.check(batch, this.#slots, 'commit', true);
+    checkStackOfStep();
     const isFenced = this.#fences.open(given);
     if (this.#ahead.hasRequests) this.#memory.synchronize();
     const { slots, tokens, generations, length } = batch;

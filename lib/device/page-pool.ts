@@ -6,6 +6,7 @@ import { createHmac, randomBytes } from 'node:crypto';
 import { createError } from '../base/errors.js';
 import { formatNumber } from '../base/format.js';
 import { integer, optional, readOptions, type Field } from '../base/options.js';
+import { checkStack } from '../base/stack.js';
 import { ChangeSignal } from './wait.js';
 import { driverField, openDriver, type Driver, type DriverChoice } from './driver.js';
 import { countPages, native, type NativePool, type NativePoolCounts } from './native.js';
@@ -126,6 +127,7 @@ export class PagePool {
    */
   setBudget(memoryBudgetBytes: number): void {
     integer({ min: 1 })(memoryBudgetBytes, { owner: 'PagePool', option: 'memoryBudgetBytes' });
+    checkStack();
     this.#checkOpen('set its budget');
     this.guard.check('set the budget');
     this.driver.checkAlive();

@@ -6,6 +6,7 @@
 import { setImmediate } from 'node:timers/promises';
 
 import { createError } from '../base/errors.js';
+import { checkStack } from '../base/stack.js';
 import type { KvCache } from '../cache/kv-cache.js';
 import { readWaitOptions, waitUntil, type Noticing, type WaitOptions } from '../device/wait.js';
 import { checkInteger, integer, readOptions, withDefault } from '../base/options.js';
@@ -125,6 +126,7 @@ export class OnlineScheduler {
   #submit(owner: string, request: GenerationRequest, answers: number): readonly TokenStream[] {
     const { cache, clock } = this.#options;
     const read = releasedOnce(readRequest(owner, request, this.#options), answers);
+    checkStack();
     this.#checkOpen('submit a request');
     checkFits(read, cache, this.#budgetsBeforePause);
     if (!this.#hasRoom(answers)) {

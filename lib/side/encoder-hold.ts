@@ -3,6 +3,7 @@
 
 import { createError } from '../base/errors.js';
 import { notConstructible } from '../base/options.js';
+import { checkStack } from '../base/stack.js';
 import type { SideDtype } from '../base/dtypes.js';
 import { EncoderItem } from './encoder-item.js';
 
@@ -57,6 +58,7 @@ export class EncoderHold {
   /** Lets go of the rows: no view of them may be used any more. Idempotent; does nothing once the cache is closed. */
   release(): void {
     if (this.#isReleased) return;
+    checkStack();
     this.#isReleased = true;
     this.#owner.release(this.#item);
   }
