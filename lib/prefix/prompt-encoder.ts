@@ -6,7 +6,7 @@ import { createHash } from 'node:crypto';
 import { isAnyArrayBuffer } from 'node:util/types';
 
 import { createError } from '../base/errors.js';
-import { checkInteger } from '../base/options.js';
+import { checkInteger, text } from '../base/options.js';
 import { bytesOf } from '../base/typed-arrays.js';
 
 const owner = 'PromptEncoder';
@@ -24,7 +24,10 @@ export interface PromptItem {
   readonly length: number;
   /** `item`: what an encoder computes from content with this hash. `embedding`: embeddings with this digest. */
   readonly kind: PromptItemKind;
-  /** Hash of its content, long enough that different contents differ in it. Equal hashes of different kinds never meet. */
+  /**
+   * Hash of its content and of what its rows depend on besides (`contentHash`), long enough that different ones differ in it. Equal hashes of
+   * different kinds or lengths never meet.
+   */
   readonly hash: string;
   /**
    * Whether schedulers compute its tokens in one pass, for models in which they attend to each other: a step may be longer for it than
@@ -106,8 +109,9 @@ export class PromptEncoder implements ItemNames {
     return text;
   }
 
-  #numberOfItem({ kind, hash }: PromptItem): number {
-    return this.numberOf(`${kind} ${hash}`);
+  /** Content that covers another number of positions was encoded otherwise: it is another, already at its first. */
+  #numberOfItem({ kind, length, hash }: PromptItem): number {
+    return this.numberOf(`${kind} ${length} ${hash}`);
   }
 
   /** The number of the content with this name; a new one where it has none. */
@@ -184,10 +188,15 @@ function invalid(owner: string, option: string, expected: string, received: unkn
 /**
  * SHA-256 of `content` as 64 hexadecimal digits: a `hash` for `EncoderCache` and for items of prompts, the same in every process. It hides
  * nothing that can be guessed: tenants and salts keep items apart, not their hashes. Throws KV_INVALID_OPTION.
+ *
+ * @param encoding How rows are made of it, where that can differ for equal bytes: the encoder and its revision, the resolution, the grid of
+ *   patches, frames per second. Then the hash is another for each (SHA-512/256 of both). Default: the content alone tells.
  */
-export function contentHash(content: ArrayBufferView | ArrayBuffer): string {
+export function contentHash(content: ArrayBufferView | ArrayBuffer, encoding?: string): string {
   const bytes = readBytes(content);
-  if (bytes !== undefined) return createHash('sha256').update(bytes).digest('hex');
+  if (encoding !== undefined) text(encoding, { owner: 'contentHash', option: 'encoding' });
+  if (bytes !== undefined && encoding === undefined) return createHash('sha256').update(bytes).digest('hex');
+  if (bytes !== undefined) return createHash('sha512-256').update(createHash('sha256').update(bytes).digest()).update(encoding!).digest('hex');
   throw createError('KV_INVALID_OPTION', {
     reason: 'type', owner: 'contentHash', option: 'content', expected: 'a typed array, a DataView or an ArrayBuffer that is not detached',
     received: content,
