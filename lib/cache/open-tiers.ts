@@ -93,7 +93,8 @@ function defaultBlockTokens(tensorTokenBytes: readonly number[]): number {
  * Of the model's name, and of its tensors on this worker: which layers they are of, how many heads each has, and whose share of them; and of the
  * probe heads, which are in every block.
  */
-function namespaceOf({ tiers, modelId, model, importance }: CacheTiersRules, keys: BlockKeys): string {
+function namespaceOf({ tiers, modelId: given, model, importance }: CacheTiersRules, keys: BlockKeys): string {
+  const modelId = given ?? model.identity;
   const { tensor = 1, tensorRank } = model.parallel ?? {};
   const hasShare = tensor > 1 && model.attention !== 'latent'; // every worker has a latent tensor whole
   if (hasShare && tensorRank === undefined && tiers.some(({ isLasting }) => isLasting)) {
@@ -105,7 +106,7 @@ function namespaceOf({ tiers, modelId, model, importance }: CacheTiersRules, key
   if (modelId === undefined && tiers.some(({ isLasting }) => isLasting)) {
     throw createError('KV_INVALID_OPTION', {
       reason: 'type', owner: 'KvCache', option: 'prefixCache.modelId', expected: 'a string', received: undefined,
-      hint: 'Blocks in tiers that outlive the process are found by it: name the weights and their revision.',
+      hint: 'Blocks in tiers that outlive the process are found by it: name the weights and their revision, or open the cache with `LlamaModel.shape()`.',
     });
   }
   const share = hasShare ? [tensor, tensorRank ?? 0] : [];

@@ -39,7 +39,8 @@ export interface PrefixCacheOptions {
   readonly tiers?: readonly Tier[] | undefined;
   /**
    * Names the weights and their revision, for tiers that outlive the process: text of another model is never found, nor of another shape or
-   * worker, which `model` says. Required with such a tier.
+   * worker, which `model` says. It is your word: nothing compares it with the weights, and where these change and it stays, answers are made of
+   * the old ones' K and V. Default: `model.identity`, which `LlamaModel.shape()` gives; one of the two is required with such a tier.
    */
   readonly modelId?: string | undefined;
   /**

@@ -4,7 +4,7 @@
 import { dtypeBytes, dtypes, type Dtype, type TensorSpec } from '../base/dtypes.js';
 import { createError } from '../base/errors.js';
 import { formatCount, formatList } from '../base/format.js';
-import { arrayOf, integer, isOptionsObject, nested, oneOf, optional, readOptions, withDefault, type FieldSpec, type OptionsOf } from '../base/options.js';
+import { arrayOf, integer, isOptionsObject, nested, oneOf, optional, readOptions, string, withDefault, type FieldSpec, type OptionsOf } from '../base/options.js';
 
 /** How one layer differs from the model; omitted numbers are the model's. */
 export interface LayerShape {
@@ -52,6 +52,11 @@ export interface ModelShape {
   readonly latentDim?: number | undefined;
   /** One entry per layer, where layers differ. */
   readonly layerShapes?: readonly LayerShape[] | undefined;
+  /**
+   * Names the weights, for tiers: text of other weights is never found. `LlamaModel.shape()` gives a digest of its. `prefixCache.modelId` goes before
+   * it. Default: nothing is said.
+   */
+  readonly identity?: string | undefined;
   /** Which part of the model this worker has. Default: all of it. */
   readonly parallel?: ParallelShape | undefined;
 }
@@ -73,6 +78,7 @@ const spec = {
   layerShapes: optional(arrayOf(nested({
     kvHeads: optional(size), headDim: optional(size), valueHeadDim: optional(size),
   }))),
+  identity: optional(string),
   parallel: nested({
     tensor: withDefault(size, 1),
     tensorRank: optional(integer()),

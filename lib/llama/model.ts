@@ -14,6 +14,7 @@ import { DevicePlace, HostPlace, type LlamaPlace } from './place.js';
 import { RotaryTable } from './rotary-table.js';
 import type { CopiedFile } from './weight-file.js';
 import type { LlamaWeights } from './weights.js';
+import { digestOf } from './weights-digest.js';
 
 /** Options of `LlamaModel`: of its arithmetic, wherever, and of its weights. */
 export interface LlamaModelOptions extends Omit<DenseKernelsOptions, 'driver'> {
@@ -54,6 +55,7 @@ export class LlamaModel implements LlamaPlace {
   /** 0: the model's own arithmetic computes before a call returns. */
   readonly stream = 0n;
   readonly #options: DenseKernelsOptions;
+  #identity: string | undefined;
   /** On devices, with the engines that use each. */
   readonly #places = new Map<Driver, { readonly place: DevicePlace; users: number }>();
 
@@ -130,10 +132,14 @@ export class LlamaModel implements LlamaPlace {
     held.place.close();
   }
 
-  /** The `model` of a KvCache for it; K and V may be kept in another type than the weights', where a narrow one moves answers (bfloat16 logits by up to 0.08 of 11). */
+  /**
+   * The `model` of a KvCache for it, with the name of its weights for tiers: from another file, K and V of this one are never found. Throws
+   * KV_MODEL_INVALID when a mapped file has changed. K and V may be kept in another type than the weights', where a narrow one moves answers (bfloat16 logits by up to 0.08 of 11).
+   */
   shape(dtype: Dtype = this.weights.dtype): ModelShape {
     dtypeField(dtype, { owner: 'LlamaModel.shape', option: 'dtype' });
     const { layers, kvHeads, headDim } = this.config;
-    return { layers, kvHeads, headDim, dtype };
+    this.#identity ??= digestOf(this.config, this.weights);
+    return { layers, kvHeads, headDim, dtype, identity: this.#identity };
   }
 }
