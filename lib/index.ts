@@ -22,11 +22,11 @@ export type { CacheCounts, CacheMetrics } from './cache/statistics.js';
 export type { AcquireOptions, PromptOptions, Tokens } from './cache/acquire-options.js';
 export type { KvCacheOptions } from './cache/kv-cache-options.js';
 export type { PrefixCacheOptions, PrefixEventsOptions } from './cache/prefix-options.js';
-export type { PrefixClearedEvent, PrefixEvent, PrefixRemovedEvent, PrefixStoredEvent, TierRemovedEvent, TierStoredEvent } from './cache/prefix-events.js';
+export type { PrefixClearedEvent, PrefixDroppedEvent, PrefixDropReason, PrefixEvent, PrefixRemovedEvent, PrefixStoredEvent, TierRemovedEvent, TierStoredEvent } from './cache/prefix-events.js';
 export { prefixBlockKeys, type PrefixBlockKeysOptions } from './cache/prefix-block-keys.js';
 export { contentHash, type PromptItem, type PromptItemKind } from './prefix/prompt-encoder.js';
-export type { PrefixExplanation, PrefixLookup } from './cache/cached-texts.js';
-export { Prefixes, type PrefixLookupOptions, type PrefetchOptions, type PrefixResetOptions, type PromoteOptions } from './cache/prefixes.js';
+export type { PrefixDrop, PrefixExplanation, PrefixLookup } from './cache/cached-texts.js';
+export { Prefixes, type PrefixDropOptions, type PrefixLookupOptions, type PrefetchOptions, type PrefixResetOptions, type PromoteOptions } from './cache/prefixes.js';
 export type { PrefixMetrics } from './cache/prefix-statistics.js';
 export type { CopyStaging } from './cache/block-copies.js';
 export type { CacheTiers } from './cache/cache-tiers.js';
@@ -40,7 +40,7 @@ export type { Durability } from './store/disk-store-options.js';
 export { diskTier, type DiskTierOptions } from './tiers/disk-tier.js';
 export { hostTier, type HostTierOptions } from './tiers/host-tier.js';
 export type {
-  BlockRecord, BorrowedBlock, GetMiss, PutRefusal, Tier, TierContext, TierGet, TierKeeping, TierPut, TierStatistics, TierTokens, TierTokensGet,
+  BlockRecord, BorrowedBlock, GetMiss, PutRefusal, Tier, TierContext, TierGet, TierKeeping, TierPut, TierRemoval, TierStatistics, TierTokens, TierTokensGet,
 } from './tiers/tier.js';
 export type { ImportanceOptions } from './importance/probes.js';
 export type { SelectedText } from './importance/selected-text.js';
@@ -85,6 +85,7 @@ export { NaiveScheduler } from './serving/naive.js';
 export { OfflineScheduler, type OfflineSchedulerOptions } from './serving/offline.js';
 export { OnlineScheduler, type OnlineSchedulerOptions } from './serving/online.js';
 export type { ServingTotals } from './serving/open-requests.js';
+export type { BadLogitsEvent } from './serving/bad-logits.js';
 export { ServingTimes } from './serving/serving-times.js';
 export { TimeHistogram } from './base/time-histogram.js';
 export type { GenerationOutcome } from './serving/outcome.js';

@@ -5,12 +5,13 @@ import { createError } from '../base/errors.js';
 import { number } from '../base/options.js';
 import type { PrefixDomain } from '../prefix/domain.js';
 import type { CachedExtent, SelectedExtent } from '../prefix/eviction/eviction-policy.js';
+import type { TextScope } from '../prefix/text-scope.js';
 import type { LoadClock } from '../tiers/load-clock.js';
 import type { OpenTier } from '../tiers/open-tier.js';
 import type { PlacedBlocks } from '../tiers/placed-blocks.js';
 import { selectedOf } from '../tiers/selected-extent.js';
 import { isOverBeforeSilence } from '../tiers/tier-calls.js';
-import type { TierSet } from '../tiers/tier-set.js';
+import type { DroppedBlocks, TierSet } from '../tiers/tier-set.js';
 import type { ChoiceFollowers } from './choice-followers.js';
 import type { Demotions } from './demotions.js';
 import type { Promotion, PromotionRequest } from './promotion.js';
@@ -175,6 +176,13 @@ export class CacheTiers {
     this.#demotions.clear();
     this.#followers.clear();
     this.#set.clear();
+  }
+
+  /** Drops what the scope says from the tiers, and from what waits to be stored. Resolves when it is gone there. @internal */
+  drop(scope: TextScope): Promise<DroppedBlocks> {
+    this.#demotions.drop(scope);
+    this.#followers.raisedTexts.drop(scope);
+    return this.#set.drop(scope);
   }
 
   /** What each tier has, and what was done since the cache was opened. */

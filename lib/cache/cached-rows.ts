@@ -6,6 +6,7 @@
 
 import type { DroppedRows } from '../prefix/dropped-rows.js';
 import type { PrefixIndex } from '../prefix/prefix-index.js';
+import type { TextScope } from '../prefix/text-scope.js';
 import type { FinishedTexts } from './finished-texts.js';
 import type { LongTails } from './row-numbers.js';
 import type { RowRegistry } from './row-registry.js';
@@ -168,6 +169,15 @@ export class CachedRows {
   /** Drops every cached prefix that no running work uses; returns how many groups the index let go of. Throws as `endDropped`. */
   clear(): number {
     const groups = this.index.clear();
+    this.endDropped();
+    return groups;
+  }
+
+  /** Drops what the scope says, which no path has any more (`SequenceTokens.leave`); returns how many groups. Throws as `endDropped`. */
+  drop(scope: TextScope): number {
+    const before = this.index.dropped.count;
+    this.index.drop(scope);
+    const groups = this.index.dropped.count - before;
     this.endDropped();
     return groups;
   }

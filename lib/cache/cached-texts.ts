@@ -4,6 +4,7 @@ import { createError } from '../base/errors.js';
 import type { PrefixDomain } from '../prefix/domain.js';
 import type { PrefixExplanation as TextExplanation } from '../prefix/prefix-explanation.js';
 import type { PrefixIndex } from '../prefix/prefix-index.js';
+import type { TextScope } from '../prefix/text-scope.js';
 import type { ReadSelection } from '../importance/selection-options.js';
 import type { CoverEnd } from '../side/side-cover.js';
 import type { SideTensors } from '../side/side-tensors.js';
@@ -44,6 +45,18 @@ export interface PrefixLookup {
   readonly stretches: readonly TextPlace[];
 }
 
+/** What `Prefixes.drop` came to. */
+export interface PrefixDrop {
+  /** Rows that the cache let go of on the device. */
+  readonly rows: number;
+  /** Running sequences that are not cached any more. */
+  readonly sequences: number;
+  /** Blocks that tiers were known to have, or were about to get. */
+  readonly tierBlocks: number;
+  /** Tiers that are out of service or whose stores did not take note, by name: what they have of it may be found again. */
+  readonly unreachedTiers: readonly string[];
+}
+
 /** How a text is brought up. */
 export type HowToBring = Pick<PromotionRequest, 'deadlineMs' | 'signal' | 'priority' | 'isHint'> & { readonly selection?: ReadSelection | undefined };
 
@@ -63,6 +76,16 @@ export class CachedTexts {
     this.#cached = cached;
     this.side = side;
     this.tiers = tiers;
+  }
+
+  /** Tokens that fill a row that can be shared; 0: a token has more than a row. */
+  get tokensPerRow(): number {
+    return this.#memory.groups.tokensIn(1);
+  }
+
+  /** A failure that no call can throw. */
+  report(error: unknown): void {
+    this.#memory.late.report(error);
   }
 
   /** Of the texts on the device. */
@@ -120,6 +143,37 @@ export class CachedTexts {
     if (!this.#cached.isForgetting) return false;
     this.#leases.synchronize();
     return this.#cached.isForgetting;
+  }
+
+  /** Nothing that running sequences compute from here on is cached; what they have computed stays. Transfers go on. Throws what the driver throws. */
+  stopStoring(): void {
+    const { slots } = this.#memory;
+    this.#leases.synchronize();
+    this.#cached.flushCommits();
+    for (let slot = 0; slot < slots.count; slot += 1) if (!slots.isTransfer(slot)) this.#cached.tokens.stopStoring(slot);
+  }
+
+  /**
+   * Drops what the scope says, here and in tiers; sequences of such text keep what they use and are not cached any more. From the call on nothing
+   * of it is found; resolves when it is gone. Rejects with what the driver throws, once all else is done.
+   */
+  async drop(scope: TextScope): Promise<PrefixDrop> {
+    const { tokens } = this.#cached;
+    this.#leases.synchronize();
+    this.#cached.flushCommits();
+    if (tokens.slotsIn(scope).some((slot) => this.#memory.slots.isTransfer(slot))) this.tiers?.interrupt();
+    const slots = tokens.slotsIn(scope);
+    const sequences = slots.filter((slot) => this.#memory.slots.state[slot] === slotStates.active).length;
+    for (const slot of slots) tokens.leave(slot);
+    const below = this.tiers?.drop(scope); // before the driver may refuse something
+    try {
+      const rows = this.#cached.drop(scope) * this.#memory.layout.groupRows;
+      tokens.endDropped();
+      const { blocks = 0, unreachedTiers = [] } = await below ?? {};
+      return { rows, sequences, tierBlocks: blocks, unreachedTiers };
+    } finally {
+      await below;
+    }
   }
 
   /** Drops all; returns how many rows it let go of. `preempt`: releases sequences that use some. Throws KV_PREFIX_IN_USE. */

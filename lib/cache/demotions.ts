@@ -5,6 +5,7 @@ import type { StoredBlock } from '../tiers/stored-texts.js';
 import type { OpenTier } from '../tiers/open-tier.js';
 import type { TierSet } from '../tiers/tier-set.js';
 import type { PrefixIndex } from '../prefix/prefix-index.js';
+import type { TextScope } from '../prefix/text-scope.js';
 import type { FinishedText, FinishedTexts } from './finished-texts.js';
 import type { SlotMemory } from './slot-memory.js';
 import type { Transfer, Transfers } from './transfers.js';
@@ -64,6 +65,12 @@ export class Demotions {
     this.#finished.clear();
   }
 
+  /** Forgets what waits of text that is dropped. What of it is being stored is seen to by its blocks. */
+  drop(scope: TextScope): void {
+    this.#postponed = this.#postponed.filter(({ domain, text }) => !scope.covers(domain, text));
+    this.#finished.drop(scope);
+  }
+
   /** Stores nothing any more. */
   stop(): void {
     this.#isOver = true;
@@ -111,6 +118,7 @@ export class Demotions {
       try {
         for (const { block, wanting } of wanted) {
           if (this.#isOver || this.#tiers.clears !== clears) return false;
+          if (block.isDropped) return true;
           if (this.#isInMemory(block)) {
             await this.#tiers.spread(block, wanting);
             continue;

@@ -5,6 +5,7 @@
 import type { PrefixDomain } from '../prefix/domain.js';
 import type { ReleasedRequest } from '../prefix/eviction/eviction-policy.js';
 import type { PrefixIndex } from '../prefix/prefix-index.js';
+import type { TextScope } from '../prefix/text-scope.js';
 import type { KnownTokens } from './sequence-tokens.js';
 
 /** What a sequence has left in the cache. */
@@ -57,6 +58,14 @@ export class FinishedTexts {
     const [dropped] = this.#waiting.splice(Math.max(0, least), 1);
     this.#tokens -= dropped!.text.length;
     this.dropped += 1;
+  }
+
+  /** Forgets those that are dropped. */
+  drop(scope: TextScope): void {
+    const kept = this.#waiting.filter(({ domain, text }) => !scope.covers(domain, text));
+    this.clear();
+    this.#waiting.push(...kept);
+    this.#tokens = kept.reduce((sum, { text }) => sum + text.length, 0);
   }
 
   /** Forgets all of them. */

@@ -144,9 +144,10 @@ function openParts(read: ReadKvCacheOptions, cache: object, { native, pool, layo
   }
   return {
     memory, cached, tokens, supply, idleRows, side, sideRows: new SideRows(side, pool.driver), closeSide, leases, steps, ahead, lifetime, ownsPool,
-    prefixes: new Prefixes(
-      new Prompts(lifetime, encoder, layout.tensors), new CachedTexts(memory, leases, cached, side, tiers), statistics, events, options !== 'off',
-    ),
+    prefixes: new Prefixes({
+      prompts: new Prompts(lifetime, encoder, layout.tensors), texts: new CachedTexts(memory, leases, cached, side, tiers), statistics, events,
+      isOn: options !== 'off', cache,
+    }),
     tiers,
     statistics: new CacheStatistics(memory, supply, leases, cached, side, ownsPool),
     access: new SlotAccess(memory, sharing),

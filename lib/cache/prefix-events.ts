@@ -10,6 +10,7 @@ import diagnostics = require('node:diagnostics_channel');
 import { formatBlockKey } from '../prefix/router/block-keys.js';
 import type { DropReason } from '../prefix/dropped-rows.js';
 import type { PrefixIndex } from '../prefix/prefix-index.js';
+import type { PrefixDrop } from './cached-texts.js';
 import type { PlacedBlocks, PlacedRun } from '../tiers/placed-blocks.js';
 import { StoredBlocks, type RemovedBlocks, type StoredBlocksOptions, type StoredRun } from '../prefix/router/stored-blocks.js';
 
@@ -74,6 +75,17 @@ export interface TierRemovedEvent extends PrefixEvent {
   readonly blockKeys: readonly string[];
 }
 
+/** `asked`: `Prefixes.drop` was called · `not-numbers`: a scheduler's engine gave logits that were no numbers, and the text has to do with it. */
+export type PrefixDropReason = 'asked' | 'not-numbers';
+
+/** On `virtual-kv:prefix-dropped`, with `prefixCache.events` and without: text was dropped, here and in tiers. */
+export interface PrefixDroppedEvent extends PrefixDrop {
+  /** The `KvCache` that publishes. */
+  readonly cache: object;
+  /** Why. */
+  readonly reason: PrefixDropReason;
+}
+
 /** On `virtual-kv:prefix-cleared`: the cache has no block any more, on the device and in tiers. `republished`: all it has follows. */
 export interface PrefixClearedEvent extends PrefixEvent {
   /** Why: `Prefixes.reset`, the cache was closed, or `publishAll` was called. */
@@ -84,7 +96,13 @@ const storedChannel = diagnostics.channel('virtual-kv:prefix-stored');
 const removedChannel = diagnostics.channel('virtual-kv:prefix-removed');
 const tierStoredChannel = diagnostics.channel('virtual-kv:tier-stored');
 const tierRemovedChannel = diagnostics.channel('virtual-kv:tier-removed');
+const droppedChannel = diagnostics.channel('virtual-kv:prefix-dropped');
 const clearedChannel = diagnostics.channel('virtual-kv:prefix-cleared');
+
+/** Text was dropped. */
+export function publishDropped(event: PrefixDroppedEvent): void {
+  droppedChannel.publish(event);
+}
 
 /** Which blocks are told, and how. */
 export interface PrefixEventsRules extends Omit<StoredBlocksOptions, 'onChange'> {

@@ -2,6 +2,7 @@
 
 import { dropReasons, type DroppedRows, type DropReason } from '../prefix/dropped-rows.js';
 import type { CachedBy } from './admission-request.js';
+import type { PrefixDropReason } from './prefix-events.js';
 
 /** What the prefix cache was worth, in tokens, since the cache was opened. */
 export interface PrefixMetrics {
@@ -21,6 +22,10 @@ export interface PrefixMetrics {
   readonly hitRate: number;
   /** The same over the last requests (`recentRequests`). */
   readonly recentHitRate: number;
+  /** Times that text was dropped: by `drop`, and for a scheduler whose engine's logits were not numbers. */
+  readonly drops: number;
+  /** Of these, those for such logits. */
+  readonly distrusts: number;
   /** Rows that the cache let go of, by reason. */
   readonly droppedRows: Readonly<Record<DropReason, number>>;
 }
@@ -36,6 +41,8 @@ export class PrefixStatistics {
   #adoptedTokens = 0;
   #aliasedTokens = 0;
   #copiedTokens = 0;
+  #drops = 0;
+  #distrusts = 0;
   readonly #droppedRows: Record<DropReason, number>;
   readonly #rowsPerGroup: number;
 
@@ -60,6 +67,12 @@ export class PrefixStatistics {
     this.#copiedTokens += copiedTokens;
   }
 
+  /** Text was dropped, as it was asked for or not trusted. */
+  drop(reason: PrefixDropReason): void {
+    this.#drops += 1;
+    if (reason === 'not-numbers') this.#distrusts += 1;
+  }
+
   dropped(dropped: DroppedRows): void {
     for (let index = 0; index < dropped.count; index += 1) this.#droppedRows[dropped.reason(index)] += this.#rowsPerGroup;
   }
@@ -71,7 +84,7 @@ export class PrefixStatistics {
       aliasedTokens: this.#aliasedTokens, copiedTokens: this.#copiedTokens,
       hitRate: share(cachedTokens, this.#promptTokens),
       recentHitRate: share(this.#recentCachedTokens, this.#recentPromptTokens),
-      droppedRows: { ...this.#droppedRows },
+      drops: this.#drops, distrusts: this.#distrusts, droppedRows: { ...this.#droppedRows },
     };
   }
 }

@@ -2,19 +2,21 @@
 // and the namespace that a change of weights changes. `KvCache.acquire` uses it by itself; nothing here needs to be called.
 
 import { createError } from '../base/errors.js';
-import { abortSignal, arrayOf, boolean, integer, notConstructible, optional, readOptions, string, withDefault, type FieldSpec } from '../base/options.js';
+import { abortSignal, arrayOf, boolean, instanceOf, integer, notConstructible, optional, readOptions, string, text, withDefault, type FieldSpec } from '../base/options.js';
 import type { PrefixDomain } from '../prefix/domain.js';
 import type { PrefixIndex } from '../prefix/prefix-index.js';
+import { TextScope, type DroppedText } from '../prefix/text-scope.js';
+import { EncoderCache } from '../side/encoder-cache.js';
 import { selectionField, type SelectionOptions } from '../importance/selection-options.js';
-import type { PromptOptions, ReadAcquireOptions } from './acquire-options.js';
+import { readPromptOptions, type PromptOptions, type ReadAcquireOptions, type Tokens } from './acquire-options.js';
 import type { Admitted, Prompt } from './admission-request.js';
 import type { CacheTiers } from './cache-tiers.js';
-import type { CachedTexts, PrefixExplanation, PrefixLookup } from './cached-texts.js';
+import type { CachedTexts, PrefixDrop, PrefixExplanation, PrefixLookup } from './cached-texts.js';
 import { blockTokensField } from './prefix-block-keys.js';
-import type { PrefixEvents } from './prefix-events.js';
+import { publishDropped, type PrefixDropReason, type PrefixEvents } from './prefix-events.js';
 import type { PrefixMetrics, PrefixStatistics } from './prefix-statistics.js';
 import type { Promotion } from './promotion.js';
-import { Prompts } from './prompts.js';
+import { Prompts, type KnownPrompt } from './prompts.js';
 
 /** A prompt, and what its sequence would carry. */
 export interface PrefixLookupOptions extends PromptOptions {
@@ -45,11 +47,26 @@ export interface PrefetchOptions extends PromptOptions {
   readonly signal?: AbortSignal | undefined;
 }
 
+/** Which text is to go: of a prompt, or of all domains that have the given parts. */
+export interface PrefixDropOptions extends PromptOptions {
+  /**
+   * All text that begins with these tokens goes, and what of them no other text goes on from; within one domain. At least one token. Default: all text of
+   * all domains that have the tenant, salt, adapter and namespace that are given, of which there must be one.
+   */
+  readonly tokens?: Tokens | undefined;
+  /** With `tokens` default the present one. */
+  readonly namespace?: string | undefined;
+  /** Encoder caches that drop the items of these domains; with `tokens` those with the hashes of `items`. Default: none. */
+  readonly encoders?: readonly EncoderCache[] | undefined;
+}
+
 /** Options of `Prefixes.reset`. */
 export interface PrefixResetOptions {
   /** Release sequences that use cached rows, whatever they are doing. Default false: refuse while there are any. */
   readonly preempt?: boolean | undefined;
 }
+
+const dropSpec = { namespace: optional(text), encoders: optional(arrayOf(instanceOf(EncoderCache))) };
 
 const hintSpec = { priority: withDefault(integer({ max: 255 }), 0), signal: optional(abortSignal) };
 const promoteSpec = { deadlineMs: optional(integer()), selection: selectionField, ...hintSpec };
@@ -59,6 +76,17 @@ function joined<P extends PromptOptions, S extends FieldSpec>(owner: string, pro
   if (beside === undefined) return prompt;
   readOptions(owner, beside, spec);
   return { ...prompt, ...beside };
+}
+
+/** What `Prefixes` are made of. @internal */
+export interface PrefixesParts {
+  readonly prompts: Prompts;
+  readonly texts: CachedTexts;
+  readonly statistics: PrefixStatistics;
+  /** Undefined unless routers are told. */
+  readonly events: PrefixEvents | undefined;
+  readonly isOn: boolean;
+  readonly cache: object;
 }
 
 /** The prefix cache of a `KvCache`: what is cached of a prompt, why not more, hit rates, reset. */
@@ -71,14 +99,17 @@ export class Prefixes {
   readonly #texts: CachedTexts;
   readonly #statistics: PrefixStatistics;
   readonly #events: PrefixEvents | undefined;
+  /** Whose it is, for events. */
+  readonly #cache: object;
 
-  /** @internal Use `cache.prefixes`. @param events Undefined unless routers are told. */
-  constructor(prompts: Prompts, texts: CachedTexts, statistics: PrefixStatistics, events: PrefixEvents | undefined, isOn: boolean) {
+  /** @internal Use `cache.prefixes`. */
+  constructor({ prompts, texts, statistics, events, isOn, cache }: PrefixesParts) {
     if (!Prompts.isInstance(prompts)) throw notConstructible('Prefixes', 'cache.prefixes');
     this.#prompts = prompts;
     this.#texts = texts;
     this.#statistics = statistics;
     this.#events = events;
+    this.#cache = cache;
     this.isOn = isOn;
     this.hasBlockEvents = events !== undefined;
   }
@@ -144,12 +175,61 @@ export class Prefixes {
     return this.#statistics.metrics();
   }
 
+  /**
+   * Drops text: on the device with its kept values and side tensors, in every tier, and what is on its way between them or waits to be stored.
+   * Sequences that are computing such text keep what they use, and nothing of them is cached from here on. From the call on `acquire`,
+   * `lookup` and `promote` find nothing of it; once it resolves, no tier has it, but those that are named in `unreachedTiers`, and those
+   * that others share have what this cache has not heard of (docs/prefix-caching.md). What is computed anew after the call is cached as ever.
+   *
+   * Rejects with KV_UNKNOWN_OPTION, KV_INVALID_OPTION, KV_CLOSED, and with what the driver throws, when all else is done.
+   */
+  async drop(options: PrefixDropOptions): Promise<PrefixDrop> {
+    const given = readPromptOptions('Prefixes.drop', options, dropSpec);
+    this.#prompts.checkOpen('drop text');
+    const scope = this.#prompts.scopeOf('Prefixes.drop', given);
+    const hashes = scope.text === undefined ? undefined : given.items.map(({ hash }) => hash);
+    const { tenant, salt, adapter, namespace, encoders = [] } = given;
+    for (const encoder of encoders) encoder.drop({ tenant, salt, adapter, namespace }, hashes);
+    return this.#drop(scope, 'asked');
+  }
+
+  /**
+   * Logits of a request were not numbers: drops what it has computed, which is what is behind the first `foundTokens` tokens of its text, in the
+   * background. @internal
+   */
+  dropComputed(prompt: KnownPrompt, foundTokens: number): void {
+    const { domain, text } = this.#prompts.textOf(prompt);
+    this.#distrust({ domain, text, from: foundTokens, through: foundTokens + 1 });
+  }
+
+  /** Computed without what it had found, they are numbers: drops that, and what has a row in common with it, in the background. @internal */
+  dropFound(prompt: KnownPrompt, foundTokens: number): void {
+    const { domain, text } = this.#prompts.textOf(prompt);
+    const found = text.subarray(0, foundTokens);
+    this.#distrust({ domain, text: found, from: 0, through: Math.min(foundTokens, Math.max(1, this.#texts.tokensPerRow)) });
+  }
+
+  #distrust(text: DroppedText): void {
+    if (!this.isOn || text.through > text.text.length) return; // nothing is cached, or nothing was computed
+    this.#drop(TextScope.ofText(text), 'not-numbers').catch((error: unknown) => { this.#texts.report(error); });
+  }
+
+  async #drop(scope: TextScope, reason: PrefixDropReason): Promise<PrefixDrop> {
+    this.#statistics.drop(reason);
+    const dropped = await this.#texts.drop(scope);
+    publishDropped({ cache: this.#cache, reason, ...dropped });
+    return dropped;
+  }
+
   /** What `setNamespace` set last; empty at first. */
   get namespace(): string {
     return this.#prompts.namespace;
   }
 
-  /** From here on requests find only what is stored from here on: for new weights. What is cached ages out, or `reset` drops it. */
+  /**
+   * From here on requests find only what is stored from here on: for new weights. Nothing that running sequences compute from here on is cached.
+   * What is cached ages out, or `drop` and `reset` drop it.
+   */
   setNamespace(namespace: string): void {
     if (typeof namespace !== 'string') {
       throw createError('KV_INVALID_OPTION', {
@@ -157,6 +237,8 @@ export class Prefixes {
       });
     }
     this.#prompts.checkOpen('set its namespace');
+    if (namespace === this.#prompts.namespace) return;
+    this.#texts.stopStoring(); // what they compute may be of either
     this.#prompts.namespace = namespace;
     this.#texts.tiers?.setNamespace(namespace);
   }

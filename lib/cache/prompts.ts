@@ -6,6 +6,7 @@ import type { FieldSpec, OptionsOf } from '../base/options.js';
 import type { TensorSpec } from '../base/dtypes.js';
 import { prefixDomain, type PrefixDomain } from '../prefix/domain.js';
 import type { PromptEncoder, PromptItem } from '../prefix/prompt-encoder.js';
+import { TextScope } from '../prefix/text-scope.js';
 import { BlockKeys } from '../tiers/block-keys.js';
 import { readPromptOptions, type PromptOptions, type ReadAcquireOptions } from './acquire-options.js';
 import type { Prompt } from './admission-request.js';
@@ -16,6 +17,19 @@ export interface ReadPrompt<S extends FieldSpec> {
   readonly text: Int32Array;
   readonly domain: PrefixDomain;
   readonly given: OptionsOf<S>;
+}
+
+/** A prompt that was read, and its domain. */
+export interface KnownPrompt extends Pick<PromptOptions, 'tenant' | 'salt' | 'adapter'> {
+  readonly tokens: Int32Array;
+  readonly items: readonly PromptItem[];
+  readonly namespace: string;
+}
+
+/** What a drop was given. */
+export interface GivenScope extends Omit<KnownPrompt, 'tokens' | 'namespace'> {
+  readonly tokens: Int32Array | undefined;
+  readonly namespace: string | undefined;
 }
 
 export class Prompts {
@@ -37,9 +51,9 @@ export class Prompts {
     return typeof value === 'object' && value !== null && #encoder in value;
   }
 
-  /** Throws KV_CLOSED once the cache is closed, and KV_POLICY_REENTERED in a policy of its own. */
+  /** Throws KV_CLOSED once the cache is closed, KV_POLICY_REENTERED in a policy of its own, and the RangeError of a full stack. */
   checkOpen(operation: string): void {
-    this.#lifetime.check(operation);
+    this.#lifetime.enter(operation);
   }
 
   /** Reads a prompt and the options `more`. Throws KV_INVALID_OPTION, KV_UNKNOWN_OPTION and as `checkOpen`. */
@@ -53,6 +67,26 @@ export class Prompts {
       });
     }
     return { text: this.#textOf(tokens, items), domain: this.#domainOf(tenant, salt, adapter), given };
+  }
+
+  /** Which text is to be dropped: of a prompt, or of all domains that have the given parts. Throws KV_INVALID_OPTION where neither is given. */
+  scopeOf(owner: string, { tokens, items, tenant, salt, adapter, namespace }: GivenScope): TextScope {
+    if (tokens !== undefined && tokens.length > 0) {
+      const domain = prefixDomain({ namespace: namespace ?? this.namespace, tenant, salt, adapter });
+      return TextScope.ofText({ domain, text: this.#textOf(tokens, items), from: 0, through: tokens.length });
+    }
+    if (tokens !== undefined || [tenant, salt, adapter, namespace].every((part) => part === undefined)) {
+      throw createError('KV_INVALID_OPTION', {
+        reason: 'range', owner, option: 'tokens', expected: 'one token or more, or a tenant, a salt, an adapter or a namespace without `tokens`', received: tokens,
+        hint: '`reset` drops everything.',
+      });
+    }
+    return TextScope.ofDomains({ namespace, tenant, salt, adapter });
+  }
+
+  /** The text of a prompt that a scheduler has read, in a domain of this namespace. */
+  textOf({ tokens, items, tenant, salt, adapter, namespace }: KnownPrompt): Pick<Prompt, 'domain' | 'text'> {
+    return { domain: prefixDomain({ namespace, tenant, salt, adapter }), text: this.#textOf(tokens, items) };
   }
 
   /** That of a request, if its prefix can be cached. */

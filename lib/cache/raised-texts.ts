@@ -4,6 +4,7 @@
 
 import { RecentMap } from '../base/recent-map.js';
 import type { PrefixDomain } from '../prefix/domain.js';
+import type { TextScope } from '../prefix/text-scope.js';
 import type { ImportanceMeans } from '../tiers/importance-means.js';
 import type { StoredBlock } from '../tiers/stored-texts.js';
 import type { CachedRows } from './cached-rows.js';
@@ -65,6 +66,11 @@ export class RaisedTexts {
   clear(): void {
     this.#waiting.clear();
     this.#inVain.clear();
+  }
+
+  /** Forgets those that are dropped. */
+  drop(scope: TextScope): void {
+    for (const [key, { domain, text }] of this.#waiting) if (scope.covers(domain, text)) this.#waiting.delete(key);
   }
 
   /** Begins none any more, and ends the one under way. Resolves when that is over; undefined: none is. */

@@ -4,6 +4,7 @@
 
 import type { PrefixIndex } from '../prefix/prefix-index.js';
 import type { PrefixPath } from '../prefix/prefix-path.js';
+import type { TextScope } from '../prefix/text-scope.js';
 import type { SideTensors } from '../side/side-tensors.js';
 import type { RowRegistry } from './row-registry.js';
 import type { SlotMemory } from './slot-memory.js';
@@ -59,6 +60,29 @@ export class SequenceTokens {
     this.#bySlot[slot] = undefined;
     this.#index.release(path);
     return length;
+  }
+
+  /** Nothing that the sequence computes from here on is cached; what it has committed stays. `flush` first. */
+  stopStoring(slot: number): void {
+    const path = this.pathOf(slot);
+    if (path !== undefined) this.#index.stopStoring(path);
+  }
+
+  /** The sequence's text is about to be dropped: it keeps its rows, and says nothing of them any more. */
+  leave(slot: number): void {
+    const path = this.pathOf(slot);
+    if (path === undefined) return;
+    this.#bySlot[slot] = undefined;
+    this.#index.leave(path);
+  }
+
+  /** Slots whose sequences, running or released, have text that is dropped, computed or to come. */
+  slotsIn(scope: TextScope): number[] {
+    const slots: number[] = [];
+    for (const [slot, known] of this.#bySlot.entries()) {
+      if (known !== undefined && scope.covers(this.#index.domainOf(known.path), known.buffer, known.count)) slots.push(slot);
+    }
+    return slots;
   }
 
   /**

@@ -129,11 +129,7 @@ export class CachePool {
       lastUse[above] = this.#releases;
       level[above] = Math.max(level[above]!, pathLevel);
     }
-    const { canWithhold } = this.#options.policy;
-    for (let above = node; above >= 0; above = parent[above]!) {
-      this.unpin(above, 1);
-      if (canWithhold && parent[above]! >= 0) this.withheld.note(above);
-    }
+    this.#unpinPath(node);
     if (!isTransfer) {
       const request = this.#request;
       request.promptTokens = promptTokens;
@@ -143,6 +139,12 @@ export class CachePool {
     }
     this.#tidy(node);
     this.keepWithinBounds(owner);
+  }
+
+  /** A path that ended in the node is over, and what it had is about to be dropped: that is no use of it, and nothing makes way for it. */
+  leave(node: number): void {
+    this.#unpinPath(node);
+    this.#tidy(node);
   }
 
   /** `upper` was cut off the front of `lower`; both are in the pool. */
@@ -197,7 +199,7 @@ export class CachePool {
   }
 
   /** Drops all text below a root that no sequence uses. */
-  clear(root: number): void {
+  clear(root: number, reason = cleared): void {
     const { firstChild, nextSibling, pins } = this.#nodes;
     const below = [root];
     for (let index = 0; index < below.length; index += 1) {
@@ -205,7 +207,7 @@ export class CachePool {
     }
     for (let index = below.length - 1; index > 0; index -= 1) { // children before their parents
       const node = below[index]!;
-      if (pins[node] === 0 && this.#nodes.isUsedLeaf(node)) this.cut(node, 0, cleared);
+      if (pins[node] === 0 && this.#nodes.isUsedLeaf(node)) this.cut(node, 0, reason);
     }
   }
 
@@ -280,6 +282,15 @@ export class CachePool {
     tree.join(lower);
     for (const listener of listeners) listener.joined?.(upper, lower);
     return true;
+  }
+
+  #unpinPath(node: number): void {
+    const { parent } = this.#nodes;
+    const { canWithhold } = this.#options.policy;
+    for (let above = node; above >= 0; above = parent[above]!) {
+      this.unpin(above, 1);
+      if (canWithhold && parent[above]! >= 0) this.withheld.note(above);
+    }
   }
 
   /** Once no path ends in `node` any more: cuts off what lies in no row, joins what is one text again. */

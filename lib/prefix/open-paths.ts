@@ -42,11 +42,26 @@ export class OpenPaths {
 
   /** Closes the path. Its text stays cached as the pool's bounds allow. */
   close(path: PrefixPath): void {
-    this.#withdraw(path);
-    this.#detach(path);
-    this.count -= 1;
-    path.isOpen = false;
+    this.#end(path);
     this.#pool.release(path);
+  }
+
+  /** Closes the path: its text is about to be dropped. */
+  leave(path: PrefixPath): void {
+    this.#end(path);
+    this.#pool.leave(path.node);
+  }
+
+  /** What the path has not committed is not announced any more. */
+  withdraw(path: PrefixPath): void {
+    this.#withdraw(path);
+  }
+
+  /** The longest path that ends in the node; 0: none does. */
+  longestIn(node: number): number {
+    let longest = 0;
+    for (let path = this.#nodes.ending[node]; path !== undefined; path = path.next) longest = Math.max(longest, path.length);
+    return longest;
   }
 
   /** The path's text is text[0, length) from now on; what it has committed is not compared again. */
@@ -135,6 +150,13 @@ export class OpenPaths {
         if (path.announced !== undefined) visit(path.announced, path.length, path.announced.length);
       }
     }
+  }
+
+  #end(path: PrefixPath): void {
+    this.#withdraw(path);
+    this.#detach(path);
+    this.count -= 1;
+    path.isOpen = false;
   }
 
   /** A path whose text ends in `node`. */

@@ -28,6 +28,7 @@ import { PrefixTree, type TextListener } from './prefix-tree.js';
 import { PrefixValues } from './prefix-values.js';
 import { DroppedRows, reasonNumber } from './dropped-rows.js';
 import { RowLedger } from './row-ledger.js';
+import type { DroppedText, TextScope } from './text-scope.js';
 import type { WithheldText } from './withheld-text.js';
 
 /** Only the arithmetic is required. */
@@ -70,6 +71,7 @@ export interface IndexedTexts {
 }
 
 const evicted = reasonNumber('evicted');
+const dropped = reasonNumber('dropped');
 
 export class PrefixIndex {
   /** Rows that it stopped holding since the caller last cleared this. */
@@ -313,6 +315,26 @@ export class PrefixIndex {
     return this.dropped.count - before;
   }
 
+  /** Nothing that the path commits from here on is cached; what it has committed stays. */
+  stopStoring(path: PrefixPath): void {
+    this.#change(path);
+    path.isStored = false;
+    this.#paths.withdraw(path);
+  }
+
+  /** Ends a path of text that is to be dropped, which it kept from that: for it this is no use of the text. */
+  leave(path: PrefixPath): void {
+    this.#change(path);
+    this.#paths.leave(path);
+  }
+
+  /** Drops what the scope says, as far as no open path has it: see `leave`. Text of other paths, and what other texts share, stays. */
+  drop(scope: TextScope): void {
+    this.#version += 1;
+    if (scope.text !== undefined) this.#dropText(scope.text);
+    else for (const [root, domain] of [...this.#roots.entries()]) if (scope.has(domain)) this.#pool.clear(root, dropped);
+  }
+
   /** Says why no more of `text` is cached than is. Changes nothing. */
   explain(domain: PrefixDomain, text: Int32Array): PrefixExplanation {
     this.#hit.find(domain, text, text.length, this.#version);
@@ -342,6 +364,35 @@ export class PrefixIndex {
   /** Throws KV_INTERNAL when something inside does not hold. For tests: looks at everything. */
   verify(): void {
     checkIndex({ tree: this.#tree, ledger: this.#ledger, pool: this.#pool, paths: this.#paths });
+  }
+
+  /** Each cut may join nodes: the place is looked up anew behind it. */
+  #dropText({ domain, text, from, through }: DroppedText): void {
+    const { to, firstChild } = this.#nodes;
+    const place = { node: -1, tokens: 0 };
+    const find = (limit: number): boolean => {
+      const root = this.#roots.find(domain);
+      if (root >= 0) this.#tree.descend(root, text, limit, place);
+      return root >= 0 && place.tokens > from;
+    };
+    while (find(through) && place.tokens === through) { // what begins with it, ends first
+      let leaf = place.node;
+      while (firstChild[leaf]! >= 0) leaf = firstChild[leaf]!;
+      if (!this.#cutBehind(leaf, from)) break;
+    }
+    while (find(text.length) && place.tokens === to[place.node] && firstChild[place.node]! < 0) { // what ends inside it
+      if (!this.#cutBehind(place.node, from)) break;
+    }
+    const root = this.#roots.find(domain);
+    if (root >= 0) this.#pool.keepWithinBounds(this.#nodes.tenant[root]!);
+  }
+
+  /** Drops a leaf's tokens behind `from`, counted from the start of its text, and behind those of open paths. False: there are none. */
+  #cutBehind(leaf: number, from: number): boolean {
+    const kept = Math.max(from, this.#paths.longestIn(leaf));
+    if (kept >= this.#nodes.to[leaf]!) return false;
+    this.#pool.cut(leaf, kept, dropped);
+    return true;
   }
 
   /** Something is about to change by this path: hits found before are not valid any more. */

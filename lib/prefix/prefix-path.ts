@@ -25,7 +25,8 @@ export interface PathOptions {
 
 export class PrefixPath {
   readonly rows: Int32Array;
-  readonly isStored: boolean;
+  /** As asked for, until the index stops storing it. Written by the index. */
+  isStored: boolean;
   readonly level: number;
   readonly isTransfer: boolean;
   readonly promptTokens: number | undefined;

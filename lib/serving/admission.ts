@@ -302,7 +302,8 @@ export class Admission {
   /** A slot with the cached start of its text. Throws what `acquire` throws. */
   #lease(generation: Generation): Sequence {
     const { cache, stream } = this.#options;
-    const { caching, priority, tenant, salt, adapter, needs } = generation.request;
+    const { caching, request: { priority, tenant, salt, adapter, needs } } = generation;
+    generation.namespace = cache.prefixes.namespace;
     // Without caching only the number of tokens matters, and reading them costs a copy.
     const prompt = caching === 'off' ? { promptTokens: generation.textTokens, tenant, salt, adapter, needs } : generation.prompt;
     const options = { ...prompt, caching, priority, stream, selected: generation.selected };

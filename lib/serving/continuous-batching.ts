@@ -11,6 +11,7 @@ import { setImmediate } from 'node:timers/promises';
 import { createError, isKvError } from '../base/errors.js';
 import { ChangeSignal } from '../device/wait.js';
 import { Admission, withRetries } from './admission.js';
+import { publishBadLogits } from './bad-logits.js';
 import { EngineCalls, type EngineCall } from './engine-calls.js';
 import type { Generation } from './generation.js';
 import { LoadingRequests } from './loading-requests.js';
@@ -21,6 +22,7 @@ import { RunningList } from './running-list.js';
 import type { ReadSchedulerOptions } from './scheduler-options.js';
 import { ServingTimes } from './serving-times.js';
 import { StepPasses, type Pass } from './step-passes.js';
+import { saysNotNumbers } from './token-choice.js';
 
 /** Follows what steps do with the cache. */
 export interface StepObserver {
@@ -342,13 +344,45 @@ export class ContinuousBatching {
       this.requests.advance(generation, pass.keptLogits[index]);
       if (pass.wantsLogits[index] === 0) continue;
       const error = pass.errors[index];
-      if (error === undefined) {
+      if (error !== undefined && saysNotNumbers(error)) {
+        this.#distrust(generation, error);
+      } else if (error === undefined) {
+        if (generation.distrustedTokens > 0) this.#recovered(generation);
         this.requests.accept(generation, pass.nextTokens[index]!, pass.logProbabilities[index], nowMs);
       } else {
         generation.takeBack();
         this.requests.fail(generation, error);
       }
     }
+  }
+
+  /**
+   * Logits of a request were not numbers: nothing that it has computed stays cached. Where it has found text, that may be why: it is computed once
+   * more without.
+   */
+  #distrust(generation: Generation, error: Error): void {
+    const { cache } = this.#options;
+    const { caching, cachedTokens, foundTokens, knownPrompt } = generation;
+    this.totals.badLogits += 1;
+    generation.takeBack();
+    if (caching === 'read-write' || caching === 'write') cache.prefixes.dropComputed(knownPrompt, cachedTokens);
+    const isTriedAgain = foundTokens > 0 && caching !== 'off';
+    publishBadLogits({ cache, generation, outcome: isTriedAgain ? 'computed-again' : 'failed' });
+    if (!isTriedAgain) {
+      this.requests.fail(generation, error);
+      return;
+    }
+    generation.distrustedTokens = foundTokens;
+    this.requests.preempt(generation);
+  }
+
+  /** Without the text that it had found, a request's logits are numbers: that text is dropped. */
+  #recovered(generation: Generation): void {
+    const { cache } = this.#options;
+    this.totals.recoveredRequests += 1;
+    cache.prefixes.dropFound(generation.knownPrompt, generation.distrustedTokens);
+    publishBadLogits({ cache, generation, outcome: 'recovered' });
+    generation.distrustedTokens = 0;
   }
 
   #observed(call: () => void): void {

@@ -114,9 +114,10 @@ export class EngineCalls {
     if (generation.length < textTokens) return undefined;
     const logits = sequence!.keptValue;
     if (isFloat32Array(logits) && lengthOf(logits) === this.#options.vocabularyTokens) {
-      return this.#choice.chooseOne(new Float32Array(logits), generation); // a copy: a sampler may change them
+      const chosen = this.#choice.chooseOne(new Float32Array(logits), generation); // a copy: a sampler may change them
+      if (!Number.isNaN(logits[chosen.token])) return chosen;
     }
-    sequence!.truncate(textTokens - 1); // another user of the cache has kept a value of its own
+    sequence!.truncate(textTokens - 1); // another user of the cache has kept a value of its own, or no numbers
     generation.length = textTokens - 1;
     return undefined;
   }

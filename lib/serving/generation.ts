@@ -8,6 +8,7 @@
 import { createError } from '../base/errors.js';
 import type { KvCache } from '../cache/kv-cache.js';
 import type { Promotion } from '../cache/promotion.js';
+import type { KnownPrompt } from '../cache/prompts.js';
 import type { SelectedText } from '../importance/selected-text.js';
 import type { TokenSelection } from '../importance/token-selection.js';
 import type { Sequence } from '../cache/sequence.js';
@@ -50,6 +51,10 @@ export class Generation implements OrderedRequest {
   /** Tokens that it computes in the running step, as planned. */
   passTokens = 0;
   promotion: Promotion | undefined;
+  /** The cache's when it got its slot. */
+  namespace = '';
+  /** Tokens that it had found cached when its logits were not numbers: it is computed once more without them; 0: it is not. */
+  distrustedTokens = 0;
   /** Stored text of which its first sequence is given a part. */
   selected: SelectedText | undefined;
   preemptions = 0;
@@ -155,8 +160,13 @@ export class Generation implements OrderedRequest {
   }
 
   #findCached(): number {
-    const { caching } = this.request;
+    const { caching } = this;
     return caching === 'off' || caching === 'write' ? 0 : this.#cache.prefixes.lookup(this.prompt).cachedTokens;
+  }
+
+  /** As of its request; `off` while it is computed once more without what it had found. */
+  get caching(): ReadRequest['caching'] {
+    return this.distrustedTokens > 0 ? 'off' : this.request.caching;
   }
 
   /** What the cache is asked for. */
@@ -167,6 +177,12 @@ export class Generation implements OrderedRequest {
 
   get tenantTokens(): number {
     return this.share?.tokens ?? 0;
+  }
+
+  /** Its text, and where its sequence's is cached. */
+  get knownPrompt(): KnownPrompt {
+    const { tokens, items, tenant, salt, adapter } = this.prompt;
+    return { tokens, items, tenant, salt, adapter, namespace: this.namespace };
   }
 
   /** What a sampler is given of its text. */
@@ -208,7 +224,7 @@ export class Generation implements OrderedRequest {
 
   /** Whether the logits behind its text may be cached: they are those of a prompt, which other requests may have. */
   get keepsLogits(): boolean {
-    const { caching } = this.request;
+    const { caching } = this;
     return this.generatedTokens === 0 && this.sequence?.isLossy !== true && (caching === 'read-write' || caching === 'write');
   }
 
@@ -219,11 +235,11 @@ export class Generation implements OrderedRequest {
 
   /** Whether `other` may find this one's text in the cache. */
   sharesWith(other: Generation): boolean {
-    const { tenant, salt, adapter, caching, needs } = this.request;
+    const { caching, request: { tenant, salt, adapter, needs } } = this;
     const its = other.request;
     if (needs !== undefined && !(its.needs?.every((name) => needs.includes(name)) ?? false)) return false;
     return tenant === its.tenant && salt === its.salt && adapter === its.adapter
-      && (caching === 'read-write' || caching === 'write') && (its.caching === 'read-write' || its.caching === 'read');
+      && (caching === 'read-write' || caching === 'write') && (other.caching === 'read-write' || other.caching === 'read');
   }
 
   /** The error it ends with when it is cancelled. */
@@ -251,6 +267,12 @@ export class Generation implements OrderedRequest {
     this.listener.started?.(sequence);
   }
 
+  /** Tokens of its text that its sequence, or that before a preemption, did not compute: their K and V came with it. */
+  get foundTokens(): number {
+    const { sequence, cachedTokens } = this;
+    return Math.max(cachedTokens, sequence?.cachedTokens ?? 0, sequence?.selection?.textTokens ?? 0);
+  }
+
   /** Notes when it first got a slot; returns how long it has waited, in ms. */
   noteStart(nowMs: number): number {
     const waitMs = nowMs - this.submittedMs;
@@ -264,6 +286,7 @@ export class Generation implements OrderedRequest {
    */
   startFrom(leader: Generation): void {
     const sequence = leader.sequence!.fork();
+    this.namespace = leader.namespace;
     try {
       sequence.truncate(this.promptTokens - 1);
       const { caching, items } = this.request;

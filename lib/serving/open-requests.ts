@@ -30,6 +30,10 @@ export interface ServingTotals {
   steps: number;
   /** Times that a running request lost its slot, to another request or to other users of the cache. */
   preemptions: number;
+  /** Times that logits of a request were not numbers: nothing that it had computed is cached. */
+  badLogits: number;
+  /** Of these, times that the request was computed once more without the cached text that it had found, and well: that text was dropped. */
+  recoveredRequests: number;
   /** Milliseconds that the engine's `prefill` took. */
   prefillMs: number;
   /** Milliseconds that the engine's `decode` took. */
@@ -39,7 +43,7 @@ export interface ServingTotals {
 export function noTotals(): ServingTotals {
   return {
     completedRequests: 0, failedRequests: 0, promptTokens: 0, cachedTokens: 0, generatedTokens: 0, recomputedTokens: 0,
-    skippedPrefills: 0, steps: 0, preemptions: 0, prefillMs: 0, decodeMs: 0,
+    skippedPrefills: 0, steps: 0, preemptions: 0, badLogits: 0, recoveredRequests: 0, prefillMs: 0, decodeMs: 0,
   };
 }
 

@@ -2,7 +2,7 @@
 // samplers that it knows, by calling the others; and takes the log-probabilities that requests ask for. What is wrong with one
 // sequence only ends that one.
 
-import { createError } from '../base/errors.js';
+import { createError, isKvError } from '../base/errors.js';
 import { formatCount, formatNumber } from '../base/format.js';
 import { describe } from '../base/phrases.js';
 import { BatchSampler, type ChosenToken } from './batch-sampler.js';
@@ -72,7 +72,7 @@ export class TokenChoice {
       const token = sampler.tokens[choice]!;
       pass.nextTokens[index] = token;
       if (row === undefined) pass.errors[index] = logitsError(call, 'its logits were gone before they were read');
-      else if (Number.isNaN(row[token])) pass.errors[index] = logitsError(call, 'its logits are not numbers');
+      else if (Number.isNaN(row[token])) pass.errors[index] = notNumbers(call);
       else {
         if (generation.logProbabilities !== undefined) pass.logProbabilities[index] = this.#chosen(choice, generation).logProbability;
         if (generation.keepsLogits) pass.keptLogits[index] = new Float32Array(row);
@@ -117,7 +117,8 @@ export class TokenChoice {
     if (this.#isToken(token)) {
       // Undefined: the engine, or the sampler, has transferred their memory.
       const logit = logits[token];
-      if (logit === undefined || Number.isNaN(logit)) throw logitsError(call, 'its logits are not numbers');
+      if (logit === undefined) throw logitsError(call, 'its logits were gone before they were read');
+      if (Number.isNaN(logit)) throw notNumbers(call);
       const { logProbabilities: best } = request;
       return { token, logProbability: best === undefined ? undefined : logProbabilityOf(logits, token, best) };
     }
@@ -130,6 +131,17 @@ export class TokenChoice {
   #isToken(token: unknown): token is number {
     return Number.isInteger(token) && (token as number) >= 0 && (token as number) < this.#vocabularyTokens;
   }
+}
+
+const notNumbersProblem = 'its logits are not numbers';
+
+function notNumbers(call: EngineCall): Error {
+  return logitsError(call, notNumbersProblem);
+}
+
+/** Whether no token could be chosen since logits were no numbers: what the request has computed, or found, may be bad. */
+export function saysNotNumbers(error: Error): boolean {
+  return isKvError(error, 'KV_ENGINE_FAILED') && error.details.problem === notNumbersProblem;
 }
 
 function logitsError(call: EngineCall, problem: string): Error {

@@ -3,6 +3,7 @@
 // them. It knows nothing of any KvCache, and runs no encoder of its own. For one Node thread.
 
 import { createError } from '../base/errors.js';
+import { checkStack } from '../base/stack.js';
 import { checkInteger, instanceOf, readOptions } from '../base/options.js';
 import { arrayOver, type SideView } from '../base/dtypes.js';
 import type { PrefixDomainParts } from '../prefix/domain.js';
@@ -68,6 +69,11 @@ export class EncoderCache {
     const { budgetBytes, kinds } = readCacheOptions(options);
     this.#kinds = kinds;
     this.#items = new EncoderItems(budgetBytes);
+  }
+
+  /** Whether it is an EncoderCache that was made, and no object that only has its prototype. @internal */
+  static isInstance(value: unknown): value is EncoderCache {
+    return typeof value === 'object' && value !== null && #isClosed in value;
   }
 
   /** Whether `close` was called. Every other call then throws KV_CLOSED. */
@@ -137,6 +143,11 @@ export class EncoderCache {
     this.#items.clear(parts);
   }
 
+  /** As `clear`, for a KvCache that drops the same text; of the items with these hashes, or all. Nothing once it is closed. @internal */
+  drop(parts: PrefixDomainParts, hashes: readonly string[] | undefined): void {
+    if (!this.#isClosed) this.#items.clear(parts, hashes);
+  }
+
   /** What it holds at this moment. Throws KV_CLOSED. */
   counts(): EncoderCounts {
     this.#checkOpen('count its items');
@@ -168,6 +179,7 @@ export class EncoderCache {
   }
 
   #checkOpen(operation: string): void {
+    checkStack();
     if (this.#isClosed) throw closed(operation);
   }
 }

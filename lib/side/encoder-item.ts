@@ -13,6 +13,8 @@ export class EncoderItem {
   readonly key: string;
   readonly domain: PrefixDomain;
   readonly kind: EncoderKind;
+  /** As it was read: `s` and a string, or `b` and bytes. */
+  readonly hash: string;
   /** Arrival of the request that it was made for: its place among those that wait for room. */
   readonly number: number;
   state: 'queued' | 'computing' | 'stored' = 'queued';
@@ -31,10 +33,11 @@ export class EncoderItem {
   computation: AbortController | undefined;
   readonly #isMade = true;
 
-  constructor({ key, domain, kind }: ReadItemName, number: number, tokens: number | undefined) {
+  constructor({ key, domain, kind, hash }: ReadItemName, number: number, tokens: number | undefined) {
     this.key = key;
     this.domain = domain;
     this.kind = kind;
+    this.hash = hash;
     this.number = number;
     this.tokens = tokens;
   }

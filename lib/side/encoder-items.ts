@@ -79,10 +79,11 @@ export class EncoderItems implements HoldOwner {
     this.queue.serve();
   }
 
-  /** No later request is given the items of a domain that are there or being computed; those without a hold are dropped. */
-  clear(parts: PrefixDomainParts): void {
+  /** No later request is given the items of a domain that are there or being computed, of all or these hashes; those without a hold are dropped. */
+  clear(parts: PrefixDomainParts, hashes?: readonly string[]): void {
     for (const item of [...this.#findable.values()]) {
       if (item.state === 'queued' && item.rows === undefined) continue; // not computed yet
+      if (hashes?.some((hash) => item.hash === `s${hash}`) === false) continue;
       if (domainParts.every((part) => parts[part] === undefined || parts[part] === item.domain[part])) this.#forget(item);
     }
     this.queue.serve();

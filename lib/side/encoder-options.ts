@@ -76,6 +76,7 @@ export interface ReadItemName {
   readonly key: string;
   readonly domain: PrefixDomain;
   readonly kind: EncoderKind;
+  readonly hash: string;
 }
 
 const mostKinds = 1_024;
@@ -151,5 +152,5 @@ export type ReadAcquireOptions = ReturnType<typeof readAcquireOptions>;
 function named(owner: string, parts: PrefixDomainParts, kindName: string, hash: string, kinds: EncoderKinds): ReadItemName {
   const kind = kinds.get(kindName) ?? kinds.get(oneOf([...kinds.keys()])(kindName, { owner, option: 'kind' }))!;
   const domain = prefixDomain(parts);
-  return { key: domain.key + JSON.stringify([kindName, hash]), domain, kind };
+  return { key: domain.key + JSON.stringify([kindName, hash]), domain, kind, hash };
 }

@@ -1,7 +1,8 @@
 // BlockNotes: the items (images, sounds, embeddings) in the tokens of a stored block, by their names, which are the same in every process.
-// In a text of this process an item is a number below 0 that stands for it here and now.
+// In a text of this process an item is a number below 0 that stands for it here and now. Of a text's first block they tell its domain, too.
 
 import type { ItemNames } from '../prefix/prompt-encoder.js';
+import { readMarks, type DomainMarks } from './domain-marks.js';
 
 /** As `ItemNames`, and the other way. */
 export interface ItemNumbers extends ItemNames {
@@ -14,9 +15,14 @@ type Run = readonly [at: number, length: number, isStart: 0 | 1, name: string];
 
 const none = new Uint8Array(0);
 
-/** Tokens for a record, 0 where an item is, and its notes. Undefined: an item has been forgotten, and the block names nothing any more. */
-export function toRecord(tokens: Int32Array, names: ItemNames): { tokens: Int32Array; notes: Uint8Array } | undefined {
-  if (tokens.every((token) => token >= 0)) return { tokens, notes: none };
+/**
+ * Tokens for a record, 0 where an item is, and its notes. Undefined: an item has been forgotten, and the block names nothing any more. `marks`: of a
+ * text's first block.
+ */
+export function toRecord(tokens: Int32Array, names: ItemNames, marks?: DomainMarks): { tokens: Int32Array; notes: Uint8Array } | undefined {
+  const write = (items: readonly Run[]): Uint8Array =>
+    (marks === undefined && items.length === 0 ? none : new TextEncoder().encode(JSON.stringify(marks === undefined ? items : { items, domain: marks })));
+  if (tokens.every((token) => token >= 0)) return { tokens, notes: write([]) };
   const runs: Run[] = [];
   const plain = tokens.slice();
   for (let at = 0; at < tokens.length;) {
@@ -34,27 +40,30 @@ export function toRecord(tokens: Int32Array, names: ItemNames): { tokens: Int32A
     plain.fill(0, at, end);
     at = end;
   }
-  return { tokens: plain, notes: new TextEncoder().encode(JSON.stringify(runs)) };
+  return { tokens: plain, notes: write(runs) };
 }
 
-/** The tokens of a record as texts of this process have them. Undefined: the notes are not ours. */
-export function fromRecord(tokens: Int32Array, notes: Uint8Array, numbers: ItemNumbers): Int32Array | undefined {
-  if (notes.length === 0) return tokens.slice();
+/** The tokens of a record as texts of this process have them, and whose text it is, where that is told. Undefined: the notes are not ours. */
+export function fromRecord(tokens: Int32Array, notes: Uint8Array, numbers: ItemNumbers): { text: Int32Array; marks: DomainMarks | undefined } | undefined {
   const text = tokens.slice();
-  for (const run of readRuns(notes) ?? [undefined]) {
+  if (notes.length === 0) return { text, marks: undefined };
+  const { items, marks } = readNotes(notes) ?? { items: [undefined], marks: undefined };
+  for (const run of items) {
     if (!isRun(run, tokens.length)) return undefined;
     const [at, length, isStart, name] = run;
     const number = numbers.numberOf(name);
     text.fill(-2 * number - 2, at, at + length);
     if (isStart === 1) text[at] = -2 * number - 1;
   }
-  return text;
+  return { text, marks };
 }
 
-function readRuns(notes: Uint8Array): readonly unknown[] | undefined {
+function readNotes(notes: Uint8Array): { readonly items: readonly unknown[]; readonly marks: DomainMarks | undefined } | undefined {
   try {
-    const runs: unknown = JSON.parse(new TextDecoder('utf-8', { fatal: true }).decode(notes));
-    return Array.isArray(runs) ? runs : undefined;
+    const read: unknown = JSON.parse(new TextDecoder('utf-8', { fatal: true }).decode(notes));
+    if (Array.isArray(read)) return { items: read, marks: undefined };
+    const { items, domain } = (read ?? {}) as { readonly items?: unknown; readonly domain?: unknown };
+    return Array.isArray(items) ? { items, marks: readMarks(domain) } : undefined;
   } catch { // another program's, or damaged
     return undefined;
   }

@@ -7,7 +7,7 @@ import { DiskStore, PackedStripes, type ReorderResult } from '../store/disk-stor
 import type { GcResult, NotStoredReason, ReadState } from '../store/store-record.js';
 import { tierInUse } from './tier-field.js';
 import type {
-  BlockRecord, GetMiss, PutRefusal, Tier, TierContext, TierGet, TierPut, TierStatistics, TierTokens, TierTokensGet,
+  BlockRecord, GetMiss, PutRefusal, Tier, TierContext, TierGet, TierPut, TierRemoval, TierStatistics, TierTokens, TierTokensGet,
 } from './tier.js';
 
 /** Options of `diskTier`. */
@@ -198,9 +198,11 @@ class DiskTier implements Tier {
     this.#store?.setLevel(bytesOf(key), level);
   }
 
-  async remove(keys: readonly string[]): Promise<void> {
+  async remove(keys: readonly string[]): Promise<TierRemoval> {
     for (const key of keys) this.#sums.delete(key);
-    if (this.#store !== undefined && keys.length > 0) await this.#store.remove(keys.map(bytesOf));
+    if (this.#store === undefined || keys.length === 0) return { isRemoved: true };
+    const { isRecorded } = await this.#store.remove(keys.map(bytesOf));
+    return { isRemoved: isRecorded };
   }
 
   statistics(): TierStatistics {

@@ -14,7 +14,7 @@ import type { StoredBlock, StoredTexts } from './stored-texts.js';
 import { TierCalls } from './tier-calls.js';
 import { TierContents, type BlockWorth } from './tier-contents.js';
 import { TierCounts, type BlockAbsence } from './tier-counts.js';
-import { readBorrowed, readGet, readPut } from './tier-answers.js';
+import { readBorrowed, readGet, readPut, readRemoval } from './tier-answers.js';
 import type { BlockRecord, BorrowedBlock, GetMiss, PutRefusal, Tier, TierGet, TierPut } from './tier.js';
 
 /** A payload that can be loaded, until `release`. */
@@ -64,6 +64,8 @@ export class OpenTier {
   readonly #texts: StoredTexts;
   readonly #stripes: number;
   readonly #report: (error: unknown) => void;
+  /** Puts that are not over. */
+  readonly #underWay = new Map<Promise<void>, StoredBlock>();
   /** By block, the sums that it was stored with here. */
   readonly #sums = new WeakMap<StoredBlock, Uint32Array>();
 
@@ -93,6 +95,16 @@ export class OpenTier {
    * again whenever time has passed.
    */
   async put(block: StoredBlock, record: BlockRecord, payload: Uint8Array, isWanted: () => boolean): Promise<void> {
+    const over = this.#put(block, record, payload, () => isWanted() && !block.isDropped);
+    this.#underWay.set(over, block);
+    try {
+      await over;
+    } finally {
+      this.#underWay.delete(over);
+    }
+  }
+
+  async #put(block: StoredBlock, record: BlockRecord, payload: Uint8Array, isWanted: () => boolean): Promise<void> {
     const { contents, contents: { tenants }, tier, counts } = this;
     block.pins += 1;
     await this.puts.room();
@@ -217,6 +229,29 @@ export class OpenTier {
     this.#remove(blocks).catch(this.#report);
   }
 
+  /**
+   * Drops blocks that are in no text any more, and what is stored under `keys` besides, though it is not known here. Resolves when nothing of it is on
+   * its way there either: false: its store has not taken note of that, or is out of service.
+   */
+  async drop(blocks: readonly StoredBlock[], keys: readonly string[]): Promise<boolean> {
+    const known = blocks.filter((block) => this.contents.has(block));
+    for (const block of known) this.contents.remove(block);
+    const dropped = new Set(blocks);
+    const coming = [...this.#underWay].filter(([, block]) => dropped.has(block)).map(([over]) => over);
+    const gone = [...new Set([...(this.tier.find === undefined ? known : blocks).map(({ key }) => key), ...keys])];
+    if (gone.length === 0 && coming.length === 0) return this.state !== 'failed';
+    if (!this.#isOpen) return false;
+    try {
+      const [removal] = await Promise.all([gone.length === 0 ? undefined : this.calls.track<unknown>(this.tier.remove(gone)), ...coming]);
+      const { isRemoved, error } = readRemoval(removal);
+      if (error !== undefined) this.#report(error);
+      return isRemoved;
+    } catch (error) { // a tier of the user's that throws
+      this.#report(error);
+      return false;
+    }
+  }
+
   /** Drops all that it has, and what is on its way there; a store that others share keeps what it has. */
   clear(): void {
     this.absences.clear();
@@ -322,6 +357,6 @@ export class OpenTier {
   }
 
   async #remove(blocks: readonly StoredBlock[]): Promise<void> {
-    if (blocks.length > 0) await this.calls.track(this.tier.remove(blocks.map(({ key }) => key)));
+    if (blocks.length > 0) await this.calls.track<unknown>(this.tier.remove(blocks.map(({ key }) => key)));
   }
 }

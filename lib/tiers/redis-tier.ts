@@ -12,7 +12,7 @@ import type { RedisConnection } from './redis/redis-connection.js';
 import { laneNames, RedisLane, type LaneName, type LaneResult } from './redis/redis-lane.js';
 import { readRedisOptions, type RedisTierOptions, type RedisTierSettings } from './redis/redis-options.js';
 import { decodeValue, encodeValue, maxHeaderBytes, type RedisValue, type ValueProblem } from './redis/redis-value.js';
-import type { BlockRecord, Tier, TierContext, TierGet, TierPut, TierStatistics } from './tier.js';
+import type { BlockRecord, Tier, TierContext, TierGet, TierPut, TierRemoval, TierStatistics } from './tier.js';
 
 export type { RedisClient } from './redis/redis-client.js';
 export type { RedisBreakerOptions, RedisTierOptions } from './redis/redis-options.js';
@@ -115,14 +115,16 @@ class RedisTier implements Tier {
     return keys.length;
   }
 
-  async remove(keys: readonly string[]): Promise<void> {
-    if (this.#lanes === undefined) return;
+  async remove(keys: readonly string[]): Promise<TierRemoval> {
+    if (this.#lanes === undefined) return { isRemoved: true };
     // What waits to be written is not written any more; what is being written would come after the removal.
     await Promise.all(keys.map((key) => this.#queue.withdraw(key) ?? Promise.resolve()));
     for (let from = 0; from < keys.length; from += keysPerLookup) {
       const named = keys.slice(from, from + keysPerLookup).map((key) => this.#keyOf(key));
-      await this.#request('lookups', (connection) => connection.unlink(named), this.#settings.getTimeoutMs);
+      const result = await this.#request('lookups', (connection) => connection.unlink(named), this.#settings.getTimeoutMs);
+      if (!result.isAnswered) return { isRemoved: false, error: result.error };
     }
+    return { isRemoved: true };
   }
 
   statistics(): TierStatistics {

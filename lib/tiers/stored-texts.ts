@@ -4,6 +4,9 @@
 // The children of a block are kept in the order of their tokens, so that the one that agrees longest with a text is next to where
 // that text would stand: found by halving, however many there are.
 
+import type { DroppedText, TextScope } from '../prefix/text-scope.js';
+import type { DomainMarks } from './domain-marks.js';
+
 /** A block of text that some tier has, or whose successors some tier has. */
 export class StoredBlock {
   /** SHA-256 of all up to its end, 64 hexadecimal digits; of a root, the key of its domain. */
@@ -27,6 +30,10 @@ export class StoredBlock {
   readonly root: StoredBlock;
   /** Of a root: whose text hangs on it, or its key while that is not known. Written by the TierSet. */
   owner: string;
+  /** Of a root: of which domain it is, as far as known. Written by the TierSet. */
+  marks: DomainMarks | undefined = undefined;
+  /** Whether it was dropped: no tier is to have it any more, whoever still works on it. Read only. */
+  isDropped = false;
   /** CRC-32C of its stripes, as far as known: set when it is stored or read. */
   sums: Uint32Array | undefined = undefined;
 
@@ -133,6 +140,20 @@ export class StoredTexts {
     }
   }
 
+  /** All that the scope says, which is in no tree from now on: ends of texts first. */
+  drop(scope: TextScope, isOf: (root: StoredBlock) => boolean): StoredBlock[] {
+    const dropped: StoredBlock[] = [];
+    for (const root of [...this.#roots.values()]) if (isOf(root)) collect(root, scope.text, dropped);
+    for (const block of dropped) {
+      block.isDropped = true;
+      const { children } = block.parent!;
+      children.splice(children.indexOf(block), 1);
+      this.#blocks.delete(block.key);
+    }
+    for (const { parent } of dropped) if (!parent!.isDropped) this.prune(parent!);
+    return dropped;
+  }
+
   /** A block that no tier has goes, with those above it that no tier has and nothing hangs on. */
   prune(block: StoredBlock): void {
     let above = block;
@@ -161,6 +182,20 @@ export class StoredTexts {
   forTexts(visit: (tokens: Int32Array, from: number, to: number) => void): void {
     for (const { tokens } of this.#blocks.values()) visit(tokens, 0, tokens.length);
   }
+}
+
+/** Adds what is to be dropped below `parent`, ends first: all of it, or what `text` says. Returns whether nothing is left there. */
+function collect(parent: StoredBlock, text: DroppedText | undefined, dropped: StoredBlock[]): boolean {
+  let isEmpty = true;
+  for (const child of parent.children) {
+    const agreed = text === undefined ? 0 : agree(child.tokens, text.text, child.from, text.text.length);
+    const isBehind = text === undefined || child.from + agreed >= text.through;
+    const isWithin = isBehind || agreed === child.tokens.length;
+    const isOver = isWithin && collect(child, isBehind ? undefined : text, dropped) && (isBehind || child.to > text.from);
+    if (isOver) dropped.push(child);
+    else isEmpty = false;
+  }
+  return isEmpty;
 }
 
 /** The child whose tokens agree longest with text[at, limit), and how many do; of equally good ones, one that agrees to its end. */

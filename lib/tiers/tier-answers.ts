@@ -3,7 +3,7 @@
 
 import { createError } from '../base/errors.js';
 import { lengthOf, typedArrayKind } from '../base/typed-arrays.js';
-import type { BorrowedBlock, GetMiss, PutRefusal, TierGet, TierPut, TierStatistics, TierTokensGet } from './tier.js';
+import type { BorrowedBlock, GetMiss, PutRefusal, TierGet, TierPut, TierRemoval, TierStatistics, TierTokensGet } from './tier.js';
 
 const misses: readonly unknown[] = ['absent', 'corrupt', 'timeout', 'failed'] satisfies GetMiss[];
 const refusals: readonly unknown[] = ['full', 'busy', 'failed'] satisfies PutRefusal[];
@@ -37,6 +37,12 @@ export function readPut(answer: unknown, tier: string, method: 'put' | 'reorder'
   if (isStored === false && refusals.includes(reason)) return { isStored, reason: reason as PutRefusal, error };
   const expected = "`{ isStored: true }`, or `{ isStored: false, reason }`, the reason being 'full', 'busy' or 'failed'";
   return { isStored: false, reason: 'failed', error: noAnswer(tier, method, expected, answer) };
+}
+
+/** Of `remove`: whether it did. A tier that says nothing did. */
+export function readRemoval(answer: unknown): TierRemoval {
+  const { isRemoved, error } = (answer ?? {}) as Record<string, unknown>;
+  return isRemoved === false ? { isRemoved, error } : { isRemoved: true };
 }
 
 /** Of `borrow`: undefined where it has no such block. Throws KV_INVALID_OPTION for what is no answer. */

@@ -6,9 +6,11 @@ import { randomInt } from 'node:crypto';
 import { RecentMap } from '../base/recent-map.js';
 import type { PrefixDomain } from '../prefix/domain.js';
 import type { ReleasedRequest } from '../prefix/eviction/eviction-policy.js';
+import type { DroppedText, TextScope } from '../prefix/text-scope.js';
 import type { BlockKeys } from './block-keys.js';
 import { fromRecord, toRecord, type ItemNumbers } from './block-notes.js';
 import { CheckedStripes } from './checked-stripes.js';
+import { marksOf, mayHave } from './domain-marks.js';
 import { HostMemory, pagePieces } from './host-memory.js';
 import { LoadSources, sourceOf } from './load-sources.js';
 import { OpenTier, type Fetched, type Missed } from './open-tier.js';
@@ -26,6 +28,13 @@ const scratchBlocks = 56;
 const halfLifeUses = 2 ** 16;
 /** Domains whose keys are remembered. */
 const knownRoots = 1024;
+
+/** What was dropped. */
+export interface DroppedBlocks {
+  readonly blocks: number;
+  /** Tiers whose stores have not taken note of it, by name. */
+  readonly unreachedTiers: readonly string[];
+}
 
 /** What a cache tells its tiers. */
 export interface TierSetOptions {
@@ -57,6 +66,8 @@ export class TierSet {
   readonly #tokenBytes: number;
   /** Undefined: no tier asks for it. */
   readonly #reuse: TextReuse | undefined;
+  /** What was dropped before all tiers were open. */
+  readonly #droppedWhileOpening: TextScope[] = [];
   #opening: Promise<void> | undefined;
   #isClosed = false;
   #uses = 0;
@@ -115,6 +126,7 @@ export class TierSet {
   }
 
   #nameOwner(root: StoredBlock, domain: PrefixDomain): void {
+    root.marks ??= marksOf(domain);
     if (root.owner !== root.key) return;
     const owner = ownerOf(domain);
     for (const { contents } of this.all) contents.tenants?.rename(root, owner);
@@ -244,6 +256,43 @@ export class TierSet {
     for (const open of this.all) open.clear();
   }
 
+  /**
+   * Drops what the scope says from every tier, also what is on its way there; shared stores drop what is known here, and whole blocks of a text that
+   * is dropped. From the call on nothing of it is found, but in tiers that are still opening: there from then on. Resolves when it is gone.
+   */
+  async drop(scope: TextScope): Promise<DroppedBlocks> {
+    const opening = this.all.filter(({ state, opened }) => state === 'opening' && opened !== undefined);
+    if (opening.length > 0) this.#droppedWhileOpening.push(scope);
+    const blocks = this.#take(scope);
+    const open = this.all.filter((each) => !opening.includes(each));
+    const lists = await Promise.all([
+      ...open.map((each) => this.#dropFrom(each, blocks, scope)),
+      ...opening.map(async (each): Promise<string | undefined> => {
+        await each.opened;
+        return each.state === 'open' ? undefined : each.tier.name;
+      }),
+    ]);
+    return { blocks: blocks.length, unreachedTiers: lists.filter((name) => name !== undefined) };
+  }
+
+  /** Returns the tier's name where it did not take note. */
+  async #dropFrom(open: OpenTier, blocks: readonly StoredBlock[], scope: TextScope): Promise<string | undefined> {
+    const keys = open.tier.find === undefined || scope.text === undefined ? [] : this.#unknownKeys(scope.text);
+    return await open.drop(blocks, keys) ? undefined : open.tier.name;
+  }
+
+  /** Out of the texts. */
+  #take(scope: TextScope): StoredBlock[] {
+    const root = scope.text === undefined ? undefined : this.rootOf(scope.text.domain);
+    return this.texts.drop(scope, (each) => (root === undefined ? mayHave(each.marks, scope.parts) : each.key === root));
+  }
+
+  /** Of whole blocks of the text that end behind what stays: others may have stored them. */
+  #unknownKeys({ domain, text, from }: DroppedText): string[] {
+    const { keys, keys: { blockTokens } } = this;
+    return keys.ofText(domain, text, this.names).filter((key, index) => (index + 1) * blockTokens > from && this.texts.find(key) === undefined);
+  }
+
   /** Which blocks tiers have got and lost, from now on. */
   placedBlocks(): PlacedBlocks {
     return new PlacedBlocks(this.texts, this.all.map(({ tier }) => tier.name), this.keys.blockTokens);
@@ -274,7 +323,7 @@ export class TierSet {
 
   /** A block as tiers describe it; undefined: an item in it has been forgotten. */
   recordOf(block: StoredBlock): BlockRecord | undefined {
-    const record = toRecord(block.tokens, this.names);
+    const record = toRecord(block.tokens, this.names, block.from === 0 ? block.root.marks : undefined);
     if (record === undefined || block.sums === undefined) return undefined;
     const { key, from: position, sums, level } = block;
     return { key, parent: block.parent!.key, position, ...record, sums, bytes: this.bytesOf(block.tokens.length), level };
@@ -289,6 +338,7 @@ export class TierSet {
       });
       return open.opened;
     }));
+    this.#droppedWhileOpening.length = 0;
     if (failures.length > 0) throw failures[0];
   }
 
@@ -307,8 +357,12 @@ export class TierSet {
     }));
     if (this.#isClosed) return;
     if (this.clears === clears) this.#adopt(open, found);
-    else await open.calls.track(open.tier.remove(found.map(({ key }) => key)));
+    else await open.calls.track<unknown>(open.tier.remove(found.map(({ key }) => key)));
     open.state = 'open';
+    await Promise.all(this.#droppedWhileOpening.map((scope) => { // what was stored anew meanwhile goes with it
+      const blocks = this.#take(scope);
+      return Promise.all(this.all.map((each) => this.#dropFrom(each, blocks, scope)));
+    }));
   }
 
   /** Takes over what a tier has from before: a text's start before what goes on there. What nothing leads to is of no use. */
@@ -316,13 +370,14 @@ export class TierSet {
     const useless: string[] = [];
     found.sort((a, b) => a.position - b.position);
     for (const { key, parent, position, tokens, notes, sums, bytes, level = 0 } of found) {
-      const text = fromRecord(tokens, notes, this.names);
+      const { text, marks } = fromRecord(tokens, notes, this.names) ?? { text: undefined, marks: undefined };
       const above = position === 0 ? this.texts.root(parent) : this.texts.find(parent);
       if (text === undefined || above?.to !== position || bytes !== this.bytesOf(tokens.length)) {
         useless.push(key);
         continue;
       }
       const block = this.texts.add(above, key, text);
+      if (position === 0) above.marks ??= marks;
       block.sums ??= sums;
       const [before, levelAbove] = [block.level, above.level];
       const told = isLevel(level) ? level : 0;

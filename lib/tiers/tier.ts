@@ -19,7 +19,7 @@ export interface BlockRecord {
   readonly position: number;
   /** Its tokens, 1 or more; 0 where an item covers a position. */
   readonly tokens: Int32Array;
-  /** The cache's own notes, a few bytes as a rule (items in the text): to be kept and given back as they are. */
+  /** The cache's own notes, some bytes as a rule (whose text it is, items in it): to be kept and given back as they are. */
   readonly notes: Uint8Array;
   /** CRC-32C of each stripe of the payload. */
   readonly sums: Uint32Array;
@@ -62,6 +62,12 @@ export type PutRefusal =
 
 /** What became of a put. */
 export type TierPut = { readonly isStored: true } | { readonly isStored: false; readonly reason: PutRefusal; readonly error?: unknown };
+
+/** What became of a removal. Nothing said: all is well. */
+export interface TierRemoval {
+  readonly isRemoved: boolean;
+  readonly error?: unknown;
+}
 
 /** Why a tier did not give a block. */
 export type GetMiss =
@@ -178,8 +184,11 @@ export interface Tier {
   find?(keys: readonly string[], signal?: AbortSignal): Promise<number | undefined>;
   /** The text of a block that it has is of this level from now on, for tiers that tell levels with `found`. Must be quick. */
   setLevel?(key: string, level: number): void;
-  /** Drops blocks; those that it does not have are passed over. Room is there when it resolves. */
-  remove(keys: readonly string[]): Promise<void>;
+  /**
+   * Drops blocks; those that it does not have are passed over. Room is there when it resolves, and they are missed from the call on, also by other
+   * processes, and after a restart as far as the tier promises. `isRemoved: false`: its store did not take note of that.
+   */
+  remove(keys: readonly string[]): Promise<TierRemoval> | Promise<void>;
   /** Memory in which a payload of so many bytes can be made for `put`, which then copies nothing; undefined: full. */
   lend?(bytes: number): Uint8Array | undefined;
   /** Takes back memory that was lent and not put. */
