@@ -130,6 +130,7 @@ export const table: Readonly<Record<string, Rows>> = {
   Prefixes: {
     new: () => call((...given: never[]) => new (kv.Prefixes as unknown as new (...given: unknown[]) => unknown)(...given), {}),
     publishAll: null,
+    drop: ({ cache: { prefixes } }) => call(prefixes.drop.bind(prefixes), { ...prompt, namespace: 'n', encoders: [] }),
     explain: ({ cache: { prefixes } }) => call(prefixes.explain.bind(prefixes), prompt),
     externalKeys: ({ cache: { prefixes } }) => call(prefixes.externalKeys.bind(prefixes), prompt, 2),
     lookup: ({ cache: { prefixes } }) => call(prefixes.lookup.bind(prefixes), prompt),

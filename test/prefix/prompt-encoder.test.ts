@@ -30,6 +30,14 @@ test('an item and an embedding with the same hash are different contents', (t) =
     made.encode([0, 0], [{ at: 0, length: 2, kind: 'embedding', hash }]));
 });
 
+test('an item of another length is another content, from its first position on', (t) => {
+  const made = texts();
+  const long = made.encode([5, 0, 0, 0, 6], [image(1, 3, 'cat')]);
+  const short = made.encode([5, 0, 0, 6], [image(1, 2, 'cat')]);
+  t.is(short[0], long[0]);
+  t.not(short[1], long[1]);
+});
+
 test('where items meet shows: two of the same content are not a longer one', (t) => {
   const made = texts();
   const twice = made.encode([0, 0, 0, 0], [image(0, 2, 'cat'), image(2, 2, 'cat')]);

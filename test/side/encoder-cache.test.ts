@@ -266,6 +266,11 @@ test('content is named by its SHA-256, whatever it is given in', (t) => {
   t.is(contentHash(new Uint8Array(bytes)), hash);
   t.is(contentHash(new Uint8Array(bytes).buffer), hash);
   t.is(contentHash(new DataView(new Uint8Array([0, ...bytes]).buffer, 1)), hash);
+  const [small, large] = [contentHash(new Uint8Array(bytes), '224 pixels'), contentHash(new Uint8Array(bytes), '448 pixels')];
+  t.is(new Set([hash, small, large]).size, 3, 'what is told of the encoding counts');
+  t.is(contentHash(new Uint8Array(bytes), '224 pixels'), small);
+  t.regex(small, /^[0-9a-f]{64}$/);
+  t.throws(() => contentHash(new Uint8Array(bytes), 224 as never), { code: 'KV_INVALID_OPTION' });
   for (const wrong of ['abc', [1, 2], undefined, {}]) {
     t.throws(() => contentHash(wrong as never), { instanceOf: TypeError, code: 'KV_INVALID_OPTION' });
   }
