@@ -71,7 +71,7 @@ async function logitsOf(model: LlamaModel, text: readonly number[]): Promise<Flo
 async function isTheSame(t: ExecutionContext, source: string, output: string): Promise<void> {
   const [converted, read] = [new LlamaModel(source, { weights: 'int8' }), new LlamaModel(output, { weights: 'copied' })];
   t.deepEqual(read.config, converted.config);
-  t.deepEqual(read.shape(), converted.shape());
+  t.deepEqual({ ...read.shape(), identity: undefined }, { ...converted.shape(), identity: undefined }); // in another order of halves they are another model's
   t.is(read.weights.bytesPerToken, converted.weights.bytesPerToken);
   const [ours, theirs] = [read, converted].map((model) => matrices(halved(model)).map((weight) => bytesOf(weight, model.weights)));
   ours!.forEach((bytes, index) => { t.true(bytes.equals(theirs![index]!)); });
